@@ -1,0 +1,38 @@
+// A code generator: turns one kernel into one loadable object.
+//
+// Implementations live in an anonymous namespace of their own .cc; only the factory below is public.
+// A back-end is immutable after creation and may be used by one thread at a time.
+// `Emit` is deterministic: same kernel, same target, same bytes.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/kernel.pb.h"
+
+namespace kiln {
+
+struct EmittedObject {
+  v1::ObjectKind kind = v1::OBJECT_UNSPECIFIED;
+  std::string bytes;
+  std::string listing;  // readable loop IR, LLVM IR and assembly; empty unless asked for
+};
+
+class CodegenBackend {
+ public:
+  virtual ~CodegenBackend() = default;
+  virtual absl::string_view name() const = 0;  // "x86", "interpreter"
+  // UNIMPLEMENTED with the op named, when this back-end cannot emit the kernel.
+  virtual absl::Status Supports(const v1::Kernel& kernel) const = 0;
+  // The kernel must have passed ir/verify.h. INVALID_ARGUMENT otherwise.
+  virtual absl::StatusOr<EmittedObject> Emit(const v1::Kernel& kernel, const v1::KernelNotes& notes,
+                                             bool want_listing) = 0;
+};
+
+// By `target.triple`. UNIMPLEMENTED for a triple this build does not know.
+absl::StatusOr<std::unique_ptr<CodegenBackend>> NewCodegenBackend(const v1::Target& target);
+
+}  // namespace kiln

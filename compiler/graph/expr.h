@@ -1,0 +1,120 @@
+// Symbolic integers: sizes, strides, loop indices and guards.
+//
+// An `ExprPool` owns hash-consed expression nodes; an `ExprId` names one and is meaningless in any
+// other pool. Equal ids are equal expressions. Constructors simplify as they build (constant
+// folding, sorted sums of products, FloorDiv/Mod rules that use ranges), so structural equality is
+// usually semantic equality. Semantics are Python's: floor division, modulo with the divisor's
+// sign; booleans are 0 and 1.
+//
+// Threads: a pool is not thread safe; a pool that nobody changes may be read from many threads.
+// Errors: evaluation reports overflow and division by zero as OUT_OF_RANGE; a guard whose
+// evaluation fails is false (see guards.h).
+// Limits: support/limits.h `kExprNodesMax`; building beyond it makes `status()` not OK.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kiln/v1/graph.pb.h"
+
+namespace kiln {
+
+using ExprId = uint32_t;
+
+// Inclusive bounds of what an expression can evaluate to; saturating.
+struct ExprRange {
+  int64_t min = INT64_MIN;
+  int64_t max = INT64_MAX;
+  bool IsPoint() const { return min == max; }
+};
+
+struct ExprNode {
+  v1::ExprOp op;
+  int64_t value = 0;  // EXPR_CONST, EXPR_SYMBOL, EXPR_VAR, EXPR_INDIRECT
+  absl::InlinedVector<ExprId, 2> args;
+};
+
+class ExprPool {
+ public:
+  ExprPool();
+
+  ExprId Const(int64_t value);
+  // A graph symbol with its declared range (graph sizes: [0 or 2, …]).
+  ExprId Symbol(uint32_t symbol, ExprRange range);
+  // A loop variable in [0, extent). Variable numbers are the caller's; one number, one extent.
+  ExprId Var(uint32_t var, ExprId extent);
+  // The value of loop op `op`, known to lie in [0, extent) because a check precedes it.
+  ExprId Indirect(uint32_t op, ExprId extent);
+
+  ExprId Add(ExprId a, ExprId b);
+  ExprId Sub(ExprId a, ExprId b);
+  ExprId Neg(ExprId a);
+  ExprId Mul(ExprId a, ExprId b);
+  ExprId FloorDiv(ExprId a, ExprId b);
+  ExprId CeilDiv(ExprId a, ExprId b);
+  ExprId Mod(ExprId a, ExprId b);
+  ExprId Min(ExprId a, ExprId b);
+  ExprId Max(ExprId a, ExprId b);
+  ExprId Pow(ExprId a, ExprId b);
+  ExprId Where(ExprId condition, ExprId a, ExprId b);
+  ExprId Eq(ExprId a, ExprId b);
+  ExprId Ne(ExprId a, ExprId b);
+  ExprId Lt(ExprId a, ExprId b);
+  ExprId Le(ExprId a, ExprId b);
+  ExprId And(ExprId a, ExprId b);
+  ExprId Or(ExprId a, ExprId b);
+  ExprId Not(ExprId a);
+  ExprId Sum(absl::Span<const ExprId> terms);
+  ExprId Product(absl::Span<const ExprId> factors);  // 1 when empty: numel
+
+  const ExprNode& node(ExprId id) const { return nodes_[id]; }
+  size_t size() const { return nodes_.size(); }
+  ExprRange Range(ExprId id) const { return ranges_[id]; }
+  std::optional<int64_t> AsConst(ExprId id) const;
+  // True when provable from the ranges; false means "not known".
+  bool ProvablyEqual(ExprId a, ExprId b);
+  bool ProvablyLess(ExprId a, ExprId b);
+  bool ProvablyLessEqual(ExprId a, ExprId b);
+  bool ProvablyDivides(ExprId divisor, ExprId a);
+
+  // Replaces leaves (symbols, variables, indirects) and re-simplifies. The function returns the
+  // replacement, or the leaf itself.
+  ExprId Substitute(ExprId id, absl::FunctionRef<ExprId(ExprId leaf)> replace);
+  // All distinct leaves in order of first appearance.
+  std::vector<ExprId> Leaves(ExprId id) const;
+  bool DependsOn(ExprId id, ExprId leaf) const;
+
+  // id == coefficient * leaf + rest with coefficient and rest free of `leaf`; nullopt otherwise.
+  struct Affine {
+    ExprId coefficient;
+    ExprId rest;
+  };
+  std::optional<Affine> AsAffine(ExprId id, ExprId leaf);
+
+  // Evaluates with the value of every leaf.
+  absl::StatusOr<int64_t> Evaluate(ExprId id, absl::FunctionRef<int64_t(const ExprNode& leaf)> value) const;
+
+  // Copies `id` from another pool; leaves keep their numbers and ranges.
+  ExprId Import(const ExprPool& from, ExprId id);
+
+  std::string ToString(ExprId id) const;  // "4*s0 + (v1 // 8)"
+  absl::Status status() const { return status_; }
+
+ private:
+  ExprId Intern(v1::ExprOp op, int64_t value, absl::Span<const ExprId> args, ExprRange range);
+
+  std::vector<ExprNode> nodes_;
+  std::vector<ExprRange> ranges_;
+  absl::flat_hash_map<size_t, absl::InlinedVector<ExprId, 1>> index_;
+  absl::Status status_;
+};
+
+}  // namespace kiln

@@ -1,0 +1,96 @@
+// The graph in memory: what `frontend/import` makes of canonical bytes and what the passes up to
+// lowering transform. Value semantics; one ExprPool for all sizes.
+//
+// Threads: none shared. Errors: the structure is checked by graph/verify.h, after import and after
+// every pass.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "compiler/graph/expr.h"
+#include "kiln/v1/graph.pb.h"
+
+namespace kiln {
+
+using ValueId = uint32_t;
+inline constexpr ValueId kNoValue = UINT32_MAX;
+
+struct TensorType {
+  v1::DType dtype = v1::DTYPE_UNSPECIFIED;  // unspecified: an undefined result
+  v1::DeviceType device = v1::CPU;
+  std::vector<ExprId> sizes;
+  std::vector<ExprId> strides;  // in elements; empty only for rank 0
+  ExprId offset = 0;            // storage offset in elements; 0 for computed values
+  size_t rank() const { return sizes.size(); }
+};
+
+// Argument kinds. Literal and symbolic integers are one kind here: an ExprId.
+struct NoneArg {};
+struct TensorArg { ValueId value; };
+struct TensorListArg { std::vector<ValueId> values; };            // kNoValue is None
+struct IntArg { ExprId value; };
+struct IntListArg { std::vector<ExprId> values; };
+struct FloatArg { double value; };
+struct FloatListArg { std::vector<double> values; };
+struct BoolArg { bool value; };
+struct BoolListArg { std::vector<bool> values; };
+struct StringArg { std::string value; };
+struct DTypeArg { v1::DType value; };
+struct MemoryFormatArg { uint32_t value; };  // as v1::Argument.as_memory_format
+struct LayoutArg { uint32_t value; };
+struct DeviceArg { v1::DeviceType value; };
+using Argument = std::variant<NoneArg, TensorArg, TensorListArg, IntArg, IntListArg, FloatArg, FloatListArg,
+                              BoolArg, BoolListArg, StringArg, DTypeArg, MemoryFormatArg, LayoutArg, DeviceArg>;
+
+struct GraphNode {
+  std::string target;  // "aten.add.Tensor", "prims.…" never; kiln's own start with "kiln."
+  std::vector<std::pair<std::string, Argument>> args;  // by schema name; defaults omitted
+  std::vector<ValueId> results;
+  uint32_t origin = 0;  // index of the imported node it comes from, for notes and errors
+
+  const Argument* Find(absl::string_view name) const;  // nullptr when omitted or None
+};
+
+struct GraphInput {
+  ValueId value = kNoValue;             // a tensor input
+  std::optional<ExprId> sym_int;        // or an integer input
+  v1::InputFact fact;
+};
+
+struct GraphOutput {
+  ValueId value = kNoValue;
+  std::optional<ExprId> sym_int;        // neither: None
+  v1::OutputFact fact;
+};
+
+struct Graph {
+  v1::GraphKind kind = v1::INFERENCE;
+  ExprPool exprs;
+  std::vector<v1::Symbol> symbols;
+  std::vector<GraphInput> inputs;
+  std::vector<TensorType> values;  // by ValueId
+  std::vector<GraphNode> nodes;    // in program order
+  std::vector<GraphOutput> outputs;
+  std::vector<ExprId> guards;      // what import and passes assumed, beyond the symbols' ranges
+
+  ValueId NewValue(TensorType type);
+  const TensorType& type(ValueId value) const { return values[value]; }
+  std::string ToString() const;    // one line a node
+};
+
+// Strides of a dense row-major tensor.
+std::vector<ExprId> ContiguousStrides(ExprPool& pool, const std::vector<ExprId>& sizes);
+
+int64_t ByteSize(v1::DType dtype);
+bool IsFloat(v1::DType dtype);
+bool IsInteger(v1::DType dtype);  // without BOOL
+bool IsComplex(v1::DType dtype);
+absl::string_view DTypeName(v1::DType dtype);  // "f32"
+
+}  // namespace kiln
