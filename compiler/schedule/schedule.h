@@ -1,0 +1,42 @@
+// From loop nodes to kernels: which nodes share a kernel, in which order steps run, how each
+// kernel's loops are merged, vectorised and split over threads.
+//
+// `ScheduleLoops` fuses greedily over pairs that share memory (can_fuse.h legality, score_fusion.h
+// merit): vertical, horizontal, and a reduction with its pointwise neighbours. The result keeps the
+// LoopGraph's semantics and is a valid execution order. Deterministic.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "compiler/lower/loop_graph.h"
+#include "kiln/v1/kernel.pb.h"
+
+namespace kiln {
+
+struct ScheduledKernel {
+  v1::Kernel kernel;                 // canonical: equal kernels are equal bytes
+  v1::KernelNotes notes;
+  std::vector<BufferId> buffers;     // by Kernel.buffers position
+  std::vector<ExprId> symbols;       // by Kernel symbol: LoopGraph expressions
+  ExprId units = 0;
+  ExprId bytes_read = 0;
+  ExprId bytes_written = 0;
+};
+
+struct ScheduledStep {
+  enum class Kind { kKernel, kCall, kSeeds };
+  Kind kind = Kind::kKernel;
+  ScheduledKernel kernel;
+  CallNode call;
+  SeedsNode seeds;
+};
+
+struct Schedule {
+  std::vector<ScheduledStep> steps;  // buffers that vanished into kernels appear nowhere
+};
+
+// `graph` gains index expressions (loop merging, unit counts) and nothing else.
+absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph);
+
+}  // namespace kiln
