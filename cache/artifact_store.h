@@ -1,0 +1,146 @@
+// ArtifactStore: where compiled results live. One interface, small engines (rocksdb, memory) and
+// decorators, one a file; store_config.h builds the chain that kilnd uses.
+//
+// Keys and values. An entry is (kind, key, value); keys and values are byte strings. The layout:
+//   kManifest  compile_key (32) + variant_id (32)   serialized v1.SignedManifest, a record a variant
+//   kObject    SHA-256 of the raw bytes (32)        one zstd frame of them, with its content size
+//   kKernel    KernelKey                            serialized v1.ManifestKernel
+//   kTuning    TuningKey                            the tuner's record
+//   kFailure   compile_key (32)                     a cacheable refusal (unsupported, invalid)
+//   kUses      kind byte + key                      the catalogue's own; refused by Put and Get
+//   kMeta      compile_key (32) + a tag             facts for people (key ingredients, notes); lives
+//                                                   as long as a manifest or failure of that key
+// Who asks for "all variants of a key" uses Catalog::Scan with the compile key as prefix.
+//
+// Values are shared, not owned: the same verified bytes are at once in the memory tier, in several
+// coalesced readers and in a reply being sent, and none of them may copy megabytes or outlive the
+// others; they are immutable from the moment they are made.
+//
+// Promises of every implementation (tests/conformance/store_test.cc runs one suite on all):
+//  - Thread-safe. A Get that starts after a Put returned OK sees it, or a later write.
+//  - Put is all or nothing, and OK means: durable (engines on disk sync before they return).
+//  - A miss is NOT_FOUND. What the environment causes is never INTERNAL: disk full is
+//    RESOURCE_EXHAUSTED, a directory that may not be written PERMISSION_DENIED, a device error
+//    UNAVAILABLE, bytes that are damaged DATA_LOSS (the verifying store makes that a miss).
+//    A key or batch that breaks the limits below is INVALID_ARGUMENT.
+//  - Messages carry no paths.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace kiln {
+
+enum class EntryKind : uint8_t {
+  kManifest = 0,
+  kObject = 1,
+  kKernel = 2,
+  kTuning = 3,
+  kFailure = 4,
+  kUses = 5,
+  kMeta = 6,
+};
+inline constexpr size_t kEntryKinds = 7;
+
+// "manifest", "object", …; the names of the column families are these with an s.
+const char* EntryKindName(EntryKind kind);
+
+inline constexpr size_t kEntryKeyBytesMax = 512;
+inline constexpr size_t kEntryValueBytesMax = 256u << 20;
+inline constexpr size_t kBatchEntriesMax = 65'536;
+
+using EntryValue = std::shared_ptr<const std::string>;
+
+struct EntryId {
+  EntryKind kind = EntryKind::kManifest;
+  std::string key;
+
+  friend bool operator==(const EntryId&, const EntryId&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const EntryId& id) {
+    return H::combine(std::move(state), static_cast<uint8_t>(id.kind), id.key);
+  }
+};
+
+struct Entry {
+  EntryId id;
+  EntryValue value;  // not null
+};
+
+// Copies or moves `bytes` into an immutable value.
+EntryValue MakeEntryValue(std::string bytes);
+
+// The key of a manifest record.
+std::string ManifestEntryKey(absl::string_view compile_key, absl::string_view variant_id);
+
+// INVALID_ARGUMENT where an id, or a batch, is outside the limits above or of kind kUses.
+absl::Status CheckEntryId(const EntryId& id);
+absl::Status CheckBatch(absl::Span<const Entry> batch);
+
+class ArtifactStore {
+ public:
+  virtual ~ArtifactStore() = default;
+
+  virtual absl::StatusOr<EntryValue> Get(const EntryId& id) = 0;
+
+  // One batch is one artifact: all of it or nothing becomes visible and durable. Writing what is
+  // there already replaces it. An empty batch is OK and does nothing.
+  virtual absl::Status Put(absl::Span<const Entry> batch) = 0;
+
+  // Deleting what is not there is OK.
+  virtual absl::Status Delete(absl::Span<const EntryId> ids) = 0;
+
+  // The ids (in the order asked, duplicates kept) for which a Get now would be NOT_FOUND for want
+  // of an entry. Looks at presence only, not at bytes.
+  virtual absl::StatusOr<std::vector<EntryId>> FindMissing(absl::Span<const EntryId> ids) = 0;
+};
+
+// What is known of an entry without reading it.
+struct CatalogEntry {
+  EntryId id;
+  uint64_t bytes = 0;  // as stored
+  int64_t created_unix_seconds = 0;
+  int64_t last_used_unix_seconds = 0;
+  uint64_t hits = 0;
+  bool pinned = false;  // never evicted
+};
+
+struct CatalogTotals {
+  uint64_t entries[kEntryKinds] = {};
+  uint64_t bytes[kEntryKinds] = {};  // as stored, live entries only
+  uint64_t bytes_on_disk = 0;        // all files of the database, garbage and logs included
+};
+
+// The local view beside a store on this machine: what it holds, how it is used. Thread-safe.
+class Catalog {
+ public:
+  virtual ~Catalog() = default;
+
+  // Entries of `kind` whose key starts with `prefix`, in key order: a snapshot, so a visitor may
+  // call the store or the catalog. `limit` 0 = all. `prefix` empty = every key.
+  virtual absl::StatusOr<std::vector<CatalogEntry>> Scan(EntryKind kind, absl::string_view prefix,
+                                                         size_t limit = 0) const = 0;
+  virtual absl::StatusOr<CatalogEntry> Find(const EntryId& id) const = 0;
+
+  // Counts a use. Written to disk later, unsynced, in batches: a crash forgets the last ones.
+  virtual void RecordUse(const EntryId& id) = 0;
+
+  // Durable when it returns OK. NOT_FOUND where there is no such entry.
+  virtual absl::Status SetPinned(const EntryId& id, bool pinned) = 0;
+
+  virtual CatalogTotals Totals() const = 0;
+
+  // Gives the bytes of deleted entries back to the file system. Slow; for the sweeper.
+  virtual absl::Status Reclaim() = 0;
+};
+
+}  // namespace kiln
