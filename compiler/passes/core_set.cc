@@ -1,0 +1,83 @@
+#include "compiler/passes/core_set.h"
+
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace kiln {
+namespace {
+
+struct Group {
+  CoreClass core_class;
+  // Space-separated overloads; "aten." is left out, and ".default" where it is the overload.
+  const char* operators;
+};
+
+constexpr Group kGroups[] = {
+    // self
+    {CoreClass::kPointwise,
+     "abs neg sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan "
+     "sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc round lgamma relu isnan isinf "
+     "logical_not bitwise_not"},
+    // _to_copy: dtype alone (and memory_format, which the result's strides already say)
+    {CoreClass::kPointwise, "_to_copy"},
+    // self, other; div.Tensor is true division on floats; div.Tensor_mode has rounding_mode floor | trunc
+    {CoreClass::kPointwise,
+     "add.Tensor sub.Tensor mul.Tensor div.Tensor div.Tensor_mode remainder.Tensor fmod.Tensor maximum minimum "
+     "atan2 eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor logical_and logical_or logical_xor "
+     "bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_left_shift.Tensor "
+     "bitwise_right_shift.Tensor"},
+    // self, exponent
+    {CoreClass::kPointwise, "pow.Tensor_Tensor"},
+    // condition, self, other
+    {CoreClass::kPointwise, "where.self"},
+    // self, dim, keepdim (prod: one dim)
+    {CoreClass::kReduction, "sum.dim_IntList prod.dim_int amax amin any.dims all.dims"},
+    // self, dim (absent: over the flattened tensor), keepdim
+    {CoreClass::kReduction, "argmax argmin"},
+    // self, dim
+    {CoreClass::kScan, "cumsum cumprod"},
+    // view size | view.dtype | expand size | permute dims | unsqueeze dim | squeeze.dims dim | slice dim
+    // start end step (in range, explicit) | select dim index | as_strided | diagonal offset dim1 dim2
+    {CoreClass::kView, "view view.dtype expand permute unsqueeze squeeze.dims slice.Tensor select.int as_strided diagonal"},
+    // _unsafe_ forms need no bounds check
+    {CoreClass::kIndex,
+     "embedding index.Tensor _unsafe_index.Tensor gather index_put _unsafe_index_put scatter.src scatter.value "
+     "scatter_add scatter_reduce.two"},
+    // full: size fill_value dtype | arange.start_step: start end step dtype
+    {CoreClass::kCreation, "full arange.start_step"},
+    {CoreClass::kRandom, "rand native_dropout"},
+    {CoreClass::kCopy, "clone cat constant_pad_nd flip slice_scatter select_scatter"},
+    {CoreClass::kMutation, "copy_"},
+};
+
+const absl::flat_hash_map<std::string, CoreClass>& Table() {
+  static const auto* table = [] {
+    auto* map = new absl::flat_hash_map<std::string, CoreClass>;
+    for (const Group& group : kGroups) {
+      std::string word;
+      for (const char* c = group.operators;; ++c) {
+        if (*c != ' ' && *c != '\0') {
+          word += *c;
+          continue;
+        }
+        if (!word.empty()) {
+          (*map)["aten." + word + (word.find('.') == std::string::npos ? ".default" : "")] = group.core_class;
+        }
+        word.clear();
+        if (*c == '\0') break;
+      }
+    }
+    return map;
+  }();
+  return *table;
+}
+
+}  // namespace
+
+CoreClass CoreClassOf(absl::string_view target) {
+  auto found = Table().find(target);
+  return found == Table().end() ? CoreClass::kNone : found->second;
+}
+
+}  // namespace kiln

@@ -1,0 +1,33 @@
+// The operators that RunPasses leaves for lowering, in the forms that lowering may rely on.
+//
+// Everything here is plain ATen. What is neither here nor decomposed stays as the caller wrote it and
+// becomes a library call. Conventions of core nodes:
+//  - any tensor slot of a pointwise operator may hold a scalar (FloatArg, IntArg with any symbolic
+//    expression, BoolArg); at least one slot is a tensor. Operands of different dtypes promote as
+//    in ATen; the computation is in the promoted type (F32 for F16 and BF16), the result has the
+//    dtype of the result value;
+//  - `dim` lists are explicit, non-negative, without repetition and never empty unless rank 0;
+//    sizes of view, expand and full are explicit, without -1;
+//  - `alpha` does not appear; `.Scalar` overloads have become `.Tensor` ones.
+#pragma once
+
+#include "absl/strings/string_view.h"
+
+namespace kiln {
+
+enum class CoreClass {
+  kNone,       // not core: lowering decides between its own table and a library call
+  kPointwise,  // one value a point
+  kReduction,
+  kScan,
+  kView,       // pure index maps, no arithmetic
+  kIndex,      // data-dependent addresses
+  kCreation,
+  kRandom,
+  kCopy,       // clone, cat, pad, flip, *_scatter: moves elements
+  kMutation,   // copy_ on an input, at the end of a graph
+};
+
+CoreClass CoreClassOf(absl::string_view target);
+
+}  // namespace kiln
