@@ -1,0 +1,150 @@
+"""torch's symbolic integers (sympy) as kiln's expression pool.
+
+The pool is a list of (op, value, args) in which an argument stands before its user; positions are ids.
+Semantics are Python's: floor division and modulo with the divisor's sign (proto/kiln/v1/graph.proto).
+"""
+import sympy
+from torch.utils._sympy import functions as torch_functions
+
+from . import wire
+from .errors import Unsupported
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+# v1.ExprOp
+CONST, SYMBOL, ADD, MUL, FLOORDIV, MOD, MIN, MAX, CEILDIV, POW, WHERE = range(1, 12)
+EQ, NE, LT, LE, AND, OR, NOT = range(12, 19)
+# v1.SymbolKind, v1.SymbolBinding.Source
+SYMBOL_INT = 1
+INPUT_VALUE, INPUT_SIZE, INPUT_STRIDE = 1, 2, 3
+
+
+def _named(*names):
+    """The function classes of those names that this torch has."""
+    return tuple(getattr(torch_functions, name) for name in names if hasattr(torch_functions, name))
+
+
+_FLOOR_DIVISIONS = _named("FloorDiv", "CleanDiv")
+_MODULOS = _named("Mod", "PythonMod")
+_TRUE_DIVISION = _named("IntTrueDiv")
+_FLOORS = _named("FloorToInt", "TruncToInt")  # sizes are not negative, where the two differ
+_CEILINGS = _named("CeilToInt")
+_IDENTITIES = _named("Identity", "RoundToInt")
+_MINIMA = (sympy.Min,) + _named("Min")
+_MAXIMA = (sympy.Max,) + _named("Max")
+_POWERS = (sympy.Pow,) + _named("PowByNatural")
+
+
+class ExprPool:
+    """Builds the pool; `symbol_id` maps a sympy symbol to its number or raises Unsupported."""
+
+    def __init__(self, symbol_id):
+        self._symbol_id = symbol_id
+        self._nodes = []
+        self._by_node = {}
+        self._by_sympy = {}
+
+    def encode(self, field):
+        """The pool as repeated ExprNode messages of field `field`."""
+        return b"".join(
+            wire.data(field, wire.uint(1, op) + wire.sint(2, value) + wire.packed_uints(3, args))
+            for op, value, args in self._nodes)
+
+    def _intern(self, op, value=0, args=()):
+        node = (op, value, tuple(args))
+        position = self._by_node.get(node)
+        if position is None:
+            position = self._by_node[node] = len(self._nodes)
+            self._nodes.append(node)
+        return position
+
+    def _const(self, value):
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise Unsupported(f"integer {value} does not fit 64 bits")
+        return self._intern(CONST, value)
+
+    def add(self, expr):
+        """The position of a sympy expression. Raises Unsupported for a form with no integer meaning."""
+        position = self._by_sympy.get(expr)
+        if position is None:
+            position = self._by_sympy[expr] = self._convert(expr)
+        return position
+
+    def _convert(self, expr):
+        if expr is sympy.true or expr is sympy.false:
+            return self._const(int(expr is sympy.true))
+        if isinstance(expr, sympy.Integer):
+            return self._const(int(expr))
+        if isinstance(expr, sympy.Symbol):
+            return self._intern(SYMBOL, self._symbol_id(expr))
+        if isinstance(expr, sympy.Add):
+            return self._chain(ADD, expr.args)
+        if isinstance(expr, sympy.Mul):
+            return self._product(expr)
+        if isinstance(expr, _FLOOR_DIVISIONS):
+            return self._binary(FLOORDIV, expr)
+        if isinstance(expr, _MODULOS):
+            return self._binary(MOD, expr)
+        if isinstance(expr, torch_functions.ModularIndexing):
+            base, divisor, modulus = map(self.add, expr.args)
+            return self._intern(MOD, args=(self._intern(FLOORDIV, args=(base, divisor)), modulus))
+        if isinstance(expr, _FLOORS + _CEILINGS):
+            return self._rounded(expr)
+        if isinstance(expr, _MINIMA):
+            return self._chain(MIN, expr.args)
+        if isinstance(expr, _MAXIMA):
+            return self._chain(MAX, expr.args)
+        if isinstance(expr, _POWERS) and isinstance(expr.args[1], sympy.Integer) and expr.args[1] >= 0:
+            return self._binary(POW, expr)
+        if isinstance(expr, _IDENTITIES):
+            return self.add(expr.args[0])
+        if isinstance(expr, torch_functions.Where):
+            return self._intern(WHERE, args=[self.add(part) for part in expr.args])
+        return self._condition(expr)
+
+    def _condition(self, expr):
+        for kind, op, swap in ((sympy.Eq, EQ, False), (sympy.Ne, NE, False), (sympy.StrictLessThan, LT, False),
+                               (sympy.LessThan, LE, False), (sympy.StrictGreaterThan, LT, True),
+                               (sympy.GreaterThan, LE, True)):
+            if isinstance(expr, kind):
+                left, right = map(self.add, expr.args)
+                return self._intern(op, args=(right, left) if swap else (left, right))
+        if isinstance(expr, sympy.And):
+            return self._chain(AND, expr.args)
+        if isinstance(expr, sympy.Or):
+            return self._chain(OR, expr.args)
+        if isinstance(expr, sympy.Not):
+            return self._intern(NOT, args=(self.add(expr.args[0]),))
+        raise Unsupported(f"symbolic expression of kind {type(expr).__name__}")
+
+    def _binary(self, op, expr):
+        left, right = expr.args
+        return self._intern(op, args=(self.add(left), self.add(right)))
+
+    def _chain(self, op, parts):
+        """A flat operator as binary ones; the server sorts and folds them anyway."""
+        # sympy orders commutative arguments by name; the name of a symbol must not reach the key.
+        ids = sorted(self.add(part) for part in parts)
+        result = ids[0]
+        for other in ids[1:]:
+            result = self._intern(op, args=(result, other))
+        return result
+
+    def _product(self, expr):
+        """Rational factors become one floor division: torch writes (s0*s1)/4 so when it divides exactly."""
+        denominator, factors = 1, []
+        for part in expr.args:
+            if isinstance(part, sympy.Rational) and not isinstance(part, sympy.Integer):
+                denominator *= int(part.q)
+                part = sympy.Integer(int(part.p))
+            elif isinstance(part, sympy.Pow) and part.args[1] == -1:
+                raise Unsupported("symbolic division that is not an integer's")
+            factors.append(part)
+        product = self._chain(MUL, factors)
+        return product if denominator == 1 else self._intern(FLOORDIV, args=(product, self._const(denominator)))
+
+    def _rounded(self, expr):
+        inner = expr.args[0]
+        if isinstance(inner, _TRUE_DIVISION):
+            return self._binary(CEILDIV if isinstance(expr, _CEILINGS) else FLOORDIV, inner)
+        raise Unsupported(f"{type(expr).__name__} of {type(inner).__name__}")

@@ -1,0 +1,84 @@
+// What the runtime asks of the process it lives in: tensors, memory, threads and library calls.
+//
+// A `Tensor` is an opaque handle to a tensor of the host. A function that returns one gives the
+// caller a reference of its own, to be given back with `Release`; arguments are borrowed.
+// Threads: every function may be called from many threads at once, without Python's lock.
+// Errors: INTERNAL when the host refuses; a library call passes the host's own error on, and
+// when that is a pending Python exception the status has the payload kPythonErrorPayload.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "kiln/v1/graph.pb.h"
+
+namespace kiln::runtime {
+
+using Tensor = void*;
+
+inline constexpr char kPythonErrorPayload[] = "kiln/python-error";
+
+// An argument of a library call, with all symbolic integers evaluated.
+struct CallValue {
+  v1::Argument::KindCase kind = v1::Argument::KIND_NOT_SET;
+  Tensor tensor = nullptr;             // as_tensor
+  std::vector<Tensor> tensors;         // as_tensors, as_optional_tensors (nullptr is None)
+  int64_t number = 0;                  // ints, bools, enumerations
+  std::vector<int64_t> numbers;        // as_ints, as_bools, as_sym_ints
+  double real = 0;
+  std::vector<double> reals;
+  std::string text;
+  std::vector<std::string> texts;
+};
+
+struct CallArguments {
+  absl::Span<const std::string> names;
+  absl::Span<const CallValue> values;
+
+  const CallValue* Find(absl::string_view name) const {  // nullptr when omitted or None
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (names[i] == name) return values[i].kind == v1::Argument::kAsNone ? nullptr : &values[i];
+    }
+    return nullptr;
+  }
+};
+
+class Host {
+ public:
+  virtual ~Host() = default;
+
+  virtual absl::StatusOr<Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,
+                                       absl::Span<const int64_t> strides) = 0;
+  // The same storage; the first element lies `offset` elements after `base`'s first.
+  virtual absl::StatusOr<Tensor> View(Tensor base, absl::Span<const int64_t> sizes,
+                                      absl::Span<const int64_t> strides, int64_t offset) = 0;
+  virtual absl::StatusOr<Tensor> Share(Tensor tensor) = 0;
+  virtual void Release(Tensor tensor) = 0;
+
+  virtual void* Data(Tensor tensor) = 0;  // of the first element
+  // Borrowed, valid while the tensor lives.
+  virtual absl::Span<const int64_t> Sizes(Tensor tensor) = 0;
+  virtual absl::Span<const int64_t> Strides(Tensor tensor) = 0;
+  virtual absl::StatusOr<v1::DType> Type(Tensor tensor) = 0;
+  virtual absl::Status Copy(Tensor to, Tensor from) = 0;
+  // A fresh int64 tensor of `count` seeds from the host's random generator.
+  virtual absl::StatusOr<Tensor> Seeds(uint32_t count) = 0;
+
+  virtual uint32_t ThreadCount() = 0;
+  // Runs [0, units) in ranges of at least `grain`, on at most ThreadCount() threads.
+  virtual void ParallelFor(int64_t units, int64_t grain,
+                           absl::FunctionRef<void(int64_t begin, int64_t end, uint32_t thread)> body) = 0;
+
+  // `target` is "aten.mm.default". With `into`, `results` are filled buffers; otherwise the call
+  // stores references of the caller's own there, nullptr where the result is undefined.
+  virtual absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
+                            bool into) = 0;
+};
+
+}  // namespace kiln::runtime

@@ -1,0 +1,37 @@
+// The executable kernels of one program: native code, or the interpreter for chosen ones.
+//
+// Threads: immutable; `Run` may be called from many threads at once.
+// Errors: DATA_LOSS for an object that is not a valid image.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "compiler/support/kernel_abi.h"
+#include "kiln/v1/artifact.pb.h"
+
+namespace kiln::runtime {
+
+// Uncompressed objects by digest, already checked.
+using ObjectMap = absl::flat_hash_map<std::string, std::shared_ptr<const std::string>>;
+
+class KernelRunner {
+ public:
+  virtual ~KernelRunner() = default;
+  virtual int32_t Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread) const = 0;
+};
+
+// Which kernels run on the interpreter: "" none, "all", or positions "0,3,7".
+// INVALID_ARGUMENT for another text.
+absl::StatusOr<std::vector<bool>> ParseInterpretList(const std::string& text, size_t kernels);
+
+// One runner per Manifest.kernels, in order. They keep the code mapped.
+absl::StatusOr<std::vector<std::shared_ptr<const KernelRunner>>> LoadKernels(const v1::Manifest& manifest,
+                                                                            const ObjectMap& objects,
+                                                                            const std::vector<bool>& interpret);
+
+}  // namespace kiln::runtime

@@ -1,0 +1,474 @@
+#include "client/runtime/program.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/runtime/dtype.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln::runtime {
+namespace {
+
+using Dims = absl::InlinedVector<int64_t, 6>;
+
+// A range of less than this many bytes of operands is not worth a second thread.
+constexpr int64_t kBytesPerRange = 64 << 10;
+
+constexpr KilnHost kKernelHost = {sizeof(KilnHost), 0};
+
+int64_t SpanElements(absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides) {
+  int64_t last = 0;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0) return 0;
+    last += (sizes[d] - 1) * strides[d];
+  }
+  return last + 1;
+}
+
+bool SameSizes(absl::Span<const int64_t> a, absl::Span<const int64_t> b) { return a == b; }
+
+bool SameStrides(absl::Span<const int64_t> sizes, absl::Span<const int64_t> a, absl::Span<const int64_t> b) {
+  bool same = true;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0) return true;
+    if (sizes[d] > 1 && a[d] != b[d]) same = false;
+  }
+  return same;
+}
+
+absl::Status KernelError(const KilnStatus& status) {
+  if (status.code == KILN_INTEGER_DIVISION_BY_ZERO) return absl::FailedPreconditionError("ZeroDivisionError");
+  if (status.code == KILN_INDEX_OUT_OF_RANGE) {
+    return absl::OutOfRangeError(absl::StrCat("index out of range in self: index ", status.value,
+                                              " is out of bounds for dimension with size ", status.bound));
+  }
+  return absl::InternalError(absl::StrCat("kernel status ", status.code));
+}
+
+}  // namespace
+
+// The state of one call.
+class Frame {
+ public:
+  explicit Frame(const Program& program)
+      : program_(program), host_(*program.host_), slots_(program.buffers_.size()) {}
+
+  ~Frame() {
+    for (Slot& slot : slots_) Drop(slot.tensor);
+    for (Tensor& tensor : kept_) Drop(tensor);
+  }
+
+  absl::Status Bind(absl::Span<const Value> inputs) {
+    // Take over every reference first, so that an error leaks none.
+    if (inputs.size() != program_.inputs_.size()) {
+      for (const Value& value : inputs) kept_.push_back(value.tensor);
+      return absl::FailedPreconditionError(
+          absl::StrCat("the program takes ", program_.inputs_.size(), " inputs, not ", inputs.size()));
+    }
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const uint32_t buffer = program_.inputs_[i].buffer;
+      if (buffer != UINT32_MAX) {
+        slots_[buffer].tensor = inputs[i].tensor;
+      } else if (inputs[i].tensor != nullptr) {
+        kept_.push_back(inputs[i].tensor);
+      }
+      if (program_.inputs_[i].is_tensor == (inputs[i].tensor == nullptr)) {
+        bad_input_ = static_cast<int64_t>(i);
+      }
+    }
+    if (bad_input_ >= 0) {
+      return absl::FailedPreconditionError(absl::StrCat("input ", bad_input_, " is of the wrong kind"));
+    }
+    program_.exprs_.Start(exprs_);
+    for (const Program::Binding& binding : program_.bindings_) {
+      const Value& value = inputs[binding.input];
+      int64_t& symbol = exprs_.symbols[binding.symbol];
+      if (binding.source == v1::SymbolBinding::INPUT_VALUE) {
+        symbol = value.number;
+        continue;
+      }
+      const bool size = binding.source == v1::SymbolBinding::INPUT_SIZE;
+      absl::Span<const int64_t> dims = size ? host_.Sizes(value.tensor) : host_.Strides(value.tensor);
+      if (binding.dim >= dims.size()) return WrongInput(binding.input, dims);
+      symbol = dims[binding.dim];
+    }
+    program_.exprs_.Evaluate(0, exprs_);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].tensor != nullptr) KILN_RETURN_IF_ERROR(CheckInput(i, inputs[i].tensor));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Execute() {
+    for (size_t i = 0; i < program_.steps_.size(); ++i) {
+      const Program::Step& step = program_.steps_[i];
+      switch (step.kind) {
+        case v1::Step::kAlloc: KILN_RETURN_IF_ERROR(Alloc(step)); break;
+        case v1::Step::kFree: Drop(slots_[step.a].tensor); break;
+        case v1::Step::kLaunch: KILN_RETURN_IF_ERROR(Launch(program_.launches_[step.index])); break;
+        case v1::Step::kCall: KILN_RETURN_IF_ERROR(Call(program_.calls_[step.index])); break;
+        case v1::Step::kLet:
+          KILN_RETURN_IF_ERROR(Let(step));
+          program_.exprs_.Evaluate(i + 1, exprs_);
+          break;
+        case v1::Step::kCheck: KILN_RETURN_IF_ERROR(Check(step)); break;
+        case v1::Step::kView: break;  // views are made where they are used
+        case v1::Step::kSeeds: {
+          KILN_ASSIGN_OR_RETURN(Tensor seeds, host_.Seeds(step.b));
+          KILN_RETURN_IF_ERROR(Fill(step.a, seeds));
+          break;
+        }
+        case v1::Step::kDeviceCopy: {
+          KILN_ASSIGN_OR_RETURN(Tensor to, Get(step.a));
+          KILN_ASSIGN_OR_RETURN(Tensor from, Get(step.b));
+          KILN_RETURN_IF_ERROR(host_.Copy(to, from));
+          break;
+        }
+        default: return absl::InternalError("unknown step");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish(std::vector<Value>& outputs) {
+    outputs.clear();
+    outputs.reserve(program_.outputs_.size());
+    for (const Program::Output& output : program_.outputs_) {
+      Value value;
+      if (output.kind == Program::Output::kNumber) {
+        value.is_number = true;
+        KILN_ASSIGN_OR_RETURN(value.number, Number(output.number));
+      } else if (output.kind == Program::Output::kBuffer) {
+        const Program::Buffer& buffer = program_.buffers_[output.buffer];
+        if (buffer.kind == v1::ProgramBuffer::VIEW) {
+          KILN_ASSIGN_OR_RETURN(value.tensor, NewView(output.buffer));
+        } else {
+          KILN_ASSIGN_OR_RETURN(value.tensor, host_.Share(slots_[output.buffer].tensor));
+        }
+      }
+      outputs.push_back(value);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Slot {
+    Tensor tensor = nullptr;
+    void* data = nullptr;  // of the first element; outlives `tensor` when the storage was taken over
+  };
+
+  void Drop(Tensor& tensor) {
+    if (tensor != nullptr) host_.Release(tensor);
+    tensor = nullptr;
+  }
+
+  absl::StatusOr<int64_t> Number(const Dim& dim) const {
+    if (dim.expr < 0) return dim.value;
+    const ExprValue& value = exprs_.exprs[dim.expr];
+    if (!value.valid) return absl::FailedPreconditionError("a size overflows or divides by zero");
+    return value.value;
+  }
+
+  absl::Status Evaluate(const std::vector<Dim>& dims, Dims& values) const {
+    values.clear();
+    for (const Dim& dim : dims) {
+      KILN_ASSIGN_OR_RETURN(int64_t value, Number(dim));
+      values.push_back(value);
+    }
+    return absl::OkStatus();
+  }
+
+  // Sizes and strides of `shape` now; points into the shape or into the two scratch vectors.
+  struct Extent {
+    absl::Span<const int64_t> sizes;
+    absl::Span<const int64_t> strides;
+    Dims size_values;
+    Dims stride_values;
+  };
+  absl::Status Measure(const Program::Shape& shape, Extent& extent) const {
+    if (shape.fixed) {
+      extent.sizes = shape.fixed_sizes;
+      extent.strides = shape.fixed_strides;
+      return absl::OkStatus();
+    }
+    KILN_RETURN_IF_ERROR(Evaluate(shape.sizes, extent.size_values));
+    KILN_RETURN_IF_ERROR(Evaluate(shape.strides, extent.stride_values));
+    extent.sizes = extent.size_values;
+    extent.strides = extent.stride_values;
+    return absl::OkStatus();
+  }
+
+  absl::Status WrongInput(size_t input, absl::Span<const int64_t> sizes) const {
+    return absl::FailedPreconditionError(
+        absl::StrCat("input ", input, " has sizes [", absl::StrJoin(sizes, ", "), "], not those compiled for"));
+  }
+
+  // Kernels trust sizes and strides, so each input is compared with what was compiled for.
+  absl::Status CheckInput(size_t index, Tensor tensor) {
+    const Program::Input& input = program_.inputs_[index];
+    Extent extent;
+    KILN_RETURN_IF_ERROR(Measure(input.shape, extent));
+    if (!SameSizes(host_.Sizes(tensor), extent.sizes)) return WrongInput(index, host_.Sizes(tensor));
+    KILN_ASSIGN_OR_RETURN(v1::DType dtype, host_.Type(tensor));
+    if (dtype != input.dtype) {
+      return absl::FailedPreconditionError(absl::StrCat("input ", index, " has another dtype than compiled for"));
+    }
+    if (input.buffer == UINT32_MAX) return absl::OkStatus();
+    Slot& slot = slots_[input.buffer];
+    if (!SameStrides(extent.sizes, host_.Strides(tensor), extent.strides)) {
+      KILN_ASSIGN_OR_RETURN(Tensor copy, CopyOf(tensor, input.dtype, extent));
+      kept_.push_back(slot.tensor);
+      slot.tensor = copy;
+    }
+    slot.data = host_.Data(slot.tensor);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Tensor> CopyOf(Tensor tensor, v1::DType dtype, const Extent& extent) {
+    program_.counts_->stride_copies.fetch_add(1, std::memory_order_relaxed);
+    KILN_ASSIGN_OR_RETURN(Tensor copy, host_.Empty(dtype, extent.sizes, extent.strides));
+    if (absl::Status status = host_.Copy(copy, tensor); !status.ok()) {
+      host_.Release(copy);
+      return status;
+    }
+    return copy;
+  }
+
+  absl::Status Alloc(const Program::Step& step) {
+    const Program::Buffer& buffer = program_.buffers_[step.a];
+    Extent extent;
+    KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+    Slot& slot = slots_[step.a];
+    if (step.b >= 0) {
+      const Program::Buffer& old = program_.buffers_[step.b];
+      Slot& taken = slots_[step.b];
+      Extent before;
+      KILN_RETURN_IF_ERROR(Measure(old.shape, before));
+      if (old.dtype == buffer.dtype &&
+          SpanElements(extent.sizes, extent.strides) <= SpanElements(before.sizes, before.strides)) {
+        KILN_ASSIGN_OR_RETURN(slot.tensor, host_.View(taken.tensor, extent.sizes, extent.strides, 0));
+        slot.data = taken.data;
+        Drop(taken.tensor);
+        return absl::OkStatus();
+      }
+      // Another element type: give it storage of its own; the old one is read by the next step.
+      kept_.push_back(std::exchange(taken.tensor, nullptr));
+    }
+    KILN_ASSIGN_OR_RETURN(slot.tensor, host_.Empty(buffer.dtype, extent.sizes, extent.strides));
+    slot.data = host_.Data(slot.tensor);
+    return absl::OkStatus();
+  }
+
+  // Stores a reference of our own as buffer `index`, in the declared layout.
+  absl::Status Fill(uint32_t index, Tensor tensor) {
+    const Program::Buffer& buffer = program_.buffers_[index];
+    Slot& slot = slots_[index];
+    slot.tensor = tensor;
+    Extent extent;
+    KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+    absl::Span<const int64_t> sizes = host_.Sizes(tensor);
+    if (!SameSizes(sizes, extent.sizes)) {
+      return absl::InternalError(absl::StrCat("a library call gave sizes [", absl::StrJoin(sizes, ", "),
+                                              "] where [", absl::StrJoin(extent.sizes, ", "), "] was declared"));
+    }
+    KILN_ASSIGN_OR_RETURN(v1::DType dtype, host_.Type(tensor));
+    if (dtype != buffer.dtype) return absl::InternalError("a library call gave another dtype than declared");
+    if (!SameStrides(extent.sizes, host_.Strides(tensor), extent.strides)) {
+      KILN_ASSIGN_OR_RETURN(Tensor copy, CopyOf(tensor, buffer.dtype, extent));
+      Drop(slot.tensor);
+      slot.tensor = copy;
+    }
+    slot.data = host_.Data(slot.tensor);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<void*> DataOf(uint32_t index) const {
+    const Program::Buffer& buffer = program_.buffers_[index];
+    if (buffer.kind != v1::ProgramBuffer::VIEW) return slots_[index].data;
+    KILN_ASSIGN_OR_RETURN(void* base, DataOf(buffer.base));
+    KILN_ASSIGN_OR_RETURN(int64_t offset, Number(buffer.offset));
+    // The offset counts in the view's elements.
+    return static_cast<void*>(static_cast<char*>(base) + offset * buffer.element);
+  }
+
+  // A new reference to a view, over the storage of its root.
+  absl::StatusOr<Tensor> NewView(uint32_t index) const {
+    int64_t offset = 0;
+    uint32_t root = index;
+    while (program_.buffers_[root].kind == v1::ProgramBuffer::VIEW) {
+      KILN_ASSIGN_OR_RETURN(int64_t step, Number(program_.buffers_[root].offset));
+      offset += step;
+      root = program_.buffers_[root].base;
+    }
+    const Program::Buffer& buffer = program_.buffers_[index];
+    if (program_.buffers_[root].dtype != buffer.dtype) {
+      return absl::UnimplementedError("a view with another dtype than its base leaves the program");
+    }
+    Extent extent;
+    KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+    return host_.View(slots_[root].tensor, extent.sizes, extent.strides, offset);
+  }
+
+  // A borrowed reference, valid until the frame ends or the buffer is freed.
+  absl::StatusOr<Tensor> Get(uint32_t index) {
+    Slot& slot = slots_[index];
+    if (program_.buffers_[index].kind != v1::ProgramBuffer::VIEW) return slot.tensor;
+    KILN_ASSIGN_OR_RETURN(Tensor view, NewView(index));
+    temporaries_.push_back(view);
+    return view;
+  }
+
+  absl::Status Launch(const Program::LaunchStep& launch) {
+    KILN_ASSIGN_OR_RETURN(const int64_t units, Number(launch.units));
+    if (units <= 0) return absl::OkStatus();
+    absl::InlinedVector<void*, 16> buffers;
+    int64_t bytes = 0;
+    for (uint32_t index : launch.buffers) {
+      KILN_ASSIGN_OR_RETURN(void* data, DataOf(index));
+      buffers.push_back(data);
+      const Program::Buffer& buffer = program_.buffers_[index];
+      Extent extent;
+      KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+      bytes += SpanElements(extent.sizes, extent.strides) * buffer.element;
+    }
+    Dims symbols;
+    KILN_RETURN_IF_ERROR(Evaluate(launch.symbols, symbols));
+    const KernelRunner& kernel = *program_.kernels_[launch.kernel];
+    KilnStatus status = {};
+    KilnArgs args = {};
+    args.struct_size = sizeof(KilnArgs);
+    args.buffer_count = buffers.size();
+    args.buffers = buffers.data();
+    args.symbols = symbols.data();
+    args.status = &status;
+    args.host = &kKernelHost;
+    program_.counts_->launches.fetch_add(1, std::memory_order_relaxed);
+    const bool parallel = units > 1 && bytes > kBytesPerRange && host_.ThreadCount() > 1;
+    if (parallel) {
+      const int64_t grain = std::max<int64_t>(1, units / std::max<int64_t>(1, bytes / kBytesPerRange));
+      host_.ParallelFor(units, grain, [&](int64_t begin, int64_t end, uint32_t thread) {
+        kernel.Run(args, begin, end, thread);
+      });
+    } else {
+      kernel.Run(args, 0, units, 0);
+    }
+    return status.code == KILN_OK ? absl::OkStatus() : KernelError(status);
+  }
+
+  absl::Status Call(const Program::CallStep& call) {
+    std::vector<CallValue> values;
+    values.reserve(call.arguments.size());
+    for (const Program::CallArgument& argument : call.arguments) {
+      KILN_ASSIGN_OR_RETURN(CallValue value, Resolve(argument));
+      values.push_back(std::move(value));
+    }
+    std::vector<Tensor> results(call.results.size(), nullptr);
+    if (call.into) {
+      for (size_t i = 0; i < results.size(); ++i) {
+        KILN_ASSIGN_OR_RETURN(results[i], Get(call.results[i]));
+      }
+    }
+    program_.counts_->library_calls.fetch_add(1, std::memory_order_relaxed);
+    absl::Status status =
+        host_.Call(call.target, {call.names, values}, absl::MakeSpan(results), call.into);
+    for (Tensor& tensor : temporaries_) Drop(tensor);
+    temporaries_.clear();
+    if (call.into || !status.ok()) return status;
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (call.results[i] < 0 || !status.ok()) {
+        Drop(results[i]);
+      } else if (results[i] == nullptr) {
+        status = absl::InternalError(absl::StrCat(call.target, " left result ", i, " undefined"));
+      } else {
+        status = StatusWrap(Fill(call.results[i], results[i]), call.target);
+      }
+    }
+    return status;
+  }
+
+  absl::StatusOr<CallValue> Resolve(const Program::CallArgument& argument) {
+    CallValue value = argument.value;
+    switch (value.kind) {
+      case v1::Argument::kAsTensor: {
+        KILN_ASSIGN_OR_RETURN(value.tensor, Get(argument.buffers[0]));
+        break;
+      }
+      case v1::Argument::kAsTensors:
+      case v1::Argument::kAsOptionalTensors:
+        for (int64_t buffer : argument.buffers) {
+          Tensor tensor = nullptr;
+          if (buffer >= 0) {
+            KILN_ASSIGN_OR_RETURN(tensor, Get(buffer));
+          }
+          value.tensors.push_back(tensor);
+        }
+        break;
+      case v1::Argument::kAsSymInt: {
+        KILN_ASSIGN_OR_RETURN(value.number, Number(argument.dims[0]));
+        value.kind = v1::Argument::kAsInt;
+        break;
+      }
+      case v1::Argument::kAsSymInts:
+        for (const Dim& dim : argument.dims) {
+          KILN_ASSIGN_OR_RETURN(int64_t number, Number(dim));
+          value.numbers.push_back(number);
+        }
+        value.kind = v1::Argument::kAsInts;
+        break;
+      default: break;
+    }
+    return value;
+  }
+
+  absl::Status Let(const Program::Step& step) {
+    int64_t& symbol = exprs_.symbols[step.a];
+    if (step.from_expr) {
+      KILN_ASSIGN_OR_RETURN(symbol, Number(step.dim));
+      return absl::OkStatus();
+    }
+    KILN_ASSIGN_OR_RETURN(void* data, DataOf(step.b));
+    switch (program_.buffers_[step.b].dtype) {
+      case v1::BOOL:
+      case v1::U8: symbol = *static_cast<const uint8_t*>(data); break;
+      case v1::I8: symbol = *static_cast<const int8_t*>(data); break;
+      case v1::I16: symbol = *static_cast<const int16_t*>(data); break;
+      case v1::I32: symbol = *static_cast<const int32_t*>(data); break;
+      case v1::I64: symbol = *static_cast<const int64_t*>(data); break;
+      default: return absl::UnimplementedError("a symbol from a floating point tensor");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Check(const Program::Step& step) const {
+    KILN_ASSIGN_OR_RETURN(int64_t holds, Number(step.dim));
+    return holds != 0 ? absl::OkStatus() : absl::FailedPreconditionError(step.message);
+  }
+
+  const Program& program_;
+  Host& host_;
+  ExprFrame exprs_;
+  std::vector<Slot> slots_;
+  std::vector<Tensor> kept_;         // released when the call ends
+  std::vector<Tensor> temporaries_;  // views made for the running call
+  int64_t bad_input_ = -1;
+};
+
+absl::Status Program::Run(absl::Span<const Value> inputs, std::vector<Value>& outputs) const {
+  counts_->calls.fetch_add(1, std::memory_order_relaxed);
+  Frame frame(*this);
+  KILN_RETURN_IF_ERROR(frame.Bind(inputs));
+  KILN_RETURN_IF_ERROR(frame.Execute());
+  absl::Status status = frame.Finish(outputs);
+  if (!status.ok()) {
+    for (const Value& value : outputs) {
+      if (value.tensor != nullptr) host_->Release(value.tensor);
+    }
+    outputs.clear();
+  }
+  return status;
+}
+
+}  // namespace kiln::runtime

@@ -1,0 +1,138 @@
+// A loaded program: what runs when a compiled graph is called.
+//
+// `Load` checks the whole program once (every id, every step, no use of a freed buffer); `Run` then
+// only evaluates sizes, allocates, launches and calls. A Program is immutable: each call has a frame
+// of its own, so any number of threads may run one program at once.
+//
+// Ownership: `Run` takes the references in `inputs` and releases each at its last use; the caller
+// owns what it gets in `outputs`. A Program keeps its kernels mapped. The host outlives it.
+// Errors of Load: INVALID_ARGUMENT, or UNIMPLEMENTED for a step or version this build does not know.
+// Errors of Run: OUT_OF_RANGE (index), FAILED_PRECONDITION (division by zero, assert, wrong input),
+// or the host's own.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/runtime/expr_program.h"
+#include "client/runtime/host.h"
+#include "client/runtime/kernels.h"
+#include "kiln/v1/artifact.pb.h"
+
+namespace kiln::runtime {
+
+// A tensor (a reference), an integer, or neither (None).
+struct Value {
+  Tensor tensor = nullptr;
+  int64_t number = 0;
+  bool is_number = false;
+};
+
+// Counts over all calls of one program.
+struct RunCounts {
+  std::atomic<uint64_t> calls{0};
+  std::atomic<uint64_t> launches{0};
+  std::atomic<uint64_t> library_calls{0};
+  std::atomic<uint64_t> stride_copies{0};  // library results or inputs not in the declared layout
+};
+
+class Frame;
+
+class Program {
+ public:
+  // `interpret` as in ParseInterpretList.
+  static absl::StatusOr<std::shared_ptr<const Program>> Load(const v1::Manifest& manifest, const ObjectMap& objects,
+                                                             const std::string& interpret, Host* host);
+
+  absl::Status Run(absl::Span<const Value> inputs, std::vector<Value>& outputs) const;
+
+  size_t input_count() const { return inputs_.size(); }
+  bool InputIsTensor(size_t i) const { return inputs_[i].is_tensor; }
+  const RunCounts& counts() const { return *counts_; }
+
+ private:
+  friend class Frame;
+  friend class ProgramLoader;
+
+  struct Shape {
+    std::vector<Dim> sizes;
+    std::vector<Dim> strides;
+    std::vector<int64_t> fixed_sizes;    // when no dimension is symbolic
+    std::vector<int64_t> fixed_strides;
+    bool fixed = true;
+  };
+  struct Input {
+    bool is_tensor = false;
+    uint32_t buffer = UINT32_MAX;  // bound by this input, if any
+    v1::DType dtype = v1::DTYPE_UNSPECIFIED;
+    Shape shape;
+    int64_t literal = 0;
+  };
+  struct Buffer {
+    v1::ProgramBuffer::Kind kind;
+    v1::DType dtype;
+    int64_t element = 0;
+    Shape shape;
+    Dim offset;
+    uint32_t base = 0;
+    uint32_t input = 0;
+  };
+  struct Binding {
+    v1::SymbolBinding::Source source;
+    uint32_t input;
+    uint32_t dim;
+    uint32_t symbol;
+  };
+  struct LaunchStep {
+    uint32_t kernel;
+    std::vector<uint32_t> buffers;
+    std::vector<Dim> symbols;
+    Dim units;
+  };
+  struct CallArgument {
+    CallValue value;                 // with the literals in place
+    std::vector<int64_t> buffers;    // of tensors; -1 is None
+    std::vector<Dim> dims;           // of symbolic integers
+  };
+  struct CallStep {
+    std::string target;
+    std::vector<std::string> names;
+    std::vector<CallArgument> arguments;
+    std::vector<int64_t> results;
+    bool into = false;
+  };
+  struct Step {
+    v1::Step::KindCase kind;
+    uint32_t a = 0;       // buffer or symbol
+    int64_t b = 0;        // reuse, count, other buffer
+    Dim dim;              // let expr, assert condition
+    bool from_expr = false;
+    uint32_t index = 0;   // into launches_ or calls_
+    std::string message;
+  };
+  struct Output {
+    enum Kind { kBuffer, kNumber, kNone } kind = kNone;
+    uint32_t buffer = 0;
+    Dim number;
+  };
+
+  Host* host_ = nullptr;
+  ExprProgram exprs_;
+  std::vector<Binding> bindings_;
+  std::vector<Input> inputs_;
+  std::vector<Buffer> buffers_;
+  std::vector<Step> steps_;
+  std::vector<LaunchStep> launches_;
+  std::vector<CallStep> calls_;
+  std::vector<Output> outputs_;
+  std::vector<std::shared_ptr<const KernelRunner>> kernels_;
+  std::unique_ptr<RunCounts> counts_ = std::make_unique<RunCounts>();
+};
+
+}  // namespace kiln::runtime

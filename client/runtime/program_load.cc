@@ -1,0 +1,360 @@
+// Program::Load: from the message to checked, compact steps.
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/runtime/dtype.h"
+#include "client/runtime/program.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln::runtime {
+
+class ProgramLoader {
+ public:
+  ProgramLoader(const v1::Program& from, Program& to, size_t kernels) : from_(from), to_(to), kernels_(kernels) {}
+
+  absl::Status Load() {
+    if (from_.format_version() != kProgramFormatVersion) {
+      return absl::UnimplementedError(absl::StrCat("program format ", from_.format_version(), " is not known"));
+    }
+    KILN_ASSIGN_OR_RETURN(to_.exprs_, ExprProgram::Load(from_));
+    KILN_RETURN_IF_ERROR(Inputs());
+    KILN_RETURN_IF_ERROR(Symbols());
+    KILN_RETURN_IF_ERROR(Buffers());
+    live_.assign(to_.buffers_.size(), false);
+    for (size_t b = 0; b < to_.buffers_.size(); ++b) live_[b] = to_.buffers_[b].kind == v1::ProgramBuffer::INPUT;
+    for (int i = 0; i < from_.steps_size(); ++i) {
+      if (absl::Status status = Step(from_.steps(i)); !status.ok()) {
+        return StatusWrap(status, absl::StrCat("step ", i));
+      }
+    }
+    return Outputs();
+  }
+
+ private:
+  absl::StatusOr<Program::Shape> Shape(const google::protobuf::RepeatedPtrField<v1::SymInt>& sizes,
+                                       const google::protobuf::RepeatedPtrField<v1::SymInt>& strides) {
+    if (sizes.size() != strides.size() || sizes.size() > static_cast<int>(kRankMax)) {
+      return absl::InvalidArgumentError("sizes and strides do not match");
+    }
+    Program::Shape shape;
+    for (int d = 0; d < sizes.size(); ++d) {
+      KILN_ASSIGN_OR_RETURN(Dim size, to_.exprs_.Resolve(sizes[d]));
+      KILN_ASSIGN_OR_RETURN(Dim stride, to_.exprs_.Resolve(strides[d]));
+      shape.fixed = shape.fixed && size.expr < 0 && stride.expr < 0;
+      shape.sizes.push_back(size);
+      shape.strides.push_back(stride);
+      shape.fixed_sizes.push_back(size.value);
+      shape.fixed_strides.push_back(stride.value);
+    }
+    return shape;
+  }
+
+  absl::Status Inputs() {
+    for (const v1::ProgramInput& from : from_.inputs()) {
+      Program::Input input;
+      if (from.kind_case() == v1::ProgramInput::kTensor) {
+        input.is_tensor = true;
+        input.dtype = from.tensor().dtype();
+        KILN_ASSIGN_OR_RETURN(input.shape, Shape(from.tensor().sizes(), from.tensor().strides()));
+      }
+      to_.inputs_.push_back(std::move(input));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Symbols() {
+    for (int i = 0; i < from_.symbols_size(); ++i) {
+      const v1::SymbolBinding& binding = from_.symbols(i).binding();
+      if (binding.source() == v1::SymbolBinding::SOURCE_UNSPECIFIED) continue;
+      if (binding.input() >= to_.inputs_.size()) return absl::InvalidArgumentError("a symbol names an unknown input");
+      const Program::Input& input = to_.inputs_[binding.input()];
+      const bool whole = binding.source() == v1::SymbolBinding::INPUT_VALUE;
+      if (whole == input.is_tensor || (!whole && binding.dim() >= input.shape.sizes.size())) {
+        return absl::InvalidArgumentError(absl::StrCat("symbol ", i, " has a wrong binding"));
+      }
+      to_.bindings_.push_back({binding.source(), binding.input(), binding.dim(), static_cast<uint32_t>(i)});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Buffers() {
+    for (int i = 0; i < from_.buffers_size(); ++i) {
+      const v1::ProgramBuffer& from = from_.buffers(i);
+      Program::Buffer buffer;
+      buffer.kind = from.kind();
+      buffer.dtype = from.dtype();
+      buffer.element = ElementBytes(from.dtype());
+      if (buffer.element == 0) return absl::InvalidArgumentError(absl::StrCat("buffer ", i, " has no dtype"));
+      if (from.device().type() == v1::CUDA) return absl::UnimplementedError("CUDA buffers");
+      KILN_ASSIGN_OR_RETURN(buffer.shape, Shape(from.sizes(), from.strides()));
+      KILN_ASSIGN_OR_RETURN(buffer.offset, to_.exprs_.Resolve(from.storage_offset()));
+      switch (from.kind()) {
+        case v1::ProgramBuffer::INPUT:
+          if (from.input() >= to_.inputs_.size() || !to_.inputs_[from.input()].is_tensor ||
+              to_.inputs_[from.input()].buffer != UINT32_MAX) {
+            return absl::InvalidArgumentError(absl::StrCat("buffer ", i, " names a wrong input"));
+          }
+          to_.inputs_[from.input()].buffer = i;
+          buffer.input = from.input();
+          break;
+        case v1::ProgramBuffer::VIEW:
+          if (from.base() >= static_cast<uint32_t>(i)) {
+            return absl::InvalidArgumentError(absl::StrCat("buffer ", i, " views a later buffer"));
+          }
+          buffer.base = from.base();
+          break;
+        case v1::ProgramBuffer::OWNED:
+        case v1::ProgramBuffer::SEEDS:
+          break;
+        default:
+          return absl::UnimplementedError(absl::StrCat("buffer kind ", static_cast<int>(from.kind())));
+      }
+      to_.buffers_.push_back(std::move(buffer));
+    }
+    return absl::OkStatus();
+  }
+
+  uint32_t Root(uint32_t buffer) const {
+    while (to_.buffers_[buffer].kind == v1::ProgramBuffer::VIEW) buffer = to_.buffers_[buffer].base;
+    return buffer;
+  }
+  absl::Status Known(int64_t buffer) const {
+    if (buffer < 0 || buffer >= static_cast<int64_t>(to_.buffers_.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("unknown buffer ", buffer));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Use(int64_t buffer) const {
+    KILN_RETURN_IF_ERROR(Known(buffer));
+    if (!live_[Root(buffer)]) return absl::InvalidArgumentError(absl::StrCat("buffer ", buffer, " is not live"));
+    return absl::OkStatus();
+  }
+  absl::Status Define(int64_t buffer) {
+    KILN_RETURN_IF_ERROR(Known(buffer));
+    const v1::ProgramBuffer::Kind kind = to_.buffers_[buffer].kind;
+    if ((kind != v1::ProgramBuffer::OWNED && kind != v1::ProgramBuffer::SEEDS) || live_[buffer]) {
+      return absl::InvalidArgumentError(absl::StrCat("buffer ", buffer, " cannot be allocated here"));
+    }
+    live_[buffer] = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status Step(const v1::Step& from) {
+    Program::Step step;
+    step.kind = from.kind_case();
+    switch (from.kind_case()) {
+      case v1::Step::kLet:
+        step.a = from.let().symbol();
+        step.from_expr = from.let().from_case() == v1::Step::Let::kExpr;
+        if (step.from_expr) {
+          KILN_ASSIGN_OR_RETURN(step.dim, to_.exprs_.Resolve(from.let().expr()));
+        } else {
+          KILN_RETURN_IF_ERROR(Use(from.let().item()));
+          step.b = from.let().item();
+        }
+        break;
+      case v1::Step::kHostScalar:
+        KILN_RETURN_IF_ERROR(Use(from.host_scalar().buffer()));
+        step.kind = v1::Step::kLet;
+        step.a = from.host_scalar().symbol();
+        step.b = from.host_scalar().buffer();
+        break;
+      case v1::Step::kCheck: {
+        KILN_ASSIGN_OR_RETURN(step.dim, to_.exprs_.ResolveExpr(from.check().condition()));
+        step.message = from.check().message();
+        break;
+      }
+      case v1::Step::kAlloc:
+        step.a = from.alloc().buffer();
+        step.b = from.alloc().reuse();
+        if (step.b >= 0) {
+          KILN_RETURN_IF_ERROR(Use(step.b));
+          if (to_.buffers_[step.b].kind == v1::ProgramBuffer::VIEW) {
+            return absl::InvalidArgumentError("a view's storage cannot be taken over");
+          }
+          // Its bytes may still be read by the next step, under the new buffer's storage.
+          taken_.push_back(step.b);
+        } else {
+          step.b = -1;
+        }
+        KILN_RETURN_IF_ERROR(Define(step.a));
+        break;
+      case v1::Step::kFree:
+        step.a = from.free().buffer();
+        KILN_RETURN_IF_ERROR(Use(step.a));
+        if (to_.buffers_[step.a].kind != v1::ProgramBuffer::VIEW) live_[step.a] = false;
+        break;
+      case v1::Step::kView:
+        step.a = from.view().buffer();
+        KILN_RETURN_IF_ERROR(Use(step.a));
+        break;
+      case v1::Step::kSeeds:
+        step.a = from.seeds().buffer();
+        step.b = from.seeds().count();
+        KILN_RETURN_IF_ERROR(Define(step.a));
+        break;
+      case v1::Step::kDeviceCopy:
+        step.a = from.device_copy().to();
+        step.b = from.device_copy().from();
+        KILN_RETURN_IF_ERROR(Use(step.a));
+        KILN_RETURN_IF_ERROR(Use(step.b));
+        break;
+      case v1::Step::kLaunch:
+        step.index = to_.launches_.size();
+        KILN_RETURN_IF_ERROR(Launch(from.launch()));
+        DropTaken();
+        break;
+      case v1::Step::kCall:
+        step.index = to_.calls_.size();
+        KILN_RETURN_IF_ERROR(Call(from.call()));
+        DropTaken();
+        break;
+      default:
+        return absl::UnimplementedError(absl::StrCat("unknown step ", static_cast<int>(from.kind_case())));
+    }
+    if (step.kind == v1::Step::kLet && step.a >= static_cast<uint32_t>(from_.symbols_size())) {
+      return absl::InvalidArgumentError("a step sets an unknown symbol");
+    }
+    to_.steps_.push_back(std::move(step));
+    return absl::OkStatus();
+  }
+
+  void DropTaken() {
+    for (int64_t buffer : taken_) live_[buffer] = false;
+    taken_.clear();
+  }
+
+  absl::Status Launch(const v1::Launch& from) {
+    if (from.kernel() >= kernels_) return absl::InvalidArgumentError("unknown kernel");
+    if (from.buffers_size() > static_cast<int>(kKernelBuffersMax)) return absl::InvalidArgumentError("too many buffers");
+    Program::LaunchStep launch;
+    launch.kernel = from.kernel();
+    for (uint32_t buffer : from.buffers()) {
+      KILN_RETURN_IF_ERROR(Use(buffer));
+      launch.buffers.push_back(buffer);
+    }
+    for (const v1::SymInt& symbol : from.symbols()) {
+      KILN_ASSIGN_OR_RETURN(Dim dim, to_.exprs_.Resolve(symbol));
+      launch.symbols.push_back(dim);
+    }
+    KILN_ASSIGN_OR_RETURN(launch.units, to_.exprs_.Resolve(from.units()));
+    to_.launches_.push_back(std::move(launch));
+    return absl::OkStatus();
+  }
+
+  absl::Status Call(const v1::Call& from) {
+    Program::CallStep call;
+    call.target = from.target();
+    call.into = from.into_results();
+    for (const v1::NamedArgument& named : from.args()) {
+      Program::CallArgument argument;
+      KILN_RETURN_IF_ERROR(Argument(named.value(), argument));
+      call.names.push_back(named.name());
+      call.arguments.push_back(std::move(argument));
+    }
+    for (int64_t result : from.results()) {
+      if (result >= 0) {
+        KILN_RETURN_IF_ERROR(call.into ? Use(result) : Define(result));
+      } else if (call.into) {
+        return absl::InvalidArgumentError("a call into buffers lacks one");
+      }
+      call.results.push_back(result);
+    }
+    to_.calls_.push_back(std::move(call));
+    return absl::OkStatus();
+  }
+
+  absl::Status Argument(const v1::Argument& from, Program::CallArgument& to) {
+    CallValue& value = to.value;
+    value.kind = from.kind_case();
+    switch (from.kind_case()) {
+      case v1::Argument::kAsNone: break;
+      case v1::Argument::kAsTensor: to.buffers.push_back(from.as_tensor()); break;
+      case v1::Argument::kAsTensors:
+        for (uint32_t b : from.as_tensors().values()) to.buffers.push_back(b);
+        break;
+      case v1::Argument::kAsOptionalTensors:
+        for (int64_t b : from.as_optional_tensors().values()) to.buffers.push_back(b < 0 ? -1 : b);
+        break;
+      case v1::Argument::kAsInt: value.number = from.as_int(); break;
+      case v1::Argument::kAsInts:
+        value.numbers.assign(from.as_ints().values().begin(), from.as_ints().values().end());
+        break;
+      case v1::Argument::kAsFloat: value.real = Double(from.as_float()); break;
+      case v1::Argument::kAsFloats:
+        for (uint64_t bits : from.as_floats().bits()) value.reals.push_back(Double(bits));
+        break;
+      case v1::Argument::kAsBool: value.number = from.as_bool(); break;
+      case v1::Argument::kAsBools:
+        value.numbers.assign(from.as_bools().values().begin(), from.as_bools().values().end());
+        break;
+      case v1::Argument::kAsString: value.text = from.as_string(); break;
+      case v1::Argument::kAsStrings:
+        value.texts.assign(from.as_strings().values().begin(), from.as_strings().values().end());
+        break;
+      case v1::Argument::kAsSymInt: {
+        KILN_ASSIGN_OR_RETURN(Dim dim, to_.exprs_.Resolve(from.as_sym_int()));
+        to.dims.push_back(dim);
+        break;
+      }
+      case v1::Argument::kAsSymInts:
+        for (const v1::SymInt& item : from.as_sym_ints().values()) {
+          KILN_ASSIGN_OR_RETURN(Dim dim, to_.exprs_.Resolve(item));
+          to.dims.push_back(dim);
+        }
+        break;
+      case v1::Argument::kAsScalarType: value.number = from.as_scalar_type(); break;
+      case v1::Argument::kAsMemoryFormat: value.number = from.as_memory_format(); break;
+      case v1::Argument::kAsLayout: value.number = from.as_layout(); break;
+      case v1::Argument::kAsDevice: value.number = from.as_device().type(); break;
+      default: return absl::InvalidArgumentError("an argument of unknown kind");
+    }
+    for (int64_t buffer : to.buffers) {
+      if (buffer >= 0) KILN_RETURN_IF_ERROR(Use(buffer));
+    }
+    return absl::OkStatus();
+  }
+
+  static double Double(uint64_t bits) {
+    double value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+
+  absl::Status Outputs() {
+    for (const v1::ProgramOutput& from : from_.outputs()) {
+      Program::Output output;
+      if (from.kind_case() == v1::ProgramOutput::kBuffer) {
+        KILN_RETURN_IF_ERROR(StatusWrap(Use(from.buffer()), "output"));
+        output.kind = Program::Output::kBuffer;
+        output.buffer = from.buffer();
+      } else if (from.kind_case() == v1::ProgramOutput::kSymInt) {
+        output.kind = Program::Output::kNumber;
+        KILN_ASSIGN_OR_RETURN(output.number, to_.exprs_.Resolve(from.sym_int()));
+      }
+      to_.outputs_.push_back(output);
+    }
+    return absl::OkStatus();
+  }
+
+  const v1::Program& from_;
+  Program& to_;
+  size_t kernels_;
+  std::vector<bool> live_;
+  std::vector<int64_t> taken_;
+};
+
+absl::StatusOr<std::shared_ptr<const Program>> Program::Load(const v1::Manifest& manifest, const ObjectMap& objects,
+                                                             const std::string& interpret, Host* host) {
+  auto program = std::make_shared<Program>();
+  program->host_ = host;
+  ProgramLoader loader(manifest.program(), *program, manifest.kernels_size());
+  KILN_RETURN_IF_ERROR(StatusWrap(loader.Load(), "program"));
+  KILN_ASSIGN_OR_RETURN(std::vector<bool> interpreted, ParseInterpretList(interpret, manifest.kernels_size()));
+  KILN_ASSIGN_OR_RETURN(program->kernels_, LoadKernels(manifest, objects, interpreted));
+  return program;
+}
+
+}  // namespace kiln::runtime

@@ -1,0 +1,358 @@
+#include "client/runtime/torch_host.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <atomic>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "client/runtime/dtype.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln::runtime {
+namespace {
+
+using Error = int32_t;  // 0 is success
+using RangeFunction = void (*)(int64_t begin, int64_t end, void* context);
+
+// Signatures as in torch/csrc/inductor/aoti_torch/c/shim.h, generated/c_shim_cpu.h and
+// torch/csrc/stable/c/shim.h, which torch keeps stable.
+struct Shim {
+  Error (*empty_strided)(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Tensor*);
+  Error (*reinterpret)(Tensor, int64_t, const int64_t*, const int64_t*, int64_t, Tensor*);
+  Error (*new_handle)(Tensor, Tensor*);
+  Error (*delete_object)(Tensor);
+  Error (*data_ptr)(Tensor, void**);
+  Error (*dim)(Tensor, int64_t*);
+  Error (*sizes)(Tensor, int64_t**);
+  Error (*strides)(Tensor, int64_t**);
+  Error (*dtype)(Tensor, int32_t*);
+  Error (*copy)(Tensor, Tensor, int32_t);
+  Error (*parallel_for)(int64_t, int64_t, int64_t, RangeFunction, void*);
+  Error (*thread_index)(uint32_t*);
+  Error (*num_threads)(uint32_t*);
+
+  Error (*mm_out)(Tensor, Tensor, Tensor);
+  Error (*bmm_out)(Tensor, Tensor, Tensor);
+  Error (*addmm_out)(Tensor, Tensor, Tensor, Tensor, double, double);
+  Error (*baddbmm_out)(Tensor, Tensor, Tensor, Tensor, double, double);
+  Error (*convolution)(Tensor, Tensor, Tensor*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*,
+                       int64_t, int32_t, const int64_t*, int64_t, int64_t, Tensor*);
+  Error (*convolution_backward)(Tensor, Tensor, Tensor, const int64_t**, int64_t, const int64_t*, int64_t,
+                                const int64_t*, int64_t, const int64_t*, int64_t, int32_t, const int64_t*, int64_t,
+                                int64_t, const int32_t*, int64_t, Tensor*, Tensor*, Tensor*);
+  Error (*attention)(Tensor, Tensor, Tensor, double, int32_t, Tensor*, double*, Tensor*, Tensor*);
+  Error (*attention_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, double, int32_t, Tensor*, double*,
+                              Tensor*, Tensor*, Tensor*);
+};
+
+class TorchHost : public Host {
+ public:
+  explicit TorchHost(LibraryCallback callback) : callback_(std::move(callback)) {}
+
+  absl::Status Resolve() {
+    void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
+    if (library == nullptr) return absl::UnimplementedError("libtorch_cpu.so is not loaded in this process");
+    missing_ = nullptr;
+    auto need = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+      if (function == nullptr) missing_ = name;
+    };
+    auto want = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+    };
+    need(shim_.empty_strided, "aoti_torch_empty_strided");
+    need(shim_.reinterpret, "aoti_torch__reinterpret_tensor");
+    need(shim_.new_handle, "aoti_torch_new_tensor_handle");
+    need(shim_.delete_object, "aoti_torch_delete_tensor_object");
+    need(shim_.data_ptr, "aoti_torch_get_data_ptr");
+    need(shim_.dim, "aoti_torch_get_dim");
+    need(shim_.sizes, "aoti_torch_get_sizes");
+    need(shim_.strides, "aoti_torch_get_strides");
+    need(shim_.dtype, "aoti_torch_get_dtype");
+    need(shim_.copy, "aoti_torch_copy_");
+    need(shim_.parallel_for, "torch_parallel_for");
+    need(shim_.thread_index, "torch_get_thread_idx");
+    need(shim_.num_threads, "torch_get_num_threads");
+    want(shim_.mm_out, "aoti_torch_cpu_mm_out");
+    want(shim_.bmm_out, "aoti_torch_cpu_bmm_out");
+    want(shim_.addmm_out, "aoti_torch_cpu_addmm_out");
+    want(shim_.baddbmm_out, "aoti_torch_cpu_baddbmm_out");
+    want(shim_.convolution, "aoti_torch_cpu_convolution");
+    want(shim_.convolution_backward, "aoti_torch_cpu_convolution_backward");
+    want(shim_.attention, "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu");
+    want(shim_.attention_backward, "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu_backward");
+    static constexpr std::pair<v1::DType, const char*> kTypes[] = {
+        {v1::BOOL, "aoti_torch_dtype_bool"},         {v1::U8, "aoti_torch_dtype_uint8"},
+        {v1::I8, "aoti_torch_dtype_int8"},           {v1::I16, "aoti_torch_dtype_int16"},
+        {v1::I32, "aoti_torch_dtype_int32"},         {v1::I64, "aoti_torch_dtype_int64"},
+        {v1::F16, "aoti_torch_dtype_float16"},       {v1::BF16, "aoti_torch_dtype_bfloat16"},
+        {v1::F32, "aoti_torch_dtype_float32"},       {v1::F64, "aoti_torch_dtype_float64"},
+        {v1::C64, "aoti_torch_dtype_complex64"},     {v1::C128, "aoti_torch_dtype_complex128"}};
+    for (const auto& [dtype, name] : kTypes) {
+      int32_t (*get)() = nullptr;
+      need(get, name);
+      if (get == nullptr) break;
+      const int32_t number = get();
+      if (number < 0 || number >= static_cast<int32_t>(from_torch_.size())) {
+        return absl::UnimplementedError(absl::StrCat(name, " is out of range"));
+      }
+      to_torch_[dtype] = number;
+      from_torch_[number] = dtype;
+    }
+    int32_t (*cpu)() = nullptr;
+    need(cpu, "aoti_torch_device_type_cpu");
+    if (missing_ != nullptr) return absl::UnimplementedError(absl::StrCat("this torch lacks ", missing_));
+    cpu_ = cpu();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,
+                               absl::Span<const int64_t> strides) override {
+    Tensor tensor = nullptr;
+    if (shim_.empty_strided(sizes.size(), sizes.data(), strides.data(), to_torch_[dtype], cpu_, 0, &tensor) != 0) {
+      return absl::ResourceExhaustedError("torch's allocator refused a tensor");
+    }
+    return tensor;
+  }
+
+  absl::StatusOr<Tensor> View(Tensor base, absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides,
+                              int64_t offset) override {
+    Tensor tensor = nullptr;
+    if (shim_.reinterpret(base, sizes.size(), sizes.data(), strides.data(), offset, &tensor) != 0) {
+      return absl::InternalError("torch refused a view");
+    }
+    return tensor;
+  }
+
+  absl::StatusOr<Tensor> Share(Tensor tensor) override {
+    Tensor copy = nullptr;
+    if (shim_.new_handle(tensor, &copy) != 0) return absl::InternalError("torch refused a tensor handle");
+    return copy;
+  }
+
+  void Release(Tensor tensor) override { shim_.delete_object(tensor); }
+
+  void* Data(Tensor tensor) override {
+    void* data = nullptr;
+    shim_.data_ptr(tensor, &data);
+    return data;
+  }
+
+  absl::Span<const int64_t> Sizes(Tensor tensor) override { return Dims(tensor, shim_.sizes); }
+  absl::Span<const int64_t> Strides(Tensor tensor) override { return Dims(tensor, shim_.strides); }
+
+  absl::StatusOr<v1::DType> Type(Tensor tensor) override {
+    int32_t number = -1;
+    shim_.dtype(tensor, &number);
+    if (number < 0 || number >= static_cast<int32_t>(from_torch_.size())) return v1::DTYPE_UNSPECIFIED;
+    return from_torch_[number];
+  }
+
+  absl::Status Copy(Tensor to, Tensor from) override {
+    return shim_.copy(to, from, 0) == 0 ? absl::OkStatus() : absl::InternalError("torch refused a copy");
+  }
+
+  absl::StatusOr<Tensor> Seeds(uint32_t count) override {
+    // One draw from torch's generator, so that torch.manual_seed repeats it.
+    const std::vector<std::string> names = {"low", "high", "size", "dtype"};
+    std::vector<CallValue> values(4);
+    values[0].kind = values[1].kind = v1::Argument::kAsInt;
+    values[0].number = INT64_MIN;
+    values[1].number = INT64_MAX;
+    values[2].kind = v1::Argument::kAsInts;
+    values[2].numbers = {count};
+    values[3].kind = v1::Argument::kAsScalarType;
+    values[3].number = v1::I64;
+    Tensor seeds = nullptr;
+    KILN_RETURN_IF_ERROR(callback_("aten.randint.low", {names, values}, absl::MakeSpan(&seeds, 1)));
+    return seeds;
+  }
+
+  uint32_t ThreadCount() override {
+    uint32_t count = 1;
+    shim_.num_threads(&count);
+    return count;
+  }
+
+  void ParallelFor(int64_t units, int64_t grain,
+                   absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body) override {
+    struct Context {
+      const Shim* shim;
+      absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body;
+    } context{&shim_, body};
+    shim_.parallel_for(
+        0, units, grain,
+        [](int64_t begin, int64_t end, void* pointer) {
+          auto* context = static_cast<Context*>(pointer);
+          uint32_t thread = 0;
+          context->shim->thread_index(&thread);
+          context->body(begin, end, thread);
+        },
+        &context);
+  }
+
+  absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
+                    bool into) override {
+    const auto found = Typed().find(target);
+    if (found != Typed().end()) {
+      const Outcome outcome = (this->*found->second)(arguments, results, into);
+      if (outcome == Outcome::kDone) return absl::OkStatus();
+    }
+    if (!into) return callback_(target, arguments, results);
+    std::vector<Tensor> made(results.size(), nullptr);
+    absl::Status status = callback_(target, arguments, absl::MakeSpan(made));
+    for (size_t i = 0; i < made.size(); ++i) {
+      if (status.ok()) status = made[i] != nullptr ? Copy(results[i], made[i]) : absl::InternalError("undefined result");
+      if (made[i] != nullptr) Release(made[i]);
+    }
+    return status;
+  }
+
+ private:
+  enum class Outcome { kDone, kNotHere };  // kNotHere: let the callback do it, or find the error
+  using TypedCall = Outcome (TorchHost::*)(const CallArguments&, absl::Span<Tensor>, bool);
+
+  static const absl::flat_hash_map<std::string, TypedCall>& Typed() {
+    static const auto* table = new absl::flat_hash_map<std::string, TypedCall>{
+        {"aten.mm.default", &TorchHost::Mm},
+        {"aten.bmm.default", &TorchHost::Bmm},
+        {"aten.addmm.default", &TorchHost::Addmm},
+        {"aten.baddbmm.default", &TorchHost::Baddbmm},
+        {"aten.convolution.default", &TorchHost::Convolution},
+        {"aten.convolution_backward.default", &TorchHost::ConvolutionBackward},
+        {"aten._scaled_dot_product_flash_attention_for_cpu.default", &TorchHost::Attention},
+        {"aten._scaled_dot_product_flash_attention_for_cpu_backward.default", &TorchHost::AttentionBackward},
+    };
+    return *table;
+  }
+
+  absl::Span<const int64_t> Dims(Tensor tensor, Error (*get)(Tensor, int64_t**)) {
+    int64_t rank = 0;
+    int64_t* values = nullptr;
+    shim_.dim(tensor, &rank);
+    get(tensor, &values);
+    return {values, static_cast<size_t>(rank)};
+  }
+
+  static Outcome Result(Error error) { return error == 0 ? Outcome::kDone : Outcome::kNotHere; }
+
+  static double Real(const CallArguments& a, absl::string_view name, double otherwise) {
+    const CallValue* value = a.Find(name);
+    if (value == nullptr) return otherwise;
+    return value->kind == v1::Argument::kAsFloat ? value->real : static_cast<double>(value->number);
+  }
+  static int64_t Number(const CallArguments& a, absl::string_view name, int64_t otherwise) {
+    const CallValue* value = a.Find(name);
+    return value == nullptr ? otherwise : value->number;
+  }
+  static Tensor Get(const CallArguments& a, absl::string_view name) {
+    const CallValue* value = a.Find(name);
+    return value == nullptr ? nullptr : value->tensor;
+  }
+
+  Outcome Product(Error (*function)(Tensor, Tensor, Tensor), const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    Tensor self = Get(a, "self"), other = Get(a, "mat2");
+    if (!into || function == nullptr || self == nullptr || other == nullptr || r.size() != 1) return Outcome::kNotHere;
+    return Result(function(r[0], self, other));
+  }
+  Outcome Mm(const CallArguments& a, absl::Span<Tensor> r, bool into) { return Product(shim_.mm_out, a, r, into); }
+  Outcome Bmm(const CallArguments& a, absl::Span<Tensor> r, bool into) { return Product(shim_.bmm_out, a, r, into); }
+
+  Outcome Sum(Error (*function)(Tensor, Tensor, Tensor, Tensor, double, double), Tensor first, Tensor second,
+              const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    Tensor self = Get(a, "self");
+    if (!into || function == nullptr || self == nullptr || first == nullptr || second == nullptr || r.size() != 1) {
+      return Outcome::kNotHere;
+    }
+    return Result(function(r[0], self, first, second, Real(a, "beta", 1), Real(a, "alpha", 1)));
+  }
+  Outcome Addmm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    return Sum(shim_.addmm_out, Get(a, "mat1"), Get(a, "mat2"), a, r, into);
+  }
+  Outcome Baddbmm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    return Sum(shim_.baddbmm_out, Get(a, "batch1"), Get(a, "batch2"), a, r, into);
+  }
+
+  struct Window {
+    const CallValue *stride, *padding, *dilation, *output_padding;
+    bool Complete() const { return stride && padding && dilation && output_padding; }
+  };
+  static Window WindowOf(const CallArguments& a) {
+    return {a.Find("stride"), a.Find("padding"), a.Find("dilation"), a.Find("output_padding")};
+  }
+
+  Outcome Convolution(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    Tensor input = Get(a, "input"), weight = Get(a, "weight"), bias = Get(a, "bias");
+    const Window w = WindowOf(a);
+    if (into || shim_.convolution == nullptr || input == nullptr || weight == nullptr || !w.Complete() ||
+        r.size() != 1) {
+      return Outcome::kNotHere;
+    }
+    return Result(shim_.convolution(
+        input, weight, bias == nullptr ? nullptr : &bias, w.stride->numbers.data(), w.stride->numbers.size(),
+        w.padding->numbers.data(), w.padding->numbers.size(), w.dilation->numbers.data(), w.dilation->numbers.size(),
+        Number(a, "transposed", 0), w.output_padding->numbers.data(), w.output_padding->numbers.size(),
+        Number(a, "groups", 1), &r[0]));
+  }
+
+  Outcome ConvolutionBackward(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    Tensor grad = Get(a, "grad_output"), input = Get(a, "input"), weight = Get(a, "weight");
+    const Window w = WindowOf(a);
+    const CallValue* mask = a.Find("output_mask");
+    if (into || shim_.convolution_backward == nullptr || grad == nullptr || input == nullptr || weight == nullptr ||
+        !w.Complete() || mask == nullptr || mask->numbers.size() != 3 || r.size() != 3) {
+      return Outcome::kNotHere;
+    }
+    const CallValue* bias = a.Find("bias_sizes");
+    const int64_t* bias_sizes = bias == nullptr ? nullptr : bias->numbers.data();
+    const std::array<int32_t, 3> wanted = {mask->numbers[0] != 0, mask->numbers[1] != 0, mask->numbers[2] != 0};
+    return Result(shim_.convolution_backward(
+        grad, input, weight, bias == nullptr ? nullptr : &bias_sizes, bias == nullptr ? 0 : bias->numbers.size(),
+        w.stride->numbers.data(), w.stride->numbers.size(), w.padding->numbers.data(), w.padding->numbers.size(),
+        w.dilation->numbers.data(), w.dilation->numbers.size(), Number(a, "transposed", 0),
+        w.output_padding->numbers.data(), w.output_padding->numbers.size(), Number(a, "groups", 1), wanted.data(), 3,
+        &r[0], &r[1], &r[2]));
+  }
+
+  Outcome Attention(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    Tensor query = Get(a, "query"), key = Get(a, "key"), value = Get(a, "value"), mask = Get(a, "attn_mask");
+    if (into || shim_.attention == nullptr || !query || !key || !value || r.size() != 2) return Outcome::kNotHere;
+    double scale = Real(a, "scale", 0);
+    return Result(shim_.attention(query, key, value, Real(a, "dropout_p", 0), Number(a, "is_causal", 0),
+                                  mask == nullptr ? nullptr : &mask, a.Find("scale") == nullptr ? nullptr : &scale,
+                                  &r[0], &r[1]));
+  }
+
+  Outcome AttentionBackward(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    Tensor grad = Get(a, "grad_out"), query = Get(a, "query"), key = Get(a, "key"), value = Get(a, "value"),
+           out = Get(a, "out"), sums = Get(a, "logsumexp"), mask = Get(a, "attn_mask");
+    if (into || shim_.attention_backward == nullptr || !grad || !query || !key || !value || !out || !sums ||
+        r.size() != 3) {
+      return Outcome::kNotHere;
+    }
+    double scale = Real(a, "scale", 0);
+    return Result(shim_.attention_backward(grad, query, key, value, out, sums, Real(a, "dropout_p", 0),
+                                           Number(a, "is_causal", 0), mask == nullptr ? nullptr : &mask,
+                                           a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2]));
+  }
+
+  LibraryCallback callback_;
+  Shim shim_ = {};
+  const char* missing_ = nullptr;
+  int32_t cpu_ = 0;
+  std::array<int32_t, 16> to_torch_ = {};
+  std::array<v1::DType, 128> from_torch_ = {};
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Host>> NewTorchHost(LibraryCallback callback) {
+  auto host = std::make_unique<TorchHost>(std::move(callback));
+  KILN_RETURN_IF_ERROR(host->Resolve());
+  return host;
+}
+
+}  // namespace kiln::runtime
