@@ -4,7 +4,13 @@
 // other pool. Equal ids are equal expressions. Constructors simplify as they build (constant
 // folding, sorted sums of products, FloorDiv/Mod rules that use ranges), so structural equality is
 // usually semantic equality. Semantics are Python's: floor division, modulo with the divisor's
-// sign; booleans are 0 and 1.
+// sign; booleans are 0 and 1. Simplifying never changes a defined value, but may define one that
+// was not: a divisor that cannot be negative is taken to be positive, and a variable or indirect
+// exists only where its extent is positive.
+//
+// Normal form: a sum's arguments are its terms, higher degree first, the constant last; a term is a
+// product whose first argument is its constant coefficient if that is not 1. Orders depend on
+// contents only, never on the history of the pool.
 //
 // Threads: a pool is not thread safe; a pool that nobody changes may be read from many threads.
 // Errors: evaluation reports overflow and division by zero as OUT_OF_RANGE; a guard whose
@@ -15,9 +21,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -78,6 +86,10 @@ class ExprPool {
   const ExprNode& node(ExprId id) const { return nodes_[id]; }
   size_t size() const { return nodes_.size(); }
   ExprRange Range(ExprId id) const { return ranges_[id]; }
+  // Of a variable or indirect; nullopt for everything else.
+  std::optional<ExprId> Extent(ExprId leaf) const;
+  // Equal for equal expressions in any pool of any process.
+  uint64_t ContentHash(ExprId id) const { return hashes_[id]; }
   std::optional<int64_t> AsConst(ExprId id) const;
   // True when provable from the ranges; false means "not known".
   bool ProvablyEqual(ExprId a, ExprId b);
@@ -109,11 +121,26 @@ class ExprPool {
   absl::Status status() const { return status_; }
 
  private:
+  friend class ExprAlgebra;  // sums, products and divisions: expr_algebra.h
+
   ExprId Intern(v1::ExprOp op, int64_t value, absl::Span<const ExprId> args, ExprRange range);
+  ExprId Leaf(v1::ExprOp op, int64_t value, ExprId extent);
+  // Makes the expression of `op` over already simplified arguments.
+  ExprId Rebuild(v1::ExprOp op, absl::Span<const ExprId> args);
+  ExprId Truth(ExprId id);  // id != 0
+  bool IsBoolean(ExprId id) const;
+  std::vector<ExprId> Reachable(ExprId id, bool extents) const;  // ascending, so arguments first
 
   std::vector<ExprNode> nodes_;
   std::vector<ExprRange> ranges_;
-  absl::flat_hash_map<size_t, absl::InlinedVector<ExprId, 1>> index_;
+  std::vector<uint64_t> hashes_;
+  absl::flat_hash_map<uint64_t, absl::InlinedVector<ExprId, 1>> index_;
+  absl::flat_hash_map<ExprId, ExprId> extents_;  // of variables and indirects
+  absl::flat_hash_map<std::pair<uint64_t, int>, ExprId> divisions_;  // results of FloorDiv and Mod
+  absl::flat_hash_map<ExprId, int64_t> upper_bounds_;  // what expr_bounds.cc proved
+  absl::flat_hash_set<ExprId> opaque_;  // sums and products too large for the normal form
+  size_t total_args_ = 0;
+  int depth_ = 0;  // of division rules applied inside one another
   absl::Status status_;
 };
 

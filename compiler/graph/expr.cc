@@ -1,0 +1,385 @@
+#include "compiler/graph/expr.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/graph/expr_algebra.h"
+#include "compiler/support/limits.h"
+
+namespace kiln {
+namespace {
+
+constexpr size_t kTotalArgsMax = 16u << 20;
+
+// Content hashes must be the same in every process, so not absl's.
+uint64_t Mix(uint64_t a, uint64_t b) {
+  uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xbf58476d1ce4e5b9u;
+  x ^= x >> 29;
+  x *= 0x94d049bb133111ebu;
+  return x ^ (x >> 32);
+}
+
+bool IsLeafOp(v1::ExprOp op) {
+  return op == v1::EXPR_SYMBOL || op == v1::EXPR_VAR || op == v1::EXPR_INDIRECT;
+}
+
+constexpr ExprRange kBooleanRange{0, 1};
+
+}  // namespace
+
+ExprPool::ExprPool() {
+  Intern(v1::EXPR_CONST, 0, {}, {0, 0});
+  Intern(v1::EXPR_CONST, 1, {}, {1, 1});
+}
+
+ExprId ExprPool::Intern(v1::ExprOp op, int64_t value, absl::Span<const ExprId> args, ExprRange range) {
+  uint64_t hash = Mix(static_cast<uint64_t>(op), static_cast<uint64_t>(value));
+  for (ExprId arg : args) hash = Mix(hash, hashes_[arg]);
+  auto& bucket = index_[hash];
+  for (ExprId id : bucket) {
+    const ExprNode& node = nodes_[id];
+    if (node.op == op && node.value == value && absl::MakeConstSpan(node.args) == args) return id;
+  }
+  if (nodes_.size() >= kExprNodesMax || total_args_ + args.size() > kTotalArgsMax) {
+    status_ = absl::InvalidArgumentError("symbolic expressions are too large");
+    return kZeroExpr;
+  }
+  ExprId id = static_cast<ExprId>(nodes_.size());
+  bucket.push_back(id);
+  ExprNode node{op, value, {}};
+  node.args.assign(args.begin(), args.end());
+  nodes_.push_back(std::move(node));
+  ranges_.push_back(range);
+  hashes_.push_back(hash);
+  total_args_ += args.size();
+  return id;
+}
+
+ExprId ExprPool::Const(int64_t value) { return Intern(v1::EXPR_CONST, value, {}, {value, value}); }
+
+ExprId ExprPool::Symbol(uint32_t symbol, ExprRange range) {
+  if (range.min == range.max) return Const(range.min);
+  return Intern(v1::EXPR_SYMBOL, symbol, {}, range);
+}
+
+ExprId ExprPool::Leaf(v1::ExprOp op, int64_t value, ExprId extent) {
+  int64_t most = ranges_[extent].max;
+  ExprId id = Intern(op, value, {}, {0, most == INT64_MAX ? most : std::max<int64_t>(most - 1, 0)});
+  extents_.emplace(id, extent);
+  return id;
+}
+
+ExprId ExprPool::Var(uint32_t var, ExprId extent) { return Leaf(v1::EXPR_VAR, var, extent); }
+ExprId ExprPool::Indirect(uint32_t op, ExprId extent) { return Leaf(v1::EXPR_INDIRECT, op, extent); }
+
+std::optional<ExprId> ExprPool::Extent(ExprId leaf) const {
+  auto found = extents_.find(leaf);
+  if (found == extents_.end()) return std::nullopt;
+  return found->second;
+}
+
+std::optional<int64_t> ExprPool::AsConst(ExprId id) const {
+  if (nodes_[id].op != v1::EXPR_CONST) return std::nullopt;
+  return nodes_[id].value;
+}
+
+ExprId ExprPool::Sum(absl::Span<const ExprId> terms) { return ExprAlgebra(this).Sum(terms); }
+
+ExprId ExprPool::Add(ExprId a, ExprId b) {
+  if (a == kZeroExpr) return b;
+  if (b == kZeroExpr) return a;
+  return Sum({a, b});
+}
+
+ExprId ExprPool::Neg(ExprId a) { return Mul(Const(-1), a); }
+
+ExprId ExprPool::Sub(ExprId a, ExprId b) {
+  if (a == b) return kZeroExpr;
+  return Add(a, Neg(b));
+}
+
+ExprId ExprPool::Mul(ExprId a, ExprId b) { return ExprAlgebra(this).Multiply(a, b); }
+
+ExprId ExprPool::Product(absl::Span<const ExprId> factors) {
+  ExprId product = kUnitBase;
+  for (ExprId factor : factors) product = Mul(product, factor);
+  return product;
+}
+
+ExprId ExprPool::FloorDiv(ExprId a, ExprId b) { return ExprAlgebra(this).FloorDiv(a, b); }
+ExprId ExprPool::Mod(ExprId a, ExprId b) { return ExprAlgebra(this).Mod(a, b); }
+
+ExprId ExprPool::CeilDiv(ExprId a, ExprId b) {
+  if (ranges_[b].min >= 0 && AsConst(b) != 0) return FloorDiv(Add(a, Sub(b, kUnitBase)), b);
+  return Neg(FloorDiv(Neg(a), b));
+}
+
+ExprId ExprPool::Min(ExprId a, ExprId b) {
+  if (a == b || ProvablyLessEqual(a, b)) return a;
+  if (ProvablyLessEqual(b, a)) return b;
+  ExprRange x = ranges_[a], y = ranges_[b];
+  if (hashes_[a] > hashes_[b]) std::swap(a, b);
+  return Intern(v1::EXPR_MIN, 0, {a, b}, {std::min(x.min, y.min), std::min(x.max, y.max)});
+}
+
+ExprId ExprPool::Max(ExprId a, ExprId b) {
+  if (a == b || ProvablyLessEqual(a, b)) return b;
+  if (ProvablyLessEqual(b, a)) return a;
+  ExprRange x = ranges_[a], y = ranges_[b];
+  if (hashes_[a] > hashes_[b]) std::swap(a, b);
+  return Intern(v1::EXPR_MAX, 0, {a, b}, {std::max(x.min, y.min), std::max(x.max, y.max)});
+}
+
+ExprId ExprPool::Pow(ExprId a, ExprId b) {
+  constexpr int64_t kUnrolledMax = 8;
+  std::optional<int64_t> exponent = AsConst(b);
+  if (exponent == 0) return kUnitBase;
+  if (exponent && *exponent > 0 && *exponent <= kUnrolledMax) {
+    ExprId power = a;
+    for (int64_t i = 1; i < *exponent; ++i) power = Mul(power, a);
+    return power;
+  }
+  if (std::optional<int64_t> base = AsConst(a); base && exponent && *exponent > 0) {
+    if (*base == 0 || *base == 1) return a;
+    if (*base == -1) return *exponent % 2 == 0 ? kUnitBase : a;
+    if (*exponent < 64) {
+      int64_t power = 1;
+      bool fits = true;
+      for (int64_t i = 0; i < *exponent && fits; ++i) fits = !__builtin_mul_overflow(power, *base, &power);
+      if (fits) return Const(power);
+    }
+  }
+  ExprRange range;
+  if (ranges_[a].min >= 0) range.min = 0;
+  return Intern(v1::EXPR_POW, 0, {a, b}, range);
+}
+
+bool ExprPool::IsBoolean(ExprId id) const { return ranges_[id].min >= 0 && ranges_[id].max <= 1; }
+
+ExprId ExprPool::Truth(ExprId id) { return IsBoolean(id) ? id : Ne(id, kZeroExpr); }
+
+ExprId ExprPool::Where(ExprId condition, ExprId a, ExprId b) {
+  ExprRange c = ranges_[condition];
+  if (c.min > 0 || c.max < 0) return a;
+  if (c.IsPoint()) return b;
+  if (a == b) return a;
+  ExprRange x = ranges_[a], y = ranges_[b];
+  return Intern(v1::EXPR_WHERE, 0, {condition, a, b}, {std::min(x.min, y.min), std::max(x.max, y.max)});
+}
+
+ExprId ExprPool::Eq(ExprId a, ExprId b) {
+  if (a == b) return kUnitBase;
+  if (ProvablyEqual(a, b)) return kUnitBase;
+  if (ProvablyLess(a, b) || ProvablyLess(b, a)) return kZeroExpr;
+  if (hashes_[a] > hashes_[b]) std::swap(a, b);
+  return Intern(v1::EXPR_EQ, 0, {a, b}, kBooleanRange);
+}
+
+ExprId ExprPool::Ne(ExprId a, ExprId b) {
+  if (a == b) return kZeroExpr;
+  if (ProvablyEqual(a, b)) return kZeroExpr;
+  if (ProvablyLess(a, b) || ProvablyLess(b, a)) return kUnitBase;
+  if (hashes_[a] > hashes_[b]) std::swap(a, b);
+  return Intern(v1::EXPR_NE, 0, {a, b}, kBooleanRange);
+}
+
+ExprId ExprPool::Lt(ExprId a, ExprId b) {
+  if (ProvablyLess(a, b)) return kUnitBase;
+  if (ProvablyLessEqual(b, a)) return kZeroExpr;
+  return Intern(v1::EXPR_LT, 0, {a, b}, kBooleanRange);
+}
+
+ExprId ExprPool::Le(ExprId a, ExprId b) {
+  if (ProvablyLessEqual(a, b)) return kUnitBase;
+  if (ProvablyLess(b, a)) return kZeroExpr;
+  return Intern(v1::EXPR_LE, 0, {a, b}, kBooleanRange);
+}
+
+ExprId ExprPool::And(ExprId a, ExprId b) {
+  a = Truth(a);
+  b = Truth(b);
+  if (a == kZeroExpr || b == kZeroExpr) return kZeroExpr;
+  if (a == kUnitBase || a == b) return b;
+  if (b == kUnitBase) return a;
+  return Intern(v1::EXPR_AND, 0, {a, b}, kBooleanRange);
+}
+
+ExprId ExprPool::Or(ExprId a, ExprId b) {
+  a = Truth(a);
+  b = Truth(b);
+  if (a == kUnitBase || b == kUnitBase) return kUnitBase;
+  if (a == kZeroExpr || a == b) return b;
+  if (b == kZeroExpr) return a;
+  return Intern(v1::EXPR_OR, 0, {a, b}, kBooleanRange);
+}
+
+ExprId ExprPool::Not(ExprId a) {
+  if (a == kZeroExpr) return kUnitBase;
+  ExprRange range = ranges_[a];
+  if (range.min > 0 || range.max < 0) return kZeroExpr;
+  ExprNode node = nodes_[a];
+  switch (node.op) {
+    case v1::EXPR_EQ: return Ne(node.args[0], node.args[1]);
+    case v1::EXPR_NE: return Eq(node.args[0], node.args[1]);
+    case v1::EXPR_LT: return Le(node.args[1], node.args[0]);
+    case v1::EXPR_LE: return Lt(node.args[1], node.args[0]);
+    case v1::EXPR_NOT: return Truth(node.args[0]);
+    default: return Intern(v1::EXPR_NOT, 0, {a}, kBooleanRange);
+  }
+}
+
+bool ExprPool::ProvablyEqual(ExprId a, ExprId b) {
+  if (a == b) return true;
+  if (ranges_[a].max < ranges_[b].min || ranges_[b].max < ranges_[a].min) return false;
+  return Sub(a, b) == kZeroExpr;
+}
+
+bool ExprPool::ProvablyLess(ExprId a, ExprId b) {
+  if (a == b) return false;
+  if (ranges_[a].max < ranges_[b].min) return true;
+  if (ranges_[a].min >= ranges_[b].max) return false;
+  if (AsConst(b) && !extents_.contains(a) && nodes_[a].op != v1::EXPR_ADD && nodes_[a].op != v1::EXPR_MUL) {
+    return false;
+  }
+  return ExprAlgebra(this).UpperBound(Sub(a, b)) < 0;
+}
+
+bool ExprPool::ProvablyLessEqual(ExprId a, ExprId b) {
+  if (a == b || ranges_[a].max <= ranges_[b].min) return true;
+  if (ranges_[a].min > ranges_[b].max) return false;
+  return ExprAlgebra(this).UpperBound(Sub(a, b)) <= 0;
+}
+
+bool ExprPool::ProvablyDivides(ExprId divisor, ExprId a) { return Mod(a, divisor) == kZeroExpr; }
+
+std::vector<ExprId> ExprPool::Reachable(ExprId id, bool extents) const {
+  std::vector<ExprId> found, stack = {id};
+  absl::flat_hash_set<ExprId> seen = {id};
+  auto visit = [&](ExprId next) {
+    if (seen.insert(next).second) stack.push_back(next);
+  };
+  while (!stack.empty()) {
+    ExprId at = stack.back();
+    stack.pop_back();
+    found.push_back(at);
+    for (ExprId arg : nodes_[at].args) visit(arg);
+    if (extents) {
+      if (std::optional<ExprId> extent = Extent(at)) visit(*extent);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+ExprId ExprPool::Rebuild(v1::ExprOp op, absl::Span<const ExprId> args) {
+  switch (op) {
+    case v1::EXPR_ADD: return Sum(args);
+    case v1::EXPR_MUL: return Product(args);
+    case v1::EXPR_FLOORDIV: return FloorDiv(args[0], args[1]);
+    case v1::EXPR_MOD: return Mod(args[0], args[1]);
+    case v1::EXPR_MIN: return Min(args[0], args[1]);
+    case v1::EXPR_MAX: return Max(args[0], args[1]);
+    case v1::EXPR_CEILDIV: return CeilDiv(args[0], args[1]);
+    case v1::EXPR_POW: return Pow(args[0], args[1]);
+    case v1::EXPR_WHERE: return Where(args[0], args[1], args[2]);
+    case v1::EXPR_EQ: return Eq(args[0], args[1]);
+    case v1::EXPR_NE: return Ne(args[0], args[1]);
+    case v1::EXPR_LT: return Lt(args[0], args[1]);
+    case v1::EXPR_LE: return Le(args[0], args[1]);
+    case v1::EXPR_AND: return And(args[0], args[1]);
+    case v1::EXPR_OR: return Or(args[0], args[1]);
+    case v1::EXPR_NOT: return Not(args[0]);
+    default: break;
+  }
+  status_ = absl::InternalError("expression of an unknown operator");
+  return kZeroExpr;
+}
+
+ExprId ExprPool::Substitute(ExprId id, absl::FunctionRef<ExprId(ExprId leaf)> replace) {
+  if (IsLeafOp(nodes_[id].op)) return replace(id);
+  absl::flat_hash_map<ExprId, ExprId> done;
+  for (ExprId at : Reachable(id, /*extents=*/false)) {
+    ExprNode node = nodes_[at];
+    ExprId result = at;
+    if (IsLeafOp(node.op)) {
+      result = replace(at);
+    } else if (node.op != v1::EXPR_CONST) {
+      bool changed = false;
+      for (ExprId& arg : node.args) {
+        ExprId next = done.at(arg);
+        changed = changed || next != arg;
+        arg = next;
+      }
+      if (changed) result = Rebuild(node.op, node.args);
+    }
+    done[at] = result;
+  }
+  return done.at(id);
+}
+
+std::vector<ExprId> ExprPool::Leaves(ExprId id) const {
+  std::vector<ExprId> leaves, stack = {id};
+  absl::flat_hash_set<ExprId> seen;
+  while (!stack.empty()) {
+    ExprId at = stack.back();
+    stack.pop_back();
+    if (!seen.insert(at).second) continue;
+    if (IsLeafOp(nodes_[at].op)) leaves.push_back(at);
+    const auto& args = nodes_[at].args;
+    stack.insert(stack.end(), args.rbegin(), args.rend());
+  }
+  return leaves;
+}
+
+bool ExprPool::DependsOn(ExprId id, ExprId leaf) const {
+  if (id == leaf) return true;
+  if (id < leaf || nodes_[id].args.empty()) return false;  // arguments are older than their users
+  std::vector<ExprId> leaves = Leaves(id);
+  return std::find(leaves.begin(), leaves.end(), leaf) != leaves.end();
+}
+
+std::optional<ExprPool::Affine> ExprPool::AsAffine(ExprId id, ExprId leaf) {
+  if (!DependsOn(id, leaf)) return Affine{kZeroExpr, id};
+  if (id == leaf) return Affine{kUnitBase, kZeroExpr};
+  absl::InlinedVector<ExprId, 8> coefficients, rest, terms = {id};
+  if (nodes_[id].op == v1::EXPR_ADD) terms.assign(nodes_[id].args.begin(), nodes_[id].args.end());
+  for (ExprId term : terms) {
+    if (!DependsOn(term, leaf)) {
+      rest.push_back(term);
+      continue;
+    }
+    absl::InlinedVector<ExprId, 4> factors = {term};
+    if (nodes_[term].op == v1::EXPR_MUL) factors.assign(nodes_[term].args.begin(), nodes_[term].args.end());
+    auto found = std::find(factors.begin(), factors.end(), leaf);
+    if (found == factors.end()) return std::nullopt;
+    factors.erase(found);
+    for (ExprId factor : factors) {
+      if (DependsOn(factor, leaf)) return std::nullopt;
+    }
+    coefficients.push_back(Product(factors));
+  }
+  return Affine{Sum(coefficients), Sum(rest)};
+}
+
+ExprId ExprPool::Import(const ExprPool& from, ExprId id) {
+  absl::flat_hash_map<ExprId, ExprId> done;
+  for (ExprId at : from.Reachable(id, /*extents=*/true)) {
+    const ExprNode& node = from.nodes_[at];
+    ExprId result = kZeroExpr;
+    switch (node.op) {
+      case v1::EXPR_CONST: result = Const(node.value); break;
+      case v1::EXPR_SYMBOL: result = Symbol(static_cast<uint32_t>(node.value), from.ranges_[at]); break;
+      case v1::EXPR_VAR:
+      case v1::EXPR_INDIRECT: result = Leaf(node.op, node.value, done.at(*from.Extent(at))); break;
+      default: {
+        absl::InlinedVector<ExprId, 8> args;
+        for (ExprId arg : node.args) args.push_back(done.at(arg));
+        result = Rebuild(node.op, args);
+      }
+    }
+    done[at] = result;
+  }
+  return done.at(id);
+}
+
+}  // namespace kiln
