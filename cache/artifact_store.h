@@ -26,6 +26,7 @@
 //  - Messages carry no paths.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -139,8 +140,9 @@ class Catalog {
 
   virtual CatalogTotals Totals() const = 0;
 
-  // Gives the bytes of deleted entries back to the file system. Slow; for the sweeper.
-  virtual absl::Status Reclaim() = 0;
+  // Gives the bytes of deleted entries back to the file system. Slow; for the sweeper. Stops early,
+  // with CANCELLED, once `*canceled` (may be null) is true.
+  virtual absl::Status Reclaim(std::atomic<bool>* canceled) = 0;
 };
 
 }  // namespace kiln

@@ -1,0 +1,59 @@
+#include "cache/references.h"
+
+#include <algorithm>
+#include <climits>
+
+#include "absl/strings/str_cat.h"
+#include "kiln/v1/artifact.pb.h"
+
+namespace kiln {
+namespace {
+
+template <typename Message>
+bool Parse(absl::string_view bytes, Message* message) {
+  return bytes.size() <= INT_MAX && message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
+}
+
+void AddObject(const v1::ObjectRef& object, References* references) {
+  if (!object.digest().empty()) references->objects.push_back({EntryKind::kObject, object.digest()});
+}
+
+void AddKernel(const v1::ManifestKernel& kernel, References* references) {
+  AddObject(kernel.object(), references);
+  AddObject(kernel.loop_ir(), references);
+  AddObject(kernel.listing(), references);
+  if (!kernel.kernel_key().empty()) references->kernel_keys.push_back(kernel.kernel_key());
+}
+
+void SortAndUnique(References* references) {
+  auto by_key = [](const EntryId& a, const EntryId& b) { return a.key < b.key; };
+  std::sort(references->objects.begin(), references->objects.end(), by_key);
+  references->objects.erase(std::unique(references->objects.begin(), references->objects.end()),
+                            references->objects.end());
+  auto& keys = references->kernel_keys;
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+}
+
+}  // namespace
+
+absl::StatusOr<References> ReferencesOf(EntryKind kind, absl::string_view value) {
+  References references;
+  if (kind == EntryKind::kKernel) {
+    v1::ManifestKernel kernel;
+    if (!Parse(value, &kernel)) return absl::DataLossError("kernel record does not parse");
+    AddKernel(kernel, &references);
+  } else if (kind == EntryKind::kManifest) {
+    v1::SignedManifest signed_manifest;
+    v1::Manifest manifest;
+    if (!Parse(value, &signed_manifest) ||
+        !Parse({signed_manifest.manifest().data(), signed_manifest.manifest().size()}, &manifest)) {
+      return absl::DataLossError("manifest does not parse");
+    }
+    for (const v1::ManifestKernel& kernel : manifest.kernels()) AddKernel(kernel, &references);
+  }
+  SortAndUnique(&references);
+  return references;
+}
+
+}  // namespace kiln

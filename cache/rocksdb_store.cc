@@ -1,0 +1,473 @@
+#include "cache/rocksdb_store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "cache/rocksdb_status.h"
+#include "compiler/support/status_macros.h"
+#include "rocksdb/cache.h"
+#include "rocksdb/convenience.h"
+#include "rocksdb/filter_policy.h"
+#include "rocksdb/sst_file_manager.h"
+#include "rocksdb/table.h"
+#include "rocksdb/write_batch.h"
+
+namespace kiln {
+namespace {
+
+constexpr char kFormatVersion[] = "1";
+// In the column family of kMeta; too long to be an entry's key.
+const std::string& FormatKey() {
+  static const std::string* const key = new std::string("format" + std::string(kEntryKeyBytesMax, '.'));
+  return *key;
+}
+constexpr char kCorruptPrefix[] = "corrupt-";
+constexpr char kDamageNote[] = "damaged";
+constexpr size_t kUsesWithABatch = 256;
+constexpr size_t kUsesUnwrittenMax = 512;
+// Values from here on go to blob files; below, a blob's bookkeeping costs more than it saves.
+constexpr uint64_t kBlobBytesMin = 4096;
+
+rocksdb::Slice Slice(absl::string_view bytes) { return {bytes.data(), bytes.size()}; }
+
+absl::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+std::string FamilyName(EntryKind kind) {
+  return kind == EntryKind::kUses || kind == EntryKind::kMeta || kind == EntryKind::kTuning
+             ? EntryKindName(kind)
+             : absl::StrCat(EntryKindName(kind), "s");
+}
+
+int64_t SystemSeconds() {
+  using std::chrono::system_clock;
+  return std::chrono::duration_cast<std::chrono::seconds>(system_clock::now().time_since_epoch()).count();
+}
+
+RocksdbOptions WithDefaults(RocksdbOptions options) {
+  if (options.env == nullptr) options.env = rocksdb::Env::Default();
+  if (!options.now_unix_seconds) options.now_unix_seconds = SystemSeconds;
+  return options;
+}
+
+rocksdb::DBOptions MakeDbOptions(const RocksdbOptions& options, rocksdb::Env* env) {
+  rocksdb::DBOptions db;
+  db.env = env;
+  db.create_if_missing = true;
+  db.create_missing_column_families = true;
+  db.max_total_wal_size = 4 * options.write_buffer_bytes;
+  db.max_open_files = 512;
+  db.keep_log_file_num = 2;
+  db.max_log_file_size = 1 << 20;
+  db.max_background_jobs = 2;
+  db.stats_dump_period_sec = 0;
+  db.stats_persist_period_sec = 0;
+  db.info_log_level = rocksdb::WARN_LEVEL;
+  // Counts files, and resumes writing by itself when space returns.
+  db.sst_file_manager.reset(rocksdb::NewSstFileManager(env));
+  return db;
+}
+
+rocksdb::ColumnFamilyOptions MakeFamilyOptions(const RocksdbOptions& options, EntryKind kind,
+                                               const std::shared_ptr<rocksdb::Cache>& cache) {
+  rocksdb::ColumnFamilyOptions family;
+  family.compression = rocksdb::kNoCompression;  // objects are packed, the rest is small
+  family.write_buffer_size = options.write_buffer_bytes;
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = cache;
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  family.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  if (kind == EntryKind::kObject) {
+    family.enable_blob_files = true;
+    family.min_blob_size = kBlobBytesMin;
+    family.blob_file_size = options.blob_file_bytes;
+    family.blob_cache = cache;
+    family.enable_blob_garbage_collection = true;
+    family.blob_garbage_collection_age_cutoff = 0.25;
+    family.blob_garbage_collection_force_threshold = 0.5;
+  }
+  return family;
+}
+
+// Sums the files of a directory; what vanishes meanwhile does not count.
+uint64_t DirectoryBytes(rocksdb::Env* env, const std::string& path) {
+  std::vector<rocksdb::Env::FileAttributes> files;
+  if (!env->GetChildrenFileAttributes(path, &files).ok()) return 0;
+  uint64_t bytes = 0;
+  for (const auto& file : files) bytes += file.size_bytes;
+  return bytes;
+}
+
+rocksdb::Status RemoveDirectory(rocksdb::Env* env, const std::string& path) {
+  std::vector<std::string> names;
+  rocksdb::Status status = env->GetChildren(path, &names);
+  for (const std::string& name : names) {
+    if (status.ok() && name != "." && name != "..") status = env->DeleteFile(path + "/" + name);
+  }
+  return status.ok() ? env->DeleteDir(path) : status;
+}
+
+}  // namespace
+
+RocksdbStore::RocksdbStore(RocksdbOptions options)
+    : options_(WithDefaults(std::move(options))),
+      env_(options_.env),
+      db_options_(MakeDbOptions(options_, env_)) {}
+
+absl::StatusOr<std::unique_ptr<RocksdbStore>> RocksdbStore::Open(RocksdbOptions options) {
+  if (options.directory.empty()) return absl::InvalidArgumentError("store without a directory");
+  std::unique_ptr<RocksdbStore> store(new RocksdbStore(std::move(options)));
+  KILN_RETURN_IF_ERROR(StatusWrap(store->OpenDatabase(), "open store"));
+  return store;
+}
+
+RocksdbStore::~RocksdbStore() {
+  if (db_ == nullptr) return;
+  if (!options_.read_only) {
+    // Uses are advice: on a full or failing disk they are forgotten.
+    rocksdb::WriteBatch uses;
+    AddUses(SIZE_MAX, &uses);
+    if (uses.Count() > 0) Write(&uses, /*sync=*/true).IgnoreError();
+  }
+  rocksdb::CancelAllBackgroundWork(db_.get(), /*wait=*/true);
+  for (rocksdb::ColumnFamilyHandle* family : families_) {
+    if (family != nullptr) db_->DestroyColumnFamilyHandle(family);
+  }
+  db_->Close().PermitUncheckedError();
+}
+
+std::string RocksdbStore::DatabasePath() const { return options_.directory + "/db"; }
+
+rocksdb::ReadOptions RocksdbStore::ReadOptions() const {
+  rocksdb::ReadOptions read;
+  read.verify_checksums = !options_.dangerously_no_checksums;
+  return read;
+}
+
+// ---- Opening --------------------------------------------------------------------------------
+
+absl::Status RocksdbStore::OpenDatabase() {
+  if (!options_.read_only) {
+    KILN_RETURN_IF_ERROR(FromRocksdb(env_->CreateDirIfMissing(options_.directory)));
+    KILN_RETURN_IF_ERROR(FromRocksdb(env_->CreateDirIfMissing(DatabasePath())));
+    if (env_->FileExists(options_.directory + "/" + kDamageNote).ok()) KILN_RETURN_IF_ERROR(SetAside());
+  }
+  KILN_RETURN_IF_ERROR(CheckFormat());
+  KILN_RETURN_IF_ERROR(OpenOrStartAnew());
+  KILN_RETURN_IF_ERROR(WriteFormat());
+  return LoadIndex();
+}
+
+absl::Status RocksdbStore::OpenOrStartAnew() {
+  rocksdb::Status status = OpenColumnFamilies();
+  if (IsDamage(status) && !options_.read_only) {
+    KILN_RETURN_IF_ERROR(SetAside());
+    status = OpenColumnFamilies();
+  }
+  return FromRocksdb(status);
+}
+
+rocksdb::Status RocksdbStore::OpenColumnFamilies() {
+  std::shared_ptr<rocksdb::Cache> cache = rocksdb::NewLRUCache(options_.cache_bytes);
+  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors = {
+      {rocksdb::kDefaultColumnFamilyName, rocksdb::ColumnFamilyOptions()}};
+  for (size_t kind = 0; kind < kEntryKinds; ++kind) {
+    EntryKind entry_kind = static_cast<EntryKind>(kind);
+    descriptors.emplace_back(FamilyName(entry_kind), MakeFamilyOptions(options_, entry_kind, cache));
+  }
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* db = nullptr;
+  rocksdb::Status status =
+      options_.read_only
+          ? rocksdb::DB::OpenForReadOnly(db_options_, DatabasePath(), descriptors, &handles, &db)
+          : rocksdb::DB::Open(db_options_, DatabasePath(), descriptors, &handles, &db);
+  if (!status.ok()) return status;
+  db_.reset(db);
+  std::copy(handles.begin() + 1, handles.end(), families_.begin());
+  return db->DestroyColumnFamilyHandle(handles[0]);
+}
+
+// Looks without touching: a database that a newer kiln wrote must stay as it is. Whatever else is wrong
+// here is left for the opening itself to say.
+absl::Status RocksdbStore::CheckFormat() {
+  if (!env_->FileExists(DatabasePath() + "/CURRENT").ok()) return absl::OkStatus();
+  std::vector<std::string> present;
+  if (!rocksdb::DB::ListColumnFamilies(db_options_, DatabasePath(), &present).ok()) return absl::OkStatus();
+  std::set<std::string> known = {rocksdb::kDefaultColumnFamilyName};
+  for (size_t kind = 0; kind < kEntryKinds; ++kind) known.insert(FamilyName(static_cast<EntryKind>(kind)));
+  for (const std::string& name : present) {
+    if (known.count(name) == 0) {
+      return absl::FailedPreconditionError("the store was written by another version of kiln");
+    }
+  }
+  rocksdb::Options look(db_options_, rocksdb::ColumnFamilyOptions());
+  look.sst_file_manager.reset();
+  std::string meta = FamilyName(EntryKind::kMeta);
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* opened = nullptr;
+  if (!rocksdb::DB::OpenForReadOnly(look, DatabasePath(),
+                                    {{rocksdb::kDefaultColumnFamilyName, {}}, {meta, {}}}, &handles, &opened)
+           .ok()) {
+    return absl::OkStatus();
+  }
+  std::unique_ptr<rocksdb::DB> db(opened);
+  std::string version;
+  rocksdb::Status read = db->Get(rocksdb::ReadOptions(), handles[1], FormatKey(), &version);
+  for (rocksdb::ColumnFamilyHandle* handle : handles) db->DestroyColumnFamilyHandle(handle);
+  if (read.ok() && version != kFormatVersion) {
+    return absl::FailedPreconditionError("the store has a format of another version of kiln");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RocksdbStore::SetAside() {
+  std::vector<std::string> names;
+  KILN_RETURN_IF_ERROR(FromRocksdb(env_->GetChildren(options_.directory, &names)));
+  std::string target = absl::StrCat(kCorruptPrefix, options_.now_unix_seconds());
+  while (std::find(names.begin(), names.end(), target) != names.end()) target += "x";
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, kCorruptPrefix)) continue;
+    KILN_RETURN_IF_ERROR(FromRocksdb(RemoveDirectory(env_, options_.directory + "/" + name)));
+  }
+  // Not while another process has it open.
+  rocksdb::FileLock* file_lock = nullptr;
+  KILN_RETURN_IF_ERROR(FromRocksdb(env_->LockFile(DatabasePath() + "/LOCK", &file_lock)));
+  KILN_RETURN_IF_ERROR(FromRocksdb(env_->UnlockFile(file_lock)));
+  KILN_RETURN_IF_ERROR(
+      FromRocksdb(env_->RenameFile(DatabasePath(), absl::StrCat(options_.directory, "/", target))));
+  std::string note = options_.directory + "/" + kDamageNote;
+  if (env_->FileExists(note).ok()) KILN_RETURN_IF_ERROR(FromRocksdb(env_->DeleteFile(note)));
+  started_anew_ = true;
+  return FromRocksdb(env_->CreateDirIfMissing(DatabasePath()));
+}
+
+absl::Status RocksdbStore::WriteFormat() {
+  std::string version;
+  rocksdb::Status read = db_->Get(rocksdb::ReadOptions(), Family(EntryKind::kMeta), FormatKey(), &version);
+  if (read.ok() && version != kFormatVersion) {
+    return absl::FailedPreconditionError("the store has a format of another version of kiln");
+  }
+  if (!read.IsNotFound() || options_.read_only) return absl::OkStatus();
+  rocksdb::WriteBatch batch;
+  KILN_RETURN_IF_ERROR(FromRocksdb(batch.Put(Family(EntryKind::kMeta), FormatKey(), kFormatVersion)));
+  return Write(&batch, /*sync=*/true);
+}
+
+absl::Status RocksdbStore::LoadIndex() {
+  std::unique_ptr<rocksdb::Iterator> it(
+      db_->NewIterator(rocksdb::ReadOptions(), Family(EntryKind::kUses)));
+  for (it->SeekToFirst(); it->Valid(); it->Next()) {
+    absl::StatusOr<CatalogEntry> entry = UsageIndex::Decode(View(it->key()), View(it->value()));
+    if (!entry.ok()) return RebuildIndex();
+    index_.Set(*entry);
+  }
+  if (it->status().IsCorruption()) return RebuildIndex();
+  return FromRocksdb(it->status());
+}
+
+// The records of uses are damaged: ages and pins are lost, the entries are not. Slow (reads all).
+absl::Status RocksdbStore::RebuildIndex() {
+  index_.Clear();
+  int64_t now = options_.now_unix_seconds();
+  rocksdb::WriteBatch records;
+  for (size_t i = 0; i < kEntryKinds; ++i) {
+    EntryKind kind = static_cast<EntryKind>(i);
+    if (kind == EntryKind::kUses) continue;
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(ReadOptions(), Family(kind)));
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
+      if (View(it->key()) == FormatKey()) continue;
+      EntryId id = {kind, it->key().ToString()};
+      index_.Set(index_.AfterWrite(id, it->value().size(), now));
+    }
+    // Past a damaged block nothing is seen here; what lies there is found by its key, or made anew.
+  }
+  if (options_.read_only) return absl::OkStatus();
+  rocksdb::ColumnFamilyHandle*& uses = families_[static_cast<size_t>(EntryKind::kUses)];
+  rocksdb::ColumnFamilyDescriptor descriptor;
+  KILN_RETURN_IF_ERROR(FromRocksdb(uses->GetDescriptor(&descriptor)));
+  KILN_RETURN_IF_ERROR(FromRocksdb(db_->DropColumnFamily(uses)));
+  KILN_RETURN_IF_ERROR(FromRocksdb(db_->DestroyColumnFamilyHandle(uses)));
+  uses = nullptr;
+  KILN_RETURN_IF_ERROR(FromRocksdb(db_->CreateColumnFamily(descriptor.options, descriptor.name, &uses)));
+  for (size_t i = 0; i < kEntryKinds; ++i) {
+    for (const CatalogEntry& entry : index_.Scan(static_cast<EntryKind>(i), "", 0)) {
+      KILN_RETURN_IF_ERROR(FromRocksdb(
+          records.Put(uses, UsageIndex::EncodeKey(entry.id), UsageIndex::EncodeRecord(entry))));
+    }
+  }
+  return Write(&records, /*sync=*/true);
+}
+
+// ---- Reading --------------------------------------------------------------------------------
+
+absl::StatusOr<EntryValue> RocksdbStore::Get(const EntryId& id) {
+  KILN_RETURN_IF_ERROR(CheckEntryId(id));
+  rocksdb::PinnableSlice value;
+  rocksdb::Status status = db_->Get(ReadOptions(), Family(id.kind), Slice(id.key), &value);
+  if (status.ok()) return MakeEntryValue(value.ToString());
+  if (status.IsNotFound() && index_.Contains(id)) ForgetGhost(id);
+  // A file that is gone is damage to what lay in it.
+  if (status.IsIOError() && status.IsPathNotFound()) return absl::DataLossError("a file is missing");
+  return FromRocksdb(status);
+}
+
+// The index knows an entry that the database has lost: forget it, so that it is made anew.
+void RocksdbStore::ForgetGhost(const EntryId& id) {
+  absl::MutexLock lock(&writing_);
+  rocksdb::PinnableSlice value;
+  if (!db_->Get(ReadOptions(), Family(id.kind), Slice(id.key), &value).IsNotFound()) return;
+  rocksdb::WriteBatch writes;
+  writes.Delete(Family(EntryKind::kUses), UsageIndex::EncodeKey(id)).PermitUncheckedError();
+  // On a disk that can't be written it is forgotten again after the next start.
+  if (!options_.read_only) Write(&writes, /*sync=*/false).IgnoreError();
+  index_.Erase(id);
+}
+
+absl::StatusOr<std::vector<EntryId>> RocksdbStore::FindMissing(absl::Span<const EntryId> ids) {
+  std::vector<EntryId> missing;
+  for (const EntryId& id : ids) {
+    KILN_RETURN_IF_ERROR(CheckEntryId(id));
+    if (!index_.Contains(id)) missing.push_back(id);
+  }
+  return missing;
+}
+
+absl::StatusOr<std::vector<CatalogEntry>> RocksdbStore::Scan(EntryKind kind, absl::string_view prefix,
+                                                             size_t limit) const {
+  return index_.Scan(kind, prefix, limit);
+}
+
+CatalogTotals RocksdbStore::Totals() const {
+  CatalogTotals totals = index_.Totals();
+  totals.bytes_on_disk = DirectoryBytes(env_, DatabasePath());
+  return totals;
+}
+
+// ---- Writing --------------------------------------------------------------------------------
+
+absl::Status RocksdbStore::Write(rocksdb::WriteBatch* batch, bool sync) {
+  if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
+  if (!write_state().ok()) {
+    // The resume may be refused while the cause lasts; the write then says what it is.
+    db_->Resume().PermitUncheckedError();
+  }
+  rocksdb::WriteOptions write;
+  write.sync = sync && !options_.dangerously_no_sync;
+  rocksdb::Status written = db_->Write(write, batch);
+  absl::Status status = FromRocksdb(written);
+  if (absl::IsDataLoss(status)) {
+    NoteDamage();
+    status = absl::UnavailableError("the store is damaged; the next start begins an empty one");
+  }
+  absl::MutexLock lock(&state_mutex_);
+  write_state_ = status;
+  return status;
+}
+
+// RocksDB met damage while it reorganised files and takes no more writes. Reads go on; the next opening
+// sets the database aside, which it would not do by itself.
+void RocksdbStore::NoteDamage() {
+  std::unique_ptr<rocksdb::WritableFile> note;
+  rocksdb::Status made =
+      env_->NewWritableFile(options_.directory + "/" + kDamageNote, &note, rocksdb::EnvOptions());
+  if (made.ok()) note->Close().PermitUncheckedError();
+}
+
+void RocksdbStore::AddUses(size_t limit, rocksdb::WriteBatch* batch) {
+  for (const CatalogEntry& entry : index_.TakeUnwritten(limit)) {
+    batch->Put(Family(EntryKind::kUses), UsageIndex::EncodeKey(entry.id), UsageIndex::EncodeRecord(entry))
+        .PermitUncheckedError();
+  }
+}
+
+absl::Status RocksdbStore::Put(absl::Span<const Entry> batch) {
+  KILN_RETURN_IF_ERROR(CheckBatch(batch));
+  if (batch.empty()) return absl::OkStatus();
+  absl::ReaderMutexLock lock(&writing_);
+  rocksdb::WriteBatch writes;
+  std::vector<CatalogEntry> records;
+  AddUses(kUsesWithABatch, &writes);
+  int64_t now = options_.now_unix_seconds();
+  for (const Entry& entry : batch) {
+    records.push_back(index_.AfterWrite(entry.id, entry.value->size(), now));
+    KILN_RETURN_IF_ERROR(
+        FromRocksdb(writes.Put(Family(entry.id.kind), Slice(entry.id.key), Slice(*entry.value))));
+    KILN_RETURN_IF_ERROR(FromRocksdb(writes.Put(Family(EntryKind::kUses), UsageIndex::EncodeKey(entry.id),
+                                                UsageIndex::EncodeRecord(records.back()))));
+  }
+  KILN_RETURN_IF_ERROR(Write(&writes, /*sync=*/true));
+  for (const CatalogEntry& record : records) index_.Set(record);
+  return absl::OkStatus();
+}
+
+absl::Status RocksdbStore::Delete(absl::Span<const EntryId> ids) {
+  if (ids.empty()) return absl::OkStatus();
+  absl::MutexLock lock(&writing_);
+  rocksdb::WriteBatch writes;
+  for (const EntryId& id : ids) {
+    KILN_RETURN_IF_ERROR(CheckEntryId(id));
+    KILN_RETURN_IF_ERROR(FromRocksdb(writes.Delete(Family(id.kind), Slice(id.key))));
+    KILN_RETURN_IF_ERROR(
+        FromRocksdb(writes.Delete(Family(EntryKind::kUses), UsageIndex::EncodeKey(id))));
+  }
+  KILN_RETURN_IF_ERROR(Write(&writes, /*sync=*/true));
+  for (const EntryId& id : ids) index_.Erase(id);
+  return absl::OkStatus();
+}
+
+void RocksdbStore::RecordUse(const EntryId& id) {
+  size_t unwritten = index_.RecordUse(id, options_.now_unix_seconds());
+  if (unwritten < kUsesUnwrittenMax || options_.read_only) return;
+  absl::ReaderMutexLock lock(&writing_);
+  rocksdb::WriteBatch uses;
+  AddUses(kUsesUnwrittenMax, &uses);
+  // Uses are advice: on a full or failing disk they are forgotten.
+  Write(&uses, /*sync=*/false).IgnoreError();
+}
+
+absl::Status RocksdbStore::SetPinned(const EntryId& id, bool pinned) {
+  KILN_RETURN_IF_ERROR(CheckEntryId(id));
+  absl::MutexLock lock(&writing_);
+  KILN_ASSIGN_OR_RETURN(CatalogEntry entry, index_.Find(id));
+  entry.pinned = pinned;
+  rocksdb::WriteBatch writes;
+  KILN_RETURN_IF_ERROR(FromRocksdb(
+      writes.Put(Family(EntryKind::kUses), UsageIndex::EncodeKey(id), UsageIndex::EncodeRecord(entry))));
+  KILN_RETURN_IF_ERROR(Write(&writes, /*sync=*/true));
+  index_.Set(entry);
+  return absl::OkStatus();
+}
+
+absl::Status RocksdbStore::write_state() const {
+  if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
+  absl::MutexLock lock(&state_mutex_);
+  return write_state_;
+}
+
+// Rewrites blob files a quarter at a time, oldest first, so that the disk never holds all twice.
+absl::Status RocksdbStore::Reclaim(std::atomic<bool>* canceled) {
+  if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
+  rocksdb::CompactRangeOptions compact;
+  compact.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
+  compact.canceled = canceled;
+  for (size_t i = 0; i < kEntryKinds; ++i) {
+    EntryKind kind = static_cast<EntryKind>(i);
+    if (kind != EntryKind::kObject) {
+      KILN_RETURN_IF_ERROR(FromRocksdb(db_->CompactRange(compact, Family(kind), nullptr, nullptr)));
+    }
+  }
+  compact.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
+  compact.blob_garbage_collection_policy = rocksdb::BlobGarbageCollectionPolicy::kForce;
+  for (double cutoff : {0.25, 0.33, 0.5, 1.0}) {
+    compact.blob_garbage_collection_age_cutoff = cutoff;
+    KILN_RETURN_IF_ERROR(
+        FromRocksdb(db_->CompactRange(compact, Family(EntryKind::kObject), nullptr, nullptr)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kiln

@@ -1,0 +1,206 @@
+#include "cache/store_config.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache/coalescing_store.h"
+#include "cache/completeness_store.h"
+#include "cache/evicting_store.h"
+#include "cache/memory_store.h"
+#include "cache/metrics_store.h"
+#include "cache/rocksdb_store.h"
+#include "cache/store_verify.h"
+#include "cache/tiered_store.h"
+#include "cache/unavailable_store.h"
+#include "cache/uses_store.h"
+#include "cache/verifying_store.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr uint64_t kBudgetBytesMin = 1u << 20;
+
+bool IsEnvironmentError(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status);
+}
+
+// Makes the directory (0700, and its parents) and refuses one that others could write.
+absl::Status PrepareDirectory(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  if (!parent.empty()) std::filesystem::create_directories(parent, error);
+  if (!error && mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    error = std::error_code(errno, std::generic_category());
+  }
+  if (error) {
+    std::string message = absl::StrCat("the store's directory can't be made: ", error.message());
+    bool full = error.value() == ENOSPC || error.value() == EDQUOT;
+    return full ? absl::ResourceExhaustedError(message) : absl::PermissionDeniedError(message);
+  }
+  struct stat facts;
+  if (stat(path.c_str(), &facts) != 0) return absl::PermissionDeniedError("the store's directory is hidden");
+  if (!S_ISDIR(facts.st_mode)) return absl::PermissionDeniedError("the store's directory is a file");
+  if (facts.st_uid != geteuid()) {
+    return absl::FailedPreconditionError("the store's directory belongs to another user");
+  }
+  if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return absl::FailedPreconditionError("the store's directory can be written by others (chmod go-w)");
+  }
+  return absl::OkStatus();
+}
+
+RocksdbOptions EngineOptions(const v1::StoreConfig& config, uint64_t budget,
+                             const StoreEnvironment& environment) {
+  RocksdbOptions options;
+  options.directory = config.directory();
+  // The log, at four buffers, has to stay a small part of the budget; so has a blob file.
+  options.write_buffer_bytes = std::clamp<uint64_t>(budget / 64, 64u << 10, 16u << 20);
+  options.blob_file_bytes = std::clamp<uint64_t>(budget / 64, 256u << 10, 64u << 20);
+  options.dangerously_no_sync = config.dangerously_no_sync();
+  options.dangerously_no_checksums = config.dangerously_no_verify();
+  options.env = environment.env;
+  options.now_unix_seconds = environment.now_unix_seconds;
+  return options;
+}
+
+class StoreChain : public Store {
+ public:
+  // Opens the engine, or what stands in for it.
+  absl::Status Build(const v1::StoreConfig& config, const StoreEnvironment& environment);
+
+  ArtifactStore& artifacts() override { return *top_; }
+  Catalog& catalog() override { return *catalog_; }
+  StoreStatistics statistics() const override;
+  absl::StatusOr<VerifyResult> Verify(bool repair) override {
+    return VerifyEntries(*catalog_, verifying_, repair);
+  }
+
+ private:
+  absl::StatusOr<std::unique_ptr<ArtifactStore>> OpenEngine(RocksdbOptions options, bool real_directory);
+
+  std::unique_ptr<ArtifactStore> top_;
+  // Inside top_:
+  Catalog* catalog_ = nullptr;
+  RocksdbStore* engine_ = nullptr;  // null where an UnavailableStore stands in
+  VerifyingStore* verifying_ = nullptr;
+  EvictingStore* evicting_ = nullptr;
+  TieredStore* tiered_ = nullptr;
+  CoalescingStore* coalescing_ = nullptr;
+  CompletenessStore* completeness_ = nullptr;
+  MetricsStore* metrics_ = nullptr;
+  absl::Status not_writable_;
+};
+
+absl::StatusOr<std::unique_ptr<ArtifactStore>> StoreChain::OpenEngine(RocksdbOptions options,
+                                                                      bool real_directory) {
+  absl::Status prepared = real_directory ? PrepareDirectory(options.directory) : absl::OkStatus();
+  if (prepared.ok()) {
+    auto engine = RocksdbStore::Open(options);
+    if (engine.ok()) {
+      engine_ = engine->get();
+      catalog_ = engine_;
+      return std::unique_ptr<ArtifactStore>(*std::move(engine));
+    }
+    prepared = engine.status();
+  }
+  if (!IsEnvironmentError(prepared)) return prepared;
+  not_writable_ = prepared;
+  options.read_only = true;
+  auto engine = RocksdbStore::Open(options);
+  if (engine.ok()) {
+    engine_ = engine->get();
+    catalog_ = engine_;
+    return std::unique_ptr<ArtifactStore>(*std::move(engine));
+  }
+  auto unavailable = std::make_unique<UnavailableStore>(not_writable_);
+  catalog_ = unavailable.get();
+  return std::unique_ptr<ArtifactStore>(std::move(unavailable));
+}
+
+absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnvironment& environment) {
+  if (config.directory().empty()) return absl::InvalidArgumentError("store.directory is empty");
+  uint64_t budget = config.budget_bytes() != 0 ? config.budget_bytes() : kStoreBudgetBytesDefault;
+  uint64_t memory = config.memory_bytes() != 0 ? config.memory_bytes() : kStoreMemoryBytesDefault;
+  if (budget < kBudgetBytesMin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("store.budget_bytes is ", budget, ", at least ", kBudgetBytesMin));
+  }
+  StoreEnvironment env = environment;
+  if (!env.now_unix_seconds) {
+    env.now_unix_seconds = [] {
+      auto now = std::chrono::system_clock::now().time_since_epoch();
+      return std::chrono::duration_cast<std::chrono::seconds>(now).count();
+    };
+  }
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<ArtifactStore> engine,
+                        OpenEngine(EngineOptions(config, budget, env), environment.env == nullptr));
+  auto verifying = std::make_unique<VerifyingStore>(std::move(engine),
+                                                    config.dangerously_no_verify()
+                                                        ? VerifyingStore::Mode::kDangerouslyBelieve
+                                                        : VerifyingStore::Mode::kVerify);
+  verifying_ = verifying.get();
+  auto memory_store = std::make_unique<MemoryStore>(memory);
+  EvictingOptions evicting_options;
+  evicting_options.budget_bytes = budget;
+  evicting_options.now_unix_seconds = env.now_unix_seconds;
+  evicting_options.on_evicted = [memory_store = memory_store.get()](const std::vector<EntryId>& ids) {
+    memory_store->Delete(ids).IgnoreError();  // fails for malformed ids only, and these were entries
+  };
+  auto evicting =
+      std::make_unique<EvictingStore>(std::move(verifying), catalog_, std::move(evicting_options));
+  evicting_ = evicting.get();
+  auto tiered = std::make_unique<TieredStore>(std::move(memory_store), std::move(evicting));
+  tiered_ = tiered.get();
+  auto coalescing = std::make_unique<CoalescingStore>(std::move(tiered));
+  coalescing_ = coalescing.get();
+  auto completeness = std::make_unique<CompletenessStore>(std::move(coalescing));
+  completeness_ = completeness.get();
+  auto uses = std::make_unique<UsesStore>(std::move(completeness), catalog_);
+  auto metrics = std::make_unique<MetricsStore>(std::move(uses));
+  metrics_ = metrics.get();
+  top_ = std::move(metrics);
+  return absl::OkStatus();
+}
+
+StoreStatistics StoreChain::statistics() const {
+  StoreStatistics statistics;
+  MetricsStore::Counts counts = metrics_->total();
+  statistics.gets = counts.gets;
+  statistics.hits = counts.hits;
+  statistics.puts = counts.puts;
+  statistics.put_failures = metrics_->batches_failed();
+  statistics.memory_hits = tiered_->fast_hits();
+  statistics.coalesced = coalescing_->shared();
+  statistics.incomplete = completeness_->incomplete();
+  statistics.quarantined = verifying_->quarantined();
+  statistics.evicted = evicting_->evicted();
+  CatalogTotals totals = catalog_->Totals();
+  statistics.entries = totals.entries[static_cast<size_t>(EntryKind::kManifest)];
+  statistics.objects = totals.entries[static_cast<size_t>(EntryKind::kObject)];
+  statistics.bytes_on_disk = totals.bytes_on_disk;
+  absl::Status state = !not_writable_.ok() || engine_ == nullptr ? not_writable_ : engine_->write_state();
+  statistics.writable = state.ok();
+  statistics.message = std::string(state.message());
+  return statistics;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Store>> NewStore(const v1::StoreConfig& config,
+                                                const StoreEnvironment& environment) {
+  auto chain = std::make_unique<StoreChain>();
+  KILN_RETURN_IF_ERROR(chain->Build(config, environment));
+  return std::unique_ptr<Store>(std::move(chain));
+}
+
+}  // namespace kiln

@@ -1,0 +1,13 @@
+// `kilnctl verify`: reads every entry from disk and checks it and what it names. Thread-safe.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "cache/artifact_store.h"
+#include "cache/store_config.h"
+#include "cache/verifying_store.h"
+
+namespace kiln {
+
+absl::StatusOr<Store::VerifyResult> VerifyEntries(const Catalog& catalog, VerifyingStore* store, bool repair);
+
+}  // namespace kiln

@@ -1,0 +1,74 @@
+#include "cache/verifying_store.h"
+
+#include <zstd.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "cache/entry_envelope.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/status_macros.h"
+#include "compiler/support/zstd.h"
+
+namespace kiln {
+namespace {
+
+// INVALID_ARGUMENT unless `packed` is one frame, with its size in the header, of bytes whose digest is
+// `key`.
+absl::Status CheckObject(const EntryId& id, absl::string_view packed) {
+  unsigned long long raw_size = ZSTD_getFrameContentSize(packed.data(), packed.size());
+  if (raw_size == ZSTD_CONTENTSIZE_ERROR || raw_size == ZSTD_CONTENTSIZE_UNKNOWN ||
+      raw_size > kEntryValueBytesMax) {
+    return absl::InvalidArgumentError("object is not a zstd frame of a permitted size");
+  }
+  absl::StatusOr<std::string> raw = ZstdDecompress(packed, raw_size);
+  if (!raw.ok() || Sha256(*raw) != id.key) {
+    return absl::InvalidArgumentError(absl::StrCat("object does not match its digest ", ToHex(id.key)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<EntryValue> VerifyingStore::Read(const EntryId& id) {
+  KILN_ASSIGN_OR_RETURN(EntryValue sealed, base_->Get(id));
+  absl::StatusOr<absl::string_view> payload =
+      mode_ == Mode::kVerify ? OpenEntry(id, *sealed) : OpenEntryUnchecked(*sealed);
+  KILN_RETURN_IF_ERROR(payload.status());
+  return MakeEntryValue(std::string(*payload));
+}
+
+absl::StatusOr<EntryValue> VerifyingStore::Get(const EntryId& id) {
+  absl::StatusOr<EntryValue> value = Read(id);
+  return absl::IsDataLoss(value.status()) ? Quarantine(id) : value;
+}
+
+absl::StatusOr<EntryValue> VerifyingStore::Quarantine(const EntryId& id) {
+  absl::MutexLock lock(&writing_);
+  absl::StatusOr<EntryValue> again = Read(id);
+  if (!absl::IsDataLoss(again.status())) return again;
+  quarantined_.fetch_add(1, std::memory_order_relaxed);
+  // Should it not go (a full disk), it is found damaged again at the next read: a miss either way.
+  absl::Status deleted = base_->Delete({id});
+  return absl::NotFoundError(absl::StrCat(again.status().message(),
+                                          deleted.ok() ? "; taken out" : "; could not be taken out"));
+}
+
+absl::Status VerifyingStore::Put(absl::Span<const Entry> batch) {
+  KILN_RETURN_IF_ERROR(CheckBatch(batch));
+  std::vector<Entry> sealed;
+  sealed.reserve(batch.size());
+  for (const Entry& entry : batch) {
+    if (entry.id.kind == EntryKind::kObject) KILN_RETURN_IF_ERROR(CheckObject(entry.id, *entry.value));
+    sealed.push_back({entry.id, MakeEntryValue(SealEntry(entry.id, *entry.value))});
+  }
+  absl::ReaderMutexLock lock(&writing_);
+  return base_->Put(sealed);
+}
+
+absl::Status VerifyingStore::Delete(absl::Span<const EntryId> ids) {
+  absl::ReaderMutexLock lock(&writing_);
+  return base_->Delete(ids);
+}
+
+}  // namespace kiln
