@@ -43,6 +43,7 @@ class ExprPool:
         self._nodes = []
         self._by_node = {}
         self._by_sympy = {}
+        self._keys = {}
 
     def encode(self, field):
         """The pool as repeated ExprNode messages of field `field`."""
@@ -123,12 +124,27 @@ class ExprPool:
 
     def _chain(self, op, parts):
         """A flat operator as binary ones; the server sorts and folds them anyway."""
-        # sympy orders commutative arguments by name; the name of a symbol must not reach the key.
-        ids = sorted(self.add(part) for part in parts)
+        ids = [self.add(part) for part in sorted(parts, key=self._order)]
         result = ids[0]
         for other in ids[1:]:
             result = self._intern(op, args=(result, other))
         return result
+
+    def _order(self, expr):
+        """Sorts commutative arguments; sympy's own order is by symbol name, which must not reach the key."""
+        key = self._keys.get(expr)
+        if key is None:
+            if isinstance(expr, sympy.Symbol):
+                key = f"s{self._symbol_id(expr):06}"
+            elif not expr.args:
+                key = str(expr)
+            else:
+                parts = [self._order(part) for part in expr.args]
+                if expr.is_Add or expr.is_Mul:
+                    parts.sort()
+                key = f"{type(expr).__name__}({','.join(parts)})"
+            self._keys[expr] = key
+        return key
 
     def _product(self, expr):
         """Rational factors become one floor division: torch writes (s0*s1)/4 so when it divides exactly."""

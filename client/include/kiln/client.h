@@ -1,0 +1,70 @@
+// libkiln: from a canonical graph to its compiled program, through kilnd.
+//
+// `Client::Get` looks the request up, compiles it on a miss and fetches the objects that this process
+// lacks. Everything that arrives is checked against its digest. With no address configured an embedded
+// daemon of the user's own is started and shared by all of the user's processes.
+//
+// Threads: `Get` may be called from many threads. The connection lives for one call: no thread of gRPC
+// is left when the last running call returns, so the process may fork between calls. A child forked
+// while a call ran in its parent gets UNAVAILABLE.
+// Errors: UNAVAILABLE or DEADLINE_EXCEEDED when the service is away or slow (and at once while the
+// breaker is open), NOT_FOUND for a miss when only looking up, INVALID_ARGUMENT or UNIMPLEMENTED when the
+// compiler refuses the graph, DATA_LOSS for bytes that do not match their digest.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/compile.pb.h"
+
+namespace kiln {
+
+struct ClientOptions {
+  std::string address;         // "unix:/path", "127.0.0.1:7711"; empty: the embedded daemon
+  std::string daemon_binary;   // kilnd, for the embedded daemon
+  std::string runtime_dir;     // of its socket; empty: chosen, see client/src/daemon.h
+  std::string store_dir;       // empty: chosen
+  std::string name_space = "default";
+  std::string job;
+  double connect_seconds = 5;
+  double compile_seconds = 300;
+};
+
+struct CompileRequestInput {
+  std::string graph;             // canonical bytes; may be empty when only looking up
+  v1::RequestSections sections;
+  std::string request_key;
+  v1::Hints hints;
+  v1::GraphNotes notes;
+  bool want_loop_ir = false;     // for the interpreter
+};
+
+struct CompiledArtifact {
+  v1::Manifest manifest;
+  absl::flat_hash_map<std::string, std::shared_ptr<const std::string>> objects;  // by digest
+  bool hit = false;
+  bool joined = false;
+  uint64_t uploaded_bytes = 0;
+  uint64_t fetched_objects = 0;
+  double connect_seconds = 0;
+  double lookup_seconds = 0;
+  double compile_seconds = 0;
+  double fetch_seconds = 0;
+};
+
+class Client {
+ public:
+  virtual ~Client() = default;
+  // `compile` false: only look up.
+  virtual absl::StatusOr<CompiledArtifact> Get(const CompileRequestInput& input, bool compile) = 0;
+  // After a fork: forget what belonged to the parent. Called by itself when the pid has changed.
+  virtual std::string address() const = 0;  // of the daemon in use, for people
+};
+
+std::unique_ptr<Client> NewClient(ClientOptions options);
+
+}  // namespace kiln

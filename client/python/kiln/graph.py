@@ -1,0 +1,487 @@
+"""An AOTAutograd graph as a `kiln.v1.Graph` message.
+
+Values are numbered as the message wants them: inputs first, then every result of every node in program order.
+Arithmetic on symbolic integers and `getitem` leave no nodes: sizes are expressions, results are listed by node.
+Names, source lines and guards' text go into GraphNotes, which no key covers.
+"""
+import dataclasses
+import operator
+
+import sympy
+import torch
+from torch import fx
+
+from . import wire
+from .errors import Unsupported
+from .symbols import INPUT_SIZE, INPUT_STRIDE, INPUT_VALUE, INT64_MAX, INT64_MIN, SYMBOL_INT, ExprPool
+
+FORMAT_VERSION = 1
+FORWARD, BACKWARD, INFERENCE = 1, 2, 3
+
+_DTYPES = {
+    torch.bool: 1, torch.uint8: 2, torch.int8: 3, torch.int16: 4, torch.int32: 5, torch.int64: 6,
+    torch.float16: 7, torch.bfloat16: 8, torch.float32: 9, torch.float64: 10, torch.complex64: 11,
+    torch.complex128: 12,
+}
+_DEVICES = {"cpu": 1, "cuda": 2}
+_MEMORY_FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1, torch.channels_last: 2,
+                   torch.channels_last_3d: 3}
+
+# Without effect on the result in a compiled graph.
+_IGNORED_ARGUMENTS = {"pin_memory", "non_blocking"}
+
+
+@dataclasses.dataclass
+class ExportedGraph:
+    graph: bytes  # v1.Graph, not yet in normal form
+    facts: bytes  # v1.GraphFacts
+    notes: bytes  # v1.GraphNotes
+    hints: list  # value of every symbol at this call, in symbol order
+    constants: list  # tensors that follow the graph's own inputs on every call
+    output_count: int
+
+
+def export(module: fx.GraphModule, kind: int, *, title="", static_inputs=(), donated_inputs=(),
+           visible_outputs=None, guards=(), guards_text=()) -> ExportedGraph:
+    """Raises Unsupported with the reason when the graph holds something that kiln cannot express.
+
+    visible_outputs: positions of outputs whose strides must be the traced ones; None is all of them.
+    guards: sympy conditions that hold for this graph; those over foreign symbols are left out.
+    """
+    return _Exporter(module, kind).run(title, set(static_inputs), set(donated_inputs), visible_outputs, guards,
+                                       guards_text)
+
+
+def is_symbolic(value):
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+class _Exporter:
+    def __init__(self, module, kind):
+        self.module = module
+        self.kind = kind
+        self.symbols = {}  # sympy symbol -> number
+        self.symbol_messages = []
+        self.hints = []
+        self.pool = ExprPool(self.symbol_id)
+        self.values = {}  # fx.Node, or (fx.Node, index) -> value id
+        self.value_count = 0
+        self.inputs = []
+        self.nodes = []
+        self.node_names = []
+        self.source_lines = []
+        self.constants = []
+        self.constant_values = {}  # get_attr target -> value id
+        self.float_values = {}  # sympy float expression -> value id of a 0-d tensor
+        self.types = {}  # encoded TensorMeta, by its description
+        self.mutated = set()
+
+    # ---- the whole ----
+
+    def run(self, title, static_inputs, donated_inputs, visible_outputs, guards, guards_text):
+        graph = self.module.graph
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        self.declare_symbols(placeholders)
+        for node in placeholders:
+            self.add_input(node)
+        # Tensor constants are inputs too: their values are in no key.
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                self.add_constant(node)
+        for node in graph.nodes:
+            if node.op == "call_function":
+                self.add_node(node)
+            elif node.op == "output":
+                outputs = [self.output(value) for value in node.args[0]]
+            elif node.op not in ("placeholder", "get_attr"):
+                raise Unsupported(f"graph node of kind {node.op}")
+        conditions = self.conditions(guards)
+        symbol_bytes = b"".join(wire.data(3, message) for message in self.symbol_messages)
+        message = b"".join([
+            wire.uint(1, FORMAT_VERSION), wire.uint(2, self.kind), symbol_bytes, self.pool.encode(4),
+            b"".join(wire.data(5, part) for part in self.inputs),
+            b"".join(wire.data(6, part) for part in self.nodes),
+            b"".join(wire.data(7, part) for part in outputs), wire.packed_uints(8, conditions)])
+        facts = self.facts(placeholders, static_inputs, donated_inputs, len(outputs), visible_outputs)
+        notes = b"".join([b"".join(wire.data(1, name) for name in self.node_names),
+                          b"".join(wire.data(2, line) for line in self.source_lines),
+                          b"".join(wire.data(3, text) for text in guards_text), wire.data(4, title)])
+        return ExportedGraph(message, facts, notes, self.hints, self.constants, len(outputs))
+
+    def facts(self, placeholders, static_inputs, donated_inputs, output_count, visible_outputs):
+        parts = []
+        for position in range(len(self.inputs)):
+            own = position < len(placeholders)
+            fact = (wire.uint(1, position in static_inputs or not own)
+                    + wire.uint(2, own and placeholders[position] in self.mutated)
+                    + wire.uint(3, position in donated_inputs))
+            parts.append(wire.data(1, fact))
+        for position in range(output_count):
+            visible = visible_outputs is None or position in visible_outputs
+            parts.append(wire.data(2, wire.uint(1, visible)))
+        return b"".join(parts)
+
+    # ---- symbols ----
+
+    def declare_symbols(self, placeholders):
+        """Every symbol gets the first place that it can be read from."""
+        composite = []
+        for position, node in enumerate(placeholders):
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                self.bind(value.node.expr, value, INPUT_VALUE, position, 0, composite)
+            elif isinstance(value, torch.Tensor):
+                for dim, size in enumerate(value.shape):
+                    if is_symbolic(size):
+                        self.bind(size.node.expr, size, INPUT_SIZE, position, dim, composite)
+                for dim, stride in enumerate(value.stride()):
+                    if is_symbolic(stride):
+                        self.bind(stride.node.expr, stride, INPUT_STRIDE, position, dim, composite)
+        unbound = {str(s) for expr in composite for s in expr.free_symbols if s not in self.symbols}
+        if unbound:
+            raise Unsupported(f"no input holds symbol {', '.join(sorted(unbound))} by itself")
+
+    def bind(self, expr, value, source, position, dim, composite):
+        if not isinstance(expr, sympy.Symbol):
+            composite.append(expr)
+            return
+        if expr in self.symbols:
+            return
+        shape_env = value.node.shape_env
+        bounds = shape_env.var_to_range.get(expr)
+        lower = _clamped(bounds.lower) if bounds is not None else INT64_MIN
+        upper = _clamped(bounds.upper) if bounds is not None else INT64_MAX
+        hint = value.node.hint
+        if hint is None:
+            raise Unsupported("an integer that is known only when the graph runs (unbacked symbol)")
+        self.symbols[expr] = len(self.symbols)
+        self.hints.append(int(hint))
+        binding = wire.uint(1, source) + wire.uint(2, position) + wire.uint(3, dim)
+        self.symbol_messages.append(wire.uint(1, SYMBOL_INT) + wire.sint(2, lower) + wire.sint(3, upper)
+                                    + wire.data(4, binding))
+
+    def symbol_id(self, symbol):
+        if symbol not in self.symbols:
+            raise Unsupported(f"symbol {symbol} is bound by no input")
+        return self.symbols[symbol]
+
+    def sym_int(self, value):
+        """The body of a SymInt message."""
+        if isinstance(value, torch.SymInt):
+            expr = value.node.expr
+            if not isinstance(expr, sympy.Integer):
+                return wire.uint_in_oneof(2, self.pool.add(expr))
+            value = int(expr)
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise Unsupported(f"integer {value} does not fit 64 bits")
+        return wire.sint_in_oneof(1, value)
+
+    def conditions(self, guards):
+        positions = []
+        for guard in guards:
+            if all(symbol in self.symbols for symbol in guard.free_symbols):
+                try:
+                    positions.append(self.pool.add(guard))
+                except Unsupported:
+                    continue  # a fact that kiln cannot use; the graph is right without it
+        return list(dict.fromkeys(positions))
+
+    # ---- tensors ----
+
+    def tensor_meta(self, value, with_offset=False):
+        if not isinstance(value, torch.Tensor):
+            raise Unsupported(f"a result of type {type(value).__name__}")
+        if value.layout != torch.strided:
+            raise Unsupported(f"a tensor of layout {value.layout}")
+        sizes, strides = tuple(value.shape), tuple(value.stride())
+        offset = value.storage_offset() if with_offset else 0
+        static = all(type(part) is int for part in (*sizes, *strides, offset))
+        key = (value.dtype, value.device.type, sizes, strides, offset) if static else None
+        if static and key in self.types:
+            return self.types[key]
+        encoded = (wire.uint(1, self.dtype(value.dtype)) + wire.data(2, self.device(value.device))
+                   + b"".join(wire.data(3, self.sym_int(size)) for size in sizes)
+                   + b"".join(wire.data(4, self.sym_int(stride)) for stride in strides)
+                   + wire.data(5, self.sym_int(offset)))
+        if static:
+            self.types[key] = encoded
+        return encoded
+
+    @staticmethod
+    def dtype(dtype):
+        if dtype not in _DTYPES:
+            raise Unsupported(f"dtype {dtype}")
+        return _DTYPES[dtype]
+
+    @staticmethod
+    def device(device):
+        if device.type not in _DEVICES:
+            raise Unsupported(f"device {device.type}")
+        return wire.uint(1, _DEVICES[device.type])
+
+    # ---- inputs, outputs ----
+
+    def new_value(self, key):
+        self.values[key] = self.value_count
+        self.value_count += 1
+        return self.value_count - 1
+
+    def add_input(self, node):
+        value = node.meta.get("val")
+        self.new_value(node)
+        if isinstance(value, torch.Tensor):
+            self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
+        elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            self.inputs.append(wire.data(2, self.sym_int(value)))
+        else:
+            raise Unsupported(f"an input of type {type(value).__name__}")
+
+    def add_constant(self, node):
+        value = self.module
+        for part in node.target.split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise Unsupported(f"an attribute of type {type(value).__name__}")
+        if node.target not in self.constant_values:
+            self.constant_values[node.target] = self.new_value(node)
+            self.constants.append(value)
+            self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
+        self.values[node] = self.constant_values[node.target]
+
+    def output(self, value):
+        if value is None:
+            return wire.uint_in_oneof(3, 1)
+        if isinstance(value, fx.Node):
+            meta = value.meta.get("val")
+            if isinstance(meta, torch.SymInt):
+                return wire.data(2, self.sym_int(meta))
+            if is_symbolic(meta):
+                raise Unsupported(f"an output of type {type(meta).__name__}")
+            return wire.uint_in_oneof(1, self.tensor(value))
+        if isinstance(value, int) and not isinstance(value, bool):
+            return wire.data(2, self.sym_int(value))
+        raise Unsupported(f"an output of type {type(value).__name__}")
+
+    # ---- nodes ----
+
+    def add_node(self, node):
+        target = node.target
+        value = node.meta.get("val")
+        if is_symbolic(value) or (target is not operator.getitem and isinstance(value, (int, float, bool))):
+            return  # integer arithmetic: its users hold the expression
+        if target is operator.getitem:
+            source, index = node.args
+            self.values[node] = self.values[(source, index)]
+            return
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            raise Unsupported(f"higher-order operator {target.name()}")
+        if not isinstance(target, torch._ops.OpOverload):
+            raise Unsupported(f"a call of {getattr(target, '__name__', target)}")
+        name, arguments = self.arguments(node, target)
+        if name == "aten.copy_.default" and node.args[0].op == "placeholder":
+            self.mutated.add(node.args[0])
+        self.append_node(node, name, arguments, value)
+
+    def append_node(self, node, target, arguments, value, key=None):
+        results = []
+        if isinstance(value, (list, tuple)):
+            for index, part in enumerate(value):
+                self.new_value((node, index))
+                results.append(b"" if part is None else self.tensor_meta(part))
+        elif isinstance(value, torch.Tensor):
+            self.new_value(node if key is None else key)
+            results.append(self.tensor_meta(value))
+        elif value is not None:
+            raise Unsupported(f"a result of type {type(value).__name__}")
+        self.nodes.append(b"".join([wire.data(1, target), *(wire.data(2, wire.data(1, name) + wire.data(2, body))
+                                                            for name, body in arguments),
+                                    *(wire.data(3, result) for result in results)]))
+        self.node_names.append(node.name)
+        self.source_lines.append(_source_line(node))
+
+    def arguments(self, node, target):
+        """(target name, [(argument name, encoded Argument)]), defaults left out."""
+        schema = target._schema
+        name = str(target)
+        given = list(zip(schema.arguments, node.args))
+        by_name = {argument.name: argument for argument in schema.arguments}
+        given += [(by_name[key], value) for key, value in node.kwargs.items()]
+        encoded = []
+        for argument, value in given:
+            if value is None or argument.name in _IGNORED_ARGUMENTS or value is torch.strided:
+                continue
+            if argument.has_default_value() and _same(value, argument.default_value):
+                continue
+            if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymFloat):
+                # A number that depends on sizes is a 0-d tensor; the tensor overload takes it.
+                name = _tensor_overload(target, name, argument.name)
+                encoded.append((argument.name, wire.uint_in_oneof(2, self.float_value(node, value))))
+                continue
+            encoded.append((argument.name, self.argument(argument.type, value, argument.name)))
+        return name, encoded
+
+    def tensor(self, node):
+        if node not in self.values:
+            raise Unsupported(f"{node.name} is not a tensor here")
+        return self.values[node]
+
+    def argument(self, schema_type, value, name):
+        """The body of an Argument message. The schema's type decides where Python's does not."""
+        kind = str(schema_type)
+        optional = kind.startswith("Optional[")
+        if optional:
+            kind = kind[len("Optional["):-1]
+        if isinstance(value, fx.Node):
+            meta = value.meta.get("val")
+            if isinstance(meta, torch.SymInt):
+                return self.int_argument(meta)
+            if is_symbolic(meta):
+                raise Unsupported(f"argument {name} of type {type(meta).__name__}")
+            return wire.uint_in_oneof(2, self.tensor(value))
+        if isinstance(value, (list, tuple)):
+            return self.list_argument(kind, value, name)
+        if isinstance(value, bool):
+            return wire.uint_in_oneof(9, int(value))
+        if isinstance(value, (int, torch.SymInt)):
+            return wire.double_bits_in_oneof(7, float(value)) if kind == "float" else self.int_argument(value)
+        if isinstance(value, float):
+            return wire.double_bits_in_oneof(7, value)
+        if isinstance(value, str):
+            return wire.data(11, value)
+        if isinstance(value, torch.dtype):
+            return wire.uint_in_oneof(15, self.dtype(value))
+        if isinstance(value, torch.memory_format):
+            return wire.uint_in_oneof(16, _MEMORY_FORMATS[value])
+        if isinstance(value, torch.device):
+            return wire.data(18, self.device(value))
+        raise Unsupported(f"argument {name} of type {type(value).__name__}")
+
+    def int_argument(self, value):
+        body = self.sym_int(value)
+        if body[0] >> 3 == 1:  # a literal
+            return wire.sint_in_oneof(5, int(value))
+        return wire.data(13, body)
+
+    def list_argument(self, kind, values, name):
+        metas = [value.meta.get("val") if isinstance(value, fx.Node) else value for value in values]
+        if "Tensor" in kind:
+            ids = [-1 if value is None else self.tensor(value) for value in values]
+            if "Optional" in kind:
+                return wire.data(4, wire.packed_sints(1, ids))
+            return wire.data(3, wire.packed_uints(1, ids))
+        if "bool" in kind:
+            return wire.data(10, wire.packed_uints(1, [int(value) for value in metas]))
+        if "float" in kind or any(isinstance(value, float) for value in metas):
+            return wire.data(8, wire.packed_doubles(1, [float(value) for value in metas]))
+        if "str" in kind:
+            return wire.data(12, b"".join(wire.data(1, value) for value in metas))
+        bodies = [self.sym_int(value) for value in metas]
+        if all(body[0] >> 3 == 1 for body in bodies):
+            return wire.data(6, wire.packed_sints(1, [int(value) for value in metas]))
+        return wire.data(14, b"".join(wire.data(1, body) for body in bodies))
+
+    # ---- numbers that depend on sizes ----
+
+    def float_value(self, node, argument):
+        value = argument.meta["val"]
+        return self.float_expr(node, value.node.expr)
+
+    def float_expr(self, node, expr):
+        """The value id of a 0-d float64 tensor that holds `expr`."""
+        known = self.float_values.get(expr)
+        if known is not None:
+            return known
+        kind = type(expr).__name__
+        if expr.is_number:
+            arguments = [("s", wire.double_bits_in_oneof(7, float(expr)))]
+            target = "aten.scalar_tensor.default"
+        elif kind == "ToFloat":
+            target, arguments = "aten.scalar_tensor.default", [("s", self.sympy_int_argument(expr.args[0]))]
+        elif kind in ("Add", "Mul"):
+            left = self.float_expr(node, expr.args[0])
+            for part in expr.args[1:]:
+                right = self.float_expr(node, part)
+                left = self.float_node(node, "aten.add.Tensor" if kind == "Add" else "aten.mul.Tensor", left, right)
+            self.float_values[expr] = left
+            return left
+        elif kind in ("FloatTrueDiv", "IntTrueDiv"):
+            left, right = (self.float_operand(node, part) for part in expr.args)
+            self.float_values[expr] = left = self.float_node(node, "aten.div.Tensor", left, right)
+            return left
+        elif kind in ("Pow", "FloatPow"):
+            left, right = (self.float_operand(node, part) for part in expr.args)
+            self.float_values[expr] = left = self.float_node(node, "aten.pow.Tensor_Tensor", left, right, "exponent")
+            return left
+        elif kind == "OpaqueUnaryFn_sqrt":
+            operand = self.float_operand(node, expr.args[0])
+            self.float_values[expr] = left = self.float_node(node, "aten.sqrt.default", operand)
+            return left
+        else:
+            raise Unsupported(f"a number that depends on sizes through {kind}")
+        arguments += [("dtype", wire.uint_in_oneof(15, _DTYPES[torch.float64]))]
+        self.float_values[expr] = self.scalar_node(node, target, arguments)
+        return self.float_values[expr]
+
+    def float_operand(self, node, expr):
+        if expr.is_integer and not expr.is_number:
+            return self.float_expr(node, torch.utils._sympy.functions.ToFloat(expr))
+        return self.float_expr(node, expr)
+
+    def sympy_int_argument(self, expr):
+        return wire.data(13, wire.uint_in_oneof(2, self.pool.add(expr)))
+
+    def float_node(self, node, target, left, right=None, right_name="other"):
+        arguments = [("self", wire.uint_in_oneof(2, left))]
+        if right is not None:
+            arguments.append((right_name, wire.uint_in_oneof(2, right)))
+        return self.scalar_node(node, target, arguments)
+
+    def scalar_node(self, node, target, arguments):
+        key = ("float", len(self.nodes))
+        self.append_node(node, target, arguments, _FLOAT_SCALAR, key)
+        return self.values[key]
+
+
+_FLOAT_SCALAR = torch.empty((), dtype=torch.float64, device="cpu")
+
+
+def _clamped(bound):
+    """A range's bound as int64; torch writes infinities of its own."""
+    try:
+        return max(INT64_MIN, min(INT64_MAX, int(bound)))
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return INT64_MAX if bound > 0 else INT64_MIN
+
+
+def _same(value, default):
+    return type(value) is type(default) and not isinstance(value, fx.Node) and value == default
+
+
+def _tensor_overload(target, name, argument):
+    """add.Scalar(x, number) has a twin that takes the number as a tensor."""
+    if name.endswith(".Scalar") and argument in ("other", "exponent", "value"):
+        twin = name[: -len("Scalar")] + "Tensor"
+    elif name.endswith(".Tensor") and argument == "other":
+        return name  # x.mul(number) traces as mul.Tensor already
+    elif name == "aten.pow.Tensor_Scalar" and argument == "exponent":
+        twin = "aten.pow.Tensor_Tensor"
+    else:
+        raise Unsupported(f"{name} with a size-dependent number as {argument}")
+    packet = target.overloadpacket
+    if twin.rsplit(".", 1)[1] not in packet.overloads():
+        raise Unsupported(f"{name} with a size-dependent number as {argument}")
+    return twin
+
+
+def _source_line(node):
+    """"file.py:12 in forward" of the innermost frame of the user's code."""
+    trace = node.meta.get("stack_trace")
+    if not trace:
+        return ""
+    start = trace.rfind('File "')
+    if start < 0:
+        return ""
+    line = trace[start + 6:trace.find("\n", start) if "\n" in trace[start:] else len(trace)]
+    path, _, rest = line.partition('", line ')
+    number, _, function = rest.partition(", in ")
+    return f"{path.rsplit('/', 1)[-1]}:{number} in {function}" if rest else ""

@@ -1,0 +1,42 @@
+// A circuit breaker: after `kFailures` calls in a row that the service did not answer, calls fail at once
+// for a pause that doubles up to a minute; then one call tries again.
+// Threads: thread safe.
+#pragma once
+
+#include <algorithm>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace kiln {
+
+class Breaker {
+ public:
+  static constexpr int kFailures = 2;
+
+  bool Allows(absl::Time now) {
+    absl::MutexLock lock(&mutex_);
+    return now >= open_until_;
+  }
+  void Succeeded() {
+    absl::MutexLock lock(&mutex_);
+    failures_ = 0;
+    open_until_ = absl::InfinitePast();
+    pause_ = absl::Seconds(5);
+  }
+  void Failed(absl::Time now) {
+    absl::MutexLock lock(&mutex_);
+    if (++failures_ < kFailures) return;
+    open_until_ = now + pause_;
+    pause_ = std::min(pause_ * 2, absl::Minutes(1));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int failures_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time open_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Duration pause_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(5);
+};
+
+}  // namespace kiln

@@ -1,0 +1,343 @@
+#include "kiln/client.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/src/breaker.h"
+#include "client/src/daemon.h"
+#include "client/src/object_cache.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+#include "compiler/support/zstd.h"
+#include "kiln/v1/compile.grpc.pb.h"
+
+namespace kiln {
+namespace {
+
+constexpr size_t kObjectCacheBytes = 256u << 20;
+constexpr int kMessageBytesMax = 64 << 20;
+
+// Calls that hold a channel, of which process. A child forked meanwhile sees the parent's pid.
+std::atomic<int> live_calls{0};
+std::atomic<pid_t> live_pid{0};
+
+class LiveCall {
+ public:
+  static absl::StatusOr<LiveCall> Enter() {
+    const pid_t pid = getpid();
+    if (live_pid.load() != pid) {
+      if (live_calls.load() > 0) {
+        return absl::UnavailableError("this process was forked while its parent was compiling");
+      }
+      live_pid.store(pid);
+    }
+    live_calls.fetch_add(1);
+    return LiveCall();
+  }
+  LiveCall(LiveCall&& other) noexcept : active_(std::exchange(other.active_, false)) {}
+  LiveCall& operator=(LiveCall&&) = delete;
+  ~LiveCall() {
+    if (active_) live_calls.fetch_sub(1);
+  }
+
+ private:
+  LiveCall() = default;
+  bool active_ = true;
+};
+
+absl::Status FromGrpc(const grpc::Status& status, absl::string_view what) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      absl::StrCat(what, ": ", status.error_message()));
+}
+
+absl::Status FromFailure(int code, const std::string& reason) {
+  if (code <= 0 || code > 16) code = static_cast<int>(absl::StatusCode::kInternal);
+  return absl::Status(static_cast<absl::StatusCode>(code), reason);
+}
+
+double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+
+// One call's way through the service.
+class Session {
+ public:
+  Session(const ClientOptions& options, v1::Compiler::Stub& stub, ObjectCache& cache, const CompileRequestInput& input,
+          absl::Time deadline)
+      : options_(options), stub_(stub), cache_(cache), input_(input), deadline_(deadline) {}
+
+  absl::StatusOr<CompiledArtifact> Run(bool compile) {
+    absl::Time start = absl::Now();
+    v1::LookupReply found;
+    KILN_RETURN_IF_ERROR(Lookup(found));
+    artifact_.lookup_seconds = SecondsSince(start);
+    switch (found.kind_case()) {
+      case v1::LookupReply::kHit: {
+        artifact_.hit = true;
+        absl::Status adopted = Adopt(found.hit().manifest());
+        if (adopted.ok()) adopted = Fetch();
+        // An entry that the service can no longer serve whole is a miss.
+        if (adopted.code() == absl::StatusCode::kNotFound || adopted.code() == absl::StatusCode::kDataLoss) break;
+        KILN_RETURN_IF_ERROR(adopted);
+        return std::move(artifact_);
+      }
+      case v1::LookupReply::kFailed:
+        return FromFailure(found.failed().code(), found.failed().reason());
+      default:
+        break;
+    }
+    if (!compile) return absl::NotFoundError("not in the cache");
+    artifact_.hit = false;
+    start = absl::Now();
+    if (found.kind_case() == v1::LookupReply::kInFlight) {
+      const absl::Status attached = Attach(found.in_flight().job_id());
+      // The flight may have ended between the two calls.
+      if (!attached.ok() && attached.code() != absl::StatusCode::kNotFound) return attached;
+      if (!attached.ok()) KILN_RETURN_IF_ERROR(Compile());
+    } else {
+      KILN_RETURN_IF_ERROR(Compile());
+    }
+    artifact_.compile_seconds = SecondsSince(start);
+    KILN_RETURN_IF_ERROR(Fetch());
+    return std::move(artifact_);
+  }
+
+ private:
+  void Prepare(grpc::ClientContext& context) const {
+    context.set_deadline(absl::ToChronoTime(deadline_));
+  }
+
+  absl::Status Lookup(v1::LookupReply& reply) {
+    grpc::ClientContext context;
+    Prepare(context);
+    v1::LookupRequest request;
+    request.set_namespace_(options_.name_space);
+    request.set_request_key(input_.request_key);
+    *request.mutable_hints() = input_.hints;
+    request.set_job(options_.job);
+    return FromGrpc(stub_.Lookup(&context, request, &reply), "lookup");
+  }
+
+  template <typename Stream>
+  absl::Status Follow(Stream& stream) {
+    v1::CompileEvent event;
+    bool have = false;
+    absl::Status failed;
+    while (stream.Read(&event)) {
+      if (event.kind_case() == v1::CompileEvent::kQueued) {
+        artifact_.joined = event.queued().joined();
+      } else if (event.kind_case() == v1::CompileEvent::kFailed) {
+        failed = FromFailure(event.failed().code(), event.failed().reason());
+      } else if (event.kind_case() == v1::CompileEvent::kDone && !have) {
+        failed = Adopt(event.done().manifest());
+        have = failed.ok();
+      }
+    }
+    const absl::Status ended = FromGrpc(stream.Finish(), "compile");
+    if (have) return absl::OkStatus();  // the program is here; that it did not last is the daemon's matter
+    if (!failed.ok()) return failed;
+    if (!ended.ok()) return ended;
+    return absl::InternalError("the service ended a compile without a result");
+  }
+
+  absl::Status Compile() {
+    grpc::ClientContext context;
+    Prepare(context);
+    auto stream = stub_.Compile(&context);
+    v1::CompileRequest request;
+    v1::CompileHeader& header = *request.mutable_header();
+    header.set_namespace_(options_.name_space);
+    *header.mutable_sections() = input_.sections;
+    header.set_graph_bytes(input_.graph.size());
+    *header.mutable_hints() = input_.hints;
+    *header.mutable_notes() = input_.notes;
+    header.set_job(options_.job);
+    bool open = stream->Write(request);
+    const std::string packed = ZstdCompress(input_.graph);
+    artifact_.uploaded_bytes = packed.size();
+    for (size_t at = 0; open && at < packed.size(); at += kChunkBytesMax) {
+      request.set_graph_chunk(packed.substr(at, kChunkBytesMax));
+      open = stream->Write(request);
+    }
+    stream->WritesDone();
+    return Follow(*stream);
+  }
+
+  absl::Status Attach(const std::string& job) {
+    grpc::ClientContext context;
+    Prepare(context);
+    v1::AttachRequest request;
+    request.set_namespace_(options_.name_space);
+    request.set_job_id(job);
+    *request.mutable_hints() = input_.hints;
+    artifact_.joined = true;
+    auto stream = stub_.Attach(&context, request);
+    return Follow(*stream);
+  }
+
+  absl::Status Adopt(const v1::SignedManifest& signed_manifest) {
+    KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &artifact_.manifest));
+    if (artifact_.manifest.request_key() != input_.request_key) {
+      return absl::DataLossError("the service answered with the manifest of another request");
+    }
+    return absl::OkStatus();
+  }
+
+  // Packed and raw sizes by digest, of the objects that this process lacks.
+  absl::Status Fetch() {
+    const absl::Time start = absl::Now();
+    absl::flat_hash_map<std::string, const v1::ObjectRef*> missing;
+    std::vector<std::string> order;
+    auto want = [&](const v1::ObjectRef& ref) {
+      if (auto cached = cache_.Find(ref.digest()); cached != nullptr) {
+        artifact_.objects[ref.digest()] = std::move(cached);
+      } else if (missing.emplace(ref.digest(), &ref).second) {
+        order.push_back(ref.digest());
+      }
+    };
+    for (const v1::ManifestKernel& kernel : artifact_.manifest.kernels()) {
+      want(kernel.object());
+      if (input_.want_loop_ir) want(kernel.loop_ir());
+    }
+    if (!order.empty()) KILN_RETURN_IF_ERROR(FetchMissing(order, missing));
+    artifact_.fetch_seconds = SecondsSince(start);
+    artifact_.fetched_objects = order.size();
+    return absl::OkStatus();
+  }
+
+  absl::Status FetchMissing(const std::vector<std::string>& order,
+                            absl::flat_hash_map<std::string, const v1::ObjectRef*>& missing) {
+    grpc::ClientContext context;
+    Prepare(context);
+    v1::FetchObjectsRequest request;
+    request.set_namespace_(options_.name_space);
+    request.set_compile_key(artifact_.manifest.compile_key());
+    request.set_variant_id(artifact_.manifest.variant_id());
+    for (const std::string& digest : order) request.add_digests(digest);
+    auto stream = stub_.FetchObjects(&context, request);
+    v1::ObjectChunk chunk;
+    std::string digest, packed;
+    absl::Status bad;
+    while (bad.ok() && stream->Read(&chunk)) {
+      if (!chunk.digest().empty()) {
+        digest = chunk.digest();
+        packed.clear();
+      }
+      const auto ref = missing.find(digest);
+      if (ref == missing.end() || packed.size() + chunk.data().size() > ref->second->packed_size()) {
+        bad = absl::DataLossError("the service sent an object that was not asked for, or too much of it");
+        break;
+      }
+      packed += chunk.data();
+      if (chunk.last()) bad = Store(*ref->second, packed);
+      if (chunk.last()) missing.erase(digest);
+    }
+    if (!bad.ok()) {
+      context.TryCancel();
+      stream->Finish();
+      return bad;
+    }
+    KILN_RETURN_IF_ERROR(FromGrpc(stream->Finish(), "fetch objects"));
+    return missing.empty() ? absl::OkStatus() : absl::NotFoundError("the service did not send every object");
+  }
+
+  absl::Status Store(const v1::ObjectRef& ref, const std::string& packed) {
+    KILN_ASSIGN_OR_RETURN(std::string raw, ZstdDecompress(packed, ref.raw_size()));
+    if (Sha256(raw) != ref.digest()) return absl::DataLossError("an object does not match its digest");
+    auto bytes = std::make_shared<const std::string>(std::move(raw));
+    cache_.Insert(ref.digest(), bytes);
+    artifact_.objects[ref.digest()] = std::move(bytes);
+    return absl::OkStatus();
+  }
+
+  const ClientOptions& options_;
+  v1::Compiler::Stub& stub_;
+  ObjectCache& cache_;
+  const CompileRequestInput& input_;
+  const absl::Time deadline_;
+  CompiledArtifact artifact_;
+};
+
+class GrpcClient : public Client {
+ public:
+  explicit GrpcClient(ClientOptions options) : options_(std::move(options)), cache_(kObjectCacheBytes) {}
+
+  absl::StatusOr<CompiledArtifact> Get(const CompileRequestInput& input, bool compile) override {
+    if (!breaker_.Allows(absl::Now())) {
+      return absl::UnavailableError("the compile service did not answer lately; trying again later");
+    }
+    KILN_ASSIGN_OR_RETURN(LiveCall live, LiveCall::Enter());
+    const absl::Time deadline = absl::Now() + absl::Seconds(options_.compile_seconds);
+    absl::StatusOr<CompiledArtifact> result = Once(input, compile, deadline);
+    // A daemon that left between the connection and the reply: once more, with a new one. A full
+    // queue: a few times, with growing pauses.
+    absl::Duration pause = absl::Milliseconds(50);
+    for (int attempt = 0; attempt < 4 && !result.ok() && absl::Now() < deadline; ++attempt) {
+      const bool gone = result.status().code() == absl::StatusCode::kUnavailable && attempt == 0;
+      const bool full = result.status().code() == absl::StatusCode::kResourceExhausted;
+      if (!gone && !full) break;
+      absl::SleepFor(pause);
+      pause *= 4;
+      result = Once(input, compile, deadline);
+    }
+    const absl::StatusCode code = result.status().code();
+    if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded) {
+      breaker_.Failed(absl::Now());
+    } else {
+      breaker_.Succeeded();
+    }
+    return result;
+  }
+
+  std::string address() const override {
+    if (!options_.address.empty()) return options_.address;
+    auto place = PlaceDaemon(options_);
+    return place.ok() ? absl::StrCat("unix:", place->socket) : std::string(place.status().message());
+  }
+
+ private:
+  absl::StatusOr<CompiledArtifact> Once(const CompileRequestInput& input, bool compile, absl::Time deadline) {
+    const absl::Time start = absl::Now();
+    const absl::Time connect_deadline = std::min(deadline, start + absl::Seconds(options_.connect_seconds));
+    std::string address = options_.address;
+    if (address.empty()) {
+      KILN_ASSIGN_OR_RETURN(DaemonPlace place, PlaceDaemon(options_));
+      KILN_RETURN_IF_ERROR(EnsureDaemon(options_.daemon_binary, place, connect_deadline));
+      address = absl::StrCat("unix:", place.socket);
+    }
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    if (!channel->WaitForConnected(absl::ToChronoTime(connect_deadline))) {
+      return absl::UnavailableError(absl::StrCat("no kilnd answers at ", address));
+    }
+    auto stub = v1::Compiler::NewStub(channel);
+    const double connected = SecondsSince(start);
+    Session session(options_, *stub, cache_, input, deadline);
+    absl::StatusOr<CompiledArtifact> result = session.Run(compile);
+    if (result.ok()) result->connect_seconds = connected;
+    return result;
+  }
+
+  const ClientOptions options_;
+  ObjectCache cache_;
+  Breaker breaker_;
+};
+
+}  // namespace
+
+std::unique_ptr<Client> NewClient(ClientOptions options) { return std::make_unique<GrpcClient>(std::move(options)); }
+
+}  // namespace kiln

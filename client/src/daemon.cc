@@ -1,0 +1,251 @@
+#include "client/src/daemon.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pwd.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/status_macros.h"
+
+extern char** environ;
+
+namespace kiln {
+namespace {
+
+absl::Status Errno(absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", strerror(errno)));
+}
+
+// The GNU build id note of an ELF file.
+absl::StatusOr<std::string> ElfBuildId(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  Elf64_Ehdr header;
+  if (!file.read(reinterpret_cast<char*>(&header), sizeof header) || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+      header.e_phentsize != sizeof(Elf64_Phdr)) {
+    return absl::NotFoundError(absl::StrCat(path, " is not an ELF program"));
+  }
+  for (int i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    file.seekg(header.e_phoff + i * sizeof segment);
+    if (!file.read(reinterpret_cast<char*>(&segment), sizeof segment)) break;
+    if (segment.p_type != PT_NOTE || segment.p_filesz > (1 << 16)) continue;
+    std::string notes(segment.p_filesz, '\0');
+    file.seekg(segment.p_offset);
+    if (!file.read(notes.data(), notes.size())) break;
+    for (size_t at = 0; at + sizeof(Elf64_Nhdr) <= notes.size();) {
+      Elf64_Nhdr note;
+      memcpy(&note, notes.data() + at, sizeof note);
+      const size_t name = at + sizeof note;
+      const size_t data = name + ((note.n_namesz + 3) & ~size_t{3});
+      const size_t next = data + ((note.n_descsz + 3) & ~size_t{3});
+      if (next > notes.size()) break;
+      if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(notes.data() + name, "GNU", 4) == 0) {
+        return notes.substr(data, note.n_descsz);
+      }
+      at = next;
+    }
+  }
+  return absl::NotFoundError(absl::StrCat(path, " has no build id"));
+}
+
+// mkdir -p with mode 0700 for what is made; the last directory must be ours alone.
+absl::Status MakePrivateDir(const std::string& path) {
+  for (size_t at = 1; at <= path.size(); ++at) {
+    if (at != path.size() && path[at] != '/') continue;
+    const std::string part = path.substr(0, at);
+    if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) return Errno(absl::StrCat("cannot make ", part));
+  }
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) return Errno(path);
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " belongs to another user or can be written by others; refusing to use it"));
+  }
+  return absl::OkStatus();
+}
+
+bool OnNetworkFileSystem(const std::string& path) {
+  struct statfs info;
+  std::string existing = path;
+  while (!existing.empty() && statfs(existing.c_str(), &info) != 0) {
+    const size_t slash = existing.rfind('/');
+    existing = slash == 0 || slash == std::string::npos ? "/" : existing.substr(0, slash);
+    if (existing == "/") {
+      if (statfs("/", &info) != 0) return false;
+      break;
+    }
+  }
+  switch (static_cast<uint32_t>(info.f_type)) {
+    case 0x6969u:      // NFS
+    case 0xFF534D42u:  // CIFS
+    case 0xFE534D42u:  // SMB2
+    case 0x517Bu:      // SMB
+    case 0x0BD00BD0u:  // Lustre
+    case 0x47504653u:  // GPFS
+    case 0x00C36400u:  // Ceph
+    case 0x5346414Fu:  // AFS
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string HomeDir() {
+  if (const char* home = getenv("HOME"); home != nullptr && home[0] == '/') return home;
+  const passwd* entry = getpwuid(geteuid());
+  return entry != nullptr ? entry->pw_dir : "/";
+}
+
+void Notice(absl::string_view text) {
+  static bool said = false;
+  if (said) return;
+  said = true;
+  fprintf(stderr, "kiln: %.*s\n", static_cast<int>(text.size()), text.data());
+}
+
+std::string CacheHome() {
+  if (const char* cache = getenv("XDG_CACHE_HOME"); cache != nullptr && cache[0] == '/') return cache;
+  return absl::StrCat(HomeDir(), "/.cache");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary) {
+  KILN_ASSIGN_OR_RETURN(std::string daemon, ElfBuildId(daemon_binary));
+  const size_t slash = daemon_binary.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : daemon_binary.substr(0, slash);
+  const auto worker = ElfBuildId(absl::StrCat(folder, "/kiln-worker"));
+  return ToHex(Sha256(absl::StrCat(daemon, worker.ok() ? *worker : ""))).substr(0, 16);
+}
+
+absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options) {
+  DaemonPlace place;
+  KILN_ASSIGN_OR_RETURN(const std::string id, DaemonBuildId(options.daemon_binary));
+  const std::string uid = absl::StrCat(geteuid());
+  place.runtime_dir = options.runtime_dir;
+  if (place.runtime_dir.empty()) {
+    const char* xdg = getenv("XDG_RUNTIME_DIR");
+    std::string parent = xdg != nullptr && xdg[0] == '/' && access(xdg, W_OK) == 0 ? absl::StrCat(xdg, "/kiln")
+                                                                                   : absl::StrCat("/tmp/kiln-", uid);
+    KILN_RETURN_IF_ERROR(MakePrivateDir(parent));
+    place.runtime_dir = absl::StrCat(parent, "/", id);
+  }
+  KILN_RETURN_IF_ERROR(MakePrivateDir(place.runtime_dir));
+  place.socket = absl::StrCat(place.runtime_dir, "/kilnd.sock");
+  if (place.socket.size() >= sizeof(sockaddr_un::sun_path)) {
+    return absl::FailedPreconditionError(absl::StrCat(place.socket, " is too long for a socket"));
+  }
+  place.store_dir = options.store_dir;
+  if (!place.store_dir.empty()) return place;
+  const std::string local = absl::StrCat("/var/tmp/kiln-", uid, "/", id);
+  place.store_dir = absl::StrCat(CacheHome(), "/kiln/", id);
+  if (OnNetworkFileSystem(place.store_dir)) {
+    Notice(absl::StrCat(place.store_dir, " is on a network file system; the cache is in ", local));
+    place.store_dir = local;
+  } else if (absl::Status made = MakePrivateDir(place.store_dir); !made.ok()) {
+    Notice(absl::StrCat(made.message(), "; the cache is in ", local));
+    place.store_dir = local;
+  }
+  KILN_RETURN_IF_ERROR(MakePrivateDir(place.store_dir));
+  return place;
+}
+
+absl::StatusOr<bool> ProbeSocket(const std::string& socket_path) {
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return Errno("socket");
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  memcpy(address.sun_path, socket_path.c_str(), std::min(socket_path.size(), sizeof(address.sun_path) - 1));
+  const bool up = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  const bool known = up && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+  close(fd);
+  if (known && peer.uid != geteuid()) {
+    return absl::FailedPreconditionError(absl::StrCat(socket_path, " is served by another user"));
+  }
+  return known;
+}
+
+absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& place) {
+  const std::string log = absl::StrCat(place.runtime_dir, "/kilnd.log");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addchdir_np(&actions, "/");
+  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  // By way of a shell that leaves at once, so that the daemon is nobody's child here.
+  const std::vector<std::string> words = {"/bin/sh", "-c", "\"$@\" &", "sh", daemon_binary, "--embedded",
+                                          "--runtime-dir", place.runtime_dir, "--store", place.store_dir};
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  std::vector<char*> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const absl::string_view text(*entry);
+    for (absl::string_view allowed : {"PATH=", "HOME=", "LANG=", "LC_ALL=", "TMPDIR=", "TZ=", "USER=",
+                                      "XDG_RUNTIME_DIR=", "XDG_CACHE_HOME=", "KILN_"}) {
+      if (absl::StartsWith(text, allowed)) environment.push_back(*entry);
+    }
+  }
+  environment.push_back(nullptr);
+  pid_t pid = 0;
+  const int error =
+      posix_spawn(&pid, "/bin/sh", &actions, &attributes, arguments.data(), environment.data());
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  if (error != 0) return absl::UnavailableError(absl::StrCat("cannot start ", daemon_binary, ": ", strerror(error)));
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EnsureDaemon(const std::string& daemon_binary, const DaemonPlace& place, absl::Time deadline) {
+  absl::Duration pause = absl::Milliseconds(5);
+  absl::Time spawned = absl::InfinitePast();
+  while (true) {
+    KILN_ASSIGN_OR_RETURN(bool up, ProbeSocket(place.socket));
+    if (up) return absl::OkStatus();
+    const absl::Time now = absl::Now();
+    if (now >= deadline) {
+      return absl::UnavailableError(absl::StrCat("kilnd did not answer on ", place.socket, " in time; its log is ",
+                                                 place.runtime_dir, "/kilnd.log"));
+    }
+    if (now - spawned > absl::Seconds(2)) {
+      KILN_RETURN_IF_ERROR(SpawnDaemon(daemon_binary, place));
+      spawned = absl::Now();
+    }
+    absl::SleepFor(std::min(pause, absl::Milliseconds(100)));
+    pause *= 1.5;
+  }
+}
+
+}  // namespace kiln

@@ -1,0 +1,43 @@
+// Finding and starting the embedded daemon (one for all of a user's processes and one build).
+//
+// The socket, lock and store directories are named by the build id of kilnd and kiln-worker, so an
+// upgrade and a second virtual environment never meet. The client connects, else spawns and connects
+// again with growing pauses until its deadline; it never unlinks a socket: only the daemon that holds
+// the lock does, and a daemon that loses the race exits.
+//
+// Threads: pure functions but for the file system. Errors: FAILED_PRECONDITION for a directory of
+// another owner or writable by others, UNAVAILABLE when no daemon answers in time.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kiln/client.h"
+
+namespace kiln {
+
+struct DaemonPlace {
+  std::string runtime_dir;
+  std::string store_dir;
+  std::string socket;  // runtime_dir/kilnd.sock
+};
+
+// 16 hexadecimal digits from the ELF build ids of kilnd and of the kiln-worker beside it.
+absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary);
+
+// Chooses and makes the directories.
+absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options);
+
+// True when a process of this user accepts on the socket.
+absl::StatusOr<bool> ProbeSocket(const std::string& socket);
+
+// Starts kilnd detached: session of its own, stdio to a log file, no inherited descriptor, clean
+// signal mask and environment.
+absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& place);
+
+// Connect → spawn → back off, until `deadline`.
+absl::Status EnsureDaemon(const std::string& daemon_binary, const DaemonPlace& place, absl::Time deadline);
+
+}  // namespace kiln
