@@ -32,13 +32,18 @@ ExprPool::ExprPool() {
   Intern(v1::EXPR_CONST, 1, {}, {1, 1});
 }
 
-ExprId ExprPool::Intern(v1::ExprOp op, int64_t value, absl::Span<const ExprId> args, ExprRange range) {
+ExprId ExprPool::Intern(v1::ExprOp op, int64_t value, absl::Span<const ExprId> args, ExprRange range,
+                        std::optional<ExprId> extent) {
   uint64_t hash = Mix(static_cast<uint64_t>(op), static_cast<uint64_t>(value));
+  if (extent.has_value()) hash = Mix(hash, hashes_[*extent]);
   for (ExprId arg : args) hash = Mix(hash, hashes_[arg]);
   auto& bucket = index_[hash];
   for (ExprId id : bucket) {
     const ExprNode& node = nodes_[id];
-    if (node.op == op && node.value == value && absl::MakeConstSpan(node.args) == args) return id;
+    if (node.op == op && node.value == value && absl::MakeConstSpan(node.args) == args &&
+        (!extent.has_value() || extents_.at(id) == *extent)) {
+      return id;
+    }
   }
   if (nodes_.size() >= kExprNodesMax || total_args_ + args.size() > kTotalArgsMax) {
     status_ = absl::InvalidArgumentError("symbolic expressions are too large");
@@ -64,7 +69,8 @@ ExprId ExprPool::Symbol(uint32_t symbol, ExprRange range) {
 
 ExprId ExprPool::Leaf(v1::ExprOp op, int64_t value, ExprId extent) {
   int64_t most = ranges_[extent].max;
-  ExprId id = Intern(op, value, {}, {0, most == INT64_MAX ? most : std::max<int64_t>(most - 1, 0)});
+  // One number with two extents is two leaves: the ops of different bodies share their numbers.
+  ExprId id = Intern(op, value, {}, {0, most == INT64_MAX ? most : std::max<int64_t>(most - 1, 0)}, extent);
   extents_.emplace(id, extent);
   return id;
 }

@@ -123,7 +123,8 @@ class ExprPool {
  private:
   friend class ExprAlgebra;  // sums, products and divisions: expr_algebra.h
 
-  ExprId Intern(v1::ExprOp op, int64_t value, absl::Span<const ExprId> args, ExprRange range);
+  ExprId Intern(v1::ExprOp op, int64_t value, absl::Span<const ExprId> args, ExprRange range,
+                std::optional<ExprId> extent = std::nullopt);
   ExprId Leaf(v1::ExprOp op, int64_t value, ExprId extent);
   // Makes the expression of `op` over already simplified arguments.
   ExprId Rebuild(v1::ExprOp op, absl::Span<const ExprId> args);
