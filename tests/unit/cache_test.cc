@@ -1,0 +1,556 @@
+// Each decorator of the store by itself, with the fault that it is there for.
+
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "cache/coalescing_store.h"
+#include "cache/completeness_store.h"
+#include "cache/entry_envelope.h"
+#include "cache/evicting_store.h"
+#include "cache/eviction_plan.h"
+#include "cache/failing_store.h"
+#include "cache/memory_store.h"
+#include "cache/metrics_store.h"
+#include "cache/rocksdb_store.h"
+#include "cache/store_config.h"
+#include "cache/tiered_store.h"
+#include "cache/unavailable_store.h"
+#include "cache/usage_index.h"
+#include "cache/verifying_store.h"
+#include "gtest/gtest.h"
+#include "rocksdb/write_batch.h"
+#include "tests/conformance/store_testing.h"
+
+namespace kiln {
+namespace {
+
+using StatusCode = absl::StatusCode;
+using Operation = FailingStore::Operation;
+
+Entry Tuning(const std::string& key, std::string value = "value") {
+  return {{EntryKind::kTuning, key}, MakeEntryValue(std::move(value))};
+}
+
+v1::StoreConfig Config(const std::string& directory) {
+  v1::StoreConfig config;
+  config.set_directory(directory);
+  return config;
+}
+
+// ---- Envelope -------------------------------------------------------------------------------
+
+TEST(EntryEnvelopeTest, AnyFlippedBitIsSeen) {
+  EntryId id = {EntryKind::kFailure, "key"};
+  std::string sealed = SealEntry(id, "payload");
+  ASSERT_EQ(*OpenEntry(id, sealed), "payload");
+  for (size_t bit = 0; bit < sealed.size() * 8; ++bit) {
+    std::string damaged = sealed;
+    damaged[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    EXPECT_EQ(OpenEntry(id, damaged).status().code(), StatusCode::kDataLoss) << bit;
+  }
+  for (size_t size = 0; size < sealed.size(); ++size) {
+    EXPECT_FALSE(OpenEntry(id, absl::string_view(sealed).substr(0, size)).ok());
+  }
+  EXPECT_FALSE(OpenEntry({EntryKind::kFailure, "kex"}, sealed).ok());
+  EXPECT_FALSE(OpenEntry({EntryKind::kTuning, "key"}, sealed).ok());
+}
+
+// ---- Memory ---------------------------------------------------------------------------------
+
+TEST(MemoryStoreTest, LeastRecentlyUsedGoesFirst) {
+  MemoryStore store(3'000);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(store.Put({Tuning(absl::StrCat(i), std::string(700, 'x'))}).ok());
+  ASSERT_TRUE(store.Get({EntryKind::kTuning, "0"}).ok());
+  ASSERT_TRUE(store.Put({Tuning("3", std::string(700, 'x'))}).ok());
+  EXPECT_TRUE(store.Get({EntryKind::kTuning, "0"}).ok());
+  EXPECT_FALSE(store.Get({EntryKind::kTuning, "1"}).ok());
+  EXPECT_LE(store.bytes(), 3'000u);
+  ASSERT_TRUE(store.Put({Tuning("huge", std::string(5'000, 'x'))}).ok());
+  EXPECT_FALSE(store.Get({EntryKind::kTuning, "huge"}).ok());
+  EXPECT_TRUE(store.Get({EntryKind::kTuning, "0"}).ok());
+}
+
+// ---- Tiered ---------------------------------------------------------------------------------
+
+TEST(TieredStoreTest, ReadsOnceFromTheSlowStore) {
+  int slow_gets = 0;
+  auto slow = std::make_unique<MemoryStore>(1 << 20);
+  ASSERT_TRUE(slow->Put({Tuning("a")}).ok());
+  TieredStore store(std::make_unique<MemoryStore>(1 << 20),
+                    std::make_unique<FailingStore>(std::move(slow), [&](Operation operation) {
+                      slow_gets += operation == Operation::kGet;
+                      return absl::OkStatus();
+                    }));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(store.Get({EntryKind::kTuning, "a"}).ok());
+  EXPECT_EQ(slow_gets, 1);
+  EXPECT_EQ(store.fast_hits(), 2u);
+}
+
+TEST(TieredStoreTest, FullDiskIsToldAndServedFromMemory) {
+  absl::Status trouble = absl::ResourceExhaustedError("no space");
+  TieredStore store(std::make_unique<MemoryStore>(1 << 20),
+                    std::make_unique<FailingStore>(
+                        std::make_unique<MemoryStore>(1 << 20), [&](Operation operation) {
+                          return operation == Operation::kPut ? trouble : absl::OkStatus();
+                        }));
+  EXPECT_EQ(store.Put({Tuning("a")}).code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(store.Get({EntryKind::kTuning, "a"}).ok());
+  trouble = absl::OkStatus();
+  EXPECT_TRUE(store.Put({Tuning("a")}).ok());
+}
+
+// A fill that began before a Delete must not bring the deleted entry back.
+TEST(TieredStoreTest, FillThatADeleteOvertookIsDropped) {
+  absl::Notification reading, deleted;
+  auto slow = std::make_unique<MemoryStore>(1 << 20);
+  MemoryStore* slow_store = slow.get();
+  ASSERT_TRUE(slow->Put({Tuning("a")}).ok());
+  class LateStore : public ArtifactStore {
+   public:
+    LateStore(std::unique_ptr<ArtifactStore> base, absl::Notification* reading, absl::Notification* go)
+        : base_(std::move(base)), reading_(reading), go_(go) {}
+    absl::StatusOr<EntryValue> Get(const EntryId& id) override {
+      auto value = base_->Get(id);
+      if (!reading_->HasBeenNotified()) {
+        reading_->Notify();
+        go_->WaitForNotification();
+      }
+      return value;
+    }
+    absl::Status Put(absl::Span<const Entry> batch) override { return base_->Put(batch); }
+    absl::Status Delete(absl::Span<const EntryId> ids) override { return base_->Delete(ids); }
+    absl::StatusOr<std::vector<EntryId>> FindMissing(absl::Span<const EntryId> ids) override {
+      return base_->FindMissing(ids);
+    }
+
+   private:
+    std::unique_ptr<ArtifactStore> base_;
+    absl::Notification* reading_;
+    absl::Notification* go_;
+  };
+  TieredStore store(std::make_unique<MemoryStore>(1 << 20),
+                    std::make_unique<LateStore>(std::move(slow), &reading, &deleted));
+  std::thread reader([&] { EXPECT_TRUE(store.Get({EntryKind::kTuning, "a"}).ok()); });
+  reading.WaitForNotification();
+  ASSERT_TRUE(store.Delete({{EntryKind::kTuning, "a"}}).ok());
+  deleted.Notify();
+  reader.join();
+  EXPECT_FALSE(slow_store->Get({EntryKind::kTuning, "a"}).ok());
+  EXPECT_EQ(store.Get({EntryKind::kTuning, "a"}).status().code(), StatusCode::kNotFound);
+}
+
+// ---- Coalescing -----------------------------------------------------------------------------
+
+TEST(CoalescingStoreTest, ConcurrentGetsShareOneRead) {
+  std::atomic<int> gets{0};
+  absl::Notification go;
+  auto base = std::make_unique<MemoryStore>(1 << 20);
+  ASSERT_TRUE(base->Put({Tuning("a")}).ok());
+  CoalescingStore store(std::make_unique<FailingStore>(std::move(base), [&](Operation operation) {
+    if (operation == Operation::kGet) {
+      ++gets;
+      go.WaitForNotification();
+    }
+    return absl::OkStatus();
+  }));
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 8; ++i) {
+    readers.emplace_back([&] { EXPECT_TRUE(store.Get({EntryKind::kTuning, "a"}).ok()); });
+  }
+  while (store.shared() < 7) std::this_thread::yield();
+  go.Notify();
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(gets, 1);
+  EXPECT_TRUE(store.Get({EntryKind::kTuning, "a"}).ok());
+  EXPECT_EQ(gets, 2);  // nothing is kept once the read is over
+}
+
+// ---- Verifying ------------------------------------------------------------------------------
+
+struct Damageable {
+  explicit Damageable(VerifyingStore::Mode mode) {
+    auto memory = std::make_unique<MemoryStore>(1 << 20);
+    raw = memory.get();
+    store = std::make_unique<VerifyingStore>(std::move(memory), mode);
+  }
+  void Damage(const EntryId& id) {
+    std::string bytes = **raw->Get(id);
+    bytes.back() ^= 1;
+    ASSERT_TRUE(raw->Put({{id, MakeEntryValue(bytes)}}).ok());
+  }
+  MemoryStore* raw;
+  std::unique_ptr<VerifyingStore> store;
+};
+
+TEST(VerifyingStoreTest, DamagedEntryBecomesAMissAndIsTakenOut) {
+  Damageable damageable(VerifyingStore::Mode::kVerify);
+  Entry object = ObjectEntry(1, 1000);
+  ASSERT_TRUE(damageable.store->Put({object, Tuning("a")}).ok());
+  for (const EntryId& id : {object.id, Tuning("a").id}) {
+    damageable.Damage(id);
+    EXPECT_EQ(damageable.store->Check(id).code(), StatusCode::kDataLoss);
+    EXPECT_TRUE(damageable.raw->Get(id).ok());
+    EXPECT_EQ(damageable.store->Get(id).status().code(), StatusCode::kNotFound);
+    EXPECT_FALSE(damageable.raw->Get(id).ok());
+  }
+  EXPECT_EQ(damageable.store->quarantined(), 2u);
+  ASSERT_TRUE(damageable.store->Put({object}).ok());
+  EXPECT_EQ(**damageable.store->Get(object.id), *object.value);
+}
+
+TEST(VerifyingStoreTest, WithoutTheCheckTheDamageIsServed) {
+  Damageable damageable(VerifyingStore::Mode::kDangerouslyBelieve);
+  ASSERT_TRUE(damageable.store->Put({Tuning("a", "value")}).ok());
+  damageable.Damage(Tuning("a").id);
+  EXPECT_NE(**damageable.store->Get(Tuning("a").id), "value");
+}
+
+TEST(VerifyingStoreTest, ObjectMustMatchItsKey) {
+  Damageable damageable(VerifyingStore::Mode::kVerify);
+  Entry object = ObjectEntry(1, 1000);
+  object.id.key = Sha256("something else");
+  EXPECT_EQ(damageable.store->Put({object}).code(), StatusCode::kInvalidArgument);
+  Entry unpacked = {{EntryKind::kObject, Sha256("raw")}, MakeEntryValue("raw")};
+  EXPECT_EQ(damageable.store->Put({unpacked}).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(VerifyingStoreTest, DamageThatTheEngineSeesIsAMissToo) {
+  auto failing = std::make_unique<FailingStore>(
+      std::make_unique<MemoryStore>(1 << 20), [](Operation operation) {
+        return operation == Operation::kGet ? absl::DataLossError("bad block") : absl::OkStatus();
+      });
+  VerifyingStore store(std::move(failing), VerifyingStore::Mode::kVerify);
+  EXPECT_EQ(store.Get(Tuning("a").id).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(store.quarantined(), 1u);
+}
+
+// ---- Completeness ---------------------------------------------------------------------------
+
+TEST(CompletenessStoreTest, ManifestNeedsEveryObjectItNames) {
+  for (size_t gone = 0; gone < 3; ++gone) {
+    CompletenessStore store(std::make_unique<MemoryStore>(1 << 20));
+    std::vector<Entry> batch = ArtifactBatch(1, 3, 400);
+    ASSERT_TRUE(store.Put(batch).ok());
+    const EntryId& manifest = batch[6].id;
+    const EntryId& kernel = batch[3 + gone].id;
+    ASSERT_EQ(manifest.kind, EntryKind::kManifest);
+    EXPECT_TRUE(store.Get(manifest).ok());
+    EXPECT_TRUE(store.Get(kernel).ok());
+    ASSERT_TRUE(store.Delete({batch[gone].id}).ok());
+    EXPECT_EQ(store.Get(manifest).status().code(), StatusCode::kNotFound);
+    EXPECT_EQ(store.Get(kernel).status().code(), StatusCode::kNotFound);
+    EXPECT_EQ(store.incomplete(), 2u);
+    ASSERT_TRUE(store.Put({batch[gone]}).ok());
+    EXPECT_TRUE(store.Get(manifest).ok());
+  }
+}
+
+// ---- Metrics --------------------------------------------------------------------------------
+
+TEST(MetricsStoreTest, CountsByKind) {
+  absl::Status trouble;
+  MetricsStore store(std::make_unique<FailingStore>(std::make_unique<MemoryStore>(1 << 20),
+                                                    [&](Operation) { return trouble; }));
+  ASSERT_TRUE(store.Put({Tuning("a", "12345"), PlainEntry(EntryKind::kFailure, 1)}).ok());
+  EXPECT_TRUE(store.Get(Tuning("a").id).ok());
+  EXPECT_FALSE(store.Get(Tuning("b").id).ok());
+  trouble = absl::UnavailableError("drill");
+  EXPECT_FALSE(store.Get(Tuning("a").id).ok());
+  EXPECT_FALSE(store.Put({Tuning("c")}).ok());
+  MetricsStore::Counts counts = store.counts(EntryKind::kTuning);
+  EXPECT_EQ(counts.gets, 3u);
+  EXPECT_EQ(counts.hits, 1u);
+  EXPECT_EQ(counts.errors, 1u);
+  EXPECT_EQ(counts.puts, 1u);
+  EXPECT_EQ(counts.bytes_read, 5u);
+  EXPECT_EQ(store.total().puts, 2u);
+  EXPECT_EQ(store.batches_failed(), 1u);
+}
+
+// ---- Eviction -------------------------------------------------------------------------------
+
+CatalogEntry Listed(EntryId id, uint64_t bytes, int64_t last_used, bool pinned = false) {
+  return {std::move(id), bytes, 0, last_used, 0, pinned};
+}
+
+EvictionInput TwoManifestsThatShare() {
+  EntryId shared = {EntryKind::kObject, "shared"}, own = {EntryKind::kObject, "own"};
+  EvictionInput input;
+  input.manifests = {{Listed({EntryKind::kManifest, "old"}, 10, 1), {{own, shared}, {"k-old"}}},
+                     {Listed({EntryKind::kManifest, "new"}, 10, 2), {{shared}, {}}}};
+  input.objects = {Listed(shared, 100, 0), Listed(own, 100, 0)};
+  input.kernels = {Listed({EntryKind::kKernel, "k-old"}, 10, 0)};
+  input.live_bytes = 230;
+  input.live_bytes_wanted = 150;
+  input.keep_if_used_after = 100;
+  return input;
+}
+
+TEST(EvictionPlanTest, OldestManifestGoesWithWhatOnlyItNames) {
+  auto groups = PlanEviction(TwoManifestsThatShare());
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_EQ(groups[0], (std::vector<EntryId>{{EntryKind::kManifest, "old"},
+                                             {EntryKind::kObject, "own"},
+                                             {EntryKind::kKernel, "k-old"}}));
+}
+
+TEST(EvictionPlanTest, PinnedStays) {
+  EvictionInput input = TwoManifestsThatShare();
+  input.manifests[0].entry.pinned = true;
+  auto groups = PlanEviction(input);
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_EQ(groups[0], (std::vector<EntryId>{{EntryKind::kManifest, "new"}}));
+}
+
+TEST(EvictionPlanTest, UnnamedGoesFirstButNotWithinItsGrace) {
+  EvictionInput input = TwoManifestsThatShare();
+  input.objects.push_back(Listed({EntryKind::kObject, "stray"}, 100, 99));
+  input.objects.push_back(Listed({EntryKind::kObject, "fresh"}, 100, 100));
+  input.live_bytes = 330;
+  input.live_bytes_wanted = 230;
+  auto groups = PlanEviction(input);
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_EQ(groups[0], (std::vector<EntryId>{{EntryKind::kObject, "stray"}}));
+}
+
+TEST(EvictionPlanTest, MetaLivesAsLongAsItsKey) {
+  std::string key(kDigestBytes, 'k');
+  EntryId meta = {EntryKind::kMeta, key + "notes"};
+  EvictionInput input;
+  input.manifests = {{Listed({EntryKind::kManifest, key + "1"}, 10, 1), {}},
+                     {Listed({EntryKind::kManifest, key + "2"}, 10, 2), {}}};
+  input.meta = {Listed(meta, 10, 0)};
+  input.live_bytes = 30;
+  input.live_bytes_wanted = 20;
+  EXPECT_EQ(PlanEviction(input).size(), 1u);
+  EXPECT_EQ(PlanEviction(input)[0].size(), 1u);
+  input.live_bytes_wanted = 10;
+  ASSERT_EQ(PlanEviction(input).size(), 2u);
+  EXPECT_EQ(PlanEviction(input)[1], (std::vector<EntryId>{{EntryKind::kManifest, key + "2"}, meta}));
+}
+
+TEST(EvictingStoreTest, DiskStaysWithinTheBudgetAndTheLatestSurvives) {
+  TemporaryDirectory directory;
+  v1::StoreConfig config = Config(directory.path());
+  constexpr uint64_t kBudget = 8u << 20;
+  config.set_budget_bytes(kBudget);
+  config.set_memory_bytes(1u << 20);
+  int64_t now = 1'000'000;
+  StoreEnvironment environment;
+  environment.now_unix_seconds = [&] { return now; };
+  auto store = NewStore(config, environment);
+  ASSERT_TRUE(store.ok()) << store.status();
+  std::vector<Entry> pinned = ArtifactBatch(0, 4, 64u << 10);
+  ASSERT_TRUE((*store)->artifacts().Put(pinned).ok());
+  ASSERT_TRUE((*store)->catalog().SetPinned(pinned[8].id, true).ok());
+  uint64_t peak = 0;
+  for (int i = 1; i <= 100; ++i) {  // 25 MiB
+    now += 1'000;
+    ASSERT_TRUE((*store)->artifacts().Put(ArtifactBatch(i, 4, 64u << 10)).ok());
+    peak = std::max(peak, (*store)->statistics().bytes_on_disk);
+  }
+  EXPECT_LE(peak, kBudget * 2);
+  for (int i = 0; i < 100 && (*store)->statistics().bytes_on_disk > kBudget; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_LE((*store)->statistics().bytes_on_disk, kBudget);
+  EXPECT_GT((*store)->statistics().evicted, 0u);
+  for (int i : {0, 98, 99, 100}) {
+    for (const Entry& entry : ArtifactBatch(i, 4, 64u << 10)) {
+      EXPECT_TRUE((*store)->artifacts().Get(entry.id).ok()) << i << " " << EntryKindName(entry.id.kind);
+    }
+  }
+  auto first = ArtifactBatch(1, 4, 64u << 10);
+  for (const Entry& entry : first) EXPECT_FALSE((*store)->artifacts().Get(entry.id).ok());
+  auto verified = (*store)->Verify(false);
+  ASSERT_TRUE(verified.ok());
+  EXPECT_EQ(verified->missing, 0u);
+  EXPECT_EQ(verified->corrupt, 0u);
+}
+
+TEST(EvictingStoreTest, BatchAboveHalfTheBudgetIsRefused) {
+  TemporaryDirectory directory;
+  v1::StoreConfig config = Config(directory.path());
+  config.set_budget_bytes(2u << 20);
+  auto store = NewStore(config);
+  ASSERT_TRUE(store.ok());
+  EXPECT_EQ((*store)->artifacts().Put({ObjectEntry(1, 1'100'000)}).code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE((*store)->artifacts().Put({ObjectEntry(2, 900'000)}).ok());
+}
+
+// ---- RocksDB --------------------------------------------------------------------------------
+
+RocksdbOptions Options(const std::string& directory) {
+  RocksdbOptions options;
+  options.directory = directory;
+  return options;
+}
+
+TEST(RocksdbStoreTest, EntriesUsesAndPinsSurviveReopening) {
+  TemporaryDirectory directory;
+  Entry entry = Tuning("a");
+  {
+    auto store = RocksdbStore::Open(Options(directory.path()));
+    ASSERT_TRUE(store.ok()) << store.status();
+    ASSERT_TRUE((*store)->Put({entry}).ok());
+    for (int i = 0; i < 5; ++i) (*store)->RecordUse(entry.id);
+    ASSERT_TRUE((*store)->SetPinned(entry.id, true).ok());
+    (*store)->RecordUse(entry.id);
+  }
+  auto store = RocksdbStore::Open(Options(directory.path()));
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ(**(*store)->Get(entry.id), *entry.value);
+  EXPECT_EQ((*store)->Find(entry.id)->hits, 6u);
+  EXPECT_TRUE((*store)->Find(entry.id)->pinned);
+  EXPECT_FALSE((*store)->started_anew());
+}
+
+TEST(RocksdbStoreTest, SecondProcessIsRefused) {
+  TemporaryDirectory directory;
+  auto first = RocksdbStore::Open(Options(directory.path()));
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(RocksdbStore::Open(Options(directory.path())).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(NewStore(Config(directory.path())).status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST(RocksdbStoreTest, DatabaseThatDoesNotOpenIsSetAside) {
+  TemporaryDirectory directory;
+  ASSERT_TRUE((*RocksdbStore::Open(Options(directory.path())))->Put({Tuning("a")}).ok());
+  std::filesystem::resize_file(directory.path() + "/db/CURRENT", 3);
+  RocksdbOptions options = Options(directory.path());
+  options.now_unix_seconds = [] { return int64_t{12345}; };
+  {
+    auto store = RocksdbStore::Open(options);
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_TRUE((*store)->started_anew());
+    EXPECT_FALSE((*store)->Get(Tuning("a").id).ok());
+    EXPECT_TRUE((*store)->Put({Tuning("a")}).ok());
+    EXPECT_TRUE(std::filesystem::exists(directory.path() + "/corrupt-12345/CURRENT"));
+  }
+  auto store = RocksdbStore::Open(options);
+  ASSERT_TRUE(store.ok());
+  EXPECT_FALSE((*store)->started_anew());
+  EXPECT_TRUE((*store)->Get(Tuning("a").id).ok());
+}
+
+TEST(RocksdbStoreTest, UnknownFormatIsLeftUntouched) {
+  TemporaryDirectory directory;
+  ASSERT_TRUE((*RocksdbStore::Open(Options(directory.path())))->Put({Tuning("a")}).ok());
+  std::string path = directory.path() + "/db";
+  {
+    rocksdb::DB* opened = nullptr;
+    std::vector<std::string> names;
+    ASSERT_TRUE(rocksdb::DB::ListColumnFamilies(rocksdb::DBOptions(), path, &names).ok());
+    std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
+    for (const std::string& name : names) descriptors.emplace_back(name, rocksdb::ColumnFamilyOptions());
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    ASSERT_TRUE(rocksdb::DB::Open(rocksdb::DBOptions(), path, descriptors, &handles, &opened).ok());
+    std::unique_ptr<rocksdb::DB> db(opened);
+    for (auto* handle : handles) {
+      if (handle->GetName() == "meta") {
+        std::string key = "format" + std::string(kEntryKeyBytesMax, '.');
+        ASSERT_TRUE(db->Put(rocksdb::WriteOptions(), handle, key, "999").ok());
+      }
+      ASSERT_TRUE(db->DestroyColumnFamilyHandle(handle).ok());
+    }
+  }
+  auto snapshot = [&] {
+    std::map<std::string, std::string> files;
+    for (const auto& file : std::filesystem::directory_iterator(path)) {
+      if (file.path().filename().string().rfind("LOG", 0) == 0) continue;  // RocksDB's own diary
+      std::ifstream in(file.path(), std::ios::binary);
+      files[file.path().filename()] = std::string(std::istreambuf_iterator<char>(in), {});
+    }
+    return files;
+  };
+  auto before = snapshot();
+  EXPECT_EQ(RocksdbStore::Open(Options(directory.path())).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(before, snapshot());
+  EXPECT_EQ(NewStore(Config(directory.path())).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(before, snapshot());
+}
+
+// ---- The chain ------------------------------------------------------------------------------
+
+TEST(NewStoreTest, BadConfigurationsNameTheField) {
+  absl::Status no_directory = NewStore(v1::StoreConfig()).status();
+  EXPECT_EQ(no_directory.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(no_directory.message().find("store.directory"), absl::string_view::npos);
+  TemporaryDirectory directory;
+  v1::StoreConfig tiny = Config(directory.path());
+  tiny.set_budget_bytes(1000);
+  EXPECT_NE(NewStore(tiny).status().message().find("store.budget_bytes"), absl::string_view::npos);
+}
+
+TEST(NewStoreTest, DirectoryThatOthersCanWriteIsRefused) {
+  TemporaryDirectory directory;
+  std::filesystem::permissions(directory.path(), std::filesystem::perms::all);
+  EXPECT_EQ(NewStore(Config(directory.path())).status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST(NewStoreTest, DirectoryThatCannotBeMadeGivesMemoryOnly) {
+  TemporaryDirectory directory;
+  std::ofstream(directory.path() + "/file") << "in the way";
+  auto store = NewStore(Config(directory.path() + "/file/store"));
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_FALSE((*store)->statistics().writable);
+  EXPECT_FALSE((*store)->statistics().message.empty());
+  EXPECT_EQ((*store)->artifacts().Put({Tuning("a")}).code(), StatusCode::kPermissionDenied);
+  EXPECT_TRUE((*store)->artifacts().Get(Tuning("a").id).ok());
+}
+
+TEST(NewStoreTest, VerifyFindsDamageAndRepairs) {
+  TemporaryDirectory directory;
+  std::vector<Entry> batch = ArtifactBatch(1, 3, 5'000);
+  auto store = NewStore(Config(directory.path()));
+  ASSERT_TRUE(store.ok());
+  ASSERT_TRUE((*store)->artifacts().Put(batch).ok());
+  auto clean = (*store)->Verify(false);
+  ASSERT_TRUE(clean.ok());
+  EXPECT_EQ(clean->objects, 3u);
+  EXPECT_EQ(clean->entries, 5u);
+  EXPECT_EQ(clean->corrupt + clean->missing, 0u);
+  store->reset();
+  {
+    auto engine = RocksdbStore::Open(Options(directory.path()));
+    ASSERT_TRUE(engine.ok());
+    std::string bytes = **(*engine)->Get(batch[0].id);
+    bytes[bytes.size() / 2] ^= 4;
+    ASSERT_TRUE((*engine)->Put({{batch[0].id, MakeEntryValue(bytes)}}).ok());
+  }
+  store = NewStore(Config(directory.path()));
+  ASSERT_TRUE(store.ok());
+  EXPECT_EQ((*store)->Verify(false)->corrupt, 1u);
+  EXPECT_EQ((*store)->Verify(true)->corrupt, 1u);
+  auto repaired = (*store)->Verify(false);
+  EXPECT_EQ(repaired->corrupt, 0u);
+  EXPECT_EQ(repaired->missing, 2u);  // the manifest and the kernel name what is gone
+  EXPECT_EQ((*store)->artifacts().Get(batch[6].id).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ((*store)->statistics().quarantined, 1u);
+}
+
+TEST(UnavailableStoreTest, AnswersWritesWithTheReason) {
+  UnavailableStore store(absl::PermissionDeniedError("read-only"));
+  EXPECT_EQ(store.Put({Tuning("a")}).code(), StatusCode::kPermissionDenied);
+  EXPECT_EQ(store.Get(Tuning("a").id).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(store.FindMissing({Tuning("a").id})->size(), 1u);
+}
+
+TEST(UsageIndexTest, RecordsRoundTripAndRejectOthers) {
+  CatalogEntry entry = {{EntryKind::kObject, "key"}, 1, 2, -3, UINT64_MAX, true};
+  std::string key = UsageIndex::EncodeKey(entry.id), record = UsageIndex::EncodeRecord(entry);
+  auto decoded = UsageIndex::Decode(key, record);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->id, entry.id);
+  EXPECT_EQ(decoded->last_used_unix_seconds, -3);
+  EXPECT_EQ(decoded->hits, UINT64_MAX);
+  EXPECT_TRUE(decoded->pinned);
+  EXPECT_FALSE(UsageIndex::Decode(key, record.substr(1)).ok());
+  EXPECT_FALSE(UsageIndex::Decode("", record).ok());
+  EXPECT_FALSE(UsageIndex::Decode("\x20key", record).ok());
+}
+
+}  // namespace
+}  // namespace kiln
