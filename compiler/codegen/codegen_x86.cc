@@ -1,0 +1,97 @@
+#include "compiler/codegen/codegen_x86.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "compiler/codegen/image_builder.h"
+#include "compiler/codegen/kernel_emitter.h"
+#include "compiler/codegen/optimizer.h"
+#include "compiler/support/status_macros.h"
+#include "llvm/Support/raw_ostream.h"
+#include "llvm/Transforms/Utils/Cloning.h"
+
+namespace kiln {
+namespace {
+
+bool IsHandled(v1::DType dtype) { return dtype >= v1::BOOL && dtype <= v1::F64; }
+
+std::string IrText(const llvm::Module& module) {
+  std::string text;
+  llvm::raw_string_ostream out(text);
+  module.print(out, nullptr);
+  return text;
+}
+
+class X86Backend : public CodegenBackend {
+ public:
+  X86Backend(VectorTarget target, std::unique_ptr<Optimizer> optimizer)
+      : target_(std::move(target)), optimizer_(std::move(optimizer)) {}
+
+  absl::string_view name() const override { return "x86"; }
+
+  absl::Status Supports(const v1::Kernel& kernel) const override {
+    for (const v1::KernelBuffer& buffer : kernel.buffers()) {
+      if (!IsHandled(buffer.dtype())) return Unsupported("buffer", buffer.dtype());
+    }
+    for (const v1::Stage& stage : kernel.stages()) {
+      for (const v1::LoopOp& op : stage.ops()) {
+        const LoopOpInfo* info = FindLoopOp(op.op());
+        if (info == nullptr) return absl::UnimplementedError(absl::StrCat("unsupported: loop op ", op.op()));
+        if (!IsHandled(op.dtype())) return Unsupported(info->name, op.dtype());
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<EmittedObject> Emit(const v1::Kernel& kernel, const v1::KernelNotes& notes,
+                                     bool want_listing) override {
+    KILN_RETURN_IF_ERROR(Supports(kernel));
+    llvm::LLVMContext context;
+    llvm::Module module("kernel", context);
+    optimizer_->Prepare(&module);
+    KernelEmitter emitter(kernel, target_, &module);
+    KILN_RETURN_IF_ERROR(emitter.Emit());
+    optimizer_->Prepare(&module);
+    KILN_RETURN_IF_ERROR(optimizer_->Optimize(&module));
+    EmittedObject result;
+    result.kind = v1::FLAT_IMAGE;
+    if (want_listing) {
+      KILN_ASSIGN_OR_RETURN(result.listing, Listing(kernel, notes, module));
+    }
+    KILN_ASSIGN_OR_RETURN(const std::string object, optimizer_->EmitObject(&module));
+    KILN_ASSIGN_OR_RETURN(result.bytes, BuildFlatImage(object, kKernelEntryName));
+    return result;
+  }
+
+ private:
+  static absl::Status Unsupported(absl::string_view what, v1::DType dtype) {
+    return absl::UnimplementedError(absl::StrCat("unsupported: ", what, " of dtype ", v1::DType_Name(dtype)));
+  }
+
+  absl::StatusOr<std::string> Listing(const v1::Kernel& kernel, const v1::KernelNotes& notes,
+                                      const llvm::Module& module) {
+    std::string text = absl::StrCat("; kernel ", notes.name(), "\n; operators ",
+                                    absl::StrJoin(notes.operators(), " "), "\n");
+    const std::string ir = IrText(module);
+    absl::StrAppend(&text, "\n; ---- LLVM IR\n", ir);
+    // Code generation rewrites the module: the assembly is made from a copy.
+    std::unique_ptr<llvm::Module> copy = llvm::CloneModule(module);
+    KILN_ASSIGN_OR_RETURN(const std::string assembly, optimizer_->EmitAssembly(copy.get()));
+    absl::StrAppend(&text, "\n; ---- assembly\n", assembly);
+    return text;
+  }
+
+  const VectorTarget target_;
+  const std::unique_ptr<Optimizer> optimizer_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CodegenBackend>> NewX86Backend(const v1::Target& target) {
+  KILN_ASSIGN_OR_RETURN(VectorTarget vector_target, VectorTarget::FromProto(target));
+  KILN_ASSIGN_OR_RETURN(auto optimizer, Optimizer::Create(vector_target));
+  return std::unique_ptr<CodegenBackend>(new X86Backend(std::move(vector_target), std::move(optimizer)));
+}
+
+}  // namespace kiln

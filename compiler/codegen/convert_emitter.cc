@@ -1,0 +1,64 @@
+// Casts. F16 and BF16 are 16-bit patterns that are widened where they are used.
+#include "compiler/codegen/kernel_emitter.h"
+
+namespace kiln {
+namespace {
+
+bool IsHalf(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16; }
+bool IsFloat(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F64; }
+bool IsUnsigned(v1::DType dtype) { return dtype == v1::U8 || dtype == v1::BOOL; }
+
+}  // namespace
+
+llvm::Value* KernelEmitter::FloatFromHalf(v1::DType from, llvm::Value* v) {
+  llvm::Type* f32 = v->getType()->getWithNewType(b_.getFloatTy());
+  if (from == v1::F16) {
+    return b_.CreateFPExt(b_.CreateBitCast(v, v->getType()->getWithNewType(b_.getHalfTy())), f32);
+  }
+  llvm::Type* i32 = v->getType()->getWithNewType(b_.getInt32Ty());
+  return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(v, i32), 16), f32);
+}
+
+llvm::Value* KernelEmitter::HalfFromFloat(v1::DType to, llvm::Value* v) {
+  llvm::Type* i16 = v->getType()->getWithNewType(b_.getInt16Ty());
+  if (to == v1::F16) {
+    return b_.CreateBitCast(b_.CreateFPTrunc(v, v->getType()->getWithNewType(b_.getHalfTy())), i16);
+  }
+  // Round to nearest even on the bits; any NaN becomes the quiet one.
+  llvm::Type* i32 = v->getType()->getWithNewType(b_.getInt32Ty());
+  llvm::Value* bits = b_.CreateBitCast(v, i32);
+  llvm::Value* odd = b_.CreateAnd(b_.CreateLShr(bits, 16), llvm::ConstantInt::get(i32, 1));
+  llvm::Value* rounded = b_.CreateAdd(b_.CreateAdd(bits, odd), llvm::ConstantInt::get(i32, 0x7FFF));
+  rounded = b_.CreateSelect(b_.CreateFCmpUNO(v, v), llvm::ConstantInt::get(i32, 0x7FC00000), rounded);
+  return b_.CreateTrunc(b_.CreateLShr(rounded, 16), i16);
+}
+
+llvm::Value* KernelEmitter::EmitCast(v1::DType from, v1::DType to, llvm::Value* v) {
+  if (from == to) return v;
+  if (IsHalf(from)) return EmitCast(v1::F32, to, FloatFromHalf(from, v));
+  if (IsHalf(to)) return HalfFromFloat(to, EmitCast(from, v1::F32, v));
+  llvm::Type* type = v->getType()->getWithNewType(ScalarType(to));
+  if (to == v1::BOOL) {
+    if (IsFloat(from)) return b_.CreateFCmpUNE(v, llvm::ConstantFP::get(v->getType(), 0.0));
+    return b_.CreateICmpNE(v, llvm::ConstantInt::get(v->getType(), 0));
+  }
+  if (IsFloat(from) && IsFloat(to)) return b_.CreateFPCast(v, type);
+  if (IsFloat(to)) return IsUnsigned(from) ? b_.CreateUIToFP(v, type) : b_.CreateSIToFP(v, type);
+  if (!IsFloat(from)) return IsUnsigned(from) ? b_.CreateZExtOrTrunc(v, type) : b_.CreateSExtOrTrunc(v, type);
+  // Through 64 bits; what does not fit there is INT64_MIN.
+  llvm::Type* i64 = v->getType()->getWithNewType(b_.getInt64Ty());
+  llvm::Value* magnitude = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, v);
+  llvm::Value* fits = b_.CreateFCmpOLT(magnitude, llvm::ConstantFP::get(v->getType(), 9223372036854775808.0));
+  llvm::Value* safe = b_.CreateSelect(fits, v, llvm::ConstantFP::get(v->getType(), 0.0));
+  llvm::Value* wide = b_.CreateSelect(fits, b_.CreateFPToSI(safe, i64),
+                                      llvm::ConstantInt::getSigned(i64, INT64_MIN));
+  return b_.CreateTrunc(wide, type);
+}
+
+llvm::Value* KernelEmitter::EmitBitcast(v1::DType from, v1::DType to, llvm::Value* v) {
+  llvm::Value* bits = ToMemory(v, from);
+  llvm::Value* cast = b_.CreateBitCast(bits, bits->getType()->getWithNewType(MemoryType(to)));
+  return FromMemory(cast, to);
+}
+
+}  // namespace kiln

@@ -1,0 +1,258 @@
+// Index expressions: the same in all lanes, a constant stride along the lanes, or computed per lane.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/codegen/kernel_emitter.h"
+
+namespace kiln {
+namespace {
+
+bool IsPointwiseOp(v1::ExprOp op) {
+  return op != v1::EXPR_CONST && op != v1::EXPR_SYMBOL && op != v1::EXPR_VAR && op != v1::EXPR_INDIRECT;
+}
+
+}  // namespace
+
+std::optional<int64_t> KernelEmitter::ConstantExpr(uint32_t expr) const {
+  const v1::ExprNode& node = kernel_.exprs(expr);
+  if (node.op() != v1::EXPR_CONST) return std::nullopt;
+  return node.value();
+}
+
+std::optional<int64_t> KernelEmitter::Coefficient(uint32_t expr) {
+  const v1::ExprNode& node = kernel_.exprs(expr);
+  switch (node.op()) {
+    case v1::EXPR_CONST:
+    case v1::EXPR_SYMBOL:
+      return 0;
+    case v1::EXPR_VAR:
+      return static_cast<uint32_t>(node.value()) == vector_variable_ ? 1 : 0;
+    case v1::EXPR_INDIRECT:
+      if (values_[node.value()].vector) return std::nullopt;
+      return 0;
+    case v1::EXPR_ADD: {
+      int64_t sum = 0;
+      for (uint32_t arg : node.args()) {
+        const std::optional<int64_t> coefficient = Coefficient(arg);
+        if (!coefficient) return std::nullopt;
+        sum += *coefficient;
+      }
+      return sum;
+    }
+    case v1::EXPR_MUL: {
+      int64_t factor = 1;
+      int64_t varying = 0;
+      bool varies = false;
+      bool constant = true;
+      for (uint32_t arg : node.args()) {
+        const std::optional<int64_t> coefficient = Coefficient(arg);
+        if (!coefficient || (*coefficient != 0 && varies)) return std::nullopt;
+        if (*coefficient != 0) {
+          varies = true;
+          varying = *coefficient;
+        } else if (ConstantExpr(arg)) {
+          factor *= *ConstantExpr(arg);
+        } else {
+          constant = false;
+        }
+      }
+      if (!varies) return 0;
+      if (!constant) return std::nullopt;
+      return factor * varying;
+    }
+    default:
+      for (uint32_t arg : node.args()) {
+        if (Coefficient(arg) != 0) return std::nullopt;
+      }
+      return 0;
+  }
+}
+
+bool KernelEmitter::NonNegative(uint32_t expr) const {
+  const v1::ExprNode& node = kernel_.exprs(expr);
+  const auto all = [&] {
+    return std::all_of(node.args().begin(), node.args().end(), [&](uint32_t arg) { return NonNegative(arg); });
+  };
+  switch (node.op()) {
+    case v1::EXPR_CONST:
+      return node.value() >= 0;
+    case v1::EXPR_VAR:
+    case v1::EXPR_INDIRECT:  // a check precedes it
+      return true;
+    case v1::EXPR_ADD:
+    case v1::EXPR_MUL:
+    case v1::EXPR_MIN:
+    case v1::EXPR_FLOORDIV:
+      return all();
+    case v1::EXPR_MAX:
+      return std::any_of(node.args().begin(), node.args().end(), [&](uint32_t arg) { return NonNegative(arg); });
+    case v1::EXPR_MOD:
+      return NonNegative(node.args(1));
+    case v1::EXPR_WHERE:
+      return NonNegative(node.args(1)) && NonNegative(node.args(2));
+    case v1::EXPR_EQ:
+    case v1::EXPR_NE:
+    case v1::EXPR_LT:
+    case v1::EXPR_LE:
+    case v1::EXPR_AND:
+    case v1::EXPR_OR:
+    case v1::EXPR_NOT:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// How deep the innermost loop is that an expression depends on.
+int KernelEmitter::Depth(uint32_t expr) {
+  const v1::ExprNode& node = kernel_.exprs(expr);
+  if (node.op() == v1::EXPR_VAR) return static_cast<int>(node.value()) + 1;
+  if (node.op() == v1::EXPR_INDIRECT) return static_cast<int>(variables_.size()) + 1;
+  int depth = 0;
+  for (uint32_t arg : node.args()) depth = std::max(depth, Depth(arg));
+  return depth;
+}
+
+llvm::Value* KernelEmitter::ScalarIndex(uint32_t expr) {
+  const v1::ExprNode& node = kernel_.exprs(expr);
+  switch (node.op()) {
+    case v1::EXPR_CONST:
+      return I64(node.value());
+    case v1::EXPR_SYMBOL:
+      return symbols_[node.value()];
+    case v1::EXPR_VAR:
+      return variables_[node.value()];
+    case v1::EXPR_INDIRECT: {
+      const LaneValue value = values_[node.value()];
+      return value.vector ? b_.CreateExtractElement(value.v, uint64_t{0}) : value.v;
+    }
+    default:
+      break;
+  }
+  // Sums from the outermost loop inwards, so that each partial sum can be hoisted.
+  std::vector<uint32_t> order(node.args().begin(), node.args().end());
+  if (node.op() == v1::EXPR_ADD || node.op() == v1::EXPR_MUL) {
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return Depth(a) < Depth(b); });
+  }
+  llvm::SmallVector<llvm::Value*, 4> args;
+  for (uint32_t arg : order) args.push_back(ScalarIndex(arg));
+  return ScalarExpr(node, args);
+}
+
+llvm::Value* KernelEmitter::VectorIndex(uint32_t expr) {
+  if (lanes_ == 1) return ScalarIndex(expr);
+  if (const std::optional<int64_t> coefficient = Coefficient(expr)) {
+    llvm::Value* base = Splat(ScalarIndex(expr));
+    if (*coefficient == 0) return base;
+    return b_.CreateAdd(base, b_.CreateMul(LaneNumbers(b_.getInt64Ty()), Splat(I64(*coefficient))));
+  }
+  const v1::ExprNode& node = kernel_.exprs(expr);
+  if (!IsPointwiseOp(node.op())) return Broadcast(values_[node.value()]);
+  llvm::SmallVector<llvm::Value*, 4> args;
+  for (uint32_t arg : node.args()) args.push_back(VectorIndex(arg));
+  return VectorExpr(node, args);
+}
+
+KernelEmitter::LaneValue KernelEmitter::IndexValue(uint32_t expr) {
+  if (lanes_ == 1 || Coefficient(expr) == 0) return {ScalarIndex(expr), false};
+  return {VectorIndex(expr), true};
+}
+
+llvm::Value* KernelEmitter::FloorDivide(llvm::Value* a, llvm::Value* b, bool both_non_negative) {
+  if (both_non_negative) return b_.CreateUDiv(a, b);
+  llvm::Value* quotient = b_.CreateSDiv(a, b);
+  llvm::Value* rest = b_.CreateSub(a, b_.CreateMul(quotient, b));
+  llvm::Value* zero = llvm::ConstantInt::get(a->getType(), 0);
+  llvm::Value* differs = b_.CreateICmpSLT(b_.CreateXor(rest, b), zero);
+  llvm::Value* below = b_.CreateAnd(differs, b_.CreateICmpNE(rest, zero));
+  return b_.CreateAdd(quotient, b_.CreateSExt(below, a->getType()));
+}
+
+llvm::Value* KernelEmitter::FloorModulo(llvm::Value* a, llvm::Value* b, bool both_non_negative) {
+  if (both_non_negative) return b_.CreateURem(a, b);
+  return b_.CreateSub(a, b_.CreateMul(FloorDivide(a, b, false), b));
+}
+
+llvm::Value* KernelEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args) {
+  const auto fold = [&](auto combine) {
+    llvm::Value* result = args[0];
+    for (llvm::Value* arg : args.drop_front()) result = combine(result, arg);
+    return result;
+  };
+  const auto truth = [&](llvm::Value* v) {
+    return b_.CreateICmpNE(v, llvm::ConstantInt::get(v->getType(), 0));
+  };
+  const auto number = [&](llvm::Value* condition) { return b_.CreateZExt(condition, args[0]->getType()); };
+  const bool non_negative =
+      std::all_of(node.args().begin(), node.args().end(), [&](uint32_t arg) { return NonNegative(arg); });
+  switch (node.op()) {
+    case v1::EXPR_ADD:
+      return fold([&](llvm::Value* x, llvm::Value* y) { return b_.CreateNSWAdd(x, y); });
+    case v1::EXPR_MUL:
+      return fold([&](llvm::Value* x, llvm::Value* y) { return b_.CreateNSWMul(x, y); });
+    case v1::EXPR_FLOORDIV:
+      return FloorDivide(args[0], args[1], non_negative);
+    case v1::EXPR_MOD:
+      return FloorModulo(args[0], args[1], non_negative);
+    case v1::EXPR_CEILDIV:
+      return b_.CreateNeg(FloorDivide(b_.CreateNeg(args[0]), args[1], false));
+    case v1::EXPR_MIN:
+      return fold([&](llvm::Value* x, llvm::Value* y) { return b_.CreateSelect(b_.CreateICmpSLT(x, y), x, y); });
+    case v1::EXPR_MAX:
+      return fold([&](llvm::Value* x, llvm::Value* y) { return b_.CreateSelect(b_.CreateICmpSGT(x, y), x, y); });
+    case v1::EXPR_POW: {
+      const std::optional<int64_t> exponent = ConstantExpr(node.args(1));
+      if (!exponent || *exponent < 0 || *exponent > 64) {
+        Fail(absl::UnimplementedError("unsupported: index expression with a power that is not a small constant"));
+        return args[0];
+      }
+      llvm::Value* result = llvm::ConstantInt::get(args[0]->getType(), 1);
+      for (int64_t k = 0; k < *exponent; ++k) result = b_.CreateMul(result, args[0]);
+      return result;
+    }
+    case v1::EXPR_WHERE:
+      return b_.CreateSelect(truth(args[0]), args[1], args[2]);
+    case v1::EXPR_EQ:
+      return number(b_.CreateICmpEQ(args[0], args[1]));
+    case v1::EXPR_NE:
+      return number(b_.CreateICmpNE(args[0], args[1]));
+    case v1::EXPR_LT:
+      return number(b_.CreateICmpSLT(args[0], args[1]));
+    case v1::EXPR_LE:
+      return number(b_.CreateICmpSLE(args[0], args[1]));
+    case v1::EXPR_AND:
+      return number(fold([&](llvm::Value* x, llvm::Value* y) {
+        if (!x->getType()->getScalarType()->isIntegerTy(1)) x = truth(x);
+        return b_.CreateAnd(x, truth(y));
+      }));
+    case v1::EXPR_OR:
+      return number(fold([&](llvm::Value* x, llvm::Value* y) {
+        if (!x->getType()->getScalarType()->isIntegerTy(1)) x = truth(x);
+        return b_.CreateOr(x, truth(y));
+      }));
+    case v1::EXPR_NOT:
+      return number(b_.CreateNot(truth(args[0])));
+    default:
+      Fail(absl::InternalError(absl::StrCat("index expression of kind ", v1::ExprOp_Name(node.op()))));
+      return I64(0);
+  }
+}
+
+// Per lane. x86 has no vector division of integers; element numbers stay below 2^46
+// (support/limits.h), where the quotient of doubles rounds down to the right integer.
+llvm::Value* KernelEmitter::VectorExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args) {
+  const bool divides =
+      node.op() == v1::EXPR_FLOORDIV || node.op() == v1::EXPR_MOD || node.op() == v1::EXPR_CEILDIV;
+  if (!divides) return ScalarExpr(node, args);
+  llvm::Type* f64 = Wide(b_.getDoubleTy());
+  const bool ceil = node.op() == v1::EXPR_CEILDIV;
+  llvm::Value* dividend = ceil ? b_.CreateNeg(args[0]) : args[0];
+  llvm::Value* exact = b_.CreateFDiv(b_.CreateSIToFP(dividend, f64), b_.CreateSIToFP(args[1], f64));
+  llvm::Value* floor = b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, exact);
+  llvm::Value* quotient = b_.CreateFPToSI(floor, Wide(b_.getInt64Ty()));
+  if (ceil) return b_.CreateNeg(quotient);
+  if (node.op() == v1::EXPR_FLOORDIV) return quotient;
+  return b_.CreateSub(args[0], b_.CreateMul(quotient, args[1]));
+}
+
+}  // namespace kiln

@@ -1,0 +1,423 @@
+#include "compiler/codegen/kernel_emitter.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/support/kernel_abi.h"
+#include "llvm/IR/MDBuilder.h"
+
+namespace kiln {
+namespace {
+
+// Long or branching code: such a body is not worth unrolling or widening.
+bool IsCheap(LoopOpcode op) {
+  switch (InfoOf(op).op_class) {
+    case LoopOpClass::kRandom:
+      return false;
+    case LoopOpClass::kFloat:
+      return op == LoopOpcode::kFma || op == LoopOpcode::kDiv || op == LoopOpcode::kSqrt ||
+             op == LoopOpcode::kRsqrt || op == LoopOpcode::kReciprocal || op == LoopOpcode::kFloor ||
+             op == LoopOpcode::kCeil || op == LoopOpcode::kTrunc || op == LoopOpcode::kRound;
+    case LoopOpClass::kArith:
+      return op != LoopOpcode::kPow && op != LoopOpcode::kFmod && op != LoopOpcode::kRemainder &&
+             op != LoopOpcode::kFloorDiv && op != LoopOpcode::kTruncDiv;
+    default:
+      return op != LoopOpcode::kCheckIndex;
+  }
+}
+
+bool IsArgReduce(uint32_t mode) { return mode == v1::REDUCE_ARGMAX || mode == v1::REDUCE_ARGMIN; }
+
+unsigned BytesOf(v1::DType dtype) {
+  return dtype == v1::F64 || dtype == v1::I64 ? 8 : dtype == v1::F32 || dtype == v1::I32 ? 4 : 2;
+}
+
+}  // namespace
+
+KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
+    : kernel_(kernel),
+      target_(target),
+      module_(module),
+      context_(module->getContext()),
+      b_(module->getContext()),
+      math_(target, module) {}
+
+absl::Status KernelEmitter::Emit() {
+  AnalyzeStages();
+  ChooseLanes();
+  EmitEntry();
+  EmitUnits();
+  b_.CreateRet(b_.getInt32(KILN_OK));
+  return status_;
+}
+
+void KernelEmitter::Fail(absl::Status status) {
+  if (status_.ok()) status_ = std::move(status);
+}
+
+void KernelEmitter::AnalyzeStages() {
+  for (const v1::Stage& stage : kernel_.stages()) {
+    StageInfo info;
+    info.stage = &stage;
+    info.first_op = ops_.size();
+    for (const v1::LoopOp& op : stage.ops()) {
+      const auto opcode = static_cast<LoopOpcode>(op.op());
+      info.has_scan |= opcode == LoopOpcode::kScan;
+      info.has_reduce |= opcode == LoopOpcode::kReduce;
+      info.cheap &= IsCheap(opcode) && !(opcode == LoopOpcode::kReduce && IsArgReduce(op.mode()));
+      ops_.push_back(&op);
+      dtypes_.push_back(op.dtype());
+    }
+    stages_.push_back(std::move(info));
+  }
+  values_.resize(ops_.size());
+}
+
+// A reduction along strided rows reads few bytes a row unless several vectors run side by side.
+void KernelEmitter::ChooseLanes() {
+  const v1::KernelSchedule& schedule = kernel_.schedule();
+  vector_lanes_ = target_.lanes;
+  if (schedule.vector_dim() == v1::VECTOR_NONE) vector_lanes_ = 1;
+  if (schedule.vector_dim() != v1::VECTOR_OUTER_LAST) return;
+  if (kernel_.outer().empty()) {
+    vector_lanes_ = 1;
+    return;
+  }
+  bool reduces = false;
+  unsigned bytes = 4;
+  for (const StageInfo& info : stages_) {
+    if (!info.cheap) return;
+    reduces |= info.has_reduce;
+    for (const v1::LoopOp& op : info.stage->ops()) {
+      bytes = std::max(bytes, BytesOf(op.dtype()));
+      if (LongSum(info, op, 1)) bytes = 8;
+    }
+  }
+  if (!reduces) return;
+  unsigned lanes = vector_lanes_ * (bytes == 8 ? 2 : 4);
+  const std::optional<int64_t> extent = ConstantExpr(kernel_.outer(kernel_.outer_size() - 1));
+  while (extent && lanes > vector_lanes_ && *extent < lanes) lanes /= 2;
+  vector_lanes_ = lanes;
+}
+
+void KernelEmitter::EmitEntry() {
+  llvm::Type* ptr = b_.getPtrTy();
+  llvm::Type* i64 = b_.getInt64Ty();
+  auto* type = llvm::FunctionType::get(b_.getInt32Ty(), {ptr, i64, i64, b_.getInt32Ty()}, false);
+  function_ = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, kKernelEntryName, module_);
+  function_->setVisibility(llvm::GlobalValue::HiddenVisibility);
+  args_ = function_->getArg(0);
+  begin_ = function_->getArg(1);
+  end_ = function_->getArg(2);
+  args_->setName("args");
+  begin_->setName("begin");
+  end_->setName("end");
+  b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
+
+  const auto invariant_load = [&](llvm::Type* load_type, llvm::Value* from, size_t bytes, const llvm::Twine& name) {
+    llvm::LoadInst* load = b_.CreateAlignedLoad(
+        load_type, b_.CreateConstInBoundsGEP1_64(b_.getInt8Ty(), from, bytes), llvm::Align(8), name);
+    load->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(context_, {}));
+    return load;
+  };
+  llvm::Value* table = invariant_load(ptr, args_, offsetof(KilnArgs, buffers), "buffers");
+  llvm::MDBuilder metadata(context_);
+  llvm::MDNode* domain = metadata.createAnonymousAliasScopeDomain("kernel");
+  std::vector<llvm::Metadata*> scopes;
+  for (int k = 0; k < kernel_.buffers_size(); ++k) {
+    buffers_.push_back(invariant_load(ptr, table, 8 * k, absl::StrCat("b", k)));
+    scopes.push_back(metadata.createAnonymousAliasScope(domain, absl::StrCat("b", k)));
+  }
+  for (size_t k = 0; k < scopes.size(); ++k) {
+    std::vector<llvm::Metadata*> others = scopes;
+    others.erase(others.begin() + k);
+    own_scope_.push_back(llvm::MDNode::get(context_, {scopes[k]}));
+    other_scopes_.push_back(llvm::MDNode::get(context_, others));
+  }
+  if (kernel_.symbol_count() > 0) {
+    llvm::Value* symbols = invariant_load(ptr, args_, offsetof(KilnArgs, symbols), "symbols");
+    for (uint32_t k = 0; k < kernel_.symbol_count(); ++k) {
+      symbols_.push_back(invariant_load(i64, symbols, 8 * k, absl::StrCat("s", k)));
+    }
+  }
+  zero_slot_ = Slot(i64, "zero");
+  b_.CreateStore(b_.getInt64(0), zero_slot_);
+  for (uint32_t extent : kernel_.outer()) outer_extents_.push_back(ScalarIndex(extent));
+  for (StageInfo& info : stages_) {
+    for (uint32_t extent : info.stage->inner()) info.extents.push_back(ScalarIndex(extent));
+  }
+}
+
+// Units are the points of the parallel loops, the last one in chunks.
+void KernelEmitter::EmitUnits() {
+  const uint32_t parallel = kernel_.schedule().parallel_dims();
+  variables_.assign(kernel_.outer_size(), nullptr);
+  if (parallel == 0) {
+    If(b_.CreateICmpSLT(begin_, end_), "unit", [&] { EmitOuterFrom(0); });
+    return;
+  }
+  llvm::Value* chunk = I64(std::max<uint32_t>(1, kernel_.schedule().chunk()));
+  llvm::Value* extent = outer_extents_[parallel - 1];
+  const auto clamp = [&](llvm::Value* v) {
+    return b_.CreateSelect(b_.CreateICmpSLT(v, extent), v, extent);
+  };
+  if (parallel == 1) {  // neighbouring units are one range
+    EmitOuterRange(0, clamp(b_.CreateNSWMul(begin_, chunk)), clamp(b_.CreateNSWMul(end_, chunk)));
+    return;
+  }
+  llvm::Value* chunks = b_.CreateUDiv(b_.CreateAdd(extent, b_.CreateSub(chunk, I64(1))), chunk, "chunks");
+  ScalarLoop(begin_, end_, I64(1), "unit", [&](llvm::Value* unit) {
+    llvm::Value* rest = b_.CreateUDiv(unit, chunks);
+    llvm::Value* lo = b_.CreateNSWMul(b_.CreateURem(unit, chunks), chunk, "lo");
+    for (int k = static_cast<int>(parallel) - 2; k >= 0; --k) {
+      variables_[k] = k == 0 ? rest : b_.CreateURem(rest, outer_extents_[k]);
+      if (k > 0) rest = b_.CreateUDiv(rest, outer_extents_[k]);
+    }
+    EmitOuterRange(parallel - 1, lo, clamp(b_.CreateNSWAdd(lo, chunk)));
+  });
+}
+
+void KernelEmitter::EmitOuterFrom(uint32_t loop) {
+  if (loop == static_cast<uint32_t>(kernel_.outer_size())) {
+    EmitStages();
+    return;
+  }
+  EmitOuterRange(loop, I64(0), outer_extents_[loop]);
+}
+
+void KernelEmitter::EmitOuterRange(uint32_t loop, llvm::Value* lo, llvm::Value* hi) {
+  const bool last = loop + 1 == static_cast<uint32_t>(kernel_.outer_size());
+  if (last && kernel_.schedule().vector_dim() == v1::VECTOR_OUTER_LAST) {
+    VectorLoop(loop, lo, hi, 1, [&] { EmitStages(); });
+    return;
+  }
+  ScalarLoop(lo, hi, I64(1), "outer", [&](llvm::Value* i) {
+    variables_[loop] = i;
+    EmitOuterFrom(loop + 1);
+  });
+}
+
+void KernelEmitter::EmitStages() {
+  for (const StageInfo& info : stages_) {
+    stage_ = &info;
+    EmitStage(info);
+  }
+}
+
+void KernelEmitter::EmitStage(const StageInfo& info) {
+  variables_.resize(kernel_.outer_size() + info.extents.size());
+  if (info.extents.empty()) {
+    EmitOps(info);
+    return;
+  }
+  const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
+  const unsigned unroll = inner_vector && info.has_reduce && info.cheap && !info.has_scan ? 4 : 1;
+  InitAccumulators(info, unroll);
+  EmitInnerFrom(info, 0);
+  FinishAccumulators(info);
+}
+
+void KernelEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
+  const uint32_t variable = kernel_.outer_size() + level;
+  const bool last = level + 1 == info.extents.size();
+  if (last && info.has_scan) InitScans(info);
+  if (last && kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !info.has_scan) {
+    const unsigned unroll = accumulators_.empty() ? 1 : accumulators_[0].value.size();
+    VectorLoop(variable, I64(0), info.extents[level], unroll, [&] { EmitOps(info); });
+    return;
+  }
+  ScalarLoop(I64(0), info.extents[level], I64(1), "inner", [&](llvm::Value* i) {
+    variables_[variable] = i;
+    if (last) {
+      EmitOps(info);
+    } else {
+      EmitInnerFrom(info, level + 1);
+    }
+  });
+}
+
+void KernelEmitter::EmitOps(const StageInfo& info) {
+  for (int k = 0; k < info.stage->ops_size(); ++k) EmitOp(info.first_op + k, info.stage->ops(k));
+}
+
+void KernelEmitter::EmitOp(uint32_t id, const v1::LoopOp& op) {
+  const auto opcode = static_cast<LoopOpcode>(op.op());
+  switch (opcode) {
+    case LoopOpcode::kConstant:
+      values_[id] = {EmitConstant(op), false};
+      return;
+    case LoopOpcode::kIndexExpr:
+      values_[id] = IndexValue(op.index());
+      return;
+    case LoopOpcode::kLoad:
+      values_[id] = EmitLoad(op);
+      return;
+    case LoopOpcode::kStore:
+      EmitStore(op);
+      return;
+    case LoopOpcode::kCheckIndex:
+      values_[id] = EmitCheckIndex(id, op);
+      return;
+    case LoopOpcode::kReduce:
+      EmitReduce(id, op);
+      return;
+    case LoopOpcode::kScan:
+      values_[id] = EmitScan(id, op);
+      return;
+    default:
+      break;
+  }
+  bool vector = false;
+  for (uint32_t arg : op.args()) vector |= values_[arg].vector;
+  llvm::SmallVector<llvm::Value*, 3> args;
+  for (uint32_t arg : op.args()) args.push_back(vector ? Broadcast(values_[arg]) : values_[arg].v);
+  // A value that is the same in all lanes is computed once.
+  const unsigned lanes = lanes_;
+  llvm::Value* mask = mask_;
+  if (!vector) {
+    lanes_ = 1;
+    mask_ = nullptr;
+  }
+  values_[id] = {EmitPointwise(id, op, args), vector};
+  lanes_ = lanes;
+  mask_ = mask;
+}
+
+// Rotated: what does not change inside is known to run and can be hoisted.
+void KernelEmitter::ScalarLoop(llvm::Value* lo, llvm::Value* hi, llvm::Value* step, const char* name,
+                               absl::FunctionRef<void(llvm::Value*)> body) {
+  llvm::Value* enters = b_.CreateICmpSLT(lo, hi);
+  if (auto* known = llvm::dyn_cast<llvm::ConstantInt>(enters); known && known->isZero()) return;
+  llvm::BasicBlock* before = b_.GetInsertBlock();
+  auto* loop = llvm::BasicBlock::Create(context_, name, function_);
+  auto* exit = llvm::BasicBlock::Create(context_, absl::StrCat(name, ".end"), function_);
+  b_.CreateCondBr(enters, loop, exit);
+  b_.SetInsertPoint(loop);
+  llvm::PHINode* i = b_.CreatePHI(b_.getInt64Ty(), 2, absl::StrCat(name, ".i"));
+  i->addIncoming(lo, before);
+  body(i);
+  llvm::Value* next = b_.CreateNSWAdd(i, step);
+  i->addIncoming(next, b_.GetInsertBlock());
+  b_.CreateCondBr(b_.CreateICmpSLT(next, hi), loop, exit);
+  b_.SetInsertPoint(exit);
+}
+
+// Full vectors, `unroll` at a time, then what is left with a mask.
+void KernelEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body) {
+  if (vector_lanes_ == 1) {
+    ScalarLoop(lo, hi, I64(1), "scalar", [&](llvm::Value* i) {
+      variables_[variable] = i;
+      body();
+    });
+    return;
+  }
+  const int64_t width = vector_lanes_;
+  llvm::Value* count = b_.CreateNSWSub(hi, lo);
+  if (auto* known = llvm::dyn_cast<llvm::ConstantInt>(count)) {
+    while (unroll > 1 && known->getSExtValue() < width * unroll) unroll /= 2;
+  }
+  llvm::Value* rest = b_.CreateURem(count, I64(width * unroll));
+  llvm::Value* full_end = b_.CreateNSWSub(hi, rest, "full");
+  lanes_ = vector_lanes_;
+  vector_variable_ = variable;
+  ScalarLoop(lo, full_end, I64(width * unroll), "vector", [&](llvm::Value* i) {
+    for (copy_ = 0; copy_ < unroll; ++copy_) {
+      variables_[variable] = copy_ == 0 ? i : b_.CreateNSWAdd(i, I64(copy_ * width));
+      body();
+    }
+    copy_ = 0;
+  });
+  const auto masked = [&](llvm::Value* i) {
+    llvm::Type* i32 = b_.getInt32Ty();
+    llvm::Value* left = b_.CreateTrunc(b_.CreateNSWSub(hi, i), i32);
+    mask_ = b_.CreateICmpULT(LaneNumbers(i32), b_.CreateVectorSplat(lanes_, left), "mask");
+    variables_[variable] = i;
+    body();
+    mask_ = nullptr;
+  };
+  if (unroll == 1) {
+    If(b_.CreateICmpSLT(full_end, hi), "tail", [&] { masked(full_end); });
+  } else {
+    ScalarLoop(full_end, hi, I64(width), "tail", masked);
+  }
+  lanes_ = 1;
+  vector_variable_ = kNoVariable;
+}
+
+void KernelEmitter::If(llvm::Value* condition, const char* name, Body body) {
+  if (auto* known = llvm::dyn_cast<llvm::ConstantInt>(condition)) {
+    if (!known->isZero()) body();
+    return;
+  }
+  auto* then = llvm::BasicBlock::Create(context_, name, function_);
+  auto* exit = llvm::BasicBlock::Create(context_, absl::StrCat(name, ".end"), function_);
+  b_.CreateCondBr(condition, then, exit);
+  b_.SetInsertPoint(then);
+  body();
+  b_.CreateBr(exit);
+  b_.SetInsertPoint(exit);
+}
+
+// A stack slot in the entry block; those that hold one value become registers.
+llvm::AllocaInst* KernelEmitter::Slot(llvm::Type* type, const char* name) {
+  llvm::BasicBlock& entry = function_->getEntryBlock();
+  llvm::IRBuilder<> at_entry(&entry, entry.begin());
+  return at_entry.CreateAlloca(type, nullptr, name);
+}
+
+llvm::Type* KernelEmitter::ScalarType(v1::DType dtype) {
+  switch (dtype) {
+    case v1::BOOL:
+      return b_.getInt1Ty();
+    case v1::U8:
+    case v1::I8:
+      return b_.getInt8Ty();
+    case v1::I16:
+    case v1::F16:
+    case v1::BF16:
+      return b_.getInt16Ty();
+    case v1::I32:
+      return b_.getInt32Ty();
+    case v1::I64:
+      return b_.getInt64Ty();
+    case v1::F32:
+      return b_.getFloatTy();
+    case v1::F64:
+      return b_.getDoubleTy();
+    default:
+      Fail(absl::UnimplementedError(absl::StrCat("unsupported: loop values of dtype ", v1::DType_Name(dtype))));
+      return b_.getInt32Ty();
+  }
+}
+
+llvm::Type* KernelEmitter::MemoryType(v1::DType dtype) {
+  return dtype == v1::BOOL ? b_.getInt8Ty() : ScalarType(dtype);
+}
+
+llvm::Type* KernelEmitter::Wide(llvm::Type* scalar) const {
+  return lanes_ == 1 ? scalar : llvm::FixedVectorType::get(scalar, lanes_);
+}
+
+llvm::Value* KernelEmitter::Splat(llvm::Value* scalar) {
+  return lanes_ == 1 ? scalar : b_.CreateVectorSplat(lanes_, scalar);
+}
+
+llvm::Value* KernelEmitter::Broadcast(LaneValue value) { return value.vector ? value.v : Splat(value.v); }
+
+llvm::Value* KernelEmitter::LaneNumbers(llvm::Type* scalar) {
+  llvm::SmallVector<llvm::Constant*, 64> numbers;
+  for (unsigned lane = 0; lane < lanes_; ++lane) numbers.push_back(llvm::ConstantInt::get(scalar, lane));
+  return lanes_ == 1 ? numbers[0] : llvm::ConstantVector::get(numbers);
+}
+
+llvm::Value* KernelEmitter::Any(llvm::Value* mask) {
+  auto* type = llvm::dyn_cast<llvm::FixedVectorType>(mask->getType());
+  if (type == nullptr) return mask;
+  llvm::Value* bits = b_.CreateBitCast(mask, b_.getIntNTy(type->getNumElements()));
+  return b_.CreateICmpNE(bits, llvm::ConstantInt::get(bits->getType(), 0), "any");
+}
+
+llvm::ConstantInt* KernelEmitter::I64(int64_t v) { return b_.getInt64(static_cast<uint64_t>(v)); }
+
+}  // namespace kiln

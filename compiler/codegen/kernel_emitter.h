@@ -1,0 +1,201 @@
+// Emits the LLVM IR of one loop kernel: explicit vectors along the scheduled dimension, masked tails.
+// The class is one; its subjects have a file each:
+//   kernel_emitter.cc   entry, units, loop nests, stages
+//   index_emitter.cc    index expressions: uniform, contiguous or per lane
+//   memory_emitter.cc   loads and stores
+//   op_emitter.cc       arithmetic, comparison, logic
+//   convert_emitter.cc  casts
+//   reduce_emitter.cc   reductions and scans
+//   check_emitter.cc    index checks, integer division, failures
+//   random_emitter.cc   Philox
+// Math functions are in math.h.
+//
+// Ownership: borrows the kernel and the module. Threads: one. Errors: UNIMPLEMENTED for what has no
+// lowering; the kernel is taken to be verified.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "compiler/codegen/math.h"
+#include "compiler/codegen/vector_target.h"
+#include "compiler/ir/ops.h"
+#include "kiln/v1/kernel.pb.h"
+#include "llvm/IR/IRBuilder.h"
+#include "llvm/IR/Module.h"
+
+namespace kiln {
+
+inline constexpr char kKernelEntryName[] = "kiln_kernel";
+
+class KernelEmitter {
+ public:
+  KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module);
+  KernelEmitter(const KernelEmitter&) = delete;
+  KernelEmitter& operator=(const KernelEmitter&) = delete;
+
+  // Adds the function kKernelEntryName to the module.
+  absl::Status Emit();
+
+ private:
+  // A value of a loop op: the same in all lanes (scalar type), or one per lane.
+  struct LaneValue {
+    llvm::Value* v = nullptr;
+    bool vector = false;
+  };
+  struct Accumulator {
+    uint32_t op = 0;
+    v1::ReduceKind kind = v1::REDUCE_UNSPECIFIED;
+    v1::DType dtype = v1::DTYPE_UNSPECIFIED;  // of the value that is reduced
+    bool widened = false;                     // F32 sums over long domains are kept in F64
+    std::vector<llvm::AllocaInst*> value;     // one an unrolled copy
+    std::vector<llvm::AllocaInst*> position;  // arg reductions only
+  };
+  struct StageInfo {
+    const v1::Stage* stage = nullptr;
+    uint32_t first_op = 0;
+    bool has_scan = false;
+    bool has_reduce = false;
+    bool cheap = true;  // nothing but memory and simple arithmetic
+    std::vector<llvm::Value*> extents;
+  };
+  using Body = absl::FunctionRef<void()>;
+
+  static constexpr uint32_t kNoVariable = ~0u;
+
+  // kernel_emitter.cc
+  void AnalyzeStages();
+  void ChooseLanes();
+  void EmitEntry();
+  void EmitUnits();
+  void EmitParallelRange(llvm::Value* lo, llvm::Value* hi);
+  void EmitOuterFrom(uint32_t loop);
+  void EmitOuterRange(uint32_t loop, llvm::Value* lo, llvm::Value* hi);
+  void EmitStages();
+  void EmitStage(const StageInfo& info);
+  void EmitInnerFrom(const StageInfo& info, uint32_t level);
+  void EmitOps(const StageInfo& info);
+  void EmitOp(uint32_t id, const v1::LoopOp& op);
+  void ScalarLoop(llvm::Value* lo, llvm::Value* hi, llvm::Value* step, const char* name,
+                  absl::FunctionRef<void(llvm::Value*)> body);
+  void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body);
+  void If(llvm::Value* condition, const char* name, Body body);
+  llvm::AllocaInst* Slot(llvm::Type* type, const char* name);
+  void Fail(absl::Status status);
+
+  // index_emitter.cc
+  // Of the vector variable: 0 uniform, a constant stride, or nullopt: per lane.
+  std::optional<int64_t> Coefficient(uint32_t expr);
+  llvm::Value* ScalarIndex(uint32_t expr);            // at the first lane
+  llvm::Value* VectorIndex(uint32_t expr);            // <lanes x i64>
+  LaneValue IndexValue(uint32_t expr);
+  llvm::Value* ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args);
+  llvm::Value* VectorExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args);
+  std::optional<int64_t> ConstantExpr(uint32_t expr) const;
+  bool NonNegative(uint32_t expr) const;
+  int Depth(uint32_t expr);
+  llvm::Value* FloorDivide(llvm::Value* a, llvm::Value* b, bool both_non_negative);
+  llvm::Value* FloorModulo(llvm::Value* a, llvm::Value* b, bool both_non_negative);
+
+  // memory_emitter.cc
+  LaneValue EmitLoad(const v1::LoopOp& op);
+  void EmitStore(const v1::LoopOp& op);
+  llvm::Value* ScalarLoad(const v1::LoopOp& op, llvm::Value* index, llvm::Value* condition);
+  void ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value);
+  llvm::Value* Gather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask);
+  llvm::Value* ElementGather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask);
+  void ElementStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* mask);
+  llvm::Value* FromMemory(llvm::Value* v, v1::DType dtype);
+  llvm::Value* ToMemory(llvm::Value* v, v1::DType dtype);
+  llvm::Value* Accumulated(v1::DType dtype, llvm::Value* old_value, llvm::Value* value);
+  llvm::Value* ActiveMask(LaneValue mask);            // combined with the tail's; null: all lanes
+  llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer);
+
+  // op_emitter.cc
+  llvm::Value* EmitPointwise(uint32_t id, const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args);
+  llvm::Value* EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
+  llvm::Value* EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
+  llvm::Value* EmitInteger(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
+  llvm::Value* EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
+  llvm::Value* EmitCompare(LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
+  llvm::Value* EmitShift(LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b);
+  llvm::Value* IntegerPower(v1::DType dtype, llvm::Value* a, llvm::Value* b);
+  llvm::Value* MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Value* b, bool maximum);
+  llvm::Constant* EmitConstant(const v1::LoopOp& op);
+
+  // convert_emitter.cc
+  llvm::Value* EmitCast(v1::DType from, v1::DType to, llvm::Value* v);
+  llvm::Value* EmitBitcast(v1::DType from, v1::DType to, llvm::Value* v);
+  llvm::Value* FloatFromHalf(v1::DType from, llvm::Value* v);
+  llvm::Value* HalfFromFloat(v1::DType to, llvm::Value* v);
+
+  // reduce_emitter.cc
+  void InitAccumulators(const StageInfo& info, unsigned unroll);
+  void FinishAccumulators(const StageInfo& info);
+  void InitScans(const StageInfo& info);
+  void EmitReduce(uint32_t id, const v1::LoopOp& op);
+  LaneValue EmitScan(uint32_t id, const v1::LoopOp& op);
+  bool LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const;
+  llvm::Value* Combine(v1::ReduceKind kind, v1::DType dtype, llvm::Value* a, llvm::Value* b);
+  llvm::Constant* Identity(v1::ReduceKind kind, v1::DType dtype);
+  void CombineArg(v1::ReduceKind kind, v1::DType dtype, llvm::Value** value, llvm::Value** position,
+                  llvm::Value* other, llvm::Value* other_position, bool ordered, llvm::Value* active);
+  llvm::Value* PositionInDomain();
+
+  // check_emitter.cc
+  LaneValue EmitCheckIndex(uint32_t id, const v1::LoopOp& op);
+  llvm::Value* DivideIntegers(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b);
+  void FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value, llvm::Value* bound);
+  llvm::Function* FailFunction();
+
+  // random_emitter.cc
+  llvm::Value* EmitRandBits(llvm::Value* seed, llvm::Value* flat, llvm::Value* number);
+
+  // Types and small helpers.
+  llvm::Type* ScalarType(v1::DType dtype);            // BOOL: i1; F16, BF16: i16
+  llvm::Type* MemoryType(v1::DType dtype);            // BOOL: i8
+  llvm::Type* Wide(llvm::Type* scalar) const;         // scalar when lanes_ is 1
+  llvm::Value* Broadcast(LaneValue value);
+  llvm::Value* Splat(llvm::Value* scalar);
+  llvm::Value* LaneNumbers(llvm::Type* scalar);       // 0, 1, 2, …
+  llvm::Value* Any(llvm::Value* mask);                // i1
+  llvm::ConstantInt* I64(int64_t v);
+  v1::DType DTypeOf(uint32_t op) const { return dtypes_[op]; }
+
+  const v1::Kernel& kernel_;
+  const VectorTarget& target_;
+  llvm::Module* module_;
+  llvm::LLVMContext& context_;
+  llvm::IRBuilder<> b_;
+  MathEmitter math_;
+  absl::Status status_;
+
+  llvm::Function* function_ = nullptr;
+  llvm::Value* args_ = nullptr;
+  llvm::Value* begin_ = nullptr;
+  llvm::Value* end_ = nullptr;
+  std::vector<llvm::Value*> buffers_;
+  std::vector<llvm::MDNode*> own_scope_;      // per buffer
+  std::vector<llvm::MDNode*> other_scopes_;
+  std::vector<llvm::Value*> symbols_;
+  std::vector<llvm::Value*> outer_extents_;
+  llvm::Value* zero_slot_ = nullptr;          // 64 zero bytes: what a masked-out scalar load reads
+
+  std::vector<v1::DType> dtypes_;             // by op
+  std::vector<const v1::LoopOp*> ops_;        // by op
+  std::vector<LaneValue> values_;             // by op: in the code being emitted
+  std::vector<StageInfo> stages_;
+  const StageInfo* stage_ = nullptr;          // being emitted
+  std::vector<llvm::Value*> variables_;       // by loop variable: of the first lane
+  unsigned vector_lanes_ = 1;                 // in vector loops
+  unsigned lanes_ = 1;                        // here
+  uint32_t vector_variable_ = kNoVariable;
+  llvm::Value* mask_ = nullptr;               // <lanes x i1> in a tail, else null
+  unsigned copy_ = 0;                         // of an unrolled body
+  std::vector<Accumulator> accumulators_;     // of the stage being emitted
+};
+
+}  // namespace kiln

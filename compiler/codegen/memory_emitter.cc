@@ -1,0 +1,216 @@
+// Loads and stores: contiguous, the same address in all lanes, or one address per lane.
+#include "compiler/codegen/kernel_emitter.h"
+
+namespace kiln {
+namespace {
+
+unsigned MemoryBytes(v1::DType dtype) {
+  switch (dtype) {
+    case v1::BOOL:
+    case v1::U8:
+    case v1::I8:
+      return 1;
+    case v1::I16:
+    case v1::F16:
+    case v1::BF16:
+      return 2;
+    case v1::I32:
+    case v1::F32:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
+llvm::Align ElementAlign(v1::DType dtype) { return llvm::Align(MemoryBytes(dtype)); }
+
+}  // namespace
+
+llvm::Instruction* KernelEmitter::Annotate(llvm::Instruction* access, uint32_t buffer) {
+  access->setMetadata(llvm::LLVMContext::MD_alias_scope, own_scope_[buffer]);
+  access->setMetadata(llvm::LLVMContext::MD_noalias, other_scopes_[buffer]);
+  return access;
+}
+
+llvm::Value* KernelEmitter::FromMemory(llvm::Value* v, v1::DType dtype) {
+  if (dtype != v1::BOOL) return v;
+  return b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
+}
+
+llvm::Value* KernelEmitter::ToMemory(llvm::Value* v, v1::DType dtype) {
+  if (dtype != v1::BOOL) return v;
+  return b_.CreateZExt(v, v->getType()->getWithNewType(b_.getInt8Ty()));
+}
+
+llvm::Value* KernelEmitter::ActiveMask(LaneValue mask) {
+  if (mask.v == nullptr) return mask_;
+  llvm::Value* wide = Broadcast(mask);
+  return mask_ == nullptr ? wide : b_.CreateAnd(mask_, wide);
+}
+
+// Where the condition is false the load reads a zero of its own.
+llvm::Value* KernelEmitter::ScalarLoad(const v1::LoopOp& op, llvm::Value* index, llvm::Value* condition) {
+  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
+  llvm::Type* type = MemoryType(dtype);
+  llvm::Value* pointer = b_.CreateGEP(type, buffers_[op.buffer()], index);
+  if (condition != nullptr) {
+    pointer = b_.CreateSelect(condition, pointer, zero_slot_);
+    return FromMemory(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), dtype);
+  }
+  return FromMemory(Annotate(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), op.buffer()), dtype);
+}
+
+KernelEmitter::LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
+  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
+  const LaneValue mask = op.args_size() > 0 ? values_[op.args(0)] : LaneValue{};
+  const std::optional<int64_t> coefficient = lanes_ == 1 ? 0 : Coefficient(op.index());
+  if (coefficient == 0) {
+    llvm::Value* index = ScalarIndex(op.index());
+    if (!mask.vector) return {ScalarLoad(op, index, mask.v), false};
+    // Some lane that is asked for vouches for the address.
+    llvm::Value* active = ActiveMask(mask);
+    llvm::Value* loaded = Splat(ScalarLoad(op, index, Any(active)));
+    return {b_.CreateSelect(active, loaded, llvm::Constant::getNullValue(loaded->getType())), true};
+  }
+  llvm::Value* active = ActiveMask(mask);
+  llvm::Type* type = Wide(MemoryType(dtype));
+  if (coefficient != 1) return {FromMemory(Gather(op, VectorIndex(op.index()), active), dtype), true};
+  llvm::Value* pointer = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], ScalarIndex(op.index()));
+  llvm::Instruction* loaded;
+  if (active == nullptr) {
+    loaded = b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype));
+  } else {
+    loaded = b_.CreateMaskedLoad(type, pointer, ElementAlign(dtype), active, llvm::Constant::getNullValue(type));
+  }
+  return {FromMemory(Annotate(loaded, op.buffer()), dtype), true};
+}
+
+llvm::Value* KernelEmitter::Gather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask) {
+  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
+  if (MemoryBytes(dtype) < 4 || !target_.avx512) return ElementGather(op, indices, mask);
+  llvm::Type* type = Wide(MemoryType(dtype));
+  llvm::Value* pointers = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], indices);
+  return Annotate(b_.CreateMaskedGather(type, pointers, ElementAlign(dtype), mask,
+                                        llvm::Constant::getNullValue(type)),
+                  op.buffer());
+}
+
+// Element by element, without branches: lanes that are off read a zero of their own.
+llvm::Value* KernelEmitter::ElementGather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask) {
+  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
+  llvm::Type* type = MemoryType(dtype);
+  llvm::Value* result = llvm::PoisonValue::get(Wide(type));
+  for (unsigned lane = 0; lane < lanes_; ++lane) {
+    llvm::Value* pointer =
+        b_.CreateGEP(type, buffers_[op.buffer()], b_.CreateExtractElement(indices, uint64_t{lane}));
+    llvm::LoadInst* loaded;
+    if (mask != nullptr) {
+      pointer = b_.CreateSelect(b_.CreateExtractElement(mask, uint64_t{lane}), pointer, zero_slot_);
+      loaded = b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype));
+    } else {
+      loaded = b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype));
+      Annotate(loaded, op.buffer());
+    }
+    result = b_.CreateInsertElement(result, loaded, uint64_t{lane});
+  }
+  return result;
+}
+
+llvm::Value* KernelEmitter::Accumulated(v1::DType dtype, llvm::Value* old_value, llvm::Value* value) {
+  switch (dtype) {
+    case v1::BOOL:
+      return b_.CreateOr(old_value, value);
+    case v1::F32:
+    case v1::F64:
+      return b_.CreateFAdd(old_value, value);
+    case v1::F16:
+    case v1::BF16:
+      return HalfFromFloat(dtype, b_.CreateFAdd(FloatFromHalf(dtype, old_value), FloatFromHalf(dtype, value)));
+    default:
+      return b_.CreateAdd(old_value, value);
+  }
+}
+
+void KernelEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) {
+  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
+  llvm::Type* type = MemoryType(dtype);
+  llvm::Value* pointer = b_.CreateGEP(type, buffers_[op.buffer()], index);
+  if (op.mode() == v1::STORE_ACCUMULATE) {
+    llvm::Value* old_value = FromMemory(
+        Annotate(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), op.buffer()), dtype);
+    value = Accumulated(dtype, old_value, value);
+  }
+  Annotate(b_.CreateAlignedStore(ToMemory(value, dtype), pointer, ElementAlign(dtype)), op.buffer());
+}
+
+void KernelEmitter::EmitStore(const v1::LoopOp& op) {
+  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
+  const LaneValue value = values_[op.args(0)];
+  const LaneValue mask = op.args_size() > 1 ? values_[op.args(1)] : LaneValue{};
+  if (lanes_ == 1) {
+    const auto store = [&] { ScalarStore(op, ScalarIndex(op.index()), value.v); };
+    if (mask.v == nullptr) {
+      store();
+    } else {
+      If(mask.v, "store", store);
+    }
+    return;
+  }
+  llvm::Value* active = ActiveMask(mask);
+  llvm::Value* wide = Broadcast(value);
+  const std::optional<int64_t> coefficient = Coefficient(op.index());
+  const bool accumulate = op.mode() == v1::STORE_ACCUMULATE;
+  if (coefficient == 1) {
+    llvm::Type* type = Wide(MemoryType(dtype));
+    llvm::Value* pointer = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], ScalarIndex(op.index()));
+    const llvm::Align align = ElementAlign(dtype);
+    if (accumulate) {
+      llvm::Instruction* old_value =
+          active == nullptr
+              ? static_cast<llvm::Instruction*>(b_.CreateAlignedLoad(type, pointer, align))
+              : b_.CreateMaskedLoad(type, pointer, align, active, llvm::Constant::getNullValue(type));
+      wide = Accumulated(dtype, FromMemory(Annotate(old_value, op.buffer()), dtype), wide);
+    }
+    wide = ToMemory(wide, dtype);
+    llvm::Instruction* store = active == nullptr
+                                   ? static_cast<llvm::Instruction*>(b_.CreateAlignedStore(wide, pointer, align))
+                                   : b_.CreateMaskedStore(wide, pointer, align, active);
+    Annotate(store, op.buffer());
+    return;
+  }
+  if (!accumulate && target_.avx512 && MemoryBytes(dtype) >= 4) {
+    llvm::Value* pointers = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], VectorIndex(op.index()));
+    Annotate(b_.CreateMaskedScatter(wide, pointers, ElementAlign(dtype), active), op.buffer());
+    return;
+  }
+  ElementStore(op, wide, active);
+}
+
+// In lane order: lanes may meet in one element.
+void KernelEmitter::ElementStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* mask) {
+  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
+  llvm::Type* i8 = b_.getInt8Ty();
+  llvm::Type* i64 = b_.getInt64Ty();
+  llvm::Type* type = MemoryType(dtype);
+  llvm::AllocaInst* index_slot = Slot(Wide(i64), "indices");
+  llvm::AllocaInst* value_slot = Slot(Wide(type), "values");
+  llvm::AllocaInst* mask_slot = mask == nullptr ? nullptr : Slot(Wide(i8), "active");
+  b_.CreateStore(VectorIndex(op.index()), index_slot);
+  b_.CreateStore(ToMemory(value, dtype), value_slot);
+  if (mask != nullptr) b_.CreateStore(b_.CreateZExt(mask, Wide(i8)), mask_slot);
+  ScalarLoop(I64(0), I64(lanes_), I64(1), "lane", [&](llvm::Value* lane) {
+    const auto store = [&] {
+      llvm::Value* index = b_.CreateLoad(i64, b_.CreateGEP(i64, index_slot, lane));
+      llvm::Value* element = b_.CreateLoad(type, b_.CreateGEP(type, value_slot, lane));
+      ScalarStore(op, index, FromMemory(element, dtype));
+    };
+    if (mask == nullptr) {
+      store();
+      return;
+    }
+    llvm::Value* active = b_.CreateLoad(i8, b_.CreateGEP(i8, mask_slot, lane));
+    If(b_.CreateICmpNE(active, b_.getInt8(0)), "active", store);
+  });
+}
+
+}  // namespace kiln

@@ -1,0 +1,304 @@
+// Arithmetic, comparison, logic and bits; numerics by ir/ops.def.
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/codegen/kernel_emitter.h"
+
+namespace kiln {
+namespace {
+
+bool IsFloat(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F64; }
+
+}  // namespace
+
+llvm::Constant* KernelEmitter::EmitConstant(const v1::LoopOp& op) {
+  double number;
+  const uint64_t bits = op.bits();
+  std::memcpy(&number, &bits, sizeof(number));
+  llvm::Type* type = ScalarType(op.dtype());
+  switch (op.dtype()) {
+    case v1::F32: {
+      const float rounded = static_cast<float>(number);
+      return llvm::ConstantFP::get(context_, llvm::APFloat(rounded));
+    }
+    case v1::F64:
+      return llvm::ConstantFP::get(context_, llvm::APFloat(number));
+    case v1::F16:
+    case v1::BF16: {
+      llvm::APFloat value(static_cast<float>(number));
+      bool inexact = false;
+      value.convert(op.dtype() == v1::F16 ? llvm::APFloat::IEEEhalf() : llvm::APFloat::BFloat(),
+                    llvm::APFloat::rmNearestTiesToEven, &inexact);
+      return llvm::ConstantInt::get(context_, value.bitcastToAPInt());
+    }
+    case v1::BOOL:
+      return b_.getInt1(bits != 0);
+    default:
+      return llvm::ConstantInt::get(type, llvm::APInt(64, bits).trunc(type->getIntegerBitWidth()));
+  }
+}
+
+llvm::Value* KernelEmitter::EmitPointwise(uint32_t id, const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args) {
+  const auto opcode = static_cast<LoopOpcode>(op.op());
+  const v1::DType from = op.args_size() > 0 ? DTypeOf(op.args(0)) : op.dtype();
+  switch (opcode) {
+    case LoopOpcode::kCast:
+      return EmitCast(from, op.dtype(), args[0]);
+    case LoopOpcode::kBitcast:
+      return EmitBitcast(from, op.dtype(), args[0]);
+    case LoopOpcode::kWhere:
+      return b_.CreateSelect(args[0], args[1], args[2]);
+    case LoopOpcode::kRandBits:
+      return EmitRandBits(args[0], args[1], args[2]);
+    default:
+      break;
+  }
+  switch (InfoOf(opcode).op_class) {
+    case LoopOpClass::kCompare:
+      return EmitCompare(opcode, from, args);
+    case LoopOpClass::kLogical:
+      return EmitBool(opcode, args);
+    case LoopOpClass::kInteger:
+      if (op.dtype() == v1::BOOL) return EmitBool(opcode, args);
+      return EmitInteger(id, opcode, op.dtype(), args);
+    default:
+      return EmitArithmetic(id, opcode, op.dtype(), args);
+  }
+}
+
+llvm::Value* KernelEmitter::EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType dtype,
+                                           llvm::ArrayRef<llvm::Value*> args) {
+  if (op == LoopOpcode::kMaximum || op == LoopOpcode::kMinimum) {
+    return MaximumOf(dtype, args[0], args[1], op == LoopOpcode::kMaximum);
+  }
+  if (IsFloat(dtype)) return EmitFloat(op, args);
+  if (dtype == v1::BOOL) return EmitBool(op, args);
+  return EmitInteger(id, op, dtype, args);
+}
+
+// NaN if either is NaN; of booleans: or, and.
+llvm::Value* KernelEmitter::MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Value* b, bool maximum) {
+  if (dtype == v1::BOOL) return maximum ? b_.CreateOr(a, b) : b_.CreateAnd(a, b);
+  if (IsFloat(dtype)) {
+    llvm::Value* first = maximum ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b);
+    return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, b_.CreateSelect(first, a, b));
+  }
+  if (dtype == v1::U8) {
+    return b_.CreateSelect(maximum ? b_.CreateICmpUGT(a, b) : b_.CreateICmpULT(a, b), a, b);
+  }
+  return b_.CreateSelect(maximum ? b_.CreateICmpSGT(a, b) : b_.CreateICmpSLT(a, b), a, b);
+}
+
+llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
+  llvm::Value* a = args[0];
+  llvm::Type* type = a->getType();
+  llvm::Value* zero = llvm::ConstantFP::get(type, 0.0);
+  llvm::Value* one = llvm::ConstantFP::get(type, 1.0);
+  const auto unary = [&](llvm::Intrinsic::ID id) -> llvm::Value* { return b_.CreateUnaryIntrinsic(id, a); };
+  switch (op) {
+    case LoopOpcode::kAdd:
+      return b_.CreateFAdd(a, args[1]);
+    case LoopOpcode::kSub:
+      return b_.CreateFSub(a, args[1]);
+    case LoopOpcode::kMul:
+      return b_.CreateFMul(a, args[1]);
+    case LoopOpcode::kDiv:
+      return b_.CreateFDiv(a, args[1]);
+    case LoopOpcode::kTruncDiv:
+      return b_.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, b_.CreateFDiv(a, args[1]));
+    case LoopOpcode::kNeg:
+      return b_.CreateFNeg(a);
+    case LoopOpcode::kAbs:
+      return unary(llvm::Intrinsic::fabs);
+    case LoopOpcode::kSign: {
+      llvm::Value* sign = b_.CreateSelect(b_.CreateFCmpOLT(a, zero), llvm::ConstantFP::get(type, -1.0), zero);
+      sign = b_.CreateSelect(b_.CreateFCmpOGT(a, zero), one, sign);
+      return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, sign);
+    }
+    case LoopOpcode::kFma:
+      return b_.CreateIntrinsic(llvm::Intrinsic::fma, llvm::ArrayRef<llvm::Type*>{type}, args);
+    case LoopOpcode::kSqrt:
+      return unary(llvm::Intrinsic::sqrt);
+    case LoopOpcode::kRsqrt:
+      return b_.CreateFDiv(one, unary(llvm::Intrinsic::sqrt));
+    case LoopOpcode::kReciprocal:
+      return b_.CreateFDiv(one, a);
+    case LoopOpcode::kFloor:
+      return unary(llvm::Intrinsic::floor);
+    case LoopOpcode::kCeil:
+      return unary(llvm::Intrinsic::ceil);
+    case LoopOpcode::kTrunc:
+      return unary(llvm::Intrinsic::trunc);
+    case LoopOpcode::kRound:
+      return unary(llvm::Intrinsic::roundeven);
+    default:
+      break;
+  }
+  llvm::Value* result = math_.Emit(b_, op, args);
+  if (result != nullptr) return result;
+  Fail(absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on floating point values")));
+  return a;
+}
+
+llvm::Value* KernelEmitter::EmitInteger(uint32_t id, LoopOpcode op, v1::DType dtype,
+                                        llvm::ArrayRef<llvm::Value*> args) {
+  llvm::Value* a = args[0];
+  llvm::Type* type = a->getType();
+  llvm::Value* zero = llvm::ConstantInt::get(type, 0);
+  switch (op) {
+    case LoopOpcode::kAdd:
+      return b_.CreateAdd(a, args[1]);
+    case LoopOpcode::kSub:
+      return b_.CreateSub(a, args[1]);
+    case LoopOpcode::kMul:
+      return b_.CreateMul(a, args[1]);
+    case LoopOpcode::kFloorDiv:
+    case LoopOpcode::kTruncDiv:
+    case LoopOpcode::kRemainder:
+    case LoopOpcode::kFmod:
+      return DivideIntegers(id, op, dtype, a, args[1]);
+    case LoopOpcode::kNeg:
+      return b_.CreateNeg(a);
+    case LoopOpcode::kAbs:
+      if (dtype == v1::U8) return a;
+      return b_.CreateSelect(b_.CreateICmpSLT(a, zero), b_.CreateNeg(a), a);
+    case LoopOpcode::kSign: {
+      llvm::Value* positive = dtype == v1::U8 ? b_.CreateICmpNE(a, zero) : b_.CreateICmpSGT(a, zero);
+      llvm::Value* sign = b_.CreateZExt(positive, type);
+      return dtype == v1::U8 ? sign : b_.CreateAdd(sign, b_.CreateSExt(b_.CreateICmpSLT(a, zero), type));
+    }
+    case LoopOpcode::kPow:
+      return IntegerPower(dtype, a, args[1]);
+    case LoopOpcode::kBitAnd:
+      return b_.CreateAnd(a, args[1]);
+    case LoopOpcode::kBitOr:
+      return b_.CreateOr(a, args[1]);
+    case LoopOpcode::kBitXor:
+      return b_.CreateXor(a, args[1]);
+    case LoopOpcode::kBitNot:
+      return b_.CreateNot(a);
+    case LoopOpcode::kShiftLeft:
+    case LoopOpcode::kShiftRight:
+      return EmitShift(op, dtype, a, args[1]);
+    default:
+      Fail(absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on integers")));
+      return a;
+  }
+}
+
+llvm::Value* KernelEmitter::EmitShift(LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b) {
+  llvm::Type* type = a->getType();
+  const unsigned width = type->getScalarSizeInBits();
+  llvm::Value* in_range = b_.CreateICmpULT(b, llvm::ConstantInt::get(type, width));
+  llvm::Value* zero = llvm::ConstantInt::get(type, 0);
+  if (op == LoopOpcode::kShiftLeft) {
+    llvm::Value* amount = b_.CreateSelect(in_range, b, zero);
+    return b_.CreateSelect(in_range, b_.CreateShl(a, amount), zero);
+  }
+  if (dtype == v1::U8) {
+    llvm::Value* amount = b_.CreateSelect(in_range, b, zero);
+    return b_.CreateSelect(in_range, b_.CreateLShr(a, amount), zero);
+  }
+  return b_.CreateAShr(a, b_.CreateSelect(in_range, b, llvm::ConstantInt::get(type, width - 1)));
+}
+
+// By squaring; every lane runs as long as the largest exponent. Of negative exponents only 1 and -1
+// have a power other than 0.
+llvm::Value* KernelEmitter::IntegerPower(v1::DType dtype, llvm::Value* a, llvm::Value* b) {
+  llvm::Type* type = a->getType();
+  llvm::Value* zero = llvm::ConstantInt::get(type, 0);
+  llvm::Value* one = llvm::ConstantInt::get(type, 1);
+  llvm::Value* odd = b_.CreateICmpNE(b_.CreateAnd(b, one), zero);
+  llvm::Value* negative = dtype == v1::U8 ? llvm::ConstantInt::getFalse(odd->getType()) : b_.CreateICmpSLT(b, zero);
+  llvm::Value* count = b_.CreateSelect(negative, zero, b);
+
+  llvm::BasicBlock* before = b_.GetInsertBlock();
+  auto* loop = llvm::BasicBlock::Create(context_, "power", function_);
+  auto* exit = llvm::BasicBlock::Create(context_, "power.end", function_);
+  b_.CreateBr(loop);
+  b_.SetInsertPoint(loop);
+  llvm::PHINode* result = b_.CreatePHI(type, 2);
+  llvm::PHINode* square = b_.CreatePHI(type, 2);
+  llvm::PHINode* left = b_.CreatePHI(type, 2);
+  llvm::Value* takes = b_.CreateICmpNE(b_.CreateAnd(left, one), zero);
+  llvm::Value* next_result = b_.CreateSelect(takes, b_.CreateMul(result, square), result);
+  llvm::Value* next_square = b_.CreateMul(square, square);
+  llvm::Value* next_left = b_.CreateLShr(left, one);
+  result->addIncoming(one, before);
+  result->addIncoming(next_result, loop);
+  square->addIncoming(a, before);
+  square->addIncoming(next_square, loop);
+  left->addIncoming(count, before);
+  left->addIncoming(next_left, loop);
+  b_.CreateCondBr(Any(b_.CreateICmpNE(next_left, zero)), loop, exit);
+  b_.SetInsertPoint(exit);
+
+  llvm::Value* minus_one = llvm::ConstantInt::getSigned(type, -1);
+  llvm::Value* reciprocal = b_.CreateSelect(b_.CreateICmpEQ(a, one), one, zero);
+  reciprocal = b_.CreateSelect(b_.CreateICmpEQ(a, minus_one), b_.CreateSelect(odd, minus_one, one), reciprocal);
+  return b_.CreateSelect(negative, reciprocal, next_result);
+}
+
+llvm::Value* KernelEmitter::EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
+  switch (op) {
+    case LoopOpcode::kAdd:
+    case LoopOpcode::kBitOr:
+    case LoopOpcode::kLogicalOr:
+      return b_.CreateOr(args[0], args[1]);
+    case LoopOpcode::kMul:
+    case LoopOpcode::kBitAnd:
+    case LoopOpcode::kLogicalAnd:
+      return b_.CreateAnd(args[0], args[1]);
+    case LoopOpcode::kSub:
+    case LoopOpcode::kBitXor:
+    case LoopOpcode::kLogicalXor:
+      return b_.CreateXor(args[0], args[1]);
+    case LoopOpcode::kBitNot:
+    case LoopOpcode::kLogicalNot:
+      return b_.CreateNot(args[0]);
+    case LoopOpcode::kAbs:
+    case LoopOpcode::kSign:
+    case LoopOpcode::kNeg:
+      return args[0];
+    default:
+      Fail(absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on booleans")));
+      return args[0];
+  }
+}
+
+llvm::Value* KernelEmitter::EmitCompare(LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args) {
+  llvm::Value* a = args[0];
+  if (op == LoopOpcode::kIsNan || op == LoopOpcode::kIsInf) {
+    if (!IsFloat(dtype)) return llvm::ConstantInt::getFalse(a->getType()->getWithNewType(b_.getInt1Ty()));
+    if (op == LoopOpcode::kIsNan) return b_.CreateFCmpUNO(a, a);
+    return b_.CreateFCmpOEQ(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, a),
+                            llvm::ConstantFP::getInfinity(a->getType()));
+  }
+  llvm::Value* b = args[1];
+  const bool is_unsigned = dtype == v1::U8 || dtype == v1::BOOL;
+  using P = llvm::CmpInst::Predicate;
+  P predicate;
+  switch (op) {
+    case LoopOpcode::kEq:
+      predicate = IsFloat(dtype) ? P::FCMP_OEQ : P::ICMP_EQ;
+      break;
+    case LoopOpcode::kNe:
+      predicate = IsFloat(dtype) ? P::FCMP_UNE : P::ICMP_NE;
+      break;
+    case LoopOpcode::kLt:
+      predicate = IsFloat(dtype) ? P::FCMP_OLT : is_unsigned ? P::ICMP_ULT : P::ICMP_SLT;
+      break;
+    case LoopOpcode::kLe:
+      predicate = IsFloat(dtype) ? P::FCMP_OLE : is_unsigned ? P::ICMP_ULE : P::ICMP_SLE;
+      break;
+    case LoopOpcode::kGt:
+      predicate = IsFloat(dtype) ? P::FCMP_OGT : is_unsigned ? P::ICMP_UGT : P::ICMP_SGT;
+      break;
+    default:
+      predicate = IsFloat(dtype) ? P::FCMP_OGE : is_unsigned ? P::ICMP_UGE : P::ICMP_SGE;
+      break;
+  }
+  return b_.CreateCmp(predicate, a, b);
+}
+
+}  // namespace kiln

@@ -1,0 +1,236 @@
+// Reductions and scans. Lanes and unrolled copies have accumulators of their own, combined in a fixed
+// order at the end of the stage; so a result depends on the kernel alone, never on the threads.
+#include "compiler/codegen/kernel_emitter.h"
+
+namespace kiln {
+namespace {
+
+// Additions in a row into one F32 accumulator before the sum is kept in F64 instead.
+constexpr int64_t kFloatAdditionsMax = 512;
+
+bool IsFloat(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F64; }
+bool IsArg(v1::ReduceKind kind) { return kind == v1::REDUCE_ARGMAX || kind == v1::REDUCE_ARGMIN; }
+bool IsMax(v1::ReduceKind kind) { return kind == v1::REDUCE_MAX || kind == v1::REDUCE_ARGMAX; }
+
+}  // namespace
+
+bool KernelEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const {
+  if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce || op.mode() != v1::REDUCE_SUM ||
+      DTypeOf(op.args(0)) != v1::F32) {
+    return false;
+  }
+  int64_t count = 1;
+  for (uint32_t extent : info.stage->inner()) {
+    const std::optional<int64_t> known = ConstantExpr(extent);
+    if (!known || *known > (int64_t{1} << 30)) return true;
+    count *= *known;
+    if (count > (int64_t{1} << 30)) return true;
+  }
+  const bool inner = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !info.has_scan;
+  return count > kFloatAdditionsMax * (inner ? int64_t{vector_lanes_} * unroll : 1);
+}
+
+llvm::Constant* KernelEmitter::Identity(v1::ReduceKind kind, v1::DType dtype) {
+  llvm::Type* type = ScalarType(dtype);
+  switch (kind) {
+    case v1::REDUCE_SUM:
+    case v1::REDUCE_ANY:
+      return llvm::Constant::getNullValue(type);
+    case v1::REDUCE_ALL:
+      return b_.getTrue();
+    case v1::REDUCE_PROD:
+      if (IsFloat(dtype)) return llvm::ConstantFP::get(type, 1.0);
+      return llvm::ConstantInt::get(type, 1);
+    default:
+      break;
+  }
+  const bool maximum = IsMax(kind);
+  if (IsFloat(dtype)) return llvm::ConstantFP::getInfinity(type, maximum);
+  const unsigned width = type->getIntegerBitWidth();
+  if (dtype == v1::U8 || dtype == v1::BOOL) {
+    return llvm::ConstantInt::get(context_, maximum ? llvm::APInt::getMinValue(width) : llvm::APInt::getMaxValue(width));
+  }
+  return llvm::ConstantInt::get(
+      context_, maximum ? llvm::APInt::getSignedMinValue(width) : llvm::APInt::getSignedMaxValue(width));
+}
+
+llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::Value* a, llvm::Value* b) {
+  switch (kind) {
+    case v1::REDUCE_SUM:
+      if (IsFloat(dtype)) return b_.CreateFAdd(a, b);
+      return dtype == v1::BOOL ? b_.CreateOr(a, b) : b_.CreateAdd(a, b);
+    case v1::REDUCE_PROD:
+      if (IsFloat(dtype)) return b_.CreateFMul(a, b);
+      return dtype == v1::BOOL ? b_.CreateAnd(a, b) : b_.CreateMul(a, b);
+    case v1::REDUCE_ANY:
+      return b_.CreateOr(a, b);
+    case v1::REDUCE_ALL:
+      return b_.CreateAnd(a, b);
+    default:
+      return MaximumOf(dtype, a, b, IsMax(kind));
+  }
+}
+
+void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
+  accumulators_.clear();
+  const bool vector = lanes_ > 1 || (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !info.has_scan);
+  const auto wide = [&](llvm::Type* type) -> llvm::Type* {
+    return vector && vector_lanes_ > 1 ? llvm::FixedVectorType::get(type, vector_lanes_) : type;
+  };
+  for (int k = 0; k < info.stage->ops_size(); ++k) {
+    const v1::LoopOp& op = info.stage->ops(k);
+    const auto opcode = static_cast<LoopOpcode>(op.op());
+    if (opcode != LoopOpcode::kReduce && opcode != LoopOpcode::kScan) continue;
+    Accumulator accumulator;
+    accumulator.op = info.first_op + k;
+    accumulator.kind = static_cast<v1::ReduceKind>(op.mode());
+    accumulator.dtype = DTypeOf(op.args(0));
+    accumulator.widened = LongSum(info, op, unroll);
+    const v1::DType kept = accumulator.widened ? v1::F64 : accumulator.dtype;
+    llvm::Constant* identity = Identity(accumulator.kind, kept);
+    for (unsigned copy = 0; copy < unroll; ++copy) {
+      llvm::Type* type = wide(identity->getType());
+      accumulator.value.push_back(Slot(type, "acc"));
+      if (opcode == LoopOpcode::kReduce) {
+        llvm::Value* start = identity;
+        if (auto* v = llvm::dyn_cast<llvm::FixedVectorType>(type)) {
+          start = llvm::ConstantVector::getSplat(v->getElementCount(), identity);
+        }
+        b_.CreateStore(start, accumulator.value.back());
+      }
+      if (opcode == LoopOpcode::kReduce && IsArg(accumulator.kind)) {
+        llvm::Type* position = wide(b_.getInt64Ty());
+        accumulator.position.push_back(Slot(position, "arg"));
+        b_.CreateStore(llvm::Constant::getNullValue(position), accumulator.position.back());
+      }
+    }
+    accumulators_.push_back(std::move(accumulator));
+  }
+}
+
+// Row-major number of the iteration in the stage's inner domain, per lane.
+llvm::Value* KernelEmitter::PositionInDomain() {
+  llvm::Value* position = I64(0);
+  const uint32_t first = kernel_.outer_size();
+  for (size_t k = 0; k < stage_->extents.size(); ++k) {
+    position = b_.CreateAdd(b_.CreateMul(position, stage_->extents[k]), variables_[first + k]);
+  }
+  const bool along = vector_variable_ != kNoVariable && vector_variable_ >= first;
+  llvm::Value* wide = Splat(position);
+  return along ? b_.CreateAdd(wide, LaneNumbers(b_.getInt64Ty())) : wide;
+}
+
+// Takes `other` where it beats the value; `ordered`: ties go to the smaller position.
+void KernelEmitter::CombineArg(v1::ReduceKind kind, v1::DType dtype, llvm::Value** value, llvm::Value** position,
+                               llvm::Value* other, llvm::Value* other_position, bool ordered,
+                               llvm::Value* active) {
+  llvm::Value* better;
+  llvm::Value* same;
+  const bool maximum = IsMax(kind);
+  if (IsFloat(dtype)) {
+    llvm::Value* value_nan = b_.CreateFCmpUNO(*value, *value);
+    llvm::Value* other_nan = b_.CreateFCmpUNO(other, other);
+    llvm::Value* beyond = maximum ? b_.CreateFCmpOGT(other, *value) : b_.CreateFCmpOLT(other, *value);
+    better = b_.CreateOr(beyond, b_.CreateAnd(other_nan, b_.CreateNot(value_nan)));
+    same = b_.CreateOr(b_.CreateFCmpOEQ(other, *value), b_.CreateAnd(other_nan, value_nan));
+  } else {
+    const bool is_unsigned = dtype == v1::U8 || dtype == v1::BOOL;
+    better = maximum ? (is_unsigned ? b_.CreateICmpUGT(other, *value) : b_.CreateICmpSGT(other, *value))
+                     : (is_unsigned ? b_.CreateICmpULT(other, *value) : b_.CreateICmpSLT(other, *value));
+    same = b_.CreateICmpEQ(other, *value);
+  }
+  if (ordered) better = b_.CreateOr(better, b_.CreateAnd(same, b_.CreateICmpSLT(other_position, *position)));
+  if (active != nullptr) better = b_.CreateAnd(better, active);
+  *value = b_.CreateSelect(better, other, *value);
+  *position = b_.CreateSelect(better, other_position, *position);
+}
+
+void KernelEmitter::EmitReduce(uint32_t id, const v1::LoopOp& op) {
+  for (const Accumulator& accumulator : accumulators_) {
+    if (accumulator.op != id) continue;
+    llvm::AllocaInst* slot = accumulator.value[copy_];
+    llvm::Value* value = Broadcast(values_[op.args(0)]);
+    llvm::Value* old_value = b_.CreateLoad(slot->getAllocatedType(), slot);
+    if (IsArg(accumulator.kind)) {
+      llvm::AllocaInst* position_slot = accumulator.position[copy_];
+      llvm::Value* position = b_.CreateLoad(position_slot->getAllocatedType(), position_slot);
+      CombineArg(accumulator.kind, accumulator.dtype, &old_value, &position, value, PositionInDomain(), false,
+                 mask_);
+      b_.CreateStore(old_value, slot);
+      b_.CreateStore(position, position_slot);
+      return;
+    }
+    if (accumulator.widened) value = b_.CreateFPExt(value, Wide(b_.getDoubleTy()));
+    llvm::Value* combined =
+        Combine(accumulator.kind, accumulator.widened ? v1::F64 : accumulator.dtype, old_value, value);
+    if (mask_ != nullptr) combined = b_.CreateSelect(mask_, combined, old_value);
+    b_.CreateStore(combined, slot);
+    return;
+  }
+}
+
+void KernelEmitter::FinishAccumulators(const StageInfo& info) {
+  for (const Accumulator& accumulator : accumulators_) {
+    if (static_cast<LoopOpcode>(ops_[accumulator.op]->op()) != LoopOpcode::kReduce) continue;
+    const v1::DType kept = accumulator.widened ? v1::F64 : accumulator.dtype;
+    const bool arg = IsArg(accumulator.kind);
+    const auto load = [&](llvm::AllocaInst* slot) { return b_.CreateLoad(slot->getAllocatedType(), slot); };
+    llvm::Value* value = load(accumulator.value[0]);
+    llvm::Value* position = arg ? load(accumulator.position[0]) : nullptr;
+    const auto combine = [&](llvm::Value* other, llvm::Value* other_position) {
+      if (arg) {
+        CombineArg(accumulator.kind, kept, &value, &position, other, other_position, true, nullptr);
+      } else {
+        value = Combine(accumulator.kind, kept, value, other);
+      }
+    };
+    for (size_t copy = 1; copy < accumulator.value.size(); ++copy) {
+      combine(load(accumulator.value[copy]), arg ? load(accumulator.position[copy]) : nullptr);
+    }
+    // Lanes of an inner loop are folded in halves; lanes of the outer loop are results of their own.
+    auto* type = llvm::dyn_cast<llvm::FixedVectorType>(value->getType());
+    if (type != nullptr && lanes_ == 1) {
+      for (unsigned width = type->getNumElements() / 2; width >= 1; width /= 2) {
+        llvm::SmallVector<int, 64> high;
+        llvm::SmallVector<int, 64> low;
+        for (unsigned lane = 0; lane < width; ++lane) {
+          low.push_back(lane);
+          high.push_back(width + lane);
+        }
+        llvm::Value* other = b_.CreateShuffleVector(value, high);
+        llvm::Value* other_position = arg ? b_.CreateShuffleVector(position, high) : nullptr;
+        value = b_.CreateShuffleVector(value, low);
+        if (arg) position = b_.CreateShuffleVector(position, low);
+        combine(other, other_position);
+      }
+      value = b_.CreateExtractElement(value, uint64_t{0});
+      if (arg) position = b_.CreateExtractElement(position, uint64_t{0});
+    }
+    if (accumulator.widened) value = b_.CreateFPTrunc(value, value->getType()->getWithNewType(b_.getFloatTy()));
+    values_[accumulator.op] = {arg ? position : value, lanes_ > 1};
+  }
+  accumulators_.clear();
+}
+
+void KernelEmitter::InitScans(const StageInfo& info) {
+  for (const Accumulator& accumulator : accumulators_) {
+    if (static_cast<LoopOpcode>(ops_[accumulator.op]->op()) != LoopOpcode::kScan) continue;
+    b_.CreateStore(Splat(Identity(accumulator.kind, accumulator.dtype)), accumulator.value[0]);
+  }
+}
+
+KernelEmitter::LaneValue KernelEmitter::EmitScan(uint32_t id, const v1::LoopOp& op) {
+  for (const Accumulator& accumulator : accumulators_) {
+    if (accumulator.op != id) continue;
+    llvm::AllocaInst* slot = accumulator.value[0];
+    llvm::Value* old_value = b_.CreateLoad(slot->getAllocatedType(), slot);
+    llvm::Value* combined =
+        Combine(accumulator.kind, accumulator.dtype, old_value, Broadcast(values_[op.args(0)]));
+    b_.CreateStore(combined, slot);
+    return {combined, lanes_ > 1};
+  }
+  Fail(absl::InternalError("scan without an accumulator"));
+  return values_[op.args(0)];
+}
+
+}  // namespace kiln

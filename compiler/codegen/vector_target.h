@@ -1,0 +1,21 @@
+// What the x86 back-end knows about a target, from its feature list alone: never from a CPU name.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kiln/v1/artifact.pb.h"
+
+namespace kiln {
+
+struct VectorTarget {
+  std::string triple;
+  std::string features;  // LLVM's form, "+avx2,+fma": sorted, so that equal targets give equal bytes
+  bool avx512 = false;   // f, bw, dq and vl
+  unsigned lanes = 8;    // of a vector loop, for every dtype
+
+  // UNIMPLEMENTED unless the features hold at least avx2, fma and f16c.
+  static absl::StatusOr<VectorTarget> FromProto(const v1::Target& target);
+};
+
+}  // namespace kiln

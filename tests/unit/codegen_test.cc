@@ -1,0 +1,139 @@
+// Kernels through the x86 back-end into a loaded image, checked against plain loops.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "compiler/codegen/codegen_backend.h"
+#include "compiler/codegen/flat_image.h"
+#include "tests/conformance/host_target.h"
+#include "tests/conformance/kernel_maker.h"
+
+namespace kiln {
+namespace {
+
+class CodegenTest : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (GetParam() && !HostHasAvx512()) GTEST_SKIP() << "this machine has no AVX-512";
+    auto backend = NewCodegenBackend(X86Target(GetParam()));
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    backend_ = *std::move(backend);
+  }
+
+  KilnStatus Run(const v1::Kernel& kernel, std::vector<void*> buffers, int64_t units,
+                 std::vector<int64_t> symbols = {}) {
+    auto object = backend_->Emit(kernel, {}, false);
+    EXPECT_TRUE(object.ok()) << object.status();
+    if (!object.ok()) return {};
+    const absl::string_view bytes = object->bytes;
+    auto images = LoadImages({bytes});
+    EXPECT_TRUE(images.ok()) << images.status();
+    KilnStatus status = {};
+    KilnHost host = {sizeof(KilnHost), 0};
+    KilnArgs args = {sizeof(KilnArgs), static_cast<uint32_t>(buffers.size()), buffers.data(), symbols.data(),
+                     nullptr, 0, &status, &host};
+    EXPECT_EQ((*images)->entry(0)(&args, 0, units, 0), status.code);
+    return status;
+  }
+
+  std::unique_ptr<CodegenBackend> backend_;
+};
+
+TEST_P(CodegenTest, PointwiseTails) {
+  for (int64_t n : {0, 1, 7, 15, 16, 17, 31, 33, 100}) {
+    KernelMaker m;
+    m.Outer({n});
+    const uint32_t a = m.Buffer(v1::F32, v1::READ, n), b = m.Buffer(v1::F32, v1::READ, n);
+    const uint32_t out = m.Buffer(v1::F32, v1::WRITE, n), flags = m.Buffer(v1::BOOL, v1::WRITE, n);
+    const uint32_t wide = m.Buffer(v1::I64, v1::WRITE, n);
+    m.Stage({});
+    const uint32_t i = m.Var(0);
+    const uint32_t x = m.Load(a, i), y = m.Load(b, i);
+    m.Store(out, i, m.Op(LoopOpcode::kAdd, v1::F32, {x, y}));
+    m.Store(flags, i, m.Op(LoopOpcode::kLt, v1::BOOL, {x, y}));
+    m.Store(wide, i, m.Op(LoopOpcode::kAdd, v1::I64, {m.IndexExpr(i), m.Op(LoopOpcode::kCast, v1::I64, {x})}));
+    m.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
+    std::vector<float> va(n), vb(n), vo(n + 1, -1.f);
+    std::vector<uint8_t> vf(n + 1, 9);
+    std::vector<int64_t> vw(n + 1, -1);
+    for (int64_t k = 0; k < n; ++k) va[k] = k * 1.5f - 3, vb[k] = 40.f - k;
+    Run(m.kernel(), {va.data(), vb.data(), vo.data(), vf.data(), vw.data()}, (n + 63) / 64);
+    for (int64_t k = 0; k < n; ++k) {
+      EXPECT_EQ(vo[k], va[k] + vb[k]);
+      EXPECT_EQ(vf[k], va[k] < vb[k]);
+      EXPECT_EQ(vw[k], k + static_cast<int64_t>(va[k]));
+    }
+    EXPECT_EQ(vo[n], -1.f);
+    EXPECT_EQ(vf[n], 9);
+    EXPECT_EQ(vw[n], -1);
+  }
+}
+
+v1::Kernel SumKernel(int64_t rows, int64_t columns, bool of_rows, v1::VectorDim vector_dim) {
+  KernelMaker m;
+  m.Outer({of_rows ? rows : columns});
+  const uint32_t in = m.Buffer(v1::F32, v1::READ, rows * columns);
+  const uint32_t sum = m.Buffer(v1::F32, v1::WRITE, of_rows ? rows : columns);
+  const uint32_t max = m.Buffer(v1::F32, v1::WRITE, of_rows ? rows : columns);
+  const uint32_t arg = m.Buffer(v1::I64, v1::WRITE, of_rows ? rows : columns);
+  m.Stage({of_rows ? columns : rows});
+  const uint32_t row = m.Var(of_rows ? 0 : 1), column = m.Var(of_rows ? 1 : 0);
+  const uint32_t x = m.Load(in, m.Add(m.Mul(row, m.Const(columns)), column));
+  const uint32_t s = m.Reduce(v1::REDUCE_SUM, v1::F32, x);
+  const uint32_t x_max = m.Reduce(v1::REDUCE_MAX, v1::F32, x);
+  const uint32_t x_arg = m.Reduce(v1::REDUCE_ARGMAX, v1::I64, x);
+  m.Stage({});
+  m.Store(sum, m.Var(0), s);
+  m.Store(max, m.Var(0), x_max);
+  m.Store(arg, m.Var(0), x_arg);
+  m.Schedule(1, 8, vector_dim);
+  return m.kernel();
+}
+
+TEST_P(CodegenTest, RowAndColumnReductions) {
+  for (v1::VectorDim vector_dim : {v1::VECTOR_NONE, v1::VECTOR_INNER_LAST, v1::VECTOR_OUTER_LAST}) {
+    for (bool of_rows : {true, false}) {
+      for (int64_t columns : {1, 5, 16, 47, 64, 200, 1030}) {
+        const int64_t rows = 9;
+        std::vector<float> in(rows * columns);
+        for (size_t k = 0; k < in.size(); ++k) in[k] = static_cast<float>((k * 7919) % 1001) - 500;
+        const int64_t n = of_rows ? rows : columns, r = of_rows ? columns : rows;
+        std::vector<float> sum(n), max(n);
+        std::vector<int64_t> arg(n);
+        Run(SumKernel(rows, columns, of_rows, vector_dim), {in.data(), sum.data(), max.data(), arg.data()}, (n + 7) / 8);
+        for (int64_t o = 0; o < n; ++o) {
+          double expected = 0;
+          int64_t best = 0;
+          const auto at = [&](int64_t k) { return in[of_rows ? o * columns + k : k * columns + o]; };
+          for (int64_t k = 0; k < r; ++k) {
+            expected += at(k);
+            if (at(k) > at(best)) best = k;
+          }
+          EXPECT_EQ(sum[o], static_cast<float>(expected)) << vector_dim << " " << of_rows << " " << columns;
+          EXPECT_EQ(max[o], at(best));
+          EXPECT_EQ(arg[o], best);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CodegenTest, SameBytesTwice) {
+  const v1::Kernel kernel = SumKernel(9, 200, true, v1::VECTOR_INNER_LAST);
+  auto first = backend_->Emit(kernel, {}, false);
+  auto second = backend_->Emit(kernel, {}, true);
+  auto fresh = NewCodegenBackend(X86Target(GetParam()));
+  ASSERT_TRUE(first.ok() && second.ok() && fresh.ok());
+  auto third = (*fresh)->Emit(kernel, {}, false);
+  ASSERT_TRUE(third.ok());
+  EXPECT_EQ(first->bytes, second->bytes);
+  EXPECT_EQ(first->bytes, third->bytes);
+  EXPECT_NE(second->listing.find("define"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, CodegenTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "avx512" : "avx2"; });
+
+}  // namespace
+}  // namespace kiln
