@@ -38,7 +38,7 @@ int ExprAlgebra::CompareFactors(ExprId a, ExprId b) const {
   const ExprNode& y = pool_.nodes_[b];
   int rank_x = LeafRank(x.op), rank_y = LeafRank(y.op);
   if (rank_x != rank_y) return rank_x - rank_y;
-  if (rank_x < 3) return x.value < y.value ? -1 : 1;
+  if (rank_x < 3 && x.value != y.value) return x.value < y.value ? -1 : 1;
   if (pool_.hashes_[a] != pool_.hashes_[b]) return pool_.hashes_[a] < pool_.hashes_[b] ? -1 : 1;
   return a < b ? -1 : 1;
 }
