@@ -6,6 +6,7 @@
 // LoopGraph's semantics and is a valid execution order. Deterministic.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -22,6 +23,7 @@ struct ScheduledKernel {
   ExprId units = 0;
   ExprId bytes_read = 0;
   ExprId bytes_written = 0;
+  std::vector<uint32_t> origins;     // imported nodes that it computes, ascending
 };
 
 struct ScheduledStep {
@@ -34,9 +36,15 @@ struct ScheduledStep {
 
 struct Schedule {
   std::vector<ScheduledStep> steps;  // buffers that vanished into kernels appear nowhere
+
+  std::string ToString(const LoopGraph& graph) const;
+};
+
+struct ScheduleOptions {
+  bool fuse = true;  // false: one kernel a loop node, for tests and for finding bugs
 };
 
 // `graph` gains index expressions (loop merging, unit counts) and nothing else.
-absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph);
+absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& options = {});
 
 }  // namespace kiln

@@ -1,0 +1,130 @@
+#include "compiler/schedule/can_fuse.h"
+
+#include <algorithm>
+
+#include "absl/container/flat_hash_set.h"
+#include "compiler/support/limits.h"
+
+namespace kiln {
+namespace {
+
+constexpr int kAlignAttemptsMax = 6;
+// A kernel over fewer outer points than this leaves threads idle, which only small kernels may.
+constexpr int64_t kParallelPointsMin = 16;
+constexpr int64_t kSmallWork = 32768;
+
+struct AccessPair {
+  const DraftAccess* a;
+  const DraftAccess* b;
+  int64_t bytes;
+};
+
+// Accesses of both drafts to common buffers, the most bytes first, stores before loads.
+std::vector<AccessPair> CommonAccesses(LoopContext& context, const std::vector<DraftAccess>& a,
+                                       const std::vector<DraftAccess>& b) {
+  std::vector<AccessPair> pairs;
+  for (const DraftAccess& x : a) {
+    if (context.HasIndirect(x.index)) continue;
+    for (const DraftAccess& y : b) {
+      if (x.buffer != y.buffer || context.HasIndirect(y.index)) continue;
+      pairs.push_back({&x, &y, context.EstimateBytes(x.buffer)});
+    }
+  }
+  std::stable_sort(pairs.begin(), pairs.end(), [](const AccessPair& p, const AccessPair& q) {
+    if (p.bytes != q.bytes) return p.bytes > q.bytes;
+    return p.a->store > q.a->store;
+  });
+  return pairs;
+}
+
+// The one location of `x` and `y` at one point of the loops they share; an earlier store must have
+// happened by then, and a load must not see a later one.
+bool SamePoint(LoopContext& context, const DraftAccess& x, const DraftAccess& y) {
+  if (x.buffer != y.buffer || x.accumulate || y.accumulate) return false;
+  if (context.HasIndirect(x.index) || context.HasIndirect(y.index)) return false;
+  if (!context.Equal(x.index, y.index)) return false;
+  if (x.store) return x.cls == kOuterClass ? !y.store || y.cls == kOuterClass : x.cls == y.cls;
+  return x.cls == kOuterClass && y.cls == kOuterClass;
+}
+
+bool Legal(LoopContext& context, const std::vector<DraftAccess>& a, const std::vector<DraftAccess>& b) {
+  for (const DraftAccess& x : a) {
+    for (const DraftAccess& y : b) {
+      if (!x.store && !y.store) continue;
+      if (context.MemoryOf(x.buffer) != context.MemoryOf(y.buffer)) continue;
+      if (!SamePoint(context, x, y)) return false;
+    }
+  }
+  return true;
+}
+
+bool KeepsParallelism(LoopContext& context, const Draft& a, const Draft& b, const Draft& merged) {
+  int64_t points = context.EstimateProduct(merged.outer);
+  int64_t before = std::max(context.EstimateProduct(a.outer), context.EstimateProduct(b.outer));
+  if (points >= kParallelPointsMin || before <= points) return true;
+  int64_t inner = 1;
+  for (const DraftClass& cls : merged.classes) inner = std::max(inner, context.EstimateProduct(cls.vars));
+  return points * inner <= kSmallWork;
+}
+
+bool WithinLimits(const Draft& merged, const std::vector<DraftAccess>& accesses, const FusionLimits& limits,
+                  bool vertical) {
+  absl::flat_hash_set<BufferId> buffers;
+  for (const DraftAccess& access : accesses) buffers.insert(access.buffer);
+  size_t loops = 0;
+  for (const DraftClass& cls : merged.classes) loops = std::max(loops, cls.vars.size());
+  return merged.nodes.size() <= limits.nodes && merged.ops.size() <= limits.ops &&
+         buffers.size() <= (vertical ? limits.buffers_vertical : limits.buffers) &&
+         merged.outer.size() + loops <= kKernelLoopsMax;
+}
+
+Draft Append(AlignedPair pair) {
+  Draft merged = std::move(pair.first);
+  // The second of the pair may have been the one that grew classes.
+  if (pair.second.classes.size() > merged.classes.size()) merged.classes = std::move(pair.second.classes);
+  for (DraftOp& op : pair.second.ops) merged.ops.push_back(std::move(op));
+  merged.nodes.insert(merged.nodes.end(), pair.second.nodes.begin(), pair.second.nodes.end());
+  std::sort(merged.nodes.begin(), merged.nodes.end());
+  return merged;
+}
+
+}  // namespace
+
+std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Draft& b, const FusionLimits& limits,
+                                  absl::FunctionRef<bool(BufferId)> vanishes) {
+  if (a.nodes.size() + b.nodes.size() > limits.nodes || a.ops.size() + b.ops.size() > limits.ops) {
+    return std::nullopt;
+  }
+  std::vector<DraftAccess> a_accesses = Accesses(a);
+  std::vector<DraftAccess> b_accesses = Accesses(b);
+  int attempts = 0;
+  for (const AccessPair& lead : CommonAccesses(context, a_accesses, b_accesses)) {
+    if (++attempts > kAlignAttemptsMax) break;
+    auto pair = AlignDrafts(context, a, *lead.a, b, *lead.b);
+    if (!pair) continue;
+    std::vector<DraftAccess> first = Accesses(pair->first);
+    std::vector<DraftAccess> second = Accesses(pair->second);
+    if (!Legal(context, first, second)) continue;
+    FusedDraft fused;
+    absl::flat_hash_set<BufferId> counted;
+    for (const DraftAccess& x : first) {
+      for (const DraftAccess& y : second) {
+        if (x.buffer != y.buffer || counted.contains(x.buffer) || !context.Equal(x.index, y.index)) continue;
+        counted.insert(x.buffer);
+        int64_t bytes = context.EstimateBytes(x.buffer);
+        bool forwarded = x.store && !y.store;
+        fused.vertical = fused.vertical || forwarded;
+        fused.saved_bytes += forwarded && vanishes(x.buffer) ? 2 * bytes : bytes;
+      }
+    }
+    if (counted.empty()) continue;
+    fused.draft = Append(std::move(*pair));
+    std::vector<DraftAccess> all = Accesses(fused.draft);
+    if (!WithinLimits(fused.draft, all, limits, fused.vertical)) continue;
+    if (!KeepsParallelism(context, a, b, fused.draft)) continue;
+    return fused;
+  }
+  return std::nullopt;
+}
+
+}  // namespace kiln

@@ -1,0 +1,262 @@
+#include "compiler/schedule/kernel_builder.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/schedule/kernel_exprs.h"
+#include "compiler/schedule/loop_order.h"
+#include "compiler/schedule/stage_plan.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr size_t kNameOperatorsMax = 4;
+
+LoopFacts FactsOf(const Draft& draft, const StagePlan& plan) {
+  LoopFacts facts;
+  absl::flat_hash_set<uint32_t> live;
+  for (const PlannedStage& stage : plan.stages()) {
+    for (uint32_t op : stage.ops) {
+      const LoopOpData& data = draft.ops[op].data;
+      if (data.op == LoopOpcode::kLoad && plan.ForwardedValue(op, stage.key.level) >= 0) continue;
+      live.insert(op);
+    }
+  }
+  for (const DraftAccess& access : Accesses(draft)) {
+    if (live.contains(access.position)) facts.accesses.push_back(access);
+  }
+  for (uint32_t i = 0; i < draft.ops.size(); ++i) {
+    if (live.contains(i) && HasIndex(draft.ops[i].data)) facts.indexed.push_back(i);
+  }
+  return facts;
+}
+
+class Builder {
+ public:
+  Builder(LoopContext& context, const Draft& draft, const StagePlan& plan)
+      : context_(context), draft_(draft), plan_(plan), exprs_(context, &result_.kernel) {}
+
+  absl::StatusOr<ScheduledKernel> Run(const v1::KernelSchedule& schedule) {
+    v1::Kernel& kernel = result_.kernel;
+    kernel.set_format_version(kKernelFormatVersion);
+    for (uint32_t i = 0; i < draft_.outer.size(); ++i) {
+      exprs_.DefineVar(draft_.outer[i].leaf, i);
+      KILN_ASSIGN_OR_RETURN(uint32_t extent, exprs_.WriteSize(draft_.outer[i].extent));
+      kernel.add_outer(extent);
+    }
+    for (const DraftClass& cls : draft_.classes) {
+      for (uint32_t j = 0; j < cls.vars.size(); ++j) {
+        exprs_.DefineVar(cls.vars[j].leaf, static_cast<uint32_t>(draft_.outer.size()) + j);
+      }
+    }
+    for (const PlannedStage& stage : plan_.stages()) KILN_RETURN_IF_ERROR(WriteStage(stage));
+    KILN_RETURN_IF_ERROR(WriteSpans());
+    kernel.set_symbol_count(static_cast<uint32_t>(exprs_.symbols().size()));
+    *kernel.mutable_schedule() = schedule;
+    result_.symbols = exprs_.symbols();
+    result_.units = CountUnits(context_, draft_.outer, schedule);
+    if (op_count_ > kKernelOpsMax || result_.buffers.size() > kKernelBuffersMax ||
+        kernel.stages_size() > kKernelStagesMax) {
+      return absl::UnimplementedError("unsupported: a single kernel is too large");
+    }
+    return std::move(result_);
+  }
+
+ private:
+  using Values = absl::flat_hash_map<uint32_t, uint32_t>;  // position in the draft → kernel op
+
+  absl::Status WriteStage(const PlannedStage& planned) {
+    stage_ = result_.kernel.add_stages();
+    values_.clear();
+    known_.clear();
+    key_ = planned.key;
+    if (planned.key.cls != kOuterClass) {
+      const DraftClass& cls = draft_.classes[planned.key.cls];
+      for (const LoopVar& var : cls.vars) {
+        KILN_ASSIGN_OR_RETURN(uint32_t extent, exprs_.WriteSize(var.extent));
+        stage_->add_inner(extent);
+      }
+      // Loops of one iteration are gone, but what ends a loop still needs one.
+      if (cls.vars.empty()) {
+        KILN_ASSIGN_OR_RETURN(uint32_t extent, exprs_.WriteSize(context_.pool().Const(1)));
+        stage_->add_inner(extent);
+      }
+    }
+    for (uint32_t position : planned.ops) KILN_RETURN_IF_ERROR(WriteOp(position));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<uint32_t> ValueOf(uint32_t position) const {
+    auto it = values_.find(position);
+    if (it != values_.end()) return it->second;
+    it = global_.find(position);
+    if (it != global_.end()) return it->second;
+    return absl::InternalError("an op uses a value that no stage has computed");
+  }
+
+  void Define(uint32_t position, uint32_t value) {
+    values_[position] = value;
+    const DraftOp& op = draft_.ops[position];
+    bool kept = op.cls == kOuterClass ? !plan_.IsClonable(position) : op.data.op == LoopOpcode::kReduce;
+    if (kept) global_[position] = value;
+  }
+
+  absl::Status WriteOp(uint32_t position) {
+    const LoopOpData& data = draft_.ops[position].data;
+    if (data.op == LoopOpcode::kLoad) {
+      int64_t forwarded = plan_.ForwardedValue(position, key_.level);
+      if (forwarded >= 0) return WriteForwarded(position, static_cast<uint32_t>(forwarded));
+    }
+    v1::LoopOp op;
+    op.set_op(static_cast<uint32_t>(data.op));
+    op.set_dtype(data.dtype);
+    op.set_bits(data.bits);
+    op.set_mode(data.mode);
+    for (LoopOpId arg : data.args) {
+      KILN_ASSIGN_OR_RETURN(uint32_t value, ValueOf(plan_.position(arg)));
+      op.add_args(value);
+    }
+    bool memory = data.op == LoopOpcode::kLoad || data.op == LoopOpcode::kStore;
+    if (memory) op.set_buffer(BufferPosition(data));
+    if (HasIndex(data)) {
+      KILN_ASSIGN_OR_RETURN(uint32_t index, exprs_.Write(data.index, [&](LoopOpId id) {
+                              return ValueOf(plan_.position(id));
+                            }));
+      op.set_index(index);
+    }
+    Define(position, Add(std::move(op), data));
+    return absl::OkStatus();
+  }
+
+  // The stored value in place of a load: 0 where the load's mask is false.
+  absl::Status WriteForwarded(uint32_t position, uint32_t value_position) {
+    const LoopOpData& load = draft_.ops[position].data;
+    KILN_ASSIGN_OR_RETURN(uint32_t value, ValueOf(value_position));
+    if (!load.args.empty()) {
+      KILN_ASSIGN_OR_RETURN(uint32_t mask, ValueOf(plan_.position(load.args[0])));
+      v1::LoopOp zero;
+      zero.set_op(static_cast<uint32_t>(LoopOpcode::kConstant));
+      zero.set_dtype(load.dtype);
+      v1::LoopOp where;
+      where.set_op(static_cast<uint32_t>(LoopOpcode::kWhere));
+      where.set_dtype(load.dtype);
+      where.add_args(mask);
+      where.add_args(value);
+      where.add_args(Add(std::move(zero), {LoopOpcode::kConstant}));
+      value = Add(std::move(where), {LoopOpcode::kWhere});
+    }
+    Define(position, value);
+    return absl::OkStatus();
+  }
+
+  // Appends the op, unless the stage has an equal one.
+  uint32_t Add(v1::LoopOp op, const LoopOpData& data) {
+    bool store = data.op == LoopOpcode::kStore;
+    std::string key = op.SerializeAsString();
+    if (data.op == LoopOpcode::kLoad) {
+      absl::StrAppend(&key, "@", stores_[context_.MemoryOf(data.buffer)]);
+    }
+    if (store) {
+      ++stores_[context_.MemoryOf(data.buffer)];
+    } else if (auto it = known_.find(key); it != known_.end()) {
+      return it->second;
+    }
+    uint32_t id = op_count_++;
+    if (!store) known_[key] = id;
+    *stage_->add_ops() = std::move(op);
+    return id;
+  }
+
+  uint32_t BufferPosition(const LoopOpData& data) {
+    auto [it, added] = buffers_.try_emplace(data.buffer, static_cast<uint32_t>(result_.buffers.size()));
+    if (added) {
+      result_.buffers.push_back(data.buffer);
+      v1::KernelBuffer* buffer = result_.kernel.add_buffers();
+      buffer->set_dtype(context_.graph().buffers[data.buffer].dtype);
+    }
+    v1::KernelBuffer* buffer = result_.kernel.mutable_buffers(static_cast<int>(it->second));
+    bool writes = data.op == LoopOpcode::kStore;
+    bool reads = !writes || data.mode == v1::STORE_ACCUMULATE;
+    int access = buffer->access() | (writes ? v1::WRITE : 0) | (reads ? v1::READ : 0);
+    buffer->set_access(static_cast<v1::BufferAccess>(access));
+    return it->second;
+  }
+
+  absl::Status WriteSpans() {
+    ExprPool& pool = context_.pool();
+    std::vector<ExprId> read;
+    std::vector<ExprId> written;
+    for (size_t i = 0; i < result_.buffers.size(); ++i) {
+      const LoopBuffer& data = context_.graph().buffers[result_.buffers[i]];
+      v1::KernelBuffer* buffer = result_.kernel.mutable_buffers(static_cast<int>(i));
+      KILN_ASSIGN_OR_RETURN(uint32_t span, exprs_.WriteSize(data.span));
+      buffer->set_span(span);
+      result_.kernel.mutable_buffers(static_cast<int>(i));
+      ExprId bytes = pool.Mul(data.span, pool.Const(ByteSize(data.dtype)));
+      if (buffer->access() & v1::READ) read.push_back(bytes);
+      if (buffer->access() & v1::WRITE) written.push_back(bytes);
+    }
+    result_.bytes_read = pool.Sum(read);
+    result_.bytes_written = pool.Sum(written);
+    return absl::OkStatus();
+  }
+
+  LoopContext& context_;
+  const Draft& draft_;
+  const StagePlan& plan_;
+  ScheduledKernel result_;
+  KernelExprs exprs_;
+  v1::Stage* stage_ = nullptr;
+  StageKey key_;
+  Values values_;  // of the stage being written
+  Values global_;  // of outer ops and reductions
+  absl::flat_hash_map<std::string, uint32_t> known_;
+  absl::flat_hash_map<uint32_t, uint32_t> stores_;  // so far, by memory
+  absl::flat_hash_map<BufferId, uint32_t> buffers_;
+  uint32_t op_count_ = 0;
+};
+
+// "aten.native_layer_norm.default" → "native_layer_norm".
+std::string ShortName(const std::string& target) {
+  size_t begin = target.find('.');
+  begin = begin == std::string::npos ? 0 : begin + 1;
+  size_t end = target.find('.', begin);
+  return target.substr(begin, end == std::string::npos ? end : end - begin);
+}
+
+v1::KernelNotes NotesOf(LoopContext& context, const Draft& draft, const std::vector<BufferId>& buffers,
+                        uint32_t serial) {
+  v1::KernelNotes notes;
+  std::vector<std::string> names;
+  for (uint32_t node : draft.nodes) {
+    for (const std::string& op : context.graph().nodes[node].loops.operators) {
+      notes.add_operators(op);
+      std::string name = ShortName(op);
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
+    }
+  }
+  std::string title;
+  for (size_t i = 0; i < names.size() && i < kNameOperatorsMax; ++i) absl::StrAppend(&title, names[i], "_");
+  notes.set_name(absl::StrCat(title.empty() ? "loops_" : title, serial));
+  for (BufferId buffer : buffers) notes.add_buffer_names(absl::StrCat("b", buffer));
+  return notes;
+}
+
+}  // namespace
+
+absl::StatusOr<ScheduledKernel> BuildKernel(LoopContext& context, Draft draft, uint32_t serial,
+                                            absl::FunctionRef<bool(BufferId)> escapes) {
+  KILN_ASSIGN_OR_RETURN(StagePlan plan, StagePlan::Make(context, draft, escapes));
+  v1::KernelSchedule schedule = ChooseLoops(context, draft, FactsOf(draft, plan));
+  KILN_ASSIGN_OR_RETURN(ScheduledKernel kernel, Builder(context, draft, plan).Run(schedule));
+  kernel.notes = NotesOf(context, draft, kernel.buffers, serial);
+  return kernel;
+}
+
+}  // namespace kiln
