@@ -1,0 +1,281 @@
+#include "server/admin_service.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+#include "compiler/support/zstd.h"
+#include "kiln/v1/record.pb.h"
+#include "server/artifact.h"
+#include "server/build_id.h"
+#include "server/compile_service.h"
+#include "spdlog/spdlog.h"
+
+namespace kiln {
+namespace {
+
+constexpr size_t kEntriesShownMax = 100'000;
+constexpr size_t kShowMax = 64;
+constexpr uint64_t kListingBytesMax = 64u << 20;
+
+uint64_t PackedBytes(const v1::Manifest& manifest) {
+  uint64_t bytes = manifest.ByteSizeLong();
+  for (const v1::ManifestKernel& kernel : manifest.kernels()) {
+    bytes += kernel.object().packed_size() + kernel.loop_ir().packed_size() + kernel.listing().packed_size();
+  }
+  return bytes;
+}
+
+bool IsHexPrefix(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+// The kind of the graph is in no manifest; the client's title ends with it.
+v1::GraphKind KindOf(const v1::GraphNotes& notes) {
+  if (absl::EndsWith(notes.title(), "backward")) return v1::BACKWARD;
+  if (absl::EndsWith(notes.title(), "forward")) return v1::FORWARD;
+  return absl::EndsWith(notes.title(), "inference") ? v1::INFERENCE : v1::GRAPH_UNSPECIFIED;
+}
+
+}  // namespace
+
+absl::StatusOr<AdminService::Found> AdminService::ReadEntry(const CatalogEntry& entry) {
+  Found found;
+  found.entry = entry;
+  KILN_ASSIGN_OR_RETURN(EntryValue value, store_->artifacts().Get(entry.id));
+  v1::SignedManifest signed_manifest;
+  KILN_RETURN_IF_ERROR(ParseProto(*value, "manifest", &signed_manifest));
+  KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &found.manifest));
+  absl::StatusOr<EntryValue> facts = store_->artifacts().Get(RequestRecordId(found.manifest.compile_key()));
+  if (!facts.ok()) return found;
+  v1::RequestRecord record;
+  KILN_RETURN_IF_ERROR(ParseProto(**facts, "request record", &record));
+  found.sections = std::move(*record.mutable_sections());
+  found.notes = std::move(*record.mutable_notes());
+  v1::CompileStatistics* statistics = found.manifest.mutable_statistics();
+  statistics->set_plan_seconds(record.plan_seconds());
+  statistics->set_emit_seconds(record.emit_seconds());
+  statistics->set_queue_seconds(record.queue_seconds());
+  return found;
+}
+
+v1::EntryInfo AdminService::Describe(const Found& found) const {
+  v1::EntryInfo info;
+  info.set_compile_key(found.manifest.compile_key());
+  info.set_variant_id(found.manifest.variant_id());
+  info.set_title(found.notes.title());
+  info.set_bytes(PackedBytes(found.manifest));
+  info.set_kernels(found.manifest.kernels_size());
+  uint32_t calls = 0;
+  for (const v1::Step& step : found.manifest.program().steps()) calls += step.has_call() ? 1 : 0;
+  info.set_library_calls(calls);
+  info.set_created_unix_seconds(found.entry.created_unix_seconds);
+  info.set_last_used_unix_seconds(found.entry.last_used_unix_seconds);
+  info.set_hits(found.entry.hits);
+  info.set_kind(KindOf(found.notes));
+  return info;
+}
+
+absl::StatusOr<std::vector<AdminService::Found>> AdminService::Find(const std::string& hex, size_t limit) {
+  if (!IsHexPrefix(hex)) return absl::InvalidArgumentError("key_prefix: must be hexadecimal, in lower case");
+  KILN_ASSIGN_OR_RETURN(std::vector<CatalogEntry> entries, store_->catalog().Scan(EntryKind::kManifest, ""));
+  std::vector<Found> matches;
+  for (const CatalogEntry& entry : entries) {
+    // The entry's key is CompileKey and VariantId; only a RequestKey needs the manifest.
+    absl::StatusOr<Found> found = ReadEntry(entry);
+    if (!found.ok()) {
+      spdlog::warn("read an entry: {}", found.status().ToString());
+      continue;
+    }
+    const bool match = absl::StartsWith(ToHex(found->manifest.compile_key()), hex) ||
+                       absl::StartsWith(ToHex(found->manifest.request_key()), hex) ||
+                       absl::StartsWith(ToHex(found->manifest.variant_id()), hex);
+    if (!match) continue;
+    matches.push_back(*std::move(found));
+    if (matches.size() >= limit) break;
+  }
+  return matches;
+}
+
+grpc::Status AdminService::Status(grpc::ServerContext*, const v1::StatusRequest*, v1::StatusReply* reply) {
+  CallScope scope(stats_);
+  reply->set_version(KILN_VERSION);
+  reply->set_build_id(OwnBuildId());
+  reply->set_compiler_fingerprint(pool_->hello().compiler_fingerprint());
+  reply->set_pid(getpid());
+  reply->set_started_unix_seconds(facts_.started_unix_seconds);
+  reply->set_address(facts_.address);
+  reply->set_store_directory(config_.store().directory());
+  reply->set_workers(pool_->size());
+  reply->set_workers_busy(pool_->busy());
+  reply->set_queued(queue_->queued());
+  reply->set_running(queue_->running());
+  reply->set_draining(facts_.draining->load());
+  const StoreStatistics statistics = store_->statistics();
+  reply->set_store_writable(statistics.writable);
+  reply->set_store_message(statistics.message);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Stats(grpc::ServerContext*, const v1::StatsRequest*, v1::StatsReply* reply) {
+  CallScope scope(stats_);
+  const StoreStatistics store = store_->statistics();
+  reply->set_lookups(stats_->lookups);
+  reply->set_hits(stats_->hits);
+  reply->set_misses(stats_->misses);
+  reply->set_compiles(stats_->compiles);
+  reply->set_joined(stats_->joined);
+  reply->set_failures(stats_->failures);
+  reply->set_entries(store.entries);
+  reply->set_bytes(store.bytes_on_disk);
+  reply->set_objects(store.objects);
+  reply->set_kernels_emitted(stats_->kernels_emitted);
+  reply->set_kernels_reused(stats_->kernels_reused);
+  reply->set_worker_crashes(stats_->worker_crashes);
+  reply->set_worker_timeouts(stats_->worker_timeouts);
+  reply->set_quarantined(store.quarantined);
+  reply->set_evicted(store.evicted);
+  reply->set_fetched_objects(stats_->fetched_objects);
+  reply->set_graphs_uploaded(stats_->graphs_uploaded);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Jobs(grpc::ServerContext*, const v1::JobsRequest*, v1::JobsReply* reply) {
+  CallScope scope(stats_);
+  for (v1::JobInfo& job : coordinator_->Jobs()) *reply->add_jobs() = std::move(job);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::List(grpc::ServerContext*, const v1::ListRequest* request, v1::ListReply* reply) {
+  CallScope scope(stats_);
+  absl::StatusOr<std::vector<CatalogEntry>> entries = store_->catalog().Scan(EntryKind::kManifest, "");
+  if (!entries.ok()) return ToGrpc(entries.status());
+  reply->set_total(entries->size());
+  std::sort(entries->begin(), entries->end(), [](const CatalogEntry& a, const CatalogEntry& b) {
+    return std::max(a.created_unix_seconds, a.last_used_unix_seconds) >
+           std::max(b.created_unix_seconds, b.last_used_unix_seconds);
+  });
+  const size_t limit = request->limit() == 0 ? kEntriesShownMax : std::min<size_t>(request->limit(), kEntriesShownMax);
+  for (const CatalogEntry& entry : *entries) {
+    if (reply->entries_size() >= limit) break;
+    absl::StatusOr<Found> found = ReadEntry(entry);
+    if (found.ok()) {
+      *reply->add_entries() = Describe(*found);
+    } else {
+      spdlog::warn("read an entry: {}", found.status().ToString());
+    }
+  }
+  return grpc::Status::OK;
+}
+
+absl::StatusOr<std::string> AdminService::ReadObject(const v1::ObjectRef& ref) {
+  if (ref.raw_size() > kListingBytesMax) return absl::ResourceExhaustedError("too long to show");
+  KILN_ASSIGN_OR_RETURN(EntryValue packed, store_->artifacts().Get({EntryKind::kObject, ref.digest()}));
+  KILN_ASSIGN_OR_RETURN(std::string raw, ZstdDecompress(*packed, ref.raw_size()));
+  if (Sha256(raw) != ref.digest()) return absl::DataLossError("an object that is not its digest's");
+  return raw;
+}
+
+void AdminService::ShowKernel(const v1::ManifestKernel& kernel, bool listings, v1::ShownKernel* shown) {
+  *shown->mutable_kernel() = kernel;
+  if (absl::StatusOr<std::string> raw = ReadObject(kernel.loop_ir()); raw.ok()) {
+    v1::Kernel loops;
+    if (loops.ParseFromString(*raw)) shown->set_loop_ir(loops.DebugString());
+  } else {
+    shown->set_loop_ir(absl::StrCat("(", raw.status().message(), ")"));
+  }
+  if (!listings || kernel.listing().digest().empty()) return;
+  absl::StatusOr<std::string> listing = ReadObject(kernel.listing());
+  shown->set_listing(listing.ok() ? *listing : absl::StrCat("(", listing.status().message(), ")"));
+}
+
+grpc::Status AdminService::Show(grpc::ServerContext*, const v1::ShowRequest* request, v1::ShowReply* reply) {
+  CallScope scope(stats_);
+  absl::StatusOr<std::vector<Found>> found = Find(request->key_prefix(), kShowMax);
+  if (!found.ok()) return ToGrpc(found.status());
+  for (Found& match : *found) {
+    v1::ShownEntry* shown = reply->add_entries();
+    *shown->mutable_info() = Describe(match);
+    for (const v1::ManifestKernel& kernel : match.manifest.kernels()) {
+      ShowKernel(kernel, request->listings(), shown->add_kernels());
+    }
+    *shown->mutable_manifest() = std::move(match.manifest);
+    *shown->mutable_sections() = std::move(match.sections);
+    *shown->mutable_notes() = std::move(match.notes);
+  }
+  if (reply->entries_size() == 0) return ToGrpc(absl::NotFoundError("no entry has a key that starts so"));
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Verify(grpc::ServerContext*, const v1::VerifyRequest* request,
+                                  v1::VerifyReply* reply) {
+  CallScope scope(stats_);
+  absl::StatusOr<Store::VerifyResult> result = store_->Verify(request->repair());
+  if (!result.ok()) return ToGrpc(result.status());
+  reply->set_entries(result->entries);
+  reply->set_objects(result->objects);
+  reply->set_corrupt(result->corrupt);
+  reply->set_missing(result->missing);
+  for (std::string& detail : result->details) reply->add_details(std::move(detail));
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Remove(grpc::ServerContext*, const v1::RemoveRequest* request,
+                                  v1::RemoveReply* reply) {
+  CallScope scope(stats_);
+  if (!request->all() && !IsHexPrefix(request->key_prefix())) {
+    return ToGrpc(absl::InvalidArgumentError("key_prefix: must be hexadecimal, in lower case"));
+  }
+  std::vector<EntryId> doomed;
+  absl::flat_hash_set<std::string> keys;
+  uint64_t removed = 0;
+  if (request->all()) {
+    for (EntryKind kind : {EntryKind::kManifest, EntryKind::kFailure, EntryKind::kKernel, EntryKind::kObject,
+                           EntryKind::kMeta}) {
+      absl::StatusOr<std::vector<CatalogEntry>> entries = store_->catalog().Scan(kind, "");
+      if (!entries.ok()) return ToGrpc(entries.status());
+      for (const CatalogEntry& entry : *entries) {
+        doomed.push_back(entry.id);
+        if (kind != EntryKind::kManifest && kind != EntryKind::kFailure) continue;
+        keys.insert(entry.id.key.substr(0, kDigestBytes));
+        ++removed;
+      }
+    }
+  } else {
+    // Manifests by any of their keys; failures, which have only a CompileKey (and through their
+    // record a RequestKey), by those.
+    absl::StatusOr<std::vector<Found>> found = Find(request->key_prefix(), kEntriesShownMax);
+    if (!found.ok()) return ToGrpc(found.status());
+    for (const Found& match : *found) {
+      doomed.push_back(match.entry.id);
+      keys.insert(match.manifest.compile_key());
+      ++removed;
+    }
+    absl::StatusOr<std::vector<CatalogEntry>> failures = store_->catalog().Scan(EntryKind::kFailure, "");
+    if (!failures.ok()) return ToGrpc(failures.status());
+    for (const CatalogEntry& failure : *failures) {
+      bool match = absl::StartsWith(ToHex(failure.id.key), request->key_prefix());
+      v1::RequestRecord record;
+      absl::StatusOr<EntryValue> facts = store_->artifacts().Get(RequestRecordId(failure.id.key));
+      if (facts.ok() && record.ParseFromString(**facts)) {
+        match = match || absl::StartsWith(ToHex(record.request_key()), request->key_prefix());
+      }
+      if (!match) continue;
+      doomed.push_back(failure.id);
+      keys.insert(failure.id.key);
+      ++removed;
+    }
+  }
+  if (absl::Status status = store_->artifacts().Delete(doomed); !status.ok()) return ToGrpc(status);
+  for (const std::string& key : keys) coordinator_->Forget(key);
+  reply->set_removed(removed);
+  return grpc::Status::OK;
+}
+
+}  // namespace kiln

@@ -1,0 +1,64 @@
+// The Admin service (proto/kiln/v1/admin.proto), for kilnctl. It reads the store through the same
+// chain as everybody else and never shows an entry that does not parse as its key says.
+// Thread-safe.
+#pragma once
+
+#include <string>
+
+#include "cache/store_config.h"
+#include "kiln/v1/admin.grpc.pb.h"
+#include "kiln/v1/config.pb.h"
+#include "server/coordinator.h"
+#include "server/stats.h"
+
+namespace kiln {
+
+struct AdminFacts {
+  std::string address;
+  int64_t started_unix_seconds = 0;
+  const std::atomic<bool>* draining = nullptr;  // not owned
+};
+
+class AdminService final : public v1::Admin::Service {
+ public:
+  // All outlive the service.
+  AdminService(const v1::Config& config, const AdminFacts& facts, Store* store, const WorkerPool* pool,
+               const AdmissionQueue* queue, Coordinator* coordinator, kiln::Stats* stats)
+      : config_(config), facts_(facts), store_(store), pool_(pool), queue_(queue), coordinator_(coordinator),
+        stats_(stats) {}
+
+  grpc::Status Status(grpc::ServerContext* context, const v1::StatusRequest* request,
+                      v1::StatusReply* reply) override;
+  grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request, v1::StatsReply* reply) override;
+  grpc::Status Jobs(grpc::ServerContext* context, const v1::JobsRequest* request, v1::JobsReply* reply) override;
+  grpc::Status List(grpc::ServerContext* context, const v1::ListRequest* request, v1::ListReply* reply) override;
+  grpc::Status Show(grpc::ServerContext* context, const v1::ShowRequest* request, v1::ShowReply* reply) override;
+  grpc::Status Verify(grpc::ServerContext* context, const v1::VerifyRequest* request,
+                      v1::VerifyReply* reply) override;
+  grpc::Status Remove(grpc::ServerContext* context, const v1::RemoveRequest* request,
+                      v1::RemoveReply* reply) override;
+
+ private:
+  struct Found {
+    CatalogEntry entry;
+    v1::Manifest manifest;
+    v1::RequestSections sections;
+    v1::GraphNotes notes;
+  };
+  absl::StatusOr<Found> ReadEntry(const CatalogEntry& entry);
+  // Entries whose CompileKey, RequestKey or VariantId starts with `hex`.
+  absl::StatusOr<std::vector<Found>> Find(const std::string& hex, size_t limit);
+  v1::EntryInfo Describe(const Found& found) const;
+  void ShowKernel(const v1::ManifestKernel& kernel, bool listings, v1::ShownKernel* shown);
+  absl::StatusOr<std::string> ReadObject(const v1::ObjectRef& ref);
+
+  const v1::Config config_;
+  const AdminFacts facts_;
+  Store* const store_;
+  const WorkerPool* const pool_;
+  const AdmissionQueue* const queue_;
+  Coordinator* const coordinator_;
+  kiln::Stats* const stats_;
+};
+
+}  // namespace kiln

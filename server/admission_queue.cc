@@ -1,0 +1,73 @@
+#include "server/admission_queue.h"
+
+#include "absl/strings/str_cat.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+
+AdmissionQueue::AdmissionQueue(size_t runners, size_t queue_max) : queue_max_(queue_max) {
+  for (size_t i = 0; i < runners; ++i) threads_.emplace_back(&AdmissionQueue::Run, this);
+}
+
+AdmissionQueue::~AdmissionQueue() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    jobs_.clear();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+absl::Status AdmissionQueue::Room() const {
+  if (draining_ || stopping_) return absl::UnavailableError("the daemon is stopping");
+  if (jobs_.size() < queue_max_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("the queue is full (", jobs_.size(), " waiting); try again later"));
+}
+
+absl::Status AdmissionQueue::CheckRoom() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return Room();
+}
+
+absl::StatusOr<size_t> AdmissionQueue::Enqueue(std::function<void()> job) {
+  absl::MutexLock lock(&mutex_);
+  KILN_RETURN_IF_ERROR(Room());
+  jobs_.push_back(std::move(job));
+  return jobs_.size() - 1 + running_;
+}
+
+void AdmissionQueue::Run() {
+  while (true) {
+    std::function<void()> job;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &AdmissionQueue::HasWork));
+      if (stopping_) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+      ++running_;
+    }
+    job();
+    job = nullptr;
+    absl::MutexLock lock(&mutex_);
+    --running_;
+  }
+}
+
+bool AdmissionQueue::Drain(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
+  return mutex_.AwaitWithDeadline(absl::Condition(this, &AdmissionQueue::Empty), deadline);
+}
+
+size_t AdmissionQueue::queued() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return jobs_.size();
+}
+
+size_t AdmissionQueue::running() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return running_;
+}
+
+}  // namespace kiln

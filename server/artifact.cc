@@ -1,0 +1,154 @@
+#include "server/artifact.h"
+
+#include "absl/strings/str_cat.h"
+#include "compiler/graph/guards.h"
+#include "compiler/graph/key.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+#include "compiler/support/zstd.h"
+
+namespace kiln {
+namespace {
+
+absl::Status BadPlan(absl::string_view what) { return absl::InternalError(absl::StrCat("the plan is inconsistent: ", what)); }
+
+v1::ObjectRef AddObject(v1::ObjectKind kind, const std::string& raw, EmittedKernel* kernel) {
+  v1::ObjectRef ref;
+  EntryValue packed = MakeEntryValue(ZstdCompress(raw));
+  ref.set_digest(Sha256(raw));
+  ref.set_kind(kind);
+  ref.set_raw_size(raw.size());
+  ref.set_packed_size(packed->size());
+  kernel->objects.emplace(ref.digest(), std::move(packed));
+  return ref;
+}
+
+absl::Status CheckBuffer(const v1::Program& program, uint64_t buffer) {
+  return buffer < program.buffers_size() ? absl::OkStatus() : BadPlan("a step names no buffer");
+}
+
+absl::Status CheckStep(const v1::PlanReply& plan, const v1::Step& step) {
+  const v1::Program& program = plan.program();
+  switch (step.kind_case()) {
+    case v1::Step::kLaunch:
+      if (step.launch().kernel() >= plan.kernels_size()) return BadPlan("a launch names no kernel");
+      for (uint32_t buffer : step.launch().buffers()) KILN_RETURN_IF_ERROR(CheckBuffer(program, buffer));
+      return absl::OkStatus();
+    case v1::Step::kCall:
+      if (step.call().target().empty()) return BadPlan("a call without an operator");
+      for (int64_t buffer : step.call().results()) {
+        if (buffer < -1) return BadPlan("a call's result");
+        if (buffer >= 0) KILN_RETURN_IF_ERROR(CheckBuffer(program, buffer));
+      }
+      return absl::OkStatus();
+    case v1::Step::kAlloc:
+      if (step.alloc().reuse() >= 0) KILN_RETURN_IF_ERROR(CheckBuffer(program, step.alloc().reuse()));
+      return CheckBuffer(program, step.alloc().buffer());
+    case v1::Step::kFree: return CheckBuffer(program, step.free().buffer());
+    case v1::Step::kView: return CheckBuffer(program, step.view().buffer());
+    case v1::Step::kSeeds: return CheckBuffer(program, step.seeds().buffer());
+    case v1::Step::kHostScalar: return CheckBuffer(program, step.host_scalar().buffer());
+    case v1::Step::kConstant: return CheckBuffer(program, step.constant().buffer());
+    case v1::Step::kDeviceCopy:
+      KILN_RETURN_IF_ERROR(CheckBuffer(program, step.device_copy().from()));
+      return CheckBuffer(program, step.device_copy().to());
+    case v1::Step::kLet:
+    case v1::Step::kCheck: return absl::OkStatus();
+    case v1::Step::KIND_NOT_SET: break;
+  }
+  return BadPlan("a step of no kind");
+}
+
+}  // namespace
+
+absl::Status CheckPlan(const v1::PlanReply& plan) {
+  if (plan.program().format_version() != kProgramFormatVersion) return BadPlan("program format");
+  for (const v1::PlannedKernel& kernel : plan.kernels()) {
+    if (kernel.kernel().empty()) return BadPlan("an empty kernel");
+  }
+  for (const v1::Step& step : plan.program().steps()) KILN_RETURN_IF_ERROR(CheckStep(plan, step));
+  for (const v1::ProgramOutput& output : plan.program().outputs()) {
+    if (output.has_buffer()) KILN_RETURN_IF_ERROR(CheckBuffer(plan.program(), output.buffer()));
+  }
+  if (absl::Status guards = CheckGuards(plan.guards()); !guards.ok()) return BadPlan(guards.message());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EmittedKernel> PackKernel(const std::string& kernel_key, const std::string& kernel,
+                                         const v1::EmitReply& reply) {
+  if (reply.kind() != v1::FLAT_IMAGE && reply.kind() != v1::CUBIN && reply.kind() != v1::LOOP_IR) {
+    return absl::InternalError("an emitted object of no known kind");
+  }
+  if (reply.object().empty()) return absl::InternalError("an emitted object without bytes");
+  EmittedKernel emitted;
+  emitted.record.set_kernel_key(kernel_key);
+  *emitted.record.mutable_loop_ir() = AddObject(v1::LOOP_IR, kernel, &emitted);
+  *emitted.record.mutable_object() = AddObject(reply.kind(), reply.object(), &emitted);
+  if (!reply.listing().empty()) {
+    *emitted.record.mutable_listing() = AddObject(v1::LISTING, reply.listing(), &emitted);
+  }
+  return emitted;
+}
+
+Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply plan) {
+  Artifact artifact;
+  artifact.ns = ingredients.ns;
+  artifact.compile_key = ingredients.compile_key;
+  artifact.guards = plan.guards();
+  artifact.variant_id = VariantId(ingredients.compile_key, plan.guards(), /*tuning_digest=*/"");
+
+  v1::Manifest manifest;
+  manifest.set_format_version(kProgramFormatVersion);
+  manifest.set_namespace_(ingredients.ns);
+  manifest.set_compile_key(ingredients.compile_key);
+  manifest.set_variant_id(artifact.variant_id);
+  manifest.set_request_key(ingredients.request_key);
+  *manifest.mutable_target() = ingredients.target;
+  *manifest.mutable_program() = std::move(*plan.mutable_program());
+  *manifest.mutable_guards() = std::move(*plan.mutable_guards());
+  *manifest.mutable_statistics() = std::move(*plan.mutable_statistics());
+  // Times differ from run to run; they stand in the RequestRecord.
+  manifest.mutable_statistics()->clear_plan_seconds();
+  manifest.mutable_statistics()->clear_emit_seconds();
+  manifest.mutable_statistics()->clear_queue_seconds();
+  for (size_t i = 0; i < ingredients.kernels.size(); ++i) {
+    const EmittedKernel& emitted = ingredients.kernels[i];
+    v1::PlannedKernel& planned = *plan.mutable_kernels(i);
+    v1::ManifestKernel* kernel = manifest.add_kernels();
+    *kernel = emitted.record;
+    *kernel->mutable_notes() = std::move(*planned.mutable_notes());
+    kernel->set_bytes_read(planned.bytes_read());
+    kernel->set_bytes_written(planned.bytes_written());
+    if (emitted.objects.empty()) continue;
+    for (const auto& [digest, packed] : emitted.objects) {
+      if (artifact.objects.emplace(digest, packed).second) {
+        artifact.entries.push_back(MakeEntry(EntryKind::kObject, digest, packed));
+      }
+    }
+    artifact.entries.push_back(MakeEntry(EntryKind::kKernel, emitted.record.kernel_key(),
+                                         MakeEntryValue(SerializeDeterministic(emitted.record))));
+  }
+  artifact.signed_manifest.set_manifest(SerializeDeterministic(manifest));
+  artifact.entries.push_back(MakeEntry(EntryKind::kMeta, RequestRecordId(ingredients.compile_key).key,
+                                       MakeEntryValue(ingredients.notes_record)));
+  artifact.entries.push_back(MakeEntry(EntryKind::kManifest,
+                                       ManifestEntryKey(ingredients.compile_key, artifact.variant_id),
+                                       MakeEntryValue(SerializeDeterministic(artifact.signed_manifest))));
+  return artifact;
+}
+
+Entry MakeEntry(EntryKind kind, std::string key, EntryValue value) {
+  Entry entry;
+  entry.id.kind = kind;
+  entry.id.key = std::move(key);
+  entry.value = std::move(value);
+  return entry;
+}
+
+EntryId RequestRecordId(const std::string& compile_key) {
+  return {EntryKind::kMeta, absl::StrCat(compile_key, "request")};
+}
+
+}  // namespace kiln

@@ -1,0 +1,119 @@
+#include "server/config.h"
+
+#include <sys/un.h>
+
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/status_macros.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/text_format.h"
+
+namespace kiln {
+namespace {
+
+constexpr uint32_t kWorkersMax = 1024;
+constexpr uint64_t kWorkerBytesMin = 256u << 20;
+constexpr uint64_t kStoreBytesMin = 1u << 20;
+constexpr uint32_t kSecondsMax = 30 * 24 * 3600;
+
+class FirstError : public google::protobuf::io::ErrorCollector {
+ public:
+  void AddError(int line, int column, const std::string& message) override {
+    if (text.empty()) text = absl::StrCat("line ", line + 1, ", column ", column + 1, ": ", message);
+  }
+  std::string text;
+};
+
+absl::Status Refuse(absl::string_view field, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", why));
+}
+
+absl::Status CheckAtMost(absl::string_view field, uint64_t value, uint64_t max) {
+  if (value <= max) return absl::OkStatus();
+  return Refuse(field, absl::StrCat(value, " is more than ", max));
+}
+
+absl::Status CheckAtLeast(absl::string_view field, uint64_t value, uint64_t min) {
+  if (value >= min) return absl::OkStatus();
+  return Refuse(field, absl::StrCat(value, " is less than ", min));
+}
+
+}  // namespace
+
+absl::StatusOr<v1::Config> ReadConfigFile(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError(absl::StrCat("configuration file ", path, " cannot be read"));
+  std::stringstream text;
+  text << file.rdbuf();
+  v1::Config config;
+  FirstError error;
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&error);
+  if (!parser.ParseFromString(text.str(), &config)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.text));
+  }
+  return config;
+}
+
+void ApplyDefaults(const std::string& worker_binary, v1::Config* config) {
+  if (config->drain_seconds() == 0) config->set_drain_seconds(30);
+  v1::WorkerPoolConfig* workers = config->mutable_workers();
+  if (workers->count() == 0) workers->set_count(std::max(1u, std::thread::hardware_concurrency()));
+  if (workers->memory_bytes() == 0) workers->set_memory_bytes(uint64_t{4} << 30);
+  if (workers->plan_seconds_max() == 0) workers->set_plan_seconds_max(120);
+  if (workers->emit_seconds_max() == 0) workers->set_emit_seconds_max(60);
+  if (workers->jobs_max() == 0) workers->set_jobs_max(500);
+  if (workers->binary().empty()) workers->set_binary(worker_binary);
+  v1::AdmissionConfig* admission = config->mutable_admission();
+  if (admission->queue_max() == 0) admission->set_queue_max(256);
+  if (admission->graph_bytes_max() == 0) admission->set_graph_bytes_max(kGraphBytesMax);
+}
+
+absl::Status CheckConfig(const v1::Config& config) {
+  const v1::ListenConfig& listen = config.listen();
+  if (listen.unix_socket().empty() && listen.tcp().empty()) {
+    return Refuse("listen", "neither unix_socket nor tcp is given");
+  }
+  if (!listen.unix_socket().empty()) {
+    if (listen.unix_socket()[0] != '/') return Refuse("listen.unix_socket", "is no absolute path");
+    if (listen.unix_socket().size() >= sizeof(sockaddr_un::sun_path)) {
+      return Refuse("listen.unix_socket", absl::StrCat("is longer than ", sizeof(sockaddr_un::sun_path) - 1, " bytes"));
+    }
+  }
+  if (!listen.tcp().empty()) KILN_RETURN_IF_ERROR(CheckLoopback(listen.tcp()));
+  const v1::StoreConfig& store = config.store();
+  if (store.directory().empty()) return Refuse("store.directory", "is not given");
+  if (store.directory()[0] != '/') return Refuse("store.directory", "is no absolute path");
+  if (store.budget_bytes() != 0) {
+    KILN_RETURN_IF_ERROR(CheckAtLeast("store.budget_bytes", store.budget_bytes(), kStoreBytesMin));
+  }
+  const v1::WorkerPoolConfig& workers = config.workers();
+  KILN_RETURN_IF_ERROR(CheckAtMost("workers.count", workers.count(), kWorkersMax));
+  KILN_RETURN_IF_ERROR(CheckAtLeast("workers.memory_bytes", workers.memory_bytes(), kWorkerBytesMin));
+  KILN_RETURN_IF_ERROR(CheckAtMost("workers.plan_seconds_max", workers.plan_seconds_max(), kSecondsMax));
+  KILN_RETURN_IF_ERROR(CheckAtMost("workers.emit_seconds_max", workers.emit_seconds_max(), kSecondsMax));
+  KILN_RETURN_IF_ERROR(CheckAtMost("admission.queue_max", config.admission().queue_max(), 1u << 20));
+  KILN_RETURN_IF_ERROR(
+      CheckAtMost("admission.graph_bytes_max", config.admission().graph_bytes_max(), kGraphBytesMax));
+  KILN_RETURN_IF_ERROR(CheckAtMost("idle_exit_seconds", config.idle_exit_seconds(), kSecondsMax));
+  return CheckAtMost("drain_seconds", config.drain_seconds(), kSecondsMax);
+}
+
+absl::Status CheckLoopback(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos) return Refuse("listen.tcp", "is no HOST:PORT");
+  const absl::string_view host = address.substr(0, colon);
+  uint32_t port = 0;
+  if (!absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
+    return Refuse("listen.tcp", "the port is no number up to 65535");
+  }
+  if (host == "127.0.0.1" || host == "localhost" || host == "[::1]") return absl::OkStatus();
+  return Refuse("listen.tcp", absl::StrCat("\"", host, "\" is not the loopback; TCP is served to this machine only"));
+}
+
+}  // namespace kiln

@@ -1,0 +1,28 @@
+// kilnd's configuration: a textproto of v1::Config, whose comments are the manual. Flags change the
+// message before `CheckConfig`. Threads: pure functions.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kiln/v1/config.pb.h"
+
+namespace kiln {
+
+inline constexpr uint32_t kEmbeddedIdleSeconds = 600;
+
+// INVALID_ARGUMENT with line and column for text that is no Config; NOT_FOUND for no such file.
+absl::StatusOr<v1::Config> ReadConfigFile(const std::string& path);
+
+// Fills in every default. `worker_binary` is used where none is configured.
+void ApplyDefaults(const std::string& worker_binary, v1::Config* config);
+
+// INVALID_ARGUMENT naming the field.
+absl::Status CheckConfig(const v1::Config& config);
+
+// "127.0.0.1:7711", "[::1]:7711" or "localhost:7711". INVALID_ARGUMENT for anything but loopback.
+absl::Status CheckLoopback(absl::string_view address);
+
+}  // namespace kiln

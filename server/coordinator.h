@@ -1,0 +1,145 @@
+// Decides what happens to a key: answered from the store, joined to the flight that is already
+// compiling it, or compiled.
+//
+//   key → store → one flight per CompileKey → admission queue → plan on a worker → per kernel: the
+//   store's kernel records, the missing ones emitted over all free workers → manifest → answer →
+//   one Put with a sync → acknowledged
+//
+// One flight per CompileKey: everybody else who asks for that key waits for it. When it ends each
+// waiter evaluates the new variant's guards against its own hints and starts at most one more flight.
+// A flight's deadline is its latest waiter's; it is cancelled, worker and all, when the last one
+// leaves. A program is handed out before it is durable and acknowledged after.
+//
+// Refusals that would only repeat (UNIMPLEMENTED, INVALID_ARGUMENT) are stored. A key that brought
+// down two workers is refused with FAILED_PRECONDITION for a day, or until it is removed.
+//
+// Thread-safe; calls block the caller's thread. Limits: admission config, kVariantsPerKeyMax.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "cache/store_config.h"
+#include "kiln/v1/admin.pb.h"
+#include "kiln/v1/compile.pb.h"
+#include "kiln/v1/config.pb.h"
+#include "server/admission_queue.h"
+#include "server/flight.h"
+#include "server/stats.h"
+#include "server/worker_pool.h"
+
+namespace kiln {
+
+// One RPC that waits for an artifact.
+struct Caller {
+  std::string ns;
+  v1::Hints hints;
+  absl::Time deadline = absl::InfiniteFuture();
+  std::function<bool()> gone;                           // asked about every 50 ms
+  std::function<bool(const v1::CompileEvent&)> send;    // false: the caller is gone
+};
+
+// What a Compile brings. `read_graph` takes the upload (raw canonical bytes, already checked against
+// the digest in `sections`) and is called at most once, and only if the graph is needed.
+struct Upload {
+  v1::RequestSections sections;
+  v1::GraphNotes notes;
+  std::function<absl::StatusOr<std::string>()> read_graph;
+};
+
+class Coordinator {
+ public:
+  // All outlive the coordinator.
+  Coordinator(const v1::Config& config, Store* store, WorkerPool* pool, AdmissionQueue* queue, Stats* stats);
+
+  v1::LookupReply Lookup(const v1::LookupRequest& request);
+
+  // Sends events until Done or Failed. The status is about the call: RESOURCE_EXHAUSTED (queue
+  // full), UNAVAILABLE (stopping), DEADLINE_EXCEEDED, CANCELLED, what `read_graph` said. What became
+  // of the compile is in the events.
+  absl::Status Compile(const Caller& caller, const Upload& upload);
+  // NOT_FOUND when no such job runs in the caller's namespace.
+  absl::Status Attach(const Caller& caller, const std::string& job_id);
+
+  // The packed objects of one variant. INVALID_ARGUMENT for a digest that the variant does not name,
+  // NOT_FOUND when the variant or an object is gone (then look up again).
+  struct FetchedObject {
+    std::string digest;
+    EntryValue packed;
+  };
+  using ObjectVisitor = std::function<bool(const FetchedObject&)>;  // false: stop
+  absl::Status FetchObjects(const v1::FetchObjectsRequest& request, const ObjectVisitor& visit);
+
+  void ReportUse(const v1::ReportUseRequest& request);
+
+  std::vector<v1::JobInfo> Jobs() const;
+  size_t flights() const;
+  // After a removal: forgets crashes and the variants that memory knows of.
+  void Forget(const std::string& compile_key);
+
+ private:
+  using FlightPtr = std::shared_ptr<Flight>;  // owned by the map, the queue and every waiter at once
+
+  struct Variant {
+    std::string variant_id;
+    v1::SignedManifest signed_manifest;
+  };
+  std::string KeyOf(const std::string& ns, const std::string& request_key) const;
+  std::vector<std::string> VariantKeys(const std::string& compile_key) const;
+  absl::StatusOr<Variant> FindVariant(const std::string& compile_key, const v1::Hints& hints);
+  absl::Status FindFailure(const std::string& compile_key);  // OK: none
+
+  FlightPtr JoinOrStart(const std::string& compile_key, const Caller& caller, const v1::RequestSections& sections,
+                        const v1::GraphNotes& notes, const std::string& request_key,
+                        const std::shared_ptr<const std::string>& graph, uint64_t epoch, absl::Status* refused,
+                        bool* started);
+  // Waits for `flight`. True when the caller was answered; false when the caller must try again.
+  absl::StatusOr<bool> Await(const Caller& caller, const FlightPtr& flight, bool started);
+  void Leave(const FlightPtr& flight);
+  absl::Status AwaitThenRetry(const Caller& caller, FlightPtr flight);
+  absl::Status Serve(const Caller& caller, const v1::RequestSections& sections, const v1::GraphNotes& notes,
+                     const std::string& compile_key, const std::string& request_key,
+                     std::shared_ptr<const std::string> graph,
+                     const std::function<absl::StatusOr<std::string>()>& read_graph, bool started);
+
+  // The flight itself, on a runner of the admission queue.
+  void RunFlight(const FlightPtr& flight);
+  absl::Status CompileFlight(const FlightPtr& flight);
+  absl::StatusOr<v1::PlanReply> Plan(const FlightPtr& flight);
+  absl::StatusOr<std::vector<EmittedKernel>> EmitAll(const FlightPtr& flight, const v1::PlanReply& plan,
+                                                     const v1::Target& target);
+  absl::StatusOr<EmittedKernel> StoredKernel(const std::string& kernel_key);
+  absl::Status Publish(const FlightPtr& flight, const std::shared_ptr<const Artifact>& artifact);
+  absl::Status Strike(const FlightPtr& flight, const absl::Status& crash);
+  void StoreFailure(const FlightPtr& flight, const absl::Status& status, bool quarantine);
+  void Progress(const FlightPtr& flight, absl::string_view phase, v1::CompileEvent event);
+  bool Abandoned(const FlightPtr& flight) const;
+  void Finish(const FlightPtr& flight, absl::Status status);
+
+  const v1::Config config_;
+  Store* const store_;
+  WorkerPool* const pool_;
+  AdmissionQueue* const queue_;
+  Stats* const stats_;
+
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<std::string, FlightPtr> flights_ ABSL_GUARDED_BY(mutex_);  // by CompileKey
+  // Counts ended flights: who found nothing in the store before an end must look again after it.
+  uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Artifacts that the store does not yet have, by manifest entry key; shared, see Artifact.
+  absl::flat_hash_map<std::string, std::shared_ptr<const Artifact>> unpublished_ ABSL_GUARDED_BY(mutex_);
+  // Manifest entry keys that memory holds though the catalog, which lists the disk, may not.
+  std::deque<std::string> recent_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, uint32_t> strikes_ ABSL_GUARDED_BY(mutex_);  // crashes, by CompileKey
+};
+
+}  // namespace kiln

@@ -1,0 +1,24 @@
+// What a process does to live in the background, whoever started it: an inherited pipe would hang
+// its parent's reader, an inherited terminal would kill it, an inherited mask or affinity cripple it.
+// Call before the process has a second thread.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace kiln {
+
+// Leaves session, working directory, affinity, signal mask and every descriptor but stdio and the
+// ones opened by this program (they are close-on-exec); the caller's process returns from wait at
+// once, the daemon goes on in a child.
+absl::Status GoToBackground();
+
+// Standard output and error append to `path`, standard input reads nothing. A log beyond 16 MiB is
+// renamed to `path`.old first.
+absl::Status RedirectOutput(const std::string& path);
+
+// "kiln-worker" in the directory of the running program.
+std::string WorkerBesideSelf();
+
+}  // namespace kiln

@@ -1,0 +1,200 @@
+// kilnd: wiring only. Flags make the configuration, the configuration makes the parts, signals and
+// idleness end it.
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <iostream>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "cache/store_config.h"
+#include "compiler/support/status_macros.h"
+#include "server/admin_service.h"
+#include "server/build_id.h"
+#include "server/compile_service.h"
+#include "server/config.h"
+#include "server/coordinator.h"
+#include "server/daemonize.h"
+#include "server/runtime_dir.h"
+#include "server/server.h"
+#include "server/zygote.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+
+namespace kiln {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+// After the socket is gone, a client that connected just before is still served.
+constexpr absl::Duration kBacklogGrace = absl::Milliseconds(200);
+constexpr absl::Duration kLastWordsGrace = absl::Seconds(1);
+
+struct Flags {
+  std::string config_file, socket, tcp, store, log_file, runtime_dir, worker;
+  uint32_t workers = 0;
+  int64_t idle_exit_seconds = -1;
+  bool embedded = false;
+};
+
+// Returns the exit code when the program is over (help, version, misuse), -1 otherwise.
+int ParseFlags(int argc, char** argv, Flags* flags) {
+  CLI::App app("kilnd, the kiln compilation daemon. Compiles PyTorch graphs for processes on this machine.");
+  app.set_version_flag("--version", absl::StrCat("kilnd ", KILN_VERSION, " (build ", OwnBuildId(), ")"));
+  app.add_option("--config", flags->config_file, "Textproto of kiln.v1.Config; flags override it");
+  app.add_option("--socket", flags->socket, "Unix socket to listen on (absolute path)");
+  app.add_option("--tcp", flags->tcp, "Loopback HOST:PORT to listen on; port 0 picks one");
+  app.add_option("--store", flags->store, "Directory of the store (absolute path)");
+  app.add_option("--workers", flags->workers, "Compiler processes; default: one a core");
+  app.add_option("--worker-binary", flags->worker, "Default: kiln-worker beside kilnd");
+  app.add_option("--idle-exit-seconds", flags->idle_exit_seconds, "Exit after so long without a call; 0: never");
+  app.add_option("--log-file", flags->log_file, "Append the log here instead of standard error");
+  app.add_flag("--embedded", flags->embedded,
+               "Serve the user's own processes from the background: sockets, lock and log in --runtime-dir; "
+               "exits 0 at once if another daemon serves it already");
+  app.add_option("--runtime-dir", flags->runtime_dir, "Directory for --embedded");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  if (flags->embedded && (flags->runtime_dir.empty() || flags->store.empty())) {
+    std::cerr << "kilnd: --embedded needs --runtime-dir and --store\n";
+    return kExitUsage;
+  }
+  return -1;
+}
+
+absl::StatusOr<v1::Config> MakeConfig(const Flags& flags) {
+  v1::Config config;
+  if (!flags.config_file.empty()) {
+    KILN_ASSIGN_OR_RETURN(config, ReadConfigFile(flags.config_file));
+  }
+  if (flags.embedded) {
+    config.mutable_listen()->set_unix_socket(absl::StrCat(flags.runtime_dir, "/kilnd.sock"));
+    if (config.idle_exit_seconds() == 0) config.set_idle_exit_seconds(kEmbeddedIdleSeconds);
+  }
+  if (!flags.socket.empty()) config.mutable_listen()->set_unix_socket(flags.socket);
+  if (!flags.tcp.empty()) config.mutable_listen()->set_tcp(flags.tcp);
+  if (!flags.store.empty()) config.mutable_store()->set_directory(flags.store);
+  if (flags.workers > 0) config.mutable_workers()->set_count(flags.workers);
+  if (!flags.worker.empty()) config.mutable_workers()->set_binary(flags.worker);
+  if (flags.idle_exit_seconds >= 0) config.set_idle_exit_seconds(flags.idle_exit_seconds);
+  ApplyDefaults(WorkerBesideSelf(), &config);
+  KILN_RETURN_IF_ERROR(CheckConfig(config));
+  return config;
+}
+
+std::string ParentOf(const std::string& path) { return path.substr(0, std::max<size_t>(1, path.rfind('/'))); }
+
+void SetUpLog() {
+  auto logger = spdlog::stderr_logger_mt("kilnd");
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %P %l %v");
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(logger);
+}
+
+// Blocks until a signal asks for the end (false) or the daemon has been idle for long enough (true).
+bool WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& stats, const Coordinator& coordinator,
+                const AdmissionQueue& queue) {
+  const uint64_t started = static_cast<uint64_t>(time(nullptr));
+  while (true) {
+    const timespec step{0, 200'000'000};
+    if (sigtimedwait(&signals, nullptr, &step) > 0) return false;
+    if (config.idle_exit_seconds() == 0) continue;
+    if (stats.calls_running > 0 || coordinator.flights() > 0 || queue.running() > 0) continue;
+    const uint64_t last = std::max<uint64_t>(started, stats.last_call_unix_seconds);
+    if (static_cast<uint64_t>(time(nullptr)) >= last + config.idle_exit_seconds()) return true;
+  }
+}
+
+absl::Status Serve(const v1::Config& config, Zygote* zygote, const sigset_t& signals) {
+  Stats stats;
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, NewStore(config.store()));
+  if (const StoreStatistics facts = store->statistics(); !facts.writable) {
+    spdlog::warn("the store cannot be written: {}", facts.message);
+  }
+  WorkerPool::Options pool_options;
+  pool_options.workers = config.workers().count();
+  pool_options.jobs_max = config.workers().jobs_max();
+  KILN_ASSIGN_OR_RETURN(auto pool, WorkerPool::Start(pool_options, zygote, &stats));
+  auto queue = std::make_unique<AdmissionQueue>(config.workers().count(), config.admission().queue_max());
+  Coordinator coordinator(config, store.get(), pool.get(), queue.get(), &stats);
+  std::atomic<bool> draining{false};
+  AdminFacts facts;
+  facts.started_unix_seconds = time(nullptr);
+  facts.draining = &draining;
+  facts.address = config.listen().unix_socket().empty() ? config.listen().tcp()
+                                                        : absl::StrCat("unix:", config.listen().unix_socket());
+  CompileService compile_service(config, pool.get(), &coordinator, &stats);
+  AdminService admin_service(config, facts, store.get(), pool.get(), queue.get(), &coordinator, &stats);
+  KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), &compile_service, &admin_service));
+  spdlog::info("kilnd {} serves {} with {} workers of compiler {}", KILN_VERSION, server->address(), pool->size(),
+               pool->hello().compiler_fingerprint());
+
+  const bool idle = WaitForEnd(config, signals, stats, coordinator, *queue);
+  spdlog::info(idle ? "idle: exit" : "asked to stop: drain");
+  server->Unlink();
+  draining = true;
+  if (idle) absl::SleepFor(kBacklogGrace);
+  const absl::Time deadline = absl::Now() + absl::Seconds(config.drain_seconds());
+  if (!queue->Drain(deadline)) spdlog::warn("jobs still run at the end of the drain; they are cancelled");
+  server->Shutdown(absl::Now() + kLastWordsGrace);
+  queue = nullptr;
+  pool = nullptr;
+  spdlog::info("stopped");
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Flags& flags, const v1::Config& config) {
+  umask(0077);
+  const std::string& socket = config.listen().unix_socket();
+  std::unique_ptr<FileLock> lock;
+  if (!socket.empty()) {
+    KILN_RETURN_IF_ERROR(PrepareDirectory(ParentOf(socket)));
+    const std::string path = flags.embedded ? absl::StrCat(flags.runtime_dir, "/kilnd.lock") : absl::StrCat(socket, ".lock");
+    KILN_ASSIGN_OR_RETURN(lock, FileLock::Acquire(path));
+  }
+  if (flags.embedded) KILN_RETURN_IF_ERROR(GoToBackground());
+  const std::string log =
+      flags.log_file.empty() && flags.embedded ? absl::StrCat(flags.runtime_dir, "/kilnd.log") : flags.log_file;
+  if (!log.empty()) KILN_RETURN_IF_ERROR(RedirectOutput(log));
+  SetUpLog();
+  // Blocked before there is a thread, so that every thread inherits it and `sigtimedwait` alone sees them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Zygote> zygote,
+                        Zygote::Fork(config.workers().binary(),
+                                     {absl::StrCat("--memory-bytes=", config.workers().memory_bytes())}));
+  absl::Status status = Serve(config, zygote.get(), signals);
+  if (!status.ok()) spdlog::error("{}", status.ToString());
+  return status;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  if (const int code = ParseFlags(argc, argv, &flags); code >= 0) return code;
+  absl::StatusOr<v1::Config> config = MakeConfig(flags);
+  if (!config.ok()) {
+    std::cerr << "kilnd: " << config.status().message() << "\n";
+    return kExitUsage;
+  }
+  const absl::Status status = Run(flags, *config);
+  if (status.ok()) return 0;
+  if (flags.embedded && absl::IsAlreadyExists(status)) return 0;
+  std::cerr << "kilnd: " << status.message() << "\n";
+  return kExitFailure;
+}
+
+}  // namespace
+}  // namespace kiln
+
+int main(int argc, char** argv) { return kiln::Main(argc, argv); }

@@ -1,0 +1,23 @@
+// What a worker may do. Called once, before the first frame is read, while the process has one thread.
+//
+// Afterwards: no new privileges; no core files; address space, file size and descriptors bounded; every
+// descriptor but stdio and the frame socket closed; and a seccomp deny-list, whose calls fail with EPERM:
+// starting programs or processes, sockets of its own, ptrace and other processes' memory, signals to
+// others, opening for write, changing the file tree, mounts, namespaces, bpf, io_uring, keys, modules.
+// Reading files stays allowed (LLVM reads /proc/cpuinfo); there is nothing to send them to.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace kiln {
+
+struct SandboxOptions {
+  int frame_fd = -1;
+  uint64_t memory_bytes = 0;  // RLIMIT_AS; 0 = unbounded
+};
+
+absl::Status EnterSandbox(const SandboxOptions& options);
+
+}  // namespace kiln

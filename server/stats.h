@@ -1,0 +1,43 @@
+// The daemon's counts since it started. Plain atomics: any thread, no order between two counts.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <ctime>
+
+namespace kiln {
+
+struct Stats {
+  using Count = std::atomic<uint64_t>;
+  Count lookups{0};
+  Count hits{0};
+  Count misses{0};
+  Count compiles{0};  // flights that reached a worker
+  Count joined{0};    // callers that joined a running flight
+  Count failures{0};
+  Count kernels_emitted{0};
+  Count kernels_reused{0};
+  Count worker_crashes{0};
+  Count worker_timeouts{0};
+  Count fetched_objects{0};
+  Count graphs_uploaded{0};
+  Count calls_running{0};            // RPCs now
+  Count last_call_unix_seconds{0};   // when one last ended
+};
+
+// Lives as long as one RPC.
+class CallScope {
+ public:
+  explicit CallScope(Stats* stats) : stats_(stats) { stats_->calls_running++; }
+  ~CallScope() {
+    stats_->last_call_unix_seconds = static_cast<uint64_t>(time(nullptr));
+    stats_->calls_running--;
+  }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+ private:
+  Stats* const stats_;
+};
+
+}  // namespace kiln

@@ -1,0 +1,163 @@
+#include "server/worker_pool.h"
+
+#include "absl/strings/str_cat.h"
+#include "compiler/support/status_macros.h"
+#include "spdlog/spdlog.h"
+
+namespace kiln {
+namespace {
+
+constexpr absl::Duration kHelloLimit = absl::Seconds(30);
+constexpr size_t kErrorMessageMax = 8192;
+
+// What a worker says is text of limited length and a code that is an error.
+absl::Status FromWorker(const v1::WorkerError& error) {
+  absl::StatusCode code = static_cast<absl::StatusCode>(error.code());
+  if (error.code() <= 0 || error.code() > 16) code = absl::StatusCode::kInternal;
+  return absl::Status(code, absl::string_view(error.message()).substr(0, kErrorMessageMax));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerPool>> WorkerPool::Start(const Options& options, Zygote* zygote,
+                                                              Stats* stats) {
+  KILN_ASSIGN_OR_RETURN(auto first, WorkerProcess::Spawn(zygote, absl::Now() + kHelloLimit));
+  std::unique_ptr<WorkerPool> pool(new WorkerPool(options, zygote, stats));
+  pool->hello_ = first->hello();
+  if (pool->hello_.compiler_fingerprint().empty()) {
+    return absl::FailedPreconditionError("the worker has no compiler fingerprint (linked without a build id?)");
+  }
+  for (size_t slot = 0; slot < options.workers; ++slot) {
+    pool->threads_.emplace_back(&WorkerPool::Run, pool.get(), slot, slot == 0 ? std::move(first) : nullptr);
+  }
+  return pool;
+}
+
+WorkerPool::~WorkerPool() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  for (std::thread& thread : threads_) thread.join();
+  for (auto* queue : {&emits_, &plans_}) {
+    for (WorkerTask& task : *queue) task.done({absl::CancelledError("the daemon stops"), {}, false});
+  }
+}
+
+void WorkerPool::Submit(WorkerTask task) {
+  absl::MutexLock lock(&mutex_);
+  (task.request.has_emit() ? emits_ : plans_).push_back(std::move(task));
+}
+
+bool WorkerPool::HasWork() const { return stopping_ || !emits_.empty() || !plans_.empty(); }
+
+bool WorkerPool::Next(WorkerTask* task) {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &WorkerPool::HasWork));
+  if (stopping_) return false;
+  std::deque<WorkerTask>& queue = emits_.empty() ? plans_ : emits_;
+  *task = std::move(queue.front());
+  queue.pop_front();
+  ++busy_;
+  return true;
+}
+
+absl::Status WorkerPool::EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process) {
+  KILN_RETURN_IF_ERROR(health());
+  if (*process != nullptr) return absl::OkStatus();
+  KILN_ASSIGN_OR_RETURN(*process, WorkerProcess::Spawn(zygote_, absl::Now() + kHelloLimit));
+  absl::MutexLock lock(&mutex_);
+  pids_[slot] = (*process)->pid();
+  if ((*process)->hello().compiler_fingerprint() == hello_.compiler_fingerprint()) return absl::OkStatus();
+  broken_ = absl::FailedPreconditionError("a worker of another build answered; restart the daemon");
+  return broken_;
+}
+
+void WorkerPool::Run(size_t slot, std::unique_ptr<WorkerProcess> process) {
+  // Warm before the first task; a failure here shows again, with a caller to tell, at that task.
+  if (process == nullptr) {
+    if (absl::Status status = EnsureProcess(slot, &process); !status.ok()) {
+      spdlog::warn("worker {}: {}", slot, std::string(status.message()));
+    }
+  } else {
+    absl::MutexLock lock(&mutex_);
+    pids_[slot] = process->pid();
+  }
+  uint32_t jobs = 0;
+  WorkerTask task;
+  while (Next(&task)) {
+    WorkerResult result = Execute(slot, &process, &task);
+    if (++jobs >= options_.jobs_max) {
+      process = nullptr;
+      jobs = 0;
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      --busy_;
+    }
+    task.done(std::move(result));
+    task = WorkerTask();
+    // Replace a dead worker now, not when the next caller waits for it.
+    if (process == nullptr) {
+      if (absl::Status status = EnsureProcess(slot, &process); !status.ok()) {
+        spdlog::warn("worker {}: {}", slot, std::string(status.message()));
+      }
+    }
+  }
+}
+
+WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* process, WorkerTask* task) {
+  if (task->abandoned && task->abandoned()) return {absl::CancelledError("nobody waits for the answer"), {}, false};
+  if (absl::Status status = EnsureProcess(slot, process); !status.ok()) return {std::move(status), {}, false};
+  FrameWait wait;
+  wait.deadline = absl::Now() + task->time_limit;
+  wait.abandoned = [this, task] {
+    if (task->abandoned && task->abandoned()) return true;
+    absl::ReaderMutexLock lock(&mutex_);
+    return stopping_;
+  };
+  const bool plan = task->request.has_plan();
+  absl::StatusOr<v1::Frame> reply = (*process)->Call(std::move(task->request), wait);
+  if (reply.ok()) {
+    if (reply->has_error()) return {FromWorker(reply->error()), {}, false};
+    if (plan ? reply->has_plan_reply() : reply->has_emit_reply()) return {absl::OkStatus(), *std::move(reply), false};
+    reply = absl::DataLossError("an answer of the wrong kind");
+  }
+  const std::string end = (*process)->Stop();
+  *process = nullptr;
+  if (absl::IsCancelled(reply.status())) return {reply.status(), {}, false};
+  if (absl::IsResourceExhausted(reply.status())) return {reply.status(), {}, false};
+  if (absl::IsDeadlineExceeded(reply.status())) {
+    stats_->worker_timeouts++;
+    return {absl::DeadlineExceededError(absl::StrCat("the ", plan ? "planning" : "code generation", " took longer than ",
+                                                     absl::FormatDuration(task->time_limit), " and was ended")),
+            {},
+            false};
+  }
+  stats_->worker_crashes++;
+  spdlog::warn("worker {} lost while {}: {}: {}", slot, plan ? "planning" : "emitting", end,
+               std::string(reply.status().message()));
+  return {absl::UnavailableError(absl::StrCat("the compiler process ended by ", end)), {}, true};
+}
+
+size_t WorkerPool::busy() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return busy_;
+}
+
+size_t WorkerPool::waiting() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return emits_.size() + plans_.size();
+}
+
+absl::Status WorkerPool::health() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return broken_;
+}
+
+std::vector<pid_t> WorkerPool::pids() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return pids_;
+}
+
+}  // namespace kiln

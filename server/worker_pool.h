@@ -1,0 +1,88 @@
+// A fixed number of workers and the queue in front of them. Emits go before plans: a graph whose
+// kernels are being emitted is nearer its end than one that has yet to be planned.
+//
+// One thread a worker; it spawns the process, feeds it one task at a time, kills it at the task's
+// time limit or when nobody waits any more, and replaces it after a crash and after `jobs_max` tasks.
+// All workers must show the compiler fingerprint of the first; another one stops the pool, for what
+// it compiled would be stored under a wrong key.
+//
+// Thread-safe. The destructor kills the workers; tasks not yet run end with CANCELLED.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "kiln/v1/worker.pb.h"
+#include "server/stats.h"
+#include "server/worker_process.h"
+#include "server/zygote.h"
+
+namespace kiln {
+
+struct WorkerResult {
+  // OK with a reply; the worker's own refusal with its code; DEADLINE_EXCEEDED after the time limit;
+  // CANCELLED when abandoned; UNAVAILABLE otherwise.
+  absl::Status status;
+  v1::Frame reply;
+  bool crashed = false;  // the worker died over it, or answered nonsense
+};
+
+struct WorkerTask {
+  v1::Frame request;                      // plan or emit
+  absl::Duration time_limit;              // from when a worker takes it
+  std::function<bool()> abandoned;        // asked while it waits and runs; any thread
+  std::function<void(WorkerResult)> done;  // called once, on a pool thread; must not block for long
+};
+
+class WorkerPool {
+ public:
+  struct Options {
+    size_t workers = 1;
+    uint32_t jobs_max = 500;
+  };
+  // Waits for the first worker's hello. `zygote` and `stats` outlive the pool.
+  static absl::StatusOr<std::unique_ptr<WorkerPool>> Start(const Options& options, Zygote* zygote, Stats* stats);
+  ~WorkerPool();
+
+  void Submit(WorkerTask task);
+
+  const v1::WorkerHello& hello() const { return hello_; }  // of the first worker
+  size_t size() const { return options_.workers; }
+  size_t busy() const;
+  size_t waiting() const;
+  absl::Status health() const;  // why the pool has stopped
+  std::vector<pid_t> pids() const;
+
+ private:
+  WorkerPool(const Options& options, Zygote* zygote, Stats* stats)
+      : options_(options), zygote_(zygote), stats_(stats), pids_(options.workers, -1) {}
+  void Run(size_t slot, std::unique_ptr<WorkerProcess> process);
+  bool Next(WorkerTask* task);
+  WorkerResult Execute(size_t slot, std::unique_ptr<WorkerProcess>* process, WorkerTask* task);
+  absl::Status EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process);
+  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  Zygote* const zygote_;
+  Stats* const stats_;
+  v1::WorkerHello hello_;  // const after Start
+  std::vector<std::thread> threads_;
+
+  mutable absl::Mutex mutex_;
+  std::deque<WorkerTask> plans_ ABSL_GUARDED_BY(mutex_);
+  std::deque<WorkerTask> emits_ ABSL_GUARDED_BY(mutex_);
+  std::vector<pid_t> pids_ ABSL_GUARDED_BY(mutex_);
+  size_t busy_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kiln

@@ -1,0 +1,41 @@
+#include "server/worker_process.h"
+
+#include "absl/strings/str_cat.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+
+absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Spawn(Zygote* zygote, absl::Time deadline) {
+  KILN_ASSIGN_OR_RETURN(Zygote::Worker worker, zygote->Spawn());
+  std::unique_ptr<WorkerProcess> process(new WorkerProcess(zygote, worker));
+  absl::StatusOr<v1::Frame> frame = process->channel_->Read(FrameWait{deadline, nullptr});
+  if (!frame.ok()) {
+    const std::string end = process->Stop();
+    return absl::UnavailableError(
+        absl::StrCat("a new worker said nothing (", end, "): ", frame.status().message()));
+  }
+  if (!frame->has_hello()) return absl::DataLossError("a new worker's first frame is no hello");
+  process->hello_ = std::move(*frame->mutable_hello());
+  return process;
+}
+
+WorkerProcess::~WorkerProcess() { Stop(); }
+
+absl::StatusOr<v1::Frame> WorkerProcess::Call(v1::Frame request, const FrameWait& wait) {
+  if (pid_ < 0) return absl::UnavailableError("the worker has ended");
+  request.set_id(++last_id_);
+  KILN_RETURN_IF_ERROR(channel_->Write(request, wait));
+  KILN_ASSIGN_OR_RETURN(v1::Frame reply, channel_->Read(wait));
+  if (reply.id() != last_id_) return absl::DataLossError("an answer to another question");
+  return reply;
+}
+
+std::string WorkerProcess::Stop() {
+  if (pid_ < 0) return "ended before";
+  channel_ = nullptr;
+  absl::StatusOr<int> status = zygote_->Reap(pid_);
+  pid_ = -1;
+  return status.ok() ? DescribeWaitStatus(*status) : std::string(status.status().message());
+}
+
+}  // namespace kiln

@@ -1,0 +1,46 @@
+// One kiln-worker: a process that answers one frame at a time.
+//
+// Owned by one thread of the pool. After any error of `Call` the process is of no use: its owner asks
+// `Stop` how it ended and starts another. A reply that is a WorkerError is an answer, not an error.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kiln/v1/worker.pb.h"
+#include "server/frame.h"
+#include "server/zygote.h"
+
+namespace kiln {
+
+class WorkerProcess {
+ public:
+  // Starts a worker and waits for its hello. `zygote` outlives the process.
+  static absl::StatusOr<std::unique_ptr<WorkerProcess>> Spawn(Zygote* zygote, absl::Time deadline);
+  ~WorkerProcess();  // kills it
+  WorkerProcess(const WorkerProcess&) = delete;
+  WorkerProcess& operator=(const WorkerProcess&) = delete;
+
+  const v1::WorkerHello& hello() const { return hello_; }
+  pid_t pid() const { return pid_; }
+
+  // Errors as FrameChannel; DATA_LOSS also for an answer to another question.
+  absl::StatusOr<v1::Frame> Call(v1::Frame request, const FrameWait& wait);
+
+  // Kills it if it still runs; "signal 11".
+  std::string Stop();
+
+ private:
+  WorkerProcess(Zygote* zygote, Zygote::Worker worker)
+      : zygote_(zygote), pid_(worker.pid), channel_(std::make_unique<FrameChannel>(worker.fd)) {}
+
+  Zygote* const zygote_;
+  pid_t pid_;  // -1 once reaped
+  std::unique_ptr<FrameChannel> channel_;
+  v1::WorkerHello hello_;
+  uint64_t last_id_ = 0;
+};
+
+}  // namespace kiln

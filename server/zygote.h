@@ -1,0 +1,60 @@
+// The process that starts workers. It is forked from kilnd before kilnd has any thread, so every
+// worker comes from a clean single-threaded parent, out of a binary that was opened once: replacing
+// the file on disk never mixes two compilers in one daemon.
+//
+// The zygote is the workers' parent: a pid stays valid until `Reap`, so a kill never hits a stranger.
+// When kilnd ends, the zygote sees the end of its socket and exits, and the kernel kills the workers
+// with it. Threads: `Spawn` and `Reap` may be called from any.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+namespace kiln {
+
+class Zygote {
+ public:
+  // `binary` is started with `args` after its name and "--fd=3", the frame socket.
+  // Must be called before the process has a second thread.
+  static absl::StatusOr<std::unique_ptr<Zygote>> Fork(const std::string& binary,
+                                                      const std::vector<std::string>& args);
+  ~Zygote();
+  Zygote(const Zygote&) = delete;
+  Zygote& operator=(const Zygote&) = delete;
+
+  struct Worker {
+    pid_t pid = -1;
+    int fd = -1;  // ours of the frame socket; the caller owns it
+  };
+  absl::StatusOr<Worker> Spawn();
+
+  // Kills the worker if it still runs and returns its wait status (see wait(2)).
+  absl::StatusOr<int> Reap(pid_t pid);
+
+ private:
+  struct Message {
+    int32_t kind = 0;
+    int32_t pid = 0;
+    int32_t status = 0;
+  };
+  Zygote(int fd, pid_t pid) : fd_(fd), pid_(pid) {}
+  absl::StatusOr<Message> Ask(Message request, int pass_fd);
+  [[noreturn]] static void Serve(int fd, int binary, const std::vector<std::string>& args);
+  static int StartWorker(int binary, const std::vector<std::string>& args, int frames);
+
+  absl::Mutex mutex_;
+  const int fd_;
+  const pid_t pid_;
+};
+
+// "signal 11" or "exit code 3".
+std::string DescribeWaitStatus(int status);
+
+}  // namespace kiln
