@@ -129,6 +129,9 @@ std::string CacheHome() {
 }  // namespace
 
 absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary) {
+  if (daemon_binary.empty()) {
+    return absl::UnavailableError("kilnd was not found beside Python or on PATH; KILN_DAEMON or KILN_ADDRESS can name one");
+  }
   KILN_ASSIGN_OR_RETURN(std::string daemon, ElfBuildId(daemon_binary));
   const size_t slash = daemon_binary.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : daemon_binary.substr(0, slash);

@@ -3,19 +3,16 @@
 KILN_FALLBACK=eager (default) runs the graph operator by operator; KILN_FALLBACK=error raises instead, for people
 who would rather know. Each reason is warned of once a process.
 """
-import collections
-import logging
+import copy
 import os
-import threading
+import warnings
 
-from functorch.compile import make_boxed_func
+import torch
 
+from . import stats
 from .errors import Unsupported
 
-log = logging.getLogger("kiln")
-
-_lock = threading.Lock()
-_counts = collections.Counter()
+_warned = set()
 
 
 def policy():
@@ -26,28 +23,49 @@ def policy():
     return value
 
 
-def counts():
-    """Fallbacks of this process by reason."""
-    with _lock:
-        return dict(_counts)
-
-
 def reset():
-    with _lock:
-        _counts.clear()
+    _warned.clear()
 
 
-def run_without_kiln(module, reason):
-    """A boxed callable that interprets the FX graph, counted under `reason`.
+def reason_of(code, message):
+    """A short reason to count by, from a status of the service."""
+    if code == "UNAVAILABLE":
+        return "service unavailable"
+    if code == "DEADLINE_EXCEEDED":
+        return "service too slow"
+    first = message.split("\n", 1)[0][:200]
+    if code == "UNIMPLEMENTED":
+        return "unsupported: " + first.rsplit("unsupported:", 1)[-1].strip()
+    return f"{code.lower()}: {first}"
+
+
+def boxed(module):
+    """The FX graph as a function that takes its inputs in a list and frees each at its last use."""
+    graph = copy.deepcopy(module.graph)
+    graph.set_codegen(torch.fx.graph._BoxedCodeGen())
+    forward = torch.fx.GraphModule(module, graph).forward
+
+    def run(args):
+        return forward(args)
+
+    run._boxed_call = True
+    return run
+
+
+def run_without_kiln(module, title, reason, message=None):
+    """A boxed callable that runs the graph's operators one by one, counted under `reason`.
 
     Raises Unsupported under KILN_FALLBACK=error.
     """
+    message = message or reason
     if policy() == "error":
-        raise Unsupported(f"kiln did not compile a graph: {reason} (KILN_FALLBACK=error is set)")
-    with _lock:
-        _counts[reason] += 1
-        first = _counts[reason] == 1
-    if first:
-        log.warning("kiln: a graph runs without kiln: %s. Training goes on, as fast as eager. "
-                    "kiln.explain(model)(*args) shows which graph; KILN_FALLBACK=error raises here.", reason)
-    return make_boxed_func(module.forward)
+        raise Unsupported(f"kiln did not compile {title}: {message} (KILN_FALLBACK=error is set)")
+    stats.count_fallback(reason)
+    stats.record_graph({"title": title, "fallback": reason, "message": message})
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(
+            f"kiln: {title} runs without kiln: {message}. The result is the same, as fast as eager. "
+            "kiln.stats()['fallbacks'] counts such graphs; KILN_FALLBACK=error raises here.",
+            RuntimeWarning, stacklevel=2)
+    return boxed(module)

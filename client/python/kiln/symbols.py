@@ -164,3 +164,54 @@ class ExprPool:
         if isinstance(inner, _TRUE_DIVISION):
             return self._binary(CEILDIV if isinstance(expr, _CEILINGS) else FLOORDIV, inner)
         raise Unsupported(f"{type(expr).__name__} of {type(inner).__name__}")
+
+
+def evaluate(nodes, conditions, symbols):
+    """Guards from the service over live SymInts: evaluating them adds them to torch's guards."""
+    values: list[Any] = []
+    for op, value, args in nodes:
+        a = [values[i] for i in args]
+        if op == CONST:
+            result: Any = value
+        elif op == SYMBOL:
+            result = symbols[value]
+        elif op == ADD:
+            result = sum(a[1:], a[0])
+        elif op == MUL:
+            result = a[0]
+            for factor in a[1:]:
+                result = result * factor
+        elif op == FLOORDIV:
+            result = a[0] // a[1]
+        elif op == MOD:
+            result = a[0] % a[1]
+        elif op == CEILDIV:
+            result = -(-a[0] // a[1])
+        elif op == POW:
+            result = a[0] ** a[1]
+        elif op in (MIN, MAX):
+            from torch import sym_max, sym_min
+
+            result = a[0]
+            for other in a[1:]:
+                result = sym_min(result, other) if op == MIN else sym_max(result, other)
+        elif op == EQ:
+            result = a[0] == a[1]
+        elif op == NE:
+            result = a[0] != a[1]
+        elif op == LT:
+            result = a[0] < a[1]
+        elif op == LE:
+            result = a[0] <= a[1]
+        elif op == AND:
+            result = all(bool(x) for x in a)
+        elif op == OR:
+            result = any(bool(x) for x in a)
+        elif op == NOT:
+            result = not bool(a[0])
+        elif op == WHERE:
+            result = a[1] if bool(a[0]) else a[2]
+        else:
+            raise Unsupported(f"a guard with operator {op}")
+        values.append(result)
+    return all(bool(values[c]) for c in conditions)

@@ -1,0 +1,251 @@
+#include "client/python/artifact_object.h"
+
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "client/runtime/program.h"
+#include "compiler/support/digest.h"
+#include "client/python/python_library.h"
+
+namespace kiln::python {
+namespace {
+
+using runtime::Value;
+
+struct ArtifactObject {
+  PyObject_HEAD
+  std::shared_ptr<const runtime::Program>* program;
+  CompiledArtifact* compiled;  // without the objects
+};
+
+PyObject* artifact_type = nullptr;
+
+ArtifactObject* Self(PyObject* object) { return reinterpret_cast<ArtifactObject*>(object); }
+
+void Dealloc(PyObject* object) {
+  delete Self(object)->program;
+  delete Self(object)->compiled;
+  PyTypeObject* type = Py_TYPE(object);
+  auto* free_object = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  free_object(object);
+  Py_DECREF(type);
+}
+
+// Tensors and integers of `list` in order; takes references to the tensors. False with an exception set.
+bool TakeInputs(PyObject* list, const runtime::Program& program, std::vector<Value>& values) {
+  const Py_ssize_t count = PyList_Size(list);
+  values.resize(count);
+  Ref tensors(PyList_New(0));
+  std::vector<Py_ssize_t> positions;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* item = PyList_GetItem(list, i);
+    if (PyLong_Check(item)) {
+      values[i].is_number = true;
+      values[i].number = PyLong_AsLongLong(item);
+      if (values[i].number == -1 && PyErr_Occurred()) return false;
+    } else {
+      if (PyList_Append(tensors.get(), item) != 0) return false;
+      positions.push_back(i);
+    }
+  }
+  std::vector<runtime::Tensor> handles;
+  handles.reserve(positions.size());
+  if (!HandlesOf(tensors.get(), handles)) return false;
+  for (size_t i = 0; i < positions.size(); ++i) values[positions[i]].tensor = handles[i];
+  return true;
+}
+
+PyObject* OutputList(const std::vector<Value>& values) {
+  std::vector<runtime::Tensor> handles;
+  for (const Value& value : values) {
+    if (value.tensor != nullptr) handles.push_back(value.tensor);
+  }
+  Ref tensors(TensorsOf(handles));
+  if (!tensors) return nullptr;
+  PyObject* list = PyList_New(values.size());
+  Py_ssize_t next = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    PyObject* item = Py_None;
+    if (values[i].is_number) {
+      item = PyLong_FromLongLong(values[i].number);
+    } else {
+      if (values[i].tensor != nullptr) item = PyList_GetItem(tensors.get(), next++);
+      Py_INCREF(item);
+    }
+    PyList_SetItem(list, i, item);
+  }
+  return list;
+}
+
+PyObject* Call(PyObject* object, PyObject* arguments, PyObject* keywords) {
+  PyObject* list = nullptr;
+  if (!PyArg_ParseTuple(arguments, "O!", &PyList_Type, &list)) return nullptr;
+  const std::shared_ptr<const runtime::Program> program = *Self(object)->program;
+  std::vector<Value> inputs, outputs;
+  if (!TakeInputs(list, *program, inputs)) return nullptr;
+  if (PyList_SetSlice(list, 0, PyList_Size(list), nullptr) != 0) return nullptr;
+  absl::Status status;
+  {
+    Unlocked unlocked;
+    status = program->Run(inputs, outputs);
+  }
+  if (!status.ok()) return RaiseRun(status);
+  return OutputList(outputs);
+}
+
+void SetItem(PyObject* dict, const char* name, PyObject* value) {
+  Ref owned(value);
+  if (owned) PyDict_SetItemString(dict, name, owned.get());
+}
+
+PyObject* TextList(const google::protobuf::RepeatedPtrField<std::string>& texts) {
+  PyObject* list = PyList_New(texts.size());
+  for (int i = 0; i < texts.size(); ++i) PyList_SetItem(list, i, Text(texts[i]));
+  return list;
+}
+
+PyObject* Info(PyObject* object, PyObject*) {
+  const CompiledArtifact& compiled = *Self(object)->compiled;
+  const v1::Manifest& manifest = compiled.manifest;
+  Ref info(PyDict_New());
+  PyObject* dict = info.get();
+  SetItem(dict, "compile_key", Text(ToHex(manifest.compile_key())));
+  SetItem(dict, "variant_id", Text(ToHex(manifest.variant_id())));
+  SetItem(dict, "request_key", Text(ToHex(manifest.request_key())));
+  SetItem(dict, "hit", PyBool_FromLong(compiled.hit));
+  SetItem(dict, "joined", PyBool_FromLong(compiled.joined));
+  SetItem(dict, "uploaded_bytes", PyLong_FromUnsignedLongLong(compiled.uploaded_bytes));
+  SetItem(dict, "fetched_objects", PyLong_FromUnsignedLongLong(compiled.fetched_objects));
+  SetItem(dict, "connect_seconds", PyFloat_FromDouble(compiled.connect_seconds));
+  SetItem(dict, "lookup_seconds", PyFloat_FromDouble(compiled.lookup_seconds));
+  SetItem(dict, "compile_seconds", PyFloat_FromDouble(compiled.compile_seconds));
+  SetItem(dict, "fetch_seconds", PyFloat_FromDouble(compiled.fetch_seconds));
+  Ref kernels(PyList_New(0));
+  for (const v1::ManifestKernel& kernel : manifest.kernels()) {
+    Ref item(PyDict_New());
+    SetItem(item.get(), "name", Text(kernel.notes().name()));
+    SetItem(item.get(), "operators", TextList(kernel.notes().operators()));
+    SetItem(item.get(), "sources", TextList(kernel.notes().sources()));
+    SetItem(item.get(), "bytes_read", PyLong_FromUnsignedLongLong(kernel.bytes_read()));
+    SetItem(item.get(), "bytes_written", PyLong_FromUnsignedLongLong(kernel.bytes_written()));
+    PyList_Append(kernels.get(), item.get());
+  }
+  Ref launches(PyList_New(0));
+  Ref calls(PyList_New(0));
+  for (const v1::Step& step : manifest.program().steps()) {
+    if (step.kind_case() == v1::Step::kLaunch) {
+      Ref number(PyLong_FromLong(step.launch().kernel()));
+      PyList_Append(launches.get(), number.get());
+    } else if (step.kind_case() == v1::Step::kCall) {
+      Ref target(Text(step.call().target()));
+      PyList_Append(calls.get(), target.get());
+    }
+  }
+  SetItem(dict, "kernels", kernels.release());
+  SetItem(dict, "launches", launches.release());
+  SetItem(dict, "library_calls", calls.release());
+  Ref reasons(PyDict_New());
+  for (const v1::LibraryCall& call : manifest.statistics().calls()) {
+    SetItem(reasons.get(), call.target().c_str(), Text(call.reason()));
+  }
+  SetItem(dict, "library_reasons", reasons.release());
+  return info.release();
+}
+
+PyObject* Counts(PyObject* object, PyObject*) {
+  const runtime::RunCounts& counts = (*Self(object)->program)->counts();
+  return Py_BuildValue("{s:K,s:K,s:K,s:K}", "calls", static_cast<unsigned long long>(counts.calls.load()), "launches",
+                       static_cast<unsigned long long>(counts.launches.load()), "library_calls",
+                       static_cast<unsigned long long>(counts.library_calls.load()), "stride_copies",
+                       static_cast<unsigned long long>(counts.stride_copies.load()));
+}
+
+// Guards of the variant as ([(op, value, args)], [conditions], [(source, input, dim)]).
+PyObject* Guards(PyObject* object, PyObject*) {
+  const v1::Guards& guards = Self(object)->compiled->manifest.guards();
+  Ref nodes(PyList_New(0)), conditions(PyList_New(0)), symbols(PyList_New(0));
+  for (const v1::ExprNode& node : guards.exprs()) {
+    Ref args(PyTuple_New(node.args_size()));
+    for (int i = 0; i < node.args_size(); ++i) PyTuple_SetItem(args.get(), i, PyLong_FromUnsignedLong(node.args(i)));
+    Ref item(Py_BuildValue("(iLO)", static_cast<int>(node.op()), static_cast<long long>(node.value()), args.get()));
+    PyList_Append(nodes.get(), item.get());
+  }
+  for (uint32_t condition : guards.conditions()) {
+    Ref item(PyLong_FromUnsignedLong(condition));
+    PyList_Append(conditions.get(), item.get());
+  }
+  for (const v1::Symbol& symbol : guards.symbols()) {
+    const v1::SymbolBinding& binding = symbol.binding();
+    Ref item(Py_BuildValue("(iII)", static_cast<int>(binding.source()), binding.input(), binding.dim()));
+    PyList_Append(symbols.get(), item.get());
+  }
+  return Py_BuildValue("(OOO)", nodes.get(), conditions.get(), symbols.get());
+}
+
+// Strides of each output, a tuple where they are plain integers, else None.
+PyObject* OutputStrides(PyObject* object, PyObject*) {
+  const v1::Program& program = Self(object)->compiled->manifest.program();
+  PyObject* list = PyList_New(program.outputs_size());
+  for (int i = 0; i < program.outputs_size(); ++i) {
+    PyObject* item = nullptr;
+    if (program.outputs(i).kind_case() == v1::ProgramOutput::kBuffer) {
+      const v1::ProgramBuffer& buffer = program.buffers(program.outputs(i).buffer());
+      bool plain = true;
+      for (const v1::SymInt& stride : buffer.strides()) plain = plain && stride.kind_case() != v1::SymInt::kExpr;
+      if (plain) {
+        item = PyTuple_New(buffer.strides_size());
+        for (int d = 0; d < buffer.strides_size(); ++d) {
+          PyTuple_SetItem(item, d, PyLong_FromLongLong(buffer.strides(d).value()));
+        }
+      }
+    }
+    if (item == nullptr) {
+      item = Py_None;
+      Py_INCREF(item);
+    }
+    PyList_SetItem(list, i, item);
+  }
+  return list;
+}
+
+PyMethodDef methods[] = {
+    {"info", Info, METH_NOARGS, "What was compiled, and how it came here."},
+    {"counts", Counts, METH_NOARGS, "Calls, kernel launches, library calls and stride copies so far."},
+    {"guards", Guards, METH_NOARGS, "Conditions on sizes that this program was compiled for."},
+    {"output_strides", OutputStrides, METH_NOARGS, "Strides of the outputs."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(Dealloc)},
+                       {Py_tp_call, reinterpret_cast<void*>(Call)},
+                       {Py_tp_methods, methods},
+                       {0, nullptr}};
+
+PyType_Spec spec = {"kiln._C.Artifact", sizeof(ArtifactObject), 0, Py_TPFLAGS_DEFAULT, slots};
+
+}  // namespace
+
+bool AddArtifactType(PyObject* module) {
+  artifact_type = PyType_FromSpec(&spec);
+  if (artifact_type == nullptr) return false;
+  Py_INCREF(artifact_type);
+  return PyModule_AddObject(module, "Artifact", artifact_type) == 0;
+}
+
+PyObject* NewArtifact(CompiledArtifact compiled, const std::string& interpret) {
+  auto host = TorchHost();
+  if (!host.ok()) return RaiseService(host.status());
+  auto program = runtime::Program::Load(compiled.manifest, compiled.objects, interpret, *host);
+  if (!program.ok()) return RaiseService(program.status());
+  compiled.objects.clear();
+  auto* type = reinterpret_cast<PyTypeObject*>(artifact_type);
+  auto* allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* object = allocate(type, 0);
+  if (object == nullptr) return nullptr;
+  Self(object)->program = new std::shared_ptr<const runtime::Program>(*std::move(program));
+  Self(object)->compiled = new CompiledArtifact(std::move(compiled));
+  return object;
+}
+
+}  // namespace kiln::python

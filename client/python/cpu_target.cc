@@ -1,0 +1,26 @@
+#include "client/python/cpu_target.h"
+
+namespace kiln::python {
+
+v1::Target ThisCpu() {
+  v1::Target target;
+  target.set_triple("x86_64-linux-gnu");
+  // Sorted, as the message wants. The AVX-512 group counts only as a whole.
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2");
+  const bool fma = __builtin_cpu_supports("fma");
+  const bool bmi2 = __builtin_cpu_supports("bmi2");
+  const bool f16c = __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (avx2) target.add_features("avx2");
+  if (avx512) {
+    for (const char* feature : {"avx512bw", "avx512dq", "avx512f", "avx512vl"}) target.add_features(feature);
+  }
+  if (bmi2) target.add_features("bmi2");
+  if (f16c) target.add_features("f16c");
+  if (fma) target.add_features("fma");
+  return target;
+}
+
+}  // namespace kiln::python

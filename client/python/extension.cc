@@ -1,0 +1,193 @@
+// kiln._C: canonical form and keys, the service, and compiled programs, for kiln's Python package.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/python/artifact_object.h"
+#include "compiler/graph/canonical.h"
+#include "compiler/graph/key.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/proto_util.h"
+#include "client/python/cpu_target.h"
+#include "kiln/client.h"
+#include "kiln/v1/compile.pb.h"
+#include "client/python/python_library.h"
+#include "client/python/python_util.h"
+
+namespace kiln::python {
+
+PyObject* service_error = nullptr;
+
+PyObject* RaiseService(const absl::Status& status) {
+  Ref value(Py_BuildValue("(NN)", Text(absl::StatusCodeToString(status.code())), Text(std::string(status.message()))));
+  if (value) PyErr_SetObject(service_error, value.get());
+  return nullptr;
+}
+
+PyObject* RaiseRun(const absl::Status& status) {
+  if (status.GetPayload(runtime::kPythonErrorPayload).has_value() && PyErr_Occurred()) return nullptr;
+  PyObject* type = status.code() == absl::StatusCode::kOutOfRange ? PyExc_IndexError : PyExc_RuntimeError;
+  Ref text(Text(std::string(status.message())));
+  PyErr_SetObject(type, text.get());
+  return nullptr;
+}
+
+namespace {
+
+std::shared_ptr<Client>& TheClient() {
+  static auto* client = new std::shared_ptr<Client>();
+  return *client;
+}
+
+// A string of `dict`; empty when it is missing.
+std::string Entry(PyObject* dict, const char* name) {
+  PyObject* value = PyDict_GetItemString(dict, name);
+  if (value == nullptr) return "";
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(value, &size);
+  return text == nullptr ? "" : std::string(text, size);
+}
+
+PyObject* Configure(PyObject*, PyObject* arguments) {
+  PyObject* dict = nullptr;
+  ClientOptions options;
+  if (!PyArg_ParseTuple(arguments, "O!dd", &PyDict_Type, &dict, &options.connect_seconds, &options.compile_seconds)) {
+    return nullptr;
+  }
+  options.address = Entry(dict, "address");
+  options.daemon_binary = Entry(dict, "daemon_binary");
+  options.runtime_dir = Entry(dict, "runtime_dir");
+  options.store_dir = Entry(dict, "store_dir");
+  options.job = Entry(dict, "job");
+  if (PyErr_Occurred()) return nullptr;
+  TheClient() = NewClient(std::move(options));
+  Py_RETURN_NONE;
+}
+
+PyObject* Address(PyObject*, PyObject*) {
+  if (TheClient() == nullptr) return RaiseService(absl::FailedPreconditionError("not configured"));
+  return Text(TheClient()->address());
+}
+
+PyObject* SetTorch(PyObject*, PyObject* arguments) {
+  TorchFunctions& f = torch_functions;
+  if (!PyArg_ParseTuple(arguments, "OOO", &f.to_handles, &f.from_handles, &f.callback)) return nullptr;
+  Py_INCREF(f.to_handles);
+  Py_INCREF(f.from_handles);
+  Py_INCREF(f.callback);
+  Py_RETURN_NONE;
+}
+
+struct Buffer {
+  const char* data = nullptr;
+  Py_ssize_t size = 0;
+  absl::string_view view() const { return {data, static_cast<size_t>(size)}; }
+  std::string str() const { return std::string(data, size); }
+};
+
+PyObject* Build(PyObject*, PyObject* arguments) {
+  Buffer graph_bytes, facts, notes, digest;
+  PyObject* hints = nullptr;
+  int mode = 0, fallback_random = 0, traced_strides = 0, deterministic = 0;
+  const char *precision = nullptr, *torch_version = nullptr;
+  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ipppssy#", &graph_bytes.data, &graph_bytes.size, &facts.data, &facts.size,
+                        &notes.data, &notes.size, &PyList_Type, &hints, &mode, &fallback_random, &traced_strides,
+                        &deterministic, &precision, &torch_version, &digest.data, &digest.size)) {
+    return nullptr;
+  }
+  v1::Hints given;
+  for (Py_ssize_t i = 0; i < PyList_Size(hints); ++i) {
+    given.add_values(PyLong_AsLongLong(PyList_GetItem(hints, i)));
+  }
+  if (PyErr_Occurred()) return nullptr;
+  v1::Graph graph;
+  absl::Status parsed = ParseProto(graph_bytes.view(), "graph", &graph);
+  v1::CompileHeader header;
+  if (parsed.ok()) parsed = ParseProto(notes.view(), "notes", header.mutable_notes());
+  if (!parsed.ok()) return RaiseService(parsed);
+  auto canonical = Canonicalize(graph);
+  if (!canonical.ok()) return RaiseService(canonical.status());
+  auto canonical_hints = CanonicalHints(*canonical, given);
+  if (!canonical_hints.ok()) return RaiseService(canonical_hints.status());
+  *header.mutable_hints() = *std::move(canonical_hints);
+  v1::Options options;
+  options.set_mode(static_cast<v1::Mode>(mode));
+  options.set_fallback_random(fallback_random);
+  options.set_traced_strides(traced_strides);
+  v1::Numerics numerics;
+  numerics.set_deterministic(deterministic);
+  numerics.set_float32_matmul_precision(precision);
+  v1::Environment environment;
+  environment.set_torch_version(torch_version);
+  environment.set_decomposition_digest(digest.str());
+  v1::RequestSections& sections = *header.mutable_sections();
+  sections.set_options(SerializeDeterministic(options));
+  sections.set_target(SerializeDeterministic(ThisCpu()));
+  sections.set_numerics(SerializeDeterministic(numerics));
+  sections.set_facts(facts.str());
+  sections.set_environment(SerializeDeterministic(environment));
+  sections.set_graph_digest(Sha256(canonical->bytes));
+  header.set_graph_bytes(canonical->bytes.size());
+  return Py_BuildValue("(NNN)", Bytes(RequestKey(sections)), Bytes(SerializeDeterministic(header)),
+                       Bytes(canonical->bytes));
+}
+
+PyObject* Get(PyObject*, PyObject* arguments) {
+  Buffer key, header_bytes, graph;
+  int compile = 0;
+  const char* interpret = nullptr;
+  if (!PyArg_ParseTuple(arguments, "y#y#y#ps", &key.data, &key.size, &header_bytes.data, &header_bytes.size,
+                        &graph.data, &graph.size, &compile, &interpret)) {
+    return nullptr;
+  }
+  const std::shared_ptr<Client> client = TheClient();
+  if (client == nullptr) return RaiseService(absl::FailedPreconditionError("not configured"));
+  CompileRequestInput input;
+  v1::CompileHeader header;
+  if (absl::Status parsed = ParseProto(header_bytes.view(), "header", &header); !parsed.ok()) {
+    return RaiseService(parsed);
+  }
+  input.graph = graph.str();
+  input.request_key = key.str();
+  input.sections = std::move(*header.mutable_sections());
+  input.hints = std::move(*header.mutable_hints());
+  input.notes = std::move(*header.mutable_notes());
+  input.want_loop_ir = interpret[0] != '\0';
+  const std::string interpreted = interpret;
+  absl::StatusOr<CompiledArtifact> compiled = absl::UnknownError("");
+  {
+    Unlocked unlocked;
+    compiled = client->Get(input, compile != 0);
+  }
+  if (!compiled.ok()) return RaiseService(compiled.status());
+  return NewArtifact(*std::move(compiled), interpreted);
+}
+
+PyMethodDef functions[] = {
+    {"configure", Configure, METH_VARARGS, "configure(names, connect_seconds, compile_seconds)"},
+    {"address", Address, METH_NOARGS, "The daemon's address."},
+    {"set_torch", SetTorch, METH_VARARGS, "set_torch(tensors_to_handles, handles_to_tensors, library_callback)"},
+    {"build", Build, METH_VARARGS, "Canonical bytes, key and header of a request."},
+    {"get", Get, METH_VARARGS, "get(key, header, graph, compile, interpret) -> Artifact"},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, functions, nullptr, nullptr, nullptr,
+                                 nullptr};
+
+}  // namespace
+}  // namespace kiln::python
+
+extern "C" __attribute__((visibility("default"))) PyObject* PyInit__C() {
+  using namespace kiln::python;
+  PyObject* module = PyModule_Create(&module_definition);
+  if (module == nullptr) return nullptr;
+  service_error = PyErr_NewException("kiln._C.ServiceError", PyExc_RuntimeError, nullptr);
+  Py_XINCREF(service_error);
+  if (service_error == nullptr || PyModule_AddObject(module, "ServiceError", service_error) != 0 ||
+      !AddArtifactType(module)) {
+    Py_DECREF(module);
+    return nullptr;
+  }
+  return module;
+}

@@ -1,0 +1,81 @@
+"""The connection to kilnd: configuration from the environment, the daemon's binary, status."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from typing import Any
+
+from . import _C, fallback
+
+_lock = threading.Lock()
+_configured = False
+
+
+def daemon_binary() -> str:
+    """kilnd: KILN_DAEMON, beside this Python, in this package, or on PATH."""
+    named = os.environ.get("KILN_DAEMON")
+    if named:
+        return named
+    here = os.path.dirname(os.path.abspath(__file__))
+    for folder in (os.path.dirname(sys.executable), os.path.join(sys.prefix, "bin"), os.path.join(here, "bin")):
+        path = os.path.join(folder, "kilnd")
+        if os.access(path, os.X_OK):
+            return path
+    return shutil.which("kilnd") or ""
+
+
+def _seconds(name: str, otherwise: float) -> float:
+    text = os.environ.get(name)
+    if not text:
+        return otherwise
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if value <= 0:
+        raise ValueError(f"kiln: {name} takes a positive number of seconds, not {text!r}")
+    return value
+
+
+def configure() -> None:
+    """Reads the environment once, before the first compile."""
+    global _configured
+    with _lock:
+        if _configured:
+            return
+        address = os.environ.get("KILN_ADDRESS", "")
+        _C.configure(
+            {
+                "address": address,
+                "daemon_binary": "" if address else daemon_binary(),
+                "runtime_dir": os.environ.get("KILN_RUNTIME_DIR", ""),
+                "store_dir": os.environ.get("KILN_STORE", ""),
+                "job": os.environ.get("KILN_JOB", ""),
+            },
+            _seconds("KILN_CONNECT_TIMEOUT", 5.0),
+            _seconds("KILN_COMPILE_TIMEOUT", 300.0),
+        )
+        _configured = True
+
+
+def interpret_list() -> str:
+    return os.environ.get("KILN_DEBUG_INTERPRET", "")
+
+
+def status() -> dict[str, Any]:
+    """Where this process has its graphs compiled."""
+    configure()
+    return {
+        "address": _C.address(),
+        "daemon": daemon_binary(),
+        "fallback": fallback.policy(),
+    }
+
+
+def reset_for_tests() -> None:
+    global _configured
+    with _lock:
+        _configured = False

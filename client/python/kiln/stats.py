@@ -1,0 +1,83 @@
+"""Counts of this process, and the records behind `kiln.explain`."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from typing import Any
+
+_lock = threading.Lock()
+_counts: collections.Counter = collections.Counter()
+_fallbacks: collections.Counter = collections.Counter()
+_seconds: collections.Counter = collections.Counter()
+_graphs: list[dict[str, Any]] = []
+_GRAPHS_KEPT = 1000
+
+
+def count(name: str, by: int = 1) -> None:
+    with _lock:
+        _counts[name] += by
+
+
+def count_fallback(reason: str) -> None:
+    with _lock:
+        _fallbacks[reason] += 1
+
+
+def add_seconds(phase: str, seconds: float) -> None:
+    with _lock:
+        _seconds[phase] += seconds
+
+
+def record_graph(record: dict[str, Any]) -> None:
+    with _lock:
+        if len(_graphs) < _GRAPHS_KEPT:
+            _graphs.append(record)
+
+
+def graphs_since(position: int) -> list[dict[str, Any]]:
+    with _lock:
+        return _graphs[position:]
+
+
+def graph_count() -> int:
+    with _lock:
+        return len(_graphs)
+
+
+def stats() -> dict[str, Any]:
+    """Counts of this process since it started or since `reset_stats`.
+
+    `compiles` graphs compiled by the service for this process, `hits` graphs taken from its cache,
+    `kernels` and `library_calls` steps in those graphs, `fallbacks` graphs that run as torch would
+    run them, by reason, `seconds` by phase.
+    """
+    from . import backend
+
+    with _lock:
+        result: dict[str, Any] = {
+            name: _counts[name]
+            for name in (
+                "graphs",
+                "compiles",
+                "hits",
+                "joined",
+                "kernels",
+                "library_calls",
+                "uploaded_bytes",
+                "fetched_objects",
+                "autograd_cache_loads",
+            )
+        }
+        result["fallbacks"] = dict(_fallbacks)
+        result["seconds"] = {name: round(value, 6) for name, value in _seconds.items()}
+    result.update(backend.run_counts())
+    return result
+
+
+def reset_stats() -> None:
+    with _lock:
+        _counts.clear()
+        _fallbacks.clear()
+        _seconds.clear()
+        _graphs.clear()

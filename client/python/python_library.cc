@@ -1,0 +1,162 @@
+#include "client/python/python_library.h"
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+#include "client/runtime/torch_host.h"
+
+namespace kiln::python {
+
+TorchFunctions torch_functions;
+
+namespace {
+
+using runtime::CallValue;
+using runtime::Tensor;
+
+absl::Status PythonError(const std::string& target) {
+  absl::Status status = absl::UnknownError(absl::StrCat(target, " raised"));
+  status.SetPayload(runtime::kPythonErrorPayload, absl::Cord());
+  return status;
+}
+
+PyObject* Number(const char* kind, int64_t value) { return Py_BuildValue("(sL)", kind, static_cast<long long>(value)); }
+
+template <typename Items, typename Convert>
+PyObject* ListOf(const Items& items, Convert convert) {
+  Ref list(PyList_New(items.size()));
+  if (!list) return nullptr;
+  for (size_t i = 0; i < items.size(); ++i) {
+    PyObject* item = convert(items[i]);
+    if (item == nullptr) return nullptr;
+    PyList_SetItem(list.get(), i, item);
+  }
+  return list.release();
+}
+
+// Tensors of one call, converted in one go; taken in order by `Next`.
+class TensorArguments {
+ public:
+  bool Collect(const runtime::CallArguments& arguments, runtime::Host& host) {
+    std::vector<Tensor> handles;
+    auto add = [&](Tensor tensor) {
+      if (tensor == nullptr) return;
+      auto shared = host.Share(tensor);
+      if (shared.ok()) handles.push_back(*shared);
+    };
+    for (const CallValue& value : arguments.values) {
+      add(value.tensor);
+      for (Tensor tensor : value.tensors) add(tensor);
+    }
+    tensors_ = Ref(TensorsOf(handles));
+    return static_cast<bool>(tensors_);
+  }
+  PyObject* Next(Tensor tensor) {
+    PyObject* object = tensor == nullptr ? Py_None : PyList_GetItem(tensors_.get(), next_++);
+    Py_XINCREF(object);
+    return object;
+  }
+
+ private:
+  Ref tensors_;
+  Py_ssize_t next_ = 0;
+};
+
+PyObject* Convert(const CallValue& value, TensorArguments& tensors) {
+  const auto integer = [](int64_t number) { return PyLong_FromLongLong(number); };
+  switch (value.kind) {
+    case v1::Argument::kAsTensor: return tensors.Next(value.tensor);
+    case v1::Argument::kAsTensors:
+    case v1::Argument::kAsOptionalTensors:
+      return ListOf(value.tensors, [&](Tensor tensor) { return tensors.Next(tensor); });
+    case v1::Argument::kAsInt: return integer(value.number);
+    case v1::Argument::kAsInts: return ListOf(value.numbers, integer);
+    case v1::Argument::kAsFloat: return PyFloat_FromDouble(value.real);
+    case v1::Argument::kAsFloats: return ListOf(value.reals, PyFloat_FromDouble);
+    case v1::Argument::kAsBool: return PyBool_FromLong(value.number != 0);
+    case v1::Argument::kAsBools:
+      return ListOf(value.numbers, [](int64_t number) { return PyBool_FromLong(number != 0); });
+    case v1::Argument::kAsString: return Text(value.text);
+    case v1::Argument::kAsStrings: return ListOf(value.texts, Text);
+    case v1::Argument::kAsScalarType: return Number("dtype", value.number);
+    case v1::Argument::kAsMemoryFormat: return Number("memory_format", value.number);
+    case v1::Argument::kAsLayout: return Number("layout", value.number);
+    case v1::Argument::kAsDevice: return Number("device", value.number);
+    default: Py_INCREF(Py_None); return Py_None;
+  }
+}
+
+// The tensors among `result` into `results`; false with an exception set.
+bool Take(PyObject* result, const std::string& target, absl::Span<Tensor> results) {
+  const bool many = PyTuple_Check(result) || PyList_Check(result);
+  const Py_ssize_t count = many ? PySequence_Size(result) : 1;
+  if (count != static_cast<Py_ssize_t>(results.size()) && !(results.empty() && !many)) {
+    PyErr_Format(PyExc_RuntimeError, "kiln: %s gave %zd results, not %zd", target.c_str(), count,
+                 static_cast<Py_ssize_t>(results.size()));
+    return false;
+  }
+  Ref list(PyList_New(0));
+  std::vector<size_t> positions;
+  for (size_t i = 0; i < results.size(); ++i) {
+    Ref item(many ? PySequence_GetItem(result, i) : result);
+    if (!many) Py_INCREF(result);
+    if (!item) return false;
+    if (item.get() == Py_None) continue;
+    if (PyList_Append(list.get(), item.get()) != 0) return false;
+    positions.push_back(i);
+  }
+  std::vector<Tensor> handles;
+  if (!HandlesOf(list.get(), handles)) return false;
+  for (size_t i = 0; i < positions.size(); ++i) results[positions[i]] = handles[i];
+  return true;
+}
+
+bool CallLocked(const std::string& target, const runtime::CallArguments& arguments, absl::Span<Tensor> results) {
+  auto host = TorchHost();
+  TensorArguments tensors;
+  if (!host.ok() || !tensors.Collect(arguments, **host)) return false;
+  Ref keywords(PyDict_New());
+  for (size_t i = 0; i < arguments.values.size(); ++i) {
+    Ref value(Convert(arguments.values[i], tensors));
+    if (!value || PyDict_SetItemString(keywords.get(), arguments.names[i].c_str(), value.get()) != 0) return false;
+  }
+  Ref name(Text(target));
+  Ref result(PyObject_CallFunctionObjArgs(torch_functions.callback, name.get(), keywords.get(), nullptr));
+  return result && Take(result.get(), target, results);
+}
+
+}  // namespace
+
+bool HandlesOf(PyObject* tensor_list, std::vector<Tensor>& handles) {
+  Ref capsules(PyObject_CallFunctionObjArgs(torch_functions.to_handles, tensor_list, nullptr));
+  if (!capsules) return false;
+  const Py_ssize_t count = PySequence_Size(capsules.get());
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    Ref capsule(PySequence_GetItem(capsules.get(), i));
+    handles.push_back(PyCapsule_GetPointer(capsule.get(), nullptr));
+  }
+  return true;
+}
+
+PyObject* TensorsOf(absl::Span<const Tensor> handles) {
+  Ref capsules(PyList_New(handles.size()));
+  for (size_t i = 0; i < handles.size(); ++i) {
+    PyList_SetItem(capsules.get(), i, PyCapsule_New(handles[i], nullptr, nullptr));
+  }
+  return PyObject_CallFunctionObjArgs(torch_functions.from_handles, capsules.get(), nullptr);
+}
+
+absl::Status CallLibrary(const std::string& target, const runtime::CallArguments& arguments,
+                         absl::Span<Tensor> results) {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  const bool done = CallLocked(target, arguments, results);
+  PyGILState_Release(state);
+  return done ? absl::OkStatus() : PythonError(target);
+}
+
+absl::StatusOr<runtime::Host*> TorchHost() {
+  static absl::StatusOr<std::unique_ptr<runtime::Host>> host = runtime::NewTorchHost(CallLibrary);
+  if (!host.ok()) return host.status();
+  return host->get();
+}
+
+}  // namespace kiln::python
