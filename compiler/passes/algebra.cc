@@ -1,0 +1,148 @@
+#include "compiler/passes/algebra.h"
+
+#include <optional>
+
+#include "compiler/passes/dead_code.h"
+#include "compiler/passes/graph_rewrite.h"
+#include "compiler/passes/types.h"
+
+namespace kiln {
+namespace {
+
+std::optional<double> Number(const Graph& graph, const Argument* argument) {
+  if (argument == nullptr) return std::nullopt;
+  if (const auto* number = std::get_if<FloatArg>(argument)) return number->value;
+  if (const auto* integer = std::get_if<IntArg>(argument)) {
+    if (auto value = graph.exprs.AsConst(integer->value)) return static_cast<double>(*value);
+  }
+  return std::nullopt;
+}
+
+ValueId TensorOf(const Argument* argument) {
+  const auto* tensor = argument == nullptr ? nullptr : std::get_if<TensorArg>(argument);
+  return tensor == nullptr ? kNoValue : tensor->value;
+}
+
+// The tensor operand when the other one is the operator's neutral element; kNoValue otherwise.
+// x + 0 is not among them: for x = -0 it is +0.
+ValueId NeutralOperand(const Graph& graph, const GraphNode& node) {
+  const ValueId self = TensorOf(node.Find("self")), other = TensorOf(node.Find("other"));
+  const auto self_number = Number(graph, node.Find("self")), other_number = Number(graph, node.Find("other"));
+  if (node.target == "aten.mul.Tensor") {
+    if (other_number == 1) return self;
+    if (self_number == 1) return other;
+  }
+  if (node.target == "aten.div.Tensor" && other_number == 1) return self;
+  if (node.target == "aten.sub.Tensor" && other_number == 0) return self;
+  return kNoValue;
+}
+
+class Simplifier {
+ public:
+  explicit Simplifier(Graph& graph)
+      : graph_(graph), producers_(Producers(graph)), escaping_(EscapingValues(graph)), replacement_(IdentityReplacement(graph)) {}
+
+  void Run() {
+    for (GraphNode& node : graph_.nodes) {
+      ForEachOperand(node, [&](ValueId& value) { value = replacement_[value]; });
+      if (node.results.size() != 1 || node.results[0] == kNoValue) continue;
+      DropNeutral(node);
+      if (node.target == "aten.permute.default") MergePermute(node);
+      if (node.target == "aten.view.default") MergeView(node);
+      if (node.target == "aten.expand.default") MergeExpand(node);
+      if (node.target == "aten._to_copy.default") MergeCast(node);
+    }
+    ReplaceUses(graph_, replacement_);
+  }
+
+ private:
+  // The node that defines `value`, if it has this target.
+  const GraphNode* Producer(ValueId value, absl::string_view target) const {
+    if (value == kNoValue || producers_[value] < 0) return nullptr;
+    const GraphNode& node = graph_.nodes[producers_[value]];
+    return node.target == target ? &node : nullptr;
+  }
+
+  void DropNeutral(const GraphNode& node) {
+    const ValueId kept = NeutralOperand(graph_, node), result = node.results[0];
+    if (kept == kNoValue || escaping_[result]) return;
+    const TensorType &from = graph_.type(kept), &to = graph_.type(result);
+    if (from.dtype == to.dtype && SameLayout(graph_.exprs, from, to)) replacement_[result] = kept;
+  }
+
+  void SetSelf(GraphNode& node, ValueId value) {
+    for (auto& [name, argument] : node.args) {
+      if (name == "self") argument = TensorArg{value};
+    }
+  }
+
+  void MergePermute(GraphNode& node) {
+    const GraphNode* inner = Producer(TensorOf(node.Find("self")), node.target);
+    if (inner == nullptr) return;
+    const auto* outer_dims = std::get_if<IntListArg>(node.Find("dims"));
+    const auto* inner_dims = std::get_if<IntListArg>(inner->Find("dims"));
+    if (outer_dims == nullptr || inner_dims == nullptr) return;
+    IntListArg merged;
+    bool identity = true;
+    for (ExprId dim : outer_dims->values) {
+      const auto k = graph_.exprs.AsConst(dim);
+      if (!k || *k < 0 || *k >= static_cast<int64_t>(inner_dims->values.size())) return;
+      const ExprId source = inner_dims->values[*k];
+      identity = identity && graph_.exprs.AsConst(source) == static_cast<int64_t>(merged.values.size());
+      merged.values.push_back(source);
+    }
+    const ValueId origin = TensorOf(inner->Find("self"));
+    const TensorType &from = graph_.type(origin), &to = graph_.type(node.results[0]);
+    if (identity && SameLayout(graph_.exprs, from, to)) {
+      replacement_[node.results[0]] = origin;
+      return;
+    }
+    SetSelf(node, origin);
+    for (auto& [name, argument] : node.args) {
+      if (name == "dims") argument = merged;
+    }
+  }
+
+  void MergeView(GraphNode& node) {
+    const GraphNode* inner = Producer(TensorOf(node.Find("self")), node.target);
+    if (inner == nullptr) return;
+    const ValueId origin = TensorOf(inner->Find("self"));
+    if (origin == kNoValue) return;
+    const TensorType &from = graph_.type(origin), &to = graph_.type(node.results[0]);
+    if (SameLayout(graph_.exprs, from, to)) {
+      replacement_[node.results[0]] = origin;
+    } else {
+      SetSelf(node, origin);
+    }
+  }
+
+  void MergeExpand(GraphNode& node) {
+    const GraphNode* inner = Producer(TensorOf(node.Find("self")), node.target);
+    if (inner != nullptr && TensorOf(inner->Find("self")) != kNoValue) SetSelf(node, TensorOf(inner->Find("self")));
+  }
+
+  // A cast of a cast that loses nothing on the way: F16 or BF16 to F32 and back.
+  void MergeCast(GraphNode& node) {
+    const GraphNode* inner = Producer(TensorOf(node.Find("self")), node.target);
+    if (inner == nullptr || escaping_[node.results[0]]) return;
+    const ValueId origin = TensorOf(inner->Find("self"));
+    if (origin == kNoValue) return;
+    const TensorType &from = graph_.type(origin), &middle = graph_.type(inner->results[0]), &to = graph_.type(node.results[0]);
+    const bool widened = (from.dtype == v1::F16 || from.dtype == v1::BF16) && (middle.dtype == v1::F32 || middle.dtype == v1::F64);
+    if (widened && from.dtype == to.dtype && SameLayout(graph_.exprs, from, to)) replacement_[node.results[0]] = origin;
+  }
+
+  Graph& graph_;
+  std::vector<int32_t> producers_;
+  std::vector<bool> escaping_;
+  std::vector<ValueId> replacement_;
+};
+
+}  // namespace
+
+absl::Status SimplifyAlgebra(Graph& graph) {
+  Simplifier(graph).Run();
+  return RemoveDeadCode(graph);
+}
+
+}  // namespace kiln

@@ -1,0 +1,299 @@
+// Activation functions and their gradients, as ATen's kernels compute them.
+#include <cmath>
+
+#include "compiler/passes/decomposition.h"
+#include "compiler/passes/types.h"
+
+namespace kiln {
+namespace {
+
+constexpr double kSqrt2 = 1.41421356237309504880;
+constexpr double kSqrtHalf = 0.70710678118654752440;
+constexpr double kTwoOverSqrtPi = 1.12837916709551257390;
+constexpr double kGeluCubic = 0.044715;
+
+Value In(Match& m, absl::string_view name) { return ToCompute(m.Tensor(name)); }
+
+Value Softplus(const Value& x) { return Log1p(Exp(x)); }
+
+// log(1 + exp(x)) that neither overflows nor loses small values.
+Value StableSoftplus(const Value& x) { return Maximum(x, 0.0) + Log1p(Exp(-Abs(x))); }
+
+bool Gelu(Match& m) {
+  Value x = In(m, "self");
+  if (m.String("approximate", "none") == "tanh") {
+    Value inner = kSqrt2 * kTwoOverSqrtPi * 0.5 * (x + kGeluCubic * (x * x * x));
+    return m.Return(0.5 * x * (1.0 + Tanh(inner)));
+  }
+  return m.Return(0.5 * x * (1.0 + Erf(x * kSqrtHalf)));
+}
+
+bool GeluBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self");
+  if (m.String("approximate", "none") == "tanh") {
+    const double beta = kSqrt2 * kTwoOverSqrtPi * 0.5;
+    Value square = x * x;
+    Value t = Tanh(beta * (x + kGeluCubic * (square * x)));
+    Value left = 0.5 * x;
+    Value left_slope = 0.5 * (1.0 + t);
+    Value right_slope = left * (1.0 - t * t) * (beta * (1.0 + 3.0 * kGeluCubic * square));
+    return m.Return(g * (left_slope + right_slope));
+  }
+  Value cdf = 0.5 * (1.0 + Erf(x * kSqrtHalf));
+  Value pdf = Exp(-0.5 * (x * x)) * (kTwoOverSqrtPi * kSqrtHalf * 0.5);
+  return m.Return(g * (cdf + x * pdf));
+}
+
+bool Silu(Match& m) {
+  Value x = In(m, "self");
+  return m.Return(x * Sigmoid(x));
+}
+
+bool SiluBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self");
+  Value s = Sigmoid(x);
+  return m.Return(g * s * (1.0 + x * (1.0 - s)));
+}
+
+Value Clamp(const Value& x, const Operand& low, const Operand& high) { return Minimum(Maximum(x, low), high); }
+
+bool Hardswish(Match& m) {
+  Value x = In(m, "self");
+  return m.Return(x * Clamp(x + 3.0, 0.0, 6.0) / 6.0);
+}
+
+bool HardswishBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self");
+  return m.Return(Where(Le(x, -3.0), 0.0, Where(Lt(x, 3.0), g * (x / 3.0 + 0.5), g)));
+}
+
+bool Hardsigmoid(Match& m) { return m.Return(Clamp(In(m, "self") + 3.0, 0.0, 6.0) / 6.0); }
+
+bool HardsigmoidBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self");
+  return m.Return(Where(LogicalAnd(Gt(x, -3.0), Lt(x, 3.0)), g / 6.0, 0.0));
+}
+
+bool Hardtanh(Match& m) {
+  return m.Return(Clamp(In(m, "self"), m.Scalar("min_val", -1), m.Scalar("max_val", 1)));
+}
+
+bool HardtanhBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self");
+  return m.Return(Where(LogicalOr(Le(x, m.Scalar("min_val")), Ge(x, m.Scalar("max_val"))), 0.0, g));
+}
+
+bool Relu6(Match& m) { return m.Return(Clamp(In(m, "self"), 0, 6)); }
+
+bool LeakyRelu(Match& m) {
+  Value x = In(m, "self");
+  return m.Return(Where(Gt(x, 0.0), x, x * m.Float("negative_slope", 0.01)));
+}
+
+bool LeakyReluBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self");
+  return m.Return(Where(Gt(x, 0.0), g, g * m.Float("negative_slope")));
+}
+
+Value EluOf(const Value& x, double alpha, double scale, double input_scale) {
+  return Where(Gt(x, 0.0), x * scale, Expm1(x * input_scale) * (alpha * scale));
+}
+
+bool Elu(Match& m) {
+  return m.Return(EluOf(In(m, "self"), m.Float("alpha", 1), m.Float("scale", 1), m.Float("input_scale", 1)));
+}
+
+bool EluBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self_or_result");
+  const double alpha = m.Float("alpha"), scale = m.Float("scale"), input_scale = m.Float("input_scale");
+  const double negative = alpha * scale;
+  Value slope = m.Bool("is_result", false) ? input_scale * (x + negative)
+                                           : (input_scale * negative) * Exp(x * input_scale);
+  return m.Return(Where(Le(x, 0.0), g * slope, g * scale));
+}
+
+bool Celu(Match& m) {
+  const double alpha = m.Float("alpha", 1);
+  return m.Return(EluOf(In(m, "self"), alpha, 1.0, 1.0 / alpha));
+}
+
+bool Selu(Match& m) {
+  return m.Return(EluOf(In(m, "self"), 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1.0));
+}
+
+bool SoftplusForward(Match& m) {
+  Value x = In(m, "self");
+  const double beta = m.Float("beta", 1), threshold = m.Float("threshold", 20);
+  Value scaled = x * beta;
+  return m.Return(Where(Gt(scaled, threshold), x, Softplus(scaled) / beta));
+}
+
+bool SoftplusBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self");
+  const double beta = m.Float("beta", 1), threshold = m.Float("threshold", 20);
+  Value scaled = x * beta;
+  Value z = Exp(scaled);
+  return m.Return(Where(Gt(scaled, threshold), g, g * z / (z + 1.0)));
+}
+
+bool Mish(Match& m) {
+  Value x = In(m, "self");
+  return m.Return(x * Tanh(StableSoftplus(x)));
+}
+
+bool MishBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self");
+  Value t = Tanh(StableSoftplus(x));
+  return m.Return(g * (t + x * Sigmoid(x) * (1.0 - t * t)));
+}
+
+bool Threshold(Match& m) {
+  Value x = m.Tensor("self");
+  return m.Return(Where(Le(x, m.Scalar("threshold")), m.Scalar("value"), x));
+}
+
+bool ThresholdBackward(Match& m) {
+  Value g = m.Tensor("grad_output"), x = m.Tensor("self");
+  return m.Return(Where(Le(x, m.Scalar("threshold")), 0, g));
+}
+
+bool SigmoidBackward(Match& m) {
+  Value g = In(m, "grad_output"), y = In(m, "output");
+  return m.Return(g * ((1.0 - y) * y));
+}
+
+bool TanhBackward(Match& m) {
+  Value g = In(m, "grad_output"), y = In(m, "output");
+  return m.Return(g * (1.0 - y * y));
+}
+
+bool Prelu(Match& m) {
+  Value x = In(m, "self"), w = In(m, "weight");
+  return m.Return(Where(Gt(x, 0.0), x, w * x));
+}
+
+bool PreluBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self"), w = In(m, "weight");
+  Value positive = Gt(x, 0.0);
+  m.Set(0, Where(positive, g, w * g));
+  m.Set(1, Where(positive, 0.0, x * g));
+  return true;
+}
+
+std::pair<Value, Value> Halves(Match& m, const Value& x, int64_t dim) {
+  const ExprId size = x.size(dim), half = m.exprs().FloorDiv(size, m.b().Int(2));
+  return {Slice(x, dim, m.b().Int(0), half, 1), Slice(x, dim, half, size, 1)};
+}
+
+bool Glu(Match& m) {
+  Value x = In(m, "self");
+  auto [a, b] = Halves(m, x, m.Dim("dim", x, -1));
+  return m.Return(a * Sigmoid(b));
+}
+
+bool GluBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self");
+  const int64_t dim = m.Dim("dim", x);
+  auto [a, b] = Halves(m, x, dim);
+  Value s = Sigmoid(b);
+  return m.Return(m.b().Cat({s * g, (1.0 - s) * s * g * a}, dim));
+}
+
+bool LogSigmoidForward(Match& m) {
+  Value x = In(m, "self");
+  Value z = Exp(-Abs(x));
+  m.Set(0, Minimum(x, 0.0) - Log1p(z));
+  if (m.result_count() < 2 || !m.Wanted(1)) return true;
+  const TensorType buffer = m.Type(1);  // the CPU keeps z, CUDA nothing
+  m.Set(1, buffer.sizes == x.sizes() ? z : m.b().Full(buffer.sizes, 0.0, buffer.dtype));
+  return true;
+}
+
+bool LogSigmoidBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self");
+  Value negative = Lt(x, 0.0);
+  Value z = Exp(-Abs(x));
+  Value tail = z / (1.0 + z);
+  return m.Return(g * Where(negative, 1.0 - tail, tail));
+}
+
+bool Logit(Match& m) {
+  Value x = Cast(m.Tensor("self"), ComputeDType(m.Type().dtype));
+  if (m.Has("eps")) {
+    const double eps = m.Float("eps");
+    x = Clamp(x, eps, 1.0 - eps);
+  }
+  return m.Return(Log(x / (1.0 - x)));
+}
+
+bool LogitBackward(Match& m) {
+  Value g = In(m, "grad_output"), x = In(m, "self");
+  const double low = m.Float("eps", 0);
+  Value inside = LogicalAnd(Ge(x, low), Le(x, 1.0 - low));
+  return m.Return(Where(inside, g / (x * (1.0 - x)), m.Has("eps") ? 0.0 : std::nan("")));
+}
+
+Value Within(const Value& x, double bound) { return LogicalAnd(Ge(x, -bound), Le(x, bound)); }
+
+bool Softshrink(Match& m) {
+  Value x = In(m, "self");
+  const double bound = m.Float("lambd", 0.5);
+  return m.Return(Where(Within(x, bound), 0.0, Where(Gt(x, 0.0), x - bound, x + bound)));
+}
+
+bool Hardshrink(Match& m) {
+  Value x = In(m, "self");
+  return m.Return(Where(Within(x, m.Float("lambd", 0.5)), 0.0, x));
+}
+
+bool ShrinkBackward(Match& m) {
+  Value g = In(m, m.Has("grad_out") ? "grad_out" : "grad_output"), x = In(m, "self");
+  return m.Return(Where(Within(x, m.Float("lambd")), 0.0, g));
+}
+
+constexpr DecompositionRow kRows[] = {
+    {"gelu", Gelu},
+    {"gelu_backward", GeluBackward},
+    {"silu", Silu},
+    {"silu_backward", SiluBackward},
+    {"hardswish", Hardswish},
+    {"hardswish_backward", HardswishBackward},
+    {"hardsigmoid", Hardsigmoid},
+    {"hardsigmoid_backward", HardsigmoidBackward},
+    {"hardtanh", Hardtanh},
+    {"hardtanh_backward", HardtanhBackward},
+    {"relu6", Relu6},
+    {"leaky_relu", LeakyRelu},
+    {"leaky_relu_backward", LeakyReluBackward},
+    {"elu", Elu},
+    {"elu_backward", EluBackward},
+    {"celu", Celu},
+    {"selu", Selu},
+    {"softplus", SoftplusForward},
+    {"softplus_backward", SoftplusBackward},
+    {"mish", Mish},
+    {"mish_backward", MishBackward},
+    {"threshold", Threshold},
+    {"threshold_backward", ThresholdBackward},
+    {"sigmoid_backward", SigmoidBackward},
+    {"tanh_backward", TanhBackward},
+    {"_prelu_kernel", Prelu},
+    {"_prelu_kernel_backward", PreluBackward},
+    {"glu", Glu},
+    {"glu_backward", GluBackward},
+    {"log_sigmoid_forward", LogSigmoidForward},
+    {"log_sigmoid", LogSigmoidForward},
+    {"log_sigmoid_backward", LogSigmoidBackward},
+    {"logit", Logit},
+    {"logit_backward", LogitBackward},
+    {"softshrink", Softshrink},
+    {"softshrink_backward", ShrinkBackward},
+    {"hardshrink", Hardshrink},
+    {"hardshrink_backward", ShrinkBackward},
+};
+
+}  // namespace
+
+absl::Span<const DecompositionRow> ActivationRows() { return kRows; }
+
+}  // namespace kiln

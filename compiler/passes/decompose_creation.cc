@@ -1,0 +1,110 @@
+// Tensors made from nothing: everything becomes `full`, a range, or a comparison of ranges.
+#include <cmath>
+
+#include "absl/strings/match.h"
+#include "compiler/passes/decomposition.h"
+
+namespace kiln {
+namespace {
+
+Value FullDeclared(Match& m, const Operand& value) { return m.b().Full(m.Type().sizes, value, m.Type().dtype); }
+
+bool Zeros(Match& m) { return m.Return(FullDeclared(m, 0)); }
+bool Ones(Match& m) { return m.Return(FullDeclared(m, 1)); }
+
+bool FullValue(Match& m) {
+  const char* name = m.Has("fill_value") ? "fill_value" : "s";
+  const Operand value = m.Scalar(name);
+  if (m.node().target == "aten.full.default" && m.node().args.size() == 3 && m.Has("dtype") &&
+      m.Syms("size") == m.Type().sizes) {
+    return false;  // core
+  }
+  if (value.is_tensor()) return m.Return(Expand(Cast(value.tensor, m.Type().dtype), m.Type().sizes));
+  return m.Return(FullDeclared(m, value));
+}
+
+bool Arange(Match& m) {
+  const TensorType type = m.Type();
+  if (m.node().target == "aten.arange.start_step" && m.node().args.size() == 4 && m.Has("dtype") && m.Has("step")) {
+    return false;  // core
+  }
+  GraphBuilder& b = m.b();
+  return m.Return(b.Node("aten.arange.start_step",
+                         {{"start", b.ToArgument(m.Scalar("start", 0))}, {"end", b.ToArgument(m.Scalar("end"))},
+                          {"step", b.ToArgument(m.Scalar("step", 1))}, {"dtype", DTypeArg{type.dtype}}},
+                         b.Dense(type.dtype, type.sizes)));
+}
+
+// From both ends towards the middle, as ATen does.
+bool Linspace(Match& m) {
+  const TensorType type = m.Type();
+  if (!IsFloat(type.dtype) || type.sizes.size() != 1) return false;
+  const v1::DType compute = type.dtype == v1::F64 ? v1::F64 : v1::F32;
+  const double start = m.Float("start"), end = m.Float("end");
+  const int64_t steps = m.Int("steps");
+  if (steps < 2) return m.Return(FullDeclared(m, start));
+  const double step = (end - start) / static_cast<double>(steps - 1);
+  Value i = m.b().Iota(type.sizes[0]);
+  Value up = start + Cast(i, compute) * step;
+  Value down = end - Cast(m.b().Binary("sub.Tensor", steps - 1, i), compute) * step;
+  return m.Return(Where(Lt(i, steps / 2), up, down));
+}
+
+// The differences column - row of a matrix of these sizes, broadcastable.
+struct Grid {
+  Value rows, columns;
+};
+Grid GridOf(Match& m, ExprId rows, ExprId columns) {
+  return {Unsqueeze(m.b().Iota(rows), 1), Unsqueeze(m.b().Iota(columns), 0)};
+}
+
+bool Eye(Match& m) {
+  const TensorType type = m.Type();
+  if (type.sizes.size() != 2) return false;
+  Grid grid = GridOf(m, type.sizes[0], type.sizes[1]);
+  return m.Return(Cast(Eq(grid.rows, grid.columns), type.dtype));
+}
+
+bool Triangle(Match& m) {
+  Value x = m.Tensor("self");
+  if (!x.ok() || x.rank() < 2) return false;
+  const Sym diagonal{m.Sym("diagonal", m.b().Int(0))};
+  Grid grid = GridOf(m, x.size(-2), x.size(-1));
+  Value offset = grid.columns - grid.rows;
+  Value keep = m.node().target == "aten.tril.default" ? Le(offset, diagonal) : Ge(offset, diagonal);
+  const Operand zero = x.dtype() == v1::BOOL ? Operand(false) : Operand(0);
+  return m.Return(Where(keep, x, zero));
+}
+
+constexpr DecompositionRow kRows[] = {
+    {"zeros", Zeros},
+    {"zeros_like", Zeros},
+    {"new_zeros", Zeros},
+    {"empty.memory_format", Zeros},
+    {"empty_like", Zeros},
+    {"empty_strided", Zeros},
+    {"empty_permuted", Zeros},
+    {"new_empty", Zeros},
+    {"new_empty_strided", Zeros},
+    {"ones", Ones},
+    {"ones_like", Ones},
+    {"new_ones", Ones},
+    {"full", FullValue},
+    {"full_like", FullValue},
+    {"new_full", FullValue},
+    {"scalar_tensor", FullValue},
+    {"arange", Arange},
+    {"arange.start", Arange},
+    {"arange.start_step", Arange},
+    {"linspace", Linspace},
+    {"eye", Eye},
+    {"eye.m", Eye},
+    {"tril", Triangle},
+    {"triu", Triangle},
+};
+
+}  // namespace
+
+absl::Span<const DecompositionRow> CreationRows() { return kRows; }
+
+}  // namespace kiln

@@ -1,0 +1,128 @@
+// Operators that read or write at computed positions, in terms of index, index_put, gather and scatter.
+#include "compiler/passes/decomposition.h"
+
+namespace kiln {
+namespace {
+
+// Indices that address dimension `dim` alone.
+TensorListArg Along(int64_t dim, const Value& index) {
+  TensorListArg list;
+  list.values.assign(dim, kNoValue);
+  list.values.push_back(index.id());
+  return list;
+}
+
+// `index_put` along one dimension, with bounds checks.
+Value PutAlong(Match& m, const Value& x, int64_t dim, const Value& index, const Value& values, bool accumulate) {
+  if (!x.ok() || !index.ok() || !values.ok()) return Value();
+  return m.b().Node("aten.index_put.default",
+                    {{"self", TensorArg{x.id()}}, {"indices", Along(dim, index)}, {"values", TensorArg{values.id()}},
+                     {"accumulate", BoolArg{accumulate}}},
+                    m.b().Dense(x.dtype(), x.sizes()));
+}
+
+bool IndexSelect(Match& m) {
+  Value x = m.Tensor("self"), index = m.Tensor("index");
+  if (!x.ok() || !index.ok() || x.rank() == 0 || index.rank() != 1) return false;
+  const int64_t dim = m.Dim("dim", x);
+  std::vector<ExprId> sizes = x.sizes();
+  sizes[dim] = index.size(0);
+  return m.Return(m.b().Node("aten.index.Tensor", {{"self", TensorArg{x.id()}}, {"indices", Along(dim, index)}},
+                             m.b().Dense(x.dtype(), sizes)));
+}
+
+bool IndexAdd(Match& m) {
+  Value x = m.Tensor("self"), index = m.Tensor("index"), source = m.Tensor("source");
+  if (!x.ok() || !index.ok() || !source.ok() || x.rank() == 0 || index.rank() != 1 || source.rank() != x.rank()) return false;
+  const Operand alpha = m.Scalar("alpha", 1);
+  if (m.Has("alpha")) source = Cast(source * alpha, x.dtype());
+  return m.Return(PutAlong(m, x, m.Dim("dim", x), index, source, true));
+}
+
+bool IndexCopy(Match& m) {
+  Value x = m.Tensor("self"), index = m.Tensor("index"), source = m.Tensor("source");
+  if (!x.ok() || !index.ok() || !source.ok() || x.rank() == 0 || index.rank() != 1 || source.rank() != x.rank()) return false;
+  return m.Return(PutAlong(m, x, m.Dim("dim", x), index, source, false));
+}
+
+bool IndexFill(Match& m) {
+  Value x = m.Tensor("self"), index = m.Tensor("index");
+  if (!x.ok() || !index.ok() || x.rank() == 0 || index.rank() != 1) return false;
+  const Operand value = m.Scalar("value");
+  Value fill = value.is_tensor() ? Cast(value.tensor, x.dtype()) : m.b().Full({}, value, x.dtype());
+  return m.Return(PutAlong(m, x, m.Dim("dim", x), index, fill, false));
+}
+
+bool Take(Match& m) {
+  Value x = m.Tensor("self"), index = m.Tensor("index");
+  if (!x.ok() || !index.ok()) return false;
+  Value flat = View(x, {CountOf(x, {})});
+  return m.Return(m.b().Node("aten.index.Tensor", {{"self", TensorArg{flat.id()}}, {"indices", Along(0, index)}},
+                             m.b().Dense(x.dtype(), index.sizes())));
+}
+
+// Rows of the gradient are added up at their indices; the padding row gets none.
+bool EmbeddingDenseBackward(Match& m) {
+  Value g = m.Tensor("grad_output"), indices = m.Tensor("indices");
+  if (!g.ok() || !indices.ok() || m.Bool("scale_grad_by_freq", false) || g.rank() != indices.rank() + 1) return false;
+  g = ToCompute(g);
+  if (const int64_t padding = m.Int("padding_idx", -1); padding >= 0) {
+    g = Where(Unsqueeze(Eq(indices, padding), -1), 0.0, g);
+  }
+  Value zeros = m.b().Full({m.Sym("num_weights"), g.size(-1)}, 0.0, g.dtype());
+  return m.Return(UnsafeIndexPut(zeros, {indices}, g, true));
+}
+
+// index_put by one boolean mask and a single value is a choice.
+bool IndexPut(Match& m) {
+  Value x = m.Tensor("self"), values = m.Tensor("values");
+  std::vector<Value> indices = m.Tensors("indices");
+  if (!x.ok() || !values.ok() || indices.size() != 1 || !indices[0].ok() || indices[0].dtype() != v1::BOOL) return false;
+  if (m.exprs().AsConst(CountOf(values, {})) != 1 || indices[0].rank() > x.rank()) return false;
+  Value mask = indices[0];
+  while (mask.ok() && mask.rank() < x.rank()) mask = Unsqueeze(mask, -1);
+  Value value = Cast(View(values, {}), x.dtype());
+  if (m.Bool("accumulate", false)) value = x + value;
+  return m.Return(Where(mask, value, x));
+}
+
+// Reads where the mask holds, gives `fill` elsewhere.
+bool UnsafeMaskedIndex(Match& m) {
+  Value x = m.Tensor("self"), mask = m.Tensor("mask");
+  std::vector<Value> indices = m.Tensors("indices");
+  if (!x.ok() || !mask.ok()) return false;
+  for (Value& index : indices) {
+    if (index.ok()) index = Where(mask, index, 0);
+  }
+  return m.Return(Where(mask, UnsafeIndex(x, indices), m.Scalar("fill")));
+}
+
+bool UnsafeMaskedIndexPut(Match& m) {
+  Value x = m.Tensor("self"), mask = m.Tensor("mask"), values = m.Tensor("values");
+  std::vector<Value> indices = m.Tensors("indices");
+  if (!x.ok() || !mask.ok() || !values.ok()) return false;
+  for (Value& index : indices) {
+    if (index.ok()) index = Where(mask, index, 0);
+  }
+  return m.Return(UnsafeIndexPut(x, indices, Where(mask, values, 0), true));
+}
+
+constexpr DecompositionRow kRows[] = {
+    {"index_select", IndexSelect},
+    {"index_add", IndexAdd},
+    {"index_copy", IndexCopy},
+    {"index_fill.int_Scalar", IndexFill},
+    {"index_fill.int_Tensor", IndexFill},
+    {"take", Take},
+    {"embedding_dense_backward", EmbeddingDenseBackward},
+    {"index_put", IndexPut},
+    {"_unsafe_index_put", IndexPut},
+    {"_unsafe_masked_index", UnsafeMaskedIndex},
+    {"_unsafe_masked_index_put_accumulate", UnsafeMaskedIndexPut},
+};
+
+}  // namespace
+
+absl::Span<const DecompositionRow> IndexRows() { return kRows; }
+
+}  // namespace kiln

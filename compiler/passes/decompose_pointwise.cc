@@ -1,0 +1,505 @@
+// Elementwise operators in other words: scalar overloads, scaled sums, clamps, rounding divisions, and the
+// rarer functions in terms of the core ones.
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/passes/decomposition.h"
+#include "compiler/passes/types.h"
+
+namespace kiln {
+namespace {
+
+Value In(Match& m, absl::string_view name) { return ToCompute(m.Tensor(name)); }
+
+// The type in which the declared result is computed.
+v1::DType ResultCompute(Match& m) { return ComputeDType(m.Type().dtype); }
+
+Operand CastOperand(const Operand& operand, v1::DType dtype) {
+  if (operand.is_tensor()) return Cast(operand.tensor, dtype);
+  if (operand.symbolic) return operand;
+  const double number = operand.kind == Operand::Kind::kFloat ? operand.number : static_cast<double>(operand.integer);
+  if (IsFloat(dtype)) return number;
+  if (dtype == v1::BOOL) return number != 0;
+  if (operand.kind != Operand::Kind::kFloat) return operand.integer;
+  return std::abs(number) < 9e18 ? static_cast<int64_t>(number) : operand.integer;
+}
+
+bool IsOne(const Operand& operand) {
+  return !operand.is_tensor() && !operand.symbolic &&
+         (operand.kind == Operand::Kind::kFloat ? operand.number == 1 : operand.integer == 1);
+}
+
+// Casts an operand of an arithmetic operator to the computed result type; tensors only.
+Operand Arg(Match& m, absl::string_view name, std::optional<Operand> otherwise = std::nullopt) {
+  Operand operand = m.Scalar(name, std::move(otherwise));
+  return operand.is_tensor() ? CastOperand(operand, ResultCompute(m)) : operand;
+}
+
+// Emits `target` on (self, other) as they are: the scalar overloads' way to the tensor overload.
+template <const char* kTarget>
+bool AsTensorOverload(Match& m) {
+  const Operand other = m.Scalar(m.Has("other") ? "other" : "exponent");
+  return m.Return(m.b().Binary(kTarget, m.Scalar("self"), other));
+}
+template <const char* kTarget>
+bool AsComparison(Match& m) {
+  return m.Return(m.b().Compare(kTarget, m.Scalar("self"), m.Scalar("other")));
+}
+
+constexpr char kMul[] = "mul.Tensor", kRemainder[] = "remainder.Tensor", kFmod[] = "fmod.Tensor";
+constexpr char kAnd[] = "bitwise_and.Tensor", kOr[] = "bitwise_or.Tensor", kXor[] = "bitwise_xor.Tensor";
+constexpr char kShl[] = "bitwise_left_shift.Tensor", kShr[] = "bitwise_right_shift.Tensor";
+constexpr char kEq[] = "eq.Tensor", kNe[] = "ne.Tensor", kLt[] = "lt.Tensor", kLe[] = "le.Tensor";
+constexpr char kGt[] = "gt.Tensor", kGe[] = "ge.Tensor";
+constexpr char kMaximum[] = "maximum.default", kMinimum[] = "minimum.default";
+
+// self ± alpha * other
+bool AddOrSub(Match& m, absl::string_view target) {
+  const Operand alpha = m.Scalar("alpha", 1);
+  Operand other = m.Scalar("other");
+  if (!IsOne(alpha)) {
+    if (other.is_tensor()) {
+      other = Cast(other.tensor, ResultCompute(m)) * CastOperand(alpha, ResultCompute(m));
+    } else {
+      const double a = alpha.kind == Operand::Kind::kFloat ? alpha.number : static_cast<double>(alpha.integer);
+      const double o = other.kind == Operand::Kind::kFloat ? other.number : static_cast<double>(other.integer);
+      if (alpha.symbolic || other.symbolic) return false;
+      other = IsFloat(m.Type().dtype) ? Operand(a * o) : Operand(alpha.integer * other.integer);
+    }
+  } else if (!m.Has("alpha") && absl::EndsWith(m.node().target, ".Tensor")) {
+    return false;  // core
+  }
+  return m.Return(m.b().Binary(target, m.Scalar("self"), other));
+}
+bool Add(Match& m) { return AddOrSub(m, "add.Tensor"); }
+bool Sub(Match& m) { return AddOrSub(m, "sub.Tensor"); }
+
+bool Rsub(Match& m) {
+  Value self = Cast(m.Tensor("self"), ResultCompute(m));
+  const Operand alpha = m.Scalar("alpha", 1);
+  if (!IsOne(alpha)) self = self * CastOperand(alpha, ResultCompute(m));
+  return m.Return(m.b().Binary("sub.Tensor", m.Scalar("other"), self));
+}
+
+// True division; integers are divided as floats.
+bool Div(Match& m) {
+  Operand a = m.Scalar("self"), b = m.Scalar("other");
+  const bool promotes = (a.is_tensor() && !IsFloat(a.tensor.dtype())) || (b.is_tensor() && !IsFloat(b.tensor.dtype()));
+  if (!promotes && absl::EndsWith(m.node().target, "div.Tensor")) return false;  // core
+  return m.Return(m.b().Binary("div.Tensor", Arg(m, "self"), Arg(m, "other")));
+}
+
+Value DivMode(Match& m, const Operand& a, const Operand& b, const std::string& mode) {
+  std::vector<ExprId> sizes;
+  for (const Operand* operand : {&a, &b}) {
+    if (!operand->is_tensor()) continue;
+    auto broadcast = BroadcastSizes(m.exprs(), sizes, operand->tensor.sizes());
+    if (!broadcast.ok()) {
+      m.b().Fail(broadcast.status().message());
+      return Value();
+    }
+    sizes = *std::move(broadcast);
+  }
+  return m.b().Node("aten.div.Tensor_mode",
+                    {{"self", m.b().ToArgument(a)}, {"other", m.b().ToArgument(b)}, {"rounding_mode", StringArg{mode}}},
+                    m.b().Dense(ResultCompute(m), sizes));
+}
+
+bool DivRounded(Match& m) {
+  const std::string mode = m.String("rounding_mode", "");
+  if (mode.empty()) return m.Return(m.b().Binary("div.Tensor", Arg(m, "self"), Arg(m, "other")));
+  if (absl::EndsWith(m.node().target, "div.Tensor_mode")) return false;  // core
+  return m.Return(DivMode(m, m.Scalar("self"), m.Scalar("other"), mode));
+}
+bool FloorDivide(Match& m) { return m.Return(DivMode(m, m.Scalar("self"), m.Scalar("other"), "floor")); }
+
+Value IntegerPower(const Value& x, int exponent) {
+  if (exponent == 1) return x;
+  return exponent == 2 ? x * x : x * x * x;
+}
+
+bool PowScalarExponent(Match& m) {
+  Value x = Cast(m.Tensor("self"), ResultCompute(m));
+  const Operand exponent = m.Scalar("exponent");
+  if (!x.ok() || exponent.is_tensor() || exponent.symbolic) return false;
+  const double e = exponent.kind == Operand::Kind::kFloat ? exponent.number : static_cast<double>(exponent.integer);
+  if (e == 0) return m.Return(m.b().Full(x.sizes(), CastOperand(1, x.dtype()), x.dtype()));
+  if (e == 1 || e == 2 || e == 3) return m.Return(IntegerPower(x, static_cast<int>(e)));
+  if (IsFloat(x.dtype())) {
+    if (e == 0.5) return m.Return(Sqrt(x));
+    if (e == -0.5) return m.Return(Rsqrt(x));
+    if (e == -1) return m.Return(Reciprocal(x));
+    if (e == -2) return m.Return(Reciprocal(x * x));
+  }
+  return m.Return(Pow(x, CastOperand(exponent, x.dtype())));
+}
+
+bool PowScalarBase(Match& m) {
+  Value exponent = Cast(m.Tensor("exponent"), ResultCompute(m));
+  if (!exponent.ok()) return false;
+  return m.Return(m.b().Binary("pow.Tensor_Tensor", CastOperand(m.Scalar("self"), exponent.dtype()), exponent));
+}
+
+bool FloatPower(Match& m) {
+  Operand base = Arg(m, "self"), exponent = Arg(m, "exponent");
+  return m.Return(m.b().Binary("pow.Tensor_Tensor", base, exponent));
+}
+
+bool ClampBoth(Match& m) {
+  Value x = Cast(m.Tensor("self"), ResultCompute(m));
+  if (m.Has("min")) x = Maximum(x, CastOperand(m.Scalar("min"), ResultCompute(m)));
+  if (m.Has("max")) x = Minimum(x, CastOperand(m.Scalar("max"), ResultCompute(m)));
+  return m.Return(x);
+}
+
+bool FmaxOrFmin(Match& m) {
+  Value a = Cast(m.Tensor("self"), ResultCompute(m)), b = Cast(m.Tensor("other"), ResultCompute(m));
+  const bool maximum = m.node().target == "aten.fmax.default";
+  Value both = maximum ? Maximum(a, b) : Minimum(a, b);
+  return m.Return(Where(IsNan(a), b, Where(IsNan(b), a, both)));
+}
+
+bool WhereScalars(Match& m) {
+  return m.Return(Where(m.Tensor("condition"), CastOperand(m.Scalar("self"), m.Type().dtype),
+                        CastOperand(m.Scalar("other"), m.Type().dtype)));
+}
+
+// ATen takes uint8 conditions too.
+bool WhereSelf(Match& m) {
+  Value condition = m.Tensor("condition");
+  if (!condition.ok() || condition.dtype() == v1::BOOL) return false;  // core
+  return m.Return(Where(Ne(condition, 0), m.Scalar("self"), m.Scalar("other")));
+}
+
+bool MaskedFill(Match& m) {
+  Value x = m.Tensor("self"), mask = m.Tensor("mask");
+  if (!x.ok() || !mask.ok()) return false;
+  if (mask.dtype() != v1::BOOL) mask = Ne(mask, 0);
+  return m.Return(Where(mask, CastOperand(m.Scalar("value"), x.dtype()), x));
+}
+
+bool Addcmul(Match& m) {
+  Value product = Cast(m.Tensor("tensor1"), ResultCompute(m)) * Cast(m.Tensor("tensor2"), ResultCompute(m));
+  const Operand value = m.Scalar("value", 1);
+  if (!IsOne(value)) product = product * CastOperand(value, ResultCompute(m));
+  return m.Return(Cast(m.Tensor("self"), ResultCompute(m)) + product);
+}
+
+bool Addcdiv(Match& m) {
+  Value a = Cast(m.Tensor("tensor1"), ResultCompute(m)), b = Cast(m.Tensor("tensor2"), ResultCompute(m));
+  const Operand value = m.Scalar("value", 1);
+  if (!IsOne(value)) a = a * CastOperand(value, ResultCompute(m));
+  return m.Return(Cast(m.Tensor("self"), ResultCompute(m)) + a / b);
+}
+
+bool Lerp(Match& m) {
+  Value start = In(m, "self"), end = In(m, "end");
+  const Operand weight = m.Scalar("weight");
+  Value d = end - start;
+  if (!weight.is_tensor()) {
+    const double w = m.Float("weight");
+    return m.Return(std::abs(w) < 0.5 ? start + d * w : end - d * (1.0 - w));
+  }
+  Value w = ToCompute(weight.tensor);
+  return m.Return(Where(Lt(Abs(w), 0.5), start + d * w, end - d * (1.0 - w)));
+}
+
+bool Square(Match& m) {
+  Value x = m.Tensor("self");
+  return m.Return(x * x);
+}
+
+bool FillLike(Match& m) {
+  const TensorType type = m.Type();
+  const Operand value = CastOperand(m.Scalar("value"), type.dtype);
+  if (!value.is_tensor()) return m.Return(m.b().Full(type.sizes, value, type.dtype));
+  return m.Return(Expand(value.tensor, type.sizes));
+}
+
+bool Copy(Match& m) { return m.Return(Expand(Cast(m.Tensor("src"), m.Type().dtype), m.Type().sizes)); }
+
+// Float functions of integers compute in the result's type; rounding integers does nothing.
+bool UnaryOfInteger(Match& m) {
+  Value x = m.Tensor("self");
+  if (!x.ok() || IsFloat(x.dtype())) return false;  // core
+  const std::string& target = m.node().target;
+  for (const char* rounding : {"floor", "ceil", "trunc", "round"}) {
+    if (target == absl::StrCat("aten.", rounding, ".default")) return m.Return(x);
+  }
+  const absl::string_view name = absl::string_view(target).substr(5, target.size() - 5 - 8);  // aten.NAME.default
+  return m.Return(m.b().Unary(name, Cast(x, ResultCompute(m))));
+}
+
+bool PredicateOfInteger(Match& m) {
+  Value x = m.Tensor("self");
+  if (!x.ok() || IsFloat(x.dtype())) return false;  // core
+  return m.Return(m.b().Full(x.sizes(), false, v1::BOOL));
+}
+
+bool IsFinite(Match& m) {
+  Value x = m.Tensor("self");
+  if (!x.ok()) return false;
+  if (!IsFloat(x.dtype())) return m.Return(m.b().Full(x.sizes(), true, v1::BOOL));
+  return m.Return(Lt(Abs(x), std::numeric_limits<double>::infinity()));
+}
+bool IsPosInf(Match& m) { return m.Return(Eq(m.Tensor("self"), std::numeric_limits<double>::infinity())); }
+bool IsNegInf(Match& m) { return m.Return(Eq(m.Tensor("self"), -std::numeric_limits<double>::infinity())); }
+
+bool AbsOfBool(Match& m) {
+  Value x = m.Tensor("self");
+  return x.ok() && x.dtype() == v1::BOOL ? m.Return(x) : false;
+}
+
+bool Relu(Match& m) {
+  Value x = m.Tensor("self");
+  if (!x.ok() || IsFloat(x.dtype())) return false;  // core
+  return m.Return(Maximum(x, 0));
+}
+
+bool Same(Match& m) { return m.Return(m.Tensor("self")); }
+
+bool Sgn(Match& m) { return m.Return(Sign(m.Tensor("self"))); }
+bool Frac(Match& m) {
+  Value x = In(m, "self");
+  return m.Return(x - m.b().Unary("trunc", x));
+}
+bool Fix(Match& m) {
+  Value x = m.Tensor("self");
+  return m.Return(x.ok() && IsFloat(x.dtype()) ? m.b().Unary("trunc", x) : x);
+}
+
+bool NanToNum(Match& m) {
+  Value x = m.Tensor("self");
+  if (!x.ok() || !IsFloat(x.dtype())) return m.Return(x);
+  double largest = std::numeric_limits<float>::max();
+  if (x.dtype() == v1::F64) largest = std::numeric_limits<double>::max();
+  if (x.dtype() == v1::F16) largest = 65504;
+  if (x.dtype() == v1::BF16) largest = 3.3895313892515355e38;
+  const double infinity = std::numeric_limits<double>::infinity();
+  Value y = Where(Eq(x, infinity), m.Float("posinf", largest), x);
+  y = Where(Eq(x, -infinity), m.Float("neginf", -largest), y);
+  return m.Return(Where(IsNan(x), m.Float("nan", 0), y));
+}
+
+// x * f(y), and 0 where x is 0 unless y is NaN.
+Value XTimes(Match& m, Value (*f)(const Value&)) {
+  auto dense = [&](const Operand& o, const Value& like) {
+    return o.is_tensor() ? Cast(o.tensor, ResultCompute(m)) : m.b().Full(like.sizes(), CastOperand(o, like.dtype()), like.dtype());
+  };
+  const Operand a = Arg(m, "self"), b = Arg(m, "other");
+  if (!a.is_tensor() && !b.is_tensor()) return Value();
+  const Value like = a.is_tensor() ? a.tensor : b.tensor;
+  if (!like.ok()) return Value();
+  Value x = dense(a, like), y = dense(b, like);
+  Value product = Where(Eq(x, 0.0), 0.0, x * f(y));
+  return Where(IsNan(y), std::nan(""), product);
+}
+bool Xlogy(Match& m) { return m.Return(XTimes(m, Log)); }
+bool Xlog1py(Match& m) { return m.Return(XTimes(m, Log1p)); }
+
+bool LogAddExp(Match& m) {
+  Value a = In(m, "self"), b = In(m, "other");
+  const bool base2 = m.node().target == "aten.logaddexp2.default";
+  Value high = Maximum(a, b), low = Minimum(a, b);
+  Value tail = base2 ? m.b().Unary("log2", m.b().Unary("exp2", low - high) + 1.0) : Log1p(Exp(low - high));
+  Value same = LogicalAnd(Eq(Abs(a), std::numeric_limits<double>::infinity()), Eq(a, b));
+  return m.Return(Where(same, a, high + tail));
+}
+
+bool Hypot(Match& m) {
+  Value a = Abs(In(m, "self")), b = Abs(In(m, "other"));
+  Value high = Maximum(a, b), low = Minimum(a, b);
+  Value ratio = low / high;
+  Value length = high * Sqrt(1.0 + ratio * ratio);
+  const double infinity = std::numeric_limits<double>::infinity();
+  return m.Return(Where(LogicalOr(Eq(high, 0.0), Eq(high, infinity)), high, length));
+}
+
+bool Heaviside(Match& m) {
+  Value x = m.Tensor("self"), at_zero = m.Tensor("values");
+  Value step = Cast(Gt(x, 0), m.Type().dtype);
+  return m.Return(Where(Eq(x, 0), at_zero, step));
+}
+
+bool Sinc(Match& m) {
+  Value x = In(m, "self") * M_PI;
+  return m.Return(Where(Eq(x, 0.0), 1.0, m.b().Unary("sin", x) / x));
+}
+
+bool Degrees(Match& m) { return m.Return(Cast(m.Tensor("self"), ResultCompute(m)) * (180.0 / M_PI)); }
+bool Radians(Match& m) { return m.Return(Cast(m.Tensor("self"), ResultCompute(m)) * (M_PI / 180.0)); }
+
+bool IsClose(Match& m) {
+  Value a = m.Tensor("self"), b = m.Tensor("other");
+  if (!a.ok() || !b.ok()) return false;
+  Value close = Eq(a, b);
+  if (m.Bool("equal_nan", false) && IsFloat(a.dtype())) close = LogicalOr(close, LogicalAnd(IsNan(a), IsNan(b)));
+  const double rtol = m.Float("rtol", 1e-5), atol = m.Float("atol", 1e-8);
+  if (rtol == 0 && atol == 0) return m.Return(close);
+  Value x = a, y = b;
+  if (!IsFloat(a.dtype())) {
+    x = Cast(a, v1::F32);
+    y = Cast(b, v1::F32);
+  }
+  Value allowed = Abs(y * rtol) + atol, error = Abs(x - y);
+  Value finite = Lt(error, std::numeric_limits<double>::infinity());
+  return m.Return(LogicalOr(close, LogicalAnd(finite, Le(error, allowed))));
+}
+
+bool Ldexp(Match& m) {
+  Value x = Cast(m.Tensor("self"), ResultCompute(m)), e = Cast(m.Tensor("other"), ResultCompute(m));
+  return m.Return(x * m.b().Unary("exp2", e));
+}
+
+// A device or dtype conversion that changes the dtype alone; options other than the dtype are dropped.
+bool ToCopy(Match& m) {
+  Value x = m.Tensor("self");
+  if (!x.ok() || x.type().device != m.Type().device) return false;
+  if (x.dtype() == m.Type().dtype) return m.Return(Clone(x, m.Type()));
+  if (m.node().args.size() == 2 && m.Has("dtype")) return false;  // core
+  return m.Return(Cast(x, m.Type().dtype));
+}
+
+constexpr DecompositionRow kRows[] = {
+    {"add.Tensor", Add},
+    {"add.Scalar", Add},
+    {"sub.Tensor", Sub},
+    {"sub.Scalar", Sub},
+    {"rsub.Tensor", Rsub},
+    {"rsub.Scalar", Rsub},
+    {"mul.Scalar", AsTensorOverload<kMul>},
+    {"div.Tensor", Div},
+    {"div.Scalar", Div},
+    {"true_divide.Tensor", Div},
+    {"div.Tensor_mode", DivRounded},
+    {"div.Scalar_mode", DivRounded},
+    {"floor_divide", FloorDivide},
+    {"floor_divide.Scalar", FloorDivide},
+    {"remainder.Scalar", AsTensorOverload<kRemainder>},
+    {"remainder.Scalar_Tensor", AsTensorOverload<kRemainder>},
+    {"fmod.Scalar", AsTensorOverload<kFmod>},
+    {"bitwise_and.Scalar", AsTensorOverload<kAnd>},
+    {"bitwise_and.Scalar_Tensor", AsTensorOverload<kAnd>},
+    {"__and__.Tensor", AsTensorOverload<kAnd>},
+    {"__and__.Scalar", AsTensorOverload<kAnd>},
+    {"bitwise_or.Scalar", AsTensorOverload<kOr>},
+    {"bitwise_or.Scalar_Tensor", AsTensorOverload<kOr>},
+    {"__or__.Tensor", AsTensorOverload<kOr>},
+    {"__or__.Scalar", AsTensorOverload<kOr>},
+    {"bitwise_xor.Scalar", AsTensorOverload<kXor>},
+    {"bitwise_xor.Scalar_Tensor", AsTensorOverload<kXor>},
+    {"__xor__.Tensor", AsTensorOverload<kXor>},
+    {"__xor__.Scalar", AsTensorOverload<kXor>},
+    {"bitwise_left_shift.Tensor_Scalar", AsTensorOverload<kShl>},
+    {"bitwise_left_shift.Scalar_Tensor", AsTensorOverload<kShl>},
+    {"__lshift__.Tensor", AsTensorOverload<kShl>},
+    {"__lshift__.Scalar", AsTensorOverload<kShl>},
+    {"bitwise_right_shift.Tensor_Scalar", AsTensorOverload<kShr>},
+    {"bitwise_right_shift.Scalar_Tensor", AsTensorOverload<kShr>},
+    {"__rshift__.Tensor", AsTensorOverload<kShr>},
+    {"__rshift__.Scalar", AsTensorOverload<kShr>},
+    {"eq.Scalar", AsComparison<kEq>},
+    {"ne.Scalar", AsComparison<kNe>},
+    {"lt.Scalar", AsComparison<kLt>},
+    {"le.Scalar", AsComparison<kLe>},
+    {"gt.Scalar", AsComparison<kGt>},
+    {"ge.Scalar", AsComparison<kGe>},
+    {"max.other", AsTensorOverload<kMaximum>},
+    {"min.other", AsTensorOverload<kMinimum>},
+    {"fmax", FmaxOrFmin},
+    {"fmin", FmaxOrFmin},
+    {"pow.Tensor_Scalar", PowScalarExponent},
+    {"pow.Scalar", PowScalarBase},
+    {"float_power.Tensor_Tensor", FloatPower},
+    {"float_power.Tensor_Scalar", FloatPower},
+    {"float_power.Scalar", FloatPower},
+    {"clamp", ClampBoth},
+    {"clamp.Tensor", ClampBoth},
+    {"clamp_min", ClampBoth},
+    {"clamp_min.Tensor", ClampBoth},
+    {"clamp_max", ClampBoth},
+    {"clamp_max.Tensor", ClampBoth},
+    {"where.self", WhereSelf},
+    {"where.ScalarOther", WhereScalars},
+    {"where.ScalarSelf", WhereScalars},
+    {"where.Scalar", WhereScalars},
+    {"masked_fill.Scalar", MaskedFill},
+    {"masked_fill.Tensor", MaskedFill},
+    {"addcmul", Addcmul},
+    {"addcdiv", Addcdiv},
+    {"lerp.Scalar", Lerp},
+    {"lerp.Tensor", Lerp},
+    {"square", Square},
+    {"fill.Scalar", FillLike},
+    {"fill.Tensor", FillLike},
+    {"copy", Copy},
+    {"abs", AbsOfBool},
+    {"relu", Relu},
+    {"positive", Same},
+    {"_conj", Same},
+    {"conj", Same},
+    {"real", Same},
+    {"resolve_conj", Same},
+    {"resolve_neg", Same},
+    {"sgn", Sgn},
+    {"frac", Frac},
+    {"fix", Fix},
+    {"nan_to_num", NanToNum},
+    {"xlogy.Tensor", Xlogy},
+    {"xlogy.Scalar_Self", Xlogy},
+    {"xlogy.Scalar_Other", Xlogy},
+    {"special_xlog1py", Xlog1py},
+    {"logaddexp", LogAddExp},
+    {"logaddexp2", LogAddExp},
+    {"hypot", Hypot},
+    {"heaviside", Heaviside},
+    {"sinc", Sinc},
+    {"deg2rad", Radians},
+    {"rad2deg", Degrees},
+    {"isclose", IsClose},
+    {"isfinite", IsFinite},
+    {"isposinf", IsPosInf},
+    {"isneginf", IsNegInf},
+    {"isnan", PredicateOfInteger},
+    {"isinf", PredicateOfInteger},
+    {"ldexp.Tensor", Ldexp},
+    {"_to_copy", ToCopy},
+    {"floor", UnaryOfInteger},
+    {"ceil", UnaryOfInteger},
+    {"trunc", UnaryOfInteger},
+    {"round", UnaryOfInteger},
+    {"exp", UnaryOfInteger},
+    {"exp2", UnaryOfInteger},
+    {"expm1", UnaryOfInteger},
+    {"log", UnaryOfInteger},
+    {"log2", UnaryOfInteger},
+    {"log10", UnaryOfInteger},
+    {"log1p", UnaryOfInteger},
+    {"sqrt", UnaryOfInteger},
+    {"rsqrt", UnaryOfInteger},
+    {"reciprocal", UnaryOfInteger},
+    {"sin", UnaryOfInteger},
+    {"cos", UnaryOfInteger},
+    {"tan", UnaryOfInteger},
+    {"asin", UnaryOfInteger},
+    {"acos", UnaryOfInteger},
+    {"atan", UnaryOfInteger},
+    {"sinh", UnaryOfInteger},
+    {"cosh", UnaryOfInteger},
+    {"tanh", UnaryOfInteger},
+    {"asinh", UnaryOfInteger},
+    {"acosh", UnaryOfInteger},
+    {"atanh", UnaryOfInteger},
+    {"erf", UnaryOfInteger},
+    {"erfc", UnaryOfInteger},
+    {"sigmoid", UnaryOfInteger},
+    {"lgamma", UnaryOfInteger},
+};
+
+}  // namespace
+
+absl::Span<const DecompositionRow> PointwiseRows() { return kRows; }
+
+}  // namespace kiln

@@ -1,0 +1,115 @@
+// Random operators in terms of uniform numbers in [0, 1). Dropout's gradient is here too: it has no
+// randomness of its own, but belongs to its forward.
+#include <cmath>
+
+#include "compiler/passes/decomposition.h"
+
+namespace kiln {
+namespace {
+
+v1::DType ComputeFloat(v1::DType dtype) { return dtype == v1::F64 ? v1::F64 : v1::F32; }
+
+Value UniformDeclared(Match& m) { return m.b().Rand(m.Type().sizes, ComputeFloat(m.Type().dtype)); }
+
+bool Rand(Match& m) {
+  if (m.node().target == "aten.rand.default" && m.node().args.size() == 2 && m.Has("dtype") &&
+      m.Syms("size") == m.Type().sizes && m.Type().dtype == ComputeFloat(m.Type().dtype)) {
+    return false;  // core
+  }
+  return m.Return(UniformDeclared(m));
+}
+
+bool BernoulliP(Match& m) {
+  const Operand p = m.Scalar("p");
+  Value u = UniformDeclared(m);
+  if (p.is_tensor()) return m.Return(Cast(Lt(u, Cast(p.tensor, u.dtype())), m.Type().dtype));
+  return m.Return(Cast(Lt(u, p), m.Type().dtype));
+}
+
+bool BernoulliSelf(Match& m) {
+  Value u = UniformDeclared(m);
+  return m.Return(Cast(Lt(u, Cast(m.Tensor("self"), u.dtype())), m.Type().dtype));
+}
+
+// Box and Muller, of 1 - u so that the logarithm is finite.
+Value StandardNormal(Match& m) {
+  Value radius = Sqrt(-2.0 * Log(1.0 - UniformDeclared(m)));
+  Value angle = UniformDeclared(m) * (2.0 * M_PI);
+  return radius * m.b().Unary("cos", angle);
+}
+
+bool Randn(Match& m) { return m.Return(StandardNormal(m)); }
+
+bool Normal(Match& m) {
+  Operand mean = m.Scalar("mean", 0.0), std = m.Scalar("std", 1.0);
+  const v1::DType compute = ComputeFloat(m.Type().dtype);
+  for (Operand* operand : {&mean, &std}) {
+    if (operand->is_tensor()) *operand = Cast(operand->tensor, compute);
+  }
+  return m.Return(StandardNormal(m) * std + mean);
+}
+
+bool Uniform(Match& m) {
+  const double from = m.Float("from", 0), to = m.Float("to", 1);
+  return m.Return(UniformDeclared(m) * (to - from) + from);
+}
+
+bool RandInt(Match& m) {
+  const int64_t low = m.Int("low", 0), high = m.Int("high");
+  if (high <= low || high - low > (int64_t{1} << 23)) return false;  // more than the bits of a float hold
+  Value u = m.b().Rand(m.Type().sizes, v1::F32);
+  Value k = Minimum(Cast(Floor(u * static_cast<double>(high - low)), v1::I64), high - low - 1);
+  return m.Return(k + low);
+}
+
+// Out of training, or with nothing to drop, dropout is the identity.
+bool NativeDropout(Match& m) {
+  Value x = m.Tensor("input");
+  const double p = m.Float("p");
+  const bool train = m.Bool("train", true);
+  if (train && p > 0 && p < 1) return false;  // core
+  if (!x.ok()) return false;
+  const bool drops_all = train && p >= 1;
+  m.Set(0, drops_all ? m.b().Full(x.sizes(), 0.0, x.dtype()) : x);
+  if (m.Wanted(1)) m.Set(1, m.b().Full(x.sizes(), !drops_all, m.Type(1).dtype));
+  return true;
+}
+
+bool NativeDropoutBackward(Match& m) {
+  Value g = ToCompute(m.Tensor("grad_output")), mask = m.Tensor("mask");
+  if (!g.ok() || !mask.ok()) return false;
+  return m.Return(Cast(mask, g.dtype()) * m.Float("scale") * g);
+}
+
+constexpr DecompositionRow kRows[] = {
+    {"rand", Rand},
+    {"rand_like", Rand},
+    {"bernoulli", BernoulliSelf},
+    {"bernoulli.p", BernoulliP},
+    {"bernoulli.Tensor", BernoulliP},
+    {"randn", Randn},
+    {"randn_like", Randn},
+    {"normal.Tensor_float", Normal},
+    {"normal.float_Tensor", Normal},
+    {"normal.Tensor_Tensor", Normal},
+    {"normal.float_float", Normal},
+    {"normal_functional", Normal},
+    {"uniform", Uniform},
+    {"randint", RandInt},
+    {"randint.low", RandInt},
+    {"randint_like", RandInt},
+    {"randint_like.low_dtype", RandInt},
+};
+
+// Those that draw nothing themselves: never left out.
+constexpr DecompositionRow kQuietRows[] = {
+    {"native_dropout", NativeDropout},
+    {"native_dropout_backward", NativeDropoutBackward},
+};
+
+}  // namespace
+
+absl::Span<const DecompositionRow> RandomRows() { return kRows; }
+absl::Span<const DecompositionRow> DropoutRows() { return kQuietRows; }
+
+}  // namespace kiln

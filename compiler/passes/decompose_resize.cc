@@ -1,0 +1,114 @@
+// Upsampling by index arithmetic: nearest, and bilinear as a weighted sum of four reads.
+#include <optional>
+
+#include "compiler/passes/decomposition.h"
+
+namespace kiln {
+namespace {
+
+Value Input(Match& m) { return m.Tensor(m.Has("input") ? "input" : "self"); }
+
+// The scale the caller gave for spatial dimension `i`, if any: scale_factors[i] or scales_h / scales_w / scales.
+std::optional<double> GivenScale(Match& m, size_t i, size_t spatial) {
+  if (const Argument* factors = m.node().Find("scale_factors")) {
+    const auto* list = std::get_if<FloatListArg>(factors);
+    if (list != nullptr && i < list->values.size()) return list->values[i];
+    return std::nullopt;
+  }
+  static constexpr const char* kNames[] = {"scales_d", "scales_h", "scales_w"};
+  const char* name = spatial == 1 ? "scales" : kNames[3 - spatial + i];
+  return m.Has(name) ? std::optional<double>(m.Float(name)) : std::nullopt;
+}
+
+// in / out as a tensor operand: a constant where the sizes are.
+Value TimesRatio(Match& m, const Value& i, ExprId in, ExprId out, std::optional<double> scale) {
+  if (scale && *scale > 0) return i * (1.0 / *scale);
+  const auto a = m.exprs().AsConst(in), b = m.exprs().AsConst(out);
+  if (a && b && *b > 0) return i * static_cast<double>(static_cast<float>(*a) / static_cast<float>(*b));
+  return i * Sym{in} / Sym{out};
+}
+
+bool UpsampleNearest(Match& m) {
+  Value x = Input(m);
+  const TensorType out = m.Type();
+  if (!x.ok() || x.rank() < 3 || out.sizes.size() != x.sizes().size()) return false;
+  const bool exact = m.node().target.find("exact") != std::string::npos;
+  const size_t spatial = x.rank() - 2;
+  if (spatial > 3) return false;
+  std::vector<Value> indices(2);
+  for (size_t i = 0; i < spatial; ++i) {
+    const ExprId in = x.size(i + 2), size = out.sizes[i + 2];
+    Value position = Cast(m.b().Iota(size), v1::F32);
+    if (exact) position = position + 0.5;
+    Value source = Cast(Floor(TimesRatio(m, position, in, size, GivenScale(m, i, spatial))), v1::I64);
+    source = Minimum(source, Sym{m.exprs().Sub(in, m.b().Int(1))});
+    indices.push_back(View(source, [&] {
+      std::vector<ExprId> sizes(spatial - i, m.b().Int(1));
+      sizes[0] = size;
+      return sizes;
+    }()));
+  }
+  return m.Return(UnsafeIndex(x, indices));
+}
+
+struct Sample {
+  Value low, high;  // I64 positions
+  Value weight;     // of `high`, F32 (F64 for doubles)
+};
+
+Sample SampleOf(Match& m, ExprId in, ExprId out, std::optional<double> scale, bool align_corners, v1::DType compute) {
+  ExprPool& pool = m.exprs();
+  Value i = Cast(m.b().Iota(out), compute);
+  Value source;
+  if (align_corners) {
+    const ExprId last = pool.Sub(in, pool.Const(1)), steps = pool.Max(pool.Sub(out, pool.Const(1)), pool.Const(1));
+    const auto a = pool.AsConst(last), b = pool.AsConst(steps);
+    source = a && b ? i * (pool.AsConst(out) == 1 ? 0.0 : static_cast<double>(*a) / static_cast<double>(*b)) : i * Sym{last} / Sym{steps};
+  } else {
+    source = Maximum(TimesRatio(m, i + 0.5, in, out, scale) - 0.5, 0.0);
+  }
+  const ExprId last = pool.Sub(in, pool.Const(1));
+  Sample sample;
+  sample.low = Minimum(Cast(source, v1::I64), Sym{last});
+  sample.high = Minimum(sample.low + 1, Sym{last});
+  sample.weight = Minimum(Maximum(source - Cast(sample.low, compute), 0.0), 1.0);
+  return sample;
+}
+
+bool UpsampleBilinear(Match& m) {
+  Value x = ToCompute(Input(m));
+  const TensorType out = m.Type();
+  if (!x.ok() || x.rank() != 4 || out.sizes.size() != 4 || !IsFloat(x.dtype())) return false;
+  const bool align = m.Bool("align_corners", false);
+  Sample rows = SampleOf(m, x.size(2), out.sizes[2], GivenScale(m, 0, 2), align, x.dtype());
+  Sample columns = SampleOf(m, x.size(3), out.sizes[3], GivenScale(m, 1, 2), align, x.dtype());
+  for (Value* v : {&rows.low, &rows.high, &rows.weight}) *v = Unsqueeze(*v, 1);
+  Value top_left = UnsafeIndex(x, {Value(), Value(), rows.low, columns.low});
+  Value top_right = UnsafeIndex(x, {Value(), Value(), rows.low, columns.high});
+  Value bottom_left = UnsafeIndex(x, {Value(), Value(), rows.high, columns.low});
+  Value bottom_right = UnsafeIndex(x, {Value(), Value(), rows.high, columns.high});
+  Value top = top_left + (top_right - top_left) * columns.weight;
+  Value bottom = bottom_left + (bottom_right - bottom_left) * columns.weight;
+  return m.Return(top + (bottom - top) * rows.weight);
+}
+
+constexpr DecompositionRow kRows[] = {
+    {"upsample_nearest1d", UpsampleNearest},
+    {"upsample_nearest2d", UpsampleNearest},
+    {"upsample_nearest3d", UpsampleNearest},
+    {"upsample_nearest1d.vec", UpsampleNearest},
+    {"upsample_nearest2d.vec", UpsampleNearest},
+    {"upsample_nearest3d.vec", UpsampleNearest},
+    {"_upsample_nearest_exact1d", UpsampleNearest},
+    {"_upsample_nearest_exact2d", UpsampleNearest},
+    {"_upsample_nearest_exact3d", UpsampleNearest},
+    {"_upsample_nearest_exact2d.vec", UpsampleNearest},
+    {"upsample_bilinear2d", UpsampleBilinear},
+    {"upsample_bilinear2d.vec", UpsampleBilinear},
+};
+
+}  // namespace
+
+absl::Span<const DecompositionRow> ResizeRows() { return kRows; }
+
+}  // namespace kiln

@@ -1,0 +1,75 @@
+#include "compiler/passes/fold_constants.h"
+
+#include <cmath>
+#include <optional>
+
+#include "compiler/passes/core_set.h"
+#include "compiler/passes/dead_code.h"
+#include "compiler/passes/graph_rewrite.h"
+
+namespace kiln {
+namespace {
+
+// The operators that move or repeat elements of a constant tensor, so that the value stays.
+bool KeepsValue(const GraphNode& node) {
+  if (node.target == "aten.clone.default") return true;
+  return CoreClassOf(node.target) == CoreClass::kView && node.target != "aten.view.dtype";
+}
+
+const GraphNode* FullOf(const Graph& graph, const std::vector<int32_t>& producers, const GraphNode& node) {
+  const Argument* self = node.Find("self");
+  const auto* tensor = self == nullptr ? nullptr : std::get_if<TensorArg>(self);
+  if (tensor == nullptr || tensor->value == kNoValue || producers[tensor->value] < 0) return nullptr;
+  const GraphNode& producer = graph.nodes[producers[tensor->value]];
+  return producer.target == "aten.full.default" ? &producer : nullptr;
+}
+
+// The fill value after a cast; nullopt where the conversion is not exact to write down.
+std::optional<Argument> CastFill(const Graph& graph, const Argument& fill, v1::DType from, v1::DType to) {
+  if (from == to) return fill;
+  double value = 0;
+  if (const auto* number = std::get_if<FloatArg>(&fill)) {
+    value = number->value;
+  } else if (const auto* flag = std::get_if<BoolArg>(&fill)) {
+    value = flag->value;
+  } else if (const auto* integer = std::get_if<IntArg>(&fill)) {
+    const auto constant = graph.exprs.AsConst(integer->value);
+    if (!constant || std::abs(static_cast<double>(*constant)) > 16777216.0) return std::nullopt;
+    value = static_cast<double>(*constant);
+  } else {
+    return std::nullopt;
+  }
+  const bool small_integer = value == std::trunc(value) && std::abs(value) <= 256;  // exact in every dtype but signs and bools
+  if (!small_integer || value < 0) {
+    const bool widens = IsFloat(to) && (to == v1::F64 || to == v1::F32) && from == v1::F32;
+    return widens ? std::optional<Argument>(FloatArg{value}) : std::nullopt;
+  }
+  if (to == v1::BOOL) return BoolArg{value != 0};
+  if (IsFloat(to)) return FloatArg{value};
+  if (from == v1::BOOL) value = value != 0;
+  if (value > 127) return std::nullopt;
+  if (std::holds_alternative<IntArg>(fill)) return fill;
+  return std::nullopt;
+}
+
+}  // namespace
+
+absl::Status FoldConstants(Graph& graph) {
+  const std::vector<int32_t> producers = Producers(graph);
+  const std::vector<bool> escaping = EscapingValues(graph);
+  for (GraphNode& node : graph.nodes) {
+    const bool cast = node.target == "aten._to_copy.default";
+    if ((!cast && !KeepsValue(node)) || node.results.size() != 1 || node.results[0] == kNoValue) continue;
+    if (escaping[node.results[0]]) continue;  // keeps the memory that outputs may share
+    const GraphNode* full = FullOf(graph, producers, node);
+    if (full == nullptr || full->Find("fill_value") == nullptr) continue;
+    const TensorType& type = graph.type(node.results[0]);
+    const auto fill = CastFill(graph, *full->Find("fill_value"), graph.type(full->results[0]).dtype, type.dtype);
+    if (!fill || type.device != graph.type(full->results[0]).device) continue;
+    node.target = "aten.full.default";
+    node.args = {{"size", IntListArg{type.sizes}}, {"fill_value", *fill}, {"dtype", DTypeArg{type.dtype}}};
+  }
+  return RemoveDeadCode(graph);
+}
+
+}  // namespace kiln

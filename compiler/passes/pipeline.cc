@@ -1,0 +1,65 @@
+#include "compiler/passes/pipeline.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "compiler/graph/verify.h"
+#include "compiler/passes/algebra.h"
+#include "compiler/passes/common_subexpressions.h"
+#include "compiler/passes/dead_code.h"
+#include "compiler/passes/decompose.h"
+#include "compiler/passes/fold_constants.h"
+#include "compiler/passes/remove_no_ops.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+// Runs passes one after the other with what is common to all: clock, verifier, dump.
+class Runner {
+ public:
+  Runner(Graph& graph, const PassOptions& options) : graph_(graph), options_(options) {
+    if (options_.dump) text_ = graph_.ToString();
+  }
+
+  template <typename Pass>
+  absl::Status Run(absl::string_view name, Pass pass) {
+    const absl::Time start = absl::Now();
+    KILN_RETURN_IF_ERROR(StatusWrap(pass(graph_), name));
+    if (options_.times != nullptr) options_.times->push_back({std::string(name), absl::Now() - start});
+    if (absl::Status valid = VerifyGraph(graph_); !valid.ok()) {
+      return absl::InternalError(absl::StrCat("pass ", name, " broke the graph: ", valid.message()));
+    }
+    if (options_.dump) {
+      std::string text = graph_.ToString();
+      if (text != text_) options_.dump(name, text);
+      text_ = std::move(text);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  Graph& graph_;
+  const PassOptions& options_;
+  std::string text_;
+};
+
+}  // namespace
+
+absl::Status RunPasses(Graph& graph, const PassOptions& options) {
+  Runner runner(graph, options);
+  // Before anything is expanded: a captured graph has dead nodes and repeated views.
+  KILN_RETURN_IF_ERROR(runner.Run("dead_code", RemoveDeadCode));
+  KILN_RETURN_IF_ERROR(runner.Run("decompose", [&](Graph& g) {
+    return Decompose(g, {.fallback_random = options.fallback_random});
+  }));
+  // From here on there are core operators and library calls only.
+  KILN_RETURN_IF_ERROR(runner.Run("remove_no_ops", RemoveNoOps));
+  KILN_RETURN_IF_ERROR(runner.Run("fold_constants", FoldConstants));
+  KILN_RETURN_IF_ERROR(runner.Run("algebra", SimplifyAlgebra));
+  KILN_RETURN_IF_ERROR(runner.Run("common_subexpressions", MergeCommonSubexpressions));
+  // Merged views have made more of them the identity.
+  KILN_RETURN_IF_ERROR(runner.Run("remove_no_ops", RemoveNoOps));
+  return absl::OkStatus();
+}
+
+}  // namespace kiln
