@@ -1,0 +1,377 @@
+#include "compiler/schedule/schedule.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "compiler/ir/verify.h"
+#include "compiler/lower/loop_recorder.h"
+#include "compiler/schedule/plan_memory.h"
+#include "gtest/gtest.h"
+
+namespace kiln {
+namespace {
+
+// Loop graphs by hand: dense F32 buffers, one node at a time.
+class Maker {
+ public:
+  LoopGraph graph;
+
+  ExprId C(int64_t value) { return graph.exprs.Const(value); }
+
+  BufferId Buffer(const std::vector<int64_t>& sizes, LoopBuffer::Kind kind = LoopBuffer::Kind::kOwned) {
+    LoopBuffer buffer;
+    buffer.kind = kind;
+    for (int64_t size : sizes) buffer.sizes.push_back(C(size));
+    buffer.strides = ContiguousStrides(graph.exprs, buffer.sizes);
+    buffer.span = graph.exprs.Product(buffer.sizes);
+    if (kind == LoopBuffer::Kind::kInput) {
+      buffer.input = static_cast<uint32_t>(graph.inputs.size());
+      graph.inputs.emplace_back();
+      graph.input_types.emplace_back();
+    }
+    graph.buffers.push_back(buffer);
+    return static_cast<BufferId>(graph.buffers.size() - 1);
+  }
+  BufferId Input(const std::vector<int64_t>& sizes) { return Buffer(sizes, LoopBuffer::Kind::kInput); }
+
+  std::vector<LoopVar> Loops(const std::vector<int64_t>& extents) {
+    std::vector<LoopVar> vars;
+    for (int64_t extent : extents) {
+      LoopVar var;
+      var.var = next_var_++;
+      var.extent = C(extent);
+      var.leaf = graph.exprs.Var(var.var, var.extent);
+      vars.push_back(var);
+    }
+    return vars;
+  }
+
+  // Row-major position in `buffer`; a missing loop is a broadcast dimension of size 1.
+  ExprId At(BufferId buffer, const std::vector<LoopVar>& vars) {
+    ExprId index = C(0);
+    const LoopBuffer& data = graph.buffers[buffer];
+    for (size_t i = 0; i < vars.size(); ++i) {
+      index = graph.exprs.Add(index, graph.exprs.Mul(vars[i].leaf, data.strides[i]));
+    }
+    return index;
+  }
+
+  using BodyFn = absl::FunctionRef<void(LoopRecorder&, const std::vector<LoopVar>&, const std::vector<LoopVar>&)>;
+  void Node(const std::vector<int64_t>& outer, const std::vector<int64_t>& inner, BodyFn body) {
+    LoopGraphNode node;
+    node.loops.outer = Loops(outer);
+    node.loops.inner = Loops(inner);
+    LoopRecorder recorder(graph.exprs);
+    body(recorder, node.loops.outer, node.loops.inner);
+    ASSERT_TRUE(recorder.status().ok()) << recorder.status();
+    node.loops.body = recorder.TakeBody();
+    node.loops.operators = {"aten.test.default"};
+    graph.nodes.push_back(std::move(node));
+  }
+
+  void Pointwise(const std::vector<int64_t>& sizes, const std::vector<BufferId>& from, BufferId to, LoopOpcode op) {
+    Node(sizes, {}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
+      std::vector<LoopOpId> values;
+      for (BufferId b : from) {
+        std::vector<LoopVar> vars(o.begin(), o.begin() + graph.buffers[b].sizes.size());
+        values.push_back(r.Load(b, v1::F32, At(b, vars)));
+      }
+      r.Store(to, v1::F32, At(to, o), values.size() == 1 ? r.Unary(op, values[0]) : r.Binary(op, values[0], values[1]));
+    });
+  }
+
+  // to[r] = reduce over c of from[r, c]
+  void RowReduce(int64_t rows, int64_t columns, BufferId from, BufferId to, v1::ReduceKind kind) {
+    Node({rows}, {columns}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+      LoopOpId value = r.Load(from, v1::F32, At(from, {o[0], i[0]}));
+      r.Store(to, v1::F32, At(to, o), r.Reduce(kind, value));
+    });
+  }
+
+  void Call(const std::string& target, const std::vector<BufferId>& from, BufferId to) {
+    LoopGraphNode node;
+    node.kind = LoopGraphNode::Kind::kCall;
+    node.call.target = target;
+    for (BufferId b : from) node.call.tensors.push_back(Whole(b));
+    node.call.results = {to};
+    graph.nodes.push_back(std::move(node));
+  }
+
+  BufferView Whole(BufferId b) {
+    const LoopBuffer& data = graph.buffers[b];
+    return {b, data.dtype, data.sizes, data.strides, C(0)};
+  }
+  void Output(BufferId b) {
+    LoopGraphOutput output;
+    output.kind = LoopGraphOutput::Kind::kView;
+    output.view = Whole(b);
+    graph.outputs.push_back(output);
+  }
+
+  Schedule Run(bool fuse = true) {
+    ScheduleOptions options;
+    options.fuse = fuse;
+    absl::StatusOr<Schedule> schedule = ScheduleLoops(graph, options);
+    EXPECT_TRUE(schedule.ok()) << schedule.status();
+    if (!schedule.ok()) return {};
+    for (const ScheduledStep& step : schedule->steps) {
+      if (step.kind != ScheduledStep::Kind::kKernel) continue;
+      absl::Status status = VerifyKernel(step.kernel.kernel);
+      EXPECT_TRUE(status.ok()) << status << "\n" << step.kernel.kernel.DebugString();
+    }
+    return *std::move(schedule);
+  }
+
+ private:
+  uint32_t next_var_ = 0;
+};
+
+int StoresOf(const ScheduledStep& step) {
+  int stores = 0;
+  for (const v1::KernelBuffer& buffer : step.kernel.kernel.buffers()) stores += (buffer.access() & v1::WRITE) != 0;
+  return stores;
+}
+
+TEST(Schedule, PointwiseLoopsMergeToOne) {
+  Maker m;
+  BufferId x = m.Input({4, 8, 16});
+  BufferId y = m.Buffer({4, 8, 16});
+  m.Pointwise({4, 8, 16}, {x}, y, LoopOpcode::kCos);
+  m.Output(y);
+  Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 1u);
+  const v1::Kernel& kernel = schedule.steps[0].kernel.kernel;
+  EXPECT_EQ(kernel.outer_size(), 1);
+  EXPECT_EQ(kernel.exprs(static_cast<int>(kernel.outer(0))).value(), 512);
+  EXPECT_EQ(kernel.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
+  EXPECT_EQ(kernel.schedule().parallel_dims(), 1u);
+}
+
+TEST(Schedule, EqualComputationsAreEqualBytes) {
+  Maker m;
+  for (int i = 0; i < 2; ++i) {
+    BufferId x = m.Input({32, 64});
+    BufferId b = m.Input({32});
+    BufferId y = m.Buffer({32, 64});
+    m.Pointwise({32, 64}, {x, b}, y, LoopOpcode::kMul);
+    m.Output(y);
+  }
+  Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 2u);
+  EXPECT_EQ(schedule.steps[0].kernel.kernel.SerializeAsString(), schedule.steps[1].kernel.kernel.SerializeAsString());
+}
+
+TEST(Schedule, ChainOfPointwiseIsOneKernelAndBuffersVanish) {
+  Maker m;
+  BufferId x = m.Input({32, 64});
+  BufferId a = m.Buffer({32, 64});
+  BufferId b = m.Buffer({32, 64});
+  m.Pointwise({32, 64}, {x}, a, LoopOpcode::kExp);
+  m.Pointwise({32, 64}, {a, x}, b, LoopOpcode::kAdd);
+  m.Output(b);
+  Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 1u);
+  EXPECT_EQ(schedule.steps[0].kernel.buffers, (std::vector<BufferId>{x, b}));
+  EXPECT_EQ(m.Run(false).steps.size(), 2u);
+}
+
+TEST(Schedule, SoftmaxIsOneKernel) {
+  Maker m;
+  BufferId x = m.Input({64, 512});
+  BufferId amax = m.Buffer({64});
+  BufferId shifted = m.Buffer({64, 512});
+  BufferId e = m.Buffer({64, 512});
+  BufferId sum = m.Buffer({64});
+  BufferId y = m.Buffer({64, 512});
+  m.RowReduce(64, 512, x, amax, v1::REDUCE_MAX);
+  m.Pointwise({64, 512}, {x, amax}, shifted, LoopOpcode::kSub);
+  m.Pointwise({64, 512}, {shifted}, e, LoopOpcode::kExp);
+  m.RowReduce(64, 512, e, sum, v1::REDUCE_SUM);
+  m.Pointwise({64, 512}, {e, sum}, y, LoopOpcode::kDiv);
+  m.Output(y);
+  Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 1u) << schedule.ToString(m.graph);
+  const v1::Kernel& kernel = schedule.steps[0].kernel.kernel;
+  EXPECT_EQ(kernel.outer_size(), 1);
+  int inner_stages = 0;
+  for (const v1::Stage& stage : kernel.stages()) inner_stages += stage.inner_size() > 0;
+  EXPECT_EQ(inner_stages, 3);
+  EXPECT_EQ(kernel.schedule().vector_dim(), v1::VECTOR_INNER_LAST);
+  EXPECT_LE(StoresOf(schedule.steps[0]), 2);  // the result, and exp kept for reading back
+}
+
+TEST(Schedule, NormalisationOfAFlattenedViewIsOneKernel) {
+  Maker m;
+  BufferId x = m.Input({4, 16, 96});
+  BufferId h = m.Buffer({4, 16, 96});
+  BufferId mean = m.Buffer({64});
+  BufferId y = m.Buffer({64, 96});
+  m.Pointwise({4, 16, 96}, {x}, h, LoopOpcode::kTanh);
+  m.Node({64}, {96}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+    ExprId index = m.graph.exprs.Add(m.graph.exprs.Mul(o[0].leaf, m.C(96)), i[0].leaf);
+    r.Store(mean, v1::F32, m.At(mean, o), r.Reduce(v1::REDUCE_SUM, r.Load(h, v1::F32, index)));
+  });
+  m.Node({64, 96}, {}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
+    LoopOpId value = r.Load(h, v1::F32, m.At(y, o));
+    r.Store(y, v1::F32, m.At(y, o), r.Sub(value, r.Load(mean, v1::F32, o[0].leaf)));
+  });
+  m.Output(y);
+  Schedule schedule = m.Run();
+  EXPECT_EQ(schedule.steps.size(), 1u) << schedule.ToString(m.graph);
+}
+
+TEST(Schedule, TransposedReaderIsReordered) {
+  Maker m;
+  BufferId x = m.Input({32, 64});
+  BufferId a = m.Buffer({32, 64});
+  BufferId b = m.Buffer({32, 64});
+  m.Pointwise({32, 64}, {x}, a, LoopOpcode::kExp);
+  // The same elements in column order.
+  m.Node({64, 32}, {}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
+    ExprId index = m.At(a, {o[1], o[0]});
+    r.Store(b, v1::F32, index, r.Unary(LoopOpcode::kNeg, r.Load(a, v1::F32, index)));
+  });
+  m.Output(b);
+  Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 1u);
+  EXPECT_EQ(schedule.steps[0].kernel.kernel.outer_size(), 1);
+}
+
+TEST(Schedule, ShiftedReadIsNotFused) {
+  Maker m;
+  BufferId x = m.Input({65});
+  BufferId a = m.Buffer({65});
+  BufferId b = m.Buffer({64});
+  m.Pointwise({65}, {x}, a, LoopOpcode::kExp);
+  m.Node({64}, {}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
+    r.Store(b, v1::F32, o[0].leaf, r.Load(a, v1::F32, m.graph.exprs.Add(o[0].leaf, m.C(1))));
+  });
+  m.Output(b);
+  EXPECT_EQ(m.Run().steps.size(), 2u);
+}
+
+TEST(Schedule, TwoReadersOfOneBufferShareAKernel) {
+  Maker m;
+  BufferId x = m.Input({32, 64});
+  BufferId a = m.Buffer({32, 64});
+  BufferId b = m.Buffer({32, 64});
+  m.Pointwise({32, 64}, {x}, a, LoopOpcode::kExp);
+  m.Pointwise({32, 64}, {x}, b, LoopOpcode::kTanh);
+  m.Output(a);
+  m.Output(b);
+  Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 1u);
+  EXPECT_EQ(schedule.steps[0].kernel.buffers.size(), 3u);
+}
+
+TEST(Schedule, ColumnSumsShareAKernelWithTheirPrologue) {
+  Maker m;
+  BufferId g = m.Input({128, 256});
+  BufferId x = m.Input({128, 256});
+  BufferId p = m.Buffer({128, 256});
+  BufferId s1 = m.Buffer({256});
+  BufferId s2 = m.Buffer({256});
+  m.Pointwise({128, 256}, {g, x}, p, LoopOpcode::kMul);
+  for (auto [from, to] : {std::pair(p, s1), std::pair(g, s2)}) {
+    m.Node({256}, {128}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+      LoopOpId value = r.Load(from, v1::F32, m.At(from, {i[0], o[0]}));
+      r.Store(to, v1::F32, o[0].leaf, r.Reduce(v1::REDUCE_SUM, value));
+    });
+  }
+  m.Output(s1);
+  m.Output(s2);
+  Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 1u) << schedule.ToString(m.graph);
+  const v1::Kernel& kernel = schedule.steps[0].kernel.kernel;
+  EXPECT_EQ(kernel.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
+  EXPECT_EQ(kernel.buffers_size(), 4);
+}
+
+TEST(Schedule, NoFusionAcrossACallThatNeedsTheFirst) {
+  Maker m;
+  BufferId x = m.Input({32, 32});
+  BufferId a = m.Buffer({32, 32});
+  BufferId c = m.Buffer({32, 32});
+  BufferId b = m.Buffer({32, 32});
+  m.Pointwise({32, 32}, {x}, a, LoopOpcode::kExp);
+  m.Call("aten.mm.default", {a, x}, c);
+  m.Pointwise({32, 32}, {a, c}, b, LoopOpcode::kAdd);
+  m.Output(b);
+  Schedule schedule = m.Run();
+  EXPECT_EQ(schedule.steps.size(), 3u);
+}
+
+TEST(Schedule, WholeSumDoesNotSwallowParallelWork) {
+  Maker m;
+  BufferId x = m.Input({1024, 1024});
+  BufferId a = m.Buffer({1024, 1024});
+  BufferId s = m.Buffer({});
+  m.Pointwise({1024, 1024}, {x}, a, LoopOpcode::kExp);
+  m.Node({}, {1024, 1024}, [&](LoopRecorder& r, const std::vector<LoopVar>&, const std::vector<LoopVar>& i) {
+    r.Store(s, v1::F32, m.C(0), r.Reduce(v1::REDUCE_SUM, r.Load(a, v1::F32, m.At(a, i))));
+  });
+  m.Output(a);
+  m.Output(s);
+  EXPECT_GE(m.Run().steps.size(), 2u);
+}
+
+TEST(Schedule, InPlaceUpdateOfAnInputStaysInOrder) {
+  Maker m;
+  BufferId x = m.Input({64});
+  BufferId y = m.Buffer({64});
+  m.Pointwise({64}, {x}, y, LoopOpcode::kExp);
+  m.Pointwise({64}, {y}, x, LoopOpcode::kNeg);
+  m.Output(y);
+  Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 1u);
+  const v1::Stage& stage = schedule.steps[0].kernel.kernel.stages(0);
+  bool stored = false;
+  for (const v1::LoopOp& op : stage.ops()) {
+    bool on_x = schedule.steps[0].kernel.buffers[op.buffer()] == x;
+    if (op.op() == static_cast<uint32_t>(LoopOpcode::kStore) && on_x) stored = true;
+    bool load = op.op() == static_cast<uint32_t>(LoopOpcode::kLoad);
+    EXPECT_FALSE(stored && load && on_x);
+  }
+  EXPECT_TRUE(stored);
+}
+
+TEST(PlanMemory, DeadBufferIsOverwrittenInPlace) {
+  Maker m;
+  BufferId x = m.Input({64, 64});
+  BufferId a = m.Buffer({64, 64});
+  BufferId c = m.Buffer({64, 64});
+  BufferId d = m.Buffer({64, 64});
+  m.Call("aten.mm.default", {x, x}, a);
+  m.graph.nodes.back().call.into_results = true;
+  m.Pointwise({64, 64}, {a}, c, LoopOpcode::kExp);
+  m.Call("aten.mm.default", {c, x}, d);
+  m.Output(d);
+  Schedule schedule = m.Run();
+  absl::StatusOr<MemoryPlan> plan = PlanMemory(m.graph, schedule);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->steps.size(), 3u);
+  ASSERT_EQ(plan->steps[1].allocate.size(), 1u);
+  EXPECT_EQ(plan->steps[1].allocate[0].reuse, a);
+  EXPECT_EQ(plan->in_place, 1u);
+  // c goes after the last call, a's storage went with it; x is an input and is released, too.
+  EXPECT_EQ(plan->steps[2].release, (std::vector<BufferId>{x, c}));
+}
+
+TEST(PlanMemory, OutputsAndStaticInputsStay) {
+  Maker m;
+  BufferId x = m.Input({64});
+  BufferId w = m.Input({64});
+  m.graph.inputs[1].fact.set_is_static(true);
+  BufferId y = m.Buffer({64});
+  m.Pointwise({64}, {x, w}, y, LoopOpcode::kMul);
+  m.Output(y);
+  Schedule schedule = m.Run();
+  absl::StatusOr<MemoryPlan> plan = PlanMemory(m.graph, schedule);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->steps[0].release, (std::vector<BufferId>{x}));
+}
+
+}  // namespace
+}  // namespace kiln
