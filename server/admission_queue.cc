@@ -6,6 +6,7 @@
 namespace kiln {
 
 AdmissionQueue::AdmissionQueue(size_t runners, size_t queue_max) : queue_max_(queue_max) {
+  // Nobody can enqueue before the constructor returns, so the runners never see a growing vector.
   for (size_t i = 0; i < runners; ++i) threads_.emplace_back(&AdmissionQueue::Run, this);
 }
 
@@ -20,7 +21,7 @@ AdmissionQueue::~AdmissionQueue() {
 
 absl::Status AdmissionQueue::Room() const {
   if (draining_ || stopping_) return absl::UnavailableError("the daemon is stopping");
-  if (jobs_.size() < queue_max_) return absl::OkStatus();
+  if (jobs_.size() + running_ < threads_.size() + queue_max_) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("the queue is full (", jobs_.size(), " waiting); try again later"));
 }
 

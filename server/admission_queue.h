@@ -39,7 +39,7 @@ class AdmissionQueue {
   absl::Status Room() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   const size_t queue_max_;
-  std::vector<std::thread> threads_;
+  std::vector<std::thread> threads_;  // const after construction
 
   mutable absl::Mutex mutex_;
   std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);

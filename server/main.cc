@@ -101,14 +101,15 @@ void SetUpLog() {
 // Blocks until a signal asks for the end (false) or the daemon has been idle for long enough (true).
 bool WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& stats, const Coordinator& coordinator,
                 const AdmissionQueue& queue) {
-  const uint64_t started = static_cast<uint64_t>(time(nullptr));
+  const uint64_t started = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
   while (true) {
     const timespec step{0, 200'000'000};
     if (sigtimedwait(&signals, nullptr, &step) > 0) return false;
     if (config.idle_exit_seconds() == 0) continue;
     if (stats.calls_running > 0 || coordinator.flights() > 0 || queue.running() > 0) continue;
-    const uint64_t last = std::max<uint64_t>(started, stats.last_call_unix_seconds);
-    if (static_cast<uint64_t>(time(nullptr)) >= last + config.idle_exit_seconds()) return true;
+    const uint64_t last = std::max<uint64_t>(started, stats.last_call_unix_ms);
+    const uint64_t now = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
+    if (now >= last + uint64_t{1000} * config.idle_exit_seconds()) return true;
   }
 }
 

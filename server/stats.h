@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <ctime>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace kiln {
 
@@ -22,7 +24,7 @@ struct Stats {
   Count fetched_objects{0};
   Count graphs_uploaded{0};
   Count calls_running{0};            // RPCs now
-  Count last_call_unix_seconds{0};   // when one last ended
+  Count last_call_unix_ms{0};        // when one last ended
 };
 
 // Lives as long as one RPC.
@@ -30,7 +32,7 @@ class CallScope {
  public:
   explicit CallScope(Stats* stats) : stats_(stats) { stats_->calls_running++; }
   ~CallScope() {
-    stats_->last_call_unix_seconds = static_cast<uint64_t>(time(nullptr));
+    stats_->last_call_unix_ms = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
     stats_->calls_running--;
   }
   CallScope(const CallScope&) = delete;

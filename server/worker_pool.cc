@@ -64,7 +64,13 @@ bool WorkerPool::Next(WorkerTask* task) {
 
 absl::Status WorkerPool::EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process) {
   KILN_RETURN_IF_ERROR(health());
-  if (*process != nullptr) return absl::OkStatus();
+  if (*process != nullptr && (*process)->Alive()) return absl::OkStatus();
+  if (*process != nullptr) {
+    // Died between two tasks: no task's fault.
+    stats_->worker_crashes++;
+    spdlog::warn("worker {} lost while idle: {}", slot, (*process)->Stop());
+    *process = nullptr;
+  }
   KILN_ASSIGN_OR_RETURN(*process, WorkerProcess::Spawn(zygote_, absl::Now() + kHelloLimit));
   absl::MutexLock lock(&mutex_);
   pids_[slot] = (*process)->pid();

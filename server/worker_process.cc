@@ -1,5 +1,7 @@
 #include "server/worker_process.h"
 
+#include <poll.h>
+
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
 
@@ -20,6 +22,12 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Spawn(Zygote* zygo
 }
 
 WorkerProcess::~WorkerProcess() { Stop(); }
+
+bool WorkerProcess::Alive() const {
+  if (pid_ < 0) return false;
+  pollfd entry{channel_->fd(), POLLIN, 0};
+  return poll(&entry, 1, 0) == 0;
+}
 
 absl::StatusOr<v1::Frame> WorkerProcess::Call(v1::Frame request, const FrameWait& wait) {
   if (pid_ < 0) return absl::UnavailableError("the worker has ended");

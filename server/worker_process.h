@@ -26,6 +26,9 @@ class WorkerProcess {
   const v1::WorkerHello& hello() const { return hello_; }
   pid_t pid() const { return pid_; }
 
+  // False when it has ended, or says something unasked.
+  bool Alive() const;
+
   // Errors as FrameChannel; DATA_LOSS also for an answer to another question.
   absl::StatusOr<v1::Frame> Call(v1::Frame request, const FrameWait& wait);
 

@@ -1,0 +1,129 @@
+// kiln-worker: answers plan and emit frames of the kilnd that started it, one at a time, from inside
+// the sandbox. It exits 0 when kilnd closes the stream. Its build id is the compiler's fingerprint:
+// LLVM is linked statically, so the id covers everything that decides about the bytes of an artifact.
+#include <stdlib.h>
+
+#include <iostream>
+#include <map>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "compiler/artifact/plan.h"
+#include "compiler/codegen/codegen_backend.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+#include "server/build_id.h"
+#include "server/frame.h"
+#include "server/sandbox.h"
+
+namespace kiln {
+namespace {
+
+constexpr int kExitUsage = 2;
+
+class Worker {
+ public:
+  explicit Worker(int frame_fd) : channel_(frame_fd) {}
+
+  absl::Status Run() {
+    KILN_RETURN_IF_ERROR(channel_.Write(Hello(), {}));
+    while (true) {
+      absl::StatusOr<v1::Frame> request = channel_.Read({});
+      if (absl::IsUnavailable(request.status())) return absl::OkStatus();  // kilnd closed the stream
+      KILN_RETURN_IF_ERROR(request.status());
+      absl::StatusOr<v1::Frame> reply = Answer(*request);
+      if (!reply.ok()) {
+        reply = v1::Frame();
+        reply->mutable_error()->set_code(static_cast<int>(reply.status().code()));
+        reply->mutable_error()->set_message(std::string(reply.status().message()));
+      }
+      reply->set_id(request->id());
+      KILN_RETURN_IF_ERROR(channel_.Write(*reply, {}));
+    }
+  }
+
+ private:
+  static v1::Frame Hello() {
+    v1::Frame frame;
+    v1::WorkerHello* hello = frame.mutable_hello();
+    hello->set_build_id(OwnBuildId());
+    hello->set_compiler_fingerprint(OwnBuildId());
+    hello->set_program_format(kProgramFormatVersion);
+    hello->set_graph_format(kGraphFormatVersion);
+    hello->add_targets("x86_64-linux-gnu");
+    return frame;
+  }
+
+  absl::StatusOr<v1::Frame> Answer(const v1::Frame& request) {
+    try {
+      if (request.has_plan()) return Plan(request.plan());
+      if (request.has_emit()) return Emit(request.emit());
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError("the compiler ran out of memory");
+    }
+    return absl::InvalidArgumentError("a frame that is no request");
+  }
+
+  absl::StatusOr<v1::Frame> Plan(const v1::PlanRequest& request) {
+    KILN_ASSIGN_OR_RETURN(v1::PlanReply plan, PlanGraph(request));
+    v1::Frame frame;
+    *frame.mutable_plan_reply() = std::move(plan);
+    return frame;
+  }
+
+  absl::StatusOr<v1::Frame> Emit(const v1::EmitRequest& request) {
+    v1::Kernel kernel;
+    KILN_RETURN_IF_ERROR(ParseProto(request.kernel(), "kernel", &kernel));
+    KILN_ASSIGN_OR_RETURN(CodegenBackend * backend, BackendFor(request.target()));
+    KILN_ASSIGN_OR_RETURN(EmittedObject object, backend->Emit(kernel, request.notes(), request.want_listing()));
+    v1::Frame frame;
+    v1::EmitReply* reply = frame.mutable_emit_reply();
+    reply->set_kind(object.kind);
+    reply->set_object(std::move(object.bytes));
+    reply->set_listing(std::move(object.listing));
+    return frame;
+  }
+
+  // A back-end is warm after its first kernel, so it is kept; a daemon's callers have few targets.
+  absl::StatusOr<CodegenBackend*> BackendFor(const v1::Target& target) {
+    constexpr size_t kBackendsMax = 8;
+    const std::string key = SerializeDeterministic(target);
+    if (auto found = backends_.find(key); found != backends_.end()) return found->second.get();
+    KILN_ASSIGN_OR_RETURN(std::unique_ptr<CodegenBackend> backend, NewCodegenBackend(target));
+    if (backends_.size() >= kBackendsMax) backends_.clear();
+    return (backends_[key] = std::move(backend)).get();
+  }
+
+  FrameChannel channel_;
+  std::map<std::string, std::unique_ptr<CodegenBackend>> backends_;
+};
+
+int Main(int argc, char** argv) {
+  SandboxOptions sandbox;
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view word = argv[i];
+    const bool known = absl::ConsumePrefix(&word, "--fd=")
+                           ? absl::SimpleAtoi(word, &sandbox.frame_fd)
+                           : absl::ConsumePrefix(&word, "--memory-bytes=") && absl::SimpleAtoi(word, &sandbox.memory_bytes);
+    if (!known) {
+      std::cerr << "kiln-worker: started by kilnd, not by hand\n";
+      return kExitUsage;
+    }
+  }
+  if (sandbox.frame_fd < 0) return kExitUsage;
+  absl::Status status = EnterSandbox(sandbox);
+  if (status.ok()) status = Worker(sandbox.frame_fd).Run();
+  if (status.ok()) return 0;
+  std::cerr << "kiln-worker: " << status.message() << "\n";
+  return 1;
+}
+
+}  // namespace
+}  // namespace kiln
+
+int main(int argc, char** argv) { return kiln::Main(argc, argv); }

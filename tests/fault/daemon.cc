@@ -1,0 +1,205 @@
+#include "tests/fault/daemon.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "compiler/graph/key.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/zstd.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+
+namespace kiln {
+namespace {
+
+template <typename Stream>
+CompileResult ReadEvents(Stream* stream) {
+  CompileResult result;
+  v1::CompileEvent event;
+  while (stream->Read(&event)) {
+    result.events.push_back(event);
+    if (event.has_queued()) {
+      result.joined = result.joined || event.queued().joined();
+      result.job_id = event.queued().job_id();
+    }
+    if (event.has_done()) {
+      result.done = true;
+      result.durable = result.durable || event.done().durable();
+      if (event.done().has_manifest()) {
+        EXPECT_TRUE(result.manifest.ParseFromString(event.done().manifest().manifest()));
+      }
+    }
+    if (event.has_failed()) {
+      result.failed_code = event.failed().code();
+      result.failed_reason = event.failed().reason();
+    }
+  }
+  result.status = stream->Finish();
+  return result;
+}
+
+v1::Hints MakeHints(const std::vector<int64_t>& values) {
+  v1::Hints hints;
+  for (int64_t value : values) hints.add_values(value);
+  return hints;
+}
+
+}  // namespace
+
+bool Eventually(const std::function<bool()>& condition, absl::Duration limit) {
+  const absl::Time deadline = absl::Now() + limit;
+  while (absl::Now() < deadline) {
+    if (condition()) return true;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  return condition();
+}
+
+v1::RequestSections SectionsOf(const std::string& script) {
+  v1::RequestSections sections;
+  v1::Target target;
+  target.set_triple("x86_64-linux-gnu");
+  sections.set_target(target.SerializeAsString());
+  sections.set_graph_digest(Sha256(script));
+  return sections;
+}
+
+TestDaemon::TestDaemon(const std::string& text, std::vector<std::string> flags) : config_(text), flags_(flags) {
+  char path[] = "/tmp/kiln-test-XXXXXX";
+  directory_ = mkdtemp(path);
+  Start();
+}
+
+TestDaemon::~TestDaemon() {
+  if (pid_ > 0) Stop(SIGKILL);
+  if (testing::Test::HasFailure()) {
+    std::ifstream log(directory_ + "/log");
+    std::cerr << "---- log of kilnd ----\n" << log.rdbuf() << "----\n";
+  }
+  std::filesystem::remove_all(directory_);
+}
+
+void TestDaemon::Start() {
+  const std::string config_file = directory_ + "/config.textproto";
+  std::ofstream(config_file) << config_;
+  std::vector<std::string> words = {KILND,
+                                    "--config",
+                                    config_file,
+                                    "--socket",
+                                    socket(),
+                                    "--store",
+                                    directory_ + "/store",
+                                    "--worker-binary",
+                                    SCRIPTED_WORKER,
+                                    "--workers",
+                                    "2",
+                                    "--log-file",
+                                    directory_ + "/log"};
+  words.insert(words.end(), flags_.begin(), flags_.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  pid_ = fork();
+  if (pid_ == 0) {
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a restarted daemon is another one
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  auto channel = grpc::CreateCustomChannel("unix:" + socket(), grpc::InsecureChannelCredentials(), arguments);
+  const bool connected = channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  EXPECT_TRUE(connected) << "kilnd does not answer";
+  compiler_ = v1::Compiler::NewStub(channel);
+  admin_ = v1::Admin::NewStub(channel);
+}
+
+int TestDaemon::Wait(absl::Duration limit) {
+  int status = -1;
+  const bool ended = Eventually([&] { return waitpid(pid_, &status, WNOHANG) == pid_; }, limit);
+  if (!ended) return -1;
+  pid_ = -1;
+  return status;
+}
+
+int TestDaemon::Stop(int signal_number) {
+  kill(pid_, signal_number);
+  return Wait(absl::Seconds(60));
+}
+
+v1::StatsReply TestDaemon::Stats() {
+  grpc::ClientContext context;
+  v1::StatsReply reply;
+  EXPECT_TRUE(admin_->Stats(&context, {}, &reply).ok());
+  return reply;
+}
+
+CompileResult TestDaemon::Compile(const std::string& script, std::vector<int64_t> hints, absl::Duration limit,
+                                  const std::string& ns) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + limit));
+  auto stream = compiler_->Compile(&context);
+  v1::CompileRequest request;
+  v1::CompileHeader* header = request.mutable_header();
+  header->set_namespace_(ns);
+  *header->mutable_sections() = SectionsOf(script);
+  header->set_graph_bytes(script.size());
+  *header->mutable_hints() = MakeHints(hints);
+  header->mutable_notes()->set_title("scripted forward");
+  header->mutable_notes()->add_guards("tensor 'x' size 4");
+  if (stream->Write(request)) {
+    request.set_graph_chunk(ZstdCompress(script));
+    stream->Write(request);
+  }
+  stream->WritesDone();
+  return ReadEvents(stream.get());
+}
+
+CompileResult TestDaemon::Attach(const std::string& job_id, std::vector<int64_t> hints, const std::string& ns) {
+  grpc::ClientContext context;
+  v1::AttachRequest request;
+  request.set_namespace_(ns);
+  request.set_job_id(job_id);
+  *request.mutable_hints() = MakeHints(hints);
+  auto stream = compiler_->Attach(&context, request);
+  return ReadEvents(stream.get());
+}
+
+v1::LookupReply TestDaemon::Lookup(const std::string& script, std::vector<int64_t> hints, const std::string& ns) {
+  grpc::ClientContext context;
+  v1::LookupRequest request;
+  request.set_namespace_(ns);
+  request.set_request_key(RequestKey(SectionsOf(script)));
+  *request.mutable_hints() = MakeHints(hints);
+  v1::LookupReply reply;
+  const grpc::Status status = compiler_->Lookup(&context, request, &reply);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return reply;
+}
+
+std::vector<pid_t> TestDaemon::Workers() const {
+  const auto children = [](pid_t parent) {
+    std::vector<pid_t> pids;
+    std::ifstream list(absl::StrCat("/proc/", parent, "/task/", parent, "/children"));
+    for (pid_t pid; list >> pid;) pids.push_back(pid);
+    return pids;
+  };
+  std::vector<pid_t> workers;
+  for (pid_t zygote : children(pid_)) {
+    for (pid_t worker : children(zygote)) workers.push_back(worker);
+  }
+  return workers;
+}
+
+}  // namespace kiln

@@ -1,0 +1,70 @@
+// A kilnd of a test's own: process, socket and store in a temporary directory, workers that do what
+// the graph says (scripted_worker.cc). Everything ends with the object.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "kiln/v1/admin.grpc.pb.h"
+#include "kiln/v1/compile.grpc.pb.h"
+
+namespace kiln {
+
+struct CompileResult {
+  grpc::Status status;
+  std::vector<v1::CompileEvent> events;
+  v1::Manifest manifest;
+  bool done = false;
+  bool durable = false;
+  bool joined = false;
+  int failed_code = 0;
+  std::string failed_reason;
+  std::string job_id;
+};
+
+class TestDaemon {
+ public:
+  // `text` is added to the daemon's configuration.
+  explicit TestDaemon(const std::string& text = "", std::vector<std::string> flags = {});
+  ~TestDaemon();
+
+  void Start();
+  // Ends the process with a signal and returns its wait status.
+  int Stop(int signal_number);
+  int Wait(absl::Duration limit);  // -1 when it still runs
+  pid_t pid() const { return pid_; }
+  const std::string& directory() const { return directory_; }
+  std::string socket() const { return directory_ + "/run/kilnd.sock"; }
+
+  v1::Compiler::Stub& compiler() { return *compiler_; }
+  v1::Admin::Stub& admin() { return *admin_; }
+  v1::StatsReply Stats();
+
+  CompileResult Compile(const std::string& script, std::vector<int64_t> hints = {},
+                        absl::Duration limit = absl::Seconds(60), const std::string& ns = "test");
+  CompileResult Attach(const std::string& job_id, std::vector<int64_t> hints = {}, const std::string& ns = "test");
+  v1::LookupReply Lookup(const std::string& script, std::vector<int64_t> hints = {}, const std::string& ns = "test");
+
+  // Pids of the living workers, by walking the daemon's process tree.
+  std::vector<pid_t> Workers() const;
+
+ private:
+  std::string directory_;
+  std::string config_;
+  std::vector<std::string> flags_;
+  pid_t pid_ = -1;
+  std::unique_ptr<v1::Compiler::Stub> compiler_;
+  std::unique_ptr<v1::Admin::Stub> admin_;
+};
+
+v1::RequestSections SectionsOf(const std::string& script);
+
+// Polls until `condition`; false when it did not become true in time.
+bool Eventually(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(10));
+
+}  // namespace kiln

@@ -1,0 +1,188 @@
+// A worker that does what the graph tells it: the daemon's tests need crashes, hangs and refusals on
+// demand. It enters the real sandbox and speaks the real frames. A graph is lines of words:
+//   kernels N          plan N kernels (default 1)
+//   name TEXT          goes into the kernels' bytes, so that they differ between graphs
+//   guarded            the variant holds for hint 0 in the same hundred as this call's
+//   sleep_ms N         before planning
+//   refuse CODE TEXT   answer with this error
+//   crash | hang       while planning
+//   emit WORD          crash or hang while emitting, or "slow": 200 ms a kernel
+//   crash_once PATH    crash unless PATH exists (reading is allowed; the test makes it)
+//   probe              try what the sandbox denies; the plan's calls list what went through
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "compiler/support/limits.h"
+#include "server/frame.h"
+#include "server/sandbox.h"
+
+namespace kiln {
+namespace {
+
+using Script = std::map<std::string, std::string>;
+
+Script ParseScript(const std::string& text) {
+  Script script;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    script[std::string(parts.first)] = std::string(parts.second);
+  }
+  return script;
+}
+
+[[noreturn]] void Hang() {
+  while (true) absl::SleepFor(absl::Seconds(10));
+}
+
+void Misbehave(const std::string& how) {
+  if (how == "crash") abort();
+  if (how == "hang") Hang();
+  if (how == "slow") absl::SleepFor(absl::Milliseconds(200));
+}
+
+// Names of the calls that the sandbox should have stopped and did not.
+std::vector<std::string> Probe() {
+  std::vector<std::string> open_doors;
+  const auto denied = [&](const char* name, long result, int error = EPERM) {
+    if (result != -1 || errno != error) open_doors.push_back(name);
+  };
+  char* const arguments[] = {const_cast<char*>("true"), nullptr};
+  denied("open for write", open("/dev/null", O_WRONLY));
+  denied("create", open("/tmp/kiln-sandbox-probe", O_RDONLY | O_CREAT, 0600));
+  denied("creat", syscall(SYS_creat, "/tmp/kiln-sandbox-probe", 0600));
+  denied("openat2", syscall(SYS_openat2, AT_FDCWD, "/dev/null", nullptr, 0));
+  denied("unlink", unlink("/tmp/kiln-sandbox-probe"));
+  denied("rename", rename("/tmp/kiln-sandbox-probe", "/tmp/kiln-sandbox-probe2"));
+  denied("mkdir", mkdir("/tmp/kiln-sandbox-probe", 0700));
+  denied("symlink", symlink("/dev/null", "/tmp/kiln-sandbox-probe"));
+  denied("chmod", chmod("/dev/null", 0666));
+  denied("truncate", truncate("/tmp/kiln-sandbox-probe", 0));
+  denied("socket", socket(AF_INET, SOCK_STREAM, 0));
+  denied("unix socket", socket(AF_UNIX, SOCK_STREAM, 0));
+  denied("execve", execv("/bin/true", arguments));
+  denied("execveat", syscall(SYS_execveat, AT_FDCWD, "/bin/true", arguments, nullptr, 0));
+  denied("fork", syscall(SYS_fork));
+  denied("vfork by clone", syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
+  denied("clone3", syscall(SYS_clone3, nullptr, 0), ENOSYS);
+  denied("ptrace", ptrace(PTRACE_TRACEME, 0, nullptr, nullptr));
+  denied("kill", kill(getppid(), 0));
+  denied("tgkill another", syscall(SYS_tgkill, getppid(), getppid(), 0));
+  denied("process_vm_readv", syscall(SYS_process_vm_readv, getppid(), nullptr, 0, nullptr, 0, 0));
+  denied("mount", syscall(SYS_mount, "none", "/tmp", "tmpfs", 0, nullptr));
+  denied("unshare", syscall(SYS_unshare, 0));
+  denied("bpf", syscall(SYS_bpf, 0, nullptr, 0));
+  denied("io_uring_setup", syscall(SYS_io_uring_setup, 1, nullptr));
+  denied("userfaultfd", syscall(SYS_userfaultfd, 0));
+  denied("perf_event_open", syscall(SYS_perf_event_open, nullptr, 0, -1, -1, 0));
+  denied("setuid", setuid(getuid()));
+  if (open("/proc/self/status", O_RDONLY) < 0) open_doors.push_back("reading is denied");
+  return open_doors;
+}
+
+void AddGuards(int64_t hint, v1::Guards* guards) {
+  v1::Symbol* symbol = guards->add_symbols();
+  symbol->set_kind(v1::SYMBOL_INT);
+  symbol->set_min(0);
+  symbol->set_max(1'000'000);
+  const int64_t low = hint / 100 * 100;
+  const auto add = [&](v1::ExprOp op, int64_t value, std::vector<uint32_t> args) {
+    v1::ExprNode* node = guards->add_exprs();
+    node->set_op(op);
+    node->set_value(value);
+    for (uint32_t arg : args) node->add_args(arg);
+  };
+  add(v1::EXPR_SYMBOL, 0, {});
+  add(v1::EXPR_CONST, low, {});
+  add(v1::EXPR_LE, 0, {1, 0});
+  add(v1::EXPR_CONST, low + 100, {});
+  add(v1::EXPR_LT, 0, {0, 3});
+  guards->add_conditions(2);
+  guards->add_conditions(4);
+}
+
+v1::Frame Plan(const v1::PlanRequest& request) {
+  v1::Frame frame;
+  Script script = ParseScript(request.graph());
+  int64_t number = 0;
+  if (absl::SimpleAtoi(script["sleep_ms"], &number)) absl::SleepFor(absl::Milliseconds(number));
+  if (script.contains("crash")) abort();
+  if (script.contains("hang")) Hang();
+  if (script.contains("crash_once") && access(script["crash_once"].c_str(), F_OK) != 0) abort();
+  if (script.contains("refuse")) {
+    std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(script["refuse"], absl::MaxSplits(' ', 1));
+    int32_t code = 0;
+    if (!absl::SimpleAtoi(parts.first, &code)) abort();
+    frame.mutable_error()->set_code(code);
+    frame.mutable_error()->set_message(std::string(parts.second));
+    return frame;
+  }
+  v1::PlanReply* reply = frame.mutable_plan_reply();
+  reply->mutable_program()->set_format_version(kProgramFormatVersion);
+  if (script.contains("guarded")) AddGuards(request.hints().values(0), reply->mutable_guards());
+  if (script.contains("probe")) {
+    for (const std::string& door : Probe()) reply->mutable_program()->add_steps()->mutable_call()->set_target(door);
+  }
+  int64_t kernels = 1;
+  if (script.contains("kernels") && !absl::SimpleAtoi(script["kernels"], &kernels)) abort();
+  for (int64_t i = 0; i < kernels; ++i) {
+    v1::PlannedKernel* kernel = reply->add_kernels();
+    kernel->set_kernel(absl::StrCat("kernel ", i, "\nname ", script["name"], "\nemit ", script["emit"]));
+    kernel->mutable_notes()->set_name(absl::StrCat("kernel_", i));
+    reply->mutable_program()->add_steps()->mutable_launch()->set_kernel(i);
+  }
+  return frame;
+}
+
+v1::Frame Emit(const v1::EmitRequest& request) {
+  Script script = ParseScript(request.kernel());
+  Misbehave(script["emit"]);
+  v1::Frame frame;
+  frame.mutable_emit_reply()->set_kind(v1::FLAT_IMAGE);
+  frame.mutable_emit_reply()->set_object(absl::StrCat("object of ", request.kernel()));
+  return frame;
+}
+
+int Main(int argc, char** argv) {
+  SandboxOptions sandbox;
+  for (int i = 1; i < argc; ++i) {
+    std::pair<absl::string_view, absl::string_view> flag = absl::StrSplit(argv[i], '=');
+    if (flag.first == "--fd" && !absl::SimpleAtoi(flag.second, &sandbox.frame_fd)) return 2;
+    if (flag.first == "--memory-bytes" && !absl::SimpleAtoi(flag.second, &sandbox.memory_bytes)) return 2;
+  }
+  if (!EnterSandbox(sandbox).ok()) return 3;
+  FrameChannel channel(sandbox.frame_fd);
+  v1::Frame hello;
+  hello.mutable_hello()->set_build_id("scripted");
+  hello.mutable_hello()->set_compiler_fingerprint("scripted-1");
+  hello.mutable_hello()->add_targets("x86_64-linux-gnu");
+  if (!channel.Write(hello, {}).ok()) return 4;
+  while (true) {
+    absl::StatusOr<v1::Frame> request = channel.Read({});
+    if (!request.ok()) return 0;
+    v1::Frame reply = request->has_plan() ? Plan(request->plan()) : Emit(request->emit());
+    reply.set_id(request->id());
+    if (!channel.Write(reply, {}).ok()) return 0;
+  }
+}
+
+}  // namespace
+}  // namespace kiln
+
+int main(int argc, char** argv) { return kiln::Main(argc, argv); }

@@ -1,0 +1,363 @@
+// kilnd from outside: one flight a key, variants, refusals, lost and hanging workers, end of life.
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <future>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/zstd.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "tests/fault/daemon.h"
+
+namespace kiln {
+namespace {
+
+std::string FetchAll(TestDaemon& daemon, const v1::Manifest& manifest, std::vector<std::string> digests,
+                     grpc::Status* status) {
+  grpc::ClientContext context;
+  v1::FetchObjectsRequest request;
+  request.set_namespace_(manifest.namespace_());
+  request.set_compile_key(manifest.compile_key());
+  request.set_variant_id(manifest.variant_id());
+  for (const std::string& digest : digests) request.add_digests(digest);
+  auto reader = daemon.compiler().FetchObjects(&context, request);
+  v1::ObjectChunk chunk;
+  std::string packed;
+  while (reader->Read(&chunk)) packed += chunk.data();
+  *status = reader->Finish();
+  return packed;
+}
+
+TEST(Server, CompilesOnceThenHitsAndServesTheObjects) {
+  TestDaemon daemon;
+  EXPECT_TRUE(daemon.Lookup("kernels 3").has_miss());
+  const CompileResult first = daemon.Compile("kernels 3");
+  ASSERT_TRUE(first.status.ok()) << first.status.error_message();
+  ASSERT_TRUE(first.done);
+  EXPECT_TRUE(first.durable);
+  ASSERT_EQ(first.manifest.kernels_size(), 3);
+
+  const v1::LookupReply hit = daemon.Lookup("kernels 3");
+  ASSERT_TRUE(hit.has_hit());
+  v1::Manifest manifest;
+  ASSERT_TRUE(manifest.ParseFromString(hit.hit().manifest().manifest()));
+  EXPECT_EQ(manifest.SerializeAsString(), first.manifest.SerializeAsString());
+  const v1::ObjectRef& ref = manifest.kernels(1).object();
+  grpc::Status status;
+  const std::string packed = FetchAll(daemon, manifest, {ref.digest()}, &status);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(packed.size(), ref.packed_size());
+  const auto raw = ZstdDecompress(packed, ref.raw_size());
+  ASSERT_TRUE(raw.ok());
+  EXPECT_EQ(Sha256(*raw), ref.digest());
+
+  const v1::StatsReply stats = daemon.Stats();
+  EXPECT_EQ(stats.lookups(), 2);
+  EXPECT_EQ(stats.hits(), 1);
+  EXPECT_EQ(stats.misses(), 1);
+  EXPECT_EQ(stats.compiles(), 1);
+  EXPECT_EQ(stats.entries(), 1);
+  EXPECT_EQ(stats.kernels_emitted(), 3);
+  EXPECT_GT(stats.bytes(), 0);
+}
+
+TEST(Server, ServesOnlyWhatTheVariantNames) {
+  TestDaemon daemon;
+  const CompileResult a = daemon.Compile("name a");
+  const CompileResult b = daemon.Compile("name b");
+  grpc::Status status;
+  FetchAll(daemon, a.manifest, {b.manifest.kernels(0).object().digest()}, &status);
+  EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
+  v1::Manifest stranger = a.manifest;
+  stranger.set_namespace_("other");
+  FetchAll(daemon, stranger, {a.manifest.kernels(0).object().digest()}, &status);
+  EXPECT_EQ(status.error_code(), grpc::NOT_FOUND);
+}
+
+TEST(Server, NamespacesDoNotMeet) {
+  TestDaemon daemon;
+  ASSERT_TRUE(daemon.Compile("name a").done);
+  EXPECT_TRUE(daemon.Lookup("name a", {}, "other").has_miss());
+}
+
+TEST(Server, IdenticalKernelsAreEmittedOnce) {
+  TestDaemon daemon;
+  ASSERT_TRUE(daemon.Compile("kernels 4\nname same").done);
+  ASSERT_TRUE(daemon.Compile("kernels 4\nname same\nsleep_ms 1").done);  // another graph, the same kernels
+  EXPECT_EQ(daemon.Stats().kernels_emitted(), 4);
+  EXPECT_EQ(daemon.Stats().kernels_reused(), 4);
+}
+
+TEST(Server, HerdOfEightIsOneCompile) {
+  TestDaemon daemon;
+  std::vector<std::future<CompileResult>> herd;
+  for (int i = 0; i < 8; ++i) {
+    herd.push_back(std::async(std::launch::async, [&] { return daemon.Compile("kernels 5\nsleep_ms 500"); }));
+  }
+  std::string bytes;
+  for (auto& member : herd) {
+    const CompileResult result = member.get();
+    ASSERT_TRUE(result.done) << result.status.error_message() << result.failed_reason;
+    if (bytes.empty()) bytes = result.manifest.SerializeAsString();
+    EXPECT_EQ(result.manifest.SerializeAsString(), bytes);
+  }
+  EXPECT_EQ(daemon.Stats().compiles(), 1);
+  EXPECT_EQ(daemon.Stats().joined(), 7);
+}
+
+TEST(Server, AttachRejoinsAJob) {
+  TestDaemon daemon;
+  auto compile = std::async(std::launch::async, [&] { return daemon.Compile("sleep_ms 800"); });
+  std::string job;
+  ASSERT_TRUE(Eventually([&] {
+    const v1::LookupReply reply = daemon.Lookup("sleep_ms 800");
+    job = reply.in_flight().job_id();
+    return reply.has_in_flight();
+  }));
+  EXPECT_EQ(daemon.Attach(job, {}, "other").status.error_code(), grpc::NOT_FOUND);
+  const CompileResult attached = daemon.Attach(job);
+  EXPECT_TRUE(attached.done);
+  EXPECT_TRUE(attached.joined);
+  EXPECT_TRUE(compile.get().done);
+  EXPECT_EQ(daemon.Stats().compiles(), 1);
+  EXPECT_EQ(daemon.Attach(job).status.error_code(), grpc::NOT_FOUND);
+}
+
+TEST(Server, VariantsAreChosenByGuards) {
+  TestDaemon daemon;
+  const CompileResult low = daemon.Compile("guarded", {5});
+  const CompileResult high = daemon.Compile("guarded", {250});
+  ASSERT_TRUE(low.done);
+  ASSERT_TRUE(high.done);
+  EXPECT_NE(low.manifest.variant_id(), high.manifest.variant_id());
+  EXPECT_EQ(low.manifest.compile_key(), high.manifest.compile_key());
+  v1::Manifest found;
+  ASSERT_TRUE(found.ParseFromString(daemon.Lookup("guarded", {299}).hit().manifest().manifest()));
+  EXPECT_EQ(found.variant_id(), high.manifest.variant_id());
+  EXPECT_TRUE(daemon.Lookup("guarded", {300}).has_miss());
+  EXPECT_EQ(daemon.Stats().compiles(), 2);
+}
+
+TEST(Server, AWaiterWhoseSizesDoNotFitCompilesItsOwn) {
+  TestDaemon daemon;
+  const std::string script = "guarded\nsleep_ms 400";
+  std::vector<std::future<CompileResult>> callers;
+  for (int64_t hint : {5, 250, 251, 6}) {
+    callers.push_back(std::async(std::launch::async, [&daemon, &script, hint] { return daemon.Compile(script, {hint}); }));
+  }
+  std::vector<std::string> variants;
+  for (auto& caller : callers) {
+    const CompileResult result = caller.get();
+    ASSERT_TRUE(result.done) << result.failed_reason << result.status.error_message();
+    variants.push_back(result.manifest.variant_id());
+  }
+  EXPECT_EQ(variants[0], variants[3]);
+  EXPECT_EQ(variants[1], variants[2]);
+  EXPECT_NE(variants[0], variants[1]);
+  EXPECT_EQ(daemon.Stats().compiles(), 2);
+}
+
+TEST(Server, SixteenVariantsAndNotOneMore) {
+  TestDaemon daemon;
+  for (int64_t i = 0; i < 16; ++i) ASSERT_TRUE(daemon.Compile("guarded", {i * 100}).done) << i;
+  const CompileResult refused = daemon.Compile("guarded", {1600});
+  EXPECT_EQ(refused.status.error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(daemon.Compile("guarded", {1599}).done);
+}
+
+TEST(Server, LastingRefusalsAreRememberedAndOthersAreNot) {
+  TestDaemon daemon;
+  for (int i = 0; i < 2; ++i) {
+    const CompileResult result = daemon.Compile("refuse 12 unsupported: aten.foo.default at node 3");
+    EXPECT_TRUE(result.status.ok());
+    EXPECT_EQ(result.failed_code, 12);
+    EXPECT_EQ(result.failed_reason, "unsupported: aten.foo.default at node 3");
+  }
+  EXPECT_EQ(daemon.Stats().compiles(), 1);
+  EXPECT_EQ(daemon.Lookup("refuse 12 unsupported: aten.foo.default at node 3").failed().code(), 12);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(daemon.Compile("refuse 13 a bug").failed_code, 13);
+  EXPECT_EQ(daemon.Stats().compiles(), 3);
+}
+
+TEST(Server, AWorkerKilledFromOutsideCostsNothing) {
+  TestDaemon daemon;
+  auto compile = std::async(std::launch::async, [&] { return daemon.Compile("sleep_ms 700\nkernels 3"); });
+  absl::SleepFor(absl::Milliseconds(300));
+  for (pid_t pid : daemon.Workers()) kill(pid, SIGKILL);
+  EXPECT_TRUE(compile.get().done);
+  EXPECT_GE(daemon.Stats().worker_crashes(), 1);
+  EXPECT_TRUE(Eventually([&] { return daemon.Workers().size() == 2; })) << "replaced";
+}
+
+TEST(Server, AKeyThatBringsDownTwoWorkersIsRefusedUntilRemoved) {
+  TestDaemon daemon;
+  const CompileResult result = daemon.Compile("crash");
+  EXPECT_EQ(result.failed_code, grpc::FAILED_PRECONDITION);
+  EXPECT_EQ(daemon.Stats().worker_crashes(), 2);
+  EXPECT_EQ(daemon.Lookup("crash").failed().code(), grpc::FAILED_PRECONDITION);
+  EXPECT_EQ(daemon.Compile("crash").failed_code, grpc::FAILED_PRECONDITION);
+  EXPECT_EQ(daemon.Stats().worker_crashes(), 2) << "no third";
+  EXPECT_TRUE(daemon.Compile("name others").done) << "others are not hurt";
+
+  const size_t quote = result.failed_reason.find("kilnctl rm ");
+  ASSERT_NE(quote, std::string::npos) << result.failed_reason;
+  grpc::ClientContext context;
+  v1::RemoveRequest request;
+  request.set_key_prefix(result.failed_reason.substr(quote + 11, 12));
+  v1::RemoveReply reply;
+  ASSERT_TRUE(daemon.admin().Remove(&context, request, &reply).ok());
+  EXPECT_EQ(reply.removed(), 1);
+  EXPECT_TRUE(daemon.Lookup("crash").has_miss());
+}
+
+TEST(Server, ACrashWhileEmittingIsRefusedToo) {
+  TestDaemon daemon;
+  EXPECT_EQ(daemon.Compile("emit crash").failed_code, grpc::FAILED_PRECONDITION);
+}
+
+TEST(Server, AHangingWorkerIsEndedAtItsLimit) {
+  TestDaemon daemon("workers { plan_seconds_max: 1 }");
+  const absl::Time start = absl::Now();
+  const CompileResult result = daemon.Compile("hang");
+  EXPECT_EQ(result.failed_code, grpc::DEADLINE_EXCEEDED);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  EXPECT_EQ(daemon.Stats().worker_timeouts(), 1);
+  EXPECT_TRUE(daemon.Compile("name after").done);
+}
+
+TEST(Server, WhatNobodyWaitsForIsStopped) {
+  TestDaemon daemon;
+  const CompileResult result = daemon.Compile("hang", {}, absl::Milliseconds(500));
+  EXPECT_EQ(result.status.error_code(), grpc::DEADLINE_EXCEEDED);
+  v1::StatusReply reply;
+  EXPECT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    return daemon.admin().Status(&context, {}, &reply).ok() && reply.workers_busy() == 0 && reply.running() == 0;
+  }, absl::Seconds(2)));
+  EXPECT_EQ(daemon.Stats().worker_timeouts(), 0);
+}
+
+TEST(Server, ACallerWhoLeavesDoesNotHurtTheOthers) {
+  TestDaemon daemon;
+  auto impatient =
+      std::async(std::launch::async, [&] { return daemon.Compile("sleep_ms 900", {}, absl::Milliseconds(300)); });
+  absl::SleepFor(absl::Milliseconds(100));
+  const CompileResult patient = daemon.Compile("sleep_ms 900");
+  EXPECT_TRUE(patient.done);
+  EXPECT_EQ(impatient.get().status.error_code(), grpc::DEADLINE_EXCEEDED);
+  EXPECT_EQ(daemon.Stats().compiles(), 1);
+}
+
+TEST(Server, AFullQueueSaysSo) {
+  TestDaemon daemon("admission { queue_max: 1 }");
+  std::vector<std::future<CompileResult>> callers;
+  for (int i = 0; i < 6; ++i) {
+    callers.push_back(std::async(std::launch::async, [&daemon, i] {
+      return daemon.Compile(absl::StrCat("sleep_ms 700\nname ", i));
+    }));
+  }
+  int done = 0, refused = 0;
+  for (auto& caller : callers) {
+    const CompileResult result = caller.get();
+    done += result.done;
+    refused += result.status.error_code() == grpc::RESOURCE_EXHAUSTED;
+  }
+  EXPECT_EQ(done, 3);
+  EXPECT_EQ(refused, 3);
+}
+
+TEST(Server, TheSandboxHolds) {
+  TestDaemon daemon;
+  const CompileResult result = daemon.Compile("probe");
+  ASSERT_TRUE(result.done) << result.failed_reason;
+  for (const v1::Step& step : result.manifest.program().steps()) {
+    EXPECT_FALSE(step.has_call()) << "not denied: " << step.call().target();
+  }
+}
+
+TEST(Server, LiesAboutTheUploadAreRefused) {
+  TestDaemon daemon;
+  const auto send = [&](const std::string& claimed, const std::string& chunk, uint64_t bytes) {
+    grpc::ClientContext context;
+    auto stream = daemon.compiler().Compile(&context);
+    v1::CompileRequest request;
+    request.mutable_header()->set_namespace_("test");
+    *request.mutable_header()->mutable_sections() = SectionsOf(claimed);
+    request.mutable_header()->set_graph_bytes(bytes);
+    stream->Write(request);
+    request.set_graph_chunk(chunk);
+    stream->Write(request);
+    stream->WritesDone();
+    v1::CompileEvent event;
+    while (stream->Read(&event)) {
+    }
+    return stream->Finish().error_code();
+  };
+  EXPECT_EQ(send("name a", ZstdCompress("name b"), 6), grpc::INVALID_ARGUMENT);  // another graph
+  EXPECT_EQ(send("name a", "no zstd", 6), grpc::INVALID_ARGUMENT);
+  EXPECT_EQ(send("name a", ZstdCompress(std::string(1 << 20, 'x')), 6), grpc::INVALID_ARGUMENT);  // a bomb
+  EXPECT_EQ(send("name a", ZstdCompress("name a"), (64u << 20) + 1), grpc::INVALID_ARGUMENT);
+  EXPECT_EQ(send("name a", ZstdCompress("name a"), 0), grpc::INVALID_ARGUMENT);
+  EXPECT_EQ(daemon.Stats().compiles(), 0);
+}
+
+TEST(Server, EntriesOutliveTheDaemon) {
+  TestDaemon daemon;
+  ASSERT_TRUE(daemon.Compile("name lasting").durable);
+  daemon.Stop(SIGKILL);
+  daemon.Start();
+  EXPECT_TRUE(daemon.Lookup("name lasting").has_hit());
+}
+
+TEST(Server, TermDrainsAndExitsZero) {
+  TestDaemon daemon;
+  auto compile = std::async(std::launch::async, [&] { return daemon.Compile("sleep_ms 1000"); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Lookup("sleep_ms 1000").has_in_flight(); }));
+  kill(daemon.pid(), SIGTERM);
+  const CompileResult result = compile.get();
+  EXPECT_TRUE(result.durable) << result.status.error_message();
+  const int status = daemon.Wait(absl::Seconds(10));
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(Server, WorkersGoWithTheDaemon) {
+  TestDaemon daemon;
+  ASSERT_TRUE(Eventually([&] { return daemon.Workers().size() == 2; }));
+  const std::vector<pid_t> workers = daemon.Workers();
+  daemon.Stop(SIGKILL);
+  for (pid_t pid : workers) {
+    EXPECT_TRUE(Eventually([&] {
+      // Gone, or a zombie that nobody here can reap.
+      std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+      std::string number, name, state;
+      return !(file >> number >> name >> state) || state == "Z";
+    })) << pid;
+  }
+}
+
+TEST(Server, IdleExits) {
+  TestDaemon daemon("", {"--idle-exit-seconds", "1"});
+  const int status = daemon.Wait(absl::Seconds(10));
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_NE(access(daemon.socket().c_str(), F_OK), 0);
+}
+
+TEST(Server, TheSocketIsPrivate) {
+  TestDaemon daemon;
+  struct stat facts;
+  ASSERT_EQ(stat(daemon.socket().c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0600);
+  ASSERT_EQ(stat((daemon.directory() + "/run").c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0700);
+}
+
+}  // namespace
+}  // namespace kiln
