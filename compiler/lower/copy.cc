@@ -1,0 +1,313 @@
+// Operators that move elements without computing: clone, cat, pad, flip, roll, repeat, *_scatter.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/lower/lowering_context.h"
+#include "compiler/lower/slicing.h"
+
+namespace kiln {
+namespace {
+
+// A value of its own: it shares no memory with the argument.
+absl::Status LowerClone(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    return context.LoadBroadcast(ops, self, index, type.sizes);
+  }));
+  return context.status();
+}
+
+// copy(self, src): src in self's shape and type.
+absl::Status LowerCopy(LoweringContext& context, const GraphNode& node) {
+  const Argument* source = node.Find("src");
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (source == nullptr) return absl::InvalidArgumentError("argument 'src' is missing");
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    return context.Operand(ops, *source, index, type.sizes, type.dtype);
+  }));
+  return context.status();
+}
+
+// ---- cat and stack
+
+struct Piece {
+  LoweredTensor tensor;
+  ExprId begin;    // along the dimension
+  ExprId length;
+};
+
+// The index of a piece's element: along `dim` counted from its begin, or without it (stack).
+std::vector<ExprId> PieceIndex(ExprPool& exprs, const Piece& piece, Index index, size_t dim, bool stacked) {
+  std::vector<ExprId> from(index.begin(), index.end());
+  if (stacked) {
+    from.erase(from.begin() + dim);
+  } else {
+    from[dim] = exprs.Sub(from[dim], piece.begin);
+  }
+  return from;
+}
+
+LoopOpId ChoosePiece(LoweringContext& context, LoopRecorder& ops, const std::vector<Piece>& pieces, Index index,
+                     size_t dim, bool stacked, v1::DType dtype) {
+  LoopOpId chosen = 0;
+  for (size_t i = pieces.size(); i-- > 0;) {
+    const Piece& piece = pieces[i];
+    const ExprId end = context.exprs().Add(piece.begin, piece.length);
+    const LoopOpId before_end = ops.IndexLess(index[dim], end);
+    LoopOpId here = i + 1 < pieces.size() ? before_end : ops.True();
+    if (i > 0) here = ops.And(here, ops.Not(ops.IndexLess(index[dim], piece.begin)));
+    ops.OpenMask(here);
+    const LoopOpId element = ops.Cast(
+        context.Load(ops, piece.tensor, PieceIndex(context.exprs(), piece, index, dim, stacked)), ComputeType(dtype));
+    ops.CloseMask();
+    chosen = i + 1 == pieces.size() ? element : ops.Where(before_end, element, chosen);
+  }
+  return chosen;
+}
+
+absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
+  constexpr size_t kChosenPieces = 4;
+  const bool stacked = node.target == "aten.stack.default";
+  const TensorType& type = context.ResultType(node);
+  const size_t dim = context.Dim(node, "dim", type.rank(), 0);
+  if (!context.status().ok()) return context.status();
+  if (type.rank() == 0) return absl::InvalidArgumentError("cat of scalars");
+  std::vector<Piece> pieces;
+  ExprId begin = context.Const(0);
+  bool heavy = false;
+  for (ValueId id : context.TensorList(node, "tensors")) {
+    if (!context.IsDefined(id)) return absl::InvalidArgumentError("cat of an undefined tensor");
+    const LoweredTensor& tensor = context.value(id);
+    // cat skips one-dimensional empty tensors whatever the others' rank.
+    if (!stacked && tensor.rank() == 1 && tensor.sizes[0] == context.Const(0) && type.rank() != 1) continue;
+    if (tensor.rank() + stacked != type.rank()) return absl::InvalidArgumentError("cat of different ranks");
+    const ExprId length = stacked ? context.Const(1) : tensor.sizes[dim];
+    if (length == context.Const(0)) continue;
+    pieces.push_back({tensor, begin, length});
+    begin = context.exprs().Add(begin, length);
+    heavy = heavy || (tensor.body != nullptr && (tensor.body->heavy || tensor.body->ops.size() > 20));
+  }
+  context.CheckSize(begin, type.sizes[dim]);
+  if (pieces.empty()) {
+    context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index) {
+      return ops.ConstantInt(0, type.dtype);
+    }));
+    return context.status();
+  }
+  const uint32_t uses = node.results.empty() ? 0 : context.Uses(node.results[0]);
+  if (pieces.size() <= kChosenPieces && !heavy && uses <= 2 && context.UsedByLoopsOnly(node.results[0])) {
+    context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+      return ChoosePiece(context, ops, pieces, index, dim, stacked, type.dtype);
+    }));
+    return context.status();
+  }
+  // Each piece is stored into its slice of one buffer.
+  const bool dense = context.IsDense(type.sizes, type.strides);
+  const std::vector<ExprId> strides = dense ? type.strides : ContiguousStrides(context.exprs(), type.sizes);
+  const BufferId buffer = context.NewBuffer(type.dtype, type.device, type.sizes, strides);
+  for (const Piece& piece : pieces) {
+    BufferView slice{buffer, type.dtype, type.sizes, strides, context.exprs().Mul(piece.begin, strides[dim])};
+    slice.sizes[dim] = piece.length;
+    context.EmitStores(slice, [&](LoopRecorder& ops, Index index) {
+      std::vector<ExprId> from(index.begin(), index.end());
+      if (stacked) from.erase(from.begin() + dim);
+      return ops.Cast(context.Load(ops, piece.tensor, from), ComputeType(type.dtype));
+    });
+  }
+  context.SetResult(node, context.WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
+  return context.status();
+}
+
+// ---- pad, flip, roll, repeat
+
+absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const std::vector<ExprId> pad = context.ExprList(node, "pad");
+  const Argument* value = node.Find("value");
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (type.rank() != self.rank() || pad.size() % 2 != 0 || pad.size() / 2 > self.rank()) {
+    return absl::InvalidArgumentError("pad does not fit the rank");
+  }
+  std::vector<ExprId> before(self.rank(), context.Const(0));
+  for (size_t i = 0; i < pad.size() / 2; ++i) before[self.rank() - 1 - i] = pad[2 * i];
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    LoopOpId inside = ops.True();
+    std::vector<ExprId> from;
+    for (size_t dim = 0; dim < index.size(); ++dim) {
+      from.push_back(context.exprs().Sub(index[dim], before[dim]));
+      inside = ops.And(inside, ops.Not(ops.IndexLess(from[dim], context.Const(0))));
+      inside = ops.And(inside, ops.IndexLess(from[dim], self.sizes[dim]));
+    }
+    ops.OpenMask(inside);
+    const LoopOpId element = context.Load(ops, self, from);
+    ops.CloseMask();
+    const LoopOpId fill = value == nullptr ? ops.ConstantInt(0, type.dtype)
+                                           : context.Operand(ops, *value, index, type.sizes, type.dtype);
+    return ops.Where(inside, element, fill);
+  }));
+  return context.status();
+}
+
+absl::Status LowerFlip(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  std::vector<bool> flipped(self.rank(), false);
+  for (int64_t dim : context.IntList(node, "dims")) {
+    if (self.rank() > 0) flipped[context.WrapDim(dim, self.rank())] = true;
+  }
+  if (!context.status().ok()) return context.status();
+  context.SetResult(node, context.MapIndex(self, context.ResultType(node), [&](Index index) {
+    std::vector<ExprId> from(index.begin(), index.end());
+    for (size_t dim = 0; dim < from.size() && dim < flipped.size(); ++dim) {
+      if (!flipped[dim]) continue;
+      const ExprId last = context.exprs().Sub(self.sizes[dim], context.Const(1));
+      from[dim] = context.exprs().Sub(last, index[dim]);
+    }
+    return from;
+  }));
+  return context.status();
+}
+
+absl::Status LowerRoll(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const std::vector<ExprId> shifts = context.ExprList(node, "shifts");
+  std::vector<int64_t> dims = context.IntList(node, "dims");
+  if (!context.status().ok()) return context.status();
+  if (dims.empty() && self.rank() > 1) return context.Call(node, "no lowering", false);
+  if (dims.empty()) dims.push_back(0);
+  if (dims.size() != shifts.size()) return absl::InvalidArgumentError("shifts and dims differ in length");
+  std::vector<ExprId> shift(self.rank(), context.Const(0));
+  for (size_t i = 0; i < dims.size() && self.rank() > 0; ++i) {
+    ExprId& sum = shift[context.WrapDim(dims[i], self.rank())];
+    sum = context.exprs().Add(sum, shifts[i]);
+  }
+  context.SetResult(node, context.MapIndex(self, context.ResultType(node), [&](Index index) {
+    std::vector<ExprId> from(index.begin(), index.end());
+    for (size_t dim = 0; dim < from.size() && dim < shift.size(); ++dim) {
+      if (shift[dim] == context.Const(0)) continue;
+      from[dim] = context.exprs().Mod(context.exprs().Sub(index[dim], shift[dim]), self.sizes[dim]);
+    }
+    return from;
+  }));
+  return context.status();
+}
+
+// Stored through a window with two dimensions for each repeated one, so that no index divides.
+absl::Status LowerRepeat(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const std::vector<ExprId> repeats = context.ExprList(node, "repeats");
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (repeats.size() != type.rank() || self.rank() > type.rank()) {
+    return absl::InvalidArgumentError("repeats does not fit the rank");
+  }
+  const size_t added = type.rank() - self.rank();
+  const std::vector<ExprId> strides = ContiguousStrides(context.exprs(), type.sizes);
+  const BufferId buffer = context.NewBuffer(type.dtype, type.device, type.sizes, strides);
+  BufferView window{buffer, type.dtype, {}, {}, context.Const(0)};
+  for (size_t dim = 0; dim < type.rank(); ++dim) {
+    const ExprId size = dim < added ? context.Const(1) : self.sizes[dim - added];
+    context.CheckSize(context.exprs().Mul(size, repeats[dim]), type.sizes[dim]);
+    window.sizes.push_back(repeats[dim]);
+    window.strides.push_back(context.exprs().Mul(size, strides[dim]));
+    window.sizes.push_back(size);
+    window.strides.push_back(strides[dim]);
+  }
+  context.EmitStores(window, [&](LoopRecorder& ops, Index index) {
+    std::vector<ExprId> from;
+    for (size_t dim = added; dim < type.rank(); ++dim) from.push_back(index[2 * dim + 1]);
+    return context.Load(ops, self, from);
+  });
+  context.SetResult(node, context.WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
+  return context.status();
+}
+
+// ---- one tensor with a part replaced
+
+absl::Status LowerSliceScatter(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const LoweredTensor source = context.Tensor(node, "src");
+  const TensorType& type = context.ResultType(node);
+  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  const int64_t step = context.Int(node, "step", 1);
+  if (!context.status().ok()) return context.status();
+  if (self.rank() == 0 || source.rank() != self.rank() || type.rank() != self.rank() || step <= 0) {
+    return absl::InvalidArgumentError("the slice does not fit");
+  }
+  ExprPool& exprs = context.exprs();
+  const ExprId start = ClampedIndex(exprs, context.Expr(node, "start", context.Const(0)), self.sizes[dim]);
+  const ExprId end = exprs.Add(start, exprs.Mul(source.sizes[dim], context.Const(step)));
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    const ExprId distance = exprs.Sub(index[dim], start);
+    LoopOpId inside = ops.And(ops.Not(ops.IndexLess(index[dim], start)), ops.IndexLess(index[dim], end));
+    if (step != 1) inside = ops.And(inside, ops.IndexEqual(exprs.Mod(distance, context.Const(step)), context.Const(0)));
+    std::vector<ExprId> from(index.begin(), index.end());
+    from[dim] = exprs.FloorDiv(distance, context.Const(step));
+    ops.OpenMask(inside);
+    const LoopOpId replaced = ops.Cast(context.Load(ops, source, from), ComputeType(type.dtype));
+    ops.CloseMask();
+    return ops.Where(inside, replaced, context.Load(ops, self, index));
+  }));
+  return context.status();
+}
+
+absl::Status LowerSelectScatter(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const LoweredTensor source = context.Tensor(node, "src");
+  const TensorType& type = context.ResultType(node);
+  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  if (!context.status().ok()) return context.status();
+  if (self.rank() == 0 || source.rank() + 1 != self.rank() || type.rank() != self.rank()) {
+    return absl::InvalidArgumentError("the slice does not fit");
+  }
+  const ExprId at = WrappedIndex(context.exprs(), context.Expr(node, "index", context.Const(0)), self.sizes[dim]);
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    std::vector<ExprId> from(index.begin(), index.end());
+    from.erase(from.begin() + dim);
+    const LoopOpId replaced = ops.Cast(context.Load(ops, source, from), ComputeType(type.dtype));
+    return ops.Where(ops.IndexEqual(index[dim], at), replaced, context.Load(ops, self, index));
+  }));
+  return context.status();
+}
+
+// The triangle on and below (above) the diagonal, zero elsewhere.
+absl::Status LowerTriangle(LoweringContext& context, const GraphNode& node) {
+  const bool lower = node.target == "aten.tril.default";
+  const LoweredTensor self = context.Tensor(node, "self");
+  const ExprId diagonal = context.Expr(node, "diagonal", context.Const(0));
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (type.rank() < 2 || type.rank() != self.rank()) return absl::InvalidArgumentError("a triangle of fewer than two dimensions");
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    ExprPool& exprs = context.exprs();
+    const ExprId row = exprs.Add(index[index.size() - 2], diagonal), column = index.back();
+    const LoopOpId kept = lower ? ops.IndexLess(column, exprs.Add(row, context.Const(1)))
+                                : ops.Not(ops.IndexLess(column, row));
+    return ops.Where(kept, context.Load(ops, self, index), ops.ConstantInt(0, type.dtype));
+  }));
+  return context.status();
+}
+
+}  // namespace
+
+void RegisterCopies(LoweringTable& table) {
+  table["aten.clone.default"] = LowerClone;
+  table["aten.lift_fresh_copy.default"] = LowerClone;
+  table["aten.contiguous.default"] = LowerClone;
+  table["aten.copy.default"] = LowerCopy;
+  table["aten.cat.default"] = LowerCat;
+  table["aten.stack.default"] = LowerCat;
+  table["aten.constant_pad_nd.default"] = LowerPad;
+  table["aten.flip.default"] = LowerFlip;
+  table["aten.roll.default"] = LowerRoll;
+  table["aten.repeat.default"] = LowerRepeat;
+  table["aten.slice_scatter.default"] = LowerSliceScatter;
+  table["aten.select_scatter.default"] = LowerSelectScatter;
+  table["aten.tril.default"] = LowerTriangle;
+  table["aten.triu.default"] = LowerTriangle;
+}
+
+}  // namespace kiln

@@ -1,0 +1,88 @@
+// Tensors from numbers alone.
+#include "absl/strings/str_cat.h"
+#include "compiler/lower/lowering_context.h"
+
+namespace kiln {
+namespace {
+
+absl::Status Fill(LoweringContext& context, const GraphNode& node, const Argument& value) {
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    return context.Operand(ops, value, index, type.sizes, type.dtype);
+  }));
+  return context.status();
+}
+
+absl::Status LowerFull(LoweringContext& context, const GraphNode& node) {
+  for (const char* name : {"fill_value", "value", "s"}) {
+    if (const Argument* value = node.Find(name)) return Fill(context, node, *value);
+  }
+  return absl::InvalidArgumentError("argument 'fill_value' is missing");
+}
+
+template <int64_t value>
+absl::Status LowerConstant(LoweringContext& context, const GraphNode& node) {
+  return Fill(context, node, IntArg{context.Const(value)});
+}
+
+// start + i * step; in integers as an index expression, so that it can index without a check.
+absl::Status LowerArange(LoweringContext& context, const GraphNode& node) {
+  static const Argument* zero = new Argument(BoolArg{false});
+  static const Argument* one = new Argument(BoolArg{true});
+  const Argument* start = node.Find("start");
+  const Argument* step = node.Find("step");
+  if (start == nullptr) start = zero;
+  if (step == nullptr) step = one;
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (type.rank() != 1) return absl::InvalidArgumentError("arange of another rank than 1");
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    const v1::DType wide = IsFloat(type.dtype) ? ComputeType(type.dtype) : v1::I64;
+    const LoopOpId i = ops.Cast(ops.IndexExpr(index[0]), wide);
+    const LoopOpId first = context.Operand(ops, *start, index, type.sizes, wide);
+    const LoopOpId stride = context.Operand(ops, *step, index, type.sizes, wide);
+    return ops.Cast(ops.Add(first, ops.Mul(i, stride)), ComputeType(type.dtype));
+  }));
+  return context.status();
+}
+
+absl::Status LowerIota(LoweringContext& context, const GraphNode& node) { return LowerArange(context, node); }
+
+absl::Status LowerEye(LoweringContext& context, const GraphNode& node) {
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (type.rank() != 2) return absl::InvalidArgumentError("eye of another rank than 2");
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    return ops.Cast(ops.IndexEqual(index[0], index[1]), ComputeType(type.dtype));
+  }));
+  return context.status();
+}
+
+}  // namespace
+
+void RegisterCreation(LoweringTable& table) {
+  for (const char* name : {"full", "full_like", "new_full", "scalar_tensor", "fill_value"}) {
+    table[absl::StrCat("aten.", name, ".default")] = LowerFull;
+  }
+  table["aten.fill.Scalar"] = LowerFull;
+  table["aten.fill.Tensor"] = LowerFull;
+  // What `empty` holds is anything; zeros are the same in every run.
+  for (const char* name : {"zeros", "zeros_like", "new_zeros", "empty_like", "new_empty", "new_empty_strided",
+                           "empty_strided"}) {
+    table[absl::StrCat("aten.", name, ".default")] = LowerConstant<0>;
+  }
+  table["aten.empty.memory_format"] = LowerConstant<0>;
+  table["aten.empty_permuted.default"] = LowerConstant<0>;
+  for (const char* name : {"ones", "ones_like", "new_ones"}) {
+    table[absl::StrCat("aten.", name, ".default")] = LowerConstant<1>;
+  }
+  table["aten.arange.default"] = LowerArange;
+  table["aten.arange.start"] = LowerArange;
+  table["aten.arange.start_step"] = LowerArange;
+  table["prims.iota.default"] = LowerIota;
+  table["aten.eye.default"] = LowerEye;
+  table["aten.eye.m"] = LowerEye;
+}
+
+}  // namespace kiln

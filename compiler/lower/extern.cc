@@ -1,0 +1,140 @@
+// Library calls: what a library does best, and everything without a lowering of our own.
+#include "absl/strings/str_cat.h"
+#include "compiler/lower/lowering_context.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+struct Library {
+  const char* target;
+  const char* reason;
+  bool into_results;
+};
+
+constexpr Library kLibraries[] = {
+    {"aten.mm.default", "gemm", true},
+    {"aten.addmm.default", "gemm", true},
+    {"aten.bmm.default", "gemm", true},
+    {"aten.baddbmm.default", "gemm", false},
+    {"aten._int_mm.default", "gemm", false},
+    {"aten.convolution.default", "convolution", false},
+    {"aten.convolution_backward.default", "convolution", false},
+    {"aten._scaled_dot_product_flash_attention_for_cpu.default", "attention", false},
+    {"aten._scaled_dot_product_flash_attention_for_cpu_backward.default", "attention", false},
+    {"aten._scaled_dot_product_flash_attention.default", "attention", false},
+    {"aten._scaled_dot_product_flash_attention_backward.default", "attention", false},
+    {"aten._scaled_dot_product_efficient_attention.default", "attention", false},
+    {"aten._scaled_dot_product_efficient_attention_backward.default", "attention", false},
+    {"aten._scaled_dot_product_cudnn_attention.default", "attention", false},
+    {"aten._scaled_dot_product_cudnn_attention_backward.default", "attention", false},
+    {"aten._scaled_dot_product_attention_math_for_mps.default", "attention", false},
+    {"aten.sort.default", "closed list: sort", false},
+    {"aten.sort.stable", "closed list: sort", false},
+    {"aten.argsort.default", "closed list: sort", false},
+    {"aten.argsort.stable", "closed list: sort", false},
+    {"aten.topk.default", "closed list: topk", false},
+    {"aten.kthvalue.default", "closed list: topk", false},
+    {"aten.nonzero.default", "closed list: nonzero", false},
+    {"aten.nonzero_static.default", "closed list: nonzero", false},
+    {"aten._unique2.default", "closed list: unique", false},
+    {"aten.unique_consecutive.default", "closed list: unique", false},
+    {"aten.unique_dim.default", "closed list: unique", false},
+    {"aten._fft_r2c.default", "closed list: fft", false},
+    {"aten._fft_c2r.default", "closed list: fft", false},
+    {"aten._fft_c2c.default", "closed list: fft", false},
+    {"aten._embedding_bag.default", "closed list: embedding_bag", false},
+    {"aten._embedding_bag_forward_only.default", "closed list: embedding_bag", false},
+    {"aten._embedding_bag_dense_backward.default", "closed list: embedding_bag", false},
+    {"aten._embedding_bag_per_sample_weights_backward.default", "closed list: embedding_bag", false},
+    {"aten.randperm.default", "closed list: randperm", false},
+    {"aten.multinomial.default", "closed list: multinomial", false},
+    {"aten.max_pool2d_with_indices_backward.default", "closed list: pooling backward", false},
+    {"aten.avg_pool2d_backward.default", "closed list: pooling backward", false},
+    {"aten._adaptive_avg_pool2d_backward.default", "closed list: pooling backward", false},
+    {"aten.max_pool3d_with_indices_backward.default", "closed list: pooling backward", false},
+    {"aten.avg_pool3d_backward.default", "closed list: pooling backward", false},
+    {"aten.adaptive_max_pool2d_backward.default", "closed list: pooling backward", false},
+};
+
+const Library* FindLibrary(absl::string_view target) {
+  static const auto* table = [] {
+    auto* map = new absl::flat_hash_map<absl::string_view, const Library*>;
+    for (const Library& row : kLibraries) (*map)[row.target] = &row;
+    return map;
+  }();
+  auto found = table->find(target);
+  return found == table->end() ? nullptr : found->second;
+}
+
+absl::Status LowerLibrary(LoweringContext& context, const GraphNode& node) {
+  const Library* row = FindLibrary(node.target);
+  return context.Call(node, row->reason, row->into_results);
+}
+
+}  // namespace
+
+absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reason, bool into_results) {
+  CallNode call;
+  call.target = node.target;
+  call.reason = std::string(reason);
+  call.into_results = into_results;
+  call.origin = node.origin;
+  auto bind = [&](ValueId id) -> ValueId {
+    if (id == kNoValue) return kNoValue;
+    if (!IsDefined(id)) return kNoValue;
+    // Operators see the layout they were traced with: their results' strides may depend on it.
+    LoweredTensor& tensor = values_[id];
+    const bool traced = !into_results && tensor.strides.size() == tensor.rank();
+    if (!tensor.is_strided() && (!traced || IsDense(tensor.sizes, tensor.strides))) Realise(tensor);
+    if (tensor.is_strided() && (!traced || SameLayout(tensor.sizes, tensor.view->strides, tensor.strides))) {
+      call.tensors.push_back(*tensor.view);
+    } else {
+      call.tensors.push_back(CopyTo(tensor, tensor.strides));
+    }
+    return static_cast<ValueId>(call.tensors.size() - 1);
+  };
+  for (const auto& [name, argument] : node.args) {
+    if (const auto* tensor = std::get_if<TensorArg>(&argument)) {
+      const ValueId position = bind(tensor->value);
+      if (position == kNoValue) {
+        call.args.emplace_back(name, NoneArg{});
+      } else {
+        call.args.emplace_back(name, TensorArg{position});
+      }
+    } else if (const auto* list = std::get_if<TensorListArg>(&argument)) {
+      TensorListArg bound;
+      for (ValueId value : list->values) bound.values.push_back(bind(value));
+      call.args.emplace_back(name, std::move(bound));
+    } else {
+      call.args.emplace_back(name, argument);
+    }
+  }
+  KILN_RETURN_IF_ERROR(status_);
+  bool defined = false;
+  for (ValueId result : node.results) {
+    const TensorType& type = graph_.type(result);
+    if (type.dtype == v1::DTYPE_UNSPECIFIED) {
+      call.results.push_back(-1);
+      call.into_results = false;
+      continue;
+    }
+    if (type.sizes.size() != type.strides.size()) return absl::InvalidArgumentError("a result without strides");
+    const BufferId buffer = NewBuffer(type.dtype, type.device, type.sizes, type.strides);
+    call.results.push_back(buffer);
+    values_[result] = StridedResult(type, buffer);
+    defined = true;
+  }
+  if (!defined && !node.results.empty()) return absl::OkStatus();
+  LoopGraphNode made;
+  made.kind = LoopGraphNode::Kind::kCall;
+  made.call = std::move(call);
+  out_.nodes.push_back(std::move(made));
+  return absl::OkStatus();
+}
+
+void RegisterExterns(LoweringTable& table) {
+  for (const Library& row : kLibraries) table[row.target] = LowerLibrary;
+}
+
+}  // namespace kiln

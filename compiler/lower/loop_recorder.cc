@@ -1,0 +1,407 @@
+#include "compiler/lower/loop_recorder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+
+namespace kiln {
+namespace {
+
+uint64_t BitsOf(double value) {
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+int64_t WrapTo(int64_t value, v1::DType dtype) {
+  switch (dtype) {
+    case v1::BOOL:
+      return value != 0;
+    case v1::U8:
+      return static_cast<uint8_t>(value);
+    case v1::I8:
+      return static_cast<int8_t>(value);
+    case v1::I16:
+      return static_cast<int16_t>(value);
+    case v1::I32:
+      return static_cast<int32_t>(value);
+    default:
+      return value;
+  }
+}
+
+// Rounds a double to 8 significand bits (BF16's range is F32's).
+double RoundBf16(double value) {
+  float single = static_cast<float>(value);
+  if (!std::isfinite(single)) return single;
+  uint32_t bits;
+  std::memcpy(&bits, &single, sizeof bits);
+  bits += 0x7FFF + ((bits >> 16) & 1);
+  bits &= 0xFFFF0000u;
+  std::memcpy(&single, &bits, sizeof bits);
+  return single;
+}
+
+}  // namespace
+
+v1::DType ComputeType(v1::DType dtype) { return dtype == v1::BF16 || dtype == v1::F16 ? v1::F32 : dtype; }
+
+LoopOpId LoopRecorder::Fail(absl::string_view what) {
+  if (status_.ok()) status_ = absl::InvalidArgumentError(what);
+  return ConstantInt(0);
+}
+
+LoopOpId LoopRecorder::Make(LoopOpcode op, v1::DType dtype, absl::Span<const LoopOpId> args, uint32_t mode) {
+  LoopOpData data;
+  data.op = op;
+  data.dtype = dtype;
+  data.args.assign(args.begin(), args.end());
+  data.mode = mode;
+  return Emit(std::move(data));
+}
+
+LoopOpId LoopRecorder::Constant(double value, v1::DType dtype) {
+  if (!IsFloat(dtype)) {
+    const bool representable = value >= -9.3e18 && value <= 9.2e18;
+    if (dtype == v1::BOOL) return ConstantInt(value != 0, dtype);
+    return ConstantInt(representable ? static_cast<int64_t>(value) : INT64_MIN, dtype);
+  }
+  LoopOpData data;
+  data.op = LoopOpcode::kConstant;
+  data.dtype = ComputeType(dtype);
+  data.bits = BitsOf(data.dtype == v1::F32 ? static_cast<double>(static_cast<float>(value)) : value);
+  return Emit(std::move(data));
+}
+
+LoopOpId LoopRecorder::ConstantInt(int64_t value, v1::DType dtype) {
+  if (IsFloat(dtype)) return Constant(static_cast<double>(value), dtype);
+  LoopOpData data;
+  data.op = LoopOpcode::kConstant;
+  data.dtype = dtype;
+  data.bits = static_cast<uint64_t>(WrapTo(value, dtype));
+  return Emit(std::move(data));
+}
+
+LoopOpId LoopRecorder::IndexExpr(ExprId value) {
+  if (auto known = exprs_.AsConst(value)) return ConstantInt(*known);
+  LoopOpData data;
+  data.op = LoopOpcode::kIndexExpr;
+  data.dtype = v1::I64;
+  data.index = value;
+  return Emit(std::move(data));
+}
+
+LoopOpId LoopRecorder::Load(BufferId buffer, v1::DType dtype, ExprId index) {
+  LoopOpData data;
+  data.op = LoopOpcode::kLoad;
+  data.dtype = dtype;
+  data.buffer = buffer;
+  data.index = index;
+  if (!masks_.empty()) data.args.push_back(masks_.back());
+  const LoopOpId loaded = Emit(std::move(data));
+  return Cast(loaded, ComputeType(dtype));
+}
+
+void LoopRecorder::Store(BufferId buffer, v1::DType dtype, ExprId index, LoopOpId value, v1::StoreMode mode) {
+  if (this->dtype(value) != dtype) {
+    if (ComputeType(dtype) != dtype) {
+      value = Make(LoopOpcode::kCast, dtype, {Cast(value, v1::F32)});
+    } else {
+      value = Cast(value, dtype);
+    }
+  }
+  LoopOpData data;
+  data.op = LoopOpcode::kStore;
+  data.dtype = dtype;
+  data.args.push_back(value);
+  if (!masks_.empty()) data.args.push_back(masks_.back());
+  data.buffer = buffer;
+  data.index = index;
+  data.mode = mode;
+  Emit(std::move(data));
+}
+
+ExprId LoopRecorder::CheckedIndex(LoopOpId value, ExprId size) {
+  value = Cast(value, v1::I64);
+  const LoopOpData& op = body_.op(value);
+  if (op.op == LoopOpcode::kIndexExpr && exprs_.Range(op.index).min >= 0 && exprs_.ProvablyLess(op.index, size)) {
+    return op.index;
+  }
+  if (op.op == LoopOpcode::kConstant) {
+    const int64_t known = IntValue(value);
+    const ExprId wrapped = known < 0 ? exprs_.Add(size, exprs_.Const(known)) : exprs_.Const(known);
+    if (exprs_.Range(wrapped).min >= 0 && exprs_.ProvablyLess(wrapped, size)) return wrapped;
+  }
+  LoopOpData check;
+  check.op = LoopOpcode::kCheckIndex;
+  check.dtype = v1::I64;
+  check.args.push_back(value);
+  if (!masks_.empty()) check.args.push_back(masks_.back());
+  check.index = size;
+  return exprs_.Indirect(Emit(std::move(check)), size);
+}
+
+void LoopRecorder::OpenMask(LoopOpId mask) { masks_.push_back(masks_.empty() ? mask : And(masks_.back(), mask)); }
+
+void LoopRecorder::CloseMask() { masks_.pop_back(); }
+
+double LoopRecorder::FloatValue(LoopOpId id) const {
+  const LoopOpData& op = body_.op(id);
+  if (!IsFloat(op.dtype)) return static_cast<double>(static_cast<int64_t>(op.bits));
+  double value;
+  std::memcpy(&value, &op.bits, sizeof value);
+  return value;
+}
+
+bool LoopRecorder::IsConstantValue(LoopOpId id, double value) const {
+  return IsConstant(id) && FloatValue(id) == value && std::signbit(FloatValue(id)) == std::signbit(value);
+}
+
+LoopOpId LoopRecorder::Cast(LoopOpId value, v1::DType dtype) {
+  const LoopOpData& op = body_.op(value);
+  if (op.dtype == dtype) return value;
+  if (op.op == LoopOpcode::kConstant) {
+    return IsFloat(op.dtype) ? Constant(FloatValue(value), dtype) : ConstantInt(IntValue(value), dtype);
+  }
+  // BOOL through another type and back is itself.
+  if (op.op == LoopOpcode::kCast && dtype == v1::BOOL && this->dtype(op.args[0]) == v1::BOOL) return op.args[0];
+  return Make(LoopOpcode::kCast, dtype, {value});
+}
+
+LoopOpId LoopRecorder::RoundTo(LoopOpId value, v1::DType dtype) {
+  if (ComputeType(dtype) == dtype) return Cast(value, dtype);
+  if (IsConstant(value) && dtype == v1::BF16) return Constant(RoundBf16(FloatValue(value)), v1::F32);
+  const LoopOpData& op = body_.op(value);
+  if (op.op == LoopOpcode::kCast && this->dtype(op.args[0]) == dtype) return value;
+  const LoopOpId rounded = Make(LoopOpcode::kCast, dtype, {value});
+  return Make(LoopOpcode::kCast, ComputeType(dtype), {rounded});
+}
+
+LoopOpId LoopRecorder::Bitcast(LoopOpId value, v1::DType dtype) {
+  if (this->dtype(value) == dtype) return value;
+  return Make(LoopOpcode::kBitcast, dtype, {value});
+}
+
+LoopOpId LoopRecorder::Unary(LoopOpcode op, LoopOpId a) {
+  const LoopOpInfo& info = InfoOf(op);
+  if (info.op_class == LoopOpClass::kCompare) return Make(op, v1::BOOL, {a});
+  if (info.op_class == LoopOpClass::kFloat && !IsFloat(dtype(a))) {
+    return Fail(absl::StrCat(info.name, " of ", DTypeName(dtype(a))));
+  }
+  if (op == LoopOpcode::kNeg && IsConstant(a)) {
+    return IsFloat(dtype(a)) ? Constant(-FloatValue(a), dtype(a))
+                             : ConstantInt(static_cast<int64_t>(-static_cast<uint64_t>(IntValue(a))), dtype(a));
+  }
+  return Make(op, dtype(a), {a});
+}
+
+LoopOpId LoopRecorder::FoldBinary(LoopOpcode op, LoopOpId a, LoopOpId b, bool* folded) {
+  *folded = true;
+  const v1::DType type = dtype(a);
+  const bool real = IsFloat(type);
+  if (IsConstant(a) && IsConstant(b) && type != v1::BOOL) {
+    const double x = FloatValue(a), y = FloatValue(b);
+    const uint64_t i = static_cast<uint64_t>(IntValue(a)), j = static_cast<uint64_t>(IntValue(b));
+    switch (op) {
+      case LoopOpcode::kAdd:
+        return real ? Constant(x + y, type) : ConstantInt(static_cast<int64_t>(i + j), type);
+      case LoopOpcode::kSub:
+        return real ? Constant(x - y, type) : ConstantInt(static_cast<int64_t>(i - j), type);
+      case LoopOpcode::kMul:
+        return real ? Constant(x * y, type) : ConstantInt(static_cast<int64_t>(i * j), type);
+      case LoopOpcode::kDiv:
+        return Constant(x / y, type);
+      default:
+        break;
+    }
+  }
+  // Sums and multiples of index expressions stay index expressions: they can index without a check.
+  const auto as_expr = [&](LoopOpId id) -> std::optional<ExprId> {
+    if (type != v1::I64) return std::nullopt;
+    if (body_.op(id).op == LoopOpcode::kIndexExpr) return body_.op(id).index;
+    if (IsConstant(id)) return exprs_.Const(IntValue(id));
+    return std::nullopt;
+  };
+  const auto x = as_expr(a), y = as_expr(b);
+  if (x.has_value() && y.has_value()) {
+    if (op == LoopOpcode::kAdd) return IndexExpr(exprs_.Add(*x, *y));
+    if (op == LoopOpcode::kSub) return IndexExpr(exprs_.Sub(*x, *y));
+    if (op == LoopOpcode::kMul && (IsConstant(a) || IsConstant(b))) return IndexExpr(exprs_.Mul(*x, *y));
+  }
+  switch (op) {
+    case LoopOpcode::kAdd:  // x + -0.0 is x for every x; x + 0.0 is not for -0.0
+      if (type == v1::BOOL) break;
+      if (IsConstantValue(b, real ? -0.0 : 0)) return a;
+      if (IsConstantValue(a, real ? -0.0 : 0)) return b;
+      break;
+    case LoopOpcode::kSub:
+      if (IsConstantValue(b, 0)) return a;
+      break;
+    case LoopOpcode::kMul:
+      if (type == v1::BOOL) break;
+      if (IsConstantValue(b, 1)) return a;
+      if (IsConstantValue(a, 1)) return b;
+      break;
+    case LoopOpcode::kDiv:
+      if (IsConstantValue(b, 1)) return a;
+      break;
+    default:
+      break;
+  }
+  *folded = false;
+  return 0;
+}
+
+LoopOpId LoopRecorder::Binary(LoopOpcode op, LoopOpId a, LoopOpId b) {
+  const LoopOpInfo& info = InfoOf(op);
+  if (dtype(a) != dtype(b)) {
+    return Fail(absl::StrCat(info.name, " of ", DTypeName(dtype(a)), " and ", DTypeName(dtype(b))));
+  }
+  if (info.op_class == LoopOpClass::kFloat && !IsFloat(dtype(a))) {
+    return Fail(absl::StrCat(info.name, " of ", DTypeName(dtype(a))));
+  }
+  if (info.op_class == LoopOpClass::kInteger && IsFloat(dtype(a))) {
+    return Fail(absl::StrCat(info.name, " of ", DTypeName(dtype(a))));
+  }
+  bool folded = false;
+  const LoopOpId result = FoldBinary(op, a, b, &folded);
+  return folded ? result : Make(op, dtype(a), {a, b});
+}
+
+LoopOpId LoopRecorder::Compare(LoopOpcode op, LoopOpId a, LoopOpId b) {
+  if (dtype(a) != dtype(b)) {
+    return Fail(absl::StrCat(InfoOf(op).name, " of ", DTypeName(dtype(a)), " and ", DTypeName(dtype(b))));
+  }
+  return Make(op, v1::BOOL, {a, b});
+}
+
+LoopOpId LoopRecorder::Where(LoopOpId condition, LoopOpId a, LoopOpId b) {
+  if (dtype(a) != dtype(b)) {
+    return Fail(absl::StrCat("where of ", DTypeName(dtype(a)), " and ", DTypeName(dtype(b))));
+  }
+  condition = Cast(condition, v1::BOOL);
+  if (a == b) return a;
+  if (IsConstant(condition)) return IntValue(condition) != 0 ? a : b;
+  return Make(LoopOpcode::kWhere, dtype(a), {condition, a, b});
+}
+
+LoopOpId LoopRecorder::And(LoopOpId a, LoopOpId b) {
+  a = Cast(a, v1::BOOL);
+  b = Cast(b, v1::BOOL);
+  if (a == b) return a;
+  if (IsConstant(a)) return IntValue(a) != 0 ? b : a;
+  if (IsConstant(b)) return IntValue(b) != 0 ? a : b;
+  return Make(LoopOpcode::kLogicalAnd, v1::BOOL, {a, b});
+}
+
+LoopOpId LoopRecorder::Or(LoopOpId a, LoopOpId b) {
+  a = Cast(a, v1::BOOL);
+  b = Cast(b, v1::BOOL);
+  if (a == b) return a;
+  if (IsConstant(a)) return IntValue(a) != 0 ? a : b;
+  if (IsConstant(b)) return IntValue(b) != 0 ? b : a;
+  return Make(LoopOpcode::kLogicalOr, v1::BOOL, {a, b});
+}
+
+LoopOpId LoopRecorder::Not(LoopOpId a) {
+  a = Cast(a, v1::BOOL);
+  if (IsConstant(a)) return ConstantInt(IntValue(a) == 0, v1::BOOL);
+  const LoopOpData& op = body_.op(a);
+  if (op.op == LoopOpcode::kLogicalNot) return op.args[0];
+  return Make(LoopOpcode::kLogicalNot, v1::BOOL, {a});
+}
+
+LoopOpId LoopRecorder::Reduce(v1::ReduceKind kind, LoopOpId value) {
+  const bool position = kind == v1::REDUCE_ARGMAX || kind == v1::REDUCE_ARGMIN;
+  return Make(LoopOpcode::kReduce, position ? v1::I64 : dtype(value), {value}, kind);
+}
+
+LoopOpId LoopRecorder::Scan(v1::ReduceKind kind, LoopOpId value) {
+  return Make(LoopOpcode::kScan, dtype(value), {value}, kind);
+}
+
+LoopOpId LoopRecorder::RandBits(LoopOpId seed, LoopOpId flat_index, LoopOpId op_number) {
+  return Make(LoopOpcode::kRandBits, v1::I64, {seed, flat_index, op_number});
+}
+
+LoopOpId LoopRecorder::IndexLess(ExprId a, ExprId b) {
+  if (exprs_.ProvablyLess(a, b)) return True();
+  if (exprs_.ProvablyLessEqual(b, a)) return ConstantInt(0, v1::BOOL);
+  return Compare(LoopOpcode::kLt, IndexExpr(a), IndexExpr(b));
+}
+
+LoopOpId LoopRecorder::IndexEqual(ExprId a, ExprId b) {
+  if (exprs_.ProvablyEqual(a, b)) return True();
+  if (exprs_.ProvablyLess(a, b) || exprs_.ProvablyLess(b, a)) return ConstantInt(0, v1::BOOL);
+  return Compare(LoopOpcode::kEq, IndexExpr(a), IndexExpr(b));
+}
+
+LoopOpId LoopRecorder::Inline(absl::Span<const LoopOpData> ops, LoopOpId result, absl::Span<const ExprId> vars,
+                              absl::Span<const ExprId> index) {
+  if (vars.size() != index.size()) return Fail("an index of the wrong rank");
+  std::vector<LoopOpId> copies(ops.size());
+  const bool same_index = std::equal(vars.begin(), vars.end(), index.begin());
+  bool same_ids = true;  // every op so far kept its id, so EXPR_INDIRECT leaves still name the same ops
+  absl::flat_hash_map<ExprId, ExprId> memo;
+  auto replace = [&](ExprId leaf) -> ExprId {
+    const ExprNode& node = exprs_.node(leaf);
+    if (node.op == v1::EXPR_VAR) {
+      for (size_t i = 0; i < vars.size(); ++i) {
+        if (vars[i] == leaf) return index[i];
+      }
+      return leaf;
+    }
+    if (node.op != v1::EXPR_INDIRECT) return leaf;
+    const LoopOpId old = static_cast<LoopOpId>(node.value);
+    if (old >= ops.size() || copies[old] == old) return leaf;
+    return exprs_.Indirect(copies[old], ops[old].index);
+  };
+  auto map_expr = [&](ExprId expr) {
+    if (same_index && same_ids) return expr;
+    auto [it, fresh] = memo.try_emplace(expr, expr);
+    if (!fresh) return it->second;
+    const ExprId mapped = exprs_.Substitute(expr, replace);
+    memo[expr] = mapped;
+    return mapped;
+  };
+  for (LoopOpId id = 0; id <= result && id < ops.size(); ++id) {
+    LoopOpData op = ops[id];
+    for (LoopOpId& arg : op.args) arg = copies[arg];
+    switch (op.op) {
+      case LoopOpcode::kIndexExpr:
+        copies[id] = IndexExpr(map_expr(op.index));
+        break;
+      case LoopOpcode::kLoad:
+      case LoopOpcode::kCheckIndex: {
+        const size_t mask_arg = op.op == LoopOpcode::kLoad ? 0 : 1;
+        op.index = map_expr(op.index);
+        if (!masks_.empty()) {
+          if (op.args.size() > mask_arg) {
+            op.args[mask_arg] = And(masks_.back(), op.args[mask_arg]);
+          } else {
+            op.args.push_back(masks_.back());
+          }
+        }
+        copies[id] = Emit(std::move(op));
+        break;
+      }
+      default:
+        copies[id] = Emit(std::move(op));
+        break;
+    }
+    same_ids = same_ids && copies[id] == id;
+  }
+  return copies[result];
+}
+
+std::vector<uint32_t> LoopRecorder::TakeOrigins() {
+  std::sort(origins_.begin(), origins_.end());
+  origins_.erase(std::unique(origins_.begin(), origins_.end()), origins_.end());
+  return std::move(origins_);
+}
+
+}  // namespace kiln

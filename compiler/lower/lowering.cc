@@ -1,0 +1,190 @@
+#include "compiler/lower/lowering.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/lower/lowering_context.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr uint32_t kManyUses = 1u << 20;
+
+LoweringTable MakeTable() {
+  LoweringTable table;
+  RegisterPointwise(table);
+  RegisterReductions(table);
+  RegisterViews(table);
+  RegisterIndexing(table);
+  RegisterCopies(table);
+  RegisterCreation(table);
+  RegisterRandom(table);
+  RegisterWindows(table);
+  RegisterExterns(table);
+  RegisterMutation(table);
+  return table;
+}
+
+// The operator's name says that it writes to its arguments: "add_", "_fused_adam_", "mm.out".
+bool MutatesArguments(absl::string_view target) {
+  const size_t name_end = target.find_last_of('.');
+  if (name_end == absl::string_view::npos) return false;
+  const absl::string_view overload = target.substr(name_end + 1);
+  absl::string_view name = target.substr(0, name_end);
+  const size_t name_start = name.find_last_of('.');
+  if (name_start != absl::string_view::npos) name = name.substr(name_start + 1);
+  if (overload == "out" || (overload.size() > 4 && overload.substr(overload.size() - 4) == "_out")) return true;
+  return !name.empty() && name.back() == '_';
+}
+
+template <typename Visit>
+void VisitTensors(const GraphNode& node, Visit visit) {
+  for (const auto& [name, argument] : node.args) {
+    if (const auto* tensor = std::get_if<TensorArg>(&argument)) visit(tensor->value);
+    if (const auto* list = std::get_if<TensorListArg>(&argument)) {
+      for (ValueId value : list->values) {
+        if (value != kNoValue) visit(value);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+const LoweringTable& Lowerings() {
+  static const LoweringTable* table = new LoweringTable(MakeTable());
+  return *table;
+}
+
+// ---- the driver
+
+void LoweringContext::CountUses() {
+  const LoweringTable& table = Lowerings();
+  LoweringTable calls;
+  RegisterExterns(calls);
+  for (const GraphOutput& output : graph_.outputs) {
+    if (output.value == kNoValue) continue;
+    uses_[output.value] += 1;
+    memory_uses_[output.value] = true;
+  }
+  for (size_t i = graph_.nodes.size(); i-- > 0;) {
+    const GraphNode& node = graph_.nodes[i];
+    uint32_t uses = 1;
+    bool memory = false;
+    if (IsViewOp(node.target)) {
+      uses = 0;
+      for (ValueId result : node.results) {
+        uses = std::min(uses + uses_[result], kManyUses);
+        memory = memory || memory_uses_[result];
+      }
+    } else {
+      memory = !table.contains(node.target) || calls.contains(node.target);
+    }
+    VisitTensors(node, [&](ValueId value) {
+      uses_[value] = std::min(uses_[value] + uses, kManyUses);
+      memory_uses_[value] = memory_uses_[value] || memory;
+    });
+  }
+}
+
+absl::Status LoweringContext::BindInputs() {
+  for (uint32_t i = 0; i < graph_.inputs.size(); ++i) {
+    const GraphInput& input = graph_.inputs[i];
+    out_.input_types.emplace_back();
+    if (input.value == kNoValue) continue;
+    const TensorType& type = graph_.type(input.value);
+    out_.input_types.back() = type;
+    if (type.sizes.size() != type.strides.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("input ", i, ": sizes and strides differ in rank"));
+    }
+    const BufferId buffer = NewBuffer(type.dtype, type.device, type.sizes, type.strides);
+    out_.buffers[buffer].kind = LoopBuffer::Kind::kInput;
+    out_.buffers[buffer].input = i;
+    values_[input.value] = StridedResult(type, buffer);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoweringContext::BindOutputs() {
+  for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+    const GraphOutput& output = graph_.outputs[i];
+    LoopGraphOutput bound;
+    if (output.sym_int.has_value()) {
+      bound.kind = LoopGraphOutput::Kind::kSymInt;
+      bound.sym_int = *output.sym_int;
+    } else if (output.value != kNoValue && IsDefined(output.value)) {
+      bound.kind = LoopGraphOutput::Kind::kView;
+      LoweredTensor& tensor = values_[output.value];
+      const TensorType& type = graph_.type(output.value);
+      if (!tensor.is_strided() && IsDense(type.sizes, type.strides)) Realise(tensor);
+      if (!tensor.is_strided() || (output.fact.user_visible() && tensor.view->strides != type.strides)) {
+        const BufferView copy = CopyTo(tensor, tensor.is_strided() || output.fact.user_visible()
+                                                   ? type.strides
+                                                   : ContiguousStrides(exprs(), type.sizes));
+        tensor.view = copy;
+        tensor.body = nullptr;
+      }
+      bound.view = *tensor.view;
+    }
+    out_.outputs.push_back(std::move(bound));
+    KILN_RETURN_IF_ERROR(status_);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LoweringContext::NodeError(const GraphNode& node, const absl::Status& status) const {
+  return absl::Status(status.code(),
+                      absl::StrCat(absl::string_view(status.message().data(), status.message().size()), " (node ",
+                                   node.origin, ", ", node.target, ")"));
+}
+
+absl::Status LoweringContext::LowerNode(const GraphNode& node) {
+  bool complex = false;
+  VisitTensors(node, [&](ValueId value) { complex = complex || IsComplex(graph_.type(value).dtype); });
+  for (ValueId result : node.results) complex = complex || IsComplex(graph_.type(result).dtype);
+  const LoweringTable& table = Lowerings();
+  auto found = table.find(node.target);
+  if (complex && !IsViewOp(node.target) && node.target != "aten.copy_.default") found = table.end();
+  if (found != table.end()) return found->second(*this, node);
+  if (MutatesArguments(node.target)) {
+    return absl::UnimplementedError("unsupported: an operator that writes to its arguments");
+  }
+  return Call(node, complex ? "complex numbers" : "no lowering", false);
+}
+
+void LoweringContext::RealiseReused(const GraphNode& node) {
+  for (ValueId result : node.results) {
+    LoweredTensor& tensor = values_[result];
+    if (tensor.body == nullptr) continue;
+    const VirtualBody& body = *tensor.body;
+    const uint32_t uses = uses_[result];
+    const bool trivial = body.loads == 0 && body.ops.size() <= 4;
+    const bool dear = body.loads >= 4 || body.ops.size() > 30 || body.heavy;
+    const bool repeated = (uses >= 2 && (dear || (memory_uses_[result] && !trivial))) || (uses >= 4 && body.loads >= 2);
+    if (repeated || body.loads > 8 || body.ops.size() > 100) Realise(tensor);
+  }
+}
+
+absl::Status LoweringContext::Run() {
+  CountUses();
+  KILN_RETURN_IF_ERROR(BindInputs());
+  for (node_index_ = 0; node_index_ < graph_.nodes.size(); ++node_index_) {
+    const GraphNode& node = graph_.nodes[node_index_];
+    absl::Status status = LowerNode(node);
+    if (status.ok()) status = status_;
+    if (status.ok()) RealiseReused(node);
+    if (status.ok()) status = status_;
+    if (!status.ok()) return NodeError(node, status);
+  }
+  KILN_RETURN_IF_ERROR(BindOutputs());
+  return exprs().status();
+}
+
+absl::StatusOr<LoopGraph> LowerGraph(const Graph& graph, const LowerOptions& options) {
+  LoweringContext context(graph, options);
+  KILN_RETURN_IF_ERROR(context.Run());
+  return context.Take();
+}
+
+}  // namespace kiln

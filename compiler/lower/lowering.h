@@ -1,0 +1,48 @@
+// Graph → LoopGraph: every node of the core set becomes loops over loop-level operators, library calls
+// or nothing (views). One table, `LoweringTable`, maps an overload to its function; an overload that is
+// not in it becomes a library call with the reason "no lowering", so any graph lowers.
+//
+// Values stay *virtual* (an index function with an explicit body) until something needs memory: a
+// library call, a reduction's result, an output, or reuse that would repeat too much work
+// (lowering_context.h has the rules). F16 and BF16 are computed in F32 and rounded where a buffer is
+// written or the graph casts.
+//
+// Threads: a call keeps no state. Deterministic. Errors: INVALID_ARGUMENT for arguments that do not
+// fit an operator, UNIMPLEMENTED for an overload that mutates its arguments; both name the node.
+#pragma once
+
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "compiler/graph/graph.h"
+#include "compiler/lower/loop_graph.h"
+
+namespace kiln {
+
+struct LowerOptions {
+  bool fallback_random = false;  // random operators are library calls, so that they match eager
+};
+
+absl::StatusOr<LoopGraph> LowerGraph(const Graph& graph, const LowerOptions& options);
+
+class LoweringContext;
+using LowerFn = absl::Status (*)(LoweringContext& context, const GraphNode& node);
+using LoweringTable = absl::flat_hash_map<std::string, LowerFn>;
+
+// The one table; built on first use.
+const LoweringTable& Lowerings();
+
+// One a file; called by Lowerings().
+void RegisterPointwise(LoweringTable& table);
+void RegisterReductions(LoweringTable& table);
+void RegisterViews(LoweringTable& table);
+void RegisterIndexing(LoweringTable& table);
+void RegisterCopies(LoweringTable& table);
+void RegisterCreation(LoweringTable& table);
+void RegisterRandom(LoweringTable& table);
+void RegisterWindows(LoweringTable& table);
+void RegisterExterns(LoweringTable& table);
+void RegisterMutation(LoweringTable& table);
+
+}  // namespace kiln

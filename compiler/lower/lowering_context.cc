@@ -1,0 +1,386 @@
+#include "compiler/lower/lowering_context.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/lower/live_ops.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+bool IsHeavy(LoopOpcode op) {
+  const uint32_t number = static_cast<uint32_t>(op);
+  const bool transcendental = number >= static_cast<uint32_t>(LoopOpcode::kExp) &&
+                              number <= static_cast<uint32_t>(LoopOpcode::kPow);
+  return transcendental || op == LoopOpcode::kLgamma || op == LoopOpcode::kRandBits;
+}
+
+int Category(v1::DType dtype) {
+  if (dtype == v1::DTYPE_UNSPECIFIED) return 0;
+  if (dtype == v1::BOOL) return 1;
+  if (IsInteger(dtype)) return 2;
+  return IsFloat(dtype) ? 3 : 4;
+}
+
+v1::DType PromoteTwo(v1::DType a, v1::DType b) {
+  if (a == v1::DTYPE_UNSPECIFIED || a == b) return b;
+  if (b == v1::DTYPE_UNSPECIFIED) return a;
+  if (Category(a) != Category(b)) {
+    const v1::DType high = Category(a) > Category(b) ? a : b;
+    const v1::DType low = high == a ? b : a;
+    return high == v1::C64 && low == v1::F64 ? v1::C128 : high;
+  }
+  if (IsFloat(a) && ByteSize(a) == 2 && ByteSize(b) == 2) return v1::F32;  // F16 with BF16
+  if ((a == v1::U8 && b == v1::I8) || (a == v1::I8 && b == v1::U8)) return v1::I16;
+  return ByteSize(a) >= ByteSize(b) ? a : b;
+}
+
+// c10's combine_categories: the lower class counts only if it is of a higher category.
+v1::DType CombineClasses(v1::DType higher, v1::DType lower) {
+  if (Category(higher) >= 3) return Category(lower) == 4 && Category(higher) == 3 ? PromoteTwo(higher, lower) : higher;
+  if (higher == v1::BOOL || Category(lower) >= 3) return PromoteTwo(higher, lower);
+  return higher != v1::DTYPE_UNSPECIFIED ? higher : lower;
+}
+
+}  // namespace
+
+LoweringContext::LoweringContext(const Graph& graph, const LowerOptions& options) : graph_(graph), options_(options) {
+  out_.exprs = graph.exprs;
+  out_.symbols = graph.symbols;
+  out_.inputs = graph.inputs;
+  out_.guards = graph.guards;
+  one_ = Const(1);
+  values_.resize(graph.values.size());
+  uses_.resize(graph.values.size(), 0);
+  memory_uses_.resize(graph.values.size(), false);
+}
+
+void LoweringContext::Fail(const absl::Status& status) {
+  if (status_.ok() && !status.ok()) status_ = status;
+}
+
+// ---- arguments
+
+const LoweredTensor& LoweringContext::Tensor(const GraphNode& node, absl::string_view name) {
+  static const LoweredTensor* none = [] {
+    auto* tensor = new LoweredTensor;
+    tensor->dtype = v1::F32;
+    tensor->body = std::make_shared<VirtualBody>(VirtualBody{{LoopOpData{LoopOpcode::kConstant, v1::F32}}, 0});
+    return tensor;
+  }();
+  const ValueId id = TensorValue(node, name);
+  if (IsDefined(id)) return values_[id];
+  Invalid(absl::StrCat("argument '", name, "' is not a defined tensor"));
+  return *none;
+}
+
+ValueId LoweringContext::TensorValue(const GraphNode& node, absl::string_view name) {
+  const Argument* argument = node.Find(name);
+  const auto* tensor = argument == nullptr ? nullptr : std::get_if<TensorArg>(argument);
+  return tensor == nullptr ? kNoValue : tensor->value;
+}
+
+std::vector<ValueId> LoweringContext::TensorList(const GraphNode& node, absl::string_view name) {
+  const Argument* argument = node.Find(name);
+  const auto* list = argument == nullptr ? nullptr : std::get_if<TensorListArg>(argument);
+  if (list != nullptr) return list->values;
+  Invalid(absl::StrCat("argument '", name, "' is not a list of tensors"));
+  return {};
+}
+
+ExprId LoweringContext::Expr(const GraphNode& node, absl::string_view name, ExprId otherwise) {
+  const Argument* argument = node.Find(name);
+  if (argument == nullptr) return otherwise;
+  if (const auto* value = std::get_if<IntArg>(argument)) return value->value;
+  if (const auto* value = std::get_if<BoolArg>(argument)) return Const(value->value);
+  Invalid(absl::StrCat("argument '", name, "' is not an integer"));
+  return otherwise;
+}
+
+int64_t LoweringContext::Int(const GraphNode& node, absl::string_view name, int64_t otherwise) {
+  if (!Has(node, name)) return otherwise;
+  const auto value = exprs().AsConst(Expr(node, name, Const(otherwise)));
+  if (value.has_value()) return *value;
+  Fail(absl::UnimplementedError(absl::StrCat("unsupported: symbolic argument '", name, "'")));
+  return otherwise;
+}
+
+bool LoweringContext::Bool(const GraphNode& node, absl::string_view name, bool otherwise) {
+  const Argument* argument = node.Find(name);
+  if (argument == nullptr) return otherwise;
+  if (const auto* value = std::get_if<BoolArg>(argument)) return value->value;
+  return Int(node, name, otherwise) != 0;
+}
+
+double LoweringContext::Float(const GraphNode& node, absl::string_view name, double otherwise) {
+  const Argument* argument = node.Find(name);
+  if (argument == nullptr) return otherwise;
+  if (const auto* value = std::get_if<FloatArg>(argument)) return value->value;
+  return static_cast<double>(Int(node, name, static_cast<int64_t>(otherwise)));
+}
+
+std::string LoweringContext::String(const GraphNode& node, absl::string_view name, absl::string_view otherwise) {
+  const Argument* argument = node.Find(name);
+  const auto* value = argument == nullptr ? nullptr : std::get_if<StringArg>(argument);
+  return value == nullptr ? std::string(otherwise) : value->value;
+}
+
+std::vector<ExprId> LoweringContext::ExprList(const GraphNode& node, absl::string_view name) {
+  const Argument* argument = node.Find(name);
+  if (argument == nullptr) return {};
+  if (const auto* list = std::get_if<IntListArg>(argument)) return list->values;
+  if (const auto* value = std::get_if<IntArg>(argument)) return {value->value};
+  Invalid(absl::StrCat("argument '", name, "' is not a list of integers"));
+  return {};
+}
+
+std::vector<int64_t> LoweringContext::IntList(const GraphNode& node, absl::string_view name) {
+  std::vector<int64_t> list;
+  for (ExprId value : ExprList(node, name)) {
+    const auto known = exprs().AsConst(value);
+    if (!known.has_value()) Fail(absl::UnimplementedError(absl::StrCat("unsupported: symbolic argument '", name, "'")));
+    list.push_back(known.value_or(0));
+  }
+  return list;
+}
+
+size_t LoweringContext::WrapDim(int64_t dim, size_t rank) {
+  const int64_t limit = std::max<int64_t>(static_cast<int64_t>(rank), 1);
+  if (dim < -limit || dim >= limit) {
+    Invalid(absl::StrCat("dimension ", dim, " of a tensor of rank ", rank));
+    return 0;
+  }
+  return static_cast<size_t>(dim < 0 ? dim + limit : dim);
+}
+
+size_t LoweringContext::Dim(const GraphNode& node, absl::string_view name, size_t rank, int64_t otherwise) {
+  return WrapDim(Int(node, name, otherwise), rank);
+}
+
+std::vector<size_t> LoweringContext::Dims(const GraphNode& node, absl::string_view name, size_t rank) {
+  std::vector<size_t> dims;
+  for (int64_t dim : IntList(node, name)) dims.push_back(WrapDim(dim, rank));
+  if (dims.empty()) {
+    for (size_t dim = 0; dim < rank; ++dim) dims.push_back(dim);
+  }
+  std::sort(dims.begin(), dims.end());
+  if (std::adjacent_find(dims.begin(), dims.end()) != dims.end()) Invalid("a dimension appears twice");
+  dims.erase(std::unique(dims.begin(), dims.end()), dims.end());
+  if (rank == 0) dims.clear();
+  return dims;
+}
+
+// ---- values
+
+void LoweringContext::Set(ValueId id, LoweredTensor tensor) { values_[id] = std::move(tensor); }
+
+const TensorType& LoweringContext::ResultType(const GraphNode& node, size_t result) {
+  static const TensorType* none = new TensorType;
+  if (result >= node.results.size()) {
+    Invalid(absl::StrCat("result ", result, " is missing"));
+    return *none;
+  }
+  return graph_.type(node.results[result]);
+}
+
+void LoweringContext::SetResult(const GraphNode& node, LoweredTensor tensor, size_t result) {
+  if (result >= node.results.size()) return;
+  const TensorType& type = graph_.type(node.results[result]);
+  if (type.dtype == v1::DTYPE_UNSPECIFIED) return;
+  if (tensor.rank() != type.rank() || tensor.dtype != type.dtype) {
+    Invalid(absl::StrCat("the result is declared ", DTypeName(type.dtype), " of rank ", type.rank(), " but is ",
+                         DTypeName(tensor.dtype), " of rank ", tensor.rank()));
+    return;
+  }
+  values_[node.results[result]] = std::move(tensor);
+}
+
+void LoweringContext::CheckSize(ExprId have, ExprId want) {
+  const auto a = exprs().AsConst(have), b = exprs().AsConst(want);
+  if (a.has_value() && b.has_value() && *a != *b) Invalid(absl::StrCat("a size of ", *a, " where ", *b, " is declared"));
+}
+
+// ---- building
+
+ExprId LoweringContext::CanonicalVar(size_t dim, ExprId extent) {
+  auto [it, fresh] = canonical_vars_.try_emplace(std::make_pair(dim, extent), 0);
+  if (fresh) it->second = NewVar(extent).leaf;
+  return it->second;
+}
+
+LoopVar LoweringContext::NewVar(ExprId extent) {
+  LoopVar var;
+  var.var = next_var_++;
+  var.extent = extent;
+  var.leaf = exprs().Var(var.var, extent);
+  return var;
+}
+
+LoweringContext::Domain LoweringContext::NewDomain(const std::vector<ExprId>& sizes) {
+  Domain domain;
+  for (ExprId size : sizes) {
+    if (IsOne(size)) {
+      domain.index.push_back(Const(0));
+      continue;
+    }
+    domain.loops.push_back(NewVar(size));
+    domain.index.push_back(domain.loops.back().leaf);
+  }
+  return domain;
+}
+
+bool LoweringContext::HasDivision(ExprId expr) {
+  auto found = has_division_.find(expr);
+  if (found != has_division_.end()) return found->second;
+  const ExprNode& node = exprs().node(expr);
+  bool divides = (node.op == v1::EXPR_FLOORDIV || node.op == v1::EXPR_MOD || node.op == v1::EXPR_CEILDIV);
+  if (divides) {  // of sizes alone it costs nothing
+    divides = false;
+    for (ExprId leaf : exprs().Leaves(expr)) divides = divides || exprs().node(leaf).op != v1::EXPR_SYMBOL;
+  } else {
+    const absl::InlinedVector<ExprId, 2> args = node.args;
+    for (ExprId arg : args) divides = divides || HasDivision(arg);
+  }
+  has_division_[expr] = divides;
+  return divides;
+}
+
+LoweredTensor LoweringContext::FinishVirtual(const TensorType& type, LoopRecorder& ops, LoopOpId result,
+                                             std::vector<ExprId> vars) {
+  Fail(ops.status());
+  ops.AddOrigin(node_index_);
+  auto body = std::make_shared<VirtualBody>();
+  LiveOps live = KeepLiveOps(exprs(), ops.body(), {result});
+  body->ops = std::move(live.ops);
+  body->result = live.new_ids[result];
+  body->vars = std::move(vars);
+  body->origins = ops.TakeOrigins();
+  for (const LoopOpData& op : body->ops) {
+    if (op.op == LoopOpcode::kLoad) ++body->loads;
+    body->heavy = body->heavy || IsHeavy(op.op);
+    if (op.op == LoopOpcode::kLoad || op.op == LoopOpcode::kIndexExpr) {
+      body->divides = body->divides || HasDivision(op.index);
+    }
+  }
+  LoweredTensor tensor;
+  tensor.dtype = type.dtype;
+  tensor.device = type.device;
+  tensor.sizes = type.sizes;
+  tensor.strides = type.strides;
+  tensor.body = std::move(body);
+  return tensor;
+}
+
+LoweredTensor LoweringContext::Pointwise(const TensorType& type, PointFn fn) {
+  std::vector<ExprId> vars(type.rank(), 0), index(type.rank(), Const(0));
+  for (size_t dim = 0; dim < type.rank(); ++dim) {
+    if (IsOne(type.sizes[dim])) continue;
+    vars[dim] = index[dim] = CanonicalVar(dim, type.sizes[dim]);
+  }
+  LoopRecorder ops(exprs());
+  LoopOpId result = fn(ops, index);
+  if (ops.status().ok() && ops.dtype(result) != ComputeType(type.dtype)) result = ops.Cast(result, ComputeType(type.dtype));
+  return FinishVirtual(type, ops, result, std::move(vars));
+}
+
+LoopOpId LoweringContext::Load(LoopRecorder& ops, const LoweredTensor& tensor, Index index) {
+  if (tensor.dtype == v1::DTYPE_UNSPECIFIED) return ops.Fail("an undefined tensor is used");
+  if (index.size() != tensor.rank()) {
+    ops.Fail(absl::StrCat("a tensor of rank ", tensor.rank(), " is used as one of rank ", index.size()));
+    return ops.Constant(0, tensor.dtype);
+  }
+  if (tensor.is_strided()) {
+    const BufferView& view = *tensor.view;
+    const v1::DType stored = out_.buffers[view.buffer].dtype;
+    if (stored == view.dtype) return ops.Load(view.buffer, stored, FlatIndex(view, index));
+    return ops.Bitcast(ops.Load(view.buffer, stored, FlatIndex(view, index)), view.dtype);
+  }
+  const VirtualBody& body = *tensor.body;
+  // Dimensions of size 1 have no variable; their index is 0.
+  std::vector<ExprId> vars, values;
+  for (size_t dim = 0; dim < index.size(); ++dim) {
+    if (body.vars[dim] == 0) continue;
+    vars.push_back(body.vars[dim]);
+    values.push_back(index[dim]);
+  }
+  ops.AddOrigins(body.origins);
+  return ops.Inline(body.ops, body.result, vars, values);
+}
+
+std::vector<ExprId> BroadcastIndex(LoopRecorder& ops, const std::vector<ExprId>& operand_sizes, Index index,
+                                   const std::vector<ExprId>& sizes) {
+  ExprPool& exprs = ops.exprs();
+  std::vector<ExprId> mapped(operand_sizes.size(), exprs.Const(0));
+  if (operand_sizes.size() > index.size() || index.size() != sizes.size()) {
+    ops.Fail("operands cannot be broadcast to the result");
+    return mapped;
+  }
+  const size_t skip = index.size() - operand_sizes.size();
+  for (size_t dim = 0; dim < operand_sizes.size(); ++dim) {
+    const ExprId have = operand_sizes[dim], want = sizes[skip + dim];
+    if (have == want) {
+      mapped[dim] = index[skip + dim];
+      continue;
+    }
+    const auto known = exprs.AsConst(have);
+    if (known == 1) continue;
+    if (known.has_value() && exprs.AsConst(want).has_value()) {
+      ops.Fail(absl::StrCat("size ", *known, " cannot be broadcast to ", *exprs.AsConst(want)));
+    }
+    mapped[dim] = index[skip + dim];
+  }
+  return mapped;
+}
+
+LoopOpId LoweringContext::LoadBroadcast(LoopRecorder& ops, const LoweredTensor& tensor, Index index,
+                                        const std::vector<ExprId>& sizes) {
+  return Load(ops, tensor, BroadcastIndex(ops, tensor.sizes, index, sizes));
+}
+
+LoopOpId LoweringContext::Operand(LoopRecorder& ops, const Argument& argument, Index index,
+                                  const std::vector<ExprId>& sizes, v1::DType dtype) {
+  const v1::DType compute = ComputeType(dtype);
+  if (const auto* tensor = std::get_if<TensorArg>(&argument)) {
+    if (!IsDefined(tensor->value)) return ops.Cast(ops.Fail("an undefined tensor is used"), compute);
+    return ops.Cast(LoadBroadcast(ops, values_[tensor->value], index, sizes), compute);
+  }
+  if (const auto* value = std::get_if<FloatArg>(&argument)) return ops.Constant(value->value, compute);
+  if (const auto* value = std::get_if<BoolArg>(&argument)) return ops.ConstantInt(value->value, compute);
+  if (const auto* value = std::get_if<IntArg>(&argument)) return ops.Cast(ops.IndexExpr(value->value), compute);
+  return ops.Cast(ops.Fail("an operand is neither a tensor nor a number"), compute);
+}
+
+v1::DType LoweringContext::Promote(absl::Span<const Argument* const> arguments) {
+  v1::DType dims = v1::DTYPE_UNSPECIFIED, zero = v1::DTYPE_UNSPECIFIED, scalars = v1::DTYPE_UNSPECIFIED;
+  for (const Argument* argument : arguments) {
+    if (argument == nullptr) continue;
+    if (const auto* tensor = std::get_if<TensorArg>(argument)) {
+      if (!IsDefined(tensor->value)) continue;
+      const LoweredTensor& value = values_[tensor->value];
+      v1::DType& slot = value.rank() == 0 ? zero : dims;
+      slot = PromoteTwo(slot, value.dtype);
+    } else if (std::holds_alternative<FloatArg>(*argument)) {
+      scalars = PromoteTwo(scalars, v1::F32);
+    } else if (std::holds_alternative<IntArg>(*argument)) {
+      scalars = PromoteTwo(scalars, v1::I64);
+    } else if (std::holds_alternative<BoolArg>(*argument)) {
+      scalars = PromoteTwo(scalars, v1::BOOL);
+    }
+  }
+  return CombineClasses(dims, CombineClasses(zero, scalars));
+}
+
+BufferId LoweringContext::SeedBuffer() {
+  if (seed_buffer_ >= 0) return static_cast<BufferId>(seed_buffer_);
+  const BufferId buffer = NewBuffer(v1::I64, v1::CPU, {one_}, {one_});
+  LoopGraphNode node;
+  node.kind = LoopGraphNode::Kind::kSeeds;
+  node.seeds.buffer = buffer;
+  node.seeds.count = 1;
+  out_.nodes.push_back(std::move(node));
+  seed_buffer_ = buffer;
+  return buffer;
+}
+
+}  // namespace kiln

@@ -1,0 +1,203 @@
+// What a lowering works with: the values so far, the LoopGraph that grows, and the building blocks
+// (pointwise bodies, reductions, scans, views, realisation). Internal to compiler/lower.
+//
+// When a virtual value gets a buffer:
+//  - something needs memory: a library call, a graph output, a reduction or scan result;
+//  - several consumers would repeat it: 4 loads or more, more than 30 ops, a heavy function, or 2 loads
+//    for 4 consumers;
+//  - its body has grown past 8 loads or 100 ops.
+//
+// Threads: one. Errors: `Fail` keeps the first; the driver looks after every node.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "compiler/lower/loop_recorder.h"
+#include "compiler/lower/lowered_tensor.h"
+#include "compiler/lower/lowering.h"
+
+namespace kiln {
+
+using Index = absl::Span<const ExprId>;
+// The element at an index, in the compute type of the result.
+using PointFn = absl::FunctionRef<LoopOpId(LoopRecorder&, Index)>;
+// The element at (outer index, inner index) of a reduction.
+using InnerFn = absl::FunctionRef<LoopOpId(LoopRecorder&, Index outer, Index inner)>;
+using ValueFn = absl::FunctionRef<LoopOpId(LoopRecorder&, LoopOpId)>;
+// Where the index of a view's element lies in the viewed tensor.
+using IndexMap = absl::FunctionRef<std::vector<ExprId>(Index)>;
+
+class LoweringContext {
+ public:
+  LoweringContext(const Graph& graph, const LowerOptions& options);
+
+  // ---- driver
+  absl::Status Run();
+  LoopGraph Take() { return std::move(out_); }
+
+  // ---- state
+  const Graph& graph() const { return graph_; }
+  const LowerOptions& options() const { return options_; }
+  ExprPool& exprs() { return out_.exprs; }
+  LoopGraph& out() { return out_; }
+  ExprId Const(int64_t value) { return out_.exprs.Const(value); }
+  absl::Status status() const { return status_; }
+  void Fail(const absl::Status& status);
+  void Invalid(absl::string_view what) { Fail(absl::InvalidArgumentError(what)); }
+
+  // ---- arguments of the node being lowered. A missing or wrong one fails and gives a default.
+  bool Has(const GraphNode& node, absl::string_view name) const { return node.Find(name) != nullptr; }
+  const LoweredTensor& Tensor(const GraphNode& node, absl::string_view name);
+  ValueId TensorValue(const GraphNode& node, absl::string_view name);  // kNoValue when absent
+  std::vector<ValueId> TensorList(const GraphNode& node, absl::string_view name);
+  int64_t Int(const GraphNode& node, absl::string_view name, int64_t otherwise);
+  ExprId Expr(const GraphNode& node, absl::string_view name, ExprId otherwise);
+  bool Bool(const GraphNode& node, absl::string_view name, bool otherwise);
+  double Float(const GraphNode& node, absl::string_view name, double otherwise);
+  std::string String(const GraphNode& node, absl::string_view name, absl::string_view otherwise);
+  std::vector<ExprId> ExprList(const GraphNode& node, absl::string_view name);
+  std::vector<int64_t> IntList(const GraphNode& node, absl::string_view name);
+  // A dimension of a tensor of `rank`, wrapped and in range (0 when the rank is 0).
+  size_t Dim(const GraphNode& node, absl::string_view name, size_t rank, int64_t otherwise);
+  std::vector<size_t> Dims(const GraphNode& node, absl::string_view name, size_t rank);  // empty: all
+  size_t WrapDim(int64_t dim, size_t rank);
+
+  // ---- values
+  const LoweredTensor& value(ValueId id) const { return values_[id]; }
+  bool IsDefined(ValueId id) const { return id < values_.size() && values_[id].dtype != v1::DTYPE_UNSPECIFIED; }
+  void Set(ValueId id, LoweredTensor tensor);
+  void SetResult(const GraphNode& node, LoweredTensor tensor, size_t result = 0);
+  const TensorType& ResultType(const GraphNode& node, size_t result = 0);
+  uint32_t Uses(ValueId id) const { return uses_[id]; }  // consumers, looking through views
+  // All consumers of the value are loops (no library call, no output).
+  bool UsedByLoopsOnly(ValueId id) const { return !memory_uses_[id]; }
+
+  // ---- building
+  LoweredTensor Pointwise(const TensorType& type, PointFn fn);
+  LoopOpId Load(LoopRecorder& ops, const LoweredTensor& tensor, Index index);
+  // Loads with right-aligned broadcasting from `index` over a tensor of sizes `sizes`.
+  LoopOpId LoadBroadcast(LoopRecorder& ops, const LoweredTensor& tensor, Index index,
+                         const std::vector<ExprId>& sizes);
+  // A tensor or scalar argument as an operand, cast to the compute type of `dtype`.
+  LoopOpId Operand(LoopRecorder& ops, const Argument& argument, Index index, const std::vector<ExprId>& sizes,
+                   v1::DType dtype);
+  // ATen's result_type over the tensor and scalar arguments.
+  v1::DType Promote(absl::Span<const Argument* const> arguments);
+
+  // A reduction into a buffer. `outer_sizes` are the result's dimensions that are not reduced (the
+  // type's sizes without 1s that `keepdim` left may be passed with them: a size-1 dimension costs
+  // nothing). `value` gives the element in `compute`; `finish` turns the reduced value into the result.
+  struct Reduction {
+    v1::ReduceKind kind = v1::REDUCE_SUM;
+    v1::DType compute = v1::F32;
+    std::vector<ExprId> inner_sizes;
+    bool may_split = true;  // not for ARGMAX, ARGMIN
+  };
+  LoweredTensor Reduce(const TensorType& type, const Reduction& reduction, InnerFn value, ValueFn finish);
+  // An ordered nest: `body` records ops and stores for every (outer, inner) point.
+  void EmitOrdered(const std::vector<ExprId>& outer_sizes, const std::vector<ExprId>& inner_sizes,
+                   absl::FunctionRef<void(LoopRecorder&, Index outer, Index inner)> body);
+  // Pointwise stores of `fn` into an existing view.
+  void EmitStores(const BufferView& target, PointFn fn);
+
+  // ---- memory
+  BufferId NewBuffer(v1::DType dtype, v1::DeviceType device, const std::vector<ExprId>& sizes,
+                     const std::vector<ExprId>& strides);
+  enum class Layout { kPreferred, kContiguous };
+  // Gives the tensor a buffer unless it has one.
+  const BufferView& Realise(LoweredTensor& tensor, Layout layout = Layout::kPreferred);
+  const BufferView& RealiseValue(ValueId id, Layout layout = Layout::kPreferred);
+  // For an operator that reads its argument more than once.
+  void RealiseIfDear(ValueId id);
+  // A copy in a buffer of its own with exactly these strides (zero strides allowed).
+  BufferView CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides);
+  // The same strides but along dimensions of size 1, where they do not matter.
+  bool SameLayout(const std::vector<ExprId>& sizes, const std::vector<ExprId>& a, const std::vector<ExprId>& b);
+  bool IsDense(const std::vector<ExprId>& sizes, const std::vector<ExprId>& strides);
+  ExprId FlatIndex(const BufferView& view, Index index);
+  // Fails when two sizes that must agree are known to differ.
+  void CheckSize(ExprId have, ExprId want);
+  ExprId Numel(const std::vector<ExprId>& sizes) { return out_.exprs.Product(sizes); }
+  bool ReadsBuffer(const LoweredTensor& tensor, BufferId buffer) const;
+
+  // ---- views
+  // The elements of `base` at mapped indices, not in memory.
+  LoweredTensor MapIndex(const LoweredTensor& base, const TensorType& type, IndexMap map);
+  // Every base index is `start` plus a multiple of some result indices: stays strided if it is.
+  struct AffineMap {
+    struct From {
+      size_t dim;      // of the base
+      ExprId step;
+    };
+    std::vector<ExprId> start;                             // by base dimension
+    std::vector<absl::InlinedVector<From, 2>> dims;        // by result dimension; empty: not used
+  };
+  LoweredTensor Affine(const LoweredTensor& base, const TensorType& type, const AffineMap& map);
+  LoweredTensor Reshape(ValueId base, const TensorType& type);
+  // The whole buffer window as a tensor of `type` (contiguous realisation if it has none).
+  LoweredTensor WithView(const TensorType& type, BufferView view);
+
+  // ---- library calls
+  absl::Status Call(const GraphNode& node, absl::string_view reason, bool into_results);
+
+  // ---- random numbers
+  // The seed of the graph's random operators; the number of this one.
+  BufferId SeedBuffer();
+  uint32_t NextRandomOp() { return random_ops_++; }
+
+  LoopVar NewVar(ExprId extent);
+
+ private:
+  struct Domain {
+    std::vector<LoopVar> loops;   // sizes other than 1
+    std::vector<ExprId> index;    // by dimension
+  };
+  Domain NewDomain(const std::vector<ExprId>& sizes);
+  ExprId CanonicalVar(size_t dim, ExprId extent);
+  void SortByStride(const std::vector<ExprId>& strides, const std::vector<ExprId>& index, std::vector<LoopVar>& loops);
+  LoweredTensor FinishVirtual(const TensorType& type, LoopRecorder& ops, LoopOpId result, std::vector<ExprId> vars);
+  void EmitLoops(LoopRecorder& ops, std::vector<LoopVar> outer, std::vector<LoopVar> inner, bool ordered);
+  LoweredTensor StridedResult(const TensorType& type, BufferId buffer);
+  bool ReshapeStrided(const BufferView& base, const TensorType& type, BufferView* view);
+  std::vector<ExprId> BufferStrides(const TensorType& type, Layout layout);
+  bool HasDivision(ExprId expr);
+  bool IsOne(ExprId size) { return size == one_; }
+  struct Split;
+  bool PlanSplit(const TensorType& type, const Reduction& reduction, Split* split);
+  LoweredTensor ReduceOnce(const TensorType& type, const Reduction& reduction, InnerFn value, ValueFn finish);
+  void CountUses();
+  void RealiseReused(const GraphNode& node);
+  absl::Status BindInputs();
+  absl::Status BindOutputs();
+  absl::Status LowerNode(const GraphNode& node);
+  absl::Status NodeError(const GraphNode& node, const absl::Status& status) const;
+
+  const Graph& graph_;
+  const LowerOptions options_;
+  LoopGraph out_;
+  absl::Status status_;
+  std::vector<LoweredTensor> values_;
+  std::vector<uint32_t> uses_;
+  std::vector<bool> memory_uses_;
+  uint32_t node_index_ = 0;
+  uint32_t next_var_ = 0;
+  uint32_t random_ops_ = 0;
+  ExprId one_ = 0;
+  int64_t seed_buffer_ = -1;
+  absl::flat_hash_map<std::pair<size_t, ExprId>, ExprId> canonical_vars_;
+  absl::flat_hash_map<ExprId, bool> has_division_;
+};
+
+// The index of a broadcast operand: right-aligned, 0 along its dimensions of size 1. Fails in `ops`.
+std::vector<ExprId> BroadcastIndex(LoopRecorder& ops, const std::vector<ExprId>& operand_sizes, Index index,
+                                   const std::vector<ExprId>& sizes);
+
+bool IsViewOp(absl::string_view target);
+
+}  // namespace kiln

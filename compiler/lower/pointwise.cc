@@ -1,0 +1,437 @@
+// Operators that compute each element from the elements at the same (broadcast) index.
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/lower/lowering_context.h"
+
+namespace kiln {
+namespace {
+
+// ---- unary, binary: one operator each
+
+struct OpRow {
+  const char* target;
+  LoopOpcode op;
+};
+
+constexpr OpRow kUnary[] = {
+    {"aten.abs.default", LoopOpcode::kAbs},         {"aten.neg.default", LoopOpcode::kNeg},
+    {"aten.sign.default", LoopOpcode::kSign},       {"aten.sgn.default", LoopOpcode::kSign},
+    {"aten.exp.default", LoopOpcode::kExp},
+    {"aten.exp2.default", LoopOpcode::kExp2},       {"aten.expm1.default", LoopOpcode::kExpm1},
+    {"aten.log.default", LoopOpcode::kLog},         {"aten.log2.default", LoopOpcode::kLog2},
+    {"aten.log10.default", LoopOpcode::kLog10},     {"aten.log1p.default", LoopOpcode::kLog1p},
+    {"aten.sqrt.default", LoopOpcode::kSqrt},       {"aten.rsqrt.default", LoopOpcode::kRsqrt},
+    {"aten.reciprocal.default", LoopOpcode::kReciprocal},
+    {"aten.sin.default", LoopOpcode::kSin},         {"aten.cos.default", LoopOpcode::kCos},
+    {"aten.tan.default", LoopOpcode::kTan},         {"aten.asin.default", LoopOpcode::kAsin},
+    {"aten.acos.default", LoopOpcode::kAcos},       {"aten.atan.default", LoopOpcode::kAtan},
+    {"aten.sinh.default", LoopOpcode::kSinh},       {"aten.cosh.default", LoopOpcode::kCosh},
+    {"aten.tanh.default", LoopOpcode::kTanh},       {"aten.asinh.default", LoopOpcode::kAsinh},
+    {"aten.acosh.default", LoopOpcode::kAcosh},     {"aten.atanh.default", LoopOpcode::kAtanh},
+    {"aten.erf.default", LoopOpcode::kErf},         {"aten.erfc.default", LoopOpcode::kErfc},
+    {"aten.sigmoid.default", LoopOpcode::kSigmoid}, {"aten.floor.default", LoopOpcode::kFloor},
+    {"aten.ceil.default", LoopOpcode::kCeil},       {"aten.trunc.default", LoopOpcode::kTrunc},
+    {"aten.round.default", LoopOpcode::kRound},     {"aten.lgamma.default", LoopOpcode::kLgamma},
+};
+
+constexpr OpRow kBinary[] = {
+    {"aten.add.Tensor", LoopOpcode::kAdd},
+    {"aten.add.Scalar", LoopOpcode::kAdd},
+    {"aten.sub.Tensor", LoopOpcode::kSub},
+    {"aten.sub.Scalar", LoopOpcode::kSub},
+    {"aten.mul.Tensor", LoopOpcode::kMul},
+    {"aten.mul.Scalar", LoopOpcode::kMul},
+    {"aten.div.Tensor", LoopOpcode::kDiv},
+    {"aten.div.Scalar", LoopOpcode::kDiv},
+    {"aten.true_divide.Tensor", LoopOpcode::kDiv},
+    {"aten.remainder.Tensor", LoopOpcode::kRemainder},
+    {"aten.remainder.Scalar", LoopOpcode::kRemainder},
+    {"aten.remainder.Scalar_Tensor", LoopOpcode::kRemainder},
+    {"aten.fmod.Tensor", LoopOpcode::kFmod},
+    {"aten.fmod.Scalar", LoopOpcode::kFmod},
+    {"aten.floor_divide.default", LoopOpcode::kFloorDiv},
+    {"aten.maximum.default", LoopOpcode::kMaximum},
+    {"aten.minimum.default", LoopOpcode::kMinimum},
+    {"aten.atan2.default", LoopOpcode::kAtan2},
+    {"aten.bitwise_and.Tensor", LoopOpcode::kBitAnd},
+    {"aten.bitwise_and.Scalar", LoopOpcode::kBitAnd},
+    {"aten.bitwise_or.Tensor", LoopOpcode::kBitOr},
+    {"aten.bitwise_or.Scalar", LoopOpcode::kBitOr},
+    {"aten.bitwise_xor.Tensor", LoopOpcode::kBitXor},
+    {"aten.bitwise_xor.Scalar", LoopOpcode::kBitXor},
+    {"aten.bitwise_left_shift.Tensor", LoopOpcode::kShiftLeft},
+    {"aten.bitwise_left_shift.Tensor_Scalar", LoopOpcode::kShiftLeft},
+    {"aten.bitwise_right_shift.Tensor", LoopOpcode::kShiftRight},
+    {"aten.bitwise_right_shift.Tensor_Scalar", LoopOpcode::kShiftRight},
+};
+
+constexpr OpRow kCompare[] = {
+    {"aten.eq.Tensor", LoopOpcode::kEq}, {"aten.eq.Scalar", LoopOpcode::kEq},
+    {"aten.ne.Tensor", LoopOpcode::kNe}, {"aten.ne.Scalar", LoopOpcode::kNe},
+    {"aten.lt.Tensor", LoopOpcode::kLt}, {"aten.lt.Scalar", LoopOpcode::kLt},
+    {"aten.le.Tensor", LoopOpcode::kLe}, {"aten.le.Scalar", LoopOpcode::kLe},
+    {"aten.gt.Tensor", LoopOpcode::kGt}, {"aten.gt.Scalar", LoopOpcode::kGt},
+    {"aten.ge.Tensor", LoopOpcode::kGe}, {"aten.ge.Scalar", LoopOpcode::kGe},
+};
+
+constexpr OpRow kLogical[] = {
+    {"aten.logical_and.default", LoopOpcode::kLogicalAnd},
+    {"aten.logical_or.default", LoopOpcode::kLogicalOr},
+    {"aten.logical_xor.default", LoopOpcode::kLogicalXor},
+};
+
+template <size_t n>
+LoopOpcode OpOf(const OpRow (&rows)[n], absl::string_view target) {
+  for (const OpRow& row : rows) {
+    if (target == row.target) return row.op;
+  }
+  return rows[0].op;
+}
+
+const Argument& Slot(LoweringContext& context, const GraphNode& node, absl::string_view name) {
+  static const Argument* none = new Argument(NoneArg{});
+  const Argument* argument = node.Find(name);
+  if (argument != nullptr) return *argument;
+  context.Invalid(absl::StrCat("argument '", name, "' is missing"));
+  return *none;
+}
+
+// Records the node's only result from its operands.
+template <typename Fn>
+absl::Status Record(LoweringContext& context, const GraphNode& node, Fn fn) {
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) { return fn(ops, index, type); }));
+  return context.status();
+}
+
+bool IsRounding(LoopOpcode op) {
+  return op == LoopOpcode::kFloor || op == LoopOpcode::kCeil || op == LoopOpcode::kTrunc || op == LoopOpcode::kRound;
+}
+
+absl::Status LowerUnary(LoweringContext& context, const GraphNode& node) {
+  const LoopOpcode op = OpOf(kUnary, node.target);
+  const Argument& self = Slot(context, node, "self");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    const LoopOpId x = context.Operand(ops, self, index, type.sizes, type.dtype);
+    if (type.dtype == v1::BOOL) return x;  // abs and sign of a BOOL
+    if (IsRounding(op) && !IsFloat(type.dtype)) return x;
+    return ops.Unary(op, x);
+  });
+}
+
+// BOOL operands of arithmetic that has no BOOL form.
+LoopOpId BoolBinary(LoopRecorder& ops, LoopOpcode op, LoopOpId a, LoopOpId b) {
+  switch (op) {
+    case LoopOpcode::kAdd:
+    case LoopOpcode::kMaximum:
+    case LoopOpcode::kBitOr:
+      return ops.Or(a, b);
+    case LoopOpcode::kMul:
+    case LoopOpcode::kMinimum:
+    case LoopOpcode::kBitAnd:
+      return ops.And(a, b);
+    case LoopOpcode::kBitXor:
+    case LoopOpcode::kSub:
+      return ops.Compare(LoopOpcode::kNe, a, b);
+    default:
+      return ops.Fail(absl::StrCat(InfoOf(op).name, " of bool"));
+  }
+}
+
+absl::Status LowerBinary(LoweringContext& context, const GraphNode& node) {
+  const LoopOpcode op = OpOf(kBinary, node.target);
+  const Argument& self = Slot(context, node, "self");
+  const Argument& other = Slot(context, node, "other");
+  const Argument* alpha = node.Find("alpha");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    const LoopOpId a = context.Operand(ops, self, index, type.sizes, type.dtype);
+    LoopOpId b = context.Operand(ops, other, index, type.sizes, type.dtype);
+    if (alpha != nullptr) {
+      const LoopOpId scale = context.Operand(ops, *alpha, index, type.sizes, type.dtype);
+      b = type.dtype == v1::BOOL ? ops.And(b, scale) : ops.Mul(b, scale);
+    }
+    if (type.dtype == v1::BOOL) return BoolBinary(ops, op, a, b);
+    return ops.Binary(op, a, b);
+  });
+}
+
+absl::Status LowerReversedSub(LoweringContext& context, const GraphNode& node) {
+  const Argument& self = Slot(context, node, "self");
+  const Argument& other = Slot(context, node, "other");
+  const Argument* alpha = node.Find("alpha");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    LoopOpId a = context.Operand(ops, self, index, type.sizes, type.dtype);
+    if (alpha != nullptr) a = ops.Mul(a, context.Operand(ops, *alpha, index, type.sizes, type.dtype));
+    return ops.Sub(context.Operand(ops, other, index, type.sizes, type.dtype), a);
+  });
+}
+
+absl::Status LowerDivMode(LoweringContext& context, const GraphNode& node) {
+  const Argument& self = Slot(context, node, "self");
+  const Argument& other = Slot(context, node, "other");
+  const std::string mode = context.String(node, "rounding_mode", "");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    const LoopOpId a = context.Operand(ops, self, index, type.sizes, type.dtype);
+    const LoopOpId b = context.Operand(ops, other, index, type.sizes, type.dtype);
+    if (mode == "floor") return ops.Binary(LoopOpcode::kFloorDiv, a, b);
+    if (mode != "trunc") return ops.Binary(LoopOpcode::kDiv, a, b);
+    if (IsFloat(type.dtype)) return ops.Unary(LoopOpcode::kTrunc, ops.Div(a, b));
+    return ops.Binary(LoopOpcode::kTruncDiv, a, b);
+  });
+}
+
+// ---- comparisons and logic: operands in their promoted type, result BOOL
+
+absl::Status LowerCompare(LoweringContext& context, const GraphNode& node) {
+  const LoopOpcode op = OpOf(kCompare, node.target);
+  const Argument& self = Slot(context, node, "self");
+  const Argument& other = Slot(context, node, "other");
+  const v1::DType common = context.Promote({&self, &other});
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    // Numbers are rounded to the compared type, as eager makes a tensor of them.
+    auto operand = [&](const Argument& argument) {
+      const LoopOpId value = context.Operand(ops, argument, index, type.sizes, common);
+      const bool tensor = std::holds_alternative<TensorArg>(argument);
+      return tensor ? value : ops.RoundTo(value, common);
+    };
+    LoopOpId a = operand(self), b = operand(other);
+    if (common == v1::BOOL && op != LoopOpcode::kEq && op != LoopOpcode::kNe) {
+      a = ops.Cast(a, v1::U8);
+      b = ops.Cast(b, v1::U8);
+    }
+    return ops.Compare(op, a, b);
+  });
+}
+
+absl::Status LowerLogical(LoweringContext& context, const GraphNode& node) {
+  const LoopOpcode op = OpOf(kLogical, node.target);
+  const Argument& self = Slot(context, node, "self");
+  const Argument& other = Slot(context, node, "other");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    auto truth = [&](const Argument& argument) {
+      return ops.Cast(context.Operand(ops, argument, index, type.sizes, context.Promote({&argument})), v1::BOOL);
+    };
+    const LoopOpId a = truth(self), b = truth(other);
+    if (op == LoopOpcode::kLogicalAnd) return ops.And(a, b);
+    if (op == LoopOpcode::kLogicalOr) return ops.Or(a, b);
+    return ops.Compare(LoopOpcode::kNe, a, b);
+  });
+}
+
+absl::Status LowerLogicalNot(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor& self = context.Tensor(node, "self");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    return ops.Not(context.LoadBroadcast(ops, self, index, type.sizes));
+  });
+}
+
+absl::Status LowerBitwiseNot(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor& self = context.Tensor(node, "self");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    const LoopOpId x = context.LoadBroadcast(ops, self, index, type.sizes);
+    return type.dtype == v1::BOOL ? ops.Not(x) : ops.Unary(LoopOpcode::kBitNot, x);
+  });
+}
+
+enum class FloatTest { kNan, kInf, kFinite };
+
+LoopOpId TestFloat(LoopRecorder& ops, LoopOpId x, FloatTest test) {
+  if (!IsFloat(ops.dtype(x))) return ops.ConstantInt(test == FloatTest::kFinite, v1::BOOL);
+  if (test == FloatTest::kNan) return ops.Unary(LoopOpcode::kIsNan, x);
+  if (test == FloatTest::kInf) return ops.Unary(LoopOpcode::kIsInf, x);
+  return ops.Not(ops.Or(ops.Unary(LoopOpcode::kIsNan, x), ops.Unary(LoopOpcode::kIsInf, x)));
+}
+
+template <FloatTest test>
+absl::Status LowerFloatTest(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor& self = context.Tensor(node, "self");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    return TestFloat(ops, context.LoadBroadcast(ops, self, index, type.sizes), test);
+  });
+}
+
+// ---- selection and clamping
+
+absl::Status LowerWhere(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor& condition = context.Tensor(node, "condition");
+  const Argument& self = Slot(context, node, "self");
+  const Argument& other = Slot(context, node, "other");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    const LoopOpId chosen = context.LoadBroadcast(ops, condition, index, type.sizes);
+    return ops.Where(chosen, context.Operand(ops, self, index, type.sizes, type.dtype),
+                     context.Operand(ops, other, index, type.sizes, type.dtype));
+  });
+}
+
+absl::Status LowerMaskedFill(LoweringContext& context, const GraphNode& node) {
+  const Argument& self = Slot(context, node, "self");
+  const LoweredTensor& mask = context.Tensor(node, "mask");
+  const Argument& value = Slot(context, node, "value");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    return ops.Where(context.LoadBroadcast(ops, mask, index, type.sizes),
+                     context.Operand(ops, value, index, type.sizes, type.dtype),
+                     context.Operand(ops, self, index, type.sizes, type.dtype));
+  });
+}
+
+absl::Status LowerClamp(LoweringContext& context, const GraphNode& node) {
+  const Argument& self = Slot(context, node, "self");
+  const Argument* low = node.Find("min");
+  const Argument* high = node.Find("max");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    LoopOpId x = context.Operand(ops, self, index, type.sizes, type.dtype);
+    if (low != nullptr) {
+      x = ops.Binary(LoopOpcode::kMaximum, x, context.Operand(ops, *low, index, type.sizes, type.dtype));
+    }
+    if (high != nullptr) {
+      x = ops.Binary(LoopOpcode::kMinimum, x, context.Operand(ops, *high, index, type.sizes, type.dtype));
+    }
+    return x;
+  });
+}
+
+absl::Status LowerRelu(LoweringContext& context, const GraphNode& node) {
+  const Argument& self = Slot(context, node, "self");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    const LoopOpId x = context.Operand(ops, self, index, type.sizes, type.dtype);
+    return ops.Binary(LoopOpcode::kMaximum, x, ops.ConstantInt(0, type.dtype));
+  });
+}
+
+// ---- powers
+
+LoopOpId PowConstant(LoopRecorder& ops, LoopOpId x, double exponent) {
+  if (exponent == 0) return ops.ConstantInt(1, ops.dtype(x));
+  if (exponent == 1) return x;
+  if (exponent == 2) return ops.Mul(x, x);
+  if (exponent == 3) return ops.Mul(ops.Mul(x, x), x);
+  if (!IsFloat(ops.dtype(x))) return ops.Binary(LoopOpcode::kPow, x, ops.Constant(exponent, ops.dtype(x)));
+  if (exponent == 0.5) return ops.Unary(LoopOpcode::kSqrt, x);
+  if (exponent == -0.5) return ops.Unary(LoopOpcode::kRsqrt, x);
+  if (exponent == -1) return ops.Unary(LoopOpcode::kReciprocal, x);
+  if (exponent == -2) return ops.Unary(LoopOpcode::kReciprocal, ops.Mul(x, x));
+  return ops.Binary(LoopOpcode::kPow, x, ops.Constant(exponent, ops.dtype(x)));
+}
+
+absl::Status LowerPow(LoweringContext& context, const GraphNode& node) {
+  const Argument& self = Slot(context, node, "self");
+  const Argument& exponent = Slot(context, node, "exponent");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    const LoopOpId x = context.Operand(ops, self, index, type.sizes, type.dtype);
+    if (const auto* value = std::get_if<FloatArg>(&exponent)) return PowConstant(ops, x, value->value);
+    if (const auto* value = std::get_if<IntArg>(&exponent)) {
+      const auto known = context.exprs().AsConst(value->value);
+      if (known.has_value()) return PowConstant(ops, x, static_cast<double>(*known));
+    }
+    return ops.Binary(LoopOpcode::kPow, x, context.Operand(ops, exponent, index, type.sizes, type.dtype));
+  });
+}
+
+// ---- conversions and fused arithmetic
+
+// The cast is the graph's own, so the rounding is kept.
+absl::Status LowerToCopy(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor& self = context.Tensor(node, "self");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    const LoopOpId x = context.LoadBroadcast(ops, self, index, type.sizes);
+    if (self.dtype == type.dtype) return x;
+    return ops.RoundTo(ops.Cast(x, ComputeType(type.dtype)), type.dtype);
+  });
+}
+
+absl::Status LowerConvertElementType(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor& self = context.Tensor(node, "a");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    const LoopOpId x = context.LoadBroadcast(ops, self, index, type.sizes);
+    if (self.dtype == type.dtype) return x;
+    return ops.RoundTo(ops.Cast(x, ComputeType(type.dtype)), type.dtype);
+  });
+}
+
+absl::Status LowerFma(LoweringContext& context, const GraphNode& node) {
+  const Argument& a = Slot(context, node, "self");
+  const Argument& b = Slot(context, node, "b");
+  const Argument& c = Slot(context, node, "c");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    const LoopOpId product = ops.Mul(context.Operand(ops, a, index, type.sizes, type.dtype),
+                                     context.Operand(ops, b, index, type.sizes, type.dtype));
+    return ops.Add(product, context.Operand(ops, c, index, type.sizes, type.dtype));
+  });
+}
+
+// self + value * tensor1 * tensor2, self + value * tensor1 / tensor2
+template <LoopOpcode op>
+absl::Status LowerAddc(LoweringContext& context, const GraphNode& node) {
+  const Argument& self = Slot(context, node, "self");
+  const Argument& tensor1 = Slot(context, node, "tensor1");
+  const Argument& tensor2 = Slot(context, node, "tensor2");
+  const Argument* value = node.Find("value");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    LoopOpId x = context.Operand(ops, tensor1, index, type.sizes, type.dtype);
+    if (value != nullptr) x = ops.Mul(context.Operand(ops, *value, index, type.sizes, type.dtype), x);
+    const LoopOpId y = context.Operand(ops, tensor2, index, type.sizes, type.dtype);
+    return ops.Add(context.Operand(ops, self, index, type.sizes, type.dtype), ops.Binary(op, x, y));
+  });
+}
+
+absl::Status LowerLerp(LoweringContext& context, const GraphNode& node) {
+  const Argument& start = Slot(context, node, "self");
+  const Argument& end = Slot(context, node, "end");
+  const Argument& weight = Slot(context, node, "weight");
+  return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
+    const LoopOpId a = context.Operand(ops, start, index, type.sizes, type.dtype);
+    const LoopOpId b = context.Operand(ops, end, index, type.sizes, type.dtype);
+    const LoopOpId w = context.Operand(ops, weight, index, type.sizes, type.dtype);
+    // As eager: from the nearer end.
+    const LoopOpId distance = ops.Sub(b, a);
+    const LoopOpId near = ops.Compare(LoopOpcode::kLt, ops.Unary(LoopOpcode::kAbs, w), ops.Constant(0.5, type.dtype));
+    const LoopOpId from_start = ops.Add(a, ops.Mul(w, distance));
+    const LoopOpId from_end = ops.Sub(b, ops.Mul(distance, ops.Sub(ops.Constant(1, type.dtype), w)));
+    return ops.Where(near, from_start, from_end);
+  });
+}
+
+}  // namespace
+
+void RegisterPointwise(LoweringTable& table) {
+  for (const OpRow& row : kUnary) table[row.target] = LowerUnary;
+  for (const OpRow& row : kBinary) table[row.target] = LowerBinary;
+  for (const OpRow& row : kCompare) table[row.target] = LowerCompare;
+  for (const OpRow& row : kLogical) table[row.target] = LowerLogical;
+  table["aten.rsub.Tensor"] = LowerReversedSub;
+  table["aten.rsub.Scalar"] = LowerReversedSub;
+  table["aten.div.Tensor_mode"] = LowerDivMode;
+  table["aten.div.Scalar_mode"] = LowerDivMode;
+  table["aten.logical_not.default"] = LowerLogicalNot;
+  table["aten.bitwise_not.default"] = LowerBitwiseNot;
+  table["aten.isnan.default"] = LowerFloatTest<FloatTest::kNan>;
+  table["aten.isinf.default"] = LowerFloatTest<FloatTest::kInf>;
+  table["aten.isfinite.default"] = LowerFloatTest<FloatTest::kFinite>;
+  table["aten.where.self"] = LowerWhere;
+  table["aten.where.ScalarSelf"] = LowerWhere;
+  table["aten.where.ScalarOther"] = LowerWhere;
+  table["aten.where.Scalar"] = LowerWhere;
+  table["aten.masked_fill.Scalar"] = LowerMaskedFill;
+  table["aten.masked_fill.Tensor"] = LowerMaskedFill;
+  table["aten.clamp.default"] = LowerClamp;
+  table["aten.clamp.Tensor"] = LowerClamp;
+  table["aten.clamp_min.default"] = LowerClamp;
+  table["aten.clamp_min.Tensor"] = LowerClamp;
+  table["aten.clamp_max.default"] = LowerClamp;
+  table["aten.clamp_max.Tensor"] = LowerClamp;
+  table["aten.relu.default"] = LowerRelu;
+  table["aten.pow.Tensor_Tensor"] = LowerPow;
+  table["aten.pow.Tensor_Scalar"] = LowerPow;
+  table["aten.pow.Scalar"] = LowerPow;
+  table["aten._to_copy.default"] = LowerToCopy;
+  table["prims.convert_element_type.default"] = LowerConvertElementType;
+  table["prims.fma.default"] = LowerFma;
+  table["aten.addcmul.default"] = LowerAddc<LoopOpcode::kMul>;
+  table["aten.addcdiv.default"] = LowerAddc<LoopOpcode::kDiv>;
+  table["aten.lerp.Scalar"] = LowerLerp;
+  table["aten.lerp.Tensor"] = LowerLerp;
+}
+
+}  // namespace kiln

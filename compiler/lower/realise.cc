@@ -1,0 +1,338 @@
+// Memory: buffers, layouts, and the loops that fill them. Methods of LoweringContext.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/lower/live_ops.h"
+#include "compiler/lower/lowering_context.h"
+
+namespace kiln {
+namespace {
+
+// The dimensions other than size 1 from innermost outwards, when the strides are those of a dense
+// tensor in some order of its dimensions.
+bool DenseOrder(ExprPool& exprs, const std::vector<ExprId>& sizes, const std::vector<ExprId>& strides,
+                std::vector<size_t>* order) {
+  if (sizes.size() != strides.size()) return false;
+  const ExprId one = exprs.Const(1);
+  std::vector<bool> used(sizes.size(), false);
+  size_t left = 0;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    used[dim] = sizes[dim] == one;
+    left += !used[dim];
+  }
+  ExprId expected = one;
+  for (; left > 0; --left) {
+    size_t found = sizes.size();
+    for (size_t dim = sizes.size(); dim-- > 0 && found == sizes.size();) {
+      if (!used[dim] && strides[dim] == expected) found = dim;
+    }
+    if (found == sizes.size()) return false;
+    used[found] = true;
+    order->push_back(found);
+    expected = exprs.Mul(expected, sizes[found]);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool LoweringContext::IsDense(const std::vector<ExprId>& sizes, const std::vector<ExprId>& strides) {
+  for (ExprId size : sizes) {
+    if (size == Const(0)) return sizes.size() == strides.size();
+  }
+  std::vector<size_t> order;
+  return DenseOrder(exprs(), sizes, strides, &order);
+}
+
+bool LoweringContext::SameLayout(const std::vector<ExprId>& sizes, const std::vector<ExprId>& a,
+                                 const std::vector<ExprId>& b) {
+  if (a.size() != sizes.size() || b.size() != sizes.size()) return false;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (a[dim] != b[dim] && !IsOne(sizes[dim])) return false;
+  }
+  return true;
+}
+
+BufferId LoweringContext::NewBuffer(v1::DType dtype, v1::DeviceType device, const std::vector<ExprId>& sizes,
+                                    const std::vector<ExprId>& strides) {
+  LoopBuffer buffer;
+  buffer.dtype = dtype;
+  buffer.device = device;
+  buffer.sizes = sizes;
+  buffer.strides = strides;
+  if (IsDense(sizes, strides)) {
+    buffer.span = Numel(sizes);
+  } else {
+    ExprId span = one_;
+    bool may_be_empty = false, empty = false;
+    for (size_t dim = 0; dim < sizes.size(); ++dim) {
+      span = exprs().Add(span, exprs().Mul(exprs().Sub(sizes[dim], one_), strides[dim]));
+      may_be_empty = may_be_empty || exprs().Range(sizes[dim]).min <= 0;
+      empty = empty || sizes[dim] == Const(0);
+    }
+    buffer.span = empty ? Const(0) : may_be_empty ? exprs().Max(span, Const(0)) : span;
+  }
+  out_.buffers.push_back(std::move(buffer));
+  return static_cast<BufferId>(out_.buffers.size() - 1);
+}
+
+ExprId LoweringContext::FlatIndex(const BufferView& view, Index index) {
+  absl::InlinedVector<ExprId, 6> terms = {view.offset};
+  for (size_t dim = 0; dim < index.size() && dim < view.strides.size(); ++dim) {
+    terms.push_back(exprs().Mul(index[dim], view.strides[dim]));
+  }
+  return exprs().Sum(terms);
+}
+
+std::vector<ExprId> LoweringContext::BufferStrides(const TensorType& type, Layout layout) {
+  if (layout == Layout::kPreferred && IsDense(type.sizes, type.strides)) return type.strides;
+  return ContiguousStrides(exprs(), type.sizes);
+}
+
+LoweredTensor LoweringContext::StridedResult(const TensorType& type, BufferId buffer) {
+  LoweredTensor tensor;
+  tensor.dtype = type.dtype;
+  tensor.device = type.device;
+  tensor.sizes = type.sizes;
+  tensor.strides = type.strides;
+  tensor.view = BufferView{buffer, type.dtype, type.sizes, out_.buffers[buffer].strides, Const(0)};
+  return tensor;
+}
+
+void LoweringContext::SortByStride(const std::vector<ExprId>& strides, const std::vector<ExprId>& index,
+                                   std::vector<LoopVar>& loops) {
+  std::vector<ExprId> sizes;
+  for (size_t dim = 0; dim < index.size(); ++dim) {
+    auto loop = std::find_if(loops.begin(), loops.end(), [&](const LoopVar& var) { return var.leaf == index[dim]; });
+    sizes.push_back(loop == loops.end() ? one_ : loop->extent);
+  }
+  std::vector<size_t> order;
+  if (!DenseOrder(exprs(), sizes, strides, &order)) return;
+  std::vector<LoopVar> sorted;
+  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
+    for (const LoopVar& var : loops) {
+      if (var.leaf == index[*dim]) sorted.push_back(var);
+    }
+  }
+  if (sorted.size() == loops.size()) loops = std::move(sorted);
+}
+
+void LoweringContext::EmitLoops(LoopRecorder& ops, std::vector<LoopVar> outer, std::vector<LoopVar> inner,
+                                bool ordered) {
+  Fail(ops.status());
+  if (!status_.ok()) return;
+  LoopGraphNode node;
+  node.kind = LoopGraphNode::Kind::kLoops;
+  node.loops.outer = std::move(outer);
+  node.loops.inner = std::move(inner);
+  node.loops.ordered = ordered;
+  for (LoopOpData& op : KeepLiveOps(exprs(), ops.body(), {}).ops) node.loops.body.Add(std::move(op));
+  for (uint32_t origin : ops.TakeOrigins()) {
+    if (origin >= graph_.nodes.size()) continue;
+    node.loops.origins.push_back(graph_.nodes[origin].origin);
+    node.loops.operators.push_back(graph_.nodes[origin].target);
+  }
+  out_.nodes.push_back(std::move(node));
+}
+
+void LoweringContext::EmitStores(const BufferView& target, PointFn fn) {
+  Domain domain = NewDomain(target.sizes);
+  SortByStride(target.strides, domain.index, domain.loops);
+  LoopRecorder ops(exprs());
+  ops.AddOrigin(node_index_);
+  const LoopOpId value = fn(ops, domain.index);
+  ops.Store(target.buffer, target.dtype, FlatIndex(target, domain.index), value);
+  EmitLoops(ops, std::move(domain.loops), {}, false);
+}
+
+void LoweringContext::EmitOrdered(const std::vector<ExprId>& outer_sizes, const std::vector<ExprId>& inner_sizes,
+                                  absl::FunctionRef<void(LoopRecorder&, Index, Index)> body) {
+  Domain outer = NewDomain(outer_sizes);
+  Domain inner = NewDomain(inner_sizes);
+  LoopRecorder ops(exprs());
+  ops.AddOrigin(node_index_);
+  body(ops, outer.index, inner.index);
+  const bool ordered = !inner.loops.empty();
+  EmitLoops(ops, std::move(outer.loops), std::move(inner.loops), ordered);
+}
+
+const BufferView& LoweringContext::Realise(LoweredTensor& tensor, Layout layout) {
+  if (tensor.is_strided()) return *tensor.view;
+  const TensorType type{tensor.dtype, tensor.device, tensor.sizes, tensor.strides, 0};
+  const BufferId buffer = NewBuffer(type.dtype, type.device, type.sizes, BufferStrides(type, layout));
+  const BufferView view{buffer, type.dtype, type.sizes, out_.buffers[buffer].strides, Const(0)};
+  EmitStores(view, [&](LoopRecorder& ops, Index index) { return Load(ops, tensor, index); });
+  tensor.view = view;
+  tensor.body = nullptr;
+  return *tensor.view;
+}
+
+const BufferView& LoweringContext::RealiseValue(ValueId id, Layout layout) { return Realise(values_[id], layout); }
+
+void LoweringContext::RealiseIfDear(ValueId id) {
+  if (!IsDefined(id) || values_[id].body == nullptr) return;
+  const VirtualBody& body = *values_[id].body;
+  if (body.heavy || body.loads >= 3 || body.ops.size() > 12) Realise(values_[id]);
+}
+
+BufferView LoweringContext::CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides) {
+  // Zero strides share an element: store it once.
+  BufferView stored{0, tensor.dtype, tensor.sizes, strides, Const(0)};
+  for (size_t dim = 0; dim < strides.size(); ++dim) {
+    if (strides[dim] == Const(0)) stored.sizes[dim] = one_;
+  }
+  stored.buffer = NewBuffer(tensor.dtype, tensor.device, stored.sizes, strides);
+  EmitStores(stored, [&](LoopRecorder& ops, Index index) { return Load(ops, tensor, index); });
+  stored.sizes = tensor.sizes;
+  return stored;
+}
+
+bool LoweringContext::ReadsBuffer(const LoweredTensor& tensor, BufferId buffer) const {
+  if (tensor.is_strided()) return tensor.view->buffer == buffer;
+  if (tensor.body == nullptr) return false;
+  for (const LoopOpData& op : tensor.body->ops) {
+    if (op.op == LoopOpcode::kLoad && op.buffer == buffer) return true;
+  }
+  return false;
+}
+
+// ---- reductions
+
+struct LoweringContext::Split {
+  size_t dim = 0;                 // of inner_sizes; the dimensions before it become outer ones
+  int64_t chunk = 0;              // elements of `dim` in a chunk; 0: the whole dimension
+  ExprId chunks = 0;
+};
+
+// A reduction to few elements over a large domain runs in fixed chunks and a second pass: it is
+// parallel, and its bits do not depend on the number of threads.
+bool LoweringContext::PlanSplit(const TensorType& type, const Reduction& reduction, Split* split) {
+  constexpr int64_t kFewResults = 16, kLargeDomain = 32768, kChunk = 8192;
+  if (!reduction.may_split) return false;
+  const auto results = exprs().AsConst(Numel(type.sizes));
+  if (!results.has_value() || *results > kFewResults) return false;
+  if (exprs().Range(Numel(reduction.inner_sizes)).max <= kLargeDomain) return false;
+  int64_t inner = 1;
+  for (size_t dim = reduction.inner_sizes.size(); dim-- > 0;) {
+    const auto size = exprs().AsConst(reduction.inner_sizes[dim]);
+    if (size.has_value() && *size > 0 && *size <= kChunk / inner) {
+      inner *= *size;
+      continue;
+    }
+    split->dim = dim;
+    split->chunk = std::max<int64_t>(kChunk / inner, 1);
+    split->chunks = exprs().CeilDiv(reduction.inner_sizes[dim], Const(split->chunk));
+    return true;
+  }
+  return false;
+}
+
+namespace {
+
+LoopOpId Identity(LoopRecorder& ops, v1::ReduceKind kind, v1::DType dtype) {
+  const bool real = IsFloat(dtype);
+  switch (kind) {
+    case v1::REDUCE_PROD:
+      return ops.ConstantInt(1, dtype);
+    case v1::REDUCE_ALL:
+      return ops.True();
+    case v1::REDUCE_MAX:
+    case v1::REDUCE_MIN: {
+      const bool max = kind == v1::REDUCE_MAX;
+      if (real) return ops.Constant(max ? -HUGE_VAL : HUGE_VAL, dtype);
+      switch (dtype) {
+        case v1::BOOL:
+          return ops.ConstantInt(!max, dtype);
+        case v1::U8:
+          return ops.ConstantInt(max ? 0 : 255, dtype);
+        case v1::I8:
+          return ops.ConstantInt(max ? INT8_MIN : INT8_MAX, dtype);
+        case v1::I16:
+          return ops.ConstantInt(max ? INT16_MIN : INT16_MAX, dtype);
+        case v1::I32:
+          return ops.ConstantInt(max ? INT32_MIN : INT32_MAX, dtype);
+        default:
+          return ops.ConstantInt(max ? INT64_MIN : INT64_MAX, dtype);
+      }
+    }
+    default:
+      return ops.ConstantInt(0, dtype);
+  }
+}
+
+}  // namespace
+
+LoweredTensor LoweringContext::ReduceOnce(const TensorType& type, const Reduction& reduction, InnerFn value,
+                                          ValueFn finish) {
+  Domain inner = NewDomain(reduction.inner_sizes);
+  if (inner.loops.empty()) {
+    return Pointwise(type, [&](LoopRecorder& ops, Index index) {
+      const LoopOpId element = ops.Cast(value(ops, index, inner.index), reduction.compute);
+      const bool position = reduction.kind == v1::REDUCE_ARGMAX || reduction.kind == v1::REDUCE_ARGMIN;
+      return finish(ops, position ? ops.ConstantInt(0) : element);
+    });
+  }
+  Domain outer = NewDomain(type.sizes);
+  const BufferId buffer = NewBuffer(type.dtype, type.device, type.sizes, BufferStrides(type, Layout::kPreferred));
+  LoweredTensor result = StridedResult(type, buffer);
+  SortByStride(result.view->strides, outer.index, outer.loops);
+  LoopRecorder ops(exprs());
+  ops.AddOrigin(node_index_);
+  const LoopOpId element = ops.Cast(value(ops, outer.index, inner.index), reduction.compute);
+  const LoopOpId reduced = finish(ops, ops.Reduce(reduction.kind, element));
+  ops.Store(buffer, type.dtype, FlatIndex(*result.view, outer.index), reduced);
+  EmitLoops(ops, std::move(outer.loops), std::move(inner.loops), false);
+  return result;
+}
+
+LoweredTensor LoweringContext::Reduce(const TensorType& type, const Reduction& reduction, InnerFn value,
+                                      ValueFn finish) {
+  Split split;
+  if (!PlanSplit(type, reduction, &split)) return ReduceOnce(type, reduction, value, finish);
+
+  // First pass: one partial result for each point of the leading inner dimensions and each chunk.
+  const size_t rank = type.rank();
+  const std::vector<ExprId>& inner_sizes = reduction.inner_sizes;
+  const ExprId length = inner_sizes[split.dim], chunk = Const(split.chunk);
+  TensorType partial;
+  partial.dtype = reduction.compute;
+  partial.device = type.device;
+  partial.sizes = type.sizes;
+  partial.sizes.insert(partial.sizes.end(), inner_sizes.begin(), inner_sizes.begin() + split.dim);
+  partial.sizes.push_back(split.chunks);
+  partial.strides = ContiguousStrides(exprs(), partial.sizes);
+  Reduction first = reduction;
+  first.inner_sizes.assign(inner_sizes.begin() + split.dim, inner_sizes.end());
+  first.inner_sizes[0] = chunk;
+  const bool ragged = !exprs().ProvablyDivides(chunk, length);
+  LoweredTensor partials = ReduceOnce(
+      partial, first,
+      [&](LoopRecorder& ops, Index outer, Index inner) {
+        std::vector<ExprId> index(outer.begin() + rank, outer.end() - 1);
+        const ExprId position = exprs().Add(exprs().Mul(outer.back(), chunk), inner[0]);
+        index.push_back(position);
+        index.insert(index.end(), inner.begin() + 1, inner.end());
+        if (!ragged) return ops.Cast(value(ops, outer.first(rank), index), reduction.compute);
+        const LoopOpId mask = ops.IndexLess(position, length);
+        ops.OpenMask(mask);
+        const LoopOpId element = ops.Cast(value(ops, outer.first(rank), index), reduction.compute);
+        ops.CloseMask();
+        return ops.Where(mask, element, Identity(ops, reduction.kind, reduction.compute));
+      },
+      [](LoopRecorder&, LoopOpId reduced) { return reduced; });
+
+  // Second pass over the partial results, in order.
+  Reduction second = reduction;
+  second.inner_sizes.assign(partial.sizes.begin() + rank, partial.sizes.end());
+  return ReduceOnce(
+      type, second,
+      [&](LoopRecorder& ops, Index outer, Index inner) {
+        std::vector<ExprId> index(outer.begin(), outer.end());
+        index.insert(index.end(), inner.begin(), inner.end());
+        return Load(ops, partials, index);
+      },
+      finish);
+}
+
+}  // namespace kiln

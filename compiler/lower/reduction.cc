@@ -1,0 +1,259 @@
+// Reductions over dimensions, and scans along one.
+#include "absl/strings/str_cat.h"
+#include "compiler/lower/lowering_context.h"
+
+namespace kiln {
+namespace {
+
+// How the index of a reduced tensor comes from the result's index and the reduced dimensions'.
+class ReducedDims {
+ public:
+  ReducedDims(const LoweredTensor& self, const std::vector<size_t>& dims, bool keepdim) : keepdim_(keepdim) {
+    reduced_.resize(self.rank(), false);
+    for (size_t dim : dims) reduced_[dim] = true;
+    for (size_t dim : dims) inner_sizes_.push_back(self.sizes[dim]);
+  }
+
+  const std::vector<ExprId>& inner_sizes() const { return inner_sizes_; }
+
+  size_t ResultRank() const {
+    return keepdim_ ? reduced_.size() : reduced_.size() - inner_sizes_.size();
+  }
+
+  std::vector<ExprId> Full(Index outer, Index inner) const {
+    std::vector<ExprId> index;
+    size_t next_outer = 0, next_inner = 0;
+    for (bool reduced : reduced_) {
+      if (reduced) {
+        index.push_back(inner[next_inner++]);
+        next_outer += keepdim_;
+      } else {
+        index.push_back(outer[next_outer++]);
+      }
+    }
+    return index;
+  }
+
+ private:
+  bool keepdim_;
+  std::vector<bool> reduced_;
+  std::vector<ExprId> inner_sizes_;
+};
+
+LoopOpId Same(LoopRecorder&, LoopOpId value) { return value; }
+
+// A reduction of `self` (converted to `compute`, through `prepare`) into result `result`.
+void ReduceInto(LoweringContext& context, const GraphNode& node, size_t result, const LoweredTensor& self,
+                const std::vector<size_t>& dims, v1::ReduceKind kind, v1::DType compute, ValueFn prepare,
+                ValueFn finish) {
+  if (compute == v1::BOOL) {
+    if (kind == v1::REDUCE_MAX) kind = v1::REDUCE_ANY;
+    if (kind == v1::REDUCE_MIN || kind == v1::REDUCE_PROD) kind = v1::REDUCE_ALL;
+  }
+  const bool keepdim = context.Bool(node, "keepdim", false);
+  const TensorType& type = context.ResultType(node, result);
+  const ReducedDims map(self, dims, keepdim);
+  if (!context.status().ok() || type.dtype == v1::DTYPE_UNSPECIFIED) return;
+  if (map.ResultRank() != type.rank()) return context.Invalid("the result's rank does not fit the reduction");
+  LoweringContext::Reduction reduction;
+  reduction.kind = kind;
+  reduction.compute = compute;
+  reduction.inner_sizes = map.inner_sizes();
+  reduction.may_split = kind != v1::REDUCE_ARGMAX && kind != v1::REDUCE_ARGMIN;
+  context.SetResult(node,
+                    context.Reduce(
+                        type, reduction,
+                        [&](LoopRecorder& ops, Index outer, Index inner) {
+                          const LoopOpId x = context.Load(ops, self, map.Full(outer, inner));
+                          return prepare(ops, ops.Cast(x, compute));
+                        },
+                        finish),
+                    result);
+}
+
+template <v1::ReduceKind kind>
+absl::Status LowerReduce(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
+  ReduceInto(context, node, 0, self, dims, kind, ComputeType(context.ResultType(node).dtype), Same, Same);
+  return context.status();
+}
+
+LoopOpId CountAs(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& self,
+                 const std::vector<size_t>& dims, v1::DType dtype) {
+  std::vector<ExprId> sizes;
+  for (size_t dim : dims) sizes.push_back(self.sizes[dim]);
+  return ops.Cast(ops.IndexExpr(context.Numel(sizes)), dtype);
+}
+
+absl::Status LowerMean(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
+  const v1::DType compute = ComputeType(context.ResultType(node).dtype);
+  ReduceInto(context, node, 0, self, dims, v1::REDUCE_SUM, compute, Same, [&](LoopRecorder& ops, LoopOpId sum) {
+    return ops.Div(sum, CountAs(context, ops, self, dims, compute));
+  });
+  return context.status();
+}
+
+absl::Status LowerArg(LoweringContext& context, const GraphNode& node) {
+  const bool max = node.target == "aten.argmax.default";
+  const LoweredTensor self = context.Tensor(node, "self");
+  std::vector<size_t> dims;
+  if (context.Has(node, "dim")) {
+    if (self.rank() > 0) dims.push_back(context.Dim(node, "dim", self.rank(), 0));
+  } else {
+    for (size_t dim = 0; dim < self.rank(); ++dim) dims.push_back(dim);
+  }
+  const v1::DType compute = self.dtype == v1::BOOL ? v1::U8 : ComputeType(self.dtype);
+  ReduceInto(context, node, 0, self, dims, max ? v1::REDUCE_ARGMAX : v1::REDUCE_ARGMIN, compute, Same, Same);
+  return context.status();
+}
+
+// max.dim, min.dim: values and positions.
+absl::Status LowerMaxDim(LoweringContext& context, const GraphNode& node) {
+  const bool max = node.target == "aten.max.dim";
+  context.RealiseIfDear(context.TensorValue(node, "self"));
+  const LoweredTensor self = context.Tensor(node, "self");
+  std::vector<size_t> dims;
+  if (self.rank() > 0) dims.push_back(context.Dim(node, "dim", self.rank(), 0));
+  const v1::DType compute = self.dtype == v1::BOOL ? v1::U8 : ComputeType(self.dtype);
+  ReduceInto(context, node, 0, self, dims, max ? v1::REDUCE_MAX : v1::REDUCE_MIN, compute, Same, Same);
+  if (node.results.size() > 1) {
+    ReduceInto(context, node, 1, self, dims, max ? v1::REDUCE_ARGMAX : v1::REDUCE_ARGMIN, compute, Same, Same);
+  }
+  return context.status();
+}
+
+template <v1::ReduceKind kind>
+absl::Status LowerTruth(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
+  ReduceInto(context, node, 0, self, dims, kind, v1::BOOL, Same, Same);
+  return context.status();
+}
+
+// Variance in two passes: the mean, then the squared distances from it.
+absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size_t mean_result, bool with_mean,
+                           bool root) {
+  context.RealiseIfDear(context.TensorValue(node, "self"));
+  const LoweredTensor self = context.Tensor(node, "self");
+  const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
+  double correction = context.Float(node, "correction", 1);
+  if (context.Has(node, "unbiased")) correction = context.Bool(node, "unbiased", true) ? 1 : 0;
+  const bool keepdim = context.Bool(node, "keepdim", false);
+  const TensorType type = context.ResultType(node, 0);
+  if (!context.status().ok()) return context.status();
+  if (!IsFloat(type.dtype)) return absl::InvalidArgumentError("variance of a tensor that is not floating");
+  const ReducedDims map(self, dims, keepdim);
+  if (map.ResultRank() != type.rank()) return absl::InvalidArgumentError("the result's rank does not fit the reduction");
+  const v1::DType compute = ComputeType(type.dtype);
+  LoweringContext::Reduction reduction;
+  reduction.compute = compute;
+  reduction.inner_sizes = map.inner_sizes();
+  // The mean is kept in the compute type: the second pass must not see it rounded.
+  TensorType mean_type = type;
+  mean_type.dtype = compute;
+  const LoweredTensor mean = context.Reduce(
+      mean_type, reduction,
+      [&](LoopRecorder& ops, Index outer, Index inner) { return context.Load(ops, self, map.Full(outer, inner)); },
+      [&](LoopRecorder& ops, LoopOpId sum) { return ops.Div(sum, CountAs(context, ops, self, dims, compute)); });
+  const LoweredTensor variance = context.Reduce(
+      type, reduction,
+      [&](LoopRecorder& ops, Index outer, Index inner) {
+        const LoopOpId x = ops.Cast(context.Load(ops, self, map.Full(outer, inner)), compute);
+        const LoopOpId distance = ops.Sub(x, context.Load(ops, mean, outer));
+        return ops.Mul(distance, distance);
+      },
+      [&](LoopRecorder& ops, LoopOpId sum) {
+        const LoopOpId count = ops.Sub(CountAs(context, ops, self, dims, compute), ops.Constant(correction, compute));
+        const LoopOpId divisor = ops.Binary(LoopOpcode::kMaximum, count, ops.Constant(0, compute));
+        const LoopOpId result = ops.Div(sum, divisor);
+        return root ? ops.Unary(LoopOpcode::kSqrt, result) : result;
+      });
+  context.SetResult(node, variance, 0);
+  if (with_mean && node.results.size() > mean_result) {
+    const TensorType& wanted = context.ResultType(node, mean_result);
+    if (wanted.dtype == compute) {
+      context.SetResult(node, mean, mean_result);
+    } else {
+      context.SetResult(node, context.Pointwise(wanted, [&](LoopRecorder& ops, Index index) {
+        return context.Load(ops, mean, index);
+      }), mean_result);
+    }
+  }
+  return context.status();
+}
+
+absl::Status LowerVar(LoweringContext& context, const GraphNode& node) {
+  return LowerVariance(context, node, 0, false, false);
+}
+absl::Status LowerStd(LoweringContext& context, const GraphNode& node) {
+  return LowerVariance(context, node, 0, false, true);
+}
+absl::Status LowerVarMean(LoweringContext& context, const GraphNode& node) {
+  return LowerVariance(context, node, 1, true, false);
+}
+
+template <v1::ReduceKind kind>
+absl::Status LowerScan(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const TensorType type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (self.rank() != type.rank()) return absl::InvalidArgumentError("the result's rank differs from the argument's");
+  const v1::DType compute = ComputeType(type.dtype);
+  if (type.rank() == 0) {
+    context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+      return ops.Cast(context.Load(ops, self, index), compute);
+    }));
+    return context.status();
+  }
+  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  std::vector<ExprId> outer_sizes = type.sizes;
+  outer_sizes.erase(outer_sizes.begin() + dim);
+  const bool dense = context.IsDense(type.sizes, type.strides);
+  const std::vector<ExprId> strides = dense ? type.strides : ContiguousStrides(context.exprs(), type.sizes);
+  const BufferId buffer = context.NewBuffer(type.dtype, type.device, type.sizes, strides);
+  const BufferView view{buffer, type.dtype, type.sizes, strides, context.Const(0)};
+  context.EmitOrdered(outer_sizes, {type.sizes[dim]}, [&](LoopRecorder& ops, Index outer, Index inner) {
+    std::vector<ExprId> index(outer.begin(), outer.end());
+    index.insert(index.begin() + dim, inner[0]);
+    const LoopOpId x = ops.Cast(context.Load(ops, self, index), compute);
+    const bool single = type.sizes[dim] == context.Const(1);
+    ops.Store(buffer, type.dtype, context.FlatIndex(view, index), single ? x : ops.Scan(kind, x));
+  });
+  context.SetResult(node, context.WithView(type, view));
+  return context.status();
+}
+
+}  // namespace
+
+void RegisterReductions(LoweringTable& table) {
+  table["aten.sum.default"] = LowerReduce<v1::REDUCE_SUM>;
+  table["aten.sum.dim_IntList"] = LowerReduce<v1::REDUCE_SUM>;
+  table["aten.prod.default"] = LowerReduce<v1::REDUCE_PROD>;
+  table["aten.prod.dim_int"] = LowerReduce<v1::REDUCE_PROD>;
+  table["aten.amax.default"] = LowerReduce<v1::REDUCE_MAX>;
+  table["aten.amin.default"] = LowerReduce<v1::REDUCE_MIN>;
+  table["aten.max.default"] = LowerReduce<v1::REDUCE_MAX>;
+  table["aten.min.default"] = LowerReduce<v1::REDUCE_MIN>;
+  table["aten.mean.default"] = LowerMean;
+  table["aten.mean.dim"] = LowerMean;
+  table["aten.argmax.default"] = LowerArg;
+  table["aten.argmin.default"] = LowerArg;
+  table["aten.max.dim"] = LowerMaxDim;
+  table["aten.min.dim"] = LowerMaxDim;
+  for (const char* overload : {"default", "dim", "dims"}) {
+    table[absl::StrCat("aten.any.", overload)] = LowerTruth<v1::REDUCE_ANY>;
+    table[absl::StrCat("aten.all.", overload)] = LowerTruth<v1::REDUCE_ALL>;
+  }
+  for (const char* overload : {"default", "dim", "correction"}) {
+    table[absl::StrCat("aten.var.", overload)] = LowerVar;
+    table[absl::StrCat("aten.std.", overload)] = LowerStd;
+    table[absl::StrCat("aten.var_mean.", overload)] = LowerVarMean;
+  }
+  table["aten.cumsum.default"] = LowerScan<v1::REDUCE_SUM>;
+  table["aten.cumprod.default"] = LowerScan<v1::REDUCE_PROD>;
+}
+
+}  // namespace kiln

@@ -1,0 +1,276 @@
+// Operators that move no element: index maps, strided where the argument is.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/lower/lowering_context.h"
+#include "compiler/lower/slicing.h"
+
+namespace kiln {
+namespace {
+
+using AffineMap = LoweringContext::AffineMap;
+
+// Every base dimension as itself.
+AffineMap IdentityMap(LoweringContext& context, size_t rank) {
+  AffineMap map;
+  map.start.assign(rank, context.Const(0));
+  for (size_t dim = 0; dim < rank; ++dim) map.dims.push_back({{dim, context.Const(1)}});
+  return map;
+}
+
+absl::Status LowerReshape(LoweringContext& context, const GraphNode& node) {
+  const ValueId self = context.TensorValue(node, "self");
+  context.SetResult(node, context.Reshape(self, context.ResultType(node)));
+  return context.status();
+}
+
+absl::Status LowerAlias(LoweringContext& context, const GraphNode& node) {
+  LoweredTensor self = context.Tensor(node, node.Find("self") != nullptr ? "self" : "input");
+  self.strides = context.ResultType(node).strides;
+  context.SetResult(node, std::move(self));
+  return context.status();
+}
+
+absl::Status Permute(LoweringContext& context, const GraphNode& node, const LoweredTensor& self,
+                     const std::vector<size_t>& order) {
+  AffineMap map;
+  map.start.assign(self.rank(), context.Const(0));
+  for (size_t dim : order) map.dims.push_back({{dim, context.Const(1)}});
+  context.SetResult(node, context.Affine(self, context.ResultType(node), map));
+  return context.status();
+}
+
+absl::Status LowerPermute(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  std::vector<size_t> order;
+  for (int64_t dim : context.IntList(node, "dims")) order.push_back(context.WrapDim(dim, self.rank()));
+  std::vector<size_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t dim = 0; dim < sorted.size(); ++dim) {
+    if (sorted[dim] != dim) return absl::InvalidArgumentError("dims is not a permutation");
+  }
+  if (order.size() != self.rank()) return absl::InvalidArgumentError("dims is not a permutation");
+  return Permute(context, node, self, order);
+}
+
+absl::Status LowerTranspose(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  std::vector<size_t> order(self.rank());
+  for (size_t dim = 0; dim < order.size(); ++dim) order[dim] = dim;
+  if (node.target == "aten.t.default") {
+    std::reverse(order.begin(), order.end());
+  } else if (!order.empty()) {
+    const size_t a = context.Dim(node, "dim0", self.rank(), 0), b = context.Dim(node, "dim1", self.rank(), 0);
+    if (!context.status().ok()) return context.status();
+    std::swap(order[a], order[b]);
+  }
+  return Permute(context, node, self, order);
+}
+
+absl::Status LowerExpand(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const TensorType& type = context.ResultType(node);
+  if (self.rank() > type.rank()) return absl::InvalidArgumentError("expand to fewer dimensions");
+  const size_t added = type.rank() - self.rank();
+  AffineMap map;
+  map.start.assign(self.rank(), context.Const(0));
+  map.dims.resize(type.rank());
+  for (size_t dim = 0; dim < self.rank(); ++dim) {
+    const ExprId have = self.sizes[dim], want = type.sizes[added + dim];
+    const auto known = context.exprs().AsConst(have);
+    if (known == 1 && have != want) continue;
+    if (known.has_value() && have != want && context.exprs().AsConst(want).has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat("expand of a dimension of size ", *known));
+    }
+    map.dims[added + dim] = {{dim, context.Const(1)}};
+  }
+  context.SetResult(node, context.Affine(self, type, map));
+  return context.status();
+}
+
+absl::Status LowerUnsqueeze(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const size_t at = context.Dim(node, "dim", self.rank() + 1, 0);
+  AffineMap map = IdentityMap(context, self.rank());
+  map.dims.insert(map.dims.begin() + at, absl::InlinedVector<AffineMap::From, 2>{});
+  context.SetResult(node, context.Affine(self, context.ResultType(node), map));
+  return context.status();
+}
+
+// The result's declared rank says which of the named dimensions had size 1.
+absl::Status LowerSqueeze(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const TensorType& type = context.ResultType(node);
+  const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
+  const bool named = context.Has(node, "dim");
+  AffineMap map;
+  map.start.assign(self.rank(), context.Const(0));
+  for (size_t dim = 0; dim < self.rank(); ++dim) {
+    const bool chosen = !named || std::find(dims.begin(), dims.end(), dim) != dims.end();
+    if (chosen && self.sizes[dim] == context.Const(1)) continue;
+    map.dims.push_back({{dim, context.Const(1)}});
+  }
+  context.SetResult(node, context.Affine(self, type, map));
+  return context.status();
+}
+
+absl::Status LowerSlice(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  if (self.rank() == 0) return absl::InvalidArgumentError("slice of a scalar");
+  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  const int64_t step = context.Int(node, "step", 1);
+  if (step <= 0) return absl::InvalidArgumentError("slice with a step that is not positive");
+  AffineMap map = IdentityMap(context, self.rank());
+  map.start[dim] = ClampedIndex(context.exprs(), context.Expr(node, "start", context.Const(0)), self.sizes[dim]);
+  map.dims[dim][0].step = context.Const(step);
+  context.SetResult(node, context.Affine(self, context.ResultType(node), map));
+  return context.status();
+}
+
+absl::Status LowerSelect(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  if (self.rank() == 0) return absl::InvalidArgumentError("select from a scalar");
+  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  AffineMap map = IdentityMap(context, self.rank());
+  map.start[dim] = WrappedIndex(context.exprs(), context.Expr(node, "index", context.Const(0)), self.sizes[dim]);
+  if (context.exprs().ProvablyLessEqual(self.sizes[dim], map.start[dim])) {
+    return absl::InvalidArgumentError("select past the end");
+  }
+  map.dims.erase(map.dims.begin() + dim);
+  context.SetResult(node, context.Affine(self, context.ResultType(node), map));
+  return context.status();
+}
+
+// split, split_with_sizes, chunk, unbind: the results' sizes say where each begins.
+absl::Status LowerSplit(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  if (self.rank() == 0) return absl::InvalidArgumentError("split of a scalar");
+  const size_t dim = context.Dim(node, "dim", self.rank(), 0);
+  const bool unbind = node.target == "aten.unbind.int";
+  AffineMap map = IdentityMap(context, self.rank());
+  if (unbind) map.dims.erase(map.dims.begin() + dim);
+  for (size_t i = 0; i < node.results.size(); ++i) {
+    const TensorType& type = context.ResultType(node, i);
+    if (!unbind && type.rank() != self.rank()) return absl::InvalidArgumentError("a piece of another rank");
+    context.SetResult(node, context.Affine(self, type, map), i);
+    const ExprId length = unbind ? context.Const(1) : type.sizes[dim];
+    map.start[dim] = context.exprs().Add(map.start[dim], length);
+  }
+  return context.status();
+}
+
+absl::Status LowerDiagonal(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  if (self.rank() < 2) return absl::InvalidArgumentError("diagonal of fewer than two dimensions");
+  const int64_t offset = context.Int(node, "offset", 0);
+  const size_t dim1 = context.Dim(node, "dim1", self.rank(), 0), dim2 = context.Dim(node, "dim2", self.rank(), 1);
+  if (dim1 == dim2) return absl::InvalidArgumentError("diagonal of one dimension");
+  AffineMap map;
+  map.start.assign(self.rank(), context.Const(0));
+  map.start[offset >= 0 ? dim2 : dim1] = context.Const(offset >= 0 ? offset : -offset);
+  for (size_t dim = 0; dim < self.rank(); ++dim) {
+    if (dim != dim1 && dim != dim2) map.dims.push_back({{dim, context.Const(1)}});
+  }
+  map.dims.push_back({{dim1, context.Const(1)}, {dim2, context.Const(1)}});
+  context.SetResult(node, context.Affine(self, context.ResultType(node), map));
+  return context.status();
+}
+
+// Strides and offset are those of the argument's storage: give it its traced layout first.
+absl::Status LowerAsStrided(LoweringContext& context, const GraphNode& node) {
+  const ValueId id = context.TensorValue(node, "self");
+  const LoweredTensor& self = context.Tensor(node, "self");
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  const TensorType& traced = context.graph().type(id);
+  BufferView base;
+  if (self.is_strided() && context.SameLayout(self.sizes, self.view->strides, traced.strides)) {
+    base = *self.view;
+  } else {
+    base = context.CopyTo(self, traced.strides);
+  }
+  const ExprId offset = context.Expr(node, "storage_offset", traced.offset);
+  BufferView view{base.buffer, base.dtype, type.sizes, type.strides,
+                  context.exprs().Add(base.offset, context.exprs().Sub(offset, traced.offset))};
+  // Everything it reaches must lie in the buffer.
+  ExprId last = view.offset;
+  for (size_t dim = 0; dim < type.rank(); ++dim) {
+    const ExprId reach = context.exprs().Sub(type.sizes[dim], context.Const(1));
+    last = context.exprs().Add(last, context.exprs().Mul(reach, view.strides[dim]));
+  }
+  const ExprId span = context.out().buffers[base.buffer].span;
+  if (context.exprs().ProvablyLessEqual(span, last) || context.exprs().ProvablyLess(view.offset, context.Const(0))) {
+    return absl::InvalidArgumentError("as_strided reaches past its argument");
+  }
+  if (!context.exprs().ProvablyLess(last, span)) {
+    context.out().guards.push_back(context.exprs().Lt(last, span));
+  }
+  context.SetResult(node, context.WithView(type, std::move(view)));
+  return context.status();
+}
+
+absl::Status LowerViewDtype(LoweringContext& context, const GraphNode& node) {
+  const ValueId id = context.TensorValue(node, "self");
+  const LoweredTensor self = context.Tensor(node, "self");
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (self.dtype == type.dtype) return LowerAlias(context, node);
+  if (ByteSize(self.dtype) != ByteSize(type.dtype)) return context.Call(node, "no lowering", false);
+  // F16 and BF16 have their bits in memory only.
+  BufferView view = context.RealiseValue(id);
+  if (ComputeType(self.dtype) != self.dtype || ComputeType(type.dtype) != type.dtype) {
+    return context.Call(node, "no lowering", false);
+  }
+  view.dtype = type.dtype;
+  context.SetResult(node, context.WithView(type, std::move(view)));
+  return context.status();
+}
+
+struct ViewRow {
+  const char* target;
+  LowerFn lower;
+};
+
+constexpr ViewRow kViews[] = {
+    {"aten.view.default", LowerReshape},
+    {"aten._unsafe_view.default", LowerReshape},
+    {"aten.reshape.default", LowerReshape},
+    {"aten._reshape_alias.default", LowerReshape},
+    {"aten.flatten.using_ints", LowerReshape},
+    {"aten.alias.default", LowerAlias},
+    {"aten.detach.default", LowerAlias},
+    {"aten.lift_fresh.default", LowerAlias},
+    {"aten.permute.default", LowerPermute},
+    {"aten.transpose.int", LowerTranspose},
+    {"aten.t.default", LowerTranspose},
+    {"aten.expand.default", LowerExpand},
+    {"aten.unsqueeze.default", LowerUnsqueeze},
+    {"aten.squeeze.default", LowerSqueeze},
+    {"aten.squeeze.dim", LowerSqueeze},
+    {"aten.squeeze.dims", LowerSqueeze},
+    {"aten.slice.Tensor", LowerSlice},
+    {"aten.narrow.default", LowerSlice},
+    {"aten.select.int", LowerSelect},
+    {"aten.split.Tensor", LowerSplit},
+    {"aten.split_with_sizes.default", LowerSplit},
+    {"aten.chunk.default", LowerSplit},
+    {"aten.unbind.int", LowerSplit},
+    {"aten.diagonal.default", LowerDiagonal},
+    {"aten.as_strided.default", LowerAsStrided},
+    {"aten.view.dtype", LowerViewDtype},
+};
+
+}  // namespace
+
+bool IsViewOp(absl::string_view target) {
+  for (const ViewRow& row : kViews) {
+    if (target == row.target) return true;
+  }
+  return false;
+}
+
+void RegisterViews(LoweringTable& table) {
+  for (const ViewRow& row : kViews) table[row.target] = row.lower;
+}
+
+}  // namespace kiln

@@ -1,0 +1,360 @@
+// Operators over windows of the last two dimensions: pooling, upsampling, padding by reflection.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/lower/lowering_context.h"
+
+namespace kiln {
+namespace {
+
+struct Window {
+  int64_t kernel[2] = {1, 1};
+  int64_t stride[2] = {1, 1};
+  int64_t padding[2] = {0, 0};
+  int64_t dilation[2] = {1, 1};
+};
+
+// One number stands for both dimensions.
+void ReadPair(LoweringContext& context, const GraphNode& node, absl::string_view name, int64_t (&pair)[2]) {
+  const std::vector<int64_t> list = context.IntList(node, name);
+  if (list.size() == 1) pair[0] = pair[1] = list[0];
+  if (list.size() == 2) std::copy(list.begin(), list.end(), pair);
+  if (list.size() > 2) context.Invalid(absl::StrCat("argument '", name, "' has more than two numbers"));
+}
+
+Window ReadWindow(LoweringContext& context, const GraphNode& node) {
+  Window window;
+  ReadPair(context, node, "kernel_size", window.kernel);
+  std::copy(window.kernel, window.kernel + 2, window.stride);
+  ReadPair(context, node, "stride", window.stride);
+  ReadPair(context, node, "padding", window.padding);
+  ReadPair(context, node, "dilation", window.dilation);
+  for (int i = 0; i < 2; ++i) {
+    if (window.kernel[i] <= 0 || window.stride[i] <= 0 || window.padding[i] < 0 || window.dilation[i] <= 0) {
+      context.Invalid("a window whose sizes are not positive");
+    }
+  }
+  return window;
+}
+
+bool FitsImages(const LoweredTensor& self, const TensorType& type) {
+  return (self.rank() == 3 || self.rank() == 4) && type.rank() == self.rank();
+}
+
+// Row and column in `self` of the window element `inner` of the result's element `index`, and whether
+// it lies in the image.
+struct WindowPoint {
+  std::vector<ExprId> from;
+  LoopOpId inside;
+};
+
+WindowPoint PointOf(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& self, const Window& window,
+                    Index index, Index inner) {
+  ExprPool& exprs = context.exprs();
+  WindowPoint point{std::vector<ExprId>(index.begin(), index.end()), ops.True()};
+  for (int i = 0; i < 2; ++i) {
+    const size_t dim = self.rank() - 2 + i;
+    ExprId at = exprs.Mul(index[dim], context.Const(window.stride[i]));
+    at = exprs.Add(at, exprs.Mul(inner[i], context.Const(window.dilation[i])));
+    at = exprs.Sub(at, context.Const(window.padding[i]));
+    point.from[dim] = at;
+    point.inside = ops.And(point.inside, ops.Not(ops.IndexLess(at, context.Const(0))));
+    point.inside = ops.And(point.inside, ops.IndexLess(at, self.sizes[dim]));
+  }
+  return point;
+}
+
+absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
+  context.RealiseIfDear(context.TensorValue(node, "self"));
+  const LoweredTensor self = context.Tensor(node, "self");
+  const Window window = ReadWindow(context, node);
+  const TensorType type = context.ResultType(node, 0);
+  if (!context.status().ok()) return context.status();
+  if (!FitsImages(self, type) || !IsFloat(self.dtype)) return context.Call(node, "no lowering", false);
+  const v1::DType compute = ComputeType(type.dtype);
+  LoweringContext::Reduction reduction;
+  reduction.kind = v1::REDUCE_MAX;
+  reduction.compute = compute;
+  reduction.inner_sizes = {context.Const(window.kernel[0]), context.Const(window.kernel[1])};
+  reduction.may_split = false;
+  auto element = [&](LoopRecorder& ops, Index outer, Index inner) {
+    const WindowPoint point = PointOf(context, ops, self, window, outer, inner);
+    ops.OpenMask(point.inside);
+    const LoopOpId x = context.Load(ops, self, point.from);
+    ops.CloseMask();
+    return ops.Where(point.inside, x, ops.Constant(-HUGE_VAL, compute));
+  };
+  context.SetResult(node, context.Reduce(type, reduction, element, [](LoopRecorder&, LoopOpId max) { return max; }), 0);
+  const bool wants_positions = node.results.size() > 1 && context.Uses(node.results[1]) > 0;
+  if (!wants_positions) return context.status();
+
+  // The position in the window of the largest element, turned into one in the image.
+  const TensorType position_type = context.ResultType(node, 1);
+  TensorType offset_type = position_type;
+  offset_type.dtype = v1::I64;
+  reduction.kind = v1::REDUCE_ARGMAX;
+  const LoweredTensor offset =
+      context.Reduce(offset_type, reduction, element, [](LoopRecorder&, LoopOpId at) { return at; });
+  context.SetResult(node, context.Pointwise(position_type, [&](LoopRecorder& ops, Index index) {
+    ExprPool& exprs = context.exprs();
+    const LoopOpId at = context.Load(ops, offset, index);
+    const LoopOpId columns = ops.ConstantInt(window.kernel[1]);
+    LoopOpId position[2] = {ops.Binary(LoopOpcode::kFloorDiv, at, columns),
+                            ops.Binary(LoopOpcode::kRemainder, at, columns)};
+    for (int i = 0; i < 2; ++i) {
+      const size_t dim = self.rank() - 2 + i;
+      const ExprId start = exprs.Sub(exprs.Mul(index[dim], context.Const(window.stride[i])),
+                                     context.Const(window.padding[i]));
+      position[i] = ops.Add(ops.IndexExpr(start), ops.Mul(position[i], ops.ConstantInt(window.dilation[i])));
+    }
+    return ops.Add(ops.Mul(position[0], ops.IndexExpr(self.sizes.back())), position[1]);
+  }), 1);
+  return context.status();
+}
+
+absl::Status LowerAvgPool(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const Window window = ReadWindow(context, node);
+  const bool count_padding = context.Bool(node, "count_include_pad", true);
+  const int64_t divisor = context.Int(node, "divisor_override", 0);
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (!FitsImages(self, type) || !IsFloat(self.dtype)) return context.Call(node, "no lowering", false);
+  const v1::DType compute = ComputeType(type.dtype);
+  LoweringContext::Reduction reduction;
+  reduction.compute = compute;
+  reduction.inner_sizes = {context.Const(window.kernel[0]), context.Const(window.kernel[1])};
+  reduction.may_split = false;
+  TensorType wide = type;
+  wide.dtype = compute;
+  const LoweredTensor sum = context.Reduce(
+      wide, reduction,
+      [&](LoopRecorder& ops, Index outer, Index inner) {
+        const WindowPoint point = PointOf(context, ops, self, window, outer, inner);
+        ops.OpenMask(point.inside);
+        const LoopOpId x = context.Load(ops, self, point.from);
+        ops.CloseMask();
+        return ops.Where(point.inside, x, ops.ConstantInt(0, compute));
+      },
+      [](LoopRecorder&, LoopOpId total) { return total; });
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    const LoopOpId total = context.Load(ops, sum, index);
+    if (divisor != 0) return ops.Div(total, ops.ConstantInt(divisor, compute));
+    // Elements that count: inside the image, or inside the image and its padding.
+    ExprPool& exprs = context.exprs();
+    ExprId count = context.Const(1);
+    for (int i = 0; i < 2; ++i) {
+      const size_t dim = self.rank() - 2 + i;
+      const ExprId pad = context.Const(count_padding ? window.padding[i] : 0);
+      const ExprId first = exprs.Sub(exprs.Mul(index[dim], context.Const(window.stride[i])),
+                                     context.Const(window.padding[i]));
+      const ExprId end = exprs.Min(exprs.Add(first, context.Const(window.kernel[i])), exprs.Add(self.sizes[dim], pad));
+      const ExprId begin = count_padding ? first : exprs.Max(first, context.Const(0));
+      count = exprs.Mul(count, exprs.Sub(end, begin));
+    }
+    return ops.Div(total, ops.Cast(ops.IndexExpr(count), compute));
+  }));
+  return context.status();
+}
+
+// Windows [floor(i*in/out), ceil((i+1)*in/out)): as wide as the widest, the rest masked.
+absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (!FitsImages(self, type) || !IsFloat(self.dtype)) return context.Call(node, "no lowering", false);
+  ExprPool& exprs = context.exprs();
+  const v1::DType compute = ComputeType(type.dtype);
+  const ExprId one = context.Const(1);
+  LoweringContext::Reduction reduction;
+  reduction.compute = compute;
+  reduction.may_split = false;
+  for (int i = 0; i < 2; ++i) {
+    const size_t dim = self.rank() - 2 + i;
+    const ExprId in = self.sizes[dim], out = type.sizes[dim];
+    const bool even = exprs.ProvablyDivides(out, in);
+    const ExprId width = even ? exprs.FloorDiv(in, out) : exprs.Add(exprs.CeilDiv(in, out), one);
+    reduction.inner_sizes.push_back(width);
+  }
+  auto begin = [&](ExprId at, size_t dim) {
+    return exprs.FloorDiv(exprs.Mul(at, self.sizes[dim]), type.sizes[dim]);
+  };
+  auto end = [&](ExprId at, size_t dim) {
+    return exprs.CeilDiv(exprs.Mul(exprs.Add(at, one), self.sizes[dim]), type.sizes[dim]);
+  };
+  TensorType wide = type;
+  wide.dtype = compute;
+  const LoweredTensor sum = context.Reduce(
+      wide, reduction,
+      [&](LoopRecorder& ops, Index outer, Index inner) {
+        std::vector<ExprId> from(outer.begin(), outer.end());
+        LoopOpId inside = ops.True();
+        for (int i = 0; i < 2; ++i) {
+          const size_t dim = self.rank() - 2 + i;
+          from[dim] = exprs.Add(begin(outer[dim], dim), inner[i]);
+          if (exprs.ProvablyDivides(type.sizes[dim], self.sizes[dim])) continue;
+          inside = ops.And(inside, ops.IndexLess(from[dim], end(outer[dim], dim)));
+        }
+        ops.OpenMask(inside);
+        const LoopOpId x = context.Load(ops, self, from);
+        ops.CloseMask();
+        return ops.Where(inside, x, ops.ConstantInt(0, compute));
+      },
+      [](LoopRecorder&, LoopOpId total) { return total; });
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    ExprId count = one;
+    for (int i = 0; i < 2; ++i) {
+      const size_t dim = self.rank() - 2 + i;
+      count = exprs.Mul(count, exprs.Sub(end(index[dim], dim), begin(index[dim], dim)));
+    }
+    return ops.Div(context.Load(ops, sum, index), ops.Cast(ops.IndexExpr(count), compute));
+  }));
+  return context.status();
+}
+
+// ---- upsampling
+
+// input size / output size, or 1 / scale where the caller gave one; `dim` counts from the rows.
+LoopOpId SourceScale(LoweringContext& context, LoopRecorder& ops, const GraphNode& node, ExprId in, ExprId out,
+                     size_t dim) {
+  const char* name = dim == 0 ? "scales_h" : "scales_w";
+  double scale = context.Float(node, name, 0);
+  if (const Argument* factors = node.Find("scale_factors")) {
+    const auto* list = std::get_if<FloatListArg>(factors);
+    if (list != nullptr && dim < list->values.size()) scale = list->values[dim];
+  }
+  if (scale > 0) return ops.Constant(1 / scale, v1::F32);
+  return ops.Div(ops.Cast(ops.IndexExpr(in), v1::F32), ops.Cast(ops.IndexExpr(out), v1::F32));
+}
+
+absl::Status LowerUpsampleNearest(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, node.Find("self") != nullptr ? "self" : "input");
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (self.rank() != 4 || type.rank() != 4) return absl::InvalidArgumentError("upsample of another rank than 4");
+  ExprPool& exprs = context.exprs();
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    std::vector<ExprId> from(index.begin(), index.end());
+    for (size_t i = 0; i < 2; ++i) {
+      const size_t dim = 2 + i;
+      const ExprId in = self.sizes[dim], out = type.sizes[dim];
+      if (exprs.ProvablyDivides(in, out)) {
+        from[dim] = exprs.FloorDiv(index[dim], exprs.FloorDiv(out, in));
+        continue;
+      }
+      const LoopOpId scaled = ops.Mul(ops.Cast(ops.IndexExpr(index[dim]), v1::F32),
+                                      SourceScale(context, ops, node, in, out, i));
+      const LoopOpId last = ops.IndexExpr(exprs.Sub(in, context.Const(1)));
+      const LoopOpId row = ops.Binary(LoopOpcode::kMinimum, ops.Cast(scaled, v1::I64), last);
+      from[dim] = ops.CheckedIndex(row, in);
+    }
+    return context.Load(ops, self, from);
+  }));
+  return context.status();
+}
+
+// The two neighbours of a source position along one dimension, and the weight of the second.
+struct Neighbours {
+  ExprId low, high;
+  LoopOpId weight;
+};
+
+Neighbours NeighboursOf(LoweringContext& context, LoopRecorder& ops, const GraphNode& node, ExprId at, ExprId in,
+                        ExprId out, size_t dim, bool align_corners) {
+  ExprPool& exprs = context.exprs();
+  const ExprId one = context.Const(1);
+  auto as_float = [&](ExprId value) { return ops.Cast(ops.IndexExpr(value), v1::F32); };
+  LoopOpId source;
+  if (align_corners) {
+    const LoopOpId scale = out == one ? ops.Constant(0, v1::F32)
+                                      : ops.Div(as_float(exprs.Sub(in, one)), as_float(exprs.Sub(out, one)));
+    source = ops.Mul(as_float(at), scale);
+  } else {
+    const LoopOpId half = ops.Constant(0.5, v1::F32);
+    const LoopOpId scale = SourceScale(context, ops, node, in, out, dim);
+    source = ops.Sub(ops.Mul(ops.Add(as_float(at), half), scale), half);
+    source = ops.Binary(LoopOpcode::kMaximum, source, ops.Constant(0, v1::F32));
+  }
+  const LoopOpId last = ops.IndexExpr(exprs.Sub(in, one));
+  const LoopOpId low = ops.Binary(LoopOpcode::kMinimum, ops.Cast(source, v1::I64), last);
+  const LoopOpId high = ops.Binary(LoopOpcode::kMinimum, ops.Add(low, ops.ConstantInt(1)), last);
+  const LoopOpId weight = ops.Sub(source, ops.Cast(low, v1::F32));
+  const LoopOpId clamped = ops.Binary(LoopOpcode::kMinimum, weight, ops.Constant(1, v1::F32));
+  return {ops.CheckedIndex(low, in), ops.CheckedIndex(high, in), clamped};
+}
+
+absl::Status LowerUpsampleBilinear(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, node.Find("self") != nullptr ? "self" : "input");
+  const bool align_corners = context.Bool(node, "align_corners", false);
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (self.rank() != 4 || type.rank() != 4) return absl::InvalidArgumentError("upsample of another rank than 4");
+  if (!IsFloat(type.dtype)) return context.Call(node, "no lowering", false);
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    const v1::DType compute = ComputeType(type.dtype);
+    const Neighbours rows =
+        NeighboursOf(context, ops, node, index[2], self.sizes[2], type.sizes[2], 0, align_corners);
+    const Neighbours columns =
+        NeighboursOf(context, ops, node, index[3], self.sizes[3], type.sizes[3], 1, align_corners);
+    auto load = [&](ExprId row, ExprId column) { return context.Load(ops, self, {index[0], index[1], row, column}); };
+    auto mix = [&](LoopOpId a, LoopOpId b, LoopOpId weight) {
+      const LoopOpId w = ops.Cast(weight, compute);
+      return ops.Add(ops.Mul(a, ops.Sub(ops.Constant(1, compute), w)), ops.Mul(b, w));
+    };
+    const LoopOpId top = mix(load(rows.low, columns.low), load(rows.low, columns.high), columns.weight);
+    const LoopOpId bottom = mix(load(rows.high, columns.low), load(rows.high, columns.high), columns.weight);
+    return mix(top, bottom, rows.weight);
+  }));
+  return context.status();
+}
+
+// ---- padding by reflection or repetition of the border
+
+template <bool reflect>
+absl::Status LowerBorderPad(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const std::vector<ExprId> pad = context.ExprList(node, "padding");
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (type.rank() != self.rank() || pad.size() % 2 != 0 || pad.size() / 2 > self.rank()) {
+    return absl::InvalidArgumentError("padding does not fit the rank");
+  }
+  ExprPool& exprs = context.exprs();
+  context.SetResult(node, context.MapIndex(self, type, [&](Index index) {
+    std::vector<ExprId> from(index.begin(), index.end());
+    for (size_t i = 0; i < pad.size() / 2; ++i) {
+      const size_t dim = self.rank() - 1 - i;
+      const ExprId last = exprs.Sub(self.sizes[dim], context.Const(1));
+      ExprId at = exprs.Sub(index[dim], pad[2 * i]);
+      if (reflect) {
+        at = exprs.Max(at, exprs.Neg(at));                           // |at|
+        at = exprs.Min(at, exprs.Sub(exprs.Mul(last, context.Const(2)), at));
+      } else {
+        at = exprs.Min(exprs.Max(at, context.Const(0)), last);
+      }
+      from[dim] = at;
+    }
+    return from;
+  }));
+  return context.status();
+}
+
+}  // namespace
+
+void RegisterWindows(LoweringTable& table) {
+  table["aten.max_pool2d_with_indices.default"] = LowerMaxPool;
+  table["aten.avg_pool2d.default"] = LowerAvgPool;
+  table["aten._adaptive_avg_pool2d.default"] = LowerAdaptiveAvgPool;
+  table["aten.adaptive_avg_pool2d.default"] = LowerAdaptiveAvgPool;
+  table["aten.upsample_nearest2d.default"] = LowerUpsampleNearest;
+  table["aten.upsample_nearest2d.vec"] = LowerUpsampleNearest;
+  table["aten.upsample_bilinear2d.default"] = LowerUpsampleBilinear;
+  table["aten.upsample_bilinear2d.vec"] = LowerUpsampleBilinear;
+  for (const char* rank : {"1d", "2d", "3d"}) {
+    table[absl::StrCat("aten.reflection_pad", rank, ".default")] = LowerBorderPad<true>;
+    table[absl::StrCat("aten.replication_pad", rank, ".default")] = LowerBorderPad<false>;
+  }
+}
+
+}  // namespace kiln
