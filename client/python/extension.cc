@@ -129,16 +129,20 @@ PyObject* Build(PyObject*, PyObject* arguments) {
   sections.set_environment(SerializeDeterministic(environment));
   sections.set_graph_digest(Sha256(canonical->bytes));
   header.set_graph_bytes(canonical->bytes.size());
-  return Py_BuildValue("(NNN)", Bytes(RequestKey(sections)), Bytes(SerializeDeterministic(header)),
-                       Bytes(canonical->bytes));
+  PyObject* symbols = PyList_New(canonical->symbols.size());
+  for (size_t i = 0; i < canonical->symbols.size(); ++i) {
+    PyList_SetItem(symbols, i, PyLong_FromUnsignedLong(canonical->symbols[i]));
+  }
+  return Py_BuildValue("(NNNN)", Bytes(RequestKey(sections)), Bytes(SerializeDeterministic(header)),
+                       Bytes(canonical->bytes), symbols);
 }
 
 PyObject* Get(PyObject*, PyObject* arguments) {
   Buffer key, header_bytes, graph;
-  int compile = 0;
+  PyObject* hints = nullptr;
   const char* interpret = nullptr;
-  if (!PyArg_ParseTuple(arguments, "y#y#y#ps", &key.data, &key.size, &header_bytes.data, &header_bytes.size,
-                        &graph.data, &graph.size, &compile, &interpret)) {
+  if (!PyArg_ParseTuple(arguments, "y#y#y#O!s", &key.data, &key.size, &header_bytes.data, &header_bytes.size,
+                        &graph.data, &graph.size, &PyList_Type, &hints, &interpret)) {
     return nullptr;
   }
   const std::shared_ptr<Client> client = TheClient();
@@ -151,14 +155,17 @@ PyObject* Get(PyObject*, PyObject* arguments) {
   input.graph = graph.str();
   input.request_key = key.str();
   input.sections = std::move(*header.mutable_sections());
-  input.hints = std::move(*header.mutable_hints());
+  for (Py_ssize_t i = 0; i < PyList_Size(hints); ++i) {
+    input.hints.add_values(PyLong_AsLongLong(PyList_GetItem(hints, i)));
+  }
+  if (PyErr_Occurred()) return nullptr;
   input.notes = std::move(*header.mutable_notes());
   input.want_loop_ir = interpret[0] != '\0';
   const std::string interpreted = interpret;
   absl::StatusOr<CompiledArtifact> compiled = absl::UnknownError("");
   {
     Unlocked unlocked;
-    compiled = client->Get(input, compile != 0);
+    compiled = client->Get(input, !input.graph.empty());
   }
   if (!compiled.ok()) return RaiseService(compiled.status());
   return NewArtifact(*std::move(compiled), interpreted);
@@ -168,8 +175,8 @@ PyMethodDef functions[] = {
     {"configure", Configure, METH_VARARGS, "configure(names, connect_seconds, compile_seconds)"},
     {"address", Address, METH_NOARGS, "The daemon's address."},
     {"set_torch", SetTorch, METH_VARARGS, "set_torch(tensors_to_handles, handles_to_tensors, library_callback)"},
-    {"build", Build, METH_VARARGS, "Canonical bytes, key and header of a request."},
-    {"get", Get, METH_VARARGS, "get(key, header, graph, compile, interpret) -> Artifact"},
+    {"build", Build, METH_VARARGS, "Key, header, canonical bytes and canonical symbol order of a request."},
+    {"get", Get, METH_VARARGS, "get(key, header, graph, hints, interpret) -> Artifact; an empty graph: only look up"},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, functions, nullptr, nullptr, nullptr,

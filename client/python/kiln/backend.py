@@ -1,40 +1,23 @@
 """The backend function of torch.compile, and the compilers that AOTAutograd calls for each graph."""
-import functools
+import hashlib
+import os
 import time
-import weakref
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from . import _C, decompositions, fallback, library, options as options_module, service, stats
+from . import _C, autograd_cache, decompositions, fallback, library, options as options_module, service, stats
+from .compiled import CompiledGraph, FallbackGraph, live_graphs, symbols_by_name
 from .errors import Unsupported
 from .graph import BACKWARD, FORWARD, INFERENCE, export
 
 _KIND_NAMES = {FORWARD: "forward", BACKWARD: "backward", INFERENCE: "inference"}
-_live = weakref.WeakSet()
-
-
-class CompiledGraph:
-    """A graph that the service compiled; takes its inputs in a list, which it empties."""
-
-    _boxed_call = True
-
-    def __init__(self, artifact, constants, title):
-        self.artifact = artifact
-        self.constants = constants
-        self.title = title
-        _live.add(self)
-
-    def __call__(self, args):
-        if self.constants:
-            args.extend(self.constants)
-        return self.artifact(args)
 
 
 def run_counts():
     """Sums over the programs that are alive."""
     total = {"calls": 0, "kernel_launches": 0, "library_call_runs": 0, "stride_copies": 0}
-    for graph in list(_live):
+    for graph in live_graphs():
         counts = graph.artifact.counts()
         total["calls"] += counts["calls"]
         total["kernel_launches"] += counts["launches"]
@@ -84,59 +67,16 @@ def _guards(inputs):
     return []
 
 
-def _replay_guards(artifact, inputs):
-    """Adds what the service specialised on to torch's own guards."""
-    nodes, conditions, bindings = artifact.guards()
-    if not conditions:
-        return
-    from .symbols import evaluate
-
-    values = []
-    for source, index, dim in bindings:
-        value = inputs[index] if index < len(inputs) else None
-        if source == 1:
-            values.append(value)
-        elif source == 2:
-            values.append(value.shape[dim])
-        else:
-            values.append(value.stride(dim))
-    if not evaluate(nodes, conditions, values):
-        raise Unsupported("the service's program does not fit the sizes at hand")
-
-
-def _report_strides(artifact):
-    context = torch._guards.TracingContext.try_get()
-    if context is not None and context.output_strides is not None:
-        if len(context.output_strides) == 0:
-            context.output_strides.extend(artifact.output_strides())
-
-
-def _record(artifact, title, seconds):
-    info = artifact.info()
-    stats.count("graphs")
-    stats.count("hits" if info["hit"] else "compiles")
-    stats.count("joined", int(info["joined"]))
-    stats.count("kernels", len(info["launches"]))
-    stats.count("library_calls", len(info["library_calls"]))
-    stats.count("uploaded_bytes", info["uploaded_bytes"])
-    stats.count("fetched_objects", info["fetched_objects"])
-    for phase in ("connect", "lookup", "compile", "fetch"):
-        stats.add_seconds(phase, info[f"{phase}_seconds"])
-    stats.add_seconds("export", seconds)
-    info["title"] = title
-    stats.record_graph(info)
-
-
 def compile_graph(module, inputs, kind, settings):
-    """The compiled graph, or one that runs without kiln."""
+    """The compiled graph, or one that runs without kiln; both are OutputCode, as torch's cache wants it."""
     title = _title(module, kind)
     try:
         return _compile(module, inputs, kind, settings, title)
     except Unsupported as reason:
-        return fallback.run_without_kiln(module, title, f"unsupported: {reason}")
+        return FallbackGraph.of(module, title, f"unsupported: {reason}")
     except _C.ServiceError as error:
         code, message = error.args
-        return fallback.run_without_kiln(module, title, fallback.reason_of(code, message), message)
+        return FallbackGraph.of(module, title, fallback.reason_of(code, message), message)
 
 
 def _compile(module, inputs, kind, settings, title):
@@ -145,16 +85,17 @@ def _compile(module, inputs, kind, settings, title):
     library.install()
     exported = export(module, kind, title=title, static_inputs=_static_inputs(kind),
                       donated_inputs=_donated_inputs(kind), guards=_guards(inputs))
-    key, header, graph = _C.build(
+    key, header, graph, symbols = _C.build(
         exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[settings.mode],
         settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(), _torch_version(), decompositions.digest())
+    names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
+    compiled = CompiledGraph(key, header, names, tuple(exported.constants), title)
     seconds = time.perf_counter() - start
-    artifact = _C.get(key, header, graph, True, service.interpret_list())
-    _replay_guards(artifact, inputs)
-    _record(artifact, title, seconds)
-    _report_strides(artifact)
-    return CompiledGraph(artifact, exported.constants, title)
+    compiled.load(graph, symbols_by_name(inputs))
+    stats.add_seconds("export", seconds)
+    compiled._time_taken_ns = int((time.perf_counter() - start) * 1e9)
+    return compiled
 
 
 def kiln(gm, example_inputs, *, mode=None, options=None):
@@ -163,16 +104,20 @@ def kiln(gm, example_inputs, *, mode=None, options=None):
     fallback.policy()
 
     def compiler(kind):
-        return functools.partial(_call_compiler, kind=kind, settings=settings)
+        return autograd_cache.serializable(lambda module, inputs: compile_graph(module, inputs, kind, settings))
 
     backend = aot_autograd(fw_compiler=compiler(FORWARD), bw_compiler=compiler(BACKWARD),
                            inference_compiler=compiler(INFERENCE), decompositions=decompositions.table(),
                            partition_fn=decompositions.partition, keep_inference_input_mutations=True)
-    return backend(gm, example_inputs)
+    with autograd_cache.joined(_cache_tag(settings)):
+        return backend(gm, example_inputs)
 
 
-def _call_compiler(module, inputs, *, kind, settings):
-    return compile_graph(module, inputs, kind, settings)
+def _cache_tag(settings):
+    """What of kiln torch's cache key has to tell apart: its own key knows neither back-end nor options."""
+    extension = os.stat(_C.__file__)
+    parts = (repr(settings), decompositions.digest().hex(), str(extension.st_size), str(extension.st_mtime_ns))
+    return "kiln-" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 def register():

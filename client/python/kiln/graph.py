@@ -37,6 +37,7 @@ class ExportedGraph:
     facts: bytes  # v1.GraphFacts
     notes: bytes  # v1.GraphNotes
     hints: list  # value of every symbol at this call, in symbol order
+    symbols: list  # torch's symbols, in symbol order
     constants: list  # tensors that follow the graph's own inputs on every call
     output_count: int
 
@@ -106,7 +107,7 @@ class _Exporter:
         notes = b"".join([b"".join(wire.data(1, name) for name in self.node_names),
                           b"".join(wire.data(2, line) for line in self.source_lines),
                           b"".join(wire.data(3, text) for text in guards_text), wire.data(4, title)])
-        return ExportedGraph(message, facts, notes, self.hints, self.constants, len(outputs))
+        return ExportedGraph(message, facts, notes, self.hints, list(self.symbols), self.constants, len(outputs))
 
     def facts(self, placeholders, static_inputs, donated_inputs, output_count, visible_outputs):
         parts = []

@@ -1,0 +1,150 @@
+"""What AOTAutograd gets for a graph: a compiled one, or one that runs without kiln.
+
+Both are torch OutputCode, so that torch's AOTAutograd cache can keep them. A cached CompiledGraph holds the key of
+its program, not the program: loading looks it up at the service, and a miss makes torch trace again.
+"""
+import dataclasses
+import threading
+import weakref
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, FXGraphCacheMiss
+from torch._inductor.output_code import OutputCode
+
+from . import _C, fallback, library, service, stats
+from .errors import Unsupported
+from .symbols import evaluate
+
+_lock = threading.Lock()
+_live = weakref.WeakSet()
+
+
+def live_graphs():
+    with _lock:
+        return list(_live)
+
+
+def symbols_by_name(inputs):
+    """The symbolic integers among `inputs` and their sizes, by the name of the symbol they are."""
+    found = {}
+    for value in inputs:
+        parts = [value]
+        if isinstance(value, torch.Tensor):
+            parts = (*value.shape, *value.stride())
+        for part in parts:
+            if isinstance(part, torch.SymInt):
+                expr = part.node.expr
+                if expr.is_Symbol:
+                    found.setdefault(str(expr), part)
+    return found
+
+
+@dataclasses.dataclass(eq=False)
+class CompiledGraph(OutputCode):
+    """A graph that the service compiled; takes its inputs in a list, which it empties."""
+
+    request_key: bytes
+    header: bytes
+    symbol_names: tuple  # of the program's symbols, in order
+    constants: tuple  # tensors that follow the inputs of every call
+    title: str
+    artifact: Any = None
+
+    def __post_init__(self):
+        self._fx_graph_cache_key = self.request_key.hex()
+        self._time_taken_ns = 0
+        # On the instance: torch's wrappers copy its dictionary.
+        self._boxed_call = True
+
+    def __call__(self, inputs):
+        if self.constants:
+            inputs.extend(self.constants)
+        return self.artifact(inputs)
+
+    def load(self, graph, symbols):
+        """Gets the program: compiled if `graph` (canonical bytes) is given, else only looked up.
+
+        `symbols` as from symbols_by_name. Raises _C.ServiceError, or Unsupported when the program does not fit."""
+        values = [symbols[name] for name in self.symbol_names if name in symbols]
+        if len(values) != len(self.symbol_names):
+            raise Unsupported("a symbol of the graph is not among its inputs")
+        hints = [int(value.node.hint) for value in values]
+        artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list())
+        nodes, conditions, _ = artifact.guards()
+        # What the service specialised on becomes a guard of torch's own.
+        if conditions and not evaluate(nodes, conditions, values):
+            raise Unsupported("the program does not fit the sizes at hand")
+        self.artifact = artifact
+        with _lock:
+            _live.add(self)
+        _record(artifact, self.title)
+        context = torch._guards.TracingContext.try_get()
+        if context is not None and context.output_strides is not None and not context.output_strides:
+            context.output_strides.extend(artifact.output_strides())
+
+    # ---- torch's cache
+
+    def __getstate__(self):
+        state = self.__dict__.copy()
+        state["artifact"] = None
+        return state
+
+    def prepare_for_serialization(self):
+        self.artifact = None
+
+    def post_compile(self, example_inputs, constants, graph_kwargs):
+        service.configure()
+        library.install()
+        try:
+            self.load(b"", symbols_by_name(example_inputs))
+        except (_C.ServiceError, Unsupported) as error:
+            raise FXGraphCacheMiss(str(error)) from error
+        stats.count("autograd_cache_loads")
+
+    def set_triton_bundle(self, triton_bundle):
+        pass
+
+
+@dataclasses.dataclass(eq=False)
+class FallbackGraph(OutputCode):
+    """A graph that runs operator by operator. Never cached: an outage would last for ever."""
+
+    run: Any
+
+    @classmethod
+    def of(cls, module, title, reason, message=None):
+        return cls(fallback.run_without_kiln(module, title, reason, message))
+
+    def __post_init__(self):
+        self._fx_graph_cache_key = "kiln-fallback"
+        self._time_taken_ns = 0
+        # On the instance: torch's wrappers copy its dictionary.
+        self._boxed_call = True
+
+    def __call__(self, inputs):
+        return self.run(inputs)
+
+    def prepare_for_serialization(self):
+        raise BypassAOTAutogradCache("a graph runs without kiln")
+
+    def post_compile(self, example_inputs, constants, graph_kwargs):
+        raise FXGraphCacheMiss("a graph ran without kiln")
+
+    def set_triton_bundle(self, triton_bundle):
+        pass
+
+
+def _record(artifact, title):
+    info = artifact.info()
+    stats.count("graphs")
+    stats.count("hits" if info["hit"] else "compiles")
+    stats.count("joined", int(info["joined"]))
+    stats.count("kernels", len(info["launches"]))
+    stats.count("library_calls", len(info["library_calls"]))
+    stats.count("uploaded_bytes", info["uploaded_bytes"])
+    stats.count("fetched_objects", info["fetched_objects"])
+    for phase in ("connect", "lookup", "compile", "fetch"):
+        stats.add_seconds(phase, info[f"{phase}_seconds"])
+    info["title"] = title
+    stats.record_graph(info)

@@ -1,0 +1,91 @@
+"""Small copies of the models that kiln promises to train, with their inputs. Random weights, CPU sizes."""
+import torch
+
+
+def _tokens(vocabulary, batch, length):
+    return torch.randint(0, vocabulary, (batch, length), generator=torch.Generator().manual_seed(1))
+
+
+def _pixels(batch, size):
+    return torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(2))
+
+
+def bert():
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+                        intermediate_size=128, max_position_embeddings=128, hidden_dropout_prob=0.0,
+                        attention_probs_dropout_prob=0.0)
+    tokens = _tokens(211, 2, 16)
+    return BertForMaskedLM(config), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens}
+
+
+def gpt2():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=211, n_embd=64, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0.0,
+                        embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
+    tokens = _tokens(211, 2, 16)
+    return GPT2LMHeadModel(config), {"input_ids": tokens, "labels": tokens}
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(vocab_size=211, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, use_cache=False)
+    tokens = _tokens(211, 2, 16)
+    return LlamaForCausalLM(config), {"input_ids": tokens, "labels": tokens}
+
+
+def t5():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(vocab_size=211, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, dropout_rate=0.0,
+                      use_cache=False, decoder_start_token_id=0)
+    tokens = _tokens(211, 2, 16)
+    return T5ForConditionalGeneration(config), {"input_ids": tokens, "labels": tokens}
+
+
+def vit():
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+                       image_size=32, patch_size=8, num_labels=10, hidden_dropout_prob=0.0,
+                       attention_probs_dropout_prob=0.0)
+    return ViTForImageClassification(config), {"pixel_values": _pixels(2, 32), "labels": torch.tensor([1, 3])}
+
+
+def resnet():
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(embedding_size=16, hidden_sizes=[16, 32, 64, 128], depths=[1, 1, 1, 1],
+                          layer_type="bottleneck", num_labels=10)
+    return ResNetForImageClassification(config), {"pixel_values": _pixels(4, 64), "labels": torch.tensor([1, 3, 2, 0])}
+
+
+def convnext():
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    config = ConvNextConfig(hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 2, 1], num_labels=10)
+    return ConvNextForImageClassification(config), {"pixel_values": _pixels(2, 64), "labels": torch.tensor([1, 3])}
+
+
+def segformer():
+    from transformers import SegformerConfig, SegformerForSemanticSegmentation
+
+    config = SegformerConfig(hidden_sizes=[16, 32, 48, 64], depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 3, 4],
+                             decoder_hidden_size=32, num_labels=5, hidden_dropout_prob=0.0,
+                             attention_probs_dropout_prob=0.0, classifier_dropout_prob=0.0, drop_path_rate=0.0)
+    labels = torch.randint(0, 5, (2, 64, 64), generator=torch.Generator().manual_seed(3))
+    return SegformerForSemanticSegmentation(config), {"pixel_values": _pixels(2, 64), "labels": labels}
+
+
+MODELS = {f.__name__: f for f in (bert, gpt2, llama, t5, vit, resnet, convnext, segformer)}
+
+
+def make(name):
+    """The model (evaluation mode, fp32) and its keyword inputs; the same for every call."""
+    torch.manual_seed(0)
+    model, inputs = MODELS[name]()
+    return model.eval(), inputs

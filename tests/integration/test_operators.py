@@ -1,0 +1,105 @@
+"""Operators one by one against PyTorch: forward and backward, fp32 and bf16, static and dynamic shapes.
+
+Errors are measured against an fp64 run, and may be a few times eager's own (numerics.py).
+"""
+import copy
+
+import pytest
+import torch
+
+import core_evaluator
+from operator_samples import SAMPLES
+
+pytestmark = pytest.mark.skipif(not core_evaluator.binary().exists(), reason="graph_passes is not built")
+
+
+def _leaves(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [leaf for part in value for leaf in _leaves(part)]
+    return []
+
+
+def _rms(x):
+    return x.abs().pow(2).mean().sqrt().item() if x.numel() else 0.0
+
+
+def assert_close(actual, eager, exact, largest):
+    """RMS error against `exact` (fp64) at most m times eager's, and a little."""
+    assert actual.dtype == eager.dtype and actual.shape == eager.shape
+    assert actual.stride() == eager.stride() or actual.numel() == 0
+    if not actual.is_floating_point():
+        assert torch.equal(actual, eager)
+        return
+    finite = torch.isfinite(exact)
+    assert torch.equal(torch.isnan(actual), torch.isnan(eager))
+    infinite = torch.isinf(eager)
+    assert torch.equal(actual[infinite], eager[infinite])
+    finite &= torch.isfinite(eager)
+    wanted = exact[finite]
+    error, own = _rms(actual[finite].double() - wanted), _rms(eager[finite].double() - wanted)
+    factor = 10 if wanted.numel() <= 10 else 3 if wanted.numel() < 1000 or actual.dtype == torch.bfloat16 else 2
+    slack = 1e-2 if actual.dtype == torch.bfloat16 else 1e-5
+    assert error <= factor * own + slack * _rms(wanted) + 1e-7 * largest, f"error {error:.3g}, eager's {own:.3g}"
+
+
+def _prepare(inputs, dtype, grad):
+    prepared = []
+    for value in inputs:
+        value = value.detach().to(dtype) if value.is_floating_point() else value
+        strided = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+        value = strided.copy_(value)
+        prepared.append(value.requires_grad_(grad and value.is_floating_point()))
+    return prepared
+
+
+def run(function, inputs, dtype, grad):
+    """Outputs and gradients."""
+    inputs = _prepare(inputs, dtype, grad)
+    with torch.set_grad_enabled(grad):
+        outputs = _leaves(function(*inputs))
+    if not grad:
+        return outputs
+    tangents = []
+    for number, output in enumerate(outputs):
+        generator = torch.Generator().manual_seed(number)
+        tangents.append(torch.randn(output.shape, generator=generator).to(output.dtype))
+    roots = [(output, tangent) for output, tangent in zip(outputs, tangents) if output.requires_grad]
+    torch.autograd.backward([o for o, _ in roots], [g for _, g in roots])
+    return [output.detach() for output in outputs] + [value.grad for value in inputs if value.grad is not None]
+
+
+def check(sample, backend, dtype, dynamic):
+    torch._dynamo.reset()
+    compiled = torch.compile(sample.function, backend=backend, dynamic=dynamic, fullgraph=True)
+    actual = run(compiled, sample.inputs, dtype, sample.differentiable)
+    eager = run(sample.function, sample.inputs, dtype, sample.differentiable)
+    exact = run(sample.function, [_rounded(value, dtype) for value in sample.inputs], torch.float64, sample.differentiable)
+    assert len(actual) == len(eager) == len(exact)
+    largest = max([_rms(value[torch.isfinite(value)]) for value in exact if value.is_floating_point()], default=0.0)
+    for got, wanted, reference in zip(actual, eager, exact):
+        assert_close(got, wanted, reference, largest)
+
+
+def _rounded(value, dtype):
+    return value.to(dtype) if value.is_floating_point() else copy.copy(value)
+
+
+def _named(samples):
+    return [pytest.param(sample, id=sample.name) for sample in samples]
+
+
+@pytest.mark.parametrize("sample", _named(SAMPLES))
+def test_core_float32(sample):
+    check(sample, core_evaluator.backend, torch.float32, dynamic=False)
+
+
+@pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.half]))
+def test_core_bfloat16(sample):
+    check(sample, core_evaluator.backend, torch.bfloat16, dynamic=False)
+
+
+@pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.dynamic]))
+def test_core_dynamic(sample):
+    check(sample, core_evaluator.backend, torch.float32, dynamic=True)
