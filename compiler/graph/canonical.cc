@@ -6,6 +6,9 @@
 #include "compiler/support/limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/wire_format_lite.h"
 
 namespace kiln {
 namespace {
@@ -165,6 +168,48 @@ class Canonicalizer {
   CanonicalGraph canonical_;
 };
 
+// Messages and the memory they would take are counted on the wire before they are parsed: an empty
+// message is two bytes there and some hundred in memory.
+class WireCounter {
+ public:
+  absl::Status Count(absl::string_view bytes) { return Walk(bytes, *v1::Graph::descriptor()); }
+
+ private:
+  absl::Status Walk(absl::string_view bytes, const google::protobuf::Descriptor& type) {
+    google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
+                                              static_cast<int>(bytes.size()));
+    while (uint32_t tag = in.ReadTag()) {
+      const auto* field = type.FindFieldByNumber(google::protobuf::internal::WireFormatLite::GetTagFieldNumber(tag));
+      bool ok = field != nullptr;
+      switch (google::protobuf::internal::WireFormatLite::GetTagWireType(tag)) {
+        case google::protobuf::internal::WireFormatLite::WIRETYPE_VARINT: {
+          uint64_t value;
+          ok = ok && in.ReadVarint64(&value);
+          break;
+        }
+        case google::protobuf::internal::WireFormatLite::WIRETYPE_FIXED64: ok = ok && in.Skip(8); break;
+        case google::protobuf::internal::WireFormatLite::WIRETYPE_LENGTH_DELIMITED: {
+          uint32_t size = 0;
+          ok = ok && in.ReadVarint32(&size) && size <= bytes.size() - in.CurrentPosition();
+          if (!ok) break;
+          if (field->message_type() != nullptr) {
+            if (++messages_ > kMessagesMax) return absl::InvalidArgumentError("graph has too many parts");
+            KILN_RETURN_IF_ERROR(Walk(bytes.substr(in.CurrentPosition(), size), *field->message_type()));
+          }
+          ok = in.Skip(static_cast<int>(size));
+          break;
+        }
+        default: ok = false;
+      }
+      if (!ok) return absl::InvalidArgumentError("graph: not a valid message");
+    }
+    return in.ConsumedEntireMessage() ? absl::OkStatus() : absl::InvalidArgumentError("graph: not a valid message");
+  }
+
+  static constexpr size_t kMessagesMax = 4'000'000;
+  size_t messages_ = 0;
+};
+
 }  // namespace
 
 absl::StatusOr<CanonicalGraph> Canonicalize(const v1::Graph& graph) { return Canonicalizer(graph).Run(); }
@@ -173,6 +218,7 @@ absl::StatusOr<v1::Graph> ParseCanonical(absl::string_view bytes) {
   if (bytes.size() > kGraphBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("graph of ", bytes.size(), " bytes, limit ", kGraphBytesMax));
   }
+  KILN_RETURN_IF_ERROR(WireCounter().Count(bytes));
   v1::Graph graph;
   KILN_RETURN_IF_ERROR(ParseProto(bytes, "graph", &graph));
   KILN_ASSIGN_OR_RETURN(CanonicalGraph canonical, Canonicalize(graph));

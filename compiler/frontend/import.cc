@@ -1,0 +1,394 @@
+#include "compiler/frontend/import.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "compiler/graph/canonical.h"
+#include "compiler/graph/expr_proto.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr size_t kTargetMax = 256;
+constexpr size_t kValuesMax = 4 * kGraphNodesMax;
+
+// Libraries of operators that a process with torch can call.
+constexpr absl::string_view kNamespaces[] = {
+    "_c10d_functional", "aten", "c10d", "c10d_functional", "fbgemm", "mkl", "mkldnn", "prims", "quantized",
+    "quantized_decomposed", "torchvision"};
+
+absl::Status Invalid(absl::string_view what) { return absl::InvalidArgumentError(what); }
+absl::Status Unsupported(absl::string_view what) {
+  return absl::UnimplementedError(absl::StrCat("unsupported: ", what));
+}
+
+absl::Status TooMany(absl::string_view what, size_t count, size_t limit) {
+  return Invalid(absl::StrCat(count, " ", what, ", limit ", limit));
+}
+
+bool IsIdentifier(absl::string_view text) {
+  return !text.empty() && !absl::ascii_isdigit(text[0]) &&
+         std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isalnum(c) || c == '_'; });
+}
+
+absl::Status CheckTarget(absl::string_view target) {
+  if (target.size() > kTargetMax) return Invalid("operator name is too long");
+  std::vector<absl::string_view> parts = absl::StrSplit(target, '.');
+  bool formed = parts.size() == 3 && std::all_of(parts.begin(), parts.end(), IsIdentifier);
+  if (!formed) return Invalid("operator is not of the form namespace.name.overload");
+  if (std::find(std::begin(kNamespaces), std::end(kNamespaces), parts[0]) == std::end(kNamespaces)) {
+    return Unsupported(absl::StrCat("operators of namespace '", parts[0], "'"));
+  }
+  return absl::OkStatus();
+}
+
+// What an error calls a node: its target only if that is fit to be printed.
+std::string NodeName(size_t index, absl::string_view target) {
+  bool printable = target.size() <= kTargetMax && std::all_of(target.begin(), target.end(), absl::ascii_isprint);
+  return absl::StrCat("node ", index, " (", printable ? target : absl::string_view("unprintable"), ")");
+}
+
+class Importer {
+ public:
+  Importer(const v1::Graph& from, const v1::GraphFacts& facts) : from_(from), facts_(facts) {}
+
+  absl::StatusOr<Graph> Run() {
+    KILN_RETURN_IF_ERROR(CheckCounts());
+    KILN_RETURN_IF_ERROR(ReadSymbols());
+    for (int i = 0; i < from_.inputs_size(); ++i) {
+      KILN_RETURN_IF_ERROR(StatusWrap(ReadInput(i), absl::StrCat("graph input ", i)));
+    }
+    for (int i = 0; i < from_.symbols_size(); ++i) {
+      KILN_RETURN_IF_ERROR(StatusWrap(CheckBinding(from_.symbols(i)), absl::StrCat("symbol ", i)));
+    }
+    graph_.nodes.reserve(from_.nodes_size());
+    for (int i = 0; i < from_.nodes_size(); ++i) {
+      absl::Status status = ReadNode(from_.nodes(i), static_cast<uint32_t>(i));
+      if (!status.ok()) return StatusWrap(status, NodeName(i, from_.nodes(i).target()));
+    }
+    for (int i = 0; i < from_.outputs_size(); ++i) {
+      KILN_RETURN_IF_ERROR(StatusWrap(ReadOutput(i), absl::StrCat("graph output ", i)));
+    }
+    KILN_RETURN_IF_ERROR(ReadGuards());
+    KILN_RETURN_IF_ERROR(graph_.exprs.status());
+    return std::move(graph_);
+  }
+
+ private:
+  absl::Status CheckCounts() {
+    if (from_.format_version() != kGraphFormatVersion) {
+      return Invalid(absl::StrCat("graph format ", from_.format_version(), ", this build knows ", kGraphFormatVersion));
+    }
+    if (!v1::GraphKind_IsValid(from_.kind()) || from_.kind() == v1::GRAPH_UNSPECIFIED) return Invalid("graph of no kind");
+    size_t nodes = from_.nodes_size(), inputs = from_.inputs_size(), outputs = from_.outputs_size();
+    if (nodes > kGraphNodesMax) return TooMany("nodes", nodes, kGraphNodesMax);
+    if (inputs > kGraphInputsMax) return TooMany("inputs", inputs, kGraphInputsMax);
+    if (outputs > kListMax) return TooMany("outputs", outputs, kListMax);
+    if (static_cast<size_t>(from_.symbols_size()) > kGraphSymbolsMax) {
+      return TooMany("symbols", from_.symbols_size(), kGraphSymbolsMax);
+    }
+    if (static_cast<size_t>(from_.exprs_size()) > kExprNodesMax) {
+      return TooMany("expressions", from_.exprs_size(), kExprNodesMax);
+    }
+    if (static_cast<size_t>(from_.guards_size()) > kListMax) return TooMany("guards", from_.guards_size(), kListMax);
+    size_t facts = facts_.inputs_size() + facts_.outputs_size();
+    if (facts != 0 && (static_cast<size_t>(facts_.inputs_size()) != inputs ||
+                       static_cast<size_t>(facts_.outputs_size()) != outputs)) {
+      return Invalid("facts do not fit the graph's inputs and outputs");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadSymbols() {
+    for (int i = 0; i < from_.symbols_size(); ++i) {
+      const v1::Symbol& symbol = from_.symbols(i);
+      if (!v1::SymbolKind_IsValid(symbol.kind()) || symbol.kind() == v1::SYMBOL_UNSPECIFIED) {
+        return Invalid(absl::StrCat("symbol ", i, " of no kind"));
+      }
+      if (symbol.min() > symbol.max()) return Invalid(absl::StrCat("symbol ", i, " has an empty range"));
+      graph_.symbols.push_back(symbol);
+    }
+    graph_.kind = from_.kind();
+    auto leaf = [this](v1::ExprOp op, int64_t number) -> std::optional<ExprId> {
+      if (op != v1::EXPR_SYMBOL || number < 0 || number >= from_.symbols_size()) return std::nullopt;
+      return graph_.exprs.Symbol(static_cast<uint32_t>(number), SymbolRange(from_.symbols(static_cast<int>(number))));
+    };
+    KILN_ASSIGN_OR_RETURN(exprs_, ReadExprs(from_.exprs(), &graph_.exprs, leaf));
+    return absl::OkStatus();
+  }
+
+  // Where a symbol's value is read from must exist.
+  absl::Status CheckBinding(const v1::Symbol& symbol) {
+    if (!symbol.has_binding()) {
+      if (symbol.kind() == v1::SYMBOL_UNBACKED) return absl::OkStatus();
+      return Invalid("has no binding");
+    }
+    const v1::SymbolBinding& binding = symbol.binding();
+    if (binding.input() >= graph_.inputs.size()) return Invalid("is bound to an input that does not exist");
+    const GraphInput& input = graph_.inputs[binding.input()];
+    switch (binding.source()) {
+      case v1::SymbolBinding::INPUT_VALUE:
+        if (!input.sym_int) return Invalid("is bound to the value of a tensor");
+        return absl::OkStatus();
+      case v1::SymbolBinding::INPUT_SIZE:
+      case v1::SymbolBinding::INPUT_STRIDE:
+        if (input.sym_int) return Invalid("is bound to the size of an integer");
+        if (binding.dim() >= graph_.type(input.value).rank()) return Invalid("is bound to a dimension that does not exist");
+        return absl::OkStatus();
+      default: return Invalid("has a binding of no kind");
+    }
+  }
+
+  absl::StatusOr<ExprId> ReadInt(const v1::SymInt& value) {
+    if (value.has_value()) return graph_.exprs.Const(value.value());
+    if (!value.has_expr() || value.expr() >= exprs_.size()) return Invalid("names an expression that does not exist");
+    return exprs_[value.expr()];
+  }
+
+  absl::Status ReadSizes(const google::protobuf::RepeatedPtrField<v1::SymInt>& from, absl::string_view what,
+                         std::vector<ExprId>* to) {
+    to->reserve(from.size());
+    for (const v1::SymInt& value : from) {
+      KILN_ASSIGN_OR_RETURN(ExprId id, ReadInt(value));
+      if (graph_.exprs.Range(id).max < 0) return Invalid(absl::StrCat("negative ", what));
+      to->push_back(id);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<TensorType> ReadTensor(const v1::TensorMeta& meta, bool may_be_undefined) {
+    TensorType type;
+    if (meta.dtype() == v1::DTYPE_UNSPECIFIED) {
+      if (!may_be_undefined || meta.sizes_size() > 0 || meta.strides_size() > 0) return Invalid("tensor of no dtype");
+      return type;
+    }
+    if (ByteSize(meta.dtype()) == 0) return Invalid(absl::StrCat("unknown dtype ", static_cast<int>(meta.dtype())));
+    if (static_cast<size_t>(meta.sizes_size()) > kRankMax) return TooMany("dimensions", meta.sizes_size(), kRankMax);
+    if (meta.strides_size() != meta.sizes_size()) {
+      return Invalid(absl::StrCat(meta.strides_size(), " strides for ", meta.sizes_size(), " dimensions"));
+    }
+    KILN_ASSIGN_OR_RETURN(type.device, ReadDevice(meta.device()));
+    type.dtype = meta.dtype();
+    KILN_RETURN_IF_ERROR(ReadSizes(meta.sizes(), "size", &type.sizes));
+    KILN_RETURN_IF_ERROR(ReadSizes(meta.strides(), "stride", &type.strides));
+    if (meta.has_storage_offset()) {
+      KILN_ASSIGN_OR_RETURN(type.offset, ReadInt(meta.storage_offset()));
+      if (graph_.exprs.Range(type.offset).max < 0) return Invalid("negative storage offset");
+    }
+    KILN_RETURN_IF_ERROR(CheckBytes(type));
+    return type;
+  }
+
+  // The least that the tensor can need, in elements and in storage, is within the limit.
+  absl::Status CheckBytes(const TensorType& type) {
+    __int128 elements = 1, reach = std::max<int64_t>(graph_.exprs.Range(type.offset).min, 0) + __int128{1};
+    constexpr __int128 kMost = kTensorBytesMax;
+    for (size_t i = 0; i < type.rank(); ++i) {
+      __int128 size = std::max<int64_t>(graph_.exprs.Range(type.sizes[i]).min, 0);
+      __int128 stride = std::max<int64_t>(graph_.exprs.Range(type.strides[i]).min, 0);
+      elements = std::min(elements * size, kMost + 1);
+      reach = std::min(reach + (size > 0 ? (size - 1) * stride : 0), kMost + 1);
+    }
+    __int128 bytes = ByteSize(type.dtype) * (elements == 0 ? 0 : std::max(elements, reach));
+    if (bytes > kMost) return Invalid(absl::StrCat("tensor of more than ", kTensorBytesMax, " bytes"));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<v1::DeviceType> ReadDevice(const v1::Device& device) {
+    if (device.type() != v1::CPU && device.type() != v1::CUDA) return Invalid("unknown device");
+    if (device.index() != 0) return Unsupported("more than one device");
+    return device.type();
+  }
+
+  absl::Status ReadInput(int i) {
+    GraphInput input;
+    if (facts_.inputs_size() > 0) input.fact = facts_.inputs(i);
+    if (from_.inputs(i).has_sym_int()) {
+      KILN_ASSIGN_OR_RETURN(ExprId value, ReadInt(from_.inputs(i).sym_int()));
+      input.sym_int = value;
+      if (input.fact.mutated() || input.fact.donated()) return Invalid("an integer is not mutated or donated");
+      graph_.NewValue(TensorType());  // holds the number; nothing may use it
+    } else {
+      KILN_ASSIGN_OR_RETURN(TensorType type, ReadTensor(from_.inputs(i).tensor(), /*may_be_undefined=*/false));
+      input.value = graph_.NewValue(std::move(type));
+      if (input.fact.is_static() && input.fact.donated()) return Invalid("a static input is not donated");
+    }
+    graph_.inputs.push_back(std::move(input));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<ValueId> ReadValue(int64_t value) {
+    if (value < 0 || value >= static_cast<int64_t>(graph_.values.size())) {
+      return Invalid(absl::StrCat("uses value ", value, ", which is not defined before it"));
+    }
+    if (graph_.type(static_cast<ValueId>(value)).dtype == v1::DTYPE_UNSPECIFIED) {
+      return Invalid(absl::StrCat("uses value ", value, ", which is no tensor"));
+    }
+    return static_cast<ValueId>(value);
+  }
+
+  absl::Status ReadNode(const v1::Node& from, uint32_t index) {
+    KILN_RETURN_IF_ERROR(CheckTarget(from.target()));
+    if (static_cast<size_t>(from.args_size()) > kNodeArgsMax) return TooMany("arguments", from.args_size(), kNodeArgsMax);
+    if (graph_.values.size() + from.results_size() > kValuesMax) return Invalid("too many values");
+    GraphNode node;
+    node.target = from.target();
+    node.origin = index;
+    for (const v1::NamedArgument& arg : from.args()) {
+      if (!IsIdentifier(arg.name()) || arg.name().size() > kTargetMax) return Invalid("malformed argument name");
+      for (const auto& [name, value] : node.args) {
+        if (name == arg.name()) return Invalid(absl::StrCat("two arguments '", name, "'"));
+      }
+      absl::StatusOr<Argument> value = ReadArgument(arg.value());
+      if (!value.ok()) return StatusWrap(value.status(), absl::StrCat("argument '", arg.name(), "'"));
+      node.args.emplace_back(arg.name(), *std::move(value));
+    }
+    for (int i = 0; i < from.results_size(); ++i) {
+      absl::StatusOr<TensorType> type = ReadTensor(from.results(i), /*may_be_undefined=*/true);
+      if (!type.ok()) return StatusWrap(type.status(), absl::StrCat("result ", i));
+      node.results.push_back(graph_.NewValue(*std::move(type)));
+    }
+    graph_.nodes.push_back(std::move(node));
+    return absl::OkStatus();
+  }
+
+  template <typename List>
+  static absl::Status CheckList(const List& list) {
+    size_t count = list.values_size();
+    return count > kListMax ? TooMany("elements", count, kListMax) : absl::OkStatus();
+  }
+
+  absl::StatusOr<Argument> ReadArgument(const v1::Argument& from) {
+    switch (from.kind_case()) {
+      case v1::Argument::kAsNone: return NoneArg{};
+      case v1::Argument::kAsTensor: {
+        KILN_ASSIGN_OR_RETURN(ValueId value, ReadValue(from.as_tensor()));
+        return TensorArg{value};
+      }
+      case v1::Argument::kAsTensors: return ReadTensors(from.as_tensors(), /*optional=*/false);
+      case v1::Argument::kAsOptionalTensors: return ReadTensors(from.as_optional_tensors(), /*optional=*/true);
+      case v1::Argument::kAsInt: return IntArg{graph_.exprs.Const(from.as_int())};
+      case v1::Argument::kAsInts: {
+        KILN_RETURN_IF_ERROR(CheckList(from.as_ints()));
+        IntListArg list;
+        for (int64_t value : from.as_ints().values()) list.values.push_back(graph_.exprs.Const(value));
+        return list;
+      }
+      case v1::Argument::kAsFloat: return FloatArg{Double(from.as_float())};
+      case v1::Argument::kAsFloats: {
+        if (static_cast<size_t>(from.as_floats().bits_size()) > kListMax) return Invalid("too many elements");
+        FloatListArg list;
+        for (uint64_t bits : from.as_floats().bits()) list.values.push_back(Double(bits));
+        return list;
+      }
+      case v1::Argument::kAsBool: return BoolArg{from.as_bool()};
+      case v1::Argument::kAsBools: {
+        KILN_RETURN_IF_ERROR(CheckList(from.as_bools()));
+        return BoolListArg{{from.as_bools().values().begin(), from.as_bools().values().end()}};
+      }
+      case v1::Argument::kAsString:
+        if (from.as_string().size() > kStringMax) return TooMany("characters", from.as_string().size(), kStringMax);
+        return StringArg{from.as_string()};
+      case v1::Argument::kAsStrings: return Unsupported("a list of strings");
+      case v1::Argument::kAsSymInt: {
+        KILN_ASSIGN_OR_RETURN(ExprId value, ReadInt(from.as_sym_int()));
+        return IntArg{value};
+      }
+      case v1::Argument::kAsSymInts: {
+        KILN_RETURN_IF_ERROR(CheckList(from.as_sym_ints()));
+        IntListArg list;
+        for (const v1::SymInt& value : from.as_sym_ints().values()) {
+          KILN_ASSIGN_OR_RETURN(ExprId id, ReadInt(value));
+          list.values.push_back(id);
+        }
+        return list;
+      }
+      case v1::Argument::kAsScalarType:
+        if (ByteSize(from.as_scalar_type()) == 0) return Invalid("unknown dtype");
+        return DTypeArg{from.as_scalar_type()};
+      case v1::Argument::kAsMemoryFormat:
+        if (from.as_memory_format() > 3) return Invalid("unknown memory format");
+        return MemoryFormatArg{from.as_memory_format()};
+      case v1::Argument::kAsLayout:
+        if (from.as_layout() != 0) return Unsupported("a layout that is not strided");
+        return LayoutArg{from.as_layout()};
+      case v1::Argument::kAsDevice: {
+        KILN_ASSIGN_OR_RETURN(v1::DeviceType device, ReadDevice(from.as_device()));
+        return DeviceArg{device};
+      }
+      default: return Invalid("of no kind");
+    }
+  }
+
+  template <typename List>
+  absl::StatusOr<Argument> ReadTensors(const List& from, bool optional) {
+    KILN_RETURN_IF_ERROR(CheckList(from));
+    TensorListArg list;
+    for (int64_t value : from.values()) {
+      if (optional && value == -1) {
+        list.values.push_back(kNoValue);
+        continue;
+      }
+      KILN_ASSIGN_OR_RETURN(ValueId id, ReadValue(value));
+      list.values.push_back(id);
+    }
+    return list;
+  }
+
+  static double Double(uint64_t bits) {
+    double value;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+  }
+
+  absl::Status ReadOutput(int i) {
+    const v1::Output& from = from_.outputs(i);
+    GraphOutput output;
+    if (facts_.outputs_size() > 0) output.fact = facts_.outputs(i);
+    if (from.has_sym_int()) {
+      KILN_ASSIGN_OR_RETURN(ExprId value, ReadInt(from.sym_int()));
+      output.sym_int = value;
+    } else if (from.has_value()) {
+      bool undefined = from.value() < graph_.values.size() &&
+                       graph_.type(from.value()).dtype == v1::DTYPE_UNSPECIFIED &&
+                       from.value() >= graph_.inputs.size();
+      if (!undefined) {  // an undefined result is None
+        KILN_ASSIGN_OR_RETURN(output.value, ReadValue(from.value()));
+      }
+    } else if (!from.has_none()) {
+      return Invalid("of no kind");
+    }
+    graph_.outputs.push_back(std::move(output));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadGuards() {
+    for (uint32_t guard : from_.guards()) {
+      if (guard >= exprs_.size()) return Invalid("guard names an expression that does not exist");
+      std::optional<int64_t> known = graph_.exprs.AsConst(exprs_[guard]);
+      if (known == 0) return Invalid("a guard of the graph can never hold");
+      if (!known) graph_.guards.push_back(exprs_[guard]);
+    }
+    return absl::OkStatus();
+  }
+
+  const v1::Graph& from_;
+  const v1::GraphFacts& facts_;
+  std::vector<ExprId> exprs_;  // by position in the message's pool
+  Graph graph_;
+};
+
+}  // namespace
+
+absl::StatusOr<Graph> ImportGraph(absl::string_view canonical, const v1::GraphFacts& facts) {
+  KILN_ASSIGN_OR_RETURN(v1::Graph message, ParseCanonical(canonical));
+  return Importer(message, facts).Run();
+}
+
+}  // namespace kiln
