@@ -41,7 +41,7 @@ KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& targe
       module_(module),
       context_(module->getContext()),
       b_(module->getContext()),
-      math_(target, module) {}
+      math_(module) {}
 
 absl::Status KernelEmitter::Emit() {
   AnalyzeStages();
@@ -207,8 +207,10 @@ void KernelEmitter::EmitStages() {
 
 void KernelEmitter::EmitStage(const StageInfo& info) {
   variables_.resize(kernel_.outer_size() + info.extents.size());
-  if (info.extents.empty()) {
+  if (info.extents.empty()) {  // a reduction here is of one value
+    InitAccumulators(info, 1);
     EmitOps(info);
+    FinishAccumulators(info);
     return;
   }
   const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;

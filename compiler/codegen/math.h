@@ -3,9 +3,12 @@
 // as internal functions and called.
 //
 // Files by family: math_exp_log.cc, math_trig.cc, math_special.cc; coefficients stand beside their use.
+// A float function without a formula of its own is computed in double and rounded once.
 // Threads: one. Ownership: borrows the module.
 #pragma once
 
+#include "absl/functional/function_ref.h"
+#include "compiler/codegen/math_builder.h"
 #include "compiler/codegen/vector_target.h"
 #include "compiler/ir/ops.h"
 #include "llvm/ADT/ArrayRef.h"
@@ -16,14 +19,58 @@ namespace kiln {
 
 class MathEmitter {
  public:
-  MathEmitter(const VectorTarget& target, llvm::Module* module) : target_(target), module_(module) {}
+  using V = llvm::Value*;
 
-  // A function of ops.def's floating point section that is not a plain instruction. `args` have one
-  // type: float, double or a vector of them.
-  llvm::Value* Emit(llvm::IRBuilder<>& b, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
+  explicit MathEmitter(llvm::Module* module) : module_(module) {}
+
+  // A function of ops.def's floating point section that is not a plain instruction, and the inexact
+  // divisions of floats. `args` have one type: float, double or a vector of them. nullptr for an op
+  // that is none of these.
+  V Emit(llvm::IRBuilder<>& b, LoopOpcode op, llvm::ArrayRef<V> args);
 
  private:
-  const VectorTarget& target_;
+  // Calls an internal function, made at the first call.
+  V Outlined(llvm::IRBuilder<>& b, llvm::StringRef name, llvm::ArrayRef<V> args, llvm::Type* result,
+             absl::FunctionRef<V(llvm::IRBuilder<>&, llvm::ArrayRef<V>)> body);
+  V Body(llvm::IRBuilder<>& b, LoopOpcode op, llvm::ArrayRef<V> args);
+  V FloatBody(MathBuilder& m, LoopOpcode op, V x);        // nullptr: none of its own
+  V DoubleBody(MathBuilder& m, LoopOpcode op, llvm::ArrayRef<V> args);
+
+  // math_exp_log.cc
+  // e^(x + x_low) * factor * 2^shift, rounded to the type's range once; factor may be null.
+  V Exp(MathBuilder& m, V x, V x_low = nullptr, V factor = nullptr, int shift = 0);
+  V Exp2(MathBuilder& m, V x);
+  V Expm1(MathBuilder& m, V x);
+  V Log(MathBuilder& m, V x, LoopOpcode base = LoopOpcode::kLog);
+  V Log1p(MathBuilder& m, V x);
+  V Sigmoid(MathBuilder& m, V x);
+  V Sinh(MathBuilder& m, V x);
+  V Cosh(MathBuilder& m, V x);
+  V Tanh(MathBuilder& m, V x);
+  V Asinh(MathBuilder& m, V x);
+  V Acosh(MathBuilder& m, V x);
+  V Atanh(MathBuilder& m, V x);
+  // `wide`: more than double precision inside, for double results.
+  V Pow(MathBuilder& m, V x, V y, bool wide);
+
+  // math_trig.cc
+  V SinCos(MathBuilder& m, V x, LoopOpcode op);
+  V Asin(MathBuilder& m, V x);
+  V Acos(MathBuilder& m, V x);
+  V Atan2(MathBuilder& m, V y, V x);
+  V Atan(MathBuilder& m, V x);
+  // x = n * pi/2 + r for any finite double: {r, n mod 4}.
+  V ReduceLarge(llvm::IRBuilder<>& b, V x);
+
+  // math_special.cc
+  V Erf(MathBuilder& m, V x);
+  V FastErf(MathBuilder& m, V x);
+  V Erfc(MathBuilder& m, V x);
+  V Lgamma(MathBuilder& m, V x);
+  V Fmod(MathBuilder& m, V x, V y);
+  V Remainder(MathBuilder& m, V x, V y);
+  V FloorDivide(MathBuilder& m, V x, V y);
+
   llvm::Module* module_;
 };
 

@@ -73,7 +73,8 @@ llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::
 
 void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
   accumulators_.clear();
-  const bool vector = lanes_ > 1 || (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !info.has_scan);
+  const bool vector = lanes_ > 1 || (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !info.has_scan &&
+                                     !info.extents.empty());
   const auto wide = [&](llvm::Type* type) -> llvm::Type* {
     return vector && vector_lanes_ > 1 ? llvm::FixedVectorType::get(type, vector_lanes_) : type;
   };
