@@ -1,0 +1,121 @@
+#include "compiler/artifact/plan.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "compiler/artifact/program_builder.h"
+#include "compiler/frontend/import.h"
+#include "compiler/ir/print.h"
+#include "compiler/ir/verify.h"
+#include "compiler/lower/lowering.h"
+#include "compiler/passes/pipeline.h"
+#include "compiler/schedule/plan_memory.h"
+#include "compiler/schedule/schedule.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+// The stages of one compile as text, in the order in which they happened. The sandbox lets a worker
+// write no file, so they travel in the reply.
+class DebugLog {
+ public:
+  DebugLog(bool wanted, v1::PlanReply* reply) : wanted_(wanted), reply_(*reply) {}
+
+  bool wanted() const { return wanted_; }
+
+  void Add(absl::string_view name, std::string text) {
+    if (!wanted_) return;
+    v1::DebugFile* file = reply_.add_debug_files();
+    file->set_name(absl::StrFormat("%02d_%s.txt", count_++, name));
+    file->set_text(std::move(text));
+  }
+
+  void AddKernels(const Schedule& schedule) {
+    if (!wanted_) return;
+    for (const ScheduledStep& step : schedule.steps) {
+      if (step.kind != ScheduledStep::Kind::kKernel) continue;
+      v1::DebugFile* file = reply_.add_debug_files();
+      file->set_name(absl::StrCat("kernels/", step.kernel.notes.name(), ".loops.txt"));
+      file->set_text(PrintKernel(step.kernel.kernel, step.kernel.notes));
+    }
+  }
+
+ private:
+  bool wanted_;
+  v1::PlanReply& reply_;
+  int count_ = 0;
+};
+
+absl::Status VerifyKernels(const Schedule& schedule) {
+  for (const ScheduledStep& step : schedule.steps) {
+    if (step.kind != ScheduledStep::Kind::kKernel) continue;
+    absl::Status status = VerifyKernel(step.kernel.kernel);
+    if (!status.ok()) {
+      return absl::InternalError(absl::StrCat("kernel ", step.kernel.notes.name(), ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The model's lines that a kernel's operators come from, each once.
+void AddSources(const v1::GraphNotes& notes, Schedule* schedule) {
+  for (ScheduledStep& step : schedule->steps) {
+    if (step.kind != ScheduledStep::Kind::kKernel) continue;
+    v1::KernelNotes& kernel = step.kernel.notes;
+    for (uint32_t origin : step.kernel.origins) {
+      if (origin >= static_cast<uint32_t>(notes.source_lines_size())) continue;
+      const std::string& line = notes.source_lines(static_cast<int>(origin));
+      bool known = std::find(kernel.sources().begin(), kernel.sources().end(), line) != kernel.sources().end();
+      if (!line.empty() && !known) kernel.add_sources(line);
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
+  v1::PlanReply reply;
+  DebugLog debug(!request.debug_dir().empty(), &reply);
+  v1::GraphFacts facts;
+  KILN_RETURN_IF_ERROR(ParseProto(request.sections().facts(), "graph facts", &facts));
+  v1::Options options;
+  KILN_RETURN_IF_ERROR(ParseProto(request.sections().options(), "options", &options));
+
+  KILN_ASSIGN_OR_RETURN(Graph graph, ImportGraph(request.graph(), facts));
+  reply.mutable_statistics()->set_nodes(static_cast<uint32_t>(graph.nodes.size()));
+  if (debug.wanted()) debug.Add("graph", graph.ToString());
+
+  PassOptions passes;
+  passes.fallback_random = options.fallback_random();
+  if (debug.wanted()) {
+    passes.dump = [&](absl::string_view pass, const std::string& text) { debug.Add(absl::StrCat("after_", pass), text); };
+  }
+  KILN_RETURN_IF_ERROR(RunPasses(graph, passes));
+  reply.mutable_statistics()->set_nodes_decomposed(static_cast<uint32_t>(graph.nodes.size()));
+
+  LowerOptions lower;
+  lower.fallback_random = options.fallback_random();
+  KILN_ASSIGN_OR_RETURN(LoopGraph loops, LowerGraph(graph, lower));
+  if (debug.wanted()) debug.Add("loops", loops.ToString());
+
+  KILN_ASSIGN_OR_RETURN(Schedule schedule, ScheduleLoops(loops));
+  KILN_RETURN_IF_ERROR(VerifyKernels(schedule));
+  AddSources(request.notes(), &schedule);
+  if (debug.wanted()) debug.Add("schedule", schedule.ToString(loops));
+
+  KILN_ASSIGN_OR_RETURN(MemoryPlan memory, PlanMemory(loops, schedule));
+  if (debug.wanted()) debug.Add("memory", memory.ToString());
+  debug.AddKernels(schedule);
+
+  std::vector<int64_t> hints(request.hints().values().begin(), request.hints().values().end());
+  KILN_RETURN_IF_ERROR(BuildProgram(loops, schedule, memory, hints, &reply));
+  KILN_RETURN_IF_ERROR(loops.exprs.status());
+  return reply;
+}
+
+}  // namespace kiln
