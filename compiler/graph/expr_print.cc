@@ -1,3 +1,5 @@
+#include "compiler/graph/expr_print.h"
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compiler/graph/expr.h"
@@ -5,15 +7,12 @@
 namespace kiln {
 namespace {
 
+using Printed = PrintedExpr;
+
 constexpr size_t kPrintedMax = 2'000;  // characters; a longer expression is cut
 
 // Tighter binds with a higher number.
 enum Precedence { kLowest = 0, kCompare = 1, kSum = 2, kProduct = 3, kAtom = 4 };
-
-struct Printed {
-  std::string text;
-  int precedence = kAtom;
-};
 
 std::string Wrapped(const Printed& part, int at_least) {
   return part.precedence >= at_least ? part.text : absl::StrCat("(", part.text, ")");
@@ -48,12 +47,12 @@ Printed Call(const char* name, const std::vector<Printed>& args) {
   return {absl::StrCat(name, "(", absl::StrJoin(args, ", ", text), ")"), kAtom};
 }
 
-Printed PrintNode(const ExprNode& node, const std::vector<Printed>& args) {
-  switch (node.op) {
-    case v1::EXPR_CONST: return {absl::StrCat(node.value), kAtom};
-    case v1::EXPR_SYMBOL: return {absl::StrCat("s", node.value), kAtom};
-    case v1::EXPR_VAR: return {absl::StrCat("v", node.value), kAtom};
-    case v1::EXPR_INDIRECT: return {absl::StrCat("t", node.value), kAtom};
+Printed PrintOp(v1::ExprOp op, int64_t value, const std::vector<Printed>& args, const ExprLeafNames& names) {
+  switch (op) {
+    case v1::EXPR_CONST: return {absl::StrCat(value), kAtom};
+    case v1::EXPR_SYMBOL: return {absl::StrCat("s", value), kAtom};
+    case v1::EXPR_VAR: return {absl::StrCat(names.variable, value), kAtom};
+    case v1::EXPR_INDIRECT: return {absl::StrCat(names.indirect, value), kAtom};
     case v1::EXPR_ADD: return PrintSum(args);
     case v1::EXPR_MUL: return PrintProduct(args);
     case v1::EXPR_FLOORDIV: return {absl::StrCat("(", Join(args, " // ", kProduct).text, ")"), kAtom};
@@ -70,20 +69,25 @@ Printed PrintNode(const ExprNode& node, const std::vector<Printed>& args) {
     case v1::EXPR_AND: return Join(args, " and ", kLowest);
     case v1::EXPR_OR: return Join(args, " or ", kLowest);
     case v1::EXPR_NOT: return {absl::StrCat("not ", Wrapped(args[0], kAtom)), kLowest};
-    default: return {"?", kAtom};
+    default: return {};
   }
 }
 
 }  // namespace
+
+PrintedExpr PrintExpr(v1::ExprOp op, int64_t value, const std::vector<PrintedExpr>& args,
+                      const ExprLeafNames& names) {
+  Printed printed = PrintOp(op, value, args, names);
+  if (printed.text.size() > kPrintedMax) return {"(…)", kAtom};
+  return printed;
+}
 
 std::string ExprPool::ToString(ExprId id) const {
   absl::flat_hash_map<ExprId, Printed> done;
   for (ExprId at : Reachable(id, /*extents=*/false)) {
     std::vector<Printed> args;
     for (ExprId arg : nodes_[at].args) args.push_back(done.at(arg));
-    Printed printed = PrintNode(nodes_[at], args);
-    if (printed.text.size() > kPrintedMax) printed = {"(…)", kAtom};
-    done[at] = std::move(printed);
+    done[at] = PrintExpr(nodes_[at].op, nodes_[at].value, args, {});
   }
   return done.at(id).text;
 }
