@@ -62,14 +62,14 @@ absl::Status LowerEye(LoweringContext& context, const GraphNode& node) {
 }  // namespace
 
 void RegisterCreation(LoweringTable& table) {
-  for (const char* name : {"full", "full_like", "new_full", "scalar_tensor", "fill_value"}) {
+  for (const char* name : {"full", "full_like", "new_full", "scalar_tensor"}) {
     table[absl::StrCat("aten.", name, ".default")] = LowerFull;
   }
   table["aten.fill.Scalar"] = LowerFull;
   table["aten.fill.Tensor"] = LowerFull;
   // What `empty` holds is anything; zeros are the same in every run.
   for (const char* name : {"zeros", "zeros_like", "new_zeros", "empty_like", "new_empty", "new_empty_strided",
-                           "empty_strided"}) {
+                           "empty_strided", "zero"}) {
     table[absl::StrCat("aten.", name, ".default")] = LowerConstant<0>;
   }
   table["aten.empty.memory_format"] = LowerConstant<0>;

@@ -1,0 +1,376 @@
+// Lowering, by what the loop graph computes (loop_eval.h) and by what it keeps out of memory.
+#include "compiler/lower/lowering.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "compiler/lower/loop_recorder.h"
+#include "compiler/support/kernel_abi.h"
+#include "gtest/gtest.h"
+#include "tests/unit/loop_eval.h"
+
+namespace kiln {
+namespace {
+
+// Builds graphs by hand. Sizes are expressions of `graph.exprs`.
+class GraphMaker {
+ public:
+  Graph graph;
+
+  std::vector<ExprId> Sizes(const std::vector<int64_t>& sizes) {
+    std::vector<ExprId> ids;
+    for (int64_t size : sizes) ids.push_back(graph.exprs.Const(size));
+    return ids;
+  }
+
+  TensorType Type(v1::DType dtype, std::vector<ExprId> sizes) {
+    TensorType type;
+    type.dtype = dtype;
+    type.strides = ContiguousStrides(graph.exprs, sizes);
+    type.sizes = std::move(sizes);
+    return type;
+  }
+
+  ValueId Value(TensorType type) {
+    graph.values.push_back(std::move(type));
+    return static_cast<ValueId>(graph.values.size() - 1);
+  }
+
+  ValueId InputOf(TensorType type) {
+    const ValueId value = Value(std::move(type));
+    GraphInput input;
+    input.value = value;
+    graph.inputs.push_back(input);
+    return value;
+  }
+  ValueId Input(v1::DType dtype, const std::vector<int64_t>& sizes) { return InputOf(Type(dtype, Sizes(sizes))); }
+
+  using Args = std::vector<std::pair<std::string, Argument>>;
+  ValueId NodeOf(const std::string& target, Args args, TensorType type) {
+    GraphNode node;
+    node.target = target;
+    node.args = std::move(args);
+    node.results = {Value(std::move(type))};
+    node.origin = static_cast<uint32_t>(graph.nodes.size());
+    graph.nodes.push_back(node);
+    return node.results[0];
+  }
+  ValueId Node(const std::string& target, Args args, v1::DType dtype, const std::vector<int64_t>& sizes) {
+    return NodeOf(target, std::move(args), Type(dtype, Sizes(sizes)));
+  }
+
+  void Output(ValueId value, bool visible = true) {
+    GraphOutput output;
+    output.value = value;
+    output.fact.set_user_visible(visible);
+    graph.outputs.push_back(output);
+  }
+
+  Argument Ints(const std::vector<int64_t>& values) { return IntListArg{Sizes(values)}; }
+};
+
+Argument T(ValueId value) { return TensorArg{value}; }
+
+template <typename X>
+BufferBytes Bytes(const std::vector<X>& values) {
+  return BufferBytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(X));
+}
+
+template <typename X>
+std::vector<X> Values(const BufferBytes& bytes) {
+  std::vector<X> values(bytes.size() / sizeof(X));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+LoopGraph Lower(const GraphMaker& maker, LowerOptions options = {}) {
+  absl::StatusOr<LoopGraph> lowered = LowerGraph(maker.graph, options);
+  EXPECT_TRUE(lowered.ok()) << lowered.status();
+  return lowered.ok() ? *std::move(lowered) : LoopGraph{};
+}
+
+LoopEvalResult Eval(const LoopGraph& graph, const std::vector<BufferBytes>& inputs,
+                    const std::vector<int64_t>& symbols = {}, int64_t seed = 1) {
+  absl::StatusOr<LoopEvalResult> result = EvalLoopGraph(graph, inputs, symbols, seed);
+  EXPECT_TRUE(result.ok()) << result.status() << "\n" << graph.ToString();
+  return result.ok() ? *std::move(result) : LoopEvalResult{};
+}
+
+size_t LoopCount(const LoopGraph& graph) {
+  size_t count = 0;
+  for (const LoopGraphNode& node : graph.nodes) count += node.kind == LoopGraphNode::Kind::kLoops;
+  return count;
+}
+
+TEST(Lower, PointwiseChainIsOneLoop) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {4}), y = maker.Input(v1::F32, {4});
+  const ValueId cos = maker.Node("aten.cos.default", {{"self", T(x)}}, v1::F32, {4});
+  const ValueId sin = maker.Node("aten.sin.default", {{"self", T(y)}}, v1::F32, {4});
+  maker.Output(maker.Node("aten.add.Tensor", {{"self", T(cos)}, {"other", T(sin)}}, v1::F32, {4}));
+  const LoopGraph graph = Lower(maker);
+  EXPECT_EQ(LoopCount(graph), 1u);
+  EXPECT_EQ(graph.buffers.size(), 3u);
+  EXPECT_EQ(graph.nodes[0].loops.operators,
+            (std::vector<std::string>{"aten.cos.default", "aten.sin.default", "aten.add.Tensor"}));
+  const LoopEvalResult result = Eval(graph, {Bytes<float>({0, 1, 2, 3}), Bytes<float>({3, 2, 1, 0})});
+  const std::vector<float> sums = Values<float>(result.outputs[0]);
+  for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(sums[i], std::cos(float(i)) + std::sin(float(3 - i)));
+}
+
+TEST(Lower, OperandsThatDoNotBroadcastNameTheNode) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {4}), y = maker.Input(v1::F32, {3});
+  maker.Output(maker.Node("aten.add.Tensor", {{"self", T(x)}, {"other", T(y)}}, v1::F32, {4}));
+  const absl::Status status = LowerGraph(maker.graph, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "node 0, aten.add.Tensor")) << status;
+}
+
+TEST(Lower, ViewsOfBuffersCopyNothing) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {2, 3});
+  TensorType transposed = maker.Type(v1::F32, maker.Sizes({3, 2}));
+  transposed.strides = maker.Sizes({1, 3});
+  const ValueId t = maker.NodeOf("aten.permute.default", {{"self", T(x)}, {"dims", maker.Ints({1, 0})}}, transposed);
+  TensorType row = maker.Type(v1::F32, maker.Sizes({2}));
+  row.strides = maker.Sizes({3});
+  const ValueId selected =
+      maker.NodeOf("aten.select.int",
+                 {{"self", T(t)}, {"dim", IntArg{maker.graph.exprs.Const(0)}}, {"index", IntArg{maker.graph.exprs.Const(-1)}}},
+                 row);
+  maker.Output(selected);
+  const LoopGraph graph = Lower(maker);
+  EXPECT_TRUE(graph.nodes.empty());
+  EXPECT_EQ(Values<float>(Eval(graph, {Bytes<float>({0, 1, 2, 3, 4, 5})}).outputs[0]), (std::vector<float>{2, 5}));
+}
+
+TEST(Lower, ReshapeOfTransposedValueLeavesNoDivision) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {2, 3, 4});
+  const ValueId doubled = maker.Node("aten.mul.Tensor", {{"self", T(x)}, {"other", FloatArg{2}}}, v1::F32, {2, 3, 4});
+  const ValueId swapped =
+      maker.Node("aten.permute.default", {{"self", T(doubled)}, {"dims", maker.Ints({1, 0, 2})}}, v1::F32, {3, 2, 4});
+  const ValueId flat = maker.Node("aten.view.default", {{"self", T(swapped)}, {"size", maker.Ints({3, 8})}}, v1::F32, {3, 8});
+  maker.Output(maker.Node("aten.add.Tensor", {{"self", T(flat)}, {"other", FloatArg{1}}}, v1::F32, {3, 8}));
+  const LoopGraph graph = Lower(maker);
+  EXPECT_FALSE(absl::StrContains(graph.ToString(), "//")) << graph.ToString();
+  std::vector<float> input(24);
+  for (int i = 0; i < 24; ++i) input[i] = i;
+  const std::vector<float> values = Values<float>(Eval(graph, {Bytes(input)}).outputs[0]);
+  for (int i = 0; i < 24; ++i) {
+    const int row = i / 8, image = i % 8 / 4, column = i % 4;
+    EXPECT_EQ(values[i], 2 * (image * 12 + row * 4 + column) + 1);
+  }
+}
+
+TEST(Lower, LargeSumRunsInFixedChunks) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {40001});
+  maker.Output(maker.Node("aten.sum.dim_IntList", {{"self", T(x)}, {"dim", maker.Ints({0})}}, v1::F32, {}));
+  const LoopGraph graph = Lower(maker);
+  EXPECT_EQ(LoopCount(graph), 2u);
+  EXPECT_EQ(graph.nodes[0].loops.outer.size(), 1u);  // the chunks are parallel
+  const LoopEvalResult result = Eval(graph, {Bytes(std::vector<float>(40001, 1))});
+  EXPECT_EQ(Values<float>(result.outputs[0]), std::vector<float>{40001});
+}
+
+TEST(Lower, SymbolicSizesServeEveryLength) {
+  GraphMaker maker;
+  v1::Symbol symbol;
+  symbol.set_kind(v1::SYMBOL_INT);
+  maker.graph.symbols.push_back(symbol);
+  const ExprId s0 = maker.graph.exprs.Symbol(0, {0, 1 << 20});
+  const ValueId x = maker.InputOf(maker.Type(v1::F32, {s0, maker.graph.exprs.Const(3)}));
+  maker.Output(maker.Node("aten.mean.dim", {{"self", T(x)}, {"dim", maker.Ints({0, 1})}}, v1::F32, {}));
+  const LoopGraph graph = Lower(maker);
+  for (int64_t rows : {1, 7, 20000}) {
+    const LoopEvalResult result = Eval(graph, {Bytes(std::vector<float>(rows * 3, 2))}, {rows});
+    EXPECT_EQ(Values<float>(result.outputs[0]), std::vector<float>{2}) << rows;
+  }
+}
+
+TEST(Lower, IndicesWrapOnceAndAreChecked) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {5}), i = maker.Input(v1::I64, {3});
+  maker.Output(maker.Node("aten.index.Tensor", {{"self", T(x)}, {"indices", TensorListArg{{i}}}}, v1::F32, {3}));
+  const LoopGraph graph = Lower(maker);
+  const BufferBytes data = Bytes<float>({10, 11, 12, 13, 14});
+  const LoopEvalResult good = Eval(graph, {data, Bytes<int64_t>({0, -1, 4})});
+  EXPECT_EQ(good.status_code, KILN_OK);
+  EXPECT_EQ(Values<float>(good.outputs[0]), (std::vector<float>{10, 14, 14}));
+  EXPECT_EQ(Eval(graph, {data, Bytes<int64_t>({0, 5, 1})}).status_code, KILN_INDEX_OUT_OF_RANGE);
+  EXPECT_EQ(Eval(graph, {data, Bytes<int64_t>({0, -6, 1})}).status_code, KILN_INDEX_OUT_OF_RANGE);
+}
+
+TEST(Lower, AccumulatingScatterAddsEveryDuplicate) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {3}), i = maker.Input(v1::I64, {4}), v = maker.Input(v1::F32, {4});
+  maker.Output(maker.Node("aten.index_put.default",
+                          {{"self", T(x)}, {"indices", TensorListArg{{i}}}, {"values", T(v)}, {"accumulate", BoolArg{true}}},
+                          v1::F32, {3}));
+  const LoopGraph graph = Lower(maker);
+  EXPECT_TRUE(graph.nodes.back().loops.ordered);
+  const LoopEvalResult result =
+      Eval(graph, {Bytes<float>({1, 1, 1}), Bytes<int64_t>({2, 0, 2, 2}), Bytes<float>({1, 2, 4, 8})});
+  EXPECT_EQ(Values<float>(result.outputs[0]), (std::vector<float>{3, 1, 14}));
+  EXPECT_EQ(Values<float>(result.inputs[0]), (std::vector<float>{1, 1, 1}));
+}
+
+TEST(Lower, TrailingCopiesSeeTheOldInputs) {
+  GraphMaker maker;
+  const ValueId a = maker.Input(v1::F32, {2}), b = maker.Input(v1::F32, {2});
+  const ValueId sum = maker.Node("aten.add.Tensor", {{"self", T(a)}, {"other", T(b)}}, v1::F32, {2});
+  // Values do not change: the source of the second copy is what `a` held before the first.
+  const ValueId old = maker.Node("aten.clone.default", {{"self", T(a)}}, v1::F32, {2});
+  maker.Node("aten.copy_.default", {{"self", T(a)}, {"src", T(b)}}, v1::F32, {2});
+  maker.Node("aten.copy_.default", {{"self", T(b)}, {"src", T(old)}}, v1::F32, {2});
+  maker.Output(sum);
+  const LoopEvalResult result = Eval(Lower(maker), {Bytes<float>({1, 2}), Bytes<float>({10, 20})});
+  EXPECT_EQ(Values<float>(result.outputs[0]), (std::vector<float>{11, 22}));
+  EXPECT_EQ(Values<float>(result.inputs[0]), (std::vector<float>{10, 20}));
+  EXPECT_EQ(Values<float>(result.inputs[1]), (std::vector<float>{1, 2}));
+}
+
+TEST(Lower, MutationThatReadsOtherElementsGoesThroughACopy) {
+  GraphMaker maker;
+  const ValueId a = maker.Input(v1::F32, {3});
+  const ValueId flipped = maker.Node("aten.flip.default", {{"self", T(a)}, {"dims", maker.Ints({0})}}, v1::F32, {3});
+  maker.Node("aten.copy_.default", {{"self", T(a)}, {"src", T(flipped)}}, v1::F32, {3});
+  const LoopEvalResult result = Eval(Lower(maker), {Bytes<float>({1, 2, 3})});
+  EXPECT_EQ(Values<float>(result.inputs[0]), (std::vector<float>{3, 2, 1}));
+}
+
+TEST(Lower, UserVisibleOutputsHaveTheTracedStrides) {
+  for (bool visible : {true, false}) {
+    GraphMaker maker;
+    const ValueId x = maker.Input(v1::F32, {2, 3});
+    TensorType padded = maker.Type(v1::F32, maker.Sizes({2, 3}));
+    padded.strides = maker.Sizes({8, 2});  // not dense
+    maker.Output(maker.NodeOf("aten.neg.default", {{"self", T(x)}}, padded), visible);
+    const LoopGraph graph = Lower(maker);
+    EXPECT_EQ(graph.outputs[0].view.strides == padded.strides, visible);
+    EXPECT_EQ(Values<float>(Eval(graph, {Bytes<float>({1, 2, 3, 4, 5, 6})}).outputs[0]),
+              (std::vector<float>{-1, -2, -3, -4, -5, -6}));
+  }
+}
+
+TEST(Lower, CloneOfAnInputIsAnotherBuffer) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {2});
+  maker.Output(maker.Node("aten.clone.default", {{"self", T(x)}}, v1::F32, {2}));
+  const LoopGraph graph = Lower(maker);
+  EXPECT_EQ(graph.buffers[graph.outputs[0].view.buffer].kind, LoopBuffer::Kind::kOwned);
+}
+
+TEST(Lower, UnknownOperatorsAreCallsUnlessTheyMutate) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {2});
+  const ValueId doubled = maker.Node("aten.add.Tensor", {{"self", T(x)}, {"other", T(x)}}, v1::F32, {2});
+  maker.Output(maker.Node("aten.frobnicate.default", {{"self", T(doubled)}}, v1::F32, {2}));
+  const LoopGraph graph = Lower(maker);
+  ASSERT_EQ(graph.nodes.size(), 2u);
+  EXPECT_EQ(graph.nodes[1].call.target, "aten.frobnicate.default");
+  EXPECT_EQ(graph.nodes[1].call.reason, "no lowering");
+  EXPECT_EQ(graph.nodes[1].call.tensors.size(), 1u);
+
+  maker.graph.nodes[1].target = "aten.frobnicate_.default";
+  const absl::Status status = LowerGraph(maker.graph, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_TRUE(absl::StartsWith(status.message(), "unsupported: ")) << status;
+}
+
+TEST(Lower, HalfPrecisionRoundsWhereTheGraphCasts) {
+  // 1 + 2^-9 is not a BF16 number; rounded at once it is 1.
+  auto result = [](bool cast) {
+    GraphMaker maker;
+    const ValueId x = maker.Input(v1::BF16, {1});
+    ValueId sum = maker.Node("aten.add.Tensor", {{"self", T(x)}, {"other", FloatArg{1.0 / 512}}}, v1::BF16, {1});
+    if (cast) {
+      const ValueId wide = maker.Node("aten._to_copy.default", {{"self", T(sum)}}, v1::F32, {1});
+      sum = maker.Node("aten._to_copy.default", {{"self", T(wide)}}, v1::BF16, {1});
+    }
+    const ValueId back = maker.Node("aten.sub.Tensor", {{"self", T(sum)}, {"other", FloatArg{1}}}, v1::BF16, {1});
+    maker.Output(maker.Node("aten.mul.Tensor", {{"self", T(back)}, {"other", FloatArg{512}}}, v1::BF16, {1}));
+    return Values<uint16_t>(Eval(Lower(maker), {Bytes<uint16_t>({0x3F80})}).outputs[0])[0];
+  };
+  EXPECT_EQ(result(false), 0x3F80);  // 1: nothing is rounded in between
+  EXPECT_EQ(result(true), 0);        // the cast's rounding is kept
+}
+
+TEST(Lower, HeavyValuesThatAreReusedAreComputedOnce) {
+  auto exps = [](const char* op) {
+    GraphMaker maker;
+    const ValueId x = maker.Input(v1::F32, {4, 8});
+    const ValueId e = maker.Node(op, {{"self", T(x)}}, v1::F32, {4, 8});
+    const ValueId sum = maker.Node(
+        "aten.sum.dim_IntList", {{"self", T(e)}, {"dim", maker.Ints({1})}, {"keepdim", BoolArg{true}}}, v1::F32, {4, 1});
+    maker.Output(maker.Node("aten.div.Tensor", {{"self", T(e)}, {"other", T(sum)}}, v1::F32, {4, 8}));
+    return LoopCount(Lower(maker));
+  };
+  EXPECT_EQ(exps("aten.exp.default"), 3u);  // exp, sum, div
+  EXPECT_EQ(exps("aten.abs.default"), 2u);  // abs is repeated
+}
+
+TEST(Lower, DropoutKeepsTheRightShareAndRepeatsWithItsSeed) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {20000});
+  const ValueId out = maker.Node("aten.native_dropout.default", {{"input", T(x)}, {"p", FloatArg{0.25}}, {"train", BoolArg{true}}},
+                                 v1::F32, {20000});
+  const ValueId mask = maker.Value(maker.Type(v1::BOOL, maker.Sizes({20000})));
+  maker.graph.nodes.back().results.push_back(mask);
+  maker.Output(out);
+  maker.Output(mask);
+  const LoopGraph graph = Lower(maker);
+  const BufferBytes ones = Bytes(std::vector<float>(20000, 1));
+  const LoopEvalResult first = Eval(graph, {ones}, {}, 42);
+  const std::vector<float> values = Values<float>(first.outputs[0]);
+  const std::vector<uint8_t> kept = Values<uint8_t>(first.outputs[1]);
+  int count = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_FLOAT_EQ(values[i], kept[i] ? 1 / 0.75f : 0);
+    count += kept[i];
+  }
+  EXPECT_NEAR(count, 15000, 300);
+  EXPECT_EQ(Eval(graph, {ones}, {}, 42).outputs[1], first.outputs[1]);
+  EXPECT_NE(Eval(graph, {ones}, {}, 43).outputs[1], first.outputs[1]);
+
+  LowerOptions options;
+  options.fallback_random = true;
+  EXPECT_EQ(Lower(maker, options).nodes[0].call.target, "aten.native_dropout.default");
+}
+
+TEST(LoopRecorder, FoldsWhatChangesNothing) {
+  ExprPool exprs;
+  LoopRecorder ops(exprs);
+  const LoopOpId x = ops.Load(0, v1::F32, exprs.Var(0, exprs.Const(8)));
+  EXPECT_EQ(ops.Mul(x, ops.Constant(1, v1::F32)), x);
+  EXPECT_EQ(ops.Div(x, ops.Constant(1, v1::F32)), x);
+  EXPECT_EQ(ops.Sub(x, ops.Constant(0, v1::F32)), x);
+  EXPECT_EQ(ops.Add(x, ops.Constant(-0.0, v1::F32)), x);
+  EXPECT_NE(ops.Add(x, ops.Constant(0.0, v1::F32)), x);  // -0.0 + 0.0 is 0.0
+  EXPECT_NE(ops.Mul(x, ops.Constant(0, v1::F32)), ops.Constant(0, v1::F32));  // NaN * 0
+  EXPECT_EQ(ops.Cast(x, v1::F32), x);
+  EXPECT_EQ(ops.Load(0, v1::F32, exprs.Var(0, exprs.Const(8))), x);
+  EXPECT_TRUE(ops.status().ok());
+}
+
+TEST(LoopRecorder, MixedTypesFail) {
+  ExprPool exprs;
+  LoopRecorder ops(exprs);
+  ops.Add(ops.Constant(1, v1::F32), ops.ConstantInt(1));
+  EXPECT_EQ(ops.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(LoopRecorder, IndicesThatCannotLeaveAreNotChecked) {
+  ExprPool exprs;
+  LoopRecorder ops(exprs);
+  const ExprId i = exprs.Var(0, exprs.Const(8));
+  EXPECT_EQ(ops.CheckedIndex(ops.IndexExpr(i), exprs.Const(8)), i);
+  EXPECT_EQ(ops.CheckedIndex(ops.ConstantInt(-1), exprs.Const(8)), exprs.Const(7));
+  EXPECT_EQ(exprs.node(ops.CheckedIndex(ops.IndexExpr(i), exprs.Const(7))).op, v1::EXPR_INDIRECT);
+}
+
+}  // namespace
+}  // namespace kiln
