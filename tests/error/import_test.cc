@@ -1,0 +1,294 @@
+// What a caller can get wrong in a graph, and what import says. Also bombs: small messages that
+// claim much.
+#include "compiler/frontend/import.h"
+
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/graph/canonical.h"
+#include "compiler/graph/verify.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/proto_util.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+
+namespace kiln {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+const char* kAdd = R"(
+  format_version: 1 kind: INFERENCE
+  symbols { kind: SYMBOL_INT min: 2 max: 1000 binding { source: INPUT_SIZE } }
+  exprs { op: EXPR_SYMBOL }
+  inputs { tensor { dtype: F32 device { type: CPU } sizes { expr: 0 } sizes { value: 4 }
+                    strides { value: 4 } strides { value: 1 } } }
+  nodes { target: "aten.add.Tensor"
+          args { name: "self" value { as_tensor: 0 } } args { name: "other" value { as_tensor: 0 } }
+          results { dtype: F32 device { type: CPU } sizes { expr: 0 } sizes { value: 4 }
+                    strides { value: 4 } strides { value: 1 } } }
+  outputs { value: 1 })";
+
+v1::Graph AddGraph() {
+  v1::Graph graph;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(kAdd, &graph));
+  return graph;
+}
+
+absl::Status Import(const v1::Graph& graph, const v1::GraphFacts& facts = {}) {
+  absl::StatusOr<CanonicalGraph> canonical = Canonicalize(graph);
+  if (!canonical.ok()) return canonical.status();
+  absl::StatusOr<Graph> imported = ImportGraph(canonical->bytes, facts);
+  if (!imported.ok()) return imported.status();
+  return VerifyGraph(*imported);
+}
+
+TEST(Import, TakesWhatIsRight) {
+  absl::StatusOr<Graph> graph = ImportGraph(Canonicalize(AddGraph())->bytes, {});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(VerifyGraph(*graph), absl::OkStatus());
+  EXPECT_EQ(graph->ToString(),
+            "graph INFERENCE\n"
+            "symbol s0 in [2, 1000]\n"
+            "input %0: f32[s0, 4]\n"
+            "%1: f32[s0, 4] = aten.add.Tensor(self=%0, other=%0)\n"
+            "output %1\n");
+}
+
+struct Case {
+  const char* says;
+  std::function<void(v1::Graph*)> change;
+};
+
+v1::TensorMeta* Result(v1::Graph* g) { return g->mutable_nodes(0)->mutable_results(0); }
+v1::Argument* Other(v1::Graph* g) { return g->mutable_nodes(0)->mutable_args(1)->mutable_value(); }
+
+TEST(Import, RefusesWhatIsWrongByName) {
+  const Case kCases[] = {
+      {"graph format 7", [](v1::Graph* g) { g->set_format_version(7); }},
+      {"graph of no kind", [](v1::Graph* g) { g->clear_kind(); }},
+      {"symbol 0 of no kind", [](v1::Graph* g) { g->mutable_symbols(0)->clear_kind(); }},
+      {"empty range", [](v1::Graph* g) { g->mutable_symbols(0)->set_min(2000); }},
+      {"has no binding", [](v1::Graph* g) { g->mutable_symbols(0)->clear_binding(); }},
+      {"input that does not exist", [](v1::Graph* g) { g->mutable_symbols(0)->mutable_binding()->set_input(5); }},
+      {"dimension that does not", [](v1::Graph* g) { g->mutable_symbols(0)->mutable_binding()->set_dim(2); }},
+      {"value of a tensor",
+       [](v1::Graph* g) { g->mutable_symbols(0)->mutable_binding()->set_source(v1::SymbolBinding::INPUT_VALUE); }},
+      {"graph input of no kind", [](v1::Graph* g) { g->mutable_inputs(0)->clear_kind(); }},
+      {"graph input 0: unknown dtype", [](v1::Graph* g) { g->mutable_inputs(0)->mutable_tensor()->set_dtype(static_cast<v1::DType>(99)); }},
+      {"graph input 0: tensor of no dtype", [](v1::Graph* g) { g->mutable_inputs(0)->mutable_tensor()->clear_dtype(); }},
+      {"node 0 (aten.add.Tensor): result 0: unknown dtype", [](v1::Graph* g) { Result(g)->set_dtype(static_cast<v1::DType>(-1)); }},
+      {"result 0: 1 strides for 2", [](v1::Graph* g) { Result(g)->mutable_strides()->RemoveLast(); }},
+      {"result 0: negative size", [](v1::Graph* g) { Result(g)->mutable_sizes(1)->set_value(-4); }},
+      {"result 0: negative stride", [](v1::Graph* g) { Result(g)->mutable_strides(1)->set_value(-1); }},
+      {"negative storage offset", [](v1::Graph* g) { Result(g)->mutable_storage_offset()->set_value(-1); }},
+      {"unknown device", [](v1::Graph* g) { Result(g)->clear_device(); }},
+      {"tensor of more than", [](v1::Graph* g) { Result(g)->mutable_sizes(1)->set_value(INT64_MAX); }},
+      {"tensor of more than", [](v1::Graph* g) { Result(g)->mutable_strides(1)->set_value(INT64_MAX); }},
+      {"dimensions, limit 16",
+       [](v1::Graph* g) {
+         for (size_t i = 0; i <= kRankMax; ++i) {
+           Result(g)->add_sizes()->set_value(1);
+           Result(g)->add_strides()->set_value(1);
+         }
+       }},
+      {"namespace.name.overload", [](v1::Graph* g) { g->mutable_nodes(0)->set_target("aten.add"); }},
+      {"namespace.name.overload", [](v1::Graph* g) { g->mutable_nodes(0)->set_target("aten.add.Ten sor"); }},
+      {"node 0 (): operator", [](v1::Graph* g) { g->mutable_nodes(0)->clear_target(); }},
+      {"node 0 (unprintable)", [](v1::Graph* g) { g->mutable_nodes(0)->set_target("aten.\x01.x"); }},
+      {"too long", [](v1::Graph* g) { g->mutable_nodes(0)->set_target(absl::StrCat("aten.", std::string(300, 'x'), ".y")); }},
+      {"argument 'other': uses value 1", [](v1::Graph* g) { Other(g)->set_as_tensor(1); }},
+      {"argument 'other': uses value 4000000000", [](v1::Graph* g) { Other(g)->set_as_tensor(4000000000u); }},
+      {"argument 'other': of no kind", [](v1::Graph* g) { Other(g)->clear_kind(); }},
+      {"two arguments 'self'", [](v1::Graph* g) { g->mutable_nodes(0)->mutable_args(1)->set_name("self"); }},
+      {"malformed argument name", [](v1::Graph* g) { g->mutable_nodes(0)->mutable_args(1)->set_name("a b"); }},
+      {"unknown dtype", [](v1::Graph* g) { Other(g)->set_as_scalar_type(v1::DTYPE_UNSPECIFIED); }},
+      {"unknown memory format", [](v1::Graph* g) { Other(g)->set_as_memory_format(4); }},
+      {"graph output 0: uses value 9", [](v1::Graph* g) { g->mutable_outputs(0)->set_value(9); }},
+      {"graph output 0: of no kind", [](v1::Graph* g) { g->mutable_outputs(0)->clear_kind(); }},
+      {"guard of the graph can never hold",
+       [](v1::Graph* g) {
+         g->add_exprs()->set_op(v1::EXPR_CONST);
+         g->add_guards(g->exprs_size() - 1);
+       }},
+      {"does not exist", [](v1::Graph* g) { g->add_guards(1000); }},
+      {"arguments, limit",
+       [](v1::Graph* g) {
+         for (size_t i = 0; i < kNodeArgsMax; ++i) {
+           v1::NamedArgument* arg = g->mutable_nodes(0)->add_args();
+           arg->set_name(absl::StrCat("x", i));
+           arg->mutable_value()->mutable_as_none();
+         }
+       }},
+      {"elements, limit",
+       [](v1::Graph* g) {
+         for (size_t i = 0; i <= kListMax; ++i) Other(g)->mutable_as_ints()->add_values(1);
+       }},
+      {"characters, limit", [](v1::Graph* g) { Other(g)->set_as_string(std::string(kStringMax + 1, 'x')); }},
+  };
+  for (const Case& c : kCases) {
+    v1::Graph graph = AddGraph();
+    c.change(&graph);
+    absl::Status status = Import(graph);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.says << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.says));
+  }
+}
+
+TEST(Import, SaysWhatIsUnsupported) {
+  const Case kCases[] = {
+      {"node 0 (secret.add.Tensor): unsupported: operators of namespace", [](v1::Graph* g) { g->mutable_nodes(0)->set_target("secret.add.Tensor"); }},
+      {"unsupported: operators of namespace 'kiln'", [](v1::Graph* g) { g->mutable_nodes(0)->set_target("kiln.add.Tensor"); }},
+      {"unsupported: a list of strings", [](v1::Graph* g) { Other(g)->mutable_as_strings()->add_values("x"); }},
+      {"unsupported: a layout", [](v1::Graph* g) { Other(g)->set_as_layout(1); }},
+      {"unsupported: more than one device", [](v1::Graph* g) { Result(g)->mutable_device()->set_index(1); }},
+  };
+  for (const Case& c : kCases) {
+    v1::Graph graph = AddGraph();
+    c.change(&graph);
+    absl::Status status = Import(graph);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << c.says << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.says));
+  }
+}
+
+TEST(Import, FactsMustFit) {
+  v1::GraphFacts facts;
+  facts.add_inputs()->set_is_static(true);
+  EXPECT_EQ(Import(AddGraph(), facts).code(), absl::StatusCode::kInvalidArgument);
+  facts.add_outputs();
+  EXPECT_EQ(Import(AddGraph(), facts), absl::OkStatus());
+  facts.mutable_inputs(0)->set_donated(true);
+  EXPECT_EQ(Import(AddGraph(), facts).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Import, UndefinedResults) {
+  v1::Graph graph = AddGraph();
+  graph.mutable_nodes(0)->add_results();
+  graph.add_outputs()->set_value(2);
+  EXPECT_EQ(Import(graph), absl::OkStatus()) << "an undefined result that is returned is None";
+  *graph.add_nodes() = graph.nodes(0);
+  graph.mutable_nodes(1)->mutable_args(0)->mutable_value()->set_as_tensor(2);
+  EXPECT_THAT(std::string(Import(graph).message()), HasSubstr("node 1 (aten.add.Tensor): argument 'self': uses value 2"));
+}
+
+TEST(Import, LimitsHoldExactly) {
+  v1::Graph graph = AddGraph();
+  v1::SymInt* size = Result(&graph)->mutable_sizes(1);
+  int64_t most = kTensorBytesMax / 4 / 2;  // s0 is 2 at least, 4 bytes each
+  Result(&graph)->mutable_strides(0)->set_value(most);
+  size->set_value(most);
+  EXPECT_EQ(Import(graph), absl::OkStatus());
+  size->set_value(most + 1);
+  EXPECT_EQ(Import(graph).code(), absl::StatusCode::kInvalidArgument);
+
+  v1::Graph symbols = AddGraph();
+  for (size_t i = 1; i < kGraphSymbolsMax; ++i) *symbols.add_symbols() = symbols.symbols(0);
+  for (size_t i = 1; i < kGraphSymbolsMax; ++i) {
+    v1::ExprNode* node = symbols.add_exprs();
+    node->set_op(v1::EXPR_SYMBOL);
+    node->set_value(static_cast<int64_t>(i));
+    symbols.add_guards(symbols.exprs_size() - 1);
+  }
+  EXPECT_EQ(Import(symbols), absl::OkStatus());
+  *symbols.add_symbols() = symbols.symbols(0);
+  v1::ExprNode* node = symbols.add_exprs();
+  node->set_op(v1::EXPR_SYMBOL);
+  node->set_value(kGraphSymbolsMax);
+  symbols.add_guards(symbols.exprs_size() - 1);
+  EXPECT_THAT(std::string(Import(symbols).message()), HasSubstr("symbols, limit"));
+}
+
+TEST(ImportBombs, NotCanonicalBytes) {
+  std::string good = Canonicalize(AddGraph())->bytes;
+  EXPECT_TRUE(ImportGraph(good, {}).ok());
+  for (const std::string& bytes : {std::string(), std::string("\xff\xff\xff"), good + good, good + std::string("\0", 1),
+                                   good.substr(0, good.size() / 2)}) {
+    EXPECT_EQ(ImportGraph(bytes, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(ImportBombs, LengthsThatLie) {
+  // A node that says it is 4 GiB long.
+  std::string bytes("\x08\x01\x10\x03\x32\xff\xff\xff\xff\x0f", 10);
+  EXPECT_EQ(ImportGraph(bytes, {}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ImportBombs, MillionsOfEmptyParts) {
+  std::string bytes("\x08\x01\x10\x03", 4);
+  for (int i = 0; i < 20'000'000; ++i) bytes.append("\x32\x00", 2);  // empty nodes, two bytes each
+  absl::Status status = ImportGraph(bytes, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("too many parts"));
+}
+
+TEST(ImportBombs, TooManyNodesAndBytes) {
+  v1::Graph graph = AddGraph();
+  for (size_t i = 0; i < kGraphNodesMax; ++i) *graph.add_nodes() = graph.nodes(0);
+  EXPECT_THAT(std::string(Import(graph).message()), HasSubstr("nodes, limit"));
+  EXPECT_THAT(std::string(ImportGraph(std::string(kGraphBytesMax + 1, 'x'), {}).status().message()),
+              HasSubstr("bytes, limit"));
+}
+
+TEST(ImportBombs, CyclicExpressions) {
+  v1::Graph graph = AddGraph();
+  v1::ExprNode* node = graph.add_exprs();
+  node->set_op(v1::EXPR_ADD);
+  node->add_args(1);
+  node->add_args(1);
+  Result(&graph)->mutable_sizes(0)->set_expr(1);
+  EXPECT_THAT(std::string(Import(graph).message()), HasSubstr("not before it"));
+}
+
+TEST(ImportBombs, DeepExpressions) {
+  v1::Graph graph = AddGraph();
+  for (int i = 0; i < 300'000; ++i) {
+    v1::ExprNode* node = graph.add_exprs();
+    node->set_op(i % 2 == 0 ? v1::EXPR_FLOORDIV : v1::EXPR_MAX);
+    node->add_args(graph.exprs_size() - 2);
+    node->add_args(0);
+  }
+  Result(&graph)->mutable_sizes(0)->set_expr(graph.exprs_size() - 1);
+  EXPECT_EQ(Import(graph), absl::OkStatus());
+}
+
+TEST(ImportBombs, ExpressionsThatExplodeWhenExpanded) {
+  // ((s0 + 1)^2 + 1)^2 …, and sums that double their own number of terms.
+  v1::Graph graph = AddGraph();
+  v1::ExprNode* one = graph.add_exprs();
+  one->set_op(v1::EXPR_CONST);
+  one->set_value(1);
+  for (int i = 0; i < 2'000; ++i) {
+    uint32_t last = i == 0 ? 0 : graph.exprs_size() - 1;
+    v1::ExprNode* node = graph.add_exprs();
+    node->set_op(i % 2 == 0 ? v1::EXPR_MUL : v1::EXPR_ADD);
+    node->add_args(last);
+    node->add_args(i % 2 == 0 ? last : 1);
+  }
+  Result(&graph)->mutable_sizes(0)->set_expr(graph.exprs_size() - 1);
+  EXPECT_THAT(Import(graph).code(), AnyOf(absl::StatusCode::kOk, absl::StatusCode::kInvalidArgument));
+}
+
+TEST(VerifyGraph, NamesTheNodeThatIsWrong) {
+  auto fresh = [] { return *ImportGraph(Canonicalize(AddGraph())->bytes, {}); };
+  Graph graph = fresh();
+  std::get<TensorArg>(graph.nodes[0].args[0].second).value = 1;
+  EXPECT_THAT(std::string(VerifyGraph(graph).message()), HasSubstr("node 0 (aten.add.Tensor): self: uses %1"));
+  graph = fresh();
+  graph.nodes.push_back(graph.nodes[0]);
+  EXPECT_THAT(std::string(VerifyGraph(graph).message()), HasSubstr("node 1 (aten.add.Tensor): defines %1 a second time"));
+  graph = fresh();
+  graph.values[1].strides.pop_back();
+  EXPECT_THAT(std::string(VerifyGraph(graph).message()), HasSubstr("%1: has another number of strides"));
+  graph = fresh();
+  graph.values[1].sizes[0] = 1'000'000;
+  EXPECT_THAT(std::string(VerifyGraph(graph).message()), HasSubstr("expression that does not exist"));
+  graph = fresh();
+  graph.outputs[0].value = 5;
+  EXPECT_EQ(VerifyGraph(graph).code(), absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace kiln
