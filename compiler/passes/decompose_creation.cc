@@ -35,6 +35,12 @@ bool Arange(Match& m) {
                          b.Dense(type.dtype, type.sizes)));
 }
 
+bool PrimsIota(Match& m) {
+  const TensorType type = m.Type();
+  if (type.sizes.size() != 1) return false;
+  return m.Return(m.b().Arange(m.Scalar("start"), m.Scalar("step"), type.sizes[0], type.dtype));
+}
+
 // From both ends towards the middle, as ATen does.
 bool Linspace(Match& m) {
   const TensorType type = m.Type();
@@ -77,6 +83,7 @@ bool Triangle(Match& m) {
 }
 
 constexpr DecompositionRow kRows[] = {
+    {"prims.iota", PrimsIota},
     {"zeros", Zeros},
     {"zeros_like", Zeros},
     {"new_zeros", Zeros},

@@ -362,7 +362,10 @@ bool ToCopy(Match& m) {
   return m.Return(Cast(x, m.Type().dtype));
 }
 
+bool ConvertElementType(Match& m) { return m.Return(Cast(m.Tensor("a"), m.Type().dtype)); }
+
 constexpr DecompositionRow kRows[] = {
+    {"prims.convert_element_type", ConvertElementType},
     {"add.Tensor", Add},
     {"add.Scalar", Add},
     {"sub.Tensor", Sub},

@@ -54,8 +54,9 @@ bool LogicDims(Match& m) {
   return m.Return(kReduce(x, dims, m.Bool("keepdim", false)));
 }
 
-Value Position(Match& m, absl::string_view name, const Value& x, int64_t dim, bool keepdim) {
+Value Position(Match& m, absl::string_view name, Value x, int64_t dim, bool keepdim) {
   if (!x.ok()) return x;
+  if (x.dtype() == v1::BOOL) x = Cast(x, v1::U8);
   GraphBuilder& b = m.b();
   if (x.rank() == 0) return b.Full({}, 0, v1::I64);
   std::vector<ExprId> sizes = x.sizes();

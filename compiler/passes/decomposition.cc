@@ -194,14 +194,24 @@ void Match::SetAs(size_t i, const Value& value, bool view) {
   if (i < results_.size()) results_[i] = {value, view};
 }
 
+namespace {
+
+// "add.Tensor" → "aten.add.Tensor", "relu" → "aten.relu.default", "prims.iota" → "prims.iota.default"
+std::string FullTarget(absl::string_view name) {
+  const bool prims = absl::StartsWith(name, "prims.");
+  const bool has_overload = absl::StrContains(prims ? name.substr(6) : name, '.');
+  return absl::StrCat(prims ? "" : "aten.", name, has_overload ? "" : ".default");
+}
+
+}  // namespace
+
 const DecompositionTable& Decompositions() {
   static const auto* table = [] {
     auto* all = new DecompositionTable;
     for (auto rows : {ActivationRows(), CreationRows(), IndexRows(), LossRows(), MatmulRows(), NormalizationRows(),
                       PointwiseRows(), PoolingRows(), RandomRows(), DropoutRows(), ReductionRows(), ResizeRows(), ShapeRows()}) {
       for (const DecompositionRow& row : rows) {
-        const bool has_overload = absl::StrContains(row.target, '.');
-        (*all)[absl::StrCat("aten.", row.target, has_overload ? "" : ".default")] = row.decompose;
+        (*all)[FullTarget(row.target)] = row.decompose;
       }
     }
     return all;
@@ -211,8 +221,7 @@ const DecompositionTable& Decompositions() {
 
 bool IsRandomDecomposition(absl::string_view target) {
   for (const DecompositionRow& row : RandomRows()) {
-    const bool has_overload = absl::StrContains(row.target, '.');
-    if (absl::StrCat("aten.", row.target, has_overload ? "" : ".default") == target) return true;
+    if (FullTarget(row.target) == target) return true;
   }
   return false;
 }

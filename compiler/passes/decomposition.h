@@ -81,7 +81,7 @@ using Decomposition = bool (*)(Match&);
 using DecompositionTable = absl::flat_hash_map<std::string, Decomposition>;
 
 struct DecompositionRow {
-  const char* target;  // without "aten."; ".default" where no overload is named
+  const char* target;  // without "aten." ("prims." is written); ".default" where no overload is named
   Decomposition decompose;
 };
 

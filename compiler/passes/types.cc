@@ -93,11 +93,12 @@ bool IsDense(ExprPool& pool, const TensorType& type) {
   for (size_t i = 0; i < type.rank(); ++i) {
     if (pool.AsConst(type.sizes[i]) != 1) left.push_back(i);
   }
-  ExprId expected = pool.Const(1);
+  const ExprId one = pool.Const(1);
+  ExprId expected = one;
   while (!left.empty()) {
     auto next = std::find_if(left.begin(), left.end(), [&](size_t i) { return type.strides[i] == expected; });
     if (next == left.end()) return false;
-    expected = pool.Mul(expected, type.sizes[*next]);
+    expected = pool.Mul(expected, pool.Max(type.sizes[*next], one));  // as ContiguousStrides
     left.erase(next);
   }
   return true;

@@ -80,21 +80,30 @@ class CoreProgram:
         return results
 
     def run(self, node, values, number):
-        _, name, overload = node["target"].split(".")
-        operator = getattr(getattr(torch.ops.aten, name), overload)
+        namespace, name, overload = node["target"].split(".")
+        if name == "view" and overload == "default":
+            name = "reshape"  # a core view is of any layout
+        operator = getattr(getattr(getattr(torch.ops, namespace), name), overload)
         schema = {argument.name: argument for argument in operator._schema.arguments}
         arguments = {}
         for key, (kind, value) in node["args"].items():
+            key = "shape" if name == "reshape" and key == "size" else key
             arguments[key] = self.argument(kind, value, str(schema[key].type), values, number)
+        for key, argument in schema.items():  # None is left out of the message
+            if key not in arguments and not argument.has_default_value():
+                arguments[key] = None
         results = operator(**arguments)
         results = results if isinstance(results, (list, tuple)) else [results]
         for declared, result in zip(node["results"], results, strict=True):
             if declared is None:
                 continue
-            identifier, dtype, sizes, _ = declared
-            sizes = [number(size) for size in sizes]
+            identifier, dtype, sizes, strides = declared
+            sizes, strides = [number(size) for size in sizes], [number(stride) for stride in strides]
             assert list(result.shape) == sizes, f"{node['target']} gave {list(result.shape)}, declared {sizes}"
-            values[identifier] = result.to(_DTYPES[dtype])
+            result = result.to(_DTYPES[dtype])
+            if list(result.stride()) != strides and 0 not in strides:
+                result = torch.empty_strided(sizes, strides, dtype=result.dtype).copy_(result)
+            values[identifier] = result
 
     @staticmethod
     def argument(kind, value, schema_type, values, number):
