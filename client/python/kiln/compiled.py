@@ -51,6 +51,9 @@ class CompiledGraph(OutputCode):
     title: str
     artifact: Any = None
 
+    __hash__ = object.__hash__  # the base class compares by value
+    __eq__ = object.__eq__
+
     def __post_init__(self):
         self._fx_graph_cache_key = self.request_key.hex()
         self._time_taken_ns = 0

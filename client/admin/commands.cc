@@ -1,0 +1,289 @@
+#include "client/admin/commands.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/admin/json.h"
+#include "client/admin/text.h"
+#include "client/src/daemon.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+std::string Environment(const char* name) {
+  const char* value = getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string BesideSelf(const std::string& name) {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  const std::string self(path, length > 0 ? length : 0);
+  return absl::StrCat(self.substr(0, self.rfind('/') + 1), name);
+}
+
+// Asks the daemon; a failed call is reported and becomes an exit code.
+template <typename Request, typename Reply>
+int Ask(const AdminContext& context,
+        grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*), const Request& request,
+        Reply* reply) {
+  auto stub = v1::Admin::NewStub(context.channel);
+  grpc::ClientContext call;
+  call.set_deadline(std::chrono::system_clock::now() +
+                    std::chrono::milliseconds(static_cast<int64_t>(context.timeout_seconds * 1e3)));
+  const grpc::Status status = (stub.get()->*method)(&call, request, reply);
+  if (status.ok()) return kExitOk;
+  switch (status.error_code()) {
+    case grpc::UNAVAILABLE:
+    case grpc::DEADLINE_EXCEEDED:
+      *context.error << "kilnctl: no kilnd answers at " << context.address << " (" << context.where << "): "
+                     << Printable(status.error_message()) << "\n";
+      return kExitUnreachable;
+    case grpc::INVALID_ARGUMENT:
+      *context.error << "kilnctl: " << Printable(status.error_message()) << "\n";
+      return kExitUsage;
+    default:
+      *context.error << "kilnctl: " << Printable(status.error_message()) << "\n";
+      return kExitFailed;
+  }
+}
+
+
+}  // namespace
+
+absl::Status ResolveAddress(const std::string& flag, AdminContext* context) {
+  context->where = "--address";
+  context->address = flag;
+  if (context->address.empty()) {
+    context->where = "KILN_ADDRESS";
+    context->address = Environment("KILN_ADDRESS");
+  }
+  if (context->address.empty()) {
+    ClientOptions options;
+    options.daemon_binary = Environment("KILN_DAEMON");
+    if (options.daemon_binary.empty()) options.daemon_binary = BesideSelf("kilnd");
+    options.runtime_dir = Environment("KILN_RUNTIME_DIR");
+    options.store_dir = Environment("KILN_STORE");
+    KILN_ASSIGN_OR_RETURN(const DaemonPlace place, PlaceDaemon(options));
+    context->where = "the embedded daemon of this build";
+    context->address = absl::StrCat("unix:", place.socket);
+  }
+  if (context->address[0] == '/') context->address = absl::StrCat("unix:", context->address);
+  return absl::OkStatus();
+}
+
+int RunStatus(const AdminContext& context) {
+  v1::StatusReply reply;
+  if (int code = Ask(context, &v1::Admin::Stub::Status, v1::StatusRequest(), &reply); code != kExitOk) return code;
+  if (context.json) {
+    *context.out << ToJson(reply);
+    return kExitOk;
+  }
+  Table table({"KILND", Printable(reply.version())});
+  table.Add({"address", reply.address()});
+  table.Add({"pid", absl::StrCat(reply.pid())});
+  table.Add({"up", Age(reply.started_unix_seconds(), time(nullptr))});
+  table.Add({"build", reply.build_id()});
+  table.Add({"compiler", reply.compiler_fingerprint()});
+  table.Add({"workers", absl::StrCat(reply.workers(), ", ", reply.workers_busy(), " busy")});
+  table.Add({"jobs", absl::StrCat(reply.running(), " running, ", reply.queued(), " queued")});
+  table.Add({"store", reply.store_directory()});
+  table.Add({"", reply.store_writable() ? "writable" : absl::StrCat("NOT WRITABLE: ", reply.store_message())});
+  if (reply.draining()) table.Add({"state", "stopping: finishes its jobs, takes no new ones"});
+  *context.out << table.ToString();
+  return kExitOk;
+}
+
+int RunStats(const AdminContext& context) {
+  v1::StatsReply reply;
+  if (int code = Ask(context, &v1::Admin::Stub::Stats, v1::StatsRequest(), &reply); code != kExitOk) return code;
+  if (context.json) {
+    *context.out << ToJson(reply);
+    return kExitOk;
+  }
+  Table table({"SINCE START", ">"});
+  const auto count = [&](const char* name, uint64_t value) { table.Add({name, absl::StrCat(value)}); };
+  count("lookups", reply.lookups());
+  count("  hits", reply.hits());
+  count("  misses", reply.misses());
+  count("compiles", reply.compiles());
+  count("joined", reply.joined());
+  count("failures", reply.failures());
+  count("kernels emitted", reply.kernels_emitted());
+  count("kernels reused", reply.kernels_reused());
+  count("graphs uploaded", reply.graphs_uploaded());
+  count("objects fetched", reply.fetched_objects());
+  count("worker crashes", reply.worker_crashes());
+  count("worker timeouts", reply.worker_timeouts());
+  count("quarantined", reply.quarantined());
+  count("evicted", reply.evicted());
+  *context.out << table.ToString();
+  Table store({"STORE NOW", ">"});
+  store.Add({"entries", absl::StrCat(reply.entries())});
+  store.Add({"objects", absl::StrCat(reply.objects())});
+  store.Add({"on disk", HumanBytes(reply.bytes())});
+  *context.out << "\n" << store.ToString();
+  return kExitOk;
+}
+
+int RunJobs(const AdminContext& context) {
+  v1::JobsReply reply;
+  if (int code = Ask(context, &v1::Admin::Stub::Jobs, v1::JobsRequest(), &reply); code != kExitOk) return code;
+  if (context.json) {
+    *context.out << ToJson(reply);
+    return kExitOk;
+  }
+  Table table({"JOB", "KEY", "PHASE", ">KERNELS", ">WAITERS", ">TIME", "TITLE"});
+  for (const v1::JobInfo& job : reply.jobs()) {
+    table.Add({ShortHex(job.job_id()), ShortHex(job.compile_key()), job.phase(),
+               absl::StrCat(job.kernels_done(), "/", job.kernels_total()), absl::StrCat(job.waiters()),
+               HumanSeconds(job.seconds()), job.title()});
+  }
+  *context.out << (table.rows() == 0 ? "no jobs\n" : table.ToString());
+  return kExitOk;
+}
+
+int RunList(const AdminContext& context, uint32_t limit) {
+  v1::ListRequest request;
+  request.set_limit(limit);
+  v1::ListReply reply;
+  if (int code = Ask(context, &v1::Admin::Stub::List, request, &reply); code != kExitOk) return code;
+  if (context.json) {
+    *context.out << ToJson(reply);
+    return kExitOk;
+  }
+  const int64_t now = time(nullptr);
+  Table table({"KEY", "VARIANT", ">SIZE", ">KERNELS", ">CALLS", ">HITS", ">AGE", ">USED", "TITLE"});
+  for (const v1::EntryInfo& entry : reply.entries()) {
+    table.Add({ShortHex(entry.compile_key()), ShortHex(entry.variant_id()), HumanBytes(entry.bytes()),
+               absl::StrCat(entry.kernels()), absl::StrCat(entry.library_calls()), absl::StrCat(entry.hits()),
+               Age(entry.created_unix_seconds(), now), Age(entry.last_used_unix_seconds(), now), entry.title()});
+  }
+  if (table.rows() == 0) {
+    *context.out << "no entries\n";
+    return kExitOk;
+  }
+  *context.out << table.ToString();
+  if (reply.entries_size() < static_cast<int64_t>(reply.total())) {
+    *context.out << reply.entries_size() << " of " << reply.total() << "; --limit 0 shows all\n";
+  }
+  return kExitOk;
+}
+
+int RunShow(const AdminContext& context, const std::string& key, bool listings) {
+  v1::ShowRequest request;
+  request.set_key_prefix(key);
+  request.set_listings(listings);
+  v1::ShowReply reply;
+  if (int code = Ask(context, &v1::Admin::Stub::Show, request, &reply); code != kExitOk) return code;
+  if (context.json) {
+    *context.out << ToJson(reply);
+    return kExitOk;
+  }
+  for (int i = 0; i < reply.entries_size(); ++i) {
+    *context.out << (i > 0 ? "\n" : "") << ShowText(reply.entries(i), time(nullptr));
+  }
+  return kExitOk;
+}
+
+int RunVerify(const AdminContext& context, bool repair) {
+  v1::VerifyRequest request;
+  request.set_repair(repair);
+  v1::VerifyReply reply;
+  if (int code = Ask(context, &v1::Admin::Stub::Verify, request, &reply); code != kExitOk) return code;
+  if (context.json) {
+    *context.out << ToJson(reply);
+  } else {
+    *context.out << absl::StrFormat("%d entries and %d objects read: %d damaged, %d missing%s\n", reply.entries(),
+                                    reply.objects(), reply.corrupt(), reply.missing(),
+                                    repair && reply.corrupt() > 0 ? "; the damaged were taken out" : "");
+    for (const std::string& detail : reply.details()) *context.out << "  " << Printable(detail) << "\n";
+  }
+  return reply.corrupt() == 0 && reply.missing() == 0 ? kExitOk : kExitFailed;
+}
+
+int RunRemove(const AdminContext& context, const std::string& key, bool all) {
+  v1::RemoveRequest request;
+  request.set_key_prefix(key);
+  request.set_all(all);
+  v1::RemoveReply reply;
+  if (int code = Ask(context, &v1::Admin::Stub::Remove, request, &reply); code != kExitOk) return code;
+  if (context.json) {
+    *context.out << ToJson(reply);
+  } else {
+    *context.out << reply.removed() << (reply.removed() == 1 ? " entry removed\n" : " entries removed\n");
+  }
+  return reply.removed() > 0 || all ? kExitOk : kExitFailed;
+}
+
+int RunDoctor(const AdminContext& context) {
+  struct Check {
+    std::string name, state, detail;
+  };
+  std::vector<Check> checks;
+  const auto add = [&](const std::string& name, bool good, const std::string& detail) {
+    checks.push_back({name, good ? "ok" : "FAILED", detail});
+  };
+  int code = kExitOk;
+  v1::StatusReply status;
+  AdminContext quiet = context;
+  std::ostream nowhere(nullptr);
+  quiet.error = &nowhere;
+  code = Ask(quiet, &v1::Admin::Stub::Status, v1::StatusRequest(), &status);
+  add("reachable", code == kExitOk,
+      code == kExitOk ? context.address
+                      : absl::StrCat("nothing answers at ", context.address, " (", context.where,
+                                     "); the embedded daemon starts with the first compile, and is gone when idle"));
+  if (code == kExitOk) {
+    auto stub = v1::Compiler::NewStub(context.channel);
+    grpc::ClientContext call;
+    v1::HelloRequest request;
+    request.set_protocol_min(1);
+    request.set_protocol_max(1);
+    request.set_client("kilnctl");
+    v1::HelloReply hello;
+    const grpc::Status greeted = stub->Hello(&call, request, &hello);
+    add("protocol", greeted.ok(), greeted.ok() ? absl::StrCat(hello.protocol()) : greeted.error_message());
+    add("compiler", hello.targets_size() > 0,
+        hello.targets_size() > 0 ? hello.compiler_fingerprint() : "the workers offer no target");
+    add("workers", status.workers() > 0, absl::StrCat(status.workers()));
+    add("store writable", status.store_writable(),
+        status.store_writable() ? status.store_directory()
+                                : absl::StrCat(status.store_message(), "; compiles go on, nothing is kept"));
+    add("accepting", !status.draining(), status.draining() ? "the daemon is stopping" : "");
+    v1::StatsReply stats;
+    if (Ask(quiet, &v1::Admin::Stub::Stats, v1::StatsRequest(), &stats) == kExitOk) {
+      add("damaged entries", stats.quarantined() == 0,
+          stats.quarantined() == 0 ? "none met"
+                                   : absl::StrCat(stats.quarantined(), " taken out; run kilnctl verify, check the disk"));
+      add("worker crashes", stats.worker_crashes() == 0,
+          stats.worker_crashes() == 0 ? "none" : absl::StrCat(stats.worker_crashes(), "; see the daemon's log"));
+    }
+  }
+  bool good = true;
+  Table table({"CHECK", "STATE", "DETAIL"});
+  std::string json;
+  for (const Check& check : checks) {
+    good = good && check.state == "ok";
+    table.Add({check.name, check.state, check.detail});
+    absl::StrAppend(&json, json.empty() ? "" : ",\n", "    {\"name\": ", JsonString(check.name),
+                    ", \"ok\": ", check.state == "ok" ? "true" : "false", ", \"detail\": ", JsonString(check.detail),
+                    "}");
+  }
+  if (context.json) {
+    *context.out << "{\n  \"ok\": " << (good ? "true" : "false") << ",\n  \"checks\": [\n" << json << "\n  ]\n}\n";
+  } else {
+    *context.out << table.ToString();
+  }
+  if (code == kExitUnreachable) return kExitUnreachable;
+  return good ? kExitOk : kExitFailed;
+}
+
+}  // namespace kiln

@@ -1,0 +1,44 @@
+// kilnctl's commands: each asks one kilnd and prints a table, or JSON. They return the exit code.
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <string>
+
+#include "grpcpp/grpcpp.h"
+#include "kiln/v1/admin.grpc.pb.h"
+#include "kiln/v1/compile.grpc.pb.h"
+
+namespace kiln {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;  // nothing found, or a check failed
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitUnreachable = 3;
+
+struct AdminContext {
+  std::string address;
+  std::string where;  // how the address was found, for people
+  bool json = false;
+  double timeout_seconds = 30;
+  std::ostream* out = nullptr;
+  std::ostream* error = nullptr;
+  std::shared_ptr<grpc::Channel> channel;
+};
+
+// "/path" → "unix:/path". Empty: KILN_ADDRESS, else the embedded daemon of the kilnd beside kilnctl.
+absl::Status ResolveAddress(const std::string& flag, AdminContext* context);
+
+int RunStatus(const AdminContext& context);
+int RunStats(const AdminContext& context);
+int RunJobs(const AdminContext& context);
+int RunList(const AdminContext& context, uint32_t limit);
+int RunShow(const AdminContext& context, const std::string& key, bool listings);
+int RunVerify(const AdminContext& context, bool repair);
+int RunRemove(const AdminContext& context, const std::string& key, bool all);
+int RunDoctor(const AdminContext& context);
+
+// The text of `show` for one entry.
+std::string ShowText(const v1::ShownEntry& entry, int64_t now);
+
+}  // namespace kiln

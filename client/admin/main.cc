@@ -1,0 +1,80 @@
+// kilnctl: looks into a running kilnd.
+#include <iostream>
+
+#include "CLI/CLI.hpp"
+#include "client/admin/commands.h"
+
+namespace kiln {
+namespace {
+
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "kilnctl looks into a running kilnd: what it does, what it keeps, why.\n"
+      "\n"
+      "Exit codes: 0 done, 1 nothing found or a check failed, 2 wrong usage, 3 no daemon answers.",
+      "kilnctl");
+  app.set_version_flag("--version", "kilnctl " KILN_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough();
+  AdminContext context;
+  context.out = &std::cout;
+  context.error = &std::cerr;
+  std::string address;
+  app.add_option("--address", address,
+                 "unix:/path, /path or HOST:PORT. Default: KILN_ADDRESS, else the embedded daemon of this build");
+  app.add_flag("--json", context.json, "For scripts");
+  app.add_option("--timeout", context.timeout_seconds, "Seconds to wait for the answer")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+
+  uint32_t limit = 50;
+  std::string key;
+  bool listings = false, repair = false, all = false;
+  app.add_subcommand("status", "The daemon: version, workers, jobs, store");
+  app.add_subcommand("stats", "Counts since the daemon started: lookups, hits, compiles, failures, bytes");
+  app.add_subcommand("jobs", "What is being compiled now");
+  CLI::App* list = app.add_subcommand("ls", "Entries of the store, the last used first");
+  list->add_option("--limit", limit, "At most so many; 0: all")->capture_default_str();
+  CLI::App* show = app.add_subcommand(
+      "show", "One entry: the key's ingredients, guards, kernels with their loops, library calls");
+  show->add_option("KEY", key, "Start of a compile key, request key or variant, in hex")->required();
+  show->add_flag("--listings", listings, "Also machine code, where it was kept");
+  CLI::App* verify = app.add_subcommand("verify", "Read the whole store and check every digest");
+  verify->add_flag("--repair", repair, "Take damaged entries out; they are compiled again when needed");
+  CLI::App* remove = app.add_subcommand("rm", "Remove entries, and refusals that are remembered");
+  CLI::Option* which = remove->add_option("KEY", key, "Start of a compile key, request key or variant, in hex");
+  remove->add_flag("--all", all, "Everything")->excludes(which);
+  app.add_subcommand("doctor", "Check that the daemon is reachable and well, and say how to mend it");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  if (remove->parsed() && key.empty() && !all) {
+    std::cerr << "kilnctl: rm needs a KEY, or --all\n";
+    return kExitUsage;
+  }
+  if (absl::Status status = ResolveAddress(address, &context); !status.ok()) {
+    std::cerr << "kilnctl: " << status.message() << "\n";
+    return kExitUnreachable;
+  }
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  context.channel = grpc::CreateCustomChannel(context.address, grpc::InsecureChannelCredentials(), arguments);
+
+  const std::string command = app.get_subcommands().front()->get_name();
+  if (command == "status") return RunStatus(context);
+  if (command == "stats") return RunStats(context);
+  if (command == "jobs") return RunJobs(context);
+  if (command == "ls") return RunList(context, limit);
+  if (command == "show") return RunShow(context, key, listings);
+  if (command == "verify") return RunVerify(context, repair);
+  if (command == "rm") return RunRemove(context, key, all);
+  return RunDoctor(context);
+}
+
+}  // namespace
+}  // namespace kiln
+
+int main(int argc, char** argv) { return kiln::Main(argc, argv); }

@@ -1,0 +1,149 @@
+// The text of `kilnctl show`: what the key was made of, when the variant holds, what it runs.
+#include <ctime>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/admin/commands.h"
+#include "client/admin/text.h"
+#include "compiler/graph/expr_print.h"
+#include "compiler/graph/key.h"
+#include "compiler/support/digest.h"
+#include "google/protobuf/text_format.h"
+
+namespace kiln {
+namespace {
+
+template <typename Message>
+std::string OneLine(const std::string& bytes) {
+  Message message;
+  if (!message.ParseFromString(bytes)) return "(does not parse)";
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetSingleLineMode(true);
+  printer.SetUseShortRepeatedPrimitives(true);
+  std::string text;
+  printer.PrintToString(message, &text);
+  return text.empty() ? "(defaults)" : text;
+}
+
+void Line(std::string* out, absl::string_view name, absl::string_view value) {
+  absl::StrAppend(out, "  ", name, std::string(name.size() < 14 ? 14 - name.size() : 1, ' '), Printable(value), "\n");
+}
+
+void Indented(std::string* out, absl::string_view text, absl::string_view indent) {
+  for (absl::string_view line : absl::StrSplit(absl::StripTrailingAsciiWhitespace(text), '\n')) {
+    absl::StrAppend(out, indent, Printable(line), "\n");
+  }
+}
+
+// Conditions of a variant, over s0, s1, …; a pool lists arguments before their users.
+std::vector<std::string> GuardTexts(const v1::Guards& guards) {
+  std::vector<PrintedExpr> printed;
+  for (const v1::ExprNode& node : guards.exprs()) {
+    std::vector<PrintedExpr> args;
+    for (uint32_t arg : node.args()) args.push_back(arg < printed.size() ? printed[arg] : PrintedExpr());
+    printed.push_back(PrintExpr(node.op(), node.value(), args, ExprLeafNames()));
+  }
+  std::vector<std::string> texts;
+  for (uint32_t condition : guards.conditions()) {
+    texts.push_back(condition < printed.size() ? printed[condition].text : "?");
+  }
+  return texts;
+}
+
+void ShowIngredients(const v1::ShownEntry& entry, std::string* out) {
+  const v1::RequestSections& sections = entry.sections();
+  absl::StrAppend(out, "\nkey ingredients\n");
+  Line(out, "namespace", entry.manifest().namespace_());
+  Line(out, "request key", ToHex(entry.manifest().request_key()));
+  if (sections.graph_digest().empty()) {
+    Line(out, "", "(the record of this key's sections is gone)");
+    return;
+  }
+  Line(out, "graph", ToHex(sections.graph_digest()));
+  Line(out, "options", OneLine<v1::Options>(sections.options()));
+  Line(out, "target", OneLine<v1::Target>(sections.target()));
+  Line(out, "numerics", OneLine<v1::Numerics>(sections.numerics()));
+  v1::Environment environment;
+  if (environment.ParseFromString(sections.environment())) {
+    Line(out, "environment", absl::StrCat("torch ", environment.torch_version(), ", decompositions ",
+                                          ShortHex(environment.decomposition_digest())));
+  }
+  v1::GraphFacts facts;
+  if (facts.ParseFromString(sections.facts())) {
+    int fixed = 0, mutated = 0, donated = 0;
+    for (const v1::InputFact& fact : facts.inputs()) {
+      fixed += fact.is_static();
+      mutated += fact.mutated();
+      donated += fact.donated();
+    }
+    Line(out, "inputs", absl::StrCat(facts.inputs_size(), ": ", fixed, " static, ", mutated, " mutated, ", donated,
+                                     " donated"));
+  }
+  for (const auto& [name, digest] : SectionDigests(sections)) {
+    Line(out, absl::StrCat("#", name), ToHex(digest));
+  }
+}
+
+void ShowGuards(const v1::ShownEntry& entry, std::string* out) {
+  const v1::Guards& guards = entry.manifest().guards();
+  absl::StrAppend(out, "\nguards of this variant\n");
+  for (int i = 0; i < guards.symbols_size(); ++i) {
+    const v1::Symbol& symbol = guards.symbols(i);
+    absl::StrAppend(out, "  s", i, " in [", symbol.min(), ", ",
+                    symbol.max() == INT64_MAX ? std::string("inf") : absl::StrCat(symbol.max()), "]\n");
+  }
+  for (const std::string& text : GuardTexts(guards)) absl::StrAppend(out, "  ", Printable(text), "\n");
+  if (guards.symbols_size() == 0 && guards.conditions_size() == 0) absl::StrAppend(out, "  none: all sizes are fixed\n");
+  absl::StrAppend(out, "\nguards of Dynamo\n");
+  for (const std::string& guard : entry.notes().guards()) Indented(out, guard, "  ");
+  if (entry.notes().guards_size() == 0) absl::StrAppend(out, "  none came with the graph\n");
+}
+
+void ShowKernels(const v1::ShownEntry& entry, std::string* out) {
+  absl::StrAppend(out, "\nkernels (", entry.kernels_size(), ")\n");
+  for (int i = 0; i < entry.kernels_size(); ++i) {
+    const v1::ShownKernel& shown = entry.kernels(i);
+    const v1::ManifestKernel& kernel = shown.kernel();
+    absl::StrAppend(out, "  [", i, "] ", Printable(kernel.notes().name()), "  ", ShortHex(kernel.kernel_key()), "  code ",
+                    HumanBytes(kernel.object().raw_size()), ", reads ", HumanBytes(kernel.bytes_read()), ", writes ",
+                    HumanBytes(kernel.bytes_written()), "\n");
+    if (kernel.notes().operators_size() > 0) {
+      absl::StrAppend(out, "      operators: ", Printable(absl::StrJoin(kernel.notes().operators(), ", ")), "\n");
+    }
+    for (const std::string& source : kernel.notes().sources()) {
+      absl::StrAppend(out, "      from ", Printable(source), "\n");
+    }
+    if (!shown.loop_ir().empty()) Indented(out, shown.loop_ir(), "      | ");
+    if (!shown.listing().empty()) Indented(out, shown.listing(), "      ; ");
+  }
+}
+
+}  // namespace
+
+std::string ShowText(const v1::ShownEntry& entry, int64_t now) {
+  const v1::EntryInfo& info = entry.info();
+  const v1::CompileStatistics& statistics = entry.manifest().statistics();
+  std::string out = absl::StrCat(Printable(info.title().empty() ? "(untitled)" : info.title()), "\n");
+  Line(&out, "compile key", ToHex(info.compile_key()));
+  Line(&out, "variant", ToHex(info.variant_id()));
+  Line(&out, "size", HumanBytes(info.bytes()));
+  Line(&out, "age", Age(info.created_unix_seconds(), now));
+  Line(&out, "last used", Age(info.last_used_unix_seconds(), now));
+  Line(&out, "hits", absl::StrCat(info.hits()));
+  Line(&out, "nodes", absl::StrCat(statistics.nodes(), ", ", statistics.nodes_decomposed(), " after decomposition"));
+  Line(&out, "took", absl::StrCat("queue ", HumanSeconds(statistics.queue_seconds()), ", plan ",
+                                  HumanSeconds(statistics.plan_seconds()), ", emit ",
+                                  HumanSeconds(statistics.emit_seconds())));
+  ShowIngredients(entry, &out);
+  ShowGuards(entry, &out);
+  ShowKernels(entry, &out);
+  absl::StrAppend(&out, "\nlibrary calls\n");
+  for (const v1::LibraryCall& call : statistics.calls()) {
+    absl::StrAppend(&out, "  ", call.count(), " x ", Printable(call.target()), " (", Printable(call.reason()), ")\n");
+  }
+  if (statistics.calls_size() == 0) absl::StrAppend(&out, "  none\n");
+  return out;
+}
+
+}  // namespace kiln

@@ -1,0 +1,124 @@
+// A host for tests of the runtime without torch: heap tensors, real threads, counted references.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/runtime/dtype.h"
+#include "client/runtime/host.h"
+
+namespace kiln::runtime {
+
+class PlainHost : public Host {
+ public:
+  struct PlainTensor {
+    std::shared_ptr<std::vector<char>> storage;
+    v1::DType dtype;
+    std::vector<int64_t> sizes, strides;
+    int64_t offset = 0;
+  };
+
+  absl::StatusOr<Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,
+                               absl::Span<const int64_t> strides) override {
+    int64_t last = 0;
+    bool empty = false;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      last += (sizes[d] - 1) * strides[d];
+      empty = empty || sizes[d] == 0;
+    }
+    const size_t bytes = empty ? 0 : (last + 1) * ElementBytes(dtype);
+    ++live_;
+    ++allocations_;
+    return new PlainTensor{std::make_shared<std::vector<char>>(bytes), dtype, {sizes.begin(), sizes.end()},
+                           {strides.begin(), strides.end()}};
+  }
+  absl::StatusOr<Tensor> View(Tensor base, absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides,
+                              int64_t offset) override {
+    auto* copy = new PlainTensor(*Get(base));
+    copy->sizes.assign(sizes.begin(), sizes.end());
+    copy->strides.assign(strides.begin(), strides.end());
+    copy->offset += offset;
+    ++live_;
+    return copy;
+  }
+  absl::StatusOr<Tensor> Share(Tensor tensor) override {
+    ++live_;
+    return new PlainTensor(*Get(tensor));
+  }
+  void Release(Tensor tensor) override {
+    --live_;
+    delete Get(tensor);
+  }
+  void* Data(Tensor tensor) override {
+    return Get(tensor)->storage->data() + Get(tensor)->offset * ElementBytes(Get(tensor)->dtype);
+  }
+  absl::Span<const int64_t> Sizes(Tensor tensor) override { return Get(tensor)->sizes; }
+  absl::Span<const int64_t> Strides(Tensor tensor) override { return Get(tensor)->strides; }
+  absl::StatusOr<v1::DType> Type(Tensor tensor) override { return Get(tensor)->dtype; }
+  absl::Status Copy(Tensor to, Tensor from) override {
+    CopyDim(0, Get(to), static_cast<char*>(Data(to)), Get(from), static_cast<char*>(Data(from)));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Tensor> Seeds(uint32_t count) override {
+    const int64_t size = count, stride = 1;
+    auto seeds = Empty(v1::I64, {&size, 1}, {&stride, 1});
+    for (uint32_t i = 0; i < count; ++i) static_cast<int64_t*>(Data(*seeds))[i] = 1000 + i;
+    return seeds;
+  }
+  uint32_t ThreadCount() override { return threads_; }
+  void ParallelFor(int64_t units, int64_t grain,
+                   absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body) override {
+    std::vector<std::thread> threads;
+    const int64_t step = std::max<int64_t>(grain, (units + threads_ - 1) / threads_);
+    for (uint32_t t = 0; t * step < units; ++t) {
+      threads.emplace_back([&, t] { body(t * step, std::min<int64_t>(units, (t + 1) * step), t); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  // "test.copy.default": a dense copy of `self`; "test.transposed.default": the same values in column-major layout.
+  absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
+                    bool into) override {
+    const CallValue* self = arguments.Find("self");
+    if (self == nullptr) return absl::InvalidArgumentError("no self");
+    PlainTensor* from = Get(self->tensor);
+    if (into) return Copy(results[0], from);
+    std::vector<int64_t> strides(from->sizes.size());
+    int64_t stride = 1;
+    for (size_t i = 0; i < strides.size(); ++i) {
+      const size_t d = target == "test.transposed.default" ? i : strides.size() - 1 - i;
+      strides[d] = stride;
+      stride *= from->sizes[d];
+    }
+    auto result = Empty(from->dtype, from->sizes, strides);
+    if (!result.ok()) return result.status();
+    results[0] = *result;
+    return Copy(*result, from);
+  }
+
+  void set_threads(uint32_t threads) { threads_ = threads; }
+  int64_t live() const { return live_; }
+  int64_t allocations() const { return allocations_; }
+
+ private:
+  static PlainTensor* Get(Tensor tensor) { return static_cast<PlainTensor*>(tensor); }
+  static void CopyDim(size_t d, PlainTensor* to, char* out, PlainTensor* from, const char* in) {
+    const int64_t element = ElementBytes(to->dtype);
+    if (d == to->sizes.size()) {
+      std::memcpy(out, in, element);
+      return;
+    }
+    for (int64_t i = 0; i < to->sizes[d]; ++i) {
+      CopyDim(d + 1, to, out + i * to->strides[d] * element, from, in + i * from->strides[d] * element);
+    }
+  }
+
+  std::atomic<int64_t> live_{0};
+  std::atomic<int64_t> allocations_{0};
+  uint32_t threads_ = 2;
+};
+
+}  // namespace kiln::runtime
