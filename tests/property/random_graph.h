@@ -1,0 +1,41 @@
+// Random ATen graphs with their right answers: pointwise, reductions, views, broadcasts, cat, gathers,
+// products of matrices, normalisations, mutated inputs; some dimensions symbolic. The reference
+// evaluates each node by itself, in double, on dense arrays, and shares no code with the compiler.
+//
+// Deterministic by seed. Threads: one.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kiln/v1/graph.pb.h"
+
+namespace kiln::testing {
+
+struct RandomTensor {
+  v1::DType dtype = v1::F32;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  std::vector<double> data;  // row-major by sizes
+};
+
+struct RandomGraph {
+  v1::Graph graph;
+  v1::GraphFacts facts;
+  v1::Hints hints;
+  std::vector<RandomTensor> inputs;
+  std::vector<RandomTensor> outputs;
+  std::map<size_t, RandomTensor> mutated;  // by input: its contents afterwards
+};
+
+struct RandomGraphOptions {
+  int nodes = 12;
+  bool symbolic = false;
+  bool mutation = false;
+};
+
+RandomGraph MakeRandomGraph(uint64_t seed, const RandomGraphOptions& options);
+
+}  // namespace kiln::testing

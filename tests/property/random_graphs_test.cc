@@ -1,0 +1,222 @@
+// Random graphs through the whole compiler and the runtime against their right answers: on the reference
+// interpreter, and on generated x86 code. KILN_FULL=1 runs 2,000 graphs instead of 200.
+// KILN_SEED=n runs one.
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "client/runtime/program.h"
+#include "compiler/artifact/plan.h"
+#include "compiler/codegen/codegen_backend.h"
+#include "compiler/graph/canonical.h"
+#include "compiler/support/digest.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/host_target.h"
+#include "tests/property/random_graph.h"
+#include "tests/unit/plain_host.h"
+
+namespace kiln::testing {
+namespace {
+
+using runtime::Program;
+using runtime::Tensor;
+
+int GraphCount() {
+  const char* full = std::getenv("KILN_FULL");
+  return full != nullptr && std::string(full) == "1" ? 2000 : 200;
+}
+
+// With a matrix product, which these graphs leave to the library.
+class MatmulHost : public runtime::PlainHost {
+ public:
+  absl::Status Call(const std::string& target, const runtime::CallArguments& arguments, absl::Span<Tensor> results,
+                    bool into) override {
+    if (target != "aten.mm.default") return PlainHost::Call(target, arguments, results, into);
+    Tensor a = arguments.Find("self")->tensor;
+    Tensor b = arguments.Find("mat2")->tensor;
+    int64_t rows = Sizes(a)[0], inner = Sizes(a)[1], columns = Sizes(b)[1];
+    if (!into) {
+      const int64_t sizes[] = {rows, columns}, strides[] = {columns, 1};
+      auto made = Empty(v1::F32, sizes, strides);
+      if (!made.ok()) return made.status();
+      results[0] = *made;
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) {
+        double sum = 0;
+        for (int64_t k = 0; k < inner; ++k) sum += double{At(a, i, k)} * At(b, k, j);
+        At(results[0], i, j) = static_cast<float>(sum);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  float& At(Tensor t, int64_t i, int64_t j) {
+    return static_cast<float*>(Data(t))[i * Strides(t)[0] + j * Strides(t)[1]];
+  }
+};
+
+v1::PlanRequest RequestOf(const RandomGraph& random) {
+  v1::PlanRequest request;
+  auto canonical = Canonicalize(random.graph);
+  EXPECT_TRUE(canonical.ok()) << canonical.status();
+  if (!canonical.ok()) return request;
+  request.set_graph(canonical->bytes);
+  request.mutable_sections()->set_facts(random.facts.SerializeAsString());
+  auto hints = CanonicalHints(*canonical, random.hints);
+  if (hints.ok()) *request.mutable_hints() = *hints;
+  return request;
+}
+
+RandomGraphOptions OptionsOf(uint64_t seed) {
+  RandomGraphOptions options;
+  options.nodes = 4 + static_cast<int>(seed % 24);
+  options.symbolic = seed % 3 == 1;
+  options.mutation = seed % 5 == 2;
+  return options;
+}
+
+class Runner {
+ public:
+  explicit Runner(bool native) : native_(native) {
+    auto backend = NewCodegenBackend(X86Target(HostHasAvx512()));
+    EXPECT_TRUE(backend.ok()) << backend.status();
+    if (backend.ok()) backend_ = *std::move(backend);
+  }
+
+  void Check(uint64_t seed) {
+    SCOPED_TRACE("KILN_SEED=" + std::to_string(seed));
+    RandomGraph random = MakeRandomGraph(seed, OptionsOf(seed));
+    if (random.outputs.empty() && random.mutated.empty()) return;
+    v1::PlanRequest request = RequestOf(random);
+    auto reply = PlanGraph(request);
+    ASSERT_TRUE(reply.ok()) << reply.status() << "\n" << random.graph.ShortDebugString();
+    kernels_ += reply->statistics().kernels();
+    v1::Manifest manifest;
+    runtime::ObjectMap objects;
+    ASSERT_NO_FATAL_FAILURE(Emit(*reply, &manifest, &objects));
+    MatmulHost host;
+    auto program = Program::Load(manifest, objects, native_ ? "" : "all", &host);
+    ASSERT_TRUE(program.ok()) << program.status() << "\n" << reply->program().DebugString();
+    std::vector<runtime::Value> inputs, outputs;
+    std::vector<Tensor> kept;
+    for (const RandomTensor& tensor : random.inputs) {
+      runtime::Value value;
+      value.tensor = Import(host, tensor);
+      inputs.push_back(value);
+      kept.push_back(*host.Share(value.tensor));
+    }
+    absl::Status status = (*program)->Run(inputs, outputs);
+    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_EQ(outputs.size(), random.outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      Compare(host, outputs[i].tensor, random.outputs[i], "output " + std::to_string(i));
+      host.Release(outputs[i].tensor);
+    }
+    for (size_t i = 0; i < kept.size(); ++i) {
+      auto mutated = random.mutated.find(i);
+      const RandomTensor& after = mutated == random.mutated.end() ? random.inputs[i] : mutated->second;
+      Compare(host, kept[i], after, "input " + std::to_string(i));
+      host.Release(kept[i]);
+    }
+    EXPECT_EQ(host.live(), 0);
+  }
+
+  int64_t kernels() const { return kernels_; }
+
+ private:
+  void Emit(const v1::PlanReply& reply, v1::Manifest* manifest, runtime::ObjectMap* objects) {
+    *manifest->mutable_program() = reply.program();
+    for (const v1::PlannedKernel& planned : reply.kernels()) {
+      v1::ManifestKernel* entry = manifest->add_kernels();
+      std::string digest = Sha256(planned.kernel());
+      (*objects)[digest] = std::make_shared<const std::string>(planned.kernel());
+      entry->mutable_loop_ir()->set_digest(digest);
+      entry->mutable_loop_ir()->set_kind(v1::LOOP_IR);
+      if (!native_) continue;
+      v1::Kernel kernel;
+      ASSERT_TRUE(kernel.ParseFromString(planned.kernel()));
+      auto object = backend_->Emit(kernel, {}, false);
+      ASSERT_TRUE(object.ok()) << object.status() << "\n" << kernel.DebugString();
+      digest = Sha256(object->bytes);
+      entry->mutable_object()->set_digest(digest);
+      entry->mutable_object()->set_kind(object->kind);
+      (*objects)[digest] = std::make_shared<const std::string>(std::move(object->bytes));
+    }
+  }
+
+  static int64_t OffsetOf(const std::vector<int64_t>& sizes, absl::Span<const int64_t> strides, int64_t flat) {
+    int64_t offset = 0;
+    for (size_t d = sizes.size(); d-- > 0;) {
+      offset += flat % sizes[d] * strides[d];
+      flat /= sizes[d];
+    }
+    return offset;
+  }
+
+  static Tensor Import(MatmulHost& host, const RandomTensor& tensor) {
+    Tensor made = *host.Empty(tensor.dtype, tensor.sizes, tensor.strides);
+    for (size_t i = 0; i < tensor.data.size(); ++i) {
+      int64_t at = OffsetOf(tensor.sizes, tensor.strides, static_cast<int64_t>(i));
+      if (tensor.dtype == v1::I64) {
+        static_cast<int64_t*>(host.Data(made))[at] = static_cast<int64_t>(tensor.data[i]);
+      } else {
+        static_cast<float*>(host.Data(made))[at] = static_cast<float>(tensor.data[i]);
+      }
+    }
+    return made;
+  }
+
+  static void Compare(MatmulHost& host, Tensor got, const RandomTensor& want, const std::string& what) {
+    ASSERT_EQ(std::vector<int64_t>(host.Sizes(got).begin(), host.Sizes(got).end()), want.sizes) << what;
+    if (want.dtype != v1::F32) return;
+    for (size_t d = 0; d < want.sizes.size(); ++d) {
+      int64_t stride = want.sizes[d] == 1 ? host.Strides(got)[d] : want.strides[d];
+      EXPECT_EQ(host.Strides(got)[d], stride) << what << " dimension " << d;
+    }
+    for (size_t i = 0; i < want.data.size(); ++i) {
+      int64_t at = OffsetOf(want.sizes, host.Strides(got), static_cast<int64_t>(i));
+      double value = static_cast<float*>(host.Data(got))[at];
+      ASSERT_NEAR(value, want.data[i], 2e-4 * (1 + std::abs(want.data[i]))) << what << " element " << i;
+    }
+  }
+
+  bool native_;
+  std::unique_ptr<CodegenBackend> backend_;
+  int64_t kernels_ = 0;
+};
+
+void RunAll(bool native) {
+  Runner runner(native);
+  uint64_t first = 1;
+  int count = GraphCount();
+  if (const char* seed = std::getenv("KILN_SEED")) {
+    first = std::strtoull(seed, nullptr, 10);
+    count = 1;
+  }
+  for (int i = 0; i < count; ++i) {
+    runner.Check(first + static_cast<uint64_t>(i));
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  EXPECT_GT(runner.kernels(), 0);
+}
+
+TEST(RandomGraphs, InterpreterAgreesWithTheReference) { RunAll(false); }
+TEST(RandomGraphs, X86AgreesWithTheReference) { RunAll(true); }
+
+TEST(RandomGraphs, SameRequestSameBytes) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    v1::PlanRequest request = RequestOf(MakeRandomGraph(seed, OptionsOf(seed)));
+    auto first = PlanGraph(request);
+    auto second = PlanGraph(request);
+    ASSERT_TRUE(first.ok()) << "seed " << seed << ": " << first.status();
+    ASSERT_TRUE(second.ok());
+    EXPECT_EQ(first->SerializeAsString(), second->SerializeAsString()) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace kiln::testing
