@@ -47,7 +47,7 @@ llvm::Function* KernelEmitter::FailFunction() {
 
 // `bad`: i1 or per lane; the first bad lane is reported.
 void KernelEmitter::FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value,
-                              llvm::Value* bound) {
+                              llvm::Value* bound, bool is_unsigned) {
   llvm::Value* any = Any(bad);
   auto* failing = llvm::BasicBlock::Create(context_, "fail", function_);
   auto* fine = llvm::BasicBlock::Create(context_, "fine", function_);
@@ -63,6 +63,7 @@ void KernelEmitter::FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm:
     if (value->getType()->isVectorTy()) value = b_.CreateExtractElement(value, lane);
     if (bound->getType()->isVectorTy()) bound = b_.CreateExtractElement(bound, lane);
   }
+  value = is_unsigned ? b_.CreateZExt(value, b_.getInt64Ty()) : b_.CreateSExt(value, b_.getInt64Ty());
   b_.CreateRet(b_.CreateCall(FailFunction(), {args_, b_.getInt32(code), b_.getInt32(op), value, bound}));
   b_.SetInsertPoint(fine);
 }
@@ -84,7 +85,7 @@ KernelEmitter::LaneValue KernelEmitter::EmitCheckIndex(uint32_t id, const v1::Lo
     bad = b_.CreateAnd(bad, active);
     wrapped = b_.CreateSelect(active, wrapped, zero);
   }
-  FailWhere(bad, KILN_INDEX_OUT_OF_RANGE, id, i, n);
+  FailWhere(bad, KILN_INDEX_OUT_OF_RANGE, id, i, n, false);
   return {wrapped, vector};
 }
 
@@ -99,7 +100,7 @@ llvm::Value* KernelEmitter::DivideIntegers(uint32_t id, LoopOpcode op, v1::DType
   if (mask_ != nullptr && type->isVectorTy()) bad = b_.CreateAnd(bad, mask_);
   auto* known = llvm::dyn_cast<llvm::Constant>(bad);
   if (known == nullptr || !known->isNullValue()) {
-    FailWhere(bad, KILN_INTEGER_DIVISION_BY_ZERO, id, I64(0), I64(0));
+    FailWhere(bad, KILN_INTEGER_DIVISION_BY_ZERO, id, a, I64(0), dtype == v1::U8);
   }
   const bool is_unsigned = dtype == v1::U8;
   const bool constant = llvm::isa<llvm::Constant>(b);

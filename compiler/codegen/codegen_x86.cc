@@ -3,10 +3,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "compiler/codegen/image_builder.h"
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/codegen/optimizer.h"
+#include "compiler/ir/print.h"
+#include "compiler/ir/verify.h"
 #include "compiler/support/status_macros.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/Transforms/Utils/Cloning.h"
@@ -46,6 +47,7 @@ class X86Backend : public CodegenBackend {
 
   absl::StatusOr<EmittedObject> Emit(const v1::Kernel& kernel, const v1::KernelNotes& notes,
                                      bool want_listing) override {
+    KILN_RETURN_IF_ERROR(VerifyKernel(kernel));
     KILN_RETURN_IF_ERROR(Supports(kernel));
     llvm::LLVMContext context;
     llvm::Module module("kernel", context);
@@ -71,10 +73,8 @@ class X86Backend : public CodegenBackend {
 
   absl::StatusOr<std::string> Listing(const v1::Kernel& kernel, const v1::KernelNotes& notes,
                                       const llvm::Module& module) {
-    std::string text = absl::StrCat("; kernel ", notes.name(), "\n; operators ",
-                                    absl::StrJoin(notes.operators(), " "), "\n");
-    const std::string ir = IrText(module);
-    absl::StrAppend(&text, "\n; ---- LLVM IR\n", ir);
+    std::string text = absl::StrCat("; ---- loop IR\n", PrintKernel(kernel, notes), "\n; ---- LLVM IR\n",
+                                    IrText(module));
     // Code generation rewrites the module: the assembly is made from a copy.
     std::unique_ptr<llvm::Module> copy = llvm::CloneModule(module);
     KILN_ASSIGN_OR_RETURN(const std::string assembly, optimizer_->EmitAssembly(copy.get()));

@@ -148,7 +148,8 @@ class KernelEmitter {
   // check_emitter.cc
   LaneValue EmitCheckIndex(uint32_t id, const v1::LoopOp& op);
   llvm::Value* DivideIntegers(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b);
-  void FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value, llvm::Value* bound);
+  void FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value, llvm::Value* bound,
+                 bool is_unsigned);
   llvm::Function* FailFunction();
 
   // random_emitter.cc

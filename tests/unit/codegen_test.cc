@@ -6,8 +6,8 @@
 
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/codegen/flat_image.h"
+#include "compiler/ir/kernel_builder.h"
 #include "tests/conformance/host_target.h"
-#include "tests/conformance/kernel_maker.h"
 
 namespace kiln {
 namespace {
@@ -42,23 +42,24 @@ class CodegenTest : public testing::TestWithParam<bool> {
 
 TEST_P(CodegenTest, PointwiseTails) {
   for (int64_t n : {0, 1, 7, 15, 16, 17, 31, 33, 100}) {
-    KernelMaker m;
-    m.Outer({n});
-    const uint32_t a = m.Buffer(v1::F32, v1::READ, n), b = m.Buffer(v1::F32, v1::READ, n);
-    const uint32_t out = m.Buffer(v1::F32, v1::WRITE, n), flags = m.Buffer(v1::BOOL, v1::WRITE, n);
-    const uint32_t wide = m.Buffer(v1::I64, v1::WRITE, n);
-    m.Stage({});
+    KernelBuilder m;
+    const uint32_t count = m.Const(n);
+    m.Outer(count);
+    const uint32_t a = m.Buffer(v1::F32, v1::READ, count), b = m.Buffer(v1::F32, v1::READ, count);
+    const uint32_t out = m.Buffer(v1::F32, v1::WRITE, count), flags = m.Buffer(v1::BOOL, v1::WRITE, count);
+    const uint32_t wide = m.Buffer(v1::I64, v1::WRITE, count);
+    m.BeginStage({});
     const uint32_t i = m.Var(0);
     const uint32_t x = m.Load(a, i), y = m.Load(b, i);
     m.Store(out, i, m.Op(LoopOpcode::kAdd, v1::F32, {x, y}));
     m.Store(flags, i, m.Op(LoopOpcode::kLt, v1::BOOL, {x, y}));
-    m.Store(wide, i, m.Op(LoopOpcode::kAdd, v1::I64, {m.IndexExpr(i), m.Op(LoopOpcode::kCast, v1::I64, {x})}));
+    m.Store(wide, i, m.Op(LoopOpcode::kAdd, v1::I64, {m.Index(i), m.Op(LoopOpcode::kCast, v1::I64, {x})}));
     m.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
     std::vector<float> va(n), vb(n), vo(n + 1, -1.f);
     std::vector<uint8_t> vf(n + 1, 9);
     std::vector<int64_t> vw(n + 1, -1);
     for (int64_t k = 0; k < n; ++k) va[k] = k * 1.5f - 3, vb[k] = 40.f - k;
-    Run(m.kernel(), {va.data(), vb.data(), vo.data(), vf.data(), vw.data()}, (n + 63) / 64);
+    Run(m.Build(), {va.data(), vb.data(), vo.data(), vf.data(), vw.data()}, (n + 63) / 64);
     for (int64_t k = 0; k < n; ++k) {
       EXPECT_EQ(vo[k], va[k] + vb[k]);
       EXPECT_EQ(vf[k], va[k] < vb[k]);
@@ -71,24 +72,25 @@ TEST_P(CodegenTest, PointwiseTails) {
 }
 
 v1::Kernel SumKernel(int64_t rows, int64_t columns, bool of_rows, v1::VectorDim vector_dim) {
-  KernelMaker m;
-  m.Outer({of_rows ? rows : columns});
-  const uint32_t in = m.Buffer(v1::F32, v1::READ, rows * columns);
-  const uint32_t sum = m.Buffer(v1::F32, v1::WRITE, of_rows ? rows : columns);
-  const uint32_t max = m.Buffer(v1::F32, v1::WRITE, of_rows ? rows : columns);
-  const uint32_t arg = m.Buffer(v1::I64, v1::WRITE, of_rows ? rows : columns);
-  m.Stage({of_rows ? columns : rows});
+  KernelBuilder m;
+  const uint32_t results = m.Const(of_rows ? rows : columns);
+  m.Outer(results);
+  const uint32_t in = m.Buffer(v1::F32, v1::READ, m.Const(rows * columns));
+  const uint32_t sum = m.Buffer(v1::F32, v1::WRITE, results);
+  const uint32_t max = m.Buffer(v1::F32, v1::WRITE, results);
+  const uint32_t arg = m.Buffer(v1::I64, v1::WRITE, results);
+  m.BeginStage({m.Const(of_rows ? columns : rows)});
   const uint32_t row = m.Var(of_rows ? 0 : 1), column = m.Var(of_rows ? 1 : 0);
   const uint32_t x = m.Load(in, m.Add(m.Mul(row, m.Const(columns)), column));
-  const uint32_t s = m.Reduce(v1::REDUCE_SUM, v1::F32, x);
-  const uint32_t x_max = m.Reduce(v1::REDUCE_MAX, v1::F32, x);
-  const uint32_t x_arg = m.Reduce(v1::REDUCE_ARGMAX, v1::I64, x);
-  m.Stage({});
+  const uint32_t s = m.Reduce(v1::REDUCE_SUM, x);
+  const uint32_t x_max = m.Reduce(v1::REDUCE_MAX, x);
+  const uint32_t x_arg = m.Reduce(v1::REDUCE_ARGMAX, x);
+  m.BeginStage({});
   m.Store(sum, m.Var(0), s);
   m.Store(max, m.Var(0), x_max);
   m.Store(arg, m.Var(0), x_arg);
   m.Schedule(1, 8, vector_dim);
-  return m.kernel();
+  return m.Build();
 }
 
 TEST_P(CodegenTest, RowAndColumnReductions) {

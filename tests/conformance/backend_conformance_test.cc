@@ -1,0 +1,487 @@
+// One suite for every back-end: each loop operator and each loop shape against the interpreter.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/ir/dtypes.h"
+#include "compiler/ir/kernel_builder.h"
+#include "tests/conformance/backend_harness.h"
+#include "tests/conformance/host_target.h"
+
+namespace kiln {
+namespace {
+
+constexpr v1::DType kArithmetic[] = {v1::BOOL, v1::U8, v1::I8, v1::I16, v1::I32, v1::I64, v1::F32, v1::F64};
+constexpr v1::DType kStorable[] = {v1::BOOL, v1::U8, v1::I8, v1::I16, v1::I32, v1::I64, v1::F16, v1::BF16, v1::F32, v1::F64};
+constexpr v1::VectorDim kDims[] = {v1::VECTOR_NONE, v1::VECTOR_OUTER_LAST, v1::VECTOR_INNER_LAST};
+
+class BackendConformanceTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    reference_ = NewInterpreterRunner();
+    const absl::string_view name = GetParam();
+    if (name == "interpreter") {
+      runner_ = NewInterpreterRunner();
+      return;
+    }
+    if (name == "avx512" && !HostHasAvx512()) GTEST_SKIP() << "this machine has no AVX-512";
+    auto runner = NewBackendRunner(X86Target(name == "avx512"));
+    ASSERT_TRUE(runner.ok()) << runner.status();
+    runner_ = *std::move(runner);
+  }
+
+  // Also that the result does not depend on how the units are spread.
+  void Check(const v1::Kernel& kernel, const std::vector<TestBuffer>& buffers, Tolerance tolerance = {},
+             const std::vector<int64_t>& symbols = {}) {
+    auto expected = reference_->Run(kernel, buffers, symbols, false, random_);
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    auto got = runner_->Run(kernel, buffers, symbols, false, random_);
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(got->status.code, expected->status.code);
+    if (expected->status.code != 0) {
+      EXPECT_EQ(got->status.op, expected->status.op);
+      EXPECT_EQ(got->status.value, expected->status.value);
+      EXPECT_EQ(got->status.bound, expected->status.bound);
+      return;
+    }
+    EXPECT_EQ(Difference(got->buffers, expected->buffers, tolerance), "") << kernel.ShortDebugString().substr(0, 3000);
+    auto split = runner_->Run(kernel, buffers, symbols, true, random_);
+    ASSERT_TRUE(split.ok()) << split.status();
+    for (size_t b = 0; b < buffers.size(); ++b) EXPECT_EQ(split->buffers[b].bytes, got->buffers[b].bytes);
+  }
+
+  std::mt19937_64 random_{20261121};
+  std::unique_ptr<KernelRunner> reference_;
+  std::unique_ptr<KernelRunner> runner_;
+};
+
+bool IsDivision(LoopOpcode op) {
+  return op == LoopOpcode::kFloorDiv || op == LoopOpcode::kTruncDiv || op == LoopOpcode::kRemainder ||
+         op == LoopOpcode::kFmod;
+}
+
+Tolerance OpTolerance(LoopOpcode op, v1::DType dtype) {
+  if (!ir::IsFloating(dtype)) return {};
+  const bool function = op >= LoopOpcode::kExp && op <= LoopOpcode::kPow;
+  // The interpreter's C library is within 1 ulp; double lgamma is not promised near its zeros.
+  if (op == LoopOpcode::kLgamma) return {5, 1e-13};
+  return {function ? 5.0 : 0.0, 0};
+}
+
+// Dtypes of the arguments for which an operator is defined.
+std::vector<v1::DType> ArgumentDTypes(const LoopOpInfo& info) {
+  std::vector<v1::DType> result;
+  for (v1::DType dtype : kArithmetic) {
+    bool defined = false;
+    switch (info.op_class) {
+      case LoopOpClass::kFloat: defined = ir::IsFloating(dtype); break;
+      case LoopOpClass::kArith:
+        defined = dtype != v1::BOOL || info.op == LoopOpcode::kAdd || info.op == LoopOpcode::kMul ||
+                  info.op == LoopOpcode::kMaximum || info.op == LoopOpcode::kMinimum;
+        break;
+      case LoopOpClass::kInteger:
+        defined = ir::IsInt(dtype) || (dtype == v1::BOOL && info.op != LoopOpcode::kShiftLeft &&
+                                       info.op != LoopOpcode::kShiftRight);
+        break;
+      case LoopOpClass::kCompare:
+        defined = info.arity == 2 || ir::IsFloating(dtype);
+        break;
+      case LoopOpClass::kLogical: defined = dtype == v1::BOOL; break;
+      default: break;
+    }
+    if (defined) result.push_back(dtype);
+  }
+  return result;
+}
+
+TEST_P(BackendConformanceTest, EveryPointwiseOperatorAndDType) {
+  int checked = 0;
+  for (uint32_t number = 1; number < 256; ++number) {
+    const LoopOpInfo* info = FindLoopOp(number);
+    if (info == nullptr) continue;
+    for (v1::DType dtype : ArgumentDTypes(*info)) {
+      for (v1::VectorDim dim : {v1::VECTOR_OUTER_LAST, v1::VECTOR_NONE}) {
+        constexpr int64_t kCount = 1003;
+        KernelBuilder b;
+        const uint32_t n = b.Const(kCount);
+        std::vector<TestBuffer> buffers;
+        std::vector<uint32_t> inputs;
+        for (int arg = 0; arg < info->arity; ++arg) {
+          inputs.push_back(b.Buffer(dtype, v1::READ, n));
+          buffers.push_back(RandomBuffer(dtype, kCount, random_));
+        }
+        const v1::DType result = info->op_class == LoopOpClass::kCompare ? v1::BOOL : dtype;
+        const uint32_t out = b.Buffer(result, v1::WRITE, n);
+        buffers.push_back(RandomBuffer(result, kCount, random_));
+        b.Outer(n);
+        b.BeginStage({});
+        std::vector<uint32_t> args;
+        for (uint32_t input : inputs) args.push_back(b.Load(input, b.Var(0)));
+        if (IsDivision(info->op) && !ir::IsFloating(dtype)) {  // a zero divisor is an error: see below
+          const uint32_t zero = b.Int(dtype, 0), one = b.Int(dtype, 3);
+          args[1] = b.Op(LoopOpcode::kWhere, dtype, {b.Op(LoopOpcode::kEq, v1::BOOL, {args[1], zero}), one, args[1]});
+        }
+        b.Store(out, b.Var(0), b.Op(info->op, result, args));
+        b.Schedule(1, 100, dim);
+        SCOPED_TRACE(absl::StrCat(info->name, " ", v1::DType_Name(dtype), " ", dim));
+        Check(b.Build(), buffers, OpTolerance(info->op, dtype));
+        ++checked;
+      }
+    }
+  }
+  EXPECT_GT(checked, 400);
+}
+
+TEST_P(BackendConformanceTest, ConversionsBetweenAllDTypes) {
+  for (v1::DType from : kStorable) {
+    for (v1::DType to : kStorable) {
+      for (int64_t count : {1, 40}) {
+        KernelBuilder b;
+        const uint32_t n = b.Const(count * 10);
+        const uint32_t in = b.Buffer(from, v1::READ, n), out = b.Buffer(to, v1::WRITE, n);
+        b.Outer(n);
+        b.BeginStage({});
+        b.Store(out, b.Var(0), b.Op(LoopOpcode::kCast, to, {b.Load(in, b.Var(0))}));
+        b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
+        SCOPED_TRACE(absl::StrCat(v1::DType_Name(from), " to ", v1::DType_Name(to)));
+        Check(b.Build(), {RandomBuffer(from, count * 10, random_), RandomBuffer(to, count * 10, random_)});
+      }
+    }
+  }
+}
+
+TEST_P(BackendConformanceTest, Bitcasts) {
+  const std::pair<v1::DType, v1::DType> pairs[] = {{v1::F32, v1::I32}, {v1::I32, v1::F32}, {v1::F64, v1::I64},
+                                                   {v1::BF16, v1::I16}, {v1::I16, v1::F16}, {v1::U8, v1::I8}};
+  for (auto [from, to] : pairs) {
+    KernelBuilder b;
+    const uint32_t n = b.Const(77);
+    const uint32_t in = b.Buffer(from, v1::READ, n), out = b.Buffer(to, v1::WRITE, n);
+    b.Outer(n);
+    b.BeginStage({});
+    b.Store(out, b.Var(0), b.Op(LoopOpcode::kBitcast, to, {b.Load(in, b.Var(0))}));
+    b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
+    Check(b.Build(), {IntBuffer(from == v1::F32 ? v1::I32 : from == v1::F64 ? v1::I64 : from, std::vector<int64_t>(77, 5)),
+                      RandomBuffer(to, 77, random_)});
+  }
+}
+
+TEST_P(BackendConformanceTest, TailsAndZeroExtents) {
+  for (int64_t count = 0; count <= 33; ++count) {
+    for (v1::DType dtype : {v1::F32, v1::BF16, v1::BOOL, v1::I64}) {
+      KernelBuilder b;
+      const uint32_t n = b.Symbol(0);
+      const uint32_t in = b.Buffer(dtype, v1::READ, n), out = b.Buffer(dtype, v1::WRITE, n);
+      b.Outer(n);
+      b.BeginStage({});
+      b.Store(out, b.Var(0), b.Load(in, b.Var(0)));
+      b.Schedule(1, 5, v1::VECTOR_OUTER_LAST);
+      Check(b.Build(), {RandomBuffer(dtype, count, random_), RandomBuffer(dtype, count, random_)}, {}, {count});
+    }
+  }
+}
+
+// out[i, j] = in[j, i] + row[j] + column[i], with every way to run the loops.
+TEST_P(BackendConformanceTest, TransposesAndBroadcasts) {
+  for (v1::DType dtype : {v1::F32, v1::I16, v1::F64, v1::U8}) {
+    for (auto [rows, columns] : {std::pair<int64_t, int64_t>{5, 37}, {33, 3}, {1, 16}, {0, 4}, {64, 64}}) {
+      for (uint32_t parallel : {0u, 1u, 2u}) {
+        for (v1::VectorDim dim : {v1::VECTOR_NONE, v1::VECTOR_OUTER_LAST}) {
+          KernelBuilder b;
+          const uint32_t r = b.Const(rows), c = b.Const(columns), n = b.Const(rows * columns);
+          const uint32_t in = b.Buffer(dtype, v1::READ, n), row = b.Buffer(dtype, v1::READ, c);
+          const uint32_t column = b.Buffer(dtype, v1::READ, r), out = b.Buffer(dtype, v1::WRITE, n);
+          b.Outer(r);
+          b.Outer(c);
+          b.BeginStage({});
+          const uint32_t i = b.Var(0), j = b.Var(1);
+          uint32_t sum = b.Op(LoopOpcode::kAdd, dtype, {b.Load(in, b.Add(b.Mul(j, r), i)), b.Load(row, j)});
+          sum = b.Op(LoopOpcode::kAdd, dtype, {sum, b.Load(column, i)});
+          b.Store(out, b.Add(b.Mul(i, c), j), sum);
+          b.Schedule(parallel, 7, dim);
+          Check(b.Build(), {RandomBuffer(dtype, rows * columns, random_), RandomBuffer(dtype, columns, random_),
+                            RandomBuffer(dtype, rows, random_), RandomBuffer(dtype, rows * columns, random_)});
+        }
+      }
+    }
+  }
+}
+
+// Strides other than one on both sides, divided and wrapped indices.
+TEST_P(BackendConformanceTest, StridedAndDividedIndices) {
+  for (v1::DType dtype : kStorable) {
+    constexpr int64_t kCount = 70;
+    KernelBuilder b;
+    const uint32_t n = b.Const(kCount), wide = b.Const(3 * kCount);
+    const uint32_t in = b.Buffer(dtype, v1::READ, wide), out = b.Buffer(dtype, v1::WRITE, wide);
+    const uint32_t turned = b.Buffer(dtype, v1::WRITE, n), divided = b.Buffer(dtype, v1::WRITE, n);
+    b.Outer(n);
+    b.BeginStage({});
+    const uint32_t i = b.Var(0), three = b.Const(3), seven = b.Const(7);
+    const uint32_t x = b.Load(in, b.Mul(i, three));
+    b.Store(out, b.Add(b.Mul(i, three), b.Const(1)), x);
+    b.Store(turned, b.Add(b.Const(kCount - 1), b.Mul(i, b.Const(-1))), x);
+    const uint32_t mixed = b.Add(b.Mul(b.Expr(v1::EXPR_MOD, {i, seven}), b.Const(10)), b.Expr(v1::EXPR_FLOORDIV, {i, seven}));
+    b.Store(divided, i, b.Load(in, mixed));
+    b.Schedule(1, 32, v1::VECTOR_OUTER_LAST);
+    SCOPED_TRACE(v1::DType_Name(dtype));
+    Check(b.Build(), {RandomBuffer(dtype, 3 * kCount, random_), RandomBuffer(dtype, 3 * kCount, random_),
+                      RandomBuffer(dtype, kCount, random_), RandomBuffer(dtype, kCount, random_)});
+  }
+}
+
+TEST_P(BackendConformanceTest, ReductionsOfAllKinds) {
+  for (v1::DType dtype : kArithmetic) {
+    for (int kind = v1::REDUCE_SUM; kind <= v1::REDUCE_ARGMIN; ++kind) {
+      if ((kind == v1::REDUCE_ANY || kind == v1::REDUCE_ALL) != (dtype == v1::BOOL)) continue;
+      for (v1::VectorDim dim : kDims) {
+        for (auto [outer, inner] : {std::pair<int64_t, int64_t>{3, 1}, {2, 33}, {20, 100}, {70, 7}, {4, 0}, {0, 3}}) {
+          for (bool rows : {true, false}) {
+            KernelBuilder b;
+            const uint32_t o = b.Const(outer), r = b.Const(inner), n = b.Const(outer * inner);
+            const bool arg = kind >= v1::REDUCE_ARGMAX;
+            const uint32_t in = b.Buffer(dtype, v1::READ, n), out = b.Buffer(arg ? v1::I64 : dtype, v1::WRITE, o);
+            b.Outer(o);
+            b.BeginStage({r});
+            const uint32_t index = rows ? b.Add(b.Mul(b.Var(0), r), b.Var(1)) : b.Add(b.Mul(b.Var(1), o), b.Var(0));
+            const uint32_t reduced = b.Reduce(static_cast<v1::ReduceKind>(kind), b.Load(in, index));
+            b.BeginStage({});
+            b.Store(out, b.Var(0), reduced);
+            b.Schedule(1, 16, dim);
+            std::vector<TestBuffer> buffers = {RandomBuffer(dtype, outer * inner, random_),
+                                               RandomBuffer(arg ? v1::I64 : dtype, outer, random_)};
+            Tolerance tolerance;
+            if (ir::IsFloating(dtype) && (kind == v1::REDUCE_SUM || kind == v1::REDUCE_PROD)) {
+              std::vector<double> values;
+              for (int64_t k = 0; k < outer * inner; ++k) values.push_back(std::sin(0.7 * k) * 1.1);
+              buffers[0] = FloatBuffer(dtype, values);
+              tolerance = {64, 1e-6};
+            }
+            SCOPED_TRACE(absl::StrCat(v1::DType_Name(dtype), " ", v1::ReduceKind_Name(kind), " ", dim, " ", outer, "x",
+                                      inner, rows ? " rows" : " columns"));
+            Check(b.Build(), buffers, tolerance);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Two inner loops, and two stages over them: layer norm's shape.
+TEST_P(BackendConformanceTest, NestedReductionsAndTheirUsers) {
+  for (v1::VectorDim dim : kDims) {
+    for (auto [a, c] : {std::pair<int64_t, int64_t>{3, 40}, {17, 5}, {4, 64}, {130, 129}}) {
+      constexpr int64_t kRows = 19;
+      KernelBuilder b;
+      const uint32_t rows = b.Const(kRows), ea = b.Const(a), ec = b.Const(c), n = b.Const(kRows * a * c);
+      const uint32_t in = b.Buffer(v1::F32, v1::READ, n), out = b.Buffer(v1::F32, v1::WRITE, n);
+      const uint32_t most = b.Buffer(v1::I64, v1::WRITE, rows);
+      b.Outer(rows);
+      const uint32_t index = b.Add(b.Mul(b.Var(0), b.Const(a * c)), b.Add(b.Mul(b.Var(1), ec), b.Var(2)));
+      b.BeginStage({ea, ec});
+      const uint32_t x = b.Load(in, index);
+      const uint32_t sum = b.Reduce(v1::REDUCE_SUM, x), top = b.Reduce(v1::REDUCE_ARGMAX, x);
+      b.BeginStage({});
+      const uint32_t mean = b.Op(LoopOpcode::kDiv, v1::F32, {sum, b.Float(v1::F32, static_cast<double>(a * c))});
+      b.Store(most, b.Var(0), top);
+      b.BeginStage({ea, ec});
+      const uint32_t centered = b.Op(LoopOpcode::kSub, v1::F32, {b.Load(in, index), mean});
+      const uint32_t squares = b.Reduce(v1::REDUCE_SUM, b.Op(LoopOpcode::kMul, v1::F32, {centered, centered}));
+      b.BeginStage({ea, ec});
+      const uint32_t again = b.Op(LoopOpcode::kSub, v1::F32, {b.Load(in, index), mean});
+      b.Store(out, index, b.Op(LoopOpcode::kMul, v1::F32, {again, b.Op(LoopOpcode::kRsqrt, v1::F32, {squares})}));
+      b.Schedule(1, 4, dim);
+      std::vector<double> values;
+      for (int64_t k = 0; k < kRows * a * c; ++k) values.push_back(std::cos(1.3 * k) + 0.1);
+      SCOPED_TRACE(absl::StrCat(dim, " ", a, "x", c));
+      Check(b.Build(), {FloatBuffer(v1::F32, values), RandomBuffer(v1::F32, kRows * a * c, random_),
+                        RandomBuffer(v1::I64, kRows, random_)}, {64, 1e-6});
+    }
+  }
+}
+
+// A sum of a million equal numbers, in F32: naive addition would be off by a percent.
+TEST_P(BackendConformanceTest, LongSumsKeepTheirBits) {
+  for (v1::VectorDim dim : kDims) {
+    constexpr int64_t kCount = 1 << 20;
+    KernelBuilder b;
+    const uint32_t n = b.Const(kCount), one = b.Const(1);
+    const uint32_t in = b.Buffer(v1::F32, v1::READ, n), out = b.Buffer(v1::F32, v1::WRITE, one);
+    b.Outer(one);
+    b.BeginStage({n});
+    const uint32_t sum = b.Reduce(v1::REDUCE_SUM, b.Load(in, b.Var(1)));
+    b.BeginStage({});
+    b.Store(out, b.Var(0), sum);
+    b.Schedule(0, 1, dim);
+    Check(b.Build(), {FloatBuffer(v1::F32, std::vector<double>(kCount, 0.1)), FloatBuffer(v1::F32, {0})}, {2, 0});
+  }
+}
+
+TEST_P(BackendConformanceTest, Scans) {
+  for (v1::DType dtype : {v1::I64, v1::I32, v1::F32, v1::F64, v1::U8}) {
+    for (v1::ReduceKind kind : {v1::REDUCE_SUM, v1::REDUCE_PROD, v1::REDUCE_MAX, v1::REDUCE_MIN}) {
+      for (v1::VectorDim dim : kDims) {
+        constexpr int64_t kOuter = 19, kMiddle = 2, kInner = 21;
+        KernelBuilder b;
+        const uint32_t o = b.Const(kOuter), m = b.Const(kMiddle), r = b.Const(kInner), n = b.Const(kOuter * kMiddle * kInner);
+        const uint32_t in = b.Buffer(dtype, v1::READ, n), out = b.Buffer(dtype, v1::WRITE, n);
+        b.Outer(o);
+        b.BeginStage({m, r});
+        const uint32_t index = b.Add(b.Mul(b.Var(0), b.Const(kMiddle * kInner)), b.Add(b.Mul(b.Var(1), r), b.Var(2)));
+        b.Store(out, index, b.Scan(kind, b.Load(in, index)));
+        b.Schedule(1, 8, dim);
+        std::vector<double> values;
+        for (int k = 0; k < kOuter * kMiddle * kInner; ++k) values.push_back((k * 37 % 11) * 0.25 - 1);
+        const TestBuffer data = ir::IsFloating(dtype) ? FloatBuffer(dtype, values)
+                                                      : RandomBuffer(dtype, kOuter * kMiddle * kInner, random_);
+        SCOPED_TRACE(absl::StrCat(v1::DType_Name(dtype), " ", kind, " ", dim));
+        Check(b.Build(), {data, RandomBuffer(dtype, kOuter * kMiddle * kInner, random_)}, {32, 1e-6});
+      }
+    }
+  }
+}
+
+// Embedding backward: rows that meet in one element, in order.
+TEST_P(BackendConformanceTest, AccumulatingStores) {
+  for (v1::DType dtype : {v1::F32, v1::I64, v1::BF16, v1::I8, v1::F64}) {
+    for (v1::VectorDim dim : kDims) {
+      for (bool masked : {false, true}) {
+        constexpr int64_t kItems = 50, kWidth = 20, kBins = 4;
+        KernelBuilder b;
+        const uint32_t items = b.Const(kItems), width = b.Const(kWidth), bins = b.Const(kBins);
+        const uint32_t in = b.Buffer(dtype, v1::READ, b.Const(kItems * kWidth)), index = b.Buffer(v1::I64, v1::READ, items);
+        const uint32_t out = b.Buffer(dtype, v1::READ_WRITE, b.Const(kBins * kWidth));
+        const uint32_t colliding = b.Buffer(dtype, v1::READ_WRITE, bins);
+        b.Outer(width);
+        b.BeginStage({items});
+        const uint32_t j = b.Var(0), i = b.Var(1);
+        const uint32_t bin = b.CheckIndex(b.Load(index, i), bins);
+        const uint32_t x = b.Load(in, b.Add(b.Mul(i, width), j));
+        std::optional<uint32_t> mask;
+        if (masked) mask = b.Op(LoopOpcode::kNe, v1::BOOL, {b.Index(i), b.Int(v1::I64, 3)});
+        b.Store(out, b.Add(b.Mul(b.Indirect(bin), width), j), x, mask, v1::STORE_ACCUMULATE);
+        b.Store(colliding, b.Indirect(bin), x, mask, v1::STORE_ACCUMULATE);
+        b.Schedule(0, 1, dim);
+        std::vector<int64_t> indices;
+        for (int k = 0; k < kItems; ++k) indices.push_back((k * k) % kBins - (k % 2 ? kBins : 0));
+        std::vector<double> values;
+        for (int k = 0; k < kItems * kWidth; ++k) values.push_back((k * 13 % 29) * 0.125);
+        const auto data = [&](const std::vector<double>& v) {
+          if (dtype != v1::I64 && dtype != v1::I8) return FloatBuffer(dtype, v);
+          return IntBuffer(dtype, std::vector<int64_t>(v.begin(), v.end()));
+        };
+        SCOPED_TRACE(absl::StrCat(v1::DType_Name(dtype), " ", dim, masked ? " masked" : ""));
+        // Within one outer point the order is the program's; between points of one unit it is free.
+        Check(b.Build(), {data(values), IntBuffer(v1::I64, indices), data(std::vector<double>(kBins * kWidth, 1)),
+                          data(std::vector<double>(kBins, 0))}, {dtype == v1::BF16 ? 64.0 : 0.0, 0});
+      }
+    }
+  }
+}
+
+TEST_P(BackendConformanceTest, MaskedLoadsAndStores) {
+  for (v1::DType dtype : kStorable) {
+    for (v1::VectorDim dim : {v1::VECTOR_NONE, v1::VECTOR_OUTER_LAST}) {
+      constexpr int64_t kCount = 45;
+      KernelBuilder b;  // a padded window: out[i] = 5 ≤ i < 30 ? in[i - 5] : 0, and every third element left alone
+      const uint32_t n = b.Const(kCount), inner = b.Const(25);
+      const uint32_t in = b.Buffer(dtype, v1::READ, inner), out = b.Buffer(dtype, v1::WRITE, n);
+      const uint32_t same = b.Buffer(dtype, v1::WRITE, n), far = b.Buffer(dtype, v1::WRITE, n);
+      b.Outer(n);
+      b.BeginStage({});
+      const uint32_t i = b.Index(b.Var(0));
+      const uint32_t inside = b.Op(LoopOpcode::kLogicalAnd, v1::BOOL,
+                                   {b.Op(LoopOpcode::kGe, v1::BOOL, {i, b.Int(v1::I64, 5)}),
+                                    b.Op(LoopOpcode::kLt, v1::BOOL, {i, b.Int(v1::I64, 30)})});
+      const uint32_t third = b.Op(LoopOpcode::kNe, v1::BOOL,
+                                  {b.Op(LoopOpcode::kRemainder, v1::I64, {i, b.Int(v1::I64, 3)}), b.Int(v1::I64, 0)});
+      const uint32_t never = b.Op(LoopOpcode::kLt, v1::BOOL, {i, b.Int(v1::I64, 0)});
+      b.Store(out, b.Var(0), b.Load(in, b.Add(b.Var(0), b.Const(-5)), inside), third);
+      b.Store(same, b.Var(0), b.Load(in, b.Const(1000000), never));
+      b.Store(far, b.Var(0), b.Load(in, b.Add(b.Mul(b.Var(0), b.Const(100000)), b.Const(7)),
+                                    b.Op(LoopOpcode::kEq, v1::BOOL, {i, b.Int(v1::I64, 0)})));
+      b.Schedule(1, 64, dim);
+      SCOPED_TRACE(v1::DType_Name(dtype));
+      Check(b.Build(), {RandomBuffer(dtype, 25, random_), RandomBuffer(dtype, kCount, random_),
+                        RandomBuffer(dtype, kCount, random_), RandomBuffer(dtype, kCount, random_)});
+    }
+  }
+}
+
+TEST_P(BackendConformanceTest, IndirectLoadsAndIndexOutOfRange) {
+  for (v1::VectorDim dim : {v1::VECTOR_NONE, v1::VECTOR_OUTER_LAST}) {
+    for (int64_t bad : {-1, 0, 16, 34}) {
+      for (int64_t value : {20, -21}) {
+        KernelBuilder b;
+        const uint32_t n = b.Const(35), size = b.Const(20);
+        const uint32_t table = b.Buffer(v1::F32, v1::READ, b.Const(60)), index = b.Buffer(v1::I64, v1::READ, n);
+        const uint32_t out = b.Buffer(v1::F32, v1::WRITE, n);
+        b.Outer(n);
+        b.BeginStage({});
+        const uint32_t at = b.CheckIndex(b.Load(index, b.Var(0)), size);
+        b.Store(out, b.Var(0), b.Load(table, b.Mul(b.Indirect(at), b.Const(3))));
+        b.Schedule(1, 64, dim);
+        std::vector<int64_t> indices;
+        for (int64_t k = 0; k < 35; ++k) indices.push_back(k == bad ? value : (k * 7) % 40 - 20);
+        Check(b.Build(), {RandomBuffer(v1::F32, 60, random_), IntBuffer(v1::I64, indices), RandomBuffer(v1::F32, 35, random_)});
+      }
+    }
+  }
+}
+
+TEST_P(BackendConformanceTest, MaskedChecksDoNotFail) {
+  KernelBuilder b;
+  const uint32_t n = b.Const(35), size = b.Const(20);
+  const uint32_t table = b.Buffer(v1::F32, v1::READ, size), index = b.Buffer(v1::I64, v1::READ, n);
+  const uint32_t out = b.Buffer(v1::F32, v1::WRITE, n);
+  b.Outer(n);
+  b.BeginStage({});
+  const uint32_t i = b.Load(index, b.Var(0));
+  const uint32_t wanted = b.Op(LoopOpcode::kNe, v1::BOOL, {i, b.Int(v1::I64, -100)});
+  const uint32_t at = b.CheckIndex(i, size, wanted);
+  b.Store(out, b.Var(0), b.Load(table, b.Indirect(at), wanted));
+  b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
+  std::vector<int64_t> indices;
+  for (int64_t k = 0; k < 35; ++k) indices.push_back(k % 4 == 1 ? -100 : k % 20);
+  Check(b.Build(), {RandomBuffer(v1::F32, 20, random_), IntBuffer(v1::I64, indices), RandomBuffer(v1::F32, 35, random_)});
+}
+
+TEST_P(BackendConformanceTest, IntegerDivisionByZero) {
+  for (v1::DType dtype : {v1::I64, v1::I32, v1::U8, v1::I16}) {
+    for (LoopOpcode op : {LoopOpcode::kFloorDiv, LoopOpcode::kTruncDiv, LoopOpcode::kRemainder}) {
+      for (int64_t zero_at : {-1, 3, 22}) {
+        KernelBuilder b;
+        const uint32_t n = b.Const(23);
+        const uint32_t x = b.Buffer(dtype, v1::READ, n), y = b.Buffer(dtype, v1::READ, n), out = b.Buffer(dtype, v1::WRITE, n);
+        b.Outer(n);
+        b.BeginStage({});
+        b.Store(out, b.Var(0), b.Op(op, dtype, {b.Load(x, b.Var(0)), b.Load(y, b.Var(0))}));
+        b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
+        std::vector<int64_t> divisors;
+        for (int64_t k = 0; k < 23; ++k) divisors.push_back(k == zero_at ? 0 : k % 5 == 2 ? -1 : k + 1);
+        Check(b.Build(), {RandomBuffer(dtype, 23, random_), IntBuffer(dtype, divisors), RandomBuffer(dtype, 23, random_)});
+      }
+    }
+  }
+}
+
+TEST_P(BackendConformanceTest, RandomBits) {
+  for (v1::VectorDim dim : {v1::VECTOR_NONE, v1::VECTOR_OUTER_LAST}) {
+    KernelBuilder b;
+    const uint32_t n = b.Const(100), one = b.Const(1);
+    const uint32_t seed = b.Buffer(v1::I64, v1::READ, one), out = b.Buffer(v1::I64, v1::WRITE, n);
+    b.Outer(n);
+    b.BeginStage({});
+    const uint32_t flat = b.Index(b.Add(b.Var(0), b.Const((int64_t{1} << 35) + 5)));
+    b.Store(out, b.Var(0), b.Op(LoopOpcode::kRandBits, v1::I64, {b.Load(seed, b.Const(0)), flat, b.Int(v1::I64, 7)}));
+    b.Schedule(1, 64, dim);
+    Check(b.Build(), {IntBuffer(v1::I64, {0x123456789abcdef}), RandomBuffer(v1::I64, 100, random_)});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(BackEnds, BackendConformanceTest, testing::Values("interpreter", "avx2", "avx512"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace kiln

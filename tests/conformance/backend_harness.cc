@@ -1,0 +1,214 @@
+#include "tests/conformance/backend_harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/codegen/flat_image.h"
+#include "compiler/ir/dtypes.h"
+#include "compiler/ir/interpreter.h"
+#include "compiler/ir/scalar_ops.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+bool IsFloat(v1::DType dtype) { return ir::IsFloating(dtype) || ir::IsHalf(dtype); }
+
+double AsDouble(v1::DType dtype, Scalar value) { return dtype == v1::F64 ? value.d : static_cast<double>(value.f); }
+
+Scalar FromDouble(v1::DType dtype, double value) {
+  Scalar scalar;
+  if (dtype == v1::F64) {
+    scalar.d = value;
+  } else {
+    scalar.f = static_cast<float>(value);
+  }
+  return scalar;
+}
+
+double UlpOf(v1::DType dtype, double value) {
+  int bits = dtype == v1::F64 ? 52 : dtype == v1::F32 ? 23 : dtype == v1::F16 ? 10 : 7;
+  int lowest = dtype == v1::F64 ? -1022 : dtype == v1::F16 ? -14 : -126;
+  const int exponent = value == 0 ? lowest : std::max(lowest, std::ilogb(value));
+  return std::ldexp(1.0, exponent - bits);
+}
+
+TestBuffer Empty(v1::DType dtype, int64_t elements) {
+  return {dtype, std::string(static_cast<size_t>(elements * ir::ByteWidth(dtype)), '\0')};
+}
+
+int64_t Count(const TestBuffer& buffer) { return buffer.bytes.size() / ir::ByteWidth(buffer.dtype); }
+
+}  // namespace
+
+TestBuffer RandomBuffer(v1::DType dtype, int64_t elements, std::mt19937_64& random) {
+  TestBuffer buffer = Empty(dtype, elements);
+  const double specials[] = {0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 1e30, -1e30, 1e-40, 65504.0, 3e9, -3e9, 1e19,
+                             std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+                             std::numeric_limits<double>::quiet_NaN()};
+  for (int64_t k = 0; k < elements; ++k) {
+    Scalar value;
+    const uint64_t dice = random();
+    if (dtype == v1::BOOL) {
+      value.i = dice & 1;
+    } else if (!IsFloat(dtype)) {
+      const int64_t any = static_cast<int64_t>(random());
+      value.i = WrapInteger(dtype, dice % 8 == 0 ? any : dice % 8 == 1 ? INT64_MIN : any % 100);
+    } else if (dice % 16 == 0) {
+      value = FromDouble(dtype, specials[random() % (sizeof(specials) / sizeof(*specials))]);
+    } else {
+      const double range = dice % 16 == 1 ? 1e4 : 8;
+      value = FromDouble(dtype, std::uniform_real_distribution<double>(-range, range)(random));
+    }
+    StoreScalar(dtype, buffer.bytes.data(), k, value);
+  }
+  return buffer;
+}
+
+TestBuffer FloatBuffer(v1::DType dtype, const std::vector<double>& values) {
+  TestBuffer buffer = Empty(dtype, values.size());
+  for (size_t k = 0; k < values.size(); ++k) StoreScalar(dtype, buffer.bytes.data(), k, FromDouble(dtype, values[k]));
+  return buffer;
+}
+
+TestBuffer IntBuffer(v1::DType dtype, const std::vector<int64_t>& values) {
+  TestBuffer buffer = Empty(dtype, values.size());
+  for (size_t k = 0; k < values.size(); ++k) {
+    Scalar value;
+    value.i = values[k];
+    StoreScalar(dtype, buffer.bytes.data(), k, value);
+  }
+  return buffer;
+}
+
+std::string Difference(const std::vector<TestBuffer>& got, const std::vector<TestBuffer>& expected,
+                       Tolerance tolerance) {
+  for (size_t b = 0; b < got.size(); ++b) {
+    const v1::DType dtype = got[b].dtype;
+    if (!IsFloat(dtype)) {
+      const auto at = std::mismatch(got[b].bytes.begin(), got[b].bytes.end(), expected[b].bytes.begin());
+      if (at.first == got[b].bytes.end()) continue;
+      const int64_t k = (at.first - got[b].bytes.begin()) / ir::ByteWidth(dtype);
+      return absl::StrCat("buffer ", b, "[", k, "] = ", LoadScalar(dtype, got[b].bytes.data(), k).i, ", not ",
+                          LoadScalar(dtype, expected[b].bytes.data(), k).i);
+    }
+    double largest = 0;
+    for (int64_t k = 0; k < Count(expected[b]); ++k) {
+      const double value = std::fabs(AsDouble(dtype, LoadScalar(dtype, expected[b].bytes.data(), k)));
+      if (std::isfinite(value)) largest = std::max(largest, value);
+    }
+    for (int64_t k = 0; k < Count(got[b]); ++k) {
+      const double x = AsDouble(dtype, LoadScalar(dtype, got[b].bytes.data(), k));
+      const double y = AsDouble(dtype, LoadScalar(dtype, expected[b].bytes.data(), k));
+      if (x == y || (std::isnan(x) && std::isnan(y))) continue;
+      const double off = std::fabs(x - y);
+      if (std::isfinite(x) && std::isfinite(y) &&
+          (off <= tolerance.ulps * UlpOf(dtype, y) || off <= tolerance.relative * largest)) {
+        continue;
+      }
+      return absl::StrCat("buffer ", b, "[", k, "] = ", x, ", not ", y, " (", off / UlpOf(dtype, y), " ulp)");
+    }
+  }
+  return "";
+}
+
+namespace {
+
+struct Prepared {
+  explicit Prepared(std::vector<TestBuffer>& buffers, const std::vector<int64_t>& symbols) {
+    for (TestBuffer& buffer : buffers) pointers.push_back(buffer.bytes.data());
+    args = {sizeof(KilnArgs), static_cast<uint32_t>(pointers.size()), pointers.data(), symbols.data(), nullptr, 0,
+            &status, &host};
+  }
+  std::vector<void*> pointers;
+  KilnStatus status = {};
+  KilnHost host = {sizeof(KilnHost), 0};
+  KilnArgs args;
+};
+
+// [0, units) in random pieces and order.
+std::vector<std::pair<int64_t, int64_t>> Pieces(int64_t units, bool split, std::mt19937_64& random) {
+  if (!split) return {{0, units}};
+  std::vector<std::pair<int64_t, int64_t>> pieces;
+  for (int64_t at = 0; at < units;) {
+    const int64_t end = std::min<int64_t>(units, at + 1 + static_cast<int64_t>(random() % 3));
+    pieces.emplace_back(at, end);
+    at = end;
+  }
+  std::shuffle(pieces.begin(), pieces.end(), random);
+  return pieces;
+}
+
+class InterpreterRunner : public KernelRunner {
+ public:
+  absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
+                              const std::vector<int64_t>& symbols, bool split, std::mt19937_64& random) override {
+    KILN_ASSIGN_OR_RETURN(auto interpreter, KernelInterpreter::Create(kernel));
+    KILN_ASSIGN_OR_RETURN(const int64_t units, interpreter->Units(symbols.data()));
+    Prepared prepared(buffers, symbols);
+    for (auto [begin, end] : Pieces(units, split, random)) {
+      KILN_ASSIGN_OR_RETURN(const int32_t code, interpreter->Run(prepared.args, begin, end, 0));
+      if (code != 0) break;
+    }
+    return Outcome{prepared.status, std::move(buffers)};
+  }
+};
+
+class BackendRunner : public KernelRunner {
+ public:
+  explicit BackendRunner(std::unique_ptr<CodegenBackend> backend) : backend_(std::move(backend)) {}
+
+  absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
+                              const std::vector<int64_t>& symbols, bool split, std::mt19937_64& random) override {
+    KILN_ASSIGN_OR_RETURN(auto interpreter, KernelInterpreter::Create(kernel));
+    KILN_ASSIGN_OR_RETURN(const int64_t units, interpreter->Units(symbols.data()));
+    KILN_RETURN_IF_ERROR(Load(kernel));
+    // Canaries behind each buffer: a store out of bounds is found.
+    constexpr size_t kCanary = 256;
+    for (TestBuffer& buffer : buffers) buffer.bytes.append(kCanary, '\x5A');
+    Prepared prepared(buffers, symbols);
+    for (auto [begin, end] : Pieces(units, split, random)) {
+      const int32_t code = images_->entry(0)(&prepared.args, begin, end, 0);
+      if (code != prepared.status.code) return absl::InternalError("returned code differs from the status");
+      if (code != 0) break;
+    }
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      const size_t size = buffers[b].bytes.size() - kCanary;
+      if (buffers[b].bytes.substr(size) != std::string(kCanary, '\x5A')) {
+        return absl::InternalError(absl::StrCat("wrote behind buffer ", b));
+      }
+      buffers[b].bytes.resize(size);
+    }
+    return Outcome{prepared.status, std::move(buffers)};
+  }
+
+ private:
+  // Runs of one kernel in a row emit it once.
+  absl::Status Load(const v1::Kernel& kernel) {
+    std::string key = kernel.SerializeAsString();
+    if (images_ != nullptr && key == loaded_) return absl::OkStatus();
+    KILN_ASSIGN_OR_RETURN(const EmittedObject object, backend_->Emit(kernel, {}, false));
+    const absl::string_view bytes = object.bytes;
+    KILN_ASSIGN_OR_RETURN(images_, LoadImages({bytes}));
+    loaded_ = std::move(key);
+    return absl::OkStatus();
+  }
+
+  std::unique_ptr<CodegenBackend> backend_;
+  std::string loaded_;
+  std::unique_ptr<LoadedImages> images_;
+};
+
+}  // namespace
+
+std::unique_ptr<KernelRunner> NewInterpreterRunner() { return std::make_unique<InterpreterRunner>(); }
+
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewBackendRunner(const v1::Target& target) {
+  KILN_ASSIGN_OR_RETURN(auto backend, NewCodegenBackend(target));
+  return std::unique_ptr<KernelRunner>(new BackendRunner(std::move(backend)));
+}
+
+}  // namespace kiln

@@ -1,0 +1,54 @@
+// Runs one kernel on a back-end and on the interpreter with the same data and compares every buffer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "compiler/codegen/codegen_backend.h"
+#include "compiler/support/kernel_abi.h"
+#include "kiln/v1/kernel.pb.h"
+
+namespace kiln {
+
+// Bytes of one buffer.
+struct TestBuffer {
+  v1::DType dtype;
+  std::string bytes;
+};
+
+// Random values with the special ones of the dtype among them.
+TestBuffer RandomBuffer(v1::DType dtype, int64_t elements, std::mt19937_64& random);
+TestBuffer FloatBuffer(v1::DType dtype, const std::vector<double>& values);
+TestBuffer IntBuffer(v1::DType dtype, const std::vector<int64_t>& values);
+
+struct Outcome {
+  KilnStatus status = {};
+  std::vector<TestBuffer> buffers;
+};
+
+struct Tolerance {
+  double ulps = 0;       // of floats; NaN equals NaN, and -0 equals 0
+  double relative = 0;   // or within this part of the largest value of the buffer
+};
+
+// The first difference, or "".
+std::string Difference(const std::vector<TestBuffer>& got, const std::vector<TestBuffer>& expected,
+                       Tolerance tolerance);
+
+// One implementation of kernels.
+class KernelRunner {
+ public:
+  virtual ~KernelRunner() = default;
+  // Units [0, n) in one call, or split at random points, in random order.
+  virtual absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
+                                      const std::vector<int64_t>& symbols, bool split, std::mt19937_64& random) = 0;
+};
+
+std::unique_ptr<KernelRunner> NewInterpreterRunner();
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewBackendRunner(const v1::Target& target);
+
+}  // namespace kiln
