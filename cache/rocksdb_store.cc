@@ -6,14 +6,14 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "cache/rocksdb_status.h"
 #include "compiler/support/status_macros.h"
 #include "rocksdb/cache.h"
 #include "rocksdb/convenience.h"
 #include "rocksdb/filter_policy.h"
-#include "rocksdb/sst_file_manager.h"
+#include "rocksdb/listener.h"
 #include "rocksdb/table.h"
 #include "rocksdb/write_batch.h"
 
@@ -28,6 +28,7 @@ const std::string& FormatKey() {
 }
 constexpr char kCorruptPrefix[] = "corrupt-";
 constexpr char kDamageNote[] = "damaged";
+constexpr absl::Duration kBetweenReopenings = absl::Seconds(1);
 constexpr size_t kUsesWithABatch = 256;
 constexpr size_t kUsesUnwrittenMax = 512;
 // Values from here on go to blob files; below, a blob's bookkeeping costs more than it saves.
@@ -54,6 +55,14 @@ RocksdbOptions WithDefaults(RocksdbOptions options) {
   return options;
 }
 
+// RocksDB's own resuming after a full disk may never end; see RocksdbStore::ReopenIfStopped.
+class NoRecoveryByItself : public rocksdb::EventListener {
+ public:
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status, bool* auto_recovery) override {
+    *auto_recovery = false;
+  }
+};
+
 rocksdb::DBOptions MakeDbOptions(const RocksdbOptions& options, rocksdb::Env* env) {
   rocksdb::DBOptions db;
   db.env = env;
@@ -67,8 +76,7 @@ rocksdb::DBOptions MakeDbOptions(const RocksdbOptions& options, rocksdb::Env* en
   db.stats_dump_period_sec = 0;
   db.stats_persist_period_sec = 0;
   db.info_log_level = rocksdb::WARN_LEVEL;
-  // Counts files, and resumes writing by itself when space returns.
-  db.sst_file_manager.reset(rocksdb::NewSstFileManager(env));
+  db.listeners.push_back(std::make_shared<NoRecoveryByItself>());
   return db;
 }
 
@@ -133,11 +141,18 @@ RocksdbStore::~RocksdbStore() {
     AddUses(SIZE_MAX, &uses);
     if (uses.Count() > 0) Write(&uses, /*sync=*/true).IgnoreError();
   }
+  CloseDatabase();
+}
+
+void RocksdbStore::CloseDatabase() {
+  if (db_ == nullptr) return;
   rocksdb::CancelAllBackgroundWork(db_.get(), /*wait=*/true);
-  for (rocksdb::ColumnFamilyHandle* family : families_) {
+  for (rocksdb::ColumnFamilyHandle*& family : families_) {
     if (family != nullptr) db_->DestroyColumnFamilyHandle(family);
+    family = nullptr;
   }
   db_->Close().PermitUncheckedError();
+  db_.reset();
 }
 
 std::string RocksdbStore::DatabasePath() const { return options_.directory + "/db"; }
@@ -205,7 +220,6 @@ absl::Status RocksdbStore::CheckFormat() {
     }
   }
   rocksdb::Options look(db_options_, rocksdb::ColumnFamilyOptions());
-  look.sst_file_manager.reset();
   std::string meta = FamilyName(EntryKind::kMeta);
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* opened = nullptr;
@@ -306,9 +320,14 @@ absl::Status RocksdbStore::RebuildIndex() {
 
 absl::StatusOr<EntryValue> RocksdbStore::Get(const EntryId& id) {
   KILN_RETURN_IF_ERROR(CheckEntryId(id));
-  rocksdb::PinnableSlice value;
-  rocksdb::Status status = db_->Get(ReadOptions(), Family(id.kind), Slice(id.key), &value);
-  if (status.ok()) return MakeEntryValue(value.ToString());
+  rocksdb::Status status;
+  {
+    absl::ReaderMutexLock lock(&reading_);
+    if (db_ == nullptr) return absl::UnavailableError("the store is being opened anew");
+    rocksdb::PinnableSlice value;
+    status = db_->Get(ReadOptions(), Family(id.kind), Slice(id.key), &value);
+    if (status.ok()) return MakeEntryValue(value.ToString());
+  }
   if (status.IsNotFound() && index_.Contains(id)) ForgetGhost(id);
   // A file that is gone is damage to what lay in it.
   if (status.IsIOError() && status.IsPathNotFound()) return absl::DataLossError("a file is missing");
@@ -318,6 +337,7 @@ absl::StatusOr<EntryValue> RocksdbStore::Get(const EntryId& id) {
 // The index knows an entry that the database has lost: forget it, so that it is made anew.
 void RocksdbStore::ForgetGhost(const EntryId& id) {
   absl::MutexLock lock(&writing_);
+  if (db_ == nullptr) return;
   rocksdb::PinnableSlice value;
   if (!db_->Get(ReadOptions(), Family(id.kind), Slice(id.key), &value).IsNotFound()) return;
   rocksdb::WriteBatch writes;
@@ -351,10 +371,7 @@ CatalogTotals RocksdbStore::Totals() const {
 
 absl::Status RocksdbStore::Write(rocksdb::WriteBatch* batch, bool sync) {
   if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
-  if (!write_state().ok()) {
-    // The resume may be refused while the cause lasts; the write then says what it is.
-    db_->Resume().PermitUncheckedError();
-  }
+  if (db_ == nullptr) return absl::UnavailableError("the store is being opened anew");
   rocksdb::WriteOptions write;
   write.sync = sync && !options_.dangerously_no_sync;
   rocksdb::Status written = db_->Write(write, batch);
@@ -366,6 +383,47 @@ absl::Status RocksdbStore::Write(rocksdb::WriteBatch* batch, bool sync) {
   absl::MutexLock lock(&state_mutex_);
   write_state_ = status;
   return status;
+}
+
+// After a failed write RocksDB takes no more. Its Resume gives up for good where the disk is still full and
+// can wait for ever for a flush that nobody does (both seen with 7.8.3), so the database is opened anew,
+// once a file as big as what it had not flushed has shown that there is space.
+absl::Status RocksdbStore::ReopenIfStopped() {
+  if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
+  if (write_state().ok()) return absl::OkStatus();
+  absl::MutexLock writing(&writing_);
+  absl::MutexLock reading(&reading_);
+  absl::Time now = absl::Now();
+  if (write_state().ok() || now < next_reopening_) return write_state();
+  next_reopening_ = now + kBetweenReopenings;
+  absl::Status status = ProbeSpace();
+  if (status.ok()) {
+    CloseDatabase();
+    index_.Clear();
+    status = OpenOrStartAnew();
+    if (status.ok()) status = WriteFormat();
+    if (status.ok()) status = LoadIndex();
+  }
+  absl::MutexLock lock(&state_mutex_);
+  write_state_ = status;
+  return status;
+}
+
+absl::Status RocksdbStore::ProbeSpace() {
+  uint64_t unflushed = 0;
+  if (db_ != nullptr) db_->GetAggregatedIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &unflushed);
+  std::string path = options_.directory + "/probe";
+  std::unique_ptr<rocksdb::WritableFile> file;
+  rocksdb::Status status = env_->NewWritableFile(path, &file, rocksdb::EnvOptions());
+  if (!status.ok()) return FromRocksdb(status);
+  std::string chunk(1u << 20, 'p');
+  for (uint64_t written = 0; status.ok() && written <= unflushed; written += chunk.size()) {
+    status = file->Append(chunk);
+  }
+  if (status.ok()) status = file->Sync();
+  file->Close().PermitUncheckedError();
+  env_->DeleteFile(path).PermitUncheckedError();
+  return FromRocksdb(status);
 }
 
 // RocksDB met damage while it reorganised files and takes no more writes. Reads go on; the next opening
@@ -387,6 +445,7 @@ void RocksdbStore::AddUses(size_t limit, rocksdb::WriteBatch* batch) {
 absl::Status RocksdbStore::Put(absl::Span<const Entry> batch) {
   KILN_RETURN_IF_ERROR(CheckBatch(batch));
   if (batch.empty()) return absl::OkStatus();
+  KILN_RETURN_IF_ERROR(ReopenIfStopped());
   absl::ReaderMutexLock lock(&writing_);
   rocksdb::WriteBatch writes;
   std::vector<CatalogEntry> records;
@@ -405,11 +464,12 @@ absl::Status RocksdbStore::Put(absl::Span<const Entry> batch) {
 }
 
 absl::Status RocksdbStore::Delete(absl::Span<const EntryId> ids) {
+  for (const EntryId& id : ids) KILN_RETURN_IF_ERROR(CheckEntryId(id));
   if (ids.empty()) return absl::OkStatus();
+  KILN_RETURN_IF_ERROR(ReopenIfStopped());
   absl::MutexLock lock(&writing_);
   rocksdb::WriteBatch writes;
   for (const EntryId& id : ids) {
-    KILN_RETURN_IF_ERROR(CheckEntryId(id));
     KILN_RETURN_IF_ERROR(FromRocksdb(writes.Delete(Family(id.kind), Slice(id.key))));
     KILN_RETURN_IF_ERROR(
         FromRocksdb(writes.Delete(Family(EntryKind::kUses), UsageIndex::EncodeKey(id))));
@@ -421,7 +481,7 @@ absl::Status RocksdbStore::Delete(absl::Span<const EntryId> ids) {
 
 void RocksdbStore::RecordUse(const EntryId& id) {
   size_t unwritten = index_.RecordUse(id, options_.now_unix_seconds());
-  if (unwritten < kUsesUnwrittenMax || options_.read_only) return;
+  if (unwritten < kUsesUnwrittenMax || !write_state().ok()) return;
   absl::ReaderMutexLock lock(&writing_);
   rocksdb::WriteBatch uses;
   AddUses(kUsesUnwrittenMax, &uses);
@@ -431,6 +491,7 @@ void RocksdbStore::RecordUse(const EntryId& id) {
 
 absl::Status RocksdbStore::SetPinned(const EntryId& id, bool pinned) {
   KILN_RETURN_IF_ERROR(CheckEntryId(id));
+  KILN_RETURN_IF_ERROR(ReopenIfStopped());
   absl::MutexLock lock(&writing_);
   KILN_ASSIGN_OR_RETURN(CatalogEntry entry, index_.Find(id));
   entry.pinned = pinned;
@@ -451,6 +512,8 @@ absl::Status RocksdbStore::write_state() const {
 // Rewrites blob files a quarter at a time, oldest first, so that the disk never holds all twice.
 absl::Status RocksdbStore::Reclaim(std::atomic<bool>* canceled) {
   if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
+  absl::ReaderMutexLock lock(&reading_);
+  if (db_ == nullptr) return absl::UnavailableError("the store is being opened anew");
   rocksdb::CompactRangeOptions compact;
   compact.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
   compact.canceled = canceled;

@@ -8,8 +8,8 @@
 // effect at the next opening. A database of an unknown format is FAILED_PRECONDITION and untouched;
 // so is one that another process has open. No space, no permission: RESOURCE_EXHAUSTED,
 // PERMISSION_DENIED.
-// Running: after a failed write (disk full) reads go on; every later Put first tries to resume, so
-// that writing goes on as soon as there is space.
+// Running: after a failed write (disk full) reads go on; later Puts try, once a second, whether there is
+// space again, and then open the database anew.
 // Thread-safe. Memory: one cache for blocks and blobs, and one write buffer a column family.
 #pragma once
 
@@ -22,6 +22,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "cache/artifact_store.h"
 #include "cache/usage_index.h"
 #include "rocksdb/db.h"
@@ -76,6 +77,9 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   absl::Status LoadIndex();
   absl::Status RebuildIndex();
   absl::Status Write(rocksdb::WriteBatch* batch, bool sync);
+  absl::Status ReopenIfStopped();
+  absl::Status ProbeSpace();
+  void CloseDatabase();
   void AddUses(size_t limit, rocksdb::WriteBatch* batch);
   void NoteDamage();
   void ForgetGhost(const EntryId& id);
@@ -93,8 +97,11 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   bool started_anew_ = false;
   UsageIndex index_;
 
-  // Writers share it; Delete is alone, so that the index and the database agree on what is there.
+  // Writers share it; Delete is alone, so that the index and the database agree on what is there; opening
+  // anew is alone too, and holds reading_ besides. db_ is null only where that failed.
   absl::Mutex writing_;
+  absl::Mutex reading_ ABSL_ACQUIRED_AFTER(writing_);
+  absl::Time next_reopening_ ABSL_GUARDED_BY(reading_) = absl::InfinitePast();
 
   mutable absl::Mutex state_mutex_;
   absl::Status write_state_ ABSL_GUARDED_BY(state_mutex_);
