@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "compiler/support/kernel_abi.h"
 #include "kiln/v1/artifact.pb.h"
@@ -22,7 +23,8 @@ using ObjectMap = absl::flat_hash_map<std::string, std::shared_ptr<const std::st
 class KernelRunner {
  public:
   virtual ~KernelRunner() = default;
-  virtual int32_t Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread) const = 0;
+  // What the kernel itself reports is in `args.status`; the result is about the runner.
+  virtual absl::Status Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread) const = 0;
 };
 
 // Which kernels run on the interpreter: "" none, "all", or positions "0,3,7".

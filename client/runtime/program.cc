@@ -6,6 +6,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "client/runtime/dtype.h"
 #include "compiler/support/status_macros.h"
 
@@ -349,11 +350,17 @@ class Frame {
     const bool parallel = units > 1 && bytes > kBytesPerRange && host_.ThreadCount() > 1;
     if (parallel) {
       const int64_t grain = std::max<int64_t>(1, units / std::max<int64_t>(1, bytes / kBytesPerRange));
+      absl::Mutex mutex;
+      absl::Status failed;
       host_.ParallelFor(units, grain, [&](int64_t begin, int64_t end, uint32_t thread) {
-        kernel.Run(args, begin, end, thread);
+        if (absl::Status ran = kernel.Run(args, begin, end, thread); !ran.ok()) {
+          absl::MutexLock lock(&mutex);
+          failed.Update(ran);
+        }
       });
+      KILN_RETURN_IF_ERROR(failed);
     } else {
-      kernel.Run(args, 0, units, 0);
+      KILN_RETURN_IF_ERROR(kernel.Run(args, 0, units, 0));
     }
     return status.code == KILN_OK ? absl::OkStatus() : KernelError(status);
   }

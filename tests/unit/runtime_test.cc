@@ -293,6 +293,23 @@ TEST_F(RuntimeTest, RefusesABadInterpretList) {
   EXPECT_TRUE(Load("all").ok());
 }
 
+TEST_F(RuntimeTest, InterpretsChosenKernels) {
+  Parse(kDoubleTwice);
+  AddDouble();
+  auto native = Load(), interpreted = Load("0");
+  ASSERT_TRUE(native.ok() && interpreted.ok()) << interpreted.status();
+  std::vector<float> values(1000);
+  std::iota(values.begin(), values.end(), -300.25f);
+  std::vector<Value> expected, actual;
+  Value input = NewTensor(values);
+  ASSERT_TRUE((*native)->Run({&input, 1}, expected).ok());
+  input = NewTensor(values);
+  ASSERT_TRUE((*interpreted)->Run({&input, 1}, actual).ok());
+  EXPECT_EQ(Floats(expected[0]), Floats(actual[0]));
+  ReleaseAll(expected);
+  ReleaseAll(actual);
+}
+
 TEST_F(RuntimeTest, RefusesAMissingObject) {
   Parse(kDoubleTwice);
   AddDouble();
