@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/print.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/proto_util.h"
@@ -186,7 +187,7 @@ void AdminService::ShowKernel(const v1::ManifestKernel& kernel, bool listings, v
   *shown->mutable_kernel() = kernel;
   if (absl::StatusOr<std::string> raw = ReadObject(kernel.loop_ir()); raw.ok()) {
     v1::Kernel loops;
-    if (loops.ParseFromString(*raw)) shown->set_loop_ir(loops.DebugString());
+    if (loops.ParseFromString(*raw)) shown->set_loop_ir(PrintKernel(loops, kernel.notes()));
   } else {
     shown->set_loop_ir(absl::StrCat("(", raw.status().message(), ")"));
   }

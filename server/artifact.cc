@@ -1,5 +1,6 @@
 #include "server/artifact.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/guards.h"
 #include "compiler/graph/key.h"
@@ -74,6 +75,17 @@ absl::Status CheckPlan(const v1::PlanReply& plan) {
   }
   if (absl::Status guards = CheckGuards(plan.guards()); !guards.ok()) return BadPlan(guards.message());
   return absl::OkStatus();
+}
+
+bool IsPlainName(absl::string_view name) {
+  if (name.empty() || name.size() > kStringMax) return false;
+  bool part_begins = true;
+  for (const char c : name) {
+    if (part_begins && (c == '.' || c == '/')) return false;
+    if (!absl::ascii_isalnum(c) && c != '_' && c != '-' && c != '.' && c != '/') return false;
+    part_begins = c == '/';
+  }
+  return !part_begins;
 }
 
 absl::StatusOr<EmittedKernel> PackKernel(const std::string& kernel_key, const std::string& kernel,

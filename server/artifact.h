@@ -35,6 +35,9 @@ struct Artifact {
 
 absl::Status CheckPlan(const v1::PlanReply& plan);
 
+// A name that a client can write below a directory of its choice and nowhere else.
+bool IsPlainName(absl::string_view name);
+
 // Objects and refs of one emitted kernel. INTERNAL for an emit reply that makes no sense.
 struct EmittedKernel {
   v1::ManifestKernel record;  // key and refs

@@ -133,6 +133,7 @@ grpc::Status CompileService::Compile(grpc::ServerContext* context,
   Upload upload;
   upload.sections = header.sections();
   upload.notes = header.notes();
+  upload.want_debug = header.want_debug();
   upload.read_graph = [&] { return ReadGraph(header, stream); };
   return ToGrpc(coordinator_->Compile(MakeCaller(header.namespace_(), header.hints(), context, stream), upload));
 }

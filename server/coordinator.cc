@@ -214,9 +214,14 @@ absl::Status Coordinator::FetchObjects(const v1::FetchObjectsRequest& request, c
 // ---- Callers ---------------------------------------------------------------------------------
 
 absl::Status Coordinator::Compile(const Caller& caller, const Upload& upload) {
-  const std::string request_key = RequestKey(upload.sections);
-  return Serve(caller, upload.sections, upload.notes, KeyOf(caller.ns, request_key), request_key, nullptr,
-               upload.read_graph, /*started=*/false);
+  Wanted wanted;
+  wanted.request_key = RequestKey(upload.sections);
+  wanted.compile_key = KeyOf(caller.ns, wanted.request_key);
+  wanted.sections = upload.sections;
+  wanted.notes = upload.notes;
+  wanted.read_graph = upload.read_graph;
+  wanted.debug = upload.want_debug;
+  return Serve(caller, std::move(wanted));
 }
 
 absl::Status Coordinator::Attach(const Caller& caller, const std::string& job_id) {
@@ -233,87 +238,83 @@ absl::Status Coordinator::Attach(const Caller& caller, const std::string& job_id
   stats_->joined++;
   KILN_ASSIGN_OR_RETURN(bool answered, Await(caller, flight, /*started=*/false));
   if (answered) return absl::OkStatus();
-  return Serve(caller, flight->sections, flight->notes, flight->compile_key, flight->request_key, flight->graph,
-               nullptr, /*started=*/false);
+  Wanted wanted;
+  wanted.request_key = flight->request_key;
+  wanted.compile_key = flight->compile_key;
+  wanted.sections = flight->sections;
+  wanted.notes = flight->notes;
+  wanted.graph = flight->graph;
+  return Serve(caller, std::move(wanted));
 }
 
-absl::Status Coordinator::Serve(const Caller& caller, const v1::RequestSections& sections,
-                                const v1::GraphNotes& notes, const std::string& compile_key,
-                                const std::string& request_key, std::shared_ptr<const std::string> graph,
-                                const std::function<absl::StatusOr<std::string>()>& read_graph, bool started) {
+absl::Status Coordinator::Serve(const Caller& caller, Wanted wanted) {
+  const auto send = [&](const v1::CompileEvent& event) {
+    return caller.send(event) ? absl::OkStatus() : GoneStatus();
+  };
+  bool started = false;
   for (int round = 0; round < kRoundsMax; ++round) {
     uint64_t epoch;
     {
       absl::ReaderMutexLock lock(&mutex_);
       epoch = epoch_;
     }
-    if (absl::StatusOr<Variant> variant = FindVariant(compile_key, caller.hints); variant.ok()) {
-      return caller.send(DoneEvent(&variant->signed_manifest, true)) ? absl::OkStatus() : GoneStatus();
-    }
-    if (absl::Status failure = FindFailure(compile_key); !failure.ok()) {
-      return caller.send(FailedEvent(failure)) ? absl::OkStatus() : GoneStatus();
+    if (!wanted.debug || started) {
+      absl::StatusOr<Variant> variant = FindVariant(wanted.compile_key, caller.hints);
+      if (variant.ok()) return send(DoneEvent(&variant->signed_manifest, true));
+      if (absl::Status failure = FindFailure(wanted.compile_key); !failure.ok()) return send(FailedEvent(failure));
     }
     if (started) {
-      return caller.send(FailedEvent(absl::InternalError("the compiled variant's guards refuse the sizes it was built for")))
-                 ? absl::OkStatus()
-                 : GoneStatus();
+      return send(FailedEvent(absl::InternalError("the compiled variant's guards refuse the sizes it was built for")));
     }
-    absl::Status refused;
-    FlightPtr flight =
-        JoinOrStart(compile_key, caller, sections, notes, request_key, graph, epoch, &refused, &started);
-    KILN_RETURN_IF_ERROR(refused);
+    KILN_ASSIGN_OR_RETURN(FlightPtr flight, JoinOrStart(caller, wanted, epoch, &started));
     if (flight != nullptr) {
       KILN_ASSIGN_OR_RETURN(bool answered, Await(caller, flight, started));
       if (answered) return absl::OkStatus();
-      graph = flight->graph;
-    } else if (graph == nullptr) {
+      wanted.graph = flight->graph;
+    } else if (wanted.graph == nullptr) {
       KILN_RETURN_IF_ERROR(queue_->CheckRoom());
-      KILN_ASSIGN_OR_RETURN(std::string bytes, read_graph());
-      graph = std::make_shared<const std::string>(std::move(bytes));
+      KILN_ASSIGN_OR_RETURN(std::string bytes, wanted.read_graph());
+      wanted.graph = std::make_shared<const std::string>(std::move(bytes));
       stats_->graphs_uploaded++;
     }
   }
   return absl::AbortedError("the key changes faster than it can be answered; try again");
 }
 
-Coordinator::FlightPtr Coordinator::JoinOrStart(const std::string& compile_key, const Caller& caller,
-                                                const v1::RequestSections& sections, const v1::GraphNotes& notes,
-                                                const std::string& request_key,
-                                                const std::shared_ptr<const std::string>& graph, uint64_t epoch,
-                                                absl::Status* refused, bool* started) {
-  const bool full = graph != nullptr && VariantKeys(compile_key).size() >= kVariantsPerKeyMax;
+absl::StatusOr<Coordinator::FlightPtr> Coordinator::JoinOrStart(const Caller& caller, const Wanted& wanted,
+                                                                uint64_t epoch, bool* started) {
+  const bool full = wanted.graph != nullptr && !wanted.debug &&
+                    VariantKeys(wanted.compile_key).size() >= kVariantsPerKeyMax;
   absl::MutexLock lock(&mutex_);
-  if (auto found = flights_.find(compile_key); found != flights_.end()) {
+  const auto found = flights_.find(wanted.compile_key);
+  if (found != flights_.end() && !wanted.debug) {
     found->second->waiters++;
     found->second->deadline = std::max(found->second->deadline, caller.deadline);
     stats_->joined++;
     return found->second;
   }
-  if (graph == nullptr || epoch != epoch_) return nullptr;
+  if (wanted.graph == nullptr || (epoch != epoch_ && !wanted.debug)) return FlightPtr();
   if (full) {
-    *refused = absl::ResourceExhaustedError(
+    return absl::ResourceExhaustedError(
         absl::StrCat("the graph has ", kVariantsPerKeyMax, " variants already; none fits these sizes"));
-    return nullptr;
   }
   FlightPtr flight = std::make_shared<Flight>();
   flight->ns = caller.ns;
-  flight->compile_key = compile_key;
-  flight->request_key = request_key;
+  flight->compile_key = wanted.compile_key;
+  flight->request_key = wanted.request_key;
   flight->job_id = NewJobId();
-  flight->sections = sections;
-  flight->notes = notes;
+  flight->debug = wanted.debug;
+  flight->slot = wanted.debug ? absl::StrCat(wanted.compile_key, flight->job_id) : wanted.compile_key;
+  flight->sections = wanted.sections;
+  flight->notes = wanted.notes;
   flight->hints = caller.hints;
-  flight->graph = graph;
+  flight->graph = wanted.graph;
   flight->created = absl::Now();
   flight->waiters = 1;
   flight->deadline = caller.deadline;
-  absl::StatusOr<size_t> position = queue_->Enqueue([this, flight] { RunFlight(flight); });
-  if (!position.ok()) {
-    *refused = position.status();
-    return nullptr;
-  }
-  flight->position = *position;
-  flights_[compile_key] = flight;
+  KILN_ASSIGN_OR_RETURN(size_t position, queue_->Enqueue([this, flight] { RunFlight(flight); }));
+  flight->position = position;
+  flights_[flight->slot] = flight;
   *started = true;
   return flight;
 }
@@ -323,7 +324,7 @@ void Coordinator::Leave(const FlightPtr& flight) {
   if (--flight->waiters > 0 || flight->finished || flight->artifact != nullptr) return;
   // Nobody waits and there is nothing to publish: the next caller of the key starts anew.
   flight->abandoned = true;
-  if (auto found = flights_.find(flight->compile_key); found != flights_.end() && found->second == flight) {
+  if (auto found = flights_.find(flight->slot); found != flights_.end() && found->second == flight) {
     flights_.erase(found);
   }
 }
@@ -397,11 +398,23 @@ void Coordinator::Progress(const FlightPtr& flight, absl::string_view phase, v1:
   flight->changed.SignalAll();
 }
 
+void Coordinator::SendDebug(const FlightPtr& flight, v1::DebugFile file) {
+  if (!IsPlainName(file.name())) {
+    spdlog::warn("a worker's debug file has no plain name");
+    return;
+  }
+  v1::CompileEvent event;
+  *event.mutable_debug() = std::move(file);
+  absl::MutexLock lock(&mutex_);
+  flight->events.push_back(std::move(event));
+  flight->changed.SignalAll();
+}
+
 void Coordinator::Finish(const FlightPtr& flight, absl::Status status) {
   absl::MutexLock lock(&mutex_);
   flight->status = std::move(status);
   flight->finished = true;
-  if (auto found = flights_.find(flight->compile_key); found != flights_.end() && found->second == flight) {
+  if (auto found = flights_.find(flight->slot); found != flights_.end() && found->second == flight) {
     flights_.erase(found);
   }
   ++epoch_;
@@ -460,6 +473,7 @@ absl::StatusOr<v1::PlanReply> Coordinator::Plan(const FlightPtr& flight) {
     request->set_graph(*flight->graph);
     *request->mutable_hints() = flight->hints;
     *request->mutable_notes() = flight->notes;
+    if (flight->debug) request->set_debug_dir("wanted");
     task.time_limit = absl::Seconds(config_.workers().plan_seconds_max());
     task.abandoned = [this, flight] { return Abandoned(flight); };
     absl::Notification ended;
@@ -476,6 +490,9 @@ absl::StatusOr<v1::PlanReply> Coordinator::Plan(const FlightPtr& flight) {
     }
     KILN_RETURN_IF_ERROR(result.status);
     KILN_RETURN_IF_ERROR(CheckPlan(result.reply.plan_reply()));
+    for (v1::DebugFile& file : *result.reply.mutable_plan_reply()->mutable_debug_files()) {
+      SendDebug(flight, std::move(file));
+    }
     return std::move(*result.reply.mutable_plan_reply());
   }
 }
@@ -526,7 +543,9 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAll(const FlightPtr&
   }
   std::vector<size_t> missing;
   for (int i = 0; i < plan.kernels_size(); ++i) {
-    absl::StatusOr<EmittedKernel> stored = StoredKernel(keys[i]);
+    // A debug flight shows the machine code, which is not kept: it emits everything anew.
+    absl::StatusOr<EmittedKernel> stored = absl::NotFoundError("");
+    if (!flight->debug) stored = StoredKernel(keys[i]);
     if (stored.ok()) {
       kernels[i] = *std::move(stored);
       stats_->kernels_reused++;
@@ -555,6 +574,7 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAll(const FlightPtr&
       v1::EmitRequest* request = task.request.mutable_emit();
       request->set_kernel(plan.kernels(missing[k]).kernel());
       *request->mutable_target() = target;
+      request->set_want_listing(flight->debug);
       *request->mutable_notes() = plan.kernels(missing[k]).notes();
       task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
       task.abandoned = [this, flight] { return Abandoned(flight); };
@@ -588,6 +608,12 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAll(const FlightPtr&
         continue;
       }
       KILN_RETURN_IF_ERROR(results[k].status);
+      // For the caller's eyes only: with it the stored record would differ from any other compile's.
+      v1::DebugFile listing;
+      listing.set_name(absl::StrCat("kernels/", plan.kernels(missing[k]).notes().name(), ".listing.txt"));
+      listing.set_text(std::move(*results[k].reply.mutable_emit_reply()->mutable_listing()));
+      results[k].reply.mutable_emit_reply()->clear_listing();
+      if (flight->debug) SendDebug(flight, std::move(listing));
       KILN_ASSIGN_OR_RETURN(kernels[missing[k]], PackKernel(keys[missing[k]], plan.kernels(missing[k]).kernel(),
                                                             results[k].reply.emit_reply()));
       stats_->kernels_emitted++;
@@ -622,10 +648,10 @@ std::vector<v1::JobInfo> Coordinator::Jobs() const {
   std::vector<v1::JobInfo> jobs;
   const absl::Time now = absl::Now();
   absl::ReaderMutexLock lock(&mutex_);
-  for (const auto& [key, flight] : flights_) {
+  for (const auto& [slot, flight] : flights_) {
     v1::JobInfo job;
     job.set_job_id(flight->job_id);
-    job.set_compile_key(key);
+    job.set_compile_key(flight->compile_key);
     job.set_title(flight->notes.title());
     job.set_phase(flight->phase);
     job.set_kernels_done(flight->kernels_done);

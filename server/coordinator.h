@@ -54,6 +54,7 @@ struct Upload {
   v1::RequestSections sections;
   v1::GraphNotes notes;
   std::function<absl::StatusOr<std::string>()> read_graph;
+  bool want_debug = false;  // compile even what is stored, in a flight of its own, and send every stage
 };
 
 class Coordinator {
@@ -98,18 +99,22 @@ class Coordinator {
   absl::StatusOr<Variant> FindVariant(const std::string& compile_key, const v1::Hints& hints);
   absl::Status FindFailure(const std::string& compile_key);  // OK: none
 
-  FlightPtr JoinOrStart(const std::string& compile_key, const Caller& caller, const v1::RequestSections& sections,
-                        const v1::GraphNotes& notes, const std::string& request_key,
-                        const std::shared_ptr<const std::string>& graph, uint64_t epoch, absl::Status* refused,
-                        bool* started);
+  // What a caller asks for, with the graph once there is one.
+  struct Wanted {
+    std::string compile_key;
+    std::string request_key;
+    v1::RequestSections sections;
+    v1::GraphNotes notes;
+    std::function<absl::StatusOr<std::string>()> read_graph;
+    std::shared_ptr<const std::string> graph;  // shared with flights, see Flight
+    bool debug = false;
+  };
+  absl::Status Serve(const Caller& caller, Wanted wanted);
+  // Null with no refusal: there is no flight to join, and the graph or a fresh look at the store is needed.
+  absl::StatusOr<FlightPtr> JoinOrStart(const Caller& caller, const Wanted& wanted, uint64_t epoch, bool* started);
   // Waits for `flight`. True when the caller was answered; false when the caller must try again.
   absl::StatusOr<bool> Await(const Caller& caller, const FlightPtr& flight, bool started);
   void Leave(const FlightPtr& flight);
-  absl::Status AwaitThenRetry(const Caller& caller, FlightPtr flight);
-  absl::Status Serve(const Caller& caller, const v1::RequestSections& sections, const v1::GraphNotes& notes,
-                     const std::string& compile_key, const std::string& request_key,
-                     std::shared_ptr<const std::string> graph,
-                     const std::function<absl::StatusOr<std::string>()>& read_graph, bool started);
 
   // The flight itself, on a runner of the admission queue.
   void RunFlight(const FlightPtr& flight);
@@ -122,6 +127,7 @@ class Coordinator {
   absl::Status Strike(const FlightPtr& flight, const absl::Status& crash);
   void StoreFailure(const FlightPtr& flight, const absl::Status& status, bool quarantine);
   void Progress(const FlightPtr& flight, absl::string_view phase, v1::CompileEvent event);
+  void SendDebug(const FlightPtr& flight, v1::DebugFile file);
   bool Abandoned(const FlightPtr& flight) const;
   void Finish(const FlightPtr& flight, absl::Status status);
 

@@ -16,6 +16,8 @@ namespace kiln {
 
 struct Flight {
   // Const after construction.
+  std::string slot;  // in the coordinator's map: the CompileKey; of a debug flight, which nobody joins, longer
+  bool debug = false;  // stages as text, kernels emitted anew with their listings
   std::string ns;
   std::string compile_key;
   std::string request_key;
