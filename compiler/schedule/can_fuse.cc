@@ -127,4 +127,18 @@ std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Dr
   return std::nullopt;
 }
 
+std::optional<FusedDraft> JoinIndependent(LoopContext& context, const Draft& a, const Draft& b,
+                                          const FusionLimits& limits) {
+  if (!a.outer.empty() || !b.outer.empty() || !a.classes.empty() || !b.classes.empty()) return std::nullopt;
+  for (const DraftAccess& x : Accesses(a)) {
+    for (const DraftAccess& y : Accesses(b)) {
+      if ((x.store || y.store) && context.MemoryOf(x.buffer) == context.MemoryOf(y.buffer)) return std::nullopt;
+    }
+  }
+  FusedDraft fused;
+  fused.draft = Append({a, b});
+  if (!WithinLimits(fused.draft, Accesses(fused.draft), limits, true)) return std::nullopt;
+  return fused;
+}
+
 }  // namespace kiln

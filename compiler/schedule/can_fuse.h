@@ -33,4 +33,9 @@ struct FusedDraft {
 std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Draft& b, const FusionLimits& limits,
                                   absl::FunctionRef<bool(BufferId)> vanishes);
 
+// One draft of two of a single point each, where neither touches memory that the other writes.
+
+std::optional<FusedDraft> JoinIndependent(LoopContext& context, const Draft& a, const Draft& b,
+                                          const FusionLimits& limits);
+
 }  // namespace kiln

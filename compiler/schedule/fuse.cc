@@ -54,6 +54,7 @@ class Fuser {
     if (options.fuse) {
       for (int round = 0; round < kRoundsMax && RunRound(); ++round) {
       }
+      JoinScalars();
     }
     return Order();
   }
@@ -198,6 +199,24 @@ class Fuser {
     }
     Commit(a, b, std::move(fused->draft));
     return true;
+  }
+
+  // Kernels of a single point do nothing but cost a launch: independent ones become one.
+  void JoinScalars() {
+    for (uint32_t a = 0; a < groups_.size(); ++a) {
+      if (!IsScalar(a)) continue;
+      for (uint32_t b = a + 1; b < groups_.size(); ++b) {
+        if (!IsScalar(b) || ancestors_[b].Has(a) || ancestors_[a].Has(b)) continue;
+        std::optional<FusedDraft> fused =
+            JoinIndependent(context_, groups_[a].content.draft, groups_[b].content.draft, limits_);
+        if (fused) Commit(a, b, std::move(fused->draft));
+      }
+    }
+  }
+
+  bool IsScalar(uint32_t g) const {
+    const Group& group = groups_[g];
+    return group.alive && group.fusable && group.content.draft.outer.empty() && group.content.draft.classes.empty();
   }
 
   void Commit(uint32_t a, uint32_t b, Draft draft) {

@@ -37,10 +37,33 @@ LoopFacts FactsOf(const Draft& draft, const StagePlan& plan) {
   return facts;
 }
 
+// Constants that only number a random operator. Passed as symbols, they do not keep the kernels of
+// equal layers from being one.
+absl::flat_hash_set<LoopOpId> RandomNumbers(const Draft& draft) {
+  absl::flat_hash_set<LoopOpId> numbers;
+  absl::flat_hash_set<LoopOpId> others;
+  for (const DraftOp& op : draft.ops) {
+    for (size_t i = 0; i < op.data.args.size(); ++i) {
+      bool number = op.data.op == LoopOpcode::kRandBits && i == 2;
+      (number ? numbers : others).insert(op.data.args[i]);
+    }
+  }
+  absl::flat_hash_set<LoopOpId> result;
+  for (const DraftOp& op : draft.ops) {
+    bool only = numbers.contains(op.id) && !others.contains(op.id);
+    if (only && op.data.op == LoopOpcode::kConstant && op.data.dtype == v1::I64) result.insert(op.id);
+  }
+  return result;
+}
+
 class Builder {
  public:
   Builder(LoopContext& context, const Draft& draft, const StagePlan& plan)
-      : context_(context), draft_(draft), plan_(plan), exprs_(context, &result_.kernel) {}
+      : context_(context),
+        draft_(draft),
+        plan_(plan),
+        exprs_(context, &result_.kernel),
+        random_numbers_(RandomNumbers(draft)) {}
 
   absl::StatusOr<ScheduledKernel> Run(const v1::KernelSchedule& schedule) {
     v1::Kernel& kernel = result_.kernel;
@@ -112,6 +135,14 @@ class Builder {
     if (data.op == LoopOpcode::kLoad) {
       int64_t forwarded = plan_.ForwardedValue(position, key_.level);
       if (forwarded >= 0) return WriteForwarded(position, static_cast<uint32_t>(forwarded));
+    }
+    if (random_numbers_.contains(draft_.ops[position].id)) {
+      v1::LoopOp number;
+      number.set_op(static_cast<uint32_t>(LoopOpcode::kIndexExpr));
+      number.set_dtype(v1::I64);
+      number.set_index(exprs_.WriteParameter(context_.pool().Const(static_cast<int64_t>(data.bits))));
+      Define(position, Add(std::move(number), {LoopOpcode::kIndexExpr}));
+      return absl::OkStatus();
     }
     v1::LoopOp op;
     op.set_op(static_cast<uint32_t>(data.op));
@@ -212,6 +243,7 @@ class Builder {
   const StagePlan& plan_;
   ScheduledKernel result_;
   KernelExprs exprs_;
+  absl::flat_hash_set<LoopOpId> random_numbers_;
   v1::Stage* stage_ = nullptr;
   StageKey key_;
   Values values_;  // of the stage being written

@@ -27,6 +27,8 @@ class KernelExprs {
   void DefineVar(ExprId leaf, uint32_t number) { vars_[leaf] = number; }
   absl::StatusOr<uint32_t> Write(ExprId id, IndirectFn indirect);
   absl::StatusOr<uint32_t> WriteSize(ExprId id);  // no loop variable, no indirect
+  // A kernel symbol for any size, constants too: kernels that differ in this number alone are one.
+  uint32_t WriteParameter(ExprId id) { return Symbol(id); }
   // By kernel symbol.
   const std::vector<ExprId>& symbols() const { return symbols_; }
 
