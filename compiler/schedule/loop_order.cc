@@ -8,8 +8,10 @@ namespace {
 
 constexpr int64_t kUnitWork = 16384;      // inner iterations a unit
 constexpr int64_t kVectorExtentMin = 4;   // shorter loops are not worth lanes
-constexpr int64_t kColumnChunkMin = 64;   // lanes along outer loops over inner ones: whole cache lines
+constexpr int64_t kColumnChunkMax = 128;  // columns that walk down rows side by side
+constexpr int64_t kColumnUnitsMin = 4;    // fewer columns a unit rather than fewer units
 constexpr int64_t kLanesMax = 16;
+constexpr int64_t kTileRows = 16;         // of a transposed access: a cache line of F32
 
 class LoopChooser {
  public:
@@ -154,6 +156,25 @@ class LoopChooser {
     return inner >= outer ? v1::VECTOR_INNER_LAST : v1::VECTOR_OUTER_LAST;
   }
 
+  int64_t ColumnChunk(const LoopVar& columns) {
+    int64_t chunk = kColumnChunkMax;
+    int64_t extent = context_.Estimate(columns.extent);
+    while (chunk > kLanesMax && extent / chunk < kColumnUnitsMin) chunk /= 2;
+    return chunk;
+  }
+
+  // Does an access run along the loop before the last, against the others?
+  bool IsTransposed() {
+    size_t n = draft_.outer.size();
+    if (n < 2) return false;
+    for (const DraftAccess& access : facts_.accesses) {
+      auto last = Stride(access, draft_.outer[n - 1]);
+      auto before = Stride(access, draft_.outer[n - 2]);
+      if (last && before && *last > 1 && *before == 1) return true;
+    }
+    return false;
+  }
+
   void ChooseUnits(v1::KernelSchedule* schedule) {
     const std::vector<LoopVar>& outer = draft_.outer;
     schedule->set_chunk(1);
@@ -165,16 +186,19 @@ class LoopChooser {
     for (const DraftClass& cls : draft_.classes) point = std::max(point, context_.EstimateProduct(cls.vars));
     for (size_t i = 1; i < outer.size(); ++i) point *= std::max<int64_t>(context_.Estimate(outer[i].extent), 1);
     size_t dims = 1;
-    while (dims < outer.size() && point > kUnitWork) {
+    bool tiled = schedule->vector_dim() == v1::VECTOR_OUTER_LAST && draft_.classes.empty() && IsTransposed();
+    size_t dims_max = tiled ? outer.size() - 1 : outer.size();
+    while (dims < dims_max && point > kUnitWork) {
       point /= std::max<int64_t>(context_.Estimate(outer[dims].extent), 1);
       ++dims;
     }
     int64_t chunk = std::max<int64_t>(kUnitWork / std::max<int64_t>(point, 1), 1);
     if (dims == outer.size() && schedule->vector_dim() == v1::VECTOR_OUTER_LAST) {
-      int64_t least = draft_.classes.empty() ? kLanesMax : kColumnChunkMin;
-      chunk = std::max(chunk, least);
+      chunk = std::max(chunk, draft_.classes.empty() ? kLanesMax : ColumnChunk(outer.back()));
       chunk = (chunk + kLanesMax - 1) / kLanesMax * kLanesMax;
     }
+    // Rows of a transposed access share cache lines: a unit takes whole lines of them.
+    if (tiled && dims + 1 == outer.size()) chunk = (chunk + kTileRows - 1) / kTileRows * kTileRows;
     schedule->set_parallel_dims(static_cast<uint32_t>(dims));
     schedule->set_chunk(static_cast<uint32_t>(chunk));
   }
