@@ -121,9 +121,10 @@ def _cache_tag(settings):
 
 
 def register():
-    """Makes the name known also where the package is used without being installed."""
+    """Makes the name known also where the package is not installed but only on the path."""
+    from importlib.metadata import EntryPoint
     from torch._dynamo.backends import registry
 
-    if "kiln" not in registry._BACKENDS or registry._BACKENDS["kiln"] is None:
-        registry._BACKENDS.pop("kiln", None)
-        registry.register_backend(compiler_fn=kiln, name="kiln")
+    if "kiln" not in registry._COMPILER_FNS:
+        registry._BACKENDS.setdefault(
+            "kiln", EntryPoint(name="kiln", value="kiln.backend:kiln", group="torch_dynamo_backends"))

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import threading
 from typing import Any
 
-from . import _C, fallback
+from . import _C, fallback, programs
 
 _lock = threading.Lock()
 _configured = False
 
 
 def daemon_binary() -> str:
-    """kilnd: KILN_DAEMON, beside this Python, in this package, or on PATH."""
+    """kilnd: KILN_DAEMON, the one in this package, or one on PATH."""
     named = os.environ.get("KILN_DAEMON")
     if named:
         return named
-    here = os.path.dirname(os.path.abspath(__file__))
-    for folder in (os.path.dirname(sys.executable), os.path.join(sys.prefix, "bin"), os.path.join(here, "bin")):
-        path = os.path.join(folder, "kilnd")
-        if os.access(path, os.X_OK):
-            return path
-    return shutil.which("kilnd") or ""
+    path = programs.path("kilnd")
+    return path if os.access(path, os.X_OK) else shutil.which("kilnd") or ""
 
 
 def _seconds(name: str, otherwise: float) -> float:
