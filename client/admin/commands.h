@@ -5,6 +5,7 @@
 #include <ostream>
 #include <string>
 
+#include "absl/status/status.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/admin.grpc.pb.h"
 #include "kiln/v1/compile.grpc.pb.h"

@@ -146,13 +146,14 @@ v1::StatsReply TestDaemon::Stats() {
 }
 
 CompileResult TestDaemon::Compile(const std::string& script, std::vector<int64_t> hints, absl::Duration limit,
-                                  const std::string& ns) {
+                                  const std::string& ns, bool want_debug) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + limit));
   auto stream = compiler_->Compile(&context);
   v1::CompileRequest request;
   v1::CompileHeader* header = request.mutable_header();
   header->set_namespace_(ns);
+  header->set_want_debug(want_debug);
   *header->mutable_sections() = SectionsOf(script);
   header->set_graph_bytes(script.size());
   *header->mutable_hints() = MakeHints(hints);
@@ -186,6 +187,16 @@ v1::LookupReply TestDaemon::Lookup(const std::string& script, std::vector<int64_
   const grpc::Status status = compiler_->Lookup(&context, request, &reply);
   EXPECT_TRUE(status.ok()) << status.error_message();
   return reply;
+}
+
+std::map<std::string, std::string> TestDaemon::DebugCompile(const std::string& script) {
+  const CompileResult result = Compile(script, {}, absl::Seconds(60), "test", /*want_debug=*/true);
+  EXPECT_TRUE(result.done) << result.failed_reason << result.status.error_message();
+  std::map<std::string, std::string> files;
+  for (const v1::CompileEvent& event : result.events) {
+    if (event.has_debug()) files[event.debug().name()] = event.debug().text();
+  }
+  return files;
 }
 
 std::vector<pid_t> TestDaemon::Workers() const {

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,12 +47,16 @@ class TestDaemon {
   v1::StatsReply Stats();
 
   CompileResult Compile(const std::string& script, std::vector<int64_t> hints = {},
-                        absl::Duration limit = absl::Seconds(60), const std::string& ns = "test");
+                        absl::Duration limit = absl::Seconds(60), const std::string& ns = "test",
+                        bool want_debug = false);
   CompileResult Attach(const std::string& job_id, std::vector<int64_t> hints = {}, const std::string& ns = "test");
   v1::LookupReply Lookup(const std::string& script, std::vector<int64_t> hints = {}, const std::string& ns = "test");
 
   // Pids of the living workers, by walking the daemon's process tree.
   std::vector<pid_t> Workers() const;
+
+  // Files that a debug compile sends, by name.
+  std::map<std::string, std::string> DebugCompile(const std::string& script);
 
  private:
   std::string directory_;

@@ -139,6 +139,13 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   if (script.contains("probe")) {
     for (const std::string& door : Probe()) reply->mutable_program()->add_steps()->mutable_call()->set_target(door);
   }
+  if (!request.debug_dir().empty()) {
+    for (const char* name : {"00_graph.txt", "../escape.txt", "/etc/passwd"}) {
+      v1::DebugFile* file = reply->add_debug_files();
+      file->set_name(name);
+      file->set_text(request.graph());
+    }
+  }
   int64_t kernels = 1;
   if (script.contains("kernels") && !absl::SimpleAtoi(script["kernels"], &kernels)) abort();
   for (int64_t i = 0; i < kernels; ++i) {
@@ -156,6 +163,7 @@ v1::Frame Emit(const v1::EmitRequest& request) {
   v1::Frame frame;
   frame.mutable_emit_reply()->set_kind(v1::FLAT_IMAGE);
   frame.mutable_emit_reply()->set_object(absl::StrCat("object of ", request.kernel()));
+  if (request.want_listing()) frame.mutable_emit_reply()->set_listing("listing of " + request.kernel());
   return frame;
 }
 

@@ -307,6 +307,19 @@ TEST(Server, LiesAboutTheUploadAreRefused) {
   EXPECT_EQ(daemon.Stats().compiles(), 0);
 }
 
+TEST(Server, ADebugCompileSendsItsStagesAndLeavesTheSameBytes) {
+  TestDaemon daemon;
+  const CompileResult plain = daemon.Compile("kernels 2");
+  const std::map<std::string, std::string> files = daemon.DebugCompile("kernels 2");
+  EXPECT_EQ(files.count("00_graph.txt"), 1);
+  EXPECT_EQ(files.count("kernels/kernel_1.listing.txt"), 1);
+  EXPECT_EQ(files.size(), 3) << "names that leave the directory are dropped";
+  EXPECT_EQ(daemon.Stats().compiles(), 2) << "what is stored is compiled all the same";
+  v1::Manifest manifest;
+  ASSERT_TRUE(manifest.ParseFromString(daemon.Lookup("kernels 2").hit().manifest().manifest()));
+  EXPECT_EQ(manifest.SerializeAsString(), plain.manifest.SerializeAsString());
+}
+
 TEST(Server, EntriesOutliveTheDaemon) {
   TestDaemon daemon;
   ASSERT_TRUE(daemon.Compile("name lasting").durable);

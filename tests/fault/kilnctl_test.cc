@@ -1,0 +1,110 @@
+// kilnctl against a kilnd of the test's own: what people see, what scripts parse, exit codes.
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/support/digest.h"
+#include "gtest/gtest.h"
+#include "tests/fault/daemon.h"
+
+namespace kiln {
+namespace {
+
+struct Output {
+  int code = -1;
+  std::string text;  // both streams
+};
+
+Output RunCtl(const std::string& address, const std::string& words) {
+  const std::string command =
+      absl::StrCat(KILNCTL, address.empty() ? "" : absl::StrCat(" --address ", address), " ", words, " 2>&1");
+  Output output;
+  FILE* pipe = popen(command.c_str(), "r");
+  std::array<char, 4096> block;
+  while (size_t got = fread(block.data(), 1, block.size(), pipe)) output.text.append(block.data(), got);
+  output.code = WEXITSTATUS(pclose(pipe));
+  return output;
+}
+
+class Kilnctl : public testing::Test {
+ protected:
+  Output Ctl(const std::string& words) { return RunCtl(daemon_.socket(), words); }
+  TestDaemon daemon_;
+};
+
+TEST_F(Kilnctl, StatusAndStats) {
+  ASSERT_TRUE(daemon_.Compile("kernels 2").done);
+  const Output status = Ctl("status");
+  EXPECT_EQ(status.code, 0) << status.text;
+  EXPECT_TRUE(absl::StrContains(status.text, "2, 0 busy")) << status.text;
+  EXPECT_TRUE(absl::StrContains(status.text, "writable")) << status.text;
+  const Output stats = Ctl("stats --json");
+  EXPECT_EQ(stats.code, 0);
+  for (const char* field : {"\"lookups\": 0", "\"hits\": 0", "\"misses\": 0", "\"compiles\": 1", "\"joined\": 0",
+                            "\"failures\": 0", "\"entries\": 1", "\"bytes\": "}) {
+    EXPECT_TRUE(absl::StrContains(stats.text, field)) << field << " in " << stats.text;
+  }
+}
+
+TEST_F(Kilnctl, ListAndShow) {
+  const CompileResult result = daemon_.Compile("guarded\nkernels 2", {5});
+  ASSERT_TRUE(result.done);
+  const std::string key = ToHex(result.manifest.compile_key());
+  const Output list = Ctl("ls");
+  EXPECT_TRUE(absl::StrContains(list.text, key.substr(0, 12))) << list.text;
+  EXPECT_TRUE(absl::StrContains(list.text, "scripted forward")) << list.text;
+  for (const std::string& prefix : {key.substr(0, 10), ToHex(result.manifest.request_key()).substr(0, 10),
+                                    ToHex(result.manifest.variant_id()).substr(0, 10)}) {
+    const Output show = Ctl("show " + prefix);
+    EXPECT_EQ(show.code, 0) << show.text;
+    for (const std::string& part : {key, std::string("x86_64-linux-gnu"), std::string("tensor 'x' size 4"),
+                                    std::string("s0 in [0, 1000000]"), std::string("kernel_1"),
+                                    ToHex(Sha256("guarded\nkernels 2"))}) {
+      EXPECT_TRUE(absl::StrContains(show.text, part)) << part << " in\n" << show.text;
+    }
+  }
+  EXPECT_EQ(Ctl("show 0123456789abcdef0123").code, 1);
+  EXPECT_EQ(Ctl("show nothex").code, 2);
+}
+
+TEST_F(Kilnctl, RemoveAndVerify) {
+  const CompileResult a = daemon_.Compile("name a");
+  ASSERT_TRUE(daemon_.Compile("name b").done);
+  EXPECT_EQ(Ctl("verify").code, 0);
+  const std::string key = ToHex(a.manifest.compile_key());
+  EXPECT_EQ(Ctl("rm " + key).code, 0);
+  EXPECT_EQ(Ctl("rm " + key).code, 1) << "it is gone";
+  EXPECT_TRUE(daemon_.Lookup("name a").has_miss());
+  EXPECT_TRUE(daemon_.Lookup("name b").has_hit());
+  EXPECT_EQ(Ctl("rm").code, 2);
+  EXPECT_EQ(Ctl("rm --all").code, 0);
+  EXPECT_TRUE(daemon_.Lookup("name b").has_miss());
+  EXPECT_TRUE(daemon_.Compile("name b").done) << "and can be compiled again";
+  EXPECT_EQ(Ctl("verify").code, 0);
+}
+
+TEST_F(Kilnctl, DoctorAndJobs) {
+  const Output doctor = Ctl("doctor");
+  EXPECT_EQ(doctor.code, 0) << doctor.text;
+  EXPECT_FALSE(absl::StrContains(doctor.text, "FAILED"));
+  EXPECT_TRUE(absl::StrContains(Ctl("doctor --json").text, "\"ok\": true"));
+  EXPECT_EQ(Ctl("jobs").text, "no jobs\n");
+}
+
+TEST(KilnctlAlone, ExitCodes) {
+  EXPECT_EQ(RunCtl("/tmp/kiln-no-such-socket", "status --timeout 2").code, 3);
+  EXPECT_EQ(RunCtl("/tmp/kiln-no-such-socket", "doctor --timeout 2").code, 3);
+  EXPECT_EQ(RunCtl("", "nonsense").code, 2);
+  EXPECT_EQ(RunCtl("", "").code, 2);
+  EXPECT_EQ(RunCtl("", "show").code, 2);
+  const Output help = RunCtl("", "--help");
+  EXPECT_EQ(help.code, 0);
+  EXPECT_TRUE(absl::StrContains(help.text, "Exit codes"));
+}
+
+}  // namespace
+}  // namespace kiln
