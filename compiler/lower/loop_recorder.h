@@ -39,6 +39,7 @@ class LoopRecorder {
   // While a mask is open, loads, stores and checks happen only where it holds; loads give 0 elsewhere.
   void OpenMask(LoopOpId mask);
   void CloseMask();
+  bool masked() const { return !masks_.empty(); }
 
   // ---- values
   LoopOpId Cast(LoopOpId value, v1::DType dtype);    // to a compute type

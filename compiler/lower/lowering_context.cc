@@ -230,20 +230,35 @@ LoweringContext::Domain LoweringContext::NewDomain(const std::vector<ExprId>& si
   return domain;
 }
 
-bool LoweringContext::HasDivision(ExprId expr) {
-  auto found = has_division_.find(expr);
-  if (found != has_division_.end()) return found->second;
-  const ExprNode& node = exprs().node(expr);
-  bool divides = (node.op == v1::EXPR_FLOORDIV || node.op == v1::EXPR_MOD || node.op == v1::EXPR_CEILDIV);
-  if (divides) {  // of sizes alone it costs nothing
-    divides = false;
-    for (ExprId leaf : exprs().Leaves(expr)) divides = divides || exprs().node(leaf).op != v1::EXPR_SYMBOL;
-  } else {
-    const absl::InlinedVector<ExprId, 2> args = node.args;
-    for (ExprId arg : args) divides = divides || HasDivision(arg);
+// Divisions of sizes alone cost nothing. Without recursion: a caller's expression may be deep.
+bool LoweringContext::HasDivision(ExprId root) {
+  std::vector<ExprId> pending = {root};
+  while (!pending.empty()) {
+    const ExprId expr = pending.back();
+    const ExprNode& node = exprs().node(expr);
+    if (has_division_.contains(expr)) {
+      pending.pop_back();
+      continue;
+    }
+    if (node.op == v1::EXPR_FLOORDIV || node.op == v1::EXPR_MOD || node.op == v1::EXPR_CEILDIV) {
+      bool varies = false;
+      for (ExprId leaf : exprs().Leaves(expr)) varies = varies || exprs().node(leaf).op != v1::EXPR_SYMBOL;
+      has_division_[expr] = varies;
+      continue;
+    }
+    bool known = true, divides = false;
+    for (ExprId arg : node.args) {
+      auto found = has_division_.find(arg);
+      if (found == has_division_.end()) {
+        pending.push_back(arg);
+        known = false;
+      } else {
+        divides = divides || found->second;
+      }
+    }
+    if (known) has_division_[expr] = divides;
   }
-  has_division_[expr] = divides;
-  return divides;
+  return has_division_[root];
 }
 
 LoweredTensor LoweringContext::FinishVirtual(const TensorType& type, LoopRecorder& ops, LoopOpId result,
@@ -289,6 +304,15 @@ LoopOpId LoweringContext::Load(LoopRecorder& ops, const LoweredTensor& tensor, I
   if (index.size() != tensor.rank()) {
     ops.Fail(absl::StrCat("a tensor of rank ", tensor.rank(), " is used as one of rank ", index.size()));
     return ops.Constant(0, tensor.dtype);
+  }
+  for (size_t dim = 0; dim < index.size() && !ops.masked(); ++dim) {
+    // A loop over a declared size must stay inside the tensor that it reads.
+    const auto extent = exprs().Extent(index[dim]);
+    if (!extent.has_value() || *extent == tensor.sizes[dim]) continue;
+    const auto loop = exprs().AsConst(*extent), size = exprs().AsConst(tensor.sizes[dim]);
+    if (loop.has_value() && size.has_value() && *loop > *size) {
+      ops.Fail(absl::StrCat("a dimension of size ", *size, " is read as one of ", *loop));
+    }
   }
   if (tensor.is_strided()) {
     const BufferView& view = *tensor.view;
