@@ -10,7 +10,7 @@ import torch
 import core_evaluator
 from operator_samples import SAMPLES
 
-pytestmark = pytest.mark.skipif(not core_evaluator.binary().exists(), reason="graph_passes is not built")
+needs_passes = pytest.mark.skipif(not core_evaluator.binary().exists(), reason="graph_passes is not built")
 
 
 def _leaves(value):
@@ -90,16 +90,37 @@ def _named(samples):
     return [pytest.param(sample, id=sample.name) for sample in samples]
 
 
+@needs_passes
 @pytest.mark.parametrize("sample", _named(SAMPLES))
 def test_core_float32(sample):
     check(sample, core_evaluator.backend, torch.float32, dynamic=False)
 
 
+@needs_passes
 @pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.half]))
 def test_core_bfloat16(sample):
     check(sample, core_evaluator.backend, torch.bfloat16, dynamic=False)
 
 
+@needs_passes
 @pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.dynamic]))
 def test_core_dynamic(sample):
     check(sample, core_evaluator.backend, torch.float32, dynamic=True)
+
+
+# ---- the whole way: daemon, worker, kernels ----
+
+
+@pytest.mark.parametrize("sample", _named(SAMPLES))
+def test_kiln_float32(sample):
+    check(sample, "kiln", torch.float32, dynamic=False)
+
+
+@pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.half]))
+def test_kiln_bfloat16(sample):
+    check(sample, "kiln", torch.bfloat16, dynamic=False)
+
+
+@pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.dynamic]))
+def test_kiln_dynamic(sample):
+    check(sample, "kiln", torch.float32, dynamic=True)

@@ -20,11 +20,19 @@ def overload(target):
     return getattr(getattr(getattr(torch.ops, namespace), name), overload_name)
 
 
+@functools.lru_cache(None)
+def _required(target):
+    """Names of the parameters without a default; None is left out of graphs even there."""
+    return tuple(argument.name for argument in overload(target)._schema.arguments if not argument.has_default_value())
+
+
 def call(target, arguments):
     """Runs `target` below autograd. `(kind, number)` pairs stand for types that only Python has."""
     for name, value in arguments.items():
         if type(value) is tuple:
             arguments[name] = _CODES[value[0]][value[1]]
+    for name in _required(target):
+        arguments.setdefault(name, None)
     with torch._C._AutoDispatchBelowAutograd():
         return overload(target)(**arguments)
 
