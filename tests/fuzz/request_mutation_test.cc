@@ -1,6 +1,8 @@
 // Mutated requests through the whole plan: nothing may crash or hang, and what is wrong is the
 // caller's fault, never ours. Half of the requests are canonical graphs that were changed in their
-// structure, the others are changed in their bytes.
+// structure, the others are changed in their bytes. What was planned is loaded and, if it is small,
+// run on the interpreter: a graph whose declared sizes do not fit its operators must not become a
+// kernel that leaves its buffers.
 //
 // KILN_CASES says how many (default 2,000; 20,000 with KILN_FULL=1), KILN_SEED where to start. A crash
 // prints its seed; `KILN_SEED=that KILN_CASES=1` repeats it alone.
@@ -9,22 +11,28 @@
 #include <cstdlib>
 #include <iostream>
 #include <map>
-#include <set>
+#include <memory>
+#include <optional>
 
 #include <unistd.h>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
+#include "client/runtime/program.h"
 #include "compiler/artifact/plan.h"
 #include "compiler/frontend/import.h"
 #include "compiler/graph/canonical.h"
 #include "compiler/passes/pipeline.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
 #include "gtest/gtest.h"
 #include "kiln/v1/compile.pb.h"
 #include "tests/fuzz/graph_mutator.h"
 #include "tests/property/random_graph.h"
+#include "tests/unit/plain_host.h"
 
 namespace kiln {
 namespace {
@@ -49,6 +57,96 @@ void ReportCrash(int signal) {
   if (write(STDERR_FILENO, text, at) < 0) _exit(1);
   std::signal(signal, SIG_DFL);
   std::raise(signal);
+}
+
+// Refuses what a mutated size makes large; library calls fill nothing in.
+class SmallHost : public runtime::PlainHost {
+ public:
+  absl::StatusOr<runtime::Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,
+                                        absl::Span<const int64_t> strides) override {
+    double reach = 1;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      if (sizes[d] < 0 || strides[d] < 0) return absl::ResourceExhaustedError("negative size");
+      reach += static_cast<double>(sizes[d]) * static_cast<double>(strides[d]);
+    }
+    if (reach > kElementsMax) return absl::ResourceExhaustedError("too large for this test");
+    return PlainHost::Empty(dtype, sizes, strides);
+  }
+  absl::Status Call(const std::string& target, const runtime::CallArguments& arguments,
+                    absl::Span<runtime::Tensor> results, bool into) override {
+    return into ? absl::OkStatus() : absl::UnimplementedError("no libraries in this test");
+  }
+
+  static constexpr double kElementsMax = 1 << 16;
+};
+
+// Sizes of all values with the hints, where all of them are small.
+std::optional<std::vector<std::vector<int64_t>>> SmallSizes(const Graph& graph, const v1::Hints& hints) {
+  auto value = [&](const ExprNode& leaf) {
+    return leaf.value < hints.values_size() ? hints.values(static_cast<int>(leaf.value)) : int64_t{2};
+  };
+  std::vector<std::vector<int64_t>> all;
+  for (const TensorType& type : graph.values) {
+    double elements = 1;
+    all.emplace_back();
+    for (const std::vector<ExprId>* list : {&type.sizes, &type.strides}) {
+      for (ExprId id : *list) {
+        absl::StatusOr<int64_t> size = graph.exprs.Evaluate(id, value);
+        if (!size.ok() || *size < 0) return std::nullopt;
+        if (list == &type.sizes) elements *= static_cast<double>(*size);
+        all.back().push_back(*size);
+      }
+    }
+    if (elements > SmallHost::kElementsMax) return std::nullopt;
+  }
+  return all;
+}
+
+// Loads and runs a plan with inputs of zeros. OK also when the run ends with an error of the caller's.
+absl::Status RunPlan(const v1::PlanRequest& request, const v1::PlanReply& reply, uint64_t* runs) {
+  v1::Manifest manifest;
+  runtime::ObjectMap objects;
+  *manifest.mutable_program() = reply.program();
+  for (const v1::PlannedKernel& planned : reply.kernels()) {
+    std::string digest = Sha256(planned.kernel());
+    objects[digest] = std::make_shared<const std::string>(planned.kernel());
+    v1::ManifestKernel* kernel = manifest.add_kernels();
+    kernel->mutable_loop_ir()->set_digest(digest);
+    kernel->mutable_loop_ir()->set_kind(v1::LOOP_IR);
+  }
+  SmallHost host;
+  KILN_ASSIGN_OR_RETURN(auto program, runtime::Program::Load(manifest, objects, "all", &host));
+  KILN_ASSIGN_OR_RETURN(Graph graph, ImportGraph(request.graph(), {}));
+  auto small = SmallSizes(graph, request.hints());
+  if (!small) return absl::OkStatus();
+  std::vector<runtime::Value> inputs, outputs;
+  for (const GraphInput& input : graph.inputs) {
+    runtime::Value value;
+    if (input.sym_int) {
+      value.is_number = true;
+      value.number = graph.exprs.AsConst(*input.sym_int).value_or(2);
+    } else {
+      const std::vector<int64_t>& both = (*small)[input.value];
+      absl::Span<const int64_t> sizes = absl::MakeConstSpan(both).first(both.size() / 2);
+      absl::StatusOr<runtime::Tensor> tensor =
+          host.Empty(graph.type(input.value).dtype, sizes, absl::MakeConstSpan(both).last(both.size() / 2));
+      if (!tensor.ok()) {
+        for (runtime::Value& made : inputs) {
+          if (!made.is_number) host.Release(made.tensor);
+        }
+        return absl::OkStatus();
+      }
+      value.tensor = *tensor;
+    }
+    inputs.push_back(value);
+  }
+  absl::Status status = program->Run(inputs, outputs);
+  for (runtime::Value& output : outputs) {
+    if (!output.is_number && output.tensor != nullptr) host.Release(output.tensor);
+  }
+  *runs += status.ok();
+  if (host.live() != 0) return absl::InternalError("the runtime leaks tensors");
+  return absl::IsInternal(status) ? status : absl::OkStatus();
 }
 
 struct Request {
@@ -114,7 +212,7 @@ TEST(RequestMutation, NothingCrashesAndTheCallerIsToBlame) {
   for (int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) std::signal(signal, ReportCrash);
   std::map<std::string, uint64_t> codes;
   std::map<std::string, uint64_t> faults;  // our own, message → first seed
-  uint64_t well_formed = 0, lowered = 0;
+  uint64_t well_formed = 0, lowered = 0, runs = 0;
   absl::Duration slowest;
   uint64_t slowest_seed = 0;
   for (uint64_t i = 0; i < cases; ++i) {
@@ -124,12 +222,17 @@ TEST(RequestMutation, NothingCrashesAndTheCallerIsToBlame) {
     well_formed += request.well_formed;
     if (request.well_formed && ReachesLowering(request.plan)) ++lowered;
     absl::Time start = absl::Now();
-    absl::Status status = PlanGraph(request.plan).status();
+    absl::StatusOr<v1::PlanReply> reply = PlanGraph(request.plan);
+    absl::Status status = reply.status();
     if (absl::Duration took = absl::Now() - start; took > slowest) {
       slowest = took;
       slowest_seed = seed;
     }
     ++codes[absl::StatusCodeToString(status.code())];
+    if (reply.ok()) {
+      absl::Status ran = RunPlan(request.plan, *reply, &runs);
+      if (!ran.ok()) faults.emplace(absl::StrCat("running: ", ran.ToString()), seed);
+    }
     bool callers = status.ok() || status.code() == absl::StatusCode::kInvalidArgument ||
                    status.code() == absl::StatusCode::kUnimplemented;
     if (!callers) faults.emplace(absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message()), seed);
@@ -137,7 +240,8 @@ TEST(RequestMutation, NothingCrashesAndTheCallerIsToBlame) {
   for (int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) std::signal(signal, SIG_DFL);
 
   std::cout << cases << " requests from seed " << first << ": well-formed " << 100 * well_formed / cases
-            << " %, reached lowering " << 100 * lowered / cases << " %, slowest "
+            << " %, reached lowering " << 100 * lowered / cases << " %, ran to the end "
+            << 100 * runs / cases << " %, slowest "
             << absl::FormatDuration(slowest) << " (seed " << slowest_seed << ")\n";
   for (const auto& [code, count] : codes) std::cout << "  " << code << ": " << count << "\n";
   int shown = 0;
