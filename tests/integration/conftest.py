@@ -1,27 +1,132 @@
-"""A daemon, socket and store of the test run's own, never the user's.
+"""Every session of these tests has a daemon, a socket, a store and torch caches of its own, never the user's.
 
-KILN_BUILD names the build folder (build/ otherwise). The installed wheel is used where there is one.
+They need kiln installed (or on PYTHONPATH, with KILN_DAEMON naming a kilnd) and torch; models need transformers.
 """
 import os
-import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
 import sys
 import tempfile
+import time
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-_BUILD = pathlib.Path(os.environ.get("KILN_BUILD", _ROOT / "build"))
-_own = tempfile.TemporaryDirectory(prefix="kiln-test-")
+import pytest
+
+_ROOT = tempfile.mkdtemp(prefix="kiln-test-")
+os.environ.update({
+    "KILN_RUNTIME_DIR": os.path.join(_ROOT, "run"),
+    "KILN_STORE": os.path.join(_ROOT, "store"),
+    "TORCHINDUCTOR_CACHE_DIR": os.path.join(_ROOT, "torch"),
+})
+os.environ.pop("KILN_ADDRESS", None)
+os.environ.pop("KILN_FALLBACK", None)
+
+
+def daemon_pid(runtime_dir):
+    """The process that listens on the socket, or None."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(os.path.join(runtime_dir, "kilnd.sock"))
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return struct.unpack("3i", peer)[0]
+    except OSError:
+        return None
+    finally:
+        connection.close()
+
+
+def stop_daemon(runtime_dir, signal_number=signal.SIGTERM):
+    """Stops the daemon and waits until it is gone. Returns whether there was one."""
+    pid = daemon_pid(runtime_dir)
+    if pid is None:
+        return False
+    os.kill(pid, signal_number)
+    for _ in range(200):
+        if not os.path.exists(f"/proc/{pid}"):
+            return True
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    return True
+
+
+class Place:
+    """Directories of one daemon, and Python processes that use it."""
+
+    def __init__(self, root):
+        self.root = str(root)
+        self.runtime_dir = os.path.join(self.root, "run")
+        self.store_dir = os.path.join(self.root, "store")
+        self.environment = {"KILN_RUNTIME_DIR": self.runtime_dir, "KILN_STORE": self.store_dir,
+                            "TORCHINDUCTOR_CACHE_DIR": os.path.join(self.root, "torch")}
+
+    def start(self, code, **environment):
+        everything = {**os.environ, **self.environment, **environment}
+        everything["PYTHONPATH"] = os.pathsep.join(
+            [os.path.dirname(os.path.abspath(__file__)), everything.get("PYTHONPATH", "")])
+        return subprocess.Popen([sys.executable, "-c", code], env=everything, text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE)
+
+    def run(self, code, timeout=240, **environment):
+        """What the process prints to stdout and stderr; fails if it fails."""
+        process = self.start(code, **environment)
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        assert process.returncode == 0, errors[-4000:]
+        return output, errors
+
+    def stop(self, signal_number=signal.SIGTERM):
+        return stop_daemon(self.runtime_dir, signal_number)
+
+
+@pytest.fixture
+def place():
+    """A daemon of the test's own; in /tmp because a socket's path is short."""
+    root = tempfile.mkdtemp(prefix="kiln-test-")
+    place = Place(root)
+    yield place
+    place.stop(signal.SIGKILL)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def fresh(request):
+    """No compiled code and no counts of the test before."""
+    if "torch" in sys.modules or "no_torch" not in request.keywords:
+        import torch
+        import kiln
+
+        torch._dynamo.reset()
+        kiln.reset_stats()
+        torch.manual_seed(0)
+    yield
+
+
+@pytest.fixture
+def no_fallback(monkeypatch):
+    monkeypatch.setenv("KILN_FALLBACK", "error")
 
 
 def pytest_configure(config):
-    own = pathlib.Path(_own.name)
-    for name in ("run", "store", "torch"):
-        (own / name).mkdir(mode=0o700)
-    os.environ["KILN_RUNTIME_DIR"] = str(own / "run")
-    os.environ["KILN_STORE"] = str(own / "store")
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(own / "torch")  # AOTAutograd's cache lives there
-    os.environ.setdefault("KILN_DAEMON", str(_BUILD / "bin" / "kilnd"))
-    os.environ.setdefault("KILN_FALLBACK", "error")
-    try:
-        import kiln  # noqa: F401: the wheel, or PYTHONPATH
-    except ModuleNotFoundError:
-        sys.path.insert(0, str(_ROOT / "client" / "python"))
+    config.addinivalue_line("markers", "full: long; only with --full")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="every model at every setting")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--full"):
+        skip = pytest.mark.skip(reason="only with --full")
+        for item in items:
+            if "full" in item.keywords:
+                item.add_marker(skip)
+
+
+def pytest_sessionfinish(session):
+    stop_daemon(os.environ["KILN_RUNTIME_DIR"], signal.SIGKILL)
+    shutil.rmtree(_ROOT, ignore_errors=True)

@@ -1,0 +1,70 @@
+"""Dynamic shapes: one program for many sizes, and a new one where a guard does not hold."""
+import pytest
+import torch
+import torch.nn.functional as F
+
+import kiln
+from models import make
+
+pytestmark = pytest.mark.usefixtures("no_fallback")
+
+
+def test_dynamic_true_compiles_once():
+    def f(x, w):
+        return F.softmax(x @ w, -1).sum(0) * x.shape[0]
+
+    compiled = torch.compile(f, backend="kiln", dynamic=True)
+    w = torch.randn(8, 5)
+    for rows in (2, 3, 17, 64, 33):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(compiled(x, w), f(x, w))
+    assert kiln.stats()["graphs"] == 1
+
+
+def test_automatic_dynamic():
+    f = torch.compile(lambda x: (x * 2).reshape(-1).cumsum(0), backend="kiln")
+    for rows in (4, 5, 6, 40):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(f(x), (x * 2).reshape(-1).cumsum(0))
+    assert kiln.stats()["graphs"] == 2  # static first, then one for all sizes
+
+
+def test_mark_dynamic_with_gradients():
+    layer = torch.nn.Linear(6, 4)
+    compiled = torch.compile(lambda x: F.layer_norm(layer(x).relu(), (4,)).pow(2).mean(), backend="kiln")
+    for batch in (2, 16, 7):
+        x = torch.randn(batch, 3, 6)
+        torch._dynamo.mark_dynamic(x, 0)
+        layer.zero_grad()
+        compiled(x).backward()
+        actual = layer.weight.grad.clone()
+        layer.zero_grad()
+        F.layer_norm(layer(x).relu(), (4,)).pow(2).mean().backward()
+        torch.testing.assert_close(actual, layer.weight.grad, rtol=1e-4, atol=1e-6)
+    assert kiln.stats()["graphs"] == 2
+
+
+def test_a_violated_guard_recompiles():
+    def f(x):
+        return x.sin() if x.shape[0] > 10 else x.cos()
+
+    compiled = torch.compile(f, backend="kiln", dynamic=True)
+    for rows in (4, 20, 5, 30):
+        x = torch.randn(rows)
+        torch.testing.assert_close(compiled(x), f(x))
+    assert kiln.stats()["graphs"] == 2
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_models_at_many_sizes(name):
+    pytest.importorskip("transformers")
+    model, inputs = make(name)
+    inputs = {"input_ids": inputs["input_ids"]}
+    compiled = torch.compile(model, backend="kiln", dynamic=True)
+    with torch.no_grad():
+        for batch, length in ((2, 16), (5, 32), (64, 16), (3, 100)):
+            tokens = torch.randint(0, 200, (batch, length))
+            torch.testing.assert_close(compiled(input_ids=tokens).logits, model(input_ids=tokens).logits, rtol=1e-3,
+                                       atol=1e-4)
+    first = kiln.stats()["graphs"]
+    assert first <= 2, kiln.stats()

@@ -1,0 +1,254 @@
+"""The small functions of PyTorch's tutorials, and corners: aliasing, mutation, layouts, dtypes, errors."""
+import pytest
+import torch
+import torch.nn.functional as F
+
+import kiln
+from agreement import check_function
+
+pytestmark = pytest.mark.usefixtures("no_fallback")
+
+
+def test_first_example():
+    check_function(lambda x, y: x.cos() + y.sin(), torch.randn(10, 10), torch.randn(10, 10))
+    assert kiln.stats()["kernels"] == 1 and kiln.stats()["library_calls"] == 0
+
+
+def test_gradients():
+    check_function(lambda x, y: x.cos() + y.sin() * x, torch.randn(33, 7, requires_grad=True),
+                   torch.randn(33, 7, requires_grad=True))
+
+
+def test_graph_break():
+    def toy(a, b):
+        x = a / (torch.abs(a) + 1)
+        if b.sum() < 0:
+            b = b * -1
+        return x * b
+
+    a = torch.randn(10, requires_grad=True)
+    compiled = check_function(toy, a, torch.full((10,), 2.0))
+    torch.testing.assert_close(compiled(a, torch.full((10,), -2.0)), toy(a, torch.full((10,), -2.0)))
+
+
+def test_recompiles_for_another_number():
+    def f(x, n):
+        return (n + 1) * x ** 2
+
+    compiled = torch.compile(f, backend="kiln")
+    x = torch.randn(8)
+    for n in range(5):
+        torch.testing.assert_close(compiled(x, n), f(x, n))
+
+
+def test_in_place():
+    def f(x, y):
+        x.add_(1).mul_(y)
+        y[2:].zero_()
+        return x.sum()
+
+    check_function(f, torch.randn(6), torch.randn(6))
+
+
+def test_module_buffers_change():
+    class Counter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x):
+            self.steps += 1
+            return x * self.steps
+
+    module = Counter()
+    compiled = torch.compile(module, backend="kiln")
+    for step in range(1, 4):
+        torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), float(step)))
+    assert module.steps == 3
+
+
+def test_outputs_alias_inputs():
+    def f(x):
+        return x.view(-1), x[0], x.t(), x
+
+    x = torch.randn(3, 4)
+    flat, row, turned, same = torch.compile(f, backend="kiln")(x)
+    assert same is x
+    x.fill_(5)
+    assert flat.eq(5).all() and row.eq(5).all() and turned.eq(5).all()
+
+
+def test_views_of_inputs_and_layouts():
+    base = torch.randn(6, 8)
+    check_function(lambda x: torch.relu(x) * 2, base.t())
+    check_function(lambda x: torch.relu(x) * 2, base[1:5:2, ::3])
+    check_function(lambda x: x + 1, torch.randn(3, 1).expand(3, 5).contiguous().t())
+    check_function(lambda x: (x.softmax(-1), x.sum(0)), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last))
+
+
+def test_no_grad_and_inference():
+    f = torch.compile(lambda x, w: F.gelu(x @ w), backend="kiln")
+    x, w = torch.randn(4, 8), torch.randn(8, 3, requires_grad=True)
+    with torch.no_grad():
+        assert not f(x, w).requires_grad
+    assert f(x, w).requires_grad
+
+
+def test_sizes_zero_and_scalars():
+    check_function(lambda x: (x.exp(), x.sum(), x.reshape(-1)), torch.randn(0, 4))
+    check_function(lambda x, y: (x * y, x.sin() + 1), torch.tensor(2.5), torch.randn(3))
+    check_function(lambda x: x.cumsum(0).mean(), torch.randn(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float64, torch.bfloat16])
+def test_dtypes(dtype):
+    values = torch.randint(0, 5, (7, 9)).to(dtype)
+    others = torch.randint(1, 4, (9,)).to(dtype)
+    if dtype == torch.bool:
+        check_function(lambda x, y: (x & y, x | y, ~x, x.any(), torch.where(x, 1.5, y)), values, others)
+    else:
+        check_function(lambda x, y: (x + y, x * y, torch.maximum(x, y), x.sum(1), x > y, x.float() / 3), values, others)
+
+
+def test_integer_division():
+    x, y = torch.tensor([-7, 7, 5, -5, 0]), torch.tensor([2, -2, 5, 3, 4])
+    check_function(lambda a, b: (a // b, a % b, torch.div(a, b, rounding_mode="trunc"), a / b), x, y)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        torch.compile(lambda a, b: a // b, backend="kiln")(x, torch.zeros_like(y))
+
+
+def test_index_out_of_range():
+    table = torch.randn(5, 3)
+    lookup = torch.compile(lambda t, i: F.embedding(i, t), backend="kiln")
+    torch.testing.assert_close(lookup(table, torch.tensor([0, 4])), table[[0, 4]])
+    with pytest.raises(IndexError):
+        lookup(table, torch.tensor([0, 5]))
+    torch.testing.assert_close(lookup(table, torch.tensor([1, 2])), table[[1, 2]])  # the program is still good
+
+
+def test_index_put_and_scatter():
+    def f(x, i, v):
+        y = x.clone()
+        y[i] = v
+        z = x.clone().index_put((i,), v, accumulate=True)
+        return y, z, torch.zeros(6, 3).scatter_add(0, i[:, None].expand(-1, 3), v)
+
+    check_function(f, torch.randn(6, 3, requires_grad=True), torch.tensor([1, 3, 4]),
+                   torch.randn(3, 3, requires_grad=True))
+    check_function(lambda x, i, v: x.clone().index_put((i,), v, accumulate=True), torch.randn(6, 3),
+                   torch.tensor([1, 1, 1]), torch.randn(3, 3))
+
+
+def test_lstm_cell():
+    cell = torch.nn.LSTMCell(5, 8)
+
+    def f(steps, h, c):
+        for x in steps:
+            h, c = cell(x, (h, c))
+        return h, c
+
+    with torch.no_grad():
+        inputs = torch.randn(4, 2, 5), torch.zeros(2, 8), torch.zeros(2, 8)
+        for actual, expected in zip(torch.compile(f, backend="kiln")(*inputs), f(*inputs)):
+            torch.testing.assert_close(actual, expected)
+
+
+def test_masked_loss():
+    def f(logits, labels, mask):
+        losses = torch.logsumexp(logits, -1) - logits.gather(-1, labels[:, None]).squeeze(-1)
+        return losses.masked_fill(~mask, 0).sum() / mask.sum()
+
+    check_function(f, torch.randn(9, 11, requires_grad=True), torch.randint(0, 11, (9,)), torch.rand(9) > 0.4)
+
+
+def test_normalizations():
+    x = torch.randn(4, 6, 5, requires_grad=True)
+    w, b = torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True)
+    check_function(lambda x, w, b: F.layer_norm(x, (5,), w, b), x, w, b)
+    check_function(lambda x: F.log_softmax(x, 1) + x.softmax(-1), x)
+    check_function(lambda x, w: F.rms_norm(x, (5,), w), x, w)
+    check_function(lambda x: F.group_norm(x, 3), x)
+
+
+def test_cnn_with_batch_norm():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
+                                torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(8 * 16, 4))
+    import copy
+
+    other = copy.deepcopy(model)
+    x, y = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    compiled = torch.compile(model, backend="kiln")
+    optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in (model, other)]
+    for _ in range(3):
+        losses = []
+        for run, optimizer in zip((compiled, other), optimizers):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(run(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss)
+        torch.testing.assert_close(*losses)
+    for mine, theirs in zip(model.state_dict().values(), other.state_dict().values()):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_activation_checkpointing():
+    from torch.utils.checkpoint import checkpoint
+
+    first, second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+
+    def f(x):
+        return checkpoint(lambda y: second(torch.tanh(first(y))).sin(), x, use_reentrant=False).sum()
+
+    x = torch.randn(5, 6, requires_grad=True)
+    expected = torch.autograd.grad(f(x), x)[0]
+    torch.testing.assert_close(torch.autograd.grad(torch.compile(f, backend="kiln")(x), x)[0], expected)
+
+
+def test_dropout():
+    drop = torch.compile(lambda x: F.dropout(x, 0.3), backend="kiln")
+    x = torch.ones(200_000, requires_grad=True)
+    torch.manual_seed(5)
+    first = drop(x)
+    (gradient,) = torch.autograd.grad(first.sum(), x)
+    assert torch.equal(gradient, first.detach())  # one mask
+    kept = first != 0
+    assert abs(kept.float().mean().item() - 0.7) < 0.01
+    torch.testing.assert_close(first[kept], torch.full_like(first[kept], 1 / 0.7))
+    assert not torch.equal(drop(x), first)
+    torch.manual_seed(5)
+    assert torch.equal(drop(x), first)
+
+
+def test_fallback_random_repeats_eager():
+    def f(x):
+        return F.dropout(x, 0.5) + torch.rand_like(x)
+
+    x = torch.randn(64)
+    torch.manual_seed(3)
+    expected = f(x)
+    torch.manual_seed(3)
+    actual = torch.compile(f, backend="kiln", options={"fallback_random": True})(x)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_constants_in_the_graph():
+    def f(x):
+        return x + torch.tensor([1.0, 2.0, 3.0]) * torch.arange(3)
+
+    check_function(f, torch.randn(2, 3))
+
+
+def test_library_calls_of_the_rest():
+    check_function(lambda x: (x.sort(-1)[0], x.topk(3)[0], torch.linalg.inv(x @ x.T + 9 * torch.eye(5))),
+                   torch.randn(5, 6))
+    calls = kiln.stats()["library_calls"]
+    assert calls >= 3
+
+
+def test_double_call_frees_inputs():
+    f = torch.compile(lambda x: (x * 2).relu().sum(), backend="kiln")
+    for _ in range(3):
+        f(torch.randn(1000))
+    assert kiln.stats()["calls"] >= 3
