@@ -113,6 +113,12 @@ int KernelEmitter::Depth(uint32_t expr) {
   return depth;
 }
 
+bool KernelEmitter::DependsOnOps(uint32_t expr) const {
+  const v1::ExprNode& node = kernel_.exprs(expr);
+  return node.op() == v1::EXPR_INDIRECT ||
+         std::any_of(node.args().begin(), node.args().end(), [&](uint32_t arg) { return DependsOnOps(arg); });
+}
+
 llvm::Value* KernelEmitter::ScalarIndex(uint32_t expr) {
   const v1::ExprNode& node = kernel_.exprs(expr);
   switch (node.op()) {

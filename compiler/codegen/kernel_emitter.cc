@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/dtypes.h"
 #include "compiler/support/kernel_abi.h"
 #include "llvm/IR/MDBuilder.h"
 
@@ -30,7 +31,7 @@ bool IsCheap(LoopOpcode op) {
 bool IsArgReduce(uint32_t mode) { return mode == v1::REDUCE_ARGMAX || mode == v1::REDUCE_ARGMIN; }
 
 unsigned BytesOf(v1::DType dtype) {
-  return dtype == v1::F64 || dtype == v1::I64 ? 8 : dtype == v1::F32 || dtype == v1::I32 ? 4 : 2;
+  return static_cast<unsigned>(ir::ByteWidth(dtype));
 }
 
 }  // namespace
@@ -46,6 +47,7 @@ KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& targe
 absl::Status KernelEmitter::Emit() {
   AnalyzeStages();
   ChooseLanes();
+  ChooseTile();
   EmitEntry();
   EmitUnits();
   b_.CreateRet(b_.getInt32(KILN_OK));
@@ -74,7 +76,8 @@ void KernelEmitter::AnalyzeStages() {
   values_.resize(ops_.size());
 }
 
-// A reduction along strided rows reads few bytes a row unless several vectors run side by side.
+// A reduction along strided rows reads few bytes a row unless several vectors run side by side; as many
+// do as the registers hold accumulators for.
 void KernelEmitter::ChooseLanes() {
   const v1::KernelSchedule& schedule = kernel_.schedule();
   vector_lanes_ = target_.lanes;
@@ -84,20 +87,25 @@ void KernelEmitter::ChooseLanes() {
     vector_lanes_ = 1;
     return;
   }
-  bool reduces = false;
-  unsigned bytes = 4;
+  unsigned registers = 0;  // of accumulators, of the stage with most, for the narrow lanes
   for (const StageInfo& info : stages_) {
     if (!info.cheap) return;
-    reduces |= info.has_reduce;
+    unsigned used = 0;
     for (const v1::LoopOp& op : info.stage->ops()) {
-      bytes = std::max(bytes, BytesOf(op.dtype()));
-      if (LongSum(info, op, 1)) bytes = 8;
+      if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce) continue;
+      used += BytesOf(DTypeOf(op.args(0))) == 8 || LongSum(info, op, 1) ? 2 : 1;
     }
+    registers = std::max(registers, used);
   }
-  if (!reduces) return;
-  unsigned lanes = vector_lanes_ * (bytes == 8 ? 2 : 4);
-  const std::optional<int64_t> extent = ConstantExpr(kernel_.outer(kernel_.outer_size() - 1));
-  while (extent && lanes > vector_lanes_ && *extent < lanes) lanes /= 2;
+  if (registers == 0) return;
+  const unsigned available = target_.avx512 ? 16 : 8;
+  unsigned factor = 8;
+  while (factor > 1 && factor * registers > available) factor /= 2;
+  unsigned lanes = vector_lanes_ * factor;
+  const uint32_t last = kernel_.outer_size() - 1;
+  const std::optional<int64_t> extent = ConstantExpr(kernel_.outer(last));
+  const bool parallel = schedule.parallel_dims() == last + 1;
+  while (lanes > vector_lanes_ && ((extent && *extent < lanes) || (parallel && schedule.chunk() < lanes))) lanes /= 2;
   vector_lanes_ = lanes;
 }
 
@@ -190,6 +198,10 @@ void KernelEmitter::EmitOuterRange(uint32_t loop, llvm::Value* lo, llvm::Value* 
   const bool last = loop + 1 == static_cast<uint32_t>(kernel_.outer_size());
   if (last && kernel_.schedule().vector_dim() == v1::VECTOR_OUTER_LAST) {
     VectorLoop(loop, lo, hi, 1, [&] { EmitStages(); });
+    return;
+  }
+  if (loop + 2 == static_cast<uint32_t>(kernel_.outer_size()) && tiled_) {
+    EmitTiles(loop, lo, hi);
     return;
   }
   ScalarLoop(lo, hi, I64(1), "outer", [&](llvm::Value* i) {

@@ -24,6 +24,7 @@
 #include "compiler/codegen/vector_target.h"
 #include "compiler/ir/ops.h"
 #include "kiln/v1/kernel.pb.h"
+#include "llvm/ADT/DenseMap.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Module.h"
 
@@ -86,6 +87,11 @@ class KernelEmitter {
   llvm::AllocaInst* Slot(llvm::Type* type, const char* name);
   void Fail(absl::Status status);
 
+  // tile_emitter.cc
+  void ChooseTile();
+  void EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi);
+  void PackTile(const v1::LoopOp& op, llvm::Value* start, llvm::AllocaInst* slot);
+
   // index_emitter.cc
   // Of the vector variable: 0 uniform, a constant stride, or nullopt: per lane.
   std::optional<int64_t> Coefficient(uint32_t expr);
@@ -97,6 +103,7 @@ class KernelEmitter {
   std::optional<int64_t> ConstantExpr(uint32_t expr) const;
   bool NonNegative(uint32_t expr) const;
   int Depth(uint32_t expr);
+  bool DependsOnOps(uint32_t expr) const;
   llvm::Value* FloorDivide(llvm::Value* a, llvm::Value* b, bool both_non_negative);
   llvm::Value* FloorModulo(llvm::Value* a, llvm::Value* b, bool both_non_negative);
 
@@ -193,6 +200,10 @@ class KernelEmitter {
   std::vector<llvm::Value*> variables_;       // by loop variable: of the first lane
   unsigned vector_lanes_ = 1;                 // in vector loops
   unsigned lanes_ = 1;                        // here
+  bool tiled_ = false;                        // see ChooseTile
+  std::vector<const v1::LoopOp*> packable_;   // loads that a tile turns round
+  llvm::DenseMap<const v1::LoopOp*, llvm::AllocaInst*> packed_;  // in a tile: where their turned vectors lie
+  llvm::Value* packed_row_ = nullptr;
   uint32_t vector_variable_ = kNoVariable;
   llvm::Value* mask_ = nullptr;               // <lanes x i1> in a tail, else null
   unsigned copy_ = 0;                         // of an unrolled body

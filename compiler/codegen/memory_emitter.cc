@@ -1,28 +1,13 @@
 // Loads and stores: contiguous, the same address in all lanes, or one address per lane.
 #include "compiler/codegen/kernel_emitter.h"
+#include "compiler/ir/dtypes.h"
 
 namespace kiln {
 namespace {
 
-unsigned MemoryBytes(v1::DType dtype) {
-  switch (dtype) {
-    case v1::BOOL:
-    case v1::U8:
-    case v1::I8:
-      return 1;
-    case v1::I16:
-    case v1::F16:
-    case v1::BF16:
-      return 2;
-    case v1::I32:
-    case v1::F32:
-      return 4;
-    default:
-      return 8;
-  }
-}
+using ir::ByteWidth;
 
-llvm::Align ElementAlign(v1::DType dtype) { return llvm::Align(MemoryBytes(dtype)); }
+llvm::Align ElementAlign(v1::DType dtype) { return llvm::Align(static_cast<uint64_t>(ByteWidth(dtype))); }
 
 }  // namespace
 
@@ -63,6 +48,11 @@ llvm::Value* KernelEmitter::ScalarLoad(const v1::LoopOp& op, llvm::Value* index,
 KernelEmitter::LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
   const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
   const LaneValue mask = op.args_size() > 0 ? values_[op.args(0)] : LaneValue{};
+  if (const auto packed = packed_.find(&op); packed != packed_.end()) {
+    llvm::Type* tile = packed->second->getAllocatedType();
+    llvm::Value* row = b_.CreateGEP(tile, packed->second, {I64(0), packed_row_});
+    return {FromMemory(b_.CreateLoad(tile->getArrayElementType(), row), dtype), true};
+  }
   const std::optional<int64_t> coefficient = lanes_ == 1 ? 0 : Coefficient(op.index());
   if (coefficient == 0) {
     llvm::Value* index = ScalarIndex(op.index());
@@ -87,7 +77,7 @@ KernelEmitter::LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
 
 llvm::Value* KernelEmitter::Gather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask) {
   const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
-  if (MemoryBytes(dtype) < 4 || !target_.avx512) return ElementGather(op, indices, mask);
+  if (ByteWidth(dtype) < 4 || !target_.avx512) return ElementGather(op, indices, mask);
   llvm::Type* type = Wide(MemoryType(dtype));
   llvm::Value* pointers = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], indices);
   return Annotate(b_.CreateMaskedGather(type, pointers, ElementAlign(dtype), mask,
@@ -178,7 +168,7 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
     Annotate(store, op.buffer());
     return;
   }
-  if (!accumulate && target_.avx512 && MemoryBytes(dtype) >= 4) {
+  if (!accumulate && target_.avx512 && ByteWidth(dtype) >= 4) {
     llvm::Value* pointers = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], VectorIndex(op.index()));
     Annotate(b_.CreateMaskedScatter(wide, pointers, ElementAlign(dtype), active), op.buffer());
     return;

@@ -1,0 +1,109 @@
+// Transposed access. Where loads run against the vectors but along the loop outside of them, the two
+// loops are cut into square tiles: a tile is read row by row, turned round in registers and kept on the
+// stack, and the loop outside runs over it innermost. So each cache line is read once.
+#include <algorithm>
+
+#include "compiler/codegen/kernel_emitter.h"
+
+namespace kiln {
+
+void KernelEmitter::ChooseTile() {
+  if (kernel_.schedule().vector_dim() != v1::VECTOR_OUTER_LAST || kernel_.outer_size() < 2) return;
+  const uint32_t last = kernel_.outer_size() - 1;
+  // Of one of the two loops, for an index that depends on no op.
+  const auto coefficient = [&](uint32_t expr, uint32_t variable) {
+    vector_variable_ = variable;
+    const std::optional<int64_t> result = DependsOnOps(expr) ? std::nullopt : Coefficient(expr);
+    vector_variable_ = kNoVariable;
+    return result;
+  };
+  bool cheap = true;
+  for (const StageInfo& info : stages_) {
+    if (info.stage->inner_size() > 0) return;
+    cheap &= info.cheap;
+    for (const v1::LoopOp& op : info.stage->ops()) {
+      const auto opcode = static_cast<LoopOpcode>(op.op());
+      if (opcode != LoopOpcode::kLoad && opcode != LoopOpcode::kStore) continue;
+      const std::optional<int64_t> along = coefficient(op.index(), last);
+      if (!along || *along == 0 || *along == 1 || coefficient(op.index(), last - 1) != 1) continue;
+      tiled_ = true;
+      if (opcode == LoopOpcode::kLoad && op.args_size() == 0) packable_.push_back(&op);
+    }
+  }
+  // The packed copy of the body is one more; and what is also written must be read where it stands.
+  const auto written = [&](const v1::LoopOp* op) {
+    return kernel_.buffers(op->buffer()).access() != v1::READ;
+  };
+  if (!cheap) packable_.clear();
+  packable_.erase(std::remove_if(packable_.begin(), packable_.end(), written), packable_.end());
+}
+
+void KernelEmitter::EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi) {
+  llvm::Value* size = I64(vector_lanes_);
+  ScalarLoop(lo, hi, size, "tile", [&](llvm::Value* start) {
+    llvm::Value* stop = b_.CreateNSWAdd(start, size);
+    stop = b_.CreateSelect(b_.CreateICmpSLT(stop, hi), stop, hi);
+    llvm::Value* whole = b_.CreateICmpEQ(b_.CreateNSWSub(stop, start), size);
+    VectorLoop(loop + 1, I64(0), outer_extents_[loop + 1], 1, [&] {
+      const auto rows = [&] {
+        ScalarLoop(start, stop, I64(1), "row", [&](llvm::Value* i) {
+          variables_[loop] = i;
+          if (!packed_.empty()) packed_row_ = b_.CreateNSWSub(i, start);
+          EmitStages();
+        });
+      };
+      if (mask_ != nullptr || packable_.empty()) {
+        rows();
+        return;
+      }
+      If(whole, "packed", [&] {
+        variables_[loop] = start;
+        for (const v1::LoopOp* op : packable_) {
+          llvm::Type* row = Wide(MemoryType(op->dtype()));
+          packed_[op] = Slot(llvm::ArrayType::get(row, vector_lanes_), "tile");
+          PackTile(*op, start, packed_[op]);
+        }
+        rows();
+        packed_.clear();
+      });
+      If(b_.CreateNot(whole), "rows", rows);
+    });
+  });
+}
+
+// Reads lanes × lanes elements along the loop outside and stores them as vectors along the lanes.
+void KernelEmitter::PackTile(const v1::LoopOp& op, llvm::Value* start, llvm::AllocaInst* slot) {
+  llvm::Type* element = MemoryType(op.dtype());
+  llvm::Type* type = Wide(element);
+  const unsigned lanes = vector_lanes_;
+  llvm::Value* first = variables_[vector_variable_];
+  llvm::SmallVector<llvm::Value*, 64> rows;
+  for (unsigned lane = 0; lane < lanes; ++lane) {
+    variables_[vector_variable_] = b_.CreateNSWAdd(first, I64(lane));
+    llvm::Value* pointer = b_.CreateGEP(element, buffers_[op.buffer()], ScalarIndex(op.index()));
+    const llvm::Align align(element->getScalarSizeInBits() / 8);
+    rows.push_back(Annotate(b_.CreateAlignedLoad(type, pointer, align), op.buffer()));
+  }
+  variables_[vector_variable_] = first;
+  // Swaps the off-diagonal blocks of 1, 2, 4, … elements.
+  for (unsigned step = 1; step < lanes; step *= 2) {
+    llvm::SmallVector<int, 64> upper, lower;
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+      const bool odd = (lane & step) != 0;
+      upper.push_back(static_cast<int>(odd ? lanes + lane - step : lane));
+      lower.push_back(static_cast<int>(odd ? lanes + lane : lane + step));
+    }
+    for (unsigned row = 0; row < lanes; ++row) {
+      if ((row & step) != 0) continue;
+      llvm::Value* a = rows[row];
+      llvm::Value* c = rows[row + step];
+      rows[row] = b_.CreateShuffleVector(a, c, upper);
+      rows[row + step] = b_.CreateShuffleVector(a, c, lower);
+    }
+  }
+  for (unsigned row = 0; row < lanes; ++row) {
+    b_.CreateStore(rows[row], b_.CreateConstGEP2_32(slot->getAllocatedType(), slot, 0, row));
+  }
+}
+
+}  // namespace kiln
