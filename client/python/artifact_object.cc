@@ -234,7 +234,8 @@ bool AddArtifactType(PyObject* module) {
 }
 
 PyObject* NewArtifact(CompiledArtifact compiled, const std::string& interpret) {
-  auto host = TorchHost();
+  const bool gpu = compiled.manifest.target().triple().rfind("nvptx64-", 0) == 0;
+  auto host = TorchHost(gpu ? v1::CUDA : v1::CPU);
   if (!host.ok()) return RaiseService(host.status());
   auto program = runtime::Program::Load(compiled.manifest, compiled.objects, interpret, *host);
   if (!program.ok()) return RaiseService(program.status());

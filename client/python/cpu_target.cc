@@ -23,4 +23,11 @@ v1::Target ThisCpu() {
   return target;
 }
 
+v1::Target GpuTarget(const char* architecture) {
+  v1::Target target;
+  target.set_triple("nvptx64-nvidia-cuda");
+  target.add_features(architecture);
+  return target;
+}
+
 }  // namespace kiln::python

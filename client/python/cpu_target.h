@@ -1,4 +1,5 @@
-// The target of this machine: its triple and the CPU features that code generation asks for.
+// Targets that graphs are compiled for: this machine's CPU, by the features that code generation asks for, or a
+// kind of GPU.
 #pragma once
 
 #include "kiln/v1/artifact.pb.h"
@@ -6,5 +7,6 @@
 namespace kiln::python {
 
 v1::Target ThisCpu();
+v1::Target GpuTarget(const char* architecture);  // "sm_90"
 
 }  // namespace kiln::python

@@ -90,10 +90,10 @@ PyObject* Build(PyObject*, PyObject* arguments) {
   Buffer graph_bytes, facts, notes, digest;
   PyObject* hints = nullptr;
   int mode = 0, fallback_random = 0, traced_strides = 0, deterministic = 0;
-  const char *precision = nullptr, *torch_version = nullptr;
-  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ipppssy#", &graph_bytes.data, &graph_bytes.size, &facts.data, &facts.size,
+  const char *precision = nullptr, *torch_version = nullptr, *gpu_architecture = nullptr;
+  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ipppssy#s", &graph_bytes.data, &graph_bytes.size, &facts.data, &facts.size,
                         &notes.data, &notes.size, &PyList_Type, &hints, &mode, &fallback_random, &traced_strides,
-                        &deterministic, &precision, &torch_version, &digest.data, &digest.size)) {
+                        &deterministic, &precision, &torch_version, &digest.data, &digest.size, &gpu_architecture)) {
     return nullptr;
   }
   v1::Hints given;
@@ -123,7 +123,7 @@ PyObject* Build(PyObject*, PyObject* arguments) {
   environment.set_decomposition_digest(digest.str());
   v1::RequestSections& sections = *header.mutable_sections();
   sections.set_options(SerializeDeterministic(options));
-  sections.set_target(SerializeDeterministic(ThisCpu()));
+  sections.set_target(SerializeDeterministic(*gpu_architecture != 0 ? GpuTarget(gpu_architecture) : ThisCpu()));
   sections.set_numerics(SerializeDeterministic(numerics));
   sections.set_facts(facts.str());
   sections.set_environment(SerializeDeterministic(environment));

@@ -111,7 +111,7 @@ bool Take(PyObject* result, const std::string& target, absl::Span<Tensor> result
 }
 
 bool CallLocked(const std::string& target, const runtime::CallArguments& arguments, absl::Span<Tensor> results) {
-  auto host = TorchHost();
+  auto host = TorchHost(v1::CPU);  // sharing a handle is the same on every device
   TensorArguments tensors;
   if (!host.ok() || !tensors.Collect(arguments, **host)) return false;
   Ref keywords(PyDict_New());
@@ -153,10 +153,17 @@ absl::Status CallLibrary(const std::string& target, const runtime::CallArguments
   return done ? absl::OkStatus() : PythonError(target);
 }
 
-absl::StatusOr<runtime::Host*> TorchHost() {
-  static absl::StatusOr<std::unique_ptr<runtime::Host>> host = runtime::NewTorchHost(CallLibrary);
-  if (!host.ok()) return host.status();
-  return host->get();
+absl::StatusOr<runtime::Host*> TorchHost(v1::DeviceType device) {
+  const auto get = [](absl::StatusOr<std::unique_ptr<runtime::Host>>& host) -> absl::StatusOr<runtime::Host*> {
+    if (!host.ok()) return host.status();
+    return host->get();
+  };
+  if (device == v1::CUDA) {
+    static absl::StatusOr<std::unique_ptr<runtime::Host>> cuda = runtime::NewTorchHost(v1::CUDA, CallLibrary);
+    return get(cuda);
+  }
+  static absl::StatusOr<std::unique_ptr<runtime::Host>> cpu = runtime::NewTorchHost(v1::CPU, CallLibrary);
+  return get(cpu);
 }
 
 }  // namespace kiln::python

@@ -26,6 +26,6 @@ absl::Status CallLibrary(const std::string& target, const runtime::CallArguments
                          absl::Span<runtime::Tensor> results);
 
 // The process's host; UNIMPLEMENTED when this torch lacks a function. Made at first use.
-absl::StatusOr<runtime::Host*> TorchHost();
+absl::StatusOr<runtime::Host*> TorchHost(v1::DeviceType device);
 
 }  // namespace kiln::python

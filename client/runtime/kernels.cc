@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/runtime/cuda_kernel.h"
 #include "client/runtime/interpreted_kernel.h"
 #include "compiler/codegen/flat_image.h"
 #include "compiler/support/status_macros.h"
@@ -58,8 +59,16 @@ absl::StatusOr<std::vector<std::shared_ptr<const KernelRunner>>> LoadKernels(con
   for (int k = 0; k < manifest.kernels_size(); ++k) {
     const v1::ManifestKernel& kernel = manifest.kernels(k);
     if (interpret[k]) {
+      if (kernel.object().kind() == v1::PTX_IMAGE) {
+        return absl::UnimplementedError("KILN_DEBUG_INTERPRET: the interpreter does not reach a GPU's memory");
+      }
       KILN_ASSIGN_OR_RETURN(auto loop_ir, Find(objects, kernel.loop_ir(), k));
       KILN_ASSIGN_OR_RETURN(runners[k], NewInterpretedKernel(*loop_ir));
+      continue;
+    }
+    if (kernel.object().kind() == v1::PTX_IMAGE) {
+      KILN_ASSIGN_OR_RETURN(auto image, Find(objects, kernel.object(), k));
+      KILN_ASSIGN_OR_RETURN(runners[k], NewCudaKernel(*image));
       continue;
     }
     if (kernel.object().kind() != v1::FLAT_IMAGE) {

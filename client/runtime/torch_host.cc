@@ -33,6 +33,7 @@ struct Shim {
   Error (*parallel_for)(int64_t, int64_t, int64_t, RangeFunction, void*);
   Error (*thread_index)(uint32_t*);
   Error (*num_threads)(uint32_t*);
+  Error (*current_device)(int32_t*);  // CUDA only
 
   Error (*mm_out)(Tensor, Tensor, Tensor);
   Error (*bmm_out)(Tensor, Tensor, Tensor);
@@ -50,18 +51,22 @@ struct Shim {
 
 class TorchHost : public Host {
  public:
-  explicit TorchHost(LibraryCallback callback) : callback_(std::move(callback)) {}
+  TorchHost(v1::DeviceType device, LibraryCallback callback) : device_(device), callback_(std::move(callback)) {}
 
   absl::Status Resolve() {
     void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
     if (library == nullptr) return absl::UnimplementedError("libtorch_cpu.so is not loaded in this process");
+    void* typed = device_ == v1::CUDA ? dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY) : library;
+    if (typed == nullptr) return absl::UnimplementedError("this torch has no CUDA");
     missing_ = nullptr;
     auto need = [&](auto& function, const char* name) {
       function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
       if (function == nullptr) missing_ = name;
     };
+    // Functions of one kind of device have its name in theirs.
     auto want = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+      const std::string full = absl::StrCat("aoti_torch_", device_ == v1::CUDA ? "cuda_" : "cpu_", name);
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(typed, full.c_str()));
     };
     need(shim_.empty_strided, "aoti_torch_empty_strided");
     need(shim_.reinterpret, "aoti_torch__reinterpret_tensor");
@@ -76,14 +81,14 @@ class TorchHost : public Host {
     need(shim_.parallel_for, "torch_parallel_for");
     need(shim_.thread_index, "torch_get_thread_idx");
     need(shim_.num_threads, "torch_get_num_threads");
-    want(shim_.mm_out, "aoti_torch_cpu_mm_out");
-    want(shim_.bmm_out, "aoti_torch_cpu_bmm_out");
-    want(shim_.addmm_out, "aoti_torch_cpu_addmm_out");
-    want(shim_.baddbmm_out, "aoti_torch_cpu_baddbmm_out");
-    want(shim_.convolution, "aoti_torch_cpu_convolution");
-    want(shim_.convolution_backward, "aoti_torch_cpu_convolution_backward");
-    want(shim_.attention, "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu");
-    want(shim_.attention_backward, "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu_backward");
+    want(shim_.mm_out, "mm_out");
+    want(shim_.bmm_out, "bmm_out");
+    want(shim_.addmm_out, "addmm_out");
+    want(shim_.baddbmm_out, "baddbmm_out");
+    want(shim_.convolution, "convolution");
+    want(shim_.convolution_backward, "convolution_backward");
+    want(shim_.attention, "_scaled_dot_product_flash_attention_for_cpu");
+    want(shim_.attention_backward, "_scaled_dot_product_flash_attention_for_cpu_backward");
     static constexpr std::pair<v1::DType, const char*> kTypes[] = {
         {v1::BOOL, "aoti_torch_dtype_bool"},         {v1::U8, "aoti_torch_dtype_uint8"},
         {v1::I8, "aoti_torch_dtype_int8"},           {v1::I16, "aoti_torch_dtype_int16"},
@@ -102,17 +107,19 @@ class TorchHost : public Host {
       to_torch_[dtype] = number;
       from_torch_[number] = dtype;
     }
-    int32_t (*cpu)() = nullptr;
-    need(cpu, "aoti_torch_device_type_cpu");
+    int32_t (*device_type)() = nullptr;
+    need(device_type, device_ == v1::CUDA ? "aoti_torch_device_type_cuda" : "aoti_torch_device_type_cpu");
+    if (device_ == v1::CUDA) need(shim_.current_device, "aoti_torch_get_current_device_index");
     if (missing_ != nullptr) return absl::UnimplementedError(absl::StrCat("this torch lacks ", missing_));
-    cpu_ = cpu();
+    device_type_ = device_type();
     return absl::OkStatus();
   }
 
   absl::StatusOr<Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,
                                absl::Span<const int64_t> strides) override {
     Tensor tensor = nullptr;
-    if (shim_.empty_strided(sizes.size(), sizes.data(), strides.data(), to_torch_[dtype], cpu_, 0, &tensor) != 0) {
+    if (shim_.empty_strided(sizes.size(), sizes.data(), strides.data(), to_torch_[dtype], device_type_, DeviceIndex(),
+                            &tensor) != 0) {
       return absl::ResourceExhaustedError("torch's allocator refused a tensor");
     }
     return tensor;
@@ -157,8 +164,8 @@ class TorchHost : public Host {
 
   absl::StatusOr<Tensor> Seeds(uint32_t count) override {
     // One draw from torch's generator, so that torch.manual_seed repeats it.
-    const std::vector<std::string> names = {"low", "high", "size", "dtype"};
-    std::vector<CallValue> values(4);
+    const std::vector<std::string> names = {"low", "high", "size", "dtype", "device"};
+    std::vector<CallValue> values(5);
     values[0].kind = values[1].kind = v1::Argument::kAsInt;
     values[0].number = INT64_MIN;
     values[1].number = INT64_MAX;
@@ -166,6 +173,8 @@ class TorchHost : public Host {
     values[2].numbers = {count};
     values[3].kind = v1::Argument::kAsScalarType;
     values[3].number = v1::I64;
+    values[4].kind = v1::Argument::kAsDevice;
+    values[4].number = device_;
     Tensor seeds = nullptr;
     KILN_RETURN_IF_ERROR(callback_("aten.randint.low", {names, values}, absl::MakeSpan(&seeds, 1)));
     return seeds;
@@ -179,6 +188,7 @@ class TorchHost : public Host {
 
   void ParallelFor(int64_t units, int64_t grain,
                    absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body) override {
+    if (device_ == v1::CUDA) return body(0, units, 0);  // a launch covers all units
     struct Context {
       const Shim* shim;
       absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body;
@@ -339,18 +349,25 @@ class TorchHost : public Host {
                                            a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2]));
   }
 
+  int32_t DeviceIndex() const {
+    int32_t index = 0;
+    if (shim_.current_device != nullptr) shim_.current_device(&index);
+    return index;
+  }
+
+  const v1::DeviceType device_;
   LibraryCallback callback_;
   Shim shim_ = {};
   const char* missing_ = nullptr;
-  int32_t cpu_ = 0;
+  int32_t device_type_ = 0;
   std::array<int32_t, 16> to_torch_ = {};
   std::array<v1::DType, 128> from_torch_ = {};
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Host>> NewTorchHost(LibraryCallback callback) {
-  auto host = std::make_unique<TorchHost>(std::move(callback));
+absl::StatusOr<std::unique_ptr<Host>> NewTorchHost(v1::DeviceType device, LibraryCallback callback) {
+  auto host = std::make_unique<TorchHost>(device, std::move(callback));
   KILN_RETURN_IF_ERROR(host->Resolve());
   return host;
 }

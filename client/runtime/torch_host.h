@@ -20,7 +20,8 @@ namespace kiln::runtime {
 using LibraryCallback =
     std::function<absl::Status(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results)>;
 
-// UNIMPLEMENTED when no libtorch is loaded, or one without a function that is needed.
-absl::StatusOr<std::unique_ptr<Host>> NewTorchHost(LibraryCallback callback);
+// Memory and typed calls of one kind of device. UNIMPLEMENTED when no libtorch is loaded, or one without a
+// function that is needed.
+absl::StatusOr<std::unique_ptr<Host>> NewTorchHost(v1::DeviceType device, LibraryCallback callback);
 
 }  // namespace kiln::runtime

@@ -37,11 +37,12 @@ class KernelEmitter {
   KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module);
   KernelEmitter(const KernelEmitter&) = delete;
   KernelEmitter& operator=(const KernelEmitter&) = delete;
+  virtual ~KernelEmitter() = default;
 
   // Adds the function kKernelEntryName to the module.
   absl::Status Emit();
 
- private:
+ protected:  // a back-end whose lanes are threads overrides what is virtual
   // A value of a loop op: the same in all lanes (scalar type), or one per lane.
   struct LaneValue {
     llvm::Value* v = nullptr;
@@ -69,26 +70,26 @@ class KernelEmitter {
 
   // kernel_emitter.cc
   void AnalyzeStages();
-  void ChooseLanes();
-  void EmitEntry();
-  void EmitUnits();
+  virtual void ChooseLanes();
+  virtual void EmitEntry();
+  virtual void EmitUnits();
   void EmitParallelRange(llvm::Value* lo, llvm::Value* hi);
   void EmitOuterFrom(uint32_t loop);
   void EmitOuterRange(uint32_t loop, llvm::Value* lo, llvm::Value* hi);
-  void EmitStages();
+  virtual void EmitStages();
   void EmitStage(const StageInfo& info);
   void EmitInnerFrom(const StageInfo& info, uint32_t level);
   void EmitOps(const StageInfo& info);
   void EmitOp(uint32_t id, const v1::LoopOp& op);
   void ScalarLoop(llvm::Value* lo, llvm::Value* hi, llvm::Value* step, const char* name,
                   absl::FunctionRef<void(llvm::Value*)> body);
-  void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body);
+  virtual void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body);
   void If(llvm::Value* condition, const char* name, Body body);
   llvm::AllocaInst* Slot(llvm::Type* type, const char* name);
   void Fail(absl::Status status);
 
   // tile_emitter.cc
-  void ChooseTile();
+  virtual void ChooseTile();
   void EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi);
   void PackTile(const v1::LoopOp& op, llvm::Value* start, llvm::AllocaInst* slot);
 
@@ -141,7 +142,7 @@ class KernelEmitter {
 
   // reduce_emitter.cc
   void InitAccumulators(const StageInfo& info, unsigned unroll);
-  void FinishAccumulators(const StageInfo& info);
+  virtual void FinishAccumulators(const StageInfo& info);
   void InitScans(const StageInfo& info);
   void EmitReduce(uint32_t id, const v1::LoopOp& op);
   LaneValue EmitScan(uint32_t id, const v1::LoopOp& op);
@@ -155,7 +156,7 @@ class KernelEmitter {
   // check_emitter.cc
   LaneValue EmitCheckIndex(uint32_t id, const v1::LoopOp& op);
   llvm::Value* DivideIntegers(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b);
-  void FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value, llvm::Value* bound,
+  virtual void FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value, llvm::Value* bound,
                  bool is_unsigned);
   llvm::Function* FailFunction();
 

@@ -175,11 +175,21 @@ class LoopChooser {
     return false;
   }
 
+  bool OnGpu() {
+    return std::any_of(facts_.accesses.begin(), facts_.accesses.end(), [&](const DraftAccess& access) {
+      return context_.graph().buffers[access.buffer].device == v1::CUDA;
+    });
+  }
+
   void ChooseUnits(v1::KernelSchedule* schedule) {
     const std::vector<LoopVar>& outer = draft_.outer;
     schedule->set_chunk(1);
     if (outer.empty()) {
       schedule->set_parallel_dims(0);
+      return;
+    }
+    if (OnGpu()) {  // every point is a unit: there are threads enough
+      schedule->set_parallel_dims(static_cast<uint32_t>(outer.size()));
       return;
     }
     int64_t point = 1;  // work of one point of the loops up to the current one

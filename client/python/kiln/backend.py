@@ -41,6 +41,19 @@ def _torch_version():
     return ".".join(torch.__version__.split(".")[:2])
 
 
+def _gpu_architecture(module):
+    """"sm_90" when the graph's tensors are on a GPU, "" on the CPU. Raises Unsupported for a mixture."""
+    devices = {value.device for value in (node.meta.get("val") for node in module.graph.nodes
+                                          if node.op == "placeholder") if isinstance(value, torch.Tensor)}
+    kinds = {device.type for device in devices}
+    if "cuda" not in kinds:
+        return ""
+    if len(devices) > 1:
+        raise Unsupported(f"inputs on several devices ({', '.join(sorted(map(str, devices)))})")
+    major, minor = torch.cuda.get_device_capability(devices.pop())
+    return f"sm_{major}{minor}"
+
+
 def _static_inputs(kind):
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
@@ -88,7 +101,7 @@ def _compile(module, inputs, kind, settings, title):
     key, header, graph, symbols = _C.build(
         exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[settings.mode],
         settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(), _torch_version(), decompositions.digest())
+        torch.get_float32_matmul_precision(), _torch_version(), decompositions.digest(), _gpu_architecture(module))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
     compiled = CompiledGraph(key, header, names, tuple(exported.constants), title)
     seconds = time.perf_counter() - start

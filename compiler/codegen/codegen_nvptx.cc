@@ -1,0 +1,152 @@
+#include "compiler/codegen/codegen_nvptx.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/codegen/gpu_image.h"
+#include "compiler/codegen/thread_emitter.h"
+#include "compiler/ir/print.h"
+#include "compiler/ir/verify.h"
+#include "compiler/support/status_macros.h"
+#include "llvm/ADT/SmallString.h"
+#include "llvm/Analysis/TargetLibraryInfo.h"
+#include "llvm/IR/LegacyPassManager.h"
+#include "llvm/IR/Verifier.h"
+#include "llvm/MC/TargetRegistry.h"
+#include "llvm/Passes/PassBuilder.h"
+#include "llvm/Support/TargetSelect.h"
+#include "llvm/Support/raw_ostream.h"
+#include "llvm/Target/TargetMachine.h"
+
+namespace kiln {
+namespace {
+
+constexpr char kTriple[] = "nvptx64-nvidia-cuda";
+constexpr int kOldestArchitecture = 80;
+constexpr uint32_t kPtxVersion = 80;  // the first that knows sm_90; a driver of CUDA 12 or later takes it
+
+void InitializeNvptxOnce() {
+  static const bool done = [] {
+    LLVMInitializeNVPTXTargetInfo();
+    LLVMInitializeNVPTXTarget();
+    LLVMInitializeNVPTXTargetMC();
+    LLVMInitializeNVPTXAsmPrinter();
+    return true;
+  }();
+  (void)done;
+}
+
+class NvptxBackend : public CodegenBackend {
+ public:
+  explicit NvptxBackend(std::unique_ptr<llvm::TargetMachine> machine) : machine_(std::move(machine)) {
+    target_.triple = kTriple;
+    target_.lanes = 1;
+  }
+
+  absl::string_view name() const override { return "nvptx"; }
+
+  absl::Status Supports(const v1::Kernel& kernel) const override {
+    for (const v1::KernelBuffer& buffer : kernel.buffers()) {
+      if (buffer.dtype() < v1::BOOL || buffer.dtype() > v1::F64) {
+        return absl::UnimplementedError(
+            absl::StrCat("unsupported: a buffer of dtype ", v1::DType_Name(buffer.dtype()), " on a GPU"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<EmittedObject> Emit(const v1::Kernel& kernel, const v1::KernelNotes& notes,
+                                     bool want_listing) override {
+    KILN_RETURN_IF_ERROR(VerifyKernel(kernel));
+    KILN_RETURN_IF_ERROR(Supports(kernel));
+    llvm::LLVMContext context;
+    llvm::Module module("kernel", context);
+    module.setTargetTriple(machine_->getTargetTriple());
+    module.setDataLayout(machine_->createDataLayout());
+    ThreadEmitter emitter(kernel, target_, &module);
+    KILN_RETURN_IF_ERROR(emitter.EmitKernel());
+    for (llvm::Function& function : module) {
+      if (!function.isDeclaration()) function.addFnAttr(llvm::Attribute::NoUnwind);
+    }
+    std::string broken;
+    llvm::raw_string_ostream out(broken);
+    if (llvm::verifyModule(module, &out)) return absl::InternalError(absl::StrCat("nvptx: broken IR: ", broken));
+    Optimize(&module);
+    KILN_ASSIGN_OR_RETURN(std::string ptx, Assembly(&module));
+    KILN_RETURN_IF_ERROR(RefuseUndefined(module));
+    EmittedObject result;
+    result.kind = v1::PTX_IMAGE;
+    GpuImage image = emitter.Launch();
+    image.code = ptx;
+    result.bytes = SerializeGpuImage(image);
+    if (want_listing) {
+      result.listing = absl::StrCat("; ---- loop IR\n", PrintKernel(kernel, notes), "\n; ---- PTX\n", ptx);
+    }
+    return result;
+  }
+
+ private:
+  void Optimize(llvm::Module* module) {
+    llvm::LoopAnalysisManager loops;
+    llvm::FunctionAnalysisManager functions;
+    llvm::CGSCCAnalysisManager call_graph;
+    llvm::ModuleAnalysisManager modules;
+    llvm::PassBuilder builder(machine_.get());
+    builder.registerModuleAnalyses(modules);
+    builder.registerCGSCCAnalyses(call_graph);
+    builder.registerFunctionAnalyses(functions);
+    builder.registerLoopAnalyses(loops);
+    builder.crossRegisterProxies(loops, functions, call_graph, modules);
+    builder.buildPerModuleDefaultPipeline(llvm::OptimizationLevel::O2).run(*module, modules);
+  }
+
+  absl::StatusOr<std::string> Assembly(llvm::Module* module) {
+    llvm::SmallString<0> text;
+    llvm::raw_svector_ostream out(text);
+    llvm::legacy::PassManager passes;
+    if (machine_->addPassesToEmitFile(passes, out, nullptr, llvm::CodeGenFileType::AssemblyFile, true)) {
+      return absl::InternalError("nvptx: this LLVM emits no PTX");
+    }
+    passes.run(*module);
+    return std::string(text.data(), text.size());
+  }
+
+  // There is no library on the device: what is declared must be the target's own.
+  static absl::Status RefuseUndefined(const llvm::Module& module) {
+    for (const llvm::Function& function : module) {
+      if (function.isDeclaration() && !function.isIntrinsic() && !function.use_empty()) {
+        return absl::InternalError(absl::StrCat("nvptx: code calls ", std::string(function.getName())));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const std::unique_ptr<llvm::TargetMachine> machine_;
+  VectorTarget target_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CodegenBackend>> NewNvptxBackend(const v1::Target& target) {
+  int architecture = 0;
+  if (target.features_size() != 1 || !absl::StartsWith(target.features(0), "sm_") ||
+      !absl::SimpleAtoi(target.features(0).substr(3, 2), &architecture) || architecture < kOldestArchitecture) {
+    return absl::UnimplementedError("unsupported: a GPU target needs one feature, sm_80 or later");
+  }
+  InitializeNvptxOnce();
+  const llvm::Triple triple(kTriple);
+  std::string error;
+  const llvm::Target* llvm_target = llvm::TargetRegistry::lookupTarget(triple, error);
+  if (llvm_target == nullptr) return absl::InternalError(absl::StrCat("nvptx: ", error));
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
+  const uint32_t version = target.ptx_version() == 0 ? kPtxVersion : target.ptx_version();
+  std::unique_ptr<llvm::TargetMachine> machine(llvm_target->createTargetMachine(
+      triple, target.features(0), absl::StrCat("+ptx", version), options, llvm::Reloc::PIC_));
+  if (machine == nullptr) return absl::InternalError("nvptx: no target machine");
+  return std::unique_ptr<CodegenBackend>(new NvptxBackend(std::move(machine)));
+}
+
+}  // namespace kiln

@@ -1,0 +1,41 @@
+#include "compiler/codegen/gpu_image.h"
+
+#include <cstring>
+
+namespace kiln {
+namespace {
+
+constexpr char kMagic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '1'};
+constexpr uint32_t kThreadsMax = 1024;
+
+// On disk and on the wire; little-endian like the machines that run it.
+struct Header {
+  char magic[8];
+  uint32_t threads;
+  uint32_t points_per_block;
+  uint32_t buffers;
+  uint32_t symbols;
+};
+
+}  // namespace
+
+std::string SerializeGpuImage(const GpuImage& image) {
+  Header header = {{}, image.threads, image.points_per_block, image.buffers, image.symbols};
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + image.code;
+}
+
+absl::StatusOr<GpuImage> ParseGpuImage(absl::string_view bytes) {
+  Header header;
+  if (bytes.size() <= sizeof(header)) return absl::DataLossError("GPU image: too short");
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) return absl::DataLossError("GPU image: not an image");
+  if (header.threads == 0 || header.threads > kThreadsMax ||
+      (header.points_per_block != 1 && header.points_per_block != header.threads)) {
+    return absl::DataLossError("GPU image: impossible launch");
+  }
+  return GpuImage{header.threads, header.points_per_block, header.buffers, header.symbols,
+                  std::string(bytes.substr(sizeof(header)))};
+}
+
+}  // namespace kiln

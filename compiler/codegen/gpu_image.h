@@ -1,0 +1,31 @@
+// The loadable form of one GPU kernel: a header that says how to launch it, then the code as PTX, which
+// the driver translates for its device. Without LLVM and without CUDA; compiler and client use it.
+//
+// The kernel's parameters are its buffers' addresses, then its symbols as 64-bit integers. A launch of
+// `blocks` × `threads` covers `units` points of the outer domain when blocks * points_per_block >= units;
+// with fewer blocks, each takes several turns.
+// Errors: DATA_LOSS for bytes that are no such image.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace kiln {
+
+inline constexpr char kGpuEntryName[] = "kiln_kernel";
+
+struct GpuImage {
+  uint32_t threads = 0;           // of a block
+  uint32_t points_per_block = 0;  // of the outer domain: `threads`, or 1 where a block shares one point
+  uint32_t buffers = 0;
+  uint32_t symbols = 0;
+  std::string code;               // PTX, zero-terminated by std::string
+};
+
+std::string SerializeGpuImage(const GpuImage& image);
+absl::StatusOr<GpuImage> ParseGpuImage(absl::string_view bytes);
+
+}  // namespace kiln
