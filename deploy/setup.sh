@@ -62,8 +62,8 @@ PYTHON
     || fail "pip could not install $(echo $missing): check the network (or pip's index settings) and run this again"
 }
 need torch==2.13.0
-need transformers numpy scikit-build-core
-[ $tests = no ] || need pytest lit
+need transformers numpy scikit-build-core lit
+[ $tests = no ] || need pytest
 
 # ---- Build -------------------------------------------------------------------------------------
 memory_gib=$(awk '/MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)

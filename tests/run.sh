@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up as deploy/quickstart.sh does, builds everything and runs every test: C++ (ctest), text (lit and
-# FileCheck) and Python (pytest). Ends with one line: N passed, N failed, N skipped.
+# Sets up as deploy/quickstart.sh does, builds everything and runs every test: C++ and text (ctest, which runs
+# lit and FileCheck) and Python (pytest). Ends with one line: N passed, N failed, N skipped.
 #   tests/run.sh          every test, the long campaigns in short
 #   tests/run.sh --full   the campaigns at full count (hours)
 #   tests/run.sh --fast   C++ and text tests only (minutes)
@@ -8,10 +8,11 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python_tests=yes
+pytest_options=()
 timeout=900
 case "${1:-}" in
   "") ;;
-  --full) export KILN_FULL=1; timeout=7200 ;;
+  --full) export KILN_FULL=1; timeout=7200; pytest_options=(--full) ;;
   --fast) python_tests=no ;;
   *) echo "usage: $0 [--full | --fast]" >&2; exit 2 ;;
 esac
@@ -24,7 +25,7 @@ python="$root/.venv/bin/python"
 reports="$build/reports"
 mkdir -p "$reports"
 rm -f "$reports"/*.xml
-export KILN_BUILD_DIR="$build"
+export KILN_BUILD="$build"
 unset KILN_ADDRESS KILN_FALLBACK KILN_STORE KILN_RUNTIME_DIR
 
 # A runner that dies without a report is one failure, so that nothing passes by not running.
@@ -41,16 +42,13 @@ run() {  # NAME REPORT COMMAND…
   fi
 }
 
-run "C++ tests" "$reports/ctest.xml" \
+run "C++ and text tests" "$reports/ctest.xml" \
   ctest --test-dir "$build" -j "$(nproc)" --timeout "$timeout" --output-on-failure --progress \
   --output-junit "$reports/ctest.xml"
-if [ -f "$root/tests/golden/lit.cfg.py" ]; then
-  run "text tests" "$reports/lit.xml" \
-    "$root/.venv/bin/lit" -sv --xunit-xml-output "$reports/lit.xml" "$root/tests/golden"
-fi
 if [ $python_tests = yes ]; then
   run "Python tests" "$reports/pytest.xml" \
-    "$python" -m pytest -q -p no:cacheprovider --durations=10 --junitxml "$reports/pytest.xml" "$root/tests/integration"
+    "$python" -m pytest -q -p no:cacheprovider --durations=10 "${pytest_options[@]}" \
+    --junitxml "$reports/pytest.xml" "$root/tests/integration"
 fi
 
 echo
