@@ -79,6 +79,7 @@ class StoreChain : public Store {
   absl::Status Build(const v1::StoreConfig& config, const StoreEnvironment& environment);
 
   ArtifactStore& artifacts() override { return *top_; }
+  ArtifactStore& inspection() override { return *completeness_; }
   Catalog& catalog() override { return *catalog_; }
   StoreStatistics statistics() const override;
   absl::StatusOr<VerifyResult> Verify(bool repair) override {

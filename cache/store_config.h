@@ -54,6 +54,9 @@ class Store {
   virtual ~Store() = default;
 
   virtual ArtifactStore& artifacts() = 0;
+  // The same entries through the same checks, but a Get counts as no use: for people who look, and for
+  // readers that look at several entries to use one (they tell the catalog which).
+  virtual ArtifactStore& inspection() = 0;
   // Below the memory tier, straight on the engine's index; empty while memory only.
   virtual Catalog& catalog() = 0;
   virtual StoreStatistics statistics() const = 0;

@@ -87,7 +87,7 @@ std::vector<std::string> Coordinator::VariantKeys(const std::string& compile_key
 absl::StatusOr<Coordinator::Variant> Coordinator::FindVariant(const std::string& compile_key,
                                                               const v1::Hints& hints) {
   for (const std::string& key : VariantKeys(compile_key)) {
-    absl::StatusOr<EntryValue> value = store_->artifacts().Get({EntryKind::kManifest, key});
+    absl::StatusOr<EntryValue> value = store_->inspection().Get({EntryKind::kManifest, key});
     if (!value.ok()) {
       if (!absl::IsNotFound(value.status())) spdlog::warn("read manifest: {}", value.status().ToString());
       continue;
@@ -101,6 +101,7 @@ absl::StatusOr<Coordinator::Variant> Coordinator::FindVariant(const std::string&
       continue;
     }
     if (!GuardsHold(manifest.guards(), hints)) continue;
+    store_->catalog().RecordUse({EntryKind::kManifest, key});
     variant.variant_id = manifest.variant_id();
     return variant;
   }
@@ -181,7 +182,7 @@ absl::Status Coordinator::FetchObjects(const v1::FetchObjectsRequest& request, c
   if (fresh != nullptr) {
     signed_manifest = fresh->signed_manifest;
   } else {
-    KILN_ASSIGN_OR_RETURN(EntryValue value, store_->artifacts().Get({EntryKind::kManifest, key}));
+    KILN_ASSIGN_OR_RETURN(EntryValue value, store_->inspection().Get({EntryKind::kManifest, key}));
     KILN_RETURN_IF_ERROR(ParseProto(*value, "manifest", &signed_manifest));
   }
   v1::Manifest manifest;

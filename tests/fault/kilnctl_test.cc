@@ -67,6 +67,9 @@ TEST_F(Kilnctl, ListAndShow) {
       EXPECT_TRUE(absl::StrContains(show.text, part)) << part << " in\n" << show.text;
     }
   }
+  EXPECT_TRUE(absl::StrContains(Ctl("ls --json").text, "\"hits\": 0")) << "looking is no use";
+  ASSERT_TRUE(daemon_.Lookup("guarded\nkernels 2", {7}).has_hit());
+  EXPECT_TRUE(absl::StrContains(Ctl("ls --json").text, "\"hits\": 1"));
   EXPECT_EQ(Ctl("show 0123456789abcdef0123").code, 1);
   EXPECT_EQ(Ctl("show nothex").code, 2);
 }
