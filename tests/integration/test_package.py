@@ -57,12 +57,12 @@ def test_interpreter(monkeypatch):
 
 
 def test_key_holds_no_sizes_of_the_moment(monkeypatch):
-    from kiln import stats
+    from kiln import records
 
     for rows in (4, 9):
         torch._dynamo.reset()
         torch.compile(lambda x: x * 3, backend="kiln", dynamic=True)(torch.randn(rows))
-    keys = [graph["request_key"] for graph in stats.graphs_since(0)]
+    keys = [graph["request_key"] for graph in records.graphs_since(0)]
     assert len(keys) == 2 and keys[0] == keys[1]
 
 
