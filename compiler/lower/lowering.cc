@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/verify.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -184,7 +185,9 @@ absl::Status LoweringContext::Run() {
 absl::StatusOr<LoopGraph> LowerGraph(const Graph& graph, const LowerOptions& options) {
   LoweringContext context(graph, options);
   KILN_RETURN_IF_ERROR(context.Run());
-  return context.Take();
+  LoopGraph lowered = context.Take();
+  KILN_RETURN_IF_ERROR(VerifyLoopGraph(lowered));
+  return lowered;
 }
 
 }  // namespace kiln

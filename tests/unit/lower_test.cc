@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "compiler/lower/loop_recorder.h"
+#include "compiler/lower/verify.h"
 #include "compiler/support/kernel_abi.h"
 #include "gtest/gtest.h"
 #include "tests/unit/loop_eval.h"
@@ -339,6 +340,31 @@ TEST(Lower, DropoutKeepsTheRightShareAndRepeatsWithItsSeed) {
   LowerOptions options;
   options.fallback_random = true;
   EXPECT_EQ(Lower(maker, options).nodes[0].call.target, "aten.native_dropout.default");
+}
+
+TEST(VerifyLoopGraph, NamesWhatIsWrong) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {4});
+  maker.Output(maker.Node("aten.neg.default", {{"self", T(x)}}, v1::F32, {4}));
+  const LoopGraph good = Lower(maker);
+  ASSERT_TRUE(VerifyLoopGraph(good).ok());
+  auto broken = [&](auto change) {
+    LoopGraph graph = good;
+    LoopBody body;
+    for (LoopOpId id = 0; id < graph.nodes[0].loops.body.size(); ++id) {
+      LoopOpData op = graph.nodes[0].loops.body.op(id);
+      change(graph, op);
+      body.Add(std::move(op));
+    }
+    graph.nodes[0].loops.body = std::move(body);
+    return VerifyLoopGraph(graph);
+  };
+  EXPECT_TRUE(broken([](LoopGraph&, LoopOpData&) {}).ok());
+  EXPECT_EQ(broken([](LoopGraph&, LoopOpData& op) { op.buffer = 9; }).code(), absl::StatusCode::kInternal);
+  EXPECT_FALSE(broken([](LoopGraph& graph, LoopOpData& op) { op.index = graph.exprs.Var(99, graph.exprs.Const(4)); }).ok());
+  EXPECT_FALSE(broken([](LoopGraph&, LoopOpData& op) { if (op.op == LoopOpcode::kNeg) op.dtype = v1::I64; }).ok());
+  EXPECT_FALSE(broken([](LoopGraph&, LoopOpData& op) { if (op.op == LoopOpcode::kNeg) op.args = {1}; }).ok());
+  EXPECT_FALSE(broken([](LoopGraph& graph, LoopOpData&) { graph.nodes[0].loops.outer.clear(); }).ok());
 }
 
 TEST(LoopRecorder, FoldsWhatChangesNothing) {
