@@ -45,7 +45,7 @@ struct StoreStatistics {
   uint64_t objects = 0;
   uint64_t bytes_on_disk = 0;
   bool writable = true;
-  std::string message;       // why not, for people
+  std::string message;  // why not, for people
 };
 
 // Owns the chain. Thread-safe; destroy it after the last call has returned (it flushes and closes).
@@ -73,7 +73,7 @@ class Store {
 
 // Seams for tests; the defaults are the real ones.
 struct StoreEnvironment {
-  rocksdb::Env* env = nullptr;              // not owned, outlives the store
+  rocksdb::Env* env = nullptr;  // not owned, outlives the store
   std::function<int64_t()> now_unix_seconds;
 };
 

@@ -58,7 +58,7 @@ PYTHON
   [ -n "$missing" ] || return 0
   say "Python packages: $(echo $missing)"
   # shellcheck disable=SC2086
-  "$python" -m pip install -q --disable-pip-version-check $missing \
+  "$python" -m pip install -qq --disable-pip-version-check $missing \
     || fail "pip could not install $(echo $missing): check the network (or pip's index settings) and run this again"
 }
 need torch==2.13.0
