@@ -39,9 +39,6 @@ def test_explain():
 
 
 def test_fallback_is_counted_and_told_once():
-    class Wrapped(torch.Tensor):
-        pass
-
     f = torch.compile(lambda x: torch.view_as_real(x * 1j), backend="kiln")
     x = torch.randn(3, dtype=torch.complex64)
     torch.testing.assert_close(f(x), torch.view_as_real(x * 1j))
@@ -54,6 +51,14 @@ def test_interpreter(monkeypatch):
     x = torch.randn(6, 5)
     torch.testing.assert_close(torch.compile(lambda x: x.softmax(-1).sin(), backend="kiln")(x), x.softmax(-1).sin())
     assert not kiln.stats()["fallbacks"]
+
+
+def test_debug_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("KILN_DEBUG", str(tmp_path))
+    x = torch.randn(6, 5)
+    torch.testing.assert_close(torch.compile(lambda x: x.softmax(-1) + 2, backend="kiln")(x), x.softmax(-1) + 2)
+    names = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(names) > 3 and any("kernel" in name for name in names), names
 
 
 def test_key_holds_no_sizes_of_the_moment(monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, FXGraphCacheMiss
 from torch._inductor.output_code import OutputCode
 
-from . import _C, fallback, library, service, records
+from . import _C, debug, fallback, library, service, records
 from .errors import Unsupported
 from .symbols import evaluate
 
@@ -73,7 +73,8 @@ class CompiledGraph(OutputCode):
         if len(values) != len(self.symbol_names):
             raise Unsupported("a symbol of the graph is not among its inputs")
         hints = [int(value.node.hint) for value in values]
-        artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list())
+        artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted())
+        debug.write(self.title, self.request_key, artifact)
         nodes, conditions, _ = artifact.guards()
         # What the service specialised on becomes a guard of torch's own.
         if conditions and not evaluate(nodes, conditions, values):
@@ -97,6 +98,8 @@ class CompiledGraph(OutputCode):
         self.artifact = None
 
     def post_compile(self, example_inputs, constants, graph_kwargs):
+        if debug.wanted():
+            raise FXGraphCacheMiss("KILN_DEBUG compiles anew")
         service.configure()
         library.install()
         try:
