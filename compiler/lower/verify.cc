@@ -44,7 +44,8 @@ class NodeVerifier {
 
   absl::Status CheckOp(LoopOpId id, const LoopOpData& op) {
     const LoopOpInfo& info = InfoOf(op.op);
-    if (info.arity >= 0 && op.args.size() != static_cast<size_t>(info.arity)) return Wrong("number of operands");
+    if (info.arity >= 0 && op.args.size() != static_cast<size_t>(info.arity))
+      return Wrong("number of operands");
     for (LoopOpId arg : op.args) {
       if (arg >= id) return Wrong("an operand that comes later");
     }
@@ -74,7 +75,8 @@ class NodeVerifier {
 
   absl::Status CheckMask(const LoopOpData& op, size_t position) {
     if (op.args.size() > position + 1) return Wrong("number of operands");
-    if (op.args.size() > position && Type(op.args[position]) != v1::BOOL) return Wrong("a mask that is not BOOL");
+    if (op.args.size() > position && Type(op.args[position]) != v1::BOOL)
+      return Wrong("a mask that is not BOOL");
     return absl::OkStatus();
   }
 
@@ -120,14 +122,16 @@ class NodeVerifier {
 absl::Status CheckView(const LoopGraph& graph, const BufferView& view) {
   if (view.buffer >= graph.buffers.size()) return Wrong("a view of an unknown buffer");
   if (view.sizes.size() != view.strides.size()) return Wrong("a view whose sizes and strides differ in rank");
-  if (ByteSize(view.dtype) != ByteSize(graph.buffers[view.buffer].dtype)) return Wrong("a view of another width");
+  if (ByteSize(view.dtype) != ByteSize(graph.buffers[view.buffer].dtype))
+    return Wrong("a view of another width");
   return absl::OkStatus();
 }
 
 absl::Status CheckCall(const LoopGraph& graph, const CallNode& call) {
   for (const BufferView& view : call.tensors) KILN_RETURN_IF_ERROR(CheckView(graph, view));
   for (int64_t result : call.results) {
-    if (result < -1 || result >= static_cast<int64_t>(graph.buffers.size())) return Wrong("an unknown result");
+    if (result < -1 || result >= static_cast<int64_t>(graph.buffers.size()))
+      return Wrong("an unknown result");
   }
   return absl::OkStatus();
 }
@@ -154,7 +158,8 @@ absl::Status VerifyLoopGraph(const LoopGraph& graph) {
   }
   for (const LoopGraphOutput& output : graph.outputs) {
     if (output.kind != LoopGraphOutput::Kind::kView) continue;
-    if (absl::Status status = CheckView(graph, output.view); !status.ok()) return StatusWrap(status, "loop graph output");
+    if (absl::Status status = CheckView(graph, output.view); !status.ok())
+      return StatusWrap(status, "loop graph output");
   }
   return absl::OkStatus();
 }

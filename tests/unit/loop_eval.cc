@@ -148,13 +148,15 @@ class Evaluator {
     for (const LoopGraphNode& node : graph_.nodes) {
       if (node.kind == LoopGraphNode::Kind::kLoops) KILN_RETURN_IF_ERROR(RunLoops(node.loops));
       if (node.kind == LoopGraphNode::Kind::kCall) KILN_RETURN_IF_ERROR(RunCall(node.call));
-      if (node.kind == LoopGraphNode::Kind::kSeeds) WriteElement(memory_[node.seeds.buffer], v1::I64, 0, {0, seed});
+      if (node.kind == LoopGraphNode::Kind::kSeeds)
+        WriteElement(memory_[node.seeds.buffer], v1::I64, 0, {0, seed});
     }
     LoopEvalResult result;
     result.status_code = status_code_;
     result.inputs.resize(graph_.inputs.size());
     for (size_t i = 0; i < graph_.buffers.size(); ++i) {
-      if (graph_.buffers[i].kind == LoopBuffer::Kind::kInput) result.inputs[graph_.buffers[i].input] = memory_[i];
+      if (graph_.buffers[i].kind == LoopBuffer::Kind::kInput)
+        result.inputs[graph_.buffers[i].input] = memory_[i];
     }
     for (const LoopGraphOutput& output : graph_.outputs) {
       result.outputs.emplace_back();
@@ -211,7 +213,7 @@ class Evaluator {
     if (call.target != "aten.mm.default" && call.target != "aten.bmm.default" && !addmm) {
       return absl::UnimplementedError(absl::StrCat("a call of ", call.target));
     }
-    const BufferView& a_view = call.tensors[addmm], &b_view = call.tensors[addmm + 1];
+    const BufferView &a_view = call.tensors[addmm], &b_view = call.tensors[addmm + 1];
     KILN_ASSIGN_OR_RETURN(const std::vector<float> a, Floats(a_view));
     KILN_ASSIGN_OR_RETURN(const std::vector<float> b, Floats(b_view));
     std::vector<float> bias;
@@ -227,11 +229,12 @@ class Evaluator {
       const int64_t column = n % columns, row = n / columns % rows, image = n / columns / rows;
       double sum = 0;
       for (int64_t k = 0; k < depth; ++k) {
-        sum += static_cast<double>(a[(image * rows + row) * depth + k]) * b[(image * depth + k) * columns + column];
+        sum += static_cast<double>(a[(image * rows + row) * depth + k]) *
+               b[(image * depth + k) * columns + column];
       }
       if (addmm) sum += bias[bias.size() == static_cast<size_t>(columns) ? column : n];
-      const int64_t at = (last == 2 ? image * Value(result.strides[0]) : 0) + row * Value(result.strides[last - 1]) +
-                         column * Value(result.strides[last]);
+      const int64_t at = (last == 2 ? image * Value(result.strides[0]) : 0) +
+                         row * Value(result.strides[last - 1]) + column * Value(result.strides[last]);
       WriteElement(memory_[call.results[0]], v1::F32, at, {sum, 0});
     }
     return absl::OkStatus();
@@ -365,7 +368,8 @@ class Evaluator {
         const bool max = op.mode == v1::REDUCE_ARGMAX;
         auto& [best, at] = best_[id];
         const double key = real ? x.f : static_cast<double>(x.i);
-        const bool better = at < 0 || (!std::isnan(best) && (std::isnan(key) || (max ? key > best : key < best)));
+        const bool better =
+            at < 0 || (!std::isnan(best) && (std::isnan(key) || (max ? key > best : key < best)));
         if (better) {
           best = key;
           at = position;
@@ -403,7 +407,8 @@ class Evaluator {
       case LoopOpcode::kLoad: {
         value = {};
         if (Masked(op, 0)) return;
-        if (graph_.buffers[op.buffer].dtype != op.dtype) status_ = absl::InternalError("a load of another type");
+        if (graph_.buffers[op.buffer].dtype != op.dtype)
+          status_ = absl::InternalError("a load of another type");
         const int64_t at = Address(op);
         if (at >= 0) value = ReadElement(memory_[op.buffer], op.dtype, at);
         return;
@@ -491,63 +496,116 @@ class Evaluator {
   Scalar RealOp(LoopOpcode op, double a, double b, double c) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     switch (op) {
-      case LoopOpcode::kAdd: return {a + b};
-      case LoopOpcode::kSub: return {a - b};
-      case LoopOpcode::kMul: return {a * b};
-      case LoopOpcode::kDiv: return {a / b};
-      case LoopOpcode::kFloorDiv: return {std::floor(a / b)};
-      case LoopOpcode::kTruncDiv: return {std::trunc(a / b)};
+      case LoopOpcode::kAdd:
+        return {a + b};
+      case LoopOpcode::kSub:
+        return {a - b};
+      case LoopOpcode::kMul:
+        return {a * b};
+      case LoopOpcode::kDiv:
+        return {a / b};
+      case LoopOpcode::kFloorDiv:
+        return {std::floor(a / b)};
+      case LoopOpcode::kTruncDiv:
+        return {std::trunc(a / b)};
       case LoopOpcode::kRemainder: {
         const double r = std::fmod(a, b);
         return {r != 0 && (r < 0) != (b < 0) ? r + b : r};
       }
-      case LoopOpcode::kFmod: return {std::fmod(a, b)};
-      case LoopOpcode::kNeg: return {-a};
-      case LoopOpcode::kAbs: return {std::fabs(a)};
-      case LoopOpcode::kSign: return {std::isnan(a) ? a : static_cast<double>((a > 0) - (a < 0))};
-      case LoopOpcode::kMaximum: return {std::isnan(a) || std::isnan(b) ? nan : std::max(a, b)};
-      case LoopOpcode::kMinimum: return {std::isnan(a) || std::isnan(b) ? nan : std::min(a, b)};
-      case LoopOpcode::kFma: return {std::fma(a, b, c)};
-      case LoopOpcode::kSqrt: return {std::sqrt(a)};
-      case LoopOpcode::kRsqrt: return {1 / std::sqrt(a)};
-      case LoopOpcode::kReciprocal: return {1 / a};
-      case LoopOpcode::kExp: return {std::exp(a)};
-      case LoopOpcode::kExp2: return {std::exp2(a)};
-      case LoopOpcode::kExpm1: return {std::expm1(a)};
-      case LoopOpcode::kLog: return {std::log(a)};
-      case LoopOpcode::kLog2: return {std::log2(a)};
-      case LoopOpcode::kLog10: return {std::log10(a)};
-      case LoopOpcode::kLog1p: return {std::log1p(a)};
-      case LoopOpcode::kSin: return {std::sin(a)};
-      case LoopOpcode::kCos: return {std::cos(a)};
-      case LoopOpcode::kTan: return {std::tan(a)};
-      case LoopOpcode::kAsin: return {std::asin(a)};
-      case LoopOpcode::kAcos: return {std::acos(a)};
-      case LoopOpcode::kAtan: return {std::atan(a)};
-      case LoopOpcode::kAtan2: return {std::atan2(a, b)};
-      case LoopOpcode::kSinh: return {std::sinh(a)};
-      case LoopOpcode::kCosh: return {std::cosh(a)};
-      case LoopOpcode::kTanh: return {std::tanh(a)};
-      case LoopOpcode::kAsinh: return {std::asinh(a)};
-      case LoopOpcode::kAcosh: return {std::acosh(a)};
-      case LoopOpcode::kAtanh: return {std::atanh(a)};
-      case LoopOpcode::kErf: return {std::erf(a)};
-      case LoopOpcode::kErfc: return {std::erfc(a)};
-      case LoopOpcode::kSigmoid: return {1 / (1 + std::exp(-a))};
-      case LoopOpcode::kPow: return {std::pow(a, b)};
-      case LoopOpcode::kFloor: return {std::floor(a)};
-      case LoopOpcode::kCeil: return {std::ceil(a)};
-      case LoopOpcode::kTrunc: return {std::trunc(a)};
-      case LoopOpcode::kRound: return {std::nearbyint(a)};
-      case LoopOpcode::kLgamma: return {std::lgamma(a)};
-      case LoopOpcode::kEq: return {0, a == b};
-      case LoopOpcode::kNe: return {0, a != b};
-      case LoopOpcode::kLt: return {0, a < b};
-      case LoopOpcode::kLe: return {0, a <= b};
-      case LoopOpcode::kGt: return {0, a > b};
-      case LoopOpcode::kGe: return {0, a >= b};
-      case LoopOpcode::kIsNan: return {0, std::isnan(a)};
-      case LoopOpcode::kIsInf: return {0, std::isinf(a)};
+      case LoopOpcode::kFmod:
+        return {std::fmod(a, b)};
+      case LoopOpcode::kNeg:
+        return {-a};
+      case LoopOpcode::kAbs:
+        return {std::fabs(a)};
+      case LoopOpcode::kSign:
+        return {std::isnan(a) ? a : static_cast<double>((a > 0) - (a < 0))};
+      case LoopOpcode::kMaximum:
+        return {std::isnan(a) || std::isnan(b) ? nan : std::max(a, b)};
+      case LoopOpcode::kMinimum:
+        return {std::isnan(a) || std::isnan(b) ? nan : std::min(a, b)};
+      case LoopOpcode::kFma:
+        return {std::fma(a, b, c)};
+      case LoopOpcode::kSqrt:
+        return {std::sqrt(a)};
+      case LoopOpcode::kRsqrt:
+        return {1 / std::sqrt(a)};
+      case LoopOpcode::kReciprocal:
+        return {1 / a};
+      case LoopOpcode::kExp:
+        return {std::exp(a)};
+      case LoopOpcode::kExp2:
+        return {std::exp2(a)};
+      case LoopOpcode::kExpm1:
+        return {std::expm1(a)};
+      case LoopOpcode::kLog:
+        return {std::log(a)};
+      case LoopOpcode::kLog2:
+        return {std::log2(a)};
+      case LoopOpcode::kLog10:
+        return {std::log10(a)};
+      case LoopOpcode::kLog1p:
+        return {std::log1p(a)};
+      case LoopOpcode::kSin:
+        return {std::sin(a)};
+      case LoopOpcode::kCos:
+        return {std::cos(a)};
+      case LoopOpcode::kTan:
+        return {std::tan(a)};
+      case LoopOpcode::kAsin:
+        return {std::asin(a)};
+      case LoopOpcode::kAcos:
+        return {std::acos(a)};
+      case LoopOpcode::kAtan:
+        return {std::atan(a)};
+      case LoopOpcode::kAtan2:
+        return {std::atan2(a, b)};
+      case LoopOpcode::kSinh:
+        return {std::sinh(a)};
+      case LoopOpcode::kCosh:
+        return {std::cosh(a)};
+      case LoopOpcode::kTanh:
+        return {std::tanh(a)};
+      case LoopOpcode::kAsinh:
+        return {std::asinh(a)};
+      case LoopOpcode::kAcosh:
+        return {std::acosh(a)};
+      case LoopOpcode::kAtanh:
+        return {std::atanh(a)};
+      case LoopOpcode::kErf:
+        return {std::erf(a)};
+      case LoopOpcode::kErfc:
+        return {std::erfc(a)};
+      case LoopOpcode::kSigmoid:
+        return {1 / (1 + std::exp(-a))};
+      case LoopOpcode::kPow:
+        return {std::pow(a, b)};
+      case LoopOpcode::kFloor:
+        return {std::floor(a)};
+      case LoopOpcode::kCeil:
+        return {std::ceil(a)};
+      case LoopOpcode::kTrunc:
+        return {std::trunc(a)};
+      case LoopOpcode::kRound:
+        return {std::nearbyint(a)};
+      case LoopOpcode::kLgamma:
+        return {std::lgamma(a)};
+      case LoopOpcode::kEq:
+        return {0, a == b};
+      case LoopOpcode::kNe:
+        return {0, a != b};
+      case LoopOpcode::kLt:
+        return {0, a < b};
+      case LoopOpcode::kLe:
+        return {0, a <= b};
+      case LoopOpcode::kGt:
+        return {0, a > b};
+      case LoopOpcode::kGe:
+        return {0, a >= b};
+      case LoopOpcode::kIsNan:
+        return {0, std::isnan(a)};
+      case LoopOpcode::kIsInf:
+        return {0, std::isinf(a)};
       default:
         status_ = absl::InternalError(absl::StrCat(InfoOf(op).name, " of floats"));
         return {};
@@ -555,8 +613,8 @@ class Evaluator {
   }
 
   Scalar IntOp(LoopOpcode op, int64_t a, int64_t b) {
-    const bool divides = op == LoopOpcode::kFloorDiv || op == LoopOpcode::kTruncDiv || op == LoopOpcode::kRemainder ||
-                         op == LoopOpcode::kFmod;
+    const bool divides = op == LoopOpcode::kFloorDiv || op == LoopOpcode::kTruncDiv ||
+                         op == LoopOpcode::kRemainder || op == LoopOpcode::kFmod;
     if (divides && b == 0) {
       if (status_code_ == 0) status_code_ = KILN_INTEGER_DIVISION_BY_ZERO;
       return {};
@@ -564,40 +622,68 @@ class Evaluator {
     const uint64_t x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
     auto wrapped = [](uint64_t value) { return Scalar{0, static_cast<int64_t>(value)}; };
     switch (op) {
-      case LoopOpcode::kAdd: return wrapped(x + y);
-      case LoopOpcode::kSub: return wrapped(x - y);
-      case LoopOpcode::kMul: return wrapped(x * y);
-      case LoopOpcode::kFloorDiv: return {0, a / b - (a % b != 0 && (a < 0) != (b < 0))};
-      case LoopOpcode::kTruncDiv: return {0, a / b};
-      case LoopOpcode::kRemainder: return {0, a % b != 0 && (a % b < 0) != (b < 0) ? a % b + b : a % b};
-      case LoopOpcode::kFmod: return {0, a % b};
-      case LoopOpcode::kNeg: return wrapped(0 - x);
-      case LoopOpcode::kAbs: return wrapped(a < 0 ? 0 - x : x);
-      case LoopOpcode::kSign: return {0, (a > 0) - (a < 0)};
-      case LoopOpcode::kMaximum: return {0, std::max(a, b)};
-      case LoopOpcode::kMinimum: return {0, std::min(a, b)};
+      case LoopOpcode::kAdd:
+        return wrapped(x + y);
+      case LoopOpcode::kSub:
+        return wrapped(x - y);
+      case LoopOpcode::kMul:
+        return wrapped(x * y);
+      case LoopOpcode::kFloorDiv:
+        return {0, a / b - (a % b != 0 && (a < 0) != (b < 0))};
+      case LoopOpcode::kTruncDiv:
+        return {0, a / b};
+      case LoopOpcode::kRemainder:
+        return {0, a % b != 0 && (a % b < 0) != (b < 0) ? a % b + b : a % b};
+      case LoopOpcode::kFmod:
+        return {0, a % b};
+      case LoopOpcode::kNeg:
+        return wrapped(0 - x);
+      case LoopOpcode::kAbs:
+        return wrapped(a < 0 ? 0 - x : x);
+      case LoopOpcode::kSign:
+        return {0, (a > 0) - (a < 0)};
+      case LoopOpcode::kMaximum:
+        return {0, std::max(a, b)};
+      case LoopOpcode::kMinimum:
+        return {0, std::min(a, b)};
       case LoopOpcode::kPow: {
         if (b < 0) return {0, a == 1 ? 1 : a == -1 ? (b % 2 != 0 ? -1 : 1) : 0};
         uint64_t power = 1;
         for (int64_t i = 0; i < b; ++i) power *= x;
         return wrapped(power);
       }
-      case LoopOpcode::kEq: return {0, a == b};
-      case LoopOpcode::kNe: return {0, a != b};
-      case LoopOpcode::kLt: return {0, a < b};
-      case LoopOpcode::kLe: return {0, a <= b};
-      case LoopOpcode::kGt: return {0, a > b};
-      case LoopOpcode::kGe: return {0, a >= b};
-      case LoopOpcode::kLogicalAnd: return {0, a != 0 && b != 0};
-      case LoopOpcode::kLogicalOr: return {0, a != 0 || b != 0};
-      case LoopOpcode::kLogicalNot: return {0, a == 0};
-      case LoopOpcode::kLogicalXor: return {0, (a != 0) != (b != 0)};
-      case LoopOpcode::kBitAnd: return {0, a & b};
-      case LoopOpcode::kBitOr: return {0, a | b};
-      case LoopOpcode::kBitXor: return {0, a ^ b};
-      case LoopOpcode::kBitNot: return {0, ~a};
-      case LoopOpcode::kShiftLeft: return wrapped(b < 0 || b > 63 ? 0 : x << b);
-      case LoopOpcode::kShiftRight: return {0, a >> (b < 0 || b > 63 ? 63 : b)};
+      case LoopOpcode::kEq:
+        return {0, a == b};
+      case LoopOpcode::kNe:
+        return {0, a != b};
+      case LoopOpcode::kLt:
+        return {0, a < b};
+      case LoopOpcode::kLe:
+        return {0, a <= b};
+      case LoopOpcode::kGt:
+        return {0, a > b};
+      case LoopOpcode::kGe:
+        return {0, a >= b};
+      case LoopOpcode::kLogicalAnd:
+        return {0, a != 0 && b != 0};
+      case LoopOpcode::kLogicalOr:
+        return {0, a != 0 || b != 0};
+      case LoopOpcode::kLogicalNot:
+        return {0, a == 0};
+      case LoopOpcode::kLogicalXor:
+        return {0, (a != 0) != (b != 0)};
+      case LoopOpcode::kBitAnd:
+        return {0, a & b};
+      case LoopOpcode::kBitOr:
+        return {0, a | b};
+      case LoopOpcode::kBitXor:
+        return {0, a ^ b};
+      case LoopOpcode::kBitNot:
+        return {0, ~a};
+      case LoopOpcode::kShiftLeft:
+        return wrapped(b < 0 || b > 63 ? 0 : x << b);
+      case LoopOpcode::kShiftRight:
+        return {0, a >> (b < 0 || b > 63 ? 63 : b)};
       default:
         status_ = absl::InternalError(absl::StrCat(InfoOf(op).name, " of integers"));
         return {};
