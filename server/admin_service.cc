@@ -162,7 +162,8 @@ grpc::Status AdminService::List(grpc::ServerContext*, const v1::ListRequest* req
     return std::max(a.created_unix_seconds, a.last_used_unix_seconds) >
            std::max(b.created_unix_seconds, b.last_used_unix_seconds);
   });
-  const size_t limit = request->limit() == 0 ? kEntriesShownMax : std::min<size_t>(request->limit(), kEntriesShownMax);
+  const size_t limit =
+      request->limit() == 0 ? kEntriesShownMax : std::min<size_t>(request->limit(), kEntriesShownMax);
   for (const CatalogEntry& entry : *entries) {
     if (reply->entries_size() >= limit) break;
     absl::StatusOr<Found> found = ReadEntry(entry);
@@ -274,6 +275,7 @@ grpc::Status AdminService::Remove(grpc::ServerContext*, const v1::RemoveRequest*
     }
   }
   if (absl::Status status = store_->artifacts().Delete(doomed); !status.ok()) return ToGrpc(status);
+  if (request->all()) coordinator_->Forget("");
   for (const std::string& key : keys) coordinator_->Forget(key);
   reply->set_removed(removed);
   return grpc::Status::OK;
