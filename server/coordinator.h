@@ -129,7 +129,7 @@ class Coordinator {
   // Takes the least recently used variants out where the new one would be one too many.
   void MakeRoom(const std::string& compile_key, const std::string& new_key);
   absl::Status Publish(const FlightPtr& flight, const std::shared_ptr<const Artifact>& artifact);
-  absl::Status Strike(const FlightPtr& flight, const absl::Status& crash);
+  absl::Status Strike(const FlightPtr& flight, const WorkerResult& crash);
   void StoreFailure(const FlightPtr& flight, const absl::Status& status, bool quarantine);
   void Progress(const FlightPtr& flight, absl::string_view phase, v1::CompileEvent event);
   void SendDebug(const FlightPtr& flight, v1::DebugFile file);

@@ -31,6 +31,9 @@ struct Flight {
   absl::Time created;
   uint32_t position = 0;
 
+  // The runner's own.
+  uint32_t workers_killed = 0;  // from outside, while they worked for this flight
+
   // Guarded by the coordinator's mutex.
   absl::CondVar changed;
   std::string phase = "queued";

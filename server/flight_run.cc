@@ -19,6 +19,7 @@ namespace {
 constexpr size_t kRecentMax = 4096;
 constexpr size_t kStrikesMax = 4096;
 constexpr uint32_t kStrikesAllowed = 2;
+constexpr uint32_t kKillsAllowed = 4;
 
 // A refusal that would only repeat.
 bool IsLasting(const absl::Status& status) {
@@ -135,7 +136,7 @@ absl::StatusOr<v1::PlanReply> Coordinator::Plan(const FlightPtr& flight) {
     pool_->Submit(std::move(task));
     ended.WaitForNotification();
     if (result.crashed) {
-      KILN_RETURN_IF_ERROR(Strike(flight, result.status));
+      KILN_RETURN_IF_ERROR(Strike(flight, result));
       continue;
     }
     KILN_RETURN_IF_ERROR(result.status);
@@ -147,7 +148,14 @@ absl::StatusOr<v1::PlanReply> Coordinator::Plan(const FlightPtr& flight) {
   }
 }
 
-absl::Status Coordinator::Strike(const FlightPtr& flight, const absl::Status& crash) {
+absl::Status Coordinator::Strike(const FlightPtr& flight, const WorkerResult& crash) {
+  if (crash.killed) {
+    // Somebody's kill, or the kernel's for want of memory: no proof against the graph, but no reason to
+    // go on for ever.
+    if (++flight->workers_killed <= kKillsAllowed) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat(
+        flight->workers_killed, " compiler processes were killed while they worked on this graph"));
+  }
   {
     absl::MutexLock lock(&mutex_);
     if (strikes_.size() >= kStrikesMax) strikes_.clear();
@@ -155,7 +163,7 @@ absl::Status Coordinator::Strike(const FlightPtr& flight, const absl::Status& cr
     strikes_.erase(flight->compile_key);
   }
   absl::Status refusal = absl::FailedPreconditionError(absl::StrCat(
-      "compiling this graph brought down ", kStrikesAllowed, " compiler processes (", crash.message(),
+      "compiling this graph brought down ", kStrikesAllowed, " compiler processes (", crash.status.message(),
       "); it is refused for a day or until \"kilnctl rm ", ToHex(flight->compile_key.substr(0, 6)), "\""));
   StoreFailure(flight, refusal, /*quarantine=*/true);
   return refusal;
@@ -240,7 +248,7 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAll(const FlightPtr&
     std::vector<size_t> again;
     for (size_t k = 0; k < missing.size(); ++k) {
       if (results[k].crashed) {
-        KILN_RETURN_IF_ERROR(Strike(flight, results[k].status));
+        KILN_RETURN_IF_ERROR(Strike(flight, results[k]));
         again.push_back(missing[k]);
         continue;
       }

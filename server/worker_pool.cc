@@ -69,7 +69,7 @@ absl::Status WorkerPool::EnsureProcess(size_t slot, std::unique_ptr<WorkerProces
   if (*process != nullptr) {
     // Died between two tasks: no task's fault.
     stats_->worker_crashes++;
-    spdlog::warn("worker {} lost while idle: {}", slot, (*process)->Stop());
+    spdlog::warn("worker {} lost while idle: {}", slot, (*process)->Stop().text);
     *process = nullptr;
   }
   KILN_ASSIGN_OR_RETURN(*process, WorkerProcess::Spawn(zygote_, absl::Now() + kHelloLimit));
@@ -132,7 +132,7 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
       return {absl::OkStatus(), *std::move(reply), false};
     reply = absl::DataLossError("an answer of the wrong kind");
   }
-  const std::string end = (*process)->Stop();
+  const WorkerProcess::End end = (*process)->Stop();
   *process = nullptr;
   if (absl::IsCancelled(reply.status())) return {reply.status(), {}, false};
   if (absl::IsResourceExhausted(reply.status())) return {reply.status(), {}, false};
@@ -145,9 +145,12 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
             false};
   }
   stats_->worker_crashes++;
-  spdlog::warn("worker {} lost while {}: {}: {}", slot, plan ? "planning" : "emitting", end,
+  spdlog::warn("worker {} lost while {}: {}: {}", slot, plan ? "planning" : "emitting", end.text,
                std::string(reply.status().message()));
-  return {absl::UnavailableError(absl::StrCat("the compiler process ended by ", end)), {}, true};
+  WorkerResult lost{
+      absl::UnavailableError(absl::StrCat("the compiler process ended by ", end.text)), {}, true};
+  lost.killed = end.killed && absl::IsUnavailable(reply.status());
+  return lost;
 }
 
 size_t WorkerPool::busy() const {

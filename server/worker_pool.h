@@ -33,6 +33,7 @@ struct WorkerResult {
   absl::Status status;
   v1::Frame reply;
   bool crashed = false;  // the worker died over it, or answered nonsense
+  bool killed = false;   // crashed, but by a SIGKILL from outside
 };
 
 struct WorkerTask {
