@@ -68,6 +68,7 @@ class KernelEmitter {
   static constexpr uint32_t kNoVariable = ~0u;
 
   // kernel_emitter.cc
+  absl::Status CheckExpressionSizes() const;
   void AnalyzeStages();
   void ChooseLanes();
   void EmitEntry();

@@ -140,6 +140,18 @@ TEST(BackendErrorTest, TargetsAndKernelsThatCannotBe) {
   v1::Kernel kernel = CopyKernel();
   kernel.mutable_stages(0)->mutable_ops(1)->set_args(0, 7);
   EXPECT_EQ((*backend)->Emit(kernel, {}, false).status().code(), absl::StatusCode::kInvalidArgument);
+  // An index that doubles in size with every node: refused, not expanded.
+  kernel = CopyKernel();
+  uint32_t index = kernel.stages(0).ops(0).index();
+  for (int k = 0; k < 60; ++k) {
+    v1::ExprNode* sum = kernel.add_exprs();
+    sum->set_op(v1::EXPR_ADD);
+    sum->add_args(index);
+    sum->add_args(index);
+    index = kernel.exprs_size() - 1;
+  }
+  kernel.mutable_stages(0)->mutable_ops(0)->set_index(index);
+  EXPECT_EQ((*backend)->Emit(kernel, {}, false).status().code(), absl::StatusCode::kUnimplemented);
   kernel = CopyKernel();
   kernel.mutable_stages(0)->mutable_ops(1)->set_op(9999);
   EXPECT_FALSE((*backend)->Emit(kernel, {}, false).ok());
