@@ -25,8 +25,8 @@ absl::Status EvictingStore::Put(absl::Span<const Entry> batch) {
   uint64_t bytes = 0;
   for (const Entry& entry : batch) bytes += entry.value->size() + entry.id.key.size();
   if (bytes > options_.budget_bytes / 2) {
-    return absl::ResourceExhaustedError(absl::StrCat("an artifact of ", bytes, " bytes in a store of ",
-                                                     options_.budget_bytes, " bytes"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("an artifact of ", bytes, " bytes in a store of ", options_.budget_bytes, " bytes"));
   }
   if (BytesOnDisk() > options_.budget_bytes / 4 * 5) KILN_RETURN_IF_ERROR(Sweep());
   {

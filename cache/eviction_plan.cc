@@ -92,8 +92,7 @@ class Planner {
       return std::make_tuple(sound, root.entry->last_used_unix_seconds, root.entry->hits,
                              absl::string_view(root.entry->id.key));
     };
-    std::sort(roots.begin(), roots.end(),
-              [&](const Root& a, const Root& b) { return order(a) < order(b); });
+    std::sort(roots.begin(), roots.end(), [&](const Root& a, const Root& b) { return order(a) < order(b); });
     return roots;
   }
 

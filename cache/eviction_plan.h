@@ -22,9 +22,9 @@ struct EvictionInput {
   std::vector<CatalogEntry> objects;
   std::vector<CatalogEntry> kernels;
   std::vector<CatalogEntry> meta;
-  uint64_t live_bytes = 0;           // of all of these
+  uint64_t live_bytes = 0;  // of all of these
   uint64_t live_bytes_wanted = 0;
-  int64_t keep_if_used_after = 0;    // for what no manifest names
+  int64_t keep_if_used_after = 0;  // for what no manifest names
 };
 
 // Groups of entries to delete, each in one batch: first what nobody names, then the least recently used

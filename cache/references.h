@@ -11,7 +11,7 @@
 namespace kiln {
 
 struct References {
-  std::vector<EntryId> objects;         // sorted, no duplicates
+  std::vector<EntryId> objects;          // sorted, no duplicates
   std::vector<std::string> kernel_keys;  // of a manifest; sorted, no duplicates
 };
 

@@ -272,8 +272,7 @@ absl::Status RocksdbStore::WriteFormat() {
 }
 
 absl::Status RocksdbStore::LoadIndex() {
-  std::unique_ptr<rocksdb::Iterator> it(
-      db_->NewIterator(rocksdb::ReadOptions(), Family(EntryKind::kUses)));
+  std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), Family(EntryKind::kUses)));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     absl::StatusOr<CatalogEntry> entry = UsageIndex::Decode(View(it->key()), View(it->value()));
     if (!entry.ok()) return RebuildIndex();
@@ -309,8 +308,8 @@ absl::Status RocksdbStore::RebuildIndex() {
   KILN_RETURN_IF_ERROR(FromRocksdb(db_->CreateColumnFamily(descriptor.options, descriptor.name, &uses)));
   for (size_t i = 0; i < kEntryKinds; ++i) {
     for (const CatalogEntry& entry : index_.Scan(static_cast<EntryKind>(i), "", 0)) {
-      KILN_RETURN_IF_ERROR(FromRocksdb(
-          records.Put(uses, UsageIndex::EncodeKey(entry.id), UsageIndex::EncodeRecord(entry))));
+      KILN_RETURN_IF_ERROR(
+          FromRocksdb(records.Put(uses, UsageIndex::EncodeKey(entry.id), UsageIndex::EncodeRecord(entry))));
     }
   }
   return Write(&records, /*sync=*/true);
@@ -411,7 +410,8 @@ absl::Status RocksdbStore::ReopenIfStopped() {
 
 absl::Status RocksdbStore::ProbeSpace() {
   uint64_t unflushed = 0;
-  if (db_ != nullptr) db_->GetAggregatedIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &unflushed);
+  if (db_ != nullptr)
+    db_->GetAggregatedIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &unflushed);
   std::string path = options_.directory + "/probe";
   std::unique_ptr<rocksdb::WritableFile> file;
   rocksdb::Status status = env_->NewWritableFile(path, &file, rocksdb::EnvOptions());
@@ -471,8 +471,7 @@ absl::Status RocksdbStore::Delete(absl::Span<const EntryId> ids) {
   rocksdb::WriteBatch writes;
   for (const EntryId& id : ids) {
     KILN_RETURN_IF_ERROR(FromRocksdb(writes.Delete(Family(id.kind), Slice(id.key))));
-    KILN_RETURN_IF_ERROR(
-        FromRocksdb(writes.Delete(Family(EntryKind::kUses), UsageIndex::EncodeKey(id))));
+    KILN_RETURN_IF_ERROR(FromRocksdb(writes.Delete(Family(EntryKind::kUses), UsageIndex::EncodeKey(id))));
   }
   KILN_RETURN_IF_ERROR(Write(&writes, /*sync=*/true));
   for (const EntryId& id : ids) index_.Erase(id);

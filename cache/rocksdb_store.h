@@ -35,10 +35,10 @@ struct RocksdbOptions {
   uint64_t cache_bytes = 32u << 20;
   uint64_t write_buffer_bytes = 16u << 20;  // a column family; the WAL is held to four times this
   uint64_t blob_file_bytes = 64u << 20;
-  bool read_only = false;                   // then every Put is PERMISSION_DENIED
-  bool dangerously_no_sync = false;         // acknowledge before the sync
-  bool dangerously_no_checksums = false;    // read without RocksDB's own checksums
-  rocksdb::Env* env = nullptr;              // not owned; default: the system's
+  bool read_only = false;                     // then every Put is PERMISSION_DENIED
+  bool dangerously_no_sync = false;           // acknowledge before the sync
+  bool dangerously_no_checksums = false;      // read without RocksDB's own checksums
+  rocksdb::Env* env = nullptr;                // not owned; default: the system's
   std::function<int64_t()> now_unix_seconds;  // default: the system's clock
 };
 
@@ -83,9 +83,7 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   void AddUses(size_t limit, rocksdb::WriteBatch* batch);
   void NoteDamage();
   void ForgetGhost(const EntryId& id);
-  rocksdb::ColumnFamilyHandle* Family(EntryKind kind) const {
-    return families_[static_cast<size_t>(kind)];
-  }
+  rocksdb::ColumnFamilyHandle* Family(EntryKind kind) const { return families_[static_cast<size_t>(kind)]; }
   rocksdb::ReadOptions ReadOptions() const;
   std::string DatabasePath() const;
 

@@ -79,6 +79,7 @@ class StoreChain : public Store {
   absl::Status Build(const v1::StoreConfig& config, const StoreEnvironment& environment);
 
   ArtifactStore& artifacts() override { return *top_; }
+  ArtifactStore& inspection() override { return *completeness_; }
   Catalog& catalog() override { return *catalog_; }
   StoreStatistics statistics() const override;
   absl::StatusOr<VerifyResult> Verify(bool repair) override {
@@ -144,9 +145,8 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
   }
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<ArtifactStore> engine,
                         OpenEngine(EngineOptions(config, budget, env), environment.env == nullptr));
-  auto verifying = std::make_unique<VerifyingStore>(std::move(engine),
-                                                    config.dangerously_no_verify()
-                                                        ? VerifyingStore::Mode::kDangerouslyBelieve
+  auto verifying = std::make_unique<VerifyingStore>(
+      std::move(engine), config.dangerously_no_verify() ? VerifyingStore::Mode::kDangerouslyBelieve
                                                         : VerifyingStore::Mode::kVerify);
   verifying_ = verifying.get();
   auto memory_store = std::make_unique<MemoryStore>(memory);

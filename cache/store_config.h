@@ -45,7 +45,7 @@ struct StoreStatistics {
   uint64_t objects = 0;
   uint64_t bytes_on_disk = 0;
   bool writable = true;
-  std::string message;       // why not, for people
+  std::string message;  // why not, for people
 };
 
 // Owns the chain. Thread-safe; destroy it after the last call has returned (it flushes and closes).
@@ -54,6 +54,9 @@ class Store {
   virtual ~Store() = default;
 
   virtual ArtifactStore& artifacts() = 0;
+  // The same entries through the same checks, but a Get counts as no use: for people who look, and for
+  // readers that look at several entries to use one (they tell the catalog which).
+  virtual ArtifactStore& inspection() = 0;
   // Below the memory tier, straight on the engine's index; empty while memory only.
   virtual Catalog& catalog() = 0;
   virtual StoreStatistics statistics() const = 0;
@@ -70,7 +73,7 @@ class Store {
 
 // Seams for tests; the defaults are the real ones.
 struct StoreEnvironment {
-  rocksdb::Env* env = nullptr;              // not owned, outlives the store
+  rocksdb::Env* env = nullptr;  // not owned, outlives the store
   std::function<int64_t()> now_unix_seconds;
 };
 

@@ -50,8 +50,8 @@ absl::StatusOr<EntryValue> VerifyingStore::Quarantine(const EntryId& id) {
   quarantined_.fetch_add(1, std::memory_order_relaxed);
   // Should it not go (a full disk), it is found damaged again at the next read: a miss either way.
   absl::Status deleted = base_->Delete({id});
-  return absl::NotFoundError(absl::StrCat(again.status().message(),
-                                          deleted.ok() ? "; taken out" : "; could not be taken out"));
+  return absl::NotFoundError(
+      absl::StrCat(again.status().message(), deleted.ok() ? "; taken out" : "; could not be taken out"));
 }
 
 absl::Status VerifyingStore::Put(absl::Span<const Entry> batch) {

@@ -80,7 +80,8 @@ class Worker {
     v1::Kernel kernel;
     KILN_RETURN_IF_ERROR(ParseProto(request.kernel(), "kernel", &kernel));
     KILN_ASSIGN_OR_RETURN(CodegenBackend * backend, BackendFor(request.target()));
-    KILN_ASSIGN_OR_RETURN(EmittedObject object, backend->Emit(kernel, request.notes(), request.want_listing()));
+    KILN_ASSIGN_OR_RETURN(EmittedObject object,
+                          backend->Emit(kernel, request.notes(), request.want_listing()));
     v1::Frame frame;
     v1::EmitReply* reply = frame.mutable_emit_reply();
     reply->set_kind(object.kind);
@@ -107,9 +108,10 @@ int Main(int argc, char** argv) {
   SandboxOptions sandbox;
   for (int i = 1; i < argc; ++i) {
     absl::string_view word = argv[i];
-    const bool known = absl::ConsumePrefix(&word, "--fd=")
-                           ? absl::SimpleAtoi(word, &sandbox.frame_fd)
-                           : absl::ConsumePrefix(&word, "--memory-bytes=") && absl::SimpleAtoi(word, &sandbox.memory_bytes);
+    const bool known =
+        absl::ConsumePrefix(&word, "--fd=")
+            ? absl::SimpleAtoi(word, &sandbox.frame_fd)
+            : absl::ConsumePrefix(&word, "--memory-bytes=") && absl::SimpleAtoi(word, &sandbox.memory_bytes);
     if (!known) {
       std::cerr << "kiln-worker: started by kilnd, not by hand\n";
       return kExitUsage;

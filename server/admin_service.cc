@@ -49,11 +49,11 @@ v1::GraphKind KindOf(const v1::GraphNotes& notes) {
 absl::StatusOr<AdminService::Found> AdminService::ReadEntry(const CatalogEntry& entry) {
   Found found;
   found.entry = entry;
-  KILN_ASSIGN_OR_RETURN(EntryValue value, store_->artifacts().Get(entry.id));
+  KILN_ASSIGN_OR_RETURN(EntryValue value, store_->inspection().Get(entry.id));
   v1::SignedManifest signed_manifest;
   KILN_RETURN_IF_ERROR(ParseProto(*value, "manifest", &signed_manifest));
   KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &found.manifest));
-  absl::StatusOr<EntryValue> facts = store_->artifacts().Get(RequestRecordId(found.manifest.compile_key()));
+  absl::StatusOr<EntryValue> facts = store_->inspection().Get(RequestRecordId(found.manifest.compile_key()));
   if (!facts.ok()) return found;
   v1::RequestRecord record;
   KILN_RETURN_IF_ERROR(ParseProto(**facts, "request record", &record));
@@ -162,7 +162,8 @@ grpc::Status AdminService::List(grpc::ServerContext*, const v1::ListRequest* req
     return std::max(a.created_unix_seconds, a.last_used_unix_seconds) >
            std::max(b.created_unix_seconds, b.last_used_unix_seconds);
   });
-  const size_t limit = request->limit() == 0 ? kEntriesShownMax : std::min<size_t>(request->limit(), kEntriesShownMax);
+  const size_t limit =
+      request->limit() == 0 ? kEntriesShownMax : std::min<size_t>(request->limit(), kEntriesShownMax);
   for (const CatalogEntry& entry : *entries) {
     if (reply->entries_size() >= limit) break;
     absl::StatusOr<Found> found = ReadEntry(entry);
@@ -177,7 +178,7 @@ grpc::Status AdminService::List(grpc::ServerContext*, const v1::ListRequest* req
 
 absl::StatusOr<std::string> AdminService::ReadObject(const v1::ObjectRef& ref) {
   if (ref.raw_size() > kListingBytesMax) return absl::ResourceExhaustedError("too long to show");
-  KILN_ASSIGN_OR_RETURN(EntryValue packed, store_->artifacts().Get({EntryKind::kObject, ref.digest()}));
+  KILN_ASSIGN_OR_RETURN(EntryValue packed, store_->inspection().Get({EntryKind::kObject, ref.digest()}));
   KILN_ASSIGN_OR_RETURN(std::string raw, ZstdDecompress(*packed, ref.raw_size()));
   if (Sha256(raw) != ref.digest()) return absl::DataLossError("an object that is not its digest's");
   return raw;
@@ -263,7 +264,7 @@ grpc::Status AdminService::Remove(grpc::ServerContext*, const v1::RemoveRequest*
     for (const CatalogEntry& failure : *failures) {
       bool match = absl::StartsWith(ToHex(failure.id.key), request->key_prefix());
       v1::RequestRecord record;
-      absl::StatusOr<EntryValue> facts = store_->artifacts().Get(RequestRecordId(failure.id.key));
+      absl::StatusOr<EntryValue> facts = store_->inspection().Get(RequestRecordId(failure.id.key));
       if (facts.ok() && record.ParseFromString(**facts)) {
         match = match || absl::StartsWith(ToHex(record.request_key()), request->key_prefix());
       }
@@ -274,6 +275,7 @@ grpc::Status AdminService::Remove(grpc::ServerContext*, const v1::RemoveRequest*
     }
   }
   if (absl::Status status = store_->artifacts().Delete(doomed); !status.ok()) return ToGrpc(status);
+  if (request->all()) coordinator_->Forget("");
   for (const std::string& key : keys) coordinator_->Forget(key);
   reply->set_removed(removed);
   return grpc::Status::OK;

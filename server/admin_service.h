@@ -24,15 +24,24 @@ class AdminService final : public v1::Admin::Service {
   // All outlive the service.
   AdminService(const v1::Config& config, const AdminFacts& facts, Store* store, const WorkerPool* pool,
                const AdmissionQueue* queue, Coordinator* coordinator, kiln::Stats* stats)
-      : config_(config), facts_(facts), store_(store), pool_(pool), queue_(queue), coordinator_(coordinator),
+      : config_(config),
+        facts_(facts),
+        store_(store),
+        pool_(pool),
+        queue_(queue),
+        coordinator_(coordinator),
         stats_(stats) {}
 
   grpc::Status Status(grpc::ServerContext* context, const v1::StatusRequest* request,
                       v1::StatusReply* reply) override;
-  grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request, v1::StatsReply* reply) override;
-  grpc::Status Jobs(grpc::ServerContext* context, const v1::JobsRequest* request, v1::JobsReply* reply) override;
-  grpc::Status List(grpc::ServerContext* context, const v1::ListRequest* request, v1::ListReply* reply) override;
-  grpc::Status Show(grpc::ServerContext* context, const v1::ShowRequest* request, v1::ShowReply* reply) override;
+  grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
+                     v1::StatsReply* reply) override;
+  grpc::Status Jobs(grpc::ServerContext* context, const v1::JobsRequest* request,
+                    v1::JobsReply* reply) override;
+  grpc::Status List(grpc::ServerContext* context, const v1::ListRequest* request,
+                    v1::ListReply* reply) override;
+  grpc::Status Show(grpc::ServerContext* context, const v1::ShowRequest* request,
+                    v1::ShowReply* reply) override;
   grpc::Status Verify(grpc::ServerContext* context, const v1::VerifyRequest* request,
                       v1::VerifyReply* reply) override;
   grpc::Status Remove(grpc::ServerContext* context, const v1::RemoveRequest* request,

@@ -22,7 +22,8 @@ AdmissionQueue::~AdmissionQueue() {
 absl::Status AdmissionQueue::Room() const {
   if (draining_ || stopping_) return absl::UnavailableError("the daemon is stopping");
   if (jobs_.size() + running_ < threads_.size() + queue_max_) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("the queue is full (", jobs_.size(), " waiting); try again later"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the queue is full (", jobs_.size(), " waiting); try again later"));
 }
 
 absl::Status AdmissionQueue::CheckRoom() const {

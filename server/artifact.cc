@@ -13,7 +13,9 @@
 namespace kiln {
 namespace {
 
-absl::Status BadPlan(absl::string_view what) { return absl::InternalError(absl::StrCat("the plan is inconsistent: ", what)); }
+absl::Status BadPlan(absl::string_view what) {
+  return absl::InternalError(absl::StrCat("the plan is inconsistent: ", what));
+}
 
 v1::ObjectRef AddObject(v1::ObjectKind kind, const std::string& raw, EmittedKernel* kernel) {
   v1::ObjectRef ref;
@@ -47,17 +49,24 @@ absl::Status CheckStep(const v1::PlanReply& plan, const v1::Step& step) {
     case v1::Step::kAlloc:
       if (step.alloc().reuse() >= 0) KILN_RETURN_IF_ERROR(CheckBuffer(program, step.alloc().reuse()));
       return CheckBuffer(program, step.alloc().buffer());
-    case v1::Step::kFree: return CheckBuffer(program, step.free().buffer());
-    case v1::Step::kView: return CheckBuffer(program, step.view().buffer());
-    case v1::Step::kSeeds: return CheckBuffer(program, step.seeds().buffer());
-    case v1::Step::kHostScalar: return CheckBuffer(program, step.host_scalar().buffer());
-    case v1::Step::kConstant: return CheckBuffer(program, step.constant().buffer());
+    case v1::Step::kFree:
+      return CheckBuffer(program, step.free().buffer());
+    case v1::Step::kView:
+      return CheckBuffer(program, step.view().buffer());
+    case v1::Step::kSeeds:
+      return CheckBuffer(program, step.seeds().buffer());
+    case v1::Step::kHostScalar:
+      return CheckBuffer(program, step.host_scalar().buffer());
+    case v1::Step::kConstant:
+      return CheckBuffer(program, step.constant().buffer());
     case v1::Step::kDeviceCopy:
       KILN_RETURN_IF_ERROR(CheckBuffer(program, step.device_copy().from()));
       return CheckBuffer(program, step.device_copy().to());
     case v1::Step::kLet:
-    case v1::Step::kCheck: return absl::OkStatus();
-    case v1::Step::KIND_NOT_SET: break;
+    case v1::Step::kCheck:
+      return absl::OkStatus();
+    case v1::Step::KIND_NOT_SET:
+      break;
   }
   return BadPlan("a step of no kind");
 }

@@ -29,8 +29,9 @@ struct Artifact {
   std::string variant_id;
   v1::Guards guards;
   v1::SignedManifest signed_manifest;
-  absl::flat_hash_map<std::string, EntryValue> objects;  // packed, by digest; not those that were stored before
-  std::vector<Entry> entries;                            // the batch, manifest last
+  absl::flat_hash_map<std::string, EntryValue>
+      objects;                 // packed, by digest; not those that were stored before
+  std::vector<Entry> entries;  // the batch, manifest last
 };
 
 absl::Status CheckPlan(const v1::PlanReply& plan);

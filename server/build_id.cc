@@ -38,7 +38,7 @@ std::string FindBuildId(absl::string_view notes) {
 // dl_iterate_phdr lists the program itself first.
 int VisitProgram(dl_phdr_info* info, size_t, void* found) {
   for (int i = 0; i < info->dlpi_phnum; ++i) {
-    const ElfW(Phdr)& segment = info->dlpi_phdr[i];
+    const ElfW(Phdr) & segment = info->dlpi_phdr[i];
     if (segment.p_type != PT_NOTE) continue;
     const char* begin = reinterpret_cast<const char*>(info->dlpi_addr + segment.p_vaddr);
     std::string id = FindBuildId(absl::string_view(begin, segment.p_memsz));

@@ -35,7 +35,8 @@ absl::Time DeadlineOf(const grpc::ServerContext& context) {
 }
 
 template <typename Stream>
-Caller MakeCaller(const std::string& ns, const v1::Hints& hints, grpc::ServerContext* context, Stream* stream) {
+Caller MakeCaller(const std::string& ns, const v1::Hints& hints, grpc::ServerContext* context,
+                  Stream* stream) {
   Caller caller;
   caller.ns = ns;
   caller.hints = hints;
@@ -64,7 +65,8 @@ grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-grpc::Status CompileService::Hello(grpc::ServerContext*, const v1::HelloRequest* request, v1::HelloReply* reply) {
+grpc::Status CompileService::Hello(grpc::ServerContext*, const v1::HelloRequest* request,
+                                   v1::HelloReply* reply) {
   CallScope scope(stats_);
   if (request->protocol_min() > kProtocolVersion || request->protocol_max() < kProtocolVersion) {
     return ToGrpc(absl::FailedPreconditionError(absl::StrCat("this daemon speaks protocol ", kProtocolVersion,
@@ -113,7 +115,8 @@ absl::StatusOr<std::string> CompileService::ReadGraph(
   }
   absl::StatusOr<std::string> graph = ZstdDecompress(packed, header.graph_bytes());
   if (!graph.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("graph_chunk: no zstd frame of graph_bytes: ", graph.status().message()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("graph_chunk: no zstd frame of graph_bytes: ", graph.status().message()));
   }
   if (Sha256(*graph) != header.sections().graph_digest()) {
     return absl::InvalidArgumentError("sections.graph_digest: is not the digest of the uploaded graph");
@@ -135,15 +138,16 @@ grpc::Status CompileService::Compile(grpc::ServerContext* context,
   upload.notes = header.notes();
   upload.want_debug = header.want_debug();
   upload.read_graph = [&] { return ReadGraph(header, stream); };
-  return ToGrpc(coordinator_->Compile(MakeCaller(header.namespace_(), header.hints(), context, stream), upload));
+  return ToGrpc(
+      coordinator_->Compile(MakeCaller(header.namespace_(), header.hints(), context, stream), upload));
 }
 
 grpc::Status CompileService::Attach(grpc::ServerContext* context, const v1::AttachRequest* request,
                                     grpc::ServerWriter<v1::CompileEvent>* writer) {
   CallScope scope(stats_);
   if (absl::Status status = CheckHints(request->hints()); !status.ok()) return ToGrpc(status);
-  return ToGrpc(
-      coordinator_->Attach(MakeCaller(request->namespace_(), request->hints(), context, writer), request->job_id()));
+  return ToGrpc(coordinator_->Attach(MakeCaller(request->namespace_(), request->hints(), context, writer),
+                                     request->job_id()));
 }
 
 grpc::Status CompileService::FetchObjects(grpc::ServerContext*, const v1::FetchObjectsRequest* request,

@@ -26,9 +26,13 @@ class CompileService final : public v1::Compiler::Service {
  public:
   // All outlive the service.
   CompileService(const v1::Config& config, const WorkerPool* pool, Coordinator* coordinator, Stats* stats)
-      : graph_bytes_max_(config.admission().graph_bytes_max()), pool_(pool), coordinator_(coordinator), stats_(stats) {}
+      : graph_bytes_max_(config.admission().graph_bytes_max()),
+        pool_(pool),
+        coordinator_(coordinator),
+        stats_(stats) {}
 
-  grpc::Status Hello(grpc::ServerContext* context, const v1::HelloRequest* request, v1::HelloReply* reply) override;
+  grpc::Status Hello(grpc::ServerContext* context, const v1::HelloRequest* request,
+                     v1::HelloReply* reply) override;
   grpc::Status Lookup(grpc::ServerContext* context, const v1::LookupRequest* request,
                       v1::LookupReply* reply) override;
   grpc::Status Compile(grpc::ServerContext* context,
@@ -41,8 +45,9 @@ class CompileService final : public v1::Compiler::Service {
                          v1::ReportUseReply* reply) override;
 
  private:
-  absl::StatusOr<std::string> ReadGraph(const v1::CompileHeader& header,
-                                        grpc::ServerReaderWriter<v1::CompileEvent, v1::CompileRequest>* stream) const;
+  absl::StatusOr<std::string> ReadGraph(
+      const v1::CompileHeader& header,
+      grpc::ServerReaderWriter<v1::CompileEvent, v1::CompileRequest>* stream) const;
 
   const uint64_t graph_bytes_max_;
   const WorkerPool* const pool_;

@@ -82,7 +82,8 @@ absl::Status CheckConfig(const v1::Config& config) {
   if (!listen.unix_socket().empty()) {
     if (listen.unix_socket()[0] != '/') return Refuse("listen.unix_socket", "is no absolute path");
     if (listen.unix_socket().size() >= sizeof(sockaddr_un::sun_path)) {
-      return Refuse("listen.unix_socket", absl::StrCat("is longer than ", sizeof(sockaddr_un::sun_path) - 1, " bytes"));
+      return Refuse("listen.unix_socket",
+                    absl::StrCat("is longer than ", sizeof(sockaddr_un::sun_path) - 1, " bytes"));
     }
   }
   if (!listen.tcp().empty()) KILN_RETURN_IF_ERROR(CheckLoopback(listen.tcp()));
@@ -113,7 +114,8 @@ absl::Status CheckLoopback(absl::string_view address) {
     return Refuse("listen.tcp", "the port is no number up to 65535");
   }
   if (host == "127.0.0.1" || host == "localhost" || host == "[::1]") return absl::OkStatus();
-  return Refuse("listen.tcp", absl::StrCat("\"", host, "\" is not the loopback; TCP is served to this machine only"));
+  return Refuse("listen.tcp",
+                absl::StrCat("\"", host, "\" is not the loopback; TCP is served to this machine only"));
 }
 
 }  // namespace kiln

@@ -3,11 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "compiler/graph/guards.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/kernel_abi.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
@@ -21,9 +19,6 @@ namespace {
 constexpr absl::Duration kGoneStep = absl::Milliseconds(50);
 constexpr absl::Duration kQuarantine = absl::Hours(24);
 constexpr int kRoundsMax = 32;
-constexpr size_t kRecentMax = 4096;
-constexpr size_t kStrikesMax = 4096;
-constexpr uint32_t kStrikesAllowed = 2;
 constexpr size_t kJobIdBytes = 16;
 
 std::string NewJobId() {
@@ -46,11 +41,6 @@ v1::CompileEvent DoneEvent(const v1::SignedManifest* manifest, bool durable) {
   return event;
 }
 
-// A refusal that would only repeat.
-bool IsLasting(const absl::Status& status) {
-  return absl::IsUnimplemented(status) || absl::IsInvalidArgument(status);
-}
-
 absl::Status GoneStatus() { return absl::CancelledError("the caller left"); }
 
 }  // namespace
@@ -67,7 +57,8 @@ std::string Coordinator::KeyOf(const std::string& ns, const std::string& request
 
 std::vector<std::string> Coordinator::VariantKeys(const std::string& compile_key) const {
   std::vector<std::string> keys;
-  absl::StatusOr<std::vector<CatalogEntry>> stored = store_->catalog().Scan(EntryKind::kManifest, compile_key);
+  absl::StatusOr<std::vector<CatalogEntry>> stored =
+      store_->catalog().Scan(EntryKind::kManifest, compile_key);
   if (stored.ok()) {
     for (const CatalogEntry& entry : *stored) keys.push_back(entry.id.key);
   } else {
@@ -87,7 +78,7 @@ std::vector<std::string> Coordinator::VariantKeys(const std::string& compile_key
 absl::StatusOr<Coordinator::Variant> Coordinator::FindVariant(const std::string& compile_key,
                                                               const v1::Hints& hints) {
   for (const std::string& key : VariantKeys(compile_key)) {
-    absl::StatusOr<EntryValue> value = store_->artifacts().Get({EntryKind::kManifest, key});
+    absl::StatusOr<EntryValue> value = store_->inspection().Get({EntryKind::kManifest, key});
     if (!value.ok()) {
       if (!absl::IsNotFound(value.status())) spdlog::warn("read manifest: {}", value.status().ToString());
       continue;
@@ -101,6 +92,7 @@ absl::StatusOr<Coordinator::Variant> Coordinator::FindVariant(const std::string&
       continue;
     }
     if (!GuardsHold(manifest.guards(), hints)) continue;
+    store_->catalog().RecordUse({EntryKind::kManifest, key});
     variant.variant_id = manifest.variant_id();
     return variant;
   }
@@ -181,7 +173,7 @@ absl::Status Coordinator::FetchObjects(const v1::FetchObjectsRequest& request, c
   if (fresh != nullptr) {
     signed_manifest = fresh->signed_manifest;
   } else {
-    KILN_ASSIGN_OR_RETURN(EntryValue value, store_->artifacts().Get({EntryKind::kManifest, key}));
+    KILN_ASSIGN_OR_RETURN(EntryValue value, store_->inspection().Get({EntryKind::kManifest, key}));
     KILN_RETURN_IF_ERROR(ParseProto(*value, "manifest", &signed_manifest));
   }
   v1::Manifest manifest;
@@ -200,7 +192,8 @@ absl::Status Coordinator::FetchObjects(const v1::FetchObjectsRequest& request, c
   for (const std::string& digest : request.digests()) {
     FetchedObject object{digest, nullptr};
     if (fresh != nullptr) {
-      if (auto found = fresh->objects.find(digest); found != fresh->objects.end()) object.packed = found->second;
+      if (auto found = fresh->objects.find(digest); found != fresh->objects.end())
+        object.packed = found->second;
     }
     if (object.packed == nullptr) {
       KILN_ASSIGN_OR_RETURN(object.packed, store_->artifacts().Get({EntryKind::kObject, digest}));
@@ -261,10 +254,12 @@ absl::Status Coordinator::Serve(const Caller& caller, Wanted wanted) {
     if (!wanted.debug || started) {
       absl::StatusOr<Variant> variant = FindVariant(wanted.compile_key, caller.hints);
       if (variant.ok()) return send(DoneEvent(&variant->signed_manifest, true));
-      if (absl::Status failure = FindFailure(wanted.compile_key); !failure.ok()) return send(FailedEvent(failure));
+      if (absl::Status failure = FindFailure(wanted.compile_key); !failure.ok())
+        return send(FailedEvent(failure));
     }
     if (started) {
-      return send(FailedEvent(absl::InternalError("the compiled variant's guards refuse the sizes it was built for")));
+      return send(FailedEvent(
+          absl::InternalError("the compiled variant's guards refuse the sizes it was built for")));
     }
     KILN_ASSIGN_OR_RETURN(FlightPtr flight, JoinOrStart(caller, wanted, epoch, &started));
     if (flight != nullptr) {
@@ -283,8 +278,6 @@ absl::Status Coordinator::Serve(const Caller& caller, Wanted wanted) {
 
 absl::StatusOr<Coordinator::FlightPtr> Coordinator::JoinOrStart(const Caller& caller, const Wanted& wanted,
                                                                 uint64_t epoch, bool* started) {
-  const bool full = wanted.graph != nullptr && !wanted.debug &&
-                    VariantKeys(wanted.compile_key).size() >= kVariantsPerKeyMax;
   absl::MutexLock lock(&mutex_);
   const auto found = flights_.find(wanted.compile_key);
   if (found != flights_.end() && !wanted.debug) {
@@ -294,10 +287,6 @@ absl::StatusOr<Coordinator::FlightPtr> Coordinator::JoinOrStart(const Caller& ca
     return found->second;
   }
   if (wanted.graph == nullptr || (epoch != epoch_ && !wanted.debug)) return FlightPtr();
-  if (full) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the graph has ", kVariantsPerKeyMax, " variants already; none fits these sizes"));
-  }
   FlightPtr flight = std::make_shared<Flight>();
   flight->ns = caller.ns;
   flight->compile_key = wanted.compile_key;
@@ -360,7 +349,8 @@ absl::StatusOr<bool> Coordinator::Await(const Caller& caller, const FlightPtr& f
       status = flight->status;
     }
     if (caller.gone()) return GoneStatus();
-    if (absl::Now() >= caller.deadline) return absl::DeadlineExceededError("the compile took longer than the caller waits");
+    if (absl::Now() >= caller.deadline)
+      return absl::DeadlineExceededError("the compile took longer than the caller waits");
     for (const v1::CompileEvent& event : events) {
       if (!caller.send(event)) return GoneStatus();
     }
@@ -375,271 +365,14 @@ absl::StatusOr<bool> Coordinator::Await(const Caller& caller, const FlightPtr& f
     if (!finished) continue;
     if (artifact == nullptr) {
       // Ended for want of waiters just as this one joined: not this caller's verdict.
-      if (absl::IsCancelled(status)) return started ? absl::StatusOr<bool>(status) : absl::StatusOr<bool>(false);
+      if (absl::IsCancelled(status))
+        return started ? absl::StatusOr<bool>(status) : absl::StatusOr<bool>(false);
       return caller.send(FailedEvent(status)) ? absl::StatusOr<bool>(true) : GoneStatus();
     }
     // Not durable: the store refused. The caller has its program and gets no acknowledgement.
     if (durable && !caller.send(DoneEvent(nullptr, true))) return GoneStatus();
     return true;
   }
-}
-
-// ---- Flights ---------------------------------------------------------------------------------
-
-bool Coordinator::Abandoned(const FlightPtr& flight) const {
-  absl::ReaderMutexLock lock(&mutex_);
-  return flight->abandoned || absl::Now() >= flight->deadline;
-}
-
-void Coordinator::Progress(const FlightPtr& flight, absl::string_view phase, v1::CompileEvent event) {
-  absl::MutexLock lock(&mutex_);
-  flight->phase = std::string(phase);
-  if (event.kind_case() != v1::CompileEvent::KIND_NOT_SET) flight->events.push_back(std::move(event));
-  flight->changed.SignalAll();
-}
-
-void Coordinator::SendDebug(const FlightPtr& flight, v1::DebugFile file) {
-  if (!IsPlainName(file.name())) {
-    spdlog::warn("a worker's debug file has no plain name");
-    return;
-  }
-  v1::CompileEvent event;
-  *event.mutable_debug() = std::move(file);
-  absl::MutexLock lock(&mutex_);
-  flight->events.push_back(std::move(event));
-  flight->changed.SignalAll();
-}
-
-void Coordinator::Finish(const FlightPtr& flight, absl::Status status) {
-  absl::MutexLock lock(&mutex_);
-  flight->status = std::move(status);
-  flight->finished = true;
-  if (auto found = flights_.find(flight->slot); found != flights_.end() && found->second == flight) {
-    flights_.erase(found);
-  }
-  ++epoch_;
-  flight->changed.SignalAll();
-}
-
-void Coordinator::RunFlight(const FlightPtr& flight) {
-  if (Abandoned(flight)) {
-    Finish(flight, absl::CancelledError("nobody waits for the answer"));
-    return;
-  }
-  stats_->compiles++;
-  absl::Status status = CompileFlight(flight);
-  if (!status.ok()) {
-    stats_->failures++;
-    spdlog::info("compile {} \"{}\" failed: {}", ToHex(flight->compile_key.substr(0, 6)), flight->notes.title(),
-                 status.ToString());
-    if (IsLasting(status)) StoreFailure(flight, status, /*quarantine=*/false);
-  }
-  Finish(flight, std::move(status));
-}
-
-absl::Status Coordinator::CompileFlight(const FlightPtr& flight) {
-  v1::Target target;
-  KILN_RETURN_IF_ERROR(ParseProto(flight->sections.target(), "target", &target));
-  const absl::Time planning = absl::Now();
-  KILN_ASSIGN_OR_RETURN(v1::PlanReply plan, Plan(flight));
-  const absl::Time emitting = absl::Now();
-  KILN_ASSIGN_OR_RETURN(std::vector<EmittedKernel> kernels, EmitAll(flight, plan, target));
-  Progress(flight, "publishing", {});
-
-  v1::RequestRecord record;
-  record.set_namespace_(flight->ns);
-  record.set_request_key(flight->request_key);
-  *record.mutable_sections() = flight->sections;
-  *record.mutable_notes() = flight->notes;
-  record.set_queue_seconds(absl::ToDoubleSeconds(planning - flight->created));
-  record.set_plan_seconds(absl::ToDoubleSeconds(emitting - planning));
-  record.set_emit_seconds(absl::ToDoubleSeconds(absl::Now() - emitting));
-  ArtifactIngredients ingredients;
-  ingredients.ns = flight->ns;
-  ingredients.compile_key = flight->compile_key;
-  ingredients.request_key = flight->request_key;
-  ingredients.target = target;
-  ingredients.kernels = kernels;
-  ingredients.notes_record = SerializeDeterministic(record);
-  return Publish(flight, std::make_shared<const Artifact>(AssembleArtifact(ingredients, std::move(plan))));
-}
-
-absl::StatusOr<v1::PlanReply> Coordinator::Plan(const FlightPtr& flight) {
-  Progress(flight, "planning", {});
-  while (true) {
-    WorkerTask task;
-    v1::PlanRequest* request = task.request.mutable_plan();
-    *request->mutable_sections() = flight->sections;
-    request->set_graph(*flight->graph);
-    *request->mutable_hints() = flight->hints;
-    *request->mutable_notes() = flight->notes;
-    if (flight->debug) request->set_debug_dir("wanted");
-    task.time_limit = absl::Seconds(config_.workers().plan_seconds_max());
-    task.abandoned = [this, flight] { return Abandoned(flight); };
-    absl::Notification ended;
-    WorkerResult result;
-    task.done = [&](WorkerResult answer) {
-      result = std::move(answer);
-      ended.Notify();
-    };
-    pool_->Submit(std::move(task));
-    ended.WaitForNotification();
-    if (result.crashed) {
-      KILN_RETURN_IF_ERROR(Strike(flight, result.status));
-      continue;
-    }
-    KILN_RETURN_IF_ERROR(result.status);
-    KILN_RETURN_IF_ERROR(CheckPlan(result.reply.plan_reply()));
-    for (v1::DebugFile& file : *result.reply.mutable_plan_reply()->mutable_debug_files()) {
-      SendDebug(flight, std::move(file));
-    }
-    return std::move(*result.reply.mutable_plan_reply());
-  }
-}
-
-absl::Status Coordinator::Strike(const FlightPtr& flight, const absl::Status& crash) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (strikes_.size() >= kStrikesMax) strikes_.clear();
-    if (++strikes_[flight->compile_key] < kStrikesAllowed) return absl::OkStatus();
-    strikes_.erase(flight->compile_key);
-  }
-  absl::Status refusal = absl::FailedPreconditionError(
-      absl::StrCat("compiling this graph brought down ", kStrikesAllowed, " compiler processes (", crash.message(),
-                   "); it is refused for a day or until \"kilnctl rm ",
-                   ToHex(flight->compile_key.substr(0, 6)), "\""));
-  StoreFailure(flight, refusal, /*quarantine=*/true);
-  return refusal;
-}
-
-absl::StatusOr<EmittedKernel> Coordinator::StoredKernel(const std::string& kernel_key) {
-  KILN_ASSIGN_OR_RETURN(EntryValue value, store_->artifacts().Get({EntryKind::kKernel, kernel_key}));
-  EmittedKernel kernel;
-  KILN_RETURN_IF_ERROR(ParseProto(*value, "kernel record", &kernel.record));
-  if (kernel.record.kernel_key() != kernel_key) return absl::DataLossError("a kernel record of another key");
-  return kernel;
-}
-
-namespace {
-
-// The kernels of one flight that are with the workers. Owned by the flight's runner and by every
-// task, because the last task may still be unlocking when the runner goes on.
-struct EmitState {
-  absl::Mutex mutex;
-  size_t left ABSL_GUARDED_BY(mutex) = 0;
-  std::vector<WorkerResult> results ABSL_GUARDED_BY(mutex);
-  bool AllDone() const ABSL_SHARED_LOCKS_REQUIRED(mutex) { return left == 0; }
-};
-
-}  // namespace
-
-absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAll(const FlightPtr& flight, const v1::PlanReply& plan,
-                                                                const v1::Target& target) {
-  std::vector<EmittedKernel> kernels(plan.kernels_size());
-  std::vector<std::string> keys;
-  for (const v1::PlannedKernel& kernel : plan.kernels()) {
-    keys.push_back(
-        KernelKey(kernel.kernel(), target, KILN_KERNEL_ABI_VERSION, pool_->hello().compiler_fingerprint()));
-  }
-  std::vector<size_t> missing;
-  for (int i = 0; i < plan.kernels_size(); ++i) {
-    // A debug flight shows the machine code, which is not kept: it emits everything anew.
-    absl::StatusOr<EmittedKernel> stored = absl::NotFoundError("");
-    if (!flight->debug) stored = StoredKernel(keys[i]);
-    if (stored.ok()) {
-      kernels[i] = *std::move(stored);
-      stats_->kernels_reused++;
-    } else {
-      missing.push_back(i);
-    }
-  }
-  v1::CompileEvent planned;
-  planned.mutable_planned()->set_kernels(plan.kernels_size());
-  {
-    absl::MutexLock lock(&mutex_);
-    flight->kernels_total = plan.kernels_size();
-    flight->kernels_done = plan.kernels_size() - missing.size();
-  }
-  Progress(flight, "emitting", std::move(planned));
-
-  while (!missing.empty()) {
-    auto state = std::make_shared<EmitState>();
-    {
-      absl::MutexLock lock(&state->mutex);
-      state->left = missing.size();
-      state->results.resize(missing.size());
-    }
-    for (size_t k = 0; k < missing.size(); ++k) {
-      WorkerTask task;
-      v1::EmitRequest* request = task.request.mutable_emit();
-      request->set_kernel(plan.kernels(missing[k]).kernel());
-      *request->mutable_target() = target;
-      request->set_want_listing(flight->debug);
-      *request->mutable_notes() = plan.kernels(missing[k]).notes();
-      task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
-      task.abandoned = [this, flight] { return Abandoned(flight); };
-      task.done = [this, flight, k, state](WorkerResult result) {
-        if (result.status.ok()) {
-          v1::CompileEvent event;
-          {
-            absl::MutexLock lock(&mutex_);
-            event.mutable_emitted()->set_done(++flight->kernels_done);
-            event.mutable_emitted()->set_total(flight->kernels_total);
-          }
-          Progress(flight, "emitting", std::move(event));
-        }
-        absl::MutexLock lock(&state->mutex);
-        state->results[k] = std::move(result);
-        --state->left;
-      };
-      pool_->Submit(std::move(task));
-    }
-    std::vector<WorkerResult> results;
-    {
-      absl::MutexLock lock(&state->mutex);
-      state->mutex.Await(absl::Condition(state.get(), &EmitState::AllDone));
-      results = std::move(state->results);
-    }
-    std::vector<size_t> again;
-    for (size_t k = 0; k < missing.size(); ++k) {
-      if (results[k].crashed) {
-        KILN_RETURN_IF_ERROR(Strike(flight, results[k].status));
-        again.push_back(missing[k]);
-        continue;
-      }
-      KILN_RETURN_IF_ERROR(results[k].status);
-      // For the caller's eyes only: with it the stored record would differ from any other compile's.
-      v1::DebugFile listing;
-      listing.set_name(absl::StrCat("kernels/", plan.kernels(missing[k]).notes().name(), ".listing.txt"));
-      listing.set_text(std::move(*results[k].reply.mutable_emit_reply()->mutable_listing()));
-      results[k].reply.mutable_emit_reply()->clear_listing();
-      if (flight->debug) SendDebug(flight, std::move(listing));
-      KILN_ASSIGN_OR_RETURN(kernels[missing[k]], PackKernel(keys[missing[k]], plan.kernels(missing[k]).kernel(),
-                                                            results[k].reply.emit_reply()));
-      stats_->kernels_emitted++;
-    }
-    missing = std::move(again);
-  }
-  return kernels;
-}
-
-absl::Status Coordinator::Publish(const FlightPtr& flight, const std::shared_ptr<const Artifact>& artifact) {
-  const std::string key = ManifestEntryKey(artifact->compile_key, artifact->variant_id);
-  {
-    absl::MutexLock lock(&mutex_);
-    unpublished_[key] = artifact;
-    flight->artifact = artifact;
-    strikes_.erase(flight->compile_key);
-    flight->changed.SignalAll();
-  }
-  const absl::Status put = store_->artifacts().Put(artifact->entries);
-  if (!put.ok()) spdlog::warn("store an artifact: {}", put.ToString());
-  absl::MutexLock lock(&mutex_);
-  unpublished_.erase(key);
-  recent_.push_back(key);
-  if (recent_.size() > kRecentMax) recent_.pop_front();
-  flight->durable = put.ok();
-  return absl::OkStatus();
 }
 
 // ---- For people ------------------------------------------------------------------------------
@@ -673,6 +406,7 @@ size_t Coordinator::flights() const {
 void Coordinator::Forget(const std::string& compile_key) {
   absl::MutexLock lock(&mutex_);
   strikes_.erase(compile_key);
+  if (compile_key.empty()) strikes_.clear();
   recent_.erase(std::remove_if(recent_.begin(), recent_.end(),
                                [&](const std::string& key) {
                                  return absl::string_view(key).substr(0, compile_key.size()) == compile_key;

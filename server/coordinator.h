@@ -10,6 +10,8 @@
 // A flight's deadline is its latest waiter's; it is cancelled, worker and all, when the last one
 // leaves. A program is handed out before it is durable and acknowledged after.
 //
+// A key has at most kVariantsPerKeyMax variants; one more takes the place of the least recently used.
+//
 // Refusals that would only repeat (UNIMPLEMENTED, INVALID_ARGUMENT) are stored. A key that brought
 // down two workers is refused with FAILED_PRECONDITION for a day, or until it is removed.
 //
@@ -44,8 +46,8 @@ struct Caller {
   std::string ns;
   v1::Hints hints;
   absl::Time deadline = absl::InfiniteFuture();
-  std::function<bool()> gone;                           // asked about every 50 ms
-  std::function<bool(const v1::CompileEvent&)> send;    // false: the caller is gone
+  std::function<bool()> gone;                         // asked about every 50 ms
+  std::function<bool(const v1::CompileEvent&)> send;  // false: the caller is gone
 };
 
 // What a Compile brings. `read_graph` takes the upload (raw canonical bytes, already checked against
@@ -84,7 +86,7 @@ class Coordinator {
 
   std::vector<v1::JobInfo> Jobs() const;
   size_t flights() const;
-  // After a removal: forgets crashes and the variants that memory knows of.
+  // After a removal: forgets crashes and the variants that memory knows of; of every key when empty.
   void Forget(const std::string& compile_key);
 
  private:
@@ -111,7 +113,8 @@ class Coordinator {
   };
   absl::Status Serve(const Caller& caller, Wanted wanted);
   // Null with no refusal: there is no flight to join, and the graph or a fresh look at the store is needed.
-  absl::StatusOr<FlightPtr> JoinOrStart(const Caller& caller, const Wanted& wanted, uint64_t epoch, bool* started);
+  absl::StatusOr<FlightPtr> JoinOrStart(const Caller& caller, const Wanted& wanted, uint64_t epoch,
+                                        bool* started);
   // Waits for `flight`. True when the caller was answered; false when the caller must try again.
   absl::StatusOr<bool> Await(const Caller& caller, const FlightPtr& flight, bool started);
   void Leave(const FlightPtr& flight);
@@ -123,8 +126,10 @@ class Coordinator {
   absl::StatusOr<std::vector<EmittedKernel>> EmitAll(const FlightPtr& flight, const v1::PlanReply& plan,
                                                      const v1::Target& target);
   absl::StatusOr<EmittedKernel> StoredKernel(const std::string& kernel_key);
+  // Takes the least recently used variants out where the new one would be one too many.
+  void MakeRoom(const std::string& compile_key, const std::string& new_key);
   absl::Status Publish(const FlightPtr& flight, const std::shared_ptr<const Artifact>& artifact);
-  absl::Status Strike(const FlightPtr& flight, const absl::Status& crash);
+  absl::Status Strike(const FlightPtr& flight, const WorkerResult& crash);
   void StoreFailure(const FlightPtr& flight, const absl::Status& status, bool quarantine);
   void Progress(const FlightPtr& flight, absl::string_view phase, v1::CompileEvent event);
   void SendDebug(const FlightPtr& flight, v1::DebugFile file);

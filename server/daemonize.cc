@@ -60,7 +60,8 @@ absl::Status RedirectOutput(const std::string& path) {
     rename(path.c_str(), absl::StrCat(path, ".old").c_str());
   }
   const int log = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (log < 0) return absl::PermissionDeniedError(absl::StrCat("open log file ", path, ": ", strerror(errno)));
+  if (log < 0)
+    return absl::PermissionDeniedError(absl::StrCat("open log file ", path, ": ", strerror(errno)));
   const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null >= 0) dup2(null, STDIN_FILENO);
   dup2(log, STDOUT_FILENO);

@@ -16,7 +16,8 @@ namespace kiln {
 
 struct Flight {
   // Const after construction.
-  std::string slot;  // in the coordinator's map: the CompileKey; of a debug flight, which nobody joins, longer
+  std::string
+      slot;  // in the coordinator's map: the CompileKey; of a debug flight, which nobody joins, longer
   bool debug = false;  // stages as text, kernels emitted anew with their listings
   std::string ns;
   std::string compile_key;
@@ -24,11 +25,14 @@ struct Flight {
   std::string job_id;  // 16 random bytes
   v1::RequestSections sections;
   v1::GraphNotes notes;
-  v1::Hints hints;     // of the caller who started it
+  v1::Hints hints;  // of the caller who started it
   // Shared with every waiter that may have to start the next flight from the same upload.
   std::shared_ptr<const std::string> graph;
   absl::Time created;
   uint32_t position = 0;
+
+  // The runner's own.
+  uint32_t workers_killed = 0;  // from outside, while they worked for this flight
 
   // Guarded by the coordinator's mutex.
   absl::CondVar changed;

@@ -74,7 +74,8 @@ absl::StatusOr<v1::Frame> FrameChannel::Read(const FrameWait& wait) {
 
 absl::Status FrameChannel::Write(const v1::Frame& frame, const FrameWait& wait) {
   const size_t length = frame.ByteSizeLong();
-  if (length > kFrameBytesMax) return absl::ResourceExhaustedError(absl::StrCat("frame of ", length, " bytes"));
+  if (length > kFrameBytesMax)
+    return absl::ResourceExhaustedError(absl::StrCat("frame of ", length, " bytes"));
   std::string bytes(kLengthBytes, '\0');
   for (size_t i = 0; i < kLengthBytes; ++i) bytes[i] = static_cast<char>((length >> (8 * i)) & 0xff);
   if (!frame.AppendToString(&bytes)) return absl::InternalError("frame does not serialize");

@@ -51,7 +51,8 @@ int ParseFlags(int argc, char** argv, Flags* flags) {
   app.add_option("--store", flags->store, "Directory of the store (absolute path)");
   app.add_option("--workers", flags->workers, "Compiler processes; default: one a core");
   app.add_option("--worker-binary", flags->worker, "Default: kiln-worker beside kilnd");
-  app.add_option("--idle-exit-seconds", flags->idle_exit_seconds, "Exit after so long without a call; 0: never");
+  app.add_option("--idle-exit-seconds", flags->idle_exit_seconds,
+                 "Exit after so long without a call; 0: never");
   app.add_option("--log-file", flags->log_file, "Append the log here instead of standard error");
   app.add_flag("--embedded", flags->embedded,
                "Serve the user's own processes from the background: sockets, lock and log in --runtime-dir; "
@@ -99,8 +100,8 @@ void SetUpLog() {
 }
 
 // Blocks until a signal asks for the end (false) or the daemon has been idle for long enough (true).
-bool WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& stats, const Coordinator& coordinator,
-                const AdmissionQueue& queue) {
+bool WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& stats,
+                const Coordinator& coordinator, const AdmissionQueue& queue) {
   const uint64_t started = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
   while (true) {
     const timespec step{0, 200'000'000};
@@ -129,19 +130,25 @@ absl::Status Serve(const v1::Config& config, Zygote* zygote, const sigset_t& sig
   AdminFacts facts;
   facts.started_unix_seconds = time(nullptr);
   facts.draining = &draining;
-  facts.address = config.listen().unix_socket().empty() ? config.listen().tcp()
-                                                        : absl::StrCat("unix:", config.listen().unix_socket());
+  facts.address = config.listen().unix_socket().empty()
+                      ? config.listen().tcp()
+                      : absl::StrCat("unix:", config.listen().unix_socket());
   CompileService compile_service(config, pool.get(), &coordinator, &stats);
   AdminService admin_service(config, facts, store.get(), pool.get(), queue.get(), &coordinator, &stats);
   KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), &compile_service, &admin_service));
-  spdlog::info("kilnd {} serves {} with {} workers of compiler {}", KILN_VERSION, server->address(), pool->size(),
-               pool->hello().compiler_fingerprint());
+  spdlog::info("kilnd {} serves {} with {} workers of compiler {}", KILN_VERSION, server->address(),
+               pool->size(), pool->hello().compiler_fingerprint());
 
   const bool idle = WaitForEnd(config, signals, stats, coordinator, *queue);
   spdlog::info(idle ? "idle: exit" : "asked to stop: drain");
   server->Unlink();
+  if (idle) {
+    // Who connected before the socket went is served like anybody else.
+    do {
+      absl::SleepFor(kBacklogGrace);
+    } while (stats.calls_running > 0 || coordinator.flights() > 0);
+  }
   draining = true;
-  if (idle) absl::SleepFor(kBacklogGrace);
   const absl::Time deadline = absl::Now() + absl::Seconds(config.drain_seconds());
   if (!queue->Drain(deadline)) spdlog::warn("jobs still run at the end of the drain; they are cancelled");
   server->Shutdown(absl::Now() + kLastWordsGrace);
@@ -157,12 +164,14 @@ absl::Status Run(const Flags& flags, const v1::Config& config) {
   std::unique_ptr<FileLock> lock;
   if (!socket.empty()) {
     KILN_RETURN_IF_ERROR(PrepareDirectory(ParentOf(socket)));
-    const std::string path = flags.embedded ? absl::StrCat(flags.runtime_dir, "/kilnd.lock") : absl::StrCat(socket, ".lock");
+    const std::string path =
+        flags.embedded ? absl::StrCat(flags.runtime_dir, "/kilnd.lock") : absl::StrCat(socket, ".lock");
     KILN_ASSIGN_OR_RETURN(lock, FileLock::Acquire(path));
   }
   if (flags.embedded) KILN_RETURN_IF_ERROR(GoToBackground());
-  const std::string log =
-      flags.log_file.empty() && flags.embedded ? absl::StrCat(flags.runtime_dir, "/kilnd.log") : flags.log_file;
+  const std::string log = flags.log_file.empty() && flags.embedded
+                              ? absl::StrCat(flags.runtime_dir, "/kilnd.log")
+                              : flags.log_file;
   if (!log.empty()) KILN_RETURN_IF_ERROR(RedirectOutput(log));
   SetUpLog();
   // Blocked before there is a thread, so that every thread inherits it and `sigtimedwait` alone sees them.

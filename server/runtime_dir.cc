@@ -12,7 +12,7 @@
 namespace kiln {
 
 absl::Status PrepareDirectory(const std::string& path) {
-  for (size_t slash = path.find('/', 1); ; slash = path.find('/', slash + 1)) {
+  for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string part = path.substr(0, slash);
     if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
       return absl::PermissionDeniedError(absl::StrCat("make directory ", part, ": ", strerror(errno)));

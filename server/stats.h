@@ -23,8 +23,8 @@ struct Stats {
   Count worker_timeouts{0};
   Count fetched_objects{0};
   Count graphs_uploaded{0};
-  Count calls_running{0};            // RPCs now
-  Count last_call_unix_ms{0};        // when one last ended
+  Count calls_running{0};      // RPCs now
+  Count last_call_unix_ms{0};  // when one last ended
 };
 
 // Lives as long as one RPC.

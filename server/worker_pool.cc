@@ -25,7 +25,8 @@ absl::StatusOr<std::unique_ptr<WorkerPool>> WorkerPool::Start(const Options& opt
   std::unique_ptr<WorkerPool> pool(new WorkerPool(options, zygote, stats));
   pool->hello_ = first->hello();
   if (pool->hello_.compiler_fingerprint().empty()) {
-    return absl::FailedPreconditionError("the worker has no compiler fingerprint (linked without a build id?)");
+    return absl::FailedPreconditionError(
+        "the worker has no compiler fingerprint (linked without a build id?)");
   }
   for (size_t slot = 0; slot < options.workers; ++slot) {
     pool->threads_.emplace_back(&WorkerPool::Run, pool.get(), slot, slot == 0 ? std::move(first) : nullptr);
@@ -68,7 +69,7 @@ absl::Status WorkerPool::EnsureProcess(size_t slot, std::unique_ptr<WorkerProces
   if (*process != nullptr) {
     // Died between two tasks: no task's fault.
     stats_->worker_crashes++;
-    spdlog::warn("worker {} lost while idle: {}", slot, (*process)->Stop());
+    spdlog::warn("worker {} lost while idle: {}", slot, (*process)->Stop().text);
     *process = nullptr;
   }
   KILN_ASSIGN_OR_RETURN(*process, WorkerProcess::Spawn(zygote_, absl::Now() + kHelloLimit));
@@ -113,7 +114,8 @@ void WorkerPool::Run(size_t slot, std::unique_ptr<WorkerProcess> process) {
 }
 
 WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* process, WorkerTask* task) {
-  if (task->abandoned && task->abandoned()) return {absl::CancelledError("nobody waits for the answer"), {}, false};
+  if (task->abandoned && task->abandoned())
+    return {absl::CancelledError("nobody waits for the answer"), {}, false};
   if (absl::Status status = EnsureProcess(slot, process); !status.ok()) return {std::move(status), {}, false};
   FrameWait wait;
   wait.deadline = absl::Now() + task->time_limit;
@@ -126,24 +128,29 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
   absl::StatusOr<v1::Frame> reply = (*process)->Call(std::move(task->request), wait);
   if (reply.ok()) {
     if (reply->has_error()) return {FromWorker(reply->error()), {}, false};
-    if (plan ? reply->has_plan_reply() : reply->has_emit_reply()) return {absl::OkStatus(), *std::move(reply), false};
+    if (plan ? reply->has_plan_reply() : reply->has_emit_reply())
+      return {absl::OkStatus(), *std::move(reply), false};
     reply = absl::DataLossError("an answer of the wrong kind");
   }
-  const std::string end = (*process)->Stop();
+  const WorkerProcess::End end = (*process)->Stop();
   *process = nullptr;
   if (absl::IsCancelled(reply.status())) return {reply.status(), {}, false};
   if (absl::IsResourceExhausted(reply.status())) return {reply.status(), {}, false};
   if (absl::IsDeadlineExceeded(reply.status())) {
     stats_->worker_timeouts++;
-    return {absl::DeadlineExceededError(absl::StrCat("the ", plan ? "planning" : "code generation", " took longer than ",
-                                                     absl::FormatDuration(task->time_limit), " and was ended")),
+    return {absl::DeadlineExceededError(
+                absl::StrCat("the ", plan ? "planning" : "code generation", " took longer than ",
+                             absl::FormatDuration(task->time_limit), " and was ended")),
             {},
             false};
   }
   stats_->worker_crashes++;
-  spdlog::warn("worker {} lost while {}: {}: {}", slot, plan ? "planning" : "emitting", end,
+  spdlog::warn("worker {} lost while {}: {}: {}", slot, plan ? "planning" : "emitting", end.text,
                std::string(reply.status().message()));
-  return {absl::UnavailableError(absl::StrCat("the compiler process ended by ", end)), {}, true};
+  WorkerResult lost{
+      absl::UnavailableError(absl::StrCat("the compiler process ended by ", end.text)), {}, true};
+  lost.killed = end.killed && absl::IsUnavailable(reply.status());
+  return lost;
 }
 
 size_t WorkerPool::busy() const {

@@ -33,12 +33,13 @@ struct WorkerResult {
   absl::Status status;
   v1::Frame reply;
   bool crashed = false;  // the worker died over it, or answered nonsense
+  bool killed = false;   // crashed, but by a SIGKILL from outside
 };
 
 struct WorkerTask {
-  v1::Frame request;                      // plan or emit
-  absl::Duration time_limit;              // from when a worker takes it
-  std::function<bool()> abandoned;        // asked while it waits and runs; any thread
+  v1::Frame request;                       // plan or emit
+  absl::Duration time_limit;               // from when a worker takes it
+  std::function<bool()> abandoned;         // asked while it waits and runs; any thread
   std::function<void(WorkerResult)> done;  // called once, on a pool thread; must not block for long
 };
 
@@ -49,7 +50,8 @@ class WorkerPool {
     uint32_t jobs_max = 500;
   };
   // Waits for the first worker's hello. `zygote` and `stats` outlive the pool.
-  static absl::StatusOr<std::unique_ptr<WorkerPool>> Start(const Options& options, Zygote* zygote, Stats* stats);
+  static absl::StatusOr<std::unique_ptr<WorkerPool>> Start(const Options& options, Zygote* zygote,
+                                                           Stats* stats);
   ~WorkerPool();
 
   void Submit(WorkerTask task);

@@ -1,6 +1,8 @@
 #include "server/worker_process.h"
 
 #include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
@@ -12,7 +14,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Spawn(Zygote* zygo
   std::unique_ptr<WorkerProcess> process(new WorkerProcess(zygote, worker));
   absl::StatusOr<v1::Frame> frame = process->channel_->Read(FrameWait{deadline, nullptr});
   if (!frame.ok()) {
-    const std::string end = process->Stop();
+    const std::string end = process->Stop().text;
     return absl::UnavailableError(
         absl::StrCat("a new worker said nothing (", end, "): ", frame.status().message()));
   }
@@ -38,12 +40,13 @@ absl::StatusOr<v1::Frame> WorkerProcess::Call(v1::Frame request, const FrameWait
   return reply;
 }
 
-std::string WorkerProcess::Stop() {
-  if (pid_ < 0) return "ended before";
+WorkerProcess::End WorkerProcess::Stop() {
+  if (pid_ < 0) return {"ended before", false};
   channel_ = nullptr;
   absl::StatusOr<int> status = zygote_->Reap(pid_);
   pid_ = -1;
-  return status.ok() ? DescribeWaitStatus(*status) : std::string(status.status().message());
+  if (!status.ok()) return {std::string(status.status().message()), false};
+  return {DescribeWaitStatus(*status), WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL};
 }
 
 }  // namespace kiln

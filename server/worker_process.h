@@ -32,8 +32,12 @@ class WorkerProcess {
   // Errors as FrameChannel; DATA_LOSS also for an answer to another question.
   absl::StatusOr<v1::Frame> Call(v1::Frame request, const FrameWait& wait);
 
-  // Kills it if it still runs; "signal 11".
-  std::string Stop();
+  struct End {
+    std::string text;     // "signal 11"
+    bool killed = false;  // by SIGKILL: a person's or the kernel's doing, not the compiler's
+  };
+  // Kills it if it still runs.
+  End Stop();
 
  private:
   WorkerProcess(Zygote* zygote, Zygote::Worker worker)

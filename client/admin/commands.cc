@@ -32,8 +32,8 @@ std::string BesideSelf(const std::string& name) {
 // Asks the daemon; a failed call is reported and becomes an exit code.
 template <typename Request, typename Reply>
 int Ask(const AdminContext& context,
-        grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*), const Request& request,
-        Reply* reply) {
+        grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+        const Request& request, Reply* reply) {
   auto stub = v1::Admin::NewStub(context.channel);
   grpc::ClientContext call;
   call.set_deadline(std::chrono::system_clock::now() +
@@ -43,8 +43,8 @@ int Ask(const AdminContext& context,
   switch (status.error_code()) {
     case grpc::UNAVAILABLE:
     case grpc::DEADLINE_EXCEEDED:
-      *context.error << "kilnctl: no kilnd answers at " << context.address << " (" << context.where << "): "
-                     << Printable(status.error_message()) << "\n";
+      *context.error << "kilnctl: no kilnd answers at " << context.address << " (" << context.where
+                     << "): " << Printable(status.error_message()) << "\n";
       return kExitUnreachable;
     case grpc::INVALID_ARGUMENT:
       *context.error << "kilnctl: " << Printable(status.error_message()) << "\n";
@@ -54,7 +54,6 @@ int Ask(const AdminContext& context,
       return kExitFailed;
   }
 }
-
 
 }  // namespace
 
@@ -81,7 +80,8 @@ absl::Status ResolveAddress(const std::string& flag, AdminContext* context) {
 
 int RunStatus(const AdminContext& context) {
   v1::StatusReply reply;
-  if (int code = Ask(context, &v1::Admin::Stub::Status, v1::StatusRequest(), &reply); code != kExitOk) return code;
+  if (int code = Ask(context, &v1::Admin::Stub::Status, v1::StatusRequest(), &reply); code != kExitOk)
+    return code;
   if (context.json) {
     *context.out << ToJson(reply);
     return kExitOk;
@@ -95,7 +95,8 @@ int RunStatus(const AdminContext& context) {
   table.Add({"workers", absl::StrCat(reply.workers(), ", ", reply.workers_busy(), " busy")});
   table.Add({"jobs", absl::StrCat(reply.running(), " running, ", reply.queued(), " queued")});
   table.Add({"store", reply.store_directory()});
-  table.Add({"", reply.store_writable() ? "writable" : absl::StrCat("NOT WRITABLE: ", reply.store_message())});
+  table.Add(
+      {"", reply.store_writable() ? "writable" : absl::StrCat("NOT WRITABLE: ", reply.store_message())});
   if (reply.draining()) table.Add({"state", "stopping: finishes its jobs, takes no new ones"});
   *context.out << table.ToString();
   return kExitOk;
@@ -103,7 +104,8 @@ int RunStatus(const AdminContext& context) {
 
 int RunStats(const AdminContext& context) {
   v1::StatsReply reply;
-  if (int code = Ask(context, &v1::Admin::Stub::Stats, v1::StatsRequest(), &reply); code != kExitOk) return code;
+  if (int code = Ask(context, &v1::Admin::Stub::Stats, v1::StatsRequest(), &reply); code != kExitOk)
+    return code;
   if (context.json) {
     *context.out << ToJson(reply);
     return kExitOk;
@@ -135,7 +137,8 @@ int RunStats(const AdminContext& context) {
 
 int RunJobs(const AdminContext& context) {
   v1::JobsReply reply;
-  if (int code = Ask(context, &v1::Admin::Stub::Jobs, v1::JobsRequest(), &reply); code != kExitOk) return code;
+  if (int code = Ask(context, &v1::Admin::Stub::Jobs, v1::JobsRequest(), &reply); code != kExitOk)
+    return code;
   if (context.json) {
     *context.out << ToJson(reply);
     return kExitOk;
@@ -164,7 +167,8 @@ int RunList(const AdminContext& context, uint32_t limit) {
   for (const v1::EntryInfo& entry : reply.entries()) {
     table.Add({ShortHex(entry.compile_key()), ShortHex(entry.variant_id()), HumanBytes(entry.bytes()),
                absl::StrCat(entry.kernels()), absl::StrCat(entry.library_calls()), absl::StrCat(entry.hits()),
-               Age(entry.created_unix_seconds(), now), Age(entry.last_used_unix_seconds(), now), entry.title()});
+               Age(entry.created_unix_seconds(), now), Age(entry.last_used_unix_seconds(), now),
+               entry.title()});
   }
   if (table.rows() == 0) {
     *context.out << "no entries\n";
@@ -201,8 +205,8 @@ int RunVerify(const AdminContext& context, bool repair) {
   if (context.json) {
     *context.out << ToJson(reply);
   } else {
-    *context.out << absl::StrFormat("%d entries and %d objects read: %d damaged, %d missing%s\n", reply.entries(),
-                                    reply.objects(), reply.corrupt(), reply.missing(),
+    *context.out << absl::StrFormat("%d entries and %d objects read: %d damaged, %d missing%s\n",
+                                    reply.entries(), reply.objects(), reply.corrupt(), reply.missing(),
                                     repair && reply.corrupt() > 0 ? "; the damaged were taken out" : "");
     for (const std::string& detail : reply.details()) *context.out << "  " << Printable(detail) << "\n";
   }
@@ -238,9 +242,10 @@ int RunDoctor(const AdminContext& context) {
   quiet.error = &nowhere;
   code = Ask(quiet, &v1::Admin::Stub::Status, v1::StatusRequest(), &status);
   add("reachable", code == kExitOk,
-      code == kExitOk ? context.address
-                      : absl::StrCat("nothing answers at ", context.address, " (", context.where,
-                                     "); the embedded daemon starts with the first compile, and is gone when idle"));
+      code == kExitOk
+          ? context.address
+          : absl::StrCat("nothing answers at ", context.address, " (", context.where,
+                         "); the embedded daemon starts with the first compile, and is gone when idle"));
   if (code == kExitOk) {
     auto stub = v1::Compiler::NewStub(context.channel);
     grpc::ClientContext call;
@@ -261,10 +266,12 @@ int RunDoctor(const AdminContext& context) {
     v1::StatsReply stats;
     if (Ask(quiet, &v1::Admin::Stub::Stats, v1::StatsRequest(), &stats) == kExitOk) {
       add("damaged entries", stats.quarantined() == 0,
-          stats.quarantined() == 0 ? "none met"
-                                   : absl::StrCat(stats.quarantined(), " taken out; run kilnctl verify, check the disk"));
+          stats.quarantined() == 0
+              ? "none met"
+              : absl::StrCat(stats.quarantined(), " taken out; run kilnctl verify, check the disk"));
       add("worker crashes", stats.worker_crashes() == 0,
-          stats.worker_crashes() == 0 ? "none" : absl::StrCat(stats.worker_crashes(), "; see the daemon's log"));
+          stats.worker_crashes() == 0 ? "none"
+                                      : absl::StrCat(stats.worker_crashes(), "; see the daemon's log"));
     }
   }
   bool good = true;
@@ -274,11 +281,12 @@ int RunDoctor(const AdminContext& context) {
     good = good && check.state == "ok";
     table.Add({check.name, check.state, check.detail});
     absl::StrAppend(&json, json.empty() ? "" : ",\n", "    {\"name\": ", JsonString(check.name),
-                    ", \"ok\": ", check.state == "ok" ? "true" : "false", ", \"detail\": ", JsonString(check.detail),
-                    "}");
+                    ", \"ok\": ", check.state == "ok" ? "true" : "false",
+                    ", \"detail\": ", JsonString(check.detail), "}");
   }
   if (context.json) {
-    *context.out << "{\n  \"ok\": " << (good ? "true" : "false") << ",\n  \"checks\": [\n" << json << "\n  ]\n}\n";
+    *context.out << "{\n  \"ok\": " << (good ? "true" : "false") << ",\n  \"checks\": [\n"
+                 << json << "\n  ]\n}\n";
   } else {
     *context.out << table.ToString();
   }

@@ -25,8 +25,8 @@ std::string WriteValue(const Message& message, const FieldDescriptor* field, int
   const Reflection* reflection = message.GetReflection();
   const bool repeated = index >= 0;
   switch (field->cpp_type()) {
-#define KILN_JSON_INTEGER(CPPTYPE, Name)    \
-  case FieldDescriptor::CPPTYPE:            \
+#define KILN_JSON_INTEGER(CPPTYPE, Name)                                                \
+  case FieldDescriptor::CPPTYPE:                                                        \
     return absl::StrCat(repeated ? reflection->GetRepeated##Name(message, field, index) \
                                  : reflection->Get##Name(message, field))
     KILN_JSON_INTEGER(CPPTYPE_INT32, Int32);
@@ -52,8 +52,8 @@ std::string WriteValue(const Message& message, const FieldDescriptor* field, int
       return known == nullptr ? absl::StrCat(value) : JsonString(known->name());
     }
     case FieldDescriptor::CPPTYPE_STRING: {
-      const std::string value =
-          repeated ? reflection->GetRepeatedString(message, field, index) : reflection->GetString(message, field);
+      const std::string value = repeated ? reflection->GetRepeatedString(message, field, index)
+                                         : reflection->GetString(message, field);
       return field->type() == FieldDescriptor::TYPE_BYTES ? JsonString(ToHex(value)) : JsonString(value);
     }
     case FieldDescriptor::CPPTYPE_MESSAGE:
@@ -75,7 +75,9 @@ std::string WriteMessage(const Message& message, int depth) {
       for (int k = 0; k < reflection->FieldSize(message, field); ++k) {
         elements.push_back(absl::StrCat(Indent(depth + 2), WriteValue(message, field, k, depth + 2)));
       }
-      value = elements.empty() ? "[]" : absl::StrCat("[\n", absl::StrJoin(elements, ",\n"), "\n", Indent(depth + 1), "]");
+      value = elements.empty()
+                  ? "[]"
+                  : absl::StrCat("[\n", absl::StrJoin(elements, ",\n"), "\n", Indent(depth + 1), "]");
     } else {
       if (field->has_presence() && !reflection->HasField(message, field)) continue;
       value = WriteValue(message, field, -1, depth + 1);
@@ -92,10 +94,18 @@ std::string JsonString(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\t': out += "\\t"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
       default:
         if (static_cast<unsigned char>(c) < 0x20) {
           absl::StrAppendFormat(&out, "\\u%04x", c);

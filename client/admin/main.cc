@@ -20,8 +20,9 @@ int Main(int argc, char** argv) {
   context.out = &std::cout;
   context.error = &std::cerr;
   std::string address;
-  app.add_option("--address", address,
-                 "unix:/path, /path or HOST:PORT. Default: KILN_ADDRESS, else the embedded daemon of this build");
+  app.add_option(
+      "--address", address,
+      "unix:/path, /path or HOST:PORT. Default: KILN_ADDRESS, else the embedded daemon of this build");
   app.add_flag("--json", context.json, "For scripts");
   app.add_option("--timeout", context.timeout_seconds, "Seconds to wait for the answer")
       ->check(CLI::PositiveNumber)
@@ -42,7 +43,8 @@ int Main(int argc, char** argv) {
   CLI::App* verify = app.add_subcommand("verify", "Read the whole store and check every digest");
   verify->add_flag("--repair", repair, "Take damaged entries out; they are compiled again when needed");
   CLI::App* remove = app.add_subcommand("rm", "Remove entries, and refusals that are remembered");
-  CLI::Option* which = remove->add_option("KEY", key, "Start of a compile key, request key or variant, in hex");
+  CLI::Option* which =
+      remove->add_option("KEY", key, "Start of a compile key, request key or variant, in hex");
   remove->add_flag("--all", all, "Everything")->excludes(which);
   app.add_subcommand("doctor", "Check that the daemon is reachable and well, and say how to mend it");
   try {

@@ -27,7 +27,8 @@ std::string OneLine(const std::string& bytes) {
 }
 
 void Line(std::string* out, absl::string_view name, absl::string_view value) {
-  absl::StrAppend(out, "  ", name, std::string(name.size() < 14 ? 14 - name.size() : 1, ' '), Printable(value), "\n");
+  absl::StrAppend(out, "  ", name, std::string(name.size() < 14 ? 14 - name.size() : 1, ' '),
+                  Printable(value), "\n");
 }
 
 void Indented(std::string* out, absl::string_view text, absl::string_view indent) {
@@ -66,8 +67,9 @@ void ShowIngredients(const v1::ShownEntry& entry, std::string* out) {
   Line(out, "numerics", OneLine<v1::Numerics>(sections.numerics()));
   v1::Environment environment;
   if (environment.ParseFromString(sections.environment())) {
-    Line(out, "environment", absl::StrCat("torch ", environment.torch_version(), ", decompositions ",
-                                          ShortHex(environment.decomposition_digest())));
+    Line(out, "environment",
+         absl::StrCat("torch ", environment.torch_version(), ", decompositions ",
+                      ShortHex(environment.decomposition_digest())));
   }
   v1::GraphFacts facts;
   if (facts.ParseFromString(sections.facts())) {
@@ -77,8 +79,9 @@ void ShowIngredients(const v1::ShownEntry& entry, std::string* out) {
       mutated += fact.mutated();
       donated += fact.donated();
     }
-    Line(out, "inputs", absl::StrCat(facts.inputs_size(), ": ", fixed, " static, ", mutated, " mutated, ", donated,
-                                     " donated"));
+    Line(out, "inputs",
+         absl::StrCat(facts.inputs_size(), ": ", fixed, " static, ", mutated, " mutated, ", donated,
+                      " donated"));
   }
   for (const auto& [name, digest] : SectionDigests(sections)) {
     Line(out, absl::StrCat("#", name), ToHex(digest));
@@ -94,7 +97,8 @@ void ShowGuards(const v1::ShownEntry& entry, std::string* out) {
                     symbol.max() == INT64_MAX ? std::string("inf") : absl::StrCat(symbol.max()), "]\n");
   }
   for (const std::string& text : GuardTexts(guards)) absl::StrAppend(out, "  ", Printable(text), "\n");
-  if (guards.symbols_size() == 0 && guards.conditions_size() == 0) absl::StrAppend(out, "  none: all sizes are fixed\n");
+  if (guards.symbols_size() == 0 && guards.conditions_size() == 0)
+    absl::StrAppend(out, "  none: all sizes are fixed\n");
   absl::StrAppend(out, "\nguards of Dynamo\n");
   for (const std::string& guard : entry.notes().guards()) Indented(out, guard, "  ");
   if (entry.notes().guards_size() == 0) absl::StrAppend(out, "  none came with the graph\n");
@@ -105,11 +109,13 @@ void ShowKernels(const v1::ShownEntry& entry, std::string* out) {
   for (int i = 0; i < entry.kernels_size(); ++i) {
     const v1::ShownKernel& shown = entry.kernels(i);
     const v1::ManifestKernel& kernel = shown.kernel();
-    absl::StrAppend(out, "  [", i, "] ", Printable(kernel.notes().name()), "  ", ShortHex(kernel.kernel_key()), "  code ",
-                    HumanBytes(kernel.object().raw_size()), ", reads ", HumanBytes(kernel.bytes_read()), ", writes ",
+    absl::StrAppend(out, "  [", i, "] ", Printable(kernel.notes().name()), "  ",
+                    ShortHex(kernel.kernel_key()), "  code ", HumanBytes(kernel.object().raw_size()),
+                    ", reads ", HumanBytes(kernel.bytes_read()), ", writes ",
                     HumanBytes(kernel.bytes_written()), "\n");
     if (kernel.notes().operators_size() > 0) {
-      absl::StrAppend(out, "      operators: ", Printable(absl::StrJoin(kernel.notes().operators(), ", ")), "\n");
+      absl::StrAppend(out, "      operators: ", Printable(absl::StrJoin(kernel.notes().operators(), ", ")),
+                      "\n");
     }
     for (const std::string& source : kernel.notes().sources()) {
       absl::StrAppend(out, "      from ", Printable(source), "\n");
@@ -131,16 +137,19 @@ std::string ShowText(const v1::ShownEntry& entry, int64_t now) {
   Line(&out, "age", Age(info.created_unix_seconds(), now));
   Line(&out, "last used", Age(info.last_used_unix_seconds(), now));
   Line(&out, "hits", absl::StrCat(info.hits()));
-  Line(&out, "nodes", absl::StrCat(statistics.nodes(), ", ", statistics.nodes_decomposed(), " after decomposition"));
-  Line(&out, "took", absl::StrCat("queue ", HumanSeconds(statistics.queue_seconds()), ", plan ",
-                                  HumanSeconds(statistics.plan_seconds()), ", emit ",
-                                  HumanSeconds(statistics.emit_seconds())));
+  Line(&out, "nodes",
+       absl::StrCat(statistics.nodes(), ", ", statistics.nodes_decomposed(), " after decomposition"));
+  Line(&out, "took",
+       absl::StrCat("queue ", HumanSeconds(statistics.queue_seconds()), ", plan ",
+                    HumanSeconds(statistics.plan_seconds()), ", emit ",
+                    HumanSeconds(statistics.emit_seconds())));
   ShowIngredients(entry, &out);
   ShowGuards(entry, &out);
   ShowKernels(entry, &out);
   absl::StrAppend(&out, "\nlibrary calls\n");
   for (const v1::LibraryCall& call : statistics.calls()) {
-    absl::StrAppend(&out, "  ", call.count(), " x ", Printable(call.target()), " (", Printable(call.reason()), ")\n");
+    absl::StrAppend(&out, "  ", call.count(), " x ", Printable(call.target()), " (", Printable(call.reason()),
+                    ")\n");
   }
   if (statistics.calls_size() == 0) absl::StrAppend(&out, "  none\n");
   return out;

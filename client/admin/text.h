@@ -23,10 +23,10 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-std::string HumanBytes(uint64_t bytes);        // "3.4 MiB"
-std::string HumanSeconds(double seconds);      // "12 ms", "3.2 s", "4 m", "2 h", "5 d"
+std::string HumanBytes(uint64_t bytes);              // "3.4 MiB"
+std::string HumanSeconds(double seconds);            // "12 ms", "3.2 s", "4 m", "2 h", "5 d"
 std::string Age(int64_t unix_seconds, int64_t now);  // "never" for 0
-std::string ShortHex(absl::string_view key);   // the first 12 digits
+std::string ShortHex(absl::string_view key);         // the first 12 digits
 
 // What came from elsewhere, safe for a terminal: control characters but newline and tab become '?'.
 std::string Printable(absl::string_view text);

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "client/python/python_library.h"
 #include "client/runtime/program.h"
 #include "compiler/support/digest.h"
-#include "client/python/python_library.h"
 
 namespace kiln::python {
 namespace {
@@ -15,8 +15,7 @@ namespace {
 using runtime::Value;
 
 struct ArtifactObject {
-  PyObject_HEAD
-  std::shared_ptr<const runtime::Program>* program;
+  PyObject_HEAD std::shared_ptr<const runtime::Program>* program;
   CompiledArtifact* compiled;  // without the objects
 };
 
@@ -156,8 +155,8 @@ PyObject* Info(PyObject* object, PyObject*) {
 
 PyObject* Counts(PyObject* object, PyObject*) {
   const runtime::RunCounts& counts = (*Self(object)->program)->counts();
-  return Py_BuildValue("{s:K,s:K,s:K,s:K}", "calls", static_cast<unsigned long long>(counts.calls.load()), "launches",
-                       static_cast<unsigned long long>(counts.launches.load()), "library_calls",
+  return Py_BuildValue("{s:K,s:K,s:K,s:K}", "calls", static_cast<unsigned long long>(counts.calls.load()),
+                       "launches", static_cast<unsigned long long>(counts.launches.load()), "library_calls",
                        static_cast<unsigned long long>(counts.library_calls.load()), "stride_copies",
                        static_cast<unsigned long long>(counts.stride_copies.load()));
 }
@@ -168,8 +167,10 @@ PyObject* Guards(PyObject* object, PyObject*) {
   Ref nodes(PyList_New(0)), conditions(PyList_New(0)), symbols(PyList_New(0));
   for (const v1::ExprNode& node : guards.exprs()) {
     Ref args(PyTuple_New(node.args_size()));
-    for (int i = 0; i < node.args_size(); ++i) PyTuple_SetItem(args.get(), i, PyLong_FromUnsignedLong(node.args(i)));
-    Ref item(Py_BuildValue("(iLO)", static_cast<int>(node.op()), static_cast<long long>(node.value()), args.get()));
+    for (int i = 0; i < node.args_size(); ++i)
+      PyTuple_SetItem(args.get(), i, PyLong_FromUnsignedLong(node.args(i)));
+    Ref item(Py_BuildValue("(iLO)", static_cast<int>(node.op()), static_cast<long long>(node.value()),
+                           args.get()));
     PyList_Append(nodes.get(), item.get());
   }
   for (uint32_t condition : guards.conditions()) {
@@ -193,7 +194,8 @@ PyObject* OutputStrides(PyObject* object, PyObject*) {
     if (program.outputs(i).kind_case() == v1::ProgramOutput::kBuffer) {
       const v1::ProgramBuffer& buffer = program.buffers(program.outputs(i).buffer());
       bool plain = true;
-      for (const v1::SymInt& stride : buffer.strides()) plain = plain && stride.kind_case() != v1::SymInt::kExpr;
+      for (const v1::SymInt& stride : buffer.strides())
+        plain = plain && stride.kind_case() != v1::SymInt::kExpr;
       if (plain) {
         item = PyTuple_New(buffer.strides_size());
         for (int d = 0; d < buffer.strides_size(); ++d) {
@@ -210,7 +212,18 @@ PyObject* OutputStrides(PyObject* object, PyObject*) {
   return list;
 }
 
+// [(name, text)] of every stage of the compile, when it was asked for.
+PyObject* DebugFiles(PyObject* object, PyObject*) {
+  Ref list(PyList_New(0));
+  for (const v1::DebugFile& file : Self(object)->compiled->debug_files) {
+    Ref item(Py_BuildValue("(NN)", Text(file.name()), Text(file.text())));
+    if (!item || PyList_Append(list.get(), item.get()) != 0) return nullptr;
+  }
+  return list.release();
+}
+
 PyMethodDef methods[] = {
+    {"debug_files", DebugFiles, METH_NOARGS, "Names and texts of the stages of the compile."},
     {"info", Info, METH_NOARGS, "What was compiled, and how it came here."},
     {"counts", Counts, METH_NOARGS, "Calls, kernel launches, library calls and stride copies so far."},
     {"guards", Guards, METH_NOARGS, "Conditions on sizes that this program was compiled for."},

@@ -4,8 +4,8 @@
 // list of outputs. Re-entrant: any number of threads may call one artifact at once.
 #pragma once
 
-#include "kiln/client.h"
 #include "client/python/python_util.h"
+#include "kiln/client.h"
 
 namespace kiln::python {
 

@@ -5,22 +5,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/python/artifact_object.h"
+#include "client/python/cpu_target.h"
+#include "client/python/python_library.h"
+#include "client/python/python_util.h"
 #include "compiler/graph/canonical.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
-#include "client/python/cpu_target.h"
 #include "kiln/client.h"
 #include "kiln/v1/compile.pb.h"
-#include "client/python/python_library.h"
-#include "client/python/python_util.h"
 
 namespace kiln::python {
 
 PyObject* service_error = nullptr;
 
 PyObject* RaiseService(const absl::Status& status) {
-  Ref value(Py_BuildValue("(NN)", Text(absl::StatusCodeToString(status.code())), Text(std::string(status.message()))));
+  Ref value(Py_BuildValue("(NN)", Text(absl::StatusCodeToString(status.code())),
+                          Text(std::string(status.message()))));
   if (value) PyErr_SetObject(service_error, value.get());
   return nullptr;
 }
@@ -52,7 +53,8 @@ std::string Entry(PyObject* dict, const char* name) {
 PyObject* Configure(PyObject*, PyObject* arguments) {
   PyObject* dict = nullptr;
   ClientOptions options;
-  if (!PyArg_ParseTuple(arguments, "O!dd", &PyDict_Type, &dict, &options.connect_seconds, &options.compile_seconds)) {
+  if (!PyArg_ParseTuple(arguments, "O!dd", &PyDict_Type, &dict, &options.connect_seconds,
+                        &options.compile_seconds)) {
     return nullptr;
   }
   options.address = Entry(dict, "address");
@@ -91,9 +93,10 @@ PyObject* Build(PyObject*, PyObject* arguments) {
   PyObject* hints = nullptr;
   int mode = 0, fallback_random = 0, traced_strides = 0, deterministic = 0;
   const char *precision = nullptr, *torch_version = nullptr, *gpu_architecture = nullptr;
-  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ipppssy#s", &graph_bytes.data, &graph_bytes.size, &facts.data, &facts.size,
-                        &notes.data, &notes.size, &PyList_Type, &hints, &mode, &fallback_random, &traced_strides,
-                        &deterministic, &precision, &torch_version, &digest.data, &digest.size, &gpu_architecture)) {
+  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ipppssy#s", &graph_bytes.data, &graph_bytes.size, &facts.data,
+                        &facts.size, &notes.data, &notes.size, &PyList_Type, &hints, &mode, &fallback_random,
+                        &traced_strides, &deterministic, &precision, &torch_version, &digest.data,
+                        &digest.size, &gpu_architecture)) {
     return nullptr;
   }
   v1::Hints given;
@@ -141,8 +144,9 @@ PyObject* Get(PyObject*, PyObject* arguments) {
   Buffer key, header_bytes, graph;
   PyObject* hints = nullptr;
   const char* interpret = nullptr;
-  if (!PyArg_ParseTuple(arguments, "y#y#y#O!s", &key.data, &key.size, &header_bytes.data, &header_bytes.size,
-                        &graph.data, &graph.size, &PyList_Type, &hints, &interpret)) {
+  int debug = 0;
+  if (!PyArg_ParseTuple(arguments, "y#y#y#O!sp", &key.data, &key.size, &header_bytes.data, &header_bytes.size,
+                        &graph.data, &graph.size, &PyList_Type, &hints, &interpret, &debug)) {
     return nullptr;
   }
   const std::shared_ptr<Client> client = TheClient();
@@ -161,6 +165,7 @@ PyObject* Get(PyObject*, PyObject* arguments) {
   if (PyErr_Occurred()) return nullptr;
   input.notes = std::move(*header.mutable_notes());
   input.want_loop_ir = interpret[0] != '\0';
+  input.want_debug = debug != 0 && !input.graph.empty();
   const std::string interpreted = interpret;
   absl::StatusOr<CompiledArtifact> compiled = absl::UnknownError("");
   {
@@ -174,13 +179,15 @@ PyObject* Get(PyObject*, PyObject* arguments) {
 PyMethodDef functions[] = {
     {"configure", Configure, METH_VARARGS, "configure(names, connect_seconds, compile_seconds)"},
     {"address", Address, METH_NOARGS, "The daemon's address."},
-    {"set_torch", SetTorch, METH_VARARGS, "set_torch(tensors_to_handles, handles_to_tensors, library_callback)"},
+    {"set_torch", SetTorch, METH_VARARGS,
+     "set_torch(tensors_to_handles, handles_to_tensors, library_callback)"},
     {"build", Build, METH_VARARGS, "Key, header, canonical bytes and canonical symbol order of a request."},
-    {"get", Get, METH_VARARGS, "get(key, header, graph, hints, interpret) -> Artifact; an empty graph: only look up"},
+    {"get", Get, METH_VARARGS,
+     "get(key, header, graph, hints, interpret, debug) -> Artifact; an empty graph: only look up"},
     {nullptr, nullptr, 0, nullptr}};
 
-PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, functions, nullptr, nullptr, nullptr,
-                                 nullptr};
+PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT, "_C", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 }  // namespace kiln::python

@@ -19,7 +19,9 @@ absl::Status PythonError(const std::string& target) {
   return status;
 }
 
-PyObject* Number(const char* kind, int64_t value) { return Py_BuildValue("(sL)", kind, static_cast<long long>(value)); }
+PyObject* Number(const char* kind, int64_t value) {
+  return Py_BuildValue("(sL)", kind, static_cast<long long>(value));
+}
 
 template <typename Items, typename Convert>
 PyObject* ListOf(const Items& items, Convert convert) {
@@ -64,24 +66,38 @@ class TensorArguments {
 PyObject* Convert(const CallValue& value, TensorArguments& tensors) {
   const auto integer = [](int64_t number) { return PyLong_FromLongLong(number); };
   switch (value.kind) {
-    case v1::Argument::kAsTensor: return tensors.Next(value.tensor);
+    case v1::Argument::kAsTensor:
+      return tensors.Next(value.tensor);
     case v1::Argument::kAsTensors:
     case v1::Argument::kAsOptionalTensors:
       return ListOf(value.tensors, [&](Tensor tensor) { return tensors.Next(tensor); });
-    case v1::Argument::kAsInt: return integer(value.number);
-    case v1::Argument::kAsInts: return ListOf(value.numbers, integer);
-    case v1::Argument::kAsFloat: return PyFloat_FromDouble(value.real);
-    case v1::Argument::kAsFloats: return ListOf(value.reals, PyFloat_FromDouble);
-    case v1::Argument::kAsBool: return PyBool_FromLong(value.number != 0);
+    case v1::Argument::kAsInt:
+      return integer(value.number);
+    case v1::Argument::kAsInts:
+      return ListOf(value.numbers, integer);
+    case v1::Argument::kAsFloat:
+      return PyFloat_FromDouble(value.real);
+    case v1::Argument::kAsFloats:
+      return ListOf(value.reals, PyFloat_FromDouble);
+    case v1::Argument::kAsBool:
+      return PyBool_FromLong(value.number != 0);
     case v1::Argument::kAsBools:
       return ListOf(value.numbers, [](int64_t number) { return PyBool_FromLong(number != 0); });
-    case v1::Argument::kAsString: return Text(value.text);
-    case v1::Argument::kAsStrings: return ListOf(value.texts, Text);
-    case v1::Argument::kAsScalarType: return Number("dtype", value.number);
-    case v1::Argument::kAsMemoryFormat: return Number("memory_format", value.number);
-    case v1::Argument::kAsLayout: return Number("layout", value.number);
-    case v1::Argument::kAsDevice: return Number("device", value.number);
-    default: Py_INCREF(Py_None); return Py_None;
+    case v1::Argument::kAsString:
+      return Text(value.text);
+    case v1::Argument::kAsStrings:
+      return ListOf(value.texts, Text);
+    case v1::Argument::kAsScalarType:
+      return Number("dtype", value.number);
+    case v1::Argument::kAsMemoryFormat:
+      return Number("memory_format", value.number);
+    case v1::Argument::kAsLayout:
+      return Number("layout", value.number);
+    case v1::Argument::kAsDevice:
+      return Number("device", value.number);
+    default:
+      Py_INCREF(Py_None);
+      return Py_None;
   }
 }
 
@@ -110,14 +126,16 @@ bool Take(PyObject* result, const std::string& target, absl::Span<Tensor> result
   return true;
 }
 
-bool CallLocked(const std::string& target, const runtime::CallArguments& arguments, absl::Span<Tensor> results) {
+bool CallLocked(const std::string& target, const runtime::CallArguments& arguments,
+                absl::Span<Tensor> results) {
   auto host = TorchHost(v1::CPU);  // sharing a handle is the same on every device
   TensorArguments tensors;
   if (!host.ok() || !tensors.Collect(arguments, **host)) return false;
   Ref keywords(PyDict_New());
   for (size_t i = 0; i < arguments.values.size(); ++i) {
     Ref value(Convert(arguments.values[i], tensors));
-    if (!value || PyDict_SetItemString(keywords.get(), arguments.names[i].c_str(), value.get()) != 0) return false;
+    if (!value || PyDict_SetItemString(keywords.get(), arguments.names[i].c_str(), value.get()) != 0)
+      return false;
   }
   Ref name(Text(target));
   Ref result(PyObject_CallFunctionObjArgs(torch_functions.callback, name.get(), keywords.get(), nullptr));

@@ -4,8 +4,8 @@
 // Threads: takes Python's lock itself. Errors: a pending Python exception, marked in the status.
 #pragma once
 
-#include "client/runtime/host.h"
 #include "client/python/python_util.h"
+#include "client/runtime/host.h"
 
 namespace kiln::python {
 

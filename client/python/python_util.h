@@ -42,7 +42,9 @@ class Unlocked {
   PyThreadState* state_;
 };
 
-inline PyObject* Bytes(const std::string& text) { return PyBytes_FromStringAndSize(text.data(), text.size()); }
+inline PyObject* Bytes(const std::string& text) {
+  return PyBytes_FromStringAndSize(text.data(), text.size());
+}
 inline PyObject* Text(const std::string& text) {
   return PyUnicode_DecodeUTF8(text.data(), text.size(), "replace");
 }

@@ -93,21 +93,50 @@ ExprValue ExprProgram::Apply(const Node& node, const ExprFrame& frame) {
     const int64_t b = values[node.args[i]].value;
     ExprValue step{0, true};
     switch (node.op) {
-      case v1::EXPR_ADD: step.valid = !__builtin_add_overflow(a, b, &step.value); break;
-      case v1::EXPR_MUL: step.valid = !__builtin_mul_overflow(a, b, &step.value); break;
-      case v1::EXPR_FLOORDIV: step = FloorDivide(a, b); break;
-      case v1::EXPR_MOD: step = Modulo(a, b); break;
-      case v1::EXPR_CEILDIV: step = CeilDivide(a, b); break;
-      case v1::EXPR_POW: step = Power(a, b); break;
-      case v1::EXPR_MIN: step.value = std::min(a, b); break;
-      case v1::EXPR_MAX: step.value = std::max(a, b); break;
-      case v1::EXPR_EQ: step.value = a == b; break;
-      case v1::EXPR_NE: step.value = a != b; break;
-      case v1::EXPR_LT: step.value = a < b; break;
-      case v1::EXPR_LE: step.value = a <= b; break;
-      case v1::EXPR_AND: step.value = a != 0 && b != 0; break;
-      case v1::EXPR_OR: step.value = a != 0 || b != 0; break;
-      default: return kInvalid;
+      case v1::EXPR_ADD:
+        step.valid = !__builtin_add_overflow(a, b, &step.value);
+        break;
+      case v1::EXPR_MUL:
+        step.valid = !__builtin_mul_overflow(a, b, &step.value);
+        break;
+      case v1::EXPR_FLOORDIV:
+        step = FloorDivide(a, b);
+        break;
+      case v1::EXPR_MOD:
+        step = Modulo(a, b);
+        break;
+      case v1::EXPR_CEILDIV:
+        step = CeilDivide(a, b);
+        break;
+      case v1::EXPR_POW:
+        step = Power(a, b);
+        break;
+      case v1::EXPR_MIN:
+        step.value = std::min(a, b);
+        break;
+      case v1::EXPR_MAX:
+        step.value = std::max(a, b);
+        break;
+      case v1::EXPR_EQ:
+        step.value = a == b;
+        break;
+      case v1::EXPR_NE:
+        step.value = a != b;
+        break;
+      case v1::EXPR_LT:
+        step.value = a < b;
+        break;
+      case v1::EXPR_LE:
+        step.value = a <= b;
+        break;
+      case v1::EXPR_AND:
+        step.value = a != 0 && b != 0;
+        break;
+      case v1::EXPR_OR:
+        step.value = a != 0 || b != 0;
+        break;
+      default:
+        return kInvalid;
     }
     if (!step.valid) return kInvalid;
     a = step.value;

@@ -59,7 +59,7 @@ class ExprProgram {
   static ExprValue Apply(const Node& node, const ExprFrame& frame);
 
   std::vector<Node> nodes_;
-  std::vector<ExprValue> start_;               // folded values
+  std::vector<ExprValue> start_;  // folded values
   std::vector<bool> folded_;
   std::vector<std::vector<uint32_t>> stages_;  // expressions by stage, in pool order
   size_t symbols_ = 0;

@@ -27,10 +27,10 @@ inline constexpr char kPythonErrorPayload[] = "kiln/python-error";
 // An argument of a library call, with all symbolic integers evaluated.
 struct CallValue {
   v1::Argument::KindCase kind = v1::Argument::KIND_NOT_SET;
-  Tensor tensor = nullptr;             // as_tensor
-  std::vector<Tensor> tensors;         // as_tensors, as_optional_tensors (nullptr is None)
-  int64_t number = 0;                  // ints, bools, enumerations
-  std::vector<int64_t> numbers;        // as_ints, as_bools, as_sym_ints
+  Tensor tensor = nullptr;       // as_tensor
+  std::vector<Tensor> tensors;   // as_tensors, as_optional_tensors (nullptr is None)
+  int64_t number = 0;            // ints, bools, enumerations
+  std::vector<int64_t> numbers;  // as_ints, as_bools, as_sym_ints
   double real = 0;
   std::vector<double> reals;
   std::string text;
@@ -77,8 +77,8 @@ class Host {
 
   // `target` is "aten.mm.default". With `into`, `results` are filled buffers; otherwise the call
   // stores references of the caller's own there, nullptr where the result is undefined.
-  virtual absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
-                            bool into) = 0;
+  virtual absl::Status Call(const std::string& target, const CallArguments& arguments,
+                            absl::Span<Tensor> results, bool into) = 0;
 };
 
 }  // namespace kiln::runtime

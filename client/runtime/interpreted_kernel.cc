@@ -11,7 +11,8 @@ namespace {
 
 class InterpretedKernel : public KernelRunner {
  public:
-  explicit InterpretedKernel(std::unique_ptr<KernelInterpreter> interpreter) : interpreter_(std::move(interpreter)) {}
+  explicit InterpretedKernel(std::unique_ptr<KernelInterpreter> interpreter)
+      : interpreter_(std::move(interpreter)) {}
 
   absl::Status Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread) const override {
     return interpreter_->Run(args, begin, end, thread).status();

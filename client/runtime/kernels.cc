@@ -30,7 +30,8 @@ class NativeKernel : public KernelRunner {
 absl::StatusOr<std::shared_ptr<const std::string>> Find(const ObjectMap& objects, const v1::ObjectRef& ref,
                                                         int kernel) {
   const auto found = objects.find(ref.digest());
-  if (found == objects.end()) return absl::DataLossError(absl::StrCat("the object of kernel ", kernel, " is missing"));
+  if (found == objects.end())
+    return absl::DataLossError(absl::StrCat("the object of kernel ", kernel, " is missing"));
   return found->second;
 }
 
@@ -50,9 +51,8 @@ absl::StatusOr<std::vector<bool>> ParseInterpretList(const std::string& text, si
   return chosen;
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<const KernelRunner>>> LoadKernels(const v1::Manifest& manifest,
-                                                                            const ObjectMap& objects,
-                                                                            const std::vector<bool>& interpret) {
+absl::StatusOr<std::vector<std::shared_ptr<const KernelRunner>>> LoadKernels(
+    const v1::Manifest& manifest, const ObjectMap& objects, const std::vector<bool>& interpret) {
   std::vector<absl::string_view> images;
   std::vector<int> kernel_of_image;
   std::vector<std::shared_ptr<const KernelRunner>> runners(manifest.kernels_size());

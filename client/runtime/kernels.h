@@ -32,8 +32,7 @@ class KernelRunner {
 absl::StatusOr<std::vector<bool>> ParseInterpretList(const std::string& text, size_t kernels);
 
 // One runner per Manifest.kernels, in order. They keep the code mapped.
-absl::StatusOr<std::vector<std::shared_ptr<const KernelRunner>>> LoadKernels(const v1::Manifest& manifest,
-                                                                            const ObjectMap& objects,
-                                                                            const std::vector<bool>& interpret);
+absl::StatusOr<std::vector<std::shared_ptr<const KernelRunner>>> LoadKernels(
+    const v1::Manifest& manifest, const ObjectMap& objects, const std::vector<bool>& interpret);
 
 }  // namespace kiln::runtime

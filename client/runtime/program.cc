@@ -107,16 +107,27 @@ class Frame {
     for (size_t i = 0; i < program_.steps_.size(); ++i) {
       const Program::Step& step = program_.steps_[i];
       switch (step.kind) {
-        case v1::Step::kAlloc: KILN_RETURN_IF_ERROR(Alloc(step)); break;
-        case v1::Step::kFree: Drop(slots_[step.a].tensor); break;
-        case v1::Step::kLaunch: KILN_RETURN_IF_ERROR(Launch(program_.launches_[step.index])); break;
-        case v1::Step::kCall: KILN_RETURN_IF_ERROR(Call(program_.calls_[step.index])); break;
+        case v1::Step::kAlloc:
+          KILN_RETURN_IF_ERROR(Alloc(step));
+          break;
+        case v1::Step::kFree:
+          Drop(slots_[step.a].tensor);
+          break;
+        case v1::Step::kLaunch:
+          KILN_RETURN_IF_ERROR(Launch(program_.launches_[step.index]));
+          break;
+        case v1::Step::kCall:
+          KILN_RETURN_IF_ERROR(Call(program_.calls_[step.index]));
+          break;
         case v1::Step::kLet:
           KILN_RETURN_IF_ERROR(Let(step));
           program_.exprs_.Evaluate(i + 1, exprs_);
           break;
-        case v1::Step::kCheck: KILN_RETURN_IF_ERROR(Check(step)); break;
-        case v1::Step::kView: break;  // views are made where they are used
+        case v1::Step::kCheck:
+          KILN_RETURN_IF_ERROR(Check(step));
+          break;
+        case v1::Step::kView:
+          break;  // views are made where they are used
         case v1::Step::kSeeds: {
           KILN_ASSIGN_OR_RETURN(Tensor seeds, host_.Seeds(step.b));
           KILN_RETURN_IF_ERROR(Fill(step.a, seeds));
@@ -128,7 +139,8 @@ class Frame {
           KILN_RETURN_IF_ERROR(host_.Copy(to, from));
           break;
         }
-        default: return absl::InternalError("unknown step");
+        default:
+          return absl::InternalError("unknown step");
       }
     }
     return absl::OkStatus();
@@ -203,8 +215,8 @@ class Frame {
   }
 
   absl::Status WrongInput(size_t input, absl::Span<const int64_t> sizes) const {
-    return absl::FailedPreconditionError(
-        absl::StrCat("input ", input, " has sizes [", absl::StrJoin(sizes, ", "), "], not those compiled for"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "input ", input, " has sizes [", absl::StrJoin(sizes, ", "), "], not those compiled for"));
   }
 
   // Kernels trust sizes and strides, so each input is compared with what was compiled for.
@@ -215,7 +227,8 @@ class Frame {
     if (!SameSizes(host_.Sizes(tensor), extent.sizes)) return WrongInput(index, host_.Sizes(tensor));
     KILN_ASSIGN_OR_RETURN(v1::DType dtype, host_.Type(tensor));
     if (dtype != input.dtype) {
-      return absl::FailedPreconditionError(absl::StrCat("input ", index, " has another dtype than compiled for"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("input ", index, " has another dtype than compiled for"));
     }
     if (input.buffer == UINT32_MAX) return absl::OkStatus();
     Slot& slot = slots_[input.buffer];
@@ -273,7 +286,8 @@ class Frame {
     absl::Span<const int64_t> sizes = host_.Sizes(tensor);
     if (!SameSizes(sizes, extent.sizes)) {
       return absl::InternalError(absl::StrCat("a library call gave sizes [", absl::StrJoin(sizes, ", "),
-                                              "] where [", absl::StrJoin(extent.sizes, ", "), "] was declared"));
+                                              "] where [", absl::StrJoin(extent.sizes, ", "),
+                                              "] was declared"));
     }
     KILN_ASSIGN_OR_RETURN(v1::DType dtype, host_.Type(tensor));
     if (dtype != buffer.dtype) return absl::InternalError("a library call gave another dtype than declared");
@@ -379,8 +393,7 @@ class Frame {
       }
     }
     program_.counts_->library_calls.fetch_add(1, std::memory_order_relaxed);
-    absl::Status status =
-        host_.Call(call.target, {call.names, values}, absl::MakeSpan(results), call.into);
+    absl::Status status = host_.Call(call.target, {call.names, values}, absl::MakeSpan(results), call.into);
     for (Tensor& tensor : temporaries_) Drop(tensor);
     temporaries_.clear();
     if (call.into || !status.ok()) return status;
@@ -425,7 +438,8 @@ class Frame {
         }
         value.kind = v1::Argument::kAsInts;
         break;
-      default: break;
+      default:
+        break;
     }
     return value;
   }
@@ -439,12 +453,23 @@ class Frame {
     KILN_ASSIGN_OR_RETURN(void* data, DataOf(step.b));
     switch (program_.buffers_[step.b].dtype) {
       case v1::BOOL:
-      case v1::U8: symbol = *static_cast<const uint8_t*>(data); break;
-      case v1::I8: symbol = *static_cast<const int8_t*>(data); break;
-      case v1::I16: symbol = *static_cast<const int16_t*>(data); break;
-      case v1::I32: symbol = *static_cast<const int32_t*>(data); break;
-      case v1::I64: symbol = *static_cast<const int64_t*>(data); break;
-      default: return absl::UnimplementedError("a symbol from a floating point tensor");
+      case v1::U8:
+        symbol = *static_cast<const uint8_t*>(data);
+        break;
+      case v1::I8:
+        symbol = *static_cast<const int8_t*>(data);
+        break;
+      case v1::I16:
+        symbol = *static_cast<const int16_t*>(data);
+        break;
+      case v1::I32:
+        symbol = *static_cast<const int32_t*>(data);
+        break;
+      case v1::I64:
+        symbol = *static_cast<const int64_t*>(data);
+        break;
+      default:
+        return absl::UnimplementedError("a symbol from a floating point tensor");
     }
     return absl::OkStatus();
   }

@@ -47,7 +47,8 @@ class Frame;
 class Program {
  public:
   // `interpret` as in ParseInterpretList.
-  static absl::StatusOr<std::shared_ptr<const Program>> Load(const v1::Manifest& manifest, const ObjectMap& objects,
+  static absl::StatusOr<std::shared_ptr<const Program>> Load(const v1::Manifest& manifest,
+                                                             const ObjectMap& objects,
                                                              const std::string& interpret, Host* host);
 
   absl::Status Run(absl::Span<const Value> inputs, std::vector<Value>& outputs) const;
@@ -63,7 +64,7 @@ class Program {
   struct Shape {
     std::vector<Dim> sizes;
     std::vector<Dim> strides;
-    std::vector<int64_t> fixed_sizes;    // when no dimension is symbolic
+    std::vector<int64_t> fixed_sizes;  // when no dimension is symbolic
     std::vector<int64_t> fixed_strides;
     bool fixed = true;
   };
@@ -96,9 +97,9 @@ class Program {
     Dim units;
   };
   struct CallArgument {
-    CallValue value;                 // with the literals in place
-    std::vector<int64_t> buffers;    // of tensors; -1 is None
-    std::vector<Dim> dims;           // of symbolic integers
+    CallValue value;               // with the literals in place
+    std::vector<int64_t> buffers;  // of tensors; -1 is None
+    std::vector<Dim> dims;         // of symbolic integers
   };
   struct CallStep {
     std::string target;
@@ -109,11 +110,11 @@ class Program {
   };
   struct Step {
     v1::Step::KindCase kind;
-    uint32_t a = 0;       // buffer or symbol
-    int64_t b = 0;        // reuse, count, other buffer
-    Dim dim;              // let expr, assert condition
+    uint32_t a = 0;  // buffer or symbol
+    int64_t b = 0;   // reuse, count, other buffer
+    Dim dim;         // let expr, assert condition
     bool from_expr = false;
-    uint32_t index = 0;   // into launches_ or calls_
+    uint32_t index = 0;  // into launches_ or calls_
     std::string message;
   };
   struct Output {

@@ -12,18 +12,21 @@ namespace kiln::runtime {
 
 class ProgramLoader {
  public:
-  ProgramLoader(const v1::Program& from, Program& to, size_t kernels) : from_(from), to_(to), kernels_(kernels) {}
+  ProgramLoader(const v1::Program& from, Program& to, size_t kernels)
+      : from_(from), to_(to), kernels_(kernels) {}
 
   absl::Status Load() {
     if (from_.format_version() != kProgramFormatVersion) {
-      return absl::UnimplementedError(absl::StrCat("program format ", from_.format_version(), " is not known"));
+      return absl::UnimplementedError(
+          absl::StrCat("program format ", from_.format_version(), " is not known"));
     }
     KILN_ASSIGN_OR_RETURN(to_.exprs_, ExprProgram::Load(from_));
     KILN_RETURN_IF_ERROR(Inputs());
     KILN_RETURN_IF_ERROR(Symbols());
     KILN_RETURN_IF_ERROR(Buffers());
     live_.assign(to_.buffers_.size(), false);
-    for (size_t b = 0; b < to_.buffers_.size(); ++b) live_[b] = to_.buffers_[b].kind == v1::ProgramBuffer::INPUT;
+    for (size_t b = 0; b < to_.buffers_.size(); ++b)
+      live_[b] = to_.buffers_[b].kind == v1::ProgramBuffer::INPUT;
     for (int i = 0; i < from_.steps_size(); ++i) {
       if (absl::Status status = Step(from_.steps(i)); !status.ok()) {
         return StatusWrap(status, absl::StrCat("step ", i));
@@ -68,7 +71,8 @@ class ProgramLoader {
     for (int i = 0; i < from_.symbols_size(); ++i) {
       const v1::SymbolBinding& binding = from_.symbols(i).binding();
       if (binding.source() == v1::SymbolBinding::SOURCE_UNSPECIFIED) continue;
-      if (binding.input() >= to_.inputs_.size()) return absl::InvalidArgumentError("a symbol names an unknown input");
+      if (binding.input() >= to_.inputs_.size())
+        return absl::InvalidArgumentError("a symbol names an unknown input");
       const Program::Input& input = to_.inputs_[binding.input()];
       const bool whole = binding.source() == v1::SymbolBinding::INPUT_VALUE;
       if (whole == input.is_tensor || (!whole && binding.dim() >= input.shape.sizes.size())) {
@@ -128,7 +132,8 @@ class ProgramLoader {
   }
   absl::Status Use(int64_t buffer) const {
     KILN_RETURN_IF_ERROR(Known(buffer));
-    if (!live_[Root(buffer)]) return absl::InvalidArgumentError(absl::StrCat("buffer ", buffer, " is not live"));
+    if (!live_[Root(buffer)])
+      return absl::InvalidArgumentError(absl::StrCat("buffer ", buffer, " is not live"));
     return absl::OkStatus();
   }
   absl::Status Define(int64_t buffer) {
@@ -228,7 +233,8 @@ class ProgramLoader {
 
   absl::Status Launch(const v1::Launch& from) {
     if (from.kernel() >= kernels_) return absl::InvalidArgumentError("unknown kernel");
-    if (from.buffers_size() > static_cast<int>(kKernelBuffersMax)) return absl::InvalidArgumentError("too many buffers");
+    if (from.buffers_size() > static_cast<int>(kKernelBuffersMax))
+      return absl::InvalidArgumentError("too many buffers");
     Program::LaunchStep launch;
     launch.kernel = from.kernel();
     for (uint32_t buffer : from.buffers()) {
@@ -270,27 +276,38 @@ class ProgramLoader {
     CallValue& value = to.value;
     value.kind = from.kind_case();
     switch (from.kind_case()) {
-      case v1::Argument::kAsNone: break;
-      case v1::Argument::kAsTensor: to.buffers.push_back(from.as_tensor()); break;
+      case v1::Argument::kAsNone:
+        break;
+      case v1::Argument::kAsTensor:
+        to.buffers.push_back(from.as_tensor());
+        break;
       case v1::Argument::kAsTensors:
         for (uint32_t b : from.as_tensors().values()) to.buffers.push_back(b);
         break;
       case v1::Argument::kAsOptionalTensors:
         for (int64_t b : from.as_optional_tensors().values()) to.buffers.push_back(b < 0 ? -1 : b);
         break;
-      case v1::Argument::kAsInt: value.number = from.as_int(); break;
+      case v1::Argument::kAsInt:
+        value.number = from.as_int();
+        break;
       case v1::Argument::kAsInts:
         value.numbers.assign(from.as_ints().values().begin(), from.as_ints().values().end());
         break;
-      case v1::Argument::kAsFloat: value.real = Double(from.as_float()); break;
+      case v1::Argument::kAsFloat:
+        value.real = Double(from.as_float());
+        break;
       case v1::Argument::kAsFloats:
         for (uint64_t bits : from.as_floats().bits()) value.reals.push_back(Double(bits));
         break;
-      case v1::Argument::kAsBool: value.number = from.as_bool(); break;
+      case v1::Argument::kAsBool:
+        value.number = from.as_bool();
+        break;
       case v1::Argument::kAsBools:
         value.numbers.assign(from.as_bools().values().begin(), from.as_bools().values().end());
         break;
-      case v1::Argument::kAsString: value.text = from.as_string(); break;
+      case v1::Argument::kAsString:
+        value.text = from.as_string();
+        break;
       case v1::Argument::kAsStrings:
         value.texts.assign(from.as_strings().values().begin(), from.as_strings().values().end());
         break;
@@ -305,11 +322,20 @@ class ProgramLoader {
           to.dims.push_back(dim);
         }
         break;
-      case v1::Argument::kAsScalarType: value.number = from.as_scalar_type(); break;
-      case v1::Argument::kAsMemoryFormat: value.number = from.as_memory_format(); break;
-      case v1::Argument::kAsLayout: value.number = from.as_layout(); break;
-      case v1::Argument::kAsDevice: value.number = from.as_device().type(); break;
-      default: return absl::InvalidArgumentError("an argument of unknown kind");
+      case v1::Argument::kAsScalarType:
+        value.number = from.as_scalar_type();
+        break;
+      case v1::Argument::kAsMemoryFormat:
+        value.number = from.as_memory_format();
+        break;
+      case v1::Argument::kAsLayout:
+        value.number = from.as_layout();
+        break;
+      case v1::Argument::kAsDevice:
+        value.number = from.as_device().type();
+        break;
+      default:
+        return absl::InvalidArgumentError("an argument of unknown kind");
     }
     for (int64_t buffer : to.buffers) {
       if (buffer >= 0) KILN_RETURN_IF_ERROR(Use(buffer));
@@ -346,13 +372,15 @@ class ProgramLoader {
   std::vector<int64_t> taken_;
 };
 
-absl::StatusOr<std::shared_ptr<const Program>> Program::Load(const v1::Manifest& manifest, const ObjectMap& objects,
+absl::StatusOr<std::shared_ptr<const Program>> Program::Load(const v1::Manifest& manifest,
+                                                             const ObjectMap& objects,
                                                              const std::string& interpret, Host* host) {
   auto program = std::make_shared<Program>();
   program->host_ = host;
   ProgramLoader loader(manifest.program(), *program, manifest.kernels_size());
   KILN_RETURN_IF_ERROR(StatusWrap(loader.Load(), "program"));
-  KILN_ASSIGN_OR_RETURN(std::vector<bool> interpreted, ParseInterpretList(interpret, manifest.kernels_size()));
+  KILN_ASSIGN_OR_RETURN(std::vector<bool> interpreted,
+                        ParseInterpretList(interpret, manifest.kernels_size()));
   KILN_ASSIGN_OR_RETURN(program->kernels_, LoadKernels(manifest, objects, interpreted));
   return program;
 }

@@ -39,14 +39,14 @@ struct Shim {
   Error (*bmm_out)(Tensor, Tensor, Tensor);
   Error (*addmm_out)(Tensor, Tensor, Tensor, Tensor, double, double);
   Error (*baddbmm_out)(Tensor, Tensor, Tensor, Tensor, double, double);
-  Error (*convolution)(Tensor, Tensor, Tensor*, const int64_t*, int64_t, const int64_t*, int64_t, const int64_t*,
-                       int64_t, int32_t, const int64_t*, int64_t, int64_t, Tensor*);
+  Error (*convolution)(Tensor, Tensor, Tensor*, const int64_t*, int64_t, const int64_t*, int64_t,
+                       const int64_t*, int64_t, int32_t, const int64_t*, int64_t, int64_t, Tensor*);
   Error (*convolution_backward)(Tensor, Tensor, Tensor, const int64_t**, int64_t, const int64_t*, int64_t,
-                                const int64_t*, int64_t, const int64_t*, int64_t, int32_t, const int64_t*, int64_t,
-                                int64_t, const int32_t*, int64_t, Tensor*, Tensor*, Tensor*);
+                                const int64_t*, int64_t, const int64_t*, int64_t, int32_t, const int64_t*,
+                                int64_t, int64_t, const int32_t*, int64_t, Tensor*, Tensor*, Tensor*);
   Error (*attention)(Tensor, Tensor, Tensor, double, int32_t, Tensor*, double*, Tensor*, Tensor*);
-  Error (*attention_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, double, int32_t, Tensor*, double*,
-                              Tensor*, Tensor*, Tensor*);
+  Error (*attention_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, double, int32_t, Tensor*,
+                              double*, Tensor*, Tensor*, Tensor*);
 };
 
 class TorchHost : public Host {
@@ -90,12 +90,12 @@ class TorchHost : public Host {
     want(shim_.attention, "_scaled_dot_product_flash_attention_for_cpu");
     want(shim_.attention_backward, "_scaled_dot_product_flash_attention_for_cpu_backward");
     static constexpr std::pair<v1::DType, const char*> kTypes[] = {
-        {v1::BOOL, "aoti_torch_dtype_bool"},         {v1::U8, "aoti_torch_dtype_uint8"},
-        {v1::I8, "aoti_torch_dtype_int8"},           {v1::I16, "aoti_torch_dtype_int16"},
-        {v1::I32, "aoti_torch_dtype_int32"},         {v1::I64, "aoti_torch_dtype_int64"},
-        {v1::F16, "aoti_torch_dtype_float16"},       {v1::BF16, "aoti_torch_dtype_bfloat16"},
-        {v1::F32, "aoti_torch_dtype_float32"},       {v1::F64, "aoti_torch_dtype_float64"},
-        {v1::C64, "aoti_torch_dtype_complex64"},     {v1::C128, "aoti_torch_dtype_complex128"}};
+        {v1::BOOL, "aoti_torch_dtype_bool"},     {v1::U8, "aoti_torch_dtype_uint8"},
+        {v1::I8, "aoti_torch_dtype_int8"},       {v1::I16, "aoti_torch_dtype_int16"},
+        {v1::I32, "aoti_torch_dtype_int32"},     {v1::I64, "aoti_torch_dtype_int64"},
+        {v1::F16, "aoti_torch_dtype_float16"},   {v1::BF16, "aoti_torch_dtype_bfloat16"},
+        {v1::F32, "aoti_torch_dtype_float32"},   {v1::F64, "aoti_torch_dtype_float64"},
+        {v1::C64, "aoti_torch_dtype_complex64"}, {v1::C128, "aoti_torch_dtype_complex128"}};
     for (const auto& [dtype, name] : kTypes) {
       int32_t (*get)() = nullptr;
       need(get, name);
@@ -215,7 +215,8 @@ class TorchHost : public Host {
     std::vector<Tensor> made(results.size(), nullptr);
     absl::Status status = callback_(target, arguments, absl::MakeSpan(made));
     for (size_t i = 0; i < made.size(); ++i) {
-      if (status.ok()) status = made[i] != nullptr ? Copy(results[i], made[i]) : absl::InternalError("undefined result");
+      if (status.ok())
+        status = made[i] != nullptr ? Copy(results[i], made[i]) : absl::InternalError("undefined result");
       if (made[i] != nullptr) Release(made[i]);
     }
     return status;
@@ -263,18 +264,25 @@ class TorchHost : public Host {
     return value == nullptr ? nullptr : value->tensor;
   }
 
-  Outcome Product(Error (*function)(Tensor, Tensor, Tensor), const CallArguments& a, absl::Span<Tensor> r, bool into) {
+  Outcome Product(Error (*function)(Tensor, Tensor, Tensor), const CallArguments& a, absl::Span<Tensor> r,
+                  bool into) {
     Tensor self = Get(a, "self"), other = Get(a, "mat2");
-    if (!into || function == nullptr || self == nullptr || other == nullptr || r.size() != 1) return Outcome::kNotHere;
+    if (!into || function == nullptr || self == nullptr || other == nullptr || r.size() != 1)
+      return Outcome::kNotHere;
     return Result(function(r[0], self, other));
   }
-  Outcome Mm(const CallArguments& a, absl::Span<Tensor> r, bool into) { return Product(shim_.mm_out, a, r, into); }
-  Outcome Bmm(const CallArguments& a, absl::Span<Tensor> r, bool into) { return Product(shim_.bmm_out, a, r, into); }
+  Outcome Mm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    return Product(shim_.mm_out, a, r, into);
+  }
+  Outcome Bmm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    return Product(shim_.bmm_out, a, r, into);
+  }
 
   Outcome Sum(Error (*function)(Tensor, Tensor, Tensor, Tensor, double, double), Tensor first, Tensor second,
               const CallArguments& a, absl::Span<Tensor> r, bool into) {
     Tensor self = Get(a, "self");
-    if (!into || function == nullptr || self == nullptr || first == nullptr || second == nullptr || r.size() != 1) {
+    if (!into || function == nullptr || self == nullptr || first == nullptr || second == nullptr ||
+        r.size() != 1) {
       return Outcome::kNotHere;
     }
     return Result(function(r[0], self, first, second, Real(a, "beta", 1), Real(a, "alpha", 1)));
@@ -303,37 +311,39 @@ class TorchHost : public Host {
     }
     return Result(shim_.convolution(
         input, weight, bias == nullptr ? nullptr : &bias, w.stride->numbers.data(), w.stride->numbers.size(),
-        w.padding->numbers.data(), w.padding->numbers.size(), w.dilation->numbers.data(), w.dilation->numbers.size(),
-        Number(a, "transposed", 0), w.output_padding->numbers.data(), w.output_padding->numbers.size(),
-        Number(a, "groups", 1), &r[0]));
+        w.padding->numbers.data(), w.padding->numbers.size(), w.dilation->numbers.data(),
+        w.dilation->numbers.size(), Number(a, "transposed", 0), w.output_padding->numbers.data(),
+        w.output_padding->numbers.size(), Number(a, "groups", 1), &r[0]));
   }
 
   Outcome ConvolutionBackward(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     Tensor grad = Get(a, "grad_output"), input = Get(a, "input"), weight = Get(a, "weight");
     const Window w = WindowOf(a);
     const CallValue* mask = a.Find("output_mask");
-    if (into || shim_.convolution_backward == nullptr || grad == nullptr || input == nullptr || weight == nullptr ||
-        !w.Complete() || mask == nullptr || mask->numbers.size() != 3 || r.size() != 3) {
+    if (into || shim_.convolution_backward == nullptr || grad == nullptr || input == nullptr ||
+        weight == nullptr || !w.Complete() || mask == nullptr || mask->numbers.size() != 3 || r.size() != 3) {
       return Outcome::kNotHere;
     }
     const CallValue* bias = a.Find("bias_sizes");
     const int64_t* bias_sizes = bias == nullptr ? nullptr : bias->numbers.data();
-    const std::array<int32_t, 3> wanted = {mask->numbers[0] != 0, mask->numbers[1] != 0, mask->numbers[2] != 0};
+    const std::array<int32_t, 3> wanted = {mask->numbers[0] != 0, mask->numbers[1] != 0,
+                                           mask->numbers[2] != 0};
     return Result(shim_.convolution_backward(
-        grad, input, weight, bias == nullptr ? nullptr : &bias_sizes, bias == nullptr ? 0 : bias->numbers.size(),
-        w.stride->numbers.data(), w.stride->numbers.size(), w.padding->numbers.data(), w.padding->numbers.size(),
-        w.dilation->numbers.data(), w.dilation->numbers.size(), Number(a, "transposed", 0),
-        w.output_padding->numbers.data(), w.output_padding->numbers.size(), Number(a, "groups", 1), wanted.data(), 3,
-        &r[0], &r[1], &r[2]));
+        grad, input, weight, bias == nullptr ? nullptr : &bias_sizes,
+        bias == nullptr ? 0 : bias->numbers.size(), w.stride->numbers.data(), w.stride->numbers.size(),
+        w.padding->numbers.data(), w.padding->numbers.size(), w.dilation->numbers.data(),
+        w.dilation->numbers.size(), Number(a, "transposed", 0), w.output_padding->numbers.data(),
+        w.output_padding->numbers.size(), Number(a, "groups", 1), wanted.data(), 3, &r[0], &r[1], &r[2]));
   }
 
   Outcome Attention(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     Tensor query = Get(a, "query"), key = Get(a, "key"), value = Get(a, "value"), mask = Get(a, "attn_mask");
-    if (into || shim_.attention == nullptr || !query || !key || !value || r.size() != 2) return Outcome::kNotHere;
+    if (into || shim_.attention == nullptr || !query || !key || !value || r.size() != 2)
+      return Outcome::kNotHere;
     double scale = Real(a, "scale", 0);
     return Result(shim_.attention(query, key, value, Real(a, "dropout_p", 0), Number(a, "is_causal", 0),
-                                  mask == nullptr ? nullptr : &mask, a.Find("scale") == nullptr ? nullptr : &scale,
-                                  &r[0], &r[1]));
+                                  mask == nullptr ? nullptr : &mask,
+                                  a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1]));
   }
 
   Outcome AttentionBackward(const CallArguments& a, absl::Span<Tensor> r, bool into) {
@@ -346,7 +356,8 @@ class TorchHost : public Host {
     double scale = Real(a, "scale", 0);
     return Result(shim_.attention_backward(grad, query, key, value, out, sums, Real(a, "dropout_p", 0),
                                            Number(a, "is_causal", 0), mask == nullptr ? nullptr : &mask,
-                                           a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2]));
+                                           a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1],
+                                           &r[2]));
   }
 
   int32_t DeviceIndex() const {

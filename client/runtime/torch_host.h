@@ -17,8 +17,8 @@
 namespace kiln::runtime {
 
 // Runs `target` with borrowed arguments. Results as in Host::Call without `into`.
-using LibraryCallback =
-    std::function<absl::Status(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results)>;
+using LibraryCallback = std::function<absl::Status(const std::string& target, const CallArguments& arguments,
+                                                   absl::Span<Tensor> results)>;
 
 // Memory and typed calls of one kind of device. UNIMPLEMENTED when no libtorch is loaded, or one without a
 // function that is needed.

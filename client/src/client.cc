@@ -1,13 +1,12 @@
 #include "kiln/client.h"
 
+#include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <utility>
 #include <vector>
-
-#include <grpcpp/grpcpp.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -72,14 +71,14 @@ double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now()
 // One call's way through the service.
 class Session {
  public:
-  Session(const ClientOptions& options, v1::Compiler::Stub& stub, ObjectCache& cache, const CompileRequestInput& input,
-          absl::Time deadline)
+  Session(const ClientOptions& options, v1::Compiler::Stub& stub, ObjectCache& cache,
+          const CompileRequestInput& input, absl::Time deadline)
       : options_(options), stub_(stub), cache_(cache), input_(input), deadline_(deadline) {}
 
   absl::StatusOr<CompiledArtifact> Run(bool compile) {
     absl::Time start = absl::Now();
     v1::LookupReply found;
-    KILN_RETURN_IF_ERROR(Lookup(found));
+    if (!input_.want_debug) KILN_RETURN_IF_ERROR(Lookup(found));
     artifact_.lookup_seconds = SecondsSince(start);
     switch (found.kind_case()) {
       case v1::LookupReply::kHit: {
@@ -87,7 +86,8 @@ class Session {
         absl::Status adopted = Adopt(found.hit().manifest());
         if (adopted.ok()) adopted = Fetch();
         // An entry that the service can no longer serve whole is a miss.
-        if (adopted.code() == absl::StatusCode::kNotFound || adopted.code() == absl::StatusCode::kDataLoss) break;
+        if (adopted.code() == absl::StatusCode::kNotFound || adopted.code() == absl::StatusCode::kDataLoss)
+          break;
         KILN_RETURN_IF_ERROR(adopted);
         return std::move(artifact_);
       }
@@ -113,9 +113,7 @@ class Session {
   }
 
  private:
-  void Prepare(grpc::ClientContext& context) const {
-    context.set_deadline(absl::ToChronoTime(deadline_));
-  }
+  void Prepare(grpc::ClientContext& context) const { context.set_deadline(absl::ToChronoTime(deadline_)); }
 
   absl::Status Lookup(v1::LookupReply& reply) {
     grpc::ClientContext context;
@@ -136,6 +134,8 @@ class Session {
     while (stream.Read(&event)) {
       if (event.kind_case() == v1::CompileEvent::kQueued) {
         artifact_.joined = event.queued().joined();
+      } else if (event.kind_case() == v1::CompileEvent::kDebug) {
+        artifact_.debug_files.push_back(std::move(*event.mutable_debug()));
       } else if (event.kind_case() == v1::CompileEvent::kFailed) {
         failed = FromFailure(event.failed().code(), event.failed().reason());
       } else if (event.kind_case() == v1::CompileEvent::kDone && !have) {
@@ -162,6 +162,7 @@ class Session {
     *header.mutable_hints() = input_.hints;
     *header.mutable_notes() = input_.notes;
     header.set_job(options_.job);
+    header.set_want_debug(input_.want_debug);
     bool open = stream->Write(request);
     const std::string packed = ZstdCompress(input_.graph);
     artifact_.uploaded_bytes = packed.size();
@@ -278,17 +279,18 @@ class GrpcClient : public Client {
     }
     KILN_ASSIGN_OR_RETURN(LiveCall live, LiveCall::Enter());
     const absl::Time deadline = absl::Now() + absl::Seconds(options_.compile_seconds);
-    absl::StatusOr<CompiledArtifact> result = Once(input, compile, deadline);
+    bool connected = false;
+    absl::StatusOr<CompiledArtifact> result = Once(input, compile, deadline, connected);
     // A daemon that left between the connection and the reply: once more, with a new one. A full
     // queue: a few times, with growing pauses.
     absl::Duration pause = absl::Milliseconds(50);
     for (int attempt = 0; attempt < 4 && !result.ok() && absl::Now() < deadline; ++attempt) {
-      const bool gone = result.status().code() == absl::StatusCode::kUnavailable && attempt == 0;
+      const bool gone = result.status().code() == absl::StatusCode::kUnavailable && connected && attempt == 0;
       const bool full = result.status().code() == absl::StatusCode::kResourceExhausted;
       if (!gone && !full) break;
       absl::SleepFor(pause);
       pause *= 4;
-      result = Once(input, compile, deadline);
+      result = Once(input, compile, deadline, connected);
     }
     const absl::StatusCode code = result.status().code();
     if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded) {
@@ -306,7 +308,9 @@ class GrpcClient : public Client {
   }
 
  private:
-  absl::StatusOr<CompiledArtifact> Once(const CompileRequestInput& input, bool compile, absl::Time deadline) {
+  absl::StatusOr<CompiledArtifact> Once(const CompileRequestInput& input, bool compile, absl::Time deadline,
+                                        bool& connected) {
+    connected = false;
     const absl::Time start = absl::Now();
     const absl::Time connect_deadline = std::min(deadline, start + absl::Seconds(options_.connect_seconds));
     std::string address = options_.address;
@@ -324,10 +328,11 @@ class GrpcClient : public Client {
       return absl::UnavailableError(absl::StrCat("no kilnd answers at ", address));
     }
     auto stub = v1::Compiler::NewStub(channel);
-    const double connected = SecondsSince(start);
+    connected = true;
+    const double connect_seconds = SecondsSince(start);
     Session session(options_, *stub, cache_, input, deadline);
     absl::StatusOr<CompiledArtifact> result = session.Run(compile);
-    if (result.ok()) result->connect_seconds = connected;
+    if (result.ok()) result->connect_seconds = connect_seconds;
     return result;
   }
 
@@ -338,6 +343,8 @@ class GrpcClient : public Client {
 
 }  // namespace
 
-std::unique_ptr<Client> NewClient(ClientOptions options) { return std::make_unique<GrpcClient>(std::move(options)); }
+std::unique_ptr<Client> NewClient(ClientOptions options) {
+  return std::make_unique<GrpcClient>(std::move(options));
+}
 
 }  // namespace kiln

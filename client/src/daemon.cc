@@ -38,8 +38,8 @@ absl::Status Errno(absl::string_view what) {
 absl::StatusOr<std::string> ElfBuildId(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   Elf64_Ehdr header;
-  if (!file.read(reinterpret_cast<char*>(&header), sizeof header) || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
-      header.e_phentsize != sizeof(Elf64_Phdr)) {
+  if (!file.read(reinterpret_cast<char*>(&header), sizeof header) ||
+      memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_phentsize != sizeof(Elf64_Phdr)) {
     return absl::NotFoundError(absl::StrCat(path, " is not an ELF program"));
   }
   for (int i = 0; i < header.e_phnum; ++i) {
@@ -57,7 +57,8 @@ absl::StatusOr<std::string> ElfBuildId(const std::string& path) {
       const size_t data = name + ((note.n_namesz + 3) & ~size_t{3});
       const size_t next = data + ((note.n_descsz + 3) & ~size_t{3});
       if (next > notes.size()) break;
-      if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(notes.data() + name, "GNU", 4) == 0) {
+      if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 &&
+          memcmp(notes.data() + name, "GNU", 4) == 0) {
         return notes.substr(data, note.n_descsz);
       }
       at = next;
@@ -130,7 +131,8 @@ std::string CacheHome() {
 
 absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary) {
   if (daemon_binary.empty()) {
-    return absl::UnavailableError("kilnd was not found beside Python or on PATH; KILN_DAEMON or KILN_ADDRESS can name one");
+    return absl::UnavailableError(
+        "kilnd was not found beside Python or on PATH; KILN_DAEMON or KILN_ADDRESS can name one");
   }
   KILN_ASSIGN_OR_RETURN(std::string daemon, ElfBuildId(daemon_binary));
   const size_t slash = daemon_binary.rfind('/');
@@ -146,8 +148,9 @@ absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options) {
   place.runtime_dir = options.runtime_dir;
   if (place.runtime_dir.empty()) {
     const char* xdg = getenv("XDG_RUNTIME_DIR");
-    std::string parent = xdg != nullptr && xdg[0] == '/' && access(xdg, W_OK) == 0 ? absl::StrCat(xdg, "/kiln")
-                                                                                   : absl::StrCat("/tmp/kiln-", uid);
+    std::string parent = xdg != nullptr && xdg[0] == '/' && access(xdg, W_OK) == 0
+                             ? absl::StrCat(xdg, "/kiln")
+                             : absl::StrCat("/tmp/kiln-", uid);
     KILN_RETURN_IF_ERROR(MakePrivateDir(parent));
     place.runtime_dir = absl::StrCat(parent, "/", id);
   }
@@ -206,8 +209,9 @@ absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& pl
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   // By way of a shell that leaves at once, so that the daemon is nobody's child here.
-  const std::vector<std::string> words = {"/bin/sh", "-c", "\"$@\" &", "sh", daemon_binary, "--embedded",
-                                          "--runtime-dir", place.runtime_dir, "--store", place.store_dir};
+  const std::vector<std::string> words = {"/bin/sh",     "-c",           "\"$@\" &",      "sh",
+                                          daemon_binary, "--embedded",   "--runtime-dir", place.runtime_dir,
+                                          "--store",     place.store_dir};
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
@@ -221,11 +225,11 @@ absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& pl
   }
   environment.push_back(nullptr);
   pid_t pid = 0;
-  const int error =
-      posix_spawn(&pid, "/bin/sh", &actions, &attributes, arguments.data(), environment.data());
+  const int error = posix_spawn(&pid, "/bin/sh", &actions, &attributes, arguments.data(), environment.data());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
-  if (error != 0) return absl::UnavailableError(absl::StrCat("cannot start ", daemon_binary, ": ", strerror(error)));
+  if (error != 0)
+    return absl::UnavailableError(absl::StrCat("cannot start ", daemon_binary, ": ", strerror(error)));
   while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
   return absl::OkStatus();
@@ -239,8 +243,8 @@ absl::Status EnsureDaemon(const std::string& daemon_binary, const DaemonPlace& p
     if (up) return absl::OkStatus();
     const absl::Time now = absl::Now();
     if (now >= deadline) {
-      return absl::UnavailableError(absl::StrCat("kilnd did not answer on ", place.socket, " in time; its log is ",
-                                                 place.runtime_dir, "/kilnd.log"));
+      return absl::UnavailableError(absl::StrCat("kilnd did not answer on ", place.socket,
+                                                 " in time; its log is ", place.runtime_dir, "/kilnd.log"));
     }
     if (now - spawned > absl::Seconds(2)) {
       KILN_RETURN_IF_ERROR(SpawnDaemon(daemon_binary, place));

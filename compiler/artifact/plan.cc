@@ -6,10 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "compiler/artifact/fixed_symbols.h"
 #include "compiler/artifact/program_builder.h"
 #include "compiler/frontend/import.h"
+#include "compiler/graph/guards.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
+#include "compiler/lower/check_bounds.h"
 #include "compiler/lower/lowering.h"
 #include "compiler/passes/pipeline.h"
 #include "compiler/schedule/plan_memory.h"
@@ -90,6 +93,8 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
   reply.mutable_statistics()->set_nodes(static_cast<uint32_t>(graph.nodes.size()));
   if (debug.wanted()) debug.Add("graph", graph.ToString());
 
+  SubstituteFixedSymbols(graph);
+
   PassOptions passes;
   passes.fallback_random = options.fallback_random();
   if (debug.wanted()) {
@@ -101,6 +106,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
   LowerOptions lower;
   lower.fallback_random = options.fallback_random();
   KILN_ASSIGN_OR_RETURN(LoopGraph loops, LowerGraph(graph, lower));
+  KILN_RETURN_IF_ERROR(CheckBounds(loops));
   if (debug.wanted()) debug.Add("loops", loops.ToString());
 
   KILN_ASSIGN_OR_RETURN(Schedule schedule, ScheduleLoops(loops));
@@ -115,6 +121,10 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
   std::vector<int64_t> hints(request.hints().values().begin(), request.hints().values().end());
   KILN_RETURN_IF_ERROR(BuildProgram(loops, schedule, memory, hints, &reply));
   KILN_RETURN_IF_ERROR(loops.exprs.status());
+  bool all_hints = request.hints().values_size() == static_cast<int>(loops.symbols.size());
+  if (all_hints && !GuardsHold(reply.guards(), request.hints())) {
+    return absl::InvalidArgumentError("the sizes of this call contradict the sizes that the graph declares");
+  }
   return reply;
 }
 

@@ -45,6 +45,8 @@ KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& targe
       math_(module) {}
 
 absl::Status KernelEmitter::Emit() {
+  absl::Status small = CheckExpressionSizes();
+  if (!small.ok()) return small;
   AnalyzeStages();
   ChooseLanes();
   ChooseTile();
@@ -56,6 +58,30 @@ absl::Status KernelEmitter::Emit() {
 
 void KernelEmitter::Fail(absl::Status status) {
   if (status_.ok()) status_ = std::move(status);
+}
+
+// Expressions share parts, and code is emitted for each use: the expanded size is what counts.
+absl::Status KernelEmitter::CheckExpressionSizes() const {
+  constexpr uint64_t kExpandedNodesMax = 4096;
+  std::vector<uint64_t> sizes;
+  for (const v1::ExprNode& node : kernel_.exprs()) {
+    uint64_t size = 1;
+    for (uint32_t arg : node.args()) size = std::min(size + sizes[arg], kExpandedNodesMax + 1);
+    sizes.push_back(size);
+  }
+  const auto used = [&](uint32_t expr) { return sizes[expr] > kExpandedNodesMax; };
+  bool large = std::any_of(kernel_.outer().begin(), kernel_.outer().end(), used);
+  for (const v1::Stage& stage : kernel_.stages()) {
+    large |= std::any_of(stage.inner().begin(), stage.inner().end(), used);
+    for (const v1::LoopOp& op : stage.ops()) {
+      const auto opcode = static_cast<LoopOpcode>(op.op());
+      const bool indexes = opcode == LoopOpcode::kLoad || opcode == LoopOpcode::kStore ||
+                           opcode == LoopOpcode::kIndexExpr || opcode == LoopOpcode::kCheckIndex;
+      large |= indexes && used(op.index());
+    }
+  }
+  if (large) return absl::UnimplementedError("unsupported: an index expression of too many terms");
+  return absl::OkStatus();
 }
 
 void KernelEmitter::AnalyzeStages() {

@@ -69,6 +69,7 @@ class KernelEmitter {
   static constexpr uint32_t kNoVariable = ~0u;
 
   // kernel_emitter.cc
+  absl::Status CheckExpressionSizes() const;
   void AnalyzeStages();
   virtual void ChooseLanes();
   virtual void EmitEntry();

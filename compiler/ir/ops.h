@@ -10,7 +10,7 @@ namespace kiln {
 
 // Wire numbers of kernel.proto's LoopOp.op.
 enum class LoopOpcode : uint32_t {
-#define KILN_LOOP_OP(number, Enum, name, arity, op_class) k##Enum = number,
+#define KILN_LOOP_OP(number, Enum, name, arity, op_class) k##Enum = (number),
 #include "compiler/ir/ops.def"
 #undef KILN_LOOP_OP
 };

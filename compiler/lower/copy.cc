@@ -35,7 +35,7 @@ absl::Status LowerCopy(LoweringContext& context, const GraphNode& node) {
 
 struct Piece {
   LoweredTensor tensor;
-  ExprId begin;    // along the dimension
+  ExprId begin;  // along the dimension
   ExprId length;
 };
 
@@ -50,8 +50,8 @@ std::vector<ExprId> PieceIndex(ExprPool& exprs, const Piece& piece, Index index,
   return from;
 }
 
-LoopOpId ChoosePiece(LoweringContext& context, LoopRecorder& ops, const std::vector<Piece>& pieces, Index index,
-                     size_t dim, bool stacked, v1::DType dtype) {
+LoopOpId ChoosePiece(LoweringContext& context, LoopRecorder& ops, const std::vector<Piece>& pieces,
+                     Index index, size_t dim, bool stacked, v1::DType dtype) {
   LoopOpId chosen = 0;
   for (size_t i = pieces.size(); i-- > 0;) {
     const Piece& piece = pieces[i];
@@ -60,8 +60,9 @@ LoopOpId ChoosePiece(LoweringContext& context, LoopRecorder& ops, const std::vec
     LoopOpId here = i + 1 < pieces.size() ? before_end : ops.True();
     if (i > 0) here = ops.And(here, ops.Not(ops.IndexLess(index[dim], piece.begin)));
     ops.OpenMask(here);
-    const LoopOpId element = ops.Cast(
-        context.Load(ops, piece.tensor, PieceIndex(context.exprs(), piece, index, dim, stacked)), ComputeType(dtype));
+    const LoopOpId element =
+        ops.Cast(context.Load(ops, piece.tensor, PieceIndex(context.exprs(), piece, index, dim, stacked)),
+                 ComputeType(dtype));
     ops.CloseMask();
     chosen = i + 1 == pieces.size() ? element : ops.Where(before_end, element, chosen);
   }
@@ -117,7 +118,8 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
       return ops.Cast(context.Load(ops, piece.tensor, from), ComputeType(type.dtype));
     });
   }
-  context.SetResult(node, context.WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
+  context.SetResult(node,
+                    context.WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
   return context.status();
 }
 
@@ -221,7 +223,8 @@ absl::Status LowerRepeat(LoweringContext& context, const GraphNode& node) {
     for (size_t dim = added; dim < type.rank(); ++dim) from.push_back(index[2 * dim + 1]);
     return context.Load(ops, self, from);
   });
-  context.SetResult(node, context.WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
+  context.SetResult(node,
+                    context.WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
   return context.status();
 }
 
@@ -243,7 +246,8 @@ absl::Status LowerSliceScatter(LoweringContext& context, const GraphNode& node) 
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const ExprId distance = exprs.Sub(index[dim], start);
     LoopOpId inside = ops.And(ops.Not(ops.IndexLess(index[dim], start)), ops.IndexLess(index[dim], end));
-    if (step != 1) inside = ops.And(inside, ops.IndexEqual(exprs.Mod(distance, context.Const(step)), context.Const(0)));
+    if (step != 1)
+      inside = ops.And(inside, ops.IndexEqual(exprs.Mod(distance, context.Const(step)), context.Const(0)));
     std::vector<ExprId> from(index.begin(), index.end());
     from[dim] = exprs.FloorDiv(distance, context.Const(step));
     ops.OpenMask(inside);
@@ -263,7 +267,8 @@ absl::Status LowerSelectScatter(LoweringContext& context, const GraphNode& node)
   if (self.rank() == 0 || source.rank() + 1 != self.rank() || type.rank() != self.rank()) {
     return absl::InvalidArgumentError("the slice does not fit");
   }
-  const ExprId at = WrappedIndex(context.exprs(), context.Expr(node, "index", context.Const(0)), self.sizes[dim]);
+  const ExprId at =
+      WrappedIndex(context.exprs(), context.Expr(node, "index", context.Const(0)), self.sizes[dim]);
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end());
     from.erase(from.begin() + dim);
@@ -280,12 +285,13 @@ absl::Status LowerTriangle(LoweringContext& context, const GraphNode& node) {
   const ExprId diagonal = context.Expr(node, "diagonal", context.Const(0));
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  if (type.rank() < 2 || type.rank() != self.rank()) return absl::InvalidArgumentError("a triangle of fewer than two dimensions");
+  if (type.rank() < 2 || type.rank() != self.rank())
+    return absl::InvalidArgumentError("a triangle of fewer than two dimensions");
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     ExprPool& exprs = context.exprs();
     const ExprId row = exprs.Add(index[index.size() - 2], diagonal), column = index.back();
-    const LoopOpId kept = lower ? ops.IndexLess(column, exprs.Add(row, context.Const(1)))
-                                : ops.Not(ops.IndexLess(column, row));
+    const LoopOpId kept =
+        lower ? ops.IndexLess(column, exprs.Add(row, context.Const(1))) : ops.Not(ops.IndexLess(column, row));
     return ops.Where(kept, context.Load(ops, self, index), ops.ConstantInt(0, type.dtype));
   }));
   return context.status();

@@ -119,7 +119,8 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
       call.into_results = false;
       continue;
     }
-    if (type.sizes.size() != type.strides.size()) return absl::InvalidArgumentError("a result without strides");
+    if (type.sizes.size() != type.strides.size())
+      return absl::InvalidArgumentError("a result without strides");
     const BufferId buffer = NewBuffer(type.dtype, type.device, type.sizes, type.strides);
     call.results.push_back(buffer);
     values_[result] = StridedResult(type, buffer);

@@ -12,7 +12,8 @@ using Sizes = std::vector<ExprId>;
 bool IsIndexType(v1::DType dtype) { return IsInteger(dtype) && dtype != v1::U8; }
 
 // The value of an index tensor at `index` as a checked position in a dimension of `size`.
-ExprId Position(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& indices, Index index, ExprId size) {
+ExprId Position(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& indices, Index index,
+                ExprId size) {
   return ops.CheckedIndex(context.Load(ops, indices, index), size);
 }
 
@@ -42,7 +43,8 @@ absl::Status LowerGather(LoweringContext& context, const GraphNode& node) {
   if (self.rank() == 0 || indices.rank() != self.rank()) return context.Call(node, "no lowering", false);
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end());
-    if (from.size() != self.rank()) return ops.Cast(ops.Fail("gather of another rank"), ComputeType(type.dtype));
+    if (from.size() != self.rank())
+      return ops.Cast(ops.Fail("gather of another rank"), ComputeType(type.dtype));
     from[dim] = Position(context, ops, indices, index, self.sizes[dim]);
     return context.Load(ops, self, from);
   }));
@@ -59,7 +61,8 @@ absl::Status LowerIndexSelect(LoweringContext& context, const GraphNode& node) {
   if (self.rank() == 0 || indices.rank() > 1) return context.Call(node, "no lowering", false);
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end()), at;
-    if (from.size() != self.rank()) return ops.Cast(ops.Fail("index_select of another rank"), ComputeType(type.dtype));
+    if (from.size() != self.rank())
+      return ops.Cast(ops.Fail("index_select of another rank"), ComputeType(type.dtype));
     if (indices.rank() == 1) at.push_back(index[dim]);
     from[dim] = Position(context, ops, indices, at, self.sizes[dim]);
     return context.Load(ops, self, from);
@@ -70,16 +73,17 @@ absl::Status LowerIndexSelect(LoweringContext& context, const GraphNode& node) {
 // ---- advanced indexing: index.Tensor and index_put
 
 struct Advanced {
-  std::vector<ValueId> by_dim;   // kNoValue: a whole dimension
-  Sizes broadcast;               // shape of the index tensors together
-  size_t front = 0;              // where that shape stands in the result
-  std::vector<size_t> whole;     // dimensions that are not indexed, in order
+  std::vector<ValueId> by_dim;  // kNoValue: a whole dimension
+  Sizes broadcast;              // shape of the index tensors together
+  size_t front = 0;             // where that shape stands in the result
+  std::vector<size_t> whole;    // dimensions that are not indexed, in order
 };
 
 enum class AdvancedKind { kIntegers, kMask, kUnsupported };
 
 // Reads `indices`. The shape of several index tensors is their broadcast.
-AdvancedKind ReadAdvanced(LoweringContext& context, const GraphNode& node, const LoweredTensor& self, Advanced* out) {
+AdvancedKind ReadAdvanced(LoweringContext& context, const GraphNode& node, const LoweredTensor& self,
+                          Advanced* out) {
   out->by_dim = context.TensorList(node, "indices");
   if (out->by_dim.size() > self.rank()) {
     context.Invalid("more indices than dimensions");
@@ -141,12 +145,13 @@ absl::Status LowerIndex(LoweringContext& context, const GraphNode& node) {
   if (kind == AdvancedKind::kMask) return context.Call(node, "closed list: nonzero", false);
   if (kind == AdvancedKind::kUnsupported) return context.Call(node, "no lowering", false);
   const size_t count = advanced.broadcast.size();
-  if (type.rank() != count + advanced.whole.size()) return absl::InvalidArgumentError("the result's rank does not fit");
+  if (type.rank() != count + advanced.whole.size())
+    return absl::InvalidArgumentError("the result's rank does not fit");
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> whole(index.begin(), index.begin() + advanced.front);
     whole.insert(whole.end(), index.begin() + advanced.front + count, index.end());
-    return context.Load(ops, self,
-                        AdvancedIndex(context, ops, advanced, self, index.subspan(advanced.front, count), whole));
+    return context.Load(
+        ops, self, AdvancedIndex(context, ops, advanced, self, index.subspan(advanced.front, count), whole));
   }));
   return context.status();
 }
@@ -163,8 +168,8 @@ class Scatter {
   void Start(const LoweredTensor* self) {
     const bool dense = context_.IsDense(type_.sizes, type_.strides);
     const Sizes strides = dense ? type_.strides : ContiguousStrides(context_.exprs(), type_.sizes);
-    view_ = BufferView{context_.NewBuffer(wide_, type_.device, type_.sizes, strides), wide_, type_.sizes, strides,
-                       context_.Const(0)};
+    view_ = BufferView{context_.NewBuffer(wide_, type_.device, type_.sizes, strides), wide_, type_.sizes,
+                       strides, context_.Const(0)};
     context_.EmitStores(view_, [&](LoopRecorder& ops, Index index) {
       if (self == nullptr) return ops.ConstantInt(0, wide_);
       return ops.Cast(context_.LoadBroadcast(ops, *self, index, type_.sizes), ComputeType(wide_));
@@ -245,7 +250,8 @@ absl::Status LowerIndexPut(LoweringContext& context, const GraphNode& node) {
     std::vector<ExprId> from(whole.begin(), whole.begin() + advanced.front);
     from.insert(from.end(), among.begin(), among.end());
     from.insert(from.end(), whole.begin() + advanced.front, whole.end());
-    const LoopOpId value = ops.Cast(context.LoadBroadcast(ops, values, from, value_sizes), ComputeType(type.dtype));
+    const LoopOpId value =
+        ops.Cast(context.LoadBroadcast(ops, values, from, value_sizes), ComputeType(type.dtype));
     scatter.Store(ops, to, value, accumulate);
   });
   scatter.Finish(node);
@@ -318,7 +324,8 @@ absl::Status LowerIndexAdd(LoweringContext& context, const GraphNode& node) {
     std::vector<ExprId> to = from;
     to[dim] = Position(context, ops, indices, inner, self.sizes[dim]);
     LoopOpId value = ops.Cast(context.Load(ops, source, from), ComputeType(type.dtype));
-    if (alpha != nullptr) value = ops.Mul(value, context.Operand(ops, *alpha, from, source.sizes, type.dtype));
+    if (alpha != nullptr)
+      value = ops.Mul(value, context.Operand(ops, *alpha, from, source.sizes, type.dtype));
     scatter.Store(ops, to, value, accumulate);
   });
   scatter.Finish(node);
@@ -367,15 +374,16 @@ absl::Status LowerBucketize(LoweringContext& context, const GraphNode& node) {
   LoweringContext::Reduction reduction;
   reduction.compute = v1::I64;
   reduction.inner_sizes = {boundaries.sizes[0]};
-  context.SetResult(node, context.Reduce(
-      type, reduction,
-      [&](LoopRecorder& ops, Index outer, Index inner) {
-        const LoopOpId boundary = ops.Cast(context.Load(ops, boundaries, inner), common);
-        const LoopOpId x = ops.Cast(context.LoadBroadcast(ops, self, outer, type.sizes), common);
-        const LoopOpId after = ops.Compare(right ? LoopOpcode::kGt : LoopOpcode::kGe, boundary, x);
-        return ops.Cast(ops.Not(after), v1::I64);
-      },
-      [](LoopRecorder&, LoopOpId sum) { return sum; }));
+  context.SetResult(
+      node, context.Reduce(
+                type, reduction,
+                [&](LoopRecorder& ops, Index outer, Index inner) {
+                  const LoopOpId boundary = ops.Cast(context.Load(ops, boundaries, inner), common);
+                  const LoopOpId x = ops.Cast(context.LoadBroadcast(ops, self, outer, type.sizes), common);
+                  const LoopOpId after = ops.Compare(right ? LoopOpcode::kGt : LoopOpcode::kGe, boundary, x);
+                  return ops.Cast(ops.Not(after), v1::I64);
+                },
+                [](LoopRecorder&, LoopOpId sum) { return sum; }));
   return context.status();
 }
 

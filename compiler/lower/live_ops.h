@@ -9,8 +9,8 @@
 namespace kiln {
 
 struct LiveOps {
-  std::vector<LoopOpData> ops;      // renumbered, order kept; EXPR_INDIRECT leaves renamed with them
-  std::vector<LoopOpId> new_ids;    // by old id; meaningless for dead ops
+  std::vector<LoopOpData> ops;    // renumbered, order kept; EXPR_INDIRECT leaves renamed with them
+  std::vector<LoopOpId> new_ids;  // by old id; meaningless for dead ops
 };
 
 // The ops that `roots` and all stores need. `exprs` gains the renamed index expressions.

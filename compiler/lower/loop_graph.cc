@@ -10,13 +10,13 @@ namespace kiln {
 namespace {
 
 bool SameOp(const LoopOpData& a, const LoopOpData& b) {
-  return a.op == b.op && a.dtype == b.dtype && a.buffer == b.buffer && a.index == b.index && a.bits == b.bits &&
-         a.mode == b.mode && a.args == b.args;
+  return a.op == b.op && a.dtype == b.dtype && a.buffer == b.buffer && a.index == b.index &&
+         a.bits == b.bits && a.mode == b.mode && a.args == b.args;
 }
 
 size_t HashOp(const LoopOpData& op) {
-  return absl::HashOf(static_cast<uint32_t>(op.op), static_cast<int>(op.dtype), op.args, op.buffer, op.index, op.bits,
-                      op.mode);
+  return absl::HashOf(static_cast<uint32_t>(op.op), static_cast<int>(op.dtype), op.args, op.buffer, op.index,
+                      op.bits, op.mode);
 }
 
 std::string ConstantText(const LoopOpData& op) {
@@ -28,7 +28,8 @@ std::string ConstantText(const LoopOpData& op) {
 
 std::string OpText(const ExprPool& exprs, const LoopBody& body, LoopOpId id) {
   const LoopOpData& op = body.op(id);
-  auto args = absl::StrJoin(op.args, ", ", [](std::string* out, LoopOpId arg) { absl::StrAppend(out, "%", arg); });
+  auto args =
+      absl::StrJoin(op.args, ", ", [](std::string* out, LoopOpId arg) { absl::StrAppend(out, "%", arg); });
   std::string text = absl::StrCat("%", id, " = ", InfoOf(op.op).name, ".", DTypeName(op.dtype));
   switch (op.op) {
     case LoopOpcode::kConstant:
@@ -36,7 +37,8 @@ std::string OpText(const ExprPool& exprs, const LoopBody& body, LoopOpId id) {
     case LoopOpcode::kIndexExpr:
       return absl::StrCat(text, " ", exprs.ToString(op.index));
     case LoopOpcode::kLoad:
-      return absl::StrCat(text, " b", op.buffer, "[", exprs.ToString(op.index), "]", args.empty() ? "" : " if ", args);
+      return absl::StrCat(text, " b", op.buffer, "[", exprs.ToString(op.index), "]",
+                          args.empty() ? "" : " if ", args);
     case LoopOpcode::kStore:
       return absl::StrCat("store.", DTypeName(op.dtype), " b", op.buffer, "[", exprs.ToString(op.index), "] ",
                           op.mode == v1::STORE_ACCUMULATE ? "+= " : "= ", args);
@@ -58,7 +60,9 @@ std::string LoopsText(const ExprPool& exprs, const std::vector<LoopVar>& vars) {
 
 std::string ExprsText(const ExprPool& exprs, const std::vector<ExprId>& ids) {
   return absl::StrCat(
-      "[", absl::StrJoin(ids, ", ", [&](std::string* out, ExprId id) { absl::StrAppend(out, exprs.ToString(id)); }),
+      "[",
+      absl::StrJoin(ids, ", ",
+                    [&](std::string* out, ExprId id) { absl::StrAppend(out, exprs.ToString(id)); }),
       "]");
 }
 
@@ -79,10 +83,12 @@ void AppendLoops(const ExprPool& exprs, const LoopNode& node, std::string* out) 
 }
 
 void AppendCall(const ExprPool& exprs, const CallNode& call, std::string* out) {
-  absl::StrAppend(out, "call ", call.target, " (", absl::StrJoin(call.tensors, ", ", [&](std::string* s, const BufferView& v) {
-                    absl::StrAppend(s, ViewText(exprs, v));
-                  }),
-                  ") -> ", absl::StrJoin(call.results, ", "), call.into_results ? " into" : "", "  # ", call.reason, "\n");
+  absl::StrAppend(
+      out, "call ", call.target, " (",
+      absl::StrJoin(call.tensors, ", ",
+                    [&](std::string* s, const BufferView& v) { absl::StrAppend(s, ViewText(exprs, v)); }),
+      ") -> ", absl::StrJoin(call.results, ", "), call.into_results ? " into" : "", "  # ", call.reason,
+      "\n");
 }
 
 }  // namespace

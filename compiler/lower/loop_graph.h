@@ -33,7 +33,8 @@ struct LoopBuffer {
   Kind kind = Kind::kOwned;
   v1::DType dtype = v1::F32;
   v1::DeviceType device = v1::CPU;
-  uint32_t input = 0;            // kInput: graph input; element 0 is the tensor's first element (its offset applied)
+  // kInput: the graph input. Element 0 is the tensor's first element (its offset applied).
+  uint32_t input = 0;
   std::vector<ExprId> sizes;     // of the tensor that the buffer was made for
   std::vector<ExprId> strides;
   ExprId span = 0;               // elements reachable: every index is in [0, span)

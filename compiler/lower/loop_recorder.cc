@@ -128,7 +128,8 @@ void LoopRecorder::Store(BufferId buffer, v1::DType dtype, ExprId index, LoopOpI
 ExprId LoopRecorder::CheckedIndex(LoopOpId value, ExprId size) {
   value = Cast(value, v1::I64);
   const LoopOpData& op = body_.op(value);
-  if (op.op == LoopOpcode::kIndexExpr && exprs_.Range(op.index).min >= 0 && exprs_.ProvablyLess(op.index, size)) {
+  if (op.op == LoopOpcode::kIndexExpr && exprs_.Range(op.index).min >= 0 &&
+      exprs_.ProvablyLess(op.index, size)) {
     return op.index;
   }
   if (op.op == LoopOpcode::kConstant) {
@@ -145,7 +146,9 @@ ExprId LoopRecorder::CheckedIndex(LoopOpId value, ExprId size) {
   return exprs_.Indirect(Emit(std::move(check)), size);
 }
 
-void LoopRecorder::OpenMask(LoopOpId mask) { masks_.push_back(masks_.empty() ? mask : And(masks_.back(), mask)); }
+void LoopRecorder::OpenMask(LoopOpId mask) {
+  masks_.push_back(masks_.empty() ? mask : And(masks_.back(), mask));
+}
 
 void LoopRecorder::CloseMask() { masks_.pop_back(); }
 
@@ -168,7 +171,8 @@ LoopOpId LoopRecorder::Cast(LoopOpId value, v1::DType dtype) {
     return IsFloat(op.dtype) ? Constant(FloatValue(value), dtype) : ConstantInt(IntValue(value), dtype);
   }
   // BOOL through another type and back is itself.
-  if (op.op == LoopOpcode::kCast && dtype == v1::BOOL && this->dtype(op.args[0]) == v1::BOOL) return op.args[0];
+  if (op.op == LoopOpcode::kCast && dtype == v1::BOOL && this->dtype(op.args[0]) == v1::BOOL)
+    return op.args[0];
   return Make(LoopOpcode::kCast, dtype, {value});
 }
 
@@ -193,8 +197,9 @@ LoopOpId LoopRecorder::Unary(LoopOpcode op, LoopOpId a) {
     return Fail(absl::StrCat(info.name, " of ", DTypeName(dtype(a))));
   }
   if (op == LoopOpcode::kNeg && IsConstant(a)) {
-    return IsFloat(dtype(a)) ? Constant(-FloatValue(a), dtype(a))
-                             : ConstantInt(static_cast<int64_t>(-static_cast<uint64_t>(IntValue(a))), dtype(a));
+    return IsFloat(dtype(a))
+               ? Constant(-FloatValue(a), dtype(a))
+               : ConstantInt(static_cast<int64_t>(-static_cast<uint64_t>(IntValue(a))), dtype(a));
   }
   return Make(op, dtype(a), {a});
 }
@@ -340,8 +345,8 @@ LoopOpId LoopRecorder::IndexEqual(ExprId a, ExprId b) {
   return Compare(LoopOpcode::kEq, IndexExpr(a), IndexExpr(b));
 }
 
-LoopOpId LoopRecorder::Inline(absl::Span<const LoopOpData> ops, LoopOpId result, absl::Span<const ExprId> vars,
-                              absl::Span<const ExprId> index) {
+LoopOpId LoopRecorder::Inline(absl::Span<const LoopOpData> ops, LoopOpId result,
+                              absl::Span<const ExprId> vars, absl::Span<const ExprId> index) {
   if (vars.size() != index.size()) return Fail("an index of the wrong rank");
   std::vector<LoopOpId> copies(ops.size());
   const bool same_index = std::equal(vars.begin(), vars.end(), index.begin());

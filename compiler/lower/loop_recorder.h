@@ -29,11 +29,12 @@ class LoopRecorder {
   LoopOpId Constant(double value, v1::DType dtype);  // rounded to `dtype`, integers truncate
   LoopOpId ConstantInt(int64_t value, v1::DType dtype = v1::I64);
   LoopOpId True() { return ConstantInt(1, v1::BOOL); }
-  LoopOpId IndexExpr(ExprId value);                  // I64
+  LoopOpId IndexExpr(ExprId value);  // I64
 
   // ---- memory; `dtype` is the buffer's
   LoopOpId Load(BufferId buffer, v1::DType dtype, ExprId index);
-  void Store(BufferId buffer, v1::DType dtype, ExprId index, LoopOpId value, v1::StoreMode mode = v1::STORE_PLAIN);
+  void Store(BufferId buffer, v1::DType dtype, ExprId index, LoopOpId value,
+             v1::StoreMode mode = v1::STORE_PLAIN);
   // An index that a value gives: wrapped once if negative, checked against `size` at run time.
   ExprId CheckedIndex(LoopOpId value, ExprId size);
   // While a mask is open, loads, stores and checks happen only where it holds; loads give 0 elsewhere.
@@ -42,8 +43,8 @@ class LoopRecorder {
   bool masked() const { return !masks_.empty(); }
 
   // ---- values
-  LoopOpId Cast(LoopOpId value, v1::DType dtype);    // to a compute type
-  LoopOpId RoundTo(LoopOpId value, v1::DType dtype); // to `dtype` and back to its compute type
+  LoopOpId Cast(LoopOpId value, v1::DType dtype);     // to a compute type
+  LoopOpId RoundTo(LoopOpId value, v1::DType dtype);  // to `dtype` and back to its compute type
   LoopOpId Bitcast(LoopOpId value, v1::DType dtype);
   LoopOpId Unary(LoopOpcode op, LoopOpId a);
   LoopOpId Binary(LoopOpcode op, LoopOpId a, LoopOpId b);
@@ -75,7 +76,9 @@ class LoopRecorder {
 
   // Graph nodes whose work this body holds; sorted and unique after `TakeOrigins`.
   void AddOrigin(uint32_t node) { origins_.push_back(node); }
-  void AddOrigins(absl::Span<const uint32_t> nodes) { origins_.insert(origins_.end(), nodes.begin(), nodes.end()); }
+  void AddOrigins(absl::Span<const uint32_t> nodes) {
+    origins_.insert(origins_.end(), nodes.begin(), nodes.end());
+  }
   std::vector<uint32_t> TakeOrigins();
 
   absl::Status status() const { return status_; }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/lower/verify.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -34,7 +35,8 @@ bool MutatesArguments(absl::string_view target) {
   absl::string_view name = target.substr(0, name_end);
   const size_t name_start = name.find_last_of('.');
   if (name_start != absl::string_view::npos) name = name.substr(name_start + 1);
-  if (overload == "out" || (overload.size() > 4 && overload.substr(overload.size() - 4) == "_out")) return true;
+  if (overload == "out" || (overload.size() > 4 && overload.substr(overload.size() - 4) == "_out"))
+    return true;
   return !name.empty() && name.back() == '_';
 }
 
@@ -135,8 +137,8 @@ absl::Status LoweringContext::BindOutputs() {
 
 absl::Status LoweringContext::NodeError(const GraphNode& node, const absl::Status& status) const {
   return absl::Status(status.code(),
-                      absl::StrCat(absl::string_view(status.message().data(), status.message().size()), " (node ",
-                                   node.origin, ", ", node.target, ")"));
+                      absl::StrCat(absl::string_view(status.message().data(), status.message().size()),
+                                   " (node ", node.origin, ", ", node.target, ")"));
 }
 
 absl::Status LoweringContext::LowerNode(const GraphNode& node) {
@@ -161,7 +163,8 @@ void LoweringContext::RealiseReused(const GraphNode& node) {
     const uint32_t uses = uses_[result];
     const bool trivial = body.loads == 0 && body.ops.size() <= 4;
     const bool dear = body.loads >= 4 || body.ops.size() > 30 || body.heavy;
-    const bool repeated = (uses >= 2 && (dear || (memory_uses_[result] && !trivial))) || (uses >= 4 && body.loads >= 2);
+    const bool repeated =
+        (uses >= 2 && (dear || (memory_uses_[result] && !trivial))) || (uses >= 4 && body.loads >= 2);
     if (repeated || body.loads > 8 || body.ops.size() > 100) Realise(tensor);
   }
 }
@@ -184,7 +187,9 @@ absl::Status LoweringContext::Run() {
 absl::StatusOr<LoopGraph> LowerGraph(const Graph& graph, const LowerOptions& options) {
   LoweringContext context(graph, options);
   KILN_RETURN_IF_ERROR(context.Run());
-  return context.Take();
+  LoopGraph lowered = context.Take();
+  KILN_RETURN_IF_ERROR(VerifyLoopGraph(lowered));
+  return lowered;
 }
 
 }  // namespace kiln

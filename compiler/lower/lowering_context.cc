@@ -11,8 +11,8 @@ namespace {
 
 bool IsHeavy(LoopOpcode op) {
   const uint32_t number = static_cast<uint32_t>(op);
-  const bool transcendental = number >= static_cast<uint32_t>(LoopOpcode::kExp) &&
-                              number <= static_cast<uint32_t>(LoopOpcode::kPow);
+  const bool transcendental =
+      number >= static_cast<uint32_t>(LoopOpcode::kExp) && number <= static_cast<uint32_t>(LoopOpcode::kPow);
   return transcendental || op == LoopOpcode::kLgamma || op == LoopOpcode::kRandBits;
 }
 
@@ -38,14 +38,16 @@ v1::DType PromoteTwo(v1::DType a, v1::DType b) {
 
 // c10's combine_categories: the lower class counts only if it is of a higher category.
 v1::DType CombineClasses(v1::DType higher, v1::DType lower) {
-  if (Category(higher) >= 3) return Category(lower) == 4 && Category(higher) == 3 ? PromoteTwo(higher, lower) : higher;
+  if (Category(higher) >= 3)
+    return Category(lower) == 4 && Category(higher) == 3 ? PromoteTwo(higher, lower) : higher;
   if (higher == v1::BOOL || Category(lower) >= 3) return PromoteTwo(higher, lower);
   return higher != v1::DTYPE_UNSPECIFIED ? higher : lower;
 }
 
 }  // namespace
 
-LoweringContext::LoweringContext(const Graph& graph, const LowerOptions& options) : graph_(graph), options_(options) {
+LoweringContext::LoweringContext(const Graph& graph, const LowerOptions& options)
+    : graph_(graph), options_(options) {
   out_.exprs = graph.exprs;
   out_.symbols = graph.symbols;
   out_.inputs = graph.inputs;
@@ -66,7 +68,8 @@ const LoweredTensor& LoweringContext::Tensor(const GraphNode& node, absl::string
   static const LoweredTensor* none = [] {
     auto* tensor = new LoweredTensor;
     tensor->dtype = v1::F32;
-    tensor->body = std::make_shared<VirtualBody>(VirtualBody{{LoopOpData{LoopOpcode::kConstant, v1::F32}}, 0});
+    tensor->body =
+        std::make_shared<VirtualBody>(VirtualBody{{LoopOpData{LoopOpcode::kConstant, v1::F32}}, 0});
     return tensor;
   }();
   const ValueId id = TensorValue(node, name);
@@ -120,7 +123,8 @@ double LoweringContext::Float(const GraphNode& node, absl::string_view name, dou
   return static_cast<double>(Int(node, name, static_cast<int64_t>(otherwise)));
 }
 
-std::string LoweringContext::String(const GraphNode& node, absl::string_view name, absl::string_view otherwise) {
+std::string LoweringContext::String(const GraphNode& node, absl::string_view name,
+                                    absl::string_view otherwise) {
   const Argument* argument = node.Find(name);
   const auto* value = argument == nullptr ? nullptr : std::get_if<StringArg>(argument);
   return value == nullptr ? std::string(otherwise) : value->value;
@@ -139,7 +143,8 @@ std::vector<int64_t> LoweringContext::IntList(const GraphNode& node, absl::strin
   std::vector<int64_t> list;
   for (ExprId value : ExprList(node, name)) {
     const auto known = exprs().AsConst(value);
-    if (!known.has_value()) Fail(absl::UnimplementedError(absl::StrCat("unsupported: symbolic argument '", name, "'")));
+    if (!known.has_value())
+      Fail(absl::UnimplementedError(absl::StrCat("unsupported: symbolic argument '", name, "'")));
     list.push_back(known.value_or(0));
   }
   return list;
@@ -189,8 +194,8 @@ void LoweringContext::SetResult(const GraphNode& node, LoweredTensor tensor, siz
   const TensorType& type = graph_.type(node.results[result]);
   if (type.dtype == v1::DTYPE_UNSPECIFIED) return;
   if (tensor.rank() != type.rank() || tensor.dtype != type.dtype) {
-    Invalid(absl::StrCat("the result is declared ", DTypeName(type.dtype), " of rank ", type.rank(), " but is ",
-                         DTypeName(tensor.dtype), " of rank ", tensor.rank()));
+    Invalid(absl::StrCat("the result is declared ", DTypeName(type.dtype), " of rank ", type.rank(),
+                         " but is ", DTypeName(tensor.dtype), " of rank ", tensor.rank()));
     return;
   }
   values_[node.results[result]] = std::move(tensor);
@@ -198,7 +203,8 @@ void LoweringContext::SetResult(const GraphNode& node, LoweredTensor tensor, siz
 
 void LoweringContext::CheckSize(ExprId have, ExprId want) {
   const auto a = exprs().AsConst(have), b = exprs().AsConst(want);
-  if (a.has_value() && b.has_value() && *a != *b) Invalid(absl::StrCat("a size of ", *a, " where ", *b, " is declared"));
+  if (a.has_value() && b.has_value() && *a != *b)
+    Invalid(absl::StrCat("a size of ", *a, " where ", *b, " is declared"));
 }
 
 // ---- building
@@ -295,7 +301,8 @@ LoweredTensor LoweringContext::Pointwise(const TensorType& type, PointFn fn) {
   }
   LoopRecorder ops(exprs());
   LoopOpId result = fn(ops, index);
-  if (ops.status().ok() && ops.dtype(result) != ComputeType(type.dtype)) result = ops.Cast(result, ComputeType(type.dtype));
+  if (ops.status().ok() && ops.dtype(result) != ComputeType(type.dtype))
+    result = ops.Cast(result, ComputeType(type.dtype));
   return FinishVirtual(type, ops, result, std::move(vars));
 }
 
@@ -371,7 +378,8 @@ LoopOpId LoweringContext::Operand(LoopRecorder& ops, const Argument& argument, I
   }
   if (const auto* value = std::get_if<FloatArg>(&argument)) return ops.Constant(value->value, compute);
   if (const auto* value = std::get_if<BoolArg>(&argument)) return ops.ConstantInt(value->value, compute);
-  if (const auto* value = std::get_if<IntArg>(&argument)) return ops.Cast(ops.IndexExpr(value->value), compute);
+  if (const auto* value = std::get_if<IntArg>(&argument))
+    return ops.Cast(ops.IndexExpr(value->value), compute);
   return ops.Cast(ops.Fail("an operand is neither a tensor nor a number"), compute);
 }
 

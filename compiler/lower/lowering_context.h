@@ -70,7 +70,9 @@ class LoweringContext {
 
   // ---- values
   const LoweredTensor& value(ValueId id) const { return values_[id]; }
-  bool IsDefined(ValueId id) const { return id < values_.size() && values_[id].dtype != v1::DTYPE_UNSPECIFIED; }
+  bool IsDefined(ValueId id) const {
+    return id < values_.size() && values_[id].dtype != v1::DTYPE_UNSPECIFIED;
+  }
   void Set(ValueId id, LoweredTensor tensor);
   void SetResult(const GraphNode& node, LoweredTensor tensor, size_t result = 0);
   const TensorType& ResultType(const GraphNode& node, size_t result = 0);
@@ -118,7 +120,8 @@ class LoweringContext {
   // A copy in a buffer of its own with exactly these strides (zero strides allowed).
   BufferView CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides);
   // The same strides but along dimensions of size 1, where they do not matter.
-  bool SameLayout(const std::vector<ExprId>& sizes, const std::vector<ExprId>& a, const std::vector<ExprId>& b);
+  bool SameLayout(const std::vector<ExprId>& sizes, const std::vector<ExprId>& a,
+                  const std::vector<ExprId>& b);
   bool IsDense(const std::vector<ExprId>& sizes, const std::vector<ExprId>& strides);
   ExprId FlatIndex(const BufferView& view, Index index);
   // Fails when two sizes that must agree are known to differ.
@@ -132,11 +135,11 @@ class LoweringContext {
   // Every base index is `start` plus a multiple of some result indices: stays strided if it is.
   struct AffineMap {
     struct From {
-      size_t dim;      // of the base
+      size_t dim;  // of the base
       ExprId step;
     };
-    std::vector<ExprId> start;                             // by base dimension
-    std::vector<absl::InlinedVector<From, 2>> dims;        // by result dimension; empty: not used
+    std::vector<ExprId> start;                       // by base dimension
+    std::vector<absl::InlinedVector<From, 2>> dims;  // by result dimension; empty: not used
   };
   LoweredTensor Affine(const LoweredTensor& base, const TensorType& type, const AffineMap& map);
   LoweredTensor Reshape(ValueId base, const TensorType& type);
@@ -155,13 +158,15 @@ class LoweringContext {
 
  private:
   struct Domain {
-    std::vector<LoopVar> loops;   // sizes other than 1
-    std::vector<ExprId> index;    // by dimension
+    std::vector<LoopVar> loops;  // sizes other than 1
+    std::vector<ExprId> index;   // by dimension
   };
   Domain NewDomain(const std::vector<ExprId>& sizes);
   ExprId CanonicalVar(size_t dim, ExprId extent);
-  void SortByStride(const std::vector<ExprId>& strides, const std::vector<ExprId>& index, std::vector<LoopVar>& loops);
-  LoweredTensor FinishVirtual(const TensorType& type, LoopRecorder& ops, LoopOpId result, std::vector<ExprId> vars);
+  void SortByStride(const std::vector<ExprId>& strides, const std::vector<ExprId>& index,
+                    std::vector<LoopVar>& loops);
+  LoweredTensor FinishVirtual(const TensorType& type, LoopRecorder& ops, LoopOpId result,
+                              std::vector<ExprId> vars);
   void EmitLoops(LoopRecorder& ops, std::vector<LoopVar> outer, std::vector<LoopVar> inner, bool ordered);
   LoweredTensor StridedResult(const TensorType& type, BufferId buffer);
   bool ReshapeStrided(const BufferView& base, const TensorType& type, BufferView* view);

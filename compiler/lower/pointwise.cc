@@ -17,12 +17,11 @@ struct OpRow {
 constexpr OpRow kUnary[] = {
     {"aten.abs.default", LoopOpcode::kAbs},         {"aten.neg.default", LoopOpcode::kNeg},
     {"aten.sign.default", LoopOpcode::kSign},       {"aten.sgn.default", LoopOpcode::kSign},
-    {"aten.exp.default", LoopOpcode::kExp},
-    {"aten.exp2.default", LoopOpcode::kExp2},       {"aten.expm1.default", LoopOpcode::kExpm1},
-    {"aten.log.default", LoopOpcode::kLog},         {"aten.log2.default", LoopOpcode::kLog2},
-    {"aten.log10.default", LoopOpcode::kLog10},     {"aten.log1p.default", LoopOpcode::kLog1p},
-    {"aten.sqrt.default", LoopOpcode::kSqrt},       {"aten.rsqrt.default", LoopOpcode::kRsqrt},
-    {"aten.reciprocal.default", LoopOpcode::kReciprocal},
+    {"aten.exp.default", LoopOpcode::kExp},         {"aten.exp2.default", LoopOpcode::kExp2},
+    {"aten.expm1.default", LoopOpcode::kExpm1},     {"aten.log.default", LoopOpcode::kLog},
+    {"aten.log2.default", LoopOpcode::kLog2},       {"aten.log10.default", LoopOpcode::kLog10},
+    {"aten.log1p.default", LoopOpcode::kLog1p},     {"aten.sqrt.default", LoopOpcode::kSqrt},
+    {"aten.rsqrt.default", LoopOpcode::kRsqrt},     {"aten.reciprocal.default", LoopOpcode::kReciprocal},
     {"aten.sin.default", LoopOpcode::kSin},         {"aten.cos.default", LoopOpcode::kCos},
     {"aten.tan.default", LoopOpcode::kTan},         {"aten.asin.default", LoopOpcode::kAsin},
     {"aten.acos.default", LoopOpcode::kAcos},       {"aten.atan.default", LoopOpcode::kAtan},
@@ -102,12 +101,14 @@ template <typename Fn>
 absl::Status Record(LoweringContext& context, const GraphNode& node, Fn fn) {
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) { return fn(ops, index, type); }));
+  context.SetResult(
+      node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) { return fn(ops, index, type); }));
   return context.status();
 }
 
 bool IsRounding(LoopOpcode op) {
-  return op == LoopOpcode::kFloor || op == LoopOpcode::kCeil || op == LoopOpcode::kTrunc || op == LoopOpcode::kRound;
+  return op == LoopOpcode::kFloor || op == LoopOpcode::kCeil || op == LoopOpcode::kTrunc ||
+         op == LoopOpcode::kRound;
 }
 
 absl::Status LowerUnary(LoweringContext& context, const GraphNode& node) {
@@ -211,7 +212,8 @@ absl::Status LowerLogical(LoweringContext& context, const GraphNode& node) {
   const Argument& other = Slot(context, node, "other");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     auto truth = [&](const Argument& argument) {
-      return ops.Cast(context.Operand(ops, argument, index, type.sizes, context.Promote({&argument})), v1::BOOL);
+      return ops.Cast(context.Operand(ops, argument, index, type.sizes, context.Promote({&argument})),
+                      v1::BOOL);
     };
     const LoopOpId a = truth(self), b = truth(other);
     if (op == LoopOpcode::kLogicalAnd) return ops.And(a, b);
@@ -386,7 +388,8 @@ absl::Status LowerLerp(LoweringContext& context, const GraphNode& node) {
     const LoopOpId w = context.Operand(ops, weight, index, type.sizes, type.dtype);
     // As eager: from the nearer end.
     const LoopOpId distance = ops.Sub(b, a);
-    const LoopOpId near = ops.Compare(LoopOpcode::kLt, ops.Unary(LoopOpcode::kAbs, w), ops.Constant(0.5, type.dtype));
+    const LoopOpId near =
+        ops.Compare(LoopOpcode::kLt, ops.Unary(LoopOpcode::kAbs, w), ops.Constant(0.5, type.dtype));
     const LoopOpId from_start = ops.Add(a, ops.Mul(w, distance));
     const LoopOpId from_end = ops.Sub(b, ops.Mul(distance, ops.Sub(ops.Constant(1, type.dtype), w)));
     return ops.Where(near, from_start, from_end);

@@ -9,10 +9,12 @@ namespace kiln {
 namespace {
 
 // Draws 32 random bits for the element at `index`.
-LoopOpId Bits(LoweringContext& context, LoopRecorder& ops, Index index, const TensorType& type, uint32_t number) {
+LoopOpId Bits(LoweringContext& context, LoopRecorder& ops, Index index, const TensorType& type,
+              uint32_t number) {
   std::vector<ExprId> terms = {context.Const(0)};
   const std::vector<ExprId> strides = ContiguousStrides(context.exprs(), type.sizes);
-  for (size_t dim = 0; dim < index.size(); ++dim) terms.push_back(context.exprs().Mul(index[dim], strides[dim]));
+  for (size_t dim = 0; dim < index.size(); ++dim)
+    terms.push_back(context.exprs().Mul(index[dim], strides[dim]));
   const LoopOpId seed = ops.Load(context.SeedBuffer(), v1::I64, context.Const(0));
   return ops.RandBits(seed, ops.IndexExpr(context.exprs().Sum(terms)), ops.ConstantInt(number));
 }
@@ -112,13 +114,17 @@ absl::Status LowerDropout(LoweringContext& context, const GraphNode& node) {
   });
   // The mask is drawn once: what the backward pass reads is what the output was made with.
   if (mask_type.dtype != v1::DTYPE_UNSPECIFIED && context.Uses(node.results[1]) > 0) context.Realise(mask);
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
-    const v1::DType compute = ComputeType(type.dtype);
-    const LoopOpId x = context.Load(ops, input, index);
-    if (!train) return x;
-    const LoopOpId kept = ops.Cast(context.Load(ops, mask, index), compute);
-    return ops.Mul(ops.Mul(x, kept), ops.Constant(p == 1 ? 0 : 1 / (1 - p), compute));
-  }), 0);
+  context.SetResult(
+      node,
+      context.Pointwise(type,
+                        [&](LoopRecorder& ops, Index index) {
+                          const v1::DType compute = ComputeType(type.dtype);
+                          const LoopOpId x = context.Load(ops, input, index);
+                          if (!train) return x;
+                          const LoopOpId kept = ops.Cast(context.Load(ops, mask, index), compute);
+                          return ops.Mul(ops.Mul(x, kept), ops.Constant(p == 1 ? 0 : 1 / (1 - p), compute));
+                        }),
+      0);
   if (mask_type.dtype == v1::BOOL) context.SetResult(node, std::move(mask), 1);
   return context.status();
 }

@@ -104,7 +104,8 @@ void LoweringContext::SortByStride(const std::vector<ExprId>& strides, const std
                                    std::vector<LoopVar>& loops) {
   std::vector<ExprId> sizes;
   for (size_t dim = 0; dim < index.size(); ++dim) {
-    auto loop = std::find_if(loops.begin(), loops.end(), [&](const LoopVar& var) { return var.leaf == index[dim]; });
+    auto loop =
+        std::find_if(loops.begin(), loops.end(), [&](const LoopVar& var) { return var.leaf == index[dim]; });
     sizes.push_back(loop == loops.end() ? one_ : loop->extent);
   }
   std::vector<size_t> order;
@@ -146,7 +147,8 @@ void LoweringContext::EmitStores(const BufferView& target, PointFn fn) {
   EmitLoops(ops, std::move(domain.loops), {}, false);
 }
 
-void LoweringContext::EmitOrdered(const std::vector<ExprId>& outer_sizes, const std::vector<ExprId>& inner_sizes,
+void LoweringContext::EmitOrdered(const std::vector<ExprId>& outer_sizes,
+                                  const std::vector<ExprId>& inner_sizes,
                                   absl::FunctionRef<void(LoopRecorder&, Index, Index)> body) {
   Domain outer = NewDomain(outer_sizes);
   Domain inner = NewDomain(inner_sizes);
@@ -168,7 +170,9 @@ const BufferView& LoweringContext::Realise(LoweredTensor& tensor, Layout layout)
   return *tensor.view;
 }
 
-const BufferView& LoweringContext::RealiseValue(ValueId id, Layout layout) { return Realise(values_[id], layout); }
+const BufferView& LoweringContext::RealiseValue(ValueId id, Layout layout) {
+  return Realise(values_[id], layout);
+}
 
 void LoweringContext::RealiseIfDear(ValueId id) {
   if (!IsDefined(id) || values_[id].body == nullptr) return;
@@ -200,8 +204,8 @@ bool LoweringContext::ReadsBuffer(const LoweredTensor& tensor, BufferId buffer) 
 // ---- reductions
 
 struct LoweringContext::Split {
-  size_t dim = 0;                 // of inner_sizes; the dimensions before it become outer ones
-  int64_t chunk = 0;              // elements of `dim` in a chunk; 0: the whole dimension
+  size_t dim = 0;     // of inner_sizes; the dimensions before it become outer ones
+  int64_t chunk = 0;  // elements of `dim` in a chunk; 0: the whole dimension
   ExprId chunks = 0;
 };
 
@@ -274,7 +278,8 @@ LoweredTensor LoweringContext::ReduceOnce(const TensorType& type, const Reductio
     });
   }
   Domain outer = NewDomain(type.sizes);
-  const BufferId buffer = NewBuffer(type.dtype, type.device, type.sizes, BufferStrides(type, Layout::kPreferred));
+  const BufferId buffer =
+      NewBuffer(type.dtype, type.device, type.sizes, BufferStrides(type, Layout::kPreferred));
   LoweredTensor result = StridedResult(type, buffer);
   SortByStride(result.view->strides, outer.index, outer.loops);
   LoopRecorder ops(exprs());

@@ -16,9 +16,7 @@ class ReducedDims {
 
   const std::vector<ExprId>& inner_sizes() const { return inner_sizes_; }
 
-  size_t ResultRank() const {
-    return keepdim_ ? reduced_.size() : reduced_.size() - inner_sizes_.size();
-  }
+  size_t ResultRank() const { return keepdim_ ? reduced_.size() : reduced_.size() - inner_sizes_.size(); }
 
   std::vector<ExprId> Full(Index outer, Index inner) const {
     std::vector<ExprId> index;
@@ -90,9 +88,10 @@ absl::Status LowerMean(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = context.Tensor(node, "self");
   const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
   const v1::DType compute = ComputeType(context.ResultType(node).dtype);
-  ReduceInto(context, node, 0, self, dims, v1::REDUCE_SUM, compute, Same, [&](LoopRecorder& ops, LoopOpId sum) {
-    return ops.Div(sum, CountAs(context, ops, self, dims, compute));
-  });
+  ReduceInto(context, node, 0, self, dims, v1::REDUCE_SUM, compute, Same,
+             [&](LoopRecorder& ops, LoopOpId sum) {
+               return ops.Div(sum, CountAs(context, ops, self, dims, compute));
+             });
   return context.status();
 }
 
@@ -120,7 +119,8 @@ absl::Status LowerMaxDim(LoweringContext& context, const GraphNode& node) {
   const v1::DType compute = self.dtype == v1::BOOL ? v1::U8 : ComputeType(self.dtype);
   ReduceInto(context, node, 0, self, dims, max ? v1::REDUCE_MAX : v1::REDUCE_MIN, compute, Same, Same);
   if (node.results.size() > 1) {
-    ReduceInto(context, node, 1, self, dims, max ? v1::REDUCE_ARGMAX : v1::REDUCE_ARGMIN, compute, Same, Same);
+    ReduceInto(context, node, 1, self, dims, max ? v1::REDUCE_ARGMAX : v1::REDUCE_ARGMIN, compute, Same,
+               Same);
   }
   return context.status();
 }
@@ -134,8 +134,8 @@ absl::Status LowerTruth(LoweringContext& context, const GraphNode& node) {
 }
 
 // Variance in two passes: the mean, then the squared distances from it.
-absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size_t mean_result, bool with_mean,
-                           bool root) {
+absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size_t mean_result,
+                           bool with_mean, bool root) {
   context.RealiseIfDear(context.TensorValue(node, "self"));
   const LoweredTensor self = context.Tensor(node, "self");
   const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
@@ -146,7 +146,8 @@ absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size
   if (!context.status().ok()) return context.status();
   if (!IsFloat(type.dtype)) return absl::InvalidArgumentError("variance of a tensor that is not floating");
   const ReducedDims map(self, dims, keepdim);
-  if (map.ResultRank() != type.rank()) return absl::InvalidArgumentError("the result's rank does not fit the reduction");
+  if (map.ResultRank() != type.rank())
+    return absl::InvalidArgumentError("the result's rank does not fit the reduction");
   const v1::DType compute = ComputeType(type.dtype);
   LoweringContext::Reduction reduction;
   reduction.compute = compute;
@@ -156,8 +157,12 @@ absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size
   mean_type.dtype = compute;
   const LoweredTensor mean = context.Reduce(
       mean_type, reduction,
-      [&](LoopRecorder& ops, Index outer, Index inner) { return context.Load(ops, self, map.Full(outer, inner)); },
-      [&](LoopRecorder& ops, LoopOpId sum) { return ops.Div(sum, CountAs(context, ops, self, dims, compute)); });
+      [&](LoopRecorder& ops, Index outer, Index inner) {
+        return context.Load(ops, self, map.Full(outer, inner));
+      },
+      [&](LoopRecorder& ops, LoopOpId sum) {
+        return ops.Div(sum, CountAs(context, ops, self, dims, compute));
+      });
   const LoweredTensor variance = context.Reduce(
       type, reduction,
       [&](LoopRecorder& ops, Index outer, Index inner) {
@@ -166,7 +171,8 @@ absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size
         return ops.Mul(distance, distance);
       },
       [&](LoopRecorder& ops, LoopOpId sum) {
-        const LoopOpId count = ops.Sub(CountAs(context, ops, self, dims, compute), ops.Constant(correction, compute));
+        const LoopOpId count =
+            ops.Sub(CountAs(context, ops, self, dims, compute), ops.Constant(correction, compute));
         const LoopOpId divisor = ops.Binary(LoopOpcode::kMaximum, count, ops.Constant(0, compute));
         const LoopOpId result = ops.Div(sum, divisor);
         return root ? ops.Unary(LoopOpcode::kSqrt, result) : result;
@@ -177,9 +183,11 @@ absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size
     if (wanted.dtype == compute) {
       context.SetResult(node, mean, mean_result);
     } else {
-      context.SetResult(node, context.Pointwise(wanted, [&](LoopRecorder& ops, Index index) {
-        return context.Load(ops, mean, index);
-      }), mean_result);
+      context.SetResult(
+          node,
+          context.Pointwise(wanted,
+                            [&](LoopRecorder& ops, Index index) { return context.Load(ops, mean, index); }),
+          mean_result);
     }
   }
   return context.status();
@@ -200,7 +208,8 @@ absl::Status LowerScan(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = context.Tensor(node, "self");
   const TensorType type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  if (self.rank() != type.rank()) return absl::InvalidArgumentError("the result's rank differs from the argument's");
+  if (self.rank() != type.rank())
+    return absl::InvalidArgumentError("the result's rank differs from the argument's");
   const v1::DType compute = ComputeType(type.dtype);
   if (type.rank() == 0) {
     context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {

@@ -121,7 +121,8 @@ absl::Status LowerSlice(LoweringContext& context, const GraphNode& node) {
   const int64_t step = context.Int(node, "step", 1);
   if (step <= 0) return absl::InvalidArgumentError("slice with a step that is not positive");
   AffineMap map = IdentityMap(context, self.rank());
-  map.start[dim] = ClampedIndex(context.exprs(), context.Expr(node, "start", context.Const(0)), self.sizes[dim]);
+  map.start[dim] =
+      ClampedIndex(context.exprs(), context.Expr(node, "start", context.Const(0)), self.sizes[dim]);
   map.dims[dim][0].step = context.Const(step);
   context.SetResult(node, context.Affine(self, context.ResultType(node), map));
   return context.status();
@@ -132,7 +133,8 @@ absl::Status LowerSelect(LoweringContext& context, const GraphNode& node) {
   if (self.rank() == 0) return absl::InvalidArgumentError("select from a scalar");
   const size_t dim = context.Dim(node, "dim", self.rank(), 0);
   AffineMap map = IdentityMap(context, self.rank());
-  map.start[dim] = WrappedIndex(context.exprs(), context.Expr(node, "index", context.Const(0)), self.sizes[dim]);
+  map.start[dim] =
+      WrappedIndex(context.exprs(), context.Expr(node, "index", context.Const(0)), self.sizes[dim]);
   if (context.exprs().ProvablyLessEqual(self.sizes[dim], map.start[dim])) {
     return absl::InvalidArgumentError("select past the end");
   }
@@ -163,7 +165,8 @@ absl::Status LowerDiagonal(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = context.Tensor(node, "self");
   if (self.rank() < 2) return absl::InvalidArgumentError("diagonal of fewer than two dimensions");
   const int64_t offset = context.Int(node, "offset", 0);
-  const size_t dim1 = context.Dim(node, "dim1", self.rank(), 0), dim2 = context.Dim(node, "dim2", self.rank(), 1);
+  const size_t dim1 = context.Dim(node, "dim1", self.rank(), 0),
+               dim2 = context.Dim(node, "dim2", self.rank(), 1);
   if (dim1 == dim2) return absl::InvalidArgumentError("diagonal of one dimension");
   AffineMap map;
   map.start.assign(self.rank(), context.Const(0));
@@ -199,7 +202,8 @@ absl::Status LowerAsStrided(LoweringContext& context, const GraphNode& node) {
     last = context.exprs().Add(last, context.exprs().Mul(reach, view.strides[dim]));
   }
   const ExprId span = context.out().buffers[base.buffer].span;
-  if (context.exprs().ProvablyLessEqual(span, last) || context.exprs().ProvablyLess(view.offset, context.Const(0))) {
+  if (context.exprs().ProvablyLessEqual(span, last) ||
+      context.exprs().ProvablyLess(view.offset, context.Const(0))) {
     return absl::InvalidArgumentError("as_strided reaches past its argument");
   }
   if (!context.exprs().ProvablyLess(last, span)) {

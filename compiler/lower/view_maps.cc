@@ -75,7 +75,8 @@ LoweredTensor LoweringContext::MapIndex(const LoweredTensor& base, const TensorT
   return Pointwise(type, [&](LoopRecorder& ops, Index index) { return Load(ops, base, map(index)); });
 }
 
-LoweredTensor LoweringContext::Affine(const LoweredTensor& base, const TensorType& type, const AffineMap& map) {
+LoweredTensor LoweringContext::Affine(const LoweredTensor& base, const TensorType& type,
+                                      const AffineMap& map) {
   if (map.start.size() != base.rank() || map.dims.size() != type.rank()) {
     Invalid("the view's rank does not fit");
     return base;
@@ -84,7 +85,8 @@ LoweredTensor LoweringContext::Affine(const LoweredTensor& base, const TensorTyp
     ExprId last = map.start[dim];
     for (size_t to = 0; to < map.dims.size(); ++to) {
       for (const AffineMap::From& term : map.dims[to]) {
-        if (term.dim == dim) last = exprs().Add(last, exprs().Mul(exprs().Sub(type.sizes[to], one_), term.step));
+        if (term.dim == dim)
+          last = exprs().Add(last, exprs().Mul(exprs().Sub(type.sizes[to], one_), term.step));
       }
     }
     const auto reached = exprs().AsConst(last), size = exprs().AsConst(base.sizes[dim]);
@@ -105,9 +107,8 @@ LoweredTensor LoweringContext::Affine(const LoweredTensor& base, const TensorTyp
       }
       view.strides.push_back(stride);
     }
-    const bool forward = std::all_of(view.strides.begin(), view.strides.end(), [&](ExprId stride) {
-      return exprs().Range(stride).min >= 0;
-    });
+    const bool forward = std::all_of(view.strides.begin(), view.strides.end(),
+                                     [&](ExprId stride) { return exprs().Range(stride).min >= 0; });
     if (forward) return WithView(type, std::move(view));
   }
   return MapIndex(base, type, [&](Index index) {

@@ -49,8 +49,8 @@ struct WindowPoint {
   LoopOpId inside;
 };
 
-WindowPoint PointOf(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& self, const Window& window,
-                    Index index, Index inner) {
+WindowPoint PointOf(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& self,
+                    const Window& window, Index index, Index inner) {
   ExprPool& exprs = context.exprs();
   WindowPoint point{std::vector<ExprId>(index.begin(), index.end()), ops.True()};
   for (int i = 0; i < 2; ++i) {
@@ -85,7 +85,8 @@ absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
     ops.CloseMask();
     return ops.Where(point.inside, x, ops.Constant(-HUGE_VAL, compute));
   };
-  context.SetResult(node, context.Reduce(type, reduction, element, [](LoopRecorder&, LoopOpId max) { return max; }), 0);
+  context.SetResult(
+      node, context.Reduce(type, reduction, element, [](LoopRecorder&, LoopOpId max) { return max; }), 0);
   const bool wants_positions = node.results.size() > 1 && context.Uses(node.results[1]) > 0;
   if (!wants_positions) return context.status();
 
@@ -96,20 +97,26 @@ absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
   reduction.kind = v1::REDUCE_ARGMAX;
   const LoweredTensor offset =
       context.Reduce(offset_type, reduction, element, [](LoopRecorder&, LoopOpId at) { return at; });
-  context.SetResult(node, context.Pointwise(position_type, [&](LoopRecorder& ops, Index index) {
-    ExprPool& exprs = context.exprs();
-    const LoopOpId at = context.Load(ops, offset, index);
-    const LoopOpId columns = ops.ConstantInt(window.kernel[1]);
-    LoopOpId position[2] = {ops.Binary(LoopOpcode::kFloorDiv, at, columns),
-                            ops.Binary(LoopOpcode::kRemainder, at, columns)};
-    for (int i = 0; i < 2; ++i) {
-      const size_t dim = self.rank() - 2 + i;
-      const ExprId start = exprs.Sub(exprs.Mul(index[dim], context.Const(window.stride[i])),
-                                     context.Const(window.padding[i]));
-      position[i] = ops.Add(ops.IndexExpr(start), ops.Mul(position[i], ops.ConstantInt(window.dilation[i])));
-    }
-    return ops.Add(ops.Mul(position[0], ops.IndexExpr(self.sizes.back())), position[1]);
-  }), 1);
+  context.SetResult(
+      node,
+      context.Pointwise(position_type,
+                        [&](LoopRecorder& ops, Index index) {
+                          ExprPool& exprs = context.exprs();
+                          const LoopOpId at = context.Load(ops, offset, index);
+                          const LoopOpId columns = ops.ConstantInt(window.kernel[1]);
+                          LoopOpId position[2] = {ops.Binary(LoopOpcode::kFloorDiv, at, columns),
+                                                  ops.Binary(LoopOpcode::kRemainder, at, columns)};
+                          for (int i = 0; i < 2; ++i) {
+                            const size_t dim = self.rank() - 2 + i;
+                            const ExprId start =
+                                exprs.Sub(exprs.Mul(index[dim], context.Const(window.stride[i])),
+                                          context.Const(window.padding[i]));
+                            position[i] = ops.Add(ops.IndexExpr(start),
+                                                  ops.Mul(position[i], ops.ConstantInt(window.dilation[i])));
+                          }
+                          return ops.Add(ops.Mul(position[0], ops.IndexExpr(self.sizes.back())), position[1]);
+                        }),
+      1);
   return context.status();
 }
 
@@ -147,9 +154,10 @@ absl::Status LowerAvgPool(LoweringContext& context, const GraphNode& node) {
     for (int i = 0; i < 2; ++i) {
       const size_t dim = self.rank() - 2 + i;
       const ExprId pad = context.Const(count_padding ? window.padding[i] : 0);
-      const ExprId first = exprs.Sub(exprs.Mul(index[dim], context.Const(window.stride[i])),
-                                     context.Const(window.padding[i]));
-      const ExprId end = exprs.Min(exprs.Add(first, context.Const(window.kernel[i])), exprs.Add(self.sizes[dim], pad));
+      const ExprId first =
+          exprs.Sub(exprs.Mul(index[dim], context.Const(window.stride[i])), context.Const(window.padding[i]));
+      const ExprId end =
+          exprs.Min(exprs.Add(first, context.Const(window.kernel[i])), exprs.Add(self.sizes[dim], pad));
       const ExprId begin = count_padding ? first : exprs.Max(first, context.Const(0));
       count = exprs.Mul(count, exprs.Sub(end, begin));
     }
@@ -216,8 +224,8 @@ absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& nod
 // ---- upsampling
 
 // input size / output size, or 1 / scale where the caller gave one; `dim` counts from the rows.
-LoopOpId SourceScale(LoweringContext& context, LoopRecorder& ops, const GraphNode& node, ExprId in, ExprId out,
-                     size_t dim) {
+LoopOpId SourceScale(LoweringContext& context, LoopRecorder& ops, const GraphNode& node, ExprId in,
+                     ExprId out, size_t dim) {
   const char* name = dim == 0 ? "scales_h" : "scales_w";
   double scale = context.Float(node, name, 0);
   if (const Argument* factors = node.Find("scale_factors")) {
@@ -232,7 +240,8 @@ absl::Status LowerUpsampleNearest(LoweringContext& context, const GraphNode& nod
   const LoweredTensor self = context.Tensor(node, node.Find("self") != nullptr ? "self" : "input");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  if (self.rank() != 4 || type.rank() != 4) return absl::InvalidArgumentError("upsample of another rank than 4");
+  if (self.rank() != 4 || type.rank() != 4)
+    return absl::InvalidArgumentError("upsample of another rank than 4");
   ExprPool& exprs = context.exprs();
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end());
@@ -243,8 +252,8 @@ absl::Status LowerUpsampleNearest(LoweringContext& context, const GraphNode& nod
         from[dim] = exprs.FloorDiv(index[dim], exprs.FloorDiv(out, in));
         continue;
       }
-      const LoopOpId scaled = ops.Mul(ops.Cast(ops.IndexExpr(index[dim]), v1::F32),
-                                      SourceScale(context, ops, node, in, out, i));
+      const LoopOpId scaled =
+          ops.Mul(ops.Cast(ops.IndexExpr(index[dim]), v1::F32), SourceScale(context, ops, node, in, out, i));
       const LoopOpId last = ops.IndexExpr(exprs.Sub(in, context.Const(1)));
       const LoopOpId row = ops.Binary(LoopOpcode::kMinimum, ops.Cast(scaled, v1::I64), last);
       from[dim] = ops.CheckedIndex(row, in);
@@ -260,8 +269,8 @@ struct Neighbours {
   LoopOpId weight;
 };
 
-Neighbours NeighboursOf(LoweringContext& context, LoopRecorder& ops, const GraphNode& node, ExprId at, ExprId in,
-                        ExprId out, size_t dim, bool align_corners) {
+Neighbours NeighboursOf(LoweringContext& context, LoopRecorder& ops, const GraphNode& node, ExprId at,
+                        ExprId in, ExprId out, size_t dim, bool align_corners) {
   ExprPool& exprs = context.exprs();
   const ExprId one = context.Const(1);
   auto as_float = [&](ExprId value) { return ops.Cast(ops.IndexExpr(value), v1::F32); };
@@ -289,7 +298,8 @@ absl::Status LowerUpsampleBilinear(LoweringContext& context, const GraphNode& no
   const bool align_corners = context.Bool(node, "align_corners", false);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  if (self.rank() != 4 || type.rank() != 4) return absl::InvalidArgumentError("upsample of another rank than 4");
+  if (self.rank() != 4 || type.rank() != 4)
+    return absl::InvalidArgumentError("upsample of another rank than 4");
   if (!IsFloat(type.dtype)) return context.Call(node, "no lowering", false);
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     const v1::DType compute = ComputeType(type.dtype);
@@ -297,7 +307,9 @@ absl::Status LowerUpsampleBilinear(LoweringContext& context, const GraphNode& no
         NeighboursOf(context, ops, node, index[2], self.sizes[2], type.sizes[2], 0, align_corners);
     const Neighbours columns =
         NeighboursOf(context, ops, node, index[3], self.sizes[3], type.sizes[3], 1, align_corners);
-    auto load = [&](ExprId row, ExprId column) { return context.Load(ops, self, {index[0], index[1], row, column}); };
+    auto load = [&](ExprId row, ExprId column) {
+      return context.Load(ops, self, {index[0], index[1], row, column});
+    };
     auto mix = [&](LoopOpId a, LoopOpId b, LoopOpId weight) {
       const LoopOpId w = ops.Cast(weight, compute);
       return ops.Add(ops.Mul(a, ops.Sub(ops.Constant(1, compute), w)), ops.Mul(b, w));
@@ -328,7 +340,7 @@ absl::Status LowerBorderPad(LoweringContext& context, const GraphNode& node) {
       const ExprId last = exprs.Sub(self.sizes[dim], context.Const(1));
       ExprId at = exprs.Sub(index[dim], pad[2 * i]);
       if (reflect) {
-        at = exprs.Max(at, exprs.Neg(at));                           // |at|
+        at = exprs.Max(at, exprs.Neg(at));  // |at|
         at = exprs.Min(at, exprs.Sub(exprs.Mul(last, context.Const(2)), at));
       } else {
         at = exprs.Min(exprs.Max(at, context.Const(0)), last);

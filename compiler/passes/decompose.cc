@@ -69,7 +69,8 @@ class Decomposer {
       const TensorType declared = graph_.type(node.results[i]);
       if (absl::Status sizes = CheckSizes(value, declared); !sizes.ok()) return b.Fail(sizes.message());
       value = Cast(value, declared.dtype);
-      if (!CanRetarget(value.id(), match.results()[i].is_view, emitted)) value = Clone(value, declared);
+      const bool is_view = match.results()[i].is_view;
+      if (!CanRetarget(value.id(), is_view, emitted)) value = is_view ? Alias(value) : Clone(value, declared);
       if (!value.ok()) return;
       Retarget(emitted, value.id(), node.results[i]);
       taken_.push_back(node.results[i]);

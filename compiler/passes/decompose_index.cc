@@ -61,6 +61,15 @@ bool Take(Match& m) {
                              m.b().Dense(x.dtype(), index.sizes())));
 }
 
+bool Put(Match& m) {
+  Value x = m.Tensor("self"), index = m.Tensor("index"), source = m.Tensor("source");
+  if (!x.ok() || !index.ok() || !source.ok()) return false;
+  const ExprId count = CountOf(index, {});
+  Value flat = PutAlong(m, View(x, {CountOf(x, {})}), 0, View(index, {count}), View(source, {count}),
+                        m.Bool("accumulate", false));
+  return m.Return(View(flat, x.sizes()));
+}
+
 // Rows of the gradient are added up at their indices; the padding row gets none.
 bool EmbeddingDenseBackward(Match& m) {
   Value g = m.Tensor("grad_output"), indices = m.Tensor("indices");
@@ -114,6 +123,7 @@ constexpr DecompositionRow kRows[] = {
     {"index_fill.int_Scalar", IndexFill},
     {"index_fill.int_Tensor", IndexFill},
     {"take", Take},
+    {"put", Put},
     {"embedding_dense_backward", EmbeddingDenseBackward},
     {"index_put", IndexPut},
     {"_unsafe_index_put", IndexPut},

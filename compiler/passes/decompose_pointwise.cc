@@ -317,6 +317,17 @@ bool Hypot(Match& m) {
   return m.Return(Where(LogicalOr(Eq(high, 0.0), Eq(high, infinity)), high, length));
 }
 
+// A negative zero has a negative reciprocal.
+bool CopySign(Match& m) {
+  Value magnitude = Abs(Cast(m.Tensor("self"), ResultCompute(m)));
+  const Operand other = Arg(m, "other");
+  if (!other.is_tensor()) {
+    return m.Return(std::signbit(m.Float("other")) ? -magnitude : magnitude);
+  }
+  Value negative = LogicalOr(Lt(other.tensor, 0.0), Lt(Reciprocal(other.tensor), 0.0));
+  return m.Return(Where(negative, -magnitude, magnitude));
+}
+
 bool Heaviside(Match& m) {
   Value x = m.Tensor("self"), at_zero = m.Tensor("values");
   Value step = Cast(Gt(x, 0), m.Type().dtype);
@@ -458,6 +469,8 @@ constexpr DecompositionRow kRows[] = {
     {"logaddexp2", LogAddExp},
     {"hypot", Hypot},
     {"heaviside", Heaviside},
+    {"copysign.Tensor", CopySign},
+    {"copysign.Scalar", CopySign},
     {"sinc", Sinc},
     {"deg2rad", Radians},
     {"rad2deg", Degrees},

@@ -271,9 +271,20 @@ bool Flip(Match& m) {
   if (!x.ok() || given.empty() || x.rank() == 0) return m.Return(x);
   const Dims dims = m.Dims("dims", x);
   if (given == dims) return false;  // core
-  IntListArg list;
-  for (int64_t dim : dims) list.values.push_back(m.b().Int(dim));
-  return m.Return(m.b().Node("aten.flip.default", {{"self", TensorArg{x.id()}}, {"dims", list}}, m.b().Dense(x.dtype(), x.sizes())));
+  return m.Return(kiln::Flip(x, dims));
+}
+
+bool Rot90(Match& m) {
+  Value x = m.Tensor("self");
+  Dims dims = m.Ints("dims");
+  if (dims.empty()) dims = {0, 1};
+  if (!x.ok() || x.rank() < 2 || dims.size() != 2) return false;
+  switch (((m.Int("k", 1) % 4) + 4) % 4) {
+    case 1: return m.Return(Transpose(kiln::Flip(x, {dims[1]}), dims[0], dims[1]));
+    case 2: return m.Return(kiln::Flip(x, dims));
+    case 3: return m.Return(Transpose(kiln::Flip(x, {dims[0]}), dims[0], dims[1]));
+    default: return m.Return(x);
+  }
 }
 
 // [.., C*r*r, H, W] to [.., C, H*r, W*r], and back.
@@ -361,6 +372,90 @@ bool SelectScatterNode(Match& m) {
   return m.Return(SelectScatter(m, x, Cast(part, x.dtype()), dim, index));
 }
 
+// ---- windows: position i of window k along `dim` is k * step + i
+
+Value WindowPositions(Match& m, ExprId windows) {
+  return Unsqueeze(m.b().Iota(windows) * m.Int("step"), 1) + m.b().Iota(m.b().Int(m.Int("size")));
+}
+
+// Moves dimension `from` to the place `to`.
+Value MoveTo(const Value& x, int64_t from, int64_t to) {
+  if (!x.ok()) return x;
+  Dims order;
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    if (i != from) order.push_back(i);
+  }
+  order.insert(order.begin() + to, from);
+  return Permute(x, order);
+}
+
+bool Unfold(Match& m) {
+  Value x = m.Tensor("self");
+  if (!x.ok() || x.rank() == 0 || m.Type().sizes.size() != x.sizes().size() + 1 || m.Int("size") < 1 || m.Int("step") < 1) {
+    return false;
+  }
+  const int64_t dim = m.Dim("dimension", x);
+  std::vector<Value> indices(dim);
+  indices.push_back(WindowPositions(m, m.Type().sizes[dim]));
+  return m.Return(MoveTo(UnsafeIndex(x, indices), dim + 1, x.rank()));
+}
+
+bool UnfoldBackward(Match& m) {
+  Value g = m.Tensor("grad_in");
+  if (!g.ok() || g.rank() < 2 || m.Int("size") < 1 || m.Int("step") < 1) return false;
+  Value compute = ToCompute(g);
+  Value zeros = Zeros(m, compute);
+  if (!zeros.ok() || zeros.rank() + 1 != g.rank()) return false;
+  const int64_t dim = m.Dim("dim", zeros);
+  std::vector<Value> indices(dim);
+  indices.push_back(WindowPositions(m, g.size(dim)));
+  return m.Return(UnsafeIndexPut(zeros, indices, MoveTo(compute, g.rank() - 1, dim + 1), true));
+}
+
+// ---- diagonals: the last dimension of `x` along a diagonal of a matrix of these sizes, zero elsewhere
+
+Value OnDiagonal(Match& m, const Value& x, ExprId rows, ExprId columns, int64_t offset) {
+  ExprPool& pool = m.exprs();
+  // Entry i stands at row i and column i + offset, or at column i and row i - offset.
+  const bool by_row = offset >= 0;
+  const ExprId behind = pool.Sub(by_row ? rows : columns, x.size(-1));
+  Value padded = pool.AsConst(behind) == 0 ? x : ConstantPad(x, {m.b().Int(0), behind}, 0);
+  padded = Unsqueeze(padded, by_row ? x.rank() : x.rank() - 1);
+  Value place = Unsqueeze(m.b().Iota(columns), 0) - Unsqueeze(m.b().Iota(rows), 1);
+  return Where(Eq(place, offset), padded, x.dtype() == v1::BOOL ? Operand(false) : Operand(0));
+}
+
+// Moves the last two dimensions, rows and columns, to the places `dim1` and `dim2`.
+Value PlaceMatrix(const Value& x, int64_t dim1, int64_t dim2) {
+  if (!x.ok() || dim1 == dim2) return Value();
+  Dims order(x.rank(), -1);
+  order[dim1] = x.rank() - 2;
+  order[dim2] = x.rank() - 1;
+  int64_t next = 0;
+  for (int64_t& dim : order) {
+    if (dim < 0) dim = next++;
+  }
+  return Permute(x, order);
+}
+
+bool DiagEmbed(Match& m) {
+  Value x = m.Tensor("self");
+  if (!x.ok() || x.rank() == 0) return false;
+  const int64_t offset = m.Int("offset", 0), rank = x.rank() + 1;
+  const ExprId size = m.exprs().Add(x.size(-1), m.b().Int(offset < 0 ? -offset : offset));
+  Value matrix = OnDiagonal(m, x, size, size, offset);
+  return m.Return(PlaceMatrix(matrix, m.b().Dim(m.Int("dim1", -2), rank), m.b().Dim(m.Int("dim2", -1), rank)));
+}
+
+bool DiagonalBackward(Match& m) {
+  Value g = m.Tensor("grad_output");
+  const std::vector<ExprId> sizes = m.Syms("input_sizes");
+  const int64_t rank = static_cast<int64_t>(sizes.size());
+  if (!g.ok() || rank < 2 || g.rank() != rank - 1) return false;
+  const int64_t dim1 = m.b().Dim(m.Int("dim1"), rank), dim2 = m.b().Dim(m.Int("dim2"), rank);
+  return m.Return(PlaceMatrix(OnDiagonal(m, g, sizes[dim1], sizes[dim2], m.Int("offset")), dim1, dim2));
+}
+
 constexpr DecompositionRow kRows[] = {
     {"detach", Alias},
     {"alias", Alias},
@@ -400,6 +495,11 @@ constexpr DecompositionRow kRows[] = {
     {"repeat_interleave.self_int", RepeatInterleave},
     {"roll", Roll},
     {"flip", Flip},
+    {"rot90", Rot90},
+    {"unfold", Unfold},
+    {"unfold_backward", UnfoldBackward},
+    {"diag_embed", DiagEmbed},
+    {"diagonal_backward", DiagonalBackward},
     {"pixel_shuffle", PixelShuffle},
     {"pixel_unshuffle", PixelShuffle},
     {"slice_backward", SliceBackward},

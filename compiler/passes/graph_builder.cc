@@ -464,6 +464,19 @@ Value Clone(const Value& x, const TensorType& like) {
   return x.builder().Node("aten.clone.default", {{"self", TensorArg{x.id()}}}, std::move(type));
 }
 
+Value Alias(const Value& x) {
+  if (!x.ok()) return x;
+  return x.builder().Node("aten.alias.default", {{"self", TensorArg{x.id()}}}, x.type());
+}
+
+Value Flip(const Value& x, std::vector<int64_t> dims) {
+  if (!x.ok() || x.rank() == 0 || dims.empty()) return x;
+  GraphBuilder& b = x.builder();
+  dims = NormalizedDims(x, std::move(dims));
+  return b.Node("aten.flip.default", {{"self", TensorArg{x.id()}}, {"dims", DimList(b.exprs(), dims)}},
+                b.Dense(x.dtype(), x.sizes()));
+}
+
 Value ConstantPad(const Value& x, const std::vector<ExprId>& pad, const Operand& value) {
   if (!x.ok()) return x;
   GraphBuilder& b = x.builder();

@@ -175,7 +175,9 @@ Value Unsqueeze(const Value& x, int64_t dim);
 Value Squeeze(const Value& x, std::vector<int64_t> dims);
 Value Slice(const Value& x, int64_t dim, ExprId start, ExprId end, int64_t step);
 Value Select(const Value& x, int64_t dim, ExprId index);
+Value Flip(const Value& x, std::vector<int64_t> dims);
 Value Clone(const Value& x, const TensorType& like);  // same values with the layout of `like`
+Value Alias(const Value& x);                           // the same memory, a value of its own
 Value ConstantPad(const Value& x, const std::vector<ExprId>& pad, const Operand& value);  // as torch: last dim first
 
 // ---- addressed by data; `indices` entries that are not ok() are None

@@ -73,8 +73,8 @@ const Implementation kImplementations[] = {
      true},
     {"tiered",
      [](const std::string& directory) {
-       return Own(std::make_unique<TieredStore>(std::make_unique<MemoryStore>(20'000),
-                                                OpenRocksdb(directory)));
+       return Own(
+           std::make_unique<TieredStore>(std::make_unique<MemoryStore>(20'000), OpenRocksdb(directory)));
      }},
     {"verifying",
      [](const std::string&) {
@@ -85,8 +85,8 @@ const Implementation kImplementations[] = {
     {"metrics", [](const std::string&) { return Own(std::make_unique<MetricsStore>(Memory())); }},
     {"failing_that_does_not",
      [](const std::string&) {
-       return Own(std::make_unique<FailingStore>(
-           Memory(), [](FailingStore::Operation) { return absl::OkStatus(); }));
+       return Own(std::make_unique<FailingStore>(Memory(),
+                                                 [](FailingStore::Operation) { return absl::OkStatus(); }));
      }},
     {"evicting",
      [](const std::string& directory) {
@@ -215,11 +215,11 @@ TEST_P(StoreTest, LimitsAreInvalidArguments) {
   EntryId longest = {EntryKind::kTuning, std::string(kEntryKeyBytesMax, 'k')};
   EXPECT_TRUE(store().Put({{longest, MakeEntryValue("v")}}).ok());
   EntryValue value = MakeEntryValue("v");
-  for (const Entry& bad : {Entry{{EntryKind::kTuning, ""}, value},
-                           Entry{{EntryKind::kTuning, std::string(kEntryKeyBytesMax + 1, 'k')}, value},
-                           Entry{{EntryKind::kUses, "key"}, value},
-                           Entry{{static_cast<EntryKind>(kEntryKinds), "key"}, value},
-                           Entry{{EntryKind::kTuning, "null"}, nullptr}}) {
+  for (const Entry& bad :
+       {Entry{{EntryKind::kTuning, ""}, value},
+        Entry{{EntryKind::kTuning, std::string(kEntryKeyBytesMax + 1, 'k')}, value},
+        Entry{{EntryKind::kUses, "key"}, value}, Entry{{static_cast<EntryKind>(kEntryKinds), "key"}, value},
+        Entry{{EntryKind::kTuning, "null"}, nullptr}}) {
     EXPECT_EQ(store().Put({bad}).code(), StatusCode::kInvalidArgument);
     if (bad.value != nullptr) {
       EXPECT_EQ(store().Get(bad.id).status().code(), StatusCode::kInvalidArgument);

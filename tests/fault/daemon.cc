@@ -74,7 +74,8 @@ v1::RequestSections SectionsOf(const std::string& script) {
   return sections;
 }
 
-TestDaemon::TestDaemon(const std::string& text, std::vector<std::string> flags) : config_(text), flags_(flags) {
+TestDaemon::TestDaemon(const std::string& text, std::vector<std::string> flags)
+    : config_(text), flags_(flags) {
   char path[] = "/tmp/kiln-test-XXXXXX";
   directory_ = mkdtemp(path);
   Start();
@@ -119,7 +120,8 @@ void TestDaemon::Start() {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
   auto channel = grpc::CreateCustomChannel("unix:" + socket(), grpc::InsecureChannelCredentials(), arguments);
-  const bool connected = channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  const bool connected =
+      channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(30));
   EXPECT_TRUE(connected) << "kilnd does not answer";
   compiler_ = v1::Compiler::NewStub(channel);
   admin_ = v1::Admin::NewStub(channel);
@@ -167,7 +169,8 @@ CompileResult TestDaemon::Compile(const std::string& script, std::vector<int64_t
   return ReadEvents(stream.get());
 }
 
-CompileResult TestDaemon::Attach(const std::string& job_id, std::vector<int64_t> hints, const std::string& ns) {
+CompileResult TestDaemon::Attach(const std::string& job_id, std::vector<int64_t> hints,
+                                 const std::string& ns) {
   grpc::ClientContext context;
   v1::AttachRequest request;
   request.set_namespace_(ns);
@@ -177,7 +180,8 @@ CompileResult TestDaemon::Attach(const std::string& job_id, std::vector<int64_t>
   return ReadEvents(stream.get());
 }
 
-v1::LookupReply TestDaemon::Lookup(const std::string& script, std::vector<int64_t> hints, const std::string& ns) {
+v1::LookupReply TestDaemon::Lookup(const std::string& script, std::vector<int64_t> hints,
+                                   const std::string& ns) {
   grpc::ClientContext context;
   v1::LookupRequest request;
   request.set_namespace_(ns);

@@ -49,8 +49,10 @@ class TestDaemon {
   CompileResult Compile(const std::string& script, std::vector<int64_t> hints = {},
                         absl::Duration limit = absl::Seconds(60), const std::string& ns = "test",
                         bool want_debug = false);
-  CompileResult Attach(const std::string& job_id, std::vector<int64_t> hints = {}, const std::string& ns = "test");
-  v1::LookupReply Lookup(const std::string& script, std::vector<int64_t> hints = {}, const std::string& ns = "test");
+  CompileResult Attach(const std::string& job_id, std::vector<int64_t> hints = {},
+                       const std::string& ns = "test");
+  v1::LookupReply Lookup(const std::string& script, std::vector<int64_t> hints = {},
+                         const std::string& ns = "test");
 
   // Pids of the living workers, by walking the daemon's process tree.
   std::vector<pid_t> Workers() const;

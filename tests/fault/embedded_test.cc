@@ -32,14 +32,15 @@ class Embedded : public testing::Test {
 
   // Exit code of the process that was started; the daemon itself lives on.
   int Start(const std::string& idle = "30") {
-    const std::string command =
-        absl::StrCat(KILND, " --embedded --runtime-dir ", RuntimeDir(), " --store ", directory_, "/store --workers 1 ",
-                     "--worker-binary ", SCRIPTED_WORKER, " --idle-exit-seconds ", idle, " 2>", directory_, "/err");
+    const std::string command = absl::StrCat(
+        KILND, " --embedded --runtime-dir ", RuntimeDir(), " --store ", directory_, "/store --workers 1 ",
+        "--worker-binary ", SCRIPTED_WORKER, " --idle-exit-seconds ", idle, " 2>", directory_, "/err");
     return WEXITSTATUS(system(command.c_str()));
   }
 
   int64_t Pid() const {
-    auto channel = grpc::CreateChannel("unix:" + RuntimeDir() + "/kilnd.sock", grpc::InsecureChannelCredentials());
+    auto channel =
+        grpc::CreateChannel("unix:" + RuntimeDir() + "/kilnd.sock", grpc::InsecureChannelCredentials());
     auto stub = v1::Admin::NewStub(channel);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));

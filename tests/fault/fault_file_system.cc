@@ -41,7 +41,9 @@ class FaultFile : public rocksdb::FSWritableFileOwnerWrapper {
     if (status.ok()) system_->SyncedTo(path_, size);
     return status;
   }
-  IOStatus Fsync(const IOOptions& options, IODebugContext* context) override { return Sync(options, context); }
+  IOStatus Fsync(const IOOptions& options, IODebugContext* context) override {
+    return Sync(options, context);
+  }
   IOStatus RangeSync(uint64_t, uint64_t, const IOOptions&, IODebugContext*) override {
     return IOStatus::OK();  // promises nothing about a power loss
   }

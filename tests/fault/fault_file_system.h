@@ -22,8 +22,7 @@ namespace kiln {
 
 class FaultFileSystem : public rocksdb::FileSystemWrapper {
  public:
-  explicit FaultFileSystem(const std::shared_ptr<rocksdb::FileSystem>& target)
-      : FileSystemWrapper(target) {}
+  explicit FaultFileSystem(const std::shared_ptr<rocksdb::FileSystem>& target) : FileSystemWrapper(target) {}
   const char* Name() const override { return "FaultFileSystem"; }
 
   // The n-th operation that changes anything, counted from now, and all after it fail. 0: never.
@@ -63,8 +62,8 @@ class FaultFileSystem : public rocksdb::FileSystemWrapper {
     std::string old_contents;  // these bytes
   };
 
-  rocksdb::IOStatus Operate();      // an error once dead
-  rocksdb::IOStatus TakeSpace();    // an error once full
+  rocksdb::IOStatus Operate();    // an error once dead
+  rocksdb::IOStatus TakeSpace();  // an error once full
   void SyncedTo(const std::string& path, uint64_t size);
   void Appended(const std::string& path, uint64_t bytes);
   void SyncedDirectory(const std::string& path);
@@ -81,8 +80,8 @@ class FaultFileSystem : public rocksdb::FileSystemWrapper {
     uint64_t synced = 0;
     uint64_t written = 0;
   };
-  std::map<std::string, Length> lengths_;    // of files opened for writing since the last power loss
-  std::set<std::string> unsynced_entries_;   // files whose directory was not synced since they were made
+  std::map<std::string, Length> lengths_;   // of files opened for writing since the last power loss
+  std::set<std::string> unsynced_entries_;  // files whose directory was not synced since they were made
   std::vector<Rename> unsynced_renames_;
 };
 

@@ -44,8 +44,8 @@ TEST_F(Kilnctl, StatusAndStats) {
   EXPECT_TRUE(absl::StrContains(status.text, "writable")) << status.text;
   const Output stats = Ctl("stats --json");
   EXPECT_EQ(stats.code, 0);
-  for (const char* field : {"\"lookups\": 0", "\"hits\": 0", "\"misses\": 0", "\"compiles\": 1", "\"joined\": 0",
-                            "\"failures\": 0", "\"entries\": 1", "\"bytes\": "}) {
+  for (const char* field : {"\"lookups\": 0", "\"hits\": 0", "\"misses\": 0", "\"compiles\": 1",
+                            "\"joined\": 0", "\"failures\": 0", "\"entries\": 1", "\"bytes\": "}) {
     EXPECT_TRUE(absl::StrContains(stats.text, field)) << field << " in " << stats.text;
   }
 }
@@ -61,12 +61,15 @@ TEST_F(Kilnctl, ListAndShow) {
                                     ToHex(result.manifest.variant_id()).substr(0, 10)}) {
     const Output show = Ctl("show " + prefix);
     EXPECT_EQ(show.code, 0) << show.text;
-    for (const std::string& part : {key, std::string("x86_64-linux-gnu"), std::string("tensor 'x' size 4"),
-                                    std::string("s0 in [0, 1000000]"), std::string("kernel_1"),
-                                    ToHex(Sha256("guarded\nkernels 2"))}) {
+    for (const std::string& part :
+         {key, std::string("x86_64-linux-gnu"), std::string("tensor 'x' size 4"),
+          std::string("s0 in [0, 1000000]"), std::string("kernel_1"), ToHex(Sha256("guarded\nkernels 2"))}) {
       EXPECT_TRUE(absl::StrContains(show.text, part)) << part << " in\n" << show.text;
     }
   }
+  EXPECT_TRUE(absl::StrContains(Ctl("ls --json").text, "\"hits\": 0")) << "looking is no use";
+  ASSERT_TRUE(daemon_.Lookup("guarded\nkernels 2", {7}).has_hit());
+  EXPECT_TRUE(absl::StrContains(Ctl("ls --json").text, "\"hits\": 1"));
   EXPECT_EQ(Ctl("show 0123456789abcdef0123").code, 1);
   EXPECT_EQ(Ctl("show nothex").code, 2);
 }

@@ -137,7 +137,8 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   reply->mutable_program()->set_format_version(kProgramFormatVersion);
   if (script.contains("guarded")) AddGuards(request.hints().values(0), reply->mutable_guards());
   if (script.contains("probe")) {
-    for (const std::string& door : Probe()) reply->mutable_program()->add_steps()->mutable_call()->set_target(door);
+    for (const std::string& door : Probe())
+      reply->mutable_program()->add_steps()->mutable_call()->set_target(door);
   }
   if (!request.debug_dir().empty()) {
     for (const char* name : {"00_graph.txt", "../escape.txt", "/etc/passwd"}) {

@@ -149,7 +149,8 @@ TEST(Server, AWaiterWhoseSizesDoNotFitCompilesItsOwn) {
   const std::string script = "guarded\nsleep_ms 400";
   std::vector<std::future<CompileResult>> callers;
   for (int64_t hint : {5, 250, 251, 6}) {
-    callers.push_back(std::async(std::launch::async, [&daemon, &script, hint] { return daemon.Compile(script, {hint}); }));
+    callers.push_back(
+        std::async(std::launch::async, [&daemon, &script, hint] { return daemon.Compile(script, {hint}); }));
   }
   std::vector<std::string> variants;
   for (auto& caller : callers) {
@@ -163,12 +164,16 @@ TEST(Server, AWaiterWhoseSizesDoNotFitCompilesItsOwn) {
   EXPECT_EQ(daemon.Stats().compiles(), 2);
 }
 
-TEST(Server, SixteenVariantsAndNotOneMore) {
+TEST(Server, SixteenVariantsAndTheNextTakesTheOldestsPlace) {
   TestDaemon daemon;
   for (int64_t i = 0; i < 16; ++i) ASSERT_TRUE(daemon.Compile("guarded", {i * 100}).done) << i;
-  const CompileResult refused = daemon.Compile("guarded", {1600});
-  EXPECT_EQ(refused.status.error_code(), grpc::RESOURCE_EXHAUSTED);
-  EXPECT_TRUE(daemon.Compile("guarded", {1599}).done);
+  EXPECT_EQ(daemon.Stats().entries(), 16);
+  ASSERT_TRUE(daemon.Compile("guarded", {1600}).done);
+  EXPECT_EQ(daemon.Stats().entries(), 16);
+  EXPECT_TRUE(daemon.Lookup("guarded", {1600}).has_hit());
+  int hits = 0;
+  for (int64_t i = 0; i < 16; ++i) hits += daemon.Lookup("guarded", {i * 100}).has_hit();
+  EXPECT_EQ(hits, 15);
 }
 
 TEST(Server, LastingRefusalsAreRememberedAndOthersAreNot) {
@@ -236,17 +241,20 @@ TEST(Server, WhatNobodyWaitsForIsStopped) {
   const CompileResult result = daemon.Compile("hang", {}, absl::Milliseconds(500));
   EXPECT_EQ(result.status.error_code(), grpc::DEADLINE_EXCEEDED);
   v1::StatusReply reply;
-  EXPECT_TRUE(Eventually([&] {
-    grpc::ClientContext context;
-    return daemon.admin().Status(&context, {}, &reply).ok() && reply.workers_busy() == 0 && reply.running() == 0;
-  }, absl::Seconds(2)));
+  EXPECT_TRUE(Eventually(
+      [&] {
+        grpc::ClientContext context;
+        return daemon.admin().Status(&context, {}, &reply).ok() && reply.workers_busy() == 0 &&
+               reply.running() == 0;
+      },
+      absl::Seconds(2)));
   EXPECT_EQ(daemon.Stats().worker_timeouts(), 0);
 }
 
 TEST(Server, ACallerWhoLeavesDoesNotHurtTheOthers) {
   TestDaemon daemon;
-  auto impatient =
-      std::async(std::launch::async, [&] { return daemon.Compile("sleep_ms 900", {}, absl::Milliseconds(300)); });
+  auto impatient = std::async(std::launch::async,
+                              [&] { return daemon.Compile("sleep_ms 900", {}, absl::Milliseconds(300)); });
   absl::SleepFor(absl::Milliseconds(100));
   const CompileResult patient = daemon.Compile("sleep_ms 900");
   EXPECT_TRUE(patient.done);
@@ -258,9 +266,8 @@ TEST(Server, AFullQueueSaysSo) {
   TestDaemon daemon("admission { queue_max: 1 }");
   std::vector<std::future<CompileResult>> callers;
   for (int i = 0; i < 6; ++i) {
-    callers.push_back(std::async(std::launch::async, [&daemon, i] {
-      return daemon.Compile(absl::StrCat("sleep_ms 700\nname ", i));
-    }));
+    callers.push_back(std::async(
+        std::launch::async, [&daemon, i] { return daemon.Compile(absl::StrCat("sleep_ms 700\nname ", i)); }));
   }
   int done = 0, refused = 0;
   for (auto& caller : callers) {

@@ -100,8 +100,9 @@ struct Campaign {
       system->PowerLoss(random());
     }
     StartAnew();
-    std::printf("%d power losses: %zu artifacts acknowledged, %zu entries lost, %zu wrong, %zu bytes torn off\n",
-                cycles, acknowledged, lost, wrong, bytes_lost);
+    std::printf(
+        "%d power losses: %zu artifacts acknowledged, %zu entries lost, %zu wrong, %zu bytes torn off\n",
+        cycles, acknowledged, lost, wrong, bytes_lost);
   }
 
   std::unique_ptr<rocksdb::Env> memory;

@@ -5,7 +5,7 @@
 // kernel that leaves its buffers.
 //
 // KILN_CASES says how many (default 2,000; 20,000 with KILN_FULL=1), KILN_SEED where to start. A crash
-// prints its seed; `KILN_SEED=that KILN_CASES=1` repeats it alone.
+// prints its seed; `KILN_SEED=that KILN_CASES=1 KILN_SHOW=1` repeats it alone and prints the graph.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -24,6 +24,7 @@
 #include "compiler/artifact/plan.h"
 #include "compiler/frontend/import.h"
 #include "compiler/graph/canonical.h"
+#include "compiler/graph/guards.h"
 #include "compiler/passes/pipeline.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/status_macros.h"
@@ -114,11 +115,14 @@ absl::Status RunPlan(const v1::PlanRequest& request, const v1::PlanReply& reply,
     kernel->mutable_loop_ir()->set_digest(digest);
     kernel->mutable_loop_ir()->set_kind(v1::LOOP_IR);
   }
+  for (const v1::ProgramBuffer& buffer : reply.program().buffers()) {
+    if (buffer.device().type() != v1::CPU) return absl::OkStatus();
+  }
   SmallHost host;
   KILN_ASSIGN_OR_RETURN(auto program, runtime::Program::Load(manifest, objects, "all", &host));
   KILN_ASSIGN_OR_RETURN(Graph graph, ImportGraph(request.graph(), {}));
   auto small = SmallSizes(graph, request.hints());
-  if (!small) return absl::OkStatus();
+  if (!small || !GuardsHold(reply.guards(), request.hints())) return absl::OkStatus();
   std::vector<runtime::Value> inputs, outputs;
   for (const GraphInput& input : graph.inputs) {
     runtime::Value value;
@@ -221,6 +225,10 @@ TEST(RequestMutation, NothingCrashesAndTheCallerIsToBlame) {
     Request request = MakeRequest(seed);
     well_formed += request.well_formed;
     if (request.well_formed && ReachesLowering(request.plan)) ++lowered;
+    if (std::getenv("KILN_SHOW") != nullptr) {
+      absl::StatusOr<Graph> graph = ImportGraph(request.plan.graph(), {});
+      std::cout << (graph.ok() ? graph->ToString() : graph.status().ToString()) << "\n";
+    }
     absl::Time start = absl::Now();
     absl::StatusOr<v1::PlanReply> reply = PlanGraph(request.plan);
     absl::Status status = reply.status();

@@ -5,14 +5,13 @@ They need kiln installed (or on PYTHONPATH, with KILN_DAEMON naming a kilnd) and
 import os
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
-import time
 
 import pytest
+
+from daemons import stop_daemon
 
 _ROOT = tempfile.mkdtemp(prefix="kiln-test-")
 os.environ.update({
@@ -22,33 +21,6 @@ os.environ.update({
 })
 os.environ.pop("KILN_ADDRESS", None)
 os.environ.pop("KILN_FALLBACK", None)
-
-
-def daemon_pid(runtime_dir):
-    """The process that listens on the socket, or None."""
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        connection.connect(os.path.join(runtime_dir, "kilnd.sock"))
-        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        return struct.unpack("3i", peer)[0]
-    except OSError:
-        return None
-    finally:
-        connection.close()
-
-
-def stop_daemon(runtime_dir, signal_number=signal.SIGTERM):
-    """Stops the daemon and waits until it is gone. Returns whether there was one."""
-    pid = daemon_pid(runtime_dir)
-    if pid is None:
-        return False
-    os.kill(pid, signal_number)
-    for _ in range(200):
-        if not os.path.exists(f"/proc/{pid}"):
-            return True
-        time.sleep(0.05)
-    os.kill(pid, signal.SIGKILL)
-    return True
 
 
 class Place:

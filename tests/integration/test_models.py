@@ -25,9 +25,9 @@ def copies(name):
 
 
 def library_calls(start=0):
-    from kiln import stats
+    from kiln import records
 
-    return {target for graph in stats.graphs_since(start) for target in graph["library_calls"]}
+    return {target for graph in records.graphs_since(start) for target in graph["library_calls"]}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -111,16 +111,21 @@ def test_core_dynamic(sample):
 # ---- the whole way: daemon, worker, kernels ----
 
 
+@pytest.fixture
+def no_fallback(monkeypatch):
+    monkeypatch.setenv("KILN_FALLBACK", "error")
+
+
 @pytest.mark.parametrize("sample", _named(SAMPLES))
-def test_kiln_float32(sample):
+def test_kiln_float32(sample, no_fallback):
     check(sample, "kiln", torch.float32, dynamic=False)
 
 
 @pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.half]))
-def test_kiln_bfloat16(sample):
+def test_kiln_bfloat16(sample, no_fallback):
     check(sample, "kiln", torch.bfloat16, dynamic=False)
 
 
 @pytest.mark.parametrize("sample", _named([s for s in SAMPLES if s.dynamic]))
-def test_kiln_dynamic(sample):
+def test_kiln_dynamic(sample, no_fallback):
     check(sample, "kiln", torch.float32, dynamic=True)

@@ -39,9 +39,6 @@ def test_explain():
 
 
 def test_fallback_is_counted_and_told_once():
-    class Wrapped(torch.Tensor):
-        pass
-
     f = torch.compile(lambda x: torch.view_as_real(x * 1j), backend="kiln")
     x = torch.randn(3, dtype=torch.complex64)
     torch.testing.assert_close(f(x), torch.view_as_real(x * 1j))
@@ -56,13 +53,21 @@ def test_interpreter(monkeypatch):
     assert not kiln.stats()["fallbacks"]
 
 
+def test_debug_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("KILN_DEBUG", str(tmp_path))
+    x = torch.randn(6, 5)
+    torch.testing.assert_close(torch.compile(lambda x: x.softmax(-1) + 2, backend="kiln")(x), x.softmax(-1) + 2)
+    names = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(names) > 3 and any("kernel" in name for name in names), names
+
+
 def test_key_holds_no_sizes_of_the_moment(monkeypatch):
-    from kiln import stats
+    from kiln import records
 
     for rows in (4, 9):
         torch._dynamo.reset()
         torch.compile(lambda x: x * 3, backend="kiln", dynamic=True)(torch.randn(rows))
-    keys = [graph["request_key"] for graph in stats.graphs_since(0)]
+    keys = [graph["request_key"] for graph in records.graphs_since(0)]
     assert len(keys) == 2 and keys[0] == keys[1]
 
 

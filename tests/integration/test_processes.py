@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import daemon_pid
+from daemons import daemon_pid
 
 TRAIN = textwrap.dedent("""
     import json, sys, warnings
@@ -235,7 +235,7 @@ def _listener(place):
 def test_daemon_killed_between_compiles(place):
     code = FAULTY.replace("print(json", textwrap.dedent("""
         import signal
-        from conftest import stop_daemon
+        from daemons import stop_daemon
         assert stop_daemon(os.environ["KILN_RUNTIME_DIR"], signal.SIGKILL)
         g = torch.compile(lambda x: x.tanh() * 2, backend="kiln")
         torch.testing.assert_close(g(x), x.tanh() * 2)

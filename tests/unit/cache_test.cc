@@ -90,11 +90,11 @@ TEST(TieredStoreTest, ReadsOnceFromTheSlowStore) {
 
 TEST(TieredStoreTest, FullDiskIsToldAndServedFromMemory) {
   absl::Status trouble = absl::ResourceExhaustedError("no space");
-  TieredStore store(std::make_unique<MemoryStore>(1 << 20),
-                    std::make_unique<FailingStore>(
-                        std::make_unique<MemoryStore>(1 << 20), [&](Operation operation) {
-                          return operation == Operation::kPut ? trouble : absl::OkStatus();
-                        }));
+  TieredStore store(
+      std::make_unique<MemoryStore>(1 << 20),
+      std::make_unique<FailingStore>(std::make_unique<MemoryStore>(1 << 20), [&](Operation operation) {
+        return operation == Operation::kPut ? trouble : absl::OkStatus();
+      }));
   EXPECT_EQ(store.Put({Tuning("a")}).code(), StatusCode::kResourceExhausted);
   EXPECT_TRUE(store.Get({EntryKind::kTuning, "a"}).ok());
   trouble = absl::OkStatus();
@@ -217,8 +217,8 @@ TEST(VerifyingStoreTest, ObjectMustMatchItsKey) {
 }
 
 TEST(VerifyingStoreTest, DamageThatTheEngineSeesIsAMissToo) {
-  auto failing = std::make_unique<FailingStore>(
-      std::make_unique<MemoryStore>(1 << 20), [](Operation operation) {
+  auto failing =
+      std::make_unique<FailingStore>(std::make_unique<MemoryStore>(1 << 20), [](Operation operation) {
         return operation == Operation::kGet ? absl::DataLossError("bad block") : absl::OkStatus();
       });
   VerifyingStore store(std::move(failing), VerifyingStore::Mode::kVerify);
@@ -291,9 +291,9 @@ EvictionInput TwoManifestsThatShare() {
 TEST(EvictionPlanTest, OldestManifestGoesWithWhatOnlyItNames) {
   auto groups = PlanEviction(TwoManifestsThatShare());
   ASSERT_EQ(groups.size(), 1u);
-  EXPECT_EQ(groups[0], (std::vector<EntryId>{{EntryKind::kManifest, "old"},
-                                             {EntryKind::kObject, "own"},
-                                             {EntryKind::kKernel, "k-old"}}));
+  EXPECT_EQ(groups[0],
+            (std::vector<EntryId>{
+                {EntryKind::kManifest, "old"}, {EntryKind::kObject, "own"}, {EntryKind::kKernel, "k-old"}}));
 }
 
 TEST(EvictionPlanTest, PinnedStays) {

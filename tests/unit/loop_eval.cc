@@ -3,133 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/scalar_ops.h"
 #include "compiler/support/kernel_abi.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
-
-struct Scalar {
-  double f = 0;
-  int64_t i = 0;
-};
-
-int64_t Wrap(int64_t value, v1::DType dtype) {
-  switch (dtype) {
-    case v1::BOOL:
-      return value != 0;
-    case v1::U8:
-      return static_cast<uint8_t>(value);
-    case v1::I8:
-      return static_cast<int8_t>(value);
-    case v1::I16:
-      return static_cast<int16_t>(value);
-    case v1::I32:
-      return static_cast<int32_t>(value);
-    default:
-      return value;
-  }
-}
-
-float Bf16ToFloat(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, 4);
-  return value;
-}
-
-uint16_t FloatToBf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  if (std::isnan(value)) return 0x7FC0;
-  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-
-double RoundTo(double value, v1::DType dtype) {
-  if (dtype == v1::F32) return static_cast<float>(value);
-  if (dtype == v1::F16) return static_cast<double>(static_cast<_Float16>(value));
-  if (dtype == v1::BF16) return Bf16ToFloat(FloatToBf16(static_cast<float>(value)));
-  return value;
-}
-
-Scalar ReadElement(const BufferBytes& bytes, v1::DType dtype, int64_t index) {
-  const char* at = bytes.data() + index * ByteSize(dtype);
-  auto get = [&](auto value) {
-    std::memcpy(&value, at, sizeof value);
-    return value;
-  };
-  switch (dtype) {
-    case v1::F32:
-      return {get(float{}), 0};
-    case v1::F64:
-      return {get(double{}), 0};
-    case v1::F16:
-      return {static_cast<double>(get(_Float16{})), 0};
-    case v1::BF16:
-      return {Bf16ToFloat(get(uint16_t{})), 0};
-    case v1::BOOL:
-    case v1::U8:
-      return {0, get(uint8_t{})};
-    case v1::I8:
-      return {0, get(int8_t{})};
-    case v1::I16:
-      return {0, get(int16_t{})};
-    case v1::I32:
-      return {0, get(int32_t{})};
-    default:
-      return {0, get(int64_t{})};
-  }
-}
-
-void WriteElement(BufferBytes& bytes, v1::DType dtype, int64_t index, Scalar value) {
-  char* at = bytes.data() + index * ByteSize(dtype);
-  auto put = [&](auto v) { std::memcpy(at, &v, sizeof v); };
-  switch (dtype) {
-    case v1::F32:
-      return put(static_cast<float>(value.f));
-    case v1::F64:
-      return put(value.f);
-    case v1::F16:
-      return put(static_cast<_Float16>(value.f));
-    case v1::BF16:
-      return put(FloatToBf16(static_cast<float>(value.f)));
-    case v1::BOOL:
-    case v1::U8:
-    case v1::I8:
-      return put(static_cast<int8_t>(value.i));
-    case v1::I16:
-      return put(static_cast<int16_t>(value.i));
-    case v1::I32:
-      return put(static_cast<int32_t>(value.i));
-    default:
-      return put(value.i);
-  }
-}
-
-int64_t ToInt(double value) {
-  if (!(value >= -9223372036854775808.0 && value < 9223372036854775808.0)) return INT64_MIN;
-  return static_cast<int64_t>(value);
-}
-
-// Philox4x32-10: the lane of `flat` of the block with counter (flat >> 2, number) and key seed.
-int64_t Philox(uint64_t seed, uint64_t flat, uint64_t number) {
-  uint32_t counter[4] = {static_cast<uint32_t>(flat >> 2), static_cast<uint32_t>(flat >> 34),
-                         static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32)};
-  uint32_t key[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53} * counter[0], b = uint64_t{0xCD9E8D57} * counter[2];
-    const uint32_t next[4] = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
-                              static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
-    std::copy(next, next + 4, counter);
-    key[0] += 0x9E3779B9;
-    key[1] += 0xBB67AE85;
-  }
-  return counter[flat & 3];
-}
 
 class Evaluator {
  public:
@@ -148,13 +30,15 @@ class Evaluator {
     for (const LoopGraphNode& node : graph_.nodes) {
       if (node.kind == LoopGraphNode::Kind::kLoops) KILN_RETURN_IF_ERROR(RunLoops(node.loops));
       if (node.kind == LoopGraphNode::Kind::kCall) KILN_RETURN_IF_ERROR(RunCall(node.call));
-      if (node.kind == LoopGraphNode::Kind::kSeeds) WriteElement(memory_[node.seeds.buffer], v1::I64, 0, {0, seed});
+      if (node.kind == LoopGraphNode::Kind::kSeeds)
+        StoreScalar(v1::I64, memory_[node.seeds.buffer].data(), 0, Scalar{.i = seed});
     }
     LoopEvalResult result;
     result.status_code = status_code_;
     result.inputs.resize(graph_.inputs.size());
     for (size_t i = 0; i < graph_.buffers.size(); ++i) {
-      if (graph_.buffers[i].kind == LoopBuffer::Kind::kInput) result.inputs[graph_.buffers[i].input] = memory_[i];
+      if (graph_.buffers[i].kind == LoopBuffer::Kind::kInput)
+        result.inputs[graph_.buffers[i].input] = memory_[i];
     }
     for (const LoopGraphOutput& output : graph_.outputs) {
       result.outputs.emplace_back();
@@ -211,7 +95,7 @@ class Evaluator {
     if (call.target != "aten.mm.default" && call.target != "aten.bmm.default" && !addmm) {
       return absl::UnimplementedError(absl::StrCat("a call of ", call.target));
     }
-    const BufferView& a_view = call.tensors[addmm], &b_view = call.tensors[addmm + 1];
+    const BufferView &a_view = call.tensors[addmm], &b_view = call.tensors[addmm + 1];
     KILN_ASSIGN_OR_RETURN(const std::vector<float> a, Floats(a_view));
     KILN_ASSIGN_OR_RETURN(const std::vector<float> b, Floats(b_view));
     std::vector<float> bias;
@@ -227,12 +111,13 @@ class Evaluator {
       const int64_t column = n % columns, row = n / columns % rows, image = n / columns / rows;
       double sum = 0;
       for (int64_t k = 0; k < depth; ++k) {
-        sum += static_cast<double>(a[(image * rows + row) * depth + k]) * b[(image * depth + k) * columns + column];
+        sum += static_cast<double>(a[(image * rows + row) * depth + k]) *
+               b[(image * depth + k) * columns + column];
       }
       if (addmm) sum += bias[bias.size() == static_cast<size_t>(columns) ? column : n];
-      const int64_t at = (last == 2 ? image * Value(result.strides[0]) : 0) + row * Value(result.strides[last - 1]) +
-                         column * Value(result.strides[last]);
-      WriteElement(memory_[call.results[0]], v1::F32, at, {sum, 0});
+      const int64_t at = (last == 2 ? image * Value(result.strides[0]) : 0) +
+                         row * Value(result.strides[last - 1]) + column * Value(result.strides[last]);
+      StoreScalar(v1::F32, memory_[call.results[0]].data(), at, Scalar{.f = static_cast<float>(sum)});
     }
     return absl::OkStatus();
   }
@@ -305,74 +190,57 @@ class Evaluator {
     return status_;
   }
 
+  // The first value starts a reduction; an empty one gives its identity (sums and products only).
   void StartReduce(const LoopBody& body, LoopOpId id) {
     const LoopOpData& op = body.op(id);
-    const v1::DType dtype = body.op(op.args[0]).dtype;
-    Scalar& value = values_[id];
-    value = {};
-    best_[id] = {std::numeric_limits<double>::quiet_NaN(), -1};
-    switch (op.mode) {
+    const bool one = op.mode == v1::REDUCE_PROD || op.mode == v1::REDUCE_ALL;
+    values_[id] = CastScalar(v1::I64, op.dtype, Scalar{.i = one ? 1 : 0});
+    best_[id] = {};
+  }
+
+  static LoopOpcode StepOf(uint32_t kind) {
+    switch (kind) {
+      case v1::REDUCE_SUM:
+        return LoopOpcode::kAdd;
       case v1::REDUCE_PROD:
-      case v1::REDUCE_ALL:
-        value = {1, 1};
-        break;
+        return LoopOpcode::kMul;
       case v1::REDUCE_MAX:
-        value = {-HUGE_VAL, dtype == v1::U8 || dtype == v1::BOOL ? 0 : INT64_MIN};
-        break;
+      case v1::REDUCE_ARGMAX:
+        return LoopOpcode::kMaximum;
       case v1::REDUCE_MIN:
-        value = {HUGE_VAL, INT64_MAX};
-        break;
+      case v1::REDUCE_ARGMIN:
+        return LoopOpcode::kMinimum;
+      case v1::REDUCE_ANY:
+        return LoopOpcode::kLogicalOr;
       default:
-        break;
+        return LoopOpcode::kLogicalAnd;
     }
+  }
+
+  Scalar Step(uint32_t kind, v1::DType dtype, Scalar a, Scalar b) {
+    const Scalar args[] = {a, b};
+    Scalar result = {};
+    ApplyScalarOp(StepOf(kind), dtype, args, &result);
+    return result;
+  }
+
+  static bool SameValue(v1::DType dtype, Scalar a, Scalar b) {
+    if (dtype == v1::F32) return a.f == b.f || (std::isnan(a.f) && std::isnan(b.f));
+    if (dtype == v1::F64) return a.d == b.d || (std::isnan(a.d) && std::isnan(b.d));
+    return a.i == b.i;
   }
 
   void Accumulate(const LoopBody& body, LoopOpId id, int64_t position) {
     const LoopOpData& op = body.op(id);
     const v1::DType dtype = body.op(op.args[0]).dtype;
-    const bool real = IsFloat(dtype);
     const Scalar x = values_[op.args[0]];
-    Scalar& value = values_[id];
-    switch (op.mode) {
-      case v1::REDUCE_SUM:
-        value.f += x.f;
-        value.i += x.i;
-        break;
-      case v1::REDUCE_PROD:
-        value.f *= x.f;
-        value.i *= x.i;
-        break;
-      case v1::REDUCE_MAX:
-      case v1::REDUCE_MIN: {
-        const bool max = op.mode == v1::REDUCE_MAX;
-        if (real) {
-          if (std::isnan(value.f) || std::isnan(x.f)) {
-            value.f = std::numeric_limits<double>::quiet_NaN();
-          } else {
-            value.f = max ? std::max(value.f, x.f) : std::min(value.f, x.f);
-          }
-        }
-        value.i = max ? std::max(value.i, x.i) : std::min(value.i, x.i);
-        break;
-      }
-      case v1::REDUCE_ANY:
-        value.i |= x.i;
-        break;
-      case v1::REDUCE_ALL:
-        value.i &= x.i;
-        break;
-      default: {
-        const bool max = op.mode == v1::REDUCE_ARGMAX;
-        auto& [best, at] = best_[id];
-        const double key = real ? x.f : static_cast<double>(x.i);
-        const bool better = at < 0 || (!std::isnan(best) && (std::isnan(key) || (max ? key > best : key < best)));
-        if (better) {
-          best = key;
-          at = position;
-        }
-        value.i = at;
-      }
+    if (op.mode != v1::REDUCE_ARGMAX && op.mode != v1::REDUCE_ARGMIN) {
+      values_[id] = started_ ? Step(op.mode, dtype, values_[id], x) : x;
+      return;
     }
+    const Scalar best = started_ ? Step(op.mode, dtype, best_[id], x) : x;
+    if (!started_ || !SameValue(dtype, best, best_[id])) values_[id].i = position;
+    best_[id] = best;
   }
 
   bool Masked(const LoopOpData& op, size_t mask_arg) {
@@ -394,8 +262,7 @@ class Evaluator {
     Scalar& value = values_[id];
     switch (op.op) {
       case LoopOpcode::kConstant:
-        value.i = static_cast<int64_t>(op.bits);
-        if (IsFloat(op.dtype)) std::memcpy(&value.f, &op.bits, 8);
+        value = ConstantScalar(op.dtype, op.bits);
         return;
       case LoopOpcode::kIndexExpr:
         value.i = Value(op.index);
@@ -403,9 +270,10 @@ class Evaluator {
       case LoopOpcode::kLoad: {
         value = {};
         if (Masked(op, 0)) return;
-        if (graph_.buffers[op.buffer].dtype != op.dtype) status_ = absl::InternalError("a load of another type");
+        if (graph_.buffers[op.buffer].dtype != op.dtype)
+          status_ = absl::InternalError("a load of another type");
         const int64_t at = Address(op);
-        if (at >= 0) value = ReadElement(memory_[op.buffer], op.dtype, at);
+        if (at >= 0) value = LoadScalar(op.dtype, memory_[op.buffer].data(), at);
         return;
       }
       case LoopOpcode::kStore: {
@@ -417,11 +285,9 @@ class Evaluator {
         if (at < 0) return;
         Scalar stored = values_[op.args[0]];
         if (op.mode == v1::STORE_ACCUMULATE) {
-          const Scalar old = ReadElement(memory_[op.buffer], op.dtype, at);
-          stored.f += old.f;
-          stored.i += old.i;
+          stored = AddScalars(op.dtype, LoadScalar(op.dtype, memory_[op.buffer].data(), at), stored);
         }
-        WriteElement(memory_[op.buffer], op.dtype, at, stored);
+        StoreScalar(op.dtype, memory_[op.buffer].data(), at, stored);
         return;
       }
       case LoopOpcode::kCheckIndex: {
@@ -440,13 +306,11 @@ class Evaluator {
         return;
       case LoopOpcode::kScan: {
         const Scalar x = values_[op.args[0]];
-        const bool product = op.mode == v1::REDUCE_PROD;
-        value.f = RoundTo(!started_ ? x.f : product ? value.f * x.f : value.f + x.f, op.dtype);
-        value.i = !started_ ? x.i : product ? value.i * x.i : value.i + x.i;
+        value = started_ ? Step(op.mode, op.dtype, value, x) : x;
         return;
       }
       case LoopOpcode::kRandBits:
-        value.i = Philox(values_[op.args[0]].i, values_[op.args[1]].i, values_[op.args[2]].i);
+        value.i = RandomBits(values_[op.args[0]].i, values_[op.args[1]].i, values_[op.args[2]].i);
         return;
       default:
         RunValueOp(body, op, value);
@@ -454,154 +318,27 @@ class Evaluator {
   }
 
   void RunValueOp(const LoopBody& body, const LoopOpData& op, Scalar& value) {
-    const v1::DType from = body.op(op.args[0]).dtype;
-    const bool real = IsFloat(from);
-    const Scalar a = values_[op.args[0]];
-    const Scalar b = op.args.size() > 1 ? values_[op.args[1]] : Scalar{};
-    const Scalar c = op.args.size() > 2 ? values_[op.args[2]] : Scalar{};
-    for (size_t i = op.op == LoopOpcode::kWhere ? 2 : 1; i < op.args.size(); ++i) {
-      if (body.op(op.args[i]).dtype != body.op(op.args[op.op == LoopOpcode::kWhere]).dtype) {
-        status_ = absl::InternalError("arguments of different types");
-      }
+    const size_t first = op.op == LoopOpcode::kWhere ? 1 : 0;
+    const v1::DType from = body.op(op.args[first]).dtype;
+    Scalar args[3] = {};
+    for (size_t i = 0; i < op.args.size(); ++i) {
+      args[i] = values_[op.args[i]];
+      if (i >= first && body.op(op.args[i]).dtype != from) Fail("operands of different types");
     }
-    value = {};
     if (op.op == LoopOpcode::kCast) {
-      if (IsFloat(op.dtype)) {
-        value.f = RoundTo(real ? a.f : static_cast<double>(a.i), op.dtype);
-      } else if (op.dtype == v1::BOOL) {
-        value.i = real ? a.f != 0 : a.i != 0;
-      } else {
-        value.i = Wrap(real ? ToInt(a.f) : a.i, op.dtype);
-      }
-      return;
-    }
-    if (op.op == LoopOpcode::kWhere) {
-      value = a.i != 0 ? b : c;
-      return;
-    }
-    if (real) {
-      value = RealOp(op.op, a.f, b.f, c.f);
-      value.f = RoundTo(value.f, op.dtype);
-    } else {
-      value = IntOp(op.op, a.i, b.i);
-      value.i = Wrap(value.i, op.dtype);
-    }
-  }
-
-  Scalar RealOp(LoopOpcode op, double a, double b, double c) {
-    const double nan = std::numeric_limits<double>::quiet_NaN();
-    switch (op) {
-      case LoopOpcode::kAdd: return {a + b};
-      case LoopOpcode::kSub: return {a - b};
-      case LoopOpcode::kMul: return {a * b};
-      case LoopOpcode::kDiv: return {a / b};
-      case LoopOpcode::kFloorDiv: return {std::floor(a / b)};
-      case LoopOpcode::kTruncDiv: return {std::trunc(a / b)};
-      case LoopOpcode::kRemainder: {
-        const double r = std::fmod(a, b);
-        return {r != 0 && (r < 0) != (b < 0) ? r + b : r};
-      }
-      case LoopOpcode::kFmod: return {std::fmod(a, b)};
-      case LoopOpcode::kNeg: return {-a};
-      case LoopOpcode::kAbs: return {std::fabs(a)};
-      case LoopOpcode::kSign: return {std::isnan(a) ? a : static_cast<double>((a > 0) - (a < 0))};
-      case LoopOpcode::kMaximum: return {std::isnan(a) || std::isnan(b) ? nan : std::max(a, b)};
-      case LoopOpcode::kMinimum: return {std::isnan(a) || std::isnan(b) ? nan : std::min(a, b)};
-      case LoopOpcode::kFma: return {std::fma(a, b, c)};
-      case LoopOpcode::kSqrt: return {std::sqrt(a)};
-      case LoopOpcode::kRsqrt: return {1 / std::sqrt(a)};
-      case LoopOpcode::kReciprocal: return {1 / a};
-      case LoopOpcode::kExp: return {std::exp(a)};
-      case LoopOpcode::kExp2: return {std::exp2(a)};
-      case LoopOpcode::kExpm1: return {std::expm1(a)};
-      case LoopOpcode::kLog: return {std::log(a)};
-      case LoopOpcode::kLog2: return {std::log2(a)};
-      case LoopOpcode::kLog10: return {std::log10(a)};
-      case LoopOpcode::kLog1p: return {std::log1p(a)};
-      case LoopOpcode::kSin: return {std::sin(a)};
-      case LoopOpcode::kCos: return {std::cos(a)};
-      case LoopOpcode::kTan: return {std::tan(a)};
-      case LoopOpcode::kAsin: return {std::asin(a)};
-      case LoopOpcode::kAcos: return {std::acos(a)};
-      case LoopOpcode::kAtan: return {std::atan(a)};
-      case LoopOpcode::kAtan2: return {std::atan2(a, b)};
-      case LoopOpcode::kSinh: return {std::sinh(a)};
-      case LoopOpcode::kCosh: return {std::cosh(a)};
-      case LoopOpcode::kTanh: return {std::tanh(a)};
-      case LoopOpcode::kAsinh: return {std::asinh(a)};
-      case LoopOpcode::kAcosh: return {std::acosh(a)};
-      case LoopOpcode::kAtanh: return {std::atanh(a)};
-      case LoopOpcode::kErf: return {std::erf(a)};
-      case LoopOpcode::kErfc: return {std::erfc(a)};
-      case LoopOpcode::kSigmoid: return {1 / (1 + std::exp(-a))};
-      case LoopOpcode::kPow: return {std::pow(a, b)};
-      case LoopOpcode::kFloor: return {std::floor(a)};
-      case LoopOpcode::kCeil: return {std::ceil(a)};
-      case LoopOpcode::kTrunc: return {std::trunc(a)};
-      case LoopOpcode::kRound: return {std::nearbyint(a)};
-      case LoopOpcode::kLgamma: return {std::lgamma(a)};
-      case LoopOpcode::kEq: return {0, a == b};
-      case LoopOpcode::kNe: return {0, a != b};
-      case LoopOpcode::kLt: return {0, a < b};
-      case LoopOpcode::kLe: return {0, a <= b};
-      case LoopOpcode::kGt: return {0, a > b};
-      case LoopOpcode::kGe: return {0, a >= b};
-      case LoopOpcode::kIsNan: return {0, std::isnan(a)};
-      case LoopOpcode::kIsInf: return {0, std::isinf(a)};
-      default:
-        status_ = absl::InternalError(absl::StrCat(InfoOf(op).name, " of floats"));
-        return {};
-    }
-  }
-
-  Scalar IntOp(LoopOpcode op, int64_t a, int64_t b) {
-    const bool divides = op == LoopOpcode::kFloorDiv || op == LoopOpcode::kTruncDiv || op == LoopOpcode::kRemainder ||
-                         op == LoopOpcode::kFmod;
-    if (divides && b == 0) {
+      value = CastScalar(from, op.dtype, args[0]);
+    } else if (op.op == LoopOpcode::kBitcast) {
+      value = BitcastScalar(from, op.dtype, args[0]);
+    } else if (op.op == LoopOpcode::kWhere) {
+      value = args[0].i != 0 ? args[1] : args[2];
+    } else if (!ApplyScalarOp(op.op, from, args, &value)) {
       if (status_code_ == 0) status_code_ = KILN_INTEGER_DIVISION_BY_ZERO;
-      return {};
+      value = {};
     }
-    const uint64_t x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
-    auto wrapped = [](uint64_t value) { return Scalar{0, static_cast<int64_t>(value)}; };
-    switch (op) {
-      case LoopOpcode::kAdd: return wrapped(x + y);
-      case LoopOpcode::kSub: return wrapped(x - y);
-      case LoopOpcode::kMul: return wrapped(x * y);
-      case LoopOpcode::kFloorDiv: return {0, a / b - (a % b != 0 && (a < 0) != (b < 0))};
-      case LoopOpcode::kTruncDiv: return {0, a / b};
-      case LoopOpcode::kRemainder: return {0, a % b != 0 && (a % b < 0) != (b < 0) ? a % b + b : a % b};
-      case LoopOpcode::kFmod: return {0, a % b};
-      case LoopOpcode::kNeg: return wrapped(0 - x);
-      case LoopOpcode::kAbs: return wrapped(a < 0 ? 0 - x : x);
-      case LoopOpcode::kSign: return {0, (a > 0) - (a < 0)};
-      case LoopOpcode::kMaximum: return {0, std::max(a, b)};
-      case LoopOpcode::kMinimum: return {0, std::min(a, b)};
-      case LoopOpcode::kPow: {
-        if (b < 0) return {0, a == 1 ? 1 : a == -1 ? (b % 2 != 0 ? -1 : 1) : 0};
-        uint64_t power = 1;
-        for (int64_t i = 0; i < b; ++i) power *= x;
-        return wrapped(power);
-      }
-      case LoopOpcode::kEq: return {0, a == b};
-      case LoopOpcode::kNe: return {0, a != b};
-      case LoopOpcode::kLt: return {0, a < b};
-      case LoopOpcode::kLe: return {0, a <= b};
-      case LoopOpcode::kGt: return {0, a > b};
-      case LoopOpcode::kGe: return {0, a >= b};
-      case LoopOpcode::kLogicalAnd: return {0, a != 0 && b != 0};
-      case LoopOpcode::kLogicalOr: return {0, a != 0 || b != 0};
-      case LoopOpcode::kLogicalNot: return {0, a == 0};
-      case LoopOpcode::kLogicalXor: return {0, (a != 0) != (b != 0)};
-      case LoopOpcode::kBitAnd: return {0, a & b};
-      case LoopOpcode::kBitOr: return {0, a | b};
-      case LoopOpcode::kBitXor: return {0, a ^ b};
-      case LoopOpcode::kBitNot: return {0, ~a};
-      case LoopOpcode::kShiftLeft: return wrapped(b < 0 || b > 63 ? 0 : x << b);
-      case LoopOpcode::kShiftRight: return {0, a >> (b < 0 || b > 63 ? 63 : b)};
-      default:
-        status_ = absl::InternalError(absl::StrCat(InfoOf(op).name, " of integers"));
-        return {};
-    }
+  }
+
+  void Fail(absl::string_view what) {
+    if (status_.ok()) status_ = absl::InternalError(what);
   }
 
   const LoopGraph& graph_;
@@ -610,7 +347,7 @@ class Evaluator {
   std::map<uint32_t, int64_t> vars_;
   std::vector<Scalar> values_;
   std::vector<Place> places_;
-  std::map<LoopOpId, std::pair<double, int64_t>> best_;
+  std::map<LoopOpId, Scalar> best_;
   bool started_ = false;
   int status_code_ = 0;
   absl::Status status_;

@@ -1,11 +1,11 @@
 // Lowering, by what the loop graph computes (loop_eval.h) and by what it keeps out of memory.
-#include "compiler/lower/lowering.h"
-
 #include <cmath>
 #include <cstring>
 
 #include "absl/strings/match.h"
 #include "compiler/lower/loop_recorder.h"
+#include "compiler/lower/lowering.h"
+#include "compiler/lower/verify.h"
 #include "compiler/support/kernel_abi.h"
 #include "gtest/gtest.h"
 #include "tests/unit/loop_eval.h"
@@ -44,7 +44,9 @@ class GraphMaker {
     graph.inputs.push_back(input);
     return value;
   }
-  ValueId Input(v1::DType dtype, const std::vector<int64_t>& sizes) { return InputOf(Type(dtype, Sizes(sizes))); }
+  ValueId Input(v1::DType dtype, const std::vector<int64_t>& sizes) {
+    return InputOf(Type(dtype, Sizes(sizes)));
+  }
 
   using Args = std::vector<std::pair<std::string, Argument>>;
   ValueId NodeOf(const std::string& target, Args args, TensorType type) {
@@ -133,26 +135,31 @@ TEST(Lower, ViewsOfBuffersCopyNothing) {
   const ValueId x = maker.Input(v1::F32, {2, 3});
   TensorType transposed = maker.Type(v1::F32, maker.Sizes({3, 2}));
   transposed.strides = maker.Sizes({1, 3});
-  const ValueId t = maker.NodeOf("aten.permute.default", {{"self", T(x)}, {"dims", maker.Ints({1, 0})}}, transposed);
+  const ValueId t =
+      maker.NodeOf("aten.permute.default", {{"self", T(x)}, {"dims", maker.Ints({1, 0})}}, transposed);
   TensorType row = maker.Type(v1::F32, maker.Sizes({2}));
   row.strides = maker.Sizes({3});
-  const ValueId selected =
-      maker.NodeOf("aten.select.int",
-                 {{"self", T(t)}, {"dim", IntArg{maker.graph.exprs.Const(0)}}, {"index", IntArg{maker.graph.exprs.Const(-1)}}},
-                 row);
+  const ValueId selected = maker.NodeOf("aten.select.int",
+                                        {{"self", T(t)},
+                                         {"dim", IntArg{maker.graph.exprs.Const(0)}},
+                                         {"index", IntArg{maker.graph.exprs.Const(-1)}}},
+                                        row);
   maker.Output(selected);
   const LoopGraph graph = Lower(maker);
   EXPECT_TRUE(graph.nodes.empty());
-  EXPECT_EQ(Values<float>(Eval(graph, {Bytes<float>({0, 1, 2, 3, 4, 5})}).outputs[0]), (std::vector<float>{2, 5}));
+  EXPECT_EQ(Values<float>(Eval(graph, {Bytes<float>({0, 1, 2, 3, 4, 5})}).outputs[0]),
+            (std::vector<float>{2, 5}));
 }
 
 TEST(Lower, ReshapeOfTransposedValueLeavesNoDivision) {
   GraphMaker maker;
   const ValueId x = maker.Input(v1::F32, {2, 3, 4});
-  const ValueId doubled = maker.Node("aten.mul.Tensor", {{"self", T(x)}, {"other", FloatArg{2}}}, v1::F32, {2, 3, 4});
-  const ValueId swapped =
-      maker.Node("aten.permute.default", {{"self", T(doubled)}, {"dims", maker.Ints({1, 0, 2})}}, v1::F32, {3, 2, 4});
-  const ValueId flat = maker.Node("aten.view.default", {{"self", T(swapped)}, {"size", maker.Ints({3, 8})}}, v1::F32, {3, 8});
+  const ValueId doubled =
+      maker.Node("aten.mul.Tensor", {{"self", T(x)}, {"other", FloatArg{2}}}, v1::F32, {2, 3, 4});
+  const ValueId swapped = maker.Node(
+      "aten.permute.default", {{"self", T(doubled)}, {"dims", maker.Ints({1, 0, 2})}}, v1::F32, {3, 2, 4});
+  const ValueId flat =
+      maker.Node("aten.view.default", {{"self", T(swapped)}, {"size", maker.Ints({3, 8})}}, v1::F32, {3, 8});
   maker.Output(maker.Node("aten.add.Tensor", {{"self", T(flat)}, {"other", FloatArg{1}}}, v1::F32, {3, 8}));
   const LoopGraph graph = Lower(maker);
   EXPECT_FALSE(absl::StrContains(graph.ToString(), "//")) << graph.ToString();
@@ -194,7 +201,8 @@ TEST(Lower, SymbolicSizesServeEveryLength) {
 TEST(Lower, IndicesWrapOnceAndAreChecked) {
   GraphMaker maker;
   const ValueId x = maker.Input(v1::F32, {5}), i = maker.Input(v1::I64, {3});
-  maker.Output(maker.Node("aten.index.Tensor", {{"self", T(x)}, {"indices", TensorListArg{{i}}}}, v1::F32, {3}));
+  maker.Output(
+      maker.Node("aten.index.Tensor", {{"self", T(x)}, {"indices", TensorListArg{{i}}}}, v1::F32, {3}));
   const LoopGraph graph = Lower(maker);
   const BufferBytes data = Bytes<float>({10, 11, 12, 13, 14});
   const LoopEvalResult good = Eval(graph, {data, Bytes<int64_t>({0, -1, 4})});
@@ -207,9 +215,10 @@ TEST(Lower, IndicesWrapOnceAndAreChecked) {
 TEST(Lower, AccumulatingScatterAddsEveryDuplicate) {
   GraphMaker maker;
   const ValueId x = maker.Input(v1::F32, {3}), i = maker.Input(v1::I64, {4}), v = maker.Input(v1::F32, {4});
-  maker.Output(maker.Node("aten.index_put.default",
-                          {{"self", T(x)}, {"indices", TensorListArg{{i}}}, {"values", T(v)}, {"accumulate", BoolArg{true}}},
-                          v1::F32, {3}));
+  maker.Output(maker.Node(
+      "aten.index_put.default",
+      {{"self", T(x)}, {"indices", TensorListArg{{i}}}, {"values", T(v)}, {"accumulate", BoolArg{true}}},
+      v1::F32, {3}));
   const LoopGraph graph = Lower(maker);
   EXPECT_TRUE(graph.nodes.back().loops.ordered);
   const LoopEvalResult result =
@@ -236,7 +245,8 @@ TEST(Lower, TrailingCopiesSeeTheOldInputs) {
 TEST(Lower, MutationThatReadsOtherElementsGoesThroughACopy) {
   GraphMaker maker;
   const ValueId a = maker.Input(v1::F32, {3});
-  const ValueId flipped = maker.Node("aten.flip.default", {{"self", T(a)}, {"dims", maker.Ints({0})}}, v1::F32, {3});
+  const ValueId flipped =
+      maker.Node("aten.flip.default", {{"self", T(a)}, {"dims", maker.Ints({0})}}, v1::F32, {3});
   maker.Node("aten.copy_.default", {{"self", T(a)}, {"src", T(flipped)}}, v1::F32, {3});
   const LoopEvalResult result = Eval(Lower(maker), {Bytes<float>({1, 2, 3})});
   EXPECT_EQ(Values<float>(result.inputs[0]), (std::vector<float>{3, 2, 1}));
@@ -286,12 +296,14 @@ TEST(Lower, HalfPrecisionRoundsWhereTheGraphCasts) {
   auto result = [](bool cast) {
     GraphMaker maker;
     const ValueId x = maker.Input(v1::BF16, {1});
-    ValueId sum = maker.Node("aten.add.Tensor", {{"self", T(x)}, {"other", FloatArg{1.0 / 512}}}, v1::BF16, {1});
+    ValueId sum =
+        maker.Node("aten.add.Tensor", {{"self", T(x)}, {"other", FloatArg{1.0 / 512}}}, v1::BF16, {1});
     if (cast) {
       const ValueId wide = maker.Node("aten._to_copy.default", {{"self", T(sum)}}, v1::F32, {1});
       sum = maker.Node("aten._to_copy.default", {{"self", T(wide)}}, v1::BF16, {1});
     }
-    const ValueId back = maker.Node("aten.sub.Tensor", {{"self", T(sum)}, {"other", FloatArg{1}}}, v1::BF16, {1});
+    const ValueId back =
+        maker.Node("aten.sub.Tensor", {{"self", T(sum)}, {"other", FloatArg{1}}}, v1::BF16, {1});
     maker.Output(maker.Node("aten.mul.Tensor", {{"self", T(back)}, {"other", FloatArg{512}}}, v1::BF16, {1}));
     return Values<uint16_t>(Eval(Lower(maker), {Bytes<uint16_t>({0x3F80})}).outputs[0])[0];
   };
@@ -304,8 +316,9 @@ TEST(Lower, HeavyValuesThatAreReusedAreComputedOnce) {
     GraphMaker maker;
     const ValueId x = maker.Input(v1::F32, {4, 8});
     const ValueId e = maker.Node(op, {{"self", T(x)}}, v1::F32, {4, 8});
-    const ValueId sum = maker.Node(
-        "aten.sum.dim_IntList", {{"self", T(e)}, {"dim", maker.Ints({1})}, {"keepdim", BoolArg{true}}}, v1::F32, {4, 1});
+    const ValueId sum =
+        maker.Node("aten.sum.dim_IntList",
+                   {{"self", T(e)}, {"dim", maker.Ints({1})}, {"keepdim", BoolArg{true}}}, v1::F32, {4, 1});
     maker.Output(maker.Node("aten.div.Tensor", {{"self", T(e)}, {"other", T(sum)}}, v1::F32, {4, 8}));
     return LoopCount(Lower(maker));
   };
@@ -316,8 +329,9 @@ TEST(Lower, HeavyValuesThatAreReusedAreComputedOnce) {
 TEST(Lower, DropoutKeepsTheRightShareAndRepeatsWithItsSeed) {
   GraphMaker maker;
   const ValueId x = maker.Input(v1::F32, {20000});
-  const ValueId out = maker.Node("aten.native_dropout.default", {{"input", T(x)}, {"p", FloatArg{0.25}}, {"train", BoolArg{true}}},
-                                 v1::F32, {20000});
+  const ValueId out =
+      maker.Node("aten.native_dropout.default",
+                 {{"input", T(x)}, {"p", FloatArg{0.25}}, {"train", BoolArg{true}}}, v1::F32, {20000});
   const ValueId mask = maker.Value(maker.Type(v1::BOOL, maker.Sizes({20000})));
   maker.graph.nodes.back().results.push_back(mask);
   maker.Output(out);
@@ -341,6 +355,37 @@ TEST(Lower, DropoutKeepsTheRightShareAndRepeatsWithItsSeed) {
   EXPECT_EQ(Lower(maker, options).nodes[0].call.target, "aten.native_dropout.default");
 }
 
+TEST(VerifyLoopGraph, NamesWhatIsWrong) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {4});
+  maker.Output(maker.Node("aten.neg.default", {{"self", T(x)}}, v1::F32, {4}));
+  const LoopGraph good = Lower(maker);
+  ASSERT_TRUE(VerifyLoopGraph(good).ok());
+  auto broken = [&](auto change) {
+    LoopGraph graph = good;
+    LoopBody body;
+    for (LoopOpId id = 0; id < graph.nodes[0].loops.body.size(); ++id) {
+      LoopOpData op = graph.nodes[0].loops.body.op(id);
+      change(graph, op);
+      body.Add(std::move(op));
+    }
+    graph.nodes[0].loops.body = std::move(body);
+    return VerifyLoopGraph(graph);
+  };
+  EXPECT_TRUE(broken([](LoopGraph&, LoopOpData&) {}).ok());
+  EXPECT_EQ(broken([](LoopGraph&, LoopOpData& op) { op.buffer = 9; }).code(), absl::StatusCode::kInternal);
+  EXPECT_FALSE(broken([](LoopGraph& graph, LoopOpData& op) {
+                 op.index = graph.exprs.Var(99, graph.exprs.Const(4));
+               }).ok());
+  EXPECT_FALSE(broken([](LoopGraph&, LoopOpData& op) {
+                 if (op.op == LoopOpcode::kNeg) op.dtype = v1::I64;
+               }).ok());
+  EXPECT_FALSE(broken([](LoopGraph&, LoopOpData& op) {
+                 if (op.op == LoopOpcode::kNeg) op.args = {1};
+               }).ok());
+  EXPECT_FALSE(broken([](LoopGraph& graph, LoopOpData&) { graph.nodes[0].loops.outer.clear(); }).ok());
+}
+
 TEST(LoopRecorder, FoldsWhatChangesNothing) {
   ExprPool exprs;
   LoopRecorder ops(exprs);
@@ -349,7 +394,7 @@ TEST(LoopRecorder, FoldsWhatChangesNothing) {
   EXPECT_EQ(ops.Div(x, ops.Constant(1, v1::F32)), x);
   EXPECT_EQ(ops.Sub(x, ops.Constant(0, v1::F32)), x);
   EXPECT_EQ(ops.Add(x, ops.Constant(-0.0, v1::F32)), x);
-  EXPECT_NE(ops.Add(x, ops.Constant(0.0, v1::F32)), x);  // -0.0 + 0.0 is 0.0
+  EXPECT_NE(ops.Add(x, ops.Constant(0.0, v1::F32)), x);                       // -0.0 + 0.0 is 0.0
   EXPECT_NE(ops.Mul(x, ops.Constant(0, v1::F32)), ops.Constant(0, v1::F32));  // NaN * 0
   EXPECT_EQ(ops.Cast(x, v1::F32), x);
   EXPECT_EQ(ops.Load(0, v1::F32, exprs.Var(0, exprs.Const(8))), x);

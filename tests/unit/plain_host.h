@@ -33,7 +33,9 @@ class PlainHost : public Host {
     const size_t bytes = empty ? 0 : (last + 1) * ElementBytes(dtype);
     ++live_;
     ++allocations_;
-    return new PlainTensor{std::make_shared<std::vector<char>>(bytes), dtype, {sizes.begin(), sizes.end()},
+    return new PlainTensor{std::make_shared<std::vector<char>>(bytes),
+                           dtype,
+                           {sizes.begin(), sizes.end()},
                            {strides.begin(), strides.end()}};
   }
   absl::StatusOr<Tensor> View(Tensor base, absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides,
@@ -79,7 +81,8 @@ class PlainHost : public Host {
     }
     for (std::thread& thread : threads) thread.join();
   }
-  // "test.copy.default": a dense copy of `self`; "test.transposed.default": the same values in column-major layout.
+  // "test.copy.default": a dense copy of `self`; "test.transposed.default": the same values in column-major
+  // layout.
   absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
                     bool into) override {
     const CallValue* self = arguments.Find("self");

@@ -80,19 +80,67 @@ class RuntimeTest : public ::testing::Test {
 
 // One dynamic input, doubled twice, the first result's storage taken over by the second.
 constexpr char kDoubleTwice[] = R"pb(
-  symbols { kind: SYMBOL_INT min: 0 max: 1000000 binding { source: INPUT_SIZE input: 0 dim: 0 } }
+  symbols {
+    kind: SYMBOL_INT
+    min: 0
+    max: 1000000
+    binding { source: INPUT_SIZE input: 0 dim: 0 }
+  }
   exprs { op: EXPR_SYMBOL value: 0 }
   exprs { op: EXPR_CONST value: 64 }
-  exprs { op: EXPR_CEILDIV args: [ 0, 1 ] }
-  inputs { tensor { dtype: F32 device { type: CPU } sizes { expr: 0 } strides { value: 1 } } }
-  buffers { kind: INPUT dtype: F32 device { type: CPU } sizes { expr: 0 } strides { value: 1 } input: 0 }
-  buffers { kind: OWNED dtype: F32 device { type: CPU } sizes { expr: 0 } strides { value: 1 } }
-  buffers { kind: OWNED dtype: F32 device { type: CPU } sizes { expr: 0 } strides { value: 1 } }
+  exprs {
+    op: EXPR_CEILDIV
+    args: [ 0, 1 ]
+  }
+  inputs {
+    tensor {
+      dtype: F32
+      device { type: CPU }
+      sizes { expr: 0 }
+      strides { value: 1 }
+    }
+  }
+  buffers {
+    kind: INPUT
+    dtype: F32
+    device { type: CPU }
+    sizes { expr: 0 }
+    strides { value: 1 }
+    input: 0
+  }
+  buffers {
+    kind: OWNED
+    dtype: F32
+    device { type: CPU }
+    sizes { expr: 0 }
+    strides { value: 1 }
+  }
+  buffers {
+    kind: OWNED
+    dtype: F32
+    device { type: CPU }
+    sizes { expr: 0 }
+    strides { value: 1 }
+  }
   steps { alloc { buffer: 1 reuse: -1 } }
-  steps { launch { kernel: 0 buffers: [ 0, 1 ] symbols { expr: 0 } units { expr: 2 } } }
+  steps {
+    launch {
+      kernel: 0
+      buffers: [ 0, 1 ]
+      symbols { expr: 0 }
+      units { expr: 2 }
+    }
+  }
   steps { free { buffer: 0 } }
   steps { alloc { buffer: 2 reuse: 1 } }
-  steps { launch { kernel: 0 buffers: [ 1, 2 ] symbols { expr: 0 } units { expr: 2 } } }
+  steps {
+    launch {
+      kernel: 0
+      buffers: [ 1, 2 ]
+      symbols { expr: 0 }
+      units { expr: 2 }
+    }
+  }
   outputs { buffer: 2 }
   outputs { sym_int { expr: 0 } }
   outputs { none: true }
@@ -171,9 +219,29 @@ TEST_F(RuntimeTest, RefusesBrokenPrograms) {
       {"unknown expression", "outputs { sym_int { expr: 7 } }"},
       {"later expression", "exprs { op: EXPR_NOT args: 0 }"}};
   const std::string head = R"pb(
-    inputs { tensor { dtype: F32 device { type: CPU } sizes { value: 4 } strides { value: 1 } } }
-    buffers { kind: INPUT dtype: F32 device { type: CPU } sizes { value: 4 } strides { value: 1 } input: 0 }
-    buffers { kind: OWNED dtype: F32 device { type: CPU } sizes { value: 4 } strides { value: 1 } }
+    inputs {
+      tensor {
+        dtype: F32
+        device { type: CPU }
+        sizes { value: 4 }
+        strides { value: 1 }
+      }
+    }
+    buffers {
+      kind: INPUT
+      dtype: F32
+      device { type: CPU }
+      sizes { value: 4 }
+      strides { value: 1 }
+      input: 0
+    }
+    buffers {
+      kind: OWNED
+      dtype: F32
+      device { type: CPU }
+      sizes { value: 4 }
+      strides { value: 1 }
+    }
   )pb";
   for (const auto& [what, text] : broken) {
     Parse(head + text);
@@ -186,15 +254,54 @@ TEST_F(RuntimeTest, RefusesBrokenPrograms) {
 
 TEST_F(RuntimeTest, CopiesResultsOfAnotherLayout) {
   Parse(R"pb(
-    inputs { tensor { dtype: F32 device { type: CPU } sizes { value: 2 } sizes { value: 3 }
-                      strides { value: 3 } strides { value: 1 } } }
-    buffers { kind: INPUT dtype: F32 device { type: CPU } sizes { value: 2 } sizes { value: 3 }
-              strides { value: 3 } strides { value: 1 } input: 0 }
-    buffers { kind: OWNED dtype: F32 device { type: CPU } sizes { value: 2 } sizes { value: 3 }
-              strides { value: 3 } strides { value: 1 } }
-    buffers { kind: VIEW dtype: F32 device { type: CPU } sizes { value: 2 } strides { value: 3 }
-              storage_offset { value: 1 } base: 1 }
-    steps { call { target: "test.transposed.default" args { name: "self" value { as_tensor: 0 } } results: 1 } }
+    inputs {
+      tensor {
+        dtype: F32
+        device { type: CPU }
+        sizes { value: 2 }
+        sizes { value: 3 }
+        strides { value: 3 }
+        strides { value: 1 }
+      }
+    }
+    buffers {
+      kind: INPUT
+      dtype: F32
+      device { type: CPU }
+      sizes { value: 2 }
+      sizes { value: 3 }
+      strides { value: 3 }
+      strides { value: 1 }
+      input: 0
+    }
+    buffers {
+      kind: OWNED
+      dtype: F32
+      device { type: CPU }
+      sizes { value: 2 }
+      sizes { value: 3 }
+      strides { value: 3 }
+      strides { value: 1 }
+    }
+    buffers {
+      kind: VIEW
+      dtype: F32
+      device { type: CPU }
+      sizes { value: 2 }
+      strides { value: 3 }
+      storage_offset { value: 1 }
+      base: 1
+    }
+    steps {
+      call {
+        target: "test.transposed.default"
+        args {
+          name: "self"
+          value { as_tensor: 0 }
+        }
+        results: 1
+      }
+    }
     outputs { buffer: 1 }
     outputs { buffer: 2 }
   )pb");
@@ -226,13 +333,53 @@ TEST_F(RuntimeTest, ReportsAnIndexOutOfRange) {
   b.Schedule(0, 1, v1::VECTOR_NONE);
   AddKernel(b.Build());
   Parse(R"pb(
-    inputs { tensor { dtype: I64 device { type: CPU } sizes { value: 3 } strides { value: 1 } } }
-    inputs { tensor { dtype: F32 device { type: CPU } sizes { value: 5 } strides { value: 1 } } }
-    buffers { kind: INPUT dtype: I64 device { type: CPU } sizes { value: 3 } strides { value: 1 } input: 0 }
-    buffers { kind: INPUT dtype: F32 device { type: CPU } sizes { value: 5 } strides { value: 1 } input: 1 }
-    buffers { kind: OWNED dtype: F32 device { type: CPU } sizes { value: 3 } strides { value: 1 } }
+    inputs {
+      tensor {
+        dtype: I64
+        device { type: CPU }
+        sizes { value: 3 }
+        strides { value: 1 }
+      }
+    }
+    inputs {
+      tensor {
+        dtype: F32
+        device { type: CPU }
+        sizes { value: 5 }
+        strides { value: 1 }
+      }
+    }
+    buffers {
+      kind: INPUT
+      dtype: I64
+      device { type: CPU }
+      sizes { value: 3 }
+      strides { value: 1 }
+      input: 0
+    }
+    buffers {
+      kind: INPUT
+      dtype: F32
+      device { type: CPU }
+      sizes { value: 5 }
+      strides { value: 1 }
+      input: 1
+    }
+    buffers {
+      kind: OWNED
+      dtype: F32
+      device { type: CPU }
+      sizes { value: 3 }
+      strides { value: 1 }
+    }
     steps { alloc { buffer: 2 reuse: -1 } }
-    steps { launch { kernel: 0 buffers: [ 0, 1, 2 ] units { value: 1 } } }
+    steps {
+      launch {
+        kernel: 0
+        buffers: [ 0, 1, 2 ]
+        units { value: 1 }
+      }
+    }
     outputs { buffer: 2 }
   )pb");
   auto program = Load();
@@ -260,14 +407,26 @@ TEST_F(RuntimeTest, ReportsAnIndexOutOfRange) {
 TEST_F(RuntimeTest, DividesByZeroOnlyWhereUsed) {
   // where(s0 != 0, 8 // s0, -1)
   Parse(R"pb(
-    symbols { kind: SYMBOL_INT binding { source: INPUT_VALUE input: 0 } }
+    symbols {
+      kind: SYMBOL_INT
+      binding { source: INPUT_VALUE input: 0 }
+    }
     exprs { op: EXPR_SYMBOL value: 0 }
     exprs { op: EXPR_CONST value: 0 }
-    exprs { op: EXPR_NE args: [ 0, 1 ] }
+    exprs {
+      op: EXPR_NE
+      args: [ 0, 1 ]
+    }
     exprs { op: EXPR_CONST value: 8 }
-    exprs { op: EXPR_FLOORDIV args: [ 3, 0 ] }
+    exprs {
+      op: EXPR_FLOORDIV
+      args: [ 3, 0 ]
+    }
     exprs { op: EXPR_CONST value: -1 }
-    exprs { op: EXPR_WHERE args: [ 2, 4, 5 ] }
+    exprs {
+      op: EXPR_WHERE
+      args: [ 2, 4, 5 ]
+    }
     inputs { sym_int { expr: 0 } }
     outputs { sym_int { expr: 6 } }
   )pb");

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
@@ -24,10 +25,10 @@
 namespace kiln {
 
 struct ClientOptions {
-  std::string address;         // "unix:/path", "127.0.0.1:7711"; empty: the embedded daemon
-  std::string daemon_binary;   // kilnd, for the embedded daemon
-  std::string runtime_dir;     // of its socket; empty: chosen, see client/src/daemon.h
-  std::string store_dir;       // empty: chosen
+  std::string address;        // "unix:/path", "127.0.0.1:7711"; empty: the embedded daemon
+  std::string daemon_binary;  // kilnd, for the embedded daemon
+  std::string runtime_dir;    // of its socket; empty: chosen, see client/src/daemon.h
+  std::string store_dir;      // empty: chosen
   std::string name_space = "default";
   std::string job;
   double connect_seconds = 5;
@@ -35,17 +36,19 @@ struct ClientOptions {
 };
 
 struct CompileRequestInput {
-  std::string graph;             // canonical bytes; may be empty when only looking up
+  std::string graph;  // canonical bytes; may be empty when only looking up
   v1::RequestSections sections;
   std::string request_key;
   v1::Hints hints;
   v1::GraphNotes notes;
-  bool want_loop_ir = false;     // for the interpreter
+  bool want_loop_ir = false;  // for the interpreter
+  bool want_debug = false;    // compile anew and bring every stage back as text
 };
 
 struct CompiledArtifact {
   v1::Manifest manifest;
   absl::flat_hash_map<std::string, std::shared_ptr<const std::string>> objects;  // by digest
+  std::vector<v1::DebugFile> debug_files;                                        // in the order of the stages
   bool hit = false;
   bool joined = false;
   uint64_t uploaded_bytes = 0;
@@ -61,7 +64,6 @@ class Client {
   virtual ~Client() = default;
   // `compile` false: only look up.
   virtual absl::StatusOr<CompiledArtifact> Get(const CompileRequestInput& input, bool compile) = 0;
-  // After a fork: forget what belonged to the parent. Called by itself when the pid has changed.
   virtual std::string address() const = 0;  // of the daemon in use, for people
 };
 

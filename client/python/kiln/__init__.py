@@ -6,7 +6,7 @@ is contacted when the first graph is compiled.
 
 from .backend import kiln, register
 from .explain import explain
-from .stats import reset_stats, stats
+from .records import reset_stats, stats
 from .service import status
 
 register()

@@ -6,7 +6,7 @@ import time
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from . import _C, autograd_cache, decompositions, fallback, library, options as options_module, service, stats
+from . import _C, autograd_cache, decompositions, fallback, library, options as options_module, service, records
 from .compiled import CompiledGraph, FallbackGraph, live_graphs, symbols_by_name
 from .errors import Unsupported
 from .graph import BACKWARD, FORWARD, INFERENCE, export
@@ -106,7 +106,7 @@ def _compile(module, inputs, kind, settings, title):
     compiled = CompiledGraph(key, header, names, tuple(exported.constants), title)
     seconds = time.perf_counter() - start
     compiled.load(graph, symbols_by_name(inputs))
-    stats.add_seconds("export", seconds)
+    records.add_seconds("export", seconds)
     compiled._time_taken_ns = int((time.perf_counter() - start) * 1e9)
     return compiled
 

@@ -12,7 +12,7 @@ import torch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, FXGraphCacheMiss
 from torch._inductor.output_code import OutputCode
 
-from . import _C, fallback, library, service, stats
+from . import _C, debug, fallback, library, service, records
 from .errors import Unsupported
 from .symbols import evaluate
 
@@ -73,7 +73,8 @@ class CompiledGraph(OutputCode):
         if len(values) != len(self.symbol_names):
             raise Unsupported("a symbol of the graph is not among its inputs")
         hints = [int(value.node.hint) for value in values]
-        artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list())
+        artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted())
+        debug.write(self.title, self.request_key, artifact)
         nodes, conditions, _ = artifact.guards()
         # What the service specialised on becomes a guard of torch's own.
         if conditions and not evaluate(nodes, conditions, values):
@@ -97,13 +98,15 @@ class CompiledGraph(OutputCode):
         self.artifact = None
 
     def post_compile(self, example_inputs, constants, graph_kwargs):
+        if debug.wanted():
+            raise FXGraphCacheMiss("KILN_DEBUG compiles anew")
         service.configure()
         library.install()
         try:
             self.load(b"", symbols_by_name(example_inputs))
         except (_C.ServiceError, Unsupported) as error:
             raise FXGraphCacheMiss(str(error)) from error
-        stats.count("autograd_cache_loads")
+        records.count("autograd_cache_loads")
 
     def set_triton_bundle(self, triton_bundle):
         pass
@@ -140,14 +143,14 @@ class FallbackGraph(OutputCode):
 
 def _record(artifact, title):
     info = artifact.info()
-    stats.count("graphs")
-    stats.count("hits" if info["hit"] else "compiles")
-    stats.count("joined", int(info["joined"]))
-    stats.count("kernels", len(info["launches"]))
-    stats.count("library_calls", len(info["library_calls"]))
-    stats.count("uploaded_bytes", info["uploaded_bytes"])
-    stats.count("fetched_objects", info["fetched_objects"])
+    records.count("graphs")
+    records.count("hits" if info["hit"] else "compiles")
+    records.count("joined", int(info["joined"]))
+    records.count("kernels", len(info["launches"]))
+    records.count("library_calls", len(info["library_calls"]))
+    records.count("uploaded_bytes", info["uploaded_bytes"])
+    records.count("fetched_objects", info["fetched_objects"])
     for phase in ("connect", "lookup", "compile", "fetch"):
-        stats.add_seconds(phase, info[f"{phase}_seconds"])
+        records.add_seconds(phase, info[f"{phase}_seconds"])
     info["title"] = title
-    stats.record_graph(info)
+    records.record_graph(info)

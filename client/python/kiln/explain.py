@@ -3,7 +3,7 @@ import dataclasses
 
 import torch
 
-from . import stats
+from . import records
 
 
 @dataclasses.dataclass
@@ -67,10 +67,10 @@ def explain(function, **compile_arguments):
 
         described = dynamo_explain(function)(*args, **kwargs)
         torch._dynamo.reset()
-        start = stats.graph_count()
+        start = records.graph_count()
         result = torch.compile(function, backend="kiln", **compile_arguments)(*args, **kwargs)
         _run_backward(result)
-        graphs = stats.graphs_since(start)
+        graphs = records.graphs_since(start)
         breaks = [str(reason.reason) for reason in described.break_reasons]
         guards = [str(guard) for guard in described.out_guards or ()]
         torch._dynamo.reset()

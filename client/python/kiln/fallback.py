@@ -9,7 +9,7 @@ import warnings
 
 import torch
 
-from . import stats
+from . import records
 from .errors import Unsupported
 
 _warned = set()
@@ -60,8 +60,8 @@ def run_without_kiln(module, title, reason, message=None):
     message = message or reason
     if policy() == "error":
         raise Unsupported(f"kiln did not compile {title}: {message} (KILN_FALLBACK=error is set)")
-    stats.count_fallback(reason)
-    stats.record_graph({"title": title, "fallback": reason, "message": message})
+    records.count_fallback(reason)
+    records.record_graph({"title": title, "fallback": reason, "message": message})
     if reason not in _warned:
         _warned.add(reason)
         warnings.warn(

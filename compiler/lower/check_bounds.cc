@@ -1,0 +1,88 @@
+#include "compiler/lower/check_bounds.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+// The index at the ends of its loops: exact, since it is linear in every variable.
+struct Reach {
+  ExprId least, most;
+};
+
+std::optional<Reach> ReachOf(ExprPool& exprs, ExprId index) {
+  Reach reach{index, index};
+  for (ExprId leaf : exprs.Leaves(index)) {
+    std::optional<ExprId> extent = exprs.Extent(leaf);
+    if (!extent) continue;  // a symbol
+    for (ExprId* end : {&reach.least, &reach.most}) {
+      std::optional<ExprPool::Affine> affine = exprs.AsAffine(*end, leaf);
+      if (!affine) return std::nullopt;
+      ExprRange slope = exprs.Range(affine->coefficient);
+      if (slope.min < 0 && slope.max > 0) return std::nullopt;
+      bool last = (end == &reach.most) == (slope.min >= 0);  // where the variable is at its end
+      *end = affine->rest;
+      if (last) *end = exprs.Add(*end, exprs.Mul(affine->coefficient, exprs.Sub(*extent, exprs.Const(1))));
+    }
+  }
+  return reach;
+}
+
+class BoundsChecker {
+ public:
+  explicit BoundsChecker(LoopGraph& loops) : loops_(loops), exprs_(loops.exprs) {}
+
+  absl::Status Check(const LoopNode& node) {
+    // Loops over nothing reach nothing.
+    ExprId idle = exprs_.Const(0);
+    for (const std::vector<LoopVar>* vars : {&node.outer, &node.inner}) {
+      for (const LoopVar& var : *vars) idle = exprs_.Or(idle, exprs_.Le(var.extent, exprs_.Const(0)));
+    }
+    for (LoopOpId id = 0; id < node.body.size(); ++id) {
+      const LoopOpData& op = node.body.op(id);
+      size_t values = op.op == LoopOpcode::kLoad ? 0 : 1;  // arguments before the mask
+      bool access = op.op == LoopOpcode::kLoad || op.op == LoopOpcode::kStore;
+      if (!access || op.args.size() > values) continue;
+      std::optional<Reach> reach = ReachOf(exprs_, op.index);
+      if (!reach) continue;
+      ExprId span = loops_.buffers[op.buffer].span;
+      if (!Require(exprs_.Or(idle, exprs_.Lt(reach->most, span))) ||
+          !Require(exprs_.Or(idle, exprs_.Le(exprs_.Const(0), reach->least)))) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "node ", node.origins.empty() ? 0 : node.origins.back(), " (", absl::StrJoin(node.operators, ", "),
+            "): declared sizes do not fit: elements ", exprs_.ToString(reach->least), " to ",
+            exprs_.ToString(reach->most), " of a tensor of ", exprs_.ToString(span)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // False: the condition never holds.
+  bool Require(ExprId condition) {
+    if (std::optional<int64_t> known = exprs_.AsConst(condition)) return *known != 0;
+    std::vector<ExprId>& guards = loops_.guards;
+    if (std::find(guards.begin(), guards.end(), condition) == guards.end()) guards.push_back(condition);
+    return true;
+  }
+
+  LoopGraph& loops_;
+  ExprPool& exprs_;
+};
+
+}  // namespace
+
+absl::Status CheckBounds(LoopGraph& loops) {
+  BoundsChecker checker(loops);
+  for (const LoopGraphNode& node : loops.nodes) {
+    if (node.kind == LoopGraphNode::Kind::kLoops) KILN_RETURN_IF_ERROR(checker.Check(node.loops));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kiln

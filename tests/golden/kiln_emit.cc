@@ -1,0 +1,49 @@
+// Prints what a kernel becomes, for golden tests:
+//   kiln_emit [--avx512 | --avx2] < kernel.textproto          loop IR, LLVM IR, assembly
+//   kiln_emit --ptx sm_90 < kernel.textproto                  the PTX alone, as ptxas takes it
+#include <google/protobuf/text_format.h>
+
+#include <iostream>
+#include <iterator>
+#include <string>
+
+#include "compiler/codegen/codegen_backend.h"
+#include "compiler/codegen/gpu_image.h"
+#include "tests/conformance/host_target.h"
+
+int main(int argc, char** argv) {
+  const bool ptx = argc > 2 && std::string(argv[1]) == "--ptx";
+  const bool avx512 = argc > 1 && std::string(argv[1]) == "--avx512";
+  const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
+  kiln::v1::Kernel kernel;
+  if (!google::protobuf::TextFormat::ParseFromString(text, &kernel)) return 2;
+  kiln::v1::Target target = kiln::X86Target(avx512);
+  if (ptx) {
+    target.Clear();
+    target.set_triple("nvptx64-nvidia-cuda");
+    target.add_features(argv[2]);
+  }
+  auto backend = kiln::NewCodegenBackend(target);
+  if (!backend.ok()) {
+    std::cerr << backend.status() << "\n";
+    return 1;
+  }
+  kiln::v1::KernelNotes notes;
+  notes.set_name("golden");
+  auto object = (*backend)->Emit(kernel, notes, true);
+  if (!object.ok()) {
+    std::cout << object.status() << "\n";
+    return 1;
+  }
+  if (ptx) {
+    auto image = kiln::ParseGpuImage(object->bytes);
+    if (!image.ok()) {
+      std::cout << image.status() << "\n";
+      return 1;
+    }
+    std::cout << image->code;
+    return 0;
+  }
+  std::cout << object->listing;
+  return 0;
+}

@@ -1,0 +1,33 @@
+"""Finding and stopping the embedded daemon of a directory. Imports nothing of the tests."""
+import os
+import signal
+import socket
+import struct
+import time
+
+
+def daemon_pid(runtime_dir):
+    """The process that listens on the socket, or None."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(os.path.join(runtime_dir, "kilnd.sock"))
+        peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return struct.unpack("3i", peer)[0]
+    except OSError:
+        return None
+    finally:
+        connection.close()
+
+
+def stop_daemon(runtime_dir, signal_number=signal.SIGTERM):
+    """Stops the daemon and waits until it is gone. Returns whether there was one."""
+    pid = daemon_pid(runtime_dir)
+    if pid is None:
+        return False
+    os.kill(pid, signal_number)
+    for _ in range(200):
+        if not os.path.exists(f"/proc/{pid}"):
+            return True
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    return True

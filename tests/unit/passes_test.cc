@@ -1,0 +1,325 @@
+// The passes one by one: what they remove, what they must keep, and what they say about wrong graphs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/graph/verify.h"
+#include "compiler/passes/algebra.h"
+#include "compiler/passes/common_subexpressions.h"
+#include "compiler/passes/core_set.h"
+#include "compiler/passes/decompose.h"
+#include "compiler/passes/decomposition.h"
+#include "compiler/passes/pipeline.h"
+#include "compiler/passes/remove_no_ops.h"
+
+namespace kiln {
+namespace {
+
+using Args = GraphBuilder::Args;
+
+// A graph written by hand.
+struct Maker {
+  Graph graph;
+
+  TensorType Type(std::vector<int64_t> sizes, v1::DType dtype = v1::F32) {
+    TensorType type;
+    type.dtype = dtype;
+    for (int64_t size : sizes) type.sizes.push_back(graph.exprs.Const(size));
+    type.strides = ContiguousStrides(graph.exprs, type.sizes);
+    type.offset = graph.exprs.Const(0);
+    return type;
+  }
+  ValueId Input(std::vector<int64_t> sizes, v1::DType dtype = v1::F32) {
+    GraphInput input;
+    input.value = graph.NewValue(Type(std::move(sizes), dtype));
+    graph.inputs.push_back(input);
+    return input.value;
+  }
+  ValueId Node(std::string target, Args args, TensorType type) {
+    return Nodes(std::move(target), std::move(args), {std::move(type)})[0];
+  }
+  std::vector<ValueId> Nodes(std::string target, Args args, std::vector<TensorType> types) {
+    GraphNode node;
+    node.target = std::move(target);
+    node.args = std::move(args);
+    node.origin = static_cast<uint32_t>(graph.nodes.size());
+    for (TensorType& type : types) node.results.push_back(graph.NewValue(std::move(type)));
+    graph.nodes.push_back(node);
+    return node.results;
+  }
+  void Output(ValueId value) {
+    GraphOutput output;
+    output.value = value;
+    graph.outputs.push_back(output);
+  }
+  Argument Ints(std::vector<int64_t> values) {
+    IntListArg list;
+    for (int64_t value : values) list.values.push_back(graph.exprs.Const(value));
+    return list;
+  }
+  Argument Int(int64_t value) { return IntArg{graph.exprs.Const(value)}; }
+};
+
+Argument T(ValueId value) { return TensorArg{value}; }
+
+std::vector<std::string> Targets(const Graph& graph) {
+  std::vector<std::string> targets;
+  for (const GraphNode& node : graph.nodes) targets.push_back(node.target);
+  return targets;
+}
+
+TEST(Decompose, KeepsResultsWithTheirTypes) {
+  Maker m;
+  ValueId x = m.Input({4, 8}, v1::BF16), w = m.Input({8}, v1::BF16);
+  auto results = m.Nodes("aten.native_layer_norm.default",
+                         {{"input", T(x)}, {"normalized_shape", m.Ints({8})}, {"weight", T(w)}, {"eps", FloatArg{1e-5}}},
+                         {m.Type({4, 8}, v1::BF16), m.Type({4, 1}, v1::BF16), m.Type({4, 1}, v1::BF16)});
+  for (ValueId result : results) m.Output(result);
+  ASSERT_TRUE(RunPasses(m.graph, {}).ok());
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(m.graph.outputs[i].value, results[i]);
+    EXPECT_EQ(m.graph.type(results[i]).dtype, v1::BF16);
+  }
+  for (const std::string& target : Targets(m.graph)) EXPECT_NE(CoreClassOf(target), CoreClass::kNone) << target;
+}
+
+TEST(Decompose, LeavesWhatItDoesNotCover) {
+  Maker m;
+  ValueId x = m.Input({1, 2, 7, 7});
+  m.Output(m.Node("aten._adaptive_avg_pool2d.default", {{"self", T(x)}, {"output_size", m.Ints({3, 3})}}, m.Type({1, 2, 3, 3})));
+  ASSERT_TRUE(RunPasses(m.graph, {}).ok());
+  EXPECT_EQ(Targets(m.graph), std::vector<std::string>{"aten._adaptive_avg_pool2d.default"});
+}
+
+TEST(Decompose, KeepsRandomOperatorsUnderFallbackRandom) {
+  for (bool fallback : {false, true}) {
+    Maker m;
+    ValueId x = m.Input({16});
+    m.Output(m.Node("aten.bernoulli.p", {{"self", T(x)}, {"p", FloatArg{0.5}}}, m.Type({16})));
+    PassOptions options;
+    options.fallback_random = fallback;
+    ASSERT_TRUE(RunPasses(m.graph, options).ok());
+    const std::vector<std::string> targets = Targets(m.graph);
+    EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.bernoulli.p"), fallback ? 1 : 0);
+  }
+}
+
+// A saved activation is the activation, not a copy of it.
+TEST(RemoveNoOps, DetachSharesMemory) {
+  Maker m;
+  ValueId x = m.Input({4});
+  ValueId y = m.Node("aten.relu.default", {{"self", T(x)}}, m.Type({4}));
+  ValueId saved = m.Node("aten.detach.default", {{"self", T(y)}}, m.Type({4}));
+  m.Output(y);
+  m.Output(saved);
+  ASSERT_TRUE(RunPasses(m.graph, {}).ok());
+  EXPECT_EQ(Targets(m.graph), std::vector<std::string>{"aten.relu.default"});
+  EXPECT_EQ(m.graph.outputs[0].value, m.graph.outputs[1].value);
+}
+
+TEST(RemoveNoOps, ClonesStayWhereTheirMemoryIsVisible) {
+  Maker m;
+  ValueId x = m.Input({4});
+  ValueId inner = m.Node("aten.clone.default", {{"self", T(x)}}, m.Type({4}));
+  m.Output(m.Node("aten.exp.default", {{"self", T(inner)}}, m.Type({4})));
+  ValueId outer = m.Node("aten.clone.default", {{"self", T(x)}}, m.Type({4}));
+  m.Output(m.Node("aten.view.default", {{"self", T(outer)}, {"size", m.Ints({2, 2})}}, m.Type({2, 2})));
+  ASSERT_TRUE(RemoveNoOps(m.graph).ok());
+  EXPECT_EQ(Targets(m.graph), (std::vector<std::string>{"aten.exp.default", "aten.clone.default", "aten.view.default"}));
+}
+
+// Swapping two inputs: each copy_ must read what was there before the other one wrote.
+TEST(RemoveNoOps, ClonesThatAreCopiedIntoInputsStay) {
+  Maker m;
+  ValueId a = m.Input({4}), b = m.Input({4});
+  ValueId old_a = m.Node("aten.clone.default", {{"self", T(a)}}, m.Type({4}));
+  m.Node("aten.copy_.default", {{"self", T(a)}, {"src", T(b)}}, m.Type({4}));
+  m.Node("aten.copy_.default", {{"self", T(b)}, {"src", T(old_a)}}, m.Type({4}));
+  ASSERT_TRUE(RunPasses(m.graph, {}).ok());
+  EXPECT_EQ(Targets(m.graph), (std::vector<std::string>{"aten.clone.default", "aten.copy_.default", "aten.copy_.default"}));
+}
+
+TEST(RemoveNoOps, SquareTransposesAreNoIdentity) {
+  Maker m;
+  ValueId x = m.Input({4, 4});
+  m.Output(m.Node("aten.permute.default", {{"self", T(x)}, {"dims", m.Ints({1, 0})}}, m.Type({4, 4})));
+  ASSERT_TRUE(RemoveNoOps(m.graph).ok());
+  EXPECT_EQ(m.graph.nodes.size(), 1u);
+}
+
+TEST(CommonSubexpressions, MergesEqualsButNotRandomOnes) {
+  Maker m;
+  ValueId x = m.Input({4});
+  auto twice = [&](const char* target, Args args) {
+    ValueId a = m.Node(target, args, m.Type({4})), b = m.Node(target, args, m.Type({4}));
+    m.Output(m.Node("aten.add.Tensor", {{"self", T(a)}, {"other", T(b)}}, m.Type({4})));
+  };
+  twice("aten.exp.default", {{"self", T(x)}});
+  twice("aten.rand.default", {{"size", m.Ints({4})}, {"dtype", DTypeArg{v1::F32}}});
+  ASSERT_TRUE(MergeCommonSubexpressions(m.graph).ok());
+  const std::vector<std::string> targets = Targets(m.graph);
+  EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.exp.default"), 1);
+  EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.rand.default"), 2);
+}
+
+TEST(CommonSubexpressions, ScalarsOfDifferentKindsDiffer) {
+  Maker m;
+  ValueId x = m.Input({4}, v1::I64);
+  m.Output(m.Node("aten.mul.Tensor", {{"self", T(x)}, {"other", m.Int(2)}}, m.Type({4}, v1::I64)));
+  m.Output(m.Node("aten.mul.Tensor", {{"self", T(x)}, {"other", FloatArg{2.0}}}, m.Type({4})));
+  ASSERT_TRUE(MergeCommonSubexpressions(m.graph).ok());
+  EXPECT_EQ(m.graph.nodes.size(), 2u);
+}
+
+// A caller may write to one of two outputs.
+TEST(CommonSubexpressions, OutputsStayApart) {
+  Maker m;
+  ValueId x = m.Input({4});
+  m.Output(m.Node("aten.exp.default", {{"self", T(x)}}, m.Type({4})));
+  m.Output(m.Node("aten.exp.default", {{"self", T(x)}}, m.Type({4})));
+  ASSERT_TRUE(MergeCommonSubexpressions(m.graph).ok());
+  EXPECT_NE(m.graph.outputs[0].value, m.graph.outputs[1].value);
+}
+
+TEST(Algebra, DoubleTransposesAndOnesVanish) {
+  Maker m;
+  ValueId x = m.Input({4, 8});
+  ValueId one = m.Node("aten.mul.Tensor", {{"self", T(x)}, {"other", m.Int(1)}}, m.Type({4, 8}));
+  TensorType turned = m.Type({8, 4});
+  std::swap(turned.strides[0], turned.strides[1]);
+  turned.strides = {m.graph.exprs.Const(1), m.graph.exprs.Const(8)};
+  ValueId t = m.Node("aten.permute.default", {{"self", T(one)}, {"dims", m.Ints({1, 0})}}, turned);
+  ValueId back = m.Node("aten.permute.default", {{"self", T(t)}, {"dims", m.Ints({1, 0})}}, m.Type({4, 8}));
+  m.Output(m.Node("aten.exp.default", {{"self", T(back)}}, m.Type({4, 8})));
+  ASSERT_TRUE(SimplifyAlgebra(m.graph).ok());
+  EXPECT_EQ(Targets(m.graph), std::vector<std::string>{"aten.exp.default"});
+}
+
+// -0 + 0 is 0: not the same bits.
+TEST(Algebra, AddingZeroStays) {
+  Maker m;
+  ValueId x = m.Input({4});
+  ValueId sum = m.Node("aten.add.Tensor", {{"self", T(x)}, {"other", m.Int(0)}}, m.Type({4}));
+  m.Output(m.Node("aten.exp.default", {{"self", T(sum)}}, m.Type({4})));
+  ASSERT_TRUE(SimplifyAlgebra(m.graph).ok());
+  EXPECT_EQ(m.graph.nodes.size(), 2u);
+}
+
+TEST(Pipeline, DumpsAfterPassesThatChangedTheGraphOnly) {
+  Maker m;
+  ValueId x = m.Input({4});
+  m.Output(m.Node("aten.silu.default", {{"self", T(x)}}, m.Type({4})));
+  std::vector<std::string> dumped;
+  std::vector<PassTime> times;
+  PassOptions options;
+  options.dump = [&](absl::string_view pass, const std::string&) { dumped.emplace_back(pass); };
+  options.times = &times;
+  ASSERT_TRUE(RunPasses(m.graph, options).ok());
+  EXPECT_EQ(dumped, std::vector<std::string>{"decompose"});
+  EXPECT_GT(times.size(), 4u);
+}
+
+// ---- the caller's mistakes
+
+absl::Status RunOne(std::string target, std::function<Args(Maker&)> args, std::vector<int64_t> sizes) {
+  Maker m;
+  Args list = args(m);
+  m.Output(m.Node(std::move(target), std::move(list), m.Type(std::move(sizes))));
+  return RunPasses(m.graph, {});
+}
+
+TEST(PassErrors, NameTheNodeAndTheFault) {
+  struct Case {
+    absl::Status status;
+    const char* part;
+  };
+  const Case cases[] = {
+      {RunOne("aten._softmax.default", [](Maker& m) { return Args{{"self", T(m.Input({4, 8}))}, {"dim", m.Int(2)}}; }, {4, 8}),
+       "dimension 2 is out of range for rank 2"},
+      {RunOne("aten.silu.default", [](Maker&) { return Args{}; }, {4}), "argument 'self' is missing"},
+      {RunOne("aten.silu.default", [](Maker&) { return Args{{"self", BoolArg{true}}}; }, {4}), "wrong kind"},
+      {RunOne("aten.hardshrink.default", [](Maker& m) { return Args{{"self", T(m.Input({4}))}, {"lambd", StringArg{"x"}}}; }, {4}),
+       "argument 'lambd'"},
+      {RunOne("aten.lerp.Scalar",
+              [](Maker& m) { return Args{{"self", T(m.Input({4}))}, {"end", T(m.Input({3}))}, {"weight", FloatArg{0.3}}}; }, {4}),
+       "do not broadcast"},
+      {RunOne("aten.silu.default", [](Maker& m) { return Args{{"self", T(m.Input({4}))}}; }, {5}), "declared result"},
+      {RunOne("aten.reshape.default", [](Maker& m) { return Args{{"self", T(m.Input({4}))}, {"shape", m.Ints({5})}}; }, {5}),
+       "number of elements"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(c.status.code(), absl::StatusCode::kInvalidArgument) << c.status;
+    EXPECT_NE(std::string(c.status.message()).find("node 0 (aten."), std::string::npos) << c.status;
+    EXPECT_NE(std::string(c.status.message()).find(c.part), std::string::npos) << c.status;
+  }
+}
+
+// Every row of the table with arguments at random: an answer or the caller's error, never a crash or a
+// broken graph.
+TEST(PassErrors, EveryDecompositionStandsRandomArguments) {
+  static constexpr const char* kNames[] = {
+      "self", "input", "other", "dim", "dims", "size", "grad_output", "grad_out", "grad_in", "weight", "bias", "target", "mask",
+      "normalized_shape", "mean", "rstd", "output_mask", "eps", "momentum", "training", "train", "running_mean", "running_var",
+      "save_mean", "save_invstd", "N", "C", "HxW", "group", "reduction", "ignore_index", "total_weight", "index", "indices",
+      "values", "source", "src", "start", "end", "step", "keepdim", "dtype", "correction", "p", "tensors", "repeats", "shifts",
+      "kernel_size", "stride", "padding", "dilation", "output_size", "scale_factors", "input_sizes", "dim1", "dim2", "offset",
+      "output", "num_weights", "padding_idx", "fill_value", "s", "exponent", "min", "max", "alpha", "beta", "value", "vec", "mat",
+      "split_size", "split_sizes", "diagonal", "n", "steps", "low", "high", "upscale_factor", "lambd", "threshold", "length",
+      "min_val", "max_val", "negative_slope", "scale", "input_scale", "is_result", "self_or_result", "condition", "dimension",
+      "tensor1", "tensor2", "std", "from", "to", "k", "vec1", "vec2", "scales_h", "scales_w", "a", "rounding_mode", "approximate"};
+  std::mt19937 random(20261121);
+  auto pick = [&](int n) { return static_cast<int>(random() % n); };
+  const int64_t kSizes[] = {0, 1, 2, 3, 4, 8, 7};
+  const v1::DType kTypes[] = {v1::F32, v1::F32, v1::BF16, v1::I64, v1::BOOL, v1::U8, v1::F64};
+  std::vector<std::string> targets;
+  for (const auto& [target, row] : Decompositions()) targets.push_back(target);
+  std::sort(targets.begin(), targets.end());
+  int covered = 0;
+  for (const std::string& target : targets) {
+    for (int round = 0; round < 60; ++round) {
+      Maker m;
+      const int rank = pick(5);
+      std::vector<int64_t> sizes(rank);
+      for (int64_t& size : sizes) size = kSizes[pick(7)];
+      std::vector<ValueId> tensors;
+      for (int i = 0; i < 4; ++i) {
+        std::vector<int64_t> other = sizes;
+        if (pick(3) == 0) other.resize(pick(5), 2);
+        tensors.push_back(m.Input(other, kTypes[pick(7)]));
+      }
+      Args args;
+      for (const char* name : kNames) {
+        const int64_t small = pick(9) - 3;
+        switch (pick(9)) {
+          case 0: break;
+          case 1:
+          case 2:
+          case 3: args.push_back({name, T(tensors[pick(4)])}); break;
+          case 4: args.push_back({name, m.Int(pick(20) == 0 ? INT64_MAX : small)}); break;
+          case 5: args.push_back({name, m.Ints({small, pick(4), 1, 2})}); break;
+          case 6: args.push_back({name, FloatArg{small * 0.5}}); break;
+          case 7: args.push_back({name, BoolListArg{{true, true, pick(2) == 0}}}); break;
+          case 8: args.push_back({name, TensorListArg{{tensors[pick(4)], kNoValue, tensors[pick(4)]}}}); break;
+        }
+      }
+      std::vector<TensorType> types;
+      for (int i = 0; i < 1 + pick(5); ++i) types.push_back(m.Type(sizes, kTypes[pick(7)]));
+      for (ValueId result : m.Nodes(target, args, types)) m.Output(result);
+      const absl::Status status = Decompose(m.graph, {});
+      covered += status.ok();
+      ASSERT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << target << ": " << status;
+      if (!status.ok()) continue;
+      const absl::Status valid = VerifyGraph(m.graph);
+      ASSERT_TRUE(valid.ok()) << target << ": " << valid << "\n" << m.graph.ToString();
+    }
+  }
+  EXPECT_GT(covered, 100);  // not all are refused at the door
+}
+
+}  // namespace
+}  // namespace kiln

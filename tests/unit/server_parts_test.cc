@@ -1,0 +1,332 @@
+// Parts of kilnd by themselves: frames, configuration, the admission queue, directories, plans.
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "compiler/support/limits.h"
+#include "gtest/gtest.h"
+#include "server/admission_queue.h"
+#include "server/artifact.h"
+#include "server/build_id.h"
+#include "server/config.h"
+#include "server/frame.h"
+#include "server/runtime_dir.h"
+
+namespace kiln {
+namespace {
+
+// ---- Frames ----------------------------------------------------------------------------------
+
+class Frames : public testing::Test {
+ protected:
+  Frames() {
+    int pair[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    ours_ = std::make_unique<FrameChannel>(pair[0]);
+    theirs_ = pair[1];
+  }
+  ~Frames() override { Hangup(); }
+  void Hangup() {
+    if (theirs_ >= 0) close(theirs_);
+    theirs_ = -1;
+  }
+  void Raw(const std::string& bytes) { ASSERT_EQ(write(theirs_, bytes.data(), bytes.size()), bytes.size()); }
+  static FrameWait Soon() { return {absl::Now() + absl::Milliseconds(200), nullptr}; }
+
+  std::unique_ptr<FrameChannel> ours_;
+  int theirs_ = -1;
+};
+
+TEST_F(Frames, TravelWhole) {
+  FrameChannel peer(theirs_);
+  theirs_ = -1;
+  v1::Frame frame;
+  frame.set_id(7);
+  frame.mutable_plan()->set_graph(std::string(5 << 20, 'g'));  // more than the socket's buffer
+  std::thread writer([&] { EXPECT_TRUE(peer.Write(frame, {}).ok()); });
+  const auto got = ours_->Read({absl::Now() + absl::Seconds(10), nullptr});
+  writer.join();
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(got->SerializeAsString(), frame.SerializeAsString());
+}
+
+TEST_F(Frames, ALengthBeyondTheLimitIsRefusedAtOnce) {
+  const uint32_t length = kFrameBytesMax + 1;
+  Raw(std::string(reinterpret_cast<const char*>(&length), 4));
+  EXPECT_EQ(ours_->Read(Soon()).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(Frames, AClaimedLengthCostsNothingUntilBytesCome) {
+  const uint32_t length = kFrameBytesMax;
+  Raw(std::string(reinterpret_cast<const char*>(&length), 4) + "few");
+  EXPECT_EQ(ours_->Read(Soon()).status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(Frames, NonsenseIsDataLossAndAnEndIsUnavailable) {
+  Raw(std::string("\x03\0\0\0\xff\xff\xff", 7));
+  EXPECT_EQ(ours_->Read(Soon()).status().code(), absl::StatusCode::kDataLoss);
+  Raw(std::string("\x09\0\0\0half", 8));
+  Hangup();
+  EXPECT_EQ(ours_->Read(Soon()).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(Frames, AnAbandonedReadEndsSoon) {
+  const absl::Time start = absl::Now();
+  const auto got =
+      ours_->Read({absl::InfiniteFuture(), [&] { return absl::Now() - start > absl::Milliseconds(50); }});
+  EXPECT_EQ(got.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+}
+
+TEST_F(Frames, AWriteNobodyReadsEndsAtItsDeadline) {
+  v1::Frame frame;
+  frame.mutable_plan()->set_graph(std::string(8 << 20, 'g'));
+  EXPECT_EQ(ours_->Write(frame, Soon()).code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+// ---- Configuration ---------------------------------------------------------------------------
+
+v1::Config Good() {
+  v1::Config config;
+  config.mutable_listen()->set_unix_socket("/run/user/0/kiln/kilnd.sock");
+  config.mutable_store()->set_directory("/var/cache/kiln");
+  ApplyDefaults("/usr/bin/kiln-worker", &config);
+  return config;
+}
+
+TEST(Config, DefaultsAreComplete) {
+  const v1::Config config = Good();
+  EXPECT_TRUE(CheckConfig(config).ok()) << CheckConfig(config);
+  EXPECT_GT(config.workers().count(), 0);
+  EXPECT_EQ(config.workers().binary(), "/usr/bin/kiln-worker");
+  EXPECT_EQ(config.admission().queue_max(), 256);
+  EXPECT_EQ(config.drain_seconds(), 30);
+}
+
+TEST(Config, RefusalsNameTheField) {
+  struct Case {
+    const char* field;
+    std::function<void(v1::Config*)> spoil;
+  };
+  const Case cases[] = {
+      {"listen", [](v1::Config* c) { c->clear_listen(); }},
+      {"listen.unix_socket", [](v1::Config* c) { c->mutable_listen()->set_unix_socket("kilnd.sock"); }},
+      {"listen.unix_socket",
+       [](v1::Config* c) { c->mutable_listen()->set_unix_socket("/" + std::string(107, 'x')); }},
+      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("0.0.0.0:7711"); }},
+      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("192.168.0.1:7711"); }},
+      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("[::]:7711"); }},
+      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1"); }},
+      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1:65536"); }},
+      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1:x"); }},
+      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1.evil.org:7711"); }},
+      {"store.directory", [](v1::Config* c) { c->mutable_store()->clear_directory(); }},
+      {"store.directory", [](v1::Config* c) { c->mutable_store()->set_directory("cache"); }},
+      {"store.budget_bytes", [](v1::Config* c) { c->mutable_store()->set_budget_bytes(1000); }},
+      {"workers.count", [](v1::Config* c) { c->mutable_workers()->set_count(1025); }},
+      {"workers.memory_bytes", [](v1::Config* c) { c->mutable_workers()->set_memory_bytes(1 << 20); }},
+      {"workers.plan_seconds_max",
+       [](v1::Config* c) { c->mutable_workers()->set_plan_seconds_max(UINT32_MAX); }},
+      {"workers.emit_seconds_max",
+       [](v1::Config* c) { c->mutable_workers()->set_emit_seconds_max(UINT32_MAX); }},
+      {"admission.queue_max", [](v1::Config* c) { c->mutable_admission()->set_queue_max(UINT32_MAX); }},
+      {"admission.graph_bytes_max",
+       [](v1::Config* c) { c->mutable_admission()->set_graph_bytes_max(kGraphBytesMax + 1); }},
+      {"idle_exit_seconds", [](v1::Config* c) { c->set_idle_exit_seconds(UINT32_MAX); }},
+      {"drain_seconds", [](v1::Config* c) { c->set_drain_seconds(UINT32_MAX); }},
+  };
+  for (const Case& bad : cases) {
+    v1::Config config = Good();
+    bad.spoil(&config);
+    const absl::Status status = CheckConfig(config);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.field;
+    EXPECT_EQ(status.message().substr(0, strlen(bad.field) + 1), absl::StrCat(bad.field, ":")) << status;
+  }
+}
+
+TEST(Config, LimitsThemselvesAreFine) {
+  v1::Config config = Good();
+  config.mutable_listen()->set_unix_socket("/" + std::string(106, 'x'));
+  config.mutable_workers()->set_count(1024);
+  config.mutable_admission()->set_graph_bytes_max(kGraphBytesMax);
+  for (const char* tcp : {"127.0.0.1:0", "localhost:7711", "[::1]:65535"}) {
+    config.mutable_listen()->set_tcp(tcp);
+    EXPECT_TRUE(CheckConfig(config).ok()) << CheckConfig(config);
+  }
+}
+
+// ---- Directories -----------------------------------------------------------------------------
+
+class Scratch : public testing::Test {
+ protected:
+  Scratch() {
+    char path[] = "/tmp/kiln-test-XXXXXX";
+    directory_ = mkdtemp(path);
+  }
+  ~Scratch() override { std::filesystem::remove_all(directory_); }
+  std::string directory_;
+};
+
+TEST_F(Scratch, ConfigFileErrorsSayWhere) {
+  std::ofstream(directory_ + "/c") << "listen {\n  unix_sock: \"/x\"\n}\n";
+  const auto config = ReadConfigFile(directory_ + "/c");
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(config.status().message().find("line 2"), absl::string_view::npos) << config.status();
+  EXPECT_EQ(ReadConfigFile(directory_ + "/none").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(Scratch, DirectoriesAreMadePrivateAndOpenOnesRefused) {
+  const std::string path = directory_ + "/a/b";
+  EXPECT_TRUE(PrepareDirectory(path).ok());
+  struct stat facts;
+  ASSERT_EQ(stat(path.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777, 0700);
+  EXPECT_TRUE(PrepareDirectory(path).ok()) << "again";
+  for (mode_t mode : {0770, 0702, 0777}) {
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    EXPECT_EQ(PrepareDirectory(path).code(), absl::StatusCode::kPermissionDenied) << mode;
+  }
+  std::filesystem::create_symlink(directory_ + "/a", directory_ + "/link");
+  EXPECT_EQ(PrepareDirectory(directory_ + "/link").code(), absl::StatusCode::kPermissionDenied);
+  std::ofstream(directory_ + "/file") << "x";
+  EXPECT_EQ(PrepareDirectory(directory_ + "/file").code(), absl::StatusCode::kPermissionDenied);
+  if (geteuid() == 0) {
+    ASSERT_EQ(mkdir((directory_ + "/other").c_str(), 0700), 0);
+    ASSERT_EQ(chown((directory_ + "/other").c_str(), 12345, 12345), 0);
+    EXPECT_EQ(PrepareDirectory(directory_ + "/other").code(), absl::StatusCode::kPermissionDenied);
+  }
+}
+
+TEST_F(Scratch, ALockHasOneHolder) {
+  auto first = FileLock::Acquire(directory_ + "/lock");
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(FileLock::Acquire(directory_ + "/lock").status().code(), absl::StatusCode::kAlreadyExists);
+  *first = nullptr;
+  EXPECT_TRUE(FileLock::Acquire(directory_ + "/lock").ok());
+}
+
+TEST_F(Scratch, BuildIds) {
+  const auto own = BuildIdOfFile("/proc/self/exe");
+  if (own.ok()) {
+    EXPECT_EQ(*own, OwnBuildId());
+  }
+  std::ofstream(directory_ + "/text") << "#!/bin/sh\n";
+  EXPECT_EQ(BuildIdOfFile(directory_ + "/text").status().code(), absl::StatusCode::kNotFound);
+  std::ofstream(directory_ + "/torn") << std::string(
+      "\x7f"
+      "ELF\2\1\1",
+      7);
+  EXPECT_EQ(BuildIdOfFile(directory_ + "/torn").status().code(), absl::StatusCode::kNotFound);
+}
+
+// ---- Admission -------------------------------------------------------------------------------
+
+TEST(AdmissionQueue, RunsInOrderAndRefusesBeyondItsLimit) {
+  AdmissionQueue queue(1, 2);
+  absl::Notification go;
+  std::vector<int> order;
+  ASSERT_TRUE(queue.Enqueue([&] { go.WaitForNotification(); }).ok());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(queue.Enqueue([&order, i] { order.push_back(i); }).ok());
+  EXPECT_EQ(queue.Enqueue([] {}).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(queue.CheckRoom().code(), absl::StatusCode::kResourceExhausted);
+  go.Notify();
+  EXPECT_TRUE(queue.Drain(absl::Now() + absl::Seconds(10)));
+  EXPECT_EQ(order, (std::vector<int>{0, 1}));
+  EXPECT_EQ(queue.Enqueue([] {}).status().code(), absl::StatusCode::kUnavailable) << "drained";
+}
+
+TEST(AdmissionQueue, ADrainGivesUpAtItsDeadline) {
+  AdmissionQueue queue(1, 1);
+  absl::Notification go;
+  ASSERT_TRUE(queue.Enqueue([&] { go.WaitForNotification(); }).ok());
+  EXPECT_FALSE(queue.Drain(absl::Now() + absl::Milliseconds(50)));
+  go.Notify();
+}
+
+// ---- What a worker sends ---------------------------------------------------------------------
+
+v1::PlanReply GoodPlan() {
+  v1::PlanReply plan;
+  plan.mutable_program()->set_format_version(kProgramFormatVersion);
+  plan.mutable_program()->add_buffers();
+  plan.add_kernels()->set_kernel("k");
+  plan.mutable_program()->add_steps()->mutable_launch()->add_buffers(0);
+  return plan;
+}
+
+TEST(CheckPlan, RefusesWhatDoesNotFitTogether) {
+  ASSERT_TRUE(CheckPlan(GoodPlan()).ok()) << CheckPlan(GoodPlan());
+  const std::function<void(v1::PlanReply*)> spoils[] = {
+      [](v1::PlanReply* p) { p->mutable_program()->set_format_version(kProgramFormatVersion + 1); },
+      [](v1::PlanReply* p) { p->mutable_kernels(0)->clear_kernel(); },
+      [](v1::PlanReply* p) { p->mutable_program()->mutable_steps(0)->mutable_launch()->set_kernel(1); },
+      [](v1::PlanReply* p) { p->mutable_program()->mutable_steps(0)->mutable_launch()->set_buffers(0, 1); },
+      [](v1::PlanReply* p) { p->mutable_program()->add_steps()->mutable_free()->set_buffer(1); },
+      [](v1::PlanReply* p) { p->mutable_program()->add_steps()->mutable_alloc()->set_reuse(1); },
+      [](v1::PlanReply* p) { p->mutable_program()->add_steps()->mutable_call(); },
+      [](v1::PlanReply* p) { p->mutable_program()->add_steps(); },
+      [](v1::PlanReply* p) { p->mutable_program()->add_outputs()->set_buffer(1); },
+      [](v1::PlanReply* p) { p->mutable_guards()->add_conditions(0); },
+  };
+  for (size_t i = 0; i < std::size(spoils); ++i) {
+    v1::PlanReply plan = GoodPlan();
+    spoils[i](&plan);
+    EXPECT_EQ(CheckPlan(plan).code(), absl::StatusCode::kInternal) << i;
+  }
+}
+
+TEST(PlainNames, StayBelowTheirDirectory) {
+  for (const char* good : {"00_graph.txt", "kernels/softmax-1.loops.txt", "a"})
+    EXPECT_TRUE(IsPlainName(good)) << good;
+  for (const char* bad :
+       {"", ".", "..", "/etc/passwd", "../x", "a/../b", "a//b", "a/", "a/.b", "a b", "a\n", "a\\b"}) {
+    EXPECT_FALSE(IsPlainName(bad)) << bad;
+  }
+}
+
+TEST(Manifests, HoldNoTimes) {
+  v1::EmitReply reply;
+  reply.set_kind(v1::FLAT_IMAGE);
+  reply.set_object("code");
+  const auto kernel = PackKernel("key", "k", reply);
+  ASSERT_TRUE(kernel.ok());
+  std::string first;
+  for (double seconds : {0.5, 1.5}) {
+    v1::PlanReply plan = GoodPlan();
+    plan.mutable_statistics()->set_plan_seconds(seconds);
+    ArtifactIngredients ingredients;
+    ingredients.compile_key = std::string(32, 'c');
+    ingredients.request_key = std::string(32, 'r');
+    ingredients.kernels = absl::MakeConstSpan(&*kernel, 1);
+    const Artifact artifact = AssembleArtifact(ingredients, std::move(plan));
+    if (first.empty()) first = artifact.signed_manifest.manifest();
+    EXPECT_EQ(artifact.signed_manifest.manifest(), first);
+    EXPECT_EQ(artifact.entries.back().id.kind, EntryKind::kManifest)
+        << "last: nothing refers to what is not there";
+  }
+}
+
+TEST(PackKernel, RefusesNonsense) {
+  v1::EmitReply reply;
+  reply.set_object("code");
+  EXPECT_EQ(PackKernel("key", "k", reply).status().code(), absl::StatusCode::kInternal);
+  reply.set_kind(v1::LISTING);
+  EXPECT_EQ(PackKernel("key", "k", reply).status().code(), absl::StatusCode::kInternal);
+  reply.set_kind(v1::CUBIN);
+  EXPECT_TRUE(PackKernel("key", "k", reply).ok());
+  reply.clear_object();
+  EXPECT_EQ(PackKernel("key", "k", reply).status().code(), absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace kiln
