@@ -91,7 +91,6 @@ class ProgramLoader {
       buffer.dtype = from.dtype();
       buffer.element = ElementBytes(from.dtype());
       if (buffer.element == 0) return absl::InvalidArgumentError(absl::StrCat("buffer ", i, " has no dtype"));
-      if (from.device().type() == v1::CUDA) return absl::UnimplementedError("CUDA buffers");
       KILN_ASSIGN_OR_RETURN(buffer.shape, Shape(from.sizes(), from.strides()));
       KILN_ASSIGN_OR_RETURN(buffer.offset, to_.exprs_.Resolve(from.storage_offset()));
       switch (from.kind()) {
