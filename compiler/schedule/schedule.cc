@@ -8,6 +8,7 @@
 #include "compiler/schedule/fuse.h"
 #include "compiler/schedule/kernel_builder.h"
 #include "compiler/schedule/loop_context.h"
+#include "compiler/schedule/split_columns.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -63,6 +64,7 @@ std::vector<uint32_t> OriginsOf(const LoopGraph& graph, const std::vector<uint32
 }  // namespace
 
 absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& options) {
+  SplitColumnSums(graph);
   LoopContext context(graph);
   FuseOptions fuse;
   fuse.fuse = options.fuse;

@@ -44,7 +44,8 @@ struct ScheduleOptions {
   bool fuse = true;  // false: one kernel a loop node, for tests and for finding bugs
 };
 
-// `graph` gains index expressions (loop merging, unit counts) and nothing else.
+// `graph` gains index expressions (loop merging, unit counts), and large column sums become two nodes
+// with a buffer between them (split_columns.h).
 absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& options = {});
 
 }  // namespace kiln

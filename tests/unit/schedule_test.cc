@@ -289,6 +289,47 @@ TEST(Schedule, ColumnSumsShareAKernelWithTheirPrologue) {
   EXPECT_EQ(kernel.buffers_size(), 4);
 }
 
+TEST(Schedule, LargeColumnSumsRunInBlocksOfRowsWithTheirPrologue) {
+  Maker m;
+  BufferId x = m.Input({2048, 1024});
+  BufferId y = m.Input({2048, 1024});
+  BufferId p = m.Buffer({2048, 1024});
+  BufferId s = m.Buffer({1024});
+  m.Pointwise({2048, 1024}, {x, y}, p, LoopOpcode::kMul);
+  m.Node({1024}, {2048}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+    LoopOpId sum = r.Reduce(v1::REDUCE_SUM, r.Load(p, v1::F32, m.At(p, {i[0], o[0]})));
+    r.Store(s, v1::F32, o[0].leaf, r.Mul(sum, r.Constant(0.5, v1::F32)));
+  });
+  m.Output(p);
+  m.Output(s);
+  Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 2u) << schedule.ToString(m.graph);
+  const v1::Kernel& first = schedule.steps[0].kernel.kernel;
+  EXPECT_EQ(first.outer_size(), 2);
+  EXPECT_EQ(first.buffers_size(), 4);  // x, y, p and the partial sums
+  EXPECT_EQ(first.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
+  EXPECT_EQ(schedule.steps[1].kernel.kernel.buffers_size(), 2);
+}
+
+TEST(Schedule, RowSumsOfALayoutAndOfItsTransposeStayApart) {
+  Maker m;
+  BufferId x = m.Input({256, 256});
+  BufferId y = m.Input({256, 256});
+  BufferId a = m.Buffer({256});
+  BufferId b = m.Buffer({256, 256});
+  BufferId c = m.Buffer({256});
+  m.RowReduce(256, 256, x, a, v1::REDUCE_SUM);
+  m.Pointwise({256, 256}, {x, a}, b, LoopOpcode::kSub);
+  // Sums over the second dimension of a tensor that lies the other way.
+  m.Node({256}, {256}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+    LoopOpId value = r.Mul(r.Load(y, v1::F32, m.At(y, {i[0], o[0]})), r.Load(a, v1::F32, o[0].leaf));
+    r.Store(c, v1::F32, o[0].leaf, r.Reduce(v1::REDUCE_SUM, value));
+  });
+  m.Output(b);
+  m.Output(c);
+  EXPECT_EQ(m.Run().steps.size(), 2u);
+}
+
 TEST(Schedule, NoFusionAcrossACallThatNeedsTheFirst) {
   Maker m;
   BufferId x = m.Input({32, 32});
