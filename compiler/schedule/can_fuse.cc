@@ -119,8 +119,8 @@ Draft Append(AlignedPair pair) {
 
 }  // namespace
 
-std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Draft& b, const FusionLimits& limits,
-                                  absl::FunctionRef<bool(BufferId)> vanishes) {
+std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Draft& b,
+                                  const FusionLimits& limits, absl::FunctionRef<bool(BufferId)> vanishes) {
   if (a.nodes.size() + b.nodes.size() > limits.nodes || a.ops.size() + b.ops.size() > limits.ops) {
     return std::nullopt;
   }
@@ -162,7 +162,8 @@ std::optional<FusedDraft> JoinIndependent(LoopContext& context, const Draft& a, 
   if (!a.outer.empty() || !b.outer.empty() || !a.classes.empty() || !b.classes.empty()) return std::nullopt;
   for (const DraftAccess& x : Accesses(a)) {
     for (const DraftAccess& y : Accesses(b)) {
-      if ((x.store || y.store) && context.MemoryOf(x.buffer) == context.MemoryOf(y.buffer)) return std::nullopt;
+      if ((x.store || y.store) && context.MemoryOf(x.buffer) == context.MemoryOf(y.buffer))
+        return std::nullopt;
     }
   }
   FusedDraft fused;

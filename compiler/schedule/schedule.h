@@ -16,14 +16,14 @@
 namespace kiln {
 
 struct ScheduledKernel {
-  v1::Kernel kernel;                 // canonical: equal kernels are equal bytes
+  v1::Kernel kernel;  // canonical: equal kernels are equal bytes
   v1::KernelNotes notes;
-  std::vector<BufferId> buffers;     // by Kernel.buffers position
-  std::vector<ExprId> symbols;       // by Kernel symbol: LoopGraph expressions
+  std::vector<BufferId> buffers;  // by Kernel.buffers position
+  std::vector<ExprId> symbols;    // by Kernel symbol: LoopGraph expressions
   ExprId units = 0;
   ExprId bytes_read = 0;
   ExprId bytes_written = 0;
-  std::vector<uint32_t> origins;     // imported nodes that it computes, ascending
+  std::vector<uint32_t> origins;  // imported nodes that it computes, ascending
 };
 
 struct ScheduledStep {

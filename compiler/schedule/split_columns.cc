@@ -39,7 +39,8 @@ class Splitter {
     std::vector<LoopGraphNode> nodes;
     int split = 0;
     for (LoopGraphNode& node : graph_.nodes) {
-      std::optional<LoopOpId> sum = node.kind == LoopGraphNode::Kind::kLoops ? FindSum(node.loops) : std::nullopt;
+      std::optional<LoopOpId> sum =
+          node.kind == LoopGraphNode::Kind::kLoops ? FindSum(node.loops) : std::nullopt;
       std::optional<BlockPlan> plan = sum ? PlanBlocks(node.loops) : std::nullopt;
       if (!plan) {
         nodes.push_back(std::move(node));
@@ -79,7 +80,8 @@ class Splitter {
     auto along = context_.Coefficient(index, node.outer.back().leaf);
     auto down = context_.Coefficient(index, node.inner.back().leaf);
     if (!along || !down) return false;
-    return context_.pool().AsConst(*along) == 1 && context_.pool().AsConst(*down).value_or(0) >= kRowStrideMin;
+    return context_.pool().AsConst(*along) == 1 &&
+           context_.pool().AsConst(*down).value_or(0) >= kRowStrideMin;
   }
 
   static int64_t BlockOf(int64_t extent, int64_t most) {
@@ -149,7 +151,8 @@ class Splitter {
     LoopBuffer buffer;
     buffer.dtype = v1::F32;
     for (LoopOpId id = 0; id < node.body.size(); ++id) {
-      if (node.body.op(id).op == LoopOpcode::kStore) buffer.device = graph_.buffers[node.body.op(id).buffer].device;
+      if (node.body.op(id).op == LoopOpcode::kStore)
+        buffer.device = graph_.buffers[node.body.op(id).buffer].device;
     }
     for (const LoopVar& var : vars) buffer.sizes.push_back(var.extent);
     buffer.strides = ContiguousStrides(context_.pool(), buffer.sizes);
@@ -200,7 +203,8 @@ class Splitter {
     copies.clear();
     copies[sum] = second.loops.body.Add(std::move(reduce));
     for (LoopOpId id = 0; id < node.body.size(); ++id) {
-      if (node.body.op(id).op == LoopOpcode::kStore) Copy(node.body, id, renamed, &second.loops.body, &copies);
+      if (node.body.op(id).op == LoopOpcode::kStore)
+        Copy(node.body, id, renamed, &second.loops.body, &copies);
     }
     nodes->push_back(std::move(second));
   }

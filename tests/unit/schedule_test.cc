@@ -58,7 +58,8 @@ class Maker {
     return index;
   }
 
-  using BodyFn = absl::FunctionRef<void(LoopRecorder&, const std::vector<LoopVar>&, const std::vector<LoopVar>&)>;
+  using BodyFn =
+      absl::FunctionRef<void(LoopRecorder&, const std::vector<LoopVar>&, const std::vector<LoopVar>&)>;
   void Node(const std::vector<int64_t>& outer, const std::vector<int64_t>& inner, BodyFn body) {
     LoopGraphNode node;
     node.loops.outer = Loops(outer);
@@ -71,23 +72,26 @@ class Maker {
     graph.nodes.push_back(std::move(node));
   }
 
-  void Pointwise(const std::vector<int64_t>& sizes, const std::vector<BufferId>& from, BufferId to, LoopOpcode op) {
+  void Pointwise(const std::vector<int64_t>& sizes, const std::vector<BufferId>& from, BufferId to,
+                 LoopOpcode op) {
     Node(sizes, {}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
       std::vector<LoopOpId> values;
       for (BufferId b : from) {
         std::vector<LoopVar> vars(o.begin(), o.begin() + graph.buffers[b].sizes.size());
         values.push_back(r.Load(b, v1::F32, At(b, vars)));
       }
-      r.Store(to, v1::F32, At(to, o), values.size() == 1 ? r.Unary(op, values[0]) : r.Binary(op, values[0], values[1]));
+      r.Store(to, v1::F32, At(to, o),
+              values.size() == 1 ? r.Unary(op, values[0]) : r.Binary(op, values[0], values[1]));
     });
   }
 
   // to[r] = reduce over c of from[r, c]
   void RowReduce(int64_t rows, int64_t columns, BufferId from, BufferId to, v1::ReduceKind kind) {
-    Node({rows}, {columns}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
-      LoopOpId value = r.Load(from, v1::F32, At(from, {o[0], i[0]}));
-      r.Store(to, v1::F32, At(to, o), r.Reduce(kind, value));
-    });
+    Node({rows}, {columns},
+         [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+           LoopOpId value = r.Load(from, v1::F32, At(from, {o[0], i[0]}));
+           r.Store(to, v1::F32, At(to, o), r.Reduce(kind, value));
+         });
   }
 
   void Call(const std::string& target, const std::vector<BufferId>& from, BufferId to) {
@@ -130,7 +134,8 @@ class Maker {
 
 int StoresOf(const ScheduledStep& step) {
   int stores = 0;
-  for (const v1::KernelBuffer& buffer : step.kernel.kernel.buffers()) stores += (buffer.access() & v1::WRITE) != 0;
+  for (const v1::KernelBuffer& buffer : step.kernel.kernel.buffers())
+    stores += (buffer.access() & v1::WRITE) != 0;
   return stores;
 }
 
@@ -160,7 +165,8 @@ TEST(Schedule, EqualComputationsAreEqualBytes) {
   }
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 2u);
-  EXPECT_EQ(schedule.steps[0].kernel.kernel.SerializeAsString(), schedule.steps[1].kernel.kernel.SerializeAsString());
+  EXPECT_EQ(schedule.steps[0].kernel.kernel.SerializeAsString(),
+            schedule.steps[1].kernel.kernel.SerializeAsString());
 }
 
 TEST(Schedule, ChainOfPointwiseIsOneKernelAndBuffersVanish) {
