@@ -8,6 +8,7 @@
 #include "client/python/python_library.h"
 #include "client/runtime/program.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/proto_util.h"
 
 namespace kiln::python {
 namespace {
@@ -125,6 +126,7 @@ PyObject* Info(PyObject* object, PyObject*) {
   for (const v1::ManifestKernel& kernel : manifest.kernels()) {
     Ref item(PyDict_New());
     SetItem(item.get(), "name", Text(kernel.notes().name()));
+    SetItem(item.get(), "digest", Text(ToHex(kernel.object().digest())));
     SetItem(item.get(), "operators", TextList(kernel.notes().operators()));
     SetItem(item.get(), "sources", TextList(kernel.notes().sources()));
     SetItem(item.get(), "bytes_read", PyLong_FromUnsignedLongLong(kernel.bytes_read()));
@@ -142,6 +144,7 @@ PyObject* Info(PyObject* object, PyObject*) {
       PyList_Append(calls.get(), target.get());
     }
   }
+  SetItem(dict, "program_digest", Text(ToHex(Sha256(SerializeDeterministic(manifest.program())))));
   SetItem(dict, "kernels", kernels.release());
   SetItem(dict, "launches", launches.release());
   SetItem(dict, "library_calls", calls.release());

@@ -69,7 +69,9 @@ class Writer {
     for (const v1::SymInt& value : values.values()) ints->add_values(value.value());
     return absl::OkStatus();
   }
-  absl::Status operator()(const FloatArg& arg) { return out_.set_as_float(Bits(arg.value)), absl::OkStatus(); }
+  absl::Status operator()(const FloatArg& arg) {
+    return out_.set_as_float(Bits(arg.value)), absl::OkStatus();
+  }
   absl::Status operator()(const FloatListArg& arg) {
     v1::Argument::Floats* floats = out_.mutable_as_floats();
     for (double value : arg.values) floats->add_bits(Bits(value));
@@ -82,7 +84,9 @@ class Writer {
     return absl::OkStatus();
   }
   absl::Status operator()(const StringArg& arg) { return out_.set_as_string(arg.value), absl::OkStatus(); }
-  absl::Status operator()(const DTypeArg& arg) { return out_.set_as_scalar_type(arg.value), absl::OkStatus(); }
+  absl::Status operator()(const DTypeArg& arg) {
+    return out_.set_as_scalar_type(arg.value), absl::OkStatus();
+  }
   absl::Status operator()(const MemoryFormatArg& arg) {
     return out_.set_as_memory_format(arg.value), absl::OkStatus();
   }

@@ -43,7 +43,8 @@ class Rewriter {
   void Rewrite(ExprId& id) {
     auto [it, added] = done_.try_emplace(id, id);
     if (added) {
-      ExprId result = pool_.Substitute(id, [&](ExprId leaf) { return leaf == fact_.symbol ? fact_.value : leaf; });
+      ExprId result =
+          pool_.Substitute(id, [&](ExprId leaf) { return leaf == fact_.symbol ? fact_.value : leaf; });
       done_[id] = result;
       id = result;
     } else {

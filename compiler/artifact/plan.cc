@@ -73,7 +73,8 @@ void AddSources(const v1::GraphNotes& notes, Schedule* schedule) {
     for (uint32_t origin : step.kernel.origins) {
       if (origin >= static_cast<uint32_t>(notes.source_lines_size())) continue;
       const std::string& line = notes.source_lines(static_cast<int>(origin));
-      bool known = std::find(kernel.sources().begin(), kernel.sources().end(), line) != kernel.sources().end();
+      bool known =
+          std::find(kernel.sources().begin(), kernel.sources().end(), line) != kernel.sources().end();
       if (!line.empty() && !known) kernel.add_sources(line);
     }
   }
@@ -98,7 +99,9 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
   PassOptions passes;
   passes.fallback_random = options.fallback_random();
   if (debug.wanted()) {
-    passes.dump = [&](absl::string_view pass, const std::string& text) { debug.Add(absl::StrCat("after_", pass), text); };
+    passes.dump = [&](absl::string_view pass, const std::string& text) {
+      debug.Add(absl::StrCat("after_", pass), text);
+    };
   }
   KILN_RETURN_IF_ERROR(RunPasses(graph, passes));
   reply.mutable_statistics()->set_nodes_decomposed(static_cast<uint32_t>(graph.nodes.size()));

@@ -20,8 +20,8 @@ constexpr uint32_t kNoBuffer = UINT32_MAX;
 
 class Builder {
  public:
-  Builder(LoopGraph& graph, const Schedule& schedule, const MemoryPlan& memory, absl::Span<const int64_t> hints,
-          v1::PlanReply* reply)
+  Builder(LoopGraph& graph, const Schedule& schedule, const MemoryPlan& memory,
+          absl::Span<const int64_t> hints, v1::PlanReply* reply)
       : graph_(graph),
         schedule_(schedule),
         memory_(memory),
@@ -93,8 +93,8 @@ class Builder {
     if (buffers_[b] != kNoBuffer) return buffers_[b];
     const LoopBuffer& data = graph_.buffers[b];
     bool input = data.kind == LoopBuffer::Kind::kInput;
-    buffers_[b] = AddBuffer(input ? v1::ProgramBuffer::INPUT : v1::ProgramBuffer::OWNED, data.dtype, data.device,
-                            data.sizes, data.strides, graph_.exprs.Const(0));
+    buffers_[b] = AddBuffer(input ? v1::ProgramBuffer::INPUT : v1::ProgramBuffer::OWNED, data.dtype,
+                            data.device, data.sizes, data.strides, graph_.exprs.Const(0));
     if (input) program_.mutable_buffers(static_cast<int>(buffers_[b]))->set_input(data.input);
     return buffers_[b];
   }
@@ -106,8 +106,8 @@ class Builder {
   }
 
   static std::string KeyOf(const BufferView& view) {
-    return absl::StrCat(view.buffer, ":", static_cast<int>(view.dtype), ":", absl::StrJoin(view.sizes, ","), ":",
-                        absl::StrJoin(view.strides, ","), ":", view.offset);
+    return absl::StrCat(view.buffer, ":", static_cast<int>(view.dtype), ":", absl::StrJoin(view.sizes, ","),
+                        ":", absl::StrJoin(view.strides, ","), ":", view.offset);
   }
 
   View* ViewOf(const BufferView& view) {
@@ -124,7 +124,8 @@ class Builder {
       }
     }
     for (const LoopGraphOutput& output : graph_.outputs) {
-      if (output.kind == LoopGraphOutput::Kind::kView && !IsWhole(output.view)) ViewOf(output.view)->output = true;
+      if (output.kind == LoopGraphOutput::Kind::kView && !IsWhole(output.view))
+        ViewOf(output.view)->output = true;
     }
   }
 
@@ -134,8 +135,8 @@ class Builder {
     uint32_t base = BufferOf(view.buffer);
     View& entry = *ViewOf(view);
     if (entry.id == kNoBuffer) {
-      entry.id = AddBuffer(v1::ProgramBuffer::VIEW, view.dtype, graph_.buffers[view.buffer].device, view.sizes,
-                           view.strides, view.offset);
+      entry.id = AddBuffer(v1::ProgramBuffer::VIEW, view.dtype, graph_.buffers[view.buffer].device,
+                           view.sizes, view.strides, view.offset);
       program_.mutable_buffers(static_cast<int>(entry.id))->set_base(base);
     }
     if (!entry.live) {
@@ -179,7 +180,8 @@ class Builder {
 
   uint64_t AtHints(ExprId id) const {
     auto value = graph_.exprs.Evaluate(id, [&](const ExprNode& leaf) -> int64_t {
-      bool known = leaf.op == v1::EXPR_SYMBOL && leaf.value >= 0 && static_cast<size_t>(leaf.value) < hints_.size();
+      bool known =
+          leaf.op == v1::EXPR_SYMBOL && leaf.value >= 0 && static_cast<size_t>(leaf.value) < hints_.size();
       return known ? hints_[leaf.value] : 0;
     });
     return value.ok() && *value > 0 ? static_cast<uint64_t>(*value) : 0;

@@ -51,9 +51,9 @@ void KernelEmitter::FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm:
   llvm::Value* any = Any(bad);
   auto* failing = llvm::BasicBlock::Create(context_, "fail", function_);
   auto* fine = llvm::BasicBlock::Create(context_, "fine", function_);
-  llvm::MDNode* unlikely = llvm::MDNode::get(
-      context_, {llvm::MDString::get(context_, "branch_weights"),
-                 llvm::ConstantAsMetadata::get(b_.getInt32(1)), llvm::ConstantAsMetadata::get(b_.getInt32(1 << 20))});
+  llvm::MDNode* unlikely = llvm::MDNode::get(context_, {llvm::MDString::get(context_, "branch_weights"),
+                                                        llvm::ConstantAsMetadata::get(b_.getInt32(1)),
+                                                        llvm::ConstantAsMetadata::get(b_.getInt32(1 << 20))});
   b_.CreateCondBr(any, failing, fine, unlikely);
   b_.SetInsertPoint(failing);
   if (auto* type = llvm::dyn_cast<llvm::FixedVectorType>(bad->getType())) {

@@ -73,8 +73,8 @@ class X86Backend : public CodegenBackend {
 
   absl::StatusOr<std::string> Listing(const v1::Kernel& kernel, const v1::KernelNotes& notes,
                                       const llvm::Module& module) {
-    std::string text = absl::StrCat("; ---- loop IR\n", PrintKernel(kernel, notes), "\n; ---- LLVM IR\n",
-                                    IrText(module));
+    std::string text =
+        absl::StrCat("; ---- loop IR\n", PrintKernel(kernel, notes), "\n; ---- LLVM IR\n", IrText(module));
     // Code generation rewrites the module: the assembly is made from a copy.
     std::unique_ptr<llvm::Module> copy = llvm::CloneModule(module);
     KILN_ASSIGN_OR_RETURN(const std::string assembly, optimizer_->EmitAssembly(copy.get()));

@@ -50,8 +50,8 @@ llvm::Value* KernelEmitter::EmitCast(v1::DType from, v1::DType to, llvm::Value* 
   llvm::Value* magnitude = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, v);
   llvm::Value* fits = b_.CreateFCmpOLT(magnitude, llvm::ConstantFP::get(v->getType(), 9223372036854775808.0));
   llvm::Value* safe = b_.CreateSelect(fits, v, llvm::ConstantFP::get(v->getType(), 0.0));
-  llvm::Value* wide = b_.CreateSelect(fits, b_.CreateFPToSI(safe, i64),
-                                      llvm::ConstantInt::getSigned(i64, INT64_MIN));
+  llvm::Value* wide =
+      b_.CreateSelect(fits, b_.CreateFPToSI(safe, i64), llvm::ConstantInt::getSigned(i64, INT64_MIN));
   return b_.CreateTrunc(wide, type);
 }
 

@@ -11,7 +11,9 @@
 namespace kiln {
 namespace {
 
-uint64_t RoundUp(uint64_t value, uint64_t alignment) { return (value + alignment - 1) / alignment * alignment; }
+uint64_t RoundUp(uint64_t value, uint64_t alignment) {
+  return (value + alignment - 1) / alignment * alignment;
+}
 
 FlatImageHeader ReadHeader(absl::string_view image) {
   FlatImageHeader header;

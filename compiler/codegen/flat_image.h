@@ -32,13 +32,13 @@ inline constexpr size_t kFlatImageBytesMax = size_t{256} << 20;
 
 struct FlatImageHeader {
   char magic[8];
-  uint32_t abi_version;    // KILN_KERNEL_ABI_VERSION
-  uint32_t header_size;    // sizeof(FlatImageHeader)
-  uint64_t total_size;     // of the image, this header included
-  uint64_t text_offset;    // from the start of the image
+  uint32_t abi_version;  // KILN_KERNEL_ABI_VERSION
+  uint32_t header_size;  // sizeof(FlatImageHeader)
+  uint64_t total_size;   // of the image, this header included
+  uint64_t text_offset;  // from the start of the image
   uint64_t text_size;
-  uint64_t entry_offset;   // from the start of the image, inside the text
-  uint64_t reserved[2];    // 0
+  uint64_t entry_offset;  // from the start of the image, inside the text
+  uint64_t reserved[2];   // 0
 };
 static_assert(sizeof(FlatImageHeader) == 64);
 

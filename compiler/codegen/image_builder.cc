@@ -131,7 +131,8 @@ class Builder {
     KILN_ASSIGN_OR_RETURN(const int64_t addend,
                           Take(llvm::object::ELFRelocationRef(relocation).getAddend(), "addend"));
     const uint64_t place = in.offset + relocation.getOffset();
-    if (relocation.getOffset() + 4 > in.bytes.size()) return absl::InternalError("code image: stray relocation");
+    if (relocation.getOffset() + 4 > in.bytes.size())
+      return absl::InternalError("code image: stray relocation");
     const int64_t value = static_cast<int64_t>(target) + addend - static_cast<int64_t>(place);
     if (value != static_cast<int32_t>(value)) return absl::InternalError("code image: relocation overflows");
     const int32_t word = static_cast<int32_t>(value);

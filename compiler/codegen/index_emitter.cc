@@ -71,7 +71,8 @@ std::optional<int64_t> KernelEmitter::Coefficient(uint32_t expr) {
 bool KernelEmitter::NonNegative(uint32_t expr) const {
   const v1::ExprNode& node = kernel_.exprs(expr);
   const auto all = [&] {
-    return std::all_of(node.args().begin(), node.args().end(), [&](uint32_t arg) { return NonNegative(arg); });
+    return std::all_of(node.args().begin(), node.args().end(),
+                       [&](uint32_t arg) { return NonNegative(arg); });
   };
   switch (node.op()) {
     case v1::EXPR_CONST:
@@ -85,7 +86,8 @@ bool KernelEmitter::NonNegative(uint32_t expr) const {
     case v1::EXPR_FLOORDIV:
       return all();
     case v1::EXPR_MAX:
-      return std::any_of(node.args().begin(), node.args().end(), [&](uint32_t arg) { return NonNegative(arg); });
+      return std::any_of(node.args().begin(), node.args().end(),
+                         [&](uint32_t arg) { return NonNegative(arg); });
     case v1::EXPR_MOD:
       return NonNegative(node.args(1));
     case v1::EXPR_WHERE:
@@ -203,13 +205,16 @@ llvm::Value* KernelEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<
     case v1::EXPR_CEILDIV:
       return b_.CreateNeg(FloorDivide(b_.CreateNeg(args[0]), args[1], false));
     case v1::EXPR_MIN:
-      return fold([&](llvm::Value* x, llvm::Value* y) { return b_.CreateSelect(b_.CreateICmpSLT(x, y), x, y); });
+      return fold(
+          [&](llvm::Value* x, llvm::Value* y) { return b_.CreateSelect(b_.CreateICmpSLT(x, y), x, y); });
     case v1::EXPR_MAX:
-      return fold([&](llvm::Value* x, llvm::Value* y) { return b_.CreateSelect(b_.CreateICmpSGT(x, y), x, y); });
+      return fold(
+          [&](llvm::Value* x, llvm::Value* y) { return b_.CreateSelect(b_.CreateICmpSGT(x, y), x, y); });
     case v1::EXPR_POW: {
       const std::optional<int64_t> exponent = ConstantExpr(node.args(1));
       if (!exponent || *exponent < 0 || *exponent > 64) {
-        Fail(absl::UnimplementedError("unsupported: index expression with a power that is not a small constant"));
+        Fail(absl::UnimplementedError(
+            "unsupported: index expression with a power that is not a small constant"));
         return args[0];
       }
       llvm::Value* result = llvm::ConstantInt::get(args[0]->getType(), 1);

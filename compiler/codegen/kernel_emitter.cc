@@ -30,9 +30,7 @@ bool IsCheap(LoopOpcode op) {
 
 bool IsArgReduce(uint32_t mode) { return mode == v1::REDUCE_ARGMAX || mode == v1::REDUCE_ARGMIN; }
 
-unsigned BytesOf(v1::DType dtype) {
-  return static_cast<unsigned>(ir::ByteWidth(dtype));
-}
+unsigned BytesOf(v1::DType dtype) { return static_cast<unsigned>(ir::ByteWidth(dtype)); }
 
 }  // namespace
 
@@ -131,7 +129,8 @@ void KernelEmitter::ChooseLanes() {
   const uint32_t last = kernel_.outer_size() - 1;
   const std::optional<int64_t> extent = ConstantExpr(kernel_.outer(last));
   const bool parallel = schedule.parallel_dims() == last + 1;
-  while (lanes > vector_lanes_ && ((extent && *extent < lanes) || (parallel && schedule.chunk() < lanes))) lanes /= 2;
+  while (lanes > vector_lanes_ && ((extent && *extent < lanes) || (parallel && schedule.chunk() < lanes)))
+    lanes /= 2;
   vector_lanes_ = lanes;
 }
 
@@ -149,7 +148,8 @@ void KernelEmitter::EmitEntry() {
   end_->setName("end");
   b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
 
-  const auto invariant_load = [&](llvm::Type* load_type, llvm::Value* from, size_t bytes, const llvm::Twine& name) {
+  const auto invariant_load = [&](llvm::Type* load_type, llvm::Value* from, size_t bytes,
+                                  const llvm::Twine& name) {
     llvm::LoadInst* load = b_.CreateAlignedLoad(
         load_type, b_.CreateConstInBoundsGEP1_64(b_.getInt8Ty(), from, bytes), llvm::Align(8), name);
     load->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(context_, {}));
@@ -193,9 +193,7 @@ void KernelEmitter::EmitUnits() {
   }
   llvm::Value* chunk = I64(std::max<uint32_t>(1, kernel_.schedule().chunk()));
   llvm::Value* extent = outer_extents_[parallel - 1];
-  const auto clamp = [&](llvm::Value* v) {
-    return b_.CreateSelect(b_.CreateICmpSLT(v, extent), v, extent);
-  };
+  const auto clamp = [&](llvm::Value* v) { return b_.CreateSelect(b_.CreateICmpSLT(v, extent), v, extent); };
   if (parallel == 1) {  // neighbouring units are one range
     EmitOuterRange(0, clamp(b_.CreateNSWMul(begin_, chunk)), clamp(b_.CreateNSWMul(end_, chunk)));
     return;
@@ -344,7 +342,8 @@ void KernelEmitter::ScalarLoop(llvm::Value* lo, llvm::Value* hi, llvm::Value* st
 }
 
 // Full vectors, `unroll` at a time, then what is left with a mask.
-void KernelEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body) {
+void KernelEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll,
+                               Body body) {
   if (vector_lanes_ == 1) {
     ScalarLoop(lo, hi, I64(1), "scalar", [&](llvm::Value* i) {
       variables_[variable] = i;
@@ -426,7 +425,8 @@ llvm::Type* KernelEmitter::ScalarType(v1::DType dtype) {
     case v1::F64:
       return b_.getDoubleTy();
     default:
-      Fail(absl::UnimplementedError(absl::StrCat("unsupported: loop values of dtype ", v1::DType_Name(dtype))));
+      Fail(absl::UnimplementedError(
+          absl::StrCat("unsupported: loop values of dtype ", v1::DType_Name(dtype))));
       return b_.getInt32Ty();
   }
 }

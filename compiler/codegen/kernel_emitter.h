@@ -97,8 +97,8 @@ class KernelEmitter {
   // index_emitter.cc
   // Of the vector variable: 0 uniform, a constant stride, or nullopt: per lane.
   std::optional<int64_t> Coefficient(uint32_t expr);
-  llvm::Value* ScalarIndex(uint32_t expr);            // at the first lane
-  llvm::Value* VectorIndex(uint32_t expr);            // <lanes x i64>
+  llvm::Value* ScalarIndex(uint32_t expr);  // at the first lane
+  llvm::Value* VectorIndex(uint32_t expr);  // <lanes x i64>
   LaneValue IndexValue(uint32_t expr);
   llvm::Value* ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* VectorExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args);
@@ -120,7 +120,7 @@ class KernelEmitter {
   llvm::Value* FromMemory(llvm::Value* v, v1::DType dtype);
   llvm::Value* ToMemory(llvm::Value* v, v1::DType dtype);
   llvm::Value* Accumulated(v1::DType dtype, llvm::Value* old_value, llvm::Value* value);
-  llvm::Value* ActiveMask(LaneValue mask);            // combined with the tail's; null: all lanes
+  llvm::Value* ActiveMask(LaneValue mask);  // combined with the tail's; null: all lanes
   llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer);
 
   // op_emitter.cc
@@ -165,13 +165,13 @@ class KernelEmitter {
   llvm::Value* EmitRandBits(llvm::Value* seed, llvm::Value* flat, llvm::Value* number);
 
   // Types and small helpers.
-  llvm::Type* ScalarType(v1::DType dtype);            // BOOL: i1; F16, BF16: i16
-  llvm::Type* MemoryType(v1::DType dtype);            // BOOL: i8
-  llvm::Type* Wide(llvm::Type* scalar) const;         // scalar when lanes_ is 1
+  llvm::Type* ScalarType(v1::DType dtype);     // BOOL: i1; F16, BF16: i16
+  llvm::Type* MemoryType(v1::DType dtype);     // BOOL: i8
+  llvm::Type* Wide(llvm::Type* scalar) const;  // scalar when lanes_ is 1
   llvm::Value* Broadcast(LaneValue value);
   llvm::Value* Splat(llvm::Value* scalar);
-  llvm::Value* LaneNumbers(llvm::Type* scalar);       // 0, 1, 2, …
-  llvm::Value* Any(llvm::Value* mask);                // i1
+  llvm::Value* LaneNumbers(llvm::Type* scalar);  // 0, 1, 2, …
+  llvm::Value* Any(llvm::Value* mask);           // i1
   llvm::ConstantInt* I64(int64_t v);
   v1::DType DTypeOf(uint32_t op) const { return dtypes_[op]; }
 
@@ -188,28 +188,28 @@ class KernelEmitter {
   llvm::Value* begin_ = nullptr;
   llvm::Value* end_ = nullptr;
   std::vector<llvm::Value*> buffers_;
-  std::vector<llvm::MDNode*> own_scope_;      // per buffer
+  std::vector<llvm::MDNode*> own_scope_;  // per buffer
   std::vector<llvm::MDNode*> other_scopes_;
   std::vector<llvm::Value*> symbols_;
   std::vector<llvm::Value*> outer_extents_;
-  llvm::Value* zero_slot_ = nullptr;          // 64 zero bytes: what a masked-out scalar load reads
+  llvm::Value* zero_slot_ = nullptr;  // 64 zero bytes: what a masked-out scalar load reads
 
-  std::vector<v1::DType> dtypes_;             // by op
-  std::vector<const v1::LoopOp*> ops_;        // by op
-  std::vector<LaneValue> values_;             // by op: in the code being emitted
+  std::vector<v1::DType> dtypes_;       // by op
+  std::vector<const v1::LoopOp*> ops_;  // by op
+  std::vector<LaneValue> values_;       // by op: in the code being emitted
   std::vector<StageInfo> stages_;
-  const StageInfo* stage_ = nullptr;          // being emitted
-  std::vector<llvm::Value*> variables_;       // by loop variable: of the first lane
-  unsigned vector_lanes_ = 1;                 // in vector loops
-  unsigned lanes_ = 1;                        // here
-  bool tiled_ = false;                        // see ChooseTile
-  std::vector<const v1::LoopOp*> packable_;   // loads that a tile turns round
+  const StageInfo* stage_ = nullptr;                             // being emitted
+  std::vector<llvm::Value*> variables_;                          // by loop variable: of the first lane
+  unsigned vector_lanes_ = 1;                                    // in vector loops
+  unsigned lanes_ = 1;                                           // here
+  bool tiled_ = false;                                           // see ChooseTile
+  std::vector<const v1::LoopOp*> packable_;                      // loads that a tile turns round
   llvm::DenseMap<const v1::LoopOp*, llvm::AllocaInst*> packed_;  // in a tile: where their turned vectors lie
   llvm::Value* packed_row_ = nullptr;
   uint32_t vector_variable_ = kNoVariable;
-  llvm::Value* mask_ = nullptr;               // <lanes x i1> in a tail, else null
-  unsigned copy_ = 0;                         // of an unrolled body
-  std::vector<Accumulator> accumulators_;     // of the stage being emitted
+  llvm::Value* mask_ = nullptr;            // <lanes x i1> in a tail, else null
+  unsigned copy_ = 0;                      // of an unrolled body
+  std::vector<Accumulator> accumulators_;  // of the stage being emitted
 };
 
 }  // namespace kiln

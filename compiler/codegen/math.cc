@@ -70,8 +70,9 @@ MathEmitter::V MathEmitter::Emit(llvm::IRBuilder<>& b, LoopOpcode op, llvm::Arra
   if (!IsMath(op)) return nullptr;
   if (!args[0]->getType()->getScalarType()->isDoubleTy() && IsInline(op)) return Body(b, op, args);
   const absl::string_view name = InfoOf(op).name;
-  return Outlined(b, llvm::StringRef(name.data(), name.size()), args, args[0]->getType(),
-                  [&](llvm::IRBuilder<>& inner, llvm::ArrayRef<V> parameters) { return Body(inner, op, parameters); });
+  return Outlined(
+      b, llvm::StringRef(name.data(), name.size()), args, args[0]->getType(),
+      [&](llvm::IRBuilder<>& inner, llvm::ArrayRef<V> parameters) { return Body(inner, op, parameters); });
 }
 
 MathEmitter::V MathEmitter::Body(llvm::IRBuilder<>& b, LoopOpcode op, llvm::ArrayRef<V> args) {

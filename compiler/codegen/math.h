@@ -33,7 +33,7 @@ class MathEmitter {
   V Outlined(llvm::IRBuilder<>& b, llvm::StringRef name, llvm::ArrayRef<V> args, llvm::Type* result,
              absl::FunctionRef<V(llvm::IRBuilder<>&, llvm::ArrayRef<V>)> body);
   V Body(llvm::IRBuilder<>& b, LoopOpcode op, llvm::ArrayRef<V> args);
-  V FloatBody(MathBuilder& m, LoopOpcode op, V x);        // nullptr: none of its own
+  V FloatBody(MathBuilder& m, LoopOpcode op, V x);  // nullptr: none of its own
   V DoubleBody(MathBuilder& m, LoopOpcode op, llvm::ArrayRef<V> args);
 
   // math_exp_log.cc

@@ -41,7 +41,9 @@ class MathBuilder {
   V Floor(V x) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::floor, x); }
   V Trunc(V x) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, x); }
   V Rint(V x) { return b.CreateUnaryIntrinsic(llvm::Intrinsic::roundeven, x); }
-  V CopySign(V magnitude, V sign) { return b.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, magnitude, sign); }
+  V CopySign(V magnitude, V sign) {
+    return b.CreateBinaryIntrinsic(llvm::Intrinsic::copysign, magnitude, sign);
+  }
 
   V Lt(V x, V y) { return b.CreateFCmpOLT(x, y); }
   V Le(V x, V y) { return b.CreateFCmpOLE(x, y); }

@@ -31,10 +31,10 @@ Reduced ReduceByLn2(MathBuilder& m, V x) {
 // (e^r - 1 - r) / r^2 for |r| ≤ ln2 / 2.
 V ExpTail(MathBuilder& m, V r) {
   if (m.is_double) {  // Taylor: 1/13! … 1/2!
-    return m.Poly(r, {1.6059043836821613e-10, 2.08767569878681e-09, 2.505210838544172e-08, 2.7557319223985888e-07,
-                      2.7557319223985893e-06, 2.4801587301587302e-05, 1.9841269841269841e-04,
-                      1.3888888888888889e-03, 8.3333333333333332e-03, 4.1666666666666664e-02,
-                      1.6666666666666666e-01, 0.5});
+    return m.Poly(
+        r, {1.6059043836821613e-10, 2.08767569878681e-09, 2.505210838544172e-08, 2.7557319223985888e-07,
+            2.7557319223985893e-06, 2.4801587301587302e-05, 1.9841269841269841e-04, 1.3888888888888889e-03,
+            8.3333333333333332e-03, 4.1666666666666664e-02, 1.6666666666666666e-01, 0.5});
   }
   return m.Poly(r, {1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
                     5.0000001201e-1});
@@ -94,17 +94,17 @@ Pair Product(MathBuilder& m, Pair a, Pair b) {
 Pair WideLog(MathBuilder& m, V x) {
   V exponent;
   V mantissa = m.Frexp(x, &exponent);
-  V f = m.Sub(mantissa, m.C(1.0));           // exact
+  V f = m.Sub(mantissa, m.C(1.0));  // exact
   Pair g = Sum(m, mantissa, m.C(1.0));
   V high = m.Div(f, g.high);
   V rest = m.Fma(m.Neg(high), g.high, f);
   V low = m.Div(m.Fma(m.Neg(high), g.low, rest), g.high);
-  Pair t = QuickSum(m, high, low);           // (m-1) / (m+1)
+  Pair t = QuickSum(m, high, low);  // (m-1) / (m+1)
   Pair z = Product(m, t, t);
   Pair cube = Product(m, t, z);
   // log m = 2 (t + t³/3 + t⁵/5 + …)
-  V tail = m.Poly(z.high, {2.0 / 23, 2.0 / 21, 2.0 / 19, 2.0 / 17, 2.0 / 15, 2.0 / 13, 2.0 / 11, 2.0 / 9, 2.0 / 7,
-                           2.0 / 5});
+  V tail = m.Poly(z.high, {2.0 / 23, 2.0 / 21, 2.0 / 19, 2.0 / 17, 2.0 / 15, 2.0 / 13, 2.0 / 11, 2.0 / 9,
+                           2.0 / 7, 2.0 / 5});
   Pair sum = Product(m, {exponent, m.C(0.0)}, {m.C(kLn2), m.C(0x1.abc9e3b39803fp-56)});
   sum = Sum(m, sum, {m.Mul(t.high, 2.0), m.Mul(t.low, 2.0)});
   sum = Sum(m, sum, Product(m, cube, {m.C(0x1.5555555555555p-1), m.C(0x1.5555555555555p-55)}));

@@ -33,7 +33,8 @@ V ReduceOne(llvm::IRBuilder<>& b, llvm::GlobalVariable* table, V x, V* quadrant)
   };
   V bits = b.CreateBitCast(x, i64);
   V exponent = b.CreateAnd(b.CreateLShr(bits, 52), b.getInt64(0x7FF));
-  V mantissa = b.CreateOr(b.CreateAnd(bits, b.getInt64((uint64_t{1} << 52) - 1)), b.getInt64(uint64_t{1} << 52));
+  V mantissa =
+      b.CreateOr(b.CreateAnd(bits, b.getInt64((uint64_t{1} << 52) - 1)), b.getInt64(uint64_t{1} << 52));
   // x = mantissa * 2^e; the bits of 2/π before position e - 1 give multiples of 4.
   V position = b.CreateSub(exponent, b.getInt64(1075 - 62));
   V word = b.CreateLShr(position, 6);
@@ -85,8 +86,8 @@ V MathEmitter::ReduceLarge(llvm::IRBuilder<>& b, V x) {
     llvm::Function* function = f.GetInsertBlock()->getParent();
     function->addFnAttr(llvm::Attribute::Cold);
     auto* data = llvm::ConstantDataArray::get(context, kTwoOverPiBits);
-    auto* table = new llvm::GlobalVariable(*module_, data->getType(), true, llvm::GlobalValue::PrivateLinkage, data,
-                                           "kiln_two_over_pi");
+    auto* table = new llvm::GlobalVariable(*module_, data->getType(), true, llvm::GlobalValue::PrivateLinkage,
+                                           data, "kiln_two_over_pi");
     auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(type);
     const unsigned lanes = vector == nullptr ? 1 : vector->getNumElements();
     llvm::Type* f64 = f.getDoubleTy();
@@ -263,9 +264,7 @@ V MathEmitter::Acos(MathBuilder& m, V x) {
   return m.Sel(outer, m.Sel(m.Lt(x, m.C(0.0)), negative, twice), inner_result);
 }
 
-V MathEmitter::Atan(MathBuilder& m, V x) {
-  return m.CopySign(AtanOfQuotient(m, m.Abs(x), m.C(1.0)), x);
-}
+V MathEmitter::Atan(MathBuilder& m, V x) { return m.CopySign(AtanOfQuotient(m, m.Abs(x), m.C(1.0)), x); }
 
 V MathEmitter::Atan2(MathBuilder& m, V y, V x) {
   V a = m.Abs(y);

@@ -70,7 +70,8 @@ KernelEmitter::LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
   if (active == nullptr) {
     loaded = b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype));
   } else {
-    loaded = b_.CreateMaskedLoad(type, pointer, ElementAlign(dtype), active, llvm::Constant::getNullValue(type));
+    loaded =
+        b_.CreateMaskedLoad(type, pointer, ElementAlign(dtype), active, llvm::Constant::getNullValue(type));
   }
   return {FromMemory(Annotate(loaded, op.buffer()), dtype), true};
 }
@@ -80,9 +81,9 @@ llvm::Value* KernelEmitter::Gather(const v1::LoopOp& op, llvm::Value* indices, l
   if (ByteWidth(dtype) < 4 || !target_.avx512) return ElementGather(op, indices, mask);
   llvm::Type* type = Wide(MemoryType(dtype));
   llvm::Value* pointers = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], indices);
-  return Annotate(b_.CreateMaskedGather(type, pointers, ElementAlign(dtype), mask,
-                                        llvm::Constant::getNullValue(type)),
-                  op.buffer());
+  return Annotate(
+      b_.CreateMaskedGather(type, pointers, ElementAlign(dtype), mask, llvm::Constant::getNullValue(type)),
+      op.buffer());
 }
 
 // Element by element, without branches: lanes that are off read a zero of their own.
@@ -115,7 +116,8 @@ llvm::Value* KernelEmitter::Accumulated(v1::DType dtype, llvm::Value* old_value,
       return b_.CreateFAdd(old_value, value);
     case v1::F16:
     case v1::BF16:
-      return HalfFromFloat(dtype, b_.CreateFAdd(FloatFromHalf(dtype, old_value), FloatFromHalf(dtype, value)));
+      return HalfFromFloat(dtype,
+                           b_.CreateFAdd(FloatFromHalf(dtype, old_value), FloatFromHalf(dtype, value)));
     default:
       return b_.CreateAdd(old_value, value);
   }
@@ -126,8 +128,8 @@ void KernelEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::
   llvm::Type* type = MemoryType(dtype);
   llvm::Value* pointer = b_.CreateGEP(type, buffers_[op.buffer()], index);
   if (op.mode() == v1::STORE_ACCUMULATE) {
-    llvm::Value* old_value = FromMemory(
-        Annotate(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), op.buffer()), dtype);
+    llvm::Value* old_value =
+        FromMemory(Annotate(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), op.buffer()), dtype);
     value = Accumulated(dtype, old_value, value);
   }
   Annotate(b_.CreateAlignedStore(ToMemory(value, dtype), pointer, ElementAlign(dtype)), op.buffer());
@@ -162,9 +164,9 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
       wide = Accumulated(dtype, FromMemory(Annotate(old_value, op.buffer()), dtype), wide);
     }
     wide = ToMemory(wide, dtype);
-    llvm::Instruction* store = active == nullptr
-                                   ? static_cast<llvm::Instruction*>(b_.CreateAlignedStore(wide, pointer, align))
-                                   : b_.CreateMaskedStore(wide, pointer, align, active);
+    llvm::Instruction* store =
+        active == nullptr ? static_cast<llvm::Instruction*>(b_.CreateAlignedStore(wide, pointer, align))
+                          : b_.CreateMaskedStore(wide, pointer, align, active);
     Annotate(store, op.buffer());
     return;
   }

@@ -38,7 +38,8 @@ llvm::Constant* KernelEmitter::EmitConstant(const v1::LoopOp& op) {
   }
 }
 
-llvm::Value* KernelEmitter::EmitPointwise(uint32_t id, const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args) {
+llvm::Value* KernelEmitter::EmitPointwise(uint32_t id, const v1::LoopOp& op,
+                                          llvm::ArrayRef<llvm::Value*> args) {
   const auto opcode = static_cast<LoopOpcode>(op.op());
   const v1::DType from = op.args_size() > 0 ? DTypeOf(op.args(0)) : op.dtype();
   switch (opcode) {
@@ -209,7 +210,8 @@ llvm::Value* KernelEmitter::IntegerPower(v1::DType dtype, llvm::Value* a, llvm::
   llvm::Value* zero = llvm::ConstantInt::get(type, 0);
   llvm::Value* one = llvm::ConstantInt::get(type, 1);
   llvm::Value* odd = b_.CreateICmpNE(b_.CreateAnd(b, one), zero);
-  llvm::Value* negative = dtype == v1::U8 ? llvm::ConstantInt::getFalse(odd->getType()) : b_.CreateICmpSLT(b, zero);
+  llvm::Value* negative =
+      dtype == v1::U8 ? llvm::ConstantInt::getFalse(odd->getType()) : b_.CreateICmpSLT(b, zero);
   llvm::Value* count = b_.CreateSelect(negative, zero, b);
 
   llvm::BasicBlock* before = b_.GetInsertBlock();
@@ -235,7 +237,8 @@ llvm::Value* KernelEmitter::IntegerPower(v1::DType dtype, llvm::Value* a, llvm::
 
   llvm::Value* minus_one = llvm::ConstantInt::getSigned(type, -1);
   llvm::Value* reciprocal = b_.CreateSelect(b_.CreateICmpEQ(a, one), one, zero);
-  reciprocal = b_.CreateSelect(b_.CreateICmpEQ(a, minus_one), b_.CreateSelect(odd, minus_one, one), reciprocal);
+  reciprocal =
+      b_.CreateSelect(b_.CreateICmpEQ(a, minus_one), b_.CreateSelect(odd, minus_one, one), reciprocal);
   return b_.CreateSelect(negative, reciprocal, next_result);
 }
 

@@ -48,7 +48,8 @@ llvm::Constant* KernelEmitter::Identity(v1::ReduceKind kind, v1::DType dtype) {
   if (IsFloat(dtype)) return llvm::ConstantFP::getInfinity(type, maximum);
   const unsigned width = type->getIntegerBitWidth();
   if (dtype == v1::U8 || dtype == v1::BOOL) {
-    return llvm::ConstantInt::get(context_, maximum ? llvm::APInt::getMinValue(width) : llvm::APInt::getMaxValue(width));
+    return llvm::ConstantInt::get(
+        context_, maximum ? llvm::APInt::getMinValue(width) : llvm::APInt::getMaxValue(width));
   }
   return llvm::ConstantInt::get(
       context_, maximum ? llvm::APInt::getSignedMinValue(width) : llvm::APInt::getSignedMaxValue(width));
@@ -73,8 +74,8 @@ llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::
 
 void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
   accumulators_.clear();
-  const bool vector = lanes_ > 1 || (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !info.has_scan &&
-                                     !info.extents.empty());
+  const bool vector = lanes_ > 1 || (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST &&
+                                     !info.has_scan && !info.extents.empty());
   const auto wide = [&](llvm::Type* type) -> llvm::Type* {
     return vector && vector_lanes_ > 1 ? llvm::FixedVectorType::get(type, vector_lanes_) : type;
   };
@@ -122,9 +123,9 @@ llvm::Value* KernelEmitter::PositionInDomain() {
 }
 
 // Takes `other` where it beats the value; `ordered`: ties go to the smaller position.
-void KernelEmitter::CombineArg(v1::ReduceKind kind, v1::DType dtype, llvm::Value** value, llvm::Value** position,
-                               llvm::Value* other, llvm::Value* other_position, bool ordered,
-                               llvm::Value* active) {
+void KernelEmitter::CombineArg(v1::ReduceKind kind, v1::DType dtype, llvm::Value** value,
+                               llvm::Value** position, llvm::Value* other, llvm::Value* other_position,
+                               bool ordered, llvm::Value* active) {
   llvm::Value* better;
   llvm::Value* same;
   const bool maximum = IsMax(kind);
@@ -207,7 +208,8 @@ void KernelEmitter::FinishAccumulators(const StageInfo& info) {
       value = b_.CreateExtractElement(value, uint64_t{0});
       if (arg) position = b_.CreateExtractElement(position, uint64_t{0});
     }
-    if (accumulator.widened) value = b_.CreateFPTrunc(value, value->getType()->getWithNewType(b_.getFloatTy()));
+    if (accumulator.widened)
+      value = b_.CreateFPTrunc(value, value->getType()->getWithNewType(b_.getFloatTy()));
     values_[accumulator.op] = {arg ? position : value, lanes_ > 1};
   }
   accumulators_.clear();

@@ -228,6 +228,35 @@ absl::Status LowerRepeat(LoweringContext& context, const GraphNode& node) {
   return context.status();
 }
 
+// Channels [groups, width] become [width, groups]: stored through a window with both.
+absl::Status LowerChannelShuffle(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const int64_t groups = context.Int(node, "groups", 1);
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (self.rank() < 3 || type.rank() != self.rank() || groups <= 0 ||
+      !context.exprs().ProvablyDivides(context.Const(groups), self.sizes[1])) {
+    return absl::InvalidArgumentError("groups do not divide the channels");
+  }
+  for (size_t dim = 0; dim < self.rank(); ++dim) context.CheckSize(self.sizes[dim], type.sizes[dim]);
+  const ExprId width = context.exprs().FloorDiv(self.sizes[1], context.Const(groups));
+  const std::vector<ExprId> strides = ContiguousStrides(context.exprs(), type.sizes);
+  const BufferId buffer = context.NewBuffer(type.dtype, type.device, type.sizes, strides);
+  BufferView window{buffer, type.dtype, type.sizes, strides, context.Const(0)};
+  window.sizes[1] = context.Const(groups);
+  window.sizes.insert(window.sizes.begin() + 1, width);
+  window.strides.insert(window.strides.begin() + 1, context.exprs().Mul(strides[1], context.Const(groups)));
+  context.EmitStores(window, [&](LoopRecorder& ops, Index index) {
+    std::vector<ExprId> from(index.begin(), index.end());
+    from.erase(from.begin() + 1);
+    from[1] = context.exprs().Add(context.exprs().Mul(index[2], width), index[1]);
+    return context.Load(ops, self, from);
+  });
+  context.SetResult(node,
+                    context.WithView(type, {buffer, type.dtype, type.sizes, strides, context.Const(0)}));
+  return context.status();
+}
+
 // ---- one tensor with a part replaced
 
 absl::Status LowerSliceScatter(LoweringContext& context, const GraphNode& node) {
@@ -310,6 +339,7 @@ void RegisterCopies(LoweringTable& table) {
   table["aten.flip.default"] = LowerFlip;
   table["aten.roll.default"] = LowerRoll;
   table["aten.repeat.default"] = LowerRepeat;
+  table["aten.channel_shuffle.default"] = LowerChannelShuffle;
   table["aten.slice_scatter.default"] = LowerSliceScatter;
   table["aten.select_scatter.default"] = LowerSelectScatter;
   table["aten.tril.default"] = LowerTriangle;

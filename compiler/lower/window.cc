@@ -321,6 +321,74 @@ absl::Status LowerUpsampleBilinear(LoweringContext& context, const GraphNode& no
   return context.status();
 }
 
+// ---- sampling at positions that another tensor gives
+
+// A position in [-1, 1] as one in elements.
+LoopOpId Unnormalise(LoweringContext& context, LoopRecorder& ops, LoopOpId at, ExprId size,
+                     bool align_corners) {
+  const v1::DType compute = ops.dtype(at);
+  const LoopOpId length = ops.Cast(ops.IndexExpr(size), compute);
+  const LoopOpId one = ops.Constant(1, compute), two = ops.Constant(2, compute);
+  const LoopOpId shifted = ops.Add(at, one);
+  if (align_corners) return ops.Mul(ops.Div(shifted, two), ops.Sub(length, one));
+  return ops.Div(ops.Sub(ops.Mul(shifted, length), one), two);
+}
+
+// Bilinear, with zeros or the border outside; the other forms are library calls.
+absl::Status LowerGridSample(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor input = context.Tensor(node, "input");
+  const LoweredTensor grid = context.Tensor(node, "grid");
+  const int64_t interpolation = context.Int(node, "interpolation_mode", 0);
+  const int64_t padding = context.Int(node, "padding_mode", 0);
+  const bool align_corners = context.Bool(node, "align_corners", false);
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (interpolation != 0 || padding > 1 || !IsFloat(type.dtype) || grid.dtype != type.dtype) {
+    return context.Call(node, "no lowering", false);
+  }
+  if (input.rank() != 4 || grid.rank() != 4 || type.rank() != 4) {
+    return absl::InvalidArgumentError("grid_sampler_2d of another rank than 4");
+  }
+  ExprPool& exprs = context.exprs();
+  const v1::DType compute = ComputeType(type.dtype);
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    LoopOpId low[2], weight[2];  // by dimension: rows, columns
+    for (size_t i = 0; i < 2; ++i) {
+      const ExprId size = input.sizes[2 + i];
+      const ExprId component = context.Const(i == 0 ? 1 : 0);  // the grid holds (x, y)
+      LoopOpId at = context.Load(ops, grid, {index[0], index[2], index[3], component});
+      at = Unnormalise(context, ops, at, size, align_corners);
+      if (padding == 1) {
+        const LoopOpId last = ops.Cast(ops.IndexExpr(exprs.Sub(size, context.Const(1))), compute);
+        at = ops.Binary(LoopOpcode::kMaximum, at, ops.Constant(0, compute));
+        at = ops.Binary(LoopOpcode::kMinimum, at, last);
+      }
+      const LoopOpId floor = ops.Unary(LoopOpcode::kFloor, at);
+      low[i] = ops.Cast(floor, v1::I64);
+      weight[i] = ops.Sub(at, floor);
+    }
+    LoopOpId sum = ops.Constant(0, compute);
+    for (int corner = 0; corner < 4; ++corner) {
+      LoopOpId inside = ops.True(), factor = ops.Constant(1, compute), at[2];
+      for (size_t i = 0; i < 2; ++i) {
+        const bool high = (corner >> (1 - i) & 1) != 0;
+        at[i] = high ? ops.Add(low[i], ops.ConstantInt(1)) : low[i];
+        factor = ops.Mul(factor, high ? weight[i] : ops.Sub(ops.Constant(1, compute), weight[i]));
+        inside = ops.And(inside, ops.Compare(LoopOpcode::kGe, at[i], ops.ConstantInt(0)));
+        inside = ops.And(inside, ops.Compare(LoopOpcode::kLt, at[i], ops.IndexExpr(input.sizes[2 + i])));
+      }
+      ops.OpenMask(inside);
+      const ExprId row = ops.CheckedIndex(at[0], input.sizes[2]);
+      const ExprId column = ops.CheckedIndex(at[1], input.sizes[3]);
+      const LoopOpId value = context.Load(ops, input, {index[0], index[1], row, column});
+      ops.CloseMask();
+      sum = ops.Add(sum, ops.Where(inside, ops.Mul(value, factor), ops.Constant(0, compute)));
+    }
+    return sum;
+  }));
+  return context.status();
+}
+
 // ---- padding by reflection or repetition of the border
 
 template <bool reflect>
@@ -363,6 +431,7 @@ void RegisterWindows(LoweringTable& table) {
   table["aten.upsample_nearest2d.vec"] = LowerUpsampleNearest;
   table["aten.upsample_bilinear2d.default"] = LowerUpsampleBilinear;
   table["aten.upsample_bilinear2d.vec"] = LowerUpsampleBilinear;
+  table["aten.grid_sampler_2d.default"] = LowerGridSample;
   for (const char* rank : {"1d", "2d", "3d"}) {
     table[absl::StrCat("aten.reflection_pad", rank, ".default")] = LowerBorderPad<true>;
     table[absl::StrCat("aten.replication_pad", rank, ".default")] = LowerBorderPad<false>;

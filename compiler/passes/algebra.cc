@@ -40,7 +40,10 @@ ValueId NeutralOperand(const Graph& graph, const GraphNode& node) {
 class Simplifier {
  public:
   explicit Simplifier(Graph& graph)
-      : graph_(graph), producers_(Producers(graph)), escaping_(EscapingValues(graph)), replacement_(IdentityReplacement(graph)) {}
+      : graph_(graph),
+        producers_(Producers(graph)),
+        escaping_(EscapingValues(graph)),
+        replacement_(IdentityReplacement(graph)) {}
 
   void Run() {
     for (GraphNode& node : graph_.nodes) {
@@ -118,7 +121,8 @@ class Simplifier {
 
   void MergeExpand(GraphNode& node) {
     const GraphNode* inner = Producer(TensorOf(node.Find("self")), node.target);
-    if (inner != nullptr && TensorOf(inner->Find("self")) != kNoValue) SetSelf(node, TensorOf(inner->Find("self")));
+    if (inner != nullptr && TensorOf(inner->Find("self")) != kNoValue)
+      SetSelf(node, TensorOf(inner->Find("self")));
   }
 
   // A cast of a cast that loses nothing on the way: F16 or BF16 to F32 and back.
@@ -127,9 +131,12 @@ class Simplifier {
     if (inner == nullptr || escaping_[node.results[0]]) return;
     const ValueId origin = TensorOf(inner->Find("self"));
     if (origin == kNoValue) return;
-    const TensorType &from = graph_.type(origin), &middle = graph_.type(inner->results[0]), &to = graph_.type(node.results[0]);
-    const bool widened = (from.dtype == v1::F16 || from.dtype == v1::BF16) && (middle.dtype == v1::F32 || middle.dtype == v1::F64);
-    if (widened && from.dtype == to.dtype && SameLayout(graph_.exprs, from, to)) replacement_[node.results[0]] = origin;
+    const TensorType &from = graph_.type(origin), &middle = graph_.type(inner->results[0]),
+                     &to = graph_.type(node.results[0]);
+    const bool widened = (from.dtype == v1::F16 || from.dtype == v1::BF16) &&
+                         (middle.dtype == v1::F32 || middle.dtype == v1::F64);
+    if (widened && from.dtype == to.dtype && SameLayout(graph_.exprs, from, to))
+      replacement_[node.results[0]] = origin;
   }
 
   Graph& graph_;

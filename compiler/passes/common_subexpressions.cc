@@ -86,7 +86,8 @@ absl::Status MergeCommonSubexpressions(Graph& graph) {
     }
     if (separate) continue;
     for (size_t k = 0; k < node.results.size(); ++k) {
-      if (node.results[k] != kNoValue && earlier.results[k] != kNoValue) replacement[node.results[k]] = earlier.results[k];
+      if (node.results[k] != kNoValue && earlier.results[k] != kNoValue)
+        replacement[node.results[k]] = earlier.results[k];
     }
   }
   ReplaceUses(graph, replacement);

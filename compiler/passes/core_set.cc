@@ -23,7 +23,8 @@ constexpr Group kGroups[] = {
     {CoreClass::kPointwise, "_to_copy"},
     // self, other; div.Tensor is true division on floats; div.Tensor_mode has rounding_mode floor | trunc
     {CoreClass::kPointwise,
-     "add.Tensor sub.Tensor mul.Tensor div.Tensor div.Tensor_mode remainder.Tensor fmod.Tensor maximum minimum "
+     "add.Tensor sub.Tensor mul.Tensor div.Tensor div.Tensor_mode remainder.Tensor fmod.Tensor maximum "
+     "minimum "
      "atan2 eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor logical_and logical_or logical_xor "
      "bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_left_shift.Tensor "
      "bitwise_right_shift.Tensor"},
@@ -39,10 +40,12 @@ constexpr Group kGroups[] = {
     {CoreClass::kScan, "cumsum cumprod"},
     // view size | view.dtype | expand size | permute dims | unsqueeze dim | squeeze.dims dim | slice dim
     // start end step (in range, explicit) | select dim index | as_strided | diagonal offset dim1 dim2
-    {CoreClass::kView, "view view.dtype expand permute unsqueeze squeeze.dims slice.Tensor select.int as_strided diagonal"},
+    {CoreClass::kView,
+     "view view.dtype expand permute unsqueeze squeeze.dims slice.Tensor select.int as_strided diagonal"},
     // _unsafe_ forms need no bounds check
     {CoreClass::kIndex,
-     "embedding index.Tensor _unsafe_index.Tensor gather index_put _unsafe_index_put scatter.src scatter.value "
+     "embedding index.Tensor _unsafe_index.Tensor gather index_put _unsafe_index_put scatter.src "
+     "scatter.value "
      "scatter_add scatter_reduce.two"},
     // full: size fill_value dtype | arange.start_step: start end step dtype
     {CoreClass::kCreation, "full arange.start_step"},

@@ -20,12 +20,12 @@ enum class CoreClass {
   kPointwise,  // one value a point
   kReduction,
   kScan,
-  kView,       // pure index maps, no arithmetic
-  kIndex,      // data-dependent addresses
+  kView,   // pure index maps, no arithmetic
+  kIndex,  // data-dependent addresses
   kCreation,
   kRandom,
-  kCopy,       // clone, cat, pad, flip, *_scatter: moves elements
-  kMutation,   // copy_ on an input, at the end of a graph
+  kCopy,      // clone, cat, pad, flip, *_scatter: moves elements
+  kMutation,  // copy_ on an input, at the end of a graph
 };
 
 CoreClass CoreClassOf(absl::string_view target);

@@ -27,7 +27,8 @@ class Decomposer {
     for (GraphNode& node : source) {
       KILN_RETURN_IF_ERROR(Visit(std::move(node), 0));
       if (done_.size() > kGraphNodesMax) {
-        return absl::InvalidArgumentError(absl::StrCat("the decomposed graph has more than ", kGraphNodesMax, " nodes"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("the decomposed graph has more than ", kGraphNodesMax, " nodes"));
       }
     }
     graph_.nodes = std::move(done_);
@@ -80,13 +81,14 @@ class Decomposer {
 
   absl::Status CheckSizes(const Value& value, const TensorType& declared) {
     if (value.sizes().size() != declared.sizes.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the declared result has rank ", declared.sizes.size(), ", not ", value.sizes().size()));
+      return absl::InvalidArgumentError(absl::StrCat("the declared result has rank ", declared.sizes.size(),
+                                                     ", not ", value.sizes().size()));
     }
     for (size_t i = 0; i < declared.sizes.size(); ++i) {
       const auto a = graph_.exprs.AsConst(value.sizes()[i]), c = graph_.exprs.AsConst(declared.sizes[i]);
       if (a && c && *a != *c) {
-        return absl::InvalidArgumentError(absl::StrCat("size ", i, " of the declared result is ", *c, ", not ", *a));
+        return absl::InvalidArgumentError(
+            absl::StrCat("size ", i, " of the declared result is ", *c, ", not ", *a));
       }
     }
     return absl::OkStatus();
@@ -124,6 +126,8 @@ class Decomposer {
 
 }  // namespace
 
-absl::Status Decompose(Graph& graph, const DecomposeOptions& options) { return Decomposer(graph, options).Run(); }
+absl::Status Decompose(Graph& graph, const DecomposeOptions& options) {
+  return Decomposer(graph, options).Run();
+}
 
 }  // namespace kiln

@@ -55,7 +55,9 @@ bool SiluBackward(Match& m) {
   return m.Return(g * s * (1.0 + x * (1.0 - s)));
 }
 
-Value Clamp(const Value& x, const Operand& low, const Operand& high) { return Minimum(Maximum(x, low), high); }
+Value Clamp(const Value& x, const Operand& low, const Operand& high) {
+  return Minimum(Maximum(x, low), high);
+}
 
 bool Hardswish(Match& m) {
   Value x = In(m, "self");
@@ -118,7 +120,8 @@ bool Celu(Match& m) {
 }
 
 bool Selu(Match& m) {
-  return m.Return(EluOf(In(m, "self"), 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1.0));
+  return m.Return(
+      EluOf(In(m, "self"), 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1.0));
 }
 
 bool SoftplusForward(Match& m) {

@@ -7,7 +7,9 @@
 namespace kiln {
 namespace {
 
-Value FullDeclared(Match& m, const Operand& value) { return m.b().Full(m.Type().sizes, value, m.Type().dtype); }
+Value FullDeclared(Match& m, const Operand& value) {
+  return m.b().Full(m.Type().sizes, value, m.Type().dtype);
+}
 
 bool Zeros(Match& m) { return m.Return(FullDeclared(m, 0)); }
 bool Ones(Match& m) { return m.Return(FullDeclared(m, 1)); }
@@ -25,13 +27,16 @@ bool FullValue(Match& m) {
 
 bool Arange(Match& m) {
   const TensorType type = m.Type();
-  if (m.node().target == "aten.arange.start_step" && m.node().args.size() == 4 && m.Has("dtype") && m.Has("step")) {
+  if (m.node().target == "aten.arange.start_step" && m.node().args.size() == 4 && m.Has("dtype") &&
+      m.Has("step")) {
     return false;  // core
   }
   GraphBuilder& b = m.b();
   return m.Return(b.Node("aten.arange.start_step",
-                         {{"start", b.ToArgument(m.Scalar("start", 0))}, {"end", b.ToArgument(m.Scalar("end"))},
-                          {"step", b.ToArgument(m.Scalar("step", 1))}, {"dtype", DTypeArg{type.dtype}}},
+                         {{"start", b.ToArgument(m.Scalar("start", 0))},
+                          {"end", b.ToArgument(m.Scalar("end"))},
+                          {"step", b.ToArgument(m.Scalar("step", 1))},
+                          {"dtype", DTypeArg{type.dtype}}},
                          b.Dense(type.dtype, type.sizes)));
 }
 

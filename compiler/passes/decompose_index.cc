@@ -13,10 +13,13 @@ TensorListArg Along(int64_t dim, const Value& index) {
 }
 
 // `index_put` along one dimension, with bounds checks.
-Value PutAlong(Match& m, const Value& x, int64_t dim, const Value& index, const Value& values, bool accumulate) {
+Value PutAlong(Match& m, const Value& x, int64_t dim, const Value& index, const Value& values,
+               bool accumulate) {
   if (!x.ok() || !index.ok() || !values.ok()) return Value();
   return m.b().Node("aten.index_put.default",
-                    {{"self", TensorArg{x.id()}}, {"indices", Along(dim, index)}, {"values", TensorArg{values.id()}},
+                    {{"self", TensorArg{x.id()}},
+                     {"indices", Along(dim, index)},
+                     {"values", TensorArg{values.id()}},
                      {"accumulate", BoolArg{accumulate}}},
                     m.b().Dense(x.dtype(), x.sizes()));
 }
@@ -27,13 +30,16 @@ bool IndexSelect(Match& m) {
   const int64_t dim = m.Dim("dim", x);
   std::vector<ExprId> sizes = x.sizes();
   sizes[dim] = index.size(0);
-  return m.Return(m.b().Node("aten.index.Tensor", {{"self", TensorArg{x.id()}}, {"indices", Along(dim, index)}},
+  return m.Return(m.b().Node("aten.index.Tensor",
+                             {{"self", TensorArg{x.id()}}, {"indices", Along(dim, index)}},
                              m.b().Dense(x.dtype(), sizes)));
 }
 
 bool IndexAdd(Match& m) {
   Value x = m.Tensor("self"), index = m.Tensor("index"), source = m.Tensor("source");
-  if (!x.ok() || !index.ok() || !source.ok() || x.rank() == 0 || index.rank() != 1 || source.rank() != x.rank()) return false;
+  if (!x.ok() || !index.ok() || !source.ok() || x.rank() == 0 || index.rank() != 1 ||
+      source.rank() != x.rank())
+    return false;
   const Operand alpha = m.Scalar("alpha", 1);
   if (m.Has("alpha")) source = Cast(source * alpha, x.dtype());
   return m.Return(PutAlong(m, x, m.Dim("dim", x), index, source, true));
@@ -41,7 +47,9 @@ bool IndexAdd(Match& m) {
 
 bool IndexCopy(Match& m) {
   Value x = m.Tensor("self"), index = m.Tensor("index"), source = m.Tensor("source");
-  if (!x.ok() || !index.ok() || !source.ok() || x.rank() == 0 || index.rank() != 1 || source.rank() != x.rank()) return false;
+  if (!x.ok() || !index.ok() || !source.ok() || x.rank() == 0 || index.rank() != 1 ||
+      source.rank() != x.rank())
+    return false;
   return m.Return(PutAlong(m, x, m.Dim("dim", x), index, source, false));
 }
 
@@ -57,7 +65,8 @@ bool Take(Match& m) {
   Value x = m.Tensor("self"), index = m.Tensor("index");
   if (!x.ok() || !index.ok()) return false;
   Value flat = View(x, {CountOf(x, {})});
-  return m.Return(m.b().Node("aten.index.Tensor", {{"self", TensorArg{flat.id()}}, {"indices", Along(0, index)}},
+  return m.Return(m.b().Node("aten.index.Tensor",
+                             {{"self", TensorArg{flat.id()}}, {"indices", Along(0, index)}},
                              m.b().Dense(x.dtype(), index.sizes())));
 }
 
@@ -73,7 +82,8 @@ bool Put(Match& m) {
 // Rows of the gradient are added up at their indices; the padding row gets none.
 bool EmbeddingDenseBackward(Match& m) {
   Value g = m.Tensor("grad_output"), indices = m.Tensor("indices");
-  if (!g.ok() || !indices.ok() || m.Bool("scale_grad_by_freq", false) || g.rank() != indices.rank() + 1) return false;
+  if (!g.ok() || !indices.ok() || m.Bool("scale_grad_by_freq", false) || g.rank() != indices.rank() + 1)
+    return false;
   g = ToCompute(g);
   if (const int64_t padding = m.Int("padding_idx", -1); padding >= 0) {
     g = Where(Unsqueeze(Eq(indices, padding), -1), 0.0, g);
@@ -86,7 +96,8 @@ bool EmbeddingDenseBackward(Match& m) {
 bool IndexPut(Match& m) {
   Value x = m.Tensor("self"), values = m.Tensor("values");
   std::vector<Value> indices = m.Tensors("indices");
-  if (!x.ok() || !values.ok() || indices.size() != 1 || !indices[0].ok() || indices[0].dtype() != v1::BOOL) return false;
+  if (!x.ok() || !values.ok() || indices.size() != 1 || !indices[0].ok() || indices[0].dtype() != v1::BOOL)
+    return false;
   if (m.exprs().AsConst(CountOf(values, {})) != 1 || indices[0].rank() > x.rank()) return false;
   Value mask = indices[0];
   while (mask.ok() && mask.rank() < x.rank()) mask = Unsqueeze(mask, -1);

@@ -73,7 +73,8 @@ bool BinaryCrossEntropy(Match& m) {
 }
 
 bool BinaryCrossEntropyBackward(Match& m) {
-  Value g = In(m, "grad_output"), x = In(m, "self"), target = In(m, "target"), weight = OptionalIn(m, "weight");
+  Value g = In(m, "grad_output"), x = In(m, "self"), target = In(m, "target"),
+        weight = OptionalIn(m, "weight");
   Value d = g * (x - target) / Maximum(x * (1.0 - x), 1e-12);
   if (weight.ok()) d = d * weight;
   return m.Return(Share(m, d, x));
@@ -137,7 +138,8 @@ bool NllLossForward(Match& m) {
 }
 
 bool NllLossBackward(Match& m) {
-  Value g = In(m, "grad_output"), x = In(m, "self"), target = m.Tensor("target"), weight = OptionalIn(m, "weight");
+  Value g = In(m, "grad_output"), x = In(m, "self"), target = m.Tensor("target"),
+        weight = OptionalIn(m, "weight");
   if (!g.ok() || !x.ok() || !target.ok() || x.rank() < 1 || target.rank() != x.rank() - 1) {
     m.b().Fail("the target needs one dimension less than the input");
     return false;

@@ -13,14 +13,16 @@ Value Mm(Match& m, const Value& a, const Value& b) {
 
 Value Addmm(Match& m, const Value& bias, const Value& a, const Value& b) {
   if (!bias.ok() || !a.ok() || !b.ok() || a.rank() != 2 || b.rank() != 2) return Value();
-  return m.b().Node("aten.addmm.default",
-                    {{"self", TensorArg{bias.id()}}, {"mat1", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
-                    m.b().Dense(a.dtype(), {a.size(0), b.size(1)}));
+  return m.b().Node(
+      "aten.addmm.default",
+      {{"self", TensorArg{bias.id()}}, {"mat1", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
+      m.b().Dense(a.dtype(), {a.size(0), b.size(1)}));
 }
 
 bool Linear(Match& m) {
   Value x = m.Tensor("input"), weight = m.Tensor("weight"), bias = m.OptionalTensor("bias");
-  if (!x.ok() || !weight.ok() || x.rank() < 1 || weight.rank() != 2 || (bias.ok() && bias.rank() != 1)) return false;
+  if (!x.ok() || !weight.ok() || x.rank() < 1 || weight.rank() != 2 || (bias.ok() && bias.rank() != 1))
+    return false;
   std::vector<ExprId> sizes = x.sizes();
   const ExprId features = sizes.back();
   sizes.pop_back();
@@ -56,7 +58,8 @@ Value Combined(Match& m, const Value& self, Value product) {
 
 bool Addmv(Match& m) {
   Value self = m.Tensor("self"), a = m.Tensor("mat"), v = m.Tensor("vec");
-  if (!SumsNatively(a, v) || !self.ok() || !IsFloat(a.dtype()) || a.rank() != 2 || v.rank() != 1) return false;
+  if (!SumsNatively(a, v) || !self.ok() || !IsFloat(a.dtype()) || a.rank() != 2 || v.rank() != 1)
+    return false;
   return m.Return(Combined(m, ToCompute(self), Sum(ToCompute(a) * ToCompute(v), {1}, false)));
 }
 
@@ -73,8 +76,8 @@ bool Addr(Match& m) {
 }
 
 constexpr DecompositionRow kRows[] = {
-    {"linear", Linear}, {"mv", Mv},       {"dot", Dot},     {"vdot", Dot},
-    {"addmv", Addmv},   {"outer", Outer}, {"ger", Outer},   {"addr", Addr},
+    {"linear", Linear}, {"mv", Mv},       {"dot", Dot},   {"vdot", Dot},
+    {"addmv", Addmv},   {"outer", Outer}, {"ger", Outer}, {"addr", Addr},
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 using Dims = std::vector<int64_t>;
 
 struct Moments {
-  Value mean;      // keepdim
+  Value mean;  // keepdim
   Value centered;
   Value variance;  // biased, keepdim
 };
@@ -37,7 +37,9 @@ Dims Range(int64_t from, int64_t to) {
 }
 
 // Sums over `dims`; the value itself when there are none.
-Value SumOver(const Value& x, const Dims& dims, bool keepdim) { return dims.empty() ? x : Sum(x, dims, keepdim); }
+Value SumOver(const Value& x, const Dims& dims, bool keepdim) {
+  return dims.empty() ? x : Sum(x, dims, keepdim);
+}
 
 // How many leading dimensions are not normalized.
 int64_t OuterRank(Match& m, const Value& x) {
@@ -63,7 +65,8 @@ bool LayerNorm(Match& m) {
 
 bool LayerNormBackward(Match& m) {
   Value g = ToCompute(m.Tensor("grad_out")), x = ToCompute(m.Tensor("input"));
-  Value mean = ToCompute(m.Tensor("mean")), rstd = ToCompute(m.Tensor("rstd")), weight = OptionalIn(m, "weight");
+  Value mean = ToCompute(m.Tensor("mean")), rstd = ToCompute(m.Tensor("rstd")),
+        weight = OptionalIn(m, "weight");
   const int64_t outer_rank = OuterRank(m, x);
   if (!m.b().status().ok()) return false;
   const Dims inner = Range(outer_rank, x.rank()), outer = Range(0, outer_rank);
@@ -88,7 +91,7 @@ bool RmsNorm(Match& m) {
   const Dims inner = Range(OuterRank(m, x), x.rank());
   if (!m.b().status().ok()) return false;
   const double eps = m.Float("eps", x.dtype() == v1::F64 ? std::numeric_limits<double>::epsilon()
-                                                        : std::numeric_limits<float>::epsilon());
+                                                         : std::numeric_limits<float>::epsilon());
   Value rstd = Rsqrt(Mean(x * x, inner, true) + eps);
   Value y = x * rstd;
   if (weight.ok()) y = y * weight;
@@ -183,8 +186,8 @@ bool BatchNormAs(Match& m, bool training) {
   }
   if (m.Wanted(4) && running_var.ok()) {
     const ExprId count = CountOf(x, dims);
-    Value unbiased = View(moments.variance, running_var.sizes()) * Sym{count} /
-                     Sym{m.exprs().Sub(count, m.b().Int(1))};
+    Value unbiased =
+        View(moments.variance, running_var.sizes()) * Sym{count} / Sym{m.exprs().Sub(count, m.b().Int(1))};
     m.Set(4, momentum * unbiased + (1.0 - momentum) * running_var);
   }
   return true;
@@ -268,7 +271,8 @@ bool GroupNormBackward(Match& m) {
   Value input = m.Tensor("input");
   Value g = View(ToCompute(m.Tensor("grad_out")), groups.Sizes()), x = View(ToCompute(input), groups.Sizes());
   const std::vector<ExprId> by_group = {groups.batch, groups.groups, m.b().Int(1), m.b().Int(1)};
-  Value mean = View(ToCompute(m.Tensor("mean")), by_group), rstd = View(ToCompute(m.Tensor("rstd")), by_group);
+  Value mean = View(ToCompute(m.Tensor("mean")), by_group),
+        rstd = View(ToCompute(m.Tensor("rstd")), by_group);
   Value weight = OptionalIn(m, "weight");
   if (!g.ok() || !x.ok() || !mean.ok() || !rstd.ok()) return false;
   Value normal = (x - mean) * rstd;

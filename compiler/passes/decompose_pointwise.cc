@@ -19,7 +19,8 @@ v1::DType ResultCompute(Match& m) { return ComputeDType(m.Type().dtype); }
 Operand CastOperand(const Operand& operand, v1::DType dtype) {
   if (operand.is_tensor()) return Cast(operand.tensor, dtype);
   if (operand.symbolic) return operand;
-  const double number = operand.kind == Operand::Kind::kFloat ? operand.number : static_cast<double>(operand.integer);
+  const double number =
+      operand.kind == Operand::Kind::kFloat ? operand.number : static_cast<double>(operand.integer);
   if (IsFloat(dtype)) return number;
   if (dtype == v1::BOOL) return number != 0;
   if (operand.kind != Operand::Kind::kFloat) return operand.integer;
@@ -63,8 +64,10 @@ bool AddOrSub(Match& m, absl::string_view target) {
     if (other.is_tensor()) {
       other = Cast(other.tensor, ResultCompute(m)) * CastOperand(alpha, ResultCompute(m));
     } else {
-      const double a = alpha.kind == Operand::Kind::kFloat ? alpha.number : static_cast<double>(alpha.integer);
-      const double o = other.kind == Operand::Kind::kFloat ? other.number : static_cast<double>(other.integer);
+      const double a =
+          alpha.kind == Operand::Kind::kFloat ? alpha.number : static_cast<double>(alpha.integer);
+      const double o =
+          other.kind == Operand::Kind::kFloat ? other.number : static_cast<double>(other.integer);
       if (alpha.symbolic || other.symbolic) return false;
       other = IsFloat(m.Type().dtype) ? Operand(a * o) : Operand(alpha.integer * other.integer);
     }
@@ -86,7 +89,8 @@ bool Rsub(Match& m) {
 // True division; integers are divided as floats.
 bool Div(Match& m) {
   Operand a = m.Scalar("self"), b = m.Scalar("other");
-  const bool promotes = (a.is_tensor() && !IsFloat(a.tensor.dtype())) || (b.is_tensor() && !IsFloat(b.tensor.dtype()));
+  const bool promotes =
+      (a.is_tensor() && !IsFloat(a.tensor.dtype())) || (b.is_tensor() && !IsFloat(b.tensor.dtype()));
   if (!promotes && absl::EndsWith(m.node().target, "div.Tensor")) return false;  // core
   return m.Return(m.b().Binary("div.Tensor", Arg(m, "self"), Arg(m, "other")));
 }
@@ -102,9 +106,10 @@ Value DivMode(Match& m, const Operand& a, const Operand& b, const std::string& m
     }
     sizes = *std::move(broadcast);
   }
-  return m.b().Node("aten.div.Tensor_mode",
-                    {{"self", m.b().ToArgument(a)}, {"other", m.b().ToArgument(b)}, {"rounding_mode", StringArg{mode}}},
-                    m.b().Dense(ResultCompute(m), sizes));
+  return m.b().Node(
+      "aten.div.Tensor_mode",
+      {{"self", m.b().ToArgument(a)}, {"other", m.b().ToArgument(b)}, {"rounding_mode", StringArg{mode}}},
+      m.b().Dense(ResultCompute(m), sizes));
 }
 
 bool DivRounded(Match& m) {
@@ -124,7 +129,8 @@ bool PowScalarExponent(Match& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   const Operand exponent = m.Scalar("exponent");
   if (!x.ok() || exponent.is_tensor() || exponent.symbolic) return false;
-  const double e = exponent.kind == Operand::Kind::kFloat ? exponent.number : static_cast<double>(exponent.integer);
+  const double e =
+      exponent.kind == Operand::Kind::kFloat ? exponent.number : static_cast<double>(exponent.integer);
   if (e == 0) return m.Return(m.b().Full(x.sizes(), CastOperand(1, x.dtype()), x.dtype()));
   if (e == 1 || e == 2 || e == 3) return m.Return(IntegerPower(x, static_cast<int>(e)));
   if (IsFloat(x.dtype())) {
@@ -139,7 +145,8 @@ bool PowScalarExponent(Match& m) {
 bool PowScalarBase(Match& m) {
   Value exponent = Cast(m.Tensor("exponent"), ResultCompute(m));
   if (!exponent.ok()) return false;
-  return m.Return(m.b().Binary("pow.Tensor_Tensor", CastOperand(m.Scalar("self"), exponent.dtype()), exponent));
+  return m.Return(
+      m.b().Binary("pow.Tensor_Tensor", CastOperand(m.Scalar("self"), exponent.dtype()), exponent));
 }
 
 bool FloatPower(Match& m) {
@@ -228,7 +235,8 @@ bool UnaryOfInteger(Match& m) {
   for (const char* rounding : {"floor", "ceil", "trunc", "round"}) {
     if (target == absl::StrCat("aten.", rounding, ".default")) return m.Return(x);
   }
-  const absl::string_view name = absl::string_view(target).substr(5, target.size() - 5 - 8);  // aten.NAME.default
+  const absl::string_view name =
+      absl::string_view(target).substr(5, target.size() - 5 - 8);  // aten.NAME.default
   return m.Return(m.b().Unary(name, Cast(x, ResultCompute(m))));
 }
 
@@ -286,7 +294,8 @@ bool NanToNum(Match& m) {
 // x * f(y), and 0 where x is 0 unless y is NaN.
 Value XTimes(Match& m, Value (*f)(const Value&)) {
   auto dense = [&](const Operand& o, const Value& like) {
-    return o.is_tensor() ? Cast(o.tensor, ResultCompute(m)) : m.b().Full(like.sizes(), CastOperand(o, like.dtype()), like.dtype());
+    return o.is_tensor() ? Cast(o.tensor, ResultCompute(m))
+                         : m.b().Full(like.sizes(), CastOperand(o, like.dtype()), like.dtype());
   };
   const Operand a = Arg(m, "self"), b = Arg(m, "other");
   if (!a.is_tensor() && !b.is_tensor()) return Value();
@@ -346,7 +355,8 @@ bool IsClose(Match& m) {
   Value a = m.Tensor("self"), b = m.Tensor("other");
   if (!a.ok() || !b.ok()) return false;
   Value close = Eq(a, b);
-  if (m.Bool("equal_nan", false) && IsFloat(a.dtype())) close = LogicalOr(close, LogicalAnd(IsNan(a), IsNan(b)));
+  if (m.Bool("equal_nan", false) && IsFloat(a.dtype()))
+    close = LogicalOr(close, LogicalAnd(IsNan(a), IsNan(b)));
   const double rtol = m.Float("rtol", 1e-5), atol = m.Float("atol", 1e-8);
   if (rtol == 0 && atol == 0) return m.Return(close);
   Value x = a, y = b;

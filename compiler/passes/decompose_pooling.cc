@@ -24,14 +24,15 @@ std::vector<int64_t> Pair(Match& m, absl::string_view name, int64_t otherwise) {
 }
 
 std::vector<Axis> AxesOf(Match& m, const Value& x) {
-  const std::vector<int64_t> kernel = Pair(m, "kernel_size", 0), pad = Pair(m, "padding", 0), dilation = Pair(m, "dilation", 1);
+  const std::vector<int64_t> kernel = Pair(m, "kernel_size", 0), pad = Pair(m, "padding", 0),
+                             dilation = Pair(m, "dilation", 1);
   std::vector<int64_t> stride = m.Ints("stride");
   if (stride.empty()) stride = kernel;
   if (stride.size() == 1) stride.push_back(stride[0]);
   const TensorType out = m.Type(0);
   std::vector<Axis> axes;
-  if (x.rank() < 2 || out.sizes.size() != x.sizes().size() || kernel.size() != 2 || pad.size() != 2 || dilation.size() != 2 ||
-      stride.size() != 2) {
+  if (x.rank() < 2 || out.sizes.size() != x.sizes().size() || kernel.size() != 2 || pad.size() != 2 ||
+      dilation.size() != 2 || stride.size() != 2) {
     return axes;
   }
   for (int i = 0; i < 2; ++i) {
@@ -55,7 +56,8 @@ Value PadFor(Match& m, Value x, const std::vector<Axis>& axes, const Operand& va
   std::vector<ExprId> pads;
   bool any = false;
   for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
-    const ExprId behind = pool.Max(pool.Sub(Reach(m, *axis), pool.Add(axis->in, pool.Const(axis->pad))), pool.Const(0));
+    const ExprId behind =
+        pool.Max(pool.Sub(Reach(m, *axis), pool.Add(axis->in, pool.Const(axis->pad))), pool.Const(0));
     pads.push_back(pool.Const(axis->pad));
     pads.push_back(behind);
     any = any || axis->pad != 0 || pool.AsConst(behind) != 0;
@@ -67,7 +69,8 @@ Value Tap(Match& m, Value x, const std::vector<Axis>& axes, const std::vector<in
   ExprPool& pool = m.exprs();
   for (size_t i = 0; i < axes.size(); ++i) {
     const int64_t start = at[i] * axes[i].dilation;
-    const ExprId span = pool.Add(pool.Mul(pool.Sub(axes[i].out, pool.Const(1)), pool.Const(axes[i].stride)), pool.Const(1));
+    const ExprId span =
+        pool.Add(pool.Mul(pool.Sub(axes[i].out, pool.Const(1)), pool.Const(axes[i].stride)), pool.Const(1));
     x = Slice(x, axes[i].dim, pool.Const(start), pool.Add(pool.Const(start), span), axes[i].stride);
   }
   return x;
@@ -88,7 +91,8 @@ bool MaxPool2d(Match& m) {
   if (axes.empty() || axes[0].kernel * axes[1].kernel > kWindowMax) return false;
   const bool floats = IsFloat(x.dtype());
   if (!floats && x.dtype() != v1::I64) return false;
-  const Operand lowest = floats ? Operand(-std::numeric_limits<double>::infinity()) : Operand(std::numeric_limits<int64_t>::min());
+  const Operand lowest = floats ? Operand(-std::numeric_limits<double>::infinity())
+                                : Operand(std::numeric_limits<int64_t>::min());
   Value padded = PadFor(m, x, axes, lowest);
   Value rows = WindowStart(m, axes[0], x.rank()), columns = WindowStart(m, axes[1], x.rank());
   const bool indices = m.Wanted(1);

@@ -75,7 +75,8 @@ bool MaxDim(Match& m) {
   const bool maximum = m.node().target == "aten.max.dim", keepdim = m.Bool("keepdim", false);
   const int64_t dim = m.Dim("dim", x);
   m.Set(0, maximum ? Amax(x, {dim}, keepdim) : Amin(x, {dim}, keepdim));
-  if (m.Wanted(1)) m.Set(1, Position(m, maximum ? "aten.argmax.default" : "aten.argmin.default", x, dim, keepdim));
+  if (m.Wanted(1))
+    m.Set(1, Position(m, maximum ? "aten.argmax.default" : "aten.argmin.default", x, dim, keepdim));
   return true;
 }
 
@@ -119,7 +120,8 @@ bool ProdDim(Match& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   const int64_t dim = m.Dim("dim", x);
-  if (x.rank() > 0 && x.dtype() == ResultCompute(m) && !m.Has("dtype") && m.Int("dim") == dim) return false;  // core
+  if (x.rank() > 0 && x.dtype() == ResultCompute(m) && !m.Has("dtype") && m.Int("dim") == dim)
+    return false;  // core
   return m.Return(Product(m, Cast(x, ResultCompute(m)), dim, m.Bool("keepdim", false)));
 }
 
@@ -150,7 +152,8 @@ Spread SpreadOf(Match& m) {
     divisor = std::max(static_cast<double>(*n) - correction, 0.0);
   } else {
     if (correction != std::floor(correction)) m.b().Fail("a fractional correction of a symbolic count");
-    divisor = Sym{m.exprs().Max(m.exprs().Sub(count, m.b().Int(static_cast<int64_t>(correction))), m.b().Int(0))};
+    divisor =
+        Sym{m.exprs().Max(m.exprs().Sub(count, m.b().Int(static_cast<int64_t>(correction))), m.b().Int(0))};
   }
   Value variance = Sum(centered * centered, dims, keepdim) / divisor;
   if (!keepdim && x.ok() && x.rank() > 0) mean = Squeeze(mean, dims);
@@ -210,7 +213,8 @@ bool NanMean(Match& m) {
   const Dims dims = m.Dims("dim", x);
   const bool keepdim = m.Bool("keepdim", false);
   Value number = LogicalNot(IsNan(x));
-  return m.Return(Sum(Where(number, x, 0.0), dims, keepdim) / Cast(Sum(number, dims, keepdim), ResultCompute(m)));
+  return m.Return(Sum(Where(number, x, 0.0), dims, keepdim) /
+                  Cast(Sum(number, dims, keepdim), ResultCompute(m)));
 }
 
 bool Trace(Match& m) {

@@ -8,7 +8,8 @@ namespace {
 
 Value Input(Match& m) { return m.Tensor(m.Has("input") ? "input" : "self"); }
 
-// The scale the caller gave for spatial dimension `i`, if any: scale_factors[i] or scales_h / scales_w / scales.
+// The scale the caller gave for spatial dimension `i`, if any: scale_factors[i] or scales_h / scales_w /
+// scales.
 std::optional<double> GivenScale(Match& m, size_t i, size_t spatial) {
   if (const Argument* factors = m.node().Find("scale_factors")) {
     const auto* list = std::get_if<FloatListArg>(factors);
@@ -56,14 +57,17 @@ struct Sample {
   Value weight;     // of `high`, F32 (F64 for doubles)
 };
 
-Sample SampleOf(Match& m, ExprId in, ExprId out, std::optional<double> scale, bool align_corners, v1::DType compute) {
+Sample SampleOf(Match& m, ExprId in, ExprId out, std::optional<double> scale, bool align_corners,
+                v1::DType compute) {
   ExprPool& pool = m.exprs();
   Value i = Cast(m.b().Iota(out), compute);
   Value source;
   if (align_corners) {
-    const ExprId last = pool.Sub(in, pool.Const(1)), steps = pool.Max(pool.Sub(out, pool.Const(1)), pool.Const(1));
+    const ExprId last = pool.Sub(in, pool.Const(1)),
+                 steps = pool.Max(pool.Sub(out, pool.Const(1)), pool.Const(1));
     const auto a = pool.AsConst(last), b = pool.AsConst(steps);
-    source = a && b ? i * (pool.AsConst(out) == 1 ? 0.0 : static_cast<double>(*a) / static_cast<double>(*b)) : i * Sym{last} / Sym{steps};
+    source = a && b ? i * (pool.AsConst(out) == 1 ? 0.0 : static_cast<double>(*a) / static_cast<double>(*b))
+                    : i * Sym{last} / Sym{steps};
   } else {
     source = Maximum(TimesRatio(m, i + 0.5, in, out, scale) - 0.5, 0.0);
   }
@@ -93,18 +97,12 @@ bool UpsampleBilinear(Match& m) {
 }
 
 constexpr DecompositionRow kRows[] = {
-    {"upsample_nearest1d", UpsampleNearest},
-    {"upsample_nearest2d", UpsampleNearest},
-    {"upsample_nearest3d", UpsampleNearest},
-    {"upsample_nearest1d.vec", UpsampleNearest},
-    {"upsample_nearest2d.vec", UpsampleNearest},
-    {"upsample_nearest3d.vec", UpsampleNearest},
-    {"_upsample_nearest_exact1d", UpsampleNearest},
-    {"_upsample_nearest_exact2d", UpsampleNearest},
-    {"_upsample_nearest_exact3d", UpsampleNearest},
-    {"_upsample_nearest_exact2d.vec", UpsampleNearest},
-    {"upsample_bilinear2d", UpsampleBilinear},
-    {"upsample_bilinear2d.vec", UpsampleBilinear},
+    {"upsample_nearest1d", UpsampleNearest},        {"upsample_nearest2d", UpsampleNearest},
+    {"upsample_nearest3d", UpsampleNearest},        {"upsample_nearest1d.vec", UpsampleNearest},
+    {"upsample_nearest2d.vec", UpsampleNearest},    {"upsample_nearest3d.vec", UpsampleNearest},
+    {"_upsample_nearest_exact1d", UpsampleNearest}, {"_upsample_nearest_exact2d", UpsampleNearest},
+    {"_upsample_nearest_exact3d", UpsampleNearest}, {"_upsample_nearest_exact2d.vec", UpsampleNearest},
+    {"upsample_bilinear2d", UpsampleBilinear},      {"upsample_bilinear2d.vec", UpsampleBilinear},
 };
 
 }  // namespace

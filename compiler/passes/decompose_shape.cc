@@ -16,7 +16,8 @@ bool ViewDeclared(Match& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
   std::vector<ExprId> sizes = m.Type().sizes;
-  if (m.node().target == "aten.view.default" && m.Syms("size") == sizes && m.node().args.size() == 2) return false;  // core
+  if (m.node().target == "aten.view.default" && m.Syms("size") == sizes && m.node().args.size() == 2)
+    return false;  // core
   const auto from = m.exprs().AsConst(CountOf(x, {})), to = m.exprs().AsConst(m.exprs().Product(sizes));
   if (from && to && *from != *to) {
     m.b().Fail("a view cannot change the number of elements");
@@ -29,14 +30,16 @@ bool ViewDeclared(Match& m) {
 bool ExpandDeclared(Match& m) {
   Value x = m.Tensor("self");
   std::vector<ExprId> sizes = m.Type().sizes;
-  if (m.node().target == "aten.expand.default" && m.Syms("size") == sizes && m.node().args.size() == 2) return false;  // core
+  if (m.node().target == "aten.expand.default" && m.Syms("size") == sizes && m.node().args.size() == 2)
+    return false;  // core
   return m.ReturnView(Expand(x, sizes));
 }
 
 bool PermuteDims(Match& m) {
   Value x = m.Tensor("self");
   const Dims dims = m.Ints("dims");
-  if (x.ok() && x.rank() >= 2 && std::all_of(dims.begin(), dims.end(), [](int64_t d) { return d >= 0; })) return false;  // core
+  if (x.ok() && x.rank() >= 2 && std::all_of(dims.begin(), dims.end(), [](int64_t d) { return d >= 0; }))
+    return false;  // core
   return m.ReturnView(Permute(x, dims));
 }
 
@@ -122,9 +125,11 @@ bool SliceTensor(Match& m) {
   Value x = m.Tensor("self");
   if (!x.ok() || x.rank() == 0) return false;
   const int64_t dim = m.Dim("dim", x, 0);
-  const SliceBounds bounds = BoundsOf(m, x.size(dim), m.Type().sizes.size() == x.sizes().size() ? m.Type().sizes[dim] : 0);
+  const SliceBounds bounds =
+      BoundsOf(m, x.size(dim), m.Type().sizes.size() == x.sizes().size() ? m.Type().sizes[dim] : 0);
   if (!m.b().status().ok()) return false;
-  if (m.node().args.size() == 5 && m.Int("dim") == dim && m.Sym("start") == bounds.start && m.Sym("end") == bounds.end) {
+  if (m.node().args.size() == 5 && m.Int("dim") == dim && m.Sym("start") == bounds.start &&
+      m.Sym("end") == bounds.end) {
     return false;  // core
   }
   return m.ReturnView(Slice(x, dim, bounds.start, bounds.end, bounds.step));
@@ -140,7 +145,8 @@ bool Narrow(Match& m) {
 
 ExprId IndexIn(Match& m, ExprId index, ExprId size) {
   const auto constant = m.exprs().AsConst(index), limit = m.exprs().AsConst(size);
-  if (constant && limit && (*constant < -*limit || *constant >= *limit)) m.b().Fail("the selected index is out of range");
+  if (constant && limit && (*constant < -*limit || *constant >= *limit))
+    m.b().Fail("the selected index is out of range");
   return constant && *constant < 0 ? m.exprs().Add(index, size) : index;
 }
 
@@ -228,7 +234,9 @@ Value Repeated(Match& m, Value x, std::vector<ExprId> repeats) {
   return View(Expand(View(x, apart), expanded), joined);
 }
 
-bool Repeat(Match& m) { return m.Return(Repeated(m, m.Tensor("self"), m.Syms(m.Has("repeats") ? "repeats" : "dims"))); }
+bool Repeat(Match& m) {
+  return m.Return(Repeated(m, m.Tensor("self"), m.Syms(m.Has("repeats") ? "repeats" : "dims")));
+}
 
 bool RepeatInterleave(Match& m) {
   Value x = m.Tensor("self");
@@ -253,7 +261,8 @@ bool Roll(Match& m) {
     x = View(x, {CountOf(x, {})});
     dims = {0};
   }
-  if (dims.size() != shifts.size() || x.rank() == 0) return flat && x.ok() && x.rank() == 0 ? m.Return(x) : false;
+  if (dims.size() != shifts.size() || x.rank() == 0)
+    return flat && x.ok() && x.rank() == 0 ? m.Return(x) : false;
   for (size_t i = 0; i < dims.size() && x.ok(); ++i) {
     const int64_t dim = m.b().Dim(dims[i], x.rank());
     const ExprId size = x.size(dim);
@@ -280,10 +289,14 @@ bool Rot90(Match& m) {
   if (dims.empty()) dims = {0, 1};
   if (!x.ok() || x.rank() < 2 || dims.size() != 2) return false;
   switch (((m.Int("k", 1) % 4) + 4) % 4) {
-    case 1: return m.Return(Transpose(kiln::Flip(x, {dims[1]}), dims[0], dims[1]));
-    case 2: return m.Return(kiln::Flip(x, dims));
-    case 3: return m.Return(Transpose(kiln::Flip(x, {dims[0]}), dims[0], dims[1]));
-    default: return m.Return(x);
+    case 1:
+      return m.Return(Transpose(kiln::Flip(x, {dims[1]}), dims[0], dims[1]));
+    case 2:
+      return m.Return(kiln::Flip(x, dims));
+    case 3:
+      return m.Return(Transpose(kiln::Flip(x, {dims[0]}), dims[0], dims[1]));
+    default:
+      return m.Return(x);
   }
 }
 
@@ -318,8 +331,12 @@ Value SliceScatter(Match& m, const Value& into, const Value& part, int64_t dim, 
   if (!into.ok() || !part.ok()) return Value();
   GraphBuilder& b = m.b();
   return b.Node("aten.slice_scatter.default",
-                {{"self", TensorArg{into.id()}}, {"src", TensorArg{part.id()}}, {"dim", IntArg{b.Int(dim)}},
-                 {"start", IntArg{bounds.start}}, {"end", IntArg{bounds.end}}, {"step", IntArg{b.Int(bounds.step)}}},
+                {{"self", TensorArg{into.id()}},
+                 {"src", TensorArg{part.id()}},
+                 {"dim", IntArg{b.Int(dim)}},
+                 {"start", IntArg{bounds.start}},
+                 {"end", IntArg{bounds.end}},
+                 {"step", IntArg{b.Int(bounds.step)}}},
                 b.Dense(into.dtype(), into.sizes()));
 }
 
@@ -327,7 +344,10 @@ Value SelectScatter(Match& m, const Value& into, const Value& part, int64_t dim,
   if (!into.ok() || !part.ok()) return Value();
   GraphBuilder& b = m.b();
   return b.Node("aten.select_scatter.default",
-                {{"self", TensorArg{into.id()}}, {"src", TensorArg{part.id()}}, {"dim", IntArg{b.Int(dim)}}, {"index", IntArg{index}}},
+                {{"self", TensorArg{into.id()}},
+                 {"src", TensorArg{part.id()}},
+                 {"dim", IntArg{b.Int(dim)}},
+                 {"index", IntArg{index}}},
                 b.Dense(into.dtype(), into.sizes()));
 }
 
@@ -338,7 +358,8 @@ bool SliceBackward(Match& m) {
   if (!zeros.ok() || zeros.rank() != g.rank()) return false;
   const int64_t dim = m.Dim("dim", g);
   const SliceBounds bounds = BoundsOf(m, zeros.size(dim), g.size(dim));
-  if (bounds.step == 1 && m.exprs().AsConst(bounds.start) == 0 && bounds.end == zeros.size(dim)) return m.Return(g);
+  if (bounds.step == 1 && m.exprs().AsConst(bounds.start) == 0 && bounds.end == zeros.size(dim))
+    return m.Return(g);
   return m.Return(SliceScatter(m, zeros, g, dim, bounds));
 }
 
@@ -356,8 +377,8 @@ bool SliceScatterNode(Match& m) {
   if (!x.ok() || !part.ok() || x.rank() == 0 || part.rank() != x.rank()) return false;
   const int64_t dim = m.Dim("dim", x, 0);
   const SliceBounds bounds = BoundsOf(m, x.size(dim), part.size(dim));
-  if (m.node().args.size() == 6 && m.Int("dim") == dim && m.Sym("start") == bounds.start && m.Sym("end") == bounds.end &&
-      part.dtype() == x.dtype()) {
+  if (m.node().args.size() == 6 && m.Int("dim") == dim && m.Sym("start") == bounds.start &&
+      m.Sym("end") == bounds.end && part.dtype() == x.dtype()) {
     return false;  // core
   }
   return m.Return(SliceScatter(m, x, Cast(part, x.dtype()), dim, bounds));
@@ -391,7 +412,8 @@ Value MoveTo(const Value& x, int64_t from, int64_t to) {
 
 bool Unfold(Match& m) {
   Value x = m.Tensor("self");
-  if (!x.ok() || x.rank() == 0 || m.Type().sizes.size() != x.sizes().size() + 1 || m.Int("size") < 1 || m.Int("step") < 1) {
+  if (!x.ok() || x.rank() == 0 || m.Type().sizes.size() != x.sizes().size() + 1 || m.Int("size") < 1 ||
+      m.Int("step") < 1) {
     return false;
   }
   const int64_t dim = m.Dim("dimension", x);
@@ -444,7 +466,8 @@ bool DiagEmbed(Match& m) {
   const int64_t offset = m.Int("offset", 0), rank = x.rank() + 1;
   const ExprId size = m.exprs().Add(x.size(-1), m.b().Int(offset < 0 ? -offset : offset));
   Value matrix = OnDiagonal(m, x, size, size, offset);
-  return m.Return(PlaceMatrix(matrix, m.b().Dim(m.Int("dim1", -2), rank), m.b().Dim(m.Int("dim2", -1), rank)));
+  return m.Return(
+      PlaceMatrix(matrix, m.b().Dim(m.Int("dim1", -2), rank), m.b().Dim(m.Int("dim2", -1), rank)));
 }
 
 bool DiagonalBackward(Match& m) {

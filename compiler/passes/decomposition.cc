@@ -7,7 +7,8 @@
 
 namespace kiln {
 
-Match::Match(GraphBuilder& builder, const GraphNode& node) : b_(builder), node_(node), results_(node.results.size()) {
+Match::Match(GraphBuilder& builder, const GraphNode& node)
+    : b_(builder), node_(node), results_(node.results.size()) {
   for (ValueId result : node.results) {
     const TensorType& type = b_.graph().type(result);
     if (type.dtype != v1::DTYPE_UNSPECIFIED) {
@@ -25,7 +26,9 @@ const Argument* Match::Required(absl::string_view name) {
 
 namespace {
 
-std::string WrongKind(absl::string_view name) { return absl::StrCat("argument '", name, "' is of a wrong kind"); }
+std::string WrongKind(absl::string_view name) {
+  return absl::StrCat("argument '", name, "' is of a wrong kind");
+}
 
 }  // namespace
 
@@ -208,8 +211,9 @@ std::string FullTarget(absl::string_view name) {
 const DecompositionTable& Decompositions() {
   static const auto* table = [] {
     auto* all = new DecompositionTable;
-    for (auto rows : {ActivationRows(), CreationRows(), IndexRows(), LossRows(), MatmulRows(), NormalizationRows(),
-                      PointwiseRows(), PoolingRows(), RandomRows(), DropoutRows(), ReductionRows(), ResizeRows(), ShapeRows()}) {
+    for (auto rows : {ActivationRows(), CreationRows(), IndexRows(), LossRows(), MatmulRows(),
+                      NormalizationRows(), PointwiseRows(), PoolingRows(), RandomRows(), DropoutRows(),
+                      ReductionRows(), ResizeRows(), ShapeRows()}) {
       for (const DecompositionRow& row : rows) {
         (*all)[FullTarget(row.target)] = row.decompose;
       }

@@ -34,10 +34,11 @@ class Match {
 
   // ---- arguments, by schema name; a missing required one, or one of the wrong kind, is an error
   bool Has(absl::string_view name) const { return node_.Find(name) != nullptr; }
-  Value Tensor(absl::string_view name);          // required
-  Value OptionalTensor(absl::string_view name);  // !ok() when None
+  Value Tensor(absl::string_view name);                // required
+  Value OptionalTensor(absl::string_view name);        // !ok() when None
   std::vector<Value> Tensors(absl::string_view name);  // entries may be !ok() (None)
-  Operand Scalar(absl::string_view name, std::optional<Operand> otherwise = std::nullopt);  // a tensor or a number
+  Operand Scalar(absl::string_view name,
+                 std::optional<Operand> otherwise = std::nullopt);  // a tensor or a number
   double Float(absl::string_view name, std::optional<double> otherwise = std::nullopt);
   int64_t Int(absl::string_view name, std::optional<int64_t> otherwise = std::nullopt);  // constant
   ExprId Sym(absl::string_view name, std::optional<ExprId> otherwise = std::nullopt);
@@ -53,7 +54,7 @@ class Match {
 
   // ---- results
   size_t result_count() const { return node_.results.size(); }
-  bool Wanted(size_t i) const;  // declared, with a dtype
+  bool Wanted(size_t i) const;    // declared, with a dtype
   TensorType Type(size_t i = 0);  // declared type of a result
   // Gives result `i` the value; dtype and layout are brought to the declared ones by the driver.
   void Set(size_t i, const Value& value) { SetAs(i, value, /*view=*/false); }

@@ -39,7 +39,8 @@ std::optional<Argument> CastFill(const Graph& graph, const Argument& fill, v1::D
   } else {
     return std::nullopt;
   }
-  const bool small_integer = value == std::trunc(value) && std::abs(value) <= 256;  // exact in every dtype but signs and bools
+  const bool small_integer =
+      value == std::trunc(value) && std::abs(value) <= 256;  // exact in every dtype but signs and bools
   if (!small_integer || value < 0) {
     const bool widens = IsFloat(to) && (to == v1::F64 || to == v1::F32) && from == v1::F32;
     return widens ? std::optional<Argument>(FloatArg{value}) : std::nullopt;
@@ -64,7 +65,8 @@ absl::Status FoldConstants(Graph& graph) {
     const GraphNode* full = FullOf(graph, producers, node);
     if (full == nullptr || full->Find("fill_value") == nullptr) continue;
     const TensorType& type = graph.type(node.results[0]);
-    const auto fill = CastFill(graph, *full->Find("fill_value"), graph.type(full->results[0]).dtype, type.dtype);
+    const auto fill =
+        CastFill(graph, *full->Find("fill_value"), graph.type(full->results[0]).dtype, type.dtype);
     if (!fill || type.device != graph.type(full->results[0]).device) continue;
     node.target = "aten.full.default";
     node.args = {{"size", IntListArg{type.sizes}}, {"fill_value", *fill}, {"dtype", DTypeArg{type.dtype}}};

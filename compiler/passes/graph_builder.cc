@@ -45,7 +45,8 @@ std::vector<int64_t> NormalizedDims(const Value& x, std::vector<int64_t> dims) {
   return dims;
 }
 
-Value Reduce(absl::string_view target, const Value& x, std::vector<int64_t> dims, bool keepdim, v1::DType dtype) {
+Value Reduce(absl::string_view target, const Value& x, std::vector<int64_t> dims, bool keepdim,
+             v1::DType dtype) {
   if (!x.ok()) return x;
   if (x.rank() == 0) return Cast(x, dtype);  // a reduction over nothing
   dims = NormalizedDims(x, std::move(dims));
@@ -117,10 +118,14 @@ int64_t GraphBuilder::Dim(int64_t dim, int64_t rank) {
 
 Argument GraphBuilder::ToArgument(const Operand& operand) {
   switch (operand.kind) {
-    case Operand::Kind::kTensor: return TensorArg{operand.tensor.id()};
-    case Operand::Kind::kFloat: return FloatArg{operand.number};
-    case Operand::Kind::kBool: return BoolArg{operand.integer != 0};
-    case Operand::Kind::kInt: break;
+    case Operand::Kind::kTensor:
+      return TensorArg{operand.tensor.id()};
+    case Operand::Kind::kFloat:
+      return FloatArg{operand.number};
+    case Operand::Kind::kBool:
+      return BoolArg{operand.integer != 0};
+    case Operand::Kind::kInt:
+      break;
   }
   return IntArg{operand.symbolic ? operand.expr : Int(operand.integer)};
 }
@@ -163,11 +168,18 @@ v1::DType Promote(std::initializer_list<const Operand*> operands) {
   for (const Operand* operand : operands) {
     switch (operand->kind) {
       case Operand::Kind::kTensor:
-        promotion.push_back({operand->tensor.dtype(), operand->tensor.rank() == 0 ? Rank::kZeroDim : Rank::kDimensioned});
+        promotion.push_back(
+            {operand->tensor.dtype(), operand->tensor.rank() == 0 ? Rank::kZeroDim : Rank::kDimensioned});
         break;
-      case Operand::Kind::kFloat: promotion.push_back({v1::F64, Rank::kScalar}); break;
-      case Operand::Kind::kInt: promotion.push_back({v1::I64, Rank::kScalar}); break;
-      case Operand::Kind::kBool: promotion.push_back({v1::BOOL, Rank::kScalar}); break;
+      case Operand::Kind::kFloat:
+        promotion.push_back({v1::F64, Rank::kScalar});
+        break;
+      case Operand::Kind::kInt:
+        promotion.push_back({v1::I64, Rank::kScalar});
+        break;
+      case Operand::Kind::kBool:
+        promotion.push_back({v1::BOOL, Rank::kScalar});
+        break;
     }
   }
   return PromoteDTypes(promotion);
@@ -185,7 +197,8 @@ Value GraphBuilder::Predicate(absl::string_view name, Value x) {
 }
 
 Value GraphBuilder::Binary(absl::string_view target, const Operand& a, const Operand& b) {
-  return Pointwise(absl::StrCat("aten.", target), {{"self", a}, {target == "pow.Tensor_Tensor" ? "exponent" : "other", b}},
+  return Pointwise(absl::StrCat("aten.", target),
+                   {{"self", a}, {target == "pow.Tensor_Tensor" ? "exponent" : "other", b}},
                    Promote({&a, &b}));
 }
 
@@ -195,9 +208,10 @@ Value GraphBuilder::Compare(absl::string_view target, const Operand& a, const Op
 
 Value GraphBuilder::Full(std::vector<ExprId> sizes, const Operand& value, v1::DType dtype) {
   TensorType type = Dense(dtype, sizes);
-  return Node("aten.full.default",
-              {{"size", IntListArg{std::move(sizes)}}, {"fill_value", ToArgument(value)}, {"dtype", DTypeArg{dtype}}},
-              std::move(type));
+  return Node(
+      "aten.full.default",
+      {{"size", IntListArg{std::move(sizes)}}, {"fill_value", ToArgument(value)}, {"dtype", DTypeArg{dtype}}},
+      std::move(type));
 }
 
 Value GraphBuilder::Iota(ExprId count, v1::DType dtype) { return Arange(0, 1, count, dtype); }
@@ -210,13 +224,18 @@ Value GraphBuilder::Arange(const Operand& start, const Operand& step, ExprId cou
   if (integers) {
     end = Sym{exprs().Add(expr_of(start), exprs().Mul(expr_of(step), count))};
   } else if (auto n = exprs().AsConst(count); n && !start.symbolic && !step.symbolic) {
-    auto number = [](const Operand& o) { return o.kind == Operand::Kind::kFloat ? o.number : double(o.integer); };
+    auto number = [](const Operand& o) {
+      return o.kind == Operand::Kind::kFloat ? o.number : double(o.integer);
+    };
     end = number(start) + number(step) * (static_cast<double>(*n) - 0.5);
   } else {
     Fail("a floating point range needs a constant length");
   }
   return Node("aten.arange.start_step",
-              {{"start", ToArgument(start)}, {"end", ToArgument(end)}, {"step", ToArgument(step)}, {"dtype", DTypeArg{dtype}}},
+              {{"start", ToArgument(start)},
+               {"end", ToArgument(end)},
+               {"step", ToArgument(step)},
+               {"dtype", DTypeArg{dtype}}},
               Dense(dtype, {count}));
 }
 
@@ -247,19 +266,28 @@ Value GraphBuilder::Cat(const std::vector<Value>& parts, int64_t dim) {
 
 Value GraphBuilder::Rand(std::vector<ExprId> sizes, v1::DType dtype) {
   TensorType type = Dense(dtype, sizes);
-  return Node("aten.rand.default", {{"size", IntListArg{std::move(sizes)}}, {"dtype", DTypeArg{dtype}}}, std::move(type));
+  return Node("aten.rand.default", {{"size", IntListArg{std::move(sizes)}}, {"dtype", DTypeArg{dtype}}},
+              std::move(type));
 }
 
 Value Where(const Operand& condition, const Operand& a, const Operand& b) {
   if (!condition.tensor.ok()) return Value();
-  return condition.tensor.builder().Pointwise("aten.where.self", {{"condition", condition}, {"self", a}, {"other", b}},
-                                              Promote({&a, &b}));
+  return condition.tensor.builder().Pointwise(
+      "aten.where.self", {{"condition", condition}, {"self", a}, {"other", b}}, Promote({&a, &b}));
 }
 
-Value operator+(const Value& a, const Operand& b) { return a.ok() ? a.builder().Binary("add.Tensor", a, b) : a; }
-Value operator-(const Value& a, const Operand& b) { return a.ok() ? a.builder().Binary("sub.Tensor", a, b) : a; }
-Value operator*(const Value& a, const Operand& b) { return a.ok() ? a.builder().Binary("mul.Tensor", a, b) : a; }
-Value operator/(const Value& a, const Operand& b) { return a.ok() ? a.builder().Binary("div.Tensor", a, b) : a; }
+Value operator+(const Value& a, const Operand& b) {
+  return a.ok() ? a.builder().Binary("add.Tensor", a, b) : a;
+}
+Value operator-(const Value& a, const Operand& b) {
+  return a.ok() ? a.builder().Binary("sub.Tensor", a, b) : a;
+}
+Value operator*(const Value& a, const Operand& b) {
+  return a.ok() ? a.builder().Binary("mul.Tensor", a, b) : a;
+}
+Value operator/(const Value& a, const Operand& b) {
+  return a.ok() ? a.builder().Binary("div.Tensor", a, b) : a;
+}
 Value operator+(double a, const Value& b) { return b + a; }
 Value operator-(double a, const Value& b) { return b.ok() ? b.builder().Binary("sub.Tensor", a, b) : b; }
 Value operator*(double a, const Value& b) { return b * a; }
@@ -308,7 +336,8 @@ Value Cast(const Value& x, v1::DType dtype) {
   type.dtype = dtype;
   type.strides = ElementwiseStrides(b.exprs(), type.sizes, {&x.type()});
   type.offset = b.Int(0);
-  return b.Node("aten._to_copy.default", {{"self", TensorArg{x.id()}}, {"dtype", DTypeArg{dtype}}}, std::move(type));
+  return b.Node("aten._to_copy.default", {{"self", TensorArg{x.id()}}, {"dtype", DTypeArg{dtype}}},
+                std::move(type));
 }
 
 Value ToCompute(const Value& x) { return Cast(x, ComputeDType(x.dtype())); }
@@ -348,7 +377,8 @@ Value View(const Value& x, std::vector<ExprId> sizes) {
   if (!x.ok() || x.sizes() == sizes) return x;
   GraphBuilder& b = x.builder();
   TensorType type = b.Dense(x.dtype(), sizes);
-  return b.Node("aten.view.default", {{"self", TensorArg{x.id()}}, {"size", IntListArg{std::move(sizes)}}}, std::move(type));
+  return b.Node("aten.view.default", {{"self", TensorArg{x.id()}}, {"size", IntListArg{std::move(sizes)}}},
+                std::move(type));
 }
 
 Value Expand(const Value& x, std::vector<ExprId> sizes) {
@@ -365,7 +395,8 @@ Value Expand(const Value& x, std::vector<ExprId> sizes) {
     if (x.sizes()[i - added] == sizes[i]) type.strides[i] = x.type().strides[i - added];
   }
   type.sizes = sizes;
-  return b.Node("aten.expand.default", {{"self", TensorArg{x.id()}}, {"size", IntListArg{std::move(sizes)}}}, std::move(type));
+  return b.Node("aten.expand.default", {{"self", TensorArg{x.id()}}, {"size", IntListArg{std::move(sizes)}}},
+                std::move(type));
 }
 
 Value ExpandAs(const Value& x, const Value& like) { return like.ok() ? Expand(x, like.sizes()) : like; }
@@ -384,7 +415,8 @@ Value Permute(const Value& x, std::vector<int64_t> dims) {
     type.strides[i] = x.type().strides[dim];
   }
   if (x.rank() < 2) return x;
-  return b.Node("aten.permute.default", {{"self", TensorArg{x.id()}}, {"dims", DimList(b.exprs(), dims)}}, std::move(type));
+  return b.Node("aten.permute.default", {{"self", TensorArg{x.id()}}, {"dims", DimList(b.exprs(), dims)}},
+                std::move(type));
 }
 
 Value Transpose(const Value& x, int64_t first, int64_t second) {
@@ -402,7 +434,8 @@ Value Unsqueeze(const Value& x, int64_t dim) {
   const ExprId stride = dim < x.rank() ? b.exprs().Mul(type.sizes[dim], type.strides[dim]) : b.Int(1);
   type.sizes.insert(type.sizes.begin() + dim, b.Int(1));
   type.strides.insert(type.strides.begin() + dim, stride);
-  return b.Node("aten.unsqueeze.default", {{"self", TensorArg{x.id()}}, {"dim", IntArg{b.Int(dim)}}}, std::move(type));
+  return b.Node("aten.unsqueeze.default", {{"self", TensorArg{x.id()}}, {"dim", IntArg{b.Int(dim)}}},
+                std::move(type));
 }
 
 Value Squeeze(const Value& x, std::vector<int64_t> dims) {
@@ -417,7 +450,8 @@ Value Squeeze(const Value& x, std::vector<int64_t> dims) {
     type.sizes.push_back(x.type().sizes[i]);
     type.strides.push_back(x.type().strides[i]);
   }
-  return b.Node("aten.squeeze.dims", {{"self", TensorArg{x.id()}}, {"dim", DimList(b.exprs(), dims)}}, std::move(type));
+  return b.Node("aten.squeeze.dims", {{"self", TensorArg{x.id()}}, {"dim", DimList(b.exprs(), dims)}},
+                std::move(type));
 }
 
 Value Slice(const Value& x, int64_t dim, ExprId start, ExprId end, int64_t step) {
@@ -435,8 +469,11 @@ Value Slice(const Value& x, int64_t dim, ExprId start, ExprId end, int64_t step)
   type.sizes[dim] = pool.CeilDiv(pool.Sub(end, start), pool.Const(step));
   type.strides[dim] = pool.Mul(type.strides[dim], pool.Const(step));
   return b.Node("aten.slice.Tensor",
-                {{"self", TensorArg{x.id()}}, {"dim", IntArg{b.Int(dim)}}, {"start", IntArg{start}},
-                 {"end", IntArg{end}}, {"step", IntArg{b.Int(step)}}},
+                {{"self", TensorArg{x.id()}},
+                 {"dim", IntArg{b.Int(dim)}},
+                 {"start", IntArg{start}},
+                 {"end", IntArg{end}},
+                 {"step", IntArg{b.Int(step)}}},
                 std::move(type));
 }
 
@@ -453,7 +490,8 @@ Value Select(const Value& x, int64_t dim, ExprId index) {
   type.sizes.erase(type.sizes.begin() + dim);
   type.strides.erase(type.strides.begin() + dim);
   return b.Node("aten.select.int",
-                {{"self", TensorArg{x.id()}}, {"dim", IntArg{b.Int(dim)}}, {"index", IntArg{index}}}, std::move(type));
+                {{"self", TensorArg{x.id()}}, {"dim", IntArg{b.Int(dim)}}, {"index", IntArg{index}}},
+                std::move(type));
 }
 
 Value Clone(const Value& x, const TensorType& like) {
@@ -537,11 +575,14 @@ Value UnsafeIndex(const Value& x, const std::vector<Value>& indices) {
                 b.Dense(x.dtype(), std::move(sizes)));
 }
 
-Value UnsafeIndexPut(const Value& x, const std::vector<Value>& indices, const Value& values, bool accumulate) {
+Value UnsafeIndexPut(const Value& x, const std::vector<Value>& indices, const Value& values,
+                     bool accumulate) {
   if (!x.ok() || !values.ok()) return Value();
   GraphBuilder& b = x.builder();
   return b.Node("aten._unsafe_index_put.default",
-                {{"self", TensorArg{x.id()}}, {"indices", IndexList(indices)}, {"values", TensorArg{values.id()}},
+                {{"self", TensorArg{x.id()}},
+                 {"indices", IndexList(indices)},
+                 {"values", TensorArg{values.id()}},
                  {"accumulate", BoolArg{accumulate}}},
                 b.Dense(x.dtype(), x.sizes()));
 }
@@ -550,7 +591,9 @@ Value Gather(const Value& x, int64_t dim, const Value& index) {
   if (!x.ok() || !index.ok()) return Value();
   GraphBuilder& b = x.builder();
   return b.Node("aten.gather.default",
-                {{"self", TensorArg{x.id()}}, {"dim", IntArg{b.Int(b.Dim(dim, x.rank()))}}, {"index", TensorArg{index.id()}}},
+                {{"self", TensorArg{x.id()}},
+                 {"dim", IntArg{b.Int(b.Dim(dim, x.rank()))}},
+                 {"index", TensorArg{index.id()}}},
                 b.Dense(x.dtype(), index.sizes()));
 }
 

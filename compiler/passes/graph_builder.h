@@ -52,11 +52,11 @@ struct Sym {
 // What a pointwise operator takes: a tensor or a scalar.
 struct Operand {
   enum class Kind { kTensor, kFloat, kInt, kBool };
-  Operand(Value v) : kind(Kind::kTensor), tensor(v) {}  // NOLINT: implicit by design
-  Operand(double v) : kind(Kind::kFloat), number(v) {}  // NOLINT
-  Operand(int v) : kind(Kind::kInt), integer(v) {}      // NOLINT
-  Operand(int64_t v) : kind(Kind::kInt), integer(v) {}  // NOLINT
-  Operand(bool v) : kind(Kind::kBool), integer(v) {}    // NOLINT
+  Operand(Value v) : kind(Kind::kTensor), tensor(v) {}                // NOLINT: implicit by design
+  Operand(double v) : kind(Kind::kFloat), number(v) {}                // NOLINT
+  Operand(int v) : kind(Kind::kInt), integer(v) {}                    // NOLINT
+  Operand(int64_t v) : kind(Kind::kInt), integer(v) {}                // NOLINT
+  Operand(bool v) : kind(Kind::kBool), integer(v) {}                  // NOLINT
   Operand(Sym v) : kind(Kind::kInt), symbolic(true), expr(v.expr) {}  // NOLINT
 
   Kind kind;
@@ -94,7 +94,7 @@ class GraphBuilder {
   ExprId Int(int64_t value) { return exprs().Const(value); }
   Argument ToArgument(const Operand& operand);
 
-  Value Unary(absl::string_view name, Value x);  // "exp" → aten.exp.default, same dtype (floats)
+  Value Unary(absl::string_view name, Value x);      // "exp" → aten.exp.default, same dtype (floats)
   Value Predicate(absl::string_view name, Value x);  // BOOL result
   Value Binary(absl::string_view target, const Operand& a, const Operand& b);
   Value Compare(absl::string_view target, const Operand& a, const Operand& b);
@@ -105,7 +105,8 @@ class GraphBuilder {
   Value Rand(std::vector<ExprId> sizes, v1::DType dtype);
 
  private:
-  Value Pointwise(absl::string_view target, std::vector<std::pair<const char*, Operand>> operands, v1::DType dtype);
+  Value Pointwise(absl::string_view target, std::vector<std::pair<const char*, Operand>> operands,
+                  v1::DType dtype);
   friend Value Where(const Operand& condition, const Operand& a, const Operand& b);
 
   Graph& graph_;
@@ -177,8 +178,9 @@ Value Slice(const Value& x, int64_t dim, ExprId start, ExprId end, int64_t step)
 Value Select(const Value& x, int64_t dim, ExprId index);
 Value Flip(const Value& x, std::vector<int64_t> dims);
 Value Clone(const Value& x, const TensorType& like);  // same values with the layout of `like`
-Value Alias(const Value& x);                           // the same memory, a value of its own
-Value ConstantPad(const Value& x, const std::vector<ExprId>& pad, const Operand& value);  // as torch: last dim first
+Value Alias(const Value& x);                          // the same memory, a value of its own
+Value ConstantPad(const Value& x, const std::vector<ExprId>& pad,
+                  const Operand& value);  // as torch: last dim first
 
 // ---- addressed by data; `indices` entries that are not ok() are None
 Value UnsafeIndex(const Value& x, const std::vector<Value>& indices);

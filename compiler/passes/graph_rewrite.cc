@@ -25,12 +25,27 @@ void ForEachOperand(const GraphNode& node, absl::FunctionRef<void(ValueId)> f) {
 }
 
 bool IsViewNode(const GraphNode& node) {
-  static const auto* others = new absl::flat_hash_set<std::string>{
-      "aten.detach.default", "aten.alias.default",      "aten.t.default",          "aten.transpose.int",
-      "aten.squeeze.default", "aten.squeeze.dim",       "aten.split.Tensor",       "aten.split_with_sizes.default",
-      "aten.unbind.int",      "aten.chunk.default",     "aten._reshape_alias.default", "aten.reshape.default",
-      "aten.narrow.default",  "aten.unfold.default",    "aten.view_as_real.default", "aten.view_as_complex.default",
-      "aten.expand_as.default", "aten.lift.default", "aten.lift_fresh.default", "aten.movedim.int", "aten.movedim.intlist"};
+  static const auto* others = new absl::flat_hash_set<std::string>{"aten.detach.default",
+                                                                   "aten.alias.default",
+                                                                   "aten.t.default",
+                                                                   "aten.transpose.int",
+                                                                   "aten.squeeze.default",
+                                                                   "aten.squeeze.dim",
+                                                                   "aten.split.Tensor",
+                                                                   "aten.split_with_sizes.default",
+                                                                   "aten.unbind.int",
+                                                                   "aten.chunk.default",
+                                                                   "aten._reshape_alias.default",
+                                                                   "aten.reshape.default",
+                                                                   "aten.narrow.default",
+                                                                   "aten.unfold.default",
+                                                                   "aten.view_as_real.default",
+                                                                   "aten.view_as_complex.default",
+                                                                   "aten.expand_as.default",
+                                                                   "aten.lift.default",
+                                                                   "aten.lift_fresh.default",
+                                                                   "aten.movedim.int",
+                                                                   "aten.movedim.intlist"};
   return CoreClassOf(node.target) == CoreClass::kView || others->contains(node.target);
 }
 
@@ -40,11 +55,26 @@ bool IsMutation(const GraphNode& node) {
 }
 
 bool IsRandom(const GraphNode& node) {
-  static const auto* stems = new std::vector<std::string>{
-      "rand",       "bernoulli", "dropout", "multinomial", "normal",          "uniform", "poisson", "exponential",
-      "cauchy",     "geometric", "gamma",   "dirichlet",   "scaled_dot_product", "rrelu", "binomial", "log_normal",
-      "flash_attention", "efficient_attention"};
-  if (absl::StrContains(node.target, "batch_norm") || absl::StrContains(node.target, "backward")) return false;
+  static const auto* stems = new std::vector<std::string>{"rand",
+                                                          "bernoulli",
+                                                          "dropout",
+                                                          "multinomial",
+                                                          "normal",
+                                                          "uniform",
+                                                          "poisson",
+                                                          "exponential",
+                                                          "cauchy",
+                                                          "geometric",
+                                                          "gamma",
+                                                          "dirichlet",
+                                                          "scaled_dot_product",
+                                                          "rrelu",
+                                                          "binomial",
+                                                          "log_normal",
+                                                          "flash_attention",
+                                                          "efficient_attention"};
+  if (absl::StrContains(node.target, "batch_norm") || absl::StrContains(node.target, "backward"))
+    return false;
   for (const std::string& stem : *stems) {
     if (absl::StrContains(node.target, stem)) return true;
   }

@@ -49,9 +49,8 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   Runner runner(graph, options);
   // Before anything is expanded: a captured graph has dead nodes and repeated views.
   KILN_RETURN_IF_ERROR(runner.Run("dead_code", RemoveDeadCode));
-  KILN_RETURN_IF_ERROR(runner.Run("decompose", [&](Graph& g) {
-    return Decompose(g, {.fallback_random = options.fallback_random});
-  }));
+  KILN_RETURN_IF_ERROR(runner.Run(
+      "decompose", [&](Graph& g) { return Decompose(g, {.fallback_random = options.fallback_random}); }));
   // From here on there are core operators and library calls only.
   KILN_RETURN_IF_ERROR(runner.Run("remove_no_ops", RemoveNoOps));
   KILN_RETURN_IF_ERROR(runner.Run("fold_constants", FoldConstants));

@@ -12,11 +12,13 @@ enum class Identity { kNo, kCopy, kAlias };
 
 Identity IdentityOf(const GraphNode& node) {
   const std::string& target = node.target;
-  for (const char* copy : {"aten.clone.default", "aten._to_copy.default", "aten.lift_fresh_copy.default", "aten.contiguous.default"}) {
+  for (const char* copy : {"aten.clone.default", "aten._to_copy.default", "aten.lift_fresh_copy.default",
+                           "aten.contiguous.default"}) {
     if (target == copy) return Identity::kCopy;
   }
-  for (const char* alias : {"aten.view.default", "aten.expand.default", "aten.detach.default", "aten.alias.default",
-                            "aten.squeeze.dims", "aten.permute.default", "aten.slice.Tensor", "aten.view.dtype"}) {
+  for (const char* alias :
+       {"aten.view.default", "aten.expand.default", "aten.detach.default", "aten.alias.default",
+        "aten.squeeze.dims", "aten.permute.default", "aten.slice.Tensor", "aten.view.dtype"}) {
     if (target == alias) return Identity::kAlias;
   }
   return Identity::kNo;

@@ -49,14 +49,13 @@ v1::DType PromoteDTypes(absl::Span<const PromotionOperand> operands) {
   for (int rank = 1; rank >= 0; --rank) {
     v1::DType next = by_rank[rank];
     if (next == v1::DTYPE_UNSPECIFIED) continue;
-    if (result == v1::DTYPE_UNSPECIFIED || Category(next) > Category(result)) result = PromotePair(result, next);
+    if (result == v1::DTYPE_UNSPECIFIED || Category(next) > Category(result))
+      result = PromotePair(result, next);
   }
   return result;
 }
 
-v1::DType ComputeDType(v1::DType dtype) {
-  return dtype == v1::F16 || dtype == v1::BF16 ? v1::F32 : dtype;
-}
+v1::DType ComputeDType(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16 ? v1::F32 : dtype; }
 
 absl::StatusOr<std::vector<ExprId>> BroadcastSizes(ExprPool& pool, absl::Span<const ExprId> a,
                                                    absl::Span<const ExprId> b) {

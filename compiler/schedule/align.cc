@@ -161,7 +161,8 @@ void ApplyLoops(const LoopMatch& match, size_t begin, std::vector<LoopVar>* vars
 // `flat` is pointwise and runs over the outer loops of `shape` and those of its class `cls`.
 std::optional<LoopMatch> MatchToClass(LoopContext& context, const Draft& flat, ExprId flat_index,
                                       const Draft& shape, ExprId shape_index, size_t cls) {
-  return MatchLoops(context, flat.outer, flat_index, Concat(shape.outer, shape.classes[cls].vars), shape_index);
+  return MatchLoops(context, flat.outer, flat_index, Concat(shape.outer, shape.classes[cls].vars),
+                    shape_index);
 }
 
 void Reshape(LoopContext& context, const LoopMatch& match, size_t cls, Draft* flat, Draft* shape) {

@@ -67,6 +67,35 @@ bool KeepsParallelism(LoopContext& context, const Draft& a, const Draft& b, cons
   return points * inner <= kSmallWork;
 }
 
+// The loop along which most of the bytes of `accesses` are contiguous; 0 where there is none or where
+// they are too few to matter.
+ExprId ContiguousLoop(LoopContext& context, const Draft& merged, const std::vector<DraftAccess>& accesses) {
+  std::vector<LoopVar> vars = merged.outer;
+  for (const DraftClass& cls : merged.classes) vars.insert(vars.end(), cls.vars.begin(), cls.vars.end());
+  ExprId best = 0;
+  int64_t most = kSmallWork;
+  for (const LoopVar& var : vars) {
+    int64_t bytes = 0;
+    for (const DraftAccess& access : accesses) {
+      auto factor = context.Coefficient(access.index, var.leaf);
+      if (factor && context.pool().AsConst(*factor) == 1) bytes += context.EstimateBytes(access.buffer);
+    }
+    if (bytes <= most) continue;
+    most = bytes;
+    best = var.leaf;
+  }
+  return best;
+}
+
+// Row reductions of one layout and of its transpose would gather in every stage of a common kernel.
+bool LayoutsAgree(LoopContext& context, const Draft& merged, const std::vector<DraftAccess>& a,
+                  const std::vector<DraftAccess>& b) {
+  if (merged.classes.empty()) return true;
+  ExprId first = ContiguousLoop(context, merged, a);
+  ExprId second = ContiguousLoop(context, merged, b);
+  return first == 0 || second == 0 || first == second;
+}
+
 bool WithinLimits(const Draft& merged, const std::vector<DraftAccess>& accesses, const FusionLimits& limits,
                   bool vertical) {
   absl::flat_hash_set<BufferId> buffers;
@@ -90,8 +119,8 @@ Draft Append(AlignedPair pair) {
 
 }  // namespace
 
-std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Draft& b, const FusionLimits& limits,
-                                  absl::FunctionRef<bool(BufferId)> vanishes) {
+std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Draft& b,
+                                  const FusionLimits& limits, absl::FunctionRef<bool(BufferId)> vanishes) {
   if (a.nodes.size() + b.nodes.size() > limits.nodes || a.ops.size() + b.ops.size() > limits.ops) {
     return std::nullopt;
   }
@@ -119,6 +148,7 @@ std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Dr
     }
     if (counted.empty()) continue;
     fused.draft = Append(std::move(*pair));
+    if (!LayoutsAgree(context, fused.draft, first, second)) continue;
     std::vector<DraftAccess> all = Accesses(fused.draft);
     if (!WithinLimits(fused.draft, all, limits, fused.vertical)) continue;
     if (!KeepsParallelism(context, a, b, fused.draft)) continue;
@@ -132,7 +162,8 @@ std::optional<FusedDraft> JoinIndependent(LoopContext& context, const Draft& a, 
   if (!a.outer.empty() || !b.outer.empty() || !a.classes.empty() || !b.classes.empty()) return std::nullopt;
   for (const DraftAccess& x : Accesses(a)) {
     for (const DraftAccess& y : Accesses(b)) {
-      if ((x.store || y.store) && context.MemoryOf(x.buffer) == context.MemoryOf(y.buffer)) return std::nullopt;
+      if ((x.store || y.store) && context.MemoryOf(x.buffer) == context.MemoryOf(y.buffer))
+        return std::nullopt;
     }
   }
   FusedDraft fused;

@@ -30,8 +30,8 @@ struct FusedDraft {
 };
 
 // `a` runs before `b` where order matters. `vanishes(buffer)`: nobody but these two touches it.
-std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Draft& b, const FusionLimits& limits,
-                                  absl::FunctionRef<bool(BufferId)> vanishes);
+std::optional<FusedDraft> TryFuse(LoopContext& context, const Draft& a, const Draft& b,
+                                  const FusionLimits& limits, absl::FunctionRef<bool(BufferId)> vanishes);
 
 // One draft of two of a single point each, where neither touches memory that the other writes.
 

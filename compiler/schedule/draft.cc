@@ -94,7 +94,8 @@ void AssignClass(LoopContext& context, Draft& draft, int cls) {
     for (LoopOpId dependency : dependencies) {
       const DraftOp& arg = draft.ops[position.at(dependency)];
       inner = inner || ReadsInnerValue(arg);
-      if (arg.data.op == LoopOpcode::kReduce || reads_reduction[position.at(dependency)]) reads_reduction[i] = 1;
+      if (arg.data.op == LoopOpcode::kReduce || reads_reduction[position.at(dependency)])
+        reads_reduction[i] = 1;
     }
     if (!inner && HasIndex(op.data)) {
       for (ExprId leaf : context.Leaves(op.data.index)) {

@@ -12,9 +12,9 @@ namespace kiln {
 namespace {
 
 constexpr int kRoundsMax = 10;
-constexpr size_t kUsersMax = 64;     // of one buffer: beyond it only neighbours pair up
+constexpr size_t kUsersMax = 64;  // of one buffer: beyond it only neighbours pair up
 constexpr size_t kNeighbours = 8;
-constexpr int64_t kGapMax = 64;      // of a fusion that forwards nothing: keeps lifetimes short
+constexpr int64_t kGapMax = 64;  // of a fusion that forwards nothing: keeps lifetimes short
 
 class BitSet {
  public:
@@ -216,7 +216,8 @@ class Fuser {
 
   bool IsScalar(uint32_t g) const {
     const Group& group = groups_[g];
-    return group.alive && group.fusable && group.content.draft.outer.empty() && group.content.draft.classes.empty();
+    return group.alive && group.fusable && group.content.draft.outer.empty() &&
+           group.content.draft.classes.empty();
   }
 
   void Commit(uint32_t a, uint32_t b, Draft draft) {

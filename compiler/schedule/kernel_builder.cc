@@ -156,9 +156,8 @@ class Builder {
     bool memory = data.op == LoopOpcode::kLoad || data.op == LoopOpcode::kStore;
     if (memory) op.set_buffer(BufferPosition(data));
     if (HasIndex(data)) {
-      KILN_ASSIGN_OR_RETURN(uint32_t index, exprs_.Write(data.index, [&](LoopOpId id) {
-                              return ValueOf(plan_.position(id));
-                            }));
+      KILN_ASSIGN_OR_RETURN(
+          uint32_t index, exprs_.Write(data.index, [&](LoopOpId id) { return ValueOf(plan_.position(id)); }));
       op.set_index(index);
     }
     Define(position, Add(std::move(op), data));

@@ -11,7 +11,7 @@ constexpr int64_t kVectorExtentMin = 4;   // shorter loops are not worth lanes
 constexpr int64_t kColumnChunkMax = 128;  // columns that walk down rows side by side
 constexpr int64_t kColumnUnitsMin = 4;    // fewer columns a unit rather than fewer units
 constexpr int64_t kLanesMax = 16;
-constexpr int64_t kTileRows = 16;         // of a transposed access: a cache line of F32
+constexpr int64_t kTileRows = 16;  // of a transposed access: a cache line of F32
 
 class LoopChooser {
  public:
@@ -21,7 +21,8 @@ class LoopChooser {
   v1::KernelSchedule Run() {
     draft_.outer = Ordered(draft_.outer, kOuterClass);
     for (size_t k = 0; k < draft_.classes.size(); ++k) {
-      if (!draft_.classes[k].ordered) draft_.classes[k].vars = Ordered(draft_.classes[k].vars, static_cast<int>(k));
+      if (!draft_.classes[k].ordered)
+        draft_.classes[k].vars = Ordered(draft_.classes[k].vars, static_cast<int>(k));
     }
     Merge(&draft_.outer);
     for (DraftClass& cls : draft_.classes) Merge(&cls.vars);
@@ -122,7 +123,8 @@ class LoopChooser {
   }
 
   bool HasOp(LoopOpcode op) const {
-    return std::any_of(draft_.ops.begin(), draft_.ops.end(), [&](const DraftOp& o) { return o.data.op == op; });
+    return std::any_of(draft_.ops.begin(), draft_.ops.end(),
+                       [&](const DraftOp& o) { return o.data.op == op; });
   }
 
   // Lanes of one vector must not accumulate into one location.
@@ -194,7 +196,8 @@ class LoopChooser {
     }
     int64_t point = 1;  // work of one point of the loops up to the current one
     for (const DraftClass& cls : draft_.classes) point = std::max(point, context_.EstimateProduct(cls.vars));
-    for (size_t i = 1; i < outer.size(); ++i) point *= std::max<int64_t>(context_.Estimate(outer[i].extent), 1);
+    for (size_t i = 1; i < outer.size(); ++i)
+      point *= std::max<int64_t>(context_.Estimate(outer[i].extent), 1);
     size_t dims = 1;
     bool tiled = schedule->vector_dim() == v1::VECTOR_OUTER_LAST && draft_.classes.empty() && IsTransposed();
     size_t dims_max = tiled ? outer.size() - 1 : outer.size();
@@ -224,12 +227,14 @@ v1::KernelSchedule ChooseLoops(LoopContext& context, Draft& draft, const LoopFac
   return LoopChooser(context, draft, facts).Run();
 }
 
-ExprId CountUnits(LoopContext& context, const std::vector<LoopVar>& outer, const v1::KernelSchedule& schedule) {
+ExprId CountUnits(LoopContext& context, const std::vector<LoopVar>& outer,
+                  const v1::KernelSchedule& schedule) {
   ExprPool& pool = context.pool();
   ExprId units = pool.Const(1);
   for (uint32_t i = 0; i < schedule.parallel_dims(); ++i) {
     bool last = i + 1 == schedule.parallel_dims();
-    units = pool.Mul(units, last ? pool.CeilDiv(outer[i].extent, pool.Const(schedule.chunk())) : outer[i].extent);
+    units =
+        pool.Mul(units, last ? pool.CeilDiv(outer[i].extent, pool.Const(schedule.chunk())) : outer[i].extent);
   }
   return units;
 }

@@ -23,6 +23,7 @@ struct LoopFacts {
 v1::KernelSchedule ChooseLoops(LoopContext& context, Draft& draft, const LoopFacts& facts);
 
 // The points of the parallel loops: see KernelSchedule.
-ExprId CountUnits(LoopContext& context, const std::vector<LoopVar>& outer, const v1::KernelSchedule& schedule);
+ExprId CountUnits(LoopContext& context, const std::vector<LoopVar>& outer,
+                  const v1::KernelSchedule& schedule);
 
 }  // namespace kiln

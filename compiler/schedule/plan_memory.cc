@@ -76,7 +76,8 @@ class Planner {
           }
           break;
         case ScheduledStep::Kind::kCall:
-          for (const BufferView& view : step.call.tensors) KILN_RETURN_IF_ERROR(Touch(view.buffer, at, false));
+          for (const BufferView& view : step.call.tensors)
+            KILN_RETURN_IF_ERROR(Touch(view.buffer, at, false));
           for (int64_t result : step.call.results) {
             if (result < 0) continue;
             BufferId b = static_cast<BufferId>(result);

@@ -30,9 +30,9 @@ struct StepMemory {
 };
 
 struct MemoryPlan {
-  std::vector<StepMemory> steps;   // by Schedule::steps
-  std::vector<BufferId> unused;    // inputs that may go at once
-  int64_t peak_bytes = 0;          // of own buffers, estimated
+  std::vector<StepMemory> steps;  // by Schedule::steps
+  std::vector<BufferId> unused;   // inputs that may go at once
+  int64_t peak_bytes = 0;         // of own buffers, estimated
   uint32_t in_place = 0;
   uint32_t taken_over = 0;
 

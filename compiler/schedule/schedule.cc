@@ -8,6 +8,7 @@
 #include "compiler/schedule/fuse.h"
 #include "compiler/schedule/kernel_builder.h"
 #include "compiler/schedule/loop_context.h"
+#include "compiler/schedule/split_columns.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -63,6 +64,7 @@ std::vector<uint32_t> OriginsOf(const LoopGraph& graph, const std::vector<uint32
 }  // namespace
 
 absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& options) {
+  SplitColumnSums(graph);
   LoopContext context(graph);
   FuseOptions fuse;
   fuse.fuse = options.fuse;
@@ -105,8 +107,9 @@ std::string Schedule::ToString(const LoopGraph& graph) const {
         const v1::Kernel& kernel = step.kernel.kernel;
         absl::StrAppend(&text, "kernel ", step.kernel.notes.name(), " outer=", kernel.outer_size(),
                         " stages=", kernel.stages_size(), " units=", graph.exprs.ToString(step.kernel.units),
-                        " parallel_dims=", kernel.schedule().parallel_dims(), " chunk=", kernel.schedule().chunk(),
-                        " ", v1::VectorDim_Name(kernel.schedule().vector_dim()), "\n   buffers");
+                        " parallel_dims=", kernel.schedule().parallel_dims(),
+                        " chunk=", kernel.schedule().chunk(), " ",
+                        v1::VectorDim_Name(kernel.schedule().vector_dim()), "\n   buffers");
         for (size_t b = 0; b < step.kernel.buffers.size(); ++b) {
           absl::StrAppend(&text, " b", step.kernel.buffers[b], ":",
                           v1::BufferAccess_Name(kernel.buffers(static_cast<int>(b)).access()));
@@ -115,8 +118,8 @@ std::string Schedule::ToString(const LoopGraph& graph) const {
         break;
       }
       case ScheduledStep::Kind::kCall:
-        absl::StrAppend(&text, "call ", step.call.target, " -> ", absl::StrJoin(step.call.results, ","), "  # ",
-                        step.call.reason, "\n");
+        absl::StrAppend(&text, "call ", step.call.target, " -> ", absl::StrJoin(step.call.results, ","),
+                        "  # ", step.call.reason, "\n");
         break;
       case ScheduledStep::Kind::kSeeds:
         absl::StrAppend(&text, "seeds b", step.seeds.buffer, " count ", step.seeds.count, "\n");

@@ -16,14 +16,14 @@
 namespace kiln {
 
 struct ScheduledKernel {
-  v1::Kernel kernel;                 // canonical: equal kernels are equal bytes
+  v1::Kernel kernel;  // canonical: equal kernels are equal bytes
   v1::KernelNotes notes;
-  std::vector<BufferId> buffers;     // by Kernel.buffers position
-  std::vector<ExprId> symbols;       // by Kernel symbol: LoopGraph expressions
+  std::vector<BufferId> buffers;  // by Kernel.buffers position
+  std::vector<ExprId> symbols;    // by Kernel symbol: LoopGraph expressions
   ExprId units = 0;
   ExprId bytes_read = 0;
   ExprId bytes_written = 0;
-  std::vector<uint32_t> origins;     // imported nodes that it computes, ascending
+  std::vector<uint32_t> origins;  // imported nodes that it computes, ascending
 };
 
 struct ScheduledStep {
@@ -44,7 +44,8 @@ struct ScheduleOptions {
   bool fuse = true;  // false: one kernel a loop node, for tests and for finding bugs
 };
 
-// `graph` gains index expressions (loop merging, unit counts) and nothing else.
+// `graph` gains index expressions (loop merging, unit counts), and large column sums become two nodes
+// with a buffer between them (split_columns.h).
 absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& options = {});
 
 }  // namespace kiln

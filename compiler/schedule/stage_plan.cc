@@ -136,9 +136,9 @@ void StagePlan::FindForwards(absl::FunctionRef<bool(BufferId)> escapes) {
     if (forward.store < 0) continue;
     const DraftOp& store = ops[forward.store];
     const LoopOpData& stored = store.data;
-    forward.possible = stored.buffer == load.buffer && stored.mode == v1::STORE_PLAIN && stored.args.size() == 1 &&
-                       stored.dtype == load.dtype && context_->Equal(stored.index, load.index) &&
-                       !context_->HasIndirect(load.index) &&
+    forward.possible = stored.buffer == load.buffer && stored.mode == v1::STORE_PLAIN &&
+                       stored.args.size() == 1 && stored.dtype == load.dtype &&
+                       context_->Equal(stored.index, load.index) && !context_->HasIndirect(load.index) &&
                        (store.cls == kOuterClass || store.cls == ops[i].cls) &&
                        (load.args.empty() || !IsHalf(load.dtype));
     if (!forward.possible) continue;
@@ -164,7 +164,8 @@ int64_t StagePlan::ForwardedValue(uint32_t load, int level) const {
 void StagePlan::Demand(uint32_t op, StageKey from) {
   StageKey key = from;
   if (!clonable_[op] || draft_->ops[op].cls != kOuterClass) {
-    bool home = draft_->ops[op].cls == kOuterClass || IsReduce(op) || draft_->ops[op].data.op == LoopOpcode::kStore;
+    bool home =
+        draft_->ops[op].cls == kOuterClass || IsReduce(op) || draft_->ops[op].data.op == LoopOpcode::kStore;
     key = home ? HomeOf(op) : StageKey{from.level, draft_->ops[op].cls};
   }
   if (demanded_.insert({op, {key.level, key.cls}}).second) work_.push_back({op, key});
@@ -209,8 +210,8 @@ absl::Status StagePlan::CheckOverwrites() const {
         if (j <= op || ops[j].data.op != LoopOpcode::kStore) continue;
         StageKey store = HomeOf(j);
         if (demanded_.contains({j, {store.level, store.cls}}) && store < stage.key) {
-          return absl::InternalError(absl::StrCat("a kernel reads buffer ", ops[op].data.buffer,
-                                                  " after overwriting it"));
+          return absl::InternalError(
+              absl::StrCat("a kernel reads buffer ", ops[op].data.buffer, " after overwriting it"));
         }
       }
     }

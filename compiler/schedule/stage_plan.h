@@ -24,7 +24,9 @@ namespace kiln {
 struct StageKey {
   int level = 0;
   int cls = kOuterClass;
-  friend bool operator==(const StageKey& a, const StageKey& b) { return a.level == b.level && a.cls == b.cls; }
+  friend bool operator==(const StageKey& a, const StageKey& b) {
+    return a.level == b.level && a.cls == b.cls;
+  }
   friend bool operator<(const StageKey& a, const StageKey& b) {
     return a.level != b.level ? a.level < b.level : a.cls < b.cls;
   }

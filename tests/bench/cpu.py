@@ -20,7 +20,7 @@ sys.path.insert(0, HERE)
 def measure(directory, model, task, way, arguments):
     environment = dict(os.environ,
                        TORCHINDUCTOR_CACHE_DIR=os.path.join(directory, "inductor"),
-                       KILN_CACHE_DIR=os.path.join(directory, "kiln"),
+                       KILN_STORE=os.path.join(directory, "kiln"),
                        KILN_RUNTIME_DIR=os.path.join(directory, "run"),
                        TOKENIZERS_PARALLELISM="false")
     command = [sys.executable, os.path.join(HERE, "measure.py"), model, task, way,

@@ -35,7 +35,8 @@ double Best(const std::function<void()>& work, int rounds) {
   return best;
 }
 
-__attribute__((target("avx2,fma"), optimize("O3"))) void Triad(float* a, const float* b, const float* c, int64_t n) {
+__attribute__((target("avx2,fma"), optimize("O3"))) void Triad(float* a, const float* b, const float* c,
+                                                               int64_t n) {
   for (int64_t k = 0; k < n; ++k) a[k] = b[k] + 3.0f * c[k];
 }
 
@@ -53,7 +54,8 @@ Case Pointwise(const std::string& name, int64_t count, int inputs, const Express
                v1::DType dtype = v1::F32) {
   KernelBuilder b;
   const uint32_t n = b.Const(count);
-  const uint32_t x = b.Buffer(dtype, v1::READ, n), y = b.Buffer(dtype, v1::READ, n), out = b.Buffer(dtype, v1::WRITE, n);
+  const uint32_t x = b.Buffer(dtype, v1::READ, n), y = b.Buffer(dtype, v1::READ, n),
+                 out = b.Buffer(dtype, v1::WRITE, n);
   b.Outer(n);
   b.BeginStage({});
   const auto load = [&](uint32_t from) {
@@ -66,7 +68,11 @@ Case Pointwise(const std::string& name, int64_t count, int inputs, const Express
   if (dtype != v1::F32) result = b.Op(LoopOpcode::kCast, dtype, {result});
   b.Store(out, b.Var(0), result);
   b.Schedule(1, 16384, v1::VECTOR_OUTER_LAST);
-  return {name, b.Build(), {count, count, count}, (inputs + 1.0) * (dtype == v1::F32 ? 1 : 0.5), (count + 16383) / 16384};
+  return {name,
+          b.Build(),
+          {count, count, count},
+          (inputs + 1.0) * (dtype == v1::F32 ? 1 : 0.5),
+          (count + 16383) / 16384};
 }
 
 Case Unary(LoopOpcode op, int64_t count) {
@@ -84,7 +90,9 @@ Case Softmax(int64_t rows, int64_t columns) {
   b.BeginStage({c});
   const uint32_t top = b.Reduce(v1::REDUCE_MAX, b.Load(in, index));
   b.BeginStage({c});
-  const auto shifted = [&] { return b.Op(LoopOpcode::kExp, v1::F32, {b.Op(LoopOpcode::kSub, v1::F32, {b.Load(in, index), top})}); };
+  const auto shifted = [&] {
+    return b.Op(LoopOpcode::kExp, v1::F32, {b.Op(LoopOpcode::kSub, v1::F32, {b.Load(in, index), top})});
+  };
   const uint32_t sum = b.Reduce(v1::REDUCE_SUM, shifted());
   b.BeginStage({c});
   b.Store(out, index, b.Op(LoopOpcode::kDiv, v1::F32, {shifted(), sum}));
@@ -98,7 +106,9 @@ Case LayerNorm(int64_t rows, int64_t columns) {
   const uint32_t in = b.Buffer(v1::F32, v1::READ, n), out = b.Buffer(v1::F32, v1::WRITE, n);
   b.Outer(r);
   const uint32_t index = b.Add(b.Mul(b.Var(0), c), b.Var(1));
-  const auto mean = [&](uint32_t sum) { return b.Op(LoopOpcode::kDiv, v1::F32, {sum, b.Float(v1::F32, columns)}); };
+  const auto mean = [&](uint32_t sum) {
+    return b.Op(LoopOpcode::kDiv, v1::F32, {sum, b.Float(v1::F32, columns)});
+  };
   b.BeginStage({c});
   const uint32_t sum = b.Reduce(v1::REDUCE_SUM, b.Load(in, index));
   b.BeginStage({});
@@ -118,7 +128,8 @@ Case LayerNorm(int64_t rows, int64_t columns) {
 Case Sum(bool of_rows, int64_t rows, int64_t columns) {
   KernelBuilder b;
   const uint32_t o = b.Const(of_rows ? rows : columns), i = b.Const(of_rows ? columns : rows);
-  const uint32_t in = b.Buffer(v1::F32, v1::READ, b.Const(rows * columns)), out = b.Buffer(v1::F32, v1::WRITE, o);
+  const uint32_t in = b.Buffer(v1::F32, v1::READ, b.Const(rows * columns)),
+                 out = b.Buffer(v1::F32, v1::WRITE, o);
   b.Outer(o);
   b.BeginStage({i});
   const uint32_t row = b.Var(of_rows ? 0 : 1), column = b.Var(of_rows ? 1 : 0);
@@ -137,7 +148,8 @@ Case Transpose(int64_t rows, int64_t columns) {
   b.Outer(b.Const(columns));
   b.Outer(b.Const(rows));
   b.BeginStage({});
-  b.Store(out, b.Add(b.Mul(b.Var(0), b.Const(rows)), b.Var(1)), b.Load(in, b.Add(b.Mul(b.Var(1), b.Const(columns)), b.Var(0))));
+  b.Store(out, b.Add(b.Mul(b.Var(0), b.Const(rows)), b.Var(1)),
+          b.Load(in, b.Add(b.Mul(b.Var(1), b.Const(columns)), b.Var(0))));
   b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
   return {"transpose", b.Build(), {rows * columns, rows * columns}, 2, (columns + 63) / 64};
 }
@@ -152,12 +164,20 @@ int Main(int argc, char** argv) {
   }
   const int64_t rows = count / 1024;
   std::vector<Case> cases;
-  cases.push_back(Pointwise("add", count, 2, [](KernelBuilder& b, uint32_t x, uint32_t y) { return b.Op(LoopOpcode::kAdd, v1::F32, {x, y}); }));
-  cases.push_back(Pointwise("add_bf16", count, 2, [](KernelBuilder& b, uint32_t x, uint32_t y) { return b.Op(LoopOpcode::kAdd, v1::F32, {x, y}); }, v1::BF16));
-  for (LoopOpcode op : {LoopOpcode::kExp, LoopOpcode::kLog, LoopOpcode::kTanh, LoopOpcode::kErf, LoopOpcode::kSigmoid, LoopOpcode::kSin, LoopOpcode::kLog1p}) {
+  cases.push_back(Pointwise("add", count, 2, [](KernelBuilder& b, uint32_t x, uint32_t y) {
+    return b.Op(LoopOpcode::kAdd, v1::F32, {x, y});
+  }));
+  cases.push_back(Pointwise(
+      "add_bf16", count, 2,
+      [](KernelBuilder& b, uint32_t x, uint32_t y) { return b.Op(LoopOpcode::kAdd, v1::F32, {x, y}); },
+      v1::BF16));
+  for (LoopOpcode op : {LoopOpcode::kExp, LoopOpcode::kLog, LoopOpcode::kTanh, LoopOpcode::kErf,
+                        LoopOpcode::kSigmoid, LoopOpcode::kSin, LoopOpcode::kLog1p}) {
     cases.push_back(Unary(op, count));
   }
-  cases.push_back(Pointwise("pow", count, 2, [](KernelBuilder& b, uint32_t x, uint32_t y) { return b.Op(LoopOpcode::kPow, v1::F32, {x, y}); }));
+  cases.push_back(Pointwise("pow", count, 2, [](KernelBuilder& b, uint32_t x, uint32_t y) {
+    return b.Op(LoopOpcode::kPow, v1::F32, {x, y});
+  }));
   cases.push_back(Softmax(rows, 1024));
   cases.push_back(LayerNorm(rows, 1024));
   cases.push_back(Sum(true, rows, 1024));
@@ -167,7 +187,8 @@ int Main(int argc, char** argv) {
   std::vector<float> a(count), b(count), c(count);
   for (int64_t k = 0; k < count; ++k) b[k] = 0.001f * static_cast<float>(k % 4001) - 2, c[k] = 0.5f;
   const double triad = 12.0 * count / Best([&] { Triad(a.data(), b.data(), c.data(), count); }, 5);
-  std::printf("%-12s %8s %8s %10s %9s\n", avx512 ? "avx512" : "avx2", "GB/s", "of triad", "ns/element", "emit ms");
+  std::printf("%-12s %8s %8s %10s %9s\n", avx512 ? "avx512" : "avx2", "GB/s", "of triad", "ns/element",
+              "emit ms");
   std::printf("%-12s %8.1f\n", "triad", triad * 1e-9);
   for (const Case& bench : cases) {
     (void)CompiledKernel::Create(backend->get(), bench.kernel);

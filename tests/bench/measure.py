@@ -6,7 +6,7 @@
   peak_mb   high-water mark of resident memory above the size after warm-up, over three more steps
   kiln      kiln.stats() of the process
 
-Caches are wherever the environment points (TORCHINDUCTOR_CACHE_DIR, KILN_CACHE_DIR): empty for a cold run.
+Caches are wherever the environment points (TORCHINDUCTOR_CACHE_DIR, KILN_STORE): empty for a cold run.
 """
 import argparse
 import json

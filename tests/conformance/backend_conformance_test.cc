@@ -13,7 +13,8 @@ namespace kiln {
 namespace {
 
 constexpr v1::DType kArithmetic[] = {v1::BOOL, v1::U8, v1::I8, v1::I16, v1::I32, v1::I64, v1::F32, v1::F64};
-constexpr v1::DType kStorable[] = {v1::BOOL, v1::U8, v1::I8, v1::I16, v1::I32, v1::I64, v1::F16, v1::BF16, v1::F32, v1::F64};
+constexpr v1::DType kStorable[] = {v1::BOOL, v1::U8,  v1::I8,   v1::I16, v1::I32,
+                                   v1::I64,  v1::F16, v1::BF16, v1::F32, v1::F64};
 constexpr v1::VectorDim kDims[] = {v1::VECTOR_NONE, v1::VECTOR_OUTER_LAST, v1::VECTOR_INNER_LAST};
 
 class BackendConformanceTest : public testing::TestWithParam<const char*> {
@@ -45,7 +46,8 @@ class BackendConformanceTest : public testing::TestWithParam<const char*> {
       EXPECT_EQ(got->status.bound, expected->status.bound);
       return;
     }
-    EXPECT_EQ(Difference(got->buffers, expected->buffers, tolerance), "") << kernel.ShortDebugString().substr(0, 3000);
+    EXPECT_EQ(Difference(got->buffers, expected->buffers, tolerance), "")
+        << kernel.ShortDebugString().substr(0, 3000);
     auto split = runner_->Run(kernel, buffers, symbols, true, random_);
     ASSERT_TRUE(split.ok()) << split.status();
     for (size_t b = 0; b < buffers.size(); ++b) EXPECT_EQ(split->buffers[b].bytes, got->buffers[b].bytes);
@@ -75,7 +77,9 @@ std::vector<v1::DType> ArgumentDTypes(const LoopOpInfo& info) {
   for (v1::DType dtype : kArithmetic) {
     bool defined = false;
     switch (info.op_class) {
-      case LoopOpClass::kFloat: defined = ir::IsFloating(dtype); break;
+      case LoopOpClass::kFloat:
+        defined = ir::IsFloating(dtype);
+        break;
       case LoopOpClass::kArith:
         defined = dtype != v1::BOOL || info.op == LoopOpcode::kAdd || info.op == LoopOpcode::kMul ||
                   info.op == LoopOpcode::kMaximum || info.op == LoopOpcode::kMinimum;
@@ -87,8 +91,11 @@ std::vector<v1::DType> ArgumentDTypes(const LoopOpInfo& info) {
       case LoopOpClass::kCompare:
         defined = info.arity == 2 || ir::IsFloating(dtype);
         break;
-      case LoopOpClass::kLogical: defined = dtype == v1::BOOL; break;
-      default: break;
+      case LoopOpClass::kLogical:
+        defined = dtype == v1::BOOL;
+        break;
+      default:
+        break;
     }
     if (defined) result.push_back(dtype);
   }
@@ -120,7 +127,8 @@ TEST_P(BackendConformanceTest, EveryPointwiseOperatorAndDType) {
         for (uint32_t input : inputs) args.push_back(b.Load(input, b.Var(0)));
         if (IsDivision(info->op) && !ir::IsFloating(dtype)) {  // a zero divisor is an error: see below
           const uint32_t zero = b.Int(dtype, 0), one = b.Int(dtype, 3);
-          args[1] = b.Op(LoopOpcode::kWhere, dtype, {b.Op(LoopOpcode::kEq, v1::BOOL, {args[1], zero}), one, args[1]});
+          args[1] = b.Op(LoopOpcode::kWhere, dtype,
+                         {b.Op(LoopOpcode::kEq, v1::BOOL, {args[1], zero}), one, args[1]});
         }
         b.Store(out, b.Var(0), b.Op(info->op, result, args));
         b.Schedule(1, 100, dim);
@@ -152,8 +160,9 @@ TEST_P(BackendConformanceTest, ConversionsBetweenAllDTypes) {
 }
 
 TEST_P(BackendConformanceTest, Bitcasts) {
-  const std::pair<v1::DType, v1::DType> pairs[] = {{v1::F32, v1::I32}, {v1::I32, v1::F32}, {v1::F64, v1::I64},
-                                                   {v1::BF16, v1::I16}, {v1::I16, v1::F16}, {v1::U8, v1::I8}};
+  const std::pair<v1::DType, v1::DType> pairs[] = {{v1::F32, v1::I32}, {v1::I32, v1::F32},
+                                                   {v1::F64, v1::I64}, {v1::BF16, v1::I16},
+                                                   {v1::I16, v1::F16}, {v1::U8, v1::I8}};
   for (auto [from, to] : pairs) {
     KernelBuilder b;
     const uint32_t n = b.Const(77);
@@ -162,7 +171,10 @@ TEST_P(BackendConformanceTest, Bitcasts) {
     b.BeginStage({});
     b.Store(out, b.Var(0), b.Op(LoopOpcode::kBitcast, to, {b.Load(in, b.Var(0))}));
     b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
-    Check(b.Build(), {IntBuffer(from == v1::F32 ? v1::I32 : from == v1::F64 ? v1::I64 : from, std::vector<int64_t>(77, 5)),
+    Check(b.Build(), {IntBuffer(from == v1::F32   ? v1::I32
+                                : from == v1::F64 ? v1::I64
+                                                  : from,
+                                std::vector<int64_t>(77, 5)),
                       RandomBuffer(to, 77, random_)});
   }
 }
@@ -177,7 +189,8 @@ TEST_P(BackendConformanceTest, TailsAndZeroExtents) {
       b.BeginStage({});
       b.Store(out, b.Var(0), b.Load(in, b.Var(0)));
       b.Schedule(1, 5, v1::VECTOR_OUTER_LAST);
-      Check(b.Build(), {RandomBuffer(dtype, count, random_), RandomBuffer(dtype, count, random_)}, {}, {count});
+      Check(b.Build(), {RandomBuffer(dtype, count, random_), RandomBuffer(dtype, count, random_)}, {},
+            {count});
     }
   }
 }
@@ -200,8 +213,9 @@ TEST_P(BackendConformanceTest, TransposesAndBroadcasts) {
           sum = b.Op(LoopOpcode::kAdd, dtype, {sum, b.Load(column, i)});
           b.Store(out, b.Add(b.Mul(i, c), j), sum);
           b.Schedule(parallel, 7, dim);
-          Check(b.Build(), {RandomBuffer(dtype, rows * columns, random_), RandomBuffer(dtype, columns, random_),
-                            RandomBuffer(dtype, rows, random_), RandomBuffer(dtype, rows * columns, random_)});
+          Check(b.Build(),
+                {RandomBuffer(dtype, rows * columns, random_), RandomBuffer(dtype, columns, random_),
+                 RandomBuffer(dtype, rows, random_), RandomBuffer(dtype, rows * columns, random_)});
         }
       }
     }
@@ -222,7 +236,8 @@ TEST_P(BackendConformanceTest, StridedAndDividedIndices) {
     const uint32_t x = b.Load(in, b.Mul(i, three));
     b.Store(out, b.Add(b.Mul(i, three), b.Const(1)), x);
     b.Store(turned, b.Add(b.Const(kCount - 1), b.Mul(i, b.Const(-1))), x);
-    const uint32_t mixed = b.Add(b.Mul(b.Expr(v1::EXPR_MOD, {i, seven}), b.Const(10)), b.Expr(v1::EXPR_FLOORDIV, {i, seven}));
+    const uint32_t mixed =
+        b.Add(b.Mul(b.Expr(v1::EXPR_MOD, {i, seven}), b.Const(10)), b.Expr(v1::EXPR_FLOORDIV, {i, seven}));
     b.Store(divided, i, b.Load(in, mixed));
     b.Schedule(1, 32, v1::VECTOR_OUTER_LAST);
     SCOPED_TRACE(v1::DType_Name(dtype));
@@ -236,15 +251,18 @@ TEST_P(BackendConformanceTest, ReductionsOfAllKinds) {
     for (int kind = v1::REDUCE_SUM; kind <= v1::REDUCE_ARGMIN; ++kind) {
       if ((kind == v1::REDUCE_ANY || kind == v1::REDUCE_ALL) != (dtype == v1::BOOL)) continue;
       for (v1::VectorDim dim : kDims) {
-        for (auto [outer, inner] : {std::pair<int64_t, int64_t>{3, 1}, {2, 33}, {20, 100}, {70, 7}, {4, 0}, {0, 3}}) {
+        for (auto [outer, inner] :
+             {std::pair<int64_t, int64_t>{3, 1}, {2, 33}, {20, 100}, {70, 7}, {4, 0}, {0, 3}}) {
           for (bool rows : {true, false}) {
             KernelBuilder b;
             const uint32_t o = b.Const(outer), r = b.Const(inner), n = b.Const(outer * inner);
             const bool arg = kind >= v1::REDUCE_ARGMAX;
-            const uint32_t in = b.Buffer(dtype, v1::READ, n), out = b.Buffer(arg ? v1::I64 : dtype, v1::WRITE, o);
+            const uint32_t in = b.Buffer(dtype, v1::READ, n),
+                           out = b.Buffer(arg ? v1::I64 : dtype, v1::WRITE, o);
             b.Outer(o);
             b.BeginStage({r});
-            const uint32_t index = rows ? b.Add(b.Mul(b.Var(0), r), b.Var(1)) : b.Add(b.Mul(b.Var(1), o), b.Var(0));
+            const uint32_t index =
+                rows ? b.Add(b.Mul(b.Var(0), r), b.Var(1)) : b.Add(b.Mul(b.Var(1), o), b.Var(0));
             const uint32_t reduced = b.Reduce(static_cast<v1::ReduceKind>(kind), b.Load(in, index));
             b.BeginStage({});
             b.Store(out, b.Var(0), reduced);
@@ -258,8 +276,8 @@ TEST_P(BackendConformanceTest, ReductionsOfAllKinds) {
               buffers[0] = FloatBuffer(dtype, values);
               tolerance = {64, 1e-6};
             }
-            SCOPED_TRACE(absl::StrCat(v1::DType_Name(dtype), " ", v1::ReduceKind_Name(kind), " ", dim, " ", outer, "x",
-                                      inner, rows ? " rows" : " columns"));
+            SCOPED_TRACE(absl::StrCat(v1::DType_Name(dtype), " ", v1::ReduceKind_Name(kind), " ", dim, " ",
+                                      outer, "x", inner, rows ? " rows" : " columns"));
             Check(b.Build(), buffers, tolerance);
           }
         }
@@ -283,20 +301,25 @@ TEST_P(BackendConformanceTest, NestedReductionsAndTheirUsers) {
       const uint32_t x = b.Load(in, index);
       const uint32_t sum = b.Reduce(v1::REDUCE_SUM, x), top = b.Reduce(v1::REDUCE_ARGMAX, x);
       b.BeginStage({});
-      const uint32_t mean = b.Op(LoopOpcode::kDiv, v1::F32, {sum, b.Float(v1::F32, static_cast<double>(a * c))});
+      const uint32_t mean =
+          b.Op(LoopOpcode::kDiv, v1::F32, {sum, b.Float(v1::F32, static_cast<double>(a * c))});
       b.Store(most, b.Var(0), top);
       b.BeginStage({ea, ec});
       const uint32_t centered = b.Op(LoopOpcode::kSub, v1::F32, {b.Load(in, index), mean});
-      const uint32_t squares = b.Reduce(v1::REDUCE_SUM, b.Op(LoopOpcode::kMul, v1::F32, {centered, centered}));
+      const uint32_t squares =
+          b.Reduce(v1::REDUCE_SUM, b.Op(LoopOpcode::kMul, v1::F32, {centered, centered}));
       b.BeginStage({ea, ec});
       const uint32_t again = b.Op(LoopOpcode::kSub, v1::F32, {b.Load(in, index), mean});
-      b.Store(out, index, b.Op(LoopOpcode::kMul, v1::F32, {again, b.Op(LoopOpcode::kRsqrt, v1::F32, {squares})}));
+      b.Store(out, index,
+              b.Op(LoopOpcode::kMul, v1::F32, {again, b.Op(LoopOpcode::kRsqrt, v1::F32, {squares})}));
       b.Schedule(1, 4, dim);
       std::vector<double> values;
       for (int64_t k = 0; k < kRows * a * c; ++k) values.push_back(std::cos(1.3 * k) + 0.1);
       SCOPED_TRACE(absl::StrCat(dim, " ", a, "x", c));
-      Check(b.Build(), {FloatBuffer(v1::F32, values), RandomBuffer(v1::F32, kRows * a * c, random_),
-                        RandomBuffer(v1::I64, kRows, random_)}, {64, 1e-6});
+      Check(b.Build(),
+            {FloatBuffer(v1::F32, values), RandomBuffer(v1::F32, kRows * a * c, random_),
+             RandomBuffer(v1::I64, kRows, random_)},
+            {64, 1e-6});
     }
   }
 }
@@ -314,7 +337,8 @@ TEST_P(BackendConformanceTest, LongSumsKeepTheirBits) {
     b.BeginStage({});
     b.Store(out, b.Var(0), sum);
     b.Schedule(0, 1, dim);
-    Check(b.Build(), {FloatBuffer(v1::F32, std::vector<double>(kCount, 0.1)), FloatBuffer(v1::F32, {0})}, {2, 0});
+    Check(b.Build(), {FloatBuffer(v1::F32, std::vector<double>(kCount, 0.1)), FloatBuffer(v1::F32, {0})},
+          {2, 0});
   }
 }
 
@@ -324,17 +348,20 @@ TEST_P(BackendConformanceTest, Scans) {
       for (v1::VectorDim dim : kDims) {
         constexpr int64_t kOuter = 19, kMiddle = 2, kInner = 21;
         KernelBuilder b;
-        const uint32_t o = b.Const(kOuter), m = b.Const(kMiddle), r = b.Const(kInner), n = b.Const(kOuter * kMiddle * kInner);
+        const uint32_t o = b.Const(kOuter), m = b.Const(kMiddle), r = b.Const(kInner),
+                       n = b.Const(kOuter * kMiddle * kInner);
         const uint32_t in = b.Buffer(dtype, v1::READ, n), out = b.Buffer(dtype, v1::WRITE, n);
         b.Outer(o);
         b.BeginStage({m, r});
-        const uint32_t index = b.Add(b.Mul(b.Var(0), b.Const(kMiddle * kInner)), b.Add(b.Mul(b.Var(1), r), b.Var(2)));
+        const uint32_t index =
+            b.Add(b.Mul(b.Var(0), b.Const(kMiddle * kInner)), b.Add(b.Mul(b.Var(1), r), b.Var(2)));
         b.Store(out, index, b.Scan(kind, b.Load(in, index)));
         b.Schedule(1, 8, dim);
         std::vector<double> values;
         for (int k = 0; k < kOuter * kMiddle * kInner; ++k) values.push_back((k * 37 % 11) * 0.25 - 1);
-        const TestBuffer data = ir::IsFloating(dtype) ? FloatBuffer(dtype, values)
-                                                      : RandomBuffer(dtype, kOuter * kMiddle * kInner, random_);
+        const TestBuffer data = ir::IsFloating(dtype)
+                                    ? FloatBuffer(dtype, values)
+                                    : RandomBuffer(dtype, kOuter * kMiddle * kInner, random_);
         SCOPED_TRACE(absl::StrCat(v1::DType_Name(dtype), " ", kind, " ", dim));
         Check(b.Build(), {data, RandomBuffer(dtype, kOuter * kMiddle * kInner, random_)}, {32, 1e-6});
       }
@@ -350,7 +377,8 @@ TEST_P(BackendConformanceTest, AccumulatingStores) {
         constexpr int64_t kItems = 50, kWidth = 20, kBins = 4;
         KernelBuilder b;
         const uint32_t items = b.Const(kItems), width = b.Const(kWidth), bins = b.Const(kBins);
-        const uint32_t in = b.Buffer(dtype, v1::READ, b.Const(kItems * kWidth)), index = b.Buffer(v1::I64, v1::READ, items);
+        const uint32_t in = b.Buffer(dtype, v1::READ, b.Const(kItems * kWidth)),
+                       index = b.Buffer(v1::I64, v1::READ, items);
         const uint32_t out = b.Buffer(dtype, v1::READ_WRITE, b.Const(kBins * kWidth));
         const uint32_t colliding = b.Buffer(dtype, v1::READ_WRITE, bins);
         b.Outer(width);
@@ -373,8 +401,10 @@ TEST_P(BackendConformanceTest, AccumulatingStores) {
         };
         SCOPED_TRACE(absl::StrCat(v1::DType_Name(dtype), " ", dim, masked ? " masked" : ""));
         // Within one outer point the order is the program's; between points of one unit it is free.
-        Check(b.Build(), {data(values), IntBuffer(v1::I64, indices), data(std::vector<double>(kBins * kWidth, 1)),
-                          data(std::vector<double>(kBins, 0))}, {dtype == v1::BF16 ? 64.0 : 0.0, 0});
+        Check(b.Build(),
+              {data(values), IntBuffer(v1::I64, indices), data(std::vector<double>(kBins * kWidth, 1)),
+               data(std::vector<double>(kBins, 0))},
+              {dtype == v1::BF16 ? 64.0 : 0.0, 0});
       }
     }
   }
@@ -384,7 +414,8 @@ TEST_P(BackendConformanceTest, MaskedLoadsAndStores) {
   for (v1::DType dtype : kStorable) {
     for (v1::VectorDim dim : {v1::VECTOR_NONE, v1::VECTOR_OUTER_LAST}) {
       constexpr int64_t kCount = 45;
-      KernelBuilder b;  // a padded window: out[i] = 5 ≤ i < 30 ? in[i - 5] : 0, and every third element left alone
+      KernelBuilder
+          b;  // a padded window: out[i] = 5 ≤ i < 30 ? in[i - 5] : 0, and every third element left alone
       const uint32_t n = b.Const(kCount), inner = b.Const(25);
       const uint32_t in = b.Buffer(dtype, v1::READ, inner), out = b.Buffer(dtype, v1::WRITE, n);
       const uint32_t same = b.Buffer(dtype, v1::WRITE, n), far = b.Buffer(dtype, v1::WRITE, n);
@@ -394,13 +425,15 @@ TEST_P(BackendConformanceTest, MaskedLoadsAndStores) {
       const uint32_t inside = b.Op(LoopOpcode::kLogicalAnd, v1::BOOL,
                                    {b.Op(LoopOpcode::kGe, v1::BOOL, {i, b.Int(v1::I64, 5)}),
                                     b.Op(LoopOpcode::kLt, v1::BOOL, {i, b.Int(v1::I64, 30)})});
-      const uint32_t third = b.Op(LoopOpcode::kNe, v1::BOOL,
-                                  {b.Op(LoopOpcode::kRemainder, v1::I64, {i, b.Int(v1::I64, 3)}), b.Int(v1::I64, 0)});
+      const uint32_t third =
+          b.Op(LoopOpcode::kNe, v1::BOOL,
+               {b.Op(LoopOpcode::kRemainder, v1::I64, {i, b.Int(v1::I64, 3)}), b.Int(v1::I64, 0)});
       const uint32_t never = b.Op(LoopOpcode::kLt, v1::BOOL, {i, b.Int(v1::I64, 0)});
       b.Store(out, b.Var(0), b.Load(in, b.Add(b.Var(0), b.Const(-5)), inside), third);
       b.Store(same, b.Var(0), b.Load(in, b.Const(1000000), never));
-      b.Store(far, b.Var(0), b.Load(in, b.Add(b.Mul(b.Var(0), b.Const(100000)), b.Const(7)),
-                                    b.Op(LoopOpcode::kEq, v1::BOOL, {i, b.Int(v1::I64, 0)})));
+      b.Store(far, b.Var(0),
+              b.Load(in, b.Add(b.Mul(b.Var(0), b.Const(100000)), b.Const(7)),
+                     b.Op(LoopOpcode::kEq, v1::BOOL, {i, b.Int(v1::I64, 0)})));
       b.Schedule(1, 64, dim);
       SCOPED_TRACE(v1::DType_Name(dtype));
       Check(b.Build(), {RandomBuffer(dtype, 25, random_), RandomBuffer(dtype, kCount, random_),
@@ -415,7 +448,8 @@ TEST_P(BackendConformanceTest, IndirectLoadsAndIndexOutOfRange) {
       for (int64_t value : {20, -21}) {
         KernelBuilder b;
         const uint32_t n = b.Const(35), size = b.Const(20);
-        const uint32_t table = b.Buffer(v1::F32, v1::READ, b.Const(60)), index = b.Buffer(v1::I64, v1::READ, n);
+        const uint32_t table = b.Buffer(v1::F32, v1::READ, b.Const(60)),
+                       index = b.Buffer(v1::I64, v1::READ, n);
         const uint32_t out = b.Buffer(v1::F32, v1::WRITE, n);
         b.Outer(n);
         b.BeginStage({});
@@ -424,7 +458,8 @@ TEST_P(BackendConformanceTest, IndirectLoadsAndIndexOutOfRange) {
         b.Schedule(1, 64, dim);
         std::vector<int64_t> indices;
         for (int64_t k = 0; k < 35; ++k) indices.push_back(k == bad ? value : (k * 7) % 40 - 20);
-        Check(b.Build(), {RandomBuffer(v1::F32, 60, random_), IntBuffer(v1::I64, indices), RandomBuffer(v1::F32, 35, random_)});
+        Check(b.Build(), {RandomBuffer(v1::F32, 60, random_), IntBuffer(v1::I64, indices),
+                          RandomBuffer(v1::F32, 35, random_)});
       }
     }
   }
@@ -444,7 +479,8 @@ TEST_P(BackendConformanceTest, MaskedChecksDoNotFail) {
   b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
   std::vector<int64_t> indices;
   for (int64_t k = 0; k < 35; ++k) indices.push_back(k % 4 == 1 ? -100 : k % 20);
-  Check(b.Build(), {RandomBuffer(v1::F32, 20, random_), IntBuffer(v1::I64, indices), RandomBuffer(v1::F32, 35, random_)});
+  Check(b.Build(), {RandomBuffer(v1::F32, 20, random_), IntBuffer(v1::I64, indices),
+                    RandomBuffer(v1::F32, 35, random_)});
 }
 
 TEST_P(BackendConformanceTest, IntegerDivisionByZero) {
@@ -453,14 +489,16 @@ TEST_P(BackendConformanceTest, IntegerDivisionByZero) {
       for (int64_t zero_at : {-1, 3, 22}) {
         KernelBuilder b;
         const uint32_t n = b.Const(23);
-        const uint32_t x = b.Buffer(dtype, v1::READ, n), y = b.Buffer(dtype, v1::READ, n), out = b.Buffer(dtype, v1::WRITE, n);
+        const uint32_t x = b.Buffer(dtype, v1::READ, n), y = b.Buffer(dtype, v1::READ, n),
+                       out = b.Buffer(dtype, v1::WRITE, n);
         b.Outer(n);
         b.BeginStage({});
         b.Store(out, b.Var(0), b.Op(op, dtype, {b.Load(x, b.Var(0)), b.Load(y, b.Var(0))}));
         b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
         std::vector<int64_t> divisors;
         for (int64_t k = 0; k < 23; ++k) divisors.push_back(k == zero_at ? 0 : k % 5 == 2 ? -1 : k + 1);
-        Check(b.Build(), {RandomBuffer(dtype, 23, random_), IntBuffer(dtype, divisors), RandomBuffer(dtype, 23, random_)});
+        Check(b.Build(), {RandomBuffer(dtype, 23, random_), IntBuffer(dtype, divisors),
+                          RandomBuffer(dtype, 23, random_)});
       }
     }
   }
@@ -474,7 +512,8 @@ TEST_P(BackendConformanceTest, RandomBits) {
     b.Outer(n);
     b.BeginStage({});
     const uint32_t flat = b.Index(b.Add(b.Var(0), b.Const((int64_t{1} << 35) + 5)));
-    b.Store(out, b.Var(0), b.Op(LoopOpcode::kRandBits, v1::I64, {b.Load(seed, b.Const(0)), flat, b.Int(v1::I64, 7)}));
+    b.Store(out, b.Var(0),
+            b.Op(LoopOpcode::kRandBits, v1::I64, {b.Load(seed, b.Const(0)), flat, b.Int(v1::I64, 7)}));
     b.Schedule(1, 64, dim);
     Check(b.Build(), {IntBuffer(v1::I64, {0x123456789abcdef}), RandomBuffer(v1::I64, 100, random_)});
   }

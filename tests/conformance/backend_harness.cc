@@ -17,7 +17,9 @@ namespace {
 
 bool IsFloat(v1::DType dtype) { return ir::IsFloating(dtype) || ir::IsHalf(dtype); }
 
-double AsDouble(v1::DType dtype, Scalar value) { return dtype == v1::F64 ? value.d : static_cast<double>(value.f); }
+double AsDouble(v1::DType dtype, Scalar value) {
+  return dtype == v1::F64 ? value.d : static_cast<double>(value.f);
+}
 
 Scalar FromDouble(v1::DType dtype, double value) {
   Scalar scalar;
@@ -46,8 +48,21 @@ int64_t Count(const TestBuffer& buffer) { return buffer.bytes.size() / ir::ByteW
 
 TestBuffer RandomBuffer(v1::DType dtype, int64_t elements, std::mt19937_64& random) {
   TestBuffer buffer = Empty(dtype, elements);
-  const double specials[] = {0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 1e30, -1e30, 1e-40, 65504.0, 3e9, -3e9, 1e19,
-                             std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+  const double specials[] = {0.0,
+                             -0.0,
+                             1.0,
+                             -1.0,
+                             0.5,
+                             2.0,
+                             1e30,
+                             -1e30,
+                             1e-40,
+                             65504.0,
+                             3e9,
+                             -3e9,
+                             1e19,
+                             std::numeric_limits<double>::infinity(),
+                             -std::numeric_limits<double>::infinity(),
                              std::numeric_limits<double>::quiet_NaN()};
   for (int64_t k = 0; k < elements; ++k) {
     Scalar value;
@@ -70,7 +85,8 @@ TestBuffer RandomBuffer(v1::DType dtype, int64_t elements, std::mt19937_64& rand
 
 TestBuffer FloatBuffer(v1::DType dtype, const std::vector<double>& values) {
   TestBuffer buffer = Empty(dtype, values.size());
-  for (size_t k = 0; k < values.size(); ++k) StoreScalar(dtype, buffer.bytes.data(), k, FromDouble(dtype, values[k]));
+  for (size_t k = 0; k < values.size(); ++k)
+    StoreScalar(dtype, buffer.bytes.data(), k, FromDouble(dtype, values[k]));
   return buffer;
 }
 
@@ -120,8 +136,10 @@ namespace {
 struct Prepared {
   explicit Prepared(std::vector<TestBuffer>& buffers, const std::vector<int64_t>& symbols) {
     for (TestBuffer& buffer : buffers) pointers.push_back(buffer.bytes.data());
-    args = {sizeof(KilnArgs), static_cast<uint32_t>(pointers.size()), pointers.data(), symbols.data(), nullptr, 0,
-            &status, &host};
+    args = {sizeof(KilnArgs), static_cast<uint32_t>(pointers.size()),
+            pointers.data(),  symbols.data(),
+            nullptr,          0,
+            &status,          &host};
   }
   std::vector<void*> pointers;
   KilnStatus status = {};
@@ -145,7 +163,8 @@ std::vector<std::pair<int64_t, int64_t>> Pieces(int64_t units, bool split, std::
 class InterpreterRunner : public KernelRunner {
  public:
   absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
-                              const std::vector<int64_t>& symbols, bool split, std::mt19937_64& random) override {
+                              const std::vector<int64_t>& symbols, bool split,
+                              std::mt19937_64& random) override {
     KILN_ASSIGN_OR_RETURN(auto interpreter, KernelInterpreter::Create(kernel));
     KILN_ASSIGN_OR_RETURN(const int64_t units, interpreter->Units(symbols.data()));
     Prepared prepared(buffers, symbols);
@@ -162,7 +181,8 @@ class BackendRunner : public KernelRunner {
   explicit BackendRunner(std::unique_ptr<CodegenBackend> backend) : backend_(std::move(backend)) {}
 
   absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
-                              const std::vector<int64_t>& symbols, bool split, std::mt19937_64& random) override {
+                              const std::vector<int64_t>& symbols, bool split,
+                              std::mt19937_64& random) override {
     KILN_ASSIGN_OR_RETURN(auto interpreter, KernelInterpreter::Create(kernel));
     KILN_ASSIGN_OR_RETURN(const int64_t units, interpreter->Units(symbols.data()));
     KILN_RETURN_IF_ERROR(Load(kernel));

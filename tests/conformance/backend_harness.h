@@ -31,8 +31,8 @@ struct Outcome {
 };
 
 struct Tolerance {
-  double ulps = 0;       // of floats; NaN equals NaN, and -0 equals 0
-  double relative = 0;   // or within this part of the largest value of the buffer
+  double ulps = 0;      // of floats; NaN equals NaN, and -0 equals 0
+  double relative = 0;  // or within this part of the largest value of the buffer
 };
 
 // The first difference, or "".
@@ -45,7 +45,8 @@ class KernelRunner {
   virtual ~KernelRunner() = default;
   // Units [0, n) in one call, or split at random points, in random order.
   virtual absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
-                                      const std::vector<int64_t>& symbols, bool split, std::mt19937_64& random) = 0;
+                                      const std::vector<int64_t>& symbols, bool split,
+                                      std::mt19937_64& random) = 0;
 };
 
 std::unique_ptr<KernelRunner> NewInterpreterRunner();

@@ -27,8 +27,10 @@ class CompiledKernel {
                  const std::vector<int64_t>& symbols = {}) const {
     KilnStatus status = {};
     KilnHost host = {sizeof(KilnHost), 0};
-    KilnArgs args = {sizeof(KilnArgs), static_cast<uint32_t>(buffers.size()), buffers.data(), symbols.data(),
-                     nullptr, 0, &status, &host};
+    KilnArgs args = {sizeof(KilnArgs), static_cast<uint32_t>(buffers.size()),
+                     buffers.data(),   symbols.data(),
+                     nullptr,          0,
+                     &status,          &host};
     const int32_t code = images_->entry(0)(&args, begin, end, 0);
     if (code != status.code) status.code = -1;
     return status;

@@ -29,13 +29,27 @@ long double Sigmoid(long double x) { return 1 / (1 + expl(-x)); }
 double SigmoidD(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
 
 const Function kFunctions[] = {
-    {LoopOpcode::kExp, expl, exp},       {LoopOpcode::kExp2, exp2l, exp2},    {LoopOpcode::kExpm1, expm1l, expm1},
-    {LoopOpcode::kLog, logl, log},       {LoopOpcode::kLog2, log2l, log2},    {LoopOpcode::kLog10, log10l, log10},
-    {LoopOpcode::kLog1p, log1pl, log1p}, {LoopOpcode::kSin, sinl, sin},       {LoopOpcode::kCos, cosl, cos},
-    {LoopOpcode::kTan, tanl, tan},       {LoopOpcode::kAsin, asinl, asin},    {LoopOpcode::kAcos, acosl, acos},
-    {LoopOpcode::kAtan, atanl, atan},    {LoopOpcode::kSinh, sinhl, sinh},    {LoopOpcode::kCosh, coshl, cosh},
-    {LoopOpcode::kTanh, tanhl, tanh},    {LoopOpcode::kAsinh, asinhl, asinh}, {LoopOpcode::kAcosh, acoshl, acosh},
-    {LoopOpcode::kAtanh, atanhl, atanh}, {LoopOpcode::kErf, erfl, erf},       {LoopOpcode::kErfc, erfcl, erfc},
+    {LoopOpcode::kExp, expl, exp},
+    {LoopOpcode::kExp2, exp2l, exp2},
+    {LoopOpcode::kExpm1, expm1l, expm1},
+    {LoopOpcode::kLog, logl, log},
+    {LoopOpcode::kLog2, log2l, log2},
+    {LoopOpcode::kLog10, log10l, log10},
+    {LoopOpcode::kLog1p, log1pl, log1p},
+    {LoopOpcode::kSin, sinl, sin},
+    {LoopOpcode::kCos, cosl, cos},
+    {LoopOpcode::kTan, tanl, tan},
+    {LoopOpcode::kAsin, asinl, asin},
+    {LoopOpcode::kAcos, acosl, acos},
+    {LoopOpcode::kAtan, atanl, atan},
+    {LoopOpcode::kSinh, sinhl, sinh},
+    {LoopOpcode::kCosh, coshl, cosh},
+    {LoopOpcode::kTanh, tanhl, tanh},
+    {LoopOpcode::kAsinh, asinhl, asinh},
+    {LoopOpcode::kAcosh, acoshl, acosh},
+    {LoopOpcode::kAtanh, atanhl, atanh},
+    {LoopOpcode::kErf, erfl, erf},
+    {LoopOpcode::kErfc, erfcl, erfc},
     {LoopOpcode::kSigmoid, Sigmoid, SigmoidD},
     // The double version loses the zeros between the poles of negative arguments, and some near 1 and 2.
     {LoopOpcode::kLgamma, lgammal, lgamma, 1e6},
@@ -57,7 +71,8 @@ double Ulps(T got, long double exact) {
   const T ulp = magnitude < std::numeric_limits<T>::min()
                     ? std::numeric_limits<T>::denorm_min()
                     : std::nextafter(magnitude, std::numeric_limits<T>::infinity()) - magnitude;
-  if (std::isinf(ulp)) return std::fabs(static_cast<double>((got - exact) / (magnitude - std::nextafter(magnitude, T{0}))));
+  if (std::isinf(ulp))
+    return std::fabs(static_cast<double>((got - exact) / (magnitude - std::nextafter(magnitude, T{0}))));
   return static_cast<double>(fabsl(static_cast<long double>(got) - exact) / ulp);
 }
 
@@ -87,14 +102,16 @@ class MathAccuracyTest : public testing::TestWithParam<bool> {
   }
 
   template <typename T>
-  std::vector<T> Run(LoopOpcode op, v1::DType dtype, const std::vector<T>& x, const std::vector<T>* y = nullptr) {
+  std::vector<T> Run(LoopOpcode op, v1::DType dtype, const std::vector<T>& x,
+                     const std::vector<T>* y = nullptr) {
     auto kernel = CompiledKernel::Create(backend_.get(), FunctionKernel(op, dtype, y == nullptr ? 1 : 2));
     EXPECT_TRUE(kernel.ok()) << InfoOf(op).name << ": " << kernel.status();
     std::vector<T> out(x.size());
     if (!kernel.ok()) return out;
     const int64_t n = x.size();
-    const KilnStatus status = kernel->Run({const_cast<T*>(x.data()), const_cast<T*>((y ? *y : x).data()), out.data()},
-                                          0, (n + (1 << 20) - 1) >> 20, {n});
+    const KilnStatus status =
+        kernel->Run({const_cast<T*>(x.data()), const_cast<T*>((y ? *y : x).data()), out.data()}, 0,
+                    (n + (1 << 20) - 1) >> 20, {n});
     EXPECT_EQ(status.code, 0);
     return out;
   }
@@ -118,8 +135,9 @@ TEST_P(MathAccuracyTest, FloatFunctionsOverTheWholeRange) {
         x.push_back(value);
       }
       if (start == 0) {
-        for (float special : {0.f, -0.f, 1.f, -1.f, 0.5f, 2.f, 88.72283f, 88.72284f, -87.33655f, -103.97f, 1048576.f,
-                              1e30f, 3.4028235e38f, 1e-45f, 1.17549435e-38f, INFINITY, -INFINITY, NAN}) {
+        for (float special :
+             {0.f, -0.f, 1.f, -1.f, 0.5f, 2.f, 88.72283f, 88.72284f, -87.33655f, -103.97f, 1048576.f, 1e30f,
+              3.4028235e38f, 1e-45f, 1.17549435e-38f, INFINITY, -INFINITY, NAN}) {
           x.push_back(special);
           x.push_back(-special);
         }
@@ -164,8 +182,8 @@ TEST_P(MathAccuracyTest, DoubleFunctionsOnASample) {
       if (ulps > worst) worst = ulps, at = k;
     }
     RecordProperty(std::string(InfoOf(function.op).name), std::to_string(worst));
-    EXPECT_LE(worst, function.ulp_double) << InfoOf(function.op).name << "(" << x[at] << ") = " << got[at] << ", not "
-                                          << static_cast<double>(function.exact(x[at]));
+    EXPECT_LE(worst, function.ulp_double) << InfoOf(function.op).name << "(" << x[at] << ") = " << got[at]
+                                          << ", not " << static_cast<double>(function.exact(x[at]));
   }
 }
 
@@ -175,11 +193,26 @@ struct Function2 {
 };
 
 TEST_P(MathAccuracyTest, FunctionsOfTwoArguments) {
-  const Function2 functions[] = {{LoopOpcode::kPow, powl}, {LoopOpcode::kAtan2, atan2l}, {LoopOpcode::kFmod, fmodl}};
+  const Function2 functions[] = {
+      {LoopOpcode::kPow, powl}, {LoopOpcode::kAtan2, atan2l}, {LoopOpcode::kFmod, fmodl}};
   std::mt19937_64 random(7);
   std::vector<double> x, y;
-  const double specials[] = {0.0, 1.0, 2.0, 3.0, 0.5, -0.0, -1.0, -2.0, -3.0, -0.5, 1e-310, 1e300, -1e300,
-                             static_cast<double>(INFINITY), -static_cast<double>(INFINITY), static_cast<double>(NAN)};
+  const double specials[] = {0.0,
+                             1.0,
+                             2.0,
+                             3.0,
+                             0.5,
+                             -0.0,
+                             -1.0,
+                             -2.0,
+                             -3.0,
+                             -0.5,
+                             1e-310,
+                             1e300,
+                             -1e300,
+                             static_cast<double>(INFINITY),
+                             -static_cast<double>(INFINITY),
+                             static_cast<double>(NAN)};
   for (double a : specials) {
     for (double c : specials) x.push_back(a), y.push_back(c);
   }
@@ -190,8 +223,9 @@ TEST_P(MathAccuracyTest, FunctionsOfTwoArguments) {
     x.push_back(k % 3 == 0 ? any : std::uniform_real_distribution<double>(-20, 20)(random));
     bits = random();
     std::memcpy(&any, &bits, sizeof(any));
-    y.push_back(k % 5 == 0 ? any : k % 5 == 1 ? static_cast<double>(static_cast<int>(random() % 64) - 32)
-                                             : std::uniform_real_distribution<double>(-20, 20)(random));
+    y.push_back(k % 5 == 0   ? any
+                : k % 5 == 1 ? static_cast<double>(static_cast<int>(random() % 64) - 32)
+                             : std::uniform_real_distribution<double>(-20, 20)(random));
   }
   std::vector<float> xf(x.begin(), x.end()), yf(y.begin(), y.end());
   for (const Function2& function : functions) {
@@ -206,8 +240,9 @@ TEST_P(MathAccuracyTest, FunctionsOfTwoArguments) {
       if (ulps_float > worst_float) worst_float = ulps_float, at_float = k;
     }
     RecordProperty(std::string(InfoOf(function.op).name), std::to_string(worst));
-    EXPECT_LE(worst, kUlpMax) << InfoOf(function.op).name << "(" << x[at] << ", " << y[at] << ") = " << got[at]
-                              << ", not " << static_cast<double>(function.exact(x[at], y[at]));
+    EXPECT_LE(worst, kUlpMax) << InfoOf(function.op).name << "(" << x[at] << ", " << y[at]
+                              << ") = " << got[at] << ", not "
+                              << static_cast<double>(function.exact(x[at], y[at]));
     EXPECT_LE(worst_float, kUlpMax) << "float " << InfoOf(function.op).name << "(" << xf[at_float] << ", "
                                     << yf[at_float] << ") = " << got_float[at_float] << ", not "
                                     << static_cast<double>(function.exact(xf[at_float], yf[at_float]));

@@ -67,7 +67,8 @@ TEST_F(FlatImageTest, RefusesEveryBadField) {
                        offsetof(FlatImageHeader, text_size), offsetof(FlatImageHeader, entry_offset),
                        offsetof(FlatImageHeader, reserved)}) {
     for (uint64_t value : {size + 1, ~uint64_t{0}, ~uint64_t{0} - 63, uint64_t{1} << 40}) {
-      EXPECT_EQ(CheckFlatImage(With(field, value)).code(), absl::StatusCode::kDataLoss) << field << " " << value;
+      EXPECT_EQ(CheckFlatImage(With(field, value)).code(), absl::StatusCode::kDataLoss)
+          << field << " " << value;
     }
   }
   EXPECT_FALSE(CheckFlatImage(With<uint64_t>(offsetof(FlatImageHeader, text_size), 0)).ok());
@@ -106,7 +107,8 @@ TEST_F(FlatImageTest, GarbageObjectsAreRefused) {
 std::string CompileC(const std::string& source) {
   const std::string path = testing::TempDir() + "kiln_image_test_" + std::to_string(getpid());
   std::ofstream(path + ".c") << source;
-  const std::string command = "cc -O1 -fPIC -fno-asynchronous-unwind-tables -c " + path + ".c -o " + path + ".o";
+  const std::string command =
+      "cc -O1 -fPIC -fno-asynchronous-unwind-tables -c " + path + ".c -o " + path + ".o";
   EXPECT_EQ(std::system(command.c_str()), 0);
   std::ifstream object(path + ".o", std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(object)), std::istreambuf_iterator<char>());

@@ -12,7 +12,7 @@ import subprocess
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from kiln import graph as exporter
+from kiln import decompositions, graph as exporter
 
 _DTYPES = [None, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
            torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
@@ -161,4 +161,4 @@ def _compiler(module, _inputs, kind):
 def backend(module, inputs):
     compilers = {name: functools.partial(_compiler, kind=kind)
                  for name, kind in (("fw_compiler", 1), ("bw_compiler", 2), ("inference_compiler", 3))}
-    return aot_autograd(**compilers, decompositions={})(module, inputs)
+    return aot_autograd(**compilers, decompositions={}, partition_fn=decompositions.partition)(module, inputs)

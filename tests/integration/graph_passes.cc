@@ -2,7 +2,8 @@
 //
 // stdin: frames of a 4-byte little-endian length and the bytes of a v1::Graph, in any form.
 // stdout: one line of JSON a frame: {"error": text} or
-//   {"inputs": [id | null], "nodes": [{"target", "args": {name: [kind, value]}, "results": [[id, dtype, sizes]]}],
+//   {"inputs": [id | null], "nodes": [{"target", "args": {name: [kind, value]}, "results": [[id, dtype,
+//   sizes]]}],
 //    "outputs": [id | {"int": expression} | null]}
 // Expressions are Python's over s0, s1, …
 #include <cstdint>
@@ -42,13 +43,14 @@ class Printer {
       absl::StrAppend(out, Node(node));
     }));
     absl::StrAppend(&text, "], \"outputs\": [");
-    absl::StrAppend(&text, absl::StrJoin(graph_.outputs, ", ", [&](std::string* out, const GraphOutput& output) {
-      if (output.sym_int) {
-        absl::StrAppend(out, "{\"int\": ", Expr(*output.sym_int), "}");
-      } else {
-        absl::StrAppend(out, Value(output.value));
-      }
-    }));
+    absl::StrAppend(&text,
+                    absl::StrJoin(graph_.outputs, ", ", [&](std::string* out, const GraphOutput& output) {
+                      if (output.sym_int) {
+                        absl::StrAppend(out, "{\"int\": ", Expr(*output.sym_int), "}");
+                      } else {
+                        absl::StrAppend(out, Value(output.value));
+                      }
+                    }));
     return text + "]}";
   }
 
@@ -56,7 +58,9 @@ class Printer {
   std::string Expr(ExprId id) const { return Quoted(graph_.exprs.ToString(id)); }
   static std::string Value(ValueId value) { return value == kNoValue ? "null" : absl::StrCat(value); }
   std::string Exprs(const std::vector<ExprId>& ids) const {
-    return absl::StrCat("[", absl::StrJoin(ids, ", ", [&](std::string* out, ExprId id) { absl::StrAppend(out, Expr(id)); }), "]");
+    return absl::StrCat(
+        "[", absl::StrJoin(ids, ", ", [&](std::string* out, ExprId id) { absl::StrAppend(out, Expr(id)); }),
+        "]");
   }
   static std::string Exact(double value) {
     char text[64];
@@ -76,7 +80,8 @@ class Printer {
         return;
       }
       const TensorType& type = graph_.type(id);
-      absl::StrAppend(out, "[", id, ", ", type.dtype, ", ", Exprs(type.sizes), ", ", Exprs(type.strides), "]");
+      absl::StrAppend(out, "[", id, ", ", type.dtype, ", ", Exprs(type.sizes), ", ", Exprs(type.strides),
+                      "]");
     }));
     return text + "]}";
   }
@@ -84,26 +89,45 @@ class Printer {
   struct ArgumentText {
     const Printer& p;
     std::string operator()(const NoneArg&) const { return "[\"none\", null]"; }
-    std::string operator()(const TensorArg& a) const { return absl::StrCat("[\"tensor\", ", Value(a.value), "]"); }
+    std::string operator()(const TensorArg& a) const {
+      return absl::StrCat("[\"tensor\", ", Value(a.value), "]");
+    }
     std::string operator()(const TensorListArg& a) const {
-      return absl::StrCat("[\"tensors\", [", absl::StrJoin(a.values, ", ", [](std::string* out, ValueId v) {
-        absl::StrAppend(out, Value(v)); }), "]]");
+      return absl::StrCat(
+          "[\"tensors\", [",
+          absl::StrJoin(a.values, ", ", [](std::string* out, ValueId v) { absl::StrAppend(out, Value(v)); }),
+          "]]");
     }
     std::string operator()(const IntArg& a) const { return absl::StrCat("[\"int\", ", p.Expr(a.value), "]"); }
-    std::string operator()(const IntListArg& a) const { return absl::StrCat("[\"ints\", ", p.Exprs(a.values), "]"); }
-    std::string operator()(const FloatArg& a) const { return absl::StrCat("[\"float\", ", Exact(a.value), "]"); }
+    std::string operator()(const IntListArg& a) const {
+      return absl::StrCat("[\"ints\", ", p.Exprs(a.values), "]");
+    }
+    std::string operator()(const FloatArg& a) const {
+      return absl::StrCat("[\"float\", ", Exact(a.value), "]");
+    }
     std::string operator()(const FloatListArg& a) const {
-      return absl::StrCat("[\"floats\", [", absl::StrJoin(a.values, ", ", [](std::string* out, double v) {
-        absl::StrAppend(out, Exact(v)); }), "]]");
+      return absl::StrCat(
+          "[\"floats\", [",
+          absl::StrJoin(a.values, ", ", [](std::string* out, double v) { absl::StrAppend(out, Exact(v)); }),
+          "]]");
     }
-    std::string operator()(const BoolArg& a) const { return absl::StrCat("[\"bool\", ", a.value ? "true" : "false", "]"); }
+    std::string operator()(const BoolArg& a) const {
+      return absl::StrCat("[\"bool\", ", a.value ? "true" : "false", "]");
+    }
     std::string operator()(const BoolListArg& a) const {
-      return absl::StrCat("[\"bools\", [", absl::StrJoin(a.values, ", ", [](std::string* out, bool v) {
-        absl::StrAppend(out, v ? "true" : "false"); }), "]]");
+      return absl::StrCat(
+          "[\"bools\", [",
+          absl::StrJoin(a.values, ", ",
+                        [](std::string* out, bool v) { absl::StrAppend(out, v ? "true" : "false"); }),
+          "]]");
     }
-    std::string operator()(const StringArg& a) const { return absl::StrCat("[\"string\", ", Quoted(a.value), "]"); }
+    std::string operator()(const StringArg& a) const {
+      return absl::StrCat("[\"string\", ", Quoted(a.value), "]");
+    }
     std::string operator()(const DTypeArg& a) const { return absl::StrCat("[\"dtype\", ", a.value, "]"); }
-    std::string operator()(const MemoryFormatArg& a) const { return absl::StrCat("[\"memory_format\", ", a.value, "]"); }
+    std::string operator()(const MemoryFormatArg& a) const {
+      return absl::StrCat("[\"memory_format\", ", a.value, "]");
+    }
     std::string operator()(const LayoutArg& a) const { return absl::StrCat("[\"layout\", ", a.value, "]"); }
     std::string operator()(const DeviceArg& a) const { return absl::StrCat("[\"device\", ", a.value, "]"); }
   };
@@ -134,7 +158,8 @@ int main() {
     std::string frame(size, '\0');
     if (std::fread(frame.data(), 1, size, stdin) != size) return 1;
     const absl::StatusOr<std::string> text = kiln::Run(frame);
-    const std::string line = text.ok() ? *text : absl::StrCat("{\"error\": ", kiln::Quoted(text.status().ToString()), "}");
+    const std::string line =
+        text.ok() ? *text : absl::StrCat("{\"error\": ", kiln::Quoted(text.status().ToString()), "}");
     std::printf("%s\n", line.c_str());
     std::fflush(stdout);
   }

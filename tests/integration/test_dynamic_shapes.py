@@ -68,3 +68,22 @@ def test_models_at_many_sizes(name):
                                        atol=1e-4)
     first = kiln.stats()["graphs"]
     assert first <= 2, kiln.stats()
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_training_at_many_sizes(name):
+    import copy
+
+    pytest.importorskip("transformers")
+    model, _ = make(name)
+    eager = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="kiln", dynamic=True)
+    for batch, length in ((2, 16), (4, 32), (3, 100)):
+        tokens = torch.randint(0, 200, (batch, length))
+        for run, module in ((compiled, model), (eager, eager)):
+            module.zero_grad()
+            run(input_ids=tokens, labels=tokens).loss.backward()
+        for mine, its in zip(model.parameters(), eager.parameters()):
+            if its.grad is not None:
+                assert (mine.grad - its.grad).norm() <= 1e-4 * its.grad.norm() + 1e-6
+    assert kiln.stats()["graphs"] == 2

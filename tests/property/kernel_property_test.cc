@@ -17,7 +17,8 @@ namespace kiln {
 namespace {
 
 constexpr v1::DType kArithmetic[] = {v1::BOOL, v1::U8, v1::I8, v1::I16, v1::I32, v1::I64, v1::F32, v1::F64};
-constexpr v1::DType kStorable[] = {v1::BOOL, v1::U8, v1::I8, v1::I16, v1::I32, v1::I64, v1::F16, v1::BF16, v1::F32, v1::F64};
+constexpr v1::DType kStorable[] = {v1::BOOL, v1::U8,  v1::I8,   v1::I16, v1::I32,
+                                   v1::I64,  v1::F16, v1::BF16, v1::F32, v1::F64};
 
 // Results are exact: functions of more than one rounding are left to the conformance suite, and sums
 // are of small integers, so that their order does not matter.
@@ -49,7 +50,9 @@ class RandomKernel {
 
   int Below(int n) { return static_cast<int>(random_() % n); }
   template <typename T>
-  const T& Pick(const std::vector<T>& from) { return from[Below(static_cast<int>(from.size()))]; }
+  const T& Pick(const std::vector<T>& from) {
+    return from[Below(static_cast<int>(from.size()))];
+  }
 
   Loop NewLoop() {
     const int64_t sizes[] = {1, 2, 3, 5, 8, 15, 16, 17, 33, 40};
@@ -136,7 +139,8 @@ class RandomKernel {
       case 1: {  // through an index that is checked
         const int64_t size = 1 + Below(30);
         const uint32_t wide = Any(v1::I64).id;
-        const uint32_t within = builder_.Op(LoopOpcode::kRemainder, v1::I64, {wide, builder_.Int(v1::I64, size)});
+        const uint32_t within =
+            builder_.Op(LoopOpcode::kRemainder, v1::I64, {wide, builder_.Int(v1::I64, size)});
         const uint32_t checked = builder_.CheckIndex(within, builder_.Const(size), MaybeMask());
         const v1::DType stored = kStorable[Below(10)];
         const int64_t stride = 1 + Below(3);
@@ -157,7 +161,8 @@ class RandomKernel {
         return;
       }
       case 4: {
-        const LoopOpcode compare[] = {LoopOpcode::kEq, LoopOpcode::kNe, LoopOpcode::kLt, LoopOpcode::kLe, LoopOpcode::kGt, LoopOpcode::kGe};
+        const LoopOpcode compare[] = {LoopOpcode::kEq, LoopOpcode::kNe, LoopOpcode::kLt,
+                                      LoopOpcode::kLe, LoopOpcode::kGt, LoopOpcode::kGe};
         const Value a = Any(dtype), c = Any(dtype);
         values_.push_back({builder_.Op(compare[Below(6)], v1::BOOL, {a.id, c.id}), v1::BOOL});
         return;
@@ -168,10 +173,15 @@ class RandomKernel {
         return;
       }
       default: {
-        const LoopOpcode both[] = {LoopOpcode::kAdd, LoopOpcode::kMul, LoopOpcode::kMaximum, LoopOpcode::kMinimum};
-        const LoopOpcode on_floats[] = {LoopOpcode::kAdd, LoopOpcode::kSub, LoopOpcode::kMul, LoopOpcode::kDiv, LoopOpcode::kMaximum, LoopOpcode::kMinimum};
-        const LoopOpcode on_ints[] = {LoopOpcode::kAdd, LoopOpcode::kSub, LoopOpcode::kBitXor, LoopOpcode::kBitAnd, LoopOpcode::kShiftRight, LoopOpcode::kMaximum};
-        const LoopOpcode op = floating ? on_floats[Below(6)] : dtype == v1::BOOL ? both[Below(4)] : on_ints[Below(6)];
+        const LoopOpcode both[] = {LoopOpcode::kAdd, LoopOpcode::kMul, LoopOpcode::kMaximum,
+                                   LoopOpcode::kMinimum};
+        const LoopOpcode on_floats[] = {LoopOpcode::kAdd, LoopOpcode::kSub,     LoopOpcode::kMul,
+                                        LoopOpcode::kDiv, LoopOpcode::kMaximum, LoopOpcode::kMinimum};
+        const LoopOpcode on_ints[] = {LoopOpcode::kAdd,    LoopOpcode::kSub,        LoopOpcode::kBitXor,
+                                      LoopOpcode::kBitAnd, LoopOpcode::kShiftRight, LoopOpcode::kMaximum};
+        const LoopOpcode op = floating            ? on_floats[Below(6)]
+                              : dtype == v1::BOOL ? both[Below(4)]
+                                                  : on_ints[Below(6)];
         const Value a = Any(dtype), c = Any(dtype);
         Value result = {builder_.Op(op, dtype, {a.id, c.id}), dtype};
         // Which of two zeros wins is free; a later division must not see it.
@@ -186,9 +196,13 @@ class RandomKernel {
     Value value = Any(dtype);
     const int kind = 1 + Below(8);
     if (kind == v1::REDUCE_ANY || kind == v1::REDUCE_ALL) value = Cast(value, v1::BOOL);
-    if (value.dtype == v1::BOOL && (kind == v1::REDUCE_SUM || kind == v1::REDUCE_PROD)) value = Cast(value, v1::I64);
+    if (value.dtype == v1::BOOL && (kind == v1::REDUCE_SUM || kind == v1::REDUCE_PROD))
+      value = Cast(value, v1::I64);
     if (ir::IsFloating(value.dtype) && (kind == v1::REDUCE_SUM || kind == v1::REDUCE_PROD)) {
-      const Value small = {builder_.Op(LoopOpcode::kBitAnd, v1::I64, {Cast(value, v1::I64).id, builder_.Int(v1::I64, kind == v1::REDUCE_SUM ? 63 : 1)}), v1::I64};
+      const Value small = {
+          builder_.Op(LoopOpcode::kBitAnd, v1::I64,
+                      {Cast(value, v1::I64).id, builder_.Int(v1::I64, kind == v1::REDUCE_SUM ? 63 : 1)}),
+          v1::I64};
       value = Cast(small, value.dtype);
     }
     const v1::DType result = kind >= v1::REDUCE_ARGMAX ? v1::I64 : value.dtype;
@@ -218,8 +232,8 @@ class RandomKernel {
       const uint32_t index = UniqueIndex(&span);
       const bool accumulate = Below(5) == 0 && value.dtype != v1::BOOL;
       const std::optional<uint32_t> mask = MaybeMask();
-      builder_.Store(NewBuffer(value.dtype, accumulate ? v1::READ_WRITE : v1::WRITE, span), index, value.id, mask,
-                     accumulate ? v1::STORE_ACCUMULATE : v1::STORE_PLAIN);
+      builder_.Store(NewBuffer(value.dtype, accumulate ? v1::READ_WRITE : v1::WRITE, span), index, value.id,
+                     mask, accumulate ? v1::STORE_ACCUMULATE : v1::STORE_PLAIN);
     }
     // What a later stage may use.
     if (inner > 0) values_ = before;

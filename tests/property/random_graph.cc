@@ -61,7 +61,8 @@ class Generator {
     graph_.set_format_version(1);
     graph_.set_kind(v1::INFERENCE);
     MakeInputs();
-    for (int i = 0, tries = 0; i < options_.nodes && tries < 20 * options_.nodes; ++tries) i += AddRandomNode();
+    for (int i = 0, tries = 0; i < options_.nodes && tries < 20 * options_.nodes; ++tries)
+      i += AddRandomNode();
     if (options_.mutation) MutateInput();
     MakeOutputs();
     result_.graph = graph_;
@@ -74,7 +75,9 @@ class Generator {
   }
 
  private:
-  int64_t Draw(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
+  int64_t Draw(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random_);
+  }
   bool Chance(double p) { return std::uniform_real_distribution<double>(0, 1)(random_) < p; }
 
   // ---- sizes
@@ -257,11 +260,11 @@ class Generator {
   bool AddRandomNode() {
     using Maker = bool (Generator::*)();
     static const std::pair<int, Maker> kMakers[] = {
-        {6, &Generator::AddUnary},   {8, &Generator::AddBinary},  {5, &Generator::AddReduction},
-        {2, &Generator::AddView},    {2, &Generator::AddPermute}, {2, &Generator::AddExpand},
-        {2, &Generator::AddSlice},   {2, &Generator::AddCat},     {2, &Generator::AddSoftmax},
-        {1, &Generator::AddCumsum},  {1, &Generator::AddGather},  {2, &Generator::AddMatmul},
-        {1, &Generator::AddFlip},    {1, &Generator::AddPad},     {2, &Generator::AddWhere},
+        {6, &Generator::AddUnary},  {8, &Generator::AddBinary},  {5, &Generator::AddReduction},
+        {2, &Generator::AddView},   {2, &Generator::AddPermute}, {2, &Generator::AddExpand},
+        {2, &Generator::AddSlice},  {2, &Generator::AddCat},     {2, &Generator::AddSoftmax},
+        {1, &Generator::AddCumsum}, {1, &Generator::AddGather},  {2, &Generator::AddMatmul},
+        {1, &Generator::AddFlip},   {1, &Generator::AddPad},     {2, &Generator::AddWhere},
     };
     int total = 0;
     for (const auto& [weight, maker] : kMakers) total += weight;
@@ -372,7 +375,9 @@ class Generator {
     if (Chance(0.3)) dims.insert(Draw(0, static_cast<int64_t>(from.sizes.size()) - 1));
     bool keep = Chance(0.6);
     int kind = static_cast<int>(Draw(0, 2));
-    v1::Node node = NewNode(kind == 0 ? "aten.sum.dim_IntList" : kind == 1 ? "aten.amax.default" : "aten.mean.dim");
+    v1::Node node = NewNode(kind == 0   ? "aten.sum.dim_IntList"
+                            : kind == 1 ? "aten.amax.default"
+                                        : "aten.mean.dim");
     TensorArgument(&node, "self", from);
     IntsArgument(&node, "dim", {dims.begin(), dims.end()});
     Arg(&node, "keepdim")->set_as_bool(keep);
@@ -536,8 +541,10 @@ class Generator {
     ForEach(kept, [&](const Index& at) {
       Index i = at;
       double most = -1e300, sum = 0;
-      for (i[dim] = 0; i[dim] < from.sizes[dim].value; ++i[dim]) most = std::max(most, from.data[Flat(from.sizes, i)]);
-      for (i[dim] = 0; i[dim] < from.sizes[dim].value; ++i[dim]) sum += std::exp(from.data[Flat(from.sizes, i)] - most);
+      for (i[dim] = 0; i[dim] < from.sizes[dim].value; ++i[dim])
+        most = std::max(most, from.data[Flat(from.sizes, i)]);
+      for (i[dim] = 0; i[dim] < from.sizes[dim].value; ++i[dim])
+        sum += std::exp(from.data[Flat(from.sizes, i)] - most);
       for (i[dim] = 0; i[dim] < from.sizes[dim].value; ++i[dim]) {
         int64_t flat = Flat(from.sizes, i);
         value.data[flat] = std::exp(from.data[flat] - most) / sum;
@@ -681,7 +688,8 @@ class Generator {
     }
     for (size_t n : chosen) {
       // An output that is a view of a mutated input would see the mutation; functionalisation copies it.
-      if (n < input_count_ || values_[n].dtype != v1::F32 || (!values_[n].dense && !mutated_.empty())) continue;
+      if (n < input_count_ || values_[n].dtype != v1::F32 || (!values_[n].dense && !mutated_.empty()))
+        continue;
       graph_.add_outputs()->set_value(values_[n].id);
       result_.outputs.push_back(Export(values_[n]));
     }

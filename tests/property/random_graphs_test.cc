@@ -31,8 +31,8 @@ int GraphCount() {
 // With a matrix product, which these graphs leave to the library.
 class MatmulHost : public runtime::PlainHost {
  public:
-  absl::Status Call(const std::string& target, const runtime::CallArguments& arguments, absl::Span<Tensor> results,
-                    bool into) override {
+  absl::Status Call(const std::string& target, const runtime::CallArguments& arguments,
+                    absl::Span<Tensor> results, bool into) override {
     if (target != "aten.mm.default") return PlainHost::Call(target, arguments, results, into);
     Tensor a = arguments.Find("self")->tensor;
     Tensor b = arguments.Find("mat2")->tensor;
@@ -148,7 +148,8 @@ class Runner {
     }
   }
 
-  static int64_t OffsetOf(const std::vector<int64_t>& sizes, absl::Span<const int64_t> strides, int64_t flat) {
+  static int64_t OffsetOf(const std::vector<int64_t>& sizes, absl::Span<const int64_t> strides,
+                          int64_t flat) {
     int64_t offset = 0;
     for (size_t d = sizes.size(); d-- > 0;) {
       offset += flat % sizes[d] * strides[d];

@@ -31,8 +31,10 @@ class CodegenTest : public testing::TestWithParam<bool> {
     EXPECT_TRUE(images.ok()) << images.status();
     KilnStatus status = {};
     KilnHost host = {sizeof(KilnHost), 0};
-    KilnArgs args = {sizeof(KilnArgs), static_cast<uint32_t>(buffers.size()), buffers.data(), symbols.data(),
-                     nullptr, 0, &status, &host};
+    KilnArgs args = {sizeof(KilnArgs), static_cast<uint32_t>(buffers.size()),
+                     buffers.data(),   symbols.data(),
+                     nullptr,          0,
+                     &status,          &host};
     EXPECT_EQ((*images)->entry(0)(&args, 0, units, 0), status.code);
     return status;
   }
@@ -103,7 +105,8 @@ TEST_P(CodegenTest, RowAndColumnReductions) {
         const int64_t n = of_rows ? rows : columns, r = of_rows ? columns : rows;
         std::vector<float> sum(n), max(n);
         std::vector<int64_t> arg(n);
-        Run(SumKernel(rows, columns, of_rows, vector_dim), {in.data(), sum.data(), max.data(), arg.data()}, (n + 7) / 8);
+        Run(SumKernel(rows, columns, of_rows, vector_dim), {in.data(), sum.data(), max.data(), arg.data()},
+            (n + 7) / 8);
         for (int64_t o = 0; o < n; ++o) {
           double expected = 0;
           int64_t best = 0;

@@ -76,22 +76,25 @@ std::vector<std::string> Targets(const Graph& graph) {
 TEST(Decompose, KeepsResultsWithTheirTypes) {
   Maker m;
   ValueId x = m.Input({4, 8}, v1::BF16), w = m.Input({8}, v1::BF16);
-  auto results = m.Nodes("aten.native_layer_norm.default",
-                         {{"input", T(x)}, {"normalized_shape", m.Ints({8})}, {"weight", T(w)}, {"eps", FloatArg{1e-5}}},
-                         {m.Type({4, 8}, v1::BF16), m.Type({4, 1}, v1::BF16), m.Type({4, 1}, v1::BF16)});
+  auto results =
+      m.Nodes("aten.native_layer_norm.default",
+              {{"input", T(x)}, {"normalized_shape", m.Ints({8})}, {"weight", T(w)}, {"eps", FloatArg{1e-5}}},
+              {m.Type({4, 8}, v1::BF16), m.Type({4, 1}, v1::BF16), m.Type({4, 1}, v1::BF16)});
   for (ValueId result : results) m.Output(result);
   ASSERT_TRUE(RunPasses(m.graph, {}).ok());
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(m.graph.outputs[i].value, results[i]);
     EXPECT_EQ(m.graph.type(results[i]).dtype, v1::BF16);
   }
-  for (const std::string& target : Targets(m.graph)) EXPECT_NE(CoreClassOf(target), CoreClass::kNone) << target;
+  for (const std::string& target : Targets(m.graph))
+    EXPECT_NE(CoreClassOf(target), CoreClass::kNone) << target;
 }
 
 TEST(Decompose, LeavesWhatItDoesNotCover) {
   Maker m;
   ValueId x = m.Input({1, 2, 7, 7});
-  m.Output(m.Node("aten._adaptive_avg_pool2d.default", {{"self", T(x)}, {"output_size", m.Ints({3, 3})}}, m.Type({1, 2, 3, 3})));
+  m.Output(m.Node("aten._adaptive_avg_pool2d.default", {{"self", T(x)}, {"output_size", m.Ints({3, 3})}},
+                  m.Type({1, 2, 3, 3})));
   ASSERT_TRUE(RunPasses(m.graph, {}).ok());
   EXPECT_EQ(Targets(m.graph), std::vector<std::string>{"aten._adaptive_avg_pool2d.default"});
 }
@@ -130,7 +133,8 @@ TEST(RemoveNoOps, ClonesStayWhereTheirMemoryIsVisible) {
   ValueId outer = m.Node("aten.clone.default", {{"self", T(x)}}, m.Type({4}));
   m.Output(m.Node("aten.view.default", {{"self", T(outer)}, {"size", m.Ints({2, 2})}}, m.Type({2, 2})));
   ASSERT_TRUE(RemoveNoOps(m.graph).ok());
-  EXPECT_EQ(Targets(m.graph), (std::vector<std::string>{"aten.exp.default", "aten.clone.default", "aten.view.default"}));
+  EXPECT_EQ(Targets(m.graph),
+            (std::vector<std::string>{"aten.exp.default", "aten.clone.default", "aten.view.default"}));
 }
 
 // Swapping two inputs: each copy_ must read what was there before the other one wrote.
@@ -141,7 +145,8 @@ TEST(RemoveNoOps, ClonesThatAreCopiedIntoInputsStay) {
   m.Node("aten.copy_.default", {{"self", T(a)}, {"src", T(b)}}, m.Type({4}));
   m.Node("aten.copy_.default", {{"self", T(b)}, {"src", T(old_a)}}, m.Type({4}));
   ASSERT_TRUE(RunPasses(m.graph, {}).ok());
-  EXPECT_EQ(Targets(m.graph), (std::vector<std::string>{"aten.clone.default", "aten.copy_.default", "aten.copy_.default"}));
+  EXPECT_EQ(Targets(m.graph),
+            (std::vector<std::string>{"aten.clone.default", "aten.copy_.default", "aten.copy_.default"}));
 }
 
 TEST(RemoveNoOps, SquareTransposesAreNoIdentity) {
@@ -239,17 +244,24 @@ TEST(PassErrors, NameTheNodeAndTheFault) {
     const char* part;
   };
   const Case cases[] = {
-      {RunOne("aten._softmax.default", [](Maker& m) { return Args{{"self", T(m.Input({4, 8}))}, {"dim", m.Int(2)}}; }, {4, 8}),
+      {RunOne("aten._softmax.default",
+              [](Maker& m) { return Args{{"self", T(m.Input({4, 8}))}, {"dim", m.Int(2)}}; }, {4, 8}),
        "dimension 2 is out of range for rank 2"},
       {RunOne("aten.silu.default", [](Maker&) { return Args{}; }, {4}), "argument 'self' is missing"},
       {RunOne("aten.silu.default", [](Maker&) { return Args{{"self", BoolArg{true}}}; }, {4}), "wrong kind"},
-      {RunOne("aten.hardshrink.default", [](Maker& m) { return Args{{"self", T(m.Input({4}))}, {"lambd", StringArg{"x"}}}; }, {4}),
+      {RunOne("aten.hardshrink.default",
+              [](Maker& m) { return Args{{"self", T(m.Input({4}))}, {"lambd", StringArg{"x"}}}; }, {4}),
        "argument 'lambd'"},
       {RunOne("aten.lerp.Scalar",
-              [](Maker& m) { return Args{{"self", T(m.Input({4}))}, {"end", T(m.Input({3}))}, {"weight", FloatArg{0.3}}}; }, {4}),
+              [](Maker& m) {
+                return Args{{"self", T(m.Input({4}))}, {"end", T(m.Input({3}))}, {"weight", FloatArg{0.3}}};
+              },
+              {4}),
        "do not broadcast"},
-      {RunOne("aten.silu.default", [](Maker& m) { return Args{{"self", T(m.Input({4}))}}; }, {5}), "declared result"},
-      {RunOne("aten.reshape.default", [](Maker& m) { return Args{{"self", T(m.Input({4}))}, {"shape", m.Ints({5})}}; }, {5}),
+      {RunOne("aten.silu.default", [](Maker& m) { return Args{{"self", T(m.Input({4}))}}; }, {5}),
+       "declared result"},
+      {RunOne("aten.reshape.default",
+              [](Maker& m) { return Args{{"self", T(m.Input({4}))}, {"shape", m.Ints({5})}}; }, {5}),
        "number of elements"},
   };
   for (const Case& c : cases) {
@@ -262,16 +274,109 @@ TEST(PassErrors, NameTheNodeAndTheFault) {
 // Every row of the table with arguments at random: an answer or the caller's error, never a crash or a
 // broken graph.
 TEST(PassErrors, EveryDecompositionStandsRandomArguments) {
-  static constexpr const char* kNames[] = {
-      "self", "input", "other", "dim", "dims", "size", "grad_output", "grad_out", "grad_in", "weight", "bias", "target", "mask",
-      "normalized_shape", "mean", "rstd", "output_mask", "eps", "momentum", "training", "train", "running_mean", "running_var",
-      "save_mean", "save_invstd", "N", "C", "HxW", "group", "reduction", "ignore_index", "total_weight", "index", "indices",
-      "values", "source", "src", "start", "end", "step", "keepdim", "dtype", "correction", "p", "tensors", "repeats", "shifts",
-      "kernel_size", "stride", "padding", "dilation", "output_size", "scale_factors", "input_sizes", "dim1", "dim2", "offset",
-      "output", "num_weights", "padding_idx", "fill_value", "s", "exponent", "min", "max", "alpha", "beta", "value", "vec", "mat",
-      "split_size", "split_sizes", "diagonal", "n", "steps", "low", "high", "upscale_factor", "lambd", "threshold", "length",
-      "min_val", "max_val", "negative_slope", "scale", "input_scale", "is_result", "self_or_result", "condition", "dimension",
-      "tensor1", "tensor2", "std", "from", "to", "k", "vec1", "vec2", "scales_h", "scales_w", "a", "rounding_mode", "approximate"};
+  static constexpr const char* kNames[] = {"self",
+                                           "input",
+                                           "other",
+                                           "dim",
+                                           "dims",
+                                           "size",
+                                           "grad_output",
+                                           "grad_out",
+                                           "grad_in",
+                                           "weight",
+                                           "bias",
+                                           "target",
+                                           "mask",
+                                           "normalized_shape",
+                                           "mean",
+                                           "rstd",
+                                           "output_mask",
+                                           "eps",
+                                           "momentum",
+                                           "training",
+                                           "train",
+                                           "running_mean",
+                                           "running_var",
+                                           "save_mean",
+                                           "save_invstd",
+                                           "N",
+                                           "C",
+                                           "HxW",
+                                           "group",
+                                           "reduction",
+                                           "ignore_index",
+                                           "total_weight",
+                                           "index",
+                                           "indices",
+                                           "values",
+                                           "source",
+                                           "src",
+                                           "start",
+                                           "end",
+                                           "step",
+                                           "keepdim",
+                                           "dtype",
+                                           "correction",
+                                           "p",
+                                           "tensors",
+                                           "repeats",
+                                           "shifts",
+                                           "kernel_size",
+                                           "stride",
+                                           "padding",
+                                           "dilation",
+                                           "output_size",
+                                           "scale_factors",
+                                           "input_sizes",
+                                           "dim1",
+                                           "dim2",
+                                           "offset",
+                                           "output",
+                                           "num_weights",
+                                           "padding_idx",
+                                           "fill_value",
+                                           "s",
+                                           "exponent",
+                                           "min",
+                                           "max",
+                                           "alpha",
+                                           "beta",
+                                           "value",
+                                           "vec",
+                                           "mat",
+                                           "split_size",
+                                           "split_sizes",
+                                           "diagonal",
+                                           "n",
+                                           "steps",
+                                           "low",
+                                           "high",
+                                           "upscale_factor",
+                                           "lambd",
+                                           "threshold",
+                                           "length",
+                                           "min_val",
+                                           "max_val",
+                                           "negative_slope",
+                                           "scale",
+                                           "input_scale",
+                                           "is_result",
+                                           "self_or_result",
+                                           "condition",
+                                           "dimension",
+                                           "tensor1",
+                                           "tensor2",
+                                           "std",
+                                           "from",
+                                           "to",
+                                           "k",
+                                           "vec1",
+                                           "vec2",
+                                           "scales_h",
+                                           "scales_w",
+                                           "a",
+                                           "rounding_mode",
+                                           "approximate"};
   std::mt19937 random(20261121);
   auto pick = [&](int n) { return static_cast<int>(random() % n); };
   const int64_t kSizes[] = {0, 1, 2, 3, 4, 8, 7};
@@ -296,15 +401,28 @@ TEST(PassErrors, EveryDecompositionStandsRandomArguments) {
       for (const char* name : kNames) {
         const int64_t small = pick(9) - 3;
         switch (pick(9)) {
-          case 0: break;
+          case 0:
+            break;
           case 1:
           case 2:
-          case 3: args.push_back({name, T(tensors[pick(4)])}); break;
-          case 4: args.push_back({name, m.Int(pick(20) == 0 ? INT64_MAX : small)}); break;
-          case 5: args.push_back({name, m.Ints({small, pick(4), 1, 2})}); break;
-          case 6: args.push_back({name, FloatArg{small * 0.5}}); break;
-          case 7: args.push_back({name, BoolListArg{{true, true, pick(2) == 0}}}); break;
-          case 8: args.push_back({name, TensorListArg{{tensors[pick(4)], kNoValue, tensors[pick(4)]}}}); break;
+          case 3:
+            args.push_back({name, T(tensors[pick(4)])});
+            break;
+          case 4:
+            args.push_back({name, m.Int(pick(20) == 0 ? INT64_MAX : small)});
+            break;
+          case 5:
+            args.push_back({name, m.Ints({small, pick(4), 1, 2})});
+            break;
+          case 6:
+            args.push_back({name, FloatArg{small * 0.5}});
+            break;
+          case 7:
+            args.push_back({name, BoolListArg{{true, true, pick(2) == 0}}});
+            break;
+          case 8:
+            args.push_back({name, TensorListArg{{tensors[pick(4)], kNoValue, tensors[pick(4)]}}});
+            break;
         }
       }
       std::vector<TensorType> types;

@@ -58,7 +58,8 @@ class Maker {
     return index;
   }
 
-  using BodyFn = absl::FunctionRef<void(LoopRecorder&, const std::vector<LoopVar>&, const std::vector<LoopVar>&)>;
+  using BodyFn =
+      absl::FunctionRef<void(LoopRecorder&, const std::vector<LoopVar>&, const std::vector<LoopVar>&)>;
   void Node(const std::vector<int64_t>& outer, const std::vector<int64_t>& inner, BodyFn body) {
     LoopGraphNode node;
     node.loops.outer = Loops(outer);
@@ -71,23 +72,26 @@ class Maker {
     graph.nodes.push_back(std::move(node));
   }
 
-  void Pointwise(const std::vector<int64_t>& sizes, const std::vector<BufferId>& from, BufferId to, LoopOpcode op) {
+  void Pointwise(const std::vector<int64_t>& sizes, const std::vector<BufferId>& from, BufferId to,
+                 LoopOpcode op) {
     Node(sizes, {}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
       std::vector<LoopOpId> values;
       for (BufferId b : from) {
         std::vector<LoopVar> vars(o.begin(), o.begin() + graph.buffers[b].sizes.size());
         values.push_back(r.Load(b, v1::F32, At(b, vars)));
       }
-      r.Store(to, v1::F32, At(to, o), values.size() == 1 ? r.Unary(op, values[0]) : r.Binary(op, values[0], values[1]));
+      r.Store(to, v1::F32, At(to, o),
+              values.size() == 1 ? r.Unary(op, values[0]) : r.Binary(op, values[0], values[1]));
     });
   }
 
   // to[r] = reduce over c of from[r, c]
   void RowReduce(int64_t rows, int64_t columns, BufferId from, BufferId to, v1::ReduceKind kind) {
-    Node({rows}, {columns}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
-      LoopOpId value = r.Load(from, v1::F32, At(from, {o[0], i[0]}));
-      r.Store(to, v1::F32, At(to, o), r.Reduce(kind, value));
-    });
+    Node({rows}, {columns},
+         [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+           LoopOpId value = r.Load(from, v1::F32, At(from, {o[0], i[0]}));
+           r.Store(to, v1::F32, At(to, o), r.Reduce(kind, value));
+         });
   }
 
   void Call(const std::string& target, const std::vector<BufferId>& from, BufferId to) {
@@ -130,7 +134,8 @@ class Maker {
 
 int StoresOf(const ScheduledStep& step) {
   int stores = 0;
-  for (const v1::KernelBuffer& buffer : step.kernel.kernel.buffers()) stores += (buffer.access() & v1::WRITE) != 0;
+  for (const v1::KernelBuffer& buffer : step.kernel.kernel.buffers())
+    stores += (buffer.access() & v1::WRITE) != 0;
   return stores;
 }
 
@@ -160,7 +165,8 @@ TEST(Schedule, EqualComputationsAreEqualBytes) {
   }
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 2u);
-  EXPECT_EQ(schedule.steps[0].kernel.kernel.SerializeAsString(), schedule.steps[1].kernel.kernel.SerializeAsString());
+  EXPECT_EQ(schedule.steps[0].kernel.kernel.SerializeAsString(),
+            schedule.steps[1].kernel.kernel.SerializeAsString());
 }
 
 TEST(Schedule, ChainOfPointwiseIsOneKernelAndBuffersVanish) {
@@ -287,6 +293,47 @@ TEST(Schedule, ColumnSumsShareAKernelWithTheirPrologue) {
   const v1::Kernel& kernel = schedule.steps[0].kernel.kernel;
   EXPECT_EQ(kernel.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
   EXPECT_EQ(kernel.buffers_size(), 4);
+}
+
+TEST(Schedule, LargeColumnSumsRunInBlocksOfRowsWithTheirPrologue) {
+  Maker m;
+  BufferId x = m.Input({2048, 1024});
+  BufferId y = m.Input({2048, 1024});
+  BufferId p = m.Buffer({2048, 1024});
+  BufferId s = m.Buffer({1024});
+  m.Pointwise({2048, 1024}, {x, y}, p, LoopOpcode::kMul);
+  m.Node({1024}, {2048}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+    LoopOpId sum = r.Reduce(v1::REDUCE_SUM, r.Load(p, v1::F32, m.At(p, {i[0], o[0]})));
+    r.Store(s, v1::F32, o[0].leaf, r.Mul(sum, r.Constant(0.5, v1::F32)));
+  });
+  m.Output(p);
+  m.Output(s);
+  Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 2u) << schedule.ToString(m.graph);
+  const v1::Kernel& first = schedule.steps[0].kernel.kernel;
+  EXPECT_EQ(first.outer_size(), 2);
+  EXPECT_EQ(first.buffers_size(), 4);  // x, y, p and the partial sums
+  EXPECT_EQ(first.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
+  EXPECT_EQ(schedule.steps[1].kernel.kernel.buffers_size(), 2);
+}
+
+TEST(Schedule, RowSumsOfALayoutAndOfItsTransposeStayApart) {
+  Maker m;
+  BufferId x = m.Input({256, 256});
+  BufferId y = m.Input({256, 256});
+  BufferId a = m.Buffer({256});
+  BufferId b = m.Buffer({256, 256});
+  BufferId c = m.Buffer({256});
+  m.RowReduce(256, 256, x, a, v1::REDUCE_SUM);
+  m.Pointwise({256, 256}, {x, a}, b, LoopOpcode::kSub);
+  // Sums over the second dimension of a tensor that lies the other way.
+  m.Node({256}, {256}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+    LoopOpId value = r.Mul(r.Load(y, v1::F32, m.At(y, {i[0], o[0]})), r.Load(a, v1::F32, o[0].leaf));
+    r.Store(c, v1::F32, o[0].leaf, r.Reduce(v1::REDUCE_SUM, value));
+  });
+  m.Output(b);
+  m.Output(c);
+  EXPECT_EQ(m.Run().steps.size(), 2u);
 }
 
 TEST(Schedule, NoFusionAcrossACallThatNeedsTheFirst) {

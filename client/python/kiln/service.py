@@ -68,9 +68,3 @@ def status() -> dict[str, Any]:
         "daemon": daemon_binary(),
         "fallback": fallback.policy(),
     }
-
-
-def reset_for_tests() -> None:
-    global _configured
-    with _lock:
-        _configured = False

@@ -1,0 +1,230 @@
+#include "compiler/schedule/split_columns.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "compiler/schedule/loop_context.h"
+
+namespace kiln {
+namespace {
+
+constexpr int64_t kBytesMin = int64_t{4} << 20;  // of what is summed: smaller ones stay in the cache
+constexpr int64_t kRowStrideMin = 256;           // elements: rows closer than that share pages anyway
+constexpr int64_t kBlockRowsMin = 16;
+constexpr int64_t kBlockRowsMax = 64;
+constexpr int64_t kBlocksMin = 4;
+
+using LeafMap = absl::flat_hash_map<ExprId, ExprId>;
+
+bool HasIndexExpr(LoopOpcode op) {
+  return op == LoopOpcode::kLoad || op == LoopOpcode::kStore || op == LoopOpcode::kIndexExpr ||
+         op == LoopOpcode::kCheckIndex;
+}
+
+// Loops of a split: an inner loop stays, moves out, or is cut into blocks.
+struct BlockPlan {
+  std::vector<LoopVar> blocks;  // new outer loops, outermost first
+  std::vector<LoopVar> rows;    // inner loops of the first pass
+  LeafMap replacement;          // of the node's inner loops
+};
+
+class Splitter {
+ public:
+  explicit Splitter(LoopGraph& graph) : graph_(graph), context_(graph) {}
+
+  int Run() {
+    std::vector<LoopGraphNode> nodes;
+    int split = 0;
+    for (LoopGraphNode& node : graph_.nodes) {
+      std::optional<LoopOpId> sum =
+          node.kind == LoopGraphNode::Kind::kLoops ? FindSum(node.loops) : std::nullopt;
+      std::optional<BlockPlan> plan = sum ? PlanBlocks(node.loops) : std::nullopt;
+      if (!plan) {
+        nodes.push_back(std::move(node));
+        continue;
+      }
+      Split(node.loops, *sum, *plan, &nodes);
+      ++split;
+    }
+    graph_.nodes = std::move(nodes);
+    return split;
+  }
+
+ private:
+  // The one reduction of a node that sums contiguous columns of enough data.
+  std::optional<LoopOpId> FindSum(const LoopNode& node) {
+    if (node.ordered || node.outer.empty() || node.inner.empty()) return std::nullopt;
+    std::optional<LoopOpId> sum;
+    int stores = 0;
+    int64_t bytes = 0;
+    for (LoopOpId id = 0; id < node.body.size(); ++id) {
+      const LoopOpData& op = node.body.op(id);
+      if (HasIndexExpr(op.op) && context_.HasIndirect(op.index)) return std::nullopt;
+      if (op.op == LoopOpcode::kScan || op.op == LoopOpcode::kCheckIndex) return std::nullopt;
+      if (op.op == LoopOpcode::kStore && (++stores > 1 || op.mode != v1::STORE_PLAIN)) return std::nullopt;
+      if (op.op == LoopOpcode::kReduce) {
+        if (sum || op.mode != v1::REDUCE_SUM || op.dtype != v1::F32) return std::nullopt;
+        sum = id;
+      }
+      if (op.op == LoopOpcode::kLoad && IsColumnAccess(node, op.index)) {
+        bytes = std::max(bytes, context_.EstimateBytes(op.buffer));
+      }
+    }
+    return bytes >= kBytesMin ? sum : std::nullopt;
+  }
+
+  bool IsColumnAccess(const LoopNode& node, ExprId index) {
+    auto along = context_.Coefficient(index, node.outer.back().leaf);
+    auto down = context_.Coefficient(index, node.inner.back().leaf);
+    if (!along || !down) return false;
+    return context_.pool().AsConst(*along) == 1 &&
+           context_.pool().AsConst(*down).value_or(0) >= kRowStrideMin;
+  }
+
+  static int64_t BlockOf(int64_t extent, int64_t most) {
+    for (int64_t rows = std::min(extent, most); rows >= 2; --rows) {
+      if (extent % rows == 0) return rows;
+    }
+    return 1;
+  }
+
+  // Takes inner loops from the last one outwards until a block is full.
+  std::optional<BlockPlan> PlanBlocks(const LoopNode& node) {
+    ExprPool& pool = context_.pool();
+    BlockPlan plan;
+    int64_t rows = 1;
+    int64_t blocks = 1;
+    for (size_t k = node.inner.size(); k-- > 0;) {
+      const LoopVar& var = node.inner[k];
+      std::optional<int64_t> extent = pool.AsConst(var.extent);
+      if (!extent || *extent < 1) return std::nullopt;
+      int64_t block = BlockOf(*extent, kBlockRowsMax / rows);
+      ExprId value = pool.Const(0);
+      if (block < *extent) {
+        LoopVar outside = context_.NewVar(pool.Const(*extent / block));
+        plan.blocks.insert(plan.blocks.begin(), outside);
+        blocks *= *extent / block;
+        value = pool.Mul(outside.leaf, pool.Const(block));
+      }
+      if (block > 1) {
+        LoopVar inside = context_.NewVar(pool.Const(block));
+        plan.rows.insert(plan.rows.begin(), inside);
+        rows *= block;
+        value = pool.Add(value, inside.leaf);
+      }
+      plan.replacement[var.leaf] = value;
+    }
+    if (rows < kBlockRowsMin || blocks < kBlocksMin) return std::nullopt;
+    return plan;
+  }
+
+  // Copies what `roots` need of `from` into `to`; ids of copies by original id.
+  using Copies = absl::flat_hash_map<LoopOpId, LoopOpId>;
+  LoopOpId Copy(const LoopBody& from, LoopOpId id, const LeafMap& vars, LoopBody* to, Copies* copies) {
+    if (auto it = copies->find(id); it != copies->end()) return it->second;
+    LoopOpData op = from.op(id);
+    for (LoopOpId& arg : op.args) arg = Copy(from, arg, vars, to, copies);
+    if (HasIndexExpr(op.op)) op.index = Renamed(op.index, vars);
+    LoopOpId copy = to->Add(std::move(op));
+    (*copies)[id] = copy;
+    return copy;
+  }
+
+  ExprId Renamed(ExprId index, const LeafMap& vars) {
+    return context_.pool().Substitute(index, [&](ExprId leaf) {
+      auto it = vars.find(leaf);
+      return it == vars.end() ? leaf : it->second;
+    });
+  }
+
+  ExprId RowMajor(const std::vector<LoopVar>& vars) {
+    ExprPool& pool = context_.pool();
+    ExprId index = pool.Const(0);
+    for (const LoopVar& var : vars) index = pool.Add(pool.Mul(index, var.extent), var.leaf);
+    return index;
+  }
+
+  BufferId PartialBuffer(const LoopNode& node, const std::vector<LoopVar>& vars) {
+    LoopBuffer buffer;
+    buffer.dtype = v1::F32;
+    for (LoopOpId id = 0; id < node.body.size(); ++id) {
+      if (node.body.op(id).op == LoopOpcode::kStore)
+        buffer.device = graph_.buffers[node.body.op(id).buffer].device;
+    }
+    for (const LoopVar& var : vars) buffer.sizes.push_back(var.extent);
+    buffer.strides = ContiguousStrides(context_.pool(), buffer.sizes);
+    buffer.span = context_.pool().Product(buffer.sizes);
+    graph_.buffers.push_back(std::move(buffer));
+    return static_cast<BufferId>(graph_.buffers.size() - 1);
+  }
+
+  void Split(const LoopNode& node, LoopOpId sum, const BlockPlan& plan, std::vector<LoopGraphNode>* nodes) {
+    std::vector<LoopVar> first_outer = plan.blocks;
+    first_outer.insert(first_outer.end(), node.outer.begin(), node.outer.end());
+    BufferId partial = PartialBuffer(node, first_outer);
+
+    LoopGraphNode first;
+    first.loops.outer = first_outer;
+    first.loops.inner = plan.rows;
+    first.loops.origins = node.origins;
+    first.loops.operators = node.operators;
+    Copies copies;
+    LoopOpId summed = Copy(node.body, sum, plan.replacement, &first.loops.body, &copies);
+    first.loops.body.Add(StoreTo(partial, RowMajor(first_outer), summed));
+    nodes->push_back(std::move(first));
+
+    // The second pass has loops of its own.
+    LoopGraphNode second;
+    LeafMap renamed;
+    std::vector<LoopVar> blocks;
+    for (const LoopVar& var : plan.blocks) blocks.push_back(context_.NewVar(var.extent));
+    for (const LoopVar& var : node.outer) {
+      second.loops.outer.push_back(context_.NewVar(var.extent));
+      renamed[var.leaf] = second.loops.outer.back().leaf;
+    }
+    second.loops.inner = blocks;
+    second.loops.origins = node.origins;
+    second.loops.operators = node.operators;
+    std::vector<LoopVar> all = blocks;
+    all.insert(all.end(), second.loops.outer.begin(), second.loops.outer.end());
+    LoopOpData load;
+    load.op = LoopOpcode::kLoad;
+    load.dtype = v1::F32;
+    load.buffer = partial;
+    load.index = RowMajor(all);
+    LoopOpData reduce;
+    reduce.op = LoopOpcode::kReduce;
+    reduce.dtype = v1::F32;
+    reduce.mode = v1::REDUCE_SUM;
+    reduce.args.push_back(second.loops.body.Add(std::move(load)));
+    copies.clear();
+    copies[sum] = second.loops.body.Add(std::move(reduce));
+    for (LoopOpId id = 0; id < node.body.size(); ++id) {
+      if (node.body.op(id).op == LoopOpcode::kStore)
+        Copy(node.body, id, renamed, &second.loops.body, &copies);
+    }
+    nodes->push_back(std::move(second));
+  }
+
+  static LoopOpData StoreTo(BufferId buffer, ExprId index, LoopOpId value) {
+    LoopOpData store;
+    store.op = LoopOpcode::kStore;
+    store.dtype = v1::F32;
+    store.buffer = buffer;
+    store.index = index;
+    store.args.push_back(value);
+    return store;
+  }
+
+  LoopGraph& graph_;
+  LoopContext context_;
+};
+
+}  // namespace
+
+int SplitColumnSums(LoopGraph& graph) { return Splitter(graph).Run(); }
+
+}  // namespace kiln

@@ -1,0 +1,16 @@
+// Large sums down the columns of a matrix: a first pass over blocks of rows and a second over the
+// blocks. One pass would walk every column from top to bottom, a page a row; with blocks, neighbouring
+// columns find their rows' pages (and sums stay short, so that F32 is precise enough).
+//
+// Blocks are divisors of the row count, so the first pass fuses with pointwise producers. Runs before
+// fusion. Deterministic. Threads: one. Errors: none.
+#pragma once
+
+#include "compiler/lower/loop_graph.h"
+
+namespace kiln {
+
+// How many nodes were split.
+int SplitColumnSums(LoopGraph& graph);
+
+}  // namespace kiln

@@ -1,0 +1,77 @@
+"""Same key, same bytes; and the same results bit by bit whatever the number of threads."""
+import json
+import textwrap
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+GRAPHS = textwrap.dedent("""
+    import json, os
+    import torch, kiln
+    import torch.nn.functional as F
+    from kiln import records
+    torch.set_num_threads(int(os.environ["THREADS"]))
+    unary = [torch.sin, torch.exp, torch.tanh, torch.sigmoid, torch.erf, F.gelu, F.silu, torch.log1p, torch.rsqrt, torch.floor]
+    shapes = [(7,), (64, 33), (3, 128, 5), (2, 1, 9), (1000,)]
+    count = int(os.environ["GRAPHS"])
+    for number in range(count):
+        f, shape = unary[number % len(unary)], shapes[number // len(unary) % len(shapes)]
+        x = torch.arange(1, 1 + torch.Size(shape).numel(), dtype=torch.float32).view(shape) / 50
+        torch._dynamo.reset()
+        torch.compile(lambda x: (f(x) * 2 + x.sum(-1, keepdim=True), f(x).amax(0)), backend="kiln")(x)
+    graphs = records.graphs_since(0)
+    assert len(graphs) == count and not any("fallback" in graph for graph in graphs)
+    print(json.dumps([[graph["compile_key"], graph["program_digest"], *[k["digest"] for k in graph["kernels"]]]
+                      for graph in graphs]))
+""")
+
+
+def digests(place, run, count):
+    import os
+
+    root = os.path.join(place.root, str(run))
+    os.mkdir(root, mode=0o700)
+    place.environment.update(KILN_RUNTIME_DIR=os.path.join(root, "run"), KILN_STORE=os.path.join(root, "store"),
+                             TORCHINDUCTOR_CACHE_DIR=os.path.join(root, "torch"))
+    place.runtime_dir = place.environment["KILN_RUNTIME_DIR"]
+    output, _ = place.run(GRAPHS, timeout=900, THREADS=str(1 + run % 2), GRAPHS=str(count))
+    place.stop()
+    return json.loads(output.strip().splitlines()[-1])
+
+
+def test_same_key_same_bytes(place, request):
+    runs, count = (5, 50) if request.config.getoption("--full") else (2, 10)
+    first, *others = [digests(place, run, count) for run in range(runs)]
+    assert len({tuple(graph) for graph in first}) == count
+    for other in others:
+        assert other == first
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_results_do_not_depend_on_threads():
+    def f(x, w):
+        y = F.layer_norm(x @ w, (w.shape[1],))
+        return y.softmax(-1).sum(0), y.exp().sum(), y.var(0), (x * 2).cumsum(0)
+
+    compiled = torch.compile(f, backend="kiln")
+    x, w = torch.randn(512, 300), torch.randn(300, 200)
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for number in (1, 2, 1):
+            torch.set_num_threads(number)
+            # The product is torch's own and may differ; give each run the same one.
+            results.append(compiled(x, w))
+        with torch.no_grad():
+            torch.set_num_threads(1)
+            product = x @ w
+            g = torch.compile(lambda p: (F.layer_norm(p, (200,)).softmax(-1).sum(0), p.exp().sum(), p.var(0)),
+                              backend="kiln")
+            one = g(product)
+            torch.set_num_threads(2)
+            two = g(product)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for a, b in zip(results[0], results[2]))
+    assert all(torch.equal(a, b) for a, b in zip(one, two))

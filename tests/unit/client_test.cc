@@ -1,0 +1,116 @@
+// libkiln's parts that need no daemon: the breaker, the object cache, the embedded daemon's directories.
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/src/breaker.h"
+#include "client/src/daemon.h"
+#include "client/src/object_cache.h"
+#include "gtest/gtest.h"
+
+namespace kiln {
+namespace {
+
+TEST(BreakerTest, OpensAfterFailuresAndClosesAfterSuccess) {
+  Breaker breaker;
+  const absl::Time now = absl::Now();
+  EXPECT_TRUE(breaker.Allows(now));
+  breaker.Failed(now);
+  EXPECT_TRUE(breaker.Allows(now));  // one failure is not an outage
+  breaker.Failed(now);
+  EXPECT_FALSE(breaker.Allows(now + absl::Seconds(4)));
+  EXPECT_TRUE(breaker.Allows(now + absl::Seconds(6)));
+  breaker.Failed(now + absl::Seconds(6));  // the pause doubles
+  EXPECT_FALSE(breaker.Allows(now + absl::Seconds(15)));
+  breaker.Succeeded();
+  EXPECT_TRUE(breaker.Allows(now + absl::Seconds(15)));
+}
+
+TEST(ObjectCacheTest, KeepsTheNewestWithinItsBytes) {
+  ObjectCache cache(10);
+  for (const char* digest : {"a", "b", "c"}) {
+    cache.Insert(digest, std::make_shared<const std::string>(4, digest[0]));
+  }
+  EXPECT_EQ(cache.Find("a"), nullptr);
+  ASSERT_NE(cache.Find("b"), nullptr);
+  EXPECT_EQ(*cache.Find("c"), "cccc");
+  cache.Insert("d", std::make_shared<const std::string>(100, 'd'));  // larger than the whole: kept alone
+  EXPECT_NE(cache.Find("d"), nullptr);
+  EXPECT_EQ(cache.Find("c"), nullptr);
+}
+
+class DaemonTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/kiln-client-test-XXXXXX";
+    root_ = mkdtemp(name);
+    options_.daemon_binary = "/proc/self/exe";
+    options_.runtime_dir = absl::StrCat(root_, "/run");
+    options_.store_dir = absl::StrCat(root_, "/store");
+  }
+  void TearDown() override { EXPECT_EQ(system(absl::StrCat("rm -rf ", root_).c_str()), 0); }
+
+  std::string root_;
+  ClientOptions options_;
+};
+
+TEST_F(DaemonTest, NamesThePlaceAndMakesItPrivate) {
+  auto place = PlaceDaemon(options_);
+  ASSERT_TRUE(place.ok()) << place.status();
+  EXPECT_EQ(place->socket, options_.runtime_dir + "/kilnd.sock");
+  struct stat info;
+  ASSERT_EQ(stat(place->runtime_dir.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+}
+
+TEST_F(DaemonTest, RefusesADirectoryThatOthersCanWrite) {
+  ASSERT_EQ(mkdir(options_.runtime_dir.c_str(), 0700), 0);
+  ASSERT_EQ(chmod(options_.runtime_dir.c_str(), 0777), 0);
+  EXPECT_EQ(PlaceDaemon(options_).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(DaemonTest, RefusesALongSocketName) {
+  options_.runtime_dir = absl::StrCat(root_, "/", std::string(120, 'x'));
+  EXPECT_EQ(PlaceDaemon(options_).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(DaemonTest, WantsAProgramWithABuildId) {
+  options_.daemon_binary = "/etc/passwd";
+  EXPECT_FALSE(PlaceDaemon(options_).ok());
+  options_.daemon_binary = "";
+  EXPECT_EQ(PlaceDaemon(options_).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(DaemonTest, ProbesTheSocket) {
+  auto place = PlaceDaemon(options_);
+  ASSERT_TRUE(place.ok());
+  EXPECT_FALSE(*ProbeSocket(place->socket));
+  const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  strcpy(address.sun_path, place->socket.c_str());
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_FALSE(*ProbeSocket(place->socket));  // bound, but nobody listens
+  ASSERT_EQ(listen(listener, 4), 0);
+  EXPECT_TRUE(*ProbeSocket(place->socket));
+  close(listener);
+  EXPECT_FALSE(*ProbeSocket(place->socket));
+}
+
+TEST_F(DaemonTest, GivesUpAtTheDeadline) {
+  auto place = PlaceDaemon(options_);
+  ASSERT_TRUE(place.ok());
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(EnsureDaemon("/bin/true", *place, start + absl::Milliseconds(300)).code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+}
+
+}  // namespace
+}  // namespace kiln
