@@ -1,0 +1,63 @@
+"""The NVIDIA back-end against eager on a real GPU. Without one these tests skip themselves; what needs no GPU
+(PTX that each target's assembler takes) is in tests/golden."""
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import kiln
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
+
+FUNCTIONS = {
+    "pointwise": lambda x: x.cos() + x.sin(),
+    "row softmax": lambda x: torch.softmax(x, -1),
+    "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "column sums": lambda x: x.sum(0),
+    "sum of all": lambda x: x.sum(),
+    "argmax": lambda x: x.argmax(-1),
+    "transposed add": lambda x: x.t()[:500, :500] + x[:500, :500],
+    "gather": lambda x: x[torch.arange(300, device=x.device) * 3 % x.shape[0]],
+    "prefix sums": lambda x: x.cumsum(-1),
+    "product": lambda x: torch.relu(x @ x.t()),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_fallback():
+    torch._dynamo.reset()
+    before = sum(kiln.stats()["fallbacks"].values())
+    yield
+    assert sum(kiln.stats()["fallbacks"].values()) == before
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_function(name, dtype):
+    torch.manual_seed(0)
+    x = torch.randn(513, 777, device="cuda").to(dtype)
+    expected = FUNCTIONS[name](x).double()
+    got = torch.compile(FUNCTIONS[name], backend="kiln")(x).double()
+    scale = expected.abs().max().item() + 1e-6
+    assert (got - expected).abs().max().item() <= (1e-4 if dtype == torch.float32 else 2e-2) * scale
+
+
+def test_training():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.LayerNorm(512), torch.nn.GELU(),
+                                torch.nn.Linear(512, 10)).cuda()
+    x, labels = torch.randn(64, 256, device="cuda"), torch.randint(0, 10, (64,), device="cuda")
+
+    def losses(wrap):
+        trained = copy.deepcopy(model)
+        call, optimizer, values = wrap(trained), torch.optim.Adam(trained.parameters(), 1e-3), []
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(call(x), labels)
+            loss.backward()
+            optimizer.step()
+            values.append(loss.item())
+        return values
+
+    assert losses(lambda m: torch.compile(m, backend="kiln")) == pytest.approx(losses(lambda m: m), rel=1e-4)
