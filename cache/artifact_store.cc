@@ -8,20 +8,13 @@ namespace kiln {
 
 const char* EntryKindName(EntryKind kind) {
   switch (kind) {
-    case EntryKind::kManifest:
-      return "manifest";
-    case EntryKind::kObject:
-      return "object";
-    case EntryKind::kKernel:
-      return "kernel";
-    case EntryKind::kTuning:
-      return "tuning";
-    case EntryKind::kFailure:
-      return "failure";
-    case EntryKind::kUses:
-      return "uses";
-    case EntryKind::kMeta:
-      return "meta";
+    case EntryKind::kManifest: return "manifest";
+    case EntryKind::kObject: return "object";
+    case EntryKind::kKernel: return "kernel";
+    case EntryKind::kTuning: return "tuning";
+    case EntryKind::kFailure: return "failure";
+    case EntryKind::kUses: return "uses";
+    case EntryKind::kMeta: return "meta";
   }
   return "unknown";
 }

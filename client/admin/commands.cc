@@ -49,9 +49,7 @@ int Ask(const AdminContext& context,
     case grpc::INVALID_ARGUMENT:
       *context.error << "kilnctl: " << Printable(status.error_message()) << "\n";
       return kExitUsage;
-    default:
-      *context.error << "kilnctl: " << Printable(status.error_message()) << "\n";
-      return kExitFailed;
+    default: *context.error << "kilnctl: " << Printable(status.error_message()) << "\n"; return kExitFailed;
   }
 }
 

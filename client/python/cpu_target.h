@@ -1,5 +1,5 @@
-// Targets that graphs are compiled for: this machine's CPU, by the features that code generation asks for, or a
-// kind of GPU.
+// Targets that graphs are compiled for: this machine's CPU, by the features that code generation asks for, or
+// a kind of GPU.
 #pragma once
 
 #include "kiln/v1/artifact.pb.h"

@@ -126,7 +126,8 @@ PyObject* Build(PyObject*, PyObject* arguments) {
   environment.set_decomposition_digest(digest.str());
   v1::RequestSections& sections = *header.mutable_sections();
   sections.set_options(SerializeDeterministic(options));
-  sections.set_target(SerializeDeterministic(*gpu_architecture != 0 ? GpuTarget(gpu_architecture) : ThisCpu()));
+  sections.set_target(
+      SerializeDeterministic(*gpu_architecture != 0 ? GpuTarget(gpu_architecture) : ThisCpu()));
   sections.set_numerics(SerializeDeterministic(numerics));
   sections.set_facts(facts.str());
   sections.set_environment(SerializeDeterministic(environment));

@@ -66,38 +66,24 @@ class TensorArguments {
 PyObject* Convert(const CallValue& value, TensorArguments& tensors) {
   const auto integer = [](int64_t number) { return PyLong_FromLongLong(number); };
   switch (value.kind) {
-    case v1::Argument::kAsTensor:
-      return tensors.Next(value.tensor);
+    case v1::Argument::kAsTensor: return tensors.Next(value.tensor);
     case v1::Argument::kAsTensors:
     case v1::Argument::kAsOptionalTensors:
       return ListOf(value.tensors, [&](Tensor tensor) { return tensors.Next(tensor); });
-    case v1::Argument::kAsInt:
-      return integer(value.number);
-    case v1::Argument::kAsInts:
-      return ListOf(value.numbers, integer);
-    case v1::Argument::kAsFloat:
-      return PyFloat_FromDouble(value.real);
-    case v1::Argument::kAsFloats:
-      return ListOf(value.reals, PyFloat_FromDouble);
-    case v1::Argument::kAsBool:
-      return PyBool_FromLong(value.number != 0);
+    case v1::Argument::kAsInt: return integer(value.number);
+    case v1::Argument::kAsInts: return ListOf(value.numbers, integer);
+    case v1::Argument::kAsFloat: return PyFloat_FromDouble(value.real);
+    case v1::Argument::kAsFloats: return ListOf(value.reals, PyFloat_FromDouble);
+    case v1::Argument::kAsBool: return PyBool_FromLong(value.number != 0);
     case v1::Argument::kAsBools:
       return ListOf(value.numbers, [](int64_t number) { return PyBool_FromLong(number != 0); });
-    case v1::Argument::kAsString:
-      return Text(value.text);
-    case v1::Argument::kAsStrings:
-      return ListOf(value.texts, Text);
-    case v1::Argument::kAsScalarType:
-      return Number("dtype", value.number);
-    case v1::Argument::kAsMemoryFormat:
-      return Number("memory_format", value.number);
-    case v1::Argument::kAsLayout:
-      return Number("layout", value.number);
-    case v1::Argument::kAsDevice:
-      return Number("device", value.number);
-    default:
-      Py_INCREF(Py_None);
-      return Py_None;
+    case v1::Argument::kAsString: return Text(value.text);
+    case v1::Argument::kAsStrings: return ListOf(value.texts, Text);
+    case v1::Argument::kAsScalarType: return Number("dtype", value.number);
+    case v1::Argument::kAsMemoryFormat: return Number("memory_format", value.number);
+    case v1::Argument::kAsLayout: return Number("layout", value.number);
+    case v1::Argument::kAsDevice: return Number("device", value.number);
+    default: Py_INCREF(Py_None); return Py_None;
   }
 }
 
@@ -172,7 +158,8 @@ absl::Status CallLibrary(const std::string& target, const runtime::CallArguments
 }
 
 absl::StatusOr<runtime::Host*> TorchHost(v1::DeviceType device) {
-  const auto get = [](absl::StatusOr<std::unique_ptr<runtime::Host>>& host) -> absl::StatusOr<runtime::Host*> {
+  const auto get =
+      [](absl::StatusOr<std::unique_ptr<runtime::Host>>& host) -> absl::StatusOr<runtime::Host*> {
     if (!host.ok()) return host.status();
     return host->get();
   };

@@ -28,8 +28,8 @@ struct Driver {
   Result (*load)(Module*, const void* image);
   Result (*unload)(Module);
   Result (*function)(Function*, Module, const char* name);
-  Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, void* stream,
-                   void** parameters, void** extra);
+  Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared,
+                   void* stream, void** parameters, void** extra);
   Result (*current)(Context*);
   Result (*error)(Result, const char** text);
   int32_t (*stream)(int32_t device, void** stream);  // torch's
@@ -87,10 +87,12 @@ class CudaKernel : public KernelRunner {
     }
     absl::InlinedVector<void*, 32> parameters;
     for (uint32_t k = 0; k < image_.buffers; ++k) parameters.push_back(const_cast<void**>(&args.buffers[k]));
-    for (uint32_t k = 0; k < image_.symbols; ++k) parameters.push_back(const_cast<int64_t*>(&args.symbols[k]));
-    const int64_t blocks = std::min((units + image_.points_per_block - 1) / image_.points_per_block, kBlocksMax);
-    return Check(driver_.launch(function, static_cast<unsigned>(blocks), 1, 1, image_.threads, 1, 1, 0, stream,
-                                parameters.data(), nullptr),
+    for (uint32_t k = 0; k < image_.symbols; ++k)
+      parameters.push_back(const_cast<int64_t*>(&args.symbols[k]));
+    const int64_t blocks =
+        std::min((units + image_.points_per_block - 1) / image_.points_per_block, kBlocksMax);
+    return Check(driver_.launch(function, static_cast<unsigned>(blocks), 1, 1, image_.threads, 1, 1, 0,
+                                stream, parameters.data(), nullptr),
                  "launch");
   }
 
@@ -104,7 +106,8 @@ class CudaKernel : public KernelRunner {
     if (result == 0) return absl::OkStatus();
     const char* text = nullptr;
     driver_.error(result, &text);
-    return absl::InternalError(absl::StrCat("CUDA driver, ", what, ": ", text == nullptr ? "unknown error" : text));
+    return absl::InternalError(
+        absl::StrCat("CUDA driver, ", what, ": ", text == nullptr ? "unknown error" : text));
   }
 
   // A module belongs to a context, that is, to a device.
@@ -118,7 +121,8 @@ class CudaKernel : public KernelRunner {
     }
     Loaded loaded;
     KILN_RETURN_IF_ERROR(Check(driver_.load(&loaded.module, image_.code.c_str()), "load"));
-    KILN_RETURN_IF_ERROR(Check(driver_.function(&loaded.function, loaded.module, kGpuEntryName), "find kernel"));
+    KILN_RETURN_IF_ERROR(
+        Check(driver_.function(&loaded.function, loaded.module, kGpuEntryName), "find kernel"));
     loaded_.emplace_back(context, loaded);
     return loaded.function;
   }

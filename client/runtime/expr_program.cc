@@ -46,19 +46,15 @@ ExprValue Power(int64_t base, int64_t exponent) {
 bool ArityOk(v1::ExprOp op, size_t count) {
   switch (op) {
     case v1::EXPR_CONST:
-    case v1::EXPR_SYMBOL:
-      return count == 0;
+    case v1::EXPR_SYMBOL: return count == 0;
     case v1::EXPR_ADD:
     case v1::EXPR_MUL:
     case v1::EXPR_MIN:
     case v1::EXPR_MAX:
     case v1::EXPR_AND:
-    case v1::EXPR_OR:
-      return count >= 2;
-    case v1::EXPR_NOT:
-      return count == 1;
-    case v1::EXPR_WHERE:
-      return count == 3;
+    case v1::EXPR_OR: return count >= 2;
+    case v1::EXPR_NOT: return count == 1;
+    case v1::EXPR_WHERE: return count == 3;
     case v1::EXPR_FLOORDIV:
     case v1::EXPR_MOD:
     case v1::EXPR_CEILDIV:
@@ -66,10 +62,8 @@ bool ArityOk(v1::ExprOp op, size_t count) {
     case v1::EXPR_EQ:
     case v1::EXPR_NE:
     case v1::EXPR_LT:
-    case v1::EXPR_LE:
-      return count == 2;
-    default:
-      return false;
+    case v1::EXPR_LE: return count == 2;
+    default: return false;
   }
 }
 
@@ -93,50 +87,21 @@ ExprValue ExprProgram::Apply(const Node& node, const ExprFrame& frame) {
     const int64_t b = values[node.args[i]].value;
     ExprValue step{0, true};
     switch (node.op) {
-      case v1::EXPR_ADD:
-        step.valid = !__builtin_add_overflow(a, b, &step.value);
-        break;
-      case v1::EXPR_MUL:
-        step.valid = !__builtin_mul_overflow(a, b, &step.value);
-        break;
-      case v1::EXPR_FLOORDIV:
-        step = FloorDivide(a, b);
-        break;
-      case v1::EXPR_MOD:
-        step = Modulo(a, b);
-        break;
-      case v1::EXPR_CEILDIV:
-        step = CeilDivide(a, b);
-        break;
-      case v1::EXPR_POW:
-        step = Power(a, b);
-        break;
-      case v1::EXPR_MIN:
-        step.value = std::min(a, b);
-        break;
-      case v1::EXPR_MAX:
-        step.value = std::max(a, b);
-        break;
-      case v1::EXPR_EQ:
-        step.value = a == b;
-        break;
-      case v1::EXPR_NE:
-        step.value = a != b;
-        break;
-      case v1::EXPR_LT:
-        step.value = a < b;
-        break;
-      case v1::EXPR_LE:
-        step.value = a <= b;
-        break;
-      case v1::EXPR_AND:
-        step.value = a != 0 && b != 0;
-        break;
-      case v1::EXPR_OR:
-        step.value = a != 0 || b != 0;
-        break;
-      default:
-        return kInvalid;
+      case v1::EXPR_ADD: step.valid = !__builtin_add_overflow(a, b, &step.value); break;
+      case v1::EXPR_MUL: step.valid = !__builtin_mul_overflow(a, b, &step.value); break;
+      case v1::EXPR_FLOORDIV: step = FloorDivide(a, b); break;
+      case v1::EXPR_MOD: step = Modulo(a, b); break;
+      case v1::EXPR_CEILDIV: step = CeilDivide(a, b); break;
+      case v1::EXPR_POW: step = Power(a, b); break;
+      case v1::EXPR_MIN: step.value = std::min(a, b); break;
+      case v1::EXPR_MAX: step.value = std::max(a, b); break;
+      case v1::EXPR_EQ: step.value = a == b; break;
+      case v1::EXPR_NE: step.value = a != b; break;
+      case v1::EXPR_LT: step.value = a < b; break;
+      case v1::EXPR_LE: step.value = a <= b; break;
+      case v1::EXPR_AND: step.value = a != 0 && b != 0; break;
+      case v1::EXPR_OR: step.value = a != 0 || b != 0; break;
+      default: return kInvalid;
     }
     if (!step.valid) return kInvalid;
     a = step.value;

@@ -60,7 +60,8 @@ absl::StatusOr<std::vector<std::shared_ptr<const KernelRunner>>> LoadKernels(
     const v1::ManifestKernel& kernel = manifest.kernels(k);
     if (interpret[k]) {
       if (kernel.object().kind() == v1::PTX_IMAGE) {
-        return absl::UnimplementedError("KILN_DEBUG_INTERPRET: the interpreter does not reach a GPU's memory");
+        return absl::UnimplementedError(
+            "KILN_DEBUG_INTERPRET: the interpreter does not reach a GPU's memory");
       }
       KILN_ASSIGN_OR_RETURN(auto loop_ir, Find(objects, kernel.loop_ir(), k));
       KILN_ASSIGN_OR_RETURN(runners[k], NewInterpretedKernel(*loop_ir));

@@ -107,27 +107,16 @@ class Frame {
     for (size_t i = 0; i < program_.steps_.size(); ++i) {
       const Program::Step& step = program_.steps_[i];
       switch (step.kind) {
-        case v1::Step::kAlloc:
-          KILN_RETURN_IF_ERROR(Alloc(step));
-          break;
-        case v1::Step::kFree:
-          Drop(slots_[step.a].tensor);
-          break;
-        case v1::Step::kLaunch:
-          KILN_RETURN_IF_ERROR(Launch(program_.launches_[step.index]));
-          break;
-        case v1::Step::kCall:
-          KILN_RETURN_IF_ERROR(Call(program_.calls_[step.index]));
-          break;
+        case v1::Step::kAlloc: KILN_RETURN_IF_ERROR(Alloc(step)); break;
+        case v1::Step::kFree: Drop(slots_[step.a].tensor); break;
+        case v1::Step::kLaunch: KILN_RETURN_IF_ERROR(Launch(program_.launches_[step.index])); break;
+        case v1::Step::kCall: KILN_RETURN_IF_ERROR(Call(program_.calls_[step.index])); break;
         case v1::Step::kLet:
           KILN_RETURN_IF_ERROR(Let(step));
           program_.exprs_.Evaluate(i + 1, exprs_);
           break;
-        case v1::Step::kCheck:
-          KILN_RETURN_IF_ERROR(Check(step));
-          break;
-        case v1::Step::kView:
-          break;  // views are made where they are used
+        case v1::Step::kCheck: KILN_RETURN_IF_ERROR(Check(step)); break;
+        case v1::Step::kView: break;  // views are made where they are used
         case v1::Step::kSeeds: {
           KILN_ASSIGN_OR_RETURN(Tensor seeds, host_.Seeds(step.b));
           KILN_RETURN_IF_ERROR(Fill(step.a, seeds));
@@ -139,8 +128,7 @@ class Frame {
           KILN_RETURN_IF_ERROR(host_.Copy(to, from));
           break;
         }
-        default:
-          return absl::InternalError("unknown step");
+        default: return absl::InternalError("unknown step");
       }
     }
     return absl::OkStatus();
@@ -438,8 +426,7 @@ class Frame {
         }
         value.kind = v1::Argument::kAsInts;
         break;
-      default:
-        break;
+      default: break;
     }
     return value;
   }
@@ -453,23 +440,12 @@ class Frame {
     KILN_ASSIGN_OR_RETURN(void* data, DataOf(step.b));
     switch (program_.buffers_[step.b].dtype) {
       case v1::BOOL:
-      case v1::U8:
-        symbol = *static_cast<const uint8_t*>(data);
-        break;
-      case v1::I8:
-        symbol = *static_cast<const int8_t*>(data);
-        break;
-      case v1::I16:
-        symbol = *static_cast<const int16_t*>(data);
-        break;
-      case v1::I32:
-        symbol = *static_cast<const int32_t*>(data);
-        break;
-      case v1::I64:
-        symbol = *static_cast<const int64_t*>(data);
-        break;
-      default:
-        return absl::UnimplementedError("a symbol from a floating point tensor");
+      case v1::U8: symbol = *static_cast<const uint8_t*>(data); break;
+      case v1::I8: symbol = *static_cast<const int8_t*>(data); break;
+      case v1::I16: symbol = *static_cast<const int16_t*>(data); break;
+      case v1::I32: symbol = *static_cast<const int32_t*>(data); break;
+      case v1::I64: symbol = *static_cast<const int64_t*>(data); break;
+      default: return absl::UnimplementedError("a symbol from a floating point tensor");
     }
     return absl::OkStatus();
   }

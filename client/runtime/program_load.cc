@@ -109,10 +109,8 @@ class ProgramLoader {
           buffer.base = from.base();
           break;
         case v1::ProgramBuffer::OWNED:
-        case v1::ProgramBuffer::SEEDS:
-          break;
-        default:
-          return absl::UnimplementedError(absl::StrCat("buffer kind ", static_cast<int>(from.kind())));
+        case v1::ProgramBuffer::SEEDS: break;
+        default: return absl::UnimplementedError(absl::StrCat("buffer kind ", static_cast<int>(from.kind())));
       }
       to_.buffers_.push_back(std::move(buffer));
     }
@@ -275,38 +273,27 @@ class ProgramLoader {
     CallValue& value = to.value;
     value.kind = from.kind_case();
     switch (from.kind_case()) {
-      case v1::Argument::kAsNone:
-        break;
-      case v1::Argument::kAsTensor:
-        to.buffers.push_back(from.as_tensor());
-        break;
+      case v1::Argument::kAsNone: break;
+      case v1::Argument::kAsTensor: to.buffers.push_back(from.as_tensor()); break;
       case v1::Argument::kAsTensors:
         for (uint32_t b : from.as_tensors().values()) to.buffers.push_back(b);
         break;
       case v1::Argument::kAsOptionalTensors:
         for (int64_t b : from.as_optional_tensors().values()) to.buffers.push_back(b < 0 ? -1 : b);
         break;
-      case v1::Argument::kAsInt:
-        value.number = from.as_int();
-        break;
+      case v1::Argument::kAsInt: value.number = from.as_int(); break;
       case v1::Argument::kAsInts:
         value.numbers.assign(from.as_ints().values().begin(), from.as_ints().values().end());
         break;
-      case v1::Argument::kAsFloat:
-        value.real = Double(from.as_float());
-        break;
+      case v1::Argument::kAsFloat: value.real = Double(from.as_float()); break;
       case v1::Argument::kAsFloats:
         for (uint64_t bits : from.as_floats().bits()) value.reals.push_back(Double(bits));
         break;
-      case v1::Argument::kAsBool:
-        value.number = from.as_bool();
-        break;
+      case v1::Argument::kAsBool: value.number = from.as_bool(); break;
       case v1::Argument::kAsBools:
         value.numbers.assign(from.as_bools().values().begin(), from.as_bools().values().end());
         break;
-      case v1::Argument::kAsString:
-        value.text = from.as_string();
-        break;
+      case v1::Argument::kAsString: value.text = from.as_string(); break;
       case v1::Argument::kAsStrings:
         value.texts.assign(from.as_strings().values().begin(), from.as_strings().values().end());
         break;
@@ -321,20 +308,11 @@ class ProgramLoader {
           to.dims.push_back(dim);
         }
         break;
-      case v1::Argument::kAsScalarType:
-        value.number = from.as_scalar_type();
-        break;
-      case v1::Argument::kAsMemoryFormat:
-        value.number = from.as_memory_format();
-        break;
-      case v1::Argument::kAsLayout:
-        value.number = from.as_layout();
-        break;
-      case v1::Argument::kAsDevice:
-        value.number = from.as_device().type();
-        break;
-      default:
-        return absl::InvalidArgumentError("an argument of unknown kind");
+      case v1::Argument::kAsScalarType: value.number = from.as_scalar_type(); break;
+      case v1::Argument::kAsMemoryFormat: value.number = from.as_memory_format(); break;
+      case v1::Argument::kAsLayout: value.number = from.as_layout(); break;
+      case v1::Argument::kAsDevice: value.number = from.as_device().type(); break;
+      default: return absl::InvalidArgumentError("an argument of unknown kind");
     }
     for (int64_t buffer : to.buffers) {
       if (buffer >= 0) KILN_RETURN_IF_ERROR(Use(buffer));

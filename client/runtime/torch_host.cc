@@ -51,7 +51,8 @@ struct Shim {
 
 class TorchHost : public Host {
  public:
-  TorchHost(v1::DeviceType device, LibraryCallback callback) : device_(device), callback_(std::move(callback)) {}
+  TorchHost(v1::DeviceType device, LibraryCallback callback)
+      : device_(device), callback_(std::move(callback)) {}
 
   absl::Status Resolve() {
     void* library = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
@@ -118,8 +119,8 @@ class TorchHost : public Host {
   absl::StatusOr<Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,
                                absl::Span<const int64_t> strides) override {
     Tensor tensor = nullptr;
-    if (shim_.empty_strided(sizes.size(), sizes.data(), strides.data(), to_torch_[dtype], device_type_, DeviceIndex(),
-                            &tensor) != 0) {
+    if (shim_.empty_strided(sizes.size(), sizes.data(), strides.data(), to_torch_[dtype], device_type_,
+                            DeviceIndex(), &tensor) != 0) {
       return absl::ResourceExhaustedError("torch's allocator refused a tensor");
     }
     return tensor;

@@ -91,10 +91,8 @@ class Session {
         KILN_RETURN_IF_ERROR(adopted);
         return std::move(artifact_);
       }
-      case v1::LookupReply::kFailed:
-        return FromFailure(found.failed().code(), found.failed().reason());
-      default:
-        break;
+      case v1::LookupReply::kFailed: return FromFailure(found.failed().code(), found.failed().reason());
+      default: break;
     }
     if (!compile) return absl::NotFoundError("not in the cache");
     artifact_.hit = false;

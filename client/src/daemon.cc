@@ -104,8 +104,7 @@ bool OnNetworkFileSystem(const std::string& path) {
     case 0x00C36400u:  // Ceph
     case 0x5346414Fu:  // AFS
       return true;
-    default:
-      return false;
+    default: return false;
   }
 }
 

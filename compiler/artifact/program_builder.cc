@@ -159,12 +159,8 @@ class Builder {
       alloc->set_reuse(reuse);
     }
     switch (step.kind) {
-      case ScheduledStep::Kind::kKernel:
-        WriteLaunch(step.kernel);
-        break;
-      case ScheduledStep::Kind::kCall:
-        KILN_RETURN_IF_ERROR(WriteCall(s, step.call));
-        break;
+      case ScheduledStep::Kind::kKernel: WriteLaunch(step.kernel); break;
+      case ScheduledStep::Kind::kCall: KILN_RETURN_IF_ERROR(WriteCall(s, step.call)); break;
       case ScheduledStep::Kind::kSeeds: {
         uint32_t id = BufferOf(step.seeds.buffer);
         program_.mutable_buffers(static_cast<int>(id))->set_kind(v1::ProgramBuffer::SEEDS);
@@ -257,15 +253,11 @@ class Builder {
     for (const LoopGraphOutput& output : graph_.outputs) {
       v1::ProgramOutput written;
       switch (output.kind) {
-        case LoopGraphOutput::Kind::kView:
-          written.set_buffer(UseView(output.view));
-          break;
+        case LoopGraphOutput::Kind::kView: written.set_buffer(UseView(output.view)); break;
         case LoopGraphOutput::Kind::kSymInt:
           *written.mutable_sym_int() = exprs_.WriteInt(output.sym_int);
           break;
-        case LoopGraphOutput::Kind::kNone:
-          written.set_none(true);
-          break;
+        case LoopGraphOutput::Kind::kNone: written.set_none(true); break;
       }
       *program_.add_outputs() = std::move(written);
     }

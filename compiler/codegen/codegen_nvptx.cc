@@ -72,7 +72,8 @@ class NvptxBackend : public CodegenBackend {
     }
     std::string broken;
     llvm::raw_string_ostream out(broken);
-    if (llvm::verifyModule(module, &out)) return absl::InternalError(absl::StrCat("nvptx: broken IR: ", broken));
+    if (llvm::verifyModule(module, &out))
+      return absl::InternalError(absl::StrCat("nvptx: broken IR: ", broken));
     Optimize(&module);
     KILN_ASSIGN_OR_RETURN(std::string ptx, Assembly(&module));
     KILN_RETURN_IF_ERROR(RefuseUndefined(module));
@@ -132,7 +133,8 @@ class NvptxBackend : public CodegenBackend {
 absl::StatusOr<std::unique_ptr<CodegenBackend>> NewNvptxBackend(const v1::Target& target) {
   int architecture = 0;
   if (target.features_size() != 1 || !absl::StartsWith(target.features(0), "sm_") ||
-      !absl::SimpleAtoi(target.features(0).substr(3, 2), &architecture) || architecture < kOldestArchitecture) {
+      !absl::SimpleAtoi(target.features(0).substr(3, 2), &architecture) ||
+      architecture < kOldestArchitecture) {
     return absl::UnimplementedError("unsupported: a GPU target needs one feature, sm_80 or later");
   }
   InitializeNvptxOnce();

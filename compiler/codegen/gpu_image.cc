@@ -29,7 +29,8 @@ absl::StatusOr<GpuImage> ParseGpuImage(absl::string_view bytes) {
   Header header;
   if (bytes.size() <= sizeof(header)) return absl::DataLossError("GPU image: too short");
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0) return absl::DataLossError("GPU image: not an image");
+  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0)
+    return absl::DataLossError("GPU image: not an image");
   if (header.threads == 0 || header.threads > kThreadsMax ||
       (header.points_per_block != 1 && header.points_per_block != header.threads)) {
     return absl::DataLossError("GPU image: impossible launch");

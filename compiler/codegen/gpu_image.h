@@ -22,7 +22,7 @@ struct GpuImage {
   uint32_t points_per_block = 0;  // of the outer domain: `threads`, or 1 where a block shares one point
   uint32_t buffers = 0;
   uint32_t symbols = 0;
-  std::string code;               // PTX, zero-terminated by std::string
+  std::string code;  // PTX, zero-terminated by std::string
 };
 
 std::string SerializeGpuImage(const GpuImage& image);

@@ -23,10 +23,8 @@ std::optional<int64_t> KernelEmitter::Coefficient(uint32_t expr) {
   const v1::ExprNode& node = kernel_.exprs(expr);
   switch (node.op()) {
     case v1::EXPR_CONST:
-    case v1::EXPR_SYMBOL:
-      return 0;
-    case v1::EXPR_VAR:
-      return static_cast<uint32_t>(node.value()) == vector_variable_ ? 1 : 0;
+    case v1::EXPR_SYMBOL: return 0;
+    case v1::EXPR_VAR: return static_cast<uint32_t>(node.value()) == vector_variable_ ? 1 : 0;
     case v1::EXPR_INDIRECT:
       if (values_[node.value()].vector) return std::nullopt;
       return 0;
@@ -75,33 +73,27 @@ bool KernelEmitter::NonNegative(uint32_t expr) const {
                        [&](uint32_t arg) { return NonNegative(arg); });
   };
   switch (node.op()) {
-    case v1::EXPR_CONST:
-      return node.value() >= 0;
+    case v1::EXPR_CONST: return node.value() >= 0;
     case v1::EXPR_VAR:
     case v1::EXPR_INDIRECT:  // a check precedes it
       return true;
     case v1::EXPR_ADD:
     case v1::EXPR_MUL:
     case v1::EXPR_MIN:
-    case v1::EXPR_FLOORDIV:
-      return all();
+    case v1::EXPR_FLOORDIV: return all();
     case v1::EXPR_MAX:
       return std::any_of(node.args().begin(), node.args().end(),
                          [&](uint32_t arg) { return NonNegative(arg); });
-    case v1::EXPR_MOD:
-      return NonNegative(node.args(1));
-    case v1::EXPR_WHERE:
-      return NonNegative(node.args(1)) && NonNegative(node.args(2));
+    case v1::EXPR_MOD: return NonNegative(node.args(1));
+    case v1::EXPR_WHERE: return NonNegative(node.args(1)) && NonNegative(node.args(2));
     case v1::EXPR_EQ:
     case v1::EXPR_NE:
     case v1::EXPR_LT:
     case v1::EXPR_LE:
     case v1::EXPR_AND:
     case v1::EXPR_OR:
-    case v1::EXPR_NOT:
-      return true;
-    default:
-      return false;
+    case v1::EXPR_NOT: return true;
+    default: return false;
   }
 }
 
@@ -124,18 +116,14 @@ bool KernelEmitter::DependsOnOps(uint32_t expr) const {
 llvm::Value* KernelEmitter::ScalarIndex(uint32_t expr) {
   const v1::ExprNode& node = kernel_.exprs(expr);
   switch (node.op()) {
-    case v1::EXPR_CONST:
-      return I64(node.value());
-    case v1::EXPR_SYMBOL:
-      return symbols_[node.value()];
-    case v1::EXPR_VAR:
-      return variables_[node.value()];
+    case v1::EXPR_CONST: return I64(node.value());
+    case v1::EXPR_SYMBOL: return symbols_[node.value()];
+    case v1::EXPR_VAR: return variables_[node.value()];
     case v1::EXPR_INDIRECT: {
       const LaneValue value = values_[node.value()];
       return value.vector ? b_.CreateExtractElement(value.v, uint64_t{0}) : value.v;
     }
-    default:
-      break;
+    default: break;
   }
   // Sums from the outermost loop inwards, so that each partial sum can be hoisted.
   std::vector<uint32_t> order(node.args().begin(), node.args().end());
@@ -194,16 +182,11 @@ llvm::Value* KernelEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<
   const bool non_negative =
       std::all_of(node.args().begin(), node.args().end(), [&](uint32_t arg) { return NonNegative(arg); });
   switch (node.op()) {
-    case v1::EXPR_ADD:
-      return fold([&](llvm::Value* x, llvm::Value* y) { return b_.CreateNSWAdd(x, y); });
-    case v1::EXPR_MUL:
-      return fold([&](llvm::Value* x, llvm::Value* y) { return b_.CreateNSWMul(x, y); });
-    case v1::EXPR_FLOORDIV:
-      return FloorDivide(args[0], args[1], non_negative);
-    case v1::EXPR_MOD:
-      return FloorModulo(args[0], args[1], non_negative);
-    case v1::EXPR_CEILDIV:
-      return b_.CreateNeg(FloorDivide(b_.CreateNeg(args[0]), args[1], false));
+    case v1::EXPR_ADD: return fold([&](llvm::Value* x, llvm::Value* y) { return b_.CreateNSWAdd(x, y); });
+    case v1::EXPR_MUL: return fold([&](llvm::Value* x, llvm::Value* y) { return b_.CreateNSWMul(x, y); });
+    case v1::EXPR_FLOORDIV: return FloorDivide(args[0], args[1], non_negative);
+    case v1::EXPR_MOD: return FloorModulo(args[0], args[1], non_negative);
+    case v1::EXPR_CEILDIV: return b_.CreateNeg(FloorDivide(b_.CreateNeg(args[0]), args[1], false));
     case v1::EXPR_MIN:
       return fold(
           [&](llvm::Value* x, llvm::Value* y) { return b_.CreateSelect(b_.CreateICmpSLT(x, y), x, y); });
@@ -221,16 +204,11 @@ llvm::Value* KernelEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<
       for (int64_t k = 0; k < *exponent; ++k) result = b_.CreateMul(result, args[0]);
       return result;
     }
-    case v1::EXPR_WHERE:
-      return b_.CreateSelect(truth(args[0]), args[1], args[2]);
-    case v1::EXPR_EQ:
-      return number(b_.CreateICmpEQ(args[0], args[1]));
-    case v1::EXPR_NE:
-      return number(b_.CreateICmpNE(args[0], args[1]));
-    case v1::EXPR_LT:
-      return number(b_.CreateICmpSLT(args[0], args[1]));
-    case v1::EXPR_LE:
-      return number(b_.CreateICmpSLE(args[0], args[1]));
+    case v1::EXPR_WHERE: return b_.CreateSelect(truth(args[0]), args[1], args[2]);
+    case v1::EXPR_EQ: return number(b_.CreateICmpEQ(args[0], args[1]));
+    case v1::EXPR_NE: return number(b_.CreateICmpNE(args[0], args[1]));
+    case v1::EXPR_LT: return number(b_.CreateICmpSLT(args[0], args[1]));
+    case v1::EXPR_LE: return number(b_.CreateICmpSLE(args[0], args[1]));
     case v1::EXPR_AND:
       return number(fold([&](llvm::Value* x, llvm::Value* y) {
         if (!x->getType()->getScalarType()->isIntegerTy(1)) x = truth(x);
@@ -241,8 +219,7 @@ llvm::Value* KernelEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<
         if (!x->getType()->getScalarType()->isIntegerTy(1)) x = truth(x);
         return b_.CreateOr(x, truth(y));
       }));
-    case v1::EXPR_NOT:
-      return number(b_.CreateNot(truth(args[0])));
+    case v1::EXPR_NOT: return number(b_.CreateNot(truth(args[0])));
     default:
       Fail(absl::InternalError(absl::StrCat("index expression of kind ", v1::ExprOp_Name(node.op()))));
       return I64(0);

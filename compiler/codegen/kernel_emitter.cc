@@ -14,8 +14,7 @@ namespace {
 // Long or branching code: such a body is not worth unrolling or widening.
 bool IsCheap(LoopOpcode op) {
   switch (InfoOf(op).op_class) {
-    case LoopOpClass::kRandom:
-      return false;
+    case LoopOpClass::kRandom: return false;
     case LoopOpClass::kFloat:
       return op == LoopOpcode::kFma || op == LoopOpcode::kDiv || op == LoopOpcode::kSqrt ||
              op == LoopOpcode::kRsqrt || op == LoopOpcode::kReciprocal || op == LoopOpcode::kFloor ||
@@ -23,8 +22,7 @@ bool IsCheap(LoopOpcode op) {
     case LoopOpClass::kArith:
       return op != LoopOpcode::kPow && op != LoopOpcode::kFmod && op != LoopOpcode::kRemainder &&
              op != LoopOpcode::kFloorDiv && op != LoopOpcode::kTruncDiv;
-    default:
-      return op != LoopOpcode::kCheckIndex;
+    default: return op != LoopOpcode::kCheckIndex;
   }
 }
 
@@ -282,29 +280,14 @@ void KernelEmitter::EmitOps(const StageInfo& info) {
 void KernelEmitter::EmitOp(uint32_t id, const v1::LoopOp& op) {
   const auto opcode = static_cast<LoopOpcode>(op.op());
   switch (opcode) {
-    case LoopOpcode::kConstant:
-      values_[id] = {EmitConstant(op), false};
-      return;
-    case LoopOpcode::kIndexExpr:
-      values_[id] = IndexValue(op.index());
-      return;
-    case LoopOpcode::kLoad:
-      values_[id] = EmitLoad(op);
-      return;
-    case LoopOpcode::kStore:
-      EmitStore(op);
-      return;
-    case LoopOpcode::kCheckIndex:
-      values_[id] = EmitCheckIndex(id, op);
-      return;
-    case LoopOpcode::kReduce:
-      EmitReduce(id, op);
-      return;
-    case LoopOpcode::kScan:
-      values_[id] = EmitScan(id, op);
-      return;
-    default:
-      break;
+    case LoopOpcode::kConstant: values_[id] = {EmitConstant(op), false}; return;
+    case LoopOpcode::kIndexExpr: values_[id] = IndexValue(op.index()); return;
+    case LoopOpcode::kLoad: values_[id] = EmitLoad(op); return;
+    case LoopOpcode::kStore: EmitStore(op); return;
+    case LoopOpcode::kCheckIndex: values_[id] = EmitCheckIndex(id, op); return;
+    case LoopOpcode::kReduce: EmitReduce(id, op); return;
+    case LoopOpcode::kScan: values_[id] = EmitScan(id, op); return;
+    default: break;
   }
   bool vector = false;
   for (uint32_t arg : op.args()) vector |= values_[arg].vector;
@@ -407,23 +390,16 @@ llvm::AllocaInst* KernelEmitter::Slot(llvm::Type* type, const char* name) {
 
 llvm::Type* KernelEmitter::ScalarType(v1::DType dtype) {
   switch (dtype) {
-    case v1::BOOL:
-      return b_.getInt1Ty();
+    case v1::BOOL: return b_.getInt1Ty();
     case v1::U8:
-    case v1::I8:
-      return b_.getInt8Ty();
+    case v1::I8: return b_.getInt8Ty();
     case v1::I16:
     case v1::F16:
-    case v1::BF16:
-      return b_.getInt16Ty();
-    case v1::I32:
-      return b_.getInt32Ty();
-    case v1::I64:
-      return b_.getInt64Ty();
-    case v1::F32:
-      return b_.getFloatTy();
-    case v1::F64:
-      return b_.getDoubleTy();
+    case v1::BF16: return b_.getInt16Ty();
+    case v1::I32: return b_.getInt32Ty();
+    case v1::I64: return b_.getInt64Ty();
+    case v1::F32: return b_.getFloatTy();
+    case v1::F64: return b_.getDoubleTy();
     default:
       Fail(absl::UnimplementedError(
           absl::StrCat("unsupported: loop values of dtype ", v1::DType_Name(dtype))));

@@ -158,7 +158,7 @@ class KernelEmitter {
   LaneValue EmitCheckIndex(uint32_t id, const v1::LoopOp& op);
   llvm::Value* DivideIntegers(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b);
   virtual void FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value, llvm::Value* bound,
-                 bool is_unsigned);
+                         bool is_unsigned);
   llvm::Function* FailFunction();
 
   // random_emitter.cc

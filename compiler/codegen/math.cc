@@ -13,10 +13,8 @@ bool IsMath(LoopOpcode op) {
     case LoopOpcode::kFmod:
     case LoopOpcode::kRemainder:
     case LoopOpcode::kFloorDiv:
-    case LoopOpcode::kPow:
-      return true;
-    default:
-      return InfoOf(op).op_class == LoopOpClass::kFloat;
+    case LoopOpcode::kPow: return true;
+    default: return InfoOf(op).op_class == LoopOpClass::kFloat;
   }
 }
 
@@ -30,10 +28,8 @@ bool IsInline(LoopOpcode op) {
     case LoopOpcode::kCos:
     case LoopOpcode::kTanh:
     case LoopOpcode::kErf:
-    case LoopOpcode::kSigmoid:
-      return true;
-    default:
-      return false;
+    case LoopOpcode::kSigmoid: return true;
+    default: return false;
   }
 }
 
@@ -98,88 +94,54 @@ MathEmitter::V MathEmitter::Body(llvm::IRBuilder<>& b, LoopOpcode op, llvm::Arra
 
 MathEmitter::V MathEmitter::FloatBody(MathBuilder& m, LoopOpcode op, V x) {
   switch (op) {
-    case LoopOpcode::kExp:
-      return Exp(m, x);
-    case LoopOpcode::kExp2:
-      return Exp2(m, x);
-    case LoopOpcode::kExpm1:
-      return Expm1(m, x);
+    case LoopOpcode::kExp: return Exp(m, x);
+    case LoopOpcode::kExp2: return Exp2(m, x);
+    case LoopOpcode::kExpm1: return Expm1(m, x);
     case LoopOpcode::kLog:
     case LoopOpcode::kLog2:
-    case LoopOpcode::kLog10:
-      return Log(m, x, op);
-    case LoopOpcode::kLog1p:
-      return Log1p(m, x);
+    case LoopOpcode::kLog10: return Log(m, x, op);
+    case LoopOpcode::kLog1p: return Log1p(m, x);
     case LoopOpcode::kSin:
     case LoopOpcode::kCos:
-    case LoopOpcode::kTan:
-      return SinCos(m, x, op);
-    case LoopOpcode::kTanh:
-      return Tanh(m, x);
-    case LoopOpcode::kErf:
-      return FastErf(m, x);
-    case LoopOpcode::kSigmoid:
-      return Sigmoid(m, x);
-    default:
-      return nullptr;
+    case LoopOpcode::kTan: return SinCos(m, x, op);
+    case LoopOpcode::kTanh: return Tanh(m, x);
+    case LoopOpcode::kErf: return FastErf(m, x);
+    case LoopOpcode::kSigmoid: return Sigmoid(m, x);
+    default: return nullptr;
   }
 }
 
 MathEmitter::V MathEmitter::DoubleBody(MathBuilder& m, LoopOpcode op, llvm::ArrayRef<V> args) {
   V x = args[0];
   switch (op) {
-    case LoopOpcode::kExp:
-      return Exp(m, x);
-    case LoopOpcode::kExp2:
-      return Exp2(m, x);
-    case LoopOpcode::kExpm1:
-      return Expm1(m, x);
+    case LoopOpcode::kExp: return Exp(m, x);
+    case LoopOpcode::kExp2: return Exp2(m, x);
+    case LoopOpcode::kExpm1: return Expm1(m, x);
     case LoopOpcode::kLog:
     case LoopOpcode::kLog2:
-    case LoopOpcode::kLog10:
-      return Log(m, x, op);
-    case LoopOpcode::kLog1p:
-      return Log1p(m, x);
+    case LoopOpcode::kLog10: return Log(m, x, op);
+    case LoopOpcode::kLog1p: return Log1p(m, x);
     case LoopOpcode::kSin:
     case LoopOpcode::kCos:
-    case LoopOpcode::kTan:
-      return SinCos(m, x, op);
-    case LoopOpcode::kAsin:
-      return Asin(m, x);
-    case LoopOpcode::kAcos:
-      return Acos(m, x);
-    case LoopOpcode::kAtan:
-      return Atan(m, x);
-    case LoopOpcode::kAtan2:
-      return Atan2(m, x, args[1]);
-    case LoopOpcode::kSinh:
-      return Sinh(m, x);
-    case LoopOpcode::kCosh:
-      return Cosh(m, x);
-    case LoopOpcode::kTanh:
-      return Tanh(m, x);
-    case LoopOpcode::kAsinh:
-      return Asinh(m, x);
-    case LoopOpcode::kAcosh:
-      return Acosh(m, x);
-    case LoopOpcode::kAtanh:
-      return Atanh(m, x);
-    case LoopOpcode::kErf:
-      return Erf(m, x);
-    case LoopOpcode::kErfc:
-      return Erfc(m, x);
-    case LoopOpcode::kSigmoid:
-      return Sigmoid(m, x);
-    case LoopOpcode::kPow:
-      return Pow(m, x, args[1], true);
-    case LoopOpcode::kLgamma:
-      return Lgamma(m, x);
-    case LoopOpcode::kFmod:
-      return Fmod(m, x, args[1]);
-    case LoopOpcode::kRemainder:
-      return Remainder(m, x, args[1]);
-    default:
-      return FloorDivide(m, x, args[1]);
+    case LoopOpcode::kTan: return SinCos(m, x, op);
+    case LoopOpcode::kAsin: return Asin(m, x);
+    case LoopOpcode::kAcos: return Acos(m, x);
+    case LoopOpcode::kAtan: return Atan(m, x);
+    case LoopOpcode::kAtan2: return Atan2(m, x, args[1]);
+    case LoopOpcode::kSinh: return Sinh(m, x);
+    case LoopOpcode::kCosh: return Cosh(m, x);
+    case LoopOpcode::kTanh: return Tanh(m, x);
+    case LoopOpcode::kAsinh: return Asinh(m, x);
+    case LoopOpcode::kAcosh: return Acosh(m, x);
+    case LoopOpcode::kAtanh: return Atanh(m, x);
+    case LoopOpcode::kErf: return Erf(m, x);
+    case LoopOpcode::kErfc: return Erfc(m, x);
+    case LoopOpcode::kSigmoid: return Sigmoid(m, x);
+    case LoopOpcode::kPow: return Pow(m, x, args[1], true);
+    case LoopOpcode::kLgamma: return Lgamma(m, x);
+    case LoopOpcode::kFmod: return Fmod(m, x, args[1]);
+    case LoopOpcode::kRemainder: return Remainder(m, x, args[1]);
+    default: return FloorDivide(m, x, args[1]);
   }
 }
 

@@ -109,17 +109,14 @@ llvm::Value* KernelEmitter::ElementGather(const v1::LoopOp& op, llvm::Value* ind
 
 llvm::Value* KernelEmitter::Accumulated(v1::DType dtype, llvm::Value* old_value, llvm::Value* value) {
   switch (dtype) {
-    case v1::BOOL:
-      return b_.CreateOr(old_value, value);
+    case v1::BOOL: return b_.CreateOr(old_value, value);
     case v1::F32:
-    case v1::F64:
-      return b_.CreateFAdd(old_value, value);
+    case v1::F64: return b_.CreateFAdd(old_value, value);
     case v1::F16:
     case v1::BF16:
       return HalfFromFloat(dtype,
                            b_.CreateFAdd(FloatFromHalf(dtype, old_value), FloatFromHalf(dtype, value)));
-    default:
-      return b_.CreateAdd(old_value, value);
+    default: return b_.CreateAdd(old_value, value);
   }
 }
 

@@ -21,8 +21,7 @@ llvm::Constant* KernelEmitter::EmitConstant(const v1::LoopOp& op) {
       const float rounded = static_cast<float>(number);
       return llvm::ConstantFP::get(context_, llvm::APFloat(rounded));
     }
-    case v1::F64:
-      return llvm::ConstantFP::get(context_, llvm::APFloat(number));
+    case v1::F64: return llvm::ConstantFP::get(context_, llvm::APFloat(number));
     case v1::F16:
     case v1::BF16: {
       llvm::APFloat value(static_cast<float>(number));
@@ -31,10 +30,8 @@ llvm::Constant* KernelEmitter::EmitConstant(const v1::LoopOp& op) {
                     llvm::APFloat::rmNearestTiesToEven, &inexact);
       return llvm::ConstantInt::get(context_, value.bitcastToAPInt());
     }
-    case v1::BOOL:
-      return b_.getInt1(bits != 0);
-    default:
-      return llvm::ConstantInt::get(type, llvm::APInt(64, bits).trunc(type->getIntegerBitWidth()));
+    case v1::BOOL: return b_.getInt1(bits != 0);
+    default: return llvm::ConstantInt::get(type, llvm::APInt(64, bits).trunc(type->getIntegerBitWidth()));
   }
 }
 
@@ -43,27 +40,19 @@ llvm::Value* KernelEmitter::EmitPointwise(uint32_t id, const v1::LoopOp& op,
   const auto opcode = static_cast<LoopOpcode>(op.op());
   const v1::DType from = op.args_size() > 0 ? DTypeOf(op.args(0)) : op.dtype();
   switch (opcode) {
-    case LoopOpcode::kCast:
-      return EmitCast(from, op.dtype(), args[0]);
-    case LoopOpcode::kBitcast:
-      return EmitBitcast(from, op.dtype(), args[0]);
-    case LoopOpcode::kWhere:
-      return b_.CreateSelect(args[0], args[1], args[2]);
-    case LoopOpcode::kRandBits:
-      return EmitRandBits(args[0], args[1], args[2]);
-    default:
-      break;
+    case LoopOpcode::kCast: return EmitCast(from, op.dtype(), args[0]);
+    case LoopOpcode::kBitcast: return EmitBitcast(from, op.dtype(), args[0]);
+    case LoopOpcode::kWhere: return b_.CreateSelect(args[0], args[1], args[2]);
+    case LoopOpcode::kRandBits: return EmitRandBits(args[0], args[1], args[2]);
+    default: break;
   }
   switch (InfoOf(opcode).op_class) {
-    case LoopOpClass::kCompare:
-      return EmitCompare(opcode, from, args);
-    case LoopOpClass::kLogical:
-      return EmitBool(opcode, args);
+    case LoopOpClass::kCompare: return EmitCompare(opcode, from, args);
+    case LoopOpClass::kLogical: return EmitBool(opcode, args);
     case LoopOpClass::kInteger:
       if (op.dtype() == v1::BOOL) return EmitBool(opcode, args);
       return EmitInteger(id, opcode, op.dtype(), args);
-    default:
-      return EmitArithmetic(id, opcode, op.dtype(), args);
+    default: return EmitArithmetic(id, opcode, op.dtype(), args);
   }
 }
 
@@ -97,20 +86,14 @@ llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*
   llvm::Value* one = llvm::ConstantFP::get(type, 1.0);
   const auto unary = [&](llvm::Intrinsic::ID id) -> llvm::Value* { return b_.CreateUnaryIntrinsic(id, a); };
   switch (op) {
-    case LoopOpcode::kAdd:
-      return b_.CreateFAdd(a, args[1]);
-    case LoopOpcode::kSub:
-      return b_.CreateFSub(a, args[1]);
-    case LoopOpcode::kMul:
-      return b_.CreateFMul(a, args[1]);
-    case LoopOpcode::kDiv:
-      return b_.CreateFDiv(a, args[1]);
+    case LoopOpcode::kAdd: return b_.CreateFAdd(a, args[1]);
+    case LoopOpcode::kSub: return b_.CreateFSub(a, args[1]);
+    case LoopOpcode::kMul: return b_.CreateFMul(a, args[1]);
+    case LoopOpcode::kDiv: return b_.CreateFDiv(a, args[1]);
     case LoopOpcode::kTruncDiv:
       return b_.CreateUnaryIntrinsic(llvm::Intrinsic::trunc, b_.CreateFDiv(a, args[1]));
-    case LoopOpcode::kNeg:
-      return b_.CreateFNeg(a);
-    case LoopOpcode::kAbs:
-      return unary(llvm::Intrinsic::fabs);
+    case LoopOpcode::kNeg: return b_.CreateFNeg(a);
+    case LoopOpcode::kAbs: return unary(llvm::Intrinsic::fabs);
     case LoopOpcode::kSign: {
       llvm::Value* sign = b_.CreateSelect(b_.CreateFCmpOLT(a, zero), llvm::ConstantFP::get(type, -1.0), zero);
       sign = b_.CreateSelect(b_.CreateFCmpOGT(a, zero), one, sign);
@@ -118,22 +101,14 @@ llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*
     }
     case LoopOpcode::kFma:
       return b_.CreateIntrinsic(llvm::Intrinsic::fma, llvm::ArrayRef<llvm::Type*>{type}, args);
-    case LoopOpcode::kSqrt:
-      return unary(llvm::Intrinsic::sqrt);
-    case LoopOpcode::kRsqrt:
-      return b_.CreateFDiv(one, unary(llvm::Intrinsic::sqrt));
-    case LoopOpcode::kReciprocal:
-      return b_.CreateFDiv(one, a);
-    case LoopOpcode::kFloor:
-      return unary(llvm::Intrinsic::floor);
-    case LoopOpcode::kCeil:
-      return unary(llvm::Intrinsic::ceil);
-    case LoopOpcode::kTrunc:
-      return unary(llvm::Intrinsic::trunc);
-    case LoopOpcode::kRound:
-      return unary(llvm::Intrinsic::roundeven);
-    default:
-      break;
+    case LoopOpcode::kSqrt: return unary(llvm::Intrinsic::sqrt);
+    case LoopOpcode::kRsqrt: return b_.CreateFDiv(one, unary(llvm::Intrinsic::sqrt));
+    case LoopOpcode::kReciprocal: return b_.CreateFDiv(one, a);
+    case LoopOpcode::kFloor: return unary(llvm::Intrinsic::floor);
+    case LoopOpcode::kCeil: return unary(llvm::Intrinsic::ceil);
+    case LoopOpcode::kTrunc: return unary(llvm::Intrinsic::trunc);
+    case LoopOpcode::kRound: return unary(llvm::Intrinsic::roundeven);
+    default: break;
   }
   llvm::Value* result = math_.Emit(b_, op, args);
   if (result != nullptr) return result;
@@ -147,19 +122,14 @@ llvm::Value* KernelEmitter::EmitInteger(uint32_t id, LoopOpcode op, v1::DType dt
   llvm::Type* type = a->getType();
   llvm::Value* zero = llvm::ConstantInt::get(type, 0);
   switch (op) {
-    case LoopOpcode::kAdd:
-      return b_.CreateAdd(a, args[1]);
-    case LoopOpcode::kSub:
-      return b_.CreateSub(a, args[1]);
-    case LoopOpcode::kMul:
-      return b_.CreateMul(a, args[1]);
+    case LoopOpcode::kAdd: return b_.CreateAdd(a, args[1]);
+    case LoopOpcode::kSub: return b_.CreateSub(a, args[1]);
+    case LoopOpcode::kMul: return b_.CreateMul(a, args[1]);
     case LoopOpcode::kFloorDiv:
     case LoopOpcode::kTruncDiv:
     case LoopOpcode::kRemainder:
-    case LoopOpcode::kFmod:
-      return DivideIntegers(id, op, dtype, a, args[1]);
-    case LoopOpcode::kNeg:
-      return b_.CreateNeg(a);
+    case LoopOpcode::kFmod: return DivideIntegers(id, op, dtype, a, args[1]);
+    case LoopOpcode::kNeg: return b_.CreateNeg(a);
     case LoopOpcode::kAbs:
       if (dtype == v1::U8) return a;
       return b_.CreateSelect(b_.CreateICmpSLT(a, zero), b_.CreateNeg(a), a);
@@ -168,19 +138,13 @@ llvm::Value* KernelEmitter::EmitInteger(uint32_t id, LoopOpcode op, v1::DType dt
       llvm::Value* sign = b_.CreateZExt(positive, type);
       return dtype == v1::U8 ? sign : b_.CreateAdd(sign, b_.CreateSExt(b_.CreateICmpSLT(a, zero), type));
     }
-    case LoopOpcode::kPow:
-      return IntegerPower(dtype, a, args[1]);
-    case LoopOpcode::kBitAnd:
-      return b_.CreateAnd(a, args[1]);
-    case LoopOpcode::kBitOr:
-      return b_.CreateOr(a, args[1]);
-    case LoopOpcode::kBitXor:
-      return b_.CreateXor(a, args[1]);
-    case LoopOpcode::kBitNot:
-      return b_.CreateNot(a);
+    case LoopOpcode::kPow: return IntegerPower(dtype, a, args[1]);
+    case LoopOpcode::kBitAnd: return b_.CreateAnd(a, args[1]);
+    case LoopOpcode::kBitOr: return b_.CreateOr(a, args[1]);
+    case LoopOpcode::kBitXor: return b_.CreateXor(a, args[1]);
+    case LoopOpcode::kBitNot: return b_.CreateNot(a);
     case LoopOpcode::kShiftLeft:
-    case LoopOpcode::kShiftRight:
-      return EmitShift(op, dtype, a, args[1]);
+    case LoopOpcode::kShiftRight: return EmitShift(op, dtype, a, args[1]);
     default:
       Fail(absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on integers")));
       return a;
@@ -246,23 +210,18 @@ llvm::Value* KernelEmitter::EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*>
   switch (op) {
     case LoopOpcode::kAdd:
     case LoopOpcode::kBitOr:
-    case LoopOpcode::kLogicalOr:
-      return b_.CreateOr(args[0], args[1]);
+    case LoopOpcode::kLogicalOr: return b_.CreateOr(args[0], args[1]);
     case LoopOpcode::kMul:
     case LoopOpcode::kBitAnd:
-    case LoopOpcode::kLogicalAnd:
-      return b_.CreateAnd(args[0], args[1]);
+    case LoopOpcode::kLogicalAnd: return b_.CreateAnd(args[0], args[1]);
     case LoopOpcode::kSub:
     case LoopOpcode::kBitXor:
-    case LoopOpcode::kLogicalXor:
-      return b_.CreateXor(args[0], args[1]);
+    case LoopOpcode::kLogicalXor: return b_.CreateXor(args[0], args[1]);
     case LoopOpcode::kBitNot:
-    case LoopOpcode::kLogicalNot:
-      return b_.CreateNot(args[0]);
+    case LoopOpcode::kLogicalNot: return b_.CreateNot(args[0]);
     case LoopOpcode::kAbs:
     case LoopOpcode::kSign:
-    case LoopOpcode::kNeg:
-      return args[0];
+    case LoopOpcode::kNeg: return args[0];
     default:
       Fail(absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on booleans")));
       return args[0];
@@ -282,12 +241,8 @@ llvm::Value* KernelEmitter::EmitCompare(LoopOpcode op, v1::DType dtype, llvm::Ar
   using P = llvm::CmpInst::Predicate;
   P predicate;
   switch (op) {
-    case LoopOpcode::kEq:
-      predicate = IsFloat(dtype) ? P::FCMP_OEQ : P::ICMP_EQ;
-      break;
-    case LoopOpcode::kNe:
-      predicate = IsFloat(dtype) ? P::FCMP_UNE : P::ICMP_NE;
-      break;
+    case LoopOpcode::kEq: predicate = IsFloat(dtype) ? P::FCMP_OEQ : P::ICMP_EQ; break;
+    case LoopOpcode::kNe: predicate = IsFloat(dtype) ? P::FCMP_UNE : P::ICMP_NE; break;
     case LoopOpcode::kLt:
       predicate = IsFloat(dtype) ? P::FCMP_OLT : is_unsigned ? P::ICMP_ULT : P::ICMP_SLT;
       break;
@@ -297,9 +252,7 @@ llvm::Value* KernelEmitter::EmitCompare(LoopOpcode op, v1::DType dtype, llvm::Ar
     case LoopOpcode::kGt:
       predicate = IsFloat(dtype) ? P::FCMP_OGT : is_unsigned ? P::ICMP_UGT : P::ICMP_SGT;
       break;
-    default:
-      predicate = IsFloat(dtype) ? P::FCMP_OGE : is_unsigned ? P::ICMP_UGE : P::ICMP_SGE;
-      break;
+    default: predicate = IsFloat(dtype) ? P::FCMP_OGE : is_unsigned ? P::ICMP_UGE : P::ICMP_SGE; break;
   }
   return b_.CreateCmp(predicate, a, b);
 }

@@ -34,15 +34,12 @@ llvm::Constant* KernelEmitter::Identity(v1::ReduceKind kind, v1::DType dtype) {
   llvm::Type* type = ScalarType(dtype);
   switch (kind) {
     case v1::REDUCE_SUM:
-    case v1::REDUCE_ANY:
-      return llvm::Constant::getNullValue(type);
-    case v1::REDUCE_ALL:
-      return b_.getTrue();
+    case v1::REDUCE_ANY: return llvm::Constant::getNullValue(type);
+    case v1::REDUCE_ALL: return b_.getTrue();
     case v1::REDUCE_PROD:
       if (IsFloat(dtype)) return llvm::ConstantFP::get(type, 1.0);
       return llvm::ConstantInt::get(type, 1);
-    default:
-      break;
+    default: break;
   }
   const bool maximum = IsMax(kind);
   if (IsFloat(dtype)) return llvm::ConstantFP::getInfinity(type, maximum);
@@ -63,12 +60,9 @@ llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::
     case v1::REDUCE_PROD:
       if (IsFloat(dtype)) return b_.CreateFMul(a, b);
       return dtype == v1::BOOL ? b_.CreateAnd(a, b) : b_.CreateMul(a, b);
-    case v1::REDUCE_ANY:
-      return b_.CreateOr(a, b);
-    case v1::REDUCE_ALL:
-      return b_.CreateAnd(a, b);
-    default:
-      return MaximumOf(dtype, a, b, IsMax(kind));
+    case v1::REDUCE_ANY: return b_.CreateOr(a, b);
+    case v1::REDUCE_ALL: return b_.CreateAnd(a, b);
+    default: return MaximumOf(dtype, a, b, IsMax(kind));
   }
 }
 

@@ -14,7 +14,8 @@ constexpr char kBodyName[] = "kiln_body";
 bool HasAccumulatingStore(const v1::Kernel& kernel) {
   for (const v1::Stage& stage : kernel.stages()) {
     for (const v1::LoopOp& op : stage.ops()) {
-      if (static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore && op.mode() == v1::STORE_ACCUMULATE) return true;
+      if (static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore && op.mode() == v1::STORE_ACCUMULATE)
+        return true;
     }
   }
   return false;
@@ -26,7 +27,8 @@ bool IsArg(v1::ReduceKind kind) { return kind == v1::REDUCE_ARGMAX || kind == v1
 
 ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
     : KernelEmitter(kernel, target, module),
-      block_shares_point_(kernel.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !HasAccumulatingStore(kernel)) {}
+      block_shares_point_(kernel.schedule().vector_dim() == v1::VECTOR_INNER_LAST &&
+                          !HasAccumulatingStore(kernel)) {}
 
 GpuImage ThreadEmitter::Launch() const {
   GpuImage image;
@@ -85,7 +87,8 @@ void ThreadEmitter::EmitEntry() {
 }
 
 llvm::Value* ThreadEmitter::Special(llvm::Intrinsic::ID id) {
-  return b_.CreateZExt(b_.CreateIntrinsic(b_.getInt32Ty(), id, llvm::ArrayRef<llvm::Value*>{}), b_.getInt64Ty());
+  return b_.CreateZExt(b_.CreateIntrinsic(b_.getInt32Ty(), id, llvm::ArrayRef<llvm::Value*>{}),
+                       b_.getInt64Ty());
 }
 
 void ThreadEmitter::Barrier() {
@@ -101,7 +104,8 @@ void ThreadEmitter::EmitUnits() {
   llvm::Value* first = block;
   llvm::Value* step = blocks;
   if (!block_shares_point_) {
-    first = b_.CreateNSWAdd(b_.CreateNSWMul(block, I64(kThreads)), Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x));
+    first = b_.CreateNSWAdd(b_.CreateNSWMul(block, I64(kThreads)),
+                            Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x));
     step = b_.CreateNSWMul(blocks, I64(kThreads));
   }
   variables_.assign(kernel_.outer_size(), nullptr);
@@ -125,7 +129,8 @@ void ThreadEmitter::EmitStages() {
   if (block_shares_point_ && stages_.size() > 1) Barrier();
 }
 
-void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body) {
+void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll,
+                               Body body) {
   if (!block_shares_point_) {
     KernelEmitter::VectorLoop(variable, lo, hi, unroll, body);
     return;
@@ -203,7 +208,8 @@ void ThreadEmitter::FinishAccumulators(const StageInfo& info) {
 }
 
 void ThreadEmitter::FailWhere(llvm::Value* bad, int32_t, uint32_t, llvm::Value*, llvm::Value*, bool) {
-  If(Any(bad), "fail", [&] { b_.CreateIntrinsic(b_.getVoidTy(), llvm::Intrinsic::trap, llvm::ArrayRef<llvm::Value*>{}); });
+  If(Any(bad), "fail",
+     [&] { b_.CreateIntrinsic(b_.getVoidTy(), llvm::Intrinsic::trap, llvm::ArrayRef<llvm::Value*>{}); });
 }
 
 }  // namespace kiln

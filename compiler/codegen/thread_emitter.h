@@ -37,7 +37,8 @@ class ThreadEmitter : public KernelEmitter {
   llvm::Value* Special(llvm::Intrinsic::ID id);  // a thread or block number, as i64
   void Barrier();
   // Folds every thread's value (and position, of an arg reduction) into one that all threads get.
-  void CombineOverBlock(const Accumulator& accumulator, v1::DType kept, llvm::Value** value, llvm::Value** position);
+  void CombineOverBlock(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
+                        llvm::Value** position);
   llvm::Value* SharedSlots(llvm::Type* type, const char* name);
 
   bool block_shares_point_ = false;

@@ -20,8 +20,8 @@ constexpr size_t kValuesMax = 4 * kGraphNodesMax;
 
 // Libraries of operators that a process with torch can call.
 constexpr absl::string_view kNamespaces[] = {
-    "_c10d_functional", "aten", "c10d", "c10d_functional", "fbgemm", "mkl", "mkldnn", "prims", "quantized",
-    "quantized_decomposed", "torchvision"};
+    "_c10d_functional", "aten",  "c10d",      "c10d_functional",      "fbgemm",     "mkl",
+    "mkldnn",           "prims", "quantized", "quantized_decomposed", "torchvision"};
 
 absl::Status Invalid(absl::string_view what) { return absl::InvalidArgumentError(what); }
 absl::Status Unsupported(absl::string_view what) {
@@ -50,7 +50,8 @@ absl::Status CheckTarget(absl::string_view target) {
 
 // What an error calls a node: its target only if that is fit to be printed.
 std::string NodeName(size_t index, absl::string_view target) {
-  bool printable = target.size() <= kTargetMax && std::all_of(target.begin(), target.end(), absl::ascii_isprint);
+  bool printable =
+      target.size() <= kTargetMax && std::all_of(target.begin(), target.end(), absl::ascii_isprint);
   return absl::StrCat("node ", index, " (", printable ? target : absl::string_view("unprintable"), ")");
 }
 
@@ -83,9 +84,11 @@ class Importer {
  private:
   absl::Status CheckCounts() {
     if (from_.format_version() != kGraphFormatVersion) {
-      return Invalid(absl::StrCat("graph format ", from_.format_version(), ", this build knows ", kGraphFormatVersion));
+      return Invalid(
+          absl::StrCat("graph format ", from_.format_version(), ", this build knows ", kGraphFormatVersion));
     }
-    if (!v1::GraphKind_IsValid(from_.kind()) || from_.kind() == v1::GRAPH_UNSPECIFIED) return Invalid("graph of no kind");
+    if (!v1::GraphKind_IsValid(from_.kind()) || from_.kind() == v1::GRAPH_UNSPECIFIED)
+      return Invalid("graph of no kind");
     size_t nodes = from_.nodes_size(), inputs = from_.inputs_size(), outputs = from_.outputs_size();
     if (nodes > kGraphNodesMax) return TooMany("nodes", nodes, kGraphNodesMax);
     if (inputs > kGraphInputsMax) return TooMany("inputs", inputs, kGraphInputsMax);
@@ -96,7 +99,8 @@ class Importer {
     if (static_cast<size_t>(from_.exprs_size()) > kExprNodesMax) {
       return TooMany("expressions", from_.exprs_size(), kExprNodesMax);
     }
-    if (static_cast<size_t>(from_.guards_size()) > kListMax) return TooMany("guards", from_.guards_size(), kListMax);
+    if (static_cast<size_t>(from_.guards_size()) > kListMax)
+      return TooMany("guards", from_.guards_size(), kListMax);
     size_t facts = facts_.inputs_size() + facts_.outputs_size();
     if (facts != 0 && (static_cast<size_t>(facts_.inputs_size()) != inputs ||
                        static_cast<size_t>(facts_.outputs_size()) != outputs)) {
@@ -117,7 +121,8 @@ class Importer {
     graph_.kind = from_.kind();
     auto leaf = [this](v1::ExprOp op, int64_t number) -> std::optional<ExprId> {
       if (op != v1::EXPR_SYMBOL || number < 0 || number >= from_.symbols_size()) return std::nullopt;
-      return graph_.exprs.Symbol(static_cast<uint32_t>(number), SymbolRange(from_.symbols(static_cast<int>(number))));
+      return graph_.exprs.Symbol(static_cast<uint32_t>(number),
+                                 SymbolRange(from_.symbols(static_cast<int>(number))));
     };
     KILN_ASSIGN_OR_RETURN(exprs_, ReadExprs(from_.exprs(), &graph_.exprs, leaf));
     return absl::OkStatus();
@@ -139,7 +144,8 @@ class Importer {
       case v1::SymbolBinding::INPUT_SIZE:
       case v1::SymbolBinding::INPUT_STRIDE:
         if (input.sym_int) return Invalid("is bound to the size of an integer");
-        if (binding.dim() >= graph_.type(input.value).rank()) return Invalid("is bound to a dimension that does not exist");
+        if (binding.dim() >= graph_.type(input.value).rank())
+          return Invalid("is bound to a dimension that does not exist");
         return absl::OkStatus();
       default: return Invalid("has a binding of no kind");
     }
@@ -147,7 +153,8 @@ class Importer {
 
   absl::StatusOr<ExprId> ReadInt(const v1::SymInt& value) {
     if (value.has_value()) return graph_.exprs.Const(value.value());
-    if (!value.has_expr() || value.expr() >= exprs_.size()) return Invalid("names an expression that does not exist");
+    if (!value.has_expr() || value.expr() >= exprs_.size())
+      return Invalid("names an expression that does not exist");
     return exprs_[value.expr()];
   }
 
@@ -165,11 +172,14 @@ class Importer {
   absl::StatusOr<TensorType> ReadTensor(const v1::TensorMeta& meta, bool may_be_undefined) {
     TensorType type;
     if (meta.dtype() == v1::DTYPE_UNSPECIFIED) {
-      if (!may_be_undefined || meta.sizes_size() > 0 || meta.strides_size() > 0) return Invalid("tensor of no dtype");
+      if (!may_be_undefined || meta.sizes_size() > 0 || meta.strides_size() > 0)
+        return Invalid("tensor of no dtype");
       return type;
     }
-    if (ByteSize(meta.dtype()) == 0) return Invalid(absl::StrCat("unknown dtype ", static_cast<int>(meta.dtype())));
-    if (static_cast<size_t>(meta.sizes_size()) > kRankMax) return TooMany("dimensions", meta.sizes_size(), kRankMax);
+    if (ByteSize(meta.dtype()) == 0)
+      return Invalid(absl::StrCat("unknown dtype ", static_cast<int>(meta.dtype())));
+    if (static_cast<size_t>(meta.sizes_size()) > kRankMax)
+      return TooMany("dimensions", meta.sizes_size(), kRankMax);
     if (meta.strides_size() != meta.sizes_size()) {
       return Invalid(absl::StrCat(meta.strides_size(), " strides for ", meta.sizes_size(), " dimensions"));
     }
@@ -212,10 +222,12 @@ class Importer {
     if (from_.inputs(i).has_sym_int()) {
       KILN_ASSIGN_OR_RETURN(ExprId value, ReadInt(from_.inputs(i).sym_int()));
       input.sym_int = value;
-      if (input.fact.mutated() || input.fact.donated()) return Invalid("an integer is not mutated or donated");
+      if (input.fact.mutated() || input.fact.donated())
+        return Invalid("an integer is not mutated or donated");
       graph_.NewValue(TensorType());  // holds the number; nothing may use it
     } else {
-      KILN_ASSIGN_OR_RETURN(TensorType type, ReadTensor(from_.inputs(i).tensor(), /*may_be_undefined=*/false));
+      KILN_ASSIGN_OR_RETURN(TensorType type,
+                            ReadTensor(from_.inputs(i).tensor(), /*may_be_undefined=*/false));
       input.value = graph_.NewValue(std::move(type));
       if (input.fact.is_static() && input.fact.donated()) return Invalid("a static input is not donated");
     }
@@ -235,13 +247,15 @@ class Importer {
 
   absl::Status ReadNode(const v1::Node& from, uint32_t index) {
     KILN_RETURN_IF_ERROR(CheckTarget(from.target()));
-    if (static_cast<size_t>(from.args_size()) > kNodeArgsMax) return TooMany("arguments", from.args_size(), kNodeArgsMax);
+    if (static_cast<size_t>(from.args_size()) > kNodeArgsMax)
+      return TooMany("arguments", from.args_size(), kNodeArgsMax);
     if (graph_.values.size() + from.results_size() > kValuesMax) return Invalid("too many values");
     GraphNode node;
     node.target = from.target();
     node.origin = index;
     for (const v1::NamedArgument& arg : from.args()) {
-      if (!IsIdentifier(arg.name()) || arg.name().size() > kTargetMax) return Invalid("malformed argument name");
+      if (!IsIdentifier(arg.name()) || arg.name().size() > kTargetMax)
+        return Invalid("malformed argument name");
       for (const auto& [name, value] : node.args) {
         if (name == arg.name()) return Invalid(absl::StrCat("two arguments '", name, "'"));
       }
@@ -272,7 +286,8 @@ class Importer {
         return TensorArg{value};
       }
       case v1::Argument::kAsTensors: return ReadTensors(from.as_tensors(), /*optional=*/false);
-      case v1::Argument::kAsOptionalTensors: return ReadTensors(from.as_optional_tensors(), /*optional=*/true);
+      case v1::Argument::kAsOptionalTensors:
+        return ReadTensors(from.as_optional_tensors(), /*optional=*/true);
       case v1::Argument::kAsInt: return IntArg{graph_.exprs.Const(from.as_int())};
       case v1::Argument::kAsInts: {
         KILN_RETURN_IF_ERROR(CheckList(from.as_ints()));
@@ -293,7 +308,8 @@ class Importer {
         return BoolListArg{{from.as_bools().values().begin(), from.as_bools().values().end()}};
       }
       case v1::Argument::kAsString:
-        if (from.as_string().size() > kStringMax) return TooMany("characters", from.as_string().size(), kStringMax);
+        if (from.as_string().size() > kStringMax)
+          return TooMany("characters", from.as_string().size(), kStringMax);
         return StringArg{from.as_string()};
       case v1::Argument::kAsStrings: return Unsupported("a list of strings");
       case v1::Argument::kAsSymInt: {

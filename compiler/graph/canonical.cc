@@ -125,11 +125,14 @@ class Canonicalizer {
       return absl::InvalidArgumentError(absl::StrCat("expression ", expr, " does not exist"));
     }
     if (expr >= user) {
-      return absl::InvalidArgumentError(absl::StrCat("expression ", user, " uses ", expr, ", which is not before it"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("expression ", user, " uses ", expr, ", which is not before it"));
     }
     const v1::ExprNode& node = from_.exprs(static_cast<int>(expr));
-    if (node.op() == v1::EXPR_VAR || node.op() == v1::EXPR_INDIRECT || !ExprArityIsValid(node.op(), node.args_size())) {
-      return absl::InvalidArgumentError(absl::StrCat("expression ", expr, " has a wrong operator or number of arguments"));
+    if (node.op() == v1::EXPR_VAR || node.op() == v1::EXPR_INDIRECT ||
+        !ExprArityIsValid(node.op(), node.args_size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expression ", expr, " has a wrong operator or number of arguments"));
     }
     return absl::OkStatus();
   }
@@ -179,7 +182,8 @@ class WireCounter {
     google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
                                               static_cast<int>(bytes.size()));
     while (uint32_t tag = in.ReadTag()) {
-      const auto* field = type.FindFieldByNumber(google::protobuf::internal::WireFormatLite::GetTagFieldNumber(tag));
+      const auto* field =
+          type.FindFieldByNumber(google::protobuf::internal::WireFormatLite::GetTagFieldNumber(tag));
       bool ok = field != nullptr;
       switch (google::protobuf::internal::WireFormatLite::GetTagWireType(tag)) {
         case google::protobuf::internal::WireFormatLite::WIRETYPE_VARINT: {
@@ -203,7 +207,8 @@ class WireCounter {
       }
       if (!ok) return absl::InvalidArgumentError("graph: not a valid message");
     }
-    return in.ConsumedEntireMessage() ? absl::OkStatus() : absl::InvalidArgumentError("graph: not a valid message");
+    return in.ConsumedEntireMessage() ? absl::OkStatus()
+                                      : absl::InvalidArgumentError("graph: not a valid message");
   }
 
   static constexpr size_t kMessagesMax = 4'000'000;
@@ -216,7 +221,8 @@ absl::StatusOr<CanonicalGraph> Canonicalize(const v1::Graph& graph) { return Can
 
 absl::StatusOr<v1::Graph> ParseCanonical(absl::string_view bytes) {
   if (bytes.size() > kGraphBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("graph of ", bytes.size(), " bytes, limit ", kGraphBytesMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("graph of ", bytes.size(), " bytes, limit ", kGraphBytesMax));
   }
   KILN_RETURN_IF_ERROR(WireCounter().Count(bytes));
   v1::Graph graph;

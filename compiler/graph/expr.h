@@ -136,9 +136,9 @@ class ExprPool {
   std::vector<ExprRange> ranges_;
   std::vector<uint64_t> hashes_;
   absl::flat_hash_map<uint64_t, absl::InlinedVector<ExprId, 1>> index_;
-  absl::flat_hash_map<ExprId, ExprId> extents_;  // of variables and indirects
+  absl::flat_hash_map<ExprId, ExprId> extents_;                      // of variables and indirects
   absl::flat_hash_map<std::pair<uint64_t, int>, ExprId> divisions_;  // results of FloorDiv and Mod
-  absl::flat_hash_map<ExprId, int64_t> upper_bounds_;  // what expr_bounds.cc proved
+  absl::flat_hash_map<ExprId, int64_t> upper_bounds_;                // what expr_bounds.cc proved
   absl::flat_hash_set<ExprId> opaque_;  // sums and products too large for the normal form
   size_t total_args_ = 0;
   int depth_ = 0;  // of division rules applied inside one another

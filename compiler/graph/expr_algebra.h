@@ -63,10 +63,10 @@ class ExprAlgebra {
   std::optional<Term> DivideTerms(Term a, Term b);  // exactly
   Term CommonFactor(Term a, Term b);
   int Degree(ExprId base) const;
-  int Compare(ExprId a, ExprId b) const;          // order of bases in a sum
-  int CompareFactors(ExprId a, ExprId b) const;   // order of atoms in a product
-  bool SortAndMerge(Poly* poly);                  // false: overflow
-  bool CombineDivMod(Poly* poly);                 // (x // c)*c + x % c → x; true when changed
+  int Compare(ExprId a, ExprId b) const;         // order of bases in a sum
+  int CompareFactors(ExprId a, ExprId b) const;  // order of atoms in a product
+  bool SortAndMerge(Poly* poly);                 // false: overflow
+  bool CombineDivMod(Poly* poly);                // (x // c)*c + x % c → x; true when changed
 
   // a == quotient * b + remainder, as much in the quotient as divides. b may not be negative.
   Division Divide(ExprId a, ExprId b);

@@ -6,7 +6,7 @@
 namespace kiln {
 namespace {
 
-constexpr int kDepthMax = 24;      // rules inside rules; beyond it an expression stays as written
+constexpr int kDepthMax = 24;  // rules inside rules; beyond it an expression stays as written
 constexpr int kDivisionSteps = 64;
 
 }  // namespace

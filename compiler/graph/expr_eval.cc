@@ -65,9 +65,11 @@ bool ExprArityIsValid(v1::ExprOp op, size_t args) {
 ExprValue ApplyExprOp(v1::ExprOp op, absl::Span<const ExprValue> args) {
   switch (op) {
     case v1::EXPR_ADD:
-      return Fold(args, 0, [](__int128 x, __int128 y, __int128* z) { return __builtin_add_overflow(x, y, z); });
+      return Fold(args, 0,
+                  [](__int128 x, __int128 y, __int128* z) { return __builtin_add_overflow(x, y, z); });
     case v1::EXPR_MUL:
-      return Fold(args, 1, [](__int128 x, __int128 y, __int128* z) { return __builtin_mul_overflow(x, y, z); });
+      return Fold(args, 1,
+                  [](__int128 x, __int128 y, __int128* z) { return __builtin_mul_overflow(x, y, z); });
     case v1::EXPR_WHERE:
       if (!args[0]) return std::nullopt;
       return *args[0] != 0 ? args[1] : args[2];

@@ -39,7 +39,8 @@ Printed PrintSum(const std::vector<Printed>& args) {
 Printed PrintProduct(const std::vector<Printed>& args) {
   if (args[0].text != "-1") return Join(args, "*", kProduct);
   std::vector<Printed> rest(args.begin() + 1, args.end());
-  return {absl::StrCat("-", rest.size() == 1 ? Wrapped(rest[0], kAtom) : Join(rest, "*", kProduct).text), kProduct};
+  return {absl::StrCat("-", rest.size() == 1 ? Wrapped(rest[0], kAtom) : Join(rest, "*", kProduct).text),
+          kProduct};
 }
 
 Printed Call(const char* name, const std::vector<Printed>& args) {

@@ -21,10 +21,11 @@ namespace kiln {
 class ExprWriter {
  public:
   // Both must outlive the writer; nobody else may append to `to` meanwhile.
-  ExprWriter(const ExprPool& pool, google::protobuf::RepeatedPtrField<v1::ExprNode>* to) : pool_(pool), to_(*to) {}
+  ExprWriter(const ExprPool& pool, google::protobuf::RepeatedPtrField<v1::ExprNode>* to)
+      : pool_(pool), to_(*to) {}
 
-  uint32_t Write(ExprId id);         // position in the message's pool
-  v1::SymInt WriteInt(ExprId id);    // a literal where it is constant
+  uint32_t Write(ExprId id);       // position in the message's pool
+  v1::SymInt WriteInt(ExprId id);  // a literal where it is constant
 
  private:
   uint32_t Append(const ExprNode& node, absl::Span<const uint32_t> args);

@@ -28,7 +28,8 @@ std::string TypeText(const ExprPool& pool, const TensorType& type) {
   std::vector<ExprId> sizes, strides;
   for (ExprId size : type.sizes) sizes.push_back(scratch.Import(pool, size));
   for (ExprId stride : type.strides) strides.push_back(scratch.Import(pool, stride));
-  if (strides != ContiguousStrides(scratch, sizes)) absl::StrAppend(&text, " strides ", Exprs(pool, type.strides));
+  if (strides != ContiguousStrides(scratch, sizes))
+    absl::StrAppend(&text, " strides ", Exprs(pool, type.strides));
   if (type.offset != 0) absl::StrAppend(&text, " offset ", pool.ToString(type.offset));
   if (type.device != v1::CPU) absl::StrAppend(&text, " on ", v1::DeviceType_Name(type.device));
   return text;
@@ -51,9 +52,13 @@ struct ArgumentText {
   std::string operator()(const FloatListArg& arg) const { return Numbers(arg.values); }
   std::string operator()(const BoolArg& arg) const { return arg.value ? "True" : "False"; }
   std::string operator()(const BoolListArg& arg) const { return Numbers(arg.values); }
-  std::string operator()(const StringArg& arg) const { return absl::StrCat("'", absl::CEscape(arg.value), "'"); }
+  std::string operator()(const StringArg& arg) const {
+    return absl::StrCat("'", absl::CEscape(arg.value), "'");
+  }
   std::string operator()(const DTypeArg& arg) const { return std::string(DTypeName(arg.value)); }
-  std::string operator()(const MemoryFormatArg& arg) const { return absl::StrCat("memory_format:", arg.value); }
+  std::string operator()(const MemoryFormatArg& arg) const {
+    return absl::StrCat("memory_format:", arg.value);
+  }
   std::string operator()(const LayoutArg& arg) const { return absl::StrCat("layout:", arg.value); }
   std::string operator()(const DeviceArg& arg) const { return v1::DeviceType_Name(arg.value); }
 };
@@ -72,7 +77,8 @@ std::string NodeText(const Graph& graph, const GraphNode& node) {
 
 std::string InputText(const Graph& graph, const GraphInput& input) {
   if (input.sym_int) return absl::StrCat("int ", graph.exprs.ToString(*input.sym_int));
-  std::string text = absl::StrCat(ValueName(input.value), ": ", TypeText(graph.exprs, graph.type(input.value)));
+  std::string text =
+      absl::StrCat(ValueName(input.value), ": ", TypeText(graph.exprs, graph.type(input.value)));
   if (input.fact.is_static()) absl::StrAppend(&text, " static");
   if (input.fact.mutated()) absl::StrAppend(&text, " mutated");
   if (input.fact.donated()) absl::StrAppend(&text, " donated");
@@ -103,9 +109,10 @@ std::string Graph::ToString() const {
   for (const GraphInput& input : inputs) absl::StrAppend(&text, "input ", InputText(*this, input), "\n");
   for (const GraphNode& node : nodes) absl::StrAppend(&text, NodeText(*this, node), "\n");
   for (const GraphOutput& output : outputs) {
-    absl::StrAppend(&text, "output ",
-                    output.sym_int ? absl::StrCat("int ", exprs.ToString(*output.sym_int)) : ValueName(output.value),
-                    output.fact.user_visible() ? " user_visible" : "", "\n");
+    absl::StrAppend(
+        &text, "output ",
+        output.sym_int ? absl::StrCat("int ", exprs.ToString(*output.sym_int)) : ValueName(output.value),
+        output.fact.user_visible() ? " user_visible" : "", "\n");
   }
   for (ExprId guard : guards) absl::StrAppend(&text, "guard ", exprs.ToString(guard), "\n");
   return text;

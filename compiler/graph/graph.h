@@ -31,6 +31,7 @@ struct TensorType {
 };
 
 // Argument kinds. Literal and symbolic integers are one kind here: an ExprId.
+// clang-format off
 struct NoneArg {};
 struct TensorArg { ValueId value; };
 struct TensorListArg { std::vector<ValueId> values; };            // kNoValue is None
@@ -45,8 +46,10 @@ struct DTypeArg { v1::DType value; };
 struct MemoryFormatArg { uint32_t value; };  // as v1::Argument.as_memory_format
 struct LayoutArg { uint32_t value; };
 struct DeviceArg { v1::DeviceType value; };
-using Argument = std::variant<NoneArg, TensorArg, TensorListArg, IntArg, IntListArg, FloatArg, FloatListArg,
-                              BoolArg, BoolListArg, StringArg, DTypeArg, MemoryFormatArg, LayoutArg, DeviceArg>;
+// clang-format on
+using Argument =
+    std::variant<NoneArg, TensorArg, TensorListArg, IntArg, IntListArg, FloatArg, FloatListArg, BoolArg,
+                 BoolListArg, StringArg, DTypeArg, MemoryFormatArg, LayoutArg, DeviceArg>;
 
 struct GraphNode {
   std::string target;  // "aten.add.Tensor", "prims.…" never; kiln's own start with "kiln."
@@ -58,14 +61,14 @@ struct GraphNode {
 };
 
 struct GraphInput {
-  ValueId value = kNoValue;             // a tensor input
-  std::optional<ExprId> sym_int;        // or an integer input
+  ValueId value = kNoValue;       // a tensor input
+  std::optional<ExprId> sym_int;  // or an integer input
   v1::InputFact fact;
 };
 
 struct GraphOutput {
   ValueId value = kNoValue;
-  std::optional<ExprId> sym_int;        // neither: None
+  std::optional<ExprId> sym_int;  // neither: None
   v1::OutputFact fact;
 };
 
@@ -77,11 +80,11 @@ struct Graph {
   std::vector<TensorType> values;  // by ValueId
   std::vector<GraphNode> nodes;    // in program order
   std::vector<GraphOutput> outputs;
-  std::vector<ExprId> guards;      // what import and passes assumed, beyond the symbols' ranges
+  std::vector<ExprId> guards;  // what import and passes assumed, beyond the symbols' ranges
 
   ValueId NewValue(TensorType type);
   const TensorType& type(ValueId value) const { return values[value]; }
-  std::string ToString() const;    // one line a node
+  std::string ToString() const;  // one line a node
 };
 
 // Strides of a dense row-major tensor.

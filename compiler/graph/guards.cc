@@ -19,7 +19,8 @@ absl::Status CheckGuards(const v1::Guards& guards) {
     const v1::ExprNode& node = guards.exprs(i);
     bool valid = node.op() != v1::EXPR_VAR && node.op() != v1::EXPR_INDIRECT &&
                  ExprArityIsValid(node.op(), node.args_size());
-    if (node.op() == v1::EXPR_SYMBOL) valid = valid && node.value() >= 0 && node.value() < guards.symbols_size();
+    if (node.op() == v1::EXPR_SYMBOL)
+      valid = valid && node.value() >= 0 && node.value() < guards.symbols_size();
     for (uint32_t arg : node.args()) valid = valid && arg < static_cast<uint32_t>(i);
     if (!valid) return absl::InvalidArgumentError(absl::StrCat("guards: expression ", i, " is malformed"));
   }

@@ -40,7 +40,8 @@ std::string KernelKey(absl::string_view kernel, const v1::Target& target, uint32
       .Finish();
 }
 
-std::string VariantId(absl::string_view compile_key, const v1::Guards& guards, absl::string_view tuning_digest) {
+std::string VariantId(absl::string_view compile_key, const v1::Guards& guards,
+                      absl::string_view tuning_digest) {
   return Sha256Builder()
       .AddField("kiln-variant-1")
       .AddField(compile_key)

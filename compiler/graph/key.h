@@ -29,6 +29,7 @@ std::string KernelKey(absl::string_view kernel, const v1::Target& target, uint32
                       absl::string_view codegen_fingerprint);
 
 // One variant of a CompileKey. `tuning_digest` is empty where nothing was tuned.
-std::string VariantId(absl::string_view compile_key, const v1::Guards& guards, absl::string_view tuning_digest);
+std::string VariantId(absl::string_view compile_key, const v1::Guards& guards,
+                      absl::string_view tuning_digest);
 
 }  // namespace kiln

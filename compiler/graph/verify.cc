@@ -22,7 +22,8 @@ class Verifier {
     }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       absl::Status status = CheckNode(graph_.nodes[i]);
-      if (!status.ok()) return StatusWrap(status, absl::StrCat("node ", i, " (", graph_.nodes[i].target, ")"));
+      if (!status.ok())
+        return StatusWrap(status, absl::StrCat("node ", i, " (", graph_.nodes[i].target, ")"));
     }
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       KILN_RETURN_IF_ERROR(StatusWrap(CheckOutput(graph_.outputs[i]), absl::StrCat("graph output ", i)));
@@ -61,7 +62,8 @@ class Verifier {
     if (value >= defined_.size() || !defined_[value]) {
       return Wrong(absl::StrCat("uses %", value, ", which is not defined before it"));
     }
-    if (graph_.type(value).dtype == v1::DTYPE_UNSPECIFIED) return Wrong(absl::StrCat("uses %", value, ", which is undefined"));
+    if (graph_.type(value).dtype == v1::DTYPE_UNSPECIFIED)
+      return Wrong(absl::StrCat("uses %", value, ", which is undefined"));
     return absl::OkStatus();
   }
 

@@ -40,9 +40,9 @@ struct Instruction {
 };
 
 struct StageCode {
-  std::vector<uint32_t> inner;            // extents
-  std::vector<Instruction> code;          // without constants
-  std::vector<ExprList> exprs;            // by inner loop: what its variable completes
+  std::vector<uint32_t> inner;    // extents
+  std::vector<Instruction> code;  // without constants
+  std::vector<ExprList> exprs;    // by inner loop: what its variable completes
   std::vector<const Instruction*> reduces, scans;
 };
 
@@ -107,8 +107,9 @@ void Accumulate(uint32_t kind, v1::DType dtype, Scalar x, int64_t position, Accu
     case v1::REDUCE_ARGMAX:
     case v1::REDUCE_ARGMIN: {
       bool max = kind == v1::REDUCE_MAX || kind == v1::REDUCE_ARGMAX;
-      bool better = !acc->any || (!IsNan(dtype, acc->value) &&
-                                  (IsNan(dtype, x) || (max ? Less(dtype, acc->value, x) : Less(dtype, x, acc->value))));
+      bool better =
+          !acc->any || (!IsNan(dtype, acc->value) &&
+                        (IsNan(dtype, x) || (max ? Less(dtype, acc->value, x) : Less(dtype, x, acc->value))));
       if (better) {
         acc->value = x;
         acc->position = position;
@@ -182,7 +183,8 @@ class Frame {
     int64_t units = 1;
     for (uint32_t d = 0; d < schedule.parallel_dims(); ++d) {
       KILN_ASSIGN_OR_RETURN(int64_t extent, Size(code_.outer[d]));
-      if (d + 1 == schedule.parallel_dims()) extent = extent / schedule.chunk() + (extent % schedule.chunk() != 0);
+      if (d + 1 == schedule.parallel_dims())
+        extent = extent / schedule.chunk() + (extent % schedule.chunk() != 0);
       if (__builtin_mul_overflow(units, extent, &units)) return absl::InternalError("kernel: too many units");
     }
     return units;
@@ -294,8 +296,8 @@ class Frame {
     status_code_ = code;
     int32_t expected = KILN_OK;
     KilnStatus* status = args_->status;
-    if (status != nullptr && __atomic_compare_exchange_n(&status->code, &expected, code, false, __ATOMIC_SEQ_CST,
-                                                         __ATOMIC_SEQ_CST)) {
+    if (status != nullptr && __atomic_compare_exchange_n(&status->code, &expected, code, false,
+                                                         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
       status->op = static_cast<int32_t>(op.id);
       status->value = value;
       status->bound = bound;
@@ -329,7 +331,9 @@ class Frame {
         result = op.op == LoopOpcode::kCast ? CastScalar(op.from, op.dtype, values_[op.args[0]])
                                             : BitcastScalar(op.from, op.dtype, values_[op.args[0]]);
         return true;
-      case LoopOpClass::kSelect: result = values_[op.args[0]].i != 0 ? values_[op.args[1]] : values_[op.args[2]]; return true;
+      case LoopOpClass::kSelect:
+        result = values_[op.args[0]].i != 0 ? values_[op.args[1]] : values_[op.args[2]];
+        return true;
       case LoopOpClass::kReduce: {
         Accumulator& accumulator = accumulators_[op.id];
         Accumulate(op.mode, op.from, values_[op.args[0]], position_, &accumulator);
@@ -407,7 +411,8 @@ class Interpreter : public KernelInterpreter {
     code_.ops = static_cast<uint32_t>(dtypes.size());
   }
 
-  absl::StatusOr<int32_t> Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread) const override {
+  absl::StatusOr<int32_t> Run(const KilnArgs& args, int64_t begin, int64_t end,
+                              uint32_t thread) const override {
     return Frame(code_, &args, args.symbols).Run(begin, end);
   }
 
@@ -461,8 +466,8 @@ class Interpreter : public KernelInterpreter {
         code_.constants.emplace_back(id, ConstantScalar(op.dtype(), op.bits()));
         continue;
       }
-      Instruction instruction{info.op, info.op_class, op.dtype(), op.dtype(), id, op.args_size(), {}, op.buffer(),
-                              op.index(), op.mode(), {}};
+      Instruction instruction{info.op, info.op_class, op.dtype(), op.dtype(), id, op.args_size(),
+                              {},      op.buffer(),   op.index(), op.mode(),  {}};
       for (int i = 0; i < op.args_size(); ++i) instruction.args[i] = op.args(i);
       if (op.args_size() > 0) instruction.from = (*dtypes)[op.args(0)];
       if (info.op == LoopOpcode::kIndexExpr || info.op_class == LoopOpClass::kMemory) {

@@ -25,7 +25,8 @@ class KernelInterpreter {
   virtual ~KernelInterpreter() = default;
 
   // A KilnStatusCode, as the compiled kernel would return it.
-  virtual absl::StatusOr<int32_t> Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread) const = 0;
+  virtual absl::StatusOr<int32_t> Run(const KilnArgs& args, int64_t begin, int64_t end,
+                                      uint32_t thread) const = 0;
   // How many units there are with these symbols. INTERNAL when an extent has no value.
   virtual absl::StatusOr<int64_t> Units(const int64_t* symbols) const = 0;
 

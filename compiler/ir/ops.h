@@ -15,7 +15,19 @@ enum class LoopOpcode : uint32_t {
 #undef KILN_LOOP_OP
 };
 
-enum class LoopOpClass { kLeaf, kMemory, kConvert, kFloat, kArith, kInteger, kCompare, kLogical, kSelect, kReduce, kRandom };
+enum class LoopOpClass {
+  kLeaf,
+  kMemory,
+  kConvert,
+  kFloat,
+  kArith,
+  kInteger,
+  kCompare,
+  kLogical,
+  kSelect,
+  kReduce,
+  kRandom
+};
 
 struct LoopOpInfo {
   LoopOpcode op;

@@ -46,7 +46,8 @@ class Printer {
   std::string Print() {
     absl::StrAppend(&text_, "kernel ", notes_.name().empty() ? "unnamed" : notes_.name(), ": ",
                     VectorName(kernel_.schedule().vector_dim()), "\n");
-    if (notes_.operators_size() > 0) Line(1, absl::StrCat("# fused: ", absl::StrJoin(notes_.operators(), ", ")));
+    if (notes_.operators_size() > 0)
+      Line(1, absl::StrCat("# fused: ", absl::StrJoin(notes_.operators(), ", ")));
     for (const std::string& source : notes_.sources()) Line(1, absl::StrCat("# ", source));
     for (int i = 0; i < kernel_.buffers_size(); ++i) {
       const v1::KernelBuffer& buffer = kernel_.buffers(i);
@@ -61,7 +62,8 @@ class Printer {
       Line(depth, absl::StrCat("stage ", s, ":"));
       int inner_depth = depth + 1;
       for (int j = 0; j < stage.inner_size(); ++j) {
-        Line(inner_depth++, absl::StrCat("for i", kernel_.outer_size() + j, " in 0..", Expr(stage.inner(j)), ":"));
+        Line(inner_depth++,
+             absl::StrCat("for i", kernel_.outer_size() + j, " in 0..", Expr(stage.inner(j)), ":"));
       }
       for (const v1::LoopOp& loop_op : stage.ops()) Line(inner_depth, OpText(op++, loop_op));
     }
@@ -125,12 +127,14 @@ class Printer {
         return absl::StrCat(result, Place(op), args.empty() ? "" : absl::StrCat(" if ", args[0]), type);
       case LoopOpcode::kStore:
         return absl::StrCat("store ", Place(op), op.mode() == v1::STORE_ACCUMULATE ? " += " : " = ",
-                            args.empty() ? "?" : args[0], args.size() > 1 ? absl::StrCat(" if ", args[1]) : "", type);
+                            args.empty() ? "?" : args[0],
+                            args.size() > 1 ? absl::StrCat(" if ", args[1]) : "", type);
       case LoopOpcode::kCheckIndex:
         return absl::StrCat(result, args.empty() ? "?" : args[0], " in 0..", Expr(op.index()),
                             args.size() > 1 ? absl::StrCat(" if ", args[1]) : "", type);
       case LoopOpcode::kReduce:
-      case LoopOpcode::kScan: return absl::StrCat(result, ReduceName(op.mode()), " ", absl::StrJoin(args, ", "), type);
+      case LoopOpcode::kScan:
+        return absl::StrCat(result, ReduceName(op.mode()), " ", absl::StrJoin(args, ", "), type);
       default: return absl::StrCat(result, absl::StrJoin(args, ", "), type);
     }
   }
@@ -147,6 +151,8 @@ class Printer {
 
 }  // namespace
 
-std::string PrintKernel(const v1::Kernel& kernel, const v1::KernelNotes& notes) { return Printer(kernel, notes).Print(); }
+std::string PrintKernel(const v1::Kernel& kernel, const v1::KernelNotes& notes) {
+  return Printer(kernel, notes).Print();
+}
 
 }  // namespace kiln

@@ -121,7 +121,8 @@ T FloatOp(LoopOpcode op, T a, T b, T c) {
     case LoopOpcode::kTrunc: return std::trunc(a);
     case LoopOpcode::kRound: return std::nearbyint(a);
     case LoopOpcode::kPow: return static_cast<T>(std::pow(static_cast<double>(a), static_cast<double>(b)));
-    case LoopOpcode::kAtan2: return static_cast<T>(std::atan2(static_cast<double>(a), static_cast<double>(b)));
+    case LoopOpcode::kAtan2:
+      return static_cast<T>(std::atan2(static_cast<double>(a), static_cast<double>(b)));
     default: return static_cast<T>(Function(op, static_cast<double>(a)));
   }
 }
@@ -172,7 +173,8 @@ bool IntegerOp(LoopOpcode op, v1::DType dtype, int64_t a, int64_t b, int64_t* re
         break;
       }
       int64_t q = a / b, r = a % b;
-      bool floor = (op == LoopOpcode::kFloorDiv || op == LoopOpcode::kRemainder) && r != 0 && (r < 0) != (b < 0);
+      bool floor =
+          (op == LoopOpcode::kFloorDiv || op == LoopOpcode::kRemainder) && r != 0 && (r < 0) != (b < 0);
       *result = quotient ? q - (floor ? 1 : 0) : r + (floor ? b : 0);
       break;
     }
@@ -273,7 +275,8 @@ int64_t WrapInteger(v1::DType dtype, int64_t value) {
 }
 
 Scalar ConstantScalar(v1::DType dtype, uint64_t bits) {
-  if (!ir::IsFloating(dtype) && !ir::IsHalf(dtype)) return OfInt(WrapInteger(dtype, static_cast<int64_t>(bits)));
+  if (!ir::IsFloating(dtype) && !ir::IsHalf(dtype))
+    return OfInt(WrapInteger(dtype, static_cast<int64_t>(bits)));
   double value;
   std::memcpy(&value, &bits, sizeof(value));
   return CastScalar(v1::F64, dtype, OfDouble(value));

@@ -22,11 +22,13 @@ using ir::IsStorable;
 
 constexpr size_t kIndirectsMax = 64;  // distinct ops that one index expression reads
 
-absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat("kernel: ", what)); }
+absl::Status Wrong(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("kernel: ", what));
+}
 
 // What an expression reads.
 struct ExprUse {
-  int64_t variables = 0;  // one more than the highest loop variable
+  int64_t variables = 0;                       // one more than the highest loop variable
   absl::InlinedVector<uint32_t, 2> indirects;  // sorted
 };
 
@@ -62,7 +64,8 @@ class Verifier {
 
   absl::Status CheckCounts() {
     if (kernel_.format_version() != kKernelFormatVersion) {
-      return Wrong(absl::StrCat("format version ", kernel_.format_version(), ", this build knows ", kKernelFormatVersion));
+      return Wrong(absl::StrCat("format version ", kernel_.format_version(), ", this build knows ",
+                                kKernelFormatVersion));
     }
     if (kernel_.symbol_count() > kGraphSymbolsMax) return Wrong("too many symbols");
     if (kernel_.buffers_size() > kKernelBuffersMax) return Wrong("too many buffers");
@@ -76,7 +79,8 @@ class Verifier {
     }
     if (op_count_ > kKernelOpsMax) return Wrong(absl::StrCat(op_count_, " ops, limit ", kKernelOpsMax));
     variables_ = loops + kernel_.outer_size();
-    if (variables_ > kKernelLoopsMax) return Wrong(absl::StrCat(variables_, " loops, limit ", kKernelLoopsMax));
+    if (variables_ > kKernelLoopsMax)
+      return Wrong(absl::StrCat(variables_, " loops, limit ", kKernelLoopsMax));
     return absl::OkStatus();
   }
 
@@ -85,7 +89,8 @@ class Verifier {
     for (int i = 0; i < kernel_.exprs_size(); ++i) {
       const v1::ExprNode& node = kernel_.exprs(i);
       auto wrong = [&](absl::string_view what) { return Wrong(absl::StrCat("expression ", i, " ", what)); };
-      if (!ExprArityIsValid(node.op(), node.args_size()) || static_cast<size_t>(node.args_size()) > kExprArgsMax) {
+      if (!ExprArityIsValid(node.op(), node.args_size()) ||
+          static_cast<size_t>(node.args_size()) > kExprArgsMax) {
         return wrong("has a wrong operator or number of arguments");
       }
       ExprUse& use = uses_[i];
@@ -133,7 +138,8 @@ class Verifier {
   absl::Status CheckBuffers() {
     for (int i = 0; i < kernel_.buffers_size(); ++i) {
       const v1::KernelBuffer& buffer = kernel_.buffers(i);
-      if (!IsStorable(buffer.dtype())) return Wrong(absl::StrCat("buffer ", i, " has a dtype that kernels do not know"));
+      if (!IsStorable(buffer.dtype()))
+        return Wrong(absl::StrCat("buffer ", i, " has a dtype that kernels do not know"));
       if (buffer.access() < v1::READ || buffer.access() > v1::READ_WRITE) {
         return Wrong(absl::StrCat("buffer ", i, " has no access"));
       }
@@ -144,7 +150,8 @@ class Verifier {
 
   absl::Status CheckSchedule() {
     const v1::KernelSchedule& schedule = kernel_.schedule();
-    if (schedule.parallel_dims() > static_cast<uint32_t>(kernel_.outer_size())) return Wrong("more parallel loops than outer ones");
+    if (schedule.parallel_dims() > static_cast<uint32_t>(kernel_.outer_size()))
+      return Wrong("more parallel loops than outer ones");
     if (schedule.parallel_dims() > 0 && schedule.chunk() == 0) return Wrong("chunk of 0");
     if (!v1::VectorDim_IsValid(schedule.vector_dim())) return Wrong("unknown vector dimension");
     if (schedule.vector_dim() == v1::VECTOR_OUTER_LAST && kernel_.outer_size() == 0) {
@@ -157,7 +164,8 @@ class Verifier {
     const LoopOpInfo* info = FindLoopOp(op.op());
     if (info == nullptr) return absl::InvalidArgumentError(absl::StrCat("unknown operator ", op.op()));
     if (info->arity >= 0 && op.args_size() != info->arity) {
-      return absl::InvalidArgumentError(absl::StrCat(op.args_size(), " arguments where ", info->arity, " are due"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(op.args_size(), " arguments where ", info->arity, " are due"));
     }
     if (op.args_size() > 3) return absl::InvalidArgumentError("too many arguments");
     for (uint32_t arg : op.args()) KILN_RETURN_IF_ERROR(CheckUse(arg));
@@ -166,17 +174,20 @@ class Verifier {
 
   // May the op being checked use op `arg`?
   absl::Status CheckUse(uint32_t arg) {
-    if (arg >= ops_.size()) return absl::InvalidArgumentError(absl::StrCat("uses op ", arg, ", which is not before it"));
+    if (arg >= ops_.size())
+      return absl::InvalidArgumentError(absl::StrCat("uses op ", arg, ", which is not before it"));
     const Op& used = ops_[arg];
     auto opcode = static_cast<LoopOpcode>(used.op->op());
     if (opcode == LoopOpcode::kStore) return absl::InvalidArgumentError(absl::StrCat("uses store ", arg));
     bool reduce = opcode == LoopOpcode::kReduce;
     if (used.stage == stage_) {
-      if (reduce) return absl::InvalidArgumentError(absl::StrCat("uses reduction ", arg, " of its own stage"));
+      if (reduce)
+        return absl::InvalidArgumentError(absl::StrCat("uses reduction ", arg, " of its own stage"));
       return absl::OkStatus();
     }
     if (reduce || kernel_.stages(used.stage).inner_size() == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("uses op ", arg, ", which is inside the loops of an earlier stage"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("uses op ", arg, ", which is inside the loops of an earlier stage"));
   }
 
   absl::Status CheckIndex(uint32_t expr) {
@@ -209,7 +220,8 @@ class Verifier {
   absl::Status CheckTypes(const LoopOpInfo& info, const v1::LoopOp& op) {
     switch (info.op_class) {
       case LoopOpClass::kLeaf:
-        if (info.op == LoopOpcode::kConstant) return Expect(IsStorable(op.dtype()), "constant of an unknown dtype");
+        if (info.op == LoopOpcode::kConstant)
+          return Expect(IsStorable(op.dtype()), "constant of an unknown dtype");
         KILN_RETURN_IF_ERROR(Expect(op.dtype() == v1::I64, "an index is i64"));
         return CheckIndex(op.index());
       case LoopOpClass::kMemory: return CheckMemory(info, op);
@@ -224,7 +236,8 @@ class Verifier {
         KILN_RETURN_IF_ERROR(Expect(IsFloating(op.dtype()), "takes f32 or f64"));
         return ExpectSame(op);
       case LoopOpClass::kArith: {
-        KILN_RETURN_IF_ERROR(Expect(IsArithmetic(op.dtype()), "arithmetic on a dtype that is for memory only"));
+        KILN_RETURN_IF_ERROR(
+            Expect(IsArithmetic(op.dtype()), "arithmetic on a dtype that is for memory only"));
         bool on_bool = info.op == LoopOpcode::kAdd || info.op == LoopOpcode::kMul ||
                        info.op == LoopOpcode::kMaximum || info.op == LoopOpcode::kMinimum;
         KILN_RETURN_IF_ERROR(Expect(op.dtype() != v1::BOOL || on_bool, "is not defined on booleans"));
@@ -232,7 +245,8 @@ class Verifier {
       }
       case LoopOpClass::kInteger: {
         bool shift = info.op == LoopOpcode::kShiftLeft || info.op == LoopOpcode::kShiftRight;
-        KILN_RETURN_IF_ERROR(Expect(IsInt(op.dtype()) || (op.dtype() == v1::BOOL && !shift), "takes integers"));
+        KILN_RETURN_IF_ERROR(
+            Expect(IsInt(op.dtype()) || (op.dtype() == v1::BOOL && !shift), "takes integers"));
         return ExpectSame(op);
       }
       case LoopOpClass::kCompare: {
@@ -258,13 +272,15 @@ class Verifier {
 
   absl::Status CheckMemory(const LoopOpInfo& info, const v1::LoopOp& op) {
     int values = info.op == LoopOpcode::kLoad ? 0 : 1;  // arguments before the mask
-    KILN_RETURN_IF_ERROR(Expect(op.args_size() >= values && op.args_size() <= values + 1, "wrong number of arguments"));
+    KILN_RETURN_IF_ERROR(
+        Expect(op.args_size() >= values && op.args_size() <= values + 1, "wrong number of arguments"));
     if (op.args_size() > values) KILN_RETURN_IF_ERROR(Expect(Arg(op, values) == v1::BOOL, "a mask is bool"));
     KILN_RETURN_IF_ERROR(CheckIndex(op.index()));
     if (info.op == LoopOpcode::kCheckIndex) {
       return Expect(op.dtype() == v1::I64 && Arg(op, 0) == v1::I64, "an index is i64");
     }
-    KILN_RETURN_IF_ERROR(Expect(op.buffer() < static_cast<uint32_t>(kernel_.buffers_size()), "buffer does not exist"));
+    KILN_RETURN_IF_ERROR(
+        Expect(op.buffer() < static_cast<uint32_t>(kernel_.buffers_size()), "buffer does not exist"));
     const v1::KernelBuffer& buffer = kernel_.buffers(static_cast<int>(op.buffer()));
     KILN_RETURN_IF_ERROR(Expect(op.dtype() == buffer.dtype(), "dtype is not the buffer's"));
     bool reads = buffer.access() != v1::WRITE, writes = buffer.access() != v1::READ;
@@ -279,14 +295,16 @@ class Verifier {
     v1::DType from = Arg(op, 0);
     KILN_RETURN_IF_ERROR(Expect(IsArithmetic(from), "reduces a dtype that is for memory only"));
     bool scan = info.op == LoopOpcode::kScan;
-    if (scan) KILN_RETURN_IF_ERROR(Expect(kernel_.stages(stage_).inner_size() > 0, "scan without an inner loop"));
+    if (scan)
+      KILN_RETURN_IF_ERROR(Expect(kernel_.stages(stage_).inner_size() > 0, "scan without an inner loop"));
     switch (op.mode()) {
       case v1::REDUCE_SUM:
       case v1::REDUCE_PROD:
       case v1::REDUCE_MAX:
       case v1::REDUCE_MIN: return ExpectSame(op);
       case v1::REDUCE_ANY:
-      case v1::REDUCE_ALL: return Expect(!scan && op.dtype() == v1::BOOL && from == v1::BOOL, "any and all are bool");
+      case v1::REDUCE_ALL:
+        return Expect(!scan && op.dtype() == v1::BOOL && from == v1::BOOL, "any and all are bool");
       case v1::REDUCE_ARGMAX:
       case v1::REDUCE_ARGMIN: return Expect(!scan && op.dtype() == v1::I64, "a position is i64");
       default: return absl::InvalidArgumentError("unknown reduction");

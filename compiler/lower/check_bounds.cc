@@ -53,10 +53,11 @@ class BoundsChecker {
       ExprId span = loops_.buffers[op.buffer].span;
       if (!Require(exprs_.Or(idle, exprs_.Lt(reach->most, span))) ||
           !Require(exprs_.Or(idle, exprs_.Le(exprs_.Const(0), reach->least)))) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "node ", node.origins.empty() ? 0 : node.origins.back(), " (", absl::StrJoin(node.operators, ", "),
-            "): declared sizes do not fit: elements ", exprs_.ToString(reach->least), " to ",
-            exprs_.ToString(reach->most), " of a tensor of ", exprs_.ToString(span)));
+        return absl::InvalidArgumentError(
+            absl::StrCat("node ", node.origins.empty() ? 0 : node.origins.back(), " (",
+                         absl::StrJoin(node.operators, ", "), "): declared sizes do not fit: elements ",
+                         exprs_.ToString(reach->least), " to ", exprs_.ToString(reach->most),
+                         " of a tensor of ", exprs_.ToString(span)));
       }
     }
     return absl::OkStatus();

@@ -32,23 +32,18 @@ std::string OpText(const ExprPool& exprs, const LoopBody& body, LoopOpId id) {
       absl::StrJoin(op.args, ", ", [](std::string* out, LoopOpId arg) { absl::StrAppend(out, "%", arg); });
   std::string text = absl::StrCat("%", id, " = ", InfoOf(op.op).name, ".", DTypeName(op.dtype));
   switch (op.op) {
-    case LoopOpcode::kConstant:
-      return absl::StrCat(text, " ", ConstantText(op));
-    case LoopOpcode::kIndexExpr:
-      return absl::StrCat(text, " ", exprs.ToString(op.index));
+    case LoopOpcode::kConstant: return absl::StrCat(text, " ", ConstantText(op));
+    case LoopOpcode::kIndexExpr: return absl::StrCat(text, " ", exprs.ToString(op.index));
     case LoopOpcode::kLoad:
       return absl::StrCat(text, " b", op.buffer, "[", exprs.ToString(op.index), "]",
                           args.empty() ? "" : " if ", args);
     case LoopOpcode::kStore:
       return absl::StrCat("store.", DTypeName(op.dtype), " b", op.buffer, "[", exprs.ToString(op.index), "] ",
                           op.mode == v1::STORE_ACCUMULATE ? "+= " : "= ", args);
-    case LoopOpcode::kCheckIndex:
-      return absl::StrCat(text, " ", args, " in ", exprs.ToString(op.index));
+    case LoopOpcode::kCheckIndex: return absl::StrCat(text, " ", args, " in ", exprs.ToString(op.index));
     case LoopOpcode::kReduce:
-    case LoopOpcode::kScan:
-      return absl::StrCat(text, " ", v1::ReduceKind_Name(op.mode), " ", args);
-    default:
-      return absl::StrCat(text, " ", args);
+    case LoopOpcode::kScan: return absl::StrCat(text, " ", v1::ReduceKind_Name(op.mode), " ", args);
+    default: return absl::StrCat(text, " ", args);
   }
 }
 
@@ -117,12 +112,8 @@ std::string LoopGraph::ToString() const {
   }
   for (const LoopGraphNode& node : nodes) {
     switch (node.kind) {
-      case LoopGraphNode::Kind::kLoops:
-        AppendLoops(exprs, node.loops, &out);
-        break;
-      case LoopGraphNode::Kind::kCall:
-        AppendCall(exprs, node.call, &out);
-        break;
+      case LoopGraphNode::Kind::kLoops: AppendLoops(exprs, node.loops, &out); break;
+      case LoopGraphNode::Kind::kCall: AppendCall(exprs, node.call, &out); break;
       case LoopGraphNode::Kind::kSeeds:
         absl::StrAppend(&out, "seeds b", node.seeds.buffer, " x", node.seeds.count, "\n");
         break;

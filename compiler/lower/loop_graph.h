@@ -35,15 +35,15 @@ struct LoopBuffer {
   v1::DeviceType device = v1::CPU;
   // kInput: the graph input. Element 0 is the tensor's first element (its offset applied).
   uint32_t input = 0;
-  std::vector<ExprId> sizes;     // of the tensor that the buffer was made for
+  std::vector<ExprId> sizes;  // of the tensor that the buffer was made for
   std::vector<ExprId> strides;
-  ExprId span = 0;               // elements reachable: every index is in [0, span)
+  ExprId span = 0;  // elements reachable: every index is in [0, span)
 };
 
 // A strided window on a buffer: how library calls, graph outputs and free views see memory.
 struct BufferView {
   BufferId buffer = 0;
-  v1::DType dtype = v1::F32;     // differs from the buffer's only for view.dtype of equal width
+  v1::DType dtype = v1::F32;  // differs from the buffer's only for view.dtype of equal width
   std::vector<ExprId> sizes;
   std::vector<ExprId> strides;
   ExprId offset = 0;
@@ -54,7 +54,7 @@ struct LoopOpData {
   v1::DType dtype = v1::DTYPE_UNSPECIFIED;
   absl::InlinedVector<LoopOpId, 3> args;
   BufferId buffer = 0;
-  ExprId index = 0;              // load, store, index_expr, check_index
+  ExprId index = 0;  // load, store, index_expr, check_index
   uint64_t bits = 0;
   uint32_t mode = 0;
 };
@@ -63,7 +63,7 @@ struct LoopOpData {
 // the same body.
 class LoopBody {
  public:
-  LoopOpId Add(LoopOpData op);   // interns everything but stores
+  LoopOpId Add(LoopOpData op);  // interns everything but stores
   const LoopOpData& op(LoopOpId id) const { return ops_[id]; }
   size_t size() const { return ops_.size(); }
 
@@ -73,8 +73,8 @@ class LoopBody {
 };
 
 struct LoopVar {
-  uint32_t var = 0;              // ExprPool::Var number
-  ExprId leaf = 0;               // the EXPR_VAR itself
+  uint32_t var = 0;  // ExprPool::Var number
+  ExprId leaf = 0;   // the EXPR_VAR itself
   ExprId extent = 0;
 };
 
@@ -82,11 +82,11 @@ struct LoopVar {
 // reduce ops end them; what uses a reduce op runs once per outer point. Every node ends in stores.
 struct LoopNode {
   std::vector<LoopVar> outer;
-  std::vector<LoopVar> inner;    // empty: pointwise
+  std::vector<LoopVar> inner;  // empty: pointwise
   LoopBody body;
   // The inner loops must run in order (scan, accumulating store): never reordered or vectorised.
   bool ordered = false;
-  std::vector<uint32_t> origins; // imported nodes this came from
+  std::vector<uint32_t> origins;       // imported nodes this came from
   std::vector<std::string> operators;  // their ATen names
 };
 
@@ -99,7 +99,7 @@ struct CallNode {
   std::vector<int64_t> results;  // BufferId, or -1 where unused or undefined
   bool into_results = false;
   bool mutates_arguments = false;
-  std::string reason;            // "gemm", "convolution", "attention", "closed list: topk"
+  std::string reason;  // "gemm", "convolution", "attention", "closed list: topk"
   uint32_t origin = 0;
 };
 
@@ -128,7 +128,7 @@ struct LoopGraph {
   ExprPool exprs;
   std::vector<v1::Symbol> symbols;
   std::vector<GraphInput> inputs;
-  std::vector<TensorType> input_types;    // by input; undefined for integers
+  std::vector<TensorType> input_types;  // by input; undefined for integers
   std::vector<LoopBuffer> buffers;
   std::vector<LoopGraphNode> nodes;
   std::vector<LoopGraphOutput> outputs;

@@ -19,18 +19,12 @@ uint64_t BitsOf(double value) {
 
 int64_t WrapTo(int64_t value, v1::DType dtype) {
   switch (dtype) {
-    case v1::BOOL:
-      return value != 0;
-    case v1::U8:
-      return static_cast<uint8_t>(value);
-    case v1::I8:
-      return static_cast<int8_t>(value);
-    case v1::I16:
-      return static_cast<int16_t>(value);
-    case v1::I32:
-      return static_cast<int32_t>(value);
-    default:
-      return value;
+    case v1::BOOL: return value != 0;
+    case v1::U8: return static_cast<uint8_t>(value);
+    case v1::I8: return static_cast<int8_t>(value);
+    case v1::I16: return static_cast<int16_t>(value);
+    case v1::I32: return static_cast<int32_t>(value);
+    default: return value;
   }
 }
 
@@ -218,10 +212,8 @@ LoopOpId LoopRecorder::FoldBinary(LoopOpcode op, LoopOpId a, LoopOpId b, bool* f
         return real ? Constant(x - y, type) : ConstantInt(static_cast<int64_t>(i - j), type);
       case LoopOpcode::kMul:
         return real ? Constant(x * y, type) : ConstantInt(static_cast<int64_t>(i * j), type);
-      case LoopOpcode::kDiv:
-        return Constant(x / y, type);
-      default:
-        break;
+      case LoopOpcode::kDiv: return Constant(x / y, type);
+      default: break;
     }
   }
   // Sums and multiples of index expressions stay index expressions: they can index without a check.
@@ -254,8 +246,7 @@ LoopOpId LoopRecorder::FoldBinary(LoopOpcode op, LoopOpId a, LoopOpId b, bool* f
     case LoopOpcode::kDiv:
       if (IsConstantValue(b, 1)) return a;
       break;
-    default:
-      break;
+    default: break;
   }
   *folded = false;
   return 0;
@@ -377,9 +368,7 @@ LoopOpId LoopRecorder::Inline(absl::Span<const LoopOpData> ops, LoopOpId result,
     LoopOpData op = ops[id];
     for (LoopOpId& arg : op.args) arg = copies[arg];
     switch (op.op) {
-      case LoopOpcode::kIndexExpr:
-        copies[id] = IndexExpr(map_expr(op.index));
-        break;
+      case LoopOpcode::kIndexExpr: copies[id] = IndexExpr(map_expr(op.index)); break;
       case LoopOpcode::kLoad:
       case LoopOpcode::kCheckIndex: {
         const size_t mask_arg = op.op == LoopOpcode::kLoad ? 0 : 1;
@@ -394,9 +383,7 @@ LoopOpId LoopRecorder::Inline(absl::Span<const LoopOpData> ops, LoopOpId result,
         copies[id] = Emit(std::move(op));
         break;
       }
-      default:
-        copies[id] = Emit(std::move(op));
-        break;
+      default: copies[id] = Emit(std::move(op)); break;
     }
     same_ids = same_ids && copies[id] == id;
   }

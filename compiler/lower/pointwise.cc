@@ -127,17 +127,13 @@ LoopOpId BoolBinary(LoopRecorder& ops, LoopOpcode op, LoopOpId a, LoopOpId b) {
   switch (op) {
     case LoopOpcode::kAdd:
     case LoopOpcode::kMaximum:
-    case LoopOpcode::kBitOr:
-      return ops.Or(a, b);
+    case LoopOpcode::kBitOr: return ops.Or(a, b);
     case LoopOpcode::kMul:
     case LoopOpcode::kMinimum:
-    case LoopOpcode::kBitAnd:
-      return ops.And(a, b);
+    case LoopOpcode::kBitAnd: return ops.And(a, b);
     case LoopOpcode::kBitXor:
-    case LoopOpcode::kSub:
-      return ops.Compare(LoopOpcode::kNe, a, b);
-    default:
-      return ops.Fail(absl::StrCat(InfoOf(op).name, " of bool"));
+    case LoopOpcode::kSub: return ops.Compare(LoopOpcode::kNe, a, b);
+    default: return ops.Fail(absl::StrCat(InfoOf(op).name, " of bool"));
   }
 }
 

@@ -237,31 +237,22 @@ namespace {
 LoopOpId Identity(LoopRecorder& ops, v1::ReduceKind kind, v1::DType dtype) {
   const bool real = IsFloat(dtype);
   switch (kind) {
-    case v1::REDUCE_PROD:
-      return ops.ConstantInt(1, dtype);
-    case v1::REDUCE_ALL:
-      return ops.True();
+    case v1::REDUCE_PROD: return ops.ConstantInt(1, dtype);
+    case v1::REDUCE_ALL: return ops.True();
     case v1::REDUCE_MAX:
     case v1::REDUCE_MIN: {
       const bool max = kind == v1::REDUCE_MAX;
       if (real) return ops.Constant(max ? -HUGE_VAL : HUGE_VAL, dtype);
       switch (dtype) {
-        case v1::BOOL:
-          return ops.ConstantInt(!max, dtype);
-        case v1::U8:
-          return ops.ConstantInt(max ? 0 : 255, dtype);
-        case v1::I8:
-          return ops.ConstantInt(max ? INT8_MIN : INT8_MAX, dtype);
-        case v1::I16:
-          return ops.ConstantInt(max ? INT16_MIN : INT16_MAX, dtype);
-        case v1::I32:
-          return ops.ConstantInt(max ? INT32_MIN : INT32_MAX, dtype);
-        default:
-          return ops.ConstantInt(max ? INT64_MIN : INT64_MAX, dtype);
+        case v1::BOOL: return ops.ConstantInt(!max, dtype);
+        case v1::U8: return ops.ConstantInt(max ? 0 : 255, dtype);
+        case v1::I8: return ops.ConstantInt(max ? INT8_MIN : INT8_MAX, dtype);
+        case v1::I16: return ops.ConstantInt(max ? INT16_MIN : INT16_MAX, dtype);
+        case v1::I32: return ops.ConstantInt(max ? INT32_MIN : INT32_MAX, dtype);
+        default: return ops.ConstantInt(max ? INT64_MIN : INT64_MAX, dtype);
       }
     }
-    default:
-      return ops.ConstantInt(0, dtype);
+    default: return ops.ConstantInt(0, dtype);
   }
 }
 

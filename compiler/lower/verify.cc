@@ -109,8 +109,7 @@ class NodeVerifier {
       case LoopOpClass::kArith:
       case LoopOpClass::kSelect:
         return op.dtype == type ? absl::OkStatus() : Wrong("a result of another type");
-      default:
-        return absl::OkStatus();
+      default: return absl::OkStatus();
     }
   }
 
@@ -138,10 +137,8 @@ absl::Status CheckCall(const LoopGraph& graph, const CallNode& call) {
 
 absl::Status CheckNode(const LoopGraph& graph, const LoopGraphNode& node) {
   switch (node.kind) {
-    case LoopGraphNode::Kind::kLoops:
-      return NodeVerifier(graph, node.loops).Run();
-    case LoopGraphNode::Kind::kCall:
-      return CheckCall(graph, node.call);
+    case LoopGraphNode::Kind::kLoops: return NodeVerifier(graph, node.loops).Run();
+    case LoopGraphNode::Kind::kCall: return CheckCall(graph, node.call);
     case LoopGraphNode::Kind::kSeeds:
       return node.seeds.buffer < graph.buffers.size() ? absl::OkStatus() : Wrong("an unknown buffer");
   }

@@ -289,14 +289,10 @@ bool Rot90(Match& m) {
   if (dims.empty()) dims = {0, 1};
   if (!x.ok() || x.rank() < 2 || dims.size() != 2) return false;
   switch (((m.Int("k", 1) % 4) + 4) % 4) {
-    case 1:
-      return m.Return(Transpose(kiln::Flip(x, {dims[1]}), dims[0], dims[1]));
-    case 2:
-      return m.Return(kiln::Flip(x, dims));
-    case 3:
-      return m.Return(Transpose(kiln::Flip(x, {dims[0]}), dims[0], dims[1]));
-    default:
-      return m.Return(x);
+    case 1: return m.Return(Transpose(kiln::Flip(x, {dims[1]}), dims[0], dims[1]));
+    case 2: return m.Return(kiln::Flip(x, dims));
+    case 3: return m.Return(Transpose(kiln::Flip(x, {dims[0]}), dims[0], dims[1]));
+    default: return m.Return(x);
   }
 }
 

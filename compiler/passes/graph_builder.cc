@@ -118,14 +118,10 @@ int64_t GraphBuilder::Dim(int64_t dim, int64_t rank) {
 
 Argument GraphBuilder::ToArgument(const Operand& operand) {
   switch (operand.kind) {
-    case Operand::Kind::kTensor:
-      return TensorArg{operand.tensor.id()};
-    case Operand::Kind::kFloat:
-      return FloatArg{operand.number};
-    case Operand::Kind::kBool:
-      return BoolArg{operand.integer != 0};
-    case Operand::Kind::kInt:
-      break;
+    case Operand::Kind::kTensor: return TensorArg{operand.tensor.id()};
+    case Operand::Kind::kFloat: return FloatArg{operand.number};
+    case Operand::Kind::kBool: return BoolArg{operand.integer != 0};
+    case Operand::Kind::kInt: break;
   }
   return IntArg{operand.symbolic ? operand.expr : Int(operand.integer)};
 }
@@ -171,15 +167,9 @@ v1::DType Promote(std::initializer_list<const Operand*> operands) {
         promotion.push_back(
             {operand->tensor.dtype(), operand->tensor.rank() == 0 ? Rank::kZeroDim : Rank::kDimensioned});
         break;
-      case Operand::Kind::kFloat:
-        promotion.push_back({v1::F64, Rank::kScalar});
-        break;
-      case Operand::Kind::kInt:
-        promotion.push_back({v1::I64, Rank::kScalar});
-        break;
-      case Operand::Kind::kBool:
-        promotion.push_back({v1::BOOL, Rank::kScalar});
-        break;
+      case Operand::Kind::kFloat: promotion.push_back({v1::F64, Rank::kScalar}); break;
+      case Operand::Kind::kInt: promotion.push_back({v1::I64, Rank::kScalar}); break;
+      case Operand::Kind::kBool: promotion.push_back({v1::BOOL, Rank::kScalar}); break;
     }
   }
   return PromoteDTypes(promotion);

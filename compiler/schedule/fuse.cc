@@ -310,9 +310,7 @@ NodeAccess AccessOf(const LoopGraphNode& node) {
         if (result >= 0) add(&access.writes, static_cast<BufferId>(result));
       }
       break;
-    case LoopGraphNode::Kind::kSeeds:
-      add(&access.writes, node.seeds.buffer);
-      break;
+    case LoopGraphNode::Kind::kSeeds: add(&access.writes, node.seeds.buffer); break;
   }
   return access;
 }

@@ -85,9 +85,7 @@ class Planner {
             KILN_RETURN_IF_ERROR(Touch(b, at, true));
           }
           break;
-        case ScheduledStep::Kind::kSeeds:
-          KILN_RETURN_IF_ERROR(Touch(step.seeds.buffer, at, true));
-          break;
+        case ScheduledStep::Kind::kSeeds: KILN_RETURN_IF_ERROR(Touch(step.seeds.buffer, at, true)); break;
       }
     }
     for (const LoopGraphOutput& output : graph_.outputs) {

@@ -20,18 +20,14 @@ int64_t OpCost(const LoopOpData& op) {
     case LoopOpcode::kConstant:
     case LoopOpcode::kIndexExpr:
     case LoopOpcode::kCast:
-    case LoopOpcode::kBitcast:
-      return 0;
+    case LoopOpcode::kBitcast: return 0;
     case LoopOpcode::kDiv:
     case LoopOpcode::kSqrt:
     case LoopOpcode::kRsqrt:
-    case LoopOpcode::kReciprocal:
-      return 4;
+    case LoopOpcode::kReciprocal: return 4;
     case LoopOpcode::kScan:
-    case LoopOpcode::kRandBits:
-      return 100;
-    default:
-      return InfoOf(op.op).op_class == LoopOpClass::kFloat && op.op != LoopOpcode::kFma ? 12 : 1;
+    case LoopOpcode::kRandBits: return 100;
+    default: return InfoOf(op.op).op_class == LoopOpClass::kFloat && op.op != LoopOpcode::kFma ? 12 : 1;
   }
 }
 

@@ -15,7 +15,7 @@
 
 enum KilnStatusCode {
   KILN_OK = 0,
-  KILN_INDEX_OUT_OF_RANGE = 1,    /* value: the index; bound: the size of the dimension */
+  KILN_INDEX_OUT_OF_RANGE = 1, /* value: the index; bound: the size of the dimension */
   KILN_INTEGER_DIVISION_BY_ZERO = 2
 };
 

@@ -21,11 +21,11 @@ absl::Status StatusWrap(const absl::Status& status, absl::string_view what);
 #define KILN_MACRO_CONCAT_INNER(a, b) a##b
 #define KILN_MACRO_CONCAT(a, b) KILN_MACRO_CONCAT_INNER(a, b)
 
-#define KILN_RETURN_IF_ERROR(expr)                    \
-  do {                                                \
+#define KILN_RETURN_IF_ERROR(expr)                              \
+  do {                                                          \
     if (absl::Status kiln_status = (expr); !kiln_status.ok()) { \
-      return kiln_status;                             \
-    }                                                 \
+      return kiln_status;                                       \
+    }                                                           \
   } while (false)
 
 #define KILN_ASSIGN_OR_RETURN(lhs, expr) \

@@ -18,7 +18,8 @@ absl::StatusOr<std::string> ZstdDecompress(absl::string_view packed, size_t raw_
   unsigned long long claimed = ZSTD_getFrameContentSize(packed.data(), packed.size());
   if (claimed == ZSTD_CONTENTSIZE_ERROR) return absl::DataLossError("not a zstd frame");
   if (claimed != ZSTD_CONTENTSIZE_UNKNOWN && claimed != raw_size) {
-    return absl::DataLossError(absl::StrCat("zstd frame of ", claimed, " bytes where ", raw_size, " are due"));
+    return absl::DataLossError(
+        absl::StrCat("zstd frame of ", claimed, " bytes where ", raw_size, " are due"));
   }
   if (ZSTD_findFrameCompressedSize(packed.data(), packed.size()) != packed.size()) {
     return absl::DataLossError("zstd: more or less than one frame");

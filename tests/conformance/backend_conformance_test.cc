@@ -77,9 +77,7 @@ std::vector<v1::DType> ArgumentDTypes(const LoopOpInfo& info) {
   for (v1::DType dtype : kArithmetic) {
     bool defined = false;
     switch (info.op_class) {
-      case LoopOpClass::kFloat:
-        defined = ir::IsFloating(dtype);
-        break;
+      case LoopOpClass::kFloat: defined = ir::IsFloating(dtype); break;
       case LoopOpClass::kArith:
         defined = dtype != v1::BOOL || info.op == LoopOpcode::kAdd || info.op == LoopOpcode::kMul ||
                   info.op == LoopOpcode::kMaximum || info.op == LoopOpcode::kMinimum;
@@ -88,14 +86,9 @@ std::vector<v1::DType> ArgumentDTypes(const LoopOpInfo& info) {
         defined = ir::IsInt(dtype) || (dtype == v1::BOOL && info.op != LoopOpcode::kShiftLeft &&
                                        info.op != LoopOpcode::kShiftRight);
         break;
-      case LoopOpClass::kCompare:
-        defined = info.arity == 2 || ir::IsFloating(dtype);
-        break;
-      case LoopOpClass::kLogical:
-        defined = dtype == v1::BOOL;
-        break;
-      default:
-        break;
+      case LoopOpClass::kCompare: defined = info.arity == 2 || ir::IsFloating(dtype); break;
+      case LoopOpClass::kLogical: defined = dtype == v1::BOOL; break;
+      default: break;
     }
     if (defined) result.push_back(dtype);
   }

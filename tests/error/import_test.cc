@@ -72,14 +72,20 @@ TEST(Import, RefusesWhatIsWrongByName) {
       {"symbol 0 of no kind", [](v1::Graph* g) { g->mutable_symbols(0)->clear_kind(); }},
       {"empty range", [](v1::Graph* g) { g->mutable_symbols(0)->set_min(2000); }},
       {"has no binding", [](v1::Graph* g) { g->mutable_symbols(0)->clear_binding(); }},
-      {"input that does not exist", [](v1::Graph* g) { g->mutable_symbols(0)->mutable_binding()->set_input(5); }},
+      {"input that does not exist",
+       [](v1::Graph* g) { g->mutable_symbols(0)->mutable_binding()->set_input(5); }},
       {"dimension that does not", [](v1::Graph* g) { g->mutable_symbols(0)->mutable_binding()->set_dim(2); }},
       {"value of a tensor",
-       [](v1::Graph* g) { g->mutable_symbols(0)->mutable_binding()->set_source(v1::SymbolBinding::INPUT_VALUE); }},
+       [](v1::Graph* g) {
+         g->mutable_symbols(0)->mutable_binding()->set_source(v1::SymbolBinding::INPUT_VALUE);
+       }},
       {"graph input of no kind", [](v1::Graph* g) { g->mutable_inputs(0)->clear_kind(); }},
-      {"graph input 0: unknown dtype", [](v1::Graph* g) { g->mutable_inputs(0)->mutable_tensor()->set_dtype(static_cast<v1::DType>(99)); }},
-      {"graph input 0: tensor of no dtype", [](v1::Graph* g) { g->mutable_inputs(0)->mutable_tensor()->clear_dtype(); }},
-      {"node 0 (aten.add.Tensor): result 0: unknown dtype", [](v1::Graph* g) { Result(g)->set_dtype(static_cast<v1::DType>(-1)); }},
+      {"graph input 0: unknown dtype",
+       [](v1::Graph* g) { g->mutable_inputs(0)->mutable_tensor()->set_dtype(static_cast<v1::DType>(99)); }},
+      {"graph input 0: tensor of no dtype",
+       [](v1::Graph* g) { g->mutable_inputs(0)->mutable_tensor()->clear_dtype(); }},
+      {"node 0 (aten.add.Tensor): result 0: unknown dtype",
+       [](v1::Graph* g) { Result(g)->set_dtype(static_cast<v1::DType>(-1)); }},
       {"result 0: 1 strides for 2", [](v1::Graph* g) { Result(g)->mutable_strides()->RemoveLast(); }},
       {"result 0: negative size", [](v1::Graph* g) { Result(g)->mutable_sizes(1)->set_value(-4); }},
       {"result 0: negative stride", [](v1::Graph* g) { Result(g)->mutable_strides(1)->set_value(-1); }},
@@ -98,12 +104,16 @@ TEST(Import, RefusesWhatIsWrongByName) {
       {"namespace.name.overload", [](v1::Graph* g) { g->mutable_nodes(0)->set_target("aten.add.Ten sor"); }},
       {"node 0 (): operator", [](v1::Graph* g) { g->mutable_nodes(0)->clear_target(); }},
       {"node 0 (unprintable)", [](v1::Graph* g) { g->mutable_nodes(0)->set_target("aten.\x01.x"); }},
-      {"too long", [](v1::Graph* g) { g->mutable_nodes(0)->set_target(absl::StrCat("aten.", std::string(300, 'x'), ".y")); }},
+      {"too long",
+       [](v1::Graph* g) {
+         g->mutable_nodes(0)->set_target(absl::StrCat("aten.", std::string(300, 'x'), ".y"));
+       }},
       {"argument 'other': uses value 1", [](v1::Graph* g) { Other(g)->set_as_tensor(1); }},
       {"argument 'other': uses value 4000000000", [](v1::Graph* g) { Other(g)->set_as_tensor(4000000000u); }},
       {"argument 'other': of no kind", [](v1::Graph* g) { Other(g)->clear_kind(); }},
       {"two arguments 'self'", [](v1::Graph* g) { g->mutable_nodes(0)->mutable_args(1)->set_name("self"); }},
-      {"malformed argument name", [](v1::Graph* g) { g->mutable_nodes(0)->mutable_args(1)->set_name("a b"); }},
+      {"malformed argument name",
+       [](v1::Graph* g) { g->mutable_nodes(0)->mutable_args(1)->set_name("a b"); }},
       {"unknown dtype", [](v1::Graph* g) { Other(g)->set_as_scalar_type(v1::DTYPE_UNSPECIFIED); }},
       {"unknown memory format", [](v1::Graph* g) { Other(g)->set_as_memory_format(4); }},
       {"graph output 0: uses value 9", [](v1::Graph* g) { g->mutable_outputs(0)->set_value(9); }},
@@ -139,9 +149,12 @@ TEST(Import, RefusesWhatIsWrongByName) {
 
 TEST(Import, SaysWhatIsUnsupported) {
   const Case kCases[] = {
-      {"node 0 (secret.add.Tensor): unsupported: operators of namespace", [](v1::Graph* g) { g->mutable_nodes(0)->set_target("secret.add.Tensor"); }},
-      {"unsupported: operators of namespace 'kiln'", [](v1::Graph* g) { g->mutable_nodes(0)->set_target("kiln.add.Tensor"); }},
-      {"unsupported: a list of strings", [](v1::Graph* g) { Other(g)->mutable_as_strings()->add_values("x"); }},
+      {"node 0 (secret.add.Tensor): unsupported: operators of namespace",
+       [](v1::Graph* g) { g->mutable_nodes(0)->set_target("secret.add.Tensor"); }},
+      {"unsupported: operators of namespace 'kiln'",
+       [](v1::Graph* g) { g->mutable_nodes(0)->set_target("kiln.add.Tensor"); }},
+      {"unsupported: a list of strings",
+       [](v1::Graph* g) { Other(g)->mutable_as_strings()->add_values("x"); }},
       {"unsupported: a layout", [](v1::Graph* g) { Other(g)->set_as_layout(1); }},
       {"unsupported: more than one device", [](v1::Graph* g) { Result(g)->mutable_device()->set_index(1); }},
   };
@@ -171,7 +184,8 @@ TEST(Import, UndefinedResults) {
   EXPECT_EQ(Import(graph), absl::OkStatus()) << "an undefined result that is returned is None";
   *graph.add_nodes() = graph.nodes(0);
   graph.mutable_nodes(1)->mutable_args(0)->mutable_value()->set_as_tensor(2);
-  EXPECT_THAT(std::string(Import(graph).message()), HasSubstr("node 1 (aten.add.Tensor): argument 'self': uses value 2"));
+  EXPECT_THAT(std::string(Import(graph).message()),
+              HasSubstr("node 1 (aten.add.Tensor): argument 'self': uses value 2"));
 }
 
 TEST(Import, LimitsHoldExactly) {
@@ -204,8 +218,8 @@ TEST(Import, LimitsHoldExactly) {
 TEST(ImportBombs, NotCanonicalBytes) {
   std::string good = Canonicalize(AddGraph())->bytes;
   EXPECT_TRUE(ImportGraph(good, {}).ok());
-  for (const std::string& bytes : {std::string(), std::string("\xff\xff\xff"), good + good, good + std::string("\0", 1),
-                                   good.substr(0, good.size() / 2)}) {
+  for (const std::string& bytes : {std::string(), std::string("\xff\xff\xff"), good + good,
+                                   good + std::string("\0", 1), good.substr(0, good.size() / 2)}) {
     EXPECT_EQ(ImportGraph(bytes, {}).status().code(), absl::StatusCode::kInvalidArgument);
   }
 }
@@ -275,10 +289,12 @@ TEST(VerifyGraph, NamesTheNodeThatIsWrong) {
   auto fresh = [] { return *ImportGraph(Canonicalize(AddGraph())->bytes, {}); };
   Graph graph = fresh();
   std::get<TensorArg>(graph.nodes[0].args[0].second).value = 1;
-  EXPECT_THAT(std::string(VerifyGraph(graph).message()), HasSubstr("node 0 (aten.add.Tensor): self: uses %1"));
+  EXPECT_THAT(std::string(VerifyGraph(graph).message()),
+              HasSubstr("node 0 (aten.add.Tensor): self: uses %1"));
   graph = fresh();
   graph.nodes.push_back(graph.nodes[0]);
-  EXPECT_THAT(std::string(VerifyGraph(graph).message()), HasSubstr("node 1 (aten.add.Tensor): defines %1 a second time"));
+  EXPECT_THAT(std::string(VerifyGraph(graph).message()),
+              HasSubstr("node 1 (aten.add.Tensor): defines %1 a second time"));
   graph = fresh();
   graph.values[1].strides.pop_back();
   EXPECT_THAT(std::string(VerifyGraph(graph).message()), HasSubstr("%1: has another number of strides"));

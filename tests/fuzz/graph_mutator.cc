@@ -11,18 +11,45 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-constexpr const char* kTargets[] = {
-    "aten.add.Tensor",         "aten.mul.Tensor",        "aten.relu.default",       "aten.view.default",
-    "aten.permute.default",    "aten.expand.default",    "aten.cat.default",        "aten.sum.dim_IntList",
-    "aten.mm.default",         "aten.bmm.default",       "aten._softmax.default",   "aten.embedding.default",
-    "aten.slice.Tensor",       "aten.select.int",        "aten.where.self",         "aten.copy_.default",
-    "aten.convolution.default", "aten.native_layer_norm.default", "aten.sort.default", "aten.no_such_thing.default",
-    "aten.add.Nonsense",       "aten.add_.Tensor",       "prims.convert_element_type.default", "kiln.secret.default",
-    "aten.index_put.default",  "aten.scatter_add.default", "aten.gather.default",   "aten.arange.start_step",
-    "aten.full.default",       "aten.native_dropout.default", "aten.max_pool2d_with_indices.default", "aten.topk.default",
-    "",                        "..",                     "aten.\xff.x",             "aten.squeeze.dims"};
+constexpr const char* kTargets[] = {"aten.add.Tensor",
+                                    "aten.mul.Tensor",
+                                    "aten.relu.default",
+                                    "aten.view.default",
+                                    "aten.permute.default",
+                                    "aten.expand.default",
+                                    "aten.cat.default",
+                                    "aten.sum.dim_IntList",
+                                    "aten.mm.default",
+                                    "aten.bmm.default",
+                                    "aten._softmax.default",
+                                    "aten.embedding.default",
+                                    "aten.slice.Tensor",
+                                    "aten.select.int",
+                                    "aten.where.self",
+                                    "aten.copy_.default",
+                                    "aten.convolution.default",
+                                    "aten.native_layer_norm.default",
+                                    "aten.sort.default",
+                                    "aten.no_such_thing.default",
+                                    "aten.add.Nonsense",
+                                    "aten.add_.Tensor",
+                                    "prims.convert_element_type.default",
+                                    "kiln.secret.default",
+                                    "aten.index_put.default",
+                                    "aten.scatter_add.default",
+                                    "aten.gather.default",
+                                    "aten.arange.start_step",
+                                    "aten.full.default",
+                                    "aten.native_dropout.default",
+                                    "aten.max_pool2d_with_indices.default",
+                                    "aten.topk.default",
+                                    "",
+                                    "..",
+                                    "aten.\xff.x",
+                                    "aten.squeeze.dims"};
 
-constexpr const char* kNames[] = {"self", "other", "dim", "size", "input", "index", "indices", "tensors", "alpha", "x", ""};
+constexpr const char* kNames[] = {"self",    "other",   "dim",   "size", "input", "index",
+                                  "indices", "tensors", "alpha", "x",    ""};
 
 template <typename T, size_t n>
 size_t Size(const T (&)[n]) {
@@ -32,8 +59,25 @@ size_t Size(const T (&)[n]) {
 }  // namespace
 
 int64_t GraphMutator::Number(int64_t near) {
-  constexpr int64_t kOdd[] = {0,  1,  -1, 2,       3,         7,         8,        16,        63,       64,
-                              -2, 99, 1 << 16, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int64_t{1} << 40, int64_t{1} << 62};
+  constexpr int64_t kOdd[] = {0,
+                              1,
+                              -1,
+                              2,
+                              3,
+                              7,
+                              8,
+                              16,
+                              63,
+                              64,
+                              -2,
+                              99,
+                              1 << 16,
+                              INT32_MAX,
+                              INT32_MIN,
+                              INT64_MAX,
+                              INT64_MIN,
+                              int64_t{1} << 40,
+                              int64_t{1} << 62};
   switch (Pick(4)) {
     case 0: return kOdd[Pick(Size(kOdd))];
     case 1: return static_cast<int64_t>(static_cast<uint64_t>(near) + 1);
@@ -74,7 +118,8 @@ void GraphMutator::Mutate(v1::Graph* graph) {
       case 2: {  // an argument of another node
         const v1::Node& other = graph->nodes(Pick(graph->nodes_size()));
         if (other.args_size() == 0 || node->args_size() == 0) break;
-        *node->mutable_args(Pick(node->args_size()))->mutable_value() = other.args(Pick(other.args_size())).value();
+        *node->mutable_args(Pick(node->args_size()))->mutable_value() =
+            other.args(Pick(other.args_size())).value();
         return;
       }
       default: break;
@@ -95,15 +140,19 @@ void GraphMutator::ChangeField(Message* part, const FieldDescriptor* field) {
   bool set = reflection->HasField(*part, field);
   if (set && Pick(10) == 0) return reflection->ClearField(part, field);
   switch (field->cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT64: return reflection->SetInt64(part, field, Number(reflection->GetInt64(*part, field)));
+    case FieldDescriptor::CPPTYPE_INT64:
+      return reflection->SetInt64(part, field, Number(reflection->GetInt64(*part, field)));
     case FieldDescriptor::CPPTYPE_UINT32:
-      return reflection->SetUInt32(part, field, static_cast<uint32_t>(Number(reflection->GetUInt32(*part, field))));
+      return reflection->SetUInt32(part, field,
+                                   static_cast<uint32_t>(Number(reflection->GetUInt32(*part, field))));
     case FieldDescriptor::CPPTYPE_UINT64: return reflection->SetUInt64(part, field, random_());
     case FieldDescriptor::CPPTYPE_BOOL: return reflection->SetBool(part, field, Pick(2) == 0);
-    case FieldDescriptor::CPPTYPE_ENUM: return reflection->SetEnumValue(part, field, static_cast<int>(Pick(24)) - 1);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return reflection->SetEnumValue(part, field, static_cast<int>(Pick(24)) - 1);
     case FieldDescriptor::CPPTYPE_STRING: {
       bool target = field->name() == "target";
-      return reflection->SetString(part, field, target ? kTargets[Pick(Size(kTargets))] : kNames[Pick(Size(kNames))]);
+      return reflection->SetString(part, field,
+                                   target ? kTargets[Pick(Size(kTargets))] : kNames[Pick(Size(kNames))]);
     }
     case FieldDescriptor::CPPTYPE_MESSAGE: reflection->MutableMessage(part, field); return;
     default: return;
@@ -126,7 +175,8 @@ void GraphMutator::ChangeRepeated(Message* part, const FieldDescriptor* field) {
       if (way == 3) return reflection->SetRepeatedInt64(part, field, Pick(size), Number(0));
       return reflection->AddInt64(part, field, Number(0));
     case FieldDescriptor::CPPTYPE_UINT32:
-      if (way == 3) return reflection->SetRepeatedUInt32(part, field, Pick(size), static_cast<uint32_t>(Number(2)));
+      if (way == 3)
+        return reflection->SetRepeatedUInt32(part, field, Pick(size), static_cast<uint32_t>(Number(2)));
       return reflection->AddUInt32(part, field, static_cast<uint32_t>(Number(2)));
     case FieldDescriptor::CPPTYPE_BOOL: return reflection->AddBool(part, field, true);
     case FieldDescriptor::CPPTYPE_UINT64: return reflection->AddUInt64(part, field, random_());

@@ -15,7 +15,7 @@ class GraphMutator {
  public:
   explicit GraphMutator(uint64_t seed) : random_(seed) {}
 
-  void Mutate(v1::Graph* graph);            // one change
+  void Mutate(v1::Graph* graph);               // one change
   std::string MutateBytes(std::string bytes);  // flips, cuts, repeats, splices
 
   uint64_t Pick(uint64_t n) { return std::uniform_int_distribution<uint64_t>(0, n - 1)(random_); }

@@ -7,6 +7,8 @@
 // KILN_CASES says how many (default 2,000; 20,000 with KILN_FULL=1), KILN_SEED where to start. A crash
 // prints its seed; `KILN_SEED=that KILN_CASES=1 KILN_SHOW=1` repeats it alone and prints
 // the graph and its kernels.
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -16,10 +18,8 @@
 #include <memory>
 #include <optional>
 
-#include <unistd.h>
-
-#include "absl/strings/numbers.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
@@ -56,7 +56,8 @@ void ReportCrash(int signal) {
   size_t at = 20;
   char digits[24];
   size_t count = 0;
-  for (uint64_t n = running_seed; n > 0 || count == 0; n /= 10) digits[count++] = static_cast<char>('0' + n % 10);
+  for (uint64_t n = running_seed; n > 0 || count == 0; n /= 10)
+    digits[count++] = static_cast<char>('0' + n % 10);
   while (count > 0) text[at++] = digits[--count];
   text[at++] = '\n';
   if (write(STDERR_FILENO, text, at) < 0) _exit(1);
@@ -191,12 +192,15 @@ Request MakeRequest(uint64_t seed) {
       for (int i = 0; i < random.graph.inputs_size(); ++i) {
         *facts.add_inputs() = i < random.facts.inputs_size() ? random.facts.inputs(i) : v1::InputFact();
       }
-      for (int i = 0; i < random.graph.outputs_size(); ++i) facts.add_outputs()->set_user_visible(mutator.Pick(2) == 0);
+      for (int i = 0; i < random.graph.outputs_size(); ++i)
+        facts.add_outputs()->set_user_visible(mutator.Pick(2) == 0);
       if (mutator.Pick(20) != 0) request.plan.mutable_sections()->set_facts(facts.SerializeAsString());
     }
   }
   switch (mutator.Pick(20)) {
-    case 0: request.plan.mutable_sections()->set_facts(mutator.MutateBytes(request.plan.sections().facts())); break;
+    case 0:
+      request.plan.mutable_sections()->set_facts(mutator.MutateBytes(request.plan.sections().facts()));
+      break;
     case 1: request.plan.mutable_sections()->set_options("\xff\xff"); break;
     case 2: request.plan.mutable_hints()->add_values(-1); break;
     case 3: request.plan.clear_hints(); break;
@@ -258,14 +262,14 @@ TEST(RequestMutation, NothingCrashesAndTheCallerIsToBlame) {
     }
     bool callers = status.ok() || status.code() == absl::StatusCode::kInvalidArgument ||
                    status.code() == absl::StatusCode::kUnimplemented;
-    if (!callers) faults.emplace(absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message()), seed);
+    if (!callers)
+      faults.emplace(absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message()), seed);
   }
   for (int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) std::signal(signal, SIG_DFL);
 
   std::cout << cases << " requests from seed " << first << ": well-formed " << 100 * well_formed / cases
-            << " %, reached lowering " << 100 * lowered / cases << " %, ran to the end "
-            << 100 * runs / cases << " %, slowest "
-            << absl::FormatDuration(slowest) << " (seed " << slowest_seed << ")\n";
+            << " %, reached lowering " << 100 * lowered / cases << " %, ran to the end " << 100 * runs / cases
+            << " %, slowest " << absl::FormatDuration(slowest) << " (seed " << slowest_seed << ")\n";
   for (const auto& [code, count] : codes) std::cout << "  " << code << ": " << count << "\n";
   int shown = 0;
   for (const auto& [message, seed] : faults) {
@@ -273,7 +277,8 @@ TEST(RequestMutation, NothingCrashesAndTheCallerIsToBlame) {
   }
   // check_bounds sees loops before scheduling and only linear indices, so a few graphs whose declared
   // sizes contradict each other slip through; they harm nobody but the process that sent them.
-  for (const auto& [message, seed] : outside) std::cout << "  leaves a buffer: KILN_SEED=" << seed << " " << message << "\n";
+  for (const auto& [message, seed] : outside)
+    std::cout << "  leaves a buffer: KILN_SEED=" << seed << " " << message << "\n";
   EXPECT_LE(outside.size() * 1'000, std::max<uint64_t>(cases, 1'000));
   EXPECT_LT(slowest, absl::Seconds(20));
   if (cases >= 1'000) {

@@ -37,7 +37,8 @@ struct Built {
 class Generator {
  public:
   explicit Generator(uint64_t seed) : random_(seed) {
-    for (int s = 0; s < kSymbols; ++s) symbols_[s] = pool.Symbol(s, {s == 2 ? 0 : 1, s == 1 ? 40 : INT64_MAX});
+    for (int s = 0; s < kSymbols; ++s)
+      symbols_[s] = pool.Symbol(s, {s == 2 ? 0 : 1, s == 1 ? 40 : INT64_MAX});
     for (int v = 0; v < kVars; ++v) {
       bool symbolic = Pick(2) == 0;
       extent_symbol_[v] = symbolic ? static_cast<int>(Pick(kSymbols)) : -1;
@@ -139,7 +140,8 @@ class Generator {
         return Apply(v1::EXPR_WHERE, {Apply(op, {Random(depth - 1), Leaf()}), Random(depth - 1), Leaf()});
       }
       case 10: {
-        constexpr v1::ExprOp kOps[] = {v1::EXPR_MIN, v1::EXPR_MAX, v1::EXPR_CEILDIV, v1::EXPR_AND, v1::EXPR_OR};
+        constexpr v1::ExprOp kOps[] = {v1::EXPR_MIN, v1::EXPR_MAX, v1::EXPR_CEILDIV, v1::EXPR_AND,
+                                       v1::EXPR_OR};
         return Apply(kOps[Pick(5)], {Random(depth - 1), Random(depth - 1)});
       }
       default:
@@ -178,7 +180,8 @@ TEST(ExprProperty, SimplifiedIsEvaluated) {
       };
       absl::StatusOr<int64_t> value = generator.pool.Evaluate(built.id, leaf);
       ASSERT_TRUE(value.ok()) << "KILN_SEED=" << seed + i << " " << value.status();
-      ASSERT_EQ(*value, *built.values[s]) << "KILN_SEED=" << seed + i << " " << generator.pool.ToString(built.id);
+      ASSERT_EQ(*value, *built.values[s])
+          << "KILN_SEED=" << seed + i << " " << generator.pool.ToString(built.id);
       ExprRange range = generator.pool.Range(built.id);
       ASSERT_LE(range.min, *value) << "KILN_SEED=" << seed + i << " " << generator.pool.ToString(built.id);
       ASSERT_GE(range.max, *value) << "KILN_SEED=" << seed + i << " " << generator.pool.ToString(built.id);

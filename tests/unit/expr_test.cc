@@ -46,7 +46,8 @@ TEST_F(ExprTest, DivisionRules) {
 
 TEST_F(ExprTest, SplitAndMergeIsTheIdentity) {
   ExprId x = V(0, 1000);
-  ExprId outer = pool.FloorDiv(x, C(12)), middle = pool.Mod(pool.FloorDiv(x, C(3)), C(4)), inner = pool.Mod(x, C(3));
+  ExprId outer = pool.FloorDiv(x, C(12)), middle = pool.Mod(pool.FloorDiv(x, C(3)), C(4)),
+         inner = pool.Mod(x, C(3));
   EXPECT_EQ(pool.Sum({pool.Mul(C(12), outer), pool.Mul(C(3), middle), inner}), x);
 }
 
@@ -114,9 +115,8 @@ TEST_F(ExprTest, Affine) {
 TEST_F(ExprTest, SubstituteResimplifies) {
   ExprId i = V(0, 64), j = V(1, 8);
   ExprId quotient = pool.FloorDiv(i, C(8));
-  ExprId result = pool.Substitute(quotient, [&](ExprId leaf) {
-    return leaf == i ? pool.Add(pool.Mul(C(8), j), V(2, 8)) : leaf;
-  });
+  ExprId result = pool.Substitute(
+      quotient, [&](ExprId leaf) { return leaf == i ? pool.Add(pool.Mul(C(8), j), V(2, 8)) : leaf; });
   EXPECT_EQ(result, j);
 }
 
@@ -137,7 +137,8 @@ TEST_F(ExprTest, OverflowStaysExactOrSaysSo) {
   EXPECT_EQ(pool.Evaluate(bigger, two).status().code(), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(pool.Evaluate(pool.Add(C(INT64_MAX), C(1)), two).status().code(), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(pool.Evaluate(pool.FloorDiv(S(0), C(0)), two).status().code(), absl::StatusCode::kOutOfRange);
-  EXPECT_EQ(pool.Evaluate(pool.FloorDiv(C(INT64_MIN), C(-1)), two).status().code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(pool.Evaluate(pool.FloorDiv(C(INT64_MIN), C(-1)), two).status().code(),
+            absl::StatusCode::kOutOfRange);
 }
 
 TEST_F(ExprTest, DeepChainsNeedNoStack) {
@@ -150,7 +151,8 @@ TEST_F(ExprTest, DeepChainsNeedNoStack) {
 }
 
 TEST_F(ExprTest, TheNodeLimitHolds) {
-  for (size_t i = 0; i < kExprNodesMax + 10 && pool.status().ok(); ++i) pool.Const(static_cast<int64_t>(i) + 2);
+  for (size_t i = 0; i < kExprNodesMax + 10 && pool.status().ok(); ++i)
+    pool.Const(static_cast<int64_t>(i) + 2);
   EXPECT_EQ(pool.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_LE(pool.size(), kExprNodesMax);
 }

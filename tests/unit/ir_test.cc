@@ -29,8 +29,10 @@ struct Machine {
   absl::StatusOr<int32_t> Run(const v1::Kernel& kernel, int64_t begin = 0, int64_t end = -1) {
     auto interpreter = KernelInterpreter::Create(kernel);
     if (!interpreter.ok()) return interpreter.status();
-    KilnArgs args{sizeof(KilnArgs), static_cast<uint32_t>(buffers.size()), buffers.data(), symbols.data(), nullptr, 0,
-                  &status, nullptr};
+    KilnArgs args{sizeof(KilnArgs), static_cast<uint32_t>(buffers.size()),
+                  buffers.data(),   symbols.data(),
+                  nullptr,          0,
+                  &status,          nullptr};
     if (end < 0) end = (*interpreter)->Units(symbols.data()).value();
     return (*interpreter)->Run(args, begin, end, 0);
   }
@@ -109,13 +111,15 @@ T ReduceRow(v1::DType dtype, v1::ReduceKind kind, std::vector<T> values) {
   b.Store(y, b.Const(0), result);
   int64_t position = -1;
   T out{};
-  Machine machine{{values.data(), arg ? static_cast<void*>(&position) : &out}, {static_cast<int64_t>(values.size())}};
+  Machine machine{{values.data(), arg ? static_cast<void*>(&position) : &out},
+                  {static_cast<int64_t>(values.size())}};
   EXPECT_EQ(machine.Run(b.Build()).value(), KILN_OK);
   return arg ? static_cast<T>(position) : out;
 }
 
 TEST(Interpreter, Reductions) {
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
+                  kInf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(ReduceRow<float>(v1::F32, v1::REDUCE_SUM, {1, 2, 3.5f}), 6.5f);
   EXPECT_EQ(ReduceRow<float>(v1::F32, v1::REDUCE_SUM, {}), 0);
   EXPECT_EQ(ReduceRow<float>(v1::F32, v1::REDUCE_PROD, {}), 1);
@@ -235,7 +239,8 @@ TEST(ScalarOps, Integers) {
 }
 
 TEST(ScalarOps, Floats) {
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN(),
+                   kInf = std::numeric_limits<double>::infinity();
   EXPECT_TRUE(std::isnan(Double(LoopOpcode::kMaximum, kNan, 1)));
   EXPECT_TRUE(std::isnan(Double(LoopOpcode::kMaximum, 1, kNan)));
   EXPECT_TRUE(std::isnan(Double(LoopOpcode::kSign, kNan)));
@@ -326,11 +331,17 @@ TEST(VerifyKernel, RefusesWhatIsWrong) {
       {"buffer does not exist", [](v1::Kernel* k) { k->mutable_stages(0)->mutable_ops(0)->set_buffer(7); }},
       {"only written", [](v1::Kernel* k) { k->mutable_buffers(0)->set_access(v1::WRITE); }},
       {"only read", [](v1::Kernel* k) { k->mutable_buffers(1)->set_access(v1::READ); }},
-      {"only written", [](v1::Kernel* k) { k->mutable_stages(0)->mutable_ops(2)->set_mode(v1::STORE_ACCUMULATE); }},
+      {"only written",
+       [](v1::Kernel* k) { k->mutable_stages(0)->mutable_ops(2)->set_mode(v1::STORE_ACCUMULATE); }},
       {"unknown store mode", [](v1::Kernel* k) { k->mutable_stages(0)->mutable_ops(2)->set_mode(5); }},
       {"index does not exist", [](v1::Kernel* k) { k->mutable_stages(0)->mutable_ops(0)->set_index(99); }},
       {"symbol that does not", [](v1::Kernel* k) { k->set_symbol_count(0); }},
-      {"not before it", [](v1::Kernel* k) { *k->add_exprs() = v1::ExprNode(); k->mutable_exprs(k->exprs_size() - 1)->set_op(v1::EXPR_NOT); k->mutable_exprs(k->exprs_size() - 1)->add_args(k->exprs_size() - 1); }},
+      {"not before it",
+       [](v1::Kernel* k) {
+         *k->add_exprs() = v1::ExprNode();
+         k->mutable_exprs(k->exprs_size() - 1)->set_op(v1::EXPR_NOT);
+         k->mutable_exprs(k->exprs_size() - 1)->add_args(k->exprs_size() - 1);
+       }},
       {"loop that does not", [](v1::Kernel* k) { k->mutable_exprs(1)->set_value(1); }},
       {"depends on a loop", [](v1::Kernel* k) { k->set_outer(0, 1); }},
       {"depends on a loop", [](v1::Kernel* k) { k->mutable_buffers(0)->set_span(1); }},
@@ -338,10 +349,22 @@ TEST(VerifyKernel, RefusesWhatIsWrong) {
       {"no access", [](v1::Kernel* k) { k->mutable_buffers(0)->clear_access(); }},
       {"parallel loops", [](v1::Kernel* k) { k->mutable_schedule()->set_parallel_dims(2); }},
       {"chunk of 0", [](v1::Kernel* k) { k->mutable_schedule()->set_chunk(0); }},
-      {"too many stages", [](v1::Kernel* k) { for (size_t i = 0; i <= kKernelStagesMax; ++i) k->add_stages(); }},
-      {"loops, limit", [](v1::Kernel* k) { for (size_t i = 0; i < kKernelLoopsMax; ++i) k->mutable_stages(0)->add_inner(0); }},
-      {"too many buffers", [](v1::Kernel* k) { for (size_t i = 0; i < kKernelBuffersMax; ++i) *k->add_buffers() = k->buffers(0); }},
-      {"ops, limit", [](v1::Kernel* k) { for (size_t i = 0; i < kKernelOpsMax; ++i) *k->mutable_stages(0)->add_ops() = k->stages(0).ops(0); }},
+      {"too many stages",
+       [](v1::Kernel* k) {
+         for (size_t i = 0; i <= kKernelStagesMax; ++i) k->add_stages();
+       }},
+      {"loops, limit",
+       [](v1::Kernel* k) {
+         for (size_t i = 0; i < kKernelLoopsMax; ++i) k->mutable_stages(0)->add_inner(0);
+       }},
+      {"too many buffers",
+       [](v1::Kernel* k) {
+         for (size_t i = 0; i < kKernelBuffersMax; ++i) *k->add_buffers() = k->buffers(0);
+       }},
+      {"ops, limit",
+       [](v1::Kernel* k) {
+         for (size_t i = 0; i < kKernelOpsMax; ++i) *k->mutable_stages(0)->add_ops() = k->stages(0).ops(0);
+       }},
   };
   for (const Case& c : kCases) {
     v1::Kernel kernel = ExpKernel();

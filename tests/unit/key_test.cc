@@ -83,13 +83,15 @@ TEST(Canonical, RefusesWhatIsNotNormal) {
   std::string bytes = SerializeDeterministic(Parse(kPermuted));
   EXPECT_EQ(CheckCanonical(bytes).code(), absl::StatusCode::kInvalidArgument);
   std::string good = SerializeDeterministic(Parse(kCanonical));
-  EXPECT_EQ(CheckCanonical(good + std::string("\xa2\x06\x01x", 4)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckCanonical(good + std::string("\xa2\x06\x01x", 4)).code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(CheckCanonical(good.substr(0, good.size() - 1)).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Canonical, RefusesCyclesAndMissingParts) {
-  for (const char* expr : {"exprs { op: EXPR_ADD args: 0 args: 0 }", "exprs { op: EXPR_ADD args: 9 args: 9 }",
-                           "exprs { op: EXPR_SYMBOL value: 3 }", "exprs { op: EXPR_VAR }", "exprs { op: EXPR_ADD }"}) {
+  for (const char* expr :
+       {"exprs { op: EXPR_ADD args: 0 args: 0 }", "exprs { op: EXPR_ADD args: 9 args: 9 }",
+        "exprs { op: EXPR_SYMBOL value: 3 }", "exprs { op: EXPR_VAR }", "exprs { op: EXPR_ADD }"}) {
     v1::Graph graph = Parse(expr);
     graph.add_guards(0);
     EXPECT_EQ(Canonicalize(graph).status().code(), absl::StatusCode::kInvalidArgument) << expr;
@@ -104,7 +106,9 @@ TEST(Canonical, EveryChangedFieldGivesOtherBytes) {
       [](v1::Graph* g) { g->mutable_symbols(0)->set_max(101); },
       [](v1::Graph* g) { g->mutable_symbols(0)->set_min(3); },
       [](v1::Graph* g) { g->mutable_symbols(0)->set_kind(v1::SYMBOL_UNBACKED); },
-      [](v1::Graph* g) { g->mutable_symbols(1)->mutable_binding()->set_source(v1::SymbolBinding::INPUT_STRIDE); },
+      [](v1::Graph* g) {
+        g->mutable_symbols(1)->mutable_binding()->set_source(v1::SymbolBinding::INPUT_STRIDE);
+      },
       [](v1::Graph* g) { g->mutable_exprs(1)->set_value(3); },
       [](v1::Graph* g) { g->mutable_exprs(3)->set_op(v1::EXPR_ADD); },
       [](v1::Graph* g) { g->mutable_inputs(0)->mutable_tensor()->set_dtype(v1::F64); },
@@ -147,10 +151,10 @@ TEST(Key, EveryIngredientCounts) {
   v1::Guards guards, other_guards;
   other_guards.add_conditions(0);
   std::set<std::string> keys = {
-      CompileKey("a", "k", 1, "f"), CompileKey("b", "k", 1, "f"), CompileKey("a", "l", 1, "f"),
-      CompileKey("a", "k", 2, "f"), CompileKey("a", "k", 1, "g"), KernelKey("k", target, 1, "f"),
-      KernelKey("l", target, 1, "f"), KernelKey("k", other_target, 1, "f"), KernelKey("k", target, 2, "f"),
-      KernelKey("k", target, 1, "g"), VariantId("k", guards, ""), VariantId("l", guards, ""),
+      CompileKey("a", "k", 1, "f"),     CompileKey("b", "k", 1, "f"),         CompileKey("a", "l", 1, "f"),
+      CompileKey("a", "k", 2, "f"),     CompileKey("a", "k", 1, "g"),         KernelKey("k", target, 1, "f"),
+      KernelKey("l", target, 1, "f"),   KernelKey("k", other_target, 1, "f"), KernelKey("k", target, 2, "f"),
+      KernelKey("k", target, 1, "g"),   VariantId("k", guards, ""),           VariantId("l", guards, ""),
       VariantId("k", other_guards, ""), VariantId("k", guards, "t")};
   EXPECT_EQ(keys.size(), 14u);
   for (const std::string& key : keys) EXPECT_EQ(key.size(), kDigestBytes);
@@ -158,8 +162,10 @@ TEST(Key, EveryIngredientCounts) {
 
 TEST(Key, GoldenValues) {  // a change here makes every stored artifact unreachable
   EXPECT_EQ(ToHex(RequestKey({})), "29262a399e45ba8536851d50cc14c7172571c871b2dd6e198e760039c037e99c");
-  EXPECT_EQ(ToHex(CompileKey("ns", "key", 1, "fp")), "9853f154f5441fb5e8aebf0986990dc4c6f79c2be9306adad077f58fd8c25127");
-  EXPECT_EQ(ToHex(Sha256(Canonicalize(Parse(kCanonical))->bytes)), "162b299b0b08626657dea4ad82494e8cfff4d1dc9ff10c0c235b1c4a3e85a93a");
+  EXPECT_EQ(ToHex(CompileKey("ns", "key", 1, "fp")),
+            "9853f154f5441fb5e8aebf0986990dc4c6f79c2be9306adad077f58fd8c25127");
+  EXPECT_EQ(ToHex(Sha256(Canonicalize(Parse(kCanonical))->bytes)),
+            "162b299b0b08626657dea4ad82494e8cfff4d1dc9ff10c0c235b1c4a3e85a93a");
 }
 
 v1::Guards MakeGuards(const char* text) {
@@ -187,12 +193,15 @@ TEST(Guards, ConditionsAndRanges) {
 }
 
 TEST(Guards, NoValueIsFalse) {
-  for (const char* text : {
-           "symbols { kind: SYMBOL_INT max: 9223372036854775807 } exprs { op: EXPR_SYMBOL } exprs { op: EXPR_MUL args: "
-           "0 args: 0 args: 0 } exprs { op: EXPR_NE args: 1 args: 0 } conditions: 2",
-           "symbols { kind: SYMBOL_INT max: 9223372036854775807 } exprs { op: EXPR_SYMBOL } exprs { op: EXPR_CONST } "
-           "exprs { op: EXPR_FLOORDIV args: 0 args: 1 } exprs { op: EXPR_EQ args: 2 args: 2 } conditions: 3",
-           "symbols { kind: SYMBOL_UNBACKED max: 9223372036854775807 } exprs { op: EXPR_SYMBOL } conditions: 0"}) {
+  for (const char* text :
+       {"symbols { kind: SYMBOL_INT max: 9223372036854775807 } exprs { op: EXPR_SYMBOL } exprs { op: "
+        "EXPR_MUL args: "
+        "0 args: 0 args: 0 } exprs { op: EXPR_NE args: 1 args: 0 } conditions: 2",
+        "symbols { kind: SYMBOL_INT max: 9223372036854775807 } exprs { op: EXPR_SYMBOL } exprs { op: "
+        "EXPR_CONST } "
+        "exprs { op: EXPR_FLOORDIV args: 0 args: 1 } exprs { op: EXPR_EQ args: 2 args: 2 } conditions: 3",
+        "symbols { kind: SYMBOL_UNBACKED max: 9223372036854775807 } exprs { op: EXPR_SYMBOL } conditions: "
+        "0"}) {
     EXPECT_TRUE(CheckGuards(MakeGuards(text)).ok());
     EXPECT_FALSE(GuardsHold(MakeGuards(text), MakeHints({int64_t{1} << 40}))) << text;
   }

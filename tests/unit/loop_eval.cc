@@ -200,20 +200,14 @@ class Evaluator {
 
   static LoopOpcode StepOf(uint32_t kind) {
     switch (kind) {
-      case v1::REDUCE_SUM:
-        return LoopOpcode::kAdd;
-      case v1::REDUCE_PROD:
-        return LoopOpcode::kMul;
+      case v1::REDUCE_SUM: return LoopOpcode::kAdd;
+      case v1::REDUCE_PROD: return LoopOpcode::kMul;
       case v1::REDUCE_MAX:
-      case v1::REDUCE_ARGMAX:
-        return LoopOpcode::kMaximum;
+      case v1::REDUCE_ARGMAX: return LoopOpcode::kMaximum;
       case v1::REDUCE_MIN:
-      case v1::REDUCE_ARGMIN:
-        return LoopOpcode::kMinimum;
-      case v1::REDUCE_ANY:
-        return LoopOpcode::kLogicalOr;
-      default:
-        return LoopOpcode::kLogicalAnd;
+      case v1::REDUCE_ARGMIN: return LoopOpcode::kMinimum;
+      case v1::REDUCE_ANY: return LoopOpcode::kLogicalOr;
+      default: return LoopOpcode::kLogicalAnd;
     }
   }
 
@@ -261,12 +255,8 @@ class Evaluator {
     const LoopOpData& op = body.op(id);
     Scalar& value = values_[id];
     switch (op.op) {
-      case LoopOpcode::kConstant:
-        value = ConstantScalar(op.dtype, op.bits);
-        return;
-      case LoopOpcode::kIndexExpr:
-        value.i = Value(op.index);
-        return;
+      case LoopOpcode::kConstant: value = ConstantScalar(op.dtype, op.bits); return;
+      case LoopOpcode::kIndexExpr: value.i = Value(op.index); return;
       case LoopOpcode::kLoad: {
         value = {};
         if (Masked(op, 0)) return;
@@ -301,9 +291,7 @@ class Evaluator {
         value.i = 0;
         return;
       }
-      case LoopOpcode::kReduce:
-        Accumulate(body, id, position);
-        return;
+      case LoopOpcode::kReduce: Accumulate(body, id, position); return;
       case LoopOpcode::kScan: {
         const Scalar x = values_[op.args[0]];
         value = started_ ? Step(op.mode, op.dtype, value, x) : x;
@@ -312,8 +300,7 @@ class Evaluator {
       case LoopOpcode::kRandBits:
         value.i = RandomBits(values_[op.args[0]].i, values_[op.args[1]].i, values_[op.args[2]].i);
         return;
-      default:
-        RunValueOp(body, op, value);
+      default: RunValueOp(body, op, value);
     }
   }
 

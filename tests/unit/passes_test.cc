@@ -401,25 +401,14 @@ TEST(PassErrors, EveryDecompositionStandsRandomArguments) {
       for (const char* name : kNames) {
         const int64_t small = pick(9) - 3;
         switch (pick(9)) {
-          case 0:
-            break;
+          case 0: break;
           case 1:
           case 2:
-          case 3:
-            args.push_back({name, T(tensors[pick(4)])});
-            break;
-          case 4:
-            args.push_back({name, m.Int(pick(20) == 0 ? INT64_MAX : small)});
-            break;
-          case 5:
-            args.push_back({name, m.Ints({small, pick(4), 1, 2})});
-            break;
-          case 6:
-            args.push_back({name, FloatArg{small * 0.5}});
-            break;
-          case 7:
-            args.push_back({name, BoolListArg{{true, true, pick(2) == 0}}});
-            break;
+          case 3: args.push_back({name, T(tensors[pick(4)])}); break;
+          case 4: args.push_back({name, m.Int(pick(20) == 0 ? INT64_MAX : small)}); break;
+          case 5: args.push_back({name, m.Ints({small, pick(4), 1, 2})}); break;
+          case 6: args.push_back({name, FloatArg{small * 0.5}}); break;
+          case 7: args.push_back({name, BoolListArg{{true, true, pick(2) == 0}}}); break;
           case 8:
             args.push_back({name, TensorListArg{{tensors[pick(4)], kNoValue, tensors[pick(4)]}}});
             break;

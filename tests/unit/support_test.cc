@@ -1,9 +1,8 @@
-#include "gtest/gtest.h"
-
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/zstd.h"
+#include "gtest/gtest.h"
 
 namespace kiln {
 namespace {
