@@ -2,12 +2,17 @@
 // Float functions of one argument: a sample of all bit patterns, or each one with KILN_FULL=1.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iostream>
 #include <limits>
+#include <mutex>
 #include <random>
+#include <thread>
 
 #include "compiler/ir/kernel_builder.h"
 #include "tests/conformance/host_target.h"
@@ -17,6 +22,8 @@ namespace kiln {
 namespace {
 
 constexpr double kUlpMax = 4.0;
+constexpr uint64_t kFloatPatterns = uint64_t{1} << 32;
+constexpr uint64_t kFloatBlock = 1 << 22;
 
 struct Function {
   LoopOpcode op;
@@ -92,6 +99,18 @@ v1::Kernel FunctionKernel(LoopOpcode op, v1::DType dtype, int args) {
   return b.Build();
 }
 
+template <typename T>
+std::vector<T> RunKernel(const CompiledKernel& kernel, const std::vector<T>& x,
+                         const std::vector<T>* y = nullptr) {
+  std::vector<T> out(x.size());
+  const int64_t n = x.size();
+  const KilnStatus status =
+      kernel.Run({const_cast<T*>(x.data()), const_cast<T*>((y ? *y : x).data()), out.data()}, 0,
+                 (n + (1 << 20) - 1) >> 20, {n});
+  EXPECT_EQ(status.code, 0);
+  return out;
+}
+
 class MathAccuracyTest : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
@@ -106,53 +125,81 @@ class MathAccuracyTest : public testing::TestWithParam<bool> {
                      const std::vector<T>* y = nullptr) {
     auto kernel = CompiledKernel::Create(backend_.get(), FunctionKernel(op, dtype, y == nullptr ? 1 : 2));
     EXPECT_TRUE(kernel.ok()) << InfoOf(op).name << ": " << kernel.status();
-    std::vector<T> out(x.size());
-    if (!kernel.ok()) return out;
-    const int64_t n = x.size();
-    const KilnStatus status =
-        kernel->Run({const_cast<T*>(x.data()), const_cast<T*>((y ? *y : x).data()), out.data()}, 0,
-                    (n + (1 << 20) - 1) >> 20, {n});
-    EXPECT_EQ(status.code, 0);
-    return out;
+    return kernel.ok() ? RunKernel(*kernel, x, y) : std::vector<T>(x.size());
   }
 
   std::unique_ptr<CodegenBackend> backend_;
 };
 
+struct Worst {
+  double ulps = 0;
+  float at = 0, got = 0;
+};
+
+// Every `stride`-th float from the bit pattern `start` on, one block of them.
+std::vector<float> BlockOfFloats(uint64_t start, uint64_t stride) {
+  std::vector<float> x;
+  for (uint64_t bits = start; bits < kFloatPatterns && x.size() < kFloatBlock; bits += stride) {
+    const uint32_t word = static_cast<uint32_t>(bits);
+    float value;
+    std::memcpy(&value, &word, sizeof(value));
+    x.push_back(value);
+  }
+  return x;
+}
+
+std::vector<float> SpecialFloats() {
+  std::vector<float> x;
+  for (float special : {0.f, 1.f, 0.5f, 2.f, 88.72283f, 88.72284f, 87.33655f, 103.97f, 1048576.f, 1e30f,
+                        3.4028235e38f, 1e-45f, 1.17549435e-38f, INFINITY, NAN}) {
+    x.push_back(special);
+    x.push_back(-special);
+  }
+  for (int k = -200; k <= 200; ++k) x.push_back(k * 1.5707963267948966f);
+  return x;
+}
+
+void Compare(const CompiledKernel& kernel, const Function& function, const std::vector<float>& x,
+             Worst& worst) {
+  const std::vector<float> got = RunKernel<float>(kernel, x);
+  for (size_t k = 0; k < x.size(); ++k) {
+    const double ulps = Ulps<float>(got[k], function.exact_double(x[k]));
+    if (ulps > worst.ulps) worst = {ulps, x[k], got[k]};
+  }
+}
+
+// The blocks are shared out to all cores: the whole range is 2^32 calls of the C library a function.
+Worst WorstOfFloats(const CompiledKernel& kernel, const Function& function, uint64_t stride) {
+  Worst worst;
+  Compare(kernel, function, SpecialFloats(), worst);
+  std::mutex mutex;
+  std::atomic<uint64_t> next = 0;
+  std::vector<std::thread> threads;
+  for (unsigned core = 0; core < std::max(1u, std::thread::hardware_concurrency()); ++core) {
+    threads.emplace_back([&] {
+      Worst mine;
+      for (uint64_t start; (start = next.fetch_add(kFloatBlock * stride)) < kFloatPatterns;) {
+        Compare(kernel, function, BlockOfFloats(start, stride), mine);
+      }
+      std::lock_guard<std::mutex> lock(mutex);
+      if (mine.ulps > worst.ulps) worst = mine;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return worst;
+}
+
 TEST_P(MathAccuracyTest, FloatFunctionsOverTheWholeRange) {
-  const bool full = std::getenv("KILN_FULL") != nullptr;
-  const uint64_t stride = full ? 1 : 4099;
-  constexpr uint64_t kBlock = 1 << 22;
+  const uint64_t stride = std::getenv("KILN_FULL") != nullptr ? 1 : 4099;
   for (const Function& function : kFunctions) {
-    double worst = 0;
-    float worst_at = 0, worst_got = 0;
-    for (uint64_t start = 0; start < (uint64_t{1} << 32); start += kBlock * stride) {
-      std::vector<float> x;
-      for (uint64_t bits = start; bits < (uint64_t{1} << 32) && x.size() < kBlock; bits += stride) {
-        const uint32_t word = static_cast<uint32_t>(bits);
-        float value;
-        std::memcpy(&value, &word, sizeof(value));
-        x.push_back(value);
-      }
-      if (start == 0) {
-        for (float special :
-             {0.f, -0.f, 1.f, -1.f, 0.5f, 2.f, 88.72283f, 88.72284f, -87.33655f, -103.97f, 1048576.f, 1e30f,
-              3.4028235e38f, 1e-45f, 1.17549435e-38f, INFINITY, -INFINITY, NAN}) {
-          x.push_back(special);
-          x.push_back(-special);
-        }
-        for (int k = -200; k <= 200; ++k) x.push_back(k * 1.5707963267948966f);
-      }
-      const std::vector<float> got = Run(function.op, v1::F32, x);
-      for (size_t k = 0; k < x.size(); ++k) {
-        const double ulps = Ulps<float>(got[k], function.exact_double(x[k]));
-        if (ulps > worst) worst = ulps, worst_at = x[k], worst_got = got[k];
-      }
-    }
-    RecordProperty(std::string(InfoOf(function.op).name), std::to_string(worst));
-    EXPECT_LE(worst, kUlpMax) << InfoOf(function.op).name << "(" << std::hexfloat << worst_at << " = "
-                              << std::defaultfloat << worst_at << ") = " << worst_got << ", not "
-                              << function.exact_double(worst_at);
+    auto kernel = CompiledKernel::Create(backend_.get(), FunctionKernel(function.op, v1::F32, 1));
+    ASSERT_TRUE(kernel.ok()) << InfoOf(function.op).name << ": " << kernel.status();
+    const Worst worst = WorstOfFloats(*kernel, function, stride);
+    std::cout << InfoOf(function.op).name << ": " << worst.ulps << " ulp at " << worst.at << std::endl;
+    RecordProperty(std::string(InfoOf(function.op).name), std::to_string(worst.ulps));
+    EXPECT_LE(worst.ulps, kUlpMax) << InfoOf(function.op).name << "(" << std::hexfloat << worst.at << " = "
+                                   << std::defaultfloat << worst.at << ") = " << worst.got << ", not "
+                                   << function.exact_double(worst.at);
   }
 }
 
