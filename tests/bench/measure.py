@@ -1,17 +1,23 @@
-"""One process, one model, one task, one way of running it; prints one JSON line.
+"""One process, one model, one task, one way of running it.
 
-  first_s   seconds of the first call (training: one whole step)
-  start_s   first_s less one later step
-  step_ms   median of the means of `rounds` rounds of later steps
-  peak_mb   high-water mark of resident memory above the size after warm-up, over three more steps
-  kiln      kiln.stats() of the process
+Prints a JSON line with the start, then obeys lines on its standard input, each answered by a JSON line:
 
-Caches are wherever the environment points (TORCHINDUCTOR_CACHE_DIR, KILN_STORE): empty for a cold run.
+  steps N   N steps: their mean in ms
+  peak      high-water mark of resident memory over three steps, above the size before them, in MB. What the allocator
+            kept of earlier steps is given back first: else their leftovers would hide what a step takes.
+  stats     kiln.stats() of the process
+
+The first line has `first_s`, the seconds of the first call (training: one whole step, the import of the back-end
+included), and `start_s`, the same less one later step. `--way front` is Dynamo and AOTAutograd with Inductor's
+decompositions and no code generation.
+
+Caches are wherever the environment points (TORCHINDUCTOR_CACHE_DIR, KILN_STORE): empty for a cold start.
 """
 import argparse
+import ctypes
+import gc
 import json
 import os
-import statistics
 import sys
 import time
 
@@ -19,6 +25,8 @@ import torch
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import models  # noqa: E402
+
+_WARM_UP_STEPS = 3
 
 
 def _resident_mb(field):
@@ -43,6 +51,63 @@ def _front_end_only():
                         partition_fn=min_cut_rematerialization_partition)
 
 
+class Runner:
+    """Steps of one model, run one way."""
+
+    def __init__(self, arguments):
+        self._model, self._inputs = models.build(arguments.model, arguments.task, getattr(torch, arguments.dtype))
+        self._training = arguments.task == "train"
+        self._optimizer = torch.optim.SGD(self._model.parameters(), 1e-4) if self._training else None
+        self._way = arguments.way
+        self._dynamic = arguments.dynamic or None
+        self._call = self._model
+
+    def compile(self):
+        if self._way == "front":
+            self._call = torch.compile(self._model, backend=_front_end_only(), dynamic=self._dynamic)
+        elif self._way != "eager":
+            if self._way == "kiln":
+                import kiln  # noqa: F401  (a package on the path only is not an entry point)
+            self._call = torch.compile(self._model, backend=self._way, dynamic=self._dynamic)
+
+    def step(self):
+        if not self._training:
+            with torch.no_grad():
+                self._call(**self._inputs)
+            return
+        self._optimizer.zero_grad(set_to_none=True)
+        self._call(**self._inputs).loss.backward()
+        self._optimizer.step()
+
+    def steps(self, count):
+        """Mean seconds."""
+        begin = time.perf_counter()
+        for _ in range(count):
+            self.step()
+        return (time.perf_counter() - begin) / count
+
+
+def _peak_mb(runner):
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    resident = _resident_mb("VmRSS")
+    with open("/proc/self/clear_refs", "w") as clear:
+        clear.write("5")  # resets the high-water mark
+    runner.steps(3)
+    return max(0.0, _resident_mb("VmHWM") - resident)
+
+
+def _stats(way):
+    if way != "kiln":
+        return {}
+    import kiln
+    return kiln.stats()
+
+
+def _answer(value):
+    print(json.dumps(value), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=sorted(models.MODELS))
@@ -50,51 +115,26 @@ def main():
     parser.add_argument("way", choices=["eager", "inductor", "kiln", "front"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--dynamic", action="store_true")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of timed steps, about")
-    parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
 
-    model, inputs = models.build(arguments.model, arguments.task, getattr(torch, arguments.dtype))
-    training = arguments.task == "train"
-    optimizer = torch.optim.SGD(model.parameters(), 1e-4) if training else None
-    call = model
-    if arguments.way == "front":
-        call = torch.compile(model, backend=_front_end_only())
-    elif arguments.way != "eager":
-        call = torch.compile(model, backend=arguments.way, dynamic=arguments.dynamic or None)
+    runner = Runner(arguments)
+    begin = time.perf_counter()
+    runner.compile()
+    runner.step()
+    first = time.perf_counter() - begin
+    later = min(runner.steps(1) for _ in range(_WARM_UP_STEPS - 1))
+    _answer({"first_s": first, "start_s": first - later, "step_ms": later * 1e3})
 
-    def step():
-        if not training:
-            with torch.no_grad():
-                return call(**inputs)
-        optimizer.zero_grad(set_to_none=True)
-        loss = call(**inputs).loss
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    def timed(count):
-        begin = time.perf_counter()
-        for _ in range(count):
-            step()
-        return (time.perf_counter() - begin) / count
-
-    row = {"model": arguments.model, "task": arguments.task, "way": arguments.way, "dtype": arguments.dtype}
-    row["first_s"] = timed(1)
-    step()
-    once = timed(1)
-    count = 1 if arguments.way == "front" else max(1, int(arguments.seconds / arguments.rounds / once))
-    row["step_ms"] = statistics.median(timed(count) for _ in range(arguments.rounds)) * 1e3
-    row["start_s"] = row["first_s"] - row["step_ms"] / 1e3
-    resident = _resident_mb("VmRSS")
-    with open("/proc/self/clear_refs", "w") as clear:
-        clear.write("5")  # resets the high-water mark
-    timed(3)
-    row["peak_mb"] = _resident_mb("VmHWM") - resident
-    if arguments.way == "kiln":
-        import kiln
-        row["kiln"] = kiln.stats()
-    print(json.dumps(row), flush=True)
+    for line in sys.stdin:
+        words = line.split()
+        if words[0] == "steps":
+            _answer(runner.steps(int(words[1])) * 1e3)
+        elif words[0] == "peak":
+            _answer(_peak_mb(runner))
+        elif words[0] == "stats":
+            _answer(_stats(arguments.way))
+        else:
+            raise SystemExit(f"unknown command {line!r}")
 
 
 if __name__ == "__main__":
