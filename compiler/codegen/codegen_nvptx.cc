@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "compiler/codegen/gpu_image.h"
 #include "compiler/codegen/thread_emitter.h"
 #include "compiler/ir/print.h"
@@ -25,7 +25,20 @@ namespace {
 
 constexpr char kTriple[] = "nvptx64-nvidia-cuda";
 constexpr int kOldestArchitecture = 80;
+constexpr int kOldestWithLetter = 90;
+constexpr int kNewestArchitecture = 100;
 constexpr uint32_t kPtxVersion = 80;  // the first that knows sm_90; a driver of CUDA 12 or later takes it
+constexpr uint32_t kBlackwellPtxVersion = 86;  // the first that knows sm_100
+
+// The number in "sm_90", "sm_90a" or "sm_100"; 0 where it has another form. The letter says that the code
+// may use what later architectures do not keep.
+int Architecture(absl::string_view feature) {
+  int number = 0;
+  if (!absl::ConsumePrefix(&feature, "sm_")) return 0;
+  const bool has_letter = absl::ConsumeSuffix(&feature, "a");
+  if (!absl::SimpleAtoi(feature, &number)) return 0;
+  return has_letter && number < kOldestWithLetter ? 0 : number;
+}
 
 void InitializeNvptxOnce() {
   static const bool done = [] {
@@ -131,11 +144,9 @@ class NvptxBackend : public CodegenBackend {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CodegenBackend>> NewNvptxBackend(const v1::Target& target) {
-  int architecture = 0;
-  if (target.features_size() != 1 || !absl::StartsWith(target.features(0), "sm_") ||
-      !absl::SimpleAtoi(target.features(0).substr(3, 2), &architecture) ||
-      architecture < kOldestArchitecture) {
-    return absl::UnimplementedError("unsupported: a GPU target needs one feature, sm_80 or later");
+  const int architecture = target.features_size() == 1 ? Architecture(target.features(0)) : 0;
+  if (architecture < kOldestArchitecture || architecture > kNewestArchitecture) {
+    return absl::UnimplementedError("unsupported: a GPU target needs one feature, sm_80 to sm_100");
   }
   InitializeNvptxOnce();
   const llvm::Triple triple(kTriple);
@@ -144,7 +155,8 @@ absl::StatusOr<std::unique_ptr<CodegenBackend>> NewNvptxBackend(const v1::Target
   if (llvm_target == nullptr) return absl::InternalError(absl::StrCat("nvptx: ", error));
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
-  const uint32_t version = target.ptx_version() == 0 ? kPtxVersion : target.ptx_version();
+  const uint32_t oldest = architecture >= kNewestArchitecture ? kBlackwellPtxVersion : kPtxVersion;
+  const uint32_t version = target.ptx_version() == 0 ? oldest : target.ptx_version();
   std::unique_ptr<llvm::TargetMachine> machine(llvm_target->createTargetMachine(
       triple, target.features(0), absl::StrCat("+ptx", version), options, llvm::Reloc::PIC_));
   if (machine == nullptr) return absl::InternalError("nvptx: no target machine");

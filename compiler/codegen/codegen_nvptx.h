@@ -8,7 +8,8 @@
 
 namespace kiln {
 
-// Features: exactly one "sm_NN"; ptx_version as 80 for 8.0. UNIMPLEMENTED for a target it does not know.
+// Features: exactly one "sm_NN" or "sm_NNa"; ptx_version as 80 for 8.0,
+// 0 for the first that knows the architecture. UNIMPLEMENTED for a target it does not know.
 absl::StatusOr<std::unique_ptr<CodegenBackend>> NewNvptxBackend(const v1::Target& target);
 
 }  // namespace kiln
