@@ -7,6 +7,7 @@ namespace {
 
 constexpr char kMagic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '1'};
 constexpr uint32_t kThreadsMax = 1024;
+constexpr uint32_t kPointsPerThreadMax = 16;
 
 // On disk and on the wire; little-endian like the machines that run it.
 struct Header {
@@ -16,6 +17,10 @@ struct Header {
   uint32_t buffers;
   uint32_t symbols;
 };
+
+bool IsWholePoints(uint32_t points, uint32_t threads) {
+  return points != 0 && points % threads == 0 && points / threads <= kPointsPerThreadMax;
+}
 
 }  // namespace
 
@@ -32,7 +37,7 @@ absl::StatusOr<GpuImage> ParseGpuImage(absl::string_view bytes) {
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0)
     return absl::DataLossError("GPU image: not an image");
   if (header.threads == 0 || header.threads > kThreadsMax ||
-      (header.points_per_block != 1 && header.points_per_block != header.threads)) {
+      (header.points_per_block != 1 && !IsWholePoints(header.points_per_block, header.threads))) {
     return absl::DataLossError("GPU image: impossible launch");
   }
   return GpuImage{header.threads, header.points_per_block, header.buffers, header.symbols,

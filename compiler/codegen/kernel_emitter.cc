@@ -247,11 +247,14 @@ void KernelEmitter::EmitStage(const StageInfo& info) {
     FinishAccumulators(info);
     return;
   }
-  const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
-  const unsigned unroll = inner_vector && info.has_reduce && info.cheap && !info.has_scan ? 4 : 1;
-  InitAccumulators(info, unroll);
+  InitAccumulators(info, Unroll(info));
   EmitInnerFrom(info, 0);
   FinishAccumulators(info);
+}
+
+unsigned KernelEmitter::Unroll(const StageInfo& info) const {
+  const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
+  return inner_vector && info.has_reduce && info.cheap && !info.has_scan ? 4 : 1;
 }
 
 void KernelEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
@@ -350,14 +353,7 @@ void KernelEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
     }
     copy_ = 0;
   });
-  const auto masked = [&](llvm::Value* i) {
-    llvm::Type* i32 = b_.getInt32Ty();
-    llvm::Value* left = b_.CreateTrunc(b_.CreateNSWSub(hi, i), i32);
-    mask_ = b_.CreateICmpULT(LaneNumbers(i32), b_.CreateVectorSplat(lanes_, left), "mask");
-    variables_[variable] = i;
-    body();
-    mask_ = nullptr;
-  };
+  const auto masked = [&](llvm::Value* i) { MaskedVector(variable, i, hi, body); };
   if (unroll == 1) {
     If(b_.CreateICmpSLT(full_end, hi), "tail", [&] { masked(full_end); });
   } else {
@@ -365,6 +361,15 @@ void KernelEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   }
   lanes_ = 1;
   vector_variable_ = kNoVariable;
+}
+
+void KernelEmitter::MaskedVector(uint32_t variable, llvm::Value* i, llvm::Value* hi, Body body) {
+  llvm::Type* i32 = b_.getInt32Ty();
+  llvm::Value* left = b_.CreateTrunc(b_.CreateNSWSub(hi, i), i32);
+  mask_ = b_.CreateICmpULT(LaneNumbers(i32), b_.CreateVectorSplat(lanes_, left), "mask");
+  variables_[variable] = i;
+  body();
+  mask_ = nullptr;
 }
 
 void KernelEmitter::If(llvm::Value* condition, const char* name, Body body) {

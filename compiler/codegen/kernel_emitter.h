@@ -85,6 +85,8 @@ class KernelEmitter {
   void ScalarLoop(llvm::Value* lo, llvm::Value* hi, llvm::Value* step, const char* name,
                   absl::FunctionRef<void(llvm::Value*)> body);
   virtual void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body);
+  virtual unsigned Unroll(const StageInfo& info) const;  // of the stage's vector loop
+  void MaskedVector(uint32_t variable, llvm::Value* i, llvm::Value* hi, Body body);
   void If(llvm::Value* condition, const char* name, Body body);
   llvm::AllocaInst* Slot(llvm::Type* type, const char* name);
   void Fail(absl::Status status);
@@ -121,6 +123,8 @@ class KernelEmitter {
   llvm::Value* ToMemory(llvm::Value* v, v1::DType dtype);
   llvm::Value* Accumulated(v1::DType dtype, llvm::Value* old_value, llvm::Value* value);
   llvm::Value* ActiveMask(LaneValue mask);  // combined with the tail's; null: all lanes
+  // What is known of the address of a contiguous vector, beyond its element's alignment or not.
+  virtual llvm::Align VectorAlign(const v1::LoopOp& op) const;
   llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer);
 
   // op_emitter.cc
@@ -143,7 +147,11 @@ class KernelEmitter {
 
   // reduce_emitter.cc
   void InitAccumulators(const StageInfo& info, unsigned unroll);
-  virtual void FinishAccumulators(const StageInfo& info);
+  void FinishAccumulators(const StageInfo& info);
+  // Where threads share the stage's loop: makes their partial results one, which all of them get.
+  virtual void CombineThreads(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
+                              llvm::Value** position) {}
+  virtual int64_t ThreadsOf(const StageInfo& info) const { return 1; }  // that share the stage's loop
   void InitScans(const StageInfo& info);
   void EmitReduce(uint32_t id, const v1::LoopOp& op);
   LaneValue EmitScan(uint32_t id, const v1::LoopOp& op);

@@ -11,6 +11,10 @@ llvm::Align ElementAlign(v1::DType dtype) { return llvm::Align(static_cast<uint6
 
 }  // namespace
 
+llvm::Align KernelEmitter::VectorAlign(const v1::LoopOp& op) const {
+  return ElementAlign(kernel_.buffers(op.buffer()).dtype());
+}
+
 llvm::Instruction* KernelEmitter::Annotate(llvm::Instruction* access, uint32_t buffer) {
   access->setMetadata(llvm::LLVMContext::MD_alias_scope, own_scope_[buffer]);
   access->setMetadata(llvm::LLVMContext::MD_noalias, other_scopes_[buffer]);
@@ -68,7 +72,7 @@ KernelEmitter::LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
   llvm::Value* pointer = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], ScalarIndex(op.index()));
   llvm::Instruction* loaded;
   if (active == nullptr) {
-    loaded = b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype));
+    loaded = b_.CreateAlignedLoad(type, pointer, VectorAlign(op));
   } else {
     loaded =
         b_.CreateMaskedLoad(type, pointer, ElementAlign(dtype), active, llvm::Constant::getNullValue(type));
@@ -162,8 +166,9 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
     }
     wide = ToMemory(wide, dtype);
     llvm::Instruction* store =
-        active == nullptr ? static_cast<llvm::Instruction*>(b_.CreateAlignedStore(wide, pointer, align))
-                          : b_.CreateMaskedStore(wide, pointer, align, active);
+        active == nullptr
+            ? static_cast<llvm::Instruction*>(b_.CreateAlignedStore(wide, pointer, VectorAlign(op)))
+            : b_.CreateMaskedStore(wide, pointer, align, active);
     Annotate(store, op.buffer());
     return;
   }
