@@ -13,6 +13,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 constexpr unsigned kWarp = 32;
+constexpr int64_t kTurns = 4;  // of a thread in a row, before the block has more threads: combining costs too
 constexpr int64_t kAccessBytes = 16;      // the widest access of a thread
 constexpr int64_t kVectorBytes = 32;      // of a buffer with wider elements than another's
 constexpr int64_t kManyPoints = 1 << 18;  // fewer do not fill a device unless each has its thread
@@ -158,7 +159,7 @@ unsigned ThreadEmitter::LanesAlongOuter() {
   return lanes;
 }
 
-// A short row gets fewer threads, down to a warp: the others would wait for it.
+// A short row gets fewer threads, down to a warp.
 void ThreadEmitter::ChooseLanes() {
   if (!block_shares_point_) {
     vector_lanes_ = LanesAlongOuter();
@@ -174,8 +175,9 @@ void ThreadEmitter::ChooseLanes() {
   }
   vector_lanes_ = lanes;
   const int64_t turns = (longest + lanes - 1) / lanes;
+  const int64_t wanted = (turns + kTurns - 1) / kTurns;
   threads_ = static_cast<unsigned>(std::clamp<int64_t>(
-      static_cast<int64_t>(llvm::PowerOf2Ceil(static_cast<uint64_t>(turns))), kWarp, kThreads));
+      static_cast<int64_t>(llvm::PowerOf2Ceil(static_cast<uint64_t>(wanted))), kWarp, kThreads));
 }
 
 int64_t ThreadEmitter::ThreadsOf(const StageInfo& info) const {
@@ -242,7 +244,7 @@ void ThreadEmitter::EmitUnits() {
   ScalarLoop(first, points, step, "point", [&](llvm::Value* point) { EmitPoint(point, extents); });
 }
 
-// A point, or a vector of points: those that are not whole or not aligned are taken one at a time.
+// A point, or a vector of points: those left at the end are taken one at a time.
 void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents) {
   variables_.assign(kernel_.outer_size(), nullptr);
   for (int k = kernel_.outer_size() - 1; k >= 0; --k) {
@@ -262,21 +264,25 @@ void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> 
   std::vector<const StageInfo*> all;
   for (const StageInfo& info : stages_) all.push_back(&info);
   Choose(
-      b_.CreateAnd(whole, IsAligned(all)),
+      whole,
       [&] {
         lanes_ = vector_lanes_;
-        aligned_ = true;
-        EmitStages();
+        Choose(
+            IsAligned(all),
+            [&] {
+              aligned_ = true;
+              EmitStages();
+              aligned_ = false;
+            },
+            [&] { EmitStages(); });
         lanes_ = 1;
-        aligned_ = false;
       },
       [&] {
         vector_variable_ = kNoVariable;
-        ScalarLoop(begin, b_.CreateSelect(whole, end, outer_extents_.back()), I64(1), "single",
-                   [&](llvm::Value* i) {
-                     variables_[variable] = i;
-                     EmitStages();
-                   });
+        ScalarLoop(begin, outer_extents_.back(), I64(1), "single", [&](llvm::Value* i) {
+          variables_[variable] = i;
+          EmitStages();
+        });
       });
 }
 

@@ -45,6 +45,27 @@ def test_function(name, dtype):
     assert error <= 3 * eager + 1e-5 * exact.abs().max().item()
 
 
+VIEWS = {  # of an array of 514 by 1032: rows that are aligned, rows that are not, and both by turns
+    "whole": lambda x: x,
+    "shifted": lambda x: x.flatten()[1:-1031].view(513, 1032),
+    "columns from one": lambda x: x[:, 1:1029],
+    "odd rows": lambda x: x.flatten()[:513 * 1031].view(513, 1031),
+}
+
+
+@pytest.mark.parametrize("function", ["pointwise", "row softmax", "argmax"])
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_alignment(function, view, dtype):
+    torch.manual_seed(0)
+    x = VIEWS[view](torch.randn(514, 1032, device="cuda").to(dtype))
+    exact = FUNCTIONS[function](x.double()).double()
+    eager = (FUNCTIONS[function](x).double() - exact).abs().max().item()
+    got = torch.compile(FUNCTIONS[function], backend="kiln")(x)
+    error = (got.double() - exact).abs().max().item()
+    assert error <= 3 * eager + 1e-5 * exact.abs().max().item()
+
+
 def test_training():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.LayerNorm(512), torch.nn.GELU(),
