@@ -49,9 +49,20 @@ struct CallArguments {
   }
 };
 
+// Where the kernels of one call run: the device and the stream that were current when it began.
+struct CallContext {
+  int32_t device = -1;  // of a GPU; -1 is the CPU
+  void* stream = nullptr;
+
+  bool on_gpu() const { return device >= 0; }
+};
+
 class Host {
  public:
   virtual ~Host() = default;
+
+  // Once per call of a program, on the thread that makes it.
+  virtual absl::StatusOr<CallContext> Begin() = 0;
 
   virtual absl::StatusOr<Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,
                                        absl::Span<const int64_t> strides) = 0;

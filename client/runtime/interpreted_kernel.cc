@@ -14,7 +14,8 @@ class InterpretedKernel : public KernelRunner {
   explicit InterpretedKernel(std::unique_ptr<KernelInterpreter> interpreter)
       : interpreter_(std::move(interpreter)) {}
 
-  absl::Status Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread) const override {
+  absl::Status Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread,
+                   const CallContext&) const override {
     return interpreter_->Run(args, begin, end, thread).status();
   }
 

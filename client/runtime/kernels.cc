@@ -17,7 +17,8 @@ class NativeKernel : public KernelRunner {
  public:
   NativeKernel(std::shared_ptr<const LoadedImages> images, size_t image)
       : images_(std::move(images)), entry_(images_->entry(image)) {}
-  absl::Status Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread) const override {
+  absl::Status Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread,
+                   const CallContext&) const override {
     entry_(&args, begin, end, thread);
     return absl::OkStatus();
   }

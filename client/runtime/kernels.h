@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/runtime/host.h"
 #include "compiler/support/kernel_abi.h"
 #include "kiln/v1/artifact.pb.h"
 
@@ -24,7 +25,9 @@ class KernelRunner {
  public:
   virtual ~KernelRunner() = default;
   // What the kernel itself reports is in `args.status`; the result is about the runner.
-  virtual absl::Status Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread) const = 0;
+  // A kernel on a GPU takes its whole range in one launch, on the stream of `call`.
+  virtual absl::Status Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread,
+                           const CallContext& call) const = 0;
 };
 
 // Which kernels run on the interpreter: "" none, "all", or positions "0,3,7".

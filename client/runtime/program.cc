@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "client/runtime/dtype.h"
+#include "client/runtime/span.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {
@@ -19,15 +20,6 @@ using Dims = absl::InlinedVector<int64_t, 6>;
 constexpr int64_t kBytesPerRange = 64 << 10;
 
 constexpr KilnHost kKernelHost = {sizeof(KilnHost), 0};
-
-int64_t SpanElements(absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides) {
-  int64_t last = 0;
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] == 0) return 0;
-    last += (sizes[d] - 1) * strides[d];
-  }
-  return last + 1;
-}
 
 bool SameSizes(absl::Span<const int64_t> a, absl::Span<const int64_t> b) { return a == b; }
 
@@ -55,11 +47,16 @@ absl::Status KernelError(const KilnStatus& status) {
 class Frame {
  public:
   explicit Frame(const Program& program)
-      : program_(program), host_(*program.host_), slots_(program.buffers_.size()) {}
+      : program_(program), host_(*program.host_), slots_(program.buffers_.size()) {
+    if (!program.calls_.empty()) scratch_ = program.TakeScratch();
+  }
 
   ~Frame() {
     for (Slot& slot : slots_) Drop(slot.tensor);
     for (Tensor& tensor : kept_) Drop(tensor);
+    if (scratch_ != nullptr) program_.GiveScratch(std::move(scratch_));
+    program_.counts_->launches.fetch_add(launches_, std::memory_order_relaxed);
+    program_.counts_->library_calls.fetch_add(library_calls_, std::memory_order_relaxed);
   }
 
   absl::Status Bind(absl::Span<const Value> inputs) {
@@ -83,6 +80,7 @@ class Frame {
     if (bad_input_ >= 0) {
       return absl::FailedPreconditionError(absl::StrCat("input ", bad_input_, " is of the wrong kind"));
     }
+    KILN_ASSIGN_OR_RETURN(call_, host_.Begin());
     program_.exprs_.Start(exprs_);
     for (const Program::Binding& binding : program_.bindings_) {
       const Value& value = inputs[binding.input];
@@ -110,7 +108,7 @@ class Frame {
         case v1::Step::kAlloc: KILN_RETURN_IF_ERROR(Alloc(step)); break;
         case v1::Step::kFree: Drop(slots_[step.a].tensor); break;
         case v1::Step::kLaunch: KILN_RETURN_IF_ERROR(Launch(program_.launches_[step.index])); break;
-        case v1::Step::kCall: KILN_RETURN_IF_ERROR(Call(program_.calls_[step.index])); break;
+        case v1::Step::kCall: KILN_RETURN_IF_ERROR(Call(step.index)); break;
         case v1::Step::kLet:
           KILN_RETURN_IF_ERROR(Let(step));
           program_.exprs_.Evaluate(i + 1, exprs_);
@@ -241,9 +239,14 @@ class Frame {
 
   absl::Status Alloc(const Program::Step& step) {
     const Program::Buffer& buffer = program_.buffers_[step.a];
+    Slot& slot = slots_[step.a];
+    if (step.moves) {
+      Slot& taken = slots_[step.b];
+      slot = {std::exchange(taken.tensor, nullptr), taken.data};
+      return absl::OkStatus();
+    }
     Extent extent;
     KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
-    Slot& slot = slots_[step.a];
     if (step.b >= 0) {
       const Program::Buffer& old = program_.buffers_[step.b];
       Slot& taken = slots_[step.b];
@@ -324,18 +327,26 @@ class Frame {
     return view;
   }
 
-  absl::Status Launch(const Program::LaunchStep& launch) {
-    KILN_ASSIGN_OR_RETURN(const int64_t units, Number(launch.units));
-    if (units <= 0) return absl::OkStatus();
-    absl::InlinedVector<void*, 16> buffers;
+  // The bytes that a launch's operands span, by which the CPU chooses its number of threads.
+  absl::StatusOr<int64_t> OperandBytes(const Program::LaunchStep& launch) const {
+    if (launch.fixed_bytes >= 0) return launch.fixed_bytes;
     int64_t bytes = 0;
     for (uint32_t index : launch.buffers) {
-      KILN_ASSIGN_OR_RETURN(void* data, DataOf(index));
-      buffers.push_back(data);
       const Program::Buffer& buffer = program_.buffers_[index];
       Extent extent;
       KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
       bytes += SpanElements(extent.sizes, extent.strides) * buffer.element;
+    }
+    return bytes;
+  }
+
+  absl::Status Launch(const Program::LaunchStep& launch) {
+    KILN_ASSIGN_OR_RETURN(const int64_t units, Number(launch.units));
+    if (units <= 0) return absl::OkStatus();
+    absl::InlinedVector<void*, 16> buffers;
+    for (uint32_t index : launch.buffers) {
+      KILN_ASSIGN_OR_RETURN(void* data, DataOf(index));
+      buffers.push_back(data);
     }
     Dims symbols;
     KILN_RETURN_IF_ERROR(Evaluate(launch.symbols, symbols));
@@ -348,39 +359,43 @@ class Frame {
     args.symbols = symbols.data();
     args.status = &status;
     args.host = &kKernelHost;
-    program_.counts_->launches.fetch_add(1, std::memory_order_relaxed);
-    const bool parallel = units > 1 && bytes > kBytesPerRange && host_.ThreadCount() > 1;
-    if (parallel) {
-      const int64_t grain = std::max<int64_t>(1, units / std::max<int64_t>(1, bytes / kBytesPerRange));
-      absl::Mutex mutex;
-      absl::Status failed;
-      host_.ParallelFor(units, grain, [&](int64_t begin, int64_t end, uint32_t thread) {
-        if (absl::Status ran = kernel.Run(args, begin, end, thread); !ran.ok()) {
-          absl::MutexLock lock(&mutex);
-          failed.Update(ran);
-        }
-      });
-      KILN_RETURN_IF_ERROR(failed);
+    ++launches_;
+    if (call_.on_gpu()) return kernel.Run(args, 0, units, 0, call_);
+    KILN_ASSIGN_OR_RETURN(const int64_t bytes, OperandBytes(launch));
+    if (units > 1 && bytes > kBytesPerRange && host_.ThreadCount() > 1) {
+      KILN_RETURN_IF_ERROR(RunOnThreads(kernel, args, units, bytes));
     } else {
-      KILN_RETURN_IF_ERROR(kernel.Run(args, 0, units, 0));
+      KILN_RETURN_IF_ERROR(kernel.Run(args, 0, units, 0, call_));
     }
     return status.code == KILN_OK ? absl::OkStatus() : KernelError(status);
   }
 
-  absl::Status Call(const Program::CallStep& call) {
-    std::vector<CallValue> values;
-    values.reserve(call.arguments.size());
-    for (const Program::CallArgument& argument : call.arguments) {
-      KILN_ASSIGN_OR_RETURN(CallValue value, Resolve(argument));
-      values.push_back(std::move(value));
+  absl::Status RunOnThreads(const KernelRunner& kernel, const KilnArgs& args, int64_t units, int64_t bytes) {
+    const int64_t grain = std::max<int64_t>(1, units / std::max<int64_t>(1, bytes / kBytesPerRange));
+    absl::Mutex mutex;
+    absl::Status failed;
+    host_.ParallelFor(units, grain, [&](int64_t begin, int64_t end, uint32_t thread) {
+      if (absl::Status ran = kernel.Run(args, begin, end, thread, call_); !ran.ok()) {
+        absl::MutexLock lock(&mutex);
+        failed.Update(ran);
+      }
+    });
+    return failed;
+  }
+
+  absl::Status Call(size_t index) {
+    const Program::CallStep& call = program_.calls_[index];
+    std::vector<CallValue>& values = scratch_->values[index];
+    for (size_t i = 0; i < values.size(); ++i) {
+      KILN_RETURN_IF_ERROR(Resolve(call.arguments[i], values[i]));
     }
-    std::vector<Tensor> results(call.results.size(), nullptr);
+    absl::InlinedVector<Tensor, 4> results(call.results.size(), nullptr);
     if (call.into) {
       for (size_t i = 0; i < results.size(); ++i) {
         KILN_ASSIGN_OR_RETURN(results[i], Get(call.results[i]));
       }
     }
-    program_.counts_->library_calls.fetch_add(1, std::memory_order_relaxed);
+    ++library_calls_;
     absl::Status status = host_.Call(call.target, {call.names, values}, absl::MakeSpan(results), call.into);
     for (Tensor& tensor : temporaries_) Drop(tensor);
     temporaries_.clear();
@@ -397,38 +412,24 @@ class Frame {
     return status;
   }
 
-  absl::StatusOr<CallValue> Resolve(const Program::CallArgument& argument) {
-    CallValue value = argument.value;
-    switch (value.kind) {
-      case v1::Argument::kAsTensor: {
-        KILN_ASSIGN_OR_RETURN(value.tensor, Get(argument.buffers[0]));
-        break;
-      }
-      case v1::Argument::kAsTensors:
-      case v1::Argument::kAsOptionalTensors:
-        for (int64_t buffer : argument.buffers) {
-          Tensor tensor = nullptr;
-          if (buffer >= 0) {
-            KILN_ASSIGN_OR_RETURN(tensor, Get(buffer));
-          }
-          value.tensors.push_back(tensor);
-        }
-        break;
-      case v1::Argument::kAsSymInt: {
-        KILN_ASSIGN_OR_RETURN(value.number, Number(argument.dims[0]));
-        value.kind = v1::Argument::kAsInt;
-        break;
-      }
-      case v1::Argument::kAsSymInts:
-        for (const Dim& dim : argument.dims) {
-          KILN_ASSIGN_OR_RETURN(int64_t number, Number(dim));
-          value.numbers.push_back(number);
-        }
-        value.kind = v1::Argument::kAsInts;
-        break;
-      default: break;
+  // Sets what changes from call to call; `value` has the rest already.
+  absl::Status Resolve(const Program::CallArgument& argument, CallValue& value) {
+    if (value.kind == v1::Argument::kAsTensor) {
+      KILN_ASSIGN_OR_RETURN(value.tensor, Get(argument.buffers[0]));
+      return absl::OkStatus();
     }
-    return value;
+    for (size_t i = 0; i < argument.buffers.size(); ++i) {
+      if (argument.buffers[i] < 0) continue;
+      KILN_ASSIGN_OR_RETURN(value.tensors[i], Get(argument.buffers[i]));
+    }
+    if (value.kind == v1::Argument::kAsInt && !argument.dims.empty()) {
+      KILN_ASSIGN_OR_RETURN(value.number, Number(argument.dims[0]));
+      return absl::OkStatus();
+    }
+    for (size_t i = 0; i < argument.dims.size(); ++i) {
+      KILN_ASSIGN_OR_RETURN(value.numbers[i], Number(argument.dims[i]));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Let(const Program::Step& step) {
@@ -461,8 +462,25 @@ class Frame {
   std::vector<Slot> slots_;
   std::vector<Tensor> kept_;         // released when the call ends
   std::vector<Tensor> temporaries_;  // views made for the running call
+  std::unique_ptr<Program::Scratch> scratch_;
+  CallContext call_;
+  uint64_t launches_ = 0;
+  uint64_t library_calls_ = 0;
   int64_t bad_input_ = -1;
 };
+
+std::unique_ptr<Program::Scratch> Program::TakeScratch() const {
+  if (Scratch* spare = spare_.exchange(nullptr, std::memory_order_acquire)) {
+    return std::unique_ptr<Scratch>(spare);
+  }
+  auto scratch = std::make_unique<Scratch>();
+  for (const CallStep& call : calls_) scratch->values.push_back(call.values);
+  return scratch;
+}
+
+void Program::GiveScratch(std::unique_ptr<Scratch> scratch) const {
+  delete spare_.exchange(scratch.release(), std::memory_order_acq_rel);
+}
 
 absl::Status Program::Run(absl::Span<const Value> inputs, std::vector<Value>& outputs) const {
   counts_->calls.fetch_add(1, std::memory_order_relaxed);

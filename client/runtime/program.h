@@ -46,6 +46,11 @@ class Frame;
 
 class Program {
  public:
+  Program() = default;
+  ~Program() { delete spare_.load(); }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
   // `interpret` as in ParseInterpretList.
   static absl::StatusOr<std::shared_ptr<const Program>> Load(const v1::Manifest& manifest,
                                                              const ObjectMap& objects,
@@ -67,6 +72,7 @@ class Program {
     std::vector<int64_t> fixed_sizes;  // when no dimension is symbolic
     std::vector<int64_t> fixed_strides;
     bool fixed = true;
+    int64_t fixed_span = 0;  // elements from the first to the last, when fixed
   };
   struct Input {
     bool is_tensor = false;
@@ -95,9 +101,9 @@ class Program {
     std::vector<uint32_t> buffers;
     std::vector<Dim> symbols;
     Dim units;
+    int64_t fixed_bytes = -1;  // spanned by the operands, when all their shapes are fixed
   };
   struct CallArgument {
-    CallValue value;               // with the literals in place
     std::vector<int64_t> buffers;  // of tensors; -1 is None
     std::vector<Dim> dims;         // of symbolic integers
   };
@@ -105,6 +111,7 @@ class Program {
     std::string target;
     std::vector<std::string> names;
     std::vector<CallArgument> arguments;
+    std::vector<CallValue> values;  // one per argument, with the literals and room for the rest
     std::vector<int64_t> results;
     bool into = false;
   };
@@ -114,6 +121,7 @@ class Program {
     int64_t b = 0;   // reuse, count, other buffer
     Dim dim;         // let expr, assert condition
     bool from_expr = false;
+    bool moves = false;  // alloc: takes over a buffer of the same layout, tensor and all
     uint32_t index = 0;  // into launches_ or calls_
     std::string message;
   };
@@ -122,6 +130,13 @@ class Program {
     uint32_t buffer = 0;
     Dim number;
   };
+
+  // What a call writes of its CallSteps' values; kept for the next call, so that it copies no literals.
+  struct Scratch {
+    std::vector<std::vector<CallValue>> values;  // by CallStep
+  };
+  std::unique_ptr<Scratch> TakeScratch() const;
+  void GiveScratch(std::unique_ptr<Scratch> scratch) const;
 
   Host* host_ = nullptr;
   ExprProgram exprs_;
@@ -133,6 +148,7 @@ class Program {
   std::vector<CallStep> calls_;
   std::vector<Output> outputs_;
   std::vector<std::shared_ptr<const KernelRunner>> kernels_;
+  mutable std::atomic<Scratch*> spare_{nullptr};
   std::unique_ptr<RunCounts> counts_ = std::make_unique<RunCounts>();
 };
 

@@ -1,10 +1,12 @@
 // Program::Load: from the message to checked, compact steps.
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/runtime/dtype.h"
 #include "client/runtime/program.h"
+#include "client/runtime/span.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 
@@ -51,6 +53,7 @@ class ProgramLoader {
       shape.fixed_sizes.push_back(size.value);
       shape.fixed_strides.push_back(stride.value);
     }
+    if (shape.fixed) shape.fixed_span = SpanElements(shape.fixed_sizes, shape.fixed_strides);
     return shape;
   }
 
@@ -117,6 +120,16 @@ class ProgramLoader {
     return absl::OkStatus();
   }
 
+  // Whether a tensor of the program's own can be handed from one buffer to the other as it is.
+  static bool SameLayout(const Program::Buffer& a, const Program::Buffer& b) {
+    const auto same = [](const std::vector<Dim>& x, const std::vector<Dim>& y) {
+      return std::equal(x.begin(), x.end(), y.begin(), y.end(),
+                        [](const Dim& p, const Dim& q) { return p.value == q.value && p.expr == q.expr; });
+    };
+    return a.kind == v1::ProgramBuffer::OWNED && b.kind == v1::ProgramBuffer::OWNED && a.dtype == b.dtype &&
+           same(a.shape.sizes, b.shape.sizes) && same(a.shape.strides, b.shape.strides);
+  }
+
   uint32_t Root(uint32_t buffer) const {
     while (to_.buffers_[buffer].kind == v1::ProgramBuffer::VIEW) buffer = to_.buffers_[buffer].base;
     return buffer;
@@ -178,6 +191,8 @@ class ProgramLoader {
           }
           // Its bytes may still be read by the next step, under the new buffer's storage.
           taken_.push_back(step.b);
+          KILN_RETURN_IF_ERROR(Known(step.a));
+          step.moves = SameLayout(to_.buffers_[step.a], to_.buffers_[step.b]);
         } else {
           step.b = -1;
         }
@@ -234,10 +249,16 @@ class ProgramLoader {
       return absl::InvalidArgumentError("too many buffers");
     Program::LaunchStep launch;
     launch.kernel = from.kernel();
+    bool fixed = true;
+    int64_t bytes = 0;
     for (uint32_t buffer : from.buffers()) {
       KILN_RETURN_IF_ERROR(Use(buffer));
       launch.buffers.push_back(buffer);
+      const Program::Buffer& known = to_.buffers_[buffer];
+      fixed = fixed && known.shape.fixed;
+      bytes += known.shape.fixed_span * known.element;
     }
+    if (fixed) launch.fixed_bytes = bytes;
     for (const v1::SymInt& symbol : from.symbols()) {
       KILN_ASSIGN_OR_RETURN(Dim dim, to_.exprs_.Resolve(symbol));
       launch.symbols.push_back(dim);
@@ -253,7 +274,9 @@ class ProgramLoader {
     call.into = from.into_results();
     for (const v1::NamedArgument& named : from.args()) {
       Program::CallArgument argument;
-      KILN_RETURN_IF_ERROR(Argument(named.value(), argument));
+      CallValue value;
+      KILN_RETURN_IF_ERROR(Argument(named.value(), argument, value));
+      call.values.push_back(std::move(value));
       call.names.push_back(named.name());
       call.arguments.push_back(std::move(argument));
     }
@@ -269,8 +292,7 @@ class ProgramLoader {
     return absl::OkStatus();
   }
 
-  absl::Status Argument(const v1::Argument& from, Program::CallArgument& to) {
-    CallValue& value = to.value;
+  absl::Status Argument(const v1::Argument& from, Program::CallArgument& to, CallValue& value) {
     value.kind = from.kind_case();
     switch (from.kind_case()) {
       case v1::Argument::kAsNone: break;
@@ -300,6 +322,7 @@ class ProgramLoader {
       case v1::Argument::kAsSymInt: {
         KILN_ASSIGN_OR_RETURN(Dim dim, to_.exprs_.Resolve(from.as_sym_int()));
         to.dims.push_back(dim);
+        value.kind = v1::Argument::kAsInt;
         break;
       }
       case v1::Argument::kAsSymInts:
@@ -307,6 +330,8 @@ class ProgramLoader {
           KILN_ASSIGN_OR_RETURN(Dim dim, to_.exprs_.Resolve(item));
           to.dims.push_back(dim);
         }
+        value.kind = v1::Argument::kAsInts;
+        value.numbers.resize(to.dims.size());
         break;
       case v1::Argument::kAsScalarType: value.number = from.as_scalar_type(); break;
       case v1::Argument::kAsMemoryFormat: value.number = from.as_memory_format(); break;
@@ -314,6 +339,7 @@ class ProgramLoader {
       case v1::Argument::kAsDevice: value.number = from.as_device().type(); break;
       default: return absl::InvalidArgumentError("an argument of unknown kind");
     }
+    if (value.kind != v1::Argument::kAsTensor) value.tensors.resize(to.buffers.size());
     for (int64_t buffer : to.buffers) {
       if (buffer >= 0) KILN_RETURN_IF_ERROR(Use(buffer));
     }

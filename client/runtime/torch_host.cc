@@ -33,7 +33,8 @@ struct Shim {
   Error (*parallel_for)(int64_t, int64_t, int64_t, RangeFunction, void*);
   Error (*thread_index)(uint32_t*);
   Error (*num_threads)(uint32_t*);
-  Error (*current_device)(int32_t*);  // CUDA only
+  Error (*current_device)(int32_t*);         // CUDA only
+  Error (*current_stream)(int32_t, void**);  // CUDA only
 
   Error (*mm_out)(Tensor, Tensor, Tensor);
   Error (*bmm_out)(Tensor, Tensor, Tensor);
@@ -110,10 +111,24 @@ class TorchHost : public Host {
     }
     int32_t (*device_type)() = nullptr;
     need(device_type, device_ == v1::CUDA ? "aoti_torch_device_type_cuda" : "aoti_torch_device_type_cpu");
-    if (device_ == v1::CUDA) need(shim_.current_device, "aoti_torch_get_current_device_index");
+    if (device_ == v1::CUDA) {
+      need(shim_.current_device, "aoti_torch_get_current_device_index");
+      const char* stream = "aoti_torch_get_current_cuda_stream";
+      shim_.current_stream = reinterpret_cast<decltype(shim_.current_stream)>(dlsym(typed, stream));
+      if (shim_.current_stream == nullptr) need(shim_.current_stream, stream);
+    }
     if (missing_ != nullptr) return absl::UnimplementedError(absl::StrCat("this torch lacks ", missing_));
     device_type_ = device_type();
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<CallContext> Begin() override {
+    CallContext call;
+    if (device_ != v1::CUDA) return call;
+    if (shim_.current_device(&call.device) != 0 || shim_.current_stream(call.device, &call.stream) != 0) {
+      return absl::InternalError("torch gives no CUDA stream");
+    }
+    return call;
   }
 
   absl::StatusOr<Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,
@@ -189,7 +204,6 @@ class TorchHost : public Host {
 
   void ParallelFor(int64_t units, int64_t grain,
                    absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body) override {
-    if (device_ == v1::CUDA) return body(0, units, 0);  // a launch covers all units
     struct Context {
       const Shim* shim;
       absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body;
