@@ -49,6 +49,7 @@ VIEWS = {  # of an array of 514 by 1032: rows that are aligned, rows that are no
     "whole": lambda x: x,
     "shifted": lambda x: x.flatten()[1:-1031].view(513, 1032),
     "columns from one": lambda x: x[:, 1:1029],
+    "long rows": lambda x: x.flatten()[:26 * 20401].view(26, 20401),
     "odd rows": lambda x: x.flatten()[:513 * 1031].view(513, 1031),
 }
 
