@@ -164,6 +164,32 @@ PyObject* Counts(PyObject* object, PyObject*) {
                        static_cast<unsigned long long>(counts.stride_copies.load()));
 }
 
+// [(step, kernel number or library target, runs, total ns, least ns)] of the steps that ran while timing was
+// on.
+PyObject* Times(PyObject* object, PyObject*) {
+  const v1::Program& steps = Self(object)->compiled->manifest.program();
+  const runtime::StepTimes& times = (*Self(object)->program)->times();
+  Ref list(PyList_New(0));
+  for (int i = 0; i < steps.steps_size(); ++i) {
+    const uint64_t runs = times[i].runs.load();
+    if (runs == 0) continue;
+    const v1::Step& step = steps.steps(i);
+    Ref what;
+    if (step.kind_case() == v1::Step::kLaunch) {
+      what = Ref(PyLong_FromUnsignedLong(step.launch().kernel()));
+    } else if (step.kind_case() == v1::Step::kCall) {
+      what = Ref(Text(step.call().target()));
+    } else {
+      what = Ref(Text("memory and sizes"));
+    }
+    Ref item(Py_BuildValue("(iOKKK)", i, what.get(), static_cast<unsigned long long>(runs),
+                           static_cast<unsigned long long>(times[i].total_ns.load()),
+                           static_cast<unsigned long long>(times[i].least_ns.load())));
+    if (!item || PyList_Append(list.get(), item.get()) != 0) return nullptr;
+  }
+  return list.release();
+}
+
 // Guards of the variant as ([(op, value, args)], [conditions], [(source, input, dim)]).
 PyObject* Guards(PyObject* object, PyObject*) {
   const v1::Guards& guards = Self(object)->compiled->manifest.guards();
@@ -229,6 +255,7 @@ PyMethodDef methods[] = {
     {"debug_files", DebugFiles, METH_NOARGS, "Names and texts of the stages of the compile."},
     {"info", Info, METH_NOARGS, "What was compiled, and how it came here."},
     {"counts", Counts, METH_NOARGS, "Calls, kernel launches, library calls and stride copies so far."},
+    {"times", Times, METH_NOARGS, "Runs and nanoseconds of each step while timing was on."},
     {"guards", Guards, METH_NOARGS, "Conditions on sizes that this program was compiled for."},
     {"output_strides", OutputStrides, METH_NOARGS, "Strides of the outputs."},
     {nullptr, nullptr, 0, nullptr}};

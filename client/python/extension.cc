@@ -8,6 +8,7 @@
 #include "client/python/cpu_target.h"
 #include "client/python/python_library.h"
 #include "client/python/python_util.h"
+#include "client/runtime/step_times.h"
 #include "compiler/graph/canonical.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
@@ -177,11 +178,19 @@ PyObject* Get(PyObject*, PyObject* arguments) {
   return NewArtifact(*std::move(compiled), interpreted);
 }
 
+PyObject* SetTiming(PyObject*, PyObject* arguments) {
+  int on = 0;
+  if (!PyArg_ParseTuple(arguments, "p", &on)) return nullptr;
+  runtime::StepTimes::Switch(on != 0);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
     {"configure", Configure, METH_VARARGS, "configure(names, connect_seconds, compile_seconds)"},
     {"address", Address, METH_NOARGS, "The daemon's address."},
     {"set_torch", SetTorch, METH_VARARGS,
      "set_torch(tensors_to_handles, handles_to_tensors, library_callback)"},
+    {"set_timing", SetTiming, METH_VARARGS, "set_timing(on): time the steps of every program, or stop"},
     {"build", Build, METH_VARARGS, "Key, header, canonical bytes and canonical symbol order of a request."},
     {"get", Get, METH_VARARGS,
      "get(key, header, graph, hints, interpret, debug) -> Artifact; an empty graph: only look up"},

@@ -102,8 +102,10 @@ class Frame {
   }
 
   absl::Status Execute() {
+    StepTimes* const times = StepTimes::On() ? program_.times_.get() : nullptr;
     for (size_t i = 0; i < program_.steps_.size(); ++i) {
       const Program::Step& step = program_.steps_[i];
+      const StepTimer timer(times, i);
       switch (step.kind) {
         case v1::Step::kAlloc: KILN_RETURN_IF_ERROR(Alloc(step)); break;
         case v1::Step::kFree: Drop(slots_[step.a].tensor); break;

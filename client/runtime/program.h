@@ -23,6 +23,7 @@
 #include "client/runtime/expr_program.h"
 #include "client/runtime/host.h"
 #include "client/runtime/kernels.h"
+#include "client/runtime/step_times.h"
 #include "kiln/v1/artifact.pb.h"
 
 namespace kiln::runtime {
@@ -61,6 +62,8 @@ class Program {
   size_t input_count() const { return inputs_.size(); }
   bool InputIsTensor(size_t i) const { return inputs_[i].is_tensor; }
   const RunCounts& counts() const { return *counts_; }
+  // By the number of the step in the manifest's program.
+  const StepTimes& times() const { return *times_; }
 
  private:
   friend class Frame;
@@ -150,6 +153,7 @@ class Program {
   std::vector<std::shared_ptr<const KernelRunner>> kernels_;
   mutable std::atomic<Scratch*> spare_{nullptr};
   std::unique_ptr<RunCounts> counts_ = std::make_unique<RunCounts>();
+  std::unique_ptr<StepTimes> times_;
 };
 
 }  // namespace kiln::runtime

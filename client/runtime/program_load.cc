@@ -34,6 +34,7 @@ class ProgramLoader {
         return StatusWrap(status, absl::StrCat("step ", i));
       }
     }
+    to_.times_ = std::make_unique<StepTimes>(to_.steps_.size());
     return Outputs();
   }
 

@@ -5,12 +5,6 @@
 namespace kiln {
 namespace {
 
-Value Mm(Match& m, const Value& a, const Value& b) {
-  if (!a.ok() || !b.ok() || a.rank() != 2 || b.rank() != 2) return Value();
-  return m.b().Node("aten.mm.default", {{"self", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
-                    m.b().Dense(a.dtype(), {a.size(0), b.size(1)}));
-}
-
 Value Addmm(Match& m, const Value& bias, const Value& a, const Value& b) {
   if (!bias.ok() || !a.ok() || !b.ok() || a.rank() != 2 || b.rank() != 2) return Value();
   return m.b().Node(
@@ -29,7 +23,7 @@ bool Linear(Match& m) {
   Value rows = View(x, {m.exprs().Product(sizes), features});
   sizes.push_back(weight.size(0));
   Value transposed = Transpose(weight, 0, 1);
-  Value y = bias.ok() ? Addmm(m, bias, rows, transposed) : Mm(m, rows, transposed);
+  Value y = bias.ok() ? Addmm(m, bias, rows, transposed) : MatrixProduct(rows, transposed);
   return m.Return(View(y, sizes));
 }
 

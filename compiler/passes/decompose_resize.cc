@@ -1,4 +1,6 @@
-// Upsampling by index arithmetic: nearest, and bilinear as a weighted sum of four reads.
+// Upsampling by index arithmetic: nearest, and bilinear as a weighted sum of four reads. The gradient of
+// bilinear upsampling is two products with the matrices of its weights: it reads each element once and
+// collects, where a sum into computed positions would meet in them.
 #include <optional>
 
 #include "compiler/passes/decomposition.h"
@@ -96,13 +98,64 @@ bool UpsampleBilinear(Match& m) {
   return m.Return(top + (bottom - top) * rows.weight);
 }
 
+// [out, in]: how much of each input position is in each output position.
+Value Weights(Match& m, ExprId in, ExprId out, std::optional<double> scale, bool align_corners,
+              v1::DType compute) {
+  const Sample sample = SampleOf(m, in, out, scale, align_corners, compute);
+  const Value position = m.b().Iota(in);
+  const Value weight = Unsqueeze(sample.weight, 1);
+  return Where(Eq(Unsqueeze(sample.low, 1), position), 1.0 - weight, 0.0) +
+         Where(Eq(Unsqueeze(sample.high, 1), position), weight, 0.0);
+}
+
+// With more positions than this in a row or a column, a product with the weights is mostly zeros' work.
+constexpr int64_t kDensePositionsMax = 1024;
+
+bool UpsampleBilinearBackward(Match& m) {
+  Value grad = ToCompute(m.Tensor("grad_output"));
+  const std::vector<ExprId> in = m.Syms("input_size");
+  if (!grad.ok() || grad.rank() != 4 || in.size() != 4 || !IsFloat(grad.dtype())) return false;
+  for (size_t d : {2, 3}) {
+    if (m.exprs().AsConst(in[d]).value_or(0) > kDensePositionsMax) return false;
+  }
+  const bool align = m.Bool("align_corners", false);
+  const std::vector<ExprId> out = grad.sizes();
+  const Value rows = Weights(m, in[2], out[2], GivenScale(m, 0, 2), align, grad.dtype());
+  const Value columns = Weights(m, in[3], out[3], GivenScale(m, 1, 2), align, grad.dtype());
+  const ExprId batch = out[0], channels = out[1];
+  const TensorType type = m.Type();
+  const bool channels_last =
+      type.strides.size() == 4 && m.exprs().AsConst(type.strides[1]) == 1 && m.exprs().AsConst(channels) != 1;
+  if (channels_last) {
+    const ExprId lines = m.exprs().Mul(batch, out[2]);
+    Value x = View(Permute(grad, {0, 2, 3, 1}), {lines, out[3], channels});
+    x = BatchedProduct(Expand(Transpose(columns, 0, 1), {lines, in[3], out[3]}), x);
+    x = View(x, {batch, out[2], m.exprs().Mul(in[3], channels)});
+    x = BatchedProduct(Expand(Transpose(rows, 0, 1), {batch, in[2], out[2]}), x);
+    return m.Return(Permute(View(x, {batch, in[2], in[3], channels}), {0, 3, 1, 2}));
+  }
+  const ExprId images = m.exprs().Mul(batch, channels);
+  Value x = View(grad, {m.exprs().Mul(images, out[2]), out[3]});
+  x = View(MatrixProduct(x, columns), {images, out[2], in[3]});
+  x = View(Transpose(x, 1, 2), {m.exprs().Mul(images, in[3]), out[2]});
+  x = Transpose(View(MatrixProduct(x, rows), {images, in[3], in[2]}), 1, 2);
+  return m.Return(View(x, in));
+}
+
 constexpr DecompositionRow kRows[] = {
-    {"upsample_nearest1d", UpsampleNearest},        {"upsample_nearest2d", UpsampleNearest},
-    {"upsample_nearest3d", UpsampleNearest},        {"upsample_nearest1d.vec", UpsampleNearest},
-    {"upsample_nearest2d.vec", UpsampleNearest},    {"upsample_nearest3d.vec", UpsampleNearest},
-    {"_upsample_nearest_exact1d", UpsampleNearest}, {"_upsample_nearest_exact2d", UpsampleNearest},
-    {"_upsample_nearest_exact3d", UpsampleNearest}, {"_upsample_nearest_exact2d.vec", UpsampleNearest},
-    {"upsample_bilinear2d", UpsampleBilinear},      {"upsample_bilinear2d.vec", UpsampleBilinear},
+    {"upsample_nearest1d", UpsampleNearest},
+    {"upsample_nearest2d", UpsampleNearest},
+    {"upsample_nearest3d", UpsampleNearest},
+    {"upsample_nearest1d.vec", UpsampleNearest},
+    {"upsample_nearest2d.vec", UpsampleNearest},
+    {"upsample_nearest3d.vec", UpsampleNearest},
+    {"_upsample_nearest_exact1d", UpsampleNearest},
+    {"_upsample_nearest_exact2d", UpsampleNearest},
+    {"_upsample_nearest_exact3d", UpsampleNearest},
+    {"_upsample_nearest_exact2d.vec", UpsampleNearest},
+    {"upsample_bilinear2d", UpsampleBilinear},
+    {"upsample_bilinear2d.vec", UpsampleBilinear},
+    {"upsample_bilinear2d_backward", UpsampleBilinearBackward},
 };
 
 }  // namespace

@@ -532,6 +532,18 @@ TensorListArg IndexList(const std::vector<Value>& indices) {
 
 }  // namespace
 
+Value MatrixProduct(const Value& a, const Value& b) {
+  if (!a.ok() || !b.ok() || a.rank() != 2 || b.rank() != 2) return Value();
+  return a.builder().Node("aten.mm.default", {{"self", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
+                          a.builder().Dense(a.dtype(), {a.size(0), b.size(1)}));
+}
+
+Value BatchedProduct(const Value& a, const Value& b) {
+  if (!a.ok() || !b.ok() || a.rank() != 3 || b.rank() != 3) return Value();
+  return a.builder().Node("aten.bmm.default", {{"self", TensorArg{a.id()}}, {"mat2", TensorArg{b.id()}}},
+                          a.builder().Dense(a.dtype(), {a.size(0), a.size(1), b.size(2)}));
+}
+
 Value UnsafeIndex(const Value& x, const std::vector<Value>& indices) {
   if (!x.ok()) return x;
   GraphBuilder& b = x.builder();

@@ -182,6 +182,10 @@ Value Alias(const Value& x);                          // the same memory, a valu
 Value ConstantPad(const Value& x, const std::vector<ExprId>& pad,
                   const Operand& value);  // as torch: last dim first
 
+// ---- library calls
+Value MatrixProduct(const Value& a, const Value& b);  // of two matrices of one dtype; !ok() for anything else
+Value BatchedProduct(const Value& a, const Value& b);  // the same of two equal rows of matrices
+
 // ---- addressed by data; `indices` entries that are not ok() are None
 Value UnsafeIndex(const Value& x, const std::vector<Value>& indices);
 Value UnsafeIndexPut(const Value& x, const std::vector<Value>& indices, const Value& values, bool accumulate);

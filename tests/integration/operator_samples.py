@@ -341,6 +341,10 @@ def _images():
     sample("nearest_size", lambda x: F.interpolate(x, size=(5, 11)), x)
     sample("nearest_exact", lambda x: F.interpolate(x, size=(5, 11), mode="nearest-exact"), x)
     sample("bilinear", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), x)
+    last = t(2, 5, 4, 6).to(memory_format=torch.channels_last)
+    sample("bilinear_channels_last", lambda x: F.interpolate(x, size=(7, 9), mode="bilinear") * 2, last)
+    sample("bilinear_smaller", lambda x: F.interpolate(x, scale_factor=(0.6, 0.4), mode="bilinear"), x,
+           dynamic=False)
     sample("bilinear_aligned", lambda x: F.interpolate(x, size=(5, 11), mode="bilinear", align_corners=True), x)
     sample("conv_relu", lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)), x, t(4, 3, 3, 3), t(4))
     sample("conv_norm", lambda x, w: F.batch_norm(F.conv2d(x, w), None, None, training=True).relu(), x, t(4, 3, 3, 3),

@@ -6,10 +6,11 @@ is contacted when the first graph is compiled.
 
 from .backend import kiln, register
 from .explain import explain
+from .profile import profile
 from .records import reset_stats, stats
 from .service import status
 
 register()
 
-__all__ = ["explain", "kiln", "reset_stats", "stats", "status"]
+__all__ = ["explain", "kiln", "profile", "reset_stats", "stats", "status"]
 __version__ = "0.1.0"

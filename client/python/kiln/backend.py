@@ -122,7 +122,7 @@ def kiln(gm, example_inputs, *, mode=None, options=None):
     backend = aot_autograd(fw_compiler=compiler(FORWARD), bw_compiler=compiler(BACKWARD),
                            inference_compiler=compiler(INFERENCE), decompositions=decompositions.table(),
                            partition_fn=decompositions.partition, keep_inference_input_mutations=True)
-    with autograd_cache.joined(_cache_tag(settings)):
+    with autograd_cache.joined(_cache_tag(settings)), decompositions.kept_whole():
         return backend(gm, example_inputs)
 
 

@@ -15,6 +15,8 @@ import torch
 
 aten = torch.ops.aten
 
+_KEPT_WHOLE = (aten.upsample_bilinear2d.default, aten.upsample_bilinear2d.vec, aten.upsample_bilinear2d_backward.default)
+
 
 def table() -> dict[Any, Any]:
     return {}
@@ -24,6 +26,7 @@ def table() -> dict[Any, Any]:
 def digest() -> bytes:
     names = sorted(f"{op}={fn.__module__}.{fn.__qualname__}" for op, fn in table().items())
     names += sorted(str(op) for op in recomputable())
+    names += [f"whole {op}" for op in _KEPT_WHOLE]
     return hashlib.sha256("\n".join(names).encode()).digest()
 
 
@@ -37,10 +40,46 @@ def recomputable() -> tuple[Any, ...]:
         "clamp_min clamp_max masked_fill logical_not logical_and logical_or bitwise_and bitwise_or "
         "constant_pad_nd stack cat repeat flip roll tril embedding index_select "
         "addcdiv square sign floor_divide true_divide div mul "
-        "unbind split_with_sizes transpose unflatten _reshape_alias diagonal "
+        "upsample_bilinear2d unbind split_with_sizes transpose unflatten _reshape_alias diagonal "
         "slice_scatter select_scatter logsumexp minimum native_dropout"
     )
     return tuple(getattr(aten, name) for name in names.split() if hasattr(aten, name))
+
+
+@contextlib.contextmanager
+def kept_whole():
+    """Bilinear upsampling stays one operator while a graph is traced.
+
+    torch decomposes it in Python before autograd sees it, table or no table: its gradient would become sums into
+    computed positions. Undecomposed, autograd records its backward operator, which the compiler knows."""
+    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+    saved = [dict(op.py_kernels) for op in _KEPT_WHOLE]
+    for op in _KEPT_WHOLE:
+        for key in keys:
+            op.py_kernels.pop(key, None)
+        op._dispatch_cache.clear()
+    # torch's own C++ functions know no symbolic sizes.
+    for key in keys:
+        aten.upsample_bilinear2d.vec.py_kernels[key] = _upsample_with_sizes
+    aten.upsample_bilinear2d_backward.default.py_kernels[torch._C.DispatchKey.Meta] = _upsample_gradient_like
+    try:
+        yield
+    finally:
+        for op, kernels in zip(_KEPT_WHOLE, saved):
+            op.py_kernels.clear()
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
+
+
+def _upsample_with_sizes(input, output_size, align_corners, scale_factors):
+    from torch._decomp.decompositions import upsample_compute_output_size
+
+    size = upsample_compute_output_size(input.size(), output_size, scale_factors)
+    return aten.upsample_bilinear2d.default(input, size, align_corners, *(scale_factors or ()))
+
+
+def _upsample_gradient_like(grad_output, output_size, input_size, align_corners, scales_h=None, scales_w=None):
+    return grad_output.new_empty(input_size).to(memory_format=torch._prims_common.suggest_memory_format(grad_output))
 
 
 @contextlib.contextmanager

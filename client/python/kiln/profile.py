@@ -1,0 +1,94 @@
+"""kiln.profile: where the time of compiled graphs goes, kernel by kernel and library call by library call.
+
+    with kiln.profile() as profile:
+        step()
+    print(profile)
+
+Times are wall time inside compiled graphs; what runs between graphs (Python, the optimizer) is not in them.
+"""
+import dataclasses
+
+from . import _C
+
+
+@dataclasses.dataclass
+class Line:
+    graph: str
+    name: str  # of the kernel, or the library call's target
+    kernel: int | None  # its number in the graph; None for library calls and for the rest
+    operators: tuple
+    runs: int
+    seconds: float
+    least_seconds: float  # the sum over its steps of each one's fastest run: a call's time without disturbance
+    bytes: int  # that one call of the graph moves in it, at the sizes it was compiled at; 0 where not known
+
+    @property
+    def gigabytes_per_second(self):
+        return self.bytes / self.least_seconds / 1e9 if self.least_seconds and self.bytes else 0.0
+
+
+class Profile:
+    """Of the time between entering and leaving. `lines`, longest first."""
+
+    def __init__(self):
+        self.lines = []
+        self._before = {}
+
+    def __enter__(self):
+        self._before = {graph: graph.artifact.times() for graph in _graphs()}
+        _C.set_timing(True)
+        return self
+
+    def __exit__(self, *_):
+        _C.set_timing(False)
+        for graph in _graphs():
+            self._add(graph, self._before.get(graph, ()))
+        self._before = {}
+        self.lines.sort(key=lambda line: -line.seconds)
+
+    @property
+    def seconds(self):
+        return sum(line.seconds for line in self.lines)
+
+    def _add(self, graph, before):
+        kernels = graph.artifact.info()["kernels"]
+        earlier = {step: (runs, total) for step, _, runs, total, _ in before}
+        lines = {}
+        for step, what, runs, total, least in graph.artifact.times():
+            runs_before, total_before = earlier.get(step, (0, 0))
+            if runs == runs_before:
+                continue
+            line = lines.get(what)
+            if line is None:
+                number = what if isinstance(what, int) else None
+                kernel = kernels[number] if number is not None else None
+                line = lines[what] = Line(graph.title, kernel["name"] if kernel else what, number,
+                                          tuple(kernel["operators"]) if kernel else (), 0, 0.0, 0.0, 0)
+            line.runs += runs - runs_before
+            line.seconds += (total - total_before) / 1e9
+            line.least_seconds += least / 1e9
+            if line.kernel is not None:
+                kernel = kernels[line.kernel]
+                line.bytes += kernel["bytes_read"] + kernel["bytes_written"]
+        self.lines += lines.values()
+
+    def __str__(self):
+        total = self.seconds or 1.0
+        rows = [f"{'ms':>10} {'share':>6} {'runs':>7} {'fastest ms':>10} {'GB/s':>6}  what"]
+        for line in self.lines:
+            rate = f"{line.gigabytes_per_second:.1f}" if line.bytes else ""
+            what = line.name if line.kernel is None else f"kernel {line.kernel}: {', '.join(line.operators)}"
+            rows.append(f"{line.seconds * 1e3:10.3f} {line.seconds / total:6.1%} {line.runs:7} "
+                        f"{line.least_seconds * 1e3:10.3f} {rate:>6}  {line.graph}: {what}")
+        return "\n".join(rows)
+
+
+def _graphs():
+    from .compiled import live_graphs
+
+    return [graph for graph in live_graphs() if graph.artifact is not None]
+
+
+def profile():
+    """A context manager: see the module. One at a time: timing is one switch for the process."""
+    return Profile()
