@@ -5,33 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "compiler/lower/index_reach.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
-
-// The index at the ends of its loops: exact, since it is linear in every variable.
-struct Reach {
-  ExprId least, most;
-};
-
-std::optional<Reach> ReachOf(ExprPool& exprs, ExprId index) {
-  Reach reach{index, index};
-  for (ExprId leaf : exprs.Leaves(index)) {
-    std::optional<ExprId> extent = exprs.Extent(leaf);
-    if (!extent) continue;  // a symbol
-    for (ExprId* end : {&reach.least, &reach.most}) {
-      std::optional<ExprPool::Affine> affine = exprs.AsAffine(*end, leaf);
-      if (!affine) return std::nullopt;
-      ExprRange slope = exprs.Range(affine->coefficient);
-      if (slope.min < 0 && slope.max > 0) return std::nullopt;
-      bool last = (end == &reach.most) == (slope.min >= 0);  // where the variable is at its end
-      *end = affine->rest;
-      if (last) *end = exprs.Add(*end, exprs.Mul(affine->coefficient, exprs.Sub(*extent, exprs.Const(1))));
-    }
-  }
-  return reach;
-}
 
 class BoundsChecker {
  public:
@@ -48,7 +26,7 @@ class BoundsChecker {
       size_t values = op.op == LoopOpcode::kLoad ? 0 : 1;  // arguments before the mask
       bool access = op.op == LoopOpcode::kLoad || op.op == LoopOpcode::kStore;
       if (!access || op.args.size() > values) continue;
-      std::optional<Reach> reach = ReachOf(exprs_, op.index);
+      std::optional<IndexReach> reach = ReachOf(exprs_, op.index);
       if (!reach) continue;
       ExprId span = loops_.buffers[op.buffer].span;
       if (!Require(exprs_.Or(idle, exprs_.Lt(reach->most, span))) ||

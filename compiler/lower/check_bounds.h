@@ -1,9 +1,11 @@
 // Do all loops stay inside their buffers? The sizes of a graph's values are the caller's word: a result
 // that is declared larger than its operands would make a loop read past them.
 //
-// Looks at every load and store that no mask protects and whose index is linear in the loop variables.
-// Where the largest or least index cannot be proved to be inside, the condition becomes a guard of the
-// graph; where it can be proved not to be, the graph is refused.
+// What a mask or an index that is not linear hides is checked by dimension before, while the loops are
+// recorded (LoweringContext::CheckIndex). This looks at every load and store that no mask protects and
+// whose index is linear in the loop variables. Where the largest or least index cannot be proved to be
+// inside, the condition becomes a guard of the graph; where it can be proved not to be, the graph is
+// refused.
 //
 // Threads: none shared. Errors: INVALID_ARGUMENT naming the node.
 #pragma once

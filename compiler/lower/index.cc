@@ -166,6 +166,7 @@ class Scatter {
       : context_(context), type_(type), wide_(accumulate ? ComputeType(type.dtype) : type.dtype) {}
 
   void Start(const LoweredTensor* self) {
+    if (self != nullptr) context_.CheckSizes(self->sizes, type_.sizes);
     const bool dense = context_.IsDense(type_.sizes, type_.strides);
     const Sizes strides = dense ? type_.strides : ContiguousStrides(context_.exprs(), type_.sizes);
     view_ = BufferView{context_.NewBuffer(wide_, type_.device, type_.sizes, strides), wide_, type_.sizes,
@@ -177,6 +178,7 @@ class Scatter {
   }
 
   void Store(LoopRecorder& ops, Index index, LoopOpId value, bool accumulate) {
+    context_.CheckIndex(ops, index, type_.sizes);
     ops.Store(view_.buffer, wide_, context_.FlatIndex(view_, index), value,
               accumulate ? v1::STORE_ACCUMULATE : v1::STORE_PLAIN);
   }

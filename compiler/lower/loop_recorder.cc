@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 
 namespace kiln {
@@ -145,6 +146,31 @@ void LoopRecorder::OpenMask(LoopOpId mask) {
 }
 
 void LoopRecorder::CloseMask() { masks_.pop_back(); }
+
+bool LoopRecorder::masked_out() const {
+  return masked() && IsConstant(masks_.back()) && IntValue(masks_.back()) == 0;
+}
+
+bool LoopRecorder::MaskNames(ExprId index) const {
+  if (!masked()) return false;
+  const std::vector<ExprId> leaves = exprs_.Leaves(index);
+  std::vector<LoopOpId> pending = {masks_.back()};
+  absl::flat_hash_set<LoopOpId> seen;
+  while (!pending.empty()) {
+    const LoopOpId id = pending.back();
+    pending.pop_back();
+    if (!seen.insert(id).second) continue;
+    const LoopOpData& op = body_.op(id);
+    if (op.op == LoopOpcode::kIndexExpr) {
+      for (ExprId leaf : leaves) {
+        if (exprs_.Extent(leaf).has_value() && exprs_.DependsOn(op.index, leaf)) return true;
+      }
+    }
+    // What a load gives bounds no index, whatever its address is made of.
+    if (op.op != LoopOpcode::kLoad) pending.insert(pending.end(), op.args.begin(), op.args.end());
+  }
+  return false;
+}
 
 double LoopRecorder::FloatValue(LoopOpId id) const {
   const LoopOpData& op = body_.op(id);

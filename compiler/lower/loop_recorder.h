@@ -41,6 +41,10 @@ class LoopRecorder {
   void OpenMask(LoopOpId mask);
   void CloseMask();
   bool masked() const { return !masks_.empty(); }
+  // The open masks are known to hold nowhere.
+  bool masked_out() const;
+  // An open mask compares an index that has a variable in common with `index`.
+  bool MaskNames(ExprId index) const;
 
   // ---- values
   LoopOpId Cast(LoopOpId value, v1::DType dtype);     // to a compute type

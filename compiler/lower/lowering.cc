@@ -130,7 +130,7 @@ absl::Status LoweringContext::BindOutputs() {
       bound.view = *tensor.view;
     }
     out_.outputs.push_back(std::move(bound));
-    KILN_RETURN_IF_ERROR(status_);
+    if (!status_.ok()) return ProducerError(output.value, status_);
   }
   return absl::OkStatus();
 }
@@ -139,6 +139,15 @@ absl::Status LoweringContext::NodeError(const GraphNode& node, const absl::Statu
   return absl::Status(status.code(),
                       absl::StrCat(absl::string_view(status.message().data(), status.message().size()),
                                    " (node ", node.origin, ", ", node.target, ")"));
+}
+
+absl::Status LoweringContext::ProducerError(ValueId value, const absl::Status& status) const {
+  for (const GraphNode& node : graph_.nodes) {
+    if (std::find(node.results.begin(), node.results.end(), value) != node.results.end()) {
+      return NodeError(node, status);
+    }
+  }
+  return status;
 }
 
 absl::Status LoweringContext::LowerNode(const GraphNode& node) {

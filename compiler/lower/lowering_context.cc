@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/lower/index_reach.h"
 #include "compiler/lower/live_ops.h"
 #include "compiler/support/status_macros.h"
 
@@ -203,8 +204,24 @@ void LoweringContext::SetResult(const GraphNode& node, LoweredTensor tensor, siz
 
 void LoweringContext::CheckSize(ExprId have, ExprId want) {
   const auto a = exprs().AsConst(have), b = exprs().AsConst(want);
-  if (a.has_value() && b.has_value() && *a != *b)
+  if (a.has_value() && b.has_value() && *a != *b) {
     Invalid(absl::StrCat("a size of ", *a, " where ", *b, " is declared"));
+  } else if (!exprs().ProvablyEqual(have, want) && !Require(exprs().Eq(have, want))) {
+    Invalid(absl::StrCat("a size of ", exprs().ToString(have), " where ", exprs().ToString(want),
+                         " is declared"));
+  }
+}
+
+void LoweringContext::CheckSizes(const std::vector<ExprId>& have, const std::vector<ExprId>& want) {
+  if (have.size() != want.size()) return Invalid("the result's rank does not fit");
+  for (size_t dim = 0; dim < have.size(); ++dim) CheckSize(have[dim], want[dim]);
+}
+
+bool LoweringContext::Require(ExprId condition) {
+  if (const auto known = exprs().AsConst(condition)) return *known != 0;
+  std::vector<ExprId>& guards = out_.guards;
+  if (std::find(guards.begin(), guards.end(), condition) == guards.end()) guards.push_back(condition);
+  return true;
 }
 
 // ---- building
@@ -306,21 +323,34 @@ LoweredTensor LoweringContext::Pointwise(const TensorType& type, PointFn fn) {
   return FinishVirtual(type, ops, result, std::move(vars));
 }
 
+void LoweringContext::CheckIndex(LoopRecorder& ops, Index index, const std::vector<ExprId>& sizes) {
+  if (ops.masked_out()) return;
+  for (size_t dim = 0; dim < index.size() && dim < sizes.size(); ++dim) {
+    const auto extent = exprs().Extent(index[dim]);
+    if (extent == sizes[dim]) continue;
+    // An operator opens a mask to keep the indices that it compares inside.
+    if (ops.MaskNames(index[dim])) continue;
+    const auto loop = extent.has_value() ? exprs().AsConst(*extent) : std::nullopt;
+    const auto size = exprs().AsConst(sizes[dim]);
+    if (loop.has_value() && size.has_value()) {
+      if (*loop > *size) ops.Fail(absl::StrCat("a dimension of size ", *size, " is read as one of ", *loop));
+      continue;
+    }
+    const auto inside = StaysInside(exprs(), index[dim], sizes[dim]);
+    if (inside.has_value() && !Require(*inside)) {
+      ops.Fail(absl::StrCat("index ", exprs().ToString(index[dim]), " of a dimension of size ",
+                            exprs().ToString(sizes[dim])));
+    }
+  }
+}
+
 LoopOpId LoweringContext::Load(LoopRecorder& ops, const LoweredTensor& tensor, Index index) {
   if (tensor.dtype == v1::DTYPE_UNSPECIFIED) return ops.Fail("an undefined tensor is used");
   if (index.size() != tensor.rank()) {
     ops.Fail(absl::StrCat("a tensor of rank ", tensor.rank(), " is used as one of rank ", index.size()));
     return ops.Constant(0, tensor.dtype);
   }
-  for (size_t dim = 0; dim < index.size() && !ops.masked(); ++dim) {
-    // A loop over a declared size must stay inside the tensor that it reads.
-    const auto extent = exprs().Extent(index[dim]);
-    if (!extent.has_value() || *extent == tensor.sizes[dim]) continue;
-    const auto loop = exprs().AsConst(*extent), size = exprs().AsConst(tensor.sizes[dim]);
-    if (loop.has_value() && size.has_value() && *loop > *size) {
-      ops.Fail(absl::StrCat("a dimension of size ", *size, " is read as one of ", *loop));
-    }
-  }
+  CheckIndex(ops, index, tensor.sizes);
   if (tensor.is_strided()) {
     const BufferView& view = *tensor.view;
     const v1::DType stored = out_.buffers[view.buffer].dtype;

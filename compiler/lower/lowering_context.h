@@ -117,15 +117,22 @@ class LoweringContext {
   const BufferView& RealiseValue(ValueId id, Layout layout = Layout::kPreferred);
   // For an operator that reads its argument more than once.
   void RealiseIfDear(ValueId id);
-  // A copy in a buffer of its own with exactly these strides (zero strides allowed).
+  // A copy in a buffer of its own with exactly these strides (zero strides allowed). Fails where others
+  // are known to put two elements in one place.
   BufferView CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides);
   // The same strides but along dimensions of size 1, where they do not matter.
   bool SameLayout(const std::vector<ExprId>& sizes, const std::vector<ExprId>& a,
                   const std::vector<ExprId>& b);
   bool IsDense(const std::vector<ExprId>& sizes, const std::vector<ExprId>& strides);
   ExprId FlatIndex(const BufferView& view, Index index);
-  // Fails when two sizes that must agree are known to differ.
+  // Fails when two sizes that must agree are known to differ; a guard where that is not known.
   void CheckSize(ExprId have, ExprId want);
+  void CheckSizes(const std::vector<ExprId>& have, const std::vector<ExprId>& want);
+  // Makes `condition` a guard of the graph unless it always holds. False: it never does.
+  bool Require(ExprId condition);
+  // Declared sizes make the loops: fails in `ops` where an index is known to leave its dimension, and
+  // guards where that is not known. An index that an open mask compares is the operator's own affair.
+  void CheckIndex(LoopRecorder& ops, Index index, const std::vector<ExprId>& sizes);
   ExprId Numel(const std::vector<ExprId>& sizes) { return out_.exprs.Product(sizes); }
   bool ReadsBuffer(const LoweredTensor& tensor, BufferId buffer) const;
 
@@ -181,6 +188,7 @@ class LoweringContext {
   absl::Status BindInputs();
   absl::Status BindOutputs();
   absl::Status LowerNode(const GraphNode& node);
+  absl::Status ProducerError(ValueId value, const absl::Status& status) const;
   absl::Status NodeError(const GraphNode& node, const absl::Status& status) const;
 
   const Graph& graph_;

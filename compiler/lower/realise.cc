@@ -1,6 +1,7 @@
 // Memory: buffers, layouts, and the loops that fill them. Methods of LoweringContext.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/live_ops.h"
@@ -33,6 +34,23 @@ bool DenseOrder(ExprPool& exprs, const std::vector<ExprId>& sizes, const std::ve
     expected = exprs.Mul(expected, sizes[found]);
   }
   return true;
+}
+
+// Two elements are known to share a place: steps along two dimensions meet. Zero strides do not count.
+bool KnownOverlap(ExprPool& exprs, const std::vector<ExprId>& sizes, const std::vector<ExprId>& strides) {
+  for (ExprId size : sizes) {
+    if (exprs.AsConst(size) == 0) return false;
+  }
+  for (size_t a = 0; a < sizes.size(); ++a) {
+    for (size_t b = 0; b < a; ++b) {
+      const auto size_a = exprs.AsConst(sizes[a]), size_b = exprs.AsConst(sizes[b]);
+      const auto step_a = exprs.AsConst(strides[a]), step_b = exprs.AsConst(strides[b]);
+      if (!size_a || !size_b || !step_a || !step_b || *step_a <= 0 || *step_b <= 0) continue;
+      const int64_t common = std::gcd(*step_a, *step_b);
+      if (*step_b / common < *size_a && *step_a / common < *size_b) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -185,6 +203,9 @@ BufferView LoweringContext::CopyTo(const LoweredTensor& tensor, const std::vecto
   BufferView stored{0, tensor.dtype, tensor.sizes, strides, Const(0)};
   for (size_t dim = 0; dim < strides.size(); ++dim) {
     if (strides[dim] == Const(0)) stored.sizes[dim] = one_;
+  }
+  if (KnownOverlap(exprs(), stored.sizes, strides)) {
+    Invalid("the declared strides put two elements in one place");
   }
   stored.buffer = NewBuffer(tensor.dtype, tensor.device, stored.sizes, strides);
   EmitStores(stored, [&](LoopRecorder& ops, Index index) { return Load(ops, tensor, index); });

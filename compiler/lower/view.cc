@@ -26,6 +26,7 @@ absl::Status LowerReshape(LoweringContext& context, const GraphNode& node) {
 
 absl::Status LowerAlias(LoweringContext& context, const GraphNode& node) {
   LoweredTensor self = context.Tensor(node, node.Find("self") != nullptr ? "self" : "input");
+  context.CheckSizes(self.sizes, context.ResultType(node).sizes);
   self.strides = context.ResultType(node).strides;
   context.SetResult(node, std::move(self));
   return context.status();

@@ -165,7 +165,8 @@ LoweredTensor LoweringContext::Reshape(ValueId id, const TensorType& type) {
     return same;
   }
   std::vector<ReshapeGroup> groups;
-  if (!IsEmpty(exprs(), base.sizes) && !GroupDims(exprs(), base.sizes, type.sizes, &groups)) {
+  const bool grouped = IsEmpty(exprs(), base.sizes) || GroupDims(exprs(), base.sizes, type.sizes, &groups);
+  if (!grouped || !Require(exprs().Eq(Numel(base.sizes), Numel(type.sizes)))) {
     Invalid("a view with another number of elements");
     return base;
   }

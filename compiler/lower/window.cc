@@ -401,6 +401,10 @@ absl::Status LowerBorderPad(LoweringContext& context, const GraphNode& node) {
     return absl::InvalidArgumentError("padding does not fit the rank");
   }
   ExprPool& exprs = context.exprs();
+  for (size_t i = 0; i < pad.size() / 2; ++i) {
+    const size_t dim = self.rank() - 1 - i;
+    context.CheckSize(exprs.Add(self.sizes[dim], exprs.Add(pad[2 * i], pad[2 * i + 1])), type.sizes[dim]);
+  }
   context.SetResult(node, context.MapIndex(self, type, [&](Index index) {
     std::vector<ExprId> from(index.begin(), index.end());
     for (size_t i = 0; i < pad.size() / 2; ++i) {

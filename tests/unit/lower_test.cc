@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "compiler/lower/loop_recorder.h"
 #include "compiler/lower/lowering.h"
 #include "compiler/lower/verify.h"
@@ -128,6 +129,110 @@ TEST(Lower, OperandsThatDoNotBroadcastNameTheNode) {
   const absl::Status status = LowerGraph(maker.graph, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(status.message(), "node 0, aten.add.Tensor")) << status;
+}
+
+// One operator whose declared result is larger than its operands: refused where the sizes are known, a
+// guard where they are not. Each also with the right size, which must be neither.
+TEST(Lower, DeclaredSizesThatLeaveAnOperandAreRefusedUnderMasksToo) {
+  for (const bool symbolic : {false, true}) {
+    for (int which = 0; which < 6; ++which) {
+      for (const bool wrong : {false, true}) {
+        GraphMaker maker;
+        Graph& graph = maker.graph;
+        const ExprId seven = graph.exprs.Const(7), n = symbolic ? graph.exprs.Symbol(0, {2, 1 << 20}) : seven;
+        if (symbolic) graph.symbols.emplace_back();
+        auto size = [&](int64_t value) { return graph.exprs.Const(value); };
+        const ExprId off = wrong ? graph.exprs.Add(n, size(2)) : n;  // where `n` is right
+        auto input = [&](std::vector<ExprId> sizes) {
+          return T(maker.InputOf(maker.Type(v1::F32, std::move(sizes))));
+        };
+        GraphMaker::Args args;
+        std::vector<ExprId> sizes;
+        const char* target = nullptr;
+        switch (which) {
+          case 0:  // the windows' mask says nothing about the channels
+            target = "aten.max_pool2d_with_indices.default";
+            args = {{"self", input({n, size(8), size(8)})},
+                    {"kernel_size", maker.Ints({3, 3})},
+                    {"padding", maker.Ints({1, 1})},
+                    {"stride", maker.Ints({1, 1})}};
+            sizes = {off, size(8), size(8)};
+            break;
+          case 1:  // neither does that of a split reduction about what is not reduced
+            target = "aten.amax.default";
+            if (symbolic) continue;  // only few results, known in number, are split
+            args = {{"self", input({size(100001), n})}, {"dim", maker.Ints({0})}};
+            sizes = {off};
+            break;
+          case 2:
+            target = "aten.cat.default";
+            args = {{"tensors", TensorListArg{{std::get<TensorArg>(input({n, n})).value,
+                                               std::get<TensorArg>(input({n, n})).value}}},
+                    {"dim", IntArg{size(0)}}};
+            sizes = {graph.exprs.Add(n, off), n};
+            break;
+          case 3:
+            target = "aten.slice_scatter.default";
+            args = {{"self", input({size(9), n})},
+                    {"src", input({size(4), n})},
+                    {"dim", IntArg{size(0)}},
+                    {"start", IntArg{size(1)}},
+                    {"end", IntArg{size(5)}}};
+            sizes = {size(9), off};
+            break;
+          case 4:
+            target = "aten.reflection_pad1d.default";
+            args = {{"self", input({size(3), n})}, {"padding", maker.Ints({1, 1})}};
+            sizes = {size(3), graph.exprs.Add(off, size(2))};
+            break;
+          case 5:
+            target = "aten.view.default";
+            args = {{"self", input({n, size(4)})}, {"size", maker.Ints({-1})}};
+            sizes = {graph.exprs.Mul(off, size(4))};
+            break;
+        }
+        maker.Output(maker.NodeOf(target, args, maker.Type(v1::F32, sizes)));
+        const absl::StatusOr<LoopGraph> lowered = LowerGraph(graph, {});
+        SCOPED_TRACE(absl::StrCat(target, symbolic ? " symbolic" : "", wrong ? " wrong" : " right"));
+        if (!wrong) {
+          ASSERT_TRUE(lowered.ok()) << lowered.status();
+          EXPECT_TRUE(lowered->guards.empty());
+          continue;
+        }
+        if (lowered.ok()) {  // symbolic sizes may leave it to the call: then a guard must fail there
+          bool fails = false;
+          for (ExprId guard : lowered->guards) {
+            auto holds = lowered->exprs.Evaluate(guard, [](const ExprNode&) { return int64_t{7}; });
+            fails = fails || (holds.ok() && *holds == 0);
+          }
+          EXPECT_TRUE(symbolic && fails);
+          continue;
+        }
+        EXPECT_EQ(lowered.status().code(), absl::StatusCode::kInvalidArgument);
+        EXPECT_TRUE(absl::StrContains(lowered.status().message(), absl::StrCat("node 0, ", target)))
+            << lowered.status();
+      }
+    }
+  }
+}
+
+TEST(Lower, RefusesDeclaredStridesThatOverlap) {
+  for (const int64_t stride : {32, 33, 0}) {
+    GraphMaker maker;
+    TensorType column = maker.Type(v1::F32, maker.Sizes({7, 1, 33}));
+    column.strides = maker.Sizes({33, 1, 1});
+    TensorType declared = maker.Type(v1::F32, maker.Sizes({7, 33}));
+    declared.strides = maker.Sizes({stride, 1});
+    maker.Output(maker.NodeOf("aten.view.default",
+                              {{"self", T(maker.InputOf(column))}, {"size", maker.Ints({7, 33})}}, declared));
+    const absl::Status status = LowerGraph(maker.graph, {}).status();
+    if (stride != 32) {
+      EXPECT_TRUE(status.ok()) << stride << status;
+      continue;
+    }
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(absl::StrContains(status.message(), "node 0, aten.view.default")) << status;
+  }
 }
 
 TEST(Lower, ViewsOfBuffersCopyNothing) {
