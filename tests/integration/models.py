@@ -1,4 +1,10 @@
-"""Small copies of the models that kiln promises to train, with their inputs. Random weights, CPU sizes."""
+"""The models that kiln promises to train, with their inputs: small copies, and the benchmark's at full size.
+
+Random weights, CPU sizes. Nothing in them is random while they run, so that runs can be compared.
+"""
+import importlib.util
+import pathlib
+
 import torch
 
 
@@ -89,3 +95,24 @@ def make(name):
     torch.manual_seed(0)
     model, inputs = MODELS[name]()
     return model.eval(), inputs
+
+
+# Of the benchmark's table, which has the real configurations.
+FULL_SIZE = ("bert", "gpt2", "vit", "resnet50", "llama", "t5", "convnext", "segformer")
+
+
+def make_full_size(name, task):
+    """The benchmark's model for "infer" or "train", fp32, and its keyword inputs; dropout is off."""
+    path = pathlib.Path(__file__).parents[1] / "bench" / "models.py"
+    specification = importlib.util.spec_from_file_location("bench_models", path)
+    table = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(table)
+    model, inputs = table.build(name, task)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "drop_prob"):  # stochastic depth
+            module.drop_prob = 0.0
+        if isinstance(getattr(module, "dropout", None), float):  # attention's
+            module.dropout = 0.0
+    return model, inputs
