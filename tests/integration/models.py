@@ -16,20 +16,20 @@ def _pixels(batch, size):
     return torch.randn(batch, 3, size, size, generator=torch.Generator().manual_seed(2))
 
 
-def bert():
+def bert(positions=128):
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(vocab_size=211, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
-                        intermediate_size=128, max_position_embeddings=128, hidden_dropout_prob=0.0,
+                        intermediate_size=128, max_position_embeddings=positions, hidden_dropout_prob=0.0,
                         attention_probs_dropout_prob=0.0)
     tokens = _tokens(211, 2, 16)
     return BertForMaskedLM(config), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": tokens}
 
 
-def gpt2():
+def gpt2(positions=128):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(vocab_size=211, n_embd=64, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0.0,
+    config = GPT2Config(vocab_size=211, n_embd=64, n_layer=2, n_head=4, n_positions=positions, resid_pdrop=0.0,
                         embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
     tokens = _tokens(211, 2, 16)
     return GPT2LMHeadModel(config), {"input_ids": tokens, "labels": tokens}
@@ -90,10 +90,10 @@ def segformer():
 MODELS = {f.__name__: f for f in (bert, gpt2, llama, t5, vit, resnet, convnext, segformer)}
 
 
-def make(name):
+def make(name, **sizes):
     """The model (evaluation mode, fp32) and its keyword inputs; the same for every call."""
     torch.manual_seed(0)
-    model, inputs = MODELS[name]()
+    model, inputs = MODELS[name](**sizes)
     return model.eval(), inputs
 
 

@@ -1,9 +1,13 @@
 """Dynamic shapes: one program for many sizes, and a new one where a guard does not hold."""
+import copy
+import json
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import kiln
+from agreement import check
 from models import make
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
@@ -55,25 +59,51 @@ def test_a_violated_guard_recompiles():
     assert kiln.stats()["graphs"] == 2
 
 
+@pytest.mark.parametrize("way", ["dynamic", "marked", "automatic"])
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_models_at_many_sizes(name):
+def test_one_program_serves_all_sizes(name, way):
     pytest.importorskip("transformers")
-    model, inputs = make(name)
-    inputs = {"input_ids": inputs["input_ids"]}
-    compiled = torch.compile(model, backend="kiln", dynamic=True)
+    model, _ = make(name, positions=512)
+    exact = copy.deepcopy(model).double()
+    compiled = torch.compile(model, backend="kiln", dynamic=True if way == "dynamic" else None)
     with torch.no_grad():
-        for batch, length in ((2, 16), (5, 32), (64, 16), (3, 100)):
+        for batch, length in ((2, 16), (3, 17), (64, 512), (2, 512), (64, 16), (33, 257)):
             tokens = torch.randint(0, 200, (batch, length))
-            torch.testing.assert_close(compiled(input_ids=tokens).logits, model(input_ids=tokens).logits, rtol=1e-3,
-                                       atol=1e-4)
-    first = kiln.stats()["graphs"]
-    assert first <= 2, kiln.stats()
+            if way == "marked":
+                torch._dynamo.mark_dynamic(tokens, 0, min=2, max=64)
+                torch._dynamo.mark_dynamic(tokens, 1, min=16, max=512)
+            check([("logits", *(run(input_ids=tokens).logits for run in (compiled, model, exact)))])
+    # Automatic dynamic begins with a static program.
+    assert kiln.stats()["graphs"] == (2 if way == "automatic" else 1)
+
+
+SIZES = """
+import json, os, sys
+import torch, kiln
+from models import make
+batch, length = json.loads(os.environ["SIZE"])
+model, _ = make("bert")
+compiled = torch.compile(model, backend="kiln", dynamic=os.environ["DYNAMIC"] == "1")
+tokens = torch.randint(0, 200, (batch, length))
+with torch.no_grad():
+    torch.testing.assert_close(compiled(input_ids=tokens).logits, model(input_ids=tokens).logits, rtol=1e-3, atol=1e-4)
+print(json.dumps(kiln.stats()))
+"""
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_new_process_at_another_size(place, dynamic):
+    """Hits where sizes are dynamic; the control, with static sizes, has to compile again."""
+    pytest.importorskip("transformers")
+    for number, size in enumerate(([2, 16], [5, 33])):
+        output, _ = place.run(SIZES, SIZE=str(size), DYNAMIC=str(int(dynamic)))
+        stats = json.loads(output.strip().splitlines()[-1])
+        hit = dynamic and number == 1
+        assert (stats["graphs"], stats["compiles"], stats["hits"]) == (1, int(not hit), int(hit))
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_training_at_many_sizes(name):
-    import copy
-
     pytest.importorskip("transformers")
     model, _ = make(name)
     eager = copy.deepcopy(model)
