@@ -29,8 +29,8 @@ def bert(positions=128):
 def gpt2(positions=128):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(vocab_size=211, n_embd=64, n_layer=2, n_head=4, n_positions=positions, resid_pdrop=0.0,
-                        embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
+    config = GPT2Config(vocab_size=211, n_embd=64, n_layer=2, n_head=4, n_positions=positions,
+                        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
     tokens = _tokens(211, 2, 16)
     return GPT2LMHeadModel(config), {"input_ids": tokens, "labels": tokens}
 

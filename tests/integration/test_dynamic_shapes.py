@@ -86,7 +86,8 @@ model, _ = make("bert")
 compiled = torch.compile(model, backend="kiln", dynamic=os.environ["DYNAMIC"] == "1")
 tokens = torch.randint(0, 200, (batch, length))
 with torch.no_grad():
-    torch.testing.assert_close(compiled(input_ids=tokens).logits, model(input_ids=tokens).logits, rtol=1e-3, atol=1e-4)
+    actual, expected = compiled(input_ids=tokens).logits, model(input_ids=tokens).logits
+torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
 print(json.dumps(kiln.stats()))
 """
 
