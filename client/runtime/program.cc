@@ -54,6 +54,7 @@ class Frame {
   ~Frame() {
     for (Slot& slot : slots_) Drop(slot.tensor);
     for (Tensor& tensor : kept_) Drop(tensor);
+    for (StandIn& written : stand_ins_) Drop(written.copy);
     if (scratch_ != nullptr) program_.GiveScratch(std::move(scratch_));
     program_.counts_->launches.fetch_add(launches_, std::memory_order_relaxed);
     program_.counts_->library_calls.fetch_add(library_calls_, std::memory_order_relaxed);
@@ -134,6 +135,15 @@ class Frame {
     return absl::OkStatus();
   }
 
+  // What the steps stored to copies of inputs belongs into the inputs. Not reached when a step fails.
+  absl::Status CopyBack() {
+    for (const StandIn& written : stand_ins_) {
+      program_.counts_->stride_copies.fetch_add(1, std::memory_order_relaxed);
+      KILN_RETURN_IF_ERROR(host_.Copy(written.input, written.copy));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Finish(std::vector<Value>& outputs) {
     outputs.clear();
     outputs.reserve(program_.outputs_.size());
@@ -147,7 +157,11 @@ class Frame {
         if (buffer.kind == v1::ProgramBuffer::VIEW) {
           KILN_ASSIGN_OR_RETURN(value.tensor, NewView(output.buffer));
         } else {
-          KILN_ASSIGN_OR_RETURN(value.tensor, host_.Share(slots_[output.buffer].tensor));
+          // An input that comes out is the caller's tensor, whatever its layout; a view of a copy that
+          // stands in for one holds the right values, in memory of its own.
+          const Slot& slot = slots_[output.buffer];
+          KILN_ASSIGN_OR_RETURN(value.tensor,
+                                host_.Share(slot.caller != nullptr ? slot.caller : slot.tensor));
         }
       }
       outputs.push_back(value);
@@ -158,7 +172,14 @@ class Frame {
  private:
   struct Slot {
     Tensor tensor = nullptr;
-    void* data = nullptr;  // of the first element; outlives `tensor` when the storage was taken over
+    void* data = nullptr;     // of the first element; outlives `tensor` when the storage was taken over
+    Tensor caller = nullptr;  // the input that `tensor` is a copy of; borrowed from kept_
+  };
+
+  // A copy that is to be copied back. Its reference outlives the program's last use of the buffer.
+  struct StandIn {
+    Tensor input;  // borrowed from kept_
+    Tensor copy;
   };
 
   void Drop(Tensor& tensor) {
@@ -222,8 +243,13 @@ class Frame {
     Slot& slot = slots_[input.buffer];
     if (!SameStrides(extent.sizes, host_.Strides(tensor), extent.strides)) {
       KILN_ASSIGN_OR_RETURN(Tensor copy, CopyOf(tensor, input.dtype, extent));
-      kept_.push_back(slot.tensor);
+      slot.caller = slot.tensor;
+      kept_.push_back(slot.caller);
       slot.tensor = copy;
+      if (input.written) {
+        KILN_ASSIGN_OR_RETURN(Tensor shared, host_.Share(copy));
+        stand_ins_.push_back({slot.caller, shared});
+      }
     }
     slot.data = host_.Data(slot.tensor);
     return absl::OkStatus();
@@ -463,6 +489,7 @@ class Frame {
   ExprFrame exprs_;
   std::vector<Slot> slots_;
   std::vector<Tensor> kept_;         // released when the call ends
+  std::vector<StandIn> stand_ins_;   // of inputs that the program writes, in the order of the inputs
   std::vector<Tensor> temporaries_;  // views made for the running call
   std::unique_ptr<Program::Scratch> scratch_;
   CallContext call_;
@@ -489,6 +516,7 @@ absl::Status Program::Run(absl::Span<const Value> inputs, std::vector<Value>& ou
   Frame frame(*this);
   KILN_RETURN_IF_ERROR(frame.Bind(inputs));
   KILN_RETURN_IF_ERROR(frame.Execute());
+  KILN_RETURN_IF_ERROR(frame.CopyBack());
   absl::Status status = frame.Finish(outputs);
   if (!status.ok()) {
     for (const Value& value : outputs) {

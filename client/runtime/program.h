@@ -40,7 +40,7 @@ struct RunCounts {
   std::atomic<uint64_t> calls{0};
   std::atomic<uint64_t> launches{0};
   std::atomic<uint64_t> library_calls{0};
-  std::atomic<uint64_t> stride_copies{0};  // library results or inputs not in the declared layout
+  std::atomic<uint64_t> stride_copies{0};  // of inputs and library results not in the declared layout
 };
 
 class Frame;
@@ -79,6 +79,7 @@ class Program {
   };
   struct Input {
     bool is_tensor = false;
+    bool written = false;          // by a step
     uint32_t buffer = UINT32_MAX;  // bound by this input, if any
     v1::DType dtype = v1::DTYPE_UNSPECIFIED;
     Shape shape;

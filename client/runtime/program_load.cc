@@ -61,6 +61,7 @@ class ProgramLoader {
   absl::Status Inputs() {
     for (const v1::ProgramInput& from : from_.inputs()) {
       Program::Input input;
+      input.written = from.written();
       if (from.kind_case() == v1::ProgramInput::kTensor) {
         input.is_tensor = true;
         input.dtype = from.tensor().dtype();

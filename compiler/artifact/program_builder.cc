@@ -38,6 +38,7 @@ class Builder {
     FindViews();
     for (BufferId b : memory_.unused) AddFree(BufferOf(b));
     for (size_t s = 0; s < schedule_.steps.size(); ++s) KILN_RETURN_IF_ERROR(WriteStep(s));
+    MarkWrittenInputs();
     WriteOutputs();
     WriteGuards();
     WriteStatistics();
@@ -74,6 +75,28 @@ class Builder {
 
   void WriteInts(const std::vector<ExprId>& ids, google::protobuf::RepeatedPtrField<v1::SymInt>* out) {
     for (ExprId id : ids) *out->Add() = exprs_.WriteInt(id);
+  }
+
+  void MarkWrittenInputs() {
+    auto mark = [&](BufferId b) {
+      const LoopBuffer& data = graph_.buffers[b];
+      if (data.kind != LoopBuffer::Kind::kInput) return;
+      program_.mutable_inputs(static_cast<int>(data.input))->set_written(true);
+    };
+    for (const ScheduledStep& step : schedule_.steps) {
+      if (step.kind == ScheduledStep::Kind::kKernel) {
+        for (int i = 0; i < step.kernel.kernel.buffers_size(); ++i) {
+          if (step.kernel.kernel.buffers(i).access() != v1::READ) mark(step.kernel.buffers[i]);
+        }
+      }
+      if (step.kind != ScheduledStep::Kind::kCall) continue;
+      for (const BufferView& view : step.call.tensors) {
+        if (step.call.mutates_arguments) mark(view.buffer);
+      }
+      for (int64_t result : step.call.results) {
+        if (result >= 0) mark(static_cast<BufferId>(result));
+      }
+    }
   }
 
   uint32_t AddBuffer(v1::ProgramBuffer::Kind kind, v1::DType dtype, v1::DeviceType device,

@@ -3,8 +3,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from torch.fx.experimental.proxy_tensor import make_fx
+
 import kiln
 from agreement import check_function
+from kiln import options
+from kiln.backend import compile_graph, kiln as kiln_backend
+from kiln.graph import INFERENCE
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
@@ -252,3 +257,35 @@ def test_double_call_frees_inputs():
     for _ in range(3):
         f(torch.randn(1000))
     assert kiln.stats()["calls"] >= 3
+
+
+def test_in_place_on_another_layout_than_compiled_for():
+    """What AOTAutograd makes of it, called without Dynamo, whose guards would compile anew."""
+    def update(x):
+        x.mul_(2)
+        return x + 1, x, x[1]
+
+    compiled = kiln_backend(torch.fx.symbolic_trace(update), [torch.randn(5, 4)])
+    x = torch.randn(4, 5)
+    doubled = x * 2
+    result, same, row = compiled(x.t())
+    assert kiln.stats()["stride_copies"] == 2
+    torch.testing.assert_close(x, doubled)
+    torch.testing.assert_close(result, doubled.t() + 1)
+    row.fill_(3)
+    assert x[:, 1].eq(3).all()
+    same.fill_(4)
+    assert x.eq(4).all()
+
+
+def test_graph_that_writes_called_with_another_layout():
+    """The graph itself, with neither Dynamo nor AOTAutograd around it."""
+    graph = make_fx(lambda x: (x.copy_(x * 2), x + 1, x[1]), tracing_mode="fake")(torch.randn(5, 4))
+    compiled = compile_graph(graph, (), INFERENCE, options.parse())
+    x = torch.randn(4, 5)
+    doubled = x * 2
+    same, result, row = compiled([x.t()])
+    torch.testing.assert_close(x, doubled)
+    assert same.data_ptr() == x.data_ptr() and same.stride() == x.t().stride()
+    torch.testing.assert_close(result, doubled.t() + 1)
+    torch.testing.assert_close(row, doubled.t()[1])

@@ -1,5 +1,6 @@
 // The runtime: loading checks, sizes, memory, kernels, library calls, errors.
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <thread>
 
@@ -319,6 +320,126 @@ TEST_F(RuntimeTest, CopiesResultsOfAnotherLayout) {
   EXPECT_EQ(static_cast<float*>(host_.Data(outputs[1].tensor))[0], 1);
   ReleaseAll(outputs);
   EXPECT_EQ(host_.live(), 0);
+}
+
+// Doubles its input, [2, 3] in row-major order, in place; returns it and a view of its second row.
+constexpr char kDoubleInPlace[] = R"pb(
+  inputs {
+    tensor {
+      dtype: F32
+      device { type: CPU }
+      sizes { value: 2 }
+      sizes { value: 3 }
+      strides { value: 3 }
+      strides { value: 1 }
+    }
+    written: true
+  }
+  buffers {
+    kind: INPUT
+    dtype: F32
+    device { type: CPU }
+    sizes { value: 2 }
+    sizes { value: 3 }
+    strides { value: 3 }
+    strides { value: 1 }
+    input: 0
+  }
+  buffers {
+    kind: VIEW
+    dtype: F32
+    device { type: CPU }
+    sizes { value: 3 }
+    strides { value: 1 }
+    storage_offset { value: 3 }
+    base: 0
+  }
+  steps {
+    launch {
+      kernel: 0
+      buffers: [ 0, 0 ]
+      symbols { value: 6 }
+      units { value: 1 }
+    }
+  }
+  outputs { buffer: 0 }
+  outputs { buffer: 1 }
+)pb";
+
+class WrittenInputTest : public RuntimeTest {
+ protected:
+  // Runs `text` on 1 … 6 in memory order, of which `strides` make [2, 3]; what is in that memory afterwards.
+  std::vector<float> MemoryAfter(const std::string& text, absl::Span<const int64_t> strides) {
+    const int64_t sizes[] = {2, 3};
+    Parse(text);
+    AddDouble();
+    auto program = Load();
+    EXPECT_TRUE(program.ok()) << program.status();
+    Value input;
+    input.tensor = *host_.Empty(v1::F32, sizes, strides);
+    float* memory = static_cast<float*>(host_.Data(input.tensor));
+    std::iota(memory, memory + 6, 1.0f);
+    Tensor mine = *host_.Share(input.tensor);
+    status_ = (*program)->Run({&input, 1}, outputs_);
+    copies_ = (*program)->counts().stride_copies.load();
+    std::vector<float> after(memory, memory + 6);
+    same_memory_ = !outputs_.empty() && host_.Data(outputs_[0].tensor) == memory;
+    if (outputs_.size() > 1) {
+      const float* row = static_cast<const float*>(host_.Data(outputs_[1].tensor));
+      second_row_.assign(row, row + 3);
+    }
+    ReleaseAll(outputs_);
+    host_.Release(mine);
+    EXPECT_EQ(host_.live(), 0);
+    return after;
+  }
+
+  static constexpr int64_t kRows[] = {3, 1}, kColumns[] = {1, 2};
+  const std::vector<float> once_ = {1, 2, 3, 4, 5, 6}, doubled_ = {2, 4, 6, 8, 10, 12};
+  std::vector<Value> outputs_;
+  absl::Status status_;
+  uint64_t copies_ = 0;
+  bool same_memory_ = false;
+  std::vector<float> second_row_;
+};
+
+TEST_F(WrittenInputTest, IsWrittenInPlaceInTheLayoutCompiledFor) {
+  EXPECT_EQ(MemoryAfter(kDoubleInPlace, kRows), doubled_);
+  EXPECT_TRUE(status_.ok()) << status_;
+  EXPECT_EQ(copies_, 0u);
+  EXPECT_TRUE(same_memory_);
+  EXPECT_EQ(second_row_, std::vector<float>({8, 10, 12}));
+}
+
+TEST_F(WrittenInputTest, IsCopiedBackInAnotherLayout) {
+  EXPECT_EQ(MemoryAfter(kDoubleInPlace, kColumns), doubled_);
+  EXPECT_TRUE(status_.ok()) << status_;
+  EXPECT_EQ(copies_, 2u);  // there and back
+  EXPECT_TRUE(same_memory_);
+  EXPECT_EQ(second_row_, std::vector<float>({4, 8, 12}));
+}
+
+TEST_F(WrittenInputTest, IsCopiedBackAfterItsBufferIsFreed) {
+  std::string freed = kDoubleInPlace;
+  freed.resize(freed.find("outputs"));
+  freed += "steps { free { buffer: 0 } }";
+  EXPECT_EQ(MemoryAfter(freed, kColumns), doubled_);
+}
+
+// The flag is what does it: without it the stores stay in the copy.
+TEST_F(WrittenInputTest, LosesTheStoresWhenNotMarked) {
+  std::string unmarked = kDoubleInPlace;
+  unmarked.erase(unmarked.find("written: true"), std::strlen("written: true"));
+  EXPECT_EQ(MemoryAfter(unmarked, kColumns), once_);
+  EXPECT_EQ(copies_, 1u);
+}
+
+TEST_F(WrittenInputTest, IsLeftAloneWhenTheProgramFails) {
+  std::string failing = kDoubleInPlace;
+  failing += R"pb(exprs { op: EXPR_CONST value: 0 }
+                  steps { check { condition: 0 message: "no" } })pb";
+  EXPECT_EQ(MemoryAfter(failing, kColumns), once_);
+  EXPECT_EQ(status_.code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(RuntimeTest, ReportsAnIndexOutOfRange) {
