@@ -1,12 +1,12 @@
 // kiln-worker: answers plan and emit frames of the kilnd that started it, one at a time, from inside
-// the sandbox. It exits 0 when kilnd closes the stream. Its build id is the compiler's fingerprint:
-// LLVM is linked statically, so the id covers everything that decides about the bytes of an artifact.
+// the sandbox. It exits 0 when kilnd closes the stream, and as sandbox.h says when it lacks memory. Its build
+// id is the compiler's fingerprint: LLVM is linked statically, so the id covers everything that decides about
+// the bytes of an artifact.
 #include <stdlib.h>
 
 #include <iostream>
 #include <map>
 #include <memory>
-#include <new>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -60,12 +60,8 @@ class Worker {
   }
 
   absl::StatusOr<v1::Frame> Answer(const v1::Frame& request) {
-    try {
-      if (request.has_plan()) return Plan(request.plan());
-      if (request.has_emit()) return Emit(request.emit());
-    } catch (const std::bad_alloc&) {
-      return absl::ResourceExhaustedError("the compiler ran out of memory");
-    }
+    if (request.has_plan()) return Plan(request.plan());
+    if (request.has_emit()) return Emit(request.emit());
     return absl::InvalidArgumentError("a frame that is no request");
   }
 

@@ -123,6 +123,7 @@ absl::Status Serve(const v1::Config& config, Zygote* zygote, const sigset_t& sig
   WorkerPool::Options pool_options;
   pool_options.workers = config.workers().count();
   pool_options.jobs_max = config.workers().jobs_max();
+  pool_options.memory_bytes = config.workers().memory_bytes();
   KILN_ASSIGN_OR_RETURN(auto pool, WorkerPool::Start(pool_options, zygote, &stats));
   auto queue = std::make_unique<AdmissionQueue>(config.workers().count(), config.admission().queue_max());
   Coordinator coordinator(config, store.get(), pool.get(), queue.get(), &stats);

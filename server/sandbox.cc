@@ -11,19 +11,13 @@
 #include <unistd.h>
 
 #include <memory>
+#include <new>
 
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
-
-// A sanitizer maps terabytes of shadow.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kBoundAddressSpace = false;
-#else
-constexpr bool kBoundAddressSpace = true;
-#endif
 
 constexpr rlim_t kOpenFilesMax = 64;
 
@@ -191,6 +185,8 @@ absl::Status DenyCalls() {
 }  // namespace
 
 absl::Status EnterSandbox(const SandboxOptions& options) {
+  // Nothing is left to unwind with, and what LLVM holds would be in no known state.
+  std::set_new_handler([] { _exit(kExitOutOfMemory); });
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Errno("no_new_privs", errno);
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return Errno("dumpable", errno);
   if (options.frame_fd > 3) close_range(3, options.frame_fd - 1, 0);

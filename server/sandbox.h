@@ -5,6 +5,8 @@
 // starting programs or processes, sockets of its own, ptrace and other processes' memory, signals to
 // others, opening for write, changing the file tree, mounts, namespaces, bpf, io_uring, keys, modules.
 // Reading files stays allowed (LLVM reads /proc/cpuinfo); there is nothing to send them to.
+//
+// A worker that needs more memory than it may have ends by kExitOutOfMemory: `new` never fails in it.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +14,15 @@
 #include "absl/status/status.h"
 
 namespace kiln {
+
+inline constexpr int kExitOutOfMemory = 78;
+
+// A sanitizer maps terabytes of shadow.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kBoundAddressSpace = false;
+#else
+inline constexpr bool kBoundAddressSpace = true;
+#endif
 
 struct SandboxOptions {
   int frame_fd = -1;

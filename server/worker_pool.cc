@@ -135,12 +135,23 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
   const WorkerProcess::End end = (*process)->Stop();
   *process = nullptr;
   if (absl::IsCancelled(reply.status())) return {reply.status(), {}, false};
-  if (absl::IsResourceExhausted(reply.status())) return {reply.status(), {}, false};
+  if (absl::IsResourceExhausted(reply.status())) {
+    // Beyond the limit of frames: no matter of time, as RESOURCE_EXHAUSTED would tell clients.
+    return {absl::FailedPreconditionError(reply.status().message()), {}, false};
+  }
   if (absl::IsDeadlineExceeded(reply.status())) {
     stats_->worker_timeouts++;
     return {absl::DeadlineExceededError(
                 absl::StrCat("the ", plan ? "planning" : "code generation", " took longer than ",
                              absl::FormatDuration(task->time_limit), " and was ended")),
+            {},
+            false};
+  }
+  if (end.out_of_memory) {
+    spdlog::warn("worker {} ran out of memory while {}", slot, plan ? "planning" : "emitting");
+    return {absl::FailedPreconditionError(
+                absl::StrCat("the compiler ran out of its memory of ", options_.memory_bytes >> 20,
+                             " MiB; workers.memory_bytes in the file of kilnd --config raises it")),
             {},
             false};
   }

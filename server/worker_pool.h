@@ -29,7 +29,8 @@ namespace kiln {
 
 struct WorkerResult {
   // OK with a reply; the worker's own refusal with its code; DEADLINE_EXCEEDED after the time limit;
-  // CANCELLED when abandoned; UNAVAILABLE otherwise.
+  // FAILED_PRECONDITION when the worker's memory did not suffice; CANCELLED when abandoned; UNAVAILABLE
+  // otherwise.
   absl::Status status;
   v1::Frame reply;
   bool crashed = false;  // the worker died over it, or answered nonsense
@@ -48,6 +49,7 @@ class WorkerPool {
   struct Options {
     size_t workers = 1;
     uint32_t jobs_max = 500;
+    uint64_t memory_bytes = 0;  // a worker's limit, for the words of the refusal
   };
   // Waits for the first worker's hello. `zygote` and `stats` outlive the pool.
   static absl::StatusOr<std::unique_ptr<WorkerPool>> Start(const Options& options, Zygote* zygote,

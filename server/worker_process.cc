@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
+#include "server/sandbox.h"
 
 namespace kiln {
 
@@ -41,12 +42,13 @@ absl::StatusOr<v1::Frame> WorkerProcess::Call(v1::Frame request, const FrameWait
 }
 
 WorkerProcess::End WorkerProcess::Stop() {
-  if (pid_ < 0) return {"ended before", false};
+  if (pid_ < 0) return {"ended before"};
   channel_ = nullptr;
   absl::StatusOr<int> status = zygote_->Reap(pid_);
   pid_ = -1;
-  if (!status.ok()) return {std::string(status.status().message()), false};
-  return {DescribeWaitStatus(*status), WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL};
+  if (!status.ok()) return {std::string(status.status().message())};
+  return {DescribeWaitStatus(*status), WIFSIGNALED(*status) && WTERMSIG(*status) == SIGKILL,
+          WIFEXITED(*status) && WEXITSTATUS(*status) == kExitOutOfMemory};
 }
 
 }  // namespace kiln

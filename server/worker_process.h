@@ -33,8 +33,9 @@ class WorkerProcess {
   absl::StatusOr<v1::Frame> Call(v1::Frame request, const FrameWait& wait);
 
   struct End {
-    std::string text;     // "signal 11"
-    bool killed = false;  // by SIGKILL: a person's or the kernel's doing, not the compiler's
+    std::string text;            // "signal 11"
+    bool killed = false;         // by SIGKILL: a person's or the kernel's doing, not the compiler's
+    bool out_of_memory = false;  // of its own limit
   };
   // Kills it if it still runs.
   End Stop();

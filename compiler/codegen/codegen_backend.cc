@@ -1,13 +1,29 @@
 #include "compiler/codegen/codegen_backend.h"
 
+#include <stdlib.h>
+
+#include <new>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/codegen_nvptx.h"
 #include "compiler/codegen/codegen_x86.h"
+#include "llvm/Support/ErrorHandling.h"
 
 namespace kiln {
+namespace {
+
+// LLVM's containers use malloc: when it fails the process ends as it does when `new` fails.
+void EndAsNewDoes(void*, const char*, bool) {
+  if (const std::new_handler handler = std::get_new_handler(); handler != nullptr) handler();
+  abort();
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CodegenBackend>> NewCodegenBackend(const v1::Target& target) {
+  static const bool installed = (llvm::install_bad_alloc_error_handler(EndAsNewDoes), true);
+  (void)installed;
   if (absl::StartsWith(target.triple(), "x86_64-")) return NewX86Backend(target);
   if (absl::StartsWith(target.triple(), "nvptx64-")) return NewNvptxBackend(target);
   return absl::UnimplementedError(absl::StrCat("unsupported: target ", target.triple()));

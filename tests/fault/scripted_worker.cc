@@ -6,7 +6,8 @@
 //   sleep_ms N         before planning
 //   refuse CODE TEXT   answer with this error
 //   crash | hang       while planning
-//   emit WORD          crash or hang while emitting, or "slow": 200 ms a kernel
+//   exhaust            take memory until there is none, while planning
+//   emit WORD          crash, hang or exhaust while emitting, or "slow": 200 ms a kernel
 //   crash_once PATH    crash unless PATH exists (reading is allowed; the test makes it)
 //   probe              try what the sandbox denies; the plan's calls list what went through
 #include <errno.h>
@@ -50,7 +51,13 @@ Script ParseScript(const std::string& text) {
   while (true) absl::SleepFor(absl::Seconds(10));
 }
 
+[[noreturn]] void Exhaust() {
+  std::vector<std::string> taken;
+  while (true) taken.emplace_back(size_t{1} << 20, '\0');
+}
+
 void Misbehave(const std::string& how) {
+  if (how == "exhaust") Exhaust();
   if (how == "crash") abort();
   if (how == "hang") Hang();
   if (how == "slow") absl::SleepFor(absl::Milliseconds(200));
@@ -123,6 +130,7 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   if (absl::SimpleAtoi(script["sleep_ms"], &number)) absl::SleepFor(absl::Milliseconds(number));
   if (script.contains("crash")) abort();
   if (script.contains("hang")) Hang();
+  if (script.contains("exhaust")) Exhaust();
   if (script.contains("crash_once") && access(script["crash_once"].c_str(), F_OK) != 0) abort();
   if (script.contains("refuse")) {
     std::pair<absl::string_view, absl::string_view> parts =

@@ -13,6 +13,7 @@
 #include "compiler/support/zstd.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "server/sandbox.h"
 #include "tests/fault/daemon.h"
 
 namespace kiln {
@@ -224,6 +225,22 @@ TEST(Server, AKeyThatBringsDownTwoWorkersIsRefusedUntilRemoved) {
 TEST(Server, ACrashWhileEmittingIsRefusedToo) {
   TestDaemon daemon;
   EXPECT_EQ(daemon.Compile("emit crash").failed_code, grpc::FAILED_PRECONDITION);
+}
+
+TEST(Server, AGraphThatNeedsMoreMemoryThanAWorkerHasIsRefusedForNow) {
+  if (!kBoundAddressSpace) GTEST_SKIP() << "a sanitizer's workers have no memory limit";
+  TestDaemon daemon("workers { memory_bytes: 268435456 }");
+  for (const char* script : {"exhaust", "emit exhaust"}) {
+    const CompileResult result = daemon.Compile(script);
+    // A code that clients do not try again, and words that tell what to do.
+    EXPECT_EQ(result.failed_code, grpc::FAILED_PRECONDITION);
+    EXPECT_EQ(result.failed_reason,
+              "the compiler ran out of its memory of 256 MiB; workers.memory_bytes in the file of kilnd "
+              "--config raises it");
+    EXPECT_TRUE(daemon.Lookup(script).has_miss()) << "with more memory it may do";
+  }
+  EXPECT_EQ(daemon.Stats().worker_crashes(), 0);
+  EXPECT_TRUE(daemon.Compile("name after").done);
 }
 
 TEST(Server, AHangingWorkerIsEndedAtItsLimit) {

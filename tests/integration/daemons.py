@@ -19,6 +19,17 @@ def daemon_pid(runtime_dir):
         connection.close()
 
 
+def worker_pids(pid):
+    """The compiler processes below a daemon."""
+    found = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/children") as children:
+            for child in map(int, children.read().split()):
+                with open(f"/proc/{child}/comm") as name:
+                    found += [child] if name.read().startswith("kiln-worker") else worker_pids(child)
+    return found
+
+
 def stop_daemon(runtime_dir, signal_number=signal.SIGTERM):
     """Stops the daemon and waits until it is gone. Returns whether there was one."""
     pid = daemon_pid(runtime_dir)

@@ -1,13 +1,14 @@
 """More than one process: warm starts, herds, forks, DDP; and a service that goes away."""
 import json
 import os
+import resource
 import signal
 import textwrap
 import time
 
 import pytest
 
-from daemons import daemon_pid
+from daemons import daemon_pid, worker_pids
 
 TRAIN = textwrap.dedent("""
     import json, sys, warnings
@@ -224,6 +225,29 @@ def test_daemon_too_slow(place):
             place.run(FAULTY, KILN_COMPILE_TIMEOUT="2", KILN_CONNECT_TIMEOUT="1")[0])
     finally:
         os.kill(_listener(place), signal.SIGCONT)
+
+
+def test_compiler_out_of_memory(place):
+    place.run(SMALL)
+    workers = worker_pids(_listener(place))
+    assert workers
+    for worker in workers:
+        resource.prlimit(worker, resource.RLIMIT_AS, (1 << 20, 1 << 20))  # they get no more than they have
+    result = last_json(place.run("""if True:
+        import json, warnings
+        import torch, kiln
+        def f(x):
+            for i in range(40):
+                x = torch.softmax(x * (i + 2), -1).sin()
+            return x
+        warnings.simplefilter("ignore")
+        x = torch.randn(3, 4)
+        torch.testing.assert_close(torch.compile(f, backend="kiln")(x), f(x))
+        print(json.dumps(kiln.stats()))
+    """)[0])
+    # One refusal: a second try would have met the worker that replaced the first, and no limit.
+    (reason, count), = result["fallbacks"].items()
+    assert count == 1 and "ran out of its memory" in reason and "workers.memory_bytes" in reason
 
 
 def _listener(place):
