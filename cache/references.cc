@@ -21,7 +21,6 @@ void AddObject(const v1::ObjectRef& object, References* references) {
 void AddKernel(const v1::ManifestKernel& kernel, References* references) {
   AddObject(kernel.object(), references);
   AddObject(kernel.loop_ir(), references);
-  AddObject(kernel.listing(), references);
   if (!kernel.kernel_key().empty()) references->kernel_keys.push_back(kernel.kernel_key());
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "compiler/ir/print.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
@@ -28,7 +29,7 @@ constexpr uint64_t kListingBytesMax = 64u << 20;
 uint64_t PackedBytes(const v1::Manifest& manifest) {
   uint64_t bytes = manifest.ByteSizeLong();
   for (const v1::ManifestKernel& kernel : manifest.kernels()) {
-    bytes += kernel.object().packed_size() + kernel.loop_ir().packed_size() + kernel.listing().packed_size();
+    bytes += kernel.object().packed_size() + kernel.loop_ir().packed_size();
   }
   return bytes;
 }
@@ -184,7 +185,7 @@ absl::StatusOr<std::string> AdminService::ReadObject(const v1::ObjectRef& ref) {
   return raw;
 }
 
-void AdminService::ShowKernel(const v1::ManifestKernel& kernel, bool listings, v1::ShownKernel* shown) {
+void AdminService::ShowKernel(const v1::ManifestKernel& kernel, v1::ShownKernel* shown) {
   *shown->mutable_kernel() = kernel;
   if (absl::StatusOr<std::string> raw = ReadObject(kernel.loop_ir()); raw.ok()) {
     v1::Kernel loops;
@@ -192,12 +193,50 @@ void AdminService::ShowKernel(const v1::ManifestKernel& kernel, bool listings, v
   } else {
     shown->set_loop_ir(absl::StrCat("(", raw.status().message(), ")"));
   }
-  if (!listings || kernel.listing().digest().empty()) return;
-  absl::StatusOr<std::string> listing = ReadObject(kernel.listing());
-  shown->set_listing(listing.ok() ? *listing : absl::StrCat("(", listing.status().message(), ")"));
 }
 
-grpc::Status AdminService::Show(grpc::ServerContext*, const v1::ShowRequest* request, v1::ShowReply* reply) {
+void AdminService::AddListings(const grpc::ServerContext& context, const v1::Target& target,
+                               v1::ShownEntry* shown) {
+  std::vector<WorkerResult> results(shown->kernels_size());
+  absl::BlockingCounter left(shown->kernels_size());
+  for (int i = 0; i < shown->kernels_size(); ++i) {
+    const v1::ManifestKernel& kernel = shown->kernels(i).kernel();
+    absl::StatusOr<std::string> loops = ReadObject(kernel.loop_ir());
+    if (!loops.ok()) {
+      results[i].status = loops.status();
+      left.DecrementCount();
+      continue;
+    }
+    WorkerTask task;
+    v1::EmitRequest* request = task.request.mutable_emit();
+    request->set_kernel(*std::move(loops));
+    *request->mutable_target() = target;
+    *request->mutable_notes() = kernel.notes();
+    request->set_want_listing(true);
+    task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
+    task.abandoned = [&context] { return context.IsCancelled(); };
+    task.done = [&left, result = &results[i]](WorkerResult finished) {
+      *result = std::move(finished);
+      left.DecrementCount();
+    };
+    pool_->Submit(std::move(task));
+  }
+  left.Wait();
+  for (int i = 0; i < shown->kernels_size(); ++i) {
+    v1::ShownKernel* kernel = shown->mutable_kernels(i);
+    const v1::EmitReply& reply = results[i].reply.emit_reply();
+    if (!results[i].status.ok()) {
+      kernel->set_listing(absl::StrCat("(no listing: ", results[i].status.message(), ")"));
+    } else if (Sha256(reply.object()) != kernel->kernel().object().digest()) {
+      kernel->set_listing("(no listing: this compiler makes other code of the kernel than the stored one)");
+    } else {
+      kernel->set_listing(reply.listing());
+    }
+  }
+}
+
+grpc::Status AdminService::Show(grpc::ServerContext* context, const v1::ShowRequest* request,
+                                v1::ShowReply* reply) {
   CallScope scope(stats_);
   absl::StatusOr<std::vector<Found>> found = Find(request->key_prefix(), kShowMax);
   if (!found.ok()) return ToGrpc(found.status());
@@ -205,8 +244,9 @@ grpc::Status AdminService::Show(grpc::ServerContext*, const v1::ShowRequest* req
     v1::ShownEntry* shown = reply->add_entries();
     *shown->mutable_info() = Describe(match);
     for (const v1::ManifestKernel& kernel : match.manifest.kernels()) {
-      ShowKernel(kernel, request->listings(), shown->add_kernels());
+      ShowKernel(kernel, shown->add_kernels());
     }
+    if (request->listings()) AddListings(*context, match.manifest.target(), shown);
     *shown->mutable_manifest() = std::move(match.manifest);
     *shown->mutable_sections() = std::move(match.sections);
     *shown->mutable_notes() = std::move(match.notes);

@@ -1,5 +1,6 @@
 // The Admin service (proto/kiln/v1/admin.proto), for kilnctl. It reads the store through the same
-// chain as everybody else and never shows an entry that does not parse as its key says.
+// chain as everybody else and never shows an entry that does not parse as its key says. Listings are in
+// no store: workers make them anew from the stored loop IR, and only of the code that is stored.
 // Thread-safe.
 #pragma once
 
@@ -22,7 +23,7 @@ struct AdminFacts {
 class AdminService final : public v1::Admin::Service {
  public:
   // All outlive the service.
-  AdminService(const v1::Config& config, const AdminFacts& facts, Store* store, const WorkerPool* pool,
+  AdminService(const v1::Config& config, const AdminFacts& facts, Store* store, WorkerPool* pool,
                const AdmissionQueue* queue, Coordinator* coordinator, kiln::Stats* stats)
       : config_(config),
         facts_(facts),
@@ -58,13 +59,15 @@ class AdminService final : public v1::Admin::Service {
   // Entries whose CompileKey, RequestKey or VariantId starts with `hex`.
   absl::StatusOr<std::vector<Found>> Find(const std::string& hex, size_t limit);
   v1::EntryInfo Describe(const Found& found) const;
-  void ShowKernel(const v1::ManifestKernel& kernel, bool listings, v1::ShownKernel* shown);
+  void ShowKernel(const v1::ManifestKernel& kernel, v1::ShownKernel* shown);
+  // Emits the entry's kernels again and sets their listings, or texts that say why there is none.
+  void AddListings(const grpc::ServerContext& context, const v1::Target& target, v1::ShownEntry* shown);
   absl::StatusOr<std::string> ReadObject(const v1::ObjectRef& ref);
 
   const v1::Config config_;
   const AdminFacts facts_;
   Store* const store_;
-  const WorkerPool* const pool_;
+  WorkerPool* const pool_;
   const AdmissionQueue* const queue_;
   Coordinator* const coordinator_;
   kiln::Stats* const stats_;

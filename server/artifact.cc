@@ -101,9 +101,6 @@ absl::StatusOr<EmittedKernel> PackKernel(const std::string& kernel_key, const st
   emitted.record.set_kernel_key(kernel_key);
   *emitted.record.mutable_loop_ir() = AddObject(v1::LOOP_IR, kernel, &emitted);
   *emitted.record.mutable_object() = AddObject(reply.kind(), reply.object(), &emitted);
-  if (!reply.listing().empty()) {
-    *emitted.record.mutable_listing() = AddObject(v1::LISTING, reply.listing(), &emitted);
-  }
   return emitted;
 }
 

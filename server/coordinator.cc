@@ -182,7 +182,7 @@ absl::Status Coordinator::FetchObjects(const v1::FetchObjectsRequest& request, c
   if (manifest.namespace_() != request.namespace_()) return absl::NotFoundError("no such entry");
   absl::flat_hash_set<std::string> named;
   for (const v1::ManifestKernel& kernel : manifest.kernels()) {
-    for (const v1::ObjectRef* ref : {&kernel.object(), &kernel.loop_ir(), &kernel.listing()}) {
+    for (const v1::ObjectRef* ref : {&kernel.object(), &kernel.loop_ir()}) {
       if (!ref->digest().empty()) named.insert(ref->digest());
     }
   }

@@ -253,11 +253,9 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAll(const FlightPtr&
         continue;
       }
       KILN_RETURN_IF_ERROR(results[k].status);
-      // For the caller's eyes only: with it the stored record would differ from any other compile's.
       v1::DebugFile listing;
       listing.set_name(absl::StrCat("kernels/", plan.kernels(missing[k]).notes().name(), ".listing.txt"));
       listing.set_text(std::move(*results[k].reply.mutable_emit_reply()->mutable_listing()));
-      results[k].reply.mutable_emit_reply()->clear_listing();
       if (flight->debug) SendDebug(flight, std::move(listing));
       KILN_ASSIGN_OR_RETURN(
           kernels[missing[k]],

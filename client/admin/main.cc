@@ -39,7 +39,7 @@ int Main(int argc, char** argv) {
   CLI::App* show = app.add_subcommand(
       "show", "One entry: the key's ingredients, guards, kernels with their loops, library calls");
   show->add_option("KEY", key, "Start of a compile key, request key or variant, in hex")->required();
-  show->add_flag("--listings", listings, "Also machine code, where it was kept");
+  show->add_flag("--listings", listings, "Also LLVM IR and assembly, made anew from the stored loops");
   CLI::App* verify = app.add_subcommand("verify", "Read the whole store and check every digest");
   verify->add_flag("--repair", repair, "Take damaged entries out; they are compiled again when needed");
   CLI::App* remove = app.add_subcommand("rm", "Remove entries, and refusals that are remembered");

@@ -67,6 +67,10 @@ TEST_F(Kilnctl, ListAndShow) {
       EXPECT_TRUE(absl::StrContains(show.text, part)) << part << " in\n" << show.text;
     }
   }
+  EXPECT_FALSE(absl::StrContains(Ctl("show " + key).text, "listing of")) << "only when asked for";
+  const Output listings = Ctl("show --listings " + key);
+  EXPECT_TRUE(absl::StrContains(listings.text, "listing of kernel 0")) << listings.text;
+  EXPECT_TRUE(absl::StrContains(listings.text, "listing of kernel 1")) << listings.text;
   EXPECT_TRUE(absl::StrContains(Ctl("ls --json").text, "\"hits\": 0")) << "looking is no use";
   ASSERT_TRUE(daemon_.Lookup("guarded\nkernels 2", {7}).has_hit());
   EXPECT_TRUE(absl::StrContains(Ctl("ls --json").text, "\"hits\": 1"));

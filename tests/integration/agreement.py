@@ -14,13 +14,15 @@ def factor(tensor):
     return 3 if tensor.numel() < 1000 or tensor.dtype in (torch.bfloat16, torch.float16) else 2
 
 
-def disagreement(actual, eager, exact, largest):
-    """None, or text that says how far `actual` is from the rule."""
+def disagreement(actual, eager, exact, largest, slack=1e-5):
+    """None, or text that says how far `actual` is from the rule.
+
+    `slack`: what is allowed above eager's share, of the exact tensor's RMS."""
     assert actual.shape == exact.shape and actual.dtype == eager.dtype
     if not exact.is_floating_point():
         return None if torch.equal(actual, eager) else "differs"
     error, own = rms(actual.double() - exact), rms(eager.double() - exact)
-    allowed = factor(eager) * own + 1e-5 * rms(exact) + 1e-7 * largest
+    allowed = factor(eager) * own + slack * rms(exact) + 1e-7 * largest
     return None if error <= allowed else f"error {error:.3g}, allowed {allowed:.3g} (eager {own:.3g})"
 
 

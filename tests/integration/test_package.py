@@ -30,8 +30,13 @@ def test_explain():
         return y.softmax(-1)
 
     explanation = kiln.explain(f)(torch.randn(2, 4))
-    assert len(explanation.breaks) == 1 and not explanation.fallbacks
-    assert len(explanation.graphs) == 4  # two forward, two backward
+    # What torch._dynamo.explain's output holds, by its names.
+    assert explanation.graph_count == len(explanation.graphs) == len(explanation.ops_per_graph) == 2
+    assert explanation.graph_break_count == 1 and len(explanation.break_reasons) == 1
+    assert explanation.op_count > 0 and explanation.out_guards and explanation.compile_times
+    assert "graph_break" in explanation.breaks[0] and not explanation.fallbacks
+    assert "TENSOR_MATCH L['x']" in explanation.guards
+    assert len(explanation.programs) == 4  # two forward, two backward
     assert any("addmm" in target for target in explanation.library_calls)
     operators = [operator for kernel in explanation.kernels for operator in kernel["operators"]]
     assert any("relu" in operator for operator in operators)
@@ -57,8 +62,15 @@ def test_debug_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("KILN_DEBUG", str(tmp_path))
     x = torch.randn(6, 5)
     torch.testing.assert_close(torch.compile(lambda x: x.softmax(-1) + 2, backend="kiln")(x), x.softmax(-1) + 2)
-    names = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(names) > 3 and any("kernel" in name for name in names), names
+    (directory,) = tmp_path.iterdir()
+    texts = {path.name: path.read_text() for path in directory.rglob("*.txt")}
+    assert all(texts.values())
+    # The graph, after each pass that changed it, loops, groups, memory; then a file of each kind a kernel.
+    stages = ["graph", "after_decompose", "loops", "schedule", "memory"]
+    assert [stage for stage in stages if not any(name.endswith(f"_{stage}.txt") for name in texts)] == []
+    (listing,) = [text for name, text in texts.items() if name.endswith(".listing.txt")]
+    assert [part for part in ("loop IR", "LLVM IR", "assembly") if f"; ---- {part}" not in listing] == []
+    assert any(name.endswith(".loops.txt") for name in texts)
 
 
 def test_key_holds_no_sizes_of_the_moment(monkeypatch):

@@ -320,7 +320,7 @@ TEST(PackKernel, RefusesNonsense) {
   v1::EmitReply reply;
   reply.set_object("code");
   EXPECT_EQ(PackKernel("key", "k", reply).status().code(), absl::StatusCode::kInternal);
-  reply.set_kind(v1::LISTING);
+  reply.set_kind(v1::OBJECT_UNSPECIFIED);
   EXPECT_EQ(PackKernel("key", "k", reply).status().code(), absl::StatusCode::kInternal);
   reply.set_kind(v1::CUBIN);
   EXPECT_TRUE(PackKernel("key", "k", reply).ok());

@@ -6,7 +6,8 @@ import time
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from . import _C, autograd_cache, decompositions, fallback, library, options as options_module, service, records
+from . import (_C, autograd_cache, decompositions, fallback, guards, library, options as options_module, records,
+               service)
 from .compiled import CompiledGraph, FallbackGraph, live_graphs, symbols_by_name
 from .errors import Unsupported
 from .graph import BACKWARD, FORWARD, INFERENCE, export
@@ -97,7 +98,8 @@ def _compile(module, inputs, kind, settings, title):
     service.configure()
     library.install()
     exported = export(module, kind, title=title, static_inputs=_static_inputs(kind),
-                      donated_inputs=_donated_inputs(kind), guards=_guards(inputs))
+                      donated_inputs=_donated_inputs(kind), guards=_guards(inputs),
+                      guards_text=guards.texts())
     key, header, graph, symbols = _C.build(
         exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[settings.mode],
         settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),

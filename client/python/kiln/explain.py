@@ -2,65 +2,71 @@
 import dataclasses
 
 import torch
+from torch._dynamo.backends.debugging import ExplainOutput
 
 from . import records
+from .guards import text_of
 
 
 @dataclasses.dataclass
-class Explanation:
-    """Of one call. `graphs` are kiln's records, one a compiled graph; `dynamo` is torch._dynamo.explain's output."""
+class Explanation(ExplainOutput):
+    """torch._dynamo.explain's output (graphs, break_reasons, out_guards, …), and what kiln made of the graphs."""
 
-    graphs: list
-    breaks: list
-    guards: list
-    dynamo: object
+    programs: list = dataclasses.field(default_factory=list)  # one a compiled graph or fallback, backward graphs too
+
+    @property
+    def breaks(self):
+        return [str(reason.reason) for reason in self.break_reasons]
+
+    @property
+    def guards(self):
+        return [text_of(guard) for guard in self.out_guards or ()]
 
     @property
     def kernels(self):
-        return [kernel for graph in self.graphs for kernel in graph.get("kernels", ())]
+        return [kernel for program in self.programs for kernel in program.get("kernels", ())]
 
     @property
     def library_calls(self):
         calls = {}
-        for graph in self.graphs:
-            for target in graph.get("library_calls", ()):
+        for program in self.programs:
+            for target in program.get("library_calls", ()):
                 calls[target] = calls.get(target, 0) + 1
         return calls
 
     @property
     def fallbacks(self):
-        return [(graph["title"], graph["message"]) for graph in self.graphs if "fallback" in graph]
+        return [(program["title"], program["message"]) for program in self.programs if "fallback" in program]
 
     def __str__(self):
-        lines = [f"{len(self.graphs)} graphs, {len(self.breaks)} graph breaks, {len(self.kernels)} kernels, "
-                 f"{sum(self.library_calls.values())} library calls, {len(self.fallbacks)} fallbacks"]
+        lines = [f"{self.graph_count} graphs, {self.graph_break_count} graph breaks, {len(self.programs)} programs: "
+                 f"{len(self.kernels)} kernels, {sum(self.library_calls.values())} library calls, "
+                 f"{len(self.fallbacks)} fallbacks"]
         lines += [f"graph break: {reason}" for reason in self.breaks]
-        for graph in self.graphs:
-            if "fallback" in graph:
-                lines.append(f"\n{graph['title']}: falls back: {graph['message']}")
-                continue
-            lines.append(f"\n{graph['title']}  key {graph['compile_key'][:16]}  "
-                         f"{'from the cache' if graph['hit'] else 'compiled'}")
-            runs = {}
-            for kernel in graph["launches"]:
-                runs[kernel] = runs.get(kernel, 0) + 1
-            for number, kernel in enumerate(graph["kernels"]):
-                lines.append(f"  kernel {number} {kernel['name']} ×{runs.get(number, 0)}: "
-                             f"{', '.join(kernel['operators'])}")
-            calls = {}
-            for target in graph["library_calls"]:
-                calls[target] = calls.get(target, 0) + 1
-            for target, count in sorted(calls.items()):
-                reason = graph["library_reasons"].get(target, "")
-                lines.append(f"  library {target} ×{count}{' (' + reason + ')' if reason else ''}")
+        for program in self.programs:
+            lines += _program_lines(program)
         if self.guards:
             lines.append("\nguards:")
             lines += [f"  {guard}" for guard in self.guards]
         return "\n".join(lines)
 
 
+def _program_lines(program):
+    if "fallback" in program:
+        return [f"\n{program['title']}: falls back: {program['message']}"]
+    lines = [f"\n{program['title']}  key {program['compile_key'][:16]}  "
+             f"{'from the cache' if program['hit'] else 'compiled'}"]
+    for number, kernel in enumerate(program["kernels"]):
+        lines.append(f"  kernel {number} {kernel['name']} ×{program['launches'].count(number)}: "
+                     f"{', '.join(kernel['operators'])}")
+    for target in sorted(set(program["library_calls"])):
+        reason = program["library_reasons"].get(target, "")
+        lines.append(f"  library {target} ×{program['library_calls'].count(target)}{f' ({reason})' if reason else ''}")
+    return lines
+
+
 def explain(function, **compile_arguments):
-    """`kiln.explain(model)(*args)` runs the model once through kiln and tells what happened."""
+    """`kiln.explain(model)(*args)` runs the model through Dynamo and then through kiln, and tells what happened."""
 
     def inner(*args, **kwargs):
         from torch._dynamo import explain as dynamo_explain
@@ -70,11 +76,9 @@ def explain(function, **compile_arguments):
         start = records.graph_count()
         result = torch.compile(function, backend="kiln", **compile_arguments)(*args, **kwargs)
         _run_backward(result)
-        graphs = records.graphs_since(start)
-        breaks = [str(reason.reason) for reason in described.break_reasons]
-        guards = [str(guard) for guard in described.out_guards or ()]
+        programs = records.graphs_since(start)
         torch._dynamo.reset()
-        return Explanation(graphs, breaks, guards, described)
+        return Explanation(**vars(described), programs=programs)
 
     return inner
 

@@ -1,0 +1,70 @@
+"""kilnctl against a daemon that compiled a real graph: what people read and what scripts parse."""
+import json
+import os
+import subprocess
+import textwrap
+
+import pytest
+
+TRAIN = textwrap.dedent("""
+    import torch, kiln
+    layer = torch.nn.Linear(16, 8)
+    def f(x, factor):
+        return torch.softmax(layer(x).relu() * factor, -1).sum(0) * x.shape[0]
+    compiled = torch.compile(f, backend="kiln", dynamic=True)
+    compiled(torch.randn(4, 16), 2.5).sum().backward()
+    torch._dynamo.reset()
+    torch.compile(f, backend="kiln", dynamic=True)(torch.randn(9, 16), 2.5).sum().backward()
+    assert kiln.stats()["compiles"] == 2, kiln.stats()
+""")
+
+
+@pytest.fixture
+def ask(place):
+    """kilnctl's text for some words, once the daemon has compiled TRAIN's two graphs."""
+    from kiln.service import daemon_binary
+
+    place.run(TRAIN)
+
+    def run(*words, code=0):
+        environment = {**os.environ, **place.environment}
+        result = subprocess.run([os.path.join(os.path.dirname(daemon_binary()), "kilnctl"), *words], text=True,
+                                env=environment, capture_output=True, timeout=60)
+        assert result.returncode == code, result.stderr
+        return result.stdout if code == 0 else result.stderr
+
+    return run
+
+
+def test_every_command_with_a_real_graph(ask):
+    stats = json.loads(ask("stats", "--json"))
+    assert {"lookups", "hits", "misses", "compiles", "joined", "failures", "entries", "bytes"} <= set(stats)
+    assert stats["compiles"] == 2 and stats["hits"] + stats["joined"] >= 2 and stats["bytes"] > 0
+    assert json.loads(ask("status", "--json"))["store_writable"]
+    assert json.loads(ask("jobs", "--json"))["jobs"] == []
+    assert json.loads(ask("verify", "--json"))["corrupt"] == 0
+    assert json.loads(ask("doctor", "--json"))["ok"]
+    for command in ("status", "stats", "jobs", "verify", "doctor"):
+        assert ask(command)
+
+    entries = json.loads(ask("ls", "--json"))["entries"]
+    assert {entry["title"] for entry in entries} == {"Linear forward", "graph backward"}
+    forward = next(entry for entry in entries if entry["title"] == "Linear forward")
+    assert forward["hits"] == 1
+    key = forward["compile_key"]
+    assert key[:12] in ask("ls")
+
+    text = ask("show", key[:10])
+    for part in (key, "size ", "age ", "hits          1", "torch 2.", "s0 in [2, inf]", "TENSOR_MATCH L['x']",
+                 "aten.exp.default", "fused:", "parallel", "reduce max", "aten.addmm.default (gemm)"):
+        assert part in text, (part, text)
+    assert "define" not in text
+    listing = ask("show", "--listings", key[:10])
+    assert "define" in listing and "kiln_kernel:" in listing  # LLVM IR, assembly
+    shown = json.loads(ask("show", key, "--json"))["entries"][0]
+    assert shown["sections"]["graph_digest"] and shown["notes"]["guards"] and shown["manifest"]["guards"]["symbols"]
+    assert all(kernel["loop_ir"] and kernel["kernel"]["notes"]["operators"] for kernel in shown["kernels"])
+
+    assert json.loads(ask("rm", key, "--json"))["removed"] == 1
+    assert "no entry" in ask("show", key, code=1)
+    assert "1 entry removed" in ask("rm", "--all") and ask("ls") == "no entries\n"
