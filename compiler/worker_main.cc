@@ -36,14 +36,16 @@ class Worker {
       absl::StatusOr<v1::Frame> request = channel_.Read({});
       if (absl::IsUnavailable(request.status())) return absl::OkStatus();  // kilnd closed the stream
       KILN_RETURN_IF_ERROR(request.status());
-      absl::StatusOr<v1::Frame> reply = Answer(*request);
-      if (!reply.ok()) {
-        reply = v1::Frame();
-        reply->mutable_error()->set_code(static_cast<int>(reply.status().code()));
-        reply->mutable_error()->set_message(std::string(reply.status().message()));
+      absl::StatusOr<v1::Frame> answer = Answer(*request);
+      v1::Frame reply;
+      if (answer.ok()) {
+        reply = *std::move(answer);
+      } else {
+        reply.mutable_error()->set_code(static_cast<int>(answer.status().code()));
+        reply.mutable_error()->set_message(std::string(answer.status().message()));
       }
-      reply->set_id(request->id());
-      KILN_RETURN_IF_ERROR(channel_.Write(*reply, {}));
+      reply.set_id(request->id());
+      KILN_RETURN_IF_ERROR(channel_.Write(reply, {}));
     }
   }
 

@@ -250,6 +250,26 @@ def test_compiler_out_of_memory(place):
     assert count == 1 and "ran out of its memory" in reason and "workers.memory_bytes" in reason
 
 
+def test_refusal_of_the_compiler_is_told_and_remembered(place):
+    code = """if True:
+        import json, warnings
+        import torch, kiln
+        library = torch.library.Library("kiln_test", "DEF")
+        library.define("double(Tensor x) -> Tensor")
+        library.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
+        library.impl("double", lambda x: torch.empty_like(x), "Meta")
+        warnings.simplefilter("ignore")
+        x = torch.randn(3)
+        torch.testing.assert_close(torch.compile(torch.ops.kiln_test.double, backend="kiln")(x), x * 2)
+        print(json.dumps(kiln.stats()))
+    """
+    for _ in range(2):
+        fallbacks = last_json(place.run(code)[0])["fallbacks"]
+        assert fallbacks == {"unsupported: operators of namespace 'kiln_test'": 1}
+    with open(os.path.join(place.runtime_dir, "kilnd.log")) as log:
+        assert log.read().count("failed: UNIMPLEMENTED") == 1
+
+
 def _listener(place):
     pid = daemon_pid(place.runtime_dir)
     assert pid is not None
