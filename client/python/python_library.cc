@@ -102,7 +102,8 @@ bool Take(PyObject* result, const std::string& target, absl::Span<Tensor> result
     Ref item(many ? PySequence_GetItem(result, i) : result);
     if (!many) Py_INCREF(result);
     if (!item) return false;
-    if (item.get() == Py_None) continue;
+    // Numbers among the results follow from sizes: the graph has them as expressions.
+    if (item.get() == Py_None || PyLong_Check(item.get()) || PyFloat_Check(item.get())) continue;
     if (PyList_Append(list.get(), item.get()) != 0) return false;
     positions.push_back(i);
   }

@@ -289,3 +289,14 @@ def test_graph_that_writes_called_with_another_layout():
     assert same.data_ptr() == x.data_ptr() and same.stride() == x.t().stride()
     torch.testing.assert_close(result, doubled.t() + 1)
     torch.testing.assert_close(row, doubled.t()[1])
+
+
+def test_numbers_that_depend_on_sizes():
+    def f(x):
+        return x * 2, x.shape[0] / 2, x.shape[0] ** 0.5, x.shape[0] > 3
+
+    compiled = torch.compile(f, backend="kiln", dynamic=True)
+    for rows in (4, 7, 100):
+        x = torch.randn(rows, 5)
+        torch.testing.assert_close(compiled(x), f(x), rtol=0, atol=0)
+    assert kiln.stats()["graphs"] == 1

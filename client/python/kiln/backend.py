@@ -105,7 +105,8 @@ def _compile(module, inputs, kind, settings, title):
         settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(), _torch_version(), decompositions.digest(), _gpu_architecture(module))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
-    compiled = CompiledGraph(key, header, names, tuple(exported.constants), title)
+    compiled = CompiledGraph(key, header, names, tuple(exported.constants), title,
+                             tuple(exported.numbers), tuple(exported.float_inputs))
     seconds = time.perf_counter() - start
     compiled.load(graph, symbols_by_name(inputs))
     records.add_seconds("export", seconds)

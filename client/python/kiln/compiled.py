@@ -14,6 +14,7 @@ from torch._inductor.output_code import OutputCode
 
 from . import _C, debug, fallback, library, service, records
 from .errors import Unsupported
+from .size_numbers import SizeNumber
 from .symbols import evaluate
 
 _lock = threading.Lock()
@@ -49,6 +50,8 @@ class CompiledGraph(OutputCode):
     symbol_names: tuple  # of the program's symbols, in order
     constants: tuple  # tensors that follow the inputs of every call
     title: str
+    numbers: tuple = ()  # (position, value or SizeNumber) of outputs that the program leaves undefined
+    float_inputs: tuple = ()  # positions of numbers that the program takes as tensors
     artifact: Any = None
 
     __hash__ = object.__hash__  # the base class compares by value
@@ -63,7 +66,19 @@ class CompiledGraph(OutputCode):
     def __call__(self, inputs):
         if self.constants:
             inputs.extend(self.constants)
+        if self.numbers or self.float_inputs:
+            return self._call_with_numbers(inputs)
         return self.artifact(inputs)
+
+    def _call_with_numbers(self, inputs):
+        numbers = [(position, value(inputs) if isinstance(value, SizeNumber) else value)
+                   for position, value in self.numbers]
+        for position in self.float_inputs:
+            inputs[position] = torch.tensor(inputs[position], dtype=torch.float64)
+        outputs = self.artifact(inputs)
+        for position, number in numbers:
+            outputs[position] = number
+        return outputs
 
     def load(self, graph, symbols):
         """Gets the program: compiled if `graph` (canonical bytes) is given, else only looked up.

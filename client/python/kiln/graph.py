@@ -13,6 +13,7 @@ from torch import fx
 
 from . import wire
 from .errors import Unsupported
+from .size_numbers import size_number
 from .symbols import INPUT_SIZE, INPUT_STRIDE, INPUT_VALUE, INT64_MAX, INT64_MIN, SYMBOL_INT, ExprPool
 
 FORMAT_VERSION = 1
@@ -40,6 +41,8 @@ class ExportedGraph:
     symbols: list  # torch's symbols, in symbol order
     constants: list  # tensors that follow the graph's own inputs on every call
     output_count: int
+    numbers: list  # (position, value or SizeNumber) of outputs that the program leaves undefined
+    float_inputs: list  # positions of numbers that the program takes as tensors of one float64
 
 
 def export(module: fx.GraphModule, kind: int, *, title="", static_inputs=(), donated_inputs=(),
@@ -57,11 +60,16 @@ def is_symbolic(value):
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
+def _is_number(value):
+    return is_symbolic(value) or isinstance(value, (int, float, bool))
+
+
 class _Exporter:
     def __init__(self, module, kind):
         self.module = module
         self.kind = kind
         self.symbols = {}  # sympy symbol -> number
+        self.bindings = {}  # sympy symbol -> (source, input, dim)
         self.symbol_messages = []
         self.hints = []
         self.pool = ExprPool(self.symbol_id)
@@ -74,6 +82,8 @@ class _Exporter:
         self.constants = []
         self.constant_values = {}  # get_attr target -> value id
         self.float_values = {}  # sympy float expression -> value id of a 0-d tensor
+        self.float_inputs = []
+        self.numbers = []
         self.types = {}  # encoded TensorMeta, by its description
         self.mutated = set()
 
@@ -93,7 +103,7 @@ class _Exporter:
             if node.op == "call_function":
                 self.add_node(node)
             elif node.op == "output":
-                outputs = [self.output(value) for value in node.args[0]]
+                outputs = [self.output(position, value) for position, value in enumerate(node.args[0])]
             elif node.op not in ("placeholder", "get_attr"):
                 raise Unsupported(f"graph node of kind {node.op}")
         conditions = self.conditions(guards)
@@ -107,7 +117,8 @@ class _Exporter:
         notes = b"".join([b"".join(wire.data(1, name) for name in self.node_names),
                           b"".join(wire.data(2, line) for line in self.source_lines),
                           b"".join(wire.data(3, text) for text in guards_text), wire.data(4, title)])
-        return ExportedGraph(message, facts, notes, self.hints, list(self.symbols), self.constants, len(outputs))
+        return ExportedGraph(message, facts, notes, self.hints, list(self.symbols), self.constants, len(outputs),
+                             self.numbers, self.float_inputs)
 
     def facts(self, placeholders, static_inputs, donated_inputs, output_count, visible_outputs):
         parts = []
@@ -156,6 +167,7 @@ class _Exporter:
         if hint is None:
             raise Unsupported("an integer that is known only when the graph runs (unbacked symbol)")
         self.symbols[expr] = len(self.symbols)
+        self.bindings[expr] = (source, position, dim)
         self.hints.append(int(hint))
         binding = wire.uint(1, source) + wire.uint(2, position) + wire.uint(3, dim)
         self.symbol_messages.append(wire.uint(1, SYMBOL_INT) + wire.sint(2, lower) + wire.sint(3, upper)
@@ -234,6 +246,11 @@ class _Exporter:
             self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
         elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             self.inputs.append(wire.data(2, self.sym_int(value)))
+        elif isinstance(value, (torch.SymFloat, float)):
+            if isinstance(value, torch.SymFloat):
+                self.float_values[value.node.expr] = self.values[node]
+            self.float_inputs.append(len(self.inputs))
+            self.inputs.append(wire.data(1, self.tensor_meta(_FLOAT_SCALAR, with_offset=True)))
         else:
             raise Unsupported(f"an input of type {type(value).__name__}")
 
@@ -249,30 +266,35 @@ class _Exporter:
             self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
         self.values[node] = self.constant_values[node.target]
 
-    def output(self, value):
-        if value is None:
-            return wire.uint_in_oneof(3, 1)
+    def output(self, position, value):
         if isinstance(value, fx.Node):
             meta = value.meta.get("val")
-            if isinstance(meta, torch.SymInt):
-                return wire.data(2, self.sym_int(meta))
-            if is_symbolic(meta):
-                raise Unsupported(f"an output of type {type(meta).__name__}")
-            return wire.uint_in_oneof(1, self.tensor(value))
-        if isinstance(value, int) and not isinstance(value, bool):
+            if not _is_number(meta):
+                return wire.uint_in_oneof(1, self.tensor(value))
+            value = meta
+        if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
             return wire.data(2, self.sym_int(value))
-        raise Unsupported(f"an output of type {type(value).__name__}")
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            hints = dict(zip(self.symbols, self.hints))
+            self.numbers.append((position, size_number(value, self.bindings, hints)))
+        elif isinstance(value, (float, bool, str)):
+            self.numbers.append((position, value))
+        elif value is not None:
+            raise Unsupported(f"an output of type {type(value).__name__}")
+        return wire.uint_in_oneof(3, 1)
 
     # ---- nodes ----
 
     def add_node(self, node):
         target = node.target
         value = node.meta.get("val")
-        if is_symbolic(value) or (target is not operator.getitem and isinstance(value, (int, float, bool))):
-            return  # integer arithmetic: its users hold the expression
+        if _is_number(value):
+            return  # its users hold the expression or the number
         if target is operator.getitem:
             source, index = node.args
             self.values[node] = self.values[(source, index)]
+            return
+        if target is torch.ops.aten.scalar_tensor.default and self.add_float_tensor(node):
             return
         if isinstance(target, torch._ops.HigherOrderOperator):
             raise Unsupported(f"higher-order operator {target.name()}")
@@ -288,7 +310,7 @@ class _Exporter:
         if isinstance(value, (list, tuple)):
             for index, part in enumerate(value):
                 self.new_value((node, index))
-                results.append(b"" if part is None else self.tensor_meta(part))
+                results.append(b"" if part is None or _is_number(part) else self.tensor_meta(part))
         elif isinstance(value, torch.Tensor):
             self.new_value(node if key is None else key)
             results.append(self.tensor_meta(value))
@@ -338,6 +360,8 @@ class _Exporter:
                 return self.int_argument(meta)
             if is_symbolic(meta):
                 raise Unsupported(f"argument {name} of type {type(meta).__name__}")
+            if _is_number(meta):
+                return self.argument(schema_type, meta, name)
             return wire.uint_in_oneof(2, self.tensor(value))
         if isinstance(value, (list, tuple)):
             return self.list_argument(kind, value, name)
@@ -386,6 +410,19 @@ class _Exporter:
     def float_value(self, node, argument):
         value = argument.meta["val"]
         return self.float_expr(node, value.node.expr)
+
+    def add_float_tensor(self, node):
+        """scalar_tensor of a number that depends on sizes is that number's tensor, cast."""
+        number = node.args[0]
+        if not isinstance(number, fx.Node) or not isinstance(number.meta.get("val"), torch.SymFloat):
+            return False
+        value = node.meta["val"]
+        if value.device != _FLOAT_SCALAR.device:
+            return False
+        arguments = [("self", wire.uint_in_oneof(2, self.float_value(node, number))),
+                     ("dtype", wire.uint_in_oneof(15, self.dtype(value.dtype)))]
+        self.append_node(node, "aten._to_copy.default", arguments, value)
+        return True
 
     def float_expr(self, node, expr):
         """The value id of a 0-d float64 tensor that holds `expr`."""
