@@ -291,6 +291,16 @@ def test_graph_that_writes_called_with_another_layout():
     torch.testing.assert_close(row, doubled.t()[1])
 
 
+def test_float_that_changes():
+    def f(x, n):
+        return x * n, n * 2, n + x.shape[0]
+
+    compiled = torch.compile(f, backend="kiln")
+    x = torch.randn(3, 4)
+    for n in (1.5, 2.5, 3.5, 4.5):
+        torch.testing.assert_close(compiled(x, n), f(x, n), rtol=0, atol=0)
+
+
 def test_numbers_that_depend_on_sizes():
     def f(x):
         return x * 2, x.shape[0] / 2, x.shape[0] ** 0.5, x.shape[0] > 3

@@ -7,6 +7,7 @@ import contextlib
 
 import torch
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from .compiled import CompiledGraph
 
@@ -26,3 +27,19 @@ def joined(tag):
     with (torch.compiler.config.patch(cache_key_tag=f"{outer}{tag}"),
           torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True)):
         yield
+
+
+def may_keep():
+    """Whether torch's cache may hold a graph that is being compiled.
+
+    When it looks an entry up it compares the guards on integers only: a graph that was specialised for the value of a
+    float would be served for another value (torch 2.13).
+    """
+    context = torch._guards.TracingContext.try_get()
+    shape_env = context.fake_mode.shape_env if context is not None and context.fake_mode is not None else None
+    if shape_env is None:
+        return True
+    specialised = list(shape_env.replacements)
+    for guard in shape_env.guards:
+        specialised += guard.expr.free_symbols
+    return not any(symbol_is_type(symbol, SymT.FLOAT) for symbol in specialised)

@@ -106,7 +106,7 @@ def _compile(module, inputs, kind, settings, title):
         torch.get_float32_matmul_precision(), _torch_version(), decompositions.digest(), _gpu_architecture(module))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
     compiled = CompiledGraph(key, header, names, tuple(exported.constants), title,
-                             tuple(exported.numbers), tuple(exported.float_inputs))
+                             tuple(exported.numbers), tuple(exported.float_inputs), autograd_cache.may_keep())
     seconds = time.perf_counter() - start
     compiled.load(graph, symbols_by_name(inputs))
     records.add_seconds("export", seconds)

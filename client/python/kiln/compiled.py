@@ -52,6 +52,7 @@ class CompiledGraph(OutputCode):
     title: str
     numbers: tuple = ()  # (position, value or SizeNumber) of outputs that the program leaves undefined
     float_inputs: tuple = ()  # positions of numbers that the program takes as tensors
+    cacheable: bool = True  # by torch's cache
     artifact: Any = None
 
     __hash__ = object.__hash__  # the base class compares by value
@@ -110,6 +111,8 @@ class CompiledGraph(OutputCode):
         return state
 
     def prepare_for_serialization(self):
+        if not self.cacheable:
+            raise BypassAOTAutogradCache("a graph is specialised for the value of a float")
         self.artifact = None
 
     def post_compile(self, example_inputs, constants, graph_kwargs):
