@@ -114,7 +114,7 @@ rocksdb::Status RemoveDirectory(rocksdb::Env* env, const std::string& path) {
   std::vector<std::string> names;
   rocksdb::Status status = env->GetChildren(path, &names);
   for (const std::string& name : names) {
-    if (status.ok() && name != "." && name != "..") status = env->DeleteFile(path + "/" + name);
+    if (status.ok() && name != "." && name != "..") status = env->DeleteFile(absl::StrCat(path, "/", name));
   }
   return status.ok() ? env->DeleteDir(path) : status;
 }

@@ -40,6 +40,7 @@ int VisitProgram(dl_phdr_info* info, size_t, void* found) {
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const ElfW(Phdr) & segment = info->dlpi_phdr[i];
     if (segment.p_type != PT_NOTE) continue;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the loader gives numbers
     const char* begin = reinterpret_cast<const char*>(info->dlpi_addr + segment.p_vaddr);
     std::string id = FindBuildId(absl::string_view(begin, segment.p_memsz));
     if (!id.empty()) *static_cast<std::string*>(found) = std::move(id);

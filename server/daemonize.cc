@@ -13,6 +13,7 @@
 
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace kiln {
@@ -25,8 +26,9 @@ void CloseInherited() {
   std::vector<int> inherited;
   if (DIR* directory = opendir("/proc/self/fd")) {
     while (const dirent* entry = readdir(directory)) {
-      const int fd = atoi(entry->d_name);
-      if (fd > STDERR_FILENO && fd != dirfd(directory) && (fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0) {
+      int fd = -1;
+      if (absl::SimpleAtoi(entry->d_name, &fd) && fd > STDERR_FILENO && fd != dirfd(directory) &&
+          (fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0) {
         inherited.push_back(fd);
       }
     }

@@ -199,11 +199,7 @@ PyMethodDef functions[] = {
 PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT, "_C", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
 
-}  // namespace
-}  // namespace kiln::python
-
-extern "C" __attribute__((visibility("default"))) PyObject* PyInit__C() {
-  using namespace kiln::python;
+PyObject* NewModule() {
   PyObject* module = PyModule_Create(&module_definition);
   if (module == nullptr) return nullptr;
   service_error = PyErr_NewException("kiln._C.ServiceError", PyExc_RuntimeError, nullptr);
@@ -214,4 +210,13 @@ extern "C" __attribute__((visibility("default"))) PyObject* PyInit__C() {
     return nullptr;
   }
   return module;
+}
+
+}  // namespace
+}  // namespace kiln::python
+
+// The name that Python asks for.
+extern "C" __attribute__((visibility("default"))) PyObject*
+PyInit__C() {  // NOLINT(bugprone-reserved-identifier)
+  return kiln::python::NewModule();
 }

@@ -77,7 +77,8 @@ class CudaKernel : public KernelRunner {
       KILN_ASSIGN_OR_RETURN(function, LoadOn(call.device));
     }
     absl::InlinedVector<void*, 32> parameters;
-    for (uint32_t k = 0; k < image_.buffers; ++k) parameters.push_back(const_cast<void**>(&args.buffers[k]));
+    for (uint32_t k = 0; k < image_.buffers; ++k)
+      parameters.push_back(static_cast<void*>(const_cast<void**>(&args.buffers[k])));
     for (uint32_t k = 0; k < image_.symbols; ++k)
       parameters.push_back(const_cast<int64_t*>(&args.symbols[k]));
     const int64_t blocks =

@@ -470,7 +470,7 @@ class Frame {
     switch (program_.buffers_[step.b].dtype) {
       case v1::BOOL:
       case v1::U8: symbol = *static_cast<const uint8_t*>(data); break;
-      case v1::I8: symbol = *static_cast<const int8_t*>(data); break;
+      case v1::I8: symbol = int64_t{*static_cast<const int8_t*>(data)}; break;
       case v1::I16: symbol = *static_cast<const int16_t*>(data); break;
       case v1::I32: symbol = *static_cast<const int32_t*>(data); break;
       case v1::I64: symbol = *static_cast<const int64_t*>(data); break;

@@ -98,7 +98,7 @@ class Session {
     artifact_.hit = false;
     start = absl::Now();
     if (found.kind_case() == v1::LookupReply::kInFlight) {
-      const absl::Status attached = Attach(found.in_flight().job_id());
+      absl::Status attached = Attach(found.in_flight().job_id());
       // The flight may have ended between the two calls.
       if (!attached.ok() && attached.code() != absl::StatusCode::kNotFound) return attached;
       if (!attached.ok()) KILN_RETURN_IF_ERROR(Compile());
@@ -141,7 +141,7 @@ class Session {
         have = failed.ok();
       }
     }
-    const absl::Status ended = FromGrpc(stream.Finish(), "compile");
+    absl::Status ended = FromGrpc(stream.Finish(), "compile");
     if (have) return absl::OkStatus();  // the program is here; that it did not last is the daemon's matter
     if (!failed.ok()) return failed;
     if (!ended.ok()) return ended;

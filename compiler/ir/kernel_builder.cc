@@ -12,7 +12,7 @@ KernelBuilder::KernelBuilder() {
   kernel_.mutable_schedule()->set_chunk(1);
 }
 
-uint32_t KernelBuilder::Expr(v1::ExprOp op, std::vector<uint32_t> args) {
+uint32_t KernelBuilder::Expr(v1::ExprOp op, const std::vector<uint32_t>& args) {
   v1::ExprNode* node = kernel_.add_exprs();
   node->set_op(op);
   for (uint32_t arg : args) node->add_args(arg);
@@ -57,7 +57,7 @@ uint32_t KernelBuilder::Outer(uint32_t extent) {
   return static_cast<uint32_t>(kernel_.outer_size() - 1);
 }
 
-void KernelBuilder::BeginStage(std::vector<uint32_t> inner) {
+void KernelBuilder::BeginStage(const std::vector<uint32_t>& inner) {
   v1::Stage* stage = kernel_.add_stages();
   for (uint32_t extent : inner) stage->add_inner(extent);
 }
@@ -71,7 +71,7 @@ v1::LoopOp* KernelBuilder::Append(LoopOpcode op, v1::DType dtype, const std::vec
   return added;
 }
 
-uint32_t KernelBuilder::Op(LoopOpcode op, v1::DType dtype, std::vector<uint32_t> args, uint32_t mode) {
+uint32_t KernelBuilder::Op(LoopOpcode op, v1::DType dtype, const std::vector<uint32_t>& args, uint32_t mode) {
   Append(op, dtype, args)->set_mode(mode);
   return static_cast<uint32_t>(dtypes_.size() - 1);
 }

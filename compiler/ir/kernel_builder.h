@@ -28,16 +28,16 @@ class KernelBuilder {
   uint32_t Symbol(uint32_t symbol);  // symbol_count grows to hold it
   uint32_t Var(uint32_t loop);
   uint32_t Indirect(uint32_t op);
-  uint32_t Expr(v1::ExprOp op, std::vector<uint32_t> args);
+  uint32_t Expr(v1::ExprOp op, const std::vector<uint32_t>& args);
   uint32_t Add(uint32_t a, uint32_t b) { return Expr(v1::EXPR_ADD, {a, b}); }
   uint32_t Mul(uint32_t a, uint32_t b) { return Expr(v1::EXPR_MUL, {a, b}); }
 
   uint32_t Buffer(v1::DType dtype, v1::BufferAccess access, uint32_t span);
-  uint32_t Outer(uint32_t extent);               // the loop's number
-  void BeginStage(std::vector<uint32_t> inner);  // ops go to the latest stage
+  uint32_t Outer(uint32_t extent);                      // the loop's number
+  void BeginStage(const std::vector<uint32_t>& inner);  // ops go to the latest stage
 
   // Ops: ids.
-  uint32_t Op(LoopOpcode op, v1::DType dtype, std::vector<uint32_t> args, uint32_t mode = 0);
+  uint32_t Op(LoopOpcode op, v1::DType dtype, const std::vector<uint32_t>& args, uint32_t mode = 0);
   uint32_t Float(v1::DType dtype, double value);
   uint32_t Int(v1::DType dtype, int64_t value);
   uint32_t Index(uint32_t expr);

@@ -16,7 +16,6 @@ namespace {
 
 using ir::IsArithmetic;
 using ir::IsFloating;
-using ir::IsHalf;
 using ir::IsInt;
 using ir::IsStorable;
 

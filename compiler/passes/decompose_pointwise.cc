@@ -34,7 +34,7 @@ bool IsOne(const Operand& operand) {
 
 // Casts an operand of an arithmetic operator to the computed result type; tensors only.
 Operand Arg(Match& m, absl::string_view name, std::optional<Operand> otherwise = std::nullopt) {
-  Operand operand = m.Scalar(name, std::move(otherwise));
+  Operand operand = m.Scalar(name, otherwise);
   return operand.is_tensor() ? CastOperand(operand, ResultCompute(m)) : operand;
 }
 

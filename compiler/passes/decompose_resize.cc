@@ -119,7 +119,8 @@ bool UpsampleBilinearBackward(Match& m) {
     if (m.exprs().AsConst(in[d]).value_or(0) > kDensePositionsMax) return false;
   }
   const bool align = m.Bool("align_corners", false);
-  const std::vector<ExprId> out = grad.sizes();
+  // A copy: the types move when nodes are added.
+  const std::vector<ExprId> out = grad.sizes();  // NOLINT(performance-unnecessary-copy-initialization)
   const Value rows = Weights(m, in[2], out[2], GivenScale(m, 0, 2), align, grad.dtype());
   const Value columns = Weights(m, in[3], out[3], GivenScale(m, 1, 2), align, grad.dtype());
   const ExprId batch = out[0], channels = out[1];

@@ -126,8 +126,8 @@ Argument GraphBuilder::ToArgument(const Operand& operand) {
   return IntArg{operand.symbolic ? operand.expr : Int(operand.integer)};
 }
 
-Value GraphBuilder::Pointwise(absl::string_view target, std::vector<std::pair<const char*, Operand>> operands,
-                              v1::DType dtype) {
+Value GraphBuilder::Pointwise(absl::string_view target,
+                              const std::vector<std::pair<const char*, Operand>>& operands, v1::DType dtype) {
   std::vector<ExprId> sizes;
   std::vector<const TensorType*> types;
   Args args;

@@ -105,7 +105,7 @@ class GraphBuilder {
   Value Rand(std::vector<ExprId> sizes, v1::DType dtype);
 
  private:
-  Value Pointwise(absl::string_view target, std::vector<std::pair<const char*, Operand>> operands,
+  Value Pointwise(absl::string_view target, const std::vector<std::pair<const char*, Operand>>& operands,
                   v1::DType dtype);
   friend Value Where(const Operand& condition, const Operand& a, const Operand& b);
 

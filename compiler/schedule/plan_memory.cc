@@ -217,8 +217,9 @@ class Planner {
       if (from >= 0) {
         ++plan_.in_place;
         if (!IsInput(static_cast<BufferId>(from))) load_[s] -= context_.EstimateBytes(b);
-      } else if ((from = FindDead(s, b)) >= 0) {
-        ++plan_.taken_over;
+      } else {
+        from = FindDead(s, b);
+        if (from >= 0) ++plan_.taken_over;
       }
       if (from >= 0) passed_on_[from] = 1;
       allocation.reuse = from;

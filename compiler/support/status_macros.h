@@ -31,7 +31,7 @@ absl::Status StatusWrap(const absl::Status& status, absl::string_view what);
 #define KILN_ASSIGN_OR_RETURN(lhs, expr) \
   KILN_ASSIGN_OR_RETURN_IMPL(KILN_MACRO_CONCAT(kiln_status_or_, __LINE__), lhs, expr)
 
-#define KILN_ASSIGN_OR_RETURN_IMPL(var, lhs, expr) \
-  auto var = (expr);                               \
-  if (!var.ok()) return std::move(var).status();   \
-  lhs = *std::move(var)
+#define KILN_ASSIGN_OR_RETURN_IMPL(var, lhs, expr) /* NOLINTBEGIN(bugprone-macro-parentheses) */ \
+  auto var = (expr);                                                                             \
+  if (!var.ok()) return std::move(var).status();                                                 \
+  lhs = *std::move(var) /* NOLINTEND(bugprone-macro-parentheses) */

@@ -75,7 +75,7 @@ v1::RequestSections SectionsOf(const std::string& script) {
 }
 
 TestDaemon::TestDaemon(const std::string& text, std::vector<std::string> flags)
-    : config_(text), flags_(flags) {
+    : config_(text), flags_(std::move(flags)) {
   char path[] = "/tmp/kiln-test-XXXXXX";
   directory_ = mkdtemp(path);
   Start();
@@ -147,8 +147,8 @@ v1::StatsReply TestDaemon::Stats() {
   return reply;
 }
 
-CompileResult TestDaemon::Compile(const std::string& script, std::vector<int64_t> hints, absl::Duration limit,
-                                  const std::string& ns, bool want_debug) {
+CompileResult TestDaemon::Compile(const std::string& script, const std::vector<int64_t>& hints,
+                                  absl::Duration limit, const std::string& ns, bool want_debug) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + limit));
   auto stream = compiler_->Compile(&context);
@@ -169,7 +169,7 @@ CompileResult TestDaemon::Compile(const std::string& script, std::vector<int64_t
   return ReadEvents(stream.get());
 }
 
-CompileResult TestDaemon::Attach(const std::string& job_id, std::vector<int64_t> hints,
+CompileResult TestDaemon::Attach(const std::string& job_id, const std::vector<int64_t>& hints,
                                  const std::string& ns) {
   grpc::ClientContext context;
   v1::AttachRequest request;
@@ -180,7 +180,7 @@ CompileResult TestDaemon::Attach(const std::string& job_id, std::vector<int64_t>
   return ReadEvents(stream.get());
 }
 
-v1::LookupReply TestDaemon::Lookup(const std::string& script, std::vector<int64_t> hints,
+v1::LookupReply TestDaemon::Lookup(const std::string& script, const std::vector<int64_t>& hints,
                                    const std::string& ns) {
   grpc::ClientContext context;
   v1::LookupRequest request;

@@ -46,12 +46,12 @@ class TestDaemon {
   v1::Admin::Stub& admin() { return *admin_; }
   v1::StatsReply Stats();
 
-  CompileResult Compile(const std::string& script, std::vector<int64_t> hints = {},
+  CompileResult Compile(const std::string& script, const std::vector<int64_t>& hints = {},
                         absl::Duration limit = absl::Seconds(60), const std::string& ns = "test",
                         bool want_debug = false);
-  CompileResult Attach(const std::string& job_id, std::vector<int64_t> hints = {},
+  CompileResult Attach(const std::string& job_id, const std::vector<int64_t>& hints = {},
                        const std::string& ns = "test");
-  v1::LookupReply Lookup(const std::string& script, std::vector<int64_t> hints = {},
+  v1::LookupReply Lookup(const std::string& script, const std::vector<int64_t>& hints = {},
                          const std::string& ns = "test");
 
   // Pids of the living workers, by walking the daemon's process tree.

@@ -108,7 +108,7 @@ void AddGuards(int64_t hint, v1::Guards* guards) {
   symbol->set_min(0);
   symbol->set_max(1'000'000);
   const int64_t low = hint / 100 * 100;
-  const auto add = [&](v1::ExprOp op, int64_t value, std::vector<uint32_t> args) {
+  const auto add = [&](v1::ExprOp op, int64_t value, const std::vector<uint32_t>& args) {
     v1::ExprNode* node = guards->add_exprs();
     node->set_op(op);
     node->set_value(value);

@@ -19,8 +19,8 @@
 namespace kiln {
 namespace {
 
-std::string FetchAll(TestDaemon& daemon, const v1::Manifest& manifest, std::vector<std::string> digests,
-                     grpc::Status* status) {
+std::string FetchAll(TestDaemon& daemon, const v1::Manifest& manifest,
+                     const std::vector<std::string>& digests, grpc::Status* status) {
   grpc::ClientContext context;
   v1::FetchObjectsRequest request;
   request.set_namespace_(manifest.namespace_());

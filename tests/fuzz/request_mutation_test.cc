@@ -240,7 +240,7 @@ TEST(RequestMutation, NothingCrashesAndTheCallerIsToBlame) {
     }
     absl::Time start = absl::Now();
     absl::StatusOr<v1::PlanReply> reply = PlanGraph(request.plan);
-    absl::Status status = reply.status();
+    const absl::Status& status = reply.status();
     if (absl::Duration took = absl::Now() - start; took > slowest) {
       slowest = took;
       slowest_seed = seed;

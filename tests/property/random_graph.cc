@@ -82,7 +82,7 @@ class Generator {
 
   // ---- sizes
 
-  int Expr(v1::ExprOp op, int64_t value, std::vector<int> args) {
+  int Expr(v1::ExprOp op, int64_t value, const std::vector<int>& args) {
     v1::ExprNode* node = graph_.add_exprs();
     node->set_op(op);
     node->set_value(value);

@@ -174,7 +174,7 @@ v1::Guards MakeGuards(const char* text) {
   return guards;
 }
 
-v1::Hints MakeHints(std::vector<int64_t> values) {
+v1::Hints MakeHints(const std::vector<int64_t>& values) {
   v1::Hints hints;
   for (int64_t value : values) hints.add_values(value);
   return hints;

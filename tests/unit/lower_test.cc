@@ -185,7 +185,7 @@ TEST(Lower, DeclaredSizesThatLeaveAnOperandAreRefusedUnderMasksToo) {
             args = {{"self", input({size(3), n})}, {"padding", maker.Ints({1, 1})}};
             sizes = {size(3), graph.exprs.Add(off, size(2))};
             break;
-          case 5:
+          default:
             target = "aten.view.default";
             args = {{"self", input({n, size(4)})}, {"size", maker.Ints({-1})}};
             sizes = {graph.exprs.Mul(off, size(4))};

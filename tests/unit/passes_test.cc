@@ -26,7 +26,7 @@ using Args = GraphBuilder::Args;
 struct Maker {
   Graph graph;
 
-  TensorType Type(std::vector<int64_t> sizes, v1::DType dtype = v1::F32) {
+  TensorType Type(const std::vector<int64_t>& sizes, v1::DType dtype = v1::F32) {
     TensorType type;
     type.dtype = dtype;
     for (int64_t size : sizes) type.sizes.push_back(graph.exprs.Const(size));
@@ -57,7 +57,7 @@ struct Maker {
     output.value = value;
     graph.outputs.push_back(output);
   }
-  Argument Ints(std::vector<int64_t> values) {
+  Argument Ints(const std::vector<int64_t>& values) {
     IntListArg list;
     for (int64_t value : values) list.values.push_back(graph.exprs.Const(value));
     return list;
@@ -160,7 +160,7 @@ TEST(RemoveNoOps, SquareTransposesAreNoIdentity) {
 TEST(CommonSubexpressions, MergesEqualsButNotRandomOnes) {
   Maker m;
   ValueId x = m.Input({4});
-  auto twice = [&](const char* target, Args args) {
+  auto twice = [&](const char* target, const Args& args) {
     ValueId a = m.Node(target, args, m.Type({4})), b = m.Node(target, args, m.Type({4}));
     m.Output(m.Node("aten.add.Tensor", {{"self", T(a)}, {"other", T(b)}}, m.Type({4})));
   };
@@ -231,7 +231,7 @@ TEST(Pipeline, DumpsAfterPassesThatChangedTheGraphOnly) {
 
 // ---- the caller's mistakes
 
-absl::Status RunOne(std::string target, std::function<Args(Maker&)> args, std::vector<int64_t> sizes) {
+absl::Status RunOne(std::string target, const std::function<Args(Maker&)>& args, std::vector<int64_t> sizes) {
   Maker m;
   Args list = args(m);
   m.Output(m.Node(std::move(target), std::move(list), m.Type(std::move(sizes))));
@@ -409,7 +409,7 @@ TEST(PassErrors, EveryDecompositionStandsRandomArguments) {
           case 5: args.push_back({name, m.Ints({small, pick(4), 1, 2})}); break;
           case 6: args.push_back({name, FloatArg{small * 0.5}}); break;
           case 7: args.push_back({name, BoolListArg{{true, true, pick(2) == 0}}}); break;
-          case 8:
+          default:
             args.push_back({name, TensorListArg{{tensors[pick(4)], kNoValue, tensors[pick(4)]}}});
             break;
         }
