@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Configures, builds and tests presets of CMakePresets.json, each in its own build-PRESET:
-#   tests/preset.sh debug        assertions on, nothing optimised: every C++ and text test
-#   tests/preset.sh asan         the same tests with the address and undefined-behaviour sanitizers
-#   tests/preset.sh tsan         what has threads (label "threads") with the thread sanitizer
-# More than one may be named. Leaves a report in build-PRESET/ctest.xml. KILN_JOBS: compilers at once.
+# Configures, builds and tests a preset of CMakePresets.json in its own build-PRESET:
+#   tests/preset.sh debug [REPORT]   assertions on, nothing optimised: every C++ and text test
+#   tests/preset.sh asan [REPORT]    the same tests with the address and undefined-behaviour sanitizers
+#   tests/preset.sh tsan [REPORT]    the tests marked THREADS (server, cache, client, runtime) with the thread sanitizer
+# REPORT: a file for the results as JUnit XML. KILN_JOBS: compilers and tests at once.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-[ $# -gt 0 ] || { echo "usage: $0 PRESET…" >&2; exit 2; }
+case "${1:-}" in
+  debug | asan | tsan) preset=$1 ;;
+  *) echo "usage: $0 debug|asan|tsan [REPORT]" >&2; exit 2 ;;
+esac
+report=$(realpath -m "${2:-$root/build-$preset/ctest.xml}")
+jobs=${KILN_JOBS:-$(nproc)}
 cd "$root"
-failed=0
-for preset in "$@"; do
-  report="$root/build-$preset/ctest.xml"
-  rm -f "$report"
-  cmake --preset "$preset" >/dev/null
-  cmake --build --preset "$preset" -j "${KILN_JOBS:-$(nproc)}"
-  ctest --preset "$preset" -j "${KILN_JOBS:-$(nproc)}" --timeout 3600 --progress --output-junit "$report" || failed=1
-done
-exit $failed
+rm -f "$report"
+cmake --preset "$preset" >/dev/null
+cmake --build --preset "$preset" -j "$jobs"
+ctest --preset "$preset" -j "$jobs" --timeout 3600 --progress --output-junit "$report"

@@ -2,17 +2,19 @@
 # Sets up as deploy/quickstart.sh does, builds everything and runs every test: C++ and text (ctest, which runs
 # lit and FileCheck) and Python (pytest). Ends with one line: N passed, N failed, N skipped.
 #   tests/run.sh          every test, the long campaigns in short
-#   tests/run.sh --full   the campaigns at full count (hours)
+#   tests/run.sh --full   the campaigns at full count, then the debug, asan and tsan presets, mutated requests under
+#                         asan and clang-tidy (hours)
 #   tests/run.sh --fast   C++ and text tests only (minutes)
 # KILN_BUILD: an existing build directory to test instead, without the set-up. Reports: build/reports.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python_tests=yes
+full=no
 pytest_options=()
 timeout=900
 case "${1:-}" in
   "") ;;
-  --full) export KILN_FULL=1; timeout=7200; pytest_options=(--full) ;;
+  --full) full=yes; export KILN_FULL=1; timeout=7200; pytest_options=(--full) ;;
   --fast) python_tests=no ;;
   *) echo "usage: $0 [--full | --fast]" >&2; exit 2 ;;
 esac
@@ -54,6 +56,14 @@ if [ $python_tests = yes ]; then
   run "Python tests" "$reports/pytest.xml" \
     "$python" -m pytest -q -p no:cacheprovider --durations=10 "${pytest_options[@]}" \
     --junitxml "$reports/pytest.xml" "$root/tests/integration"
+fi
+if [ $full = yes ]; then
+  for preset in debug asan tsan; do
+    run "preset $preset" "$reports/$preset.xml" env -u KILN_FULL "$root/tests/preset.sh" "$preset" "$reports/$preset.xml"
+  done
+  run "mutated requests under asan" "$reports/mutation.xml" \
+    "$root/build-asan/bin/request_mutation_test" --gtest_output="xml:$reports/mutation.xml"
+  "$root/tests/lint.sh" --tidy || broken=$((broken + 1))
 fi
 
 echo
