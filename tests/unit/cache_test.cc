@@ -337,9 +337,9 @@ TEST(EvictingStoreTest, DiskStaysWithinTheBudgetAndTheLatestSurvives) {
   constexpr uint64_t kBudget = 8u << 20;
   config.set_budget_bytes(kBudget);
   config.set_memory_bytes(1u << 20);
-  int64_t now = 1'000'000;
+  std::atomic<int64_t> now = 1'000'000;
   StoreEnvironment environment;
-  environment.now_unix_seconds = [&] { return now; };
+  environment.now_unix_seconds = [&] { return now.load(); };
   auto store = NewStore(config, environment);
   ASSERT_TRUE(store.ok()) << store.status();
   std::vector<Entry> pinned = ArtifactBatch(0, 4, 64u << 10);

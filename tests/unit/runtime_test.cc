@@ -57,7 +57,7 @@ class RuntimeTest : public ::testing::Test {
     const int64_t size = values.size(), stride = 1;
     Value value;
     value.tensor = *host_.Empty(v1::F32, {&size, 1}, {&stride, 1});
-    std::memcpy(host_.Data(value.tensor), values.data(), values.size() * 4);
+    std::copy(values.begin(), values.end(), static_cast<float*>(host_.Data(value.tensor)));
     return value;
   }
   std::vector<float> Floats(const Value& value) {

@@ -246,8 +246,8 @@ TEST(AdmissionQueue, RunsInOrderAndRefusesBeyondItsLimit) {
 }
 
 TEST(AdmissionQueue, ADrainGivesUpAtItsDeadline) {
+  absl::Notification go;  // outlives the queue, which ends with its tasks
   AdmissionQueue queue(1, 1);
-  absl::Notification go;
   ASSERT_TRUE(queue.Enqueue([&] { go.WaitForNotification(); }).ok());
   EXPECT_FALSE(queue.Drain(absl::Now() + absl::Milliseconds(50)));
   go.Notify();
