@@ -19,6 +19,7 @@ namespace kiln::runtime {
 namespace {
 
 using Result = int;  // CUresult; 0 is success
+using Context = void*;
 using Module = void*;
 using Function = void*;
 
@@ -33,6 +34,10 @@ struct Driver {
   Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared,
                    void* stream, void** parameters, void** extra);
   Result (*error)(Result, const char** text);
+  Result (*device)(int* device, int ordinal);
+  Result (*retain_context)(Context*, int device);
+  Result (*current_context)(Context*);
+  Result (*set_context)(Context);
 };
 
 absl::StatusOr<Driver> FindDriver() {
@@ -49,6 +54,10 @@ absl::StatusOr<Driver> FindDriver() {
   need(driver.function, "cuModuleGetFunction");
   need(driver.launch, "cuLaunchKernel");
   need(driver.error, "cuGetErrorString");
+  need(driver.device, "cuDeviceGet");
+  need(driver.retain_context, "cuDevicePrimaryCtxRetain");
+  need(driver.current_context, "cuCtxGetCurrent");
+  need(driver.set_context, "cuCtxSetCurrent");
   if (missing != nullptr) return absl::UnimplementedError(absl::StrCat("unsupported: no function ", missing));
   return driver;
 }
@@ -56,6 +65,31 @@ absl::StatusOr<Driver> FindDriver() {
 const absl::StatusOr<Driver>& TheDriver() {
   static const auto* driver = new absl::StatusOr<Driver>(FindDriver());
   return *driver;
+}
+
+absl::Status Check(const Driver& driver, Result result, absl::string_view what) {
+  if (result == 0) return absl::OkStatus();
+  const char* text = nullptr;
+  driver.error(result, &text);
+  return absl::InternalError(
+      absl::StrCat("CUDA driver, ", what, ": ", text == nullptr ? "unknown error" : text));
+}
+
+// Makes the device's primary context, which is torch's, current on this thread. torch does so only at its own
+// first call of the runtime there, and a kernel may come first.
+absl::Status UseContext(const Driver& driver, int32_t device) {
+  static std::array<std::atomic<Context>, kDevicesMax> contexts;  // retained for the life of the process
+  Context context = contexts[device].load(std::memory_order_acquire);
+  if (context == nullptr) {
+    int number = 0;
+    KILN_RETURN_IF_ERROR(Check(driver, driver.device(&number, device), "find device"));
+    KILN_RETURN_IF_ERROR(Check(driver, driver.retain_context(&context, number), "retain context"));
+    contexts[device].store(context, std::memory_order_release);
+  }
+  Context current = nullptr;
+  KILN_RETURN_IF_ERROR(Check(driver, driver.current_context(&current), "get context"));
+  if (current == context) return absl::OkStatus();
+  return Check(driver, driver.set_context(context), "set context");
 }
 
 class CudaKernel : public KernelRunner {
@@ -72,6 +106,7 @@ class CudaKernel : public KernelRunner {
     if (!call.on_gpu() || call.device >= kDevicesMax) {
       return absl::InternalError(absl::StrCat("a GPU's kernel on device ", call.device));
     }
+    KILN_RETURN_IF_ERROR(UseContext(driver_, call.device));
     Function function = functions_[call.device].load(std::memory_order_acquire);
     if (function == nullptr) {
       KILN_ASSIGN_OR_RETURN(function, LoadOn(call.device));
@@ -83,29 +118,21 @@ class CudaKernel : public KernelRunner {
       parameters.push_back(const_cast<int64_t*>(&args.symbols[k]));
     const int64_t blocks =
         std::min((units + image_.points_per_block - 1) / image_.points_per_block, kBlocksMax);
-    return Check(driver_.launch(function, static_cast<unsigned>(blocks), 1, 1, image_.threads, 1, 1, 0,
+    return Check(driver_, driver_.launch(function, static_cast<unsigned>(blocks), 1, 1, image_.threads, 1, 1, 0,
                                 call.stream, parameters.data(), nullptr),
                  "launch");
   }
 
  private:
-  absl::Status Check(Result result, absl::string_view what) const {
-    if (result == 0) return absl::OkStatus();
-    const char* text = nullptr;
-    driver_.error(result, &text);
-    return absl::InternalError(
-        absl::StrCat("CUDA driver, ", what, ": ", text == nullptr ? "unknown error" : text));
-  }
-
-  // A module belongs to a context. torch uses one of each device, which is current here.
+  // A module belongs to a context: the device's primary one, which is current here.
   absl::StatusOr<Function> LoadOn(int32_t device) const {
     std::lock_guard<std::mutex> lock(mutex_);
     if (Function known = functions_[device].load(std::memory_order_relaxed)) return known;
     Module module = nullptr;
-    KILN_RETURN_IF_ERROR(Check(driver_.load(&module, image_.code.c_str()), "load"));
+    KILN_RETURN_IF_ERROR(Check(driver_, driver_.load(&module, image_.code.c_str()), "load"));
     modules_.push_back(module);
     Function function = nullptr;
-    KILN_RETURN_IF_ERROR(Check(driver_.function(&function, module, kGpuEntryName), "find kernel"));
+    KILN_RETURN_IF_ERROR(Check(driver_, driver_.function(&function, module, kGpuEntryName), "find kernel"));
     functions_[device].store(function, std::memory_order_release);
     return function;
   }

@@ -23,6 +23,7 @@ struct Shim {
   Error (*empty_strided)(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Tensor*);
   Error (*reinterpret)(Tensor, int64_t, const int64_t*, const int64_t*, int64_t, Tensor*);
   Error (*new_handle)(Tensor, Tensor*);
+  Error (*new_undefined)(Tensor*);  // stands for None where an argument is no optional one
   Error (*delete_object)(Tensor);
   Error (*data_ptr)(Tensor, void**);
   Error (*dim)(Tensor, int64_t*);
@@ -48,6 +49,11 @@ struct Shim {
   Error (*attention)(Tensor, Tensor, Tensor, double, int32_t, Tensor*, double*, Tensor*, Tensor*);
   Error (*attention_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, double, int32_t, Tensor*,
                               double*, Tensor*, Tensor*, Tensor*);
+  Error (*efficient_attention)(Tensor, Tensor, Tensor, Tensor*, int32_t, double, int32_t, double*, Tensor*,
+                               Tensor*, Tensor*, Tensor*);
+  Error (*efficient_attention_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                                        double, const int32_t*, int64_t, int32_t, double*, Tensor*, Tensor*,
+                                        Tensor*, Tensor*);
 };
 
 class TorchHost : public Host {
@@ -73,6 +79,7 @@ class TorchHost : public Host {
     need(shim_.empty_strided, "aoti_torch_empty_strided");
     need(shim_.reinterpret, "aoti_torch__reinterpret_tensor");
     need(shim_.new_handle, "aoti_torch_new_tensor_handle");
+    need(shim_.new_undefined, "aoti_torch_new_uninitialized_tensor");
     need(shim_.delete_object, "aoti_torch_delete_tensor_object");
     need(shim_.data_ptr, "aoti_torch_get_data_ptr");
     need(shim_.dim, "aoti_torch_get_dim");
@@ -91,6 +98,8 @@ class TorchHost : public Host {
     want(shim_.convolution_backward, "convolution_backward");
     want(shim_.attention, "_scaled_dot_product_flash_attention_for_cpu");
     want(shim_.attention_backward, "_scaled_dot_product_flash_attention_for_cpu_backward");
+    want(shim_.efficient_attention, "_scaled_dot_product_efficient_attention");
+    want(shim_.efficient_attention_backward, "_scaled_dot_product_efficient_attention_backward");
     static constexpr std::pair<v1::DType, const char*> kTypes[] = {
         {v1::BOOL, "aoti_torch_dtype_bool"},     {v1::U8, "aoti_torch_dtype_uint8"},
         {v1::I8, "aoti_torch_dtype_int8"},       {v1::I16, "aoti_torch_dtype_int16"},
@@ -251,6 +260,9 @@ class TorchHost : public Host {
         {"aten.convolution_backward.default", &TorchHost::ConvolutionBackward},
         {"aten._scaled_dot_product_flash_attention_for_cpu.default", &TorchHost::Attention},
         {"aten._scaled_dot_product_flash_attention_for_cpu_backward.default", &TorchHost::AttentionBackward},
+        {"aten._scaled_dot_product_efficient_attention.default", &TorchHost::EfficientAttention},
+        {"aten._scaled_dot_product_efficient_attention_backward.default",
+         &TorchHost::EfficientAttentionBackward},
     };
     return *table;
   }
@@ -373,6 +385,39 @@ class TorchHost : public Host {
                                            Number(a, "is_causal", 0), mask == nullptr ? nullptr : &mask,
                                            a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1],
                                            &r[2]));
+  }
+
+  Outcome EfficientAttention(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    Tensor query = Get(a, "query"), key = Get(a, "key"), value = Get(a, "value"), bias = Get(a, "attn_bias");
+    if (into || shim_.efficient_attention == nullptr || !query || !key || !value || r.size() != 4)
+      return Outcome::kNotHere;
+    double scale = Real(a, "scale", 0);
+    return Result(shim_.efficient_attention(
+        query, key, value, bias == nullptr ? nullptr : &bias, Number(a, "compute_log_sumexp", 0),
+        Real(a, "dropout_p", 0), Number(a, "is_causal", 0), a.Find("scale") == nullptr ? nullptr : &scale,
+        &r[0], &r[1], &r[2], &r[3]));
+  }
+
+  Outcome EfficientAttentionBackward(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    Tensor grad = Get(a, "grad_out_"), query = Get(a, "query"), key = Get(a, "key"), value = Get(a, "value"),
+           bias = Get(a, "attn_bias"), out = Get(a, "out"), sums = Get(a, "logsumexp"),
+           seed = Get(a, "philox_seed"), offset = Get(a, "philox_offset");
+    const CallValue* mask = a.Find("grad_input_mask");
+    if (into || shim_.efficient_attention_backward == nullptr || !grad || !query || !key || !value || !out ||
+        !sums || !seed || !offset || mask == nullptr || mask->numbers.size() != 4 || r.size() != 4) {
+      return Outcome::kNotHere;
+    }
+    Tensor none = nullptr;
+    if (bias == nullptr && shim_.new_undefined(&none) != 0) return Outcome::kNotHere;
+    const std::array<int32_t, 4> wanted = {mask->numbers[0] != 0, mask->numbers[1] != 0,
+                                           mask->numbers[2] != 0, mask->numbers[3] != 0};
+    double scale = Real(a, "scale", 0);
+    const Outcome outcome = Result(shim_.efficient_attention_backward(
+        grad, query, key, value, bias == nullptr ? none : bias, out, sums, seed, offset,
+        Real(a, "dropout_p", 0), wanted.data(), 4, Number(a, "is_causal", 0),
+        a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2], &r[3]));
+    if (none != nullptr) Release(none);
+    return outcome;
   }
 
   int32_t DeviceIndex() const {

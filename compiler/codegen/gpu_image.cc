@@ -18,8 +18,10 @@ struct Header {
   uint32_t symbols;
 };
 
-bool IsWholePoints(uint32_t points, uint32_t threads) {
-  return points != 0 && points % threads == 0 && points / threads <= kPointsPerThreadMax;
+// Each thread has some points, or each point has some threads.
+bool IsShared(uint32_t points, uint32_t threads) {
+  if (points == 0) return false;
+  return points % threads == 0 ? points / threads <= kPointsPerThreadMax : threads % points == 0;
 }
 
 }  // namespace
@@ -37,7 +39,7 @@ absl::StatusOr<GpuImage> ParseGpuImage(absl::string_view bytes) {
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0)
     return absl::DataLossError("GPU image: not an image");
   if (header.threads == 0 || header.threads > kThreadsMax ||
-      (header.points_per_block != 1 && !IsWholePoints(header.points_per_block, header.threads))) {
+      !IsShared(header.points_per_block, header.threads)) {
     return absl::DataLossError("GPU image: impossible launch");
   }
   return GpuImage{header.threads, header.points_per_block, header.buffers, header.symbols,

@@ -19,19 +19,19 @@ std::optional<int64_t> KernelEmitter::ConstantExpr(uint32_t expr) const {
   return node.value();
 }
 
-std::optional<int64_t> KernelEmitter::Coefficient(uint32_t expr) {
+std::optional<int64_t> KernelEmitter::CoefficientOf(uint32_t expr, uint32_t variable) const {
   const v1::ExprNode& node = kernel_.exprs(expr);
   switch (node.op()) {
     case v1::EXPR_CONST:
     case v1::EXPR_SYMBOL: return 0;
-    case v1::EXPR_VAR: return static_cast<uint32_t>(node.value()) == vector_variable_ ? 1 : 0;
+    case v1::EXPR_VAR: return static_cast<uint32_t>(node.value()) == variable ? 1 : 0;
     case v1::EXPR_INDIRECT:
       if (values_[node.value()].vector) return std::nullopt;
       return 0;
     case v1::EXPR_ADD: {
       int64_t sum = 0;
       for (uint32_t arg : node.args()) {
-        const std::optional<int64_t> coefficient = Coefficient(arg);
+        const std::optional<int64_t> coefficient = CoefficientOf(arg, variable);
         if (!coefficient) return std::nullopt;
         sum += *coefficient;
       }
@@ -43,7 +43,7 @@ std::optional<int64_t> KernelEmitter::Coefficient(uint32_t expr) {
       bool varies = false;
       bool constant = true;
       for (uint32_t arg : node.args()) {
-        const std::optional<int64_t> coefficient = Coefficient(arg);
+        const std::optional<int64_t> coefficient = CoefficientOf(arg, variable);
         if (!coefficient || (*coefficient != 0 && varies)) return std::nullopt;
         if (*coefficient != 0) {
           varies = true;
@@ -60,7 +60,7 @@ std::optional<int64_t> KernelEmitter::Coefficient(uint32_t expr) {
     }
     default:
       for (uint32_t arg : node.args()) {
-        if (Coefficient(arg) != 0) return std::nullopt;
+        if (CoefficientOf(arg, variable) != 0) return std::nullopt;
       }
       return 0;
   }

@@ -266,7 +266,7 @@ void KernelEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
     VectorLoop(variable, I64(0), info.extents[level], unroll, [&] { EmitOps(info); });
     return;
   }
-  ScalarLoop(I64(0), info.extents[level], I64(1), "inner", [&](llvm::Value* i) {
+  InnerLoop(info, level, [&](llvm::Value* i) {
     variables_[variable] = i;
     if (last) {
       EmitOps(info);
@@ -274,6 +274,11 @@ void KernelEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
       EmitInnerFrom(info, level + 1);
     }
   });
+}
+
+void KernelEmitter::InnerLoop(const StageInfo& info, uint32_t level,
+                              absl::FunctionRef<void(llvm::Value*)> body) {
+  ScalarLoop(I64(0), info.extents[level], I64(1), "inner", body);
 }
 
 void KernelEmitter::EmitOps(const StageInfo& info) {
@@ -309,10 +314,10 @@ void KernelEmitter::EmitOp(uint32_t id, const v1::LoopOp& op) {
 }
 
 // Rotated: what does not change inside is known to run and can be hoisted.
-void KernelEmitter::ScalarLoop(llvm::Value* lo, llvm::Value* hi, llvm::Value* step, const char* name,
-                               absl::FunctionRef<void(llvm::Value*)> body) {
+llvm::Instruction* KernelEmitter::ScalarLoop(llvm::Value* lo, llvm::Value* hi, llvm::Value* step,
+                                             const char* name, absl::FunctionRef<void(llvm::Value*)> body) {
   llvm::Value* enters = b_.CreateICmpSLT(lo, hi);
-  if (auto* known = llvm::dyn_cast<llvm::ConstantInt>(enters); known && known->isZero()) return;
+  if (auto* known = llvm::dyn_cast<llvm::ConstantInt>(enters); known && known->isZero()) return nullptr;
   llvm::BasicBlock* before = b_.GetInsertBlock();
   auto* loop = llvm::BasicBlock::Create(context_, name, function_);
   auto* exit = llvm::BasicBlock::Create(context_, absl::StrCat(name, ".end"), function_);
@@ -323,8 +328,9 @@ void KernelEmitter::ScalarLoop(llvm::Value* lo, llvm::Value* hi, llvm::Value* st
   body(i);
   llvm::Value* next = b_.CreateNSWAdd(i, step);
   i->addIncoming(next, b_.GetInsertBlock());
-  b_.CreateCondBr(b_.CreateICmpSLT(next, hi), loop, exit);
+  llvm::Instruction* back = b_.CreateCondBr(b_.CreateICmpSLT(next, hi), loop, exit);
   b_.SetInsertPoint(exit);
+  return back;
 }
 
 // Full vectors, `unroll` at a time, then what is left with a mask.

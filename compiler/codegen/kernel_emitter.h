@@ -79,11 +79,14 @@ class KernelEmitter {
   void EmitOuterRange(uint32_t loop, llvm::Value* lo, llvm::Value* hi);
   virtual void EmitStages();
   void EmitStage(const StageInfo& info);
-  void EmitInnerFrom(const StageInfo& info, uint32_t level);
+  virtual void EmitInnerFrom(const StageInfo& info, uint32_t level);
+  // One inner loop of a stage that is not its vector loop.
+  virtual void InnerLoop(const StageInfo& info, uint32_t level, absl::FunctionRef<void(llvm::Value*)> body);
   void EmitOps(const StageInfo& info);
   void EmitOp(uint32_t id, const v1::LoopOp& op);
-  void ScalarLoop(llvm::Value* lo, llvm::Value* hi, llvm::Value* step, const char* name,
-                  absl::FunctionRef<void(llvm::Value*)> body);
+  // Its branch back, nullptr where the loop never runs.
+  llvm::Instruction* ScalarLoop(llvm::Value* lo, llvm::Value* hi, llvm::Value* step, const char* name,
+                                absl::FunctionRef<void(llvm::Value*)> body);
   virtual void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body);
   virtual unsigned Unroll(const StageInfo& info) const;  // of the stage's vector loop
   void MaskedVector(uint32_t variable, llvm::Value* i, llvm::Value* hi, Body body);
@@ -98,7 +101,8 @@ class KernelEmitter {
 
   // index_emitter.cc
   // Of the vector variable: 0 uniform, a constant stride, or nullopt: per lane.
-  std::optional<int64_t> Coefficient(uint32_t expr);
+  std::optional<int64_t> Coefficient(uint32_t expr) const { return CoefficientOf(expr, vector_variable_); }
+  std::optional<int64_t> CoefficientOf(uint32_t expr, uint32_t variable) const;
   llvm::Value* ScalarIndex(uint32_t expr);  // at the first lane
   llvm::Value* VectorIndex(uint32_t expr);  // <lanes x i64>
   LaneValue IndexValue(uint32_t expr);
@@ -115,7 +119,7 @@ class KernelEmitter {
   LaneValue EmitLoad(const v1::LoopOp& op);
   void EmitStore(const v1::LoopOp& op);
   llvm::Value* ScalarLoad(const v1::LoopOp& op, llvm::Value* index, llvm::Value* condition);
-  void ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value);
+  virtual void ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value);
   llvm::Value* Gather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask);
   llvm::Value* ElementGather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask);
   void ElementStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* mask);
@@ -125,7 +129,7 @@ class KernelEmitter {
   llvm::Value* ActiveMask(LaneValue mask);  // combined with the tail's; null: all lanes
   // What is known of the address of a contiguous vector, beyond its element's alignment or not.
   virtual llvm::Align VectorAlign(const v1::LoopOp& op) const;
-  llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer);
+  virtual llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer);
 
   // op_emitter.cc
   llvm::Value* EmitPointwise(uint32_t id, const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args);

@@ -27,7 +27,7 @@ bool KernelEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigne
     if (count > (int64_t{1} << 30)) return true;
   }
   const bool inner = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !info.has_scan;
-  return count > kFloatAdditionsMax * (inner ? int64_t{vector_lanes_} * unroll * ThreadsOf(info) : 1);
+  return count > kFloatAdditionsMax * ThreadsOf(info) * (inner ? int64_t{vector_lanes_} * unroll : 1);
 }
 
 llvm::Constant* KernelEmitter::Identity(v1::ReduceKind kind, v1::DType dtype) {

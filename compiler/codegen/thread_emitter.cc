@@ -12,17 +12,26 @@ namespace kiln {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr int64_t kThreadsOfLongRow = 1024;
+constexpr int64_t kThreadsMax = 1024;  // of a long row, or where there are few points
 constexpr int64_t kLongRow =
     16384;  // from here on, measured with F32; of BF16 softmax gains, layer norm loses
 constexpr unsigned kLanesOfLongRow = 4;
 constexpr int64_t kUsualRow = 4096;  // where the length is a symbol
-constexpr unsigned kWarp = 32;
 constexpr int64_t kTurns = 4;  // of a thread in a row, before the block has more threads: combining costs too
 constexpr int64_t kAccessBytes = 16;      // the widest access of a thread
 constexpr int64_t kVectorBytes = 32;      // of a buffer with wider elements than another's
 constexpr int64_t kManyPoints = 1 << 18;  // fewer do not fill a device unless each has its thread
-constexpr unsigned kSharedAddressSpace = 3;
+constexpr int64_t kFewPoints = 1024;      // of so few each is done as fast as it can be
+constexpr int64_t kBlocksWanted = 132;
+constexpr unsigned kColumnsMin = 8;       // 32 bytes of F32: what memory moves at least
+constexpr unsigned kRowsMax = 128;        // of threads
+constexpr int64_t kTurnsOfRow = 4;        // fewer are not worth the combining
+constexpr unsigned kUnrolledStores = 16;  // of accumulating ones
+constexpr int64_t kUnrolledTurns = 8;     // whose loads are under way at the same time
+constexpr int64_t kSharedBytesMax = 40 << 10;
+constexpr int64_t kLoopMax = int64_t{1} << 30;  // numbers of turns that are kept in 32 bits
+constexpr int64_t kRegistersOfBlock = 64 << 10;
+constexpr int64_t kRegistersMax = 255;  // of a thread
 constexpr char kBodyName[] = "kiln_body";
 
 bool HasAccumulatingStore(const v1::Kernel& kernel) {
@@ -46,7 +55,7 @@ ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& targe
 GpuImage ThreadEmitter::Launch() const {
   GpuImage image;
   image.threads = threads_;
-  image.points_per_block = block_shares_point_ ? 1 : threads_ * vector_lanes_;
+  image.points_per_block = block_shares_point_ ? 1 : rows_ > 1 ? columns_ : threads_ * vector_lanes_;
   image.buffers = kernel_.buffers_size();
   image.symbols = kernel_.symbol_count();
   return image;
@@ -148,14 +157,19 @@ unsigned ThreadEmitter::LanesFor(const StageInfo& info) {
   return static_cast<unsigned>(std::min(lanes, kAccessBytes / narrowest));
 }
 
-unsigned ThreadEmitter::LanesAlongOuter() {
-  if (kernel_.schedule().vector_dim() != v1::VECTOR_OUTER_LAST || kernel_.outer_size() == 0) return 1;
+// At most kManyPoints, which it is also where it is not known.
+int64_t ThreadEmitter::PointsEstimate() const {
   int64_t points = 1;
   for (uint32_t extent : kernel_.outer()) {
     points =
         std::min(kManyPoints, points * std::min(kManyPoints, ConstantExpr(extent).value_or(kManyPoints)));
   }
-  if (points < kManyPoints) return 1;
+  return points;
+}
+
+unsigned ThreadEmitter::LanesAlongOuter() {
+  if (kernel_.schedule().vector_dim() != v1::VECTOR_OUTER_LAST || kernel_.outer_size() == 0) return 1;
+  if (PointsEstimate() < kManyPoints) return 1;
   unsigned lanes = kAccessBytes;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() > 0) return 1;
@@ -164,35 +178,126 @@ unsigned ThreadEmitter::LanesAlongOuter() {
   return lanes;
 }
 
+uint32_t ThreadEmitter::SharedLevel(const StageInfo& info) const {
+  uint32_t longest = 0;
+  int64_t most = -1;
+  for (int k = 0; k < info.stage->inner_size(); ++k) {
+    const int64_t extent = ConstantExpr(info.stage->inner(k)).value_or(kUsualRow);
+    if (extent > most) longest = k;
+    most = std::max(most, extent);
+  }
+  return longest;
+}
+
+// Rows of threads until the device is full or a thread has little left to do. Values of a stage without
+// inner loops are known to the first row only, so such stages must come last.
+void ThreadEmitter::ChooseRows() {
+  if (kernel_.outer_size() == 0 || HasAccumulatingStore(kernel_)) return;
+  int64_t longest = 0;
+  int64_t slot_bytes = 0;
+  bool last = false;
+  for (const StageInfo& info : stages_) {
+    if (info.has_scan) return;
+    if (info.stage->inner_size() == 0) {
+      last = true;
+      continue;
+    }
+    if (last) return;
+    if (!info.has_reduce) continue;
+    longest = std::max(longest, ConstantExpr(info.stage->inner(SharedLevel(info))).value_or(kUsualRow));
+    for (const v1::LoopOp& op : info.stage->ops()) {
+      if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce) continue;
+      slot_bytes += op.mode() == v1::REDUCE_ARGMAX || op.mode() == v1::REDUCE_ARGMIN ? 16 : 8;
+    }
+  }
+  const int64_t points = PointsEstimate();
+  unsigned columns = kWarp;
+  while (columns > kColumnsMin && points / columns < kBlocksWanted) columns /= 2;
+  unsigned rows = 1;
+  while (rows < kRowsMax && points * rows < kManyPoints && longest >= 2 * rows * kTurnsOfRow &&
+         2 * rows * columns <= kThreadsMax && slot_bytes * 2 * rows * columns <= kSharedBytesMax) {
+    rows *= 2;
+  }
+  if (rows == 1) return;
+  rows_ = rows;
+  columns_ = std::max(columns, kThreads / rows);
+  threads_ = rows_ * columns_;
+}
+
 // A short row gets fewer threads, down to a warp. A long one that several stages read gets more, so that
 // fewer rows are in work and the device's cache holds them from one stage to the next.
 void ThreadEmitter::ChooseLanes() {
   if (!block_shares_point_) {
     vector_lanes_ = LanesAlongOuter();
+    if (vector_lanes_ == 1) ChooseRows();
     return;
   }
   unsigned lanes = kAccessBytes;
-  int64_t longest = 1;
   int passes = 0;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() == 0) continue;
     ++passes;
     lanes = std::min(lanes, LanesFor(info));
-    const uint32_t last = info.stage->inner(info.stage->inner_size() - 1);
-    longest = std::max(longest, ConstantExpr(last).value_or(kUsualRow));
   }
   vector_lanes_ = lanes;
-  const bool read_again = passes > 1 && longest >= kLongRow && lanes <= kLanesOfLongRow;
-  const int64_t most = read_again ? kThreadsOfLongRow : kThreads;
-  const int64_t wanted = (longest + lanes * kTurns - 1) / (lanes * kTurns);
+  int64_t vectors = 1;
+  aligned_by_row_ = lanes > 1;
+  for (const StageInfo& info : stages_) {
+    if (info.stage->inner_size() == 0) continue;
+    vectors = std::max(vectors, Turns(info));
+    aligned_by_row_ = aligned_by_row_ && (info.stage->inner_size() == 1 || SharesAllLoops(info));
+  }
+  const bool few = PointsEstimate() <= kFewPoints;
+  const bool read_again = passes > 1 && vectors * lanes >= kLongRow && lanes <= kLanesOfLongRow;
+  const int64_t most = few || read_again ? kThreadsMax : kThreads;
+  const int64_t turns = few ? 1 : kTurns;
+  const int64_t wanted = (vectors + turns - 1) / turns;
   threads_ = static_cast<unsigned>(std::clamp(
       static_cast<int64_t>(llvm::PowerOf2Ceil(static_cast<uint64_t>(wanted))), int64_t{kWarp}, most));
 }
 
 int64_t ThreadEmitter::ThreadsOf(const StageInfo& info) const {
+  if (rows_ > 1 && info.stage->inner_size() > 0) {
+    const int64_t extent = ConstantExpr(info.stage->inner(SharedLevel(info))).value_or(1);
+    return std::clamp<int64_t>(extent, 1, rows_);
+  }
   if (!block_shares_point_ || info.has_scan || info.stage->inner_size() == 0) return 1;
-  const int64_t extent = ConstantExpr(info.stage->inner(info.stage->inner_size() - 1)).value_or(1);
-  return std::clamp<int64_t>(extent / vector_lanes_, 1, threads_);
+  if (!ConstantExpr(info.stage->inner(info.stage->inner_size() - 1))) return 1;
+  return std::clamp<int64_t>(Turns(info), 1, threads_);
+}
+
+bool ThreadEmitter::SharesAllLoops(const StageInfo& info) const {
+  const int loops = info.stage->inner_size();
+  if (!block_shares_point_ || info.has_scan || loops < 2) return false;
+  int64_t total = 1;
+  for (uint32_t extent : info.stage->inner()) {
+    const std::optional<int64_t> known = ConstantExpr(extent);
+    if (!known || *known < 1 || *known > kLoopMax / total) return false;
+    total *= *known;
+  }
+  if (vector_lanes_ == 1) return true;
+  if (*ConstantExpr(info.stage->inner(loops - 1)) % vector_lanes_ != 0) return false;
+  // A vector that is aligned in the first turn has to be so in every other.
+  const uint32_t first = kernel_.outer_size();
+  for (const v1::LoopOp& op : info.stage->ops()) {
+    const auto opcode = static_cast<LoopOpcode>(op.op());
+    if (opcode != LoopOpcode::kLoad && opcode != LoopOpcode::kStore) continue;
+    if (DependsOnOps(op.index()) || CoefficientOf(op.index(), first + loops - 1) != 1) continue;
+    for (int k = 0; k < loops - 1; ++k) {
+      const std::optional<int64_t> stride = CoefficientOf(op.index(), first + k);
+      if (!stride || *stride % vector_lanes_ != 0) return false;
+    }
+  }
+  return true;
+}
+
+int64_t ThreadEmitter::Turns(const StageInfo& info) const {
+  const int loops = info.stage->inner_size();
+  int64_t elements = ConstantExpr(info.stage->inner(loops - 1)).value_or(kUsualRow);
+  if (SharesAllLoops(info)) {
+    for (int k = 0; k < loops - 1; ++k) elements *= *ConstantExpr(info.stage->inner(k));
+  }
+  return std::max<int64_t>(1, elements / vector_lanes_);
 }
 
 llvm::Align ThreadEmitter::VectorAlign(const v1::LoopOp& op) const {
@@ -219,6 +324,20 @@ llvm::Value* ThreadEmitter::IsAligned(llvm::ArrayRef<const StageInfo*> stages) {
   return b_.CreateICmpEQ(bits, I64(0), "aligned");
 }
 
+// At the first vector of every stage's row.
+llvm::Value* ThreadEmitter::IsRowAligned() {
+  llvm::Value* all = b_.getTrue();
+  for (const StageInfo& info : stages_) {
+    if (info.stage->inner_size() == 0) continue;
+    variables_.resize(kernel_.outer_size());
+    variables_.resize(kernel_.outer_size() + info.stage->inner_size(), I64(0));
+    vector_variable_ = VectorVariable(info);
+    all = b_.CreateAnd(all, IsAligned({&info}));
+  }
+  vector_variable_ = kNoVariable;
+  return all;
+}
+
 void ThreadEmitter::Choose(llvm::Value* condition, Body then, Body otherwise) {
   auto* yes = llvm::BasicBlock::Create(context_, "yes", function_);
   auto* no = llvm::BasicBlock::Create(context_, "no", function_);
@@ -234,6 +353,13 @@ void ThreadEmitter::Choose(llvm::Value* condition, Body then, Body otherwise) {
 }
 
 void ThreadEmitter::EmitUnits() {
+  EmitPoints();
+  if (failed_ == nullptr) return;
+  If(b_.CreateLoad(b_.getInt1Ty(), failed_), "fail",
+     [&] { b_.CreateIntrinsic(b_.getVoidTy(), llvm::Intrinsic::trap, llvm::ArrayRef<llvm::Value*>{}); });
+}
+
+void ThreadEmitter::EmitPoints() {
   std::vector<llvm::Value*> extents = outer_extents_;
   if (!block_shares_point_ && vector_lanes_ > 1) {
     extents.back() =
@@ -241,6 +367,10 @@ void ThreadEmitter::EmitUnits() {
   }
   llvm::Value* points = I64(1);
   for (llvm::Value* extent : extents) points = b_.CreateNSWMul(points, extent);
+  if (rows_ > 1) {
+    EmitColumns(points);
+    return;
+  }
   llvm::Value* block = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
   llvm::Value* blocks = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x);
   llvm::Value* first = block;
@@ -251,6 +381,102 @@ void ThreadEmitter::EmitUnits() {
     step = b_.CreateNSWMul(blocks, I64(threads_));
   }
   ScalarLoop(first, points, step, "point", [&](llvm::Value* point) { EmitPoint(point, extents); });
+}
+
+// All threads of a block take part in every turn, for the sake of the barriers in it.
+void ThreadEmitter::EmitColumns(llvm::Value* points) {
+  llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+  llvm::Value* column = b_.CreateURem(thread, I64(columns_), "column");
+  row_ = b_.CreateUDiv(thread, I64(columns_), "row");
+  llvm::Value* first = b_.CreateNSWMul(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x), I64(columns_));
+  llvm::Value* step = b_.CreateNSWMul(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x), I64(columns_));
+  ScalarLoop(first, points, step, "columns", [&](llvm::Value* begin) {
+    llvm::Value* point = b_.CreateNSWAdd(begin, column, "point");
+    active_ = b_.CreateICmpSLT(point, points, "active");
+    EmitPoint(point, outer_extents_);
+  });
+}
+
+// The shared loop of a point in columns: neighbouring rows take neighbouring turns.
+void ThreadEmitter::InnerLoop(const StageInfo& info, uint32_t level,
+                              absl::FunctionRef<void(llvm::Value*)> body) {
+  if (rows_ == 1 || level != SharedLevel(info)) {
+    const bool last = static_cast<int>(level) + 1 == info.stage->inner_size();
+    UnrollLoop(ScalarLoop(I64(0), info.extents[level], I64(1), "inner", body),
+               last && HasAccumulatingStore(kernel_) ? kUnrolledStores : 1);
+    return;
+  }
+  llvm::Value* end = b_.CreateSelect(active_, info.extents[level], I64(0));
+  UnrollLoop(ScalarLoop(row_, end, I64(rows_), "row", body), info.cheap ? kUnrolledTurns : 1);
+}
+
+void ThreadEmitter::UnrollLoop(llvm::Instruction* back, unsigned times) {
+  if (back == nullptr || times < 2) return;
+  llvm::MDNode* count = llvm::MDNode::get(context_, {llvm::MDString::get(context_, "llvm.loop.unroll.count"),
+                                                     llvm::ConstantAsMetadata::get(b_.getInt32(times))});
+  llvm::MDNode* loop = llvm::MDNode::getDistinct(context_, {nullptr, count});
+  loop->replaceOperandWith(0, loop);
+  back->setMetadata(llvm::LLVMContext::MD_loop, loop);
+}
+
+// As many as there are, and as a thread has registers for what they load.
+unsigned ThreadEmitter::UnrolledTurns(const StageInfo& info) const {
+  const int64_t turns = (Turns(info) + threads_ - 1) / threads_;
+  int64_t words = 1;  // of 32 bits that a turn loads
+  for (const v1::LoopOp& op : info.stage->ops()) {
+    if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad) continue;
+    words += (ir::ByteWidth(kernel_.buffers(op.buffer()).dtype()) * vector_lanes_ + 3) / 4;
+  }
+  const int64_t registers = std::min(kRegistersMax, kRegistersOfBlock / threads_) / 2;
+  return static_cast<unsigned>(
+      std::clamp<int64_t>(registers / words, 1, std::min(turns, info.cheap ? kUnrolledTurns : kTurns)));
+}
+
+// All inner loops of the stage as one, of which the threads of the block take turns.
+void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
+  if (level > 0 || !SharesAllLoops(info)) {
+    KernelEmitter::EmitInnerFrom(info, level);
+    return;
+  }
+  const uint32_t first = kernel_.outer_size();
+  const int loops = info.stage->inner_size();
+  const auto emit = [&] {
+    llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+    const auto turn = [&](llvm::Value* number) {
+      llvm::Value* rest = b_.CreateTrunc(number, b_.getInt32Ty());  // fewer instructions than in 64 bits
+      for (int k = loops - 1; k >= 0; --k) {
+        const int64_t extent =
+            *ConstantExpr(info.stage->inner(k)) / (k == loops - 1 ? int64_t{vector_lanes_} : 1);
+        llvm::Value* count = b_.getInt32(static_cast<uint32_t>(extent));
+        llvm::Value* value = b_.CreateZExt(k == 0 ? rest : b_.CreateURem(rest, count), b_.getInt64Ty());
+        if (k > 0) rest = b_.CreateUDiv(rest, count);
+        variables_[first + k] = k == loops - 1 ? b_.CreateNSWMul(value, I64(vector_lanes_)) : value;
+      }
+      EmitOps(info);
+    };
+    UnrollLoop(ScalarLoop(thread, I64(Turns(info)), I64(threads_), "turn", turn), UnrolledTurns(info));
+  };
+  if (vector_lanes_ == 1) {
+    emit();
+    return;
+  }
+  lanes_ = vector_lanes_;
+  vector_variable_ = first + loops - 1;
+  if (aligned_by_row_) {
+    emit();
+  } else {
+    for (int k = 0; k < loops; ++k) variables_[first + k] = I64(0);
+    Choose(
+        IsAligned({stage_}),
+        [&] {
+          aligned_ = true;
+          emit();
+          aligned_ = false;
+        },
+        emit);
+  }
+  lanes_ = 1;
+  vector_variable_ = kNoVariable;
 }
 
 // A point, or a vector of points: those left at the end are taken one at a time.
@@ -298,12 +524,39 @@ void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> 
 // What one stage stored another may read, and with other loops it may be another thread that reads it.
 // The last barrier keeps the next point's partial results out of the slots that are still being read.
 void ThreadEmitter::EmitStages() {
-  for (const StageInfo& info : stages_) {
-    stage_ = &info;
-    if (block_shares_point_ && &info != &stages_.front()) Barrier();
-    EmitStage(info);
+  if (!block_shares_point_ || !aligned_by_row_) {
+    EmitStagesInTurn();
+    return;
   }
-  if (block_shares_point_) Barrier();
+  Choose(
+      IsRowAligned(),
+      [&] {
+        aligned_ = true;
+        EmitStagesInTurn();
+        aligned_ = false;
+      },
+      [&] { EmitStagesInTurn(); });
+}
+
+void ThreadEmitter::EmitStagesInTurn() {
+  const bool together = block_shares_point_ || rows_ > 1;
+  size_t k = 0;
+  const auto emit = [&] {
+    stage_ = &stages_[k];
+    EmitStage(stages_[k]);
+  };
+  for (; k < stages_.size() && (rows_ == 1 || stages_[k].stage->inner_size() > 0); ++k) {
+    if (together && k > 0) Barrier();
+    emit();
+  }
+  if (k < stages_.size()) {
+    Barrier();
+    llvm::Value* writes = b_.CreateAnd(active_, b_.CreateICmpEQ(row_, I64(0)));
+    If(writes, "first_row", [&] {
+      for (; k < stages_.size(); ++k) emit();
+    });
+  }
+  if (together) Barrier();
 }
 
 void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll,
@@ -316,11 +569,13 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   llvm::Value* lanes = I64(vector_lanes_);
   llvm::Value* whole_end = b_.CreateNSWSub(hi, b_.CreateURem(b_.CreateNSWSub(hi, lo), lanes), "whole");
   const auto whole = [&] {
-    ScalarLoop(b_.CreateNSWAdd(lo, b_.CreateNSWMul(thread, lanes)), whole_end,
-               I64(int64_t{threads_} * vector_lanes_), "shared", [&](llvm::Value* i) {
-                 variables_[variable] = i;
-                 body();
-               });
+    llvm::Instruction* back =
+        ScalarLoop(b_.CreateNSWAdd(lo, b_.CreateNSWMul(thread, lanes)), whole_end,
+                   I64(int64_t{threads_} * vector_lanes_), "shared", [&](llvm::Value* i) {
+                     variables_[variable] = i;
+                     body();
+                   });
+    UnrollLoop(back, UnrolledTurns(*stage_));
   };
   if (vector_lanes_ == 1) {
     whole();
@@ -329,14 +584,18 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   lanes_ = vector_lanes_;
   vector_variable_ = variable;
   variables_[variable] = lo;
-  Choose(
-      IsAligned({stage_}),
-      [&] {
-        aligned_ = true;
-        whole();
-        aligned_ = false;
-      },
-      whole);
+  if (aligned_by_row_) {
+    whole();
+  } else {
+    Choose(
+        IsAligned({stage_}),
+        [&] {
+          aligned_ = true;
+          whole();
+          aligned_ = false;
+        },
+        whole);
+  }
   llvm::Value* has_tail = b_.CreateICmpSLT(whole_end, hi);
   If(has_tail, "tail", [&] {
     If(b_.CreateICmpEQ(thread, I64(0)), "first", [&] { MaskedVector(variable, whole_end, hi, body); });
@@ -345,89 +604,45 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   vector_variable_ = kNoVariable;
 }
 
-llvm::Value* ThreadEmitter::SharedSlots(llvm::Type* type, const char* name) {
-  auto* array = llvm::ArrayType::get(type, threads_ / kWarp);
-  auto* slots = new llvm::GlobalVariable(*module_, array, false, llvm::GlobalValue::InternalLinkage,
-                                         llvm::UndefValue::get(array), name, nullptr,
-                                         llvm::GlobalValue::NotThreadLocal, kSharedAddressSpace);
-  slots->setAlignment(llvm::Align(16));
-  return slots;
-}
-
-// Another lane's value; the instruction moves 32 bits.
-llvm::Value* ThreadEmitter::Shuffle(llvm::Intrinsic::ID id, llvm::Value* value, unsigned lane) {
-  llvm::Type* i32 = b_.getInt32Ty();
-  llvm::Type* type = value->getType();
-  const unsigned width = type->getScalarSizeInBits();
-  llvm::Type* bits_type = b_.getIntNTy(width);
-  llvm::Value* bits = b_.CreateBitCast(value, bits_type);
-  llvm::Value* result = llvm::ConstantInt::get(bits_type, 0);
-  for (unsigned low = 0; low < width; low += 32) {
-    llvm::Value* word = b_.CreateZExtOrTrunc(low == 0 ? bits : b_.CreateLShr(bits, low), i32);
-    word = b_.CreateIntrinsic(i32, id, {b_.getInt32(~0u), word, b_.getInt32(lane), b_.getInt32(kWarp - 1)});
-    word = b_.CreateZExtOrTrunc(word, bits_type);
-    result = b_.CreateOr(result, low == 0 ? word : b_.CreateShl(word, low));
-  }
-  return b_.CreateBitCast(result, type);
-}
-
-// Every warp folds in halves, its first lane has the result; then all threads fold the warps' in order.
-void ThreadEmitter::CombineThreads(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
-                                   llvm::Value** position) {
-  if (!block_shares_point_ || stage_->extents.empty() || stage_->has_scan) return;
-  const bool arg = *position != nullptr;
-  const auto fold = [&](llvm::Value* other, llvm::Value* other_position) {
-    if (arg) {
-      CombineArg(accumulator.kind, kept, value, position, other, other_position, true, nullptr);
-    } else {
-      *value = Combine(accumulator.kind, kept, *value, other);
-    }
-  };
-  const auto shuffle = [&](llvm::Intrinsic::ID id, llvm::Value* v, unsigned lane) {
-    return v == nullptr ? nullptr : Shuffle(id, v, lane);
-  };
-  for (unsigned distance = kWarp / 2; distance >= 1; distance /= 2) {
-    const auto down = llvm::Intrinsic::nvvm_shfl_sync_down_i32;
-    llvm::Value* other = Shuffle(down, *value, distance);
-    fold(other, shuffle(down, *position, distance));
-  }
-  if (threads_ == kWarp) {
-    *value = Shuffle(llvm::Intrinsic::nvvm_shfl_sync_idx_i32, *value, 0);
-    *position = shuffle(llvm::Intrinsic::nvvm_shfl_sync_idx_i32, *position, 0);
+// Nothing in the kernel waits for the sum: one instruction that returns nothing.
+void ThreadEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) {
+  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
+  const bool is_float = dtype == v1::F32 || dtype == v1::F64;
+  const bool has_instruction = is_float || dtype == v1::I32 || dtype == v1::I64;
+  if (op.mode() != v1::STORE_ACCUMULATE || !has_instruction || IsRead(op.buffer())) {
+    KernelEmitter::ScalarStore(op, index, value);
     return;
   }
-  // i1 has no shared memory form of its own.
-  const bool is_bool = (*value)->getType()->isIntegerTy(1);
-  llvm::Type* type = is_bool ? b_.getInt8Ty() : (*value)->getType();
-  llvm::Type* i64 = b_.getInt64Ty();
-  llvm::Value* slots = SharedSlots(type, "partial");
-  llvm::Value* positions = arg ? SharedSlots(i64, "partial_position") : nullptr;
-  const auto at = [&](llvm::Value* base, llvm::Type* element, llvm::Value* index) {
-    return b_.CreateInBoundsGEP(element, base, {index});
-  };
-  llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
-  If(b_.CreateICmpEQ(b_.CreateURem(thread, I64(kWarp)), I64(0)), "warp", [&] {
-    llvm::Value* warp = b_.CreateUDiv(thread, I64(kWarp));
-    b_.CreateStore(is_bool ? b_.CreateZExt(*value, type) : *value, at(slots, type, warp));
-    if (arg) b_.CreateStore(*position, at(positions, i64, warp));
+  llvm::Type* type = MemoryType(dtype);
+  llvm::Value* pointer = b_.CreateGEP(type, buffers_[op.buffer()], index);
+  Annotate(b_.CreateAtomicRMW(is_float ? llvm::AtomicRMWInst::FAdd : llvm::AtomicRMWInst::Add, pointer, value,
+                              llvm::Align(static_cast<uint64_t>(ir::ByteWidth(dtype))),
+                              llvm::AtomicOrdering::Monotonic, context_.getOrInsertSyncScopeID("device")),
+           op.buffer());
+}
+
+bool ThreadEmitter::IsRead(uint32_t buffer) const {
+  return std::any_of(ops_.begin(), ops_.end(), [&](const v1::LoopOp* op) {
+    return static_cast<LoopOpcode>(op->op()) == LoopOpcode::kLoad && op->buffer() == buffer;
   });
-  Barrier();
-  for (unsigned warp = 0; warp < threads_ / kWarp; ++warp) {
-    llvm::Value* other = b_.CreateLoad(type, at(slots, type, I64(warp)));
-    if (is_bool) other = b_.CreateTrunc(other, b_.getInt1Ty());
-    llvm::Value* other_position = arg ? b_.CreateLoad(i64, at(positions, i64, I64(warp))) : nullptr;
-    if (warp == 0) {
-      *value = other;
-      *position = other_position;
-    } else {
-      fold(other, other_position);
-    }
+}
+
+// An element that the kernel only reads may share its place with a result, but none that is read again after
+// that was written: such a load gives the same value wherever it stands.
+llvm::Instruction* ThreadEmitter::Annotate(llvm::Instruction* access, uint32_t buffer) {
+  if (llvm::isa<llvm::LoadInst>(access) && kernel_.buffers(buffer).access() == v1::READ) {
+    access->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(context_, {}));
   }
+  return KernelEmitter::Annotate(access, buffer);
 }
 
 void ThreadEmitter::FailWhere(llvm::Value* bad, int32_t, uint32_t, llvm::Value*, llvm::Value*, bool) {
-  If(Any(bad), "fail",
-     [&] { b_.CreateIntrinsic(b_.getVoidTy(), llvm::Intrinsic::trap, llvm::ArrayRef<llvm::Value*>{}); });
+  if (failed_ == nullptr) {
+    failed_ = Slot(b_.getInt1Ty(), "failed");
+    llvm::IRBuilder<> at_entry(failed_->getNextNode());
+    at_entry.CreateStore(b_.getFalse(), failed_);
+  }
+  b_.CreateStore(b_.CreateOr(b_.CreateLoad(b_.getInt1Ty(), failed_), Any(bad)), failed_);
 }
 
 }  // namespace kiln

@@ -4,14 +4,22 @@
 //   VECTOR_INNER_LAST   a block takes one point of the outer domain at a time; its threads share the last
 //                       inner loop and combine their partial reductions: a warp's by shuffles, the warps'
 //                       through shared memory
-//   otherwise           a thread takes one point of the outer domain and runs all inner loops itself
+//   otherwise           a thread takes one point of the outer domain and runs all inner loops itself; or,
+//                       where points are few and reductions long, several threads of a block share the
+//                       longest loop of a point and combine by shuffles and through shared memory: a block
+//                       has columns of neighbouring points and rows of threads
 //
 // Where all accesses run along the scheduled loop, a thread's turn is a short vector of it, so that its
-// loads and stores are of 16 bytes. Whether addresses are aligned is decided on the device, before the
-// vector; the order of combining is the same either way.
+// loads and stores are of 16 bytes. Whether addresses are aligned is decided on the device, once a point
+// where that is enough; the order of combining is the same either way. Turns of a known number are unrolled,
+// and what a kernel only reads is read once: later stages find it in registers.
 //
 // Accumulating stores must happen in program order within a point, so a kernel that has one is never shared
-// by a block. A failing index check or integer division traps, as a device assertion of torch's does.
+// by a block; where the kernel does not read the buffer again they are reductions in memory, which a thread
+// does not wait for. After a failing index check or integer division the kernel traps at its end, as a device
+// assertion of torch's does.
+//
+// thread_emitter.cc has the shape of a kernel, thread_combine.cc how threads combine.
 #pragma once
 
 #include "compiler/codegen/gpu_image.h"
@@ -29,6 +37,8 @@ class ThreadEmitter : public KernelEmitter {
   GpuImage Launch() const;  // without code
 
  private:
+  static constexpr unsigned kWarp = 32;
+
   void ChooseLanes() override;
   void ChooseTile() override {}
   void EmitEntry() override;
@@ -40,6 +50,10 @@ class ThreadEmitter : public KernelEmitter {
   void CombineThreads(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
                       llvm::Value** position) override;
   int64_t ThreadsOf(const StageInfo& info) const override;
+  void EmitInnerFrom(const StageInfo& info, uint32_t level) override;
+  void InnerLoop(const StageInfo& info, uint32_t level, absl::FunctionRef<void(llvm::Value*)> body) override;
+  void ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) override;
+  llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer) override;
   void FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value, llvm::Value* bound,
                  bool is_unsigned) override;
 
@@ -49,15 +63,38 @@ class ThreadEmitter : public KernelEmitter {
   uint32_t VectorVariable(const StageInfo& info) const;
   unsigned LanesFor(const StageInfo& info);  // 1: some access does not run along the stage's vector loop
   unsigned LanesAlongOuter();
+  int64_t PointsEstimate() const;
+  // Columns of points, see above.
+  void ChooseRows();
+  uint32_t SharedLevel(const StageInfo& info) const;  // the longest inner loop
+  void EmitPoints();
+  void EmitColumns(llvm::Value* points);
+  void CombineRows(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
+                   llvm::Value** position);
+  // Can a block's threads share all inner loops of the stage as if they were one?
+  bool SharesAllLoops(const StageInfo& info) const;
+  int64_t Turns(const StageInfo& info) const;  // vectors of the loops that a block shares; at least 1
+  unsigned UnrolledTurns(const StageInfo& info) const;
+  bool IsRead(uint32_t buffer) const;
+  // The loop's body that many times in a row, where its accesses are under way at once.
+  void UnrollLoop(llvm::Instruction* back, unsigned times);
   // Are the addresses aligned of all vectors at the current point?
   llvm::Value* IsAligned(llvm::ArrayRef<const StageInfo*> stages);
+  llvm::Value* IsRowAligned();
+  void EmitStagesInTurn();
   void EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents);
   llvm::Value* Shuffle(llvm::Intrinsic::ID id, llvm::Value* value, unsigned lane);
-  llvm::Value* SharedSlots(llvm::Type* type, const char* name);
+  llvm::Value* SharedSlots(llvm::Type* type, unsigned count, const char* name);
 
   bool block_shares_point_ = false;
   unsigned threads_ = 0;  // of a block
-  bool aligned_ = false;  // in code that runs where IsAligned
+  unsigned rows_ = 1;     // of threads that share a point's longest loop, where blocks have columns
+  unsigned columns_ = 0;
+  llvm::Value* row_ = nullptr;     // of this thread
+  llvm::Value* active_ = nullptr;  // does its column exist?
+  bool aligned_ = false;           // in code that runs where IsAligned
+  bool aligned_by_row_ = false;    // that is known of all stages of a point
+  llvm::AllocaInst* failed_ = nullptr;
 };
 
 }  // namespace kiln

@@ -21,9 +21,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 WAYS = {"eager": None, "inductor": dict(backend="inductor"),
-        "inductor-graphs": dict(backend="inductor", mode="reduce-overhead"), "kiln": dict(backend="kiln")}
-# What is compared with what: default with default.
-RATIOS = [("kiln", "inductor"), ("kiln", "eager"), ("kiln", "inductor-graphs")]
+        "inductor-graphs": dict(backend="inductor", mode="reduce-overhead"), "kiln": dict(backend="kiln"),
+        "kiln-graphs": dict(backend="kiln", mode="reduce-overhead")}
+# What is compared with what: default with default, CUDA graphs with CUDA graphs.
+RATIOS = [("kiln", "inductor"), ("kiln", "eager"), ("kiln-graphs", "inductor-graphs")]
+# Ways whose temporary memory torch's allocator counts; a replayed graph's lies in a pool of its own.
+COUNTED = ("eager", "inductor", "kiln")
 
 # name: (model of models.py, task, dtype, changes of the inputs' sizes)
 ROWS = {
@@ -47,7 +50,7 @@ def _steps(row, ways):
     """(name, function of no arguments that takes one step) of every way that compiles; errors by name."""
     import models
     import torch
-    import kiln  # noqa: F401  (names the back-end)
+    import kiln
 
     torch.set_float32_matmul_precision("high")
     name, task, dtype, sizes = ROWS[row]
@@ -73,11 +76,14 @@ def _steps(row, ways):
             optimizer.step()
 
         try:
+            kiln.reset_stats()
             begin = time.perf_counter()
             for _ in range(5):
                 step()
             torch.cuda.synchronize()
             stats[way] = {"first_steps_s": time.perf_counter() - begin}
+            if way.startswith("kiln"):
+                stats[way]["stats"] = _kiln_stats()
             steps[way] = step
         except Exception as error:
             errors[way] = f"{type(error).__name__}: {error}"[:300]
@@ -89,6 +95,17 @@ def _kiln_stats():
     from kiln import backend
     return {key: value for key, value in {**kiln.stats(), **backend.run_counts()}.items()
             if isinstance(value, (int, dict))}
+
+
+def _peak(torch, step):
+    """Megabytes that a step allocates at its peak, above what was allocated before it."""
+    step()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 1e6
 
 
 def _measure_row(row, arguments):
@@ -107,12 +124,11 @@ def _measure_row(row, arguments):
                 step()
             torch.cuda.synchronize()
             times[way].append((time.perf_counter() - begin) / arguments.steps * 1e3)
-    result = {"row": row, "errors": errors}
+    result = {"row": row, "errors": errors,
+              "peak_mb": {way: _peak(torch, steps[way]) for way in COUNTED if way in steps}}
     for way, values in times.items():
         result[way] = {"step_ms": statistics.median(values), "low_ms": min(values), "high_ms": max(values),
                        **stats[way]}
-    if "kiln" in steps:
-        result["kiln_stats"] = _kiln_stats()
     return result
 
 
@@ -214,8 +230,9 @@ def _markdown(report):
     ways = report["ways"]
     print(f"{report['device']}, torch {report['torch']}, {report['date']}\n")
     print("| row | " + " | ".join(f"{way} ms" for way in ways) + " | "
-          + " | ".join(f"{a} ÷ {b}" for a, b in RATIOS) + " | launches / library calls / fallbacks |")
-    print("|---" * (len(ways) + len(RATIOS) + 2) + "|")
+          + " | ".join(f"{a} ÷ {b}" for a, b in RATIOS)
+          + " | peak MB: " + ", ".join(COUNTED) + " | launches / library calls / fallbacks |")
+    print("|---" * (len(ways) + len(RATIOS) + 3) + "|")
     ratios = {pair: [] for pair in RATIOS}
     for result in report["rows"]:
         if "gb_per_s" in result:
@@ -227,7 +244,9 @@ def _markdown(report):
                 cells.append(f"{ratios[pair][-1]:.2f}")
             else:
                 cells.append("–")
-        stats = result.get("kiln_stats", {})
+        peak = result.get("peak_mb", {})
+        cells.append(", ".join(f"{peak[way]:.0f}" if way in peak else "–" for way in COUNTED))
+        stats = result.get("kiln", {}).get("stats", {})
         cells.append(f"{stats.get('kernels', '–')} / {stats.get('library_calls', '–')} / "
                      f"{sum(stats.get('fallbacks', {}).values())}")
         print(f"| {result['row']} | " + " | ".join(cells) + " |")

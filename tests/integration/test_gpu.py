@@ -1,6 +1,6 @@
 """The NVIDIA back-end against eager on a real GPU. Without one these tests skip themselves; what needs no GPU
 (PTX that each target's assembler takes) is in tests/golden."""
-import copy
+import threading
 
 import pytest
 import torch
@@ -16,6 +16,10 @@ FUNCTIONS = {
     "layer norm": lambda x: F.layer_norm(x, x.shape[-1:]),
     "column sums": lambda x: x.sum(0),
     "sum of all": lambda x: x.sum(),
+    "column softmax": lambda x: torch.softmax(x, 0),
+    "column argmax": lambda x: x.argmax(0),
+    "sums of few columns": lambda x: (x[:, :10] * 2).sum(0) + (x[:, :10] - 1).abs().amax(0),
+    "sums of sums": lambda x: x.view(513, 7, 111).sum((0, 2)),
     "argmax": lambda x: x.argmax(-1),
     "transposed add": lambda x: x.t()[:500, :500] + x[:500, :500],
     "gather": lambda x: x[torch.arange(300, device=x.device) * 3 % x.shape[0]],
@@ -67,21 +71,213 @@ def test_alignment(function, view, dtype):
     assert error <= 3 * eager + 1e-5 * exact.abs().max().item()
 
 
-def test_training():
+def losses(wrap, steps=5):
+    """Of training a small network, with a new batch at another address each step."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.LayerNorm(512), torch.nn.GELU(),
-                                torch.nn.Linear(512, 10)).cuda()
-    x, labels = torch.randn(64, 256, device="cuda"), torch.randint(0, 10, (64,), device="cuda")
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512, bias=False), torch.nn.BatchNorm1d(512), torch.nn.LayerNorm(512),
+                                torch.nn.GELU(), torch.nn.Linear(512, 10)).cuda()
+    call, optimizer, values, batches = wrap(model), torch.optim.Adam(model.parameters(), 1e-3), [], []
+    for _ in range(steps):
+        batches.append((torch.randn(64, 256, device="cuda"), torch.randint(0, 10, (64,), device="cuda")))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(call(batches[-1][0]), batches[-1][1])
+        loss.backward()
+        optimizer.step()
+        values.append(loss.item())
+    return values + [model[1].running_mean.sum().item(), model[1].num_batches_tracked.item()]
 
-    def losses(wrap):
-        trained = copy.deepcopy(model)
-        call, optimizer, values = wrap(trained), torch.optim.Adam(trained.parameters(), 1e-3), []
-        for _ in range(5):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(call(x), labels)
-            loss.backward()
-            optimizer.step()
-            values.append(loss.item())
-        return values
 
-    assert losses(lambda m: torch.compile(m, backend="kiln")) == pytest.approx(losses(lambda m: m), rel=1e-4)
+def test_training():
+    expected = losses(lambda model: model)
+    assert losses(lambda model: torch.compile(model, backend="kiln")) == pytest.approx(expected, rel=1e-4)
+
+
+def test_new_thread():
+    """A thread's first GPU work may be a kernel of ours: torch has made no context current there yet."""
+    call, x, results = torch.compile(lambda x: x.sin() + 1, backend="kiln"), torch.randn(1000, device="cuda"), []
+    call(x)
+    thread = threading.Thread(target=lambda: results.append(call(x)))
+    thread.start()
+    thread.join()
+    torch.testing.assert_close(results[0], x.sin() + 1)
+
+
+def test_numbers_on_the_cpu():
+    """A 0-d tensor on the CPU takes part in a graph on the GPU, as an input and as a constant."""
+    def function(x, scale):
+        return x * scale + torch.tensor(1.5)
+
+    x = torch.randn(64, 32, device="cuda")
+    call = torch.compile(function, backend="kiln")
+    for value in (2.0, 3.0):
+        torch.testing.assert_close(call(x, torch.tensor(value)), x * value + 1.5)
+
+
+def test_tensors_brought_over():
+    """A graph may copy its input to the GPU, and make tensors there without having any input there."""
+    x = torch.randn(64, 32)
+    torch.testing.assert_close(torch.compile(lambda x: x.cuda().sin(), backend="kiln")(x), x.cuda().sin())
+    made = torch.compile(lambda: torch.arange(10, device="cuda") * 2, backend="kiln")()
+    torch.testing.assert_close(made, torch.arange(10, device="cuda") * 2)
+
+
+# ---- CUDA graphs: reduce-overhead, through torch's trees
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """Counts the recordings and replays of CUDA graphs."""
+    counts = {"recorded": 0, "replayed": 0}
+
+    def counted(name, what):
+        original = getattr(torch.cuda.CUDAGraph, name)
+
+        def call(self, *args, **kwargs):
+            counts[what] += 1
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(torch.cuda.CUDAGraph, name, call)
+
+    counted("capture_end", "recorded")
+    counted("replay", "replayed")
+    return counts
+
+
+@pytest.fixture
+def skips():
+    """How many graphs torch skipped since the test began."""
+    from torch._dynamo.utils import counters
+
+    before = counters["inductor"]["cudagraph_skips"]
+    return lambda: counters["inductor"]["cudagraph_skips"] - before
+
+
+def with_graphs(function, **arguments):
+    return torch.compile(function, backend="kiln", mode="reduce-overhead", **arguments)
+
+
+def attention(x):
+    x = F.layer_norm(x, x.shape[-1:])
+    return F.scaled_dot_product_attention(x, x, x) @ torch.softmax(x.mT @ x, -1)
+
+
+def test_graphs_of_inference(replays, skips):
+    call = with_graphs(attention)
+    with torch.no_grad():
+        for step in range(6):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = torch.randn(2, 4, 128, 64, device="cuda")
+            torch.testing.assert_close(call(x), attention(x), rtol=1e-3, atol=1e-3)
+    assert kiln.stats()["cuda_graphs"] == 1
+    # The first call warms up, the second records and replays what it recorded.
+    assert replays["recorded"] >= 1 and replays["replayed"] >= 5 and skips() == 0
+
+
+def test_graphs_of_training(replays, skips):
+    expected = losses(lambda model: model, steps=8)
+    assert losses(with_graphs, steps=8) == pytest.approx(expected, rel=1e-4)
+    assert kiln.stats()["cuda_graphs"] == 2  # forward and backward
+    assert replays["replayed"] >= 12 and skips() == 0
+
+
+def test_no_graphs_by_default(replays, skips):
+    losses(lambda model: torch.compile(model, backend="kiln"))
+    assert kiln.stats()["cuda_graphs"] == 0 and replays == {"recorded": 0, "replayed": 0} and skips() == 0
+
+
+def test_graphs_of_dynamic_sizes(replays):
+    call = with_graphs(lambda x: torch.softmax(x * 2, -1).sum(0), dynamic=True)
+    for _ in range(4):
+        for rows in (16, 24, 40):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = torch.randn(rows, 300, device="cuda")
+            torch.testing.assert_close(call(x), torch.softmax(x * 2, -1).sum(0))
+    assert kiln.stats()["graphs"] == kiln.stats()["cuda_graphs"] == 1
+    assert replays["recorded"] >= 3 and replays["replayed"] >= 9  # one graph a size
+
+
+def test_written_input_is_skipped(replays, skips, caplog):
+    def function(x, y):
+        x.add_(y)
+        return x.sin()
+
+    call = with_graphs(function)
+    with caplog.at_level("WARNING"):
+        explanation = kiln.explain(function, mode="reduce-overhead")(torch.ones(64, device="cuda"),
+                                                                     torch.ones(64, device="cuda"))
+    assert "skipped: mutated inputs (1 instances)" in str(explanation)
+    for _ in range(4):
+        x, y = torch.randn(64, device="cuda"), torch.randn(64, device="cuda")
+        expected = x + y
+        torch.testing.assert_close(call(x, y), expected.sin())
+        torch.testing.assert_close(x, expected)
+    assert skips() >= 1 and replays["replayed"] == 0
+
+
+def test_written_buffer_is_recorded(replays, skips):
+    class Counter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(64))
+
+        def forward(self, x):
+            self.total.add_(x)
+            return self.total * 2
+
+    model = Counter().cuda()
+    call, expected = with_graphs(model), torch.zeros(64, device="cuda")
+    with torch.no_grad():
+        for _ in range(6):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = torch.randn(64, device="cuda")
+            expected += x
+            torch.testing.assert_close(call(x), expected * 2)
+    torch.testing.assert_close(model.total, expected)
+    assert replays["replayed"] >= 4 and skips() == 0
+
+
+def test_graphs_draw_new_random_numbers(replays):
+    call = with_graphs(lambda x: F.dropout(x, 0.5))
+    x = torch.ones(1000, device="cuda")
+    drawn = []
+    for _ in range(6):
+        torch.compiler.cudagraph_mark_step_begin()
+        drawn.append(call(x).clone())
+    assert replays["replayed"] >= 4
+    assert all(not torch.equal(a, b) for a, b in zip(drawn, drawn[1:]))
+    assert all(400 < (y == 0).sum() < 600 for y in drawn)
+
+
+def test_graphs_with_a_number_on_the_cpu(replays, skips):
+    call = with_graphs(lambda x, scale: x * scale)
+    x = torch.randn(64, device="cuda")
+    for value in range(6):
+        torch.compiler.cudagraph_mark_step_begin()
+        torch.testing.assert_close(call(x, torch.tensor(float(value))), x * value)
+    assert replays["replayed"] >= 4 and skips() == 0
+
+
+def test_graph_loaded_from_the_cache(place):
+    """A new process finds the graph in torch's cache and records it as well."""
+    code = """
+import torch, kiln
+from torch._dynamo.utils import counters
+replays = []
+replay = torch.cuda.CUDAGraph.replay
+torch.cuda.CUDAGraph.replay = lambda self: (replays.append(1), replay(self))
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh()).cuda()
+call = torch.compile(model, backend="kiln", mode="reduce-overhead")
+for _ in range(5):
+    torch.compiler.cudagraph_mark_step_begin()
+    model.zero_grad()
+    loss = call(torch.ones(4, 32, device="cuda")).sum()
+    loss.backward()
+print(kiln.stats()["autograd_cache_loads"], kiln.stats()["cuda_graphs"], len(replays) >= 6,
+      counters["inductor"]["cudagraph_skips"], round(loss.item(), 4),
+      round(model[0].weight.grad.sum().item(), 3), sep=",")
+"""
+    first, second = (place.run(code)[0].strip().split(",") for _ in range(2))
+    assert first[:4] == ["0", "2", "True", "0"]
+    assert second[:4] == ["2", "2", "True", "0"]
+    assert first[4:] == second[4:]

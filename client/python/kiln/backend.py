@@ -6,8 +6,8 @@ import time
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from . import (_C, autograd_cache, decompositions, fallback, guards, library, options as options_module, records,
-               service)
+from . import (_C, autograd_cache, cuda_graphs, decompositions, devices, fallback, guards, library,
+               options as options_module, records, service)
 from .compiled import CompiledGraph, FallbackGraph, live_graphs, symbols_by_name
 from .errors import Unsupported
 from .graph import BACKWARD, FORWARD, INFERENCE, export
@@ -42,19 +42,6 @@ def _torch_version():
     return ".".join(torch.__version__.split(".")[:2])
 
 
-def _gpu_architecture(module):
-    """"sm_90" when the graph's tensors are on a GPU, "" on the CPU. Raises Unsupported for a mixture."""
-    devices = {value.device for value in (node.meta.get("val") for node in module.graph.nodes
-                                          if node.op == "placeholder") if isinstance(value, torch.Tensor)}
-    kinds = {device.type for device in devices}
-    if "cuda" not in kinds:
-        return ""
-    if len(devices) > 1:
-        raise Unsupported(f"inputs on several devices ({', '.join(sorted(map(str, devices)))})")
-    major, minor = torch.cuda.get_device_capability(devices.pop())
-    return f"sm_{major}{minor}"
-
-
 def _static_inputs(kind):
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
@@ -81,32 +68,44 @@ def _guards(inputs):
     return []
 
 
-def compile_graph(module, inputs, kind, settings):
-    """The compiled graph, or one that runs without kiln; both are OutputCode, as torch's cache wants it."""
+def compile_graph(module, inputs, kind, settings, pair=None):
+    """The compiled graph, or one that runs without kiln; both are OutputCode, as torch's cache wants it.
+
+    pair: of the graph and its backward, where CUDA graphs are wanted."""
     title = _title(module, kind)
     try:
-        return _compile(module, inputs, kind, settings, title)
-    except Unsupported as reason:
-        return FallbackGraph.of(module, title, f"unsupported: {reason}")
+        return _compile(module, inputs, kind, settings, pair, title)
+    except Unsupported as unsupported:
+        reason = message = f"unsupported: {unsupported}"
     except _C.ServiceError as error:
         code, message = error.args
-        return FallbackGraph.of(module, title, fallback.reason_of(code, message), message)
+        reason = fallback.reason_of(code, message)
+    run = fallback.run_without_kiln(module, title, reason, message)
+    if pair is not None and devices.any_on_gpu(module):
+        run = cuda_graphs.wrap_fallback(run, kind, pair, reason)
+    return FallbackGraph(run)
 
 
-def _compile(module, inputs, kind, settings, title):
+def _compile(module, inputs, kind, settings, pair, title):
     start = time.perf_counter()
     service.configure()
     library.install()
-    exported = export(module, kind, title=title, static_inputs=_static_inputs(kind),
-                      donated_inputs=_donated_inputs(kind), guards=_guards(inputs),
-                      guards_text=guards.texts())
+    gpu = devices.gpu_of(module)
+    recording = None
+    if pair is not None and gpu is not None:
+        recording = cuda_graphs.describe(module, inputs, kind, gpu, _static_inputs(kind), pair)
+    # The trees free what a backward has used; a result in its place would look like a tensor of the forward's.
+    donated = _donated_inputs(kind) if recording is None else ()
+    exported = export(module, kind, title=title, static_inputs=_static_inputs(kind), donated_inputs=donated,
+                      guards=_guards(inputs), guards_text=guards.texts(), gpu=gpu)
     key, header, graph, symbols = _C.build(
         exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[settings.mode],
         settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(), _torch_version(), decompositions.digest(), _gpu_architecture(module))
+        torch.get_float32_matmul_precision(), _torch_version(), decompositions.digest(), devices.architecture(gpu))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
     compiled = CompiledGraph(key, header, names, tuple(exported.constants), title,
-                             tuple(exported.numbers), tuple(exported.float_inputs), autograd_cache.may_keep())
+                             tuple(exported.numbers), tuple(exported.float_inputs), autograd_cache.may_keep(),
+                             devices.inputs_from_cpu(module, gpu, exported.float_inputs), recording)
     seconds = time.perf_counter() - start
     compiled.load(graph, symbols_by_name(inputs))
     records.add_seconds("export", seconds)
@@ -119,14 +118,21 @@ def kiln(gm, example_inputs, *, mode=None, options=None):
     settings = options_module.parse(mode, options)
     fallback.policy()
 
-    def compiler(kind):
-        return autograd_cache.serializable(lambda module, inputs: compile_graph(module, inputs, kind, settings))
+    with cuda_graphs.paired() as pair:
+        wanted = pair if settings.mode in cuda_graphs.MODES else None
 
-    backend = aot_autograd(fw_compiler=compiler(FORWARD), bw_compiler=compiler(BACKWARD),
-                           inference_compiler=compiler(INFERENCE), decompositions=decompositions.table(),
-                           partition_fn=decompositions.partition, keep_inference_input_mutations=True)
-    with autograd_cache.joined(_cache_tag(settings)), decompositions.kept_whole():
-        return backend(gm, example_inputs)
+        def compiler(kind):
+            return autograd_cache.serializable(
+                lambda module, inputs: compile_graph(module, inputs, kind, settings, wanted))
+
+        backend = aot_autograd(fw_compiler=compiler(FORWARD), bw_compiler=compiler(BACKWARD),
+                               inference_compiler=compiler(INFERENCE), decompositions=decompositions.table(),
+                               partition_fn=decompositions.partition, keep_inference_input_mutations=True)
+        with autograd_cache.joined(_cache_tag(settings)), decompositions.kept_whole():
+            return backend(gm, example_inputs)
+
+
+kiln.reset = cuda_graphs.reset  # torch._dynamo.reset() calls it
 
 
 def _cache_tag(settings):

@@ -12,7 +12,7 @@ import torch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, FXGraphCacheMiss
 from torch._inductor.output_code import OutputCode
 
-from . import _C, debug, fallback, library, service, records
+from . import _C, cuda_graphs, debug, library, records, service
 from .errors import Unsupported
 from .size_numbers import SizeNumber
 from .symbols import evaluate
@@ -53,6 +53,8 @@ class CompiledGraph(OutputCode):
     numbers: tuple = ()  # (position, value or SizeNumber) of outputs that the program leaves undefined
     float_inputs: tuple = ()  # positions of numbers that the program takes as tensors
     cacheable: bool = True  # by torch's cache
+    from_cpu: tuple = ()  # positions of the inputs that go to the GPU first
+    recording: Any = None  # cuda_graphs.Recording, where CUDA graphs are wanted
     artifact: Any = None
 
     __hash__ = object.__hash__  # the base class compares by value
@@ -65,18 +67,20 @@ class CompiledGraph(OutputCode):
         self._boxed_call = True
 
     def __call__(self, inputs):
-        if self.constants:
-            inputs.extend(self.constants)
-        if self.numbers or self.float_inputs:
+        if self.numbers or self.float_inputs or self.from_cpu:
             return self._call_with_numbers(inputs)
-        return self.artifact(inputs)
+        return self._run(inputs)
 
     def _call_with_numbers(self, inputs):
         numbers = [(position, value(inputs) if isinstance(value, SizeNumber) else value)
                    for position, value in self.numbers]
         for position in self.float_inputs:
             inputs[position] = torch.tensor(inputs[position], dtype=torch.float64)
-        outputs = self.artifact(inputs)
+        for position in self.from_cpu:
+            inputs[position] = inputs[position].cuda(non_blocking=True)
+        outputs = self._run(inputs)
+        if numbers:
+            outputs = list(outputs)
         for position, number in numbers:
             outputs[position] = number
         return outputs
@@ -98,7 +102,10 @@ class CompiledGraph(OutputCode):
         self.artifact = artifact
         with _lock:
             _live.add(self)
-        _record(artifact, self.title)
+        info = _record(artifact, self.title)
+        self._run = _runner(artifact, self.constants)
+        if self.recording is not None:
+            self._run = cuda_graphs.wrap(self._run, self.recording, self.constants, info)
         context = torch._guards.TracingContext.try_get()
         if context is not None and context.output_strides is not None and not context.output_strides:
             context.output_strides.extend(artifact.output_strides())
@@ -108,6 +115,7 @@ class CompiledGraph(OutputCode):
     def __getstate__(self):
         state = self.__dict__.copy()
         state["artifact"] = None
+        state.pop("_run", None)
         return state
 
     def prepare_for_serialization(self):
@@ -136,10 +144,6 @@ class FallbackGraph(OutputCode):
 
     run: Any
 
-    @classmethod
-    def of(cls, module, title, reason, message=None):
-        return cls(fallback.run_without_kiln(module, title, reason, message))
-
     def __post_init__(self):
         self._fx_graph_cache_key = "kiln-fallback"
         self._time_taken_ns = 0
@@ -159,6 +163,18 @@ class FallbackGraph(OutputCode):
         pass
 
 
+def _runner(artifact, constants):
+    """Holds no CompiledGraph: torch's trees of CUDA graphs live until the functions they replay are gone."""
+    if not constants:
+        return artifact
+
+    def run(inputs):
+        inputs.extend(constants)
+        return artifact(inputs)
+
+    return run
+
+
 def _record(artifact, title):
     info = artifact.info()
     records.count("graphs")
@@ -172,3 +188,4 @@ def _record(artifact, title):
         records.add_seconds(phase, info[f"{phase}_seconds"])
     info["title"] = title
     records.record_graph(info)
+    return info

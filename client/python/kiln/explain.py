@@ -56,6 +56,8 @@ def _program_lines(program):
         return [f"\n{program['title']}: falls back: {program['message']}"]
     lines = [f"\n{program['title']}  key {program['compile_key'][:16]}  "
              f"{'from the cache' if program['hit'] else 'compiled'}"]
+    if "cuda_graph" in program:
+        lines.append(f"  CUDA graph: {program['cuda_graph']}")
     for number, kernel in enumerate(program["kernels"]):
         lines.append(f"  kernel {number} {kernel['name']} ×{program['launches'].count(number)}: "
                      f"{', '.join(kernel['operators'])}")

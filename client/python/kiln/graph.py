@@ -10,6 +10,7 @@ import operator
 import sympy
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from . import wire
 from .errors import Unsupported
@@ -46,13 +47,14 @@ class ExportedGraph:
 
 
 def export(module: fx.GraphModule, kind: int, *, title="", static_inputs=(), donated_inputs=(),
-           visible_outputs=None, guards=(), guards_text=()) -> ExportedGraph:
+           visible_outputs=None, guards=(), guards_text=(), gpu=None) -> ExportedGraph:
     """Raises Unsupported with the reason when the graph holds something that kiln cannot express.
 
     visible_outputs: positions of outputs whose strides must be the traced ones; None is all of them.
     guards: sympy conditions that hold for this graph; those over foreign symbols are left out.
+    gpu: as from devices.gpu_of; then every tensor is said to be there.
     """
-    return _Exporter(module, kind).run(title, set(static_inputs), set(donated_inputs), visible_outputs, guards,
+    return _Exporter(module, kind, gpu).run(title, set(static_inputs), set(donated_inputs), visible_outputs, guards,
                                        guards_text)
 
 
@@ -65,9 +67,10 @@ def _is_number(value):
 
 
 class _Exporter:
-    def __init__(self, module, kind):
+    def __init__(self, module, kind, gpu):
         self.module = module
         self.kind = kind
+        self.gpu = gpu
         self.symbols = {}  # sympy symbol -> number
         self.bindings = {}  # sympy symbol -> (source, input, dim)
         self.symbol_messages = []
@@ -226,11 +229,10 @@ class _Exporter:
             raise Unsupported(f"dtype {dtype}")
         return _DTYPES[dtype]
 
-    @staticmethod
-    def device(device):
+    def device(self, device):
         if device.type not in _DEVICES:
             raise Unsupported(f"device {device.type}")
-        return wire.uint(1, _DEVICES[device.type])
+        return wire.uint(1, _DEVICES["cpu" if self.gpu is None else "cuda"])
 
     # ---- inputs, outputs ----
 
@@ -262,7 +264,8 @@ class _Exporter:
             raise Unsupported(f"an attribute of type {type(value).__name__}")
         if node.target not in self.constant_values:
             self.constant_values[node.target] = self.new_value(node)
-            self.constants.append(value)
+            with unset_fake_temporarily():  # a constant is a real tensor and has to stay one
+                self.constants.append(value if self.gpu is None else value.to(self.gpu))
             self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
         self.values[node] = self.constant_values[node.target]
 
@@ -270,6 +273,8 @@ class _Exporter:
         if isinstance(value, fx.Node):
             meta = value.meta.get("val")
             if not _is_number(meta):
+                if self.gpu is not None and meta.device.type == "cpu":
+                    raise Unsupported("a result on the CPU of a graph on a GPU")
                 return wire.uint_in_oneof(1, self.tensor(value))
             value = meta
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
@@ -301,7 +306,12 @@ class _Exporter:
         if not isinstance(target, torch._ops.OpOverload):
             raise Unsupported(f"a call of {getattr(target, '__name__', target)}")
         name, arguments = self.arguments(node, target)
+        if self.gpu is not None and _is_random(target) and isinstance(value, torch.Tensor) \
+                and value.device.type == "cpu":
+            raise Unsupported("random numbers of the CPU's generator in a graph on a GPU")
         if name == "aten.copy_.default" and node.args[0].op == "placeholder":
+            if self.gpu is not None and value.device.type == "cpu":
+                raise Unsupported("a graph on a GPU that writes into a tensor on the CPU")
             self.mutated.add(node.args[0])
         self.append_node(node, name, arguments, value)
 
@@ -509,6 +519,10 @@ def _tensor_overload(target, name, argument):
     if twin.rsplit(".", 1)[1] not in packet.overloads():
         raise Unsupported(f"{name} with a size-dependent number as {argument}")
     return twin
+
+
+def _is_random(target):
+    return torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _source_line(node):

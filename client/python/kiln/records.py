@@ -49,7 +49,8 @@ def stats() -> dict[str, Any]:
     """Counts of this process since it started or since `reset_stats`.
 
     `compiles` graphs compiled by the service for this process, `hits` graphs taken from its cache,
-    `kernels` and `library_calls` steps in those graphs, `fallbacks` graphs that run as torch would
+    `kernels` and `library_calls` steps in those graphs, `cuda_graphs` graphs given to torch's trees of
+    CUDA graphs, `fallbacks` graphs that run as torch would
     run them, by reason, `seconds` by phase.
     """
     from . import backend
@@ -67,6 +68,7 @@ def stats() -> dict[str, Any]:
                 "uploaded_bytes",
                 "fetched_objects",
                 "autograd_cache_loads",
+                "cuda_graphs",
             )
         }
         result["fallbacks"] = dict(_fallbacks)

@@ -1,0 +1,198 @@
+"""CUDA graphs of compiled graphs, through torch's own trees of them (torch._inductor.cudagraph_trees).
+
+Modes reduce-overhead and max-autotune ask for them. The trees record a graph at its second call, once for each
+tuple of its integers, replay it afterwards, and share one pool of memory between all graphs; what they cannot
+record they run without, and torch's log `cudagraphs` says why. Here is only what they have to be told.
+"""
+import contextlib
+import dataclasses
+import logging
+import sys
+import threading
+
+from . import records
+from .graph import BACKWARD, FORWARD, INFERENCE
+
+MODES = ("reduce-overhead", "max-autotune")
+
+_TREES = "torch._inductor.cudagraph_trees"
+_state = threading.local()
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """What torch's trees are told of one graph; goes with it into torch's cache."""
+
+    skip: str  # why the graph is never recorded, in torch's words; "" if it may be
+    kind: int
+    device_index: int
+    static_inputs: tuple  # positions of the inputs whose address stays: parameters and buffers
+    mutated_inputs: tuple
+    placeholders: tuple  # with the stack traces for torch's messages
+    stack_traces: tuple  # of the outputs
+
+
+class Pair:
+    """The graphs that come of one graph of Dynamo's. A backward is recorded only if its forward may be."""
+
+    def __init__(self):
+        self.possible = True
+        self.forward_device = None
+        self.static_names = frozenset()  # of the forward's static inputs; the backward may get them too
+
+
+@contextlib.contextmanager
+def paired():
+    """In force while one graph of Dynamo's is compiled or loaded, with its backward."""
+    outer = getattr(_state, "pair", None)
+    _state.pair = pair = Pair()
+    try:
+        yield pair
+    finally:
+        _state.pair = outer
+
+
+def describe(module, inputs, kind, gpu, static_inputs, pair):
+    """The Recording of a graph on `gpu`. `static_inputs` as torch tells them of forward and inference graphs."""
+    from torch._dynamo.backends import cudagraphs as traces
+    from torch._inductor.cudagraph_utils import get_placeholder_info
+
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    if kind == BACKWARD:
+        # What the forward computed is found by the trees themselves; elsewhere only parameters keep their place.
+        static_inputs = [i for i, node in enumerate(placeholders) if node.name in pair.static_names]
+    else:
+        pair.static_names = frozenset(placeholders[i].name for i in static_inputs if i < len(placeholders))
+    mutated = tuple(sorted(traces.find_input_mutations(module.graph)))
+    return Recording(_reason_to_skip(module, inputs, mutated, static_inputs), kind, gpu.index or 0,
+                     tuple(static_inputs), mutated, tuple(get_placeholder_info(module.graph)),
+                     tuple(traces.get_stack_traces(module)))
+
+
+def _reason_to_skip(module, inputs, mutated, static_inputs):
+    """As torch._inductor decides it at compile time; what is known only at a call, the trees decide."""
+    from torch._inductor import config, cudagraph_utils
+    from torch._inductor.utils import any_is_symbolic, get_first_incompatible_cudagraph_node
+
+    if config.triton.cudagraph_skip_dynamic_graphs and any_is_symbolic(*inputs):
+        return "graph with symbolic shapes inputs and config.triton.cudagraph_skip_dynamic_graphs=True"
+    if (node := get_first_incompatible_cudagraph_node(module)) is not None:
+        trace = node.meta.get("stack_trace")
+        return f"incompatible op {node.target}" + (f". Found from : \n {trace}" if trace else "")
+    check_allocator = getattr(cudagraph_utils, "check_caching_allocator_for_cudagraphs", None)  # torch 2.13 and later
+    if check_allocator is not None and (message := check_allocator()):
+        return _reason_in(message)
+    moved = [i for i in mutated if i not in static_inputs]
+    if moved and not config.triton.cudagraph_support_input_mutation:
+        placeholders = cudagraph_utils.get_placeholder_info(module.graph)
+        return _reason_in(cudagraph_utils.get_mutation_stack_trace(placeholders, moved))
+    return ""
+
+
+def _reason_in(message):
+    """Of torch's "skipping cudagraphs due to …"."""
+    from torch._inductor.cudagraph_utils import format_default_skip_message
+
+    return message.removeprefix(format_default_skip_message(""))
+
+
+def wrap(run, recording, constants, record):
+    """`run` (boxed) as torch's trees call it. `record` is the graph's record for kiln.explain."""
+    pair = getattr(_state, "pair", None) or Pair()
+    if recording.kind == BACKWARD and not pair.possible:
+        record["cuda_graph"] = "skipped: its forward has none"
+        return run
+    if recording.skip:
+        pair.possible = False
+        _log_skip(recording.skip)
+        record["cuda_graph"] = f"skipped: {recording.skip}"
+        return _unrecorded(run, recording.kind, pair)
+    if recording.kind == FORWARD:
+        pair.forward_device = recording.device_index
+    from torch._inductor.compile_fx import cudagraphify
+
+    records.count("cuda_graphs")
+    record["cuda_graph"] = "recorded"
+    return _FirstCall(
+        cudagraphify(run, recording.static_inputs, device_index=recording.device_index,
+                     stack_traces=list(recording.stack_traces), is_backward=recording.kind == BACKWARD,
+                     is_inference=recording.kind == INFERENCE, constants=tuple(constants),
+                     placeholders=recording.placeholders, mutated_input_idxs=recording.mutated_inputs), record)
+
+
+def wrap_fallback(run, kind, pair, reason):
+    """`run` for a graph on a GPU that kiln did not compile."""
+    if kind != BACKWARD:
+        pair.possible = False
+    elif not pair.possible:
+        return run
+    _log_skip(f"a graph that runs without kiln ({reason})")
+    return _unrecorded(run, kind, pair)
+
+
+def _unrecorded(run, kind, pair):
+    if kind != BACKWARD or pair.forward_device is None:
+        return run
+
+    # The trees wait for the backward of a forward that they replayed.
+    def running_backward(inputs):
+        from torch._inductor import cudagraph_trees
+
+        manager = cudagraph_trees.get_manager(pair.forward_device, create_if_none_exists=False)
+        if manager is not None:
+            manager.set_to_running_backward()
+        return run(inputs)
+
+    running_backward._boxed_call = True
+    return running_backward
+
+
+def _log_skip(reason):
+    from torch._inductor.cudagraph_utils import format_default_skip_message, log_cudagraph_skip_and_bump_counter
+
+    log_cudagraph_skip_and_bump_counter(format_default_skip_message(reason))
+
+
+class _FirstCall:
+    """Notes in the graph's record what the trees say at the first call; afterwards only passes calls on."""
+
+    def __init__(self, run, record):
+        self.run = run
+        self.record = record
+        self._boxed_call = True
+
+    def __call__(self, inputs):
+        if self.record is None:
+            return self.run(inputs)
+        record, self.record = self.record, None
+        with _torch_says() as said:
+            result = self.run(inputs)
+        if said:
+            record["cuda_graph"] = f"skipped: {_reason_in(said[0])}"
+        return result
+
+
+@contextlib.contextmanager
+def _torch_says():
+    """The warnings that this thread makes torch log about CUDA graphs."""
+    from torch._inductor.cudagraph_utils import cudagraphs_log
+
+    said = []
+
+    class Listener(logging.Handler):
+        def emit(self, entry):
+            if entry.thread == threading.get_ident() and entry.levelno >= logging.WARNING:
+                said.append(entry.getMessage())
+
+    listener = Listener()
+    cudagraphs_log.addHandler(listener)
+    try:
+        yield said
+    finally:
+        cudagraphs_log.removeHandler(listener)
+
+
+def reset():
+    """torch._dynamo.reset() forgets the recorded graphs too."""
+    if _TREES in sys.modules:
+        sys.modules[_TREES].reset_cudagraph_trees()

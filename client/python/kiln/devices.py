@@ -1,0 +1,46 @@
+"""Where a graph runs. A program runs on one device: with any tensor on a GPU, that is the GPU.
+
+What such a graph has on the CPU (numbers of no dimension, tensors that it copies to the GPU) takes part there: the
+results are the same, and tensors from outside are brought over before each call. Only what would leave the graph on
+the CPU does not fit.
+"""
+import torch
+
+from .errors import Unsupported
+
+
+def gpu_of(module):
+    """The GPU that the graph runs on; None is the CPU. Raises Unsupported for several."""
+    found = {value.device for node in module.graph.nodes for value in _values(node)
+             if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
+    if len(found) > 1:
+        raise Unsupported(f"tensors on several GPUs ({', '.join(sorted(map(str, found)))})")
+    return found.pop() if found else None
+
+
+def any_on_gpu(module):
+    """Whether any value of the graph, of whatever kind, is on a GPU."""
+    return any(isinstance(value, torch.Tensor) and value.device.type == "cuda"
+               for node in module.graph.nodes for value in _values(node))
+
+
+def architecture(gpu):
+    """"sm_90"; "" for the CPU."""
+    if gpu is None:
+        return ""
+    major, minor = torch.cuda.get_device_capability(gpu)
+    return f"sm_{major}{minor}"
+
+
+def inputs_from_cpu(module, gpu, float_inputs=()):
+    """Positions of the graph's inputs that have to be brought to `gpu` before a call, `float_inputs` among them."""
+    if gpu is None:
+        return ()
+    placeholders = (node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder")
+    return tuple(position for position, value in enumerate(placeholders)
+                 if position in float_inputs or isinstance(value, torch.Tensor) and value.device.type == "cpu")
+
+
+def _values(node):
+    value = node.meta.get("val")
+    return value if isinstance(value, (list, tuple)) else (value,)

@@ -1,0 +1,156 @@
+// How the threads of a block combine their partial reductions: shuffles within a warp, shared memory between
+// warps, always in the same order.
+#include <tuple>
+#include <utility>
+
+#include "compiler/codegen/thread_emitter.h"
+#include "llvm/IR/IntrinsicsNVPTX.h"
+
+namespace kiln {
+namespace {
+
+constexpr unsigned kSharedAddressSpace = 3;
+
+}  // namespace
+
+llvm::Value* ThreadEmitter::SharedSlots(llvm::Type* type, unsigned count, const char* name) {
+  auto* array = llvm::ArrayType::get(type, count);
+  auto* slots = new llvm::GlobalVariable(*module_, array, false, llvm::GlobalValue::InternalLinkage,
+                                         llvm::UndefValue::get(array), name, nullptr,
+                                         llvm::GlobalValue::NotThreadLocal, kSharedAddressSpace);
+  slots->setAlignment(llvm::Align(16));
+  return slots;
+}
+
+// Another lane's value; the instruction moves 32 bits.
+llvm::Value* ThreadEmitter::Shuffle(llvm::Intrinsic::ID id, llvm::Value* value, unsigned lane) {
+  llvm::Type* i32 = b_.getInt32Ty();
+  llvm::Type* type = value->getType();
+  const unsigned width = type->getScalarSizeInBits();
+  llvm::Type* bits_type = b_.getIntNTy(width);
+  llvm::Value* bits = b_.CreateBitCast(value, bits_type);
+  llvm::Value* result = llvm::ConstantInt::get(bits_type, 0);
+  for (unsigned low = 0; low < width; low += 32) {
+    llvm::Value* word = b_.CreateZExtOrTrunc(low == 0 ? bits : b_.CreateLShr(bits, low), i32);
+    word = b_.CreateIntrinsic(i32, id, {b_.getInt32(~0u), word, b_.getInt32(lane), b_.getInt32(kWarp - 1)});
+    word = b_.CreateZExtOrTrunc(word, bits_type);
+    result = b_.CreateOr(result, low == 0 ? word : b_.CreateShl(word, low));
+  }
+  return b_.CreateBitCast(result, type);
+}
+
+// Every warp folds in halves, its first lane has the result; then all threads fold the warps' in order.
+void ThreadEmitter::CombineThreads(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
+                                   llvm::Value** position) {
+  if (stage_->extents.empty() || stage_->has_scan) return;
+  if (rows_ > 1) CombineRows(accumulator, kept, value, position);
+  if (!block_shares_point_) return;
+  const bool arg = *position != nullptr;
+  const auto fold = [&](llvm::Value* other, llvm::Value* other_position) {
+    if (arg) {
+      CombineArg(accumulator.kind, kept, value, position, other, other_position, true, nullptr);
+    } else {
+      *value = Combine(accumulator.kind, kept, *value, other);
+    }
+  };
+  const auto shuffle = [&](llvm::Intrinsic::ID id, llvm::Value* v, unsigned lane) {
+    return v == nullptr ? nullptr : Shuffle(id, v, lane);
+  };
+  for (unsigned distance = kWarp / 2; distance >= 1; distance /= 2) {
+    const auto down = llvm::Intrinsic::nvvm_shfl_sync_down_i32;
+    llvm::Value* other = Shuffle(down, *value, distance);
+    fold(other, shuffle(down, *position, distance));
+  }
+  if (threads_ == kWarp) {
+    *value = Shuffle(llvm::Intrinsic::nvvm_shfl_sync_idx_i32, *value, 0);
+    *position = shuffle(llvm::Intrinsic::nvvm_shfl_sync_idx_i32, *position, 0);
+    return;
+  }
+  // i1 has no shared memory form of its own.
+  const bool is_bool = (*value)->getType()->isIntegerTy(1);
+  llvm::Type* type = is_bool ? b_.getInt8Ty() : (*value)->getType();
+  llvm::Type* i64 = b_.getInt64Ty();
+  llvm::Value* slots = SharedSlots(type, threads_ / kWarp, "partial");
+  llvm::Value* positions = arg ? SharedSlots(i64, threads_ / kWarp, "partial_position") : nullptr;
+  const auto at = [&](llvm::Value* base, llvm::Type* element, llvm::Value* index) {
+    return b_.CreateInBoundsGEP(element, base, {index});
+  };
+  llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+  If(b_.CreateICmpEQ(b_.CreateURem(thread, I64(kWarp)), I64(0)), "warp", [&] {
+    llvm::Value* warp = b_.CreateUDiv(thread, I64(kWarp));
+    b_.CreateStore(is_bool ? b_.CreateZExt(*value, type) : *value, at(slots, type, warp));
+    if (arg) b_.CreateStore(*position, at(positions, i64, warp));
+  });
+  Barrier();
+  for (unsigned warp = 0; warp < threads_ / kWarp; ++warp) {
+    llvm::Value* other = b_.CreateLoad(type, at(slots, type, I64(warp)));
+    if (is_bool) other = b_.CreateTrunc(other, b_.getInt1Ty());
+    llvm::Value* other_position = arg ? b_.CreateLoad(i64, at(positions, i64, I64(warp))) : nullptr;
+    if (warp == 0) {
+      *value = other;
+      *position = other_position;
+    } else {
+      fold(other, other_position);
+    }
+  }
+}
+
+// The rows within a warp fold by shuffles; then the first row folds the warps' in order and leaves the result
+// for all. A warp holds whole rows, or a row whole warps.
+void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
+                                llvm::Value** position) {
+  const bool arg = *position != nullptr;
+  const bool is_bool = (*value)->getType()->isIntegerTy(1);  // i1 has no shared memory form of its own
+  llvm::Type* type = is_bool ? b_.getInt8Ty() : (*value)->getType();
+  llvm::Type* i64 = b_.getInt64Ty();
+  const auto fold = [&](llvm::Value* other, llvm::Value* other_position) {
+    if (arg) {
+      CombineArg(accumulator.kind, kept, value, position, other, other_position, true, nullptr);
+    } else {
+      *value = Combine(accumulator.kind, kept, *value, other);
+    }
+  };
+  for (unsigned distance = kWarp / 2; distance >= columns_; distance /= 2) {
+    const auto down = llvm::Intrinsic::nvvm_shfl_sync_down_i32;
+    llvm::Value* other = Shuffle(down, *value, distance);
+    fold(other, arg ? Shuffle(down, *position, distance) : nullptr);
+  }
+  const unsigned rows = columns_ < kWarp ? threads_ / kWarp : rows_;  // of partial results
+  llvm::Value* slots = SharedSlots(type, rows * columns_, "row_partial");
+  llvm::Value* positions = arg ? SharedSlots(i64, rows * columns_, "row_position") : nullptr;
+  llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+  llvm::Value* column = b_.CreateURem(thread, I64(columns_));
+  const auto at = [&](llvm::Value* base, llvm::Type* element, llvm::Value* index) {
+    return b_.CreateInBoundsGEP(element, base, {index});
+  };
+  const auto put = [&](llvm::Value* index) {
+    b_.CreateStore(is_bool ? b_.CreateZExt(*value, type) : *value, at(slots, type, index));
+    if (arg) b_.CreateStore(*position, at(positions, i64, index));
+  };
+  const auto get = [&](llvm::Value* index) {
+    llvm::Value* v = b_.CreateLoad(type, at(slots, type, index));
+    llvm::Value* p = arg ? b_.CreateLoad(i64, at(positions, i64, index)) : nullptr;
+    return std::make_pair(is_bool ? b_.CreateTrunc(v, b_.getInt1Ty()) : v, p);
+  };
+  if (columns_ < kWarp) {
+    llvm::Value* lane = b_.CreateURem(thread, I64(kWarp));
+    If(b_.CreateICmpULT(lane, I64(columns_)), "warp", [&] {
+      llvm::Value* warp = b_.CreateUDiv(thread, I64(kWarp));
+      put(b_.CreateNSWAdd(b_.CreateNSWMul(warp, I64(columns_)), lane));
+    });
+  } else {
+    put(thread);
+  }
+  Barrier();
+  If(b_.CreateICmpEQ(row_, I64(0)), "fold", [&] {
+    for (unsigned row = 1; row < rows; ++row) {
+      const auto [other, other_position] = get(b_.CreateNSWAdd(column, I64(int64_t{row} * columns_)));
+      fold(other, other_position);
+    }
+    put(column);
+  });
+  Barrier();
+  std::tie(*value, *position) = get(column);
+}
+
+}  // namespace kiln
