@@ -1,0 +1,156 @@
+"""Compile time against the size of real graphs: each captured graph goes through export, service and load, alone.
+
+  tests/bench/scale.py DIRECTORY [--only TEXT] [--json FILE] [--plot FILE.svg]
+
+DIRECTORY holds captures (tests/bench/capture.py tells their form), also in folders. A fresh embedded daemon with an
+empty store compiles them; kernels that an earlier graph had are taken from the store unless --fresh gives every
+graph a store of its own. Prints, per graph, operators in it, milliseconds of planning (the service's own count) and
+until it can be called, kernels, library calls; then the exponent of seconds against operators over the graphs of
+more than 100 (n log n is about 1.15 there).
+"""
+import argparse
+import glob
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+import capture  # noqa: E402
+
+COUNTED_FROM = 100  # operators; below, the constant part hides the growth
+
+
+def measure(found, name):
+    """A row of the table. `found`: a capture.Capture."""
+    from kiln import backend, options, records
+
+    records.reset_stats()
+    start = time.perf_counter()
+    compiled = backend.compile_graph(found.module, found.inputs, found.kind, options.parse(None, None))
+    seconds = time.perf_counter() - start
+    record = records.graphs_since(0)[-1]
+    row = {"graph": name, "operators": found.node_count, "seconds": seconds}
+    if "fallback" in record:
+        return dict(row, fallback=record["fallback"])
+    del compiled
+    return dict(row, plan_seconds=plan_seconds(record["compile_key"]), kernels=len(record["launches"]),
+                distinct=len(record["kernels"]), library_calls=len(record["library_calls"]), hit=record["hit"])
+
+
+def plan_seconds(key):
+    from kiln import service
+
+    kilnctl = os.path.join(os.path.dirname(service.daemon_binary()), "kilnctl")
+    address = service.status()["address"]
+    shown = subprocess.run([kilnctl, "--address", address, "show", key, "--json"], capture_output=True, text=True,
+                           check=True)
+    return find(json.loads(shown.stdout), ("planSeconds", "plan_seconds"))
+
+
+def find(value, names):
+    """The first field of one of the names in a JSON value."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if key in names:
+                return part
+            inner = find(part, names)
+            if inner is not None:
+                return inner
+    if isinstance(value, list):
+        return next((inner for inner in (find(part, names) for part in value) if inner is not None), None)
+    return None
+
+
+def exponent(rows):
+    """Slope of log seconds over log operators."""
+    points = [(math.log(row["operators"]), math.log(row["seconds"])) for row in rows
+              if row["operators"] >= COUNTED_FROM and "fallback" not in row]
+    if len(points) < 2:
+        return float("nan")
+    mean_x, mean_y = (sum(axis) / len(points) for axis in zip(*points))
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+
+
+def plot(rows, path):
+    """Seconds over operators, both logarithmic, as an SVG."""
+    rows = [row for row in rows if "fallback" not in row and row["operators"] > 1]
+    width, height, margin = 640, 420, 50
+    xs, ys = [math.log10(row["operators"]) for row in rows], [math.log10(row["seconds"]) for row in rows]
+    left, right, low, high = math.floor(min(xs)), math.ceil(max(xs)), math.floor(min(ys)), math.ceil(max(ys))
+    across = lambda x: margin + (x - left) / (right - left) * (width - 2 * margin)  # noqa: E731
+    up = lambda y: height - margin - (y - low) / (high - low) * (height - 2 * margin)  # noqa: E731
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+             'font-size="12"><rect width="100%" height="100%" fill="white"/>']
+    for x in range(left, right + 1):
+        parts.append(f'<line x1="{across(x)}" x2="{across(x)}" y1="{margin}" y2="{height - margin}" stroke="#ddd"/>'
+                     f'<text x="{across(x)}" y="{height - margin + 16}" text-anchor="middle">{10 ** x:g}</text>')
+    for y in range(low, high + 1):
+        parts.append(f'<line x1="{margin}" x2="{width - margin}" y1="{up(y)}" y2="{up(y)}" stroke="#ddd"/>'
+                     f'<text x="{margin - 6}" y="{up(y) + 4}" text-anchor="end">{10.0 ** y:g}</text>')
+    for x, y, row in zip(xs, ys, rows):
+        parts.append(f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3" fill="#c33">'
+                     f'<title>{row["graph"]}: {row["seconds"]:.2f} s</title></circle>')
+    parts.append(f'<text x="{width / 2}" y="{height - 8}" text-anchor="middle">operators in the graph</text>'
+                 f'<text x="{margin}" y="{margin - 16}">seconds until it can be called</text></svg>')
+    with open(path, "w") as file:
+        file.write("\n".join(parts))
+
+
+def stop_daemon(directory):
+    from kiln import service
+
+    kilnctl = os.path.join(os.path.dirname(service.daemon_binary()), "kilnctl")
+    status = subprocess.run([kilnctl, "--address", service.status()["address"], "status", "--json"],
+                            capture_output=True, text=True)
+    pid = find(json.loads(status.stdout or "{}"), ("pid",))
+    if pid:
+        os.kill(int(pid), 15)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory")
+    parser.add_argument("--only", default="", help="files whose name holds this text")
+    parser.add_argument("--json", help="file for the rows")
+    parser.add_argument("--plot", help="file for the picture (SVG)")
+    arguments = parser.parse_args()
+    paths = sorted(glob.glob(os.path.join(arguments.directory, "**", "*.json.gz"), recursive=True))
+    paths = [path for path in paths if arguments.only in path]
+    if not paths:
+        parser.error(f"no *.json.gz with {arguments.only!r} in its name under {arguments.directory}")
+    directory = tempfile.mkdtemp(prefix="kiln-scale-")
+    os.environ.update(KILN_STORE=os.path.join(directory, "store"), KILN_RUNTIME_DIR=os.path.join(directory, "run"))
+    rows = []
+    print("| graph | operators | plan ms | callable ms | kernels | library calls |\n|---|---|---|---|---|---|")
+    for path in paths:
+        name = os.path.relpath(path, arguments.directory).removesuffix(".json.gz")
+        for number, found in enumerate(capture.read(path)):
+            row = measure(found, f"{name} {number}")
+            rows.append(row)
+            rest = (f"{row['plan_seconds'] * 1e3:.0f} | {row['seconds'] * 1e3:.0f} | {row['kernels']} | "
+                    f"{row['library_calls']} |" if "fallback" not in row else f"fallback: {row['fallback']} | | | |")
+            print(f"| {row['graph']} | {row['operators']} | {rest}", flush=True)
+    stop_daemon(directory)
+    whole = [row for row in rows if "fallback" not in row]
+    if whole:
+        print(f"\n{len(rows)} graphs, {len(rows) - len(whole)} fallbacks; slowest plan "
+              f"{max(row['plan_seconds'] for row in whole):.2f} s, slowest until callable "
+              f"{max(row['seconds'] for row in whole):.2f} s; seconds grow as operators^{exponent(rows):.2f}")
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(rows, file, indent=1)
+    if arguments.plot and whole:
+        plot(rows, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
