@@ -13,6 +13,7 @@ import operator
 import re
 
 import torch
+import torch._inductor.inductor_prims  # noqa: F401  (operators of captures that use Inductor's table)
 from torch import fx
 from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensorMode

@@ -2,18 +2,17 @@
 
   tests/bench/scale.py DIRECTORY [--only TEXT] [--json FILE] [--plot FILE.svg]
 
-DIRECTORY holds captures (tests/bench/capture.py tells their form), also in folders. A fresh embedded daemon with an
-empty store compiles them; kernels that an earlier graph had are taken from the store unless --fresh gives every
-graph a store of its own. Prints, per graph, operators in it, milliseconds of planning (the service's own count) and
-until it can be called, kernels, library calls; then the exponent of seconds against operators over the graphs of
-more than 100 (n log n is about 1.15 there).
+DIRECTORY holds captures (tests/bench/capture.py tells their form), also in folders. Every file has a process, an
+embedded daemon and an empty store of its own. Prints, per graph, operators in it, milliseconds of planning (the
+service's own count) and until it can be called (the daemon's start left out), kernels, library calls; then the
+exponent of seconds against operators over the graphs of 100 and more (n log n is about 1.15 there).
 """
 import argparse
 import glob
 import json
 import math
 import os
-import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,10 @@ sys.path.insert(0, HERE)
 import capture  # noqa: E402
 
 COUNTED_FROM = 100  # operators; below, the constant part hides the growth
+
+
+class Unread(Exception):
+    """A file that this PyTorch cannot make a graph of; the message is the last line of errors."""
 
 
 def measure(found, name):
@@ -40,6 +43,7 @@ def measure(found, name):
     if "fallback" in record:
         return dict(row, fallback=record["fallback"])
     del compiled
+    row["seconds"] -= record["connect_seconds"]
     return dict(row, plan_seconds=plan_seconds(record["compile_key"]), kernels=len(record["launches"]),
                 distinct=len(record["kernels"]), library_calls=len(record["library_calls"]), hit=record["hit"])
 
@@ -72,7 +76,7 @@ def exponent(rows):
     """Slope of log seconds over log operators."""
     points = [(math.log(row["operators"]), math.log(row["seconds"])) for row in rows
               if row["operators"] >= COUNTED_FROM and "fallback" not in row]
-    if len(points) < 2:
+    if len({x for x, _ in points}) < 2:
         return float("nan")
     mean_x, mean_y = (sum(axis) / len(points) for axis in zip(*points))
     spread = sum((x - mean_x) ** 2 for x, _ in points)
@@ -104,7 +108,7 @@ def plot(rows, path):
         file.write("\n".join(parts))
 
 
-def stop_daemon(directory):
+def stop_daemon():
     from kiln import service
 
     kilnctl = os.path.join(os.path.dirname(service.daemon_binary()), "kilnctl")
@@ -112,11 +116,28 @@ def stop_daemon(directory):
                             capture_output=True, text=True)
     pid = find(json.loads(status.stdout or "{}"), ("pid",))
     if pid:
-        os.kill(int(pid), 15)
-    shutil.rmtree(directory, ignore_errors=True)
+        os.kill(int(pid), signal.SIGTERM)
+
+
+def measure_file(path, name):
+    """The rows of one file, in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="kiln-scale-", ignore_cleanup_errors=True) as directory:
+        environment = dict(os.environ, KILN_STORE=os.path.join(directory, "store"),
+                           KILN_RUNTIME_DIR=os.path.join(directory, "run"))
+        done = subprocess.run([sys.executable, __file__, "--one", path, name], env=environment, text=True,
+                              capture_output=True)
+        if done.returncode != 0:
+            raise Unread((done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1])
+        return json.loads(done.stdout.splitlines()[-1])
 
 
 def main():
+    if sys.argv[1:2] == ["--one"]:
+        path, name = sys.argv[2:]
+        rows = [measure(found, f"{name} {number}") for number, found in enumerate(capture.read(path))]
+        stop_daemon()
+        print(json.dumps(rows))
+        return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory")
     parser.add_argument("--only", default="", help="files whose name holds this text")
@@ -127,19 +148,20 @@ def main():
     paths = [path for path in paths if arguments.only in path]
     if not paths:
         parser.error(f"no *.json.gz with {arguments.only!r} in its name under {arguments.directory}")
-    directory = tempfile.mkdtemp(prefix="kiln-scale-")
-    os.environ.update(KILN_STORE=os.path.join(directory, "store"), KILN_RUNTIME_DIR=os.path.join(directory, "run"))
     rows = []
     print("| graph | operators | plan ms | callable ms | kernels | library calls |\n|---|---|---|---|---|---|")
     for path in paths:
         name = os.path.relpath(path, arguments.directory).removesuffix(".json.gz")
-        for number, found in enumerate(capture.read(path)):
-            row = measure(found, f"{name} {number}")
+        try:
+            measured = measure_file(path, name)
+        except Unread as error:
+            print(f"| {name} | not read: {error} | | | | |", flush=True)
+            continue
+        for row in measured:
             rows.append(row)
             rest = (f"{row['plan_seconds'] * 1e3:.0f} | {row['seconds'] * 1e3:.0f} | {row['kernels']} | "
                     f"{row['library_calls']} |" if "fallback" not in row else f"fallback: {row['fallback']} | | | |")
             print(f"| {row['graph']} | {row['operators']} | {rest}", flush=True)
-    stop_daemon(directory)
     whole = [row for row in rows if "fallback" not in row]
     if whole:
         print(f"\n{len(rows)} graphs, {len(rows) - len(whole)} fallbacks; slowest plan "
