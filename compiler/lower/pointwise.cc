@@ -349,7 +349,7 @@ absl::Status LowerConvertElementType(LoweringContext& context, const GraphNode& 
 }
 
 absl::Status LowerFma(LoweringContext& context, const GraphNode& node) {
-  const Argument& a = Slot(context, node, "self");
+  const Argument& a = Slot(context, node, "a");
   const Argument& b = Slot(context, node, "b");
   const Argument& c = Slot(context, node, "c");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {

@@ -3,6 +3,7 @@ import dataclasses
 from typing import Any, Callable
 
 import torch
+import torch._inductor.inductor_prims  # noqa: F401  (prims.fma, which torch's own decompositions write)
 import torch.nn.functional as F
 
 
@@ -101,6 +102,7 @@ def _pointwise():
     sample("where_scalar", lambda c, x: torch.where(c, x, 0.5), bools(4, 17), x)
     sample("masked_fill", lambda x, m: x.masked_fill(m, -1e9), x, bools(4, 17))
     sample("addcmul", lambda x, y, z: torch.addcmul(x, y, z, value=0.3), x, y, t(4, 17, seed=3))
+    sample("fma", torch.ops.prims.fma, x, y, t(4, 17, seed=3), differentiable=False, half=False)
     sample("addcdiv", lambda x, y, z: torch.addcdiv(x, y, z, value=0.3), x, y, positive(4, 17))
     sample("lerp", lambda x, y: torch.lerp(x, y, 0.3), x, y)
     sample("lerp_tensor", torch.lerp, x, y, unit(4, 17))
