@@ -112,7 +112,10 @@ grpc::Status AdminService::Status(grpc::ServerContext*, const v1::StatusRequest*
   reply->set_compiler_fingerprint(pool_->hello().compiler_fingerprint());
   reply->set_pid(getpid());
   reply->set_started_unix_seconds(facts_.started_unix_seconds);
-  reply->set_address(facts_.address);
+  {
+    absl::MutexLock lock(&mutex_);
+    reply->set_address(address_);
+  }
   reply->set_store_directory(config_.store().directory());
   reply->set_workers(pool_->size());
   reply->set_workers_busy(pool_->busy());

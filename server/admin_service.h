@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "cache/store_config.h"
 #include "kiln/v1/admin.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
@@ -15,7 +17,6 @@
 namespace kiln {
 
 struct AdminFacts {
-  std::string address;
   int64_t started_unix_seconds = 0;
   const std::atomic<bool>* draining = nullptr;  // not owned
 };
@@ -32,6 +33,12 @@ class AdminService final : public v1::Admin::Service {
         queue_(queue),
         coordinator_(coordinator),
         stats_(stats) {}
+
+  // Where the daemon listens; known only after the service has been registered with a server.
+  void SetAddress(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    address_ = address;
+  }
 
   grpc::Status Status(grpc::ServerContext* context, const v1::StatusRequest* request,
                       v1::StatusReply* reply) override;
@@ -71,6 +78,9 @@ class AdminService final : public v1::Admin::Service {
   const AdmissionQueue* const queue_;
   Coordinator* const coordinator_;
   kiln::Stats* const stats_;
+
+  absl::Mutex mutex_;
+  std::string address_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kiln

@@ -2,6 +2,7 @@
 
 #include <sys/un.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -47,7 +48,10 @@ absl::Status CheckAtLeast(absl::string_view field, uint64_t value, uint64_t min)
 
 absl::StatusOr<v1::Config> ReadConfigFile(const std::string& path) {
   std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat("configuration file ", path, " cannot be read"));
+  // A directory opens as a file, and does not read.
+  if (!file || std::filesystem::is_directory(path)) {
+    return absl::NotFoundError(absl::StrCat("configuration file ", path, " cannot be read"));
+  }
   std::stringstream text;
   text << file.rdbuf();
   v1::Config config;
@@ -77,7 +81,7 @@ void ApplyDefaults(const std::string& worker_binary, v1::Config* config) {
 absl::Status CheckConfig(const v1::Config& config) {
   const v1::ListenConfig& listen = config.listen();
   if (listen.unix_socket().empty() && listen.tcp().empty()) {
-    return Refuse("listen", "neither unix_socket nor tcp is given");
+    return Refuse("listen", "neither unix_socket nor tcp is given (--socket, --tcp)");
   }
   if (!listen.unix_socket().empty()) {
     if (listen.unix_socket()[0] != '/') return Refuse("listen.unix_socket", "is no absolute path");
@@ -88,7 +92,7 @@ absl::Status CheckConfig(const v1::Config& config) {
   }
   if (!listen.tcp().empty()) KILN_RETURN_IF_ERROR(CheckLoopback(listen.tcp()));
   const v1::StoreConfig& store = config.store();
-  if (store.directory().empty()) return Refuse("store.directory", "is not given");
+  if (store.directory().empty()) return Refuse("store.directory", "is not given (--store)");
   if (store.directory()[0] != '/') return Refuse("store.directory", "is no absolute path");
   if (store.budget_bytes() != 0) {
     KILN_RETURN_IF_ERROR(CheckAtLeast("store.budget_bytes", store.budget_bytes(), kStoreBytesMin));

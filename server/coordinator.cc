@@ -34,10 +34,12 @@ v1::CompileEvent FailedEvent(const absl::Status& status) {
   return event;
 }
 
-v1::CompileEvent DoneEvent(const v1::SignedManifest* manifest, bool durable) {
+// `manifest` null: it was sent before.
+v1::CompileEvent DoneEvent(const v1::SignedManifest* manifest, const absl::Status& stored) {
   v1::CompileEvent event;
   if (manifest != nullptr) *event.mutable_done()->mutable_manifest() = *manifest;
-  event.mutable_done()->set_durable(durable);
+  event.mutable_done()->set_durable(stored.ok());
+  if (manifest == nullptr) event.mutable_done()->set_not_kept(std::string(stored.message()));
   return event;
 }
 
@@ -253,7 +255,7 @@ absl::Status Coordinator::Serve(const Caller& caller, Wanted wanted) {
     }
     if (!wanted.debug || started) {
       absl::StatusOr<Variant> variant = FindVariant(wanted.compile_key, caller.hints);
-      if (variant.ok()) return send(DoneEvent(&variant->signed_manifest, true));
+      if (variant.ok()) return send(DoneEvent(&variant->signed_manifest, absl::OkStatus()));
       if (absl::Status failure = FindFailure(wanted.compile_key); !failure.ok())
         return send(FailedEvent(failure));
     }
@@ -334,8 +336,8 @@ absl::StatusOr<bool> Coordinator::Await(const Caller& caller, const FlightPtr& f
   while (true) {
     std::vector<v1::CompileEvent> events;
     std::shared_ptr<const Artifact> artifact;  // shared, see Artifact
-    bool durable, finished;
-    absl::Status status;
+    bool finished;
+    absl::Status status, stored;
     {
       absl::MutexLock lock(&mutex_);
       if (seen == flight->events.size() && (flight->artifact == nullptr || delivered) && !flight->finished) {
@@ -344,7 +346,7 @@ absl::StatusOr<bool> Coordinator::Await(const Caller& caller, const FlightPtr& f
       events.assign(flight->events.begin() + seen, flight->events.end());
       seen = flight->events.size();
       artifact = flight->artifact;
-      durable = flight->durable;
+      stored = flight->stored;
       finished = flight->finished;
       status = flight->status;
     }
@@ -359,7 +361,9 @@ absl::StatusOr<bool> Coordinator::Await(const Caller& caller, const FlightPtr& f
         if (!finished) continue;  // wait for the end: until then the key has a flight
         return false;
       }
-      if (!caller.send(DoneEvent(&artifact->signed_manifest, false))) return GoneStatus();
+      // Acknowledged only after the sync.
+      const absl::Status not_yet = absl::UnknownError("");
+      if (!caller.send(DoneEvent(&artifact->signed_manifest, not_yet))) return GoneStatus();
       delivered = true;
     }
     if (!finished) continue;
@@ -369,9 +373,7 @@ absl::StatusOr<bool> Coordinator::Await(const Caller& caller, const FlightPtr& f
         return started ? absl::StatusOr<bool>(status) : absl::StatusOr<bool>(false);
       return caller.send(FailedEvent(status)) ? absl::StatusOr<bool>(true) : GoneStatus();
     }
-    // Not durable: the store refused. The caller has its program and gets no acknowledgement.
-    if (durable && !caller.send(DoneEvent(nullptr, true))) return GoneStatus();
-    return true;
+    return caller.send(DoneEvent(nullptr, stored)) ? absl::StatusOr<bool>(true) : GoneStatus();
   }
 }
 

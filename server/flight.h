@@ -44,7 +44,7 @@ struct Flight {
   absl::Time deadline = absl::InfinitePast();  // the latest waiter's
   bool abandoned = false;                      // the last waiter left before there was an artifact
   std::shared_ptr<const Artifact> artifact;    // shared: see Artifact
-  bool durable = false;
+  absl::Status stored;                         // set before `finished` where there is an artifact
   bool finished = false;
   absl::Status status;
 };

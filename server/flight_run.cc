@@ -309,7 +309,7 @@ absl::Status Coordinator::Publish(const FlightPtr& flight, const std::shared_ptr
   unpublished_.erase(key);
   recent_.push_back(key);
   if (recent_.size() > kRecentMax) recent_.pop_front();
-  flight->durable = put.ok();
+  flight->stored = put;
   return absl::OkStatus();
 }
 

@@ -52,7 +52,8 @@ int ParseFlags(int argc, char** argv, Flags* flags) {
   app.add_option("--workers", flags->workers, "Compiler processes; default: one a core");
   app.add_option("--worker-binary", flags->worker, "Default: kiln-worker beside kilnd");
   app.add_option("--idle-exit-seconds", flags->idle_exit_seconds,
-                 "Exit after so long without a call; 0: never");
+                 "Exit after so long without a call; 0: never")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--log-file", flags->log_file, "Append the log here instead of standard error");
   app.add_flag("--embedded", flags->embedded,
                "Serve the user's own processes from the background: sockets, lock and log in --runtime-dir; "
@@ -61,7 +62,9 @@ int ParseFlags(int argc, char** argv, Flags* flags) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // help, version
+    std::cerr << "kilnd: " << error.what() << "; kilnd --help tells what it takes\n";
+    return kExitUsage;
   }
   if (flags->embedded && (flags->runtime_dir.empty() || flags->store.empty())) {
     std::cerr << "kilnd: --embedded needs --runtime-dir and --store\n";
@@ -124,19 +127,22 @@ absl::Status Serve(const v1::Config& config, Zygote* zygote, const sigset_t& sig
   pool_options.workers = config.workers().count();
   pool_options.jobs_max = config.workers().jobs_max();
   pool_options.memory_bytes = config.workers().memory_bytes();
-  KILN_ASSIGN_OR_RETURN(auto pool, WorkerPool::Start(pool_options, zygote, &stats));
+  absl::StatusOr<std::unique_ptr<WorkerPool>> started = WorkerPool::Start(pool_options, zygote, &stats);
+  if (!started.ok()) {
+    return absl::Status(started.status().code(),
+                        absl::StrCat(config.workers().binary(), ": ", started.status().message()));
+  }
+  std::unique_ptr<WorkerPool> pool = *std::move(started);
   auto queue = std::make_unique<AdmissionQueue>(config.workers().count(), config.admission().queue_max());
   Coordinator coordinator(config, store.get(), pool.get(), queue.get(), &stats);
   std::atomic<bool> draining{false};
   AdminFacts facts;
   facts.started_unix_seconds = time(nullptr);
   facts.draining = &draining;
-  facts.address = config.listen().unix_socket().empty()
-                      ? config.listen().tcp()
-                      : absl::StrCat("unix:", config.listen().unix_socket());
   CompileService compile_service(config, pool.get(), &coordinator, &stats);
   AdminService admin_service(config, facts, store.get(), pool.get(), queue.get(), &coordinator, &stats);
   KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), &compile_service, &admin_service));
+  admin_service.SetAddress(server->address());
   spdlog::info("kilnd {} serves {} with {} workers of compiler {}", KILN_VERSION, server->address(),
                pool->size(), pool->hello().compiler_fingerprint());
 
@@ -191,6 +197,8 @@ absl::Status Run(const Flags& flags, const v1::Config& config) {
 }
 
 int Main(int argc, char** argv) {
+  // What gRPC would write to standard error comes back as a status as well, in words.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   Flags flags;
   if (const int code = ParseFlags(argc, argv, &flags); code >= 0) return code;
   absl::StatusOr<v1::Config> config = MakeConfig(flags);

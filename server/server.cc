@@ -16,6 +16,11 @@ constexpr int kServerThreads = 1024;
 constexpr int kStreamsPerConnection = 256;
 constexpr int kMessageBytesMax = 32 << 20;
 
+std::string Wanted(const v1::ListenConfig& listen) {
+  const bool both = !listen.unix_socket().empty() && !listen.tcp().empty();
+  return absl::StrCat(listen.unix_socket(), both ? " and " : "", listen.tcp());
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenConfig& listen,
@@ -43,7 +48,9 @@ absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenCo
 
   std::unique_ptr<KilnServer> server(new KilnServer);
   server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr) return absl::UnavailableError("cannot listen (address in use?)");
+  if (server->server_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", Wanted(listen), " (in use?)"));
+  }
   std::vector<std::string> addresses;
   if (!listen.unix_socket().empty()) {
     server->unix_socket_ = listen.unix_socket();

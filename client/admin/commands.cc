@@ -69,10 +69,15 @@ absl::Status ResolveAddress(const std::string& flag, AdminContext* context) {
     options.runtime_dir = Environment("KILN_RUNTIME_DIR");
     options.store_dir = Environment("KILN_STORE");
     KILN_ASSIGN_OR_RETURN(const DaemonPlace place, PlaceDaemon(options));
-    context->where = "the embedded daemon of this build";
+    context->where = "the embedded daemon of this build; it starts with the first compile and goes when idle";
     context->address = absl::StrCat("unix:", place.socket);
   }
-  if (context->address[0] == '/') context->address = absl::StrCat("unix:", context->address);
+  absl::StatusOr<std::string> address = NormalAddress(context->address);
+  if (!address.ok()) {
+    return absl::Status(address.status().code(),
+                        absl::StrCat(context->where, ": ", address.status().message()));
+  }
+  context->address = *std::move(address);
   return absl::OkStatus();
 }
 
@@ -240,10 +245,8 @@ int RunDoctor(const AdminContext& context) {
   quiet.error = &nowhere;
   code = Ask(quiet, &v1::Admin::Stub::Status, v1::StatusRequest(), &status);
   add("reachable", code == kExitOk,
-      code == kExitOk
-          ? context.address
-          : absl::StrCat("nothing answers at ", context.address, " (", context.where,
-                         "); the embedded daemon starts with the first compile, and is gone when idle"));
+      code == kExitOk ? context.address
+                      : absl::StrCat("nothing answers at ", context.address, " (", context.where, ")"));
   if (code == kExitOk) {
     auto stub = v1::Compiler::NewStub(context.channel);
     grpc::ClientContext call;

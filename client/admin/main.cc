@@ -2,10 +2,20 @@
 #include <iostream>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/admin/commands.h"
 
 namespace kiln {
 namespace {
+
+std::string Mistake(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app.remaining();
+  if (!app.get_subcommands().empty() || unknown.empty()) return error.what();
+  std::vector<std::string> commands;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) commands.push_back(command->get_name());
+  return absl::StrCat("\"", unknown[0], "\" is no command; the commands are ", absl::StrJoin(commands, ", "));
+}
 
 int Main(int argc, char** argv) {
   CLI::App app(
@@ -25,7 +35,7 @@ int Main(int argc, char** argv) {
       "unix:/path, /path or HOST:PORT. Default: KILN_ADDRESS, else the embedded daemon of this build");
   app.add_flag("--json", context.json, "For scripts");
   app.add_option("--timeout", context.timeout_seconds, "Seconds to wait for the answer")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();
 
   uint32_t limit = 50;
@@ -50,7 +60,9 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // help, version
+    std::cerr << "kilnctl: " << Mistake(app, error) << "; kilnctl --help tells what it takes\n";
+    return kExitUsage;
   }
   if (remove->parsed() && key.empty() && !all) {
     std::cerr << "kilnctl: rm needs a KEY, or --all\n";
@@ -58,7 +70,7 @@ int Main(int argc, char** argv) {
   }
   if (absl::Status status = ResolveAddress(address, &context); !status.ok()) {
     std::cerr << "kilnctl: " << status.message() << "\n";
-    return kExitUnreachable;
+    return absl::IsInvalidArgument(status) ? kExitUsage : kExitUnreachable;
   }
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);

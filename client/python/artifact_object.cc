@@ -116,6 +116,8 @@ PyObject* Info(PyObject* object, PyObject*) {
   SetItem(dict, "request_key", Text(ToHex(manifest.request_key())));
   SetItem(dict, "hit", PyBool_FromLong(compiled.hit));
   SetItem(dict, "joined", PyBool_FromLong(compiled.joined));
+  SetItem(dict, "not_kept", Text(compiled.not_kept));
+  SetItem(dict, "retried_after", Text(compiled.retried_after));
   SetItem(dict, "uploaded_bytes", PyLong_FromUnsignedLongLong(compiled.uploaded_bytes));
   SetItem(dict, "fetched_objects", PyLong_FromUnsignedLongLong(compiled.fetched_objects));
   SetItem(dict, "connect_seconds", PyFloat_FromDouble(compiled.connect_seconds));

@@ -20,6 +20,12 @@ namespace kiln::python {
 
 PyObject* service_error = nullptr;
 
+namespace {
+// Where an index is out of range eager raises IndexError for some operators, RuntimeError for others (gather,
+// scatter); one kernel may hold both kinds, so this is both.
+PyObject* index_error = nullptr;
+}  // namespace
+
 PyObject* RaiseService(const absl::Status& status) {
   Ref value(Py_BuildValue("(NN)", Text(absl::StatusCodeToString(status.code())),
                           Text(std::string(status.message()))));
@@ -29,7 +35,7 @@ PyObject* RaiseService(const absl::Status& status) {
 
 PyObject* RaiseRun(const absl::Status& status) {
   if (status.GetPayload(runtime::kPythonErrorPayload).has_value() && PyErr_Occurred()) return nullptr;
-  PyObject* type = status.code() == absl::StatusCode::kOutOfRange ? PyExc_IndexError : PyExc_RuntimeError;
+  PyObject* type = status.code() == absl::StatusCode::kOutOfRange ? index_error : PyExc_RuntimeError;
   Ref text(Text(std::string(status.message())));
   PyErr_SetObject(type, text.get());
   return nullptr;
@@ -64,6 +70,15 @@ PyObject* Configure(PyObject*, PyObject* arguments) {
   options.store_dir = Entry(dict, "store_dir");
   options.job = Entry(dict, "job");
   if (PyErr_Occurred()) return nullptr;
+  if (!options.address.empty()) {
+    absl::StatusOr<std::string> address = NormalAddress(options.address);
+    if (!address.ok()) {
+      PyErr_SetString(PyExc_ValueError,
+                      absl::StrCat("kiln: KILN_ADDRESS: ", address.status().message()).c_str());
+      return nullptr;
+    }
+    options.address = *std::move(address);
+  }
   TheClient() = NewClient(std::move(options));
   Py_RETURN_NONE;
 }
@@ -202,10 +217,12 @@ PyModuleDef module_definition = {
 PyObject* NewModule() {
   PyObject* module = PyModule_Create(&module_definition);
   if (module == nullptr) return nullptr;
+  Ref both(PyTuple_Pack(2, PyExc_IndexError, PyExc_RuntimeError));
+  index_error = both ? PyErr_NewException("kiln._C.IndexOutOfRange", both.get(), nullptr) : nullptr;
   service_error = PyErr_NewException("kiln._C.ServiceError", PyExc_RuntimeError, nullptr);
   Py_XINCREF(service_error);
-  if (service_error == nullptr || PyModule_AddObject(module, "ServiceError", service_error) != 0 ||
-      !AddArtifactType(module)) {
+  if (index_error == nullptr || service_error == nullptr ||
+      PyModule_AddObject(module, "ServiceError", service_error) != 0 || !AddArtifactType(module)) {
     Py_DECREF(module);
     return nullptr;
   }

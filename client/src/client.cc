@@ -139,6 +139,8 @@ class Session {
       } else if (event.kind_case() == v1::CompileEvent::kDone && !have) {
         failed = Adopt(event.done().manifest());
         have = failed.ok();
+      } else if (event.kind_case() == v1::CompileEvent::kDone) {
+        artifact_.not_kept = event.done().not_kept();
       }
     }
     absl::Status ended = FromGrpc(stream.Finish(), "compile");
@@ -282,14 +284,17 @@ class GrpcClient : public Client {
     // A daemon that left between the connection and the reply: once more, with a new one. A full
     // queue: a few times, with growing pauses.
     absl::Duration pause = absl::Milliseconds(50);
+    std::string lost;
     for (int attempt = 0; attempt < 4 && !result.ok() && absl::Now() < deadline; ++attempt) {
       const bool gone = result.status().code() == absl::StatusCode::kUnavailable && connected && attempt == 0;
       const bool full = result.status().code() == absl::StatusCode::kResourceExhausted;
       if (!gone && !full) break;
+      if (gone) lost = std::string(result.status().message());
       absl::SleepFor(pause);
       pause *= 4;
       result = Once(input, compile, deadline, connected);
     }
+    if (result.ok()) result->retried_after = std::move(lost);
     const absl::StatusCode code = result.status().code();
     if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded) {
       breaker_.Failed(absl::Now());

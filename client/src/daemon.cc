@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <vector>
 
@@ -126,6 +127,11 @@ std::string CacheHome() {
   return absl::StrCat(HomeDir(), "/.cache");
 }
 
+// The daemon runs in another working directory.
+std::string Absolute(const std::string& path) {
+  return path.empty() ? path : std::filesystem::absolute(path).string();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary) {
@@ -144,7 +150,7 @@ absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options) {
   DaemonPlace place;
   KILN_ASSIGN_OR_RETURN(const std::string id, DaemonBuildId(options.daemon_binary));
   const std::string uid = absl::StrCat(geteuid());
-  place.runtime_dir = options.runtime_dir;
+  place.runtime_dir = Absolute(options.runtime_dir);
   if (place.runtime_dir.empty()) {
     const char* xdg = getenv("XDG_RUNTIME_DIR");
     std::string parent = xdg != nullptr && xdg[0] == '/' && access(xdg, W_OK) == 0
@@ -158,7 +164,7 @@ absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options) {
   if (place.socket.size() >= sizeof(sockaddr_un::sun_path)) {
     return absl::FailedPreconditionError(absl::StrCat(place.socket, " is too long for a socket"));
   }
-  place.store_dir = options.store_dir;
+  place.store_dir = Absolute(options.store_dir);
   if (!place.store_dir.empty()) return place;
   const std::string local = absl::StrCat("/var/tmp/kiln-", uid, "/", id);
   place.store_dir = absl::StrCat(CacheHome(), "/kiln/", id);

@@ -1,8 +1,9 @@
-"""Finding and stopping the embedded daemon of a directory. Imports nothing of the tests."""
+"""Finding, asking and stopping the embedded daemon of a directory. Imports nothing of the tests."""
 import os
 import signal
 import socket
 import struct
+import subprocess
 import time
 
 
@@ -42,3 +43,25 @@ def stop_daemon(runtime_dir, signal_number=signal.SIGTERM):
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
     return True
+
+
+def start_daemon(place):
+    """Starts the embedded daemon of `place` as a client would, and waits until it serves."""
+    from kiln.service import daemon_binary
+
+    os.makedirs(place.runtime_dir, mode=0o700)
+    subprocess.run([daemon_binary(), "--embedded", "--runtime-dir", place.runtime_dir, "--store", place.store_dir],
+                   check=True, timeout=60)
+    deadline = time.time() + 60
+    while daemon_pid(place.runtime_dir) is None:
+        assert time.time() < deadline
+        time.sleep(0.05)
+
+
+def kilnctl(place, *words):
+    """The finished kilnctl process that asked the daemon of `place`."""
+    from kiln.service import daemon_binary
+
+    program = os.path.join(os.path.dirname(daemon_binary()), "kilnctl")
+    return subprocess.run([program, *words], text=True, env={**os.environ, **place.environment}, capture_output=True,
+                          timeout=60)

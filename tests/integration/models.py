@@ -35,11 +35,12 @@ def gpt2(positions=128):
     return GPT2LMHeadModel(config), {"input_ids": tokens, "labels": tokens}
 
 
-def llama():
+def llama(positions=128):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(vocab_size=211, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, use_cache=False)
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=positions,
+                         use_cache=False)
     tokens = _tokens(211, 2, 16)
     return LlamaForCausalLM(config), {"input_ids": tokens, "labels": tokens}
 

@@ -42,8 +42,11 @@ def test_recompiles_for_another_number():
 
     compiled = torch.compile(f, backend="kiln")
     x = torch.randn(8)
+    graphs = []
     for n in range(5):
         torch.testing.assert_close(compiled(x, n), f(x, n))
+        graphs.append(kiln.stats()["graphs"])
+    assert graphs == [1, 2, 2, 2, 2]  # the first for 0, the second for every n
 
 
 def test_in_place():
@@ -124,11 +127,20 @@ def test_integer_division():
 
 def test_index_out_of_range():
     table = torch.randn(5, 3)
-    lookup = torch.compile(lambda t, i: F.embedding(i, t), backend="kiln")
-    torch.testing.assert_close(lookup(table, torch.tensor([0, 4])), table[[0, 4]])
-    with pytest.raises(IndexError):
-        lookup(table, torch.tensor([0, 5]))
-    torch.testing.assert_close(lookup(table, torch.tensor([1, 2])), table[[1, 2]])  # the program is still good
+    ones = torch.ones(2, 3)
+    uses = [lambda t, i: F.embedding(i, t), lambda t, i: t[i] * 2, lambda t, i: t.index_select(0, i) + 1,
+            lambda t, i: t.gather(0, i[:, None].expand(-1, 3)), lambda t, i: t.clone().index_put((i,), ones),
+            lambda t, i: t.clone().scatter_add(0, i[:, None].expand(-1, 3), ones),
+            lambda t, i: t.clone().index_add(0, i, ones)]
+    for use in uses:
+        compiled = torch.compile(use, backend="kiln")
+        torch.testing.assert_close(compiled(table, torch.tensor([0, 4])), use(table, torch.tensor([0, 4])))
+        with pytest.raises((IndexError, RuntimeError)) as eager:
+            use(table, torch.tensor([0, 5]))
+        with pytest.raises(eager.type, match="index 5 is out of bounds for dimension .*with size 5"):
+            compiled(table, torch.tensor([0, 5]))
+        # The program is still good.
+        torch.testing.assert_close(compiled(table, torch.tensor([1, 2])), use(table, torch.tensor([1, 2])))
 
 
 def test_index_put_and_scatter():
@@ -147,15 +159,16 @@ def test_index_put_and_scatter():
 def test_lstm_cell():
     cell = torch.nn.LSTMCell(5, 8)
 
-    def f(steps, h, c):
+    def f(steps, h, c, *parameters):
+        named = dict(zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), parameters))
         for x in steps:
-            h, c = cell(x, (h, c))
+            h, c = torch.func.functional_call(cell, named, (x, (h, c)))
         return h, c
 
+    inputs = torch.randn(4, 2, 5), torch.zeros(2, 8), torch.zeros(2, 8)
     with torch.no_grad():
-        inputs = torch.randn(4, 2, 5), torch.zeros(2, 8), torch.zeros(2, 8)
-        for actual, expected in zip(torch.compile(f, backend="kiln")(*inputs), f(*inputs)):
-            torch.testing.assert_close(actual, expected)
+        check_function(f, *inputs, *cell.parameters())
+    check_function(f, *inputs, *cell.parameters())  # and through time
 
 
 def test_masked_loss():
@@ -175,19 +188,21 @@ def test_normalizations():
     check_function(lambda x: F.group_norm(x, 3), x)
 
 
-def test_cnn_with_batch_norm():
+def test_cnn_with_batch_norm_and_dropout():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
-                                torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(8 * 16, 4))
+                                torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Dropout(0.3),
+                                torch.nn.Linear(8 * 16, 4))
     import copy
 
     other = copy.deepcopy(model)
     x, y = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
-    compiled = torch.compile(model, backend="kiln")
+    compiled = torch.compile(model, backend="kiln", options={"fallback_random": True})
     optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in (model, other)]
-    for _ in range(3):
+    for step in range(3):
         losses = []
         for run, optimizer in zip((compiled, other), optimizers):
+            torch.manual_seed(step)
             optimizer.zero_grad()
             loss = F.cross_entropy(run(x), y)
             loss.backward()

@@ -1,10 +1,10 @@
 """kilnctl against a daemon that compiled a real graph: what people read and what scripts parse."""
 import json
-import os
-import subprocess
 import textwrap
 
 import pytest
+
+from daemons import kilnctl
 
 TRAIN = textwrap.dedent("""
     import torch, kiln
@@ -22,14 +22,10 @@ TRAIN = textwrap.dedent("""
 @pytest.fixture
 def ask(place):
     """kilnctl's text for some words, once the daemon has compiled TRAIN's two graphs."""
-    from kiln.service import daemon_binary
-
     place.run(TRAIN)
 
     def run(*words, code=0):
-        environment = {**os.environ, **place.environment}
-        result = subprocess.run([os.path.join(os.path.dirname(daemon_binary()), "kilnctl"), *words], text=True,
-                                env=environment, capture_output=True, timeout=60)
+        result = kilnctl(place, *words)
         assert result.returncode == code, result.stderr
         return result.stdout if code == 0 else result.stderr
 

@@ -12,6 +12,23 @@ def test_unknown_mode_and_options_name_the_valid_ones():
         torch.compile(lambda x: x + 1, backend="kiln", options={"fallback_radnom": True})(torch.ones(2))
     with pytest.raises(Exception, match="True or False"):
         torch.compile(lambda x: x + 1, backend="kiln", options={"fallback_random": 1})(torch.ones(2))
+    with pytest.raises(Exception, match="take a dict"):
+        torch.compile(lambda x: x + 1, backend="kiln", options=["fallback_random"])(torch.ones(2))
+
+
+@pytest.mark.parametrize("name, value, way_out", [
+    ("KILN_FALLBACK", "never", "valid values are eager, error"),
+    ("KILN_COMPILE_TIMEOUT", "soon", "positive number of seconds"),
+    ("KILN_CONNECT_TIMEOUT", "nan", "positive number of seconds"),
+    ("KILN_ADDRESS", "somewhere", "unix:/path, /path or HOST:PORT"),
+    ("KILN_DEBUG", "/dev/null/files", "no directory for files"),
+    ("KILN_DEBUG_INTERPRET", "first", "kernel numbers such as 0,3"),
+])
+def test_a_wrong_environment_names_the_variable_and_the_way_out(monkeypatch, name, value, way_out):
+    monkeypatch.setattr("kiln.service._configured", False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(Exception, match=f"{name}.*{way_out}"):
+        torch.compile(lambda x: x + 1, backend="kiln")(torch.ones(2))
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
@@ -51,11 +68,19 @@ def test_fallback_is_counted_and_told_once():
     assert stats["graphs"] + sum(stats["fallbacks"].values()) == 1
 
 
-def test_interpreter(monkeypatch):
-    monkeypatch.setenv("KILN_DEBUG_INTERPRET", "all")
-    x = torch.randn(6, 5)
-    torch.testing.assert_close(torch.compile(lambda x: x.softmax(-1).sin(), backend="kiln")(x), x.softmax(-1).sin())
-    assert not kiln.stats()["fallbacks"]
+@pytest.mark.parametrize("kernels", ["all", "0", "1"])
+def test_interpreter(monkeypatch, no_fallback, kernels):
+    """Only the kernels that are named run on the interpreter: they take many times as long as the same work native."""
+    monkeypatch.setenv("KILN_DEBUG_INTERPRET", kernels)
+    x, w = torch.randn(128, 128), torch.eye(128)
+    compiled = torch.compile(lambda x, w: (x.exp() @ w).sin(), backend="kiln")
+    torch.testing.assert_close(compiled(x, w), x.exp().sin())
+    with kiln.profile() as profile:
+        compiled(x, w)
+    seconds = {line.kernel: line.least_seconds for line in profile.lines if line.kernel is not None}
+    if kernels != "all":
+        interpreted = int(kernels)
+        assert seconds[interpreted] > 5 * seconds[1 - interpreted]
 
 
 def test_debug_directory(monkeypatch, tmp_path):

@@ -34,6 +34,15 @@ def test_a_second_profile_starts_anew(no_fallback):
         assert [line.runs for line in profile.lines if line.kernel is not None] == [runs]
 
 
+def test_one_profile_at_a_time():
+    with kiln.profile():
+        with pytest.raises(RuntimeError, match="another profile"):
+            with kiln.profile():
+                pass
+    with kiln.profile():
+        pass
+
+
 def test_nothing_is_timed_outside(no_fallback):
     compiled = torch.compile(lambda x: x.sin() * 2, backend="kiln")
     compiled(torch.randn(100))

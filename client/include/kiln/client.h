@@ -19,6 +19,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile.pb.h"
 
@@ -51,6 +52,8 @@ struct CompiledArtifact {
   std::vector<v1::DebugFile> debug_files;                                        // in the order of the stages
   bool hit = false;
   bool joined = false;
+  std::string not_kept;       // why the service's store refused the program; empty: it did not
+  std::string retried_after;  // how the daemon of a first try went away; empty: there was one try
   uint64_t uploaded_bytes = 0;
   uint64_t fetched_objects = 0;
   double connect_seconds = 0;
@@ -68,5 +71,9 @@ class Client {
 };
 
 std::unique_ptr<Client> NewClient(ClientOptions options);
+
+// "unix:/path" or "HOST:PORT" as people write it, also "/path". INVALID_ARGUMENT, naming the forms, for
+// anything else.
+absl::StatusOr<std::string> NormalAddress(absl::string_view text);
 
 }  // namespace kiln

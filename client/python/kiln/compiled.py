@@ -12,7 +12,7 @@ import torch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, FXGraphCacheMiss
 from torch._inductor.output_code import OutputCode
 
-from . import _C, cuda_graphs, debug, library, records, service
+from . import _C, cuda_graphs, debug, fallback, library, records, service
 from .errors import Unsupported
 from .size_numbers import SizeNumber
 from .symbols import evaluate
@@ -180,6 +180,10 @@ def _record(artifact, title):
     records.count("graphs")
     records.count("hits" if info["hit"] else "compiles")
     records.count("joined", int(info["joined"]))
+    if info["retried_after"]:
+        fallback.note_retry(info["retried_after"])
+    if info["not_kept"]:
+        fallback.note_not_kept(info["not_kept"])
     records.count("kernels", len(info["launches"]))
     records.count("library_calls", len(info["library_calls"]))
     records.count("uploaded_bytes", info["uploaded_bytes"])

@@ -10,6 +10,19 @@ def wanted():
     return bool(os.environ.get("KILN_DEBUG"))
 
 
+def check():
+    """Raises ValueError where KILN_DEBUG names no directory that can be written, before anything is compiled."""
+    if not wanted():
+        return
+    directory = os.environ["KILN_DEBUG"]
+    try:
+        os.makedirs(directory, exist_ok=True)
+        if not os.access(directory, os.W_OK):
+            raise PermissionError("it cannot be written")
+    except OSError as error:
+        raise ValueError(f"kiln: KILN_DEBUG={directory!r} is no directory for files: {error}") from error
+
+
 def write(title, request_key, artifact):
     files = artifact.debug_files()
     if not files:

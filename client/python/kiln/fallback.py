@@ -62,10 +62,26 @@ def run_without_kiln(module, title, reason, message=None):
         raise Unsupported(f"kiln did not compile {title}: {message} (KILN_FALLBACK=error is set)")
     records.count_fallback(reason)
     records.record_graph({"title": title, "fallback": reason, "message": message})
-    if reason not in _warned:
-        _warned.add(reason)
-        warnings.warn(
-            f"kiln: {title} runs without kiln: {message}. The result is the same, as fast as eager. "
-            "kiln.stats()['fallbacks'] counts such graphs; KILN_FALLBACK=error raises here.",
-            RuntimeWarning, stacklevel=2)
+    _warn_once(reason, f"{title} runs without kiln: {message}. The result is the same, as fast as eager. "
+                       "kiln.stats()['fallbacks'] counts such graphs; KILN_FALLBACK=error raises here.")
     return boxed(module)
+
+
+def note_not_kept(reason):
+    """A compiled program that the service's store refused: it runs, and the next process compiles it again."""
+    records.count("not_kept")
+    _warn_once("not kept", f"compiled programs are not kept: {reason}. They run, but every new process compiles them "
+                           "again; `kilnctl doctor` says more, kiln.stats()['not_kept'] counts them.")
+
+
+def note_retry(reason):
+    """A daemon that went away while it worked for this process; the graph was compiled at the second try."""
+    records.count("retries")
+    _warn_once("retry", f"the compile service went away during a compile ({reason}); a new one did it. Nothing is "
+                        "lost; kiln.stats()['retries'] counts this.")
+
+
+def _warn_once(about, text):
+    if about not in _warned:
+        _warned.add(about)
+        warnings.warn(f"kiln: {text}", RuntimeWarning, stacklevel=3)

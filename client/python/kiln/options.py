@@ -1,5 +1,6 @@
 """`mode=` and `options=` of torch.compile, checked; the errors name what is valid."""
 import dataclasses
+from collections.abc import Mapping
 
 MODES = {
     "default": 0,
@@ -27,6 +28,8 @@ _SETTABLE = {field.name: field.type for field in dataclasses.fields(Options) if 
 
 def parse(mode=None, options=None):
     """Options from torch.compile's arguments. Raises ValueError or TypeError, naming what is valid."""
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"kiln: options take a dict such as {{'{next(iter(_SETTABLE))}': True}}, not {options!r}")
     values = {}
     for name, value in (options or {}).items():
         if name not in _SETTABLE:

@@ -7,8 +7,11 @@
 Times are wall time inside compiled graphs; what runs between graphs (Python, the optimizer) is not in them.
 """
 import dataclasses
+import threading
 
 from . import _C
+
+_one_at_a_time = threading.Lock()
 
 
 @dataclasses.dataclass
@@ -35,6 +38,8 @@ class Profile:
         self._before = {}
 
     def __enter__(self):
+        if not _one_at_a_time.acquire(blocking=False):
+            raise RuntimeError("kiln.profile: another profile is running, and timing is one switch for the process")
         self._before = {graph: graph.artifact.times() for graph in _graphs()}
         _C.set_timing(True)
         return self
@@ -44,6 +49,7 @@ class Profile:
         for graph in _graphs():
             self._add(graph, self._before.get(graph, ()))
         self._before = {}
+        _one_at_a_time.release()
         self.lines.sort(key=lambda line: -line.seconds)
 
     @property
@@ -90,5 +96,5 @@ def _graphs():
 
 
 def profile():
-    """A context manager: see the module. One at a time: timing is one switch for the process."""
+    """A context manager: see the module. One at a time."""
     return Profile()

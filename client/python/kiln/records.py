@@ -49,6 +49,8 @@ def stats() -> dict[str, Any]:
     """Counts of this process since it started or since `reset_stats`.
 
     `compiles` graphs compiled by the service for this process, `hits` graphs taken from its cache,
+    `joined` of the compiled those that another process had begun, `not_kept` those that the store refused,
+    `retries` those whose first daemon went away,
     `kernels` and `library_calls` steps in those graphs, `cuda_graphs` graphs given to torch's trees of
     CUDA graphs, `fallbacks` graphs that run as torch would
     run them, by reason, `seconds` by phase.
@@ -63,6 +65,8 @@ def stats() -> dict[str, Any]:
                 "compiles",
                 "hits",
                 "joined",
+                "not_kept",
+                "retries",
                 "kernels",
                 "library_calls",
                 "uploaded_bytes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 from typing import Any
@@ -30,7 +31,7 @@ def _seconds(name: str, otherwise: float) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if value <= 0:
+    if not 0 < value < float("inf"):
         raise ValueError(f"kiln: {name} takes a positive number of seconds, not {text!r}")
     return value
 
@@ -57,7 +58,10 @@ def configure() -> None:
 
 
 def interpret_list() -> str:
-    return os.environ.get("KILN_DEBUG_INTERPRET", "")
+    text = os.environ.get("KILN_DEBUG_INTERPRET", "")
+    if text and not re.fullmatch(r"all|\d+(,\d+)*", text):
+        raise ValueError(f"kiln: KILN_DEBUG_INTERPRET={text!r}; it takes `all` or kernel numbers such as 0,3")
+    return text
 
 
 def status() -> dict[str, Any]:

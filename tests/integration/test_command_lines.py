@@ -1,0 +1,112 @@
+"""kilnd and kilnctl as people call them: a daemon of one's own, and mistakes, which are named with the way out."""
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from kiln.service import daemon_binary
+
+
+def program(name):
+    return os.path.join(os.path.dirname(daemon_binary()), name)
+
+
+def call(place, *words):
+    return subprocess.run([program(words[0]), *words[1:]], env={**os.environ, **place.environment}, text=True,
+                          capture_output=True, timeout=30, cwd=place.root)
+
+
+@pytest.mark.parametrize("listen", ["tcp", "socket"])
+def test_a_daemon_of_ones_own(place, listen):
+    """A configuration file, a flag that overrides it, KILN_ADDRESS; SIGTERM ends it with 0."""
+    config = os.path.join(place.root, "kilnd.textproto")
+    where = "127.0.0.1:0" if listen == "tcp" else f"{place.root}/own/kilnd.sock"
+    with open(config, "w") as file:
+        field = "tcp" if listen == "tcp" else "unix_socket"
+        file.write(f'listen {{ {field}: "{where}" }}\nworkers {{ count: 2 }}\n'
+                   f'store {{ directory: "{place.root}/not-here" }}\n')
+    store, log = os.path.join(place.root, "here"), os.path.join(place.root, "log")
+    daemon = subprocess.Popen([program("kilnd"), "--config", config, "--store", store, "--log-file", log])
+    try:
+        found = None
+        deadline = time.time() + 60
+        while found is None:
+            assert time.time() < deadline and daemon.poll() is None
+            time.sleep(0.05)
+            if os.path.exists(log):
+                with open(log) as file:
+                    found = re.search(r" serves (\S+) with 2 workers", file.read())
+        address = found[1]
+        output, _ = place.run("import torch, kiln\n"
+                              "torch.compile(lambda x: x + 1, backend='kiln')(torch.ones(2))\n"
+                              "print(kiln.stats()['compiles'], kiln.status()['address'])",
+                              KILN_ADDRESS=address, KILN_FALLBACK="error")
+        assert output.split() == ["1", address]
+        status = json.loads(call(place, "kilnctl", "--address", address, "status", "--json").stdout)
+        assert (status["address"], status["store_directory"], status["workers"]) == (address, store, 2)
+        assert not os.path.exists(place.runtime_dir), "no embedded daemon was started"
+    finally:
+        daemon.send_signal(signal.SIGTERM)
+        code = daemon.wait(60)
+    assert code == 0
+    assert not os.path.exists(where)
+
+
+@pytest.mark.parametrize("words, code, text", [
+    ("kilnd", 2, "neither unix_socket nor tcp is given .--socket, --tcp"),
+    ("kilnd --socket /tmp/x", 2, "store.directory: is not given .--store"),
+    ("kilnd --sokcet /tmp/x", 2, "kilnd: .*--sokcet.*--help"),
+    ("kilnd --config missing.textproto", 2, "missing.textproto cannot be read"),
+    ("kilnd --config .", 2, "configuration file . cannot be read"),
+    ("kilnd --config wrong.textproto", 2, "wrong.textproto: line 2, column .*no field named \"unix_sokcet\""),
+    ("kilnd --tcp 0.0.0.0:7711 --store /tmp/x", 2, "not the loopback"),
+    ("kilnd --tcp 127.0.0.1:70000 --store /tmp/x", 2, "no number up to 65535"),
+    ("kilnd --socket x.sock --store /tmp/x", 2, "listen.unix_socket: is no absolute path"),
+    ("kilnd --socket {root}/a/x.sock --store {root}/s --workers many", 2, "--workers.*many"),
+    ("kilnd --socket {root}/a/x.sock --store {root}/s --idle-exit-seconds -1", 2, "--idle-exit-seconds"),
+    ("kilnd --socket {root}/a/x.sock --store {root}/s --worker-binary {root}/none", 1, "{root}/none: "),
+    ("kilnd --embedded", 2, "--embedded needs --runtime-dir and --store"),
+    ("kilnctl", 2, "kilnctl: .*--help"),
+    ("kilnctl statsu", 2, "\"statsu\" is no command; the commands are status, stats, jobs, ls, show"),
+    ("kilnctl status --jsno", 2, "--jsno"),
+    ("kilnctl status --timeout 0", 2, "--timeout"),
+    ("kilnctl show", 2, "KEY"),
+    ("kilnctl rm", 2, "rm needs a KEY, or --all"),
+    ("kilnctl rm 12 --all", 2, "excludes"),
+    ("kilnctl ls --limit few", 2, "few"),
+    ("kilnctl --address somewhere status", 2, "--address: \"somewhere\" is no address.*unix:/path, /path or HOST:PORT"),
+    ("kilnctl status", 3, "no kilnd answers at unix:{root}/run.*starts with the first compile"),
+    ("kilnctl --address {root}/none.sock ls", 3, "no kilnd answers at unix:{root}/none.sock"),
+])
+def test_a_mistake_is_named_with_the_way_out(place, words, code, text):
+    with open(os.path.join(place.root, "wrong.textproto"), "w") as file:
+        file.write('listen {\n  unix_sokcet: "/tmp/x"\n}\n')
+    result = call(place, *(word.format(root=place.root) for word in words.split()))
+    assert result.returncode == code
+    assert re.search(text.format(root=re.escape(place.root)), result.stderr, re.DOTALL), result.stderr
+    assert "INTERNAL" not in result.stderr and result.stderr.count("\n") <= 2
+
+
+def test_a_socket_in_use(place):
+    """The second daemon says who holds it; the first goes on."""
+    words = [program("kilnd"), "--socket", f"{place.root}/own/kilnd.sock", "--store", f"{place.root}/s"]
+    with open(os.path.join(place.root, "log"), "w") as log:
+        daemon = subprocess.Popen(words, stderr=log)
+    try:
+        deadline = time.time() + 60
+        while call(place, "kilnctl", "--address", f"{place.root}/own/kilnd.sock", "status").returncode != 0:
+            assert time.time() < deadline and daemon.poll() is None
+            time.sleep(0.1)
+        second = subprocess.run(words, text=True, capture_output=True, timeout=30)
+        assert second.returncode == 1 and "another kilnd holds" in second.stderr
+        other = subprocess.run([words[0], "--socket", f"{place.root}/other/kilnd.sock", *words[3:]], text=True,
+                               capture_output=True, timeout=30)
+        assert other.returncode == 1 and "the store is in use by another process" in other.stderr
+        assert daemon.poll() is None
+    finally:
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(60) == 0
