@@ -51,9 +51,9 @@ struct Shim {
                               double*, Tensor*, Tensor*, Tensor*);
   Error (*efficient_attention)(Tensor, Tensor, Tensor, Tensor*, int32_t, double, int32_t, double*, Tensor*,
                                Tensor*, Tensor*, Tensor*);
-  Error (*efficient_attention_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
-                                        double, const int32_t*, int64_t, int32_t, double*, Tensor*, Tensor*,
-                                        Tensor*, Tensor*);
+  Error (*efficient_attention_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                                        Tensor, double, const int32_t*, int64_t, int32_t, double*, Tensor*,
+                                        Tensor*, Tensor*, Tensor*);
 };
 
 class TorchHost : public Host {

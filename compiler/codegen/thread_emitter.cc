@@ -34,6 +34,12 @@ constexpr int64_t kRegistersOfBlock = 64 << 10;
 constexpr int64_t kRegistersMax = 255;  // of a thread
 constexpr char kBodyName[] = "kiln_body";
 
+bool HasStore(const v1::Stage& stage) {
+  return std::any_of(stage.ops().begin(), stage.ops().end(), [](const v1::LoopOp& op) {
+    return static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore;
+  });
+}
+
 bool HasAccumulatingStore(const v1::Kernel& kernel) {
   for (const v1::Stage& stage : kernel.stages()) {
     for (const v1::LoopOp& op : stage.ops()) {
@@ -189,8 +195,8 @@ uint32_t ThreadEmitter::SharedLevel(const StageInfo& info) const {
   return longest;
 }
 
-// Rows of threads until the device is full or a thread has little left to do. Values of a stage without
-// inner loops are known to the first row only, so such stages must come last.
+// Rows of threads until the device is full or a thread has little left to do. What stores once a point is for
+// the first row, which alone knows such a stage's values then: all that follow must be of that kind.
 void ThreadEmitter::ChooseRows() {
   if (kernel_.outer_size() == 0 || HasAccumulatingStore(kernel_)) return;
   int64_t longest = 0;
@@ -199,7 +205,7 @@ void ThreadEmitter::ChooseRows() {
   for (const StageInfo& info : stages_) {
     if (info.has_scan) return;
     if (info.stage->inner_size() == 0) {
-      last = true;
+      last = last || HasStore(*info.stage);
       continue;
     }
     if (last) return;
@@ -393,7 +399,8 @@ void ThreadEmitter::EmitColumns(llvm::Value* points) {
   ScalarLoop(first, points, step, "columns", [&](llvm::Value* begin) {
     llvm::Value* point = b_.CreateNSWAdd(begin, column, "point");
     active_ = b_.CreateICmpSLT(point, points, "active");
-    EmitPoint(point, outer_extents_);
+    // Beyond the end it is the last point's values that a thread computes, for nobody.
+    EmitPoint(b_.CreateSelect(active_, point, b_.CreateNSWSub(points, I64(1))), outer_extents_);
   });
 }
 
@@ -407,7 +414,8 @@ void ThreadEmitter::InnerLoop(const StageInfo& info, uint32_t level,
     return;
   }
   llvm::Value* end = b_.CreateSelect(active_, info.extents[level], I64(0));
-  UnrollLoop(ScalarLoop(row_, end, I64(rows_), "row", body), info.cheap ? kUnrolledTurns : 1);
+  UnrollLoop(ScalarLoop(row_, end, I64(rows_), "row", body),
+             static_cast<unsigned>(info.cheap ? kUnrolledTurns : kTurns));
 }
 
 void ThreadEmitter::UnrollLoop(llvm::Instruction* back, unsigned times) {
@@ -545,7 +553,10 @@ void ThreadEmitter::EmitStagesInTurn() {
     stage_ = &stages_[k];
     EmitStage(stages_[k]);
   };
-  for (; k < stages_.size() && (rows_ == 1 || stages_[k].stage->inner_size() > 0); ++k) {
+  const auto by_all = [&](const StageInfo& info) {
+    return rows_ == 1 || info.stage->inner_size() > 0 || !HasStore(*info.stage);
+  };
+  for (; k < stages_.size() && by_all(stages_[k]); ++k) {
     if (together && k > 0) Barrier();
     emit();
   }

@@ -17,6 +17,7 @@ FUNCTIONS = {
     "column sums": lambda x: x.sum(0),
     "sum of all": lambda x: x.sum(),
     "column softmax": lambda x: torch.softmax(x, 0),
+    "layer norm of columns": lambda x: F.layer_norm(x.t(), x.shape[:1]),
     "column argmax": lambda x: x.argmax(0),
     "sums of few columns": lambda x: (x[:, :10] * 2).sum(0) + (x[:, :10] - 1).abs().amax(0),
     "sums of sums": lambda x: x.view(513, 7, 111).sum((0, 2)),
