@@ -118,7 +118,8 @@ class CudaKernel : public KernelRunner {
       parameters.push_back(const_cast<int64_t*>(&args.symbols[k]));
     const int64_t blocks =
         std::min((units + image_.points_per_block - 1) / image_.points_per_block, kBlocksMax);
-    return Check(driver_, driver_.launch(function, static_cast<unsigned>(blocks), 1, 1, image_.threads, 1, 1, 0,
+    return Check(driver_,
+                 driver_.launch(function, static_cast<unsigned>(blocks), 1, 1, image_.threads, 1, 1, 0,
                                 call.stream, parameters.data(), nullptr),
                  "launch");
   }
