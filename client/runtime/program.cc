@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "client/runtime/dtype.h"
 #include "client/runtime/span.h"
 #include "compiler/support/status_macros.h"
 

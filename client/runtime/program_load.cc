@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/runtime/dtype.h"
 #include "client/runtime/program.h"
 #include "client/runtime/span.h"
+#include "compiler/graph/dtype_size.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 
@@ -94,7 +94,7 @@ class ProgramLoader {
       Program::Buffer buffer;
       buffer.kind = from.kind();
       buffer.dtype = from.dtype();
-      buffer.element = ElementBytes(from.dtype());
+      buffer.element = ByteSize(from.dtype());
       if (buffer.element == 0) return absl::InvalidArgumentError(absl::StrCat("buffer ", i, " has no dtype"));
       KILN_ASSIGN_OR_RETURN(buffer.shape, Shape(from.sizes(), from.strides()));
       KILN_ASSIGN_OR_RETURN(buffer.offset, to_.exprs_.Resolve(from.storage_offset()));

@@ -8,7 +8,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "client/runtime/dtype.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "compiler/graph/dtype_size.h"
 #include "compiler/graph/expr.h"
 #include "kiln/v1/graph.pb.h"
 
@@ -90,7 +91,6 @@ struct Graph {
 // Strides of a dense row-major tensor.
 std::vector<ExprId> ContiguousStrides(ExprPool& pool, const std::vector<ExprId>& sizes);
 
-int64_t ByteSize(v1::DType dtype);
 bool IsFloat(v1::DType dtype);
 bool IsInteger(v1::DType dtype);  // without BOOL
 bool IsComplex(v1::DType dtype);

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "client/runtime/dtype.h"
 #include "client/runtime/host.h"
+#include "compiler/graph/dtype_size.h"
 
 namespace kiln::runtime {
 
@@ -31,7 +31,7 @@ class PlainHost : public Host {
       last += (sizes[d] - 1) * strides[d];
       empty = empty || sizes[d] == 0;
     }
-    const size_t bytes = empty ? 0 : (last + 1) * ElementBytes(dtype);
+    const size_t bytes = empty ? 0 : (last + 1) * ByteSize(dtype);
     ++live_;
     ++allocations_;
     return new PlainTensor{std::make_shared<std::vector<char>>(bytes),
@@ -57,7 +57,7 @@ class PlainHost : public Host {
     delete Get(tensor);
   }
   void* Data(Tensor tensor) override {
-    return Get(tensor)->storage->data() + Get(tensor)->offset * ElementBytes(Get(tensor)->dtype);
+    return Get(tensor)->storage->data() + Get(tensor)->offset * ByteSize(Get(tensor)->dtype);
   }
   absl::Span<const int64_t> Sizes(Tensor tensor) override { return Get(tensor)->sizes; }
   absl::Span<const int64_t> Strides(Tensor tensor) override { return Get(tensor)->strides; }
@@ -110,7 +110,7 @@ class PlainHost : public Host {
  private:
   static PlainTensor* Get(Tensor tensor) { return static_cast<PlainTensor*>(tensor); }
   static void CopyDim(size_t d, PlainTensor* to, char* out, PlainTensor* from, const char* in) {
-    const int64_t element = ElementBytes(to->dtype);
+    const int64_t element = ByteSize(to->dtype);
     if (d == to->sizes.size()) {
       std::memcpy(out, in, element);
       return;

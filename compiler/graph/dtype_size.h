@@ -1,13 +1,14 @@
-// Sizes and names of element types, for the runtime alone. Pure functions.
+// The bytes of one element of a tensor; the only table of them. A pure function.
 #pragma once
 
 #include <cstdint>
 
 #include "kiln/v1/graph.pb.h"
 
-namespace kiln::runtime {
+namespace kiln {
 
-inline int64_t ElementBytes(v1::DType dtype) {  // 0 for an unspecified type
+// 0 for a type that is not known.
+inline int64_t ByteSize(v1::DType dtype) {
   switch (dtype) {
     case v1::BOOL:
     case v1::U8:
@@ -25,4 +26,4 @@ inline int64_t ElementBytes(v1::DType dtype) {  // 0 for an unspecified type
   }
 }
 
-}  // namespace kiln::runtime
+}  // namespace kiln
