@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/dtypes.h"
+#include "compiler/ir/reduce_kinds.h"
 #include "compiler/support/kernel_abi.h"
 #include "llvm/IR/MDBuilder.h"
 
@@ -25,8 +26,6 @@ bool IsCheap(LoopOpcode op) {
     default: return op != LoopOpcode::kCheckIndex;
   }
 }
-
-bool IsArgReduce(uint32_t mode) { return mode == v1::REDUCE_ARGMAX || mode == v1::REDUCE_ARGMIN; }
 
 unsigned BytesOf(v1::DType dtype) { return static_cast<unsigned>(ir::ByteWidth(dtype)); }
 
@@ -89,7 +88,8 @@ void KernelEmitter::AnalyzeStages() {
       const auto opcode = static_cast<LoopOpcode>(op.op());
       info.has_scan |= opcode == LoopOpcode::kScan;
       info.has_reduce |= opcode == LoopOpcode::kReduce;
-      info.cheap &= IsCheap(opcode) && !(opcode == LoopOpcode::kReduce && IsArgReduce(op.mode()));
+      info.cheap &= IsCheap(opcode) &&
+                    !(opcode == LoopOpcode::kReduce && IsArgReduce(static_cast<v1::ReduceKind>(op.mode())));
       ops_.push_back(&op);
       dtypes_.push_back(op.dtype());
     }
@@ -154,11 +154,24 @@ void KernelEmitter::EmitEntry() {
     return load;
   };
   llvm::Value* table = invariant_load(ptr, args_, offsetof(KilnArgs, buffers), "buffers");
+  for (int k = 0; k < kernel_.buffers_size(); ++k) {
+    buffers_.push_back(invariant_load(ptr, table, 8 * k, absl::StrCat("b", k)));
+  }
+  MakeAliasScopes();
+  if (kernel_.symbol_count() > 0) {
+    llvm::Value* symbols = invariant_load(ptr, args_, offsetof(KilnArgs, symbols), "symbols");
+    for (uint32_t k = 0; k < kernel_.symbol_count(); ++k) {
+      symbols_.push_back(invariant_load(i64, symbols, 8 * k, absl::StrCat("s", k)));
+    }
+  }
+  EmitExtents();
+}
+
+void KernelEmitter::MakeAliasScopes() {
   llvm::MDBuilder metadata(context_);
   llvm::MDNode* domain = metadata.createAnonymousAliasScopeDomain("kernel");
   std::vector<llvm::Metadata*> scopes;
   for (int k = 0; k < kernel_.buffers_size(); ++k) {
-    buffers_.push_back(invariant_load(ptr, table, 8 * k, absl::StrCat("b", k)));
     scopes.push_back(metadata.createAnonymousAliasScope(domain, absl::StrCat("b", k)));
   }
   for (size_t k = 0; k < scopes.size(); ++k) {
@@ -167,13 +180,10 @@ void KernelEmitter::EmitEntry() {
     own_scope_.push_back(llvm::MDNode::get(context_, {scopes[k]}));
     other_scopes_.push_back(llvm::MDNode::get(context_, others));
   }
-  if (kernel_.symbol_count() > 0) {
-    llvm::Value* symbols = invariant_load(ptr, args_, offsetof(KilnArgs, symbols), "symbols");
-    for (uint32_t k = 0; k < kernel_.symbol_count(); ++k) {
-      symbols_.push_back(invariant_load(i64, symbols, 8 * k, absl::StrCat("s", k)));
-    }
-  }
-  zero_slot_ = Slot(i64, "zero");
+}
+
+void KernelEmitter::EmitExtents() {
+  zero_slot_ = Slot(b_.getInt64Ty(), "zero");
   b_.CreateStore(b_.getInt64(0), zero_slot_);
   for (uint32_t extent : kernel_.outer()) outer_extents_.push_back(ScalarIndex(extent));
   for (StageInfo& info : stages_) {

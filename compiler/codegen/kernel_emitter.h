@@ -73,6 +73,8 @@ class KernelEmitter {
   void AnalyzeStages();
   virtual void ChooseLanes();
   virtual void EmitEntry();
+  void MakeAliasScopes();  // which say that no two buffers overlap
+  void EmitExtents();      // of all loops, and the slot that ends the entry
   virtual void EmitUnits();
   void EmitParallelRange(llvm::Value* lo, llvm::Value* hi);
   void EmitOuterFrom(uint32_t loop);
@@ -152,6 +154,9 @@ class KernelEmitter {
   // reduce_emitter.cc
   void InitAccumulators(const StageInfo& info, unsigned unroll);
   void FinishAccumulators(const StageInfo& info);
+  // Combines a partial result of later elements into `value` (and `position`, which only positions have).
+  void Fold(const Accumulator& accumulator, v1::DType kept, llvm::Value** value, llvm::Value** position,
+            llvm::Value* other, llvm::Value* other_position);
   // Where threads share the stage's loop: makes their partial results one, which all of them get.
   virtual void CombineThreads(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
                               llvm::Value** position) {}

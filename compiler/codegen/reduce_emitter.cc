@@ -1,6 +1,7 @@
 // Reductions and scans. Lanes and unrolled copies have accumulators of their own, combined in a fixed
 // order at the end of the stage; so a result depends on the kernel alone, never on the threads.
 #include "compiler/codegen/kernel_emitter.h"
+#include "compiler/ir/reduce_kinds.h"
 
 namespace kiln {
 namespace {
@@ -9,7 +10,6 @@ namespace {
 constexpr int64_t kFloatAdditionsMax = 512;
 
 bool IsFloat(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F64; }
-bool IsArg(v1::ReduceKind kind) { return kind == v1::REDUCE_ARGMAX || kind == v1::REDUCE_ARGMIN; }
 bool IsMax(v1::ReduceKind kind) { return kind == v1::REDUCE_MAX || kind == v1::REDUCE_ARGMAX; }
 
 }  // namespace
@@ -94,7 +94,7 @@ void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
         }
         b_.CreateStore(start, accumulator.value.back());
       }
-      if (opcode == LoopOpcode::kReduce && IsArg(accumulator.kind)) {
+      if (opcode == LoopOpcode::kReduce && IsArgReduce(accumulator.kind)) {
         llvm::Type* position = wide(b_.getInt64Ty());
         accumulator.position.push_back(Slot(position, "arg"));
         b_.CreateStore(llvm::Constant::getNullValue(position), accumulator.position.back());
@@ -147,7 +147,7 @@ void KernelEmitter::EmitReduce(uint32_t id, const v1::LoopOp& op) {
     llvm::AllocaInst* slot = accumulator.value[copy_];
     llvm::Value* value = Broadcast(values_[op.args(0)]);
     llvm::Value* old_value = b_.CreateLoad(slot->getAllocatedType(), slot);
-    if (IsArg(accumulator.kind)) {
+    if (IsArgReduce(accumulator.kind)) {
       llvm::AllocaInst* position_slot = accumulator.position[copy_];
       llvm::Value* position = b_.CreateLoad(position_slot->getAllocatedType(), position_slot);
       CombineArg(accumulator.kind, accumulator.dtype, &old_value, &position, value, PositionInDomain(), false,
@@ -165,20 +165,25 @@ void KernelEmitter::EmitReduce(uint32_t id, const v1::LoopOp& op) {
   }
 }
 
+void KernelEmitter::Fold(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
+                         llvm::Value** position, llvm::Value* other, llvm::Value* other_position) {
+  if (IsArgReduce(accumulator.kind)) {
+    CombineArg(accumulator.kind, kept, value, position, other, other_position, true, nullptr);
+  } else {
+    *value = Combine(accumulator.kind, kept, *value, other);
+  }
+}
+
 void KernelEmitter::FinishAccumulators(const StageInfo& info) {
   for (const Accumulator& accumulator : accumulators_) {
     if (static_cast<LoopOpcode>(ops_[accumulator.op]->op()) != LoopOpcode::kReduce) continue;
     const v1::DType kept = accumulator.widened ? v1::F64 : accumulator.dtype;
-    const bool arg = IsArg(accumulator.kind);
+    const bool arg = IsArgReduce(accumulator.kind);
     const auto load = [&](llvm::AllocaInst* slot) { return b_.CreateLoad(slot->getAllocatedType(), slot); };
     llvm::Value* value = load(accumulator.value[0]);
     llvm::Value* position = arg ? load(accumulator.position[0]) : nullptr;
     const auto combine = [&](llvm::Value* other, llvm::Value* other_position) {
-      if (arg) {
-        CombineArg(accumulator.kind, kept, &value, &position, other, other_position, true, nullptr);
-      } else {
-        value = Combine(accumulator.kind, kept, value, other);
-      }
+      Fold(accumulator, kept, &value, &position, other, other_position);
     };
     for (size_t copy = 1; copy < accumulator.value.size(); ++copy) {
       combine(load(accumulator.value[copy]), arg ? load(accumulator.position[copy]) : nullptr);

@@ -47,11 +47,7 @@ void ThreadEmitter::CombineThreads(const Accumulator& accumulator, v1::DType kep
   if (!block_shares_point_) return;
   const bool arg = *position != nullptr;
   const auto fold = [&](llvm::Value* other, llvm::Value* other_position) {
-    if (arg) {
-      CombineArg(accumulator.kind, kept, value, position, other, other_position, true, nullptr);
-    } else {
-      *value = Combine(accumulator.kind, kept, *value, other);
-    }
+    Fold(accumulator, kept, value, position, other, other_position);
   };
   const auto shuffle = [&](llvm::Intrinsic::ID id, llvm::Value* v, unsigned lane) {
     return v == nullptr ? nullptr : Shuffle(id, v, lane);
@@ -104,11 +100,7 @@ void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, 
   llvm::Type* type = is_bool ? b_.getInt8Ty() : (*value)->getType();
   llvm::Type* i64 = b_.getInt64Ty();
   const auto fold = [&](llvm::Value* other, llvm::Value* other_position) {
-    if (arg) {
-      CombineArg(accumulator.kind, kept, value, position, other, other_position, true, nullptr);
-    } else {
-      *value = Combine(accumulator.kind, kept, *value, other);
-    }
+    Fold(accumulator, kept, value, position, other, other_position);
   };
   for (unsigned distance = kWarp / 2; distance >= columns_; distance /= 2) {
     const auto down = llvm::Intrinsic::nvvm_shfl_sync_down_i32;

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/dtypes.h"
+#include "compiler/ir/reduce_kinds.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
-#include "llvm/IR/MDBuilder.h"
 #include "llvm/Support/MathExtras.h"
 
 namespace kiln {
@@ -90,28 +90,12 @@ void ThreadEmitter::EmitEntry() {
   function_->addFnAttr(llvm::Attribute::AlwaysInline);
   b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
 
-  llvm::MDBuilder metadata(context_);
-  llvm::MDNode* domain = metadata.createAnonymousAliasScopeDomain("kernel");
-  std::vector<llvm::Metadata*> scopes;
-  for (int k = 0; k < kernel_.buffers_size(); ++k) {
-    buffers_.push_back(function_->getArg(k));
-    scopes.push_back(metadata.createAnonymousAliasScope(domain, absl::StrCat("b", k)));
-  }
-  for (size_t k = 0; k < scopes.size(); ++k) {
-    std::vector<llvm::Metadata*> others = scopes;
-    others.erase(others.begin() + k);
-    own_scope_.push_back(llvm::MDNode::get(context_, {scopes[k]}));
-    other_scopes_.push_back(llvm::MDNode::get(context_, others));
-  }
+  for (int k = 0; k < kernel_.buffers_size(); ++k) buffers_.push_back(function_->getArg(k));
+  MakeAliasScopes();
   for (uint32_t k = 0; k < kernel_.symbol_count(); ++k) {
     symbols_.push_back(function_->getArg(kernel_.buffers_size() + k));
   }
-  zero_slot_ = Slot(b_.getInt64Ty(), "zero");
-  b_.CreateStore(b_.getInt64(0), zero_slot_);
-  for (uint32_t extent : kernel_.outer()) outer_extents_.push_back(ScalarIndex(extent));
-  for (StageInfo& info : stages_) {
-    for (uint32_t extent : info.stage->inner()) info.extents.push_back(ScalarIndex(extent));
-  }
+  EmitExtents();
 }
 
 llvm::Value* ThreadEmitter::Special(llvm::Intrinsic::ID id) {
@@ -213,7 +197,7 @@ void ThreadEmitter::ChooseRows() {
     longest = std::max(longest, ConstantExpr(info.stage->inner(SharedLevel(info))).value_or(kUsualRow));
     for (const v1::LoopOp& op : info.stage->ops()) {
       if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce) continue;
-      slot_bytes += op.mode() == v1::REDUCE_ARGMAX || op.mode() == v1::REDUCE_ARGMIN ? 16 : 8;
+      slot_bytes += IsArgReduce(static_cast<v1::ReduceKind>(op.mode())) ? 16 : 8;
     }
   }
   const int64_t points = PointsEstimate();

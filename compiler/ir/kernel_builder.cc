@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "compiler/ir/reduce_kinds.h"
 #include "compiler/support/limits.h"
 
 namespace kiln {
@@ -121,7 +122,7 @@ uint32_t KernelBuilder::CheckIndex(uint32_t index, uint32_t size, std::optional<
 }
 
 uint32_t KernelBuilder::Reduce(v1::ReduceKind kind, uint32_t value) {
-  v1::DType dtype = kind == v1::REDUCE_ARGMAX || kind == v1::REDUCE_ARGMIN ? v1::I64 : dtypes_[value];
+  v1::DType dtype = IsArgReduce(kind) ? v1::I64 : dtypes_[value];
   return Op(LoopOpcode::kReduce, dtype, {value}, kind);
 }
 

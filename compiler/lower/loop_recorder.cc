@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/reduce_kinds.h"
 
 namespace kiln {
 namespace {
@@ -338,8 +339,7 @@ LoopOpId LoopRecorder::Not(LoopOpId a) {
 }
 
 LoopOpId LoopRecorder::Reduce(v1::ReduceKind kind, LoopOpId value) {
-  const bool position = kind == v1::REDUCE_ARGMAX || kind == v1::REDUCE_ARGMIN;
-  return Make(LoopOpcode::kReduce, position ? v1::I64 : dtype(value), {value}, kind);
+  return Make(LoopOpcode::kReduce, IsArgReduce(kind) ? v1::I64 : dtype(value), {value}, kind);
 }
 
 LoopOpId LoopRecorder::Scan(v1::ReduceKind kind, LoopOpId value) {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/reduce_kinds.h"
 #include "compiler/lower/live_ops.h"
 #include "compiler/lower/lowering_context.h"
 
@@ -285,8 +286,7 @@ LoweredTensor LoweringContext::ReduceOnce(const TensorType& type, const Reductio
   if (inner.loops.empty()) {
     return Pointwise(type, [&](LoopRecorder& ops, Index index) {
       const LoopOpId element = ops.Cast(value(ops, index, inner.index), reduction.compute);
-      const bool position = reduction.kind == v1::REDUCE_ARGMAX || reduction.kind == v1::REDUCE_ARGMIN;
-      return finish(ops, position ? ops.ConstantInt(0) : element);
+      return finish(ops, IsArgReduce(reduction.kind) ? ops.ConstantInt(0) : element);
     });
   }
   Domain outer = NewDomain(type.sizes);

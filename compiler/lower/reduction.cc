@@ -1,5 +1,6 @@
 // Reductions over dimensions, and scans along one.
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/reduce_kinds.h"
 #include "compiler/lower/lowering_context.h"
 
 namespace kiln {
@@ -57,7 +58,7 @@ void ReduceInto(LoweringContext& context, const GraphNode& node, size_t result, 
   reduction.kind = kind;
   reduction.compute = compute;
   reduction.inner_sizes = map.inner_sizes();
-  reduction.may_split = kind != v1::REDUCE_ARGMAX && kind != v1::REDUCE_ARGMIN;
+  reduction.may_split = !IsArgReduce(kind);
   context.SetResult(node,
                     context.Reduce(
                         type, reduction,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "compiler/ir/reduce_kinds.h"
+
 namespace kiln {
 namespace {
 
@@ -67,7 +69,7 @@ Draft MakeDraft(LoopContext& context, uint32_t node_position) {
       }
     }
     if (op.data.op == LoopOpcode::kReduce && !draft.classes.empty() &&
-        (op.data.mode == v1::REDUCE_ARGMAX || op.data.mode == v1::REDUCE_ARGMIN)) {
+        IsArgReduce(static_cast<v1::ReduceKind>(op.data.mode))) {
       draft.classes[0].ordered = true;
     }
     draft.ops.push_back(std::move(op));
