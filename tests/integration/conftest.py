@@ -30,6 +30,7 @@ class Place:
         self.root = str(root)
         self.runtime_dir = os.path.join(self.root, "run")
         self.store_dir = os.path.join(self.root, "store")
+        self.processes = []
         self.environment = {"KILN_RUNTIME_DIR": self.runtime_dir, "KILN_STORE": self.store_dir,
                             "TORCHINDUCTOR_CACHE_DIR": os.path.join(self.root, "torch")}
 
@@ -37,8 +38,10 @@ class Place:
         everything = {**os.environ, **self.environment, **environment}
         everything["PYTHONPATH"] = os.pathsep.join(
             [os.path.dirname(os.path.abspath(__file__)), everything.get("PYTHONPATH", "")])
-        return subprocess.Popen([sys.executable, "-c", code], env=everything, text=True, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, "-c", code], env=everything, text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        self.processes.append(process)
+        return process
 
     def run(self, code, timeout=240, **environment):
         """What the process prints to stdout and stderr; fails if it fails."""
@@ -61,6 +64,9 @@ def place():
     root = tempfile.mkdtemp(prefix="kiln-test-")
     place = Place(root)
     yield place
+    for process in place.processes:  # of a test that failed
+        process.kill()
+        process.wait()
     place.stop(signal.SIGKILL)
     shutil.rmtree(root, ignore_errors=True)
 

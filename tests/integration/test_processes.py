@@ -1,10 +1,14 @@
 """More than one process: warm starts, herds, forks, DDP."""
+import glob
 import json
 import os
+import signal
 import textwrap
 import time
 
 import pytest
+
+from daemons import daemon_pid, kilnctl, start_daemon, worker_pids
 
 TRAIN = textwrap.dedent("""
     import json, sys, warnings
@@ -77,29 +81,56 @@ def test_other_sizes_hit_in_a_new_process(place):
 
 
 def test_herd(place):
+    """Eight processes ask for the same graph while it is being compiled, and then for another one."""
+    herd = 8
     code = textwrap.dedent("""
         import json, os, time
         import torch, kiln
-        x = torch.arange(12.0).view(3, 4)
-        while not os.path.exists(os.environ["GO"]):
-            time.sleep(0.01)
-        f = torch.compile(lambda x: (x.sin() * 5).sum(-1).tanh().exp(), backend="kiln")
-        torch.testing.assert_close(f(x), (x.sin() * 5).sum(-1).tanh().exp())
+        def barrier(name):
+            open(os.path.join(os.environ["MEET"], f"{name}-{os.getpid()}"), "w").close()
+            while not os.path.exists(os.path.join(os.environ["MEET"], f"go-{name}")):
+                time.sleep(0.01)
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+        x = torch.randn(3, 4)
+        with torch.no_grad():
+            barrier("first")
+            torch.testing.assert_close(torch.compile(model, backend="kiln")(x), model(x))
+            barrier("second")
+            torch.testing.assert_close(torch.compile(model[:2], backend="kiln")(x), model[:2](x))
         print(json.dumps(kiln.stats()))
     """)
-    go = os.path.join(place.root, "go")
-    processes = [place.start(code, GO=go, TORCHINDUCTOR_CACHE_DIR=os.path.join(place.root, f"torch{i}"))
-                 for i in range(8)]
-    time.sleep(25)
-    open(go, "w").close()
+    start_daemon(place)
+    before = json.loads(kilnctl(place, "stats", "--json").stdout)
+    workers = worker_pids(daemon_pid(place.runtime_dir))
+    processes = [place.start(code, MEET=place.root, TORCHINDUCTOR_CACHE_DIR=os.path.join(place.root, f"torch{i}"),
+                             OMP_NUM_THREADS="1") for i in range(herd)]
+
+    def wait_until(condition):
+        deadline = time.time() + 120
+        while not condition():
+            assert time.time() < deadline and not any(process.poll() for process in processes)
+            time.sleep(0.1)
+
+    for phase in ("first", "second"):
+        wait_until(lambda: len(glob.glob(os.path.join(place.root, f"{phase}-*"))) == herd)
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)  # a compile that lasts until all have asked
+        open(os.path.join(place.root, f"go-{phase}"), "w").close()
+        wait_until(lambda: [job["waiters"] for job in json.loads(kilnctl(place, "jobs", "--json").stdout)["jobs"]]
+                   == [herd])
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
     results = []
     for process in processes:
         output, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors[-3000:]
         results.append(last_json(output))
-    assert all(not result["fallbacks"] for result in results)
-    # One flight: everybody else joined it or found its result.
-    assert sum(result["compiles"] - result["joined"] for result in results) <= 1
+    assert all(result["graphs"] == 2 and not result["fallbacks"] for result in results)
+    stats = json.loads(kilnctl(place, "stats", "--json").stdout)
+    assert stats["compiles"] - before["compiles"] == 2  # the graphs of one process
+    assert stats["joined"] - before["joined"] == 2 * (herd - 1)
+    assert sum(result["joined"] for result in results) == 2 * (herd - 1)
 
 
 def test_fork(place):
