@@ -68,6 +68,26 @@ def test_fallback_is_counted_and_told_once():
     assert stats["graphs"] + sum(stats["fallbacks"].values()) == 1
 
 
+def test_higher_order_operators_fall_back_by_name():
+    def f(x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)) * 2
+
+    x = torch.ones(4)
+    with pytest.warns(RuntimeWarning, match="runs without kiln: unsupported: higher-order operator cond"):
+        torch.testing.assert_close(torch.compile(f, backend="kiln")(x), f(x))
+    assert kiln.stats()["fallbacks"] == {"unsupported: higher-order operator cond": 1}
+
+
+def test_tensor_subclasses_are_compiled_as_their_parts(no_fallback):
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    both = TwoTensor(torch.ones(4), torch.zeros(4))
+    actual = torch.compile(lambda t: t.sin() + 1, backend="kiln")(both)
+    torch.testing.assert_close(actual.a, torch.ones(4).sin() + 1)
+    torch.testing.assert_close(actual.b, torch.ones(4))
+    assert kiln.stats()["graphs"] == 1
+
+
 @pytest.mark.parametrize("kernels", ["all", "0", "1"])
 def test_interpreter(monkeypatch, no_fallback, kernels):
     """Only the kernels that are named run on the interpreter: they take many times as long as the same work native."""

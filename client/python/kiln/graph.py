@@ -260,6 +260,8 @@ class _Exporter:
         value = self.module
         for part in node.target.split("."):
             value = getattr(value, part)
+        if isinstance(value, fx.GraphModule):
+            return  # of a higher-order operator, which is refused by its name
         if not isinstance(value, torch.Tensor):
             raise Unsupported(f"an attribute of type {type(value).__name__}")
         if node.target not in self.constant_values:
