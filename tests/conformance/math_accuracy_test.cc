@@ -15,6 +15,7 @@
 #include <random>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "compiler/ir/kernel_builder.h"
 #include "tests/conformance/host_target.h"
 #include "tests/conformance/kernel_runner.h"
@@ -233,7 +234,7 @@ TEST(FloatAccuracyTest, FunctionsOverTheWholeRange) {
     for (size_t t = 0; t < kernels.size(); ++t) {
       const std::string target = t == 0 ? "avx2" : "avx512";
       std::cout << name << ", " << target << ": " << worst[t].ulps << " ulp at " << worst[t].at << std::endl;
-      RecordProperty(name + "_" + target, std::to_string(worst[t].ulps));
+      RecordProperty(absl::StrCat(name, "_", target), std::to_string(worst[t].ulps));
       EXPECT_LE(worst[t].ulps, kUlpMax)
           << target << ": " << name << "(" << std::hexfloat << worst[t].at << " = " << std::defaultfloat
           << worst[t].at << ") = " << worst[t].got << ", not " << function.exact_double(worst[t].at);

@@ -34,9 +34,9 @@ struct Maker {
     type.offset = graph.exprs.Const(0);
     return type;
   }
-  ValueId Input(std::vector<int64_t> sizes, v1::DType dtype = v1::F32) {
+  ValueId Input(const std::vector<int64_t>& sizes, v1::DType dtype = v1::F32) {
     GraphInput input;
-    input.value = graph.NewValue(Type(std::move(sizes), dtype));
+    input.value = graph.NewValue(Type(sizes, dtype));
     graph.inputs.push_back(input);
     return input.value;
   }
@@ -231,10 +231,11 @@ TEST(Pipeline, DumpsAfterPassesThatChangedTheGraphOnly) {
 
 // ---- the caller's mistakes
 
-absl::Status RunOne(std::string target, const std::function<Args(Maker&)>& args, std::vector<int64_t> sizes) {
+absl::Status RunOne(std::string target, const std::function<Args(Maker&)>& args,
+                    const std::vector<int64_t>& sizes) {
   Maker m;
   Args list = args(m);
-  m.Output(m.Node(std::move(target), std::move(list), m.Type(std::move(sizes))));
+  m.Output(m.Node(std::move(target), std::move(list), m.Type(sizes)));
   return RunPasses(m.graph, {});
 }
 
