@@ -1,6 +1,7 @@
 """What users see: options, explain, stats, the interpreter."""
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
 
@@ -76,6 +77,25 @@ def test_higher_order_operators_fall_back_by_name():
     with pytest.warns(RuntimeWarning, match="runs without kiln: unsupported: higher-order operator cond"):
         torch.testing.assert_close(torch.compile(f, backend="kiln")(x), f(x))
     assert kiln.stats()["fallbacks"] == {"unsupported: higher-order operator cond": 1}
+
+
+def test_triton_kernels_of_users_fall_back_by_name():
+    """The node that Dynamo makes of a user's kernel; Triton itself need not be there."""
+    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional
+
+    from kiln import options
+    from kiln.backend import compile_graph
+    from kiln.graph import INFERENCE
+
+    graph = make_fx(lambda x: x * 2, tracing_mode="fake")(torch.randn(3))
+    (doubled,) = [node for node in graph.graph.nodes if node.op == "call_function"]
+    doubled.target, doubled.args = triton_kernel_wrapper_functional, ()
+    doubled.kwargs = {"kernel_idx": 0, "constant_args_idx": 0, "grid": [(1, 1, 1)], "tma_descriptor_metadata": {},
+                      "kwargs": {}, "tensors_to_clone": []}
+    inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+    with pytest.warns(RuntimeWarning, match="higher-order operator triton_kernel_wrapper_functional"):
+        compile_graph(graph, inputs, INFERENCE, options.parse())
+    assert list(kiln.stats()["fallbacks"]) == ["unsupported: higher-order operator triton_kernel_wrapper_functional"]
 
 
 def test_tensor_subclasses_are_compiled_as_their_parts(no_fallback):
