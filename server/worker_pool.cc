@@ -1,5 +1,7 @@
 #include "server/worker_pool.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
 #include "spdlog/spdlog.h"
@@ -29,7 +31,7 @@ absl::StatusOr<std::unique_ptr<WorkerPool>> WorkerPool::Start(const Options& opt
         "the worker has no compiler fingerprint (linked without a build id?)");
   }
   for (size_t slot = 0; slot < options.workers; ++slot) {
-    pool->threads_.emplace_back(&WorkerPool::Run, pool.get(), slot, slot == 0 ? std::move(first) : nullptr);
+    pool->threads_.emplace_back(&WorkerPool::Run, pool.get(), slot, std::exchange(first, nullptr));
   }
   return pool;
 }
