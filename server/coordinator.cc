@@ -34,12 +34,18 @@ v1::CompileEvent FailedEvent(const absl::Status& status) {
   return event;
 }
 
-// `manifest` null: it was sent before.
-v1::CompileEvent DoneEvent(const v1::SignedManifest* manifest, const absl::Status& stored) {
+v1::CompileEvent DoneEvent(const v1::SignedManifest& manifest, bool durable) {
   v1::CompileEvent event;
-  if (manifest != nullptr) *event.mutable_done()->mutable_manifest() = *manifest;
+  *event.mutable_done()->mutable_manifest() = manifest;
+  event.mutable_done()->set_durable(durable);
+  return event;
+}
+
+// After a DoneEvent that was not durable: how the store took it.
+v1::CompileEvent StoredEvent(const absl::Status& stored) {
+  v1::CompileEvent event;
   event.mutable_done()->set_durable(stored.ok());
-  if (manifest == nullptr) event.mutable_done()->set_not_kept(std::string(stored.message()));
+  event.mutable_done()->set_not_kept(std::string(stored.message()));
   return event;
 }
 
@@ -255,7 +261,7 @@ absl::Status Coordinator::Serve(const Caller& caller, Wanted wanted) {
     }
     if (!wanted.debug || started) {
       absl::StatusOr<Variant> variant = FindVariant(wanted.compile_key, caller.hints);
-      if (variant.ok()) return send(DoneEvent(&variant->signed_manifest, absl::OkStatus()));
+      if (variant.ok()) return send(DoneEvent(variant->signed_manifest, true));
       if (absl::Status failure = FindFailure(wanted.compile_key); !failure.ok())
         return send(FailedEvent(failure));
     }
@@ -362,8 +368,7 @@ absl::StatusOr<bool> Coordinator::Await(const Caller& caller, const FlightPtr& f
         return false;
       }
       // Acknowledged only after the sync.
-      const absl::Status not_yet = absl::UnknownError("");
-      if (!caller.send(DoneEvent(&artifact->signed_manifest, not_yet))) return GoneStatus();
+      if (!caller.send(DoneEvent(artifact->signed_manifest, false))) return GoneStatus();
       delivered = true;
     }
     if (!finished) continue;
@@ -373,7 +378,7 @@ absl::StatusOr<bool> Coordinator::Await(const Caller& caller, const FlightPtr& f
         return started ? absl::StatusOr<bool>(status) : absl::StatusOr<bool>(false);
       return caller.send(FailedEvent(status)) ? absl::StatusOr<bool>(true) : GoneStatus();
     }
-    return caller.send(DoneEvent(nullptr, stored)) ? absl::StatusOr<bool>(true) : GoneStatus();
+    return caller.send(StoredEvent(stored)) ? absl::StatusOr<bool>(true) : GoneStatus();
   }
 }
 

@@ -18,8 +18,9 @@ namespace kiln {
 inline constexpr char kGpuEntryName[] = "kiln_kernel";
 
 struct GpuImage {
-  uint32_t threads = 0;           // of a block
-  uint32_t points_per_block = 0;  // of the outer domain: 1, or a multiple of `threads`
+  uint32_t threads = 0;  // of a block
+  uint32_t points_per_block =
+      0;  // of the outer domain: a multiple of `threads`, or a divisor: each point has some
   uint32_t buffers = 0;
   uint32_t symbols = 0;
   std::string code;  // PTX, zero-terminated by std::string

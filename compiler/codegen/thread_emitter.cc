@@ -296,6 +296,17 @@ llvm::Align ThreadEmitter::VectorAlign(const v1::LoopOp& op) const {
   return llvm::Align(static_cast<uint64_t>(std::min(kAccessBytes, bytes * vector_lanes_)));
 }
 
+void ThreadEmitter::EmitByAlignment(llvm::Value* aligned, Body emit) {
+  Choose(
+      aligned,
+      [&] {
+        aligned_ = true;
+        emit();
+        aligned_ = false;
+      },
+      emit);
+}
+
 llvm::Value* ThreadEmitter::IsAligned(llvm::ArrayRef<const StageInfo*> stages) {
   llvm::Value* bits = I64(0);
   aligned_ = true;
@@ -458,14 +469,7 @@ void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
     emit();
   } else {
     for (int k = 0; k < loops; ++k) variables_[first + k] = I64(0);
-    Choose(
-        IsAligned({stage_}),
-        [&] {
-          aligned_ = true;
-          emit();
-          aligned_ = false;
-        },
-        emit);
+    EmitByAlignment(IsAligned({stage_}), emit);
   }
   lanes_ = 1;
   vector_variable_ = kNoVariable;
@@ -494,14 +498,7 @@ void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> 
       whole,
       [&] {
         lanes_ = vector_lanes_;
-        Choose(
-            IsAligned(all),
-            [&] {
-              aligned_ = true;
-              EmitStages();
-              aligned_ = false;
-            },
-            [&] { EmitStages(); });
+        EmitByAlignment(IsAligned(all), [&] { EmitStages(); });
         lanes_ = 1;
       },
       [&] {
@@ -520,14 +517,7 @@ void ThreadEmitter::EmitStages() {
     EmitStagesInTurn();
     return;
   }
-  Choose(
-      IsRowAligned(),
-      [&] {
-        aligned_ = true;
-        EmitStagesInTurn();
-        aligned_ = false;
-      },
-      [&] { EmitStagesInTurn(); });
+  EmitByAlignment(IsRowAligned(), [&] { EmitStagesInTurn(); });
 }
 
 void ThreadEmitter::EmitStagesInTurn() {
@@ -582,14 +572,7 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   if (aligned_by_row_) {
     whole();
   } else {
-    Choose(
-        IsAligned({stage_}),
-        [&] {
-          aligned_ = true;
-          whole();
-          aligned_ = false;
-        },
-        whole);
+    EmitByAlignment(IsAligned({stage_}), whole);
   }
   llvm::Value* has_tail = b_.CreateICmpSLT(whole_end, hi);
   If(has_tail, "tail", [&] {

@@ -81,6 +81,8 @@ class ThreadEmitter : public KernelEmitter {
   // Are the addresses aligned of all vectors at the current point?
   llvm::Value* IsAligned(llvm::ArrayRef<const StageInfo*> stages);
   llvm::Value* IsRowAligned();
+  // The code twice: for aligned vectors where `aligned` holds, and for any address.
+  void EmitByAlignment(llvm::Value* aligned, Body emit);
   void EmitStagesInTurn();
   void EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents);
   llvm::Value* Shuffle(llvm::Intrinsic::ID id, llvm::Value* value, unsigned lane);
