@@ -11,8 +11,7 @@ from .errors import Unsupported
 
 def gpu_of(module):
     """The GPU that the graph runs on; None is the CPU. Raises Unsupported for several."""
-    found = {value.device for node in module.graph.nodes for value in _values(node)
-             if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
+    found = _gpus(module)
     if len(found) > 1:
         raise Unsupported(f"tensors on several GPUs ({', '.join(sorted(map(str, found)))})")
     return found.pop() if found else None
@@ -20,8 +19,7 @@ def gpu_of(module):
 
 def any_on_gpu(module):
     """Whether any value of the graph, of whatever kind, is on a GPU."""
-    return any(isinstance(value, torch.Tensor) and value.device.type == "cuda"
-               for node in module.graph.nodes for value in _values(node))
+    return bool(_gpus(module))
 
 
 def architecture(gpu):
@@ -39,6 +37,11 @@ def inputs_from_cpu(module, gpu, float_inputs=()):
     placeholders = (node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder")
     return tuple(position for position, value in enumerate(placeholders)
                  if position in float_inputs or isinstance(value, torch.Tensor) and value.device.type == "cpu")
+
+
+def _gpus(module):
+    return {value.device for node in module.graph.nodes for value in _values(node)
+            if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
 
 
 def _values(node):

@@ -55,7 +55,7 @@ def export(module: fx.GraphModule, kind: int, *, title="", static_inputs=(), don
     gpu: as from devices.gpu_of; then every tensor is said to be there.
     """
     return _Exporter(module, kind, gpu).run(title, set(static_inputs), set(donated_inputs), visible_outputs, guards,
-                                       guards_text)
+                                            guards_text)
 
 
 def is_symbolic(value):
