@@ -85,6 +85,7 @@ class Worker {
     reply->set_kind(object.kind);
     reply->set_object(std::move(object.bytes));
     reply->set_listing(std::move(object.listing));
+    reply->set_elf(std::move(object.elf));
     return frame;
   }
 

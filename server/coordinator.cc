@@ -34,10 +34,11 @@ v1::CompileEvent FailedEvent(const absl::Status& status) {
   return event;
 }
 
-v1::CompileEvent DoneEvent(const v1::SignedManifest& manifest, bool durable) {
+v1::CompileEvent DoneEvent(const v1::SignedManifest& manifest, bool durable, uint32_t workers_lost) {
   v1::CompileEvent event;
   *event.mutable_done()->mutable_manifest() = manifest;
   event.mutable_done()->set_durable(durable);
+  event.mutable_done()->set_workers_lost(workers_lost);
   return event;
 }
 
@@ -261,7 +262,7 @@ absl::Status Coordinator::Serve(const Caller& caller, Wanted wanted) {
     }
     if (!wanted.debug || started) {
       absl::StatusOr<Variant> variant = FindVariant(wanted.compile_key, caller.hints);
-      if (variant.ok()) return send(DoneEvent(variant->signed_manifest, true));
+      if (variant.ok()) return send(DoneEvent(variant->signed_manifest, true, 0));
       if (absl::Status failure = FindFailure(wanted.compile_key); !failure.ok())
         return send(FailedEvent(failure));
     }
@@ -368,7 +369,8 @@ absl::StatusOr<bool> Coordinator::Await(const Caller& caller, const FlightPtr& f
         return false;
       }
       // Acknowledged only after the sync.
-      if (!caller.send(DoneEvent(artifact->signed_manifest, false))) return GoneStatus();
+      if (!caller.send(DoneEvent(artifact->signed_manifest, false, flight->workers_lost)))
+        return GoneStatus();
       delivered = true;
     }
     if (!finished) continue;

@@ -133,6 +133,7 @@ class Coordinator {
   void StoreFailure(const FlightPtr& flight, const absl::Status& status, bool quarantine);
   void Progress(const FlightPtr& flight, absl::string_view phase, v1::CompileEvent event);
   void SendDebug(const FlightPtr& flight, v1::DebugFile file);
+  void SendKernelDebug(const FlightPtr& flight, const v1::PlannedKernel& kernel, const v1::EmitReply& reply);
   bool Abandoned(const FlightPtr& flight) const;
   void Finish(const FlightPtr& flight, absl::Status status);
 

@@ -33,6 +33,7 @@ struct Flight {
 
   // The runner's own.
   uint32_t workers_killed = 0;  // from outside, while they worked for this flight
+  uint32_t workers_lost = 0;    // those, and others that crashed; not changed once there is an artifact
 
   // Guarded by the coordinator's mutex.
   absl::CondVar changed;

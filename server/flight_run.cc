@@ -61,6 +61,20 @@ void Coordinator::SendDebug(const FlightPtr& flight, v1::DebugFile file) {
   flight->changed.SignalAll();
 }
 
+void Coordinator::SendKernelDebug(const FlightPtr& flight, const v1::PlannedKernel& kernel,
+                                  const v1::EmitReply& reply) {
+  const std::string path = absl::StrCat("kernels/", kernel.notes().name());
+  v1::DebugFile listing;
+  listing.set_name(absl::StrCat(path, ".listing.txt"));
+  listing.set_contents(reply.listing());
+  SendDebug(flight, std::move(listing));
+  if (reply.elf().empty()) return;
+  v1::DebugFile object;
+  object.set_name(absl::StrCat(path, ".o"));
+  object.set_contents(reply.elf());
+  SendDebug(flight, std::move(object));
+}
+
 void Coordinator::Finish(const FlightPtr& flight, absl::Status status) {
   absl::MutexLock lock(&mutex_);
   flight->status = std::move(status);
@@ -149,6 +163,7 @@ absl::StatusOr<v1::PlanReply> Coordinator::Plan(const FlightPtr& flight) {
 }
 
 absl::Status Coordinator::Strike(const FlightPtr& flight, const WorkerResult& crash) {
+  ++flight->workers_lost;
   if (crash.killed) {
     // Somebody's kill, or the kernel's for want of memory: no proof against the graph, but no reason to
     // go on for ever.
@@ -253,10 +268,7 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAll(const FlightPtr&
         continue;
       }
       KILN_RETURN_IF_ERROR(results[k].status);
-      v1::DebugFile listing;
-      listing.set_name(absl::StrCat("kernels/", plan.kernels(missing[k]).notes().name(), ".listing.txt"));
-      listing.set_text(std::move(*results[k].reply.mutable_emit_reply()->mutable_listing()));
-      if (flight->debug) SendDebug(flight, std::move(listing));
+      if (flight->debug) SendKernelDebug(flight, plan.kernels(missing[k]), results[k].reply.emit_reply());
       KILN_ASSIGN_OR_RETURN(
           kernels[missing[k]],
           PackKernel(keys[missing[k]], plan.kernels(missing[k]).kernel(), results[k].reply.emit_reply()));

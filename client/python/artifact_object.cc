@@ -100,9 +100,11 @@ void SetItem(PyObject* dict, const char* name, PyObject* value) {
   if (owned) PyDict_SetItemString(dict, name, owned.get());
 }
 
-PyObject* TextList(const google::protobuf::RepeatedPtrField<std::string>& texts) {
+template <typename Texts>
+PyObject* TextList(const Texts& texts) {
   PyObject* list = PyList_New(texts.size());
-  for (int i = 0; i < texts.size(); ++i) PyList_SetItem(list, i, Text(texts[i]));
+  Py_ssize_t i = 0;
+  for (const std::string& text : texts) PyList_SetItem(list, i++, Text(text));
   return list;
 }
 
@@ -117,7 +119,7 @@ PyObject* Info(PyObject* object, PyObject*) {
   SetItem(dict, "hit", PyBool_FromLong(compiled.hit));
   SetItem(dict, "joined", PyBool_FromLong(compiled.joined));
   SetItem(dict, "not_kept", Text(compiled.not_kept));
-  SetItem(dict, "retried_after", Text(compiled.retried_after));
+  SetItem(dict, "recovered", TextList(compiled.recovered));
   SetItem(dict, "uploaded_bytes", PyLong_FromUnsignedLongLong(compiled.uploaded_bytes));
   SetItem(dict, "fetched_objects", PyLong_FromUnsignedLongLong(compiled.fetched_objects));
   SetItem(dict, "connect_seconds", PyFloat_FromDouble(compiled.connect_seconds));
@@ -243,18 +245,18 @@ PyObject* OutputStrides(PyObject* object, PyObject*) {
   return list;
 }
 
-// [(name, text)] of every stage of the compile, when it was asked for.
+// [(name, bytes)] of every stage of the compile, when it was asked for.
 PyObject* DebugFiles(PyObject* object, PyObject*) {
   Ref list(PyList_New(0));
   for (const v1::DebugFile& file : Self(object)->compiled->debug_files) {
-    Ref item(Py_BuildValue("(NN)", Text(file.name()), Text(file.text())));
+    Ref item(Py_BuildValue("(NN)", Text(file.name()), Bytes(file.contents())));
     if (!item || PyList_Append(list.get(), item.get()) != 0) return nullptr;
   }
   return list.release();
 }
 
 PyMethodDef methods[] = {
-    {"debug_files", DebugFiles, METH_NOARGS, "Names and texts of the stages of the compile."},
+    {"debug_files", DebugFiles, METH_NOARGS, "Names and contents of the stages of the compile."},
     {"info", Info, METH_NOARGS, "What was compiled, and how it came here."},
     {"counts", Counts, METH_NOARGS, "Calls, kernel launches, library calls and stride copies so far."},
     {"times", Times, METH_NOARGS, "Runs and nanoseconds of each step while timing was on."},

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "client/runtime/cuda_kernel.h"
 #include "client/runtime/interpreted_kernel.h"
+#include "client/runtime/perf_map.h"
 #include "compiler/codegen/flat_image.h"
 #include "compiler/support/status_macros.h"
 
@@ -83,6 +84,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const KernelRunner>>> LoadKernels(
   if (images.empty()) return runners;
   KILN_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedImages> loaded, LoadImages(images));
   for (size_t i = 0; i < images.size(); ++i) {
+    AddToPerfMap(loaded->code(i), manifest.kernels(kernel_of_image[i]).notes().name());
     runners[kernel_of_image[i]] = std::make_shared<NativeKernel>(loaded, i);
   }
   return runners;

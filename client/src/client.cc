@@ -139,6 +139,10 @@ class Session {
       } else if (event.kind_case() == v1::CompileEvent::kDone && !have) {
         failed = Adopt(event.done().manifest());
         have = failed.ok();
+        if (const uint32_t lost = event.done().workers_lost(); lost > 0) {
+          artifact_.recovered.push_back(absl::StrCat(
+              lost, lost == 1 ? " compiler process" : " compiler processes", " ended during a compile"));
+        }
       } else if (event.kind_case() == v1::CompileEvent::kDone) {
         artifact_.not_kept = event.done().not_kept();
       }
@@ -280,7 +284,7 @@ class GrpcClient : public Client {
     KILN_ASSIGN_OR_RETURN(LiveCall live, LiveCall::Enter());
     const absl::Time deadline = absl::Now() + absl::Seconds(options_.compile_seconds);
     bool connected = false;
-    absl::StatusOr<CompiledArtifact> result = Once(input, compile, deadline, connected);
+    absl::StatusOr<CompiledArtifact> result = Once(input, compile, deadline, /*second_try=*/false, connected);
     // A daemon that left between the connection and the reply: once more, with a new one. A full
     // queue: a few times, with growing pauses.
     absl::Duration pause = absl::Milliseconds(50);
@@ -292,9 +296,12 @@ class GrpcClient : public Client {
       if (gone) lost = std::string(result.status().message());
       absl::SleepFor(pause);
       pause *= 4;
-      result = Once(input, compile, deadline, connected);
+      result = Once(input, compile, deadline, /*second_try=*/true, connected);
     }
-    if (result.ok()) result->retried_after = std::move(lost);
+    if (result.ok() && !lost.empty()) {
+      result->recovered.push_back(
+          absl::StrCat("the compile service went away during a compile (", lost, ")"));
+    }
     const absl::StatusCode code = result.status().code();
     if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded) {
       breaker_.Failed(absl::Now());
@@ -311,15 +318,17 @@ class GrpcClient : public Client {
   }
 
  private:
+  // `second_try`: the caller knows already how the daemon of the first one ended.
   absl::StatusOr<CompiledArtifact> Once(const CompileRequestInput& input, bool compile, absl::Time deadline,
-                                        bool& connected) {
+                                        bool second_try, bool& connected) {
     connected = false;
     const absl::Time start = absl::Now();
     const absl::Time connect_deadline = std::min(deadline, start + absl::Seconds(options_.connect_seconds));
     std::string address = options_.address;
+    bool left_behind = false;
     if (address.empty()) {
       KILN_ASSIGN_OR_RETURN(DaemonPlace place, PlaceDaemon(options_));
-      KILN_RETURN_IF_ERROR(EnsureDaemon(options_.daemon_binary, place, connect_deadline));
+      KILN_ASSIGN_OR_RETURN(left_behind, EnsureDaemon(options_.daemon_binary, place, connect_deadline));
       address = absl::StrCat("unix:", place.socket);
     }
     grpc::ChannelArguments arguments;
@@ -335,7 +344,12 @@ class GrpcClient : public Client {
     const double connect_seconds = SecondsSince(start);
     Session session(options_, *stub, cache_, input, deadline);
     absl::StatusOr<CompiledArtifact> result = session.Run(compile);
-    if (result.ok()) result->connect_seconds = connect_seconds;
+    if (!result.ok()) return result;
+    result->connect_seconds = connect_seconds;
+    if (left_behind && !second_try) {
+      result->recovered.push_back(
+          absl::StrCat("the kilnd that served on ", address, " was killed, or its machine restarted"));
+    }
     return result;
   }
 

@@ -240,16 +240,25 @@ absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& pl
   return absl::OkStatus();
 }
 
-absl::Status EnsureDaemon(const std::string& daemon_binary, const DaemonPlace& place, absl::Time deadline) {
+absl::StatusOr<bool> EnsureDaemon(const std::string& daemon_binary, const DaemonPlace& place,
+                                  absl::Time deadline) {
   absl::Duration pause = absl::Milliseconds(5);
   absl::Time spawned = absl::InfinitePast();
+  bool left_behind = false;
   while (true) {
     KILN_ASSIGN_OR_RETURN(bool up, ProbeSocket(place.socket));
-    if (up) return absl::OkStatus();
+    if (up) return left_behind;
     const absl::Time now = absl::Now();
     if (now >= deadline) {
       return absl::UnavailableError(absl::StrCat("kilnd did not answer on ", place.socket,
                                                  " in time; its log is ", place.runtime_dir, "/kilnd.log"));
+    }
+    if (spawned == absl::InfinitePast() && access(place.socket.c_str(), F_OK) == 0) {
+      // Nobody accepts on a socket that is there. A daemon that is just starting does soon.
+      absl::SleepFor(pause);
+      KILN_ASSIGN_OR_RETURN(up, ProbeSocket(place.socket));
+      if (up) return false;
+      left_behind = true;
     }
     if (now - spawned > absl::Seconds(2)) {
       KILN_RETURN_IF_ERROR(SpawnDaemon(daemon_binary, place));

@@ -35,7 +35,7 @@ class DebugLog {
     if (!wanted_) return;
     v1::DebugFile* file = reply_.add_debug_files();
     file->set_name(absl::StrFormat("%02d_%s.txt", count_++, name));
-    file->set_text(std::move(text));
+    file->set_contents(std::move(text));
   }
 
   void AddKernels(const Schedule& schedule) {
@@ -44,7 +44,7 @@ class DebugLog {
       if (step.kind != ScheduledStep::Kind::kKernel) continue;
       v1::DebugFile* file = reply_.add_debug_files();
       file->set_name(absl::StrCat("kernels/", step.kernel.notes.name(), ".loops.txt"));
-      file->set_text(PrintKernel(step.kernel.kernel, step.kernel.notes));
+      file->set_contents(PrintKernel(step.kernel.kernel, step.kernel.notes));
     }
   }
 

@@ -19,6 +19,7 @@ struct EmittedObject {
   v1::ObjectKind kind = v1::OBJECT_UNSPECIFIED;
   std::string bytes;
   std::string listing;  // readable loop IR, LLVM IR and assembly; empty unless asked for
+  std::string elf;      // the relocatable object that a flat image was cut from; empty unless asked for
 };
 
 class CodegenBackend {

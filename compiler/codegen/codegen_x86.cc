@@ -61,8 +61,9 @@ class X86Backend : public CodegenBackend {
     if (want_listing) {
       KILN_ASSIGN_OR_RETURN(result.listing, Listing(kernel, notes, module));
     }
-    KILN_ASSIGN_OR_RETURN(const std::string object, optimizer_->EmitObject(&module));
+    KILN_ASSIGN_OR_RETURN(std::string object, optimizer_->EmitObject(&module));
     KILN_ASSIGN_OR_RETURN(result.bytes, BuildFlatImage(object, kKernelEntryName));
+    if (want_listing) result.elf = std::move(object);
     return result;
   }
 

@@ -70,7 +70,9 @@ absl::StatusOr<std::unique_ptr<LoadedImages>> LoadImages(absl::Span<const absl::
   for (size_t i = 0; i < images.size(); ++i) {
     char* at = static_cast<char*>(base) + offsets[i];
     std::memcpy(at, images[i].data(), images[i].size());
-    loaded->entries_.push_back(reinterpret_cast<KilnKernel>(at + ReadHeader(images[i]).entry_offset));
+    const FlatImageHeader header = ReadHeader(images[i]);
+    loaded->entries_.push_back(reinterpret_cast<KilnKernel>(at + header.entry_offset));
+    loaded->code_.emplace_back(at + header.text_offset, header.text_size);
   }
   if (mprotect(base, bytes, PROT_READ | PROT_EXEC) != 0) {
     return absl::ResourceExhaustedError("code images: the system refuses executable memory");

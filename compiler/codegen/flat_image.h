@@ -54,6 +54,7 @@ class LoadedImages {
   size_t size() const { return entries_.size(); }
   // Valid as long as this object lives.
   KilnKernel entry(size_t image) const { return entries_[image]; }
+  absl::string_view code(size_t image) const { return code_[image]; }
   size_t mapped_bytes() const { return bytes_; }
 
  private:
@@ -63,6 +64,7 @@ class LoadedImages {
   void* base_ = nullptr;
   size_t bytes_ = 0;
   std::vector<KilnKernel> entries_;
+  std::vector<absl::string_view> code_;
 };
 
 // Checks and copies the images; nothing is mapped unless all are good.

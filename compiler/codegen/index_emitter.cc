@@ -48,8 +48,8 @@ std::optional<int64_t> KernelEmitter::CoefficientOf(uint32_t expr, uint32_t vari
         if (*coefficient != 0) {
           varies = true;
           varying = *coefficient;
-        } else if (ConstantExpr(arg)) {
-          factor *= *ConstantExpr(arg);
+        } else if (const std::optional<int64_t> value = ConstantExpr(arg)) {
+          factor *= *value;
         } else {
           constant = false;
         }

@@ -75,7 +75,10 @@ Scalar Extreme(v1::DType dtype, bool lowest) {
   } else if (dtype == v1::BOOL || dtype == v1::U8) {
     value.i = lowest ? 0 : (dtype == v1::U8 ? 255 : 1);
   } else {
-    int64_t top = INT64_MAX >> (64 - 8 * ir::ByteWidth(dtype));
+    int64_t top = dtype == v1::I8    ? INT8_MAX
+                  : dtype == v1::I16 ? INT16_MAX
+                  : dtype == v1::I32 ? INT32_MAX
+                                     : INT64_MAX;
     value.i = lowest ? -top - 1 : top;
   }
   return value;

@@ -200,7 +200,7 @@ std::map<std::string, std::string> TestDaemon::DebugCompile(const std::string& s
   EXPECT_TRUE(result.done) << result.failed_reason << result.status.error_message();
   std::map<std::string, std::string> files;
   for (const v1::CompileEvent& event : result.events) {
-    if (event.has_debug()) files[event.debug().name()] = event.debug().text();
+    if (event.has_debug()) files[event.debug().name()] = event.debug().contents();
   }
   return files;
 }

@@ -79,7 +79,8 @@ IOStatus FaultFileSystem::Operate() {
   while (left > 0) {
     if (operations_until_death_.compare_exchange_weak(left, left - 1)) return IOStatus::OK();
   }
-  return left == 0 ? IOStatus::IOError("simulated power loss") : IOStatus::OK();
+  if (left == 0) return IOStatus::IOError("simulated power loss");
+  return IOStatus::OK();
 }
 
 IOStatus FaultFileSystem::TakeSpace() {
@@ -87,7 +88,8 @@ IOStatus FaultFileSystem::TakeSpace() {
   while (left > 0) {
     if (appends_until_full_.compare_exchange_weak(left, left - 1)) return IOStatus::OK();
   }
-  return left == 0 ? IOStatus::NoSpace("simulated full disk") : IOStatus::OK();
+  if (left == 0) return IOStatus::NoSpace("simulated full disk");
+  return IOStatus::OK();
 }
 
 void FaultFileSystem::Appended(const std::string& path, uint64_t bytes) {

@@ -152,7 +152,7 @@ v1::Frame Plan(const v1::PlanRequest& request) {
     for (const char* name : {"00_graph.txt", "../escape.txt", "/etc/passwd"}) {
       v1::DebugFile* file = reply->add_debug_files();
       file->set_name(name);
-      file->set_text(request.graph());
+      file->set_contents(request.graph());
     }
   }
   int64_t kernels = 1;

@@ -1,4 +1,7 @@
 """What users see: options, explain, stats, the interpreter."""
+import os
+import subprocess
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -136,6 +139,37 @@ def test_debug_directory(monkeypatch, tmp_path):
     (listing,) = [text for name, text in texts.items() if name.endswith(".listing.txt")]
     assert [part for part in ("loop IR", "LLVM IR", "assembly") if f"; ---- {part}" not in listing] == []
     assert any(name.endswith(".loops.txt") for name in texts)
+    # And the kernel's object, for disassemblers and debuggers.
+    (elf,) = directory.rglob("*.o")
+    symbols = subprocess.run(["nm", elf], check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert "kiln_kernel" in symbols and " U " not in symbols, symbols
+
+
+def test_perf_map_names_the_kernels(monkeypatch):
+    path = f"/tmp/perf-{os.getpid()}.map"
+
+    def compiled(x):
+        return torch.compile(lambda x: x.softmax(-1) * 3, backend="kiln")(x)
+
+    compiled(torch.randn(6, 5))
+    assert not os.path.exists(path), "only when asked for"
+    monkeypatch.setenv("KILN_PERF_MAP", "1")
+    torch._dynamo.reset()
+    try:
+        compiled(torch.randn(6, 5))
+        with open(path) as file:
+            lines = [line.split() for line in file]
+    finally:
+        os.unlink(path)
+    ((address, size, name),) = lines
+    assert name.startswith("kiln::") and "exp" in name
+    # The address lies in memory that is executable and that no file holds.
+    with open("/proc/self/maps") as maps:
+        ranges = [line.split() for line in maps]
+    start = int(address, 16)
+    (inside,) = [row for row in ranges if int(row[0].split("-")[0], 16) <= start < int(row[0].split("-")[1], 16)]
+    assert inside[1] == "r-xp" and len(inside) == 5
+    assert start + int(size, 16) <= int(inside[0].split("-")[1], 16)
 
 
 def test_key_holds_no_sizes_of_the_moment(monkeypatch):

@@ -107,7 +107,7 @@ TEST_F(DaemonTest, GivesUpAtTheDeadline) {
   auto place = PlaceDaemon(options_);
   ASSERT_TRUE(place.ok());
   const absl::Time start = absl::Now();
-  EXPECT_EQ(EnsureDaemon("/bin/true", *place, start + absl::Milliseconds(300)).code(),
+  EXPECT_EQ(EnsureDaemon("/bin/true", *place, start + absl::Milliseconds(300)).status().code(),
             absl::StatusCode::kUnavailable);
   EXPECT_LT(absl::Now() - start, absl::Seconds(20));
 }

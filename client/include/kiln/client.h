@@ -52,8 +52,9 @@ struct CompiledArtifact {
   std::vector<v1::DebugFile> debug_files;                                        // in the order of the stages
   bool hit = false;
   bool joined = false;
-  std::string not_kept;       // why the service's store refused the program; empty: it did not
-  std::string retried_after;  // how the daemon of a first try went away; empty: there was one try
+  std::string not_kept;  // why the service's store refused the program; empty: it did not
+  // What ended while it served this process or before, each as a sentence's beginning; others did its work.
+  std::vector<std::string> recovered;
   uint64_t uploaded_bytes = 0;
   uint64_t fetched_objects = 0;
   double connect_seconds = 0;

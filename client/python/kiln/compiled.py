@@ -180,8 +180,8 @@ def _record(artifact, title):
     records.count("graphs")
     records.count("hits" if info["hit"] else "compiles")
     records.count("joined", int(info["joined"]))
-    if info["retried_after"]:
-        fallback.note_retry(info["retried_after"])
+    for what in info["recovered"]:
+        fallback.note_recovered(what)
     if info["not_kept"]:
         fallback.note_not_kept(info["not_kept"])
     records.count("kernels", len(info["launches"]))

@@ -1,4 +1,4 @@
-"""KILN_DEBUG=dir: every stage of a compile as text, a directory a graph.
+"""KILN_DEBUG=dir: every stage of a compile, a directory a graph: texts, and an ELF object a kernel.
 
 The graphs are compiled anew, by a flight of their own; the service sends the stages along with the program.
 """
@@ -29,12 +29,12 @@ def write(title, request_key, artifact):
         return
     name = re.sub(r"[^A-Za-z0-9]+", "_", title)
     directory = os.path.join(os.environ["KILN_DEBUG"], f"{name}_{request_key.hex()[:12]}")
-    for path, text in files:
+    for path, contents in files:
         # The service names files by a closed set of characters; believe it only after a look.
         parts = path.split("/")
         if not all(re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", part) for part in parts):
             continue
         target = os.path.join(directory, *parts)
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(target, "wb") as file:
+            file.write(contents)

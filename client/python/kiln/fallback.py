@@ -74,11 +74,11 @@ def note_not_kept(reason):
                            "again; `kilnctl doctor` says more, kiln.stats()['not_kept'] counts them.")
 
 
-def note_retry(reason):
-    """A daemon that went away while it worked for this process; the graph was compiled at the second try."""
-    records.count("retries")
-    _warn_once("retry", f"the compile service went away during a compile ({reason}); a new one did it. Nothing is "
-                        "lost; kiln.stats()['retries'] counts this.")
+def note_recovered(what):
+    """A daemon or compiler process that ended, `what` as a sentence's beginning; others did its work."""
+    records.count("recovered")
+    _warn_once("recovered", f"{what}; another took over and nothing is lost. kiln.stats()['recovered'] counts this, "
+                            "`kilnctl doctor` says more.")
 
 
 def _warn_once(about, text):

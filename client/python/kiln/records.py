@@ -50,7 +50,7 @@ def stats() -> dict[str, Any]:
 
     `compiles` graphs compiled by the service for this process, `hits` graphs taken from its cache,
     `joined` of the compiled those that another process had begun, `not_kept` those that the store refused,
-    `retries` those whose first daemon went away,
+    `recovered` how often a daemon or compiler process had ended and another took over,
     `kernels` and `library_calls` steps in those graphs, `cuda_graphs` graphs given to torch's trees of
     CUDA graphs, `fallbacks` graphs that run as torch would
     run them, by reason, `seconds` by phase.
@@ -66,7 +66,7 @@ def stats() -> dict[str, Any]:
                 "hits",
                 "joined",
                 "not_kept",
-                "retries",
+                "recovered",
                 "kernels",
                 "library_calls",
                 "uploaded_bytes",
