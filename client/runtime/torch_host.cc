@@ -8,6 +8,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "client/runtime/cublas_lt.h"
+#include "client/runtime/matrix_products.h"
+#include "client/runtime/torch_precision.h"
+#include "client/runtime/torch_products.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {
@@ -65,6 +69,7 @@ class TorchHost : public Host {
     if (library == nullptr) return absl::UnimplementedError("libtorch_cpu.so is not loaded in this process");
     void* typed = device_ == v1::CUDA ? dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY) : library;
     if (typed == nullptr) return absl::UnimplementedError("this torch has no CUDA");
+    precision_ = TorchPrecision::Find(library);
     missing_ = nullptr;
     auto need = [&](auto& function, const char* name) {
       function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
@@ -128,6 +133,11 @@ class TorchHost : public Host {
     if (missing_ != nullptr) return absl::UnimplementedError(absl::StrCat("this torch lacks ", missing_));
     device_type_ = device_type();
     return absl::OkStatus();
+  }
+
+  // Products that cuBLASLt does go there, with `products` of this process's library.
+  void UseProducts(MatrixProducts& products) {
+    products_ = std::make_unique<TorchProducts>(*this, precision_, products);
   }
 
   absl::StatusOr<CallContext> Begin() override {
@@ -229,6 +239,7 @@ class TorchHost : public Host {
 
   absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
                     bool into) override {
+    if (products_ != nullptr && products_->Call(target, arguments, results, into)) return absl::OkStatus();
     const auto found = Typed().find(target);
     if (found != Typed().end()) {
       const Outcome outcome = (this->*found->second)(arguments, results, into);
@@ -428,6 +439,8 @@ class TorchHost : public Host {
   const v1::DeviceType device_;
   LibraryCallback callback_;
   Shim shim_ = {};
+  TorchPrecision precision_;
+  std::unique_ptr<TorchProducts> products_;  // nullptr: none but ATen's
   const char* missing_ = nullptr;
   int32_t device_type_ = 0;
   std::array<int32_t, 16> to_torch_ = {};
@@ -439,6 +452,14 @@ class TorchHost : public Host {
 absl::StatusOr<std::unique_ptr<Host>> NewTorchHost(v1::DeviceType device, LibraryCallback callback) {
   auto host = std::make_unique<TorchHost>(device, std::move(callback));
   KILN_RETURN_IF_ERROR(host->Resolve());
+  if (device == v1::CUDA) {
+    // Plans are the process's, and outlive it as the host does. Without the library ATen does everything.
+    static MatrixProducts* const products = [] {
+      const absl::StatusOr<CublasLt> library = FindCublasLt();
+      return library.ok() ? new MatrixProducts(*library) : nullptr;
+    }();
+    if (products != nullptr) host->UseProducts(*products);
+  }
   return host;
 }
 

@@ -1,0 +1,68 @@
+// What the runtime uses of cuBLASLt, found at run time in the library that torch has loaded already.
+//
+// Signatures and numbers as in cublasLt.h of CUDA 12 and 13, which keep them. Status 0 is success.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+namespace kiln::runtime {
+
+struct CublasLt {
+  using Status = int;
+  using Handle = void*;
+  using Descriptor = void*;  // of an operation, a matrix or a preference
+
+  struct Algorithm {
+    uint64_t data[8];
+  };
+  struct Heuristic {
+    Algorithm algorithm;
+    size_t workspace;
+    Status state;
+    float waves;
+    int reserved[4];
+  };
+
+  enum DataType : int { kF32 = 0, kF64 = 1, kF16 = 2, kBF16 = 14 };
+  enum ComputeType : int { kCompute32F = 68, kCompute64F = 70, kComputeTf32 = 77 };
+  enum OperationAttribute : int { kTransA = 3, kTransB = 4, kEpilogue = 7, kBiasPointer = 8 };
+  enum MatrixAttribute : int { kBatchCount = 5, kBatchOffset = 6 };
+  enum PreferenceAttribute : int {
+    kWorkspaceMax = 1,
+    kReductions = 3,
+    kAlignA = 5,
+    kAlignB = 6,
+    kAlignC = 7,
+    kAlignD = 8
+  };
+  enum EpilogueKind : uint32_t { kPlain = 1, kBias = 4 };
+  enum ReductionMask : uint32_t { kReduceInCompute = 2, kReduceAnyhow = 7 };
+
+  Status (*create)(Handle*);
+  Status (*destroy)(Handle);
+  Status (*create_operation)(Descriptor*, int compute, int scale);
+  Status (*destroy_operation)(Descriptor);
+  Status (*set_operation)(Descriptor, int attribute, const void* value, size_t bytes);
+  Status (*create_matrix)(Descriptor*, int type, uint64_t rows, uint64_t columns, int64_t leading);
+  Status (*destroy_matrix)(Descriptor);
+  Status (*set_matrix)(Descriptor, int attribute, const void* value, size_t bytes);
+  Status (*create_preference)(Descriptor*);
+  Status (*destroy_preference)(Descriptor);
+  Status (*set_preference)(Descriptor, int attribute, const void* value, size_t bytes);
+  Status (*heuristic)(Handle, Descriptor operation, Descriptor a, Descriptor b, Descriptor c, Descriptor d,
+                      Descriptor preference, int wanted, Heuristic* found, int* count);
+  Status (*check)(Handle, Descriptor operation, Descriptor a, Descriptor b, Descriptor c, Descriptor d,
+                  const Algorithm*, Heuristic* result);
+  Status (*matmul)(Handle, Descriptor operation, const void* alpha, const void* a, Descriptor a_layout,
+                   const void* b, Descriptor b_layout, const void* beta, const void* c, Descriptor c_layout,
+                   void* d, Descriptor d_layout, const Algorithm*, void* workspace, size_t workspace_bytes,
+                   void* stream);
+};
+
+// UNIMPLEMENTED when the process has not loaded it, or a function is missing.
+absl::StatusOr<CublasLt> FindCublasLt();
+
+}  // namespace kiln::runtime

@@ -1,0 +1,280 @@
+#include "client/runtime/matrix_products.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/runtime/cuda_driver.h"
+
+namespace kiln::runtime {
+namespace {
+
+constexpr size_t kWorkspaceMax = size_t{32} << 20;
+constexpr size_t kPlansMax = 4096;  // sizes that change with every call would add plans without end
+constexpr int64_t kAlignmentMax = 256;
+
+int64_t Alignment(const void* pointer) {
+  const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer));
+  return address == 0 ? kAlignmentMax : std::min(address & -address, kAlignmentMax);
+}
+
+bool TypesOf(v1::DType dtype, bool tf32, int* data, int* compute, int* scale) {
+  *compute = CublasLt::kCompute32F;
+  *scale = CublasLt::kF32;
+  switch (dtype) {
+    case v1::F32:
+      *data = CublasLt::kF32;
+      if (tf32) *compute = CublasLt::kComputeTf32;
+      return true;
+    case v1::F16: *data = CublasLt::kF16; return true;
+    case v1::BF16: *data = CublasLt::kBF16; return true;
+    case v1::F64:
+      *data = *scale = CublasLt::kF64;
+      *compute = CublasLt::kCompute64F;
+      return true;
+    default: return false;
+  }
+}
+
+// A matrix as cuBLASLt stores one: columns of `height` elements, `leading` apart.
+struct Stored {
+  const Matrix* matrix = nullptr;
+  bool transposed = false;
+  int64_t height = 0, width = 0, leading = 0;
+
+  friend bool operator==(const Stored&, const Stored&) = default;
+};
+
+// Of the matrix whose element (i, j) lies at i * down + j * across; false when neither stride is 1.
+bool Store(const Matrix& matrix, int64_t rows, int64_t columns, int64_t down, int64_t across,
+           Stored* stored) {
+  const auto fits = [](int64_t size, int64_t step, int64_t other, int64_t leading) {
+    return (step == 1 || size == 1) && (other == 1 || leading >= size);
+  };
+  stored->matrix = &matrix;
+  if (fits(rows, down, columns, across)) {
+    *stored = {&matrix, false, rows, columns, columns == 1 ? rows : across};
+    return true;
+  }
+  if (!fits(columns, across, rows, down)) return false;
+  *stored = {&matrix, true, columns, rows, rows == 1 ? columns : down};
+  return true;
+}
+
+bool UseContext(int32_t device) {
+  const absl::StatusOr<CudaDriver>& driver = TheCudaDriver();
+  return driver.ok() && UseCudaContext(*driver, device).ok();
+}
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  ~Descriptor() {
+    if (handle_ != nullptr) destroy_(handle_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  CublasLt::Descriptor* Fill(CublasLt::Status (*destroy)(CublasLt::Descriptor)) {
+    destroy_ = destroy;
+    return &handle_;
+  }
+  CublasLt::Descriptor get() const { return handle_; }
+
+ private:
+  CublasLt::Descriptor handle_ = nullptr;
+  CublasLt::Status (*destroy_)(CublasLt::Descriptor) = nullptr;
+};
+
+}  // namespace
+
+// The product as cuBLASLt has it, whose matrices are stored by columns: d' = first * second, where d' is d or
+// its transpose, whichever has its columns beside each other.
+struct MatrixProducts::Problem {
+  Stored first, second, c, d;
+  Key key = {};
+};
+
+struct MatrixProducts::Plan {
+  CublasLt::Handle handle = nullptr;
+  Descriptor first, second, c, d;
+  CublasLt::Heuristic chosen = {};
+  absl::Mutex mutex;     // of the bias' address in the operation, up to the launch that reads it
+  Descriptor operation;  // guarded by mutex when there is a bias
+};
+
+MatrixProducts::~MatrixProducts() {
+  plans_.clear();
+  for (const auto& [device, handle] : handles_) library_.destroy(handle);
+}
+
+bool MatrixProducts::Pose(const Product& product, int32_t device, Problem* problem) {
+  const Matrix &a = product.a, &b = product.b, &c = product.c, &d = product.d;
+  if (product.batch <= 0 || d.rows <= 0 || d.columns <= 0 || a.columns <= 0) return false;
+  if (a.rows != d.rows || b.columns != d.columns || a.columns != b.rows) return false;
+  const bool has_c = c.data != nullptr, has_bias = product.bias != nullptr;
+  if (has_c && (c.rows != d.rows || c.columns != d.columns)) return false;
+  // Only what lies along the columns of d' can be a bias, so a bias rules out d itself.
+  const bool flipped = has_bias || d.column_stride == 1 || d.columns == 1;
+  const auto pose = [&](const Matrix& matrix, Stored* stored) {
+    return flipped
+               ? Store(matrix, matrix.columns, matrix.rows, matrix.column_stride, matrix.row_stride, stored)
+               : Store(matrix, matrix.rows, matrix.columns, matrix.row_stride, matrix.column_stride, stored);
+  };
+  if (!pose(flipped ? b : a, &problem->first) || !pose(flipped ? a : b, &problem->second)) return false;
+  if (!pose(d, &problem->d) || problem->d.transposed) return false;
+  problem->c = problem->d;
+  if (has_c && (!pose(c, &problem->c) || problem->c.transposed)) return false;
+
+  size_t at = 0;
+  Key& key = problem->key;
+  const int64_t flags = (has_c ? 1 : 0) | (has_bias ? 2 : 0) | (product.tf32 ? 4 : 0) |
+                        (product.reduced_sums ? 8 : 0) | (problem->first.transposed ? 16 : 0) |
+                        (problem->second.transposed ? 32 : 0);
+  key[at++] = device;
+  key[at++] = product.dtype;
+  key[at++] = flags;
+  key[at++] = product.batch;
+  key[at++] = has_bias ? Alignment(product.bias) : 0;
+  for (const Stored* stored : {&problem->first, &problem->second, &problem->c, &problem->d}) {
+    key[at++] = stored->height;
+    key[at++] = stored->leading;
+    key[at++] = product.batch > 1 ? stored->matrix->batch_stride : 0;
+    key[at++] = Alignment(stored->matrix->data);
+  }
+  key[at++] = problem->first.width;
+  key[at++] = problem->second.width;
+  return true;
+}
+
+CublasLt::Handle MatrixProducts::HandleOf(int32_t device) {
+  CublasLt::Handle& handle = handles_[device];
+  if (handle == nullptr && library_.create(&handle) != 0) handle = nullptr;
+  return handle;
+}
+
+std::shared_ptr<MatrixProducts::Plan> MatrixProducts::PlanOf(const Problem& problem, const Product& product,
+                                                             int32_t device) {
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    if (const auto found = plans_.find(problem.key); found != plans_.end()) return found->second;
+  }
+  absl::MutexLock lock(&mutex_);
+  if (const auto found = plans_.find(problem.key); found != plans_.end()) return found->second;
+  if (plans_.size() >= kPlansMax) plans_.clear();
+  const CublasLt::Handle handle = HandleOf(device);
+  if (handle == nullptr) return nullptr;
+  std::shared_ptr<Plan> plan = Prepare(problem, product, handle);
+  plans_[problem.key] = plan;
+  return plan;
+}
+
+std::shared_ptr<MatrixProducts::Plan> MatrixProducts::Prepare(const Problem& problem, const Product& product,
+                                                              CublasLt::Handle handle) const {
+  int data = 0, compute = 0, scale = 0;
+  if (!TypesOf(product.dtype, product.tf32, &data, &compute, &scale)) return nullptr;
+  auto plan = std::make_shared<Plan>();
+  plan->handle = handle;
+  bool good =
+      library_.create_operation(plan->operation.Fill(library_.destroy_operation), compute, scale) == 0;
+  const auto set = [&](CublasLt::OperationAttribute attribute, bool transposed) {
+    const int32_t value = transposed ? 1 : 0;
+    good = good && library_.set_operation(plan->operation.get(), attribute, &value, sizeof value) == 0;
+  };
+  set(CublasLt::kTransA, problem.first.transposed);
+  set(CublasLt::kTransB, problem.second.transposed);
+  const auto describe = [&](const Stored& stored, Descriptor& to) {
+    good = good && library_.create_matrix(to.Fill(library_.destroy_matrix), data, stored.height, stored.width,
+                                          stored.leading) == 0;
+    if (!good || product.batch == 1) return;
+    const auto count = static_cast<int32_t>(product.batch);
+    const int64_t offset = stored.matrix->batch_stride;
+    good = library_.set_matrix(to.get(), CublasLt::kBatchCount, &count, sizeof count) == 0 &&
+           library_.set_matrix(to.get(), CublasLt::kBatchOffset, &offset, sizeof offset) == 0;
+  };
+  describe(problem.first, plan->first);
+  describe(problem.second, plan->second);
+  describe(problem.c, plan->c);
+  describe(problem.d, plan->d);
+  return good && Choose(*plan, problem, product) ? plan : nullptr;
+}
+
+bool MatrixProducts::Choose(Plan& plan, const Problem& problem, const Product& product) const {
+  Descriptor preference;
+  if (library_.create_preference(preference.Fill(library_.destroy_preference)) != 0) return false;
+  bool good = true;
+  const auto prefer = [&](CublasLt::PreferenceAttribute attribute, auto value) {
+    good = good && library_.set_preference(preference.get(), attribute, &value, sizeof value) == 0;
+  };
+  const auto align = [](const Stored& stored) {
+    return static_cast<uint32_t>(Alignment(stored.matrix->data));
+  };
+  prefer(CublasLt::kWorkspaceMax, uint64_t{kWorkspaceMax});
+  prefer(CublasLt::kReductions,
+         uint32_t{product.reduced_sums ? CublasLt::kReduceAnyhow : CublasLt::kReduceInCompute});
+  prefer(CublasLt::kAlignA, align(problem.first));
+  prefer(CublasLt::kAlignB, align(problem.second));
+  prefer(CublasLt::kAlignC, align(problem.c));
+  prefer(CublasLt::kAlignD, align(problem.d));
+  const auto ask = [&] {
+    int count = 0;
+    return good &&
+           library_.heuristic(plan.handle, plan.operation.get(), plan.first.get(), plan.second.get(),
+                              plan.c.get(), plan.d.get(), preference.get(), 1, &plan.chosen, &count) == 0 &&
+           count > 0 && plan.chosen.state == 0;
+  };
+  if (product.bias == nullptr) return ask();
+  // With a bias the heuristic splits long sums less often than without, and is slower for it where a product
+  // has few rows. So an algorithm of the plain product that splits, and then needs workspace, is taken if it
+  // does a bias too.
+  const bool splits = ask() && plan.chosen.workspace > 0;
+  const uint32_t epilogue = CublasLt::kBias;
+  if (library_.set_operation(plan.operation.get(), CublasLt::kEpilogue, &epilogue, sizeof epilogue) != 0 ||
+      library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer, &product.bias,
+                             sizeof product.bias) != 0) {
+    return false;
+  }
+  CublasLt::Heuristic checked = {};
+  if (splits &&
+      library_.check(plan.handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.c.get(),
+                     plan.d.get(), &plan.chosen.algorithm, &checked) == 0 &&
+      checked.workspace <= kWorkspaceMax) {
+    plan.chosen.workspace = checked.workspace;
+    return true;
+  }
+  return ask();
+}
+
+bool MatrixProducts::Run(const Product& product, const CallContext& call, Workspace workspace) {
+  if (call.on_gpu() && !UseContext(call.device)) return false;
+  Problem problem;
+  if (!Pose(product, call.device, &problem)) return false;
+  const std::shared_ptr<Plan> plan = PlanOf(problem, product, call.device);
+  if (plan == nullptr) return false;
+  void* scratch = nullptr;
+  if (plan->chosen.workspace > 0) {
+    scratch = workspace(plan->chosen.workspace);
+    if (scratch == nullptr) return false;
+  }
+  const auto alpha = static_cast<float>(product.alpha), beta = static_cast<float>(product.beta);
+  const bool wide = product.dtype == v1::F64;
+  const void* const scale_product = wide ? static_cast<const void*>(&product.alpha) : &alpha;
+  const void* const scale_c = wide ? static_cast<const void*>(&product.beta) : &beta;
+  const auto launch = [&] {
+    return library_.matmul(plan->handle, plan->operation.get(), scale_product, problem.first.matrix->data,
+                           plan->first.get(), problem.second.matrix->data, plan->second.get(), scale_c,
+                           problem.c.matrix->data, plan->c.get(), problem.d.matrix->data, plan->d.get(),
+                           &plan->chosen.algorithm, scratch, plan->chosen.workspace, call.stream) == 0;
+  };
+  if (product.bias == nullptr) return launch();
+  absl::MutexLock lock(&plan->mutex);
+  return library_.set_operation(plan->operation.get(), CublasLt::kBiasPointer, &product.bias,
+                                sizeof product.bias) == 0 &&
+         launch();
+}
+
+size_t MatrixProducts::plan_count() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return plans_.size();
+}
+
+}  // namespace kiln::runtime

@@ -1,0 +1,78 @@
+// Matrix products by cuBLASLt, each kind planned once.
+//
+// A plan (descriptors and the algorithm that cuBLASLt's heuristic names) is kept by what decides it: device,
+// dtype, sizes, strides, alignment, epilogue, precision. A call with a known plan sets the bias' address and
+// launches. `alpha * a b + beta * c + bias` on the caller's stream; works while a CUDA graph is captured.
+//
+// Ownership: operands and workspace are borrowed for the call; work on the stream may still use them after it
+// returns. Threads: any number at once. Errors: none of its own; what cuBLASLt or this class can't do is not
+// done.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+#include "client/runtime/cublas_lt.h"
+#include "client/runtime/host.h"
+#include "kiln/v1/graph.pb.h"
+
+namespace kiln::runtime {
+
+// Element (i, j) of matrix b of a batch lies at data + b * batch_stride + i * row_stride + j * column_stride.
+struct Matrix {
+  void* data = nullptr;
+  int64_t rows = 0, columns = 0;
+  int64_t row_stride = 0, column_stride = 0;
+  int64_t batch_stride = 0;
+};
+
+struct Product {
+  v1::DType dtype = v1::F32;  // of every operand
+  int64_t batch = 1;
+  Matrix a, b, d;
+  Matrix c;              // no data: none
+  void* bias = nullptr;  // one element a column of d, beside each other
+  double alpha = 1, beta = 0;
+  bool tf32 = false;         // F32 may be rounded to TF32 before it is multiplied
+  bool reduced_sums = true;  // partial sums of F16 and BF16 may be added in that type
+};
+
+class MatrixProducts {
+ public:
+  // `bytes` of the device's memory that later work on the call's stream may overwrite, nullptr when there is
+  // none.
+  using Workspace = absl::FunctionRef<void*(size_t bytes)>;
+
+  explicit MatrixProducts(const CublasLt& library) : library_(library) {}
+  ~MatrixProducts();
+
+  // Whether the product is on its way; false leaves `d` untouched.
+  bool Run(const Product& product, const CallContext& call, Workspace workspace);
+
+  size_t plan_count() const;
+
+ private:
+  struct Plan;
+  struct Problem;
+  using Key = std::array<int64_t, 24>;
+
+  static bool Pose(const Product& product, int32_t device, Problem* problem);
+  std::shared_ptr<Plan> PlanOf(const Problem& problem, const Product& product, int32_t device);
+  std::shared_ptr<Plan> Prepare(const Problem& problem, const Product& product,
+                                CublasLt::Handle handle) const;
+  bool Choose(Plan& plan, const Problem& problem, const Product& product) const;
+  CublasLt::Handle HandleOf(int32_t device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const CublasLt library_;
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<Key, std::shared_ptr<Plan>> plans_ ABSL_GUARDED_BY(mutex_);  // nullptr: can't be done
+  absl::flat_hash_map<int32_t, CublasLt::Handle> handles_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kiln::runtime

@@ -1,0 +1,68 @@
+#include "client/runtime/torch_precision.h"
+
+#include <dlfcn.h>
+
+#include <type_traits>
+
+namespace kiln::runtime {
+namespace {
+
+// std::optional<at::Float32Op>(at::Float32Op::CONV) as it is passed: the enumeration's int, then whether
+// there is one.
+constexpr uint64_t kConvolution = 1 | uint64_t{1} << 32;
+
+constexpr uint8_t kReducedSums = 0,
+                  kExactSums = 1;  // at::CuBLASReductionOption; 2 forbids to split sums at all
+
+// `ask()`, or no value where torch throws.
+template <typename Ask>
+auto Answer(Ask ask) -> std::optional<decltype(ask())> {
+  try {
+    return ask();
+  } catch (...) {  // torch's: its old and new settings contradict each other
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+TorchPrecision TorchPrecision::Find(void* libtorch_cpu) {
+  TorchPrecision found;
+  const auto want = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(libtorch_cpu, name));
+  };
+  want(found.context, "_ZN2at13globalContextEv");
+  want(found.matmul_tf32, "_ZNK2at7Context15allowTF32CuBLASEv");
+  want(found.convolution_tf32, "_ZNK2at7Context14allowTF32CuDNNESt8optionalINS_9Float32OpEE");
+  want(found.half_sums, "_ZNK2at7Context24allowFP16ReductionCuBLASEv");
+  want(found.bfloat_sums, "_ZNK2at7Context24allowBF16ReductionCuBLASEv");
+  want(found.half_accumulation, "_ZNK2at7Context27allowFP16AccumulationCuBLASEv");
+  return found;
+}
+
+std::optional<bool> TorchPrecision::Tf32(bool convolution) const {
+  if (context == nullptr) return std::nullopt;
+  if (convolution) {
+    if (convolution_tf32 == nullptr) return std::nullopt;
+    return Answer([&] { return convolution_tf32(context(), kConvolution); });
+  }
+  if (matmul_tf32 == nullptr) return std::nullopt;
+  return Answer([&] { return matmul_tf32(context()); });
+}
+
+std::optional<bool> TorchPrecision::ReducedSums(v1::DType dtype) const {
+  if (dtype == v1::F32 || dtype == v1::F64) return true;
+  if (context == nullptr || (dtype != v1::F16 && dtype != v1::BF16)) return std::nullopt;
+  if (dtype == v1::F16) {
+    if (half_accumulation == nullptr) return std::nullopt;
+    if (Answer([&] { return half_accumulation(context()); }).value_or(true)) return std::nullopt;
+  }
+  const auto sums = dtype == v1::F16 ? half_sums : bfloat_sums;
+  if (sums == nullptr) return std::nullopt;
+  const std::optional<uint8_t> option = Answer([&] { return sums(context()); });
+  if (option == kReducedSums) return true;
+  if (option == kExactSums) return false;
+  return std::nullopt;
+}
+
+}  // namespace kiln::runtime

@@ -1,0 +1,33 @@
+// How torch wants matrix products and convolutions rounded now: its global settings, read from the libtorch
+// of the process at each question, as ATen reads them at each call.
+//
+// Threads: any. A setting that can't be read (another torch, or settings of torch's old and new interface
+// that contradict each other, which ATen reports as an error) has no value: leave such a call to ATen.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "kiln/v1/graph.pb.h"
+
+namespace kiln::runtime {
+
+// What ATen's at::Context offers under C++ names that state the arguments' types.
+struct TorchPrecision {
+  const void* (*context)() = nullptr;
+  bool (*matmul_tf32)(const void*) = nullptr;
+  bool (*convolution_tf32)(const void*, uint64_t optional_operation) = nullptr;
+  uint8_t (*half_sums)(const void*) = nullptr;  // at::CuBLASReductionOption
+  uint8_t (*bfloat_sums)(const void*) = nullptr;
+  bool (*half_accumulation)(const void*) = nullptr;
+
+  static TorchPrecision Find(void* libtorch_cpu);
+
+  // Whether factors of F32 may be rounded to TF32.
+  std::optional<bool> Tf32(bool convolution) const;
+  // Whether partial sums of `dtype` may be added in that type; true for F32 and F64, which have no such
+  // choice.
+  std::optional<bool> ReducedSums(v1::DType dtype) const;
+};
+
+}  // namespace kiln::runtime

@@ -1,0 +1,455 @@
+// Products by cuBLASLt, against a stand-in for the library that multiplies on the CPU as its descriptors say.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "client/runtime/matrix_products.h"
+#include "client/runtime/torch_precision.h"
+#include "client/runtime/torch_products.h"
+#include "tests/unit/plain_host.h"
+
+namespace kiln::runtime {
+namespace {
+
+// ---- the stand-in: matrices by columns, F32 only
+
+struct FakeDescriptor {
+  int kind = 0;  // compute type of an operation, data type of a matrix
+  int64_t rows = 0, columns = 0, leading = 0, offset = 0;
+  int32_t transposed[2] = {0, 0}, count = 1;
+  uint32_t epilogue = CublasLt::kPlain, reductions = 0;
+  const float* bias = nullptr;
+  uint32_t alignment = 0;
+};
+
+struct FakeLibrary {
+  int asked = 0, launched = 0, live = 0;
+  int last_compute = 0;
+  uint32_t last_reductions = 0;
+  bool takes_bias = true;  // the plain algorithm with a bias
+  bool knows = true;       // an algorithm at all
+  size_t workspace = 0;
+  void* last_workspace = nullptr;
+} fake;
+
+FakeDescriptor& Of(CublasLt::Descriptor d) { return *static_cast<FakeDescriptor*>(d); }
+int Make(CublasLt::Descriptor* to) {
+  ++fake.live;
+  *to = new FakeDescriptor;
+  return 0;
+}
+int Destroy(CublasLt::Descriptor d) {
+  --fake.live;
+  delete static_cast<FakeDescriptor*>(d);
+  return 0;
+}
+template <typename T>
+int Set(T& to, const void* value, size_t bytes) {
+  if (bytes != sizeof(T)) return 7;
+  std::memcpy(&to, value, bytes);
+  return 0;
+}
+
+int Multiply(void*, void* operation, const void* alpha, const void* a, void* a_layout, const void* b,
+             void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
+             const CublasLt::Algorithm*, void* workspace, size_t bytes, void*) {
+  if (bytes != fake.workspace) return 7;
+  ++fake.launched;
+  fake.last_workspace = workspace;
+  const FakeDescriptor &op = Of(operation), &al = Of(a_layout), &bl = Of(b_layout), &cl = Of(c_layout),
+                       &dl = Of(d_layout);
+  const int64_t depth = op.transposed[0] ? al.rows : al.columns;
+  for (int64_t n = 0; n < dl.count; ++n) {
+    const float* first = static_cast<const float*>(a) + n * al.offset;
+    const float* second = static_cast<const float*>(b) + n * bl.offset;
+    const float* added = static_cast<const float*>(c) + n * cl.offset;
+    float* to = static_cast<float*>(d) + n * dl.offset;
+    for (int64_t j = 0; j < dl.columns; ++j) {
+      for (int64_t i = 0; i < dl.rows; ++i) {
+        float sum = 0;
+        for (int64_t k = 0; k < depth; ++k) {
+          sum += (op.transposed[0] ? first[k + i * al.leading] : first[i + k * al.leading]) *
+                 (op.transposed[1] ? second[j + k * bl.leading] : second[k + j * bl.leading]);
+        }
+        sum *= *static_cast<const float*>(alpha);
+        const float factor = *static_cast<const float*>(beta);
+        if (factor != 0) sum += factor * added[i + j * cl.leading];
+        if (op.epilogue == CublasLt::kBias) sum += op.bias[i];
+        to[i + j * dl.leading] = sum;
+      }
+    }
+  }
+  return 0;
+}
+
+CublasLt Library() {
+  CublasLt library = {};
+  library.create = Make;
+  library.destroy = Destroy;
+  library.create_operation = [](void** to, int compute, int) {
+    Make(to);
+    Of(*to).kind = compute;
+    return 0;
+  };
+  library.set_operation = [](void* d, int attribute, const void* value, size_t bytes) {
+    switch (attribute) {
+      case CublasLt::kTransA: return Set(Of(d).transposed[0], value, bytes);
+      case CublasLt::kTransB: return Set(Of(d).transposed[1], value, bytes);
+      case CublasLt::kEpilogue: return Set(Of(d).epilogue, value, bytes);
+      case CublasLt::kBiasPointer: return Set(Of(d).bias, value, bytes);
+      default: return 7;
+    }
+  };
+  library.create_matrix = [](void** to, int type, uint64_t rows, uint64_t columns, int64_t leading) {
+    Make(to);
+    FakeDescriptor& matrix = Of(*to);
+    matrix.kind = type;
+    matrix.rows = static_cast<int64_t>(rows);
+    matrix.columns = static_cast<int64_t>(columns);
+    matrix.leading = leading;
+    return leading >= matrix.rows ? 0 : 7;
+  };
+  library.set_matrix = [](void* d, int attribute, const void* value, size_t bytes) {
+    return attribute == CublasLt::kBatchCount ? Set(Of(d).count, value, bytes)
+                                              : Set(Of(d).offset, value, bytes);
+  };
+  library.create_preference = Make;
+  library.set_preference = [](void* d, int attribute, const void* value, size_t bytes) {
+    if (attribute == CublasLt::kWorkspaceMax) return bytes == 8 ? 0 : 7;
+    return attribute == CublasLt::kReductions ? Set(Of(d).reductions, value, bytes)
+                                              : Set(Of(d).alignment, value, bytes);
+  };
+  library.destroy_operation = library.destroy_matrix = library.destroy_preference = Destroy;
+  library.heuristic = [](void*, void* operation, void*, void*, void*, void*, void* preference, int,
+                         CublasLt::Heuristic* found, int* count) {
+    ++fake.asked;
+    fake.last_compute = Of(operation).kind;
+    fake.last_reductions = Of(preference).reductions;
+    *count = fake.knows ? 1 : 0;
+    *found = {};
+    found->workspace = fake.workspace;
+    return 0;
+  };
+  library.check = [](void*, void*, void*, void*, void*, void*, const CublasLt::Algorithm*,
+                     CublasLt::Heuristic* result) {
+    result->workspace = fake.workspace;
+    return fake.takes_bias ? 0 : 15;
+  };
+  library.matmul = Multiply;
+  return library;
+}
+
+// ---- the stand-in for torch's settings
+
+struct Settings {
+  bool matmul_tf32 = false, convolution_tf32 = true, contradict = false;
+  uint8_t sums = 0;
+} settings;
+
+TorchPrecision Precision() {
+  TorchPrecision precision;
+  precision.context = []() -> const void* { return &settings; };
+  precision.matmul_tf32 = [](const void*) {
+    if (settings.contradict) throw std::runtime_error("mixed settings");
+    return settings.matmul_tf32;
+  };
+  precision.convolution_tf32 = [](const void*, uint64_t operation) {
+    EXPECT_EQ(operation, 0x100000001u);
+    return settings.convolution_tf32;
+  };
+  precision.bfloat_sums = [](const void*) { return settings.sums; };
+  return precision;
+}
+
+class ProductsTest : public ::testing::Test {
+ protected:
+  ProductsTest() {
+    fake = {};
+    settings = {};
+  }
+
+  Tensor New(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+    const Tensor tensor = *host_.Empty(v1::F32, sizes, strides);
+    kept_.push_back(tensor);
+    return tensor;
+  }
+  // With values of its own at every place, those between the elements too.
+  Tensor Filled(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+    const Tensor tensor = New(sizes, strides);
+    int64_t last = 0;
+    for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
+    for (int64_t i = 0; i <= last; ++i) {
+      seed_ = seed_ * 1664525u + 1013904223u;
+      static_cast<float*>(host_.Data(tensor))[i] = static_cast<float>(seed_ >> 28) - 8;
+    }
+    return tensor;
+  }
+  float At(Tensor tensor, const std::vector<int64_t>& index) {
+    int64_t place = 0;
+    for (size_t d = 0; d < index.size(); ++d) place += index[d] * host_.Strides(tensor)[d];
+    return static_cast<const float*>(host_.Data(tensor))[place];
+  }
+  void TearDown() override {
+    for (Tensor tensor : kept_) host_.Release(tensor);
+    EXPECT_EQ(host_.live(), 0);
+  }
+
+  bool Call(const std::string& target, const std::vector<std::pair<std::string, Tensor>>& tensors,
+            Tensor* result, bool into = true, std::vector<std::pair<std::string, CallValue>> rest = {}) {
+    std::vector<std::string> names;
+    std::vector<CallValue> values;
+    for (const auto& [name, tensor] : tensors) {
+      names.push_back(name);
+      values.emplace_back();
+      values.back().kind = v1::Argument::kAsTensor;
+      values.back().tensor = tensor;
+    }
+    for (auto& [name, value] : rest) {
+      names.push_back(name);
+      values.push_back(std::move(value));
+    }
+    return torch_.Call(target, {names, values}, absl::MakeSpan(result, 1), into);
+  }
+  static CallValue Number(double real) {
+    CallValue value;
+    value.kind = v1::Argument::kAsFloat;
+    value.real = real;
+    return value;
+  }
+  static CallValue Count(int64_t number) {
+    CallValue value;
+    value.kind = v1::Argument::kAsInt;
+    value.number = number;
+    return value;
+  }
+  static CallValue Pair(int64_t a, int64_t b) {
+    CallValue value;
+    value.kind = v1::Argument::kAsInts;
+    value.numbers = {a, b};
+    return value;
+  }
+  std::vector<std::pair<std::string, CallValue>> Window(int64_t stride, int64_t padding, int64_t groups) {
+    return {{"stride", Pair(stride, stride)}, {"padding", Pair(padding, padding)}, {"dilation", Pair(1, 1)},
+            {"transposed", Count(0)},         {"output_padding", Pair(0, 0)},      {"groups", Count(groups)}};
+  }
+
+  PlainHost host_;
+  MatrixProducts products_{Library()};
+  TorchProducts torch_{host_, Precision(), products_};
+  std::vector<Tensor> kept_;
+  uint32_t seed_ = 1;
+};
+
+TEST_F(ProductsTest, MultipliesEveryLayout) {
+  const std::vector<std::vector<int64_t>> a_strides = {{7, 1}, {1, 5}, {9, 1}, {1, 8}};   // of 5×7
+  const std::vector<std::vector<int64_t>> b_strides = {{3, 1}, {1, 7}, {4, 1}, {1, 11}};  // of 7×3
+  for (const auto& sa : a_strides) {
+    for (const auto& sb : b_strides) {
+      for (const std::vector<int64_t>& sd : {std::vector<int64_t>{3, 1}, {1, 5}, {6, 1}}) {
+        const Tensor a = Filled({5, 7}, sa), b = Filled({7, 3}, sb), bias = Filled({3}, {1});
+        for (const bool biased : {false, true}) {
+          Tensor d = New({5, 3}, sd);
+          const bool done = biased
+                                ? Call("aten.addmm.default", {{"self", bias}, {"mat1", a}, {"mat2", b}}, &d)
+                                : Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d);
+          if (biased && sd[0] == 1) {
+            EXPECT_FALSE(done);  // a bias lies along stored columns
+            continue;
+          }
+          ASSERT_TRUE(done);
+          for (int64_t i = 0; i < 5; ++i) {
+            for (int64_t j = 0; j < 3; ++j) {
+              float sum = biased ? At(bias, {j}) : 0;
+              for (int64_t k = 0; k < 7; ++k) sum += At(a, {i, k}) * At(b, {k, j});
+              ASSERT_EQ(At(d, {i, j}), sum);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ProductsTest, MultipliesSizesOfOne) {
+  for (const auto& [m, k, n] :
+       std::vector<std::array<int64_t, 3>>{{1, 4, 3}, {3, 1, 2}, {4, 3, 1}, {1, 1, 1}, {1, 5, 1}}) {
+    // Strides of sizes of one are anything.
+    const Tensor a = Filled({m, k}, {m == 1 ? 1 : k, k == 1 ? 3 : 1}),
+                 b = Filled({k, n}, {k == 1 ? 2 : n, n == 1 ? 5 : 1});
+    Tensor d = New({m, n}, {n, 1});
+    ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d)) << m << k << n;
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        float sum = 0;
+        for (int64_t l = 0; l < k; ++l) sum += At(a, {i, l}) * At(b, {l, j});
+        EXPECT_EQ(At(d, {i, j}), sum);
+      }
+    }
+  }
+}
+
+TEST_F(ProductsTest, MultipliesBatchesAndAddsAMatrix) {
+  const Tensor a = Filled({4, 2, 3}, {6, 3, 1}), b = Filled({4, 3, 5}, {1, 20, 4}),
+               c = Filled({4, 2, 5}, {10, 5, 1});
+  Tensor d = New({4, 2, 5}, {10, 5, 1});
+  EXPECT_FALSE(Call("aten.bmm.default", {{"self", a}, {"mat2", b}}, &d));  // neither stride is 1
+  const Tensor good = Filled({4, 3, 5}, {15, 1, 3});
+  for (const bool added : {false, true}) {
+    ASSERT_TRUE(added ? Call("aten.baddbmm.default", {{"self", c}, {"batch1", a}, {"batch2", good}}, &d, true,
+                             {{"alpha", Number(2)}, {"beta", Number(3)}})
+                      : Call("aten.bmm.default", {{"self", a}, {"mat2", good}}, &d));
+    for (int64_t n = 0; n < 4; ++n) {
+      for (int64_t i = 0; i < 2; ++i) {
+        for (int64_t j = 0; j < 5; ++j) {
+          float sum = 0;
+          for (int64_t k = 0; k < 3; ++k) sum += At(a, {n, i, k}) * At(good, {n, k, j});
+          EXPECT_EQ(At(d, {n, i, j}), added ? 2 * sum + 3 * At(c, {n, i, j}) : sum);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ProductsTest, PlansEachKindOnce) {
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), wide = Filled({4, 6}, {12, 1});
+  Tensor d = New({4, 8}, {8, 1});
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
+  EXPECT_EQ(fake.asked, 1);
+  EXPECT_EQ(fake.launched, 3);
+  ASSERT_TRUE(Call("aten.mm.default", {{"self", wide}, {"mat2", b}}, &d));
+  EXPECT_EQ(fake.asked, 2);
+  EXPECT_EQ(products_.plan_count(), 2u);
+}
+
+TEST_F(ProductsTest, KeepsABiasOfEachCall) {
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
+  const Tensor first = Filled({8}, {1}), second = Filled({8}, {1});
+  Tensor d = New({4, 8}, {8, 1}), e = New({4, 8}, {8, 1});
+  ASSERT_TRUE(Call("aten.addmm.default", {{"self", first}, {"mat1", a}, {"mat2", b}}, &d));
+  ASSERT_TRUE(Call("aten.addmm.default", {{"self", second}, {"mat1", a}, {"mat2", b}}, &e));
+  for (int64_t j = 0; j < 8; ++j) EXPECT_EQ(At(d, {2, j}) - At(e, {2, j}), At(first, {j}) - At(second, {j}));
+}
+
+TEST_F(ProductsTest, SplitsSumsWithABiasToo) {
+  const Tensor b = Filled({6, 8}, {8, 1}), first = Filled({8}, {1});
+  fake.workspace = 64;  // the plain algorithm splits: it is used where it takes a bias
+  const Tensor a = Filled({4, 6}, {6, 1});
+  Tensor d = New({4, 8}, {8, 1});
+  ASSERT_TRUE(Call("aten.addmm.default", {{"self", first}, {"mat1", a}, {"mat2", b}}, &d));
+  EXPECT_EQ(fake.asked, 1);
+  fake.takes_bias = false;  // otherwise the heuristic is asked again
+  const int asked = fake.asked;
+  const Tensor longer = Filled({5, 6}, {6, 1});
+  Tensor f = New({5, 8}, {8, 1});
+  ASSERT_TRUE(Call("aten.addmm.default", {{"self", first}, {"mat1", longer}, {"mat2", b}}, &f));
+  EXPECT_EQ(fake.asked, asked + 2);
+}
+
+TEST_F(ProductsTest, FollowsTorchsPrecisionAtEachCall) {
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
+  Tensor d = New({4, 8}, {8, 1});
+  const auto multiply = [&] { return Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d); };
+  ASSERT_TRUE(multiply());
+  EXPECT_EQ(fake.last_compute, CublasLt::kCompute32F);
+  settings.matmul_tf32 = true;
+  ASSERT_TRUE(multiply());
+  EXPECT_EQ(fake.last_compute, CublasLt::kComputeTf32);
+  settings.contradict = true;  // torch throws: its own call has to report that
+  EXPECT_FALSE(multiply());
+}
+
+TEST_F(ProductsTest, FollowsTorchsSumsOfNarrowTypes) {
+  const TorchPrecision precision = Precision();
+  EXPECT_EQ(precision.ReducedSums(v1::BF16), true);
+  settings.sums = 1;
+  EXPECT_EQ(precision.ReducedSums(v1::BF16), false);
+  settings.sums = 2;  // no split sums: not to be had by a mask
+  EXPECT_EQ(precision.ReducedSums(v1::BF16), std::nullopt);
+  EXPECT_EQ(precision.ReducedSums(v1::F16), std::nullopt);  // no such function here
+  EXPECT_EQ(TorchPrecision().Tf32(false), std::nullopt);
+}
+
+TEST_F(ProductsTest, TakesWorkspaceForTheCallOnly) {
+  fake.workspace = 1000;
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
+  Tensor d = New({4, 8}, {8, 1});
+  const int64_t before = host_.live();
+  ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
+  EXPECT_NE(fake.last_workspace, nullptr);
+  EXPECT_EQ(host_.live(), before);
+}
+
+TEST_F(ProductsTest, LeavesTheRestToTorch) {
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), bias = Filled({8}, {1}),
+               one = Filled({1}, {1});
+  Tensor d = New({4, 8}, {8, 1});
+  EXPECT_FALSE(Call("aten.sin.default", {{"self", a}}, &d));
+  EXPECT_FALSE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d, false));
+  EXPECT_FALSE(Call("aten.addmm.default", {{"self", one}, {"mat1", a}, {"mat2", b}}, &d));
+  EXPECT_FALSE(Call("aten.addmm.default", {{"self", bias}, {"mat1", a}, {"mat2", b}}, &d, true,
+                    {{"beta", Number(2)}}));
+  fake.knows = false;
+  EXPECT_FALSE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
+  EXPECT_FALSE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
+  EXPECT_EQ(fake.asked, 1);  // what can't be done is remembered
+  EXPECT_EQ(fake.launched, 0);
+}
+
+TEST_F(ProductsTest, ConvolvesWithOnePoint) {
+  const int64_t n = 2, c = 3, h = 4, w = 5, o = 6;
+  for (const bool by_points : {false, true}) {
+    const Tensor x = by_points ? Filled({n, c, h, w}, {c * h * w, 1, w * c, c})
+                               : Filled({n, c, h, w}, {c * h * w, h * w, w, 1});
+    const Tensor weight = Filled({o, c, 1, 1}, {c, 1, 1, 1});
+    Tensor y = nullptr;
+    ASSERT_TRUE(
+        Call("aten.convolution.default", {{"input", x}, {"weight", weight}}, &y, false, Window(1, 0, 1)));
+    EXPECT_EQ(fake.last_compute, CublasLt::kComputeTf32);  // cuDNN's setting, not that of products
+    EXPECT_EQ(host_.Strides(y)[1], by_points ? 1 : h * w);
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < o; ++j) {
+        for (int64_t p = 0; p < h * w; ++p) {
+          float sum = 0;
+          for (int64_t k = 0; k < c; ++k) sum += At(x, {i, k, p / w, p % w}) * At(weight, {j, k, 0, 0});
+          ASSERT_EQ(At(y, {i, j, p / w, p % w}), sum);
+        }
+      }
+    }
+    host_.Release(y);
+    y = nullptr;
+    EXPECT_FALSE(
+        Call("aten.convolution.default", {{"input", x}, {"weight", weight}}, &y, false, Window(2, 0, 1)));
+    EXPECT_FALSE(
+        Call("aten.convolution.default", {{"input", x}, {"weight", weight}}, &y, false, Window(1, 1, 1)));
+    EXPECT_FALSE(
+        Call("aten.convolution.default", {{"input", x}, {"weight", weight}}, &y, false, Window(1, 0, 3)));
+    EXPECT_FALSE(Call("aten.convolution.default", {{"input", x}, {"weight", weight}, {"bias", weight}}, &y,
+                      false, Window(1, 0, 1)));
+    EXPECT_EQ(y, nullptr);
+  }
+  const Tensor apart = Filled({1, c, h, w}, {c * h * w * 4, 1, 2 * w * c, c}),
+               weight = Filled({o, c, 1, 1}, {c, 1, 1, 1});
+  Tensor y = nullptr;  // rows with gaps between them are no matrix
+  EXPECT_FALSE(
+      Call("aten.convolution.default", {{"input", apart}, {"weight", weight}}, &y, false, Window(1, 0, 1)));
+}
+
+TEST(MatrixProductsTest, GivesBackWhatItMade) {
+  fake = {};
+  {
+    MatrixProducts products{Library()};
+    float a[4] = {1, 2, 3, 4}, d[4];
+    Product product;
+    product.a = product.b = {a, 2, 2, 2, 1};
+    product.d = {d, 2, 2, 2, 1};
+    ASSERT_TRUE(products.Run(product, CallContext(), [](size_t) { return nullptr; }));
+    EXPECT_EQ(d[3], 22);
+    EXPECT_GT(fake.live, 0);
+  }
+  EXPECT_EQ(fake.live, 0);
+}
+
+}  // namespace
+}  // namespace kiln::runtime
