@@ -35,6 +35,7 @@ absl::StatusOr<CublasLt> FindCublasLt() {
   need(found.set_preference, "cublasLtMatmulPreferenceSetAttribute");
   need(found.heuristic, "cublasLtMatmulAlgoGetHeuristic");
   need(found.check, "cublasLtMatmulAlgoCheck");
+  need(found.configuration, "cublasLtMatmulAlgoConfigGetAttribute");
   need(found.matmul, "cublasLtMatmul");
   if (missing != nullptr)
     return absl::UnimplementedError(absl::StrCat("unsupported: cuBLASLt lacks ", missing));

@@ -38,6 +38,7 @@ struct CublasLt {
     kAlignC = 7,
     kAlignD = 8
   };
+  enum AlgorithmAttribute : int { kSplits = 2 };
   enum EpilogueKind : uint32_t { kPlain = 1, kBias = 4 };
   enum ReductionMask : uint32_t { kReduceInCompute = 2, kReduceAnyhow = 7 };
 
@@ -56,6 +57,7 @@ struct CublasLt {
                       Descriptor preference, int wanted, Heuristic* found, int* count);
   Status (*check)(Handle, Descriptor operation, Descriptor a, Descriptor b, Descriptor c, Descriptor d,
                   const Algorithm*, Heuristic* result);
+  Status (*configuration)(const Algorithm*, int attribute, void* value, size_t bytes, size_t* written);
   Status (*matmul)(Handle, Descriptor operation, const void* alpha, const void* a, Descriptor a_layout,
                    const void* b, Descriptor b_layout, const void* beta, const void* c, Descriptor c_layout,
                    void* d, Descriptor d_layout, const Algorithm*, void* workspace, size_t workspace_bytes,

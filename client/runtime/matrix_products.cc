@@ -224,9 +224,14 @@ bool MatrixProducts::Choose(Plan& plan, const Problem& problem, const Product& p
   };
   if (product.bias == nullptr) return ask();
   // With a bias the heuristic splits long sums less often than without, and is slower for it where a product
-  // has few rows. So an algorithm of the plain product that splits, and then needs workspace, is taken if it
+  // has few rows. So an algorithm of the plain product that splits is taken if it
   // does a bias too.
-  const bool splits = ask() && plan.chosen.workspace > 0;
+  int32_t splits = 1;
+  size_t written = 0;
+  const bool split = ask() &&
+                     library_.configuration(&plan.chosen.algorithm, CublasLt::kSplits, &splits, sizeof splits,
+                                            &written) == 0 &&
+                     splits > 1;
   const uint32_t epilogue = CublasLt::kBias;
   if (library_.set_operation(plan.operation.get(), CublasLt::kEpilogue, &epilogue, sizeof epilogue) != 0 ||
       library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer, &product.bias,
@@ -234,7 +239,7 @@ bool MatrixProducts::Choose(Plan& plan, const Problem& problem, const Product& p
     return false;
   }
   CublasLt::Heuristic checked = {};
-  if (splits &&
+  if (split &&
       library_.check(plan.handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.c.get(),
                      plan.d.get(), &plan.chosen.algorithm, &checked) == 0 &&
       checked.workspace <= kWorkspaceMax) {

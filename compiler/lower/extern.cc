@@ -1,5 +1,6 @@
 // Library calls: what a library does best, and everything without a lowering of our own.
 #include "absl/strings/str_cat.h"
+#include "compiler/lower/convolution.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/support/status_macros.h"
 
@@ -18,7 +19,7 @@ constexpr Library kLibraries[] = {
     {"aten.bmm.default", "gemm", true},
     {"aten.baddbmm.default", "gemm", false},
     {"aten._int_mm.default", "gemm", false},
-    {"aten.convolution.default", "convolution", false},
+    {kConvolution, "convolution", false},
     {"aten.convolution_backward.default", "convolution", false},
     {"aten._scaled_dot_product_flash_attention_for_cpu.default", "attention", false},
     {"aten._scaled_dot_product_flash_attention_for_cpu_backward.default", "attention", false},
@@ -74,15 +75,21 @@ absl::Status LowerLibrary(LoweringContext& context, const GraphNode& node) {
 
 }  // namespace
 
-absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reason, bool into_results) {
+absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reason, bool into_results,
+                                   const CallOperands& operands) {
   CallNode call;
   call.target = node.target;
   call.reason = std::string(reason);
   call.into_results = into_results;
   call.origin = node.origin;
-  auto bind = [&](ValueId id) -> ValueId {
+  auto bind = [&](ValueId id, const CallOperand* operand = nullptr) -> ValueId {
     if (id == kNoValue) return kNoValue;
     if (!IsDefined(id)) return kNoValue;
+    if (operand != nullptr) {
+      call.tensors.push_back(
+          InLayout(operand->tensor != nullptr ? *operand->tensor : values_[id], operand->strides));
+      return static_cast<ValueId>(call.tensors.size() - 1);
+    }
     // Operators see the layout they were traced with: their results' strides may depend on it.
     LoweredTensor& tensor = values_[id];
     const bool traced = !into_results && tensor.strides.size() == tensor.rank();
@@ -96,7 +103,8 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
   };
   for (const auto& [name, argument] : node.args) {
     if (const auto* tensor = std::get_if<TensorArg>(&argument)) {
-      const ValueId position = bind(tensor->value);
+      const auto operand = operands.find(name);
+      const ValueId position = bind(tensor->value, operand == operands.end() ? nullptr : &operand->second);
       if (position == kNoValue) {
         call.args.emplace_back(name, NoneArg{});
       } else {
@@ -134,8 +142,20 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
   return absl::OkStatus();
 }
 
+BufferView LoweringContext::InLayout(LoweredTensor& tensor, const std::vector<ExprId>& strides) {
+  if (!tensor.is_strided() && SameLayout(tensor.sizes, tensor.strides, strides)) Realise(tensor);
+  if (!tensor.is_strided() || !SameLayout(tensor.sizes, tensor.view->strides, strides)) {
+    return CopyTo(tensor, strides);
+  }
+  // A library looks at the strides of dimensions of size 1 too.
+  BufferView view = *tensor.view;
+  view.strides = strides;
+  return view;
+}
+
 void RegisterExterns(LoweringTable& table) {
   for (const Library& row : kLibraries) table[row.target] = LowerLibrary;
+  table[kConvolution] = LowerConvolution;
 }
 
 }  // namespace kiln

@@ -120,6 +120,9 @@ class LoweringContext {
   // A copy in a buffer of its own with exactly these strides (zero strides allowed). Fails where others
   // are known to put two elements in one place.
   BufferView CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides);
+  // The tensor in memory with exactly these strides, which leave no gap: its own memory if it lies so, or a
+  // copy.
+  BufferView InLayout(LoweredTensor& tensor, const std::vector<ExprId>& strides);
   // The same strides but along dimensions of size 1, where they do not matter.
   bool SameLayout(const std::vector<ExprId>& sizes, const std::vector<ExprId>& a,
                   const std::vector<ExprId>& b);
@@ -154,7 +157,14 @@ class LoweringContext {
   LoweredTensor WithView(const TensorType& type, BufferView view);
 
   // ---- library calls
-  absl::Status Call(const GraphNode& node, absl::string_view reason, bool into_results);
+  // How a tensor argument has to be passed.
+  struct CallOperand {
+    std::vector<ExprId> strides;
+    LoweredTensor* tensor = nullptr;  // instead of the argument's value
+  };
+  using CallOperands = absl::flat_hash_map<std::string, CallOperand>;  // by the arguments' names
+  absl::Status Call(const GraphNode& node, absl::string_view reason, bool into_results,
+                    const CallOperands& operands = {});
 
   // ---- random numbers
   // The seed of the graph's random operators; the number of this one.

@@ -1,4 +1,6 @@
 // Operators over windows of the last two dimensions: pooling, upsampling, padding by reflection.
+#include "compiler/lower/window.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -6,22 +8,31 @@
 #include "compiler/lower/lowering_context.h"
 
 namespace kiln {
-namespace {
 
-struct Window {
-  int64_t kernel[2] = {1, 1};
-  int64_t stride[2] = {1, 1};
-  int64_t padding[2] = {0, 0};
-  int64_t dilation[2] = {1, 1};
-};
-
-// One number stands for both dimensions.
 void ReadPair(LoweringContext& context, const GraphNode& node, absl::string_view name, int64_t (&pair)[2]) {
   const std::vector<int64_t> list = context.IntList(node, name);
   if (list.size() == 1) pair[0] = pair[1] = list[0];
   if (list.size() == 2) std::copy(list.begin(), list.end(), pair);
   if (list.size() > 2) context.Invalid(absl::StrCat("argument '", name, "' has more than two numbers"));
 }
+
+WindowPoint PointOf(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& self,
+                    const Window& window, Index index, Index inner) {
+  ExprPool& exprs = context.exprs();
+  WindowPoint point{std::vector<ExprId>(index.begin(), index.end()), ops.True()};
+  for (int i = 0; i < 2; ++i) {
+    const size_t dim = self.rank() - 2 + i;
+    ExprId at = exprs.Mul(index[dim], context.Const(window.stride[i]));
+    at = exprs.Add(at, exprs.Mul(inner[i], context.Const(window.dilation[i])));
+    at = exprs.Sub(at, context.Const(window.padding[i]));
+    point.from[dim] = at;
+    point.inside = ops.And(point.inside, ops.Not(ops.IndexLess(at, context.Const(0))));
+    point.inside = ops.And(point.inside, ops.IndexLess(at, self.sizes[dim]));
+  }
+  return point;
+}
+
+namespace {
 
 Window ReadWindow(LoweringContext& context, const GraphNode& node) {
   Window window;
@@ -40,29 +51,6 @@ Window ReadWindow(LoweringContext& context, const GraphNode& node) {
 
 bool FitsImages(const LoweredTensor& self, const TensorType& type) {
   return (self.rank() == 3 || self.rank() == 4) && type.rank() == self.rank();
-}
-
-// Row and column in `self` of the window element `inner` of the result's element `index`, and whether
-// it lies in the image.
-struct WindowPoint {
-  std::vector<ExprId> from;
-  LoopOpId inside;
-};
-
-WindowPoint PointOf(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& self,
-                    const Window& window, Index index, Index inner) {
-  ExprPool& exprs = context.exprs();
-  WindowPoint point{std::vector<ExprId>(index.begin(), index.end()), ops.True()};
-  for (int i = 0; i < 2; ++i) {
-    const size_t dim = self.rank() - 2 + i;
-    ExprId at = exprs.Mul(index[dim], context.Const(window.stride[i]));
-    at = exprs.Add(at, exprs.Mul(inner[i], context.Const(window.dilation[i])));
-    at = exprs.Sub(at, context.Const(window.padding[i]));
-    point.from[dim] = at;
-    point.inside = ops.And(point.inside, ops.Not(ops.IndexLess(at, context.Const(0))));
-    point.inside = ops.And(point.inside, ops.IndexLess(at, self.sizes[dim]));
-  }
-  return point;
 }
 
 absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {

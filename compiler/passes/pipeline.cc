@@ -4,6 +4,7 @@
 #include "absl/time/clock.h"
 #include "compiler/graph/verify.h"
 #include "compiler/passes/algebra.h"
+#include "compiler/passes/channels_last.h"
 #include "compiler/passes/common_subexpressions.h"
 #include "compiler/passes/dead_code.h"
 #include "compiler/passes/decompose.h"
@@ -58,6 +59,7 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   KILN_RETURN_IF_ERROR(runner.Run("common_subexpressions", MergeCommonSubexpressions));
   // Merged views have made more of them the identity.
   KILN_RETURN_IF_ERROR(runner.Run("remove_no_ops", RemoveNoOps));
+  KILN_RETURN_IF_ERROR(runner.Run("channels_last", PreferChannelsLast));
   return absl::OkStatus();
 }
 

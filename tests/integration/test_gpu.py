@@ -72,6 +72,134 @@ def test_alignment(function, view, dtype):
     assert error <= 3 * eager + 1e-5 * exact.abs().max().item()
 
 
+PRODUCTS = {  # name: function of matrices x, w and a row b
+    "product": lambda x, w, b: x @ w,
+    "product of transposes": lambda x, w, b: (w.t() @ x.t()).t(),
+    "linear": lambda x, w, b: F.linear(x, w.t().contiguous(), b),
+    "sum of both": lambda x, w, b: torch.addmm(x @ w + 1, x, w, beta=0.5, alpha=2),
+    "row": lambda x, w, b: x[:1] @ w,
+    "column": lambda x, w, b: x @ w[:, :1],
+    "shifted": lambda x, w, b: x[1:, 1:] @ w[1:],
+    "batches": lambda x, w, b: x.view(4, -1, x.shape[1]) @ w.expand(4, -1, -1),
+    "heads": lambda x, w, b: torch.einsum("ihd,jhd->hij", x.view(64, 4, -1), x.view(64, 4, -1)),
+}
+
+
+@pytest.fixture(params=["highest", "high"])
+def precision(request):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(request.param)
+    yield request.param
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_products(name, dtype, precision):
+    torch.manual_seed(0)
+    x, w, b = torch.randn(64, 768, device="cuda"), torch.randn(768, 132, device="cuda"), torch.randn(132, device="cuda")
+    operands = [value.to(dtype) for value in (x, w, b)]
+    exact = PRODUCTS[name](*(value.double() for value in operands))
+    eager = PRODUCTS[name](*operands)
+    got = torch.compile(PRODUCTS[name], backend="kiln")(*operands)
+    assert got.dtype == eager.dtype and got.shape == eager.shape
+    scale = exact.pow(2).mean().sqrt().item()
+    error, bound = ((value.double() - exact).pow(2).mean().sqrt().item() for value in (got, eager))
+    assert error <= 2 * bound + 1e-6 * scale
+    if dtype == torch.float32 and precision == "highest":
+        assert error <= 1e-5 * scale  # not rounded to TF32
+
+
+def test_precision_is_read_at_each_call(precision):
+    x = torch.randn(256, 256, device="cuda")
+    exact = x.double() @ x.double()
+    call = torch.compile(lambda x: x @ x, backend="kiln")
+    errors = []
+    for value in ("highest", "high"):
+        torch.set_float32_matmul_precision(value)
+        errors.append((call(x).double() - exact).abs().max().item())
+    assert errors[0] * 20 < errors[1]
+
+
+class Convolutions(torch.nn.Module):
+    """One kind of convolution between others, with what stands around them in networks."""
+
+    def __init__(self, **arguments):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 32, 3, stride=2, padding=1)
+        self.norm = torch.nn.BatchNorm2d(32)
+        self.kind = torch.nn.Conv2d(**{"in_channels": 32, "out_channels": 64, "kernel_size": 1, **arguments})
+        self.last = torch.nn.Conv2d(64, 10, 1, bias=False)
+
+    def forward(self, x):
+        y = F.max_pool2d(F.relu(self.norm(self.first(x))), 3, 2, 1)
+        y = F.pad(y, (1, 0, 0, 1))
+        return self.last(F.gelu(self.kind(y))).flatten(2).softmax(-1)
+
+
+KINDS = {
+    "one point": dict(),
+    "one point, strided": dict(stride=2, bias=False),
+    "three by three": dict(kernel_size=3, padding=1, bias=False),
+    "dilated": dict(kernel_size=3, dilation=2),
+    "patches": dict(kernel_size=2, stride=2),
+    "long patches": dict(kernel_size=(4, 3), stride=(4, 3), bias=False),
+    "in groups": dict(kernel_size=3, groups=4),
+    "a channel each": dict(kernel_size=3, groups=32, padding=1),
+    "a channel each, strided": dict(kernel_size=(3, 5), groups=32, stride=(2, 1), padding=(0, 2), dilation=(2, 1)),
+    "a channel each, wide": dict(kernel_size=7, groups=32, padding=3, bias=False),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype, tf32", [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False),
+                                         (torch.float64, False)])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_convolutions(kind, dtype, tf32, memory_format, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
+    torch.manual_seed(0)
+    model = Convolutions(**KINDS[kind]).cuda().eval().to(dtype)
+    x = torch.randn(2, 3, 61, 50, device="cuda").to(dtype).to(memory_format=memory_format)
+    with torch.no_grad():
+        eager, got = model(x), torch.compile(model, backend="kiln")(x)
+        exact = model.double()(x.double())
+    assert got.shape == eager.shape and got.stride() == eager.stride()
+    error, bound = ((value.double() - exact).abs().max().item() for value in (got, eager))
+    # cuDNN need not make use of TF32 in eager's layout where it does in ours.
+    assert error <= 3 * bound + (1e-3 if tf32 else 1e-5) * exact.abs().max().item()
+
+
+@pytest.mark.parametrize("kind", ["three by three", "a channel each", "patches"])
+def test_training_of_convolutions(kind, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    gradients = []
+    for wrap in (lambda model: model, lambda model: torch.compile(model, backend="kiln")):
+        torch.manual_seed(0)
+        model = Convolutions(**KINDS[kind]).cuda()
+        x = torch.randn(2, 3, 61, 50, device="cuda")
+        wrap(model)(x).pow(2).mean().backward()
+        gradients.append([value.grad for value in model.parameters()])
+    # A bias before batch norm has no gradient but rounding, so the scale is that of the largest.
+    scale = max(value.abs().max().item() for value in gradients[0])
+    for eager, got in zip(*gradients):
+        torch.testing.assert_close(got, eager, rtol=1e-3, atol=1e-5 * scale)
+
+
+def test_images_by_points_leave_in_the_declared_layout():
+    """Inside, images lie channels last; what leaves the graph lies as eager's does."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).cuda()
+
+    def function(x):
+        y = model[1](model[0](x))
+        return y * 2, y.flatten(1), model[2](y), y.mean((2, 3))
+
+    x = torch.randn(2, 3, 20, 30, device="cuda")
+    with torch.no_grad():
+        for eager, got in zip(function(x), torch.compile(function, backend="kiln")(x)):
+            assert got.stride() == eager.stride()
+            torch.testing.assert_close(got, eager, rtol=2e-2, atol=2e-2)
+
+
 def losses(wrap, steps=5):
     """Of training a small network, with a new batch at another address each step."""
     torch.manual_seed(0)

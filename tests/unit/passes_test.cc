@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/channels_last.h"
 #include "compiler/graph/verify.h"
 #include "compiler/passes/algebra.h"
+#include "compiler/passes/channels_last.h"
 #include "compiler/passes/common_subexpressions.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/decompose.h"
@@ -427,6 +429,72 @@ TEST(PassErrors, EveryDecompositionStandsRandomArguments) {
     }
   }
   EXPECT_GT(covered, 100);  // not all are refused at the door
+}
+
+// ---- layouts of images
+
+struct Images : Maker {
+  ValueId Convolve(ValueId input, int64_t groups = 1, bool transposed = false, int64_t window = 3) {
+    const ValueId weight = Input({8, groups == 1 ? 8 : 1, window, window}, graph.type(input).dtype);
+    return Node("aten.convolution.default",
+                {{"input", T(input)},
+                 {"weight", T(weight)},
+                 {"bias", NoneArg{}},
+                 {"stride", Ints({1, 1})},
+                 {"padding", Ints({window / 2, window / 2})},
+                 {"dilation", Ints({1, 1})},
+                 {"transposed", BoolArg{transposed}},
+                 {"output_padding", Ints({0, 0})},
+                 {"groups", Int(groups)}},
+                Type({2, 8, 5, 7}, graph.type(input).dtype));
+  }
+  ValueId Relu(ValueId x) { return Node("aten.relu.default", {{"self", T(x)}}, graph.type(x)); }
+  bool ByPoints(ValueId x) { return IsChannelsLast(graph.exprs, graph.type(x)); }
+  void Run(v1::DeviceType device) {
+    for (TensorType& type : graph.values) type.device = device;
+    ASSERT_TRUE(PreferChannelsLast(graph).ok());
+  }
+};
+
+TEST(ChannelsLast, FollowsConvolutionsOnAGpuUpToWhatLeaves) {
+  for (const v1::DeviceType device : {v1::CUDA, v1::CPU}) {
+    Images m;
+    const ValueId x = m.Input({2, 8, 5, 7});
+    const ValueId before = m.Relu(x), first = m.Convolve(before), middle = m.Relu(first),
+                  each = m.Convolve(middle, 8);
+    const ValueId wide = m.Convolve(each, 8, false, 7), second = m.Convolve(wide), last = m.Relu(second);
+    m.Output(last);
+    m.Run(device);
+    const bool on_gpu = device == v1::CUDA;
+    EXPECT_FALSE(m.ByPoints(before));
+    EXPECT_EQ(m.ByPoints(first), on_gpu);
+    EXPECT_EQ(m.ByPoints(middle), on_gpu);
+    EXPECT_EQ(m.ByPoints(each), on_gpu);
+    EXPECT_EQ(m.ByPoints(wide), on_gpu);
+    EXPECT_EQ(m.ByPoints(second), on_gpu);
+    EXPECT_FALSE(m.ByPoints(last));
+  }
+}
+
+TEST(ChannelsLast, LeavesOtherConvolutionsAlone) {
+  Images m;
+  const ValueId wide = m.Convolve(m.Input({2, 8, 5, 7}, v1::F64)),
+                back = m.Convolve(m.Input({2, 8, 5, 7}), 1, true);
+  const ValueId some = m.Convolve(m.Input({2, 8, 5, 7}), 4), seen = m.Convolve(m.Input({2, 8, 5, 7}));
+  m.Output(m.Node("aten.view.default", {{"self", T(seen)}, {"size", m.Ints({2, 280})}}, m.Type({2, 280})));
+  m.Run(v1::CUDA);
+  for (ValueId value : {wide, back, some, seen}) EXPECT_FALSE(m.ByPoints(value)) << value;
+}
+
+TEST(ChannelsLast, KnowsTheLayout) {
+  Images m;
+  TensorType type = m.Type({2, 8, 5, 7});
+  EXPECT_FALSE(IsChannelsLast(m.graph.exprs, type));
+  type.strides = ChannelsLastStrides(m.graph.exprs, type.sizes);
+  EXPECT_TRUE(IsChannelsLast(m.graph.exprs, type));
+  TensorType one = m.Type({2, 1, 5, 7}), point = m.Type({2, 8, 1, 1});
+  EXPECT_FALSE(IsChannelsLast(m.graph.exprs, one));
+  EXPECT_FALSE(IsChannelsLast(m.graph.exprs, point));  // both layouts are one
 }
 
 }  // namespace

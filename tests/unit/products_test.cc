@@ -30,6 +30,7 @@ struct FakeLibrary {
   uint32_t last_reductions = 0;
   bool takes_bias = true;  // the plain algorithm with a bias
   bool knows = true;       // an algorithm at all
+  int32_t splits = 1;      // of the plain algorithm
   size_t workspace = 0;
   void* last_workspace = nullptr;
 } fake;
@@ -136,6 +137,11 @@ CublasLt Library() {
                      CublasLt::Heuristic* result) {
     result->workspace = fake.workspace;
     return fake.takes_bias ? 0 : 15;
+  };
+  library.configuration = [](const CublasLt::Algorithm*, int attribute, void* value, size_t bytes, size_t*) {
+    if (attribute != CublasLt::kSplits || bytes != sizeof fake.splits) return 7;
+    std::memcpy(value, &fake.splits, bytes);
+    return 0;
   };
   library.matmul = Multiply;
   return library;
@@ -334,7 +340,7 @@ TEST_F(ProductsTest, KeepsABiasOfEachCall) {
 
 TEST_F(ProductsTest, SplitsSumsWithABiasToo) {
   const Tensor b = Filled({6, 8}, {8, 1}), first = Filled({8}, {1});
-  fake.workspace = 64;  // the plain algorithm splits: it is used where it takes a bias
+  fake.splits = 3;  // the plain algorithm splits: it is used where it takes a bias
   const Tensor a = Filled({4, 6}, {6, 1});
   Tensor d = New({4, 8}, {8, 1});
   ASSERT_TRUE(Call("aten.addmm.default", {{"self", first}, {"mat1", a}, {"mat2", b}}, &d));

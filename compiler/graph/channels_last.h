@@ -1,0 +1,25 @@
+// The layout of images by points: a point's channels beside each other ("channels last").
+//
+// Pure functions. Only what is provable counts: with symbolic sizes an answer may be false where it could be
+// true.
+#pragma once
+
+#include <vector>
+
+#include "compiler/graph/graph.h"
+
+namespace kiln {
+
+// Of images × channels × rows × columns.
+std::vector<ExprId> ChannelsLastStrides(ExprPool& pool, const std::vector<ExprId>& sizes);
+
+// True for images of several channels and points that lie by points, which row-major ones do not.
+bool IsChannelsLast(ExprPool& pool, const TensorType& type);
+
+// A convolution of images that gives each channel a window of its own.
+bool IsDepthwise(const Graph& graph, const GraphNode& node);
+
+// A depthwise one whose window is small enough to be unrolled in a loop's body, of floating-point numbers.
+bool IsWindowPerChannel(const Graph& graph, const GraphNode& node);
+
+}  // namespace kiln

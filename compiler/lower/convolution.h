@@ -1,0 +1,19 @@
+// Convolutions: a library call, and on a GPU what belongs around it.
+//
+// On a GPU the bias is added by a loop of ours, which fuses with what follows (ATen launches a kernel for
+// it), images whose result is declared by points (channels last) go to the library by points with their
+// weights, and a window a channel (a depthwise convolution) is a loop of its own. Windows that cut the image
+// into patches become a convolution of one point over the patches, which the runtime does as a matrix
+// product. On the CPU a convolution is the library's as it stands. Errors: those of the context.
+#pragma once
+
+#include "absl/status/status.h"
+#include "compiler/lower/lowering_context.h"
+
+namespace kiln {
+
+inline constexpr char kConvolution[] = "aten.convolution.default";
+
+absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node);
+
+}  // namespace kiln
