@@ -156,6 +156,7 @@ PyObject* Info(PyObject* object, PyObject*) {
   for (const v1::LibraryCall& call : manifest.statistics().calls()) {
     SetItem(reasons.get(), call.target().c_str(), Text(call.reason()));
   }
+  SetItem(dict, "library_bytes", PyLong_FromUnsignedLongLong(manifest.statistics().library_bytes()));
   SetItem(dict, "library_reasons", reasons.release());
   return info.release();
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compiler/artifact/call_arguments.h"
@@ -258,9 +259,25 @@ class Builder {
     return absl::OkStatus();
   }
 
+  // What a call touches: each storage once that it reads, and each that it fills.
+  uint64_t BytesOf(const CallNode& call) const {
+    absl::flat_hash_set<BufferId> touched;
+    for (const BufferView& view : call.tensors) touched.insert(view.buffer);
+    for (int64_t result : call.results) {
+      if (result >= 0) touched.insert(static_cast<BufferId>(result));
+    }
+    uint64_t bytes = 0;
+    for (BufferId id : touched) {
+      const LoopBuffer& buffer = graph_.buffers[id];
+      bytes += AtHints(buffer.span) * static_cast<uint64_t>(ByteSize(buffer.dtype));
+    }
+    return bytes;
+  }
+
   void CountCall(const CallNode& call) {
     v1::CompileStatistics* statistics = reply_.mutable_statistics();
     statistics->set_library_calls(statistics->library_calls() + 1);
+    statistics->set_library_bytes(statistics->library_bytes() + BytesOf(call));
     for (v1::LibraryCall& known : *statistics->mutable_calls()) {
       if (known.target() != call.target || known.reason() != call.reason) continue;
       known.set_count(known.count() + 1);

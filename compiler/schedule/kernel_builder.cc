@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -93,6 +94,12 @@ class Builder {
 
  private:
   using Values = absl::flat_hash_map<uint32_t, uint32_t>;  // position in the draft → kernel op
+
+  // At most so many elements of a buffer are read (or written), by the loops' extents alone.
+  struct Touched {
+    absl::flat_hash_map<BufferId, ExprId> elements;
+    absl::flat_hash_set<std::pair<BufferId, ExprId>> seen;  // by index
+  };
 
   absl::Status WriteStage(const PlannedStage& planned) {
     stage_ = result_.kernel.add_stages();
@@ -215,7 +222,28 @@ class Builder {
     bool reads = !writes || data.mode == v1::STORE_ACCUMULATE;
     int access = buffer->access() | (writes ? v1::WRITE : 0) | (reads ? v1::READ : 0);
     buffer->set_access(static_cast<v1::BufferAccess>(access));
+    if (reads) NoteTouched(read_, data);
+    if (writes) NoteTouched(written_, data);
     return it->second;
+  }
+
+  // Adds the points of the access's loops, unless the same index was counted already. A value at an index that
+  // another value gives is one a point of all loops.
+  void NoteTouched(Touched& touched, const LoopOpData& data) {
+    if (!touched.seen.insert({data.buffer, data.index}).second) return;
+    ExprPool& pool = context_.pool();
+    const bool indirect = context_.HasIndirect(data.index);
+    const std::vector<ExprId> leaves = context_.Leaves(data.index);
+    ExprId points = pool.Const(1);
+    const auto multiply = [&](const std::vector<LoopVar>& vars) {
+      for (const LoopVar& var : vars) {
+        if (indirect || absl::c_linear_search(leaves, var.leaf)) points = pool.Mul(points, var.extent);
+      }
+    };
+    multiply(draft_.outer);
+    if (key_.cls != kOuterClass) multiply(draft_.classes[key_.cls].vars);
+    auto [it, added] = touched.elements.try_emplace(data.buffer, points);
+    if (!added) it->second = pool.Add(it->second, points);
   }
 
   absl::Status WriteSpans() {
@@ -227,10 +255,12 @@ class Builder {
       v1::KernelBuffer* buffer = result_.kernel.mutable_buffers(static_cast<int>(i));
       KILN_ASSIGN_OR_RETURN(uint32_t span, exprs_.WriteSize(data.span));
       buffer->set_span(span);
-      result_.kernel.mutable_buffers(static_cast<int>(i));
-      ExprId bytes = pool.Mul(data.span, pool.Const(ByteSize(data.dtype)));
-      if (buffer->access() & v1::READ) read.push_back(bytes);
-      if (buffer->access() & v1::WRITE) written.push_back(bytes);
+      const auto bytes = [&](const Touched& touched) {
+        const ExprId elements = pool.Min(data.span, touched.elements.at(result_.buffers[i]));
+        return pool.Mul(elements, pool.Const(ByteSize(data.dtype)));
+      };
+      if (buffer->access() & v1::READ) read.push_back(bytes(read_));
+      if (buffer->access() & v1::WRITE) written.push_back(bytes(written_));
     }
     result_.bytes_read = pool.Sum(read);
     result_.bytes_written = pool.Sum(written);
@@ -250,6 +280,8 @@ class Builder {
   absl::flat_hash_map<std::string, uint32_t> known_;
   absl::flat_hash_map<uint32_t, uint32_t> stores_;  // so far, by memory
   absl::flat_hash_map<BufferId, uint32_t> buffers_;
+  Touched read_;
+  Touched written_;
   uint32_t op_count_ = 0;
 };
 

@@ -1,13 +1,11 @@
 """A process of tests/bench/measure.py as an object: started, asked, ended."""
+import contextlib
 import json
 import os
 import select
-import subprocess
-import sys
+import signal
 import tempfile
 import time
-
-_HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Failed(Exception):
@@ -17,36 +15,39 @@ class Failed(Exception):
 class Cell:
     """One way of running one model; `start` is what the process said of its first call."""
 
-    def __init__(self, model, task, way, directory, dtype="float32", dynamic=False, timeout=600.0):
-        environment = dict(os.environ,
-                           TORCHINDUCTOR_CACHE_DIR=os.path.join(directory, "inductor"),
-                           KILN_STORE=os.path.join(directory, "kiln"),
-                           KILN_RUNTIME_DIR=os.path.join(directory, "run"),
-                           TOKENIZERS_PARALLELISM="false")
-        command = [sys.executable, os.path.join(_HERE, "measure.py"), model, task, way, "--dtype", dtype]
-        if dynamic:
-            command.append("--dynamic")
+    def __init__(self, nursery, arguments, directory, timeout=600.0):
+        """arguments: of measure.py."""
+        environment = {"TORCHINDUCTOR_CACHE_DIR": os.path.join(directory, "inductor"),
+                       "KILN_STORE": os.path.join(directory, "kiln"),
+                       "KILN_RUNTIME_DIR": os.path.join(directory, "run"),
+                       "TOKENIZERS_PARALLELISM": "false"}
         self._timeout = timeout
         self._errors = tempfile.TemporaryFile(mode="w+")
-        self._process = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, stderr=self._errors)
+        read, self._commands = os.pipe()
+        answers, write = os.pipe()
+        try:
+            self._process = nursery.start(arguments, environment, read, write, self._errors.fileno())
+        finally:
+            os.close(read)
+            os.close(write)
+        self._answers = os.fdopen(answers)
         self.start = self._reply()
 
     def ask(self, command):
-        try:
-            self._process.stdin.write(command + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the reply's absence says so, with the reason
+        with contextlib.suppress(BrokenPipeError):  # the reply's absence says so, with the reason
+            os.write(self._commands, (command + "\n").encode())
         return self._reply()
 
     def close(self):
-        if self._process.poll() is None:
-            self._process.stdin.close()
-            try:
-                self._process.wait(30)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+        """Ends the process and waits for its end."""
+        if self._commands is None:
+            return
+        os.close(self._commands)
+        self._commands = None
+        if not self._ended_in(30):
+            os.kill(self._process, signal.SIGKILL)
+            self._ended_in(30)
+        self._answers.close()
         self._errors.close()
 
     def __enter__(self):
@@ -55,19 +56,32 @@ class Cell:
     def __exit__(self, *_):
         self.close()
 
+    def _ended_in(self, seconds):
+        deadline = time.monotonic() + seconds
+        while os.path.exists(f"/proc/{self._process}"):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
     def _reply(self):
         deadline = time.monotonic() + self._timeout
         while True:
-            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                self._process.kill()
-                raise Failed(f"no answer in {self._timeout:.0f} s")
-            line = self._process.stdout.readline()
+                self._fail(f"no answer in {self._timeout:.0f} s")
+            line = self._answers.readline()
             if not line:
-                self._process.wait()
+                self._ended_in(30)
                 self._errors.seek(0)
-                raise Failed((self._errors.read().strip().splitlines() or ["no message"])[-1][:200])
+                self._fail((self._errors.read().strip().splitlines() or ["no message"])[-1][:200])
             try:
                 return json.loads(line)
             except json.JSONDecodeError:
                 continue  # something of the model's or of torch's own
+
+    def _fail(self, reason):
+        if not self._ended_in(0):
+            os.kill(self._process, signal.SIGKILL)
+        self.close()
+        raise Failed(reason)

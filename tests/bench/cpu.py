@@ -1,11 +1,17 @@
 """Eager, TorchInductor and kiln side by side on this machine; prints Markdown tables.
 
 Each way is a process of its own (tests/bench/measure.py). Cold: empty caches and a fresh daemon; warm: the same caches,
-a new process, the daemon running. The processes of the warm start then stay, and their steps are timed in turn: a
-round is some steps of each, so that drift of the machine hits all of them, and ratios are taken within a round.
+new processes, the daemon running, the ways in turn; and kiln once more with no daemon running. The processes of the
+last warm starts then stay, and their steps are timed in turn: a round is some steps of each, so that drift of the
+machine hits all of them, and ratios are taken within a round. Kiln with dynamic=True is one of them.
 
-  --quick   no cold Inductor, no front end: kiln's own start, and steps
-  --warm N  warm starts of N processes each, in turn (medians)
+Sections, all by default:
+  start    cold and warm starts
+  steps    steps, peak memory, dynamic=True against static
+  fusion   loop nests and bytes moved of each graph (tests/bench/fusion.py says what is counted)
+  kernels  memory-bound kernels, a call's and a step's own cost, a graph's look-up (tests/bench/kernels.py)
+
+  --quick  no cold Inductor, no front end, one warm start: kiln's own start, and steps
 """
 import argparse
 import contextlib
@@ -22,15 +28,20 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
+import fusion  # noqa: E402
+import kernels  # noqa: E402
 from cell import Cell, Failed  # noqa: E402
+from nursery import Nursery  # noqa: E402
 
+SECTIONS = ("start", "steps", "fusion", "kernels")
 WAYS = ("eager", "inductor", "kiln")
 # The bound of a cold start: Inductor's front end and this part of what Inductor adds to it.
 CODE_GENERATION_SHARE = 0.08
 
 
 def stop_daemons(directory):
-    """Ends the embedded daemons whose runtime directory lies in `directory`."""
+    """Ends the embedded daemons whose runtime directory lies in `directory`, and waits for their end."""
+    ending = []
     for process in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{process}/cmdline", "rb") as file:
@@ -39,6 +50,11 @@ def stop_daemons(directory):
             continue
         if os.path.basename(words[0]) == "kilnd" and any(directory in word for word in words):
             os.kill(int(process), signal.SIGTERM)
+            ending.append(process)
+    for process in ending:
+        deadline = time.monotonic() + 10
+        while os.path.exists(f"/proc/{process}") and time.monotonic() < deadline:
+            time.sleep(0.01)
 
 
 def geometric_mean(values):
@@ -49,54 +65,87 @@ def geometric_mean(values):
 class Row:
     """One model and task, measured; `result` holds what worked, `errors` the rest."""
 
-    def __init__(self, model, task, arguments):
+    def __init__(self, model, task, arguments, nursery):
         self.result = {"model": model, "task": task}
         self.errors = {}
         self._arguments = arguments
+        self._nursery = nursery
         self._directory = tempfile.mkdtemp(prefix="kiln-bench-")
 
     def measure(self):
+        sections = self._arguments.sections
         try:
             self._cold()
-            with contextlib.ExitStack() as stack:
-                self._steps(self._warm(stack))
+            if "start" in sections:
+                self._warm_rounds(self._arguments.warm_rounds - 1)
+                self._stopped_rounds()
+            if "start" in sections or "steps" in sections:
+                with contextlib.ExitStack() as stack:
+                    cells = self._last_warm(stack)
+                    if "steps" in sections:
+                        self._steps(cells)
         finally:
             stop_daemons(self._directory)
             shutil.rmtree(self._directory, ignore_errors=True)
         return self
 
-    def _open(self, way):
+    def _open(self, way, *flags):
         arguments = self._arguments
-        return Cell(self.result["model"], self.result["task"], way, self._directory, arguments.dtype,
-                    arguments.dynamic, arguments.timeout)
+        words = [self.result["model"], self.result["task"], way, "--dtype", arguments.dtype, *flags]
+        if arguments.dynamic and "--dynamic" not in flags:
+            words.append("--dynamic")
+        return Cell(self._nursery, words, self._directory, arguments.timeout)
 
     @contextlib.contextmanager
     def _noting(self, name):
         try:
             yield
-        except Failed as error:
+        except (Failed, ValueError) as error:
             self.errors[name] = str(error)
 
     def _cold(self):
-        for way in ("kiln",) if self._arguments.quick else ("inductor", "kiln", "front"):
-            with self._noting(f"cold {way}"), self._open(way) as cell:
+        arguments = self._arguments
+        count = "fusion" in arguments.sections
+        ways = ["inductor", "kiln"] if count else []
+        if "start" in arguments.sections:
+            ways = ["kiln"] if arguments.quick else ["inductor", "kiln", "front"]
+        counted = {}
+        for way in ways:
+            flags = ("--count-fusion",) if count and way != "front" else ()
+            with self._noting(f"cold {way}"), self._open(way, *flags) as cell:
                 self.result.setdefault("cold", {})[way] = cell.start
+                if flags:
+                    counted[way] = cell.ask("fusion")
+        if "inductor" in counted and "kiln" in counted:
+            with self._noting("fusion"):
+                self.result["fusion"] = fusion.pairs(counted["inductor"], counted["kiln"])
 
-    def _warm(self, stack):
-        """Processes that stay, by way."""
-        starts = {way: [] for way in WAYS}
-        cells = {}
-        for number in range(self._arguments.warm):
-            last = number == self._arguments.warm - 1
-            for way in WAYS if last else WAYS[1:]:
-                with self._noting(f"warm {way}"):
-                    cell = stack.enter_context(self._open(way))
+    def _warm_rounds(self, rounds):
+        starts = self.result.setdefault("warm_s", {way: [] for way in WAYS})
+        for _ in range(rounds):
+            for way in WAYS[1:]:
+                with self._noting(f"warm {way}"), self._open(way) as cell:
                     starts[way].append(cell.start["start_s"])
-                    if last:
-                        cells[way] = cell
-                    else:
-                        cell.close()
-        self.result["warm_s"] = starts
+
+    def _stopped_rounds(self):
+        """Kiln's warm start where no daemon runs; it starts one."""
+        starts = self.result["stopped_s"] = []
+        for _ in range(self._arguments.stopped_rounds):
+            stop_daemons(self._directory)
+            with self._noting("warm, daemon stopped"), self._open("kiln") as cell:
+                starts.append(cell.start["start_s"])
+
+    def _last_warm(self, stack):
+        """Processes that stay, by way."""
+        starts = self.result.setdefault("warm_s", {way: [] for way in WAYS})
+        cells = {}
+        for way in WAYS:
+            with self._noting(f"warm {way}"):
+                cells[way] = stack.enter_context(self._open(way))
+                starts[way].append(cells[way].start["start_s"])
+        if "steps" in self._arguments.sections and not self._arguments.dynamic:
+            with self._noting("dynamic kiln"):
+                cells["dynamic"] = stack.enter_context(self._open("kiln", "--dynamic"))
         return cells
 
     def _steps(self, cells):
@@ -110,24 +159,28 @@ class Row:
                 with self._noting(f"steps {way}"):
                     times[way].append(cell.ask(f"steps {counts[way]}"))
         for way, cell in cells.items():
-            with self._noting(f"peak {way}"):
-                peaks[way] = cell.ask("peak")
+            if way in WAYS:
+                with self._noting(f"peak {way}"):
+                    peaks[way] = cell.ask("peak")
         if "kiln" in cells:
             with self._noting("stats kiln"):
                 self.result["kiln"] = cells["kiln"].ask("stats")
 
     # ---- ratios; None where something is missing
 
-    def step_ratios(self, better_of=("inductor",)):
+    def step_ratios(self, better_of=("inductor",), way="kiln"):
         times = self.result.get("step_ms", {})
-        if any(len(times.get(way, ())) != self._arguments.rounds for way in ("kiln", *better_of)):
+        if any(len(times.get(one, ())) != self._arguments.rounds for one in (way, *better_of)):
             return None
-        best = min(better_of, key=lambda way: statistics.median(times[way]))
-        return [kiln / other for kiln, other in zip(times["kiln"], times[best])]
+        best = min(better_of, key=lambda one: statistics.median(times[one]))
+        return [mine / other for mine, other in zip(times[way], times[best])]
 
-    def median_ratio(self, better_of=("inductor",)):
-        ratios = self.step_ratios(better_of)
+    def median_ratio(self, better_of=("inductor",), way="kiln"):
+        ratios = self.step_ratios(better_of, way)
         return None if ratios is None else statistics.median(ratios)
+
+    def dynamic_ratio(self):
+        return self.median_ratio(("kiln",), "dynamic")
 
     def cold_ratio(self):
         """kiln's cold start ÷ the bound that Inductor's front end and start set."""
@@ -147,6 +200,10 @@ class Row:
         peaks = self.result.get("peak_mb", {})
         return peaks["kiln"] / peaks["inductor"] if peaks.get("kiln") and peaks.get("inductor") else None
 
+    def fusion_ratios(self, what):
+        """Of each graph."""
+        return [kiln[what] / inductor[what] for _, inductor, kiln in self.result.get("fusion", ()) if inductor[what]]
+
     # ---- lines of the tables
 
     def _name(self):
@@ -158,7 +215,7 @@ class Row:
         ratios, stats = self.step_ratios(), self.result.get("kiln", {})
         spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "–"
         return (f"| {self._name()} | {' / '.join(medians)} | {spread} | "
-                f"{number(self.median_ratio(('eager', 'inductor')), 2)} | "
+                f"{number(self.median_ratio(('eager', 'inductor')), 2)} | {number(self.dynamic_ratio(), 2)} | "
                 f"{' / '.join(number(peaks.get(way), 0) for way in WAYS)} | {stats.get('kernels', '–')} / "
                 f"{stats.get('library_calls', '–')} / {sum(stats.get('fallbacks', {}).values())} |")
 
@@ -166,35 +223,80 @@ class Row:
         cold, warm = self.result.get("cold", {}), self.result.get("warm_s", {})
         cold_s = [number(cold[way]["start_s"] if way in cold else None, 1) for way in ("inductor", "front", "kiln")]
         warm_s = [number(statistics.median(warm[way]) if warm.get(way) else None, 2) for way in WAYS[1:]]
+        stopped = self.result.get("stopped_s")
+        more = statistics.median(stopped) - statistics.median(warm["kiln"]) if stopped and warm.get("kiln") else None
         return (f"| {self._name()} | {' / '.join(cold_s)} | {number(self.cold_ratio(), 2)} | {' / '.join(warm_s)} | "
-                f"{number(self.warm_ratio(), 2)} |")
+                f"{number(self.warm_ratio(), 2)} | {number(more, 2)} |")
+
+    def fusion_lines(self):
+        lines = []
+        for kind, inductor, kiln in self.result.get("fusion", ()):
+            cells = [f"{inductor['nests']} / {kiln['nests']}", number(kiln["nests"] / inductor["nests"], 2)]
+            for what in ("bytes", "loop_bytes"):
+                cells += [f"{inductor[what] / 1e6:.1f} / {kiln[what] / 1e6:.1f}",
+                          number(kiln[what] / inductor[what], 2)]
+            lines.append(f"| {self._name()}, {kind} | {' | '.join(cells)} |")
+        return lines
 
 
 def number(value, digits):
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def tables(rows, arguments):
-    """The Markdown."""
-    def mean(values):
-        return f"{geometric_mean(values):.3f}"
+def mean(values):
+    return f"{geometric_mean(values):.3f}"
 
-    lines = [
-        f"{time.strftime('%Y-%m-%d')}, {processor()}, {os.cpu_count()} threads, {arguments.dtype}"
-        f"{', dynamic sizes' if arguments.dynamic else ''}; steps: medians of {arguments.rounds} rounds in turn; "
-        f"warm starts: medians of {arguments.warm}.", "",
+
+def step_table(rows, arguments):
+    return [
+        f"Steps: medians of {arguments.rounds} rounds in turn.", "",
         "| model, task | step ms: eager / Inductor / kiln | kiln ÷ Inductor (spread) | kiln ÷ better of both | "
-        "peak of a step MB: eager / Inductor / kiln | kiln's native kernels / library calls / fallbacks |",
-        "|---|---|---|---|---|---|", *(row.step_line() for row in rows), "",
+        "kiln dynamic ÷ static | peak of a step MB: eager / Inductor / kiln | "
+        "kiln's native kernels / library calls / fallbacks |",
+        "|---|---|---|---|---|---|---|", *(row.step_line() for row in rows), "",
+        f"Geometric means: kiln ÷ Inductor {mean([row.median_ratio() for row in rows])}, kiln ÷ better of both "
+        f"{mean([row.median_ratio(('eager', 'inductor')) for row in rows])}; dynamic ÷ static "
+        f"{mean([row.dynamic_ratio() for row in rows])}; peak of training kiln ÷ Inductor "
+        f"{mean([row.peak_ratio() for row in rows if row.result['task'] == 'train'])}.", ""]
+
+
+def start_table(rows, arguments):
+    return [
+        f"Starts: warm ones are medians of {arguments.warm_rounds} new processes of each in turn, those with no daemon "
+        f"running of {arguments.stopped_rounds}.", "",
         "| model, task | cold start s: Inductor / its front end / kiln | kiln ÷ bound | "
-        "warm start s: Inductor / kiln | kiln ÷ Inductor |", "|---|---|---|---|---|",
+        "warm start s: Inductor / kiln | kiln ÷ Inductor | s more with no daemon running |", "|---|---|---|---|---|---|",
         *(row.start_line() for row in rows), "",
-        f"Geometric means: step kiln ÷ Inductor {mean([row.median_ratio() for row in rows])}, kiln ÷ better of both "
-        f"{mean([row.median_ratio(('eager', 'inductor')) for row in rows])}; peak of training kiln ÷ Inductor "
-        f"{mean([row.peak_ratio() for row in rows if row.result['task'] == 'train'])}; cold start kiln ÷ bound "
-        f"{mean([row.cold_ratio() for row in rows])} (bound: front end + {CODE_GENERATION_SHARE} × the rest of "
-        f"Inductor's start); warm start {mean([row.warm_ratio() for row in rows])}."]
-    return "\n".join(lines) + "\n"
+        f"Geometric means: cold start kiln ÷ bound {mean([row.cold_ratio() for row in rows])} (bound: front end + "
+        f"{CODE_GENERATION_SHARE} × the rest of Inductor's start); warm start "
+        f"{mean([row.warm_ratio() for row in rows])}.", ""]
+
+
+def fusion_table(rows):
+    ratios = [ratio for row in rows for ratio in row.fusion_ratios("nests")]
+    moved = [ratio for row in rows for ratio in row.fusion_ratios("bytes")]
+    return [
+        "Fusion of each graph: loop nests, bytes that all of it moves, and those of its loops alone; Inductor / kiln.", "",
+        "| graph | loop nests | kiln ÷ Inductor | MB moved | kiln ÷ Inductor | MB of loops | kiln ÷ Inductor |",
+        "|---|---|---|---|---|---|---|", *(line for row in rows for line in row.fusion_lines()), "",
+        f"Geometric means: loop nests {mean(ratios)}, bytes {mean(moved)}; graphs over 1.1 × the nests: "
+        f"{sum(ratio > 1.1 for ratio in ratios)}, over 1.05 × the bytes: {sum(ratio > 1.05 for ratio in moved)}, "
+        f"of {len(ratios)}.", ""]
+
+
+def tables(rows, measured_kernels, arguments):
+    """The Markdown."""
+    lines = [f"{time.strftime('%Y-%m-%d')}, {processor()}, {os.cpu_count()} threads, {arguments.dtype}"
+             f"{', dynamic sizes' if arguments.dynamic else ''}.", ""]
+    if "steps" in arguments.sections:
+        lines += step_table(rows, arguments)
+    if "start" in arguments.sections:
+        lines += start_table(rows, arguments)
+    if "fusion" in arguments.sections:
+        lines += fusion_table(rows)
+    if measured_kernels:
+        lines.append(kernels.tables(measured_kernels))
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def processor():
@@ -210,31 +312,60 @@ def parse():
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--quick", action="store_true", help="only kiln's cold start; warm starts and steps of all")
-    parser.add_argument("--warm", type=int, default=1, help="processes of each way a warm start is the median of")
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="comma-separated")
+    parser.add_argument("--warm-rounds", type=int, default=5, help="processes of each way, in turn (medians)")
+    parser.add_argument("--stopped-rounds", type=int, default=2, help="starts with no daemon running (median)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of timed steps a way and row, about")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds a process may take for one answer")
     parser.add_argument("--json", metavar="FILE", help="also write the raw rows to this file")
     parser.add_argument("--markdown", metavar="FILE", help="also write the tables to this file")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.sections = arguments.sections.split(",")
+    if unknown := set(arguments.sections) - set(SECTIONS):
+        parser.error(f"unknown sections {', '.join(sorted(unknown))}; known: {', '.join(SECTIONS)}")
+    if min(arguments.warm_rounds, arguments.rounds) < 1 or arguments.stopped_rounds < 0:
+        parser.error("there has to be a round")
+    if arguments.quick:
+        arguments.warm_rounds, arguments.stopped_rounds = 1, 0
+        arguments.sections = [section for section in arguments.sections if section != "fusion"]
+    return arguments
 
 
-def main():
-    arguments = parse()
-    wanted = [(model, task) for model in arguments.models.split(",") for task in arguments.tasks.split(",")]
+def measure_rows(wanted, arguments):
+    with Nursery() as nursery:
+        return _measure_rows(wanted, arguments, nursery)
+
+
+def _measure_rows(wanted, arguments, nursery):
     rows, begin = [], time.monotonic()
     for count, (model, task) in enumerate(wanted, 1):
-        row = Row(model, task, arguments).measure()
+        row = Row(model, task, arguments, nursery).measure()
         rows.append(row)
         spent = time.monotonic() - begin
         print(f"[{count}/{len(wanted)}, {spent / 60:.1f} min, about {spent / count * (len(wanted) - count) / 60:.0f} "
               f"to go] {row.step_line()}", file=sys.stderr, flush=True)
         for name, reason in row.errors.items():
             print(f"  {model} {task} {name}: {reason}", file=sys.stderr, flush=True)
-        if arguments.json:
-            with open(arguments.json, "w") as file:
-                json.dump([{**row.result, "errors": row.errors} for row in rows], file, indent=1)
-    text = tables(rows, arguments)
+        write_json(rows, None, arguments)
+    return rows
+
+
+def write_json(rows, measured_kernels, arguments):
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            results = [{**row.result, "errors": row.errors} for row in rows]
+            json.dump({"rows": results, "kernels": measured_kernels}, file, indent=1)
+
+
+def main():
+    arguments = parse()
+    wanted = [(model, task) for model in arguments.models.split(",") for task in arguments.tasks.split(",")]
+    by_rows = any(section in arguments.sections for section in ("start", "steps", "fusion"))
+    rows = measure_rows(wanted, arguments) if by_rows else []
+    measured_kernels = kernels.measure() if "kernels" in arguments.sections else None
+    write_json(rows, measured_kernels, arguments)
+    text = tables(rows, measured_kernels, arguments)
     print(text, end="")
     if arguments.markdown:
         with open(arguments.markdown, "w") as file:

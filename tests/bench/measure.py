@@ -6,6 +6,7 @@ Prints a JSON line with the start, then obeys lines on its standard input, each 
   peak      high-water mark of resident memory over three steps, above the size before them, in MB. What the allocator
             kept of earlier steps is given back first: else their leftovers would hide what a step takes.
   stats     kiln.stats() of the process
+  fusion    loop nests and bytes of each graph (tests/bench/fusion.py); `--count-fusion` keeps what that needs
 
 The first line has `first_s`, the seconds of the first call (training: one whole step, the import of the back-end
 included), and `start_s`, the same less one later step. `--way front` is Dynamo and AOTAutograd with Inductor's
@@ -24,6 +25,7 @@ import time
 import torch
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import fusion  # noqa: E402
 import models  # noqa: E402
 
 _WARM_UP_STEPS = 3
@@ -60,6 +62,8 @@ class Runner:
         self._optimizer = torch.optim.SGD(self._model.parameters(), 1e-4) if self._training else None
         self._way = arguments.way
         self._dynamic = arguments.dynamic or None
+        self._count_fusion = arguments.count_fusion
+        self._inductor_graphs = None
         self._call = self._model
 
     def compile(self):
@@ -68,7 +72,12 @@ class Runner:
         elif self._way != "eager":
             if self._way == "kiln":
                 import kiln  # noqa: F401  (a package on the path only is not an entry point)
+            elif self._count_fusion:
+                self._inductor_graphs = fusion.InductorGraphs()
             self._call = torch.compile(self._model, backend=self._way, dynamic=self._dynamic)
+
+    def fusion(self):
+        return self._inductor_graphs.counts() if self._inductor_graphs else fusion.kiln_counts()
 
     def step(self):
         if not self._training:
@@ -108,14 +117,15 @@ def _answer(value):
     print(json.dumps(value), flush=True)
 
 
-def main():
+def main(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=sorted(models.MODELS))
     parser.add_argument("task", choices=["infer", "train"])
     parser.add_argument("way", choices=["eager", "inductor", "kiln", "front"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--dynamic", action="store_true")
-    arguments = parser.parse_args()
+    parser.add_argument("--count-fusion", action="store_true")
+    arguments = parser.parse_args(words)
 
     runner = Runner(arguments)
     begin = time.perf_counter()
@@ -133,6 +143,8 @@ def main():
             _answer(_peak_mb(runner))
         elif words[0] == "stats":
             _answer(_stats(arguments.way))
+        elif words[0] == "fusion":
+            _answer(runner.fusion())
         else:
             raise SystemExit(f"unknown command {line!r}")
 
