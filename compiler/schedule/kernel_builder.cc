@@ -227,8 +227,8 @@ class Builder {
     return it->second;
   }
 
-  // Adds the points of the access's loops, unless the same index was counted already. A value at an index that
-  // another value gives is one a point of all loops.
+  // Adds the points of the access's loops, unless the same index was counted already. A value at an index
+  // that another value gives is one a point of all loops.
   void NoteTouched(Touched& touched, const LoopOpData& data) {
     if (!touched.seen.insert({data.buffer, data.index}).second) return;
     ExprPool& pool = context_.pool();

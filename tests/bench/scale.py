@@ -51,11 +51,7 @@ def measure(found, name):
 def plan_seconds(key):
     from kiln import service
 
-    kilnctl = os.path.join(os.path.dirname(service.daemon_binary()), "kilnctl")
-    address = service.status()["address"]
-    shown = subprocess.run([kilnctl, "--address", address, "show", key, "--json"], capture_output=True, text=True,
-                           check=True)
-    return find(json.loads(shown.stdout), ("planSeconds", "plan_seconds"))
+    return service.show(key)["manifest"]["statistics"]["plan_seconds"]
 
 
 def find(value, names):

@@ -1,12 +1,15 @@
 """What users see: options, explain, stats, the interpreter."""
+import collections
 import os
 import subprocess
+from html.parser import HTMLParser
 
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
+from kiln import dataflow, service
 
 
 def test_unknown_mode_and_options_name_the_valid_ones():
@@ -62,6 +65,86 @@ def test_explain():
     operators = [operator for kernel in explanation.kernels for operator in kernel["operators"]]
     assert any("relu" in operator for operator in operators)
     assert "graph break" in str(explanation) and "kernel 0" in str(explanation)
+
+
+class _Outside(HTMLParser):
+    """Names of tags, and whatever a page would take from elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.open, self.outside, self.ids, self.links = collections.Counter(), [], [], set(), []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags[tag] += 1
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.add(value)
+            if name == "href" and value.startswith("#"):
+                self.links.append(value[1:])
+            elif name in ("src", "href", "data", "xlink:href"):
+                self.outside.append(value)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes nothing"
+
+
+def test_explain_writes_a_page_that_stands_alone(tmp_path):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+            setattr(self, "<script>alert(1)</script>", torch.nn.LayerNorm(8))
+
+        def forward(self, x):
+            y = getattr(self, "<script>alert(1)</script>")(torch.relu(self.layer(x)))
+            torch._dynamo.graph_break(msg="<b>because</b> & so")
+            return y.softmax(-1)
+
+    Model.__name__ = Model.__qualname__ = "Model<script>"
+    path = tmp_path / "page.html"
+    explanation = kiln.explain(Model(), html=path)(torch.randn(4, 8))
+    text = path.read_text()
+    page = _Outside()
+    page.feed(text)
+    assert not page.open and not page.outside and not page.tags["script"] and not page.tags["b"]
+    assert page.tags["svg"] == len(explanation.programs) == 4
+    assert "url(" not in text and "@import" not in text
+    # Each kernel has a row that its box leads to, with a time, its operators and its loops.
+    kernels = [kernel for program in explanation.programs for kernel in program["kernels"]]
+    assert kernels and set(page.links) == page.ids and len(page.ids) == len(kernels)
+    assert all(kernel["name"] in text for kernel in kernels)
+    assert text.count("for i0 in 0..") == len(kernels) and "rsqrt" in text and "addmm" in text
+    assert "test_package.py:" in text and " ms</td>" in text
+    assert "&lt;b&gt;because&lt;/b&gt; &amp; so" in text
+
+
+def test_explain_refuses_a_page_that_cannot_be_written(tmp_path):
+    ran = []
+    with pytest.raises(ValueError, match="there is no directory .*nowhere"):
+        kiln.explain(lambda x: ran.append(x), html=tmp_path / "nowhere" / "page.html")
+    with pytest.raises(ValueError, match="no file can be written"):
+        kiln.explain(lambda x: ran.append(x), html=tmp_path)
+    assert not ran
+
+
+def test_lines_of_the_drawing_follow_the_data():
+    def f(x, w):
+        y = torch.mm(x.exp(), w)
+        return torch.cat([y.sin(), y.cumsum(0)]), y.sum(-1)
+
+    explanation = kiln.explain(f)(torch.randn(4, 4), torch.randn(4, 4))
+    program, = explanation.programs
+    boxes = dataflow.steps_of(service.show(program["compile_key"]))
+    product, = (number for number, box in enumerate(boxes) if box.kernel is None)
+    before, after = boxes[:product], boxes[product + 1:]
+    assert before and boxes[product].before == [product - 1] and not before[0].before
+    scan, = (number for number, box in enumerate(boxes) if "cumsum" in box.lines)
+    # cat takes the scan's result, and sin of the product by itself: windows of one buffer are no order.
+    assert {tuple(box.before) for box in after} == {(product,), (scan,)}
+    assert any(box.giving for box in after) and not any(box.giving for box in before)
+    assert boxes[product].result == "f32[4, 4]"
 
 
 def test_fallback_is_counted_and_told_once():

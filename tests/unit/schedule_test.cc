@@ -258,6 +258,28 @@ TEST(Schedule, ShiftedReadIsNotFused) {
   EXPECT_EQ(m.Run().steps.size(), 2u);
 }
 
+// Bytes are the least that must move: a buffer counts once, and for no more than the loops can touch of it.
+TEST(Schedule, BytesOfAPartAndOfRowsReadAgain) {
+  Maker m;
+  BufferId table = m.Input({1000, 512});
+  BufferId scale = m.Input({8});
+  BufferId sums = m.Buffer({8});
+  BufferId y = m.Buffer({8, 512});
+  m.RowReduce(8, 512, table, sums, v1::REDUCE_SUM);
+  m.Node({8, 512}, {}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
+    LoopOpId value = r.Binary(LoopOpcode::kDiv, r.Load(table, v1::F32, m.At(table, o)),
+                              r.Load(sums, v1::F32, m.At(sums, {o[0]})));
+    r.Store(y, v1::F32, m.At(y, o),
+            r.Binary(LoopOpcode::kMul, value, r.Load(scale, v1::F32, m.At(scale, {o[0]}))));
+  });
+  m.Output(y);
+  Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 1u);
+  const ScheduledKernel& kernel = schedule.steps[0].kernel;
+  EXPECT_EQ(m.graph.exprs.AsConst(kernel.bytes_read), 4 * (8 * 512 + 8));
+  EXPECT_EQ(m.graph.exprs.AsConst(kernel.bytes_written), 4 * 8 * 512);
+}
+
 TEST(Schedule, TwoReadersOfOneBufferShareAKernel) {
   Maker m;
   BufferId x = m.Input({32, 64});

@@ -4,8 +4,9 @@ import dataclasses
 import torch
 from torch._dynamo.backends.debugging import ExplainOutput
 
-from . import records
+from . import page, records
 from .guards import text_of
+from .profile import profile
 
 
 @dataclasses.dataclass
@@ -67,8 +68,13 @@ def _program_lines(program):
     return lines
 
 
-def explain(function, **compile_arguments):
-    """`kiln.explain(model)(*args)` runs the model through Dynamo and then through kiln, and tells what happened."""
+def explain(function, *, html=None, **compile_arguments):
+    """`kiln.explain(model)(*args)` runs the model through Dynamo and then through kiln, and tells what happened.
+
+    html: also write a page to this file, with the graphs drawn, each kernel's time and its listing; the model then
+    runs once more, to be timed."""
+    if html is not None:
+        page.check(html)
 
     def inner(*args, **kwargs):
         from torch._dynamo import explain as dynamo_explain
@@ -76,11 +82,15 @@ def explain(function, **compile_arguments):
         described = dynamo_explain(function)(*args, **kwargs)
         torch._dynamo.reset()
         start = records.graph_count()
-        result = torch.compile(function, backend="kiln", **compile_arguments)(*args, **kwargs)
-        _run_backward(result)
-        programs = records.graphs_since(start)
+        compiled = torch.compile(function, backend="kiln", **compile_arguments)
+        _run_backward(compiled(*args, **kwargs))
+        explanation = Explanation(**vars(described), programs=records.graphs_since(start))
+        if html is not None:
+            with profile() as measured:
+                _run_backward(compiled(*args, **kwargs))
+            page.write(explanation, measured, html)
         torch._dynamo.reset()
-        return Explanation(**vars(described), programs=programs)
+        return explanation
 
     return inner
 

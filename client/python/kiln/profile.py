@@ -24,6 +24,7 @@ class Line:
     seconds: float
     least_seconds: float  # the sum over its steps of each one's fastest run: a call's time without disturbance
     bytes: int  # that one call of the graph moves in it, at the sizes it was compiled at; 0 where not known
+    key: str = ""  # of the program, as kilnctl names it
 
     @property
     def gigabytes_per_second(self):
@@ -57,7 +58,8 @@ class Profile:
         return sum(line.seconds for line in self.lines)
 
     def _add(self, graph, before):
-        kernels = graph.artifact.info()["kernels"]
+        info = graph.artifact.info()
+        kernels = info["kernels"]
         earlier = {step: (runs, total) for step, _, runs, total, _ in before}
         lines = {}
         for step, what, runs, total, least in graph.artifact.times():
@@ -69,7 +71,8 @@ class Profile:
                 number = what if isinstance(what, int) else None
                 kernel = kernels[number] if number is not None else None
                 line = lines[what] = Line(graph.title, kernel["name"] if kernel else what, number,
-                                          tuple(kernel["operators"]) if kernel else (), 0, 0.0, 0.0, 0)
+                                          tuple(kernel["operators"]) if kernel else (), 0, 0.0, 0.0, 0,
+                                          info["compile_key"])
             line.runs += runs - runs_before
             line.seconds += (total - total_before) / 1e9
             line.least_seconds += least / 1e9

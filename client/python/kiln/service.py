@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import subprocess
 import threading
 from typing import Any
 
@@ -72,3 +74,19 @@ def status() -> dict[str, Any]:
         "daemon": daemon_binary(),
         "fallback": fallback.policy(),
     }
+
+
+def show(key: str) -> dict[str, Any] | None:
+    """What the daemon keeps of the program of this key: manifest, notes, readable loops; None where it is not kept."""
+    configure()
+    kilnctl = os.path.join(os.path.dirname(daemon_binary()), "kilnctl")
+    command = [kilnctl, "--address", _C.address(), "show", key, "--json"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        raise RuntimeError(f"kiln: cannot run {kilnctl}: {error.strerror}") from error
+    if done.returncode == 1:  # nothing found
+        return None
+    if done.returncode != 0:
+        raise RuntimeError(f"kiln: {' '.join(command)} failed: {done.stderr.strip()}")
+    return json.loads(done.stdout)["entries"][0]
