@@ -126,6 +126,15 @@ class Row:
             for way in WAYS[1:]:
                 with self._noting(f"warm {way}"), self._open(way) as cell:
                     starts[way].append(cell.start["start_s"])
+                    self._note_load(way, cell)
+
+    def _note_load(self, way, cell):
+        """Milliseconds of one graph of a warm start, from asking the daemon until it can be called."""
+        if way == "kiln":
+            stats = cell.ask("stats")
+            if stats["hits"] and not stats["compiles"]:
+                loads = self.result.setdefault("load_ms", [])
+                loads.append(stats["seconds"]["load"] * 1e3 / stats["hits"])
 
     def _stopped_rounds(self):
         """Kiln's warm start where no daemon runs; it starts one."""
@@ -143,6 +152,7 @@ class Row:
             with self._noting(f"warm {way}"):
                 cells[way] = stack.enter_context(self._open(way))
                 starts[way].append(cells[way].start["start_s"])
+                self._note_load(way, cells[way])
         if "steps" in self._arguments.sections and not self._arguments.dynamic:
             with self._noting("dynamic kiln"):
                 cells["dynamic"] = stack.enter_context(self._open("kiln", "--dynamic"))
@@ -225,8 +235,9 @@ class Row:
         warm_s = [number(statistics.median(warm[way]) if warm.get(way) else None, 2) for way in WAYS[1:]]
         stopped = self.result.get("stopped_s")
         more = statistics.median(stopped) - statistics.median(warm["kiln"]) if stopped and warm.get("kiln") else None
+        load = statistics.median(self.result["load_ms"]) if self.result.get("load_ms") else None
         return (f"| {self._name()} | {' / '.join(cold_s)} | {number(self.cold_ratio(), 2)} | {' / '.join(warm_s)} | "
-                f"{number(self.warm_ratio(), 2)} | {number(more, 2)} |")
+                f"{number(self.warm_ratio(), 2)} | {number(more, 2)} | {number(load, 1)} |")
 
     def fusion_lines(self):
         lines = []
@@ -265,7 +276,8 @@ def start_table(rows, arguments):
         f"Starts: warm ones are medians of {arguments.warm_rounds} new processes of each in turn, those with no daemon "
         f"running of {arguments.stopped_rounds}.", "",
         "| model, task | cold start s: Inductor / its front end / kiln | kiln ÷ bound | "
-        "warm start s: Inductor / kiln | kiln ÷ Inductor | s more with no daemon running |", "|---|---|---|---|---|---|",
+        "warm start s: Inductor / kiln | kiln ÷ Inductor | s more with no daemon running | "
+        "ms to look up, fetch and load a graph |", "|---|---|---|---|---|---|---|",
         *(row.start_line() for row in rows), "",
         f"Geometric means: cold start kiln ÷ bound {mean([row.cold_ratio() for row in rows])} (bound: front end + "
         f"{CODE_GENERATION_SHARE} × the rest of Inductor's start); warm start "

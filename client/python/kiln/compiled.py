@@ -5,6 +5,7 @@ its program, not the program: loading looks it up at the service, and a miss mak
 """
 import dataclasses
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -93,6 +94,7 @@ class CompiledGraph(OutputCode):
         if len(values) != len(self.symbol_names):
             raise Unsupported("a symbol of the graph is not among its inputs")
         hints = [int(value.node.hint) for value in values]
+        start = time.perf_counter()
         artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted())
         debug.write(self.title, self.request_key, artifact)
         nodes, conditions, _ = artifact.guards()
@@ -103,6 +105,8 @@ class CompiledGraph(OutputCode):
         with _lock:
             _live.add(self)
         info = _record(artifact, self.title)
+        taken = time.perf_counter() - start
+        records.add_seconds("load", taken - info["connect_seconds"] - info["compile_seconds"])
         self._run = _runner(artifact, self.constants)
         if self.recording is not None:
             self._run = cuda_graphs.wrap(self._run, self.recording, self.constants, info)
