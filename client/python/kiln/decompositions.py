@@ -1,4 +1,4 @@
-"""The decompositions that must happen in Python, and what the partitioner may recompute.
+"""The decompositions that must happen in Python, and what the partitioner may recompute (joint_graph.py: rewrites).
 
 Decomposition proper is the compiler's: in Python it costs start time. The table here holds only what
 functionalisation, autograd or recomputation need; its digest is in every key.
@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from . import joint_graph
+
 aten = torch.ops.aten
 
 _KEPT_WHOLE = (aten.upsample_bilinear2d.default, aten.upsample_bilinear2d.vec, aten.upsample_bilinear2d_backward.default)
@@ -26,24 +28,45 @@ def table() -> dict[Any, Any]:
 def digest() -> bytes:
     names = sorted(f"{op}={fn.__module__}.{fn.__qualname__}" for op, fn in table().items())
     names += sorted(str(op) for op in recomputable())
+    names += sorted(f"fusible {op}" for op in fusible())
+    names += sorted(f"view {op}" for op in views())
     names += [f"whole {op}" for op in _KEPT_WHOLE]
+    names += [f"rewritten {op}" for op in joint_graph.names()]
     return hashlib.sha256("\n".join(names).encode()).digest()
+
+
+def _packets(names: str) -> tuple[Any, ...]:
+    return tuple(getattr(aten, name) for name in names.split() if hasattr(aten, name))
 
 
 @functools.lru_cache(None)
 def recomputable() -> tuple[Any, ...]:
     """Operators that are cheap to compute again in the backward, though torch's list, which knows
     only their decomposed forms, lacks them."""
-    names = (
-        "_softmax _log_softmax native_layer_norm native_group_norm rms_norm _fused_rms_norm "
-        "hardtanh hardswish hardsigmoid leaky_relu elu mish log_sigmoid_forward "
+    return _packets(
+        "hardtanh hardtanh_backward hardswish hardswish_backward hardsigmoid leaky_relu leaky_relu_backward "
+        "elu elu_backward mish log_sigmoid_forward softplus_backward "
         "clamp_min clamp_max masked_fill logical_not logical_and logical_or bitwise_and bitwise_or "
         "constant_pad_nd stack cat repeat flip roll tril embedding index_select "
         "addcdiv square sign floor_divide true_divide div mul "
-        "upsample_bilinear2d unbind split_with_sizes transpose unflatten _reshape_alias diagonal "
-        "slice_scatter select_scatter logsumexp minimum native_dropout"
+        "slice_scatter select_scatter minimum detach"
+    ) + views()
+
+
+@functools.lru_cache(None)
+def fusible() -> tuple[Any, ...]:
+    """Operators whose operands need not be in memory for them. They reduce: their results are saved."""
+    return _packets(
+        "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data logsumexp "
+        "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward "
+        "rms_norm _fused_rms_norm _fused_rms_norm_backward native_batch_norm_backward "
+        "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward upsample_bilinear2d"
     )
-    return tuple(getattr(aten, name) for name in names.split() if hasattr(aten, name))
+
+
+@functools.lru_cache(None)
+def views() -> tuple[Any, ...]:
+    return _packets("unbind split_with_sizes transpose unflatten _reshape_alias diagonal")
 
 
 @contextlib.contextmanager
@@ -91,7 +114,9 @@ def recompute_more():
 
     def widened():
         types = original()
-        types.fusible_ops.update(op for op in recomputable() if op is not aten.native_dropout)
+        types.recomputable_ops.update(recomputable())
+        types.fusible_ops.update(recomputable(), fusible())
+        types.view_ops.update(views())
         return types
 
     partitioners.get_default_op_list = widened
@@ -104,6 +129,7 @@ def recompute_more():
 def partition(joint_module, joint_inputs, *, num_fwd_outputs, **kwargs):
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    joint_graph.rewrite(joint_module)
     with recompute_more():
         return min_cut_rematerialization_partition(
             joint_module, joint_inputs, compiler="inductor", num_fwd_outputs=num_fwd_outputs, **kwargs

@@ -1,0 +1,160 @@
+"""Rewrites of a joint graph before it is cut into forward and backward.
+
+The partitioner sees operators, not what they are made of. Where an operator hides that its backward needs less than
+its operands, it is said in smaller operators here, so that the cut can save the smaller thing:
+
+- batch normalisation's result is a function of its input, which its own backward needs, and of its statistics
+- the gradients of relu and threshold need one bit an element
+- log-softmax is a function of its input, often a result of the model, and of two numbers a row
+- max pooling's gradient needs positions, which fit into few bits, and of its input only the shape
+
+Everything else is left to the compiler. The graph's results are the same up to rounding; an operator whose facts do
+not allow a rewrite stays as it is.
+"""
+import operator
+
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+
+def rewrite(module):
+    """Rewrites `module`, in place; what becomes of no use stays for the partitioner to remove."""
+    graph = module.graph
+    with torch.no_grad():
+        for op, function in _REWRITES.items():
+            for node in graph.find_nodes(op="call_function", target=op):
+                with graph.inserting_before(node.next):
+                    function(_Emitter(graph, node), node)
+    module.recompile()
+
+
+def names():
+    return tuple(str(op) for op in _REWRITES)
+
+
+class _Emitter:
+    """Adds calls at the graph's insertion point, in the name of `node`."""
+
+    def __init__(self, graph, node):
+        self._graph = graph
+        self._node = node
+
+    def __call__(self, op, *args):
+        added = self._graph.call_function(op, args)
+        added.meta = {key: value for key, value in self._node.meta.items() if key not in ("val", "tensor_meta")}
+        added.meta["val"] = op(*torch.fx.map_arg(args, _value))
+        return added
+
+    def replace(self, before, value):
+        """Puts `value` in the place of the node `before`, in the same dtype."""
+        dtype = _value(before).dtype
+        if _value(value).dtype != dtype:
+            value = self(prims.convert_element_type.default, value, dtype)
+        before.replace_all_uses_with(value)
+
+
+def _value(argument):
+    return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+
+
+def _wide(value):
+    return value.dtype in (torch.float32, torch.float64)
+
+
+def _same_layout(a, b):
+    return statically_known_true(sym_eq(tuple(a.stride()), tuple(b.stride())))
+
+
+def _batch_norm(emit, node, weight, bias):
+    """The result from the input and the statistics, for which the operator stays."""
+    source = node.args[0]
+    result, mean, scale = _value(node)[:3]
+    used = next((user for user in node.users if user.args[1] == 0), None)
+    rank = result.dim()
+    if used is None or rank < 2 or not (_wide(mean) and _wide(scale) and _same_layout(result, _value(source))):
+        return
+    along_channels = [-1] + [1] * (rank - 2)
+
+    def statistic(number):
+        return emit(aten.view.default, emit(operator.getitem, node, number), along_channels)
+
+    value = emit(aten.mul.Tensor, emit(aten.sub.Tensor, source, statistic(1)), statistic(2))
+    if weight is not None:
+        value = emit(aten.mul.Tensor, value, emit(aten.view.default, weight, along_channels))
+    if bias is not None:
+        value = emit(aten.add.Tensor, value, emit(aten.view.default, bias, along_channels))
+    emit.replace(used, value)
+
+
+def _functional_batch_norm(emit, node):
+    _, weight, bias, _, _, training = node.args[:6]
+    if training:
+        _batch_norm(emit, node, weight, bias)
+
+
+def _batch_norm_without_running_statistics(emit, node):
+    _, weight, bias, training = node.args[:4]
+    if training:
+        _batch_norm(emit, node, weight, bias)
+
+
+def _threshold_gradient(emit, node):
+    gradient, result, threshold = node.args
+    emit.replace(node, emit(aten.masked_fill.Scalar, gradient, emit(aten.le.Scalar, result, threshold), 0))
+
+
+def _hardtanh_gradient(emit, node):
+    gradient, source, low, high = node.args
+    outside = emit(aten.bitwise_or.Tensor, emit(aten.le.Scalar, source, low), emit(aten.ge.Scalar, source, high))
+    emit.replace(node, emit(aten.masked_fill.Scalar, gradient, outside, 0))
+
+
+def _log_softmax(emit, node):
+    source, dim, _ = node.args
+    result = _value(node)
+    length = result.shape[dim] if result.dim() else 0
+    if not _wide(result) or not isinstance(length, int) or length == 0:
+        return
+    if _value(source).dtype != result.dtype:
+        source = emit(prims.convert_element_type.default, source, result.dtype)
+    shifted = emit(aten.sub.Tensor, source, emit(aten.amax.default, source, [dim], True))
+    total = emit(aten.sum.dim_IntList, emit(aten.exp.default, shifted), [dim], True)
+    emit.replace(node, emit(aten.sub.Tensor, shifted, emit(aten.log.default, total)))
+
+
+def _max_pool_gradient(emit, node):
+    """Sums into the positions, which are saved in as few bits as an image's pixels need. On the CPU: a GPU would
+    need atomic sums, of no fixed order."""
+    gradient, source, *_, positions = node.args
+    result = _value(node)
+    sizes = tuple(result.shape)
+    if (result.device.type != "cpu" or not _wide(result) or len(sizes) != 4
+            or not all(isinstance(size, int) and size > 0 for size in sizes)
+            or not result.is_contiguous() or not _value(gradient).is_contiguous()
+            or not _value(positions).is_contiguous()):
+        return
+    pixels = sizes[2] * sizes[3]
+    narrow = next((dtype for dtype in (torch.uint8, torch.int16, torch.int32) if pixels - 1 <= torch.iinfo(dtype).max),
+                  None)
+    if narrow is None:
+        return
+    positions = emit(prims.convert_element_type.default, positions, narrow)
+    positions = emit(prims.convert_element_type.default, positions, torch.int64)
+    rows = [sizes[0], sizes[1], -1]
+    zeros = emit(aten.new_zeros.default, gradient, [*sizes[:2], pixels])
+    value = emit(aten.scatter_add.default, zeros, 2, emit(aten.view.default, positions, rows),
+                 emit(aten.view.default, gradient, rows))
+    emit.replace(node, emit(aten.view.default, value, list(sizes)))
+
+
+_REWRITES = {
+    aten._native_batch_norm_legit_functional.default: _functional_batch_norm,
+    aten._native_batch_norm_legit.no_stats: _batch_norm_without_running_statistics,
+    aten.threshold_backward.default: _threshold_gradient,
+    aten.hardtanh_backward.default: _hardtanh_gradient,
+    aten._log_softmax.default: _log_softmax,
+    aten.max_pool2d_with_indices_backward.default: _max_pool_gradient,
+}

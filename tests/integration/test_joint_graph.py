@@ -1,0 +1,197 @@
+"""What a forward saves for its backward: bytes at most, and gradients that agree with eager's.
+
+Each bound fails without its rewrite (kiln/joint_graph.py) or without the wider list of what may be recomputed.
+"""
+import contextlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+from functorch.compile import make_boxed_func
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+
+from kiln import decompositions, joint_graph
+
+pytestmark = pytest.mark.usefixtures("no_fallback")
+
+_MB = 1 << 20
+
+
+def _bytes(node):
+    value = node.meta["val"]
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
+
+
+def _memory_of(node):
+    """The node whose memory a view's is."""
+    aten = torch.ops.aten
+    while node.target in (aten.t.default, aten.transpose.int, aten.permute.default, aten.view.default,
+                          aten.detach.default):
+        node = node.args[0]
+    return node
+
+
+def saved_bytes(function, *inputs):
+    """Of what the forward makes for the backward alone; inputs and results of the function count nothing."""
+    found = []
+
+    def cut(joint, joint_inputs, *, num_fwd_outputs, **kwargs):
+        forward, backward = decompositions.partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+        outputs = forward.graph.output_node().args[0]
+        results = {_memory_of(node) for node in outputs[:num_fwd_outputs]}
+        saved = {_memory_of(node) for node in outputs[num_fwd_outputs:]} - results
+        found.append(sum(_bytes(node) for node in saved if node.op != "placeholder"))
+        return forward, backward
+
+    def run(module, _):
+        return make_boxed_func(module.forward)
+
+    backend = aot_autograd(fw_compiler=run, bw_compiler=run, decompositions=decompositions.table(), partition_fn=cut)
+    torch._dynamo.reset()
+    torch.compile(function, backend=backend)(*inputs)
+    (total,) = found
+    return total
+
+
+def gradients(function, inputs):
+    leaves = [value.detach().clone().requires_grad_() if value.is_floating_point() else value for value in inputs]
+    result = function(*leaves)
+    return [result.detach()], torch.autograd.grad(result.square().sum(), [v for v in leaves if v.requires_grad])
+
+
+def agree(function, *inputs):
+    torch._dynamo.reset()
+    expected = gradients(function, inputs)
+    results = gradients(torch.compile(function, backend="kiln"), inputs)
+    for value, other in zip([*results[0], *results[1]], [*expected[0], *expected[1]]):
+        torch.testing.assert_close(value, other, rtol=2e-4, atol=2e-4)
+
+
+@contextlib.contextmanager
+def without(op):
+    rewrite = joint_graph._REWRITES.pop(op)
+    try:
+        yield
+    finally:
+        joint_graph._REWRITES[op] = rewrite
+
+
+def _normalised(x, filters, weight, bias):
+    x = F.conv2d(x, filters, padding=1)
+    x = F.relu6(F.batch_norm(x, None, None, weight, bias, training=True))
+    return F.conv2d(x, filters, padding=1)
+
+
+def _relu_and_dropout(x, weight):
+    return F.dropout(F.relu(x @ weight), 0.5, True) @ weight
+
+
+def _scores(x, weight, labels):
+    logits = x @ weight
+    return F.cross_entropy(logits, labels), logits
+
+
+def _pooled(x, filters):
+    return F.conv2d(F.max_pool2d(F.conv2d(x, filters, padding=1).relu(), 3, 2, 1), filters)
+
+
+def _image():
+    torch.manual_seed(0)
+    return torch.randn(4, 16, 64, 64), torch.randn(16, 16, 3, 3) / 12
+
+
+_ONE_IMAGE = 4 * 16 * 64 * 64 * 4
+
+
+def _normalised_inputs():
+    return *[value.requires_grad_() for value in _image()], torch.rand(16, requires_grad=True), torch.randn(
+        16, requires_grad=True)
+
+
+def _matrix_inputs():
+    torch.manual_seed(0)
+    return torch.randn(512, 256, requires_grad=True), (torch.randn(256, 256) / 16).requires_grad_()
+
+
+def _score_inputs():
+    return *_matrix_inputs(), torch.randint(0, 256, (512,))
+
+
+_CASES = {
+    # The first convolution's result and the second's operand, not the normalised image between them.
+    "batch norm": (_normalised, _normalised_inputs, 2 * _ONE_IMAGE + 2 * 16 * 4,
+                   torch.ops.aten._native_batch_norm_legit.no_stats),
+    # The second product's operand, and two truth values an element.
+    "relu": (_relu_and_dropout, _matrix_inputs, 512 * 256 * (4 + 2), torch.ops.aten.threshold_backward.default),
+    # Two numbers a row, and the count of labels: the logits are a result.
+    "log softmax": (_scores, _score_inputs, 2 * 512 * 4 + 4, torch.ops.aten._log_softmax.default),
+    # A truth value an element for relu, the second convolution's operand, and positions of 16 bits.
+    "max pooling": (_pooled, _image, _ONE_IMAGE // 4 + _ONE_IMAGE // 4 + _ONE_IMAGE // 8,
+                    torch.ops.aten.max_pool2d_with_indices_backward.default),
+}
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_saved_bytes(name):
+    function, inputs, limit, op = _CASES[name]
+    values = [value.requires_grad_() if value.is_floating_point() else value for value in inputs()]
+    assert saved_bytes(function, *values) <= limit
+    with without(op):
+        assert saved_bytes(function, *values) > limit  # the control
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm(dtype, training):
+    torch.manual_seed(0)
+    mean, variance = torch.randn(8, dtype=dtype), torch.rand(8, dtype=dtype) + 0.5
+
+    def function(x, weight, bias):
+        return F.batch_norm(x, mean.clone(), variance.clone(), weight, bias, training=training).sigmoid()
+
+    agree(function, *(value.to(dtype) for value in (torch.randn(4, 8, 5, 6) * 3 + 1, torch.rand(8), torch.randn(8))))
+
+
+def test_batch_norm_of_rows_without_weight():
+    torch.manual_seed(0)
+    agree(lambda x: F.batch_norm(x, None, None, training=True).tanh(), torch.randn(16, 8) + 2)
+
+
+@pytest.mark.parametrize("function", [
+    F.relu, F.relu6, lambda x: F.hardtanh(x, -0.5, 0.25), lambda x: F.threshold(x, 0.1, 3.0),
+    lambda x: F.log_softmax(x, 0), lambda x: F.log_softmax(x * 1000, -1)])
+def test_functions_of_one_tensor(function):
+    torch.manual_seed(0)
+    x = torch.randn(33, 70)
+    x[0, :4] = torch.tensor([0.0, 6.0, -0.5, 0.25])  # on the edges
+    agree(function, x)
+
+
+def test_log_softmax_of_no_columns():
+    agree(lambda x: F.log_softmax(x, 1), torch.randn(3, 0))
+
+
+@pytest.mark.parametrize("size", [7, 15, 16, 40])
+@pytest.mark.parametrize("window", [(3, 2, 1), (2, 2, 0), (3, 1, 0)])
+def test_max_pooling(size, window):
+    """Windows that overlap and windows that do not; positions of 8 and of 16 bits."""
+    torch.manual_seed(0)
+    agree(lambda x: F.max_pool2d(x.sin(), *window), torch.randn(2, 3, size, size))
+
+
+def test_max_pooling_channels_last():
+    torch.manual_seed(0)
+    agree(lambda x: F.max_pool2d(x.sin(), 2), torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last))
+
+
+@pytest.mark.parametrize("size", [7, 28])
+def test_depthwise_convolution_channels_last(size):
+    """The gradient of small images is computed on row-major copies."""
+    torch.manual_seed(0)
+    image = torch.randn(4, 32, size, size).contiguous(memory_format=torch.channels_last)
+
+    def function(x, weight, bias):
+        return F.conv2d(x.sin(), weight, bias, padding=3, groups=32).cos()
+
+    agree(function, image, torch.randn(32, 1, 7, 7) / 7, torch.randn(32))
