@@ -86,15 +86,23 @@ Value GraphBuilder::Use(ValueId id) {
 }
 
 Value GraphBuilder::Node(absl::string_view target, Args args, TensorType type) {
-  if (!status_.ok()) return Value();
-  const ValueId id = graph_.NewValue(std::move(type));
+  const std::vector<Value> results = Nodes(target, std::move(args), {std::move(type)});
+  return results.empty() ? Value() : results[0];
+}
+
+std::vector<Value> GraphBuilder::Nodes(absl::string_view target, Args args, std::vector<TensorType> types) {
+  std::vector<Value> results;
+  if (!status_.ok()) return results;
   GraphNode node;
   node.target = std::string(target);
   node.args = std::move(args);
-  node.results = {id};
   node.origin = origin_;
+  for (TensorType& type : types) {
+    node.results.push_back(graph_.NewValue(std::move(type)));
+    results.push_back(Value(this, node.results.back()));
+  }
   nodes_.push_back(std::move(node));
-  return Value(this, id);
+  return results;
 }
 
 TensorType GraphBuilder::Dense(v1::DType dtype, std::vector<ExprId> sizes) {

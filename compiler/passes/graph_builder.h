@@ -84,6 +84,8 @@ class GraphBuilder {
   Value Use(ValueId id);
   // Any operator with one result of the given type.
   Value Node(absl::string_view target, Args args, TensorType type);
+  // The same with several results; empty after a failure.
+  std::vector<Value> Nodes(absl::string_view target, Args args, std::vector<TensorType> types);
   // A type of a computed value: dense, row-major.
   TensorType Dense(v1::DType dtype, std::vector<ExprId> sizes);
   // Device of new values; that of the first tensor used, until set.

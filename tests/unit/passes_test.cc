@@ -101,6 +101,44 @@ TEST(Decompose, LeavesWhatItDoesNotCover) {
   EXPECT_EQ(Targets(m.graph), std::vector<std::string>{"aten._adaptive_avg_pool2d.default"});
 }
 
+// Row-major copies of small images: oneDNN would pad each channel's window to 16 × 16 of them.
+TEST(Decompose, GradientsOfDepthwiseConvolutionsReadRowMajorImagesWhereTheseAreSmall) {
+  for (int64_t side : {7, 28}) {
+    Maker m;
+    constexpr int64_t kChannels = 32;
+    auto image = [&] {
+      TensorType type = m.Type({4, kChannels, side, side});
+      type.strides.clear();
+      for (int64_t stride : {kChannels * side * side, int64_t{1}, kChannels * side, kChannels})
+        type.strides.push_back(m.graph.exprs.Const(stride));
+      return type;
+    };
+    ValueId gradient = m.Input({}), input = m.Input({});
+    m.graph.values[gradient] = m.graph.values[input] = image();
+    ValueId weight = m.Input({kChannels, 1, 7, 7});
+    auto results = m.Nodes("aten.convolution_backward.default",
+                           {{"grad_output", T(gradient)},
+                            {"input", T(input)},
+                            {"weight", T(weight)},
+                            {"bias_sizes", m.Ints({kChannels})},
+                            {"stride", m.Ints({1, 1})},
+                            {"padding", m.Ints({3, 3})},
+                            {"dilation", m.Ints({1, 1})},
+                            {"transposed", BoolArg{false}},
+                            {"output_padding", m.Ints({0, 0})},
+                            {"groups", m.Int(kChannels)},
+                            {"output_mask", BoolListArg{{true, true, true}}}},
+                           {image(), m.Type({kChannels, 1, 7, 7}), m.Type({kChannels})});
+    for (ValueId result : results) m.Output(result);
+    ASSERT_TRUE(RunPasses(m.graph, {}).ok());
+    const std::vector<std::string> targets = Targets(m.graph);
+    EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.clone.default"), side == 7 ? 3 : 0);
+    EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.convolution_backward.default"), 1);
+    EXPECT_EQ(m.graph.outputs[0].value, results[0]);
+    EXPECT_EQ(m.graph.exprs.AsConst(m.graph.type(m.graph.outputs[0].value).strides[1]), 1);  // as declared
+  }
+}
+
 TEST(Decompose, KeepsRandomOperatorsUnderFallbackRandom) {
   for (bool fallback : {false, true}) {
     Maker m;
