@@ -24,10 +24,18 @@ using Tensor = void*;
 
 inline constexpr char kPythonErrorPayload[] = "kiln/python-error";
 
+// A tensor by its memory alone. Borrowed.
+struct TensorMemory {
+  void* data = nullptr;  // of the first element
+  v1::DType dtype = v1::DTYPE_UNSPECIFIED;
+  absl::Span<const int64_t> sizes, strides;
+};
+
 // An argument of a library call, with all symbolic integers evaluated.
 struct CallValue {
   v1::Argument::KindCase kind = v1::Argument::KIND_NOT_SET;
   Tensor tensor = nullptr;       // as_tensor
+  TensorMemory memory;           // as_tensor, in CallInMemory
   std::vector<Tensor> tensors;   // as_tensors, as_optional_tensors (nullptr is None)
   int64_t number = 0;            // ints, bools, enumerations
   std::vector<int64_t> numbers;  // as_ints, as_bools, as_sym_ints
@@ -90,6 +98,15 @@ class Host {
   // stores references of the caller's own there, nullptr where the result is undefined.
   virtual absl::Status Call(const std::string& target, const CallArguments& arguments,
                             absl::Span<Tensor> results, bool into) = 0;
+
+  // Some calls need no handles, which are dear to make: whether it is worth asking for this target.
+  virtual bool MayCallInMemory(const std::string& target) const { return false; }
+  // Whether the call is done, of tensor arguments that have `memory` and no `tensor`. With `into`, it is
+  // filled; otherwise the call's one result is made. What is not done has to be called with handles.
+  virtual bool CallInMemory(const std::string& target, const CallArguments& arguments,
+                            const TensorMemory* into, Tensor* made, const CallContext& context) {
+    return false;
+  }
 };
 
 }  // namespace kiln::runtime

@@ -1,6 +1,7 @@
 #include "client/runtime/program.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -413,6 +414,10 @@ class Frame {
   absl::Status Call(size_t index) {
     const Program::CallStep& call = program_.calls_[index];
     std::vector<CallValue>& values = scratch_->values[index];
+    if (call.in_memory) {
+      KILN_ASSIGN_OR_RETURN(const bool done, CallInMemory(call, values));
+      if (done) return absl::OkStatus();
+    }
     for (size_t i = 0; i < values.size(); ++i) {
       KILN_RETURN_IF_ERROR(Resolve(call.arguments[i], values[i]));
     }
@@ -439,6 +444,36 @@ class Frame {
     return status;
   }
 
+  // Whether the call is done without a handle for any of its tensors.
+  absl::StatusOr<bool> CallInMemory(const Program::CallStep& call, std::vector<CallValue>& values) {
+    std::array<Extent, Program::kMemoryOperandsMax> extents;
+    size_t used = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i].kind == v1::Argument::kAsTensor) {
+        KILN_ASSIGN_OR_RETURN(values[i].memory, MemoryOf(call.arguments[i].buffers[0], extents[used++]));
+      } else {
+        KILN_RETURN_IF_ERROR(ResolveNumbers(call.arguments[i], values[i]));
+      }
+    }
+    TensorMemory into;
+    if (call.into) {
+      KILN_ASSIGN_OR_RETURN(into, MemoryOf(call.results[0], extents[used]));
+    }
+    Tensor made = nullptr;
+    if (!host_.CallInMemory(call.target, {call.names, values}, call.into ? &into : nullptr, &made, call_))
+      return false;
+    ++library_calls_;
+    if (!call.into) KILN_RETURN_IF_ERROR(StatusWrap(Fill(call.results[0], made), call.target));
+    return true;
+  }
+
+  absl::StatusOr<TensorMemory> MemoryOf(uint32_t index, Extent& extent) const {
+    const Program::Buffer& buffer = program_.buffers_[index];
+    KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+    KILN_ASSIGN_OR_RETURN(void* data, DataOf(index));
+    return TensorMemory{data, buffer.dtype, extent.sizes, extent.strides};
+  }
+
   // Sets what changes from call to call; `value` has the rest already.
   absl::Status Resolve(const Program::CallArgument& argument, CallValue& value) {
     if (value.kind == v1::Argument::kAsTensor) {
@@ -449,6 +484,10 @@ class Frame {
       if (argument.buffers[i] < 0) continue;
       KILN_ASSIGN_OR_RETURN(value.tensors[i], Get(argument.buffers[i]));
     }
+    return ResolveNumbers(argument, value);
+  }
+
+  absl::Status ResolveNumbers(const Program::CallArgument& argument, CallValue& value) const {
     if (value.kind == v1::Argument::kAsInt && !argument.dims.empty()) {
       KILN_ASSIGN_OR_RETURN(value.number, Number(argument.dims[0]));
       return absl::OkStatus();

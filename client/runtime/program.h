@@ -107,6 +107,7 @@ class Program {
     Dim units;
     int64_t fixed_bytes = -1;  // spanned by the operands, when all their shapes are fixed
   };
+  static constexpr size_t kMemoryOperandsMax = 6;  // of a call without handles, its result included
   struct CallArgument {
     std::vector<int64_t> buffers;  // of tensors; -1 is None
     std::vector<Dim> dims;         // of symbolic integers
@@ -118,6 +119,7 @@ class Program {
     std::vector<CallValue> values;  // one per argument, with the literals and room for the rest
     std::vector<int64_t> results;
     bool into = false;
+    bool in_memory = false;  // worth trying without handles
   };
   struct Step {
     v1::Step::KindCase kind;

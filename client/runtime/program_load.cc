@@ -290,8 +290,21 @@ class ProgramLoader {
       }
       call.results.push_back(result);
     }
+    call.in_memory = call.results.size() == 1 && call.results[0] >= 0 && OperandsAreTensors(call) &&
+                     to_.host_->MayCallInMemory(call.target);
     to_.calls_.push_back(std::move(call));
     return absl::OkStatus();
+  }
+
+  // No lists of them, and few.
+  static bool OperandsAreTensors(const Program::CallStep& call) {
+    size_t tensors = 0;
+    for (size_t i = 0; i < call.values.size(); ++i) {
+      const bool tensor = call.values[i].kind == v1::Argument::kAsTensor;
+      if (!tensor && !call.arguments[i].buffers.empty()) return false;
+      tensors += tensor;
+    }
+    return tensors < Program::kMemoryOperandsMax;
   }
 
   absl::Status Argument(const v1::Argument& from, Program::CallArgument& to, CallValue& value) {

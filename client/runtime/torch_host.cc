@@ -237,9 +237,17 @@ class TorchHost : public Host {
         &context);
   }
 
+  bool MayCallInMemory(const std::string& target) const override {
+    return products_ != nullptr && TorchProducts::Knows(target);
+  }
+
+  bool CallInMemory(const std::string& target, const CallArguments& arguments, const TensorMemory* into,
+                    Tensor* made, const CallContext& context) override {
+    return products_ != nullptr && products_->Call(target, arguments, into, made, context);
+  }
+
   absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
                     bool into) override {
-    if (products_ != nullptr && products_->Call(target, arguments, results, into)) return absl::OkStatus();
     const auto found = Typed().find(target);
     if (found != Typed().end()) {
       const Outcome outcome = (this->*found->second)(arguments, results, into);

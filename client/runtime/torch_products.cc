@@ -9,9 +9,9 @@
 namespace kiln::runtime {
 namespace {
 
-Tensor Get(const CallArguments& a, absl::string_view name) {
+const TensorMemory* Get(const CallArguments& a, absl::string_view name) {
   const CallValue* value = a.Find(name);
-  return value == nullptr ? nullptr : value->tensor;
+  return value == nullptr ? nullptr : &value->memory;
 }
 
 double Real(const CallArguments& a, absl::string_view name, double otherwise) {
@@ -31,10 +31,19 @@ bool RowsFollow(absl::Span<const int64_t> sizes, absl::Span<const int64_t> strid
   return sizes[2] == 1 || strides[2] == sizes[3] * strides[3];
 }
 
+// `batch` 0: one matrix, no dimension for a batch.
+bool MatrixOf(const TensorMemory& tensor, int64_t batch, Matrix* matrix) {
+  const absl::Span<const int64_t> sizes = tensor.sizes, strides = tensor.strides;
+  const size_t first = batch == 0 ? 0 : 1;
+  if (sizes.size() != first + 2 || (batch > 0 && sizes[0] != batch)) return false;
+  *matrix = {tensor.data,    sizes[first],       sizes[first + 1],
+             strides[first], strides[first + 1], batch > 0 ? strides[0] : 0};
+  return true;
+}
+
 }  // namespace
 
-bool TorchProducts::Call(const std::string& target, const CallArguments& arguments,
-                         absl::Span<Tensor> results, bool into) {
+const absl::flat_hash_map<std::string, TorchProducts::Method>& TorchProducts::Methods() {
   static const auto* table = new absl::flat_hash_map<std::string, Method>{
       {"aten.mm.default", &TorchProducts::Mm},
       {"aten.bmm.default", &TorchProducts::Mm},
@@ -42,114 +51,109 @@ bool TorchProducts::Call(const std::string& target, const CallArguments& argumen
       {"aten.baddbmm.default", &TorchProducts::Baddbmm},
       {"aten.convolution.default", &TorchProducts::Convolution},
   };
-  const auto found = table->find(target);
-  return found != table->end() && (this->*found->second)(arguments, results, into);
+  return *table;
 }
 
-bool TorchProducts::Mm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
-  return into && r.size() == 1 && Multiply(Get(a, "self"), Get(a, "mat2"), nullptr, 1, 0, r[0]);
+bool TorchProducts::Knows(const std::string& target) { return Methods().contains(target); }
+
+bool TorchProducts::Call(const std::string& target, const CallArguments& arguments, const TensorMemory* into,
+                         Tensor* made, const CallContext& context) {
+  const auto found = Methods().find(target);
+  return found != Methods().end() && (this->*found->second)(arguments, {into, made, context});
 }
 
-bool TorchProducts::Addmm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
-  return into && r.size() == 1 && Get(a, "self") != nullptr &&
-         Multiply(Get(a, "mat1"), Get(a, "mat2"), Get(a, "self"), Real(a, "alpha", 1), Real(a, "beta", 1),
-                  r[0]);
+bool TorchProducts::Mm(const CallArguments& a, const Results& r) {
+  return Multiply(Get(a, "self"), Get(a, "mat2"), nullptr, 1, 0, r);
 }
 
-bool TorchProducts::Baddbmm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
-  return into && r.size() == 1 && Get(a, "self") != nullptr &&
-         Multiply(Get(a, "batch1"), Get(a, "batch2"), Get(a, "self"), Real(a, "alpha", 1), Real(a, "beta", 1),
-                  r[0]);
+bool TorchProducts::Addmm(const CallArguments& a, const Results& r) {
+  const TensorMemory* self = Get(a, "self");
+  return self != nullptr &&
+         Multiply(Get(a, "mat1"), Get(a, "mat2"), self, Real(a, "alpha", 1), Real(a, "beta", 1), r);
 }
 
-bool TorchProducts::MatrixOf(Tensor tensor, int64_t batch, Matrix* matrix) const {
-  const absl::Span<const int64_t> sizes = host_.Sizes(tensor), strides = host_.Strides(tensor);
-  const size_t first = batch == 0 ? 0 : 1;  // 0: one matrix, no dimension for a batch
-  if (sizes.size() != first + 2 || (batch > 0 && sizes[0] != batch)) return false;
-  *matrix = {host_.Data(tensor), sizes[first],       sizes[first + 1],
-             strides[first],     strides[first + 1], batch > 0 ? strides[0] : 0};
-  return true;
+bool TorchProducts::Baddbmm(const CallArguments& a, const Results& r) {
+  const TensorMemory* self = Get(a, "self");
+  return self != nullptr &&
+         Multiply(Get(a, "batch1"), Get(a, "batch2"), self, Real(a, "alpha", 1), Real(a, "beta", 1), r);
 }
 
 // d = alpha * a b + beta * c; c may be one row for all of d's, which is a bias.
-bool TorchProducts::Multiply(Tensor a, Tensor b, Tensor c, double alpha, double beta, Tensor d) {
-  if (a == nullptr || b == nullptr) return false;
-  const absl::Span<const int64_t> sizes = host_.Sizes(d);
-  const int64_t batch = sizes.size() == 3 ? sizes[0] : 0;
+bool TorchProducts::Multiply(const TensorMemory* a, const TensorMemory* b, const TensorMemory* c,
+                             double alpha, double beta, const Results& r) {
+  if (a == nullptr || b == nullptr || r.into == nullptr) return false;
+  const TensorMemory& d = *r.into;
+  const bool batched = d.sizes.size() == 3;
   Product product;
-  product.batch = std::max<int64_t>(batch, 1);
+  product.dtype = d.dtype;
+  product.batch = batched ? d.sizes[0] : 1;
   product.alpha = alpha;
-  if (sizes.size() == 3 && batch == 0) return false;
-  if (!MatrixOf(a, batch, &product.a) || !MatrixOf(b, batch, &product.b) || !MatrixOf(d, batch, &product.d)) {
-    return false;
-  }
-  const auto dtype = host_.Type(d), a_type = host_.Type(a), b_type = host_.Type(b);
-  if (!dtype.ok() || !a_type.ok() || !b_type.ok() || *a_type != *dtype || *b_type != *dtype) return false;
-  product.dtype = *dtype;
+  if (a->dtype != d.dtype || b->dtype != d.dtype || product.batch == 0) return false;
+  const auto matrix = [&](const TensorMemory& tensor, Matrix* to) {
+    return MatrixOf(tensor, batched ? product.batch : 0, to);
+  };
+  if (!matrix(*a, &product.a) || !matrix(*b, &product.b) || !matrix(d, &product.d)) return false;
   if (c != nullptr && beta != 0) {
-    const auto c_type = host_.Type(c);
-    if (!c_type.ok() || *c_type != *dtype) return false;
-    const absl::Span<const int64_t> extent = host_.Sizes(c);
-    if (extent.size() == 1) {
-      if (beta != 1 || extent[0] != product.d.columns || (extent[0] > 1 && host_.Strides(c)[0] != 1))
-        return false;
-      product.bias = host_.Data(c);
+    if (c->dtype != d.dtype) return false;
+    if (c->sizes.size() == 1) {
+      const int64_t size = c->sizes[0];
+      if (beta != 1 || size != product.d.columns || (size > 1 && c->strides[0] != 1)) return false;
+      product.bias = c->data;
     } else {
-      if (!MatrixOf(c, batch, &product.c)) return false;
+      if (!matrix(*c, &product.c)) return false;
       product.beta = beta;
     }
   }
-  return Run(product, false);
+  return Run(product, false, r.context);
 }
 
 // A window of one point with a stride of one: the product of the weights and each image's points. Images
 // stored channel by channel are factors on the right, images stored point by point ones on the left, all of
 // the batch at once.
-bool TorchProducts::Convolution(const CallArguments& a, absl::Span<Tensor> r, bool into) {
-  const Tensor input = Get(a, "input"), weight = Get(a, "weight");
+bool TorchProducts::Convolution(const CallArguments& a, const Results& r) {
+  const TensorMemory *input = Get(a, "input"), *weight = Get(a, "weight");
   const CallValue *transposed = a.Find("transposed"), *groups = a.Find("groups");
-  if (into || r.size() != 1 || input == nullptr || weight == nullptr || Get(a, "bias") != nullptr)
-    return false;
+  if (r.into != nullptr || input == nullptr || weight == nullptr || Get(a, "bias") != nullptr) return false;
   if (transposed == nullptr || transposed->number != 0 || groups == nullptr || groups->number != 1)
     return false;
   if (!All(a, "stride", 1) || !All(a, "padding", 0)) return false;
-  const absl::Span<const int64_t> sizes = host_.Sizes(input), strides = host_.Strides(input);
-  const absl::Span<const int64_t> window = host_.Sizes(weight), steps = host_.Strides(weight);
-  if (sizes.size() != 4 || window.size() != 4 || window[2] != 1 || window[3] != 1 || window[1] != sizes[1])
+  const absl::Span<const int64_t> sizes = input->sizes, strides = input->strides;
+  const absl::Span<const int64_t> window = weight->sizes, steps = weight->strides;
+  if (sizes.size() != 4 || window.size() != 4 || window[2] != 1 || window[3] != 1 || window[1] != sizes[1]) {
     return false;
-  const auto dtype = host_.Type(input), weight_type = host_.Type(weight);
-  if (!dtype.ok() || !weight_type.ok() || *dtype != *weight_type) return false;
+  }
+  if (input->dtype != weight->dtype) return false;
   const int64_t images = sizes[0], inputs = sizes[1], outputs = window[0], points = sizes[2] * sizes[3];
   if (images == 0 || inputs == 0 || outputs == 0 || points == 0 || !RowsFollow(sizes, strides)) return false;
   Product product;
-  product.dtype = *dtype;
+  product.dtype = input->dtype;
   std::array<int64_t, 4> result_strides;
   const bool by_points = inputs > 1 && points > 1 && strides[1] == 1;
   if (by_points) {
     if (images > 1 && strides[0] != points * strides[3]) return false;
     result_strides = {points * outputs, 1, sizes[3] * outputs, outputs};
-    product.a = {host_.Data(input), images * points, inputs, strides[3], 1, 0};
-    product.b = {host_.Data(weight), inputs, outputs, steps[1], steps[0], 0};
+    product.a = {input->data, images * points, inputs, strides[3], 1, 0};
+    product.b = {weight->data, inputs, outputs, steps[1], steps[0], 0};
     product.d = {nullptr, images * points, outputs, outputs, 1, 0};
   } else {
     result_strides = {points * outputs, points, sizes[3], 1};
     product.batch = images;
-    product.a = {host_.Data(weight), outputs, inputs, steps[0], steps[1], 0};
-    product.b = {host_.Data(input), inputs, points, strides[1], strides[3], strides[0]};
+    product.a = {weight->data, outputs, inputs, steps[0], steps[1], 0};
+    product.b = {input->data, inputs, points, strides[1], strides[3], strides[0]};
     product.d = {nullptr, outputs, points, points, 1, points * outputs};
   }
-  const auto made = host_.Empty(*dtype, {images, outputs, sizes[2], sizes[3]}, result_strides);
+  const auto made = host_.Empty(input->dtype, {images, outputs, sizes[2], sizes[3]}, result_strides);
   if (!made.ok()) return false;
   product.d.data = host_.Data(*made);
-  if (!Run(product, true)) {
+  if (!Run(product, true, r.context)) {
     host_.Release(*made);
     return false;
   }
-  r[0] = *made;
+  *r.made = *made;
   return true;
 }
 
-bool TorchProducts::Run(Product& product, bool convolution) {
+bool TorchProducts::Run(Product& product, bool convolution, const CallContext& context) {
   if (product.dtype == v1::F32) {
     const std::optional<bool> tf32 = precision_.Tf32(convolution);
     if (!tf32.has_value()) return false;
@@ -158,11 +162,9 @@ bool TorchProducts::Run(Product& product, bool convolution) {
   const std::optional<bool> reduced = precision_.ReducedSums(product.dtype);
   if (!reduced.has_value()) return false;
   product.reduced_sums = *reduced;
-  const auto call = host_.Begin();
-  if (!call.ok()) return false;
   Tensor scratch =
       nullptr;  // given back to the stream's memory at once: what comes next runs after this product
-  const bool done = products_.Run(product, *call, [&](size_t bytes) -> void* {
+  const bool done = products_.Run(product, context, [&](size_t bytes) -> void* {
     const auto made = host_.Empty(v1::U8, {static_cast<int64_t>(bytes)}, {1});
     if (!made.ok()) return nullptr;
     scratch = *made;

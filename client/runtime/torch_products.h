@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "absl/types/span.h"
+#include "absl/container/flat_hash_map.h"
 #include "client/runtime/host.h"
 #include "client/runtime/matrix_products.h"
 #include "client/runtime/torch_precision.h"
@@ -20,20 +20,28 @@ class TorchProducts {
   TorchProducts(Host& host, const TorchPrecision& precision, MatrixProducts& products)
       : host_(host), precision_(precision), products_(products) {}
 
-  // Whether the call is done. Arguments and results as in Host::Call.
-  bool Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results, bool into);
+  static bool Knows(const std::string& target);
+  // As Host::CallInMemory.
+  bool Call(const std::string& target, const CallArguments& arguments, const TensorMemory* into, Tensor* made,
+            const CallContext& context);
 
  private:
-  using Method = bool (TorchProducts::*)(const CallArguments&, absl::Span<Tensor>, bool);
+  struct Results {
+    const TensorMemory* into;
+    Tensor* made;
+    const CallContext& context;
+  };
+  using Method = bool (TorchProducts::*)(const CallArguments&, const Results&);
+  static const absl::flat_hash_map<std::string, Method>& Methods();
 
-  bool Mm(const CallArguments& a, absl::Span<Tensor> r, bool into);
-  bool Addmm(const CallArguments& a, absl::Span<Tensor> r, bool into);
-  bool Baddbmm(const CallArguments& a, absl::Span<Tensor> r, bool into);
-  bool Convolution(const CallArguments& a, absl::Span<Tensor> r, bool into);
+  bool Mm(const CallArguments& a, const Results& r);
+  bool Addmm(const CallArguments& a, const Results& r);
+  bool Baddbmm(const CallArguments& a, const Results& r);
+  bool Convolution(const CallArguments& a, const Results& r);
 
-  bool Multiply(Tensor a, Tensor b, Tensor c, double alpha, double beta, Tensor d);
-  bool Run(Product& product, bool convolution);
-  bool MatrixOf(Tensor tensor, int64_t batch, Matrix* matrix) const;
+  bool Multiply(const TensorMemory* a, const TensorMemory* b, const TensorMemory* c, double alpha,
+                double beta, const Results& r);
+  bool Run(Product& product, bool convolution, const CallContext& context);
 
   Host& host_;
   const TorchPrecision precision_;

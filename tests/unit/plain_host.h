@@ -46,6 +46,7 @@ class PlainHost : public Host {
     copy->strides.assign(strides.begin(), strides.end());
     copy->offset += offset;
     ++live_;
+    ++views_;
     return copy;
   }
   absl::StatusOr<Tensor> Share(Tensor tensor) override {
@@ -103,9 +104,33 @@ class PlainHost : public Host {
     return Copy(*result, from);
   }
 
+  // "test.copy.default" of dense F32 tensors, while `in_memory` allows it.
+  bool MayCallInMemory(const std::string& target) const override { return target == "test.copy.default"; }
+  bool CallInMemory(const std::string& target, const CallArguments& arguments, const TensorMemory* into,
+                    Tensor* made, const CallContext&) override {
+    const CallValue* self = arguments.Find("self");
+    if (!in_memory_ || self == nullptr) return false;
+    const TensorMemory& from = self->memory;
+    void* to = nullptr;
+    if (into != nullptr) {
+      to = into->data;
+    } else {
+      auto result = Empty(from.dtype, from.sizes, from.strides);
+      if (!result.ok()) return false;
+      *made = *result;
+      to = Data(*made);
+    }
+    int64_t bytes = ByteSize(from.dtype);
+    for (int64_t size : from.sizes) bytes *= size;
+    std::memcpy(to, from.data, bytes);
+    return true;
+  }
+
+  void set_in_memory(bool in_memory) { in_memory_ = in_memory; }
   void set_threads(uint32_t threads) { threads_ = threads; }
   int64_t live() const { return live_; }
   int64_t allocations() const { return allocations_; }
+  int64_t views() const { return views_; }
 
  private:
   static PlainTensor* Get(Tensor tensor) { return static_cast<PlainTensor*>(tensor); }
@@ -122,7 +147,9 @@ class PlainHost : public Host {
 
   std::atomic<int64_t> live_{0};
   std::atomic<int64_t> allocations_{0};
+  std::atomic<int64_t> views_{0};
   uint32_t threads_ = 2;
+  bool in_memory_ = false;
 };
 
 }  // namespace kiln::runtime

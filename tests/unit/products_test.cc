@@ -202,6 +202,9 @@ class ProductsTest : public ::testing::Test {
     EXPECT_EQ(host_.live(), 0);
   }
 
+  TensorMemory Memory(Tensor tensor) {
+    return {host_.Data(tensor), *host_.Type(tensor), host_.Sizes(tensor), host_.Strides(tensor)};
+  }
   bool Call(const std::string& target, const std::vector<std::pair<std::string, Tensor>>& tensors,
             Tensor* result, bool into = true, std::vector<std::pair<std::string, CallValue>> rest = {}) {
     std::vector<std::string> names;
@@ -210,13 +213,14 @@ class ProductsTest : public ::testing::Test {
       names.push_back(name);
       values.emplace_back();
       values.back().kind = v1::Argument::kAsTensor;
-      values.back().tensor = tensor;
+      values.back().memory = Memory(tensor);
     }
     for (auto& [name, value] : rest) {
       names.push_back(name);
       values.push_back(std::move(value));
     }
-    return torch_.Call(target, {names, values}, absl::MakeSpan(result, 1), into);
+    const TensorMemory filled = into ? Memory(*result) : TensorMemory();
+    return torch_.Call(target, {names, values}, into ? &filled : nullptr, result, CallContext());
   }
   static CallValue Number(double real) {
     CallValue value;

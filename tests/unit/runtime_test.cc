@@ -322,6 +322,82 @@ TEST_F(RuntimeTest, CopiesResultsOfAnotherLayout) {
   EXPECT_EQ(host_.live(), 0);
 }
 
+// Copies the second row of its input; `into` says whether into a buffer that stands ready.
+std::string CopyOfRow(bool into) {
+  return absl::StrCat(R"pb(
+                        inputs {
+                          tensor {
+                            dtype: F32
+                            device { type: CPU }
+                            sizes { value: 2 }
+                            sizes { value: 3 }
+                            strides { value: 3 }
+                            strides { value: 1 }
+                          }
+                        }
+                        buffers {
+                          kind: INPUT
+                          dtype: F32
+                          device { type: CPU }
+                          sizes { value: 2 }
+                          sizes { value: 3 }
+                          strides { value: 3 }
+                          strides { value: 1 }
+                          input: 0
+                        }
+                        buffers {
+                          kind: VIEW
+                          dtype: F32
+                          device { type: CPU }
+                          sizes { value: 3 }
+                          strides { value: 1 }
+                          storage_offset { value: 3 }
+                          base: 0
+                        }
+                        buffers {
+                          kind: OWNED
+                          dtype: F32
+                          device { type: CPU }
+                          sizes { value: 3 }
+                          strides { value: 1 }
+                        }
+                        outputs { buffer: 2 }
+                      )pb",
+                      into ? "steps { alloc { buffer: 2 reuse: -1 } }" : "",
+                      R"pb(
+                        steps { call { target: "test.copy.default"
+                                       args {
+                                         name: "self"
+                                         value { as_tensor: 1 }
+                                       }
+                                       results: 2
+                      )pb",
+                      into ? "into_results: true } }" : "} }");
+}
+
+TEST_F(RuntimeTest, CallsInMemoryWithoutHandles) {
+  for (const bool into : {false, true}) {
+    for (const bool in_memory : {false, true}) {
+      Parse(CopyOfRow(into));
+      auto program = Load();
+      ASSERT_TRUE(program.ok()) << program.status();
+      host_.set_in_memory(in_memory);
+      const int64_t sizes[] = {2, 3}, strides[] = {3, 1};
+      Value input;
+      input.tensor = *host_.Empty(v1::F32, sizes, strides);
+      for (int i = 0; i < 6; ++i) static_cast<float*>(host_.Data(input.tensor))[i] = i;
+      const int64_t views = host_.views();
+      std::vector<Value> outputs;
+      ASSERT_TRUE((*program)->Run({&input, 1}, outputs).ok());
+      EXPECT_EQ(host_.views() - views, in_memory ? 0 : 1);
+      EXPECT_EQ((*program)->counts().library_calls.load(), 1u);
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(static_cast<float*>(host_.Data(outputs[0].tensor))[i], 3 + i);
+      ReleaseAll(outputs);
+      EXPECT_EQ(host_.live(), 0);
+    }
+  }
+}
+
 // Doubles its input, [2, 3] in row-major order, in place; returns it and a view of its second row.
 constexpr char kDoubleInPlace[] = R"pb(
   inputs {
