@@ -53,12 +53,26 @@ def kiln_counts():
     return found
 
 
+def _numbered(counts):
+    """By kind and number. A backward graph has the number of its forward graph: the last that still lacks one, both
+    where it is compiled at once and where it is compiled when it first runs, the last graph's first."""
+    numbered, forward, open_forward = {}, 0, []
+    for graph in counts:
+        if graph["kind"] == "backward":
+            number = open_forward.pop() if open_forward else -1
+        else:
+            number = forward
+            forward += 1
+            if graph["kind"] == "forward":
+                open_forward.append(number)
+        numbered[number, graph["kind"]] = graph
+    return numbered
+
+
 def pairs(inductor, kiln):
-    """[(kind, Inductor's counts, kiln's)]: graphs of a kind in the order in which they were compiled."""
-    result = []
-    for kind in ("inference", "forward", "backward"):
-        sides = [[counts for counts in side if counts["kind"] == kind] for side in (inductor, kiln)]
-        if len(sides[0]) != len(sides[1]):
-            raise ValueError(f"{len(sides[0])} {kind} graphs of Inductor's, {len(sides[1])} of kiln's")
-        result += [(kind, *pair) for pair in zip(*sides)]
-    return result
+    """[(kind, Inductor's counts, kiln's)] of the same graphs, in the order of the model."""
+    sides = [_numbered(counts) for counts in (inductor, kiln)]
+    if sides[0].keys() != sides[1].keys():
+        raise ValueError(f"Inductor has the graphs {sorted(sides[0])}, kiln {sorted(sides[1])}")
+    return [(kind, sides[0][number, kind], sides[1][number, kind])
+            for number, kind in sorted(sides[0], key=lambda key: (key[0], key[1] == "backward"))]
