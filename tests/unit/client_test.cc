@@ -94,7 +94,7 @@ TEST_F(DaemonTest, ProbesTheSocket) {
   const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  strcpy(address.sun_path, place->socket.c_str());
+  place->socket.copy(address.sun_path, sizeof address.sun_path - 1);
   ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   EXPECT_FALSE(*ProbeSocket(place->socket));  // bound, but nobody listens
   ASSERT_EQ(listen(listener, 4), 0);
