@@ -9,6 +9,7 @@
 #include "compiler/passes/dead_code.h"
 #include "compiler/passes/decompose.h"
 #include "compiler/passes/fold_constants.h"
+#include "compiler/passes/fuse_bias.h"
 #include "compiler/passes/remove_no_ops.h"
 #include "compiler/support/status_macros.h"
 
@@ -59,6 +60,7 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   KILN_RETURN_IF_ERROR(runner.Run("common_subexpressions", MergeCommonSubexpressions));
   // Merged views have made more of them the identity.
   KILN_RETURN_IF_ERROR(runner.Run("remove_no_ops", RemoveNoOps));
+  KILN_RETURN_IF_ERROR(runner.Run("fuse_bias", FuseBias));
   KILN_RETURN_IF_ERROR(runner.Run("channels_last", PreferChannelsLast));
   return absl::OkStatus();
 }

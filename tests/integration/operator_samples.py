@@ -355,6 +355,7 @@ def _images():
 
 def _products():
     sample("linear", F.linear, t(2, 3, 5), t(7, 5), t(7))
+    sample("linear_transposed", lambda x, w, b: F.linear(x.mT, w, b), t(2, 5, 3), t(7, 5), t(7))
     sample("matmul", torch.matmul, t(2, 3, 4, 5), t(5, 6))
     sample("mv", torch.mv, t(4, 5), t(5))
     sample("dot", torch.dot, t(5), t(5, seed=3))
