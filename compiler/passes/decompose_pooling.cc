@@ -7,7 +7,8 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kWindowMax = 49;  // larger windows stay with the library
+constexpr int64_t kWindowMax = 49;        // larger windows stay with the library
+constexpr int64_t kStepMax = 0x7fffffff;  // so that a position in a window times its step is an int64
 
 // One spatial dimension of a pooling.
 struct Axis {
@@ -37,7 +38,11 @@ std::vector<Axis> AxesOf(Match& m, const Value& x) {
   }
   for (int i = 0; i < 2; ++i) {
     const int64_t dim = x.rank() - 2 + i;
-    if (kernel[i] < 1 || stride[i] < 1 || dilation[i] < 1 || pad[i] < 0 || pad[i] > kernel[i]) return {};
+    const auto between = [](int64_t low, int64_t value, int64_t high) {
+      return low <= value && value <= high;
+    };
+    if (!between(1, kernel[i], kWindowMax) || !between(0, pad[i], kernel[i])) return {};
+    if (!between(1, stride[i], kStepMax) || !between(1, dilation[i], kStepMax)) return {};
     axes.push_back({dim, kernel[i], stride[i], pad[i], dilation[i], x.sizes()[dim], out.sizes[dim]});
   }
   return axes;
