@@ -37,8 +37,9 @@ absl::StatusOr<bool> ProbeSocket(const std::string& socket);
 // signal mask and environment.
 absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& place);
 
-// Connect → spawn → back off, until `deadline`. True where an earlier daemon had left its socket behind: it was killed,
-// or the machine restarted.
-absl::StatusOr<bool> EnsureDaemon(const std::string& daemon_binary, const DaemonPlace& place, absl::Time deadline);
+// Connect → spawn → back off, until `deadline`. True where an earlier daemon had left its socket behind: it
+// was killed, or the machine restarted.
+absl::StatusOr<bool> EnsureDaemon(const std::string& daemon_binary, const DaemonPlace& place,
+                                  absl::Time deadline);
 
 }  // namespace kiln

@@ -49,7 +49,7 @@ int Destroy(CublasLt::Descriptor d) {
 template <typename T>
 int Set(T& to, const void* value, size_t bytes) {
   if (bytes != sizeof(T)) return 7;
-  std::memcpy(&to, value, bytes);
+  std::memcpy(static_cast<void*>(&to), value, bytes);
   return 0;
 }
 
