@@ -234,8 +234,8 @@ bool MatrixProducts::Choose(Plan& plan, const Problem& problem, const Product& p
                      splits > 1;
   const uint32_t epilogue = CublasLt::kBias;
   if (library_.set_operation(plan.operation.get(), CublasLt::kEpilogue, &epilogue, sizeof epilogue) != 0 ||
-      library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer, &product.bias,
-                             sizeof product.bias) != 0) {
+      library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer,
+                             static_cast<const void*>(&product.bias), sizeof product.bias) != 0) {
     return false;
   }
   CublasLt::Heuristic checked = {};
@@ -272,8 +272,8 @@ bool MatrixProducts::Run(const Product& product, const CallContext& call, Worksp
   };
   if (product.bias == nullptr) return launch();
   absl::MutexLock lock(&plan->mutex);
-  return library_.set_operation(plan->operation.get(), CublasLt::kBiasPointer, &product.bias,
-                                sizeof product.bias) == 0 &&
+  return library_.set_operation(plan->operation.get(), CublasLt::kBiasPointer,
+                                static_cast<const void*>(&product.bias), sizeof product.bias) == 0 &&
          launch();
 }
 
