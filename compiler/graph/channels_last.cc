@@ -16,10 +16,6 @@ const TensorType* TypeOf(const Graph& graph, const GraphNode& node, absl::string
   return tensor == nullptr || tensor->value == kNoValue ? nullptr : &graph.type(tensor->value);
 }
 
-bool IsFloating(v1::DType dtype) {
-  return dtype == v1::F16 || dtype == v1::BF16 || dtype == v1::F32 || dtype == v1::F64;
-}
-
 }  // namespace
 
 std::vector<ExprId> ChannelsLastStrides(ExprPool& pool, const std::vector<ExprId>& sizes) {
@@ -58,7 +54,7 @@ bool IsDepthwise(const Graph& graph, const GraphNode& node) {
 bool IsWindowPerChannel(const Graph& graph, const GraphNode& node) {
   if (!IsDepthwise(graph, node)) return false;
   const TensorType *input = TypeOf(graph, node, "input"), *weight = TypeOf(graph, node, "weight");
-  if (!IsFloating(input->dtype) || input->dtype != weight->dtype) return false;
+  if (!IsFloat(input->dtype) || input->dtype != weight->dtype) return false;
   const auto rows = graph.exprs.AsConst(weight->sizes[2]), columns = graph.exprs.AsConst(weight->sizes[3]);
   return rows && columns && *rows > 0 && *columns > 0 && *rows <= kWindowMax &&
          *columns <= kWindowMax / *rows;

@@ -18,15 +18,10 @@ std::optional<double> Number(const Graph& graph, const Argument* argument) {
   return std::nullopt;
 }
 
-ValueId TensorOf(const Argument* argument) {
-  const auto* tensor = argument == nullptr ? nullptr : std::get_if<TensorArg>(argument);
-  return tensor == nullptr ? kNoValue : tensor->value;
-}
-
 // The tensor operand when the other one is the operator's neutral element; kNoValue otherwise.
 // x + 0 is not among them: for x = -0 it is +0.
 ValueId NeutralOperand(const Graph& graph, const GraphNode& node) {
-  const ValueId self = TensorOf(node.Find("self")), other = TensorOf(node.Find("other"));
+  const ValueId self = TensorOf(node, "self"), other = TensorOf(node, "other");
   const auto self_number = Number(graph, node.Find("self")), other_number = Number(graph, node.Find("other"));
   if (node.target == "aten.mul.Tensor") {
     if (other_number == 1) return self;
@@ -80,7 +75,7 @@ class Simplifier {
   }
 
   void MergePermute(GraphNode& node) {
-    const GraphNode* inner = Producer(TensorOf(node.Find("self")), node.target);
+    const GraphNode* inner = Producer(TensorOf(node, "self"), node.target);
     if (inner == nullptr) return;
     const auto* outer_dims = std::get_if<IntListArg>(node.Find("dims"));
     const auto* inner_dims = std::get_if<IntListArg>(inner->Find("dims"));
@@ -94,7 +89,7 @@ class Simplifier {
       identity = identity && graph_.exprs.AsConst(source) == static_cast<int64_t>(merged.values.size());
       merged.values.push_back(source);
     }
-    const ValueId origin = TensorOf(inner->Find("self"));
+    const ValueId origin = TensorOf(*inner, "self");
     const TensorType &from = graph_.type(origin), &to = graph_.type(node.results[0]);
     if (identity && SameLayout(graph_.exprs, from, to)) {
       replacement_[node.results[0]] = origin;
@@ -107,9 +102,9 @@ class Simplifier {
   }
 
   void MergeView(GraphNode& node) {
-    const GraphNode* inner = Producer(TensorOf(node.Find("self")), node.target);
+    const GraphNode* inner = Producer(TensorOf(node, "self"), node.target);
     if (inner == nullptr) return;
-    const ValueId origin = TensorOf(inner->Find("self"));
+    const ValueId origin = TensorOf(*inner, "self");
     if (origin == kNoValue) return;
     const TensorType &from = graph_.type(origin), &to = graph_.type(node.results[0]);
     if (SameLayout(graph_.exprs, from, to)) {
@@ -120,16 +115,15 @@ class Simplifier {
   }
 
   void MergeExpand(GraphNode& node) {
-    const GraphNode* inner = Producer(TensorOf(node.Find("self")), node.target);
-    if (inner != nullptr && TensorOf(inner->Find("self")) != kNoValue)
-      SetSelf(node, TensorOf(inner->Find("self")));
+    const GraphNode* inner = Producer(TensorOf(node, "self"), node.target);
+    if (inner != nullptr && TensorOf(*inner, "self") != kNoValue) SetSelf(node, TensorOf(*inner, "self"));
   }
 
   // A cast of a cast that loses nothing on the way: F16 or BF16 to F32 and back.
   void MergeCast(GraphNode& node) {
-    const GraphNode* inner = Producer(TensorOf(node.Find("self")), node.target);
+    const GraphNode* inner = Producer(TensorOf(node, "self"), node.target);
     if (inner == nullptr || escaping_[node.results[0]]) return;
-    const ValueId origin = TensorOf(inner->Find("self"));
+    const ValueId origin = TensorOf(*inner, "self");
     if (origin == kNoValue) return;
     const TensorType &from = graph_.type(origin), &middle = graph_.type(inner->results[0]),
                      &to = graph_.type(node.results[0]);

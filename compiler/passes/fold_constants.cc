@@ -17,10 +17,9 @@ bool KeepsValue(const GraphNode& node) {
 }
 
 const GraphNode* FullOf(const Graph& graph, const std::vector<int32_t>& producers, const GraphNode& node) {
-  const Argument* self = node.Find("self");
-  const auto* tensor = self == nullptr ? nullptr : std::get_if<TensorArg>(self);
-  if (tensor == nullptr || tensor->value == kNoValue || producers[tensor->value] < 0) return nullptr;
-  const GraphNode& producer = graph.nodes[producers[tensor->value]];
+  const ValueId self = TensorOf(node, "self");
+  if (self == kNoValue || producers[self] < 0) return nullptr;
+  const GraphNode& producer = graph.nodes[producers[self]];
   return producer.target == "aten.full.default" ? &producer : nullptr;
 }
 

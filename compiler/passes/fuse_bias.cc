@@ -1,6 +1,5 @@
 #include "compiler/passes/fuse_bias.h"
 
-#include <variant>
 #include <vector>
 
 #include "compiler/passes/core_set.h"
@@ -10,12 +9,6 @@
 
 namespace kiln {
 namespace {
-
-ValueId TensorOf(const GraphNode& node, absl::string_view name) {
-  const Argument* argument = node.Find(name);
-  const auto* tensor = argument == nullptr ? nullptr : std::get_if<TensorArg>(argument);
-  return tensor == nullptr ? kNoValue : tensor->value;
-}
 
 class BiasFuser {
  public:

@@ -24,6 +24,12 @@ void ForEachOperand(const GraphNode& node, absl::FunctionRef<void(ValueId)> f) {
   ForEachOperand(const_cast<GraphNode&>(node), [&](ValueId& value) { f(value); });
 }
 
+ValueId TensorOf(const GraphNode& node, absl::string_view name) {
+  const Argument* argument = node.Find(name);
+  const auto* tensor = argument == nullptr ? nullptr : std::get_if<TensorArg>(argument);
+  return tensor == nullptr ? kNoValue : tensor->value;
+}
+
 bool IsViewNode(const GraphNode& node) {
   static const auto* others = new absl::flat_hash_set<std::string>{"aten.detach.default",
                                                                    "aten.alias.default",

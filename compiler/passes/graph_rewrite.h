@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
 #include "compiler/graph/graph.h"
 
 namespace kiln {
@@ -11,6 +12,9 @@ namespace kiln {
 // Calls `f` on every value a node reads, in place.
 void ForEachOperand(GraphNode& node, absl::FunctionRef<void(ValueId&)> f);
 void ForEachOperand(const GraphNode& node, absl::FunctionRef<void(ValueId)> f);
+
+// The tensor argument of that name; kNoValue where it is missing, None or no tensor.
+ValueId TensorOf(const GraphNode& node, absl::string_view name);
 
 // Results may share memory with the first tensor argument.
 bool IsViewNode(const GraphNode& node);

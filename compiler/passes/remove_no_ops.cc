@@ -42,11 +42,9 @@ absl::Status RemoveNoOps(Graph& graph) {
   for (const GraphNode& node : graph.nodes) {
     const Identity identity = IdentityOf(node);
     if (identity == Identity::kNo || node.results.size() != 1) continue;
-    const Argument* self = node.Find("self");
-    const auto* tensor = self == nullptr ? nullptr : std::get_if<TensorArg>(self);
-    const ValueId result = node.results[0];
-    if (tensor == nullptr || tensor->value == kNoValue || result == kNoValue) continue;
-    const TensorType& from = graph.type(tensor->value);
+    const ValueId self = TensorOf(node, "self"), result = node.results[0];
+    if (self == kNoValue || result == kNoValue) continue;
+    const TensorType& from = graph.type(self);
     const TensorType& to = graph.type(result);
     if (from.dtype != to.dtype || from.device != to.device || !SameLayout(graph.exprs, from, to)) continue;
     if (identity == Identity::kCopy && escaping[result]) continue;
@@ -57,7 +55,7 @@ absl::Status RemoveNoOps(Graph& graph) {
       const auto* first = start == nullptr ? nullptr : std::get_if<IntArg>(start);
       if (first == nullptr || graph.exprs.AsConst(first->value) != 0) continue;
     }
-    replacement[result] = tensor->value;
+    replacement[result] = self;
   }
   ReplaceUses(graph, replacement);
   return RemoveDeadCode(graph);
