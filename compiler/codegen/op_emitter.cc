@@ -157,7 +157,10 @@ llvm::Value* KernelEmitter::EmitShift(LoopOpcode op, v1::DType dtype, llvm::Valu
   llvm::Value* in_range = b_.CreateICmpULT(b, llvm::ConstantInt::get(type, width));
   llvm::Value* zero = llvm::ConstantInt::get(type, 0);
   if (op == LoopOpcode::kShiftLeft) {
-    llvm::Value* amount = b_.CreateSelect(in_range, b, zero);
+    // Not `in_range ? b : 0`: LLVM makes one PTX instruction of that, which sees the low 32 bits of the
+    // amount.
+    llvm::Value* amount =
+        b_.CreateBinaryIntrinsic(llvm::Intrinsic::umin, b, llvm::ConstantInt::get(type, width - 1));
     return b_.CreateSelect(in_range, b_.CreateShl(a, amount), zero);
   }
   if (dtype == v1::U8) {

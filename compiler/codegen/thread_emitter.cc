@@ -582,17 +582,20 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   vector_variable_ = kNoVariable;
 }
 
-// Nothing in the kernel waits for the sum: one instruction that returns nothing.
+// Points may meet in an element, and nothing in the kernel waits for the sum: one instruction that returns
+// nothing, or where there is none for the type, a loop that compares and swaps.
 void ThreadEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) {
   const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
-  const bool is_float = dtype == v1::F32 || dtype == v1::F64;
-  const bool has_instruction = is_float || dtype == v1::I32 || dtype == v1::I64;
-  if (op.mode() != v1::STORE_ACCUMULATE || !has_instruction || IsRead(op.buffer())) {
+  // Of truth values: all that is ever written over another is true.
+  if (op.mode() != v1::STORE_ACCUMULATE || dtype == v1::BOOL || IsRead(op.buffer())) {
     KernelEmitter::ScalarStore(op, index, value);
     return;
   }
   llvm::Type* type = MemoryType(dtype);
   llvm::Value* pointer = b_.CreateGEP(type, buffers_[op.buffer()], index);
+  if (ir::IsHalf(dtype))
+    value = b_.CreateBitCast(value, dtype == v1::F16 ? b_.getHalfTy() : b_.getBFloatTy());
+  const bool is_float = value->getType()->isFloatingPointTy();
   Annotate(b_.CreateAtomicRMW(is_float ? llvm::AtomicRMWInst::FAdd : llvm::AtomicRMWInst::Add, pointer, value,
                               llvm::Align(static_cast<uint64_t>(ir::ByteWidth(dtype))),
                               llvm::AtomicOrdering::Monotonic, context_.getOrInsertSyncScopeID("device")),

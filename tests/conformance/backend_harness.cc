@@ -6,11 +6,13 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "client/runtime/cuda_kernel.h"
 #include "compiler/codegen/flat_image.h"
 #include "compiler/ir/dtypes.h"
 #include "compiler/ir/interpreter.h"
 #include "compiler/ir/scalar_ops.h"
 #include "compiler/support/status_macros.h"
+#include "tests/conformance/gpu_device.h"
 
 namespace kiln {
 namespace {
@@ -125,7 +127,8 @@ std::string Difference(const std::vector<TestBuffer>& got, const std::vector<Tes
       if (x == y || (std::isnan(x) && std::isnan(y))) continue;
       const double off = std::fabs(x - y);
       if (std::isfinite(x) && std::isfinite(y) &&
-          (off <= tolerance.ulps * UlpOf(dtype, y) || off <= tolerance.relative * largest)) {
+          (off <= tolerance.ulps * UlpOf(dtype, y) || off <= tolerance.relative * largest ||
+           off <= tolerance.absolute)) {
         continue;
       }
       return absl::StrCat("buffer ", b, "[", k, "] = ", x, ", not ", y, " (", off / UlpOf(dtype, y), " ulp)");
@@ -135,6 +138,9 @@ std::string Difference(const std::vector<TestBuffer>& got, const std::vector<Tes
 }
 
 namespace {
+
+constexpr size_t kCanary = 256;  // bytes behind each buffer: a store out of bounds is found
+constexpr char kCanaryByte = '\x5A';
 
 struct Prepared {
   explicit Prepared(std::vector<TestBuffer>& buffers, const std::vector<int64_t>& symbols) {
@@ -163,6 +169,18 @@ std::vector<std::pair<int64_t, int64_t>> Pieces(int64_t units, bool split, std::
   return pieces;
 }
 
+absl::Status RemoveCanaries(std::vector<TestBuffer>* buffers) {
+  for (size_t b = 0; b < buffers->size(); ++b) {
+    std::string& bytes = (*buffers)[b].bytes;
+    const size_t size = bytes.size() - kCanary;
+    if (bytes.substr(size) != std::string(kCanary, kCanaryByte)) {
+      return absl::InternalError(absl::StrCat("wrote behind buffer ", b));
+    }
+    bytes.resize(size);
+  }
+  return absl::OkStatus();
+}
+
 class InterpreterRunner : public KernelRunner {
  public:
   absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
@@ -189,22 +207,14 @@ class BackendRunner : public KernelRunner {
     KILN_ASSIGN_OR_RETURN(auto interpreter, KernelInterpreter::Create(kernel));
     KILN_ASSIGN_OR_RETURN(const int64_t units, interpreter->Units(symbols.data()));
     KILN_RETURN_IF_ERROR(Load(kernel));
-    // Canaries behind each buffer: a store out of bounds is found.
-    constexpr size_t kCanary = 256;
-    for (TestBuffer& buffer : buffers) buffer.bytes.append(kCanary, '\x5A');
+    for (TestBuffer& buffer : buffers) buffer.bytes.append(kCanary, kCanaryByte);
     Prepared prepared(buffers, symbols);
     for (auto [begin, end] : Pieces(units, split, random)) {
       const int32_t code = images_->entry(0)(&prepared.args, begin, end, 0);
       if (code != prepared.status.code) return absl::InternalError("returned code differs from the status");
       if (code != 0) break;
     }
-    for (size_t b = 0; b < buffers.size(); ++b) {
-      const size_t size = buffers[b].bytes.size() - kCanary;
-      if (buffers[b].bytes.substr(size) != std::string(kCanary, '\x5A')) {
-        return absl::InternalError(absl::StrCat("wrote behind buffer ", b));
-      }
-      buffers[b].bytes.resize(size);
-    }
+    KILN_RETURN_IF_ERROR(RemoveCanaries(&buffers));
     // NOLINTNEXTLINE(clang-analyzer-core.StackAddressEscape): a status holds no address
     return Outcome{prepared.status, std::move(buffers)};
   }
@@ -226,6 +236,52 @@ class BackendRunner : public KernelRunner {
   std::unique_ptr<LoadedImages> images_;
 };
 
+class GpuRunner : public KernelRunner {
+ public:
+  GpuRunner(testing::GpuDevice* device, std::unique_ptr<CodegenBackend> backend)
+      : device_(device), backend_(std::move(backend)) {}
+
+  bool is_gpu() const override { return true; }
+  absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
+                              const std::vector<int64_t>& symbols, bool, std::mt19937_64&) override {
+    KILN_ASSIGN_OR_RETURN(auto interpreter, KernelInterpreter::Create(kernel));
+    KILN_ASSIGN_OR_RETURN(const int64_t units, interpreter->Units(symbols.data()));
+    KILN_RETURN_IF_ERROR(Load(kernel));
+    for (TestBuffer& buffer : buffers) buffer.bytes.append(kCanary, kCanaryByte);
+    Prepared prepared(buffers, symbols);
+    std::vector<std::shared_ptr<char>> memory;
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      KILN_ASSIGN_OR_RETURN(memory.emplace_back(), device_->Allocate(buffers[b].bytes.size()));
+      std::memcpy(memory[b].get(), buffers[b].bytes.data(), buffers[b].bytes.size());
+      prepared.pointers[b] = memory[b].get();
+    }
+    KILN_RETURN_IF_ERROR(loaded_->Run(prepared.args, 0, units, 0, device_->context()));
+    KILN_RETURN_IF_ERROR(device_->Wait());
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      std::memcpy(buffers[b].bytes.data(), memory[b].get(), buffers[b].bytes.size());
+    }
+    KILN_RETURN_IF_ERROR(RemoveCanaries(&buffers));
+    // NOLINTNEXTLINE(clang-analyzer-core.StackAddressEscape): a status holds no address
+    return Outcome{prepared.status, std::move(buffers)};
+  }
+
+ private:
+  // Runs of one kernel in a row emit it once.
+  absl::Status Load(const v1::Kernel& kernel) {
+    std::string key = kernel.SerializeAsString();
+    if (loaded_ != nullptr && key == key_) return absl::OkStatus();
+    KILN_ASSIGN_OR_RETURN(const EmittedObject object, backend_->Emit(kernel, {}, false));
+    KILN_ASSIGN_OR_RETURN(loaded_, runtime::NewCudaKernel(object.bytes));
+    key_ = std::move(key);
+    return absl::OkStatus();
+  }
+
+  testing::GpuDevice* const device_;
+  std::unique_ptr<CodegenBackend> backend_;
+  std::string key_;
+  std::shared_ptr<const runtime::KernelRunner> loaded_;
+};
+
 }  // namespace
 
 std::unique_ptr<KernelRunner> NewInterpreterRunner() { return std::make_unique<InterpreterRunner>(); }
@@ -233,6 +289,12 @@ std::unique_ptr<KernelRunner> NewInterpreterRunner() { return std::make_unique<I
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewBackendRunner(const v1::Target& target) {
   KILN_ASSIGN_OR_RETURN(auto backend, NewCodegenBackend(target));
   return std::unique_ptr<KernelRunner>(new BackendRunner(std::move(backend)));
+}
+
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewGpuRunner() {
+  KILN_ASSIGN_OR_RETURN(testing::GpuDevice * device, testing::GpuDevice::Find());
+  KILN_ASSIGN_OR_RETURN(auto backend, NewCodegenBackend(device->target()));
+  return std::unique_ptr<KernelRunner>(new GpuRunner(device, std::move(backend)));
 }
 
 }  // namespace kiln

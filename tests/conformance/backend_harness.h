@@ -33,6 +33,7 @@ struct Outcome {
 struct Tolerance {
   double ulps = 0;      // of floats; NaN equals NaN, and -0 equals 0
   double relative = 0;  // or within this part of the largest value of the buffer
+  double absolute = 0;  // or this far off
 };
 
 // The first difference, or "".
@@ -47,9 +48,14 @@ class KernelRunner {
   virtual absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
                                       const std::vector<int64_t>& symbols, bool split,
                                       std::mt19937_64& random) = 0;
+  // A kernel that fails there traps, which ends the process's use of the device: it must not be run. And its
+  // additions to memory take subnormal numbers for zero.
+  virtual bool is_gpu() const { return false; }
 };
 
 std::unique_ptr<KernelRunner> NewInterpreterRunner();
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewBackendRunner(const v1::Target& target);
+// On the first GPU, where units are not split. UNAVAILABLE where there is none.
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewGpuRunner();
 
 }  // namespace kiln

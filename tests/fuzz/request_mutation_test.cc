@@ -19,7 +19,6 @@
 #include <optional>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
@@ -36,17 +35,12 @@
 #include "gtest/gtest.h"
 #include "kiln/v1/compile.pb.h"
 #include "tests/fuzz/graph_mutator.h"
+#include "tests/property/campaign.h"
 #include "tests/property/random_graph.h"
 #include "tests/unit/plain_host.h"
 
 namespace kiln {
 namespace {
-
-uint64_t FromEnv(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  uint64_t value = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
 
 volatile uint64_t running_seed = 0;
 
@@ -218,8 +212,7 @@ bool ReachesLowering(const v1::PlanRequest& request) {
 }
 
 TEST(RequestMutation, NothingCrashesAndTheCallerIsToBlame) {
-  uint64_t cases = FromEnv("KILN_CASES", FromEnv("KILN_FULL", 0) != 0 ? 20'000 : 2'000);
-  uint64_t first = FromEnv("KILN_SEED", 1'000'000);
+  const auto [first, cases] = testing::CampaignFromEnv(1'000'000, 2'000, 20'000);
   google::protobuf::SetLogHandler(nullptr);  // text that is not UTF-8 is what this test sends
   for (int signal : {SIGSEGV, SIGABRT, SIGFPE, SIGBUS, SIGILL}) std::signal(signal, ReportCrash);
   std::map<std::string, uint64_t> codes;

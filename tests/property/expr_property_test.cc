@@ -6,20 +6,14 @@
 #include <cstdlib>
 #include <random>
 
-#include "absl/strings/numbers.h"
 #include "compiler/graph/expr.h"
 #include "compiler/graph/expr_algebra.h"
 #include "compiler/graph/expr_eval.h"
 #include "gtest/gtest.h"
+#include "tests/property/campaign.h"
 
 namespace kiln {
 namespace {
-
-uint64_t FromEnv(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  uint64_t value = 0;
-  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
-}
 
 constexpr int kSymbols = 3, kVars = 4, kSamples = 8;
 
@@ -161,7 +155,7 @@ class Generator {
 };
 
 TEST(ExprProperty, SimplifiedIsEvaluated) {
-  uint64_t seed = FromEnv("KILN_SEED", 20261121), cases = FromEnv("KILN_CASES", 20'000);
+  const auto [seed, cases] = testing::CampaignFromEnv(20261121, 20'000, 20'000);
   RecordProperty("seed", std::to_string(seed));
   uint64_t defined = 0;
   for (uint64_t i = 0; i < cases; ++i) {

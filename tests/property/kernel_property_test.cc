@@ -1,10 +1,9 @@
-// Random kernels on the x86 back-end against the interpreter. The seed is printed and can be given:
-// KILN_SEED=n runs one kernel; KILN_FULL=1 runs many.
+// Random kernels on each back-end against the interpreter. The seed is printed and can be given:
+// KILN_SEED says where to start, KILN_CASES how many (default 150; 5,000 with KILN_FULL=1).
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <limits>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/dtypes.h"
 #include "compiler/ir/kernel_builder.h"
@@ -12,6 +11,7 @@
 #include "compiler/ir/verify.h"
 #include "tests/conformance/backend_harness.h"
 #include "tests/conformance/host_target.h"
+#include "tests/property/campaign.h"
 
 namespace kiln {
 namespace {
@@ -259,33 +259,39 @@ void CheckOne(KernelRunner* reference, KernelRunner* runner, uint64_t seed) {
   std::mt19937_64 random(seed);
   auto expected = reference->Run(kernel, made.buffers(), made.symbols(), false, random);
   ASSERT_TRUE(expected.ok()) << expected.status() << "\n" << PrintKernel(kernel, {});
+  if (runner->is_gpu() && expected->status.code != 0) return;
+  Tolerance tolerance;
+  if (runner->is_gpu()) tolerance.absolute = std::numeric_limits<float>::min();
   for (bool split : {false, true}) {
     auto got = runner->Run(kernel, made.buffers(), made.symbols(), split, random);
     ASSERT_TRUE(got.ok()) << got.status() << "\n" << PrintKernel(kernel, {});
     ASSERT_EQ(got->status.code, expected->status.code) << PrintKernel(kernel, {});
     if (got->status.code != 0) return;
-    ASSERT_EQ(Difference(got->buffers, expected->buffers, {}), "") << PrintKernel(kernel, {});
+    ASSERT_EQ(Difference(got->buffers, expected->buffers, tolerance), "") << PrintKernel(kernel, {});
   }
 }
 
-class KernelPropertyTest : public testing::TestWithParam<bool> {};
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewRunner(absl::string_view name) {
+  if (name == "gpu") return NewGpuRunner();
+  if (name == "avx512" && !HostHasAvx512()) return absl::UnavailableError("this machine has no AVX-512");
+  return NewBackendRunner(X86Target(name == "avx512"));
+}
+
+class KernelPropertyTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(KernelPropertyTest, RandomKernelsAgreeWithTheInterpreter) {
-  if (GetParam() && !HostHasAvx512()) GTEST_SKIP() << "this machine has no AVX-512";
   auto reference = NewInterpreterRunner();
-  auto runner = NewBackendRunner(X86Target(GetParam()));
+  auto runner = NewRunner(GetParam());
+  if (absl::IsUnavailable(runner.status())) GTEST_SKIP() << runner.status().message();
   ASSERT_TRUE(runner.ok()) << runner.status();
-  uint64_t seed;
-  if (const char* given = std::getenv("KILN_SEED"); given != nullptr && absl::SimpleAtoi(given, &seed)) {
-    CheckOne(reference.get(), runner->get(), seed);
-    return;
+  const testing::Campaign campaign = testing::CampaignFromEnv(1000, 150, 5000);
+  for (uint64_t k = 0; k < campaign.cases && !HasFailure(); ++k) {
+    CheckOne(reference.get(), runner->get(), campaign.first + k);
   }
-  const int count = std::getenv("KILN_FULL") != nullptr ? 5000 : 150;
-  for (int k = 0; k < count && !HasFailure(); ++k) CheckOne(reference.get(), runner->get(), 1000 + k);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, KernelPropertyTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "avx512" : "avx2"; });
+INSTANTIATE_TEST_SUITE_P(Targets, KernelPropertyTest, ::testing::Values("avx2", "avx512", "gpu"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace kiln

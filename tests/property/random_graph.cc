@@ -77,9 +77,9 @@ class Generator {
     }
     return strides;
   }
-  static void WriteMeta(const Value& value, v1::TensorMeta* meta) {
+  void WriteMeta(const Value& value, v1::TensorMeta* meta) {
     meta->set_dtype(value.dtype);
-    meta->mutable_device()->set_type(v1::CPU);
+    meta->mutable_device()->set_type(options_.device);
     for (const Dim& d : value.sizes) Write(d, meta->add_sizes());
     for (const Dim& d : value.strides) Write(d, meta->add_strides());
     meta->mutable_storage_offset()->set_value(0);

@@ -34,6 +34,7 @@ struct RandomGraphOptions {
   int nodes = 12;
   bool symbolic = false;
   bool mutation = false;
+  v1::DeviceType device = v1::CPU;
 };
 
 RandomGraph MakeRandomGraph(uint64_t seed, const RandomGraphOptions& options);

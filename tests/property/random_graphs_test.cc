@@ -1,9 +1,8 @@
 // Random graphs through the whole compiler and the runtime against their right answers: on the reference
-// interpreter, and on generated x86 code. KILN_FULL=1 runs 2,000 graphs instead of 200.
-// KILN_SEED=n runs one.
+// interpreter, and on generated code for x86 and for a GPU where there is one. KILN_FULL=1 runs 2,000 graphs
+// instead of 200; KILN_SEED says where to start, KILN_CASES how many.
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -12,8 +11,11 @@
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/graph/canonical.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/status_macros.h"
 #include "gtest/gtest.h"
+#include "tests/conformance/gpu_device.h"
 #include "tests/conformance/host_target.h"
+#include "tests/property/campaign.h"
 #include "tests/property/random_graph.h"
 #include "tests/unit/plain_host.h"
 
@@ -23,16 +25,25 @@ namespace {
 using runtime::Program;
 using runtime::Tensor;
 
-int GraphCount() {
-  const char* full = std::getenv("KILN_FULL");
-  return full != nullptr && std::string(full) == "1" ? 2000 : 200;
-}
-
 // With a matrix product, which these graphs leave to the library.
 class MatmulHost : public runtime::PlainHost {
  public:
+  // Of kernels on `gpu`, or on the CPU where it is nullptr. A GPU's tensors lie in memory of both.
+  explicit MatmulHost(GpuDevice* gpu) : gpu_(gpu) {}
+
+  absl::StatusOr<runtime::CallContext> Begin() override {
+    return gpu_ == nullptr ? runtime::CallContext() : gpu_->context();
+  }
+  absl::Status Copy(Tensor to, Tensor from) override {
+    KILN_RETURN_IF_ERROR(Wait());
+    return PlainHost::Copy(to, from);
+  }
+  // Until kernels have ended, so that their results can be read.
+  absl::Status Wait() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->Wait(); }
+
   absl::Status Call(const std::string& target, const runtime::CallArguments& arguments,
                     absl::Span<Tensor> results, bool into) override {
+    KILN_RETURN_IF_ERROR(Wait());
     if (target != "aten.mm.default") return PlainHost::Call(target, arguments, results, into);
     Tensor a = arguments.Find("self")->tensor;
     Tensor b = arguments.Find("mat2")->tensor;
@@ -53,10 +64,20 @@ class MatmulHost : public runtime::PlainHost {
     return absl::OkStatus();
   }
 
+ protected:
+  std::shared_ptr<char> Allocate(size_t bytes) override {
+    if (gpu_ == nullptr) return PlainHost::Allocate(bytes);
+    auto memory = gpu_->Allocate(bytes);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    return memory.ok() ? *memory : PlainHost::Allocate(bytes);
+  }
+
  private:
   float& At(Tensor t, int64_t i, int64_t j) {
     return static_cast<float*>(Data(t))[i * Strides(t)[0] + j * Strides(t)[1]];
   }
+
+  GpuDevice* const gpu_;
 };
 
 v1::PlanRequest RequestOf(const RandomGraph& random) {
@@ -71,8 +92,9 @@ v1::PlanRequest RequestOf(const RandomGraph& random) {
   return request;
 }
 
-RandomGraphOptions OptionsOf(uint64_t seed) {
+RandomGraphOptions OptionsOf(uint64_t seed, v1::DeviceType device = v1::CPU) {
   RandomGraphOptions options;
+  options.device = device;
   options.nodes = 4 + static_cast<int>(seed % 24);
   options.symbolic = seed % 3 == 1;
   options.mutation = seed % 5 == 2;
@@ -81,15 +103,13 @@ RandomGraphOptions OptionsOf(uint64_t seed) {
 
 class Runner {
  public:
-  explicit Runner(bool native) : native_(native) {
-    auto backend = NewCodegenBackend(X86Target(HostHasAvx512()));
-    EXPECT_TRUE(backend.ok()) << backend.status();
-    if (backend.ok()) backend_ = *std::move(backend);
-  }
+  // On the interpreter without `backend`, otherwise with its code: on `gpu`, or on the CPU where that is
+  // nullptr.
+  Runner(std::unique_ptr<CodegenBackend> backend, GpuDevice* gpu) : backend_(std::move(backend)), gpu_(gpu) {}
 
   void Check(uint64_t seed) {
     SCOPED_TRACE("KILN_SEED=" + std::to_string(seed));
-    RandomGraph random = MakeRandomGraph(seed, OptionsOf(seed));
+    RandomGraph random = MakeRandomGraph(seed, OptionsOf(seed, gpu_ == nullptr ? v1::CPU : v1::CUDA));
     if (random.outputs.empty() && random.mutated.empty()) return;
     v1::PlanRequest request = RequestOf(random);
     auto reply = PlanGraph(request);
@@ -98,8 +118,8 @@ class Runner {
     v1::Manifest manifest;
     runtime::ObjectMap objects;
     ASSERT_NO_FATAL_FAILURE(Emit(*reply, &manifest, &objects));
-    MatmulHost host;
-    auto program = Program::Load(manifest, objects, native_ ? "" : "all", &host);
+    MatmulHost host(gpu_);
+    auto program = Program::Load(manifest, objects, backend_ != nullptr ? "" : "all", &host);
     ASSERT_TRUE(program.ok()) << program.status() << "\n" << reply->program().DebugString();
     std::vector<runtime::Value> inputs, outputs;
     std::vector<Tensor> kept;
@@ -110,6 +130,8 @@ class Runner {
       kept.push_back(*host.Share(value.tensor));
     }
     absl::Status status = (*program)->Run(inputs, outputs);
+    ASSERT_TRUE(status.ok()) << status;
+    status = host.Wait();
     ASSERT_TRUE(status.ok()) << status;
     ASSERT_EQ(outputs.size(), random.outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -136,7 +158,7 @@ class Runner {
       (*objects)[digest] = std::make_shared<const std::string>(planned.kernel());
       entry->mutable_loop_ir()->set_digest(digest);
       entry->mutable_loop_ir()->set_kind(v1::LOOP_IR);
-      if (!native_) continue;
+      if (backend_ == nullptr) continue;
       v1::Kernel kernel;
       ASSERT_TRUE(kernel.ParseFromString(planned.kernel()));
       auto object = backend_->Emit(kernel, {}, false);
@@ -185,28 +207,40 @@ class Runner {
     }
   }
 
-  bool native_;
-  std::unique_ptr<CodegenBackend> backend_;
+  const std::unique_ptr<CodegenBackend> backend_;
+  GpuDevice* const gpu_;
   int64_t kernels_ = 0;
 };
 
-void RunAll(bool native) {
-  Runner runner(native);
-  uint64_t first = 1;
-  int count = GraphCount();
-  if (const char* seed = std::getenv("KILN_SEED")) {
-    first = std::strtoull(seed, nullptr, 10);
-    count = 1;
+void RunAll(const v1::Target* target, GpuDevice* gpu) {
+  std::unique_ptr<CodegenBackend> backend;
+  if (target != nullptr) {
+    auto made = NewCodegenBackend(*target);
+    ASSERT_TRUE(made.ok()) << made.status();
+    backend = *std::move(made);
   }
-  for (int i = 0; i < count; ++i) {
-    runner.Check(first + static_cast<uint64_t>(i));
+  Runner runner(std::move(backend), gpu);
+  const auto [first, cases] = CampaignFromEnv(1, 200, 2000);
+  for (uint64_t i = 0; i < cases; ++i) {
+    runner.Check(first + i);
     if (::testing::Test::HasFatalFailure()) return;
   }
   EXPECT_GT(runner.kernels(), 0);
 }
 
-TEST(RandomGraphs, InterpreterAgreesWithTheReference) { RunAll(false); }
-TEST(RandomGraphs, X86AgreesWithTheReference) { RunAll(true); }
+TEST(RandomGraphs, InterpreterAgreesWithTheReference) { RunAll(nullptr, nullptr); }
+
+TEST(RandomGraphs, X86AgreesWithTheReference) {
+  const v1::Target target = X86Target(HostHasAvx512());
+  RunAll(&target, nullptr);
+}
+
+TEST(RandomGraphs, GpuAgreesWithTheReference) {
+  auto gpu = GpuDevice::Find();
+  if (absl::IsUnavailable(gpu.status())) GTEST_SKIP() << gpu.status().message();
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  RunAll(&(*gpu)->target(), *gpu);
+}
 
 TEST(RandomGraphs, SameRequestSameBytes) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {

@@ -16,7 +16,7 @@ namespace kiln::runtime {
 class PlainHost : public Host {
  public:
   struct PlainTensor {
-    std::shared_ptr<std::vector<char>> storage;
+    std::shared_ptr<char> storage;
     v1::DType dtype;
     std::vector<int64_t> sizes, strides;
     int64_t offset = 0;
@@ -34,10 +34,8 @@ class PlainHost : public Host {
     const size_t bytes = empty ? 0 : (last + 1) * ByteSize(dtype);
     ++live_;
     ++allocations_;
-    return new PlainTensor{std::make_shared<std::vector<char>>(bytes),
-                           dtype,
-                           {sizes.begin(), sizes.end()},
-                           {strides.begin(), strides.end()}};
+    return new PlainTensor{
+        Allocate(bytes), dtype, {sizes.begin(), sizes.end()}, {strides.begin(), strides.end()}};
   }
   absl::StatusOr<Tensor> View(Tensor base, absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides,
                               int64_t offset) override {
@@ -58,7 +56,7 @@ class PlainHost : public Host {
     delete Get(tensor);
   }
   void* Data(Tensor tensor) override {
-    return Get(tensor)->storage->data() + Get(tensor)->offset * ByteSize(Get(tensor)->dtype);
+    return Get(tensor)->storage.get() + Get(tensor)->offset * ByteSize(Get(tensor)->dtype);
   }
   absl::Span<const int64_t> Sizes(Tensor tensor) override { return Get(tensor)->sizes; }
   absl::Span<const int64_t> Strides(Tensor tensor) override { return Get(tensor)->strides; }
@@ -131,6 +129,11 @@ class PlainHost : public Host {
   int64_t live() const { return live_; }
   int64_t allocations() const { return allocations_; }
   int64_t views() const { return views_; }
+
+ protected:
+  virtual std::shared_ptr<char> Allocate(size_t bytes) {
+    return {new char[bytes](), std::default_delete<char[]>()};
+  }
 
  private:
   static PlainTensor* Get(Tensor tensor) { return static_cast<PlainTensor*>(tensor); }

@@ -1,0 +1,69 @@
+#include "tests/conformance/gpu_device.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "client/runtime/cuda_driver.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln::testing {
+namespace {
+
+constexpr unsigned kAttachGlobal = 1;  // CU_MEM_ATTACH_GLOBAL
+constexpr int kComputeMajor = 75;      // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+constexpr int kComputeMinor = 76;
+
+}  // namespace
+
+absl::StatusOr<GpuDevice*> GpuDevice::Find() {
+  static auto* device = new absl::StatusOr<GpuDevice>(Open());
+  if (!device->ok()) return device->status();
+  return &**device;
+}
+
+absl::StatusOr<GpuDevice> GpuDevice::Open() {
+  const absl::StatusOr<runtime::CudaDriver>& driver = runtime::TheCudaDriver();
+  if (!driver.ok()) return absl::UnavailableError("no NVIDIA GPU here");
+  void* cuda = dlopen("libcuda.so.1", RTLD_NOW);
+  GpuDevice device;
+  int (*initialize)(unsigned) = nullptr;
+  int (*count)(int*) = nullptr;
+  int (*attribute)(int*, int which, int ordinal) = nullptr;
+  const char* missing = nullptr;
+  const auto need = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(cuda, name));
+    if (function == nullptr) missing = name;
+  };
+  need(initialize, "cuInit");
+  need(count, "cuDeviceGetCount");
+  need(attribute, "cuDeviceGetAttribute");
+  need(device.allocate_, "cuMemAllocManaged");
+  need(device.free_, "cuMemFree_v2");
+  need(device.wait_, "cuCtxSynchronize");
+  if (missing != nullptr) return absl::InternalError(absl::StrCat("libcuda.so.1 has no ", missing));
+  int devices = 0;
+  if (initialize(0) != 0 || count(&devices) != 0 || devices == 0)
+    return absl::UnavailableError("no NVIDIA GPU here");
+  KILN_RETURN_IF_ERROR(runtime::UseCudaContext(*driver, 0));
+  int major = 0, minor = 0;
+  KILN_RETURN_IF_ERROR(driver->Check(attribute(&major, kComputeMajor, 0), "attribute"));
+  KILN_RETURN_IF_ERROR(driver->Check(attribute(&minor, kComputeMinor, 0), "attribute"));
+  device.target_.set_triple("nvptx64-nvidia-cuda");
+  device.target_.add_features(absl::StrCat("sm_", major, minor));
+  return device;
+}
+
+absl::StatusOr<std::shared_ptr<char>> GpuDevice::Allocate(size_t bytes) {
+  uint64_t address = 0;
+  KILN_RETURN_IF_ERROR(runtime::TheCudaDriver()->Check(
+      allocate_(&address, std::max<size_t>(bytes, 1), kAttachGlobal), "allocate"));
+  return std::shared_ptr<char>(reinterpret_cast<char*>(address),
+                               [this](char* data) { free_(reinterpret_cast<uint64_t>(data)); });
+}
+
+absl::Status GpuDevice::Wait() { return runtime::TheCudaDriver()->Check(wait_(), "run"); }
+
+}  // namespace kiln::testing
