@@ -91,7 +91,8 @@ class Row:
 
     def _open(self, way, *flags):
         arguments = self._arguments
-        words = [self.result["model"], self.result["task"], way, "--dtype", arguments.dtype, *flags]
+        words = [self.result["model"], self.result["task"], way, "--dtype", arguments.dtype, "--device",
+                 arguments.device, *flags]
         if arguments.dynamic and "--dynamic" not in flags:
             words.append("--dynamic")
         return Cell(self._nursery, words, self._directory, arguments.timeout)
@@ -198,7 +199,8 @@ class Row:
         if any(way not in cold for way in ("inductor", "kiln", "front")):
             return None
         front = cold["front"]["start_s"]
-        return cold["kiln"]["start_s"] / (front + CODE_GENERATION_SHARE * (cold["inductor"]["start_s"] - front))
+        share = self._arguments.code_generation_share
+        return cold["kiln"]["start_s"] / (front + share * (cold["inductor"]["start_s"] - front))
 
     def warm_ratio(self):
         starts = self.result.get("warm_s", {})
@@ -280,7 +282,7 @@ def start_table(rows, arguments):
         "ms to look up, fetch and load a graph |", "|---|---|---|---|---|---|---|",
         *(row.start_line() for row in rows), "",
         f"Geometric means: cold start kiln ÷ bound {mean([row.cold_ratio() for row in rows])} (bound: front end + "
-        f"{CODE_GENERATION_SHARE} × the rest of Inductor's start); warm start "
+        f"{arguments.code_generation_share} × the rest of Inductor's start); warm start "
         f"{mean([row.warm_ratio() for row in rows])}.", ""]
 
 
@@ -333,6 +335,7 @@ def parse():
     parser.add_argument("--json", metavar="FILE", help="also write the raw rows to this file")
     parser.add_argument("--markdown", metavar="FILE", help="also write the tables to this file")
     arguments = parser.parse_args()
+    arguments.device, arguments.code_generation_share = "cpu", CODE_GENERATION_SHARE
     arguments.sections = arguments.sections.split(",")
     if unknown := set(arguments.sections) - set(SECTIONS):
         parser.error(f"unknown sections {', '.join(sorted(unknown))}; known: {', '.join(SECTIONS)}")

@@ -1,14 +1,17 @@
 """Eager, TorchInductor and kiln side by side on this machine's GPU: Markdown on stdout, JSON with --json.
 
-A row is a process of its own that compiles its model in every way. All rows compile at the same time; then one row
-after the other measures while the others wait, so that no compile disturbs a measurement. Within a row the ways take
-turns: a figure is the median over the rounds of the mean step of a round. The memory table compares kernels that do
-nothing but move data with the bandwidth of a device copy measured between them.
+Sections, all but the last by default:
+  steps    inference of batch 1 and training, in default mode and with CUDA graphs (reduce-overhead)
+  kernels  memory-bound kernels against a copy (gpu_kernels.py)
+  start    cold and warm starts, as tests/bench/cpu.py measures them (minutes a row)
+
+Steps: a row is a process of its own that compiles its model in every way. All rows compile at the same time; then one
+row after the other measures while the others wait, so that no compile disturbs a measurement. Within a row the ways
+take turns: a figure is the median over the rounds of the mean step of a round.
 """
 import argparse
 import datetime
 import json
-import math
 import os
 import shutil
 import statistics
@@ -20,28 +23,24 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
+from cpu import Row, mean, number, start_table, stop_daemons  # noqa: E402
+from nursery import Nursery  # noqa: E402
+
 WAYS = {"eager": None, "inductor": dict(backend="inductor"),
         "inductor-graphs": dict(backend="inductor", mode="reduce-overhead"), "kiln": dict(backend="kiln"),
         "kiln-graphs": dict(backend="kiln", mode="reduce-overhead")}
-# What is compared with what: default with default, CUDA graphs with CUDA graphs.
-RATIOS = [("kiln", "inductor"), ("kiln", "eager"), ("kiln-graphs", "inductor-graphs")]
 # Ways whose temporary memory torch's allocator counts; a replayed graph's lies in a pool of its own.
 COUNTED = ("eager", "inductor", "kiln")
 
-# name: (model of models.py, task, dtype, changes of the inputs' sizes)
-ROWS = {
-    "vit": ("vit", "infer", "float32", {}),
-    "resnet50": ("resnet50", "infer", "float32", {}),
-    "mobilenet": ("mobilenet", "infer", "float32", {}),
-    "bert": ("bert", "infer", "float32", {"input_ids": (1, 12)}),
-    "convnext": ("convnext", "infer", "float32", {}),
-    "segformer": ("segformer", "infer", "float32", {"pixel_values": (1, 3, 512, 512)}),
-    "beit": ("beit", "infer", "float32", {}),
-    "bert-train": ("bert", "train", "float32", {}),
-    "resnet50-train": ("resnet50", "train", "float32", {}),
-    "gpt2-train": ("gpt2", "train", "bfloat16", {}),
-}
+# name: (model of models.py, task, dtype)
+ROWS = {name: (name, "infer", "float32")
+        for name in ("vit", "resnet50", "mobilenet", "bert", "convnext", "detr", "segformer", "beit")}
+ROWS |= {f"{name}-train": (name, "train", "bfloat16") for name in ("bert", "gpt2", "llama", "vit")}
+ROWS["resnet50-train"] = ("resnet50", "train", "float32")
 QUICK = ["bert", "resnet50", "vit", "bert-train"]
+SECTIONS = ("steps", "kernels", "start")
+# The bound of a cold start: Inductor's front end and this part of what Inductor adds to it.
+CODE_GENERATION_SHARE = 0.10
 
 
 # ---- one row, in a process of its own
@@ -53,15 +52,10 @@ def _steps(row, ways):
     import kiln
 
     torch.set_float32_matmul_precision("high")
-    name, task, dtype, sizes = ROWS[row]
+    name, task, dtype = ROWS[row]
     steps, errors, stats = {}, {}, {}
     for way in ways:
-        model, inputs = models.build(name, task, getattr(torch, dtype))
-        for key, size in sizes.items():
-            inputs[key] = inputs[key].new_empty(size).normal_() if inputs[key].is_floating_point() else \
-                torch.randint(0, 1000, size)
-        model = model.cuda()
-        inputs = {key: value.cuda() for key, value in inputs.items()}
+        model, inputs = models.build(name, task, getattr(torch, dtype), "cuda")
         call = model if WAYS[way] is None else torch.compile(model, **WAYS[way])
         optimizer = torch.optim.SGD(model.parameters(), 1e-4) if task == "train" else None
 
@@ -132,60 +126,16 @@ def _measure_row(row, arguments):
     return result
 
 
-# ---- the memory table
+def _measure_kernels(arguments):
+    import gpu_kernels
 
-def _memory_functions(torch):
-    function = torch.nn.functional
-    return {  # name: (function, bytes moved per element of an fp32 matrix)
-        "add and GELU": (lambda x: function.gelu(x + 1.5), 8),
-        "softmax of rows": (lambda x: torch.softmax(x, -1), 8),
-        "layer norm of rows": (lambda x: function.layer_norm(x, x.shape[-1:]), 8),
-        "sums of columns": (lambda x: x.sum(0), 4),
-        "sums of rows": (lambda x: x.sum(-1), 4),
-        "transposed add": (lambda x: x.t().contiguous() * 2, 8),
-    }
-
-
-def _measure_memory(arguments):
-    import torch
-    import kiln  # noqa: F401  (names the back-end)
-
-    x = torch.randn(16384, 4096, device="cuda")  # 256 MiB, several times the second-level cache
-    y = torch.empty_like(x)
-    errors, calls = {}, {}
-    for name, (function, bytes_moved) in _memory_functions(torch).items():
-        for way in ("eager", "inductor", "kiln"):
-            call = function if WAYS[way] is None else torch.compile(function, **WAYS[way])
-            try:
-                call(x)
-                calls[name, way] = (call, bytes_moved)
-            except Exception as error:
-                errors[f"{name}, {way}"] = f"{type(error).__name__}: {error}"[:300]
-    calls["copy", "eager"] = (lambda x: y.copy_(x), 8)
+    calls, errors = gpu_kernels.prepare()
     print("ready", flush=True)
     sys.stdin.readline()
-    rates = {key: [] for key in calls}
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    for _ in range(arguments.rounds):
-        for key, (call, bytes_moved) in calls.items():
-            call(x)
-            start.record()
-            for _ in range(10):
-                call(x)
-            end.record()
-            torch.cuda.synchronize()
-            rates[key].append(bytes_moved * x.numel() * 10 / start.elapsed_time(end) / 1e6)
-    result = {"row": "memory", "errors": errors, "gb_per_s": {}}
-    for (name, way), values in rates.items():
-        result["gb_per_s"].setdefault(name, {})[way] = statistics.median(values)
-    return result
+    return {"row": "kernels", "errors": errors, "gb_per_s": gpu_kernels.measure(calls, arguments.rounds)}
 
 
 # ---- all of them
-
-def _geometric_mean(values):
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else float("nan")
-
 
 def _start(row, arguments, directory):
     environment = dict(os.environ, TORCHINDUCTOR_CACHE_DIR=os.path.join(directory, row),
@@ -226,81 +176,129 @@ def _run(rows, arguments, directory):
     return results
 
 
-def _markdown(report):
-    ways = report["ways"]
-    print(f"{report['device']}, torch {report['torch']}, {report['date']}\n")
-    print("| row | " + " | ".join(f"{way} ms" for way in ways) + " | "
-          + " | ".join(f"{a} ÷ {b}" for a, b in RATIOS)
-          + " | peak MB: " + ", ".join(COUNTED) + " | launches / library calls / fallbacks |")
-    print("|---" * (len(ways) + len(RATIOS) + 3) + "|")
-    ratios = {pair: [] for pair in RATIOS}
-    for result in report["rows"]:
-        if "gb_per_s" in result:
-            continue
-        cells = [f"{result[way]['step_ms']:.3f}" if way in result else "failed" for way in ways]
-        for pair in RATIOS:
-            if all(way in result for way in pair):
-                ratios[pair].append(result[pair[0]]["step_ms"] / result[pair[1]]["step_ms"])
-                cells.append(f"{ratios[pair][-1]:.2f}")
-            else:
-                cells.append("–")
+def _best(result, *ways):
+    times = [result[way]["step_ms"] for way in ways if way in result]
+    return min(times) if times else None
+
+
+def _ratio(mine, other):
+    return mine / other if mine and other else None
+
+
+def _step_table(title, results, columns, ways):
+    """columns: (heading, function of a row's result that gives a ratio or None)."""
+    lines = [title, "", "| row | " + " | ".join(f"{way} ms" for way in ways) + " | "
+             + " | ".join(heading for heading, _ in columns)
+             + " | peak MB: " + ", ".join(COUNTED) + " | launches / library calls / fallbacks |",
+             "|---" * (len(ways) + len(columns) + 3) + "|"]
+    for result in results:
+        cells = [number(result[way]["step_ms"] if way in result else None, 3) for way in ways]
+        cells += [number(ratio(result), 2) for _, ratio in columns]
         peak = result.get("peak_mb", {})
-        cells.append(", ".join(f"{peak[way]:.0f}" if way in peak else "–" for way in COUNTED))
+        cells.append(", ".join(number(peak.get(way), 0) for way in COUNTED))
         stats = result.get("kiln", {}).get("stats", {})
         cells.append(f"{stats.get('kernels', '–')} / {stats.get('library_calls', '–')} / "
                      f"{sum(stats.get('fallbacks', {}).values())}")
-        print(f"| {result['row']} | " + " | ".join(cells) + " |")
-    for pair, values in ratios.items():
-        print(f"\nGeometric mean of {len(values)} rows, {pair[0]} ÷ {pair[1]}: {_geometric_mean(values):.3f}")
+        lines.append(f"| {result['row']} | {' | '.join(cells)} |")
+    means = [f"{heading} {mean([ratio(result) for result in results])}" for heading, ratio in columns]
+    return [*lines, "", f"Geometric means: {', '.join(means)}.", ""]
+
+
+INFERENCE_COLUMNS = [
+    ("kiln ÷ inductor", lambda row: _ratio(_best(row, "kiln"), _best(row, "inductor"))),
+    ("kiln ÷ eager", lambda row: _ratio(_best(row, "kiln"), _best(row, "eager"))),
+    ("kiln-graphs ÷ inductor-graphs", lambda row: _ratio(_best(row, "kiln-graphs"), _best(row, "inductor-graphs")))]
+TRAINING_COLUMNS = [
+    ("best kiln ÷ best inductor",
+     lambda row: _ratio(_best(row, "kiln", "kiln-graphs"), _best(row, "inductor", "inductor-graphs"))),
+    ("best kiln ÷ eager", lambda row: _ratio(_best(row, "kiln", "kiln-graphs"), _best(row, "eager"))),
+    ("peak kiln ÷ inductor",
+     lambda row: _ratio(row.get("peak_mb", {}).get("kiln"), row.get("peak_mb", {}).get("inductor")))]
+
+
+def _markdown(report):
+    import gpu_kernels
+
+    lines = [f"{report['device']}, torch {report['torch']}, {report['date']}", ""]
+    for title, task, columns in (("Inference, batch 1, fp32 with TF32:", "infer", INFERENCE_COLUMNS),
+                                 ("Training, bf16 (ResNet-50: fp32 with TF32):", "train", TRAINING_COLUMNS)):
+        results = [row for row in report["rows"] if row["row"] in ROWS and ROWS[row["row"]][1] == task]
+        if results:
+            lines += _step_table(title, results, columns, report["ways"])
     for result in report["rows"]:
         if "gb_per_s" in result:
-            copy = result["gb_per_s"]["copy"]["eager"]
-            print(f"\nCopy: {copy:.0f} GB/s. Share of it:\n\n| kernel | eager | inductor | kiln |\n|---|---|---|---|")
-            for name, rates in result["gb_per_s"].items():
-                if name != "copy":
-                    print(f"| {name} | " + " | ".join(
-                        f"{rates[way] / copy:.2f}" if way in rates else "failed"
-                        for way in ("eager", "inductor", "kiln")) + " |")
-        for what, error in result["errors"].items():
-            print(f"\n{result['row']}, {what}: {error}")
+            lines += [gpu_kernels.table(result["gb_per_s"]), ""]
+    lines += report.get("starts", [])
+    lines += [f"{result['row']}, {what}: {error}" for result in report["rows"]
+              for what, error in result["errors"].items()]
+    return "\n".join(lines)
 
 
-def main():
+def _starts(rows, arguments):
+    """Lines of the table."""
+    options = argparse.Namespace(sections=["start"], dtype=None, device="cuda", dynamic=False, quick=False,
+                                 warm_rounds=arguments.warm_rounds, stopped_rounds=0, timeout=300.0,
+                                 code_generation_share=CODE_GENERATION_SHARE)
+    measured, errors = [], []
+    with Nursery() as nursery:
+        for name in rows:
+            model, task, options.dtype = ROWS[name]
+            row = Row(model, task, options, nursery).measure()
+            measured.append(row)
+            errors += [f"{name}, start, {what}: {reason}" for what, reason in row.errors.items()]
+            print(row.start_line(), file=sys.stderr, flush=True)
+    return start_table(measured, options) + errors
+
+
+def _parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", help=f"comma-separated, of {', '.join(ROWS)} and memory; default: all")
-    parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)} and memory")
-    parser.add_argument("--ways", default=",".join(WAYS), help="comma-separated")
+    parser.add_argument("--rows", help=f"comma-separated, of {', '.join(ROWS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
+    parser.add_argument("--sections", default="steps,kernels", help="comma-separated, of " + ", ".join(SECTIONS))
+    parser.add_argument("--ways", default=",".join(WAYS), help="of steps, comma-separated")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20, help="of a round")
+    parser.add_argument("--warm-rounds", type=int, default=3, help="warm starts of each way, in turn (medians)")
     parser.add_argument("--json", help="file for the figures")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    arguments.sections = arguments.sections.split(",")
+    arguments.rows = arguments.rows.split(",") if arguments.rows else QUICK if arguments.quick else [*ROWS]
+    for what, given, known in (("rows", arguments.rows, ROWS), ("sections", arguments.sections, SECTIONS),
+                               ("ways", arguments.ways.split(","), WAYS)):
+        if unknown := set(given) - set(known):
+            parser.error(f"unknown {what} {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    return arguments
+
+
+def main():
+    arguments = _parse()
     if arguments.one:
-        result = _measure_memory(arguments) if arguments.one == "memory" else _measure_row(arguments.one, arguments)
+        result = _measure_kernels(arguments) if arguments.one == "kernels" else _measure_row(arguments.one, arguments)
         print(json.dumps(result), flush=True)
-        return
+        return 0
 
     import torch
     if not torch.cuda.is_available():
         raise SystemExit("no NVIDIA GPU here")
-    rows = arguments.rows.split(",") if arguments.rows else [*(QUICK if arguments.quick else ROWS), "memory"]
-    if unknown := set(rows) - {*ROWS, "memory"}:
-        parser.error(f"unknown rows {', '.join(sorted(unknown))}")
+    rows = arguments.rows if "steps" in arguments.sections else []
+    report = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+              "device": torch.cuda.get_device_name(), "torch": torch.__version__,
+              "ways": arguments.ways.split(","), "rounds": arguments.rounds, "steps": arguments.steps}
     directory = tempfile.mkdtemp(prefix="kiln-bench-")
     try:
-        report = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-                  "device": torch.cuda.get_device_name(), "torch": torch.__version__,
-                  "ways": arguments.ways.split(","), "rounds": arguments.rounds, "steps": arguments.steps,
-                  "rows": _run(rows, arguments, directory)}
+        report["rows"] = _run(rows + ["kernels"] * ("kernels" in arguments.sections), arguments, directory)
     finally:
-        from cpu import stop_daemons
         stop_daemons(directory)
         shutil.rmtree(directory, ignore_errors=True)
-    _markdown(report)
+    if "start" in arguments.sections:
+        report["starts"] = _starts(arguments.rows, arguments)
+    print(_markdown(report))
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(report, file, indent=1)
+    return 1 if any(result["errors"] for result in report["rows"]) else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -57,7 +57,9 @@ class Runner:
     """Steps of one model, run one way."""
 
     def __init__(self, arguments):
-        self._model, self._inputs = models.build(arguments.model, arguments.task, getattr(torch, arguments.dtype))
+        self._device = arguments.device
+        self._model, self._inputs = models.build(arguments.model, arguments.task, getattr(torch, arguments.dtype),
+                                                 self._device)
         self._training = arguments.task == "train"
         self._optimizer = torch.optim.SGD(self._model.parameters(), 1e-4) if self._training else None
         self._way = arguments.way
@@ -93,7 +95,12 @@ class Runner:
         begin = time.perf_counter()
         for _ in range(count):
             self.step()
+        self.wait()
         return (time.perf_counter() - begin) / count
+
+    def wait(self):
+        if self._device == "cuda":
+            torch.cuda.synchronize()
 
 
 def _peak_mb(runner):
@@ -119,18 +126,23 @@ def _answer(value):
 
 def main(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=sorted(models.MODELS))
+    parser.add_argument("model", choices=sorted(models.GPU_MODELS))
     parser.add_argument("task", choices=["infer", "train"])
     parser.add_argument("way", choices=["eager", "inductor", "kiln", "front"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--count-fusion", action="store_true")
     arguments = parser.parse_args(words)
 
+    if arguments.device == "cuda":
+        torch.set_float32_matmul_precision("high")
+        torch.cuda.init()  # the driver's own start is no part of a compiler's
     runner = Runner(arguments)
     begin = time.perf_counter()
     runner.compile()
     runner.step()
+    runner.wait()
     first = time.perf_counter() - begin
     later = min(runner.steps(1) for _ in range(_WARM_UP_STEPS - 1))
     _answer({"first_s": first, "start_s": first - later, "step_ms": later * 1e3})

@@ -1,7 +1,8 @@
-"""The models of the benchmark table: real architectures of `transformers`, random weights.
+"""The models of the benchmark tables: real architectures of `transformers`, random weights.
 
-`build(name, task)` returns (model, inputs): inputs are keyword arguments of the model's forward. Batch and
-sequence sizes suit two cores; training inputs carry labels, so the model returns a loss.
+`build(name, task)` returns (model, inputs): inputs are keyword arguments of the model's forward. Training inputs carry
+labels, so the model returns a loss. Batch and sequence sizes suit two cores on the CPU (MODELS), one large GPU on
+"cuda" (GPU_MODELS).
 """
 import torch
 import transformers as t
@@ -30,15 +31,23 @@ def _t5(task):
     return inputs
 
 
-def _segformer(task):
-    inputs = {"pixel_values": torch.randn(1, 3, 256, 256)}
+def _segformer(task, size=256):
+    inputs = {"pixel_values": torch.randn(1, 3, size, size)}
     if task == "train":
-        inputs["labels"] = torch.randint(0, 2, (1, 256, 256))
+        inputs["labels"] = torch.randint(0, 2, (1, size, size))
     return inputs
 
 
 _LLAMA = dict(num_hidden_layers=4, hidden_size=512, num_attention_heads=8, num_key_value_heads=4,
               intermediate_size=1408, vocab_size=32000, use_cache=False)
+_LLAMA_GPU = dict(_LLAMA, num_hidden_layers=8, hidden_size=1024, num_attention_heads=16, num_key_value_heads=8,
+                  intermediate_size=2816)
+
+
+def _detr():
+    backbone = t.ResNetConfig(out_features=["stage4"])
+    return t.DetrForObjectDetection(t.DetrConfig(backbone_config=backbone, use_timm_backbone=False, backbone=None,
+                                                 use_pretrained_backbone=False))
 
 # name: (model, inputs by task)
 MODELS = {
@@ -63,13 +72,29 @@ MODELS = {
 }
 
 
-def build(name, task, dtype=torch.float32):
-    if name not in MODELS:
-        raise SystemExit(f"unknown model {name!r}; known: {', '.join(MODELS)}")
-    make_model, make_inputs = MODELS[name]
+# By the name of a model of MODELS: the model and its inputs by task where they differ on a GPU.
+_ON_GPU = {
+    "bert": (MODELS["bert"][0], lambda task: _text(*((16, 512) if task == "train" else (1, 12)), 30522, task)),
+    "gpt2": (MODELS["gpt2"][0], lambda task: _text(4 if task == "train" else 1, 512, 50257, task)),
+    "llama": (lambda: t.LlamaForCausalLM(t.LlamaConfig(**_LLAMA_GPU)),
+              lambda task: _text(4 if task == "train" else 1, 1024, 32000, task)),
+    "vit": (MODELS["vit"][0], lambda task: _image(64 if task == "train" else 1, task)),
+    "resnet50": (MODELS["resnet50"][0], lambda task: _image(32 if task == "train" else 1, task)),
+    "segformer": (MODELS["segformer"][0], lambda task: _segformer(task, 512)),
+    "detr": (_detr, lambda task: {"pixel_values": torch.randn(1, 3, 512, 512)}),
+}
+GPU_MODELS = {**MODELS, **_ON_GPU}
+
+
+def build(name, task, dtype=torch.float32, device="cpu"):
+    """(model, inputs) on the device; DETR has no labels here and so no training."""
+    known = GPU_MODELS if device == "cuda" else MODELS
+    if name not in known:
+        raise SystemExit(f"unknown model {name!r}; known: {', '.join(known)}")
+    make_model, make_inputs = known[name]
     torch.manual_seed(0)
-    model = make_model().to(dtype)
+    model = make_model().to(device, dtype)
     model.train(task == "train")
-    inputs = {key: value.to(dtype) if value.is_floating_point() else value
+    inputs = {key: value.to(device, dtype if value.is_floating_point() else None)
               for key, value in make_inputs(task).items()}
     return model, inputs
