@@ -102,13 +102,14 @@ def make(name, **sizes):
 FULL_SIZE = ("bert", "gpt2", "vit", "resnet50", "llama", "t5", "convnext", "segformer")
 
 
-def make_full_size(name, task):
-    """The benchmark's model for "infer" or "train", fp32, and its keyword inputs; dropout is off."""
+def make_full_size(name, task, device="cpu"):
+    """The benchmark's model for "infer" or "train", fp32, and its keyword inputs, of the device's sizes; dropout is
+    off."""
     path = pathlib.Path(__file__).parents[1] / "bench" / "models.py"
     specification = importlib.util.spec_from_file_location("bench_models", path)
     table = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(table)
-    model, inputs = table.build(name, task)
+    model, inputs = table.build(name, task, device=device)
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
