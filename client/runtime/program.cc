@@ -55,6 +55,7 @@ class Frame {
     for (Slot& slot : slots_) Drop(slot.tensor);
     for (Tensor& tensor : kept_) Drop(tensor);
     for (StandIn& written : stand_ins_) Drop(written.copy);
+    for (Tensor& tensor : temporaries_) Drop(tensor);
     if (scratch_ != nullptr) program_.GiveScratch(std::move(scratch_));
     program_.counts_->launches.fetch_add(launches_, std::memory_order_relaxed);
     program_.counts_->library_calls.fetch_add(library_calls_, std::memory_order_relaxed);
@@ -153,8 +154,7 @@ class Frame {
         value.is_number = true;
         KILN_ASSIGN_OR_RETURN(value.number, Number(output.number));
       } else if (output.kind == Program::Output::kBuffer) {
-        const Program::Buffer& buffer = program_.buffers_[output.buffer];
-        if (buffer.kind == v1::ProgramBuffer::VIEW) {
+        if (NeedsView(output.buffer)) {
           KILN_ASSIGN_OR_RETURN(value.tensor, NewView(output.buffer));
         } else {
           // An input that comes out is the caller's tensor, whatever its layout; a view of a copy that
@@ -174,6 +174,7 @@ class Frame {
     Tensor tensor = nullptr;
     void* data = nullptr;     // of the first element; outlives `tensor` when the storage was taken over
     Tensor caller = nullptr;  // the input that `tensor` is a copy of; borrowed from kept_
+    bool other_layout = false;  // `tensor` owns the storage, but has another buffer's sizes and strides
   };
 
   // A copy that is to be copied back. Its reference outlives the program's last use of the buffer.
@@ -269,8 +270,7 @@ class Frame {
     const Program::Buffer& buffer = program_.buffers_[step.a];
     Slot& slot = slots_[step.a];
     if (step.moves) {
-      Slot& taken = slots_[step.b];
-      slot = {std::exchange(taken.tensor, nullptr), taken.data};
+      TakeOver(slots_[step.b], false, slot);
       return absl::OkStatus();
     }
     Extent extent;
@@ -282,9 +282,7 @@ class Frame {
       KILN_RETURN_IF_ERROR(Measure(old.shape, before));
       if (old.dtype == buffer.dtype &&
           SpanElements(extent.sizes, extent.strides) <= SpanElements(before.sizes, before.strides)) {
-        KILN_ASSIGN_OR_RETURN(slot.tensor, host_.View(taken.tensor, extent.sizes, extent.strides, 0));
-        slot.data = taken.data;
-        Drop(taken.tensor);
+        TakeOver(taken, true, slot);
         return absl::OkStatus();
       }
       // Another element type: give it storage of its own; the old one is read by the next step.
@@ -293,6 +291,11 @@ class Frame {
     KILN_ASSIGN_OR_RETURN(slot.tensor, host_.Empty(buffer.dtype, extent.sizes, extent.strides));
     slot.data = host_.Data(slot.tensor);
     return absl::OkStatus();
+  }
+
+  // A handle is dear to make, and kernels need none: one of the new layout is made where it is asked for.
+  void TakeOver(Slot& from, bool other_layout, Slot& to) {
+    to = {std::exchange(from.tensor, nullptr), from.data, nullptr, from.other_layout || other_layout};
   }
 
   // Stores a reference of our own as buffer `index`, in the declared layout.
@@ -346,10 +349,14 @@ class Frame {
     return host_.View(slots_[root].tensor, extent.sizes, extent.strides, offset);
   }
 
-  // A borrowed reference, valid until the frame ends or the buffer is freed.
+  // Whether no tensor at hand has the buffer's own sizes and strides.
+  bool NeedsView(uint32_t index) const {
+    return program_.buffers_[index].kind == v1::ProgramBuffer::VIEW || slots_[index].other_layout;
+  }
+
+  // A borrowed reference, valid until the running call ends.
   absl::StatusOr<Tensor> Get(uint32_t index) {
-    Slot& slot = slots_[index];
-    if (program_.buffers_[index].kind != v1::ProgramBuffer::VIEW) return slot.tensor;
+    if (!NeedsView(index)) return slots_[index].tensor;
     KILN_ASSIGN_OR_RETURN(Tensor view, NewView(index));
     temporaries_.push_back(view);
     return view;

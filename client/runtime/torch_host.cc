@@ -57,6 +57,11 @@ struct Shim {
   Error (*efficient_attention_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
                                         Tensor, double, const int32_t*, int64_t, int32_t, double*, Tensor*,
                                         Tensor*, Tensor*, Tensor*);
+  Error (*cudnn_attention)(Tensor, Tensor, Tensor, Tensor*, int32_t, double, int32_t, int32_t, double*,
+                           Tensor*, Tensor*, Tensor*, Tensor*, int64_t*, int64_t*, Tensor*, Tensor*, Tensor*);
+  Error (*cudnn_attention_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
+                                    Tensor, Tensor, int64_t, int64_t, double, int32_t, double*, Tensor*,
+                                    Tensor*, Tensor*);
 };
 
 class TorchHost : public Host {
@@ -104,6 +109,8 @@ class TorchHost : public Host {
     want(shim_.attention_backward, "_scaled_dot_product_flash_attention_for_cpu_backward");
     want(shim_.efficient_attention, "_scaled_dot_product_efficient_attention");
     want(shim_.efficient_attention_backward, "_scaled_dot_product_efficient_attention_backward");
+    want(shim_.cudnn_attention, "_scaled_dot_product_cudnn_attention");
+    want(shim_.cudnn_attention_backward, "_scaled_dot_product_cudnn_attention_backward");
     static constexpr std::pair<v1::DType, const char*> kTypes[] = {
         {v1::BOOL, "aoti_torch_dtype_bool"},     {v1::U8, "aoti_torch_dtype_uint8"},
         {v1::I8, "aoti_torch_dtype_int8"},       {v1::I16, "aoti_torch_dtype_int16"},
@@ -281,6 +288,8 @@ class TorchHost : public Host {
         {"aten._scaled_dot_product_efficient_attention.default", &TorchHost::EfficientAttention},
         {"aten._scaled_dot_product_efficient_attention_backward.default",
          &TorchHost::EfficientAttentionBackward},
+        {"aten._scaled_dot_product_cudnn_attention.default", &TorchHost::CudnnAttention},
+        {"aten._scaled_dot_product_cudnn_attention_backward.default", &TorchHost::CudnnAttentionBackward},
     };
     return *table;
   }
@@ -435,6 +444,48 @@ class TorchHost : public Host {
         Real(a, "dropout_p", 0), wanted.data(), 4, Number(a, "is_causal", 0),
         a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2], &r[3]));
     if (none != nullptr) Release(none);
+    return outcome;
+  }
+
+  Outcome CudnnAttention(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    Tensor query = Get(a, "query"), key = Get(a, "key"), value = Get(a, "value"), bias = Get(a, "attn_bias");
+    if (into || shim_.cudnn_attention == nullptr || !query || !key || !value || r.size() != 9)
+      return Outcome::kNotHere;
+    double scale = Real(a, "scale", 0);
+    int64_t longest_query = 0, longest_key = 0;  // results 4 and 5, which the graph has as expressions
+    return Result(shim_.cudnn_attention(
+        query, key, value, bias == nullptr ? nullptr : &bias, Number(a, "compute_log_sumexp", 0),
+        Real(a, "dropout_p", 0), Number(a, "is_causal", 0), Number(a, "return_debug_mask", 0),
+        a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2], &r[3], &longest_query,
+        &longest_key, &r[6], &r[7], &r[8]));
+  }
+
+  Outcome CudnnAttentionBackward(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    constexpr std::array<const char*, 8> kNeeded = {"grad_out", "query",     "key",         "value",
+                                                    "out",      "logsumexp", "philox_seed", "philox_offset"};
+    constexpr std::array<const char*, 3> kOptional = {"attn_bias", "cum_seq_q", "cum_seq_k"};
+    std::array<Tensor, 8> needed;
+    for (size_t i = 0; i < needed.size(); ++i) {
+      needed[i] = Get(a, kNeeded[i]);
+      if (needed[i] == nullptr) return Outcome::kNotHere;
+    }
+    if (into || shim_.cudnn_attention_backward == nullptr || !a.Find("max_q") || !a.Find("max_k") ||
+        r.size() != 3) {
+      return Outcome::kNotHere;
+    }
+    Tensor none = nullptr;
+    if (shim_.new_undefined(&none) != 0) return Outcome::kNotHere;
+    std::array<Tensor, 3> optional;
+    for (size_t i = 0; i < optional.size(); ++i) {
+      Tensor given = Get(a, kOptional[i]);
+      optional[i] = given == nullptr ? none : given;
+    }
+    double scale = Real(a, "scale", 0);
+    const Outcome outcome = Result(shim_.cudnn_attention_backward(
+        needed[0], needed[1], needed[2], needed[3], needed[4], needed[5], needed[6], needed[7], optional[0],
+        optional[1], optional[2], Number(a, "max_q", 0), Number(a, "max_k", 0), Real(a, "dropout_p", 0),
+        Number(a, "is_causal", 0), a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2]));
+    Release(none);
     return outcome;
   }
 

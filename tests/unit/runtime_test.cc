@@ -398,6 +398,123 @@ TEST_F(RuntimeTest, CallsInMemoryWithoutHandles) {
   }
 }
 
+// Copies the input, [2, 3], as six numbers into memory that held it in its own layout, and back again.
+constexpr char kReuseInAnotherLayout[] = R"pb(
+  inputs {
+    tensor {
+      dtype: F32
+      device { type: CPU }
+      sizes { value: 2 }
+      sizes { value: 3 }
+      strides { value: 3 }
+      strides { value: 1 }
+    }
+  }
+  buffers {
+    kind: INPUT
+    dtype: F32
+    device { type: CPU }
+    sizes { value: 2 }
+    sizes { value: 3 }
+    strides { value: 3 }
+    strides { value: 1 }
+  }
+  buffers {
+    kind: OWNED
+    dtype: F32
+    device { type: CPU }
+    sizes { value: 2 }
+    sizes { value: 3 }
+    strides { value: 3 }
+    strides { value: 1 }
+  }
+  buffers {
+    kind: VIEW
+    dtype: F32
+    device { type: CPU }
+    sizes { value: 6 }
+    strides { value: 1 }
+    base: 0
+  }
+  buffers {
+    kind: OWNED
+    dtype: F32
+    device { type: CPU }
+    sizes { value: 6 }
+    strides { value: 1 }
+  }
+  buffers {
+    kind: OWNED
+    dtype: F32
+    device { type: CPU }
+    sizes { value: 2 }
+    sizes { value: 3 }
+    strides { value: 3 }
+    strides { value: 1 }
+  }
+  steps { alloc { buffer: 1 reuse: -1 } }
+  steps {
+    call {
+      target: "test.copy.default"
+      args {
+        name: "self"
+        value { as_tensor: 0 }
+      }
+      results: 1
+      into_results: true
+    }
+  }
+  steps { alloc { buffer: 3 reuse: 1 } }
+  steps {
+    call {
+      target: "test.copy.default"
+      args {
+        name: "self"
+        value { as_tensor: 2 }
+      }
+      results: 3
+      into_results: true
+    }
+  }
+  steps { alloc { buffer: 4 reuse: 3 } }
+  steps {
+    call {
+      target: "test.copy.default"
+      args {
+        name: "self"
+        value { as_tensor: 0 }
+      }
+      results: 4
+      into_results: true
+    }
+  }
+  outputs { buffer: 4 }
+)pb";
+
+TEST_F(RuntimeTest, ReusesStorageInAnotherLayoutWithoutHandles) {
+  for (const bool in_memory : {false, true}) {
+    Parse(kReuseInAnotherLayout);
+    auto program = Load();
+    ASSERT_TRUE(program.ok()) << program.status();
+    host_.set_in_memory(in_memory);
+    const int64_t sizes[] = {2, 3}, strides[] = {3, 1};
+    Value input;
+    input.tensor = *host_.Empty(v1::F32, sizes, strides);
+    for (int i = 0; i < 6; ++i) static_cast<float*>(host_.Data(input.tensor))[i] = i;
+    const int64_t views = host_.views(), allocations = host_.allocations();
+    std::vector<Value> outputs;
+    ASSERT_TRUE((*program)->Run({&input, 1}, outputs).ok());
+    EXPECT_EQ(host_.allocations() - allocations, 1);
+    // The output's own; of a call with handles also its argument's and results'.
+    EXPECT_EQ(host_.views() - views, in_memory ? 1 : 4);
+    EXPECT_EQ(host_.Sizes(outputs[0].tensor), absl::MakeConstSpan(sizes));
+    EXPECT_EQ(host_.Strides(outputs[0].tensor), absl::MakeConstSpan(strides));
+    for (int i = 0; i < 6; ++i) EXPECT_EQ(static_cast<float*>(host_.Data(outputs[0].tensor))[i], i);
+    ReleaseAll(outputs);
+    EXPECT_EQ(host_.live(), 0);
+  }
+}
+
 // Doubles its input, [2, 3] in row-major order, in place; returns it and a view of its second row.
 constexpr char kDoubleInPlace[] = R"pb(
   inputs {
