@@ -40,7 +40,7 @@ struct CublasLt {
   };
   enum AlgorithmAttribute : int { kSplits = 2 };
   enum EpilogueKind : uint32_t { kPlain = 1, kBias = 4 };
-  enum ReductionMask : uint32_t { kReduceInCompute = 2, kReduceAnyhow = 7 };
+  enum ReductionMask : uint32_t { kReduceNever = 0, kReduceInCompute = 2, kReduceAnyhow = 7 };
 
   Status (*create)(Handle*);
   Status (*destroy)(Handle);

@@ -29,6 +29,7 @@ absl::StatusOr<CudaDriver> FindDriver() {
   need(driver.retain_context, "cuDevicePrimaryCtxRetain");
   need(driver.current_context, "cuCtxGetCurrent");
   need(driver.set_context, "cuCtxSetCurrent");
+  need(driver.is_capturing, "cuStreamIsCapturing");
   if (missing != nullptr) return absl::UnimplementedError(absl::StrCat("unsupported: no function ", missing));
   return driver;
 }
@@ -65,6 +66,11 @@ absl::Status UseCudaContext(const CudaDriver& driver, int32_t device) {
   KILN_RETURN_IF_ERROR(driver.Check(driver.current_context(&current), "get context"));
   if (current == context) return absl::OkStatus();
   return driver.Check(driver.set_context(context), "set context");
+}
+
+bool UseGpu(int32_t device) {
+  const absl::StatusOr<CudaDriver>& driver = TheCudaDriver();
+  return driver.ok() && UseCudaContext(*driver, device).ok();
 }
 
 }  // namespace kiln::runtime

@@ -32,6 +32,7 @@ struct CudaDriver {
   Result (*retain_context)(Context*, int device);
   Result (*current_context)(Context*);
   Result (*set_context)(Context);
+  Result (*is_capturing)(void* stream, int* status);  // 0: it is not
 
   absl::Status Check(Result result, absl::string_view what) const;
 };
@@ -41,5 +42,8 @@ const absl::StatusOr<CudaDriver>& TheCudaDriver();
 // Makes the device's primary context, which is torch's, current on this thread. torch does so only at its own
 // first call of the runtime there, and work of ours may come first.
 absl::Status UseCudaContext(const CudaDriver& driver, int32_t device);
+
+// The same with the process's driver; false where that fails.
+bool UseGpu(int32_t device);
 
 }  // namespace kiln::runtime

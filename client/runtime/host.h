@@ -57,10 +57,21 @@ struct CallArguments {
   }
 };
 
+// The results of a call in memory.
+struct MemoryResults {
+  bool into = false;                        // `declared` is memory to fill; otherwise results are made
+  absl::Span<const TensorMemory> declared;  // no data where made; DTYPE_UNSPECIFIED where not wanted
+  absl::Span<Tensor> made;                  // as many; nullptr at first, set where wanted and not `into`
+};
+
 // Where the kernels of one call run: the device and the stream that were current when it began.
 struct CallContext {
   int32_t device = -1;  // of a GPU; -1 is the CPU
   void* stream = nullptr;
+  bool recorded = false;  // into a CUDA graph: what the launches cost now is paid once
+  // Memory that each library call may overwrite, kept from one to the next; the caller releases it.
+  Tensor scratch = nullptr;
+  size_t scratch_bytes = 0;
 
   bool on_gpu() const { return device >= 0; }
 };
@@ -101,10 +112,10 @@ class Host {
 
   // Some calls need no handles, which are dear to make: whether it is worth asking for this target.
   virtual bool MayCallInMemory(const std::string& target) const { return false; }
-  // Whether the call is done, of tensor arguments that have `memory` and no `tensor`. With `into`, it is
-  // filled; otherwise the call's one result is made. What is not done has to be called with handles.
+  // Whether the call is done, of tensor arguments that have `memory` and no `tensor`. What is not done has
+  // made no result, and has to be called with handles.
   virtual bool CallInMemory(const std::string& target, const CallArguments& arguments,
-                            const TensorMemory* into, Tensor* made, const CallContext& context) {
+                            const MemoryResults& results, CallContext& context) {
     return false;
   }
 };

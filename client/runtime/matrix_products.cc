@@ -60,11 +60,6 @@ bool Store(const Matrix& matrix, int64_t rows, int64_t columns, int64_t down, in
   return true;
 }
 
-bool UseContext(int32_t device) {
-  const absl::StatusOr<CudaDriver>& driver = TheCudaDriver();
-  return driver.ok() && UseCudaContext(*driver, device).ok();
-}
-
 class Descriptor {
  public:
   Descriptor() = default;
@@ -129,7 +124,7 @@ bool MatrixProducts::Pose(const Product& product, int32_t device, Problem* probl
   Key& key = problem->key;
   const int64_t flags = (has_c ? 1 : 0) | (has_bias ? 2 : 0) | (product.tf32 ? 4 : 0) |
                         (product.reduced_sums ? 8 : 0) | (problem->first.transposed ? 16 : 0) |
-                        (problem->second.transposed ? 32 : 0);
+                        (problem->second.transposed ? 32 : 0) | (product.one_launch ? 64 : 0);
   key[at++] = device;
   key[at++] = product.dtype;
   key[at++] = flags;
@@ -222,16 +217,26 @@ bool MatrixProducts::Choose(Plan& plan, const Problem& problem, const Product& p
                               plan.c.get(), plan.d.get(), preference.get(), 1, &plan.chosen, &count) == 0 &&
            count > 0 && plan.chosen.state == 0;
   };
-  if (product.bias == nullptr) return ask();
+  const auto splits = [&] {
+    int32_t count = 1;
+    size_t written = 0;
+    const bool told = library_.configuration(&plan.chosen.algorithm, CublasLt::kSplits, &count, sizeof count,
+                                             &written) == 0;
+    return told ? count : 1;
+  };
+  const auto choose = [&] {
+    if (!ask()) return false;
+    if (!product.one_launch || splits() == 1) return true;
+    const CublasLt::Heuristic fastest = plan.chosen;
+    prefer(CublasLt::kWorkspaceMax, uint64_t{0});
+    prefer(CublasLt::kReductions, uint32_t{CublasLt::kReduceNever});
+    if (!ask() || splits() != 1) plan.chosen = fastest;
+    return true;
+  };
+  if (product.bias == nullptr) return choose();
   // With a bias the heuristic splits long sums less often than without, and is slower for it where a product
-  // has few rows. So an algorithm of the plain product that splits is taken if it
-  // does a bias too.
-  int32_t splits = 1;
-  size_t written = 0;
-  const bool split = ask() &&
-                     library_.configuration(&plan.chosen.algorithm, CublasLt::kSplits, &splits, sizeof splits,
-                                            &written) == 0 &&
-                     splits > 1;
+  // has few rows. So an algorithm of the plain product that splits is taken if it does a bias too.
+  const bool split = !product.one_launch && ask() && splits() > 1;
   const uint32_t epilogue = CublasLt::kBias;
   if (library_.set_operation(plan.operation.get(), CublasLt::kEpilogue, &epilogue, sizeof epilogue) != 0 ||
       library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer,
@@ -246,11 +251,11 @@ bool MatrixProducts::Choose(Plan& plan, const Problem& problem, const Product& p
     plan.chosen.workspace = checked.workspace;
     return true;
   }
-  return ask();
+  return choose();
 }
 
 bool MatrixProducts::Run(const Product& product, const CallContext& call, Workspace workspace) {
-  if (call.on_gpu() && !UseContext(call.device)) return false;
+  if (call.on_gpu() && !UseGpu(call.device)) return false;
   Problem problem;
   if (!Pose(product, call.device, &problem)) return false;
   const std::shared_ptr<Plan> plan = PlanOf(problem, product, call.device);

@@ -41,6 +41,7 @@ struct Product {
   double alpha = 1, beta = 0;
   bool tf32 = false;         // F32 may be rounded to TF32 before it is multiplied
   bool reduced_sums = true;  // partial sums of F16 and BF16 may be added in that type
+  bool one_launch = false;   // rather than sums in pieces, where the library can
 };
 
 class MatrixProducts {

@@ -56,6 +56,7 @@ class Frame {
     for (Tensor& tensor : kept_) Drop(tensor);
     for (StandIn& written : stand_ins_) Drop(written.copy);
     for (Tensor& tensor : temporaries_) Drop(tensor);
+    Drop(call_.scratch);
     if (scratch_ != nullptr) program_.GiveScratch(std::move(scratch_));
     program_.counts_->launches.fetch_add(launches_, std::memory_order_relaxed);
     program_.counts_->library_calls.fetch_add(library_calls_, std::memory_order_relaxed);
@@ -172,8 +173,8 @@ class Frame {
  private:
   struct Slot {
     Tensor tensor = nullptr;
-    void* data = nullptr;     // of the first element; outlives `tensor` when the storage was taken over
-    Tensor caller = nullptr;  // the input that `tensor` is a copy of; borrowed from kept_
+    void* data = nullptr;       // of the first element; outlives `tensor` when the storage was taken over
+    Tensor caller = nullptr;    // the input that `tensor` is a copy of; borrowed from kept_
     bool other_layout = false;  // `tensor` owns the storage, but has another buffer's sizes and strides
   };
 
@@ -462,23 +463,39 @@ class Frame {
         KILN_RETURN_IF_ERROR(ResolveNumbers(call.arguments[i], values[i]));
       }
     }
-    TensorMemory into;
-    if (call.into) {
-      KILN_ASSIGN_OR_RETURN(into, MemoryOf(call.results[0], extents[used]));
+    std::array<TensorMemory, Program::kMemoryResultsMax> declared;
+    std::array<Tensor, Program::kMemoryResultsMax> made = {};
+    const size_t count = call.results.size();
+    for (size_t i = 0; i < count; ++i) {
+      if (call.results[i] < 0) continue;
+      KILN_ASSIGN_OR_RETURN(declared[i], MemoryOf(call.results[i], extents[used++], call.into));
     }
-    Tensor made = nullptr;
-    if (!host_.CallInMemory(call.target, {call.names, values}, call.into ? &into : nullptr, &made, call_))
-      return false;
+    const MemoryResults results = {call.into, absl::MakeSpan(declared).first(count),
+                                   absl::MakeSpan(made).first(count)};
+    if (!host_.CallInMemory(call.target, {call.names, values}, results, call_)) return false;
     ++library_calls_;
-    if (!call.into) KILN_RETURN_IF_ERROR(StatusWrap(Fill(call.results[0], made), call.target));
+    absl::Status status;
+    for (size_t i = 0; i < count; ++i) {
+      if (made[i] == nullptr) continue;
+      if (call.results[i] < 0 || !status.ok()) {
+        Drop(made[i]);
+      } else {
+        status = StatusWrap(Fill(call.results[i], made[i]), call.target);
+      }
+    }
+    if (!status.ok()) return status;
     return true;
   }
 
-  absl::StatusOr<TensorMemory> MemoryOf(uint32_t index, Extent& extent) const {
+  // Without an address where the buffer is yet to be made.
+  absl::StatusOr<TensorMemory> MemoryOf(uint32_t index, Extent& extent, bool exists = true) const {
     const Program::Buffer& buffer = program_.buffers_[index];
     KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
-    KILN_ASSIGN_OR_RETURN(void* data, DataOf(index));
-    return TensorMemory{data, buffer.dtype, extent.sizes, extent.strides};
+    TensorMemory memory{nullptr, buffer.dtype, extent.sizes, extent.strides};
+    if (exists) {
+      KILN_ASSIGN_OR_RETURN(memory.data, DataOf(index));
+    }
+    return memory;
   }
 
   // Sets what changes from call to call; `value` has the rest already.

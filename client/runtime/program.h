@@ -107,7 +107,8 @@ class Program {
     Dim units;
     int64_t fixed_bytes = -1;  // spanned by the operands, when all their shapes are fixed
   };
-  static constexpr size_t kMemoryOperandsMax = 6;  // of a call without handles, its result included
+  static constexpr size_t kMemoryOperandsMax = 8;  // of a call without handles, its results included
+  static constexpr size_t kMemoryResultsMax = 3;
   struct CallArgument {
     std::vector<int64_t> buffers;  // of tensors; -1 is None
     std::vector<Dim> dims;         // of symbolic integers

@@ -290,8 +290,8 @@ class ProgramLoader {
       }
       call.results.push_back(result);
     }
-    call.in_memory = call.results.size() == 1 && call.results[0] >= 0 && OperandsAreTensors(call) &&
-                     to_.host_->MayCallInMemory(call.target);
+    call.in_memory = !call.results.empty() && call.results.size() <= Program::kMemoryResultsMax &&
+                     OperandsAreTensors(call) && to_.host_->MayCallInMemory(call.target);
     to_.calls_.push_back(std::move(call));
     return absl::OkStatus();
   }
@@ -304,7 +304,7 @@ class ProgramLoader {
       if (!tensor && !call.arguments[i].buffers.empty()) return false;
       tensors += tensor;
     }
-    return tensors < Program::kMemoryOperandsMax;
+    return tensors + call.results.size() <= Program::kMemoryOperandsMax;
   }
 
   absl::Status Argument(const v1::Argument& from, Program::CallArgument& to, CallValue& value) {

@@ -8,8 +8,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "client/runtime/convolutions.h"
 #include "client/runtime/cublas_lt.h"
+#include "client/runtime/cuda_driver.h"
+#include "client/runtime/cudnn.h"
 #include "client/runtime/matrix_products.h"
+#include "client/runtime/torch_convolutions.h"
 #include "client/runtime/torch_precision.h"
 #include "client/runtime/torch_products.h"
 #include "compiler/support/status_macros.h"
@@ -147,11 +151,20 @@ class TorchHost : public Host {
     products_ = std::make_unique<TorchProducts>(*this, precision_, products);
   }
 
+  // The same for cuDNN.
+  void UseConvolutions(Convolutions& convolutions) {
+    convolutions_ = std::make_unique<TorchConvolutions>(*this, precision_, convolutions);
+  }
+
   absl::StatusOr<CallContext> Begin() override {
     CallContext call;
     if (device_ != v1::CUDA) return call;
     if (shim_.current_device(&call.device) != 0 || shim_.current_stream(call.device, &call.stream) != 0) {
       return absl::InternalError("torch gives no CUDA stream");
+    }
+    int recorded = 0;
+    if (const auto& driver = TheCudaDriver(); driver.ok() && UseGpu(call.device)) {
+      call.recorded = driver->is_capturing(call.stream, &recorded) == 0 && recorded != 0;
     }
     return call;
   }
@@ -245,12 +258,14 @@ class TorchHost : public Host {
   }
 
   bool MayCallInMemory(const std::string& target) const override {
-    return products_ != nullptr && TorchProducts::Knows(target);
+    return (products_ != nullptr && TorchProducts::Knows(target)) ||
+           (convolutions_ != nullptr && TorchConvolutions::Knows(target));
   }
 
-  bool CallInMemory(const std::string& target, const CallArguments& arguments, const TensorMemory* into,
-                    Tensor* made, const CallContext& context) override {
-    return products_ != nullptr && products_->Call(target, arguments, into, made, context);
+  bool CallInMemory(const std::string& target, const CallArguments& arguments, const MemoryResults& results,
+                    CallContext& context) override {
+    return (products_ != nullptr && products_->Call(target, arguments, results, context)) ||
+           (convolutions_ != nullptr && convolutions_->Call(target, arguments, results, context));
   }
 
   absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
@@ -453,11 +468,11 @@ class TorchHost : public Host {
       return Outcome::kNotHere;
     double scale = Real(a, "scale", 0);
     int64_t longest_query = 0, longest_key = 0;  // results 4 and 5, which the graph has as expressions
-    return Result(shim_.cudnn_attention(
-        query, key, value, bias == nullptr ? nullptr : &bias, Number(a, "compute_log_sumexp", 0),
-        Real(a, "dropout_p", 0), Number(a, "is_causal", 0), Number(a, "return_debug_mask", 0),
-        a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2], &r[3], &longest_query,
-        &longest_key, &r[6], &r[7], &r[8]));
+    return Result(shim_.cudnn_attention(query, key, value, bias == nullptr ? nullptr : &bias,
+                                        Number(a, "compute_log_sumexp", 0), Real(a, "dropout_p", 0),
+                                        Number(a, "is_causal", 0), Number(a, "return_debug_mask", 0),
+                                        a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2],
+                                        &r[3], &longest_query, &longest_key, &r[6], &r[7], &r[8]));
   }
 
   Outcome CudnnAttentionBackward(const CallArguments& a, absl::Span<Tensor> r, bool into) {
@@ -499,7 +514,8 @@ class TorchHost : public Host {
   LibraryCallback callback_;
   Shim shim_ = {};
   TorchPrecision precision_;
-  std::unique_ptr<TorchProducts> products_;  // nullptr: none but ATen's
+  std::unique_ptr<TorchProducts> products_;          // nullptr: none but ATen's
+  std::unique_ptr<TorchConvolutions> convolutions_;  // likewise
   const char* missing_ = nullptr;
   int32_t device_type_ = 0;
   std::array<int32_t, 16> to_torch_ = {};
@@ -518,6 +534,11 @@ absl::StatusOr<std::unique_ptr<Host>> NewTorchHost(v1::DeviceType device, Librar
       return library.ok() ? new MatrixProducts(*library) : nullptr;
     }();
     if (products != nullptr) host->UseProducts(*products);
+    static Convolutions* const convolutions = [] {
+      const absl::StatusOr<Cudnn> library = FindCudnn();
+      return library.ok() ? new Convolutions(*library) : nullptr;
+    }();
+    if (convolutions != nullptr) host->UseConvolutions(*convolutions);
   }
   return host;
 }

@@ -37,6 +37,10 @@ TorchPrecision TorchPrecision::Find(void* libtorch_cpu) {
   want(found.half_sums, "_ZNK2at7Context24allowFP16ReductionCuBLASEv");
   want(found.bfloat_sums, "_ZNK2at7Context24allowBF16ReductionCuBLASEv");
   want(found.half_accumulation, "_ZNK2at7Context27allowFP16AccumulationCuBLASEv");
+  want(found.cudnn_enabled, "_ZNK2at7Context16userEnabledCuDNNEv");
+  want(found.cudnn_benchmarked, "_ZNK2at7Context14benchmarkCuDNNEv");
+  want(found.cudnn_deterministic, "_ZNK2at7Context18deterministicCuDNNEv");
+  want(found.deterministic, "_ZNK2at7Context23deterministicAlgorithmsEv");
   return found;
 }
 
@@ -63,6 +67,16 @@ std::optional<bool> TorchPrecision::ReducedSums(v1::DType dtype) const {
   if (option == kReducedSums) return true;
   if (option == kExactSums) return false;
   return std::nullopt;
+}
+
+std::optional<bool> TorchPrecision::Deterministic() const {
+  if (context == nullptr || cudnn_enabled == nullptr || cudnn_benchmarked == nullptr ||
+      cudnn_deterministic == nullptr || deterministic == nullptr) {
+    return std::nullopt;
+  }
+  const void* now = context();
+  if (!cudnn_enabled(now) || cudnn_benchmarked(now)) return std::nullopt;
+  return cudnn_deterministic(now) || deterministic(now);
 }
 
 }  // namespace kiln::runtime

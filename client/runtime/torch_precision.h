@@ -20,6 +20,10 @@ struct TorchPrecision {
   uint8_t (*half_sums)(const void*) = nullptr;  // at::CuBLASReductionOption
   uint8_t (*bfloat_sums)(const void*) = nullptr;
   bool (*half_accumulation)(const void*) = nullptr;
+  bool (*cudnn_enabled)(const void*) = nullptr;
+  bool (*cudnn_benchmarked)(const void*) = nullptr;
+  bool (*cudnn_deterministic)(const void*) = nullptr;
+  bool (*deterministic)(const void*) = nullptr;
 
   static TorchPrecision Find(void* libtorch_cpu);
 
@@ -28,6 +32,9 @@ struct TorchPrecision {
   // Whether partial sums of `dtype` may be added in that type; true for F32 and F64, which have no such
   // choice.
   std::optional<bool> ReducedSums(v1::DType dtype) const;
+  // Whether results of cuDNN's have to repeat bit by bit; no value too where torch would not take cuDNN's
+  // own first choice of an engine (cuDNN off, or engines measured).
+  std::optional<bool> Deterministic() const;
 };
 
 }  // namespace kiln::runtime

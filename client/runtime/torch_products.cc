@@ -5,9 +5,13 @@
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
+#include "client/runtime/scratch.h"
 
 namespace kiln::runtime {
 namespace {
+
+// Of products in one piece, where a second launch costs the CPU more than the pieces save the GPU.
+constexpr int64_t kUnsplitSumMax = 1024;
 
 const TensorMemory* Get(const CallArguments& a, absl::string_view name) {
   const CallValue* value = a.Find(name);
@@ -56,10 +60,13 @@ const absl::flat_hash_map<std::string, TorchProducts::Method>& TorchProducts::Me
 
 bool TorchProducts::Knows(const std::string& target) { return Methods().contains(target); }
 
-bool TorchProducts::Call(const std::string& target, const CallArguments& arguments, const TensorMemory* into,
-                         Tensor* made, const CallContext& context) {
+bool TorchProducts::Call(const std::string& target, const CallArguments& arguments,
+                         const MemoryResults& results, CallContext& context) {
   const auto found = Methods().find(target);
-  return found != Methods().end() && (this->*found->second)(arguments, {into, made, context});
+  if (found == Methods().end() || results.declared.size() != 1) return false;
+  const TensorMemory* declared = results.declared.data();
+  if (declared->dtype == v1::DTYPE_UNSPECIFIED) return false;
+  return (this->*found->second)(arguments, {results.into ? declared : nullptr, results.made.data(), context});
 }
 
 bool TorchProducts::Mm(const CallArguments& a, const Results& r) {
@@ -153,7 +160,7 @@ bool TorchProducts::Convolution(const CallArguments& a, const Results& r) {
   return true;
 }
 
-bool TorchProducts::Run(Product& product, bool convolution, const CallContext& context) {
+bool TorchProducts::Run(Product& product, bool convolution, CallContext& context) {
   if (product.dtype == v1::F32) {
     const std::optional<bool> tf32 = precision_.Tf32(convolution);
     if (!tf32.has_value()) return false;
@@ -162,16 +169,9 @@ bool TorchProducts::Run(Product& product, bool convolution, const CallContext& c
   const std::optional<bool> reduced = precision_.ReducedSums(product.dtype);
   if (!reduced.has_value()) return false;
   product.reduced_sums = *reduced;
-  Tensor scratch =
-      nullptr;  // given back to the stream's memory at once: what comes next runs after this product
-  const bool done = products_.Run(product, context, [&](size_t bytes) -> void* {
-    const auto made = host_.Empty(v1::U8, {static_cast<int64_t>(bytes)}, {1});
-    if (!made.ok()) return nullptr;
-    scratch = *made;
-    return host_.Data(scratch);
-  });
-  if (scratch != nullptr) host_.Release(scratch);
-  return done;
+  product.one_launch = !context.recorded && product.a.columns <= kUnsplitSumMax;
+  Scratch scratch(host_, context);
+  return products_.Run(product, context, [&](size_t bytes) { return scratch.Of(bytes); });
 }
 
 }  // namespace kiln::runtime

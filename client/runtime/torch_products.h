@@ -22,14 +22,14 @@ class TorchProducts {
 
   static bool Knows(const std::string& target);
   // As Host::CallInMemory.
-  bool Call(const std::string& target, const CallArguments& arguments, const TensorMemory* into, Tensor* made,
-            const CallContext& context);
+  bool Call(const std::string& target, const CallArguments& arguments, const MemoryResults& results,
+            CallContext& context);
 
  private:
   struct Results {
-    const TensorMemory* into;
+    const TensorMemory* into;  // nullptr: made
     Tensor* made;
-    const CallContext& context;
+    CallContext& context;
   };
   using Method = bool (TorchProducts::*)(const CallArguments&, const Results&);
   static const absl::flat_hash_map<std::string, Method>& Methods();
@@ -41,7 +41,7 @@ class TorchProducts {
 
   bool Multiply(const TensorMemory* a, const TensorMemory* b, const TensorMemory* c, double alpha,
                 double beta, const Results& r);
-  bool Run(Product& product, bool convolution, const CallContext& context);
+  bool Run(Product& product, bool convolution, CallContext& context);
 
   Host& host_;
   const TorchPrecision precision_;

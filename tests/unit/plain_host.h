@@ -104,19 +104,19 @@ class PlainHost : public Host {
 
   // "test.copy.default" of dense F32 tensors, while `in_memory` allows it.
   bool MayCallInMemory(const std::string& target) const override { return target == "test.copy.default"; }
-  bool CallInMemory(const std::string& target, const CallArguments& arguments, const TensorMemory* into,
-                    Tensor* made, const CallContext&) override {
+  bool CallInMemory(const std::string& target, const CallArguments& arguments, const MemoryResults& results,
+                    CallContext&) override {
     const CallValue* self = arguments.Find("self");
     if (!in_memory_ || self == nullptr) return false;
     const TensorMemory& from = self->memory;
     void* to = nullptr;
-    if (into != nullptr) {
-      to = into->data;
+    if (results.into) {
+      to = results.declared[0].data;
     } else {
       auto result = Empty(from.dtype, from.sizes, from.strides);
       if (!result.ok()) return false;
-      *made = *result;
-      to = Data(*made);
+      results.made[0] = *result;
+      to = Data(*result);
     }
     int64_t bytes = ByteSize(from.dtype);
     for (int64_t size : from.sizes) bytes *= size;

@@ -2,13 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <stdexcept>
 #include <vector>
 
 #include "client/runtime/matrix_products.h"
-#include "client/runtime/torch_precision.h"
 #include "client/runtime/torch_products.h"
-#include "tests/unit/plain_host.h"
+#include "tests/unit/memory_calls.h"
 
 namespace kiln::runtime {
 namespace {
@@ -130,6 +128,7 @@ CublasLt Library() {
     fake.last_reductions = Of(preference).reductions;
     *count = fake.knows ? 1 : 0;
     *found = {};
+    found->algorithm.data[0] = fake.last_reductions == CublasLt::kReduceNever ? 1 : fake.splits;
     found->workspace = fake.workspace;
     return 0;
   };
@@ -138,118 +137,32 @@ CublasLt Library() {
     result->workspace = fake.workspace;
     return fake.takes_bias ? 0 : 15;
   };
-  library.configuration = [](const CublasLt::Algorithm*, int attribute, void* value, size_t bytes, size_t*) {
-    if (attribute != CublasLt::kSplits || bytes != sizeof fake.splits) return 7;
-    std::memcpy(value, &fake.splits, bytes);
+  library.configuration = [](const CublasLt::Algorithm* algorithm, int attribute, void* value, size_t bytes,
+                             size_t*) {
+    const auto splits = static_cast<int32_t>(algorithm->data[0]);
+    if (attribute != CublasLt::kSplits || bytes != sizeof splits) return 7;
+    std::memcpy(value, &splits, bytes);
     return 0;
   };
   library.matmul = Multiply;
   return library;
 }
 
-// ---- the stand-in for torch's settings
-
-struct Settings {
-  bool matmul_tf32 = false, convolution_tf32 = true, contradict = false;
-  uint8_t sums = 0;
-} settings;
-
-TorchPrecision Precision() {
-  TorchPrecision precision;
-  precision.context = []() -> const void* { return &settings; };
-  precision.matmul_tf32 = [](const void*) {
-    if (settings.contradict) throw std::runtime_error("mixed settings");
-    return settings.matmul_tf32;
-  };
-  precision.convolution_tf32 = [](const void*, uint64_t operation) {
-    EXPECT_EQ(operation, 0x100000001u);
-    return settings.convolution_tf32;
-  };
-  precision.bfloat_sums = [](const void*) { return settings.sums; };
-  return precision;
-}
-
-class ProductsTest : public ::testing::Test {
+class ProductsTest : public MemoryCallsTest {
  protected:
-  ProductsTest() {
-    fake = {};
-    settings = {};
+  ProductsTest() { fake = {}; }
+
+  bool Call(const std::string& target, const Tensors& tensors, Tensor* result, bool into = true,
+            Rest rest = {}) {
+    const Arguments bound = Bind(tensors, std::move(rest));
+    TensorMemory declared;
+    declared.dtype = v1::F32;
+    if (into) declared = Memory(*result);
+    return torch_.Call(target, {bound.names, bound.values}, {into, {&declared, 1}, {result, 1}}, context_);
   }
 
-  Tensor New(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
-    const Tensor tensor = *host_.Empty(v1::F32, sizes, strides);
-    kept_.push_back(tensor);
-    return tensor;
-  }
-  // With values of its own at every place, those between the elements too.
-  Tensor Filled(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
-    const Tensor tensor = New(sizes, strides);
-    int64_t last = 0;
-    for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
-    for (int64_t i = 0; i <= last; ++i) {
-      seed_ = seed_ * 1664525u + 1013904223u;
-      static_cast<float*>(host_.Data(tensor))[i] = static_cast<float>(seed_ >> 28) - 8;
-    }
-    return tensor;
-  }
-  float At(Tensor tensor, const std::vector<int64_t>& index) {
-    int64_t place = 0;
-    for (size_t d = 0; d < index.size(); ++d) place += index[d] * host_.Strides(tensor)[d];
-    return static_cast<const float*>(host_.Data(tensor))[place];
-  }
-  void TearDown() override {
-    for (Tensor tensor : kept_) host_.Release(tensor);
-    EXPECT_EQ(host_.live(), 0);
-  }
-
-  TensorMemory Memory(Tensor tensor) {
-    return {host_.Data(tensor), *host_.Type(tensor), host_.Sizes(tensor), host_.Strides(tensor)};
-  }
-  bool Call(const std::string& target, const std::vector<std::pair<std::string, Tensor>>& tensors,
-            Tensor* result, bool into = true, std::vector<std::pair<std::string, CallValue>> rest = {}) {
-    std::vector<std::string> names;
-    std::vector<CallValue> values;
-    for (const auto& [name, tensor] : tensors) {
-      names.push_back(name);
-      values.emplace_back();
-      values.back().kind = v1::Argument::kAsTensor;
-      values.back().memory = Memory(tensor);
-    }
-    for (auto& [name, value] : rest) {
-      names.push_back(name);
-      values.push_back(std::move(value));
-    }
-    const TensorMemory filled = into ? Memory(*result) : TensorMemory();
-    return torch_.Call(target, {names, values}, into ? &filled : nullptr, result, CallContext());
-  }
-  static CallValue Number(double real) {
-    CallValue value;
-    value.kind = v1::Argument::kAsFloat;
-    value.real = real;
-    return value;
-  }
-  static CallValue Count(int64_t number) {
-    CallValue value;
-    value.kind = v1::Argument::kAsInt;
-    value.number = number;
-    return value;
-  }
-  static CallValue Pair(int64_t a, int64_t b) {
-    CallValue value;
-    value.kind = v1::Argument::kAsInts;
-    value.numbers = {a, b};
-    return value;
-  }
-  std::vector<std::pair<std::string, CallValue>> Window(int64_t stride, int64_t padding, int64_t groups) {
-    return {{"stride", Pair(stride, stride)}, {"padding", Pair(padding, padding)}, {"dilation", Pair(1, 1)},
-            {"transposed", Count(0)},         {"output_padding", Pair(0, 0)},      {"groups", Count(groups)}};
-  }
-
-  PlainHost host_;
   MatrixProducts products_{Library()};
   TorchProducts torch_{host_, Precision(), products_};
-  std::vector<Tensor> kept_;
-  uint32_t seed_ = 1;
 };
 
 TEST_F(ProductsTest, MultipliesEveryLayout) {
@@ -344,6 +257,7 @@ TEST_F(ProductsTest, KeepsABiasOfEachCall) {
 
 TEST_F(ProductsTest, SplitsSumsWithABiasToo) {
   const Tensor b = Filled({6, 8}, {8, 1}), first = Filled({8}, {1});
+  context_.recorded = true;
   fake.splits = 3;  // the plain algorithm splits: it is used where it takes a bias
   const Tensor a = Filled({4, 6}, {6, 1});
   Tensor d = New({4, 8}, {8, 1});
@@ -381,14 +295,39 @@ TEST_F(ProductsTest, FollowsTorchsSumsOfNarrowTypes) {
   EXPECT_EQ(TorchPrecision().Tf32(false), std::nullopt);
 }
 
-TEST_F(ProductsTest, TakesWorkspaceForTheCallOnly) {
-  fake.workspace = 1000;
-  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
+TEST_F(ProductsTest, SplitsShortSumsOnlyWhereALaunchIsPaidOnce) {
+  fake.splits = 3;
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), bias = Filled({8}, {1});
   Tensor d = New({4, 8}, {8, 1});
+  for (const bool biased : {false, true}) {
+    for (const bool recorded : {false, true}) {
+      context_.recorded = recorded;
+      ASSERT_TRUE(biased ? Call("aten.addmm.default", {{"self", bias}, {"mat1", a}, {"mat2", b}}, &d)
+                         : Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
+      EXPECT_EQ(fake.last_reductions, recorded ? CublasLt::kReduceAnyhow : CublasLt::kReduceNever);
+    }
+  }
+  context_.recorded = false;
+  const Tensor wide = Filled({4, 2000}, {2000, 1}), tall = Filled({2000, 8}, {8, 1});
+  ASSERT_TRUE(Call("aten.mm.default", {{"self", wide}, {"mat2", tall}}, &d));
+  EXPECT_EQ(fake.last_reductions, CublasLt::kReduceAnyhow);
+}
+
+TEST_F(ProductsTest, KeepsALittleWorkspaceFromCallToCall) {
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), c = Filled({6, 9}, {9, 1});
+  Tensor d = New({4, 8}, {8, 1}), e = New({4, 9}, {9, 1});
   const int64_t before = host_.live();
+  fake.workspace = 1000;
   ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
-  EXPECT_NE(fake.last_workspace, nullptr);
-  EXPECT_EQ(host_.live(), before);
+  const void* const first = fake.last_workspace;
+  EXPECT_NE(first, nullptr);
+  EXPECT_EQ(host_.live(), before + 1);
+  ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
+  EXPECT_EQ(fake.last_workspace, first);
+  fake.workspace = size_t{3} << 20;  // more is for the call only
+  ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", c}}, &e));
+  EXPECT_NE(fake.last_workspace, first);
+  EXPECT_EQ(host_.live(), before + 1);
 }
 
 TEST_F(ProductsTest, LeavesTheRestToTorch) {

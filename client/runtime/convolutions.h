@@ -1,0 +1,70 @@
+// Convolutions of images by cuDNN, and their gradients, each kind planned once.
+//
+// A plan (cuDNN's descriptors and the first engine of its heuristic that torch would take) is kept by what
+// decides it: device, direction, dtype, layout, sizes, alignment, window, precision, determinism. On the
+// caller's stream; works while a CUDA graph is captured.
+//
+// Ownership: operands and workspace are borrowed for the call; work on the stream may still use them after it
+// returns. Threads: any number at once; calls on one device take turns while they enqueue. Errors: none of
+// its own; what cuDNN or this class can't do is not done.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+#include "client/runtime/cudnn.h"
+#include "client/runtime/host.h"
+#include "kiln/v1/graph.pb.h"
+
+namespace kiln::runtime {
+
+struct Convolution {
+  enum class Direction { kForward, kInputGradient, kWeightGradient };
+
+  Direction direction = Direction::kForward;
+  // Of images × channels × rows × columns each, of one dtype. What is not read or written by the direction's
+  // own rule still says its sizes: the result of kInputGradient is `input`, of kWeightGradient `weight`.
+  TensorMemory input, weight, output;
+  std::array<int64_t, 2> stride = {1, 1}, padding = {0, 0}, dilation = {1, 1};
+  bool tf32 = false;           // F32 may be rounded to TF32 before it is multiplied
+  bool deterministic = false;  // only engines whose result repeats bit by bit
+};
+
+class Convolutions {
+ public:
+  // `bytes` of the device's memory that later work on the call's stream may overwrite, nullptr when there is
+  // none.
+  using Workspace = absl::FunctionRef<void*(size_t bytes)>;
+
+  explicit Convolutions(const Cudnn& library) : library_(library) {}
+
+  // Whether the convolution is on its way; false leaves the result without meaning. Groups follow from the
+  // channels. All three tensors lie by rows, or all by points; nothing else is done.
+  bool Run(const Convolution& convolution, const CallContext& call, Workspace workspace);
+
+  size_t plan_count() const;
+
+ private:
+  class Builder;
+  struct Device;
+  struct Plan;
+  using Key = std::array<int64_t, 24>;
+
+  static bool Pose(const Convolution& convolution, int32_t device, Key* key);
+  std::shared_ptr<Plan> PlanOf(const Key& key, const Convolution& convolution, int32_t device);
+  std::shared_ptr<Device> DeviceOf(int32_t device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(const Key& key);
+
+  const Cudnn library_;
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<Key, std::shared_ptr<Plan>> plans_ ABSL_GUARDED_BY(mutex_);  // nullptr: can't be done
+  absl::flat_hash_map<int32_t, std::shared_ptr<Device>> devices_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kiln::runtime

@@ -1,0 +1,110 @@
+#include "client/runtime/torch_convolutions.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "client/runtime/scratch.h"
+
+namespace kiln::runtime {
+namespace {
+
+constexpr char kForward[] = "aten.convolution.default";
+constexpr char kBackward[] = "aten.convolution_backward.default";
+
+const TensorMemory* Get(const CallArguments& a, absl::string_view name) {
+  const CallValue* value = a.Find(name);
+  return value == nullptr ? nullptr : &value->memory;
+}
+
+bool Pair(const CallArguments& a, absl::string_view name, std::array<int64_t, 2>& pair) {
+  const CallValue* value = a.Find(name);
+  if (value == nullptr || value->numbers.empty() || value->numbers.size() > 2) return false;
+  pair = {value->numbers.front(), value->numbers.back()};
+  return true;
+}
+
+}  // namespace
+
+bool TorchConvolutions::Knows(const std::string& target) { return target == kForward || target == kBackward; }
+
+bool TorchConvolutions::Call(const std::string& target, const CallArguments& arguments,
+                             const MemoryResults& results, CallContext& context) {
+  if (results.into) return false;
+  if (target == kForward) return Forward(arguments, results, context);
+  return target == kBackward && Backward(arguments, results, context);
+}
+
+// What all directions have in common; false where ATen's way may be another.
+bool TorchConvolutions::Settle(const CallArguments& a, Convolution& convolution) const {
+  const TensorMemory *input = Get(a, "input"), *weight = Get(a, "weight");
+  const CallValue *transposed = a.Find("transposed"), *groups = a.Find("groups");
+  if (input == nullptr || weight == nullptr || transposed == nullptr || transposed->number != 0) return false;
+  if (input->sizes.size() != 4 || weight->sizes.size() != 4 || groups == nullptr) return false;
+  if (weight->sizes[1] * groups->number != input->sizes[1]) return false;
+  const bool by_points = input->strides[1] == 1 && input->sizes[1] > 1;
+  if (groups->number > 1 && groups->number == input->sizes[1] && !by_points) return false;
+  if (!Pair(a, "stride", convolution.stride) || !Pair(a, "padding", convolution.padding) ||
+      !Pair(a, "dilation", convolution.dilation)) {
+    return false;
+  }
+  const std::optional<bool> deterministic = precision_.Deterministic();
+  if (!deterministic.has_value()) return false;
+  const bool dilated = convolution.dilation != std::array<int64_t, 2>{1, 1};
+  if (*deterministic && dilated) return false;
+  convolution.deterministic = *deterministic;
+  if (input->dtype == v1::F32) {
+    const std::optional<bool> tf32 = precision_.Tf32(true);
+    if (!tf32.has_value()) return false;
+    convolution.tf32 = *tf32;
+  }
+  convolution.input = *input;
+  convolution.weight = *weight;
+  return true;
+}
+
+// `result` is one of the convolution's tensors, in the layout declared for it.
+bool TorchConvolutions::Make(Convolution& convolution, TensorMemory& result, Tensor* made,
+                             CallContext& context) {
+  const auto tensor = host_.Empty(result.dtype, result.sizes, result.strides);
+  if (!tensor.ok()) return false;
+  result.data = host_.Data(*tensor);
+  Scratch scratch(host_, context);
+  if (!convolutions_.Run(convolution, context, [&](size_t bytes) { return scratch.Of(bytes); })) {
+    host_.Release(*tensor);
+    return false;
+  }
+  *made = *tensor;
+  return true;
+}
+
+bool TorchConvolutions::Forward(const CallArguments& a, const MemoryResults& results, CallContext& context) {
+  Convolution convolution;
+  if (results.declared.size() != 1 || results.declared[0].dtype == v1::DTYPE_UNSPECIFIED) return false;
+  if (Get(a, "bias") != nullptr || !Settle(a, convolution)) return false;
+  convolution.output = results.declared[0];
+  return Make(convolution, convolution.output, &results.made[0], context);
+}
+
+bool TorchConvolutions::Backward(const CallArguments& a, const MemoryResults& results, CallContext& context) {
+  const TensorMemory* output = Get(a, "grad_output");
+  Convolution convolution;
+  if (results.declared.size() != 3 || output == nullptr || !Settle(a, convolution)) return false;
+  if (results.declared[2].dtype != v1::DTYPE_UNSPECIFIED) return false;
+  convolution.output = *output;
+  const auto gradient = [&](size_t result, Convolution::Direction direction,
+                            TensorMemory Convolution::* wanted) {
+    if (results.declared[result].dtype == v1::DTYPE_UNSPECIFIED) return true;
+    Convolution one = convolution;
+    one.direction = direction;
+    one.*wanted = results.declared[result];
+    return Make(one, one.*wanted, &results.made[result], context);
+  };
+  if (!gradient(0, Convolution::Direction::kInputGradient, &Convolution::input)) return false;
+  if (gradient(1, Convolution::Direction::kWeightGradient, &Convolution::weight)) return true;
+  if (results.made[0] != nullptr) host_.Release(results.made[0]);
+  results.made[0] = nullptr;
+  return false;
+}
+
+}  // namespace kiln::runtime

@@ -1,0 +1,37 @@
+// torch's convolutions of images and their gradients, by cuDNN.
+//
+// What ATen would not hand to cuDNN as it stands (another dtype, layouts that differ, a bias, transposed
+// convolutions, a window for each channel in row-major order, benchmarking) is not done, and left to ATen.
+// Threads: any number at once. The host and the convolutions outlive it.
+#pragma once
+
+#include <string>
+
+#include "client/runtime/convolutions.h"
+#include "client/runtime/host.h"
+#include "client/runtime/torch_precision.h"
+
+namespace kiln::runtime {
+
+class TorchConvolutions {
+ public:
+  TorchConvolutions(Host& host, const TorchPrecision& precision, Convolutions& convolutions)
+      : host_(host), precision_(precision), convolutions_(convolutions) {}
+
+  static bool Knows(const std::string& target);
+  // As Host::CallInMemory.
+  bool Call(const std::string& target, const CallArguments& arguments, const MemoryResults& results,
+            CallContext& context);
+
+ private:
+  bool Forward(const CallArguments& a, const MemoryResults& results, CallContext& context);
+  bool Backward(const CallArguments& a, const MemoryResults& results, CallContext& context);
+  bool Settle(const CallArguments& a, Convolution& convolution) const;
+  bool Make(Convolution& convolution, TensorMemory& result, Tensor* made, CallContext& context);
+
+  Host& host_;
+  const TorchPrecision precision_;
+  Convolutions& convolutions_;
+};
+
+}  // namespace kiln::runtime
