@@ -89,6 +89,9 @@ class Host {
   virtual absl::StatusOr<Tensor> View(Tensor base, absl::Span<const int64_t> sizes,
                                       absl::Span<const int64_t> strides, int64_t offset) = 0;
   virtual absl::StatusOr<Tensor> Share(Tensor tensor) = 0;
+  // A tensor over memory of the caller's, which outlives it.
+  virtual absl::StatusOr<Tensor> Over(void* data, v1::DType dtype, absl::Span<const int64_t> sizes,
+                                      absl::Span<const int64_t> strides) = 0;
   virtual void Release(Tensor tensor) = 0;
 
   virtual void* Data(Tensor tensor) = 0;  // of the first element
@@ -109,6 +112,9 @@ class Host {
   // stores references of the caller's own there, nullptr where the result is undefined.
   virtual absl::Status Call(const std::string& target, const CallArguments& arguments,
                             absl::Span<Tensor> results, bool into) = 0;
+
+  // Whether results that the call makes are known to share no memory with its arguments.
+  virtual bool MakesNewMemory(const std::string& target) const { return false; }
 
   // Some calls need no handles, which are dear to make: whether it is worth asking for this target.
   virtual bool MayCallInMemory(const std::string& target) const { return false; }

@@ -57,6 +57,7 @@ class Frame {
     for (StandIn& written : stand_ins_) Drop(written.copy);
     for (Tensor& tensor : temporaries_) Drop(tensor);
     Drop(call_.scratch);
+    Drop(arena_);  // after all that lie in it
     if (scratch_ != nullptr) program_.GiveScratch(std::move(scratch_));
     program_.counts_->launches.fetch_add(launches_, std::memory_order_relaxed);
     program_.counts_->library_calls.fetch_add(library_calls_, std::memory_order_relaxed);
@@ -105,6 +106,7 @@ class Frame {
   }
 
   absl::Status Execute() {
+    KILN_RETURN_IF_ERROR(MakeArena());
     StepTimes* const times = StepTimes::On() ? program_.times_.get() : nullptr;
     for (size_t i = 0; i < program_.steps_.size(); ++i) {
       const Program::Step& step = program_.steps_[i];
@@ -267,9 +269,22 @@ class Frame {
     return copy;
   }
 
+  absl::Status MakeArena() {
+    if (program_.arena_bytes_ == 0) return absl::OkStatus();
+    const int64_t size = program_.arena_bytes_, stride = 1;
+    KILN_ASSIGN_OR_RETURN(arena_, host_.Empty(v1::U8, {&size, 1}, {&stride, 1}));
+    arena_data_ = static_cast<char*>(host_.Data(arena_));
+    return absl::OkStatus();
+  }
+
   absl::Status Alloc(const Program::Step& step) {
     const Program::Buffer& buffer = program_.buffers_[step.a];
     Slot& slot = slots_[step.a];
+    if (buffer.arena_offset >= 0) {
+      if (step.b >= 0) Drop(slots_[step.b].tensor);  // of the same place
+      slot.data = arena_data_ + buffer.arena_offset;
+      return absl::OkStatus();
+    }
     if (step.moves) {
       TakeOver(slots_[step.b], false, slot);
       return absl::OkStatus();
@@ -347,12 +362,17 @@ class Frame {
     }
     Extent extent;
     KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
+    if (slots_[root].tensor == nullptr) {
+      char* data = static_cast<char*>(slots_[root].data) + offset * buffer.element;
+      return host_.Over(data, buffer.dtype, extent.sizes, extent.strides);
+    }
     return host_.View(slots_[root].tensor, extent.sizes, extent.strides, offset);
   }
 
   // Whether no tensor at hand has the buffer's own sizes and strides.
   bool NeedsView(uint32_t index) const {
-    return program_.buffers_[index].kind == v1::ProgramBuffer::VIEW || slots_[index].other_layout;
+    return program_.buffers_[index].kind == v1::ProgramBuffer::VIEW || slots_[index].other_layout ||
+           slots_[index].tensor == nullptr;
   }
 
   // A borrowed reference, valid until the running call ends.
@@ -550,8 +570,10 @@ class Frame {
   Host& host_;
   ExprFrame exprs_;
   std::vector<Slot> slots_;
-  std::vector<Tensor> kept_;         // released when the call ends
-  std::vector<StandIn> stand_ins_;   // of inputs that the program writes, in the order of the inputs
+  std::vector<Tensor> kept_;        // released when the call ends
+  std::vector<StandIn> stand_ins_;  // of inputs that the program writes, in the order of the inputs
+  Tensor arena_ = nullptr;          // memory of the buffers that have no tensor
+  char* arena_data_ = nullptr;
   std::vector<Tensor> temporaries_;  // views made for the running call
   std::unique_ptr<Program::Scratch> scratch_;
   CallContext call_;

@@ -93,6 +93,7 @@ class Program {
     Dim offset;
     uint32_t base = 0;
     uint32_t input = 0;
+    int64_t arena_offset = -1;  // where it lies in the call's arena; -1: in a tensor of its own
   };
   struct Binding {
     v1::SymbolBinding::Source source;
@@ -155,6 +156,7 @@ class Program {
   std::vector<CallStep> calls_;
   std::vector<Output> outputs_;
   std::vector<std::shared_ptr<const KernelRunner>> kernels_;
+  int64_t arena_bytes_ = 0;
   mutable std::atomic<Scratch*> spare_{nullptr};
   std::unique_ptr<RunCounts> counts_ = std::make_unique<RunCounts>();
   std::unique_ptr<StepTimes> times_;

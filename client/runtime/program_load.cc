@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/runtime/arena.h"
 #include "client/runtime/program.h"
 #include "client/runtime/span.h"
 #include "compiler/graph/dtype_size.h"
@@ -27,6 +28,7 @@ class ProgramLoader {
     KILN_RETURN_IF_ERROR(Symbols());
     KILN_RETURN_IF_ERROR(Buffers());
     live_.assign(to_.buffers_.size(), false);
+    block_of_.assign(to_.buffers_.size(), -1);
     for (size_t b = 0; b < to_.buffers_.size(); ++b)
       live_[b] = to_.buffers_[b].kind == v1::ProgramBuffer::INPUT;
     for (int i = 0; i < from_.steps_size(); ++i) {
@@ -35,7 +37,9 @@ class ProgramLoader {
       }
     }
     to_.times_ = std::make_unique<StepTimes>(to_.steps_.size());
-    return Outputs();
+    KILN_RETURN_IF_ERROR(Outputs());
+    PlanArena();
+    return absl::OkStatus();
   }
 
  private:
@@ -199,11 +203,15 @@ class ProgramLoader {
           step.b = -1;
         }
         KILN_RETURN_IF_ERROR(Define(step.a));
+        PutIntoBlock(step.a, step.b);
         break;
       case v1::Step::kFree:
         step.a = from.free().buffer();
         KILN_RETURN_IF_ERROR(Use(step.a));
-        if (to_.buffers_[step.a].kind != v1::ProgramBuffer::VIEW) live_[step.a] = false;
+        if (to_.buffers_[step.a].kind != v1::ProgramBuffer::VIEW) {
+          live_[step.a] = false;
+          if (block_of_[step.a] >= 0) blocks_[block_of_[step.a]].life.last = to_.steps_.size();
+        }
         break;
       case v1::Step::kView:
         step.a = from.view().buffer();
@@ -243,6 +251,44 @@ class ProgramLoader {
   void DropTaken() {
     for (int64_t buffer : taken_) live_[buffer] = false;
     taken_.clear();
+  }
+
+  // The storage of a buffer that is allocated, or that takes over that of `reuse`.
+  void PutIntoBlock(uint32_t buffer, int64_t reuse) {
+    const Program::Buffer& to = to_.buffers_[buffer];
+    const int64_t bytes = to.shape.fixed_span * to.element;
+    if (reuse >= 0) {
+      const int64_t block = block_of_[reuse];
+      const Program::Buffer& from = to_.buffers_[reuse];
+      if (block >= 0 && to.shape.fixed && to.dtype == from.dtype &&
+          to.shape.fixed_span <= from.shape.fixed_span) {
+        block_of_[buffer] = block;
+      }
+      return;
+    }
+    if (!to.shape.fixed || bytes == 0 || from_.buffers(buffer).device().type() != v1::CPU) return;
+    block_of_[buffer] = static_cast<int64_t>(blocks_.size());
+    blocks_.push_back({{to_.steps_.size(), SIZE_MAX, bytes}, true});
+  }
+
+  // The buffer's memory outlives the call, or may.
+  void KeepOutOfArena(uint32_t buffer) {
+    if (block_of_[Root(buffer)] >= 0) blocks_[block_of_[Root(buffer)]].temporary = false;
+  }
+
+  void PlanArena() {
+    std::vector<Lifetime> lives;
+    for (Block& block : blocks_) {
+      if (!block.temporary) continue;
+      block.place = lives.size();
+      lives.push_back(block.life);
+    }
+    const Arena arena = PlaceInArena(lives);
+    to_.arena_bytes_ = arena.bytes;
+    for (size_t b = 0; b < block_of_.size(); ++b) {
+      if (block_of_[b] < 0 || !blocks_[block_of_[b]].temporary) continue;
+      to_.buffers_[b].arena_offset = arena.offsets[blocks_[block_of_[b]].place];
+    }
   }
 
   absl::Status Launch(const v1::Launch& from) {
@@ -289,6 +335,13 @@ class ProgramLoader {
         return absl::InvalidArgumentError("a call into buffers lacks one");
       }
       call.results.push_back(result);
+    }
+    if (!call.into && !to_.host_->MakesNewMemory(call.target)) {
+      for (const Program::CallArgument& argument : call.arguments) {
+        for (int64_t buffer : argument.buffers) {
+          if (buffer >= 0) KeepOutOfArena(buffer);
+        }
+      }
     }
     call.in_memory = !call.results.empty() && call.results.size() <= Program::kMemoryResultsMax &&
                      OperandsAreTensors(call) && to_.host_->MayCallInMemory(call.target);
@@ -374,6 +427,7 @@ class ProgramLoader {
         KILN_RETURN_IF_ERROR(StatusWrap(Use(from.buffer()), "output"));
         output.kind = Program::Output::kBuffer;
         output.buffer = from.buffer();
+        KeepOutOfArena(from.buffer());
       } else if (from.kind_case() == v1::ProgramOutput::kSymInt) {
         output.kind = Program::Output::kNumber;
         KILN_ASSIGN_OR_RETURN(output.number, to_.exprs_.Resolve(from.sym_int()));
@@ -388,6 +442,15 @@ class ProgramLoader {
   size_t kernels_;
   std::vector<bool> live_;
   std::vector<int64_t> taken_;
+
+  // Storage that buffers of fixed sizes have one after the other.
+  struct Block {
+    Lifetime life;
+    bool temporary;
+    size_t place = 0;  // in the arena's plan
+  };
+  std::vector<Block> blocks_;
+  std::vector<int64_t> block_of_;  // by buffer; -1: none
 };
 
 absl::StatusOr<std::shared_ptr<const Program>> Program::Load(const v1::Manifest& manifest,

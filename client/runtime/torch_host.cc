@@ -28,6 +28,8 @@ using RangeFunction = void (*)(int64_t begin, int64_t end, void* context);
 // torch/csrc/stable/c/shim.h, which torch keeps stable.
 struct Shim {
   Error (*empty_strided)(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, Tensor*);
+  Error (*from_blob)(void*, int64_t, const int64_t*, const int64_t*, int64_t, int32_t, int32_t, int32_t,
+                     Tensor*);
   Error (*reinterpret)(Tensor, int64_t, const int64_t*, const int64_t*, int64_t, Tensor*);
   Error (*new_handle)(Tensor, Tensor*);
   Error (*new_undefined)(Tensor*);  // stands for None where an argument is no optional one
@@ -90,6 +92,7 @@ class TorchHost : public Host {
       function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(typed, full.c_str()));
     };
     need(shim_.empty_strided, "aoti_torch_empty_strided");
+    need(shim_.from_blob, "aoti_torch_create_tensor_from_blob");
     need(shim_.reinterpret, "aoti_torch__reinterpret_tensor");
     need(shim_.new_handle, "aoti_torch_new_tensor_handle");
     need(shim_.new_undefined, "aoti_torch_new_uninitialized_tensor");
@@ -194,6 +197,16 @@ class TorchHost : public Host {
     return copy;
   }
 
+  absl::StatusOr<Tensor> Over(void* data, v1::DType dtype, absl::Span<const int64_t> sizes,
+                              absl::Span<const int64_t> strides) override {
+    Tensor tensor = nullptr;
+    if (shim_.from_blob(data, sizes.size(), sizes.data(), strides.data(), 0, to_torch_[dtype], device_type_,
+                        DeviceIndex(), &tensor) != 0) {
+      return absl::InternalError("torch refused a tensor over memory");
+    }
+    return tensor;
+  }
+
   void Release(Tensor tensor) override { shim_.delete_object(tensor); }
 
   void* Data(Tensor tensor) override {
@@ -256,6 +269,9 @@ class TorchHost : public Host {
         },
         &context);
   }
+
+  // Everything that has a typed shim: products, convolutions, attention.
+  bool MakesNewMemory(const std::string& target) const override { return Typed().contains(target); }
 
   bool MayCallInMemory(const std::string& target) const override {
     return (products_ != nullptr && TorchProducts::Knows(target)) ||

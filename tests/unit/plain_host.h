@@ -20,6 +20,7 @@ class PlainHost : public Host {
     v1::DType dtype;
     std::vector<int64_t> sizes, strides;
     int64_t offset = 0;
+    char* over = nullptr;  // memory that is not `storage`
   };
 
   absl::StatusOr<CallContext> Begin() override { return CallContext(); }
@@ -51,12 +52,24 @@ class PlainHost : public Host {
     ++live_;
     return new PlainTensor(*Get(tensor));
   }
+  absl::StatusOr<Tensor> Over(void* data, v1::DType dtype, absl::Span<const int64_t> sizes,
+                              absl::Span<const int64_t> strides) override {
+    ++live_;
+    ++views_;
+    return new PlainTensor{nullptr,
+                           dtype,
+                           {sizes.begin(), sizes.end()},
+                           {strides.begin(), strides.end()},
+                           0,
+                           static_cast<char*>(data)};
+  }
   void Release(Tensor tensor) override {
     --live_;
     delete Get(tensor);
   }
   void* Data(Tensor tensor) override {
-    return Get(tensor)->storage.get() + Get(tensor)->offset * ByteSize(Get(tensor)->dtype);
+    char* storage = Get(tensor)->over != nullptr ? Get(tensor)->over : Get(tensor)->storage.get();
+    return storage + Get(tensor)->offset * ByteSize(Get(tensor)->dtype);
   }
   absl::Span<const int64_t> Sizes(Tensor tensor) override { return Get(tensor)->sizes; }
   absl::Span<const int64_t> Strides(Tensor tensor) override { return Get(tensor)->strides; }
@@ -82,13 +95,17 @@ class PlainHost : public Host {
     for (std::thread& thread : threads) thread.join();
   }
   // "test.copy.default": a dense copy of `self`; "test.transposed.default": the same values in column-major
-  // layout.
+  // layout; "test.alias.default": `self` itself.
   absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
                     bool into) override {
     const CallValue* self = arguments.Find("self");
     if (self == nullptr) return absl::InvalidArgumentError("no self");
     PlainTensor* from = Get(self->tensor);
     if (into) return Copy(results[0], from);
+    if (target == "test.alias.default") {
+      results[0] = *Share(from);
+      return absl::OkStatus();
+    }
     std::vector<int64_t> strides(from->sizes.size());
     int64_t stride = 1;
     for (size_t i = 0; i < strides.size(); ++i) {
@@ -101,6 +118,8 @@ class PlainHost : public Host {
     results[0] = *result;
     return Copy(*result, from);
   }
+
+  bool MakesNewMemory(const std::string& target) const override { return target != "test.alias.default"; }
 
   // "test.copy.default" of dense F32 tensors, while `in_memory` allows it.
   bool MayCallInMemory(const std::string& target) const override { return target == "test.copy.default"; }
