@@ -30,9 +30,8 @@ bool TorchConvolutions::Knows(const std::string& target) { return target == kFor
 
 bool TorchConvolutions::Call(const std::string& target, const CallArguments& arguments,
                              const MemoryResults& results, CallContext& context) {
-  if (results.into) return false;
   if (target == kForward) return Forward(arguments, results, context);
-  return target == kBackward && Backward(arguments, results, context);
+  return target == kBackward && !results.into && Backward(arguments, results, context);
 }
 
 // What all directions have in common; false where ATen's way may be another.
@@ -63,14 +62,18 @@ bool TorchConvolutions::Settle(const CallArguments& a, Convolution& convolution)
   return true;
 }
 
+bool TorchConvolutions::Run(const Convolution& convolution, CallContext& context) {
+  Scratch scratch(host_, context);
+  return convolutions_.Run(convolution, context, [&](size_t bytes) { return scratch.Of(bytes); });
+}
+
 // `result` is one of the convolution's tensors, in the layout declared for it.
 bool TorchConvolutions::Make(Convolution& convolution, TensorMemory& result, Tensor* made,
                              CallContext& context) {
   const auto tensor = host_.Empty(result.dtype, result.sizes, result.strides);
   if (!tensor.ok()) return false;
   result.data = host_.Data(*tensor);
-  Scratch scratch(host_, context);
-  if (!convolutions_.Run(convolution, context, [&](size_t bytes) { return scratch.Of(bytes); })) {
+  if (!Run(convolution, context)) {
     host_.Release(*tensor);
     return false;
   }
@@ -83,6 +86,7 @@ bool TorchConvolutions::Forward(const CallArguments& a, const MemoryResults& res
   if (results.declared.size() != 1 || results.declared[0].dtype == v1::DTYPE_UNSPECIFIED) return false;
   if (Get(a, "bias") != nullptr || !Settle(a, convolution)) return false;
   convolution.output = results.declared[0];
+  if (results.into) return Run(convolution, context);
   return Make(convolution, convolution.output, &results.made[0], context);
 }
 

@@ -27,6 +27,7 @@ class TorchConvolutions {
   bool Forward(const CallArguments& a, const MemoryResults& results, CallContext& context);
   bool Backward(const CallArguments& a, const MemoryResults& results, CallContext& context);
   bool Settle(const CallArguments& a, Convolution& convolution) const;
+  bool Run(const Convolution& convolution, CallContext& context);
   bool Make(Convolution& convolution, TensorMemory& result, Tensor* made, CallContext& context);
 
   Host& host_;

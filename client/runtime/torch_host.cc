@@ -390,15 +390,24 @@ class TorchHost : public Host {
   Outcome Convolution(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     Tensor input = Get(a, "input"), weight = Get(a, "weight"), bias = Get(a, "bias");
     const Window w = WindowOf(a);
-    if (into || shim_.convolution == nullptr || input == nullptr || weight == nullptr || !w.Complete() ||
+    if (shim_.convolution == nullptr || input == nullptr || weight == nullptr || !w.Complete() ||
         r.size() != 1) {
       return Outcome::kNotHere;
     }
-    return Result(shim_.convolution(
+    Tensor made = nullptr;
+    const Outcome outcome = Result(shim_.convolution(
         input, weight, bias == nullptr ? nullptr : &bias, w.stride->numbers.data(), w.stride->numbers.size(),
         w.padding->numbers.data(), w.padding->numbers.size(), w.dilation->numbers.data(),
         w.dilation->numbers.size(), Number(a, "transposed", 0), w.output_padding->numbers.data(),
-        w.output_padding->numbers.size(), Number(a, "groups", 1), &r[0]));
+        w.output_padding->numbers.size(), Number(a, "groups", 1), &made));
+    if (outcome != Outcome::kDone) return outcome;
+    if (!into) {
+      r[0] = made;
+      return outcome;
+    }
+    const bool copied = Copy(r[0], made).ok();
+    Release(made);
+    return copied ? Outcome::kDone : Outcome::kNotHere;
   }
 
   Outcome ConvolutionBackward(const CallArguments& a, absl::Span<Tensor> r, bool into) {

@@ -120,7 +120,7 @@ bool TorchProducts::Multiply(const TensorMemory* a, const TensorMemory* b, const
 bool TorchProducts::Convolution(const CallArguments& a, const Results& r) {
   const TensorMemory *input = Get(a, "input"), *weight = Get(a, "weight");
   const CallValue *transposed = a.Find("transposed"), *groups = a.Find("groups");
-  if (r.into != nullptr || input == nullptr || weight == nullptr || Get(a, "bias") != nullptr) return false;
+  if (input == nullptr || weight == nullptr || Get(a, "bias") != nullptr) return false;
   if (transposed == nullptr || transposed->number != 0 || groups == nullptr || groups->number != 1)
     return false;
   if (!All(a, "stride", 1) || !All(a, "padding", 0)) return false;
@@ -148,6 +148,13 @@ bool TorchProducts::Convolution(const CallArguments& a, const Results& r) {
     product.a = {weight->data, outputs, inputs, steps[0], steps[1], 0};
     product.b = {input->data, inputs, points, strides[1], strides[3], strides[0]};
     product.d = {nullptr, outputs, points, points, 1, points * outputs};
+  }
+  if (r.into != nullptr) {
+    for (size_t d = 0; d < result_strides.size(); ++d) {
+      if (r.into->sizes[d] > 1 && r.into->strides[d] != result_strides[d]) return false;
+    }
+    product.d.data = r.into->data;
+    return Run(product, true, r.context);
   }
   const auto made = host_.Empty(input->dtype, {images, outputs, sizes[2], sizes[3]}, result_strides);
   if (!made.ok()) return false;

@@ -75,6 +75,12 @@ bool CutsPatches(LoweringContext& context, const GraphNode& node, const TensorTy
   return window.kernel[0] * window.kernel[1] > 1 && context.status().ok();
 }
 
+// The runtime convolves images by points itself, so their memory can be planned. Others may be ATen's, which
+// makes a result of its own.
+bool IntoResults(const TensorType& type, bool by_points) {
+  return by_points && (type.dtype == v1::F32 || type.dtype == v1::F16 || type.dtype == v1::BF16);
+}
+
 // The convolution as one of one point over an image of the patches, whose channels are those of all of a
 // patch's points: a matrix product for the runtime.
 absl::Status CallOnPatches(LoweringContext& context, GraphNode node, const TensorType& type, bool by_points) {
@@ -104,7 +110,7 @@ absl::Status CallOnPatches(LoweringContext& context, GraphNode node, const Tenso
   for (auto& [name, argument] : node.args) {
     if (name == "stride") argument = IntListArg{{one, one}};
   }
-  return context.Call(node, "convolution", false,
+  return context.Call(node, "convolution", IntoResults(type, by_points),
                       {{"input", {image.strides, &patches}}, {"weight", {rows.strides, &weights}}});
 }
 
@@ -116,7 +122,7 @@ absl::Status CallLibrary(LoweringContext& context, const GraphNode& node, const 
     if (by_points)
       operands[name].strides = ChannelsLastStrides(context.exprs(), context.Tensor(node, name).sizes);
   }
-  return context.Call(node, "convolution", false, operands);
+  return context.Call(node, "convolution", IntoResults(type, by_points), operands);
 }
 
 }  // namespace

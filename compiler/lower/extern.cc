@@ -17,7 +17,7 @@ constexpr Library kLibraries[] = {
     {"aten.mm.default", "gemm", true},
     {"aten.addmm.default", "gemm", true},
     {"aten.bmm.default", "gemm", true},
-    {"aten.baddbmm.default", "gemm", false},
+    {"aten.baddbmm.default", "gemm", true},
     {"aten._int_mm.default", "gemm", false},
     {kConvolution, "convolution", false},
     {"aten.convolution_backward.default", "convolution", false},

@@ -273,6 +273,24 @@ TEST_F(ConvolutionsTest, GivesBothGradients) {
   }
 }
 
+TEST_F(ConvolutionsTest, FillsMemoryThatIsThere) {
+  const Tensor x = Images({1, 3, 4, 4}, true), w = Images({2, 3, 3, 3}, true);
+  ASSERT_TRUE(Forward(x, w, Window(1, 1, 1), {1, 2, 4, 4}, true));
+  const Tensor y = Images({1, 2, 4, 4}, true), rows = Images({1, 2, 4, 4});
+  const auto fill = [&](Tensor result) {
+    const Arguments bound = Bind({{"input", x}, {"weight", w}}, Window(1, 1, 1));
+    const TensorMemory memory = Memory(result);
+    Tensor none = nullptr;
+    return torch_.Call("aten.convolution.default", {bound.names, bound.values},
+                       {true, {&memory, 1}, {&none, 1}}, context_);
+  };
+  const int64_t live = host_.live();
+  ASSERT_TRUE(fill(y));
+  EXPECT_EQ(host_.live(), live);
+  EXPECT_EQ(At(y, {0, 1, 2, 3}), At(made_[0], {0, 1, 2, 3}));
+  EXPECT_FALSE(fill(rows));
+}
+
 TEST_F(ConvolutionsTest, PlansOnce) {
   const Tensor x = Images({1, 3, 4, 4}), w = Images({2, 3, 3, 3});
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(Forward(x, w, Window(1, 1, 1), {1, 2, 4, 4}));

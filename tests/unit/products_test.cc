@@ -366,6 +366,15 @@ TEST_F(ProductsTest, ConvolvesWithOnePoint) {
         }
       }
     }
+    Tensor filled =
+        by_points ? New({n, o, h, w}, {o * h * w, 1, w * o, o}) : New({n, o, h, w}, {o * h * w, h * w, w, 1});
+    ASSERT_TRUE(
+        Call("aten.convolution.default", {{"input", x}, {"weight", weight}}, &filled, true, Window(1, 0, 1)));
+    EXPECT_EQ(At(filled, {1, 5, 3, 4}), At(y, {1, 5, 3, 4}));
+    Tensor other =
+        by_points ? New({n, o, h, w}, {o * h * w, h * w, w, 1}) : New({n, o, h, w}, {o * h * w, 1, w * o, o});
+    EXPECT_FALSE(
+        Call("aten.convolution.default", {{"input", x}, {"weight", weight}}, &other, true, Window(1, 0, 1)));
     host_.Release(y);
     y = nullptr;
     EXPECT_FALSE(
