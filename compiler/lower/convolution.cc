@@ -125,13 +125,31 @@ absl::Status CallLibrary(LoweringContext& context, const GraphNode& node, const 
   return context.Call(node, "convolution", IntoResults(type, by_points), operands);
 }
 
+// The library gives the result the layout of the image, so the image gets the one that the result has.
+absl::Status CallLibraryOnCpu(LoweringContext& context, const GraphNode& node, const TensorType& type) {
+  const LoweredTensor& input = context.Tensor(node, "input");
+  if (!context.status().ok()) return context.status();
+  LoweringContext::CallOperands operands;
+  if (type.rank() == 4 && input.rank() == 4) {
+    ExprPool& exprs = context.exprs();
+    const TensorType image{input.dtype, type.device, input.sizes, input.strides, 0};
+    const bool row_major = context.SameLayout(type.sizes, type.strides, ContiguousStrides(exprs, type.sizes));
+    if (IsChannelsLast(exprs, type)) {
+      operands["input"].strides = ChannelsLastStrides(exprs, input.sizes);
+    } else if (row_major && IsChannelsLast(exprs, image)) {
+      operands["input"].strides = ContiguousStrides(exprs, input.sizes);
+    }
+  }
+  return context.Call(node, "convolution", false, operands);
+}
+
 }  // namespace
 
 absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
   const TensorType type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
   if (type.rank() < 3) return absl::InvalidArgumentError("a convolution of fewer than three dimensions");
-  if (type.device != v1::CUDA) return context.Call(node, "convolution", false);
+  if (type.device != v1::CUDA) return CallLibraryOnCpu(context, node, type);
   if (IsWindowPerChannel(context.graph(), node)) return LowerWindowPerChannel(context, node);
   const ValueId bias_id = context.TensorValue(node, "bias");
   if (!context.IsDefined(bias_id)) return CallLibrary(context, node, type);

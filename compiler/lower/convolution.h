@@ -4,7 +4,8 @@
 // it), images whose result is declared by points (channels last) go to the library by points with their
 // weights, and a window a channel (a depthwise convolution) is a loop of its own. Windows that cut the image
 // into patches become a convolution of one point over the patches, which the runtime does as a matrix
-// product. On the CPU a convolution is the library's as it stands. Errors: those of the context.
+// product. On the CPU a convolution is the library's as it stands, of an image that lies as the result does.
+// Errors: those of the context.
 #pragma once
 
 #include "absl/status/status.h"

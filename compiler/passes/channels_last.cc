@@ -1,5 +1,6 @@
 #include "compiler/passes/channels_last.h"
 
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -12,15 +13,53 @@
 namespace kiln {
 namespace {
 
-bool IsConvolution(const Graph& graph, const GraphNode& node) {
-  if (node.target != "aten.convolution.default" || node.results.size() != 1) return false;
-  const v1::DType dtype = graph.type(node.results[0]).dtype;
-  if (dtype != v1::F16 && dtype != v1::BF16 && dtype != v1::F32) return false;  // cuDNN has no F64 by points
+// On a CPU oneDNN lays the weights of a convolution by points anew at each call, fast up to this size.
+constexpr int64_t kFastWeightBytes = 1 << 20;
+// Bytes of images that are laid anew, for a convolution of row-major ones, in the time of one byte of larger
+// weights.
+constexpr int64_t kImageBytesPerWeightByte = 13;
+
+bool IsUngrouped(const Graph& graph, const GraphNode& node) {
   const Argument *groups = node.Find("groups"), *transposed = node.Find("transposed");
   const auto* count = groups == nullptr ? nullptr : std::get_if<IntArg>(groups);
   const auto* flag = transposed == nullptr ? nullptr : std::get_if<BoolArg>(transposed);
-  if (IsDepthwise(graph, node)) return !IsWindowPerChannel(graph, node);
   return count != nullptr && graph.exprs.AsConst(count->value) == 1 && flag != nullptr && !flag->value;
+}
+
+bool IsConvolutionByPointsOnGpu(const Graph& graph, const GraphNode& node) {
+  const v1::DType dtype = graph.type(node.results[0]).dtype;
+  if (dtype != v1::F16 && dtype != v1::BF16 && dtype != v1::F32) return false;  // cuDNN has no F64 by points
+  if (IsDepthwise(graph, node)) return !IsWindowPerChannel(graph, node);
+  return IsUngrouped(graph, node);
+}
+
+std::optional<int64_t> Bytes(const Graph& graph, const TensorType& type) {
+  int64_t bytes = 4;
+  for (ExprId size : type.sizes) {
+    const auto value = graph.exprs.AsConst(size);
+    if (!value || *value < 0 || __builtin_mul_overflow(bytes, *value, &bytes)) return std::nullopt;
+  }
+  return bytes;
+}
+
+bool IsConvolutionByPointsOnCpu(const Graph& graph, const GraphNode& node) {
+  const TensorType& result = graph.type(node.results[0]);
+  // What a backward graph reads is saved as it was traced.
+  if (graph.kind != v1::INFERENCE || result.dtype != v1::F32) return false;
+  const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
+  if (input == kNoValue || weight == kNoValue) return false;
+  if (IsDepthwise(graph, node)) return true;
+  const auto weights = Bytes(graph, graph.type(weight));
+  if (!IsUngrouped(graph, node) || !weights) return false;
+  if (*weights < kFastWeightBytes) return true;
+  const auto from = Bytes(graph, graph.type(input)), to = Bytes(graph, result);
+  return from && to && *weights < *from / kImageBytesPerWeightByte + *to / kImageBytesPerWeightByte;
+}
+
+bool IsConvolutionByPoints(const Graph& graph, const GraphNode& node) {
+  if (node.target != "aten.convolution.default" || node.results.size() != 1) return false;
+  return graph.type(node.results[0]).device == v1::CUDA ? IsConvolutionByPointsOnGpu(graph, node)
+                                                        : IsConvolutionByPointsOnCpu(graph, node);
 }
 
 // Operators of ours whose result lies well as their argument does.
@@ -34,7 +73,7 @@ bool KeepsOrder(const Graph& graph, const GraphNode& node) {
                              "aten.upsample_bilinear2d."}) {
     if (absl::StartsWith(node.target, prefix)) return true;
   }
-  return IsWindowPerChannel(graph, node);
+  return graph.type(node.results[0]).device == v1::CUDA && IsWindowPerChannel(graph, node);
 }
 
 bool ReadsByPoints(Graph& graph, const GraphNode& node) {
@@ -54,9 +93,11 @@ absl::Status PreferChannelsLast(Graph& graph) {
     for (ValueId result : node.results) {
       if (result == kNoValue || escaping[result]) continue;
       TensorType& type = graph.values[result];
-      if (type.device != v1::CUDA || type.rank() != 4 || !IsDense(graph.exprs, type)) continue;
-      if (!known)
-        wanted = IsConvolution(graph, node) || (KeepsOrder(graph, node) && ReadsByPoints(graph, node));
+      if (type.rank() != 4 || !IsDense(graph.exprs, type)) continue;
+      if (!known) {
+        wanted =
+            IsConvolutionByPoints(graph, node) || (KeepsOrder(graph, node) && ReadsByPoints(graph, node));
+      }
       known = true;
       if (wanted) type.strides = ChannelsLastStrides(graph.exprs, type.sizes);
     }

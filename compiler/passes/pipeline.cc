@@ -10,6 +10,7 @@
 #include "compiler/passes/decompose.h"
 #include "compiler/passes/fold_constants.h"
 #include "compiler/passes/fuse_bias.h"
+#include "compiler/passes/point_convolutions.h"
 #include "compiler/passes/remove_no_ops.h"
 #include "compiler/support/status_macros.h"
 
@@ -62,6 +63,7 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   KILN_RETURN_IF_ERROR(runner.Run("remove_no_ops", RemoveNoOps));
   KILN_RETURN_IF_ERROR(runner.Run("fuse_bias", FuseBias));
   KILN_RETURN_IF_ERROR(runner.Run("channels_last", PreferChannelsLast));
+  KILN_RETURN_IF_ERROR(runner.Run("point_convolutions", MultiplyPointConvolutions));
   return absl::OkStatus();
 }
 

@@ -1,4 +1,6 @@
 """The small functions of PyTorch's tutorials, and corners: aliasing, mutation, layouts, dtypes, errors."""
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -6,8 +8,8 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
-from agreement import check_function
-from kiln import options
+from agreement import check, check_function
+from kiln import options, records
 from kiln.backend import compile_graph, kiln as kiln_backend
 from kiln.graph import INFERENCE
 
@@ -92,6 +94,41 @@ def test_views_of_inputs_and_layouts():
     check_function(lambda x: torch.relu(x) * 2, base[1:5:2, ::3])
     check_function(lambda x: x + 1, torch.randn(3, 1).expand(3, 5).contiguous().t())
     check_function(lambda x: (x.softmax(-1), x.sum(0)), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last))
+
+
+class Convolutions(torch.nn.Module):
+    """Layers whose images lie by points and one whose are row-major."""
+
+    def __init__(self):
+        super().__init__()
+        self.window = torch.nn.Conv2d(3, 32, 3, stride=2, bias=False)
+        self.each = torch.nn.Conv2d(32, 32, 3, padding=1, groups=32, bias=False)
+        self.point, self.plain = torch.nn.Conv2d(32, 240, 1), torch.nn.Conv2d(32, 240, 1, bias=False)
+        self.wide = torch.nn.Conv2d(240, 256, 3, padding=1)  # 2 MB of weights for images of 9 × 9
+
+    def forward(self, x):
+        x = F.relu6(self.window(F.pad(x, (0, 1, 0, 1))))
+        x = F.relu6(self.each(x))
+        x = self.point(x) + self.plain(x)
+        y = self.wide(x)
+        return x.mean((2, 3)), F.relu(y), y.flatten(2).transpose(1, 2) * 2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_convolutions_in_inference(memory_format, dynamic):
+    """Convolutions of one point are products, and what the library gives lies as was declared."""
+    model = Convolutions().to(memory_format=memory_format)
+    x = torch.randn(2, 3, 18, 18).to(memory_format=memory_format)
+    start = records.graph_count()
+    compiled = torch.compile(model, backend="kiln", dynamic=dynamic)
+    with torch.no_grad():
+        actual, eager, exact = compiled(x), model(x), copy.deepcopy(model).double()(x.double())
+    check([(f"output {i}", *values) for i, values in enumerate(zip(actual, eager, exact))])
+    assert [value.stride() for value in actual] == [value.stride() for value in eager]
+    calls = [call for graph in records.graphs_since(start) for call in graph["library_calls"]]
+    assert {"aten.mm.default", "aten.addmm.default", "aten.convolution.default"} <= set(calls), calls
+    assert kiln.stats()["stride_copies"] == 0
 
 
 def test_no_grad_and_inference():

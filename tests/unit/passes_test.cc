@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/channels_last.h"
 #include "compiler/graph/verify.h"
@@ -18,6 +19,7 @@
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/fuse_bias.h"
 #include "compiler/passes/pipeline.h"
+#include "compiler/passes/point_convolutions.h"
 #include "compiler/passes/remove_no_ops.h"
 
 namespace kiln {
@@ -624,17 +626,22 @@ TEST(PassErrors, EveryDecompositionStandsRandomArguments) {
 struct Images : Maker {
   ValueId Convolve(ValueId input, int64_t groups = 1, bool transposed = false, int64_t window = 3) {
     const ValueId weight = Input({8, groups == 1 ? 8 : 1, window, window}, graph.type(input).dtype);
+    return Convolve(input, weight, {2, 8, 5, 7}, groups, transposed);
+  }
+  ValueId Convolve(ValueId input, ValueId weight, const std::vector<int64_t>& sizes, int64_t groups = 1,
+                   bool transposed = false, const Argument& bias = NoneArg{}) {
+    const int64_t window = *graph.exprs.AsConst(graph.type(weight).sizes[2]);
     return Node("aten.convolution.default",
                 {{"input", T(input)},
                  {"weight", T(weight)},
-                 {"bias", NoneArg{}},
+                 {"bias", bias},
                  {"stride", Ints({1, 1})},
                  {"padding", Ints({window / 2, window / 2})},
                  {"dilation", Ints({1, 1})},
                  {"transposed", BoolArg{transposed}},
                  {"output_padding", Ints({0, 0})},
                  {"groups", Int(groups)}},
-                Type({2, 8, 5, 7}, graph.type(input).dtype));
+                Type(sizes, graph.type(input).dtype));
   }
   ValueId Relu(ValueId x) { return Node("aten.relu.default", {{"self", T(x)}}, graph.type(x)); }
   bool ByPoints(ValueId x) { return IsChannelsLast(graph.exprs, graph.type(x)); }
@@ -644,23 +651,38 @@ struct Images : Maker {
   }
 };
 
-TEST(ChannelsLast, FollowsConvolutionsOnAGpuUpToWhatLeaves) {
+TEST(ChannelsLast, FollowsConvolutionsUpToWhatLeaves) {
   for (const v1::DeviceType device : {v1::CUDA, v1::CPU}) {
+    for (const v1::GraphKind kind : {v1::INFERENCE, v1::FORWARD}) {
+      Images m;
+      m.graph.kind = kind;
+      const ValueId x = m.Input({2, 8, 5, 7});
+      const ValueId before = m.Relu(x), first = m.Convolve(before), middle = m.Relu(first),
+                    each = m.Convolve(middle, 8);
+      const ValueId wide = m.Convolve(each, 8, false, 7), second = m.Convolve(wide), last = m.Relu(second);
+      m.Output(last);
+      m.Run(device);
+      const bool expected = device == v1::CUDA || kind == v1::INFERENCE;
+      EXPECT_FALSE(m.ByPoints(before));
+      EXPECT_EQ(m.ByPoints(first), expected);
+      EXPECT_EQ(m.ByPoints(middle), expected);
+      EXPECT_EQ(m.ByPoints(each), expected);
+      EXPECT_EQ(m.ByPoints(wide), expected);
+      EXPECT_EQ(m.ByPoints(second), expected);
+      EXPECT_FALSE(m.ByPoints(last));
+    }
+  }
+}
+
+// Large weights of small images would take longer to be laid anew than the images.
+TEST(ChannelsLast, WeighsWeightsAgainstImagesOnACpu) {
+  for (const int64_t points : {7, 192}) {
     Images m;
-    const ValueId x = m.Input({2, 8, 5, 7});
-    const ValueId before = m.Relu(x), first = m.Convolve(before), middle = m.Relu(first),
-                  each = m.Convolve(middle, 8);
-    const ValueId wide = m.Convolve(each, 8, false, 7), second = m.Convolve(wide), last = m.Relu(second);
-    m.Output(last);
-    m.Run(device);
-    const bool on_gpu = device == v1::CUDA;
-    EXPECT_FALSE(m.ByPoints(before));
-    EXPECT_EQ(m.ByPoints(first), on_gpu);
-    EXPECT_EQ(m.ByPoints(middle), on_gpu);
-    EXPECT_EQ(m.ByPoints(each), on_gpu);
-    EXPECT_EQ(m.ByPoints(wide), on_gpu);
-    EXPECT_EQ(m.ByPoints(second), on_gpu);
-    EXPECT_FALSE(m.ByPoints(last));
+    const ValueId x = m.Input({1, 512, points, points}), weight = m.Input({512, 512, 3, 3});
+    const ValueId y = m.Convolve(x, weight, {1, 512, points, points});
+    m.Output(m.Relu(y));
+    m.Run(v1::CPU);
+    EXPECT_EQ(m.ByPoints(y), points == 192);
   }
 }
 
@@ -672,6 +694,39 @@ TEST(ChannelsLast, LeavesOtherConvolutionsAlone) {
   m.Output(m.Node("aten.view.default", {{"self", T(seen)}, {"size", m.Ints({2, 280})}}, m.Type({2, 280})));
   m.Run(v1::CUDA);
   for (ValueId value : {wide, back, some, seen}) EXPECT_FALSE(m.ByPoints(value)) << value;
+}
+
+TEST(PointConvolutions, AreProductsWhereImagesLieByPoints) {
+  for (const bool biased : {false, true}) {
+    Images m;
+    const ValueId x = m.Relu(m.Input({2, 8, 5, 7})), weight = m.Input({4, 8, 1, 1});
+    const Argument bias = biased ? T(m.Input({4})) : Argument(NoneArg{});
+    const ValueId y = m.Convolve(x, weight, {2, 4, 5, 7}, 1, false, bias);
+    m.Output(m.Relu(y));
+    m.Run(v1::CPU);
+    ASSERT_TRUE(MultiplyPointConvolutions(m.graph).ok());
+    const absl::Status valid = VerifyGraph(m.graph);
+    ASSERT_TRUE(valid.ok()) << valid;
+    const std::string text = m.graph.ToString();
+    EXPECT_FALSE(absl::StrContains(text, "aten.convolution")) << text;
+    EXPECT_TRUE(absl::StrContains(text, biased ? "aten.addmm" : "aten.mm")) << text;
+  }
+}
+
+TEST(PointConvolutions, LeaveOthers) {
+  const auto remains = [](Images& m, ValueId y, v1::DeviceType device) {
+    m.Output(m.Relu(y));
+    m.Run(device);
+    EXPECT_TRUE(MultiplyPointConvolutions(m.graph).ok());
+    return absl::StrContains(m.graph.ToString(), "aten.convolution");
+  };
+  Images wide, gpu, training, large;
+  EXPECT_TRUE(remains(wide, wide.Convolve(wide.Input({2, 8, 5, 7})), v1::CPU));
+  EXPECT_TRUE(remains(gpu, gpu.Convolve(gpu.Input({2, 8, 5, 7}), 1, false, 1), v1::CUDA));
+  training.graph.kind = v1::FORWARD;  // row-major images
+  EXPECT_TRUE(remains(training, training.Convolve(training.Input({2, 8, 5, 7}), 1, false, 1), v1::CPU));
+  const ValueId image = large.Input({1, 1024, 64, 64}), weight = large.Input({128, 1024, 1, 1});
+  EXPECT_TRUE(remains(large, large.Convolve(image, weight, {1, 128, 64, 64}), v1::CPU));
 }
 
 TEST(ChannelsLast, KnowsTheLayout) {
