@@ -260,9 +260,11 @@ class ProgramLoader {
     if (reuse >= 0) {
       const int64_t block = block_of_[reuse];
       const Program::Buffer& from = to_.buffers_[reuse];
-      if (block >= 0 && to.shape.fixed && to.dtype == from.dtype &&
-          to.shape.fixed_span <= from.shape.fixed_span) {
+      if (block < 0 || to.dtype != from.dtype) return;
+      if (to.shape.fixed && to.shape.fixed_span <= from.shape.fixed_span) {
         block_of_[buffer] = block;
+      } else if (!to.shape.fixed) {
+        blocks_[block].temporary = false;  // a call may find that it fits; what becomes of it is not followed
       }
       return;
     }

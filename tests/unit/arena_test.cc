@@ -154,5 +154,23 @@ TEST_F(ArenaProgramTest, HoldsNoOutputSeenThroughAView) {
   EXPECT_EQ(Run(), 1);
 }
 
+// Sizes that only a call knows may still fit what was freed, and what takes it over may be an output.
+TEST_F(ArenaProgramTest, HoldsNothingThatSizesNotKnownYetMayTakeOver) {
+  v1::Program& program = *manifest_.mutable_program();
+  v1::Symbol* symbol = program.add_symbols();
+  symbol->set_kind(v1::SYMBOL_INT);
+  symbol->set_max(1000);
+  symbol->mutable_binding()->set_source(v1::SymbolBinding::INPUT_SIZE);
+  program.add_exprs()->set_op(v1::EXPR_SYMBOL);
+  const uint32_t first = Copied(0), second = AddBuffer(v1::ProgramBuffer::OWNED);
+  program.mutable_buffers(second)->mutable_sizes(0)->set_expr(0);
+  v1::Step::Alloc* alloc = AddStep()->mutable_alloc();
+  alloc->set_buffer(second);
+  alloc->set_reuse(first);
+  AddOutput(Call("test.copy.default", 0, second, true));
+  EXPECT_EQ(Run(), 1);
+  EXPECT_EQ(host_.overs(), 0);
+}
+
 }  // namespace
 }  // namespace kiln::runtime

@@ -56,6 +56,7 @@ class PlainHost : public Host {
                               absl::Span<const int64_t> strides) override {
     ++live_;
     ++views_;
+    ++overs_;
     return new PlainTensor{nullptr,
                            dtype,
                            {sizes.begin(), sizes.end()},
@@ -148,6 +149,7 @@ class PlainHost : public Host {
   int64_t live() const { return live_; }
   int64_t allocations() const { return allocations_; }
   int64_t views() const { return views_; }
+  int64_t overs() const { return overs_; }  // those of the views that own no memory
 
  protected:
   virtual std::shared_ptr<char> Allocate(size_t bytes) {
@@ -170,6 +172,7 @@ class PlainHost : public Host {
   std::atomic<int64_t> live_{0};
   std::atomic<int64_t> allocations_{0};
   std::atomic<int64_t> views_{0};
+  std::atomic<int64_t> overs_{0};
   uint32_t threads_ = 2;
   bool in_memory_ = false;
 };
