@@ -96,7 +96,10 @@ class NvptxBackend : public CodegenBackend {
     image.code = ptx;
     result.bytes = SerializeGpuImage(image);
     if (want_listing) {
-      result.listing = absl::StrCat("; ---- loop IR\n", PrintKernel(kernel, notes), "\n; ---- PTX\n", ptx);
+      result.listing =
+          absl::StrCat("; ---- loop IR\n", PrintKernel(kernel, notes), "\n; ---- PTX: ", image.threads,
+                       " threads a block, for ", image.points_per_block,
+                       image.points_per_block == 1 ? " point\n" : " points\n", ptx);
     }
     return result;
   }

@@ -36,6 +36,7 @@ KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& targe
       target_(target),
       module_(module),
       context_(module->getContext()),
+      on_gpu_(module->getTargetTriple().isNVPTX()),
       b_(module->getContext()),
       math_(module) {}
 

@@ -14,8 +14,10 @@
 // lowering; the kernel is taken to be verified.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -63,6 +65,12 @@ class KernelEmitter {
     bool has_reduce = false;
     bool cheap = true;  // nothing but memory and simple arithmetic
     std::vector<llvm::Value*> extents;
+  };
+  // Where the elements lie that a tile's load was turned round into.
+  struct PackedTile {
+    llvm::Type* type = nullptr;  // an array
+    llvm::Value* slots = nullptr;
+    llvm::Value* position = nullptr;  // of the values that are being computed
   };
   using Body = absl::FunctionRef<void()>;
 
@@ -179,7 +187,11 @@ class KernelEmitter {
   llvm::Function* FailFunction();
 
   // random_emitter.cc
-  llvm::Value* EmitRandBits(llvm::Value* seed, llvm::Value* flat, llvm::Value* number);
+  using RandomWords = std::array<llvm::Value*, 4>;
+  llvm::Value* EmitRandBits(const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args);
+  RandomWords Philox(llvm::Value* seed, llvm::Value* block, llvm::Value* number);
+  std::pair<llvm::Value*, llvm::Value*> WideProduct(llvm::Value* v, uint32_t multiplier);
+  llvm::Value* WholeCounters(const v1::LoopOp& op);
 
   // Types and small helpers.
   llvm::Type* ScalarType(v1::DType dtype);     // BOOL: i1; F16, BF16: i16
@@ -196,6 +208,7 @@ class KernelEmitter {
   const VectorTarget& target_;
   llvm::Module* module_;
   llvm::LLVMContext& context_;
+  const bool on_gpu_;
   llvm::IRBuilder<> b_;
   MathEmitter math_;
   absl::Status status_;
@@ -215,14 +228,13 @@ class KernelEmitter {
   std::vector<const v1::LoopOp*> ops_;  // by op
   std::vector<LaneValue> values_;       // by op: in the code being emitted
   std::vector<StageInfo> stages_;
-  const StageInfo* stage_ = nullptr;                             // being emitted
-  std::vector<llvm::Value*> variables_;                          // by loop variable: of the first lane
-  unsigned vector_lanes_ = 1;                                    // in vector loops
-  unsigned lanes_ = 1;                                           // here
-  bool tiled_ = false;                                           // see ChooseTile
-  std::vector<const v1::LoopOp*> packable_;                      // loads that a tile turns round
-  llvm::DenseMap<const v1::LoopOp*, llvm::AllocaInst*> packed_;  // in a tile: where their turned vectors lie
-  llvm::Value* packed_row_ = nullptr;
+  const StageInfo* stage_ = nullptr;                      // being emitted
+  std::vector<llvm::Value*> variables_;                   // by loop variable: of the first lane
+  unsigned vector_lanes_ = 1;                             // in vector loops
+  unsigned lanes_ = 1;                                    // here
+  bool tiled_ = false;                                    // see ChooseTile
+  std::vector<const v1::LoopOp*> packable_;               // loads that a tile turns round
+  llvm::DenseMap<const v1::LoopOp*, PackedTile> packed_;  // in a tile
   uint32_t vector_variable_ = kNoVariable;
   llvm::Value* mask_ = nullptr;            // <lanes x i1> in a tail, else null
   unsigned copy_ = 0;                      // of an unrolled body

@@ -3,6 +3,7 @@
 // as internal functions and called.
 //
 // Files by family: math_exp_log.cc, math_trig.cc, math_special.cc; coefficients stand beside their use.
+// math_gpu.cc has shorter ways for modules whose target is an NVIDIA GPU.
 // A float function without a formula of its own is computed in double and rounded once.
 // Threads: one. Ownership: borrows the module.
 #pragma once
@@ -21,7 +22,8 @@ class MathEmitter {
  public:
   using V = llvm::Value*;
 
-  explicit MathEmitter(llvm::Module* module) : module_(module) {}
+  explicit MathEmitter(llvm::Module* module)
+      : module_(module), on_gpu_(module->getTargetTriple().isNVPTX()) {}
 
   // A function of ops.def's floating point section that is not a plain instruction, and the inexact
   // divisions of floats. `args` have one type: float, double or a vector of them. nullptr for an op
@@ -62,6 +64,17 @@ class MathEmitter {
   // x = n * pi/2 + r for any finite double: {r, n mod 4}.
   V ReduceLarge(llvm::IRBuilder<>& b, V x);
 
+  // math_gpu.cc; of floats
+  V GpuExp(MathBuilder& m, V x);
+  V GpuErf(MathBuilder& m, V x);
+  struct Quadrant {  // x = n pi/2 + r
+    V r = nullptr;
+    V n = nullptr;
+    llvm::BasicBlock* block = nullptr;  // where they are known
+  };
+  Quadrant GpuReduce(MathBuilder& m, V x);
+  V GpuSinCos(MathBuilder& m, V x, LoopOpcode op);
+
   // math_special.cc
   V Erf(MathBuilder& m, V x);
   V FastErf(MathBuilder& m, V x);
@@ -71,7 +84,12 @@ class MathEmitter {
   V Remainder(MathBuilder& m, V x, V y);
   V FloorDivide(MathBuilder& m, V x, V y);
 
+  static constexpr double kLargeArgument = 1048576.0;  // from here on sine and cosine reduce with all of 2/pi
+
   llvm::Module* module_;
+  const bool on_gpu_;
+  V quadrant_of_ = nullptr;  // sine and cosine of one argument share its reduction
+  Quadrant quadrant_;
 };
 
 }  // namespace kiln

@@ -114,6 +114,7 @@ Pair WideLog(MathBuilder& m, V x) {
 }  // namespace
 
 V MathEmitter::Exp(MathBuilder& m, V x, V x_low, V factor, int shift) {
+  if (on_gpu_ && !m.is_double && x_low == nullptr && factor == nullptr && shift == 0) return GpuExp(m, x);
   // Beyond these the result is 0 or infinity whatever the factor here; NaN passes both.
   const double limit = m.is_double ? 800.0 : 120.0;
   V clamped = m.Sel(m.Gt(x, m.C(limit)), m.C(limit), x);

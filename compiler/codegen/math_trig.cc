@@ -12,7 +12,6 @@ using V = llvm::Value*;
 constexpr double kPiOver2 = 0x1.921fb54442d18p+0;
 constexpr double kPiOver2Low = 0x1.1a62633145c07p-54;
 constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
-constexpr double kLargeArgument = 1048576.0;
 
 // 64 zero bits, then the bits of 2/π behind the point.
 constexpr std::array<uint64_t, 21> kTwoOverPiBits = {
@@ -129,6 +128,7 @@ V MathEmitter::ReduceLarge(llvm::IRBuilder<>& b, V x) {
 }
 
 V MathEmitter::SinCos(MathBuilder& m, V x, LoopOpcode op) {
+  if (on_gpu_ && !m.is_double && op != LoopOpcode::kTan) return GpuSinCos(m, x, op);
   llvm::IRBuilder<>& b = m.b;
   V n;
   V whole = m.Nearest(m.Mul(x, kTwoOverPi), &n);

@@ -53,9 +53,9 @@ KernelEmitter::LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
   const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
   const LaneValue mask = op.args_size() > 0 ? values_[op.args(0)] : LaneValue{};
   if (const auto packed = packed_.find(&op); packed != packed_.end()) {
-    llvm::Type* tile = packed->second->getAllocatedType();
-    llvm::Value* row = b_.CreateGEP(tile, packed->second, {I64(0), packed_row_});
-    return {FromMemory(b_.CreateLoad(tile->getArrayElementType(), row), dtype), true};
+    const PackedTile& tile = packed->second;
+    llvm::Value* place = b_.CreateInBoundsGEP(tile.type, tile.slots, {I64(0), tile.position});
+    return {FromMemory(b_.CreateLoad(tile.type->getArrayElementType(), place), dtype), lanes_ > 1};
   }
   const std::optional<int64_t> coefficient = lanes_ == 1 ? 0 : Coefficient(op.index());
   if (coefficient == 0) {

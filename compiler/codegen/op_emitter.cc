@@ -43,7 +43,7 @@ llvm::Value* KernelEmitter::EmitPointwise(uint32_t id, const v1::LoopOp& op,
     case LoopOpcode::kCast: return EmitCast(from, op.dtype(), args[0]);
     case LoopOpcode::kBitcast: return EmitBitcast(from, op.dtype(), args[0]);
     case LoopOpcode::kWhere: return b_.CreateSelect(args[0], args[1], args[2]);
-    case LoopOpcode::kRandBits: return EmitRandBits(args[0], args[1], args[2]);
+    case LoopOpcode::kRandBits: return EmitRandBits(op, args);
     default: break;
   }
   switch (InfoOf(opcode).op_class) {
@@ -69,6 +69,9 @@ llvm::Value* KernelEmitter::EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType
 // NaN if either is NaN; of booleans: or, and.
 llvm::Value* KernelEmitter::MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Value* b, bool maximum) {
   if (dtype == v1::BOOL) return maximum ? b_.CreateOr(a, b) : b_.CreateAnd(a, b);
+  if (on_gpu_ && dtype == v1::F32) {  // one instruction
+    return b_.CreateBinaryIntrinsic(maximum ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum, a, b);
+  }
   if (IsFloat(dtype)) {
     llvm::Value* first = maximum ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b);
     return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, b_.CreateSelect(first, a, b));

@@ -1,34 +1,96 @@
 // Philox4x32-10: key = seed, counter = (flat >> 2, op number), lane = flat & 3.
 #include "compiler/codegen/kernel_emitter.h"
+#include "llvm/Analysis/ValueTracking.h"
+#include "llvm/IR/IntrinsicsNVPTX.h"
+#include "llvm/Support/KnownBits.h"
 
 namespace kiln {
+namespace {
 
-llvm::Value* KernelEmitter::EmitRandBits(llvm::Value* seed, llvm::Value* flat, llvm::Value* number) {
+constexpr unsigned kWords = 4;  // of a counter
+
+llvm::Value* Low(llvm::IRBuilder<>& b, llvm::Value* v) {
+  return b.CreateTrunc(v, v->getType()->getWithNewType(b.getInt32Ty()));
+}
+llvm::Value* High(llvm::IRBuilder<>& b, llvm::Value* v) { return Low(b, b.CreateLShr(v, 32)); }
+
+}  // namespace
+
+// The low and the high word of a product of words. A GPU has an instruction for either; products of 64 bits
+// would draw the rest of the function into 64 bits, of which it has no instructions.
+std::pair<llvm::Value*, llvm::Value*> KernelEmitter::WideProduct(llvm::Value* v, uint32_t multiplier) {
+  llvm::Type* i64 = v->getType()->getWithNewType(b_.getInt64Ty());
+  if (!on_gpu_) {
+    llvm::Value* product = b_.CreateMul(b_.CreateZExt(v, i64), llvm::ConstantInt::get(i64, multiplier));
+    return {Low(b_, product), High(b_, product)};
+  }
+  const auto high = [&](llvm::Value* word) {
+    return b_.CreateIntrinsic(b_.getInt32Ty(), llvm::Intrinsic::nvvm_mulhi_ui,
+                              {word, b_.getInt32(multiplier)});
+  };
+  llvm::Value* low = b_.CreateMul(v, llvm::ConstantInt::get(v->getType(), multiplier));
+  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());
+  if (vector == nullptr) return {low, high(v)};
+  llvm::Value* words = llvm::PoisonValue::get(vector);
+  for (uint64_t lane = 0; lane < vector->getNumElements(); ++lane) {
+    words = b_.CreateInsertElement(words, high(b_.CreateExtractElement(v, lane)), lane);
+  }
+  return {low, words};
+}
+
+KernelEmitter::RandomWords KernelEmitter::Philox(llvm::Value* seed, llvm::Value* block, llvm::Value* number) {
   constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
-  llvm::Type* i64 = flat->getType();
-  llvm::Type* i32 = i64->getWithNewType(b_.getInt32Ty());
-  const auto low = [&](llvm::Value* v) { return b_.CreateTrunc(v, i32); };
-  const auto high = [&](llvm::Value* v) { return b_.CreateTrunc(b_.CreateLShr(v, 32), i32); };
-  llvm::Value* block = b_.CreateLShr(flat, 2);
-  llvm::Value* counter[4] = {low(block), high(block), low(number), high(number)};
-  llvm::Value* key[2] = {low(seed), high(seed)};
+  llvm::Type* i32 = block->getType()->getWithNewType(b_.getInt32Ty());
+  RandomWords counter = {Low(b_, block), High(b_, block), Low(b_, number), High(b_, number)};
+  llvm::Value* key[2] = {Low(b_, seed), High(b_, seed)};
   for (int round = 0; round < 10; ++round) {
-    const auto product = [&](llvm::Value* v, uint32_t multiplier) {
-      return b_.CreateMul(b_.CreateZExt(v, i64), llvm::ConstantInt::get(i64, multiplier));
-    };
-    llvm::Value* p0 = product(counter[0], kMultiplier0);
-    llvm::Value* p1 = product(counter[2], kMultiplier1);
-    llvm::Value* next[4] = {b_.CreateXor(b_.CreateXor(high(p1), counter[1]), key[0]), low(p1),
-                            b_.CreateXor(b_.CreateXor(high(p0), counter[3]), key[1]), low(p0)};
-    std::copy(next, next + 4, counter);
+    const auto [low0, high0] = WideProduct(counter[0], kMultiplier0);
+    const auto [low1, high1] = WideProduct(counter[2], kMultiplier1);
+    counter = {b_.CreateXor(b_.CreateXor(high1, counter[1]), key[0]), low1,
+               b_.CreateXor(b_.CreateXor(high0, counter[3]), key[1]), low0};
     key[0] = b_.CreateAdd(key[0], llvm::ConstantInt::get(i32, kWeyl0));
     key[1] = b_.CreateAdd(key[1], llvm::ConstantInt::get(i32, kWeyl1));
   }
-  llvm::Value* lane = b_.CreateAnd(low(flat), llvm::ConstantInt::get(i32, 3));
-  llvm::Value* word = counter[0];
-  for (uint64_t k = 1; k < 4; ++k) {
-    word = b_.CreateSelect(b_.CreateICmpEQ(lane, llvm::ConstantInt::get(i32, k)), counter[k], word);
+  return counter;
+}
+
+// Of lanes that draw neighbouring numbers from the first word of a counter on: the first lane's; else
+// nullptr.
+llvm::Value* KernelEmitter::WholeCounters(const v1::LoopOp& op) {
+  const v1::LoopOp& flat = *ops_[op.args(1)];
+  if (lanes_ < kWords || lanes_ % kWords != 0 || static_cast<LoopOpcode>(flat.op()) != LoopOpcode::kIndexExpr)
+    return nullptr;
+  if (values_[op.args(0)].vector || values_[op.args(2)].vector) return nullptr;
+  if (DependsOnOps(flat.index()) || Coefficient(flat.index()) != 1) return nullptr;
+  llvm::Value* first = ScalarIndex(flat.index());
+  const llvm::KnownBits known = llvm::computeKnownBits(first, module_->getDataLayout());
+  return known.countMinTrailingZeros() >= 2 ? first : nullptr;
+}
+
+llvm::Value* KernelEmitter::EmitRandBits(const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args) {
+  llvm::Type* i64 = Wide(b_.getInt64Ty());
+  if (llvm::Value* first = WholeCounters(op)) {
+    const unsigned lanes = lanes_;
+    lanes_ /= kWords;  // counters
+    llvm::Value* block = b_.CreateAdd(Splat(b_.CreateLShr(first, 2)), LaneNumbers(b_.getInt64Ty()));
+    const RandomWords words = Philox(Splat(values_[op.args(0)].v), block, Splat(values_[op.args(2)].v));
+    llvm::Value* result = llvm::PoisonValue::get(llvm::FixedVectorType::get(b_.getInt32Ty(), lanes));
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+      llvm::Value* word = words[lane % kWords];
+      if (lanes_ > 1) word = b_.CreateExtractElement(word, uint64_t{lane / kWords});
+      result = b_.CreateInsertElement(result, word, uint64_t{lane});
+    }
+    lanes_ = lanes;
+    return b_.CreateZExt(result, i64);
+  }
+  llvm::Value* flat = args[1];
+  const RandomWords words = Philox(args[0], b_.CreateLShr(flat, 2), args[2]);
+  llvm::Type* i32 = words[0]->getType();
+  llvm::Value* lane = b_.CreateAnd(Low(b_, flat), llvm::ConstantInt::get(i32, kWords - 1));
+  llvm::Value* word = words[0];
+  for (uint64_t k = 1; k < kWords; ++k) {
+    word = b_.CreateSelect(b_.CreateICmpEQ(lane, llvm::ConstantInt::get(i32, k)), words[k], word);
   }
   return b_.CreateZExt(word, i64);
 }

@@ -16,7 +16,6 @@ constexpr int64_t kThreadsMax = 1024;  // of a long row, or where there are few 
 constexpr int64_t kLongRow =
     16384;  // from here on, measured with F32; of BF16 softmax gains, layer norm loses
 constexpr unsigned kLanesOfLongRow = 4;
-constexpr int64_t kUsualRow = 4096;  // where the length is a symbol
 constexpr int64_t kTurns = 4;  // of a thread in a row, before the block has more threads: combining costs too
 constexpr int64_t kAccessBytes = 16;      // the widest access of a thread
 constexpr int64_t kVectorBytes = 32;      // of a buffer with wider elements than another's
@@ -28,6 +27,7 @@ constexpr unsigned kRowsMax = 128;        // of threads
 constexpr int64_t kTurnsOfRow = 4;        // fewer are not worth the combining
 constexpr unsigned kUnrolledStores = 16;  // of accumulating ones
 constexpr int64_t kUnrolledTurns = 8;     // whose loads are under way at the same time
+constexpr int64_t kKeptTurns = 16;        // of a row in registers
 constexpr int64_t kSharedBytesMax = 40 << 10;
 constexpr int64_t kLoopMax = int64_t{1} << 30;  // numbers of turns that are kept in 32 bits
 constexpr int64_t kRegistersOfBlock = 64 << 10;
@@ -40,7 +40,9 @@ bool HasStore(const v1::Stage& stage) {
   });
 }
 
-bool HasAccumulatingStore(const v1::Kernel& kernel) {
+}  // namespace
+
+bool ThreadEmitter::HasAccumulatingStore(const v1::Kernel& kernel) {
   for (const v1::Stage& stage : kernel.stages()) {
     for (const v1::LoopOp& op : stage.ops()) {
       if (static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore && op.mode() == v1::STORE_ACCUMULATE)
@@ -50,18 +52,22 @@ bool HasAccumulatingStore(const v1::Kernel& kernel) {
   return false;
 }
 
-}  // namespace
-
 ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
     : KernelEmitter(kernel, target, module),
       block_shares_point_(kernel.schedule().vector_dim() == v1::VECTOR_INNER_LAST &&
                           !HasAccumulatingStore(kernel)),
       threads_(kThreads) {}
 
+unsigned ThreadEmitter::PointsPerBlock() const {
+  if (block_shares_point_) return 1;
+  if (tile_ > 0) return static_cast<unsigned>(tile_ * tile_);
+  return rows_ > 1 ? columns_ : threads_ * vector_lanes_;
+}
+
 GpuImage ThreadEmitter::Launch() const {
   GpuImage image;
   image.threads = threads_;
-  image.points_per_block = block_shares_point_ ? 1 : rows_ > 1 ? columns_ : threads_ * vector_lanes_;
+  image.points_per_block = PointsPerBlock();
   image.buffers = kernel_.buffers_size();
   image.symbols = kernel_.symbol_count();
   return image;
@@ -147,19 +153,18 @@ unsigned ThreadEmitter::LanesFor(const StageInfo& info) {
   return static_cast<unsigned>(std::min(lanes, kAccessBytes / narrowest));
 }
 
-// At most kManyPoints, which it is also where it is not known.
-int64_t ThreadEmitter::PointsEstimate() const {
+// At most `most`, which it is also where it is not known.
+int64_t ThreadEmitter::PointsEstimate(int64_t most) const {
   int64_t points = 1;
   for (uint32_t extent : kernel_.outer()) {
-    points =
-        std::min(kManyPoints, points * std::min(kManyPoints, ConstantExpr(extent).value_or(kManyPoints)));
+    points = std::min(most, points * std::min(most, ConstantExpr(extent).value_or(most)));
   }
   return points;
 }
 
 unsigned ThreadEmitter::LanesAlongOuter() {
   if (kernel_.schedule().vector_dim() != v1::VECTOR_OUTER_LAST || kernel_.outer_size() == 0) return 1;
-  if (PointsEstimate() < kManyPoints) return 1;
+  if (PointsEstimate(kManyPoints) < kManyPoints) return 1;
   unsigned lanes = kAccessBytes;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() > 0) return 1;
@@ -200,7 +205,7 @@ void ThreadEmitter::ChooseRows() {
       slot_bytes += IsArgReduce(static_cast<v1::ReduceKind>(op.mode())) ? 16 : 8;
     }
   }
-  const int64_t points = PointsEstimate();
+  const int64_t points = PointsEstimate(kManyPoints);
   unsigned columns = kWarp;
   while (columns > kColumnsMin && points / columns < kBlocksWanted) columns /= 2;
   unsigned rows = 1;
@@ -219,14 +224,13 @@ void ThreadEmitter::ChooseRows() {
 void ThreadEmitter::ChooseLanes() {
   if (!block_shares_point_) {
     vector_lanes_ = LanesAlongOuter();
-    if (vector_lanes_ == 1) ChooseRows();
+    if (vector_lanes_ == 1 && !ChooseSharedTile()) ChooseRows();
     return;
   }
   unsigned lanes = kAccessBytes;
-  int passes = 0;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() == 0) continue;
-    ++passes;
+    ++passes_;
     lanes = std::min(lanes, LanesFor(info));
   }
   vector_lanes_ = lanes;
@@ -237,13 +241,18 @@ void ThreadEmitter::ChooseLanes() {
     vectors = std::max(vectors, Turns(info));
     aligned_by_row_ = aligned_by_row_ && (info.stage->inner_size() == 1 || SharesAllLoops(info));
   }
-  const bool few = PointsEstimate() <= kFewPoints;
-  const bool read_again = passes > 1 && vectors * lanes >= kLongRow && lanes <= kLanesOfLongRow;
+  const bool few = PointsEstimate(kManyPoints) <= kFewPoints;
+  const bool read_again = passes_ > 1 && vectors * lanes >= kLongRow && lanes <= kLanesOfLongRow;
   const int64_t most = few || read_again ? kThreadsMax : kThreads;
   const int64_t turns = few ? 1 : kTurns;
   const int64_t wanted = (vectors + turns - 1) / turns;
   threads_ = static_cast<unsigned>(std::clamp(
       static_cast<int64_t>(llvm::PowerOf2Ceil(static_cast<uint64_t>(wanted))), int64_t{kWarp}, most));
+  // The same number of turns for each thread, if somewhat fewer threads allow it: then no turn is
+  // conditional.
+  for (unsigned threads = threads_; vectors % threads_ != 0 && 2 * threads > threads_; threads -= kWarp) {
+    if (vectors % threads == 0) threads_ = threads;
+  }
 }
 
 int64_t ThreadEmitter::ThreadsOf(const StageInfo& info) const {
@@ -361,6 +370,10 @@ void ThreadEmitter::EmitUnits() {
 }
 
 void ThreadEmitter::EmitPoints() {
+  if (tile_ > 0) {
+    EmitSharedTiles();
+    return;
+  }
   std::vector<llvm::Value*> extents = outer_extents_;
   if (!block_shares_point_ && vector_lanes_ > 1) {
     extents.back() =
@@ -425,14 +438,41 @@ void ThreadEmitter::UnrollLoop(llvm::Instruction* back, unsigned times) {
 // As many as there are, and as a thread has registers for what they load.
 unsigned ThreadEmitter::UnrolledTurns(const StageInfo& info) const {
   const int64_t turns = (Turns(info) + threads_ - 1) / threads_;
-  int64_t words = 1;  // of 32 bits that a turn loads
+  int64_t words = 0;  // of 32 bits that a turn loads
   for (const v1::LoopOp& op : info.stage->ops()) {
     if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad) continue;
     words += (ir::ByteWidth(kernel_.buffers(op.buffer()).dtype()) * vector_lanes_ + 3) / 4;
   }
   const int64_t registers = std::min(kRegistersMax, kRegistersOfBlock / threads_) / 2;
+  // A row that several stages read is kept whole.
+  const int64_t most = passes_ > 1 && turns <= kKeptTurns ? turns : info.cheap ? kUnrolledTurns : kTurns;
   return static_cast<unsigned>(
-      std::clamp<int64_t>(registers / words, 1, std::min(turns, info.cheap ? kUnrolledTurns : kTurns)));
+      std::clamp<int64_t>(registers / std::max<int64_t>(words, 1), 1, std::min(turns, most)));
+}
+
+// Turns that a block's threads share; neighbours take neighbouring ones. Of a known number those that every
+// thread has stand in a row without conditions: their loads are under way at once, and a later stage finds
+// the values in registers.
+void ThreadEmitter::EmitTurns(llvm::Value* thread, llvm::Value* count, unsigned at_once,
+                              absl::FunctionRef<void(llvm::Value*)> turn) {
+  auto* known = llvm::dyn_cast<llvm::ConstantInt>(count);
+  if (known == nullptr) {
+    UnrollLoop(ScalarLoop(thread, count, I64(threads_), "turn", turn), at_once);
+    return;
+  }
+  const int64_t common = known->getSExtValue() / threads_;
+  const auto some = [&](llvm::Value* first, int64_t number) {
+    for (int64_t k = 0; k < number; ++k) turn(b_.CreateNSWAdd(first, I64(k * threads_)));
+  };
+  const int64_t looped = common > at_once ? common / at_once * at_once : 0;
+  if (looped > 0) {
+    ScalarLoop(I64(0), I64(looped * threads_), I64(int64_t{at_once} * threads_), "turns",
+               [&](llvm::Value* begin) { some(b_.CreateNSWAdd(begin, thread), at_once); });
+  }
+  some(b_.CreateNSWAdd(thread, I64(looped * threads_)), common - looped);
+  if (known->getSExtValue() % threads_ == 0) return;
+  If(b_.CreateICmpSLT(b_.CreateNSWAdd(thread, I64(common * threads_)), count), "turn",
+     [&] { turn(b_.CreateNSWAdd(thread, I64(common * threads_))); });
 }
 
 // All inner loops of the stage as one, of which the threads of the block take turns.
@@ -457,7 +497,7 @@ void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
       }
       EmitOps(info);
     };
-    UnrollLoop(ScalarLoop(thread, I64(Turns(info)), I64(threads_), "turn", turn), UnrolledTurns(info));
+    EmitTurns(thread, I64(Turns(info)), UnrolledTurns(info), turn);
   };
   if (vector_lanes_ == 1) {
     emit();
@@ -475,13 +515,17 @@ void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
   vector_variable_ = kNoVariable;
 }
 
-// A point, or a vector of points: those left at the end are taken one at a time.
-void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents) {
+void ThreadEmitter::SetPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents) {
   variables_.assign(kernel_.outer_size(), nullptr);
   for (int k = kernel_.outer_size() - 1; k >= 0; --k) {
     variables_[k] = k == 0 ? number : b_.CreateURem(number, extents[k]);
     if (k > 0) number = b_.CreateUDiv(number, extents[k]);
   }
+}
+
+// A point, or a vector of points: those left at the end are taken one at a time.
+void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents) {
+  SetPoint(number, extents);
   if (block_shares_point_ || vector_lanes_ == 1) {
     EmitStages();
     return;
@@ -553,14 +597,12 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
   llvm::Value* lanes = I64(vector_lanes_);
   llvm::Value* whole_end = b_.CreateNSWSub(hi, b_.CreateURem(b_.CreateNSWSub(hi, lo), lanes), "whole");
+  llvm::Value* turns = b_.CreateUDiv(b_.CreateNSWSub(hi, lo), lanes);
   const auto whole = [&] {
-    llvm::Instruction* back =
-        ScalarLoop(b_.CreateNSWAdd(lo, b_.CreateNSWMul(thread, lanes)), whole_end,
-                   I64(int64_t{threads_} * vector_lanes_), "shared", [&](llvm::Value* i) {
-                     variables_[variable] = i;
-                     body();
-                   });
-    UnrollLoop(back, UnrolledTurns(*stage_));
+    EmitTurns(thread, turns, UnrolledTurns(*stage_), [&](llvm::Value* turn) {
+      variables_[variable] = b_.CreateNSWAdd(lo, b_.CreateNSWMul(turn, lanes));
+      body();
+    });
   };
   if (vector_lanes_ == 1) {
     whole();

@@ -7,7 +7,8 @@
 //   otherwise           a thread takes one point of the outer domain and runs all inner loops itself; or,
 //                       where points are few and reductions long, several threads of a block share the
 //                       longest loop of a point and combine by shuffles and through shared memory: a block
-//                       has columns of neighbouring points and rows of threads
+//                       has columns of neighbouring points and rows of threads; or, where loads run along
+//                       another outer loop than the last, a block takes a square of points
 //
 // Where all accesses run along the scheduled loop, a thread's turn is a short vector of it, so that its
 // loads and stores are of 16 bytes. Whether addresses are aligned is decided on the device, once a point
@@ -19,7 +20,8 @@
 // does not wait for. After a failing index check or integer division the kernel traps at its end, as a device
 // assertion of torch's does.
 //
-// thread_emitter.cc has the shape of a kernel, thread_combine.cc how threads combine.
+// thread_emitter.cc has the shape of a kernel, thread_combine.cc how threads combine, thread_tile.cc
+// transposed access.
 #pragma once
 
 #include "compiler/codegen/gpu_image.h"
@@ -38,7 +40,10 @@ class ThreadEmitter : public KernelEmitter {
 
  private:
   static constexpr unsigned kWarp = 32;
+  static constexpr int64_t kUsualRow = 4096;  // where a length is a symbol
+  static bool HasAccumulatingStore(const v1::Kernel& kernel);
 
+  unsigned PointsPerBlock() const;
   void ChooseLanes() override;
   void ChooseTile() override {}
   void EmitEntry() override;
@@ -63,10 +68,15 @@ class ThreadEmitter : public KernelEmitter {
   uint32_t VectorVariable(const StageInfo& info) const;
   unsigned LanesFor(const StageInfo& info);  // 1: some access does not run along the stage's vector loop
   unsigned LanesAlongOuter();
-  int64_t PointsEstimate() const;
+  int64_t PointsEstimate(int64_t most) const;
   // Columns of points, see above.
   void ChooseRows();
   uint32_t SharedLevel(const StageInfo& info) const;  // the longest inner loop
+  // thread_tile.cc
+  bool ChooseSharedTile();
+  void FindTransposedLoads(uint32_t loop);
+  void EmitSharedTiles();
+  void EmitSharedTile(llvm::Value* across, llvm::Value* along);  // from there on, in the two loops
   void EmitPoints();
   void EmitColumns(llvm::Value* points);
   void CombineRows(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
@@ -75,6 +85,8 @@ class ThreadEmitter : public KernelEmitter {
   bool SharesAllLoops(const StageInfo& info) const;
   int64_t Turns(const StageInfo& info) const;  // vectors of the loops that a block shares; at least 1
   unsigned UnrolledTurns(const StageInfo& info) const;
+  void EmitTurns(llvm::Value* thread, llvm::Value* count, unsigned at_once,
+                 absl::FunctionRef<void(llvm::Value*)> turn);
   bool IsRead(uint32_t buffer) const;
   // The loop's body that many times in a row, where its accesses are under way at once.
   void UnrollLoop(llvm::Instruction* back, unsigned times);
@@ -84,14 +96,18 @@ class ThreadEmitter : public KernelEmitter {
   // The code twice: for aligned vectors where `aligned` holds, and for any address.
   void EmitByAlignment(llvm::Value* aligned, Body emit);
   void EmitStagesInTurn();
+  void SetPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents);
   void EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents);
   llvm::Value* Shuffle(llvm::Intrinsic::ID id, llvm::Value* value, unsigned lane);
   llvm::Value* SharedSlots(llvm::Type* type, unsigned count, const char* name);
 
   bool block_shares_point_ = false;
   unsigned threads_ = 0;  // of a block
+  int passes_ = 0;        // over a row that a block shares
   unsigned rows_ = 1;     // of threads that share a point's longest loop, where blocks have columns
   unsigned columns_ = 0;
+  int64_t tile_ = 0;               // a block takes a square of so many points a side, if any
+  uint32_t tile_loop_ = 0;         // along which its transposed loads run
   llvm::Value* row_ = nullptr;     // of this thread
   llvm::Value* active_ = nullptr;  // does its column exist?
   bool aligned_ = false;           // in code that runs where IsAligned

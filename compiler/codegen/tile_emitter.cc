@@ -48,7 +48,7 @@ void KernelEmitter::EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi) {
       const auto rows = [&] {
         ScalarLoop(start, stop, I64(1), "row", [&](llvm::Value* i) {
           variables_[loop] = i;
-          if (!packed_.empty()) packed_row_ = b_.CreateNSWSub(i, start);
+          for (auto& [op, tile] : packed_) tile.position = b_.CreateNSWSub(i, start);
           EmitStages();
         });
       };
@@ -60,8 +60,9 @@ void KernelEmitter::EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi) {
         variables_[loop] = start;
         for (const v1::LoopOp* op : packable_) {
           llvm::Type* row = Wide(MemoryType(op->dtype()));
-          packed_[op] = Slot(llvm::ArrayType::get(row, vector_lanes_), "tile");
-          PackTile(*op, start, packed_[op]);
+          llvm::AllocaInst* slot = Slot(llvm::ArrayType::get(row, vector_lanes_), "tile");
+          packed_[op] = {slot->getAllocatedType(), slot};
+          PackTile(*op, start, slot);
         }
         rows();
         packed_.clear();

@@ -12,6 +12,7 @@ constexpr int kAlignAttemptsMax = 6;
 // A kernel over fewer outer points than this leaves threads idle, which only small kernels may.
 constexpr int64_t kParallelPointsMin = 16;
 constexpr int64_t kSmallWork = 32768;
+constexpr int64_t kLayoutShareMin = 32;  // a layout of fewer bytes than such a part of the other's gives way
 
 struct AccessPair {
   const DraftAccess* a;
@@ -67,33 +68,36 @@ bool KeepsParallelism(LoopContext& context, const Draft& a, const Draft& b, cons
   return points * inner <= kSmallWork;
 }
 
-// The loop along which most of the bytes of `accesses` are contiguous; 0 where there is none or where
-// they are too few to matter.
-ExprId ContiguousLoop(LoopContext& context, const Draft& merged, const std::vector<DraftAccess>& accesses) {
+struct Layout {
+  ExprId loop = 0;  // 0: of no matter
+  int64_t bytes = 0;
+};
+
+// The loop along which most of the bytes of `accesses` are contiguous, where they are enough to matter.
+Layout LayoutOf(LoopContext& context, const Draft& merged, const std::vector<DraftAccess>& accesses) {
   std::vector<LoopVar> vars = merged.outer;
   for (const DraftClass& cls : merged.classes) vars.insert(vars.end(), cls.vars.begin(), cls.vars.end());
-  ExprId best = 0;
-  int64_t most = kSmallWork;
+  Layout best = {0, kSmallWork};
   for (const LoopVar& var : vars) {
     int64_t bytes = 0;
     for (const DraftAccess& access : accesses) {
       auto factor = context.Coefficient(access.index, var.leaf);
       if (factor && context.pool().AsConst(*factor) == 1) bytes += context.EstimateBytes(access.buffer);
     }
-    if (bytes <= most) continue;
-    most = bytes;
-    best = var.leaf;
+    if (bytes > best.bytes) best = {var.leaf, bytes};
   }
   return best;
 }
 
-// Row reductions of one layout and of its transpose would gather in every stage of a common kernel.
+// Row reductions of one layout and of its transpose would gather in every stage of a common kernel. A number
+// a row beside the row itself is no layout of its own, however many rows there are.
 bool LayoutsAgree(LoopContext& context, const Draft& merged, const std::vector<DraftAccess>& a,
                   const std::vector<DraftAccess>& b) {
   if (merged.classes.empty()) return true;
-  ExprId first = ContiguousLoop(context, merged, a);
-  ExprId second = ContiguousLoop(context, merged, b);
-  return first == 0 || second == 0 || first == second;
+  const Layout first = LayoutOf(context, merged, a);
+  const Layout second = LayoutOf(context, merged, b);
+  if (first.loop == 0 || second.loop == 0 || first.loop == second.loop) return true;
+  return std::min(first.bytes, second.bytes) <= std::max(first.bytes, second.bytes) / kLayoutShareMin;
 }
 
 bool WithinLimits(const Draft& merged, const std::vector<DraftAccess>& accesses, const FusionLimits& limits,

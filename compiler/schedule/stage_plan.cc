@@ -14,6 +14,9 @@ namespace {
 constexpr int64_t kRecomputeOpsMax = 8;
 constexpr int64_t kRecomputeLoadsMax = 2;
 constexpr int64_t kRecomputeOpsOfStoredMax = 1;
+// A GPU is bound by memory, and finds what an unrolled stage computed in registers again.
+constexpr int64_t kRecomputeOpsOnGpuMax = 40;
+constexpr int64_t kRecomputeLoadsOnGpuMax = 3;
 
 int64_t OpCost(const LoopOpData& op) {
   switch (op.op) {
@@ -143,10 +146,15 @@ void StagePlan::FindForwards(absl::FunctionRef<bool(BufferId)> escapes) {
       forward.recompute = true;
       continue;
     }
-    Cost cost = CostOf(value);
-    forward.recompute = escapes(load.buffer)
-                            ? cost.ops <= kRecomputeOpsOfStoredMax && cost.loads <= 1
-                            : cost.ops <= kRecomputeOpsMax && cost.loads <= kRecomputeLoadsMax;
+    const Cost cost = CostOf(value);
+    const bool on_gpu = context_->graph().buffers[load.buffer].device == v1::CUDA;
+    if (escapes(load.buffer)) {
+      forward.recompute = cost.ops <= kRecomputeOpsOfStoredMax && cost.loads <= 1;
+    } else if (on_gpu) {
+      forward.recompute = cost.ops <= kRecomputeOpsOnGpuMax && cost.loads <= kRecomputeLoadsOnGpuMax;
+    } else {
+      forward.recompute = cost.ops <= kRecomputeOpsMax && cost.loads <= kRecomputeLoadsMax;
+    }
   }
 }
 

@@ -23,6 +23,10 @@ FUNCTIONS = {
     "sums of sums": lambda x: x.view(513, 7, 111).sum((0, 2)),
     "argmax": lambda x: x.argmax(-1),
     "transposed add": lambda x: x.t()[:500, :500] + x[:500, :500],
+    "transposed in large tiles": lambda x: x.repeat(3, 2).t().contiguous() * 2,
+    "transposed halves": lambda x: x.repeat(4, 1)[:, :768].view(-1, 16, 48).transpose(0, 2).contiguous() + 1,
+    "softmax of short rows": lambda x: torch.softmax(x[:, :128], -1),
+    "softmax of long rows": lambda x: torch.softmax(x[:320].flatten()[:7 * 32000].view(7, 32000), -1),
     "gather": lambda x: x[torch.arange(300, device=x.device) * 3 % x.shape[0]],
     "prefix sums": lambda x: x.cumsum(-1),
     "product": lambda x: torch.relu(x @ x.t()),
@@ -70,6 +74,44 @@ def test_alignment(function, view, dtype):
     got = torch.compile(FUNCTIONS[function], backend="kiln")(x)
     error = (got.double() - exact).abs().max().item()
     assert error <= 3 * eager + 1e-5 * exact.abs().max().item()
+
+
+MATH = {  # name: (function, least and largest argument)
+    "exp": (torch.exp, -110, 95),
+    "erf": (torch.erf, -6, 6),
+    "sin": (torch.sin, -2e6, 2e6),
+    "cos": (torch.cos, -100, 100),
+    "tanh": (torch.tanh, -12, 12),
+    "sigmoid": (torch.sigmoid, -110, 110),
+}
+
+
+@pytest.mark.parametrize("name", MATH)
+def test_math(name):
+    """Within 4 units in the last place, or of the smallest normal number; special values as eager has them."""
+    function, low, high = MATH[name]
+    special = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-30, -1e-40, 88.7, 3.4e38])
+    x = torch.cat([torch.linspace(low, high, 1 << 20), torch.linspace(-1, 1, 1 << 18), special]).cuda()
+    got, exact = torch.compile(function, backend="kiln")(x), function(x.double())
+    rounded = exact.float()
+    finite = rounded.isfinite()
+    assert torch.equal(got[~finite].nan_to_num(7), rounded[~finite].nan_to_num(7))
+    zero = rounded == 0
+    assert torch.equal(got[zero].signbit(), rounded[zero].signbit())
+    unit = torch.exp2(exact[finite].abs().clamp_min(2.0**-126).log2().floor() - 23)
+    assert ((got[finite].double() - exact[finite]).abs() / unit).max().item() <= 4
+
+
+def test_random_numbers_are_the_same_one_by_one_and_in_vectors():
+    drop = torch.compile(lambda x: F.dropout(x, 0.3), backend="kiln")
+    masks = []
+    for size in (100_001, 1 << 20, (1 << 20) + 3):
+        for dtype in (torch.float32, torch.bfloat16):
+            torch.manual_seed(5)
+            masks.append(drop(torch.ones(size, device="cuda", dtype=dtype)) != 0)
+    assert all(torch.equal(mask[:100_001], masks[0]) for mask in masks)
+    assert torch.equal(masks[2], masks[4][:1 << 20])
+    assert masks[2].float().mean().item() == pytest.approx(0.7, abs=3e-3)
 
 
 PRODUCTS = {  # name: function of matrices x, w and a row b

@@ -358,6 +358,22 @@ TEST(Schedule, RowSumsOfALayoutAndOfItsTransposeStayApart) {
   EXPECT_EQ(m.Run().steps.size(), 2u);
 }
 
+// A layer norm that hands out its means, of more rows than a kernel of small work has elements.
+TEST(Schedule, ManyRowsShareAKernelWithTheirNumbers) {
+  Maker m;
+  BufferId x = m.Input({65536, 256});
+  BufferId sum = m.Buffer({65536});
+  BufferId mean = m.Buffer({65536});
+  BufferId y = m.Buffer({65536, 256});
+  m.RowReduce(65536, 256, x, sum, v1::REDUCE_SUM);
+  m.Pointwise({65536}, {sum}, mean, LoopOpcode::kExp);
+  m.Pointwise({65536, 256}, {x, mean}, y, LoopOpcode::kSub);
+  m.Output(mean);
+  m.Output(y);
+  Schedule schedule = m.Run();
+  EXPECT_EQ(schedule.steps.size(), 1u) << schedule.ToString(m.graph);
+}
+
 TEST(Schedule, NoFusionAcrossACallThatNeedsTheFirst) {
   Maker m;
   BufferId x = m.Input({32, 32});

@@ -1,0 +1,121 @@
+// Float functions for NVIDIA GPUs: as short as the arithmetic there allows. Kernels that move a few bytes an
+// element have time for about fifty instructions on each.
+#include "compiler/codegen/math.h"
+#include "llvm/IR/IntrinsicsNVPTX.h"
+
+namespace kiln {
+namespace {
+
+using V = llvm::Value*;
+
+V PerLane(MathBuilder& m, llvm::ArrayRef<V> args, absl::FunctionRef<V(llvm::ArrayRef<V>)> emit) {
+  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(m.type);
+  if (vector == nullptr) return emit(args);
+  V result = llvm::PoisonValue::get(vector);
+  for (uint64_t lane = 0; lane < vector->getNumElements(); ++lane) {
+    llvm::SmallVector<V, 3> parts;
+    for (V arg : args) parts.push_back(m.b.CreateExtractElement(arg, lane));
+    result = m.b.CreateInsertElement(result, emit(parts), lane);
+  }
+  return result;
+}
+
+V Fma(MathBuilder& m, llvm::Intrinsic::ID id, V x, V y, V z) {
+  return PerLane(m, {x, y, z},
+                 [&](llvm::ArrayRef<V> args) { return m.b.CreateIntrinsic(m.b.getFloatTy(), id, args); });
+}
+
+// 2^x, to 2^-22 of it; results below 2^-126 are 0.
+V FastExp2(MathBuilder& m, V x) {
+  return PerLane(m, {x}, [&](llvm::ArrayRef<V> args) {
+    return m.b.CreateIntrinsic(m.b.getFloatTy(), llvm::Intrinsic::nvvm_ex2_approx_ftz, args);
+  });
+}
+
+}  // namespace
+
+// 2^n 2^f with n = floor(x log2 e) held to [-126, 126] by a saturating multiplication: beyond that f takes
+// the rest, so that subnormal results, zero and infinity come out of the last product.
+V MathEmitter::GpuExp(MathBuilder& m, V x) {
+  constexpr double kSteps = 252;
+  constexpr double kShift = 12582913;  // 1.5 * 2^23 + 1: an integer added to it stands in the lowest bits
+  V part = Fma(m, llvm::Intrinsic::nvvm_fma_rn_sat_f, x, m.C(0x1.71547652b82fep+0 / kSteps), m.C(0.5));
+  V shifted = Fma(m, llvm::Intrinsic::nvvm_fma_rm_f, part, m.C(kSteps), m.C(kShift));
+  V n = m.Sub(shifted, m.C(kShift + 126));
+  V f = m.Fma(x, m.C(0x1.715476p+0), m.Neg(n));
+  f = m.Fma(x, m.C(0x1.4ae0cp-26), f);
+  V power = m.FromBits(m.b.CreateShl(m.Bits(shifted), m.I(m.MantissaBits())));
+  return m.Mul(power, FastExp2(m, f));
+}
+
+// A polynomial near 0 and one of log2(1 - erf(x)) / x beyond.
+V MathEmitter::GpuErf(MathBuilder& m, V x) {
+  V a = m.Abs(x);
+  V z = m.Mul(x, x);
+  V p = m.Poly(z,
+               {-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1});
+  V inner = m.Fma(p, x, x);
+  V bounded = m.b.CreateMinNum(a, m.C(4.0));
+  V q = m.Poly(bounded, {0.0003083752662796532, -0.004635392559181439, 0.03301420661633709,
+                         -0.15184660391751706, -0.9171584326792741, -1.6280988721996477});
+  V outer = m.CopySign(m.Sub(m.C(1.0), FastExp2(m, m.Mul(q, bounded))), x);
+  return m.Sel(m.Gt(a, m.C(0.927734375)), outer, inner);  // NaN: the inner one
+}
+
+// x = n pi/2 + r. Every part of pi/2 is taken off, so that -0 stays; r of an infinity is NaN.
+MathEmitter::Quadrant MathEmitter::GpuReduce(MathBuilder& m, V x) {
+  llvm::IRBuilder<>& b = m.b;
+  if (x == quadrant_of_ && b.GetInsertBlock() == quadrant_.block) return quadrant_;
+  constexpr double kMagic = 12582912;  // 1.5 * 2^23: an integer added to it stands in the lowest bits
+  V shifted = m.Fma(x, m.C(0x1.45f306dc9c883p-1), m.C(kMagic));
+  V whole = m.Sub(shifted, m.C(kMagic));
+  V n = m.Bits(shifted);
+  V r = m.Fma(whole, m.C(-0x1.921fb40000000p+0), x);
+  r = m.Fma(whole, m.C(-0x1.4442d00000000p-24), r);
+  r = m.Fma(whole, m.C(-0x1.84698a0000000p-48), r);
+  V largest = nullptr;
+  PerLane(m, {m.Abs(x)}, [&](llvm::ArrayRef<V> args) {
+    largest = largest == nullptr ? args[0] : b.CreateMaxNum(largest, args[0]);
+    return args[0];
+  });
+  llvm::Function* function = b.GetInsertBlock()->getParent();
+  llvm::BasicBlock* before = b.GetInsertBlock();
+  auto* slow = llvm::BasicBlock::Create(b.getContext(), "large", function);
+  auto* join = llvm::BasicBlock::Create(b.getContext(), "reduced", function);
+  b.CreateCondBr(b.CreateFCmpOGE(largest, llvm::ConstantFP::get(largest->getType(), kLargeArgument)), slow,
+                 join);
+  b.SetInsertPoint(slow);
+  V reduced = ReduceLarge(b, b.CreateFPExt(x, m.type->getWithNewType(b.getDoubleTy())));
+  V large = m.And(m.Ge(m.Abs(x), m.C(kLargeArgument)), m.Lt(m.Abs(x), m.Inf()));
+  V slow_r = m.Sel(large, b.CreateFPTrunc(b.CreateExtractValue(reduced, 0), m.type), r);
+  V slow_n = m.Sel(large, b.CreateTrunc(b.CreateExtractValue(reduced, 1), m.int_type), n);
+  b.CreateBr(join);
+  b.SetInsertPoint(join);
+  llvm::PHINode* r_phi = b.CreatePHI(m.type, 2);
+  r_phi->addIncoming(r, before);
+  r_phi->addIncoming(slow_r, slow);
+  llvm::PHINode* n_phi = b.CreatePHI(m.int_type, 2);
+  n_phi->addIncoming(n, before);
+  n_phi->addIncoming(slow_n, slow);
+  quadrant_of_ = x;
+  quadrant_ = {r_phi, n_phi, join};
+  return quadrant_;
+}
+
+V MathEmitter::GpuSinCos(MathBuilder& m, V x, LoopOpcode op) {
+  llvm::IRBuilder<>& b = m.b;
+  const Quadrant quadrant = GpuReduce(m, x);
+  V r = quadrant.r;
+  V z = m.Mul(r, r);
+  V s = m.Poly(z, {-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1});
+  V sine = m.Mul(r, m.Fma(z, s, m.C(1.0)));  // of -0 too
+  V c = m.Poly(z, {2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2});
+  V cosine = m.Fma(m.Mul(z, z), c, m.Fma(z, m.C(-0.5), m.C(1.0)));
+  V odd = b.CreateICmpNE(b.CreateAnd(quadrant.n, m.I(1)), m.I(0));
+  const bool is_cosine = op == LoopOpcode::kCos;
+  V index = is_cosine ? b.CreateAdd(quadrant.n, m.I(1)) : quadrant.n;
+  V value = is_cosine ? m.Sel(odd, sine, cosine) : m.Sel(odd, cosine, sine);
+  return m.FromBits(b.CreateXor(m.Bits(value), b.CreateShl(b.CreateAnd(index, m.I(2)), 30)));
+}
+
+}  // namespace kiln
