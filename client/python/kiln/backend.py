@@ -6,7 +6,7 @@ import time
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from . import (_C, autograd_cache, cuda_graphs, debug, decompositions, devices, fallback, guards, library,
+from . import (_C, attention_masks, autograd_cache, cuda_graphs, debug, decompositions, devices, fallback, guards, library,
                options as options_module, records, service)
 from .compiled import CompiledGraph, FallbackGraph, live_graphs, symbols_by_name
 from .errors import Unsupported
@@ -119,6 +119,7 @@ def kiln(gm, example_inputs, *, mode=None, options=None):
     fallback.policy()
     service.interpret_list()
     debug.check()
+    attention_masks.drop(gm)
 
     with cuda_graphs.paired() as pair:
         wanted = pair if settings.mode in cuda_graphs.MODES else None
