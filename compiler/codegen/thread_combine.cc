@@ -71,7 +71,7 @@ void ThreadEmitter::CombineThreads(const Accumulator& accumulator, v1::DType kep
   const auto at = [&](llvm::Value* base, llvm::Type* element, llvm::Value* index) {
     return b_.CreateInBoundsGEP(element, base, {index});
   };
-  llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+  llvm::Value* thread = Thread();
   If(b_.CreateICmpEQ(b_.CreateURem(thread, I64(kWarp)), I64(0)), "warp", [&] {
     llvm::Value* warp = b_.CreateUDiv(thread, I64(kWarp));
     b_.CreateStore(is_bool ? b_.CreateZExt(*value, type) : *value, at(slots, type, warp));
@@ -110,7 +110,7 @@ void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, 
   const unsigned rows = columns_ < kWarp ? threads_ / kWarp : rows_;  // of partial results
   llvm::Value* slots = SharedSlots(type, rows * columns_, "row_partial");
   llvm::Value* positions = arg ? SharedSlots(i64, rows * columns_, "row_position") : nullptr;
-  llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+  llvm::Value* thread = Thread();
   llvm::Value* column = b_.CreateURem(thread, I64(columns_));
   const auto at = [&](llvm::Value* base, llvm::Type* element, llvm::Value* index) {
     return b_.CreateInBoundsGEP(element, base, {index});

@@ -20,7 +20,9 @@ constexpr int64_t kTurns = 4;  // of a thread in a row, before the block has mor
 constexpr int64_t kAccessBytes = 16;      // the widest access of a thread
 constexpr int64_t kVectorBytes = 32;      // of a buffer with wider elements than another's
 constexpr int64_t kManyPoints = 1 << 18;  // fewer do not fill a device unless each has its thread
-constexpr int64_t kFewPoints = 1024;      // of so few each is done as fast as it can be
+constexpr int64_t kManyRows = 1 << 14;    // so many short ones share blocks
+constexpr unsigned kWarpsOfBlock = 8;
+constexpr int64_t kFewPoints = 1024;  // of so few each is done as fast as it can be
 constexpr int64_t kBlocksWanted = 132;
 constexpr unsigned kColumnsMin = 8;       // 32 bytes of F32: what memory moves at least
 constexpr unsigned kRowsMax = 128;        // of threads
@@ -59,14 +61,14 @@ ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& targe
       threads_(kThreads) {}
 
 unsigned ThreadEmitter::PointsPerBlock() const {
-  if (block_shares_point_) return 1;
+  if (block_shares_point_) return warps_;
   if (tile_ > 0) return static_cast<unsigned>(tile_ * tile_);
   return rows_ > 1 ? columns_ : threads_ * vector_lanes_;
 }
 
 GpuImage ThreadEmitter::Launch() const {
   GpuImage image;
-  image.threads = threads_;
+  image.threads = threads_ * warps_;
   image.points_per_block = PointsPerBlock();
   image.buffers = kernel_.buffers_size();
   image.symbols = kernel_.symbol_count();
@@ -79,7 +81,7 @@ absl::Status ThreadEmitter::EmitKernel() {
   auto* type = llvm::FunctionType::get(b_.getVoidTy(), function_->getFunctionType()->params(), false);
   auto* entry = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, kGpuEntryName, module_);
   entry->setCallingConv(llvm::CallingConv::PTX_Kernel);
-  entry->addFnAttr("nvvm.maxntid", absl::StrCat(threads_));
+  entry->addFnAttr("nvvm.maxntid", absl::StrCat(threads_ * warps_));
   b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", entry));
   llvm::SmallVector<llvm::Value*, 16> arguments;
   for (llvm::Argument& argument : entry->args()) arguments.push_back(&argument);
@@ -109,7 +111,17 @@ llvm::Value* ThreadEmitter::Special(llvm::Intrinsic::ID id) {
                        b_.getInt64Ty());
 }
 
+llvm::Value* ThreadEmitter::Thread() {
+  llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+  return warps_ == 1 ? thread : b_.CreateURem(thread, I64(threads_));
+}
+
 void ThreadEmitter::Barrier() {
+  if (warps_ > 1) {
+    b_.CreateIntrinsic(b_.getVoidTy(), llvm::Intrinsic::nvvm_bar_warp_sync,
+                       llvm::ArrayRef<llvm::Value*>{b_.getInt32(~0u)});
+    return;
+  }
   b_.CreateIntrinsic(b_.getVoidTy(), llvm::Intrinsic::nvvm_barrier_cta_sync_aligned_all,
                      llvm::ArrayRef<llvm::Value*>{b_.getInt32(0)});
 }
@@ -248,6 +260,7 @@ void ThreadEmitter::ChooseLanes() {
   const int64_t wanted = (vectors + turns - 1) / turns;
   threads_ = static_cast<unsigned>(std::clamp(
       static_cast<int64_t>(llvm::PowerOf2Ceil(static_cast<uint64_t>(wanted))), int64_t{kWarp}, most));
+  if (threads_ == kWarp && PointsEstimate(kManyRows) == kManyRows) warps_ = kWarpsOfBlock;
   // The same number of turns for each thread, if somewhat fewer threads allow it: then no turn is
   // conditional.
   for (unsigned threads = threads_; vectors % threads_ != 0 && 2 * threads > threads_; threads -= kWarp) {
@@ -389,9 +402,13 @@ void ThreadEmitter::EmitPoints() {
   llvm::Value* blocks = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x);
   llvm::Value* first = block;
   llvm::Value* step = blocks;
+  if (warps_ > 1) {
+    llvm::Value* warp = b_.CreateUDiv(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x), I64(kWarp), "warp");
+    first = b_.CreateNSWAdd(b_.CreateNSWMul(block, I64(warps_)), warp);
+    step = b_.CreateNSWMul(blocks, I64(warps_));
+  }
   if (!block_shares_point_) {
-    first = b_.CreateNSWAdd(b_.CreateNSWMul(block, I64(threads_)),
-                            Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x));
+    first = b_.CreateNSWAdd(b_.CreateNSWMul(block, I64(threads_)), Thread());
     step = b_.CreateNSWMul(blocks, I64(threads_));
   }
   ScalarLoop(first, points, step, "point", [&](llvm::Value* point) { EmitPoint(point, extents); });
@@ -399,7 +416,7 @@ void ThreadEmitter::EmitPoints() {
 
 // All threads of a block take part in every turn, for the sake of the barriers in it.
 void ThreadEmitter::EmitColumns(llvm::Value* points) {
-  llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+  llvm::Value* thread = Thread();
   llvm::Value* column = b_.CreateURem(thread, I64(columns_), "column");
   row_ = b_.CreateUDiv(thread, I64(columns_), "row");
   llvm::Value* first = b_.CreateNSWMul(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x), I64(columns_));
@@ -484,7 +501,7 @@ void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
   const uint32_t first = kernel_.outer_size();
   const int loops = info.stage->inner_size();
   const auto emit = [&] {
-    llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+    llvm::Value* thread = Thread();
     const auto turn = [&](llvm::Value* number) {
       llvm::Value* rest = b_.CreateTrunc(number, b_.getInt32Ty());  // fewer instructions than in 64 bits
       for (int k = loops - 1; k >= 0; --k) {
@@ -594,7 +611,7 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
     KernelEmitter::VectorLoop(variable, lo, hi, unroll, body);
     return;
   }
-  llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+  llvm::Value* thread = Thread();
   llvm::Value* lanes = I64(vector_lanes_);
   llvm::Value* whole_end = b_.CreateNSWSub(hi, b_.CreateURem(b_.CreateNSWSub(hi, lo), lanes), "whole");
   llvm::Value* turns = b_.CreateUDiv(b_.CreateNSWSub(hi, lo), lanes);

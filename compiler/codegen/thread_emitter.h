@@ -3,7 +3,7 @@
 //
 //   VECTOR_INNER_LAST   a block takes one point of the outer domain at a time; its threads share the last
 //                       inner loop and combine their partial reductions: a warp's by shuffles, the warps'
-//                       through shared memory
+//                       through shared memory. Of many short rows a block has several, each a warp's
 //   otherwise           a thread takes one point of the outer domain and runs all inner loops itself; or,
 //                       where points are few and reductions long, several threads of a block share the
 //                       longest loop of a point and combine by shuffles and through shared memory: a block
@@ -63,7 +63,8 @@ class ThreadEmitter : public KernelEmitter {
                  bool is_unsigned) override;
 
   llvm::Value* Special(llvm::Intrinsic::ID id);  // a thread or block number, as i64
-  void Barrier();
+  llvm::Value* Thread();                         // its number among those that share a point, or in its block
+  void Barrier();                                // of those threads
   void Choose(llvm::Value* condition, Body then, Body otherwise);
   uint32_t VectorVariable(const StageInfo& info) const;
   unsigned LanesFor(const StageInfo& info);  // 1: some access does not run along the stage's vector loop
@@ -102,7 +103,8 @@ class ThreadEmitter : public KernelEmitter {
   llvm::Value* SharedSlots(llvm::Type* type, unsigned count, const char* name);
 
   bool block_shares_point_ = false;
-  unsigned threads_ = 0;  // of a block
+  unsigned threads_ = 0;  // of a block; of a point, where a block has several points of a warp each
+  unsigned warps_ = 1;    // such points
   int passes_ = 0;        // over a row that a block shares
   unsigned rows_ = 1;     // of threads that share a point's longest loop, where blocks have columns
   unsigned columns_ = 0;

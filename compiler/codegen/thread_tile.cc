@@ -101,7 +101,7 @@ void ThreadEmitter::EmitSharedTile(llvm::Value* across, llvm::Value* along) {
   llvm::Value* whole =
       b_.CreateAnd(b_.CreateICmpSLE(b_.CreateNSWAdd(across, size), outer_extents_[tile_loop_]),
                    b_.CreateICmpSLE(b_.CreateNSWAdd(along, size), outer_extents_[last]), "whole");
-  llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
+  llvm::Value* thread = Thread();
   llvm::Value* column = b_.CreateURem(thread, size);
   llvm::Value* row = b_.CreateUDiv(thread, size);
   const int64_t step = kTileThreads / tile_;

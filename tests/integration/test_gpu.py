@@ -26,6 +26,8 @@ FUNCTIONS = {
     "transposed in large tiles": lambda x: x.repeat(3, 2).t().contiguous() * 2,
     "transposed halves": lambda x: x.repeat(4, 1)[:, :768].view(-1, 16, 48).transpose(0, 2).contiguous() + 1,
     "softmax of short rows": lambda x: torch.softmax(x[:, :128], -1),
+    "softmax of many short rows": lambda x: torch.softmax(x.repeat(40, 1)[:, :101], -1),
+    "argmax of many short rows": lambda x: x.repeat(40, 1)[:, :100].argmax(-1),
     "softmax of long rows": lambda x: torch.softmax(x[:320].flatten()[:7 * 32000].view(7, 32000), -1),
     "gather": lambda x: x[torch.arange(300, device=x.device) * 3 % x.shape[0]],
     "prefix sums": lambda x: x.cumsum(-1),
