@@ -205,7 +205,7 @@ class Convolutions::Builder {
       handles.push_back(found.back().get());
     }
     if (library_.get(heuristic.get(), Cudnn::kHeuristicResults, Cudnn::kTypeDescriptor, count, &count,
-                     handles.data()) != 0) {
+                     static_cast<void*>(handles.data())) != 0) {
       return false;
     }
     for (int64_t i = 0; i < std::min<int64_t>(count, found.size()); ++i) {

@@ -99,7 +99,7 @@ class ArenaProgramTest : public ::testing::Test {
   }
 
   // Allocations of a run of the program on 0, 1, …, 7, whose every output must be that.
-  int64_t Run() {
+  int64_t RunAndCount() {
     auto program = Program::Load(manifest_, {}, "", &host_);
     EXPECT_TRUE(program.ok()) << program.status();
     const int64_t size = 8, stride = 1;
@@ -131,7 +131,7 @@ TEST_F(ArenaProgramTest, HoldsAllTemporariesOfACall) {
     value = next;
   }
   AddOutput(value);
-  EXPECT_EQ(Run(), 2);  // the arena and the output
+  EXPECT_EQ(RunAndCount(), 2);  // the arena and the output
 }
 
 // What a library call gives back may be its argument's memory, and is read after that is freed.
@@ -142,7 +142,7 @@ TEST_F(ArenaProgramTest, HoldsNoArgumentOfACallThatMayGiveItBack) {
   const uint32_t second = Copied(Copied(0));
   Free(second);
   AddOutput(alias);
-  EXPECT_EQ(Run(), 2);  // the argument, and an arena of the others
+  EXPECT_EQ(RunAndCount(), 2);  // the argument, and an arena of the others
 }
 
 TEST_F(ArenaProgramTest, HoldsNoOutputSeenThroughAView) {
@@ -151,7 +151,7 @@ TEST_F(ArenaProgramTest, HoldsNoOutputSeenThroughAView) {
   manifest_.mutable_program()->mutable_buffers(view)->set_base(value);
   AddStep()->mutable_view()->set_buffer(view);
   AddOutput(view);
-  EXPECT_EQ(Run(), 1);
+  EXPECT_EQ(RunAndCount(), 1);
 }
 
 // Sizes that only a call knows may still fit what was freed, and what takes it over may be an output.
@@ -168,7 +168,7 @@ TEST_F(ArenaProgramTest, HoldsNothingThatSizesNotKnownYetMayTakeOver) {
   alloc->set_buffer(second);
   alloc->set_reuse(first);
   AddOutput(Call("test.copy.default", 0, second, true));
-  EXPECT_EQ(Run(), 1);
+  EXPECT_EQ(RunAndCount(), 1);
   EXPECT_EQ(host_.overs(), 0);
 }
 

@@ -20,6 +20,7 @@ struct FakeDescriptor {
   std::map<int, std::vector<char>> values;
   std::vector<int> notes;  // of an engine and its configuration
   bool runs = true;
+  int engine = -1;
   const FakeDescriptor* operation = nullptr;  // of a configuration
 
   template <typename T>
@@ -76,7 +77,7 @@ int GetAttribute(Cudnn::Descriptor d, int attribute, int, int64_t wanted, int64_
       configuration.operation = &Of(d).Of(Cudnn::kHeuristicGraph).Of(Cudnn::kGraphOperations);
       configuration.notes = fake.engines[i].notes;
       configuration.runs = fake.engines[i].runs;
-      configuration.values[-1] = {static_cast<char>(i)};
+      configuration.engine = static_cast<int>(i);
     }
   } else if (attribute == Cudnn::kConfigurationEngine) {
     Of(*static_cast<void**>(values)).notes = Of(d).notes;
@@ -132,7 +133,7 @@ int Execute(Cudnn::Handle, Cudnn::Descriptor plan, Cudnn::Descriptor pack) {
   const FakeDescriptor& configuration = Of(plan).Of(Cudnn::kPlanConfiguration);
   if (!Of(pack).final || !configuration.runs) return 1;
   ++fake.executed;
-  fake.last_engine = configuration.values.at(-1)[0];
+  fake.last_engine = configuration.engine;
   if ((Of(pack).One<void*>(Cudnn::kPackWorkspace) != nullptr) != (fake.workspace > 0)) return 1;
   const FakeDescriptor& operation = *configuration.operation;
   const int first = operation.kind == Cudnn::kForward         ? Cudnn::kForwardAlpha
