@@ -135,6 +135,8 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
     defined = true;
   }
   if (!defined && !node.results.empty()) return absl::OkStatus();
+  // What the library allocates may be an argument's memory.
+  for (ValueId result : node.results) own_memory_[result] = call.into_results;
   LoopGraphNode made;
   made.kind = LoopGraphNode::Kind::kCall;
   made.call = std::move(call);

@@ -158,17 +158,23 @@ absl::Status LowerIndex(LoweringContext& context, const GraphNode& node) {
 
 // ---- scatters
 
-// A result that starts as a copy of `self` and is then stored to. Sums of 16-bit floats are kept in
-// F32 until all are in.
+// A result that starts as a copy of `self` and is then stored to; where `self` is of no other use, its memory
+// is. Sums of 16-bit floats are kept in F32 until all are in.
 class Scatter {
  public:
   Scatter(LoweringContext& context, const TensorType& type, bool accumulate)
       : context_(context), type_(type), wide_(accumulate ? ComputeType(type.dtype) : type.dtype) {}
 
-  void Start(const LoweredTensor* self) {
+  // `id`: of `self`.
+  void Start(const LoweredTensor* self, ValueId id = kNoValue) {
     if (self != nullptr) context_.CheckSizes(self->sizes, type_.sizes);
     const bool dense = context_.IsDense(type_.sizes, type_.strides);
     const Sizes strides = dense ? type_.strides : ContiguousStrides(context_.exprs(), type_.sizes);
+    if (id != kNoValue && context_.MayOverwrite(id) && self->is_strided() && self->dtype == wide_ &&
+        self->sizes == type_.sizes && self->view->sizes == type_.sizes && self->view->strides == strides) {
+      view_ = *self->view;
+      return;
+    }
     view_ = BufferView{context_.NewBuffer(wide_, type_.device, type_.sizes, strides), wide_, type_.sizes,
                        strides, context_.Const(0)};
     context_.EmitStores(view_, [&](LoopRecorder& ops, Index index) {
@@ -185,7 +191,7 @@ class Scatter {
 
   void Finish(const GraphNode& node) {
     if (wide_ == type_.dtype) {
-      context_.SetResult(node, context_.WithView(type_, view_));
+      context_.SetOwnMemory(node, context_.WithView(type_, view_));
       return;
     }
     TensorType wide_type = type_;
@@ -246,7 +252,7 @@ absl::Status LowerIndexPut(LoweringContext& context, const GraphNode& node) {
   value_sizes.insert(value_sizes.end(), advanced.broadcast.begin(), advanced.broadcast.end());
   value_sizes.insert(value_sizes.end(), whole_sizes.begin() + advanced.front, whole_sizes.end());
   Scatter scatter(context, type, accumulate);
-  scatter.Start(&self);
+  scatter.Start(&self, std::get<TensorArg>(*node.Find("self")).value);
   context.EmitOrdered(whole_sizes, advanced.broadcast, [&](LoopRecorder& ops, Index whole, Index among) {
     const std::vector<ExprId> to = AdvancedIndex(context, ops, advanced, self, among, whole);
     std::vector<ExprId> from(whole.begin(), whole.begin() + advanced.front);

@@ -57,6 +57,7 @@ LoweringContext::LoweringContext(const Graph& graph, const LowerOptions& options
   values_.resize(graph.values.size());
   uses_.resize(graph.values.size(), 0);
   memory_uses_.resize(graph.values.size(), false);
+  own_memory_.resize(graph.values.size(), false);
 }
 
 void LoweringContext::Fail(const absl::Status& status) {
@@ -200,6 +201,11 @@ void LoweringContext::SetResult(const GraphNode& node, LoweredTensor tensor, siz
     return;
   }
   values_[node.results[result]] = std::move(tensor);
+}
+
+void LoweringContext::SetOwnMemory(const GraphNode& node, LoweredTensor tensor) {
+  SetResult(node, std::move(tensor));
+  if (!node.results.empty()) own_memory_[node.results[0]] = true;
 }
 
 void LoweringContext::CheckSize(ExprId have, ExprId want) {

@@ -77,6 +77,10 @@ class LoweringContext {
   void SetResult(const GraphNode& node, LoweredTensor tensor, size_t result = 0);
   const TensorType& ResultType(const GraphNode& node, size_t result = 0);
   uint32_t Uses(ValueId id) const { return uses_[id]; }  // consumers, looking through views
+  // The value fills memory that the program allocated for it, and its next consumer is its last.
+  bool MayOverwrite(ValueId id) const { return own_memory_[id] && uses_[id] == 1; }
+  // A result that fills a buffer of its own.
+  void SetOwnMemory(const GraphNode& node, LoweredTensor tensor);
   // All consumers of the value are loops (no library call, no output).
   bool UsedByLoopsOnly(ValueId id) const { return !memory_uses_[id]; }
 
@@ -208,6 +212,7 @@ class LoweringContext {
   std::vector<LoweredTensor> values_;
   std::vector<uint32_t> uses_;
   std::vector<bool> memory_uses_;
+  std::vector<bool> own_memory_;
   uint32_t node_index_ = 0;
   uint32_t next_var_ = 0;
   uint32_t random_ops_ = 0;

@@ -37,6 +37,7 @@ class Simplifier {
   explicit Simplifier(Graph& graph)
       : graph_(graph),
         producers_(Producers(graph)),
+        uses_(UseCounts(graph)),
         escaping_(EscapingValues(graph)),
         replacement_(IdentityReplacement(graph)) {}
 
@@ -49,6 +50,7 @@ class Simplifier {
       if (node.target == "aten.view.default") MergeView(node);
       if (node.target == "aten.expand.default") MergeExpand(node);
       if (node.target == "aten._to_copy.default") MergeCast(node);
+      if (node.target == "aten.add.Tensor" && !SumInto(node, "self", "other")) SumInto(node, "other", "self");
     }
     ReplaceUses(graph_, replacement_);
   }
@@ -133,8 +135,35 @@ class Simplifier {
       replacement_[node.results[0]] = origin;
   }
 
+  // A tensor plus values summed into zeros, as the gradients of an embedding's table and of the product that
+  // shares it: the values are summed into the tensor. -0 without a value stays -0, where + 0 made it 0.
+  bool SumInto(GraphNode& node, absl::string_view tensor, absl::string_view sums) {
+    const ValueId into = TensorOf(node, tensor), sum = TensorOf(node, sums);
+    if (into == kNoValue || sum == kNoValue || uses_[sum] != 1) return false;
+    const GraphNode* put = Producer(sum, "aten._unsafe_index_put.default");
+    if (put == nullptr) put = Producer(sum, "aten.index_put.default");
+    if (put == nullptr || (node.Find("alpha") != nullptr && Number(graph_, node.Find("alpha")) != 1))
+      return false;
+    const auto* accumulate = std::get_if<BoolArg>(put->Find("accumulate"));
+    const GraphNode* zeros = Producer(TensorOf(*put, "self"), "aten.full.default");
+    if (accumulate == nullptr || !accumulate->value || zeros == nullptr ||
+        Number(graph_, zeros->Find("fill_value")) != 0) {
+      return false;
+    }
+    const TensorType &from = graph_.type(into), &to = graph_.type(node.results[0]);
+    if (from.dtype != to.dtype || graph_.type(sum).dtype != to.dtype || !SameLayout(graph_.exprs, from, to) ||
+        !SameLayout(graph_.exprs, graph_.type(sum), to)) {
+      return false;
+    }
+    node.target = put->target;
+    node.args = put->args;
+    SetSelf(node, into);
+    return true;
+  }
+
   Graph& graph_;
   std::vector<int32_t> producers_;
+  std::vector<uint32_t> uses_;
   std::vector<bool> escaping_;
   std::vector<ValueId> replacement_;
 };

@@ -193,6 +193,16 @@ def test_index_put_and_scatter():
                    torch.tensor([1, 1, 1]), torch.randn(3, 3))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_table_shared_by_embeddings_and_a_product(dtype):
+    def scores(first, second, table):
+        mixed = F.embedding(first, table, padding_idx=2).tanh() + F.embedding(second, table)
+        return F.linear(mixed, table)
+
+    table = torch.randn(11, 8, dtype=dtype, requires_grad=True)
+    check_function(scores, torch.randint(0, 5, (4, 6)), torch.randint(0, 11, (4, 6)), table)
+
+
 def test_lstm_cell():
     cell = torch.nn.LSTMCell(5, 8)
 

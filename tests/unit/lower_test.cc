@@ -332,6 +332,29 @@ TEST(Lower, AccumulatingScatterAddsEveryDuplicate) {
   EXPECT_EQ(Values<float>(result.inputs[0]), (std::vector<float>{1, 1, 1}));
 }
 
+// Buffers that the program makes for a product and values summed into it.
+size_t BuffersOfSumIntoProduct(bool used_again) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {3, 2}), y = maker.Input(v1::F32, {2, 4});
+  const ValueId i = maker.Input(v1::I64, {5}), v = maker.Input(v1::F32, {5, 4});
+  const ValueId product = maker.Node("aten.mm.default", {{"self", T(x)}, {"mat2", T(y)}}, v1::F32, {3, 4});
+  maker.Output(maker.Node("aten.index_put.default",
+                          {{"self", T(product)},
+                           {"indices", TensorListArg{{i}}},
+                           {"values", T(v)},
+                           {"accumulate", BoolArg{true}}},
+                          v1::F32, {3, 4}));
+  if (used_again) maker.Output(maker.Node("aten.exp.default", {{"self", T(product)}}, v1::F32, {3, 4}));
+  const LoopGraph graph = Lower(maker);
+  return std::count_if(graph.buffers.begin(), graph.buffers.end(),
+                       [](const LoopBuffer& buffer) { return buffer.kind != LoopBuffer::Kind::kInput; });
+}
+
+TEST(Lower, ScattersIntoWhatIsOfNoOtherUse) {
+  EXPECT_EQ(BuffersOfSumIntoProduct(false), 1u);
+  EXPECT_EQ(BuffersOfSumIntoProduct(true), 3u);
+}
+
 TEST(Lower, TrailingCopiesSeeTheOldInputs) {
   GraphMaker maker;
   const ValueId a = maker.Input(v1::F32, {2}), b = maker.Input(v1::F32, {2});

@@ -258,6 +258,39 @@ TEST(Algebra, AddingZeroStays) {
   EXPECT_EQ(m.graph.nodes.size(), 2u);
 }
 
+// x plus values that are summed into `fill`s.
+Maker SumOfScatter(double fill, bool accumulate, bool used_twice) {
+  Maker m;
+  const ValueId x = m.Input({8, 4}), values = m.Input({3, 4});
+  const ValueId index = m.Input({3}, v1::I64);
+  const ValueId full =
+      m.Node("aten.full.default", {{"size", m.Ints({8, 4})}, {"fill_value", FloatArg{fill}}}, m.Type({8, 4}));
+  const ValueId put = m.Node("aten._unsafe_index_put.default",
+                             {{"self", T(full)},
+                              {"indices", TensorListArg{{index}}},
+                              {"values", T(values)},
+                              {"accumulate", BoolArg{accumulate}}},
+                             m.Type({8, 4}));
+  m.Output(m.Node("aten.add.Tensor", {{"self", T(put)}, {"other", T(x)}}, m.Type({8, 4})));
+  if (used_twice) m.Output(m.Node("aten.exp.default", {{"self", T(put)}}, m.Type({8, 4})));
+  return m;
+}
+
+TEST(Algebra, SumsIntoTheOtherAddend) {
+  Maker m = SumOfScatter(0, true, false);
+  ASSERT_TRUE(SimplifyAlgebra(m.graph).ok());
+  ASSERT_EQ(Targets(m.graph), std::vector<std::string>{"aten._unsafe_index_put.default"});
+  EXPECT_EQ(std::get<TensorArg>(*m.graph.nodes[0].Find("self")).value, m.graph.inputs[0].value);
+}
+
+TEST(Algebra, SumsIntoTheOtherAddendOnlyWhatStartsAtZeroAndIsSummed) {
+  for (Maker m : {SumOfScatter(1, true, false), SumOfScatter(0, false, false), SumOfScatter(0, true, true)}) {
+    const size_t nodes = m.graph.nodes.size();
+    ASSERT_TRUE(SimplifyAlgebra(m.graph).ok());
+    EXPECT_EQ(m.graph.nodes.size(), nodes);
+  }
+}
+
 // ---- a bias in its product
 
 // view(a b) + bias, as torch writes a linear layer on an input that is not contiguous.
