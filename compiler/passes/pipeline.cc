@@ -4,6 +4,7 @@
 #include "absl/time/clock.h"
 #include "compiler/graph/verify.h"
 #include "compiler/passes/algebra.h"
+#include "compiler/passes/aligned_products.h"
 #include "compiler/passes/channels_last.h"
 #include "compiler/passes/common_subexpressions.h"
 #include "compiler/passes/dead_code.h"
@@ -62,6 +63,7 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   // Merged views have made more of them the identity.
   KILN_RETURN_IF_ERROR(runner.Run("remove_no_ops", RemoveNoOps));
   KILN_RETURN_IF_ERROR(runner.Run("fuse_bias", FuseBias));
+  KILN_RETURN_IF_ERROR(runner.Run("align_products", AlignProducts));
   KILN_RETURN_IF_ERROR(runner.Run("channels_last", PreferChannelsLast));
   KILN_RETURN_IF_ERROR(runner.Run("point_convolutions", MultiplyPointConvolutions));
   return absl::OkStatus();

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import kiln
+from agreement import check
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
 
@@ -152,6 +153,29 @@ def test_products(name, dtype, precision):
     assert error <= 2 * bound + 1e-6 * scale
     if dtype == torch.float32 and precision == "highest":
         assert error <= 1e-5 * scale  # not rounded to TF32
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_unaligned_vocabulary(biased):
+    """Rows of no whole 16 bytes: the product and its gradients are padded, and what is padded is not seen."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(1024, 1003, bias=biased, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(4, 512, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.randint(0, 1003, (2048,), device="cuda")
+
+    def loss(layer, x):
+        logits = layer(x)
+        return F.cross_entropy(logits.view(-1, 1003).to(torch.promote_types(x.dtype, torch.float32)), labels), logits
+
+    exact_layer = torch.nn.Linear(1024, 1003, bias=biased, device="cuda", dtype=torch.float64)
+    exact_layer.load_state_dict({key: value.double() for key, value in layer.state_dict().items()})
+    found = []
+    for run, its_layer, its_x in ((torch.compile(loss, backend="kiln"), layer, x), (loss, layer, x),
+                                  (loss, exact_layer, x.detach().double().requires_grad_())):
+        value, logits = run(its_layer, its_x)
+        assert logits.is_contiguous() and logits.shape == (4, 512, 1003)
+        found.append([value, logits, *torch.autograd.grad(value, [its_x, *its_layer.parameters()])])
+    check([(str(i), *values) for i, values in enumerate(zip(*found))])
 
 
 def test_precision_is_read_at_each_call(precision):

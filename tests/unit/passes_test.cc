@@ -9,68 +9,21 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "compiler/graph/channels_last.h"
 #include "compiler/graph/verify.h"
 #include "compiler/passes/algebra.h"
-#include "compiler/passes/channels_last.h"
 #include "compiler/passes/common_subexpressions.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/decompose.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/fuse_bias.h"
 #include "compiler/passes/pipeline.h"
-#include "compiler/passes/point_convolutions.h"
 #include "compiler/passes/remove_no_ops.h"
+#include "tests/unit/graph_maker.h"
 
 namespace kiln {
 namespace {
 
-using Args = GraphBuilder::Args;
-
-// A graph written by hand.
-struct Maker {
-  Graph graph;
-
-  TensorType Type(const std::vector<int64_t>& sizes, v1::DType dtype = v1::F32) {
-    TensorType type;
-    type.dtype = dtype;
-    for (int64_t size : sizes) type.sizes.push_back(graph.exprs.Const(size));
-    type.strides = ContiguousStrides(graph.exprs, type.sizes);
-    type.offset = graph.exprs.Const(0);
-    return type;
-  }
-  ValueId Input(const std::vector<int64_t>& sizes, v1::DType dtype = v1::F32) {
-    GraphInput input;
-    input.value = graph.NewValue(Type(sizes, dtype));
-    graph.inputs.push_back(input);
-    return input.value;
-  }
-  ValueId Node(std::string target, Args args, TensorType type) {
-    return Nodes(std::move(target), std::move(args), {std::move(type)})[0];
-  }
-  std::vector<ValueId> Nodes(std::string target, Args args, std::vector<TensorType> types) {
-    GraphNode node;
-    node.target = std::move(target);
-    node.args = std::move(args);
-    node.origin = static_cast<uint32_t>(graph.nodes.size());
-    for (TensorType& type : types) node.results.push_back(graph.NewValue(std::move(type)));
-    graph.nodes.push_back(node);
-    return node.results;
-  }
-  void Output(ValueId value) {
-    GraphOutput output;
-    output.value = value;
-    graph.outputs.push_back(output);
-  }
-  Argument Ints(const std::vector<int64_t>& values) {
-    IntListArg list;
-    for (int64_t value : values) list.values.push_back(graph.exprs.Const(value));
-    return list;
-  }
-  Argument Int(int64_t value) { return IntArg{graph.exprs.Const(value)}; }
-};
-
-Argument T(ValueId value) { return TensorArg{value}; }
+using Args = Maker::Args;
 
 std::vector<std::string> Targets(const Graph& graph) {
   std::vector<std::string> targets;
@@ -652,125 +605,6 @@ TEST(PassErrors, EveryDecompositionStandsRandomArguments) {
     }
   }
   EXPECT_GT(covered, 100);  // not all are refused at the door
-}
-
-// ---- layouts of images
-
-struct Images : Maker {
-  ValueId Convolve(ValueId input, int64_t groups = 1, bool transposed = false, int64_t window = 3) {
-    const ValueId weight = Input({8, groups == 1 ? 8 : 1, window, window}, graph.type(input).dtype);
-    return Convolve(input, weight, {2, 8, 5, 7}, groups, transposed);
-  }
-  ValueId Convolve(ValueId input, ValueId weight, const std::vector<int64_t>& sizes, int64_t groups = 1,
-                   bool transposed = false, const Argument& bias = NoneArg{}) {
-    const int64_t window = *graph.exprs.AsConst(graph.type(weight).sizes[2]);
-    return Node("aten.convolution.default",
-                {{"input", T(input)},
-                 {"weight", T(weight)},
-                 {"bias", bias},
-                 {"stride", Ints({1, 1})},
-                 {"padding", Ints({window / 2, window / 2})},
-                 {"dilation", Ints({1, 1})},
-                 {"transposed", BoolArg{transposed}},
-                 {"output_padding", Ints({0, 0})},
-                 {"groups", Int(groups)}},
-                Type(sizes, graph.type(input).dtype));
-  }
-  ValueId Relu(ValueId x) { return Node("aten.relu.default", {{"self", T(x)}}, graph.type(x)); }
-  bool ByPoints(ValueId x) { return IsChannelsLast(graph.exprs, graph.type(x)); }
-  void Run(v1::DeviceType device) {
-    for (TensorType& type : graph.values) type.device = device;
-    ASSERT_TRUE(PreferChannelsLast(graph).ok());
-  }
-};
-
-TEST(ChannelsLast, FollowsConvolutionsUpToWhatLeaves) {
-  for (const v1::DeviceType device : {v1::CUDA, v1::CPU}) {
-    for (const v1::GraphKind kind : {v1::INFERENCE, v1::FORWARD}) {
-      Images m;
-      m.graph.kind = kind;
-      const ValueId x = m.Input({2, 8, 5, 7});
-      const ValueId before = m.Relu(x), first = m.Convolve(before), middle = m.Relu(first),
-                    each = m.Convolve(middle, 8);
-      const ValueId wide = m.Convolve(each, 8, false, 7), second = m.Convolve(wide), last = m.Relu(second);
-      m.Output(last);
-      m.Run(device);
-      const bool expected = device == v1::CUDA || kind == v1::INFERENCE;
-      EXPECT_FALSE(m.ByPoints(before));
-      EXPECT_EQ(m.ByPoints(first), expected);
-      EXPECT_EQ(m.ByPoints(middle), expected);
-      EXPECT_EQ(m.ByPoints(each), expected);
-      EXPECT_EQ(m.ByPoints(wide), expected);
-      EXPECT_EQ(m.ByPoints(second), expected);
-      EXPECT_FALSE(m.ByPoints(last));
-    }
-  }
-}
-
-// Large weights of small images would take longer to be laid anew than the images.
-TEST(ChannelsLast, WeighsWeightsAgainstImagesOnACpu) {
-  for (const int64_t points : {7, 192}) {
-    Images m;
-    const ValueId x = m.Input({1, 512, points, points}), weight = m.Input({512, 512, 3, 3});
-    const ValueId y = m.Convolve(x, weight, {1, 512, points, points});
-    m.Output(m.Relu(y));
-    m.Run(v1::CPU);
-    EXPECT_EQ(m.ByPoints(y), points == 192);
-  }
-}
-
-TEST(ChannelsLast, LeavesOtherConvolutionsAlone) {
-  Images m;
-  const ValueId wide = m.Convolve(m.Input({2, 8, 5, 7}, v1::F64)),
-                back = m.Convolve(m.Input({2, 8, 5, 7}), 1, true);
-  const ValueId some = m.Convolve(m.Input({2, 8, 5, 7}), 4), seen = m.Convolve(m.Input({2, 8, 5, 7}));
-  m.Output(m.Node("aten.view.default", {{"self", T(seen)}, {"size", m.Ints({2, 280})}}, m.Type({2, 280})));
-  m.Run(v1::CUDA);
-  for (ValueId value : {wide, back, some, seen}) EXPECT_FALSE(m.ByPoints(value)) << value;
-}
-
-TEST(PointConvolutions, AreProductsWhereImagesLieByPoints) {
-  for (const bool biased : {false, true}) {
-    Images m;
-    const ValueId x = m.Relu(m.Input({2, 8, 5, 7})), weight = m.Input({4, 8, 1, 1});
-    const Argument bias = biased ? T(m.Input({4})) : Argument(NoneArg{});
-    const ValueId y = m.Convolve(x, weight, {2, 4, 5, 7}, 1, false, bias);
-    m.Output(m.Relu(y));
-    m.Run(v1::CPU);
-    ASSERT_TRUE(MultiplyPointConvolutions(m.graph).ok());
-    const absl::Status valid = VerifyGraph(m.graph);
-    ASSERT_TRUE(valid.ok()) << valid;
-    const std::string text = m.graph.ToString();
-    EXPECT_FALSE(absl::StrContains(text, "aten.convolution")) << text;
-    EXPECT_TRUE(absl::StrContains(text, biased ? "aten.addmm" : "aten.mm")) << text;
-  }
-}
-
-TEST(PointConvolutions, LeaveOthers) {
-  const auto remains = [](Images& m, ValueId y, v1::DeviceType device) {
-    m.Output(m.Relu(y));
-    m.Run(device);
-    EXPECT_TRUE(MultiplyPointConvolutions(m.graph).ok());
-    return absl::StrContains(m.graph.ToString(), "aten.convolution");
-  };
-  Images wide, gpu, training, large;
-  EXPECT_TRUE(remains(wide, wide.Convolve(wide.Input({2, 8, 5, 7})), v1::CPU));
-  EXPECT_TRUE(remains(gpu, gpu.Convolve(gpu.Input({2, 8, 5, 7}), 1, false, 1), v1::CUDA));
-  training.graph.kind = v1::FORWARD;  // row-major images
-  EXPECT_TRUE(remains(training, training.Convolve(training.Input({2, 8, 5, 7}), 1, false, 1), v1::CPU));
-  const ValueId image = large.Input({1, 1024, 64, 64}), weight = large.Input({128, 1024, 1, 1});
-  EXPECT_TRUE(remains(large, large.Convolve(image, weight, {1, 128, 64, 64}), v1::CPU));
-}
-
-TEST(ChannelsLast, KnowsTheLayout) {
-  Images m;
-  TensorType type = m.Type({2, 8, 5, 7});
-  EXPECT_FALSE(IsChannelsLast(m.graph.exprs, type));
-  type.strides = ChannelsLastStrides(m.graph.exprs, type.sizes);
-  EXPECT_TRUE(IsChannelsLast(m.graph.exprs, type));
-  TensorType one = m.Type({2, 1, 5, 7}), point = m.Type({2, 8, 1, 1});
-  EXPECT_FALSE(IsChannelsLast(m.graph.exprs, one));
-  EXPECT_FALSE(IsChannelsLast(m.graph.exprs, point));  // both layouts are one
 }
 
 }  // namespace

@@ -1,0 +1,134 @@
+#include "compiler/passes/aligned_products.h"
+
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "compiler/passes/graph_builder.h"
+#include "compiler/passes/graph_rewrite.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr int64_t kElements = 8;  // of F16 and BF16 in 16 bytes
+// Below, padding costs what it saves: it copies two of the three matrices, which many rows and columns pay
+// for.
+constexpr int64_t kSizeMin = 256;
+constexpr double kMultiplicationsMin = 2e9;
+
+int64_t Missing(int64_t size) { return (kElements - size % kElements) % kElements; }
+
+struct Sizes {
+  int64_t rows, columns, summed;
+};
+
+class Aligner {
+ public:
+  explicit Aligner(Graph& graph)
+      : graph_(graph),
+        producers_(Producers(graph)),
+        before_(graph.nodes),
+        replacement_(IdentityReplacement(graph)) {}
+
+  absl::Status Run() {
+    for (const GraphNode& node : before_) {
+      const std::optional<Sizes> sizes = Unaligned(node);
+      if (!sizes) {
+        nodes_.push_back(node);
+        continue;
+      }
+      GraphBuilder b(graph_, &nodes_, node.origin);
+      const ValueId result = node.results[0];
+      const Value product = PaddedProduct(b, node, *sizes);
+      const Value rows = Slice(product, 0, b.Int(0), b.Int(sizes->rows), 1);
+      const Value cut = Slice(rows, 1, b.Int(0), b.Int(sizes->columns), 1);
+      KILN_RETURN_IF_ERROR(b.status());
+      replacement_[result] = cut.id();
+    }
+    graph_.nodes = std::move(nodes_);
+    replacement_.resize(graph_.values.size());
+    for (size_t v = before_values_; v < replacement_.size(); ++v) replacement_[v] = static_cast<ValueId>(v);
+    ReplaceUses(graph_, replacement_);
+    return absl::OkStatus();
+  }
+
+ private:
+  // Of a product that is worth padding.
+  std::optional<Sizes> Unaligned(const GraphNode& node) const {
+    const bool biased = node.target == "aten.addmm.default";
+    if (!biased && node.target != "aten.mm.default") return std::nullopt;
+    const ValueId a = TensorOf(node, biased ? "mat1" : "self"), b = TensorOf(node, "mat2");
+    if (a == kNoValue || b == kNoValue || node.results.size() != 1) return std::nullopt;
+    const TensorType &left = graph_.type(a), &right = graph_.type(b), &type = graph_.type(node.results[0]);
+    if (type.device != v1::CUDA || (type.dtype != v1::F16 && type.dtype != v1::BF16)) return std::nullopt;
+    for (const TensorType* operand : {&left, &right}) {
+      if (operand->rank() != 2 || operand->dtype != type.dtype) return std::nullopt;
+    }
+    const auto rows = graph_.exprs.AsConst(left.sizes[0]), summed = graph_.exprs.AsConst(left.sizes[1]),
+               columns = graph_.exprs.AsConst(right.sizes[1]);
+    if (!rows || !summed || !columns || *rows < kSizeMin || *summed < kSizeMin || *columns < kSizeMin)
+      return std::nullopt;
+    if (static_cast<double>(*rows) * static_cast<double>(*summed) * static_cast<double>(*columns) <
+            kMultiplicationsMin ||
+        Missing(*rows) + Missing(*summed) + Missing(*columns) == 0) {
+      return std::nullopt;
+    }
+    if (biased) {
+      const ValueId bias = TensorOf(node, "self");
+      if (bias == kNoValue || graph_.type(bias).rank() != 1 || graph_.type(bias).sizes[0] != right.sizes[1])
+        return std::nullopt;
+    }
+    return Sizes{*rows, *columns, *summed};
+  }
+
+  Value PaddedProduct(GraphBuilder& b, const GraphNode& node, const Sizes& sizes) {
+    const int64_t rows = Missing(sizes.rows), columns = Missing(sizes.columns),
+                  summed = Missing(sizes.summed);
+    const bool biased = node.target == "aten.addmm.default";
+    const Value left = Padded(b, TensorOf(node, biased ? "mat1" : "self"), rows, summed);
+    const Value right = Padded(b, TensorOf(node, "mat2"), summed, columns);
+    if (!biased) return MatrixProduct(left, right);
+    const Value bias = b.Use(TensorOf(node, "self"));
+    const Value row = columns == 0 ? bias : ConstantPad(bias, {b.Int(0), b.Int(columns)}, 0);
+    GraphBuilder::Args args = node.args;
+    for (auto& [name, argument] : args) {
+      if (name == "self") argument = TensorArg{row.id()};
+      if (name == "mat1") argument = TensorArg{left.id()};
+      if (name == "mat2") argument = TensorArg{right.id()};
+    }
+    return b.Node("aten.addmm.default", std::move(args),
+                  b.Dense(graph_.type(node.results[0]).dtype, {left.size(0), right.size(1)}));
+  }
+
+  // With so many rows and columns of zeros more. A matrix that several products read, also turned, is padded
+  // once.
+  Value Padded(GraphBuilder& b, ValueId id, int64_t rows, int64_t columns) {
+    if (rows + columns == 0) return b.Use(id);
+    const int32_t producer = id < producers_.size() ? producers_[id] : -1;
+    if (producer >= 0 && before_[producer].target == "aten.permute.default") {  // of two: it turns the matrix
+      return Transpose(Padded(b, TensorOf(before_[producer], "self"), columns, rows), 0, 1);
+    }
+    ValueId& known = padded_.try_emplace({id, rows, columns}, kNoValue).first->second;
+    if (known == kNoValue) {
+      known = ConstantPad(b.Use(id), {b.Int(0), b.Int(columns), b.Int(0), b.Int(rows)}, 0).id();
+    }
+    return b.Use(known);
+  }
+
+  Graph& graph_;
+  const std::vector<int32_t> producers_;
+  const std::vector<GraphNode> before_;
+  std::vector<GraphNode> nodes_;
+  std::vector<ValueId> replacement_;
+  const size_t before_values_ = replacement_.size();
+  std::map<std::tuple<ValueId, int64_t, int64_t>, ValueId> padded_;  // by value, rows and columns more
+};
+
+}  // namespace
+
+absl::Status AlignProducts(Graph& graph) { return Aligner(graph).Run(); }
+
+}  // namespace kiln

@@ -1,0 +1,211 @@
+// The passes that choose how images and matrices lie: by points, as products, in aligned rows.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "compiler/graph/channels_last.h"
+#include "compiler/graph/verify.h"
+#include "compiler/passes/aligned_products.h"
+#include "compiler/passes/channels_last.h"
+#include "compiler/passes/point_convolutions.h"
+#include "tests/unit/graph_maker.h"
+
+namespace kiln {
+namespace {
+
+// ---- layouts of images
+
+struct Images : Maker {
+  ValueId Convolve(ValueId input, int64_t groups = 1, bool transposed = false, int64_t window = 3) {
+    const ValueId weight = Input({8, groups == 1 ? 8 : 1, window, window}, graph.type(input).dtype);
+    return Convolve(input, weight, {2, 8, 5, 7}, groups, transposed);
+  }
+  ValueId Convolve(ValueId input, ValueId weight, const std::vector<int64_t>& sizes, int64_t groups = 1,
+                   bool transposed = false, const Argument& bias = NoneArg{}) {
+    const int64_t window = *graph.exprs.AsConst(graph.type(weight).sizes[2]);
+    return Node("aten.convolution.default",
+                {{"input", T(input)},
+                 {"weight", T(weight)},
+                 {"bias", bias},
+                 {"stride", Ints({1, 1})},
+                 {"padding", Ints({window / 2, window / 2})},
+                 {"dilation", Ints({1, 1})},
+                 {"transposed", BoolArg{transposed}},
+                 {"output_padding", Ints({0, 0})},
+                 {"groups", Int(groups)}},
+                Type(sizes, graph.type(input).dtype));
+  }
+  ValueId Relu(ValueId x) { return Node("aten.relu.default", {{"self", T(x)}}, graph.type(x)); }
+  bool ByPoints(ValueId x) { return IsChannelsLast(graph.exprs, graph.type(x)); }
+  void Run(v1::DeviceType device) {
+    for (TensorType& type : graph.values) type.device = device;
+    ASSERT_TRUE(PreferChannelsLast(graph).ok());
+  }
+};
+
+TEST(ChannelsLast, FollowsConvolutionsUpToWhatLeaves) {
+  for (const v1::DeviceType device : {v1::CUDA, v1::CPU}) {
+    for (const v1::GraphKind kind : {v1::INFERENCE, v1::FORWARD}) {
+      Images m;
+      m.graph.kind = kind;
+      const ValueId x = m.Input({2, 8, 5, 7});
+      const ValueId before = m.Relu(x), first = m.Convolve(before), middle = m.Relu(first),
+                    each = m.Convolve(middle, 8);
+      const ValueId wide = m.Convolve(each, 8, false, 7), second = m.Convolve(wide), last = m.Relu(second);
+      m.Output(last);
+      m.Run(device);
+      const bool expected = device == v1::CUDA || kind == v1::INFERENCE;
+      EXPECT_FALSE(m.ByPoints(before));
+      EXPECT_EQ(m.ByPoints(first), expected);
+      EXPECT_EQ(m.ByPoints(middle), expected);
+      EXPECT_EQ(m.ByPoints(each), expected);
+      EXPECT_EQ(m.ByPoints(wide), expected);
+      EXPECT_EQ(m.ByPoints(second), expected);
+      EXPECT_FALSE(m.ByPoints(last));
+    }
+  }
+}
+
+// Large weights of small images would take longer to be laid anew than the images.
+TEST(ChannelsLast, WeighsWeightsAgainstImagesOnACpu) {
+  for (const int64_t points : {7, 192}) {
+    Images m;
+    const ValueId x = m.Input({1, 512, points, points}), weight = m.Input({512, 512, 3, 3});
+    const ValueId y = m.Convolve(x, weight, {1, 512, points, points});
+    m.Output(m.Relu(y));
+    m.Run(v1::CPU);
+    EXPECT_EQ(m.ByPoints(y), points == 192);
+  }
+}
+
+TEST(ChannelsLast, LeavesOtherConvolutionsAlone) {
+  Images m;
+  const ValueId wide = m.Convolve(m.Input({2, 8, 5, 7}, v1::F64)),
+                back = m.Convolve(m.Input({2, 8, 5, 7}), 1, true);
+  const ValueId some = m.Convolve(m.Input({2, 8, 5, 7}), 4), seen = m.Convolve(m.Input({2, 8, 5, 7}));
+  m.Output(m.Node("aten.view.default", {{"self", T(seen)}, {"size", m.Ints({2, 280})}}, m.Type({2, 280})));
+  m.Run(v1::CUDA);
+  for (ValueId value : {wide, back, some, seen}) EXPECT_FALSE(m.ByPoints(value)) << value;
+}
+
+TEST(PointConvolutions, AreProductsWhereImagesLieByPoints) {
+  for (const bool biased : {false, true}) {
+    Images m;
+    const ValueId x = m.Relu(m.Input({2, 8, 5, 7})), weight = m.Input({4, 8, 1, 1});
+    const Argument bias = biased ? T(m.Input({4})) : Argument(NoneArg{});
+    const ValueId y = m.Convolve(x, weight, {2, 4, 5, 7}, 1, false, bias);
+    m.Output(m.Relu(y));
+    m.Run(v1::CPU);
+    ASSERT_TRUE(MultiplyPointConvolutions(m.graph).ok());
+    const absl::Status valid = VerifyGraph(m.graph);
+    ASSERT_TRUE(valid.ok()) << valid;
+    const std::string text = m.graph.ToString();
+    EXPECT_FALSE(absl::StrContains(text, "aten.convolution")) << text;
+    EXPECT_TRUE(absl::StrContains(text, biased ? "aten.addmm" : "aten.mm")) << text;
+  }
+}
+
+TEST(PointConvolutions, LeaveOthers) {
+  const auto remains = [](Images& m, ValueId y, v1::DeviceType device) {
+    m.Output(m.Relu(y));
+    m.Run(device);
+    EXPECT_TRUE(MultiplyPointConvolutions(m.graph).ok());
+    return absl::StrContains(m.graph.ToString(), "aten.convolution");
+  };
+  Images wide, gpu, training, large;
+  EXPECT_TRUE(remains(wide, wide.Convolve(wide.Input({2, 8, 5, 7})), v1::CPU));
+  EXPECT_TRUE(remains(gpu, gpu.Convolve(gpu.Input({2, 8, 5, 7}), 1, false, 1), v1::CUDA));
+  training.graph.kind = v1::FORWARD;  // row-major images
+  EXPECT_TRUE(remains(training, training.Convolve(training.Input({2, 8, 5, 7}), 1, false, 1), v1::CPU));
+  const ValueId image = large.Input({1, 1024, 64, 64}), weight = large.Input({128, 1024, 1, 1});
+  EXPECT_TRUE(remains(large, large.Convolve(image, weight, {1, 128, 64, 64}), v1::CPU));
+}
+
+TEST(ChannelsLast, KnowsTheLayout) {
+  Images m;
+  TensorType type = m.Type({2, 8, 5, 7});
+  EXPECT_FALSE(IsChannelsLast(m.graph.exprs, type));
+  type.strides = ChannelsLastStrides(m.graph.exprs, type.sizes);
+  EXPECT_TRUE(IsChannelsLast(m.graph.exprs, type));
+  TensorType one = m.Type({2, 1, 5, 7}), point = m.Type({2, 8, 1, 1});
+  EXPECT_FALSE(IsChannelsLast(m.graph.exprs, one));
+  EXPECT_FALSE(IsChannelsLast(m.graph.exprs, point));  // both layouts are one
+}
+
+// ---- rows of products
+
+struct Products : Maker {
+  explicit Products(v1::DType type = v1::BF16, v1::DeviceType where = v1::CUDA)
+      : dtype(type), device(where) {}
+
+  ValueId Matrix(int64_t rows, int64_t columns) { return Input({rows, columns}, dtype); }
+  ValueId Turned(ValueId x) {
+    TensorType type = graph.type(x);
+    std::swap(type.sizes[0], type.sizes[1]);
+    std::swap(type.strides[0], type.strides[1]);
+    return Node("aten.permute.default", {{"self", T(x)}, {"dims", Ints({1, 0})}}, type);
+  }
+  ValueId Multiply(ValueId a, ValueId b, ValueId bias = kNoValue) {
+    TensorType type = graph.type(a);
+    type.sizes[1] = graph.type(b).sizes[1];
+    type.strides = ContiguousStrides(graph.exprs, type.sizes);
+    if (bias == kNoValue) return Node("aten.mm.default", {{"self", T(a)}, {"mat2", T(b)}}, type);
+    return Node("aten.addmm.default", {{"self", T(bias)}, {"mat1", T(a)}, {"mat2", T(b)}}, type);
+  }
+  // Nodes of each target, in order, as one line.
+  std::string Align() {
+    for (TensorType& type : graph.values) type.device = device;
+    EXPECT_TRUE(AlignProducts(graph).ok());
+    const absl::Status valid = VerifyGraph(graph);
+    EXPECT_TRUE(valid.ok()) << valid;
+    std::string line;
+    for (const GraphNode& node : graph.nodes)
+      line += node.target.substr(5, node.target.find('.', 5) - 5) + " ";
+    return line;
+  }
+  int64_t Columns(size_t output) {
+    return *graph.exprs.AsConst(graph.type(graph.outputs[output].value).sizes[1]);
+  }
+
+  v1::DType dtype;
+  v1::DeviceType device;
+};
+
+TEST(AlignProducts, PadsTheWeightAndCutsTheResult) {
+  for (bool biased : {false, true}) {
+    Products m;
+    const ValueId x = m.Matrix(2048, 1024), weight = m.Matrix(1003, 1024);
+    m.Output(m.Multiply(x, m.Turned(weight), biased ? m.Input({1003}, v1::BF16) : kNoValue));
+    EXPECT_EQ(m.Align(), biased ? "permute constant_pad_nd permute constant_pad_nd addmm slice "
+                                : "permute constant_pad_nd permute mm slice ");
+    EXPECT_EQ(m.Columns(0), 1003);
+  }
+}
+
+// The gradients of that product: of the weight and of the other operand.
+TEST(AlignProducts, PadsOnceWhatTwoProductsRead) {
+  Products m;
+  const ValueId gradient = m.Matrix(2048, 1003), x = m.Matrix(2048, 1024), weight = m.Matrix(1003, 1024);
+  m.Output(m.Multiply(m.Turned(gradient), x));
+  m.Output(m.Multiply(gradient, weight));
+  EXPECT_EQ(m.Align(), "permute constant_pad_nd permute mm slice constant_pad_nd mm ");
+}
+
+TEST(AlignProducts, LeavesOthers) {
+  const auto aligned = [](Products m, int64_t rows, int64_t summed, int64_t columns) {
+    m.Output(m.Multiply(m.Matrix(rows, summed), m.Matrix(summed, columns)));
+    return m.Align() == "mm ";
+  };
+  EXPECT_FALSE(aligned(Products(), 2048, 1024, 1003));
+  EXPECT_FALSE(aligned(Products(v1::F16), 2048, 1003, 1024));
+  EXPECT_TRUE(aligned(Products(), 2048, 1024, 1008));         // aligned as it is
+  EXPECT_TRUE(aligned(Products(), 128, 16384, 1003));         // few rows
+  EXPECT_TRUE(aligned(Products(), 512, 512, 1003));           // small
+  EXPECT_TRUE(aligned(Products(v1::F32), 2048, 1024, 1003));  // whatever its rows
+  EXPECT_TRUE(aligned(Products(v1::BF16, v1::CPU), 2048, 1024, 1003));
+}
+
+}  // namespace
+}  // namespace kiln
