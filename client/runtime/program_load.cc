@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/runtime/arena.h"
+#include "client/runtime/heap.h"
 #include "client/runtime/program.h"
 #include "client/runtime/span.h"
 #include "compiler/graph/dtype_size.h"
@@ -39,6 +40,8 @@ class ProgramLoader {
     to_.times_ = std::make_unique<StepTimes>(to_.steps_.size());
     KILN_RETURN_IF_ERROR(Outputs());
     PlanArena();
+    // What has no place in an arena is allocated one by one at each call.
+    if (allocates_unknown_sizes_) KeepFreedMemory();
     return absl::OkStatus();
   }
 
@@ -268,7 +271,9 @@ class ProgramLoader {
       }
       return;
     }
-    if (!to.shape.fixed || bytes == 0 || from_.buffers(buffer).device().type() != v1::CPU) return;
+    if (from_.buffers(buffer).device().type() != v1::CPU) return;
+    if (!to.shape.fixed) allocates_unknown_sizes_ = true;
+    if (!to.shape.fixed || bytes == 0) return;
     block_of_[buffer] = static_cast<int64_t>(blocks_.size());
     blocks_.push_back({{to_.steps_.size(), SIZE_MAX, bytes}, true});
   }
@@ -453,6 +458,7 @@ class ProgramLoader {
   };
   std::vector<Block> blocks_;
   std::vector<int64_t> block_of_;  // by buffer; -1: none
+  bool allocates_unknown_sizes_ = false;
 };
 
 absl::StatusOr<std::shared_ptr<const Program>> Program::Load(const v1::Manifest& manifest,
