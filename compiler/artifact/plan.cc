@@ -89,6 +89,8 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
   KILN_RETURN_IF_ERROR(ParseProto(request.sections().facts(), "graph facts", &facts));
   v1::Options options;
   KILN_RETURN_IF_ERROR(ParseProto(request.sections().options(), "options", &options));
+  v1::Numerics numerics;
+  KILN_RETURN_IF_ERROR(ParseProto(request.sections().numerics(), "numerics", &numerics));
 
   KILN_ASSIGN_OR_RETURN(Graph graph, ImportGraph(request.graph(), facts));
   reply.mutable_statistics()->set_nodes(static_cast<uint32_t>(graph.nodes.size()));
@@ -108,6 +110,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
 
   LowerOptions lower;
   lower.fallback_random = options.fallback_random();
+  lower.deterministic = numerics.deterministic();
   KILN_ASSIGN_OR_RETURN(LoopGraph loops, LowerGraph(graph, lower));
   KILN_RETURN_IF_ERROR(CheckBounds(loops));
   if (debug.wanted()) debug.Add("loops", loops.ToString());

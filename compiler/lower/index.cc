@@ -163,7 +163,10 @@ absl::Status LowerIndex(LoweringContext& context, const GraphNode& node) {
 class Scatter {
  public:
   Scatter(LoweringContext& context, const TensorType& type, bool accumulate)
-      : context_(context), type_(type), wide_(accumulate ? ComputeType(type.dtype) : type.dtype) {}
+      : context_(context),
+        type_(type),
+        wide_(accumulate ? ComputeType(type.dtype) : type.dtype),
+        accumulate_(accumulate) {}
 
   // `id`: of `self`.
   void Start(const LoweredTensor* self, ValueId id = kNoValue) {
@@ -183,10 +186,26 @@ class Scatter {
     });
   }
 
-  void Store(LoopRecorder& ops, Index index, LoopOpId value, bool accumulate) {
+  // `body` stores what belongs to a point. In order along `ordered`, for points may meet in an element; but a
+  // GPU adds in memory, so that sums need no order there and every point has a thread, unless one order is
+  // asked for.
+  void Emit(const Sizes& others, const Sizes& ordered,
+            absl::FunctionRef<void(LoopRecorder&, Index other, Index in_order)> body) {
+    if (!accumulate_ || type_.device != v1::CUDA || context_.options().deterministic) {
+      context_.EmitOrdered(others, ordered, body);
+      return;
+    }
+    Sizes all = ordered;
+    all.insert(all.end(), others.begin(), others.end());
+    context_.EmitOrdered(all, {}, [&](LoopRecorder& ops, Index index, Index) {
+      body(ops, index.subspan(ordered.size()), index.first(ordered.size()));
+    });
+  }
+
+  void Store(LoopRecorder& ops, Index index, LoopOpId value) {
     context_.CheckIndex(ops, index, type_.sizes);
     ops.Store(view_.buffer, wide_, context_.FlatIndex(view_, index), value,
-              accumulate ? v1::STORE_ACCUMULATE : v1::STORE_PLAIN);
+              accumulate_ ? v1::STORE_ACCUMULATE : v1::STORE_PLAIN);
   }
 
   void Finish(const GraphNode& node) {
@@ -206,6 +225,7 @@ class Scatter {
   LoweringContext& context_;
   const TensorType type_;
   const v1::DType wide_;
+  const bool accumulate_;
   BufferView view_;
 };
 
@@ -253,14 +273,14 @@ absl::Status LowerIndexPut(LoweringContext& context, const GraphNode& node) {
   value_sizes.insert(value_sizes.end(), whole_sizes.begin() + advanced.front, whole_sizes.end());
   Scatter scatter(context, type, accumulate);
   scatter.Start(&self, std::get<TensorArg>(*node.Find("self")).value);
-  context.EmitOrdered(whole_sizes, advanced.broadcast, [&](LoopRecorder& ops, Index whole, Index among) {
+  scatter.Emit(whole_sizes, advanced.broadcast, [&](LoopRecorder& ops, Index whole, Index among) {
     const std::vector<ExprId> to = AdvancedIndex(context, ops, advanced, self, among, whole);
     std::vector<ExprId> from(whole.begin(), whole.begin() + advanced.front);
     from.insert(from.end(), among.begin(), among.end());
     from.insert(from.end(), whole.begin() + advanced.front, whole.end());
     const LoopOpId value =
         ops.Cast(context.LoadBroadcast(ops, values, from, value_sizes), ComputeType(type.dtype));
-    scatter.Store(ops, to, value, accumulate);
+    scatter.Store(ops, to, value);
   });
   scatter.Finish(node);
   return context.status();
@@ -291,7 +311,7 @@ absl::Status LowerScatter(LoweringContext& context, const GraphNode& node) {
   outer_sizes.erase(outer_sizes.begin() + dim);
   Scatter scatter(context, type, accumulate);
   scatter.Start(&self);
-  context.EmitOrdered(outer_sizes, {indices.sizes[dim]}, [&](LoopRecorder& ops, Index outer, Index inner) {
+  scatter.Emit(outer_sizes, {indices.sizes[dim]}, [&](LoopRecorder& ops, Index outer, Index inner) {
     std::vector<ExprId> from(outer.begin(), outer.end());
     from.insert(from.begin() + dim, inner[0]);
     std::vector<ExprId> to = from;
@@ -300,7 +320,7 @@ absl::Status LowerScatter(LoweringContext& context, const GraphNode& node) {
         source_tensor == nullptr
             ? context.Operand(ops, *source, from, indices.sizes, type.dtype)
             : ops.Cast(context.Load(ops, context.value(source_tensor->value), from), ComputeType(type.dtype));
-    scatter.Store(ops, to, value, accumulate);
+    scatter.Store(ops, to, value);
   });
   scatter.Finish(node);
   return context.status();
@@ -326,7 +346,7 @@ absl::Status LowerIndexAdd(LoweringContext& context, const GraphNode& node) {
   outer_sizes.erase(outer_sizes.begin() + dim);
   Scatter scatter(context, type, accumulate);
   scatter.Start(&self);
-  context.EmitOrdered(outer_sizes, {source.sizes[dim]}, [&](LoopRecorder& ops, Index outer, Index inner) {
+  scatter.Emit(outer_sizes, {source.sizes[dim]}, [&](LoopRecorder& ops, Index outer, Index inner) {
     std::vector<ExprId> from(outer.begin(), outer.end());
     from.insert(from.begin() + dim, inner[0]);
     std::vector<ExprId> to = from;
@@ -334,13 +354,13 @@ absl::Status LowerIndexAdd(LoweringContext& context, const GraphNode& node) {
     LoopOpId value = ops.Cast(context.Load(ops, source, from), ComputeType(type.dtype));
     if (alpha != nullptr)
       value = ops.Mul(value, context.Operand(ops, *alpha, from, source.sizes, type.dtype));
-    scatter.Store(ops, to, value, accumulate);
+    scatter.Store(ops, to, value);
   });
   scatter.Finish(node);
   return context.status();
 }
 
-// Sums the gradients of each row over the tokens that used it: tokens in order, columns in parallel.
+// Sums the gradients of each row over the tokens that used it.
 absl::Status LowerEmbeddingBackward(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor grad = context.Tensor(node, "grad_output");
   const LoweredTensor indices = context.Tensor(node, "indices");
@@ -354,13 +374,13 @@ absl::Status LowerEmbeddingBackward(LoweringContext& context, const GraphNode& n
   }
   Scatter scatter(context, type, true);
   scatter.Start(nullptr);
-  context.EmitOrdered({type.sizes[1]}, indices.sizes, [&](LoopRecorder& ops, Index column, Index token) {
+  scatter.Emit({type.sizes[1]}, indices.sizes, [&](LoopRecorder& ops, Index column, Index token) {
     const LoopOpId row = ops.Cast(context.Load(ops, indices, token), v1::I64);
     if (padding >= 0) ops.OpenMask(ops.Compare(LoopOpcode::kNe, row, ops.ConstantInt(padding)));
     std::vector<ExprId> from(token.begin(), token.end());
     from.push_back(column[0]);
     const ExprId at = ops.CheckedIndex(row, type.sizes[0]);
-    scatter.Store(ops, {at, column[0]}, context.Load(ops, grad, from), true);
+    scatter.Store(ops, {at, column[0]}, context.Load(ops, grad, from));
     if (padding >= 0) ops.CloseMask();
   });
   scatter.Finish(node);

@@ -22,6 +22,7 @@ namespace kiln {
 
 struct LowerOptions {
   bool fallback_random = false;  // random operators are library calls, so that they match eager
+  bool deterministic = false;    // sums that meet in an element have one order on a GPU as well
 };
 
 absl::StatusOr<LoopGraph> LowerGraph(const Graph& graph, const LowerOptions& options);

@@ -103,13 +103,14 @@ RandomGraphOptions OptionsOf(uint64_t seed, v1::DeviceType device = v1::CPU) {
 
 class Runner {
  public:
-  // On the interpreter without `backend`, otherwise with its code: on `gpu`, or on the CPU where that is
-  // nullptr.
-  Runner(std::unique_ptr<CodegenBackend> backend, GpuDevice* gpu) : backend_(std::move(backend)), gpu_(gpu) {}
+  // Graphs of tensors on `device`, on the interpreter without `backend`, otherwise with its code: on `gpu`,
+  // or on the CPU where that is nullptr.
+  Runner(v1::DeviceType device, std::unique_ptr<CodegenBackend> backend, GpuDevice* gpu)
+      : device_(device), backend_(std::move(backend)), gpu_(gpu) {}
 
   void Check(uint64_t seed) {
     SCOPED_TRACE("KILN_SEED=" + std::to_string(seed));
-    RandomGraph random = MakeRandomGraph(seed, OptionsOf(seed, gpu_ == nullptr ? v1::CPU : v1::CUDA));
+    RandomGraph random = MakeRandomGraph(seed, OptionsOf(seed, device_));
     if (random.outputs.empty() && random.mutated.empty()) return;
     v1::PlanRequest request = RequestOf(random);
     auto reply = PlanGraph(request);
@@ -207,19 +208,20 @@ class Runner {
     }
   }
 
+  const v1::DeviceType device_;
   const std::unique_ptr<CodegenBackend> backend_;
   GpuDevice* const gpu_;
   int64_t kernels_ = 0;
 };
 
-void RunAll(const v1::Target* target, GpuDevice* gpu) {
+void RunAll(v1::DeviceType device, const v1::Target* target, GpuDevice* gpu) {
   std::unique_ptr<CodegenBackend> backend;
   if (target != nullptr) {
     auto made = NewCodegenBackend(*target);
     ASSERT_TRUE(made.ok()) << made.status();
     backend = *std::move(made);
   }
-  Runner runner(std::move(backend), gpu);
+  Runner runner(device, std::move(backend), gpu);
   const auto [first, cases] = CampaignFromEnv(1, 200, 2000);
   for (uint64_t i = 0; i < cases; ++i) {
     runner.Check(first + i);
@@ -228,18 +230,21 @@ void RunAll(const v1::Target* target, GpuDevice* gpu) {
   EXPECT_GT(runner.kernels(), 0);
 }
 
-TEST(RandomGraphs, InterpreterAgreesWithTheReference) { RunAll(nullptr, nullptr); }
+TEST(RandomGraphs, InterpreterAgreesWithTheReference) { RunAll(v1::CPU, nullptr, nullptr); }
+
+// What is planned for a GPU needs none to be checked, but for its code.
+TEST(RandomGraphs, PlanForGpuAgreesWithTheReference) { RunAll(v1::CUDA, nullptr, nullptr); }
 
 TEST(RandomGraphs, X86AgreesWithTheReference) {
   const v1::Target target = X86Target(HostHasAvx512());
-  RunAll(&target, nullptr);
+  RunAll(v1::CPU, &target, nullptr);
 }
 
 TEST(RandomGraphs, GpuAgreesWithTheReference) {
   auto gpu = GpuDevice::Find();
   if (absl::IsUnavailable(gpu.status())) GTEST_SKIP() << gpu.status().message();
   ASSERT_TRUE(gpu.ok()) << gpu.status();
-  RunAll(&(*gpu)->target(), *gpu);
+  RunAll(v1::CUDA, &(*gpu)->target(), *gpu);
 }
 
 TEST(RandomGraphs, SameRequestSameBytes) {

@@ -1,104 +1,15 @@
 // Lowering, by what the loop graph computes (loop_eval.h) and by what it keeps out of memory.
 #include <cmath>
-#include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/loop_recorder.h"
-#include "compiler/lower/lowering.h"
 #include "compiler/lower/verify.h"
 #include "compiler/support/kernel_abi.h"
-#include "gtest/gtest.h"
-#include "tests/unit/loop_eval.h"
+#include "tests/unit/lower_testing.h"
 
 namespace kiln {
 namespace {
-
-// Builds graphs by hand. Sizes are expressions of `graph.exprs`.
-class GraphMaker {
- public:
-  Graph graph;
-
-  std::vector<ExprId> Sizes(const std::vector<int64_t>& sizes) {
-    std::vector<ExprId> ids;
-    for (int64_t size : sizes) ids.push_back(graph.exprs.Const(size));
-    return ids;
-  }
-
-  TensorType Type(v1::DType dtype, std::vector<ExprId> sizes) {
-    TensorType type;
-    type.dtype = dtype;
-    type.strides = ContiguousStrides(graph.exprs, sizes);
-    type.sizes = std::move(sizes);
-    return type;
-  }
-
-  ValueId Value(TensorType type) {
-    graph.values.push_back(std::move(type));
-    return static_cast<ValueId>(graph.values.size() - 1);
-  }
-
-  ValueId InputOf(TensorType type) {
-    const ValueId value = Value(std::move(type));
-    GraphInput input;
-    input.value = value;
-    graph.inputs.push_back(input);
-    return value;
-  }
-  ValueId Input(v1::DType dtype, const std::vector<int64_t>& sizes) {
-    return InputOf(Type(dtype, Sizes(sizes)));
-  }
-
-  using Args = std::vector<std::pair<std::string, Argument>>;
-  ValueId NodeOf(const std::string& target, Args args, TensorType type) {
-    GraphNode node;
-    node.target = target;
-    node.args = std::move(args);
-    node.results = {Value(std::move(type))};
-    node.origin = static_cast<uint32_t>(graph.nodes.size());
-    graph.nodes.push_back(node);
-    return node.results[0];
-  }
-  ValueId Node(const std::string& target, Args args, v1::DType dtype, const std::vector<int64_t>& sizes) {
-    return NodeOf(target, std::move(args), Type(dtype, Sizes(sizes)));
-  }
-
-  void Output(ValueId value, bool visible = true) {
-    GraphOutput output;
-    output.value = value;
-    output.fact.set_user_visible(visible);
-    graph.outputs.push_back(output);
-  }
-
-  Argument Ints(const std::vector<int64_t>& values) { return IntListArg{Sizes(values)}; }
-};
-
-Argument T(ValueId value) { return TensorArg{value}; }
-
-template <typename X>
-BufferBytes Bytes(const std::vector<X>& values) {
-  return BufferBytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(X));
-}
-
-template <typename X>
-std::vector<X> Values(const BufferBytes& bytes) {
-  std::vector<X> values(bytes.size() / sizeof(X));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
-}
-
-LoopGraph Lower(const GraphMaker& maker, LowerOptions options = {}) {
-  absl::StatusOr<LoopGraph> lowered = LowerGraph(maker.graph, options);
-  EXPECT_TRUE(lowered.ok()) << lowered.status();
-  return lowered.ok() ? *std::move(lowered) : LoopGraph{};
-}
-
-LoopEvalResult Eval(const LoopGraph& graph, const std::vector<BufferBytes>& inputs,
-                    const std::vector<int64_t>& symbols = {}, int64_t seed = 1) {
-  absl::StatusOr<LoopEvalResult> result = EvalLoopGraph(graph, inputs, symbols, seed);
-  EXPECT_TRUE(result.ok()) << result.status() << "\n" << graph.ToString();
-  return result.ok() ? *std::move(result) : LoopEvalResult{};
-}
 
 size_t LoopCount(const LoopGraph& graph) {
   size_t count = 0;
@@ -301,58 +212,6 @@ TEST(Lower, SymbolicSizesServeEveryLength) {
     const LoopEvalResult result = Eval(graph, {Bytes(std::vector<float>(rows * 3, 2))}, {rows});
     EXPECT_EQ(Values<float>(result.outputs[0]), std::vector<float>{2}) << rows;
   }
-}
-
-TEST(Lower, IndicesWrapOnceAndAreChecked) {
-  GraphMaker maker;
-  const ValueId x = maker.Input(v1::F32, {5}), i = maker.Input(v1::I64, {3});
-  maker.Output(
-      maker.Node("aten.index.Tensor", {{"self", T(x)}, {"indices", TensorListArg{{i}}}}, v1::F32, {3}));
-  const LoopGraph graph = Lower(maker);
-  const BufferBytes data = Bytes<float>({10, 11, 12, 13, 14});
-  const LoopEvalResult good = Eval(graph, {data, Bytes<int64_t>({0, -1, 4})});
-  EXPECT_EQ(good.status_code, KILN_OK);
-  EXPECT_EQ(Values<float>(good.outputs[0]), (std::vector<float>{10, 14, 14}));
-  EXPECT_EQ(Eval(graph, {data, Bytes<int64_t>({0, 5, 1})}).status_code, KILN_INDEX_OUT_OF_RANGE);
-  EXPECT_EQ(Eval(graph, {data, Bytes<int64_t>({0, -6, 1})}).status_code, KILN_INDEX_OUT_OF_RANGE);
-}
-
-TEST(Lower, AccumulatingScatterAddsEveryDuplicate) {
-  GraphMaker maker;
-  const ValueId x = maker.Input(v1::F32, {3}), i = maker.Input(v1::I64, {4}), v = maker.Input(v1::F32, {4});
-  maker.Output(maker.Node(
-      "aten.index_put.default",
-      {{"self", T(x)}, {"indices", TensorListArg{{i}}}, {"values", T(v)}, {"accumulate", BoolArg{true}}},
-      v1::F32, {3}));
-  const LoopGraph graph = Lower(maker);
-  EXPECT_TRUE(graph.nodes.back().loops.ordered);
-  const LoopEvalResult result =
-      Eval(graph, {Bytes<float>({1, 1, 1}), Bytes<int64_t>({2, 0, 2, 2}), Bytes<float>({1, 2, 4, 8})});
-  EXPECT_EQ(Values<float>(result.outputs[0]), (std::vector<float>{3, 1, 14}));
-  EXPECT_EQ(Values<float>(result.inputs[0]), (std::vector<float>{1, 1, 1}));
-}
-
-// Buffers that the program makes for a product and values summed into it.
-size_t BuffersOfSumIntoProduct(bool used_again) {
-  GraphMaker maker;
-  const ValueId x = maker.Input(v1::F32, {3, 2}), y = maker.Input(v1::F32, {2, 4});
-  const ValueId i = maker.Input(v1::I64, {5}), v = maker.Input(v1::F32, {5, 4});
-  const ValueId product = maker.Node("aten.mm.default", {{"self", T(x)}, {"mat2", T(y)}}, v1::F32, {3, 4});
-  maker.Output(maker.Node("aten.index_put.default",
-                          {{"self", T(product)},
-                           {"indices", TensorListArg{{i}}},
-                           {"values", T(v)},
-                           {"accumulate", BoolArg{true}}},
-                          v1::F32, {3, 4}));
-  if (used_again) maker.Output(maker.Node("aten.exp.default", {{"self", T(product)}}, v1::F32, {3, 4}));
-  const LoopGraph graph = Lower(maker);
-  return std::count_if(graph.buffers.begin(), graph.buffers.end(),
-                       [](const LoopBuffer& buffer) { return buffer.kind != LoopBuffer::Kind::kInput; });
-}
-
-TEST(Lower, ScattersIntoWhatIsOfNoOtherUse) {
-  EXPECT_EQ(BuffersOfSumIntoProduct(false), 1u);
-  EXPECT_EQ(BuffersOfSumIntoProduct(true), 3u);
 }
 
 TEST(Lower, TrailingCopiesSeeTheOldInputs) {

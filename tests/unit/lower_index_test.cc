@@ -1,0 +1,98 @@
+// Lowering of gathers and scatters, by what their loop graphs compute.
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/string_view.h"
+#include "compiler/support/kernel_abi.h"
+#include "tests/unit/lower_testing.h"
+
+namespace kiln {
+namespace {
+
+TEST(LowerIndex, IndicesWrapOnceAndAreChecked) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {5}), i = maker.Input(v1::I64, {3});
+  maker.Output(
+      maker.Node("aten.index.Tensor", {{"self", T(x)}, {"indices", TensorListArg{{i}}}}, v1::F32, {3}));
+  const LoopGraph graph = Lower(maker);
+  const BufferBytes data = Bytes<float>({10, 11, 12, 13, 14});
+  const LoopEvalResult good = Eval(graph, {data, Bytes<int64_t>({0, -1, 4})});
+  EXPECT_EQ(good.status_code, KILN_OK);
+  EXPECT_EQ(Values<float>(good.outputs[0]), (std::vector<float>{10, 14, 14}));
+  EXPECT_EQ(Eval(graph, {data, Bytes<int64_t>({0, 5, 1})}).status_code, KILN_INDEX_OUT_OF_RANGE);
+  EXPECT_EQ(Eval(graph, {data, Bytes<int64_t>({0, -6, 1})}).status_code, KILN_INDEX_OUT_OF_RANGE);
+}
+
+// In order along the indexed dimension; on a GPU, which adds in memory, only where one order is asked for.
+TEST(LowerIndex, AccumulatingScatterAddsEveryDuplicate) {
+  for (const auto& [device, deterministic, ordered] :
+       {std::tuple(v1::CPU, false, true), std::tuple(v1::CUDA, false, false),
+        std::tuple(v1::CUDA, true, true)}) {
+    for (const char* target :
+         {"aten.index_put.default", "aten.scatter_add.default", "aten.index_add.default"}) {
+      GraphMaker maker;
+      const ValueId x = maker.Input(v1::F32, {3}), i = maker.Input(v1::I64, {4}),
+                    v = maker.Input(v1::F32, {4});
+      GraphMaker::Args args = {{"self", T(x)}, {"dim", maker.Int(0)}, {"index", T(i)}};
+      if (target == absl::string_view("aten.index_put.default")) {
+        args = {
+            {"self", T(x)}, {"indices", TensorListArg{{i}}}, {"values", T(v)}, {"accumulate", BoolArg{true}}};
+      } else {
+        args.emplace_back(target == absl::string_view("aten.index_add.default") ? "source" : "src", T(v));
+      }
+      maker.Output(maker.Node(target, std::move(args), v1::F32, {3}));
+      for (TensorType& type : maker.graph.values) type.device = device;
+      const LoopGraph graph = Lower(maker, {.deterministic = deterministic});
+      EXPECT_EQ(graph.nodes.back().loops.ordered, ordered) << target;
+      const LoopEvalResult result =
+          Eval(graph, {Bytes<float>({1, 1, 1}), Bytes<int64_t>({2, 0, 2, 2}), Bytes<float>({1, 2, 4, 8})});
+      EXPECT_EQ(Values<float>(result.outputs[0]), (std::vector<float>{3, 1, 14})) << target;
+      EXPECT_EQ(Values<float>(result.inputs[0]), (std::vector<float>{1, 1, 1})) << target;
+    }
+  }
+}
+
+TEST(LowerIndex, EmbeddingGradientAddsEveryToken) {
+  for (v1::DeviceType device : {v1::CPU, v1::CUDA}) {
+    GraphMaker maker;
+    const ValueId gradient = maker.Input(v1::F32, {2, 2, 3}), tokens = maker.Input(v1::I64, {2, 2});
+    maker.Output(maker.Node("aten.embedding_dense_backward.default",
+                            {{"grad_output", T(gradient)},
+                             {"indices", T(tokens)},
+                             {"num_weights", maker.Int(4)},
+                             {"padding_idx", maker.Int(1)}},
+                            v1::F32, {4, 3}));
+    for (TensorType& type : maker.graph.values) type.device = device;
+    const LoopEvalResult result =
+        Eval(Lower(maker),
+             {Bytes<float>({1, 2, 3, 10, 20, 30, 5, 5, 5, 100, 200, 300}), Bytes<int64_t>({2, 0, 1, 2})});
+    EXPECT_EQ(Values<float>(result.outputs[0]),
+              (std::vector<float>{10, 20, 30, 0, 0, 0, 101, 202, 303, 0, 0, 0}));
+  }
+}
+
+// Buffers that the program makes for a product and values summed into it.
+size_t BuffersOfSumIntoProduct(bool used_again) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {3, 2}), y = maker.Input(v1::F32, {2, 4});
+  const ValueId i = maker.Input(v1::I64, {5}), v = maker.Input(v1::F32, {5, 4});
+  const ValueId product = maker.Node("aten.mm.default", {{"self", T(x)}, {"mat2", T(y)}}, v1::F32, {3, 4});
+  maker.Output(maker.Node("aten.index_put.default",
+                          {{"self", T(product)},
+                           {"indices", TensorListArg{{i}}},
+                           {"values", T(v)},
+                           {"accumulate", BoolArg{true}}},
+                          v1::F32, {3, 4}));
+  if (used_again) maker.Output(maker.Node("aten.exp.default", {{"self", T(product)}}, v1::F32, {3, 4}));
+  const LoopGraph graph = Lower(maker);
+  return std::count_if(graph.buffers.begin(), graph.buffers.end(),
+                       [](const LoopBuffer& buffer) { return buffer.kind != LoopBuffer::Kind::kInput; });
+}
+
+TEST(LowerIndex, ScattersIntoWhatIsOfNoOtherUse) {
+  EXPECT_EQ(BuffersOfSumIntoProduct(false), 1u);
+  EXPECT_EQ(BuffersOfSumIntoProduct(true), 3u);
+}
+
+}  // namespace
+}  // namespace kiln
