@@ -11,8 +11,9 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kBytesMin = int64_t{4} << 20;  // of what is summed: smaller ones stay in the cache
-constexpr int64_t kRowStrideMin = 256;           // elements: rows closer than that share pages anyway
+constexpr int64_t kBytesMin = int64_t{4} << 20;     // of what is summed: smaller ones stay in the cache
+constexpr int64_t kGpuBytesMin = int64_t{1} << 20;  // columns alone are too few threads
+constexpr int64_t kRowStrideMin = 256;              // elements: rows closer than that share pages anyway
 constexpr int64_t kBlockRowsMin = 16;
 constexpr int64_t kBlockRowsMax = 64;
 constexpr int64_t kBlocksMin = 4;
@@ -59,7 +60,7 @@ class Splitter {
     if (node.ordered || node.outer.empty() || node.inner.empty()) return std::nullopt;
     std::optional<LoopOpId> sum;
     int stores = 0;
-    int64_t bytes = 0;
+    bool enough = false;
     for (LoopOpId id = 0; id < node.body.size(); ++id) {
       const LoopOpData& op = node.body.op(id);
       if (HasIndexExpr(op.op) && context_.HasIndirect(op.index)) return std::nullopt;
@@ -70,10 +71,11 @@ class Splitter {
         sum = id;
       }
       if (op.op == LoopOpcode::kLoad && IsColumnAccess(node, op.index)) {
-        bytes = std::max(bytes, context_.EstimateBytes(op.buffer));
+        const bool on_gpu = graph_.buffers[op.buffer].device == v1::CUDA;
+        enough = enough || context_.EstimateBytes(op.buffer) >= (on_gpu ? kGpuBytesMin : kBytesMin);
       }
     }
-    return bytes >= kBytesMin ? sum : std::nullopt;
+    return enough ? sum : std::nullopt;
   }
 
   bool IsColumnAccess(const LoopNode& node, ExprId index) {

@@ -458,5 +458,23 @@ TEST(PlanMemory, OutputsAndStaticInputsStay) {
   EXPECT_EQ(plan->steps[0].release, (std::vector<BufferId>{x}));
 }
 
+// Sums down a matrix in two passes: on a GPU, where columns alone are too few threads, of smaller ones too.
+TEST(Schedule, SumsOfLongColumnsTakeTwoPasses) {
+  const auto passes = [](int64_t rows, v1::DeviceType device) {
+    Maker m;
+    const BufferId x = m.Input({rows, 512}), y = m.Buffer({512});
+    m.Node({512}, {rows}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+      const LoopOpId value = r.Load(x, v1::F32, m.At(x, {i[0], o[0]}));
+      r.Store(y, v1::F32, m.At(y, o), r.Reduce(v1::REDUCE_SUM, value));
+    });
+    m.Output(y);
+    for (LoopBuffer& buffer : m.graph.buffers) buffer.device = device;
+    return m.Run().steps.size();
+  };
+  EXPECT_EQ(passes(4096, v1::CPU), passes(1024, v1::CUDA));
+  EXPECT_GT(passes(1024, v1::CUDA), passes(1024, v1::CPU));
+  EXPECT_EQ(passes(256, v1::CUDA), passes(1024, v1::CPU));
+}
+
 }  // namespace
 }  // namespace kiln
