@@ -2,10 +2,9 @@
 
 #include <dlfcn.h>
 
-#include <type_traits>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/runtime/library_functions.h"
 
 namespace kiln::runtime {
 
@@ -17,28 +16,24 @@ absl::StatusOr<CublasLt> FindCublasLt() {
   if (library == nullptr)
     return absl::UnimplementedError("unsupported: cuBLASLt is not loaded in this process");
   CublasLt found = {};
-  const char* missing = nullptr;
-  const auto need = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
-    if (function == nullptr) missing = name;
-  };
-  need(found.create, "cublasLtCreate");
-  need(found.destroy, "cublasLtDestroy");
-  need(found.create_operation, "cublasLtMatmulDescCreate");
-  need(found.destroy_operation, "cublasLtMatmulDescDestroy");
-  need(found.set_operation, "cublasLtMatmulDescSetAttribute");
-  need(found.create_matrix, "cublasLtMatrixLayoutCreate");
-  need(found.destroy_matrix, "cublasLtMatrixLayoutDestroy");
-  need(found.set_matrix, "cublasLtMatrixLayoutSetAttribute");
-  need(found.create_preference, "cublasLtMatmulPreferenceCreate");
-  need(found.destroy_preference, "cublasLtMatmulPreferenceDestroy");
-  need(found.set_preference, "cublasLtMatmulPreferenceSetAttribute");
-  need(found.heuristic, "cublasLtMatmulAlgoGetHeuristic");
-  need(found.check, "cublasLtMatmulAlgoCheck");
-  need(found.configuration, "cublasLtMatmulAlgoConfigGetAttribute");
-  need(found.matmul, "cublasLtMatmul");
-  if (missing != nullptr)
-    return absl::UnimplementedError(absl::StrCat("unsupported: cuBLASLt lacks ", missing));
+  LibraryFunctions functions(library);
+  functions.Need(found.create, "cublasLtCreate");
+  functions.Need(found.destroy, "cublasLtDestroy");
+  functions.Need(found.create_operation, "cublasLtMatmulDescCreate");
+  functions.Need(found.destroy_operation, "cublasLtMatmulDescDestroy");
+  functions.Need(found.set_operation, "cublasLtMatmulDescSetAttribute");
+  functions.Need(found.create_matrix, "cublasLtMatrixLayoutCreate");
+  functions.Need(found.destroy_matrix, "cublasLtMatrixLayoutDestroy");
+  functions.Need(found.set_matrix, "cublasLtMatrixLayoutSetAttribute");
+  functions.Need(found.create_preference, "cublasLtMatmulPreferenceCreate");
+  functions.Need(found.destroy_preference, "cublasLtMatmulPreferenceDestroy");
+  functions.Need(found.set_preference, "cublasLtMatmulPreferenceSetAttribute");
+  functions.Need(found.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  functions.Need(found.check, "cublasLtMatmulAlgoCheck");
+  functions.Need(found.configuration, "cublasLtMatmulAlgoConfigGetAttribute");
+  functions.Need(found.matmul, "cublasLtMatmul");
+  if (functions.missing() != nullptr)
+    return absl::UnimplementedError(absl::StrCat("unsupported: cuBLASLt lacks ", functions.missing()));
   return found;
 }
 

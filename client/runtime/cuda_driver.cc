@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
+#include "client/runtime/library_functions.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {
@@ -15,22 +16,19 @@ absl::StatusOr<CudaDriver> FindDriver() {
   void* cuda = dlopen("libcuda.so.1", RTLD_NOW);
   if (cuda == nullptr) return absl::UnimplementedError("unsupported: no NVIDIA driver (libcuda.so.1)");
   CudaDriver driver = {};
-  const char* missing = nullptr;
-  const auto need = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(cuda, name));
-    if (function == nullptr) missing = name;
-  };
-  need(driver.load, "cuModuleLoadData");
-  need(driver.unload, "cuModuleUnload");
-  need(driver.function, "cuModuleGetFunction");
-  need(driver.launch, "cuLaunchKernel");
-  need(driver.error, "cuGetErrorString");
-  need(driver.device, "cuDeviceGet");
-  need(driver.retain_context, "cuDevicePrimaryCtxRetain");
-  need(driver.current_context, "cuCtxGetCurrent");
-  need(driver.set_context, "cuCtxSetCurrent");
-  need(driver.is_capturing, "cuStreamIsCapturing");
-  if (missing != nullptr) return absl::UnimplementedError(absl::StrCat("unsupported: no function ", missing));
+  LibraryFunctions functions(cuda);
+  functions.Need(driver.load, "cuModuleLoadData");
+  functions.Need(driver.unload, "cuModuleUnload");
+  functions.Need(driver.function, "cuModuleGetFunction");
+  functions.Need(driver.launch, "cuLaunchKernel");
+  functions.Need(driver.error, "cuGetErrorString");
+  functions.Need(driver.device, "cuDeviceGet");
+  functions.Need(driver.retain_context, "cuDevicePrimaryCtxRetain");
+  functions.Need(driver.current_context, "cuCtxGetCurrent");
+  functions.Need(driver.set_context, "cuCtxSetCurrent");
+  functions.Need(driver.is_capturing, "cuStreamIsCapturing");
+  if (functions.missing() != nullptr)
+    return absl::UnimplementedError(absl::StrCat("unsupported: no function ", functions.missing()));
   return driver;
 }
 

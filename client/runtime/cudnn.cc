@@ -2,10 +2,9 @@
 
 #include <dlfcn.h>
 
-#include <type_traits>
-
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/runtime/library_functions.h"
 
 namespace kiln::runtime {
 
@@ -14,20 +13,17 @@ absl::StatusOr<Cudnn> FindCudnn() {
   if (library == nullptr)
     return absl::UnimplementedError("unsupported: cuDNN 9 is not loaded in this process");
   Cudnn found = {};
-  const char* missing = nullptr;
-  const auto need = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
-    if (function == nullptr) missing = name;
-  };
-  need(found.create, "cudnnCreate");
-  need(found.set_stream, "cudnnSetStream");
-  need(found.create_descriptor, "cudnnBackendCreateDescriptor");
-  need(found.destroy_descriptor, "cudnnBackendDestroyDescriptor");
-  need(found.finalize, "cudnnBackendFinalize");
-  need(found.set, "cudnnBackendSetAttribute");
-  need(found.get, "cudnnBackendGetAttribute");
-  need(found.execute, "cudnnBackendExecute");
-  if (missing != nullptr) return absl::UnimplementedError(absl::StrCat("unsupported: cuDNN lacks ", missing));
+  LibraryFunctions functions(library);
+  functions.Need(found.create, "cudnnCreate");
+  functions.Need(found.set_stream, "cudnnSetStream");
+  functions.Need(found.create_descriptor, "cudnnBackendCreateDescriptor");
+  functions.Need(found.destroy_descriptor, "cudnnBackendDestroyDescriptor");
+  functions.Need(found.finalize, "cudnnBackendFinalize");
+  functions.Need(found.set, "cudnnBackendSetAttribute");
+  functions.Need(found.get, "cudnnBackendGetAttribute");
+  functions.Need(found.execute, "cudnnBackendExecute");
+  if (functions.missing() != nullptr)
+    return absl::UnimplementedError(absl::StrCat("unsupported: cuDNN lacks ", functions.missing()));
   return found;
 }
 

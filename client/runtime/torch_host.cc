@@ -12,6 +12,7 @@
 #include "client/runtime/cublas_lt.h"
 #include "client/runtime/cuda_driver.h"
 #include "client/runtime/cudnn.h"
+#include "client/runtime/library_functions.h"
 #include "client/runtime/matrix_products.h"
 #include "client/runtime/torch_convolutions.h"
 #include "client/runtime/torch_precision.h"
@@ -81,31 +82,27 @@ class TorchHost : public Host {
     void* typed = device_ == v1::CUDA ? dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY) : library;
     if (typed == nullptr) return absl::UnimplementedError("this torch has no CUDA");
     precision_ = TorchPrecision::Find(library);
-    missing_ = nullptr;
-    auto need = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
-      if (function == nullptr) missing_ = name;
-    };
+    LibraryFunctions functions(library), typed_functions(typed);
     // Functions of one kind of device have its name in theirs.
     auto want = [&](auto& function, const char* name) {
       const std::string full = absl::StrCat("aoti_torch_", device_ == v1::CUDA ? "cuda_" : "cpu_", name);
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(typed, full.c_str()));
+      typed_functions.Want(function, full.c_str());
     };
-    need(shim_.empty_strided, "aoti_torch_empty_strided");
-    need(shim_.from_blob, "aoti_torch_create_tensor_from_blob");
-    need(shim_.reinterpret, "aoti_torch__reinterpret_tensor");
-    need(shim_.new_handle, "aoti_torch_new_tensor_handle");
-    need(shim_.new_undefined, "aoti_torch_new_uninitialized_tensor");
-    need(shim_.delete_object, "aoti_torch_delete_tensor_object");
-    need(shim_.data_ptr, "aoti_torch_get_data_ptr");
-    need(shim_.dim, "aoti_torch_get_dim");
-    need(shim_.sizes, "aoti_torch_get_sizes");
-    need(shim_.strides, "aoti_torch_get_strides");
-    need(shim_.dtype, "aoti_torch_get_dtype");
-    need(shim_.copy, "aoti_torch_copy_");
-    need(shim_.parallel_for, "torch_parallel_for");
-    need(shim_.thread_index, "torch_get_thread_idx");
-    need(shim_.num_threads, "torch_get_num_threads");
+    functions.Need(shim_.empty_strided, "aoti_torch_empty_strided");
+    functions.Need(shim_.from_blob, "aoti_torch_create_tensor_from_blob");
+    functions.Need(shim_.reinterpret, "aoti_torch__reinterpret_tensor");
+    functions.Need(shim_.new_handle, "aoti_torch_new_tensor_handle");
+    functions.Need(shim_.new_undefined, "aoti_torch_new_uninitialized_tensor");
+    functions.Need(shim_.delete_object, "aoti_torch_delete_tensor_object");
+    functions.Need(shim_.data_ptr, "aoti_torch_get_data_ptr");
+    functions.Need(shim_.dim, "aoti_torch_get_dim");
+    functions.Need(shim_.sizes, "aoti_torch_get_sizes");
+    functions.Need(shim_.strides, "aoti_torch_get_strides");
+    functions.Need(shim_.dtype, "aoti_torch_get_dtype");
+    functions.Need(shim_.copy, "aoti_torch_copy_");
+    functions.Need(shim_.parallel_for, "torch_parallel_for");
+    functions.Need(shim_.thread_index, "torch_get_thread_idx");
+    functions.Need(shim_.num_threads, "torch_get_num_threads");
     want(shim_.mm_out, "mm_out");
     want(shim_.bmm_out, "bmm_out");
     want(shim_.addmm_out, "addmm_out");
@@ -127,7 +124,7 @@ class TorchHost : public Host {
         {v1::C64, "aoti_torch_dtype_complex64"}, {v1::C128, "aoti_torch_dtype_complex128"}};
     for (const auto& [dtype, name] : kTypes) {
       int32_t (*get)() = nullptr;
-      need(get, name);
+      functions.Need(get, name);
       if (get == nullptr) break;
       const int32_t number = get();
       if (number < 0 || number >= static_cast<int32_t>(from_torch_.size())) {
@@ -137,14 +134,16 @@ class TorchHost : public Host {
       from_torch_[number] = dtype;
     }
     int32_t (*device_type)() = nullptr;
-    need(device_type, device_ == v1::CUDA ? "aoti_torch_device_type_cuda" : "aoti_torch_device_type_cpu");
+    functions.Need(device_type,
+                   device_ == v1::CUDA ? "aoti_torch_device_type_cuda" : "aoti_torch_device_type_cpu");
     if (device_ == v1::CUDA) {
-      need(shim_.current_device, "aoti_torch_get_current_device_index");
+      functions.Need(shim_.current_device, "aoti_torch_get_current_device_index");
       const char* stream = "aoti_torch_get_current_cuda_stream";
-      shim_.current_stream = reinterpret_cast<decltype(shim_.current_stream)>(dlsym(typed, stream));
-      if (shim_.current_stream == nullptr) need(shim_.current_stream, stream);
+      typed_functions.Want(shim_.current_stream, stream);
+      if (shim_.current_stream == nullptr) functions.Need(shim_.current_stream, stream);
     }
-    if (missing_ != nullptr) return absl::UnimplementedError(absl::StrCat("this torch lacks ", missing_));
+    if (functions.missing() != nullptr)
+      return absl::UnimplementedError(absl::StrCat("this torch lacks ", functions.missing()));
     device_type_ = device_type();
     return absl::OkStatus();
   }
@@ -541,7 +540,6 @@ class TorchHost : public Host {
   TorchPrecision precision_;
   std::unique_ptr<TorchProducts> products_;          // nullptr: none but ATen's
   std::unique_ptr<TorchConvolutions> convolutions_;  // likewise
-  const char* missing_ = nullptr;
   int32_t device_type_ = 0;
   std::array<int32_t, 16> to_torch_ = {};
   std::array<v1::DType, 128> from_torch_ = {};

@@ -1,8 +1,6 @@
 #include "client/runtime/torch_precision.h"
 
-#include <dlfcn.h>
-
-#include <type_traits>
+#include "client/runtime/library_functions.h"
 
 namespace kiln::runtime {
 namespace {
@@ -28,19 +26,17 @@ auto Answer(Ask ask) -> std::optional<decltype(ask())> {
 
 TorchPrecision TorchPrecision::Find(void* libtorch_cpu) {
   TorchPrecision found;
-  const auto want = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(libtorch_cpu, name));
-  };
-  want(found.context, "_ZN2at13globalContextEv");
-  want(found.matmul_tf32, "_ZNK2at7Context15allowTF32CuBLASEv");
-  want(found.convolution_tf32, "_ZNK2at7Context14allowTF32CuDNNESt8optionalINS_9Float32OpEE");
-  want(found.half_sums, "_ZNK2at7Context24allowFP16ReductionCuBLASEv");
-  want(found.bfloat_sums, "_ZNK2at7Context24allowBF16ReductionCuBLASEv");
-  want(found.half_accumulation, "_ZNK2at7Context27allowFP16AccumulationCuBLASEv");
-  want(found.cudnn_enabled, "_ZNK2at7Context16userEnabledCuDNNEv");
-  want(found.cudnn_benchmarked, "_ZNK2at7Context14benchmarkCuDNNEv");
-  want(found.cudnn_deterministic, "_ZNK2at7Context18deterministicCuDNNEv");
-  want(found.deterministic, "_ZNK2at7Context23deterministicAlgorithmsEv");
+  const LibraryFunctions functions(libtorch_cpu);
+  functions.Want(found.context, "_ZN2at13globalContextEv");
+  functions.Want(found.matmul_tf32, "_ZNK2at7Context15allowTF32CuBLASEv");
+  functions.Want(found.convolution_tf32, "_ZNK2at7Context14allowTF32CuDNNESt8optionalINS_9Float32OpEE");
+  functions.Want(found.half_sums, "_ZNK2at7Context24allowFP16ReductionCuBLASEv");
+  functions.Want(found.bfloat_sums, "_ZNK2at7Context24allowBF16ReductionCuBLASEv");
+  functions.Want(found.half_accumulation, "_ZNK2at7Context27allowFP16AccumulationCuBLASEv");
+  functions.Want(found.cudnn_enabled, "_ZNK2at7Context16userEnabledCuDNNEv");
+  functions.Want(found.cudnn_benchmarked, "_ZNK2at7Context14benchmarkCuDNNEv");
+  functions.Want(found.cudnn_deterministic, "_ZNK2at7Context18deterministicCuDNNEv");
+  functions.Want(found.deterministic, "_ZNK2at7Context23deterministicAlgorithmsEv");
   return found;
 }
 

@@ -3,10 +3,10 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "client/runtime/cuda_driver.h"
+#include "client/runtime/library_functions.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::testing {
@@ -32,18 +32,15 @@ absl::StatusOr<GpuDevice> GpuDevice::Open() {
   int (*initialize)(unsigned) = nullptr;
   int (*count)(int*) = nullptr;
   int (*attribute)(int*, int which, int ordinal) = nullptr;
-  const char* missing = nullptr;
-  const auto need = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(cuda, name));
-    if (function == nullptr) missing = name;
-  };
-  need(initialize, "cuInit");
-  need(count, "cuDeviceGetCount");
-  need(attribute, "cuDeviceGetAttribute");
-  need(device.allocate_, "cuMemAllocManaged");
-  need(device.free_, "cuMemFree_v2");
-  need(device.wait_, "cuCtxSynchronize");
-  if (missing != nullptr) return absl::InternalError(absl::StrCat("libcuda.so.1 has no ", missing));
+  runtime::LibraryFunctions functions(cuda);
+  functions.Need(initialize, "cuInit");
+  functions.Need(count, "cuDeviceGetCount");
+  functions.Need(attribute, "cuDeviceGetAttribute");
+  functions.Need(device.allocate_, "cuMemAllocManaged");
+  functions.Need(device.free_, "cuMemFree_v2");
+  functions.Need(device.wait_, "cuCtxSynchronize");
+  if (functions.missing() != nullptr)
+    return absl::InternalError(absl::StrCat("libcuda.so.1 has no ", functions.missing()));
   int devices = 0;
   if (initialize(0) != 0 || count(&devices) != 0 || devices == 0)
     return absl::UnavailableError("no NVIDIA GPU here");
