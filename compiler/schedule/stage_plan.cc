@@ -17,6 +17,7 @@ constexpr int64_t kRecomputeOpsOfStoredMax = 1;
 // A GPU is bound by memory, and finds what an unrolled stage computed in registers again.
 constexpr int64_t kRecomputeOpsOnGpuMax = 40;
 constexpr int64_t kRecomputeLoadsOnGpuMax = 3;
+constexpr int64_t kNeverAgain = 1000;  // more than any limit
 
 int64_t OpCost(const LoopOpData& op) {
   switch (op.op) {
@@ -83,12 +84,21 @@ void StagePlan::FindLevels() {
         bool same_stage = ops[j].cls == ops[i].cls || ops[j].cls == kOuterClass;
         level = std::max(level, levels_[j] + (same_stage ? 0 : 1));
         // The overwritten value may be wanted by everything so far.
-        if (store && !earlier_store && ops[j].cls != kOuterClass) level = std::max(level, highest);
+        if (store && !earlier_store && ops[j].cls != kOuterClass) {
+          level = std::max(level, highest + (same_stage ? 0 : 1));
+        }
       }
     }
     levels_[i] = level;
     highest = std::max(highest, level);
   }
+}
+
+bool StagePlan::IsOverwritten(uint32_t load) const {
+  for (uint32_t j : memory_accesses_.at(context_->MemoryOf(draft_->ops[load].data.buffer))) {
+    if (j > load && draft_->ops[j].data.op == LoopOpcode::kStore) return true;
+  }
+  return false;
 }
 
 StagePlan::Cost StagePlan::CostOf(uint32_t op) {
@@ -100,7 +110,7 @@ StagePlan::Cost StagePlan::CostOf(uint32_t op) {
   } else if (data.data.op == LoopOpcode::kLoad) {
     cost = forwards_[op].possible && forwards_[op].recompute
                ? CostOf(position_.at(draft_->ops[forwards_[op].store].data.args[0]))
-               : Cost{0, 1};
+               : Cost{0, IsOverwritten(op) ? kNeverAgain : 1};
     for (uint32_t d : dependencies_[op]) {
       Cost arg = CostOf(d);
       cost.ops += arg.ops;
@@ -110,8 +120,8 @@ StagePlan::Cost StagePlan::CostOf(uint32_t op) {
     cost.ops = OpCost(data.data);
     for (uint32_t d : dependencies_[op]) {
       Cost arg = CostOf(d);
-      cost.ops = std::min<int64_t>(cost.ops + arg.ops, 1000);
-      cost.loads = std::min<int64_t>(cost.loads + arg.loads, 1000);
+      cost.ops = std::min(cost.ops + arg.ops, kNeverAgain);
+      cost.loads = std::min(cost.loads + arg.loads, kNeverAgain);
     }
   }
   cost_known_[op] = 1;

@@ -70,6 +70,8 @@ class StagePlan {
     int64_t ops = 0;
     int64_t loads = 0;
   };
+  // By a later store of the same kernel: then its value can't be had in every later stage.
+  bool IsOverwritten(uint32_t load) const;
   Cost CostOf(uint32_t op);
   bool IsReduce(uint32_t op) const { return draft_->ops[op].data.op == LoopOpcode::kReduce; }
 

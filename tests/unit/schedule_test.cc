@@ -422,6 +422,26 @@ TEST(Schedule, InPlaceUpdateOfAnInputStaysInOrder) {
   EXPECT_TRUE(stored);
 }
 
+// x - max(x) could be had again in the last stage, but x is another by then.
+TEST(Schedule, ValueOfAnOverwrittenInputIsKept) {
+  Maker m;
+  BufferId x = m.Input({64, 512});
+  BufferId amax = m.Buffer({64});
+  BufferId shifted = m.Buffer({64, 512});
+  BufferId sum = m.Buffer({64});
+  BufferId y = m.Buffer({64, 512});
+  m.RowReduce(64, 512, x, amax, v1::REDUCE_MAX);
+  m.Pointwise({64, 512}, {x, amax}, shifted, LoopOpcode::kSub);
+  m.RowReduce(64, 512, shifted, sum, v1::REDUCE_SUM);
+  m.Pointwise({64, 512}, {x, amax}, x, LoopOpcode::kMul);
+  m.Pointwise({64, 512}, {shifted, sum}, y, LoopOpcode::kDiv);
+  m.Output(y);
+  Schedule schedule = m.Run();
+  ASSERT_FALSE(schedule.steps.empty());
+  // The result, x, and the shifted values for reading back.
+  EXPECT_EQ(StoresOf(schedule.steps.back()), 3) << schedule.ToString(m.graph);
+}
+
 TEST(PlanMemory, DeadBufferIsOverwrittenInPlace) {
   Maker m;
   BufferId x = m.Input({64, 64});
