@@ -3,14 +3,18 @@
 Sections, all but the last by default:
   steps    inference of batch 1 and training, in default mode and with CUDA graphs (reduce-overhead)
   kernels  memory-bound kernels against a copy (gpu_kernels.py)
-  start    cold and warm starts, as tests/bench/cpu.py measures them (minutes a row)
+  calls    what a step and an allocation cost the CPU over the bare driver's and cuBLASLt's call (gpu_calls.py)
+  start    cold and warm starts, as tests/bench/cpu.py measures them (minutes a row); each row has two cores to itself
+           and as many rows run at a time as there are cores for
 
 Steps: a row is a process of its own that compiles its model in every way. All rows compile at the same time; then one
 row after the other measures while the others wait, so that no compile disturbs a measurement. Within a row the ways
 take turns: a figure is the median over the rounds of the mean step of a round.
 """
 import argparse
+import concurrent.futures
 import datetime
+import functools
 import json
 import os
 import shutil
@@ -38,9 +42,10 @@ ROWS = {name: (name, "infer", "float32")
 ROWS |= {f"{name}-train": (name, "train", "bfloat16") for name in ("bert", "gpt2", "llama", "vit")}
 ROWS["resnet50-train"] = ("resnet50", "train", "float32")
 QUICK = ["bert", "resnet50", "vit", "bert-train"]
-SECTIONS = ("steps", "kernels", "start")
+SECTIONS = ("steps", "kernels", "calls", "start")
 # The bound of a cold start: Inductor's front end and this part of what Inductor adds to it.
 CODE_GENERATION_SHARE = 0.10
+START_CORES = 2  # of a row
 
 
 # ---- one row, in a process of its own
@@ -124,6 +129,14 @@ def _measure_row(row, arguments):
         result[way] = {"step_ms": statistics.median(values), "low_ms": min(values), "high_ms": max(values),
                        **stats[way]}
     return result
+
+
+def _measure_calls(_):
+    import gpu_calls
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return {"row": "calls", "errors": {}, "calls": gpu_calls.measure()}
 
 
 def _measure_kernels(arguments):
@@ -217,6 +230,7 @@ TRAINING_COLUMNS = [
 
 
 def _markdown(report):
+    import gpu_calls
     import gpu_kernels
 
     lines = [f"{report['device']}, torch {report['torch']}, {report['date']}", ""]
@@ -228,6 +242,8 @@ def _markdown(report):
     for result in report["rows"]:
         if "gb_per_s" in result:
             lines += [gpu_kernels.table(result["gb_per_s"]), ""]
+        if "calls" in result:
+            lines += [gpu_calls.line(result["calls"]), ""]
     lines += report.get("starts", [])
     lines += [f"{result['row']}, {what}: {error}" for result in report["rows"]
               for what, error in result["errors"].items()]
@@ -235,26 +251,35 @@ def _markdown(report):
 
 
 def _starts(rows, arguments):
-    """Lines of the table."""
+    """(lines of the table, raw results)"""
     options = argparse.Namespace(sections=["start"], dtype=None, device="cuda", dynamic=False, quick=False,
                                  warm_rounds=arguments.warm_rounds, stopped_rounds=0, timeout=300.0,
                                  code_generation_share=CODE_GENERATION_SHARE)
-    measured, errors = [], []
-    with Nursery() as nursery:
-        for name in rows:
-            model, task, options.dtype = ROWS[name]
-            row = Row(model, task, options, nursery).measure()
-            measured.append(row)
-            errors += [f"{name}, start, {what}: {reason}" for what, reason in row.errors.items()]
-            print(row.start_line(), file=sys.stderr, flush=True)
-    return start_table(measured, options) + errors
+    cores = sorted(os.sched_getaffinity(0))
+    slots = [set(cores[i:i + START_CORES]) for i in range(0, len(cores) - START_CORES + 1, START_CORES)] or [set(cores)]
+    waiting, measured = list(rows), {}
+
+    def work(own):
+        with Nursery(own) as nursery:
+            while waiting:
+                name = waiting.pop(0)
+                model, task, dtype = ROWS[name]
+                measured[name] = Row(model, task, argparse.Namespace(**{**vars(options), "dtype": dtype}), nursery)
+                print(measured[name].measure().start_line(), file=sys.stderr, flush=True)
+
+    with concurrent.futures.ThreadPoolExecutor(len(slots)) as pool:
+        for future in [pool.submit(work, own) for own in slots[:len(rows)]]:
+            future.result()
+    ordered = [measured[name] for name in rows]
+    errors = [f"{name}, start, {what}: {reason}" for name in rows for what, reason in measured[name].errors.items()]
+    return start_table(ordered, options) + errors, [row.result for row in ordered]
 
 
 def _parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", help=f"comma-separated, of {', '.join(ROWS)}; default: all")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
-    parser.add_argument("--sections", default="steps,kernels", help="comma-separated, of " + ", ".join(SECTIONS))
+    parser.add_argument("--sections", default="steps,kernels,calls", help="comma-separated, of " + ", ".join(SECTIONS))
     parser.add_argument("--ways", default=",".join(WAYS), help="of steps, comma-separated")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20, help="of a round")
@@ -274,8 +299,9 @@ def _parse():
 def main():
     arguments = _parse()
     if arguments.one:
-        result = _measure_kernels(arguments) if arguments.one == "kernels" else _measure_row(arguments.one, arguments)
-        print(json.dumps(result), flush=True)
+        alone = {"kernels": _measure_kernels, "calls": _measure_calls}
+        measure = alone.get(arguments.one) or functools.partial(_measure_row, arguments.one)
+        print(json.dumps(measure(arguments)), flush=True)
         return 0
 
     import torch
@@ -287,12 +313,13 @@ def main():
               "ways": arguments.ways.split(","), "rounds": arguments.rounds, "steps": arguments.steps}
     directory = tempfile.mkdtemp(prefix="kiln-bench-")
     try:
-        report["rows"] = _run(rows + ["kernels"] * ("kernels" in arguments.sections), arguments, directory)
+        alone = [section for section in ("kernels", "calls") if section in arguments.sections]
+        report["rows"] = _run(rows + alone, arguments, directory)
     finally:
         stop_daemons(directory)
         shutil.rmtree(directory, ignore_errors=True)
     if "start" in arguments.sections:
-        report["starts"] = _starts(arguments.rows, arguments)
+        report["starts"], report["start_rows"] = _starts(arguments.rows, arguments)
     print(_markdown(report))
     if arguments.json:
         with open(arguments.json, "w") as file:

@@ -18,12 +18,15 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Nursery:
-    def __init__(self):
+    def __init__(self, cores=None):
+        """cores: the set of processors that its processes may run on; default: as this one."""
         self._socket, far = socket.socketpair()
         # The one thread that the imports would start is OpenBLAS's in numpy, which torch does not use.
         environment = dict(os.environ, OPENBLAS_NUM_THREADS="1")
         self._process = subprocess.Popen([sys.executable, __file__, str(far.fileno())], pass_fds=[far.fileno()],
                                          env=environment, stdin=subprocess.DEVNULL)
+        if cores:
+            os.sched_setaffinity(self._process.pid, cores)  # long before it has other threads
         far.close()
 
     def start(self, arguments, environment, *files):
