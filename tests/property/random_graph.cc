@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "compiler/ir/half.h"
 #include "tests/property/random_value.h"
 
 namespace kiln::testing {
@@ -103,7 +104,7 @@ class Generator {
       result_.hints.add_values(dims[0].value);
     }
     for (size_t i = 0; i < inputs; ++i) {
-      Value value;
+      Value value = Float();
       std::vector<Dim> sizes = dims;
       if (i > 0) {
         for (size_t d = 0; d < sizes.size(); ++d) {
@@ -115,7 +116,7 @@ class Generator {
       value.strides = Dense(sizes);
       if (i > 0 && sizes.size() >= 2 && Chance(0.3)) Transpose(&value);
       std::normal_distribution<double> normal(0, 1);
-      for (int64_t k = Numel(sizes); k > 0; --k) value.data.push_back(static_cast<float>(normal(random_)));
+      for (int64_t k = Numel(sizes); k > 0; --k) value.data.push_back(Rounded(normal(random_)));
       AddInput(value);
     }
     // Row numbers for gathers along a dimension of 5 or more.
@@ -187,8 +188,9 @@ class Generator {
 
   // False when the numbers grow too large to compare well.
   bool Finish(v1::Node node, Value value) {
-    for (double x : value.data) {
+    for (double& x : value.data) {
       if (!(std::abs(x) < 1e3)) return false;
+      if (options_.round_each_node) x = Rounded(x);
     }
     if (Numel(value.sizes) > 20000) return false;
     value.id = next_id_++;
@@ -198,8 +200,19 @@ class Generator {
     return true;
   }
 
-  Value Computed(const std::vector<Dim>& sizes) {
+  double Rounded(double x) const {
+    const float value = static_cast<float>(x);
+    if (options_.dtype == v1::F16) return FromF16(ToF16(value));
+    return options_.dtype == v1::BF16 ? FromBF16(ToBF16(value)) : value;
+  }
+
+  Value Float() const {
     Value value;
+    value.dtype = options_.dtype;
+    return value;
+  }
+  Value Computed(const std::vector<Dim>& sizes) {
+    Value value = Float();
     value.sizes = sizes;
     value.strides = Dense(sizes);
     value.data.resize(static_cast<size_t>(Numel(sizes)));
@@ -212,7 +225,7 @@ class Generator {
       size_t n = values_.size();
       size_t i = Chance(0.6) ? n - 1 - static_cast<size_t>(Draw(0, std::min<int64_t>(4, n - 1)))
                              : static_cast<size_t>(Draw(0, n - 1));
-      if (values_[i].dtype == v1::F32) return values_[i];
+      if (values_[i].dtype == options_.dtype) return values_[i];
     }
   }
 
@@ -299,7 +312,7 @@ class Generator {
     const Value& source = values_[static_cast<size_t>(Draw(0, static_cast<int64_t>(input_count_) - 2))];
     const Value a = Pick();
     std::vector<Dim> sizes;
-    if (source.dtype != v1::F32 || !Broadcast(source.sizes, a.sizes, &sizes)) return false;
+    if (source.dtype != options_.dtype || !Broadcast(source.sizes, a.sizes, &sizes)) return false;
     v1::Node compare = NewNode("aten.gt.Scalar");
     TensorArgument(&compare, "self", source);
     double threshold = 0.25;
@@ -387,7 +400,7 @@ class Generator {
     if (order.size() < 2) return false;
     for (size_t d = 0; d < order.size(); ++d) order[d] = static_cast<int64_t>(d);
     std::shuffle(order.begin(), order.end(), random_);
-    Value value;
+    Value value = Float();
     value.dense = false;
     for (int64_t d : order) {
       value.sizes.push_back(from.sizes[d]);
@@ -407,7 +420,7 @@ class Generator {
 
   bool AddExpand() {
     const Value from = Pick();
-    Value value;
+    Value value = Float();
     value.dense = false;
     bool grows = false;
     std::vector<Dim> target = values_[0].sizes;
@@ -445,7 +458,7 @@ class Generator {
     int64_t size = from.sizes[dim].value;
     int64_t start = Draw(0, size - 2);
     int64_t end = Draw(start + 1, size);
-    Value value;
+    Value value = Float();
     value.dense = false;
     value.sizes = from.sizes;
     value.sizes[dim] = {end - start};
@@ -621,7 +634,7 @@ class Generator {
       for (size_t i = 0; i + 1 < input_count_; ++i) {
         const Value to = values_[i];
         const Value from = values_[n];
-        if (from.dtype != v1::F32 || to.sizes.size() != from.sizes.size()) continue;
+        if (from.dtype != options_.dtype || to.sizes.size() != from.sizes.size()) continue;
         bool same = true;
         for (size_t d = 0; d < to.sizes.size(); ++d) same = same && Same(to.sizes[d], from.sizes[d]);
         if (!same) continue;
@@ -647,7 +660,7 @@ class Generator {
     }
     for (size_t n : chosen) {
       // An output that is a view of a mutated input would see the mutation; functionalisation copies it.
-      if (n < input_count_ || values_[n].dtype != v1::F32 || (!values_[n].dense && !mutated_.empty()))
+      if (n < input_count_ || values_[n].dtype != options_.dtype || (!values_[n].dense && !mutated_.empty()))
         continue;
       graph_.add_outputs()->set_value(values_[n].id);
       result_.outputs.push_back(Export(values_[n]));

@@ -35,8 +35,13 @@ struct RandomGraphOptions {
   bool symbolic = false;
   bool mutation = false;
   v1::DeviceType device = v1::CPU;
+  v1::DType dtype = v1::F32;  // of all floats; F16 and BF16 as well
+  // The right answers have each node's results rounded to `dtype`, as a program of one kernel a node has: the
+  // distance from those without is what rounding may do.
+  bool round_each_node = false;
 };
 
+// The graph differs by `round_each_node` only where a node's numbers are at the limit of what it takes.
 RandomGraph MakeRandomGraph(uint64_t seed, const RandomGraphOptions& options);
 
 }  // namespace kiln::testing

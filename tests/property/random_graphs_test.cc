@@ -1,6 +1,7 @@
 // Random graphs through the whole compiler and the runtime against their right answers: on the reference
 // interpreter, and on generated code for x86 and for a GPU where there is one. KILN_FULL=1 runs 2,000 graphs
 // instead of 200; KILN_SEED says where to start, KILN_CASES how many.
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 #include "compiler/artifact/plan.h"
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/graph/canonical.h"
+#include "compiler/ir/half.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/status_macros.h"
 #include "gtest/gtest.h"
@@ -50,18 +52,37 @@ class MatmulHost : public runtime::PlainHost {
     int64_t rows = Sizes(a)[0], inner = Sizes(a)[1], columns = Sizes(b)[1];
     if (!into) {
       const int64_t sizes[] = {rows, columns}, strides[] = {columns, 1};
-      auto made = Empty(v1::F32, sizes, strides);
+      auto made = Empty(*Type(a), sizes, strides);
       if (!made.ok()) return made.status();
       results[0] = *made;
     }
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < columns; ++j) {
         double sum = 0;
-        for (int64_t k = 0; k < inner; ++k) sum += double{At(a, i, k)} * At(b, k, j);
-        At(results[0], i, j) = static_cast<float>(sum);
+        for (int64_t k = 0; k < inner; ++k) sum += Element(a, At(a, i, k)) * Element(b, At(b, k, j));
+        SetElement(results[0], At(results[0], i, j), sum);
       }
     }
     return absl::OkStatus();
+  }
+
+  // An element, by its place from the tensor's first one.
+  double Element(Tensor t, int64_t at) {
+    switch (*Type(t)) {
+      case v1::I64: return static_cast<double>(static_cast<int64_t*>(Data(t))[at]);
+      case v1::F16: return FromF16(static_cast<uint16_t*>(Data(t))[at]);
+      case v1::BF16: return FromBF16(static_cast<uint16_t*>(Data(t))[at]);
+      default: return static_cast<float*>(Data(t))[at];
+    }
+  }
+  void SetElement(Tensor t, int64_t at, double value) {
+    const float rounded = static_cast<float>(value);
+    switch (*Type(t)) {
+      case v1::I64: static_cast<int64_t*>(Data(t))[at] = static_cast<int64_t>(value); break;
+      case v1::F16: static_cast<uint16_t*>(Data(t))[at] = ToF16(rounded); break;
+      case v1::BF16: static_cast<uint16_t*>(Data(t))[at] = ToBF16(rounded); break;
+      default: static_cast<float*>(Data(t))[at] = rounded;
+    }
   }
 
  protected:
@@ -73,9 +94,7 @@ class MatmulHost : public runtime::PlainHost {
   }
 
  private:
-  float& At(Tensor t, int64_t i, int64_t j) {
-    return static_cast<float*>(Data(t))[i * Strides(t)[0] + j * Strides(t)[1]];
-  }
+  int64_t At(Tensor t, int64_t i, int64_t j) { return i * Strides(t)[0] + j * Strides(t)[1]; }
 
   GpuDevice* const gpu_;
 };
@@ -98,6 +117,7 @@ RandomGraphOptions OptionsOf(uint64_t seed, v1::DeviceType device = v1::CPU) {
   options.nodes = 4 + static_cast<int>(seed % 24);
   options.symbolic = seed % 3 == 1;
   options.mutation = seed % 5 == 2;
+  if (seed % 4 == 3) options.dtype = seed % 8 == 3 ? v1::F16 : v1::BF16;
   return options;
 }
 
@@ -110,8 +130,12 @@ class Runner {
 
   void Check(uint64_t seed) {
     SCOPED_TRACE("KILN_SEED=" + std::to_string(seed));
-    RandomGraph random = MakeRandomGraph(seed, OptionsOf(seed, device_));
+    RandomGraphOptions options = OptionsOf(seed, device_);
+    RandomGraph random = MakeRandomGraph(seed, options);
     if (random.outputs.empty() && random.mutated.empty()) return;
+    options.round_each_node = true;
+    const RandomGraph rounded = MakeRandomGraph(seed, options);
+    if (rounded.graph.SerializeAsString() != random.graph.SerializeAsString()) return;
     v1::PlanRequest request = RequestOf(random);
     auto reply = PlanGraph(request);
     ASSERT_TRUE(reply.ok()) << reply.status() << "\n" << random.graph.ShortDebugString();
@@ -136,13 +160,16 @@ class Runner {
     ASSERT_TRUE(status.ok()) << status;
     ASSERT_EQ(outputs.size(), random.outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
-      Compare(host, outputs[i].tensor, random.outputs[i], "output " + std::to_string(i));
+      Compare(host, outputs[i].tensor, random.outputs[i], Slack(random.outputs[i], rounded.outputs[i]),
+              "output " + std::to_string(i));
       host.Release(outputs[i].tensor);
     }
     for (size_t i = 0; i < kept.size(); ++i) {
       auto mutated = random.mutated.find(i);
-      const RandomTensor& after = mutated == random.mutated.end() ? random.inputs[i] : mutated->second;
-      Compare(host, kept[i], after, "input " + std::to_string(i));
+      const bool written = mutated != random.mutated.end();
+      const RandomTensor& after = written ? mutated->second : random.inputs[i];
+      const RandomTensor& after_rounded = written ? rounded.mutated.at(i) : after;
+      Compare(host, kept[i], after, Slack(after, after_rounded), "input " + std::to_string(i));
       host.Release(kept[i]);
     }
     EXPECT_EQ(host.live(), 0);
@@ -185,26 +212,34 @@ class Runner {
     Tensor made = *host.Empty(tensor.dtype, tensor.sizes, tensor.strides);
     for (size_t i = 0; i < tensor.data.size(); ++i) {
       int64_t at = OffsetOf(tensor.sizes, tensor.strides, static_cast<int64_t>(i));
-      if (tensor.dtype == v1::I64) {
-        static_cast<int64_t*>(host.Data(made))[at] = static_cast<int64_t>(tensor.data[i]);
-      } else {
-        static_cast<float*>(host.Data(made))[at] = static_cast<float>(tensor.data[i]);
-      }
+      host.SetElement(made, at, tensor.data[i]);
     }
     return made;
   }
 
-  static void Compare(MatmulHost& host, Tensor got, const RandomTensor& want, const std::string& what) {
+  // How far an element may be from `want`: what rounding after each node does to the tensor, for halves.
+  static double Slack(const RandomTensor& want, const RandomTensor& rounded) {
+    if (want.dtype == v1::F32) return 2e-4;
+    double most = 0;
+    for (size_t i = 0; i < want.data.size(); ++i) {
+      most = std::max(most, std::abs(want.data[i] - rounded.data[i]));
+    }
+    return 4 * most + (want.dtype == v1::F16 ? 0x1p-10 : 0x1p-7);
+  }
+
+  static void Compare(MatmulHost& host, Tensor got, const RandomTensor& want, double slack,
+                      const std::string& what) {
     ASSERT_EQ(std::vector<int64_t>(host.Sizes(got).begin(), host.Sizes(got).end()), want.sizes) << what;
-    if (want.dtype != v1::F32) return;
+    if (want.dtype == v1::I64) return;
+    ASSERT_EQ(*host.Type(got), want.dtype) << what;
     for (size_t d = 0; d < want.sizes.size(); ++d) {
       int64_t stride = want.sizes[d] == 1 ? host.Strides(got)[d] : want.strides[d];
       EXPECT_EQ(host.Strides(got)[d], stride) << what << " dimension " << d;
     }
     for (size_t i = 0; i < want.data.size(); ++i) {
       int64_t at = OffsetOf(want.sizes, host.Strides(got), static_cast<int64_t>(i));
-      double value = static_cast<float*>(host.Data(got))[at];
-      ASSERT_NEAR(value, want.data[i], 2e-4 * (1 + std::abs(want.data[i]))) << what << " element " << i;
+      ASSERT_NEAR(host.Element(got, at), want.data[i], slack * (1 + std::abs(want.data[i])))
+          << what << " element " << i;
     }
   }
 
