@@ -159,6 +159,7 @@ absl::StatusOr<ExprProgram> ExprProgram::Load(const v1::Program& program) {
     result.nodes_.push_back(std::move(node));
   }
   result.start_ = std::move(frame.exprs);
+  result.stage_ = std::move(stage);
   return result;
 }
 
@@ -174,6 +175,24 @@ absl::StatusOr<Dim> ExprProgram::ResolveExpr(uint32_t expr) const {
 absl::StatusOr<Dim> ExprProgram::Resolve(const v1::SymInt& value) const {
   if (value.kind_case() == v1::SymInt::kExpr) return ResolveExpr(value.expr());
   return Dim{value.value(), -1};
+}
+
+std::vector<uint32_t> ExprProgram::SymbolsOf(absl::Span<const Dim> dims) const {
+  std::vector<bool> needed(nodes_.size(), false);
+  for (const Dim& dim : dims) {
+    if (dim.expr >= 0) needed[dim.expr] = true;
+  }
+  std::vector<bool> used(symbols_, false);
+  for (size_t i = nodes_.size(); i-- > 0;) {  // an expression's arguments come before it
+    if (!needed[i]) continue;
+    if (nodes_[i].op == v1::EXPR_SYMBOL) used[nodes_[i].value] = true;
+    for (uint32_t arg : nodes_[i].args) needed[arg] = true;
+  }
+  std::vector<uint32_t> symbols;
+  for (uint32_t s = 0; s < used.size(); ++s) {
+    if (used[s]) symbols.push_back(s);
+  }
+  return symbols;
 }
 
 void ExprProgram::Start(ExprFrame& frame) const {

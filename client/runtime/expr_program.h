@@ -15,6 +15,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kiln/v1/artifact.pb.h"
 
 namespace kiln::runtime {
@@ -44,6 +45,11 @@ class ExprProgram {
   absl::StatusOr<Dim> Resolve(const v1::SymInt& value) const;
   absl::StatusOr<Dim> ResolveExpr(uint32_t expr) const;
 
+  // Whether a call knows the value when it begins: no step sets a symbol it uses.
+  bool KnownAtStart(const Dim& dim) const { return dim.expr < 0 || stage_[dim.expr] == 0; }
+  // The symbols that the values depend on, in ascending order.
+  std::vector<uint32_t> SymbolsOf(absl::Span<const Dim> dims) const;
+
   bool constant() const { return stages_.empty(); }
   void Start(ExprFrame& frame) const;
   // Evaluates the expressions of one stage; call it once the stage's symbol is set.
@@ -61,6 +67,7 @@ class ExprProgram {
   std::vector<Node> nodes_;
   std::vector<ExprValue> start_;  // folded values
   std::vector<bool> folded_;
+  std::vector<uint32_t> stage_;                // by expression
   std::vector<std::vector<uint32_t>> stages_;  // expressions by stage, in pool order
   size_t symbols_ = 0;
 };

@@ -270,8 +270,10 @@ class Frame {
   }
 
   absl::Status MakeArena() {
-    if (program_.arena_bytes_ == 0) return absl::OkStatus();
-    const int64_t size = program_.arena_bytes_, stride = 1;
+    if (program_.arena_plan_.empty()) return absl::OkStatus();
+    places_ = program_.arena_plan_.For(exprs_);
+    if (places_ == nullptr) return absl::OkStatus();
+    const int64_t size = places_->bytes, stride = 1;
     KILN_ASSIGN_OR_RETURN(arena_, host_.Empty(v1::U8, {&size, 1}, {&stride, 1}));
     arena_data_ = static_cast<char*>(host_.Data(arena_));
     return absl::OkStatus();
@@ -280,9 +282,9 @@ class Frame {
   absl::Status Alloc(const Program::Step& step) {
     const Program::Buffer& buffer = program_.buffers_[step.a];
     Slot& slot = slots_[step.a];
-    if (buffer.arena_offset >= 0) {
+    if (places_ != nullptr && buffer.arena_place >= 0) {
       if (step.b >= 0) Drop(slots_[step.b].tensor);  // of the same place
-      slot.data = arena_data_ + buffer.arena_offset;
+      slot.data = arena_data_ + places_->offsets[buffer.arena_place];
       return absl::OkStatus();
     }
     if (step.moves) {
@@ -574,7 +576,8 @@ class Frame {
   std::vector<StandIn> stand_ins_;  // of inputs that the program writes, in the order of the inputs
   Tensor arena_ = nullptr;          // memory of the buffers that have no tensor
   char* arena_data_ = nullptr;
-  std::vector<Tensor> temporaries_;  // views made for the running call
+  std::shared_ptr<const Arena> places_;  // in it; none where each buffer has a tensor of its own
+  std::vector<Tensor> temporaries_;      // views made for the running call
   std::unique_ptr<Program::Scratch> scratch_;
   CallContext call_;
   uint64_t launches_ = 0;

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/runtime/arena_plan.h"
 #include "client/runtime/expr_program.h"
 #include "client/runtime/host.h"
 #include "client/runtime/kernels.h"
@@ -93,7 +94,7 @@ class Program {
     Dim offset;
     uint32_t base = 0;
     uint32_t input = 0;
-    int64_t arena_offset = -1;  // where it lies in the call's arena; -1: in a tensor of its own
+    int32_t arena_place = -1;  // of its memory in the call's arena, by ArenaPlan; -1: in a tensor of its own
   };
   struct Binding {
     v1::SymbolBinding::Source source;
@@ -156,7 +157,7 @@ class Program {
   std::vector<CallStep> calls_;
   std::vector<Output> outputs_;
   std::vector<std::shared_ptr<const KernelRunner>> kernels_;
-  int64_t arena_bytes_ = 0;
+  ArenaPlan arena_plan_;
   mutable std::atomic<Scratch*> spare_{nullptr};
   std::unique_ptr<RunCounts> counts_ = std::make_unique<RunCounts>();
   std::unique_ptr<StepTimes> times_;

@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/runtime/arena.h"
-#include "client/runtime/heap.h"
+#include "client/runtime/arena_plan.h"
 #include "client/runtime/program.h"
 #include "client/runtime/span.h"
 #include "compiler/graph/dtype_size.h"
@@ -40,8 +39,6 @@ class ProgramLoader {
     to_.times_ = std::make_unique<StepTimes>(to_.steps_.size());
     KILN_RETURN_IF_ERROR(Outputs());
     PlanArena();
-    // What has no place in an arena is allocated one by one at each call.
-    if (allocates_unknown_sizes_) KeepFreedMemory();
     return absl::OkStatus();
   }
 
@@ -213,7 +210,7 @@ class ProgramLoader {
         KILN_RETURN_IF_ERROR(Use(step.a));
         if (to_.buffers_[step.a].kind != v1::ProgramBuffer::VIEW) {
           live_[step.a] = false;
-          if (block_of_[step.a] >= 0) blocks_[block_of_[step.a]].life.last = to_.steps_.size();
+          if (block_of_[step.a] >= 0) blocks_[block_of_[step.a]].storage.last = to_.steps_.size();
         }
         break;
       case v1::Step::kView:
@@ -259,23 +256,33 @@ class ProgramLoader {
   // The storage of a buffer that is allocated, or that takes over that of `reuse`.
   void PutIntoBlock(uint32_t buffer, int64_t reuse) {
     const Program::Buffer& to = to_.buffers_[buffer];
-    const int64_t bytes = to.shape.fixed_span * to.element;
     if (reuse >= 0) {
       const int64_t block = block_of_[reuse];
       const Program::Buffer& from = to_.buffers_[reuse];
       if (block < 0 || to.dtype != from.dtype) return;
-      if (to.shape.fixed && to.shape.fixed_span <= from.shape.fixed_span) {
-        block_of_[buffer] = block;
-      } else if (!to.shape.fixed) {
+      if (to.shape.fixed && from.shape.fixed && to.shape.fixed_span > from.shape.fixed_span) return;
+      if (!KnownAtStart(to.shape)) {
         blocks_[block].temporary = false;  // a call may find that it fits; what becomes of it is not followed
+        return;
       }
-      return;
+      block_of_[buffer] = block;
+    } else {
+      if (from_.buffers(buffer).device().type() != v1::CPU || !KnownAtStart(to.shape)) return;
+      block_of_[buffer] = static_cast<int64_t>(blocks_.size());
+      blocks_.push_back({{to_.steps_.size(), SIZE_MAX, 0, {}}});
     }
-    if (from_.buffers(buffer).device().type() != v1::CPU) return;
-    if (!to.shape.fixed) allocates_unknown_sizes_ = true;
-    if (!to.shape.fixed || bytes == 0) return;
-    block_of_[buffer] = static_cast<int64_t>(blocks_.size());
-    blocks_.push_back({{to_.steps_.size(), SIZE_MAX, bytes}, true});
+    ArenaPlan::Storage& storage = blocks_[block_of_[buffer]].storage;
+    if (to.shape.fixed) {
+      storage.bytes = std::max(storage.bytes, to.shape.fixed_span * to.element);
+    } else {
+      storage.layouts.push_back({to.element, to.shape.sizes, to.shape.strides});
+    }
+  }
+
+  bool KnownAtStart(const Program::Shape& shape) const {
+    const auto known = [&](const Dim& dim) { return to_.exprs_.KnownAtStart(dim); };
+    return std::all_of(shape.sizes.begin(), shape.sizes.end(), known) &&
+           std::all_of(shape.strides.begin(), shape.strides.end(), known);
   }
 
   // The buffer's memory outlives the call, or may.
@@ -284,17 +291,13 @@ class ProgramLoader {
   }
 
   void PlanArena() {
-    std::vector<Lifetime> lives;
     for (Block& block : blocks_) {
-      if (!block.temporary) continue;
-      block.place = lives.size();
-      lives.push_back(block.life);
+      if (block.temporary) block.place = to_.arena_plan_.Add(std::move(block.storage));
     }
-    const Arena arena = PlaceInArena(lives);
-    to_.arena_bytes_ = arena.bytes;
+    to_.arena_plan_.Finish(to_.exprs_);
     for (size_t b = 0; b < block_of_.size(); ++b) {
       if (block_of_[b] < 0 || !blocks_[block_of_[b]].temporary) continue;
-      to_.buffers_[b].arena_offset = arena.offsets[blocks_[block_of_[b]].place];
+      to_.buffers_[b].arena_place = static_cast<int32_t>(blocks_[block_of_[b]].place);
     }
   }
 
@@ -450,15 +453,14 @@ class ProgramLoader {
   std::vector<bool> live_;
   std::vector<int64_t> taken_;
 
-  // Storage that buffers of fixed sizes have one after the other.
+  // Storage that buffers have one after the other, of sizes that a call knows when it begins.
   struct Block {
-    Lifetime life;
-    bool temporary;
+    ArenaPlan::Storage storage;
+    bool temporary = true;
     size_t place = 0;  // in the arena's plan
   };
   std::vector<Block> blocks_;
   std::vector<int64_t> block_of_;  // by buffer; -1: none
-  bool allocates_unknown_sizes_ = false;
 };
 
 absl::StatusOr<std::shared_ptr<const Program>> Program::Load(const v1::Manifest& manifest,

@@ -154,21 +154,116 @@ TEST_F(ArenaProgramTest, HoldsNoOutputSeenThroughAView) {
   EXPECT_EQ(RunAndCount(), 1);
 }
 
-// Sizes that only a call knows may still fit what was freed, and what takes it over may be an output.
-TEST_F(ArenaProgramTest, HoldsNothingThatSizesNotKnownYetMayTakeOver) {
+// Buffers of as many numbers as the input has.
+class DynamicArenaProgramTest : public ArenaProgramTest {
+ protected:
+  DynamicArenaProgramTest() {
+    v1::Program& program = *manifest_.mutable_program();
+    for (int i = 0; i < 2; ++i) {  // of the input's size, and of a step
+      v1::Symbol* symbol = program.add_symbols();
+      symbol->set_kind(v1::SYMBOL_INT);
+      symbol->set_max(1000);
+      v1::ExprNode* size = program.add_exprs();
+      size->set_op(v1::EXPR_SYMBOL);
+      size->set_value(i);
+    }
+    program.mutable_symbols(0)->mutable_binding()->set_source(v1::SymbolBinding::INPUT_SIZE);
+    program.mutable_inputs(0)->mutable_tensor()->mutable_sizes(0)->set_expr(0);
+    program.mutable_buffers(0)->mutable_sizes(0)->set_expr(0);
+  }
+
+  uint32_t AddSized(uint32_t expr) {
+    const uint32_t buffer = AddBuffer(v1::ProgramBuffer::OWNED);
+    manifest_.mutable_program()->mutable_buffers(buffer)->mutable_sizes(0)->set_expr(expr);
+    return buffer;
+  }
+  uint32_t SizedCopy(uint32_t from, uint32_t expr = 0, int64_t reuse = -1) {
+    const uint32_t to = AddSized(expr);
+    v1::Step::Alloc* alloc = AddStep()->mutable_alloc();
+    alloc->set_buffer(to);
+    alloc->set_reuse(reuse);
+    return Call("test.copy.default", from, to, true);
+  }
+
+  // Allocations of a call on 0, 1, …, n - 1, whose every output must be that.
+  int64_t CountCall(const Program& program, int64_t n) {
+    const int64_t stride = 1;
+    Value input;
+    input.tensor = *host_.Empty(v1::F32, {&n, 1}, {&stride, 1});
+    for (int64_t i = 0; i < n; ++i) static_cast<float*>(host_.Data(input.tensor))[i] = i;
+    const int64_t before = host_.allocations();
+    std::vector<Value> outputs;
+    const absl::Status status = program.Run({&input, 1}, outputs);
+    EXPECT_TRUE(status.ok()) << status;
+    const int64_t allocations = host_.allocations() - before;
+    for (Value& output : outputs) {
+      EXPECT_EQ(host_.Sizes(output.tensor)[0], n);
+      for (int64_t i = 0; i < n; ++i) EXPECT_EQ(static_cast<float*>(host_.Data(output.tensor))[i], i);
+      host_.Release(output.tensor);
+    }
+    EXPECT_EQ(host_.live(), 0);
+    return allocations;
+  }
+};
+
+TEST_F(DynamicArenaProgramTest, HoldsTemporariesOfSizesThatChangeBetweenCalls) {
+  uint32_t value = 0;
+  for (int i = 0; i < 5; ++i) {
+    const uint32_t next = SizedCopy(value);
+    if (value != 0) Free(value);
+    value = next;
+  }
+  AddOutput(value);
+  auto program = Program::Load(manifest_, {}, "", &host_);
+  ASSERT_TRUE(program.ok()) << program.status();
+  for (int64_t n : {8, 300, 0, 8, 1, 300, 17, 0})
+    EXPECT_EQ(CountCall(**program, n), 2) << n;  // arena, output
+}
+
+TEST_F(DynamicArenaProgramTest, HoldsNoOutputThatTookOverATemporary) {
+  const uint32_t first = SizedCopy(0);
+  AddOutput(SizedCopy(0, 0, first));
+  auto program = Program::Load(manifest_, {}, "", &host_);
+  ASSERT_TRUE(program.ok()) << program.status();
+  for (int64_t n : {8, 0, 20}) EXPECT_EQ(CountCall(**program, n), 1) << n;
+  EXPECT_EQ(host_.overs(), 0);
+}
+
+// A negative size is found by the step that allocates it, as it is without an arena.
+TEST_F(DynamicArenaProgramTest, LeavesWhatIsNoSizeToItsStep) {
   v1::Program& program = *manifest_.mutable_program();
-  v1::Symbol* symbol = program.add_symbols();
-  symbol->set_kind(v1::SYMBOL_INT);
-  symbol->set_max(1000);
-  symbol->mutable_binding()->set_source(v1::SymbolBinding::INPUT_SIZE);
-  program.add_exprs()->set_op(v1::EXPR_SYMBOL);
-  const uint32_t first = Copied(0), second = AddBuffer(v1::ProgramBuffer::OWNED);
-  program.mutable_buffers(second)->mutable_sizes(0)->set_expr(0);
-  v1::Step::Alloc* alloc = AddStep()->mutable_alloc();
-  alloc->set_buffer(second);
-  alloc->set_reuse(first);
-  AddOutput(Call("test.copy.default", 0, second, true));
-  EXPECT_EQ(RunAndCount(), 1);
+  for (int64_t value : {10, -1}) {
+    v1::ExprNode* number = program.add_exprs();
+    number->set_op(v1::EXPR_CONST);
+    number->set_value(value);
+  }
+  v1::ExprNode* product = program.add_exprs();  // 10 // n: none for n = 0
+  product->set_op(v1::EXPR_FLOORDIV);
+  product->add_args(2);
+  product->add_args(0);
+  const uint32_t first = SizedCopy(0);
+  Free(SizedCopy(first, 4));
+  AddOutput(SizedCopy(first));
+  auto loaded = Program::Load(manifest_, {}, "", &host_);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const int64_t n = 0, stride = 1;
+  Value input;
+  input.tensor = *host_.Empty(v1::F32, {&n, 1}, {&stride, 1});
+  std::vector<Value> outputs;
+  EXPECT_EQ((*loaded)->Run({&input, 1}, outputs).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(host_.live(), 0);
+}
+
+// Sizes that only a step knows may still fit what was freed, and what takes it over may be an output.
+TEST_F(DynamicArenaProgramTest, HoldsNothingThatSizesNotKnownYetMayTakeOver) {
+  v1::Step::Let* let = AddStep()->mutable_let();
+  let->set_symbol(1);
+  let->mutable_expr()->set_expr(0);
+  const uint32_t first = SizedCopy(0);
+  AddOutput(SizedCopy(0, 1, first));
+  auto program = Program::Load(manifest_, {}, "", &host_);
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_EQ(CountCall(**program, 8), 1);
   EXPECT_EQ(host_.overs(), 0);
 }
 
