@@ -63,15 +63,17 @@ class MathEmitter {
   V Atan(MathBuilder& m, V x);
   // x = n * pi/2 + r for any finite double: {r, n mod 4}.
   V ReduceLarge(llvm::IRBuilder<>& b, V x);
-
-  // math_gpu.cc; of floats
-  V GpuExp(MathBuilder& m, V x);
-  V GpuErf(MathBuilder& m, V x);
   struct Quadrant {  // x = n pi/2 + r
     V r = nullptr;
     V n = nullptr;
     llvm::BasicBlock* block = nullptr;  // where they are known
   };
+  // `near`, but where `any` lane is large those that `large` marks are reduced with all of 2/pi.
+  Quadrant ReduceWhereLarge(MathBuilder& m, V x, const Quadrant& near, V any, absl::FunctionRef<V()> large);
+
+  // math_gpu.cc; of floats
+  V GpuExp(MathBuilder& m, V x);
+  V GpuErf(MathBuilder& m, V x);
   Quadrant GpuReduce(MathBuilder& m, V x);
   V GpuSinCos(MathBuilder& m, V x, LoopOpcode op);
 

@@ -78,27 +78,10 @@ MathEmitter::Quadrant MathEmitter::GpuReduce(MathBuilder& m, V x) {
     largest = largest == nullptr ? args[0] : b.CreateMaxNum(largest, args[0]);
     return args[0];
   });
-  llvm::Function* function = b.GetInsertBlock()->getParent();
-  llvm::BasicBlock* before = b.GetInsertBlock();
-  auto* slow = llvm::BasicBlock::Create(b.getContext(), "large", function);
-  auto* join = llvm::BasicBlock::Create(b.getContext(), "reduced", function);
-  b.CreateCondBr(b.CreateFCmpOGE(largest, llvm::ConstantFP::get(largest->getType(), kLargeArgument)), slow,
-                 join);
-  b.SetInsertPoint(slow);
-  V reduced = ReduceLarge(b, b.CreateFPExt(x, m.type->getWithNewType(b.getDoubleTy())));
-  V large = m.And(m.Ge(m.Abs(x), m.C(kLargeArgument)), m.Lt(m.Abs(x), m.Inf()));
-  V slow_r = m.Sel(large, b.CreateFPTrunc(b.CreateExtractValue(reduced, 0), m.type), r);
-  V slow_n = m.Sel(large, b.CreateTrunc(b.CreateExtractValue(reduced, 1), m.int_type), n);
-  b.CreateBr(join);
-  b.SetInsertPoint(join);
-  llvm::PHINode* r_phi = b.CreatePHI(m.type, 2);
-  r_phi->addIncoming(r, before);
-  r_phi->addIncoming(slow_r, slow);
-  llvm::PHINode* n_phi = b.CreatePHI(m.int_type, 2);
-  n_phi->addIncoming(n, before);
-  n_phi->addIncoming(slow_n, slow);
+  V any = b.CreateFCmpOGE(largest, llvm::ConstantFP::get(largest->getType(), kLargeArgument));
+  quadrant_ = ReduceWhereLarge(
+      m, x, {r, n}, any, [&] { return m.And(m.Ge(m.Abs(x), m.C(kLargeArgument)), m.Lt(m.Abs(x), m.Inf())); });
   quadrant_of_ = x;
-  quadrant_ = {r_phi, n_phi, join};
   return quadrant_;
 }
 

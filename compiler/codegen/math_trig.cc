@@ -127,6 +127,36 @@ V MathEmitter::ReduceLarge(llvm::IRBuilder<>& b, V x) {
   });
 }
 
+MathEmitter::Quadrant MathEmitter::ReduceWhereLarge(MathBuilder& m, V x, const Quadrant& near, V any,
+                                                    absl::FunctionRef<V()> large) {
+  llvm::IRBuilder<>& b = m.b;
+  llvm::Function* function = b.GetInsertBlock()->getParent();
+  llvm::BasicBlock* before = b.GetInsertBlock();
+  auto* slow = llvm::BasicBlock::Create(b.getContext(), "large", function);
+  auto* join = llvm::BasicBlock::Create(b.getContext(), "reduced", function);
+  b.CreateCondBr(any, slow, join);
+  b.SetInsertPoint(slow);
+  V reduced = ReduceLarge(b, m.is_double ? x : b.CreateFPExt(x, m.type->getWithNewType(b.getDoubleTy())));
+  V r = b.CreateExtractValue(reduced, 0);
+  V n = b.CreateExtractValue(reduced, 1);
+  if (!m.is_double) {
+    r = b.CreateFPTrunc(r, m.type);
+    n = b.CreateTrunc(n, m.int_type);
+  }
+  V lanes = large();
+  r = m.Sel(lanes, r, near.r);
+  n = m.Sel(lanes, n, near.n);
+  b.CreateBr(join);
+  b.SetInsertPoint(join);
+  llvm::PHINode* r_phi = b.CreatePHI(m.type, 2);
+  r_phi->addIncoming(near.r, before);
+  r_phi->addIncoming(r, slow);
+  llvm::PHINode* n_phi = b.CreatePHI(m.int_type, 2);
+  n_phi->addIncoming(near.n, before);
+  n_phi->addIncoming(n, slow);
+  return {r_phi, n_phi, join};
+}
+
 V MathEmitter::SinCos(MathBuilder& m, V x, LoopOpcode op) {
   if (on_gpu_ && !m.is_double && op != LoopOpcode::kTan) return GpuSinCos(m, x, op);
   llvm::IRBuilder<>& b = m.b;
@@ -149,32 +179,9 @@ V MathEmitter::SinCos(MathBuilder& m, V x, LoopOpcode op) {
     V bits = b.CreateBitCast(large, b.getIntNTy(vector->getNumElements()));
     any = b.CreateICmpNE(bits, llvm::ConstantInt::get(bits->getType(), 0));
   }
-  llvm::Function* function = b.GetInsertBlock()->getParent();
-  llvm::BasicBlock* before = b.GetInsertBlock();
-  auto* slow = llvm::BasicBlock::Create(b.getContext(), "large", function);
-  auto* join = llvm::BasicBlock::Create(b.getContext(), "reduced", function);
-  b.CreateCondBr(any, slow, join);
-  b.SetInsertPoint(slow);
-  V wide_x = m.is_double ? x : b.CreateFPExt(x, m.type->getWithNewType(b.getDoubleTy()));
-  V reduced = ReduceLarge(b, wide_x);
-  V slow_r = b.CreateExtractValue(reduced, 0);
-  V slow_n = b.CreateExtractValue(reduced, 1);
-  if (!m.is_double) {
-    slow_r = b.CreateFPTrunc(slow_r, m.type);
-    slow_n = b.CreateTrunc(slow_n, m.int_type);
-  }
-  slow_r = m.Sel(large, slow_r, r);
-  slow_n = m.Sel(large, slow_n, n);
-  b.CreateBr(join);
-  b.SetInsertPoint(join);
-  llvm::PHINode* r_phi = b.CreatePHI(m.type, 2);
-  r_phi->addIncoming(r, before);
-  r_phi->addIncoming(slow_r, slow);
-  llvm::PHINode* n_phi = b.CreatePHI(m.int_type, 2);
-  n_phi->addIncoming(n, before);
-  n_phi->addIncoming(slow_n, slow);
-  r = r_phi;
-  n = n_phi;
+  const Quadrant quadrant = ReduceWhereLarge(m, x, {r, n}, any, [&] { return large; });
+  r = quadrant.r;
+  n = quadrant.n;
 
   V z = m.Mul(r, r);
   V sine;
