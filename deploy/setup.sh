@@ -94,7 +94,7 @@ build_with_ninja || fail "the build failed, see above. Out of memory? Try KILN_J
 
 # ---- Wheel -------------------------------------------------------------------------------------
 stamp="$build/wheel.stamp"
-newer=$(find "$root/client/python" "$root/pyproject.toml" "$build/bin/kilnd" "$build/bin/kiln-worker" \
+newer=$(find "$root/client/python" "$root/pyproject.toml" "$build/bin/kilnd" "$build/bin/kiln-worker" "$build/bin/kiln-tuner" \
              "$build/bin/kilnctl" "$build/client/python/_C.abi3.so" -type f \
              ! -name '*.pyc' ! -path '*/python/kiln/_C.abi3.so' -newer "$stamp" 2>/dev/null || true)
 if [ ! -f "$stamp" ] || [ -n "$newer" ] || [ ! -x "$venv/bin/kilnd" ]; then

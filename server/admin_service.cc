@@ -125,6 +125,8 @@ grpc::Status AdminService::Status(grpc::ServerContext*, const v1::StatusRequest*
   const StoreStatistics statistics = store_->statistics();
   reply->set_store_writable(statistics.writable);
   reply->set_store_message(statistics.message);
+  if (gpus_ == nullptr) return grpc::Status::OK;
+  for (v1::MeasuringGpu& gpu : gpus_->gpus()) *reply->add_gpus() = std::move(gpu);
   return grpc::Status::OK;
 }
 
@@ -142,6 +144,9 @@ grpc::Status AdminService::Stats(grpc::ServerContext*, const v1::StatsRequest*, 
   reply->set_objects(store.objects);
   reply->set_kernels_emitted(stats_->kernels_emitted);
   reply->set_kernels_reused(stats_->kernels_reused);
+  reply->set_products_measured(stats_->products_measured);
+  reply->set_products_reused(stats_->products_reused);
+  reply->set_candidates_lost(stats_->candidates_lost);
   reply->set_worker_crashes(stats_->worker_crashes);
   reply->set_worker_timeouts(stats_->worker_timeouts);
   reply->set_quarantined(store.quarantined);

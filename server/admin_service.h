@@ -23,13 +23,15 @@ struct AdminFacts {
 
 class AdminService final : public v1::Admin::Service {
  public:
-  // All outlive the service.
+  // All outlive the service; `gpus` is nullptr where nothing is measured.
   AdminService(const v1::Config& config, const AdminFacts& facts, Store* store, WorkerPool* pool,
-               const AdmissionQueue* queue, Coordinator* coordinator, kiln::Stats* stats)
+               const MeasuringPool* gpus, const AdmissionQueue* queue, Coordinator* coordinator,
+               kiln::Stats* stats)
       : config_(config),
         facts_(facts),
         store_(store),
         pool_(pool),
+        gpus_(gpus),
         queue_(queue),
         coordinator_(coordinator),
         stats_(stats) {}
@@ -75,6 +77,7 @@ class AdminService final : public v1::Admin::Service {
   const AdminFacts facts_;
   Store* const store_;
   WorkerPool* const pool_;
+  const MeasuringPool* const gpus_;
   const AdmissionQueue* const queue_;
   Coordinator* const coordinator_;
   kiln::Stats* const stats_;

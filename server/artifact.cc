@@ -109,7 +109,9 @@ Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply 
   artifact.ns = ingredients.ns;
   artifact.compile_key = ingredients.compile_key;
   artifact.guards = plan.guards();
-  artifact.variant_id = VariantId(ingredients.compile_key, plan.guards(), /*tuning_digest=*/"");
+  std::string tuning_digest;
+  if (ingredients.tuning != nullptr) tuning_digest = Sha256(SerializeDeterministic(*ingredients.tuning));
+  artifact.variant_id = VariantId(ingredients.compile_key, plan.guards(), tuning_digest);
 
   v1::Manifest manifest;
   manifest.set_format_version(kProgramFormatVersion);
@@ -118,6 +120,7 @@ Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply 
   manifest.set_variant_id(artifact.variant_id);
   manifest.set_request_key(ingredients.request_key);
   *manifest.mutable_target() = ingredients.target;
+  if (ingredients.tuning != nullptr) *manifest.mutable_tuning() = *ingredients.tuning;
   *manifest.mutable_program() = std::move(*plan.mutable_program());
   *manifest.mutable_guards() = std::move(*plan.mutable_guards());
   *manifest.mutable_statistics() = std::move(*plan.mutable_statistics());

@@ -54,7 +54,8 @@ struct ArtifactIngredients {
   v1::Target target;
   // By PlanReply.kernels; a kernel that the store had has no objects here.
   absl::Span<const EmittedKernel> kernels;
-  std::string notes_record;  // serialized v1::RequestRecord
+  std::string notes_record;            // serialized v1::RequestRecord
+  const v1::Tuning* tuning = nullptr;  // where max-autotune had something to measure
 };
 Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply plan);
 

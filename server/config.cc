@@ -18,6 +18,7 @@ namespace kiln {
 namespace {
 
 constexpr uint32_t kWorkersMax = 1024;
+constexpr uint32_t kGpusMax = 64;
 constexpr uint64_t kWorkerBytesMin = 256u << 20;
 constexpr uint64_t kStoreBytesMin = 1u << 20;
 constexpr uint32_t kSecondsMax = 30 * 24 * 3600;
@@ -64,7 +65,15 @@ absl::StatusOr<v1::Config> ReadConfigFile(const std::string& path) {
   return config;
 }
 
-void ApplyDefaults(const std::string& worker_binary, v1::Config* config) {
+uint32_t CountGpus() {
+  uint32_t count = 0;
+  std::error_code ignored;
+  for (uint32_t i = 0; i < kGpusMax; ++i)
+    count += std::filesystem::exists(absl::StrCat("/dev/nvidia", i), ignored);
+  return count;
+}
+
+void ApplyDefaults(const std::string& programs, v1::Config* config) {
   if (config->drain_seconds() == 0) config->set_drain_seconds(30);
   v1::WorkerPoolConfig* workers = config->mutable_workers();
   if (workers->count() == 0) workers->set_count(std::max(1u, std::thread::hardware_concurrency()));
@@ -72,7 +81,12 @@ void ApplyDefaults(const std::string& worker_binary, v1::Config* config) {
   if (workers->plan_seconds_max() == 0) workers->set_plan_seconds_max(120);
   if (workers->emit_seconds_max() == 0) workers->set_emit_seconds_max(60);
   if (workers->jobs_max() == 0) workers->set_jobs_max(500);
-  if (workers->binary().empty()) workers->set_binary(worker_binary);
+  if (workers->binary().empty()) workers->set_binary(programs + "kiln-worker");
+  v1::MeasuringConfig* measuring = config->mutable_measuring();
+  if (measuring->gpus() == 0) measuring->set_gpus(CountGpus());
+  if (measuring->binary().empty()) measuring->set_binary(programs + "kiln-tuner");
+  if (measuring->candidate_seconds_max() == 0) measuring->set_candidate_seconds_max(10);
+  if (measuring->lease_seconds_max() == 0) measuring->set_lease_seconds_max(120);
   v1::AdmissionConfig* admission = config->mutable_admission();
   if (admission->queue_max() == 0) admission->set_queue_max(256);
   if (admission->graph_bytes_max() == 0) admission->set_graph_bytes_max(kGraphBytesMax);
@@ -102,6 +116,12 @@ absl::Status CheckConfig(const v1::Config& config) {
   KILN_RETURN_IF_ERROR(CheckAtLeast("workers.memory_bytes", workers.memory_bytes(), kWorkerBytesMin));
   KILN_RETURN_IF_ERROR(CheckAtMost("workers.plan_seconds_max", workers.plan_seconds_max(), kSecondsMax));
   KILN_RETURN_IF_ERROR(CheckAtMost("workers.emit_seconds_max", workers.emit_seconds_max(), kSecondsMax));
+  const v1::MeasuringConfig& measuring = config.measuring();
+  KILN_RETURN_IF_ERROR(CheckAtMost("measuring.gpus", measuring.gpus(), kGpusMax));
+  KILN_RETURN_IF_ERROR(
+      CheckAtMost("measuring.candidate_seconds_max", measuring.candidate_seconds_max(), kSecondsMax));
+  KILN_RETURN_IF_ERROR(
+      CheckAtMost("measuring.lease_seconds_max", measuring.lease_seconds_max(), kSecondsMax));
   KILN_RETURN_IF_ERROR(CheckAtMost("admission.queue_max", config.admission().queue_max(), 1u << 20));
   KILN_RETURN_IF_ERROR(
       CheckAtMost("admission.graph_bytes_max", config.admission().graph_bytes_max(), kGraphBytesMax));

@@ -16,8 +16,12 @@ inline constexpr uint32_t kEmbeddedIdleSeconds = 600;
 // INVALID_ARGUMENT with line and column for text that is no Config; NOT_FOUND for no such file.
 absl::StatusOr<v1::Config> ReadConfigFile(const std::string& path);
 
-// Fills in every default. `worker_binary` is used where none is configured.
-void ApplyDefaults(const std::string& worker_binary, v1::Config* config);
+// Fills in every default. Where no programs are configured they are kiln-worker and kiln-tuner in `programs`,
+// a folder's name that ends with "/".
+void ApplyDefaults(const std::string& programs, v1::Config* config);
+
+// GPUs of NVIDIA's that this machine shows.
+uint32_t CountGpus();
 
 // INVALID_ARGUMENT naming the field.
 absl::Status CheckConfig(const v1::Config& config);

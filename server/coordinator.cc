@@ -54,9 +54,9 @@ absl::Status GoneStatus() { return absl::CancelledError("the caller left"); }
 
 }  // namespace
 
-Coordinator::Coordinator(const v1::Config& config, Store* store, WorkerPool* pool, AdmissionQueue* queue,
-                         Stats* stats)
-    : config_(config), store_(store), pool_(pool), queue_(queue), stats_(stats) {}
+Coordinator::Coordinator(const v1::Config& config, Store* store, WorkerPool* pool, ProductTuner* tuner,
+                         AdmissionQueue* queue, Stats* stats)
+    : config_(config), store_(store), pool_(pool), tuner_(tuner), queue_(queue), stats_(stats) {}
 
 std::string Coordinator::KeyOf(const std::string& ns, const std::string& request_key) const {
   return CompileKey(ns, request_key, kProgramFormatVersion, pool_->hello().compiler_fingerprint());

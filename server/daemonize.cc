@@ -73,12 +73,12 @@ absl::Status RedirectOutput(const std::string& path) {
   return absl::OkStatus();
 }
 
-std::string WorkerBesideSelf() {
+std::string FolderOfSelf() {
   char path[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  if (length <= 0) return "kiln-worker";
+  if (length <= 0) return "";
   const std::string self(path, length);
-  return absl::StrCat(self.substr(0, self.rfind('/') + 1), "kiln-worker");
+  return self.substr(0, self.rfind('/') + 1);
 }
 
 }  // namespace kiln

@@ -18,7 +18,7 @@ absl::Status GoToBackground();
 // renamed to `path`.old first.
 absl::Status RedirectOutput(const std::string& path);
 
-// "kiln-worker" in the directory of the running program.
-std::string WorkerBesideSelf();
+// The directory of the running program, with "/" at its end; empty where it can't be told.
+std::string FolderOfSelf();
 
 }  // namespace kiln

@@ -109,6 +109,9 @@ absl::Status Coordinator::CompileFlight(const FlightPtr& flight) {
   KILN_ASSIGN_OR_RETURN(v1::PlanReply plan, Plan(flight));
   const absl::Time emitting = absl::Now();
   KILN_ASSIGN_OR_RETURN(std::vector<EmittedKernel> kernels, EmitAll(flight, plan, target));
+  v1::Tuning tuning;
+  if (!plan.products().empty()) tuning = Tune(flight, plan, target);
+  if (Abandoned(flight)) return absl::CancelledError("nobody waits for the answer");
   Progress(flight, "publishing", {});
 
   v1::RequestRecord record;
@@ -125,6 +128,7 @@ absl::Status Coordinator::CompileFlight(const FlightPtr& flight) {
   ingredients.request_key = flight->request_key;
   ingredients.target = target;
   ingredients.kernels = kernels;
+  if (!plan.products().empty()) ingredients.tuning = &tuning;
   ingredients.notes_record = SerializeDeterministic(record);
   return Publish(flight, std::make_shared<const Artifact>(AssembleArtifact(ingredients, std::move(plan))));
 }
@@ -277,6 +281,18 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAll(const FlightPtr&
     missing = std::move(again);
   }
   return kernels;
+}
+
+v1::Tuning Coordinator::Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target) {
+  Progress(flight, "tuning", {});
+  return tuner_->Tune(
+      plan.products(), target, [this, flight] { return Abandoned(flight); },
+      [this, flight](uint32_t done, uint32_t total) {
+        v1::CompileEvent event;
+        event.mutable_tuned()->set_done(done);
+        event.mutable_tuned()->set_total(total);
+        Progress(flight, "tuning", std::move(event));
+      });
 }
 
 void Coordinator::MakeRoom(const std::string& compile_key, const std::string& new_key) {

@@ -19,6 +19,8 @@
 #include "server/config.h"
 #include "server/coordinator.h"
 #include "server/daemonize.h"
+#include "server/measuring_pool.h"
+#include "server/product_tuner.h"
 #include "server/runtime_dir.h"
 #include "server/server.h"
 #include "server/zygote.h"
@@ -35,7 +37,7 @@ constexpr absl::Duration kBacklogGrace = absl::Milliseconds(200);
 constexpr absl::Duration kLastWordsGrace = absl::Seconds(1);
 
 struct Flags {
-  std::string config_file, socket, tcp, store, log_file, runtime_dir, worker;
+  std::string config_file, socket, tcp, store, log_file, runtime_dir, worker, cublas_lt, cuda_driver;
   uint32_t workers = 0;
   int64_t idle_exit_seconds = -1;
   bool embedded = false;
@@ -51,6 +53,9 @@ int ParseFlags(int argc, char** argv, Flags* flags) {
   app.add_option("--store", flags->store, "Directory of the store (absolute path)");
   app.add_option("--workers", flags->workers, "Compiler processes; default: one a core");
   app.add_option("--worker-binary", flags->worker, "Default: kiln-worker beside kilnd");
+  app.add_option("--cublas-lt", flags->cublas_lt,
+                 "cuBLASLt's file, for max-autotune; default: what the system's loader finds");
+  app.add_option("--cuda-driver", flags->cuda_driver, "libcuda.so.1's file; likewise");
   app.add_option("--idle-exit-seconds", flags->idle_exit_seconds,
                  "Exit after so long without a call; 0: never")
       ->check(CLI::NonNegativeNumber);
@@ -88,7 +93,9 @@ absl::StatusOr<v1::Config> MakeConfig(const Flags& flags) {
   if (flags.workers > 0) config.mutable_workers()->set_count(flags.workers);
   if (!flags.worker.empty()) config.mutable_workers()->set_binary(flags.worker);
   if (flags.idle_exit_seconds >= 0) config.set_idle_exit_seconds(flags.idle_exit_seconds);
-  ApplyDefaults(WorkerBesideSelf(), &config);
+  if (!flags.cublas_lt.empty()) config.mutable_measuring()->set_cublas_lt(flags.cublas_lt);
+  if (!flags.cuda_driver.empty()) config.mutable_measuring()->set_driver(flags.cuda_driver);
+  ApplyDefaults(FolderOfSelf(), &config);
   KILN_RETURN_IF_ERROR(CheckConfig(config));
   return config;
 }
@@ -102,13 +109,47 @@ void SetUpLog() {
   spdlog::set_default_logger(logger);
 }
 
+// The parent of all kiln-tuners; nullptr where there is nothing to measure on, and `without` says why.
+std::unique_ptr<Zygote> ForkMeasuring(const v1::MeasuringConfig& config, std::string* without) {
+  if (config.off()) {
+    *without = "measuring is off in the daemon's configuration";
+    return nullptr;
+  }
+  if (config.gpus() == 0) {
+    *without = "the daemon's machine shows no GPU to measure on";
+    return nullptr;
+  }
+  auto zygote = Zygote::Fork(config.binary(), {absl::StrCat("--cublas-lt=", config.cublas_lt()),
+                                               absl::StrCat("--driver=", config.driver())});
+  if (zygote.ok()) return *std::move(zygote);
+  *without = std::string(zygote.status().message());
+  spdlog::warn("max-autotune measures nothing: {}", *without);
+  return nullptr;
+}
+
+// Where max-autotune measures, or why it does not.
+struct Measuring {
+  std::unique_ptr<Zygote> zygote;
+  std::string without;
+};
+
+std::unique_ptr<MeasuringPool> NewMeasuringPool(const v1::MeasuringConfig& config, Zygote* zygote) {
+  if (zygote == nullptr) return nullptr;
+  MeasuringPool::Options options;
+  options.gpus = config.gpus();
+  options.call_limit = absl::Seconds(config.candidate_seconds_max());
+  options.lease_limit = absl::Seconds(config.lease_seconds_max());
+  return std::make_unique<MeasuringPool>(options, zygote);
+}
+
 // Blocks until a signal asks for the end (false) or the daemon has been idle for long enough (true).
 bool WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& stats,
-                const Coordinator& coordinator, const AdmissionQueue& queue) {
+                const Coordinator& coordinator, const AdmissionQueue& queue, MeasuringPool* measuring) {
   const uint64_t started = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
   while (true) {
     const timespec step{0, 200'000'000};
     if (sigtimedwait(&signals, nullptr, &step) > 0) return false;
+    if (measuring != nullptr) measuring->EndIdle();
     if (config.idle_exit_seconds() == 0) continue;
     if (stats.calls_running > 0 || coordinator.flights() > 0 || queue.running() > 0) continue;
     const uint64_t last = std::max<uint64_t>(started, stats.last_call_unix_ms);
@@ -117,7 +158,8 @@ bool WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& 
   }
 }
 
-absl::Status Serve(const v1::Config& config, Zygote* zygote, const sigset_t& signals) {
+absl::Status Serve(const v1::Config& config, Zygote* zygote, const Measuring& measuring,
+                   const sigset_t& signals) {
   Stats stats;
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, NewStore(config.store()));
   if (const StoreStatistics facts = store->statistics(); !facts.writable) {
@@ -134,19 +176,22 @@ absl::Status Serve(const v1::Config& config, Zygote* zygote, const sigset_t& sig
   }
   std::unique_ptr<WorkerPool> pool = *std::move(started);
   auto queue = std::make_unique<AdmissionQueue>(config.workers().count(), config.admission().queue_max());
-  Coordinator coordinator(config, store.get(), pool.get(), queue.get(), &stats);
+  const std::unique_ptr<MeasuringPool> gpus = NewMeasuringPool(config.measuring(), measuring.zygote.get());
+  ProductTuner tuner(gpus.get(), measuring.without, store.get(), &stats);
+  Coordinator coordinator(config, store.get(), pool.get(), &tuner, queue.get(), &stats);
   std::atomic<bool> draining{false};
   AdminFacts facts;
   facts.started_unix_seconds = time(nullptr);
   facts.draining = &draining;
   CompileService compile_service(config, pool.get(), &coordinator, &stats);
-  AdminService admin_service(config, facts, store.get(), pool.get(), queue.get(), &coordinator, &stats);
+  AdminService admin_service(config, facts, store.get(), pool.get(), gpus.get(), queue.get(), &coordinator,
+                             &stats);
   KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), &compile_service, &admin_service));
   admin_service.SetAddress(server->address());
   spdlog::info("kilnd {} serves {} with {} workers of compiler {}", KILN_VERSION, server->address(),
                pool->size(), pool->hello().compiler_fingerprint());
 
-  const bool idle = WaitForEnd(config, signals, stats, coordinator, *queue);
+  const bool idle = WaitForEnd(config, signals, stats, coordinator, *queue, gpus.get());
   spdlog::info(idle ? "idle: exit" : "asked to stop: drain");
   server->Unlink();
   if (idle) {
@@ -191,7 +236,9 @@ absl::Status Run(const Flags& flags, const v1::Config& config) {
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Zygote> zygote,
                         Zygote::Fork(config.workers().binary(),
                                      {absl::StrCat("--memory-bytes=", config.workers().memory_bytes())}));
-  absl::Status status = Serve(config, zygote.get(), signals);
+  Measuring measuring;
+  measuring.zygote = ForkMeasuring(config.measuring(), &measuring.without);
+  absl::Status status = Serve(config, zygote.get(), measuring, signals);
   if (!status.ok()) spdlog::error("{}", status.ToString());
   return status;
 }

@@ -13,13 +13,16 @@
 #include <memory>
 #include <new>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
 
 constexpr rlim_t kOpenFilesMax = 64;
+constexpr rlim_t kGpuOpenFilesMax = 4096;
 
 // Missing in this kernel's or libseccomp's table: nothing to deny, and the add is skipped.
 constexpr const char* kDenied[] = {
@@ -132,6 +135,10 @@ constexpr const char* kDenied[] = {
     "vfork",
 };
 
+// Of these, what NVIDIA's driver does when it starts.
+constexpr absl::string_view kAllowedWithGpu[] = {"accept", "accept4",    "bind",  "listen",
+                                                 "socket", "socketpair", "unlink"};
+
 absl::Status Errno(const char* what, int error) {
   return absl::InternalError(absl::StrCat("sandbox: ", what, ": ", strerror(error)));
 }
@@ -145,24 +152,30 @@ struct ReleaseFilter {
   void operator()(void* filter) const { seccomp_release(filter); }
 };
 
-absl::Status DenyCalls() {
+absl::Status DenyWriting(void* filter) {
+  const uint32_t deny = SCMP_ACT_ERRNO(EPERM);
+  for (unsigned long flag : {O_WRONLY, O_RDWR, O_CREAT, O_TRUNC}) {
+    const int open_rule =
+        seccomp_rule_add(filter, deny, SCMP_SYS(open), 1, SCMP_A1(SCMP_CMP_MASKED_EQ, flag, flag));
+    const int openat_rule =
+        seccomp_rule_add(filter, deny, SCMP_SYS(openat), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, flag, flag));
+    if (open_rule != 0 || openat_rule != 0) return Errno("open rules", -std::min(open_rule, openat_rule));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DenyCalls(bool gpu) {
   std::unique_ptr<void, ReleaseFilter> filter(seccomp_init(SCMP_ACT_ALLOW));
   if (filter == nullptr) return Errno("seccomp_init", ENOMEM);
   const uint32_t deny = SCMP_ACT_ERRNO(EPERM);
   for (const char* name : kDenied) {
+    if (gpu && absl::c_linear_search(kAllowedWithGpu, name)) continue;
     const int call = seccomp_syscall_resolve_name(name);
     if (call == __NR_SCMP_ERROR) continue;
     if (const int error = seccomp_rule_add(filter.get(), deny, call, 0); error != 0)
       return Errno(name, -error);
   }
-  // Opening for anything but reading.
-  for (unsigned long flag : {O_WRONLY, O_RDWR, O_CREAT, O_TRUNC}) {
-    const int open_rule =
-        seccomp_rule_add(filter.get(), deny, SCMP_SYS(open), 1, SCMP_A1(SCMP_CMP_MASKED_EQ, flag, flag));
-    const int openat_rule =
-        seccomp_rule_add(filter.get(), deny, SCMP_SYS(openat), 1, SCMP_A2(SCMP_CMP_MASKED_EQ, flag, flag));
-    if (open_rule != 0 || openat_rule != 0) return Errno("open rules", -std::min(open_rule, openat_rule));
-  }
+  if (!gpu) KILN_RETURN_IF_ERROR(DenyWriting(filter.get()));
   // Threads, yes; processes, no. glibc falls back from clone3, whose flags a filter cannot see, to clone.
   if (int error = seccomp_rule_add(filter.get(), SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0); error != 0) {
     return Errno("clone3", -error);
@@ -188,15 +201,16 @@ absl::Status EnterSandbox(const SandboxOptions& options) {
   // Nothing is left to unwind with, and what LLVM holds would be in no known state.
   std::set_new_handler([] { _exit(kExitOutOfMemory); });
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Errno("no_new_privs", errno);
-  if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return Errno("dumpable", errno);
+  // What is not dumpable can't read its own files of /proc, which the driver does.
+  if (!options.gpu && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return Errno("dumpable", errno);
   if (options.frame_fd > 3) close_range(3, options.frame_fd - 1, 0);
   close_range(options.frame_fd + 1, ~0u, 0);
   KILN_RETURN_IF_ERROR(Limit(RLIMIT_CORE, 0, "RLIMIT_CORE"));
-  KILN_RETURN_IF_ERROR(Limit(RLIMIT_NOFILE, kOpenFilesMax, "RLIMIT_NOFILE"));
+  KILN_RETURN_IF_ERROR(Limit(RLIMIT_NOFILE, options.gpu ? kGpuOpenFilesMax : kOpenFilesMax, "RLIMIT_NOFILE"));
   if (kBoundAddressSpace && options.memory_bytes > 0) {
     KILN_RETURN_IF_ERROR(Limit(RLIMIT_AS, options.memory_bytes, "RLIMIT_AS"));
   }
-  return DenyCalls();
+  return DenyCalls(options.gpu);
 }
 
 }  // namespace kiln

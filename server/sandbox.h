@@ -27,6 +27,9 @@ inline constexpr bool kBoundAddressSpace = true;
 struct SandboxOptions {
   int frame_fd = -1;
   uint64_t memory_bytes = 0;  // RLIMIT_AS; 0 = unbounded
+  // A user of NVIDIA's driver: opening for write and unlink (its devices, and a file that it makes), sockets
+  // that connect nowhere, more descriptors, and files of /proc about itself are allowed too.
+  bool gpu = false;
 };
 
 absl::Status EnterSandbox(const SandboxOptions& options);

@@ -10,14 +10,6 @@ namespace kiln {
 namespace {
 
 constexpr absl::Duration kHelloLimit = absl::Seconds(30);
-constexpr size_t kErrorMessageMax = 8192;
-
-// What a worker says is text of limited length and a code that is an error.
-absl::Status FromWorker(const v1::WorkerError& error) {
-  absl::StatusCode code = static_cast<absl::StatusCode>(error.code());
-  if (error.code() <= 0 || error.code() > 16) code = absl::StatusCode::kInternal;
-  return absl::Status(code, absl::string_view(error.message()).substr(0, kErrorMessageMax));
-}
 
 }  // namespace
 
@@ -129,7 +121,7 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
   const bool plan = task->request.has_plan();
   absl::StatusOr<v1::Frame> reply = (*process)->Call(std::move(task->request), wait);
   if (reply.ok()) {
-    if (reply->has_error()) return {FromWorker(reply->error()), {}, false};
+    if (reply->has_error()) return {StatusOf(reply->error()), {}, false};
     if (plan ? reply->has_plan_reply() : reply->has_emit_reply())
       return {absl::OkStatus(), *std::move(reply), false};
     reply = absl::DataLossError("an answer of the wrong kind");

@@ -9,6 +9,17 @@
 #include "server/sandbox.h"
 
 namespace kiln {
+namespace {
+
+constexpr size_t kErrorMessageMax = 8192;
+
+}  // namespace
+
+absl::Status StatusOf(const v1::WorkerError& error) {
+  absl::StatusCode code = static_cast<absl::StatusCode>(error.code());
+  if (error.code() <= 0 || error.code() > 16) code = absl::StatusCode::kInternal;
+  return absl::Status(code, absl::string_view(error.message()).substr(0, kErrorMessageMax));
+}
 
 absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Spawn(Zygote* zygote, absl::Time deadline) {
   KILN_ASSIGN_OR_RETURN(Zygote::Worker worker, zygote->Spawn());

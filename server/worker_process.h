@@ -51,4 +51,7 @@ class WorkerProcess {
   uint64_t last_id_ = 0;
 };
 
+// What a worker says: text of limited length and a code that is an error.
+absl::Status StatusOf(const v1::WorkerError& error);
+
 }  // namespace kiln

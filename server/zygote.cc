@@ -20,8 +20,9 @@ namespace {
 
 enum MessageKind : int32_t { kSpawn = 1, kReap = 2 };
 constexpr int kWorkerFrameFd = 3;
-// What a worker sees of the environment: only what sanitizers read.
-constexpr const char* kPassedOn[] = {"ASAN_OPTIONS", "LSAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"};
+// What a worker sees of the environment: what sanitizers read, and which GPUs are to be used.
+constexpr const char* kPassedOn[] = {"ASAN_OPTIONS", "CUDA_VISIBLE_DEVICES", "LSAN_OPTIONS", "TSAN_OPTIONS",
+                                     "UBSAN_OPTIONS"};
 
 absl::Status Errno(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", strerror(errno)));
@@ -92,7 +93,10 @@ absl::StatusOr<std::unique_ptr<Zygote>> Zygote::Fork(const std::string& binary,
     close_range(3, program - 1, 0);
     if (link > program + 1) close_range(program + 1, link - 1, 0);
     close_range(link + 1, ~0u, 0);
-    Serve(link, program, args);
+    std::vector<std::string> words = {binary.substr(binary.rfind('/') + 1),
+                                      absl::StrCat("--fd=", kWorkerFrameFd)};
+    words.insert(words.end(), args.begin(), args.end());
+    Serve(link, program, words);
   }
   close(pair[1]);
   close(program);
@@ -106,7 +110,7 @@ Zygote::~Zygote() {
   }
 }
 
-void Zygote::Serve(int fd, int binary, const std::vector<std::string>& args) {
+void Zygote::Serve(int fd, int binary, const std::vector<std::string>& words) {
   // A Ctrl-C or a hang-up at the terminal is kilnd's to handle: it drains, and needs its workers for that.
   setsid();
   for (int signal_number : {SIGINT, SIGTERM, SIGHUP}) signal(signal_number, SIG_IGN);
@@ -120,7 +124,7 @@ void Zygote::Serve(int fd, int binary, const std::vector<std::string>& args) {
     Message reply;
     reply.kind = message.kind;
     if (message.kind == kSpawn && passed >= 0) {
-      reply.pid = StartWorker(binary, args, passed);
+      reply.pid = StartWorker(binary, words, passed);
       if (reply.pid < 0) reply.status = errno;
     } else if (message.kind == kReap) {
       reply.pid = message.pid;
@@ -134,7 +138,7 @@ void Zygote::Serve(int fd, int binary, const std::vector<std::string>& args) {
   _exit(0);
 }
 
-int Zygote::StartWorker(int binary, const std::vector<std::string>& args, int frames) {
+int Zygote::StartWorker(int binary, std::vector<std::string> words, int frames) {
   const pid_t zygote = getpid();
   const pid_t pid = fork();
   if (pid != 0) return pid;
@@ -144,8 +148,6 @@ int Zygote::StartWorker(int binary, const std::vector<std::string>& args, int fr
   if (dup2(frames, kWorkerFrameFd) < 0) _exit(125);
   fcntl(kWorkerFrameFd, F_SETFD, 0);
   close_range(kWorkerFrameFd + 1, ~0u, CLOSE_RANGE_CLOEXEC);
-  std::vector<std::string> words = {"kiln-worker", absl::StrCat("--fd=", kWorkerFrameFd)};
-  words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);

@@ -21,8 +21,8 @@ namespace kiln {
 
 class Zygote {
  public:
-  // `binary` is started with `args` after its name and "--fd=3", the frame socket.
-  // Must be called before the process has a second thread.
+  // `binary` (kiln-worker or kiln-tuner) is started with `args` after its name and "--fd=3", the frame
+  // socket. Must be called before the process has a second thread.
   static absl::StatusOr<std::unique_ptr<Zygote>> Fork(const std::string& binary,
                                                       const std::vector<std::string>& args);
   ~Zygote();
@@ -46,8 +46,8 @@ class Zygote {
   };
   Zygote(int fd, pid_t pid) : fd_(fd), pid_(pid) {}
   absl::StatusOr<Message> Ask(Message request, int pass_fd);
-  [[noreturn]] static void Serve(int fd, int binary, const std::vector<std::string>& args);
-  static int StartWorker(int binary, const std::vector<std::string>& args, int frames);
+  [[noreturn]] static void Serve(int fd, int binary, const std::vector<std::string>& words);
+  static int StartWorker(int binary, std::vector<std::string> words, int frames);
 
   absl::Mutex mutex_;
   const int fd_;

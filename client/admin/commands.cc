@@ -96,6 +96,13 @@ int RunStatus(const AdminContext& context) {
   table.Add({"build", reply.build_id()});
   table.Add({"compiler", reply.compiler_fingerprint()});
   table.Add({"workers", absl::StrCat(reply.workers(), ", ", reply.workers_busy(), " busy")});
+  for (const v1::MeasuringGpu& gpu : reply.gpus()) {
+    const std::string state = !gpu.drained().empty() ? absl::StrCat("not used: ", gpu.drained())
+                              : gpu.leased()         ? "measures now"
+                                                     : absl::StrCat("free, ", gpu.leases(), " leases so far");
+    table.Add({absl::StrCat("cuda:", gpu.ordinal()),
+               Printable(absl::StrCat(gpu.name(), gpu.name().empty() ? "" : ", ", state))});
+  }
   table.Add({"jobs", absl::StrCat(reply.running(), " running, ", reply.queued(), " queued")});
   table.Add({"store", reply.store_directory()});
   table.Add(
@@ -123,6 +130,9 @@ int RunStats(const AdminContext& context) {
   count("failures", reply.failures());
   count("kernels emitted", reply.kernels_emitted());
   count("kernels reused", reply.kernels_reused());
+  count("products measured", reply.products_measured());
+  count("products reused", reply.products_reused());
+  count("candidates lost", reply.candidates_lost());
   count("graphs uploaded", reply.graphs_uploaded());
   count("objects fetched", reply.fetched_objects());
   count("worker crashes", reply.worker_crashes());

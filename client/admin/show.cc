@@ -2,6 +2,7 @@
 #include <ctime>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/admin/commands.h"
@@ -125,6 +126,29 @@ void ShowKernels(const v1::ShownEntry& entry, std::string* out) {
   }
 }
 
+std::string SizesOf(const v1::MatrixProduct& product) {
+  return absl::StrCat(product.batch() > 1 ? absl::StrCat(product.batch(), " x ") : "", product.a().rows(),
+                      "x", product.a().columns(), " by ", product.b().rows(), "x", product.b().columns(), " ",
+                      v1::DType_Name(product.dtype()), product.has_c() ? ", added to" : "",
+                      product.bias() ? ", bias" : "");
+}
+
+void ShowTuning(const v1::Tuning& tuning, std::string* out) {
+  absl::StrAppend(out, "\nmeasured products (", tuning.products_size(), ")",
+                  tuning.gpu().name().empty() ? "" : absl::StrCat(" on ", Printable(tuning.gpu().name())),
+                  "\n");
+  if (!tuning.without().empty()) absl::StrAppend(out, "  not all: ", Printable(tuning.without()), "\n");
+  for (const v1::ProductTuning& product : tuning.products()) {
+    absl::StrAppendFormat(out, "  %s: %.2f us", SizesOf(product.product()), product.default_microseconds());
+    if (product.has_algorithm()) {
+      absl::StrAppendFormat(out, ", by another algorithm %.2f us", product.microseconds());
+    }
+    absl::StrAppend(out, "; ", product.candidates(), " candidates");
+    if (product.lost() > 0) absl::StrAppend(out, ", ", product.lost(), " lost");
+    absl::StrAppend(out, "\n");
+  }
+}
+
 }  // namespace
 
 std::string ShowText(const v1::ShownEntry& entry, int64_t now) {
@@ -152,6 +176,7 @@ std::string ShowText(const v1::ShownEntry& entry, int64_t now) {
                     ")\n");
   }
   if (statistics.calls_size() == 0) absl::StrAppend(&out, "  none\n");
+  if (entry.manifest().has_tuning()) ShowTuning(entry.manifest().tuning(), &out);
   return out;
 }
 

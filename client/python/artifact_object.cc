@@ -108,6 +108,30 @@ PyObject* TextList(const Texts& texts) {
   return list;
 }
 
+PyObject* TuningInfo(const v1::Tuning& tuning) {
+  Ref info(PyDict_New());
+  SetItem(info.get(), "without", Text(tuning.without()));
+  SetItem(info.get(), "gpu", Text(tuning.gpu().name()));
+  Ref products(PyList_New(0));
+  for (const v1::ProductTuning& measured : tuning.products()) {
+    const v1::MatrixProduct& product = measured.product();
+    Ref item(PyDict_New());
+    SetItem(item.get(), "sizes",
+            Py_BuildValue("(LLLL)", static_cast<long long>(product.batch()),
+                          static_cast<long long>(product.d().rows()),
+                          static_cast<long long>(product.a().columns()),
+                          static_cast<long long>(product.d().columns())));
+    SetItem(item.get(), "changed", PyBool_FromLong(measured.has_algorithm()));
+    SetItem(item.get(), "default_microseconds", PyFloat_FromDouble(measured.default_microseconds()));
+    SetItem(item.get(), "microseconds", PyFloat_FromDouble(measured.microseconds()));
+    SetItem(item.get(), "candidates", PyLong_FromUnsignedLong(measured.candidates()));
+    SetItem(item.get(), "lost", PyLong_FromUnsignedLong(measured.lost()));
+    PyList_Append(products.get(), item.get());
+  }
+  SetItem(info.get(), "products", products.release());
+  return info.release();
+}
+
 PyObject* Info(PyObject* object, PyObject*) {
   const CompiledArtifact& compiled = *Self(object)->compiled;
   const v1::Manifest& manifest = compiled.manifest;
@@ -158,6 +182,7 @@ PyObject* Info(PyObject* object, PyObject*) {
   }
   SetItem(dict, "library_bytes", PyLong_FromUnsignedLongLong(manifest.statistics().library_bytes()));
   SetItem(dict, "library_reasons", reasons.release());
+  if (manifest.has_tuning()) SetItem(dict, "tuning", TuningInfo(manifest.tuning()));
   return info.release();
 }
 

@@ -8,6 +8,7 @@
 #include "client/python/cpu_target.h"
 #include "client/python/python_library.h"
 #include "client/python/python_util.h"
+#include "client/runtime/matrix_products.h"
 #include "client/runtime/step_times.h"
 #include "compiler/graph/canonical.h"
 #include "compiler/graph/key.h"
@@ -200,12 +201,17 @@ PyObject* SetTiming(PyObject*, PyObject* arguments) {
   Py_RETURN_NONE;
 }
 
+PyObject* TunedPlans(PyObject*, PyObject*) {
+  return PyLong_FromUnsignedLongLong(runtime::MatrixProducts::TunedPlans());
+}
+
 PyMethodDef functions[] = {
     {"configure", Configure, METH_VARARGS, "configure(names, connect_seconds, compile_seconds)"},
     {"address", Address, METH_NOARGS, "The daemon's address."},
     {"set_torch", SetTorch, METH_VARARGS,
      "set_torch(tensors_to_handles, handles_to_tensors, library_callback)"},
     {"set_timing", SetTiming, METH_VARARGS, "set_timing(on): time the steps of every program, or stop"},
+    {"tuned_plans", TunedPlans, METH_NOARGS, "Kinds of products that run by a measured algorithm."},
     {"build", Build, METH_VARARGS, "Key, header, canonical bytes and canonical symbol order of a request."},
     {"get", Get, METH_VARARGS,
      "get(key, header, graph, hints, interpret, debug) -> Artifact; an empty graph: only look up"},

@@ -8,15 +8,20 @@
 
 namespace kiln::runtime {
 
-absl::StatusOr<CublasLt> FindCublasLt() {
+namespace {
+
+void* Open(int flags) {
   void* library = nullptr;
   for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
-    if (library == nullptr) library = dlopen(name, RTLD_NOLOAD | RTLD_LAZY);
+    if (library == nullptr) library = dlopen(name, flags);
   }
-  if (library == nullptr)
-    return absl::UnimplementedError("unsupported: cuBLASLt is not loaded in this process");
+  return library;
+}
+
+absl::StatusOr<CublasLt> FunctionsOf(void* library) {
   CublasLt found = {};
   LibraryFunctions functions(library);
+  functions.Need(found.version, "cublasLtGetVersion");
   functions.Need(found.create, "cublasLtCreate");
   functions.Need(found.destroy, "cublasLtDestroy");
   functions.Need(found.create_operation, "cublasLtMatmulDescCreate");
@@ -35,6 +40,21 @@ absl::StatusOr<CublasLt> FindCublasLt() {
   if (functions.missing() != nullptr)
     return absl::UnimplementedError(absl::StrCat("unsupported: cuBLASLt lacks ", functions.missing()));
   return found;
+}
+
+}  // namespace
+
+absl::StatusOr<CublasLt> FindCublasLt() {
+  void* const library = Open(RTLD_NOLOAD | RTLD_LAZY);
+  if (library == nullptr)
+    return absl::UnimplementedError("unsupported: cuBLASLt is not loaded in this process");
+  return FunctionsOf(library);
+}
+
+absl::StatusOr<CublasLt> LoadCublasLt(const std::string& path) {
+  void* const library = path.empty() ? Open(RTLD_LAZY) : dlopen(path.c_str(), RTLD_LAZY);
+  if (library == nullptr) return absl::UnimplementedError("unsupported: cuBLASLt can't be loaded");
+  return FunctionsOf(library);
 }
 
 }  // namespace kiln::runtime

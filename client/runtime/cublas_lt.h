@@ -1,10 +1,12 @@
-// What the runtime uses of cuBLASLt, found at run time in the library that torch has loaded already.
+// What the runtime uses of cuBLASLt, found at run time in the library that torch has loaded already, or in a
+// file.
 //
 // Signatures and numbers as in cublasLt.h of CUDA 12 and 13, which keep them. Status 0 is success.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
 
@@ -42,6 +44,7 @@ struct CublasLt {
   enum EpilogueKind : uint32_t { kPlain = 1, kBias = 4 };
   enum ReductionMask : uint32_t { kReduceNever = 0, kReduceInCompute = 2, kReduceAnyhow = 7 };
 
+  size_t (*version)();
   Status (*create)(Handle*);
   Status (*destroy)(Handle);
   Status (*create_operation)(Descriptor*, int compute, int scale);
@@ -66,5 +69,7 @@ struct CublasLt {
 
 // UNIMPLEMENTED when the process has not loaded it, or a function is missing.
 absl::StatusOr<CublasLt> FindCublasLt();
+// Loads it for the process's life: from `path`, or by its name where that is empty.
+absl::StatusOr<CublasLt> LoadCublasLt(const std::string& path);
 
 }  // namespace kiln::runtime

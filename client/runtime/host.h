@@ -64,11 +64,14 @@ struct MemoryResults {
   absl::Span<Tensor> made;                  // as many; nullptr at first, set where wanted and not `into`
 };
 
+class TunedProducts;
+
 // Where the kernels of one call run: the device and the stream that were current when it began.
 struct CallContext {
   int32_t device = -1;  // of a GPU; -1 is the CPU
   void* stream = nullptr;
-  bool recorded = false;  // into a CUDA graph: what the launches cost now is paid once
+  bool recorded = false;                 // into a CUDA graph: what the launches cost now is paid once
+  const TunedProducts* tuned = nullptr;  // measured algorithms, where the program brings some; borrowed
   // Memory that each library call may overwrite, kept from one to the next; the caller releases it.
   Tensor scratch = nullptr;
   size_t scratch_bytes = 0;

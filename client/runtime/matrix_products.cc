@@ -1,9 +1,12 @@
 #include "client/runtime/matrix_products.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <utility>
 
 #include "client/runtime/cuda_driver.h"
+#include "client/runtime/tuned_products.h"
 
 namespace kiln::runtime {
 namespace {
@@ -11,6 +14,9 @@ namespace {
 constexpr size_t kWorkspaceMax = size_t{32} << 20;
 constexpr size_t kPlansMax = 4096;  // sizes that change with every call would add plans without end
 constexpr int64_t kAlignmentMax = 256;
+constexpr int64_t kTunedAlignment = 16;  // what measured algorithms may count on
+
+std::atomic<uint64_t> tuned_plans{0};
 
 int64_t Alignment(const void* pointer) {
   const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(pointer));
@@ -124,7 +130,8 @@ bool MatrixProducts::Pose(const Product& product, int32_t device, Problem* probl
   Key& key = problem->key;
   const int64_t flags = (has_c ? 1 : 0) | (has_bias ? 2 : 0) | (product.tf32 ? 4 : 0) |
                         (product.reduced_sums ? 8 : 0) | (problem->first.transposed ? 16 : 0) |
-                        (problem->second.transposed ? 32 : 0) | (product.one_launch ? 64 : 0);
+                        (problem->second.transposed ? 32 : 0) | (product.one_launch ? 64 : 0) |
+                        (product.tuned != nullptr ? 128 : 0);
   key[at++] = device;
   key[at++] = product.dtype;
   key[at++] = flags;
@@ -190,79 +197,155 @@ std::shared_ptr<MatrixProducts::Plan> MatrixProducts::Prepare(const Problem& pro
   describe(problem.second, plan->second);
   describe(problem.c, plan->c);
   describe(problem.d, plan->d);
-  return good && Choose(*plan, problem, product) ? plan : nullptr;
+  if (!good || !Choose(*plan, problem, product)) return nullptr;
+  ChooseTuned(*plan, problem, product);
+  return plan;
 }
 
-bool MatrixProducts::Choose(Plan& plan, const Problem& problem, const Product& product) const {
+// What the heuristic is asked for.
+struct MatrixProducts::Preference {
+  size_t workspace = kWorkspaceMax;
+  uint32_t reductions = CublasLt::kReduceAnyhow;
+  int64_t alignment_max = kAlignmentMax;  // of the operands, that algorithms may count on
+  int wanted = 1;
+};
+
+bool MatrixProducts::Ask(const Plan& plan, const Problem& problem, const Product& product,
+                         const Preference& wanted, std::vector<CublasLt::Heuristic>* found) const {
   Descriptor preference;
   if (library_.create_preference(preference.Fill(library_.destroy_preference)) != 0) return false;
   bool good = true;
   const auto prefer = [&](CublasLt::PreferenceAttribute attribute, auto value) {
     good = good && library_.set_preference(preference.get(), attribute, &value, sizeof value) == 0;
   };
-  const auto align = [](const Stored& stored) {
-    return static_cast<uint32_t>(Alignment(stored.matrix->data));
+  const auto align = [&](const Stored& stored) {
+    return static_cast<uint32_t>(std::min(Alignment(stored.matrix->data), wanted.alignment_max));
   };
-  prefer(CublasLt::kWorkspaceMax, uint64_t{kWorkspaceMax});
-  prefer(CublasLt::kReductions,
-         uint32_t{product.reduced_sums ? CublasLt::kReduceAnyhow : CublasLt::kReduceInCompute});
+  prefer(CublasLt::kWorkspaceMax, uint64_t{wanted.workspace});
+  prefer(CublasLt::kReductions, wanted.reductions);
   prefer(CublasLt::kAlignA, align(problem.first));
   prefer(CublasLt::kAlignB, align(problem.second));
   prefer(CublasLt::kAlignC, align(problem.c));
   prefer(CublasLt::kAlignD, align(problem.d));
+  found->resize(wanted.wanted);
+  int count = 0;
+  good = good && library_.heuristic(plan.handle, plan.operation.get(), plan.first.get(), plan.second.get(),
+                                    plan.c.get(), plan.d.get(), preference.get(), wanted.wanted,
+                                    found->data(), &count) == 0;
+  found->resize(good ? std::clamp(count, 0, wanted.wanted) : 0);
+  std::erase_if(*found, [](const CublasLt::Heuristic& algorithm) { return algorithm.state != 0; });
+  return !found->empty();
+}
+
+int32_t MatrixProducts::SplitsOf(const CublasLt::Heuristic& algorithm) const {
+  int32_t count = 1;
+  size_t written = 0;
+  const bool told =
+      library_.configuration(&algorithm.algorithm, CublasLt::kSplits, &count, sizeof count, &written) == 0;
+  return told ? count : 1;
+}
+
+bool MatrixProducts::SetBias(const Plan& plan, const Product& product) const {
+  const uint32_t epilogue = CublasLt::kBias;
+  return library_.set_operation(plan.operation.get(), CublasLt::kEpilogue, &epilogue, sizeof epilogue) == 0 &&
+         library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer,
+                                static_cast<const void*>(&product.bias), sizeof product.bias) == 0;
+}
+
+bool MatrixProducts::Check(const Plan& plan, CublasLt::Heuristic* algorithm) const {
+  CublasLt::Heuristic checked = {};
+  if (library_.check(plan.handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.c.get(),
+                     plan.d.get(), &algorithm->algorithm, &checked) != 0 ||
+      checked.workspace > kWorkspaceMax) {
+    return false;
+  }
+  algorithm->workspace = checked.workspace;
+  return true;
+}
+
+bool MatrixProducts::Choose(Plan& plan, const Problem& problem, const Product& product) const {
+  Preference preference;
+  preference.reductions = product.reduced_sums ? CublasLt::kReduceAnyhow : CublasLt::kReduceInCompute;
+  std::vector<CublasLt::Heuristic> found;
   const auto ask = [&] {
-    int count = 0;
-    return good &&
-           library_.heuristic(plan.handle, plan.operation.get(), plan.first.get(), plan.second.get(),
-                              plan.c.get(), plan.d.get(), preference.get(), 1, &plan.chosen, &count) == 0 &&
-           count > 0 && plan.chosen.state == 0;
-  };
-  const auto splits = [&] {
-    int32_t count = 1;
-    size_t written = 0;
-    const bool told = library_.configuration(&plan.chosen.algorithm, CublasLt::kSplits, &count, sizeof count,
-                                             &written) == 0;
-    return told ? count : 1;
+    if (!Ask(plan, problem, product, preference, &found)) return false;
+    plan.chosen = found.front();
+    return true;
   };
   const auto choose = [&] {
     if (!ask()) return false;
-    if (!product.one_launch || splits() == 1) return true;
+    if (!product.one_launch || SplitsOf(plan.chosen) == 1) return true;
     const CublasLt::Heuristic fastest = plan.chosen;
-    prefer(CublasLt::kWorkspaceMax, uint64_t{0});
-    prefer(CublasLt::kReductions, uint32_t{CublasLt::kReduceNever});
-    if (!ask() || splits() != 1) plan.chosen = fastest;
+    preference.workspace = 0;
+    preference.reductions = CublasLt::kReduceNever;
+    if (!ask() || SplitsOf(plan.chosen) != 1) plan.chosen = fastest;
     return true;
   };
   if (product.bias == nullptr) return choose();
   // With a bias the heuristic splits long sums less often than without, and is slower for it where a product
   // has few rows. So an algorithm of the plain product that splits is taken if it does a bias too.
-  const bool split = !product.one_launch && ask() && splits() > 1;
-  const uint32_t epilogue = CublasLt::kBias;
-  if (library_.set_operation(plan.operation.get(), CublasLt::kEpilogue, &epilogue, sizeof epilogue) != 0 ||
-      library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer,
-                             static_cast<const void*>(&product.bias), sizeof product.bias) != 0) {
-    return false;
-  }
-  CublasLt::Heuristic checked = {};
-  if (split &&
-      library_.check(plan.handle, plan.operation.get(), plan.first.get(), plan.second.get(), plan.c.get(),
-                     plan.d.get(), &plan.chosen.algorithm, &checked) == 0 &&
-      checked.workspace <= kWorkspaceMax) {
-    plan.chosen.workspace = checked.workspace;
-    return true;
-  }
-  return choose();
+  const bool split = !product.one_launch && ask() && SplitsOf(plan.chosen) > 1;
+  if (!SetBias(plan, product)) return false;
+  return (split && Check(plan, &plan.chosen)) || choose();
 }
 
-bool MatrixProducts::Run(const Product& product, const CallContext& call, Workspace workspace) {
-  if (call.on_gpu() && !UseGpu(call.device)) return false;
+void MatrixProducts::ChooseTuned(Plan& plan, const Problem& problem, const Product& product) const {
+  if (product.tuned == nullptr || product.tuned->library_version() != version()) return;
+  const CublasLt::Heuristic* const found = product.tuned->Find(product);
+  if (found == nullptr || (product.one_launch && SplitsOf(*found) > 1)) return;
+  for (const Stored* stored : {&problem.first, &problem.second, &problem.c, &problem.d}) {
+    if (Alignment(stored->matrix->data) < kTunedAlignment) return;
+  }
+  CublasLt::Heuristic tuned = *found;
+  if (!Check(plan, &tuned)) return;
+  plan.chosen = tuned;
+  tuned_plans.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::vector<CublasLt::Heuristic> MatrixProducts::Algorithms(const Product& product, const CallContext& call,
+                                                            int wanted) {
   Problem problem;
-  if (!Pose(product, call.device, &problem)) return false;
-  const std::shared_ptr<Plan> plan = PlanOf(problem, product, call.device);
-  if (plan == nullptr) return false;
+  if ((call.on_gpu() && !UseGpu(call.device)) || !Pose(product, call.device, &problem)) return {};
+  CublasLt::Handle handle = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    handle = HandleOf(call.device);
+  }
+  // A plan of its own, in which no other thread sets a bias.
+  const std::shared_ptr<Plan> plan = handle == nullptr ? nullptr : Prepare(problem, product, handle);
+  if (plan == nullptr) return {};
+  Preference preference;
+  preference.reductions = product.reduced_sums ? CublasLt::kReduceAnyhow : CublasLt::kReduceInCompute;
+  preference.alignment_max = kTunedAlignment;
+  preference.wanted = wanted;
+  std::vector<CublasLt::Heuristic> all = {plan->chosen}, found;
+  const auto add = [&](bool check) {
+    for (CublasLt::Heuristic& algorithm : found) {
+      const bool known = std::any_of(all.begin(), all.end(), [&](const CublasLt::Heuristic& other) {
+        return std::memcmp(&other.algorithm, &algorithm.algorithm, sizeof algorithm.algorithm) == 0;
+      });
+      if (!known && (!check || Check(*plan, &algorithm))) all.push_back(algorithm);
+    }
+  };
+  if (Ask(*plan, problem, product, preference, &found)) add(/*check=*/false);
+  if (product.bias != nullptr) {
+    // Those of the plain product too, see Choose.
+    const uint32_t plain = CublasLt::kPlain;
+    const bool asked =
+        library_.set_operation(plan->operation.get(), CublasLt::kEpilogue, &plain, sizeof plain) == 0 &&
+        Ask(*plan, problem, product, preference, &found);
+    if (asked && SetBias(*plan, product)) add(/*check=*/true);
+  }
+  if (all.size() > static_cast<size_t>(wanted)) all.resize(wanted);
+  return all;
+}
+
+bool MatrixProducts::Launch(Plan& plan, const Problem& problem, const Product& product,
+                            const CublasLt::Heuristic& algorithm, const CallContext& call,
+                            Workspace workspace) const {
   void* scratch = nullptr;
-  if (plan->chosen.workspace > 0) {
-    scratch = workspace(plan->chosen.workspace);
+  if (algorithm.workspace > 0) {
+    scratch = workspace(algorithm.workspace);
     if (scratch == nullptr) return false;
   }
   const auto alpha = static_cast<float>(product.alpha), beta = static_cast<float>(product.beta);
@@ -270,17 +353,36 @@ bool MatrixProducts::Run(const Product& product, const CallContext& call, Worksp
   const void* const scale_product = wide ? static_cast<const void*>(&product.alpha) : &alpha;
   const void* const scale_c = wide ? static_cast<const void*>(&product.beta) : &beta;
   const auto launch = [&] {
-    return library_.matmul(plan->handle, plan->operation.get(), scale_product, problem.first.matrix->data,
-                           plan->first.get(), problem.second.matrix->data, plan->second.get(), scale_c,
-                           problem.c.matrix->data, plan->c.get(), problem.d.matrix->data, plan->d.get(),
-                           &plan->chosen.algorithm, scratch, plan->chosen.workspace, call.stream) == 0;
+    return library_.matmul(plan.handle, plan.operation.get(), scale_product, problem.first.matrix->data,
+                           plan.first.get(), problem.second.matrix->data, plan.second.get(), scale_c,
+                           problem.c.matrix->data, plan.c.get(), problem.d.matrix->data, plan.d.get(),
+                           &algorithm.algorithm, scratch, algorithm.workspace, call.stream) == 0;
   };
   if (product.bias == nullptr) return launch();
-  absl::MutexLock lock(&plan->mutex);
-  return library_.set_operation(plan->operation.get(), CublasLt::kBiasPointer,
+  absl::MutexLock lock(&plan.mutex);
+  return library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer,
                                 static_cast<const void*>(&product.bias), sizeof product.bias) == 0 &&
          launch();
 }
+
+bool MatrixProducts::Run(const Product& product, const CallContext& call, Workspace workspace) {
+  if (call.on_gpu() && !UseGpu(call.device)) return false;
+  Problem problem;
+  if (!Pose(product, call.device, &problem)) return false;
+  const std::shared_ptr<Plan> plan = PlanOf(problem, product, call.device);
+  return plan != nullptr && Launch(*plan, problem, product, plan->chosen, call, workspace);
+}
+
+bool MatrixProducts::RunAs(const Product& product, const CublasLt::Heuristic& algorithm,
+                           const CallContext& call, Workspace workspace) {
+  if (call.on_gpu() && !UseGpu(call.device)) return false;
+  Problem problem;
+  if (!Pose(product, call.device, &problem)) return false;
+  const std::shared_ptr<Plan> plan = PlanOf(problem, product, call.device);
+  return plan != nullptr && Launch(*plan, problem, product, algorithm, call, workspace);
+}
+
+uint64_t MatrixProducts::TunedPlans() { return tuned_plans.load(std::memory_order_relaxed); }
 
 size_t MatrixProducts::plan_count() const {
   absl::ReaderMutexLock lock(&mutex_);

@@ -1,8 +1,9 @@
 // Matrix products by cuBLASLt, each kind planned once.
 //
-// A plan (descriptors and the algorithm that cuBLASLt's heuristic names) is kept by what decides it: device,
-// dtype, sizes, strides, alignment, epilogue, precision. A call with a known plan sets the bias' address and
-// launches. `alpha * a b + beta * c + bias` on the caller's stream; works while a CUDA graph is captured.
+// A plan (descriptors and the algorithm: the one that was measured to be best, or that cuBLASLt's heuristic
+// names) is kept by what decides it: device, dtype, sizes, strides, alignment, epilogue, precision. A call
+// with a known plan sets the bias' address and launches. `alpha * a b + beta * c + bias` on the caller's
+// stream; works while a CUDA graph is captured.
 //
 // Ownership: operands and workspace are borrowed for the call; work on the stream may still use them after it
 // returns. Threads: any number at once. Errors: none of its own; what cuBLASLt or this class can't do is not
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -39,9 +41,10 @@ struct Product {
   Matrix c;              // no data: none
   void* bias = nullptr;  // one element a column of d, beside each other
   double alpha = 1, beta = 0;
-  bool tf32 = false;         // F32 may be rounded to TF32 before it is multiplied
-  bool reduced_sums = true;  // partial sums of F16 and BF16 may be added in that type
-  bool one_launch = false;   // rather than sums in pieces, where the library can
+  bool tf32 = false;                     // F32 may be rounded to TF32 before it is multiplied
+  bool reduced_sums = true;              // partial sums of F16 and BF16 may be added in that type
+  bool one_launch = false;               // rather than sums in pieces, where the library can
+  const TunedProducts* tuned = nullptr;  // borrowed for the call
 };
 
 class MatrixProducts {
@@ -56,11 +59,21 @@ class MatrixProducts {
   // Whether the product is on its way; false leaves `d` untouched.
   bool Run(const Product& product, const CallContext& call, Workspace workspace);
 
+  // What the library offers for the product, at most `wanted` and the one that Run takes first; empty where
+  // it can't be done. RunAs is Run by one of them.
+  std::vector<CublasLt::Heuristic> Algorithms(const Product& product, const CallContext& call, int wanted);
+  bool RunAs(const Product& product, const CublasLt::Heuristic& algorithm, const CallContext& call,
+             Workspace workspace);
+
+  uint64_t version() const { return library_.version(); }
   size_t plan_count() const;
+  // Plans of this process that follow a measurement.
+  static uint64_t TunedPlans();
 
  private:
   struct Plan;
   struct Problem;
+  struct Preference;
   using Key = std::array<int64_t, 24>;
 
   static bool Pose(const Product& product, int32_t device, Problem* problem);
@@ -68,6 +81,15 @@ class MatrixProducts {
   std::shared_ptr<Plan> Prepare(const Problem& problem, const Product& product,
                                 CublasLt::Handle handle) const;
   bool Choose(Plan& plan, const Problem& problem, const Product& product) const;
+  bool Ask(const Plan& plan, const Problem& problem, const Product& product, const Preference& preference,
+           std::vector<CublasLt::Heuristic>* found) const;
+  bool SetBias(const Plan& plan, const Product& product) const;
+  int32_t SplitsOf(const CublasLt::Heuristic& algorithm) const;
+  // The algorithm with the workspace that it takes, if it does this product.
+  bool Check(const Plan& plan, CublasLt::Heuristic* algorithm) const;
+  void ChooseTuned(Plan& plan, const Problem& problem, const Product& product) const;
+  bool Launch(Plan& plan, const Problem& problem, const Product& product,
+              const CublasLt::Heuristic& algorithm, const CallContext& call, Workspace workspace) const;
   CublasLt::Handle HandleOf(int32_t device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const CublasLt library_;

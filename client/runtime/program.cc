@@ -85,6 +85,7 @@ class Frame {
       return absl::FailedPreconditionError(absl::StrCat("input ", bad_input_, " is of the wrong kind"));
     }
     KILN_ASSIGN_OR_RETURN(call_, host_.Begin());
+    call_.tuned = program_.tuned_.get();
     program_.exprs_.Start(exprs_);
     for (const Program::Binding& binding : program_.bindings_) {
       const Value& value = inputs[binding.input];

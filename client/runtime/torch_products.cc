@@ -176,6 +176,7 @@ bool TorchProducts::Run(Product& product, bool convolution, CallContext& context
   const std::optional<bool> reduced = precision_.ReducedSums(product.dtype);
   if (!reduced.has_value()) return false;
   product.reduced_sums = *reduced;
+  product.tuned = context.tuned;
   product.one_launch = !context.recorded && product.a.columns <= kUnsplitSumMax;
   Scratch scratch(host_, context);
   return products_.Run(product, context, [&](size_t bytes) { return scratch.Of(bytes); });

@@ -1,8 +1,10 @@
 #include "client/src/daemon.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pwd.h>
 #include <signal.h>
 #include <spawn.h>
@@ -127,6 +129,26 @@ std::string CacheHome() {
   return absl::StrCat(HomeDir(), "/.cache");
 }
 
+// The file of a library that this process has loaded; empty where it has not.
+std::string LoadedLibrary(const char* name) {
+  void* const library = dlopen(name, RTLD_NOLOAD | RTLD_LAZY);
+  if (library == nullptr) return "";
+  const link_map* map = nullptr;
+  const bool found = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0;
+  std::string path = found ? map->l_name : "";
+  dlclose(library);
+  return !path.empty() && path[0] == '/' ? path : "";
+}
+
+// What max-autotune measures with is what this process runs with: torch brings its own cuBLASLt.
+void AddCudaLibraries(std::vector<std::string>& words) {
+  std::string cublas_lt = LoadedLibrary("libcublasLt.so.13");
+  if (cublas_lt.empty()) cublas_lt = LoadedLibrary("libcublasLt.so.12");
+  if (!cublas_lt.empty()) words.insert(words.end(), {"--cublas-lt", cublas_lt});
+  const std::string driver = LoadedLibrary("libcuda.so.1");
+  if (!driver.empty()) words.insert(words.end(), {"--cuda-driver", driver});
+}
+
 // The daemon runs in another working directory.
 std::string Absolute(const std::string& path) {
   return path.empty() ? path : std::filesystem::absolute(path).string();
@@ -214,17 +236,19 @@ absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& pl
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   // By way of a shell that leaves at once, so that the daemon is nobody's child here.
-  const std::vector<std::string> words = {"/bin/sh",     "-c",           "\"$@\" &",      "sh",
-                                          daemon_binary, "--embedded",   "--runtime-dir", place.runtime_dir,
-                                          "--store",     place.store_dir};
+  std::vector<std::string> words = {"/bin/sh",     "-c",           "\"$@\" &",      "sh",
+                                    daemon_binary, "--embedded",   "--runtime-dir", place.runtime_dir,
+                                    "--store",     place.store_dir};
+  AddCudaLibraries(words);
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   std::vector<char*> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const absl::string_view text(*entry);
-    for (absl::string_view allowed : {"PATH=", "HOME=", "LANG=", "LC_ALL=", "TMPDIR=", "TZ=", "USER=",
-                                      "XDG_RUNTIME_DIR=", "XDG_CACHE_HOME=", "KILN_"}) {
+    for (absl::string_view allowed :
+         {"PATH=", "HOME=", "LANG=", "LC_ALL=", "TMPDIR=", "TZ=", "USER=", "XDG_RUNTIME_DIR=",
+          "XDG_CACHE_HOME=", "KILN_", "CUDA_VISIBLE_DEVICES="}) {
       if (absl::StartsWith(text, allowed)) environment.push_back(*entry);
     }
   }

@@ -34,7 +34,7 @@ absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options);
 absl::StatusOr<bool> ProbeSocket(const std::string& socket);
 
 // Starts kilnd detached: session of its own, stdio to a log file, no inherited descriptor, clean
-// signal mask and environment.
+// signal mask and environment; it is told where this process found CUDA's libraries.
 absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& place);
 
 // Connect → spawn → back off, until `deadline`. True where an earlier daemon had left its socket behind: it

@@ -4,9 +4,11 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "compiler/artifact/fixed_symbols.h"
+#include "compiler/artifact/matrix_products.h"
 #include "compiler/artifact/program_builder.h"
 #include "compiler/frontend/import.h"
 #include "compiler/graph/guards.h"
@@ -80,6 +82,11 @@ void AddSources(const v1::GraphNotes& notes, Schedule* schedule) {
   }
 }
 
+bool Measures(const v1::Options& options, const v1::Target& target) {
+  return absl::StartsWith(target.triple(), "nvptx64-") &&
+         (options.mode() == v1::MODE_MAX_AUTOTUNE || options.mode() == v1::MODE_MAX_AUTOTUNE_NO_CUDAGRAPHS);
+}
+
 }  // namespace
 
 absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
@@ -91,6 +98,8 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
   KILN_RETURN_IF_ERROR(ParseProto(request.sections().options(), "options", &options));
   v1::Numerics numerics;
   KILN_RETURN_IF_ERROR(ParseProto(request.sections().numerics(), "numerics", &numerics));
+  v1::Target target;
+  KILN_RETURN_IF_ERROR(ParseProto(request.sections().target(), "target", &target));
 
   KILN_ASSIGN_OR_RETURN(Graph graph, ImportGraph(request.graph(), facts));
   reply.mutable_statistics()->set_nodes(static_cast<uint32_t>(graph.nodes.size()));
@@ -127,6 +136,11 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
   std::vector<int64_t> hints(request.hints().values().begin(), request.hints().values().end());
   KILN_RETURN_IF_ERROR(BuildProgram(loops, schedule, memory, hints, &reply));
   KILN_RETURN_IF_ERROR(loops.exprs.status());
+  if (Measures(options, target)) {
+    for (v1::MatrixProduct& product : MatrixProductsOf(reply.program(), numerics)) {
+      *reply.add_products() = std::move(product);
+    }
+  }
   bool all_hints = request.hints().values_size() == static_cast<int>(loops.symbols.size());
   if (all_hints && !GuardsHold(reply.guards(), request.hints())) {
     return absl::InvalidArgumentError("the sizes of this call contradict the sizes that the graph declares");

@@ -40,6 +40,15 @@ std::string KernelKey(absl::string_view kernel, const v1::Target& target, uint32
       .Finish();
 }
 
+std::string TuningKey(const v1::MatrixProduct& product, const v1::GpuFacts& gpu, absl::string_view policy) {
+  return Sha256Builder()
+      .AddField("kiln-tuning-key-1")
+      .AddField(SerializeDeterministic(product))
+      .AddField(SerializeDeterministic(gpu))
+      .AddField(policy)
+      .Finish();
+}
+
 std::string VariantId(absl::string_view compile_key, const v1::Guards& guards,
                       absl::string_view tuning_digest) {
   return Sha256Builder()

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile.pb.h"
+#include "kiln/v1/tuning.pb.h"
 
 namespace kiln {
 
@@ -27,6 +28,10 @@ std::string CompileKey(absl::string_view name_space, absl::string_view request_k
 // `kernel` is the serialized canonical v1::Kernel handed to `emit`.
 std::string KernelKey(absl::string_view kernel, const v1::Target& target, uint32_t abi_version,
                       absl::string_view codegen_fingerprint);
+
+// One measurement: what was measured, on what kind of GPU and library, and how (a policy's name changes
+// with the way of measuring).
+std::string TuningKey(const v1::MatrixProduct& product, const v1::GpuFacts& gpu, absl::string_view policy);
 
 // One variant of a CompileKey. `tuning_digest` is empty where nothing was tuned.
 std::string VariantId(absl::string_view compile_key, const v1::Guards& guards,

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "compiler/graph/key.h"
@@ -69,7 +70,9 @@ bool Eventually(const std::function<bool()>& condition, absl::Duration limit) {
 v1::RequestSections SectionsOf(const std::string& script) {
   v1::RequestSections sections;
   v1::Target target;
-  target.set_triple("x86_64-linux-gnu");
+  const bool gpu = absl::StrContains(script, "products");
+  target.set_triple(gpu ? "nvptx64-nvidia-cuda" : "x86_64-linux-gnu");
+  if (gpu) target.add_features(absl::StrContains(script, "sm_80") ? "sm_80" : "sm_90");
   sections.set_target(target.SerializeAsString());
   sections.set_graph_digest(Sha256(script));
   return sections;

@@ -9,6 +9,7 @@
 //   exhaust            take memory until there is none, while planning
 //   emit WORD          crash, hang or exhaust while emitting, or "slow": 200 ms a kernel
 //   crash_once PATH    crash unless PATH exists (reading is allowed; the test makes it)
+//   products N …       of max-autotune: one to measure for each, as scripted_tuner.cc says
 //   probe              try what the sandbox denies; the plan's calls list what went through
 #include <errno.h>
 #include <fcntl.h>
@@ -154,6 +155,10 @@ v1::Frame Plan(const v1::PlanRequest& request) {
       file->set_name(name);
       file->set_contents(request.graph());
     }
+  }
+  for (absl::string_view word : absl::StrSplit(script["products"], ' ', absl::SkipEmpty())) {
+    if (!absl::SimpleAtoi(word, &number)) abort();
+    reply->add_products()->set_batch(number);
   }
   int64_t kernels = 1;
   if (script.contains("kernels") && !absl::SimpleAtoi(script["kernels"], &kernels)) abort();

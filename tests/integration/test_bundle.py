@@ -8,7 +8,7 @@ import pytest
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _BUILD = os.environ.get("KILN_BUILD", os.path.join(_ROOT, "build"))
 _MISSING = [tool for tool in ("patchelf", "strip", "ldd", "gzip") if shutil.which(tool) is None]
-_MISSING += [name for name in ("client/python/_C.abi3.so", "bin/kilnd", "bin/kiln-worker", "bin/kilnctl")
+_MISSING += [name for name in ("client/python/_C.abi3.so", "bin/kilnd", "bin/kiln-worker", "bin/kiln-tuner", "bin/kilnctl")
              if not os.path.exists(os.path.join(_BUILD, name))]
 
 pytestmark = pytest.mark.skipif(bool(_MISSING), reason=f"no {', '.join(_MISSING)}")

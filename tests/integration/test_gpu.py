@@ -1,5 +1,6 @@
 """The NVIDIA back-end against eager on a real GPU. Without one these tests skip themselves; what needs no GPU
 (PTX that each target's assembler takes) is in tests/golden."""
+import json
 import threading
 
 import pytest
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 
 import kiln
 from agreement import check
+from daemons import kilnctl
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
 
@@ -478,3 +480,28 @@ print(kiln.stats()["autograd_cache_loads"], kiln.stats()["cuda_graphs"], len(rep
     assert first[:4] == ["0", "2", "True", "0"]
     assert second[:4] == ["2", "2", "True", "0"]
     assert first[4:] == second[4:]
+
+
+_MEASURED = """
+import torch, kiln
+torch.manual_seed(0)
+function = lambda x, w, b: torch.{}(torch.addmm(b, x, w))
+x, w, b = (torch.randn(*sizes, device="cuda") for sizes in ((12, 768), (768, 3072), (3072,)))
+explanation = kiln.explain(function, mode="max-autotune-no-cudagraphs")(x, w, b)
+tuning = explanation.programs[0]["tuning"]
+assert tuning["without"] == "" and tuning["gpu"] == torch.cuda.get_device_name(), tuning
+assert [product["sizes"] for product in tuning["products"]] == [(1, 12, 768, 3072)], tuning
+assert tuning["products"][0]["candidates"] > 0 and tuning["products"][0]["lost"] == 0, tuning
+got = torch.compile(function, backend="kiln", mode="max-autotune-no-cudagraphs")(x, w, b)
+torch.testing.assert_close(got, function(x, w, b), rtol=1e-3, atol=1e-3)
+assert kiln.stats()["not_measured"] == 0 and not kiln.stats()["fallbacks"], kiln.stats()
+"""
+
+
+def test_max_autotune_measures_a_product_once(place):
+    counts = []
+    for function in ("sin", "cos"):  # other graphs with the same product
+        place.run(_MEASURED.format(function))
+        stats = json.loads(kilnctl(place, "stats", "--json").stdout)
+        counts.append((int(stats["products_measured"]), int(stats["products_reused"])))
+    assert counts == [(1, 0), (1, 1)]

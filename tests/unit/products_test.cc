@@ -1,11 +1,16 @@
 // Products by cuBLASLt, against a stand-in for the library that multiplies on the CPU as its descriptors say.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <tuple>
 #include <vector>
 
 #include "client/runtime/matrix_products.h"
 #include "client/runtime/torch_products.h"
+#include "client/runtime/tuned_products.h"
+#include "compiler/artifact/matrix_products.h"
 #include "tests/unit/memory_calls.h"
 
 namespace kiln::runtime {
@@ -22,6 +27,9 @@ struct FakeDescriptor {
   uint32_t alignment = 0;
 };
 
+constexpr uint64_t kVersion = 7;
+constexpr int kOffered = 3;
+
 struct FakeLibrary {
   int asked = 0, launched = 0, live = 0;
   int last_compute = 0;
@@ -31,6 +39,8 @@ struct FakeLibrary {
   int32_t splits = 1;      // of the plain algorithm
   size_t workspace = 0;
   void* last_workspace = nullptr;
+  uint64_t last_algorithm = 0;
+  bool takes_any = true;  // any algorithm, without a bias
 } fake;
 
 FakeDescriptor& Of(CublasLt::Descriptor d) { return *static_cast<FakeDescriptor*>(d); }
@@ -53,10 +63,11 @@ int Set(T& to, const void* value, size_t bytes) {
 
 int Multiply(void*, void* operation, const void* alpha, const void* a, void* a_layout, const void* b,
              void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
-             const CublasLt::Algorithm*, void* workspace, size_t bytes, void*) {
+             const CublasLt::Algorithm* algorithm, void* workspace, size_t bytes, void*) {
   if (bytes != fake.workspace) return 7;
   ++fake.launched;
   fake.last_workspace = workspace;
+  fake.last_algorithm = algorithm->data[1];
   const FakeDescriptor &op = Of(operation), &al = Of(a_layout), &bl = Of(b_layout), &cl = Of(c_layout),
                        &dl = Of(d_layout);
   const int64_t depth = op.transposed[0] ? al.rows : al.columns;
@@ -121,21 +132,26 @@ CublasLt Library() {
                                               : Set(Of(d).alignment, value, bytes);
   };
   library.destroy_operation = library.destroy_matrix = library.destroy_preference = Destroy;
-  library.heuristic = [](void*, void* operation, void*, void*, void*, void*, void* preference, int,
+  library.version = []() -> size_t { return kVersion; };
+  library.heuristic = [](void*, void* operation, void*, void*, void*, void*, void* preference, int wanted,
                          CublasLt::Heuristic* found, int* count) {
     ++fake.asked;
     fake.last_compute = Of(operation).kind;
     fake.last_reductions = Of(preference).reductions;
-    *count = fake.knows ? 1 : 0;
-    *found = {};
-    found->algorithm.data[0] = fake.last_reductions == CublasLt::kReduceNever ? 1 : fake.splits;
-    found->workspace = fake.workspace;
+    *count = fake.knows ? std::min(wanted, kOffered) : 0;
+    for (int i = 0; i < *count; ++i) {
+      found[i] = {};
+      found[i].algorithm.data[0] = fake.last_reductions == CublasLt::kReduceNever ? 1 : fake.splits;
+      // Those with a bias are others, but for the first.
+      if (i > 0) found[i].algorithm.data[1] = 10 * Of(operation).epilogue + static_cast<uint64_t>(i);
+      found[i].workspace = fake.workspace;
+    }
     return 0;
   };
-  library.check = [](void*, void*, void*, void*, void*, void*, const CublasLt::Algorithm*,
+  library.check = [](void*, void* operation, void*, void*, void*, void*, const CublasLt::Algorithm*,
                      CublasLt::Heuristic* result) {
     result->workspace = fake.workspace;
-    return fake.takes_bias ? 0 : 15;
+    return (Of(operation).epilogue == CublasLt::kBias ? fake.takes_bias : fake.takes_any) ? 0 : 15;
   };
   library.configuration = [](const CublasLt::Algorithm* algorithm, int attribute, void* value, size_t bytes,
                              size_t*) {
@@ -328,6 +344,155 @@ TEST_F(ProductsTest, KeepsALittleWorkspaceFromCallToCall) {
   ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", c}}, &e));
   EXPECT_NE(fake.last_workspace, first);
   EXPECT_EQ(host_.live(), before + 1);
+}
+
+// What max-autotune measured, from the plan of a program to the call that runs.
+class TunedProductsTest : public ProductsTest {
+ protected:
+  static constexpr uint64_t kBest = 99;
+
+  uint32_t AddBuffer(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+    v1::ProgramBuffer* buffer = program_.add_buffers();
+    buffer->set_dtype(v1::F32);
+    for (const int64_t size : sizes) buffer->add_sizes()->set_value(size);
+    for (const int64_t stride : strides) buffer->add_strides()->set_value(stride);
+    return static_cast<uint32_t>(program_.buffers_size() - 1);
+  }
+  void AddCall(const std::string& target, const Tensors& tensors, Tensor result) {
+    v1::Call call;
+    call.set_target(target);
+    const auto add = [&](Tensor tensor) {
+      const auto sizes = host_.Sizes(tensor), strides = host_.Strides(tensor);
+      return AddBuffer({sizes.begin(), sizes.end()}, {strides.begin(), strides.end()});
+    };
+    for (const auto& [name, tensor] : tensors) {
+      v1::NamedArgument* argument = call.add_args();
+      argument->set_name(name);
+      argument->mutable_value()->set_as_tensor(add(tensor));
+    }
+    call.add_results(add(result));
+    *program_.add_steps()->mutable_call() = std::move(call);
+  }
+  // Every product of the program measured, and `kBest` found for it.
+  void Tune(uint64_t version = kVersion, int32_t splits = 1) {
+    v1::Tuning tuning;
+    tuning.mutable_gpu()->set_cublas_lt_version(version);
+    CublasLt::Heuristic best = {};
+    best.algorithm.data[0] = static_cast<uint64_t>(splits);
+    best.algorithm.data[1] = kBest;
+    for (const v1::MatrixProduct& product : MatrixProductsOf(program_, numerics_)) {
+      v1::ProductTuning* record = tuning.add_products();
+      *record->mutable_product() = product;
+      *record->mutable_algorithm() = Describe(best);
+    }
+    ASSERT_GT(tuning.products_size(), 0);
+    tuned_ = *TunedProducts::Create(tuning);
+    context_.tuned = tuned_.get();
+  }
+  bool Runs(const std::string& target, const Tensors& tensors, Tensor d) {
+    fake.last_algorithm = 0;
+    EXPECT_TRUE(Call(target, tensors, &d));
+    return fake.last_algorithm == kBest;
+  }
+
+  v1::Program program_;
+  v1::Numerics numerics_;
+  std::shared_ptr<const TunedProducts> tuned_;
+};
+
+TEST_F(TunedProductsTest, WhatWasMeasuredRuns) {
+  numerics_.set_float32_matmul_precision("highest");
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {1, 6}), c = Filled({4, 8}, {8, 1}),
+               bias = Filled({8}, {1}), other = Filled({5, 6}, {6, 1});
+  const Tensor a3 = Filled({2, 4, 6}, {24, 6, 1}), b3 = Filled({2, 6, 8}, {48, 8, 1});
+  Tensor d = New({4, 8}, {8, 1}), d3 = New({2, 4, 8}, {32, 8, 1}), e = New({5, 8}, {8, 1});
+  const std::vector<std::tuple<std::string, Tensors, Tensor>> calls = {
+      {"aten.mm.default", {{"self", a}, {"mat2", b}}, d},
+      {"aten.addmm.default", {{"self", bias}, {"mat1", a}, {"mat2", b}}, d},
+      {"aten.addmm.default", {{"self", c}, {"mat1", a}, {"mat2", b}}, d},
+      {"aten.bmm.default", {{"self", a3}, {"mat2", b3}}, d3},
+      {"aten.baddbmm.default", {{"self", d3}, {"batch1", a3}, {"batch2", b3}}, d3}};
+  for (const auto& [target, tensors, result] : calls) AddCall(target, tensors, result);
+  Tune();
+  const uint64_t before = MatrixProducts::TunedPlans();
+  for (const auto& [target, tensors, result] : calls) EXPECT_TRUE(Runs(target, tensors, result)) << target;
+  EXPECT_EQ(MatrixProducts::TunedPlans(), before + calls.size());
+  EXPECT_FALSE(Runs("aten.mm.default", {{"self", other}, {"mat2", b}}, e));  // not measured
+  settings.matmul_tf32 = true;                                               // another product
+  EXPECT_FALSE(Runs("aten.mm.default", {{"self", a}, {"mat2", b}}, d));
+  settings.matmul_tf32 = false;
+  context_.tuned = nullptr;  // a program without measurements
+  EXPECT_FALSE(Runs("aten.mm.default", {{"self", a}, {"mat2", b}}, d));
+}
+
+TEST_F(TunedProductsTest, NothingRunsThatTheLibraryRefuses) {
+  numerics_.set_float32_matmul_precision("highest");
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
+  Tensor d = New({4, 8}, {8, 1});
+  const Tensors tensors = {{"self", a}, {"mat2", b}};
+  AddCall("aten.mm.default", tensors, d);
+  Tune(kVersion + 1);  // another library's
+  EXPECT_FALSE(Runs("aten.mm.default", tensors, d));
+  MatrixProducts again{Library()};
+  fake.takes_any = false;
+  Tune();
+  TorchProducts torch(host_, Precision(), again);
+  const Arguments bound = Bind(tensors, {});
+  const TensorMemory declared = Memory(d);
+  Tensor made = d;
+  EXPECT_TRUE(torch.Call("aten.mm.default", {bound.names, bound.values}, {true, {&declared, 1}, {&made, 1}},
+                         context_));
+  EXPECT_NE(fake.last_algorithm, kBest);
+}
+
+TEST_F(TunedProductsTest, SplitsOnlyWhereALaunchIsPaidOnce) {
+  numerics_.set_float32_matmul_precision("highest");
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
+  Tensor d = New({4, 8}, {8, 1});
+  AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, d);
+  Tune(kVersion, /*splits=*/4);
+  EXPECT_FALSE(Runs("aten.mm.default", {{"self", a}, {"mat2", b}}, d));
+  context_.recorded = true;
+  EXPECT_TRUE(Runs("aten.mm.default", {{"self", a}, {"mat2", b}}, d));
+}
+
+TEST_F(TunedProductsTest, SizesThatChangeAreNotMeasured) {
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
+  AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, New({4, 8}, {8, 1}));
+  EXPECT_EQ(MatrixProductsOf(program_, numerics_).size(), 1u);
+  AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, New({4, 8}, {8, 1}));
+  EXPECT_EQ(MatrixProductsOf(program_, numerics_).size(), 1u);  // each once
+  program_.mutable_buffers(0)->mutable_sizes(0)->set_expr(0);
+  program_.mutable_buffers(3)->mutable_sizes(0)->set_expr(0);
+  EXPECT_EQ(MatrixProductsOf(program_, numerics_).size(), 0u);
+}
+
+TEST_F(TunedProductsTest, RefusesWhatIsNoAlgorithm) {
+  v1::Tuning tuning;
+  EXPECT_EQ(*TunedProducts::Create(tuning), nullptr);
+  tuning.add_products()->mutable_algorithm()->set_data("short");
+  EXPECT_EQ(TunedProducts::Create(tuning).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ProductsTest, OffersEachAlgorithmOnceAndTheDefaultFirst) {
+  float memory[64] = {};
+  Product product;
+  product.a = {memory, 4, 4, 4, 1, 0};
+  product.b = product.d = product.a;
+  const auto names = [&] {
+    std::vector<uint64_t> found;
+    for (const CublasLt::Heuristic& one : products_.Algorithms(product, context_, 8)) {
+      found.push_back(one.algorithm.data[1]);
+    }
+    return found;
+  };
+  EXPECT_EQ(names(), (std::vector<uint64_t>{0, 11, 12}));
+  product.bias = memory;
+  EXPECT_EQ(names(), (std::vector<uint64_t>{0, 41, 42, 11, 12}));
+  fake.takes_bias = false;  // those of the plain product
+  EXPECT_EQ(names(), (std::vector<uint64_t>{0, 41, 42}));
+  fake.knows = false;
+  EXPECT_TRUE(names().empty());
 }
 
 TEST_F(ProductsTest, LeavesTheRestToTorch) {

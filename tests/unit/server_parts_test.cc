@@ -100,7 +100,7 @@ v1::Config Good() {
   v1::Config config;
   config.mutable_listen()->set_unix_socket("/run/user/0/kiln/kilnd.sock");
   config.mutable_store()->set_directory("/var/cache/kiln");
-  ApplyDefaults("/usr/bin/kiln-worker", &config);
+  ApplyDefaults("/usr/bin/", &config);
   return config;
 }
 

@@ -17,7 +17,8 @@ _KIND_NAMES = {FORWARD: "forward", BACKWARD: "backward", INFERENCE: "inference"}
 
 def run_counts():
     """Sums over the programs that are alive."""
-    total = {"calls": 0, "kernel_launches": 0, "library_call_runs": 0, "stride_copies": 0}
+    total = {"calls": 0, "kernel_launches": 0, "library_call_runs": 0, "stride_copies": 0,
+             "tuned_plans": _C.tuned_plans()}
     for graph in live_graphs():
         counts = graph.artifact.counts()
         total["calls"] += counts["calls"]

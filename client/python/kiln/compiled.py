@@ -194,6 +194,8 @@ def _record(artifact, title):
     records.count("fetched_objects", info["fetched_objects"])
     for phase in ("connect", "lookup", "compile", "fetch"):
         records.add_seconds(phase, info[f"{phase}_seconds"])
+    if info.get("tuning", {}).get("without"):
+        fallback.note_not_measured(info["tuning"]["without"])
     info["title"] = title
     records.record_graph(info)
     return info

@@ -59,12 +59,29 @@ def _program_lines(program):
              f"{'from the cache' if program['hit'] else 'compiled'}"]
     if "cuda_graph" in program:
         lines.append(f"  CUDA graph: {program['cuda_graph']}")
+    lines += _tuning_lines(program.get("tuning"))
     for number, kernel in enumerate(program["kernels"]):
         lines.append(f"  kernel {number} {kernel['name']} ×{program['launches'].count(number)}: "
                      f"{', '.join(kernel['operators'])}")
     for target in sorted(set(program["library_calls"])):
         reason = program["library_reasons"].get(target, "")
         lines.append(f"  library {target} ×{program['library_calls'].count(target)}{f' ({reason})' if reason else ''}")
+    return lines
+
+
+def _tuning_lines(tuning):
+    if tuning is None:
+        return []
+    products = tuning["products"]
+    lines = [f"  measured {len(products)} matrix products{' on ' if tuning['gpu'] else ''}{tuning['gpu']}, "
+             f"{sum(product['changed'] for product in products)} run by another algorithm than cuBLASLt's first"]
+    if tuning["without"]:
+        lines.append(f"  not measured: {tuning['without']}")
+    for product in products:
+        if product["changed"]:
+            batch, rows, depth, columns = product["sizes"]
+            lines.append(f"    {f'{batch}×' if batch > 1 else ''}{rows}×{depth}×{columns}: "
+                         f"{product['default_microseconds']:.1f} µs, now {product['microseconds']:.1f} µs")
     return lines
 
 

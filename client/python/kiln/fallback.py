@@ -81,6 +81,13 @@ def note_recovered(what):
                             "`kilnctl doctor` says more.")
 
 
+def note_not_measured(reason):
+    """A program of max-autotune with products that were not measured: they run as in the default mode."""
+    records.count("not_measured")
+    _warn_once("not measured", f"max-autotune has not measured all of a program's matrix products: {reason}. They run "
+                               "as in the default mode; `kilnctl rm` of the program makes the next compile measure.")
+
+
 def _warn_once(about, text):
     if about not in _warned:
         _warned.add(about)

@@ -52,7 +52,8 @@ def stats() -> dict[str, Any]:
     `joined` of the compiled those that another process had begun, `not_kept` those that the store refused,
     `recovered` how often a daemon or compiler process had ended and another took over,
     `kernels` and `library_calls` steps in those graphs, `cuda_graphs` graphs given to torch's trees of
-    CUDA graphs, `fallbacks` graphs that run as torch would
+    CUDA graphs, `not_measured` programs of max-autotune that it could not measure (all of), `tuned_plans` kinds of
+    products that run by a measured algorithm, `fallbacks` graphs that run as torch would
     run them, by reason, `seconds` by phase: `load` is from asking for a program until it can be called, `lookup` and
     `fetch` in it, without connecting and compiling.
     """
@@ -74,6 +75,7 @@ def stats() -> dict[str, Any]:
                 "fetched_objects",
                 "autograd_cache_loads",
                 "cuda_graphs",
+                "not_measured",
             )
         }
         result["fallbacks"] = dict(_fallbacks)

@@ -1,0 +1,99 @@
+#include "client/runtime/tuned_products.h"
+
+#include <cstring>
+#include <utility>
+
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln::runtime {
+namespace {
+
+void* const kSomewhere = reinterpret_cast<void*>(uintptr_t{256});
+
+void Write(const Matrix& matrix, v1::MatrixOperand* to) {
+  to->set_rows(matrix.rows);
+  to->set_columns(matrix.columns);
+  to->set_row_stride(matrix.row_stride);
+  to->set_column_stride(matrix.column_stride);
+  to->set_batch_stride(matrix.batch_stride);
+}
+
+Matrix Read(const v1::MatrixOperand& operand) {
+  return {nullptr,
+          operand.rows(),
+          operand.columns(),
+          operand.row_stride(),
+          operand.column_stride(),
+          operand.batch_stride()};
+}
+
+}  // namespace
+
+v1::MatrixProduct Describe(const Product& product) {
+  v1::MatrixProduct description;
+  description.set_dtype(product.dtype);
+  description.set_batch(product.batch);
+  Write(product.a, description.mutable_a());
+  Write(product.b, description.mutable_b());
+  if (product.c.data != nullptr) Write(product.c, description.mutable_c());
+  Write(product.d, description.mutable_d());
+  description.set_bias(product.bias != nullptr);
+  description.set_tf32(product.tf32);
+  description.set_reduced_sums(product.reduced_sums);
+  return description;
+}
+
+Product ProductOf(const v1::MatrixProduct& description) {
+  Product product;
+  product.dtype = description.dtype();
+  product.batch = description.batch();
+  product.a = Read(description.a());
+  product.b = Read(description.b());
+  product.d = Read(description.d());
+  if (description.has_c()) {
+    product.c = Read(description.c());
+    product.c.data = kSomewhere;
+    product.beta = 1;
+  }
+  if (description.bias()) product.bias = kSomewhere;
+  product.tf32 = description.tf32();
+  product.reduced_sums = description.reduced_sums();
+  return product;
+}
+
+absl::StatusOr<CublasLt::Heuristic> AlgorithmOf(const v1::ProductAlgorithm& algorithm) {
+  CublasLt::Heuristic made = {};
+  if (algorithm.data().size() != sizeof made.algorithm) {
+    return absl::InvalidArgumentError("a product's algorithm is not as long as cuBLASLt's are");
+  }
+  std::memcpy(&made.algorithm, algorithm.data().data(), sizeof made.algorithm);
+  made.workspace = algorithm.workspace_bytes();
+  return made;
+}
+
+v1::ProductAlgorithm Describe(const CublasLt::Heuristic& algorithm) {
+  v1::ProductAlgorithm description;
+  description.set_data(&algorithm.algorithm, sizeof algorithm.algorithm);
+  description.set_workspace_bytes(algorithm.workspace);
+  return description;
+}
+
+absl::StatusOr<std::shared_ptr<const TunedProducts>> TunedProducts::Create(const v1::Tuning& tuning) {
+  if (tuning.products().empty()) return nullptr;
+  std::shared_ptr<TunedProducts> tuned(new TunedProducts);
+  tuned->library_version_ = tuning.gpu().cublas_lt_version();
+  for (const v1::ProductTuning& product : tuning.products()) {
+    if (!product.has_algorithm()) continue;
+    KILN_ASSIGN_OR_RETURN(tuned->algorithms_[SerializeDeterministic(product.product())],
+                          AlgorithmOf(product.algorithm()));
+  }
+  return tuned;
+}
+
+const CublasLt::Heuristic* TunedProducts::Find(const Product& product) const {
+  const auto found = algorithms_.find(SerializeDeterministic(Describe(product)));
+  return found == algorithms_.end() ? nullptr : &found->second;
+}
+
+}  // namespace kiln::runtime

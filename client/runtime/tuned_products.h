@@ -1,0 +1,44 @@
+// The algorithms that were measured to be faster than cuBLASLt's own choice, of one program's products.
+//
+// Ownership: values. Threads: immutable. Errors of Create: INVALID_ARGUMENT for an algorithm that is none.
+// The library is asked again before an algorithm is used, so a wrong one is refused there.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "client/runtime/cublas_lt.h"
+#include "client/runtime/matrix_products.h"
+#include "kiln/v1/tuning.pb.h"
+
+namespace kiln::runtime {
+
+// A product as it is measured and looked up, and back, without memory: addresses are nullptr, but c and bias,
+// where there are such, stand at address 256.
+v1::MatrixProduct Describe(const Product& product);
+Product ProductOf(const v1::MatrixProduct& description);
+
+absl::StatusOr<CublasLt::Heuristic> AlgorithmOf(const v1::ProductAlgorithm& algorithm);
+v1::ProductAlgorithm Describe(const CublasLt::Heuristic& algorithm);
+
+class TunedProducts {
+ public:
+  // nullptr where the program has no measurements.
+  static absl::StatusOr<std::shared_ptr<const TunedProducts>> Create(const v1::Tuning& tuning);
+
+  // nullptr where the library's own choice stands.
+  const CublasLt::Heuristic* Find(const Product& product) const;
+  // Of the cuBLASLt that was measured; algorithms mean nothing to another.
+  uint64_t library_version() const { return library_version_; }
+
+ private:
+  TunedProducts() = default;
+
+  uint64_t library_version_ = 0;
+  absl::flat_hash_map<std::string, CublasLt::Heuristic> algorithms_;  // by serialized description
+};
+
+}  // namespace kiln::runtime

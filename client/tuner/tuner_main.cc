@@ -1,0 +1,130 @@
+// kiln-tuner: measures on one GPU what the kilnd that started it asks for, one frame at a time, from inside
+// the sandbox. It runs products as the runtime does in a user's process. It exits 0 when kilnd closes the
+// stream; whatever hangs or breaks here, kilnd kills the process and starts another.
+#include <stdlib.h>
+
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+#include "client/runtime/cublas_lt.h"
+#include "client/runtime/matrix_products.h"
+#include "client/tuner/gpu.h"
+#include "client/tuner/product_bench.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/status_macros.h"
+#include "server/build_id.h"
+#include "server/frame.h"
+#include "server/sandbox.h"
+
+namespace kiln::tuner {
+namespace {
+
+constexpr int kExitUsage = 2;
+
+struct Flags {
+  SandboxOptions sandbox;
+  std::string cublas_lt, driver;
+};
+
+class Tuner {
+ public:
+  explicit Tuner(const Flags& flags) : flags_(flags), channel_(flags.sandbox.frame_fd) {}
+
+  absl::Status Run() {
+    v1::Frame hello;
+    hello.mutable_hello()->set_build_id(OwnBuildId());
+    hello.mutable_hello()->set_program_format(kProgramFormatVersion);
+    KILN_RETURN_IF_ERROR(channel_.Write(hello, {}));
+    while (true) {
+      absl::StatusOr<v1::Frame> request = channel_.Read({});
+      if (absl::IsUnavailable(request.status())) return absl::OkStatus();  // kilnd closed the stream
+      KILN_RETURN_IF_ERROR(request.status());
+      absl::StatusOr<v1::Frame> answer = Answer(*request);
+      v1::Frame reply;
+      if (answer.ok()) {
+        reply = *std::move(answer);
+      } else {
+        reply.mutable_error()->set_code(static_cast<int>(answer.status().code()));
+        reply.mutable_error()->set_message(std::string(answer.status().message()));
+      }
+      reply.set_id(request->id());
+      KILN_RETURN_IF_ERROR(channel_.Write(reply, {}));
+    }
+  }
+
+ private:
+  absl::StatusOr<v1::Frame> Answer(const v1::Frame& request) {
+    v1::Frame reply;
+    if (request.has_open_gpu()) {
+      KILN_RETURN_IF_ERROR(Open(request.open_gpu().ordinal()));
+      *reply.mutable_gpu() = gpu_->facts();
+      reply.mutable_gpu()->set_cublas_lt_version(products_->version());
+      return reply;
+    }
+    if (gpu_ == nullptr) return absl::FailedPreconditionError("no GPU was opened");
+    if (request.has_list_algorithms()) {
+      bench_ = nullptr;  // its memory first
+      KILN_ASSIGN_OR_RETURN(bench_,
+                            ProductBench::Create(request.list_algorithms().product(), *gpu_, *products_));
+      KILN_ASSIGN_OR_RETURN(*reply.mutable_algorithms(), bench_->List());
+      return reply;
+    }
+    if (request.has_measure()) {
+      if (bench_ == nullptr) return absl::FailedPreconditionError("a measurement before its list");
+      KILN_ASSIGN_OR_RETURN(*reply.mutable_measured(), bench_->Measure(request.measure()));
+      return reply;
+    }
+    return absl::InvalidArgumentError("a frame that is no request");
+  }
+
+  absl::Status Open(uint32_t ordinal) {
+    if (gpu_ != nullptr) return absl::FailedPreconditionError("a GPU is open already");
+    KILN_ASSIGN_OR_RETURN(std::unique_ptr<Gpu> gpu, Gpu::Open(ordinal, flags_.driver));
+    KILN_ASSIGN_OR_RETURN(const runtime::CublasLt library, runtime::LoadCublasLt(flags_.cublas_lt));
+    products_ = std::make_unique<runtime::MatrixProducts>(library);
+    gpu_ = std::move(gpu);
+    return absl::OkStatus();
+  }
+
+  const Flags flags_;
+  FrameChannel channel_;
+  std::unique_ptr<Gpu> gpu_;
+  std::unique_ptr<runtime::MatrixProducts> products_;
+  std::unique_ptr<ProductBench> bench_;
+};
+
+bool TakeText(absl::string_view word, absl::string_view flag, std::string* to) {
+  if (!absl::ConsumePrefix(&word, flag)) return false;
+  *to = std::string(word);
+  return true;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  flags.sandbox.gpu = true;
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view word = argv[i];
+    const bool known =
+        TakeText(word, "--cublas-lt=", &flags.cublas_lt) || TakeText(word, "--driver=", &flags.driver) ||
+        (absl::ConsumePrefix(&word, "--fd=") && absl::SimpleAtoi(word, &flags.sandbox.frame_fd));
+    if (!known) {
+      std::cerr << "kiln-tuner: started by kilnd, not by hand\n";
+      return kExitUsage;
+    }
+  }
+  if (flags.sandbox.frame_fd < 0) return kExitUsage;
+  absl::Status status = EnterSandbox(flags.sandbox);
+  if (status.ok()) status = Tuner(flags).Run();
+  // What the driver and cuBLASLt hold goes with the process.
+  if (status.ok()) _exit(0);
+  std::cerr << "kiln-tuner: " << status.message() << "\n";
+  _exit(1);
+}
+
+}  // namespace
+}  // namespace kiln::tuner
+
+int main(int argc, char** argv) { return kiln::tuner::Main(argc, argv); }

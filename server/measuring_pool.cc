@@ -1,0 +1,207 @@
+#include "server/measuring_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "compiler/support/status_macros.h"
+#include "spdlog/spdlog.h"
+
+namespace kiln {
+namespace {
+
+constexpr absl::Duration kStartLimit = absl::Seconds(30);  // of a process and the driver in it
+constexpr absl::Duration kTurnStep = absl::Milliseconds(20);
+constexpr uint32_t kFailuresAllowed = 3;
+
+// 90 of "sm_90" and "sm_90a"; 0 where there is none.
+uint32_t ArchitectureOf(const v1::Target& target) {
+  for (absl::string_view feature : target.features()) {
+    if (!absl::ConsumePrefix(&feature, "sm_")) continue;
+    absl::ConsumeSuffix(&feature, "a");
+    uint32_t number = 0;
+    if (absl::SimpleAtoi(feature, &number)) return number;
+  }
+  return 0;
+}
+
+bool IsAnswer(const v1::Frame& request, const v1::Frame& reply) {
+  if (reply.has_error()) return true;
+  if (request.has_open_gpu()) return reply.has_gpu();
+  if (request.has_list_algorithms()) return reply.has_algorithms();
+  return request.has_measure() && reply.has_measured();
+}
+
+}  // namespace
+
+MeasuringPool::MeasuringPool(const Options& options, Zygote* zygote) : options_(options), zygote_(zygote) {
+  for (uint32_t ordinal = 0; ordinal < options.gpus; ++ordinal) {
+    gpus_.push_back(std::make_unique<Gpu>());
+    gpus_.back()->ordinal = ordinal;
+  }
+}
+
+MeasuringPool::~MeasuringPool() = default;
+
+bool MeasuringPool::Serves(const Gpu& gpu, uint32_t architecture) const {
+  if (!gpu.drained.empty()) return false;
+  return gpu.facts.name().empty() || gpu.facts.architecture() == architecture;
+}
+
+absl::StatusOr<MeasuringPool::Gpu*> MeasuringPool::Take(uint32_t architecture) {
+  absl::MutexLock lock(&mutex_);
+  bool any = false;
+  std::string why = gpus_.empty() ? "this machine shows none" : "those there are are of other kinds";
+  for (const std::unique_ptr<Gpu>& gpu : gpus_) {
+    if (!gpu->drained.empty()) why = gpu->drained;
+    if (!Serves(*gpu, architecture)) continue;
+    any = true;
+    if (gpu->leased) continue;
+    gpu->leased = true;
+    ++gpu->leases;
+    return gpu.get();
+  }
+  if (any) return nullptr;
+  return absl::UnimplementedError(
+      absl::StrCat("the daemon has no GPU of kind sm_", architecture, " to measure on: ", why));
+}
+
+void MeasuringPool::Release(Gpu* gpu) {
+  absl::MutexLock lock(&mutex_);
+  gpu->leased = false;
+  gpu->released = absl::Now();
+}
+
+absl::Status MeasuringPool::Open(Lease& lease) {
+  Gpu& gpu = *lease.gpu_;
+  const absl::Status opened = lease.EnsureProcess();
+  absl::MutexLock lock(&mutex_);
+  if (opened.ok()) {
+    gpu.failures = 0;
+    gpu.facts = lease.facts_;
+    return opened;
+  }
+  if (absl::IsUnimplemented(opened) || ++gpu.failures >= kFailuresAllowed) {
+    gpu.drained = std::string(opened.message());
+    spdlog::warn("cuda:{} is not measured on any more: {}", gpu.ordinal, gpu.drained);
+  }
+  return opened;
+}
+
+absl::StatusOr<v1::GpuFacts> MeasuringPool::FactsFor(const v1::Target& target, const Abandoned& abandoned) {
+  const uint32_t architecture = ArchitectureOf(target);
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    for (const std::unique_ptr<Gpu>& gpu : gpus_) {
+      if (!gpu->facts.name().empty() && Serves(*gpu, architecture)) return gpu->facts;
+    }
+  }
+  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<Lease> lease, Acquire(target, abandoned));
+  return lease->facts();
+}
+
+absl::StatusOr<std::unique_ptr<MeasuringPool::Lease>> MeasuringPool::Acquire(const v1::Target& target,
+                                                                             const Abandoned& abandoned) {
+  const uint32_t architecture = ArchitectureOf(target);
+  while (true) {
+    KILN_ASSIGN_OR_RETURN(Gpu * gpu, Take(architecture));
+    if (gpu == nullptr) {
+      if (abandoned && abandoned()) return absl::CancelledError("nobody waits for the answer");
+      absl::SleepFor(kTurnStep);
+      continue;
+    }
+    std::unique_ptr<Lease> lease(new Lease(this, gpu, abandoned));
+    const absl::Status opened = Open(*lease);
+    if (absl::IsCancelled(opened)) return opened;
+    if (opened.ok() && lease->facts().architecture() == architecture) return lease;
+  }
+}
+
+void MeasuringPool::EndIdle() {
+  std::vector<std::unique_ptr<WorkerProcess>> ended;
+  absl::MutexLock lock(&mutex_);
+  for (const std::unique_ptr<Gpu>& gpu : gpus_) {
+    if (gpu->leased || gpu->process == nullptr) continue;
+    if (absl::Now() - gpu->released > options_.idle_limit) ended.push_back(std::move(gpu->process));
+  }
+}
+
+std::vector<v1::MeasuringGpu> MeasuringPool::gpus() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  std::vector<v1::MeasuringGpu> infos;
+  for (const std::unique_ptr<Gpu>& gpu : gpus_) {
+    v1::MeasuringGpu& info = infos.emplace_back();
+    info.set_ordinal(gpu->ordinal);
+    info.set_name(gpu->facts.name());
+    info.set_leased(gpu->leased);
+    info.set_leases(gpu->leases);
+    info.set_drained(gpu->drained);
+  }
+  return infos;
+}
+
+// ---- a lease
+
+MeasuringPool::Lease::Lease(MeasuringPool* pool, Gpu* gpu, Abandoned abandoned)
+    : pool_(pool),
+      gpu_(gpu),
+      abandoned_(std::move(abandoned)),
+      deadline_(absl::Now() + pool->options_.lease_limit) {}
+
+MeasuringPool::Lease::~Lease() { pool_->Release(gpu_); }
+
+uint64_t MeasuringPool::Lease::process() const { return gpu_->processes; }
+
+absl::Status MeasuringPool::Lease::EnsureProcess() {
+  if (gpu_->process != nullptr && gpu_->process->Alive() && !facts_.name().empty()) return absl::OkStatus();
+  const bool warm = gpu_->process != nullptr && gpu_->process->Alive();
+  if (warm) {  // of an earlier lease
+    absl::ReaderMutexLock lock(&pool_->mutex_);
+    facts_ = gpu_->facts;
+    if (!facts_.name().empty()) return absl::OkStatus();
+  }
+  ++gpu_->processes;
+  KILN_ASSIGN_OR_RETURN(gpu_->process, WorkerProcess::Spawn(pool_->zygote_, absl::Now() + kStartLimit));
+  v1::Frame request;
+  request.mutable_open_gpu()->set_ordinal(gpu_->ordinal);
+  KILN_ASSIGN_OR_RETURN(v1::Frame reply, Exchange(std::move(request)));
+  facts_ = std::move(*reply.mutable_gpu());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::Frame> MeasuringPool::Lease::Exchange(v1::Frame request) {
+  const absl::Duration limit = request.has_open_gpu() ? kStartLimit : pool_->options_.call_limit;
+  FrameWait wait;
+  wait.deadline = absl::Now() + limit;
+  wait.abandoned = abandoned_;
+  const v1::Frame asked = request;
+  absl::StatusOr<v1::Frame> reply = gpu_->process->Call(std::move(request), wait);
+  if (reply.ok() && !IsAnswer(asked, *reply)) reply = absl::DataLossError("an answer of the wrong kind");
+  if (reply.ok() && !reply->has_error()) return reply;
+  absl::Status status = reply.ok() ? StatusOf(reply->error()) : reply.status();
+  // After an error of the driver's nothing that the process says of the GPU counts.
+  if (reply.ok() && !absl::IsInternal(status)) return status;
+  const std::string end = gpu_->process->Stop().text;
+  gpu_->process = nullptr;
+  if (reply.ok()) return absl::UnavailableError(status.message());
+  if (absl::IsCancelled(status)) return status;
+  if (absl::IsDeadlineExceeded(status)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("it took longer than ", absl::FormatDuration(limit), " and was ended"));
+  }
+  return absl::UnavailableError(absl::StrCat("the measuring process ended by ", end));
+}
+
+absl::StatusOr<v1::Frame> MeasuringPool::Lease::Call(v1::Frame request) {
+  if (absl::Now() >= deadline_) {
+    return absl::ResourceExhaustedError(absl::StrCat("the time of one program on a GPU, ",
+                                                     absl::FormatDuration(pool_->options_.lease_limit),
+                                                     ", was over"));
+  }
+  KILN_RETURN_IF_ERROR(EnsureProcess());
+  return Exchange(std::move(request));
+}
+
+}  // namespace kiln

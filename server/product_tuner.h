@@ -1,0 +1,57 @@
+// Mode max-autotune: which of cuBLASLt's algorithms is fastest for each matrix product of a program.
+//
+// A product is measured once for a kind of GPU: the outcome is a record in the store, by TuningKey, that
+// every later program uses. What is missing is measured under a lease of the MeasuringPool. A candidate whose
+// results are wrong, that hangs or that ends its process loses; so does one that is not clearly faster, by a
+// second and longer measurement too. What can't be measured runs by cuBLASLt's own choice, and
+// `Tuning.without` says why.
+//
+// Thread-safe. Errors: none; the default is always good.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "cache/store_config.h"
+#include "google/protobuf/repeated_field.h"
+#include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/tuning.pb.h"
+#include "server/measuring_pool.h"
+#include "server/stats.h"
+
+namespace kiln {
+
+class ProductTuner {
+ public:
+  using Products = google::protobuf::RepeatedPtrField<v1::MatrixProduct>;
+
+  // All outlive the tuner. `pool` is nullptr where nothing is measured, and `without` says why.
+  ProductTuner(MeasuringPool* pool, std::string without, Store* store, Stats* stats)
+      : pool_(pool), without_(std::move(without)), store_(store), stats_(stats) {}
+
+  // Blocks. `progress` is told of products done and all of them.
+  v1::Tuning Tune(const Products& products, const v1::Target& target,
+                  const MeasuringPool::Abandoned& abandoned,
+                  const std::function<void(uint32_t done, uint32_t total)>& progress);
+
+ private:
+  struct Bench;
+  absl::StatusOr<v1::ProductTuning> Stored(const std::string& key);
+  // The record that stands from now on: an earlier one, if another lease was faster.
+  v1::ProductTuning Keep(const std::string& key, v1::ProductTuning record) ABSL_LOCKS_EXCLUDED(keeping_);
+  absl::StatusOr<v1::ProductTuning> MeasureProduct(MeasuringPool::Lease& lease,
+                                                   const v1::MatrixProduct& product);
+
+  MeasuringPool* const pool_;
+  const std::string without_;
+  Store* const store_;
+  Stats* const stats_;
+  absl::Mutex keeping_;  // a look at the store and the write that follows it
+};
+
+}  // namespace kiln

@@ -1,0 +1,89 @@
+// A kiln-tuner that needs no GPU and does what the product says: the daemon's tests need candidates that
+// crash, hang and lie on demand. It enters the real sandbox and speaks the real frames. The product's `batch`
+// is a sum of the candidates to offer beside the default, by their names:
+//   1 faster   0.8 of the default's time
+//   2 crash    4 hang   8 wrong   16 nonsense (an answer to another question)
+//   32 lucky   fast in a short measurement, not in a long one
+//   64         crash while listing
+//   128 slow   takes 300 ms to measure, and is no faster
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "server/frame.h"
+#include "server/sandbox.h"
+
+namespace kiln {
+namespace {
+
+constexpr uint32_t kShortRounds = 20;
+
+v1::Frame List(const v1::MatrixProduct& product) {
+  const std::vector<std::pair<int64_t, std::string>> offers = {
+      {2, "crash"}, {4, "hang"}, {8, "wrong"}, {16, "nonsense"}, {32, "lucky"}, {128, "slow"}, {1, "faster"}};
+  if ((product.batch() & 64) != 0) abort();
+  v1::Frame frame;
+  frame.mutable_algorithms()->add_algorithms()->set_data("default");
+  for (const auto& [bit, name] : offers) {
+    if ((product.batch() & bit) != 0) frame.mutable_algorithms()->add_algorithms()->set_data(name);
+  }
+  return frame;
+}
+
+v1::Frame Measure(const v1::MeasureAlgorithm& request) {
+  const std::string& name = request.algorithm().data();
+  v1::Frame frame;
+  v1::Measured* measured = frame.mutable_measured();
+  measured->set_default_microseconds(10);
+  measured->set_ratio(1);
+  if (name == "crash") abort();
+  while (name == "hang") absl::SleepFor(absl::Seconds(10));
+  if (name == "wrong") measured->set_wrong("element 7 is 1, not 2");
+  if (name == "wrong") measured->set_ratio(0.1);
+  if (name == "nonsense") return List(v1::MatrixProduct());
+  if (name == "slow") absl::SleepFor(absl::Milliseconds(300));
+  if (name == "lucky" && request.rounds() < kShortRounds) measured->set_ratio(0.5);
+  if (name == "faster") measured->set_ratio(0.8);
+  measured->set_microseconds(10 * measured->ratio());
+  return frame;
+}
+
+int Main(int argc, char** argv) {
+  SandboxOptions sandbox;
+  sandbox.gpu = true;
+  for (int i = 1; i < argc; ++i) {
+    std::pair<absl::string_view, absl::string_view> flag = absl::StrSplit(argv[i], '=');
+    if (flag.first == "--fd" && !absl::SimpleAtoi(flag.second, &sandbox.frame_fd)) return 2;
+  }
+  if (!EnterSandbox(sandbox).ok()) return 3;
+  FrameChannel channel(sandbox.frame_fd);
+  v1::Frame hello;
+  hello.mutable_hello()->set_build_id("scripted");
+  if (!channel.Write(hello, {}).ok()) return 4;
+  while (true) {
+    absl::StatusOr<v1::Frame> request = channel.Read({});
+    if (!request.ok()) return 0;
+    v1::Frame reply;
+    if (request->has_open_gpu()) {
+      reply.mutable_gpu()->set_name("scripted GPU");
+      reply.mutable_gpu()->set_architecture(90);
+      reply.mutable_gpu()->set_cublas_lt_version(1);
+    } else {
+      reply =
+          request->has_measure() ? Measure(request->measure()) : List(request->list_algorithms().product());
+    }
+    reply.set_id(request->id());
+    if (!channel.Write(reply, {}).ok()) return 0;
+  }
+}
+
+}  // namespace
+}  // namespace kiln
+
+int main(int argc, char** argv) { return kiln::Main(argc, argv); }

@@ -1,0 +1,157 @@
+// max-autotune from outside, with a GPU that is a script: what is measured, what is kept, and candidates that
+// crash, hang and lie.
+#include <unistd.h>
+
+#include <future>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "tests/fault/daemon.h"
+
+namespace kiln {
+namespace {
+
+std::string Measuring(const std::string& more = "") {
+  return absl::StrCat("measuring { gpus: 1 binary: \"", SCRIPTED_TUNER, "\" candidate_seconds_max: 1 ", more,
+                      " }");
+}
+
+v1::Tuning TuningOf(const CompileResult& result) {
+  EXPECT_TRUE(result.done) << result.failed_reason << result.status.error_message();
+  EXPECT_TRUE(result.manifest.has_tuning());
+  return result.manifest.tuning();
+}
+
+v1::MeasuringGpu GpuOf(TestDaemon& daemon) {
+  grpc::ClientContext context;
+  v1::StatusReply reply;
+  EXPECT_TRUE(daemon.admin().Status(&context, {}, &reply).ok());
+  EXPECT_EQ(reply.gpus_size(), 1);
+  return reply.gpus_size() == 1 ? reply.gpus(0) : v1::MeasuringGpu();
+}
+
+TEST(Tuning, TheFasterAlgorithmIsKeptAndMeasuredOnce) {
+  TestDaemon daemon(Measuring());
+  const v1::Tuning first = TuningOf(daemon.Compile("products 1 0"));
+  EXPECT_EQ(first.without(), "");
+  EXPECT_EQ(first.gpu().name(), "scripted GPU");
+  ASSERT_EQ(first.products_size(), 2);
+  EXPECT_EQ(first.products(0).algorithm().data(), "faster");
+  EXPECT_EQ(first.products(0).microseconds(), 8);
+  EXPECT_FALSE(first.products(1).has_algorithm());  // nothing but the default
+  EXPECT_EQ(daemon.Stats().products_measured(), 2);
+
+  const v1::Tuning second = TuningOf(daemon.Compile("products 1\nname another graph"));
+  EXPECT_EQ(second.products(0).SerializeAsString(), first.products(0).SerializeAsString());
+  EXPECT_EQ(daemon.Stats().products_measured(), 2);
+  EXPECT_EQ(daemon.Stats().products_reused(), 1);
+  EXPECT_EQ(GpuOf(daemon).leases(), 2);  // one to learn the kind of the GPU, one to measure
+
+  daemon.Stop(SIGTERM);
+  daemon.Start();
+  EXPECT_EQ(TuningOf(daemon.Compile("products 1\nname a third")).products(0).algorithm().data(), "faster");
+  EXPECT_EQ(daemon.Stats().products_measured(), 0);
+}
+
+TEST(Tuning, WhatIsMeasuredIsPartOfTheVariant) {
+  TestDaemon measured(Measuring()), other("measuring { off: true }");
+  EXPECT_NE(measured.Compile("products 1").manifest.variant_id(),
+            other.Compile("products 1").manifest.variant_id());
+}
+
+TEST(Tuning, CandidatesThatCrashHangOrLieLose) {
+  TestDaemon daemon(Measuring());
+  const v1::Tuning tuning = TuningOf(daemon.Compile(absl::StrCat("products ", 1 + 2 + 4 + 8 + 16, " 1")));
+  EXPECT_EQ(tuning.without(), "");
+  ASSERT_EQ(tuning.products_size(), 2);
+  EXPECT_EQ(tuning.products(0).algorithm().data(), "faster");
+  EXPECT_EQ(tuning.products(0).candidates(), 5);
+  EXPECT_EQ(tuning.products(0).lost(), 4);
+  EXPECT_EQ(tuning.products(1).lost(), 0);
+  EXPECT_EQ(daemon.Stats().candidates_lost(), 4);
+  EXPECT_EQ(daemon.Stats().worker_crashes(), 0);  // of those that compile
+  EXPECT_TRUE(daemon.Compile("name next").done);
+}
+
+TEST(Tuning, LuckDoesNotWin) {
+  TestDaemon daemon(Measuring());
+  const v1::Tuning tuning = TuningOf(daemon.Compile("products 32"));
+  ASSERT_EQ(tuning.products_size(), 1);
+  EXPECT_FALSE(tuning.products(0).has_algorithm());
+  EXPECT_EQ(tuning.products(0).lost(), 0);
+}
+
+TEST(Tuning, AProductThatCantBeListedKeepsItsDefaultAndSaysSo) {
+  TestDaemon daemon(Measuring());
+  const v1::Tuning tuning = TuningOf(daemon.Compile("products 64 1"));
+  EXPECT_NE(tuning.without().find("signal 6"), std::string::npos) << tuning.without();
+  ASSERT_EQ(tuning.products_size(), 1);
+  EXPECT_EQ(tuning.products(0).algorithm().data(), "faster");
+}
+
+TEST(Tuning, WithoutAGpuTheModeSaysSoAndGivesTheDefault) {
+  TestDaemon off("measuring { off: true }");
+  const CompileResult result = off.Compile("products 1\nkernels 2");
+  EXPECT_EQ(TuningOf(result).products_size(), 0);
+  EXPECT_NE(TuningOf(result).without().find("off"), std::string::npos) << TuningOf(result).without();
+  EXPECT_EQ(result.manifest.kernels_size(), 2);
+
+  TestDaemon another(Measuring());  // sm_90
+  EXPECT_NE(TuningOf(another.Compile("products 1\nsm_80")).without().find("sm_80"), std::string::npos);
+
+  if (access("/dev/nvidia0", F_OK) == 0) return;
+  TestDaemon none;
+  EXPECT_NE(TuningOf(none.Compile("products 1")).without().find("no GPU"), std::string::npos);
+}
+
+TEST(Tuning, WithoutADriverTheGpuIsDrained) {
+  TestDaemon daemon(absl::StrCat("measuring { gpus: 1 binary: \"", KILN_TUNER, "\" driver: \"/nowhere\" }"));
+  EXPECT_NE(TuningOf(daemon.Compile("products 1")).without().find("driver"), std::string::npos);
+  EXPECT_NE(GpuOf(daemon).drained().find("driver"), std::string::npos);
+  EXPECT_EQ(GpuOf(daemon).leases(), 1);
+  EXPECT_NE(TuningOf(daemon.Compile("products 2")).without(), "");
+  EXPECT_EQ(GpuOf(daemon).leases(), 1);  // not tried again
+}
+
+TEST(Tuning, ATunerThatIsNotThereIsSaid) {
+  TestDaemon daemon("measuring { gpus: 1 binary: \"/nowhere/kiln-tuner\" }");
+  EXPECT_NE(TuningOf(daemon.Compile("products 1")).without().find("kiln-tuner"), std::string::npos);
+}
+
+TEST(Tuning, OneLeaseAtATime) {
+  TestDaemon daemon(Measuring());
+  std::vector<std::future<CompileResult>> graphs;
+  for (int i = 0; i < 2; ++i) {
+    graphs.push_back(std::async(
+        std::launch::async, [&daemon, i] { return daemon.Compile(absl::StrCat("products 129\nname ", i)); }));
+  }
+  for (auto& graph : graphs) EXPECT_EQ(TuningOf(graph.get()).products(0).algorithm().data(), "faster");
+  EXPECT_EQ(daemon.Stats().products_measured(), 1);  // whoever came second found the record
+  EXPECT_EQ(daemon.Stats().products_reused(), 1);
+}
+
+TEST(Tuning, TheClockOfALeaseRunsFromTheGrant) {
+  TestDaemon daemon(Measuring("lease_seconds_max: 1"));
+  std::string script = "products";
+  for (int i = 0; i < 12; ++i) absl::StrAppend(&script, " ", 128 + 256 * i);  // 300 ms each
+  const v1::Tuning tuning = TuningOf(daemon.Compile(script));
+  EXPECT_GE(tuning.products_size(), 1);
+  EXPECT_LT(tuning.products_size(), 12);
+  EXPECT_NE(tuning.without().find("was over"), std::string::npos) << tuning.without();
+  // The rest is measured by whoever comes next.
+  EXPECT_GT(TuningOf(daemon.Compile(script + "\nname next")).products_size(), tuning.products_size());
+}
+
+TEST(Tuning, NobodyMeasuresForACallerWhoLeft) {
+  TestDaemon daemon(
+      absl::StrCat("measuring { gpus: 1 binary: \"", SCRIPTED_TUNER, "\" candidate_seconds_max: 60 }"));
+  const CompileResult result = daemon.Compile("products 4", {}, absl::Seconds(2));
+  EXPECT_FALSE(result.done);
+  EXPECT_TRUE(Eventually([&] { return !GpuOf(daemon).leased(); }));
+  EXPECT_EQ(TuningOf(daemon.Compile("products 1")).products(0).algorithm().data(), "faster");
+}
+
+}  // namespace
+}  // namespace kiln
