@@ -38,7 +38,7 @@ KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& targe
       context_(module->getContext()),
       on_gpu_(module->getTargetTriple().isNVPTX()),
       b_(module->getContext()),
-      math_(module) {}
+      math_(module, target.avx512) {}
 
 absl::Status KernelEmitter::Emit() {
   absl::Status small = CheckExpressionSizes();
@@ -48,6 +48,7 @@ absl::Status KernelEmitter::Emit() {
   ChooseTile();
   EmitEntry();
   EmitUnits();
+  EndStreams();
   b_.CreateRet(b_.getInt32(KILN_OK));
   return status_;
 }
@@ -85,18 +86,23 @@ void KernelEmitter::AnalyzeStages() {
     StageInfo info;
     info.stage = &stage;
     info.first_op = ops_.size();
+    int exponentials = 0;
     for (const v1::LoopOp& op : stage.ops()) {
       const auto opcode = static_cast<LoopOpcode>(op.op());
       info.has_scan |= opcode == LoopOpcode::kScan;
       info.has_reduce |= opcode == LoopOpcode::kReduce;
-      info.cheap &= IsCheap(opcode) &&
-                    !(opcode == LoopOpcode::kReduce && IsArgReduce(static_cast<v1::ReduceKind>(op.mode())));
+      const bool cheap = IsCheap(opcode) && !(opcode == LoopOpcode::kReduce &&
+                                              IsArgReduce(static_cast<v1::ReduceKind>(op.mode())));
+      info.cheap &= cheap;
+      exponentials += opcode == LoopOpcode::kExp ? 1 : 0;
+      info.short_body &= cheap || (opcode == LoopOpcode::kExp && exponentials == 1);
       ops_.push_back(&op);
       dtypes_.push_back(op.dtype());
     }
     stages_.push_back(std::move(info));
   }
   values_.resize(ops_.size());
+  streamed_.resize(kernel_.buffers_size());
 }
 
 // A reduction along strided rows reads few bytes a row unless several vectors run side by side; as many
@@ -166,6 +172,8 @@ void KernelEmitter::EmitEntry() {
     }
   }
   EmitExtents();
+  ChooseStreams();
+  ChooseReadAhead();
 }
 
 void KernelEmitter::MakeAliasScopes() {
@@ -265,7 +273,7 @@ void KernelEmitter::EmitStage(const StageInfo& info) {
 
 unsigned KernelEmitter::Unroll(const StageInfo& info) const {
   const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
-  return inner_vector && info.has_reduce && info.cheap && !info.has_scan ? 4 : 1;
+  return inner_vector && info.has_reduce && info.short_body && !info.has_scan ? 4 : 1;
 }
 
 void KernelEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {

@@ -3,6 +3,7 @@
 //   kernel_emitter.cc   entry, units, loop nests, stages
 //   index_emitter.cc    index expressions: uniform, contiguous or per lane
 //   memory_emitter.cc   loads and stores
+//   stream_emitter.cc   stores past the cache, reads ahead
 //   op_emitter.cc       arithmetic, comparison, logic
 //   convert_emitter.cc  casts
 //   reduce_emitter.cc   reductions and scans
@@ -63,7 +64,8 @@ class KernelEmitter {
     uint32_t first_op = 0;
     bool has_scan = false;
     bool has_reduce = false;
-    bool cheap = true;  // nothing but memory and simple arithmetic
+    bool cheap = true;       // nothing but memory and simple arithmetic
+    bool short_body = true;  // that, and an exponential at most
     std::vector<llvm::Value*> extents;
   };
   // Where the elements lie that a tile's load was turned round into.
@@ -140,6 +142,14 @@ class KernelEmitter {
   // What is known of the address of a contiguous vector, beyond its element's alignment or not.
   virtual llvm::Align VectorAlign(const v1::LoopOp& op) const;
   virtual llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer);
+
+  // stream_emitter.cc
+  void ChooseStreams();  // after the extents
+  bool MayStream(const v1::LoopOp& op) const;
+  void StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer);
+  void EndStreams();
+  void ChooseReadAhead();
+  void ReadAhead(const v1::LoopOp& op);
 
   // op_emitter.cc
   llvm::Value* EmitPointwise(uint32_t id, const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args);
@@ -220,6 +230,9 @@ class KernelEmitter {
   std::vector<llvm::Value*> buffers_;
   std::vector<llvm::MDNode*> own_scope_;  // per buffer
   std::vector<llvm::MDNode*> other_scopes_;
+  std::vector<llvm::Value*> streamed_;  // per buffer: whether stores pass the cache by; null: never
+  llvm::DenseMap<const v1::LoopOp*, std::pair<unsigned, unsigned>>
+      read_ahead_;  // its share of the lines, of how many
   std::vector<llvm::Value*> symbols_;
   std::vector<llvm::Value*> outer_extents_;
   llvm::Value* zero_slot_ = nullptr;  // 64 zero bytes: what a masked-out scalar load reads

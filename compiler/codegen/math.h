@@ -22,8 +22,9 @@ class MathEmitter {
  public:
   using V = llvm::Value*;
 
-  explicit MathEmitter(llvm::Module* module)
-      : module_(module), on_gpu_(module->getTargetTriple().isNVPTX()) {}
+  // `avx512`: the functions may use its instructions.
+  MathEmitter(llvm::Module* module, bool avx512)
+      : module_(module), on_gpu_(module->getTargetTriple().isNVPTX()), avx512_(avx512 && !on_gpu_) {}
 
   // A function of ops.def's floating point section that is not a plain instruction, and the inexact
   // divisions of floats. `args` have one type: float, double or a vector of them. nullptr for an op
@@ -42,6 +43,9 @@ class MathEmitter {
   // e^(x + x_low) * factor * 2^shift, rounded to the type's range once; factor may be null.
   V Exp(MathBuilder& m, V x, V x_low = nullptr, V factor = nullptr, int shift = 0);
   V Exp2(MathBuilder& m, V x);
+  // x * 2^n, rounded once, for |n| below twice the exponent range and x near 1; n as a float and as an
+  // integer.
+  V TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n);
   V Expm1(MathBuilder& m, V x);
   V Log(MathBuilder& m, V x, LoopOpcode base = LoopOpcode::kLog);
   V Log1p(MathBuilder& m, V x);
@@ -90,6 +94,7 @@ class MathEmitter {
 
   llvm::Module* module_;
   const bool on_gpu_;
+  const bool avx512_;
   V quadrant_of_ = nullptr;  // sine and cosine of one argument share its reduction
   Quadrant quadrant_;
 };

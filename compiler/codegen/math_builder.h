@@ -71,11 +71,13 @@ class MathBuilder {
     return Mul(Mul(x, PowerOfTwo(half)), PowerOfTwo(b.CreateSub(n, half)));
   }
   // Nearest integer of a small x, as a float and as an integer; NaN gives something, without trapping.
-  V Nearest(V x, V* as_int) {
-    V magic = C(is_double ? 6755399441055744.0 : 12582912.0);  // 1.5 * 2^mantissa bits
-    V shifted = Add(x, magic);
-    if (as_int != nullptr) *as_int = b.CreateSub(Bits(shifted), Bits(magic));
-    return Sub(shifted, magic);
+  V Nearest(V x, V* as_int) { return Unshift(Add(x, Magic()), as_int); }
+  // Of x * y, which is rounded this once.
+  V NearestProduct(V x, V y, V* as_int) { return Unshift(Fma(x, y, Magic()), as_int); }
+  V Magic() const { return C(is_double ? 6755399441055744.0 : 12582912.0); }  // 1.5 * 2^mantissa bits
+  V Unshift(V shifted, V* as_int) {
+    if (as_int != nullptr) *as_int = b.CreateSub(Bits(shifted), Bits(Magic()));
+    return Sub(shifted, Magic());
   }
   // Highest power first, by Horner's rule with fused operations.
   V Poly(V x, std::initializer_list<double> coefficients) {

@@ -1,5 +1,6 @@
 // Exponentials, logarithms, powers and the hyperbolic functions.
 #include "compiler/codegen/math.h"
+#include "llvm/IR/IntrinsicsX86.h"
 
 namespace kiln {
 namespace {
@@ -15,16 +16,17 @@ constexpr double kLn2HighF = 0x1.63p-1;
 constexpr double kLn2LowF = -0x1.bd0105c610ca8p-13;
 
 struct Reduced {
-  V n;  // integer
-  V r;  // |r| ≤ ln2 / 2
+  V whole;  // n as a float
+  V n;      // integer
+  V r;      // |r| ≤ ln2 / 2, about
 };
 
 // x = n ln2 + r
 Reduced ReduceByLn2(MathBuilder& m, V x) {
   Reduced result;
-  V n = m.Nearest(m.Mul(x, kLog2E), &result.n);
-  V r = m.Fma(n, m.C(m.is_double ? -kLn2High : -kLn2HighF), x);
-  result.r = m.Fma(n, m.C(m.is_double ? -kLn2Low : -kLn2LowF), r);
+  result.whole = m.NearestProduct(x, m.C(kLog2E), &result.n);
+  V r = m.Fma(result.whole, m.C(m.is_double ? -kLn2High : -kLn2HighF), x);
+  result.r = m.Fma(result.whole, m.C(m.is_double ? -kLn2Low : -kLn2LowF), r);
   return result;
 }
 
@@ -36,8 +38,8 @@ V ExpTail(MathBuilder& m, V r) {
             2.7557319223985893e-06, 2.4801587301587302e-05, 1.9841269841269841e-04, 1.3888888888888889e-03,
             8.3333333333333332e-03, 4.1666666666666664e-02, 1.6666666666666666e-01, 0.5});
   }
-  return m.Poly(r, {1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
-                    5.0000001201e-1});
+  // Minimax, to 2^-28 of e^r.
+  return m.Poly(r, {1.3814539757e-3, 8.3687451417e-3, 4.1668390792e-2, 1.6666520399e-1, 4.9999993432e-1});
 }
 
 // log(1+f) - f + f²/2 for 1+f in [sqrt(1/2), sqrt(2)).
@@ -125,8 +127,19 @@ V MathEmitter::Exp(MathBuilder& m, V x, V x_low, V factor, int shift) {
   if (x_low != nullptr) p = m.Fma(m.Add(p, m.C(1.0)), x_low, p);
   p = m.Add(p, m.C(1.0));
   if (factor != nullptr) p = m.Mul(p, factor);
-  V n = shift == 0 ? reduced.n : m.b.CreateAdd(reduced.n, m.I(shift));
-  return m.Scale(p, n);
+  if (shift == 0) return TimesPowerOfTwo(m, p, reduced.whole, reduced.n);
+  return TimesPowerOfTwo(m, p, m.Add(reduced.whole, m.C(shift)), m.b.CreateAdd(reduced.n, m.I(shift)));
+}
+
+V MathEmitter::TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
+  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(m.type);
+  if (avx512_ && !m.is_double && vector != nullptr && vector->getNumElements() == 16) {
+    constexpr int kCurrentRounding = 4;
+    return m.b.CreateIntrinsic(
+        llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, llvm::ArrayRef<llvm::Type*>{},
+        llvm::ArrayRef<llvm::Value*>{x, whole, x, m.b.getInt16(0xFFFF), m.b.getInt32(kCurrentRounding)});
+  }
+  return m.Scale(x, n);
 }
 
 V MathEmitter::Exp2(MathBuilder& m, V x) {
@@ -134,9 +147,10 @@ V MathEmitter::Exp2(MathBuilder& m, V x) {
   V clamped = m.Sel(m.Gt(x, m.C(limit)), m.C(limit), x);
   clamped = m.Sel(m.Lt(clamped, m.C(-limit)), m.C(-limit), clamped);
   V n;
-  V r = m.Mul(m.Sub(clamped, m.Nearest(clamped, &n)), kLn2);
+  V whole = m.Nearest(clamped, &n);
+  V r = m.Mul(m.Sub(clamped, whole), kLn2);
   V p = m.Add(m.Fma(m.Mul(r, r), ExpTail(m, r), r), m.C(1.0));
-  return m.Scale(p, n);
+  return TimesPowerOfTwo(m, p, whole, n);
 }
 
 // e^x - 1 = 2 (2^(n-1) expm1(r) + (2^(n-1) - 1/2))

@@ -69,6 +69,7 @@ KernelEmitter::LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
   llvm::Value* active = ActiveMask(mask);
   llvm::Type* type = Wide(MemoryType(dtype));
   if (coefficient != 1) return {FromMemory(Gather(op, VectorIndex(op.index()), active), dtype), true};
+  ReadAhead(op);
   llvm::Value* pointer = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], ScalarIndex(op.index()));
   llvm::Instruction* loaded;
   if (active == nullptr) {
@@ -165,6 +166,10 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
       wide = Accumulated(dtype, FromMemory(Annotate(old_value, op.buffer()), dtype), wide);
     }
     wide = ToMemory(wide, dtype);
+    if (active == nullptr && MayStream(op)) {
+      StreamedStore(op, wide, pointer);
+      return;
+    }
     llvm::Instruction* store =
         active == nullptr
             ? static_cast<llvm::Instruction*>(b_.CreateAlignedStore(wide, pointer, VectorAlign(op)))

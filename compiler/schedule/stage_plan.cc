@@ -14,6 +14,10 @@ namespace {
 constexpr int64_t kRecomputeOpsMax = 8;
 constexpr int64_t kRecomputeLoadsMax = 2;
 constexpr int64_t kRecomputeOpsOfStoredMax = 1;
+// Values that no cache holds until all are made are not worth their memory if an exponential gives them
+// again.
+constexpr int64_t kCacheBytes = int64_t{8} << 20;
+constexpr int64_t kRecomputeOpsBeyondCacheMax = 16;
 // A GPU is bound by memory, and finds what an unrolled stage computed in registers again.
 constexpr int64_t kRecomputeOpsOnGpuMax = 40;
 constexpr int64_t kRecomputeLoadsOnGpuMax = 3;
@@ -163,7 +167,9 @@ void StagePlan::FindForwards(absl::FunctionRef<bool(BufferId)> escapes) {
     } else if (on_gpu) {
       forward.recompute = cost.ops <= kRecomputeOpsOnGpuMax && cost.loads <= kRecomputeLoadsOnGpuMax;
     } else {
-      forward.recompute = cost.ops <= kRecomputeOpsMax && cost.loads <= kRecomputeLoadsMax;
+      const bool large = context_->EstimateBytes(load.buffer) >= kCacheBytes;
+      const int64_t ops_max = large ? kRecomputeOpsBeyondCacheMax : kRecomputeOpsMax;
+      forward.recompute = cost.ops <= ops_max && cost.loads <= kRecomputeLoadsMax;
     }
   }
 }

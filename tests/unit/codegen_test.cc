@@ -1,8 +1,11 @@
 // Kernels through the x86 back-end into a loaded image, checked against plain loops.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
+#include <optional>
 
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/codegen/flat_image.h"
@@ -135,6 +138,81 @@ TEST_P(CodegenTest, SameBytesTwice) {
   EXPECT_EQ(first->bytes, second->bytes);
   EXPECT_EQ(first->bytes, third->bytes);
   EXPECT_NE(second->listing.find("define"), std::string::npos);
+}
+
+v1::Kernel IncrementKernel(std::optional<int64_t> count) {
+  KernelBuilder m;
+  const uint32_t n = count ? m.Const(*count) : m.Symbol(0);
+  m.Outer(n);
+  const uint32_t in = m.Buffer(v1::F32, v1::READ, n), out = m.Buffer(v1::F32, v1::WRITE, n);
+  m.BeginStage({});
+  m.Store(out, m.Var(0), m.Op(LoopOpcode::kAdd, v1::F32, {m.Load(in, m.Var(0)), m.Float(v1::F32, 1)}));
+  m.Schedule(1, 4096, v1::VECTOR_OUTER_LAST);
+  return m.Build();
+}
+
+TEST_P(CodegenTest, ResultsBeyondTheCacheAreStoredPastIt) {
+  const int64_t large = (int64_t{1} << 22) + 37, small = 1000;
+  const auto streams = [&](std::optional<int64_t> count) {
+    auto object = backend_->Emit(IncrementKernel(count), {}, true);
+    EXPECT_TRUE(object.ok()) << object.status();
+    return object.ok() && object->listing.find("\tvmovntps") != std::string::npos &&
+           object->listing.find("\tsfence") != std::string::npos;
+  };
+  EXPECT_TRUE(streams(large));
+  EXPECT_TRUE(streams(std::nullopt));
+  EXPECT_FALSE(streams(small));
+  std::vector<float> in(large), out(large + 64);
+  for (int64_t k = 0; k < large; ++k) in[k] = static_cast<float>(k % 4096);
+  const auto line = reinterpret_cast<uintptr_t>(out.data()) / sizeof(float) % 16;
+  for (int64_t offset : {int64_t{0}, int64_t{1}}) {  // at a line's begin, and not
+    float* at = out.data() + (16 - line) % 16 + offset;
+    for (int64_t n : {small, large}) {
+      std::fill(out.begin(), out.end(), -1.f);
+      Run(IncrementKernel(std::nullopt), {in.data(), at}, (n + 4095) / 4096, {n});
+      int64_t wrong = 0;
+      for (int64_t k = 0; k < n; ++k) wrong += at[k] != in[k] + 1;
+      EXPECT_EQ(wrong, 0) << offset << " " << n;
+      EXPECT_EQ(at[n], -1.f);
+    }
+  }
+}
+
+TEST_P(CodegenTest, RowsThatSeveralStagesReadAreReadAhead) {
+  const int64_t columns = 1000;
+  const auto kernel = [&](int64_t rows) {
+    KernelBuilder m;
+    const uint32_t c = m.Const(columns), n = m.Const(rows * columns);
+    const uint32_t in = m.Buffer(v1::F32, v1::READ, n), out = m.Buffer(v1::F32, v1::WRITE, n);
+    m.Outer(m.Const(rows));
+    const uint32_t index = m.Add(m.Mul(m.Var(0), c), m.Var(1));
+    m.BeginStage({c});
+    const uint32_t top = m.Reduce(v1::REDUCE_MAX, m.Load(in, index));
+    m.BeginStage({c});
+    const uint32_t sum = m.Reduce(v1::REDUCE_SUM, m.Op(LoopOpcode::kSub, v1::F32, {m.Load(in, index), top}));
+    m.BeginStage({c});
+    m.Store(out, index, m.Op(LoopOpcode::kSub, v1::F32, {m.Load(in, index), sum}));
+    m.Schedule(1, 4, v1::VECTOR_INNER_LAST);
+    return m.Build();
+  };
+  const auto ahead = [&](int64_t rows) {
+    auto object = backend_->Emit(kernel(rows), {}, true);
+    EXPECT_TRUE(object.ok()) << object.status();
+    return object.ok() && object->listing.find("\tprefetcht1") != std::string::npos;
+  };
+  EXPECT_TRUE(ahead(300));
+  EXPECT_FALSE(ahead(20));  // stays in the cache
+  const int64_t rows = 300;
+  std::vector<float> in(rows * columns), out(rows * columns);
+  for (size_t k = 0; k < in.size(); ++k) in[k] = static_cast<float>(k * 7919 % 1001);
+  Run(kernel(rows), {in.data(), out.data()}, rows / 4);
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* begin = in.data() + row * columns;
+    const float top = *std::max_element(begin, begin + columns);
+    float sum = 0;
+    for (int64_t k = 0; k < columns; ++k) sum += begin[k] - top;  // exact
+    EXPECT_EQ(out[row * columns + row], begin[row] - sum);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, CodegenTest, testing::Bool(),

@@ -1,0 +1,132 @@
+// Memory beyond the cache.
+//
+// Stores past it: a result larger than the cache is gone from it before anybody reads it; stored as usual,
+// each of its lines would also be read first. What is written once, whole vectors side by side, goes to
+// memory directly.
+//
+// Reads ahead: where several stages read one row, the first waits for memory, and while the others compute,
+// memory would wait for them. So they ask for the next row's lines.
+#include <algorithm>
+
+#include "compiler/codegen/kernel_emitter.h"
+#include "compiler/ir/dtypes.h"
+#include "llvm/IR/IntrinsicsX86.h"
+
+namespace kiln {
+namespace {
+
+// Of a result that the next reader finds in no cache, whatever else is read and written meanwhile.
+constexpr int64_t kStreamedBytesMin = int64_t{16} << 20;
+constexpr uint64_t kCacheLine = 64;
+// A row that is read ahead stays in the second-level cache beside the present one.
+constexpr int64_t kRowReadAheadMin = int64_t{1} << 11;
+constexpr int64_t kRowReadAheadMax = int64_t{1} << 18;
+constexpr int64_t kReadAheadBytesMin = int64_t{1} << 20;  // of a buffer; a smaller one stays in the cache
+constexpr unsigned kReadAheadStagesMax = 2;               // share a row's lines
+constexpr int kSecondLevel = 2;
+
+}  // namespace
+
+// Sizes may be known at run time only, so each buffer that could be streamed has a condition.
+void KernelEmitter::ChooseStreams() {
+  std::vector<int> accesses(kernel_.buffers_size());
+  for (const v1::LoopOp* op : ops_) {
+    const auto opcode = static_cast<LoopOpcode>(op->op());
+    if (opcode == LoopOpcode::kLoad || opcode == LoopOpcode::kStore) ++accesses[op->buffer()];
+  }
+  for (int k = 0; k < kernel_.buffers_size(); ++k) {
+    const v1::KernelBuffer& buffer = kernel_.buffers(k);
+    if (buffer.access() != v1::WRITE || accesses[k] != 1) continue;
+    const int64_t elements = kStreamedBytesMin / static_cast<int64_t>(ir::ByteWidth(buffer.dtype()));
+    llvm::Value* large = b_.CreateICmpSGE(ScalarIndex(buffer.span()), I64(elements), "streamed");
+    auto* known = llvm::dyn_cast<llvm::ConstantInt>(large);
+    if (known == nullptr || !known->isZero()) streamed_[k] = large;
+  }
+}
+
+bool KernelEmitter::MayStream(const v1::LoopOp& op) const {
+  if (streamed_[op.buffer()] == nullptr || op.mode() != v1::STORE_PLAIN) return false;
+  // Lines are filled by one store, or by neighbours in time.
+  const uint64_t bytes = lanes_ * ir::ByteWidth(kernel_.buffers(op.buffer()).dtype());
+  const bool innermost = !tiled_ && (vector_variable_ >= static_cast<uint32_t>(kernel_.outer_size()) ||
+                                     stage_->stage->inner_size() == 0);
+  return bytes >= kCacheLine || innermost;
+}
+
+void KernelEmitter::StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer) {
+  const llvm::DataLayout& layout = module_->getDataLayout();
+  const uint64_t align = std::min<uint64_t>(layout.getTypeStoreSize(value->getType()), kCacheLine);
+  llvm::Value* address = b_.CreatePtrToInt(pointer, b_.getInt64Ty());
+  llvm::Value* aligned = b_.CreateICmpEQ(b_.CreateAnd(address, I64(align - 1)), I64(0));
+  llvm::Value* streams = b_.CreateAnd(aligned, streamed_[op.buffer()]);
+  auto* stream = llvm::BasicBlock::Create(context_, "stream", function_);
+  auto* plain = llvm::BasicBlock::Create(context_, "plain", function_);
+  auto* stored = llvm::BasicBlock::Create(context_, "stored", function_);
+  b_.CreateCondBr(streams, stream, plain);
+  b_.SetInsertPoint(stream);
+  llvm::StoreInst* store = b_.CreateAlignedStore(value, pointer, llvm::Align(align));
+  store->setMetadata(llvm::LLVMContext::MD_nontemporal,
+                     llvm::MDNode::get(context_, {llvm::ConstantAsMetadata::get(b_.getInt32(1))}));
+  Annotate(store, op.buffer());
+  b_.CreateBr(stored);
+  b_.SetInsertPoint(plain);
+  Annotate(b_.CreateAlignedStore(value, pointer, VectorAlign(op)), op.buffer());
+  b_.CreateBr(stored);
+  b_.SetInsertPoint(stored);
+}
+
+void KernelEmitter::ChooseReadAhead() {
+  const auto outer = static_cast<uint32_t>(kernel_.outer_size());
+  if (on_gpu_ || outer == 0 || kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST) return;
+  llvm::DenseMap<std::pair<uint32_t, uint32_t>, llvm::SmallVector<const v1::LoopOp*, 4>> readers;
+  for (const StageInfo& info : stages_) {
+    if (info.stage->inner_size() != 1 || info.has_scan) continue;
+    const int64_t columns = ConstantExpr(info.stage->inner(0)).value_or(0);
+    for (const v1::LoopOp& op : info.stage->ops()) {
+      if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad || op.args_size() > 0) continue;
+      const v1::KernelBuffer& buffer = kernel_.buffers(op.buffer());
+      const auto width = static_cast<int64_t>(ir::ByteWidth(buffer.dtype()));
+      const int64_t row = columns * width;
+      if (buffer.access() != v1::READ || row < kRowReadAheadMin || row > kRowReadAheadMax) continue;
+      if (ConstantExpr(buffer.span()).value_or(0) * width < kReadAheadBytesMin) continue;
+      if (DependsOnOps(op.index()) || CoefficientOf(op.index(), outer) != 1) continue;
+      if (CoefficientOf(op.index(), outer - 1).value_or(0) * width < row) continue;
+      readers[{op.buffer(), op.index()}].push_back(&op);
+    }
+  }
+  for (const auto& [access, ops] : readers) {
+    const unsigned shares = std::min<unsigned>(ops.size() - 1, kReadAheadStagesMax);
+    for (unsigned share = 0; share < shares; ++share) read_ahead_[ops[share + 1]] = {share, shares};
+  }
+}
+
+// The line of the next row that the present vector's share of it asks for.
+void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
+  const auto found = read_ahead_.find(&op);
+  if (found == read_ahead_.end() || vector_variable_ == kNoVariable) return;
+  const auto [share, shares] = found->second;
+  llvm::Value*& row = variables_[kernel_.outer_size() - 1];
+  llvm::Value*& column = variables_[vector_variable_];
+  llvm::Value* const present[] = {row, column};
+  row = b_.CreateNSWAdd(row, I64(1));
+  llvm::Value* begin = b_.CreateUDiv(b_.CreateMul(stage_->extents[0], I64(share)), I64(shares));
+  column = b_.CreateNSWAdd(begin, b_.CreateUDiv(column, I64(shares)));
+  llvm::Type* type = MemoryType(kernel_.buffers(op.buffer()).dtype());
+  llvm::Value* pointer = b_.CreateGEP(type, buffers_[op.buffer()], ScalarIndex(op.index()));
+  row = present[0];
+  column = present[1];
+  b_.CreateIntrinsic(
+      llvm::Intrinsic::prefetch, llvm::ArrayRef<llvm::Type*>{pointer->getType()},
+      llvm::ArrayRef<llvm::Value*>{pointer, b_.getInt32(0), b_.getInt32(kSecondLevel), b_.getInt32(1)});
+}
+
+// Streamed stores are not ordered with others: what says that the kernel has ended comes after them.
+void KernelEmitter::EndStreams() {
+  const auto streams = [](llvm::Value* condition) { return condition != nullptr; };
+  if (std::any_of(streamed_.begin(), streamed_.end(), streams)) {
+    b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, llvm::ArrayRef<llvm::Type*>{},
+                       llvm::ArrayRef<llvm::Value*>{});
+  }
+}
+
+}  // namespace kiln
