@@ -76,6 +76,22 @@ bool KeepsOrder(const Graph& graph, const GraphNode& node) {
   return graph.type(node.results[0]).device == v1::CUDA && IsWindowPerChannel(graph, node);
 }
 
+// By value: copies that a convolution's gradient on a CPU reads. They were made for their layout
+// (decompose_convolution).
+std::vector<bool> LaidForGradients(const Graph& graph) {
+  std::vector<bool> read(graph.values.size(), false), laid = read;
+  for (const GraphNode& node : graph.nodes) {
+    if (node.target != "aten.convolution_backward.default") continue;
+    ForEachOperand(node, [&](ValueId value) {
+      if (value != kNoValue) read[value] = graph.type(value).device == v1::CPU;
+    });
+  }
+  for (const GraphNode& node : graph.nodes) {
+    if (node.target == "aten.clone.default") laid[node.results[0]] = read[node.results[0]];
+  }
+  return laid;
+}
+
 bool ReadsByPoints(Graph& graph, const GraphNode& node) {
   bool found = false;
   ForEachOperand(node, [&](ValueId value) {
@@ -87,11 +103,11 @@ bool ReadsByPoints(Graph& graph, const GraphNode& node) {
 }  // namespace
 
 absl::Status PreferChannelsLast(Graph& graph) {
-  const std::vector<bool> escaping = EscapingValues(graph);
+  const std::vector<bool> escaping = EscapingValues(graph), laid = LaidForGradients(graph);
   for (const GraphNode& node : graph.nodes) {
     bool wanted = false, known = false;
     for (ValueId result : node.results) {
-      if (result == kNoValue || escaping[result]) continue;
+      if (result == kNoValue || escaping[result] || laid[result]) continue;
       TensorType& type = graph.values[result];
       if (type.rank() != 4 || !IsDense(graph.exprs, type)) continue;
       if (!known) {

@@ -4,7 +4,7 @@
 //
 // Only strides of computed values change, which lowering takes as the layout to give them: results of
 // convolutions, and of what keeps the order of points and channels behind them. Values that leave the graph
-// keep their declared layout. Errors: none.
+// keep their declared layout, and so do copies that gradients of convolutions read on a CPU. Errors: none.
 #pragma once
 
 #include "absl/status/status.h"

@@ -90,6 +90,28 @@ TEST(ChannelsLast, LeavesOtherConvolutionsAlone) {
   for (ValueId value : {wide, back, some, seen}) EXPECT_FALSE(m.ByPoints(value)) << value;
 }
 
+// Copies that gradients of convolutions read were made for their layout; others follow what they copy.
+TEST(ChannelsLast, LeavesCopiesForGradientsOnACpu) {
+  for (const v1::DeviceType device : {v1::CUDA, v1::CPU}) {
+    Images m;
+    m.graph.kind = v1::BACKWARD;
+    TensorType by_points = m.Type({2, 8, 5, 7});
+    const TensorType rows = by_points;
+    by_points.strides = ChannelsLastStrides(m.graph.exprs, by_points.sizes);
+    const auto clone = [&](ValueId x) { return m.Node("aten.clone.default", {{"self", T(x)}}, rows); };
+    const ValueId image = m.Input({2, 8, 5, 7});
+    m.graph.values[image] = by_points;
+    const ValueId copy = clone(image), other = clone(image);
+    m.Output(m.Node("aten.convolution_backward.default",
+                    {{"grad_output", T(copy)}, {"input", T(copy)}, {"weight", T(m.Input({8, 1, 3, 3}))}},
+                    rows));
+    m.Output(m.Relu(m.Relu(other)));
+    m.Run(device);
+    EXPECT_TRUE(m.ByPoints(other));
+    EXPECT_EQ(m.ByPoints(copy), device == v1::CUDA);
+  }
+}
+
 TEST(PointConvolutions, AreProductsWhereImagesLieByPoints) {
   for (const bool biased : {false, true}) {
     Images m;
