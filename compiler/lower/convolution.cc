@@ -143,6 +143,28 @@ absl::Status CallLibraryOnCpu(LoweringContext& context, const GraphNode& node, c
   return context.Call(node, "convolution", false, operands);
 }
 
+// On a GPU, where the gradients are declared so; where their layouts don't tell, where what they are made of
+// lies so.
+bool GradientsByPoints(LoweringContext& context, const GraphNode& node) {
+  const Graph& graph = context.graph();
+  ExprPool& exprs = context.exprs();
+  if (context.Bool(node, "transposed", false) || context.Int(node, "groups", 1) != 1) return false;
+  for (const char* name : {"grad_output", "input", "weight"}) {
+    const LoweredTensor& operand = context.Tensor(node, name);
+    if (operand.device != v1::CUDA || operand.rank() != 4) return false;
+  }
+  for (size_t i = 0; i < node.results.size() && i < 2; ++i) {
+    const ValueId result = node.results[i];
+    if (result == kNoValue || graph.type(result).rank() != 4) continue;
+    TensorType type = graph.type(result);
+    const bool so = IsChannelsLast(exprs, type);
+    type.strides = ChannelsLastStrides(exprs, type.sizes);
+    if (IsChannelsLast(exprs, type)) return so;
+  }
+  return IsChannelsLast(exprs, graph.type(context.TensorValue(node, "grad_output"))) ||
+         IsChannelsLast(exprs, graph.type(context.TensorValue(node, "input")));
+}
+
 }  // namespace
 
 absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
@@ -164,6 +186,14 @@ absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
     return PlusBias(context, ops, bias, index, context.Load(ops, product, index));
   }));
   return context.status();
+}
+
+absl::Status LowerConvolutionBackward(LoweringContext& context, const GraphNode& node) {
+  if (!GradientsByPoints(context, node)) return context.Call(node, "convolution", false);
+  LoweringContext::CallOperands operands;
+  for (const char* name : {"grad_output", "input", "weight"})
+    operands[name].strides = ChannelsLastStrides(context.exprs(), context.Tensor(node, name).sizes);
+  return context.Call(node, "convolution", false, operands);
 }
 
 }  // namespace kiln

@@ -14,7 +14,10 @@
 namespace kiln {
 
 inline constexpr char kConvolution[] = "aten.convolution.default";
+inline constexpr char kConvolutionBackward[] = "aten.convolution_backward.default";
 
 absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node);
+// Images and weights go to the library by points where a gradient is declared so.
+absl::Status LowerConvolutionBackward(LoweringContext& context, const GraphNode& node);
 
 }  // namespace kiln

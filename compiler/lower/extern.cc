@@ -20,7 +20,7 @@ constexpr Library kLibraries[] = {
     {"aten.baddbmm.default", "gemm", true},
     {"aten._int_mm.default", "gemm", false},
     {kConvolution, "convolution", false},
-    {"aten.convolution_backward.default", "convolution", false},
+    {kConvolutionBackward, "convolution", false},
     {"aten._scaled_dot_product_flash_attention_for_cpu.default", "attention", false},
     {"aten._scaled_dot_product_flash_attention_for_cpu_backward.default", "attention", false},
     {"aten._scaled_dot_product_flash_attention.default", "attention", false},
@@ -50,7 +50,6 @@ constexpr Library kLibraries[] = {
     {"aten._embedding_bag_per_sample_weights_backward.default", "closed list: embedding_bag", false},
     {"aten.randperm.default", "closed list: randperm", false},
     {"aten.multinomial.default", "closed list: multinomial", false},
-    {"aten.max_pool2d_with_indices_backward.default", "closed list: pooling backward", false},
     {"aten.avg_pool2d_backward.default", "closed list: pooling backward", false},
     {"aten._adaptive_avg_pool2d_backward.default", "closed list: pooling backward", false},
     {"aten.max_pool3d_with_indices_backward.default", "closed list: pooling backward", false},
@@ -158,6 +157,7 @@ BufferView LoweringContext::InLayout(LoweredTensor& tensor, const std::vector<Ex
 void RegisterExterns(LoweringTable& table) {
   for (const Library& row : kLibraries) table[row.target] = LowerLibrary;
   table[kConvolution] = LowerConvolution;
+  table[kConvolutionBackward] = LowerConvolutionBackward;
 }
 
 }  // namespace kiln

@@ -120,10 +120,11 @@ absl::Status LoweringContext::BindOutputs() {
       LoweredTensor& tensor = values_[output.value];
       const TensorType& type = graph_.type(output.value);
       if (!tensor.is_strided() && IsDense(type.sizes, type.strides)) Realise(tensor);
-      if (!tensor.is_strided() || (output.fact.user_visible() && tensor.view->strides != type.strides)) {
-        const BufferView copy = CopyTo(tensor, tensor.is_strided() || output.fact.user_visible()
-                                                   ? type.strides
-                                                   : ContiguousStrides(exprs(), type.sizes));
+      // What is saved for a backward graph has the strides that the passes chose for it, without gaps.
+      const bool as_declared = output.fact.user_visible() || IsDense(type.sizes, type.strides);
+      if (!tensor.is_strided() || (as_declared && tensor.view->strides != type.strides)) {
+        const BufferView copy =
+            CopyTo(tensor, as_declared ? type.strides : ContiguousStrides(exprs(), type.sizes));
         tensor.view = copy;
         tensor.body = nullptr;
       }

@@ -34,6 +34,8 @@ WindowPoint PointOf(LoweringContext& context, LoopRecorder& ops, const LoweredTe
 
 namespace {
 
+constexpr int64_t kCoveringMax = 25;  // windows over a point, unrolled in a body
+
 Window ReadWindow(LoweringContext& context, const GraphNode& node) {
   Window window;
   ReadPair(context, node, "kernel_size", window.kernel);
@@ -105,6 +107,56 @@ absl::Status LowerMaxPool(LoweringContext& context, const GraphNode& node) {
                           return ops.Add(ops.Mul(position[0], ops.IndexExpr(self.sizes.back())), position[1]);
                         }),
       1);
+  return context.status();
+}
+
+// On a GPU an element of the image sums what those windows pass on that cover it and took it: no two threads
+// write one element, and sums have an order.
+absl::Status LowerMaxPoolBackward(LoweringContext& context, const GraphNode& node) {
+  ExprPool& exprs = context.exprs();
+  const Window window = ReadWindow(context, node);
+  const TensorType type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  int64_t covering[2];
+  for (int i = 0; i < 2; ++i) covering[i] = (window.kernel[i] - 1) / window.stride[i] + 1;
+  const LoweredTensor& traced = context.Tensor(node, "grad_output");
+  const bool undilated = window.dilation[0] == 1 && window.dilation[1] == 1;
+  if (type.device != v1::CUDA || !IsFloat(type.dtype) || !FitsImages(traced, type) || !undilated ||
+      covering[0] > kCoveringMax || covering[1] > kCoveringMax / covering[0]) {
+    return context.Call(node, "closed list: pooling backward", false);
+  }
+  context.RealiseIfDear(context.TensorValue(node, "grad_output"));
+  const LoweredTensor gradient = context.Tensor(node, "grad_output"),
+                      positions = context.Tensor(node, "indices");
+  if (positions.rank() != gradient.rank())
+    return absl::InvalidArgumentError("positions of another rank than their windows'");
+  context.CheckSizes(positions.sizes, gradient.sizes);
+  const size_t rows = type.rank() - 2;
+  const v1::DType compute = ComputeType(type.dtype);
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    const LoopOpId here =
+        ops.IndexExpr(exprs.Add(exprs.Mul(index[rows], type.sizes.back()), index[rows + 1]));
+    LoopOpId sum = ops.Constant(0, compute);
+    for (int64_t i = 0; i < covering[0] * covering[1]; ++i) {
+      const int64_t before[2] = {i / covering[1], i % covering[1]};
+      std::vector<ExprId> at(index.begin(), index.end());
+      LoopOpId inside = ops.True();
+      for (size_t d = 0; d < 2; ++d) {
+        const ExprId last = exprs.FloorDiv(exprs.Add(index[rows + d], context.Const(window.padding[d])),
+                                           context.Const(window.stride[d]));
+        at[rows + d] = exprs.Sub(last, context.Const(before[d]));
+        inside = ops.And(inside, ops.Not(ops.IndexLess(at[rows + d], context.Const(0))));
+        inside = ops.And(inside, ops.IndexLess(at[rows + d], gradient.sizes[rows + d]));
+      }
+      ops.OpenMask(inside);
+      const LoopOpId taken = ops.Cast(context.Load(ops, positions, at), v1::I64);
+      const LoopOpId passed = ops.Cast(context.Load(ops, gradient, at), compute);
+      ops.CloseMask();
+      const LoopOpId mine = ops.And(inside, ops.Compare(LoopOpcode::kEq, taken, here));
+      sum = ops.Add(sum, ops.Where(mine, passed, ops.Constant(0, compute)));
+    }
+    return sum;
+  }));
   return context.status();
 }
 
@@ -416,6 +468,7 @@ absl::Status LowerBorderPad(LoweringContext& context, const GraphNode& node) {
 
 void RegisterWindows(LoweringTable& table) {
   table["aten.max_pool2d_with_indices.default"] = LowerMaxPool;
+  table["aten.max_pool2d_with_indices_backward.default"] = LowerMaxPoolBackward;
   table["aten.avg_pool2d.default"] = LowerAvgPool;
   table["aten._adaptive_avg_pool2d.default"] = LowerAdaptiveAvgPool;
   table["aten.adaptive_avg_pool2d.default"] = LowerAdaptiveAvgPool;

@@ -1,9 +1,12 @@
 #include "compiler/passes/channels_last.h"
 
+#include <iterator>
 #include <optional>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "compiler/graph/channels_last.h"
 #include "compiler/passes/core_set.h"
@@ -62,6 +65,16 @@ bool IsConvolutionByPoints(const Graph& graph, const GraphNode& node) {
                                                         : IsConvolutionByPointsOnCpu(graph, node);
 }
 
+// Gradients that cuDNN computes by points as well as the convolution itself.
+bool IsGradientByPointsOnGpu(const Graph& graph, const GraphNode& node) {
+  if (node.target != "aten.convolution_backward.default" || node.results.size() != 3) return false;
+  const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
+  if (input == kNoValue || weight == kNoValue || graph.type(weight).rank() != 4) return false;
+  const TensorType& image = graph.type(input);
+  const bool known = image.dtype == v1::F16 || image.dtype == v1::BF16 || image.dtype == v1::F32;
+  return known && image.device == v1::CUDA && image.rank() == 4 && IsUngrouped(graph, node);
+}
+
 // Operators of ours whose result lies well as their argument does.
 bool KeepsOrder(const Graph& graph, const GraphNode& node) {
   const CoreClass core = CoreClassOf(node.target);
@@ -92,32 +105,145 @@ std::vector<bool> LaidForGradients(const Graph& graph) {
   return laid;
 }
 
+// A part of images that lie by points does so too, with gaps.
+bool LiesByPoints(Graph& graph, const TensorType& type) {
+  if (IsChannelsLast(graph.exprs, type)) return true;
+  if (type.rank() != 4 || type.strides.size() != 4 || graph.exprs.AsConst(type.sizes[1]) == 1) return false;
+  std::vector<int64_t> strides;
+  for (size_t dim : {1, 3, 2, 0}) {
+    const auto stride = graph.exprs.AsConst(type.strides[dim]);
+    if (!stride || (!strides.empty() && *stride <= strides.back())) return false;
+    strides.push_back(*stride);
+  }
+  return strides[0] == 1;
+}
+
 bool ReadsByPoints(Graph& graph, const GraphNode& node) {
   bool found = false;
   ForEachOperand(node, [&](ValueId value) {
-    if (value != kNoValue) found = found || IsChannelsLast(graph.exprs, graph.type(value));
+    if (value != kNoValue) found = found || LiesByPoints(graph, graph.type(value));
   });
   return found;
 }
 
+// Values whose layout others know: the caller's own results, what is written into inputs, and what either is
+// a view of. What a forward graph on a GPU saves for its backward, of known sizes, lies as the graph likes:
+// its program says how, and the backward is compiled for that.
+std::vector<bool> KnownLayouts(const Graph& graph) {
+  const std::vector<int32_t> producers = Producers(graph);
+  return EscapingValues(graph, [&](const GraphOutput& output) {
+    const TensorType& type = graph.type(output.value);
+    const int32_t producer = producers[output.value];
+    const bool is_static =
+        absl::c_all_of(type.sizes, [&](ExprId size) { return graph.exprs.AsConst(size).has_value(); });
+    return graph.kind != v1::FORWARD || output.fact.user_visible() || type.device != v1::CUDA || !is_static ||
+           producer < 0 || IsViewNode(graph.nodes[producer]);
+  });
+}
+
+// A slice lies as what it is a slice of.
+void FollowSlice(Graph& graph, const GraphNode& node) {
+  const ValueId from = TensorOf(node, "self");
+  if (node.target != "aten.slice.Tensor" || node.results.size() != 1 || from == kNoValue) return;
+  const TensorType& base = graph.type(from);
+  TensorType& type = graph.values[node.results[0]];
+  const Argument *dim = node.Find("dim"), *step = node.Find("step");
+  const auto number = [&](const Argument* argument, int64_t otherwise) -> std::optional<int64_t> {
+    if (argument == nullptr) return otherwise;
+    const auto* found = std::get_if<IntArg>(argument);
+    return found == nullptr ? std::nullopt : graph.exprs.AsConst(found->value);
+  };
+  const auto along = number(dim, 0), by = number(step, 1);
+  if (!LiesByPoints(graph, base) || type.rank() != 4 || type.strides.size() != 4 || !along || !by) return;
+  if (*along < -4 || *along > 3) return;
+  const size_t cut = static_cast<size_t>(*along < 0 ? *along + 4 : *along);
+  for (size_t d = 0; d < 4; ++d) {
+    type.strides[d] = d == cut ? graph.exprs.Mul(base.strides[d], graph.exprs.Const(*by)) : base.strides[d];
+  }
+}
+
+class Layouter {
+ public:
+  explicit Layouter(Graph& graph) : graph_(graph), known_(KnownLayouts(graph)) {
+    const std::vector<bool> laid = LaidForGradients(graph);
+    for (size_t v = 0; v < laid.size(); ++v) known_[v] = known_[v] || laid[v];
+  }
+
+  void Run() {
+    std::vector<GraphNode> nodes = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    for (GraphNode& node : nodes) {
+      FollowSlice(graph_, node);
+      std::vector<GraphNode> after;
+      if (IsGradientByPointsOnGpu(graph_, node) && ReadsByPoints(graph_, node)) {
+        after = LayGradients(node);
+      } else {
+        LayResults(node);
+      }
+      graph_.nodes.push_back(std::move(node));
+      absl::c_move(after, std::back_inserter(graph_.nodes));
+    }
+  }
+
+ private:
+  bool MayLay(ValueId value) {
+    if (value == kNoValue || known_[value]) return false;
+    const TensorType& type = graph_.type(value);
+    return type.rank() == 4 && IsDense(graph_.exprs, type);
+  }
+
+  void Lay(ValueId value) {
+    TensorType& type = graph_.values[value];
+    type.strides = ChannelsLastStrides(graph_.exprs, type.sizes);
+  }
+
+  void LayResults(const GraphNode& node) {
+    std::optional<bool> wanted;
+    for (ValueId result : node.results) {
+      if (!MayLay(result)) continue;
+      if (!wanted) {
+        wanted =
+            IsConvolutionByPoints(graph_, node) || (KeepsOrder(graph_, node) && ReadsByPoints(graph_, node));
+      }
+      if (*wanted) Lay(result);
+    }
+  }
+
+  // Gradients whose layout is known are laid anew behind the library's.
+  std::vector<GraphNode> LayGradients(GraphNode& node) {
+    std::vector<GraphNode> clones;
+    for (size_t i : {0, 1}) {
+      const ValueId declared = node.results[i];
+      if (declared == kNoValue || graph_.type(declared).dtype == v1::DTYPE_UNSPECIFIED) continue;
+      if (MayLay(declared)) {
+        Lay(declared);
+        continue;
+      }
+      TensorType type = graph_.type(declared);
+      type.strides = ChannelsLastStrides(graph_.exprs, type.sizes);
+      if (!IsChannelsLast(graph_.exprs, type)) continue;  // both layouts are one
+      const auto made = static_cast<ValueId>(graph_.values.size());
+      graph_.values.push_back(std::move(type));
+      known_.push_back(false);
+      node.results[i] = made;
+      GraphNode clone;
+      clone.target = "aten.clone.default";
+      clone.args = {{"self", TensorArg{made}}};
+      clone.results = {declared};
+      clone.origin = node.origin;
+      clones.push_back(std::move(clone));
+    }
+    return clones;
+  }
+
+  Graph& graph_;
+  std::vector<bool> known_;
+};
+
 }  // namespace
 
 absl::Status PreferChannelsLast(Graph& graph) {
-  const std::vector<bool> escaping = EscapingValues(graph), laid = LaidForGradients(graph);
-  for (const GraphNode& node : graph.nodes) {
-    bool wanted = false, known = false;
-    for (ValueId result : node.results) {
-      if (result == kNoValue || escaping[result] || laid[result]) continue;
-      TensorType& type = graph.values[result];
-      if (type.rank() != 4 || !IsDense(graph.exprs, type)) continue;
-      if (!known) {
-        wanted =
-            IsConvolutionByPoints(graph, node) || (KeepsOrder(graph, node) && ReadsByPoints(graph, node));
-      }
-      known = true;
-      if (wanted) type.strides = ChannelsLastStrides(graph.exprs, type.sizes);
-    }
-  }
+  Layouter(graph).Run();
   return absl::OkStatus();
 }
 

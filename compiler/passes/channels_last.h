@@ -3,8 +3,10 @@
 // now takes for the weights.
 //
 // Only strides of computed values change, which lowering takes as the layout to give them: results of
-// convolutions, and of what keeps the order of points and channels behind them. Values that leave the graph
-// keep their declared layout, and so do copies that gradients of convolutions read on a CPU. Errors: none.
+// convolutions and their gradients, and of what keeps the order of points and channels behind them. Values
+// that leave the graph keep their declared layout, but those that a forward graph on a GPU saves for its
+// backward: where all sizes are known they lie as the graph computes them. Copies that gradients of
+// convolutions read on a CPU stay as they are. Errors: none.
 #pragma once
 
 #include "absl/status/status.h"

@@ -109,9 +109,13 @@ std::vector<uint32_t> UseCounts(const Graph& graph) {
 }
 
 std::vector<bool> EscapingValues(const Graph& graph) {
+  return EscapingValues(graph, [](const GraphOutput&) { return true; });
+}
+
+std::vector<bool> EscapingValues(const Graph& graph, absl::FunctionRef<bool(const GraphOutput&)> counts) {
   std::vector<bool> escaping(graph.values.size(), false);
   for (const GraphOutput& output : graph.outputs) {
-    if (output.value != kNoValue) escaping[output.value] = true;
+    if (output.value != kNoValue && counts(output)) escaping[output.value] = true;
   }
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
     bool through = IsMutation(*node);

@@ -30,6 +30,8 @@ std::vector<uint32_t> UseCounts(const Graph& graph);
 // Values whose identity as separate memory is visible: outputs of the graph and what is copied into
 // inputs at its end, followed back through views.
 std::vector<bool> EscapingValues(const Graph& graph);
+// The same of those outputs alone for which `counts` holds.
+std::vector<bool> EscapingValues(const Graph& graph, absl::FunctionRef<bool(const GraphOutput&)> counts);
 
 // Replaces uses (by nodes and outputs): value v becomes replacement[v], followed transitively.
 void ReplaceUses(Graph& graph, const std::vector<ValueId>& replacement);

@@ -5,6 +5,7 @@
 #include "compiler/graph/verify.h"
 #include "compiler/passes/algebra.h"
 #include "compiler/passes/aligned_products.h"
+#include "compiler/passes/channel_moments.h"
 #include "compiler/passes/channels_last.h"
 #include "compiler/passes/common_subexpressions.h"
 #include "compiler/passes/dead_code.h"
@@ -65,6 +66,7 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   KILN_RETURN_IF_ERROR(runner.Run("fuse_bias", FuseBias));
   KILN_RETURN_IF_ERROR(runner.Run("align_products", AlignProducts));
   KILN_RETURN_IF_ERROR(runner.Run("channels_last", PreferChannelsLast));
+  KILN_RETURN_IF_ERROR(runner.Run("channel_moments", CombineChannelMoments));
   KILN_RETURN_IF_ERROR(runner.Run("point_convolutions", MultiplyPointConvolutions));
   return absl::OkStatus();
 }

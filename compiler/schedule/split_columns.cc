@@ -12,8 +12,9 @@ namespace kiln {
 namespace {
 
 constexpr int64_t kBytesMin = int64_t{4} << 20;     // of what is summed: smaller ones stay in the cache
-constexpr int64_t kGpuBytesMin = int64_t{1} << 20;  // columns alone are too few threads
-constexpr int64_t kRowStrideMin = 256;              // elements: rows closer than that share pages anyway
+constexpr int64_t kGpuBytesMin = int64_t{2} << 20;  // columns alone are too few threads
+constexpr int64_t kRowStrideMin = 256;    // elements, on a CPU: rows closer than that share pages anyway
+constexpr int64_t kGpuRowStrideMin = 16;  // a thread's neighbours read beside it
 constexpr int64_t kBlockRowsMin = 16;
 constexpr int64_t kBlockRowsMax = 64;
 constexpr int64_t kBlocksMin = 4;
@@ -70,20 +71,33 @@ class Splitter {
         if (sum || op.mode != v1::REDUCE_SUM || op.dtype != v1::F32) return std::nullopt;
         sum = id;
       }
-      if (op.op == LoopOpcode::kLoad && IsColumnAccess(node, op.index)) {
-        const bool on_gpu = graph_.buffers[op.buffer].device == v1::CUDA;
-        enough = enough || context_.EstimateBytes(op.buffer) >= (on_gpu ? kGpuBytesMin : kBytesMin);
+      if (op.op != LoopOpcode::kLoad) continue;
+      const bool on_gpu = graph_.buffers[op.buffer].device == v1::CUDA;
+      if (IsColumnAccess(node, op.index, on_gpu ? kGpuRowStrideMin : kRowStrideMin)) {
+        const int64_t bytes = std::min(context_.EstimateBytes(op.buffer), BytesOfPoints(node, op.dtype));
+        enough = enough || bytes >= (on_gpu ? kGpuBytesMin : kBytesMin);
       }
     }
     return enough ? sum : std::nullopt;
   }
 
-  bool IsColumnAccess(const LoopNode& node, ExprId index) {
+  // Of one element a point of the loops.
+  int64_t BytesOfPoints(const LoopNode& node, v1::DType dtype) {
+    int64_t bytes = ByteSize(dtype);
+    for (const auto* vars : {&node.outer, &node.inner}) {
+      for (const LoopVar& var : *vars) {
+        const std::optional<int64_t> extent = context_.pool().AsConst(var.extent);
+        if (!extent || __builtin_mul_overflow(bytes, *extent, &bytes)) return INT64_MAX;
+      }
+    }
+    return bytes;
+  }
+
+  bool IsColumnAccess(const LoopNode& node, ExprId index, int64_t stride_min) {
     auto along = context_.Coefficient(index, node.outer.back().leaf);
     auto down = context_.Coefficient(index, node.inner.back().leaf);
     if (!along || !down) return false;
-    return context_.pool().AsConst(*along) == 1 &&
-           context_.pool().AsConst(*down).value_or(0) >= kRowStrideMin;
+    return context_.pool().AsConst(*along) == 1 && context_.pool().AsConst(*down).value_or(0) >= stride_min;
   }
 
   static int64_t BlockOf(int64_t extent, int64_t most) {
@@ -178,11 +192,12 @@ class Splitter {
     first.loops.body.Add(StoreTo(partial, RowMajor(first_outer), summed));
     nodes->push_back(std::move(first));
 
-    // The second pass has loops of its own.
+    // The second pass has loops of its own, one over all blocks: threads of a GPU share the longest.
     LoopGraphNode second;
     LeafMap renamed;
-    std::vector<LoopVar> blocks;
-    for (const LoopVar& var : plan.blocks) blocks.push_back(context_.NewVar(var.extent));
+    std::vector<ExprId> extents;
+    for (const LoopVar& var : plan.blocks) extents.push_back(var.extent);
+    const std::vector<LoopVar> blocks = {context_.NewVar(context_.pool().Product(extents))};
     for (const LoopVar& var : node.outer) {
       second.loops.outer.push_back(context_.NewVar(var.extent));
       renamed[var.leaf] = second.loops.outer.back().leaf;

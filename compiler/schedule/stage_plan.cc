@@ -49,6 +49,7 @@ absl::StatusOr<StagePlan> StagePlan::Make(LoopContext& context, const Draft& dra
   plan.FindDependencies();
   plan.FindLevels();
   plan.FindForwards(escapes);
+  plan.DelayStores();
   KILN_RETURN_IF_ERROR(plan.Collect(escapes));
   KILN_RETURN_IF_ERROR(plan.CheckOverwrites());
   return plan;
@@ -171,6 +172,25 @@ void StagePlan::FindForwards(absl::FunctionRef<bool(BufferId)> escapes) {
       const int64_t ops_max = large ? kRecomputeOpsBeyondCacheMax : kRecomputeOpsMax;
       forward.recompute = cost.ops <= ops_max && cost.loads <= kRecomputeLoadsMax;
     }
+  }
+}
+
+// On a GPU what a point stores once waits for its last stage, unless it is read from memory before: threads
+// that share a point leave it to one of them, at the end.
+void StagePlan::DelayStores() {
+  const std::vector<DraftOp>& ops = draft_->ops;
+  const int last = levels_.empty() ? 0 : *std::max_element(levels_.begin(), levels_.end());
+  for (uint32_t i = 0; i < ops.size(); ++i) {
+    const LoopOpData& store = ops[i].data;
+    if (store.op != LoopOpcode::kStore || ops[i].cls != kOuterClass || store.mode != v1::STORE_PLAIN)
+      continue;
+    if (context_->graph().buffers[store.buffer].device != v1::CUDA) continue;
+    const std::vector<uint32_t>& accesses = memory_accesses_.at(context_->MemoryOf(store.buffer));
+    const bool unread = std::all_of(accesses.begin(), accesses.end(), [&](uint32_t j) {
+      return j <= i || (ops[j].data.op == LoopOpcode::kLoad && forwards_[j].possible &&
+                        forwards_[j].recompute && forwards_[j].store == static_cast<int64_t>(i));
+    });
+    if (unread) levels_[i] = last;
   }
 }
 

@@ -63,6 +63,7 @@ class StagePlan {
   void FindDependencies();
   void FindLevels();
   void FindForwards(absl::FunctionRef<bool(BufferId)> escapes);
+  void DelayStores();
   void Demand(uint32_t op, StageKey from);
   absl::Status Collect(absl::FunctionRef<bool(BufferId)> escapes);
   absl::Status CheckOverwrites() const;

@@ -40,9 +40,10 @@ struct Maker {
     graph.nodes.push_back(node);
     return node.results;
   }
-  void Output(ValueId value) {
+  void Output(ValueId value, bool visible = true) {
     GraphOutput output;
     output.value = value;
+    output.fact.set_user_visible(visible);
     graph.outputs.push_back(output);
   }
   Argument Ints(const std::vector<int64_t>& values) {

@@ -8,6 +8,7 @@
 #include "compiler/graph/channels_last.h"
 #include "compiler/graph/verify.h"
 #include "compiler/passes/aligned_products.h"
+#include "compiler/passes/channel_moments.h"
 #include "compiler/passes/channels_last.h"
 #include "compiler/passes/point_convolutions.h"
 #include "tests/unit/graph_maker.h"
@@ -66,6 +67,106 @@ TEST(ChannelsLast, FollowsConvolutionsUpToWhatLeaves) {
       EXPECT_FALSE(m.ByPoints(last));
     }
   }
+}
+
+// The backward graph is compiled for what the forward saves as it lies; the caller's own results lie as
+// traced.
+TEST(ChannelsLast, LaysWhatAForwardOnAGpuSaves) {
+  const auto saved_by_points = [](v1::DeviceType device, v1::GraphKind kind, bool visible, bool viewed) {
+    Images m;
+    m.graph.kind = kind;
+    const ValueId saved = m.Relu(m.Convolve(m.Input({2, 8, 5, 7})));
+    m.Output(saved, visible);
+    if (viewed) {
+      m.Output(
+          m.Node("aten.view.default", {{"self", T(saved)}, {"size", m.Ints({2, 280})}}, m.Type({2, 280})),
+          false);
+    }
+    m.Run(device);
+    return m.ByPoints(saved);
+  };
+  EXPECT_TRUE(saved_by_points(v1::CUDA, v1::FORWARD, false, false));
+  EXPECT_FALSE(saved_by_points(v1::CUDA, v1::FORWARD, true, false));
+  EXPECT_FALSE(saved_by_points(v1::CUDA, v1::FORWARD, false, true));
+  EXPECT_FALSE(saved_by_points(v1::CUDA, v1::INFERENCE, false, false));
+  EXPECT_FALSE(saved_by_points(v1::CPU, v1::FORWARD, false, false));
+}
+
+TEST(ChannelsLast, LaysGradientsBackWhereTheirLayoutIsKnown) {
+  for (const int64_t groups : {1, 4}) {
+    Images m;
+    m.graph.kind = v1::BACKWARD;
+    const ValueId gradient = m.Input({2, 8, 5, 7}), weight = m.Input({8, 8 / groups, 3, 3});
+    TensorType laid = m.Type({2, 8, 5, 7});
+    laid.strides = ChannelsLastStrides(m.graph.exprs, laid.sizes);
+    const ValueId image = m.Input({2, 8, 5, 7});
+    m.graph.values[image] = laid;
+    const ValueId to_image = m.Relu(gradient), to_weight = m.Relu(weight);  // of their types; made below
+    m.graph.nodes.clear();
+    GraphNode node;
+    node.target = "aten.convolution_backward.default";
+    node.args = {{"grad_output", T(gradient)},   {"input", T(image)},
+                 {"weight", T(weight)},          {"stride", m.Ints({1, 1})},
+                 {"padding", m.Ints({1, 1})},    {"dilation", m.Ints({1, 1})},
+                 {"transposed", BoolArg{false}}, {"output_padding", m.Ints({0, 0})},
+                 {"groups", m.Int(groups)}};
+    node.results = {to_image, to_weight, m.graph.NewValue(TensorType())};
+    m.graph.nodes.push_back(node);
+    m.Output(m.Relu(to_image));
+    m.Output(to_weight);
+    m.Run(v1::CUDA);
+    EXPECT_EQ(m.ByPoints(to_image), groups == 1);
+    EXPECT_FALSE(m.ByPoints(to_weight));
+    const bool cloned = absl::StrContains(m.graph.ToString(), "aten.clone.default");
+    EXPECT_EQ(cloned, groups == 1) << m.graph.ToString();
+    EXPECT_EQ(m.ByPoints(m.graph.nodes[0].results[1]), groups == 1);
+  }
+}
+
+// ---- statistics of channels
+
+struct Statistics : Images {
+  // The mean and the squares about it, as a batch normalisation's decomposition writes them.
+  ValueId squares = kNoValue;
+  void Normalise(ValueId image, double count) {
+    const TensorType type = graph.type(image), kept = Type({1, *graph.exprs.AsConst(type.sizes[1]), 1, 1});
+    const auto sum = [&](ValueId x) {
+      return Node("aten.sum.dim_IntList",
+                  {{"self", T(x)}, {"dim", Ints({0, 2, 3})}, {"keepdim", BoolArg{true}}}, kept);
+    };
+    const ValueId mean =
+        Node("aten.div.Tensor", {{"self", T(sum(image))}, {"other", Int(static_cast<int64_t>(count))}}, kept);
+    const ValueId centered = Node("aten.sub.Tensor", {{"self", T(image)}, {"other", T(mean)}}, type);
+    squares = sum(Node("aten.mul.Tensor", {{"self", T(centered)}, {"other", T(centered)}}, type));
+    Output(squares);
+  }
+  ValueId Image(const std::vector<int64_t>& sizes, bool by_points) {
+    const ValueId image = Input(sizes);
+    if (by_points) graph.values[image].strides = ChannelsLastStrides(graph.exprs, graph.type(image).sizes);
+    return image;
+  }
+  bool IsCombined(v1::DeviceType device) {
+    for (TensorType& type : graph.values) type.device = device;
+    EXPECT_TRUE(CombineChannelMoments(graph).ok());
+    const absl::Status valid = VerifyGraph(graph);
+    EXPECT_TRUE(valid.ok()) << valid;
+    return graph.outputs[0].value != squares;
+  }
+};
+
+TEST(ChannelMoments, TakeOnePassOverLargeImagesByPointsOnAGpu) {
+  const auto combined = [](const std::vector<int64_t>& sizes, bool by_points, v1::DeviceType device,
+                           int64_t count) {
+    Statistics m;
+    m.Normalise(m.Image(sizes, by_points), static_cast<double>(count));
+    return m.IsCombined(device);
+  };
+  EXPECT_TRUE(combined({8, 64, 56, 56}, true, v1::CUDA, 8 * 56 * 56));
+  EXPECT_TRUE(combined({8, 64, 14, 112}, true, v1::CUDA, 8 * 14 * 112));
+  EXPECT_FALSE(combined({8, 64, 56, 56}, false, v1::CUDA, 8 * 56 * 56));  // row-major
+  EXPECT_FALSE(combined({8, 64, 56, 56}, true, v1::CPU, 8 * 56 * 56));
+  EXPECT_FALSE(combined({8, 64, 56, 56}, true, v1::CUDA, 8 * 56 * 56 - 1));  // no mean
+  EXPECT_FALSE(combined({2, 64, 8, 8}, true, v1::CUDA, 2 * 8 * 8));          // small
 }
 
 // Large weights of small images would take longer to be laid anew than the images.

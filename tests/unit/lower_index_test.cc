@@ -52,6 +52,38 @@ TEST(LowerIndex, AccumulatingScatterAddsEveryDuplicate) {
   }
 }
 
+// Four windows of 3 × 3, two apart, which share rows and columns: on a GPU every point sums those that took
+// it.
+TEST(LowerIndex, MaxPoolingGradientAddsEveryWindow) {
+  for (v1::DeviceType device : {v1::CUDA, v1::CPU}) {
+    GraphMaker maker;
+    const ValueId gradient = maker.Input(v1::F32, {1, 1, 2, 2}), image = maker.Input(v1::F32, {1, 1, 4, 4}),
+                  taken = maker.Input(v1::I64, {1, 1, 2, 2});
+    maker.Output(maker.Node("aten.max_pool2d_with_indices_backward.default",
+                            {{"grad_output", T(gradient)},
+                             {"self", T(image)},
+                             {"kernel_size", maker.Ints({3, 3})},
+                             {"stride", maker.Ints({2, 2})},
+                             {"padding", maker.Ints({1, 1})},
+                             {"dilation", maker.Ints({1, 1})},
+                             {"ceil_mode", BoolArg{false}},
+                             {"indices", T(taken)}},
+                            v1::F32, {1, 1, 4, 4}));
+    for (TensorType& type : maker.graph.values) type.device = device;
+    const LoopGraph graph = Lower(maker);
+    const bool is_call = graph.nodes.back().kind == LoopGraphNode::Kind::kCall;
+    EXPECT_EQ(is_call, device == v1::CPU);
+    if (is_call) continue;
+    const auto sums = [&](const std::vector<int64_t>& positions) {
+      return Values<float>(Eval(graph, {Bytes<float>({1, 2, 3, 4}), Bytes<float>(std::vector<float>(16)),
+                                        Bytes<int64_t>(positions)})
+                               .outputs[0]);
+    };
+    EXPECT_EQ(sums({5, 5, 5, 5}), (std::vector<float>{0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+    EXPECT_EQ(sums({0, 3, 12, 10}), (std::vector<float>{1, 0, 0, 2, 0, 0, 0, 0, 0, 0, 4, 0, 3, 0, 0, 0}));
+  }
+}
+
 TEST(LowerIndex, EmbeddingGradientAddsEveryToken) {
   for (v1::DeviceType device : {v1::CPU, v1::CUDA}) {
     GraphMaker maker;

@@ -496,5 +496,35 @@ TEST(Schedule, SumsOfLongColumnsTakeTwoPasses) {
   EXPECT_EQ(passes(256, v1::CUDA), passes(1024, v1::CPU));
 }
 
+// Threads of a GPU that share a column leave to one of them what it stores, at the end.
+TEST(Schedule, StoresOfAPointWaitForItsLastStageOnAGpu) {
+  for (const v1::DeviceType device : {v1::CPU, v1::CUDA}) {
+    Maker m;
+    const BufferId x = m.Input({64, 16}), mean = m.Buffer({16}), squares = m.Buffer({16});
+    m.Node({16}, {64}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+      const LoopOpId value = r.Load(x, v1::F32, m.At(x, {i[0], o[0]}));
+      r.Store(mean, v1::F32, m.At(mean, o), r.Reduce(v1::REDUCE_SUM, value));
+    });
+    m.Node({16}, {64}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+      const LoopOpId value = r.Load(x, v1::F32, m.At(x, {i[0], o[0]}));
+      const LoopOpId apart = r.Sub(value, r.Load(mean, v1::F32, m.At(mean, o)));
+      r.Store(squares, v1::F32, m.At(squares, o), r.Reduce(v1::REDUCE_SUM, r.Mul(apart, apart)));
+    });
+    m.Output(mean);
+    m.Output(squares);
+    for (LoopBuffer& buffer : m.graph.buffers) buffer.device = device;
+    const Schedule schedule = m.Run();
+    ASSERT_EQ(schedule.steps.size(), 1u);
+    const v1::Kernel& kernel = schedule.steps[0].kernel.kernel;
+    int storing = 0;
+    for (const v1::Stage& stage : kernel.stages()) {
+      storing += std::any_of(stage.ops().begin(), stage.ops().end(), [](const v1::LoopOp& op) {
+        return static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore;
+      });
+    }
+    EXPECT_EQ(storing, device == v1::CUDA ? 1 : 2);
+  }
+}
+
 }  // namespace
 }  // namespace kiln

@@ -59,6 +59,19 @@ def _donated_inputs(kind):
     return tuple(metadata.bw_donated_idxs or ())
 
 
+def _visible_outputs(module, kind):
+    return decompositions.results_of_forward(module) if kind == FORWARD else None
+
+
+def _take_layouts(module, inputs):
+    """What the forward saved may lie otherwise than it was traced; AOTAutograd passes it as the forward's program
+    said that it lies."""
+    placeholders = (node for node in module.graph.nodes if node.op == "placeholder")
+    for node, value in zip(placeholders, inputs):
+        if isinstance(value, torch.Tensor) and isinstance(node.meta.get("val"), torch.Tensor):
+            node.meta["val"] = value
+
+
 def _guards(inputs):
     """Conditions that torch has recorded on the symbols so far."""
     for value in inputs:
@@ -97,8 +110,10 @@ def _compile(module, inputs, kind, settings, pair, title):
         recording = cuda_graphs.describe(module, inputs, kind, gpu, _static_inputs(kind), pair)
     # The trees free what a backward has used; a result in its place would look like a tensor of the forward's.
     donated = _donated_inputs(kind) if recording is None else ()
+    if kind == BACKWARD:
+        _take_layouts(module, inputs)
     exported = export(module, kind, title=title, static_inputs=_static_inputs(kind), donated_inputs=donated,
-                      guards=_guards(inputs), guards_text=guards.texts(), gpu=gpu)
+                      visible_outputs=_visible_outputs(module, kind), guards=_guards(inputs), guards_text=guards.texts(), gpu=gpu)
     key, header, graph, symbols = _C.build(
         exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[settings.mode],
         settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),

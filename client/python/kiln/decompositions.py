@@ -131,6 +131,21 @@ def partition(joint_module, joint_inputs, *, num_fwd_outputs, **kwargs):
 
     joint_graph.rewrite(joint_module)
     with recompute_more():
-        return min_cut_rematerialization_partition(
+        forward, backward = min_cut_rematerialization_partition(
             joint_module, joint_inputs, compiler="inductor", num_fwd_outputs=num_fwd_outputs, **kwargs
         )
+    # as_strided means the memory that was traced; everything else reads what is saved by its strides.
+    if not any(backward.graph.find_nodes(op="call_function", target=op) for op in _READ_MEMORY):
+        forward.meta[_RESULT_COUNT] = num_fwd_outputs
+    return forward, backward
+
+
+_READ_MEMORY = (aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default)
+_RESULT_COUNT = "kiln_result_count"
+
+
+def results_of_forward(module: torch.fx.GraphModule) -> Any:
+    """Positions of the results that the caller of a forward graph gets, whose strides it knows; the others are for
+    the backward alone, and may lie otherwise than traced. None: all are as traced."""
+    count = module.meta.get(_RESULT_COUNT)
+    return None if count is None else range(count)

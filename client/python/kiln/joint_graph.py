@@ -4,7 +4,8 @@ The partitioner sees operators, not what they are made of. Where an operator hid
 its operands, it is said in smaller operators here, so that the cut can save the smaller thing:
 
 - batch normalisation's result is a function of its input, which its own backward needs, and of its statistics
-- the gradients of relu and threshold need one bit an element
+- the gradients of relu and threshold need one bit an element; that of relu behind a batch normalisation no more than
+  the normalisation's own gradient does
 - log-softmax is a function of its input, often a result of the model, and of two numbers a row
 - max pooling's gradient needs positions, which fit into few bits, and of its input only the shape
 
@@ -49,11 +50,12 @@ class _Emitter:
         return added
 
     def replace(self, before, value):
-        """Puts `value` in the place of the node `before`, in the same dtype."""
+        """Puts `value` in the place of the node `before`, in the same dtype; what then stands there."""
         dtype = _value(before).dtype
         if _value(value).dtype != dtype:
             value = self(prims.convert_element_type.default, value, dtype)
         before.replace_all_uses_with(value)
+        return value
 
 
 def _value(argument):
@@ -86,7 +88,7 @@ def _batch_norm(emit, node, weight, bias):
         value = emit(aten.mul.Tensor, value, emit(aten.view.default, weight, along_channels))
     if bias is not None:
         value = emit(aten.add.Tensor, value, emit(aten.view.default, bias, along_channels))
-    emit.replace(used, value)
+    emit.replace(used, value).meta[_NORMALISED] = True
 
 
 def _functional_batch_norm(emit, node):
@@ -103,6 +105,11 @@ def _batch_norm_without_running_statistics(emit, node):
 
 def _threshold_gradient(emit, node):
     gradient, result, threshold = node.args
+    relu = result
+    while relu.target is aten.detach.default:
+        relu = relu.args[0]
+    if threshold == 0 and relu.target is aten.relu.default and relu.args[0].meta.get(_NORMALISED):
+        result = relu.args[0]  # positive where its relu is, and known from what the normalisation saves
     emit.replace(node, emit(aten.masked_fill.Scalar, gradient, emit(aten.le.Scalar, result, threshold), 0))
 
 
@@ -126,15 +133,16 @@ def _log_softmax(emit, node):
 
 
 def _max_pool_gradient(emit, node):
-    """Sums into the positions, which are saved in as few bits as an image's pixels need. On the CPU: a GPU would
-    need atomic sums, of no fixed order."""
-    gradient, source, *_, positions = node.args
+    """Positions are saved in as few bits as an image's pixels need, and of the image only the shape. On the CPU, sums
+    into the positions; on a GPU, where such sums have no fixed order, the operator stays."""
+    gradient, source, *window, positions = node.args
     result = _value(node)
     sizes = tuple(result.shape)
-    if (result.device.type != "cpu" or not _wide(result) or len(sizes) != 4
-            or not all(isinstance(size, int) and size > 0 for size in sizes)
-            or not result.is_contiguous() or not _value(gradient).is_contiguous()
-            or not _value(positions).is_contiguous()):
+    on_cpu = result.device.type == "cpu"
+    if len(sizes) != 4 or not all(isinstance(size, int) and size > 0 for size in sizes):
+        return
+    if on_cpu and not (_wide(result) and result.is_contiguous() and _value(gradient).is_contiguous()
+                       and _value(positions).is_contiguous()):
         return
     pixels = sizes[2] * sizes[3]
     narrow = next((dtype for dtype in (torch.uint8, torch.int16, torch.int32) if pixels - 1 <= torch.iinfo(dtype).max),
@@ -143,12 +151,18 @@ def _max_pool_gradient(emit, node):
         return
     positions = emit(prims.convert_element_type.default, positions, narrow)
     positions = emit(prims.convert_element_type.default, positions, torch.int64)
+    if not on_cpu:
+        shape = emit(aten.new_empty_strided.default, gradient, list(sizes), list(_value(source).stride()))
+        node.replace_all_uses_with(emit(node.target, gradient, shape, *window, positions))
+        return
     rows = [sizes[0], sizes[1], -1]
     zeros = emit(aten.new_zeros.default, gradient, [*sizes[:2], pixels])
     value = emit(aten.scatter_add.default, zeros, 2, emit(aten.view.default, positions, rows),
                  emit(aten.view.default, gradient, rows))
     emit.replace(node, emit(aten.view.default, value, list(sizes)))
 
+
+_NORMALISED = "kiln_normalised"  # in a node's meta: the result of a batch normalisation, rewritten
 
 _REWRITES = {
     aten._native_batch_norm_legit_functional.default: _functional_batch_norm,
