@@ -32,7 +32,7 @@ struct ProductTuner::Bench {
   MeasuringPool::Lease& lease;
   const v1::MatrixProduct& product;
   v1::Algorithms algorithms;
-  uint64_t process = 0;
+  uint64_t process = 0;  // that has the list; 0: none
 
   absl::Status List() {
     v1::Frame request;
@@ -49,8 +49,10 @@ struct ProductTuner::Bench {
     v1::Frame request;
     *request.mutable_measure()->mutable_algorithm() = algorithms.algorithms(candidate);
     request.mutable_measure()->set_rounds(rounds);
-    KILN_ASSIGN_OR_RETURN(v1::Frame reply, lease.Call(std::move(request)));
-    return std::move(*reply.mutable_measured());
+    absl::StatusOr<v1::Frame> reply = lease.Call(std::move(request));
+    if (IsLoss(reply.status())) process = 0;  // the next one knows nothing of the list
+    KILN_RETURN_IF_ERROR(reply.status());
+    return std::move(*reply->mutable_measured());
   }
 };
 

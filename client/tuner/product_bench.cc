@@ -160,13 +160,13 @@ absl::StatusOr<std::string> ProductBench::ResultOf(const CublasLt::Heuristic& al
   return first + last;
 }
 
-absl::StatusOr<bool> ProductBench::Intact() const {
+absl::Status ProductBench::CheckIntact() const {
   for (const Operand* operand : {&a_, &b_, &c_, &d_, &bias_, &workspace_}) {
     if (!operand->buffer.has_value()) continue;
     KILN_ASSIGN_OR_RETURN(const bool intact, operand->buffer->Intact());
-    if (!intact) return false;
+    if (!intact) return absl::InternalError("the algorithm writes beyond its buffers");
   }
-  return true;
+  return absl::OkStatus();
 }
 
 // Of two right results, one in double: `magnitude` is the size that sums of this length reach by chance.
@@ -232,8 +232,7 @@ absl::StatusOr<v1::Algorithms> ProductBench::List() {
   default_ = found.front();
   KILN_ASSIGN_OR_RETURN(reference_, ResultOf(default_));
   KILN_RETURN_IF_ERROR(CheckDefault());
-  KILN_ASSIGN_OR_RETURN(const bool intact, Intact());
-  if (!intact) return absl::FailedPreconditionError("cuBLASLt's own choice writes beyond its buffers");
+  KILN_RETURN_IF_ERROR(CheckIntact());
   v1::Algorithms list;
   for (const CublasLt::Heuristic& algorithm : found) {
     *list.add_algorithms() = runtime::Describe(algorithm);
@@ -253,11 +252,11 @@ absl::StatusOr<v1::Measured> ProductBench::Measure(const v1::MeasureAlgorithm& r
     return wrong;
   }
   KILN_RETURN_IF_ERROR(result.status());
+  KILN_RETURN_IF_ERROR(CheckIntact());
   wrong.set_wrong(Compare(*result));
   if (!wrong.wrong().empty()) return wrong;
   KILN_ASSIGN_OR_RETURN(v1::Measured measured, Time(algorithm, request.rounds()));
-  KILN_ASSIGN_OR_RETURN(const bool intact, Intact());
-  if (!intact) measured.set_wrong("it writes beyond its buffers");
+  KILN_RETURN_IF_ERROR(CheckIntact());
   return measured;
 }
 

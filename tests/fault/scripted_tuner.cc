@@ -66,6 +66,7 @@ int Main(int argc, char** argv) {
   v1::Frame hello;
   hello.mutable_hello()->set_build_id("scripted");
   if (!channel.Write(hello, {}).ok()) return 4;
+  bool listed = false;
   while (true) {
     absl::StatusOr<v1::Frame> request = channel.Read({});
     if (!request.ok()) return 0;
@@ -74,7 +75,11 @@ int Main(int argc, char** argv) {
       reply.mutable_gpu()->set_name("scripted GPU");
       reply.mutable_gpu()->set_architecture(90);
       reply.mutable_gpu()->set_cublas_lt_version(1);
+    } else if (request->has_measure() && !listed) {
+      reply.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kFailedPrecondition));
+      reply.mutable_error()->set_message("a measurement before its list");
     } else {
+      listed = true;
       reply =
           request->has_measure() ? Measure(request->measure()) : List(request->list_algorithms().product());
     }

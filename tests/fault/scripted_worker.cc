@@ -124,6 +124,21 @@ void AddGuards(int64_t hint, v1::Guards* guards) {
   guards->add_conditions(4);
 }
 
+void AddProduct(int64_t batch, v1::MatrixProduct* product) {
+  const auto describe = [](int64_t rows, int64_t columns, v1::MatrixOperand* operand) {
+    operand->set_rows(rows);
+    operand->set_columns(columns);
+    operand->set_row_stride(columns);
+    operand->set_column_stride(1);
+    operand->set_batch_stride(rows * columns);
+  };
+  product->set_dtype(v1::F32);
+  product->set_batch(batch);
+  describe(8, 16, product->mutable_a());
+  describe(16, 4, product->mutable_b());
+  describe(8, 4, product->mutable_d());
+}
+
 v1::Frame Plan(const v1::PlanRequest& request) {
   v1::Frame frame;
   Script script = ParseScript(request.graph());
@@ -158,7 +173,7 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   }
   for (absl::string_view word : absl::StrSplit(script["products"], ' ', absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(word, &number)) abort();
-    reply->add_products()->set_batch(number);
+    AddProduct(number, reply->add_products());
   }
   int64_t kernels = 1;
   if (script.contains("kernels") && !absl::SimpleAtoi(script["kernels"], &kernels)) abort();

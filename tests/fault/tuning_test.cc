@@ -75,6 +75,26 @@ TEST(Tuning, CandidatesThatCrashHangOrLieLose) {
   EXPECT_TRUE(daemon.Compile("name next").done);
 }
 
+// kiln-tuner itself, on a driver and a cuBLASLt that are scripts (scripted_cuda.cc).
+TEST(Tuning, TheTunerSeesWrongResultsAndWritesBeyondABuffer) {
+  TestDaemon daemon(absl::StrCat("measuring { gpus: 1 binary: \"", KILN_TUNER, "\" driver: \"", SCRIPTED_CUDA,
+                                 "\" cublas_lt: \"", SCRIPTED_CUDA, "\" }"));
+  const v1::Tuning tuning = TuningOf(daemon.Compile("products 1 3"));
+  EXPECT_EQ(tuning.without(), "");
+  EXPECT_EQ(tuning.gpu().name(), "host");
+  EXPECT_EQ(tuning.gpu().cublas_lt_version(), 7);
+  ASSERT_EQ(tuning.products_size(), 2);
+  for (const v1::ProductTuning& product : tuning.products()) {
+    EXPECT_EQ(product.candidates(), 5);
+    EXPECT_EQ(product.lost(), 4);  // a wrong sum, a write beyond, one that is not written, one refused
+    ASSERT_EQ(product.algorithm().data().size(), 64);
+    EXPECT_EQ(product.algorithm().data()[0], 1);  // though the wrong ones are faster
+    EXPECT_NEAR(product.default_microseconds(), 10, 1e-3);
+    EXPECT_NEAR(product.microseconds(), 8, 1e-3);
+  }
+  EXPECT_TRUE(Eventually([&] { return daemon.Workers().size() == 2; }, absl::Seconds(20)));  // idle: no tuner
+}
+
 TEST(Tuning, LuckDoesNotWin) {
   TestDaemon daemon(Measuring());
   const v1::Tuning tuning = TuningOf(daemon.Compile("products 32"));

@@ -1,0 +1,144 @@
+// A driver and a cuBLASLt in one library, for kiln-tuner without a GPU: memory is the host's, a product takes
+// as long as its algorithm says, and some algorithms do wrong. Only what client/tuner and client/runtime call
+// of them.
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+
+#include "client/runtime/cublas_lt.h"
+
+namespace {
+
+using kiln::runtime::CublasLt;
+
+enum Algorithm : uint64_t { kDefault, kFaster, kWrong, kBeyond, kUnfinished, kRefused, kAlgorithms };
+
+double now_us = 0;  // of the "GPU"
+
+struct Described {
+  int64_t rows = 0, columns = 0, leading = 0, offset = 0;
+  int32_t transposed[2] = {0, 0}, count = 1;
+};
+Described& Of(void* descriptor) { return *static_cast<Described*>(descriptor); }
+int Make(void** to) {
+  *to = new Described;
+  return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+int cuInit(unsigned) { return 0; }
+int cuDriverGetVersion(int* version) { return *version = 13000, 0; }
+int cuDeviceGetCount(int* count) { return *count = 1, 0; }
+int cuDeviceGet(int* device, int) { return *device = 0, 0; }
+int cuDeviceGetName(char* name, int size, int) { return strncpy(name, "host", size), 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  return *value = attribute == 75 ? 9 : attribute == 76 ? 0 : 1 << 20, 0;
+}
+int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = size_t{1} << 30, 0; }
+int cuDevicePrimaryCtxRetain(void** context, int) { return *context = &now_us, 0; }
+int cuCtxGetCurrent(void** context) { return *context = &now_us, 0; }
+int cuCtxSetCurrent(void*) { return 0; }
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+  return *address = reinterpret_cast<uint64_t>(aligned_alloc(256, (bytes + 255) / 256 * 256)), 0;
+}
+int cuMemFree_v2(uint64_t address) { return free(reinterpret_cast<void*>(address)), 0; }
+int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
+  return memcpy(reinterpret_cast<void*>(to), from, bytes), 0;
+}
+int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
+  return memcpy(to, reinterpret_cast<void*>(from), bytes), 0;
+}
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void*) {
+  return memset(reinterpret_cast<void*>(to), value, bytes), 0;
+}
+int cuStreamCreate(void** stream, unsigned) { return *stream = &now_us, 0; }
+int cuStreamSynchronize(void*) { return 0; }
+int cuStreamIsCapturing(void*, int* status) { return *status = 0, 0; }
+int cuEventCreate(void** event, unsigned) { return *event = new double(0), 0; }
+int cuEventRecord(void* event, void*) { return *static_cast<double*>(event) = now_us, 0; }
+int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
+  *milliseconds = static_cast<float>((*static_cast<double*>(to) - *static_cast<double*>(from)) / 1e3);
+  return 0;
+}
+int cuGetErrorString(int, const char** text) { return *text = "an error", 0; }
+int cuModuleLoadData(void**, const void*) { return 1; }
+int cuModuleUnload(void*) { return 1; }
+int cuModuleGetFunction(void**, void*, const char*) { return 1; }
+int cuLaunchKernel() { return 1; }
+
+size_t cublasLtGetVersion() { return 7; }
+int cublasLtCreate(void** handle) { return Make(handle); }
+int cublasLtDestroy(void*) { return 0; }
+int cublasLtMatmulDescCreate(void** to, int, int) { return Make(to); }
+int cublasLtMatmulDescDestroy(void* d) { return delete &Of(d), 0; }
+int cublasLtMatmulDescSetAttribute(void* d, int attribute, const void* value, size_t bytes) {
+  if (attribute == CublasLt::kTransA) memcpy(&Of(d).transposed[0], value, bytes);
+  if (attribute == CublasLt::kTransB) memcpy(&Of(d).transposed[1], value, bytes);
+  return 0;
+}
+int cublasLtMatrixLayoutCreate(void** to, int, uint64_t rows, uint64_t columns, int64_t leading) {
+  Make(to);
+  Of(*to).rows = static_cast<int64_t>(rows);
+  Of(*to).columns = static_cast<int64_t>(columns);
+  Of(*to).leading = leading;
+  return 0;
+}
+int cublasLtMatrixLayoutDestroy(void* d) { return delete &Of(d), 0; }
+int cublasLtMatrixLayoutSetAttribute(void* d, int attribute, const void* value, size_t bytes) {
+  if (attribute == CublasLt::kBatchCount) return memcpy(&Of(d).count, value, bytes), 0;
+  return memcpy(&Of(d).offset, value, bytes), 0;
+}
+int cublasLtMatmulPreferenceCreate(void** to) { return Make(to); }
+int cublasLtMatmulPreferenceDestroy(void* d) { return delete &Of(d), 0; }
+int cublasLtMatmulPreferenceSetAttribute(void*, int, const void*, size_t) { return 0; }
+int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int wanted,
+                                   CublasLt::Heuristic* found, int* count) {
+  *count = std::min<int>(wanted, kAlgorithms);
+  for (int i = 0; i < *count; ++i) {
+    found[i] = {};
+    found[i].algorithm.data[0] = static_cast<uint64_t>(i);
+  }
+  return 0;
+}
+int cublasLtMatmulAlgoCheck(void*, void*, void*, void*, void*, void*, const CublasLt::Algorithm*,
+                            CublasLt::Heuristic* result) {
+  return *result = {}, 0;
+}
+int cublasLtMatmulAlgoConfigGetAttribute(const CublasLt::Algorithm*, int, void*, size_t, size_t*) {
+  return 7;
+}
+
+int cublasLtMatmul(void*, void* operation, const void*, const void* a, void* a_layout, const void* b,
+                   void* b_layout, const void*, const void*, void*, void* d, void* d_layout,
+                   const CublasLt::Algorithm* algorithm, void*, size_t, void*) {
+  const uint64_t kind = algorithm->data[0];
+  if (kind == kRefused) return 7;
+  const Described &op = Of(operation), &al = Of(a_layout), &bl = Of(b_layout), &dl = Of(d_layout);
+  const int64_t depth = op.transposed[0] ? al.rows : al.columns;
+  for (int64_t n = 0; n < dl.count; ++n) {
+    const float *first = static_cast<const float*>(a) + n * al.offset,
+                *second = static_cast<const float*>(b) + n * bl.offset;
+    float* const to = static_cast<float*>(d) + n * dl.offset;
+    for (int64_t j = 0; j < dl.columns; ++j) {
+      for (int64_t i = 0; i < dl.rows; ++i) {
+        float sum = kind == kWrong && n + i + j == 0 ? 1 : 0;
+        for (int64_t k = 0; k < depth; ++k) {
+          sum += (op.transposed[0] ? first[k + i * al.leading] : first[i + k * al.leading]) *
+                 (op.transposed[1] ? second[j + k * bl.leading] : second[k + j * bl.leading]);
+        }
+        if (kind != kUnfinished || n + i + j > 0) to[i + j * dl.leading] = sum;
+      }
+    }
+  }
+  if (kind == kBeyond) static_cast<float*>(d)[-1] = 0;
+  now_us += kind == kDefault ? 10 : kind == kFaster ? 8 : 1;
+  return 0;
+}
+
+}  // extern "C"
