@@ -240,6 +240,26 @@ class Fuser {
     }
   }
 
+  // The position of a group in the order. Loops that nothing waits for (a mask that the backward reads,
+  // traced at the graph's end) go where the others have read their operands, if that frees more memory than
+  // they fill.
+  uint32_t PositionOf(uint32_t g, bool awaited) {
+    const Group& group = groups_[g];
+    if (awaited || !group.content.loops || group.last != group.content.node) return group.last;
+    const NodeAccess access = AccessOf(graph_.nodes[group.content.node]);
+    uint32_t after = 0;
+    int64_t freed = 0, filled = 0;
+    for (BufferId b : access.writes) filled += context_.EstimateBytes(b);
+    for (BufferId b : access.reads) {
+      for (uint32_t user : users_[b]) {
+        if (group_of_[user] != g) after = std::max(after, groups_[group_of_[user]].last);
+      }
+      const bool own = graph_.buffers[b].kind != LoopBuffer::Kind::kInput;
+      if (own && outputs_[b] == 0) freed += context_.EstimateBytes(b);
+    }
+    return freed > filled ? std::min(after, group.last) : group.last;
+  }
+
   absl::StatusOr<std::vector<FusedGroup>> Order() {
     size_t count = groups_.size();
     std::vector<absl::flat_hash_set<uint32_t>> successors(count);
@@ -251,13 +271,14 @@ class Fuser {
         if (from != to && successors[from].insert(to).second) ++waiting[to];
       }
     }
-    using Entry = std::pair<uint32_t, uint32_t>;  // last node, group
+    using Entry = std::pair<uint32_t, uint32_t>;  // position, group
     std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> ready;
+    const auto push = [&](uint32_t g) { ready.push({PositionOf(g, !successors[g].empty()), g}); };
     size_t alive = 0;
     for (uint32_t g = 0; g < count; ++g) {
       if (!groups_[g].alive) continue;
       ++alive;
-      if (waiting[g] == 0) ready.push({groups_[g].last, g});
+      if (waiting[g] == 0) push(g);
     }
     std::vector<FusedGroup> order;
     while (!ready.empty()) {
@@ -265,7 +286,7 @@ class Fuser {
       ready.pop();
       order.push_back(std::move(groups_[g].content));
       for (uint32_t next : successors[g]) {
-        if (--waiting[next] == 0) ready.push({groups_[next].last, next});
+        if (--waiting[next] == 0) push(next);
       }
     }
     if (order.size() != alive) return absl::InternalError("fusion closed a cycle");

@@ -2,7 +2,8 @@
 //
 // Rounds over pairs that touch a common buffer, the best score first, until nothing changes. A fusion
 // that would close a cycle through other nodes is refused. The order of the result is topological and
-// otherwise that of the graph. Deterministic. Threads: one. Errors: INTERNAL.
+// otherwise that of the graph, but for loops that nothing waits for: they go where they free memory.
+// Deterministic. Threads: one. Errors: INTERNAL.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,6 @@
 #include "compiler/schedule/schedule.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -372,6 +373,32 @@ TEST(Schedule, ManyRowsShareAKernelWithTheirNumbers) {
   m.Output(y);
   Schedule schedule = m.Run();
   EXPECT_EQ(schedule.steps.size(), 1u) << schedule.ToString(m.graph);
+}
+
+// What the graph's end makes of an early value would keep that alive to the end.
+TEST(Schedule, LoopsThatNothingWaitsForGoWhereTheyFreeMemory) {
+  for (const bool frees : {true, false}) {
+    Maker m;
+    BufferId x = m.Input({64, 512});
+    BufferId early = m.Buffer({64, 512});
+    BufferId a = m.Buffer({64, 512});
+    BufferId b = m.Buffer({64, 512});
+    BufferId late = frees ? m.Buffer({64}) : m.Buffer({64, 512});
+    m.Pointwise({64, 512}, {x}, early, LoopOpcode::kExp);
+    m.Pointwise({64, 512}, {early}, a, LoopOpcode::kNeg);
+    m.Pointwise({64, 512}, {a}, b, LoopOpcode::kExp);
+    if (frees) {
+      m.RowReduce(64, 512, early, late, v1::REDUCE_SUM);
+    } else {
+      m.Pointwise({64, 512}, {early}, late, LoopOpcode::kExp);
+    }
+    m.Output(b);
+    m.Output(late);
+    const Schedule schedule = m.Run(false);
+    ASSERT_EQ(schedule.steps.size(), 4u);
+    const std::vector<BufferId>& buffers = schedule.steps[frees ? 2 : 3].kernel.buffers;
+    EXPECT_NE(std::find(buffers.begin(), buffers.end(), late), buffers.end()) << schedule.ToString(m.graph);
+  }
 }
 
 TEST(Schedule, NoFusionAcrossACallThatNeedsTheFirst) {
