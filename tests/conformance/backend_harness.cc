@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 
@@ -13,6 +14,7 @@
 #include "compiler/ir/scalar_ops.h"
 #include "compiler/support/status_macros.h"
 #include "tests/conformance/gpu_device.h"
+#include "tests/conformance/gpu_simulator.h"
 
 namespace kiln {
 namespace {
@@ -282,7 +284,46 @@ class GpuRunner : public KernelRunner {
   std::shared_ptr<const runtime::KernelRunner> loaded_;
 };
 
+class SimulatedGpuRunner : public KernelRunner {
+ public:
+  bool is_gpu() const override { return true; }
+  // `split`: on so few blocks that each takes several turns.
+  absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
+                              const std::vector<int64_t>& symbols, bool split,
+                              std::mt19937_64& random) override {
+    KILN_ASSIGN_OR_RETURN(auto interpreter, KernelInterpreter::Create(kernel));
+    KILN_ASSIGN_OR_RETURN(const int64_t units, interpreter->Units(symbols.data()));
+    std::string key = kernel.SerializeAsString();
+    if (loaded_ == nullptr || key != key_) {
+      KILN_ASSIGN_OR_RETURN(loaded_, testing::SimulatedKernel::Create(kernel));
+      key_ = std::move(key);
+    }
+    for (TestBuffer& buffer : buffers) buffer.bytes.append(kCanary, kCanaryByte);
+    std::vector<std::vector<std::max_align_t>> memory;
+    std::vector<void*> pointers;
+    for (const TestBuffer& buffer : buffers) {
+      memory.emplace_back(buffer.bytes.size() / sizeof(std::max_align_t) + 2);
+      // A tensor begins at any element.
+      const size_t offset = random() % 2 * ir::ByteWidth(buffer.dtype);
+      pointers.push_back(reinterpret_cast<char*>(memory.back().data()) + offset);
+      std::memcpy(pointers.back(), buffer.bytes.data(), buffer.bytes.size());
+    }
+    KILN_RETURN_IF_ERROR(loaded_->Run(pointers, symbols, units, split ? 2 : INT64_MAX, random));
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      std::memcpy(buffers[b].bytes.data(), pointers[b], buffers[b].bytes.size());
+    }
+    KILN_RETURN_IF_ERROR(RemoveCanaries(&buffers));
+    return Outcome{{}, std::move(buffers)};
+  }
+
+ private:
+  std::string key_;
+  std::unique_ptr<testing::SimulatedKernel> loaded_;
+};
+
 }  // namespace
+
+std::unique_ptr<KernelRunner> NewSimulatedGpuRunner() { return std::make_unique<SimulatedGpuRunner>(); }
 
 std::unique_ptr<KernelRunner> NewInterpreterRunner() { return std::make_unique<InterpreterRunner>(); }
 

@@ -273,6 +273,7 @@ void CheckOne(KernelRunner* reference, KernelRunner* runner, uint64_t seed) {
 
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewRunner(absl::string_view name) {
   if (name == "gpu") return NewGpuRunner();
+  if (name == "simulated_gpu") return NewSimulatedGpuRunner();
   if (name == "avx512" && !HostHasAvx512()) return absl::UnavailableError("this machine has no AVX-512");
   return NewBackendRunner(X86Target(name == "avx512"));
 }
@@ -290,7 +291,8 @@ TEST_P(KernelPropertyTest, RandomKernelsAgreeWithTheInterpreter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, KernelPropertyTest, ::testing::Values("avx2", "avx512", "gpu"),
+INSTANTIATE_TEST_SUITE_P(Targets, KernelPropertyTest,
+                         ::testing::Values("avx2", "avx512", "gpu", "simulated_gpu"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

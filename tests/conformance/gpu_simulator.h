@@ -1,0 +1,37 @@
+// Runs what the GPU back-end emits on this machine's processor: its LLVM IR, compiled for x86 with a GPU's
+// instructions replaced by calls. Threads of a block are coroutines, resumed in random order, one block after
+// the other.
+//
+// What it shows: the code of ThreadEmitter and below, with its barriers and shuffles (threads that meet at
+// different ones, or wait for one that has ended, are an error). What it does not: LLVM's NVPTX back-end,
+// ptxas, approximate instructions bit for bit, and threads that truly run at the same time. Threads: one.
+// Errors: UNIMPLEMENTED for an instruction that has no replacement, FAILED_PRECONDITION for a kernel that
+// traps, INTERNAL for the rest.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kiln/v1/kernel.pb.h"
+
+namespace kiln::testing {
+
+class SimulatedKernel {
+ public:
+  static absl::StatusOr<std::unique_ptr<SimulatedKernel>> Create(const v1::Kernel& kernel);
+  ~SimulatedKernel();
+
+  // All points of the outer domain, of which there are `units`, on at most `blocks_max` blocks.
+  absl::Status Run(const std::vector<void*>& buffers, const std::vector<int64_t>& symbols, int64_t units,
+                   int64_t blocks_max, std::mt19937_64& random) const;
+
+ private:
+  struct Code;
+  SimulatedKernel();
+  const std::unique_ptr<Code> code_;
+};
+
+}  // namespace kiln::testing
