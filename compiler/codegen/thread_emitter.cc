@@ -11,38 +11,21 @@
 namespace kiln {
 namespace {
 
-constexpr unsigned kThreads = 256;
-constexpr int64_t kThreadsMax = 1024;  // of a long row, or where there are few points
-constexpr int64_t kLongRow =
-    16384;  // from here on, measured with F32; of BF16 softmax gains, layer norm loses
-constexpr unsigned kLanesOfLongRow = 4;
-constexpr int64_t kTurns = 4;  // of a thread in a row, before the block has more threads: combining costs too
-constexpr int64_t kAccessBytes = 16;      // the widest access of a thread
-constexpr int64_t kVectorBytes = 32;      // of a buffer with wider elements than another's
-constexpr int64_t kManyPoints = 1 << 18;  // fewer do not fill a device unless each has its thread
-constexpr int64_t kManyRows = 1 << 14;    // so many short ones share blocks
-constexpr unsigned kWarpsOfBlock = 8;
-constexpr int64_t kFewPoints = 1024;  // of so few each is done as fast as it can be
-constexpr int64_t kBlocksWanted = 132;
-constexpr unsigned kColumnsMin = 8;       // 32 bytes of F32: what memory moves at least
-constexpr unsigned kRowsMax = 128;        // of threads
-constexpr int64_t kTurnsOfRow = 4;        // fewer are not worth the combining
 constexpr unsigned kUnrolledStores = 16;  // of accumulating ones
-constexpr int64_t kUnrolledTurns = 8;     // whose loads are under way at the same time
-constexpr int64_t kKeptTurns = 16;        // of a row in registers
-constexpr int64_t kSharedBytesMax = 40 << 10;
-constexpr int64_t kLoopMax = int64_t{1} << 30;  // numbers of turns that are kept in 32 bits
-constexpr int64_t kRegistersOfBlock = 64 << 10;
-constexpr int64_t kRegistersMax = 255;  // of a thread
 constexpr char kBodyName[] = "kiln_body";
 
-bool HasStore(const v1::Stage& stage) {
+}  // namespace
+
+bool ThreadEmitter::IsAccess(const v1::LoopOp& op) {
+  const auto opcode = static_cast<LoopOpcode>(op.op());
+  return opcode == LoopOpcode::kLoad || opcode == LoopOpcode::kStore;
+}
+
+bool ThreadEmitter::HasStore(const v1::Stage& stage) {
   return std::any_of(stage.ops().begin(), stage.ops().end(), [](const v1::LoopOp& op) {
     return static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore;
   });
 }
-
-}  // namespace
 
 bool ThreadEmitter::HasAccumulatingStore(const v1::Kernel& kernel) {
   for (const v1::Stage& stage : kernel.stages()) {
@@ -55,15 +38,12 @@ bool ThreadEmitter::HasAccumulatingStore(const v1::Kernel& kernel) {
 }
 
 ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
-    : KernelEmitter(kernel, target, module),
-      block_shares_point_(kernel.schedule().vector_dim() == v1::VECTOR_INNER_LAST &&
-                          !HasAccumulatingStore(kernel)),
-      threads_(kThreads) {}
+    : KernelEmitter(kernel, target, module), threads_(kThreads) {}
 
 unsigned ThreadEmitter::PointsPerBlock() const {
   if (block_shares_point_) return warps_;
   if (tile_ > 0) return static_cast<unsigned>(tile_ * tile_);
-  return rows_ > 1 ? columns_ : threads_ * vector_lanes_;
+  return rows_ > 1 ? columns_ : threads_ * vector_lanes_ * turns_;
 }
 
 GpuImage ThreadEmitter::Launch() const {
@@ -130,188 +110,6 @@ uint32_t ThreadEmitter::VectorVariable(const StageInfo& info) const {
   return kernel_.outer_size() + (block_shares_point_ ? info.stage->inner_size() : 0) - 1;
 }
 
-unsigned ThreadEmitter::LanesFor(const StageInfo& info) {
-  vector_variable_ = VectorVariable(info);
-  const auto runs_along = [&](const v1::LoopOp& op) {
-    switch (static_cast<LoopOpcode>(op.op())) {
-      case LoopOpcode::kScan: return false;
-      case LoopOpcode::kIndexExpr: return DependsOnOps(op.index()) || Coefficient(op.index()).has_value();
-      case LoopOpcode::kLoad: {
-        if (op.args_size() > 0) return false;  // a masked vector is read lane by lane, with branches
-        if (DependsOnOps(op.index())) return true;
-        const std::optional<int64_t> coefficient = Coefficient(op.index());
-        return coefficient == 0 || coefficient == 1;
-      }
-      case LoopOpcode::kStore:
-        return op.args_size() == 1 && op.mode() != v1::STORE_ACCUMULATE && !DependsOnOps(op.index()) &&
-               Coefficient(op.index()) == 1;
-      default: return true;
-    }
-  };
-  int64_t lanes = kAccessBytes;
-  int64_t narrowest = kAccessBytes;
-  for (const v1::LoopOp& op : info.stage->ops()) {
-    if (!runs_along(op)) {
-      lanes = 1;
-      break;
-    }
-    const auto opcode = static_cast<LoopOpcode>(op.op());
-    if (opcode != LoopOpcode::kLoad && opcode != LoopOpcode::kStore) continue;
-    const int64_t bytes = ir::ByteWidth(kernel_.buffers(op.buffer()).dtype());
-    lanes = std::min(lanes, kVectorBytes / bytes);
-    narrowest = std::min(narrowest, bytes);
-  }
-  vector_variable_ = kNoVariable;
-  return static_cast<unsigned>(std::min(lanes, kAccessBytes / narrowest));
-}
-
-// At most `most`, which it is also where it is not known.
-int64_t ThreadEmitter::PointsEstimate(int64_t most) const {
-  int64_t points = 1;
-  for (uint32_t extent : kernel_.outer()) {
-    points = std::min(most, points * std::min(most, ConstantExpr(extent).value_or(most)));
-  }
-  return points;
-}
-
-unsigned ThreadEmitter::LanesAlongOuter() {
-  if (kernel_.schedule().vector_dim() != v1::VECTOR_OUTER_LAST || kernel_.outer_size() == 0) return 1;
-  if (PointsEstimate(kManyPoints) < kManyPoints) return 1;
-  unsigned lanes = kAccessBytes;
-  for (const StageInfo& info : stages_) {
-    if (info.stage->inner_size() > 0) return 1;
-    lanes = std::min(lanes, LanesFor(info));
-  }
-  return lanes;
-}
-
-uint32_t ThreadEmitter::SharedLevel(const StageInfo& info) const {
-  uint32_t longest = 0;
-  int64_t most = -1;
-  for (int k = 0; k < info.stage->inner_size(); ++k) {
-    const int64_t extent = ConstantExpr(info.stage->inner(k)).value_or(kUsualRow);
-    if (extent > most) longest = k;
-    most = std::max(most, extent);
-  }
-  return longest;
-}
-
-// Rows of threads until the device is full or a thread has little left to do. What stores once a point is for
-// the first row, which alone knows such a stage's values then: all that follow must be of that kind.
-void ThreadEmitter::ChooseRows() {
-  if (kernel_.outer_size() == 0 || HasAccumulatingStore(kernel_)) return;
-  int64_t longest = 0;
-  int64_t slot_bytes = 0;
-  bool last = false;
-  for (const StageInfo& info : stages_) {
-    if (info.has_scan) return;
-    if (info.stage->inner_size() == 0) {
-      last = last || HasStore(*info.stage);
-      continue;
-    }
-    if (last) return;
-    if (!info.has_reduce) continue;
-    longest = std::max(longest, ConstantExpr(info.stage->inner(SharedLevel(info))).value_or(kUsualRow));
-    for (const v1::LoopOp& op : info.stage->ops()) {
-      if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce) continue;
-      slot_bytes += IsArgReduce(static_cast<v1::ReduceKind>(op.mode())) ? 16 : 8;
-    }
-  }
-  const int64_t points = PointsEstimate(kManyPoints);
-  unsigned columns = kWarp;
-  while (columns > kColumnsMin && points / columns < kBlocksWanted) columns /= 2;
-  unsigned rows = 1;
-  while (rows < kRowsMax && points * rows < kManyPoints && longest >= 2 * rows * kTurnsOfRow &&
-         2 * rows * columns <= kThreadsMax && slot_bytes * 2 * rows * columns <= kSharedBytesMax) {
-    rows *= 2;
-  }
-  if (rows == 1) return;
-  rows_ = rows;
-  columns_ = std::max(columns, kThreads / rows);
-  threads_ = rows_ * columns_;
-}
-
-// A short row gets fewer threads, down to a warp. A long one that several stages read gets more, so that
-// fewer rows are in work and the device's cache holds them from one stage to the next.
-void ThreadEmitter::ChooseLanes() {
-  if (!block_shares_point_) {
-    vector_lanes_ = LanesAlongOuter();
-    if (vector_lanes_ == 1 && !ChooseSharedTile()) ChooseRows();
-    return;
-  }
-  unsigned lanes = kAccessBytes;
-  for (const StageInfo& info : stages_) {
-    if (info.stage->inner_size() == 0) continue;
-    ++passes_;
-    lanes = std::min(lanes, LanesFor(info));
-  }
-  vector_lanes_ = lanes;
-  int64_t vectors = 1;
-  aligned_by_row_ = lanes > 1;
-  for (const StageInfo& info : stages_) {
-    if (info.stage->inner_size() == 0) continue;
-    vectors = std::max(vectors, Turns(info));
-    aligned_by_row_ = aligned_by_row_ && (info.stage->inner_size() == 1 || SharesAllLoops(info));
-  }
-  const bool few = PointsEstimate(kManyPoints) <= kFewPoints;
-  const bool read_again = passes_ > 1 && vectors * lanes >= kLongRow && lanes <= kLanesOfLongRow;
-  const int64_t most = few || read_again ? kThreadsMax : kThreads;
-  const int64_t turns = few ? 1 : kTurns;
-  const int64_t wanted = (vectors + turns - 1) / turns;
-  threads_ = static_cast<unsigned>(std::clamp(
-      static_cast<int64_t>(llvm::PowerOf2Ceil(static_cast<uint64_t>(wanted))), int64_t{kWarp}, most));
-  if (threads_ == kWarp && PointsEstimate(kManyRows) == kManyRows) warps_ = kWarpsOfBlock;
-  // The same number of turns for each thread, if somewhat fewer threads allow it: then no turn is
-  // conditional.
-  for (unsigned threads = threads_; vectors % threads_ != 0 && 2 * threads > threads_; threads -= kWarp) {
-    if (vectors % threads == 0) threads_ = threads;
-  }
-}
-
-int64_t ThreadEmitter::ThreadsOf(const StageInfo& info) const {
-  if (rows_ > 1 && info.stage->inner_size() > 0) {
-    const int64_t extent = ConstantExpr(info.stage->inner(SharedLevel(info))).value_or(1);
-    return std::clamp<int64_t>(extent, 1, rows_);
-  }
-  if (!block_shares_point_ || info.has_scan || info.stage->inner_size() == 0) return 1;
-  if (!ConstantExpr(info.stage->inner(info.stage->inner_size() - 1))) return 1;
-  return std::clamp<int64_t>(Turns(info), 1, threads_);
-}
-
-bool ThreadEmitter::SharesAllLoops(const StageInfo& info) const {
-  const int loops = info.stage->inner_size();
-  if (!block_shares_point_ || info.has_scan || loops < 2) return false;
-  int64_t total = 1;
-  for (uint32_t extent : info.stage->inner()) {
-    const std::optional<int64_t> known = ConstantExpr(extent);
-    if (!known || *known < 1 || *known > kLoopMax / total) return false;
-    total *= *known;
-  }
-  if (vector_lanes_ == 1) return true;
-  if (*ConstantExpr(info.stage->inner(loops - 1)) % vector_lanes_ != 0) return false;
-  // A vector that is aligned in the first turn has to be so in every other.
-  const uint32_t first = kernel_.outer_size();
-  for (const v1::LoopOp& op : info.stage->ops()) {
-    const auto opcode = static_cast<LoopOpcode>(op.op());
-    if (opcode != LoopOpcode::kLoad && opcode != LoopOpcode::kStore) continue;
-    if (DependsOnOps(op.index()) || CoefficientOf(op.index(), first + loops - 1) != 1) continue;
-    for (int k = 0; k < loops - 1; ++k) {
-      const std::optional<int64_t> stride = CoefficientOf(op.index(), first + k);
-      if (!stride || *stride % vector_lanes_ != 0) return false;
-    }
-  }
-  return true;
-}
-
-int64_t ThreadEmitter::Turns(const StageInfo& info) const {
-  const int loops = info.stage->inner_size();
-  int64_t elements = ConstantExpr(info.stage->inner(loops - 1)).value_or(kUsualRow);
-  if (SharesAllLoops(info)) {
-    for (int k = 0; k < loops - 1; ++k) elements *= *ConstantExpr(info.stage->inner(k));
-  }
-  return std::max<int64_t>(1, elements / vector_lanes_);
-}
-
 llvm::Align ThreadEmitter::VectorAlign(const v1::LoopOp& op) const {
   if (!aligned_ || DependsOnOps(op.index())) return KernelEmitter::VectorAlign(op);
   const int64_t bytes = ir::ByteWidth(kernel_.buffers(op.buffer()).dtype());
@@ -334,9 +132,7 @@ llvm::Value* ThreadEmitter::IsAligned(llvm::ArrayRef<const StageInfo*> stages) {
   aligned_ = true;
   for (const StageInfo* info : stages) {
     for (const v1::LoopOp& op : info->stage->ops()) {
-      const auto opcode = static_cast<LoopOpcode>(op.op());
-      if (opcode != LoopOpcode::kLoad && opcode != LoopOpcode::kStore) continue;
-      if (DependsOnOps(op.index()) || Coefficient(op.index()) != 1) continue;
+      if (!IsAccess(op) || DependsOnOps(op.index()) || Coefficient(op.index()) != 1) continue;
       llvm::Type* type = MemoryType(kernel_.buffers(op.buffer()).dtype());
       llvm::Value* pointer = b_.CreateGEP(type, buffers_[op.buffer()], ScalarIndex(op.index()));
       llvm::Value* below = I64(static_cast<int64_t>(VectorAlign(op).value()) - 1);
@@ -398,6 +194,10 @@ void ThreadEmitter::EmitPoints() {
     EmitColumns(points);
     return;
   }
+  if (!block_shares_point_) {
+    EmitPointsOfThreads(points, extents);
+    return;
+  }
   llvm::Value* block = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
   llvm::Value* blocks = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x);
   llvm::Value* first = block;
@@ -407,11 +207,45 @@ void ThreadEmitter::EmitPoints() {
     first = b_.CreateNSWAdd(b_.CreateNSWMul(block, I64(warps_)), warp);
     step = b_.CreateNSWMul(blocks, I64(warps_));
   }
-  if (!block_shares_point_) {
-    first = b_.CreateNSWAdd(b_.CreateNSWMul(block, I64(threads_)), Thread());
-    step = b_.CreateNSWMul(blocks, I64(threads_));
-  }
   ScalarLoop(first, points, step, "point", [&](llvm::Value* point) { EmitPoint(point, extents); });
+}
+
+// Neighbours take neighbouring points in every turn.
+void ThreadEmitter::EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm::Value*> extents) {
+  const auto emit = [&] {
+    llvm::Value* in_block = I64(int64_t{threads_} * turns_);
+    llvm::Value* block = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
+    llvm::Value* step = b_.CreateNSWMul(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x), in_block);
+    llvm::Value* first = b_.CreateNSWAdd(b_.CreateNSWMul(block, in_block), Thread());
+    ScalarLoop(first, points, step, "point", [&](llvm::Value* point) {
+      if (turns_ == 1) {
+        EmitPoint(point, extents);
+        return;
+      }
+      llvm::Value* last = b_.CreateNSWAdd(point, I64(int64_t{threads_} * (turns_ - 1)));
+      Choose(
+          b_.CreateICmpSLT(last, points, "every_turn"),
+          [&] {
+            for (unsigned turn = 0; turn < turns_; ++turn)
+              EmitPoint(b_.CreateNSWAdd(point, I64(int64_t{threads_} * turn)), extents);
+          },
+          [&] {
+            ScalarLoop(point, points, I64(threads_), "turn",
+                       [&](llvm::Value* number) { EmitPoint(number, extents); });
+          });
+    });
+  };
+  if (!aligned_by_buffers_) {
+    emit();
+    return;
+  }
+  std::vector<const StageInfo*> all;
+  for (const StageInfo& info : stages_) all.push_back(&info);
+  variables_.assign(kernel_.outer_size(), I64(0));
+  vector_variable_ = kernel_.outer_size() - 1;
+  llvm::Value* aligned = IsAligned(all);
+  vector_variable_ = kNoVariable;
+  EmitByAlignment(aligned, emit);
 }
 
 // All threads of a block take part in every turn, for the sake of the barriers in it.
@@ -450,21 +284,6 @@ void ThreadEmitter::UnrollLoop(llvm::Instruction* back, unsigned times) {
   llvm::MDNode* loop = llvm::MDNode::getDistinct(context_, {nullptr, count});
   loop->replaceOperandWith(0, loop);
   back->setMetadata(llvm::LLVMContext::MD_loop, loop);
-}
-
-// As many as there are, and as a thread has registers for what they load.
-unsigned ThreadEmitter::UnrolledTurns(const StageInfo& info) const {
-  const int64_t turns = (Turns(info) + threads_ - 1) / threads_;
-  int64_t words = 0;  // of 32 bits that a turn loads
-  for (const v1::LoopOp& op : info.stage->ops()) {
-    if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad) continue;
-    words += (ir::ByteWidth(kernel_.buffers(op.buffer()).dtype()) * vector_lanes_ + 3) / 4;
-  }
-  const int64_t registers = std::min(kRegistersMax, kRegistersOfBlock / threads_) / 2;
-  // A row that several stages read is kept whole.
-  const int64_t most = passes_ > 1 && turns <= kKeptTurns ? turns : info.cheap ? kUnrolledTurns : kTurns;
-  return static_cast<unsigned>(
-      std::clamp<int64_t>(registers / std::max<int64_t>(words, 1), 1, std::min(turns, most)));
 }
 
 // Turns that a block's threads share; neighbours take neighbouring ones. Of a known number those that every
@@ -532,11 +351,16 @@ void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
   vector_variable_ = kNoVariable;
 }
 
+// In 32 bits where they hold it: fewer instructions than in 64.
 void ThreadEmitter::SetPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents) {
   variables_.assign(kernel_.outer_size(), nullptr);
+  const bool narrow = kernel_.outer_size() > 1 && PointsEstimate(kLoopMax) < kLoopMax;
+  const auto width = [&](llvm::Value* v) { return narrow ? b_.CreateTrunc(v, b_.getInt32Ty()) : v; };
+  number = width(number);
   for (int k = kernel_.outer_size() - 1; k >= 0; --k) {
-    variables_[k] = k == 0 ? number : b_.CreateURem(number, extents[k]);
-    if (k > 0) number = b_.CreateUDiv(number, extents[k]);
+    llvm::Value* value = k == 0 ? number : b_.CreateURem(number, width(extents[k]));
+    variables_[k] = b_.CreateZExt(value, b_.getInt64Ty());
+    if (k > 0) number = b_.CreateUDiv(number, width(extents[k]));
   }
 }
 
@@ -555,20 +379,27 @@ void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> 
   vector_variable_ = variable;
   std::vector<const StageInfo*> all;
   for (const StageInfo& info : stages_) all.push_back(&info);
-  Choose(
-      whole,
-      [&] {
-        lanes_ = vector_lanes_;
-        EmitByAlignment(IsAligned(all), [&] { EmitStages(); });
-        lanes_ = 1;
-      },
-      [&] {
-        vector_variable_ = kNoVariable;
-        ScalarLoop(begin, outer_extents_.back(), I64(1), "single", [&](llvm::Value* i) {
-          variables_[variable] = i;
-          EmitStages();
-        });
-      });
+  const auto vector = [&] {
+    lanes_ = vector_lanes_;
+    if (aligned_by_buffers_) {
+      EmitStages();
+    } else {
+      EmitByAlignment(IsAligned(all), [&] { EmitStages(); });
+    }
+    lanes_ = 1;
+  };
+  if (ConstantExpr(kernel_.outer(variable)).value_or(1) % vector_lanes_ == 0) {
+    vector();
+    vector_variable_ = kNoVariable;
+    return;
+  }
+  Choose(whole, vector, [&] {
+    vector_variable_ = kNoVariable;
+    ScalarLoop(begin, outer_extents_.back(), I64(1), "single", [&](llvm::Value* i) {
+      variables_[variable] = i;
+      EmitStages();
+    });
+  });
 }
 
 // What one stage stored another may read, and with other loops it may be another thread that reads it.

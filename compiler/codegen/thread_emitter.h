@@ -11,17 +11,20 @@
 //                       another outer loop than the last, a block takes a square of points
 //
 // Where all accesses run along the scheduled loop, a thread's turn is a short vector of it, so that its
-// loads and stores are of 16 bytes. Whether addresses are aligned is decided on the device, once a point
-// where that is enough; the order of combining is the same either way. Turns of a known number are unrolled,
-// and what a kernel only reads is read once: later stages find it in registers.
+// loads and stores are of 16 bytes; of fewer where rows are known to start off such addresses, and then of
+// neighbours by neighbouring threads, several turns in a row. Whether addresses are aligned is decided on the
+// device, once a point or once for all where that is enough; the order of combining is the same either way.
+// Turns of a known number are unrolled, and what a kernel only reads is read once: later stages find it in
+// registers.
 //
-// Accumulating stores must happen in program order within a point, so a kernel that has one is never shared
-// by a block; where the kernel does not read the buffer again they are reductions in memory, which a thread
-// does not wait for. After a failing index check or integer division the kernel traps at its end, as a device
+// Accumulating stores must happen in program order within a point, so a block shares a kernel that has one
+// only where a point meets each element once (an embedding's gradient: a row of it for each token); where the
+// kernel does not read the buffer again they are reductions in memory, which a thread does not wait for.
+// After a failing index check or integer division the kernel traps at its end, as a device
 // assertion of torch's does.
 //
-// thread_emitter.cc has the shape of a kernel, thread_combine.cc how threads combine, thread_tile.cc
-// transposed access.
+// thread_emitter.cc has the shape of a kernel, thread_choice.cc who does what, thread_combine.cc how threads
+// combine, thread_tile.cc transposed access.
 #pragma once
 
 #include "compiler/codegen/gpu_image.h"
@@ -40,8 +43,22 @@ class ThreadEmitter : public KernelEmitter {
 
  private:
   static constexpr unsigned kWarp = 32;
-  static constexpr int64_t kUsualRow = 4096;  // where a length is a symbol
+  static constexpr unsigned kThreads = 256;
+  static constexpr int64_t kUsualRow = 4096;   // where a length is a symbol
+  static constexpr int64_t kAccessBytes = 16;  // the widest access of a thread
+  static constexpr int64_t kTurns =
+      4;  // of a thread in a row, before the block has more threads: combining costs too
+  static constexpr int64_t kUnrolledTurns = 8;           // whose loads are under way at the same time
+  static constexpr int64_t kLoopMax = int64_t{1} << 30;  // numbers that 32 bits keep
+  static bool IsAccess(const v1::LoopOp& op);            // a load or a store
+  static bool HasStore(const v1::Stage& stage);
   static bool HasAccumulatingStore(const v1::Kernel& kernel);
+
+  // Does every accumulating store meet an element at most once a point, whatever a point's loops are shared
+  // by?
+  bool AccumulatesOnceAPoint() const;
+  bool IsUniform(uint32_t expr) const;  // over the inner loops, as far as it depends on other ops
+  bool MeetsElementsOnce(const StageInfo& info, uint32_t index) const;
 
   unsigned PointsPerBlock() const;
   void ChooseLanes() override;
@@ -69,6 +86,11 @@ class ThreadEmitter : public KernelEmitter {
   uint32_t VectorVariable(const StageInfo& info) const;
   unsigned LanesFor(const StageInfo& info);  // 1: some access does not run along the stage's vector loop
   unsigned LanesAlongOuter();
+  // Of a load or store along the vector loop: how far from an aligned address its vectors can lie.
+  enum class Offsets { kAligned, kMisaligned, kUnknown };
+  Offsets OffsetsOf(const StageInfo& info, const v1::LoopOp& op, unsigned lanes) const;
+  std::optional<int64_t> ConstantTerm(uint32_t expr) const;
+  void ChooseTurns();
   int64_t PointsEstimate(int64_t most) const;
   // Columns of points, see above.
   void ChooseRows();
@@ -79,6 +101,7 @@ class ThreadEmitter : public KernelEmitter {
   void EmitSharedTiles();
   void EmitSharedTile(llvm::Value* across, llvm::Value* along);  // from there on, in the two loops
   void EmitPoints();
+  void EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm::Value*> extents);
   void EmitColumns(llvm::Value* points);
   void CombineRows(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
                    llvm::Value** position);
@@ -105,15 +128,17 @@ class ThreadEmitter : public KernelEmitter {
   bool block_shares_point_ = false;
   unsigned threads_ = 0;  // of a block; of a point, where a block has several points of a warp each
   unsigned warps_ = 1;    // such points
+  unsigned turns_ = 1;    // points, or vectors of them, that a thread takes in a row
   int passes_ = 0;        // over a row that a block shares
   unsigned rows_ = 1;     // of threads that share a point's longest loop, where blocks have columns
   unsigned columns_ = 0;
-  int64_t tile_ = 0;               // a block takes a square of so many points a side, if any
-  uint32_t tile_loop_ = 0;         // along which its transposed loads run
-  llvm::Value* row_ = nullptr;     // of this thread
-  llvm::Value* active_ = nullptr;  // does its column exist?
-  bool aligned_ = false;           // in code that runs where IsAligned
-  bool aligned_by_row_ = false;    // that is known of all stages of a point
+  int64_t tile_ = 0;                 // a block takes a square of so many points a side, if any
+  uint32_t tile_loop_ = 0;           // along which its transposed loads run
+  llvm::Value* row_ = nullptr;       // of this thread
+  llvm::Value* active_ = nullptr;    // does its column exist?
+  bool aligned_ = false;             // in code that runs where IsAligned
+  bool aligned_by_buffers_ = false;  // that is known of all points
+  bool aligned_by_row_ = false;      // that is known of all stages of a point
   llvm::AllocaInst* failed_ = nullptr;
 };
 

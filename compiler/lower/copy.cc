@@ -1,4 +1,4 @@
-// Operators that move elements without computing: clone, cat, pad, flip, roll, repeat, *_scatter.
+// Operators that move elements without computing: clone, cat, flip, roll, repeat, *_scatter.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -123,36 +123,7 @@ absl::Status LowerCat(LoweringContext& context, const GraphNode& node) {
   return context.status();
 }
 
-// ---- pad, flip, roll, repeat
-
-absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
-  const std::vector<ExprId> pad = context.ExprList(node, "pad");
-  const Argument* value = node.Find("value");
-  const TensorType& type = context.ResultType(node);
-  if (!context.status().ok()) return context.status();
-  if (type.rank() != self.rank() || pad.size() % 2 != 0 || pad.size() / 2 > self.rank()) {
-    return absl::InvalidArgumentError("pad does not fit the rank");
-  }
-  std::vector<ExprId> before(self.rank(), context.Const(0));
-  for (size_t i = 0; i < pad.size() / 2; ++i) before[self.rank() - 1 - i] = pad[2 * i];
-  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
-    LoopOpId inside = ops.True();
-    std::vector<ExprId> from;
-    for (size_t dim = 0; dim < index.size(); ++dim) {
-      from.push_back(context.exprs().Sub(index[dim], before[dim]));
-      inside = ops.And(inside, ops.Not(ops.IndexLess(from[dim], context.Const(0))));
-      inside = ops.And(inside, ops.IndexLess(from[dim], self.sizes[dim]));
-    }
-    ops.OpenMask(inside);
-    const LoopOpId element = context.Load(ops, self, from);
-    ops.CloseMask();
-    const LoopOpId fill = value == nullptr ? ops.ConstantInt(0, type.dtype)
-                                           : context.Operand(ops, *value, index, type.sizes, type.dtype);
-    return ops.Where(inside, element, fill);
-  }));
-  return context.status();
-}
+// ---- flip, roll, repeat
 
 absl::Status LowerFlip(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = context.Tensor(node, "self");
@@ -335,7 +306,6 @@ void RegisterCopies(LoweringTable& table) {
   table["aten.copy.default"] = LowerCopy;
   table["aten.cat.default"] = LowerCat;
   table["aten.stack.default"] = LowerCat;
-  table["aten.constant_pad_nd.default"] = LowerPad;
   table["aten.flip.default"] = LowerFlip;
   table["aten.roll.default"] = LowerRoll;
   table["aten.repeat.default"] = LowerRepeat;

@@ -19,6 +19,7 @@ LoweringTable MakeTable() {
   RegisterViews(table);
   RegisterIndexing(table);
   RegisterCopies(table);
+  RegisterPadding(table);
   RegisterCreation(table);
   RegisterRandom(table);
   RegisterWindows(table);
@@ -175,12 +176,18 @@ void LoweringContext::RealiseReused(const GraphNode& node) {
     const bool dear = body.loads >= 4 || body.ops.size() > 30 || body.heavy;
     const bool repeated =
         (uses >= 2 && (dear || (memory_uses_[result] && !trivial))) || (uses >= 4 && body.loads >= 2);
-    if (repeated || body.loads > 8 || body.ops.size() > 100) Realise(tensor);
+    if (!repeated && body.loads <= 8 && body.ops.size() <= 100) continue;
+    if (row_room_[result] != 0) {
+      RealiseWithRoom(result);
+    } else {
+      Realise(tensor);
+    }
   }
 }
 
 absl::Status LoweringContext::Run() {
   CountUses();
+  FindRowRoom();
   KILN_RETURN_IF_ERROR(BindInputs());
   for (node_index_ = 0; node_index_ < graph_.nodes.size(); ++node_index_) {
     const GraphNode& node = graph_.nodes[node_index_];

@@ -40,6 +40,7 @@ void RegisterReductions(LoweringTable& table);
 void RegisterViews(LoweringTable& table);
 void RegisterIndexing(LoweringTable& table);
 void RegisterCopies(LoweringTable& table);
+void RegisterPadding(LoweringTable& table);
 void RegisterCreation(LoweringTable& table);
 void RegisterRandom(LoweringTable& table);
 void RegisterWindows(LoweringTable& table);

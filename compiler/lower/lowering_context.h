@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -119,6 +120,8 @@ class LoweringContext {
   // Gives the tensor a buffer unless it has one.
   const BufferView& Realise(LoweredTensor& tensor, Layout layout = Layout::kPreferred);
   const BufferView& RealiseValue(ValueId id, Layout layout = Layout::kPreferred);
+  // Does the tensor lie in a buffer of rows that end in room, which all of `whole` fills?
+  bool HasRoom(const LoweredTensor& tensor, const BufferView& whole);
   // For an operator that reads its argument more than once.
   void RealiseIfDear(ValueId id);
   // A copy in a buffer of its own with exactly these strides (zero strides allowed). Fails where others
@@ -198,6 +201,9 @@ class LoweringContext {
   bool PlanSplit(const TensorType& type, const Reduction& reduction, Split* split);
   LoweredTensor ReduceOnce(const TensorType& type, const Reduction& reduction, InnerFn value, ValueFn finish);
   void CountUses();
+  // Sets row_room_ of values that will be padded for a library call.
+  void FindRowRoom();
+  void RealiseWithRoom(ValueId id);
   void RealiseReused(const GraphNode& node);
   absl::Status BindInputs();
   absl::Status BindOutputs();
@@ -213,6 +219,8 @@ class LoweringContext {
   std::vector<uint32_t> uses_;
   std::vector<bool> memory_uses_;
   std::vector<bool> own_memory_;
+  std::vector<int64_t> row_room_;        // by value: the length of its rows with what is added to them, or 0
+  absl::flat_hash_set<BufferId> roomy_;  // whose rows end in room, which nobody has filled yet
   uint32_t node_index_ = 0;
   uint32_t next_var_ = 0;
   uint32_t random_ops_ = 0;

@@ -42,6 +42,7 @@ class Aligner {
       }
       GraphBuilder b(graph_, &nodes_, node.origin);
       const ValueId result = node.results[0];
+      b.device = graph_.type(result).device;
       const Value product = PaddedProduct(b, node, *sizes);
       const Value rows = Slice(product, 0, b.Int(0), b.Int(sizes->rows), 1);
       const Value cut = Slice(rows, 1, b.Int(0), b.Int(sizes->columns), 1);

@@ -1,0 +1,148 @@
+// constant_pad_nd. What a GPU's library call reads is stored in two parts, the tensor and what is added
+// behind its rows and columns, so that no load has a mask. A tensor of zeros added behind its rows is put
+// there by the loops that compute it, with room at the end of each row, and nothing is copied
+// (aligned_products pads so).
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "compiler/lower/lowering_context.h"
+
+namespace kiln {
+namespace {
+
+// How much is added at the end of each dimension, where nothing is added in front, on a GPU.
+std::optional<std::vector<int64_t>> AddedBehind(const Graph& graph, const GraphNode& node,
+                                                absl::Span<const ExprId> pad) {
+  const Argument* self = node.Find("self");
+  const auto* tensor = self == nullptr ? nullptr : std::get_if<TensorArg>(self);
+  if (tensor == nullptr || node.results.size() != 1) return std::nullopt;
+  const TensorType& type = graph.type(tensor->value);
+  if (type.device != v1::CUDA || type.rank() == 0 || graph.type(node.results[0]).rank() != type.rank() ||
+      pad.size() % 2 != 0 || pad.size() > 2 * type.rank()) {
+    return std::nullopt;
+  }
+  std::vector<int64_t> added(type.rank(), 0);
+  for (size_t i = 0; i < pad.size() / 2; ++i) {
+    const auto before = graph.exprs.AsConst(pad[2 * i]), after = graph.exprs.AsConst(pad[2 * i + 1]);
+    if (before != 0 || !after || *after < 0) return std::nullopt;
+    added[type.rank() - 1 - i] = *after;
+  }
+  return added;
+}
+
+// The tensor, and then for each dimension what lies behind it.
+absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const TensorType& type = context.ResultType(node);
+  const Argument* value = node.Find("value");
+  BufferView whole{0, type.dtype, type.sizes, ContiguousStrides(context.exprs(), type.sizes),
+                   context.Const(0)};
+  if (context.HasRoom(self, whole)) {
+    whole.buffer = self.view->buffer;
+  } else {
+    whole.buffer = context.NewBuffer(type.dtype, type.device, whole.sizes, whole.strides);
+    BufferView inside = whole;
+    inside.sizes = self.sizes;
+    context.EmitStores(inside,
+                       [&](LoopRecorder& ops, Index index) { return context.Load(ops, self, index); });
+  }
+  for (size_t dim = 0; dim < type.rank(); ++dim) {
+    BufferView behind = whole;
+    for (size_t before = 0; before < dim; ++before) behind.sizes[before] = self.sizes[before];
+    behind.sizes[dim] = context.exprs().Sub(type.sizes[dim], self.sizes[dim]);
+    if (behind.sizes[dim] == context.Const(0)) continue;
+    behind.offset = context.exprs().Mul(self.sizes[dim], whole.strides[dim]);
+    context.EmitStores(behind, [&](LoopRecorder& ops, Index index) {
+      return value == nullptr ? ops.ConstantInt(0, type.dtype)
+                              : context.Operand(ops, *value, index, behind.sizes, type.dtype);
+    });
+  }
+  context.SetResult(node, context.WithView(type, whole));
+  return context.status();
+}
+
+absl::Status LowerPad(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const std::vector<ExprId> pad = context.ExprList(node, "pad");
+  const Argument* value = node.Find("value");
+  const TensorType& type = context.ResultType(node);
+  if (!context.status().ok()) return context.status();
+  if (const auto added = AddedBehind(context.graph(), node, pad);
+      added && !context.UsedByLoopsOnly(node.results[0])) {
+    return StorePadded(context, node);
+  }
+  if (type.rank() != self.rank() || pad.size() % 2 != 0 || pad.size() / 2 > self.rank()) {
+    return absl::InvalidArgumentError("pad does not fit the rank");
+  }
+  std::vector<ExprId> before(self.rank(), context.Const(0));
+  for (size_t i = 0; i < pad.size() / 2; ++i) before[self.rank() - 1 - i] = pad[2 * i];
+  context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
+    LoopOpId inside = ops.True();
+    std::vector<ExprId> from;
+    for (size_t dim = 0; dim < index.size(); ++dim) {
+      from.push_back(context.exprs().Sub(index[dim], before[dim]));
+      inside = ops.And(inside, ops.Not(ops.IndexLess(from[dim], context.Const(0))));
+      inside = ops.And(inside, ops.IndexLess(from[dim], self.sizes[dim]));
+    }
+    ops.OpenMask(inside);
+    const LoopOpId element = context.Load(ops, self, from);
+    ops.CloseMask();
+    const LoopOpId fill = value == nullptr ? ops.ConstantInt(0, type.dtype)
+                                           : context.Operand(ops, *value, index, type.sizes, type.dtype);
+    return ops.Where(inside, element, fill);
+  }));
+  return context.status();
+}
+
+}  // namespace
+
+// Backwards, so that what holds for a view holds for what it views. Malformed nodes fail when they are
+// lowered.
+void LoweringContext::FindRowRoom() {
+  row_room_.assign(graph_.values.size(), 0);
+  const absl::Status before = status_;
+  for (size_t i = graph_.nodes.size(); i-- > 0;) {
+    const GraphNode& node = graph_.nodes[i];
+    const Argument* self = node.Find("self");
+    const auto* tensor = self == nullptr ? nullptr : std::get_if<TensorArg>(self);
+    if (tensor == nullptr || node.results.size() != 1 || !UsedByLoopsOnly(tensor->value)) continue;
+    const TensorType &from = graph_.type(tensor->value), &to = graph_.type(node.results[0]);
+    if (node.target == "aten.constant_pad_nd.default") {
+      if (UsedByLoopsOnly(node.results[0]) || from.dtype != to.dtype) continue;
+      const auto added = AddedBehind(graph_, node, ExprList(node, "pad"));
+      const bool rows = added && std::count(added->begin(), added->end(), 0) + 1 == added->size();
+      const auto length = exprs().AsConst(to.sizes.back());
+      if (rows && added->back() > 0 && length && Float(node, "value", 0) == 0)
+        row_room_[tensor->value] = *length;
+    } else if (row_room_[node.results[0]] != 0 && from.rank() > 0 && from.sizes.back() == to.sizes.back() &&
+               (node.target == "aten.view.default" || node.target == "aten._unsafe_view.default")) {
+      row_room_[tensor->value] = row_room_[node.results[0]];
+    }
+  }
+  status_ = before;
+}
+
+void LoweringContext::RealiseWithRoom(ValueId id) {
+  LoweredTensor& tensor = values_[id];
+  if (tensor.is_strided() || tensor.sizes.empty()) return;
+  std::vector<ExprId> sizes = tensor.sizes;
+  sizes.back() = Const(row_room_[id]);
+  const BufferId buffer = NewBuffer(tensor.dtype, tensor.device, sizes, ContiguousStrides(exprs(), sizes));
+  const BufferView view{buffer, tensor.dtype, tensor.sizes, out_.buffers[buffer].strides, Const(0)};
+  EmitStores(view, [&](LoopRecorder& ops, Index index) { return Load(ops, tensor, index); });
+  tensor.view = view;
+  tensor.body = nullptr;
+  roomy_.insert(buffer);
+}
+
+bool LoweringContext::HasRoom(const LoweredTensor& tensor, const BufferView& whole) {
+  return tensor.is_strided() && roomy_.contains(tensor.view->buffer) && tensor.dtype == whole.dtype &&
+         tensor.view->strides == whole.strides && tensor.view->offset == whole.offset &&
+         out_.buffers[tensor.view->buffer].span == Numel(whole.sizes);
+}
+
+void RegisterPadding(LoweringTable& table) { table["aten.constant_pad_nd.default"] = LowerPad; }
+
+}  // namespace kiln
