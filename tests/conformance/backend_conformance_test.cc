@@ -430,6 +430,73 @@ TEST_P(BackendConformanceTest, AccumulatingStores) {
   }
 }
 
+// An embedding's gradient beside a reduction of the same rows; several rows go to one place.
+TEST_P(BackendConformanceTest, RowsScatteredBesideTheirReduction) {
+  for (v1::DType dtype : {v1::F32, v1::BF16, v1::I64}) {
+    for (int64_t width : {1, 20, 64, 77, 768}) {
+      constexpr int64_t kRows = 40, kBins = 6;
+      KernelBuilder b;
+      const uint32_t rows = b.Const(kRows), columns = b.Const(width), bins = b.Const(kBins);
+      const uint32_t in = b.Buffer(dtype, v1::READ, b.Const(kRows * width)),
+                     index = b.Buffer(v1::I64, v1::READ, rows),
+                     out = b.Buffer(dtype, v1::READ_WRITE, b.Const(kBins * width));
+      b.Outer(rows);
+      const uint32_t row = b.Var(0), column = b.Var(1), at = b.Add(b.Mul(row, columns), column);
+      b.BeginStage({});
+      const uint32_t bin = b.CheckIndex(b.Load(index, row), bins);
+      b.BeginStage({columns});
+      const bool half = dtype == v1::BF16;
+      const v1::DType wide = half ? v1::F32 : dtype;
+      const auto load = [&] {
+        const uint32_t loaded = b.Load(in, at);
+        return half ? b.Op(LoopOpcode::kCast, wide, {loaded}) : loaded;
+      };
+      const uint32_t most = b.Reduce(v1::REDUCE_MAX, load());
+      b.BeginStage({columns});
+      const uint32_t value = b.Op(LoopOpcode::kSub, wide, {most, load()});
+      b.Store(out, b.Add(b.Mul(b.Indirect(bin), columns), column),
+              half ? b.Op(LoopOpcode::kCast, dtype, {value}) : value, std::nullopt, v1::STORE_ACCUMULATE);
+      b.Schedule(1, 1, v1::VECTOR_INNER_LAST);
+      std::vector<int64_t> indices;
+      for (int64_t k = 0; k < kRows; ++k) indices.push_back(k * k % kBins - (k % 3 == 0 ? kBins : 0));
+      std::vector<double> values;
+      for (int64_t k = 0; k < kRows * width; ++k) values.push_back(static_cast<double>(k * 13 % 29));
+      const auto data = [&](const std::vector<double>& v) {
+        return dtype == v1::I64 ? IntBuffer(dtype, std::vector<int64_t>(v.begin(), v.end()))
+                                : FloatBuffer(dtype, v);
+      };
+      SCOPED_TRACE(absl::StrCat(v1::DType_Name(dtype), " ", width));
+      Check(b.Build(),
+            {data(values), IntBuffer(v1::I64, indices),
+             data(std::vector<double>(static_cast<size_t>(kBins * width), 1))},
+            {dtype == v1::BF16 ? 64.0 : 0.0, 0});
+    }
+  }
+}
+
+// So many points that a GPU's threads take several: rows that start off aligned addresses, or end between
+// them.
+TEST_P(BackendConformanceTest, ManyUnevenRows) {
+  for (v1::DType dtype : {v1::F32, v1::BF16, v1::I8}) {
+    for (const auto& [width, from, to] :
+         {std::tuple<int64_t, int64_t, int64_t>{77, 77, 80}, {76, 80, 76}, {77, 78, 77}, {80, 80, 96}}) {
+      const int64_t rows = 550000 / width;
+      KernelBuilder b;
+      const uint32_t in = b.Buffer(dtype, v1::READ, b.Const(rows * from)),
+                     out = b.Buffer(dtype, v1::WRITE, b.Const(rows * to));
+      b.Outer(b.Const(rows));
+      b.Outer(b.Const(width));
+      b.BeginStage({});
+      const uint32_t row = b.Var(0), column = b.Var(1);
+      const uint32_t value = b.Load(in, b.Add(b.Mul(row, b.Const(from)), column));
+      b.Store(out, b.Add(b.Mul(row, b.Const(to)), column), value);
+      b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
+      SCOPED_TRACE(absl::StrCat(v1::DType_Name(dtype), " ", width, " of ", from, " to ", to));
+      Check(b.Build(), {RandomBuffer(dtype, rows * from, random_), RandomBuffer(dtype, rows * to, random_)});
+    }
+  }
+}
+
 TEST_P(BackendConformanceTest, MaskedLoadsAndStores) {
   for (v1::DType dtype : kStorable) {
     for (v1::VectorDim dim : {v1::VECTOR_NONE, v1::VECTOR_OUTER_LAST}) {
