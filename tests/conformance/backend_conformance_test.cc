@@ -26,15 +26,11 @@ class BackendConformanceTest : public testing::TestWithParam<const char*> {
       runner_ = NewInterpreterRunner();
       return;
     }
-    if (name == "gpu") {
-      auto runner = NewGpuRunner();
+    if (name == "gpu" || name == "simulated_gpu") {
+      auto runner = name == "gpu" ? NewGpuRunner() : NewSimulatedGpuRunner();
       if (absl::IsUnavailable(runner.status())) GTEST_SKIP() << runner.status().message();
       ASSERT_TRUE(runner.ok()) << runner.status();
       runner_ = *std::move(runner);
-      return;
-    }
-    if (name == "simulated_gpu") {
-      runner_ = NewSimulatedGpuRunner();
       return;
     }
     if (name == "avx512" && !HostHasAvx512()) GTEST_SKIP() << "this machine has no AVX-512";

@@ -323,7 +323,13 @@ class SimulatedGpuRunner : public KernelRunner {
 
 }  // namespace
 
-std::unique_ptr<KernelRunner> NewSimulatedGpuRunner() { return std::make_unique<SimulatedGpuRunner>(); }
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewSimulatedGpuRunner() {
+#ifdef __SANITIZE_ADDRESS__
+  return absl::UnavailableError("the simulator jumps between stacks, which AddressSanitizer does not follow");
+#else
+  return std::make_unique<SimulatedGpuRunner>();
+#endif
+}
 
 std::unique_ptr<KernelRunner> NewInterpreterRunner() { return std::make_unique<InterpreterRunner>(); }
 

@@ -113,7 +113,8 @@ def _compile(module, inputs, kind, settings, pair, title):
     if kind == BACKWARD:
         _take_layouts(module, inputs)
     exported = export(module, kind, title=title, static_inputs=_static_inputs(kind), donated_inputs=donated,
-                      visible_outputs=_visible_outputs(module, kind), guards=_guards(inputs), guards_text=guards.texts(), gpu=gpu)
+                      visible_outputs=_visible_outputs(module, kind), guards=_guards(inputs),
+                      guards_text=guards.texts(), gpu=gpu)
     key, header, graph, symbols = _C.build(
         exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[settings.mode],
         settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
