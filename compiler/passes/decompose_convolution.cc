@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kPaddedWindows = 16 * 16;
 // Padded windows for each pixel of the two images from which copies of the images cost less, in time and
 // memory.
-constexpr int64_t kWindowsPerPixelMin = 6;
+constexpr int64_t kWindowsPerPixelMin = 12;
 
 bool AsConsts(const ExprPool& exprs, const Value& x, std::vector<int64_t>* sizes) {
   for (ExprId size : x.sizes()) {
