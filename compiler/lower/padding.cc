@@ -32,6 +32,15 @@ std::optional<std::vector<int64_t>> AddedBehind(const Graph& graph, const GraphN
   return added;
 }
 
+// What shares the room behind rows has to agree on what stands there.
+bool FillsWithZeros(const Graph& graph, const GraphNode& node) {
+  const Argument* value = node.Find("value");
+  if (value == nullptr) return true;
+  if (const auto* number = std::get_if<FloatArg>(value)) return number->value == 0;
+  const auto* integer = std::get_if<IntArg>(value);
+  return integer != nullptr && graph.exprs.AsConst(integer->value) == 0;
+}
+
 // The tensor, and then for each dimension what lies behind it.
 absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = context.Tensor(node, "self");
@@ -39,7 +48,7 @@ absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
   const Argument* value = node.Find("value");
   BufferView whole{0, type.dtype, type.sizes, ContiguousStrides(context.exprs(), type.sizes),
                    context.Const(0)};
-  if (context.HasRoom(self, whole)) {
+  if (FillsWithZeros(context.graph(), node) && context.HasRoom(self, whole)) {
     whole.buffer = self.view->buffer;
   } else {
     whole.buffer = context.NewBuffer(type.dtype, type.device, whole.sizes, whole.strides);
@@ -114,7 +123,7 @@ void LoweringContext::FindRowRoom() {
       const auto added = AddedBehind(graph_, node, ExprList(node, "pad"));
       const bool rows = added && std::count(added->begin(), added->end(), 0) + 1 == added->size();
       const auto length = exprs().AsConst(to.sizes.back());
-      if (rows && added->back() > 0 && length && Float(node, "value", 0) == 0)
+      if (rows && added->back() > 0 && length && FillsWithZeros(graph_, node))
         row_room_[tensor->value] = *length;
     } else if (row_room_[node.results[0]] != 0 && from.rank() > 0 && from.sizes.back() == to.sizes.back() &&
                (node.target == "aten.view.default" || node.target == "aten._unsafe_view.default")) {

@@ -84,6 +84,24 @@ TEST(LowerIndex, MaxPoolingGradientAddsEveryWindow) {
   }
 }
 
+// On a GPU zeros behind rows may lie in room that the rows' own loops leave; another filling has memory of
+// its own.
+TEST(LowerIndex, PaddingsOfOneTensorKeepTheirFillings) {
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::F32, {2, 3});
+  const ValueId y = maker.Node("aten.exp.default", {{"self", T(x)}}, v1::F32, {2, 3});
+  const auto padded = [&](double value) {
+    return maker.Node("aten.constant_pad_nd.default",
+                      {{"self", T(y)}, {"pad", maker.Ints({0, 2})}, {"value", FloatArg{value}}}, v1::F32,
+                      {2, 5});
+  };
+  for (double value : {0.0, 7.0}) maker.Output(padded(value));
+  for (TensorType& type : maker.graph.values) type.device = v1::CUDA;
+  const LoopEvalResult result = Eval(Lower(maker), {Bytes<float>({0, 0, 0, 0, 0, 0})});
+  EXPECT_EQ(Values<float>(result.outputs[0]), (std::vector<float>{1, 1, 1, 0, 0, 1, 1, 1, 0, 0}));
+  EXPECT_EQ(Values<float>(result.outputs[1]), (std::vector<float>{1, 1, 1, 7, 7, 1, 1, 1, 7, 7}));
+}
+
 TEST(LowerIndex, EmbeddingGradientAddsEveryToken) {
   for (v1::DeviceType device : {v1::CPU, v1::CUDA}) {
     GraphMaker maker;
