@@ -31,22 +31,7 @@ class Worker {
   explicit Worker(int frame_fd) : channel_(frame_fd) {}
 
   absl::Status Run() {
-    KILN_RETURN_IF_ERROR(channel_.Write(Hello(), {}));
-    while (true) {
-      absl::StatusOr<v1::Frame> request = channel_.Read({});
-      if (absl::IsUnavailable(request.status())) return absl::OkStatus();  // kilnd closed the stream
-      KILN_RETURN_IF_ERROR(request.status());
-      absl::StatusOr<v1::Frame> answer = Answer(*request);
-      v1::Frame reply;
-      if (answer.ok()) {
-        reply = *std::move(answer);
-      } else {
-        reply.mutable_error()->set_code(static_cast<int>(answer.status().code()));
-        reply.mutable_error()->set_message(std::string(answer.status().message()));
-      }
-      reply.set_id(request->id());
-      KILN_RETURN_IF_ERROR(channel_.Write(reply, {}));
-    }
+    return ServeFrames(channel_, Hello(), [this](const v1::Frame& request) { return Answer(request); });
   }
 
  private:

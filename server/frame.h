@@ -12,6 +12,7 @@
 
 #include <functional>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -41,5 +42,10 @@ class FrameChannel {
 
   const int fd_;
 };
+
+// The served side: says `hello`, then gives each request its answer, a failed one's as an error frame, until
+// the peer closes the stream (OK) or the channel fails (its error).
+absl::Status ServeFrames(FrameChannel& channel, const v1::Frame& hello,
+                         absl::FunctionRef<absl::StatusOr<v1::Frame>(const v1::Frame& request)> answer);
 
 }  // namespace kiln

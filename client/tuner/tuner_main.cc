@@ -37,22 +37,7 @@ class Tuner {
     v1::Frame hello;
     hello.mutable_hello()->set_build_id(OwnBuildId());
     hello.mutable_hello()->set_program_format(kProgramFormatVersion);
-    KILN_RETURN_IF_ERROR(channel_.Write(hello, {}));
-    while (true) {
-      absl::StatusOr<v1::Frame> request = channel_.Read({});
-      if (absl::IsUnavailable(request.status())) return absl::OkStatus();  // kilnd closed the stream
-      KILN_RETURN_IF_ERROR(request.status());
-      absl::StatusOr<v1::Frame> answer = Answer(*request);
-      v1::Frame reply;
-      if (answer.ok()) {
-        reply = *std::move(answer);
-      } else {
-        reply.mutable_error()->set_code(static_cast<int>(answer.status().code()));
-        reply.mutable_error()->set_message(std::string(answer.status().message()));
-      }
-      reply.set_id(request->id());
-      KILN_RETURN_IF_ERROR(channel_.Write(reply, {}));
-    }
+    return ServeFrames(channel_, hello, [this](const v1::Frame& request) { return Answer(request); });
   }
 
  private:

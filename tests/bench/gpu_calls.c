@@ -1,6 +1,6 @@
 // The bare calls that gpu_calls.py holds kiln's runtime against: a launch by the driver and a product by cuBLASLt, in a
-// loop. The functions come as pointers, so that neither library's headers are needed. Both give the mean seconds a call,
-// or -1 when a call failed.
+// loop, alone or in turn: a call after another library's takes longer than after itself. The functions come as pointers,
+// so that neither library's headers are needed. Gives the mean seconds a round, or -1 when a call failed.
 #include <stddef.h>
 #include <time.h>
 
@@ -17,23 +17,33 @@ static double Now(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-double LaunchSeconds(Launch launch, void* function, void* stream, void** parameters, int count) {
-  const double begin = Now();
-  for (int i = 0; i < count; ++i) {
-    if (launch(function, 1, 1, 1, 64, 1, 1, 0, stream, parameters, NULL) != 0) return -1;
-  }
-  return (Now() - begin) / count;
+// What a launch and a product are called with, in the order of cuLaunchKernel's and cublasLtMatmul's own.
+struct LaunchCall {
+  Launch function;
+  void* kernel;
+  void** parameters;
+};
+struct ProductCall {
+  Matmul function;
+  void *handle, *description, *layout, *a, *b, *c, *algorithm;
+};
+
+static int LaunchOnce(const struct LaunchCall* call, void* stream) {
+  return call->function(call->kernel, 1, 1, 1, 64, 1, 1, 0, stream, call->parameters, NULL);
 }
 
-double ProductSeconds(Matmul matmul, void* handle, void* description, void* layout, void* a, void* b, void* c,
-                      void* algorithm, void* stream, int count) {
+static int ProductOnce(const struct ProductCall* call, void* stream) {
   const float one = 1, zero = 0;
+  return call->function(call->handle, call->description, &one, call->a, call->layout, call->b, call->layout, &zero,
+                        call->c, call->layout, call->c, call->layout, call->algorithm, NULL, 0, stream);
+}
+
+// Each of `count` rounds makes the calls that are there, the product first.
+double BareSeconds(const struct LaunchCall* launch, const struct ProductCall* product, void* stream, int count) {
   const double begin = Now();
   for (int i = 0; i < count; ++i) {
-    if (matmul(handle, description, &one, a, layout, b, layout, &zero, c, layout, c, layout, algorithm, NULL, 0,
-               stream) != 0) {
-      return -1;
-    }
+    if (product != NULL && ProductOnce(product, stream) != 0) return -1;
+    if (launch != NULL && LaunchOnce(launch, stream) != 0) return -1;
   }
   return (Now() - begin) / count;
 }

@@ -1,9 +1,10 @@
 """What kiln's runtime takes of the CPU on a GPU, over the bare calls that it makes: microseconds a step (a kernel's
 launch, a product) and an allocation with its tensor.
 
-The bare calls run in a loop in C (gpu_calls.c, compiled by cc). Kiln's figures are differences of two programs of
-unlike length, so that the cost of a call itself drops out; nobody waits for the GPU while the clock runs. The fastest
-of many rounds counts: what other processes take is never negative.
+The bare calls run in a loop in C (gpu_calls.c, compiled by cc), those that a chain of steps is held against in the
+chain's order. Kiln's figures are differences of two programs of unlike length, so that the cost of a call itself drops
+out; nobody waits for the GPU while the clock runs. The fastest of many rounds counts: what other processes take is
+never negative.
 """
 import ctypes
 import os
@@ -13,6 +14,8 @@ import tempfile
 import time
 
 import torch
+
+from steps import chain
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIZE = 8  # rows and columns of a product
@@ -54,7 +57,7 @@ def _loops(directory):
     path = os.path.join(directory, "gpu_calls.so")
     subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", path, os.path.join(HERE, "gpu_calls.c")], check=True)
     loops = ctypes.CDLL(path)
-    loops.LaunchSeconds.restype = loops.ProductSeconds.restype = ctypes.c_double
+    loops.BareSeconds.restype = ctypes.c_double
     return loops
 
 
@@ -70,18 +73,30 @@ def _fastest(seconds):
     return best * 1e6
 
 
-def _bare_launch(loops, stream):
+class _LaunchCall(ctypes.Structure):
+    """As in gpu_calls.c."""
+    _fields_ = [(name, ctypes.c_void_p) for name in ("function", "kernel", "parameters")]
+
+
+class _ProductCall(ctypes.Structure):
+    """As in gpu_calls.c."""
+    _fields_ = [(name, ctypes.c_void_p)
+                for name in ("function", "handle", "description", "layout", "a", "b", "c", "algorithm")]
+
+
+def _launch_call():
+    """(the call of a kernel that does nothing, what has to live as long)."""
     driver = ctypes.CDLL("libcuda.so.1")
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     _check("cuModuleLoadData", driver.cuModuleLoadData(ctypes.byref(module), ctypes.c_char_p(PTX)))
     _check("cuModuleGetFunction", driver.cuModuleGetFunction(ctypes.byref(function), module, b"empty"))
     values = [ctypes.c_uint64(0) for _ in range(4)]
     parameters = (ctypes.c_void_p * 4)(*(ctypes.addressof(value) for value in values))
-    return _fastest(lambda: loops.LaunchSeconds(_address(driver.cuLaunchKernel), function, stream, parameters,
-                                                ctypes.c_int(BARE_CALLS)))
+    return _LaunchCall(_address(driver.cuLaunchKernel), function, _address(parameters)), (values, parameters)
 
 
-def _bare_product(loops, stream):
+def _product_call():
+    """(the call of a product by the heuristic's algorithm, what has to live as long)."""
     library = _loaded("libcublasLt.so")
     handle, description, layout, preference = (ctypes.c_void_p() for _ in range(4))
     _check("cublasLtCreate", library.cublasLtCreate(ctypes.byref(handle)))
@@ -93,18 +108,24 @@ def _bare_product(loops, stream):
     found, algorithm = ctypes.c_int(), ctypes.create_string_buffer(ALGORITHM_RESULT_BYTES)
     _check("cublasLtMatmulAlgoGetHeuristic", library.cublasLtMatmulAlgoGetHeuristic(
         handle, description, layout, layout, layout, layout, preference, 1, algorithm, ctypes.byref(found)))
-    a, b, c = (torch.zeros(SIZE, SIZE, device="cuda") for _ in range(3))
-    pointers = [ctypes.c_void_p(matrix.data_ptr()) for matrix in (a, b, c)]
-    return _fastest(lambda: loops.ProductSeconds(_address(library.cublasLtMatmul), handle, description, layout,
-                                                 *pointers, algorithm, stream, ctypes.c_int(BARE_CALLS)))
+    matrices = [torch.zeros(SIZE, SIZE, device="cuda") for _ in range(3)]
+    return _ProductCall(_address(library.cublasLtMatmul), handle, description, layout,
+                        *(matrix.data_ptr() for matrix in matrices), _address(algorithm)), (matrices, algorithm)
 
 
-def _chain(layers):
-    def run(x, w):
-        for _ in range(layers):
-            x = torch.mm(x, w).relu() + 0.5
-        return x
-    return run
+def _bare(loops):
+    """Microseconds of a launch, of a product, and of both in turn."""
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    (launch, launch_memory), (product, product_memory) = _launch_call(), _product_call()
+
+    def take(*calls):
+        references = [call and ctypes.byref(call) for call in calls]
+        count = ctypes.c_int(BARE_CALLS // len([call for call in calls if call]))
+        return _fastest(lambda: loops.BareSeconds(*references, stream, count))
+
+    taken = take(launch, None), take(None, product), take(launch, product)
+    del launch_memory, product_memory
+    return taken
 
 
 def _fan(outputs):
@@ -150,20 +171,20 @@ def _difference(short, long):
 
 @torch.no_grad()
 def measure():
-    """Microseconds: launch, product (bare), allocation (with its tensor), step (a kernel or product, over the bare
-    call and its allocation); counts of the programs they come from."""
+    """Microseconds: launch, product, both in turn (bare), allocation (with its tensor), step (a kernel or product, over
+    the bare calls in the same order and its allocation); counts of the programs they come from."""
     x, w = torch.rand(SIZE, SIZE, device="cuda"), torch.rand(SIZE, SIZE, device="cuda") / SIZE
     fans = [_Counted(_fan(outputs), x) for outputs in OUTPUTS]
-    chains = [_Counted(_chain(layers), x, w) for layers in LAYERS]
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    chains = [_Counted(chain(layers), x, w) for layers in LAYERS]
     with tempfile.TemporaryDirectory() as directory:
-        loops = _loops(directory)
-        launch, product = _bare_launch(loops, stream), _bare_product(loops, stream)
+        launch, product, both = _bare(_loops(directory))
     more, kernels, _, allocations = _difference(*fans)
     allocation = (more - kernels * launch) / allocations
     more, kernels, products, allocations = _difference(*chains)
-    over = more - kernels * launch - products * product
-    return {"launch_us": launch, "product_us": product, "allocation_us": allocation,
+    if kernels != products:
+        raise RuntimeError(f"the chain has {kernels} kernels and {products} products: no bare calls like it")
+    over = more - kernels * both
+    return {"launch_us": launch, "product_us": product, "both_us": both, "allocation_us": allocation,
             "step_us": (over - allocations * allocation) / (kernels + products),
             "steps": kernels + products, "allocations": allocations, "over_us": over}
 
@@ -171,6 +192,7 @@ def measure():
 def line(result):
     """The Markdown."""
     return (f"CPU time of the runtime: a step takes {result['step_us']:.2f} µs over its bare call (a launch by the driver "
-            f"{result['launch_us']:.2f} µs, a product by cuBLASLt {result['product_us']:.2f} µs), an allocation with its "
-            f"tensor {result['allocation_us']:.2f} µs. ({result['steps']} steps with {result['allocations']} allocations "
-            f"took {result['over_us']:.0f} µs more than the bare calls.)")
+            f"{result['launch_us']:.2f} µs, a product by cuBLASLt {result['product_us']:.2f} µs, both in turn "
+            f"{result['both_us']:.2f} µs), an allocation with its tensor {result['allocation_us']:.2f} µs. "
+            f"({result['steps']} steps with {result['allocations']} allocations took {result['over_us']:.0f} µs more than "
+            "the bare calls.)")
