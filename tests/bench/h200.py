@@ -1,11 +1,13 @@
 """Eager, TorchInductor and kiln side by side on this machine's GPU: Markdown on stdout, JSON with --json.
 
-Sections, all but the last by default:
+Sections, all but the last two by default:
   steps    inference of batch 1 and training, in default mode and with CUDA graphs (reduce-overhead)
   kernels  memory-bound kernels against a copy (gpu_kernels.py)
   calls    what a step and an allocation cost the CPU over the bare driver's and cuBLASLt's call (gpu_calls.py)
   start    cold and warm starts, as tests/bench/cpu.py measures them (minutes a row); each row has two cores to itself
            and as many rows run at a time as there are cores for
+  autotune cold and warm starts with max-autotune (autotune.py; TorchInductor's are minutes a row), all rows at a time,
+           which share the cores
 
 Steps: a row is a process of its own that compiles its model in every way. All rows compile at the same time; then one
 row after the other measures while the others wait, so that no compile disturbs a measurement. Within a row the ways
@@ -33,6 +35,8 @@ from nursery import Nursery  # noqa: E402
 WAYS = {"eager": None, "inductor": dict(backend="inductor"),
         "inductor-graphs": dict(backend="inductor", mode="reduce-overhead"), "kiln": dict(backend="kiln"),
         "kiln-graphs": dict(backend="kiln", mode="reduce-overhead")}
+# Only where --ways names them: TorchInductor's takes minutes to compile.
+TUNED_WAYS = {f"{backend}-autotune": dict(backend=backend, mode="max-autotune") for backend in ("inductor", "kiln")}
 # Ways whose temporary memory torch's allocator counts; a replayed graph's lies in a pool of its own.
 COUNTED = ("eager", "inductor", "kiln")
 
@@ -42,7 +46,7 @@ ROWS = {name: (name, "infer", "float32")
 ROWS |= {f"{name}-train": (name, "train", "bfloat16") for name in ("bert", "gpt2", "llama", "vit")}
 ROWS["resnet50-train"] = ("resnet50", "train", "float32")
 QUICK = ["bert", "resnet50", "vit", "bert-train"]
-SECTIONS = ("steps", "kernels", "calls", "start")
+SECTIONS = ("steps", "kernels", "calls", "start", "autotune")
 # The bound of a cold start: Inductor's front end and this part of what Inductor adds to it.
 CODE_GENERATION_SHARE = 0.10
 START_CORES = 2  # of a row
@@ -61,7 +65,8 @@ def _steps(row, ways):
     steps, errors, stats = {}, {}, {}
     for way in ways:
         model, inputs = models.build(name, task, getattr(torch, dtype), "cuda")
-        call = model if WAYS[way] is None else torch.compile(model, **WAYS[way])
+        options = {**WAYS, **TUNED_WAYS}[way]
+        call = model if options is None else torch.compile(model, **options)
         optimizer = torch.optim.SGD(model.parameters(), 1e-4) if task == "train" else None
 
         def step(call=call, inputs=inputs, optimizer=optimizer):
@@ -244,10 +249,33 @@ def _markdown(report):
             lines += [gpu_kernels.table(result["gb_per_s"]), ""]
         if "calls" in result:
             lines += [gpu_calls.line(result["calls"]), ""]
-    lines += report.get("starts", [])
+    lines += report.get("starts", []) + report.get("tuned", [])
     lines += [f"{result['row']}, {what}: {error}" for result in report["rows"]
               for what, error in result["errors"].items()]
     return "\n".join(lines)
+
+
+def _side_by_side(rows, slots, measure):
+    """`measure(name, nursery)` of each row by name, a row on the cores of one slot."""
+    waiting, measured = list(rows), {}
+
+    def work(own):
+        with Nursery(own) as nursery:
+            while waiting:
+                name = waiting.pop(0)
+                measured[name] = measure(name, nursery)
+
+    with concurrent.futures.ThreadPoolExecutor(len(slots)) as pool:
+        for future in [pool.submit(work, own) for own in slots[:len(rows)]]:
+            future.result()
+    return [measured[name] for name in rows]
+
+
+def _slots(cores_each):
+    """Sets of cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    return ([set(cores[i:i + cores_each]) for i in range(0, len(cores) - cores_each + 1, cores_each)]
+            or [set(cores)])
 
 
 def _starts(rows, arguments):
@@ -255,24 +283,33 @@ def _starts(rows, arguments):
     options = argparse.Namespace(sections=["start"], dtype=None, device="cuda", dynamic=False, quick=False,
                                  warm_rounds=arguments.warm_rounds, stopped_rounds=0, timeout=300.0,
                                  code_generation_share=CODE_GENERATION_SHARE)
-    cores = sorted(os.sched_getaffinity(0))
-    slots = [set(cores[i:i + START_CORES]) for i in range(0, len(cores) - START_CORES + 1, START_CORES)] or [set(cores)]
-    waiting, measured = list(rows), {}
 
-    def work(own):
-        with Nursery(own) as nursery:
-            while waiting:
-                name = waiting.pop(0)
-                model, task, dtype = ROWS[name]
-                measured[name] = Row(model, task, argparse.Namespace(**{**vars(options), "dtype": dtype}), nursery)
-                print(measured[name].measure().start_line(), file=sys.stderr, flush=True)
+    def measure(name, nursery):
+        model, task, dtype = ROWS[name]
+        row = Row(model, task, argparse.Namespace(**{**vars(options), "dtype": dtype}), nursery).measure()
+        print(row.start_line(), file=sys.stderr, flush=True)
+        return row
 
-    with concurrent.futures.ThreadPoolExecutor(len(slots)) as pool:
-        for future in [pool.submit(work, own) for own in slots[:len(rows)]]:
-            future.result()
-    ordered = [measured[name] for name in rows]
-    errors = [f"{name}, start, {what}: {reason}" for name in rows for what, reason in measured[name].errors.items()]
+    ordered = _side_by_side(rows, _slots(START_CORES), measure)
+    errors = [f"{name}, start, {what}: {reason}" for name, row in zip(rows, ordered)
+              for what, reason in row.errors.items()]
     return start_table(ordered, options) + errors, [row.result for row in ordered]
+
+
+def _tuned_starts(rows, arguments):
+    """As _starts."""
+    import autotune
+
+    def measure(name, nursery):
+        row = autotune.Tuned(name, ROWS[name], nursery, arguments.limit).measure()
+        print(row.line(), file=sys.stderr, flush=True)
+        return row
+
+    cores = max(START_CORES, len(os.sched_getaffinity(0)) // len(rows))
+    ordered = _side_by_side(rows, _slots(cores), measure)
+    errors = [f"{row.result['row']}, max-autotune, {what}: {reason}" for row in ordered
+              for what, reason in row.errors.items()]
+    return autotune.table(ordered) + errors, [row.result for row in ordered]
 
 
 def _parse():
@@ -284,13 +321,14 @@ def _parse():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20, help="of a round")
     parser.add_argument("--warm-rounds", type=int, default=3, help="warm starts of each way, in turn (medians)")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds for a start with max-autotune")
     parser.add_argument("--json", help="file for the figures")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.sections = arguments.sections.split(",")
     arguments.rows = arguments.rows.split(",") if arguments.rows else QUICK if arguments.quick else [*ROWS]
     for what, given, known in (("rows", arguments.rows, ROWS), ("sections", arguments.sections, SECTIONS),
-                               ("ways", arguments.ways.split(","), WAYS)):
+                               ("ways", arguments.ways.split(","), {**WAYS, **TUNED_WAYS})):
         if unknown := set(given) - set(known):
             parser.error(f"unknown {what} {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     return arguments
@@ -320,6 +358,8 @@ def main():
         shutil.rmtree(directory, ignore_errors=True)
     if "start" in arguments.sections:
         report["starts"], report["start_rows"] = _starts(arguments.rows, arguments)
+    if "autotune" in arguments.sections:
+        report["tuned"], report["tuned_rows"] = _tuned_starts(arguments.rows, arguments)
     print(_markdown(report))
     if arguments.json:
         with open(arguments.json, "w") as file:

@@ -64,6 +64,7 @@ class Runner:
         self._optimizer = torch.optim.SGD(self._model.parameters(), 1e-4) if self._training else None
         self._way = arguments.way
         self._dynamic = arguments.dynamic or None
+        self._mode = arguments.mode
         self._count_fusion = arguments.count_fusion
         self._inductor_graphs = None
         self._call = self._model
@@ -76,7 +77,7 @@ class Runner:
                 import kiln  # noqa: F401  (a package on the path only is not an entry point)
             elif self._count_fusion:
                 self._inductor_graphs = fusion.InductorGraphs()
-            self._call = torch.compile(self._model, backend=self._way, dynamic=self._dynamic)
+            self._call = torch.compile(self._model, backend=self._way, dynamic=self._dynamic, mode=self._mode)
 
     def fusion(self):
         return self._inductor_graphs.counts() if self._inductor_graphs else fusion.kiln_counts()
@@ -133,6 +134,7 @@ def main(words=None):
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--count-fusion", action="store_true")
+    parser.add_argument("--mode", help="of torch.compile, such as max-autotune")
     arguments = parser.parse_args(words)
 
     if arguments.device == "cuda":
