@@ -1,16 +1,22 @@
 """Memory-bound kernels against this machine's bandwidth, and what a call and a step cost besides their work.
 
-Bandwidth: two threads copy by libc's memcpy, which streams past the cache; the best of the rounds. A kernel's share is
-the least bytes that must move (each input once in, each output once out) over its fastest call, over that bandwidth.
+A kernel's rate is the least bytes that must move (each input once in, each output once out) over its time. Its roof is
+the rate of bare loops with the same mix of reads and writes over the kernel's own tensors (bandwidth.c: the better of
+two ways to walk them), taken right before and after each call; so a share is a ratio within a moment, and the median
+over the rounds is what a machine that is shared with others cannot disturb much. Beside them stands what eager's and
+Inductor's versions reach, and libc's memcpy.
 Calls: a compiled function of eight elements, less the same function by a back-end that only hands back a tensor: that
 is Dynamo's guard check. Steps: chains of two lengths of kernels that cannot fuse.
 
-  tests/bench/kernels.py [--mb 256] [--rounds 5] [--json FILE]
+  tests/bench/kernels.py [--mb 256] [--rounds 15] [--kernels gelu,softmax] [--ways kiln] [--json FILE]
 """
 import argparse
 import ctypes
 import json
 import os
+import resource
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,11 +26,17 @@ import time
 WAYS = ("eager", "inductor", "kiln")
 SHORT, LONG = 20, 220
 VOCABULARY = 32000
+STREAMS = (1, 4)
+SETTLE_SECONDS = 0.005  # in which the threads of the last parallel region stop waiting for more work
+FRESH_PAGES_MAX, FRESH_CALLS_MAX = 64, 10  # a call's own bookkeeping takes a few pages; memory comes back in turns
+READ, COPY, SUM, UPDATE = range(4)  # as in bandwidth.c
+MIXES = ("read", "copy", "read two, write one", "read four, write three")
+MOVED = (1, 2, 3, 7)  # buffers read and written in a pass of each
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def functions(torch, megabytes):
-    """name: (function of no arguments' tensors, its inputs, least bytes that must move)"""
+    """name: (function, its inputs, least bytes that must move, the mix of reads and writes, its large inputs)"""
     functional = torch.nn.functional
     columns = 4096
     rows = megabytes * 2**20 // 4 // columns
@@ -47,15 +59,54 @@ def functions(torch, megabytes):
     def cross_entropy_gradient(logits, labels):
         return torch.softmax(logits, -1) - functional.one_hot(labels, VOCABULARY)
 
-    return {
-        "GELU of a sum": (lambda x, y: functional.gelu(x + y), (matrix, other), 3 * size),
-        "layer norm": (lambda x, w, b: functional.layer_norm(x, (columns,), w, b), (matrix, weight, bias), 2 * size),
-        "softmax, rows of 4096": (lambda x: torch.softmax(x, -1), (matrix,), 2 * size),
-        "softmax, rows of 32000": (lambda x: torch.softmax(x, -1), (logits,), 2 * logits.numel() * 4),
-        "cross-entropy": (functional.cross_entropy, (logits, labels), logits.numel() * 4),
-        "cross-entropy's gradient": (cross_entropy_gradient, (logits, labels), 2 * logits.numel() * 4),
-        "Adam": (adam, (parameter, gradient, mean, square), 7 * parameter.numel() * 4),
+    table = {
+        "sum": (lambda x, y: x + y, (matrix, other), SUM, (matrix, other)),
+        "GELU of a sum": (lambda x, y: functional.gelu(x + y), (matrix, other), SUM, (matrix, other)),
+        "layer norm": (lambda x, w, b: functional.layer_norm(x, (columns,), w, b), (matrix, weight, bias), COPY,
+                       (matrix,)),
+        "softmax, rows of 4096": (lambda x: torch.softmax(x, -1), (matrix,), COPY, (matrix,)),
+        "softmax, rows of 32000": (lambda x: torch.softmax(x, -1), (logits,), COPY, (logits,)),
+        "cross-entropy": (functional.cross_entropy, (logits, labels), READ, (logits,)),
+        "cross-entropy's gradient": (cross_entropy_gradient, (logits, labels), COPY, (logits,)),
+        "Adam": (adam, (parameter, gradient, mean, square), UPDATE, (gradient, parameter, mean, square)),
     }
+    return {name: (function, inputs, MOVED[mix] * large[0].numel() * 4, mix, large)
+            for name, (function, inputs, mix, large) in table.items()}
+
+
+class Roof:
+    """Seconds that bare loops of one mix take over some tensors and a result of their size."""
+
+    _library = None
+
+    def __init__(self, torch, mix, tensors):
+        if Roof._library is None:
+            Roof._library = _bandwidth()
+        self.mix, self.count, self.threads = mix, tensors[0].numel(), torch.get_num_threads()
+        self._tensors = list(tensors)  # which the addresses below belong to
+        if mix in (COPY, SUM):
+            self._tensors.append(torch.zeros_like(tensors[0]))
+        addresses = [tensor.data_ptr() for tensor in self._tensors]
+        self._buffers = (ctypes.c_void_p * 4)(*addresses)
+
+    def seconds(self, streams):
+        took = Roof._library.PassSeconds(self.mix, streams, self._buffers, ctypes.c_size_t(self.count), self.threads)
+        if took < 0:
+            raise RuntimeError("a bare loop over memory failed")
+        return took
+
+
+def _bandwidth():
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        raise RuntimeError("no C compiler (cc) for the bare loops over memory")
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "bandwidth.so")
+        subprocess.run([compiler, "-O3", "-mavx2", "-shared", "-fPIC", "-pthread", "-o", path,
+                        os.path.join(_HERE, "bandwidth.c")], check=True)
+        library = ctypes.CDLL(path)
+    library.PassSeconds.restype = ctypes.c_double
+    return library
 
 
 def copy_rate(megabytes):
@@ -79,30 +130,62 @@ def copy_rate(megabytes):
     return 2 * part * threads / min(copy() for _ in range(10))
 
 
+def _seconds(torch, call, inputs):
+    """Of a call whose result lies where memory has been in use: one that met fresh pages is repeated."""
+    for _ in range(FRESH_CALLS_MAX):
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        with torch.no_grad():
+            begin = time.perf_counter()
+            call(*inputs)
+            took = time.perf_counter() - begin
+        if resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults < FRESH_PAGES_MAX:
+            break
+    return took
+
+
+def _rounds_of(torch, calls, roof, rounds):
+    """Seconds of each way and, for each way of walking memory, of the bare loops around it; a row a round."""
+    taken = {way: [] for way in calls}
+    bare = {way: [] for way in calls}
+
+    def passes():
+        time.sleep(SETTLE_SECONDS)
+        return [roof.seconds(streams) for streams in STREAMS]
+
+    for _ in range(rounds):
+        before = passes()
+        for way, (call, inputs) in calls.items():
+            time.sleep(SETTLE_SECONDS)
+            taken[way].append(_seconds(torch, call, inputs))
+            after = passes()
+            bare[way].append([(first + last) / 2 for first, last in zip(before, after)])
+            before = after
+    return taken, bare
+
+
 def measure_kernels(arguments):
     import torch
 
-    calls, seconds = {}, {}
-    for name, (function, inputs, least) in functions(torch, arguments.mb).items():
-        for way in WAYS:
-            call = function if way == "eager" else torch.compile(function, backend=way, dynamic=False)
-            with torch.no_grad():
-                call(*inputs)
-            calls[name, way] = (call, inputs, least)
-    rates = []
-    for _ in range(arguments.rounds):
-        rates.append(copy_rate(arguments.mb))
-        for key, (call, inputs, _) in calls.items():
-            with torch.no_grad():
-                begin = time.perf_counter()
-                call(*inputs)
-                took = time.perf_counter() - begin
-            seconds[key] = min(took, seconds.get(key, took))
-    rates.append(copy_rate(arguments.mb))
+    chosen = {name: row for name, row in functions(torch, arguments.mb).items()
+              if not arguments.kernels or any(part in name.lower() for part in arguments.kernels.lower().split(","))}
     table = {}
-    for (name, way), (_, _, least) in calls.items():
-        table.setdefault(name, {})[way] = least / seconds[name, way]
-    return {"copy": max(rates), "kernels": table}
+    for name, (function, inputs, least, mix, large) in chosen.items():
+        calls, roof = {}, Roof(torch, mix, large)
+        for way in arguments.ways.split(","):
+            calls[way] = (function if way == "eager" else torch.compile(function, backend=way, dynamic=False), inputs)
+            for _ in range(2):
+                _seconds(torch, *calls[way])
+        taken, bare = _rounds_of(torch, calls, roof, arguments.rounds)
+        everywhere = [row for rows in bare.values() for row in rows]
+        walks = [statistics.median(row[walk] for row in everywhere) for walk in range(len(STREAMS))]
+        best = walks.index(min(walks))
+        row = {"mix": MIXES[mix], "roof": least / walks[best], "streams": STREAMS[best], "ways": {}}
+        for way in calls:
+            shares = sorted(around[best] / took for around, took in zip(bare[way], taken[way]))
+            row["ways"][way] = {"rate": least / statistics.median(taken[way]), "share": statistics.median(shares),
+                                "quartiles": [shares[len(shares) // 4], shares[-1 - len(shares) // 4]]}
+        table[name] = row
+    return {"memcpy": copy_rate(arguments.mb), "kernels": table}
 
 
 def _chain(steps):
@@ -145,19 +228,24 @@ def measure_calls():
 
 
 def tables(result):
-    calls = result["calls"]
-    lines = [f"Memory-bound kernels, share of a copy's {result['copy'] / 1e9:.1f} GB/s for the least bytes:", "",
-             f"| kernel | {' | '.join(WAYS)} |", "|---|---|---|---|"]
-    for name, rates in result["kernels"].items():
-        shares = " | ".join(f"{rates[way] / result['copy']:.2f}" for way in WAYS)
-        lines.append(f"| {name} | {shares} |")
-    call, step = (" / ".join(f"{calls[way][what]:.2f}" for way in WAYS[1:]) for what in ("call_us", "step_us"))
-    lines += ["", f"A call of one tiny kernel over Dynamo's guard check ({calls['guards_us']:.1f} µs), Inductor / kiln: "
-              f"{call} µs; each further step: {step} µs."]
+    rows = result["kernels"]
+    ways = [way for way in WAYS if all(way in row["ways"] for row in rows.values())]
+    lines = ["Memory-bound kernels: least bytes a second as a share of bare loops of the same mix (its quartiles); "
+             f"libc's memcpy moves {result['memcpy'] / 1e9:.1f} GB/s at best:", "",
+             f"| kernel | mix | roof GB/s | {' | '.join(ways)} |", "|---|---|---|" + "---|" * len(ways)]
+    for name, row in rows.items():
+        shares = " | ".join("{share:.2f} ({quartiles[0]:.2f}–{quartiles[1]:.2f})".format(**row["ways"][way])
+                            for way in ways)
+        lines.append(f"| {name} | {row['mix']} | {row['roof'] / 1e9:.1f} | {shares} |")
+    if "calls" in result:
+        calls = result["calls"]
+        call, step = (" / ".join(f"{calls[way][what]:.2f}" for way in WAYS[1:]) for what in ("call_us", "step_us"))
+        lines += ["", "A call of one tiny kernel over Dynamo's guard check "
+                  f"({calls['guards_us']:.1f} µs), Inductor / kiln: {call} µs; each further step: {step} µs."]
     return "\n".join(lines) + "\n"
 
 
-def measure(megabytes=256, rounds=7):
+def measure(megabytes=256, rounds=15, *options):
     """In a process of its own, whose freed memory stays with it: else fresh pages would be what is measured."""
     from cpu import stop_daemons
 
@@ -165,7 +253,7 @@ def measure(megabytes=256, rounds=7):
         environment = dict(os.environ, MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_=str(2**40),
                            TORCHINDUCTOR_CACHE_DIR=os.path.join(directory, "inductor"),
                            KILN_STORE=os.path.join(directory, "kiln"), KILN_RUNTIME_DIR=os.path.join(directory, "run"))
-        command = [sys.executable, __file__, "--one", "--mb", str(megabytes), "--rounds", str(rounds)]
+        command = [sys.executable, __file__, "--one", "--mb", str(megabytes), "--rounds", str(rounds), *options]
         try:
             done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
         finally:
@@ -178,15 +266,22 @@ def measure(megabytes=256, rounds=7):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=256, help="of the largest tensors")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--kernels", default="", help="parts of the names of those to run; then calls are not measured")
+    parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if not set(arguments.ways.split(",")) <= set(WAYS):
+        parser.error(f"--ways: some of {', '.join(WAYS)}")
     if arguments.one:
         import kiln  # noqa: F401  (names the back-end)
-        print(json.dumps({**measure_kernels(arguments), "calls": measure_calls()}))
+        result = measure_kernels(arguments)
+        if not arguments.kernels and arguments.ways == ",".join(WAYS):
+            result["calls"] = measure_calls()
+        print(json.dumps(result))
         return
-    result = measure(arguments.mb, arguments.rounds)
+    result = measure(arguments.mb, arguments.rounds, "--kernels", arguments.kernels, "--ways", arguments.ways)
     print(tables(result), end="")
     if arguments.json:
         with open(arguments.json, "w") as file:

@@ -1,0 +1,110 @@
+// What memory gives to nothing but reads and writes, for each mix of them that a kernel of kernels.py has:
+// the roofs that kernels are held against. Reads are added up, so that none is left out. Each thread has a
+// contiguous part of every buffer and walks it front to back, or, where `streams` is 4, as four parts side by
+// side: more reads are under way then wherever a page ends. What is written goes past the cache, as nobody
+// reads it soon; what is read and written goes back to where it was.
+#include <immintrin.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <time.h>
+
+enum Mix { READ = 0, COPY = 1, SUM = 2, UPDATE = 3 };  // UPDATE: three of four buffers are written back
+
+#define STREAMS_MAX 4
+#define THREADS_MAX 64
+#define WIDTH 16  // floats of a cache line
+
+struct Part {
+  enum Mix mix;
+  int streams;
+  float* buffers[4];
+  size_t count;  // floats of each
+  float sum;
+};
+
+static inline __m256 Line(enum Mix mix, float* const* buffers, size_t i, __m256 sum) {
+  for (int half = 0; half < WIDTH; half += 8) {
+    float* const a = buffers[0] + i + half;
+    const __m256 x = _mm256_loadu_ps(a);
+    switch (mix) {
+      case READ: sum = _mm256_add_ps(sum, x); break;
+      case COPY: _mm256_stream_ps(buffers[1] + i + half, x); break;
+      case SUM:
+        _mm256_stream_ps(buffers[2] + i + half, _mm256_add_ps(x, _mm256_loadu_ps(buffers[1] + i + half)));
+        break;
+      case UPDATE:
+        sum = _mm256_add_ps(sum, x);
+        for (int k = 1; k < 4; ++k) {
+          __m256 same = _mm256_loadu_ps(buffers[k] + i + half);
+          __asm__("" : "+x"(same));  // else the compiler knows that storing it changes nothing
+          _mm256_storeu_ps(buffers[k] + i + half, same);
+        }
+        break;
+    }
+  }
+  return sum;
+}
+
+// Four lines of each stream at a time, each with a sum of its own.
+static inline __attribute__((always_inline)) float Walk(enum Mix mix, int streams, float* const* buffers,
+                                                        size_t count) {
+  const size_t part = count / streams;
+  __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+  for (size_t i = 0; i + 4 * WIDTH <= part; i += 4 * WIDTH) {
+    for (int stream = 0; stream < streams; ++stream) {
+      for (int line = 0; line < 4; ++line) {
+        sums[line] = Line(mix, buffers, stream * part + i + line * WIDTH, sums[line]);
+      }
+    }
+  }
+  _mm_sfence();
+  const __m256 sum = _mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3]));
+  float lanes[8], total = 0;
+  _mm256_storeu_ps(lanes, sum);
+  for (int lane = 0; lane < 8; ++lane) total += lanes[lane];
+  return total;
+}
+
+#define WALK(mix)                                                           \
+  part->sum = part->streams == 1 ? Walk(mix, 1, part->buffers, part->count) \
+                                 : Walk(mix, STREAMS_MAX, part->buffers, part->count)
+
+static void* Work(void* argument) {
+  struct Part* part = argument;
+  switch (part->mix) {
+    case READ: WALK(READ); break;
+    case COPY: WALK(COPY); break;
+    case SUM: WALK(SUM); break;
+    case UPDATE: WALK(UPDATE); break;
+  }
+  return NULL;
+}
+
+static double Now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+// Seconds of one pass over `count` floats of each buffer that the mix has, less what does not divide by the
+// threads and streams: a few hundred. What is written past the cache starts at a multiple of 32 bytes. -1
+// where a thread fails.
+double PassSeconds(int mix, int streams, float* const* buffers, size_t count, int threads) {
+  struct Part parts[THREADS_MAX];
+  pthread_t handles[THREADS_MAX];
+  if (threads < 1 || threads > THREADS_MAX || (streams != 1 && streams != STREAMS_MAX)) return -1;
+  const size_t grain = WIDTH * 4 * STREAMS_MAX;
+  const size_t share = count / threads / grain * grain;
+  const double begin = Now();
+  int started = 0;
+  for (; started < threads; ++started) {
+    struct Part* part = &parts[started];
+    part->mix = (enum Mix)mix;
+    part->streams = streams;
+    part->count = share;
+    for (int k = 0; k < 4; ++k) part->buffers[k] = buffers[k] == NULL ? NULL : buffers[k] + share * started;
+    if (pthread_create(&handles[started], NULL, Work, part) != 0) break;
+  }
+  for (int k = 0; k < started; ++k) pthread_join(handles[k], NULL);
+  return started == threads ? Now() - begin : -1;
+}
