@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/schedule/kernel_exprs.h"
 #include "compiler/schedule/loop_order.h"
+#include "compiler/schedule/scratch.h"
 #include "compiler/schedule/stage_plan.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
@@ -222,12 +223,13 @@ class Builder {
     bool reads = !writes || data.mode == v1::STORE_ACCUMULATE;
     int access = buffer->access() | (writes ? v1::WRITE : 0) | (reads ? v1::READ : 0);
     buffer->set_access(static_cast<v1::BufferAccess>(access));
-    if (reads) NoteTouched(read_, data);
+    if (reads && !written_.seen.contains({data.buffer, data.index})) NoteTouched(read_, data);
     if (writes) NoteTouched(written_, data);
     return it->second;
   }
 
-  // Adds the points of the access's loops, unless the same index was counted already. A value at an index
+  // Adds the points of the access's loops, unless the same index was counted already. What the kernel wrote
+  // and reads again counts once, as written. A value at an index
   // that another value gives is one a point of all loops.
   void NoteTouched(Touched& touched, const LoopOpData& data) {
     if (!touched.seen.insert({data.buffer, data.index}).second) return;
@@ -255,12 +257,13 @@ class Builder {
       v1::KernelBuffer* buffer = result_.kernel.mutable_buffers(static_cast<int>(i));
       KILN_ASSIGN_OR_RETURN(uint32_t span, exprs_.WriteSize(data.span));
       buffer->set_span(span);
-      const auto bytes = [&](const Touched& touched) {
-        const ExprId elements = pool.Min(data.span, touched.elements.at(result_.buffers[i]));
-        return pool.Mul(elements, pool.Const(ByteSize(data.dtype)));
+      const auto add = [&](const Touched& touched, std::vector<ExprId>* sum) {
+        const auto found = touched.elements.find(result_.buffers[i]);
+        if (found == touched.elements.end()) return;
+        sum->push_back(pool.Mul(pool.Min(data.span, found->second), pool.Const(ByteSize(data.dtype))));
       };
-      if (buffer->access() & v1::READ) read.push_back(bytes(read_));
-      if (buffer->access() & v1::WRITE) written.push_back(bytes(written_));
+      add(read_, &read);
+      add(written_, &written);
     }
     result_.bytes_read = pool.Sum(read);
     result_.bytes_written = pool.Sum(written);
@@ -316,6 +319,11 @@ v1::KernelNotes NotesOf(LoopContext& context, const Draft& draft, const std::vec
 absl::StatusOr<ScheduledKernel> BuildKernel(LoopContext& context, Draft draft, uint32_t serial,
                                             absl::FunctionRef<bool(BufferId)> escapes) {
   KILN_ASSIGN_OR_RETURN(StagePlan plan, StagePlan::Make(context, draft, escapes));
+  const auto results = ScratchInResults(context, draft, plan, escapes);
+  for (DraftOp& op : draft.ops) {
+    if (!HasIndex(op.data)) continue;
+    if (auto it = results.find(op.data.buffer); it != results.end()) op.data.buffer = it->second;
+  }
   v1::KernelSchedule schedule = ChooseLoops(context, draft, FactsOf(draft, plan));
   KILN_ASSIGN_OR_RETURN(ScheduledKernel kernel, Builder(context, draft, plan).Run(schedule));
   kernel.notes = NotesOf(context, draft, kernel.buffers, serial);

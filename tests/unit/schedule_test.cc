@@ -135,9 +135,15 @@ class Maker {
 
 int StoresOf(const ScheduledStep& step) {
   int stores = 0;
-  for (const v1::KernelBuffer& buffer : step.kernel.kernel.buffers())
-    stores += (buffer.access() & v1::WRITE) != 0;
+  for (const v1::Stage& stage : step.kernel.kernel.stages()) {
+    for (const v1::LoopOp& op : stage.ops()) stores += op.op() == static_cast<uint32_t>(LoopOpcode::kStore);
+  }
   return stores;
+}
+
+bool Uses(const ScheduledStep& step, BufferId buffer) {
+  const std::vector<BufferId>& buffers = step.kernel.buffers;
+  return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
 }
 
 TEST(Schedule, PointwiseLoopsMergeToOne) {
@@ -207,6 +213,57 @@ TEST(Schedule, SoftmaxIsOneKernel) {
   EXPECT_EQ(inner_stages, 3);
   EXPECT_EQ(kernel.schedule().vector_dim(), v1::VECTOR_INNER_LAST);
   EXPECT_LE(StoresOf(schedule.steps[0]), 2);  // the result, and exp kept for reading back
+  // That lies in the result's memory until the result is known: no bytes of its own.
+  EXPECT_EQ(schedule.steps[0].kernel.buffers, (std::vector<BufferId>{x, y}));
+  EXPECT_EQ(m.graph.exprs.AsConst(schedule.steps[0].kernel.bytes_read), 4 * 64 * 512);
+  EXPECT_EQ(m.graph.exprs.AsConst(schedule.steps[0].kernel.bytes_written), 4 * 64 * 512);
+}
+
+// Values that are read again after a result was written can't lie in its memory, but in a later one's.
+TEST(Schedule, ScratchThatOutlivesAResultLiesElsewhere) {
+  for (const bool later : {false, true}) {
+    Maker m;
+    BufferId x = m.Input({64, 512});
+    BufferId e = m.Buffer({64, 512});
+    BufferId sum = m.Buffer({64});
+    BufferId y = m.Buffer({64, 512});
+    BufferId sum_of_y = m.Buffer({64});
+    BufferId z = m.Buffer({64, 512});
+    BufferId last = m.Buffer({64});
+    m.Pointwise({64, 512}, {x}, e, LoopOpcode::kExp);
+    m.RowReduce(64, 512, e, sum, v1::REDUCE_SUM);
+    m.Pointwise({64, 512}, {e, sum}, y, LoopOpcode::kDiv);
+    m.RowReduce(64, 512, y, sum_of_y, v1::REDUCE_SUM);
+    m.Pointwise({64, 512}, {e, sum_of_y}, z, LoopOpcode::kSub);
+    m.RowReduce(64, 512, z, last, v1::REDUCE_SUM);
+    m.Output(y);
+    m.Output(later ? z : last);
+    Schedule schedule = m.Run();
+    ASSERT_EQ(schedule.steps.size(), 1u) << schedule.ToString(m.graph);
+    EXPECT_EQ(Uses(schedule.steps[0], e), !later) << schedule.ToString(m.graph);
+    EXPECT_EQ(Uses(schedule.steps[0], z), later) << schedule.ToString(m.graph);
+  }
+}
+
+// A result written in another order would overwrite what a later point still reads.
+TEST(Schedule, ScratchAtOtherPlacesThanTheResultLiesElsewhere) {
+  Maker m;
+  BufferId x = m.Input({64, 512});
+  BufferId e = m.Buffer({64, 512});
+  BufferId sum = m.Buffer({64});
+  BufferId y = m.Buffer({64, 512});
+  m.Pointwise({64, 512}, {x}, e, LoopOpcode::kExp);
+  m.RowReduce(64, 512, e, sum, v1::REDUCE_SUM);
+  m.Node({64, 512}, {}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
+    const ExprId mirrored = m.graph.exprs.Sub(m.C(511), o[1].leaf);
+    const ExprId index = m.graph.exprs.Add(m.graph.exprs.Mul(o[0].leaf, m.C(512)), mirrored);
+    r.Store(y, v1::F32, index,
+            r.Binary(LoopOpcode::kDiv, r.Load(e, v1::F32, m.At(e, o)), r.Load(sum, v1::F32, o[0].leaf)));
+  });
+  m.Output(y);
+  Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 1u) << schedule.ToString(m.graph);
+  EXPECT_TRUE(Uses(schedule.steps[0], e)) << schedule.ToString(m.graph);
 }
 
 TEST(Schedule, NormalisationOfAFlattenedViewIsOneKernel) {
@@ -465,7 +522,7 @@ TEST(Schedule, ValueOfAnOverwrittenInputIsKept) {
   m.Output(y);
   Schedule schedule = m.Run();
   ASSERT_FALSE(schedule.steps.empty());
-  // The result, x, and the shifted values for reading back.
+  // The result, x, and the shifted values for reading back (in the result's memory).
   EXPECT_EQ(StoresOf(schedule.steps.back()), 3) << schedule.ToString(m.graph);
 }
 
