@@ -6,6 +6,7 @@
 //   32 lucky   fast in a short measurement, not in a long one
 //   64         crash while listing
 //   128 slow   takes 300 ms to measure, and is no faster
+//   4096 probe tries what the sandbox denies; wrong where something went through, else fast
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -14,10 +15,12 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "server/frame.h"
 #include "server/sandbox.h"
+#include "tests/fault/sandbox_probe.h"
 
 namespace kiln {
 namespace {
@@ -25,8 +28,9 @@ namespace {
 constexpr uint32_t kShortRounds = 20;
 
 v1::Frame List(const v1::MatrixProduct& product) {
-  const std::vector<std::pair<int64_t, std::string>> offers = {
-      {2, "crash"}, {4, "hang"}, {8, "wrong"}, {16, "nonsense"}, {32, "lucky"}, {128, "slow"}, {1, "faster"}};
+  const std::vector<std::pair<int64_t, std::string>> offers = {{2, "crash"},     {4, "hang"},   {8, "wrong"},
+                                                               {16, "nonsense"}, {32, "lucky"}, {128, "slow"},
+                                                               {4096, "probe"},  {1, "faster"}};
   if ((product.batch() & 64) != 0) abort();
   v1::Frame frame;
   frame.mutable_algorithms()->add_algorithms()->set_data("default");
@@ -50,6 +54,10 @@ v1::Frame Measure(const v1::MeasureAlgorithm& request) {
   if (name == "slow") absl::SleepFor(absl::Milliseconds(300));
   if (name == "lucky" && request.rounds() < kShortRounds) measured->set_ratio(0.5);
   if (name == "faster") measured->set_ratio(0.8);
+  if (name == "probe") {
+    measured->set_wrong(absl::StrJoin(OpenDoors(/*gpu=*/true), ", "));
+    measured->set_ratio(0.5);
+  }
   measured->set_microseconds(10 * measured->ratio());
   return frame;
 }

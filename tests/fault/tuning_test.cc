@@ -95,6 +95,13 @@ TEST(Tuning, TheTunerSeesWrongResultsAndWritesBeyondABuffer) {
   EXPECT_TRUE(Eventually([&] { return daemon.Workers().size() == 2; }, absl::Seconds(20)));  // idle: no tuner
 }
 
+TEST(Tuning, TheSandboxHolds) {
+  TestDaemon daemon(Measuring());
+  const v1::Tuning tuning = TuningOf(daemon.Compile("products 4096"));
+  ASSERT_EQ(tuning.products_size(), 1);
+  EXPECT_EQ(tuning.products(0).algorithm().data(), "probe");  // loses where a call went through
+}
+
 TEST(Tuning, LuckDoesNotWin) {
   TestDaemon daemon(Measuring());
   const v1::Tuning tuning = TuningOf(daemon.Compile("products 32"));
