@@ -1,153 +1,134 @@
 // The runtime's memory: storage that is reused, results and inputs of other layouts, inputs that are written.
-#include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "tests/unit/runtime_testing.h"
 
 namespace kiln::runtime {
 namespace {
 
-TEST_F(RuntimeTest, CopiesResultsOfAnotherLayout) {
-  Parse(R"pb(
-    inputs {
-      tensor {
-        dtype: F32
-        device { type: CPU }
-        sizes { value: 2 }
-        sizes { value: 3 }
-        strides { value: 3 }
-        strides { value: 1 }
-      }
-    }
-    buffers {
-      kind: INPUT
-      dtype: F32
-      device { type: CPU }
-      sizes { value: 2 }
-      sizes { value: 3 }
-      strides { value: 3 }
-      strides { value: 1 }
-      input: 0
-    }
-    buffers {
-      kind: OWNED
-      dtype: F32
-      device { type: CPU }
-      sizes { value: 2 }
-      sizes { value: 3 }
-      strides { value: 3 }
-      strides { value: 1 }
-    }
-    buffers {
-      kind: VIEW
-      dtype: F32
-      device { type: CPU }
-      sizes { value: 2 }
-      strides { value: 3 }
-      storage_offset { value: 1 }
-      base: 1
-    }
-    steps {
-      call {
-        target: "test.transposed.default"
-        args {
-          name: "self"
-          value { as_tensor: 0 }
-        }
-        results: 1
-      }
-    }
-    outputs { buffer: 1 }
-    outputs { buffer: 2 }
-  )pb");
+using Sizes = std::vector<int64_t>;
+
+// A program of F32 buffers of fixed sizes. What makes a buffer gives its number; strides are row-major where
+// none are named.
+class ProgramMaker {
+ public:
+  uint32_t Input(const Sizes& sizes, bool written = false) {
+    v1::ProgramInput* input = program_.add_inputs();
+    input->set_written(written);
+    auto* tensor = input->mutable_tensor();
+    const uint32_t buffer = Buffer(v1::ProgramBuffer::INPUT, sizes, RowMajor(sizes));
+    const v1::ProgramBuffer& like = program_.buffers(buffer);
+    tensor->set_dtype(like.dtype());
+    *tensor->mutable_device() = like.device();
+    *tensor->mutable_sizes() = like.sizes();
+    *tensor->mutable_strides() = like.strides();
+    program_.mutable_buffers(buffer)->set_input(program_.inputs_size() - 1);
+    return buffer;
+  }
+  uint32_t Owned(const Sizes& sizes) { return Buffer(v1::ProgramBuffer::OWNED, sizes, RowMajor(sizes)); }
+  uint32_t View(uint32_t base, const Sizes& sizes, const Sizes& strides, int64_t offset = 0) {
+    const uint32_t buffer = Buffer(v1::ProgramBuffer::VIEW, sizes, strides);
+    program_.mutable_buffers(buffer)->mutable_storage_offset()->set_value(offset);
+    program_.mutable_buffers(buffer)->set_base(base);
+    return buffer;
+  }
+
+  void Alloc(uint32_t buffer, int64_t reuse = -1) {
+    v1::Step::Alloc* alloc = program_.add_steps()->mutable_alloc();
+    alloc->set_buffer(buffer);
+    alloc->set_reuse(reuse);
+  }
+  void Call(const std::string& target, uint32_t self, uint32_t result, bool into) {
+    v1::Call* call = program_.add_steps()->mutable_call();
+    call->set_target(target);
+    v1::NamedArgument* argument = call->add_args();
+    argument->set_name("self");
+    argument->mutable_value()->set_as_tensor(self);
+    call->add_results(result);
+    call->set_into_results(into);
+  }
+  void Output(uint32_t buffer) { program_.add_outputs()->set_buffer(buffer); }
+
+  v1::Program& program() { return program_; }
+
+ private:
+  static Sizes RowMajor(const Sizes& sizes) {
+    Sizes strides(sizes.size(), 1);
+    for (size_t d = sizes.size() - 1; d > 0; --d) strides[d - 1] = strides[d] * sizes[d];
+    return strides;
+  }
+  uint32_t Buffer(v1::ProgramBuffer::Kind kind, const Sizes& sizes, const Sizes& strides) {
+    v1::ProgramBuffer* buffer = program_.add_buffers();
+    buffer->set_kind(kind);
+    buffer->set_dtype(v1::F32);
+    buffer->mutable_device()->set_type(v1::CPU);
+    for (const int64_t size : sizes) buffer->add_sizes()->set_value(size);
+    for (const int64_t stride : strides) buffer->add_strides()->set_value(stride);
+    return program_.buffers_size() - 1;
+  }
+
+  v1::Program program_;
+};
+
+class MemoryTest : public RuntimeTest {
+ protected:
+  // 0, 1, 2 … in memory order, of which `strides` make [2, 3].
+  Value Matrix(absl::Span<const int64_t> strides = {3, 1}) {
+    const int64_t sizes[] = {2, 3};
+    Value input;
+    input.tensor = *host_.Empty(v1::F32, sizes, strides);
+    std::iota(Memory(input), Memory(input) + 6, 0.0f);
+    return input;
+  }
+  float* Memory(const Value& value) { return static_cast<float*>(host_.Data(value.tensor)); }
+};
+
+TEST_F(MemoryTest, CopiesResultsOfAnotherLayout) {
+  ProgramMaker maker;
+  const uint32_t x = maker.Input({2, 3}), y = maker.Owned({2, 3}), column = maker.View(y, {2}, {3}, 1);
+  maker.Call("test.transposed.default", x, y, false);
+  maker.Output(y);
+  maker.Output(column);
+  Use(maker.program());
   auto program = Load();
   ASSERT_TRUE(program.ok()) << program.status();
-  const int64_t sizes[] = {2, 3}, strides[] = {3, 1};
-  Value input;
-  input.tensor = *host_.Empty(v1::F32, sizes, strides);
-  for (int i = 0; i < 6; ++i) static_cast<float*>(host_.Data(input.tensor))[i] = i;
+  const Value input = Matrix();
   std::vector<Value> outputs;
   ASSERT_TRUE((*program)->Run({&input, 1}, outputs).ok());
   EXPECT_EQ((*program)->counts().stride_copies.load(), 1u);
   EXPECT_EQ(host_.Strides(outputs[0].tensor)[0], 3);
-  EXPECT_EQ(static_cast<float*>(host_.Data(outputs[0].tensor))[4], 4);
-  EXPECT_EQ(static_cast<float*>(host_.Data(outputs[1].tensor))[0], 1);
+  EXPECT_EQ(Memory(outputs[0])[4], 4);
+  EXPECT_EQ(Memory(outputs[1])[0], 1);
   ReleaseAll(outputs);
   EXPECT_EQ(host_.live(), 0);
 }
 
 // Copies the second row of its input; `into` says whether into a buffer that stands ready.
-std::string CopyOfRow(bool into) {
-  return absl::StrCat(R"pb(
-                        inputs {
-                          tensor {
-                            dtype: F32
-                            device { type: CPU }
-                            sizes { value: 2 }
-                            sizes { value: 3 }
-                            strides { value: 3 }
-                            strides { value: 1 }
-                          }
-                        }
-                        buffers {
-                          kind: INPUT
-                          dtype: F32
-                          device { type: CPU }
-                          sizes { value: 2 }
-                          sizes { value: 3 }
-                          strides { value: 3 }
-                          strides { value: 1 }
-                          input: 0
-                        }
-                        buffers {
-                          kind: VIEW
-                          dtype: F32
-                          device { type: CPU }
-                          sizes { value: 3 }
-                          strides { value: 1 }
-                          storage_offset { value: 3 }
-                          base: 0
-                        }
-                        buffers {
-                          kind: OWNED
-                          dtype: F32
-                          device { type: CPU }
-                          sizes { value: 3 }
-                          strides { value: 1 }
-                        }
-                        outputs { buffer: 2 }
-                      )pb",
-                      into ? "steps { alloc { buffer: 2 reuse: -1 } }" : "",
-                      R"pb(
-                        steps { call { target: "test.copy.default"
-                                       args {
-                                         name: "self"
-                                         value { as_tensor: 1 }
-                                       }
-                                       results: 2
-                      )pb",
-                      into ? "into_results: true } }" : "} }");
+v1::Program CopyOfRow(bool into) {
+  ProgramMaker maker;
+  const uint32_t x = maker.Input({2, 3}), row = maker.View(x, {3}, {1}, 3), copy = maker.Owned({3});
+  if (into) maker.Alloc(copy);
+  maker.Call("test.copy.default", row, copy, into);
+  maker.Output(copy);
+  return maker.program();
 }
 
-TEST_F(RuntimeTest, CallsInMemoryWithoutHandles) {
+TEST_F(MemoryTest, CallsInMemoryWithoutHandles) {
   for (const bool into : {false, true}) {
     for (const bool in_memory : {false, true}) {
-      Parse(CopyOfRow(into));
+      Use(CopyOfRow(into));
       auto program = Load();
       ASSERT_TRUE(program.ok()) << program.status();
       host_.set_in_memory(in_memory);
-      const int64_t sizes[] = {2, 3}, strides[] = {3, 1};
-      Value input;
-      input.tensor = *host_.Empty(v1::F32, sizes, strides);
-      for (int i = 0; i < 6; ++i) static_cast<float*>(host_.Data(input.tensor))[i] = i;
+      const Value input = Matrix();
       const int64_t views = host_.views();
       std::vector<Value> outputs;
       ASSERT_TRUE((*program)->Run({&input, 1}, outputs).ok());
       EXPECT_EQ(host_.views() - views, in_memory ? 0 : 1);
       EXPECT_EQ((*program)->counts().library_calls.load(), 1u);
-      for (int i = 0; i < 3; ++i) EXPECT_EQ(static_cast<float*>(host_.Data(outputs[0].tensor))[i], 3 + i);
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(Memory(outputs[0])[i], 3 + i);
       ReleaseAll(outputs);
       EXPECT_EQ(host_.live(), 0);
     }
@@ -155,108 +136,28 @@ TEST_F(RuntimeTest, CallsInMemoryWithoutHandles) {
 }
 
 // Copies the input, [2, 3], as six numbers into memory that held it in its own layout, and back again.
-constexpr char kReuseInAnotherLayout[] = R"pb(
-  inputs {
-    tensor {
-      dtype: F32
-      device { type: CPU }
-      sizes { value: 2 }
-      sizes { value: 3 }
-      strides { value: 3 }
-      strides { value: 1 }
-    }
-  }
-  buffers {
-    kind: INPUT
-    dtype: F32
-    device { type: CPU }
-    sizes { value: 2 }
-    sizes { value: 3 }
-    strides { value: 3 }
-    strides { value: 1 }
-  }
-  buffers {
-    kind: OWNED
-    dtype: F32
-    device { type: CPU }
-    sizes { value: 2 }
-    sizes { value: 3 }
-    strides { value: 3 }
-    strides { value: 1 }
-  }
-  buffers {
-    kind: VIEW
-    dtype: F32
-    device { type: CPU }
-    sizes { value: 6 }
-    strides { value: 1 }
-    base: 0
-  }
-  buffers {
-    kind: OWNED
-    dtype: F32
-    device { type: CPU }
-    sizes { value: 6 }
-    strides { value: 1 }
-  }
-  buffers {
-    kind: OWNED
-    dtype: F32
-    device { type: CPU }
-    sizes { value: 2 }
-    sizes { value: 3 }
-    strides { value: 3 }
-    strides { value: 1 }
-  }
-  steps { alloc { buffer: 1 reuse: -1 } }
-  steps {
-    call {
-      target: "test.copy.default"
-      args {
-        name: "self"
-        value { as_tensor: 0 }
-      }
-      results: 1
-      into_results: true
-    }
-  }
-  steps { alloc { buffer: 3 reuse: 1 } }
-  steps {
-    call {
-      target: "test.copy.default"
-      args {
-        name: "self"
-        value { as_tensor: 2 }
-      }
-      results: 3
-      into_results: true
-    }
-  }
-  steps { alloc { buffer: 4 reuse: 3 } }
-  steps {
-    call {
-      target: "test.copy.default"
-      args {
-        name: "self"
-        value { as_tensor: 0 }
-      }
-      results: 4
-      into_results: true
-    }
-  }
-  outputs { buffer: 4 }
-)pb";
+v1::Program ReuseInAnotherLayout() {
+  ProgramMaker maker;
+  const uint32_t x = maker.Input({2, 3}), first = maker.Owned({2, 3}), line = maker.View(x, {6}, {1});
+  const uint32_t second = maker.Owned({6}), third = maker.Owned({2, 3});
+  maker.Alloc(first);
+  maker.Call("test.copy.default", x, first, true);
+  maker.Alloc(second, first);
+  maker.Call("test.copy.default", line, second, true);
+  maker.Alloc(third, second);
+  maker.Call("test.copy.default", x, third, true);
+  maker.Output(third);
+  return maker.program();
+}
 
-TEST_F(RuntimeTest, ReusesStorageInAnotherLayoutWithoutHandles) {
+TEST_F(MemoryTest, ReusesStorageInAnotherLayoutWithoutHandles) {
   for (const bool in_memory : {false, true}) {
-    Parse(kReuseInAnotherLayout);
+    Use(ReuseInAnotherLayout());
     auto program = Load();
     ASSERT_TRUE(program.ok()) << program.status();
     host_.set_in_memory(in_memory);
     const int64_t sizes[] = {2, 3}, strides[] = {3, 1};
-    Value input;
-    input.tensor = *host_.Empty(v1::F32, sizes, strides);
-    for (int i = 0; i < 6; ++i) static_cast<float*>(host_.Data(input.tensor))[i] = i;
+    const Value input = Matrix();
     const int64_t views = host_.views(), allocations = host_.allocations();
     std::vector<Value> outputs;
     ASSERT_TRUE((*program)->Run({&input, 1}, outputs).ok());
@@ -265,77 +166,42 @@ TEST_F(RuntimeTest, ReusesStorageInAnotherLayoutWithoutHandles) {
     EXPECT_EQ(host_.views() - views, in_memory ? 1 : 4);
     EXPECT_EQ(host_.Sizes(outputs[0].tensor), absl::MakeConstSpan(sizes));
     EXPECT_EQ(host_.Strides(outputs[0].tensor), absl::MakeConstSpan(strides));
-    for (int i = 0; i < 6; ++i) EXPECT_EQ(static_cast<float*>(host_.Data(outputs[0].tensor))[i], i);
+    for (int i = 0; i < 6; ++i) EXPECT_EQ(Memory(outputs[0])[i], i);
     ReleaseAll(outputs);
     EXPECT_EQ(host_.live(), 0);
   }
 }
 
 // Doubles its input, [2, 3] in row-major order, in place; returns it and a view of its second row.
-constexpr char kDoubleInPlace[] = R"pb(
-  inputs {
-    tensor {
-      dtype: F32
-      device { type: CPU }
-      sizes { value: 2 }
-      sizes { value: 3 }
-      strides { value: 3 }
-      strides { value: 1 }
-    }
-    written: true
-  }
-  buffers {
-    kind: INPUT
-    dtype: F32
-    device { type: CPU }
-    sizes { value: 2 }
-    sizes { value: 3 }
-    strides { value: 3 }
-    strides { value: 1 }
-    input: 0
-  }
-  buffers {
-    kind: VIEW
-    dtype: F32
-    device { type: CPU }
-    sizes { value: 3 }
-    strides { value: 1 }
-    storage_offset { value: 3 }
-    base: 0
-  }
-  steps {
-    launch {
-      kernel: 0
-      buffers: [ 0, 0 ]
-      symbols { value: 6 }
-      units { value: 1 }
-    }
-  }
-  outputs { buffer: 0 }
-  outputs { buffer: 1 }
-)pb";
+v1::Program DoubleInPlace(bool marked = true) {
+  ProgramMaker maker;
+  const uint32_t x = maker.Input({2, 3}, marked), row = maker.View(x, {3}, {1}, 3);
+  v1::Launch* launch = maker.program().add_steps()->mutable_launch();
+  for (const uint32_t buffer : {x, x}) launch->add_buffers(buffer);
+  launch->add_symbols()->set_value(6);
+  launch->mutable_units()->set_value(1);
+  maker.Output(x);
+  maker.Output(row);
+  return maker.program();
+}
 
-class WrittenInputTest : public RuntimeTest {
+class WrittenInputTest : public MemoryTest {
  protected:
-  // Runs `text` on 1 … 6 in memory order, of which `strides` make [2, 3]; what is in that memory afterwards.
-  std::vector<float> MemoryAfter(const std::string& text, absl::Span<const int64_t> strides) {
-    const int64_t sizes[] = {2, 3};
-    Parse(text);
+  // Runs it on 0 … 5 in memory order, of which `strides` make [2, 3]; what is in that memory afterwards.
+  std::vector<float> MemoryAfter(const v1::Program& doubling, absl::Span<const int64_t> strides) {
+    Use(doubling);
     AddDouble();
     auto program = Load();
     EXPECT_TRUE(program.ok()) << program.status();
-    Value input;
-    input.tensor = *host_.Empty(v1::F32, sizes, strides);
-    float* memory = static_cast<float*>(host_.Data(input.tensor));
-    std::iota(memory, memory + 6, 1.0f);
+    const Value input = Matrix(strides);
+    const float* memory = Memory(input);
     Tensor mine = *host_.Share(input.tensor);
     status_ = (*program)->Run({&input, 1}, outputs_);
     copies_ = (*program)->counts().stride_copies.load();
     std::vector<float> after(memory, memory + 6);
     same_memory_ = !outputs_.empty() && host_.Data(outputs_[0].tensor) == memory;
     if (outputs_.size() > 1) {
-      const float* row = static_cast<const float*>(host_.Data(outputs_[1].tensor));
-      second_row_.assign(row, row + 3);
+      second_row_.assign(Memory(outputs_[1]), Memory(outputs_[1]) + 3);
     }
     ReleaseAll(outputs_);
     host_.Release(mine);
@@ -344,7 +210,7 @@ class WrittenInputTest : public RuntimeTest {
   }
 
   static constexpr int64_t kRows[] = {3, 1}, kColumns[] = {1, 2};
-  const std::vector<float> once_ = {1, 2, 3, 4, 5, 6}, doubled_ = {2, 4, 6, 8, 10, 12};
+  const std::vector<float> once_ = {0, 1, 2, 3, 4, 5}, doubled_ = {0, 2, 4, 6, 8, 10};
   std::vector<Value> outputs_;
   absl::Status status_;
   uint64_t copies_ = 0;
@@ -353,40 +219,38 @@ class WrittenInputTest : public RuntimeTest {
 };
 
 TEST_F(WrittenInputTest, IsWrittenInPlaceInTheLayoutCompiledFor) {
-  EXPECT_EQ(MemoryAfter(kDoubleInPlace, kRows), doubled_);
+  EXPECT_EQ(MemoryAfter(DoubleInPlace(), kRows), doubled_);
   EXPECT_TRUE(status_.ok()) << status_;
   EXPECT_EQ(copies_, 0u);
   EXPECT_TRUE(same_memory_);
-  EXPECT_EQ(second_row_, std::vector<float>({8, 10, 12}));
+  EXPECT_EQ(second_row_, std::vector<float>({6, 8, 10}));
 }
 
 TEST_F(WrittenInputTest, IsCopiedBackInAnotherLayout) {
-  EXPECT_EQ(MemoryAfter(kDoubleInPlace, kColumns), doubled_);
+  EXPECT_EQ(MemoryAfter(DoubleInPlace(), kColumns), doubled_);
   EXPECT_TRUE(status_.ok()) << status_;
   EXPECT_EQ(copies_, 2u);  // there and back
   EXPECT_TRUE(same_memory_);
-  EXPECT_EQ(second_row_, std::vector<float>({4, 8, 12}));
+  EXPECT_EQ(second_row_, std::vector<float>({2, 6, 10}));
 }
 
 TEST_F(WrittenInputTest, IsCopiedBackAfterItsBufferIsFreed) {
-  std::string freed = kDoubleInPlace;
-  freed.resize(freed.find("outputs"));
-  freed += "steps { free { buffer: 0 } }";
+  v1::Program freed = DoubleInPlace();
+  freed.clear_outputs();
+  freed.add_steps()->mutable_free()->set_buffer(0);
   EXPECT_EQ(MemoryAfter(freed, kColumns), doubled_);
 }
 
 // The flag is what does it: without it the stores stay in the copy.
 TEST_F(WrittenInputTest, LosesTheStoresWhenNotMarked) {
-  std::string unmarked = kDoubleInPlace;
-  unmarked.erase(unmarked.find("written: true"), std::strlen("written: true"));
-  EXPECT_EQ(MemoryAfter(unmarked, kColumns), once_);
+  EXPECT_EQ(MemoryAfter(DoubleInPlace(/*marked=*/false), kColumns), once_);
   EXPECT_EQ(copies_, 1u);
 }
 
 TEST_F(WrittenInputTest, IsLeftAloneWhenTheProgramFails) {
-  std::string failing = kDoubleInPlace;
-  failing += R"pb(exprs { op: EXPR_CONST value: 0 }
-                  steps { check { condition: 0 message: "no" } })pb";
+  v1::Program failing = DoubleInPlace();
+  failing.add_exprs()->set_op(v1::EXPR_CONST);
+  failing.add_steps()->mutable_check()->set_condition(0);
   EXPECT_EQ(MemoryAfter(failing, kColumns), once_);
   EXPECT_EQ(status_.code(), absl::StatusCode::kFailedPrecondition);
 }

@@ -22,8 +22,12 @@ class RuntimeTest : public ::testing::Test {
  protected:
   // A manifest from a text program; kernels are added with AddKernel.
   void Parse(const std::string& text) {
-    manifest_.mutable_program()->Clear();
-    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(text, manifest_.mutable_program()));
+    v1::Program program;
+    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &program));
+    Use(program);
+  }
+  void Use(const v1::Program& program) {
+    *manifest_.mutable_program() = program;
     manifest_.mutable_program()->set_format_version(kProgramFormatVersion);
   }
   void AddKernel(const v1::Kernel& kernel) {
