@@ -161,6 +161,7 @@ class KernelEmitter {
   llvm::Value* EmitShift(LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b);
   llvm::Value* IntegerPower(v1::DType dtype, llvm::Value* a, llvm::Value* b);
   llvm::Value* MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Value* b, bool maximum);
+  llvm::Value* VectorMaximum(llvm::Value* a, llvm::Value* b, bool maximum);
   llvm::Constant* EmitConstant(const v1::LoopOp& op);
 
   // convert_emitter.cc

@@ -3,7 +3,7 @@
 // as internal functions and called.
 //
 // Files by family: math_exp_log.cc, math_trig.cc, math_special.cc; coefficients stand beside their use.
-// math_gpu.cc has shorter ways for modules whose target is an NVIDIA GPU.
+// math_gpu.cc has shorter ways for modules whose target is an NVIDIA GPU, math_tables.cc for AVX-512.
 // A float function without a formula of its own is computed in double and rounded once.
 // Threads: one. Ownership: borrows the module.
 #pragma once
@@ -43,9 +43,6 @@ class MathEmitter {
   // e^(x + x_low) * factor * 2^shift, rounded to the type's range once; factor may be null.
   V Exp(MathBuilder& m, V x, V x_low = nullptr, V factor = nullptr, int shift = 0);
   V Exp2(MathBuilder& m, V x);
-  // x * 2^n, rounded once, for |n| below twice the exponent range and x near 1; n as a float and as an
-  // integer.
-  V TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n);
   V Expm1(MathBuilder& m, V x);
   V Log(MathBuilder& m, V x, LoopOpcode base = LoopOpcode::kLog);
   V Log1p(MathBuilder& m, V x);
@@ -80,6 +77,14 @@ class MathEmitter {
   V GpuErf(MathBuilder& m, V x);
   Quadrant GpuReduce(MathBuilder& m, V x);
   V GpuSinCos(MathBuilder& m, V x, LoopOpcode op);
+
+  // math_tables.cc
+  bool HasTables(const MathBuilder& m) const;  // of values of this type
+  // x * 2^n, rounded once, for |n| below twice the exponent range and x near 1; n as a float and as an
+  // integer.
+  V TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n);
+  V TableExp(MathBuilder& m, V bounded, V factor, int shift);  // as Exp
+  V TableErf(MathBuilder& m, V x);
 
   // math_special.cc
   V Erf(MathBuilder& m, V x);

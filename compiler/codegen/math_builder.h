@@ -102,6 +102,11 @@ class MathBuilder {
     return m;
   }
 
+  static constexpr double kLog2E = 0x1.71547652b82fep+0;
+  // ln 2 of floats in two parts; the first has trailing zeros, so that a multiple of it is exact.
+  static constexpr double kLn2HighF = 0x1.63p-1;
+  static constexpr double kLn2LowF = -0x1.bd0105c610ca8p-13;
+
   llvm::IRBuilder<>& b;
   llvm::Type* const type;
   const bool is_double;

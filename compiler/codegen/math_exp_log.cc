@@ -1,6 +1,5 @@
 // Exponentials, logarithms, powers and the hyperbolic functions.
 #include "compiler/codegen/math.h"
-#include "llvm/IR/IntrinsicsX86.h"
 
 namespace kiln {
 namespace {
@@ -8,12 +7,9 @@ namespace {
 using V = llvm::Value*;
 
 constexpr double kLn2 = 0x1.62e42fefa39efp-1;
-constexpr double kLog2E = 0x1.71547652b82fep+0;
 // ln 2 in two parts; the first has trailing zeros, so that a multiple of it is exact.
 constexpr double kLn2High = 0x1.62e42feep-1;
 constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
-constexpr double kLn2HighF = 0x1.63p-1;
-constexpr double kLn2LowF = -0x1.bd0105c610ca8p-13;
 
 struct Reduced {
   V whole;  // n as a float
@@ -24,9 +20,9 @@ struct Reduced {
 // x = n ln2 + r
 Reduced ReduceByLn2(MathBuilder& m, V x) {
   Reduced result;
-  result.whole = m.NearestProduct(x, m.C(kLog2E), &result.n);
-  V r = m.Fma(result.whole, m.C(m.is_double ? -kLn2High : -kLn2HighF), x);
-  result.r = m.Fma(result.whole, m.C(m.is_double ? -kLn2Low : -kLn2LowF), r);
+  result.whole = m.NearestProduct(x, m.C(MathBuilder::kLog2E), &result.n);
+  V r = m.Fma(result.whole, m.C(m.is_double ? -kLn2High : -MathBuilder::kLn2HighF), x);
+  result.r = m.Fma(result.whole, m.C(m.is_double ? -kLn2Low : -MathBuilder::kLn2LowF), r);
   return result;
 }
 
@@ -121,6 +117,7 @@ V MathEmitter::Exp(MathBuilder& m, V x, V x_low, V factor, int shift) {
   const double limit = m.is_double ? 800.0 : 120.0;
   V clamped = m.Sel(m.Gt(x, m.C(limit)), m.C(limit), x);
   clamped = m.Sel(m.Lt(clamped, m.C(-limit)), m.C(-limit), clamped);
+  if (HasTables(m) && x_low == nullptr) return TableExp(m, clamped, factor, shift);
   Reduced reduced = ReduceByLn2(m, clamped);
   V r = reduced.r;
   V p = m.Fma(m.Mul(r, r), ExpTail(m, r), r);
@@ -129,17 +126,6 @@ V MathEmitter::Exp(MathBuilder& m, V x, V x_low, V factor, int shift) {
   if (factor != nullptr) p = m.Mul(p, factor);
   if (shift == 0) return TimesPowerOfTwo(m, p, reduced.whole, reduced.n);
   return TimesPowerOfTwo(m, p, m.Add(reduced.whole, m.C(shift)), m.b.CreateAdd(reduced.n, m.I(shift)));
-}
-
-V MathEmitter::TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
-  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(m.type);
-  if (avx512_ && !m.is_double && vector != nullptr && vector->getNumElements() == 16) {
-    constexpr int kCurrentRounding = 4;
-    return m.b.CreateIntrinsic(
-        llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, llvm::ArrayRef<llvm::Type*>{},
-        llvm::ArrayRef<llvm::Value*>{x, whole, x, m.b.getInt16(0xFFFF), m.b.getInt32(kCurrentRounding)});
-  }
-  return m.Scale(x, n);
 }
 
 V MathEmitter::Exp2(MathBuilder& m, V x) {
@@ -174,14 +160,15 @@ V MathEmitter::Log(MathBuilder& m, V x, LoopOpcode base) {
   V tail = LogTail(m, f);
   V result;
   if (base == LoopOpcode::kLog) {
-    V low = m.Fma(e, m.C(m.is_double ? kLn2Low : kLn2LowF), tail);
-    result = m.Fma(e, m.C(m.is_double ? kLn2High : kLn2HighF), m.Sub(f, m.Sub(half_square, low)));
+    V low = m.Fma(e, m.C(m.is_double ? kLn2Low : MathBuilder::kLn2LowF), tail);
+    result =
+        m.Fma(e, m.C(m.is_double ? kLn2High : MathBuilder::kLn2HighF), m.Sub(f, m.Sub(half_square, low)));
   } else {
     // f - f²/2 in two parts, of which the first times the constant's first part is exact.
     V log = m.Sub(f, m.Sub(half_square, tail));
     V rest = m.Sub(m.Sub(f, log), m.Sub(half_square, tail));
     const bool two = base == LoopOpcode::kLog2;
-    const double scale = two ? kLog2E : 0x1.bcb7b1526e50ep-2;
+    const double scale = two ? MathBuilder::kLog2E : 0x1.bcb7b1526e50ep-2;
     const float scale_float = static_cast<float>(scale);
     const double scale_high = m.is_double ? scale : static_cast<double>(scale_float);
     const double scale_low = m.is_double ? (two ? 0x1.777d0ffda0d24p-56 : 0x1.95355baaafad3p-57)
@@ -208,8 +195,9 @@ V MathEmitter::Log1p(MathBuilder& m, V x) {
   V e;
   V f = m.Sub(m.Frexp(u, &e), m.C(1.0));
   V half_square = m.Mul(m.Mul(f, f), 0.5);
-  V low = m.Fma(e, m.C(m.is_double ? kLn2Low : kLn2LowF), m.Add(correction, LogTail(m, f)));
-  V result = m.Fma(e, m.C(m.is_double ? kLn2High : kLn2HighF), m.Sub(f, m.Sub(half_square, low)));
+  V low = m.Fma(e, m.C(m.is_double ? kLn2Low : MathBuilder::kLn2LowF), m.Add(correction, LogTail(m, f)));
+  V result =
+      m.Fma(e, m.C(m.is_double ? kLn2High : MathBuilder::kLn2HighF), m.Sub(f, m.Sub(half_square, low)));
   result = LogDomain(m, u, result);
   // What is too small to change 1 is its own logarithm, subnormals and -0 included.
   return m.Sel(m.Eq(u, m.C(1.0)), x, result);

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/kernel_emitter.h"
+#include "llvm/IR/IntrinsicsX86.h"
 
 namespace kiln {
 namespace {
@@ -72,6 +73,10 @@ llvm::Value* KernelEmitter::MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Val
   if (on_gpu_ && dtype == v1::F32) {  // one instruction
     return b_.CreateBinaryIntrinsic(maximum ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum, a, b);
   }
+  if (llvm::Value* chosen = VectorMaximum(a, b, maximum)) {
+    // The instruction gives its second argument where either is NaN.
+    return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, chosen);
+  }
   if (IsFloat(dtype)) {
     llvm::Value* first = maximum ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b);
     return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, b_.CreateSelect(first, a, b));
@@ -80,6 +85,23 @@ llvm::Value* KernelEmitter::MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Val
     return b_.CreateSelect(maximum ? b_.CreateICmpUGT(a, b) : b_.CreateICmpULT(a, b), a, b);
   }
   return b_.CreateSelect(maximum ? b_.CreateICmpSGT(a, b) : b_.CreateICmpSLT(a, b), a, b);
+}
+
+// By the one instruction for it, which LLVM would not make of comparisons that ask for NaN beside it: b where
+// that is beyond a, else a. nullptr: there is none for values of this type.
+llvm::Value* KernelEmitter::VectorMaximum(llvm::Value* a, llvm::Value* b, bool maximum) {
+  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(a->getType());
+  if (on_gpu_ || vector == nullptr || !vector->getElementType()->isFloatTy()) return nullptr;
+  namespace x86 = llvm::Intrinsic;
+  if (target_.avx512 && vector->getNumElements() == 16) {
+    constexpr int kCurrentRounding = 4;
+    return b_.CreateIntrinsic(maximum ? x86::x86_avx512_max_ps_512 : x86::x86_avx512_min_ps_512,
+                              llvm::ArrayRef<llvm::Type*>{},
+                              llvm::ArrayRef<llvm::Value*>{b, a, b_.getInt32(kCurrentRounding)});
+  }
+  if (vector->getNumElements() != 8) return nullptr;
+  return b_.CreateIntrinsic(maximum ? x86::x86_avx_max_ps_256 : x86::x86_avx_min_ps_256,
+                            llvm::ArrayRef<llvm::Type*>{}, llvm::ArrayRef<llvm::Value*>{b, a});
 }
 
 llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {

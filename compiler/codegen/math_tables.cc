@@ -1,0 +1,98 @@
+// Float functions for vectors of sixteen: AVX-512 looks a table of sixteen up in one instruction, which
+// stands for the terms of a polynomial that a narrower range does without.
+#include <array>
+
+#include "compiler/codegen/math.h"
+#include "llvm/IR/Constants.h"
+#include "llvm/IR/IntrinsicsX86.h"
+
+namespace kiln {
+namespace {
+
+using V = llvm::Value*;
+using Table = std::array<float, 16>;
+
+// 2^(i/16)
+constexpr Table kPowers = {1.0f,        1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f,
+                           1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f,
+                           1.68179286f, 1.75625217f, 1.8340081f,  1.91520655f};
+
+// erf(i d + t) in powers of t, the constant terms first, for |t| ≤ d/2; Chebyshev interpolants. The last
+// one starts at 1, where erf rounds to it.
+constexpr double kErfStep = 0x1.0b9af8p-2;      // d
+constexpr double kErfStepInverse = 3.82653046;  // 1/d
+constexpr double kErfEnd = 0x1.f5c290p+1;       // 15 d
+constexpr std::array<Table, 6> kErfTerms = {{
+    {0.0f, 0.288305402f, 0.540191531f, 0.732459128f, 0.86067909f, 0.935384035f, 0.973410189f, 0.990320385f,
+     0.996890008f, 0.999119699f, 0.999780834f, 0.999952078f, 0.999990821f, 0.99999845f, 0.999999762f, 1.0f},
+    {1.12837911f, 1.05388904f, 0.858646274f, 0.610257804f, 0.37834847f, 0.204621017f, 0.0965357348f,
+     0.0397288129f, 0.0142627312f, 0.00446662446f, 0.00122021348f, 0.000290784898f, 6.04487868e-05f,
+     1.09618295e-05f, 1.7340368e-06f, 2.39296014e-07f},
+    {0.0f, -0.27540946f, -0.448777735f, -0.478438407f, -0.395501763f, -0.267375141f, -0.151370808f,
+     -0.0726782084f, -0.0298184063f, -0.0105049871f, -0.00318844407f, -0.000835720275f, -0.000189495389f,
+     -3.72190516e-05f, -6.33877016e-06f, -9.36828883e-07f},
+    {-0.376121968f, -0.303310156f, -0.129839674f, 0.046643395f, 0.149501413f, 0.164703071f, 0.126052439f,
+     0.0753919035f, 0.0368066616f, 0.0149837518f, 0.00514879217f, 0.00150495849f, 0.000376129872f,
+     8.06772441e-05f, 1.48918989e-05f, 2.40869917e-06f},
+    {0.0f, 0.130368933f, 0.18227011f, 0.140619248f, 0.0539250225f, -0.0179129411f, -0.0479368642f,
+     -0.044583153f, -0.0285686608f, -0.0141990772f, -0.00572413206f, -0.00191402982f, -0.000537815678f,
+     -0.000128054526f, -2.59851913e-05f, -3.80502001e-06f},
+    {0.112149686f, 0.0768625513f, 0.000765802979f, -0.057788793f, -0.0669606179f, -0.0397204198f,
+     -0.00762584899f, 0.00997544453f, 0.0127629833f, 0.0087881051f, 0.00439442461f, 0.00172913598f,
+     0.000554393104f, 0.000147587052f, 3.30019066e-05f, 9.44827116e-06f},
+}};
+
+// Of the lowest four bits of each number.
+V LookUp(MathBuilder& m, const Table& table, V numbers) {
+  V entries = llvm::ConstantDataVector::get(m.b.getContext(), llvm::ArrayRef<float>(table));
+  return m.b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_permvar_sf_512, llvm::ArrayRef<llvm::Type*>{},
+                             llvm::ArrayRef<V>{entries, numbers});
+}
+
+V ScaledByPower(MathBuilder& m, V x, V power) {  // x * 2^floor(power), rounded once
+  constexpr int kCurrentRounding = 4;
+  return m.b.CreateIntrinsic(
+      llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, llvm::ArrayRef<llvm::Type*>{},
+      llvm::ArrayRef<V>{x, power, x, m.b.getInt16(0xFFFF), m.b.getInt32(kCurrentRounding)});
+}
+
+}  // namespace
+
+bool MathEmitter::HasTables(const MathBuilder& m) const {
+  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(m.type);
+  return avx512_ && !m.is_double && vector != nullptr && vector->getNumElements() == 16;
+}
+
+V MathEmitter::TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
+  return HasTables(m) ? ScaledByPower(m, x, whole) : m.Scale(x, n);
+}
+
+// x = (n + i/16) ln2 + r with |r| ≤ ln2/32: 2^n 2^(i/16) e^r. Added to `shift`, n + i/16 has i in its lowest
+// bits.
+V MathEmitter::TableExp(MathBuilder& m, V bounded, V factor, int shift) {
+  const V magic = m.C(786432.0);  // 1.5 * 2^19: the last place is 1/16
+  V shifted = m.Fma(bounded, m.C(MathBuilder::kLog2E), magic);
+  V steps = m.Sub(shifted, magic);
+  V r = m.Fma(steps, m.C(-MathBuilder::kLn2HighF), bounded);
+  r = m.Fma(steps, m.C(-MathBuilder::kLn2LowF), r);
+  V power = LookUp(m, kPowers, m.Bits(shifted));
+  V p = m.Poly(r, {1.6666866838932037e-1, 5.000099539756775e-1, 1.0});  // (e^r - 1) / r, to 2^-29 of e^r
+  p = m.Fma(m.Mul(power, r), p, power);
+  if (factor != nullptr) p = m.Mul(p, factor);
+  return ScaledByPower(m, p, shift == 0 ? steps : m.Add(steps, m.C(shift)));
+}
+
+// A polynomial of the fifth degree of the interval's own.
+V MathEmitter::TableErf(MathBuilder& m, V x) {
+  V a = m.Abs(x);
+  V bounded = m.Sel(m.Gt(a, m.C(kErfEnd)), m.C(kErfEnd), a);  // NaN passes
+  V shifted = m.Fma(bounded, m.C(kErfStepInverse), m.Magic());
+  V interval = m.Sub(shifted, m.Magic());
+  V t = m.Fma(interval, m.C(-kErfStep), bounded);
+  V number = m.Bits(shifted);
+  V p = LookUp(m, kErfTerms[5], number);
+  for (int k = 4; k >= 0; --k) p = m.Fma(p, t, LookUp(m, kErfTerms[k], number));
+  return m.CopySign(p, x);
+}
+
+}  // namespace kiln
