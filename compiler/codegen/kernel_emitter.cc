@@ -301,7 +301,19 @@ void KernelEmitter::InnerLoop(const StageInfo& info, uint32_t level,
 }
 
 void KernelEmitter::EmitOps(const StageInfo& info) {
-  for (int k = 0; k < info.stage->ops_size(); ++k) EmitOp(info.first_op + k, info.stage->ops(k));
+  for (int k = 0; k < info.stage->ops_size(); ++k) {
+    if (MayLoadFirst(info.stage->ops(k))) EmitOp(info.first_op + k, info.stage->ops(k));
+  }
+  for (int k = 0; k < info.stage->ops_size(); ++k) {
+    if (!MayLoadFirst(info.stage->ops(k))) EmitOp(info.first_op + k, info.stage->ops(k));
+  }
+}
+
+// On a GPU all loads stand before the first branch of a function's (sines of large arguments), so that they
+// are under way at once.
+bool KernelEmitter::MayLoadFirst(const v1::LoopOp& op) const {
+  return on_gpu_ && static_cast<LoopOpcode>(op.op()) == LoopOpcode::kLoad && op.args_size() == 0 &&
+         kernel_.buffers(op.buffer()).access() == v1::READ && !DependsOnOps(op.index());
 }
 
 void KernelEmitter::EmitOp(uint32_t id, const v1::LoopOp& op) {

@@ -95,6 +95,7 @@ class KernelEmitter {
   // One inner loop of a stage that is not its vector loop.
   virtual void InnerLoop(const StageInfo& info, uint32_t level, absl::FunctionRef<void(llvm::Value*)> body);
   void EmitOps(const StageInfo& info);
+  bool MayLoadFirst(const v1::LoopOp& op) const;
   void EmitOp(uint32_t id, const v1::LoopOp& op);
   // Its branch back, nullptr where the loop never runs.
   llvm::Instruction* ScalarLoop(llvm::Value* lo, llvm::Value* hi, llvm::Value* step, const char* name,
@@ -129,7 +130,7 @@ class KernelEmitter {
 
   // memory_emitter.cc
   LaneValue EmitLoad(const v1::LoopOp& op);
-  void EmitStore(const v1::LoopOp& op);
+  virtual void EmitStore(const v1::LoopOp& op);
   llvm::Value* ScalarLoad(const v1::LoopOp& op, llvm::Value* index, llvm::Value* condition);
   virtual void ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value);
   llvm::Value* Gather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask);

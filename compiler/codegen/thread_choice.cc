@@ -19,7 +19,8 @@ constexpr int64_t kVectorBytes = 32;      // of a buffer with wider elements tha
 constexpr int64_t kManyPoints = 1 << 18;  // fewer do not fill a device unless each has its thread
 constexpr int64_t kManyRows = 1 << 14;    // so many short ones share blocks
 constexpr unsigned kWarpsOfBlock = 8;
-constexpr int64_t kFewPoints = 1024;  // of so few each is done as fast as it can be
+constexpr int64_t kBytesOfWarpThread = 128;  // of a strip's row, as F32: longer ones take several warps
+constexpr int64_t kFewPoints = 1024;         // of so few each is done as fast as it can be
 constexpr int64_t kBlocksWanted = 132;
 constexpr unsigned kColumnsMin = 8;  // 32 bytes of F32: what memory moves at least
 constexpr unsigned kRowsMax = 128;   // of threads
@@ -82,8 +83,8 @@ unsigned ThreadEmitter::LanesFor(const StageInfo& info) {
         return coefficient == 0 || coefficient == 1;
       }
       case LoopOpcode::kStore:
-        return op.args_size() == 1 && op.mode() != v1::STORE_ACCUMULATE && !DependsOnOps(op.index()) &&
-               Coefficient(op.index()) == 1;
+        return op.args_size() == 1 && (op.mode() != v1::STORE_ACCUMULATE || IsStripSum(op)) &&
+               !DependsOnOps(op.index()) && Coefficient(op.index()) == 1;
       default: return true;
     }
   };
@@ -246,6 +247,16 @@ void ThreadEmitter::ChooseLanes() {
     if (tile_ == 0 && rows_ == 1) ChooseTurns();
     return;
   }
+  FindStripSums();
+  ShareRows();
+  if (strip_sums_.empty() || StripsFit()) return;
+  strip_sums_.clear();
+  ShareRows();
+}
+
+void ThreadEmitter::ShareRows() {
+  warps_ = 1;
+  passes_ = 0;
   unsigned lanes = kAccessBytes;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() == 0) continue;
@@ -259,6 +270,11 @@ void ThreadEmitter::ChooseLanes() {
     if (info.stage->inner_size() == 0) continue;
     vectors = std::max(vectors, Turns(info));
     aligned_by_row_ = aligned_by_row_ && (info.stage->inner_size() == 1 || SharesAllLoops(info));
+  }
+  if (!strip_sums_.empty() && vectors * lanes * 4 <= int64_t{kWarp} * kBytesOfWarpThread) {
+    threads_ = kWarp;
+    warps_ = kWarpsOfBlock;
+    return;
   }
   const bool few = PointsEstimate(kManyPoints) <= kFewPoints;
   const bool read_again = passes_ > 1 && vectors * lanes >= kLongRow && lanes <= kLanesOfLongRow;

@@ -41,6 +41,7 @@ ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& targe
     : KernelEmitter(kernel, target, module), threads_(kThreads) {}
 
 unsigned ThreadEmitter::PointsPerBlock() const {
+  if (!strip_sums_.empty()) return 1;  // a strip
   if (block_shares_point_) return warps_;
   if (tile_ > 0) return static_cast<unsigned>(tile_ * tile_);
   return rows_ > 1 ? columns_ : threads_ * vector_lanes_ * turns_;
@@ -62,6 +63,8 @@ absl::Status ThreadEmitter::EmitKernel() {
   auto* entry = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, kGpuEntryName, module_);
   entry->setCallingConv(llvm::CallingConv::PTX_Kernel);
   entry->addFnAttr("nvvm.maxntid", absl::StrCat(threads_ * warps_));
+  if (!strip_sums_.empty() && threads_ * warps_ <= kThreads)
+    entry->addFnAttr("nvvm.minctasm", absl::StrCat(kBlocksOfStrips));
   b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", entry));
   llvm::SmallVector<llvm::Value*, 16> arguments;
   for (llvm::Argument& argument : entry->args()) arguments.push_back(&argument);
@@ -102,6 +105,10 @@ void ThreadEmitter::Barrier() {
                        llvm::ArrayRef<llvm::Value*>{b_.getInt32(~0u)});
     return;
   }
+  BlockBarrier();
+}
+
+void ThreadEmitter::BlockBarrier() {
   b_.CreateIntrinsic(b_.getVoidTy(), llvm::Intrinsic::nvvm_barrier_cta_sync_aligned_all,
                      llvm::ArrayRef<llvm::Value*>{b_.getInt32(0)});
 }
@@ -196,6 +203,10 @@ void ThreadEmitter::EmitPoints() {
   }
   if (!block_shares_point_) {
     EmitPointsOfThreads(points, extents);
+    return;
+  }
+  if (!strip_sums_.empty()) {
+    EmitStrips(points);
     return;
   }
   llvm::Value* block = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
@@ -298,7 +309,10 @@ void ThreadEmitter::EmitTurns(llvm::Value* thread, llvm::Value* count, unsigned 
   }
   const int64_t common = known->getSExtValue() / threads_;
   const auto some = [&](llvm::Value* first, int64_t number) {
-    for (int64_t k = 0; k < number; ++k) turn(b_.CreateNSWAdd(first, I64(k * threads_)));
+    for (int64_t k = 0; k < number; ++k) {
+      turn_ = static_cast<unsigned>(k);
+      turn(b_.CreateNSWAdd(first, I64(k * threads_)));
+    }
   };
   const int64_t looped = common > at_once ? common / at_once * at_once : 0;
   if (looped > 0) {
@@ -307,8 +321,10 @@ void ThreadEmitter::EmitTurns(llvm::Value* thread, llvm::Value* count, unsigned 
   }
   some(b_.CreateNSWAdd(thread, I64(looped * threads_)), common - looped);
   if (known->getSExtValue() % threads_ == 0) return;
-  If(b_.CreateICmpSLT(b_.CreateNSWAdd(thread, I64(common * threads_)), count), "turn",
-     [&] { turn(b_.CreateNSWAdd(thread, I64(common * threads_))); });
+  If(b_.CreateICmpSLT(b_.CreateNSWAdd(thread, I64(common * threads_)), count), "turn", [&] {
+    turn_ = static_cast<unsigned>(common);
+    turn(b_.CreateNSWAdd(thread, I64(common * threads_)));
+  });
 }
 
 // All inner loops of the stage as one, of which the threads of the block take turns.
@@ -405,7 +421,7 @@ void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> 
 // What one stage stored another may read, and with other loops it may be another thread that reads it.
 // The last barrier keeps the next point's partial results out of the slots that are still being read.
 void ThreadEmitter::EmitStages() {
-  if (!block_shares_point_ || !aligned_by_row_) {
+  if (!block_shares_point_ || !aligned_by_row_ || !strip_sums_.empty()) {
     EmitStagesInTurn();
     return;
   }

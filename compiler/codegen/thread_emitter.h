@@ -3,7 +3,8 @@
 //
 //   VECTOR_INNER_LAST   a block takes one point of the outer domain at a time; its threads share the last
 //                       inner loop and combine their partial reductions: a warp's by shuffles, the warps'
-//                       through shared memory. Of many short rows a block has several, each a warp's
+//                       through shared memory. Of many short rows a block has several, each a warp's.
+//                       Where rows are summed down their columns as well, a block takes a strip of them
 //   otherwise           a thread takes one point of the outer domain and runs all inner loops itself; or,
 //                       where points are few and reductions long, several threads of a block share the
 //                       longest loop of a point and combine by shuffles and through shared memory: a block
@@ -17,14 +18,18 @@
 // Turns of a known number are unrolled, and what a kernel only reads is read once: later stages find it in
 // registers.
 //
-// Accumulating stores must happen in program order within a point, so a block shares a kernel that has one
-// only where a point meets each element once (an embedding's gradient: a row of it for each token); where the
-// kernel does not read the buffer again they are reductions in memory, which a thread does not wait for.
+// Strips are the schedule's chunks of rows. A sum down the columns is an accumulating store to elements of
+// its strip's own, `[row // chunk, column]`: its threads keep it in registers from the strip's first row to
+// its last.
+//
+// Other accumulating stores must happen in program order within a point, so a block shares a kernel that has
+// one only where a point meets each element once (an embedding's gradient: a row of it for each token); where
+// the kernel does not read the buffer again they are reductions in memory, which a thread does not wait for.
 // After a failing index check or integer division the kernel traps at its end, as a device
 // assertion of torch's does.
 //
 // thread_emitter.cc has the shape of a kernel, thread_choice.cc who does what, thread_combine.cc how threads
-// combine, thread_tile.cc transposed access.
+// combine, thread_tile.cc transposed access, thread_strip.cc strips.
 #pragma once
 
 #include "compiler/codegen/gpu_image.h"
@@ -44,8 +49,9 @@ class ThreadEmitter : public KernelEmitter {
  private:
   static constexpr unsigned kWarp = 32;
   static constexpr unsigned kThreads = 256;
-  static constexpr int64_t kUsualRow = 4096;   // where a length is a symbol
-  static constexpr int64_t kAccessBytes = 16;  // the widest access of a thread
+  static constexpr unsigned kBlocksOfStrips = 2;  // that a processor of the device holds: their registers fit
+  static constexpr int64_t kUsualRow = 4096;      // where a length is a symbol
+  static constexpr int64_t kAccessBytes = 16;     // the widest access of a thread
   static constexpr int64_t kTurns =
       4;  // of a thread in a row, before the block has more threads: combining costs too
   static constexpr int64_t kUnrolledTurns = 8;           // whose loads are under way at the same time
@@ -60,8 +66,28 @@ class ThreadEmitter : public KernelEmitter {
   bool IsUniform(uint32_t expr) const;  // over the inner loops, as far as it depends on other ops
   bool MeetsElementsOnce(const StageInfo& info, uint32_t index) const;
 
+  // thread_strip.cc
+  struct StripSum {
+    const StageInfo* info;
+    const v1::LoopOp* op;
+    std::vector<llvm::AllocaInst*> slots;  // by a thread's turn
+    llvm::Value* shared = nullptr;         // where the warps of a block have rows each
+  };
+  using StripBody = absl::FunctionRef<void(const StripSum& sum, llvm::AllocaInst* slot, llvm::Value* pointer,
+                                           llvm::Align align, llvm::Value* element)>;
+  std::optional<int64_t> StripStride(uint32_t index) const;
+  bool IsStripSum(const v1::LoopOp& op) const;
+  void FindStripSums();
+  bool StripsFit();
+  void EmitStrips(llvm::Value* rows);
+  void EmitStrip(llvm::Value* begin, llvm::Value* end);
+  void CombineStrip(llvm::Value* begin, llvm::Value* warp);
+  void ForStripSums(llvm::Value* begin, StripBody body);  // all turns of this thread
+  void EmitStore(const v1::LoopOp& op) override;
+
   unsigned PointsPerBlock() const;
   void ChooseLanes() override;
+  void ShareRows();  // of threads that share a point
   void ChooseTile() override {}
   void EmitEntry() override;
   void EmitUnits() override;
@@ -82,6 +108,7 @@ class ThreadEmitter : public KernelEmitter {
   llvm::Value* Special(llvm::Intrinsic::ID id);  // a thread or block number, as i64
   llvm::Value* Thread();                         // its number among those that share a point, or in its block
   void Barrier();                                // of those threads
+  void BlockBarrier();
   void Choose(llvm::Value* condition, Body then, Body otherwise);
   uint32_t VectorVariable(const StageInfo& info) const;
   unsigned LanesFor(const StageInfo& info);  // 1: some access does not run along the stage's vector loop
@@ -132,13 +159,15 @@ class ThreadEmitter : public KernelEmitter {
   int passes_ = 0;        // over a row that a block shares
   unsigned rows_ = 1;     // of threads that share a point's longest loop, where blocks have columns
   unsigned columns_ = 0;
-  int64_t tile_ = 0;                 // a block takes a square of so many points a side, if any
-  uint32_t tile_loop_ = 0;           // along which its transposed loads run
-  llvm::Value* row_ = nullptr;       // of this thread
-  llvm::Value* active_ = nullptr;    // does its column exist?
-  bool aligned_ = false;             // in code that runs where IsAligned
-  bool aligned_by_buffers_ = false;  // that is known of all points
-  bool aligned_by_row_ = false;      // that is known of all stages of a point
+  int64_t tile_ = 0;                  // a block takes a square of so many points a side, if any
+  uint32_t tile_loop_ = 0;            // along which its transposed loads run
+  llvm::Value* row_ = nullptr;        // of this thread
+  llvm::Value* active_ = nullptr;     // does its column exist?
+  bool aligned_ = false;              // in code that runs where IsAligned
+  bool aligned_by_buffers_ = false;   // that is known of all points
+  bool aligned_by_row_ = false;       // that is known of all stages of a point
+  std::vector<StripSum> strip_sums_;  // empty: blocks take no strips
+  unsigned turn_ = 0;                 // of this thread, in EmitTurns, where all turns stand in a row
   llvm::AllocaInst* failed_ = nullptr;
 };
 

@@ -1,6 +1,7 @@
 #include "compiler/schedule/loop_order.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace kiln {
@@ -183,6 +184,28 @@ class LoopChooser {
     });
   }
 
+  // Rows of a strip, where a sum down the columns has an element for each strip; see split_columns.h.
+  uint32_t StripRows(const LoopVar& rows) {
+    for (const DraftAccess& access : facts_.accesses) {
+      if (!access.accumulate) continue;
+      if (const int64_t divisor = DivisorOf(Index(access), rows.leaf)) return static_cast<uint32_t>(divisor);
+    }
+    return 1;
+  }
+
+  // n where `leaf // n` is part of the expression; 0 where nothing like it is.
+  int64_t DivisorOf(ExprId id, ExprId leaf) {
+    const ExprNode& node = context_.pool().node(id);
+    if (node.op == v1::EXPR_FLOORDIV && node.args[0] == leaf) {
+      const int64_t divisor = context_.pool().AsConst(node.args[1]).value_or(0);
+      return divisor <= std::numeric_limits<int32_t>::max() ? divisor : 0;
+    }
+    for (ExprId arg : node.args) {
+      if (const int64_t divisor = DivisorOf(arg, leaf)) return divisor;
+    }
+    return 0;
+  }
+
   void ChooseUnits(v1::KernelSchedule* schedule) {
     const std::vector<LoopVar>& outer = draft_.outer;
     schedule->set_chunk(1);
@@ -192,6 +215,7 @@ class LoopChooser {
     }
     if (OnGpu()) {  // every point is a unit: there are threads enough
       schedule->set_parallel_dims(static_cast<uint32_t>(outer.size()));
+      if (outer.size() == 1) schedule->set_chunk(StripRows(outer[0]));
       return;
     }
     int64_t point = 1;  // work of one point of the loops up to the current one

@@ -18,6 +18,12 @@ constexpr int64_t kGpuRowStrideMin = 16;  // a thread's neighbours read beside i
 constexpr int64_t kBlockRowsMin = 16;
 constexpr int64_t kBlockRowsMax = 64;
 constexpr int64_t kBlocksMin = 4;
+// Strips of rows on a GPU, two for each of its processors: a block keeps a strip's sums in registers.
+constexpr int64_t kStrips = 264;
+constexpr int64_t kStripRowsMin = 8;
+constexpr int64_t kStripColumnsMin = 128;
+constexpr int64_t kStripColumnsMax = 8192;
+constexpr int64_t kStripColumnsUnit = 8;  // 16 bytes of the narrowest elements that are summed
 
 using LeafMap = absl::flat_hash_map<ExprId, ExprId>;
 
@@ -33,6 +39,16 @@ struct BlockPlan {
   LeafMap replacement;          // of the node's inner loops
 };
 
+// A sum down the columns of rows that another node reduces: node `beside`.
+struct StripPlan {
+  size_t beside = 0;
+  int64_t rows = 0;  // of a strip
+  int64_t strips = 0;
+  int64_t columns = 0;
+  LoopOpId sum = 0;
+  BufferId partial = 0;
+};
+
 class Splitter {
  public:
   explicit Splitter(LoopGraph& graph) : graph_(graph), context_(graph) {}
@@ -40,7 +56,15 @@ class Splitter {
   int Run() {
     std::vector<LoopGraphNode> nodes;
     int split = 0;
-    for (LoopGraphNode& node : graph_.nodes) {
+    std::vector<std::optional<StripPlan>> strips = PlanAllStrips();
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      LoopGraphNode& node = graph_.nodes[n];
+      if (strips[n]) {
+        AddZeros(n, &strips, &nodes);
+        SplitIntoStrips(node.loops, *strips[n], &nodes);
+        ++split;
+        continue;
+      }
       std::optional<LoopOpId> sum =
           node.kind == LoopGraphNode::Kind::kLoops ? FindSum(node.loops) : std::nullopt;
       std::optional<BlockPlan> plan = sum ? PlanBlocks(node.loops) : std::nullopt;
@@ -137,6 +161,122 @@ class Splitter {
     return plan;
   }
 
+  static const LoopOpData* StoreOf(const LoopNode& node) {
+    for (LoopOpId id = 0; id < node.body.size(); ++id) {
+      if (node.body.op(id).op == LoopOpcode::kStore) return &node.body.op(id);
+    }
+    return nullptr;
+  }
+
+  // Does `rows` reduce, row by row, a buffer that `sum` reads the same elements of at the same row and
+  // column?
+  bool ReducesTheSameRows(const LoopNode& rows, const LoopNode& sum) {
+    if (rows.ordered || rows.outer.size() != sum.inner.size() || rows.inner.size() != 1) return false;
+    LeafMap renamed = {{sum.outer[0].leaf, rows.inner[0].leaf}};
+    if (!context_.Equal(rows.inner[0].extent, sum.outer[0].extent)) return false;
+    for (size_t k = 0; k < sum.inner.size(); ++k) {
+      if (!context_.Equal(rows.outer[k].extent, sum.inner[k].extent)) return false;
+      renamed[sum.inner[k].leaf] = rows.outer[k].leaf;
+    }
+    bool reduces = false;
+    absl::flat_hash_map<BufferId, ExprId> read;
+    for (LoopOpId id = 0; id < rows.body.size(); ++id) {
+      const LoopOpData& op = rows.body.op(id);
+      reduces = reduces || op.op == LoopOpcode::kReduce;
+      if (op.op == LoopOpcode::kLoad && op.args.empty()) read[op.buffer] = op.index;
+    }
+    for (LoopOpId id = 0; reduces && id < sum.body.size(); ++id) {
+      const LoopOpData& op = sum.body.op(id);
+      if (op.op != LoopOpcode::kLoad || !IsColumnAccess(sum, op.index, kGpuRowStrideMin)) continue;
+      const auto found = read.find(op.buffer);
+      if (found != read.end() && context_.Equal(found->second, Renamed(op.index, renamed))) return true;
+    }
+    return false;
+  }
+
+  std::optional<StripPlan> PlanStrips(const LoopNode& node) {
+    const LoopOpData* store = StoreOf(node);
+    if (store == nullptr || graph_.buffers[store->buffer].device != v1::CUDA) return std::nullopt;
+    const std::optional<LoopOpId> sum = FindSum(node);
+    if (!sum || node.outer.size() != 1) return std::nullopt;
+    int64_t rows = 1;
+    for (const LoopVar& var : node.inner) {
+      const std::optional<int64_t> extent = context_.pool().AsConst(var.extent);
+      if (!extent || *extent < 1 || __builtin_mul_overflow(rows, *extent, &rows)) return std::nullopt;
+    }
+    StripPlan plan;
+    plan.sum = *sum;
+    plan.columns = context_.pool().AsConst(node.outer[0].extent).value_or(0);
+    plan.rows = std::max((rows + kStrips - 1) / kStrips, kStripRowsMin);
+    plan.strips = (rows + plan.rows - 1) / plan.rows;
+    if (plan.columns < kStripColumnsMin || plan.columns > kStripColumnsMax ||
+        plan.columns % kStripColumnsUnit != 0 || 2 * plan.strips < kStrips) {
+      return std::nullopt;
+    }
+    for (plan.beside = 0; plan.beside < graph_.nodes.size(); ++plan.beside) {
+      const LoopGraphNode& other = graph_.nodes[plan.beside];
+      if (other.kind == LoopGraphNode::Kind::kLoops && ReducesTheSameRows(other.loops, node)) return plan;
+    }
+    return std::nullopt;
+  }
+
+  std::vector<std::optional<StripPlan>> PlanAllStrips() {
+    std::vector<std::optional<StripPlan>> plans;
+    for (const LoopGraphNode& node : graph_.nodes) {
+      plans.push_back(node.kind == LoopGraphNode::Kind::kLoops ? PlanStrips(node.loops) : std::nullopt);
+    }
+    return plans;
+  }
+
+  // One node of zeros for all sums beside one reduction, before the first of them.
+  void AddZeros(size_t n, std::vector<std::optional<StripPlan>>* plans, std::vector<LoopGraphNode>* nodes) {
+    const StripPlan first = *(*plans)[n];
+    if (first.partial != 0) return;
+    ExprPool& pool = context_.pool();
+    LoopGraphNode zeros;
+    zeros.loops.outer = {context_.NewVar(pool.Const(first.strips * first.columns))};
+    LoopOpData zero;
+    zero.op = LoopOpcode::kConstant;
+    zero.dtype = v1::F32;
+    const LoopOpId value = zeros.loops.body.Add(zero);
+    for (size_t k = n; k < plans->size(); ++k) {
+      std::optional<StripPlan>& plan = (*plans)[k];
+      if (!plan || plan->beside != first.beside) continue;
+      const LoopNode& node = graph_.nodes[k].loops;
+      plan->partial = PartialBuffer(node, {pool.Const(plan->strips), pool.Const(plan->columns)});
+      zeros.loops.body.Add(StoreTo(plan->partial, zeros.loops.outer[0].leaf, value));
+      zeros.loops.origins.insert(zeros.loops.origins.end(), node.origins.begin(), node.origins.end());
+    }
+    zeros.loops.operators = graph_.nodes[n].loops.operators;
+    nodes->push_back(std::move(zeros));
+  }
+
+  // Rows with their columns inside, as `beside` has them, so that both become one kernel: row by row a
+  // strip's sums grow in place.
+  void SplitIntoStrips(const LoopNode& node, const StripPlan& plan, std::vector<LoopGraphNode>* nodes) {
+    ExprPool& pool = context_.pool();
+    LoopGraphNode first;
+    LeafMap renamed;
+    for (const LoopVar& var : node.inner) {
+      first.loops.outer.push_back(context_.NewVar(var.extent));
+      renamed[var.leaf] = first.loops.outer.back().leaf;
+    }
+    first.loops.inner = {context_.NewVar(node.outer[0].extent)};
+    renamed[node.outer[0].leaf] = first.loops.inner[0].leaf;
+    first.loops.origins = node.origins;
+    first.loops.operators = node.operators;
+    Copies copies;
+    const LoopOpId value =
+        Copy(node.body, node.body.op(plan.sum).args[0], renamed, &first.loops.body, &copies);
+    const ExprId strip = pool.FloorDiv(RowMajor(first.loops.outer), pool.Const(plan.rows));
+    LoopOpData store = StoreTo(
+        plan.partial, pool.Add(pool.Mul(strip, pool.Const(plan.columns)), first.loops.inner[0].leaf), value);
+    store.mode = v1::STORE_ACCUMULATE;
+    first.loops.body.Add(std::move(store));
+    nodes->push_back(std::move(first));
+    AddSecondPass(node, plan.sum, {pool.Const(plan.strips)}, plan.partial, nodes);
+  }
+
   // Copies what `roots` need of `from` into `to`; ids of copies by original id.
   using Copies = absl::flat_hash_map<LoopOpId, LoopOpId>;
   LoopOpId Copy(const LoopBody& from, LoopOpId id, const LeafMap& vars, LoopBody* to, Copies* copies) {
@@ -163,14 +303,11 @@ class Splitter {
     return index;
   }
 
-  BufferId PartialBuffer(const LoopNode& node, const std::vector<LoopVar>& vars) {
+  BufferId PartialBuffer(const LoopNode& node, std::vector<ExprId> sizes) {
     LoopBuffer buffer;
     buffer.dtype = v1::F32;
-    for (LoopOpId id = 0; id < node.body.size(); ++id) {
-      if (node.body.op(id).op == LoopOpcode::kStore)
-        buffer.device = graph_.buffers[node.body.op(id).buffer].device;
-    }
-    for (const LoopVar& var : vars) buffer.sizes.push_back(var.extent);
+    buffer.device = graph_.buffers[StoreOf(node)->buffer].device;
+    buffer.sizes = std::move(sizes);
     buffer.strides = ContiguousStrides(context_.pool(), buffer.sizes);
     buffer.span = context_.pool().Product(buffer.sizes);
     graph_.buffers.push_back(std::move(buffer));
@@ -180,7 +317,10 @@ class Splitter {
   void Split(const LoopNode& node, LoopOpId sum, const BlockPlan& plan, std::vector<LoopGraphNode>* nodes) {
     std::vector<LoopVar> first_outer = plan.blocks;
     first_outer.insert(first_outer.end(), node.outer.begin(), node.outer.end());
-    BufferId partial = PartialBuffer(node, first_outer);
+    std::vector<ExprId> sizes, blocks;
+    for (const LoopVar& var : first_outer) sizes.push_back(var.extent);
+    for (const LoopVar& var : plan.blocks) blocks.push_back(var.extent);
+    BufferId partial = PartialBuffer(node, sizes);
 
     LoopGraphNode first;
     first.loops.outer = first_outer;
@@ -191,12 +331,14 @@ class Splitter {
     LoopOpId summed = Copy(node.body, sum, plan.replacement, &first.loops.body, &copies);
     first.loops.body.Add(StoreTo(partial, RowMajor(first_outer), summed));
     nodes->push_back(std::move(first));
+    AddSecondPass(node, sum, blocks, partial, nodes);
+  }
 
-    // The second pass has loops of its own, one over all blocks: threads of a GPU share the longest.
+  // It has loops of its own, one over all blocks of these `extents`: threads of a GPU share the longest.
+  void AddSecondPass(const LoopNode& node, LoopOpId sum, const std::vector<ExprId>& extents, BufferId partial,
+                     std::vector<LoopGraphNode>* nodes) {
     LoopGraphNode second;
     LeafMap renamed;
-    std::vector<ExprId> extents;
-    for (const LoopVar& var : plan.blocks) extents.push_back(var.extent);
     const std::vector<LoopVar> blocks = {context_.NewVar(context_.pool().Product(extents))};
     for (const LoopVar& var : node.outer) {
       second.loops.outer.push_back(context_.NewVar(var.extent));
@@ -217,7 +359,7 @@ class Splitter {
     reduce.dtype = v1::F32;
     reduce.mode = v1::REDUCE_SUM;
     reduce.args.push_back(second.loops.body.Add(std::move(load)));
-    copies.clear();
+    Copies copies;
     copies[sum] = second.loops.body.Add(std::move(reduce));
     for (LoopOpId id = 0; id < node.body.size(); ++id) {
       if (node.body.op(id).op == LoopOpcode::kStore)

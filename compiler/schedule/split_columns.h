@@ -2,6 +2,10 @@
 // blocks. One pass would walk every column from top to bottom, a page a row; with blocks, neighbouring
 // columns find their rows' pages (and sums stay short, so that F32 is precise enough).
 //
+// On a GPU, where another node reduces the same rows (a layer norm's backward): rows in strips, one for each
+// block of threads, that grow their sums in memory of their own as the rows go by, and a second pass over the
+// strips. The first then fuses with the other node, which reads the same tensors.
+//
 // Blocks are divisors of the row count, so the first pass fuses with pointwise producers. Runs before
 // fusion. Deterministic. Threads: one. Errors: none.
 #pragma once

@@ -426,6 +426,53 @@ TEST_P(BackendConformanceTest, AccumulatingStores) {
   }
 }
 
+// Rows reduced and summed down their columns, a strip of rows for each unit: the last one is shorter. Widths
+// for one warp a row, for several, with turns that not all threads have, and some that no vectors divide.
+TEST_P(BackendConformanceTest, StripsOfRowsSummedDownTheirColumns) {
+  for (v1::DType dtype : {v1::F32, v1::BF16}) {
+    for (const auto& [count, width] : std::vector<std::pair<int64_t, int64_t>>{
+             {37, 4}, {37, 77}, {37, 128}, {37, 768}, {37, 1000}, {37, 2048}, {1030, 1280}}) {
+      for (const bool own_elements : {true, false}) {
+        const int64_t strip_rows = count > 100 ? 100 : 8;
+        const int64_t strips = (count + strip_rows - 1) / strip_rows;
+        if (!own_elements && count > 100) continue;
+        KernelBuilder b;
+        const uint32_t rows = b.Const(count), columns = b.Const(width);
+        const uint32_t in = b.Buffer(dtype, v1::READ, b.Const(count * width)),
+                       out = b.Buffer(dtype, v1::WRITE, b.Const(count * width)),
+                       sums = b.Buffer(v1::F32, v1::READ_WRITE, b.Const(strips * width)),
+                       squares = b.Buffer(v1::F32, v1::READ_WRITE, b.Const(strips * width));
+        b.Outer(rows);
+        const uint32_t row = b.Var(0), column = b.Var(1), at = b.Add(b.Mul(row, columns), column);
+        const uint32_t strip = b.Expr(v1::EXPR_FLOORDIV, {row, b.Const(strip_rows)});
+        // Where strips share elements, nothing of them may stay in registers while others add.
+        const uint32_t place = own_elements ? b.Add(column, b.Mul(strip, columns)) : column;
+        const auto load = [&] {
+          const uint32_t loaded = b.Load(in, at);
+          return dtype == v1::BF16 ? b.Op(LoopOpcode::kCast, v1::F32, {loaded}) : loaded;
+        };
+        b.BeginStage({columns});
+        const uint32_t x = load();
+        const uint32_t most = b.Reduce(v1::REDUCE_MAX, x);
+        b.Store(sums, place, x, std::nullopt, v1::STORE_ACCUMULATE);
+        b.BeginStage({columns});
+        const uint32_t apart = b.Op(LoopOpcode::kSub, v1::F32, {most, load()});
+        b.Store(squares, place, b.Op(LoopOpcode::kMul, v1::F32, {apart, apart}), std::nullopt,
+                v1::STORE_ACCUMULATE);
+        b.Store(out, at, dtype == v1::BF16 ? b.Op(LoopOpcode::kCast, dtype, {apart}) : apart);
+        b.Schedule(own_elements ? 1 : 0, own_elements ? strip_rows : 1, v1::VECTOR_INNER_LAST);
+        std::vector<double> values;
+        for (int64_t k = 0; k < count * width; ++k)
+          values.push_back(static_cast<double>(k * 13 % 29) * 0.125);
+        const std::vector<double> before(static_cast<size_t>(strips * width), 0.5);
+        SCOPED_TRACE(absl::StrCat(v1::DType_Name(dtype), " ", width, own_elements ? "" : " shared"));
+        Check(b.Build(), {FloatBuffer(dtype, values), FloatBuffer(dtype, values),
+                          FloatBuffer(v1::F32, before), FloatBuffer(v1::F32, before)});
+      }
+    }
+  }
+}
+
 // An embedding's gradient beside a reduction of the same rows; several rows go to one place.
 TEST_P(BackendConformanceTest, RowsScatteredBesideTheirReduction) {
   for (v1::DType dtype : {v1::F32, v1::BF16, v1::I64}) {

@@ -610,5 +610,53 @@ TEST(Schedule, StoresOfAPointWaitForItsLastStageOnAGpu) {
   }
 }
 
+// A layer norm's backward on a GPU: what reduces rows and what sums the same rows down their columns is one
+// kernel, between one of zeros and one that adds up the strips.
+TEST(Schedule, RowsAndTheirColumnsOnAGpuShareAKernelOfStrips) {
+  for (const int64_t columns : {1024, 1028}) {  // of the second a row is not of whole vectors
+    for (const v1::DeviceType device : {v1::CPU, v1::CUDA}) {
+      Maker m;
+      const int64_t rows = 4100;
+      const BufferId x = m.Input({rows, columns}), largest = m.Buffer({rows}), y = m.Buffer({rows, columns}),
+                     sums = m.Buffer({columns}), squares = m.Buffer({columns});
+      m.Node({rows}, {columns},
+             [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+               const LoopOpId value = r.Load(x, v1::F32, m.At(x, {o[0], i[0]}));
+               r.Store(largest, v1::F32, m.At(largest, o), r.Reduce(v1::REDUCE_MAX, value));
+             });
+      for (const BufferId to : {sums, squares}) {
+        m.Node({columns}, {rows},
+               [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+                 const LoopOpId value = r.Load(x, v1::F32, m.At(x, {i[0], o[0]}));
+                 r.Store(to, v1::F32, m.At(to, o),
+                         r.Reduce(v1::REDUCE_SUM, to == sums ? value : r.Mul(value, value)));
+               });
+      }
+      m.Node({rows, columns}, {},
+             [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
+               const LoopOpId most = r.Load(largest, v1::F32, m.At(largest, {o[0]}));
+               r.Store(y, v1::F32, m.At(y, o), r.Sub(r.Load(x, v1::F32, m.At(x, o)), most));
+             });
+      for (const BufferId b : {y, sums, squares}) m.Output(b);
+      for (LoopBuffer& buffer : m.graph.buffers) buffer.device = device;
+      const Schedule schedule = m.Run();
+      const bool strips = device == v1::CUDA && columns == 1024;
+      EXPECT_EQ(schedule.steps.size(), 4u) << schedule.ToString(m.graph);
+      const auto reads_x = [&](const ScheduledStep& step) {
+        return std::count(step.kernel.buffers.begin(), step.kernel.buffers.end(), x);
+      };
+      int64_t reading = 0;
+      for (const ScheduledStep& step : schedule.steps) {
+        reading += reads_x(step);
+        if (!strips || reads_x(step) == 0) continue;
+        EXPECT_EQ(step.kernel.kernel.schedule().chunk(), 16u);  // 264 strips, or fewer
+        EXPECT_EQ(m.graph.exprs.AsConst(step.kernel.units), 257);
+      }
+      EXPECT_EQ(reading, strips ? 1 : 2);
+      EXPECT_TRUE(PlanMemory(m.graph, schedule).ok());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kiln

@@ -1,0 +1,214 @@
+// Sums down the columns of rows that blocks take in strips: a strip's sums stay in registers from its first
+// row to its last.
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "compiler/codegen/thread_emitter.h"
+#include "llvm/IR/IntrinsicsNVPTX.h"
+
+namespace kiln {
+namespace {
+
+constexpr int64_t kWordsOfSumsMax = 128;  // of a thread, in registers
+constexpr int64_t kSharedBytesMax = 16 << 10;
+
+bool IsAccumulatingStore(const v1::LoopOp& op) {
+  return static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore && op.mode() == v1::STORE_ACCUMULATE;
+}
+
+}  // namespace
+
+// k where the index is `inner + k * (row // chunk)`.
+std::optional<int64_t> ThreadEmitter::StripStride(uint32_t index) const {
+  const auto is = [&](uint32_t expr, v1::ExprOp op, int64_t value) {
+    return kernel_.exprs(expr).op() == op && kernel_.exprs(expr).value() == value;
+  };
+  const auto is_strip = [&](uint32_t expr) {
+    const v1::ExprNode& node = kernel_.exprs(expr);
+    return node.op() == v1::EXPR_FLOORDIV && is(node.args(0), v1::EXPR_VAR, 0) &&
+           is(node.args(1), v1::EXPR_CONST, kernel_.schedule().chunk());
+  };
+  const v1::ExprNode& sum = kernel_.exprs(index);
+  if (sum.op() != v1::EXPR_ADD || sum.args_size() != 2) return std::nullopt;
+  for (const int inner : {0, 1}) {
+    if (!is(sum.args(inner), v1::EXPR_VAR, 1)) continue;
+    const v1::ExprNode& product = kernel_.exprs(sum.args(1 - inner));
+    if (product.op() != v1::EXPR_MUL || product.args_size() != 2) continue;
+    for (const int strip : {0, 1}) {
+      if (is_strip(product.args(strip))) return ConstantExpr(product.args(1 - strip));
+    }
+  }
+  return std::nullopt;
+}
+
+bool ThreadEmitter::IsStripSum(const v1::LoopOp& op) const {
+  return std::any_of(strip_sums_.begin(), strip_sums_.end(),
+                     [&](const StripSum& sum) { return sum.op == &op; });
+}
+
+// All accumulating stores have to be such sums, each strip's elements its own.
+void ThreadEmitter::FindStripSums() {
+  const v1::KernelSchedule& schedule = kernel_.schedule();
+  strip_sums_.clear();
+  if (schedule.chunk() < 2 || schedule.parallel_dims() != 1 || kernel_.outer_size() != 1) return;
+  std::vector<StripSum> sums;
+  for (const StageInfo& info : stages_) {
+    if (info.has_scan || info.stage->inner_size() > 1) return;
+    const bool loop = info.stage->inner_size() == 1;
+    const std::optional<int64_t> extent = loop ? ConstantExpr(info.stage->inner(0)) : 1;
+    if (!extent) return;
+    for (const v1::LoopOp& op : info.stage->ops()) {
+      if (!IsAccumulatingStore(op)) continue;
+      const std::optional<int64_t> stride = StripStride(op.index());
+      if (!loop || op.args_size() > 1 || kernel_.buffers(op.buffer()).dtype() != v1::F32 ||
+          IsRead(op.buffer()) || !stride || *stride < *extent) {
+        return;
+      }
+      for (const StripSum& other : sums) {
+        if (other.op->buffer() == op.buffer()) return;
+      }
+      sums.push_back({&info, &op, {}});
+    }
+  }
+  strip_sums_ = std::move(sums);
+}
+
+// Every turn of a sum needs a register of its own, and one look at the addresses has to do for all rows.
+bool ThreadEmitter::StripsFit() {
+  int64_t words = 0;
+  int64_t shared_bytes = 0;
+  for (const StripSum& sum : strip_sums_) {
+    const int64_t turns = (Turns(*sum.info) + threads_ - 1) / threads_;
+    if (Turns(*sum.info) / threads_ > UnrolledTurns(*sum.info)) return false;
+    words += turns * vector_lanes_;
+    shared_bytes += Turns(*sum.info) * vector_lanes_ * 4;
+  }
+  if (words > kWordsOfSumsMax || (warps_ > 1 && shared_bytes > kSharedBytesMax)) return false;
+  for (const StageInfo& info : stages_) {
+    if (info.stage->inner_size() == 0) continue;
+    if (*ConstantExpr(info.stage->inner(0)) % vector_lanes_ != 0) return false;
+    if (vector_lanes_ == 1) continue;
+    vector_variable_ = VectorVariable(info);
+    const bool aligned = std::all_of(info.stage->ops().begin(), info.stage->ops().end(), [&](const auto& op) {
+      if (!IsAccess(op)) return true;
+      if (IsStripSum(op)) return *StripStride(op.index()) % vector_lanes_ == 0;
+      return OffsetsOf(info, op, vector_lanes_) == Offsets::kAligned;
+    });
+    vector_variable_ = kNoVariable;
+    if (!aligned) return false;
+  }
+  return true;
+}
+
+void ThreadEmitter::EmitStrips(llvm::Value* rows) {
+  llvm::Value* chunk = I64(kernel_.schedule().chunk());
+  llvm::Value* strips =
+      b_.CreateUDiv(b_.CreateNSWAdd(rows, I64(int64_t{kernel_.schedule().chunk()} - 1)), chunk);
+  llvm::Type* type = b_.getFloatTy();
+  for (StripSum& sum : strip_sums_) {
+    llvm::Type* wide =
+        vector_lanes_ == 1 ? type : static_cast<llvm::Type*>(llvm::FixedVectorType::get(type, vector_lanes_));
+    const int64_t turns = (Turns(*sum.info) + threads_ - 1) / threads_;
+    for (int64_t k = 0; k < turns; ++k) sum.slots.push_back(Slot(wide, "sum"));
+    if (warps_ > 1) {
+      sum.shared = SharedSlots(type, static_cast<unsigned>(Turns(*sum.info) * vector_lanes_), "strip_sum");
+    }
+  }
+  ScalarLoop(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x), strips,
+             Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x), "strip", [&](llvm::Value* strip) {
+               llvm::Value* begin = b_.CreateNSWMul(strip, chunk);
+               llvm::Value* end = b_.CreateNSWAdd(begin, chunk);
+               end = b_.CreateSelect(b_.CreateICmpSLT(end, rows), end, rows);
+               const auto emit = [&] { EmitStrip(begin, end); };
+               variables_.assign(1, begin);
+               if (vector_lanes_ == 1) {
+                 emit();
+               } else {
+                 EmitByAlignment(IsRowAligned(), emit);
+               }
+             });
+}
+
+// Of warps that have rows each, the first one's sums begin with what is in memory.
+void ThreadEmitter::EmitStrip(llvm::Value* begin, llvm::Value* end) {
+  llvm::Value* warp = I64(0);
+  if (warps_ > 1) warp = b_.CreateUDiv(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x), I64(kWarp));
+  if (warps_ > 1) {
+    for (StripSum& sum : strip_sums_) {
+      for (llvm::AllocaInst* slot : sum.slots)
+        b_.CreateStore(llvm::Constant::getNullValue(slot->getAllocatedType()), slot);
+    }
+  }
+  If(b_.CreateICmpEQ(warp, I64(0)), "first_warp", [&] {
+    ForStripSums(begin, [&](const StripSum&, llvm::AllocaInst* slot, llvm::Value* pointer, llvm::Align align,
+                            llvm::Value*) {
+      b_.CreateStore(b_.CreateAlignedLoad(slot->getAllocatedType(), pointer, align), slot);
+    });
+  });
+  ScalarLoop(b_.CreateNSWAdd(begin, warp), end, I64(warps_), "row",
+             [&](llvm::Value* row) { EmitPoint(row, outer_extents_); });
+  if (warps_ == 1) {
+    ForStripSums(begin, [&](const StripSum&, llvm::AllocaInst* slot, llvm::Value* pointer, llvm::Align align,
+                            llvm::Value*) {
+      b_.CreateAlignedStore(b_.CreateLoad(slot->getAllocatedType(), slot), pointer, align);
+    });
+    return;
+  }
+  CombineStrip(begin, warp);
+}
+
+// One warp after the other adds what it has; the last one knows the strip's sums.
+void ThreadEmitter::CombineStrip(llvm::Value* begin, llvm::Value* warp) {
+  ScalarLoop(I64(0), I64(warps_), I64(1), "warp", [&](llvm::Value* turn) {
+    If(b_.CreateICmpEQ(warp, turn), "its_turn", [&] {
+      ForStripSums(begin, [&](const StripSum& sum, llvm::AllocaInst* slot, llvm::Value*, llvm::Align,
+                              llvm::Value* element) {
+        llvm::Type* type = slot->getAllocatedType();
+        llvm::Value* shared = b_.CreateInBoundsGEP(b_.getFloatTy(), sum.shared, {element});
+        const llvm::Align align(std::min<uint64_t>(kAccessBytes, uint64_t{4} * vector_lanes_));
+        llvm::Value* own = b_.CreateLoad(type, slot);
+        llvm::Value* both = b_.CreateFAdd(b_.CreateAlignedLoad(type, shared, align), own);
+        b_.CreateStore(b_.CreateSelect(b_.CreateICmpEQ(turn, I64(0)), own, both), slot);
+        b_.CreateAlignedStore(b_.CreateLoad(type, slot), shared, align);
+      });
+    });
+    BlockBarrier();
+  });
+  If(b_.CreateICmpEQ(warp, I64(warps_ - 1)), "last_warp", [&] {
+    ForStripSums(begin, [&](const StripSum&, llvm::AllocaInst* slot, llvm::Value* pointer, llvm::Align align,
+                            llvm::Value*) {
+      b_.CreateAlignedStore(b_.CreateLoad(slot->getAllocatedType(), slot), pointer, align);
+    });
+  });
+}
+
+void ThreadEmitter::ForStripSums(llvm::Value* begin, StripBody body) {
+  lanes_ = vector_lanes_;
+  for (const StripSum& sum : strip_sums_) {
+    const v1::LoopOp& op = *sum.op;
+    EmitTurns(Thread(), I64(Turns(*sum.info)), static_cast<unsigned>(sum.slots.size()),
+              [&](llvm::Value* turn) {
+                llvm::Value* element = b_.CreateNSWMul(turn, I64(vector_lanes_));
+                variables_ = {begin, element};
+                llvm::Value* pointer =
+                    b_.CreateGEP(b_.getFloatTy(), buffers_[op.buffer()], ScalarIndex(op.index()));
+                body(sum, sum.slots[turn_], pointer, VectorAlign(op), element);
+              });
+  }
+  lanes_ = 1;
+}
+
+void ThreadEmitter::EmitStore(const v1::LoopOp& op) {
+  const auto sum = std::find_if(strip_sums_.begin(), strip_sums_.end(),
+                                [&](const StripSum& candidate) { return candidate.op == &op; });
+  if (sum == strip_sums_.end()) {
+    KernelEmitter::EmitStore(op);
+    return;
+  }
+  llvm::AllocaInst* slot = sum->slots[turn_];
+  llvm::Value* before = b_.CreateLoad(slot->getAllocatedType(), slot);
+  b_.CreateStore(b_.CreateFAdd(before, Broadcast(values_[op.args(0)])), slot);
+}
+
+}  // namespace kiln
