@@ -27,6 +27,8 @@ absl::StatusOr<CudaDriver> FindDriver() {
   functions.Need(driver.current_context, "cuCtxGetCurrent");
   functions.Need(driver.set_context, "cuCtxSetCurrent");
   functions.Need(driver.is_capturing, "cuStreamIsCapturing");
+  functions.Want(driver.capture_info, "cuStreamGetCaptureInfo_v2");
+  functions.Want(driver.capture_dependencies, "cuStreamUpdateCaptureDependencies");
   if (functions.missing() != nullptr)
     return absl::UnimplementedError(absl::StrCat("unsupported: no function ", functions.missing()));
   return driver;

@@ -5,6 +5,7 @@
 // rest.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -33,6 +34,10 @@ struct CudaDriver {
   Result (*current_context)(Context*);
   Result (*set_context)(Context);
   Result (*is_capturing)(void* stream, int* status);  // 0: it is not
+  // Of a stream that is captured; nullptr where the driver is older.
+  Result (*capture_info)(void* stream, int* status, uint64_t* id, void** graph, void* const** nodes,
+                         size_t* count);
+  Result (*capture_dependencies)(void* stream, void** nodes, size_t count, unsigned flags);
 
   absl::Status Check(Result result, absl::string_view what) const;
 };

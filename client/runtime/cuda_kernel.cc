@@ -53,6 +53,8 @@ class CudaKernel : public KernelRunner {
                          "launch");
   }
 
+  bool Stores(size_t buffer) const override { return image_.Stores(buffer); }
+
  private:
   // A module belongs to a context: the device's primary one, which is current here.
   absl::StatusOr<Function> LoadOn(int32_t device) const {

@@ -7,7 +7,10 @@
 // when that is a pending Python exception the status has the payload kPythonErrorPayload.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "client/runtime/recorded_order.h"
 #include "kiln/v1/graph.pb.h"
 
 namespace kiln::runtime {
@@ -72,9 +76,15 @@ struct CallContext {
   void* stream = nullptr;
   bool recorded = false;                 // into a CUDA graph: what the launches cost now is paid once
   const TunedProducts* tuned = nullptr;  // measured algorithms, where the program brings some; borrowed
-  // Memory that each library call may overwrite, kept from one to the next; the caller releases it.
-  Tensor scratch = nullptr;
-  size_t scratch_bytes = 0;
+  // Memory that each library call may overwrite, kept from one to the next; the caller releases it. Calls that are
+  // recorded take turns, so that some can run at a time.
+  struct Kept {
+    Tensor tensor = nullptr;
+    size_t bytes = 0;
+  };
+  std::array<Kept, 4> scratch;
+  size_t scratch_turn = 0;
+  RecordedOrder* order = nullptr;  // of the steps that are recorded, where they are put in one; borrowed
 
   bool on_gpu() const { return device >= 0; }
 };
@@ -85,6 +95,9 @@ class Host {
 
   // Once per call of a program, on the thread that makes it.
   virtual absl::StatusOr<CallContext> Begin() = 0;
+
+  // The graph that the call is recorded into; nullptr where its steps have to stay in a row.
+  virtual std::unique_ptr<Capture> NewCapture(const CallContext&) { return nullptr; }
 
   virtual absl::StatusOr<Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,
                                        absl::Span<const int64_t> strides) = 0;

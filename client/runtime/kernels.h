@@ -28,6 +28,8 @@ class KernelRunner {
   // A kernel on a GPU takes its whole range in one launch, on the stream of `call`.
   virtual absl::Status Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread,
                            const CallContext& call) const = 0;
+  // Whether the kernel stores to its k-th buffer; true where that is not known.
+  virtual bool Stores(size_t /*buffer*/) const { return true; }
 };
 
 // Which kernels run on the interpreter: "" none, "all", or positions "0,3,7".

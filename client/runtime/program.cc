@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "client/runtime/memory_range.h"
 #include "client/runtime/span.h"
 #include "compiler/support/status_macros.h"
 
@@ -52,11 +53,12 @@ class Frame {
   }
 
   ~Frame() {
+    order_.reset();  // before any memory is given back
     for (Slot& slot : slots_) Drop(slot.tensor);
     for (Tensor& tensor : kept_) Drop(tensor);
     for (StandIn& written : stand_ins_) Drop(written.copy);
     for (Tensor& tensor : temporaries_) Drop(tensor);
-    Drop(call_.scratch);
+    for (CallContext::Kept& kept : call_.scratch) Drop(kept.tensor);
     Drop(arena_);  // after all that lie in it
     if (scratch_ != nullptr) program_.GiveScratch(std::move(scratch_));
     program_.counts_->launches.fetch_add(launches_, std::memory_order_relaxed);
@@ -108,10 +110,16 @@ class Frame {
 
   absl::Status Execute() {
     KILN_RETURN_IF_ERROR(MakeArena());
+    if (call_.recorded && (capture_ = host_.NewCapture(call_)) != nullptr) {
+      order_ = std::make_unique<RecordedOrder>(*capture_);
+      call_.order = order_.get();
+    }
     StepTimes* const times = StepTimes::On() ? program_.times_.get() : nullptr;
     for (size_t i = 0; i < program_.steps_.size(); ++i) {
       const Program::Step& step = program_.steps_[i];
       const StepTimer timer(times, i);
+      const bool recorded = order_ != nullptr && Records(step.kind);
+      if (recorded) KILN_RETURN_IF_ERROR(order_->Begin(Touched(step)));
       switch (step.kind) {
         case v1::Step::kAlloc: KILN_RETURN_IF_ERROR(Alloc(step)); break;
         case v1::Step::kFree: Drop(slots_[step.a].tensor); break;
@@ -124,6 +132,7 @@ class Frame {
         case v1::Step::kCheck: KILN_RETURN_IF_ERROR(Check(step)); break;
         case v1::Step::kView: break;  // views are made where they are used
         case v1::Step::kSeeds: {
+          KILN_RETURN_IF_ERROR(Fence());
           KILN_ASSIGN_OR_RETURN(Tensor seeds, host_.Seeds(step.b));
           KILN_RETURN_IF_ERROR(Fill(step.a, seeds));
           break;
@@ -131,13 +140,15 @@ class Frame {
         case v1::Step::kDeviceCopy: {
           KILN_ASSIGN_OR_RETURN(Tensor to, Get(step.a));
           KILN_ASSIGN_OR_RETURN(Tensor from, Get(step.b));
+          KILN_RETURN_IF_ERROR(Fence());
           KILN_RETURN_IF_ERROR(host_.Copy(to, from));
           break;
         }
         default: return absl::InternalError("unknown step");
       }
+      if (recorded) KILN_RETURN_IF_ERROR(order_->End());
     }
-    return absl::OkStatus();
+    return Fence();
   }
 
   // What the steps stored to copies of inputs belongs into the inputs. Not reached when a step fails.
@@ -263,7 +274,9 @@ class Frame {
   absl::StatusOr<Tensor> CopyOf(Tensor tensor, v1::DType dtype, const Extent& extent) {
     program_.counts_->stride_copies.fetch_add(1, std::memory_order_relaxed);
     KILN_ASSIGN_OR_RETURN(Tensor copy, host_.Empty(dtype, extent.sizes, extent.strides));
-    if (absl::Status status = host_.Copy(copy, tensor); !status.ok()) {
+    absl::Status status = Fence();
+    if (status.ok()) status = host_.Copy(copy, tensor);
+    if (!status.ok()) {
       host_.Release(copy);
       return status;
     }
@@ -386,6 +399,53 @@ class Frame {
     return view;
   }
 
+  // What is recorded now waits for all before it; of a call that is not recorded nothing.
+  absl::Status Fence() { return order_ == nullptr ? absl::OkStatus() : order_->Fence(); }
+
+  static bool Records(v1::Step::KindCase kind) {
+    return kind == v1::Step::kLaunch || kind == v1::Step::kCall || kind == v1::Step::kSeeds ||
+           kind == v1::Step::kDeviceCopy;
+  }
+
+  // The memory of a step as far as it is known before it runs.
+  std::vector<MemoryRange> Touched(const Program::Step& step) {
+    std::vector<MemoryRange> ranges;
+    if (step.kind == v1::Step::kLaunch) {
+      const Program::LaunchStep& launch = program_.launches_[step.index];
+      const KernelRunner& kernel = *program_.kernels_[launch.kernel];
+      for (size_t k = 0; k < launch.buffers.size(); ++k)
+        AddRange(launch.buffers[k], kernel.Stores(k), ranges);
+    } else if (step.kind == v1::Step::kCall && program_.calls_[step.index].in_memory) {
+      const Program::CallStep& call = program_.calls_[step.index];
+      for (const Program::CallArgument& argument : call.arguments) {
+        for (const int64_t buffer : argument.buffers) AddRange(buffer, false, ranges);
+      }
+      if (call.into) {
+        for (const int64_t buffer : call.results) AddRange(buffer, true, ranges);
+      }
+    }
+    return ranges;
+  }
+
+  // From the first to the last of a view and of all that it is a view of: what is stored may lie beside the
+  // view, in room for padding. What has no memory yet is no part of it.
+  void AddRange(int64_t index, bool written, std::vector<MemoryRange>& ranges) const {
+    const char *first = nullptr, *last = nullptr;
+    while (index >= 0) {
+      Extent extent;
+      const absl::StatusOr<TensorMemory> memory = MemoryOf(static_cast<uint32_t>(index), extent);
+      if (memory.ok() && memory->data != nullptr) {
+        const MemoryRange range = RangeOf(*memory, written);
+        const char* const data = static_cast<const char*>(range.data);
+        first = first == nullptr ? data : std::min(first, data);
+        last = last == nullptr ? data + range.bytes : std::max(last, data + range.bytes);
+      }
+      const Program::Buffer& buffer = program_.buffers_[index];
+      index = buffer.kind == v1::ProgramBuffer::VIEW ? int64_t{buffer.base} : -1;
+    }
+    if (first != nullptr) ranges.push_back({first, last - first, written});
+  }
+
   // The bytes that a launch's operands span, by which the CPU chooses its number of threads.
   absl::StatusOr<int64_t> OperandBytes(const Program::LaunchStep& launch) const {
     if (launch.fixed_bytes >= 0) return launch.fixed_bytes;
@@ -449,6 +509,7 @@ class Frame {
       KILN_ASSIGN_OR_RETURN(const bool done, CallInMemory(call, values));
       if (done) return absl::OkStatus();
     }
+    KILN_RETURN_IF_ERROR(Fence());
     for (size_t i = 0; i < values.size(); ++i) {
       KILN_RETURN_IF_ERROR(Resolve(call.arguments[i], values[i]));
     }
@@ -581,6 +642,8 @@ class Frame {
   std::vector<Tensor> temporaries_;      // views made for the running call
   std::unique_ptr<Program::Scratch> scratch_;
   CallContext call_;
+  std::unique_ptr<Capture> capture_;  // of a call that is recorded
+  std::unique_ptr<RecordedOrder> order_;
   uint64_t launches_ = 0;
   uint64_t library_calls_ = 0;
   int64_t bad_input_ = -1;

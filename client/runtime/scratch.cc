@@ -20,18 +20,27 @@ Tensor Scratch::Make(size_t bytes) {
 }
 
 void* Scratch::Of(size_t bytes) {
-  if (bytes > kKeptMax) {
-    if (own_ != nullptr) host_.Release(own_);
-    own_ = Make(bytes);
-    return own_ == nullptr ? nullptr : host_.Data(own_);
+  void* const data = bytes > kKeptMax ? OfItsOwn(bytes) : OfKept(bytes);
+  if (data == nullptr || context_.order == nullptr) return data;
+  return context_.order->Touch({data, static_cast<int64_t>(bytes), true}).ok() ? data : nullptr;
+}
+
+void* Scratch::OfItsOwn(size_t bytes) {
+  if (own_ != nullptr) host_.Release(own_);
+  own_ = Make(bytes);
+  return own_ == nullptr ? nullptr : host_.Data(own_);
+}
+
+void* Scratch::OfKept(size_t bytes) {
+  const size_t turn = context_.order == nullptr ? 0 : context_.scratch_turn++ % context_.scratch.size();
+  CallContext::Kept& kept = context_.scratch[turn];
+  if (bytes > kept.bytes) {
+    const size_t wanted = std::min(std::max({bytes, 2 * kept.bytes, kKeptMin}), kKeptMax);
+    if (kept.tensor != nullptr) host_.Release(kept.tensor);
+    kept.tensor = Make(wanted);
+    kept.bytes = kept.tensor == nullptr ? 0 : wanted;
   }
-  if (bytes > context_.scratch_bytes) {
-    const size_t wanted = std::min(std::max({bytes, 2 * context_.scratch_bytes, kKeptMin}), kKeptMax);
-    if (context_.scratch != nullptr) host_.Release(context_.scratch);
-    context_.scratch = Make(wanted);
-    context_.scratch_bytes = context_.scratch == nullptr ? 0 : wanted;
-  }
-  return context_.scratch == nullptr ? nullptr : host_.Data(context_.scratch);
+  return kept.tensor == nullptr ? nullptr : host_.Data(kept.tensor);
 }
 
 }  // namespace kiln::runtime

@@ -1,7 +1,7 @@
 // Memory that one library call on a GPU may overwrite.
 //
 // A little of it is kept in the call's context for the next library call: they follow each other on one
-// stream. More is given back to the stream's memory when the object ends; what comes next runs after this
+// stream, or take turns where a graph is recorded. More is given back to the stream's memory when the object ends; what comes next runs after this
 // call. Threads: one. The host outlives it.
 #pragma once
 
@@ -22,6 +22,8 @@ class Scratch {
 
  private:
   Tensor Make(size_t bytes);
+  void* OfItsOwn(size_t bytes);
+  void* OfKept(size_t bytes);
 
   Host& host_;
   CallContext& context_;

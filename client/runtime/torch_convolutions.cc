@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "client/runtime/memory_range.h"
 #include "client/runtime/scratch.h"
 
 namespace kiln::runtime {
@@ -73,7 +74,7 @@ bool TorchConvolutions::Make(Convolution& convolution, TensorMemory& result, Ten
   const auto tensor = host_.Empty(result.dtype, result.sizes, result.strides);
   if (!tensor.ok()) return false;
   result.data = host_.Data(*tensor);
-  if (!Run(convolution, context)) {
+  if (!WillWrite(result, context) || !Run(convolution, context)) {
     host_.Release(*tensor);
     return false;
   }

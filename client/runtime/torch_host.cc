@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/runtime/convolutions.h"
 #include "client/runtime/cublas_lt.h"
+#include "client/runtime/cuda_capture.h"
 #include "client/runtime/cuda_driver.h"
 #include "client/runtime/cudnn.h"
 #include "client/runtime/library_functions.h"
@@ -169,6 +170,11 @@ class TorchHost : public Host {
       call.recorded = driver->is_capturing(call.stream, &recorded) == 0 && recorded != 0;
     }
     return call;
+  }
+
+  std::unique_ptr<Capture> NewCapture(const CallContext& call) override {
+    const auto& driver = TheCudaDriver();
+    return driver.ok() && call.recorded ? CudaCapture::Of(*driver, call.stream) : nullptr;
   }
 
   absl::StatusOr<Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
+#include "client/runtime/memory_range.h"
 #include "client/runtime/scratch.h"
 
 namespace kiln::runtime {
@@ -159,7 +160,9 @@ bool TorchProducts::Convolution(const CallArguments& a, const Results& r) {
   const auto made = host_.Empty(input->dtype, {images, outputs, sizes[2], sizes[3]}, result_strides);
   if (!made.ok()) return false;
   product.d.data = host_.Data(*made);
-  if (!Run(product, true, r.context)) {
+  const std::array<int64_t, 4> sizes_made = {images, outputs, sizes[2], sizes[3]};
+  const TensorMemory result = {product.d.data, input->dtype, sizes_made, result_strides};
+  if (!WillWrite(result, r.context) || !Run(product, true, r.context)) {
     host_.Release(*made);
     return false;
   }

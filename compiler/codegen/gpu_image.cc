@@ -5,7 +5,7 @@
 namespace kiln {
 namespace {
 
-constexpr char kMagic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '1'};
+constexpr char kMagic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '2'};
 constexpr uint32_t kThreadsMax = 1024;
 constexpr uint32_t kPointsPerThreadMax = 16;
 
@@ -16,6 +16,7 @@ struct Header {
   uint32_t points_per_block;
   uint32_t buffers;
   uint32_t symbols;
+  uint64_t stored;
 };
 
 // Each thread has some points, or each point has some threads.
@@ -27,7 +28,8 @@ bool IsShared(uint32_t points, uint32_t threads) {
 }  // namespace
 
 std::string SerializeGpuImage(const GpuImage& image) {
-  Header header = {{}, image.threads, image.points_per_block, image.buffers, image.symbols};
+  Header header = {{}, image.threads, image.points_per_block, image.buffers, image.symbols,
+                   image.stored};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + image.code;
 }
@@ -42,7 +44,7 @@ absl::StatusOr<GpuImage> ParseGpuImage(absl::string_view bytes) {
       !IsShared(header.points_per_block, header.threads)) {
     return absl::DataLossError("GPU image: impossible launch");
   }
-  return GpuImage{header.threads, header.points_per_block, header.buffers, header.symbols,
+  return GpuImage{header.threads, header.points_per_block, header.buffers, header.symbols, header.stored,
                   std::string(bytes.substr(sizeof(header)))};
 }
 

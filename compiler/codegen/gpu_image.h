@@ -7,6 +7,7 @@
 // Errors: DATA_LOSS for bytes that are no such image.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -23,7 +24,11 @@ struct GpuImage {
       0;  // of the outer domain: a multiple of `threads`, or a divisor: each point has some
   uint32_t buffers = 0;
   uint32_t symbols = 0;
-  std::string code;  // PTX, zero-terminated by std::string
+  uint64_t stored = UINT64_MAX;  // bits of the first buffers: the kernel stores to them
+  std::string code;              // PTX, zero-terminated by std::string
+
+  // Of buffers that have no bit it is not known: true.
+  bool Stores(size_t buffer) const { return buffer >= 64 || (stored >> buffer & 1) != 0; }
 };
 
 std::string SerializeGpuImage(const GpuImage& image);

@@ -53,6 +53,9 @@ GpuImage ThreadEmitter::Launch() const {
   image.points_per_block = PointsPerBlock();
   image.buffers = kernel_.buffers_size();
   image.symbols = kernel_.symbol_count();
+  for (int k = 0; k < kernel_.buffers_size() && k < 64; ++k) {
+    if (kernel_.buffers(k).access() == v1::READ) image.stored &= ~(uint64_t{1} << k);
+  }
   return image;
 }
 

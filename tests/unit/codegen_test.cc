@@ -9,6 +9,7 @@
 
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/codegen/flat_image.h"
+#include "compiler/codegen/gpu_image.h"
 #include "compiler/ir/kernel_builder.h"
 #include "tests/conformance/host_target.h"
 
@@ -213,6 +214,33 @@ TEST_P(CodegenTest, RowsThatSeveralStagesReadAreReadAhead) {
     for (int64_t k = 0; k < columns; ++k) sum += begin[k] - top;  // exact
     EXPECT_EQ(out[row * columns + row], begin[row] - sum);
   }
+}
+
+// What runs beside the kernel in a CUDA graph is chosen by it.
+TEST(GpuImage, SaysWhatTheKernelStoresTo) {
+  KernelBuilder b;
+  const uint32_t n = b.Symbol(0);
+  const uint32_t read = b.Buffer(v1::F32, v1::READ, n), written = b.Buffer(v1::F32, v1::WRITE, n),
+                 both = b.Buffer(v1::F32, v1::READ_WRITE, n);
+  b.Outer(n);
+  b.BeginStage({});
+  const uint32_t value = b.Load(read, b.Var(0));
+  b.Store(written, b.Var(0), value);
+  b.Store(both, b.Var(0), b.Op(LoopOpcode::kAdd, v1::F32, {value, b.Load(both, b.Var(0))}));
+  b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
+  v1::Target target;
+  target.set_triple("nvptx64-nvidia-cuda");
+  target.add_features("sm_90");
+  auto backend = NewCodegenBackend(target);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  auto object = (*backend)->Emit(b.Build(), {}, false);
+  ASSERT_TRUE(object.ok()) << object.status();
+  auto image = ParseGpuImage(object->bytes);
+  ASSERT_TRUE(image.ok()) << image.status();
+  EXPECT_FALSE(image->Stores(0));
+  EXPECT_TRUE(image->Stores(1));
+  EXPECT_TRUE(image->Stores(2));
+  EXPECT_TRUE(image->Stores(64));  // beyond the bits: not known
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, CodegenTest, testing::Bool(),

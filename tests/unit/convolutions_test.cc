@@ -351,7 +351,7 @@ TEST_F(ConvolutionsTest, GivesBackTheFirstGradientWhenTheSecondFails) {
 TEST_F(ConvolutionsTest, TakesWorkspace) {
   fake.workspace = 4096;
   EXPECT_TRUE(Forward(Images({1, 3, 4, 4}), Images({2, 3, 3, 3}), Window(1, 1, 1), {1, 2, 4, 4}));
-  EXPECT_EQ(context_.scratch_bytes, size_t{64} << 10);
+  EXPECT_EQ(context_.scratch[0].bytes, size_t{64} << 10);
 }
 
 TEST_F(ConvolutionsTest, LeavesTheRestToTorch) {

@@ -69,7 +69,9 @@ class MemoryCallsTest : public ::testing::Test {
   }
   void TearDown() override {
     for (Tensor tensor : kept_) host_.Release(tensor);
-    if (context_.scratch != nullptr) host_.Release(context_.scratch);
+    for (const CallContext::Kept& kept : context_.scratch) {
+      if (kept.tensor != nullptr) host_.Release(kept.tensor);
+    }
     EXPECT_EQ(host_.live(), 0);
   }
 

@@ -1,0 +1,20 @@
+// What a step that is recorded into a CUDA graph touches, by its tensors.
+#pragma once
+
+#include "client/runtime/host.h"
+#include "client/runtime/recorded_order.h"
+#include "client/runtime/span.h"
+#include "compiler/graph/dtype_size.h"
+
+namespace kiln::runtime {
+
+inline MemoryRange RangeOf(const TensorMemory& tensor, bool written) {
+  return {tensor.data, SpanElements(tensor.sizes, tensor.strides) * ByteSize(tensor.dtype), written};
+}
+
+// To be called before a library call writes memory that it made itself. False: it must not be written now.
+inline bool WillWrite(const TensorMemory& tensor, const CallContext& context) {
+  return context.order == nullptr || context.order->Touch(RangeOf(tensor, true)).ok();
+}
+
+}  // namespace kiln::runtime
