@@ -92,6 +92,7 @@ const DecompositionTable& Decompositions();
 bool IsRandomDecomposition(absl::string_view target);
 
 absl::Span<const DecompositionRow> ActivationRows();
+absl::Span<const DecompositionRow> AttentionRows();
 absl::Span<const DecompositionRow> ConvolutionRows();
 absl::Span<const DecompositionRow> CreationRows();
 absl::Span<const DecompositionRow> IndexRows();

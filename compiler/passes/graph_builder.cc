@@ -386,6 +386,12 @@ Value Expand(const Value& x, std::vector<ExprId> sizes) {
     b.Fail("expand to a lower rank");
     return Value();
   }
+  for (ExprId size : sizes) {
+    if (const auto value = b.exprs().AsConst(size); value && *value < 0) {
+      b.Fail("expand to a negative size");
+      return Value();
+    }
+  }
   TensorType type = x.type();
   const size_t added = sizes.size() - x.sizes().size();
   type.strides.assign(sizes.size(), b.Int(0));

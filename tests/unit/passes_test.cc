@@ -95,6 +95,60 @@ TEST(Decompose, GradientsOfDepthwiseConvolutionsReadRowMajorImagesWhereTheseAreS
   }
 }
 
+// The library's kernel in F32 goes through the keys 64 at a time; products and a softmax wait for nothing.
+TEST(Decompose, AttentionOfOneImageOnAGpuBecomesProductsWhereKeysAreMany) {
+  struct Case {
+    int64_t images, keys;
+    v1::DType dtype;
+    v1::DeviceType device;
+    bool logarithms, split;
+  };
+  for (const Case& c :
+       {Case{1, 197, v1::F32, v1::CUDA, false, true}, Case{1, 64, v1::F32, v1::CUDA, false, false},
+        Case{2, 197, v1::F32, v1::CUDA, false, false}, Case{1, 197, v1::BF16, v1::CUDA, false, false},
+        Case{1, 197, v1::F32, v1::CPU, false, false}, Case{1, 197, v1::F32, v1::CUDA, true, false},
+        Case{1, 4000, v1::F32, v1::CUDA, false, false}}) {
+    for (const bool biased : {false, true}) {
+      Maker m;
+      // Each head's rows lie among those of the others, as a linear layer leaves them.
+      const auto heads = [&] {
+        TensorType type = m.Type({c.images, 12, c.keys, 64}, c.dtype);
+        type.strides.clear();
+        for (int64_t stride : {768 * c.keys, int64_t{64}, int64_t{768}, int64_t{1}})
+          type.strides.push_back(m.graph.exprs.Const(stride));
+        return type;
+      };
+      Args args;
+      for (const char* name : {"query", "key", "value"}) {
+        const ValueId input = m.Input({});
+        m.graph.values[input] = heads();
+        args.emplace_back(name, T(input));
+      }
+      if (biased) args.emplace_back("attn_bias", T(m.Input({c.images, 1, 1, c.keys}, c.dtype)));
+      args.emplace_back("compute_log_sumexp", BoolArg{c.logarithms});
+      const auto results =
+          m.Nodes("aten._scaled_dot_product_efficient_attention.default", args,
+                  {heads(), m.Type({c.images, 12, 0}), m.Type({}, v1::I64), m.Type({}, v1::I64)});
+      m.Output(m.Node("aten.relu.default", {{"self", T(results[0])}}, heads()));
+      for (TensorType& type : m.graph.values) type.device = c.device;
+      ASSERT_TRUE(RunPasses(m.graph, {}).ok());
+      const std::vector<std::string> targets = Targets(m.graph);
+      EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.bmm.default"), c.split ? 2 : 0);
+      EXPECT_EQ(targets.size() == 2, !c.split);
+      // A row that the bias hides is no division by zero.
+      EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.where.self"), c.split && biased ? 1 : 0);
+      EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.clone.default"),
+                0);  // the result lies as declared
+      for (const GraphNode& node : m.graph.nodes) {
+        if (node.target != "aten.bmm.default" ||
+            m.graph.exprs.AsConst(m.graph.type(node.results[0]).sizes[2]) != 64)
+          continue;
+        EXPECT_EQ(m.graph.exprs.AsConst(m.graph.type(node.results[0]).strides[1]), 768);
+      }
+    }
+  }
+}
+
 TEST(Decompose, KeepsRandomOperatorsUnderFallbackRandom) {
   for (bool fallback : {false, true}) {
     Maker m;

@@ -1,0 +1,96 @@
+// Attention on a GPU that two matrix products and a softmax do sooner than the library's one kernel.
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "compiler/passes/decomposition.h"
+
+namespace kiln {
+namespace {
+
+// The library's F32 kernel has a block of 128 threads take 64 queries and go through the keys 64 at a time,
+// some 6 µs each time on an H200; with few images most of the device waits. Up to this many keys it is as
+// fast as three kernels.
+constexpr int64_t kKeysAtOnce = 64;
+// Of all scores: they stay in the second-level cache between the kernels.
+constexpr int64_t kScoreBytesMax = int64_t{32} << 20;
+
+struct Sizes {
+  int64_t images, heads, queries, keys;
+};
+
+bool SizesOf(Match& m, const Value& query, const Value& key, Sizes* sizes) {
+  const auto images = m.exprs().AsConst(query.size(0)), heads = m.exprs().AsConst(query.size(1)),
+             queries = m.exprs().AsConst(query.size(2)), keys = m.exprs().AsConst(key.size(2));
+  if (!images || !heads || !queries || !keys) return false;
+  *sizes = {*images, *heads, *queries, *keys};
+  return true;
+}
+
+bool PaysSplit(const Sizes& s) {
+  // More dimensions than one before the matrices would have to be laid anew to be one.
+  if (s.images != 1 && s.heads != 1) return false;
+  if (s.keys <= kKeysAtOnce || s.queries <= 0) return false;
+  return s.images * s.heads <= kScoreBytesMax && s.queries <= kScoreBytesMax && s.keys <= kScoreBytesMax &&
+         s.images * s.heads * s.queries <= kScoreBytesMax / 4 / s.keys;
+}
+
+// softmax(query key^T scale + bias) value, where no gradient is wanted.
+bool EfficientAttention(Match& m) {
+  Value query = m.Tensor("query"), key = m.Tensor("key"), value = m.Tensor("value");
+  Value bias = m.OptionalTensor("attn_bias");
+  if (!query.ok() || !key.ok() || !value.ok() || query.rank() != 4 || key.rank() != 4 || value.rank() != 4)
+    return false;
+  if (query.type().device != v1::CUDA || query.dtype() != v1::F32 || m.result_count() != 4) return false;
+  for (const Value* other : {&key, &value}) {
+    if (other->dtype() != v1::F32 || other->size(0) != query.size(0) || other->size(1) != query.size(1))
+      return false;
+  }
+  if (m.Bool("compute_log_sumexp", false) || m.Bool("is_causal", false) || m.Float("dropout_p", 0) != 0)
+    return false;
+  Sizes sizes;
+  if (!SizesOf(m, query, key, &sizes) || !PaysSplit(sizes)) return false;
+  const auto depth = m.exprs().AsConst(query.size(3));
+  if (!depth || *depth <= 0) return false;
+  if (bias.ok() && (bias.rank() != 4 || bias.dtype() != v1::F32)) return false;
+
+  const std::vector<int64_t> one = {sizes.images == 1 ? 0 : 1};
+  const int64_t many = 1 - one[0];
+  const auto matrices = [&](const Value& x) { return Squeeze(x, one); };
+  Value scores = BatchedProduct(matrices(query), Transpose(matrices(key), 1, 2)) *
+                 m.Float("scale", 1 / std::sqrt(static_cast<double>(*depth)));
+  if (bias.ok()) scores = scores + matrices(ExpandAs(bias, Unsqueeze(scores, one[0])));
+  if (!scores.ok()) return false;
+  // Rows that a bias hides altogether give 0, as the library's do.
+  GraphBuilder& b = m.b();
+  GraphBuilder::Args over_keys = {{"self", TensorArg{scores.id()}}, {"dim", IntArg{b.Int(-1)}}};
+  if (!bias.ok()) over_keys.emplace_back("half_to_float", BoolArg{false});
+  Value shares = b.Node(bias.ok() ? "aten._safe_softmax.default" : "aten._softmax.default",
+                        std::move(over_keys), scores.type());
+  Value per_head = matrices(value);
+  if (!shares.ok() || !per_head.ok()) return false;
+  // Where the result is wanted, so that nothing is copied.
+  const TensorType declared = m.Type(0);
+  if (declared.rank() != 4 || declared.strides.size() != 4) return false;
+  TensorType type = b.Dense(v1::F32, {shares.size(0), shares.size(1), per_head.size(2)});
+  type.strides = {declared.strides[static_cast<size_t>(many)], declared.strides[2], declared.strides[3]};
+  Value mixed = b.Node("aten.bmm.default",
+                       {{"self", TensorArg{shares.id()}}, {"mat2", TensorArg{per_head.id()}}}, type);
+  if (!mixed.ok()) return false;
+  m.Set(0, Unsqueeze(mixed, one[0]));
+  // What only a gradient would read.
+  for (size_t i = 1; i < m.result_count(); ++i) {
+    if (m.Wanted(i)) m.Set(i, b.Full(m.Type(i).sizes, 0, m.Type(i).dtype));
+  }
+  return true;
+}
+
+constexpr DecompositionRow kRows[] = {
+    {"_scaled_dot_product_efficient_attention", EfficientAttention},
+};
+
+}  // namespace
+
+absl::Span<const DecompositionRow> AttentionRows() { return kRows; }
+
+}  // namespace kiln
