@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "absl/strings/string_view.h"
+#include "compiler/graph/channels_last.h"
 #include "compiler/support/kernel_abi.h"
 #include "tests/unit/lower_testing.h"
 
@@ -100,6 +101,30 @@ TEST(LowerIndex, PaddingsOfOneTensorKeepTheirFillings) {
   const LoopEvalResult result = Eval(Lower(maker), {Bytes<float>({0, 0, 0, 0, 0, 0})});
   EXPECT_EQ(Values<float>(result.outputs[0]), (std::vector<float>{1, 1, 1, 0, 0, 1, 1, 1, 0, 0}));
   EXPECT_EQ(Values<float>(result.outputs[1]), (std::vector<float>{1, 1, 1, 7, 7, 1, 1, 1, 7, 7}));
+}
+
+// An image by points that a convolution reads stays one behind its padding: what is stored is not turned round.
+TEST(LowerIndex, PaddedImagesLieAsDeclared) {
+  GraphMaker maker;
+  const auto by_points = [&](ValueId image) {
+    TensorType& type = maker.graph.values[image];
+    type.strides = ChannelsLastStrides(maker.graph.exprs, type.sizes);
+  };
+  const ValueId x = maker.Input(v1::F32, {1, 2, 2, 2});
+  const ValueId padded = maker.Node("aten.constant_pad_nd.default",
+                                    {{"self", T(x)}, {"pad", maker.Ints({0, 1, 0, 1})}, {"value", FloatArg{5}}},
+                                    v1::F32, {1, 2, 3, 3});
+  by_points(x);
+  by_points(padded);
+  maker.Output(padded);
+  for (TensorType& type : maker.graph.values) type.device = v1::CUDA;
+  const LoopGraph graph = Lower(maker);
+  for (const LoopGraphNode& node : graph.nodes) EXPECT_EQ(node.kind, LoopGraphNode::Kind::kLoops);
+  // Inside, below and beside, and no copy of them.
+  EXPECT_EQ(graph.nodes.size(), 3u);
+  const LoopEvalResult result = Eval(graph, {Bytes<float>({1, 2, 3, 4, 5, 6, 7, 8})});
+  EXPECT_EQ(Values<float>(result.outputs[0]),
+            (std::vector<float>{1, 3, 5, 5, 7, 5, 5, 5, 5, 2, 4, 5, 6, 8, 5, 5, 5, 5}));
 }
 
 TEST(LowerIndex, EmbeddingGradientAddsEveryToken) {
