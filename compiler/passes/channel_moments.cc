@@ -112,8 +112,7 @@ class Combiner {
   }
 
   std::optional<Sizes> SizesOf(const TensorType& type) {
-    if (type.device != v1::CUDA || type.dtype != v1::F32 || !IsChannelsLast(graph_.exprs, type))
-      return std::nullopt;
+    if (type.dtype != v1::F32 || !IsChannelsLast(graph_.exprs, type)) return std::nullopt;
     int64_t size[4], elements = 1;
     for (size_t d = 0; d < 4; ++d) {
       const auto known = graph_.exprs.AsConst(type.sizes[d]);

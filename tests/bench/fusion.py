@@ -2,9 +2,14 @@
 
 Loop nests: Inductor's scheduler nodes that are loops, after fusion (nodes under one outer loop are one); kiln's kernel
 launches. Bytes: Inductor's `metrics.num_bytes_accessed`, which is a sum over scheduler nodes, library calls among them,
-of each buffer that a node reads or writes, once a node, at most the elements it can touch; kiln counts its launches
-and library calls the same way. `loop_bytes` are those of the loops alone, `bytes` all.
+of each buffer that a node reads or writes, once a node; kiln counts its launches and library calls the same way.
+`loop_bytes` are those of the loops alone, `bytes` all. Of a buffer that loops index, both count at most the elements
+they can touch, but Inductor only where it fused nothing: a fused node that gathers rows counts the whole table.
+`touched_bytes` are Inductor's with that put right, the figure to hold kiln's `bytes` against.
 """
+import collections
+import math
+
 
 class InductorGraphs:
     """Keeps what Inductor compiles in this process from now on; counted when asked, so that no start is slower."""
@@ -34,15 +39,29 @@ class InductorGraphs:
             loops = [node for node in graph.scheduler.nodes
                      if not isinstance(node, (ExternKernelSchedulerNode, NopKernelSchedulerNode))]
             loop_bytes = sum(node.get_read_write_buffers_sizes() for node in loops)
+            untouched = sum(InductorGraphs._untouched(graph, node) for node in loops)
         kind = "backward" if graph.is_backward else "inference" if graph.is_inference else "forward"
-        return {"kind": kind, "nests": len(loops), "loop_bytes": int(loop_bytes), "bytes": int(total)}
+        return {"kind": kind, "nests": len(loops), "loop_bytes": int(loop_bytes), "bytes": int(total),
+                "touched_bytes": int(total - untouched)}
+
+    @staticmethod
+    def _untouched(graph, node):
+        """Bytes that the count has of a fused node beyond what the loops in it can touch."""
+        touched = collections.Counter()  # elements, by buffer
+        for part in node.get_nodes():
+            points = math.prod(int(size) for sizes in part.get_ranges() for size in sizes)
+            for access in [*part.read_writes.reads, *part.read_writes.writes]:
+                touched[access.name] += points
+        counted = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
+        return sum(max(0, size - touched[name] * graph.get_dtype(name).itemsize) for name, size in counted.items())
 
 
-def kiln_counts():
+def kiln_counts(since=0):
+    """Of the graphs that this process compiled after its first `since`."""
     from kiln import records
 
     found = []
-    for record in records.graphs_since(0):
+    for record in records.graphs_since(since):
         if "fallback" in record:
             continue
         kernels = record["kernels"]
