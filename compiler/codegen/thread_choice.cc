@@ -17,7 +17,8 @@ constexpr int64_t kLongRow =
 constexpr unsigned kLanesOfLongRow = 4;
 constexpr int64_t kVectorBytes = 32;      // of a buffer with wider elements than another's
 constexpr int64_t kManyPoints = 1 << 18;  // fewer do not fill a device unless each has its thread
-constexpr int64_t kManyRows = 1 << 14;    // so many short ones share blocks
+constexpr int64_t kRoundsOfRandom = 4;
+constexpr int64_t kManyRows = 1 << 14;  // so many short ones share blocks
 constexpr unsigned kWarpsOfBlock = 8;
 constexpr int64_t kBytesOfWarpThread = 128;  // of a strip's row, as F32: longer ones take several warps
 constexpr int64_t kFewPoints = 1024;         // of so few each is done as fast as it can be
@@ -191,6 +192,16 @@ void ThreadEmitter::ChooseTurns() {
   while (turns_ < most && PointsEstimate(kManyPoints * 2 * most) >= kManyPoints * 2 * turns_) turns_ *= 2;
 }
 
+// A seed's keys for all rounds of Philox are made once a thread: as long as a device is full, threads take
+// several vectors of numbers each.
+void ThreadEmitter::ChooseRounds() {
+  const bool draws = std::any_of(ops_.begin(), ops_.end(), [](const v1::LoopOp* op) {
+    return static_cast<LoopOpcode>(op->op()) == LoopOpcode::kRandBits;
+  });
+  const int64_t enough = kManyPoints * kRoundsOfRandom * vector_lanes_ * turns_;
+  if (draws && PointsEstimate(enough) >= enough) rounds_ = kRoundsOfRandom;
+}
+
 uint32_t ThreadEmitter::SharedLevel(const StageInfo& info) const {
   uint32_t longest = 0;
   int64_t most = -1;
@@ -244,13 +255,18 @@ void ThreadEmitter::ChooseLanes() {
   if (!block_shares_point_) {
     vector_lanes_ = LanesAlongOuter();
     if (vector_lanes_ == 1 && !ChooseSharedTile()) ChooseRows();
-    if (tile_ == 0 && rows_ == 1) ChooseTurns();
+    if (tile_ == 0 && rows_ == 1) {
+      ChooseTurns();
+      ChooseRounds();
+    }
     return;
   }
   FindStripSums();
+  FindSoftmaxSum();
   ShareRows();
-  if (strip_sums_.empty() || StripsFit()) return;
+  if (strip_sums_.empty() ? !softmax_sum_ || SoftmaxSumFits() : StripsFit()) return;
   strip_sums_.clear();
+  softmax_sum_.reset();
   ShareRows();
 }
 
@@ -277,7 +293,8 @@ void ThreadEmitter::ShareRows() {
     return;
   }
   const bool few = PointsEstimate(kManyPoints) <= kFewPoints;
-  const bool read_again = passes_ > 1 && vectors * lanes >= kLongRow && lanes <= kLanesOfLongRow;
+  const bool read_again =
+      !softmax_sum_ && passes_ > 1 && vectors * lanes >= kLongRow && lanes <= kLanesOfLongRow;
   const int64_t most = few || read_again ? kThreadsMax : kThreads;
   const int64_t turns = few ? 1 : kTurns;
   const int64_t wanted = (vectors + turns - 1) / turns;

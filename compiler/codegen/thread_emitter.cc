@@ -44,7 +44,7 @@ unsigned ThreadEmitter::PointsPerBlock() const {
   if (!strip_sums_.empty()) return 1;  // a strip
   if (block_shares_point_) return warps_;
   if (tile_ > 0) return static_cast<unsigned>(tile_ * tile_);
-  return rows_ > 1 ? columns_ : threads_ * vector_lanes_ * turns_;
+  return rows_ > 1 ? columns_ : threads_ * vector_lanes_ * turns_ * rounds_;
 }
 
 GpuImage ThreadEmitter::Launch() const {
@@ -435,6 +435,11 @@ void ThreadEmitter::EmitStagesInTurn() {
   const bool together = block_shares_point_ || rows_ > 1;
   size_t k = 0;
   const auto emit = [&] {
+    if (softmax_sum_ && k == softmax_sum_->largest) {
+      EmitSoftmaxSum();
+      k = softmax_sum_->sum;
+      return;
+    }
     stage_ = &stages_[k];
     EmitStage(stages_[k]);
   };

@@ -29,7 +29,8 @@
 // assertion of torch's does.
 //
 // thread_emitter.cc has the shape of a kernel, thread_choice.cc who does what, thread_combine.cc how threads
-// combine, thread_tile.cc transposed access, thread_strip.cc strips.
+// combine, thread_tile.cc transposed access, thread_strip.cc strips,
+// thread_softmax.cc the sum of a softmax.
 #pragma once
 
 #include "compiler/codegen/gpu_image.h"
@@ -85,6 +86,21 @@ class ThreadEmitter : public KernelEmitter {
   void ForStripSums(llvm::Value* begin, StripBody body);  // all turns of this thread
   void EmitStore(const v1::LoopOp& op) override;
 
+  // thread_softmax.cc
+  struct SoftmaxSum {
+    size_t largest;  // stages
+    size_t sum;
+    uint32_t value;  // an op of the first
+  };
+  bool BeginsAlike(const StageInfo& first, const StageInfo& second) const;
+  void FindSoftmaxSum();
+  bool SoftmaxSumFits() const;
+  void EmitSoftmaxSum();
+  void AddToSoftmaxSum(llvm::Value* first_turn, int64_t turns, llvm::AllocaInst* largest,
+                       llvm::AllocaInst* sum);
+  llvm::Value* SoftmaxOrigin(llvm::Value* largest);
+  llvm::Value* ExpOf(llvm::Value* v);
+
   unsigned PointsPerBlock() const;
   void ChooseLanes() override;
   void ShareRows();  // of threads that share a point
@@ -118,6 +134,7 @@ class ThreadEmitter : public KernelEmitter {
   Offsets OffsetsOf(const StageInfo& info, const v1::LoopOp& op, unsigned lanes) const;
   std::optional<int64_t> ConstantTerm(uint32_t expr) const;
   void ChooseTurns();
+  void ChooseRounds();
   int64_t PointsEstimate(int64_t most) const;
   // Columns of points, see above.
   void ChooseRows();
@@ -156,6 +173,7 @@ class ThreadEmitter : public KernelEmitter {
   unsigned threads_ = 0;  // of a block; of a point, where a block has several points of a warp each
   unsigned warps_ = 1;    // such points
   unsigned turns_ = 1;    // points, or vectors of them, that a thread takes in a row
+  unsigned rounds_ = 1;   // of its loop over points that a thread should have at least
   int passes_ = 0;        // over a row that a block shares
   unsigned rows_ = 1;     // of threads that share a point's longest loop, where blocks have columns
   unsigned columns_ = 0;
@@ -167,7 +185,8 @@ class ThreadEmitter : public KernelEmitter {
   bool aligned_by_buffers_ = false;   // that is known of all points
   bool aligned_by_row_ = false;       // that is known of all stages of a point
   std::vector<StripSum> strip_sums_;  // empty: blocks take no strips
-  unsigned turn_ = 0;                 // of this thread, in EmitTurns, where all turns stand in a row
+  std::optional<SoftmaxSum> softmax_sum_;
+  unsigned turn_ = 0;  // of this thread, in EmitTurns, where all turns stand in a row
   llvm::AllocaInst* failed_ = nullptr;
 };
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/dtypes.h"
@@ -469,6 +470,51 @@ TEST_P(BackendConformanceTest, StripsOfRowsSummedDownTheirColumns) {
         Check(b.Build(), {FloatBuffer(dtype, values), FloatBuffer(dtype, values),
                           FloatBuffer(v1::F32, before), FloatBuffer(v1::F32, before)});
       }
+    }
+  }
+}
+
+// The sum of a long row's exponentials beside its maximum, where a row or part of it is not finite too.
+TEST_P(BackendConformanceTest, SumsOfExponentialsOfLongRows) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr int64_t kRows = 7;
+  for (v1::DType dtype : {v1::F32, v1::BF16}) {
+    for (const int64_t width : {16384, 16387, 20000, 32768}) {
+      KernelBuilder b;
+      const uint32_t rows = b.Const(kRows), columns = b.Const(width);
+      const uint32_t in = b.Buffer(dtype, v1::READ, b.Const(kRows * width)),
+                     largest = b.Buffer(v1::F32, v1::WRITE, rows), sums = b.Buffer(v1::F32, v1::WRITE, rows);
+      b.Outer(rows);
+      const uint32_t row = b.Var(0), at = b.Add(b.Mul(row, columns), b.Var(1));
+      const auto load = [&] {
+        const uint32_t loaded = b.Load(in, at);
+        return dtype == v1::BF16 ? b.Op(LoopOpcode::kCast, v1::F32, {loaded}) : loaded;
+      };
+      b.BeginStage({columns});
+      const uint32_t most = b.Reduce(v1::REDUCE_MAX, load());
+      b.BeginStage({columns});
+      const uint32_t power =
+          b.Op(LoopOpcode::kExp, v1::F32, {b.Op(LoopOpcode::kSub, v1::F32, {load(), most})});
+      const uint32_t sum = b.Reduce(v1::REDUCE_SUM, power);
+      b.BeginStage({});
+      b.Store(largest, row, most);
+      b.Store(sums, row, sum);
+      b.Schedule(1, 1, v1::VECTOR_INNER_LAST);
+      std::vector<double> values;
+      for (int64_t k = 0; k < kRows * width; ++k) {
+        const int64_t column = k % width;
+        double value = static_cast<double>(k * 7919 % 4001) / 256 - 8 + static_cast<double>(column) / 4096;
+        if (k / width == 1 || (k / width == 2 && column != width - 1)) value = -kInfinity;
+        if (k / width == 3 && column == 5000) value = kInfinity;
+        if (k / width == 4 && column == width / 2) value = std::nan("");
+        if (k / width == 5 && column < width / 2) value = -kInfinity;
+        values.push_back(value);
+      }
+      SCOPED_TRACE(absl::StrCat(v1::DType_Name(dtype), " ", width));
+      Check(b.Build(),
+            {FloatBuffer(dtype, values), FloatBuffer(v1::F32, std::vector<double>(kRows, 0)),
+             FloatBuffer(v1::F32, std::vector<double>(kRows, 0))},
+            {64, 1e-6});
     }
   }
 }
