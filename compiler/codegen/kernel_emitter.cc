@@ -173,6 +173,7 @@ void KernelEmitter::EmitEntry() {
   }
   EmitExtents();
   ChooseStreams();
+  ChooseKeptRow();
   ChooseReadAhead();
 }
 
@@ -305,7 +306,10 @@ void KernelEmitter::EmitOps(const StageInfo& info) {
     if (MayLoadFirst(info.stage->ops(k))) EmitOp(info.first_op + k, info.stage->ops(k));
   }
   for (int k = 0; k < info.stage->ops_size(); ++k) {
-    if (!MayLoadFirst(info.stage->ops(k))) EmitOp(info.first_op + k, info.stage->ops(k));
+    const uint32_t id = info.first_op + k;
+    if (MayLoadFirst(info.stage->ops(k)) || skipped_.contains(id) || ReadKeptValue(id)) continue;
+    EmitOp(id, info.stage->ops(k));
+    KeepValue(id);
   }
 }
 

@@ -4,6 +4,7 @@
 //   index_emitter.cc    index expressions: uniform, contiguous or per lane
 //   memory_emitter.cc   loads and stores
 //   stream_emitter.cc   stores past the cache, reads ahead
+//   keep_emitter.cc     values of a row that a later stage reads back
 //   op_emitter.cc       arithmetic, comparison, logic
 //   convert_emitter.cc  casts
 //   reduce_emitter.cc   reductions and scans
@@ -28,6 +29,7 @@
 #include "compiler/ir/ops.h"
 #include "kiln/v1/kernel.pb.h"
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Module.h"
 
@@ -73,6 +75,12 @@ class KernelEmitter {
     llvm::Type* type = nullptr;  // an array
     llvm::Value* slots = nullptr;
     llvm::Value* position = nullptr;  // of the values that are being computed
+  };
+  // A row of one op's values that another op, which would compute the same, reads back.
+  struct KeptRow {
+    uint32_t writer = 0;
+    uint32_t reader = 0;
+    llvm::AllocaInst* slots = nullptr;
   };
   using Body = absl::FunctionRef<void()>;
 
@@ -151,6 +159,15 @@ class KernelEmitter {
   void EndStreams();
   void ChooseReadAhead();
   void ReadAhead(const v1::LoopOp& op);
+
+  // keep_emitter.cc
+  void ChooseKeptRow();  // after the entry's start
+  bool SameValue(uint32_t a, uint32_t b, int* budget) const;
+  std::optional<uint32_t> EarlierExponential(const StageInfo& info, uint32_t exponential) const;
+  void SkipArgumentsOf(const StageInfo& info, uint32_t reader);
+  llvm::Value* KeptSlot();
+  void KeepValue(uint32_t id);
+  bool ReadKeptValue(uint32_t id);
 
   // op_emitter.cc
   llvm::Value* EmitPointwise(uint32_t id, const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args);
@@ -235,6 +252,8 @@ class KernelEmitter {
   std::vector<llvm::Value*> streamed_;  // per buffer: whether stores pass the cache by; null: never
   llvm::DenseMap<const v1::LoopOp*, std::pair<unsigned, unsigned>>
       read_ahead_;  // its share of the lines, of how many
+  std::optional<KeptRow> kept_;
+  llvm::DenseSet<uint32_t> skipped_;  // ops that nothing asks for
   std::vector<llvm::Value*> symbols_;
   std::vector<llvm::Value*> outer_extents_;
   llvm::Value* zero_slot_ = nullptr;  // 64 zero bytes: what a masked-out scalar load reads

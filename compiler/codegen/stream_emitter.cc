@@ -82,7 +82,9 @@ void KernelEmitter::ChooseReadAhead() {
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() != 1 || info.has_scan) continue;
     const int64_t columns = ConstantExpr(info.stage->inner(0)).value_or(0);
-    for (const v1::LoopOp& op : info.stage->ops()) {
+    for (int k = 0; k < info.stage->ops_size(); ++k) {
+      const v1::LoopOp& op = info.stage->ops(k);
+      if (skipped_.contains(info.first_op + k)) continue;
       if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad || op.args_size() > 0) continue;
       const v1::KernelBuffer& buffer = kernel_.buffers(op.buffer());
       const auto width = static_cast<int64_t>(ir::ByteWidth(buffer.dtype()));

@@ -359,6 +359,50 @@ TEST_P(BackendConformanceTest, LongSumsKeepTheirBits) {
   }
 }
 
+// Exponentials of a row whose sum divides them: a back-end may keep them, but not where the second ones are
+// of other numbers: of another buffer, or of the row after it was overwritten.
+TEST_P(BackendConformanceTest, ExponentialsOfARowAgain) {
+  enum class Again { kSame, kOtherBuffer, kOverwritten };
+  for (Again again : {Again::kSame, Again::kOtherBuffer, Again::kOverwritten}) {
+    for (int64_t columns : {3, 16, 37, 1000}) {
+      for (v1::VectorDim dim : kDims) {
+        constexpr int64_t kRows = 9;
+        KernelBuilder b;
+        const uint32_t r = b.Const(kRows), c = b.Const(columns), n = b.Const(kRows * columns);
+        const bool overwritten = again == Again::kOverwritten;
+        const uint32_t x = b.Buffer(v1::F32, overwritten ? v1::READ_WRITE : v1::READ, n),
+                       other = b.Buffer(v1::F32, v1::READ, n), out = b.Buffer(v1::F32, v1::WRITE, n);
+        b.Outer(r);
+        const uint32_t index = b.Add(b.Mul(b.Var(0), c), b.Var(1));
+        const auto exponential = [&](uint32_t buffer) {
+          return b.Op(LoopOpcode::kExp, v1::F32, {b.Load(buffer, index)});
+        };
+        b.BeginStage({c});
+        const uint32_t sum = b.Reduce(v1::REDUCE_SUM, exponential(x));
+        if (overwritten) {
+          b.BeginStage({c});
+          b.Store(x, index, b.Op(LoopOpcode::kMul, v1::F32, {b.Load(x, index), b.Float(v1::F32, 0.5)}));
+        }
+        b.BeginStage({c});
+        const uint32_t part =
+            b.Op(LoopOpcode::kDiv, v1::F32, {exponential(again == Again::kOtherBuffer ? other : x), sum});
+        b.Store(out, index, b.Op(LoopOpcode::kAdd, v1::F32, {part, b.Load(other, index)}));
+        b.Schedule(1, 4, dim);
+        SCOPED_TRACE(absl::StrCat(static_cast<int>(again), " ", columns, " ", dim));
+        std::vector<double> values, others;
+        std::uniform_real_distribution<double> some(-4, 4);
+        for (int64_t k = 0; k < kRows * columns; ++k) {
+          values.push_back(some(random_));
+          others.push_back(some(random_));
+        }
+        Check(b.Build(),
+              {FloatBuffer(v1::F32, values), FloatBuffer(v1::F32, others), FloatBuffer(v1::F32, values)},
+              {64, 1e-6});
+      }
+    }
+  }
+}
+
 TEST_P(BackendConformanceTest, Scans) {
   for (v1::DType dtype : {v1::I64, v1::I32, v1::F32, v1::F64, v1::U8}) {
     for (v1::ReduceKind kind : {v1::REDUCE_SUM, v1::REDUCE_PROD, v1::REDUCE_MAX, v1::REDUCE_MIN}) {
