@@ -521,9 +521,8 @@ TEST_P(BackendConformanceTest, StripsOfRowsSummedDownTheirColumns) {
 // The sum of a long row's exponentials beside its maximum, where a row or part of it is not finite too.
 TEST_P(BackendConformanceTest, SumsOfExponentialsOfLongRows) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  constexpr int64_t kRows = 7;
   for (v1::DType dtype : {v1::F32, v1::BF16}) {
-    for (const int64_t width : {16384, 16387, 20000, 32768}) {
+    for (const int64_t kRows = 7; const int64_t width : {16384, 16387, 20000, 32768}) {
       KernelBuilder b;
       const uint32_t rows = b.Const(kRows), columns = b.Const(width);
       const uint32_t in = b.Buffer(dtype, v1::READ, b.Const(kRows * width)),
@@ -531,8 +530,7 @@ TEST_P(BackendConformanceTest, SumsOfExponentialsOfLongRows) {
       b.Outer(rows);
       const uint32_t row = b.Var(0), at = b.Add(b.Mul(row, columns), b.Var(1));
       const auto load = [&] {
-        const uint32_t loaded = b.Load(in, at);
-        return dtype == v1::BF16 ? b.Op(LoopOpcode::kCast, v1::F32, {loaded}) : loaded;
+        return dtype == v1::BF16 ? b.Op(LoopOpcode::kCast, v1::F32, {b.Load(in, at)}) : b.Load(in, at);
       };
       b.BeginStage({columns});
       const uint32_t most = b.Reduce(v1::REDUCE_MAX, load());
@@ -544,7 +542,7 @@ TEST_P(BackendConformanceTest, SumsOfExponentialsOfLongRows) {
       b.Store(largest, row, most);
       b.Store(sums, row, sum);
       b.Schedule(1, 1, v1::VECTOR_INNER_LAST);
-      std::vector<double> values;
+      std::vector<double> values, none(kRows, 0);
       for (int64_t k = 0; k < kRows * width; ++k) {
         const int64_t column = k % width;
         double value = static_cast<double>(k * 7919 % 4001) / 256 - 8 + static_cast<double>(column) / 4096;
@@ -555,9 +553,7 @@ TEST_P(BackendConformanceTest, SumsOfExponentialsOfLongRows) {
         values.push_back(value);
       }
       SCOPED_TRACE(absl::StrCat(v1::DType_Name(dtype), " ", width));
-      Check(b.Build(),
-            {FloatBuffer(dtype, values), FloatBuffer(v1::F32, std::vector<double>(kRows, 0)),
-             FloatBuffer(v1::F32, std::vector<double>(kRows, 0))},
+      Check(b.Build(), {FloatBuffer(dtype, values), FloatBuffer(v1::F32, none), FloatBuffer(v1::F32, none)},
             {64, 1e-6});
     }
   }
