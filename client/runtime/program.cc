@@ -59,7 +59,7 @@ class Frame {
     for (StandIn& written : stand_ins_) Drop(written.copy);
     for (Tensor& tensor : temporaries_) Drop(tensor);
     for (CallContext::Kept& kept : call_.scratch) Drop(kept.tensor);
-    if (arena_ != nullptr) program_.spare_arena_.Give(host_, arena_, places_->bytes);  // nothing lies in it
+    Drop(arena_);  // after all that lie in it
     if (scratch_ != nullptr) program_.GiveScratch(std::move(scratch_));
     program_.counts_->launches.fetch_add(launches_, std::memory_order_relaxed);
     program_.counts_->library_calls.fetch_add(library_calls_, std::memory_order_relaxed);
@@ -288,10 +288,7 @@ class Frame {
     places_ = program_.arena_plan_.For(exprs_);
     if (places_ == nullptr) return absl::OkStatus();
     const int64_t size = places_->bytes, stride = 1;
-    arena_ = program_.spare_arena_.Take(size);
-    if (arena_ == nullptr) {
-      KILN_ASSIGN_OR_RETURN(arena_, host_.Empty(v1::U8, {&size, 1}, {&stride, 1}));
-    }
+    KILN_ASSIGN_OR_RETURN(arena_, host_.Empty(v1::U8, {&size, 1}, {&stride, 1}));
     arena_data_ = static_cast<char*>(host_.Data(arena_));
     return absl::OkStatus();
   }

@@ -24,7 +24,6 @@
 #include "client/runtime/expr_program.h"
 #include "client/runtime/host.h"
 #include "client/runtime/kernels.h"
-#include "client/runtime/spare_arena.h"
 #include "client/runtime/step_times.h"
 #include "client/runtime/tuned_products.h"
 #include "kiln/v1/artifact.pb.h"
@@ -162,7 +161,6 @@ class Program {
   ArenaPlan arena_plan_;
   std::shared_ptr<const TunedProducts> tuned_;  // shared with no one; nullptr: nothing was measured
   mutable std::atomic<Scratch*> spare_{nullptr};
-  mutable SpareArena spare_arena_;
   std::unique_ptr<RunCounts> counts_ = std::make_unique<RunCounts>();
   std::unique_ptr<StepTimes> times_;
 };
