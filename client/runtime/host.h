@@ -76,8 +76,8 @@ struct CallContext {
   void* stream = nullptr;
   bool recorded = false;                 // into a CUDA graph: what the launches cost now is paid once
   const TunedProducts* tuned = nullptr;  // measured algorithms, where the program brings some; borrowed
-  // Memory that each library call may overwrite, kept from one to the next; the caller releases it. Calls that are
-  // recorded take turns, so that some can run at a time.
+  // Memory that each library call may overwrite, kept from one to the next; the caller releases it. Calls
+  // that are recorded take turns, so that some can run at a time.
   struct Kept {
     Tensor tensor = nullptr;
     size_t bytes = 0;

@@ -1,8 +1,8 @@
 // Memory that one library call on a GPU may overwrite.
 //
 // A little of it is kept in the call's context for the next library call: they follow each other on one
-// stream, or take turns where a graph is recorded. More is given back to the stream's memory when the object ends; what comes next runs after this
-// call. Threads: one. The host outlives it.
+// stream, or take turns where a graph is recorded. More is given back to the stream's memory when the object
+// ends; what comes next runs after this call. Threads: one. The host outlives it.
 #pragma once
 
 #include <cstddef>

@@ -28,8 +28,7 @@ bool IsShared(uint32_t points, uint32_t threads) {
 }  // namespace
 
 std::string SerializeGpuImage(const GpuImage& image) {
-  Header header = {{}, image.threads, image.points_per_block, image.buffers, image.symbols,
-                   image.stored};
+  Header header = {{}, image.threads, image.points_per_block, image.buffers, image.symbols, image.stored};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + image.code;
 }
@@ -44,8 +43,8 @@ absl::StatusOr<GpuImage> ParseGpuImage(absl::string_view bytes) {
       !IsShared(header.points_per_block, header.threads)) {
     return absl::DataLossError("GPU image: impossible launch");
   }
-  return GpuImage{header.threads, header.points_per_block, header.buffers, header.symbols, header.stored,
-                  std::string(bytes.substr(sizeof(header)))};
+  return GpuImage{header.threads, header.points_per_block, header.buffers,
+                  header.symbols, header.stored,           std::string(bytes.substr(sizeof(header)))};
 }
 
 }  // namespace kiln

@@ -211,9 +211,9 @@ std::string FullTarget(absl::string_view name) {
 const DecompositionTable& Decompositions() {
   static const auto* table = [] {
     auto* all = new DecompositionTable;
-    for (auto rows : {ActivationRows(), AttentionRows(), ConvolutionRows(), CreationRows(), IndexRows(), LossRows(),
-                      MatmulRows(), NormalizationRows(), PointwiseRows(), PoolingRows(), RandomRows(),
-                      DropoutRows(), ReductionRows(), ResizeRows(), ShapeRows()}) {
+    for (auto rows : {ActivationRows(), AttentionRows(), ConvolutionRows(), CreationRows(), IndexRows(),
+                      LossRows(), MatmulRows(), NormalizationRows(), PointwiseRows(), PoolingRows(),
+                      RandomRows(), DropoutRows(), ReductionRows(), ResizeRows(), ShapeRows()}) {
       for (const DecompositionRow& row : rows) {
         (*all)[FullTarget(row.target)] = row.decompose;
       }

@@ -1,5 +1,5 @@
 """What kiln's runtime takes of the CPU on a GPU, over the bare calls that it makes: microseconds a step (a kernel's
-launch, a product) and an allocation with its tensor.
+launch, a product) and an allocation with its tensor, which Python gets.
 
 The bare calls run in a loop in C (gpu_calls.c, compiled by cc), those that a chain of steps is held against in the
 chain's order. Kiln's figures are differences of two programs of unlike length, so that the cost of a call itself drops
@@ -57,7 +57,7 @@ def _loops(directory):
     path = os.path.join(directory, "gpu_calls.so")
     subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", path, os.path.join(HERE, "gpu_calls.c")], check=True)
     loops = ctypes.CDLL(path)
-    loops.BareSeconds.restype = ctypes.c_double
+    loops.BareSeconds.restype = loops.TensorSeconds.restype = ctypes.c_double
     return loops
 
 
@@ -114,8 +114,17 @@ def _product_call():
                         *(matrix.data_ptr() for matrix in matrices), _address(algorithm)), (matrices, algorithm)
 
 
+def _tensors(loops, device="cuda"):
+    """Seconds of a tensor of SIZE numbers out of as many as the larger fan has more, by torch's own C functions."""
+    torch_library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch.so"))
+    kind = getattr(torch_library, f"aoti_torch_device_type_{device}")()
+    return loops.TensorSeconds(_address(torch_library.aoti_torch_empty_strided),
+                               _address(torch_library.aoti_torch_delete_tensor_object), ctypes.c_int64(SIZE),
+                               torch_library.aoti_torch_dtype_float32(), kind, OUTPUTS[1] - OUTPUTS[0])
+
+
 def _bare(loops):
-    """Microseconds of a launch, of a product, and of both in turn."""
+    """Microseconds of a launch, of a product, of both in turn, and of a tensor."""
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     (launch, launch_memory), (product, product_memory) = _launch_call(), _product_call()
 
@@ -124,7 +133,8 @@ def _bare(loops):
         count = ctypes.c_int(BARE_CALLS // len([call for call in calls if call]))
         return lambda: loops.BareSeconds(*references, stream, count)
 
-    taken = _fastest(rounds_of(launch, None), rounds_of(None, product), rounds_of(launch, product))
+    taken = _fastest(rounds_of(launch, None), rounds_of(None, product), rounds_of(launch, product),
+                     lambda: _tensors(loops))
     del launch_memory, product_memory
     return taken
 
@@ -171,21 +181,23 @@ def _difference(short, long):
 
 @torch.no_grad()
 def measure():
-    """Microseconds: launch, product, both in turn (bare), allocation (with its tensor), step (a kernel or product, over
-    the bare calls in the same order and its allocation); counts of the programs they come from."""
+    """Microseconds: launch, product, both in turn, tensor (bare); allocation (with its tensor and Python's, over the
+    bare tensor); step (a kernel or product, over the bare calls in the same order); counts of the programs they come
+    from."""
     x, w = torch.rand(SIZE, SIZE, device="cuda"), torch.rand(SIZE, SIZE, device="cuda") / SIZE
     fans = [_Counted(_fan(outputs), x) for outputs in OUTPUTS]
     chains = [_Counted(chain(layers), x, w) for layers in LAYERS]
     with tempfile.TemporaryDirectory() as directory:
-        launch, product, both = _bare(_loops(directory))
+        launch, product, both, tensor = _bare(_loops(directory))
     more, kernels, _, allocations = _difference(*fans)
-    allocation = (more - kernels * launch) / allocations
+    allocation = (more - kernels * launch) / allocations - tensor
     more, kernels, products, allocations = _difference(*chains)
     if kernels != products:
         raise RuntimeError(f"the chain has {kernels} kernels and {products} products: no bare calls like it")
     over = more - kernels * both
-    return {"launch_us": launch, "product_us": product, "both_us": both, "allocation_us": allocation,
-            "step_us": (over - allocations * allocation) / (kernels + products),
+    return {"launch_us": launch, "product_us": product, "both_us": both, "tensor_us": tensor,
+            "allocation_us": allocation,
+            "step_us": (over - allocations * (allocation + tensor)) / (kernels + products),
             "steps": kernels + products, "allocations": allocations, "over_us": over}
 
 
@@ -193,6 +205,7 @@ def line(result):
     """The Markdown."""
     return (f"CPU time of the runtime: a step takes {result['step_us']:.2f} µs over its bare call (a launch by the driver "
             f"{result['launch_us']:.2f} µs, a product by cuBLASLt {result['product_us']:.2f} µs, both in turn "
-            f"{result['both_us']:.2f} µs), an allocation with its tensor {result['allocation_us']:.2f} µs. "
+            f"{result['both_us']:.2f} µs), an allocation with its tensor {result['allocation_us']:.2f} µs over torch's own "
+            f"({result['tensor_us']:.2f} µs). "
             f"({result['steps']} steps with {result['allocations']} allocations took {result['over_us']:.0f} µs more than "
             "the bare calls.)")

@@ -103,7 +103,8 @@ TEST(LowerIndex, PaddingsOfOneTensorKeepTheirFillings) {
   EXPECT_EQ(Values<float>(result.outputs[1]), (std::vector<float>{1, 1, 1, 7, 7, 1, 1, 1, 7, 7}));
 }
 
-// An image by points that a convolution reads stays one behind its padding: what is stored is not turned round.
+// An image by points that a convolution reads stays one behind its padding: what is stored is not turned
+// round.
 TEST(LowerIndex, PaddedImagesLieAsDeclared) {
   GraphMaker maker;
   const auto by_points = [&](ValueId image) {
@@ -111,9 +112,9 @@ TEST(LowerIndex, PaddedImagesLieAsDeclared) {
     type.strides = ChannelsLastStrides(maker.graph.exprs, type.sizes);
   };
   const ValueId x = maker.Input(v1::F32, {1, 2, 2, 2});
-  const ValueId padded = maker.Node("aten.constant_pad_nd.default",
-                                    {{"self", T(x)}, {"pad", maker.Ints({0, 1, 0, 1})}, {"value", FloatArg{5}}},
-                                    v1::F32, {1, 2, 3, 3});
+  const ValueId padded = maker.Node(
+      "aten.constant_pad_nd.default",
+      {{"self", T(x)}, {"pad", maker.Ints({0, 1, 0, 1})}, {"value", FloatArg{5}}}, v1::F32, {1, 2, 3, 3});
   by_points(x);
   by_points(padded);
   maker.Output(padded);
