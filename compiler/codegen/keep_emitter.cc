@@ -30,7 +30,7 @@ bool KernelEmitter::SameValue(uint32_t a, uint32_t b, int* budget) const {
     case LoopOpcode::kStore:
     case LoopOpcode::kCheckIndex: return false;
     case LoopOpcode::kLoad:
-      if (kernel_.buffers(x.buffer()).access() != v1::READ || DependsOnOps(x.index())) return false;
+      if (!IsSourceLoad(x)) return false;
       break;
     case LoopOpcode::kIndexExpr:
       if (DependsOnOps(x.index())) return false;

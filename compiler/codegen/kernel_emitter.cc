@@ -316,7 +316,11 @@ void KernelEmitter::EmitOps(const StageInfo& info) {
 // On a GPU all loads stand before the first branch of a function's (sines of large arguments), so that they
 // are under way at once.
 bool KernelEmitter::MayLoadFirst(const v1::LoopOp& op) const {
-  return on_gpu_ && static_cast<LoopOpcode>(op.op()) == LoopOpcode::kLoad && op.args_size() == 0 &&
+  return on_gpu_ && op.args_size() == 0 && IsSourceLoad(op);
+}
+
+bool KernelEmitter::IsSourceLoad(const v1::LoopOp& op) const {
+  return static_cast<LoopOpcode>(op.op()) == LoopOpcode::kLoad &&
          kernel_.buffers(op.buffer()).access() == v1::READ && !DependsOnOps(op.index());
 }
 

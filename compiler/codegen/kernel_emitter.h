@@ -133,6 +133,8 @@ class KernelEmitter {
   bool NonNegative(uint32_t expr) const;
   int Depth(uint32_t expr);
   bool DependsOnOps(uint32_t expr) const;
+  // A load of what the kernel only reads, at a place that no op gives.
+  bool IsSourceLoad(const v1::LoopOp& op) const;
   llvm::Value* FloorDivide(llvm::Value* a, llvm::Value* b, bool both_non_negative);
   llvm::Value* FloorModulo(llvm::Value* a, llvm::Value* b, bool both_non_negative);
 

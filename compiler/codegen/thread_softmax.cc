@@ -27,8 +27,7 @@ bool ThreadEmitter::BeginsAlike(const StageInfo& first, const StageInfo& second)
     const LoopOpcode opcode = OpcodeOf(a);
     if (opcode == LoopOpcode::kStore || opcode == LoopOpcode::kReduce || opcode == LoopOpcode::kCheckIndex)
       return false;
-    if (opcode == LoopOpcode::kLoad && DependsOnOps(a.index())) return false;
-    if (opcode == LoopOpcode::kLoad && kernel_.buffers(a.buffer()).access() != v1::READ) return false;
+    if (opcode == LoopOpcode::kLoad && !IsSourceLoad(a)) return false;
     if (a.op() != b.op() || a.dtype() != b.dtype() || a.buffer() != b.buffer() || a.index() != b.index() ||
         a.bits() != b.bits() || a.mode() != b.mode() || a.args_size() != b.args_size()) {
       return false;

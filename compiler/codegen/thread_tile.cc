@@ -63,8 +63,7 @@ bool ThreadEmitter::ChooseSharedTile() {
 void ThreadEmitter::FindTransposedLoads(uint32_t loop) {
   const uint32_t last = kernel_.outer_size() - 1;
   for (const v1::LoopOp* op : ops_) {
-    if (static_cast<LoopOpcode>(op->op()) != LoopOpcode::kLoad || op->args_size() > 0) continue;
-    if (kernel_.buffers(op->buffer()).access() != v1::READ || DependsOnOps(op->index())) continue;
+    if (op->args_size() > 0 || !IsSourceLoad(*op)) continue;
     const std::optional<int64_t> along = CoefficientOf(op->index(), last);
     if (along == 0 || along == 1 || CoefficientOf(op->index(), loop) != 1) continue;
     packable_.push_back(op);

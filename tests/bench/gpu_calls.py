@@ -8,16 +8,13 @@ never negative.
 """
 import ctypes
 import os
-import shutil
-import subprocess
-import tempfile
 import time
 
 import torch
 
+from c_library import compiled
 from steps import chain
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 SIZE = 8  # rows and columns of a product
 LAYERS = (20, 220)
 OUTPUTS = (4, 36)
@@ -50,13 +47,8 @@ def _loaded(name):
     return ctypes.CDLL(sorted(paths)[0])
 
 
-def _loops(directory):
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        raise RuntimeError("no C compiler (cc) for the bare calls")
-    path = os.path.join(directory, "gpu_calls.so")
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", path, os.path.join(HERE, "gpu_calls.c")], check=True)
-    loops = ctypes.CDLL(path)
+def _loops():
+    loops = compiled("gpu_calls.c", "-O2")
     loops.BareSeconds.restype = loops.TensorSeconds.restype = ctypes.c_double
     return loops
 
@@ -187,8 +179,7 @@ def measure():
     x, w = torch.rand(SIZE, SIZE, device="cuda"), torch.rand(SIZE, SIZE, device="cuda") / SIZE
     fans = [_Counted(_fan(outputs), x) for outputs in OUTPUTS]
     chains = [_Counted(chain(layers), x, w) for layers in LAYERS]
-    with tempfile.TemporaryDirectory() as directory:
-        launch, product, both, tensor = _bare(_loops(directory))
+    launch, product, both, tensor = _bare(_loops())
     more, kernels, _, allocations = _difference(*fans)
     allocation = (more - kernels * launch) / allocations - tensor
     more, kernels, products, allocations = _difference(*chains)

@@ -15,13 +15,15 @@ import ctypes
 import json
 import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import c_library  # noqa: E402
 
 WAYS = ("eager", "inductor", "kiln")
 SHORT, LONG = 20, 220
@@ -97,14 +99,7 @@ class Roof:
 
 
 def _bandwidth():
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if not compiler:
-        raise RuntimeError("no C compiler (cc) for the bare loops over memory")
-    with tempfile.TemporaryDirectory() as directory:
-        path = os.path.join(directory, "bandwidth.so")
-        subprocess.run([compiler, "-O3", "-mavx2", "-shared", "-fPIC", "-pthread", "-o", path,
-                        os.path.join(_HERE, "bandwidth.c")], check=True)
-        library = ctypes.CDLL(path)
+    library = c_library.compiled("bandwidth.c", "-O3", "-mavx2", "-pthread")
     library.PassSeconds.restype = ctypes.c_double
     return library
 

@@ -1,0 +1,19 @@
+"""C that a benchmark holds kiln against, compiled where it runs."""
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def compiled(source, *flags):
+    """The library made of a file of this folder by cc, loaded."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        raise RuntimeError(f"no C compiler (cc) for {source}")
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "bare.so")
+        subprocess.run([compiler, *flags, "-shared", "-fPIC", "-o", path, os.path.join(HERE, source)], check=True)
+        return ctypes.CDLL(path)
