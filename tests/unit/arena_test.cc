@@ -2,12 +2,14 @@
 #include "client/runtime/arena.h"
 
 #include <algorithm>
+#include <memory>
 #include <random>
+#include <vector>
 
 #include "client/runtime/program.h"
-#include "compiler/support/limits.h"
 #include "gtest/gtest.h"
 #include "tests/unit/plain_host.h"
+#include "tests/unit/program_maker.h"
 
 namespace kiln::runtime {
 namespace {
@@ -56,141 +58,25 @@ TEST(ArenaTest, NoneAtOneStepOverlap) {
 // Programs of vectors of eight numbers and copies of them.
 class ArenaProgramTest : public ::testing::Test {
  protected:
-  ArenaProgramTest() {
-    v1::Program& program = *manifest_.mutable_program();
-    program.set_format_version(kProgramFormatVersion);
-    AddBuffer(v1::ProgramBuffer::INPUT);
-    v1::TensorMeta* input = program.add_inputs()->mutable_tensor();
-    input->set_dtype(v1::F32);
-    input->mutable_device()->set_type(v1::CPU);
-    input->add_sizes()->set_value(8);
-    input->add_strides()->set_value(1);
-  }
-
-  uint32_t AddBuffer(v1::ProgramBuffer::Kind kind) {
-    v1::ProgramBuffer* buffer = manifest_.mutable_program()->add_buffers();
-    buffer->set_kind(kind);
-    buffer->set_dtype(v1::F32);
-    buffer->mutable_device()->set_type(v1::CPU);
-    buffer->add_sizes()->set_value(8);
-    buffer->add_strides()->set_value(1);
-    return manifest_.program().buffers_size() - 1;
-  }
-  v1::Step* AddStep() { return manifest_.mutable_program()->add_steps(); }
-  void Free(uint32_t buffer) { AddStep()->mutable_free()->set_buffer(buffer); }
-  void AddOutput(uint32_t buffer) { manifest_.mutable_program()->add_outputs()->set_buffer(buffer); }
-
-  uint32_t Call(const std::string& target, uint32_t from, uint32_t to, bool into) {
-    v1::Call* call = AddStep()->mutable_call();
-    call->set_target(target);
-    v1::NamedArgument* self = call->add_args();
-    self->set_name("self");
-    self->mutable_value()->set_as_tensor(from);
-    call->add_results(to);
-    call->set_into_results(into);
-    return to;
-  }
+  uint32_t Owned() { return maker_.Owned({8}); }
   // A copy in memory that the program allocates.
-  uint32_t Copied(uint32_t from) {
-    const uint32_t to = AddBuffer(v1::ProgramBuffer::OWNED);
-    AddStep()->mutable_alloc()->set_buffer(to);
-    manifest_.mutable_program()->mutable_steps()->rbegin()->mutable_alloc()->set_reuse(-1);
-    return Call("test.copy.default", from, to, true);
-  }
+  uint32_t Copied(uint32_t from) { return maker_.Copy(from, Owned()); }
 
-  // Allocations of a run of the program on 0, 1, …, 7, whose every output must be that.
-  int64_t RunAndCount() {
-    auto program = Program::Load(manifest_, {}, "", &host_);
+  std::shared_ptr<const Program> Load() {
+    auto program = Program::Load(maker_.manifest(), {}, "", &host_);
     EXPECT_TRUE(program.ok()) << program.status();
-    const int64_t size = 8, stride = 1;
-    Value input;
-    input.tensor = *host_.Empty(v1::F32, {&size, 1}, {&stride, 1});
-    for (int i = 0; i < 8; ++i) static_cast<float*>(host_.Data(input.tensor))[i] = i;
-    const int64_t before = host_.allocations();
-    std::vector<Value> outputs;
-    const absl::Status status = (*program)->Run({&input, 1}, outputs);
-    EXPECT_TRUE(status.ok()) << status;
-    const int64_t allocations = host_.allocations() - before;
-    for (Value& output : outputs) {
-      for (int i = 0; i < 8; ++i) EXPECT_EQ(static_cast<float*>(host_.Data(output.tensor))[i], i);
-      host_.Release(output.tensor);
-    }
-    EXPECT_EQ(host_.live(), 0);
-    return allocations;
+    return program.ok() ? *program : nullptr;
   }
-
-  PlainHost host_;
-  v1::Manifest manifest_;
-};
-
-TEST_F(ArenaProgramTest, HoldsAllTemporariesOfACall) {
-  uint32_t value = 0;
-  for (int i = 0; i < 5; ++i) {
-    const uint32_t next = Copied(value);
-    if (value != 0) Free(value);
-    value = next;
-  }
-  AddOutput(value);
-  EXPECT_EQ(RunAndCount(), 2);  // the arena and the output
-}
-
-// What a library call gives back may be its argument's memory, and is read after that is freed.
-TEST_F(ArenaProgramTest, HoldsNoArgumentOfACallThatMayGiveItBack) {
-  const uint32_t first = Copied(0);
-  const uint32_t alias = Call("test.alias.default", first, AddBuffer(v1::ProgramBuffer::OWNED), false);
-  Free(first);
-  const uint32_t second = Copied(Copied(0));
-  Free(second);
-  AddOutput(alias);
-  EXPECT_EQ(RunAndCount(), 2);  // the argument, and an arena of the others
-}
-
-TEST_F(ArenaProgramTest, HoldsNoOutputSeenThroughAView) {
-  const uint32_t value = Copied(0);
-  const uint32_t view = AddBuffer(v1::ProgramBuffer::VIEW);
-  manifest_.mutable_program()->mutable_buffers(view)->set_base(value);
-  AddStep()->mutable_view()->set_buffer(view);
-  AddOutput(view);
-  EXPECT_EQ(RunAndCount(), 1);
-}
-
-// Buffers of as many numbers as the input has.
-class DynamicArenaProgramTest : public ArenaProgramTest {
- protected:
-  DynamicArenaProgramTest() {
-    v1::Program& program = *manifest_.mutable_program();
-    for (int i = 0; i < 2; ++i) {  // of the input's size, and of a step
-      v1::Symbol* symbol = program.add_symbols();
-      symbol->set_kind(v1::SYMBOL_INT);
-      symbol->set_max(1000);
-      v1::ExprNode* size = program.add_exprs();
-      size->set_op(v1::EXPR_SYMBOL);
-      size->set_value(i);
-    }
-    program.mutable_symbols(0)->mutable_binding()->set_source(v1::SymbolBinding::INPUT_SIZE);
-    program.mutable_inputs(0)->mutable_tensor()->mutable_sizes(0)->set_expr(0);
-    program.mutable_buffers(0)->mutable_sizes(0)->set_expr(0);
-  }
-
-  uint32_t AddSized(uint32_t expr) {
-    const uint32_t buffer = AddBuffer(v1::ProgramBuffer::OWNED);
-    manifest_.mutable_program()->mutable_buffers(buffer)->mutable_sizes(0)->set_expr(expr);
-    return buffer;
-  }
-  uint32_t SizedCopy(uint32_t from, uint32_t expr = 0, int64_t reuse = -1) {
-    const uint32_t to = AddSized(expr);
-    v1::Step::Alloc* alloc = AddStep()->mutable_alloc();
-    alloc->set_buffer(to);
-    alloc->set_reuse(reuse);
-    return Call("test.copy.default", from, to, true);
-  }
-
-  // Allocations of a call on 0, 1, …, n - 1, whose every output must be that.
-  int64_t CountCall(const Program& program, int64_t n) {
+  Value Counting(int64_t n) {
     const int64_t stride = 1;
     Value input;
     input.tensor = *host_.Empty(v1::F32, {&n, 1}, {&stride, 1});
     for (int64_t i = 0; i < n; ++i) static_cast<float*>(host_.Data(input.tensor))[i] = i;
+    return input;
+  }
+  // Allocations of a call on 0, 1, …, n - 1, whose every output must be that.
+  int64_t CountCall(const Program& program, int64_t n) {
+    const Value input = Counting(n);
     const int64_t before = host_.allocations();
     std::vector<Value> outputs;
     const absl::Status status = program.Run({&input, 1}, outputs);
@@ -204,34 +90,90 @@ class DynamicArenaProgramTest : public ArenaProgramTest {
     EXPECT_EQ(host_.live(), 0);
     return allocations;
   }
+
+  PlainHost host_;
+  ProgramMaker maker_;
+  const uint32_t input_ = maker_.Input({8});
+};
+
+TEST_F(ArenaProgramTest, HoldsAllTemporariesOfACall) {
+  uint32_t value = input_;
+  for (int i = 0; i < 5; ++i) {
+    const uint32_t next = Copied(value);
+    if (value != input_) maker_.Free(value);
+    value = next;
+  }
+  maker_.Output(value);
+  EXPECT_EQ(CountCall(*Load(), 8), 2);  // the arena and the output
+}
+
+// What a library call gives back may be its argument's memory, and is read after that is freed.
+TEST_F(ArenaProgramTest, HoldsNoArgumentOfACallThatMayGiveItBack) {
+  const uint32_t first = Copied(input_);
+  const uint32_t alias = maker_.Call("test.alias.default", first, Owned(), false);
+  maker_.Free(first);
+  const uint32_t second = Copied(Copied(input_));
+  maker_.Free(second);
+  maker_.Output(alias);
+  EXPECT_EQ(CountCall(*Load(), 8), 2);  // the argument, and an arena of the others
+}
+
+TEST_F(ArenaProgramTest, HoldsNoOutputSeenThroughAView) {
+  const uint32_t value = Copied(input_);
+  const uint32_t view = maker_.View(value, {8}, {1});
+  maker_.program().add_steps()->mutable_view()->set_buffer(view);
+  maker_.Output(view);
+  EXPECT_EQ(CountCall(*Load(), 8), 1);
+}
+
+// Buffers of as many numbers as the input has.
+class DynamicArenaProgramTest : public ArenaProgramTest {
+ protected:
+  DynamicArenaProgramTest() {
+    v1::Program& program = maker_.program();
+    for (int i = 0; i < 2; ++i) {  // of the input's size, and of a step
+      v1::Symbol* symbol = program.add_symbols();
+      symbol->set_kind(v1::SYMBOL_INT);
+      symbol->set_max(1000);
+      v1::ExprNode* size = program.add_exprs();
+      size->set_op(v1::EXPR_SYMBOL);
+      size->set_value(i);
+    }
+    program.mutable_symbols(0)->mutable_binding()->set_source(v1::SymbolBinding::INPUT_SIZE);
+    program.mutable_inputs(0)->mutable_tensor()->mutable_sizes(0)->set_expr(0);
+    program.mutable_buffers(0)->mutable_sizes(0)->set_expr(0);
+  }
+
+  uint32_t SizedCopy(uint32_t from, uint32_t expr = 0, int64_t reuse = -1) {
+    const uint32_t to = Owned();
+    maker_.program().mutable_buffers(to)->mutable_sizes(0)->set_expr(expr);
+    return maker_.Copy(from, to, reuse);
+  }
 };
 
 TEST_F(DynamicArenaProgramTest, HoldsTemporariesOfSizesThatChangeBetweenCalls) {
-  uint32_t value = 0;
+  uint32_t value = input_;
   for (int i = 0; i < 5; ++i) {
     const uint32_t next = SizedCopy(value);
-    if (value != 0) Free(value);
+    if (value != input_) maker_.Free(value);
     value = next;
   }
-  AddOutput(value);
-  auto program = Program::Load(manifest_, {}, "", &host_);
-  ASSERT_TRUE(program.ok()) << program.status();
-  for (int64_t n : {8, 300, 0, 8, 1, 300, 17, 0})
-    EXPECT_EQ(CountCall(**program, n), 2) << n;  // arena, output
+  maker_.Output(value);
+  const std::shared_ptr<const Program> program = Load();
+  for (int64_t n : {8, 300, 0, 8, 1, 300, 17, 0}) EXPECT_EQ(CountCall(*program, n), 2) << n;  // arena, output
 }
 
 TEST_F(DynamicArenaProgramTest, HoldsNoOutputThatTookOverATemporary) {
-  const uint32_t first = SizedCopy(0);
-  AddOutput(SizedCopy(0, 0, first));
-  auto program = Program::Load(manifest_, {}, "", &host_);
-  ASSERT_TRUE(program.ok()) << program.status();
-  for (int64_t n : {8, 0, 20}) EXPECT_EQ(CountCall(**program, n), 1) << n;
+  const uint32_t first = SizedCopy(input_);
+  maker_.Output(SizedCopy(input_, 0, first));
+  const std::shared_ptr<const Program> program = Load();
+  for (int64_t n : {8, 0, 20}) EXPECT_EQ(CountCall(*program, n), 1) << n;
   EXPECT_EQ(host_.overs(), 0);
 }
 
 // A negative size is found by the step that allocates it, as it is without an arena.
 TEST_F(DynamicArenaProgramTest, LeavesWhatIsNoSizeToItsStep) {
-  v1::Program& program = *manifest_.mutable_program();
+  v1::Program& program = maker_.program();
   for (int64_t value : {10, -1}) {
     v1::ExprNode* number = program.add_exprs();
     number->set_op(v1::EXPR_CONST);
@@ -241,29 +183,24 @@ TEST_F(DynamicArenaProgramTest, LeavesWhatIsNoSizeToItsStep) {
   product->set_op(v1::EXPR_FLOORDIV);
   product->add_args(2);
   product->add_args(0);
-  const uint32_t first = SizedCopy(0);
-  Free(SizedCopy(first, 4));
-  AddOutput(SizedCopy(first));
-  auto loaded = Program::Load(manifest_, {}, "", &host_);
-  ASSERT_TRUE(loaded.ok()) << loaded.status();
-  const int64_t n = 0, stride = 1;
-  Value input;
-  input.tensor = *host_.Empty(v1::F32, {&n, 1}, {&stride, 1});
+  const uint32_t first = SizedCopy(input_);
+  maker_.Free(SizedCopy(first, 4));
+  maker_.Output(SizedCopy(first));
+  const Value input = Counting(0);
   std::vector<Value> outputs;
-  EXPECT_EQ((*loaded)->Run({&input, 1}, outputs).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Load()->Run({&input, 1}, outputs).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(host_.live(), 0);
 }
 
 // Sizes that only a step knows may still fit what was freed, and what takes it over may be an output.
 TEST_F(DynamicArenaProgramTest, HoldsNothingThatSizesNotKnownYetMayTakeOver) {
-  v1::Step::Let* let = AddStep()->mutable_let();
+  v1::Step::Let* let = maker_.program().add_steps()->mutable_let();
   let->set_symbol(1);
   let->mutable_expr()->set_expr(0);
-  const uint32_t first = SizedCopy(0);
-  AddOutput(SizedCopy(0, 1, first));
-  auto program = Program::Load(manifest_, {}, "", &host_);
-  ASSERT_TRUE(program.ok()) << program.status();
-  EXPECT_EQ(CountCall(**program, 8), 1);
+  const uint32_t first = SizedCopy(input_);
+  maker_.Output(SizedCopy(input_, 1, first));
+  const std::shared_ptr<const Program> program = Load();
+  EXPECT_EQ(CountCall(*program, 8), 1);
   EXPECT_EQ(host_.overs(), 0);
 }
 

@@ -4,12 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "client/runtime/program.h"
-#include "compiler/support/limits.h"
-#include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 #include "tests/unit/plain_host.h"
+#include "tests/unit/program_maker.h"
 #include "tests/unit/recorded_graph.h"
 
 namespace kiln::runtime {
@@ -53,30 +51,17 @@ class RecordingHost : public PlainHost {
   const bool recorded_;
 };
 
-std::string Buffer(const char* more) {
-  return absl::StrCat("dtype: F32 device { type: CPU } sizes { value: 4 } strides { value: 1 } ", more);
-}
-
-std::string Copies(const char* target, int from, int to, bool into) {
-  return absl::StrCat(into ? absl::StrCat("steps { alloc { buffer: ", to, " reuse: -1 } } ") : "",
-                      "steps { call { target: \"", target,
-                      "\" args { name: \"self\" value { as_tensor: ", from, " } } results: ", to,
-                      into ? " into_results: true" : "", " } } ");
-}
-
-// Copies of the input in buffers 1 and 2, of 1 in 3, by an opaque call of 2 in 4, of the input in 5.
+// Copies of the input in `first` and `second`, of the first again, by an opaque call of the second, of the
+// input again.
 v1::Manifest FiveCopies() {
-  std::string text =
-      absl::StrCat("inputs { tensor { ", Buffer(""), " } } buffers { ", Buffer("kind: INPUT input: 0"), " }");
-  for (int i = 0; i < 5; ++i) absl::StrAppend(&text, "buffers { ", Buffer("kind: OWNED"), " }");
-  absl::StrAppend(&text, Copies("test.copy.default", 0, 1, true), Copies("test.copy.default", 0, 2, true),
-                  Copies("test.copy.default", 1, 3, true), Copies("test.transposed.default", 2, 4, false),
-                  Copies("test.copy.default", 0, 5, true));
-  for (int i : {3, 4, 5}) absl::StrAppend(&text, "outputs { buffer: ", i, " }");
-  v1::Manifest manifest;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, manifest.mutable_program()));
-  manifest.mutable_program()->set_format_version(kProgramFormatVersion);
-  return manifest;
+  ProgramMaker maker;
+  const uint32_t input = maker.Input({4});
+  const uint32_t first = maker.Copy(input, maker.Owned({4})), second = maker.Copy(input, maker.Owned({4}));
+  const uint32_t of_first = maker.Copy(first, maker.Owned({4}));
+  const uint32_t opaque = maker.Call("test.transposed.default", second, maker.Owned({4}), false);
+  const uint32_t last = maker.Copy(input, maker.Owned({4}));
+  for (const uint32_t output : {of_first, opaque, last}) maker.Output(output);
+  return maker.manifest();
 }
 
 void RunCopies(RecordingHost& host) {
