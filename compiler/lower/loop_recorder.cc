@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/reduce_kinds.h"
+#include "compiler/ir/scalar_ops.h"
 
 namespace kiln {
 namespace {
@@ -17,17 +18,6 @@ uint64_t BitsOf(double value) {
   uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
-}
-
-int64_t WrapTo(int64_t value, v1::DType dtype) {
-  switch (dtype) {
-    case v1::BOOL: return value != 0;
-    case v1::U8: return static_cast<uint8_t>(value);
-    case v1::I8: return static_cast<int8_t>(value);
-    case v1::I16: return static_cast<int16_t>(value);
-    case v1::I32: return static_cast<int32_t>(value);
-    default: return value;
-  }
 }
 
 // Rounds a double to 8 significand bits (BF16's range is F32's).
@@ -78,7 +68,7 @@ LoopOpId LoopRecorder::ConstantInt(int64_t value, v1::DType dtype) {
   LoopOpData data;
   data.op = LoopOpcode::kConstant;
   data.dtype = dtype;
-  data.bits = static_cast<uint64_t>(WrapTo(value, dtype));
+  data.bits = static_cast<uint64_t>(WrapInteger(dtype, value));
   return Emit(std::move(data));
 }
 

@@ -54,11 +54,10 @@ bool LogicDims(Match& m) {
   return m.Return(kReduce(x, dims, m.Bool("keepdim", false)));
 }
 
-Value Position(Match& m, absl::string_view name, Value x, int64_t dim, bool keepdim) {
-  if (!x.ok()) return x;
-  if (x.dtype() == v1::BOOL) x = Cast(x, v1::U8);
+// The core operator `name`, which reduces one dimension.
+Value AlongDim(Match& m, absl::string_view name, const Value& x, int64_t dim, bool keepdim,
+               v1::DType result) {
   GraphBuilder& b = m.b();
-  if (x.rank() == 0) return b.Full({}, 0, v1::I64);
   std::vector<ExprId> sizes = x.sizes();
   if (keepdim) {
     sizes[dim] = b.Int(1);
@@ -67,7 +66,14 @@ Value Position(Match& m, absl::string_view name, Value x, int64_t dim, bool keep
   }
   GraphBuilder::Args args{{"self", TensorArg{x.id()}}, {"dim", IntArg{b.Int(dim)}}};
   if (keepdim) args.push_back({"keepdim", BoolArg{true}});
-  return b.Node(name, std::move(args), b.Dense(v1::I64, std::move(sizes)));
+  return b.Node(name, std::move(args), b.Dense(result, std::move(sizes)));
+}
+
+Value Position(Match& m, absl::string_view name, Value x, int64_t dim, bool keepdim) {
+  if (!x.ok()) return x;
+  if (x.dtype() == v1::BOOL) x = Cast(x, v1::U8);
+  if (x.rank() == 0) return m.b().Full({}, 0, v1::I64);
+  return AlongDim(m, name, x, dim, keepdim, v1::I64);
 }
 
 bool MaxDim(Match& m) {
@@ -104,16 +110,7 @@ bool AMinMax(Match& m) {
 
 Value Product(Match& m, const Value& x, int64_t dim, bool keepdim) {
   if (!x.ok() || x.rank() == 0) return x;
-  GraphBuilder& b = m.b();
-  std::vector<ExprId> sizes = x.sizes();
-  if (keepdim) {
-    sizes[dim] = b.Int(1);
-  } else {
-    sizes.erase(sizes.begin() + dim);
-  }
-  GraphBuilder::Args args{{"self", TensorArg{x.id()}}, {"dim", IntArg{b.Int(dim)}}};
-  if (keepdim) args.push_back({"keepdim", BoolArg{true}});
-  return b.Node("aten.prod.dim_int", std::move(args), b.Dense(x.dtype(), std::move(sizes)));
+  return AlongDim(m, "aten.prod.dim_int", x, dim, keepdim, x.dtype());
 }
 
 bool ProdDim(Match& m) {

@@ -12,6 +12,7 @@
 #include "compiler/codegen/gpu_image.h"
 #include "compiler/ir/kernel_builder.h"
 #include "tests/conformance/host_target.h"
+#include "tests/conformance/kernel_runner.h"
 
 namespace kiln {
 namespace {
@@ -27,20 +28,9 @@ class CodegenTest : public testing::TestWithParam<bool> {
 
   KilnStatus Run(const v1::Kernel& kernel, std::vector<void*> buffers, int64_t units,
                  std::vector<int64_t> symbols = {}) {
-    auto object = backend_->Emit(kernel, {}, false);
-    EXPECT_TRUE(object.ok()) << object.status();
-    if (!object.ok()) return {};
-    const absl::string_view bytes = object->bytes;
-    auto images = LoadImages({bytes});
-    EXPECT_TRUE(images.ok()) << images.status();
-    KilnStatus status = {};
-    KilnHost host = {sizeof(KilnHost), 0};
-    KilnArgs args = {sizeof(KilnArgs), static_cast<uint32_t>(buffers.size()),
-                     buffers.data(),   symbols.data(),
-                     nullptr,          0,
-                     &status,          &host};
-    EXPECT_EQ((*images)->entry(0)(&args, 0, units, 0), status.code);
-    return status;
+    auto compiled = CompiledKernel::Create(backend_.get(), kernel);
+    EXPECT_TRUE(compiled.ok()) << compiled.status();
+    return compiled.ok() ? compiled->Run(buffers, 0, units, symbols) : KilnStatus{};
   }
 
   std::unique_ptr<CodegenBackend> backend_;
