@@ -126,11 +126,19 @@ void ShowKernels(const v1::ShownEntry& entry, std::string* out) {
   }
 }
 
+absl::string_view ActivationOf(const v1::MatrixProduct& product) {
+  switch (product.activation()) {
+    case v1::ACTIVATION_RELU: return ", relu";
+    case v1::ACTIVATION_GELU_TANH: return ", gelu by tanh";
+    default: return "";
+  }
+}
+
 std::string SizesOf(const v1::MatrixProduct& product) {
   return absl::StrCat(product.batch() > 1 ? absl::StrCat(product.batch(), " x ") : "", product.a().rows(),
                       "x", product.a().columns(), " by ", product.b().rows(), "x", product.b().columns(), " ",
                       v1::DType_Name(product.dtype()), product.has_c() ? ", added to" : "",
-                      product.bias() ? ", bias" : "");
+                      product.bias() ? ", bias" : "", ActivationOf(product));
 }
 
 void ShowTuning(const v1::Tuning& tuning, std::string* out) {

@@ -41,7 +41,8 @@ struct CublasLt {
     kAlignD = 8
   };
   enum AlgorithmAttribute : int { kSplits = 2 };
-  enum EpilogueKind : uint32_t { kPlain = 1, kBias = 4 };
+  // What is done to sums, as bits; kPlain where there is none.
+  enum EpilogueKind : uint32_t { kPlain = 1, kRelu = 2, kBias = 4, kGelu = 32 };
   enum ReductionMask : uint32_t { kReduceNever = 0, kReduceInCompute = 2, kReduceAnyhow = 7 };
 
   size_t (*version)();

@@ -41,6 +41,16 @@ bool TypesOf(v1::DType dtype, bool tf32, int* data, int* compute, int* scale) {
   }
 }
 
+uint32_t EpilogueOf(const Product& product) {
+  uint32_t bits = product.bias == nullptr ? 0 : uint32_t{CublasLt::kBias};
+  switch (product.activation) {
+    case v1::ACTIVATION_RELU: bits |= CublasLt::kRelu; break;
+    case v1::ACTIVATION_GELU_TANH: bits |= CublasLt::kGelu; break;
+    default: break;
+  }
+  return bits == 0 ? CublasLt::kPlain : bits;
+}
+
 // A matrix as cuBLASLt stores one: columns of `height` elements, `leading` apart.
 struct Stored {
   const Matrix* matrix = nullptr;
@@ -131,7 +141,7 @@ bool MatrixProducts::Pose(const Product& product, int32_t device, Problem* probl
   const int64_t flags = (has_c ? 1 : 0) | (has_bias ? 2 : 0) | (product.tf32 ? 4 : 0) |
                         (product.reduced_sums ? 8 : 0) | (problem->first.transposed ? 16 : 0) |
                         (problem->second.transposed ? 32 : 0) | (product.one_launch ? 64 : 0) |
-                        (product.tuned != nullptr ? 128 : 0);
+                        (product.tuned != nullptr ? 128 : 0) | (int64_t{product.activation} << 8);
   key[at++] = device;
   key[at++] = product.dtype;
   key[at++] = flags;
@@ -245,11 +255,12 @@ int32_t MatrixProducts::SplitsOf(const CublasLt::Heuristic& algorithm) const {
   return told ? count : 1;
 }
 
-bool MatrixProducts::SetBias(const Plan& plan, const Product& product) const {
-  const uint32_t epilogue = CublasLt::kBias;
+bool MatrixProducts::SetEpilogue(const Plan& plan, const Product& product) const {
+  const uint32_t epilogue = EpilogueOf(product);
   return library_.set_operation(plan.operation.get(), CublasLt::kEpilogue, &epilogue, sizeof epilogue) == 0 &&
-         library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer,
-                                static_cast<const void*>(&product.bias), sizeof product.bias) == 0;
+         (product.bias == nullptr ||
+          library_.set_operation(plan.operation.get(), CublasLt::kBiasPointer,
+                                 static_cast<const void*>(&product.bias), sizeof product.bias) == 0);
 }
 
 bool MatrixProducts::Check(const Plan& plan, CublasLt::Heuristic* algorithm) const {
@@ -281,11 +292,11 @@ bool MatrixProducts::Choose(Plan& plan, const Problem& problem, const Product& p
     if (!ask() || SplitsOf(plan.chosen) != 1) plan.chosen = fastest;
     return true;
   };
-  if (product.bias == nullptr) return choose();
+  if (EpilogueOf(product) == CublasLt::kPlain) return choose();
   // With a bias the heuristic splits long sums less often than without, and is slower for it where a product
-  // has few rows. So an algorithm of the plain product that splits is taken if it does a bias too.
+  // has few rows. So an algorithm of the plain product that splits is taken if it does the epilogue too.
   const bool split = !product.one_launch && ask() && SplitsOf(plan.chosen) > 1;
-  if (!SetBias(plan, product)) return false;
+  if (!SetEpilogue(plan, product)) return false;
   return (split && Check(plan, &plan.chosen)) || choose();
 }
 
@@ -328,13 +339,13 @@ std::vector<CublasLt::Heuristic> MatrixProducts::Algorithms(const Product& produ
     }
   };
   if (Ask(*plan, problem, product, preference, &found)) add(/*check=*/false);
-  if (product.bias != nullptr) {
+  if (EpilogueOf(product) != CublasLt::kPlain) {
     // Those of the plain product too, see Choose.
     const uint32_t plain = CublasLt::kPlain;
     const bool asked =
         library_.set_operation(plan->operation.get(), CublasLt::kEpilogue, &plain, sizeof plain) == 0 &&
         Ask(*plan, problem, product, preference, &found);
-    if (asked && SetBias(*plan, product)) add(/*check=*/true);
+    if (asked && SetEpilogue(*plan, product)) add(/*check=*/true);
   }
   if (all.size() > static_cast<size_t>(wanted)) all.resize(wanted);
   return all;

@@ -2,8 +2,8 @@
 //
 // A plan (descriptors and the algorithm: the one that was measured to be best, or that cuBLASLt's heuristic
 // names) is kept by what decides it: device, dtype, sizes, strides, alignment, epilogue, precision. A call
-// with a known plan sets the bias' address and launches. `alpha * a b + beta * c + bias` on the caller's
-// stream; works while a CUDA graph is captured.
+// with a known plan sets the bias' address and launches. `activation(alpha * a b + beta * c + bias)` on the
+// caller's stream; works while a CUDA graph is captured.
 //
 // Ownership: operands and workspace are borrowed for the call; work on the stream may still use them after it
 // returns. Threads: any number at once. Errors: none of its own; what cuBLASLt or this class can't do is not
@@ -23,6 +23,7 @@
 #include "client/runtime/cublas_lt.h"
 #include "client/runtime/host.h"
 #include "kiln/v1/graph.pb.h"
+#include "kiln/v1/tuning.pb.h"
 
 namespace kiln::runtime {
 
@@ -41,6 +42,7 @@ struct Product {
   Matrix c;              // no data: none
   void* bias = nullptr;  // one element a column of d, beside each other
   double alpha = 1, beta = 0;
+  v1::Activation activation = v1::ACTIVATION_NONE;
   bool tf32 = false;                     // F32 may be rounded to TF32 before it is multiplied
   bool reduced_sums = true;              // partial sums of F16 and BF16 may be added in that type
   bool one_launch = false;               // rather than sums in pieces, where the library can
@@ -83,7 +85,7 @@ class MatrixProducts {
   bool Choose(Plan& plan, const Problem& problem, const Product& product) const;
   bool Ask(const Plan& plan, const Problem& problem, const Product& product, const Preference& preference,
            std::vector<CublasLt::Heuristic>* found) const;
-  bool SetBias(const Plan& plan, const Product& product) const;
+  bool SetEpilogue(const Plan& plan, const Product& product) const;
   int32_t SplitsOf(const CublasLt::Heuristic& algorithm) const;
   // The algorithm with the workspace that it takes, if it does this product.
   bool Check(const Plan& plan, CublasLt::Heuristic* algorithm) const;

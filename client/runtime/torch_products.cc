@@ -53,6 +53,7 @@ const absl::flat_hash_map<std::string, TorchProducts::Method>& TorchProducts::Me
       {"aten.mm.default", &TorchProducts::Mm},
       {"aten.bmm.default", &TorchProducts::Mm},
       {"aten.addmm.default", &TorchProducts::Addmm},
+      {"aten._addmm_activation.default", &TorchProducts::AddmmActivation},
       {"aten.baddbmm.default", &TorchProducts::Baddbmm},
       {"aten.convolution.default", &TorchProducts::Convolution},
   };
@@ -71,31 +72,45 @@ bool TorchProducts::Call(const std::string& target, const CallArguments& argumen
 }
 
 bool TorchProducts::Mm(const CallArguments& a, const Results& r) {
-  return Multiply(Get(a, "self"), Get(a, "mat2"), nullptr, 1, 0, r);
+  Product product;
+  return Multiply(Get(a, "self"), Get(a, "mat2"), nullptr, product, r);
 }
 
 bool TorchProducts::Addmm(const CallArguments& a, const Results& r) {
-  const TensorMemory* self = Get(a, "self");
-  return self != nullptr &&
-         Multiply(Get(a, "mat1"), Get(a, "mat2"), self, Real(a, "alpha", 1), Real(a, "beta", 1), r);
+  return Add(a, "mat1", "mat2", v1::ACTIVATION_NONE, r);
+}
+
+// What torch calls GELU here is the one by tanh on a GPU.
+bool TorchProducts::AddmmActivation(const CallArguments& a, const Results& r) {
+  const CallValue* gelu = a.Find("use_gelu");
+  const bool use_gelu = gelu != nullptr && gelu->number != 0;
+  return Add(a, "mat1", "mat2", use_gelu ? v1::ACTIVATION_GELU_TANH : v1::ACTIVATION_RELU, r);
 }
 
 bool TorchProducts::Baddbmm(const CallArguments& a, const Results& r) {
-  const TensorMemory* self = Get(a, "self");
-  return self != nullptr &&
-         Multiply(Get(a, "batch1"), Get(a, "batch2"), self, Real(a, "alpha", 1), Real(a, "beta", 1), r);
+  return Add(a, "batch1", "batch2", v1::ACTIVATION_NONE, r);
 }
 
-// d = alpha * a b + beta * c; c may be one row for all of d's, which is a bias.
+bool TorchProducts::Add(const CallArguments& a, absl::string_view first, absl::string_view second,
+                        v1::Activation activation, const Results& r) {
+  const TensorMemory* self = Get(a, "self");
+  Product product;
+  product.alpha = Real(a, "alpha", 1);
+  product.beta = Real(a, "beta", 1);
+  product.activation = activation;
+  return self != nullptr && Multiply(Get(a, first), Get(a, second), self, product, r);
+}
+
+// Of a product with all but its operands: c may be one row for all of d's, which is a bias.
 bool TorchProducts::Multiply(const TensorMemory* a, const TensorMemory* b, const TensorMemory* c,
-                             double alpha, double beta, const Results& r) {
+                             Product& product, const Results& r) {
   if (a == nullptr || b == nullptr || r.into == nullptr) return false;
   const TensorMemory& d = *r.into;
   const bool batched = d.sizes.size() == 3;
-  Product product;
+  const double beta = product.beta;
+  product.beta = 0;
   product.dtype = d.dtype;
   product.batch = batched ? d.sizes[0] : 1;
-  product.alpha = alpha;
   if (a->dtype != d.dtype || b->dtype != d.dtype || product.batch == 0) return false;
   const auto matrix = [&](const TensorMemory& tensor, Matrix* to) {
     return MatrixOf(tensor, batched ? product.batch : 0, to);

@@ -36,11 +36,14 @@ class TorchProducts {
 
   bool Mm(const CallArguments& a, const Results& r);
   bool Addmm(const CallArguments& a, const Results& r);
+  bool AddmmActivation(const CallArguments& a, const Results& r);
   bool Baddbmm(const CallArguments& a, const Results& r);
   bool Convolution(const CallArguments& a, const Results& r);
 
-  bool Multiply(const TensorMemory* a, const TensorMemory* b, const TensorMemory* c, double alpha,
-                double beta, const Results& r);
+  bool Add(const CallArguments& a, absl::string_view first, absl::string_view second,
+           v1::Activation activation, const Results& r);
+  bool Multiply(const TensorMemory* a, const TensorMemory* b, const TensorMemory* c, Product& product,
+                const Results& r);
   bool Run(Product& product, bool convolution, CallContext& context);
 
   Host& host_;

@@ -41,6 +41,7 @@ v1::MatrixProduct Describe(const Product& product) {
   description.set_bias(product.bias != nullptr);
   description.set_tf32(product.tf32);
   description.set_reduced_sums(product.reduced_sums);
+  description.set_activation(product.activation);
   return description;
 }
 
@@ -59,6 +60,7 @@ Product ProductOf(const v1::MatrixProduct& description) {
   if (description.bias()) product.bias = kSomewhere;
   product.tf32 = description.tf32();
   product.reduced_sums = description.reduced_sums();
+  product.activation = description.activation();
   return product;
 }
 

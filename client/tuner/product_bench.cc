@@ -97,6 +97,8 @@ absl::Status ProductBench::Allocate(const v1::MatrixProduct& description) {
   product_ = runtime::ProductOf(description);
   if (product_.dtype != v1::F32 && product_.dtype != v1::F16 && product_.dtype != v1::BF16)
     return absl::InvalidArgumentError("a product of no measured type");
+  if (!v1::Activation_IsValid(product_.activation))
+    return absl::InvalidArgumentError("a product with an unknown activation");
   element_bytes_ = product_.dtype == v1::F32 ? 4 : 2;
   const bool has_c = product_.c.data != nullptr, has_bias = product_.bias != nullptr;
   for (const Matrix* matrix : {&product_.a, &product_.b, &product_.d, has_c ? &product_.c : &product_.d}) {
@@ -169,6 +171,15 @@ absl::Status ProductBench::CheckIntact() const {
   return absl::OkStatus();
 }
 
+double ProductBench::Activated(double sum) const {
+  switch (product_.activation) {
+    case v1::ACTIVATION_RELU: return std::max(sum, 0.0);
+    case v1::ACTIVATION_GELU_TANH:
+      return sum / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (sum + 0.044715 * sum * sum * sum)));
+    default: return sum;
+  }
+}
+
 // Of two right results, one in double: `magnitude` is the size that sums of this length reach by chance.
 // Factors are exact in every type, so what errs is the sum and, where partial sums are kept in a narrow type,
 // those.
@@ -204,6 +215,7 @@ absl::Status ProductBench::CheckDefault() const {
     }
     if (product_.c.data != nullptr) sum += ValueAt(c_.seed, at(product_.c, n, i, j));
     if (product_.bias != nullptr) sum += ValueAt(bias_.seed, static_cast<size_t>(j));
+    sum = Activated(sum);
     const double got = Decode(product_.dtype, reference_.data() + place);
     if (!(std::abs(got - sum) <= Tolerance(std::sqrt(squares)))) {
       return absl::FailedPreconditionError(

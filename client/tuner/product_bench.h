@@ -50,6 +50,7 @@ class ProductBench {
   absl::Status CheckIntact() const;
   absl::Status CheckDefault() const;
   std::string Compare(const std::string& result) const;
+  double Activated(double sum) const;
   double Tolerance(double magnitude) const;
   absl::StatusOr<v1::Measured> Time(const runtime::CublasLt::Heuristic& algorithm, uint32_t rounds);
 

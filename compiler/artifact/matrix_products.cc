@@ -11,6 +11,8 @@
 namespace kiln {
 namespace {
 
+constexpr absl::string_view kAddmmActivation = "aten._addmm_activation.default";
+
 const v1::Argument* Find(const v1::Call& call, absl::string_view name) {
   for (const v1::NamedArgument& argument : call.args()) {
     if (argument.name() == name) return &argument.value();
@@ -72,7 +74,7 @@ struct Names {
 
 std::optional<Names> NamesOf(absl::string_view target) {
   if (target == "aten.mm.default" || target == "aten.bmm.default") return Names{"self", "mat2", ""};
-  if (target == "aten.addmm.default") return Names{"mat1", "mat2", "self"};
+  if (target == "aten.addmm.default" || target == kAddmmActivation) return Names{"mat1", "mat2", "self"};
   if (target == "aten.baddbmm.default") return Names{"batch1", "batch2", "self"};
   return std::nullopt;
 }
@@ -109,6 +111,11 @@ bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Nu
   }
   product->set_tf32(d->dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
   product->set_reduced_sums(true);  // as torch has it unless told otherwise
+  if (call.target() == kAddmmActivation) {
+    const v1::Argument* gelu = Find(call, "use_gelu");
+    product->set_activation(gelu != nullptr && gelu->as_bool() ? v1::ACTIVATION_GELU_TANH
+                                                               : v1::ACTIVATION_RELU);
+  }
   if (!names->c.empty() && !AddSummand(program, call, names->c, batched, product)) return false;
   return product->batch() > 0 && product->d().rows() > 0 && product->d().columns() > 0 &&
          product->a().columns() > 0;

@@ -16,6 +16,7 @@ struct Library {
 constexpr Library kLibraries[] = {
     {"aten.mm.default", "gemm", true},
     {"aten.addmm.default", "gemm", true},
+    {"aten._addmm_activation.default", "gemm", true},
     {"aten.bmm.default", "gemm", true},
     {"aten.baddbmm.default", "gemm", true},
     {"aten._int_mm.default", "gemm", false},

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <tuple>
@@ -34,13 +35,13 @@ struct FakeLibrary {
   int asked = 0, launched = 0, live = 0;
   int last_compute = 0;
   uint32_t last_reductions = 0;
-  bool takes_bias = true;  // the plain algorithm with a bias
+  bool takes_bias = true;  // the plain algorithm with a bias or an activation
   bool knows = true;       // an algorithm at all
   int32_t splits = 1;      // of the plain algorithm
   size_t workspace = 0;
   void* last_workspace = nullptr;
   uint64_t last_algorithm = 0;
-  bool takes_any = true;  // any algorithm, without a bias
+  bool takes_any = true;  // any algorithm, without a bias or an activation
 } fake;
 
 FakeDescriptor& Of(CublasLt::Descriptor d) { return *static_cast<FakeDescriptor*>(d); }
@@ -60,6 +61,8 @@ int Set(T& to, const void* value, size_t bytes) {
   std::memcpy(static_cast<void*>(&to), value, bytes);
   return 0;
 }
+
+float GeluByTanh(float x) { return x / 2 * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x))); }
 
 int Multiply(void*, void* operation, const void* alpha, const void* a, void* a_layout, const void* b,
              void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
@@ -86,7 +89,9 @@ int Multiply(void*, void* operation, const void* alpha, const void* a, void* a_l
         sum *= *static_cast<const float*>(alpha);
         const float factor = *static_cast<const float*>(beta);
         if (factor != 0) sum += factor * added[i + j * cl.leading];
-        if (op.epilogue == CublasLt::kBias) sum += op.bias[i];
+        if (op.epilogue & CublasLt::kBias) sum += op.bias[i];
+        if (op.epilogue & CublasLt::kRelu) sum = std::max(sum, 0.0f);
+        if (op.epilogue & CublasLt::kGelu) sum = GeluByTanh(sum);
         to[i + j * dl.leading] = sum;
       }
     }
@@ -151,7 +156,7 @@ CublasLt Library() {
   library.check = [](void*, void* operation, void*, void*, void*, void*, const CublasLt::Algorithm*,
                      CublasLt::Heuristic* result) {
     result->workspace = fake.workspace;
-    return (Of(operation).epilogue == CublasLt::kBias ? fake.takes_bias : fake.takes_any) ? 0 : 15;
+    return (Of(operation).epilogue == CublasLt::kPlain ? fake.takes_any : fake.takes_bias) ? 0 : 15;
   };
   library.configuration = [](const CublasLt::Algorithm* algorithm, int attribute, void* value, size_t bytes,
                              size_t*) {
@@ -175,6 +180,13 @@ class ProductsTest : public MemoryCallsTest {
     declared.dtype = v1::F32;
     if (into) declared = Memory(*result);
     return torch_.Call(target, {bound.names, bound.values}, {into, {&declared, 1}, {result, 1}}, context_);
+  }
+
+  static CallValue Truth(bool value) {
+    CallValue made;
+    made.kind = v1::Argument::kAsBool;
+    made.number = value ? 1 : 0;
+    return made;
   }
 
   MatrixProducts products_{Library()};
@@ -269,6 +281,37 @@ TEST_F(ProductsTest, KeepsABiasOfEachCall) {
   ASSERT_TRUE(Call("aten.addmm.default", {{"self", first}, {"mat1", a}, {"mat2", b}}, &d));
   ASSERT_TRUE(Call("aten.addmm.default", {{"self", second}, {"mat1", a}, {"mat2", b}}, &e));
   for (int64_t j = 0; j < 8; ++j) EXPECT_EQ(At(d, {2, j}) - At(e, {2, j}), At(first, {j}) - At(second, {j}));
+}
+
+TEST_F(ProductsTest, ActivatesWhatItAdded) {
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), bias = Filled({8}, {1}),
+               c = Filled({4, 8}, {8, 1}), unused = Filled({8}, {2});
+  Tensor plain = New({4, 8}, {8, 1}), d = New({4, 8}, {8, 1});
+  for (const auto& [self, beta] : std::vector<std::pair<Tensor, int64_t>>{{bias, 1}, {c, -2}, {unused, 0}}) {
+    const Tensors tensors = {{"self", self}, {"mat1", a}, {"mat2", b}};
+    const auto rest = [&, beta = beta](bool gelu) {
+      return Rest{{"beta", Number(beta)}, {"alpha", Number(-1)}, {"use_gelu", Truth(gelu)}};
+    };
+    if (beta != 0) {
+      ASSERT_TRUE(Call("aten.addmm.default", tensors, &plain, true, rest(false)));
+    } else {
+      ASSERT_TRUE(Call("aten.addmm.default", {{"self", c}, {"mat1", a}, {"mat2", b}}, &plain, true,
+                       {{"beta", Number(0)}, {"alpha", Number(-1)}}));
+    }
+    for (const bool gelu : {false, true}) {
+      ASSERT_TRUE(Call("aten._addmm_activation.default", tensors, &d, true, rest(gelu)));
+      bool changed = false;
+      for (int64_t i = 0; i < 4; ++i) {
+        for (int64_t j = 0; j < 8; ++j) {
+          const float x = At(plain, {i, j});
+          ASSERT_EQ(At(d, {i, j}), gelu ? GeluByTanh(x) : std::max(x, 0.0f));
+          changed = changed || At(d, {i, j}) != x;
+        }
+      }
+      EXPECT_TRUE(changed);
+    }
+  }
+  EXPECT_EQ(products_.plan_count(), 9u);  // each activation a kind of its own
 }
 
 TEST_F(ProductsTest, SplitsSumsWithABiasToo) {
@@ -410,6 +453,7 @@ TEST_F(TunedProductsTest, WhatWasMeasuredRuns) {
       {"aten.mm.default", {{"self", a}, {"mat2", b}}, d},
       {"aten.addmm.default", {{"self", bias}, {"mat1", a}, {"mat2", b}}, d},
       {"aten.addmm.default", {{"self", c}, {"mat1", a}, {"mat2", b}}, d},
+      {"aten._addmm_activation.default", {{"self", bias}, {"mat1", a}, {"mat2", b}}, d},
       {"aten.bmm.default", {{"self", a3}, {"mat2", b3}}, d3},
       {"aten.baddbmm.default", {{"self", d3}, {"batch1", a3}, {"batch2", b3}}, d3}};
   for (const auto& [target, tensors, result] : calls) AddCall(target, tensors, result);
@@ -465,6 +509,26 @@ TEST_F(TunedProductsTest, SizesThatChangeAreNotMeasured) {
   program_.mutable_buffers(0)->mutable_sizes(0)->set_expr(0);
   program_.mutable_buffers(3)->mutable_sizes(0)->set_expr(0);
   EXPECT_EQ(MatrixProductsOf(program_, numerics_).size(), 0u);
+}
+
+TEST_F(TunedProductsTest, EachActivationIsMeasured) {
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), bias = Filled({8}, {1});
+  const Tensors tensors = {{"self", bias}, {"mat1", a}, {"mat2", b}};
+  const Tensor d = New({4, 8}, {8, 1});
+  AddCall("aten.addmm.default", tensors, d);
+  for (const bool gelu : {false, true}) {
+    AddCall("aten._addmm_activation.default", tensors, d);
+    v1::NamedArgument* argument = program_.mutable_steps()->rbegin()->mutable_call()->add_args();
+    argument->set_name("use_gelu");
+    argument->mutable_value()->set_as_bool(gelu);
+  }
+  std::vector<v1::Activation> activations;
+  for (const v1::MatrixProduct& product : MatrixProductsOf(program_, numerics_)) {
+    activations.push_back(product.activation());
+    EXPECT_EQ(Describe(ProductOf(product)).SerializeAsString(), product.SerializeAsString());
+  }
+  EXPECT_EQ(activations, (std::vector<v1::Activation>{v1::ACTIVATION_NONE, v1::ACTIVATION_RELU,
+                                                      v1::ACTIVATION_GELU_TANH}));
 }
 
 TEST_F(TunedProductsTest, RefusesWhatIsNoAlgorithm) {
