@@ -312,6 +312,13 @@ def test_numbers_on_the_cpu():
         torch.testing.assert_close(call(x, torch.tensor(value)), x * value + 1.5)
 
 
+def test_a_number_on_the_cpu_is_saved_for_the_backward():
+    x, scale = torch.randn(64, device="cuda", requires_grad=True), torch.tensor(0.5)
+    call = torch.compile(lambda x, scale: (x.sin() * scale).sum(), backend="kiln")
+    call(x, scale).backward()
+    torch.testing.assert_close(x.grad, x.detach().cos() * 0.5)
+
+
 def test_tensors_brought_over():
     """A graph may copy its input to the GPU, and make tensors there without having any input there."""
     x = torch.randn(64, 32)

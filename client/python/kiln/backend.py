@@ -121,7 +121,7 @@ def _compile(module, inputs, kind, settings, pair, title):
         torch.get_float32_matmul_precision(), _torch_version(), decompositions.digest(), devices.architecture(gpu))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
     compiled = CompiledGraph(key, header, names, tuple(exported.constants), title,
-                             tuple(exported.numbers), tuple(exported.float_inputs), autograd_cache.may_keep(),
+                             tuple(exported.other_outputs), tuple(exported.float_inputs), autograd_cache.may_keep(), gpu,
                              devices.inputs_from_cpu(module, gpu, exported.float_inputs), recording)
     seconds = time.perf_counter() - start
     compiled.load(graph, symbols_by_name(inputs))

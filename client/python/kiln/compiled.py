@@ -15,7 +15,6 @@ from torch._inductor.output_code import OutputCode
 
 from . import _C, cuda_graphs, debug, fallback, library, records, service
 from .errors import Unsupported
-from .size_numbers import SizeNumber
 from .symbols import evaluate
 
 _lock = threading.Lock()
@@ -51,9 +50,10 @@ class CompiledGraph(OutputCode):
     symbol_names: tuple  # of the program's symbols, in order
     constants: tuple  # tensors that follow the inputs of every call
     title: str
-    numbers: tuple = ()  # (position, value or SizeNumber) of outputs that the program leaves undefined
+    other_outputs: tuple = ()  # (position, value or function of the inputs) of what the program leaves undefined
     float_inputs: tuple = ()  # positions of numbers that the program takes as tensors
     cacheable: bool = True  # by torch's cache
+    gpu: Any = None  # torch.device; None: the CPU
     from_cpu: tuple = ()  # positions of the inputs that go to the GPU first
     recording: Any = None  # cuda_graphs.Recording, where CUDA graphs are wanted
     artifact: Any = None
@@ -68,22 +68,21 @@ class CompiledGraph(OutputCode):
         self._boxed_call = True
 
     def __call__(self, inputs):
-        if self.numbers or self.float_inputs or self.from_cpu:
-            return self._call_with_numbers(inputs)
+        if self.other_outputs or self.float_inputs or self.from_cpu:
+            return self._call_with_others(inputs)
         return self._run(inputs)
 
-    def _call_with_numbers(self, inputs):
-        numbers = [(position, value(inputs) if isinstance(value, SizeNumber) else value)
-                   for position, value in self.numbers]
+    def _call_with_others(self, inputs):
+        others = [(position, value(inputs) if callable(value) else value) for position, value in self.other_outputs]
         for position in self.float_inputs:
             inputs[position] = torch.tensor(inputs[position], dtype=torch.float64)
         for position in self.from_cpu:
-            inputs[position] = inputs[position].cuda(non_blocking=True)
+            inputs[position] = inputs[position].to(self.gpu, non_blocking=True)
         outputs = self._run(inputs)
-        if numbers:
+        if others:
             outputs = list(outputs)
-        for position, number in numbers:
-            outputs[position] = number
+        for position, other in others:
+            outputs[position] = other
         return outputs
 
     def load(self, graph, symbols):
@@ -107,7 +106,7 @@ class CompiledGraph(OutputCode):
         info = _record(artifact, self.title)
         taken = time.perf_counter() - start
         records.add_seconds("load", taken - info["connect_seconds"] - info["compile_seconds"])
-        self._run = _runner(artifact, self.constants)
+        self._run = _runner(artifact, self.constants, self.gpu)
         if self.recording is not None:
             self._run = cuda_graphs.wrap(self._run, self.recording, self.constants, info)
         context = torch._guards.TracingContext.try_get()
@@ -167,16 +166,27 @@ class FallbackGraph(OutputCode):
         pass
 
 
-def _runner(artifact, constants):
+def _runner(artifact, constants, gpu):
     """Holds no CompiledGraph: torch's trees of CUDA graphs live until the functions they replay are gone."""
-    if not constants:
-        return artifact
 
-    def run(inputs):
+    def with_constants(inputs):
         inputs.extend(constants)
         return artifact(inputs)
 
-    return run
+    run = with_constants if constants else artifact
+    return run if gpu is None or torch.cuda.device_count() == 1 else _on(gpu, run)
+
+
+def _on(gpu, run):
+    """A program runs on the device that is current, which need not be its tensors' own."""
+
+    def run_there(inputs):
+        if torch.cuda.current_device() == gpu.index:
+            return run(inputs)
+        with torch.cuda.device(gpu):
+            return run(inputs)
+
+    return run_there
 
 
 def _record(artifact, title):

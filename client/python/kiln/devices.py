@@ -1,9 +1,12 @@
 """Where a graph runs. A program runs on one device: with any tensor on a GPU, that is the GPU.
 
 What such a graph has on the CPU (numbers of no dimension, tensors that it copies to the GPU) takes part there: the
-results are the same, and tensors from outside are brought over before each call. Only what would leave the graph on
-the CPU does not fit.
+results are the same, and tensors from outside are brought over before each call. An input that the graph gives back
+(saved for a backward) is given back as it came. Only what is computed and would leave the graph on the CPU does not
+fit.
 """
+import dataclasses
+
 import torch
 
 from .errors import Unsupported
@@ -15,6 +18,16 @@ def gpu_of(module):
     if len(found) > 1:
         raise Unsupported(f"tensors on several GPUs ({', '.join(sorted(map(str, found)))})")
     return found.pop() if found else None
+
+
+@dataclasses.dataclass(frozen=True)
+class PassedInput:
+    """An output that is an input of the graph's, on the CPU."""
+
+    position: int
+
+    def __call__(self, inputs):
+        return inputs[self.position]
 
 
 def any_on_gpu(module):

@@ -13,6 +13,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from . import wire
+from .devices import PassedInput
 from .errors import Unsupported
 from .size_numbers import size_number
 from .symbols import INPUT_SIZE, INPUT_STRIDE, INPUT_VALUE, INT64_MAX, INT64_MIN, SYMBOL_INT, ExprPool
@@ -42,7 +43,7 @@ class ExportedGraph:
     symbols: list  # torch's symbols, in symbol order
     constants: list  # tensors that follow the graph's own inputs on every call
     output_count: int
-    numbers: list  # (position, value or SizeNumber) of outputs that the program leaves undefined
+    other_outputs: list  # (position, value or function of the inputs) of what the program leaves undefined
     float_inputs: list  # positions of numbers that the program takes as tensors of one float64
 
 
@@ -75,6 +76,7 @@ class _Exporter:
         self.bindings = {}  # sympy symbol -> (source, input, dim)
         self.symbol_messages = []
         self.hints = []
+        self.placeholders = []
         self.pool = ExprPool(self.symbol_id)
         self.values = {}  # fx.Node, or (fx.Node, index) -> value id
         self.value_count = 0
@@ -86,7 +88,7 @@ class _Exporter:
         self.constant_values = {}  # get_attr target -> value id
         self.float_values = {}  # sympy float expression -> value id of a 0-d tensor
         self.float_inputs = []
-        self.numbers = []
+        self.other_outputs = []
         self.types = {}  # encoded TensorMeta, by its description
         self.mutated = set()
 
@@ -94,9 +96,9 @@ class _Exporter:
 
     def run(self, title, static_inputs, donated_inputs, visible_outputs, guards, guards_text):
         graph = self.module.graph
-        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        self.declare_symbols(placeholders)
-        for node in placeholders:
+        self.placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        self.declare_symbols()
+        for node in self.placeholders:
             self.add_input(node)
         # Tensor constants are inputs too: their values are in no key.
         for node in graph.nodes:
@@ -116,19 +118,19 @@ class _Exporter:
             b"".join(wire.data(5, part) for part in self.inputs),
             b"".join(wire.data(6, part) for part in self.nodes),
             b"".join(wire.data(7, part) for part in outputs), wire.packed_uints(8, conditions)])
-        facts = self.facts(placeholders, static_inputs, donated_inputs, len(outputs), visible_outputs)
+        facts = self.facts(static_inputs, donated_inputs, len(outputs), visible_outputs)
         notes = b"".join([b"".join(wire.data(1, name) for name in self.node_names),
                           b"".join(wire.data(2, line) for line in self.source_lines),
                           b"".join(wire.data(3, text) for text in guards_text), wire.data(4, title)])
         return ExportedGraph(message, facts, notes, self.hints, list(self.symbols), self.constants, len(outputs),
-                             self.numbers, self.float_inputs)
+                             self.other_outputs, self.float_inputs)
 
-    def facts(self, placeholders, static_inputs, donated_inputs, output_count, visible_outputs):
+    def facts(self, static_inputs, donated_inputs, output_count, visible_outputs):
         parts = []
         for position in range(len(self.inputs)):
-            own = position < len(placeholders)
+            own = position < len(self.placeholders)
             fact = (wire.uint(1, position in static_inputs or not own)
-                    + wire.uint(2, own and placeholders[position] in self.mutated)
+                    + wire.uint(2, own and self.placeholders[position] in self.mutated)
                     + wire.uint(3, position in donated_inputs))
             parts.append(wire.data(1, fact))
         for position in range(output_count):
@@ -138,10 +140,10 @@ class _Exporter:
 
     # ---- symbols ----
 
-    def declare_symbols(self, placeholders):
+    def declare_symbols(self):
         """Every symbol gets the first place that it can be read from."""
         composite = []
-        for position, node in enumerate(placeholders):
+        for position, node in enumerate(self.placeholders):
             value = node.meta.get("val")
             if isinstance(value, torch.SymInt):
                 self.bind(value.node.expr, value, INPUT_VALUE, position, 0, composite)
@@ -276,16 +278,19 @@ class _Exporter:
             meta = value.meta.get("val")
             if not _is_number(meta):
                 if self.gpu is not None and meta.device.type == "cpu":
-                    raise Unsupported("a result on the CPU of a graph on a GPU")
+                    if value.op != "placeholder" or value in self.mutated:
+                        raise Unsupported("a result on the CPU of a graph on a GPU")
+                    self.other_outputs.append((position, PassedInput(self.placeholders.index(value))))
+                    return wire.uint_in_oneof(3, 1)
                 return wire.uint_in_oneof(1, self.tensor(value))
             value = meta
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
             return wire.data(2, self.sym_int(value))
         if isinstance(value, (torch.SymFloat, torch.SymBool)):
             hints = dict(zip(self.symbols, self.hints))
-            self.numbers.append((position, size_number(value, self.bindings, hints)))
+            self.other_outputs.append((position, size_number(value, self.bindings, hints)))
         elif isinstance(value, (float, bool, str)):
-            self.numbers.append((position, value))
+            self.other_outputs.append((position, value))
         elif value is not None:
             raise Unsupported(f"an output of type {type(value).__name__}")
         return wire.uint_in_oneof(3, 1)
