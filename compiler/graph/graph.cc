@@ -1,8 +1,10 @@
 #include "compiler/graph/graph.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 
 namespace kiln {
 namespace {
@@ -154,6 +156,13 @@ absl::string_view DTypeName(v1::DType dtype) {
     case v1::C128: return "c128";
     default: return "undefined";
   }
+}
+
+bool IsCustom(absl::string_view target) {
+  constexpr absl::string_view kTorch[] = {
+      "_c10d_functional", "aten",  "c10d",      "c10d_functional",      "fbgemm",     "kiln", "mkl",
+      "mkldnn",           "prims", "quantized", "quantized_decomposed", "torchvision"};
+  return !absl::c_linear_search(kTorch, target.substr(0, target.find('.')));
 }
 
 }  // namespace kiln

@@ -61,6 +61,10 @@ struct GraphNode {
   const Argument* Find(absl::string_view name) const;  // nullptr when omitted or None
 };
 
+// Whether the operator is none of torch's: a library that the caller has loaded brings it. What it computes
+// is not known here; the client refuses those that write their arguments or give them back.
+bool IsCustom(absl::string_view target);
+
 struct GraphInput {
   ValueId value = kNoValue;       // a tensor input
   std::optional<ExprId> sym_int;  // or an integer input

@@ -163,7 +163,11 @@ absl::Status LoweringContext::LowerNode(const GraphNode& node) {
   if (MutatesArguments(node.target)) {
     return absl::UnimplementedError("unsupported: an operator that writes to its arguments");
   }
-  return Call(node, complex ? "complex numbers" : "no lowering", false);
+  return Call(node,
+              complex                 ? "complex numbers"
+              : IsCustom(node.target) ? "custom operator"
+                                      : "no lowering",
+              false);
 }
 
 void LoweringContext::RealiseReused(const GraphNode& node) {

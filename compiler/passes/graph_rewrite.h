@@ -20,7 +20,7 @@ ValueId TensorOf(const GraphNode& node, absl::string_view name);
 bool IsViewNode(const GraphNode& node);
 // Writes to an argument (the trailing copy_ of an input mutation).
 bool IsMutation(const GraphNode& node);
-// Draws random numbers: two equal nodes have different results.
+// Draws random numbers, or may: two equal nodes have different results.
 bool IsRandom(const GraphNode& node);
 
 // Position of the node that defines each value; -1 for inputs.

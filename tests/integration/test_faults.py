@@ -171,17 +171,18 @@ def test_refusal_of_the_compiler_is_told_and_remembered(place):
         import json, warnings
         import torch, kiln
         library = torch.library.Library("kiln_test", "DEF")
-        library.define("double(Tensor x) -> Tensor")
-        library.impl("double", lambda x: x * 2, "CompositeExplicitAutograd")
-        library.impl("double", lambda x: torch.empty_like(x), "Meta")
+        library.define("double(Tensor x, str[] why) -> Tensor")
+        library.impl("double", lambda x, why: x * 2, "CompositeExplicitAutograd")
+        library.impl("double", lambda x, why: torch.empty_like(x), "Meta")
         warnings.simplefilter("ignore")
         x = torch.randn(3)
-        torch.testing.assert_close(torch.compile(torch.ops.kiln_test.double, backend="kiln")(x), x * 2)
+        call = torch.compile(lambda x: torch.ops.kiln_test.double(x, ["no", "reason"]), backend="kiln")
+        torch.testing.assert_close(call(x), x * 2)
         print(json.dumps({"stats": kiln.stats(), "warnings": []}))
     """
     for _ in range(2):
         stats, _ = finished(place.run(code))
-        assert stats["fallbacks"] == {"unsupported: operators of namespace 'kiln_test'": 1}
+        assert stats["fallbacks"] == {"unsupported: a list of strings": 1}
     with open(os.path.join(place.runtime_dir, "kilnd.log")) as log:
         assert log.read().count("failed: UNIMPLEMENTED") == 1
 

@@ -314,6 +314,72 @@ def test_library_calls_of_the_rest():
     assert calls >= 3
 
 
+def _library(name, schema, function, fake):
+    """Keeps the operator torch.ops.NAME.run alive."""
+    library = torch.library.Library(name, "DEF")
+    library.define(f"run{schema}")
+    library.impl("run", function, "CompositeExplicitAutograd")
+    library.impl("run", fake, "Meta")
+    return library
+
+
+def test_custom_operator():
+    """An operator of the caller's own is called as it is, between kernels, with the layout it was traced with."""
+    seen = []
+
+    @torch.library.custom_op("kiln_tests::scaled", mutates_args=())
+    def scaled(x: torch.Tensor, by: float, times: int) -> torch.Tensor:
+        seen.append(x.stride())
+        return x * by + times
+
+    scaled.register_fake(lambda x, by, times: torch.empty_like(x))
+    scaled.register_autograd(lambda ctx, grad: (grad * ctx.by, None, None),
+                             setup_context=lambda ctx, inputs, output: setattr(ctx, "by", inputs[1]))
+
+    def function(x):
+        return (scaled(x.sin().t(), 2.5, 3).cos() * 2).sum(0)
+
+    check_function(function, torch.randn(6, 9, requires_grad=True))
+    assert set(seen) == {(1, 9)}
+    before = kiln.stats()["fallbacks"]
+    explanation = kiln.explain(function)(torch.randn(6, 9))
+    assert explanation.programs[0]["library_calls"] == ["kiln_tests.scaled.default"]
+    assert kiln.stats()["fallbacks"] == before
+
+
+def test_custom_operator_that_draws_is_called_each_time():
+    drawn = []
+    library = _library("kiln_draws", "(Tensor x) -> Tensor", lambda x: drawn.append(1) or x + len(drawn),
+                       torch.empty_like)
+    x = torch.zeros(3)
+    call = torch.compile(lambda x: torch.ops.kiln_draws.run(x) - torch.ops.kiln_draws.run(x), backend="kiln")
+    torch.testing.assert_close(call(x), torch.full((3,), -1.0))
+    del library
+
+
+def test_custom_operator_that_is_not_what_it_says():
+    """Its fake tells sizes that it does not give: an error that names it, no kernel that reads beyond."""
+    library = _library("kiln_lies", "(Tensor x) -> Tensor", lambda x: x[:2].clone(), torch.empty_like)
+    with pytest.raises(RuntimeError, match="kiln_lies"):
+        torch.compile(lambda x: torch.ops.kiln_lies.run(x).sin(), backend="kiln")(torch.zeros(4000))
+    del library
+
+
+@pytest.mark.parametrize("schema, says", [("(Tensor(a!) x) -> Tensor", "writes its arguments or gives them back"),
+                                          ("(Tensor(a) x) -> Tensor(a)", "writes its arguments or gives them back"),
+                                          ("(Tensor x) -> ()", "has no result")])
+def test_custom_operator_that_is_no_function_of_values(schema, says):
+    """AOTAutograd makes functions of those it can; here the graph itself."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.ones(3)
+    library = _library(f"kiln_views{len(schema)}", schema, lambda x: x, lambda x: x)
+    graph.output((graph.call_function(getattr(torch.ops, library.ns).run.default, (x,)),))
+    with pytest.raises(Exception, match=says):
+        compile_graph(torch.fx.GraphModule({}, graph), (), INFERENCE, options.parse())
+    del library
+
+
 def test_double_call_frees_inputs():
     f = torch.compile(lambda x: (x * 2).relu().sum(), backend="kiln")
     for _ in range(3):

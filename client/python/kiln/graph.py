@@ -63,6 +63,16 @@ def is_symbolic(value):
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
+def _check_pure(target):
+    """torch's own are known by name; of others only the schema tells."""
+    if target.namespace in ("aten", "prims"):
+        return
+    if target._schema.is_mutable or any(result.alias_info is not None for result in target._schema.returns):
+        raise Unsupported(f"operator {target} writes its arguments or gives them back")
+    if not target._schema.returns:
+        raise Unsupported(f"operator {target} has no result")
+
+
 def _is_number(value):
     return is_symbolic(value) or isinstance(value, (int, float, bool))
 
@@ -312,6 +322,7 @@ class _Exporter:
             raise Unsupported(f"higher-order operator {target.name()}")
         if not isinstance(target, torch._ops.OpOverload):
             raise Unsupported(f"a call of {getattr(target, '__name__', target)}")
+        _check_pure(target)
         name, arguments = self.arguments(node, target)
         if self.gpu is not None and _is_random(target) and isinstance(value, torch.Tensor) \
                 and value.device.type == "cpu":
