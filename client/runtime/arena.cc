@@ -5,7 +5,7 @@
 
 namespace kiln::runtime {
 
-Arena PlaceInArena(absl::Span<const Lifetime> temporaries) {
+Arena PlaceInArena(absl::Span<const Lifetime> temporaries, int64_t alignment) {
   Arena arena;
   arena.offsets.assign(temporaries.size(), 0);
   std::vector<size_t> order(temporaries.size());
@@ -21,7 +21,7 @@ Arena PlaceInArena(absl::Span<const Lifetime> temporaries) {
       if (other.first > life.last || other.last < life.first) continue;
       if (arena.offsets[p] >= offset + life.bytes) break;  // fits below it and all that follow
       const int64_t end = arena.offsets[p] + other.bytes;
-      offset = std::max(offset, (end + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment);
+      offset = std::max(offset, (end + alignment - 1) / alignment * alignment);
     }
     arena.offsets[t] = offset;
     arena.bytes = std::max(arena.bytes, offset + life.bytes);

@@ -2,7 +2,8 @@
 //
 // Blocks of their own, allocated and freed one by one, leave holes between what outlives the call (results,
 // saved tensors) that the allocator cannot fill: aligned requests do not fit where one of the same size was
-// freed. Deterministic. Threads: any.
+// freed. On a GPU each allocation costs the CPU more than the launch it is for has to itself. Deterministic.
+// Threads: any.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,8 @@
 
 namespace kiln::runtime {
 
-inline constexpr int64_t kArenaAlignment = 64;  // torch's of tensors, and what its libraries like
+// torch's of tensors, and what its libraries like: on the CPU, and what torch's allocator gives on a GPU.
+inline constexpr int64_t kArenaAlignment = 64, kGpuArenaAlignment = 512;
 
 // A temporary is there from its `first` step to its `last`, both included.
 struct Lifetime {
@@ -23,12 +25,12 @@ struct Lifetime {
 };
 
 struct Arena {
-  std::vector<int64_t> offsets;  // by temporary, multiples of kArenaAlignment
+  std::vector<int64_t> offsets;  // by temporary, multiples of the alignment
   int64_t bytes = 0;
 };
 
 // No two temporaries that are there at one step overlap. Large ones are placed first, each as low as it can
 // lie.
-Arena PlaceInArena(absl::Span<const Lifetime> temporaries);
+Arena PlaceInArena(absl::Span<const Lifetime> temporaries, int64_t alignment = kArenaAlignment);
 
 }  // namespace kiln::runtime

@@ -38,6 +38,8 @@ class ArenaPlan {
     std::vector<Layout> layouts;  // of the others
   };
 
+  // Of all places, instead of kArenaAlignment.
+  void AlignTo(int64_t bytes) { alignment_ = bytes; }
   // Returns its position in Arena::offsets.
   size_t Add(Storage storage);
   // To be called once, when all are added.
@@ -61,6 +63,7 @@ class ArenaPlan {
   std::shared_ptr<const Arena> Place(const ExprFrame* frame) const;
   std::shared_ptr<const Arena> Find(const Key& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  int64_t alignment_ = kArenaAlignment;
   std::vector<Storage> storages_;
   std::vector<uint32_t> symbols_;       // that sizes depend on
   std::shared_ptr<const Arena> fixed_;  // when they depend on none

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,11 @@ struct CallContext {
   };
   std::array<Kept, 4> scratch;
   size_t scratch_turn = 0;
+  // What the library call that runs found out when this step of the program last ran, and keeps for the next
+  // time; nullptr where nothing is kept. Borrowed, and no other thread's meanwhile.
+  std::shared_ptr<void>* memo = nullptr;
+  // Whether products and convolutions may round F32, by torch's settings when a call first asked.
+  std::array<std::optional<std::optional<bool>>, 2> tf32;
   RecordedOrder* order = nullptr;  // of the steps that are recorded, where they are put in one; borrowed
 
   bool on_gpu() const { return device >= 0; }

@@ -113,6 +113,11 @@ struct MatrixProducts::Plan {
   Descriptor operation;  // guarded by mutex when there is a bias
 };
 
+struct MatrixProducts::Memo {
+  Key key;
+  std::shared_ptr<Plan> plan;  // shared with plans_, which may forget it
+};
+
 MatrixProducts::~MatrixProducts() {
   plans_.clear();
   for (const auto& [device, handle] : handles_) library_.destroy(handle);
@@ -178,6 +183,19 @@ std::shared_ptr<MatrixProducts::Plan> MatrixProducts::PlanOf(const Problem& prob
   std::shared_ptr<Plan> plan = Prepare(problem, product, handle);
   plans_[problem.key] = plan;
   return plan;
+}
+
+MatrixProducts::Plan* MatrixProducts::PlanOf(const Problem& problem, const Product& product, int32_t device,
+                                             std::shared_ptr<void>& kept) {
+  auto* memo = static_cast<Memo*>(kept.get());
+  if (memo == nullptr || memo->key != problem.key) {
+    std::shared_ptr<Plan> plan = PlanOf(problem, product, device);
+    if (plan == nullptr) return nullptr;
+    auto made = std::make_shared<Memo>(Memo{problem.key, std::move(plan)});
+    memo = made.get();
+    kept = std::move(made);
+  }
+  return memo->plan.get();
 }
 
 std::shared_ptr<MatrixProducts::Plan> MatrixProducts::Prepare(const Problem& problem, const Product& product,
@@ -380,7 +398,8 @@ bool MatrixProducts::Run(const Product& product, const CallContext& call, Worksp
   if (call.on_gpu() && !UseGpu(call.device)) return false;
   Problem problem;
   if (!Pose(product, call.device, &problem)) return false;
-  const std::shared_ptr<Plan> plan = PlanOf(problem, product, call.device);
+  std::shared_ptr<void> unkept;
+  Plan* const plan = PlanOf(problem, product, call.device, call.memo == nullptr ? unkept : *call.memo);
   return plan != nullptr && Launch(*plan, problem, product, plan->chosen, call, workspace);
 }
 

@@ -2,7 +2,8 @@
 //
 // A plan (descriptors and the algorithm: the one that was measured to be best, or that cuBLASLt's heuristic
 // names) is kept by what decides it: device, dtype, sizes, strides, alignment, epilogue, precision. A call
-// with a known plan sets the bias' address and launches. `activation(alpha * a b + beta * c + bias)` on the
+// with a known plan sets the bias' address and launches; a step of a program finds its own plan again
+// (CallContext::memo). `activation(alpha * a b + beta * c + bias)` on the
 // caller's stream; works while a CUDA graph is captured.
 //
 // Ownership: operands and workspace are borrowed for the call; work on the stream may still use them after it
@@ -76,10 +77,13 @@ class MatrixProducts {
   struct Plan;
   struct Problem;
   struct Preference;
+  struct Memo;
   using Key = std::array<int64_t, 24>;
 
   static bool Pose(const Product& product, int32_t device, Problem* problem);
   std::shared_ptr<Plan> PlanOf(const Problem& problem, const Product& product, int32_t device);
+  // The same by what `kept`, which is the plan's owner then, has of the last one.
+  Plan* PlanOf(const Problem& problem, const Product& product, int32_t device, std::shared_ptr<void>& kept);
   std::shared_ptr<Plan> Prepare(const Problem& problem, const Product& product,
                                 CublasLt::Handle handle) const;
   bool Choose(Plan& plan, const Problem& problem, const Product& product) const;

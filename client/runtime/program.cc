@@ -174,9 +174,13 @@ class Frame {
         } else {
           // An input that comes out is the caller's tensor, whatever its layout; a view of a copy that
           // stands in for one holds the right values, in memory of its own.
-          const Slot& slot = slots_[output.buffer];
-          KILN_ASSIGN_OR_RETURN(value.tensor,
-                                host_.Share(slot.caller != nullptr ? slot.caller : slot.tensor));
+          Slot& slot = slots_[output.buffer];
+          if (output.last && slot.caller == nullptr) {
+            value.tensor = std::exchange(slot.tensor, nullptr);
+          } else {
+            KILN_ASSIGN_OR_RETURN(value.tensor,
+                                  host_.Share(slot.caller != nullptr ? slot.caller : slot.tensor));
+          }
         }
       }
       outputs.push_back(value);
@@ -285,6 +289,8 @@ class Frame {
 
   absl::Status MakeArena() {
     if (program_.arena_plan_.empty()) return absl::OkStatus();
+    // Temporaries of one place would wait for each other in the graph, and allocations are made once.
+    if (call_.recorded) return absl::OkStatus();
     places_ = program_.arena_plan_.For(exprs_);
     if (places_ == nullptr) return absl::OkStatus();
     const int64_t size = places_->bytes, stride = 1;
@@ -506,6 +512,7 @@ class Frame {
     const Program::CallStep& call = program_.calls_[index];
     std::vector<CallValue>& values = scratch_->values[index];
     if (call.in_memory) {
+      call_.memo = &scratch_->memos[index];
       KILN_ASSIGN_OR_RETURN(const bool done, CallInMemory(call, values));
       if (done) return absl::OkStatus();
     }
@@ -655,6 +662,7 @@ std::unique_ptr<Program::Scratch> Program::TakeScratch() const {
   }
   auto scratch = std::make_unique<Scratch>();
   for (const CallStep& call : calls_) scratch->values.push_back(call.values);
+  scratch->memos.resize(calls_.size());
   return scratch;
 }
 

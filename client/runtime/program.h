@@ -138,12 +138,15 @@ class Program {
   struct Output {
     enum Kind { kBuffer, kNumber, kNone } kind = kNone;
     uint32_t buffer = 0;
+    bool last = false;  // that has the storage of its buffer
     Dim number;
   };
 
-  // What a call writes of its CallSteps' values; kept for the next call, so that it copies no literals.
+  // What a call writes of its CallSteps' values, and what these remember; kept for the next call, so that it
+  // copies no literals and looks for no plans.
   struct Scratch {
     std::vector<std::vector<CallValue>> values;  // by CallStep
+    std::vector<std::shared_ptr<void>> memos;    // as CallContext::memo, likewise
   };
   std::unique_ptr<Scratch> TakeScratch() const;
   void GiveScratch(std::unique_ptr<Scratch> scratch) const;

@@ -12,6 +12,11 @@
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {
+namespace {
+
+constexpr int64_t kGpuArenaBytesMax = int64_t{4} << 20;  // of one temporary
+
+}  // namespace
 
 class ProgramLoader {
  public:
@@ -267,7 +272,9 @@ class ProgramLoader {
       }
       block_of_[buffer] = block;
     } else {
-      if (from_.buffers(buffer).device().type() != v1::CPU || !KnownAtStart(to.shape)) return;
+      const bool on_cpu = from_.buffers(buffer).device().type() == v1::CPU;
+      if (on_cpu ? !KnownAtStart(to.shape) : !LiesInGpuArena(to)) return;
+      if (!on_cpu) to_.arena_plan_.AlignTo(kGpuArenaAlignment);
       block_of_[buffer] = static_cast<int64_t>(blocks_.size());
       blocks_.push_back({{to_.steps_.size(), SIZE_MAX, 0, {}}});
     }
@@ -277,6 +284,12 @@ class ProgramLoader {
     } else {
       storage.layouts.push_back({to.element, to.shape.sizes, to.shape.strides});
     }
+  }
+
+  // On a GPU results may have the memory of temporaries that are gone before them, but not their places in an
+  // arena; so only what is small, whose allocation is dear beside the kernel that fills it.
+  static bool LiesInGpuArena(const Program::Buffer& buffer) {
+    return buffer.shape.fixed && buffer.shape.fixed_span * buffer.element <= kGpuArenaBytesMax;
   }
 
   bool KnownAtStart(const Program::Shape& shape) const {
@@ -443,6 +456,13 @@ class ProgramLoader {
         KILN_ASSIGN_OR_RETURN(output.number, to_.exprs_.Resolve(from.sym_int()));
       }
       to_.outputs_.push_back(output);
+    }
+    std::vector<bool> seen(to_.buffers_.size());
+    for (auto output = to_.outputs_.rbegin(); output != to_.outputs_.rend(); ++output) {
+      if (output->kind != Program::Output::kBuffer) continue;
+      std::vector<bool>::reference known = seen[Root(output->buffer)];
+      output->last = !known;
+      known = true;
     }
     return absl::OkStatus();
   }

@@ -36,7 +36,7 @@ bool TorchConvolutions::Call(const std::string& target, const CallArguments& arg
 }
 
 // What all directions have in common; false where ATen's way may be another.
-bool TorchConvolutions::Settle(const CallArguments& a, Convolution& convolution) const {
+bool TorchConvolutions::Settle(const CallArguments& a, Convolution& convolution, CallContext& context) const {
   const TensorMemory *input = Get(a, "input"), *weight = Get(a, "weight");
   const CallValue *transposed = a.Find("transposed"), *groups = a.Find("groups");
   if (input == nullptr || weight == nullptr || transposed == nullptr || transposed->number != 0) return false;
@@ -54,7 +54,7 @@ bool TorchConvolutions::Settle(const CallArguments& a, Convolution& convolution)
   if (*deterministic && dilated) return false;
   convolution.deterministic = *deterministic;
   if (input->dtype == v1::F32) {
-    const std::optional<bool> tf32 = precision_.Tf32(true);
+    const std::optional<bool> tf32 = precision_.Tf32(true, context);
     if (!tf32.has_value()) return false;
     convolution.tf32 = *tf32;
   }
@@ -85,7 +85,7 @@ bool TorchConvolutions::Make(Convolution& convolution, TensorMemory& result, Ten
 bool TorchConvolutions::Forward(const CallArguments& a, const MemoryResults& results, CallContext& context) {
   Convolution convolution;
   if (results.declared.size() != 1 || results.declared[0].dtype == v1::DTYPE_UNSPECIFIED) return false;
-  if (Get(a, "bias") != nullptr || !Settle(a, convolution)) return false;
+  if (Get(a, "bias") != nullptr || !Settle(a, convolution, context)) return false;
   convolution.output = results.declared[0];
   if (results.into) return Run(convolution, context);
   return Make(convolution, convolution.output, &results.made[0], context);
@@ -94,7 +94,7 @@ bool TorchConvolutions::Forward(const CallArguments& a, const MemoryResults& res
 bool TorchConvolutions::Backward(const CallArguments& a, const MemoryResults& results, CallContext& context) {
   const TensorMemory* output = Get(a, "grad_output");
   Convolution convolution;
-  if (results.declared.size() != 3 || output == nullptr || !Settle(a, convolution)) return false;
+  if (results.declared.size() != 3 || output == nullptr || !Settle(a, convolution, context)) return false;
   if (results.declared[2].dtype != v1::DTYPE_UNSPECIFIED) return false;
   convolution.output = *output;
   const auto gradient = [&](size_t result, Convolution::Direction direction,

@@ -26,7 +26,7 @@ class TorchConvolutions {
  private:
   bool Forward(const CallArguments& a, const MemoryResults& results, CallContext& context);
   bool Backward(const CallArguments& a, const MemoryResults& results, CallContext& context);
-  bool Settle(const CallArguments& a, Convolution& convolution) const;
+  bool Settle(const CallArguments& a, Convolution& convolution, CallContext& context) const;
   bool Run(const Convolution& convolution, CallContext& context);
   bool Make(Convolution& convolution, TensorMemory& result, Tensor* made, CallContext& context);
 

@@ -50,6 +50,12 @@ std::optional<bool> TorchPrecision::Tf32(bool convolution) const {
   return Answer([&] { return matmul_tf32(context()); });
 }
 
+std::optional<bool> TorchPrecision::Tf32(bool convolution, CallContext& call) const {
+  std::optional<std::optional<bool>>& known = call.tf32[convolution ? 1 : 0];
+  if (!known.has_value()) known = Tf32(convolution);
+  return *known;
+}
+
 std::optional<bool> TorchPrecision::ReducedSums(v1::DType dtype) const {
   if (dtype == v1::F32 || dtype == v1::F64) return true;
   if (context == nullptr || (dtype != v1::F16 && dtype != v1::BF16)) return std::nullopt;

@@ -1,5 +1,5 @@
 // How torch wants matrix products and convolutions rounded now: its global settings, read from the libtorch
-// of the process at each question, as ATen reads them at each call.
+// of the process at each question, as ATen reads them at each of its calls.
 //
 // Threads: any. A setting that can't be read (another torch, or settings of torch's old and new interface
 // that contradict each other, which ATen reports as an error) has no value: leave such a call to ATen.
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "client/runtime/host.h"
 #include "kiln/v1/graph.pb.h"
 
 namespace kiln::runtime {
@@ -29,6 +30,8 @@ struct TorchPrecision {
 
   // Whether factors of F32 may be rounded to TF32.
   std::optional<bool> Tf32(bool convolution) const;
+  // The same as `call` found it first: torch looks through several tables for it.
+  std::optional<bool> Tf32(bool convolution, CallContext& call) const;
   // Whether partial sums of `dtype` may be added in that type; true for F32 and F64, which have no such
   // choice.
   std::optional<bool> ReducedSums(v1::DType dtype) const;

@@ -187,7 +187,7 @@ bool TorchProducts::Convolution(const CallArguments& a, const Results& r) {
 
 bool TorchProducts::Run(Product& product, bool convolution, CallContext& context) {
   if (product.dtype == v1::F32) {
-    const std::optional<bool> tf32 = precision_.Tf32(convolution);
+    const std::optional<bool> tf32 = precision_.Tf32(convolution, context);
     if (!tf32.has_value()) return false;
     product.tf32 = *tf32;
   }

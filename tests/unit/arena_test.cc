@@ -107,6 +107,33 @@ TEST_F(ArenaProgramTest, HoldsAllTemporariesOfACall) {
   EXPECT_EQ(CountCall(*Load(), 8), 2);  // the arena and the output
 }
 
+// On a GPU what is small lies there, unless a CUDA graph is recorded.
+TEST_F(ArenaProgramTest, HoldsSmallTemporariesOfAGpu) {
+  const uint32_t first = Copied(input_), second = Copied(first);
+  const uint32_t large = maker_.Copy(second, maker_.Owned({8}));
+  maker_.Output(maker_.Copy(large, Owned()));
+  for (v1::ProgramBuffer& buffer : *maker_.program().mutable_buffers()) {
+    buffer.mutable_device()->set_type(v1::CUDA);
+  }
+  const auto set_large = [&](int64_t stride) {
+    maker_.program().mutable_buffers(static_cast<int>(large))->mutable_strides(0)->set_value(stride);
+  };
+  EXPECT_EQ(CountCall(*Load(), 8), 2);  // the arena and the output
+  host_.set_recorded(true);
+  EXPECT_EQ(CountCall(*Load(), 8), 4);
+  host_.set_recorded(false);
+  set_large(((int64_t{1} << 20) - 1) / 7);  // just fits: seven steps and a number
+  EXPECT_EQ(CountCall(*Load(), 8), 2);
+  set_large((int64_t{1} << 20) / 7 + 1);
+  EXPECT_EQ(CountCall(*Load(), 8), 3);
+}
+
+TEST(ArenaTest, AlignsAsItIsTold) {
+  const Lifetime lives[] = {{0, 2, 600}, {0, 2, 1000}, {1, 2, 1}};
+  const Arena arena = PlaceInArena(lives, kGpuArenaAlignment);
+  EXPECT_EQ(arena.offsets, (std::vector<int64_t>{1024, 0, 2048}));
+}
+
 // What a library call gives back may be its argument's memory, and is read after that is freed.
 TEST_F(ArenaProgramTest, HoldsNoArgumentOfACallThatMayGiveItBack) {
   const uint32_t first = Copied(input_);

@@ -23,7 +23,11 @@ class PlainHost : public Host {
     char* over = nullptr;  // memory that is not `storage`
   };
 
-  absl::StatusOr<CallContext> Begin() override { return CallContext(); }
+  absl::StatusOr<CallContext> Begin() override {
+    CallContext call;
+    call.recorded = recorded_;
+    return call;
+  }
   absl::StatusOr<Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,
                                absl::Span<const int64_t> strides) override {
     int64_t last = 0;
@@ -145,6 +149,7 @@ class PlainHost : public Host {
   }
 
   void set_in_memory(bool in_memory) { in_memory_ = in_memory; }
+  void set_recorded(bool recorded) { recorded_ = recorded; }
   void set_threads(uint32_t threads) { threads_ = threads; }
   int64_t live() const { return live_; }
   int64_t allocations() const { return allocations_; }
@@ -175,6 +180,7 @@ class PlainHost : public Host {
   std::atomic<int64_t> overs_{0};
   uint32_t threads_ = 2;
   bool in_memory_ = false;
+  bool recorded_ = false;
 };
 
 }  // namespace kiln::runtime

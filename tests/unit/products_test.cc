@@ -274,6 +274,30 @@ TEST_F(ProductsTest, PlansEachKindOnce) {
   EXPECT_EQ(products_.plan_count(), 2u);
 }
 
+TEST_F(ProductsTest, RemembersThePlanOfItsStep) {
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), longer = Filled({5, 6}, {6, 1});
+  Tensor d = New({4, 8}, {8, 1}), e = New({5, 8}, {8, 1});
+  ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
+  const float expected = At(d, {2, 3});
+  std::shared_ptr<void> memo;
+  context_.memo = &memo;
+  for (int i = 0; i < 2; ++i) {  // sizes that change find the plan of theirs
+    ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
+    const void* const first = memo.get();
+    EXPECT_NE(first, nullptr);
+    ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
+    EXPECT_EQ(memo.get(), first);
+    ASSERT_TRUE(Call("aten.mm.default", {{"self", longer}, {"mat2", b}}, &e));
+    EXPECT_NE(memo.get(), first);
+  }
+  EXPECT_EQ(At(d, {2, 3}), expected);
+  EXPECT_EQ(products_.plan_count(), 2u);
+  EXPECT_EQ(fake.asked, 2);
+  fake.knows = false;  // what can't be done leaves it alone
+  EXPECT_FALSE(Call("aten.mm.default", {{"self", a}, {"mat2", Filled({6, 7}, {7, 1})}}, &d));
+  EXPECT_NE(memo.get(), nullptr);
+}
+
 TEST_F(ProductsTest, KeepsABiasOfEachCall) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
   const Tensor first = Filled({8}, {1}), second = Filled({8}, {1});
@@ -338,7 +362,11 @@ TEST_F(ProductsTest, FollowsTorchsPrecisionAtEachCall) {
   EXPECT_EQ(fake.last_compute, CublasLt::kCompute32F);
   settings.matmul_tf32 = true;
   ASSERT_TRUE(multiply());
+  EXPECT_EQ(fake.last_compute, CublasLt::kCompute32F);  // settings of a call hold for all of it
+  context_.tf32 = {};
+  ASSERT_TRUE(multiply());
   EXPECT_EQ(fake.last_compute, CublasLt::kComputeTf32);
+  context_.tf32 = {};
   settings.contradict = true;  // torch throws: its own call has to report that
   EXPECT_FALSE(multiply());
 }
@@ -463,8 +491,10 @@ TEST_F(TunedProductsTest, WhatWasMeasuredRuns) {
   EXPECT_EQ(MatrixProducts::TunedPlans(), before + calls.size());
   EXPECT_FALSE(Runs("aten.mm.default", {{"self", other}, {"mat2", b}}, e));  // not measured
   settings.matmul_tf32 = true;                                               // another product
+  context_.tf32 = {};
   EXPECT_FALSE(Runs("aten.mm.default", {{"self", a}, {"mat2", b}}, d));
   settings.matmul_tf32 = false;
+  context_.tf32 = {};
   context_.tuned = nullptr;  // a program without measurements
   EXPECT_FALSE(Runs("aten.mm.default", {{"self", a}, {"mat2", b}}, d));
 }
