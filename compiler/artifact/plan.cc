@@ -109,6 +109,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
 
   PassOptions passes;
   passes.fallback_random = options.fallback_random();
+  passes.tf32 = numerics.float32_matmul_precision() != "highest";
   if (debug.wanted()) {
     passes.dump = [&](absl::string_view pass, const std::string& text) {
       debug.Add(absl::StrCat("after_", pass), text);

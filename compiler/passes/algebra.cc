@@ -1,7 +1,5 @@
 #include "compiler/passes/algebra.h"
 
-#include <optional>
-
 #include "compiler/passes/dead_code.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
@@ -9,20 +7,12 @@
 namespace kiln {
 namespace {
 
-std::optional<double> Number(const Graph& graph, const Argument* argument) {
-  if (argument == nullptr) return std::nullopt;
-  if (const auto* number = std::get_if<FloatArg>(argument)) return number->value;
-  if (const auto* integer = std::get_if<IntArg>(argument)) {
-    if (auto value = graph.exprs.AsConst(integer->value)) return static_cast<double>(*value);
-  }
-  return std::nullopt;
-}
-
 // The tensor operand when the other one is the operator's neutral element; kNoValue otherwise.
 // x + 0 is not among them: for x = -0 it is +0.
 ValueId NeutralOperand(const Graph& graph, const GraphNode& node) {
   const ValueId self = TensorOf(node, "self"), other = TensorOf(node, "other");
-  const auto self_number = Number(graph, node.Find("self")), other_number = Number(graph, node.Find("other"));
+  const auto self_number = NumberOf(graph, node.Find("self")),
+             other_number = NumberOf(graph, node.Find("other"));
   if (node.target == "aten.mul.Tensor") {
     if (other_number == 1) return self;
     if (self_number == 1) return other;
@@ -142,12 +132,12 @@ class Simplifier {
     if (into == kNoValue || sum == kNoValue || uses_[sum] != 1) return false;
     const GraphNode* put = Producer(sum, "aten._unsafe_index_put.default");
     if (put == nullptr) put = Producer(sum, "aten.index_put.default");
-    if (put == nullptr || (node.Find("alpha") != nullptr && Number(graph_, node.Find("alpha")) != 1))
+    if (put == nullptr || (node.Find("alpha") != nullptr && NumberOf(graph_, node.Find("alpha")) != 1))
       return false;
     const auto* accumulate = std::get_if<BoolArg>(put->Find("accumulate"));
     const GraphNode* zeros = Producer(TensorOf(*put, "self"), "aten.full.default");
     if (accumulate == nullptr || !accumulate->value || zeros == nullptr ||
-        Number(graph_, zeros->Find("fill_value")) != 0) {
+        NumberOf(graph_, zeros->Find("fill_value")) != 0) {
       return false;
     }
     const TensorType &from = graph_.type(into), &to = graph_.type(node.results[0]);

@@ -1,6 +1,7 @@
 // What several passes need to know about nodes and values, and how they replace values.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -15,6 +16,9 @@ void ForEachOperand(const GraphNode& node, absl::FunctionRef<void(ValueId)> f);
 
 // The tensor argument of that name; kNoValue where it is missing, None or no tensor.
 ValueId TensorOf(const GraphNode& node, absl::string_view name);
+
+// The number that an argument is; no value for a tensor, a symbolic integer, or none.
+std::optional<double> NumberOf(const Graph& graph, const Argument* argument);
 
 // Results may share memory with the first tensor argument.
 bool IsViewNode(const GraphNode& node);

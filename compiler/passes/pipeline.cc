@@ -11,6 +11,7 @@
 #include "compiler/passes/dead_code.h"
 #include "compiler/passes/decompose.h"
 #include "compiler/passes/fold_constants.h"
+#include "compiler/passes/fuse_activation.h"
 #include "compiler/passes/fuse_bias.h"
 #include "compiler/passes/point_convolutions.h"
 #include "compiler/passes/remove_no_ops.h"
@@ -65,6 +66,9 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   KILN_RETURN_IF_ERROR(runner.Run("remove_no_ops", RemoveNoOps));
   KILN_RETURN_IF_ERROR(runner.Run("fuse_bias", FuseBias));
   KILN_RETURN_IF_ERROR(runner.Run("align_products", AlignProducts));
+  // What is cut from a padded product is activated where it is read.
+  KILN_RETURN_IF_ERROR(
+      runner.Run("fuse_activation", [&](Graph& g) { return FuseActivation(g, options.tf32); }));
   KILN_RETURN_IF_ERROR(runner.Run("channels_last", PreferChannelsLast));
   KILN_RETURN_IF_ERROR(runner.Run("channel_moments", CombineChannelMoments));
   KILN_RETURN_IF_ERROR(runner.Run("point_convolutions", MultiplyPointConvolutions));

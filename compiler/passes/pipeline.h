@@ -22,6 +22,7 @@ struct PassTime {
 
 struct PassOptions {
   bool fallback_random = false;  // random operators stay the caller's, so that they draw as eager does
+  bool tf32 = false;             // F32 factors of products may be rounded to TF32
   // Called with the text of the graph after each pass that changed it; printing costs, so only if set.
   std::function<void(absl::string_view pass, const std::string& graph)> dump;
   std::vector<PassTime>* times = nullptr;  // appended to

@@ -1,6 +1,7 @@
 // The bare calls that gpu_calls.py holds kiln's runtime against: a launch by the driver, a product by cuBLASLt and a
-// tensor of torch's allocator, in a loop, the first two alone or in turn: a call after another library's takes longer than after itself. The functions come as pointers,
-// so that neither library's headers are needed. Gives the mean seconds a round, or -1 when a call failed.
+// tensor of torch's allocator, in a loop, the first two alone or in turn: a call after another library's takes longer
+// than after itself. The functions come as pointers, so that neither library's headers are needed. Gives the seconds of
+// the loop, or -1 when a call failed.
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
@@ -46,23 +47,19 @@ double BareSeconds(const struct LaunchCall* launch, const struct ProductCall* pr
     if (product != NULL && ProductOnce(product, stream) != 0) return -1;
     if (launch != NULL && LaunchOnce(launch, stream) != 0) return -1;
   }
-  return (Now() - begin) / count;
+  return Now() - begin;
 }
 
-// As aoti_torch_empty_strided and aoti_torch_delete_tensor_object.
+// As aoti_torch_empty_strided.
 typedef int (*Empty)(int64_t dimensions, const int64_t* sizes, const int64_t* strides, int dtype, int device_type,
                      int device, void** tensor);
-typedef int (*Delete)(void* tensor);
 
-// Of one tensor of `elements` numbers out of `count` that live together; at most TENSORS_MAX.
-#define TENSORS_MAX 256
-double TensorSeconds(Empty empty, Delete release, int64_t elements, int dtype, int device_type, int count) {
-  void* tensors[TENSORS_MAX];
+// Makes `count` tensors of `elements` numbers each; gives the seconds of all.
+double TensorSeconds(Empty empty, int64_t elements, int dtype, int device_type, int count, void** tensors) {
   const int64_t stride = 1;
-  int made = 0;
-  if (count > TENSORS_MAX) return -1;
   const double begin = Now();
-  while (made < count && empty(1, &elements, &stride, dtype, device_type, 0, &tensors[made]) == 0) ++made;
-  for (int i = 0; i < made; ++i) release(tensors[i]);
-  return made == count ? (Now() - begin) / count : -1;
+  for (int i = 0; i < count; ++i) {
+    if (empty(1, &elements, &stride, dtype, device_type, 0, &tensors[i]) != 0) return -1;
+  }
+  return Now() - begin;
 }

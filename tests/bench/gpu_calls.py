@@ -1,13 +1,16 @@
 """What kiln's runtime takes of the CPU on a GPU, over the bare calls that it makes: microseconds a step (a kernel's
-launch, a product) and an allocation with its tensor, which Python gets.
+launch, a product) and a result that Python gets.
 
 The bare calls run in a loop in C (gpu_calls.c, compiled by cc), those that a chain of steps is held against in the
-chain's order. Kiln's figures are differences of two programs of unlike length, so that the cost of a call itself drops
-out; nobody waits for the GPU while the clock runs. The fastest of many rounds counts: what other processes take is
-never negative.
+chain's order, as many as the longer of two programs has more. Each round times the short program, the long one and the
+bare calls in turn and takes the difference, so that the cost of a call itself drops out and a slow moment of the machine
+falls on all three; the median of many rounds counts, their quartiles are the spread. The thread stays on one core, nobody
+waits for the GPU while the clock runs, and the programs are called without Dynamo and AOTAutograd.
 """
 import ctypes
+import gc
 import os
+import statistics
 import time
 
 import torch
@@ -18,8 +21,7 @@ from steps import chain
 SIZE = 8  # rows and columns of a product
 LAYERS = (20, 220)
 OUTPUTS = (4, 36)
-ROUNDS = 60
-BARE_CALLS = 400  # less than the driver queues
+ROUNDS = 300
 PTX = b""".version 7.0
 .target sm_80
 .address_size 64
@@ -47,23 +49,24 @@ def _loaded(name):
     return ctypes.CDLL(sorted(paths)[0])
 
 
-def _loops():
-    loops = compiled("gpu_calls.c", "-O2")
-    loops.BareSeconds.restype = loops.TensorSeconds.restype = ctypes.c_double
-    return loops
-
-
-def _fastest(*programs):
-    """Microseconds of the fastest of the rounds of each function, which gives its own seconds; they take turns."""
-    best = [float("inf")] * len(programs)
+def _rounds(*timed):
+    """The seconds of each function, which gives its own, by rounds in which they take turns."""
+    rounds = []
     for _ in range(ROUNDS):
-        for i, seconds in enumerate(programs):
+        taken = []
+        for seconds in timed:
             torch.cuda.synchronize()
-            taken = seconds()
-            if taken < 0:
-                raise RuntimeError("a bare call failed")
-            best[i] = min(best[i], taken)
-    return [seconds * 1e6 for seconds in best]
+            taken.append(seconds())
+        if min(taken) < 0:
+            raise RuntimeError("a bare call failed")
+        rounds.append(taken)
+    return rounds
+
+
+def _spread(values):
+    """(median, lower quartile, upper quartile)."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return middle, low, high
 
 
 class _LaunchCall(ctypes.Structure):
@@ -106,29 +109,59 @@ def _product_call():
                         *(matrix.data_ptr() for matrix in matrices), _address(algorithm)), (matrices, algorithm)
 
 
-def _tensors(loops, device="cuda"):
-    """Seconds of a tensor of SIZE numbers out of as many as the larger fan has more, by torch's own C functions."""
-    torch_library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch.so"))
-    kind = getattr(torch_library, f"aoti_torch_device_type_{device}")()
-    return loops.TensorSeconds(_address(torch_library.aoti_torch_empty_strided),
-                               _address(torch_library.aoti_torch_delete_tensor_object), ctypes.c_int64(SIZE),
-                               torch_library.aoti_torch_dtype_float32(), kind, OUTPUTS[1] - OUTPUTS[0])
+class _Bare:
+    """Functions that give the seconds of bare calls."""
 
+    def __init__(self):
+        self._loops = compiled("gpu_calls.c", "-O2")
+        self._loops.BareSeconds.restype = self._loops.TensorSeconds.restype = ctypes.c_double
+        self._stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        (self._launch, *self._kept), (self._product, *more) = _launch_call(), _product_call()
+        self._kept += more
+        self._torch = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch.so"))
 
-def _bare(loops):
-    """Microseconds of a launch, of a product, of both in turn, and of a tensor."""
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    (launch, launch_memory), (product, product_memory) = _launch_call(), _product_call()
+    def calls(self, launches, products):
+        """Of a product and a launch in turn, or of one of them alone."""
+        count = max(launches, products)
+        if min(launches, products) not in (0, count):
+            raise ValueError("no bare calls like it")
+        references = [ctypes.byref(call) if wanted else None
+                      for call, wanted in ((self._launch, launches), (self._product, products))]
+        return lambda: self._loops.BareSeconds(*references, self._stream, ctypes.c_int(count))
 
-    def rounds_of(*calls):
-        references = [call and ctypes.byref(call) for call in calls]
-        count = ctypes.c_int(BARE_CALLS // len([call for call in calls if call]))
-        return lambda: loops.BareSeconds(*references, stream, count)
+    def tensors(self, count):
+        """Of tensors of SIZE numbers that live together, by torch's own C functions."""
+        handles = (ctypes.c_void_p * count)()
 
-    taken = _fastest(rounds_of(launch, None), rounds_of(None, product), rounds_of(launch, product),
-                     lambda: _tensors(loops))
-    del launch_memory, product_memory
-    return taken
+        def seconds():
+            taken = self._tensors(count, handles)
+            for handle in handles:
+                self._torch.aoti_torch_delete_tensor_object(ctypes.c_void_p(handle))
+            return taken
+        return seconds
+
+    def _tensors(self, count, handles):
+        kind = self._torch.aoti_torch_device_type_cuda()
+        return self._loops.TensorSeconds(_address(self._torch.aoti_torch_empty_strided), ctypes.c_int64(SIZE),
+                                         self._torch.aoti_torch_dtype_float32(), kind, ctypes.c_int(count), handles)
+
+    def pythons(self, count):
+        """Of Python's objects for as many tensors, of which it had none."""
+        tensors_of = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
+        capsule = ctypes.pythonapi.PyCapsule_New
+        capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3
+        handles = (ctypes.c_void_p * count)()
+
+        def seconds():
+            if self._tensors(count, handles) < 0:
+                return -1
+            capsules = [capsule(handle, None, None) for handle in handles]
+            begin = time.perf_counter()
+            made = tensors_of(capsules)
+            taken = time.perf_counter() - begin
+            del made
+            return taken
+        return seconds
 
 
 def _fan(outputs):
@@ -140,16 +173,22 @@ class _Counted:
 
     def __init__(self, function, *inputs):
         import kiln
-        from kiln import backend
-        compiled = torch.compile(function, backend="kiln")
-        self._call = lambda: compiled(*inputs)
+        from kiln import backend, compiled
+        before = {id(graph) for graph in compiled.live_graphs()}
+        whole = torch.compile(function, backend="kiln")
+        whole(*inputs)
+        graphs = [graph for graph in compiled.live_graphs() if id(graph) not in before]
+        if len(graphs) != 1:
+            raise RuntimeError(f"{len(graphs)} graphs where one was to be compiled")
+        # Kept, so that Dynamo does not drop the program.
+        self._whole, self._program, self._inputs = whole, graphs[0], inputs
         for _ in range(3):
-            self._call()
-        before, allocated = backend.run_counts(), self._allocations()
-        self._call()
+            self.seconds()
+        counts, allocated = backend.run_counts(), self._allocations()
+        self.seconds()
         after = backend.run_counts()
-        self.kernels = after["kernel_launches"] - before["kernel_launches"]
-        self.products = after["library_call_runs"] - before["library_call_runs"]
+        self.kernels = after["kernel_launches"] - counts["kernel_launches"]
+        self.products = after["library_call_runs"] - counts["library_call_runs"]
         self.allocations = self._allocations() - allocated
         if fallbacks := kiln.stats()["fallbacks"]:
             raise RuntimeError(f"kiln fell back: {fallbacks}")
@@ -159,44 +198,57 @@ class _Counted:
         return torch.cuda.memory_stats()["allocation.all.allocated"]
 
     def seconds(self):
+        inputs = list(self._inputs)
         begin = time.perf_counter()
-        self._call()
-        return time.perf_counter() - begin
+        results = self._program(inputs)
+        taken = time.perf_counter() - begin
+        del results
+        return taken
 
 
-def _difference(short, long):
-    """(microseconds, kernels, products, allocations) of what `long` does more than `short`."""
-    took_short, took_long = _fastest(short.seconds, long.seconds)
-    return (took_long - took_short, long.kernels - short.kernels, long.products - short.products,
-            long.allocations - short.allocations)
+def _difference(short, long, *bare):
+    """By rounds, the microseconds that `long` takes more than `short`, and those of each bare function."""
+    return [[1e6 * (taken[1] - taken[0]), *(1e6 * seconds for seconds in taken[2:])]
+            for taken in _rounds(short.seconds, long.seconds, *bare)]
 
 
 @torch.no_grad()
 def measure():
-    """Microseconds: launch, product, both in turn, tensor (bare); allocation (with its tensor and Python's, over the
-    bare tensor); step (a kernel or product, over the bare calls in the same order); counts of the programs they come
-    from."""
+    """Microseconds as (median, quartiles): step (a kernel or product, over the bare calls in the same order), result
+    (of a program, over torch's own tensor and Python's object for it); medians of what is bare; counts of the programs
+    they come from."""
     x, w = torch.rand(SIZE, SIZE, device="cuda"), torch.rand(SIZE, SIZE, device="cuda") / SIZE
     fans = [_Counted(_fan(outputs), x) for outputs in OUTPUTS]
     chains = [_Counted(chain(layers), x, w) for layers in LAYERS]
-    launch, product, both, tensor = _bare(_loops())
-    more, kernels, _, allocations = _difference(*fans)
-    allocation = (more - kernels * launch) / allocations - tensor
-    more, kernels, products, allocations = _difference(*chains)
-    if kernels != products:
-        raise RuntimeError(f"the chain has {kernels} kernels and {products} products: no bare calls like it")
-    over = more - kernels * both
-    return {"launch_us": launch, "product_us": product, "both_us": both, "tensor_us": tensor,
-            "allocation_us": allocation,
-            "step_us": (over - allocations * (allocation + tensor)) / (kernels + products),
-            "steps": kernels + products, "allocations": allocations, "over_us": over}
+    bare = _Bare()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # this thread alone
+    gc.disable()
+    steps, step = _over(*chains, bare)
+    results, result = _over(*fans, bare, with_results=True)
+    return {"step": step, "steps": steps, "result": result, "results": results}
+
+
+def _over(short, long, bare, with_results=False):
+    """(what `long` does more than `short`, microseconds of it over the bare calls, a step or a result each)."""
+    more = {what: getattr(long, what) - getattr(short, what) for what in ("kernels", "products", "allocations")}
+    timed = [bare.calls(more["kernels"], more["products"])] if more["kernels"] or more["products"] else []
+    count = more["kernels"] + more["products"]
+    if with_results:
+        count = more["allocations"]
+        timed += [bare.tensors(count), bare.pythons(count)]
+    rounds = _difference(short, long, *timed)
+    more["bare_us"] = [statistics.median(taken[1 + i] for taken in rounds) / count for i in range(len(timed))]
+    return more, _spread([(taken[0] - sum(taken[1:])) / count for taken in rounds])
 
 
 def line(result):
     """The Markdown."""
-    return (f"CPU time of the runtime: a step takes {result['step_us']:.2f} µs over its bare call (a launch by the driver "
-            f"{result['launch_us']:.2f} µs, a product by cuBLASLt {result['product_us']:.2f} µs, both in turn "
-            f"{result['both_us']:.2f} µs), an allocation with its tensor {result['allocation_us']:.2f} µs over torch's own "
-            f"({result['tensor_us']:.2f} µs). "
-            f"({result['steps']} steps with {result['allocations']} allocations took {result['over_us']:.0f} µs more than "
-            "the bare calls.)")
+    def of(what):
+        return "{:.2f} µs ({:.2f}–{:.2f})".format(*result[what])
+
+    steps, results = result["steps"], result["results"]
+    bare = [f"{microseconds:.2f}" for microseconds in results["bare_us"]]
+    return (f"CPU time of the runtime, medians and quartiles of {ROUNDS} rounds: a step takes {of('step')} over its bare "
+            f"call, of {steps['kernels']} launches and {steps['products']} products in turn, bare {steps['bare_us'][0]:.2f} µs "
+            f"each, with {steps['allocations']} allocations; a result takes {of('result')} over torch's own tensor and "
+            f"Python's object, bare {' and '.join(bare[-2:])} µs ({results['allocations']} results).")

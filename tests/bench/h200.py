@@ -3,7 +3,7 @@
 Sections, all but the last two by default:
   steps    inference of batch 1 and training, in default mode and with CUDA graphs (reduce-overhead)
   kernels  memory-bound kernels against a copy (gpu_kernels.py)
-  calls    what a step and an allocation cost the CPU over the bare driver's and cuBLASLt's call (gpu_calls.py)
+  calls    what a step and a result cost the CPU over the bare calls of the driver, cuBLASLt and torch (gpu_calls.py)
   start    cold and warm starts, as tests/bench/cpu.py measures them (minutes a row); each row has two cores to itself
            and as many rows run at a time as there are cores for
   autotune cold and warm starts with max-autotune (autotune.py; TorchInductor's are minutes a row), all rows at a time,

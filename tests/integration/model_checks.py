@@ -8,7 +8,7 @@ from agreement import check
 
 # Library calls that a graph may hold, by exact name; everything else is native.
 PRODUCTS = {
-    "mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward",
+    "mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "convolution", "convolution_backward",
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward",
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",

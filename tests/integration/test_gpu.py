@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import kiln
-from agreement import check
+from agreement import check, check_function
 from daemons import kilnctl
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
@@ -155,6 +155,38 @@ def test_products(name, dtype, precision):
     assert error <= 2 * bound + 1e-6 * scale
     if dtype == torch.float32 and precision == "highest":
         assert error <= 1e-5 * scale  # not rounded to TF32
+
+
+ACTIVATIONS = {
+    "relu": F.relu,
+    "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu written out": lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi)**0.5 * (x + 0.044715 * x.pow(3)))),
+    "gelu by erf": F.gelu,
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("dtype, tf32", [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False),
+                                         (torch.float16, False)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_activations_of_products(name, dtype, tf32, biased, monkeypatch):
+    """In the product, but where cuBLASLt has no such function, or F32 is to be exact, or a gradient wants what GELU is of."""
+    def function(x, w, v, *b):
+        return ACTIVATIONS[name](F.linear(x, w, *b)) @ v
+
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+    torch.manual_seed(0)
+    x, w, v, b = (torch.randn(*sizes, device="cuda").to(dtype) for sizes in ((4, 96, 256), (1024, 256), (1024, 64), (1024,)))
+    inputs = (x, w / 16, v / 32, b)[:4 if biased else 3]
+    plain, activated = "addmm" if biased else "mm", "_addmm_activation"
+    exact_gelu = dtype == torch.float32 and not tf32
+    for training in (False, True):
+        torch._dynamo.reset()
+        inputs = [value.detach().requires_grad_(training) for value in inputs]
+        check_function(function, *inputs)
+        apart = name == "gelu by erf" or (name != "relu" and (training or exact_gelu))
+        calls = kiln.explain(function)(*inputs).library_calls
+        assert set(calls) == {f"aten.{target}.default" for target in (plain if apart else activated, "mm")}
 
 
 @pytest.mark.parametrize("biased", [False, True])

@@ -27,7 +27,7 @@ namespace {
 using runtime::Program;
 using runtime::Tensor;
 
-// With a matrix product, which these graphs leave to the library.
+// With a matrix product, which these graphs leave to the library, or the ReLU of one.
 class MatmulHost : public runtime::PlainHost {
  public:
   // Of kernels on `gpu`, or on the CPU where it is nullptr. A GPU's tensors lie in memory of both.
@@ -46,8 +46,9 @@ class MatmulHost : public runtime::PlainHost {
   absl::Status Call(const std::string& target, const runtime::CallArguments& arguments,
                     absl::Span<Tensor> results, bool into) override {
     KILN_RETURN_IF_ERROR(Wait());
-    if (target != "aten.mm.default") return PlainHost::Call(target, arguments, results, into);
-    Tensor a = arguments.Find("self")->tensor;
+    const bool relu = target == "aten._addmm_activation.default";  // that adds nothing
+    if (!relu && target != "aten.mm.default") return PlainHost::Call(target, arguments, results, into);
+    Tensor a = arguments.Find(relu ? "mat1" : "self")->tensor;
     Tensor b = arguments.Find("mat2")->tensor;
     int64_t rows = Sizes(a)[0], inner = Sizes(a)[1], columns = Sizes(b)[1];
     if (!into) {
@@ -60,7 +61,7 @@ class MatmulHost : public runtime::PlainHost {
       for (int64_t j = 0; j < columns; ++j) {
         double sum = 0;
         for (int64_t k = 0; k < inner; ++k) sum += Element(a, At(a, i, k)) * Element(b, At(b, k, j));
-        SetElement(results[0], At(results[0], i, j), sum);
+        SetElement(results[0], At(results[0], i, j), relu ? std::max(sum, 0.0) : sum);
       }
     }
     return absl::OkStatus();
