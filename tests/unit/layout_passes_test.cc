@@ -247,6 +247,27 @@ TEST(PointConvolutions, LeaveOthers) {
   EXPECT_TRUE(remains(large, large.Convolve(image, weight, {1, 128, 64, 64}), v1::CPU));
 }
 
+TEST(PointConvolutions, AreProductsOfFewWeightsWhereSizesAreUnknown) {
+  const auto remains = [](int64_t from) {
+    Images m;
+    const ExprId height = m.graph.exprs.Symbol(0, {2, 4096}), width = m.graph.exprs.Symbol(1, {2, 4096});
+    const ValueId image = m.Input({1, from, 64, 64}), weight = m.Input({256, from, 1, 1});
+    const ValueId y = m.Convolve(image, weight, {1, 256, 64, 64});
+    for (const ValueId value : {image, y}) {
+      TensorType& type = m.graph.values[value];
+      type.sizes[2] = height;
+      type.sizes[3] = width;
+      type.strides = ContiguousStrides(m.graph.exprs, type.sizes);
+    }
+    m.Output(m.Relu(y));
+    m.Run(v1::CPU);
+    EXPECT_TRUE(MultiplyPointConvolutions(m.graph).ok());
+    return absl::StrContains(m.graph.ToString(), "aten.convolution");
+  };
+  EXPECT_FALSE(remains(64));
+  EXPECT_TRUE(remains(1024));
+}
+
 TEST(ChannelsLast, KnowsTheLayout) {
   Images m;
   TensorType type = m.Type({2, 8, 5, 7});
