@@ -9,9 +9,9 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 bin=${1:-$root/build/bin}
 logs=${KILN_REPORTS:-$bin/../gpu-reports}
 jobs=$(nproc)
-conformance="$bin/backend_conformance_test --gtest_filter=*/gpu"
+conformance="$bin/backend_conformance_test --gtest_filter=*/gpu*"
 graphs="$bin/random_graphs_test --gtest_filter=*Gpu*"
-kernels="$bin/kernel_property_test --gtest_filter=*/gpu"
+kernels="$bin/kernel_property_test --gtest_filter=*/gpu*"
 for program in backend_conformance_test random_graphs_test kernel_property_test; do
   [ -x "$bin/$program" ] || { echo "$bin/$program is missing: run tests/run.sh --fast" >&2; exit 2; }
 done

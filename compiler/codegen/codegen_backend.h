@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -31,6 +32,10 @@ class CodegenBackend {
   // The kernel must have passed ir/verify.h. INVALID_ARGUMENT otherwise.
   virtual absl::StatusOr<EmittedObject> Emit(const v1::Kernel& kernel, const v1::KernelNotes& notes,
                                              bool want_listing) = 0;
+  // For measuring: how this back-end shares the kernel among a GPU's threads, then a few other ways that may
+  // be faster (KernelSchedule.threads of the same kernel). None where there is no choice. The kernel must
+  // have passed ir/verify.h.
+  virtual std::vector<v1::ThreadSchedule> Schedules(const v1::Kernel& kernel) const { return {}; }
 };
 
 // By `target.triple`. UNIMPLEMENTED for a triple this build does not know.

@@ -1,6 +1,7 @@
 #include "compiler/codegen/codegen_nvptx.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -68,6 +69,14 @@ class NvptxBackend : public CodegenBackend {
       }
     }
     return absl::OkStatus();
+  }
+
+  std::vector<v1::ThreadSchedule> Schedules(const v1::Kernel& kernel) const override {
+    llvm::LLVMContext context;
+    llvm::Module module("kernel", context);
+    module.setTargetTriple(machine_->getTargetTriple());
+    module.setDataLayout(machine_->createDataLayout());
+    return ThreadEmitter(kernel, target_, &module).Schedules();
   }
 
   absl::StatusOr<EmittedObject> Emit(const v1::Kernel& kernel, const v1::KernelNotes& notes,

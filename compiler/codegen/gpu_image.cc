@@ -7,7 +7,6 @@ namespace {
 
 constexpr char kMagic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '2'};
 constexpr uint32_t kThreadsMax = 1024;
-constexpr uint32_t kPointsPerThreadMax = 16;
 
 // On disk and on the wire; little-endian like the machines that run it.
 struct Header {

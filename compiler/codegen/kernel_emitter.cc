@@ -45,6 +45,7 @@ absl::Status KernelEmitter::Emit() {
   if (!small.ok()) return small;
   AnalyzeStages();
   ChooseLanes();
+  if (!status_.ok()) return status_;
   ChooseTile();
   EmitEntry();
   EmitUnits();

@@ -11,7 +11,6 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kThreadsMax = 1024;  // of a long row, or where there are few points
 constexpr int64_t kLongRow =
     16384;  // from here on, measured with F32; of BF16 softmax gains, layer norm loses
 constexpr unsigned kLanesOfLongRow = 4;
@@ -20,16 +19,23 @@ constexpr int64_t kManyPoints = 1 << 18;  // fewer do not fill a device unless e
 constexpr int64_t kRoundsOfRandom = 4;
 constexpr int64_t kManyRows = 1 << 14;  // so many short ones share blocks
 constexpr unsigned kWarpsOfBlock = 8;
+constexpr unsigned kWarpsOfStrip = 4;  // with eight there are too few registers for a strip's sums
+constexpr unsigned kThreadsOfLongCode = 128;
 constexpr int64_t kBytesOfWarpThread = 128;  // of a strip's row, as F32: longer ones take several warps
 constexpr int64_t kFewPoints = 1024;         // of so few each is done as fast as it can be
 constexpr int64_t kBlocksWanted = 132;
-constexpr unsigned kColumnsMin = 8;  // 32 bytes of F32: what memory moves at least
-constexpr unsigned kRowsMax = 128;   // of threads
-constexpr int64_t kTurnsOfRow = 4;   // fewer are not worth the combining
-constexpr int64_t kKeptTurns = 16;   // of a row in registers
+constexpr unsigned kRowsMax = 128;  // of threads
+constexpr int64_t kTurnsOfRow = 4;  // fewer are not worth the combining
+constexpr int64_t kKeptTurns = 16;  // of a row in registers
 constexpr int64_t kSharedBytesMax = 40 << 10;
 constexpr int64_t kRegistersOfBlock = 64 << 10;
 constexpr int64_t kRegistersMax = 255;  // of a thread
+
+bool Draws(const std::vector<const v1::LoopOp*>& ops) {
+  return std::any_of(ops.begin(), ops.end(), [](const v1::LoopOp* op) {
+    return static_cast<LoopOpcode>(op->op()) == LoopOpcode::kRandBits;
+  });
+}
 
 }  // namespace
 
@@ -177,11 +183,20 @@ unsigned ThreadEmitter::LanesAlongOuter() {
   return lanes;
 }
 
-// Where a thread's accesses are narrow it takes several points, so that more of them are under way.
+// Where a thread's accesses are narrow it takes several points, so that more of them are under way. What
+// computes much for each has fewer threads a block.
 void ThreadEmitter::ChooseTurns() {
+  bool cheap = true;
+  for (const StageInfo& info : stages_) {
+    if (info.stage->inner_size() > 0) return;
+    cheap = cheap && info.cheap;
+  }
+  if (!cheap) {
+    if (!Draws(ops_)) threads_ = kThreadsOfLongCode;
+    return;
+  }
   int64_t narrowest = kAccessBytes;
   for (const StageInfo& info : stages_) {
-    if (!info.cheap || info.stage->inner_size() > 0) return;
     for (const v1::LoopOp& op : info.stage->ops()) {
       if (!IsAccess(op)) continue;
       const int64_t bytes = ir::ByteWidth(kernel_.buffers(op.buffer()).dtype());
@@ -195,11 +210,8 @@ void ThreadEmitter::ChooseTurns() {
 // A seed's keys for all rounds of Philox are made once a thread: as long as a device is full, threads take
 // several vectors of numbers each.
 void ThreadEmitter::ChooseRounds() {
-  const bool draws = std::any_of(ops_.begin(), ops_.end(), [](const v1::LoopOp* op) {
-    return static_cast<LoopOpcode>(op->op()) == LoopOpcode::kRandBits;
-  });
   const int64_t enough = kManyPoints * kRoundsOfRandom * vector_lanes_ * turns_;
-  if (draws && PointsEstimate(enough) >= enough) rounds_ = kRoundsOfRandom;
+  if (Draws(ops_) && PointsEstimate(enough) >= enough) rounds_ = kRoundsOfRandom;
 }
 
 uint32_t ThreadEmitter::SharedLevel(const StageInfo& info) const {
@@ -213,44 +225,60 @@ uint32_t ThreadEmitter::SharedLevel(const StageInfo& info) const {
   return longest;
 }
 
-// Rows of threads until the device is full or a thread has little left to do. What stores once a point is for
-// the first row, which alone knows such a stage's values then: all that follow must be of that kind.
-void ThreadEmitter::ChooseRows() {
-  if (kernel_.outer_size() == 0 || HasAccumulatingStore(kernel_)) return;
-  int64_t longest = 0;
-  int64_t slot_bytes = 0;
+// What stores once a point is for the first row of threads, which alone knows such a stage's values then: all
+// that follow must be of that kind.
+std::optional<ThreadEmitter::SharedLoop> ThreadEmitter::FindSharedLoop() const {
+  if (kernel_.outer_size() == 0 || HasAccumulatingStore(kernel_)) return std::nullopt;
+  SharedLoop loop;
   bool last = false;
   for (const StageInfo& info : stages_) {
-    if (info.has_scan) return;
+    if (info.has_scan) return std::nullopt;
     if (info.stage->inner_size() == 0) {
       last = last || HasStore(*info.stage);
       continue;
     }
-    if (last) return;
+    if (last) return std::nullopt;
     if (!info.has_reduce) continue;
-    longest = std::max(longest, ConstantExpr(info.stage->inner(SharedLevel(info))).value_or(kUsualRow));
+    const int64_t extent = ConstantExpr(info.stage->inner(SharedLevel(info))).value_or(kUsualRow);
+    loop.longest = std::max(loop.longest, extent);
     for (const v1::LoopOp& op : info.stage->ops()) {
       if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce) continue;
-      slot_bytes += IsArgReduce(static_cast<v1::ReduceKind>(op.mode())) ? 16 : 8;
+      loop.slot_bytes += IsArgReduce(static_cast<v1::ReduceKind>(op.mode())) ? 16 : 8;
     }
   }
+  return loop;
+}
+
+bool ThreadEmitter::RowsFit(unsigned rows, unsigned threads) const {
+  const std::optional<SharedLoop> loop = FindSharedLoop();
+  return loop && rows <= kRowsMax && threads <= kThreadsMax && loop->longest >= rows * kTurnsOfRow &&
+         loop->slot_bytes * threads <= kSharedBytesMax;
+}
+
+// Rows of threads until the device is full or a thread has little left to do.
+void ThreadEmitter::ChooseRows() {
   const int64_t points = PointsEstimate(kManyPoints);
   unsigned columns = kWarp;
   while (columns > kColumnsMin && points / columns < kBlocksWanted) columns /= 2;
   unsigned rows = 1;
-  while (rows < kRowsMax && points * rows < kManyPoints && longest >= 2 * rows * kTurnsOfRow &&
-         2 * rows * columns <= kThreadsMax && slot_bytes * 2 * rows * columns <= kSharedBytesMax) {
-    rows *= 2;
-  }
+  while (points * rows < kManyPoints && RowsFit(2 * rows, 2 * rows * columns)) rows *= 2;
   if (rows == 1) return;
   rows_ = rows;
-  columns_ = std::max(columns, kThreads / rows);
+  columns_ = RowsFit(rows, kThreads) ? std::max(columns, kThreads / rows) : columns;
   threads_ = rows_ * columns_;
+}
+
+// The kernel's own schedule, or what seems best.
+void ThreadEmitter::ChooseLanes() {
+  ChooseSchedule();
+  if (kernel_.schedule().has_threads() && !Use(kernel_.schedule().threads())) {
+    Fail(absl::InvalidArgumentError("the kernel does not allow this schedule of threads"));
+  }
 }
 
 // A short row gets fewer threads, down to a warp. A long one that several stages read gets more, so that
 // fewer rows are in work and the device's cache holds them from one stage to the next.
-void ThreadEmitter::ChooseLanes() {
+void ThreadEmitter::ChooseSchedule() {
   block_shares_point_ = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST && AccumulatesOnceAPoint();
   if (!block_shares_point_) {
     vector_lanes_ = LanesAlongOuter();
@@ -280,32 +308,37 @@ void ThreadEmitter::ShareRows() {
     lanes = std::min(lanes, LanesFor(info));
   }
   vector_lanes_ = lanes;
-  int64_t vectors = 1;
+  const int64_t vectors = LongestTurns();
   aligned_by_row_ = lanes > 1;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() == 0) continue;
-    vectors = std::max(vectors, Turns(info));
     aligned_by_row_ = aligned_by_row_ && (info.stage->inner_size() == 1 || SharesAllLoops(info));
   }
   if (!strip_sums_.empty() && vectors * lanes * 4 <= int64_t{kWarp} * kBytesOfWarpThread) {
     threads_ = kWarp;
-    warps_ = kWarpsOfBlock;
+    warps_ = kWarpsOfStrip;
     return;
   }
   const bool few = PointsEstimate(kManyPoints) <= kFewPoints;
-  const bool read_again =
-      !softmax_sum_ && passes_ > 1 && vectors * lanes >= kLongRow && lanes <= kLanesOfLongRow;
-  const int64_t most = few || read_again ? kThreadsMax : kThreads;
+  const bool read_again = !softmax_sum_ && passes_ > 1;
+  const bool of_words = lanes <= kLanesOfLongRow;
+  int64_t most = few || (read_again && of_words && vectors * lanes >= kLongRow) ? kThreadsMax : kThreads;
+  while (read_again && most < kThreadsMax && vectors > most * kKeptTurns) most *= 2;  // in registers then
   const int64_t turns = few ? 1 : kTurns;
   const int64_t wanted = (vectors + turns - 1) / turns;
   threads_ = static_cast<unsigned>(std::clamp(
       static_cast<int64_t>(llvm::PowerOf2Ceil(static_cast<uint64_t>(wanted))), int64_t{kWarp}, most));
   if (threads_ == kWarp && PointsEstimate(kManyRows) == kManyRows) warps_ = kWarpsOfBlock;
-  // The same number of turns for each thread, if somewhat fewer threads allow it: then no turn is
-  // conditional.
-  for (unsigned threads = threads_; vectors % threads_ != 0 && 2 * threads > threads_; threads -= kWarp) {
-    if (vectors % threads == 0) threads_ = threads;
+  threads_ = WithEqualTurns(threads_);
+}
+
+// Then no turn is conditional.
+unsigned ThreadEmitter::WithEqualTurns(unsigned threads) const {
+  const int64_t vectors = LongestTurns();
+  for (unsigned fewer = threads; 2 * fewer > threads; fewer -= kWarp) {
+    if (vectors % fewer == 0) return fewer;
   }
+  return threads;
 }
 
 int64_t ThreadEmitter::ThreadsOf(const StageInfo& info) const {
@@ -349,6 +382,14 @@ int64_t ThreadEmitter::Turns(const StageInfo& info) const {
     for (int k = 0; k < loops - 1; ++k) elements *= *ConstantExpr(info.stage->inner(k));
   }
   return std::max<int64_t>(1, elements / vector_lanes_);
+}
+
+int64_t ThreadEmitter::LongestTurns() const {
+  int64_t longest = 1;
+  for (const StageInfo& info : stages_) {
+    if (info.stage->inner_size() > 0) longest = std::max(longest, Turns(info));
+  }
+  return longest;
 }
 
 // As many as there are, and as a thread has registers for what they load.

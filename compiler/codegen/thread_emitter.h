@@ -28,9 +28,12 @@
 // After a failing index check or integer division the kernel traps at its end, as a device
 // assertion of torch's does.
 //
-// thread_emitter.cc has the shape of a kernel, thread_choice.cc who does what, thread_combine.cc how threads
-// combine, thread_tile.cc transposed access, thread_strip.cc strips,
-// thread_softmax.cc the sum of a softmax.
+// The numbers of it (threads, rows of them, turns, ...) are a ThreadSchedule: the kernel's own where it has
+// one, which is refused with INVALID_ARGUMENT where the kernel does not allow it; otherwise one is chosen.
+//
+// thread_emitter.cc has the shape of a kernel, thread_choice.cc who does what, thread_schedule.cc what else
+// could be chosen, thread_combine.cc how threads combine, thread_tile.cc transposed access, thread_strip.cc
+// strips, thread_softmax.cc the sum of a softmax.
 #pragma once
 
 #include "compiler/codegen/gpu_image.h"
@@ -47,9 +50,18 @@ class ThreadEmitter : public KernelEmitter {
 
   GpuImage Launch() const;  // without code
 
+  // Instead of EmitKernel: how this class would share the kernel among threads, and a few other ways that it
+  // could and that may be faster. None of a kernel that it refuses.
+  std::vector<v1::ThreadSchedule> Schedules();
+
  private:
   static constexpr unsigned kWarp = 32;
   static constexpr unsigned kThreads = 256;
+  static constexpr unsigned kThreadsMax = 1024;  // of a long row, or where there are few points
+  static constexpr unsigned kColumnsMin = 8;     // 32 bytes of F32: what memory moves at least
+  static constexpr unsigned kTileThreads = 256;
+  static constexpr int64_t kTileMin = 32;
+  static constexpr int64_t kTileMax = 64;
   static constexpr unsigned kBlocksOfStrips = 2;  // that a processor of the device holds: their registers fit
   static constexpr int64_t kUsualRow = 4096;      // where a length is a symbol
   static constexpr int64_t kAccessBytes = 16;     // the widest access of a thread
@@ -103,6 +115,7 @@ class ThreadEmitter : public KernelEmitter {
 
   unsigned PointsPerBlock() const;
   void ChooseLanes() override;
+  void ChooseSchedule();
   void ShareRows();  // of threads that share a point
   void ChooseTile() override {}
   void EmitEntry() override;
@@ -137,9 +150,23 @@ class ThreadEmitter : public KernelEmitter {
   void ChooseRounds();
   int64_t PointsEstimate(int64_t most) const;
   // Columns of points, see above.
+  struct SharedLoop {
+    int64_t longest = 0;     // of the points' loops
+    int64_t slot_bytes = 0;  // of shared memory that a thread needs
+  };
+  std::optional<SharedLoop> FindSharedLoop() const;  // nothing where only one thread may take a point
   void ChooseRows();
   uint32_t SharedLevel(const StageInfo& info) const;  // the longest inner loop
+  // thread_schedule.cc
+  v1::ThreadSchedule Chosen() const;
+  bool Use(const v1::ThreadSchedule& schedule);  // false: the kernel does not allow it
+  bool UseForSharedPoints(const v1::ThreadSchedule& schedule);
+  bool UseForOwnPoints(const v1::ThreadSchedule& schedule);
+  bool RowsFit(unsigned rows, unsigned threads) const;
+  std::vector<v1::ThreadSchedule> Alternatives(const v1::ThreadSchedule& own) const;
   // thread_tile.cc
+  bool TileFits(int64_t tile) const;  // that the kernel has transposed loads for
+  int64_t TileBytes(int64_t tile) const;
   bool ChooseSharedTile();
   void FindTransposedLoads(uint32_t loop);
   void EmitSharedTiles();
@@ -152,6 +179,9 @@ class ThreadEmitter : public KernelEmitter {
   // Can a block's threads share all inner loops of the stage as if they were one?
   bool SharesAllLoops(const StageInfo& info) const;
   int64_t Turns(const StageInfo& info) const;  // vectors of the loops that a block shares; at least 1
+  int64_t LongestTurns() const;                // of any stage
+  // So many, or somewhat fewer, of which each has as many turns of a row.
+  unsigned WithEqualTurns(unsigned threads) const;
   unsigned UnrolledTurns(const StageInfo& info) const;
   void EmitTurns(llvm::Value* thread, llvm::Value* count, unsigned at_once,
                  absl::FunctionRef<void(llvm::Value*)> turn);

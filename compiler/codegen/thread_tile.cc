@@ -12,9 +12,6 @@
 namespace kiln {
 namespace {
 
-constexpr unsigned kTileThreads = 256;
-constexpr int64_t kTileMin = 32;
-constexpr int64_t kTileMax = 64;
 constexpr int64_t kTileExtentMin = 16;         // of either loop: less leaves most of a tile empty
 constexpr int64_t kTilePointsMin = 1 << 16;    // fewer leave the device empty
 constexpr int64_t kLargeTilePoints = 1 << 19;  // from here on blocks are enough for large tiles
@@ -45,18 +42,23 @@ bool ThreadEmitter::ChooseSharedTile() {
     FindTransposedLoads(loop);
   }
   if (packable_.empty()) return false;
-  const auto bytes = [&](int64_t tile) {
-    int64_t sum = 0;
-    for (const v1::LoopOp* op : packable_) {
-      const int64_t width = ir::ByteWidth(kernel_.buffers(op->buffer()).dtype());
-      sum += tile * RowElements(tile, width) * width;
-    }
-    return sum;
-  };
-  tile_ = points >= kLargeTilePoints && bytes(kTileMax) <= kLargeTileBytesMax ? kTileMax : kTileMin;
-  while (bytes(tile_) > kTileBytesMax) packable_.pop_back();
+  tile_ = points >= kLargeTilePoints && TileBytes(kTileMax) <= kLargeTileBytesMax ? kTileMax : kTileMin;
+  while (TileBytes(tile_) > kTileBytesMax) packable_.pop_back();
   threads_ = kTileThreads;
   return true;
+}
+
+int64_t ThreadEmitter::TileBytes(int64_t tile) const {
+  int64_t sum = 0;
+  for (const v1::LoopOp* op : packable_) {
+    const int64_t width = ir::ByteWidth(kernel_.buffers(op->buffer()).dtype());
+    sum += tile * RowElements(tile, width) * width;
+  }
+  return sum;
+}
+
+bool ThreadEmitter::TileFits(int64_t tile) const {
+  return (tile == kTileMin || tile == kTileMax) && !packable_.empty() && TileBytes(tile) <= kTileBytesMax;
 }
 
 // Those that read along `loop`, and what the kernel does not write.

@@ -8,6 +8,7 @@
 #include "compiler/graph/expr_eval.h"
 #include "compiler/graph/expr_print.h"
 #include "compiler/graph/graph.h"
+#include "compiler/graph/schedule_text.h"
 #include "compiler/ir/ops.h"
 
 namespace kiln {
@@ -45,7 +46,7 @@ class Printer {
 
   std::string Print() {
     absl::StrAppend(&text_, "kernel ", notes_.name().empty() ? "unnamed" : notes_.name(), ": ",
-                    VectorName(kernel_.schedule().vector_dim()), "\n");
+                    VectorName(kernel_.schedule().vector_dim()), ThreadsText(), "\n");
     if (notes_.operators_size() > 0)
       Line(1, absl::StrCat("# fused: ", absl::StrJoin(notes_.operators(), ", ")));
     for (const std::string& source : notes_.sources()) Line(1, absl::StrCat("# ", source));
@@ -92,6 +93,11 @@ class Printer {
       if (!name.empty()) return name;
     }
     return absl::StrCat("b", buffer);
+  }
+
+  std::string ThreadsText() const {
+    if (!kernel_.schedule().has_threads()) return "";
+    return absl::StrCat(", ", ScheduleText(kernel_.schedule().threads()));
   }
 
   std::string OuterLoop(int d) const {

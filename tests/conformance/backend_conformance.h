@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "compiler/ir/ops.h"
 #include "tests/conformance/backend_harness.h"
 #include "tests/conformance/host_target.h"
@@ -23,7 +24,8 @@ class BackendConformanceTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     reference_ = NewInterpreterRunner();
-    const absl::string_view name = GetParam();
+    absl::string_view name = GetParam();
+    other_schedules_ = absl::ConsumeSuffix(&name, "_schedules");
     if (name == "interpreter") {
       runner_ = NewInterpreterRunner();
       return;
@@ -41,9 +43,21 @@ class BackendConformanceTest : public testing::TestWithParam<const char*> {
     runner_ = *std::move(runner);
   }
 
-  // Also that the result does not depend on how the units are spread.
   void Check(const v1::Kernel& kernel, const std::vector<TestBuffer>& buffers, Tolerance tolerance = {},
              const std::vector<int64_t>& symbols = {}) {
+    if (!other_schedules_) {
+      CheckOne(kernel, buffers, tolerance, symbols);
+      return;
+    }
+    const std::vector<v1::Kernel> kernels = WithEverySchedule(kernel);
+    ASSERT_FALSE(kernels.empty());
+    if (kernels.size() == 1) return;
+    CheckOne(kernels[1 + random_() % (kernels.size() - 1)], buffers, tolerance, symbols);
+  }
+
+  // Also that the result does not depend on how the units are spread.
+  void CheckOne(const v1::Kernel& kernel, const std::vector<TestBuffer>& buffers, Tolerance tolerance,
+                const std::vector<int64_t>& symbols) {
     auto expected = reference_->Run(kernel, buffers, symbols, false, random_);
     ASSERT_TRUE(expected.ok()) << expected.status();
     if (runner_->is_gpu() && expected->status.code != 0) return;
@@ -77,6 +91,7 @@ class BackendConformanceTest : public testing::TestWithParam<const char*> {
     return false;
   }
 
+  bool other_schedules_ = false;  // one that the GPU back-end knows for a kernel beside its own
   std::mt19937_64 random_{20261121};
   std::unique_ptr<KernelRunner> reference_;
   std::unique_ptr<KernelRunner> runner_;

@@ -286,6 +286,7 @@ class GpuRunner : public KernelRunner {
 
 class SimulatedGpuRunner : public KernelRunner {
  public:
+  explicit SimulatedGpuRunner(bool barriers) : barriers_(barriers) {}
   bool is_gpu() const override { return true; }
   // `split`: on so few blocks that each takes several turns.
   absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
@@ -295,7 +296,7 @@ class SimulatedGpuRunner : public KernelRunner {
     KILN_ASSIGN_OR_RETURN(const int64_t units, interpreter->Units(symbols.data()));
     std::string key = kernel.SerializeAsString();
     if (loaded_ == nullptr || key != key_) {
-      KILN_ASSIGN_OR_RETURN(loaded_, testing::SimulatedKernel::Create(kernel));
+      KILN_ASSIGN_OR_RETURN(loaded_, testing::SimulatedKernel::Create(kernel, barriers_));
       key_ = std::move(key);
     }
     for (TestBuffer& buffer : buffers) buffer.bytes.append(kCanary, kCanaryByte);
@@ -317,17 +318,32 @@ class SimulatedGpuRunner : public KernelRunner {
   }
 
  private:
+  const bool barriers_;
   std::string key_;
   std::unique_ptr<testing::SimulatedKernel> loaded_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KernelRunner>> NewSimulatedGpuRunner() {
+std::vector<v1::Kernel> WithEverySchedule(const v1::Kernel& kernel) {
+  v1::Target target;
+  target.set_triple("nvptx64-nvidia-cuda");
+  target.add_features("sm_90");
+  const auto backend = NewCodegenBackend(target);
+  if (!backend.ok()) return {};
+  std::vector<v1::Kernel> kernels;
+  for (const v1::ThreadSchedule& schedule : (*backend)->Schedules(kernel)) {
+    kernels.push_back(kernel);
+    *kernels.back().mutable_schedule()->mutable_threads() = schedule;
+  }
+  return kernels;
+}
+
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewSimulatedGpuRunner(bool barriers) {
 #ifdef __SANITIZE_ADDRESS__
   return absl::UnavailableError("the simulator jumps between stacks, which AddressSanitizer does not follow");
 #else
-  return std::make_unique<SimulatedGpuRunner>();
+  return std::make_unique<SimulatedGpuRunner>(barriers);
 #endif
 }
 

@@ -40,6 +40,9 @@ struct Tolerance {
 std::string Difference(const std::vector<TestBuffer>& got, const std::vector<TestBuffer>& expected,
                        Tolerance tolerance);
 
+// The kernel with each schedule of threads that the GPU back-end knows for it, its own choice first.
+std::vector<v1::Kernel> WithEverySchedule(const v1::Kernel& kernel);
+
 // One implementation of kernels.
 class KernelRunner {
  public:
@@ -58,6 +61,7 @@ absl::StatusOr<std::unique_ptr<KernelRunner>> NewBackendRunner(const v1::Target&
 // On the first GPU, where units are not split. UNAVAILABLE where there is none.
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewGpuRunner();
 // The same code on the simulator. UNAVAILABLE under AddressSanitizer, which follows no jumps between stacks.
-absl::StatusOr<std::unique_ptr<KernelRunner>> NewSimulatedGpuRunner();
+// Without barriers threads do not wait for each other: a control of what a test sees.
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewSimulatedGpuRunner(bool barriers = true);
 
 }  // namespace kiln

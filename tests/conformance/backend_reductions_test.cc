@@ -1,4 +1,5 @@
-// Every back-end's reductions, scans and accumulating stores against the interpreter.
+// Every back-end's reductions, scans, accumulating stores and squares of points against the interpreter; on a
+// GPU by other schedules of threads too.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -11,7 +12,9 @@
 namespace kiln {
 namespace {
 
-TEST_P(BackendConformanceTest, ReductionsOfAllKinds) {
+class BackendReductionsTest : public BackendConformanceTest {};
+
+TEST_P(BackendReductionsTest, ReductionsOfAllKinds) {
   for (v1::DType dtype : kArithmetic) {
     for (int kind = v1::REDUCE_SUM; kind <= v1::REDUCE_ARGMIN; ++kind) {
       if ((kind == v1::REDUCE_ANY || kind == v1::REDUCE_ALL) != (dtype == v1::BOOL)) continue;
@@ -52,7 +55,7 @@ TEST_P(BackendConformanceTest, ReductionsOfAllKinds) {
 }
 
 // Two inner loops, and two stages over them: layer norm's shape.
-TEST_P(BackendConformanceTest, NestedReductionsAndTheirUsers) {
+TEST_P(BackendReductionsTest, NestedReductionsAndTheirUsers) {
   for (v1::VectorDim dim : kDims) {
     for (auto [a, c] : {std::pair<int64_t, int64_t>{3, 40}, {17, 5}, {4, 64}, {130, 129}}) {
       constexpr int64_t kRows = 19;
@@ -91,7 +94,7 @@ TEST_P(BackendConformanceTest, NestedReductionsAndTheirUsers) {
 
 // A sum of a million equal numbers, in F32: naive addition would be off by a percent. A GPU's thread adds a
 // thousand of them, as torch's do.
-TEST_P(BackendConformanceTest, LongSumsKeepTheirBits) {
+TEST_P(BackendReductionsTest, LongSumsKeepTheirBits) {
   for (v1::VectorDim dim : kDims) {
     constexpr int64_t kCount = 1 << 20;
     KernelBuilder b;
@@ -110,7 +113,7 @@ TEST_P(BackendConformanceTest, LongSumsKeepTheirBits) {
 
 // Exponentials of a row whose sum divides them: a back-end may keep them, but not where the second ones are
 // of other numbers: of another buffer, or of the row after it was overwritten.
-TEST_P(BackendConformanceTest, ExponentialsOfARowAgain) {
+TEST_P(BackendReductionsTest, ExponentialsOfARowAgain) {
   enum class Again { kSame, kOtherBuffer, kOverwritten };
   for (Again again : {Again::kSame, Again::kOtherBuffer, Again::kOverwritten}) {
     for (int64_t columns : {3, 16, 37, 1000}) {
@@ -152,7 +155,7 @@ TEST_P(BackendConformanceTest, ExponentialsOfARowAgain) {
   }
 }
 
-TEST_P(BackendConformanceTest, Scans) {
+TEST_P(BackendReductionsTest, Scans) {
   for (v1::DType dtype : {v1::I64, v1::I32, v1::F32, v1::F64, v1::U8}) {
     for (v1::ReduceKind kind : {v1::REDUCE_SUM, v1::REDUCE_PROD, v1::REDUCE_MAX, v1::REDUCE_MIN}) {
       for (v1::VectorDim dim : kDims) {
@@ -180,7 +183,7 @@ TEST_P(BackendConformanceTest, Scans) {
 }
 
 // Embedding backward: rows that meet in one element, in order.
-TEST_P(BackendConformanceTest, AccumulatingStores) {
+TEST_P(BackendReductionsTest, AccumulatingStores) {
   for (v1::DType dtype : {v1::F32, v1::I64, v1::BF16, v1::I8, v1::F64}) {
     for (v1::VectorDim dim : kDims) {
       for (bool masked : {false, true}) {
@@ -222,7 +225,7 @@ TEST_P(BackendConformanceTest, AccumulatingStores) {
 
 // Rows reduced and summed down their columns, a strip of rows for each unit: the last one is shorter. Widths
 // for one warp a row, for several, with turns that not all threads have, and some that no vectors divide.
-TEST_P(BackendConformanceTest, StripsOfRowsSummedDownTheirColumns) {
+TEST_P(BackendReductionsTest, StripsOfRowsSummedDownTheirColumns) {
   for (v1::DType dtype : {v1::F32, v1::BF16}) {
     for (const auto& [count, width] : std::vector<std::pair<int64_t, int64_t>>{
              {37, 4}, {37, 77}, {37, 128}, {37, 768}, {37, 1000}, {37, 2048}, {1030, 1280}}) {
@@ -268,7 +271,7 @@ TEST_P(BackendConformanceTest, StripsOfRowsSummedDownTheirColumns) {
 }
 
 // The sum of a long row's exponentials beside its maximum, where a row or part of it is not finite too.
-TEST_P(BackendConformanceTest, SumsOfExponentialsOfLongRows) {
+TEST_P(BackendReductionsTest, SumsOfExponentialsOfLongRows) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (v1::DType dtype : {v1::F32, v1::BF16}) {
     for (const int64_t kRows = 7; const int64_t width : {16384, 16387, 20000, 32768}) {
@@ -309,7 +312,7 @@ TEST_P(BackendConformanceTest, SumsOfExponentialsOfLongRows) {
 }
 
 // An embedding's gradient beside a reduction of the same rows; several rows go to one place.
-TEST_P(BackendConformanceTest, RowsScatteredBesideTheirReduction) {
+TEST_P(BackendReductionsTest, RowsScatteredBesideTheirReduction) {
   for (v1::DType dtype : {v1::F32, v1::BF16, v1::I64}) {
     for (int64_t width : {1, 20, 64, 77, 768}) {
       constexpr int64_t kRows = 40, kBins = 6;
@@ -354,7 +357,7 @@ TEST_P(BackendConformanceTest, RowsScatteredBesideTheirReduction) {
 
 // So many points that a GPU's threads take several: rows that start off aligned addresses, or end between
 // them.
-TEST_P(BackendConformanceTest, ManyUnevenRows) {
+TEST_P(BackendReductionsTest, ManyUnevenRows) {
   for (v1::DType dtype : {v1::F32, v1::BF16, v1::I8}) {
     for (const auto& [width, from, to] :
          {std::tuple<int64_t, int64_t, int64_t>{77, 77, 80}, {76, 80, 76}, {77, 78, 77}, {80, 80, 96}}) {
@@ -374,6 +377,27 @@ TEST_P(BackendConformanceTest, ManyUnevenRows) {
     }
   }
 }
+
+// Blocks take squares of so many points.
+TEST_P(BackendReductionsTest, ManyTransposedPoints) {
+  constexpr int64_t kRows = 250, kColumns = 300;
+  KernelBuilder b;
+  const uint32_t r = b.Const(kRows), c = b.Const(kColumns), n = b.Const(kRows * kColumns);
+  const uint32_t in = b.Buffer(v1::F32, v1::READ, n), out = b.Buffer(v1::F32, v1::WRITE, n);
+  b.Outer(r);
+  b.Outer(c);
+  b.BeginStage({});
+  const uint32_t i = b.Var(0), j = b.Var(1);
+  b.Store(out, b.Add(b.Mul(i, c), j), b.Load(in, b.Add(b.Mul(j, r), i)));
+  b.Schedule(2, 1, v1::VECTOR_OUTER_LAST);
+  Check(b.Build(),
+        {RandomBuffer(v1::F32, kRows * kColumns, random_), RandomBuffer(v1::F32, kRows * kColumns, random_)});
+}
+
+INSTANTIATE_TEST_SUITE_P(BackEnds, BackendReductionsTest,
+                         testing::Values("interpreter", "avx2", "avx512", "gpu", "gpu_schedules",
+                                         "simulated_gpu", "simulated_gpu_schedules"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace kiln

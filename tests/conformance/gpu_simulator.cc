@@ -187,6 +187,7 @@ uint32_t ThreadIndex() { return Block::Current().thread(); }
 uint32_t BlockIndex() { return Block::Current().index(); }
 uint32_t BlockCount() { return Block::Current().blocks(); }
 void Barrier(uint32_t, uint32_t site) { Block::Current().Barrier(site); }
+void NoBarrier(uint32_t, uint32_t) {}
 void WarpBarrier(uint32_t, uint32_t site) { Block::Current().WarpBarrier(site); }
 uint32_t ShuffleDown(uint32_t, uint32_t word, uint32_t distance, uint32_t, uint32_t site) {
   const uint32_t lane = Block::Current().thread() % kWarp;
@@ -331,7 +332,8 @@ struct SimulatedKernel::Code {
 SimulatedKernel::SimulatedKernel() : code_(std::make_unique<Code>()) {}
 SimulatedKernel::~SimulatedKernel() = default;
 
-absl::StatusOr<std::unique_ptr<SimulatedKernel>> SimulatedKernel::Create(const v1::Kernel& kernel) {
+absl::StatusOr<std::unique_ptr<SimulatedKernel>> SimulatedKernel::Create(const v1::Kernel& kernel,
+                                                                         bool barriers) {
   static const bool initialized =
       !llvm::InitializeNativeTarget() && !llvm::InitializeNativeTargetAsmPrinter();
   if (!initialized) return absl::InternalError("simulator: no native target");
@@ -375,7 +377,10 @@ absl::StatusOr<std::unique_ptr<SimulatedKernel>> SimulatedKernel::Create(const v
     symbols[(*jit)->mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(function),
                                               llvm::JITSymbolFlags::Exported};
   };
-  for (const Replacement& replacement : Replacements()) define(replacement.name, replacement.function);
+  for (const Replacement& replacement : Replacements()) {
+    const bool passes = !barriers && replacement.function == AddressOf(Barrier);
+    define(replacement.name, passes ? AddressOf(NoBarrier) : replacement.function);
+  }
   define("__truncsfbf2", AddressOf(FloatToBF16));
   define("__truncdfbf2", AddressOf(DoubleToBF16));
   if (llvm::Error error = (*jit)->getMainJITDylib().define(llvm::orc::absoluteSymbols(std::move(symbols))))

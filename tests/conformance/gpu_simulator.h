@@ -21,7 +21,9 @@ namespace kiln::testing {
 
 class SimulatedKernel {
  public:
-  static absl::StatusOr<std::unique_ptr<SimulatedKernel>> Create(const v1::Kernel& kernel);
+  // Without `barriers` those of a block let every thread pass at once: a control.
+  static absl::StatusOr<std::unique_ptr<SimulatedKernel>> Create(const v1::Kernel& kernel,
+                                                                 bool barriers = true);
   ~SimulatedKernel();
 
   // All points of the outer domain, of which there are `units`, on at most `blocks_max` blocks.

@@ -1,6 +1,8 @@
 // Prints what a kernel becomes, for golden tests:
 //   kiln_emit [--avx512 | --avx2] < kernel.textproto          loop IR, LLVM IR, assembly
-//   kiln_emit --ptx sm_90 < kernel.textproto                  the PTX alone, as ptxas takes it
+//   kiln_emit --ptx sm_90 [K] < kernel.textproto              the PTX alone, as ptxas takes it; K: by the K-th
+//                                                             schedule of threads that the back-end lists, below
+//                                                             a line that says which and how it is launched
 #include <google/protobuf/text_format.h>
 
 #include <iostream>
@@ -9,6 +11,7 @@
 
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/codegen/gpu_image.h"
+#include "compiler/graph/schedule_text.h"
 #include "tests/conformance/host_target.h"
 
 int main(int argc, char** argv) {
@@ -28,6 +31,16 @@ int main(int argc, char** argv) {
     std::cerr << backend.status() << "\n";
     return 1;
   }
+  const bool scheduled = ptx && argc > 3;
+  if (scheduled) {
+    const auto schedules = (*backend)->Schedules(kernel);
+    const size_t number = std::stoul(argv[3]);
+    if (number >= schedules.size()) {
+      std::cout << "no such schedule: " << schedules.size() << "\n";
+      return 1;
+    }
+    *kernel.mutable_schedule()->mutable_threads() = schedules[number];
+  }
   kiln::v1::KernelNotes notes;
   notes.set_name("golden");
   auto object = (*backend)->Emit(kernel, notes, true);
@@ -40,6 +53,10 @@ int main(int argc, char** argv) {
     if (!image.ok()) {
       std::cout << image.status() << "\n";
       return 1;
+    }
+    if (scheduled) {
+      std::cout << "// " << kiln::ScheduleText(kernel.schedule().threads()) << ": " << image->threads
+                << " threads a block, " << image->points_per_block << " points\n";
     }
     std::cout << image->code;
     return 0;

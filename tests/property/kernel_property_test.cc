@@ -2,6 +2,7 @@
 // KILN_SEED says where to start, KILN_CASES how many (default 150; 5,000 with KILN_FULL=1).
 #include <gtest/gtest.h>
 
+#include <iostream>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -250,6 +251,18 @@ class RandomKernel {
   size_t outer_ = 0;
 };
 
+// What the runner makes of the kernel where the interpreter has results: the first difference, or "".
+std::string Differs(KernelRunner* runner, const v1::Kernel& kernel, const RandomKernel& made,
+                    const Outcome& expected, bool split, std::mt19937_64& random) {
+  auto got = runner->Run(kernel, made.buffers(), made.symbols(), split, random);
+  if (!got.ok()) return got.status().ToString();
+  if (got->status.code != expected.status.code) return absl::StrCat("status ", got->status.code);
+  if (got->status.code != 0) return "";
+  Tolerance tolerance;
+  if (runner->is_gpu()) tolerance.absolute = std::numeric_limits<float>::min();
+  return Difference(got->buffers, expected.buffers, tolerance);
+}
+
 void CheckOne(KernelRunner* reference, KernelRunner* runner, uint64_t seed) {
   SCOPED_TRACE(absl::StrCat("KILN_SEED=", seed));
   const RandomKernel made(seed);
@@ -260,14 +273,27 @@ void CheckOne(KernelRunner* reference, KernelRunner* runner, uint64_t seed) {
   auto expected = reference->Run(kernel, made.buffers(), made.symbols(), false, random);
   ASSERT_TRUE(expected.ok()) << expected.status() << "\n" << PrintKernel(kernel, {});
   if (runner->is_gpu() && expected->status.code != 0) return;
-  Tolerance tolerance;
-  if (runner->is_gpu()) tolerance.absolute = std::numeric_limits<float>::min();
   for (bool split : {false, true}) {
-    auto got = runner->Run(kernel, made.buffers(), made.symbols(), split, random);
-    ASSERT_TRUE(got.ok()) << got.status() << "\n" << PrintKernel(kernel, {});
-    ASSERT_EQ(got->status.code, expected->status.code) << PrintKernel(kernel, {});
-    if (got->status.code != 0) return;
-    ASSERT_EQ(Difference(got->buffers, expected->buffers, tolerance), "") << PrintKernel(kernel, {});
+    ASSERT_EQ(Differs(runner, kernel, made, *expected, split, random), "") << PrintKernel(kernel, {});
+  }
+}
+
+// By every schedule of threads; how many differ.
+void CheckSchedules(KernelRunner* reference, KernelRunner* runner, uint64_t seed, int* schedules,
+                    int* different) {
+  SCOPED_TRACE(absl::StrCat("KILN_SEED=", seed));
+  const RandomKernel made(seed);
+  std::mt19937_64 random(seed);
+  auto expected = reference->Run(made.kernel(), made.buffers(), made.symbols(), false, random);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  if (expected->status.code != 0) return;
+  const std::vector<v1::Kernel> kernels = WithEverySchedule(made.kernel());
+  ASSERT_FALSE(kernels.empty());
+  for (const v1::Kernel& kernel : kernels) {
+    const std::string difference = Differs(runner, kernel, made, *expected, random() % 2 == 0, random);
+    ++*schedules;
+    if (difference.empty()) continue;
+    if (++*different == 1) std::cout << difference << "\n" << PrintKernel(kernel, {});
   }
 }
 
@@ -290,6 +316,39 @@ TEST_P(KernelPropertyTest, RandomKernelsAgreeWithTheInterpreter) {
     CheckOne(reference.get(), runner->get(), campaign.first + k);
   }
 }
+
+class SchedulePropertyTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SchedulePropertyTest, EveryScheduleOfRandomKernelsAgreesWithTheInterpreter) {
+  auto reference = NewInterpreterRunner();
+  auto runner = NewRunner(GetParam());
+  if (absl::IsUnavailable(runner.status())) GTEST_SKIP() << runner.status().message();
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const testing::Campaign campaign = testing::CampaignFromEnv(9000, 50, 1500);
+  int schedules = 0, different = 0;
+  for (uint64_t k = 0; k < campaign.cases && different == 0 && !HasFatalFailure(); ++k) {
+    CheckSchedules(reference.get(), runner->get(), campaign.first + k, &schedules, &different);
+    if (different > 0) std::cout << "KILN_SEED=" << campaign.first + k << "\n";
+  }
+  EXPECT_EQ(different, 0);
+  EXPECT_GT(schedules, 2 * static_cast<int>(campaign.cases));  // kernels have a choice
+}
+
+// The control: threads that do not wait for each other are seen.
+TEST(SchedulePropertyControl, WithoutBarriersSomeScheduleIsWrong) {
+  auto reference = NewInterpreterRunner();
+  auto runner = NewSimulatedGpuRunner(/*barriers=*/false);
+  if (absl::IsUnavailable(runner.status())) GTEST_SKIP() << runner.status().message();
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  int schedules = 0, different = 0;
+  for (uint64_t seed = 9000; seed < 9050 && different == 0; ++seed) {
+    CheckSchedules(reference.get(), runner->get(), seed, &schedules, &different);
+  }
+  EXPECT_GT(different, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpu, SchedulePropertyTest, ::testing::Values("gpu", "simulated_gpu"),
+                         [](const auto& info) { return std::string(info.param); });
 
 INSTANTIATE_TEST_SUITE_P(Targets, KernelPropertyTest,
                          ::testing::Values("avx2", "avx512", "gpu", "simulated_gpu"),
