@@ -226,11 +226,17 @@ bool Trace(Match& m) {
 
 // ---- softmax
 
+// Exponentials as parts of their sum. The sum is at least 1, for the largest one's is: its reciprocal, one a
+// row, is exact to half an ulp, and a division of each element takes ten times as long as a product.
+Value Shares(const Value& exponentials, const Dims& dims) {
+  return exponentials * Reciprocal(Sum(exponentials, dims, true));
+}
+
 bool Softmax(Match& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   const Dims dims = {m.Dim("dim", x)};
   Value e = Exp(x - Amax(x, dims, true));
-  return m.Return(e / Sum(e, dims, true));
+  return m.Return(Shares(e, dims));
 }
 
 // As softmax, but rows that are -inf throughout give 0.
@@ -239,7 +245,7 @@ bool SafeSoftmax(Match& m) {
   const Dims dims = {m.Dim("dim", x)};
   Value largest = Amax(x, dims, true);
   Value e = Exp(x - largest);
-  return m.Return(Where(Eq(largest, -kInfinity), 0.0, e / Sum(e, dims, true)));
+  return m.Return(Where(Eq(largest, -kInfinity), 0.0, Shares(e, dims)));
 }
 
 bool SoftmaxBackward(Match& m) {
