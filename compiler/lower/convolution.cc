@@ -143,17 +143,18 @@ absl::Status CallLibraryOnCpu(LoweringContext& context, const GraphNode& node, c
   return context.Call(node, "convolution", false, operands);
 }
 
-// On a GPU, where the gradients are declared so; where their layouts don't tell, where what they are made of
-// lies so.
+// Where the gradients are declared so; where their layouts don't tell, where what they are made of lies so.
 bool GradientsByPoints(LoweringContext& context, const GraphNode& node) {
   const Graph& graph = context.graph();
   ExprPool& exprs = context.exprs();
   if (context.Bool(node, "transposed", false) || context.Int(node, "groups", 1) != 1) return false;
   for (const char* name : {"grad_output", "input", "weight"}) {
     const LoweredTensor& operand = context.Tensor(node, name);
-    if (operand.device != v1::CUDA || operand.rank() != 4) return false;
+    if (operand.rank() != 4 || (operand.device != v1::CUDA && operand.dtype != v1::F32)) return false;
   }
-  for (size_t i = 0; i < node.results.size() && i < 2; ++i) {
+  const size_t told =
+      context.Tensor(node, "input").device == v1::CUDA ? 2 : 1;  // weights on a CPU are row-major
+  for (size_t i = 0; i < node.results.size() && i < told; ++i) {
     const ValueId result = node.results[i];
     if (result == kNoValue || graph.type(result).rank() != 4) continue;
     TensorType type = graph.type(result);
@@ -191,8 +192,11 @@ absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node) {
 absl::Status LowerConvolutionBackward(LoweringContext& context, const GraphNode& node) {
   if (!GradientsByPoints(context, node)) return context.Call(node, "convolution", false);
   LoweringContext::CallOperands operands;
-  for (const char* name : {"grad_output", "input", "weight"})
-    operands[name].strides = ChannelsLastStrides(context.exprs(), context.Tensor(node, name).sizes);
+  for (const char* name : {"grad_output", "input", "weight"}) {
+    const LoweredTensor& operand = context.Tensor(node, name);
+    if (absl::string_view(name) == "weight" && operand.device != v1::CUDA) continue;
+    operands[name].strides = ChannelsLastStrides(context.exprs(), operand.sizes);
+  }
   return context.Call(node, "convolution", false, operands);
 }
 

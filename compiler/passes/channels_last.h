@@ -1,12 +1,13 @@
 // Lets images between convolutions lie by points (channels last): on a GPU as cuDNN's kernels for tensor
 // cores want them; in inference on a CPU where oneDNN would else take longer to lay the images anew than it
-// now takes for the weights.
+// now takes for the weights; in training on a CPU where no convolution has groups, since oneDNN's copies of
+// row-major images would leave holes between what is saved.
 //
 // Only strides of computed values change, which lowering takes as the layout to give them: results of
 // convolutions and their gradients, and of what keeps the order of points and channels behind them. Values
-// that leave the graph keep their declared layout, but those that a forward graph on a GPU saves for its
-// backward: where all sizes are known they lie as the graph computes them. Copies that gradients of
-// convolutions read on a CPU stay as they are. Errors: none.
+// that leave the graph keep their declared layout, but those that a forward graph saves for its backward:
+// where all sizes are known they lie as the graph computes them. Copies that gradients of convolutions read
+// on a CPU, and weights there, stay as they are. Errors: none.
 #pragma once
 
 #include "absl/status/status.h"

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -57,7 +58,7 @@ TEST(ChannelsLast, FollowsConvolutionsUpToWhatLeaves) {
       const ValueId wide = m.Convolve(each, 8, false, 7), second = m.Convolve(wide), last = m.Relu(second);
       m.Output(last);
       m.Run(device);
-      const bool expected = device == v1::CUDA || kind == v1::INFERENCE;
+      const bool expected = device == v1::CUDA || kind == v1::INFERENCE;  // there is a depthwise one
       EXPECT_FALSE(m.ByPoints(before));
       EXPECT_EQ(m.ByPoints(first), expected);
       EXPECT_EQ(m.ByPoints(middle), expected);
@@ -71,12 +72,14 @@ TEST(ChannelsLast, FollowsConvolutionsUpToWhatLeaves) {
 
 // The backward graph is compiled for what the forward saves as it lies; the caller's own results lie as
 // traced.
-TEST(ChannelsLast, LaysWhatAForwardOnAGpuSaves) {
-  const auto saved_by_points = [](v1::DeviceType device, v1::GraphKind kind, bool visible, bool viewed) {
+TEST(ChannelsLast, LaysWhatAForwardSaves) {
+  const auto saved_by_points = [](v1::DeviceType device, v1::GraphKind kind, bool visible, bool viewed,
+                                  int64_t groups = 1) {
     Images m;
     m.graph.kind = kind;
     const ValueId saved = m.Relu(m.Convolve(m.Input({2, 8, 5, 7})));
     m.Output(saved, visible);
+    if (groups > 1) m.Output(m.Convolve(m.Input({2, 8, 5, 7}), groups), false);
     if (viewed) {
       m.Output(
           m.Node("aten.view.default", {{"self", T(saved)}, {"size", m.Ints({2, 280})}}, m.Type({2, 280})),
@@ -85,15 +88,18 @@ TEST(ChannelsLast, LaysWhatAForwardOnAGpuSaves) {
     m.Run(device);
     return m.ByPoints(saved);
   };
-  EXPECT_TRUE(saved_by_points(v1::CUDA, v1::FORWARD, false, false));
-  EXPECT_FALSE(saved_by_points(v1::CUDA, v1::FORWARD, true, false));
-  EXPECT_FALSE(saved_by_points(v1::CUDA, v1::FORWARD, false, true));
-  EXPECT_FALSE(saved_by_points(v1::CUDA, v1::INFERENCE, false, false));
-  EXPECT_FALSE(saved_by_points(v1::CPU, v1::FORWARD, false, false));
+  for (const v1::DeviceType device : {v1::CUDA, v1::CPU}) {
+    EXPECT_TRUE(saved_by_points(device, v1::FORWARD, false, false));
+    EXPECT_FALSE(saved_by_points(device, v1::FORWARD, true, false));
+    EXPECT_FALSE(saved_by_points(device, v1::FORWARD, false, true));
+    EXPECT_FALSE(saved_by_points(device, v1::INFERENCE, false, false));
+    EXPECT_EQ(saved_by_points(device, v1::FORWARD, false, false, 8), device == v1::CUDA);
+  }
 }
 
 TEST(ChannelsLast, LaysGradientsBackWhereTheirLayoutIsKnown) {
-  for (const int64_t groups : {1, 4}) {
+  for (const auto& [device, groups] : std::vector<std::pair<v1::DeviceType, int64_t>>{
+           {v1::CUDA, 1}, {v1::CUDA, 4}, {v1::CPU, 1}, {v1::CPU, 4}}) {
     Images m;
     m.graph.kind = v1::BACKWARD;
     const ValueId gradient = m.Input({2, 8, 5, 7}), weight = m.Input({8, 8 / groups, 3, 3});
@@ -114,12 +120,13 @@ TEST(ChannelsLast, LaysGradientsBackWhereTheirLayoutIsKnown) {
     m.graph.nodes.push_back(node);
     m.Output(m.Relu(to_image));
     m.Output(to_weight);
-    m.Run(v1::CUDA);
+    m.Run(device);
+    const bool lays_weight = groups == 1 && device == v1::CUDA;
     EXPECT_EQ(m.ByPoints(to_image), groups == 1);
     EXPECT_FALSE(m.ByPoints(to_weight));
     const bool cloned = absl::StrContains(m.graph.ToString(), "aten.clone.default");
-    EXPECT_EQ(cloned, groups == 1) << m.graph.ToString();
-    EXPECT_EQ(m.ByPoints(m.graph.nodes[0].results[1]), groups == 1);
+    EXPECT_EQ(cloned, lays_weight) << m.graph.ToString();
+    EXPECT_EQ(m.ByPoints(m.graph.nodes[0].results[1]), lays_weight);
   }
 }
 
@@ -241,7 +248,8 @@ TEST(PointConvolutions, LeaveOthers) {
   Images wide, gpu, training, large;
   EXPECT_TRUE(remains(wide, wide.Convolve(wide.Input({2, 8, 5, 7})), v1::CPU));
   EXPECT_TRUE(remains(gpu, gpu.Convolve(gpu.Input({2, 8, 5, 7}), 1, false, 1), v1::CUDA));
-  training.graph.kind = v1::FORWARD;  // row-major images
+  training.graph.kind = v1::FORWARD;  // row-major images, for a depthwise convolution beside it
+  training.Output(training.Convolve(training.Input({2, 8, 5, 7}), 8));
   EXPECT_TRUE(remains(training, training.Convolve(training.Input({2, 8, 5, 7}), 1, false, 1), v1::CPU));
   const ValueId image = large.Input({1, 1024, 64, 64}), weight = large.Input({128, 1024, 1, 1});
   EXPECT_TRUE(remains(large, large.Convolve(image, weight, {1, 128, 64, 64}), v1::CPU));
