@@ -96,6 +96,15 @@ def _pooled(x, filters):
     return F.conv2d(F.max_pool2d(F.conv2d(x, filters, padding=1).relu(), 3, 2, 1), filters)
 
 
+def _widened(x, weight):
+    return F.gelu(x @ weight) @ weight.t()
+
+
+def _wide_inputs():
+    torch.manual_seed(0)
+    return torch.randn(4096, 64, requires_grad=True), (torch.randn(64, 1024) / 32).requires_grad_()
+
+
 def _image():
     torch.manual_seed(0)
     return torch.randn(4, 16, 64, 64), torch.randn(16, 16, 3, 3) / 12
@@ -129,6 +138,8 @@ _CASES = {
     # A truth value an element for relu, the second convolution's operand, and positions of 16 bits.
     "max pooling": (_pooled, _image, _ONE_IMAGE // 4 + _ONE_IMAGE // 4 + _ONE_IMAGE // 8,
                     torch.ops.aten.max_pool2d_with_indices_backward.default),
+    # GELU's input, and not its result.
+    "gelu": (_widened, _wide_inputs, 4096 * 1024 * 4, torch.ops.aten.gelu.default),
 }
 
 
@@ -139,6 +150,10 @@ def test_saved_bytes(name):
     assert saved_bytes(function, *values) <= limit
     with without(op):
         assert saved_bytes(function, *values) > limit  # the control
+
+
+def test_large_gelu():
+    agree(lambda x, weight: _widened(x, weight).mean(), *_wide_inputs())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -8,6 +8,8 @@ its operands, it is said in smaller operators here, so that the cut can save the
   the normalisation's own gradient does
 - log-softmax is a function of its input, often a result of the model, and of two numbers a row
 - max pooling's gradient needs positions, which fit into few bits, and of its input only the shape
+- a large GELU on the CPU is computed again from its input, which its own gradient needs: the partitioner would save
+  both, since the product behind it reads its result from memory in the backward too
 
 Everything else is left to the compiler. The graph's results are the same up to rounding; an operator whose facts do
 not allow a rewrite stays as it is.
@@ -16,6 +18,7 @@ import operator
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
+from torch.utils.checkpoint import CheckpointPolicy
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -162,6 +165,18 @@ def _max_pool_gradient(emit, node):
     emit.replace(node, emit(aten.view.default, value, list(sizes)))
 
 
+def _gelu(_, node):
+    result = _value(node)
+    sizes = tuple(result.shape)
+    if result.device.type != "cpu" or not all(isinstance(size, int) for size in sizes):
+        return
+    if result.numel() * result.element_size() >= _GELU_BYTES_MIN:
+        node.meta.setdefault("recompute", CheckpointPolicy.PREFER_RECOMPUTE)  # the model's own wish goes first
+
+
+# The backward writes it once more, beside the gradient that reads the same input: dear where it stayed in the cache.
+_GELU_BYTES_MIN = 16 << 20
+
 _NORMALISED = "kiln_normalised"  # in a node's meta: the result of a batch normalisation, rewritten
 
 _REWRITES = {
@@ -171,4 +186,5 @@ _REWRITES = {
     aten.hardtanh_backward.default: _hardtanh_gradient,
     aten._log_softmax.default: _log_softmax,
     aten.max_pool2d_with_indices_backward.default: _max_pool_gradient,
+    aten.gelu.default: _gelu,
 }
