@@ -144,8 +144,8 @@ grpc::Status AdminService::Stats(grpc::ServerContext*, const v1::StatsRequest*, 
   reply->set_objects(store.objects);
   reply->set_kernels_emitted(stats_->kernels_emitted);
   reply->set_kernels_reused(stats_->kernels_reused);
-  reply->set_products_measured(stats_->products_measured);
-  reply->set_products_reused(stats_->products_reused);
+  reply->set_subjects_measured(stats_->subjects_measured);
+  reply->set_subjects_reused(stats_->subjects_reused);
   reply->set_candidates_lost(stats_->candidates_lost);
   reply->set_worker_crashes(stats_->worker_crashes);
   reply->set_worker_timeouts(stats_->worker_timeouts);

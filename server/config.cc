@@ -86,7 +86,7 @@ void ApplyDefaults(const std::string& programs, v1::Config* config) {
   if (measuring->gpus() == 0) measuring->set_gpus(CountGpus());
   if (measuring->binary().empty()) measuring->set_binary(programs + "kiln-tuner");
   if (measuring->candidate_seconds_max() == 0) measuring->set_candidate_seconds_max(10);
-  if (measuring->lease_seconds_max() == 0) measuring->set_lease_seconds_max(120);
+  if (measuring->lease_seconds_max() == 0) measuring->set_lease_seconds_max(5);
   v1::AdmissionConfig* admission = config->mutable_admission();
   if (admission->queue_max() == 0) admission->set_queue_max(256);
   if (admission->graph_bytes_max() == 0) admission->set_graph_bytes_max(kGraphBytesMax);

@@ -54,7 +54,7 @@ absl::Status GoneStatus() { return absl::CancelledError("the caller left"); }
 
 }  // namespace
 
-Coordinator::Coordinator(const v1::Config& config, Store* store, WorkerPool* pool, ProductTuner* tuner,
+Coordinator::Coordinator(const v1::Config& config, Store* store, WorkerPool* pool, Tuner* tuner,
                          AdmissionQueue* queue, Stats* stats)
     : config_(config), store_(store), pool_(pool), tuner_(tuner), queue_(queue), stats_(stats) {}
 

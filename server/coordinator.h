@@ -2,9 +2,9 @@
 // compiling it, or compiled.
 //
 //   key → store → one flight per CompileKey → admission queue → plan on a worker → per kernel: the
-//   store's kernel records, the missing ones emitted over all free workers → with max-autotune: what the
-//   store has not of the products' measurements, measured → manifest → answer → one Put with a sync →
-//   acknowledged
+//   store's kernel records, the missing ones emitted over all free workers; with max-autotune, meanwhile:
+//   what the store has not of the program's measurements, measured → manifest → answer → one Put with a sync
+//   → acknowledged
 //
 // One flight per CompileKey: everybody else who asks for that key waits for it. When it ends each
 // waiter evaluates the new variant's guards against its own hints and starts at most one more flight.
@@ -37,8 +37,8 @@
 #include "kiln/v1/config.pb.h"
 #include "server/admission_queue.h"
 #include "server/flight.h"
-#include "server/product_tuner.h"
 #include "server/stats.h"
+#include "server/tuner.h"
 #include "server/worker_pool.h"
 
 namespace kiln {
@@ -64,8 +64,8 @@ struct Upload {
 class Coordinator {
  public:
   // All outlive the coordinator.
-  Coordinator(const v1::Config& config, Store* store, WorkerPool* pool, ProductTuner* tuner,
-              AdmissionQueue* queue, Stats* stats);
+  Coordinator(const v1::Config& config, Store* store, WorkerPool* pool, Tuner* tuner, AdmissionQueue* queue,
+              Stats* stats);
 
   v1::LookupReply Lookup(const v1::LookupRequest& request);
 
@@ -128,7 +128,11 @@ class Coordinator {
   absl::StatusOr<v1::PlanReply> Plan(const FlightPtr& flight);
   absl::StatusOr<std::vector<EmittedKernel>> EmitAll(const FlightPtr& flight, const v1::PlanReply& plan,
                                                      const v1::Target& target);
-  v1::Tuning Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target);
+  // Both at a time; `tuning` is set where there is something to measure.
+  absl::StatusOr<std::vector<EmittedKernel>> EmitAndTune(const FlightPtr& flight, const v1::PlanReply& plan,
+                                                         const v1::Target& target, v1::Tuning* tuning);
+  v1::Tuning Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target,
+                  const MeasuringPool::Abandoned& abandoned);
   absl::StatusOr<EmittedKernel> StoredKernel(const std::string& kernel_key);
   // Takes the least recently used variants out where the new one would be one too many.
   void MakeRoom(const std::string& compile_key, const std::string& new_key);
@@ -144,7 +148,7 @@ class Coordinator {
   const v1::Config config_;
   Store* const store_;
   WorkerPool* const pool_;
-  ProductTuner* const tuner_;
+  Tuner* const tuner_;
   AdmissionQueue* const queue_;
   Stats* const stats_;
 

@@ -1,5 +1,7 @@
 // The coordinator's flights: from an admitted job to a published artifact. See coordinator.h.
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -108,9 +110,10 @@ absl::Status Coordinator::CompileFlight(const FlightPtr& flight) {
   const absl::Time planning = absl::Now();
   KILN_ASSIGN_OR_RETURN(v1::PlanReply plan, Plan(flight));
   const absl::Time emitting = absl::Now();
-  KILN_ASSIGN_OR_RETURN(std::vector<EmittedKernel> kernels, EmitAll(flight, plan, target));
   v1::Tuning tuning;
-  if (!plan.products().empty()) tuning = Tune(flight, plan, target);
+  absl::StatusOr<std::vector<EmittedKernel>> emitted = EmitAndTune(flight, plan, target, &tuning);
+  KILN_RETURN_IF_ERROR(emitted.status());
+  const std::vector<EmittedKernel> kernels = *std::move(emitted);
   if (Abandoned(flight)) return absl::CancelledError("nobody waits for the answer");
   Progress(flight, "publishing", {});
 
@@ -128,7 +131,7 @@ absl::Status Coordinator::CompileFlight(const FlightPtr& flight) {
   ingredients.request_key = flight->request_key;
   ingredients.target = target;
   ingredients.kernels = kernels;
-  if (!plan.products().empty()) ingredients.tuning = &tuning;
+  if (!plan.subjects().empty()) ingredients.tuning = &tuning;
   ingredients.notes_record = SerializeDeterministic(record);
   return Publish(flight, std::make_shared<const Artifact>(AssembleArtifact(ingredients, std::move(plan))));
 }
@@ -283,16 +286,30 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAll(const FlightPtr&
   return kernels;
 }
 
-v1::Tuning Coordinator::Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target) {
+absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAndTune(const FlightPtr& flight,
+                                                                    const v1::PlanReply& plan,
+                                                                    const v1::Target& target,
+                                                                    v1::Tuning* tuning) {
+  if (plan.subjects().empty()) return EmitAll(flight, plan, target);
+  // A GPU measures while processors compile.
+  std::atomic<bool> in_vain{false};
+  std::thread measuring(
+      [&] { *tuning = Tune(flight, plan, target, [&] { return in_vain || Abandoned(flight); }); });
+  absl::StatusOr<std::vector<EmittedKernel>> kernels = EmitAll(flight, plan, target);
+  in_vain = !kernels.ok();
+  measuring.join();
+  return kernels;
+}
+
+v1::Tuning Coordinator::Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target,
+                             const MeasuringPool::Abandoned& abandoned) {
   Progress(flight, "tuning", {});
-  return tuner_->Tune(
-      plan.products(), target, [this, flight] { return Abandoned(flight); },
-      [this, flight](uint32_t done, uint32_t total) {
-        v1::CompileEvent event;
-        event.mutable_tuned()->set_done(done);
-        event.mutable_tuned()->set_total(total);
-        Progress(flight, "tuning", std::move(event));
-      });
+  return tuner_->Tune(plan.subjects(), target, abandoned, [this, flight](uint32_t done, uint32_t total) {
+    v1::CompileEvent event;
+    event.mutable_tuned()->set_done(done);
+    event.mutable_tuned()->set_total(total);
+    Progress(flight, "tuning", std::move(event));
+  });
 }
 
 void Coordinator::MakeRoom(const std::string& compile_key, const std::string& new_key) {

@@ -20,9 +20,9 @@
 #include "server/coordinator.h"
 #include "server/daemonize.h"
 #include "server/measuring_pool.h"
-#include "server/product_tuner.h"
 #include "server/runtime_dir.h"
 #include "server/server.h"
+#include "server/tuner.h"
 #include "server/zygote.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
@@ -37,7 +37,7 @@ constexpr absl::Duration kBacklogGrace = absl::Milliseconds(200);
 constexpr absl::Duration kLastWordsGrace = absl::Seconds(1);
 
 struct Flags {
-  std::string config_file, socket, tcp, store, log_file, runtime_dir, worker, cublas_lt, cuda_driver;
+  std::string config_file, socket, tcp, store, log_file, runtime_dir, worker, cublas_lt, cudnn, cuda_driver;
   uint32_t workers = 0;
   int64_t idle_exit_seconds = -1;
   bool embedded = false;
@@ -55,6 +55,7 @@ int ParseFlags(int argc, char** argv, Flags* flags) {
   app.add_option("--worker-binary", flags->worker, "Default: kiln-worker beside kilnd");
   app.add_option("--cublas-lt", flags->cublas_lt,
                  "cuBLASLt's file, for max-autotune; default: what the system's loader finds");
+  app.add_option("--cudnn", flags->cudnn, "cuDNN's file; likewise");
   app.add_option("--cuda-driver", flags->cuda_driver, "libcuda.so.1's file; likewise");
   app.add_option("--idle-exit-seconds", flags->idle_exit_seconds,
                  "Exit after so long without a call; 0: never")
@@ -94,6 +95,7 @@ absl::StatusOr<v1::Config> MakeConfig(const Flags& flags) {
   if (!flags.worker.empty()) config.mutable_workers()->set_binary(flags.worker);
   if (flags.idle_exit_seconds >= 0) config.set_idle_exit_seconds(flags.idle_exit_seconds);
   if (!flags.cublas_lt.empty()) config.mutable_measuring()->set_cublas_lt(flags.cublas_lt);
+  if (!flags.cudnn.empty()) config.mutable_measuring()->set_cudnn(flags.cudnn);
   if (!flags.cuda_driver.empty()) config.mutable_measuring()->set_driver(flags.cuda_driver);
   ApplyDefaults(FolderOfSelf(), &config);
   KILN_RETURN_IF_ERROR(CheckConfig(config));
@@ -120,6 +122,7 @@ std::unique_ptr<Zygote> ForkMeasuring(const v1::MeasuringConfig& config, std::st
     return nullptr;
   }
   auto zygote = Zygote::Fork(config.binary(), {absl::StrCat("--cublas-lt=", config.cublas_lt()),
+                                               absl::StrCat("--cudnn=", config.cudnn()),
                                                absl::StrCat("--driver=", config.driver())});
   if (zygote.ok()) return *std::move(zygote);
   *without = std::string(zygote.status().message());
@@ -177,7 +180,7 @@ absl::Status Serve(const v1::Config& config, Zygote* zygote, const Measuring& me
   std::unique_ptr<WorkerPool> pool = *std::move(started);
   auto queue = std::make_unique<AdmissionQueue>(config.workers().count(), config.admission().queue_max());
   const std::unique_ptr<MeasuringPool> gpus = NewMeasuringPool(config.measuring(), measuring.zygote.get());
-  ProductTuner tuner(gpus.get(), measuring.without, store.get(), &stats);
+  Tuner tuner(gpus.get(), measuring.without, store.get(), &stats);
   Coordinator coordinator(config, store.get(), pool.get(), &tuner, queue.get(), &stats);
   std::atomic<bool> draining{false};
   AdminFacts facts;

@@ -30,7 +30,7 @@ uint32_t ArchitectureOf(const v1::Target& target) {
 bool IsAnswer(const v1::Frame& request, const v1::Frame& reply) {
   if (reply.has_error()) return true;
   if (request.has_open_gpu()) return reply.has_gpu();
-  if (request.has_list_algorithms()) return reply.has_algorithms();
+  if (request.has_list_candidates()) return reply.has_candidates();
   return request.has_measure() && reply.has_measured();
 }
 
@@ -195,7 +195,7 @@ absl::StatusOr<v1::Frame> MeasuringPool::Lease::Exchange(v1::Frame request) {
 }
 
 absl::StatusOr<v1::Frame> MeasuringPool::Lease::Call(v1::Frame request) {
-  if (absl::Now() >= deadline_) {
+  if (over()) {
     return absl::ResourceExhaustedError(absl::StrCat("the time of one program on a GPU, ",
                                                      absl::FormatDuration(pool_->options_.lease_limit),
                                                      ", was over"));

@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/artifact.pb.h"
@@ -49,6 +50,8 @@ class MeasuringPool {
     const v1::GpuFacts& facts() const { return facts_; }
     // Changes when the process was replaced, which knows nothing of earlier calls.
     uint64_t process() const;
+    // Whether the time of one lease has passed.
+    bool over() const { return absl::Now() >= deadline_; }
     // The process' own refusal with its code; DEADLINE_EXCEEDED for one that hung and UNAVAILABLE for one
     // that ended, both killed; RESOURCE_EXHAUSTED when the lease is over, CANCELLED when nobody waits any
     // more.

@@ -130,8 +130,8 @@ int RunStats(const AdminContext& context) {
   count("failures", reply.failures());
   count("kernels emitted", reply.kernels_emitted());
   count("kernels reused", reply.kernels_reused());
-  count("products measured", reply.products_measured());
-  count("products reused", reply.products_reused());
+  count("subjects measured", reply.subjects_measured());
+  count("subjects reused", reply.subjects_reused());
   count("candidates lost", reply.candidates_lost());
   count("graphs uploaded", reply.graphs_uploaded());
   count("objects fetched", reply.fetched_objects());

@@ -134,25 +134,41 @@ absl::string_view ActivationOf(const v1::MatrixProduct& product) {
   }
 }
 
-std::string SizesOf(const v1::MatrixProduct& product) {
-  return absl::StrCat(product.batch() > 1 ? absl::StrCat(product.batch(), " x ") : "", product.a().rows(),
-                      "x", product.a().columns(), " by ", product.b().rows(), "x", product.b().columns(), " ",
-                      v1::DType_Name(product.dtype()), product.has_c() ? ", added to" : "",
-                      product.bias() ? ", bias" : "", ActivationOf(product));
+std::string ProductText(const v1::MatrixProduct& product) {
+  return absl::StrCat("product ", product.batch() > 1 ? absl::StrCat(product.batch(), " x ") : "",
+                      product.a().rows(), "x", product.a().columns(), " by ", product.b().rows(), "x",
+                      product.b().columns(), " ", v1::DType_Name(product.dtype()),
+                      product.has_c() ? ", added to" : "", product.bias() ? ", bias" : "",
+                      ActivationOf(product));
+}
+
+std::string ConvolutionText(const v1::Convolution& convolution) {
+  constexpr absl::string_view kDirections[] = {"convolution ", "gradient of a convolution's input ",
+                                               "gradient of a convolution's weights "};
+  const bool known = v1::Convolution::Direction_IsValid(convolution.direction());
+  return absl::StrCat(
+      kDirections[known ? convolution.direction() : 0], absl::StrJoin(convolution.input(), "x"), " by ",
+      absl::StrJoin(convolution.weight(), "x"), " to ", absl::StrJoin(convolution.output(), "x"), " ",
+      v1::DType_Name(convolution.dtype()), convolution.by_points() ? ", by points" : "");
+}
+
+std::string SubjectText(const v1::Subject& subject) {
+  return subject.has_convolution() ? ConvolutionText(subject.convolution()) : ProductText(subject.product());
 }
 
 void ShowTuning(const v1::Tuning& tuning, std::string* out) {
-  absl::StrAppend(out, "\nmeasured products (", tuning.products_size(), ")",
+  absl::StrAppend(out, "\nmeasured (", tuning.measurements_size(), ")",
                   tuning.gpu().name().empty() ? "" : absl::StrCat(" on ", Printable(tuning.gpu().name())),
                   "\n");
   if (!tuning.without().empty()) absl::StrAppend(out, "  not all: ", Printable(tuning.without()), "\n");
-  for (const v1::ProductTuning& product : tuning.products()) {
-    absl::StrAppendFormat(out, "  %s: %.2f us", SizesOf(product.product()), product.default_microseconds());
-    if (product.has_algorithm()) {
-      absl::StrAppendFormat(out, ", by another algorithm %.2f us", product.microseconds());
+  for (const v1::Measurement& measured : tuning.measurements()) {
+    absl::StrAppendFormat(out, "  %s: %.2f us", SubjectText(measured.subject()),
+                          measured.default_microseconds());
+    if (measured.has_winner()) {
+      absl::StrAppendFormat(out, ", by another way %.2f us", measured.microseconds());
     }
-    absl::StrAppend(out, "; ", product.candidates(), " candidates");
-    if (product.lost() > 0) absl::StrAppend(out, ", ", product.lost(), " lost");
+    absl::StrAppend(out, "; ", measured.candidates(), " candidates");
+    if (measured.lost() > 0) absl::StrAppend(out, ", ", measured.lost(), " lost");
     absl::StrAppend(out, "\n");
   }
 }

@@ -108,27 +108,56 @@ PyObject* TextList(const Texts& texts) {
   return list;
 }
 
+template <typename Numbers>
+PyObject* NumberTuple(const Numbers& numbers) {
+  PyObject* tuple = PyTuple_New(numbers.size());
+  Py_ssize_t i = 0;
+  for (const int64_t number : numbers) PyTuple_SetItem(tuple, i++, PyLong_FromLongLong(number));
+  return tuple;
+}
+
+PyObject* OutcomeInfo(const v1::Measurement& measured) {
+  Ref item(PyDict_New());
+  SetItem(item.get(), "changed", PyBool_FromLong(measured.has_winner()));
+  SetItem(item.get(), "default_microseconds", PyFloat_FromDouble(measured.default_microseconds()));
+  SetItem(item.get(), "microseconds", PyFloat_FromDouble(measured.microseconds()));
+  SetItem(item.get(), "candidates", PyLong_FromUnsignedLong(measured.candidates()));
+  SetItem(item.get(), "lost", PyLong_FromUnsignedLong(measured.lost()));
+  return item.release();
+}
+
+PyObject* ConvolutionInfo(const v1::Measurement& measured) {
+  const v1::Convolution& convolution = measured.subject().convolution();
+  Ref item(OutcomeInfo(measured));
+  SetItem(item.get(), "of", Text(v1::Convolution::Direction_Name(convolution.direction())));
+  SetItem(item.get(), "input", NumberTuple(convolution.input()));
+  SetItem(item.get(), "weight", NumberTuple(convolution.weight()));
+  SetItem(item.get(), "output", NumberTuple(convolution.output()));
+  return item.release();
+}
+
 PyObject* TuningInfo(const v1::Tuning& tuning) {
   Ref info(PyDict_New());
   SetItem(info.get(), "without", Text(tuning.without()));
   SetItem(info.get(), "gpu", Text(tuning.gpu().name()));
-  Ref products(PyList_New(0));
-  for (const v1::ProductTuning& measured : tuning.products()) {
-    const v1::MatrixProduct& product = measured.product();
-    Ref item(PyDict_New());
+  Ref products(PyList_New(0)), convolutions(PyList_New(0));
+  for (const v1::Measurement& measured : tuning.measurements()) {
+    if (measured.subject().has_convolution()) {
+      Ref item(ConvolutionInfo(measured));
+      PyList_Append(convolutions.get(), item.get());
+    }
+    if (!measured.subject().has_product()) continue;
+    const v1::MatrixProduct& product = measured.subject().product();
+    Ref item(OutcomeInfo(measured));
     SetItem(item.get(), "sizes",
             Py_BuildValue("(LLLL)", static_cast<long long>(product.batch()),
                           static_cast<long long>(product.d().rows()),
                           static_cast<long long>(product.a().columns()),
                           static_cast<long long>(product.d().columns())));
-    SetItem(item.get(), "changed", PyBool_FromLong(measured.has_algorithm()));
-    SetItem(item.get(), "default_microseconds", PyFloat_FromDouble(measured.default_microseconds()));
-    SetItem(item.get(), "microseconds", PyFloat_FromDouble(measured.microseconds()));
-    SetItem(item.get(), "candidates", PyLong_FromUnsignedLong(measured.candidates()));
-    SetItem(item.get(), "lost", PyLong_FromUnsignedLong(measured.lost()));
     PyList_Append(products.get(), item.get());
   }
   SetItem(info.get(), "products", products.release());
+  SetItem(info.get(), "convolutions", convolutions.release());
   return info.release();
 }
 

@@ -8,6 +8,7 @@
 #include "client/python/cpu_target.h"
 #include "client/python/python_library.h"
 #include "client/python/python_util.h"
+#include "client/runtime/convolutions.h"
 #include "client/runtime/matrix_products.h"
 #include "client/runtime/step_times.h"
 #include "compiler/graph/canonical.h"
@@ -202,7 +203,8 @@ PyObject* SetTiming(PyObject*, PyObject* arguments) {
 }
 
 PyObject* TunedPlans(PyObject*, PyObject*) {
-  return PyLong_FromUnsignedLongLong(runtime::MatrixProducts::TunedPlans());
+  return PyLong_FromUnsignedLongLong(runtime::MatrixProducts::TunedPlans() +
+                                     runtime::Convolutions::TunedPlans());
 }
 
 PyMethodDef functions[] = {
@@ -211,7 +213,7 @@ PyMethodDef functions[] = {
     {"set_torch", SetTorch, METH_VARARGS,
      "set_torch(tensors_to_handles, handles_to_tensors, library_callback)"},
     {"set_timing", SetTiming, METH_VARARGS, "set_timing(on): time the steps of every program, or stop"},
-    {"tuned_plans", TunedPlans, METH_NOARGS, "Kinds of products that run by a measured algorithm."},
+    {"tuned_plans", TunedPlans, METH_NOARGS, "Kinds of products and convolutions that run as measured."},
     {"build", Build, METH_VARARGS, "Key, header, canonical bytes and canonical symbol order of a request."},
     {"get", Get, METH_VARARGS,
      "get(key, header, graph, hints, interpret, debug) -> Artifact; an empty graph: only look up"},

@@ -1,10 +1,15 @@
 #include "client/runtime/convolutions.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/runtime/cuda_driver.h"
+#include "client/runtime/tuned_convolutions.h"
+#include "compiler/support/proto_util.h"
 
 namespace kiln::runtime {
 namespace {
@@ -14,6 +19,8 @@ using Dims = std::array<int64_t, 4>;
 constexpr size_t kPlansMax = 4096;  // sizes that change with every call would add plans without end
 constexpr int64_t kAlignmentMax = 16;
 constexpr int64_t kElementsMax = int64_t{1} << 31;
+constexpr size_t kKnobsMax = 64;  // of one engine
+constexpr absl::Duration kOfferTime = absl::Milliseconds(500);
 constexpr std::array<int64_t, 3> kIds = {'w', 'x', 'y'};  // in the order of an operation's attributes
 
 int64_t Alignment(const void* pointer) {
@@ -30,9 +37,10 @@ bool DataTypeOf(v1::DType dtype, int* type) {
   }
 }
 
-Dims StridesOf(absl::Span<const int64_t> sizes, bool by_points) {
-  if (by_points) return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
-  return {sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1};
+std::atomic<uint64_t> tuned_plans{0};
+
+std::array<const TensorMemory*, 3> TensorsOf(const Convolution& convolution) {
+  return {&convolution.weight, &convolution.input, &convolution.output};
 }
 
 bool LiesSo(const TensorMemory& tensor, bool by_points) {
@@ -100,42 +108,110 @@ class Descriptor {
   bool good_ = false;
 };
 
+bool AllLieSo(const Convolution& convolution, bool by_points) {
+  const auto tensors = TensorsOf(convolution);
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const TensorMemory* tensor) { return LiesSo(*tensor, by_points); });
+}
+
 }  // namespace
+
+std::array<int64_t, 4> StridesOf(absl::Span<const int64_t> sizes, bool by_points) {
+  if (by_points) return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
+  return {sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1};
+}
+
+bool LiesByRows(const Convolution& convolution) { return AllLieSo(convolution, false); }
 
 struct Convolutions::Device {
   absl::Mutex mutex;  // of the handle's stream, up to the launch that goes there
   Cudnn::Handle handle = nullptr;
 };
 
-struct Convolutions::Plan {
+// The convolution in cuDNN's words.
+struct Convolutions::Posed {
   std::shared_ptr<Device> device;
-  // What the plan refers to lives as long.
   std::array<Descriptor, 3> tensors;
-  Descriptor convolution, operation, graph, heuristic, configuration, plan;
+  Descriptor window, operation, graph;
+};
+
+struct Convolutions::Plan {
+  // What the plan refers to lives as long.
+  std::shared_ptr<const Posed> posed;
+  std::shared_ptr<const Descriptor> heuristic;  // where the configuration is of one
+  std::vector<Descriptor> parts;                // of a configuration that was made again
+  Descriptor configuration, plan;
   int64_t workspace = 0;
 };
 
 class Convolutions::Builder {
  public:
-  Builder(const Cudnn& library, const Convolution& convolution) : library_(library), posed_(convolution) {}
+  Builder(const Cudnn& library, const Convolution& convolution, std::shared_ptr<Device> device)
+      : library_(library), convolution_(convolution) {
+    auto posed = std::make_shared<Posed>();
+    posed->device = std::move(device);
+    if (Pose(*posed)) posed_ = std::move(posed);
+  }
 
-  std::shared_ptr<Plan> Build(std::shared_ptr<Device> device) {
-    auto plan = std::make_shared<Plan>();
-    plan->device = std::move(device);
-    if (!Describe(*plan)) return nullptr;
+  // nullptr where the library can't do it.
+  std::shared_ptr<Plan> Build() const {
+    if (posed_ == nullptr) return nullptr;
+    if (std::shared_ptr<Plan> tuned = BuildTuned(); tuned != nullptr) return tuned;
+    return BuildFirst();
+  }
+
+  // The first configuration that torch would take and cuDNN can plan.
+  std::shared_ptr<Plan> BuildFirst() const {
     for (const Cudnn::Mode mode : {Cudnn::kInstant, Cudnn::kFallback}) {
-      if (Choose(*plan, mode)) return plan;
+      Found found = Find(mode);
+      for (Descriptor& configuration : found.configurations) {
+        std::shared_ptr<Plan> plan = Make(std::move(configuration));
+        if (plan == nullptr) continue;
+        plan->heuristic = found.heuristic;
+        return plan;
+      }
     }
     return nullptr;
   }
 
+  std::vector<Offer> Offers(size_t wanted, size_t workspace_max) const {
+    std::vector<Offer> offers;
+    const std::shared_ptr<Plan> first = posed_ == nullptr ? nullptr : BuildFirst();
+    if (first == nullptr) return offers;
+    workspace_max = std::max(workspace_max, static_cast<size_t>(first->workspace));
+    const absl::Time start = absl::Now();
+    const auto add = [&](std::shared_ptr<Plan> plan, const v1::ConvolutionPlan& description) {
+      const auto workspace = static_cast<size_t>(plan->workspace);
+      if (workspace <= workspace_max) offers.push_back({description, workspace, std::move(plan)});
+    };
+    const auto is_known = [&](const v1::ConvolutionPlan& description) {
+      return std::any_of(offers.begin(), offers.end(), [&](const Offer& offer) {
+        return SerializeDeterministic(offer.plan) == SerializeDeterministic(description);
+      });
+    };
+    v1::ConvolutionPlan description;
+    if (!Describe(first->configuration, &description)) return offers;
+    add(first, description);
+    for (const Cudnn::Mode mode : {Cudnn::kModeA, Cudnn::kModeB, Cudnn::kFallback}) {
+      Found found = Find(mode);
+      for (Descriptor& configuration : found.configurations) {
+        if (offers.size() >= wanted || absl::Now() - start > kOfferTime) return offers;
+        if (!Describe(configuration, &description) || is_known(description)) continue;
+        std::shared_ptr<Plan> plan = Make(std::move(configuration));
+        if (plan == nullptr) continue;
+        plan->heuristic = found.heuristic;
+        add(std::move(plan), description);
+      }
+    }
+    return offers;
+  }
+
  private:
-  bool Describe(Plan& plan) {
+  bool Pose(Posed& posed) const {
     int type = 0;
-    if (!DataTypeOf(posed_.input.dtype, &type)) return false;
-    const std::array<const TensorMemory*, 3> tensors = {&posed_.weight, &posed_.input, &posed_.output};
-    const bool by_points = !std::all_of(tensors.begin(), tensors.end(),
-                                        [](const TensorMemory* tensor) { return LiesSo(*tensor, false); });
+    if (!DataTypeOf(convolution_.input.dtype, &type)) return false;
+    const auto tensors = TensorsOf(convolution_);
+    const bool by_points = !LiesByRows(convolution_);
     for (size_t i = 0; i < tensors.size(); ++i) {
       const Dims strides = StridesOf(tensors[i]->sizes, by_points);
       Descriptor tensor(library_, Cudnn::kTensor);
@@ -145,29 +221,29 @@ class Convolutions::Builder {
       tensor.Set(Cudnn::kTensorId, Cudnn::kTypeInt64, kIds[i]);
       tensor.Set(Cudnn::kTensorAlignment, Cudnn::kTypeInt64, Alignment(tensors[i]->data));
       if (!tensor.Finalize()) return false;
-      plan.tensors[i] = std::move(tensor);
+      posed.tensors[i] = std::move(tensor);
     }
-    return DescribeWindow(plan) && DescribeOperation(plan);
+    return PoseWindow(posed) && PoseOperation(posed);
   }
 
-  bool DescribeWindow(Plan& plan) {
+  bool PoseWindow(Posed& posed) const {
     Descriptor window(library_, Cudnn::kConvolution);
     window.Set(Cudnn::kComputeType, Cudnn::kTypeDataType, int{Cudnn::kF32});
     window.Set(Cudnn::kConvolutionMode, Cudnn::kTypeConvolutionMode, Cudnn::kCrossCorrelation);
     window.Set(Cudnn::kSpatialDims, Cudnn::kTypeInt64, int64_t{2});
-    window.SetAll<int64_t>(Cudnn::kStrides, Cudnn::kTypeInt64, posed_.stride);
-    window.SetAll<int64_t>(Cudnn::kPaddingBefore, Cudnn::kTypeInt64, posed_.padding);
-    window.SetAll<int64_t>(Cudnn::kPaddingAfter, Cudnn::kTypeInt64, posed_.padding);
-    window.SetAll<int64_t>(Cudnn::kDilations, Cudnn::kTypeInt64, posed_.dilation);
+    window.SetAll<int64_t>(Cudnn::kStrides, Cudnn::kTypeInt64, convolution_.stride);
+    window.SetAll<int64_t>(Cudnn::kPaddingBefore, Cudnn::kTypeInt64, convolution_.padding);
+    window.SetAll<int64_t>(Cudnn::kPaddingAfter, Cudnn::kTypeInt64, convolution_.padding);
+    window.SetAll<int64_t>(Cudnn::kDilations, Cudnn::kTypeInt64, convolution_.dilation);
     if (!window.Finalize()) return false;
-    plan.convolution = std::move(window);
+    posed.window = std::move(window);
     return true;
   }
 
-  bool DescribeOperation(Plan& plan) {
+  bool PoseOperation(Posed& posed) const {
     using Direction = Convolution::Direction;
-    const bool forward = posed_.direction == Direction::kForward;
-    const bool to_input = posed_.direction == Direction::kInputGradient;
+    const bool forward = convolution_.direction == Direction::kForward;
+    const bool to_input = convolution_.direction == Direction::kInputGradient;
     const int first = forward    ? Cudnn::kForwardAlpha
                       : to_input ? Cudnn::kInputGradientAlpha
                                  : Cudnn::kWeightGradientAlpha;
@@ -176,54 +252,136 @@ class Convolutions::Builder {
                                               : Cudnn::kWeightGradient);
     operation.Set(first, Cudnn::kTypeFloat, 1.0f);
     operation.Set(first + 1, Cudnn::kTypeFloat, 0.0f);
-    operation.Set(first + 2, plan.convolution);
-    for (int i = 0; i < 3; ++i) operation.Set(first + 3 + i, plan.tensors[i]);
+    operation.Set(first + 2, posed.window);
+    for (int i = 0; i < 3; ++i) operation.Set(first + 3 + i, posed.tensors[i]);
     if (!operation.Finalize()) return false;
-    plan.operation = std::move(operation);
+    posed.operation = std::move(operation);
     Descriptor graph(library_, Cudnn::kGraph);
-    graph.Set(Cudnn::kGraphOperations, plan.operation);
-    graph.Set(Cudnn::kGraphHandle, Cudnn::kTypeHandle, plan.device->handle);
+    graph.Set(Cudnn::kGraphOperations, posed.operation);
+    graph.Set(Cudnn::kGraphHandle, Cudnn::kTypeHandle, posed.device->handle);
     if (!graph.Finalize()) return false;
-    plan.graph = std::move(graph);
+    posed.graph = std::move(graph);
     return true;
   }
 
-  // Takes the first configuration that torch would take and cuDNN can plan.
-  bool Choose(Plan& plan, Cudnn::Mode mode) {
+  struct Found {
+    std::shared_ptr<const Descriptor> heuristic;
+    std::vector<Descriptor> configurations;
+  };
+
+  Found Find(Cudnn::Mode mode) const {
     Descriptor heuristic(library_, Cudnn::kHeuristic);
-    heuristic.Set(Cudnn::kHeuristicGraph, plan.graph);
+    heuristic.Set(Cudnn::kHeuristicGraph, posed_->graph);
     heuristic.Set(Cudnn::kHeuristicMode, Cudnn::kTypeHeuristicMode, int{mode});
     int64_t count = 0;
     if (!heuristic.Finalize() || library_.get(heuristic.get(), Cudnn::kHeuristicResults,
                                               Cudnn::kTypeDescriptor, 0, &count, nullptr) != 0) {
-      return false;
+      return {};
     }
-    std::vector<Descriptor> found;
-    std::vector<Cudnn::Descriptor> handles;
-    for (int64_t i = 0; i < count; ++i) {
-      found.emplace_back(library_, Cudnn::kConfiguration);
-      handles.push_back(found.back().get());
-    }
+    std::vector<Descriptor> found = Empty(Cudnn::kConfiguration, static_cast<size_t>(count));
+    std::vector<Cudnn::Descriptor> handles = HandlesOf(found);
     if (library_.get(heuristic.get(), Cudnn::kHeuristicResults, Cudnn::kTypeDescriptor, count, &count,
                      static_cast<void*>(handles.data())) != 0) {
+      return {};
+    }
+    found.resize(std::min(found.size(), static_cast<size_t>(count)));
+    return {std::make_shared<const Descriptor>(std::move(heuristic)), std::move(found)};
+  }
+
+  std::vector<Descriptor> Empty(Cudnn::DescriptorKind kind, size_t count) const {
+    std::vector<Descriptor> made;
+    for (size_t i = 0; i < count; ++i) made.emplace_back(library_, kind);
+    return made;
+  }
+
+  static std::vector<Cudnn::Descriptor> HandlesOf(const std::vector<Descriptor>& descriptors) {
+    std::vector<Cudnn::Descriptor> handles;
+    for (const Descriptor& descriptor : descriptors) handles.push_back(descriptor.get());
+    return handles;
+  }
+
+  // nullptr where torch would not take the configuration, or cuDNN can't plan it.
+  std::shared_ptr<Plan> Make(Descriptor configuration) const {
+    if (!Allowed(configuration)) return nullptr;
+    auto plan = std::make_shared<Plan>();
+    Descriptor made(library_, Cudnn::kPlan);
+    made.Set(Cudnn::kPlanHandle, Cudnn::kTypeHandle, posed_->device->handle);
+    made.Set(Cudnn::kPlanConfiguration, configuration);
+    int64_t got = 0;
+    if (!made.Finalize() ||
+        library_.get(made.get(), Cudnn::kPlanWorkspace, Cudnn::kTypeInt64, 1, &got, &plan->workspace) != 0) {
+      return nullptr;
+    }
+    plan->posed = posed_;
+    plan->configuration = std::move(configuration);
+    plan->plan = std::move(made);
+    return plan;
+  }
+
+  // By the plan that was measured, if this very library was, and does it still.
+  std::shared_ptr<Plan> BuildTuned() const {
+    const TunedConvolutions* const tuned = convolution_.tuned;
+    if (tuned == nullptr || tuned->library_version() != library_.version()) return nullptr;
+    const v1::ConvolutionPlan* const found = tuned->Find(convolution_);
+    if (found == nullptr) return nullptr;
+    for (const TensorMemory* tensor : TensorsOf(convolution_)) {
+      if (Alignment(tensor->data) < kAlignmentMax) return nullptr;
+    }
+    std::vector<Descriptor> parts = Empty(Cudnn::kKnob, static_cast<size_t>(found->knobs_size()));
+    const std::vector<Cudnn::Descriptor> knobs = HandlesOf(parts);
+    for (int i = 0; i < found->knobs_size(); ++i) {
+      parts[i].Set(Cudnn::kKnobKind, Cudnn::kTypeKnob, int{found->knobs(i).kind()});
+      parts[i].Set(Cudnn::kKnobValue, Cudnn::kTypeInt64, int64_t{found->knobs(i).value()});
+      if (!parts[i].Finalize()) return nullptr;
+    }
+    Descriptor engine(library_, Cudnn::kEngine), configuration(library_, Cudnn::kConfiguration);
+    engine.Set(Cudnn::kEngineGraph, posed_->graph);
+    engine.Set(Cudnn::kEngineIndex, Cudnn::kTypeInt64, int64_t{found->engine()});
+    if (!engine.Finalize()) return nullptr;
+    configuration.Set(Cudnn::kConfigurationEngine, engine);
+    if (!knobs.empty())
+      configuration.SetAll<Cudnn::Descriptor>(Cudnn::kConfigurationKnobs, Cudnn::kTypeDescriptor, knobs);
+    if (!configuration.Finalize()) return nullptr;
+    parts.push_back(std::move(engine));
+    std::shared_ptr<Plan> plan = Make(std::move(configuration));
+    if (plan == nullptr) return nullptr;
+    plan->parts = std::move(parts);
+    tuned_plans.fetch_add(1, std::memory_order_relaxed);
+    return plan;
+  }
+
+  // How BuildTuned makes the configuration again.
+  bool Describe(const Descriptor& configuration, v1::ConvolutionPlan* description) const {
+    description->Clear();
+    const Descriptor engine(library_, Cudnn::kEngine);
+    Cudnn::Descriptor handle = engine.get();
+    int64_t count = 0, index = 0;
+    if (handle == nullptr ||
+        library_.get(configuration.get(), Cudnn::kConfigurationEngine, Cudnn::kTypeDescriptor, 1, &count,
+                     static_cast<void*>(&handle)) != 0 ||
+        library_.get(handle, Cudnn::kEngineIndex, Cudnn::kTypeInt64, 1, &count, &index) != 0) {
       return false;
     }
-    for (int64_t i = 0; i < std::min<int64_t>(count, found.size()); ++i) {
-      if (!Allowed(found[i])) continue;
-      Descriptor chosen(library_, Cudnn::kPlan);
-      chosen.Set(Cudnn::kPlanHandle, Cudnn::kTypeHandle, plan.device->handle);
-      chosen.Set(Cudnn::kPlanConfiguration, found[i]);
-      int64_t got = 0;
-      if (!chosen.Finalize() || library_.get(chosen.get(), Cudnn::kPlanWorkspace, Cudnn::kTypeInt64, 1, &got,
-                                             &plan.workspace) != 0) {
-        continue;
-      }
-      plan.heuristic = std::move(heuristic);
-      plan.configuration = std::move(found[i]);
-      plan.plan = std::move(chosen);
-      return true;
+    description->set_engine(index);
+    const std::vector<Descriptor> knobs = Empty(Cudnn::kKnob, kKnobsMax);
+    std::vector<Cudnn::Descriptor> handles = HandlesOf(knobs);
+    if (library_.get(configuration.get(), Cudnn::kConfigurationKnobs, Cudnn::kTypeDescriptor, kKnobsMax,
+                     &count, static_cast<void*>(handles.data())) != 0 ||
+        count > static_cast<int64_t>(kKnobsMax)) {
+      return false;
     }
-    return false;
+    for (int64_t i = 0; i < count; ++i) {
+      int kind = 0;
+      int64_t value = 0, got = 0;
+      if (library_.get(handles[i], Cudnn::kKnobKind, Cudnn::kTypeKnob, 1, &got, &kind) != 0 ||
+          library_.get(handles[i], Cudnn::kKnobValue, Cudnn::kTypeInt64, 1, &got, &value) != 0) {
+        return false;
+      }
+      v1::ConvolutionPlan::Knob* knob = description->add_knobs();
+      knob->set_kind(kind);
+      knob->set_value(value);
+    }
+    return true;
   }
 
   bool Allowed(const Descriptor& configuration) const {
@@ -242,20 +400,20 @@ class Convolutions::Builder {
       return std::find(notes.begin(), notes.begin() + std::min<int64_t>(count, notes.size()), note) !=
              notes.begin() + std::min<int64_t>(count, notes.size());
     };
-    if (posed_.deterministic && noted(Cudnn::kNondeterministic)) return false;
+    if (convolution_.deterministic && noted(Cudnn::kNondeterministic)) return false;
     if (noted(Cudnn::kRoundsInputs)) return false;
-    return posed_.input.dtype != v1::F32 || posed_.tf32 || !noted(Cudnn::kTensorCores);
+    return convolution_.input.dtype != v1::F32 || convolution_.tf32 || !noted(Cudnn::kTensorCores);
   }
 
   const Cudnn& library_;
-  const Convolution& posed_;
+  const Convolution& convolution_;
+  std::shared_ptr<const Posed> posed_;  // nullptr: not to be said in cuDNN's words
 };
 
-bool Convolutions::Pose(const Convolution& convolution, int32_t device, Key* key) {
+bool Convolutions::IsSensible(const Convolution& convolution) {
   const TensorMemory &input = convolution.input, &weight = convolution.weight, &output = convolution.output;
-  const std::array<const TensorMemory*, 3> tensors = {&weight, &input, &output};
-  for (const TensorMemory* tensor : tensors) {
-    if (tensor->data == nullptr || !IsImages(*tensor, input.dtype)) return false;
+  for (const TensorMemory* tensor : TensorsOf(convolution)) {
+    if (!IsImages(*tensor, input.dtype)) return false;
   }
   if (output.sizes[0] != input.sizes[0] || output.sizes[1] != weight.sizes[0]) return false;
   if (input.sizes[1] % weight.sizes[1] != 0) return false;
@@ -267,18 +425,22 @@ bool Convolutions::Pose(const Convolution& convolution, int32_t device, Key* key
       return false;
     }
   }
-  const auto all = [&](bool by_points) {
-    return std::all_of(tensors.begin(), tensors.end(),
-                       [&](const TensorMemory* tensor) { return LiesSo(*tensor, by_points); });
-  };
-  const bool by_rows = all(false);
-  if (!by_rows && !all(true)) return false;
+  return AllLieSo(convolution, false) || AllLieSo(convolution, true);
+}
+
+bool Convolutions::Pose(const Convolution& convolution, int32_t device, Key* key) {
+  const auto tensors = TensorsOf(convolution);
+  for (const TensorMemory* tensor : tensors) {
+    if (tensor->data == nullptr) return false;
+  }
+  if (!IsSensible(convolution)) return false;
 
   size_t at = 0;
   (*key)[at++] = device;
-  (*key)[at++] = input.dtype;
-  (*key)[at++] = static_cast<int64_t>(convolution.direction) * 8 + (by_rows ? 4 : 0) +
-                 (convolution.tf32 ? 2 : 0) + (convolution.deterministic ? 1 : 0);
+  (*key)[at++] = convolution.input.dtype;
+  (*key)[at++] = static_cast<int64_t>(convolution.direction) * 16 + (convolution.tuned != nullptr ? 8 : 0) +
+                 (LiesByRows(convolution) ? 4 : 0) + (convolution.tf32 ? 2 : 0) +
+                 (convolution.deterministic ? 1 : 0);
   for (const TensorMemory* tensor : tensors) {
     for (const int64_t size : tensor->sizes) (*key)[at++] = size;
     (*key)[at++] = Alignment(tensor->data);
@@ -309,7 +471,7 @@ std::shared_ptr<Convolutions::Plan> Convolutions::PlanOf(const Key& key, const C
   if (plans_.size() >= kPlansMax) plans_.clear();
   std::shared_ptr<Device> owner = DeviceOf(device);
   if (owner->handle == nullptr) return nullptr;
-  std::shared_ptr<Plan> plan = Builder(library_, convolution).Build(std::move(owner));
+  std::shared_ptr<Plan> plan = Builder(library_, convolution, std::move(owner)).Build();
   plans_[key] = plan;
   return plan;
 }
@@ -317,6 +479,41 @@ std::shared_ptr<Convolutions::Plan> Convolutions::PlanOf(const Key& key, const C
 void Convolutions::Forget(const Key& key) {
   absl::MutexLock lock(&mutex_);
   plans_[key] = nullptr;
+}
+
+bool Convolutions::Launch(const Plan& plan, const Convolution& convolution, const CallContext& call,
+                          void* scratch) const {
+  const std::array<void*, 3> data = {convolution.weight.data, convolution.input.data,
+                                     convolution.output.data};
+  Descriptor pack(library_, Cudnn::kVariantPack);
+  pack.SetAll<int64_t>(Cudnn::kPackIds, Cudnn::kTypeInt64, kIds);
+  pack.SetAll<void*>(Cudnn::kPackPointers, Cudnn::kTypePointer, data);
+  pack.Set(Cudnn::kPackWorkspace, Cudnn::kTypePointer, scratch);
+  if (!pack.Finalize()) return false;
+  Device& device = *plan.posed->device;
+  absl::MutexLock lock(&device.mutex);
+  return library_.set_stream(device.handle, call.stream) == 0 &&
+         library_.execute(device.handle, plan.plan.get(), pack.get()) == 0;
+}
+
+std::vector<Convolutions::Offer> Convolutions::Offers(const Convolution& convolution, const CallContext& call,
+                                                      size_t wanted, size_t workspace_max) {
+  Key key;
+  if ((call.on_gpu() && !UseGpu(call.device)) || !Pose(convolution, call.device, &key)) return {};
+  std::shared_ptr<Device> owner;
+  {
+    absl::MutexLock lock(&mutex_);
+    owner = DeviceOf(call.device);
+  }
+  if (owner->handle == nullptr) return {};
+  return Builder(library_, convolution, std::move(owner)).Offers(wanted, workspace_max);
+}
+
+bool Convolutions::RunAs(const Convolution& convolution, const Offer& offer, const CallContext& call,
+                         Workspace workspace) {
+  if (call.on_gpu() && !UseGpu(call.device)) return false;
+  void* const scratch = offer.workspace == 0 ? nullptr : workspace(offer.workspace);
+  return (offer.workspace == 0 || scratch != nullptr) && Launch(*offer.made, convolution, call, scratch);
 }
 
 bool Convolutions::Run(const Convolution& convolution, const CallContext& call, Workspace workspace) {
@@ -330,23 +527,12 @@ bool Convolutions::Run(const Convolution& convolution, const CallContext& call, 
     scratch = workspace(static_cast<size_t>(plan->workspace));
     if (scratch == nullptr) return false;
   }
-  const std::array<void*, 3> data = {convolution.weight.data, convolution.input.data,
-                                     convolution.output.data};
-  Descriptor pack(library_, Cudnn::kVariantPack);
-  pack.SetAll<int64_t>(Cudnn::kPackIds, Cudnn::kTypeInt64, kIds);
-  pack.SetAll<void*>(Cudnn::kPackPointers, Cudnn::kTypePointer, data);
-  pack.Set(Cudnn::kPackWorkspace, Cudnn::kTypePointer, scratch);
-  if (!pack.Finalize()) return false;
-  Device& device = *plan->device;
-  bool done = false;
-  {
-    absl::MutexLock lock(&device.mutex);
-    done = library_.set_stream(device.handle, call.stream) == 0 &&
-           library_.execute(device.handle, plan->plan.get(), pack.get()) == 0;
-  }
+  const bool done = Launch(*plan, convolution, call, scratch);
   if (!done) Forget(key);  // planned, but not to be run on this device: not asked for again
   return done;
 }
+
+uint64_t Convolutions::TunedPlans() { return tuned_plans.load(std::memory_order_relaxed); }
 
 size_t Convolutions::plan_count() const {
   absl::ReaderMutexLock lock(&mutex_);

@@ -7,13 +7,14 @@
 #include "client/runtime/library_functions.h"
 
 namespace kiln::runtime {
+namespace {
 
-absl::StatusOr<Cudnn> FindCudnn() {
-  void* library = dlopen("libcudnn.so.9", RTLD_NOLOAD | RTLD_LAZY);
-  if (library == nullptr)
-    return absl::UnimplementedError("unsupported: cuDNN 9 is not loaded in this process");
+constexpr char kName[] = "libcudnn.so.9";
+
+absl::StatusOr<Cudnn> FunctionsOf(void* library) {
   Cudnn found = {};
   LibraryFunctions functions(library);
+  functions.Need(found.version, "cudnnGetVersion");
   functions.Need(found.create, "cudnnCreate");
   functions.Need(found.set_stream, "cudnnSetStream");
   functions.Need(found.create_descriptor, "cudnnBackendCreateDescriptor");
@@ -25,6 +26,21 @@ absl::StatusOr<Cudnn> FindCudnn() {
   if (functions.missing() != nullptr)
     return absl::UnimplementedError(absl::StrCat("unsupported: cuDNN lacks ", functions.missing()));
   return found;
+}
+
+}  // namespace
+
+absl::StatusOr<Cudnn> FindCudnn() {
+  void* const library = dlopen(kName, RTLD_NOLOAD | RTLD_LAZY);
+  if (library == nullptr)
+    return absl::UnimplementedError("unsupported: cuDNN 9 is not loaded in this process");
+  return FunctionsOf(library);
+}
+
+absl::StatusOr<Cudnn> LoadCudnn(const std::string& path) {
+  void* const library = dlopen(path.empty() ? kName : path.c_str(), RTLD_LAZY);
+  if (library == nullptr) return absl::UnimplementedError("unsupported: cuDNN 9 can't be loaded");
+  return FunctionsOf(library);
 }
 
 }  // namespace kiln::runtime

@@ -1,10 +1,12 @@
 // What the runtime uses of cuDNN's graph interface, found at run time in the library that torch has loaded
-// already.
+// already, or in a file.
 //
 // Signatures and numbers as in cudnn_graph.h of cuDNN 9. Status 0 is success.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
 
@@ -21,6 +23,7 @@ struct Cudnn {
     kConfiguration = 3,
     kHeuristic = 4,
     kPlan = 5,
+    kKnob = 7,
     kForward = 10,
     kWeightGradient = 11,
     kInputGradient = 12,
@@ -40,9 +43,12 @@ struct Cudnn {
     kHeuristicGraph = 201,
     kHeuristicResults = 202,
     kConfigurationEngine = 300,
+    kConfigurationKnobs = 302,
     kPlanHandle = 400,
     kPlanConfiguration = 401,
     kPlanWorkspace = 402,
+    kKnobKind = 600,
+    kKnobValue = 601,
     kForwardAlpha = 700,         // then beta, the convolution's descriptor, and weights, input and result
     kInputGradientAlpha = 706,   // …, and weights, the input's gradient and the result's
     kWeightGradientAlpha = 712,  // …, and the weights' gradient, input and the result's gradient
@@ -56,6 +62,8 @@ struct Cudnn {
     kPackIds = 1000,
     kPackPointers = 1001,
     kPackWorkspace = 1003,
+    kEngineGraph = 1300,
+    kEngineIndex = 1301,
     kEngineNotes = 1303
   };
   enum AttributeType : int {
@@ -66,14 +74,16 @@ struct Cudnn {
     kTypePointer = 6,
     kTypeConvolutionMode = 7,
     kTypeHeuristicMode = 8,
+    kTypeKnob = 9,
     kTypeNote = 11,
     kTypeDescriptor = 15
   };
   enum DataType : int { kF32 = 0, kF16 = 2, kBF16 = 9 };
-  enum Mode : int { kInstant = 0, kFallback = 2 };  // of a heuristic
+  enum Mode : int { kInstant = 0, kModeB = 1, kFallback = 2, kModeA = 3 };  // of a heuristic
   enum Note : int { kTensorCores = 0, kRoundsInputs = 1, kNondeterministic = 4, kNotes = 10 };
   static constexpr int kCrossCorrelation = 1;
 
+  size_t (*version)();
   Status (*create)(Handle*);
   Status (*set_stream)(Handle, void* stream);
   Status (*create_descriptor)(int kind, Descriptor*);
@@ -86,5 +96,7 @@ struct Cudnn {
 
 // UNIMPLEMENTED when the process has not loaded it, or a function is missing.
 absl::StatusOr<Cudnn> FindCudnn();
+// Loads it for the process's life: from `path`, or by its name where that is empty.
+absl::StatusOr<Cudnn> LoadCudnn(const std::string& path);
 
 }  // namespace kiln::runtime

@@ -69,6 +69,7 @@ struct MemoryResults {
   absl::Span<Tensor> made;                  // as many; nullptr at first, set where wanted and not `into`
 };
 
+class TunedConvolutions;
 class TunedProducts;
 
 // Where the kernels of one call run: the device and the stream that were current when it began.
@@ -77,6 +78,7 @@ struct CallContext {
   void* stream = nullptr;
   bool recorded = false;                 // into a CUDA graph: what the launches cost now is paid once
   const TunedProducts* tuned = nullptr;  // measured algorithms, where the program brings some; borrowed
+  const TunedConvolutions* tuned_convolutions = nullptr;  // likewise
   // Memory that each library call may overwrite, kept from one to the next; the caller releases it. Calls
   // that are recorded take turns, so that some can run at a time.
   struct Kept {

@@ -88,6 +88,7 @@ class Frame {
     }
     KILN_ASSIGN_OR_RETURN(call_, host_.Begin());
     call_.tuned = program_.tuned_.get();
+    call_.tuned_convolutions = program_.tuned_convolutions_.get();
     program_.exprs_.Start(exprs_);
     for (const Program::Binding& binding : program_.bindings_) {
       const Value& value = inputs[binding.input];

@@ -25,6 +25,7 @@
 #include "client/runtime/host.h"
 #include "client/runtime/kernels.h"
 #include "client/runtime/step_times.h"
+#include "client/runtime/tuned_convolutions.h"
 #include "client/runtime/tuned_products.h"
 #include "kiln/v1/artifact.pb.h"
 
@@ -163,6 +164,7 @@ class Program {
   std::vector<std::shared_ptr<const KernelRunner>> kernels_;
   ArenaPlan arena_plan_;
   std::shared_ptr<const TunedProducts> tuned_;  // shared with no one; nullptr: nothing was measured
+  std::shared_ptr<const TunedConvolutions> tuned_convolutions_;  // likewise
   mutable std::atomic<Scratch*> spare_{nullptr};
   std::unique_ptr<RunCounts> counts_ = std::make_unique<RunCounts>();
   std::unique_ptr<StepTimes> times_;

@@ -494,6 +494,7 @@ absl::StatusOr<std::shared_ptr<const Program>> Program::Load(const v1::Manifest&
                         ParseInterpretList(interpret, manifest.kernels_size()));
   KILN_ASSIGN_OR_RETURN(program->kernels_, LoadKernels(manifest, objects, interpreted));
   KILN_ASSIGN_OR_RETURN(program->tuned_, TunedProducts::Create(manifest.tuning()));
+  program->tuned_convolutions_ = TunedConvolutions::Create(manifest.tuning());
   return program;
 }
 

@@ -60,6 +60,7 @@ bool TorchConvolutions::Settle(const CallArguments& a, Convolution& convolution,
   }
   convolution.input = *input;
   convolution.weight = *weight;
+  convolution.tuned = context.tuned_convolutions;
   return true;
 }
 

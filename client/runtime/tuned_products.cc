@@ -82,13 +82,13 @@ v1::ProductAlgorithm Describe(const CublasLt::Heuristic& algorithm) {
 }
 
 absl::StatusOr<std::shared_ptr<const TunedProducts>> TunedProducts::Create(const v1::Tuning& tuning) {
-  if (tuning.products().empty()) return nullptr;
+  if (tuning.measurements().empty()) return nullptr;
   std::shared_ptr<TunedProducts> tuned(new TunedProducts);
   tuned->library_version_ = tuning.gpu().cublas_lt_version();
-  for (const v1::ProductTuning& product : tuning.products()) {
-    if (!product.has_algorithm()) continue;
-    KILN_ASSIGN_OR_RETURN(tuned->algorithms_[SerializeDeterministic(product.product())],
-                          AlgorithmOf(product.algorithm()));
+  for (const v1::Measurement& measured : tuning.measurements()) {
+    if (!measured.subject().has_product() || !measured.winner().has_algorithm()) continue;
+    KILN_ASSIGN_OR_RETURN(tuned->algorithms_[SerializeDeterministic(measured.subject().product())],
+                          AlgorithmOf(measured.winner().algorithm()));
   }
   return tuned;
 }

@@ -140,11 +140,13 @@ std::string LoadedLibrary(const char* name) {
   return !path.empty() && path[0] == '/' ? path : "";
 }
 
-// What max-autotune measures with is what this process runs with: torch brings its own cuBLASLt.
+// What max-autotune measures with is what this process runs with: torch brings its own cuBLASLt and cuDNN.
 void AddCudaLibraries(std::vector<std::string>& words) {
   std::string cublas_lt = LoadedLibrary("libcublasLt.so.13");
   if (cublas_lt.empty()) cublas_lt = LoadedLibrary("libcublasLt.so.12");
   if (!cublas_lt.empty()) words.insert(words.end(), {"--cublas-lt", cublas_lt});
+  const std::string cudnn = LoadedLibrary("libcudnn.so.9");
+  if (!cudnn.empty()) words.insert(words.end(), {"--cudnn", cudnn});
   const std::string driver = LoadedLibrary("libcuda.so.1");
   if (!driver.empty()) words.insert(words.end(), {"--cuda-driver", driver});
 }

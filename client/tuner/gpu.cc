@@ -36,6 +36,7 @@ struct Gpu::Functions {
   int (*free)(uint64_t);
   int (*to_gpu)(uint64_t, const void*, size_t);
   int (*from_gpu)(void*, uint64_t, size_t);
+  int (*copy)(uint64_t to, uint64_t from, size_t, void* stream);
   int (*fill)(uint64_t, unsigned char, size_t, void* stream);
   int (*make_stream)(void**, unsigned);
   int (*wait_stream)(void*);
@@ -71,6 +72,7 @@ absl::Status Gpu::Initialize(uint32_t ordinal, const std::string& driver) {
   functions.Need(functions_->free, "cuMemFree_v2");
   functions.Need(functions_->to_gpu, "cuMemcpyHtoD_v2");
   functions.Need(functions_->from_gpu, "cuMemcpyDtoH_v2");
+  functions.Need(functions_->copy, "cuMemcpyDtoDAsync_v2");
   functions.Need(functions_->fill, "cuMemsetD8Async");
   functions.Need(functions_->make_stream, "cuStreamCreate");
   functions.Need(functions_->wait_stream, "cuStreamSynchronize");
@@ -190,15 +192,28 @@ absl::Status GpuBuffer::Fill(uint8_t value) {
   return gpu_.Wait();
 }
 
-absl::StatusOr<bool> GpuBuffer::Intact() const {
+absl::Status GpuBuffer::Repeat(size_t period, size_t bytes) {
+  if (period == 0 || bytes > size_) return absl::InternalError("a repetition beyond a buffer");
+  const uint64_t data = address_ + kRedZone;
+  for (size_t done = period; done < bytes;) {
+    const size_t size = std::min(done, bytes - done);
+    KILN_RETURN_IF_ERROR(
+        gpu_.Check(gpu_.functions_->copy(data + done, data, size, gpu_.stream()), "copy on the GPU"));
+    done += size;
+  }
+  return gpu_.Wait();
+}
+
+absl::Status GpuBuffer::CheckIntact() const {
   KILN_RETURN_IF_ERROR(gpu_.Wait());
   for (const uint64_t zone : {address_, address_ + kRedZone + size_}) {
     std::string bytes(kRedZone, '\0');
     KILN_RETURN_IF_ERROR(
         gpu_.Check(gpu_.functions_->from_gpu(bytes.data(), zone, bytes.size()), "copy back"));
-    if (bytes.find_first_not_of(static_cast<char>(kRedByte)) != std::string::npos) return false;
+    if (bytes.find_first_not_of(static_cast<char>(kRedByte)) != std::string::npos)
+      return absl::InternalError("the candidate writes beyond its buffers");
   }
-  return true;
+  return absl::OkStatus();
 }
 
 }  // namespace kiln::tuner

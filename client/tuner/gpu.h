@@ -71,8 +71,10 @@ class GpuBuffer {
   absl::Status Write(size_t offset, absl::Span<const char> bytes);
   absl::StatusOr<std::string> Read(size_t offset, size_t bytes) const;
   absl::Status Fill(uint8_t value);
-  // Whether the red zones are as they were made.
-  absl::StatusOr<bool> Intact() const;
+  // The first `period` bytes again and again, up to `bytes` of them.
+  absl::Status Repeat(size_t period, size_t bytes);
+  // INTERNAL where the red zones are not as they were made.
+  absl::Status CheckIntact() const;
 
  private:
   friend class Gpu;

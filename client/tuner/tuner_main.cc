@@ -1,5 +1,5 @@
 // kiln-tuner: measures on one GPU what the kilnd that started it asks for, one frame at a time, from inside
-// the sandbox. It runs products as the runtime does in a user's process. It exits 0 when kilnd closes the
+// the sandbox. It runs subjects as the runtime does in a user's process. It exits 0 when kilnd closes the
 // stream; whatever hangs or breaks here, kilnd kills the process and starts another.
 #include <stdlib.h>
 
@@ -9,8 +9,12 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
+#include "client/runtime/convolutions.h"
 #include "client/runtime/cublas_lt.h"
+#include "client/runtime/cudnn.h"
 #include "client/runtime/matrix_products.h"
+#include "client/tuner/bench.h"
+#include "client/tuner/convolution_bench.h"
 #include "client/tuner/gpu.h"
 #include "client/tuner/product_bench.h"
 #include "compiler/support/limits.h"
@@ -26,7 +30,7 @@ constexpr int kExitUsage = 2;
 
 struct Flags {
   SandboxOptions sandbox;
-  std::string cublas_lt, driver;
+  std::string cublas_lt, cudnn, driver;
 };
 
 class Tuner {
@@ -47,14 +51,14 @@ class Tuner {
       KILN_RETURN_IF_ERROR(Open(request.open_gpu().ordinal()));
       *reply.mutable_gpu() = gpu_->facts();
       reply.mutable_gpu()->set_cublas_lt_version(products_->version());
+      if (convolutions_ != nullptr) reply.mutable_gpu()->set_cudnn_version(convolutions_->version());
       return reply;
     }
     if (gpu_ == nullptr) return absl::FailedPreconditionError("no GPU was opened");
-    if (request.has_list_algorithms()) {
+    if (request.has_list_candidates()) {
       bench_ = nullptr;  // its memory first
-      KILN_ASSIGN_OR_RETURN(bench_,
-                            ProductBench::Create(request.list_algorithms().product(), *gpu_, *products_));
-      KILN_ASSIGN_OR_RETURN(*reply.mutable_algorithms(), bench_->List());
+      KILN_ASSIGN_OR_RETURN(bench_, BenchFor(request.list_candidates().subject()));
+      KILN_ASSIGN_OR_RETURN(*reply.mutable_candidates(), bench_->List());
       return reply;
     }
     if (request.has_measure()) {
@@ -65,11 +69,23 @@ class Tuner {
     return absl::InvalidArgumentError("a frame that is no request");
   }
 
+  absl::StatusOr<std::unique_ptr<Bench>> BenchFor(const v1::Subject& subject) {
+    if (subject.has_product()) return ProductBench::Create(subject.product(), *gpu_, *products_);
+    if (subject.has_convolution()) {
+      if (convolutions_ == nullptr) return absl::UnimplementedError(without_cudnn_);
+      return ConvolutionBench::Create(subject.convolution(), *gpu_, *convolutions_);
+    }
+    return absl::InvalidArgumentError("a subject of no kind");
+  }
+
   absl::Status Open(uint32_t ordinal) {
     if (gpu_ != nullptr) return absl::FailedPreconditionError("a GPU is open already");
     KILN_ASSIGN_OR_RETURN(std::unique_ptr<Gpu> gpu, Gpu::Open(ordinal, flags_.driver));
     KILN_ASSIGN_OR_RETURN(const runtime::CublasLt library, runtime::LoadCublasLt(flags_.cublas_lt));
     products_ = std::make_unique<runtime::MatrixProducts>(library);
+    const absl::StatusOr<runtime::Cudnn> cudnn = runtime::LoadCudnn(flags_.cudnn);
+    if (cudnn.ok()) convolutions_ = std::make_unique<runtime::Convolutions>(*cudnn);
+    without_cudnn_ = std::string(cudnn.status().message());
     gpu_ = std::move(gpu);
     return absl::OkStatus();
   }
@@ -78,7 +94,9 @@ class Tuner {
   FrameChannel channel_;
   std::unique_ptr<Gpu> gpu_;
   std::unique_ptr<runtime::MatrixProducts> products_;
-  std::unique_ptr<ProductBench> bench_;
+  std::unique_ptr<runtime::Convolutions> convolutions_;  // nullptr: no cuDNN, as without_cudnn_ says
+  std::string without_cudnn_;
+  std::unique_ptr<Bench> bench_;
 };
 
 bool TakeText(absl::string_view word, absl::string_view flag, std::string* to) {
@@ -93,7 +111,8 @@ int Main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     absl::string_view word = argv[i];
     const bool known =
-        TakeText(word, "--cublas-lt=", &flags.cublas_lt) || TakeText(word, "--driver=", &flags.driver) ||
+        TakeText(word, "--cublas-lt=", &flags.cublas_lt) || TakeText(word, "--cudnn=", &flags.cudnn) ||
+        TakeText(word, "--driver=", &flags.driver) ||
         (absl::ConsumePrefix(&word, "--fd=") && absl::SimpleAtoi(word, &flags.sandbox.frame_fd));
     if (!known) {
       std::cerr << "kiln-tuner: started by kilnd, not by hand\n";
@@ -103,7 +122,7 @@ int Main(int argc, char** argv) {
   if (flags.sandbox.frame_fd < 0) return kExitUsage;
   absl::Status status = EnterSandbox(flags.sandbox);
   if (status.ok()) status = Tuner(flags).Run();
-  // What the driver and cuBLASLt hold goes with the process.
+  // What the driver and the libraries hold goes with the process.
   if (status.ok()) _exit(0);
   std::cerr << "kiln-tuner: " << status.message() << "\n";
   _exit(1);

@@ -1,28 +1,18 @@
 #include "compiler/artifact/matrix_products.h"
 
-#include <optional>
-#include <set>
-#include <string>
-
 #include "absl/base/casts.h"
 #include "absl/strings/string_view.h"
-#include "compiler/support/proto_util.h"
+#include "compiler/artifact/fixed_call.h"
 
 namespace kiln {
 namespace {
 
+constexpr absl::string_view kConvolution = "aten.convolution.default";
 constexpr absl::string_view kAddmmActivation = "aten._addmm_activation.default";
-
-const v1::Argument* Find(const v1::Call& call, absl::string_view name) {
-  for (const v1::NamedArgument& argument : call.args()) {
-    if (argument.name() == name) return &argument.value();
-  }
-  return nullptr;
-}
 
 // A number that torch's schema has as 1 where it is not given; no value for a symbolic one.
 std::optional<double> FactorOf(const v1::Call& call, absl::string_view name) {
-  const v1::Argument* argument = Find(call, name);
+  const v1::Argument* argument = FindArgument(call, name);
   if (argument == nullptr) return 1;
   switch (argument->kind_case()) {
     case v1::Argument::kAsInt: return static_cast<double>(argument->as_int());
@@ -31,33 +21,10 @@ std::optional<double> FactorOf(const v1::Call& call, absl::string_view name) {
   }
 }
 
-// The tensor of program buffer `id`, all fixed.
-struct Fixed {
-  v1::DType dtype;
-  std::vector<int64_t> sizes, strides;
-};
-
-std::optional<Fixed> FixedBuffer(const v1::Program& program, int64_t id) {
-  if (id < 0 || id >= program.buffers_size()) return std::nullopt;
-  const v1::ProgramBuffer& buffer = program.buffers(static_cast<int>(id));
-  if (buffer.sizes_size() != buffer.strides_size()) return std::nullopt;
-  Fixed fixed{buffer.dtype(), {}, {}};
-  for (int d = 0; d < buffer.sizes_size(); ++d) {
-    if (buffer.sizes(d).has_expr() || buffer.strides(d).has_expr()) return std::nullopt;
-    fixed.sizes.push_back(buffer.sizes(d).value());
-    fixed.strides.push_back(buffer.strides(d).value());
-  }
-  return fixed;
-}
-
-std::optional<Fixed> FixedArgument(const v1::Program& program, const v1::Call& call, absl::string_view name) {
-  const v1::Argument* argument = Find(call, name);
-  if (argument == nullptr || argument->kind_case() != v1::Argument::kAsTensor) return std::nullopt;
-  return FixedBuffer(program, argument->as_tensor());
-}
+bool IsMultiplied(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16 || dtype == v1::F32; }
 
 // False for what is no matrix, nor a batch of them.
-bool Describe(const Fixed& tensor, bool batched, v1::MatrixOperand* operand) {
+bool Describe(const FixedTensor& tensor, bool batched, v1::MatrixOperand* operand) {
   const size_t first = batched ? 1 : 0;
   if (tensor.sizes.size() != first + 2) return false;
   operand->set_rows(tensor.sizes[first]);
@@ -83,7 +50,7 @@ std::optional<Names> NamesOf(absl::string_view target) {
 bool AddSummand(const v1::Program& program, const v1::Call& call, absl::string_view name, bool batched,
                 v1::MatrixProduct* product) {
   const std::optional<double> beta = FactorOf(call, "beta");
-  const std::optional<Fixed> c = FixedArgument(program, call, name);
+  const std::optional<FixedTensor> c = FixedArgument(program, call, name);
   if (!beta.has_value() || !c.has_value()) return false;
   if (*beta == 0) return true;
   if (c->dtype != product->dtype()) return false;
@@ -96,12 +63,12 @@ bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Nu
                   v1::MatrixProduct* product) {
   const std::optional<Names> names = NamesOf(call.target());
   if (!names.has_value() || call.results_size() != 1) return false;
-  const std::optional<Fixed> a = FixedArgument(program, call, names->a),
-                             b = FixedArgument(program, call, names->b),
-                             d = FixedBuffer(program, call.results(0));
+  const std::optional<FixedTensor> a = FixedArgument(program, call, names->a),
+                                   b = FixedArgument(program, call, names->b),
+                                   d = FixedBuffer(program, call.results(0));
   if (!a.has_value() || !b.has_value() || !d.has_value()) return false;
   if (a->dtype != d->dtype || b->dtype != d->dtype) return false;
-  if (d->dtype != v1::F16 && d->dtype != v1::BF16 && d->dtype != v1::F32) return false;
+  if (!IsMultiplied(d->dtype)) return false;
   const bool batched = d->sizes.size() == 3;
   product->set_dtype(d->dtype);
   product->set_batch(batched ? d->sizes[0] : 1);
@@ -112,7 +79,7 @@ bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Nu
   product->set_tf32(d->dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
   product->set_reduced_sums(true);  // as torch has it unless told otherwise
   if (call.target() == kAddmmActivation) {
-    const v1::Argument* gelu = Find(call, "use_gelu");
+    const v1::Argument* gelu = FindArgument(call, "use_gelu");
     product->set_activation(gelu != nullptr && gelu->as_bool() ? v1::ACTIVATION_GELU_TANH
                                                                : v1::ACTIVATION_RELU);
   }
@@ -121,17 +88,51 @@ bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Nu
          product->a().columns() > 0;
 }
 
+// A convolution of one point, of images that lie by points or by rows without gaps.
+bool DescribePoints(const v1::Program& program, const v1::Call& call, v1::MatrixProduct* product) {
+  const std::optional<FixedWindow> window = FixedWindowOf(program, call);
+  if (!window.has_value() || call.results_size() != 1 || !window->covers_points()) return false;
+  const std::optional<FixedTensor> result = FixedBuffer(program, call.results(0));
+  const FixedTensor &image = window->input, &weight = window->weight;
+  if (!result.has_value() || result->sizes.size() != 4 || !IsMultiplied(image.dtype)) return false;
+  const int64_t images = image.sizes[0], inputs = image.sizes[1], outputs = weight.sizes[0],
+                points = image.sizes[2] * image.sizes[3];
+  if (images <= 0 || inputs <= 0 || outputs <= 0 || points <= 0) return false;
+  const bool by_points = inputs > 1 && points > 1 && image.strides[1] == 1;
+  if (!image.LiesSo(by_points) || !result->LiesSo(by_points)) return false;
+  const auto write = [](v1::MatrixOperand* to, int64_t rows, int64_t columns, int64_t row_stride,
+                        int64_t column_stride, int64_t batch_stride) {
+    to->set_rows(rows);
+    to->set_columns(columns);
+    to->set_row_stride(row_stride);
+    to->set_column_stride(column_stride);
+    to->set_batch_stride(batch_stride);
+  };
+  product->set_dtype(image.dtype);
+  product->set_batch(by_points ? 1 : images);
+  if (by_points) {
+    write(product->mutable_a(), images * points, inputs, image.strides[3], 1, 0);
+    write(product->mutable_b(), inputs, outputs, weight.strides[1], weight.strides[0], 0);
+    write(product->mutable_d(), images * points, outputs, outputs, 1, 0);
+  } else {
+    write(product->mutable_a(), outputs, inputs, weight.strides[0], weight.strides[1], 0);
+    write(product->mutable_b(), inputs, points, image.strides[1], image.strides[3], image.strides[0]);
+    write(product->mutable_d(), outputs, points, points, 1, points * outputs);
+  }
+  product->set_tf32(image.dtype == v1::F32);
+  product->set_reduced_sums(true);
+  return true;
+}
+
 }  // namespace
 
-std::vector<v1::MatrixProduct> MatrixProductsOf(const v1::Program& program, const v1::Numerics& numerics) {
-  std::vector<v1::MatrixProduct> products;
-  std::set<std::string> known;
-  for (const v1::Step& step : program.steps()) {
-    v1::MatrixProduct product;
-    if (!step.has_call() || !DescribeCall(program, step.call(), numerics, &product)) continue;
-    if (known.insert(SerializeDeterministic(product)).second) products.push_back(std::move(product));
-  }
-  return products;
+std::optional<v1::MatrixProduct> MatrixProductOf(const v1::Program& program, const v1::Call& call,
+                                                 const v1::Numerics& numerics) {
+  v1::MatrixProduct product;
+  const bool described = call.target() == kConvolution ? DescribePoints(program, call, &product)
+                                                       : DescribeCall(program, call, numerics, &product);
+  if (!described) return std::nullopt;
+  return product;
 }
 
 }  // namespace kiln

@@ -1,11 +1,12 @@
-// The matrix products of a program that are worth measuring: what the runtime gives to cuBLASLt as it stands.
+// The matrix product that the runtime gives to cuBLASLt as it stands, of a program's library call.
 //
-// A product counts if every size and stride of it is fixed; it is described by what the runtime will see of
-// it (client/runtime/tuned_products.h), each once, in the order of the program. Precision is as at compile
-// time. One that the runtime sees otherwise runs by cuBLASLt's own choice. Threads: pure function.
+// It counts if every size and stride of it is fixed, and is described by what the runtime will see of it
+// (client/runtime/tuned_products.h); convolutions of one point are such products. Precision of products is as
+// at compile time, the rest as torch has it unless told otherwise. One that the runtime sees otherwise runs
+// by cuBLASLt's own choice. Threads: pure function.
 #pragma once
 
-#include <vector>
+#include <optional>
 
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile.pb.h"
@@ -13,6 +14,7 @@
 
 namespace kiln {
 
-std::vector<v1::MatrixProduct> MatrixProductsOf(const v1::Program& program, const v1::Numerics& numerics);
+std::optional<v1::MatrixProduct> MatrixProductOf(const v1::Program& program, const v1::Call& call,
+                                                 const v1::Numerics& numerics);
 
 }  // namespace kiln

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "compiler/artifact/fixed_symbols.h"
-#include "compiler/artifact/matrix_products.h"
 #include "compiler/artifact/program_builder.h"
+#include "compiler/artifact/subjects.h"
 #include "compiler/frontend/import.h"
 #include "compiler/graph/guards.h"
 #include "compiler/ir/print.h"
@@ -138,9 +138,8 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
   KILN_RETURN_IF_ERROR(BuildProgram(loops, schedule, memory, hints, &reply));
   KILN_RETURN_IF_ERROR(loops.exprs.status());
   if (Measures(options, target)) {
-    for (v1::MatrixProduct& product : MatrixProductsOf(reply.program(), numerics)) {
-      *reply.add_products() = std::move(product);
-    }
+    for (v1::Subject& subject : SubjectsOf(reply.program(), numerics))
+      *reply.add_subjects() = std::move(subject);
   }
   bool all_hints = request.hints().values_size() == static_cast<int>(loops.symbols.size());
   if (all_hints && !GuardsHold(reply.guards(), request.hints())) {

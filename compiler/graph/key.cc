@@ -40,10 +40,10 @@ std::string KernelKey(absl::string_view kernel, const v1::Target& target, uint32
       .Finish();
 }
 
-std::string TuningKey(const v1::MatrixProduct& product, const v1::GpuFacts& gpu, absl::string_view policy) {
+std::string TuningKey(const v1::Subject& subject, const v1::GpuFacts& gpu, absl::string_view policy) {
   return Sha256Builder()
-      .AddField("kiln-tuning-key-1")
-      .AddField(SerializeDeterministic(product))
+      .AddField("kiln-tuning-key-2")
+      .AddField(SerializeDeterministic(subject))
       .AddField(SerializeDeterministic(gpu))
       .AddField(policy)
       .Finish();

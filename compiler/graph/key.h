@@ -31,7 +31,7 @@ std::string KernelKey(absl::string_view kernel, const v1::Target& target, uint32
 
 // One measurement: what was measured, on what kind of GPU and library, and how (a policy's name changes
 // with the way of measuring).
-std::string TuningKey(const v1::MatrixProduct& product, const v1::GpuFacts& gpu, absl::string_view policy);
+std::string TuningKey(const v1::Subject& subject, const v1::GpuFacts& gpu, absl::string_view policy);
 
 // One variant of a CompileKey. `tuning_digest` is empty where nothing was tuned.
 std::string VariantId(absl::string_view compile_key, const v1::Guards& guards,

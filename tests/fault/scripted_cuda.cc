@@ -1,6 +1,6 @@
-// A driver and a cuBLASLt in one library, for kiln-tuner without a GPU: memory is the host's, a product takes
-// as long as its algorithm says, and some algorithms do wrong. Only what client/tuner and client/runtime call
-// of them.
+// A driver, a cuBLASLt and a cuDNN in one library, for kiln-tuner without a GPU: memory is the host's, a
+// product or convolution takes as long as its algorithm or engine says, and some do wrong. Only what
+// client/tuner and client/runtime call of them.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "client/runtime/cublas_lt.h"
+#include "tests/unit/cudnn_stand_in.h"
 
 namespace {
 
@@ -27,6 +28,18 @@ int Make(void** to) {
   *to = new Described;
   return 0;
 }
+
+// The stand-in, with an engine for each kind of algorithm.
+const kiln::runtime::Cudnn& Dnn() {
+  static const kiln::runtime::Cudnn library = [] {
+    kiln::runtime::fake.engines.assign(kAlgorithms, {});
+    kiln::runtime::fake.engines[kRefused].runs = false;
+    return kiln::runtime::Library();
+  }();
+  return library;
+}
+
+double MicrosecondsOf(uint64_t kind) { return kind == kDefault ? 10 : kind == kFaster ? 8 : 1; }
 
 }  // namespace
 
@@ -53,6 +66,9 @@ int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
 }
 int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
   return memcpy(to, reinterpret_cast<void*>(from), bytes), 0;
+}
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void*) {
+  return memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), 0;
 }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void*) {
   return memset(reinterpret_cast<void*>(to), value, bytes), 0;
@@ -137,7 +153,30 @@ int cublasLtMatmul(void*, void* operation, const void*, const void* a, void* a_l
     }
   }
   if (kind == kBeyond) static_cast<float*>(d)[-1] = 0;
-  now_us += kind == kDefault ? 10 : kind == kFaster ? 8 : 1;
+  now_us += MicrosecondsOf(kind);
+  return 0;
+}
+
+size_t cudnnGetVersion() { return Dnn().version(); }
+int cudnnCreate(void** handle) { return Dnn().create(handle); }
+int cudnnSetStream(void* handle, void* stream) { return Dnn().set_stream(handle, stream); }
+int cudnnBackendCreateDescriptor(int kind, void** to) { return Dnn().create_descriptor(kind, to); }
+int cudnnBackendDestroyDescriptor(void* d) { return Dnn().destroy_descriptor(d); }
+int cudnnBackendFinalize(void* d) { return Dnn().finalize(d); }
+int cudnnBackendSetAttribute(void* d, int attribute, int type, int64_t count, const void* values) {
+  return Dnn().set(d, attribute, type, count, values);
+}
+int cudnnBackendGetAttribute(void* d, int attribute, int type, int64_t wanted, int64_t* count, void* values) {
+  return Dnn().get(d, attribute, type, wanted, count, values);
+}
+int cudnnBackendExecute(void* handle, void* plan, void* pack) {
+  if (const int failed = Dnn().execute(handle, plan, pack); failed != 0) return failed;
+  const auto kind = static_cast<uint64_t>(kiln::runtime::fake.last_engine);
+  float* const result = kiln::runtime::fake.last_result;
+  if (kind == kWrong) result[0] += 1;
+  if (kind == kUnfinished) memset(result, 0xFF, sizeof *result);
+  if (kind == kBeyond) result[-1] = 0;
+  now_us += MicrosecondsOf(kind);
   return 0;
 }
 

@@ -1,6 +1,7 @@
 // A kiln-tuner that needs no GPU and does what the product says: the daemon's tests need candidates that
-// crash, hang and lie on demand. It enters the real sandbox and speaks the real frames. The product's `batch`
-// is a sum of the candidates to offer beside the default, by their names:
+// crash, hang and lie on demand. It enters the real sandbox and speaks the real frames. A product's `batch`
+// or a convolution's images is a sum of the candidates to offer beside the default, by their names; a plan of
+// a convolution has its number for an engine:
 //   1 faster   0.8 of the default's time
 //   2 crash    4 hang   8 wrong   16 nonsense (an answer to another question)
 //   32 lucky   fast in a short measurement, not in a long one
@@ -26,22 +27,39 @@ namespace kiln {
 namespace {
 
 constexpr uint32_t kShortRounds = 20;
+constexpr std::pair<int64_t, const char*> kOffers[] = {{2, "crash"},     {4, "hang"},   {8, "wrong"},
+                                                       {16, "nonsense"}, {32, "lucky"}, {128, "slow"},
+                                                       {4096, "probe"},  {1, "faster"}};
 
-v1::Frame List(const v1::MatrixProduct& product) {
-  const std::vector<std::pair<int64_t, std::string>> offers = {{2, "crash"},     {4, "hang"},   {8, "wrong"},
-                                                               {16, "nonsense"}, {32, "lucky"}, {128, "slow"},
-                                                               {4096, "probe"},  {1, "faster"}};
-  if ((product.batch() & 64) != 0) abort();
+v1::Frame List(const v1::Subject& subject) {
+  const bool convolves = subject.has_convolution();
+  const int64_t sum = convolves ? subject.convolution().input(0) : subject.product().batch();
+  if ((sum & 64) != 0) abort();
   v1::Frame frame;
-  frame.mutable_algorithms()->add_algorithms()->set_data("default");
-  for (const auto& [bit, name] : offers) {
-    if ((product.batch() & bit) != 0) frame.mutable_algorithms()->add_algorithms()->set_data(name);
+  const auto offer = [&](int64_t bit, const char* name) {
+    v1::Candidate* candidate = frame.mutable_candidates()->add_candidates();
+    if (convolves) {
+      candidate->mutable_plan()->set_engine(bit);
+    } else {
+      candidate->mutable_algorithm()->set_data(name);
+    }
+  };
+  offer(0, "default");
+  for (const auto& [bit, name] : kOffers) {
+    if ((sum & bit) != 0) offer(bit, name);
   }
   return frame;
 }
 
-v1::Frame Measure(const v1::MeasureAlgorithm& request) {
-  const std::string& name = request.algorithm().data();
+std::string NameOf(const v1::Candidate& candidate) {
+  for (const auto& [bit, name] : kOffers) {
+    if (candidate.has_plan() && candidate.plan().engine() == bit) return name;
+  }
+  return candidate.algorithm().data();
+}
+
+v1::Frame Measure(const v1::MeasureCandidate& request) {
+  const std::string name = NameOf(request.candidate());
   v1::Frame frame;
   v1::Measured* measured = frame.mutable_measured();
   measured->set_default_microseconds(10);
@@ -50,7 +68,7 @@ v1::Frame Measure(const v1::MeasureAlgorithm& request) {
   while (name == "hang") absl::SleepFor(absl::Seconds(10));
   if (name == "wrong") measured->set_wrong("element 7 is 1, not 2");
   if (name == "wrong") measured->set_ratio(0.1);
-  if (name == "nonsense") return List(v1::MatrixProduct());
+  if (name == "nonsense") return List(v1::Subject());
   if (name == "slow") absl::SleepFor(absl::Milliseconds(300));
   if (name == "lucky" && request.rounds() < kShortRounds) measured->set_ratio(0.5);
   if (name == "faster") measured->set_ratio(0.8);
@@ -89,7 +107,7 @@ int Main(int argc, char** argv) {
     } else {
       listed = true;
       reply =
-          request->has_measure() ? Measure(request->measure()) : List(request->list_algorithms().product());
+          request->has_measure() ? Measure(request->measure()) : List(request->list_candidates().subject());
     }
     reply.set_id(request->id());
     if (!channel.Write(reply, {}).ok()) return 0;

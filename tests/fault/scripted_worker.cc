@@ -10,6 +10,7 @@
 //   emit WORD          crash, hang or exhaust while emitting, or "slow": 200 ms a kernel
 //   crash_once PATH    crash unless PATH exists (reading is allowed; the test makes it)
 //   products N …       of max-autotune: one to measure for each, as scripted_tuner.cc says
+//   convolutions N …   likewise, after those
 //   probe              try what the sandbox denies; the plan's calls list what went through
 #include <stdlib.h>
 #include <unistd.h>
@@ -79,6 +80,22 @@ void AddGuards(int64_t hint, v1::Guards* guards) {
   guards->add_conditions(4);
 }
 
+void AddConvolution(int64_t images, v1::Convolution* convolution) {
+  const auto sizes = [](std::initializer_list<int64_t> numbers,
+                        google::protobuf::RepeatedField<int64_t>* to) {
+    to->Assign(numbers.begin(), numbers.end());
+  };
+  convolution->set_direction(images % 2 == 1 ? v1::Convolution::FORWARD : v1::Convolution::WEIGHT_GRADIENT);
+  convolution->set_dtype(v1::F32);
+  sizes({images, 3, 8, 8}, convolution->mutable_input());
+  sizes({4, 3, 3, 3}, convolution->mutable_weight());
+  sizes({images, 4, 4, 4}, convolution->mutable_output());
+  sizes({2, 2}, convolution->mutable_stride());
+  sizes({1, 1}, convolution->mutable_padding());
+  sizes({1, 1}, convolution->mutable_dilation());
+  convolution->set_by_points(true);
+}
+
 void AddProduct(int64_t batch, v1::MatrixProduct* product) {
   const auto describe = [](int64_t rows, int64_t columns, v1::MatrixOperand* operand) {
     operand->set_rows(rows);
@@ -128,7 +145,11 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   }
   for (absl::string_view word : absl::StrSplit(script["products"], ' ', absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(word, &number)) abort();
-    AddProduct(number, reply->add_products());
+    AddProduct(number, reply->add_subjects()->mutable_product());
+  }
+  for (absl::string_view word : absl::StrSplit(script["convolutions"], ' ', absl::SkipEmpty())) {
+    if (!absl::SimpleAtoi(word, &number)) abort();
+    AddConvolution(number, reply->add_subjects()->mutable_convolution());
   }
   int64_t kernels = 1;
   if (script.contains("kernels") && !absl::SimpleAtoi(script["kernels"], &kernels)) abort();

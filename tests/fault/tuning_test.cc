@@ -13,7 +13,7 @@
 namespace kiln {
 namespace {
 
-std::string Measuring(const std::string& more = "") {
+std::string Measuring(const std::string& more = "lease_seconds_max: 60") {
   return absl::StrCat("measuring { gpus: 1 binary: \"", SCRIPTED_TUNER, "\" candidate_seconds_max: 1 ", more,
                       " }");
 }
@@ -37,22 +37,23 @@ TEST(Tuning, TheFasterAlgorithmIsKeptAndMeasuredOnce) {
   const v1::Tuning first = TuningOf(daemon.Compile("products 1 0"));
   EXPECT_EQ(first.without(), "");
   EXPECT_EQ(first.gpu().name(), "scripted GPU");
-  ASSERT_EQ(first.products_size(), 2);
-  EXPECT_EQ(first.products(0).algorithm().data(), "faster");
-  EXPECT_EQ(first.products(0).microseconds(), 8);
-  EXPECT_FALSE(first.products(1).has_algorithm());  // nothing but the default
-  EXPECT_EQ(daemon.Stats().products_measured(), 2);
+  ASSERT_EQ(first.measurements_size(), 2);
+  EXPECT_EQ(first.measurements(0).winner().algorithm().data(), "faster");
+  EXPECT_EQ(first.measurements(0).microseconds(), 8);
+  EXPECT_FALSE(first.measurements(1).has_winner());  // nothing but the default
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 2);
 
   const v1::Tuning second = TuningOf(daemon.Compile("products 1\nname another graph"));
-  EXPECT_EQ(second.products(0).SerializeAsString(), first.products(0).SerializeAsString());
-  EXPECT_EQ(daemon.Stats().products_measured(), 2);
-  EXPECT_EQ(daemon.Stats().products_reused(), 1);
+  EXPECT_EQ(second.measurements(0).SerializeAsString(), first.measurements(0).SerializeAsString());
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 2);
+  EXPECT_EQ(daemon.Stats().subjects_reused(), 1);
   EXPECT_EQ(GpuOf(daemon).leases(), 2);  // one to learn the kind of the GPU, one to measure
 
   daemon.Stop(SIGTERM);
   daemon.Start();
-  EXPECT_EQ(TuningOf(daemon.Compile("products 1\nname a third")).products(0).algorithm().data(), "faster");
-  EXPECT_EQ(daemon.Stats().products_measured(), 0);
+  EXPECT_EQ(TuningOf(daemon.Compile("products 1\nname a third")).measurements(0).winner().algorithm().data(),
+            "faster");
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 0);
 }
 
 TEST(Tuning, WhatIsMeasuredIsPartOfTheVariant) {
@@ -65,11 +66,11 @@ TEST(Tuning, CandidatesThatCrashHangOrLieLose) {
   TestDaemon daemon(Measuring());
   const v1::Tuning tuning = TuningOf(daemon.Compile(absl::StrCat("products ", 1 + 2 + 4 + 8 + 16, " 1")));
   EXPECT_EQ(tuning.without(), "");
-  ASSERT_EQ(tuning.products_size(), 2);
-  EXPECT_EQ(tuning.products(0).algorithm().data(), "faster");
-  EXPECT_EQ(tuning.products(0).candidates(), 5);
-  EXPECT_EQ(tuning.products(0).lost(), 4);
-  EXPECT_EQ(tuning.products(1).lost(), 0);
+  ASSERT_EQ(tuning.measurements_size(), 2);
+  EXPECT_EQ(tuning.measurements(0).winner().algorithm().data(), "faster");
+  EXPECT_EQ(tuning.measurements(0).candidates(), 5);
+  EXPECT_EQ(tuning.measurements(0).lost(), 4);
+  EXPECT_EQ(tuning.measurements(1).lost(), 0);
   EXPECT_EQ(daemon.Stats().candidates_lost(), 4);
   EXPECT_EQ(daemon.Stats().worker_crashes(), 0);  // of those that compile
   EXPECT_TRUE(daemon.Compile("name next").done);
@@ -78,50 +79,95 @@ TEST(Tuning, CandidatesThatCrashHangOrLieLose) {
 // kiln-tuner itself, on a driver and a cuBLASLt that are scripts (scripted_cuda.cc).
 TEST(Tuning, TheTunerSeesWrongResultsAndWritesBeyondABuffer) {
   TestDaemon daemon(absl::StrCat("measuring { gpus: 1 binary: \"", KILN_TUNER, "\" driver: \"", SCRIPTED_CUDA,
-                                 "\" cublas_lt: \"", SCRIPTED_CUDA, "\" }"));
-  const v1::Tuning tuning = TuningOf(daemon.Compile("products 1 3"));
+                                 "\" cublas_lt: \"", SCRIPTED_CUDA, "\" cudnn: \"", SCRIPTED_CUDA,
+                                 "\" lease_seconds_max: 60 }"));
+  const v1::Tuning tuning = TuningOf(daemon.Compile("products 1 3\nconvolutions 1 2"));
   EXPECT_EQ(tuning.without(), "");
   EXPECT_EQ(tuning.gpu().name(), "host");
   EXPECT_EQ(tuning.gpu().cublas_lt_version(), 7);
-  ASSERT_EQ(tuning.products_size(), 2);
-  for (const v1::ProductTuning& product : tuning.products()) {
-    EXPECT_EQ(product.candidates(), 5);
-    EXPECT_EQ(product.lost(), 4);  // a wrong sum, a write beyond, one that is not written, one refused
-    ASSERT_EQ(product.algorithm().data().size(), 64);
-    EXPECT_EQ(product.algorithm().data()[0], 1);  // though the wrong ones are faster
-    EXPECT_NEAR(product.default_microseconds(), 10, 1e-3);
-    EXPECT_NEAR(product.microseconds(), 8, 1e-3);
+  EXPECT_EQ(tuning.gpu().cudnn_version(), 9);
+  ASSERT_EQ(tuning.measurements_size(), 4);
+  for (const v1::Measurement& measured : tuning.measurements()) {
+    EXPECT_EQ(measured.candidates(), 5);
+    EXPECT_EQ(measured.lost(), 4);  // a wrong sum, a write beyond, one that is not written, one refused
+    // The right one, though the wrong ones are faster.
+    if (measured.subject().has_convolution()) {
+      EXPECT_EQ(measured.winner().plan().engine(), 1);
+      EXPECT_EQ(measured.winner().plan().knobs_size(), 1);
+    } else {
+      ASSERT_EQ(measured.winner().algorithm().data().size(), 64);
+      EXPECT_EQ(measured.winner().algorithm().data()[0], 1);
+    }
+    EXPECT_NEAR(measured.default_microseconds(), 10, 1e-3);
+    EXPECT_NEAR(measured.microseconds(), 8, 1e-3);
   }
   EXPECT_TRUE(Eventually([&] { return daemon.Workers().size() == 2; }, absl::Seconds(20)));  // idle: no tuner
+}
+
+TEST(Tuning, ConvolutionsAreMeasuredByTheSameRules) {
+  TestDaemon daemon(Measuring());
+  const std::string script = absl::StrCat("convolutions ", 1 + 2 + 4 + 8 + 16, " 1 32 0");
+  const v1::Tuning tuning = TuningOf(daemon.Compile(script));
+  EXPECT_EQ(tuning.without(), "");
+  ASSERT_EQ(tuning.measurements_size(), 4);
+  EXPECT_EQ(tuning.measurements(0).winner().plan().engine(), 1);
+  EXPECT_EQ(tuning.measurements(0).lost(), 4);
+  EXPECT_EQ(tuning.measurements(1).winner().plan().engine(), 1);
+  EXPECT_FALSE(tuning.measurements(2).has_winner());  // lucky
+  EXPECT_FALSE(tuning.measurements(3).has_winner());  // nothing but the default
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 4);
+  EXPECT_EQ(TuningOf(daemon.Compile(script + "\nname next")).SerializeAsString(), tuning.SerializeAsString());
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 4);
+  EXPECT_EQ(daemon.Stats().subjects_reused(), 4);
+}
+
+TEST(Tuning, WithoutCudnnProductsAreMeasuredAndConvolutionsKeepTheirDefault) {
+  TestDaemon daemon(absl::StrCat("measuring { gpus: 1 binary: \"", KILN_TUNER, "\" driver: \"", SCRIPTED_CUDA,
+                                 "\" cublas_lt: \"", SCRIPTED_CUDA,
+                                 "\" cudnn: \"/nowhere\" lease_seconds_max: 60 }"));
+  const v1::Tuning tuning = TuningOf(daemon.Compile("products 1\nconvolutions 1"));
+  EXPECT_NE(tuning.without().find("cuDNN"), std::string::npos) << tuning.without();
+  ASSERT_EQ(tuning.measurements_size(), 1);
+  EXPECT_TRUE(tuning.measurements(0).winner().has_algorithm());
+  EXPECT_EQ(tuning.gpu().cudnn_version(), 0);
+}
+
+TEST(Tuning, AProgramThatCantBeEmittedIsNotMeasuredToTheEnd) {
+  TestDaemon daemon(
+      absl::StrCat("measuring { gpus: 1 binary: \"", SCRIPTED_TUNER, "\" candidate_seconds_max: 60 }"));
+  const absl::Time start = absl::Now();
+  EXPECT_FALSE(daemon.Compile("products 4\nemit crash", {}, absl::Seconds(50)).done);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+  EXPECT_TRUE(Eventually([&] { return !GpuOf(daemon).leased(); }));
 }
 
 TEST(Tuning, TheSandboxHolds) {
   TestDaemon daemon(Measuring());
   const v1::Tuning tuning = TuningOf(daemon.Compile("products 4096"));
-  ASSERT_EQ(tuning.products_size(), 1);
-  EXPECT_EQ(tuning.products(0).algorithm().data(), "probe");  // loses where a call went through
+  ASSERT_EQ(tuning.measurements_size(), 1);
+  EXPECT_EQ(tuning.measurements(0).winner().algorithm().data(), "probe");  // loses where a call went through
 }
 
 TEST(Tuning, LuckDoesNotWin) {
   TestDaemon daemon(Measuring());
   const v1::Tuning tuning = TuningOf(daemon.Compile("products 32"));
-  ASSERT_EQ(tuning.products_size(), 1);
-  EXPECT_FALSE(tuning.products(0).has_algorithm());
-  EXPECT_EQ(tuning.products(0).lost(), 0);
+  ASSERT_EQ(tuning.measurements_size(), 1);
+  EXPECT_FALSE(tuning.measurements(0).has_winner());
+  EXPECT_EQ(tuning.measurements(0).lost(), 0);
 }
 
 TEST(Tuning, AProductThatCantBeListedKeepsItsDefaultAndSaysSo) {
   TestDaemon daemon(Measuring());
   const v1::Tuning tuning = TuningOf(daemon.Compile("products 64 1"));
   EXPECT_NE(tuning.without().find("signal 6"), std::string::npos) << tuning.without();
-  ASSERT_EQ(tuning.products_size(), 1);
-  EXPECT_EQ(tuning.products(0).algorithm().data(), "faster");
+  ASSERT_EQ(tuning.measurements_size(), 1);
+  EXPECT_EQ(tuning.measurements(0).winner().algorithm().data(), "faster");
 }
 
 TEST(Tuning, WithoutAGpuTheModeSaysSoAndGivesTheDefault) {
   TestDaemon off("measuring { off: true }");
   const CompileResult result = off.Compile("products 1\nkernels 2");
-  EXPECT_EQ(TuningOf(result).products_size(), 0);
+  EXPECT_EQ(TuningOf(result).measurements_size(), 0);
   EXPECT_NE(TuningOf(result).without().find("off"), std::string::npos) << TuningOf(result).without();
   EXPECT_EQ(result.manifest.kernels_size(), 2);
 
@@ -154,21 +200,25 @@ TEST(Tuning, OneLeaseAtATime) {
     graphs.push_back(std::async(
         std::launch::async, [&daemon, i] { return daemon.Compile(absl::StrCat("products 129\nname ", i)); }));
   }
-  for (auto& graph : graphs) EXPECT_EQ(TuningOf(graph.get()).products(0).algorithm().data(), "faster");
-  EXPECT_EQ(daemon.Stats().products_measured(), 1);  // whoever came second found the record
-  EXPECT_EQ(daemon.Stats().products_reused(), 1);
+  for (auto& graph : graphs)
+    EXPECT_EQ(TuningOf(graph.get()).measurements(0).winner().algorithm().data(), "faster");
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 1);  // whoever came second found the record
+  EXPECT_EQ(daemon.Stats().subjects_reused(), 1);
 }
 
 TEST(Tuning, TheClockOfALeaseRunsFromTheGrant) {
   TestDaemon daemon(Measuring("lease_seconds_max: 1"));
+  TuningOf(daemon.Compile("products 1"));
   std::string script = "products";
   for (int i = 0; i < 12; ++i) absl::StrAppend(&script, " ", 128 + 256 * i);  // 300 ms each
+  script += " 1";  // what is in the store is taken from there all the same
   const v1::Tuning tuning = TuningOf(daemon.Compile(script));
-  EXPECT_GE(tuning.products_size(), 1);
-  EXPECT_LT(tuning.products_size(), 12);
+  ASSERT_GE(tuning.measurements_size(), 2);
+  EXPECT_LT(tuning.measurements_size(), 13);
+  EXPECT_EQ(tuning.measurements(tuning.measurements_size() - 1).subject().product().batch(), 1);
   EXPECT_NE(tuning.without().find("was over"), std::string::npos) << tuning.without();
   // The rest is measured by whoever comes next.
-  EXPECT_GT(TuningOf(daemon.Compile(script + "\nname next")).products_size(), tuning.products_size());
+  EXPECT_GT(TuningOf(daemon.Compile(script + "\nname next")).measurements_size(), tuning.measurements_size());
 }
 
 TEST(Tuning, NobodyMeasuresForACallerWhoLeft) {
@@ -177,7 +227,7 @@ TEST(Tuning, NobodyMeasuresForACallerWhoLeft) {
   const CompileResult result = daemon.Compile("products 4", {}, absl::Seconds(2));
   EXPECT_FALSE(result.done);
   EXPECT_TRUE(Eventually([&] { return !GpuOf(daemon).leased(); }));
-  EXPECT_EQ(TuningOf(daemon.Compile("products 1")).products(0).algorithm().data(), "faster");
+  EXPECT_EQ(TuningOf(daemon.Compile("products 1")).measurements(0).winner().algorithm().data(), "faster");
 }
 
 }  // namespace

@@ -542,5 +542,46 @@ def test_max_autotune_measures_a_product_once(place):
     for function in ("sin", "cos"):  # other graphs with the same product
         place.run(_MEASURED.format(function))
         stats = json.loads(kilnctl(place, "stats", "--json").stdout)
-        counts.append((int(stats["products_measured"]), int(stats["products_reused"])))
+        counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
     assert counts == [(1, 0), (1, 1)]
+
+
+_CONVOLVED = """
+import torch, kiln
+torch.manual_seed(0)
+net = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 32, 7, stride=2, padding=3, bias=False), torch.nn.BatchNorm2d(32), torch.nn.ReLU(),
+    torch.nn.Conv2d(32, 32, 3, padding=1, bias=False), torch.nn.BatchNorm2d(32), torch.nn.{}(),
+    torch.nn.Conv2d(32, 64, 1, bias=False), torch.nn.AdaptiveAvgPool2d(1)).cuda()
+x = torch.randn(8, 3, 64, 64, device="cuda")
+explanation = kiln.explain(net, mode="max-autotune-no-cudagraphs")(x)
+tunings = [program["tuning"] for program in explanation.programs]
+assert all(tuning["without"] == "" for tuning in tunings), tunings
+convolutions = [one for tuning in tunings for one in tuning["convolutions"]]
+kinds = sorted((one["of"], one["weight"][2]) for one in convolutions)
+# Forward the convolution of one point is a product, and the image has no gradient.
+assert kinds == [("FORWARD", 3), ("FORWARD", 7), ("INPUT_GRADIENT", 1), ("INPUT_GRADIENT", 3),
+                 ("WEIGHT_GRADIENT", 1), ("WEIGHT_GRADIENT", 3), ("WEIGHT_GRADIENT", 7)], kinds
+assert sum(len(tuning["products"]) for tuning in tunings) == 1, tunings
+assert any(one["candidates"] > 0 for one in convolutions) and not any(one["lost"] for one in convolutions), convolutions
+changed = sum(one["changed"] for tuning in tunings for one in tuning["convolutions"] + tuning["products"])
+call = torch.compile(net, backend="kiln", mode="max-autotune-no-cudagraphs")
+results = []
+for run in (call, net):
+    net.zero_grad()
+    out = run(x)
+    out.square().sum().backward()
+    results.append([out.detach()] + [parameter.grad.clone() for parameter in net.parameters()])
+for got, wanted in zip(*results):
+    torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2 * wanted.abs().max().item())
+assert kiln.stats()["tuned_plans"] == changed and not kiln.stats()["fallbacks"], (kiln.stats(), changed)
+"""
+
+
+def test_max_autotune_measures_a_convolution_once(place):
+    counts = []
+    for activation in ("ReLU", "SiLU"):  # other graphs with the same convolutions
+        place.run(_CONVOLVED.format(activation))
+        stats = json.loads(kilnctl(place, "stats", "--json").stdout)
+        counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
+    assert counts == [(8, 0), (8, 8)]

@@ -1,184 +1,17 @@
 // Convolutions by cuDNN, against a stand-in for the library that convolves on the CPU as its descriptors say.
 #include "client/runtime/convolutions.h"
 
-#include <cstring>
-#include <map>
 #include <memory>
 #include <vector>
 
 #include "client/runtime/torch_convolutions.h"
+#include "client/runtime/tuned_convolutions.h"
+#include "compiler/artifact/subjects.h"
+#include "tests/unit/cudnn_stand_in.h"
 #include "tests/unit/memory_calls.h"
 
 namespace kiln::runtime {
 namespace {
-
-// ---- the stand-in
-
-struct FakeDescriptor {
-  int kind = 0;
-  bool final = false;
-  std::map<int, std::vector<char>> values;
-  std::vector<int> notes;  // of an engine and its configuration
-  bool runs = true;
-  int engine = -1;
-  const FakeDescriptor* operation = nullptr;  // of a configuration
-
-  template <typename T>
-  std::vector<T> All(int attribute) const {
-    const std::vector<char>& bytes = values.at(attribute);
-    std::vector<T> all(bytes.size() / sizeof(T));
-    std::memcpy(static_cast<void*>(all.data()), bytes.data(), bytes.size());
-    return all;
-  }
-  template <typename T>
-  T One(int attribute) const {
-    return All<T>(attribute).at(0);
-  }
-  const FakeDescriptor& Of(int attribute) const {
-    return *static_cast<const FakeDescriptor*>(One<void*>(attribute));
-  }
-};
-
-struct FakeEngine {
-  std::vector<int> notes;
-  bool runs = true;
-};
-
-struct FakeLibrary {
-  std::vector<FakeEngine> engines = {{}};
-  int asked = 0, executed = 0, live = 0, last_engine = -1;
-  int64_t workspace = 0;
-} fake;
-
-FakeDescriptor& Of(Cudnn::Descriptor d) { return *static_cast<FakeDescriptor*>(d); }
-
-size_t WidthOf(int type) {
-  if (type == Cudnn::kTypeDataType || type == Cudnn::kTypeConvolutionMode ||
-      type == Cudnn::kTypeHeuristicMode || type == Cudnn::kTypeFloat) {
-    return 4;
-  }
-  return 8;
-}
-
-int Set(Cudnn::Descriptor d, int attribute, int type, int64_t count, const void* values) {
-  if (Of(d).final) return 1;
-  const auto* bytes = static_cast<const char*>(values);
-  Of(d).values[attribute].assign(bytes, bytes + count * WidthOf(type));
-  return 0;
-}
-
-int GetAttribute(Cudnn::Descriptor d, int attribute, int, int64_t wanted, int64_t* count, void* values) {
-  if (attribute == Cudnn::kHeuristicResults) {
-    if (values == nullptr) ++fake.asked;
-    const bool instant = Of(d).One<int>(Cudnn::kHeuristicMode) == Cudnn::kInstant;
-    *count = instant ? static_cast<int64_t>(fake.engines.size()) : 0;
-    for (int64_t i = 0; i < wanted; ++i) {
-      FakeDescriptor& configuration = Of(static_cast<void**>(values)[i]);
-      configuration.operation = &Of(d).Of(Cudnn::kHeuristicGraph).Of(Cudnn::kGraphOperations);
-      configuration.notes = fake.engines[i].notes;
-      configuration.runs = fake.engines[i].runs;
-      configuration.engine = static_cast<int>(i);
-    }
-  } else if (attribute == Cudnn::kConfigurationEngine) {
-    Of(*static_cast<void**>(values)).notes = Of(d).notes;
-  } else if (attribute == Cudnn::kEngineNotes) {
-    *count = static_cast<int64_t>(Of(d).notes.size());
-    std::copy(Of(d).notes.begin(), Of(d).notes.end(), static_cast<int*>(values));
-  } else if (attribute == Cudnn::kPlanWorkspace) {
-    *static_cast<int64_t*>(values) = fake.workspace;
-  } else {
-    return 1;
-  }
-  return 0;
-}
-
-struct FakeTensor {
-  float* data;
-  std::vector<int64_t> sizes, strides;
-  float& At(int64_t a, int64_t b, int64_t c, int64_t d) const {
-    return data[a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3]];
-  }
-};
-
-void Convolve(int kind, const FakeTensor& w, const FakeTensor& x, const FakeTensor& y,
-              const FakeDescriptor& window) {
-  const auto stride = window.All<int64_t>(Cudnn::kStrides),
-             before = window.All<int64_t>(Cudnn::kPaddingBefore),
-             dilation = window.All<int64_t>(Cudnn::kDilations);
-  const FakeTensor& result = kind == Cudnn::kForward ? y : kind == Cudnn::kInputGradient ? x : w;
-  for (int64_t a = 0; a < result.sizes[0]; ++a)
-    for (int64_t b = 0; b < result.sizes[1]; ++b)
-      for (int64_t c = 0; c < result.sizes[2]; ++c)
-        for (int64_t d = 0; d < result.sizes[3]; ++d) result.At(a, b, c, d) = 0;
-  const int64_t group_outputs = w.sizes[0] / (x.sizes[1] / w.sizes[1]);
-  for (int64_t n = 0; n < y.sizes[0]; ++n)
-    for (int64_t k = 0; k < y.sizes[1]; ++k)
-      for (int64_t p = 0; p < y.sizes[2]; ++p)
-        for (int64_t q = 0; q < y.sizes[3]; ++q)
-          for (int64_t c = 0; c < w.sizes[1]; ++c)
-            for (int64_t r = 0; r < w.sizes[2]; ++r)
-              for (int64_t s = 0; s < w.sizes[3]; ++s) {
-                const int64_t row = p * stride[0] - before[0] + r * dilation[0];
-                const int64_t column = q * stride[1] - before[1] + s * dilation[1];
-                if (row < 0 || column < 0 || row >= x.sizes[2] || column >= x.sizes[3]) continue;
-                float& in = x.At(n, k / group_outputs * w.sizes[1] + c, row, column);
-                float &weight = w.At(k, c, r, s), &out = y.At(n, k, p, q);
-                if (kind == Cudnn::kForward) out += in * weight;
-                if (kind == Cudnn::kInputGradient) in += out * weight;
-                if (kind == Cudnn::kWeightGradient) weight += in * out;
-              }
-}
-
-int Execute(Cudnn::Handle, Cudnn::Descriptor plan, Cudnn::Descriptor pack) {
-  const FakeDescriptor& configuration = Of(plan).Of(Cudnn::kPlanConfiguration);
-  if (!Of(pack).final || !configuration.runs) return 1;
-  ++fake.executed;
-  fake.last_engine = configuration.engine;
-  if ((Of(pack).One<void*>(Cudnn::kPackWorkspace) != nullptr) != (fake.workspace > 0)) return 1;
-  const FakeDescriptor& operation = *configuration.operation;
-  const int first = operation.kind == Cudnn::kForward         ? Cudnn::kForwardAlpha
-                    : operation.kind == Cudnn::kInputGradient ? Cudnn::kInputGradientAlpha
-                                                              : Cudnn::kWeightGradientAlpha;
-  if (operation.One<float>(first) != 1 || operation.One<float>(first + 1) != 0) return 1;
-  const auto ids = Of(pack).All<int64_t>(Cudnn::kPackIds);
-  const auto pointers = Of(pack).All<float*>(Cudnn::kPackPointers);
-  const auto tensor = [&](int place) {
-    const FakeDescriptor& found = operation.Of(first + 3 + place);
-    size_t at = 0;
-    while (ids[at] != found.One<int64_t>(Cudnn::kTensorId)) ++at;
-    return FakeTensor{pointers[at], found.All<int64_t>(Cudnn::kTensorSizes),
-                      found.All<int64_t>(Cudnn::kTensorStrides)};
-  };
-  Convolve(operation.kind, tensor(0), tensor(1), tensor(2), operation.Of(first + 2));
-  return 0;
-}
-
-Cudnn Library() {
-  Cudnn library = {};
-  library.create = [](Cudnn::Handle* handle) {
-    *handle = &fake;
-    return 0;
-  };
-  library.set_stream = [](Cudnn::Handle, void*) { return 0; };
-  library.create_descriptor = [](int kind, Cudnn::Descriptor* made) {
-    ++fake.live;
-    *made = new FakeDescriptor{.kind = kind};
-    return 0;
-  };
-  library.destroy_descriptor = [](Cudnn::Descriptor d) {
-    --fake.live;
-    delete &Of(d);
-    return 0;
-  };
-  library.finalize = [](Cudnn::Descriptor d) {
-    Of(d).final = true;
-    return 0;
-  };
-  library.set = Set;
-  library.get = GetAttribute;
-  library.execute = Execute;
-  return library;
-}
 
 using Sizes = std::vector<int64_t>;
 
@@ -299,6 +132,7 @@ TEST_F(ConvolutionsTest, PlansOnce) {
   ASSERT_TRUE(Forward(x, w, Window(1, 0, 1), {1, 2, 2, 2}));
   EXPECT_EQ(fake.asked, 2);
   settings.convolution_tf32 = false;
+  context_.tf32 = {};  // another call
   ASSERT_TRUE(Forward(x, w, Window(1, 1, 1), {1, 2, 4, 4}));
   EXPECT_EQ(fake.asked, 3);
 }
@@ -318,6 +152,7 @@ TEST_F(ConvolutionsTest, TakesTheEngineThatTorchWould) {
   settings.cudnn_deterministic = true;
   EXPECT_EQ(engine(), 2);
   settings.convolution_tf32 = false;
+  context_.tf32 = {};  // another call
   EXPECT_EQ(engine(), 4);
   settings.cudnn_deterministic = false;
   EXPECT_EQ(engine(), 3);
@@ -376,6 +211,139 @@ TEST_F(ConvolutionsTest, LeavesTheRestToTorch) {
   EXPECT_FALSE(Forward(x, w, Window(1, 1, 1), y));
   settings.cudnn = true;
   EXPECT_TRUE(Forward(x, w, Window(1, 1, 1), y));  // the control
+}
+
+class TunedConvolutionsTest : public ConvolutionsTest {
+ protected:
+  static constexpr int kBest = 2;
+
+  TunedConvolutionsTest() { fake.engines = {{}, {{Cudnn::kNondeterministic}}, {}}; }
+
+  // Every convolution of the program measured, and engine `best` found for it.
+  void Tune(uint64_t version = kFakeCudnn, int best = kBest, int64_t knob = KnobOf(kBest)) {
+    v1::Tuning tuning;
+    tuning.mutable_gpu()->set_cudnn_version(version);
+    for (const v1::Subject& subject : SubjectsOf(program_, numerics_)) {
+      v1::Measurement* record = tuning.add_measurements();
+      *record->mutable_subject() = subject;
+      record->mutable_winner()->mutable_plan()->set_engine(best);
+      v1::ConvolutionPlan::Knob* choice = record->mutable_winner()->mutable_plan()->add_knobs();
+      choice->set_kind(kFakeKnob);
+      choice->set_value(knob);
+    }
+    ASSERT_GT(tuning.measurements_size(), 0);
+    tuned_ = TunedConvolutions::Create(tuning);
+    context_.tuned_convolutions = tuned_.get();
+  }
+
+  std::shared_ptr<const TunedConvolutions> tuned_;
+};
+
+TEST_F(TunedConvolutionsTest, WhatWasMeasuredRuns) {
+  for (const bool by_points : {false, true}) {
+    program_.Clear();
+    const Tensor x = Images({2, 4, 5, 6}, by_points), w = Images({6, 2, 3, 2}, by_points),
+                 y = Images({2, 6, 3, 8}, by_points);
+    const Rest window = {{"stride", Pair(2, 1)},   {"padding", Pair(1, 2)},        {"dilation", Pair(1, 2)},
+                         {"transposed", Count(0)}, {"output_padding", Pair(0, 0)}, {"groups", Count(2)}};
+    const Tensors forward = {{"input", x}, {"weight", w}},
+                  backward = {{"grad_output", y}, {"input", x}, {"weight", w}};
+    AddCall("aten.convolution.default", forward, {y}, window);
+    AddCall("aten.convolution.default", forward, {y}, window);
+    AddCall("aten.convolution_backward.default", backward, {x, w, nullptr}, window);
+    EXPECT_EQ(SubjectsOf(program_, numerics_).size(), 3u);  // each once
+    Tune();
+    const uint64_t before = Convolutions::TunedPlans();
+    ASSERT_TRUE(Call("aten.convolution.default", forward, window, {{2, 6, 3, 8}}, by_points));
+    EXPECT_EQ(fake.last_engine, kBest);
+    ASSERT_TRUE(Call("aten.convolution_backward.default", backward, window, {{2, 4, 5, 6}, {6, 2, 3, 2}, {}},
+                     by_points));
+    EXPECT_EQ(fake.last_engine, kBest);
+    EXPECT_EQ(Convolutions::TunedPlans(), before + 3);
+    // Others are not measured, and a program without measurements has none.
+    ASSERT_TRUE(Forward(Images({1, 4, 5, 6}, by_points), w, window, {1, 6, 3, 8}, by_points));
+    EXPECT_EQ(fake.last_engine, 0);
+    context_.tuned_convolutions = nullptr;
+    ASSERT_TRUE(Forward(x, w, window, {2, 6, 3, 8}, by_points));
+    EXPECT_EQ(fake.last_engine, 0);
+  }
+}
+
+TEST_F(TunedConvolutionsTest, NothingRunsThatTheLibraryOrTorchRefuses) {
+  const Tensor x = Images({1, 3, 4, 4}), w = Images({2, 3, 3, 3}), y = Images({1, 2, 4, 4});
+  AddCall("aten.convolution.default", {{"input", x}, {"weight", w}}, {y}, Window(1, 1, 1));
+  std::vector<std::unique_ptr<Convolutions>> kept;
+  const auto engine = [&] {  // by plans of its own
+    kept.push_back(std::make_unique<Convolutions>(Library()));
+    TorchConvolutions torch(host_, Precision(), *kept.back());
+    const Arguments bound = Bind({{"input", x}, {"weight", w}}, Window(1, 1, 1));
+    const TensorMemory memory = Memory(y);
+    Tensor none = nullptr;
+    EXPECT_TRUE(torch.Call("aten.convolution.default", {bound.names, bound.values},
+                           {true, {&memory, 1}, {&none, 1}}, context_));
+    return fake.last_engine;
+  };
+  Tune();
+  EXPECT_EQ(engine(), kBest);  // the control
+  Tune(kFakeCudnn + 1);        // another library's
+  EXPECT_EQ(engine(), 0);
+  Tune(kFakeCudnn, /*best=*/7);  // no such engine
+  EXPECT_EQ(engine(), 0);
+  Tune(kFakeCudnn, kBest, /*knob=*/1);
+  EXPECT_EQ(engine(), 0);
+  Tune(kFakeCudnn, 1, KnobOf(1));
+  EXPECT_EQ(engine(), 1);
+  numerics_.set_deterministic(true);  // measured for it by mistake
+  settings.deterministic = true;
+  Tune(kFakeCudnn, 1, KnobOf(1));
+  EXPECT_EQ(engine(), 0);
+}
+
+TEST_F(TunedConvolutionsTest, WhatIsNotFixedOrNotCudnnsIsNotMeasured) {
+  const Tensor x = Images({1, 3, 4, 4}), w = Images({2, 3, 3, 3}), y = Images({1, 2, 4, 4}),
+               by_points = Images({2, 3, 3, 3}, true), channels = Images({3, 1, 3, 3}),
+               z = Images({1, 3, 4, 4});
+  const auto count = [&](const Tensors& tensors, Tensor result, const Rest& window) {
+    program_.Clear();
+    AddCall("aten.convolution.default", tensors, {result}, window);
+    return SubjectsOf(program_, numerics_).size();
+  };
+  EXPECT_EQ(count({{"input", x}, {"weight", w}}, y, Window(1, 1, 1)), 1u);
+  program_.mutable_buffers(0)->mutable_sizes(0)->set_expr(0);
+  EXPECT_EQ(SubjectsOf(program_, numerics_).size(), 0u);
+  EXPECT_EQ(count({{"input", x}, {"weight", by_points}}, y, Window(1, 1, 1)), 0u);
+  EXPECT_EQ(count({{"input", x}, {"weight", w}, {"bias", w}}, y, Window(1, 1, 1)), 0u);
+  EXPECT_EQ(count({{"input", x}, {"weight", channels}}, z, Window(1, 1, 3)), 0u);
+  Rest transposed = Window(1, 1, 1);
+  transposed[3].second = Count(1);
+  EXPECT_EQ(count({{"input", x}, {"weight", w}}, y, transposed), 0u);
+}
+
+TEST_F(TunedConvolutionsTest, OffersEachEngineOnceAndTheDefaultFirst) {
+  fake.engines = {{{Cudnn::kRoundsInputs}}, {}, {}, {{Cudnn::kNondeterministic}}};
+  std::vector<float> data(1000);
+  const Sizes x = {1, 3, 4, 4}, w = {2, 3, 3, 3}, y = {1, 2, 2, 2};
+  const Sizes xs = Strides(x, false), ws = Strides(w, false), ys = Strides(y, false);
+  Convolution convolution;
+  convolution.input = {data.data(), v1::F32, x, xs};
+  convolution.weight = {data.data() + 100, v1::F32, w, ws};
+  convolution.output = {data.data() + 300, v1::F32, y, ys};
+  const auto engines = [&](size_t wanted) {
+    std::vector<int64_t> found;
+    for (const Convolutions::Offer& offer : convolutions_.Offers(convolution, CallContext(), wanted, 0)) {
+      EXPECT_TRUE(convolutions_.RunAs(convolution, offer, CallContext(), [](size_t) { return nullptr; }));
+      EXPECT_EQ(fake.last_engine, offer.plan.engine());
+      EXPECT_EQ(offer.plan.knobs(0).value(), KnobOf(fake.last_engine));
+      found.push_back(offer.plan.engine());
+    }
+    return found;
+  };
+  EXPECT_EQ(engines(9), (std::vector<int64_t>{1, 2, 3}));  // not what torch would not take
+  EXPECT_EQ(engines(2), (std::vector<int64_t>{1, 2}));
+  convolution.deterministic = true;
+  EXPECT_EQ(engines(9), (std::vector<int64_t>{1, 2}));
+  fake.engines = {{{Cudnn::kRoundsInputs}}};
+  EXPECT_TRUE(engines(9).empty());
 }
 
 TEST(ConvolutionsLibraryTest, GivesBackWhatItMade) {

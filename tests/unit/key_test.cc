@@ -150,8 +150,8 @@ TEST(Key, EveryIngredientCounts) {
   other_target.add_features("avx2");
   v1::Guards guards, other_guards;
   other_guards.add_conditions(0);
-  v1::MatrixProduct product, other_product;
-  other_product.set_bias(true);
+  v1::Subject subject, other_subject;
+  other_subject.mutable_product()->set_bias(true);
   v1::GpuFacts gpu, other_gpu;
   other_gpu.set_cublas_lt_version(1);
   std::set<std::string> keys = {CompileKey("a", "k", 1, "f"),       CompileKey("b", "k", 1, "f"),
@@ -161,8 +161,8 @@ TEST(Key, EveryIngredientCounts) {
                                 KernelKey("k", target, 2, "f"),     KernelKey("k", target, 1, "g"),
                                 VariantId("k", guards, ""),         VariantId("l", guards, ""),
                                 VariantId("k", other_guards, ""),   VariantId("k", guards, "t"),
-                                TuningKey(product, gpu, "p"),       TuningKey(other_product, gpu, "p"),
-                                TuningKey(product, other_gpu, "p"), TuningKey(product, gpu, "q")};
+                                TuningKey(subject, gpu, "p"),       TuningKey(other_subject, gpu, "p"),
+                                TuningKey(subject, other_gpu, "p"), TuningKey(subject, gpu, "q")};
   EXPECT_EQ(keys.size(), 18u);
   for (const std::string& key : keys) EXPECT_EQ(key.size(), kDigestBytes);
 }

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "client/runtime/torch_precision.h"
+#include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/compile.pb.h"
 #include "tests/unit/plain_host.h"
 
 namespace kiln::runtime {
@@ -114,11 +116,44 @@ class MemoryCallsTest : public ::testing::Test {
     value.numbers = {a, b};
     return value;
   }
+  // The same call in `program_`. A result that is nullptr is not wanted.
+  void AddCall(const std::string& target, const Tensors& tensors, const std::vector<Tensor>& results,
+               const Rest& rest = {}) {
+    v1::Call call;
+    call.set_target(target);
+    const auto argument = [&](const std::string& name) {
+      call.add_args()->set_name(name);
+      return call.mutable_args(call.args_size() - 1)->mutable_value();
+    };
+    for (const auto& [name, tensor] : tensors) argument(name)->set_as_tensor(AddBuffer(tensor));
+    for (const auto& [name, value] : rest) {
+      if (name == "transposed") {
+        argument(name)->set_as_bool(value.number != 0);
+      } else if (value.kind == v1::Argument::kAsInts) {
+        v1::Argument::Ints* numbers = argument(name)->mutable_as_ints();
+        for (const int64_t number : value.numbers) numbers->add_values(number);
+      } else {
+        argument(name)->set_as_int(value.number);
+      }
+    }
+    for (Tensor result : results) call.add_results(result == nullptr ? -1 : int64_t{AddBuffer(result)});
+    *program_.add_steps()->mutable_call() = std::move(call);
+  }
   Rest Window(int64_t stride, int64_t padding, int64_t groups) {
     return {{"stride", Pair(stride, stride)}, {"padding", Pair(padding, padding)}, {"dilation", Pair(1, 1)},
             {"transposed", Count(0)},         {"output_padding", Pair(0, 0)},      {"groups", Count(groups)}};
   }
 
+  uint32_t AddBuffer(Tensor tensor) {
+    v1::ProgramBuffer* buffer = program_.add_buffers();
+    buffer->set_dtype(v1::F32);
+    for (const int64_t size : host_.Sizes(tensor)) buffer->add_sizes()->set_value(size);
+    for (const int64_t stride : host_.Strides(tensor)) buffer->add_strides()->set_value(stride);
+    return static_cast<uint32_t>(program_.buffers_size() - 1);
+  }
+
+  v1::Program program_;
+  v1::Numerics numerics_;
   PlainHost host_;
   CallContext context_;
   std::vector<Tensor> kept_;

@@ -11,7 +11,7 @@
 #include "client/runtime/matrix_products.h"
 #include "client/runtime/torch_products.h"
 #include "client/runtime/tuned_products.h"
-#include "compiler/artifact/matrix_products.h"
+#include "compiler/artifact/subjects.h"
 #include "tests/unit/memory_calls.h"
 
 namespace kiln::runtime {
@@ -422,28 +422,6 @@ class TunedProductsTest : public ProductsTest {
  protected:
   static constexpr uint64_t kBest = 99;
 
-  uint32_t AddBuffer(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
-    v1::ProgramBuffer* buffer = program_.add_buffers();
-    buffer->set_dtype(v1::F32);
-    for (const int64_t size : sizes) buffer->add_sizes()->set_value(size);
-    for (const int64_t stride : strides) buffer->add_strides()->set_value(stride);
-    return static_cast<uint32_t>(program_.buffers_size() - 1);
-  }
-  void AddCall(const std::string& target, const Tensors& tensors, Tensor result) {
-    v1::Call call;
-    call.set_target(target);
-    const auto add = [&](Tensor tensor) {
-      const auto sizes = host_.Sizes(tensor), strides = host_.Strides(tensor);
-      return AddBuffer({sizes.begin(), sizes.end()}, {strides.begin(), strides.end()});
-    };
-    for (const auto& [name, tensor] : tensors) {
-      v1::NamedArgument* argument = call.add_args();
-      argument->set_name(name);
-      argument->mutable_value()->set_as_tensor(add(tensor));
-    }
-    call.add_results(add(result));
-    *program_.add_steps()->mutable_call() = std::move(call);
-  }
   // Every product of the program measured, and `kBest` found for it.
   void Tune(uint64_t version = kVersion, int32_t splits = 1) {
     v1::Tuning tuning;
@@ -451,12 +429,12 @@ class TunedProductsTest : public ProductsTest {
     CublasLt::Heuristic best = {};
     best.algorithm.data[0] = static_cast<uint64_t>(splits);
     best.algorithm.data[1] = kBest;
-    for (const v1::MatrixProduct& product : MatrixProductsOf(program_, numerics_)) {
-      v1::ProductTuning* record = tuning.add_products();
-      *record->mutable_product() = product;
-      *record->mutable_algorithm() = Describe(best);
+    for (const v1::Subject& subject : SubjectsOf(program_, numerics_)) {
+      v1::Measurement* record = tuning.add_measurements();
+      *record->mutable_subject() = subject;
+      *record->mutable_winner()->mutable_algorithm() = Describe(best);
     }
-    ASSERT_GT(tuning.products_size(), 0);
+    ASSERT_GT(tuning.measurements_size(), 0);
     tuned_ = *TunedProducts::Create(tuning);
     context_.tuned = tuned_.get();
   }
@@ -466,8 +444,6 @@ class TunedProductsTest : public ProductsTest {
     return fake.last_algorithm == kBest;
   }
 
-  v1::Program program_;
-  v1::Numerics numerics_;
   std::shared_ptr<const TunedProducts> tuned_;
 };
 
@@ -484,7 +460,7 @@ TEST_F(TunedProductsTest, WhatWasMeasuredRuns) {
       {"aten._addmm_activation.default", {{"self", bias}, {"mat1", a}, {"mat2", b}}, d},
       {"aten.bmm.default", {{"self", a3}, {"mat2", b3}}, d3},
       {"aten.baddbmm.default", {{"self", d3}, {"batch1", a3}, {"batch2", b3}}, d3}};
-  for (const auto& [target, tensors, result] : calls) AddCall(target, tensors, result);
+  for (const auto& [target, tensors, result] : calls) AddCall(target, tensors, {result});
   Tune();
   const uint64_t before = MatrixProducts::TunedPlans();
   for (const auto& [target, tensors, result] : calls) EXPECT_TRUE(Runs(target, tensors, result)) << target;
@@ -499,12 +475,41 @@ TEST_F(TunedProductsTest, WhatWasMeasuredRuns) {
   EXPECT_FALSE(Runs("aten.mm.default", {{"self", a}, {"mat2", b}}, d));
 }
 
+TEST_F(TunedProductsTest, AConvolutionOfOnePointIsAProduct) {
+  const Tensor w = Filled({5, 3, 1, 1}, {3, 1, 1, 1});
+  for (const bool by_points : {false, true}) {
+    const auto images = [&](int64_t channels) {
+      return Filled({2, channels, 4, 4}, by_points
+                                             ? std::vector<int64_t>{16 * channels, 1, 4 * channels, channels}
+                                             : std::vector<int64_t>{16 * channels, 16, 4, 1});
+    };
+    const Tensor x = images(3);
+    Tensor y = images(5);
+    program_.Clear();
+    AddCall("aten.convolution.default", {{"input", x}, {"weight", w}}, {y}, Window(1, 0, 1));
+    Tune();
+    fake.last_algorithm = 0;
+    EXPECT_TRUE(Call("aten.convolution.default", {{"input", x}, {"weight", w}}, &y, true, Window(1, 0, 1)));
+    EXPECT_EQ(fake.last_algorithm, kBest) << by_points;
+  }
+}
+
+TEST_F(TunedProductsTest, WhatTakesMostOfTheProgramComesFirst) {
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), wide = Filled({6, 12}, {12, 1});
+  const Tensor d = New({4, 8}, {8, 1}), e = New({4, 12}, {12, 1});
+  AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, {d});
+  AddCall("aten.mm.default", {{"self", a}, {"mat2", wide}}, {e});
+  EXPECT_EQ(SubjectsOf(program_, numerics_)[0].product().d().columns(), 12);
+  AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, {d});
+  EXPECT_EQ(SubjectsOf(program_, numerics_)[0].product().d().columns(), 8);  // twice
+}
+
 TEST_F(TunedProductsTest, NothingRunsThatTheLibraryRefuses) {
   numerics_.set_float32_matmul_precision("highest");
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
   Tensor d = New({4, 8}, {8, 1});
   const Tensors tensors = {{"self", a}, {"mat2", b}};
-  AddCall("aten.mm.default", tensors, d);
+  AddCall("aten.mm.default", tensors, {d});
   Tune(kVersion + 1);  // another library's
   EXPECT_FALSE(Runs("aten.mm.default", tensors, d));
   MatrixProducts again{Library()};
@@ -523,7 +528,7 @@ TEST_F(TunedProductsTest, SplitsOnlyWhereALaunchIsPaidOnce) {
   numerics_.set_float32_matmul_precision("highest");
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
   Tensor d = New({4, 8}, {8, 1});
-  AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, d);
+  AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, {d});
   Tune(kVersion, /*splits=*/4);
   EXPECT_FALSE(Runs("aten.mm.default", {{"self", a}, {"mat2", b}}, d));
   context_.recorded = true;
@@ -532,28 +537,29 @@ TEST_F(TunedProductsTest, SplitsOnlyWhereALaunchIsPaidOnce) {
 
 TEST_F(TunedProductsTest, SizesThatChangeAreNotMeasured) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
-  AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, New({4, 8}, {8, 1}));
-  EXPECT_EQ(MatrixProductsOf(program_, numerics_).size(), 1u);
-  AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, New({4, 8}, {8, 1}));
-  EXPECT_EQ(MatrixProductsOf(program_, numerics_).size(), 1u);  // each once
+  AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, {New({4, 8}, {8, 1})});
+  EXPECT_EQ(SubjectsOf(program_, numerics_).size(), 1u);
+  AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, {New({4, 8}, {8, 1})});
+  EXPECT_EQ(SubjectsOf(program_, numerics_).size(), 1u);  // each once
   program_.mutable_buffers(0)->mutable_sizes(0)->set_expr(0);
   program_.mutable_buffers(3)->mutable_sizes(0)->set_expr(0);
-  EXPECT_EQ(MatrixProductsOf(program_, numerics_).size(), 0u);
+  EXPECT_EQ(SubjectsOf(program_, numerics_).size(), 0u);
 }
 
 TEST_F(TunedProductsTest, EachActivationIsMeasured) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), bias = Filled({8}, {1});
   const Tensors tensors = {{"self", bias}, {"mat1", a}, {"mat2", b}};
   const Tensor d = New({4, 8}, {8, 1});
-  AddCall("aten.addmm.default", tensors, d);
+  AddCall("aten.addmm.default", tensors, {d});
   for (const bool gelu : {false, true}) {
-    AddCall("aten._addmm_activation.default", tensors, d);
+    AddCall("aten._addmm_activation.default", tensors, {d});
     v1::NamedArgument* argument = program_.mutable_steps()->rbegin()->mutable_call()->add_args();
     argument->set_name("use_gelu");
     argument->mutable_value()->set_as_bool(gelu);
   }
   std::vector<v1::Activation> activations;
-  for (const v1::MatrixProduct& product : MatrixProductsOf(program_, numerics_)) {
+  for (const v1::Subject& subject : SubjectsOf(program_, numerics_)) {
+    const v1::MatrixProduct& product = subject.product();
     activations.push_back(product.activation());
     EXPECT_EQ(Describe(ProductOf(product)).SerializeAsString(), product.SerializeAsString());
   }
@@ -564,7 +570,9 @@ TEST_F(TunedProductsTest, EachActivationIsMeasured) {
 TEST_F(TunedProductsTest, RefusesWhatIsNoAlgorithm) {
   v1::Tuning tuning;
   EXPECT_EQ(*TunedProducts::Create(tuning), nullptr);
-  tuning.add_products()->mutable_algorithm()->set_data("short");
+  v1::Measurement* measured = tuning.add_measurements();
+  measured->mutable_subject()->mutable_product();
+  measured->mutable_winner()->mutable_algorithm()->set_data("short");
   EXPECT_EQ(TunedProducts::Create(tuning).status().code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -72,9 +72,12 @@ def _program_lines(program):
 def _tuning_lines(tuning):
     if tuning is None:
         return []
-    products = tuning["products"]
+    products, convolutions = tuning["products"], tuning["convolutions"]
     lines = [f"  measured {len(products)} matrix products{' on ' if tuning['gpu'] else ''}{tuning['gpu']}, "
              f"{sum(product['changed'] for product in products)} run by another algorithm than cuBLASLt's first"]
+    if convolutions:
+        lines.append(f"  and {len(convolutions)} convolutions, {sum(one['changed'] for one in convolutions)} run by "
+                     "another plan than cuDNN's first")
     if tuning["without"]:
         lines.append(f"  not measured: {tuning['without']}")
     for product in products:
@@ -82,6 +85,11 @@ def _tuning_lines(tuning):
             batch, rows, depth, columns = product["sizes"]
             lines.append(f"    {f'{batch}×' if batch > 1 else ''}{rows}×{depth}×{columns}: "
                          f"{product['default_microseconds']:.1f} µs, now {product['microseconds']:.1f} µs")
+    for one in convolutions:
+        if one["changed"]:
+            sizes = " by ".join("×".join(map(str, one[name])) for name in ("input", "weight"))
+            lines.append(f"    {one['of'].lower().replace('_', ' ')} {sizes}: "
+                         f"{one['default_microseconds']:.1f} µs, now {one['microseconds']:.1f} µs")
     return lines
 
 

@@ -53,7 +53,7 @@ def stats() -> dict[str, Any]:
     `recovered` how often a daemon or compiler process had ended and another took over,
     `kernels` and `library_calls` steps in those graphs, `cuda_graphs` graphs given to torch's trees of
     CUDA graphs, `not_measured` programs of max-autotune that it could not measure (all of), `tuned_plans` kinds of
-    products that run by a measured algorithm, `fallbacks` graphs that run as torch would
+    products and convolutions that run as measured, `fallbacks` graphs that run as torch would
     run them, by reason, `seconds` by phase: `load` is from asking for a program until it can be called, `lookup` and
     `fetch` in it, without connecting and compiling.
     """

@@ -1,10 +1,10 @@
-// Mode max-autotune: which of cuBLASLt's algorithms is fastest for each matrix product of a program.
+// Mode max-autotune: which of its candidates is fastest for each subject of a program (tuning.proto).
 //
-// A product is measured once for a kind of GPU: the outcome is a record in the store, by TuningKey, that
+// A subject is measured once for a kind of GPU: the outcome is a record in the store, by TuningKey, that
 // every later program uses. What is missing is measured under a lease of the MeasuringPool. A candidate whose
 // results are wrong, that hangs or that ends its process loses; so does one that is not clearly faster, by a
-// second and longer measurement too. What can't be measured runs by cuBLASLt's own choice, and
-// `Tuning.without` says why.
+// second and longer measurement too. What can't be measured runs by its default, and `Tuning.without`
+// says why.
 //
 // Thread-safe. Errors: none; the default is always good.
 #pragma once
@@ -26,26 +26,25 @@
 
 namespace kiln {
 
-class ProductTuner {
+class Tuner {
  public:
-  using Products = google::protobuf::RepeatedPtrField<v1::MatrixProduct>;
+  using Subjects = google::protobuf::RepeatedPtrField<v1::Subject>;
 
   // All outlive the tuner. `pool` is nullptr where nothing is measured, and `without` says why.
-  ProductTuner(MeasuringPool* pool, std::string without, Store* store, Stats* stats)
+  Tuner(MeasuringPool* pool, std::string without, Store* store, Stats* stats)
       : pool_(pool), without_(std::move(without)), store_(store), stats_(stats) {}
 
-  // Blocks. `progress` is told of products done and all of them.
-  v1::Tuning Tune(const Products& products, const v1::Target& target,
+  // Blocks. `progress` is told of subjects done and all of them.
+  v1::Tuning Tune(const Subjects& subjects, const v1::Target& target,
                   const MeasuringPool::Abandoned& abandoned,
                   const std::function<void(uint32_t done, uint32_t total)>& progress);
 
  private:
-  struct Bench;
-  absl::StatusOr<v1::ProductTuning> Stored(const std::string& key);
+  struct Contest;
+  absl::StatusOr<v1::Measurement> Stored(const std::string& key);
   // The record that stands from now on: an earlier one, if another lease was faster.
-  v1::ProductTuning Keep(const std::string& key, v1::ProductTuning record) ABSL_LOCKS_EXCLUDED(keeping_);
-  absl::StatusOr<v1::ProductTuning> MeasureProduct(MeasuringPool::Lease& lease,
-                                                   const v1::MatrixProduct& product);
+  v1::Measurement Keep(const std::string& key, v1::Measurement record) ABSL_LOCKS_EXCLUDED(keeping_);
+  absl::StatusOr<v1::Measurement> MeasureSubject(MeasuringPool::Lease& lease, const v1::Subject& subject);
 
   MeasuringPool* const pool_;
   const std::string without_;

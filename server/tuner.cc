@@ -1,9 +1,11 @@
-#include "server/product_tuner.h"
+#include "server/tuner.h"
 
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
@@ -14,11 +16,11 @@ namespace kiln {
 namespace {
 
 // Changes whenever a measurement would be made or judged otherwise.
-constexpr absl::string_view kPolicy = "paired rounds after a flush of L2, 15 and 41, ratio 0.97";
+constexpr absl::string_view kPolicy = "paired rounds after a flush of L2, 3, 15 and 41, ratio 0.97";
 constexpr uint32_t kRounds = 15;
 constexpr uint32_t kConfirmingRounds = 41;
 constexpr double kWorthwhile = 0.97;       // of the default's time
-constexpr uint32_t kProcessesLostMax = 3;  // by one product; each costs a second
+constexpr uint32_t kProcessesLostMax = 3;  // by one subject; each costs a second
 
 // What a candidate does to itself, and not to the measurement.
 bool IsLoss(const absl::Status& status) {
@@ -27,27 +29,29 @@ bool IsLoss(const absl::Status& status) {
 
 }  // namespace
 
-// The candidates of one product on a lease, whatever becomes of its process.
-struct ProductTuner::Bench {
+// The candidates for one subject on a lease, whatever becomes of its process.
+struct Tuner::Contest {
   MeasuringPool::Lease& lease;
-  const v1::MatrixProduct& product;
-  v1::Algorithms algorithms;
+  const v1::Subject& subject;
+  v1::Candidates candidates;
   uint64_t process = 0;  // that has the list; 0: none
+
+  int size() const { return candidates.candidates_size(); }
 
   absl::Status List() {
     v1::Frame request;
-    *request.mutable_list_algorithms()->mutable_product() = product;
+    *request.mutable_list_candidates()->mutable_subject() = subject;
     KILN_ASSIGN_OR_RETURN(v1::Frame reply, lease.Call(std::move(request)));
     process = lease.process();
-    if (algorithms.algorithms().empty()) algorithms = std::move(*reply.mutable_algorithms());
-    if (algorithms.algorithms().empty()) return absl::UnavailableError("a list without the default");
+    if (size() == 0) candidates = std::move(*reply.mutable_candidates());
+    if (size() == 0) return absl::UnavailableError("a list without the default");
     return absl::OkStatus();
   }
 
   absl::StatusOr<v1::Measured> Measure(int candidate, uint32_t rounds) {
     if (process != lease.process()) KILN_RETURN_IF_ERROR(List());
     v1::Frame request;
-    *request.mutable_measure()->mutable_algorithm() = algorithms.algorithms(candidate);
+    *request.mutable_measure()->mutable_candidate() = candidates.candidates(candidate);
     request.mutable_measure()->set_rounds(rounds);
     absl::StatusOr<v1::Frame> reply = lease.Call(std::move(request));
     if (IsLoss(reply.status())) process = 0;  // the next one knows nothing of the list
@@ -56,33 +60,33 @@ struct ProductTuner::Bench {
   }
 };
 
-absl::StatusOr<v1::ProductTuning> ProductTuner::Stored(const std::string& key) {
+absl::StatusOr<v1::Measurement> Tuner::Stored(const std::string& key) {
   KILN_ASSIGN_OR_RETURN(const EntryValue value, store_->artifacts().Get({EntryKind::kTuning, key}));
-  v1::ProductTuning record;
+  v1::Measurement record;
   KILN_RETURN_IF_ERROR(ParseProto(*value, "tuning record", &record));
   return record;
 }
 
-v1::ProductTuning ProductTuner::Keep(const std::string& key, v1::ProductTuning record) {
+v1::Measurement Tuner::Keep(const std::string& key, v1::Measurement record) {
   absl::MutexLock lock(&keeping_);
-  if (absl::StatusOr<v1::ProductTuning> earlier = Stored(key); earlier.ok()) return *std::move(earlier);
+  if (absl::StatusOr<v1::Measurement> earlier = Stored(key); earlier.ok()) return *std::move(earlier);
   const absl::Status put = store_->artifacts().Put(
       {MakeEntry(EntryKind::kTuning, key, MakeEntryValue(SerializeDeterministic(record)))});
   if (!put.ok()) spdlog::warn("store a measurement: {}", put.ToString());
   return record;
 }
 
-absl::StatusOr<v1::ProductTuning> ProductTuner::MeasureProduct(MeasuringPool::Lease& lease,
-                                                               const v1::MatrixProduct& product) {
-  Bench bench{lease, product, {}, 0};
-  KILN_RETURN_IF_ERROR(bench.List());
-  v1::ProductTuning record;
-  *record.mutable_product() = product;
+absl::StatusOr<v1::Measurement> Tuner::MeasureSubject(MeasuringPool::Lease& lease,
+                                                      const v1::Subject& subject) {
+  Contest contest{lease, subject, {}, 0};
+  KILN_RETURN_IF_ERROR(contest.List());
+  v1::Measurement record;
+  *record.mutable_subject() = subject;
   uint32_t ended = 0;
   int best = 0;
   double best_ratio = kWorthwhile;
   const auto measure = [&](int candidate, uint32_t rounds) -> absl::StatusOr<v1::Measured> {
-    absl::StatusOr<v1::Measured> measured = bench.Measure(candidate, rounds);
+    absl::StatusOr<v1::Measured> measured = contest.Measure(candidate, rounds);
     if (measured.ok() && measured->wrong().empty()) return measured;
     const std::string why = measured.ok() ? measured->wrong() : std::string(measured.status().message());
     if (!measured.ok()) {
@@ -98,7 +102,7 @@ absl::StatusOr<v1::ProductTuning> ProductTuner::MeasureProduct(MeasuringPool::Le
     lost.set_wrong(why);
     return lost;
   };
-  for (int candidate = 1; candidate < bench.algorithms.algorithms_size(); ++candidate) {
+  for (int candidate = 1; candidate < contest.size(); ++candidate) {
     KILN_ASSIGN_OR_RETURN(const v1::Measured measured, measure(candidate, kRounds));
     record.set_candidates(record.candidates() + 1);
     if (!measured.wrong().empty()) continue;
@@ -112,15 +116,15 @@ absl::StatusOr<v1::ProductTuning> ProductTuner::MeasureProduct(MeasuringPool::Le
   // The smallest of many ratios is small by luck too.
   KILN_ASSIGN_OR_RETURN(const v1::Measured measured, measure(best, kConfirmingRounds));
   if (!measured.wrong().empty() || measured.ratio() >= kWorthwhile) return record;
-  *record.mutable_algorithm() = bench.algorithms.algorithms(best);
+  *record.mutable_winner() = contest.candidates.candidates(best);
   record.set_default_microseconds(measured.default_microseconds());
   record.set_microseconds(measured.microseconds());
   return record;
 }
 
-v1::Tuning ProductTuner::Tune(const Products& products, const v1::Target& target,
-                              const MeasuringPool::Abandoned& abandoned,
-                              const std::function<void(uint32_t done, uint32_t total)>& progress) {
+v1::Tuning Tuner::Tune(const Subjects& subjects, const v1::Target& target,
+                       const MeasuringPool::Abandoned& abandoned,
+                       const std::function<void(uint32_t done, uint32_t total)>& progress) {
   v1::Tuning tuning;
   if (pool_ == nullptr) {
     tuning.set_without(without_);
@@ -132,33 +136,39 @@ v1::Tuning ProductTuner::Tune(const Products& products, const v1::Target& target
     return tuning;
   }
   *tuning.mutable_gpu() = *facts;
+  const absl::Time start = absl::Now();
   std::unique_ptr<MeasuringPool::Lease> lease;
-  const auto tuned = [&](const v1::MatrixProduct& product) -> absl::StatusOr<v1::ProductTuning> {
-    const std::string key = TuningKey(product, *facts, kPolicy);
-    absl::StatusOr<v1::ProductTuning> stored = Stored(key);
+  absl::Status over;  // why no more is measured
+  const auto tuned = [&](const v1::Subject& subject) -> absl::StatusOr<v1::Measurement> {
+    const std::string key = TuningKey(subject, *facts, kPolicy);
+    absl::StatusOr<v1::Measurement> stored = Stored(key);
+    if (!stored.ok() && !over.ok()) return over;
     if (!stored.ok() && lease == nullptr) {
       KILN_ASSIGN_OR_RETURN(lease, pool_->Acquire(target, abandoned));
       stored = Stored(key);  // of whoever had the lease before
     }
     if (stored.ok()) {
-      stats_->products_reused++;
+      stats_->subjects_reused++;
       return stored;
     }
-    KILN_ASSIGN_OR_RETURN(v1::ProductTuning record, MeasureProduct(*lease, product));
-    stats_->products_measured++;
+    KILN_ASSIGN_OR_RETURN(v1::Measurement record, MeasureSubject(*lease, subject));
+    stats_->subjects_measured++;
     return Keep(key, std::move(record));
   };
-  for (int i = 0; i < products.size(); ++i) {
-    absl::StatusOr<v1::ProductTuning> record = tuned(products[i]);
+  for (int i = 0; i < subjects.size(); ++i) {
+    absl::StatusOr<v1::Measurement> record = tuned(subjects[i]);
     if (record.ok()) {
-      *tuning.add_products() = *std::move(record);
+      *tuning.add_measurements() = *std::move(record);
     } else {
       tuning.set_without(std::string(record.status().message()));
-      spdlog::info("a product is not measured: {}", record.status().ToString());
-      if (absl::IsCancelled(record.status()) || absl::IsResourceExhausted(record.status())) break;
+      spdlog::info("a subject is not measured: {}", record.status().ToString());
+      if (absl::IsCancelled(record.status())) break;
+      if (lease != nullptr && lease->over()) over = record.status();
     }
-    progress(static_cast<uint32_t>(i) + 1, static_cast<uint32_t>(products.size()));
+    progress(static_cast<uint32_t>(i) + 1, static_cast<uint32_t>(subjects.size()));
   }
+  spdlog::info("{} of {} subjects measured or known after {}", tuning.measurements_size(), subjects.size(),
+               absl::FormatDuration(absl::Now() - start));
   return tuning;
 }
 

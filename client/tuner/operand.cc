@@ -1,0 +1,113 @@
+#include "client/tuner/operand.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/ir/half.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln::tuner {
+namespace {
+
+constexpr size_t kBytesMax = size_t{8} << 30;
+constexpr size_t kPiece = size_t{64} << 10, kPieces = 256;  // of what is read
+constexpr size_t kPeriod = 250'007;                         // elements after which the values repeat: prime
+
+void Encode(v1::DType dtype, float value, char* bytes) {
+  if (dtype == v1::F32) {
+    std::memcpy(bytes, &value, sizeof value);
+    return;
+  }
+  const uint16_t half = dtype == v1::F16 ? ToF16(value) : ToBF16(value);
+  std::memcpy(bytes, &half, sizeof half);
+}
+
+float ValueOf(uint64_t seed, size_t index) {
+  const uint64_t bits = Mix(seed * 0x9e3779b97f4a7c15u + index % kPeriod + 1);
+  return static_cast<float>(static_cast<int64_t>(bits & 255) - 128) / 128.0f;
+}
+
+// Of a piece among `bytes`; whole elements lie before it.
+size_t StartOf(size_t piece, size_t bytes, size_t width) {
+  return piece * (bytes - kPiece) / (kPieces - 1) / width * width;
+}
+
+}  // namespace
+
+uint64_t Mix(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+bool IsMeasuredType(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F16 || dtype == v1::BF16; }
+
+size_t BytesOf(v1::DType dtype) { return dtype == v1::F32 ? 4 : 2; }
+
+Operand::Operand(GpuBuffer buffer, v1::DType dtype, size_t elements, uint64_t seed)
+    : buffer_(std::move(buffer)), dtype_(dtype), elements_(elements), seed_(seed) {}
+
+absl::StatusOr<Operand> Operand::Create(Gpu& gpu, v1::DType dtype, size_t elements, uint64_t seed) {
+  const size_t width = BytesOf(dtype), bytes = elements * width;
+  if (bytes > kBytesMax) return absl::ResourceExhaustedError("an operand is too large to be measured");
+  KILN_ASSIGN_OR_RETURN(GpuBuffer buffer, gpu.Allocate(bytes));
+  std::string values(std::min(elements, kPeriod) * width, '\0');
+  for (size_t i = 0; i * width < values.size(); ++i) Encode(dtype, ValueOf(seed, i), &values[i * width]);
+  KILN_RETURN_IF_ERROR(buffer.Write(0, values));
+  KILN_RETURN_IF_ERROR(buffer.Repeat(values.size(), bytes));
+  return Operand(std::move(buffer), dtype, elements, seed);
+}
+
+float Operand::ValueAt(size_t index) const { return ValueOf(seed_, index); }
+
+absl::StatusOr<std::string> Operand::Read() const {
+  const size_t bytes = elements_ * BytesOf(dtype_);
+  if (bytes <= kPieces * kPiece) return buffer_.Read(0, bytes);
+  std::string read;
+  read.reserve(kPieces * kPiece);
+  for (size_t piece = 0; piece < kPieces; ++piece) {
+    KILN_ASSIGN_OR_RETURN(const std::string part,
+                          buffer_.Read(StartOf(piece, bytes, BytesOf(dtype_)), kPiece));
+    read += part;
+  }
+  return read;
+}
+
+size_t Operand::PlaceOf(size_t index) const {
+  const size_t width = BytesOf(dtype_), bytes = elements_ * width, at = index * width;
+  if (bytes <= kPieces * kPiece) return at;
+  // The last piece that starts no later.
+  size_t piece = std::min(kPieces - 1, at * (kPieces - 1) / (bytes - kPiece) + 1);
+  while (StartOf(piece, bytes, width) > at) --piece;
+  const size_t within = at - StartOf(piece, bytes, width);
+  return within < kPiece ? piece * kPiece + within : std::string::npos;
+}
+
+float ValueIn(const std::string& read, size_t place, v1::DType dtype) {
+  if (dtype == v1::F32) {
+    float value;
+    std::memcpy(&value, read.data() + place, sizeof value);
+    return value;
+  }
+  uint16_t half;
+  std::memcpy(&half, read.data() + place, sizeof half);
+  return dtype == v1::F16 ? FromF16(half) : FromBF16(half);
+}
+
+std::string FirstDifference(const std::string& got, const std::string& wanted, v1::DType dtype,
+                            double tolerance) {
+  const size_t width = BytesOf(dtype);
+  for (size_t at = 0; at + width <= wanted.size(); at += width) {
+    if (std::memcmp(got.data() + at, wanted.data() + at, width) == 0) continue;
+    const double is = ValueIn(got, at, dtype), should = ValueIn(wanted, at, dtype);
+    if (!(std::abs(is - should) <= tolerance + tolerance * std::abs(should))) {
+      return absl::StrCat("element ", at / width, " is ", is, ", not ", should);
+    }
+  }
+  return "";
+}
+
+}  // namespace kiln::tuner

@@ -1,0 +1,56 @@
+// An operand of what is measured: memory of a GPU with values that are known on the CPU too.
+//
+// Values are between -1 and 1, the same for the same seed and index, of eight bits, so that every type holds
+// them exactly. Types are F32, F16 and BF16. Threads: one. The Gpu outlives it. Errors: RESOURCE_EXHAUSTED
+// for more than 8 GiB, and the Gpu's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/tuner/gpu.h"
+#include "kiln/v1/graph.pb.h"
+
+namespace kiln::tuner {
+
+// A number that every bit of `value` decides.
+uint64_t Mix(uint64_t value);
+
+class Operand {
+ public:
+  static absl::StatusOr<Operand> Create(Gpu& gpu, v1::DType dtype, size_t elements, uint64_t seed);
+
+  void* data() const { return buffer_.data(); }
+  size_t elements() const { return elements_; }
+  float ValueAt(size_t index) const;
+  const GpuBuffer& buffer() const { return buffer_; }
+
+  // Over the values: bytes that are no number in any type.
+  absl::Status Spoil() { return buffer_.Fill(0xFF); }
+  // What is on the GPU now: all of it, or of more than 16 MiB 256 pieces of 64 KiB that lie evenly, the first
+  // and the last among them.
+  absl::StatusOr<std::string> Read() const;
+  // Where Read has element `index`; npos where it has not.
+  size_t PlaceOf(size_t index) const;
+
+ private:
+  Operand(GpuBuffer buffer, v1::DType dtype, size_t elements, uint64_t seed);
+
+  GpuBuffer buffer_;
+  v1::DType dtype_;
+  size_t elements_;
+  uint64_t seed_;
+};
+
+bool IsMeasuredType(v1::DType dtype);
+size_t BytesOf(v1::DType dtype);
+// The element at `place` of what Read gave.
+float ValueIn(const std::string& read, size_t place, v1::DType dtype);
+// What differs between two results by more than `tolerance * (1 + |wanted|)`; empty where nothing does.
+std::string FirstDifference(const std::string& got, const std::string& wanted, v1::DType dtype,
+                            double tolerance);
+
+}  // namespace kiln::tuner
