@@ -59,7 +59,27 @@ class Worker {
     return frame;
   }
 
+  static constexpr size_t kProductKernels = 4;  // to be measured; each costs some 0.1 s
+
+  absl::StatusOr<v1::Frame> EmitProduct(const v1::EmitRequest& request) {
+    KILN_ASSIGN_OR_RETURN(CodegenBackend * backend, BackendFor(request.target()));
+    v1::Frame frame;
+    v1::EmitReply* reply = frame.mutable_emit_reply();
+    absl::StatusOr<std::vector<EmittedProduct>> emitted =
+        backend->EmitProduct(request.product(), kProductKernels);
+    if (absl::IsUnimplemented(emitted.status())) return frame;
+    KILN_RETURN_IF_ERROR(emitted.status());
+    for (EmittedProduct& product : *emitted) {
+      v1::NativeKernel* native = reply->add_natives();
+      native->set_image(std::move(product.image));
+      native->set_units(product.units);
+      native->set_name(std::move(product.name));
+    }
+    return frame;
+  }
+
   absl::StatusOr<v1::Frame> Emit(const v1::EmitRequest& request) {
+    if (request.has_product()) return EmitProduct(request);
     v1::Kernel kernel;
     KILN_RETURN_IF_ERROR(ParseProto(request.kernel(), "kernel", &kernel));
     KILN_ASSIGN_OR_RETURN(CodegenBackend * backend, BackendFor(request.target()));

@@ -133,6 +133,8 @@ class Coordinator {
                                                          const v1::Target& target, v1::Tuning* tuning);
   v1::Tuning Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target,
                   const MeasuringPool::Abandoned& abandoned);
+  std::vector<v1::NativeKernel> NativesFor(const v1::MatrixProduct& product, const v1::Target& target,
+                                           const MeasuringPool::Abandoned& abandoned);
   absl::StatusOr<EmittedKernel> StoredKernel(const std::string& kernel_key);
   // Takes the least recently used variants out where the new one would be one too many.
   void MakeRoom(const std::string& compile_key, const std::string& new_key);

@@ -304,12 +304,43 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAndTune(const Flight
 v1::Tuning Coordinator::Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target,
                              const MeasuringPool::Abandoned& abandoned) {
   Progress(flight, "tuning", {});
-  return tuner_->Tune(plan.subjects(), target, abandoned, [this, flight](uint32_t done, uint32_t total) {
+  Tuner::Job job;
+  job.target = target;
+  job.abandoned = abandoned;
+  job.progress = [this, flight](uint32_t done, uint32_t total) {
     v1::CompileEvent event;
     event.mutable_tuned()->set_done(done);
     event.mutable_tuned()->set_total(total);
     Progress(flight, "tuning", std::move(event));
-  });
+  };
+  job.natives = [&](const v1::MatrixProduct& product) { return NativesFor(product, target, abandoned); };
+  return tuner_->Tune(plan.subjects(), job);
+}
+
+// Without them the library's algorithms are measured all the same, so whatever befalls the worker is only
+// said.
+std::vector<v1::NativeKernel> Coordinator::NativesFor(const v1::MatrixProduct& product,
+                                                      const v1::Target& target,
+                                                      const MeasuringPool::Abandoned& abandoned) {
+  WorkerTask task;
+  *task.request.mutable_emit()->mutable_product() = product;
+  *task.request.mutable_emit()->mutable_target() = target;
+  task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
+  task.abandoned = abandoned;
+  absl::Notification ended;
+  WorkerResult result;
+  task.done = [&](WorkerResult answer) {
+    result = std::move(answer);
+    ended.Notify();
+  };
+  pool_->Submit(std::move(task));
+  ended.WaitForNotification();
+  if (!result.status.ok()) {
+    spdlog::warn("no kernel of our own for a product: {}", result.status.ToString());
+    return {};
+  }
+  const auto& natives = result.reply.emit_reply().natives();
+  return {natives.begin(), natives.end()};
 }
 
 void Coordinator::MakeRoom(const std::string& compile_key, const std::string& new_key) {

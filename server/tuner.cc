@@ -16,7 +16,8 @@ namespace kiln {
 namespace {
 
 // Changes whenever a measurement would be made or judged otherwise.
-constexpr absl::string_view kPolicy = "paired rounds after a flush of L2, 3, 15 and 41, ratio 0.97";
+constexpr absl::string_view kPolicy =
+    "paired rounds after a flush of L2, 3, 15 and 41, ratio 0.97; products of few rows by our own kernel";
 constexpr uint32_t kRounds = 15;
 constexpr uint32_t kConfirmingRounds = 41;
 constexpr double kWorthwhile = 0.97;       // of the default's time
@@ -33,6 +34,7 @@ bool IsLoss(const absl::Status& status) {
 struct Tuner::Contest {
   MeasuringPool::Lease& lease;
   const v1::Subject& subject;
+  std::vector<v1::NativeKernel> natives;  // candidates besides those that the process lists
   v1::Candidates candidates;
   uint64_t process = 0;  // that has the list; 0: none
 
@@ -43,8 +45,12 @@ struct Tuner::Contest {
     *request.mutable_list_candidates()->mutable_subject() = subject;
     KILN_ASSIGN_OR_RETURN(v1::Frame reply, lease.Call(std::move(request)));
     process = lease.process();
-    if (size() == 0) candidates = std::move(*reply.mutable_candidates());
+    if (size() > 0) return absl::OkStatus();
+    candidates = std::move(*reply.mutable_candidates());
     if (size() == 0) return absl::UnavailableError("a list without the default");
+    for (v1::NativeKernel& native : natives) {
+      *candidates.add_candidates()->mutable_native() = std::move(native);
+    }
     return absl::OkStatus();
   }
 
@@ -76,9 +82,10 @@ v1::Measurement Tuner::Keep(const std::string& key, v1::Measurement record) {
   return record;
 }
 
-absl::StatusOr<v1::Measurement> Tuner::MeasureSubject(MeasuringPool::Lease& lease,
-                                                      const v1::Subject& subject) {
-  Contest contest{lease, subject, {}, 0};
+absl::StatusOr<v1::Measurement> Tuner::MeasureSubject(MeasuringPool::Lease& lease, const v1::Subject& subject,
+                                                      const Job& job) {
+  Contest contest{lease, subject, {}, {}, 0};
+  if (subject.has_product()) contest.natives = job.natives(subject.product());
   KILN_RETURN_IF_ERROR(contest.List());
   v1::Measurement record;
   *record.mutable_subject() = subject;
@@ -122,15 +129,13 @@ absl::StatusOr<v1::Measurement> Tuner::MeasureSubject(MeasuringPool::Lease& leas
   return record;
 }
 
-v1::Tuning Tuner::Tune(const Subjects& subjects, const v1::Target& target,
-                       const MeasuringPool::Abandoned& abandoned,
-                       const std::function<void(uint32_t done, uint32_t total)>& progress) {
+v1::Tuning Tuner::Tune(const Subjects& subjects, const Job& job) {
   v1::Tuning tuning;
   if (pool_ == nullptr) {
     tuning.set_without(without_);
     return tuning;
   }
-  const absl::StatusOr<v1::GpuFacts> facts = pool_->FactsFor(target, abandoned);
+  const absl::StatusOr<v1::GpuFacts> facts = pool_->FactsFor(job.target, job.abandoned);
   if (!facts.ok()) {
     tuning.set_without(std::string(facts.status().message()));
     return tuning;
@@ -144,14 +149,14 @@ v1::Tuning Tuner::Tune(const Subjects& subjects, const v1::Target& target,
     absl::StatusOr<v1::Measurement> stored = Stored(key);
     if (!stored.ok() && !over.ok()) return over;
     if (!stored.ok() && lease == nullptr) {
-      KILN_ASSIGN_OR_RETURN(lease, pool_->Acquire(target, abandoned));
+      KILN_ASSIGN_OR_RETURN(lease, pool_->Acquire(job.target, job.abandoned));
       stored = Stored(key);  // of whoever had the lease before
     }
     if (stored.ok()) {
       stats_->subjects_reused++;
       return stored;
     }
-    KILN_ASSIGN_OR_RETURN(v1::Measurement record, MeasureSubject(*lease, subject));
+    KILN_ASSIGN_OR_RETURN(v1::Measurement record, MeasureSubject(*lease, subject, job));
     stats_->subjects_measured++;
     return Keep(key, std::move(record));
   };
@@ -165,7 +170,7 @@ v1::Tuning Tuner::Tune(const Subjects& subjects, const v1::Target& target,
       if (absl::IsCancelled(record.status())) break;
       if (lease != nullptr && lease->over()) over = record.status();
     }
-    progress(static_cast<uint32_t>(i) + 1, static_cast<uint32_t>(subjects.size()));
+    job.progress(static_cast<uint32_t>(i) + 1, static_cast<uint32_t>(subjects.size()));
   }
   spdlog::info("{} of {} subjects measured or known after {}", tuning.measurements_size(), subjects.size(),
                absl::FormatDuration(absl::Now() - start));

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -34,17 +35,25 @@ class Tuner {
   Tuner(MeasuringPool* pool, std::string without, Store* store, Stats* stats)
       : pool_(pool), without_(std::move(without)), store_(store), stats_(stats) {}
 
-  // Blocks. `progress` is told of subjects done and all of them.
-  v1::Tuning Tune(const Subjects& subjects, const v1::Target& target,
-                  const MeasuringPool::Abandoned& abandoned,
-                  const std::function<void(uint32_t done, uint32_t total)>& progress);
+  // What a program's compile lends its measurements.
+  struct Job {
+    v1::Target target;
+    MeasuringPool::Abandoned abandoned;
+    std::function<void(uint32_t done, uint32_t total)> progress;
+    // Kernels of our own for a product; asked for only where it is measured.
+    std::function<std::vector<v1::NativeKernel>(const v1::MatrixProduct&)> natives;
+  };
+
+  // Blocks.
+  v1::Tuning Tune(const Subjects& subjects, const Job& job);
 
  private:
   struct Contest;
   absl::StatusOr<v1::Measurement> Stored(const std::string& key);
   // The record that stands from now on: an earlier one, if another lease was faster.
   v1::Measurement Keep(const std::string& key, v1::Measurement record) ABSL_LOCKS_EXCLUDED(keeping_);
-  absl::StatusOr<v1::Measurement> MeasureSubject(MeasuringPool::Lease& lease, const v1::Subject& subject);
+  absl::StatusOr<v1::Measurement> MeasureSubject(MeasuringPool::Lease& lease, const v1::Subject& subject,
+                                                 const Job& job);
 
   MeasuringPool* const pool_;
   const std::string without_;

@@ -165,7 +165,10 @@ void ShowTuning(const v1::Tuning& tuning, std::string* out) {
     absl::StrAppendFormat(out, "  %s: %.2f us", SubjectText(measured.subject()),
                           measured.default_microseconds());
     if (measured.has_winner()) {
-      absl::StrAppendFormat(out, ", by another way %.2f us", measured.microseconds());
+      const bool native = measured.winner().has_native();
+      absl::StrAppendFormat(out, ", by %s %.2f us", native ? "a native kernel" : "another way",
+                            measured.microseconds());
+      if (native) absl::StrAppend(out, " (", Printable(measured.winner().native().name()), ")");
     }
     absl::StrAppend(out, "; ", measured.candidates(), " candidates");
     if (measured.lost() > 0) absl::StrAppend(out, ", ", measured.lost(), " lost");

@@ -154,6 +154,7 @@ PyObject* TuningInfo(const v1::Tuning& tuning) {
                           static_cast<long long>(product.d().rows()),
                           static_cast<long long>(product.a().columns()),
                           static_cast<long long>(product.d().columns())));
+    SetItem(item.get(), "kernel", Text(measured.winner().native().name()));  // of our own; empty: cuBLASLt's
     PyList_Append(products.get(), item.get());
   }
   SetItem(info.get(), "products", products.release());

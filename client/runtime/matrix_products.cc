@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/runtime/cuda_driver.h"
+#include "client/runtime/native_product.h"
 #include "client/runtime/tuned_products.h"
 
 namespace kiln::runtime {
@@ -109,6 +110,7 @@ struct MatrixProducts::Plan {
   CublasLt::Handle handle = nullptr;
   Descriptor first, second, c, d;
   CublasLt::Heuristic chosen = {};
+  std::shared_ptr<const NativeProduct> native;  // instead, where it does the product
   absl::Mutex mutex;     // of the bias' address in the operation, up to the launch that reads it
   Descriptor operation;  // guarded by mutex when there is a bias
 };
@@ -146,7 +148,8 @@ bool MatrixProducts::Pose(const Product& product, int32_t device, Problem* probl
   const int64_t flags = (has_c ? 1 : 0) | (has_bias ? 2 : 0) | (product.tf32 ? 4 : 0) |
                         (product.reduced_sums ? 8 : 0) | (problem->first.transposed ? 16 : 0) |
                         (problem->second.transposed ? 32 : 0) | (product.one_launch ? 64 : 0) |
-                        (product.tuned != nullptr ? 128 : 0) | (int64_t{product.activation} << 8);
+                        (product.tuned != nullptr ? 128 : 0) | (int64_t{product.activation} << 8) |
+                        (int64_t{flipped} << 16);
   key[at++] = device;
   key[at++] = product.dtype;
   key[at++] = flags;
@@ -319,14 +322,20 @@ bool MatrixProducts::Choose(Plan& plan, const Problem& problem, const Product& p
 }
 
 void MatrixProducts::ChooseTuned(Plan& plan, const Problem& problem, const Product& product) const {
-  if (product.tuned == nullptr || product.tuned->library_version() != version()) return;
-  const CublasLt::Heuristic* const found = product.tuned->Find(product);
-  if (found == nullptr || (product.one_launch && SplitsOf(*found) > 1)) return;
+  const TunedProducts::Choice* const found =
+      product.tuned == nullptr ? nullptr : product.tuned->Find(product);
+  if (found == nullptr) return;
   for (const Stored* stored : {&problem.first, &problem.second, &problem.c, &problem.d}) {
     if (Alignment(stored->matrix->data) < kTunedAlignment) return;
   }
-  CublasLt::Heuristic tuned = *found;
-  if (!Check(plan, &tuned)) return;
+  if (found->native != nullptr) {
+    plan.native = found->native;
+    tuned_plans.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  if (product.tuned->library_version() != version()) return;
+  CublasLt::Heuristic tuned = found->algorithm;
+  if ((product.one_launch && SplitsOf(tuned) > 1) || !Check(plan, &tuned)) return;
   plan.chosen = tuned;
   tuned_plans.fetch_add(1, std::memory_order_relaxed);
 }
@@ -400,7 +409,9 @@ bool MatrixProducts::Run(const Product& product, const CallContext& call, Worksp
   if (!Pose(product, call.device, &problem)) return false;
   std::shared_ptr<void> unkept;
   Plan* const plan = PlanOf(problem, product, call.device, call.memo == nullptr ? unkept : *call.memo);
-  return plan != nullptr && Launch(*plan, problem, product, plan->chosen, call, workspace);
+  if (plan == nullptr) return false;
+  if (plan->native != nullptr && NativeProduct::Does(product)) return plan->native->Run(product, call).ok();
+  return Launch(*plan, problem, product, plan->chosen, call, workspace);
 }
 
 bool MatrixProducts::RunAs(const Product& product, const CublasLt::Heuristic& algorithm,

@@ -1,9 +1,10 @@
 // Matrix products by cuBLASLt, each kind planned once.
 //
 // A plan (descriptors and the algorithm: the one that was measured to be best, or that cuBLASLt's heuristic
-// names) is kept by what decides it: device, dtype, sizes, strides, alignment, epilogue, precision. A call
-// with a known plan sets the bias' address and launches; a step of a program finds its own plan again
-// (CallContext::memo). `activation(alpha * a b + beta * c + bias)` on the
+// names; or a kernel of our own that was measured to be better) is kept by what decides it: device, dtype,
+// sizes, strides, alignment, epilogue, precision. A call with a known plan sets the bias' address and
+// launches; a step of a program finds its own plan again (CallContext::memo).
+// `activation(alpha * a b + beta * c + bias)` on the
 // caller's stream; works while a CUDA graph is captured.
 //
 // Ownership: operands and workspace are borrowed for the call; work on the stream may still use them after it

@@ -86,16 +86,21 @@ absl::StatusOr<std::shared_ptr<const TunedProducts>> TunedProducts::Create(const
   std::shared_ptr<TunedProducts> tuned(new TunedProducts);
   tuned->library_version_ = tuning.gpu().cublas_lt_version();
   for (const v1::Measurement& measured : tuning.measurements()) {
-    if (!measured.subject().has_product() || !measured.winner().has_algorithm()) continue;
-    KILN_ASSIGN_OR_RETURN(tuned->algorithms_[SerializeDeterministic(measured.subject().product())],
-                          AlgorithmOf(measured.winner().algorithm()));
+    if (!measured.subject().has_product() || !measured.has_winner()) continue;
+    const v1::MatrixProduct& product = measured.subject().product();
+    Choice& choice = tuned->choices_[SerializeDeterministic(product)];
+    if (measured.winner().has_native()) {
+      KILN_ASSIGN_OR_RETURN(choice.native, NativeProduct::Create(measured.winner().native(), product));
+    } else {
+      KILN_ASSIGN_OR_RETURN(choice.algorithm, AlgorithmOf(measured.winner().algorithm()));
+    }
   }
   return tuned;
 }
 
-const CublasLt::Heuristic* TunedProducts::Find(const Product& product) const {
-  const auto found = algorithms_.find(SerializeDeterministic(Describe(product)));
-  return found == algorithms_.end() ? nullptr : &found->second;
+const TunedProducts::Choice* TunedProducts::Find(const Product& product) const {
+  const auto found = choices_.find(SerializeDeterministic(Describe(product)));
+  return found == choices_.end() ? nullptr : &found->second;
 }
 
 }  // namespace kiln::runtime

@@ -1,7 +1,9 @@
-// The algorithms that were measured to be faster than cuBLASLt's own choice, of one program's products.
+// What was measured to be faster than cuBLASLt's own choice, of one program's products: another of its
+// algorithms, or a kernel of our own.
 //
-// Ownership: values. Threads: immutable. Errors of Create: INVALID_ARGUMENT for an algorithm that is none.
-// The library is asked again before an algorithm is used, so a wrong one is refused there.
+// Ownership: values. Threads: immutable. Errors of Create: INVALID_ARGUMENT for an algorithm that is none,
+// NativeProduct's for a kernel that is none. The library is asked again before an algorithm is used, so a
+// wrong one is refused there.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "client/runtime/cublas_lt.h"
 #include "client/runtime/matrix_products.h"
+#include "client/runtime/native_product.h"
 #include "kiln/v1/tuning.pb.h"
 
 namespace kiln::runtime {
@@ -29,8 +32,12 @@ class TunedProducts {
   // nullptr where the program has no measurements.
   static absl::StatusOr<std::shared_ptr<const TunedProducts>> Create(const v1::Tuning& tuning);
 
+  struct Choice {
+    CublasLt::Heuristic algorithm = {};           // where there is no kernel
+    std::shared_ptr<const NativeProduct> native;  // shared with the plans that run it
+  };
   // nullptr where the library's own choice stands.
-  const CublasLt::Heuristic* Find(const Product& product) const;
+  const Choice* Find(const Product& product) const;
   // Of the cuBLASLt that was measured; algorithms mean nothing to another.
   uint64_t library_version() const { return library_version_; }
 
@@ -38,7 +45,7 @@ class TunedProducts {
   TunedProducts() = default;
 
   uint64_t library_version_ = 0;
-  absl::flat_hash_map<std::string, CublasLt::Heuristic> algorithms_;  // by serialized description
+  absl::flat_hash_map<std::string, Choice> choices_;  // by serialized description
 };
 
 }  // namespace kiln::runtime

@@ -49,6 +49,7 @@ absl::StatusOr<std::unique_ptr<Bench>> ProductBench::Create(const v1::MatrixProd
 }
 
 absl::Status ProductBench::Allocate(const v1::MatrixProduct& description) {
+  description_ = description;
   product_ = runtime::ProductOf(description);
   if (!IsMeasuredType(product_.dtype)) return absl::InvalidArgumentError("a product of no measured type");
   if (!v1::Activation_IsValid(product_.activation))
@@ -79,9 +80,11 @@ absl::Status ProductBench::Allocate(const v1::MatrixProduct& description) {
 }
 
 absl::Status ProductBench::Run(bool candidate) {
-  const bool done = products_.RunAs(
-      product_, candidate ? chosen_ : default_, call_,
-      [&](size_t bytes) -> void* { return bytes <= kWorkspaceBytes ? workspace_->data() : nullptr; });
+  const Way& way = candidate ? chosen_ : default_;
+  if (way.native != nullptr) return way.native->Run(product_, call_);
+  const bool done = products_.RunAs(product_, way.algorithm, call_, [&](size_t bytes) -> void* {
+    return bytes <= kWorkspaceBytes ? workspace_->data() : nullptr;
+  });
   return done ? absl::OkStatus() : absl::FailedPreconditionError("cuBLASLt refused the algorithm");
 }
 
@@ -150,7 +153,7 @@ absl::Status ProductBench::CheckDefault() const {
 absl::StatusOr<v1::Candidates> ProductBench::List() {
   const std::vector<CublasLt::Heuristic> found = products_.Algorithms(product_, call_, kAlgorithmsMax);
   if (found.empty()) return absl::UnimplementedError("unsupported: cuBLASLt does not do this product");
-  default_ = found.front();
+  default_.algorithm = found.front();
   KILN_ASSIGN_OR_RETURN(reference_, ResultOf(/*candidate=*/false));
   KILN_RETURN_IF_ERROR(CheckDefault());
   KILN_RETURN_IF_ERROR(CheckIntact());
@@ -163,7 +166,12 @@ absl::StatusOr<v1::Candidates> ProductBench::List() {
 
 absl::Status ProductBench::Choose(const v1::Candidate& candidate) {
   if (reference_.empty()) return absl::FailedPreconditionError("a measurement before its list");
-  KILN_ASSIGN_OR_RETURN(chosen_, runtime::AlgorithmOf(candidate.algorithm()));
+  chosen_ = Way();
+  if (candidate.has_native()) {
+    KILN_ASSIGN_OR_RETURN(chosen_.native, runtime::NativeProduct::Create(candidate.native(), description_));
+  } else {
+    KILN_ASSIGN_OR_RETURN(chosen_.algorithm, runtime::AlgorithmOf(candidate.algorithm()));
+  }
   return absl::OkStatus();
 }
 

@@ -1,4 +1,5 @@
-// A matrix product as a subject, with cuBLASLt's algorithms for candidates.
+// A matrix product as a subject, with cuBLASLt's algorithms for candidates, and kernels of our own that the
+// request brings.
 //
 // The default agrees with sums in double on the CPU at sampled elements; a candidate's result agrees with the
 // default's at every element that Operand::Read reads and leaves what lies between the rows alone. The rest
@@ -11,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/runtime/matrix_products.h"
+#include "client/runtime/tuned_products.h"
 #include "client/tuner/bench.h"
 #include "client/tuner/gpu.h"
 #include "client/tuner/operand.h"
@@ -46,7 +48,9 @@ class ProductBench : public Bench {
   runtime::CallContext call_;
   std::optional<Operand> a_, b_, c_, d_, bias_;
   std::optional<GpuBuffer> workspace_;
-  runtime::CublasLt::Heuristic default_ = {}, chosen_ = {};
+  using Way = runtime::TunedProducts::Choice;
+  v1::MatrixProduct description_;
+  Way default_, chosen_;
   std::string reference_;  // the default's result
 };
 

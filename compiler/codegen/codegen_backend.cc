@@ -21,6 +21,10 @@ void EndAsNewDoes(void*, const char*, bool) {
 
 }  // namespace
 
+absl::StatusOr<std::vector<EmittedProduct>> CodegenBackend::EmitProduct(const v1::MatrixProduct&, size_t) {
+  return absl::UnimplementedError(absl::StrCat("unsupported: a matrix product by ", name()));
+}
+
 absl::StatusOr<std::unique_ptr<CodegenBackend>> NewCodegenBackend(const v1::Target& target) {
   static const bool installed = (llvm::install_bad_alloc_error_handler(EndAsNewDoes), true);
   (void)installed;

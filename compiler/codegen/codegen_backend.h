@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/kernel.pb.h"
+#include "kiln/v1/tuning.pb.h"
 
 namespace kiln {
 
@@ -21,6 +22,14 @@ struct EmittedObject {
   std::string bytes;
   std::string listing;  // readable loop IR, LLVM IR and assembly; empty unless asked for
   std::string elf;      // the relocatable object that a flat image was cut from; empty unless asked for
+};
+
+// A matrix product as a kernel of its own. Its parameters are the addresses of a, b, c and bias where there
+// are such, and d, each aligned to 16 bytes.
+struct EmittedProduct {
+  std::string name;  // of the schedule, for people
+  std::string image;
+  uint32_t units = 0;  // of the launch
 };
 
 class CodegenBackend {
@@ -36,6 +45,10 @@ class CodegenBackend {
   // be faster (KernelSchedule.threads of the same kernel). None where there is no choice. The kernel must
   // have passed ir/verify.h.
   virtual std::vector<v1::ThreadSchedule> Schedules(const v1::Kernel& kernel) const { return {}; }
+  // The product by at most `wanted` schedules, the most promising first. UNIMPLEMENTED where this back-end
+  // has no kernel for it.
+  virtual absl::StatusOr<std::vector<EmittedProduct>> EmitProduct(const v1::MatrixProduct& product,
+                                                                  size_t wanted);
 };
 
 // By `target.triple`. UNIMPLEMENTED for a triple this build does not know.

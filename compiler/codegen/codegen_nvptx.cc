@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "compiler/codegen/gpu_image.h"
+#include "compiler/codegen/skinny_product.h"
 #include "compiler/codegen/thread_emitter.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
@@ -54,7 +55,8 @@ void InitializeNvptxOnce() {
 
 class NvptxBackend : public CodegenBackend {
  public:
-  explicit NvptxBackend(std::unique_ptr<llvm::TargetMachine> machine) : machine_(std::move(machine)) {
+  NvptxBackend(std::unique_ptr<llvm::TargetMachine> machine, int architecture)
+      : machine_(std::move(machine)), architecture_(static_cast<uint32_t>(architecture)) {
     target_.triple = kTriple;
     target_.lanes = 1;
   }
@@ -89,16 +91,7 @@ class NvptxBackend : public CodegenBackend {
     module.setDataLayout(machine_->createDataLayout());
     ThreadEmitter emitter(kernel, target_, &module);
     KILN_RETURN_IF_ERROR(emitter.EmitKernel());
-    for (llvm::Function& function : module) {
-      if (!function.isDeclaration()) function.addFnAttr(llvm::Attribute::NoUnwind);
-    }
-    std::string broken;
-    llvm::raw_string_ostream out(broken);
-    if (llvm::verifyModule(module, &out))
-      return absl::InternalError(absl::StrCat("nvptx: broken IR: ", broken));
-    Optimize(&module);
-    KILN_ASSIGN_OR_RETURN(std::string ptx, Assembly(&module));
-    KILN_RETURN_IF_ERROR(RefuseUndefined(module));
+    KILN_ASSIGN_OR_RETURN(const std::string ptx, Translate(&module));
     EmittedObject result;
     result.kind = v1::PTX_IMAGE;
     GpuImage image = emitter.Launch();
@@ -113,7 +106,39 @@ class NvptxBackend : public CodegenBackend {
     return result;
   }
 
+  absl::StatusOr<std::vector<EmittedProduct>> EmitProduct(const v1::MatrixProduct& product,
+                                                          size_t wanted) override {
+    KILN_ASSIGN_OR_RETURN(const std::vector<SkinnySchedule> schedules,
+                          SkinnySchedules(product, architecture_, wanted));
+    std::vector<EmittedProduct> emitted;
+    for (const SkinnySchedule& schedule : schedules) {
+      llvm::LLVMContext context;
+      llvm::Module module("product", context);
+      module.setTargetTriple(machine_->getTargetTriple());
+      module.setDataLayout(machine_->createDataLayout());
+      KILN_ASSIGN_OR_RETURN(SkinnyLaunch launch, EmitSkinnyProduct(product, schedule, &module));
+      KILN_ASSIGN_OR_RETURN(launch.image.code, Translate(&module));
+      emitted.push_back({SkinnyName(schedule), SerializeGpuImage(launch.image), launch.units});
+    }
+    return emitted;
+  }
+
  private:
+  // Checked, optimised, as PTX.
+  absl::StatusOr<std::string> Translate(llvm::Module* module) {
+    for (llvm::Function& function : *module) {
+      if (!function.isDeclaration()) function.addFnAttr(llvm::Attribute::NoUnwind);
+    }
+    std::string broken;
+    llvm::raw_string_ostream out(broken);
+    if (llvm::verifyModule(*module, &out))
+      return absl::InternalError(absl::StrCat("nvptx: broken IR: ", broken));
+    Optimize(module);
+    KILN_ASSIGN_OR_RETURN(std::string ptx, Assembly(module));
+    KILN_RETURN_IF_ERROR(RefuseUndefined(*module));
+    return ptx;
+  }
+
   void Optimize(llvm::Module* module) {
     llvm::LoopAnalysisManager loops;
     llvm::FunctionAnalysisManager functions;
@@ -150,6 +175,7 @@ class NvptxBackend : public CodegenBackend {
   }
 
   const std::unique_ptr<llvm::TargetMachine> machine_;
+  const uint32_t architecture_;
   VectorTarget target_;
 };
 
@@ -172,7 +198,7 @@ absl::StatusOr<std::unique_ptr<CodegenBackend>> NewNvptxBackend(const v1::Target
   std::unique_ptr<llvm::TargetMachine> machine(llvm_target->createTargetMachine(
       triple, target.features(0), absl::StrCat("+ptx", version), options, llvm::Reloc::PIC_));
   if (machine == nullptr) return absl::InternalError("nvptx: no target machine");
-  return std::unique_ptr<CodegenBackend>(new NvptxBackend(std::move(machine)));
+  return std::unique_ptr<CodegenBackend>(new NvptxBackend(std::move(machine), architecture));
 }
 
 }  // namespace kiln

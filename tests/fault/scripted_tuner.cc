@@ -8,6 +8,7 @@
 //   64         crash while listing
 //   128 slow   takes 300 ms to measure, and is no faster
 //   4096 probe tries what the sandbox denies; wrong where something went through, else fast
+// A kernel of our own does what its name says; the faster one takes 0.6 of the default's time.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -55,10 +56,11 @@ std::string NameOf(const v1::Candidate& candidate) {
   for (const auto& [bit, name] : kOffers) {
     if (candidate.has_plan() && candidate.plan().engine() == bit) return name;
   }
-  return candidate.algorithm().data();
+  return candidate.has_native() ? candidate.native().name() : candidate.algorithm().data();
 }
 
 v1::Frame Measure(const v1::MeasureCandidate& request) {
+  const bool native = request.candidate().has_native();
   const std::string name = NameOf(request.candidate());
   v1::Frame frame;
   v1::Measured* measured = frame.mutable_measured();
@@ -71,7 +73,7 @@ v1::Frame Measure(const v1::MeasureCandidate& request) {
   if (name == "nonsense") return List(v1::Subject());
   if (name == "slow") absl::SleepFor(absl::Milliseconds(300));
   if (name == "lucky" && request.rounds() < kShortRounds) measured->set_ratio(0.5);
-  if (name == "faster") measured->set_ratio(0.8);
+  if (name == "faster") measured->set_ratio(native ? 0.6 : 0.8);
   if (name == "probe") {
     measured->set_wrong(absl::StrJoin(OpenDoors(/*gpu=*/true), ", "));
     measured->set_ratio(0.5);

@@ -9,8 +9,11 @@
 //   exhaust            take memory until there is none, while planning
 //   emit WORD          crash, hang or exhaust while emitting, or "slow": 200 ms a kernel
 //   crash_once PATH    crash unless PATH exists (reading is allowed; the test makes it)
-//   products N …       of max-autotune: one to measure for each, as scripted_tuner.cc says
+//   products N …       of max-autotune: one to measure for each, as scripted_tuner.cc says. One of so many
+//   rows has
+//                      kernels of its own: 9 "wrong", "hang" and "faster", 10 none as the worker crashes
 //   convolutions N …   likewise, after those
+//   rows N             of the products (default 8)
 //   probe              try what the sandbox denies; the plan's calls list what went through
 #include <stdlib.h>
 #include <unistd.h>
@@ -96,7 +99,7 @@ void AddConvolution(int64_t images, v1::Convolution* convolution) {
   convolution->set_by_points(true);
 }
 
-void AddProduct(int64_t batch, v1::MatrixProduct* product) {
+void AddProduct(int64_t batch, int64_t rows, v1::MatrixProduct* product) {
   const auto describe = [](int64_t rows, int64_t columns, v1::MatrixOperand* operand) {
     operand->set_rows(rows);
     operand->set_columns(columns);
@@ -106,9 +109,9 @@ void AddProduct(int64_t batch, v1::MatrixProduct* product) {
   };
   product->set_dtype(v1::F32);
   product->set_batch(batch);
-  describe(8, 16, product->mutable_a());
+  describe(rows, 16, product->mutable_a());
   describe(16, 4, product->mutable_b());
-  describe(8, 4, product->mutable_d());
+  describe(rows, 4, product->mutable_d());
 }
 
 v1::Frame Plan(const v1::PlanRequest& request) {
@@ -144,8 +147,10 @@ v1::Frame Plan(const v1::PlanRequest& request) {
     }
   }
   for (absl::string_view word : absl::StrSplit(script["products"], ' ', absl::SkipEmpty())) {
+    int64_t rows = 8;
     if (!absl::SimpleAtoi(word, &number)) abort();
-    AddProduct(number, reply->add_subjects()->mutable_product());
+    if (script.contains("rows") && !absl::SimpleAtoi(script["rows"], &rows)) abort();
+    AddProduct(number, rows, reply->add_subjects()->mutable_product());
   }
   for (absl::string_view word : absl::StrSplit(script["convolutions"], ' ', absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(word, &number)) abort();
@@ -162,7 +167,22 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   return frame;
 }
 
+v1::Frame EmitProduct(const v1::MatrixProduct& product) {
+  v1::Frame frame;
+  v1::EmitReply* reply = frame.mutable_emit_reply();
+  if (product.d().rows() == 10) abort();
+  if (product.d().rows() != 9) return frame;
+  for (const char* name : {"wrong", "hang", "faster"}) {
+    v1::NativeKernel* native = reply->add_natives();
+    native->set_name(name);
+    native->set_image("code");
+    native->set_units(1);
+  }
+  return frame;
+}
+
 v1::Frame Emit(const v1::EmitRequest& request) {
+  if (request.has_product()) return EmitProduct(request.product());
   Script script = ParseScript(request.kernel());
   Misbehave(script["emit"]);
   v1::Frame frame;

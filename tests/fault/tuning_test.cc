@@ -76,6 +76,30 @@ TEST(Tuning, CandidatesThatCrashHangOrLieLose) {
   EXPECT_TRUE(daemon.Compile("name next").done);
 }
 
+TEST(Tuning, AKernelOfOurOwnCompetesUnderTheSameRules) {
+  TestDaemon daemon(Measuring());
+  const v1::Tuning tuning = TuningOf(daemon.Compile("rows 9\nproducts 1"));
+  EXPECT_EQ(tuning.without(), "");
+  ASSERT_EQ(tuning.measurements_size(), 1);
+  const v1::Measurement& measured = tuning.measurements(0);
+  EXPECT_EQ(measured.winner().native().name(), "faster");  // than the algorithm that is faster too
+  EXPECT_EQ(measured.winner().native().image(), "code");   // what was measured travels
+  EXPECT_EQ(measured.microseconds(), 6);
+  EXPECT_EQ(measured.candidates(), 4);
+  EXPECT_EQ(measured.lost(), 2);  // one wrong, one that hangs
+  EXPECT_EQ(TuningOf(daemon.Compile("rows 9\nproducts 1\nname next")).SerializeAsString(),
+            tuning.SerializeAsString());
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 1);
+}
+
+TEST(Tuning, WithoutKernelsOfOurOwnAlgorithmsAreMeasured) {
+  TestDaemon daemon(Measuring());
+  const v1::Tuning tuning = TuningOf(daemon.Compile("rows 10\nproducts 1"));  // the worker crashes
+  ASSERT_EQ(tuning.measurements_size(), 1);
+  EXPECT_EQ(tuning.measurements(0).winner().algorithm().data(), "faster");
+  EXPECT_EQ(daemon.Stats().worker_crashes(), 1);
+}
+
 // kiln-tuner itself, on a driver and a cuBLASLt that are scripts (scripted_cuda.cc).
 TEST(Tuning, TheTunerSeesWrongResultsAndWritesBeyondABuffer) {
   TestDaemon daemon(absl::StrCat("measuring { gpus: 1 binary: \"", KILN_TUNER, "\" driver: \"", SCRIPTED_CUDA,

@@ -1,8 +1,12 @@
 // Prints what a kernel becomes, for golden tests:
 //   kiln_emit [--avx512 | --avx2] < kernel.textproto          loop IR, LLVM IR, assembly
-//   kiln_emit --ptx sm_90 [K] < kernel.textproto              the PTX alone, as ptxas takes it; K: by the K-th
-//                                                             schedule of threads that the back-end lists, below
-//                                                             a line that says which and how it is launched
+//   kiln_emit --ptx sm_90 [K] < kernel.textproto              the PTX alone, as ptxas takes it; K: by the
+//   K-th
+//                                                             schedule of threads that the back-end lists,
+//                                                             below a line that says which and how it is
+//                                                             launched
+//   kiln_emit --product sm_90 [NUMBER] < product.textproto    the PTX of a matrix product by its NUMBERth
+//   schedule
 #include <google/protobuf/text_format.h>
 
 #include <iostream>
@@ -14,18 +18,51 @@
 #include "compiler/graph/schedule_text.h"
 #include "tests/conformance/host_target.h"
 
+namespace {
+
+int EmitProduct(const kiln::v1::Target& target, const std::string& text, size_t number) {
+  kiln::v1::MatrixProduct product;
+  if (!google::protobuf::TextFormat::ParseFromString(text, &product)) return 2;
+  auto backend = kiln::NewCodegenBackend(target);
+  if (!backend.ok()) {
+    std::cerr << backend.status() << "\n";
+    return 1;
+  }
+  auto products = (*backend)->EmitProduct(product, number + 1);
+  if (!products.ok()) {
+    std::cout << products.status() << "\n";
+    return 1;
+  }
+  if (number >= products->size()) {
+    std::cerr << "only " << products->size() << " schedules\n";
+    return 1;
+  }
+  const kiln::EmittedProduct& emitted = (*products)[number];
+  auto image = kiln::ParseGpuImage(emitted.image);
+  if (!image.ok()) {
+    std::cout << image.status() << "\n";
+    return 1;
+  }
+  std::cout << "// " << emitted.name << ", " << emitted.units << " units\n" << image->code;
+  return 0;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  const bool ptx = argc > 2 && std::string(argv[1]) == "--ptx";
+  const bool product = argc > 2 && std::string(argv[1]) == "--product";
+  const bool ptx = argc > 2 && (product || std::string(argv[1]) == "--ptx");
   const bool avx512 = argc > 1 && std::string(argv[1]) == "--avx512";
   const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
-  kiln::v1::Kernel kernel;
-  if (!google::protobuf::TextFormat::ParseFromString(text, &kernel)) return 2;
   kiln::v1::Target target = kiln::X86Target(avx512);
   if (ptx) {
     target.Clear();
     target.set_triple("nvptx64-nvidia-cuda");
     target.add_features(argv[2]);
   }
+  if (product) return EmitProduct(target, text, argc > 3 ? std::stoul(argv[3]) : 0);
+  kiln::v1::Kernel kernel;
+  if (!google::protobuf::TextFormat::ParseFromString(text, &kernel)) return 2;
   auto backend = kiln::NewCodegenBackend(target);
   if (!backend.ok()) {
     std::cerr << backend.status() << "\n";

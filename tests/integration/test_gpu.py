@@ -537,6 +537,52 @@ assert kiln.stats()["not_measured"] == 0 and not kiln.stats()["fallbacks"], kiln
 """
 
 
+_SKINNY = """
+import torch, kiln
+
+torch.backends.cuda.matmul.allow_tf32 = {tf32}
+
+class Three(torch.nn.Module):
+    # Of one size, so that a CUDA graph runs one kernel three times side by side.
+    def __init__(self, depth, columns):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(torch.nn.Linear(depth, columns) for _ in range(3))
+    def forward(self, x):
+        return torch.cat([torch.relu(part(x)) for part in self.parts], 1)
+
+native = 0
+for rows in (1, 7, 12, 33, 64):
+    for depth, columns in ((768, 768), (1000, 72), (96, 50), (75, 40)):
+        torch._dynamo.reset()
+        torch.manual_seed(rows)
+        model = Three(depth, columns).to("cuda", torch.{dtype}).requires_grad_(False)
+        x = torch.randn(rows, depth, device="cuda", dtype=torch.{dtype})
+        compiled = torch.compile(model, backend="kiln", mode="max-autotune")
+        with torch.no_grad():
+            exact = torch.cat([torch.relu(x.double() @ part.weight.double().t() + part.bias.double())
+                               for part in model.parts], 1)
+            first = compiled(x).clone()
+            torch.testing.assert_close(first.double(), exact, rtol={tolerance}, atol={tolerance})
+            for _ in range(60):
+                assert torch.equal(compiled(x), first)
+            # Rows that start off 16 bytes run by the library.
+            off = torch.randn(rows * depth + 1, device="cuda", dtype=torch.{dtype})[1:].view(rows, depth)
+            exact = torch.cat([torch.relu(off.double() @ part.weight.double().t() + part.bias.double())
+                               for part in model.parts], 1)
+            torch.testing.assert_close(compiled(off).double(), exact, rtol={tolerance}, atol={tolerance})
+            native += "native kernel (" in str(kiln.explain(model, mode="max-autotune")(x))
+assert kiln.stats()["fallbacks"] == {{}}, kiln.stats()
+print("native:", native)
+assert native > 0
+"""
+
+
+@pytest.mark.parametrize("dtype, tf32, tolerance", [("float32", True, 4e-3), ("float32", False, 2e-5),
+                                                    ("float16", False, 4e-3), ("bfloat16", False, 3e-2)])
+def test_products_of_few_rows_run_by_a_kernel_of_our_own(place, dtype, tf32, tolerance):
+    place.run(_SKINNY.format(dtype=dtype, tf32=tf32, tolerance=tolerance))
+
+
 def test_max_autotune_measures_a_product_once(place):
     counts = []
     for function in ("sin", "cos"):  # other graphs with the same product

@@ -74,7 +74,8 @@ def _tuning_lines(tuning):
         return []
     products, convolutions = tuning["products"], tuning["convolutions"]
     lines = [f"  measured {len(products)} matrix products{' on ' if tuning['gpu'] else ''}{tuning['gpu']}, "
-             f"{sum(product['changed'] for product in products)} run by another algorithm than cuBLASLt's first"]
+             f"{sum(product['changed'] for product in products)} run by another algorithm than cuBLASLt's first, "
+             f"{sum(bool(product['kernel']) for product in products)} of them by a native kernel"]
     if convolutions:
         lines.append(f"  and {len(convolutions)} convolutions, {sum(one['changed'] for one in convolutions)} run by "
                      "another plan than cuDNN's first")
@@ -84,7 +85,8 @@ def _tuning_lines(tuning):
         if product["changed"]:
             batch, rows, depth, columns = product["sizes"]
             lines.append(f"    {f'{batch}×' if batch > 1 else ''}{rows}×{depth}×{columns}: "
-                         f"{product['default_microseconds']:.1f} µs, now {product['microseconds']:.1f} µs")
+                         f"{product['default_microseconds']:.1f} µs, now {product['microseconds']:.1f} µs"
+                         f"{f' by a native kernel ({kernel})' if (kernel := product['kernel']) else ''}")
     for one in convolutions:
         if one["changed"]:
             sizes = " by ".join("×".join(map(str, one[name])) for name in ("input", "weight"))

@@ -1,0 +1,38 @@
+// A matrix product by a kernel of our own, which was measured to be faster than the library.
+//
+// Threads: immutable after creation; Run as KernelRunner's. Errors: INVALID_ARGUMENT for a kernel that is not
+// one of such a product, otherwise as NewCudaKernel's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/runtime/kernels.h"
+#include "client/runtime/matrix_products.h"
+#include "kiln/v1/tuning.pb.h"
+
+namespace kiln::runtime {
+
+class NativeProduct {
+ public:
+  static absl::StatusOr<std::shared_ptr<const NativeProduct>> Create(const v1::NativeKernel& kernel,
+                                                                     const v1::MatrixProduct& product);
+
+  // Of products that are described alike: whether the kernel does this one, whose factors it does not have.
+  static bool Does(const Product& product) {
+    return product.alpha == 1 && (product.c.data == nullptr || product.beta == 1);
+  }
+  absl::Status Run(const Product& product, const CallContext& call) const;
+
+ private:
+  NativeProduct(std::shared_ptr<const KernelRunner> runner, uint32_t units)
+      : runner_(std::move(runner)), units_(units) {}
+
+  const std::shared_ptr<const KernelRunner> runner_;  // as LoadKernels gives them
+  const uint32_t units_;
+};
+
+}  // namespace kiln::runtime

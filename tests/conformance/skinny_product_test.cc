@@ -1,0 +1,281 @@
+// Matrix products of few rows by kiln's own kernel against sums in double: on the simulator, and on a GPU
+// where there is one.
+#include "compiler/codegen/skinny_product.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "client/runtime/cuda_kernel.h"
+#include "compiler/codegen/codegen_backend.h"
+#include "compiler/ir/half.h"
+#include "compiler/support/kernel_abi.h"
+#include "tests/conformance/gpu_device.h"
+#include "tests/conformance/gpu_simulator.h"
+
+namespace kiln {
+namespace {
+
+constexpr char kUnwritten = '\xFF';  // no number in any type
+
+enum class Weights { kAlongK, kAlongN };
+
+struct Case {
+  v1::DType dtype = v1::F32;
+  int64_t rows = 1, columns = 16, depth = 64;
+  Weights weights = Weights::kAlongK;
+  bool tf32 = true, bias = false, c = false;
+  v1::Activation activation = v1::ACTIVATION_NONE;
+  int64_t apart = 0;  // elements between rows of a and d, and of the weights as they lie
+};
+
+v1::MatrixOperand Operand(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
+  v1::MatrixOperand operand;
+  operand.set_rows(rows);
+  operand.set_columns(columns);
+  operand.set_row_stride(row_stride);
+  operand.set_column_stride(column_stride);
+  return operand;
+}
+
+v1::MatrixProduct ProductOf(const Case& c) {
+  v1::MatrixProduct product;
+  product.set_dtype(c.dtype);
+  product.set_batch(1);
+  *product.mutable_a() = Operand(c.rows, c.depth, c.depth + c.apart, 1);
+  *product.mutable_b() = c.weights == Weights::kAlongK ? Operand(c.depth, c.columns, 1, c.depth + c.apart)
+                                                       : Operand(c.depth, c.columns, c.columns + c.apart, 1);
+  if (c.c) *product.mutable_c() = Operand(c.rows, c.columns, c.columns, 1);
+  *product.mutable_d() = Operand(c.rows, c.columns, c.columns + c.apart, 1);
+  product.set_bias(c.bias);
+  product.set_tf32(c.tf32);
+  product.set_activation(c.activation);
+  return product;
+}
+
+std::string Describe(const Case& c) {
+  return absl::StrCat(v1::DType_Name(c.dtype), c.tf32 ? " tf32 " : " ", c.rows, "x", c.columns, "x", c.depth,
+                      c.weights == Weights::kAlongN ? " along N" : "", c.bias ? " bias" : "", c.c ? " c" : "",
+                      " activation ", c.activation, " apart ", c.apart);
+}
+
+using Allocate = std::function<std::shared_ptr<char>(size_t bytes)>;
+
+// Memory of a product, with values that every type holds exactly.
+class Operands {
+ public:
+  Operands(const Case& c, const Allocate& allocate, std::mt19937_64& random) : case_(c) {
+    const v1::MatrixProduct product = ProductOf(c);
+    a_ = Make(product.a(), allocate, random);
+    b_ = Make(product.b(), allocate, random);
+    if (c.c) c_ = Make(product.c(), allocate, random);
+    if (c.bias) bias_ = Make(Operand(1, c.columns, 0, 1), allocate, random);
+    d_ = Make(product.d(), allocate, random);
+    std::memset(d_.memory.get(), kUnwritten, d_.bytes);
+  }
+
+  std::vector<void*> buffers() const {
+    std::vector<void*> all = {a_.memory.get(), b_.memory.get()};
+    if (case_.c) all.push_back(c_.memory.get());
+    if (case_.bias) all.push_back(bias_.memory.get());
+    all.push_back(d_.memory.get());
+    return all;
+  }
+
+  std::string Result() const { return std::string(d_.memory.get(), d_.bytes); }
+
+  // Every element, and that nothing else was written.
+  void Check() const {
+    std::string seen = Result();
+    for (int64_t i = 0; i < case_.rows; ++i) {
+      for (int64_t j = 0; j < case_.columns; ++j) {
+        double sum = 0;
+        for (int64_t k = 0; k < case_.depth; ++k) sum += Get(a_, i, k) * Get(b_, k, j);
+        if (case_.c) sum += Get(c_, i, j);
+        if (case_.bias) sum += Get(bias_, 0, j);
+        if (case_.activation == v1::ACTIVATION_RELU) sum = std::max(sum, 0.0);
+        if (case_.activation == v1::ACTIVATION_GELU_TANH)
+          sum = sum / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (sum + 0.044715 * sum * sum * sum)));
+        const double unit = case_.dtype == v1::F32 ? 1e-6 : case_.dtype == v1::F16 ? 1.0 / 1024 : 1.0 / 128;
+        ASSERT_NEAR(Get(d_, i, j), sum, unit * (1 + std::abs(sum))) << i << ", " << j;
+        std::memset(seen.data() + Place(d_, i, j), kUnwritten, Width());
+      }
+    }
+    EXPECT_EQ(seen, std::string(seen.size(), kUnwritten));
+  }
+
+ private:
+  struct Matrix {
+    v1::MatrixOperand form;
+    std::shared_ptr<char> memory;
+    size_t bytes = 0;
+  };
+
+  size_t Width() const { return case_.dtype == v1::F32 ? 4 : 2; }
+  size_t Place(const Matrix& m, int64_t i, int64_t j) const {
+    return static_cast<size_t>(i * m.form.row_stride() + j * m.form.column_stride()) * Width();
+  }
+  Matrix Make(const v1::MatrixOperand& form, const Allocate& allocate, std::mt19937_64& random) const {
+    Matrix m{form, nullptr, 0};
+    m.bytes = Place(m, form.rows() - 1, form.columns() - 1) + Width();
+    m.memory = allocate(m.bytes);
+    for (size_t at = 0; at < m.bytes; at += Width()) {
+      const float value = static_cast<float>(static_cast<int>(random() % 17) - 8) / 8;
+      const uint16_t half = case_.dtype == v1::F16 ? ToF16(value) : ToBF16(value);
+      std::memcpy(m.memory.get() + at, case_.dtype == v1::F32 ? static_cast<const void*>(&value) : &half,
+                  Width());
+    }
+    return m;
+  }
+  double Get(const Matrix& m, int64_t i, int64_t j) const {
+    const char* at = m.memory.get() + Place(m, i, j);
+    float value;
+    uint16_t half;
+    std::memcpy(&value, at, Width() == 4 ? 4 : 2);
+    std::memcpy(&half, at, sizeof half);
+    if (case_.dtype == v1::F32) return value;
+    return case_.dtype == v1::F16 ? FromF16(half) : FromBF16(half);
+  }
+
+  const Case case_;
+  Matrix a_, b_, c_, bias_, d_;
+};
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  const auto both = [&](Case c) {
+    cases.push_back(c);
+    c.weights = Weights::kAlongN;
+    c.columns = (c.columns + 7) / 8 * 8;
+    cases.push_back(c);
+  };
+  for (const v1::DType dtype : {v1::F32, v1::F16, v1::BF16}) {
+    for (const int64_t rows : {1, 7, 12, 33, 64}) both({dtype, rows, 40, 256});
+    both({dtype, 5, 33, 1000, Weights::kAlongK, true, true, false, v1::ACTIVATION_RELU, 8});
+    both({dtype, 12, 77, 136, Weights::kAlongK, true, true, true, v1::ACTIVATION_GELU_TANH, 16});
+    both({dtype, 3, 5, 8});
+  }
+  for (const int64_t rows : {1, 7, 12, 24}) {
+    both({v1::F32, rows, 24, 320, Weights::kAlongK, false, true});
+  }
+  return cases;
+}
+
+std::vector<SkinnySchedule> Schedules(const Case& c, uint32_t architecture, std::mt19937_64& random) {
+  const v1::MatrixProduct product = ProductOf(c);
+  absl::StatusOr<std::vector<SkinnySchedule>> all = SkinnySchedules(product, architecture, SIZE_MAX);
+  EXPECT_TRUE(all.ok()) << all.status();
+  if (!all.ok()) return {};
+  std::shuffle(all->begin(), all->end(), random);
+  if (all->size() > 2) all->resize(architecture >= 90 ? 2 : 1);
+  if (architecture < 90) return *std::move(all);
+  // Several rounds, whose last one is not full.
+  SkinnySchedule rounds = all->front();
+  rounds.blocks = rounds.warps = 1;
+  rounds.steps = 2;
+  all->push_back(rounds);
+  return *std::move(all);
+}
+
+std::shared_ptr<char> FromHeap(size_t bytes) {
+  return std::shared_ptr<char>(static_cast<char*>(std::aligned_alloc(16, (bytes + 31) / 16 * 16)), std::free);
+}
+
+TEST(SkinnyProduct, AgreesOnTheSimulator) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the simulator jumps between stacks, which AddressSanitizer does not follow";
+#endif
+  std::mt19937_64 random(7);
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(Describe(c));
+    for (const uint32_t architecture : {80u, 90u}) {
+      for (const SkinnySchedule& schedule : Schedules(c, architecture, random)) {
+        SCOPED_TRACE(absl::StrCat(SkinnyName(schedule), ", ", schedule.steps, " steps"));
+        ASSERT_TRUE(architecture >= 90 || schedule.blocks == 1);
+        auto kernel = testing::SimulatedKernel::Create(ProductOf(c), schedule);
+        ASSERT_TRUE(kernel.ok()) << kernel.status();
+        Operands operands(c, FromHeap, random);
+        const absl::Status run =
+            (*kernel)->Run(operands.buffers(), {}, (*kernel)->units(), (*kernel)->units(), random);
+        ASSERT_TRUE(run.ok()) << run;
+        ASSERT_NO_FATAL_FAILURE(operands.Check());
+      }
+    }
+  }
+}
+
+TEST(SkinnyProduct, AgreesOnAGpuAndGivesTheSameBitsAgain) {
+  const absl::StatusOr<testing::GpuDevice*> gpu = testing::GpuDevice::Find();
+  if (!gpu.ok()) GTEST_SKIP() << gpu.status().message();
+  auto backend = NewCodegenBackend((*gpu)->target());
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const Allocate allocate = [&](size_t bytes) { return (*gpu)->Allocate(bytes).value(); };
+  std::mt19937_64 random(7);
+  for (const Case& c : Cases()) {
+    SCOPED_TRACE(Describe(c));
+    const auto emitted = (*backend)->EmitProduct(ProductOf(c), 3);
+    ASSERT_TRUE(emitted.ok()) << emitted.status();
+    for (const EmittedProduct& product : *emitted) {
+      SCOPED_TRACE(product.name);
+      auto kernel = runtime::NewCudaKernel(product.image);
+      ASSERT_TRUE(kernel.ok()) << kernel.status();
+      Operands operands(c, allocate, random);
+      const std::vector<void*> buffers = operands.buffers();
+      KilnArgs args = {};
+      args.buffers = buffers.data();
+      std::string first;
+      for (int again = 0; again < 5; ++again) {
+        const absl::Status run = (*kernel)->Run(args, 0, product.units, 0, (*gpu)->context());
+        ASSERT_TRUE(run.ok()) << run;
+        ASSERT_TRUE((*gpu)->Wait().ok());
+        if (again == 0) first = operands.Result();
+        ASSERT_EQ(operands.Result(), first);
+      }
+      ASSERT_NO_FATAL_FAILURE(operands.Check());
+    }
+  }
+}
+
+TEST(SkinnyProduct, RefusesWhatItDoesNotDo) {
+  const auto refusal = [](const std::function<void(v1::MatrixProduct*)>& change) {
+    v1::MatrixProduct product = ProductOf({v1::F32, 12, 64, 64});
+    change(&product);
+    return std::string(SkinnySchedules(product, 90, 1).status().ToString());
+  };
+  EXPECT_EQ(refusal([](v1::MatrixProduct*) {}), "OK");
+  const std::vector<std::pair<std::string, std::function<void(v1::MatrixProduct*)>>> changes = {
+      {"UNIMPLEMENTED", [](auto* p) { p->set_batch(2); }},
+      {"UNIMPLEMENTED", [](auto* p) { p->set_dtype(v1::F64); }},
+      {"UNIMPLEMENTED", [](auto* p) { p->mutable_a()->set_row_stride(65); }},
+      {"UNIMPLEMENTED", [](auto* p) { p->mutable_a()->set_column_stride(12); }},
+      {"UNIMPLEMENTED", [](auto* p) { p->mutable_b()->set_column_stride(65); }},
+      {"UNIMPLEMENTED",
+       [](auto* p) {
+         p->mutable_a()->set_columns(63);
+         p->mutable_b()->set_rows(63);
+       }},
+      {"UNIMPLEMENTED",
+       [](auto* p) {
+         p->mutable_a()->set_rows(65);
+         p->mutable_d()->set_rows(65);
+       }},
+      {"UNIMPLEMENTED",
+       [](auto* p) {
+         p->set_tf32(false);
+         p->mutable_a()->set_rows(25);
+         p->mutable_d()->set_rows(25);
+       }},
+      {"INVALID_ARGUMENT", [](auto* p) { p->mutable_b()->set_rows(60); }},
+      {"INVALID_ARGUMENT", [](auto* p) { p->mutable_c()->set_rows(60); }},
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    EXPECT_EQ(refusal(changes[i].second).substr(0, changes[i].first.size()), changes[i].first) << i;
+  }
+}
+
+}  // namespace
+}  // namespace kiln
