@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -53,7 +54,12 @@ class Worker {
   }
 
   absl::StatusOr<v1::Frame> Plan(const v1::PlanRequest& request) {
-    KILN_ASSIGN_OR_RETURN(v1::PlanReply plan, PlanGraph(request));
+    v1::Target target;
+    KILN_RETURN_IF_ERROR(ParseProto(request.sections().target(), "target", &target));
+    absl::StatusOr<CodegenBackend*> backend = nullptr;
+    if (absl::StartsWith(target.triple(), "nvptx64-")) backend = BackendFor(target);
+    // Of a target without a back-end it is the first kernel that says so.
+    KILN_ASSIGN_OR_RETURN(v1::PlanReply plan, PlanGraph(request, backend.ok() ? *backend : nullptr));
     v1::Frame frame;
     *frame.mutable_plan_reply() = std::move(plan);
     return frame;

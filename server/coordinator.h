@@ -126,15 +126,28 @@ class Coordinator {
   void RunFlight(const FlightPtr& flight);
   absl::Status CompileFlight(const FlightPtr& flight);
   absl::StatusOr<v1::PlanReply> Plan(const FlightPtr& flight);
+  using EmittedByKey = absl::flat_hash_map<std::string, EmittedKernel>;
+  // All requests at once, on whatever workers are free; `emitted` is told of each that succeeded.
+  std::vector<WorkerResult> Emit(const FlightPtr& flight, std::vector<v1::EmitRequest> requests,
+                                 const std::function<void()>& emitted);
+  // `known`: what this flight emitted before. `later`: the plan's kernels that are left out, and their
+  // results empty.
   absl::StatusOr<std::vector<EmittedKernel>> EmitAll(const FlightPtr& flight, const v1::PlanReply& plan,
-                                                     const v1::Target& target);
-  // Both at a time; `tuning` is set where there is something to measure.
-  absl::StatusOr<std::vector<EmittedKernel>> EmitAndTune(const FlightPtr& flight, const v1::PlanReply& plan,
-                                                         const v1::Target& target, v1::Tuning* tuning);
+                                                     const v1::Target& target, const EmittedByKey& known,
+                                                     const absl::flat_hash_set<int>& later);
+  // flight_tune.cc. Both at a time; `tuning` is set where there is something to measure, and the plan's
+  // kernels get the schedules that won.
+  absl::StatusOr<std::vector<EmittedKernel>> EmitAndTune(const FlightPtr& flight, const v1::Target& target,
+                                                         v1::PlanReply* plan, v1::Tuning* tuning);
+  // What was emitted to be measured stays in `emitted`.
   v1::Tuning Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target,
-                  const MeasuringPool::Abandoned& abandoned);
+                  const MeasuringPool::Abandoned& abandoned, EmittedByKey* emitted);
+  absl::StatusOr<std::vector<std::string>> ImagesOf(const FlightPtr& flight, const v1::KernelSubject& subject,
+                                                    const v1::PlannedKernel& planned,
+                                                    const v1::Target& target, EmittedByKey* emitted);
   std::vector<v1::NativeKernel> NativesFor(const v1::MatrixProduct& product, const v1::Target& target,
                                            const MeasuringPool::Abandoned& abandoned);
+  std::string KeyOfKernel(const std::string& kernel, const v1::Target& target) const;
   absl::StatusOr<EmittedKernel> StoredKernel(const std::string& kernel_key);
   // Takes the least recently used variants out where the new one would be one too many.
   void MakeRoom(const std::string& compile_key, const std::string& new_key);

@@ -1,7 +1,5 @@
 // The coordinator's flights: from an admitted job to a published artifact. See coordinator.h.
 #include <algorithm>
-#include <atomic>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -28,7 +26,7 @@ bool IsLasting(const absl::Status& status) {
   return absl::IsUnimplemented(status) || absl::IsInvalidArgument(status);
 }
 
-// The kernels of one flight that are with the workers. Owned by the flight's runner and by every
+// Kernels of one flight that are with the workers. Owned by the flight's runner and by every
 // task, because the last task may still be unlocking when the runner goes on.
 struct EmitState {
   absl::Mutex mutex;
@@ -111,7 +109,7 @@ absl::Status Coordinator::CompileFlight(const FlightPtr& flight) {
   KILN_ASSIGN_OR_RETURN(v1::PlanReply plan, Plan(flight));
   const absl::Time emitting = absl::Now();
   v1::Tuning tuning;
-  absl::StatusOr<std::vector<EmittedKernel>> emitted = EmitAndTune(flight, plan, target, &tuning);
+  absl::StatusOr<std::vector<EmittedKernel>> emitted = EmitAndTune(flight, target, &plan, &tuning);
   KILN_RETURN_IF_ERROR(emitted.status());
   const std::vector<EmittedKernel> kernels = *std::move(emitted);
   if (Abandoned(flight)) return absl::CancelledError("nobody waits for the answer");
@@ -199,21 +197,54 @@ absl::StatusOr<EmittedKernel> Coordinator::StoredKernel(const std::string& kerne
   return kernel;
 }
 
+std::string Coordinator::KeyOfKernel(const std::string& kernel, const v1::Target& target) const {
+  return KernelKey(kernel, target, KILN_KERNEL_ABI_VERSION, pool_->hello().compiler_fingerprint());
+}
+
+std::vector<WorkerResult> Coordinator::Emit(const FlightPtr& flight, std::vector<v1::EmitRequest> requests,
+                                            const std::function<void()>& emitted) {
+  auto state = std::make_shared<EmitState>();
+  {
+    absl::MutexLock lock(&state->mutex);
+    state->left = requests.size();
+    state->results.resize(requests.size());
+  }
+  for (size_t k = 0; k < requests.size(); ++k) {
+    WorkerTask task;
+    *task.request.mutable_emit() = std::move(requests[k]);
+    task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
+    task.abandoned = [this, flight] { return Abandoned(flight); };
+    task.done = [k, state, emitted](WorkerResult result) {
+      if (result.status.ok()) emitted();
+      absl::MutexLock lock(&state->mutex);
+      state->results[k] = std::move(result);
+      --state->left;
+    };
+    pool_->Submit(std::move(task));
+  }
+  absl::MutexLock lock(&state->mutex);
+  state->mutex.Await(absl::Condition(state.get(), &EmitState::AllDone));
+  return std::move(state->results);
+}
+
 absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAll(const FlightPtr& flight,
                                                                 const v1::PlanReply& plan,
-                                                                const v1::Target& target) {
+                                                                const v1::Target& target,
+                                                                const EmittedByKey& known,
+                                                                const absl::flat_hash_set<int>& later) {
   std::vector<EmittedKernel> kernels(plan.kernels_size());
   std::vector<std::string> keys;
-  for (const v1::PlannedKernel& kernel : plan.kernels()) {
-    keys.push_back(
-        KernelKey(kernel.kernel(), target, KILN_KERNEL_ABI_VERSION, pool_->hello().compiler_fingerprint()));
-  }
+  for (const v1::PlannedKernel& kernel : plan.kernels()) keys.push_back(KeyOfKernel(kernel.kernel(), target));
   std::vector<size_t> missing;
   for (int i = 0; i < plan.kernels_size(); ++i) {
+    if (later.contains(i)) continue;
     // A debug flight shows the machine code, which is not kept: it emits everything anew.
     absl::StatusOr<EmittedKernel> stored = absl::NotFoundError("");
-    if (!flight->debug) stored = StoredKernel(keys[i]);
-    if (stored.ok()) {
+    const auto found = known.find(keys[i]);
+    if (!flight->debug && found == known.end()) stored = StoredKernel(keys[i]);
+    if (found != known.end()) {
+      kernels[i] = found->second;
+    } else if (stored.ok()) {
       kernels[i] = *std::move(stored);
       stats_->kernels_reused++;
     } else {
@@ -225,122 +256,46 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAll(const FlightPtr&
   {
     absl::MutexLock lock(&mutex_);
     flight->kernels_total = plan.kernels_size();
-    flight->kernels_done = plan.kernels_size() - missing.size();
+    flight->kernels_done = plan.kernels_size() - missing.size() - later.size();
   }
   Progress(flight, "emitting", std::move(planned));
+  const auto emitted = [this, flight] {
+    v1::CompileEvent event;
+    {
+      absl::MutexLock lock(&mutex_);
+      event.mutable_emitted()->set_done(++flight->kernels_done);
+      event.mutable_emitted()->set_total(flight->kernels_total);
+    }
+    Progress(flight, "emitting", std::move(event));
+  };
 
   while (!missing.empty()) {
-    auto state = std::make_shared<EmitState>();
-    {
-      absl::MutexLock lock(&state->mutex);
-      state->left = missing.size();
-      state->results.resize(missing.size());
+    std::vector<v1::EmitRequest> requests;
+    for (const size_t i : missing) {
+      v1::EmitRequest& request = requests.emplace_back();
+      request.set_kernel(plan.kernels(i).kernel());
+      *request.mutable_target() = target;
+      request.set_want_listing(flight->debug);
+      *request.mutable_notes() = plan.kernels(i).notes();
     }
-    for (size_t k = 0; k < missing.size(); ++k) {
-      WorkerTask task;
-      v1::EmitRequest* request = task.request.mutable_emit();
-      request->set_kernel(plan.kernels(missing[k]).kernel());
-      *request->mutable_target() = target;
-      request->set_want_listing(flight->debug);
-      *request->mutable_notes() = plan.kernels(missing[k]).notes();
-      task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
-      task.abandoned = [this, flight] { return Abandoned(flight); };
-      task.done = [this, flight, k, state](WorkerResult result) {
-        if (result.status.ok()) {
-          v1::CompileEvent event;
-          {
-            absl::MutexLock lock(&mutex_);
-            event.mutable_emitted()->set_done(++flight->kernels_done);
-            event.mutable_emitted()->set_total(flight->kernels_total);
-          }
-          Progress(flight, "emitting", std::move(event));
-        }
-        absl::MutexLock lock(&state->mutex);
-        state->results[k] = std::move(result);
-        --state->left;
-      };
-      pool_->Submit(std::move(task));
-    }
-    std::vector<WorkerResult> results;
-    {
-      absl::MutexLock lock(&state->mutex);
-      state->mutex.Await(absl::Condition(state.get(), &EmitState::AllDone));
-      results = std::move(state->results);
-    }
+    const std::vector<WorkerResult> results = Emit(flight, std::move(requests), emitted);
     std::vector<size_t> again;
     for (size_t k = 0; k < missing.size(); ++k) {
+      const size_t i = missing[k];
       if (results[k].crashed) {
         KILN_RETURN_IF_ERROR(Strike(flight, results[k]));
-        again.push_back(missing[k]);
+        again.push_back(i);
         continue;
       }
       KILN_RETURN_IF_ERROR(results[k].status);
-      if (flight->debug) SendKernelDebug(flight, plan.kernels(missing[k]), results[k].reply.emit_reply());
-      KILN_ASSIGN_OR_RETURN(
-          kernels[missing[k]],
-          PackKernel(keys[missing[k]], plan.kernels(missing[k]).kernel(), results[k].reply.emit_reply()));
+      if (flight->debug) SendKernelDebug(flight, plan.kernels(i), results[k].reply.emit_reply());
+      KILN_ASSIGN_OR_RETURN(kernels[i],
+                            PackKernel(keys[i], plan.kernels(i).kernel(), results[k].reply.emit_reply()));
       stats_->kernels_emitted++;
     }
     missing = std::move(again);
   }
   return kernels;
-}
-
-absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAndTune(const FlightPtr& flight,
-                                                                    const v1::PlanReply& plan,
-                                                                    const v1::Target& target,
-                                                                    v1::Tuning* tuning) {
-  if (plan.subjects().empty()) return EmitAll(flight, plan, target);
-  // A GPU measures while processors compile.
-  std::atomic<bool> in_vain{false};
-  std::thread measuring(
-      [&] { *tuning = Tune(flight, plan, target, [&] { return in_vain || Abandoned(flight); }); });
-  absl::StatusOr<std::vector<EmittedKernel>> kernels = EmitAll(flight, plan, target);
-  in_vain = !kernels.ok();
-  measuring.join();
-  return kernels;
-}
-
-v1::Tuning Coordinator::Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target,
-                             const MeasuringPool::Abandoned& abandoned) {
-  Progress(flight, "tuning", {});
-  Tuner::Job job;
-  job.target = target;
-  job.abandoned = abandoned;
-  job.progress = [this, flight](uint32_t done, uint32_t total) {
-    v1::CompileEvent event;
-    event.mutable_tuned()->set_done(done);
-    event.mutable_tuned()->set_total(total);
-    Progress(flight, "tuning", std::move(event));
-  };
-  job.natives = [&](const v1::MatrixProduct& product) { return NativesFor(product, target, abandoned); };
-  return tuner_->Tune(plan.subjects(), job);
-}
-
-// Without them the library's algorithms are measured all the same, so whatever befalls the worker is only
-// said.
-std::vector<v1::NativeKernel> Coordinator::NativesFor(const v1::MatrixProduct& product,
-                                                      const v1::Target& target,
-                                                      const MeasuringPool::Abandoned& abandoned) {
-  WorkerTask task;
-  *task.request.mutable_emit()->mutable_product() = product;
-  *task.request.mutable_emit()->mutable_target() = target;
-  task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
-  task.abandoned = abandoned;
-  absl::Notification ended;
-  WorkerResult result;
-  task.done = [&](WorkerResult answer) {
-    result = std::move(answer);
-    ended.Notify();
-  };
-  pool_->Submit(std::move(task));
-  ended.WaitForNotification();
-  if (!result.status.ok()) {
-    spdlog::warn("no kernel of our own for a product: {}", result.status.ToString());
-    return {};
-  }
-  const auto& natives = result.reply.emit_reply().natives();
-  return {natives.begin(), natives.end()};
 }
 
 void Coordinator::MakeRoom(const std::string& compile_key, const std::string& new_key) {

@@ -35,6 +35,7 @@ struct Tuner::Contest {
   MeasuringPool::Lease& lease;
   const v1::Subject& subject;
   std::vector<v1::NativeKernel> natives;  // candidates besides those that the process lists
+  std::vector<std::string> images;        // of a kernel
   v1::Candidates candidates;
   uint64_t process = 0;  // that has the list; 0: none
 
@@ -43,10 +44,16 @@ struct Tuner::Contest {
   absl::Status List() {
     v1::Frame request;
     *request.mutable_list_candidates()->mutable_subject() = subject;
+    for (const std::string& image : images) request.mutable_list_candidates()->add_images(image);
     KILN_ASSIGN_OR_RETURN(v1::Frame reply, lease.Call(std::move(request)));
     process = lease.process();
     if (size() > 0) return absl::OkStatus();
-    candidates = std::move(*reply.mutable_candidates());
+    if (subject.has_kernel()) {  // which schedules it has the compiler knows, not the process
+      for (const v1::ThreadSchedule& schedule : subject.kernel().schedules())
+        *candidates.add_candidates()->mutable_threads() = schedule;
+    } else {
+      candidates = std::move(*reply.mutable_candidates());
+    }
     if (size() == 0) return absl::UnavailableError("a list without the default");
     for (v1::NativeKernel& native : natives) {
       *candidates.add_candidates()->mutable_native() = std::move(native);
@@ -84,8 +91,11 @@ v1::Measurement Tuner::Keep(const std::string& key, v1::Measurement record) {
 
 absl::StatusOr<v1::Measurement> Tuner::MeasureSubject(MeasuringPool::Lease& lease, const v1::Subject& subject,
                                                       const Job& job) {
-  Contest contest{lease, subject, {}, {}, 0};
+  Contest contest{lease, subject, {}, {}, {}, 0};
   if (subject.has_product()) contest.natives = job.natives(subject.product());
+  if (subject.has_kernel()) {
+    KILN_ASSIGN_OR_RETURN(contest.images, job.images(subject.kernel()));
+  }
   KILN_RETURN_IF_ERROR(contest.List());
   v1::Measurement record;
   *record.mutable_subject() = subject;

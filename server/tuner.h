@@ -42,6 +42,8 @@ class Tuner {
     std::function<void(uint32_t done, uint32_t total)> progress;
     // Kernels of our own for a product; asked for only where it is measured.
     std::function<std::vector<v1::NativeKernel>(const v1::MatrixProduct&)> natives;
+    // A kernel's code by each of its schedules; asked for only where the kernel is measured.
+    std::function<absl::StatusOr<std::vector<std::string>>(const v1::KernelSubject&)> images;
   };
 
   // Blocks.

@@ -9,6 +9,7 @@
 #include "client/admin/text.h"
 #include "compiler/graph/expr_print.h"
 #include "compiler/graph/key.h"
+#include "compiler/graph/schedule_text.h"
 #include "compiler/support/digest.h"
 #include "google/protobuf/text_format.h"
 
@@ -152,8 +153,24 @@ std::string ConvolutionText(const v1::Convolution& convolution) {
       v1::DType_Name(convolution.dtype()), convolution.by_points() ? ", by points" : "");
 }
 
-std::string SubjectText(const v1::Subject& subject) {
+std::string SubjectText(const v1::Measurement& measured) {
+  const v1::Subject& subject = measured.subject();
+  if (subject.has_kernel()) return absl::StrCat("kernel ", Printable(measured.name()));
   return subject.has_convolution() ? ConvolutionText(subject.convolution()) : ProductText(subject.product());
+}
+
+std::string WinnerText(const v1::Candidate& winner) {
+  if (winner.has_threads()) return ScheduleText(winner.threads());
+  return winner.has_native() ? absl::StrCat("a native kernel (", Printable(winner.native().name()), ")")
+                             : "another way";
+}
+
+// Of a kernel: the schedules that were measured.
+void ShowSchedules(const v1::Measurement& measured, std::string* out) {
+  const v1::KernelSubject& kernel = measured.subject().kernel();
+  for (int k = 0; k < kernel.schedules_size(); ++k) {
+    absl::StrAppend(out, k == 0 ? "    default: " : "    ", ScheduleText(kernel.schedules(k)), "\n");
+  }
 }
 
 void ShowTuning(const v1::Tuning& tuning, std::string* out) {
@@ -162,17 +179,14 @@ void ShowTuning(const v1::Tuning& tuning, std::string* out) {
                   "\n");
   if (!tuning.without().empty()) absl::StrAppend(out, "  not all: ", Printable(tuning.without()), "\n");
   for (const v1::Measurement& measured : tuning.measurements()) {
-    absl::StrAppendFormat(out, "  %s: %.2f us", SubjectText(measured.subject()),
-                          measured.default_microseconds());
+    absl::StrAppendFormat(out, "  %s: %.2f us", SubjectText(measured), measured.default_microseconds());
     if (measured.has_winner()) {
-      const bool native = measured.winner().has_native();
-      absl::StrAppendFormat(out, ", by %s %.2f us", native ? "a native kernel" : "another way",
-                            measured.microseconds());
-      if (native) absl::StrAppend(out, " (", Printable(measured.winner().native().name()), ")");
+      absl::StrAppendFormat(out, ", by %s %.2f us", WinnerText(measured.winner()), measured.microseconds());
     }
     absl::StrAppend(out, "; ", measured.candidates(), " candidates");
     if (measured.lost() > 0) absl::StrAppend(out, ", ", measured.lost(), " lost");
     absl::StrAppend(out, "\n");
+    ShowSchedules(measured, out);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "client/python/python_library.h"
 #include "client/runtime/program.h"
+#include "compiler/graph/schedule_text.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
 
@@ -136,15 +137,34 @@ PyObject* ConvolutionInfo(const v1::Measurement& measured) {
   return item.release();
 }
 
+// A kernel of which other schedules were measured.
+PyObject* MeasuredKernelInfo(const v1::Measurement& measured) {
+  const v1::KernelSubject& subject = measured.subject().kernel();
+  Ref item(OutcomeInfo(measured));
+  SetItem(item.get(), "name", Text(measured.name()));
+  Ref schedules(PyList_New(0));  // the default's first
+  for (const v1::ThreadSchedule& schedule : subject.schedules()) {
+    Ref text(Text(ScheduleText(schedule)));
+    PyList_Append(schedules.get(), text.get());
+  }
+  SetItem(item.get(), "schedules", schedules.release());
+  if (measured.has_winner()) SetItem(item.get(), "schedule", Text(ScheduleText(measured.winner().threads())));
+  return item.release();
+}
+
 PyObject* TuningInfo(const v1::Tuning& tuning) {
   Ref info(PyDict_New());
   SetItem(info.get(), "without", Text(tuning.without()));
   SetItem(info.get(), "gpu", Text(tuning.gpu().name()));
-  Ref products(PyList_New(0)), convolutions(PyList_New(0));
+  Ref products(PyList_New(0)), convolutions(PyList_New(0)), kernels(PyList_New(0));
   for (const v1::Measurement& measured : tuning.measurements()) {
     if (measured.subject().has_convolution()) {
       Ref item(ConvolutionInfo(measured));
       PyList_Append(convolutions.get(), item.get());
+    }
+    if (measured.subject().has_kernel()) {
+      Ref item(MeasuredKernelInfo(measured));
+      PyList_Append(kernels.get(), item.get());
     }
     if (!measured.subject().has_product()) continue;
     const v1::MatrixProduct& product = measured.subject().product();
@@ -159,6 +179,7 @@ PyObject* TuningInfo(const v1::Tuning& tuning) {
   }
   SetItem(info.get(), "products", products.release());
   SetItem(info.get(), "convolutions", convolutions.release());
+  SetItem(info.get(), "kernels", kernels.release());
   return info.release();
 }
 

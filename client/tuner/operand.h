@@ -1,8 +1,8 @@
 // An operand of what is measured: memory of a GPU with values that are known on the CPU too.
 //
-// Values are between -1 and 1, the same for the same seed and index, of eight bits, so that every type holds
-// them exactly. Types are F32, F16 and BF16. Threads: one. The Gpu outlives it. Errors: RESOURCE_EXHAUSTED
-// for more than 8 GiB, and the Gpu's.
+// Values of floats are between -1 and 1, the same for the same seed and index, of eight bits, so that every
+// type holds them exactly; integers are from 0 to 7, truth values 0 and 1. Threads: one. The Gpu outlives it.
+// Errors: RESOURCE_EXHAUSTED for more than 8 GiB, and the Gpu's.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +28,8 @@ class Operand {
   float ValueAt(size_t index) const;
   const GpuBuffer& buffer() const { return buffer_; }
 
+  // The values anew, over whatever was written.
+  absl::Status Fill();
   // Over the values: bytes that are no number in any type.
   absl::Status Spoil() { return buffer_.Fill(0xFF); }
   // What is on the GPU now: all of it, or of more than 16 MiB 256 pieces of 64 KiB that lie evenly, the first
@@ -45,11 +47,12 @@ class Operand {
   uint64_t seed_;
 };
 
-bool IsMeasuredType(v1::DType dtype);
+bool IsMeasuredType(v1::DType dtype);  // of a library's subject
 size_t BytesOf(v1::DType dtype);
 // The element at `place` of what Read gave.
-float ValueIn(const std::string& read, size_t place, v1::DType dtype);
-// What differs between two results by more than `tolerance * (1 + |wanted|)`; empty where nothing does.
+double ValueIn(const std::string& read, size_t place, v1::DType dtype);
+// What differs between two results by more than `tolerance * (1 + |wanted|)`; empty where nothing does. No
+// number is as good as another; integers have no tolerance.
 std::string FirstDifference(const std::string& got, const std::string& wanted, v1::DType dtype,
                             double tolerance);
 

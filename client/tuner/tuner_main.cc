@@ -16,6 +16,7 @@
 #include "client/tuner/bench.h"
 #include "client/tuner/convolution_bench.h"
 #include "client/tuner/gpu.h"
+#include "client/tuner/kernel_bench.h"
 #include "client/tuner/product_bench.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
@@ -57,7 +58,7 @@ class Tuner {
     if (gpu_ == nullptr) return absl::FailedPreconditionError("no GPU was opened");
     if (request.has_list_candidates()) {
       bench_ = nullptr;  // its memory first
-      KILN_ASSIGN_OR_RETURN(bench_, BenchFor(request.list_candidates().subject()));
+      KILN_ASSIGN_OR_RETURN(bench_, BenchFor(request.list_candidates()));
       KILN_ASSIGN_OR_RETURN(*reply.mutable_candidates(), bench_->List());
       return reply;
     }
@@ -69,7 +70,9 @@ class Tuner {
     return absl::InvalidArgumentError("a frame that is no request");
   }
 
-  absl::StatusOr<std::unique_ptr<Bench>> BenchFor(const v1::Subject& subject) {
+  absl::StatusOr<std::unique_ptr<Bench>> BenchFor(const v1::ListCandidates& request) {
+    const v1::Subject& subject = request.subject();
+    if (subject.has_kernel()) return KernelBench::Create(subject.kernel(), request.images(), *gpu_);
     if (subject.has_product()) return ProductBench::Create(subject.product(), *gpu_, *products_);
     if (subject.has_convolution()) {
       if (convolutions_ == nullptr) return absl::UnimplementedError(without_cudnn_);

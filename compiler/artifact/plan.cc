@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "compiler/artifact/fixed_symbols.h"
+#include "compiler/artifact/kernel_subjects.h"
 #include "compiler/artifact/program_builder.h"
 #include "compiler/artifact/subjects.h"
 #include "compiler/frontend/import.h"
@@ -89,7 +90,7 @@ bool Measures(const v1::Options& options, const v1::Target& target) {
 
 }  // namespace
 
-absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
+absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const CodegenBackend* backend) {
   v1::PlanReply reply;
   DebugLog debug(!request.debug_dir().empty(), &reply);
   v1::GraphFacts facts;
@@ -140,6 +141,10 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request) {
   if (Measures(options, target)) {
     for (v1::Subject& subject : SubjectsOf(reply.program(), numerics))
       *reply.add_subjects() = std::move(subject);
+    if (backend != nullptr) {
+      for (v1::Subject& subject : KernelSubjectsOf(reply, *backend))
+        *reply.add_subjects() = std::move(subject);
+    }
   }
   bool all_hints = request.hints().values_size() == static_cast<int>(loops.symbols.size());
   if (all_hints && !GuardsHold(reply.guards(), request.hints())) {

@@ -7,10 +7,13 @@
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "compiler/codegen/codegen_backend.h"
 #include "kiln/v1/worker.pb.h"
 
 namespace kiln {
 
-absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request);
+// `backend`: the target's, for the schedules that max-autotune measures; nullptr: it measures none.
+absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request,
+                                        const CodegenBackend* backend = nullptr);
 
 }  // namespace kiln

@@ -17,8 +17,8 @@ namespace {
 // 1.1 × as long (ResNet-50's 64 to 256 channels of 56 × 56).
 constexpr int64_t kOperationsMax = 64'000'000;
 constexpr int64_t kWeightsMax = 1 << 18;
-// Of weights, for images of unknown sizes: many weights meet images of hundreds of points and more, as the 1024
-// to 256 channels of ResNet-50 and of SegFormer's head do, whose product takes 1.2 × as long.
+// Of weights, for images of unknown sizes: many weights meet images of hundreds of points and more, as the
+// 1024 to 256 channels of ResNet-50 and of SegFormer's head do, whose product takes 1.2 × as long.
 constexpr int64_t kWeightsOfUnknownImagesMax = 3 << 16;
 
 // The numbers are all `wanted`.

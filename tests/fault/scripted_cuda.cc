@@ -1,8 +1,10 @@
 // A driver, a cuBLASLt and a cuDNN in one library, for kiln-tuner without a GPU: memory is the host's, a
 // product or convolution takes as long as its algorithm or engine says, and some do wrong. Only what
 // client/tuner and client/runtime call of them.
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +18,10 @@ namespace {
 using kiln::runtime::CublasLt;
 
 enum Algorithm : uint64_t { kDefault, kFaster, kWrong, kBeyond, kUnfinished, kRefused, kAlgorithms };
+
+// Of a kernel: its "threads".
+enum Schedule : uint64_t { kPlanned = 0, kQuicker = 1, kOther = 2, kOver = 4, kShort = 8, kFailing = 16 };
+constexpr int kElements = 1000;
 
 double now_us = 0;  // of the "GPU"
 
@@ -83,10 +89,28 @@ int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
   return 0;
 }
 int cuGetErrorString(int, const char** text) { return *text = "an error", 0; }
-int cuModuleLoadData(void**, const void*) { return 1; }
-int cuModuleUnload(void*) { return 1; }
-int cuModuleGetFunction(void**, void*, const char*) { return 1; }
-int cuLaunchKernel() { return 1; }
+// A module is the number in "schedule N", the code of scripted_worker.cc's kernels.
+int cuModuleLoadData(void** module, const void* image) {
+  uint64_t schedule = 0;
+  if (sscanf(static_cast<const char*>(image), "schedule %" SCNu64, &schedule) != 1) return 1;
+  return *module = new uint64_t(schedule), 0;
+}
+int cuModuleUnload(void* module) { return delete static_cast<uint64_t*>(module), 0; }
+int cuModuleGetFunction(void** function, void* module, const char*) { return *function = module, 0; }
+// The second buffer is twice the first.
+int cuLaunchKernel(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                   void*, void** parameters, void**) {
+  const Schedule kind = *static_cast<Schedule*>(function);
+  if (kind == kFailing) return 700;
+  const float* const from = *static_cast<float**>(parameters[0]);
+  float* const to = *static_cast<float**>(parameters[1]);
+  for (int i = 0; i < kElements; ++i) {
+    if (i < kElements - 1 || kind != kShort) to[i] = 2 * from[i] + (kind == kOther && i == 3 ? 1 : 0);
+  }
+  if (kind == kOver) to[-1] = 0;
+  now_us += kind == kPlanned ? 10 : kind == kQuicker ? 8 : 1;
+  return 0;
+}
 
 size_t cublasLtGetVersion() { return 7; }
 int cublasLtCreate(void** handle) { return Make(handle); }

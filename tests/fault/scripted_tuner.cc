@@ -1,7 +1,7 @@
 // A kiln-tuner that needs no GPU and does what the product says: the daemon's tests need candidates that
 // crash, hang and lie on demand. It enters the real sandbox and speaks the real frames. A product's `batch`
 // or a convolution's images is a sum of the candidates to offer beside the default, by their names; a plan of
-// a convolution has its number for an engine:
+// a convolution has its number for an engine, a kernel's schedules for threads:
 //   1 faster   0.8 of the default's time
 //   2 crash    4 hang   8 wrong   16 nonsense (an answer to another question)
 //   32 lucky   fast in a short measurement, not in a long one
@@ -17,9 +17,11 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "compiler/codegen/gpu_image.h"
 #include "server/frame.h"
 #include "server/sandbox.h"
 #include "tests/fault/sandbox_probe.h"
@@ -52,9 +54,24 @@ v1::Frame List(const v1::Subject& subject) {
   return frame;
 }
 
+// A kernel's candidates come with their code, in which the schedule stands (scripted_worker.cc).
+v1::Frame ListSchedules(const v1::ListCandidates& request) {
+  const v1::KernelSubject& kernel = request.subject().kernel();
+  if (request.images_size() != kernel.schedules_size()) abort();
+  v1::Frame frame;
+  for (int k = 0; k < request.images_size(); ++k) {
+    const absl::StatusOr<GpuImage> image = ParseGpuImage(request.images(k));
+    const uint32_t threads = k == 0 ? 0 : kernel.schedules(k).threads();
+    if (!image.ok() || image->code != absl::StrCat("schedule ", threads)) abort();
+    *frame.mutable_candidates()->add_candidates()->mutable_threads() = kernel.schedules(k);
+  }
+  return frame;
+}
+
 std::string NameOf(const v1::Candidate& candidate) {
   for (const auto& [bit, name] : kOffers) {
     if (candidate.has_plan() && candidate.plan().engine() == bit) return name;
+    if (candidate.has_threads() && candidate.threads().threads() == bit) return name;
   }
   return candidate.has_native() ? candidate.native().name() : candidate.algorithm().data();
 }
@@ -108,8 +125,10 @@ int Main(int argc, char** argv) {
       reply.mutable_error()->set_message("a measurement before its list");
     } else {
       listed = true;
-      reply =
-          request->has_measure() ? Measure(request->measure()) : List(request->list_candidates().subject());
+      reply = request->has_measure() ? Measure(request->measure())
+              : request->list_candidates().subject().has_kernel()
+                  ? ListSchedules(request->list_candidates())
+                  : List(request->list_candidates().subject());
     }
     reply.set_id(request->id());
     if (!channel.Write(reply, {}).ok()) return 0;

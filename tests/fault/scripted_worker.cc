@@ -10,10 +10,11 @@
 //   emit WORD          crash, hang or exhaust while emitting, or "slow": 200 ms a kernel
 //   crash_once PATH    crash unless PATH exists (reading is allowed; the test makes it)
 //   products N …       of max-autotune: one to measure for each, as scripted_tuner.cc says. One of so many
-//   rows has
-//                      kernels of its own: 9 "wrong", "hang" and "faster", 10 none as the worker crashes
+//                      rows has kernels of its own: 9 "wrong", "hang" and "faster", 10 none as the worker
+//                      crashes
 //   convolutions N …   likewise, after those
 //   rows N             of the products (default 8)
+//   schedules N …      the same with kernels; candidate 256 crashes the worker that emits it
 //   probe              try what the sandbox denies; the plan's calls list what went through
 #include <stdlib.h>
 #include <unistd.h>
@@ -27,13 +28,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "compiler/codegen/gpu_image.h"
+#include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
+#include "compiler/support/proto_util.h"
 #include "server/frame.h"
 #include "server/sandbox.h"
 #include "tests/fault/sandbox_probe.h"
 
 namespace kiln {
 namespace {
+
+constexpr int64_t kScheduledElements = 1000;
+constexpr uint32_t kCrashesWorker = 256;
 
 using Script = std::map<std::string, std::string>;
 
@@ -114,6 +121,28 @@ void AddProduct(int64_t batch, int64_t rows, v1::MatrixProduct* product) {
   describe(rows, 4, product->mutable_d());
 }
 
+// A kernel that is a message, with candidates: a schedule of as many "threads" each.
+void AddScheduled(int64_t number, int64_t candidates, v1::PlanReply* reply) {
+  v1::Kernel kernel;
+  kernel.set_format_version(static_cast<uint32_t>(number) + 1);
+  v1::PlannedKernel* planned = reply->add_kernels();
+  planned->set_kernel(SerializeDeterministic(kernel));
+  planned->mutable_notes()->set_name(absl::StrCat("scheduled_", number));
+  v1::KernelSubject* subject = reply->add_subjects()->mutable_kernel();
+  subject->set_digest(Sha256(planned->kernel()));
+  subject->set_units(kScheduledElements);
+  for (const v1::BufferAccess access : {v1::READ, v1::WRITE}) {
+    v1::KernelOperand* operand = subject->add_operands();
+    operand->set_dtype(v1::F32);
+    operand->set_elements(kScheduledElements);
+    operand->set_access(access);
+  }
+  subject->add_schedules()->set_threads(64);
+  for (uint32_t bit = 1; bit <= candidates; bit *= 2) {
+    if ((candidates & bit) != 0) subject->add_schedules()->set_threads(bit);
+  }
+}
+
 v1::Frame Plan(const v1::PlanRequest& request) {
   v1::Frame frame;
   Script script = ParseScript(request.graph());
@@ -156,13 +185,17 @@ v1::Frame Plan(const v1::PlanRequest& request) {
     if (!absl::SimpleAtoi(word, &number)) abort();
     AddConvolution(number, reply->add_subjects()->mutable_convolution());
   }
+  for (absl::string_view word : absl::StrSplit(script["schedules"], ' ', absl::SkipEmpty())) {
+    if (!absl::SimpleAtoi(word, &number)) abort();
+    AddScheduled(reply->kernels_size(), number, reply);
+  }
   int64_t kernels = 1;
   if (script.contains("kernels") && !absl::SimpleAtoi(script["kernels"], &kernels)) abort();
   for (int64_t i = 0; i < kernels; ++i) {
     v1::PlannedKernel* kernel = reply->add_kernels();
     kernel->set_kernel(absl::StrCat("kernel ", i, "\nname ", script["name"], "\nemit ", script["emit"]));
     kernel->mutable_notes()->set_name(absl::StrCat("kernel_", i));
-    reply->mutable_program()->add_steps()->mutable_launch()->set_kernel(i);
+    reply->mutable_program()->add_steps()->mutable_launch()->set_kernel(reply->kernels_size() - 1);
   }
   return frame;
 }
@@ -181,8 +214,25 @@ v1::Frame EmitProduct(const v1::MatrixProduct& product) {
   return frame;
 }
 
+// An image of whose code the schedule is all that is known.
+v1::Frame EmitScheduled(const v1::Kernel& kernel) {
+  const uint32_t threads = kernel.schedule().threads().threads();
+  if (threads == kCrashesWorker) abort();
+  GpuImage image;
+  image.threads = image.points_per_block = 32;
+  image.buffers = 2;
+  image.code = absl::StrCat("schedule ", threads);
+  v1::Frame frame;
+  frame.mutable_emit_reply()->set_kind(v1::PTX_IMAGE);
+  frame.mutable_emit_reply()->set_object(SerializeGpuImage(image));
+  return frame;
+}
+
 v1::Frame Emit(const v1::EmitRequest& request) {
   if (request.has_product()) return EmitProduct(request.product());
+  v1::Kernel kernel;
+  if (!absl::StartsWith(request.kernel(), "kernel ") && kernel.ParseFromString(request.kernel()))
+    return EmitScheduled(kernel);
   Script script = ParseScript(request.kernel());
   Misbehave(script["emit"]);
   v1::Frame frame;

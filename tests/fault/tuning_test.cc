@@ -165,6 +165,70 @@ TEST(Tuning, AProgramThatCantBeEmittedIsNotMeasuredToTheEnd) {
   EXPECT_TRUE(Eventually([&] { return !GpuOf(daemon).leased(); }));
 }
 
+// ---- schedules of kernels
+
+TEST(Tuning, TheFasterScheduleIsEmittedAndMeasuredOnce) {
+  TestDaemon daemon(Measuring());
+  const CompileResult compiled = daemon.Compile("schedules 1 0 \nname one");
+  const v1::Tuning tuning = TuningOf(compiled);
+  EXPECT_EQ(tuning.without(), "");
+  ASSERT_EQ(tuning.measurements_size(), 2);
+  EXPECT_EQ(tuning.measurements(0).name(), "scheduled_0");
+  EXPECT_EQ(tuning.measurements(0).winner().threads().threads(), 1);
+  EXPECT_FALSE(tuning.measurements(1).has_winner());
+  ASSERT_EQ(compiled.manifest.kernels_size(), 3);  // and one that is not measured
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 2);
+
+  // Another graph with these kernels measures nothing and has the same code.
+  const CompileResult other = daemon.Compile("schedules 1 0\nname two");
+  EXPECT_EQ(TuningOf(other).measurements(0).winner().threads().threads(), 1);
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 2);
+  EXPECT_EQ(daemon.Stats().subjects_reused(), 2);
+  EXPECT_EQ(other.manifest.kernels(0).kernel_key(), compiled.manifest.kernels(0).kernel_key());
+
+  // The same kernel by its default, where nothing is measured, is another.
+  TestDaemon off("measuring { off: true }");
+  EXPECT_NE(off.Compile("schedules 1 0").manifest.kernels(0).kernel_key(),
+            compiled.manifest.kernels(0).kernel_key());
+  EXPECT_EQ(off.Compile("schedules 1 0").manifest.kernels(1).kernel_key(),
+            compiled.manifest.kernels(1).kernel_key());
+}
+
+TEST(Tuning, SchedulesThatCrashHangOrLieLose) {
+  TestDaemon daemon(Measuring());
+  const v1::Tuning tuning = TuningOf(daemon.Compile(absl::StrCat("schedules ", 1 + 2 + 4 + 8 + 16)));
+  EXPECT_EQ(tuning.without(), "");
+  ASSERT_EQ(tuning.measurements_size(), 1);
+  EXPECT_EQ(tuning.measurements(0).winner().threads().threads(), 1);
+  EXPECT_EQ(tuning.measurements(0).candidates(), 5);
+  EXPECT_EQ(tuning.measurements(0).lost(), 4);
+}
+
+TEST(Tuning, AScheduleThatCantBeEmittedCostsTheKernelItsMeasurementOnly) {
+  TestDaemon daemon(Measuring());
+  const CompileResult compiled = daemon.Compile("schedules 257 1");
+  const v1::Tuning tuning = TuningOf(compiled);
+  EXPECT_NE(tuning.without(), "");
+  ASSERT_EQ(tuning.measurements_size(), 1);
+  EXPECT_EQ(tuning.measurements(0).name(), "scheduled_1");
+  EXPECT_EQ(compiled.manifest.kernels_size(), 3);
+}
+
+// kiln-tuner itself, as above.
+TEST(Tuning, TheTunerSeesWrongSchedules) {
+  TestDaemon daemon(absl::StrCat("measuring { gpus: 1 binary: \"", KILN_TUNER, "\" driver: \"", SCRIPTED_CUDA,
+                                 "\" cublas_lt: \"", SCRIPTED_CUDA, "\" }"));
+  const v1::Tuning tuning = TuningOf(daemon.Compile("schedules 31"));
+  EXPECT_EQ(tuning.without(), "");
+  ASSERT_EQ(tuning.measurements_size(), 1);
+  const v1::Measurement& measured = tuning.measurements(0);
+  EXPECT_EQ(measured.candidates(), 5);
+  EXPECT_EQ(measured.lost(), 4);  // another sum, a write beyond, one that is not written, a failing launch
+  EXPECT_EQ(measured.winner().threads().threads(), 1);  // though the wrong ones are faster
+  EXPECT_NEAR(measured.default_microseconds(), 10, 1e-3);
+  EXPECT_NEAR(measured.microseconds(), 8, 1e-3);
+}
+
 TEST(Tuning, TheSandboxHolds) {
   TestDaemon daemon(Measuring());
   const v1::Tuning tuning = TuningOf(daemon.Compile("products 4096"));

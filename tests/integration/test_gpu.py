@@ -631,3 +631,32 @@ def test_max_autotune_measures_a_convolution_once(place):
         stats = json.loads(kilnctl(place, "stats", "--json").stdout)
         counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
     assert counts == [(8, 0), (8, 8)]
+
+
+_SCHEDULED = """
+import torch, kiln
+torch.manual_seed(0)
+def function(x, w, small):
+    return (x * w).sum(0), torch.{}(small)
+x, w = (torch.randn(8192, 2048, device="cuda") for _ in range(2))
+inputs = x, w, torch.randn(100, device="cuda")
+explanation = kiln.explain(function, mode="max-autotune-no-cudagraphs")(*inputs)
+tuning = explanation.programs[0]["tuning"]
+assert tuning["without"] == "", tuning
+assert len(tuning["kernels"]) == 1 and not tuning["products"], tuning
+kernel, = tuning["kernels"]
+assert kernel["candidates"] == len(kernel["schedules"]) - 1 > 0 and kernel["lost"] == 0, kernel
+print(kernel)
+got = torch.compile(function, backend="kiln", mode="max-autotune-no-cudagraphs")(*inputs)
+torch.testing.assert_close(got, function(*inputs), rtol=1e-3, atol=1e-3)
+assert kiln.stats()["not_measured"] == 0 and not kiln.stats()["fallbacks"], kiln.stats()
+"""
+
+
+def test_max_autotune_measures_a_kernels_schedules_once(place):
+    counts = []
+    for function in ("sin", "sin", "cos"):  # again, of which the artifact is stored, and another graph
+        place.run(_SCHEDULED.format(function))
+        stats = json.loads(kilnctl(place, "stats", "--json").stdout)
+        counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
+    assert counts == [(1, 0), (1, 0), (1, 1)]

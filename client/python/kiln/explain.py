@@ -92,6 +92,18 @@ def _tuning_lines(tuning):
             sizes = " by ".join("×".join(map(str, one[name])) for name in ("input", "weight"))
             lines.append(f"    {one['of'].lower().replace('_', ' ')} {sizes}: "
                          f"{one['default_microseconds']:.1f} µs, now {one['microseconds']:.1f} µs")
+    return lines + _schedule_lines(tuning["kernels"])
+
+
+def _schedule_lines(kernels):
+    if not kernels:
+        return []
+    lines = [f"  measured other schedules of {len(kernels)} kernels, "
+             f"{sum(kernel['changed'] for kernel in kernels)} run by one of them"]
+    for kernel in kernels:
+        if kernel["changed"]:
+            lines.append(f"    {kernel['name']}, {kernel['schedule']} instead of {kernel['schedules'][0]}: "
+                         f"{kernel['default_microseconds']:.1f} µs, now {kernel['microseconds']:.1f} µs")
     return lines
 
 

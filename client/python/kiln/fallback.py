@@ -82,11 +82,10 @@ def note_recovered(what):
 
 
 def note_not_measured(reason):
-    """A program of max-autotune, not all of whose products and convolutions were measured: the rest run by default."""
+    """A program of max-autotune of which not all was measured: the rest runs as in the default mode."""
     records.count("not_measured")
-    _warn_once("not measured", f"max-autotune has not measured all products and convolutions of a program: {reason}. "
-                               "They run as in the default mode; `kilnctl rm` of the program makes the next compile "
-                               "measure.")
+    _warn_once("not measured", f"max-autotune has not measured all of a program: {reason}. The rest runs "
+                               "as in the default mode; `kilnctl rm` of the program makes the next compile measure.")
 
 
 def _warn_once(about, text):

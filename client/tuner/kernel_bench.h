@@ -1,0 +1,49 @@
+// One kernel of our own on a GPU by other schedules of its threads.
+//
+// The images come with the subject, the default's first. Right means: what the candidate leaves in every
+// buffer that the kernel stores to agrees with what the default leaves, both begun with the same contents;
+// up to rounding, since a schedule decides in which order a reduction adds. Of the default itself nothing is
+// known here: it is what a program runs without measuring.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/runtime/kernels.h"
+#include "client/tuner/bench.h"
+#include "client/tuner/operand.h"
+#include "google/protobuf/repeated_field.h"
+
+namespace kiln::tuner {
+
+class KernelBench : public Bench {
+ public:
+  using Images = google::protobuf::RepeatedPtrField<std::string>;
+
+  // `gpu` outlives it. One image a schedule of the subject.
+  static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::KernelSubject& subject, const Images& images,
+                                                       Gpu& gpu);
+
+  absl::StatusOr<v1::Candidates> List() override;
+
+ private:
+  KernelBench(const v1::KernelSubject& subject, Gpu& gpu);
+  absl::Status Choose(const v1::Candidate& candidate) override;
+  absl::Status Run(bool candidate) override { return Launch(candidate ? chosen_ : 0); }
+  absl::StatusOr<std::string> Difference() override;
+  absl::Status CheckIntact() const override;
+  absl::Status Launch(size_t schedule);
+  // What schedule `schedule` leaves in the buffers that are stored to.
+  absl::StatusOr<std::vector<std::string>> ResultsOf(size_t schedule);
+
+  const v1::KernelSubject subject_;
+  runtime::CallContext call_;
+  std::vector<std::shared_ptr<const runtime::KernelRunner>> kernels_;  // by schedule
+  std::vector<Operand> operands_;
+  std::vector<std::string> reference_;  // the default's results
+  size_t chosen_ = 0;
+};
+
+}  // namespace kiln::tuner

@@ -1,0 +1,113 @@
+#include "compiler/artifact/kernel_subjects.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "compiler/ir/dtypes.h"
+#include "compiler/ir/ops.h"
+#include "compiler/support/digest.h"
+
+namespace kiln {
+namespace {
+
+// Some microseconds on a GPU that moves 3 TB/s; what takes less waits for its launch.
+constexpr uint64_t kBytesMovedMin = uint64_t{8} << 20;
+constexpr uint64_t kBytesHeldMax = uint64_t{4} << 30;
+constexpr size_t kSubjectsMax = 16;
+
+bool IsTrap(const v1::LoopOp& op) {
+  switch (static_cast<LoopOpcode>(op.op())) {
+    case LoopOpcode::kCheckIndex: return true;
+    case LoopOpcode::kFloorDiv:
+    case LoopOpcode::kTruncDiv:
+    case LoopOpcode::kRemainder:
+    case LoopOpcode::kFmod: return !ir::IsFloating(op.dtype());
+    default: return false;
+  }
+}
+
+std::optional<int64_t> ConstantOf(const v1::Kernel& kernel, uint32_t expr) {
+  const v1::ExprNode& node = kernel.exprs(static_cast<int>(expr));
+  if (node.op() == v1::EXPR_CONST) return node.value();
+  if (node.op() != v1::EXPR_ADD && node.op() != v1::EXPR_MUL) return std::nullopt;
+  int64_t value = node.op() == v1::EXPR_ADD ? 0 : 1;
+  for (const uint32_t arg : node.args()) {
+    const std::optional<int64_t> part = ConstantOf(kernel, arg);
+    if (!part.has_value()) return std::nullopt;
+    value = node.op() == v1::EXPR_ADD ? value + *part : value * *part;
+  }
+  return value;
+}
+
+bool RunsOnAnyData(const v1::Kernel& kernel) {
+  if (kernel.symbol_count() > 0) return false;
+  for (const v1::ExprNode& node : kernel.exprs()) {
+    if (node.op() == v1::EXPR_INDIRECT) return false;
+  }
+  for (const v1::Stage& stage : kernel.stages()) {
+    if (std::any_of(stage.ops().begin(), stage.ops().end(), IsTrap)) return false;
+  }
+  return true;
+}
+
+// False for what has no fixed size, or too large a one.
+bool AddOperands(const v1::Kernel& kernel, v1::KernelSubject* subject) {
+  uint64_t bytes = 0;
+  for (const v1::KernelBuffer& buffer : kernel.buffers()) {
+    const std::optional<int64_t> elements = ConstantOf(kernel, buffer.span());
+    if (!elements.has_value() || *elements < 1 || static_cast<uint64_t>(*elements) > kBytesHeldMax)
+      return false;
+    v1::KernelOperand* operand = subject->add_operands();
+    operand->set_dtype(buffer.dtype());
+    operand->set_elements(*elements);
+    operand->set_access(buffer.access());
+    bytes += static_cast<uint64_t>(*elements) * static_cast<uint64_t>(ir::ByteWidth(buffer.dtype()));
+    if (bytes > kBytesHeldMax) return false;
+  }
+  return true;
+}
+
+struct Planned {
+  int kernel;
+  uint64_t launches = 0;
+  int64_t units = 0;
+};
+
+}  // namespace
+
+std::vector<v1::Subject> KernelSubjectsOf(const v1::PlanReply& plan, const CodegenBackend& backend) {
+  std::vector<Planned> planned;
+  for (int k = 0; k < plan.kernels_size(); ++k) planned.push_back({k});
+  for (const v1::Step& step : plan.program().steps()) {
+    if (!step.has_launch()) continue;
+    Planned& of = planned[step.launch().kernel()];
+    ++of.launches;
+    of.units = step.launch().units().has_expr() ? 0 : step.launch().units().value();
+  }
+  const auto moved = [&](const Planned& one) {
+    return plan.kernels(one.kernel).bytes_read() + plan.kernels(one.kernel).bytes_written();
+  };
+  std::stable_sort(planned.begin(), planned.end(), [&](const Planned& a, const Planned& b) {
+    return a.launches * moved(a) > b.launches * moved(b);
+  });
+  std::vector<v1::Subject> subjects;
+  for (const Planned& one : planned) {
+    if (subjects.size() == kSubjectsMax) break;
+    if (one.units < 1 || moved(one) < kBytesMovedMin) continue;
+    const std::string& bytes = plan.kernels(one.kernel).kernel();
+    v1::Kernel kernel;
+    v1::Subject subject;
+    v1::KernelSubject* measured = subject.mutable_kernel();
+    if (!kernel.ParseFromString(bytes) || !RunsOnAnyData(kernel) || !AddOperands(kernel, measured)) continue;
+    measured->set_digest(Sha256(bytes));
+    measured->set_units(one.units);
+    for (v1::ThreadSchedule& schedule : backend.Schedules(kernel)) {
+      *measured->add_schedules() = std::move(schedule);
+    }
+    if (measured->schedules_size() > 1) subjects.push_back(std::move(subject));
+  }
+  return subjects;
+}
+
+}  // namespace kiln

@@ -1,0 +1,165 @@
+// The coordinator's flights: what max-autotune measures of a plan, and what the plan's kernels become by it.
+// See coordinator.h.
+#include <atomic>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/synchronization/notification.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+#include "server/coordinator.h"
+#include "spdlog/spdlog.h"
+
+namespace kiln {
+namespace {
+
+// The serialized kernel with that schedule.
+absl::StatusOr<std::string> WithThreads(const std::string& bytes, const v1::ThreadSchedule& threads) {
+  v1::Kernel kernel;
+  KILN_RETURN_IF_ERROR(ParseProto(bytes, "kernel", &kernel));
+  *kernel.mutable_schedule()->mutable_threads() = threads;
+  return SerializeDeterministic(kernel);
+}
+
+absl::flat_hash_map<std::string, int> KernelsByDigest(const v1::PlanReply& plan) {
+  absl::flat_hash_map<std::string, int> kernels;
+  for (int k = 0; k < plan.kernels_size(); ++k) kernels[Sha256(plan.kernels(k).kernel())] = k;
+  return kernels;
+}
+
+// Names the kernels that were measured, and gives them the schedules that won.
+void GiveSchedules(v1::PlanReply* plan, v1::Tuning* tuning) {
+  const absl::flat_hash_map<std::string, int> kernels = KernelsByDigest(*plan);
+  for (v1::Measurement& measured : *tuning->mutable_measurements()) {
+    if (!measured.subject().has_kernel()) continue;
+    const auto found = kernels.find(measured.subject().kernel().digest());
+    if (found == kernels.end()) continue;
+    v1::PlannedKernel* kernel = plan->mutable_kernels(found->second);
+    measured.set_name(kernel->notes().name());
+    if (!measured.winner().has_threads()) continue;
+    absl::StatusOr<std::string> scheduled = WithThreads(kernel->kernel(), measured.winner().threads());
+    if (!scheduled.ok()) {
+      spdlog::warn("kernel {} keeps its schedule: {}", kernel->notes().name(), scheduled.status().ToString());
+      continue;
+    }
+    kernel->set_kernel(*std::move(scheduled));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAndTune(const FlightPtr& flight,
+                                                                    const v1::Target& target,
+                                                                    v1::PlanReply* plan, v1::Tuning* tuning) {
+  if (plan->subjects().empty()) return EmitAll(flight, *plan, target, {}, {});
+  // A kernel whose schedule is still to be found is emitted when it is known.
+  absl::flat_hash_set<int> later;
+  const absl::flat_hash_map<std::string, int> by_digest = KernelsByDigest(*plan);
+  for (v1::Subject& subject : *plan->mutable_subjects()) {
+    if (!subject.has_kernel()) continue;
+    subject.mutable_kernel()->set_compiler(pool_->hello().compiler_fingerprint());
+    const auto found = by_digest.find(subject.kernel().digest());
+    if (found != by_digest.end()) later.insert(found->second);
+  }
+  // A GPU measures while processors compile.
+  EmittedByKey known;  // the measuring thread's until it ends
+  std::atomic<bool> in_vain{false};
+  std::thread measuring(
+      [&] { *tuning = Tune(flight, *plan, target, [&] { return in_vain || Abandoned(flight); }, &known); });
+  absl::StatusOr<std::vector<EmittedKernel>> kernels = EmitAll(flight, *plan, target, {}, later);
+  in_vain = !kernels.ok();
+  measuring.join();
+  if (later.empty() || !kernels.ok()) return kernels;
+  GiveSchedules(plan, tuning);
+  if (flight->debug) known.clear();  // what is shown is emitted for it
+  for (int k = 0; k < plan->kernels_size(); ++k) {
+    if (!later.contains(k)) known[KeyOfKernel(plan->kernels(k).kernel(), target)] = std::move((*kernels)[k]);
+  }
+  return EmitAll(flight, *plan, target, known, {});
+}
+
+// The first is the planned kernel's own.
+absl::StatusOr<std::vector<std::string>> Coordinator::ImagesOf(const FlightPtr& flight,
+                                                               const v1::KernelSubject& subject,
+                                                               const v1::PlannedKernel& planned,
+                                                               const v1::Target& target,
+                                                               EmittedByKey* emitted) {
+  std::vector<v1::EmitRequest> requests;
+  for (int k = 0; k < subject.schedules_size(); ++k) {
+    v1::EmitRequest& request = requests.emplace_back();
+    std::string kernel = planned.kernel();
+    if (k > 0) {
+      KILN_ASSIGN_OR_RETURN(kernel, WithThreads(kernel, subject.schedules(k)));
+    }
+    request.set_kernel(std::move(kernel));
+    *request.mutable_target() = target;
+    *request.mutable_notes() = planned.notes();
+  }
+  const std::vector<v1::EmitRequest> asked = requests;
+  const std::vector<WorkerResult> results = Emit(flight, std::move(requests), [] {});
+  std::vector<std::string> images;
+  for (size_t k = 0; k < results.size(); ++k) {
+    KILN_RETURN_IF_ERROR(results[k].status);  // that of a crash, too: the kernel is not measured
+    const v1::EmitReply& reply = results[k].reply.emit_reply();
+    const std::string key = KeyOfKernel(asked[k].kernel(), target);
+    KILN_ASSIGN_OR_RETURN((*emitted)[key], PackKernel(key, asked[k].kernel(), reply));
+    images.push_back(reply.object());
+    stats_->kernels_emitted++;
+  }
+  return images;
+}
+
+v1::Tuning Coordinator::Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target,
+                             const MeasuringPool::Abandoned& abandoned, EmittedByKey* emitted) {
+  Progress(flight, "tuning", {});
+  const absl::flat_hash_map<std::string, int> kernels = KernelsByDigest(plan);
+  Tuner::Job job;
+  job.target = target;
+  job.abandoned = abandoned;
+  job.progress = [this, flight](uint32_t done, uint32_t total) {
+    v1::CompileEvent event;
+    event.mutable_tuned()->set_done(done);
+    event.mutable_tuned()->set_total(total);
+    Progress(flight, "tuning", std::move(event));
+  };
+  job.images = [&](const v1::KernelSubject& subject) -> absl::StatusOr<std::vector<std::string>> {
+    const auto found = kernels.find(subject.digest());
+    if (found == kernels.end()) return absl::InternalError("a measured kernel that the plan has not");
+    return ImagesOf(flight, subject, plan.kernels(found->second), target, emitted);
+  };
+  job.natives = [&](const v1::MatrixProduct& product) { return NativesFor(product, target, abandoned); };
+  return tuner_->Tune(plan.subjects(), job);
+}
+
+// Without them the library's algorithms are measured all the same, so whatever befalls the worker is only
+// said.
+std::vector<v1::NativeKernel> Coordinator::NativesFor(const v1::MatrixProduct& product,
+                                                      const v1::Target& target,
+                                                      const MeasuringPool::Abandoned& abandoned) {
+  WorkerTask task;
+  *task.request.mutable_emit()->mutable_product() = product;
+  *task.request.mutable_emit()->mutable_target() = target;
+  task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
+  task.abandoned = abandoned;
+  absl::Notification ended;
+  WorkerResult result;
+  task.done = [&](WorkerResult answer) {
+    result = std::move(answer);
+    ended.Notify();
+  };
+  pool_->Submit(std::move(task));
+  ended.WaitForNotification();
+  if (!result.status.ok()) {
+    spdlog::warn("no kernel of our own for a product: {}", result.status.ToString());
+    return {};
+  }
+  const auto& natives = result.reply.emit_reply().natives();
+  return {natives.begin(), natives.end()};
+}
+
+}  // namespace kiln

@@ -1,0 +1,121 @@
+// Which kernels of a plan max-autotune measures.
+#include "compiler/artifact/kernel_subjects.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "compiler/codegen/codegen_backend.h"
+#include "compiler/ir/kernel_builder.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/proto_util.h"
+
+namespace kiln {
+namespace {
+
+constexpr int64_t kMany = int64_t{1} << 22;
+
+class KernelSubjectsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    v1::Target target;
+    target.set_triple("nvptx64-nvidia-cuda");
+    target.add_features("sm_90");
+    auto backend = NewCodegenBackend(target);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    backend_ = *std::move(backend);
+  }
+
+  // y = x op x.
+  static v1::Kernel Pointwise(v1::DType dtype, LoopOpcode op, int64_t elements) {
+    KernelBuilder b;
+    const uint32_t x = b.Buffer(dtype, v1::READ, b.Const(elements)),
+                   y = b.Buffer(dtype, v1::WRITE, b.Const(elements));
+    b.Outer(b.Const(elements));
+    b.BeginStage({});
+    const uint32_t value = b.Load(x, b.Var(0));
+    b.Store(y, b.Var(0), b.Op(op, dtype, {value, value}));
+    b.Schedule(1, 1, v1::VECTOR_OUTER_LAST);
+    return b.Build();
+  }
+
+  static v1::Kernel Gathered() {
+    KernelBuilder b;
+    const uint32_t x = b.Buffer(v1::F32, v1::READ, b.Const(kMany)),
+                   i = b.Buffer(v1::I64, v1::READ, b.Const(kMany)),
+                   y = b.Buffer(v1::F32, v1::WRITE, b.Const(kMany));
+    b.Outer(b.Const(kMany));
+    b.BeginStage({});
+    b.Store(y, b.Var(0), b.Load(x, b.Indirect(b.Load(i, b.Var(0)))));
+    b.Schedule(1, 1, v1::VECTOR_OUTER_LAST);
+    return b.Build();
+  }
+
+  void Add(const v1::Kernel& kernel, uint64_t bytes, int launches = 1) {
+    v1::PlannedKernel* planned = plan_.add_kernels();
+    planned->set_kernel(SerializeDeterministic(kernel));
+    planned->set_bytes_read(bytes / 2);
+    planned->set_bytes_written(bytes - bytes / 2);
+    for (int k = 0; k < launches; ++k) {
+      v1::Launch* launch = plan_.mutable_program()->add_steps()->mutable_launch();
+      launch->set_kernel(static_cast<uint32_t>(plan_.kernels_size() - 1));
+      launch->mutable_units()->set_value(kMany);
+    }
+  }
+
+  std::vector<v1::Subject> Subjects() const { return KernelSubjectsOf(plan_, *backend_); }
+
+  std::unique_ptr<CodegenBackend> backend_;
+  v1::PlanReply plan_;
+};
+
+TEST_F(KernelSubjectsTest, TellsWhatAKernelNeeds) {
+  const v1::Kernel kernel = Pointwise(v1::F32, LoopOpcode::kAdd, kMany);
+  Add(kernel, 1 << 24);
+  const std::vector<v1::Subject> subjects = Subjects();
+  ASSERT_EQ(subjects.size(), 1u);
+  const v1::KernelSubject& subject = subjects[0].kernel();
+  EXPECT_EQ(subject.digest(), Sha256(SerializeDeterministic(kernel)));
+  EXPECT_EQ(subject.units(), kMany);
+  ASSERT_EQ(subject.operands_size(), 2);
+  EXPECT_EQ(subject.operands(0).dtype(), v1::F32);
+  EXPECT_EQ(subject.operands(0).elements(), kMany);
+  EXPECT_EQ(subject.operands(0).access(), v1::READ);
+  EXPECT_EQ(subject.operands(1).access(), v1::WRITE);
+  EXPECT_GE(subject.schedules_size(), 2);
+}
+
+TEST_F(KernelSubjectsTest, TheHeaviestComeFirst) {
+  Add(Pointwise(v1::F32, LoopOpcode::kAdd, kMany), 1 << 24);
+  Add(Pointwise(v1::F32, LoopOpcode::kSub, kMany), 1 << 24, 3);
+  Add(Pointwise(v1::F32, LoopOpcode::kMul, kMany), 1 << 25);
+  const std::vector<v1::Subject> subjects = Subjects();
+  ASSERT_EQ(subjects.size(), 3u);
+  EXPECT_EQ(subjects[0].kernel().digest(), Sha256(plan_.kernels(1).kernel()));
+  EXPECT_EQ(subjects[1].kernel().digest(), Sha256(plan_.kernels(2).kernel()));
+}
+
+TEST_F(KernelSubjectsTest, SmallOnesAndThoseThatNeedCertainDataAreLeftAlone) {
+  Add(Pointwise(v1::F32, LoopOpcode::kAdd, kMany), 1 << 20);
+  Add(Gathered(), 1 << 25);
+  Add(Pointwise(v1::I32, LoopOpcode::kFloorDiv, kMany), 1 << 25);
+  EXPECT_TRUE(Subjects().empty());
+  Add(Pointwise(v1::F32, LoopOpcode::kFloorDiv, kMany), 1 << 25);  // of floats it can't fail
+  EXPECT_EQ(Subjects().size(), 1u);
+}
+
+TEST_F(KernelSubjectsTest, SizesThatAreNotFixedAreLeftAlone) {
+  KernelBuilder b;
+  const uint32_t n = b.Symbol(0);
+  const uint32_t y = b.Buffer(v1::F32, v1::WRITE, n);
+  b.Outer(n);
+  b.BeginStage({});
+  b.Store(y, b.Var(0), b.Float(v1::F32, 1));
+  b.Schedule(1, 1, v1::VECTOR_OUTER_LAST);
+  Add(b.Build(), 1 << 25);
+  EXPECT_TRUE(Subjects().empty());
+}
+
+}  // namespace
+}  // namespace kiln
