@@ -173,8 +173,11 @@ void* GpuBuffer::data() const { return reinterpret_cast<void*>(address_ + kRedZo
 absl::Status GpuBuffer::Write(size_t offset, absl::Span<const char> bytes) {
   if (offset > size_ || bytes.size() > size_ - offset) return absl::InternalError("a write beyond a buffer");
   KILN_RETURN_IF_ERROR(gpu_.Wait());
-  return gpu_.Check(gpu_.functions_->to_gpu(address_ + kRedZone + offset, bytes.data(), bytes.size()),
-                    "copy to the GPU");
+  KILN_RETURN_IF_ERROR(gpu_.Check(
+      gpu_.functions_->to_gpu(address_ + kRedZone + offset, bytes.data(), bytes.size()), "copy to the GPU"));
+  // The call returns when the bytes are staged; our stream does not wait for the default one, which brings
+  // them.
+  return gpu_.Check(gpu_.functions_->wait_stream(nullptr), "wait for the copy");
 }
 
 absl::StatusOr<std::string> GpuBuffer::Read(size_t offset, size_t bytes) const {

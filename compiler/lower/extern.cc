@@ -122,7 +122,9 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
   bool defined = false;
   for (ValueId result : node.results) {
     const TensorType& type = graph_.type(result);
-    if (type.dtype == v1::DTYPE_UNSPECIFIED) {
+    // What nothing reads need not be as declared: attention without gradients gives no sums of exponentials.
+    const bool unused = !into_results && node.results.size() > 1 && result != kNoValue && uses_[result] == 0;
+    if (type.dtype == v1::DTYPE_UNSPECIFIED || unused) {
       call.results.push_back(-1);
       call.into_results = false;
       continue;

@@ -469,6 +469,23 @@ TEST(LowerConvolution, AWindowAChannelIsALoopOnAGpu) {
   }
 }
 
+TEST(LowerLibraryCall, LeavesOutResultsThatNothingReads) {
+  for (const bool positions_read : {false, true}) {
+    GraphMaker maker;
+    const ValueId x = maker.Input(v1::F32, {4, 9});
+    const ValueId values = maker.Node("aten.sort.default", {{"self", T(x)}}, v1::F32, {4, 9});
+    const ValueId positions = maker.graph.NewValue(maker.Type(v1::I64, maker.Sizes({4, 9})));
+    maker.graph.nodes.back().results.push_back(positions);
+    maker.Output(values);
+    if (positions_read) maker.Output(positions);
+    const LoopGraph graph = Lower(maker);
+    const CallNode& call = graph.nodes[0].call;
+    ASSERT_EQ(call.results.size(), 2u);
+    EXPECT_GE(call.results[0], 0);
+    EXPECT_EQ(call.results[1] >= 0, positions_read);
+  }
+}
+
 TEST(LowerConvolution, TheBiasIsALoopsOnAGpu) {
   for (const bool on_gpu : {true, false}) {
     GraphMaker maker;
