@@ -46,7 +46,8 @@ std::optional<int64_t> Bytes(const Graph& graph, const TensorType& type) {
 }
 
 // A step of training on a CPU is by points where its convolutions, of which there are some, have no groups:
-// networks of depthwise ones take longer so (MobileNetV2's step 483 ms instead of 423).
+// networks of depthwise ones were slower in the one trial there was (MobileNetV2's step 483 ms instead of
+// 423, with sums of columns split further as well, so that which of the two it was is not known).
 bool TrainsByPointsOnCpu(const Graph& graph) {
   bool found = false;
   for (const GraphNode& node : graph.nodes) {
