@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/kernel_abi.h"
@@ -146,14 +145,7 @@ absl::StatusOr<v1::PlanReply> Coordinator::Plan(const FlightPtr& flight) {
     if (flight->debug) request->set_debug_dir("wanted");
     task.time_limit = absl::Seconds(config_.workers().plan_seconds_max());
     task.abandoned = [this, flight] { return Abandoned(flight); };
-    absl::Notification ended;
-    WorkerResult result;
-    task.done = [&](WorkerResult answer) {
-      result = std::move(answer);
-      ended.Notify();
-    };
-    pool_->Submit(std::move(task));
-    ended.WaitForNotification();
+    WorkerResult result = pool_->Await(std::move(task));
     if (result.crashed) {
       KILN_RETURN_IF_ERROR(Strike(flight, result));
       continue;

@@ -8,7 +8,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/synchronization/notification.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
@@ -146,14 +145,7 @@ std::vector<v1::NativeKernel> Coordinator::NativesFor(const v1::MatrixProduct& p
   *task.request.mutable_emit()->mutable_target() = target;
   task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
   task.abandoned = abandoned;
-  absl::Notification ended;
-  WorkerResult result;
-  task.done = [&](WorkerResult answer) {
-    result = std::move(answer);
-    ended.Notify();
-  };
-  pool_->Submit(std::move(task));
-  ended.WaitForNotification();
+  const WorkerResult result = pool_->Await(std::move(task));
   if (!result.status.ok()) {
     spdlog::warn("no kernel of our own for a product: {}", result.status.ToString());
     return {};

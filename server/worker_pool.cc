@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "compiler/support/status_macros.h"
 #include "spdlog/spdlog.h"
 
@@ -42,6 +43,18 @@ WorkerPool::~WorkerPool() {
 void WorkerPool::Submit(WorkerTask task) {
   absl::MutexLock lock(&mutex_);
   (task.request.has_emit() ? emits_ : plans_).push_back(std::move(task));
+}
+
+WorkerResult WorkerPool::Await(WorkerTask task) {
+  absl::Notification ended;
+  WorkerResult result;
+  task.done = [&](WorkerResult answer) {
+    result = std::move(answer);
+    ended.Notify();
+  };
+  Submit(std::move(task));
+  ended.WaitForNotification();
+  return result;
 }
 
 bool WorkerPool::HasWork() const { return stopping_ || !emits_.empty() || !plans_.empty(); }

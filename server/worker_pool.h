@@ -57,6 +57,8 @@ class WorkerPool {
   ~WorkerPool();
 
   void Submit(WorkerTask task);
+  // Submits the task, which has no `done` of its own, and waits for its result.
+  WorkerResult Await(WorkerTask task);
 
   const v1::WorkerHello& hello() const { return hello_; }  // of the first worker
   size_t size() const { return options_.workers; }
