@@ -75,6 +75,7 @@ class MathEmitter {
   // math_gpu.cc; of floats
   V GpuExp(MathBuilder& m, V x);
   V GpuErf(MathBuilder& m, V x);
+  V GpuTanh(MathBuilder& m, V x);
   Quadrant GpuReduce(MathBuilder& m, V x);
   V GpuSinCos(MathBuilder& m, V x, LoopOpcode op);
 

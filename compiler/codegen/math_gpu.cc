@@ -32,6 +32,13 @@ V FastExp2(MathBuilder& m, V x) {
   });
 }
 
+// 1 / x, to 1 ulp; 0 for an infinite x, and where it would be subnormal.
+V FastReciprocal(MathBuilder& m, V x) {
+  return PerLane(m, {x}, [&](llvm::ArrayRef<V> args) {
+    return m.b.CreateIntrinsic(m.b.getFloatTy(), llvm::Intrinsic::nvvm_rcp_approx_ftz_f, args);
+  });
+}
+
 }  // namespace
 
 // 2^n 2^f with n = floor(x log2 e) held to [-126, 126] by a saturating multiplication: beyond that f takes
@@ -60,6 +67,17 @@ V MathEmitter::GpuErf(MathBuilder& m, V x) {
                          -0.15184660391751706, -0.9171584326792741, -1.6280988721996477});
   V outer = m.CopySign(m.Sub(m.C(1.0), FastExp2(m, m.Mul(q, bounded))), x);
   return m.Sel(m.Gt(a, m.C(0.927734375)), outer, inner);  // NaN: the inner one
+}
+
+// A polynomial near 0, where 1 - 2 / (e^2x + 1) would lose digits.
+V MathEmitter::GpuTanh(MathBuilder& m, V x) {
+  V a = m.Abs(x);
+  V z = m.Mul(a, a);
+  V p = m.Poly(z, {0.015612626494026961, -0.05221180274363313, 0.13313116584123866, -0.33332597503701356});
+  V inner = m.Fma(m.Mul(p, z), a, a);
+  V power = FastExp2(m, m.Mul(a, 2 * MathBuilder::kLog2E));
+  V outer = m.Fma(FastReciprocal(m, m.Add(power, m.C(1.0))), m.C(-2.0), m.C(1.0));
+  return m.CopySign(m.Sel(m.Gt(a, m.C(0.6)), outer, inner), x);  // NaN: the inner one
 }
 
 // x = n pi/2 + r. Every part of pi/2 is taken off, so that -0 stays; r of an infinity is NaN.

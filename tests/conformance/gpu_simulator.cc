@@ -238,6 +238,10 @@ float Exp2Approximate(float x) {
   const float y = std::exp2(x);
   return std::fpclassify(y) == FP_SUBNORMAL ? 0 : y;
 }
+float ReciprocalApproximate(float x) {
+  const float y = 1 / x;
+  return std::fpclassify(y) == FP_SUBNORMAL ? 0 : y;
+}
 float FmaSaturated(float x, float y, float z) {
   const float value = std::fma(x, y, z);
   return std::isnan(value) ? 0 : std::clamp(value, 0.0f, 1.0f);
@@ -335,6 +339,7 @@ const std::vector<Replacement>& Replacements() {
       {nvvm_shfl_sync_down_i32, "kiln_sim_shuffle_down", AddressOf(ShuffleDown), true},
       {nvvm_shfl_sync_idx_i32, "kiln_sim_shuffle_index", AddressOf(ShuffleIndex), true},
       {nvvm_ex2_approx_ftz, "kiln_sim_exp2", AddressOf(Exp2Approximate), false},
+      {nvvm_rcp_approx_ftz_f, "kiln_sim_reciprocal", AddressOf(ReciprocalApproximate), false},
       {nvvm_fma_rn_sat_f, "kiln_sim_fma_saturated", AddressOf(FmaSaturated), false},
       {nvvm_fma_rm_f, "kiln_sim_fma_down", AddressOf(FmaDown), false},
       {nvvm_mulhi_ui, "kiln_sim_high_product", AddressOf(HighProduct), false},
