@@ -114,12 +114,8 @@ absl::Status ConvolutionBench::CheckIntact() const {
   return workspace_->CheckIntact();
 }
 
-// As of products: values are exact in every type, so what errs is the sum.
 double ConvolutionBench::Tolerance(double magnitude) const {
-  const v1::DType dtype = convolution_.input.dtype;
-  const double last_bit = dtype == v1::F32 ? (convolution_.tf32 ? 1.0 / 4096 : 1.0 / (1 << 18))
-                                           : (dtype == v1::F16 ? 1.0 / 1024 : 1.0 / 128);
-  return 4 * last_bit * (1 + magnitude);
+  return ToleranceOfSum(convolution_.input.dtype, convolution_.tf32, magnitude);
 }
 
 int64_t ConvolutionBench::Depth() const {

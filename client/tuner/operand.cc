@@ -67,6 +67,12 @@ uint64_t Mix(uint64_t value) {
 
 bool IsMeasuredType(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F16 || dtype == v1::BF16; }
 
+double ToleranceOfSum(v1::DType dtype, bool tf32, double magnitude) {
+  const double last_bit =
+      dtype == v1::F32 ? (tf32 ? 1.0 / 4096 : 1.0 / (1 << 18)) : (dtype == v1::F16 ? 1.0 / 1024 : 1.0 / 128);
+  return 4 * last_bit * (1 + magnitude);
+}
+
 size_t BytesOf(v1::DType dtype) { return static_cast<size_t>(ByteSize(dtype)); }
 
 Operand::Operand(GpuBuffer buffer, v1::DType dtype, size_t elements, uint64_t seed)

@@ -48,6 +48,10 @@ class Operand {
 };
 
 bool IsMeasuredType(v1::DType dtype);  // of a library's subject
+// How far a right result of a library may be from a sum of products of such values, taken in double, whose
+// terms have the root of squares `magnitude`. Factors are exact in every type, so what errs is the sum and,
+// where partial sums are kept in a narrow type, those.
+double ToleranceOfSum(v1::DType dtype, bool tf32, double magnitude);
 size_t BytesOf(v1::DType dtype);
 // The element at `place` of what Read gave.
 double ValueIn(const std::string& read, size_t place, v1::DType dtype);

@@ -110,13 +110,8 @@ double ProductBench::Activated(double sum) const {
   }
 }
 
-// Of two right results, one in double: `magnitude` is the size that sums of this length reach by chance.
-// Factors are exact in every type, so what errs is the sum and, where partial sums are kept in a narrow type,
-// those.
 double ProductBench::Tolerance(double magnitude) const {
-  const double last_bit = product_.dtype == v1::F32 ? (product_.tf32 ? 1.0 / 4096 : 1.0 / (1 << 18))
-                                                    : (product_.dtype == v1::F16 ? 1.0 / 1024 : 1.0 / 128);
-  return 4 * last_bit * (1 + magnitude);
+  return ToleranceOfSum(product_.dtype, product_.tf32, magnitude);
 }
 
 absl::Status ProductBench::CheckDefault() const {

@@ -15,6 +15,7 @@
 #include "compiler/support/status_macros.h"
 #include "tests/conformance/gpu_device.h"
 #include "tests/conformance/gpu_simulator.h"
+#include "tests/conformance/gpu_target.h"
 
 namespace kiln {
 namespace {
@@ -326,10 +327,7 @@ class SimulatedGpuRunner : public KernelRunner {
 }  // namespace
 
 std::vector<v1::Kernel> WithEverySchedule(const v1::Kernel& kernel) {
-  v1::Target target;
-  target.set_triple("nvptx64-nvidia-cuda");
-  target.add_features("sm_90");
-  const auto backend = NewCodegenBackend(target);
+  const auto backend = NewCodegenBackend(GpuTarget("sm_90"));
   if (!backend.ok()) return {};
   std::vector<v1::Kernel> kernels;
   for (const v1::ThreadSchedule& schedule : (*backend)->Schedules(kernel)) {

@@ -8,6 +8,7 @@
 #include "client/runtime/cuda_driver.h"
 #include "client/runtime/library_functions.h"
 #include "compiler/support/status_macros.h"
+#include "tests/conformance/gpu_target.h"
 
 namespace kiln::testing {
 namespace {
@@ -48,8 +49,7 @@ absl::StatusOr<GpuDevice> GpuDevice::Open() {
   int major = 0, minor = 0;
   KILN_RETURN_IF_ERROR(driver->Check(attribute(&major, kComputeMajor, 0), "attribute"));
   KILN_RETURN_IF_ERROR(driver->Check(attribute(&minor, kComputeMinor, 0), "attribute"));
-  device.target_.set_triple("nvptx64-nvidia-cuda");
-  device.target_.add_features(absl::StrCat("sm_", major, minor));
+  device.target_ = GpuTarget(absl::StrCat("sm_", major, minor));
   return device;
 }
 

@@ -1,11 +1,9 @@
 // Prints what a kernel becomes, for golden tests:
 //   kiln_emit [--avx512 | --avx2] < kernel.textproto          loop IR, LLVM IR, assembly
-//   kiln_emit --ptx sm_90 [K] < kernel.textproto              the PTX alone, as ptxas takes it; K: by the
-//   K-th
-//                                                             schedule of threads that the back-end lists,
-//                                                             below a line that says which and how it is
-//                                                             launched
-//   kiln_emit --product sm_90 [NUMBER] < product.textproto    the PTX of a matrix product by its NUMBERth
+//   kiln_emit --ptx sm_90 [K] < kernel.textproto              the PTX alone, as ptxas takes it; with K, below
+//                                                             a line that says the launch: by the K-th
+//                                                             schedule of threads that the back-end lists
+//   kiln_emit --product sm_90 [K] < product.textproto         the PTX of a matrix product by its K-th
 //   schedule
 #include <google/protobuf/text_format.h>
 
@@ -16,6 +14,7 @@
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/codegen/gpu_image.h"
 #include "compiler/graph/schedule_text.h"
+#include "tests/conformance/gpu_target.h"
 #include "tests/conformance/host_target.h"
 
 namespace {
@@ -54,12 +53,7 @@ int main(int argc, char** argv) {
   const bool ptx = argc > 2 && (product || std::string(argv[1]) == "--ptx");
   const bool avx512 = argc > 1 && std::string(argv[1]) == "--avx512";
   const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
-  kiln::v1::Target target = kiln::X86Target(avx512);
-  if (ptx) {
-    target.Clear();
-    target.set_triple("nvptx64-nvidia-cuda");
-    target.add_features(argv[2]);
-  }
+  const kiln::v1::Target target = ptx ? kiln::GpuTarget(argv[2]) : kiln::X86Target(avx512);
   if (product) return EmitProduct(target, text, argc > 3 ? std::stoul(argv[3]) : 0);
   kiln::v1::Kernel kernel;
   if (!google::protobuf::TextFormat::ParseFromString(text, &kernel)) return 2;

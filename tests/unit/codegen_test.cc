@@ -14,6 +14,7 @@
 #include "compiler/codegen/flat_image.h"
 #include "compiler/codegen/gpu_image.h"
 #include "compiler/ir/kernel_builder.h"
+#include "tests/conformance/gpu_target.h"
 #include "tests/conformance/host_target.h"
 #include "tests/conformance/kernel_runner.h"
 
@@ -221,10 +222,7 @@ TEST(GpuImage, SaysWhatTheKernelStoresTo) {
   b.Store(written, b.Var(0), value);
   b.Store(both, b.Var(0), b.Op(LoopOpcode::kAdd, v1::F32, {value, b.Load(both, b.Var(0))}));
   b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
-  v1::Target target;
-  target.set_triple("nvptx64-nvidia-cuda");
-  target.add_features("sm_90");
-  auto backend = NewCodegenBackend(target);
+  auto backend = NewCodegenBackend(GpuTarget("sm_90"));
   ASSERT_TRUE(backend.ok()) << backend.status();
   auto object = (*backend)->Emit(b.Build(), {}, false);
   ASSERT_TRUE(object.ok()) << object.status();
@@ -239,10 +237,7 @@ TEST(GpuImage, SaysWhatTheKernelStoresTo) {
 class ThreadScheduleTest : public testing::Test {
  protected:
   void SetUp() override {
-    v1::Target target;
-    target.set_triple("nvptx64-nvidia-cuda");
-    target.add_features("sm_90");
-    auto backend = NewCodegenBackend(target);
+    auto backend = NewCodegenBackend(GpuTarget("sm_90"));
     ASSERT_TRUE(backend.ok()) << backend.status();
     backend_ = *std::move(backend);
   }

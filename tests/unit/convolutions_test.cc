@@ -319,15 +319,24 @@ TEST_F(TunedConvolutionsTest, WhatIsNotFixedOrNotCudnnsIsNotMeasured) {
   EXPECT_EQ(count({{"input", x}, {"weight", w}}, y, transposed), 0u);
 }
 
-TEST_F(TunedConvolutionsTest, OffersEachEngineOnceAndTheDefaultFirst) {
-  fake.engines = {{{Cudnn::kRoundsInputs}}, {}, {}, {{Cudnn::kNondeterministic}}};
-  std::vector<float> data(1000);
+// Of two channels of results by a window of 3 x 3, and its memory.
+struct SmallConvolution {
+  SmallConvolution() {
+    convolution.input = {data.data(), v1::F32, x, xs};
+    convolution.weight = {data.data() + 100, v1::F32, w, ws};
+    convolution.output = {data.data() + 300, v1::F32, y, ys};
+  }
+
+  std::vector<float> data = std::vector<float>(1000);
   const Sizes x = {1, 3, 4, 4}, w = {2, 3, 3, 3}, y = {1, 2, 2, 2};
   const Sizes xs = Strides(x, false), ws = Strides(w, false), ys = Strides(y, false);
   Convolution convolution;
-  convolution.input = {data.data(), v1::F32, x, xs};
-  convolution.weight = {data.data() + 100, v1::F32, w, ws};
-  convolution.output = {data.data() + 300, v1::F32, y, ys};
+};
+
+TEST_F(TunedConvolutionsTest, OffersEachEngineOnceAndTheDefaultFirst) {
+  fake.engines = {{{Cudnn::kRoundsInputs}}, {}, {}, {{Cudnn::kNondeterministic}}};
+  SmallConvolution small;
+  Convolution& convolution = small.convolution;
   const auto engines = [&](size_t wanted) {
     std::vector<int64_t> found;
     for (const Convolutions::Offer& offer : convolutions_.Offers(convolution, CallContext(), wanted, 0)) {
@@ -351,14 +360,8 @@ TEST(ConvolutionsLibraryTest, GivesBackWhatItMade) {
   {
     PlainHost host;
     Convolutions convolutions(Library());
-    std::vector<float> data(1000);
-    const Sizes x = {1, 3, 4, 4}, w = {2, 3, 3, 3}, y = {1, 2, 2, 2};
-    const Sizes xs = Strides(x, false), ws = Strides(w, false), ys = Strides(y, false);
-    Convolution convolution;
-    convolution.input = {data.data(), v1::F32, x, xs};
-    convolution.weight = {data.data() + 100, v1::F32, w, ws};
-    convolution.output = {data.data() + 300, v1::F32, y, ys};
-    ASSERT_TRUE(convolutions.Run(convolution, CallContext(), [](size_t) { return nullptr; }));
+    SmallConvolution small;
+    ASSERT_TRUE(convolutions.Run(small.convolution, CallContext(), [](size_t) { return nullptr; }));
     EXPECT_GT(fake.live, 0);
   }
   EXPECT_EQ(fake.live, 0);

@@ -10,6 +10,7 @@
 #include "compiler/ir/kernel_builder.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
+#include "tests/conformance/gpu_target.h"
 
 namespace kiln {
 namespace {
@@ -19,10 +20,7 @@ constexpr int64_t kMany = int64_t{1} << 22;
 class KernelSubjectsTest : public testing::Test {
  protected:
   void SetUp() override {
-    v1::Target target;
-    target.set_triple("nvptx64-nvidia-cuda");
-    target.add_features("sm_90");
-    auto backend = NewCodegenBackend(target);
+    auto backend = NewCodegenBackend(GpuTarget("sm_90"));
     ASSERT_TRUE(backend.ok()) << backend.status();
     backend_ = *std::move(backend);
   }
