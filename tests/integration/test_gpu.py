@@ -574,6 +574,8 @@ for rows in (1, 7, 12, 33, 64):
         with torch.no_grad():
             exact = torch.cat([torch.relu(x.double() @ part.weight.double().t() + part.bias.double())
                                for part in model.parts], 1)
+            # The call before the one that is recorded may sum in one piece what the graph splits.
+            torch.testing.assert_close(compiled(x).double(), exact, rtol={tolerance}, atol={tolerance})
             first = compiled(x).clone()
             torch.testing.assert_close(first.double(), exact, rtol={tolerance}, atol={tolerance})
             for _ in range(60):
@@ -606,13 +608,14 @@ def test_max_autotune_measures_a_product_once(place):
 
 
 _CONVOLVED = """
-import torch, kiln
+import copy, torch, kiln
 torch.manual_seed(0)
 net = torch.nn.Sequential(
     torch.nn.Conv2d(3, 32, 7, stride=2, padding=3, bias=False), torch.nn.BatchNorm2d(32), torch.nn.ReLU(),
     torch.nn.Conv2d(32, 32, 3, padding=1, bias=False), torch.nn.BatchNorm2d(32), torch.nn.{}(),
     torch.nn.Conv2d(32, 64, 1, bias=False), torch.nn.AdaptiveAvgPool2d(1)).cuda()
 x = torch.randn(8, 3, 64, 64, device="cuda")
+exact = copy.deepcopy(net).double()
 explanation = kiln.explain(net, mode="max-autotune-no-cudagraphs")(x)
 tunings = [program["tuning"] for program in explanation.programs]
 assert all(tuning["without"] == "" for tuning in tunings), tunings
@@ -626,13 +629,14 @@ assert any(one["candidates"] > 0 for one in convolutions) and not any(one["lost"
 changed = sum(one["changed"] for tuning in tunings for one in tuning["convolutions"] + tuning["products"])
 call = torch.compile(net, backend="kiln", mode="max-autotune-no-cudagraphs")
 results = []
-for run in (call, net):
-    net.zero_grad()
-    out = run(x)
+for run, parameters, image in ((call, net, x), (net, net, x), (exact, exact, x.double())):
+    parameters.zero_grad()
+    out = run(image)
     out.square().sum().backward()
-    results.append([out.detach()] + [parameter.grad.clone() for parameter in net.parameters()])
-for got, wanted in zip(*results):
-    torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2 * wanted.abs().max().item())
+    results.append([out.detach()] + [parameter.grad.clone() for parameter in parameters.parameters()])
+for got, eager, right in zip(*results):
+    far, allowed = (got - right).abs().max(), 3 * (eager - right).abs().max() + 1e-3 * right.abs().max()
+    assert far <= allowed, (far, allowed)
 assert kiln.stats()["tuned_plans"] == changed and not kiln.stats()["fallbacks"], (kiln.stats(), changed)
 """
 
