@@ -1,13 +1,14 @@
-"""Eager, TorchInductor and kiln side by side on this machine's GPU: Markdown on stdout, JSON with --json.
+"""Eager, TorchInductor and kiln side by side on this machine's GPU: Markdown on stdout, JSON with --json, each section
+as soon as it is measured.
 
-Sections, all but the last two by default:
+Sections, all of them by default:
   steps    inference of batch 1 and training, in default mode and with CUDA graphs (reduce-overhead)
   kernels  memory-bound kernels against a copy (gpu_kernels.py)
   calls    what a step and a result cost the CPU over the bare calls of the driver, cuBLASLt and torch (gpu_calls.py)
   start    cold and warm starts, as tests/bench/cpu.py measures them (minutes a row); each row has two cores to itself
            and as many rows run at a time as there are cores for
-  autotune cold and warm starts with max-autotune (autotune.py; TorchInductor's are minutes a row), all rows at a time,
-           which share the cores
+  autotune cold and warm starts with max-autotune (autotune.py; TorchInductor's are minutes a row) of the rows that
+           --rows names, else of three, all at a time, which share the cores
 
 Steps: a row is a process of its own that compiles its model in every way. All rows compile at the same time; then one
 row after the other measures while the others wait, so that no compile disturbs a measurement. Within a row the ways
@@ -45,6 +46,7 @@ ROWS = {name: (name, "infer", "float32")
         for name in ("vit", "resnet50", "mobilenet", "bert", "convnext", "detr", "segformer", "beit")}
 ROWS |= {f"{name}-train": (name, "train", "bfloat16") for name in ("bert", "gpt2", "llama", "vit")}
 ROWS["resnet50-train"] = ("resnet50", "train", "float32")
+TUNED = ["bert", "vit", "resnet50"]
 QUICK = ["bert", "resnet50", "vit", "bert-train"]
 SECTIONS = ("steps", "kernels", "calls", "start", "autotune")
 # The bound of a cold start: Inductor's front end and this part of what Inductor adds to it.
@@ -187,6 +189,7 @@ def _run(rows, arguments, directory):
             line = _await_line(process, log)
         process.stdin.close()
         process.wait()
+        print(f"{row}: {'measured' if line else 'failed'}", file=sys.stderr, flush=True)
         if line:
             results.append(json.loads(line))
         else:
@@ -234,11 +237,12 @@ TRAINING_COLUMNS = [
      lambda row: _ratio(row.get("peak_mb", {}).get("kiln"), row.get("peak_mb", {}).get("inductor")))]
 
 
-def _markdown(report):
+def _row_lines(report):
+    """Of the sections whose rows are processes that wait for their turn."""
     import gpu_calls
     import gpu_kernels
 
-    lines = [f"{report['device']}, torch {report['torch']}, {report['date']}", ""]
+    lines = []
     for title, task, columns in (("Inference, batch 1, fp32 with TF32:", "infer", INFERENCE_COLUMNS),
                                  ("Training, bf16 (ResNet-50: fp32 with TF32):", "train", TRAINING_COLUMNS)):
         results = [row for row in report["rows"] if row["row"] in ROWS and ROWS[row["row"]][1] == task]
@@ -249,10 +253,9 @@ def _markdown(report):
             lines += [gpu_kernels.table(result["gb_per_s"]), ""]
         if "calls" in result:
             lines += [gpu_calls.line(result["calls"]), ""]
-    lines += report.get("starts", []) + report.get("tuned", [])
     lines += [f"{result['row']}, {what}: {error}" for result in report["rows"]
               for what, error in result["errors"].items()]
-    return "\n".join(lines)
+    return lines
 
 
 def _side_by_side(rows, slots, measure):
@@ -316,7 +319,7 @@ def _parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", help=f"comma-separated, of {', '.join(ROWS)}; default: all")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
-    parser.add_argument("--sections", default="steps,kernels,calls", help="comma-separated, of " + ", ".join(SECTIONS))
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="comma-separated; default: %(default)s")
     parser.add_argument("--ways", default=",".join(WAYS), help="of steps, comma-separated")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20, help="of a round")
@@ -326,7 +329,8 @@ def _parse():
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.sections = arguments.sections.split(",")
-    arguments.rows = arguments.rows.split(",") if arguments.rows else QUICK if arguments.quick else [*ROWS]
+    named = arguments.rows.split(",") if arguments.rows else QUICK if arguments.quick else None
+    arguments.rows, arguments.tuned_rows = named or [*ROWS], named or TUNED
     for what, given, known in (("rows", arguments.rows, ROWS), ("sections", arguments.sections, SECTIONS),
                                ("ways", arguments.ways.split(","), {**WAYS, **TUNED_WAYS})):
         if unknown := set(given) - set(known):
@@ -349,21 +353,28 @@ def main():
     report = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
               "device": torch.cuda.get_device_name(), "torch": torch.__version__,
               "ways": arguments.ways.split(","), "rounds": arguments.rounds, "steps": arguments.steps}
+    print(f"{report['device']}, torch {report['torch']}, {report['date']}\n", flush=True)
+
+    def tell(lines):
+        print("\n".join(lines), flush=True)
+        if arguments.json:
+            with open(arguments.json, "w") as file:
+                json.dump(report, file, indent=1)
+
     directory = tempfile.mkdtemp(prefix="kiln-bench-")
     try:
         alone = [section for section in ("kernels", "calls") if section in arguments.sections]
         report["rows"] = _run(rows + alone, arguments, directory)
+        tell(_row_lines(report))
     finally:
         stop_daemons(directory)
         shutil.rmtree(directory, ignore_errors=True)
     if "start" in arguments.sections:
-        report["starts"], report["start_rows"] = _starts(arguments.rows, arguments)
+        lines, report["start_rows"] = _starts(arguments.rows, arguments)
+        tell(lines)
     if "autotune" in arguments.sections:
-        report["tuned"], report["tuned_rows"] = _tuned_starts(arguments.rows, arguments)
-    print(_markdown(report))
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(report, file, indent=1)
+        lines, report["tuned_rows"] = _tuned_starts(arguments.tuned_rows, arguments)
+        tell(lines)
     return 1 if any(result["errors"] for result in report["rows"]) else 0
 
 
