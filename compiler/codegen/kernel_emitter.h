@@ -160,6 +160,8 @@ class KernelEmitter {
   void StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer);
   void EndStreams();
   void ChooseReadAhead();
+  void ChooseRowsAhead();
+  void ChooseWalksAhead();
   void ReadAhead(const v1::LoopOp& op);
 
   // keep_emitter.cc
@@ -253,7 +255,7 @@ class KernelEmitter {
   std::vector<llvm::MDNode*> other_scopes_;
   std::vector<llvm::Value*> streamed_;  // per buffer: whether stores pass the cache by; null: never
   llvm::DenseMap<const v1::LoopOp*, std::pair<unsigned, unsigned>>
-      read_ahead_;  // its share of the lines, of how many
+      read_ahead_;  // its share of the next row's lines, of how many; of none: lines of the present walk
   std::optional<KeptRow> kept_;
   llvm::DenseSet<uint32_t> skipped_;  // ops that nothing asks for
   std::vector<llvm::Value*> symbols_;

@@ -5,7 +5,10 @@
 // memory directly.
 //
 // Reads ahead: where several stages read one row, the first waits for memory, and while the others compute,
-// memory would wait for them. So they ask for the next row's lines.
+// memory would wait for them. So they ask for the next row's lines. What is walked once, front to back, is
+// asked for a page before its turn: the processor's own prefetching ends with a page, and finding the next
+// one takes as long as a read or longer where pages of 4 KiB lie anywhere in a virtual machine's memory. A
+// loop that computes has too few lines under way to bridge that.
 #include <algorithm>
 
 #include "compiler/codegen/kernel_emitter.h"
@@ -23,6 +26,7 @@ constexpr int64_t kRowReadAheadMin = int64_t{1} << 11;
 constexpr int64_t kRowReadAheadMax = int64_t{1} << 18;
 constexpr int64_t kReadAheadBytesMin = int64_t{1} << 20;  // of a buffer; a smaller one stays in the cache
 constexpr unsigned kReadAheadStagesMax = 2;               // share a row's lines
+constexpr int64_t kWalkReadAhead = 4096;                  // bytes
 constexpr int kSecondLevel = 2;
 
 }  // namespace
@@ -76,8 +80,27 @@ void KernelEmitter::StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm
 }
 
 void KernelEmitter::ChooseReadAhead() {
+  if (on_gpu_ || kernel_.outer_size() == 0) return;
+  if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) ChooseRowsAhead();
+  if (kernel_.schedule().vector_dim() == v1::VECTOR_OUTER_LAST && !tiled_) ChooseWalksAhead();
+}
+
+void KernelEmitter::ChooseWalksAhead() {
+  for (const StageInfo& info : stages_) {
+    if (info.stage->inner_size() > 0) continue;
+    for (const v1::LoopOp& op : info.stage->ops()) {
+      if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad || op.args_size() > 0) continue;
+      const v1::KernelBuffer& buffer = kernel_.buffers(op.buffer());
+      const std::optional<int64_t> elements = ConstantExpr(buffer.span());
+      const bool small =
+          elements && *elements * static_cast<int64_t>(ir::ByteWidth(buffer.dtype())) < kReadAheadBytesMin;
+      if (!small && !DependsOnOps(op.index())) read_ahead_[&op] = {0, 0};
+    }
+  }
+}
+
+void KernelEmitter::ChooseRowsAhead() {
   const auto outer = static_cast<uint32_t>(kernel_.outer_size());
-  if (on_gpu_ || outer == 0 || kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST) return;
   llvm::DenseMap<std::pair<uint32_t, uint32_t>, llvm::SmallVector<const v1::LoopOp*, 4>> readers;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() != 1 || info.has_scan) continue;
@@ -102,21 +125,28 @@ void KernelEmitter::ChooseReadAhead() {
   }
 }
 
-// The line of the next row that the present vector's share of it asks for.
+// Of a vector's line farther on in the walk, or of the next row's line that is the present vector's part of
+// it.
 void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
   const auto found = read_ahead_.find(&op);
   if (found == read_ahead_.end() || vector_variable_ == kNoVariable) return;
   const auto [share, shares] = found->second;
-  llvm::Value*& row = variables_[kernel_.outer_size() - 1];
-  llvm::Value*& column = variables_[vector_variable_];
-  llvm::Value* const present[] = {row, column};
-  row = b_.CreateNSWAdd(row, I64(1));
-  llvm::Value* begin = b_.CreateUDiv(b_.CreateMul(stage_->extents[0], I64(share)), I64(shares));
-  column = b_.CreateNSWAdd(begin, b_.CreateUDiv(column, I64(shares)));
   llvm::Type* type = MemoryType(kernel_.buffers(op.buffer()).dtype());
-  llvm::Value* pointer = b_.CreateGEP(type, buffers_[op.buffer()], ScalarIndex(op.index()));
-  row = present[0];
-  column = present[1];
+  const auto address = [&] { return b_.CreateGEP(type, buffers_[op.buffer()], ScalarIndex(op.index())); };
+  llvm::Value* pointer;
+  if (shares == 0) {
+    pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(kWalkReadAhead));
+  } else {
+    llvm::Value*& row = variables_[kernel_.outer_size() - 1];
+    llvm::Value*& column = variables_[vector_variable_];
+    llvm::Value* const present[] = {row, column};
+    row = b_.CreateNSWAdd(row, I64(1));
+    llvm::Value* begin = b_.CreateUDiv(b_.CreateMul(stage_->extents[0], I64(share)), I64(shares));
+    column = b_.CreateNSWAdd(begin, b_.CreateUDiv(column, I64(shares)));
+    pointer = address();
+    row = present[0];
+    column = present[1];
+  }
   b_.CreateIntrinsic(
       llvm::Intrinsic::prefetch, llvm::ArrayRef<llvm::Type*>{pointer->getType()},
       llvm::ArrayRef<llvm::Value*>{pointer, b_.getInt32(0), b_.getInt32(kSecondLevel), b_.getInt32(1)});

@@ -173,6 +173,17 @@ TEST_P(CodegenTest, ResultsBeyondTheCacheAreStoredPastIt) {
   }
 }
 
+TEST_P(CodegenTest, WhatIsWalkedOnceIsAskedForAhead) {
+  const auto ahead = [&](std::optional<int64_t> count) {
+    auto object = backend_->Emit(IncrementKernel(count), {}, true);
+    EXPECT_TRUE(object.ok()) << object.status();
+    return object.ok() && object->listing.find("\tprefetcht1") != std::string::npos;
+  };
+  EXPECT_TRUE(ahead(int64_t{1} << 18));
+  EXPECT_TRUE(ahead(std::nullopt));
+  EXPECT_FALSE(ahead((int64_t{1} << 18) - 1));  // stays in the cache
+}
+
 TEST_P(CodegenTest, RowsThatSeveralStagesReadAreReadAhead) {
   const int64_t columns = 1000;
   const auto kernel = [&](int64_t rows) {
