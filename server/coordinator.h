@@ -126,6 +126,7 @@ class Coordinator {
   void RunFlight(const FlightPtr& flight);
   absl::Status CompileFlight(const FlightPtr& flight);
   absl::StatusOr<v1::PlanReply> Plan(const FlightPtr& flight);
+  WorkerTask PlanTask(const FlightPtr& flight);
   using EmittedByKey = absl::flat_hash_map<std::string, EmittedKernel>;
   // All requests at once, on whatever workers are free; `emitted` is told of each that succeeded.
   std::vector<WorkerResult> Emit(const FlightPtr& flight, std::vector<v1::EmitRequest> requests,
@@ -135,13 +136,17 @@ class Coordinator {
   absl::StatusOr<std::vector<EmittedKernel>> EmitAll(const FlightPtr& flight, const v1::PlanReply& plan,
                                                      const v1::Target& target, const EmittedByKey& known,
                                                      const absl::flat_hash_set<int>& later);
-  // flight_tune.cc. Both at a time; `tuning` is set where there is something to measure, and the plan's
-  // kernels get the schedules that won.
+  // flight_tune.cc. Both at a time; `tuning` is set where there is something to measure, the plan is replaced
+  // where another layout of images won, and its kernels get the schedules that won.
   absl::StatusOr<std::vector<EmittedKernel>> EmitAndTune(const FlightPtr& flight, const v1::Target& target,
                                                          v1::PlanReply* plan, v1::Tuning* tuning);
-  // What was emitted to be measured stays in `emitted`.
+  // What was emitted to be measured stays in `emitted`. Where the result has images as traced, `other` is the
+  // plan that has them so.
   v1::Tuning Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target,
-                  const MeasuringPool::Abandoned& abandoned, EmittedByKey* emitted);
+                  const MeasuringPool::Abandoned& abandoned, v1::PlanReply* other, EmittedByKey* emitted);
+  // Of one try: without it the first plan is as good as ever.
+  absl::StatusOr<v1::PlanReply> PlanAsTraced(const FlightPtr& flight,
+                                             const MeasuringPool::Abandoned& abandoned);
   absl::StatusOr<std::vector<std::string>> ImagesOf(const FlightPtr& flight, const v1::KernelSubject& subject,
                                                     const v1::PlannedKernel& planned,
                                                     const v1::Target& target, EmittedByKey* emitted);
@@ -156,6 +161,7 @@ class Coordinator {
   void StoreFailure(const FlightPtr& flight, const absl::Status& status, bool quarantine);
   void Progress(const FlightPtr& flight, absl::string_view phase, v1::CompileEvent event);
   void SendDebug(const FlightPtr& flight, v1::DebugFile file);
+  void SendPlanDebug(const FlightPtr& flight, v1::PlanReply* plan);
   void SendKernelDebug(const FlightPtr& flight, const v1::PlannedKernel& kernel, const v1::EmitReply& reply);
   bool Abandoned(const FlightPtr& flight) const;
   void Finish(const FlightPtr& flight, absl::Status status);

@@ -60,6 +60,11 @@ void Coordinator::SendDebug(const FlightPtr& flight, v1::DebugFile file) {
   flight->changed.SignalAll();
 }
 
+void Coordinator::SendPlanDebug(const FlightPtr& flight, v1::PlanReply* plan) {
+  for (v1::DebugFile& file : *plan->mutable_debug_files()) SendDebug(flight, std::move(file));
+  plan->clear_debug_files();
+}
+
 void Coordinator::SendKernelDebug(const FlightPtr& flight, const v1::PlannedKernel& kernel,
                                   const v1::EmitReply& reply) {
   const std::string path = absl::StrCat("kernels/", kernel.notes().name());
@@ -128,33 +133,34 @@ absl::Status Coordinator::CompileFlight(const FlightPtr& flight) {
   ingredients.request_key = flight->request_key;
   ingredients.target = target;
   ingredients.kernels = kernels;
-  if (!plan.subjects().empty()) ingredients.tuning = &tuning;
+  if (!plan.subjects().empty() || plan.has_images()) ingredients.tuning = &tuning;
   ingredients.notes_record = SerializeDeterministic(record);
   return Publish(flight, std::make_shared<const Artifact>(AssembleArtifact(ingredients, std::move(plan))));
+}
+
+WorkerTask Coordinator::PlanTask(const FlightPtr& flight) {
+  WorkerTask task;
+  v1::PlanRequest* request = task.request.mutable_plan();
+  *request->mutable_sections() = flight->sections;
+  request->set_graph(*flight->graph);
+  *request->mutable_hints() = flight->hints;
+  *request->mutable_notes() = flight->notes;
+  if (flight->debug) request->set_debug_dir("wanted");
+  task.time_limit = absl::Seconds(config_.workers().plan_seconds_max());
+  task.abandoned = [this, flight] { return Abandoned(flight); };
+  return task;
 }
 
 absl::StatusOr<v1::PlanReply> Coordinator::Plan(const FlightPtr& flight) {
   Progress(flight, "planning", {});
   while (true) {
-    WorkerTask task;
-    v1::PlanRequest* request = task.request.mutable_plan();
-    *request->mutable_sections() = flight->sections;
-    request->set_graph(*flight->graph);
-    *request->mutable_hints() = flight->hints;
-    *request->mutable_notes() = flight->notes;
-    if (flight->debug) request->set_debug_dir("wanted");
-    task.time_limit = absl::Seconds(config_.workers().plan_seconds_max());
-    task.abandoned = [this, flight] { return Abandoned(flight); };
-    WorkerResult result = pool_->Await(std::move(task));
+    WorkerResult result = pool_->Await(PlanTask(flight));
     if (result.crashed) {
       KILN_RETURN_IF_ERROR(Strike(flight, result));
       continue;
     }
     KILN_RETURN_IF_ERROR(result.status);
     KILN_RETURN_IF_ERROR(CheckPlan(result.reply.plan_reply()));
-    for (v1::DebugFile& file : *result.reply.mutable_plan_reply()->mutable_debug_files()) {
-      SendDebug(flight, std::move(file));
-    }
     return std::move(*result.reply.mutable_plan_reply());
   }
 }

@@ -12,6 +12,7 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "server/coordinator.h"
+#include "server/image_layout.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -50,35 +51,71 @@ void GiveSchedules(v1::PlanReply* plan, v1::Tuning* tuning) {
   }
 }
 
+Tuner::Subjects LibrarySubjects(const v1::PlanReply& plan) {
+  Tuner::Subjects subjects;
+  for (const v1::Subject& subject : plan.subjects()) {
+    if (!subject.has_kernel()) *subjects.Add() = subject;
+  }
+  return subjects;
+}
+
+// What is measured of them is the code of this compiler.
+Tuner::Subjects KernelSubjects(const v1::PlanReply& plan, const std::string& compiler) {
+  Tuner::Subjects subjects;
+  for (const v1::Subject& subject : plan.subjects()) {
+    if (!subject.has_kernel()) continue;
+    *subjects.Add() = subject;
+    subjects.rbegin()->mutable_kernel()->set_compiler(compiler);
+  }
+  return subjects;
+}
+
+// By position.
+absl::flat_hash_set<int> MeasuredKernels(const v1::PlanReply& plan) {
+  const absl::flat_hash_map<std::string, int> by_digest = KernelsByDigest(plan);
+  absl::flat_hash_set<int> measured;
+  for (const v1::Subject& subject : plan.subjects()) {
+    const auto found = by_digest.find(subject.kernel().digest());
+    if (subject.has_kernel() && found != by_digest.end()) measured.insert(found->second);
+  }
+  return measured;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAndTune(const FlightPtr& flight,
                                                                     const v1::Target& target,
                                                                     v1::PlanReply* plan, v1::Tuning* tuning) {
-  if (plan->subjects().empty()) return EmitAll(flight, *plan, target, {}, {});
-  // A kernel whose schedule is still to be found is emitted when it is known.
-  absl::flat_hash_set<int> later;
-  const absl::flat_hash_map<std::string, int> by_digest = KernelsByDigest(*plan);
-  for (v1::Subject& subject : *plan->mutable_subjects()) {
-    if (!subject.has_kernel()) continue;
-    subject.mutable_kernel()->set_compiler(pool_->hello().compiler_fingerprint());
-    const auto found = by_digest.find(subject.kernel().digest());
-    if (found != by_digest.end()) later.insert(found->second);
+  if (plan->subjects().empty() && !plan->has_images()) {
+    SendPlanDebug(flight, plan);
+    return EmitAll(flight, *plan, target, {}, {});
   }
-  // A GPU measures while processors compile.
   EmittedByKey known;  // the measuring thread's until it ends
+  v1::PlanReply other;
+  if (flight->debug) {  // what is shown is of the plan that is used, and emitted for it
+    *tuning = Tune(flight, *plan, target, [&] { return Abandoned(flight); }, &other, &known);
+    if (tuning->images().as_traced()) *plan = std::move(other);
+    SendPlanDebug(flight, plan);
+    GiveSchedules(plan, tuning);
+    return EmitAll(flight, *plan, target, {}, {});
+  }
+  // A kernel whose schedule is still to be found is emitted when it is known.
+  const absl::flat_hash_set<int> later = MeasuredKernels(*plan);
+  // A GPU measures while processors compile.
   std::atomic<bool> in_vain{false};
-  std::thread measuring(
-      [&] { *tuning = Tune(flight, *plan, target, [&] { return in_vain || Abandoned(flight); }, &known); });
+  std::thread measuring([&] {
+    *tuning = Tune(flight, *plan, target, [&] { return in_vain || Abandoned(flight); }, &other, &known);
+  });
   absl::StatusOr<std::vector<EmittedKernel>> kernels = EmitAll(flight, *plan, target, {}, later);
   in_vain = !kernels.ok();
   measuring.join();
-  if (later.empty() || !kernels.ok()) return kernels;
-  GiveSchedules(plan, tuning);
-  if (flight->debug) known.clear();  // what is shown is emitted for it
+  const bool replanned = tuning->images().as_traced();
+  if (!kernels.ok() || (later.empty() && !replanned)) return kernels;
   for (int k = 0; k < plan->kernels_size(); ++k) {
     if (!later.contains(k)) known[KeyOfKernel(plan->kernels(k).kernel(), target)] = std::move((*kernels)[k]);
   }
+  if (replanned) *plan = std::move(other);
+  GiveSchedules(plan, tuning);
   return EmitAll(flight, *plan, target, known, {});
 }
 
@@ -113,10 +150,21 @@ absl::StatusOr<std::vector<std::string>> Coordinator::ImagesOf(const FlightPtr& 
   return images;
 }
 
+absl::StatusOr<v1::PlanReply> Coordinator::PlanAsTraced(const FlightPtr& flight,
+                                                        const MeasuringPool::Abandoned& abandoned) {
+  WorkerTask task = PlanTask(flight);
+  task.request.mutable_plan()->set_images_as_traced(true);
+  task.abandoned = abandoned;
+  WorkerResult result = pool_->Await(std::move(task));
+  KILN_RETURN_IF_ERROR(result.status);  // that of a crash, too
+  KILN_RETURN_IF_ERROR(CheckPlan(result.reply.plan_reply()));
+  return std::move(*result.reply.mutable_plan_reply());
+}
+
 v1::Tuning Coordinator::Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target,
-                             const MeasuringPool::Abandoned& abandoned, EmittedByKey* emitted) {
+                             const MeasuringPool::Abandoned& abandoned, v1::PlanReply* other,
+                             EmittedByKey* emitted) {
   Progress(flight, "tuning", {});
-  const absl::flat_hash_map<std::string, int> kernels = KernelsByDigest(plan);
   Tuner::Job job;
   job.target = target;
   job.abandoned = abandoned;
@@ -126,13 +174,30 @@ v1::Tuning Coordinator::Tune(const FlightPtr& flight, const v1::PlanReply& plan,
     event.mutable_tuned()->set_total(total);
     Progress(flight, "tuning", std::move(event));
   };
+  const v1::PlanReply* chosen = &plan;
+  absl::flat_hash_map<std::string, int> kernels;
   job.images = [&](const v1::KernelSubject& subject) -> absl::StatusOr<std::vector<std::string>> {
     const auto found = kernels.find(subject.digest());
     if (found == kernels.end()) return absl::InternalError("a measured kernel that the plan has not");
-    return ImagesOf(flight, subject, plan.kernels(found->second), target, emitted);
+    return ImagesOf(flight, subject, chosen->kernels(found->second), target, emitted);
   };
   job.natives = [&](const v1::MatrixProduct& product) { return NativesFor(product, target, abandoned); };
-  return tuner_->Tune(plan.subjects(), job);
+  Tuner::Session session(*tuner_, std::move(job));
+  v1::Tuning tuning;
+  session.Tune(LibrarySubjects(plan), &tuning);
+  if (plan.has_images()) {
+    const v1::ImageLayout layout =
+        ChooseImageLayout(plan, [&] { return PlanAsTraced(flight, abandoned); }, session, other);
+    if (layout.as_traced()) {
+      chosen = other;
+      tuning.Clear();
+      session.Tune(LibrarySubjects(*chosen), &tuning);
+    }
+    *tuning.mutable_images() = layout;
+  }
+  kernels = KernelsByDigest(*chosen);
+  session.Tune(KernelSubjects(*chosen, pool_->hello().compiler_fingerprint()), &tuning);
+  return tuning;
 }
 
 // Without them the library's algorithms are measured all the same, so whatever befalls the worker is only

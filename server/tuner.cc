@@ -17,10 +17,10 @@ namespace {
 
 // Changes whenever a measurement would be made or judged otherwise.
 constexpr absl::string_view kPolicy =
-    "paired rounds after a flush of L2, 3, 15 and 41, ratio 0.97; products of few rows by our own kernel";
+    "paired rounds after a flush of L2, 3, 15 and 41, ratio 0.97; products of few rows by our own kernel; a "
+    "default without rivals too";
 constexpr uint32_t kRounds = 15;
 constexpr uint32_t kConfirmingRounds = 41;
-constexpr double kWorthwhile = 0.97;       // of the default's time
 constexpr uint32_t kProcessesLostMax = 3;  // by one subject; each costs a second
 
 // What a candidate does to itself, and not to the measurement.
@@ -128,6 +128,10 @@ absl::StatusOr<v1::Measurement> Tuner::MeasureSubject(MeasuringPool::Lease& leas
     best = candidate;
     best_ratio = measured.ratio();
   }
+  if (record.default_microseconds() == 0) {  // beside no rival: its time is known all the same
+    KILN_ASSIGN_OR_RETURN(const v1::Measured alone, measure(0, kRounds));
+    record.set_default_microseconds(alone.default_microseconds());
+  }
   record.set_microseconds(record.default_microseconds());
   if (best == 0) return record;
   // The smallest of many ratios is small by luck too.
@@ -139,52 +143,66 @@ absl::StatusOr<v1::Measurement> Tuner::MeasureSubject(MeasuringPool::Lease& leas
   return record;
 }
 
-v1::Tuning Tuner::Tune(const Subjects& subjects, const Job& job) {
-  v1::Tuning tuning;
-  if (pool_ == nullptr) {
-    tuning.set_without(without_);
-    return tuning;
+absl::StatusOr<v1::GpuFacts> Tuner::FactsFor(const Job& job) {
+  if (pool_ == nullptr) return absl::UnimplementedError(without_);
+  return pool_->FactsFor(job.target, job.abandoned);
+}
+
+Tuner::Session::Session(Tuner& tuner, Job job)
+    : tuner_(tuner), job_(std::move(job)), facts_(tuner.FactsFor(job_)) {}
+
+absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, const v1::Subject& subject) {
+  absl::StatusOr<v1::Measurement> stored = tuner_.Stored(key);
+  if (!stored.ok() && !over_.ok()) return over_;
+  if (!stored.ok() && lease_ == nullptr) {
+    KILN_ASSIGN_OR_RETURN(lease_, tuner_.pool_->Acquire(job_.target, job_.abandoned));
+    stored = tuner_.Stored(key);  // of whoever had the lease before
   }
-  const absl::StatusOr<v1::GpuFacts> facts = pool_->FactsFor(job.target, job.abandoned);
-  if (!facts.ok()) {
-    tuning.set_without(std::string(facts.status().message()));
-    return tuning;
+  if (stored.ok()) {
+    tuner_.stats_->subjects_reused++;
+    return stored;
   }
-  *tuning.mutable_gpu() = *facts;
+  KILN_ASSIGN_OR_RETURN(v1::Measurement record, tuner_.MeasureSubject(*lease_, subject, job_));
+  tuner_.stats_->subjects_measured++;
+  return tuner_.Keep(key, std::move(record));
+}
+
+absl::StatusOr<v1::Measurement> Tuner::Session::Measure(const v1::Subject& subject) {
+  KILN_RETURN_IF_ERROR(facts_.status());
+  const std::string key = TuningKey(subject, *facts_, kPolicy);
+  if (const auto found = known_.find(key); found != known_.end()) return found->second;
+  absl::StatusOr<v1::Measurement> record = Obtain(key, subject);
+  if (record.ok()) {
+    known_[key] = *record;
+  } else {
+    spdlog::info("a subject is not measured: {}", record.status().ToString());
+    if (lease_ != nullptr && lease_->over()) over_ = record.status();
+  }
+  return record;
+}
+
+void Tuner::Session::Tune(const Subjects& subjects, v1::Tuning* tuning) {
+  if (!facts_.ok()) {
+    tuning->set_without(std::string(facts_.status().message()));
+    return;
+  }
+  *tuning->mutable_gpu() = *facts_;
   const absl::Time start = absl::Now();
-  std::unique_ptr<MeasuringPool::Lease> lease;
-  absl::Status over;  // why no more is measured
-  const auto tuned = [&](const v1::Subject& subject) -> absl::StatusOr<v1::Measurement> {
-    const std::string key = TuningKey(subject, *facts, kPolicy);
-    absl::StatusOr<v1::Measurement> stored = Stored(key);
-    if (!stored.ok() && !over.ok()) return over;
-    if (!stored.ok() && lease == nullptr) {
-      KILN_ASSIGN_OR_RETURN(lease, pool_->Acquire(job.target, job.abandoned));
-      stored = Stored(key);  // of whoever had the lease before
-    }
-    if (stored.ok()) {
-      stats_->subjects_reused++;
-      return stored;
-    }
-    KILN_ASSIGN_OR_RETURN(v1::Measurement record, MeasureSubject(*lease, subject, job));
-    stats_->subjects_measured++;
-    return Keep(key, std::move(record));
-  };
-  for (int i = 0; i < subjects.size(); ++i) {
-    absl::StatusOr<v1::Measurement> record = tuned(subjects[i]);
+  int measured = 0;
+  total_ += static_cast<uint32_t>(subjects.size());
+  for (const v1::Subject& subject : subjects) {
+    absl::StatusOr<v1::Measurement> record = Measure(subject);
     if (record.ok()) {
-      *tuning.add_measurements() = *std::move(record);
+      *tuning->add_measurements() = *std::move(record);
+      ++measured;
     } else {
-      tuning.set_without(std::string(record.status().message()));
-      spdlog::info("a subject is not measured: {}", record.status().ToString());
+      tuning->set_without(std::string(record.status().message()));
       if (absl::IsCancelled(record.status())) break;
-      if (lease != nullptr && lease->over()) over = record.status();
     }
-    job.progress(static_cast<uint32_t>(i) + 1, static_cast<uint32_t>(subjects.size()));
+    job_.progress(++done_, total_);
   }
-  spdlog::info("{} of {} subjects measured or known after {}", tuning.measurements_size(), subjects.size(),
+  spdlog::info("{} of {} subjects measured or known after {}", measured, subjects.size(),
                absl::FormatDuration(absl::Now() - start));
-  return tuning;
 }
 
 }  // namespace kiln

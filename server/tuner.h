@@ -6,7 +6,7 @@
 // second and longer measurement too. What can't be measured runs by its default, and `Tuning.without`
 // says why.
 //
-// Thread-safe. Errors: none; the default is always good.
+// Thread-safe but for its sessions. Errors: none where a program is tuned; the default is always good.
 #pragma once
 
 #include <functional>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "cache/store_config.h"
@@ -46,11 +47,36 @@ class Tuner {
     std::function<absl::StatusOr<std::vector<std::string>>(const v1::KernelSubject&)> images;
   };
 
-  // Blocks.
-  v1::Tuning Tune(const Subjects& subjects, const Job& job);
+  // A winner takes less than this part of what it beats.
+  static constexpr double kWorthwhile = 0.97;
+
+  // What one program has measured: under one lease, which is taken for the first subject that the store does
+  // not have, and ends with the session. One thread's; the tuner outlives it.
+  class Session {
+   public:
+    // Blocks until it is known what kind of GPU there is.
+    Session(Tuner& tuner, Job job);
+
+    // Adds the records of `subjects` to `tuning`, or to `without` why one is missing. Blocks.
+    void Tune(const Subjects& subjects, v1::Tuning* tuning);
+    // One record. Blocks. CANCELLED when abandoned; other errors say why it can't be had.
+    absl::StatusOr<v1::Measurement> Measure(const v1::Subject& subject);
+
+   private:
+    absl::StatusOr<v1::Measurement> Obtain(const std::string& key, const v1::Subject& subject);
+
+    Tuner& tuner_;
+    const Job job_;
+    absl::StatusOr<v1::GpuFacts> facts_;
+    std::unique_ptr<MeasuringPool::Lease> lease_;
+    absl::Status over_;                                        // why no more is measured
+    absl::flat_hash_map<std::string, v1::Measurement> known_;  // by TuningKey
+    uint32_t done_ = 0, total_ = 0;
+  };
 
  private:
   struct Contest;
+  absl::StatusOr<v1::GpuFacts> FactsFor(const Job& job);
   absl::StatusOr<v1::Measurement> Stored(const std::string& key);
   // The record that stands from now on: an earlier one, if another lease was faster.
   v1::Measurement Keep(const std::string& key, v1::Measurement record) ABSL_LOCKS_EXCLUDED(keeping_);

@@ -173,11 +173,22 @@ void ShowSchedules(const v1::Measurement& measured, std::string* out) {
   }
 }
 
+void ShowImages(const v1::ImageLayout& images, std::string* out) {
+  absl::StrAppend(out, "  images lie ", images.as_traced() ? "as traced" : "by points");
+  if (!images.without().empty()) {
+    absl::StrAppend(out, ", not measured: ", Printable(images.without()), "\n");
+    return;
+  }
+  absl::StrAppendFormat(out, ": %.2f us by points, %.2f us as traced\n", images.by_points_microseconds(),
+                        images.as_traced_microseconds());
+}
+
 void ShowTuning(const v1::Tuning& tuning, std::string* out) {
   absl::StrAppend(out, "\nmeasured (", tuning.measurements_size(), ")",
                   tuning.gpu().name().empty() ? "" : absl::StrCat(" on ", Printable(tuning.gpu().name())),
                   "\n");
   if (!tuning.without().empty()) absl::StrAppend(out, "  not all: ", Printable(tuning.without()), "\n");
+  if (tuning.has_images()) ShowImages(tuning.images(), out);
   for (const v1::Measurement& measured : tuning.measurements()) {
     absl::StrAppendFormat(out, "  %s: %.2f us", SubjectText(measured), measured.default_microseconds());
     if (measured.has_winner()) {

@@ -152,6 +152,15 @@ PyObject* MeasuredKernelInfo(const v1::Measurement& measured) {
   return item.release();
 }
 
+PyObject* ImagesInfo(const v1::ImageLayout& images) {
+  Ref item(PyDict_New());
+  SetItem(item.get(), "without", Text(images.without()));
+  SetItem(item.get(), "as_traced", PyBool_FromLong(images.as_traced()));
+  SetItem(item.get(), "by_points_microseconds", PyFloat_FromDouble(images.by_points_microseconds()));
+  SetItem(item.get(), "as_traced_microseconds", PyFloat_FromDouble(images.as_traced_microseconds()));
+  return item.release();
+}
+
 PyObject* TuningInfo(const v1::Tuning& tuning) {
   Ref info(PyDict_New());
   SetItem(info.get(), "without", Text(tuning.without()));
@@ -180,6 +189,7 @@ PyObject* TuningInfo(const v1::Tuning& tuning) {
   SetItem(info.get(), "products", products.release());
   SetItem(info.get(), "convolutions", convolutions.release());
   SetItem(info.get(), "kernels", kernels.release());
+  if (tuning.has_images()) SetItem(info.get(), "images", ImagesInfo(tuning.images()));
   return info.release();
 }
 

@@ -109,12 +109,12 @@ struct Buffer {
 PyObject* Build(PyObject*, PyObject* arguments) {
   Buffer graph_bytes, facts, notes, digest;
   PyObject* hints = nullptr;
-  int mode = 0, fallback_random = 0, traced_strides = 0, deterministic = 0;
+  int mode = 0, fallback_random = 0, traced_strides = 0, deterministic = 0, without_tf32 = 0;
   const char *precision = nullptr, *torch_version = nullptr, *gpu_architecture = nullptr;
-  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ipppssy#s", &graph_bytes.data, &graph_bytes.size, &facts.data,
+  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ipppspsy#s", &graph_bytes.data, &graph_bytes.size, &facts.data,
                         &facts.size, &notes.data, &notes.size, &PyList_Type, &hints, &mode, &fallback_random,
-                        &traced_strides, &deterministic, &precision, &torch_version, &digest.data,
-                        &digest.size, &gpu_architecture)) {
+                        &traced_strides, &deterministic, &precision, &without_tf32, &torch_version,
+                        &digest.data, &digest.size, &gpu_architecture)) {
     return nullptr;
   }
   v1::Hints given;
@@ -139,6 +139,7 @@ PyObject* Build(PyObject*, PyObject* arguments) {
   v1::Numerics numerics;
   numerics.set_deterministic(deterministic);
   numerics.set_float32_matmul_precision(precision);
+  numerics.set_convolutions_without_tf32(without_tf32);
   v1::Environment environment;
   environment.set_torch_version(torch_version);
   environment.set_decomposition_digest(digest.str());

@@ -207,6 +207,13 @@ absl::Status GpuBuffer::Repeat(size_t period, size_t bytes) {
   return gpu_.Wait();
 }
 
+absl::Status GpuBuffer::CopyFrom(const GpuBuffer& from) {
+  if (from.size_ != size_) return absl::InvalidArgumentError("a copy between buffers of two sizes");
+  return gpu_.Check(
+      gpu_.functions_->copy(address_ + kRedZone, from.address_ + kRedZone, size_, gpu_.stream()),
+      "copy on the GPU");
+}
+
 absl::Status GpuBuffer::CheckIntact() const {
   KILN_RETURN_IF_ERROR(gpu_.Wait());
   for (const uint64_t zone : {address_, address_ + kRedZone + size_}) {

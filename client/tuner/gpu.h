@@ -67,12 +67,14 @@ class GpuBuffer {
 
   void* data() const;
   size_t size() const { return size_; }
-  // All of these wait for the stream.
+  // All of these wait for the stream, but CopyFrom.
   absl::Status Write(size_t offset, absl::Span<const char> bytes);
   absl::StatusOr<std::string> Read(size_t offset, size_t bytes) const;
   absl::Status Fill(uint8_t value);
   // The first `period` bytes again and again, up to `bytes` of them.
   absl::Status Repeat(size_t period, size_t bytes);
+  // On the stream. INVALID_ARGUMENT for a buffer of another size.
+  absl::Status CopyFrom(const GpuBuffer& from);
   // INTERNAL where the red zones are not as they were made.
   absl::Status CheckIntact() const;
 

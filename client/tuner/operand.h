@@ -30,6 +30,8 @@ class Operand {
 
   // The values anew, over whatever was written.
   absl::Status Fill();
+  // On the stream. INVALID_ARGUMENT for an operand of another size.
+  absl::Status CopyFrom(const Operand& from) { return buffer_.CopyFrom(from.buffer_); }
   // Over the values: bytes that are no number in any type.
   absl::Status Spoil() { return buffer_.Fill(0xFF); }
   // What is on the GPU now: all of it, or of more than 16 MiB 256 pieces of 64 KiB that lie evenly, the first

@@ -15,6 +15,7 @@
 #include "client/runtime/matrix_products.h"
 #include "client/tuner/bench.h"
 #include "client/tuner/convolution_bench.h"
+#include "client/tuner/copy_bench.h"
 #include "client/tuner/gpu.h"
 #include "client/tuner/kernel_bench.h"
 #include "client/tuner/product_bench.h"
@@ -74,6 +75,7 @@ class Tuner {
     const v1::Subject& subject = request.subject();
     if (subject.has_kernel()) return KernelBench::Create(subject.kernel(), request.images(), *gpu_);
     if (subject.has_product()) return ProductBench::Create(subject.product(), *gpu_, *products_);
+    if (subject.has_copy()) return CopyBench::Create(subject.copy(), *gpu_);
     if (subject.has_convolution()) {
       if (convolutions_ == nullptr) return absl::UnimplementedError(without_cudnn_);
       return ConvolutionBench::Create(subject.convolution(), *gpu_, *convolutions_);

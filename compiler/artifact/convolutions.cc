@@ -36,7 +36,7 @@ std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, co
   Write(window.padding, convolution.mutable_padding());
   Write(window.dilation, convolution.mutable_dilation());
   convolution.set_by_points(!by_rows);
-  convolution.set_tf32(dtype == v1::F32);
+  convolution.set_tf32(dtype == v1::F32 && !numerics.convolutions_without_tf32());
   convolution.set_deterministic(numerics.deterministic());
   return convolution;
 }

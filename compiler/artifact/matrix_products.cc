@@ -89,7 +89,8 @@ bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Nu
 }
 
 // A convolution of one point, of images that lie by points or by rows without gaps.
-bool DescribePoints(const v1::Program& program, const v1::Call& call, v1::MatrixProduct* product) {
+bool DescribePoints(const v1::Program& program, const v1::Call& call, const v1::Numerics& numerics,
+                    v1::MatrixProduct* product) {
   const std::optional<FixedWindow> window = FixedWindowOf(program, call);
   if (!window.has_value() || call.results_size() != 1 || !window->covers_points()) return false;
   const std::optional<FixedTensor> result = FixedBuffer(program, call.results(0));
@@ -119,7 +120,7 @@ bool DescribePoints(const v1::Program& program, const v1::Call& call, v1::Matrix
     write(product->mutable_b(), inputs, points, image.strides[1], image.strides[3], image.strides[0]);
     write(product->mutable_d(), outputs, points, points, 1, points * outputs);
   }
-  product->set_tf32(image.dtype == v1::F32);
+  product->set_tf32(image.dtype == v1::F32 && !numerics.convolutions_without_tf32());
   product->set_reduced_sums(true);
   return true;
 }
@@ -129,7 +130,7 @@ bool DescribePoints(const v1::Program& program, const v1::Call& call, v1::Matrix
 std::optional<v1::MatrixProduct> MatrixProductOf(const v1::Program& program, const v1::Call& call,
                                                  const v1::Numerics& numerics) {
   v1::MatrixProduct product;
-  const bool described = call.target() == kConvolution ? DescribePoints(program, call, &product)
+  const bool described = call.target() == kConvolution ? DescribePoints(program, call, numerics, &product)
                                                        : DescribeCall(program, call, numerics, &product);
   if (!described) return std::nullopt;
   return product;

@@ -111,6 +111,9 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   PassOptions passes;
   passes.fallback_random = options.fallback_random();
   passes.tf32 = numerics.float32_matmul_precision() != "highest";
+  bool images_laid = false;
+  passes.images_as_traced = request.images_as_traced();
+  passes.images_laid = &images_laid;
   if (debug.wanted()) {
     passes.dump = [&](absl::string_view pass, const std::string& text) {
       debug.Add(absl::StrCat("after_", pass), text);
@@ -139,6 +142,9 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   KILN_RETURN_IF_ERROR(BuildProgram(loops, schedule, memory, hints, &reply));
   KILN_RETURN_IF_ERROR(loops.exprs.status());
   if (Measures(options, target)) {
+    // Of training the forward's layout is the backward's too, of which nothing is known here.
+    if (graph.kind == v1::INFERENCE && (images_laid || request.images_as_traced()))
+      *reply.mutable_images() = ImageConvolutionsOf(reply.program(), numerics);
     for (v1::Subject& subject : SubjectsOf(reply.program(), numerics))
       *reply.add_subjects() = std::move(subject);
     if (backend != nullptr) {

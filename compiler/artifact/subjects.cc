@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "compiler/artifact/convolutions.h"
 #include "compiler/artifact/matrix_products.h"
 #include "compiler/support/proto_util.h"
@@ -27,34 +28,75 @@ double WorkOf(const v1::Subject& subject) {
   return work;
 }
 
+// Of one call; none for one that nothing describes.
+std::vector<v1::Subject> SubjectsOfCall(const v1::Program& program, const v1::Call& call,
+                                        const v1::Numerics& numerics) {
+  std::vector<v1::Subject> subjects;
+  if (auto product = MatrixProductOf(program, call, numerics)) {
+    *subjects.emplace_back().mutable_product() = *std::move(product);
+  }
+  for (v1::Convolution& convolution : ConvolutionsOf(program, call, numerics)) {
+    *subjects.emplace_back().mutable_convolution() = std::move(convolution);
+  }
+  return subjects;
+}
+
+// Equal subjects as one.
+class Census {
+ public:
+  void Add(v1::Subject subject) {
+    const auto [at, first] = known_.emplace(SerializeDeterministic(subject), found_.size());
+    const double work = WorkOf(subject);
+    if (first) found_.push_back({std::move(subject)});
+    found_[at->second].work += work;
+    ++found_[at->second].calls;
+  }
+
+  struct Found {
+    v1::Subject subject;
+    double work = 0;  // of all its calls
+    uint32_t calls = 0;
+  };
+  std::vector<Found> ByWork() && {
+    std::stable_sort(found_.begin(), found_.end(),
+                     [](const Found& a, const Found& b) { return a.work > b.work; });
+    return std::move(found_);
+  }
+
+ private:
+  std::vector<Found> found_;
+  std::map<std::string, size_t> known_;
+};
+
 }  // namespace
 
 std::vector<v1::Subject> SubjectsOf(const v1::Program& program, const v1::Numerics& numerics) {
-  std::vector<std::pair<double, v1::Subject>> found;  // with the work of all of its kind
-  std::map<std::string, size_t> known;
-  const auto add = [&](v1::Subject subject) {
-    const auto [at, first] = known.emplace(SerializeDeterministic(subject), found.size());
-    const double work = WorkOf(subject);
-    if (first) found.emplace_back(0, std::move(subject));
-    found[at->second].first += work;
-  };
+  Census census;
   for (const v1::Step& step : program.steps()) {
     if (!step.has_call()) continue;
-    v1::Subject subject;
-    if (auto product = MatrixProductOf(program, step.call(), numerics)) {
-      *subject.mutable_product() = *std::move(product);
-      add(subject);
-    }
-    for (v1::Convolution& convolution : ConvolutionsOf(program, step.call(), numerics)) {
-      *subject.mutable_convolution() = std::move(convolution);
-      add(subject);
-    }
+    for (v1::Subject& subject : SubjectsOfCall(program, step.call(), numerics))
+      census.Add(std::move(subject));
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<v1::Subject> subjects;
-  for (auto& [work, subject] : found) subjects.push_back(std::move(subject));
+  for (Census::Found& found : std::move(census).ByWork()) subjects.push_back(std::move(found.subject));
   return subjects;
+}
+
+v1::ImageConvolutions ImageConvolutionsOf(const v1::Program& program, const v1::Numerics& numerics) {
+  Census census;
+  v1::ImageConvolutions convolutions;
+  for (const v1::Step& step : program.steps()) {
+    if (!step.has_call() || !absl::StartsWith(step.call().target(), "aten.convolution")) continue;
+    std::vector<v1::Subject> subjects = SubjectsOfCall(program, step.call(), numerics);
+    if (subjects.empty()) convolutions.set_others(convolutions.others() + 1);
+    for (v1::Subject& subject : subjects) census.Add(std::move(subject));
+  }
+  for (Census::Found& found : std::move(census).ByWork()) {
+    v1::ImageConvolutions::Use* use = convolutions.add_measured();
+    *use->mutable_subject() = std::move(found.subject);
+    use->set_calls(found.calls);
+  }
+  return convolutions;
 }
 
 }  // namespace kiln

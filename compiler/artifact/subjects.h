@@ -1,6 +1,6 @@
 // What mode max-autotune measures of a program: its matrix products and convolutions of fixed sizes, each
 // once, those with most arithmetic in the program first, so that time that is too short is spent well.
-// Threads: pure function.
+// Threads: pure functions.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,12 @@
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile.pb.h"
 #include "kiln/v1/tuning.pb.h"
+#include "kiln/v1/worker.pb.h"
 
 namespace kiln {
 
 std::vector<v1::Subject> SubjectsOf(const v1::Program& program, const v1::Numerics& numerics);
+// Those of its convolutions and their gradients, and the calls that have none.
+v1::ImageConvolutions ImageConvolutionsOf(const v1::Program& program, const v1::Numerics& numerics);
 
 }  // namespace kiln

@@ -186,7 +186,7 @@ class Layouter {
     for (size_t v = 0; v < laid.size(); ++v) known_[v] = known_[v] || laid[v];
   }
 
-  void Run() {
+  bool Run() {
     std::vector<GraphNode> nodes = std::move(graph_.nodes);
     graph_.nodes.clear();
     for (GraphNode& node : nodes) {
@@ -201,6 +201,7 @@ class Layouter {
       graph_.nodes.push_back(std::move(node));
       absl::c_move(after, std::back_inserter(graph_.nodes));
     }
+    return changed_;
   }
 
  private:
@@ -216,6 +217,7 @@ class Layouter {
 
   void Lay(ValueId value) {
     TensorType& type = graph_.values[value];
+    changed_ = changed_ || !IsChannelsLast(graph_.exprs, type);
     type.strides = ChannelsLastStrides(graph_.exprs, type.sizes);
   }
 
@@ -256,6 +258,7 @@ class Layouter {
       clone.results = {declared};
       clone.origin = node.origin;
       clones.push_back(std::move(clone));
+      changed_ = true;
     }
     return clones;
   }
@@ -263,13 +266,11 @@ class Layouter {
   Graph& graph_;
   const bool by_points_on_cpu_;
   std::vector<bool> known_;
+  bool changed_ = false;
 };
 
 }  // namespace
 
-absl::Status PreferChannelsLast(Graph& graph) {
-  Layouter(graph).Run();
-  return absl::OkStatus();
-}
+bool PreferChannelsLast(Graph& graph) { return Layouter(graph).Run(); }
 
 }  // namespace kiln

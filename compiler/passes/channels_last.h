@@ -10,11 +10,11 @@
 // on a CPU, and weights there, stay as they are. Errors: none.
 #pragma once
 
-#include "absl/status/status.h"
 #include "compiler/graph/graph.h"
 
 namespace kiln {
 
-absl::Status PreferChannelsLast(Graph& graph);
+// True where a value lies otherwise than before.
+bool PreferChannelsLast(Graph& graph);
 
 }  // namespace kiln

@@ -69,7 +69,14 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   // What is cut from a padded product is activated where it is read.
   KILN_RETURN_IF_ERROR(
       runner.Run("fuse_activation", [&](Graph& g) { return FuseActivation(g, options.tf32); }));
-  KILN_RETURN_IF_ERROR(runner.Run("channels_last", PreferChannelsLast));
+  bool laid = false;
+  if (!options.images_as_traced) {
+    KILN_RETURN_IF_ERROR(runner.Run("channels_last", [&](Graph& g) {
+      laid = PreferChannelsLast(g);
+      return absl::OkStatus();
+    }));
+  }
+  if (options.images_laid != nullptr) *options.images_laid = laid;
   KILN_RETURN_IF_ERROR(runner.Run("channel_moments", CombineChannelMoments));
   KILN_RETURN_IF_ERROR(runner.Run("point_convolutions", MultiplyPointConvolutions));
   return absl::OkStatus();

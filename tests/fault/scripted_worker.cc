@@ -13,6 +13,12 @@
 //                      rows has kernels of its own: 9 "wrong", "hang" and "faster", 10 none as the worker
 //                      crashes
 //   convolutions N …   likewise, after those
+//   traced N …         the plan has images by points; those convolutions are the same program's with images
+//   as
+//                      traced, whose kernels are others. "traced crash": when that is planned
+//   bytes N M          that the kernels move, by points and as traced
+//   others N M         convolutions that can't be measured, likewise
+//   calls WORD         a library call of the plan with images as traced
 //   rows N             of the products (default 8)
 //   schedules N …      the same with kernels; candidate 256 crashes the worker that emits it
 //   probe              try what the sandbox denies; the plan's calls list what went through
@@ -90,7 +96,7 @@ void AddGuards(int64_t hint, v1::Guards* guards) {
   guards->add_conditions(4);
 }
 
-void AddConvolution(int64_t images, v1::Convolution* convolution) {
+void AddConvolution(int64_t images, bool by_points, v1::Convolution* convolution) {
   const auto sizes = [](std::initializer_list<int64_t> numbers,
                         google::protobuf::RepeatedField<int64_t>* to) {
     to->Assign(numbers.begin(), numbers.end());
@@ -103,7 +109,7 @@ void AddConvolution(int64_t images, v1::Convolution* convolution) {
   sizes({2, 2}, convolution->mutable_stride());
   sizes({1, 1}, convolution->mutable_padding());
   sizes({1, 1}, convolution->mutable_dilation());
-  convolution->set_by_points(true);
+  convolution->set_by_points(by_points);
 }
 
 void AddProduct(int64_t batch, int64_t rows, v1::MatrixProduct* product) {
@@ -143,6 +149,37 @@ void AddScheduled(int64_t number, int64_t candidates, v1::PlanReply* reply) {
   }
 }
 
+// Of "N M" the first for images by points, the second for those as traced; 0 where nothing is said.
+int64_t NumberFor(const v1::PlanRequest& request, const std::string& words) {
+  const std::vector<std::string> numbers = absl::StrSplit(words, ' ', absl::SkipEmpty());
+  int64_t number = 0;
+  if (!numbers.empty() && !absl::SimpleAtoi(numbers.at(request.images_as_traced() ? 1 : 0), &number)) abort();
+  return number;
+}
+
+void AddConvolutions(const v1::PlanRequest& request, Script& script, v1::PlanReply* reply) {
+  const bool traced = request.images_as_traced();
+  if (traced) Misbehave(script["traced"]);
+  std::map<std::string, int> uses;
+  for (absl::string_view word :
+       absl::StrSplit(script[traced ? "traced" : "convolutions"], ' ', absl::SkipEmpty())) {
+    int64_t number = 0;
+    if (!absl::SimpleAtoi(word, &number)) abort();
+    v1::Subject subject;
+    AddConvolution(number, !traced, subject.mutable_convolution());
+    const auto [use, first] = uses.emplace(word, reply->images().measured_size());
+    if (first) *reply->add_subjects() = subject;
+    if (!script.contains("traced")) continue;
+    if (first) *reply->mutable_images()->add_measured()->mutable_subject() = subject;
+    v1::ImageConvolutions::Use* counted = reply->mutable_images()->mutable_measured(use->second);
+    counted->set_calls(counted->calls() + 1);
+  }
+  if (!script.contains("traced")) return;
+  reply->mutable_images()->set_others(static_cast<uint32_t>(NumberFor(request, script["others"])));
+  if (traced && script.contains("calls"))
+    reply->mutable_program()->add_steps()->mutable_call()->set_target(script["calls"]);
+}
+
 v1::Frame Plan(const v1::PlanRequest& request) {
   v1::Frame frame;
   Script script = ParseScript(request.graph());
@@ -172,7 +209,7 @@ v1::Frame Plan(const v1::PlanRequest& request) {
     for (const char* name : {"00_graph.txt", "../escape.txt", "/etc/passwd"}) {
       v1::DebugFile* file = reply->add_debug_files();
       file->set_name(name);
-      file->set_contents(request.graph());
+      file->set_contents(absl::StrCat(request.graph(), request.images_as_traced() ? " as traced" : ""));
     }
   }
   for (absl::string_view word : absl::StrSplit(script["products"], ' ', absl::SkipEmpty())) {
@@ -181,10 +218,7 @@ v1::Frame Plan(const v1::PlanRequest& request) {
     if (script.contains("rows") && !absl::SimpleAtoi(script["rows"], &rows)) abort();
     AddProduct(number, rows, reply->add_subjects()->mutable_product());
   }
-  for (absl::string_view word : absl::StrSplit(script["convolutions"], ' ', absl::SkipEmpty())) {
-    if (!absl::SimpleAtoi(word, &number)) abort();
-    AddConvolution(number, reply->add_subjects()->mutable_convolution());
-  }
+  AddConvolutions(request, script, reply);
   for (absl::string_view word : absl::StrSplit(script["schedules"], ' ', absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(word, &number)) abort();
     AddScheduled(reply->kernels_size(), number, reply);
@@ -193,7 +227,9 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   if (script.contains("kernels") && !absl::SimpleAtoi(script["kernels"], &kernels)) abort();
   for (int64_t i = 0; i < kernels; ++i) {
     v1::PlannedKernel* kernel = reply->add_kernels();
-    kernel->set_kernel(absl::StrCat("kernel ", i, "\nname ", script["name"], "\nemit ", script["emit"]));
+    kernel->set_kernel(absl::StrCat("kernel ", i, "\nname ", script["name"], "\nemit ", script["emit"],
+                                    request.images_as_traced() ? "\nas traced" : ""));
+    kernel->set_bytes_read(static_cast<uint64_t>(NumberFor(request, script["bytes"])));
     kernel->mutable_notes()->set_name(absl::StrCat("kernel_", i));
     reply->mutable_program()->add_steps()->mutable_launch()->set_kernel(reply->kernels_size() - 1);
   }

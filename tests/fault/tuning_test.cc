@@ -229,6 +229,129 @@ TEST(Tuning, TheTunerSeesWrongSchedules) {
   EXPECT_NEAR(measured.microseconds(), 8, 1e-3);
 }
 
+// ---- layouts of images: the plan by points has `convolutions`, the one as traced `traced`
+
+constexpr double kLaunch = 1 + 4096.0 / (1 << 20);  // of the scripts' one kernel
+
+TEST(Tuning, ImagesLieAsTracedWhereThatIsFaster) {
+  TestDaemon daemon(Measuring());
+  const CompileResult compiled = daemon.Compile("convolutions 0 0\ntraced 1 1");
+  const v1::Tuning tuning = TuningOf(compiled);
+  EXPECT_EQ(tuning.without(), "");
+  EXPECT_EQ(tuning.images().without(), "");
+  EXPECT_TRUE(tuning.images().as_traced());
+  EXPECT_NEAR(tuning.images().by_points_microseconds(), 20 + kLaunch, 1e-6);
+  EXPECT_NEAR(tuning.images().as_traced_microseconds(), 16 + kLaunch, 1e-6);
+  // All else is of the plan that won: what it measured and what runs.
+  ASSERT_EQ(tuning.measurements_size(), 1);
+  EXPECT_FALSE(tuning.measurements(0).subject().convolution().by_points());
+  EXPECT_EQ(tuning.measurements(0).winner().plan().engine(), 1);
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 4);  // two convolutions, two copies
+  TestDaemon off("measuring { off: true }");
+  const CompileResult by_rule = off.Compile("convolutions 0 0\ntraced 1 1");
+  EXPECT_NE(compiled.manifest.kernels(0).kernel_key(), by_rule.manifest.kernels(0).kernel_key());
+  EXPECT_NE(TuningOf(by_rule).images().without().find("off"), std::string::npos);
+  EXPECT_FALSE(TuningOf(by_rule).images().as_traced());
+
+  // Another program with these convolutions, and another use of them, pays nothing.
+  const v1::Tuning next = TuningOf(daemon.Compile("convolutions 0\ntraced 1\nname next"));
+  EXPECT_TRUE(next.images().as_traced());
+  EXPECT_NEAR(next.images().by_points_microseconds(), 10 + kLaunch, 1e-6);
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 4);
+  EXPECT_EQ(daemon.Stats().subjects_reused(), 4);
+}
+
+TEST(Tuning, ImagesLieByPointsWhereTheOtherLayoutIsNotClearlyFaster) {
+  TestDaemon daemon(Measuring());
+  const auto layout = [&](const std::string& script) {
+    const CompileResult compiled = daemon.Compile(script);
+    const v1::Tuning tuning = TuningOf(compiled);
+    EXPECT_EQ(tuning.images().without(), "") << script;
+    EXPECT_GT(tuning.images().as_traced_microseconds(), 0) << script;
+    EXPECT_FALSE(tuning.images().as_traced()) << script;
+    EXPECT_TRUE(tuning.measurements(0).subject().convolution().by_points()) << script;
+    return tuning.images();
+  };
+  layout("convolutions 1\ntraced 0");
+  layout("convolutions 0\ntraced 0");
+  // 0.986 of the time, as is seen where a margin of 3 % is not asked for.
+  const v1::ImageLayout close =
+      layout("convolutions 0 0 0 0 0 0 0 0 0 0 0 0 0\ntraced 1 0 0 0 0 0 0 0 0 0 0 0 0");
+  EXPECT_LT(close.as_traced_microseconds(), close.by_points_microseconds());
+  // The convolution is faster, but the kernels move more.
+  const v1::ImageLayout moved = layout("convolutions 0\ntraced 1\nbytes 0 67108864");
+  EXPECT_NEAR(moved.as_traced_microseconds(), 8 + kLaunch + 32, 0.1);
+}
+
+TEST(Tuning, ImagesWhoseLayoutsCantBeMeasuredLieByPointsAndThatIsSaid) {
+  TestDaemon daemon(Measuring());
+  const auto why = [&](const std::string& script) {
+    const CompileResult compiled = daemon.Compile(script);
+    const v1::Tuning tuning = TuningOf(compiled);
+    EXPECT_FALSE(tuning.images().as_traced()) << script;
+    EXPECT_EQ(tuning.images().as_traced_microseconds(), 0) << script;
+    return tuning.images().without();
+  };
+  EXPECT_NE(why("convolutions 64\ntraced 1").find("signal 6"), std::string::npos);
+  EXPECT_NE(why("convolutions 0\ntraced 64").find("signal 6"), std::string::npos);
+  EXPECT_NE(why("convolutions 0\ntraced 1\nothers 1 0").find("1 convolutions can't"), std::string::npos);
+  EXPECT_NE(why("convolutions 0\ntraced 1\nothers 0 2").find("2 convolutions can't"), std::string::npos);
+  EXPECT_NE(why("traced 1\nothers 1 0").find("1 convolutions can't"), std::string::npos);
+  EXPECT_NE(why("convolutions 0\ntraced 1\ncalls aten.sort").find("other library calls"), std::string::npos);
+  EXPECT_EQ(daemon.Stats().worker_crashes(), 0);
+  EXPECT_NE(why("convolutions 0\ntraced crash"), "");
+  EXPECT_EQ(daemon.Stats().worker_crashes(), 1);
+  // The same where nothing of this is in the way, and where there is no choice.
+  EXPECT_TRUE(TuningOf(daemon.Compile("convolutions 0\ntraced 1\nname last")).images().as_traced());
+  EXPECT_FALSE(TuningOf(daemon.Compile("convolutions 0\nname one")).has_images());
+}
+
+TEST(Tuning, TheLayoutOfImagesKeepsToTheLease) {
+  TestDaemon daemon(Measuring("lease_seconds_max: 1"));
+  TuningOf(daemon.Compile("products 1"));
+  const std::string script = "convolutions 128 384 640 896\ntraced 1152 1408 1664 1920";  // 300 ms each
+  const v1::Tuning tuning = TuningOf(daemon.Compile(script));
+  EXPECT_NE(tuning.images().without().find("was over"), std::string::npos) << tuning.images().without();
+  std::string without = tuning.images().without();
+  for (int next = 0; next < 8 && !without.empty(); ++next)
+    without = TuningOf(daemon.Compile(absl::StrCat(script, "\nname ", next))).images().without();
+  EXPECT_EQ(without, "");  // whoever comes next measures the rest
+}
+
+TEST(Tuning, SchedulesAreMeasuredOfThePlanThatWon) {
+  TestDaemon daemon(Measuring());
+  const CompileResult compiled = daemon.Compile("convolutions 0\ntraced 1\nschedules 1");
+  const v1::Tuning tuning = TuningOf(compiled);
+  EXPECT_TRUE(tuning.images().as_traced());
+  ASSERT_EQ(tuning.measurements_size(), 2);
+  EXPECT_EQ(tuning.measurements(1).winner().threads().threads(), 1);
+  EXPECT_EQ(compiled.manifest.kernels_size(), 2);
+}
+
+// kiln-tuner itself, as above: its convolutions take as long in one layout as in the other.
+TEST(Tuning, TheTunerMeasuresCopies) {
+  TestDaemon daemon(absl::StrCat("measuring { gpus: 1 binary: \"", KILN_TUNER, "\" driver: \"", SCRIPTED_CUDA,
+                                 "\" cublas_lt: \"", SCRIPTED_CUDA, "\" cudnn: \"", SCRIPTED_CUDA,
+                                 "\" candidate_seconds_max: 60 lease_seconds_max: 60 }"));
+  const v1::Tuning tuning = TuningOf(daemon.Compile("convolutions 1\ntraced 2\nbytes 0 1048576"));
+  EXPECT_EQ(tuning.images().without(), "");
+  EXPECT_FALSE(tuning.images().as_traced());
+  EXPECT_NEAR(tuning.images().by_points_microseconds(), 8 + kLaunch, 1e-2);
+  EXPECT_NEAR(tuning.images().as_traced_microseconds(), 8 + kLaunch + 0.5, 1e-2);
+}
+
+TEST(Tuning, ADebugCompileShowsThePlanThatWon) {
+  TestDaemon daemon(Measuring());
+  for (const bool traced : {false, true}) {
+    const std::map<std::string, std::string> files =
+        daemon.DebugCompile(traced ? "convolutions 0\ntraced 1" : "convolutions 1\ntraced 0");
+    for (const auto& [name, contents] : files)
+      EXPECT_EQ(contents.find("as traced") != std::string::npos, traced) << name;
+    EXPECT_EQ(files.count("00_graph.txt"), 1u);
+    EXPECT_EQ(files.count("kernels/kernel_0.listing.txt"), 1u);
+  }
+}
+
 TEST(Tuning, TheSandboxHolds) {
   TestDaemon daemon(Measuring());
   const v1::Tuning tuning = TuningOf(daemon.Compile("products 4096"));

@@ -650,6 +650,44 @@ def test_max_autotune_measures_a_convolution_once(place):
     assert counts == [(8, 0), (8, 8)]
 
 
+_LAID = """
+import torch, kiln
+torch.manual_seed(0)
+torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = {tf32}
+net = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 32, 7, stride=2, padding=3), torch.nn.BatchNorm2d(32), torch.nn.ReLU(),
+    torch.nn.Conv2d(32, 32, 3, padding=1), torch.nn.{}(), torch.nn.MaxPool2d(2),
+    torch.nn.Conv2d(32, 64, 1), torch.nn.AdaptiveAvgPool2d(1)).cuda().to(torch.{dtype}).eval()
+x = torch.randn({images}, 3, 128, 128, device="cuda", dtype=torch.{dtype})
+with torch.no_grad():
+    explanation = kiln.explain(net, mode="max-autotune-no-cudagraphs")(x)
+    tuning, = (program["tuning"] for program in explanation.programs)
+    assert tuning["without"] == "" == tuning["images"]["without"], tuning
+    images = tuning["images"]
+    first, second = images["by_points_microseconds"], images["as_traced_microseconds"]
+    assert first > 0 and second > 0 and images["as_traced"] == (second < 0.97 * first), images
+    assert "as traced, measured" in str(explanation) or "by points, measured" in str(explanation), str(explanation)
+    assert len(tuning["convolutions"]) == 2 and len(tuning["products"]) == 1, tuning  # of the plan that won
+    got = torch.compile(net, backend="kiln", mode="max-autotune-no-cudagraphs")(x)
+    exact = net.double()(x.double())
+torch.testing.assert_close(got.double(), exact, rtol={tolerance}, atol={tolerance})
+assert not kiln.stats()["fallbacks"], kiln.stats()
+print(images, kiln.stats()["tuned_plans"])
+"""
+
+
+@pytest.mark.parametrize("dtype, tf32, tolerance, images", [("float32", True, 5e-3, 4), ("float32", False, 1e-4, 4),
+                                                            ("float32", False, 1e-4, 1), ("bfloat16", False, 5e-2, 4)])
+def test_max_autotune_measures_the_layout_of_images(place, dtype, tf32, tolerance, images):
+    counts = []
+    for activation in ("ReLU", "SiLU"):  # another graph with the same convolutions
+        print(place.run(_LAID.format(activation, dtype=dtype, tf32=tf32, tolerance=tolerance, images=images))[0])
+        stats = json.loads(kilnctl(place, "stats", "--json").stdout)
+        counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
+    measured, reused = counts[0]
+    assert measured == 8 and counts[1][0] == measured and counts[1][1] > reused, counts
+
+
 _SCHEDULED = """
 import torch, kiln
 torch.manual_seed(0)

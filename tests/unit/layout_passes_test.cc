@@ -11,6 +11,7 @@
 #include "compiler/passes/aligned_products.h"
 #include "compiler/passes/channel_moments.h"
 #include "compiler/passes/channels_last.h"
+#include "compiler/passes/pipeline.h"
 #include "compiler/passes/point_convolutions.h"
 #include "tests/unit/graph_maker.h"
 
@@ -43,7 +44,7 @@ struct Images : Maker {
   bool ByPoints(ValueId x) { return IsChannelsLast(graph.exprs, graph.type(x)); }
   void Run(v1::DeviceType device) {
     for (TensorType& type : graph.values) type.device = device;
-    ASSERT_TRUE(PreferChannelsLast(graph).ok());
+    PreferChannelsLast(graph);
   }
 };
 
@@ -67,6 +68,31 @@ TEST(ChannelsLast, FollowsConvolutionsUpToWhatLeaves) {
       EXPECT_EQ(m.ByPoints(second), expected);
       EXPECT_FALSE(m.ByPoints(last));
     }
+  }
+}
+
+TEST(ChannelsLast, IsLeftOutWhereImagesStayAsTraced) {
+  for (const bool as_traced : {false, true}) {
+    Images m;
+    const ValueId x = m.Input({2, 8, 5, 7}), y = m.Convolve(x), z = m.Relu(y);
+    m.Output(m.Convolve(z));
+    for (TensorType& type : m.graph.values) type.device = v1::CUDA;
+    bool laid = as_traced;
+    ASSERT_TRUE(RunPasses(m.graph, {.images_as_traced = as_traced, .images_laid = &laid}).ok());
+    EXPECT_EQ(laid, !as_traced);
+    EXPECT_EQ(m.ByPoints(y), !as_traced);
+    EXPECT_EQ(m.ByPoints(z), !as_traced);
+  }
+}
+
+TEST(ChannelsLast, SaysWhetherAnythingChanged) {
+  for (const bool by_points : {false, true}) {
+    Images m;
+    const ValueId y = m.Convolve(m.Input({2, 8, 5, 7}));
+    if (by_points) m.graph.values[y].strides = ChannelsLastStrides(m.graph.exprs, m.graph.type(y).sizes);
+    m.Output(m.Convolve(y));
+    for (TensorType& type : m.graph.values) type.device = v1::CUDA;
+    EXPECT_EQ(PreferChannelsLast(m.graph), !by_points);
   }
 }
 

@@ -118,7 +118,8 @@ def _compile(module, inputs, kind, settings, pair, title):
     key, header, graph, symbols = _C.build(
         exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[settings.mode],
         settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(), _torch_version(), decompositions.digest(), devices.architecture(gpu))
+        torch.get_float32_matmul_precision(), devices.convolves_without_tf32(gpu), _torch_version(),
+        decompositions.digest(), devices.architecture(gpu))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
     compiled = CompiledGraph(key, header, names, tuple(exported.constants), title,
                              tuple(exported.other_outputs), tuple(exported.float_inputs), autograd_cache.may_keep(), gpu,

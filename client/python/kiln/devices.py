@@ -43,6 +43,16 @@ def architecture(gpu):
     return f"sm_{major}{minor}"
 
 
+def convolves_without_tf32(gpu):
+    """Whether torch computes convolutions of float32 on `gpu` without rounding to TF32."""
+    if gpu is None:
+        return False
+    try:
+        return not torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # torch's old and new settings contradict each other
+        return False
+
+
 def inputs_from_cpu(module, gpu, float_inputs=()):
     """Positions of the graph's inputs that have to be brought to `gpu` before a call, `float_inputs` among them."""
     if gpu is None:

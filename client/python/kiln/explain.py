@@ -92,7 +92,16 @@ def _tuning_lines(tuning):
             sizes = " by ".join("×".join(map(str, one[name])) for name in ("input", "weight"))
             lines.append(f"    {one['of'].lower().replace('_', ' ')} {sizes}: "
                          f"{one['default_microseconds']:.1f} µs, now {one['microseconds']:.1f} µs")
-    return lines + _schedule_lines(tuning["kernels"])
+    return lines + _layout_lines(tuning.get("images")) + _schedule_lines(tuning["kernels"])
+
+
+def _layout_lines(images):
+    if images is None:
+        return []
+    if images["without"]:
+        return [f"  images lie by points, as their layouts were not measured: {images['without']}"]
+    return [f"  images lie {'as traced' if images['as_traced'] else 'by points'}, measured: convolutions and copies take "
+            f"{images['by_points_microseconds']:.1f} µs by points, {images['as_traced_microseconds']:.1f} µs as traced"]
 
 
 def _schedule_lines(kernels):

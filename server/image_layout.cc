@@ -1,0 +1,91 @@
+#include "server/image_layout.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+// One that costs little but its launch, and one larger than any L2 cache.
+constexpr int64_t kSmallCopy = 4096;
+constexpr int64_t kLargeCopy = int64_t{256} << 20;
+
+absl::StatusOr<double> MicrosecondsOf(const v1::Subject& subject, Tuner::Session& session) {
+  KILN_ASSIGN_OR_RETURN(const v1::Measurement record, session.Measure(subject));
+  if (record.microseconds() > 0) return record.microseconds();
+  return absl::UnavailableError("a measurement without a time");
+}
+
+absl::StatusOr<double> CopyMicroseconds(int64_t bytes, Tuner::Session& session) {
+  v1::Subject subject;
+  subject.mutable_copy()->set_bytes(bytes);
+  return MicrosecondsOf(subject, session);
+}
+
+absl::StatusOr<double> KernelMicroseconds(const v1::PlanReply& plan, Tuner::Session& session) {
+  double launches = 0, bytes = 0;
+  for (const v1::Step& step : plan.program().steps()) {
+    if (!step.has_launch()) continue;
+    const v1::PlannedKernel& kernel = plan.kernels(static_cast<int>(step.launch().kernel()));
+    ++launches;
+    bytes += static_cast<double>(kernel.bytes_read()) + static_cast<double>(kernel.bytes_written());
+  }
+  KILN_ASSIGN_OR_RETURN(const double small, CopyMicroseconds(kSmallCopy, session));
+  KILN_ASSIGN_OR_RETURN(const double large, CopyMicroseconds(kLargeCopy, session));
+  // A copy reads and writes.
+  return launches * small + bytes * std::max(large - small, 0.0) / static_cast<double>(2 * kLargeCopy);
+}
+
+absl::StatusOr<double> PriceOf(const v1::PlanReply& plan, Tuner::Session& session) {
+  if (plan.images().others() > 0) {
+    return absl::UnimplementedError(
+        absl::StrCat(plan.images().others(),
+                     " convolutions can't be measured (by another library, or of no fixed sizes)"));
+  }
+  KILN_ASSIGN_OR_RETURN(double price, KernelMicroseconds(plan, session));
+  for (const v1::ImageConvolutions::Use& use : plan.images().measured()) {
+    KILN_ASSIGN_OR_RETURN(const double microseconds, MicrosecondsOf(use.subject(), session));
+    price += use.calls() * microseconds;
+  }
+  return price;
+}
+
+std::map<std::string, uint32_t> OtherCalls(const v1::PlanReply& plan) {
+  std::map<std::string, uint32_t> calls;
+  for (const v1::Step& step : plan.program().steps()) {
+    if (step.has_call() && !absl::StartsWith(step.call().target(), "aten.convolution"))
+      ++calls[step.call().target()];
+  }
+  return calls;
+}
+
+absl::Status Weigh(const v1::PlanReply& by_points, const PlanAsTraced& plan_as_traced,
+                   Tuner::Session& session, v1::PlanReply* as_traced, v1::ImageLayout* layout) {
+  KILN_ASSIGN_OR_RETURN(const double first, PriceOf(by_points, session));
+  KILN_ASSIGN_OR_RETURN(*as_traced, plan_as_traced());
+  if (OtherCalls(by_points) != OtherCalls(*as_traced))
+    return absl::UnimplementedError("the layouts differ in other library calls than convolutions");
+  KILN_ASSIGN_OR_RETURN(const double second, PriceOf(*as_traced, session));
+  layout->set_by_points_microseconds(first);
+  layout->set_as_traced_microseconds(second);
+  layout->set_as_traced(second < Tuner::kWorthwhile * first);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+v1::ImageLayout ChooseImageLayout(const v1::PlanReply& by_points, const PlanAsTraced& plan_as_traced,
+                                  Tuner::Session& session, v1::PlanReply* as_traced) {
+  v1::ImageLayout layout;
+  const absl::Status weighed = Weigh(by_points, plan_as_traced, session, as_traced, &layout);
+  if (!weighed.ok()) layout.set_without(std::string(weighed.message()));
+  return layout;
+}
+
+}  // namespace kiln
