@@ -154,6 +154,7 @@ absl::StatusOr<v1::PlanReply> Coordinator::PlanAsTraced(const FlightPtr& flight,
                                                         const MeasuringPool::Abandoned& abandoned) {
   WorkerTask task = PlanTask(flight);
   task.request.mutable_plan()->set_images_as_traced(true);
+  task.urgent = true;
   task.abandoned = abandoned;
   WorkerResult result = pool_->Await(std::move(task));
   KILN_RETURN_IF_ERROR(result.status);  // that of a crash, too
@@ -208,6 +209,7 @@ std::vector<v1::NativeKernel> Coordinator::NativesFor(const v1::MatrixProduct& p
   WorkerTask task;
   *task.request.mutable_emit()->mutable_product() = product;
   *task.request.mutable_emit()->mutable_target() = target;
+  task.urgent = true;
   task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
   task.abandoned = abandoned;
   const WorkerResult result = pool_->Await(std::move(task));

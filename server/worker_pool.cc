@@ -42,7 +42,11 @@ WorkerPool::~WorkerPool() {
 
 void WorkerPool::Submit(WorkerTask task) {
   absl::MutexLock lock(&mutex_);
-  (task.request.has_emit() ? emits_ : plans_).push_back(std::move(task));
+  if (task.urgent) {
+    emits_.push_front(std::move(task));
+  } else {
+    (task.request.has_emit() ? emits_ : plans_).push_back(std::move(task));
+  }
 }
 
 WorkerResult WorkerPool::Await(WorkerTask task) {

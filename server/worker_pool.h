@@ -39,6 +39,7 @@ struct WorkerResult {
 
 struct WorkerTask {
   v1::Frame request;                       // plan or emit
+  bool urgent = false;                     // before all that wait: a leased GPU idles for it
   absl::Duration time_limit;               // from when a worker takes it
   std::function<bool()> abandoned;         // asked while it waits and runs; any thread
   std::function<void(WorkerResult)> done;  // called once, on a pool thread; must not block for long

@@ -318,6 +318,13 @@ TEST(Tuning, TheLayoutOfImagesKeepsToTheLease) {
   EXPECT_EQ(without, "");  // whoever comes next measures the rest
 }
 
+TEST(Tuning, TheOtherLayoutIsPlannedBeforeKernelsThatWait) {
+  TestDaemon daemon(Measuring("lease_seconds_max: 2"));
+  const std::string script =
+      "convolutions 0\ntraced 1\nkernels 40\nemit slow";  // four seconds for two workers
+  EXPECT_EQ(TuningOf(daemon.Compile(script)).images().without(), "");
+}
+
 TEST(Tuning, SchedulesAreMeasuredOfThePlanThatWon) {
   TestDaemon daemon(Measuring());
   const CompileResult compiled = daemon.Compile("convolutions 0\ntraced 1\nschedules 1");
