@@ -1,6 +1,7 @@
 #include "server/image_layout.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -42,7 +43,9 @@ absl::StatusOr<double> KernelMicroseconds(const v1::PlanReply& plan, Tuner::Sess
   return launches * small + bytes * std::max(large - small, 0.0) / static_cast<double>(2 * kLargeCopy);
 }
 
-absl::StatusOr<double> PriceOf(const v1::PlanReply& plan, Tuner::Session& session) {
+// Stops where it is `enough`, and says so.
+absl::StatusOr<double> PriceOf(const v1::PlanReply& plan, double enough, Tuner::Session& session,
+                               bool* stopped) {
   if (plan.images().others() > 0) {
     return absl::UnimplementedError(
         absl::StrCat(plan.images().others(),
@@ -52,6 +55,8 @@ absl::StatusOr<double> PriceOf(const v1::PlanReply& plan, Tuner::Session& sessio
   for (const v1::ImageConvolutions::Use& use : plan.images().measured()) {
     KILN_ASSIGN_OR_RETURN(const double microseconds, MicrosecondsOf(use.subject(), session));
     price += use.calls() * microseconds;
+    *stopped = price >= enough && &use != &*plan.images().measured().rbegin();
+    if (*stopped) break;
   }
   return price;
 }
@@ -67,13 +72,16 @@ std::map<std::string, uint32_t> OtherCalls(const v1::PlanReply& plan) {
 
 absl::Status Weigh(const v1::PlanReply& by_points, const PlanAsTraced& plan_as_traced,
                    Tuner::Session& session, v1::PlanReply* as_traced, v1::ImageLayout* layout) {
-  KILN_ASSIGN_OR_RETURN(const double first, PriceOf(by_points, session));
+  bool stopped = false;
+  KILN_ASSIGN_OR_RETURN(const double first,
+                        PriceOf(by_points, std::numeric_limits<double>::infinity(), session, &stopped));
   KILN_ASSIGN_OR_RETURN(*as_traced, plan_as_traced());
   if (OtherCalls(by_points) != OtherCalls(*as_traced))
     return absl::UnimplementedError("the layouts differ in other library calls than convolutions");
-  KILN_ASSIGN_OR_RETURN(const double second, PriceOf(*as_traced, session));
+  KILN_ASSIGN_OR_RETURN(const double second, PriceOf(*as_traced, first, session, &stopped));
   layout->set_by_points_microseconds(first);
   layout->set_as_traced_microseconds(second);
+  layout->set_at_least(stopped);
   layout->set_as_traced(second < Tuner::kWorthwhile * first);
   return absl::OkStatus();
 }

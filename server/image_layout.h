@@ -6,7 +6,7 @@
 // library calls have to be the same in both. The traced layout must be cheaper by as much as a candidate that
 // wins (Tuner::kWorthwhile). Where anything could not be measured, `without` says what, and images lie by
 // points. What is measured are records like any other, so another program with these convolutions pays
-// nothing.
+// nothing. As soon as the traced layout's are as dear as the other's no more of them are measured.
 //
 // Blocks as the session does. Errors: none.
 #pragma once

@@ -179,8 +179,8 @@ void ShowImages(const v1::ImageLayout& images, std::string* out) {
     absl::StrAppend(out, ", not measured: ", Printable(images.without()), "\n");
     return;
   }
-  absl::StrAppendFormat(out, ": %.2f us by points, %.2f us as traced\n", images.by_points_microseconds(),
-                        images.as_traced_microseconds());
+  absl::StrAppendFormat(out, ": %.2f us by points, %s%.2f us as traced\n", images.by_points_microseconds(),
+                        images.at_least() ? "at least " : "", images.as_traced_microseconds());
 }
 
 void ShowTuning(const v1::Tuning& tuning, std::string* out) {

@@ -158,6 +158,7 @@ PyObject* ImagesInfo(const v1::ImageLayout& images) {
   SetItem(item.get(), "as_traced", PyBool_FromLong(images.as_traced()));
   SetItem(item.get(), "by_points_microseconds", PyFloat_FromDouble(images.by_points_microseconds()));
   SetItem(item.get(), "as_traced_microseconds", PyFloat_FromDouble(images.as_traced_microseconds()));
+  SetItem(item.get(), "at_least", PyBool_FromLong(images.at_least()));
   return item.release();
 }
 

@@ -283,6 +283,21 @@ TEST(Tuning, ImagesLieByPointsWhereTheOtherLayoutIsNotClearlyFaster) {
   EXPECT_NEAR(moved.as_traced_microseconds(), 8 + kLaunch + 32, 0.1);
 }
 
+TEST(Tuning, NoMoreIsMeasuredOfALayoutThatHasLost) {
+  TestDaemon daemon(Measuring());
+  const std::string rest = "\ntraced 0 0 0 256 512";
+  const v1::ImageLayout lost = TuningOf(daemon.Compile("convolutions 1 1 1" + rest)).images();
+  EXPECT_TRUE(lost.at_least());
+  EXPECT_FALSE(lost.as_traced());
+  EXPECT_EQ(lost.without(), "");
+  EXPECT_NEAR(lost.as_traced_microseconds(), 30 + kLaunch, 1e-6);
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 4);  // one of three as traced, two copies
+  const v1::ImageLayout close = TuningOf(daemon.Compile("convolutions 1 1 1 1 1 1" + rest)).images();
+  EXPECT_FALSE(close.at_least());
+  EXPECT_NEAR(close.as_traced_microseconds(), 50 + kLaunch, 1e-6);
+  EXPECT_EQ(daemon.Stats().subjects_measured(), 6);
+}
+
 TEST(Tuning, ImagesWhoseLayoutsCantBeMeasuredLieByPointsAndThatIsSaid) {
   TestDaemon daemon(Measuring());
   const auto why = [&](const std::string& script) {

@@ -100,8 +100,10 @@ def _layout_lines(images):
         return []
     if images["without"]:
         return [f"  images lie by points, as their layouts were not measured: {images['without']}"]
-    return [f"  images lie {'as traced' if images['as_traced'] else 'by points'}, measured: convolutions and copies take "
-            f"{images['by_points_microseconds']:.1f} µs by points, {images['as_traced_microseconds']:.1f} µs as traced"]
+    return [f"  images lie {'as traced' if images['as_traced'] else 'by points'}, measured: "
+            f"{images['by_points_microseconds']:.1f} µs by points, "
+            f"{'at least ' if images['at_least'] else ''}{images['as_traced_microseconds']:.1f} µs as traced "
+            "(convolutions, and kernels by their launches and bytes)"]
 
 
 def _schedule_lines(kernels):
