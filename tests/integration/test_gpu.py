@@ -685,7 +685,7 @@ def test_max_autotune_measures_the_layout_of_images(place, dtype, tf32, toleranc
         stats = json.loads(kilnctl(place, "stats", "--json").stdout)
         counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
     measured, reused = counts[0]
-    assert measured == 8 and counts[1][0] == measured and counts[1][1] > reused, counts
+    assert 6 <= measured <= 8 and counts[1][0] == measured and counts[1][1] > reused, counts
 
 
 _SCHEDULED = """
