@@ -1,0 +1,193 @@
+"""max-autotune on a real GPU: products, convolutions, layouts of images and schedules, measured once and right. Without a
+GPU these tests skip themselves; tests/fault/tuning_test.cc has a scripted one."""
+import json
+
+import pytest
+import torch
+
+from daemons import kilnctl
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
+
+
+_MEASURED = """
+import torch, kiln
+torch.manual_seed(0)
+function = lambda x, w, b: torch.{}(torch.addmm(b, x, w))
+x, w, b = (torch.randn(*sizes, device="cuda") for sizes in ((12, 768), (768, 3072), (3072,)))
+explanation = kiln.explain(function, mode="max-autotune-no-cudagraphs")(x, w, b)
+tuning = explanation.programs[0]["tuning"]
+assert tuning["without"] == "" and tuning["gpu"] == torch.cuda.get_device_name(), tuning
+assert [product["sizes"] for product in tuning["products"]] == [(1, 12, 768, 3072)], tuning
+assert tuning["products"][0]["candidates"] > 0 and tuning["products"][0]["lost"] == 0, tuning
+got = torch.compile(function, backend="kiln", mode="max-autotune-no-cudagraphs")(x, w, b)
+torch.testing.assert_close(got, function(x, w, b), rtol=1e-3, atol=1e-3)
+assert kiln.stats()["not_measured"] == 0 and not kiln.stats()["fallbacks"], kiln.stats()
+"""
+
+
+_SKINNY = """
+import torch, kiln
+
+torch.backends.cuda.matmul.allow_tf32 = {tf32}
+
+class Three(torch.nn.Module):
+    # Of one size, so that a CUDA graph runs one kernel three times side by side.
+    def __init__(self, depth, columns):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(torch.nn.Linear(depth, columns) for _ in range(3))
+    def forward(self, x):
+        return torch.cat([torch.relu(part(x)) for part in self.parts], 1)
+
+native = 0
+for rows in (1, 7, 12, 33, 64):
+    for depth, columns in ((768, 768), (1000, 72), (96, 50), (75, 40)):
+        torch._dynamo.reset()
+        torch.manual_seed(rows)
+        model = Three(depth, columns).to("cuda", torch.{dtype}).requires_grad_(False)
+        x = torch.randn(rows, depth, device="cuda", dtype=torch.{dtype})
+        compiled = torch.compile(model, backend="kiln", mode="max-autotune")
+        with torch.no_grad():
+            exact = torch.cat([torch.relu(x.double() @ part.weight.double().t() + part.bias.double())
+                               for part in model.parts], 1)
+            # The call before the one that is recorded may sum in one piece what the graph splits.
+            torch.testing.assert_close(compiled(x).double(), exact, rtol={tolerance}, atol={tolerance})
+            first = compiled(x).clone()
+            torch.testing.assert_close(first.double(), exact, rtol={tolerance}, atol={tolerance})
+            for _ in range(60):
+                assert torch.equal(compiled(x), first)
+            # Rows that start off 16 bytes run by the library.
+            off = torch.randn(rows * depth + 1, device="cuda", dtype=torch.{dtype})[1:].view(rows, depth)
+            exact = torch.cat([torch.relu(off.double() @ part.weight.double().t() + part.bias.double())
+                               for part in model.parts], 1)
+            torch.testing.assert_close(compiled(off).double(), exact, rtol={tolerance}, atol={tolerance})
+            native += "native kernel (" in str(kiln.explain(model, mode="max-autotune")(x))
+assert kiln.stats()["fallbacks"] == {{}}, kiln.stats()
+print("native:", native)
+assert native > 0
+"""
+
+
+@pytest.mark.parametrize("dtype, tf32, tolerance", [("float32", True, 4e-3), ("float32", False, 2e-5),
+                                                    ("float16", False, 4e-3), ("bfloat16", False, 3e-2)])
+def test_products_of_few_rows_run_by_a_kernel_of_our_own(place, dtype, tf32, tolerance):
+    place.run(_SKINNY.format(dtype=dtype, tf32=tf32, tolerance=tolerance))
+
+
+def test_max_autotune_measures_a_product_once(place):
+    counts = []
+    for function in ("sin", "cos"):  # other graphs with the same product
+        place.run(_MEASURED.format(function))
+        stats = json.loads(kilnctl(place, "stats", "--json").stdout)
+        counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
+    assert counts == [(1, 0), (1, 1)]
+
+
+_CONVOLVED = """
+import copy, torch, kiln
+torch.manual_seed(0)
+net = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 32, 7, stride=2, padding=3, bias=False), torch.nn.BatchNorm2d(32), torch.nn.ReLU(),
+    torch.nn.Conv2d(32, 32, 3, padding=1, bias=False), torch.nn.BatchNorm2d(32), torch.nn.{}(),
+    torch.nn.Conv2d(32, 64, 1, bias=False), torch.nn.AdaptiveAvgPool2d(1)).cuda()
+x = torch.randn(8, 3, 64, 64, device="cuda")
+exact = copy.deepcopy(net).double()
+explanation = kiln.explain(net, mode="max-autotune-no-cudagraphs")(x)
+tunings = [program["tuning"] for program in explanation.programs]
+assert all(tuning["without"] == "" for tuning in tunings), tunings
+convolutions = [one for tuning in tunings for one in tuning["convolutions"]]
+kinds = sorted((one["of"], one["weight"][2]) for one in convolutions)
+# Forward the convolution of one point is a product, and the image has no gradient.
+assert kinds == [("FORWARD", 3), ("FORWARD", 7), ("INPUT_GRADIENT", 1), ("INPUT_GRADIENT", 3),
+                 ("WEIGHT_GRADIENT", 1), ("WEIGHT_GRADIENT", 3), ("WEIGHT_GRADIENT", 7)], kinds
+assert sum(len(tuning["products"]) for tuning in tunings) == 1, tunings
+assert any(one["candidates"] > 0 for one in convolutions) and not any(one["lost"] for one in convolutions), convolutions
+changed = sum(one["changed"] for tuning in tunings for one in tuning["convolutions"] + tuning["products"])
+call = torch.compile(net, backend="kiln", mode="max-autotune-no-cudagraphs")
+results = []
+for run, parameters, image in ((call, net, x), (net, net, x), (exact, exact, x.double())):
+    parameters.zero_grad()
+    out = run(image)
+    out.square().sum().backward()
+    results.append([out.detach()] + [parameter.grad.clone() for parameter in parameters.parameters()])
+for got, eager, right in zip(*results):
+    far, allowed = (got - right).abs().max(), 3 * (eager - right).abs().max() + 1e-3 * right.abs().max()
+    assert far <= allowed, (far, allowed)
+assert kiln.stats()["tuned_plans"] == changed and not kiln.stats()["fallbacks"], (kiln.stats(), changed)
+"""
+
+
+def test_max_autotune_measures_a_convolution_once(place):
+    counts = []
+    for activation in ("ReLU", "SiLU"):  # other graphs with the same convolutions
+        place.run(_CONVOLVED.format(activation))
+        stats = json.loads(kilnctl(place, "stats", "--json").stdout)
+        counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
+    assert counts == [(8, 0), (8, 8)]
+
+
+_LAID = """
+import torch, kiln
+torch.manual_seed(0)
+torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = {tf32}
+net = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 32, 7, stride=2, padding=3), torch.nn.BatchNorm2d(32), torch.nn.ReLU(),
+    torch.nn.Conv2d(32, 32, 3, padding=1), torch.nn.{}(), torch.nn.MaxPool2d(2),
+    torch.nn.Conv2d(32, 64, 1), torch.nn.AdaptiveAvgPool2d(1)).cuda().to(torch.{dtype}).eval()
+x = torch.randn({images}, 3, 128, 128, device="cuda", dtype=torch.{dtype})
+with torch.no_grad():
+    explanation = kiln.explain(net, mode="max-autotune-no-cudagraphs")(x)
+    tuning, = (program["tuning"] for program in explanation.programs)
+    assert tuning["without"] == "" == tuning["images"]["without"], tuning
+    images = tuning["images"]
+    first, second = images["by_points_microseconds"], images["as_traced_microseconds"]
+    assert first > 0 and second > 0 and images["as_traced"] == (second < 0.97 * first), images
+    assert "as traced, measured" in str(explanation) or "by points, measured" in str(explanation), str(explanation)
+    assert len(tuning["convolutions"]) == 2 and len(tuning["products"]) == 1, tuning  # of the plan that won
+    got = torch.compile(net, backend="kiln", mode="max-autotune-no-cudagraphs")(x)
+    exact = net.double()(x.double())
+torch.testing.assert_close(got.double(), exact, rtol={tolerance}, atol={tolerance})
+assert not kiln.stats()["fallbacks"], kiln.stats()
+print(images, kiln.stats()["tuned_plans"])
+"""
+
+
+@pytest.mark.parametrize("dtype, tf32, tolerance, images", [("float32", True, 5e-3, 4), ("float32", False, 1e-4, 4),
+                                                            ("float32", False, 1e-4, 1), ("bfloat16", False, 5e-2, 4)])
+def test_max_autotune_measures_the_layout_of_images(place, dtype, tf32, tolerance, images):
+    counts = []
+    for activation in ("ReLU", "SiLU"):  # another graph with the same convolutions
+        print(place.run(_LAID.format(activation, dtype=dtype, tf32=tf32, tolerance=tolerance, images=images))[0])
+        stats = json.loads(kilnctl(place, "stats", "--json").stdout)
+        counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
+    measured, reused = counts[0]
+    assert 6 <= measured <= 8 and counts[1][0] == measured and counts[1][1] > reused, counts
+
+
+_SCHEDULED = """
+import torch, kiln
+torch.manual_seed(0)
+def function(x, w, small):
+    return (x * w).sum(0), torch.{}(small)
+x, w = (torch.randn(8192, 2048, device="cuda") for _ in range(2))
+inputs = x, w, torch.randn(100, device="cuda")
+explanation = kiln.explain(function, mode="max-autotune-no-cudagraphs")(*inputs)
+tuning = explanation.programs[0]["tuning"]
+assert tuning["without"] == "", tuning
+assert len(tuning["kernels"]) == 1 and not tuning["products"], tuning
+kernel, = tuning["kernels"]
+assert kernel["candidates"] == len(kernel["schedules"]) - 1 > 0 and kernel["lost"] == 0, kernel
+print(kernel)
+got = torch.compile(function, backend="kiln", mode="max-autotune-no-cudagraphs")(*inputs)
+torch.testing.assert_close(got, function(*inputs), rtol=1e-3, atol=1e-3)
+assert kiln.stats()["not_measured"] == 0 and not kiln.stats()["fallbacks"], kiln.stats()
+"""
+
+
+def test_max_autotune_measures_a_kernels_schedules_once(place):
+    counts = []
+    for function in ("sin", "sin", "cos"):  # again, of which the artifact is stored, and another graph
+        place.run(_SCHEDULED.format(function))
+        stats = json.loads(kilnctl(place, "stats", "--json").stdout)
+        counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
+    assert counts == [(1, 0), (1, 0), (1, 1)]
