@@ -1,6 +1,8 @@
 #include "client/runtime/arena.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <numeric>
 
 namespace kiln::runtime {
@@ -30,6 +32,43 @@ Arena PlaceInArena(absl::Span<const Lifetime> temporaries, int64_t alignment) {
     placed.insert(above, t);
   }
   return arena;
+}
+
+namespace {
+
+constexpr int64_t kLargestMin = int64_t{16} << 10;  // temporaries that gain something together
+
+// Bytes at the step that holds most; each buffer takes a multiple of the alignment.
+int64_t HeldAtMost(absl::Span<const Held> buffers, int64_t alignment) {
+  std::map<size_t, int64_t> change;  // by step
+  for (const auto& [life, temporary] : buffers) {
+    const int64_t bytes = (life.bytes + alignment - 1) / alignment * alignment;
+    change[life.first] += bytes;
+    if (temporary && life.last != SIZE_MAX) change[life.last + 1] -= bytes;
+  }
+  int64_t held = 0, most = 0;
+  for (const auto& [step, bytes] : change) most = std::max(most, held += bytes);
+  return most;
+}
+
+}  // namespace
+
+int64_t LargestInArena(absl::Span<const Held> buffers, int64_t bytes_max, int64_t alignment) {
+  const int64_t alone = HeldAtMost(buffers, alignment);
+  const int64_t allowed = alone + std::min(alone / 8, kArenaExtraBytes);
+  for (int64_t largest = bytes_max; largest >= kLargestMin; largest /= 4) {
+    std::vector<Lifetime> inside;
+    std::vector<Held> outside;
+    for (const Held& held : buffers) {
+      if (held.temporary && held.life.bytes <= largest) {
+        inside.push_back(held.life);
+      } else {
+        outside.push_back(held);
+      }
+    }
+    if (PlaceInArena(inside, alignment).bytes + HeldAtMost(outside, alignment) <= allowed) return largest;
+  }
+  return 0;
 }
 
 }  // namespace kiln::runtime

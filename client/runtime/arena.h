@@ -33,4 +33,16 @@ struct Arena {
 // lie.
 Arena PlaceInArena(absl::Span<const Lifetime> temporaries, int64_t alignment = kArenaAlignment);
 
+// What a program allocates: a temporary, or what outlives the call from `life.first` on.
+struct Held {
+  Lifetime life;
+  bool temporary = true;
+};
+
+// An arena is there from a call's first step to its last, so in training it lies beside all that is saved.
+// Returns the largest size of temporaries for which an arena raises what is held at most by no more than an
+// eighth and kArenaExtraBytes; none above `bytes_max`, 0 for no arena.
+inline constexpr int64_t kArenaExtraBytes = int64_t{1} << 20;
+int64_t LargestInArena(absl::Span<const Held> buffers, int64_t bytes_max, int64_t alignment);
+
 }  // namespace kiln::runtime

@@ -272,11 +272,10 @@ class ProgramLoader {
       }
       block_of_[buffer] = block;
     } else {
-      const bool on_cpu = from_.buffers(buffer).device().type() == v1::CPU;
-      if (on_cpu ? !KnownAtStart(to.shape) : !LiesInGpuArena(to)) return;
-      if (!on_cpu) to_.arena_plan_.AlignTo(kGpuArenaAlignment);
+      const bool on_gpu = from_.buffers(buffer).device().type() != v1::CPU;
+      if (on_gpu ? !to.shape.fixed : !KnownAtStart(to.shape)) return;
       block_of_[buffer] = static_cast<int64_t>(blocks_.size());
-      blocks_.push_back({{to_.steps_.size(), SIZE_MAX, 0, {}}});
+      blocks_.push_back({{to_.steps_.size(), SIZE_MAX, 0, {}}, on_gpu});
     }
     ArenaPlan::Storage& storage = blocks_[block_of_[buffer]].storage;
     if (to.shape.fixed) {
@@ -284,12 +283,6 @@ class ProgramLoader {
     } else {
       storage.layouts.push_back({to.element, to.shape.sizes, to.shape.strides});
     }
-  }
-
-  // On a GPU results may have the memory of temporaries that are gone before them, but not their places in an
-  // arena; so only what is small, whose allocation is dear beside the kernel that fills it.
-  static bool LiesInGpuArena(const Program::Buffer& buffer) {
-    return buffer.shape.fixed && buffer.shape.fixed_span * buffer.element <= kGpuArenaBytesMax;
   }
 
   bool KnownAtStart(const Program::Shape& shape) const {
@@ -303,7 +296,23 @@ class ProgramLoader {
     if (block_of_[Root(buffer)] >= 0) blocks_[block_of_[Root(buffer)]].temporary = false;
   }
 
+  // On a GPU results may have the memory of temporaries that are gone before them, but not their places in an
+  // arena; so only what is small, whose allocation is dear beside the kernel that fills it.
+  void KeepLargeOutOfGpuArena() {
+    std::vector<Held> held;
+    for (const auto& [storage, on_gpu, temporary, place] : blocks_) {
+      if (on_gpu) held.push_back({{storage.first, storage.last, storage.bytes}, temporary});
+    }
+    if (held.empty()) return;
+    to_.arena_plan_.AlignTo(kGpuArenaAlignment);
+    const int64_t largest = LargestInArena(held, kGpuArenaBytesMax, kGpuArenaAlignment);
+    for (Block& block : blocks_) {
+      if (block.on_gpu && block.storage.bytes > largest) block.temporary = false;
+    }
+  }
+
   void PlanArena() {
+    KeepLargeOutOfGpuArena();
     for (Block& block : blocks_) {
       if (block.temporary) block.place = to_.arena_plan_.Add(std::move(block.storage));
     }
@@ -476,8 +485,9 @@ class ProgramLoader {
   // Storage that buffers have one after the other, of sizes that a call knows when it begins.
   struct Block {
     ArenaPlan::Storage storage;
-    bool temporary = true;
-    size_t place = 0;  // in the arena's plan
+    bool on_gpu = false;
+    bool temporary = true;  // that lies in the arena
+    size_t place = 0;       // in the arena's plan
   };
   std::vector<Block> blocks_;
   std::vector<int64_t> block_of_;  // by buffer; -1: none

@@ -134,6 +134,23 @@ TEST(ArenaTest, AlignsAsItIsTold) {
   EXPECT_EQ(arena.offsets, (std::vector<int64_t>{1024, 0, 2048}));
 }
 
+// From a call's first step to its last an arena is there, beside all that training saves.
+TEST(ArenaTest, HoldsNothingThatRaisesWhatIsHeldAtMost) {
+  constexpr int64_t kMax = int64_t{4} << 20, kLarge = int64_t{3} << 20, kSmall = int64_t{100} << 10;
+  std::vector<Held> buffers = {{{0, 1, kLarge}, true}, {{1, 2, kSmall}, true}};
+  EXPECT_EQ(LargestInArena(buffers, kMax, kGpuArenaAlignment), kMax);
+  buffers.push_back({{3, SIZE_MAX, int64_t{1} << 30}, false});  // saved
+  EXPECT_EQ(LargestInArena(buffers, kMax, kGpuArenaAlignment), kMax / 4);
+  buffers.back().life.first = 1;  // now what is held at most holds the large one, too
+  EXPECT_EQ(LargestInArena(buffers, kMax, kGpuArenaAlignment), kMax);
+  buffers.back().life.first = 3;
+  for (size_t n = 0; n < 200; ++n) buffers.push_back({{0, 0, int64_t{16} << 10}, true});
+  EXPECT_EQ(LargestInArena(buffers, kMax, kGpuArenaAlignment), 0);
+  // Of a small program an eighth more is much.
+  buffers = {{{0, 0, kSmall}, true}, {{1, SIZE_MAX, kSmall}, false}};
+  EXPECT_EQ(LargestInArena(buffers, kMax, kGpuArenaAlignment), int64_t{64} << 10);
+}
+
 // What a library call gives back may be its argument's memory, and is read after that is freed.
 TEST_F(ArenaProgramTest, HoldsNoArgumentOfACallThatMayGiveItBack) {
   const uint32_t first = Copied(input_);
