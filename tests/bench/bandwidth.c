@@ -1,8 +1,9 @@
 // What memory gives to nothing but reads and writes, for each mix of them that a kernel of kernels.py has:
 // the roofs that kernels are held against. Reads are added up, so that none is left out. Each thread has a
 // contiguous part of every buffer and walks it front to back, or, where `streams` is 4, as four parts side by
-// side: more reads are under way then wherever a page ends. What is written goes past the cache, as nobody
-// reads it soon; what is read and written goes back to where it was.
+// side: more reads are under way then wherever a page ends. Where `ahead` is set it asks for what it reads a page
+// before, so that the next page is found in time. What is written goes past the cache, as nobody reads it soon;
+// what is read and written goes back to where it was.
 #include <immintrin.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -12,11 +13,13 @@ enum Mix { READ = 0, COPY = 1, SUM = 2, UPDATE = 3 };  // UPDATE: three of four 
 
 #define STREAMS_MAX 4
 #define THREADS_MAX 64
+#define PAGE 1024  // floats
 #define WIDTH 16  // floats of a cache line
 
 struct Part {
   enum Mix mix;
   int streams;
+  int ahead;
   float* buffers[4];
   size_t count;  // floats of each
   float sum;
@@ -45,14 +48,20 @@ static inline __m256 Line(enum Mix mix, float* const* buffers, size_t i, __m256 
   return sum;
 }
 
+static inline void Ask(enum Mix mix, float* const* buffers, size_t i) {
+  const int read = mix == UPDATE ? 4 : mix == SUM ? 2 : 1;
+  for (int k = 0; k < read; ++k) _mm_prefetch((const char*)(buffers[k] + i), _MM_HINT_T1);
+}
+
 // Four lines of each stream at a time, each with a sum of its own.
-static inline __attribute__((always_inline)) float Walk(enum Mix mix, int streams, float* const* buffers,
-                                                        size_t count) {
+static inline __attribute__((always_inline)) float Walk(enum Mix mix, int streams, int ahead,
+                                                        float* const* buffers, size_t count) {
   const size_t part = count / streams;
   __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
   for (size_t i = 0; i + 4 * WIDTH <= part; i += 4 * WIDTH) {
     for (int stream = 0; stream < streams; ++stream) {
       for (int line = 0; line < 4; ++line) {
+        if (ahead) Ask(mix, buffers, stream * part + i + line * WIDTH + PAGE);
         sums[line] = Line(mix, buffers, stream * part + i + line * WIDTH, sums[line]);
       }
     }
@@ -65,9 +74,10 @@ static inline __attribute__((always_inline)) float Walk(enum Mix mix, int stream
   return total;
 }
 
-#define WALK(mix)                                                           \
-  part->sum = part->streams == 1 ? Walk(mix, 1, part->buffers, part->count) \
-                                 : Walk(mix, STREAMS_MAX, part->buffers, part->count)
+#define WALK(mix)                                                                           \
+  part->sum = part->ahead          ? Walk(mix, 1, 1, part->buffers, part->count)            \
+              : part->streams == 1 ? Walk(mix, 1, 0, part->buffers, part->count)            \
+                                   : Walk(mix, STREAMS_MAX, 0, part->buffers, part->count)
 
 static void* Work(void* argument) {
   struct Part* part = argument;
@@ -89,10 +99,10 @@ static double Now(void) {
 // Seconds of one pass over `count` floats of each buffer that the mix has, less what does not divide by the
 // threads and streams: a few hundred. What is written past the cache starts at a multiple of 32 bytes. -1
 // where a thread fails.
-double PassSeconds(int mix, int streams, float* const* buffers, size_t count, int threads) {
+double PassSeconds(int mix, int streams, int ahead, float* const* buffers, size_t count, int threads) {
   struct Part parts[THREADS_MAX];
   pthread_t handles[THREADS_MAX];
-  if (threads < 1 || threads > THREADS_MAX || (streams != 1 && streams != STREAMS_MAX)) return -1;
+  if (threads < 1 || threads > THREADS_MAX || (streams != 1 && (streams != STREAMS_MAX || ahead))) return -1;
   const size_t grain = WIDTH * 4 * STREAMS_MAX;
   const size_t share = count / threads / grain * grain;
   const double begin = Now();
@@ -101,6 +111,7 @@ double PassSeconds(int mix, int streams, float* const* buffers, size_t count, in
     struct Part* part = &parts[started];
     part->mix = (enum Mix)mix;
     part->streams = streams;
+    part->ahead = ahead;
     part->count = share;
     for (int k = 0; k < 4; ++k) part->buffers[k] = buffers[k] == NULL ? NULL : buffers[k] + share * started;
     if (pthread_create(&handles[started], NULL, Work, part) != 0) break;

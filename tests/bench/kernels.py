@@ -1,8 +1,8 @@
 """Memory-bound kernels against this machine's bandwidth, and what a call and a step cost besides their work.
 
 A kernel's rate is the least bytes that must move (each input once in, each output once out) over its time. Its roof is
-the rate of bare loops with the same mix of reads and writes over the kernel's own tensors (bandwidth.c: the better of
-two ways to walk them), taken right before and after each call; so a share is a ratio within a moment, and the median
+the rate of bare loops with the same mix of reads and writes over the kernel's own tensors (bandwidth.c: the best of
+three ways to walk them), taken right before and after each call; so a share is a ratio within a moment, and the median
 over the rounds is what a machine that is shared with others cannot disturb much. Beside them stands what eager's and
 Inductor's versions reach, and libc's memcpy.
 Calls: a compiled function of eight elements, less the same function by a back-end that only hands back a tensor: that
@@ -28,7 +28,7 @@ import c_library  # noqa: E402
 WAYS = ("eager", "inductor", "kiln")
 SHORT, LONG = 20, 220
 VOCABULARY = 32000
-STREAMS = (1, 4)
+WALKS = {"in one stream": (1, 0), "in four streams": (4, 0), "a page ahead": (1, 1)}  # streams, ahead: of bandwidth.c
 SETTLE_SECONDS = 0.005  # in which the threads of the last parallel region stop waiting for more work
 FRESH_PAGES_MAX, FRESH_CALLS_MAX = 64, 10  # a call's own bookkeeping takes a few pages; memory comes back in turns
 READ, COPY, SUM, UPDATE = range(4)  # as in bandwidth.c
@@ -91,8 +91,9 @@ class Roof:
         addresses = [tensor.data_ptr() for tensor in self._tensors]
         self._buffers = (ctypes.c_void_p * 4)(*addresses)
 
-    def seconds(self, streams):
-        took = Roof._library.PassSeconds(self.mix, streams, self._buffers, ctypes.c_size_t(self.count), self.threads)
+    def seconds(self, streams, ahead):
+        took = Roof._library.PassSeconds(self.mix, streams, ahead, self._buffers,
+                                           ctypes.c_size_t(self.count), self.threads)
         if took < 0:
             raise RuntimeError("a bare loop over memory failed")
         return took
@@ -145,7 +146,7 @@ def _rounds_of(torch, calls, roof, rounds):
 
     def passes():
         time.sleep(SETTLE_SECONDS)
-        return [roof.seconds(streams) for streams in STREAMS]
+        return [roof.seconds(*walk) for walk in WALKS.values()]
 
     for _ in range(rounds):
         before = passes()
@@ -172,9 +173,9 @@ def measure_kernels(arguments):
                 _seconds(torch, *calls[way])
         taken, bare = _rounds_of(torch, calls, roof, arguments.rounds)
         everywhere = [row for rows in bare.values() for row in rows]
-        walks = [statistics.median(row[walk] for row in everywhere) for walk in range(len(STREAMS))]
+        walks = [statistics.median(row[walk] for row in everywhere) for walk in range(len(WALKS))]
         best = walks.index(min(walks))
-        row = {"mix": MIXES[mix], "roof": least / walks[best], "streams": STREAMS[best], "ways": {}}
+        row = {"mix": MIXES[mix], "roof": least / walks[best], "walk": list(WALKS)[best], "ways": {}}
         for way in calls:
             shares = sorted(around[best] / took for around, took in zip(bare[way], taken[way]))
             row["ways"][way] = {"rate": least / statistics.median(taken[way]), "share": statistics.median(shares),
