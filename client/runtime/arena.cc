@@ -6,6 +6,24 @@
 #include <numeric>
 
 namespace kiln::runtime {
+namespace {
+
+constexpr int64_t kLargestMin = int64_t{16} << 10;  // temporaries that gain something together
+
+// Bytes at the step that holds most; each buffer takes a multiple of the alignment.
+int64_t HeldAtMost(absl::Span<const Held> buffers, int64_t alignment) {
+  std::map<size_t, int64_t> change;  // by step
+  for (const auto& [life, temporary] : buffers) {
+    const int64_t bytes = (life.bytes + alignment - 1) / alignment * alignment;
+    change[life.first] += bytes;
+    if (temporary && life.last != SIZE_MAX) change[life.last + 1] -= bytes;
+  }
+  int64_t held = 0, most = 0;
+  for (const auto& [step, bytes] : change) most = std::max(most, held += bytes);
+  return most;
+}
+
+}  // namespace
 
 Arena PlaceInArena(absl::Span<const Lifetime> temporaries, int64_t alignment) {
   Arena arena;
@@ -33,25 +51,6 @@ Arena PlaceInArena(absl::Span<const Lifetime> temporaries, int64_t alignment) {
   }
   return arena;
 }
-
-namespace {
-
-constexpr int64_t kLargestMin = int64_t{16} << 10;  // temporaries that gain something together
-
-// Bytes at the step that holds most; each buffer takes a multiple of the alignment.
-int64_t HeldAtMost(absl::Span<const Held> buffers, int64_t alignment) {
-  std::map<size_t, int64_t> change;  // by step
-  for (const auto& [life, temporary] : buffers) {
-    const int64_t bytes = (life.bytes + alignment - 1) / alignment * alignment;
-    change[life.first] += bytes;
-    if (temporary && life.last != SIZE_MAX) change[life.last + 1] -= bytes;
-  }
-  int64_t held = 0, most = 0;
-  for (const auto& [step, bytes] : change) most = std::max(most, held += bytes);
-  return most;
-}
-
-}  // namespace
 
 int64_t LargestInArena(absl::Span<const Held> buffers, int64_t bytes_max, int64_t alignment) {
   const int64_t alone = HeldAtMost(buffers, alignment);

@@ -13,9 +13,8 @@
 //                      rows has kernels of its own: 9 "wrong", "hang" and "faster", 10 none as the worker
 //                      crashes
 //   convolutions N …   likewise, after those
-//   traced N …         the plan has images by points; those convolutions are the same program's with images
-//   as
-//                      traced, whose kernels are others. "traced crash": when that is planned
+//   traced N …         the plan has images by points; those are the same program's convolutions with images
+//                      as traced, whose kernels are others. "traced crash": when that is planned
 //   bytes N M          that the kernels move, by points and as traced
 //   others N M         convolutions that can't be measured, likewise
 //   calls WORD         a library call of the plan with images as traced

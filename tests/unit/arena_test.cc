@@ -128,6 +128,20 @@ TEST_F(ArenaProgramTest, HoldsSmallTemporariesOfAGpu) {
   EXPECT_EQ(CountCall(*Load(), 8), 3);
 }
 
+// Beside results that are as large there is none: what a call holds at most would be more.
+TEST_F(ArenaProgramTest, HoldsNothingOfAGpuBesideLargeResults) {
+  const uint32_t first = Copied(input_), second = Copied(first), kept = Copied(second);
+  maker_.Free(first);
+  maker_.Free(second);
+  const uint32_t next = Copied(kept);
+  for (const uint32_t result : {kept, next, Copied(next)}) maker_.Output(result);
+  EXPECT_EQ(CountCall(*Load(), 8), 4);  // on a CPU the arena and the results
+  for (v1::ProgramBuffer& buffer : *maker_.program().mutable_buffers()) {
+    buffer.mutable_device()->set_type(v1::CUDA);
+  }
+  EXPECT_EQ(CountCall(*Load(), 8), 5);
+}
+
 TEST(ArenaTest, AlignsAsItIsTold) {
   const Lifetime lives[] = {{0, 2, 600}, {0, 2, 1000}, {1, 2, 1}};
   const Arena arena = PlaceInArena(lives, kGpuArenaAlignment);
