@@ -175,6 +175,7 @@ void KernelEmitter::EmitEntry() {
   EmitExtents();
   ChooseStreams();
   ChooseKeptRow();
+  ChoosePipeline();
   ChooseReadAhead();
 }
 
@@ -241,6 +242,10 @@ void KernelEmitter::EmitOuterRange(uint32_t loop, llvm::Value* lo, llvm::Value* 
   const bool last = loop + 1 == static_cast<uint32_t>(kernel_.outer_size());
   if (last && kernel_.schedule().vector_dim() == v1::VECTOR_OUTER_LAST) {
     VectorLoop(loop, lo, hi, 1, [&] { EmitStages(); });
+    return;
+  }
+  if (last && !pipeline_.walks.empty()) {
+    EmitPipeline(lo, hi);
     return;
   }
   if (loop + 2 == static_cast<uint32_t>(kernel_.outer_size()) && tiled_) {

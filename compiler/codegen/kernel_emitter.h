@@ -5,6 +5,7 @@
 //   memory_emitter.cc   loads and stores
 //   stream_emitter.cc   stores past the cache, reads ahead
 //   keep_emitter.cc     values of a row that a later stage reads back
+//   pipeline_emitter.cc walks of neighbouring rows in one loop
 //   op_emitter.cc       arithmetic, comparison, logic
 //   convert_emitter.cc  casts
 //   reduce_emitter.cc   reductions and scans
@@ -81,6 +82,24 @@ class KernelEmitter {
     uint32_t writer = 0;
     uint32_t reader = 0;
     llvm::AllocaInst* slots = nullptr;
+  };
+  // Stages that walk a row, and those of one point that follow each.
+  struct Walk {
+    const StageInfo* stage = nullptr;
+    std::vector<const StageInfo*> after;
+  };
+  // A value of a row that a later walk asks for, some turns later.
+  struct Carried {
+    uint32_t op = 0;
+    size_t walk = 0;                       // that makes it
+    std::vector<llvm::AllocaInst*> turns;  // its value of one turn ago, of two, …
+    LaneValue made;                        // in the present turn
+  };
+  struct Pipeline {
+    std::vector<const StageInfo*> before;  // the first walk
+    std::vector<Walk> walks;               // none: rows are done one after the other
+    std::vector<const v1::LoopOp*> reads;  // loads of what comes from memory
+    std::vector<Carried> carried;
   };
   using Body = absl::FunctionRef<void()>;
 
@@ -173,6 +192,15 @@ class KernelEmitter {
   void KeepValue(uint32_t id);
   bool ReadKeptValue(uint32_t id);
 
+  // pipeline_emitter.cc
+  void ChoosePipeline();  // after the kept row
+  static size_t WalkOf(const Pipeline& pipeline, uint32_t op);
+  void FindReads(Pipeline& pipeline) const;
+  void FindCarried(Pipeline& pipeline) const;
+  void EmitPipeline(llvm::Value* lo, llvm::Value* hi);
+  void EmitTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value* hi);
+  void TakeCarried(size_t walk, llvm::Value* row);
+
   // op_emitter.cc
   llvm::Value* EmitPointwise(uint32_t id, const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
@@ -257,6 +285,7 @@ class KernelEmitter {
   llvm::DenseMap<const v1::LoopOp*, std::pair<unsigned, unsigned>>
       read_ahead_;  // its share of the next row's lines, of how many; of none: lines of the present walk
   std::optional<KeptRow> kept_;
+  Pipeline pipeline_;
   llvm::DenseSet<uint32_t> skipped_;  // ops that nothing asks for
   std::vector<llvm::Value*> symbols_;
   std::vector<llvm::Value*> outer_extents_;
@@ -276,7 +305,7 @@ class KernelEmitter {
   uint32_t vector_variable_ = kNoVariable;
   llvm::Value* mask_ = nullptr;            // <lanes x i1> in a tail, else null
   unsigned copy_ = 0;                      // of an unrolled body
-  std::vector<Accumulator> accumulators_;  // of the stage being emitted
+  std::vector<Accumulator> accumulators_;  // of the stages being emitted
 };
 
 }  // namespace kiln

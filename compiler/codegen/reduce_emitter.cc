@@ -67,7 +67,6 @@ llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::
 }
 
 void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
-  accumulators_.clear();
   const bool vector = lanes_ > 1 || (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST &&
                                      !info.has_scan && !info.extents.empty());
   const auto wide = [&](llvm::Type* type) -> llvm::Type* {
@@ -175,8 +174,13 @@ void KernelEmitter::Fold(const Accumulator& accumulator, v1::DType kept, llvm::V
 }
 
 void KernelEmitter::FinishAccumulators(const StageInfo& info) {
+  const auto own = [&](const Accumulator& accumulator) {
+    return accumulator.op >= info.first_op &&
+           accumulator.op < info.first_op + static_cast<uint32_t>(info.stage->ops_size());
+  };
   for (const Accumulator& accumulator : accumulators_) {
-    if (static_cast<LoopOpcode>(ops_[accumulator.op]->op()) != LoopOpcode::kReduce) continue;
+    if (!own(accumulator) || static_cast<LoopOpcode>(ops_[accumulator.op]->op()) != LoopOpcode::kReduce)
+      continue;
     const v1::DType kept = accumulator.widened ? v1::F64 : accumulator.dtype;
     const bool arg = IsArgReduce(accumulator.kind);
     const auto load = [&](llvm::AllocaInst* slot) { return b_.CreateLoad(slot->getAllocatedType(), slot); };
@@ -212,7 +216,7 @@ void KernelEmitter::FinishAccumulators(const StageInfo& info) {
       value = b_.CreateFPTrunc(value, value->getType()->getWithNewType(b_.getFloatTy()));
     values_[accumulator.op] = {arg ? position : value, lanes_ > 1};
   }
-  accumulators_.clear();
+  std::erase_if(accumulators_, own);
 }
 
 void KernelEmitter::InitScans(const StageInfo& info) {

@@ -81,6 +81,10 @@ void KernelEmitter::StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm
 
 void KernelEmitter::ChooseReadAhead() {
   if (on_gpu_ || kernel_.outer_size() == 0) return;
+  if (!pipeline_.walks.empty()) {  // memory is asked for all the time
+    for (const v1::LoopOp* op : pipeline_.reads) read_ahead_[op] = {0, 0};
+    return;
+  }
   if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) ChooseRowsAhead();
   if (kernel_.schedule().vector_dim() == v1::VECTOR_OUTER_LAST && !tiled_) ChooseWalksAhead();
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -218,6 +219,68 @@ TEST_P(CodegenTest, RowsThatSeveralStagesReadAreReadAhead) {
     float sum = 0;
     for (int64_t k = 0; k < columns; ++k) sum += begin[k] - top;  // exact
     EXPECT_EQ(out[row * columns + row], begin[row] - sum);
+  }
+}
+
+// Maximum, exponentials and result of neighbouring rows in one loop, by ranges of one row and more: with the
+// exponentials kept, computed from what an earlier walk gave, and in place, where a row may not be touched
+// early.
+TEST_P(CodegenTest, WalksOfNeighbouringRowsShareALoop) {
+  constexpr int64_t kRows = 1027, kColumns = 4097;
+  enum class Result { kKept, kFromMaximum, kInPlace };
+  std::vector<float> start(kRows * kColumns), bias(kRows);
+  for (size_t k = 0; k < start.size(); ++k) start[k] = static_cast<float>(k * 7919 % 1001) / 256;
+  for (int64_t row = 0; row < kRows; ++row) bias[row] = static_cast<float>(row);
+  for (Result result : {Result::kKept, Result::kFromMaximum, Result::kInPlace}) {
+    const bool in_place = result == Result::kInPlace;
+    KernelBuilder m;
+    const uint32_t rows = m.Const(kRows), c = m.Const(kColumns), n = m.Const(kRows * kColumns);
+    const uint32_t in = m.Buffer(v1::F32, in_place ? v1::READ_WRITE : v1::READ, n),
+                   biases = m.Buffer(v1::F32, v1::READ, rows), largest = m.Buffer(v1::F32, v1::WRITE, rows);
+    const uint32_t out = in_place ? in : m.Buffer(v1::F32, v1::WRITE, n);
+    m.Outer(rows);
+    const uint32_t row = m.Var(0), index = m.Add(m.Mul(row, c), m.Var(1));
+    m.BeginStage({});
+    const uint32_t plus = m.Load(biases, row);
+    m.BeginStage({c});
+    const uint32_t top = m.Reduce(v1::REDUCE_MAX, m.Load(in, index));
+    m.BeginStage({});
+    m.Store(largest, row, top);
+    const auto below = [&] { return m.Op(LoopOpcode::kSub, v1::F32, {m.Load(in, index), top}); };
+    m.BeginStage({c});
+    const uint32_t sum = m.Reduce(v1::REDUCE_SUM, m.Op(LoopOpcode::kExp, v1::F32, {below()}));
+    m.BeginStage({});
+    const uint32_t part = m.Op(LoopOpcode::kReciprocal, v1::F32, {sum});
+    m.BeginStage({c});
+    const uint32_t again = below();
+    const uint32_t value = result == Result::kFromMaximum ? again : m.Op(LoopOpcode::kExp, v1::F32, {again});
+    const uint32_t scaled = m.Op(LoopOpcode::kMul, v1::F32, {value, part});
+    m.Store(out, index, m.Op(LoopOpcode::kAdd, v1::F32, {scaled, plus}));
+    m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
+    auto compiled = CompiledKernel::Create(backend_.get(), m.Build());
+    ASSERT_TRUE(compiled.ok()) << compiled.status();
+    std::vector<float> x = start, tops(kRows), other(in_place ? 0 : start.size());
+    std::vector<void*> buffers = {x.data(), bias.data(), tops.data()};
+    if (!in_place) buffers.push_back(other.data());
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{4, kRows}, {0, 1}, {3, 3}, {1, 4}}) {
+      EXPECT_EQ(compiled->Run(buffers, begin, end, {}).code, KILN_OK);
+    }
+    const std::vector<float>& got = in_place ? x : other;
+    int64_t wrong = 0;
+    for (int64_t r = 0; r < kRows; ++r) {
+      const float* of = start.data() + r * kColumns;
+      const float most = *std::max_element(of, of + kColumns);
+      double total = 0;
+      for (int64_t k = 0; k < kColumns; ++k) total += std::exp(double{of[k]} - most);
+      EXPECT_EQ(tops[r], most) << r;
+      for (int64_t k = 0; k < kColumns; ++k) {
+        const double below_top = double{of[k]} - most;
+        const double expected =
+            (result == Result::kFromMaximum ? below_top : std::exp(below_top)) / total + bias[r];
+        wrong += std::abs(got[r * kColumns + k] - expected) > 1e-6 * std::max(1.0, std::abs(expected));
+      }
+    }
+    EXPECT_EQ(wrong, 0) << static_cast<int>(result);
   }
 }
 

@@ -1,0 +1,185 @@
+// Rows side by side.
+//
+// What walks a row more than once waits for memory in the first walk and leaves memory idle in the others.
+// Where those compute much (a softmax's exponentials), the walks of neighbouring rows share one loop: the
+// first walk of one row, the second of the row before it, the third of the one before that. So memory is
+// asked for evenly, and the processor has something to compute meanwhile.
+//
+// A range of rows starts and ends with turns in which some walk has no row of its own. It takes the range's
+// first or last one then: what it stores too early is stored again in its turn, by the same thread.
+#include <algorithm>
+#include <utility>
+
+#include "compiler/codegen/kernel_emitter.h"
+#include "compiler/ir/dtypes.h"
+
+namespace kiln {
+namespace {
+
+// The turns at the ends of a range are as many as a walk has others; a thread has so many more of its own, or
+// nearly.
+constexpr int64_t kRowsMin = 1024;
+constexpr int64_t kRowBytesMax = int64_t{1} << 18;      // two or three rows lie in the second-level cache
+constexpr int64_t kMemoryBytesMin = int64_t{16} << 20;  // of a buffer that comes from memory
+
+}  // namespace
+
+void KernelEmitter::ChoosePipeline() {
+  if (on_gpu_ || tiled_ || vector_lanes_ == 1 || kernel_.outer_size() != 1 ||
+      kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST ||
+      ConstantExpr(kernel_.outer(0)).value_or(0) < kRowsMin) {
+    return;
+  }
+  const auto indirect = [](const v1::ExprNode& node) { return node.op() == v1::EXPR_INDIRECT; };
+  const auto updated = [](const v1::KernelBuffer& buffer) {
+    return buffer.access() != v1::READ && buffer.access() != v1::WRITE;
+  };
+  if (std::any_of(kernel_.exprs().begin(), kernel_.exprs().end(), indirect) ||
+      std::any_of(kernel_.buffers().begin(), kernel_.buffers().end(), updated)) {
+    return;
+  }
+  Pipeline pipeline;
+  bool exponentials = false;
+  for (const StageInfo& info : stages_) {
+    if (!info.short_body || info.has_scan || info.stage->inner_size() > 1) return;
+    for (const v1::LoopOp& op : info.stage->ops()) {
+      const auto opcode = static_cast<LoopOpcode>(op.op());
+      if (opcode == LoopOpcode::kStore && op.mode() != v1::STORE_PLAIN) return;
+      exponentials |= opcode == LoopOpcode::kExp;
+    }
+    if (info.stage->inner_size() == 0) {
+      (pipeline.walks.empty() ? pipeline.before : pipeline.walks.back().after).push_back(&info);
+    } else if (pipeline.walks.empty() || info.stage->inner(0) == pipeline.walks[0].stage->stage->inner(0)) {
+      pipeline.walks.push_back({&info, {}});
+    } else {
+      return;
+    }
+  }
+  if (!exponentials || pipeline.walks.size() < 2) return;
+  if (kept_ && WalkOf(pipeline, kept_->reader) != WalkOf(pipeline, kept_->writer) + 1) return;
+  FindReads(pipeline);
+  if (pipeline.reads.empty()) return;
+  FindCarried(pipeline);
+  pipeline_ = std::move(pipeline);
+}
+
+// The walk that an op belongs to, alone or as part of a stage beside it.
+size_t KernelEmitter::WalkOf(const Pipeline& pipeline, uint32_t op) {
+  size_t walk = 0;
+  while (walk + 1 < pipeline.walks.size() && pipeline.walks[walk + 1].stage->first_op <= op) ++walk;
+  return walk;
+}
+
+// The first load of each row that comes from memory.
+void KernelEmitter::FindReads(Pipeline& pipeline) const {
+  llvm::DenseSet<std::pair<uint32_t, uint32_t>> seen;
+  for (const Walk& walk : pipeline.walks) {
+    const StageInfo& info = *walk.stage;
+    const int64_t columns = ConstantExpr(info.stage->inner(0)).value_or(0);
+    for (int k = 0; k < info.stage->ops_size(); ++k) {
+      const v1::LoopOp& op = info.stage->ops(k);
+      if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad || op.args_size() > 0) continue;
+      if (skipped_.contains(info.first_op + k) || !seen.insert({op.buffer(), op.index()}).second) continue;
+      const v1::KernelBuffer& buffer = kernel_.buffers(op.buffer());
+      const auto width = static_cast<int64_t>(ir::ByteWidth(buffer.dtype()));
+      if (columns * width > kRowBytesMax || CoefficientOf(op.index(), 1) != 1) continue;
+      if (CoefficientOf(op.index(), 0).value_or(0) < columns) continue;
+      if (ConstantExpr(buffer.span()).value_or(0) * width >= kMemoryBytesMin) pipeline.reads.push_back(&op);
+    }
+  }
+}
+
+void KernelEmitter::FindCarried(Pipeline& pipeline) const {
+  for (uint32_t id = 0; id < ops_.size(); ++id) {
+    if (skipped_.contains(id)) continue;
+    for (uint32_t arg : ops_[id]->args()) {
+      const size_t maker = WalkOf(pipeline, arg), turns = WalkOf(pipeline, id) - maker;
+      const auto same = [&](const Carried& carried) { return carried.op == arg; };
+      auto found = std::find_if(pipeline.carried.begin(), pipeline.carried.end(), same);
+      if (turns == 0 && found == pipeline.carried.end()) continue;
+      if (found == pipeline.carried.end()) found = pipeline.carried.insert(found, {arg, maker, {}, {}});
+      found->turns.resize(std::max(found->turns.size(), turns));
+    }
+  }
+}
+
+void KernelEmitter::EmitPipeline(llvm::Value* lo, llvm::Value* hi) {
+  If(b_.CreateICmpSLT(lo, hi), "rows", [&] {
+    for (Carried& carried : pipeline_.carried) {
+      llvm::Type* type = ScalarType(DTypeOf(carried.op));
+      for (llvm::AllocaInst*& slot : carried.turns) {
+        slot = Slot(type, "carried");
+        b_.CreateStore(llvm::Constant::getNullValue(type), slot);
+      }
+    }
+    const auto more = static_cast<int64_t>(pipeline_.walks.size()) - 1;
+    ScalarLoop(lo, b_.CreateNSWAdd(hi, I64(more)), I64(1), "turn",
+               [&](llvm::Value* turn) { EmitTurn(turn, lo, hi); });
+  });
+}
+
+void KernelEmitter::EmitTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value* hi) {
+  const size_t count = pipeline_.walks.size();
+  llvm::Value* last = b_.CreateNSWSub(hi, I64(1));
+  std::vector<llvm::Value*> rows;
+  for (size_t k = 0; k < count; ++k) {
+    llvm::Value* row = b_.CreateNSWSub(turn, I64(static_cast<int64_t>(k)));
+    if (k > 0) row = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, row, lo);
+    rows.push_back(k + 1 < count ? b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, row, last) : row);
+  }
+  for (Carried& carried : pipeline_.carried) carried.made = {};
+  const auto emit = [&](const std::vector<const StageInfo*>& stages) {
+    for (const StageInfo* info : stages) {
+      stage_ = info;
+      EmitStage(*info);
+    }
+  };
+  const auto keep = [&](size_t walk) {
+    for (Carried& carried : pipeline_.carried) {
+      if (carried.walk == walk) carried.made = values_[carried.op];
+    }
+  };
+  variables_[0] = rows[0];
+  emit(pipeline_.before);
+  keep(0);
+
+  unsigned unroll = 1;
+  for (const Walk& walk : pipeline_.walks) unroll = std::max(unroll, Unroll(*walk.stage));
+  for (const Walk& walk : pipeline_.walks) InitAccumulators(*walk.stage, unroll);
+  variables_.resize(2);
+  VectorLoop(1, I64(0), pipeline_.walks[0].stage->extents[0], unroll, [&] {
+    // The last walk first: it reads what was kept of its row before the present one takes the place.
+    for (size_t k = count; k-- > 0;) {
+      TakeCarried(k, rows[k]);
+      stage_ = pipeline_.walks[k].stage;
+      EmitOps(*stage_);
+    }
+  });
+  for (size_t k = 0; k < count; ++k) {
+    TakeCarried(k, rows[k]);
+    stage_ = pipeline_.walks[k].stage;
+    FinishAccumulators(*stage_);
+    emit(pipeline_.walks[k].after);
+    keep(k);
+  }
+  for (const Carried& carried : pipeline_.carried) {
+    for (size_t k = carried.turns.size(); k-- > 1;) {
+      llvm::AllocaInst* from = carried.turns[k - 1];
+      b_.CreateStore(b_.CreateLoad(from->getAllocatedType(), from), carried.turns[k]);
+    }
+    b_.CreateStore(carried.made.v, carried.turns[0]);
+  }
+}
+
+// The values of a walk's row that earlier walks made, in this turn or in those before.
+void KernelEmitter::TakeCarried(size_t walk, llvm::Value* row) {
+  variables_[0] = row;
+  for (const Carried& carried : pipeline_.carried) {
+    if (carried.walk == walk && carried.made.v != nullptr) values_[carried.op] = carried.made;
+    if (carried.walk >= walk || walk - carried.walk > carried.turns.size()) continue;
+    llvm::AllocaInst* slot = carried.turns[walk - carried.walk - 1];
+    values_[carried.op] = {b_.CreateLoad(slot->getAllocatedType(), slot), false};
+  }
+}
+
+}  // namespace kiln
