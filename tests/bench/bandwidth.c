@@ -4,8 +4,10 @@
 // side: more reads are under way then wherever a page ends. Where `ahead` is set it asks for what it reads a page
 // before, so that the next page is found in time. What is written goes past the cache, as nobody reads it soon;
 // what is read and written goes back to where it was.
+//
+// The threads are those that the kernels run on, a team of the OpenMP runtime that the caller names: threads of
+// one's own between calls make Linux lay that team's threads onto one core for milliseconds when they wake.
 #include <immintrin.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <time.h>
 
@@ -79,15 +81,24 @@ static inline __attribute__((always_inline)) float Walk(enum Mix mix, int stream
               : part->streams == 1 ? Walk(mix, 1, 0, part->buffers, part->count)            \
                                    : Walk(mix, STREAMS_MAX, 0, part->buffers, part->count)
 
-static void* Work(void* argument) {
-  struct Part* part = argument;
+// As libgomp's GOMP_parallel: runs `work` on a team of so many threads; and omp_get_thread_num.
+typedef void (*Parallel)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+typedef int (*ThreadNumber)(void);
+
+struct Pass {
+  ThreadNumber thread_number;
+  struct Part parts[THREADS_MAX];
+};
+
+static void Work(void* data) {
+  struct Pass* pass = data;
+  struct Part* part = &pass->parts[pass->thread_number()];
   switch (part->mix) {
     case READ: WALK(READ); break;
     case COPY: WALK(COPY); break;
     case SUM: WALK(SUM); break;
     case UPDATE: WALK(UPDATE); break;
   }
-  return NULL;
 }
 
 static double Now(void) {
@@ -98,24 +109,22 @@ static double Now(void) {
 
 // Seconds of one pass over `count` floats of each buffer that the mix has, less what does not divide by the
 // threads and streams: a few hundred. What is written past the cache starts at a multiple of 32 bytes. -1
-// where a thread fails.
-double PassSeconds(int mix, int streams, int ahead, float* const* buffers, size_t count, int threads) {
-  struct Part parts[THREADS_MAX];
-  pthread_t handles[THREADS_MAX];
+// for arguments that it does not know.
+double PassSeconds(Parallel parallel, ThreadNumber thread_number, int mix, int streams, int ahead,
+                   float* const* buffers, size_t count, int threads) {
+  struct Pass pass = {.thread_number = thread_number};
   if (threads < 1 || threads > THREADS_MAX || (streams != 1 && (streams != STREAMS_MAX || ahead))) return -1;
   const size_t grain = WIDTH * 4 * STREAMS_MAX;
   const size_t share = count / threads / grain * grain;
-  const double begin = Now();
-  int started = 0;
-  for (; started < threads; ++started) {
-    struct Part* part = &parts[started];
+  for (int k = 0; k < threads; ++k) {
+    struct Part* part = &pass.parts[k];
     part->mix = (enum Mix)mix;
     part->streams = streams;
     part->ahead = ahead;
     part->count = share;
-    for (int k = 0; k < 4; ++k) part->buffers[k] = buffers[k] == NULL ? NULL : buffers[k] + share * started;
-    if (pthread_create(&handles[started], NULL, Work, part) != 0) break;
+    for (int b = 0; b < 4; ++b) part->buffers[b] = buffers[b] == NULL ? NULL : buffers[b] + share * k;
   }
-  for (int k = 0; k < started; ++k) pthread_join(handles[k], NULL);
-  return started == threads ? Now() - begin : -1;
+  const double begin = Now();
+  parallel(Work, &pass, (unsigned)threads, 0);
+  return Now() - begin;
 }

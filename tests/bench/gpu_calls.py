@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from c_library import compiled
+from c_library import compiled, loaded
 from steps import chain
 
 SIZE = 8  # rows and columns of a product
@@ -38,15 +38,6 @@ def _check(what, status):
 
 def _address(function):
     return ctypes.cast(function, ctypes.c_void_p)
-
-
-def _loaded(name):
-    """The library of torch's own that this process has."""
-    with open("/proc/self/maps") as maps:
-        paths = {line.split()[-1] for line in maps if f"/{name}" in line}
-    if not paths:
-        raise RuntimeError(f"{name} is not loaded")
-    return ctypes.CDLL(sorted(paths)[0])
 
 
 def _rounds(*timed):
@@ -93,7 +84,7 @@ def _launch_call():
 
 def _product_call():
     """(the call of a product by the heuristic's algorithm, what has to live as long)."""
-    library = _loaded("libcublasLt.so")
+    library = loaded("libcublasLt.so")
     handle, description, layout, preference = (ctypes.c_void_p() for _ in range(4))
     _check("cublasLtCreate", library.cublasLtCreate(ctypes.byref(handle)))
     _check("cublasLtMatmulDescCreate",

@@ -1,9 +1,9 @@
 """Memory-bound kernels against this machine's bandwidth, and what a call and a step cost besides their work.
 
 A kernel's rate is the least bytes that must move (each input once in, each output once out) over its time. Its roof is
-the rate of bare loops with the same mix of reads and writes over the kernel's own tensors (bandwidth.c: the best of
-three ways to walk them), taken right before and after each call; so a share is a ratio within a moment, and the median
-over the rounds is what a machine that is shared with others cannot disturb much. Beside them stands what eager's and
+the rate of bare loops with the same mix of reads and writes over the kernel's own tensors and on the threads that it
+runs on (bandwidth.c: the best of three ways to walk them), taken right before and after each call; so a share is a ratio
+within a moment, and the median over the rounds is what a machine that is shared with others cannot disturb much. Beside them stands what eager's and
 Inductor's versions reach, and libc's memcpy.
 Calls: a compiled function of eight elements, less the same function by a back-end that only hands back a tensor: that
 is Dynamo's guard check. Steps: chains of two lengths of kernels that cannot fuse.
@@ -29,7 +29,6 @@ WAYS = ("eager", "inductor", "kiln")
 SHORT, LONG = 20, 220
 VOCABULARY = 32000
 WALKS = {"in one stream": (1, 0), "in four streams": (4, 0), "a page ahead": (1, 1)}  # streams, ahead: of bandwidth.c
-SETTLE_SECONDS = 0.005  # in which the threads of the last parallel region stop waiting for more work
 FRESH_PAGES_MAX, FRESH_CALLS_MAX = 64, 10  # a call's own bookkeeping takes a few pages; memory comes back in turns
 READ, COPY, SUM, UPDATE = range(4)  # as in bandwidth.c
 MIXES = ("read", "copy", "read two, write one", "read four, write three")
@@ -79,11 +78,11 @@ def functions(torch, megabytes):
 class Roof:
     """Seconds that bare loops of one mix take over some tensors and a result of their size."""
 
-    _library = None
+    _library = _threads = None
 
     def __init__(self, torch, mix, tensors):
         if Roof._library is None:
-            Roof._library = _bandwidth()
+            Roof._library, Roof._threads = _bandwidth(), _openmp()
         self.mix, self.count, self.threads = mix, tensors[0].numel(), torch.get_num_threads()
         self._tensors = list(tensors)  # which the addresses below belong to
         if mix in (COPY, SUM):
@@ -92,15 +91,21 @@ class Roof:
         self._buffers = (ctypes.c_void_p * 4)(*addresses)
 
     def seconds(self, streams, ahead):
-        took = Roof._library.PassSeconds(self.mix, streams, ahead, self._buffers,
-                                           ctypes.c_size_t(self.count), self.threads)
+        took = Roof._library.PassSeconds(*Roof._threads, self.mix, streams, ahead, self._buffers,
+                                         ctypes.c_size_t(self.count), self.threads)
         if took < 0:
             raise RuntimeError("a bare loop over memory failed")
         return took
 
 
+def _openmp():
+    """Functions of torch's own OpenMP runtime: that runs a team, that gives a thread's number in it."""
+    runtime = c_library.loaded("libgomp")
+    return [ctypes.cast(function, ctypes.c_void_p) for function in (runtime.GOMP_parallel, runtime.omp_get_thread_num)]
+
+
 def _bandwidth():
-    library = c_library.compiled("bandwidth.c", "-O3", "-mavx2", "-pthread")
+    library = c_library.compiled("bandwidth.c", "-O3", "-mavx2")
     library.PassSeconds.restype = ctypes.c_double
     return library
 
@@ -145,13 +150,11 @@ def _rounds_of(torch, calls, roof, rounds):
     bare = {way: [] for way in calls}
 
     def passes():
-        time.sleep(SETTLE_SECONDS)
         return [roof.seconds(*walk) for walk in WALKS.values()]
 
     for _ in range(rounds):
         before = passes()
         for way, (call, inputs) in calls.items():
-            time.sleep(SETTLE_SECONDS)
             taken[way].append(_seconds(torch, call, inputs))
             after = passes()
             bare[way].append([(first + last) / 2 for first, last in zip(before, after)])
