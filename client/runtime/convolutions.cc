@@ -7,7 +7,6 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "client/runtime/cuda_driver.h"
 #include "client/runtime/tuned_convolutions.h"
 #include "compiler/support/proto_util.h"
 
@@ -499,7 +498,7 @@ bool Convolutions::Launch(const Plan& plan, const Convolution& convolution, cons
 std::vector<Convolutions::Offer> Convolutions::Offers(const Convolution& convolution, const CallContext& call,
                                                       size_t wanted, size_t workspace_max) {
   Key key;
-  if ((call.on_gpu() && !UseGpu(call.device)) || !Pose(convolution, call.device, &key)) return {};
+  if (!Pose(convolution, call.device, &key)) return {};
   std::shared_ptr<Device> owner;
   {
     absl::MutexLock lock(&mutex_);
@@ -511,13 +510,11 @@ std::vector<Convolutions::Offer> Convolutions::Offers(const Convolution& convolu
 
 bool Convolutions::RunAs(const Convolution& convolution, const Offer& offer, const CallContext& call,
                          Workspace workspace) {
-  if (call.on_gpu() && !UseGpu(call.device)) return false;
   void* const scratch = offer.workspace == 0 ? nullptr : workspace(offer.workspace);
   return (offer.workspace == 0 || scratch != nullptr) && Launch(*offer.made, convolution, call, scratch);
 }
 
 bool Convolutions::Run(const Convolution& convolution, const CallContext& call, Workspace workspace) {
-  if (call.on_gpu() && !UseGpu(call.device)) return false;
   Key key;
   if (!Pose(convolution, call.device, &key)) return false;
   const std::shared_ptr<Plan> plan = PlanOf(key, convolution, call.device);

@@ -5,8 +5,9 @@
 // alignment, window, precision, determinism. On the caller's stream; works while a CUDA graph is captured.
 //
 // Ownership: operands and workspace are borrowed for the call; work on the stream may still use them after it
-// returns. Threads: any number at once; calls on one device take turns while they enqueue. Errors: none of
-// its own; what cuDNN or this class can't do is not done.
+// returns. Threads: any number at once, each with the call's context current (CallContext); calls on one
+// device take turns while they enqueue. Errors: none of its own; what cuDNN or this class can't do is not
+// done.
 #pragma once
 
 #include <array>

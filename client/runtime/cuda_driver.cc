@@ -41,8 +41,7 @@ const absl::StatusOr<CudaDriver>& TheCudaDriver() {
   return *driver;
 }
 
-absl::Status CudaDriver::Check(Result result, absl::string_view what) const {
-  if (result == 0) return absl::OkStatus();
+absl::Status CudaDriver::Error(Result result, absl::string_view what) const {
   const char* text = nullptr;
   error(result, &text);
   return absl::InternalError(

@@ -39,7 +39,10 @@ struct CudaDriver {
                          size_t* count);
   Result (*capture_dependencies)(void* stream, void** nodes, size_t count, unsigned flags);
 
-  absl::Status Check(Result result, absl::string_view what) const;
+  absl::Status Check(Result result, absl::string_view what) const {
+    return result == 0 ? absl::OkStatus() : Error(result, what);
+  }
+  absl::Status Error(Result result, absl::string_view what) const;
 };
 
 const absl::StatusOr<CudaDriver>& TheCudaDriver();

@@ -36,7 +36,6 @@ class CudaKernel : public KernelRunner {
     if (!call.on_gpu() || call.device >= kCudaDevicesMax) {
       return absl::InternalError(absl::StrCat("a GPU's kernel on device ", call.device));
     }
-    KILN_RETURN_IF_ERROR(UseCudaContext(driver_, call.device));
     Function function = functions_[call.device].load(std::memory_order_acquire);
     if (function == nullptr) {
       KILN_ASSIGN_OR_RETURN(function, LoadOn(call.device));

@@ -40,7 +40,7 @@ struct TensorMemory {
 struct CallValue {
   v1::Argument::KindCase kind = v1::Argument::KIND_NOT_SET;
   Tensor tensor = nullptr;       // as_tensor
-  TensorMemory memory;           // as_tensor, in CallInMemory
+  TensorMemory memory;           // as_tensor, in a MemoryCall
   std::vector<Tensor> tensors;   // as_tensors, as_optional_tensors (nullptr is None)
   int64_t number = 0;            // ints, bools, enumerations
   std::vector<int64_t> numbers;  // as_ints, as_bools, as_sym_ints
@@ -72,7 +72,8 @@ struct MemoryResults {
 class TunedConvolutions;
 class TunedProducts;
 
-// Where the kernels of one call run: the device and the stream that were current when it began.
+// Where the kernels of one call run: the device and the stream that were current when it began. While it
+// runs, the device's context is current on its thread: what launches there need not see to that.
 struct CallContext {
   int32_t device = -1;  // of a GPU; -1 is the CPU
   void* stream = nullptr;
@@ -87,14 +88,21 @@ struct CallContext {
   };
   std::array<Kept, 4> scratch;
   size_t scratch_turn = 0;
-  // What the library call that runs found out when this step of the program last ran, and keeps for the next
-  // time; nullptr where nothing is kept. Borrowed, and no other thread's meanwhile.
-  std::shared_ptr<void>* memo = nullptr;
   // Whether products and convolutions may round F32, by torch's settings when a call first asked.
   std::array<std::optional<std::optional<bool>>, 2> tf32;
   RecordedOrder* order = nullptr;  // of the steps that are recorded, where they are put in one; borrowed
 
   bool on_gpu() const { return device >= 0; }
+};
+
+// A library call of one step of a program that needs no handles, which are dear to make. It remembers what it
+// found out when it last ran, so only one thread at a time runs it.
+class MemoryCall {
+ public:
+  virtual ~MemoryCall() = default;
+  // Whether the call is done, of tensor arguments that have `memory` and no `tensor`. What is not done has
+  // made no result, and has to be called with handles.
+  virtual bool Run(const CallArguments& arguments, const MemoryResults& results, CallContext& context) = 0;
 };
 
 class Host {
@@ -140,14 +148,9 @@ class Host {
   // Whether results that the call makes are known to share no memory with its arguments.
   virtual bool MakesNewMemory(const std::string& target) const { return false; }
 
-  // Some calls need no handles, which are dear to make: whether it is worth asking for this target.
-  virtual bool MayCallInMemory(const std::string& target) const { return false; }
-  // Whether the call is done, of tensor arguments that have `memory` and no `tensor`. What is not done has
-  // made no result, and has to be called with handles.
-  virtual bool CallInMemory(const std::string& target, const CallArguments& arguments,
-                            const MemoryResults& results, CallContext& context) {
-    return false;
-  }
+  // nullptr where calls of the target need handles. `fixed`: all runs have the same arguments and declared
+  // results but for the addresses of their memory. The host outlives it.
+  virtual std::unique_ptr<MemoryCall> NewMemoryCall(const std::string& target, bool fixed) { return nullptr; }
 };
 
 }  // namespace kiln::runtime

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <utility>
 
-#include "client/runtime/cuda_driver.h"
 #include "client/runtime/native_product.h"
 #include "client/runtime/tuned_products.h"
 
@@ -54,11 +54,10 @@ uint32_t EpilogueOf(const Product& product) {
 
 // A matrix as cuBLASLt stores one: columns of `height` elements, `leading` apart.
 struct Stored {
-  const Matrix* matrix = nullptr;
   bool transposed = false;
   int64_t height = 0, width = 0, leading = 0;
-
-  friend bool operator==(const Stored&, const Stored&) = default;
+  int64_t batch_stride = 0;
+  int64_t alignment = 0;
 };
 
 // Of the matrix whose element (i, j) lies at i * down + j * across; false when neither stride is 1.
@@ -67,13 +66,13 @@ bool Store(const Matrix& matrix, int64_t rows, int64_t columns, int64_t down, in
   const auto fits = [](int64_t size, int64_t step, int64_t other, int64_t leading) {
     return (step == 1 || size == 1) && (other == 1 || leading >= size);
   };
-  stored->matrix = &matrix;
-  if (fits(rows, down, columns, across)) {
-    *stored = {&matrix, false, rows, columns, columns == 1 ? rows : across};
-    return true;
-  }
-  if (!fits(columns, across, rows, down)) return false;
-  *stored = {&matrix, true, columns, rows, rows == 1 ? columns : down};
+  stored->batch_stride = matrix.batch_stride;
+  stored->alignment = Alignment(matrix.data);
+  stored->transposed = !fits(rows, down, columns, across);
+  if (stored->transposed && !fits(columns, across, rows, down)) return false;
+  stored->height = stored->transposed ? columns : rows;
+  stored->width = stored->transposed ? rows : columns;
+  stored->leading = stored->width == 1 ? stored->height : stored->transposed ? down : across;
   return true;
 }
 
@@ -103,11 +102,13 @@ class Descriptor {
 // its transpose, whichever has its columns beside each other.
 struct MatrixProducts::Problem {
   Stored first, second, c, d;
+  bool flipped = false;  // d' is its transpose, and the factors are exchanged
   Key key = {};
 };
 
 struct MatrixProducts::Plan {
   CublasLt::Handle handle = nullptr;
+  bool flipped = false;
   Descriptor first, second, c, d;
   CublasLt::Heuristic chosen = {};
   std::shared_ptr<const NativeProduct> native;  // instead, where it does the product
@@ -115,14 +116,21 @@ struct MatrixProducts::Plan {
   Descriptor operation;  // guarded by mutex when there is a bias
 };
 
-struct MatrixProducts::Memo {
-  Key key;
-  std::shared_ptr<Plan> plan;  // shared with plans_, which may forget it
-};
-
 MatrixProducts::~MatrixProducts() {
   plans_.clear();
   for (const auto& [device, handle] : handles_) library_.destroy(handle);
+}
+
+int64_t MatrixProducts::SettingOf(const Product& product, int32_t device) {
+  int64_t setting = (product.tf32 ? 1 : 0) | (product.reduced_sums ? 2 : 0) | (product.one_launch ? 4 : 0) |
+                    (product.tuned != nullptr ? 8 : 0);
+  for (const void* data : {static_cast<const void*>(product.bias), static_cast<const void*>(product.a.data),
+                           static_cast<const void*>(product.b.data), static_cast<const void*>(product.c.data),
+                           static_cast<const void*>(product.d.data)}) {
+    const auto address = reinterpret_cast<uintptr_t>(data);
+    setting = setting << 4 | std::countr_zero(address | uintptr_t{kAlignmentMax});
+  }
+  return setting << 32 | static_cast<uint32_t>(device);
 }
 
 bool MatrixProducts::Pose(const Product& product, int32_t device, Problem* problem) {
@@ -132,7 +140,7 @@ bool MatrixProducts::Pose(const Product& product, int32_t device, Problem* probl
   const bool has_c = c.data != nullptr, has_bias = product.bias != nullptr;
   if (has_c && (c.rows != d.rows || c.columns != d.columns)) return false;
   // Only what lies along the columns of d' can be a bias, so a bias rules out d itself.
-  const bool flipped = has_bias || d.column_stride == 1 || d.columns == 1;
+  const bool flipped = problem->flipped = has_bias || d.column_stride == 1 || d.columns == 1;
   const auto pose = [&](const Matrix& matrix, Stored* stored) {
     return flipped
                ? Store(matrix, matrix.columns, matrix.rows, matrix.column_stride, matrix.row_stride, stored)
@@ -145,21 +153,17 @@ bool MatrixProducts::Pose(const Product& product, int32_t device, Problem* probl
 
   size_t at = 0;
   Key& key = problem->key;
-  const int64_t flags = (has_c ? 1 : 0) | (has_bias ? 2 : 0) | (product.tf32 ? 4 : 0) |
-                        (product.reduced_sums ? 8 : 0) | (problem->first.transposed ? 16 : 0) |
-                        (problem->second.transposed ? 32 : 0) | (product.one_launch ? 64 : 0) |
-                        (product.tuned != nullptr ? 128 : 0) | (int64_t{product.activation} << 8) |
-                        (int64_t{flipped} << 16);
-  key[at++] = device;
+  const int64_t flags = (has_c ? 1 : 0) | (has_bias ? 2 : 0) | (problem->first.transposed ? 4 : 0) |
+                        (problem->second.transposed ? 8 : 0) | (int64_t{flipped} << 4) |
+                        (int64_t{product.activation} << 8);
+  key[at++] = SettingOf(product, device);
   key[at++] = product.dtype;
   key[at++] = flags;
   key[at++] = product.batch;
-  key[at++] = has_bias ? Alignment(product.bias) : 0;
   for (const Stored* stored : {&problem->first, &problem->second, &problem->c, &problem->d}) {
     key[at++] = stored->height;
     key[at++] = stored->leading;
-    key[at++] = product.batch > 1 ? stored->matrix->batch_stride : 0;
-    key[at++] = Alignment(stored->matrix->data);
+    key[at++] = product.batch > 1 ? stored->batch_stride : 0;
   }
   key[at++] = problem->first.width;
   key[at++] = problem->second.width;
@@ -188,17 +192,18 @@ std::shared_ptr<MatrixProducts::Plan> MatrixProducts::PlanOf(const Problem& prob
   return plan;
 }
 
-MatrixProducts::Plan* MatrixProducts::PlanOf(const Problem& problem, const Product& product, int32_t device,
-                                             std::shared_ptr<void>& kept) {
-  auto* memo = static_cast<Memo*>(kept.get());
-  if (memo == nullptr || memo->key != problem.key) {
+// Whether the memo has the product's plan now; otherwise it stays as it was.
+bool MatrixProducts::Renew(Memo& memo, int64_t setting, const Product& product, int32_t device) {
+  Problem problem;
+  if (!Pose(product, device, &problem)) return false;
+  if (memo.plan_ == nullptr || memo.key_ != problem.key) {
     std::shared_ptr<Plan> plan = PlanOf(problem, product, device);
-    if (plan == nullptr) return nullptr;
-    auto made = std::make_shared<Memo>(Memo{problem.key, std::move(plan)});
-    memo = made.get();
-    kept = std::move(made);
+    if (plan == nullptr) return false;
+    memo.plan_ = std::move(plan);
+    memo.key_ = problem.key;
   }
-  return memo->plan.get();
+  memo.setting_ = setting;
+  return true;
 }
 
 std::shared_ptr<MatrixProducts::Plan> MatrixProducts::Prepare(const Problem& problem, const Product& product,
@@ -207,6 +212,7 @@ std::shared_ptr<MatrixProducts::Plan> MatrixProducts::Prepare(const Problem& pro
   if (!TypesOf(product.dtype, product.tf32, &data, &compute, &scale)) return nullptr;
   auto plan = std::make_shared<Plan>();
   plan->handle = handle;
+  plan->flipped = problem.flipped;
   bool good =
       library_.create_operation(plan->operation.Fill(library_.destroy_operation), compute, scale) == 0;
   const auto set = [&](CublasLt::OperationAttribute attribute, bool transposed) {
@@ -220,7 +226,7 @@ std::shared_ptr<MatrixProducts::Plan> MatrixProducts::Prepare(const Problem& pro
                                           stored.leading) == 0;
     if (!good || product.batch == 1) return;
     const auto count = static_cast<int32_t>(product.batch);
-    const int64_t offset = stored.matrix->batch_stride;
+    const int64_t offset = stored.batch_stride;
     good = library_.set_matrix(to.get(), CublasLt::kBatchCount, &count, sizeof count) == 0 &&
            library_.set_matrix(to.get(), CublasLt::kBatchOffset, &offset, sizeof offset) == 0;
   };
@@ -250,7 +256,7 @@ bool MatrixProducts::Ask(const Plan& plan, const Problem& problem, const Product
     good = good && library_.set_preference(preference.get(), attribute, &value, sizeof value) == 0;
   };
   const auto align = [&](const Stored& stored) {
-    return static_cast<uint32_t>(std::min(Alignment(stored.matrix->data), wanted.alignment_max));
+    return static_cast<uint32_t>(std::min(stored.alignment, wanted.alignment_max));
   };
   prefer(CublasLt::kWorkspaceMax, uint64_t{wanted.workspace});
   prefer(CublasLt::kReductions, wanted.reductions);
@@ -326,7 +332,7 @@ void MatrixProducts::ChooseTuned(Plan& plan, const Problem& problem, const Produ
       product.tuned == nullptr ? nullptr : product.tuned->Find(product);
   if (found == nullptr) return;
   for (const Stored* stored : {&problem.first, &problem.second, &problem.c, &problem.d}) {
-    if (Alignment(stored->matrix->data) < kTunedAlignment) return;
+    if (stored->alignment < kTunedAlignment) return;
   }
   if (found->native != nullptr) {
     plan.native = found->native;
@@ -343,7 +349,7 @@ void MatrixProducts::ChooseTuned(Plan& plan, const Problem& problem, const Produ
 std::vector<CublasLt::Heuristic> MatrixProducts::Algorithms(const Product& product, const CallContext& call,
                                                             int wanted) {
   Problem problem;
-  if ((call.on_gpu() && !UseGpu(call.device)) || !Pose(product, call.device, &problem)) return {};
+  if (!Pose(product, call.device, &problem)) return {};
   CublasLt::Handle handle = nullptr;
   {
     absl::MutexLock lock(&mutex_);
@@ -378,9 +384,8 @@ std::vector<CublasLt::Heuristic> MatrixProducts::Algorithms(const Product& produ
   return all;
 }
 
-bool MatrixProducts::Launch(Plan& plan, const Problem& problem, const Product& product,
-                            const CublasLt::Heuristic& algorithm, const CallContext& call,
-                            Workspace workspace) const {
+bool MatrixProducts::Launch(Plan& plan, const Product& product, const CublasLt::Heuristic& algorithm,
+                            const CallContext& call, Workspace workspace) const {
   void* scratch = nullptr;
   if (algorithm.workspace > 0) {
     scratch = workspace(algorithm.workspace);
@@ -390,11 +395,13 @@ bool MatrixProducts::Launch(Plan& plan, const Problem& problem, const Product& p
   const bool wide = product.dtype == v1::F64;
   const void* const scale_product = wide ? static_cast<const void*>(&product.alpha) : &alpha;
   const void* const scale_c = wide ? static_cast<const void*>(&product.beta) : &beta;
+  const Matrix &first = plan.flipped ? product.b : product.a, &second = plan.flipped ? product.a : product.b,
+               &c = product.c.data == nullptr ? product.d : product.c;
   const auto launch = [&] {
-    return library_.matmul(plan.handle, plan.operation.get(), scale_product, problem.first.matrix->data,
-                           plan.first.get(), problem.second.matrix->data, plan.second.get(), scale_c,
-                           problem.c.matrix->data, plan.c.get(), problem.d.matrix->data, plan.d.get(),
-                           &algorithm.algorithm, scratch, algorithm.workspace, call.stream) == 0;
+    return library_.matmul(plan.handle, plan.operation.get(), scale_product, first.data, plan.first.get(),
+                           second.data, plan.second.get(), scale_c, c.data, plan.c.get(), product.d.data,
+                           plan.d.get(), &algorithm.algorithm, scratch, algorithm.workspace,
+                           call.stream) == 0;
   };
   if (product.bias == nullptr) return launch();
   absl::MutexLock lock(&plan.mutex);
@@ -403,24 +410,25 @@ bool MatrixProducts::Launch(Plan& plan, const Problem& problem, const Product& p
          launch();
 }
 
-bool MatrixProducts::Run(const Product& product, const CallContext& call, Workspace workspace) {
-  if (call.on_gpu() && !UseGpu(call.device)) return false;
-  Problem problem;
-  if (!Pose(product, call.device, &problem)) return false;
-  std::shared_ptr<void> unkept;
-  Plan* const plan = PlanOf(problem, product, call.device, call.memo == nullptr ? unkept : *call.memo);
-  if (plan == nullptr) return false;
-  if (plan->native != nullptr && NativeProduct::Does(product)) return plan->native->Run(product, call).ok();
-  return Launch(*plan, problem, product, plan->chosen, call, workspace);
+bool MatrixProducts::Run(const Product& product, const CallContext& call, Workspace workspace, Memo* memo) {
+  if (memo == nullptr) {
+    Memo unkept(false);
+    return Run(product, call, workspace, &unkept);
+  }
+  const int64_t setting = SettingOf(product, call.device);
+  const bool known = memo->fixed_ && memo->plan_ != nullptr && memo->setting_ == setting;
+  if (!known && !Renew(*memo, setting, product, call.device)) return false;
+  Plan& plan = *memo->plan_;
+  if (plan.native != nullptr && NativeProduct::Does(product)) return plan.native->Run(product, call).ok();
+  return Launch(plan, product, plan.chosen, call, workspace);
 }
 
 bool MatrixProducts::RunAs(const Product& product, const CublasLt::Heuristic& algorithm,
                            const CallContext& call, Workspace workspace) {
-  if (call.on_gpu() && !UseGpu(call.device)) return false;
   Problem problem;
   if (!Pose(product, call.device, &problem)) return false;
   const std::shared_ptr<Plan> plan = PlanOf(problem, product, call.device);
-  return plan != nullptr && Launch(*plan, problem, product, algorithm, call, workspace);
+  return plan != nullptr && Launch(*plan, product, algorithm, call, workspace);
 }
 
 uint64_t MatrixProducts::TunedPlans() { return tuned_plans.load(std::memory_order_relaxed); }

@@ -3,13 +3,13 @@
 // A plan (descriptors and the algorithm: the one that was measured to be best, or that cuBLASLt's heuristic
 // names; or a kernel of our own that was measured to be better) is kept by what decides it: device, dtype,
 // sizes, strides, alignment, epilogue, precision. A call with a known plan sets the bias' address and
-// launches; a step of a program finds its own plan again (CallContext::memo).
+// launches; a step of a program keeps its own plan (Memo), without a look at sizes where those are fixed.
 // `activation(alpha * a b + beta * c + bias)` on the
 // caller's stream; works while a CUDA graph is captured.
 //
 // Ownership: operands and workspace are borrowed for the call; work on the stream may still use them after it
-// returns. Threads: any number at once. Errors: none of its own; what cuBLASLt or this class can't do is not
-// done.
+// returns. Threads: any number at once, each with the call's context current (CallContext). Errors: none of
+// its own; what cuBLASLt or this class can't do is not done.
 #pragma once
 
 #include <array>
@@ -60,8 +60,12 @@ class MatrixProducts {
   explicit MatrixProducts(const CublasLt& library) : library_(library) {}
   ~MatrixProducts();
 
+  // What a step of a program keeps of its product from run to run; one thread's at a time. `fixed`: products
+  // of this memo differ in what a SettingOf holds, in addresses and in factors alone.
+  class Memo;
+
   // Whether the product is on its way; false leaves `d` untouched.
-  bool Run(const Product& product, const CallContext& call, Workspace workspace);
+  bool Run(const Product& product, const CallContext& call, Workspace workspace, Memo* memo = nullptr);
 
   // What the library offers for the product, at most `wanted` and the one that Run takes first; empty where
   // it can't be done. RunAs is Run by one of them.
@@ -78,13 +82,14 @@ class MatrixProducts {
   struct Plan;
   struct Problem;
   struct Preference;
-  struct Memo;
-  using Key = std::array<int64_t, 24>;
+  using Key = std::array<int64_t, 6 + 4 * 3>;
 
+  // What may change from run to run of a step whose sizes are fixed, and decides a plan: device, precision,
+  // alignments.
+  static int64_t SettingOf(const Product& product, int32_t device);
   static bool Pose(const Product& product, int32_t device, Problem* problem);
   std::shared_ptr<Plan> PlanOf(const Problem& problem, const Product& product, int32_t device);
-  // The same by what `kept`, which is the plan's owner then, has of the last one.
-  Plan* PlanOf(const Problem& problem, const Product& product, int32_t device, std::shared_ptr<void>& kept);
+  bool Renew(Memo& memo, int64_t setting, const Product& product, int32_t device);
   std::shared_ptr<Plan> Prepare(const Problem& problem, const Product& product,
                                 CublasLt::Handle handle) const;
   bool Choose(Plan& plan, const Problem& problem, const Product& product) const;
@@ -95,14 +100,27 @@ class MatrixProducts {
   // The algorithm with the workspace that it takes, if it does this product.
   bool Check(const Plan& plan, CublasLt::Heuristic* algorithm) const;
   void ChooseTuned(Plan& plan, const Problem& problem, const Product& product) const;
-  bool Launch(Plan& plan, const Problem& problem, const Product& product,
-              const CublasLt::Heuristic& algorithm, const CallContext& call, Workspace workspace) const;
+  bool Launch(Plan& plan, const Product& product, const CublasLt::Heuristic& algorithm,
+              const CallContext& call, Workspace workspace) const;
   CublasLt::Handle HandleOf(int32_t device) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const CublasLt library_;
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<Key, std::shared_ptr<Plan>> plans_ ABSL_GUARDED_BY(mutex_);  // nullptr: can't be done
   absl::flat_hash_map<int32_t, CublasLt::Handle> handles_ ABSL_GUARDED_BY(mutex_);
+};
+
+class MatrixProducts::Memo {
+ public:
+  explicit Memo(bool fixed) : fixed_(fixed) {}
+
+ private:
+  friend class MatrixProducts;
+
+  const bool fixed_;
+  int64_t setting_ = 0;
+  std::shared_ptr<Plan> plan_;  // shared with plans_, which may forget it; nullptr: none yet
+  Key key_;                     // of the plan, when there is one
 };
 
 }  // namespace kiln::runtime

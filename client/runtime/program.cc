@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/runtime/memory_range.h"
 #include "client/runtime/span.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {
@@ -301,17 +302,17 @@ class Frame {
   }
 
   absl::Status Alloc(const Program::Step& step) {
-    const Program::Buffer& buffer = program_.buffers_[step.a];
     Slot& slot = slots_[step.a];
-    if (places_ != nullptr && buffer.arena_place >= 0) {
+    if (const int32_t place = program_.where_[step.a].arena; place >= 0 && places_ != nullptr) {
       if (step.b >= 0) Drop(slots_[step.b].tensor);  // of the same place
-      slot.data = arena_data_ + places_->offsets[buffer.arena_place];
+      slot.data = arena_data_ + places_->offsets[place];
       return absl::OkStatus();
     }
     if (step.moves) {
       TakeOver(slots_[step.b], false, slot);
       return absl::OkStatus();
     }
+    const Program::Buffer& buffer = program_.buffers_[step.a];
     Extent extent;
     KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
     if (step.b >= 0) {
@@ -362,8 +363,9 @@ class Frame {
   }
 
   absl::StatusOr<void*> DataOf(uint32_t index) const {
+    const Program::Place& place = program_.where_[index];
+    if (place.fixed) return static_cast<void*>(static_cast<char*>(slots_[place.root].data) + place.bytes);
     const Program::Buffer& buffer = program_.buffers_[index];
-    if (buffer.kind != v1::ProgramBuffer::VIEW) return slots_[index].data;
     KILN_ASSIGN_OR_RETURN(void* base, DataOf(buffer.base));
     KILN_ASSIGN_OR_RETURN(int64_t offset, Number(buffer.offset));
     // The offset counts in the view's elements.
@@ -469,10 +471,10 @@ class Frame {
   absl::Status Launch(const Program::LaunchStep& launch) {
     KILN_ASSIGN_OR_RETURN(const int64_t units, Number(launch.units));
     if (units <= 0) return absl::OkStatus();
-    absl::InlinedVector<void*, 16> buffers;
-    for (uint32_t index : launch.buffers) {
-      KILN_ASSIGN_OR_RETURN(void* data, DataOf(index));
-      buffers.push_back(data);
+    std::array<void*, kKernelBuffersMax> buffers;  // each is set before it is read
+    const size_t count = launch.buffers.size();
+    for (size_t k = 0; k < count; ++k) {
+      KILN_ASSIGN_OR_RETURN(buffers[k], DataOf(launch.buffers[k]));
     }
     Dims symbols;
     KILN_RETURN_IF_ERROR(Evaluate(launch.symbols, symbols));
@@ -480,7 +482,7 @@ class Frame {
     KilnStatus status = {};
     KilnArgs args = {};
     args.struct_size = sizeof(KilnArgs);
-    args.buffer_count = buffers.size();
+    args.buffer_count = static_cast<uint32_t>(count);
     args.buffers = buffers.data();
     args.symbols = symbols.data();
     args.status = &status;
@@ -511,12 +513,12 @@ class Frame {
 
   absl::Status Call(size_t index) {
     const Program::CallStep& call = program_.calls_[index];
-    std::vector<CallValue>& values = scratch_->values[index];
-    if (call.in_memory) {
-      call_.memo = &scratch_->memos[index];
-      KILN_ASSIGN_OR_RETURN(const bool done, CallInMemory(call, values));
+    Program::CallState& state = (*scratch_)[index];
+    if (state.in_memory != nullptr) {
+      KILN_ASSIGN_OR_RETURN(const bool done, call.fixed ? CallFixed(call, state) : CallMeasured(call, state));
       if (done) return absl::OkStatus();
     }
+    std::vector<CallValue>& values = state.values;
     KILN_RETURN_IF_ERROR(Fence());
     for (size_t i = 0; i < values.size(); ++i) {
       KILN_RETURN_IF_ERROR(Resolve(call.arguments[i], values[i]));
@@ -544,27 +546,41 @@ class Frame {
     return status;
   }
 
-  // Whether the call is done without a handle for any of its tensors.
-  absl::StatusOr<bool> CallInMemory(const Program::CallStep& call, std::vector<CallValue>& values) {
+  // Whether the call is done without a handle for any of its tensors, of fixed sizes.
+  absl::StatusOr<bool> CallFixed(const Program::CallStep& call, Program::CallState& state) {
+    for (const Program::Operand& operand : call.operands) {
+      KILN_ASSIGN_OR_RETURN(state.values[operand.argument].memory.data, DataOf(operand.buffer));
+    }
+    for (size_t i = 0; call.into && i < state.declared.size(); ++i) {
+      KILN_ASSIGN_OR_RETURN(state.declared[i].data, DataOf(static_cast<uint32_t>(call.results[i])));
+    }
+    return CallInMemory(call, state);
+  }
+
+  // The same, of sizes of this call.
+  absl::StatusOr<bool> CallMeasured(const Program::CallStep& call, Program::CallState& state) {
     std::array<Extent, Program::kMemoryOperandsMax> extents;
     size_t used = 0;
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (values[i].kind == v1::Argument::kAsTensor) {
-        KILN_ASSIGN_OR_RETURN(values[i].memory, MemoryOf(call.arguments[i].buffers[0], extents[used++]));
-      } else {
-        KILN_RETURN_IF_ERROR(ResolveNumbers(call.arguments[i], values[i]));
-      }
+    for (const Program::Operand& operand : call.operands) {
+      KILN_ASSIGN_OR_RETURN(state.values[operand.argument].memory, MemoryOf(operand.buffer, extents[used++]));
     }
-    std::array<TensorMemory, Program::kMemoryResultsMax> declared;
-    std::array<Tensor, Program::kMemoryResultsMax> made = {};
-    const size_t count = call.results.size();
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < state.values.size(); ++i) {
+      if (state.values[i].kind == v1::Argument::kAsTensor) continue;
+      KILN_RETURN_IF_ERROR(ResolveNumbers(call.arguments[i], state.values[i]));
+    }
+    for (size_t i = 0; i < state.declared.size(); ++i) {
       if (call.results[i] < 0) continue;
-      KILN_ASSIGN_OR_RETURN(declared[i], MemoryOf(call.results[i], extents[used++], call.into));
+      KILN_ASSIGN_OR_RETURN(state.declared[i], MemoryOf(call.results[i], extents[used++], call.into));
     }
-    const MemoryResults results = {call.into, absl::MakeSpan(declared).first(count),
-                                   absl::MakeSpan(made).first(count)};
-    if (!host_.CallInMemory(call.target, {call.names, values}, results, call_)) return false;
+    return CallInMemory(call, state);
+  }
+
+  // With all of the state set.
+  absl::StatusOr<bool> CallInMemory(const Program::CallStep& call, Program::CallState& state) {
+    std::array<Tensor, Program::kMemoryResultsMax> made = {};
+    const size_t count = state.declared.size();
+    const MemoryResults results = {call.into, state.declared, absl::MakeSpan(made).first(count)};
+    if (!state.in_memory->Run({call.names, state.values}, results, call_)) return false;
     ++library_calls_;
     absl::Status status;
     for (size_t i = 0; i < count; ++i) {
@@ -656,20 +672,6 @@ class Frame {
   uint64_t library_calls_ = 0;
   int64_t bad_input_ = -1;
 };
-
-std::unique_ptr<Program::Scratch> Program::TakeScratch() const {
-  if (Scratch* spare = spare_.exchange(nullptr, std::memory_order_acquire)) {
-    return std::unique_ptr<Scratch>(spare);
-  }
-  auto scratch = std::make_unique<Scratch>();
-  for (const CallStep& call : calls_) scratch->values.push_back(call.values);
-  scratch->memos.resize(calls_.size());
-  return scratch;
-}
-
-void Program::GiveScratch(std::unique_ptr<Scratch> scratch) const {
-  delete spare_.exchange(scratch.release(), std::memory_order_acq_rel);
-}
 
 absl::Status Program::Run(absl::Span<const Value> inputs, std::vector<Value>& outputs) const {
   counts_->calls.fetch_add(1, std::memory_order_relaxed);

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -96,7 +97,13 @@ class Program {
     Dim offset;
     uint32_t base = 0;
     uint32_t input = 0;
-    int32_t arena_place = -1;  // of its memory in the call's arena, by ArenaPlan; -1: in a tensor of its own
+  };
+  // Where a buffer's memory is, apart from what else is known of it: every step asks for some.
+  struct Place {
+    uint32_t root = 0;   // the buffer whose storage it is
+    bool fixed = false;  // `bytes` hold for every call
+    int64_t bytes = 0;   // from the root's first element to its own
+    int32_t arena = -1;  // in the call's arena, by ArenaPlan; -1: in a tensor of its own
   };
   struct Binding {
     v1::SymbolBinding::Source source;
@@ -106,7 +113,7 @@ class Program {
   };
   struct LaunchStep {
     uint32_t kernel;
-    std::vector<uint32_t> buffers;
+    absl::InlinedVector<uint32_t, 8> buffers;
     std::vector<Dim> symbols;
     Dim units;
     int64_t fixed_bytes = -1;  // spanned by the operands, when all their shapes are fixed
@@ -117,7 +124,14 @@ class Program {
     std::vector<int64_t> buffers;  // of tensors; -1 is None
     std::vector<Dim> dims;         // of symbolic integers
   };
+  // An argument that is a tensor.
+  struct Operand {
+    uint32_t argument = 0;
+    uint32_t buffer = 0;
+  };
   struct CallStep {
+    absl::InlinedVector<Operand, 4> operands;  // of a call without handles
+    bool fixed = false;                        // such a call differs from the last in addresses alone
     std::string target;
     std::vector<std::string> names;
     std::vector<CallArgument> arguments;
@@ -145,10 +159,13 @@ class Program {
 
   // What a call writes of its CallSteps' values, and what these remember; kept for the next call, so that it
   // copies no literals and looks for no plans.
-  struct Scratch {
-    std::vector<std::vector<CallValue>> values;  // by CallStep
-    std::vector<std::shared_ptr<void>> memos;    // as CallContext::memo, likewise
+  struct CallState {
+    std::vector<CallValue> values;
+    std::vector<TensorMemory> declared;     // results of a call without handles
+    std::unique_ptr<MemoryCall> in_memory;  // nullptr: with handles
   };
+  using Scratch = std::vector<CallState>;  // by CallStep
+  CallState StateOf(const CallStep& call) const;
   std::unique_ptr<Scratch> TakeScratch() const;
   void GiveScratch(std::unique_ptr<Scratch> scratch) const;
 
@@ -157,6 +174,7 @@ class Program {
   std::vector<Binding> bindings_;
   std::vector<Input> inputs_;
   std::vector<Buffer> buffers_;
+  std::vector<Place> where_;  // by buffer
   std::vector<Step> steps_;
   std::vector<LaunchStep> launches_;
   std::vector<CallStep> calls_;

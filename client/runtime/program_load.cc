@@ -1,4 +1,4 @@
-// Program::Load: from the message to checked, compact steps.
+// Program::Load: from the message to checked, compact steps, and to what a call writes of them.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -97,6 +97,19 @@ class ProgramLoader {
     return absl::OkStatus();
   }
 
+  Program::Place PlaceOf(uint32_t index, const Program::Buffer& buffer) const {
+    Program::Place place;
+    place.root = index;
+    place.fixed = true;
+    if (buffer.kind != v1::ProgramBuffer::VIEW) return place;
+    const Program::Place& base = to_.where_[buffer.base];
+    place.root = base.root;
+    place.fixed = base.fixed && buffer.offset.expr < 0 &&
+                  !__builtin_mul_overflow(buffer.offset.value, buffer.element, &place.bytes) &&
+                  !__builtin_add_overflow(place.bytes, base.bytes, &place.bytes);
+    return place;
+  }
+
   absl::Status Buffers() {
     for (int i = 0; i < from_.buffers_size(); ++i) {
       const v1::ProgramBuffer& from = from_.buffers(i);
@@ -126,6 +139,7 @@ class ProgramLoader {
         case v1::ProgramBuffer::SEEDS: break;
         default: return absl::UnimplementedError(absl::StrCat("buffer kind ", static_cast<int>(from.kind())));
       }
+      to_.where_.push_back(PlaceOf(static_cast<uint32_t>(i), buffer));
       to_.buffers_.push_back(std::move(buffer));
     }
     return absl::OkStatus();
@@ -141,10 +155,7 @@ class ProgramLoader {
            same(a.shape.sizes, b.shape.sizes) && same(a.shape.strides, b.shape.strides);
   }
 
-  uint32_t Root(uint32_t buffer) const {
-    while (to_.buffers_[buffer].kind == v1::ProgramBuffer::VIEW) buffer = to_.buffers_[buffer].base;
-    return buffer;
-  }
+  uint32_t Root(uint32_t buffer) const { return to_.where_[buffer].root; }
   absl::Status Known(int64_t buffer) const {
     if (buffer < 0 || buffer >= static_cast<int64_t>(to_.buffers_.size())) {
       return absl::InvalidArgumentError(absl::StrCat("unknown buffer ", buffer));
@@ -319,7 +330,7 @@ class ProgramLoader {
     to_.arena_plan_.Finish(to_.exprs_);
     for (size_t b = 0; b < block_of_.size(); ++b) {
       if (block_of_[b] < 0 || !blocks_[block_of_[b]].temporary) continue;
-      to_.buffers_[b].arena_place = static_cast<int32_t>(blocks_[block_of_[b]].place);
+      to_.where_[b].arena = static_cast<int32_t>(blocks_[block_of_[b]].place);
     }
   }
 
@@ -376,9 +387,24 @@ class ProgramLoader {
       }
     }
     call.in_memory = !call.results.empty() && call.results.size() <= Program::kMemoryResultsMax &&
-                     OperandsAreTensors(call) && to_.host_->MayCallInMemory(call.target);
+                     OperandsAreTensors(call) && to_.host_->NewMemoryCall(call.target, false) != nullptr;
+    if (call.in_memory) Operands(call);
     to_.calls_.push_back(std::move(call));
     return absl::OkStatus();
+  }
+
+  void Operands(Program::CallStep& call) const {
+    call.fixed = true;
+    for (size_t i = 0; i < call.values.size(); ++i) {
+      call.fixed = call.fixed && call.arguments[i].dims.empty();
+      if (call.values[i].kind != v1::Argument::kAsTensor) continue;
+      const auto buffer = static_cast<uint32_t>(call.arguments[i].buffers[0]);
+      call.fixed = call.fixed && to_.buffers_[buffer].shape.fixed;
+      call.operands.push_back({static_cast<uint32_t>(i), buffer});
+    }
+    for (const int64_t result : call.results) {
+      if (result >= 0) call.fixed = call.fixed && to_.buffers_[result].shape.fixed;
+    }
   }
 
   // No lists of them, and few.
@@ -506,6 +532,38 @@ absl::StatusOr<std::shared_ptr<const Program>> Program::Load(const v1::Manifest&
   KILN_ASSIGN_OR_RETURN(program->tuned_, TunedProducts::Create(manifest.tuning()));
   program->tuned_convolutions_ = TunedConvolutions::Create(manifest.tuning());
   return program;
+}
+
+std::unique_ptr<Program::Scratch> Program::TakeScratch() const {
+  if (Scratch* spare = spare_.exchange(nullptr, std::memory_order_acquire)) {
+    return std::unique_ptr<Scratch>(spare);
+  }
+  auto scratch = std::make_unique<Scratch>();
+  for (const CallStep& call : calls_) scratch->push_back(StateOf(call));
+  return scratch;
+}
+
+// Of a call whose sizes are fixed with all but addresses.
+Program::CallState Program::StateOf(const CallStep& call) const {
+  CallState state;
+  state.values = call.values;
+  if (!call.in_memory) return state;
+  state.in_memory = host_->NewMemoryCall(call.target, call.fixed);
+  state.declared.resize(call.results.size());
+  if (!call.fixed) return state;
+  const auto memory = [&](const Buffer& buffer) {
+    return TensorMemory{nullptr, buffer.dtype, buffer.shape.fixed_sizes, buffer.shape.fixed_strides};
+  };
+  for (const Operand& operand : call.operands)
+    state.values[operand.argument].memory = memory(buffers_[operand.buffer]);
+  for (size_t i = 0; i < call.results.size(); ++i) {
+    if (call.results[i] >= 0) state.declared[i] = memory(buffers_[call.results[i]]);
+  }
+  return state;
+}
+
+void Program::GiveScratch(std::unique_ptr<Scratch> scratch) const {
+  delete spare_.exchange(scratch.release(), std::memory_order_acq_rel);
 }
 
 }  // namespace kiln::runtime

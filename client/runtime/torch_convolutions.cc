@@ -27,12 +27,22 @@ bool Pair(const CallArguments& a, absl::string_view name, std::array<int64_t, 2>
 
 }  // namespace
 
-bool TorchConvolutions::Knows(const std::string& target) { return target == kForward || target == kBackward; }
+class TorchConvolutions::Call : public MemoryCall {
+ public:
+  Call(TorchConvolutions& convolutions, bool forward) : convolutions_(convolutions), forward_(forward) {}
+  bool Run(const CallArguments& arguments, const MemoryResults& results, CallContext& context) override {
+    if (forward_) return convolutions_.Forward(arguments, results, context);
+    return !results.into && convolutions_.Backward(arguments, results, context);
+  }
 
-bool TorchConvolutions::Call(const std::string& target, const CallArguments& arguments,
-                             const MemoryResults& results, CallContext& context) {
-  if (target == kForward) return Forward(arguments, results, context);
-  return target == kBackward && !results.into && Backward(arguments, results, context);
+ private:
+  TorchConvolutions& convolutions_;
+  const bool forward_;
+};
+
+std::unique_ptr<MemoryCall> TorchConvolutions::NewCall(const std::string& target) {
+  if (target != kForward && target != kBackward) return nullptr;
+  return std::make_unique<Call>(*this, target == kForward);
 }
 
 // What all directions have in common; false where ATen's way may be another.

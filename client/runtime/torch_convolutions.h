@@ -5,6 +5,7 @@
 // Threads: any number at once. The host and the convolutions outlive it.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "client/runtime/convolutions.h"
@@ -18,12 +19,12 @@ class TorchConvolutions {
   TorchConvolutions(Host& host, const TorchPrecision& precision, Convolutions& convolutions)
       : host_(host), precision_(precision), convolutions_(convolutions) {}
 
-  static bool Knows(const std::string& target);
-  // As Host::CallInMemory.
-  bool Call(const std::string& target, const CallArguments& arguments, const MemoryResults& results,
-            CallContext& context);
+  // As Host::NewMemoryCall; it outlives the calls.
+  std::unique_ptr<MemoryCall> NewCall(const std::string& target);
 
  private:
+  class Call;
+
   bool Forward(const CallArguments& a, const MemoryResults& results, CallContext& context);
   bool Backward(const CallArguments& a, const MemoryResults& results, CallContext& context);
   bool Settle(const CallArguments& a, Convolution& convolution, CallContext& context) const;

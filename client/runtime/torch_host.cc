@@ -72,6 +72,19 @@ struct Shim {
                                     Tensor*, Tensor*);
 };
 
+// A product where it is one, otherwise the other.
+class EitherCall : public MemoryCall {
+ public:
+  EitherCall(std::unique_ptr<MemoryCall> product, std::unique_ptr<MemoryCall> other)
+      : product_(std::move(product)), other_(std::move(other)) {}
+  bool Run(const CallArguments& arguments, const MemoryResults& results, CallContext& context) override {
+    return product_->Run(arguments, results, context) || other_->Run(arguments, results, context);
+  }
+
+ private:
+  const std::unique_ptr<MemoryCall> product_, other_;
+};
+
 class TorchHost : public Host {
  public:
   TorchHost(v1::DeviceType device, LibraryCallback callback)
@@ -248,7 +261,7 @@ class TorchHost : public Host {
     values[4].kind = v1::Argument::kAsDevice;
     values[4].number = device_;
     Tensor seeds = nullptr;
-    KILN_RETURN_IF_ERROR(callback_("aten.randint.low", {names, values}, absl::MakeSpan(&seeds, 1)));
+    KILN_RETURN_IF_ERROR(CallPython("aten.randint.low", {names, values}, absl::MakeSpan(&seeds, 1)));
     return seeds;
   }
 
@@ -278,15 +291,12 @@ class TorchHost : public Host {
   // Everything that has a typed shim: products, convolutions, attention.
   bool MakesNewMemory(const std::string& target) const override { return Typed().contains(target); }
 
-  bool MayCallInMemory(const std::string& target) const override {
-    return (products_ != nullptr && TorchProducts::Knows(target)) ||
-           (convolutions_ != nullptr && TorchConvolutions::Knows(target));
-  }
-
-  bool CallInMemory(const std::string& target, const CallArguments& arguments, const MemoryResults& results,
-                    CallContext& context) override {
-    return (products_ != nullptr && products_->Call(target, arguments, results, context)) ||
-           (convolutions_ != nullptr && convolutions_->Call(target, arguments, results, context));
+  std::unique_ptr<MemoryCall> NewMemoryCall(const std::string& target, bool fixed) override {
+    std::unique_ptr<MemoryCall> product = products_ == nullptr ? nullptr : products_->NewCall(target, fixed);
+    std::unique_ptr<MemoryCall> other = convolutions_ == nullptr ? nullptr : convolutions_->NewCall(target);
+    if (product == nullptr || other == nullptr)
+      return product != nullptr ? std::move(product) : std::move(other);
+    return std::make_unique<EitherCall>(std::move(product), std::move(other));
   }
 
   absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
@@ -296,9 +306,9 @@ class TorchHost : public Host {
       const Outcome outcome = (this->*found->second)(arguments, results, into);
       if (outcome == Outcome::kDone) return absl::OkStatus();
     }
-    if (!into) return callback_(target, arguments, results);
+    if (!into) return CallPython(target, arguments, results);
     std::vector<Tensor> made(results.size(), nullptr);
-    absl::Status status = callback_(target, arguments, absl::MakeSpan(made));
+    absl::Status status = CallPython(target, arguments, absl::MakeSpan(made));
     for (size_t i = 0; i < made.size(); ++i) {
       if (status.ok())
         status = made[i] != nullptr ? Copy(results[i], made[i]) : absl::InternalError("undefined result");
@@ -532,6 +542,20 @@ class TorchHost : public Host {
         Number(a, "is_causal", 0), a.Find("scale") == nullptr ? nullptr : &scale, &r[0], &r[1], &r[2]));
     Release(none);
     return outcome;
+  }
+
+  // What runs there may leave another device behind; ATen's own functions don't.
+  absl::Status CallPython(const std::string& target, const CallArguments& arguments,
+                          absl::Span<Tensor> results) {
+    const int32_t device = DeviceIndex();
+    absl::Status status = callback_(target, arguments, results);
+    if (device_ == v1::CUDA && status.ok() && !UseGpu(device)) {
+      for (Tensor& tensor : results) {
+        if (tensor != nullptr) Release(std::exchange(tensor, nullptr));
+      }
+      return absl::InternalError(absl::StrCat("the CUDA driver gives device ", device, " no more"));
+    }
+    return status;
   }
 
   int32_t DeviceIndex() const {

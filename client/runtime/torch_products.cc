@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <optional>
+#include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "client/runtime/memory_range.h"
 #include "client/runtime/scratch.h"
 
@@ -14,10 +15,18 @@ namespace {
 // Of products in one piece, where a second launch costs the CPU more than the pieces save the GPU.
 constexpr int64_t kUnsplitSumMax = 1024;
 
-const TensorMemory* Get(const CallArguments& a, absl::string_view name) {
-  const CallValue* value = a.Find(name);
-  return value == nullptr ? nullptr : &value->memory;
-}
+// An operator whose operands have these names.
+struct Operator {
+  absl::string_view target, a, b, c;
+};
+constexpr Operator kOperators[] = {
+    {"aten.mm.default", "self", "mat2", ""},
+    {"aten.bmm.default", "self", "mat2", ""},
+    {"aten.addmm.default", "mat1", "mat2", "self"},
+    {"aten._addmm_activation.default", "mat1", "mat2", "self"},
+    {"aten.baddbmm.default", "batch1", "batch2", "self"},
+    {"aten.convolution.default", "input", "weight", "bias"},
+};
 
 double Real(const CallArguments& a, absl::string_view name, double otherwise) {
   const CallValue* value = a.Find(name);
@@ -48,156 +57,174 @@ bool MatrixOf(const TensorMemory& tensor, int64_t batch, Matrix* matrix) {
 
 }  // namespace
 
-const absl::flat_hash_map<std::string, TorchProducts::Method>& TorchProducts::Methods() {
-  static const auto* table = new absl::flat_hash_map<std::string, Method>{
-      {"aten.mm.default", &TorchProducts::Mm},
-      {"aten.bmm.default", &TorchProducts::Mm},
-      {"aten.addmm.default", &TorchProducts::Addmm},
-      {"aten._addmm_activation.default", &TorchProducts::AddmmActivation},
-      {"aten.baddbmm.default", &TorchProducts::Baddbmm},
-      {"aten.convolution.default", &TorchProducts::Convolution},
-  };
-  return *table;
-}
+// What settles a product but for its addresses is found out once where nothing else changes.
+class TorchProducts::Call : public MemoryCall {
+ public:
+  Call(TorchProducts& products, const Operator& of, bool fixed)
+      : products_(products), of_(of), convolution_(of.a == "input"), fixed_(fixed), memo_(fixed) {}
 
-bool TorchProducts::Knows(const std::string& target) { return Methods().contains(target); }
+  bool Run(const CallArguments& arguments, const MemoryResults& results, CallContext& context) override {
+    if (!fixed_ || !settled_.has_value()) settled_ = Settle(arguments, results);
+    if (!*settled_) return false;
+    product_.a.data = arguments.values[a_].memory.data;
+    product_.b.data = arguments.values[b_].memory.data;
+    if (adds_) (bias_ ? product_.bias : product_.c.data) = arguments.values[c_].memory.data;
+    if (!results.into) return Make(results, context);
+    product_.d.data = results.declared[0].data;
+    return Multiply(context);
+  }
 
-bool TorchProducts::Call(const std::string& target, const CallArguments& arguments,
-                         const MemoryResults& results, CallContext& context) {
-  const auto found = Methods().find(target);
-  if (found == Methods().end() || results.declared.size() != 1) return false;
-  const TensorMemory* declared = results.declared.data();
-  if (declared->dtype == v1::DTYPE_UNSPECIFIED) return false;
-  return (this->*found->second)(arguments, {results.into ? declared : nullptr, results.made.data(), context});
-}
+ private:
+  bool Settle(const CallArguments& a, const MemoryResults& results) {
+    product_ = {};
+    adds_ = bias_ = false;
+    if (results.declared.size() != 1 || results.declared[0].dtype == v1::DTYPE_UNSPECIFIED) return false;
+    const TensorMemory *first = Get(a, of_.a, &a_), *second = Get(a, of_.b, &b_), *third = Get(a, of_.c, &c_);
+    if (first == nullptr || second == nullptr) return false;
+    if (convolution_) {
+      return third == nullptr && SettleConvolution(a, *first, *second) &&
+             (!results.into || IsMade(results.declared[0]));
+    }
+    if (!results.into || (third == nullptr) != of_.c.empty()) return false;
+    return SettleProduct(*first, *second, results.declared[0]) &&
+           (third == nullptr || SettleSum(a, *third, results.declared[0]));
+  }
 
-bool TorchProducts::Mm(const CallArguments& a, const Results& r) {
-  Product product;
-  return Multiply(Get(a, "self"), Get(a, "mat2"), nullptr, product, r);
-}
+  static const TensorMemory* Get(const CallArguments& a, absl::string_view name, size_t* position) {
+    const CallValue* const value = a.Find(name);
+    if (value == nullptr) return nullptr;
+    *position = static_cast<size_t>(value - a.values.data());
+    return &value->memory;
+  }
 
-bool TorchProducts::Addmm(const CallArguments& a, const Results& r) {
-  return Add(a, "mat1", "mat2", v1::ACTIVATION_NONE, r);
-}
+  bool MatrixOf(const TensorMemory& tensor, const TensorMemory& like, Matrix* matrix) const {
+    return runtime::MatrixOf(tensor, like.sizes.size() == 3 ? product_.batch : 0, matrix);
+  }
 
-// What torch calls GELU here is the one by tanh on a GPU.
-bool TorchProducts::AddmmActivation(const CallArguments& a, const Results& r) {
-  const CallValue* gelu = a.Find("use_gelu");
-  const bool use_gelu = gelu != nullptr && gelu->number != 0;
-  return Add(a, "mat1", "mat2", use_gelu ? v1::ACTIVATION_GELU_TANH : v1::ACTIVATION_RELU, r);
-}
+  bool SettleProduct(const TensorMemory& a, const TensorMemory& b, const TensorMemory& d) {
+    product_.dtype = d.dtype;
+    product_.batch = d.sizes.size() == 3 ? d.sizes[0] : 1;
+    if (a.dtype != d.dtype || b.dtype != d.dtype || product_.batch == 0) return false;
+    return MatrixOf(a, d, &product_.a) && MatrixOf(b, d, &product_.b) && MatrixOf(d, d, &product_.d);
+  }
 
-bool TorchProducts::Baddbmm(const CallArguments& a, const Results& r) {
-  return Add(a, "batch1", "batch2", v1::ACTIVATION_NONE, r);
-}
+  // c may be one row for all of d's, which is a bias.
+  bool SettleSum(const CallArguments& arguments, const TensorMemory& c, const TensorMemory& d) {
+    const double beta = Real(arguments, "beta", 1);
+    product_.alpha = Real(arguments, "alpha", 1);
+    product_.activation = ActivationOf(arguments);
+    adds_ = beta != 0;
+    if (!adds_) return true;
+    if (c.dtype != d.dtype) return false;
+    bias_ = c.sizes.size() == 1;
+    if (bias_) {
+      const int64_t size = c.sizes[0];
+      return beta == 1 && size == product_.d.columns && (size <= 1 || c.strides[0] == 1);
+    }
+    product_.beta = beta;
+    return MatrixOf(c, d, &product_.c);
+  }
 
-bool TorchProducts::Add(const CallArguments& a, absl::string_view first, absl::string_view second,
-                        v1::Activation activation, const Results& r) {
-  const TensorMemory* self = Get(a, "self");
-  Product product;
-  product.alpha = Real(a, "alpha", 1);
-  product.beta = Real(a, "beta", 1);
-  product.activation = activation;
-  return self != nullptr && Multiply(Get(a, first), Get(a, second), self, product, r);
-}
+  // What torch calls GELU here is the one by tanh on a GPU.
+  v1::Activation ActivationOf(const CallArguments& a) const {
+    if (of_.target != "aten._addmm_activation.default") return v1::ACTIVATION_NONE;
+    const CallValue* const gelu = a.Find("use_gelu");
+    return gelu != nullptr && gelu->number != 0 ? v1::ACTIVATION_GELU_TANH : v1::ACTIVATION_RELU;
+  }
 
-// Of a product with all but its operands: c may be one row for all of d's, which is a bias.
-bool TorchProducts::Multiply(const TensorMemory* a, const TensorMemory* b, const TensorMemory* c,
-                             Product& product, const Results& r) {
-  if (a == nullptr || b == nullptr || r.into == nullptr) return false;
-  const TensorMemory& d = *r.into;
-  const bool batched = d.sizes.size() == 3;
-  const double beta = product.beta;
-  product.beta = 0;
-  product.dtype = d.dtype;
-  product.batch = batched ? d.sizes[0] : 1;
-  if (a->dtype != d.dtype || b->dtype != d.dtype || product.batch == 0) return false;
-  const auto matrix = [&](const TensorMemory& tensor, Matrix* to) {
-    return MatrixOf(tensor, batched ? product.batch : 0, to);
-  };
-  if (!matrix(*a, &product.a) || !matrix(*b, &product.b) || !matrix(d, &product.d)) return false;
-  if (c != nullptr && beta != 0) {
-    if (c->dtype != d.dtype) return false;
-    if (c->sizes.size() == 1) {
-      const int64_t size = c->sizes[0];
-      if (beta != 1 || size != product.d.columns || (size > 1 && c->strides[0] != 1)) return false;
-      product.bias = c->data;
+  // A window of one point with a stride of one: the product of the weights and each image's points. Images
+  // stored channel by channel are factors on the right, images stored point by point ones on the left, all of
+  // the batch at once.
+  bool SettleConvolution(const CallArguments& a, const TensorMemory& input, const TensorMemory& weight) {
+    const CallValue *transposed = a.Find("transposed"), *groups = a.Find("groups");
+    if (transposed == nullptr || transposed->number != 0 || groups == nullptr || groups->number != 1)
+      return false;
+    if (!All(a, "stride", 1) || !All(a, "padding", 0)) return false;
+    const absl::Span<const int64_t> sizes = input.sizes, strides = input.strides;
+    const absl::Span<const int64_t> window = weight.sizes, steps = weight.strides;
+    if (sizes.size() != 4 || window.size() != 4 || window[2] != 1 || window[3] != 1 ||
+        window[1] != sizes[1]) {
+      return false;
+    }
+    if (input.dtype != weight.dtype) return false;
+    const int64_t images = sizes[0], inputs = sizes[1], outputs = window[0], points = sizes[2] * sizes[3];
+    if (images == 0 || inputs == 0 || outputs == 0 || points == 0 || !RowsFollow(sizes, strides))
+      return false;
+    product_.dtype = input.dtype;
+    made_sizes_ = {images, outputs, sizes[2], sizes[3]};
+    const bool by_points = inputs > 1 && points > 1 && strides[1] == 1;
+    if (by_points) {
+      if (images > 1 && strides[0] != points * strides[3]) return false;
+      made_strides_ = {points * outputs, 1, sizes[3] * outputs, outputs};
+      product_.a = {nullptr, images * points, inputs, strides[3], 1, 0};
+      product_.b = {nullptr, inputs, outputs, steps[1], steps[0], 0};
+      product_.d = {nullptr, images * points, outputs, outputs, 1, 0};
     } else {
-      if (!matrix(*c, &product.c)) return false;
-      product.beta = beta;
+      made_strides_ = {points * outputs, points, sizes[3], 1};
+      product_.batch = images;
+      product_.a = {nullptr, outputs, inputs, steps[0], steps[1], 0};
+      product_.b = {nullptr, inputs, points, strides[1], strides[3], strides[0]};
+      product_.d = {nullptr, outputs, points, points, 1, points * outputs};
+      std::swap(a_, b_);
     }
+    return true;
   }
-  return Run(product, false, r.context);
-}
 
-// A window of one point with a stride of one: the product of the weights and each image's points. Images
-// stored channel by channel are factors on the right, images stored point by point ones on the left, all of
-// the batch at once.
-bool TorchProducts::Convolution(const CallArguments& a, const Results& r) {
-  const TensorMemory *input = Get(a, "input"), *weight = Get(a, "weight");
-  const CallValue *transposed = a.Find("transposed"), *groups = a.Find("groups");
-  if (input == nullptr || weight == nullptr || Get(a, "bias") != nullptr) return false;
-  if (transposed == nullptr || transposed->number != 0 || groups == nullptr || groups->number != 1)
-    return false;
-  if (!All(a, "stride", 1) || !All(a, "padding", 0)) return false;
-  const absl::Span<const int64_t> sizes = input->sizes, strides = input->strides;
-  const absl::Span<const int64_t> window = weight->sizes, steps = weight->strides;
-  if (sizes.size() != 4 || window.size() != 4 || window[2] != 1 || window[3] != 1 || window[1] != sizes[1]) {
-    return false;
-  }
-  if (input->dtype != weight->dtype) return false;
-  const int64_t images = sizes[0], inputs = sizes[1], outputs = window[0], points = sizes[2] * sizes[3];
-  if (images == 0 || inputs == 0 || outputs == 0 || points == 0 || !RowsFollow(sizes, strides)) return false;
-  Product product;
-  product.dtype = input->dtype;
-  std::array<int64_t, 4> result_strides;
-  const bool by_points = inputs > 1 && points > 1 && strides[1] == 1;
-  if (by_points) {
-    if (images > 1 && strides[0] != points * strides[3]) return false;
-    result_strides = {points * outputs, 1, sizes[3] * outputs, outputs};
-    product.a = {input->data, images * points, inputs, strides[3], 1, 0};
-    product.b = {weight->data, inputs, outputs, steps[1], steps[0], 0};
-    product.d = {nullptr, images * points, outputs, outputs, 1, 0};
-  } else {
-    result_strides = {points * outputs, points, sizes[3], 1};
-    product.batch = images;
-    product.a = {weight->data, outputs, inputs, steps[0], steps[1], 0};
-    product.b = {input->data, inputs, points, strides[1], strides[3], strides[0]};
-    product.d = {nullptr, outputs, points, points, 1, points * outputs};
-  }
-  if (r.into != nullptr) {
-    for (size_t d = 0; d < result_strides.size(); ++d) {
-      if (r.into->sizes[d] > 1 && r.into->strides[d] != result_strides[d]) return false;
+  // Whether the memory lies as the convolution's result would.
+  bool IsMade(const TensorMemory& result) const {
+    for (size_t d = 0; d < made_strides_.size(); ++d) {
+      if (result.sizes[d] > 1 && result.strides[d] != made_strides_[d]) return false;
     }
-    product.d.data = r.into->data;
-    return Run(product, true, r.context);
+    return true;
   }
-  const auto made = host_.Empty(input->dtype, {images, outputs, sizes[2], sizes[3]}, result_strides);
-  if (!made.ok()) return false;
-  product.d.data = host_.Data(*made);
-  const std::array<int64_t, 4> sizes_made = {images, outputs, sizes[2], sizes[3]};
-  const TensorMemory result = {product.d.data, input->dtype, sizes_made, result_strides};
-  if (!WillWrite(result, r.context) || !Run(product, true, r.context)) {
-    host_.Release(*made);
-    return false;
-  }
-  *r.made = *made;
-  return true;
-}
 
-bool TorchProducts::Run(Product& product, bool convolution, CallContext& context) {
-  if (product.dtype == v1::F32) {
-    const std::optional<bool> tf32 = precision_.Tf32(convolution, context);
-    if (!tf32.has_value()) return false;
-    product.tf32 = *tf32;
+  // Of a convolution.
+  bool Make(const MemoryResults& results, CallContext& context) {
+    const auto made = products_.host_.Empty(product_.dtype, made_sizes_, made_strides_);
+    if (!made.ok()) return false;
+    product_.d.data = products_.host_.Data(*made);
+    const TensorMemory result = {product_.d.data, product_.dtype, made_sizes_, made_strides_};
+    if (!WillWrite(result, context) || !Multiply(context)) {
+      products_.host_.Release(*made);
+      return false;
+    }
+    results.made[0] = *made;
+    return true;
   }
-  const std::optional<bool> reduced = precision_.ReducedSums(product.dtype);
-  if (!reduced.has_value()) return false;
-  product.reduced_sums = *reduced;
-  product.tuned = context.tuned;
-  product.one_launch = !context.recorded && product.a.columns <= kUnsplitSumMax;
-  Scratch scratch(host_, context);
-  return products_.Run(product, context, [&](size_t bytes) { return scratch.Of(bytes); });
+
+  bool Multiply(CallContext& context) {
+    const TorchPrecision& precision = products_.precision_;
+    if (product_.dtype == v1::F32) {
+      const std::optional<bool> tf32 = precision.Tf32(convolution_, context);
+      if (!tf32.has_value()) return false;
+      product_.tf32 = *tf32;
+    }
+    const std::optional<bool> reduced = precision.ReducedSums(product_.dtype);
+    if (!reduced.has_value()) return false;
+    product_.reduced_sums = *reduced;
+    product_.tuned = context.tuned;
+    product_.one_launch = !context.recorded && product_.a.columns <= kUnsplitSumMax;
+    Scratch scratch(products_.host_, context);
+    return products_.products_.Run(
+        product_, context, [&](size_t bytes) { return scratch.Of(bytes); }, &memo_);
+  }
+
+  TorchProducts& products_;
+  const Operator& of_;
+  const bool convolution_, fixed_;
+  std::optional<bool> settled_;       // whether it is a product
+  bool adds_ = false, bias_ = false;  // one of the arguments to the product; as a bias
+  size_t a_ = 0, b_ = 0, c_ = 0;      // positions of the operands among the arguments
+  Product product_;                   // with the addresses of the last run
+  MatrixProducts::Memo memo_;
+  std::array<int64_t, 4> made_sizes_ = {}, made_strides_ = {};  // of a convolution's result
+};
+
+std::unique_ptr<MemoryCall> TorchProducts::NewCall(const std::string& target, bool fixed) {
+  for (const Operator& known : kOperators) {
+    if (known.target == target) return std::make_unique<Call>(*this, known, fixed);
+  }
+  return nullptr;
 }
 
 }  // namespace kiln::runtime

@@ -38,8 +38,9 @@ class ConvolutionsTest : public MemoryCallsTest {
       if (!wanted[i].empty()) declared[i] = {nullptr, v1::F32, wanted[i], strides[i]};
     }
     made_.assign(wanted.size(), nullptr);
-    const bool done =
-        torch_.Call(target, {bound.names, bound.values}, {false, declared, absl::MakeSpan(made_)}, context_);
+    const std::unique_ptr<MemoryCall> call = torch_.NewCall(target);
+    const bool done = call != nullptr && call->Run({bound.names, bound.values},
+                                                   {false, declared, absl::MakeSpan(made_)}, context_);
     for (Tensor tensor : made_) {
       if (tensor != nullptr) kept_.push_back(tensor);
     }
@@ -115,8 +116,8 @@ TEST_F(ConvolutionsTest, FillsMemoryThatIsThere) {
     const Arguments bound = Bind({{"input", x}, {"weight", w}}, Window(1, 1, 1));
     const TensorMemory memory = Memory(result);
     Tensor none = nullptr;
-    return torch_.Call("aten.convolution.default", {bound.names, bound.values},
-                       {true, {&memory, 1}, {&none, 1}}, context_);
+    return torch_.NewCall("aten.convolution.default")
+        ->Run({bound.names, bound.values}, {true, {&memory, 1}, {&none, 1}}, context_);
   };
   const int64_t live = host_.live();
   ASSERT_TRUE(fill(y));
@@ -279,8 +280,8 @@ TEST_F(TunedConvolutionsTest, NothingRunsThatTheLibraryOrTorchRefuses) {
     const Arguments bound = Bind({{"input", x}, {"weight", w}}, Window(1, 1, 1));
     const TensorMemory memory = Memory(y);
     Tensor none = nullptr;
-    EXPECT_TRUE(torch.Call("aten.convolution.default", {bound.names, bound.values},
-                           {true, {&memory, 1}, {&none, 1}}, context_));
+    EXPECT_TRUE(torch.NewCall("aten.convolution.default")
+                    ->Run({bound.names, bound.values}, {true, {&memory, 1}, {&none, 1}}, context_));
     return fake.last_engine;
   };
   Tune();

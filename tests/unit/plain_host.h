@@ -127,9 +127,23 @@ class PlainHost : public Host {
   bool MakesNewMemory(const std::string& target) const override { return target != "test.alias.default"; }
 
   // "test.copy.default" of dense F32 tensors, while `in_memory` allows it.
-  bool MayCallInMemory(const std::string& target) const override { return target == "test.copy.default"; }
-  bool CallInMemory(const std::string& target, const CallArguments& arguments, const MemoryResults& results,
-                    CallContext&) override {
+  std::unique_ptr<MemoryCall> NewMemoryCall(const std::string& target, bool) override {
+    return target == "test.copy.default" ? std::make_unique<Copying>(*this) : nullptr;
+  }
+
+  void set_in_memory(bool in_memory) { in_memory_ = in_memory; }
+  void set_recorded(bool recorded) { recorded_ = recorded; }
+  void set_threads(uint32_t threads) { threads_ = threads; }
+  int64_t live() const { return live_; }
+  int64_t allocations() const { return allocations_; }
+  int64_t views() const { return views_; }
+  int64_t overs() const { return overs_; }  // those of the views that own no memory
+
+ protected:
+  virtual std::shared_ptr<char> Allocate(size_t bytes) {
+    return {new char[bytes](), std::default_delete<char[]>()};
+  }
+  virtual bool CopyInMemory(const CallArguments& arguments, const MemoryResults& results, CallContext&) {
     const CallValue* self = arguments.Find("self");
     if (!in_memory_ || self == nullptr) return false;
     const TensorMemory& from = self->memory;
@@ -148,20 +162,15 @@ class PlainHost : public Host {
     return true;
   }
 
-  void set_in_memory(bool in_memory) { in_memory_ = in_memory; }
-  void set_recorded(bool recorded) { recorded_ = recorded; }
-  void set_threads(uint32_t threads) { threads_ = threads; }
-  int64_t live() const { return live_; }
-  int64_t allocations() const { return allocations_; }
-  int64_t views() const { return views_; }
-  int64_t overs() const { return overs_; }  // those of the views that own no memory
-
- protected:
-  virtual std::shared_ptr<char> Allocate(size_t bytes) {
-    return {new char[bytes](), std::default_delete<char[]>()};
-  }
-
  private:
+  struct Copying : MemoryCall {
+    explicit Copying(PlainHost& of) : host(of) {}
+    bool Run(const CallArguments& arguments, const MemoryResults& results, CallContext& context) override {
+      return host.CopyInMemory(arguments, results, context);
+    }
+    PlainHost& host;
+  };
+
   static PlainTensor* Get(Tensor tensor) { return static_cast<PlainTensor*>(tensor); }
   static void CopyDim(size_t d, PlainTensor* to, char* out, PlainTensor* from, const char* in) {
     const int64_t element = ByteSize(to->dtype);

@@ -2,172 +2,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "client/runtime/matrix_products.h"
 #include "client/runtime/torch_products.h"
 #include "client/runtime/tuned_products.h"
 #include "compiler/artifact/subjects.h"
+#include "tests/unit/cublas_lt_stand_in.h"
 #include "tests/unit/memory_calls.h"
 
 namespace kiln::runtime {
 namespace {
-
-// ---- the stand-in: matrices by columns, F32 only
-
-struct FakeDescriptor {
-  int kind = 0;  // compute type of an operation, data type of a matrix
-  int64_t rows = 0, columns = 0, leading = 0, offset = 0;
-  int32_t transposed[2] = {0, 0}, count = 1;
-  uint32_t epilogue = CublasLt::kPlain, reductions = 0;
-  const float* bias = nullptr;
-  uint32_t alignment = 0;
-};
-
-constexpr uint64_t kVersion = 7;
-constexpr int kOffered = 3;
-
-struct FakeLibrary {
-  int asked = 0, launched = 0, live = 0;
-  int last_compute = 0;
-  uint32_t last_reductions = 0;
-  bool takes_bias = true;  // the plain algorithm with a bias or an activation
-  bool knows = true;       // an algorithm at all
-  int32_t splits = 1;      // of the plain algorithm
-  size_t workspace = 0;
-  void* last_workspace = nullptr;
-  uint64_t last_algorithm = 0;
-  bool takes_any = true;  // any algorithm, without a bias or an activation
-} fake;
-
-FakeDescriptor& Of(CublasLt::Descriptor d) { return *static_cast<FakeDescriptor*>(d); }
-int Make(CublasLt::Descriptor* to) {
-  ++fake.live;
-  *to = new FakeDescriptor;
-  return 0;
-}
-int Destroy(CublasLt::Descriptor d) {
-  --fake.live;
-  delete static_cast<FakeDescriptor*>(d);
-  return 0;
-}
-template <typename T>
-int Set(T& to, const void* value, size_t bytes) {
-  if (bytes != sizeof(T)) return 7;
-  std::memcpy(static_cast<void*>(&to), value, bytes);
-  return 0;
-}
-
-float GeluByTanh(float x) { return x / 2 * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x))); }
-
-int Multiply(void*, void* operation, const void* alpha, const void* a, void* a_layout, const void* b,
-             void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
-             const CublasLt::Algorithm* algorithm, void* workspace, size_t bytes, void*) {
-  if (bytes != fake.workspace) return 7;
-  ++fake.launched;
-  fake.last_workspace = workspace;
-  fake.last_algorithm = algorithm->data[1];
-  const FakeDescriptor &op = Of(operation), &al = Of(a_layout), &bl = Of(b_layout), &cl = Of(c_layout),
-                       &dl = Of(d_layout);
-  const int64_t depth = op.transposed[0] ? al.rows : al.columns;
-  for (int64_t n = 0; n < dl.count; ++n) {
-    const float* first = static_cast<const float*>(a) + n * al.offset;
-    const float* second = static_cast<const float*>(b) + n * bl.offset;
-    const float* added = static_cast<const float*>(c) + n * cl.offset;
-    float* to = static_cast<float*>(d) + n * dl.offset;
-    for (int64_t j = 0; j < dl.columns; ++j) {
-      for (int64_t i = 0; i < dl.rows; ++i) {
-        float sum = 0;
-        for (int64_t k = 0; k < depth; ++k) {
-          sum += (op.transposed[0] ? first[k + i * al.leading] : first[i + k * al.leading]) *
-                 (op.transposed[1] ? second[j + k * bl.leading] : second[k + j * bl.leading]);
-        }
-        sum *= *static_cast<const float*>(alpha);
-        const float factor = *static_cast<const float*>(beta);
-        if (factor != 0) sum += factor * added[i + j * cl.leading];
-        if (op.epilogue & CublasLt::kBias) sum += op.bias[i];
-        if (op.epilogue & CublasLt::kRelu) sum = std::max(sum, 0.0f);
-        if (op.epilogue & CublasLt::kGelu) sum = GeluByTanh(sum);
-        to[i + j * dl.leading] = sum;
-      }
-    }
-  }
-  return 0;
-}
-
-CublasLt Library() {
-  CublasLt library = {};
-  library.create = Make;
-  library.destroy = Destroy;
-  library.create_operation = [](void** to, int compute, int) {
-    Make(to);
-    Of(*to).kind = compute;
-    return 0;
-  };
-  library.set_operation = [](void* d, int attribute, const void* value, size_t bytes) {
-    switch (attribute) {
-      case CublasLt::kTransA: return Set(Of(d).transposed[0], value, bytes);
-      case CublasLt::kTransB: return Set(Of(d).transposed[1], value, bytes);
-      case CublasLt::kEpilogue: return Set(Of(d).epilogue, value, bytes);
-      case CublasLt::kBiasPointer: return Set(Of(d).bias, value, bytes);
-      default: return 7;
-    }
-  };
-  library.create_matrix = [](void** to, int type, uint64_t rows, uint64_t columns, int64_t leading) {
-    Make(to);
-    FakeDescriptor& matrix = Of(*to);
-    matrix.kind = type;
-    matrix.rows = static_cast<int64_t>(rows);
-    matrix.columns = static_cast<int64_t>(columns);
-    matrix.leading = leading;
-    return leading >= matrix.rows ? 0 : 7;
-  };
-  library.set_matrix = [](void* d, int attribute, const void* value, size_t bytes) {
-    return attribute == CublasLt::kBatchCount ? Set(Of(d).count, value, bytes)
-                                              : Set(Of(d).offset, value, bytes);
-  };
-  library.create_preference = Make;
-  library.set_preference = [](void* d, int attribute, const void* value, size_t bytes) {
-    if (attribute == CublasLt::kWorkspaceMax) return bytes == 8 ? 0 : 7;
-    return attribute == CublasLt::kReductions ? Set(Of(d).reductions, value, bytes)
-                                              : Set(Of(d).alignment, value, bytes);
-  };
-  library.destroy_operation = library.destroy_matrix = library.destroy_preference = Destroy;
-  library.version = []() -> size_t { return kVersion; };
-  library.heuristic = [](void*, void* operation, void*, void*, void*, void*, void* preference, int wanted,
-                         CublasLt::Heuristic* found, int* count) {
-    ++fake.asked;
-    fake.last_compute = Of(operation).kind;
-    fake.last_reductions = Of(preference).reductions;
-    *count = fake.knows ? std::min(wanted, kOffered) : 0;
-    for (int i = 0; i < *count; ++i) {
-      found[i] = {};
-      found[i].algorithm.data[0] = fake.last_reductions == CublasLt::kReduceNever ? 1 : fake.splits;
-      // Those with a bias are others, but for the first.
-      if (i > 0) found[i].algorithm.data[1] = 10 * Of(operation).epilogue + static_cast<uint64_t>(i);
-      found[i].workspace = fake.workspace;
-    }
-    return 0;
-  };
-  library.check = [](void*, void* operation, void*, void*, void*, void*, const CublasLt::Algorithm*,
-                     CublasLt::Heuristic* result) {
-    result->workspace = fake.workspace;
-    return (Of(operation).epilogue == CublasLt::kPlain ? fake.takes_any : fake.takes_bias) ? 0 : 15;
-  };
-  library.configuration = [](const CublasLt::Algorithm* algorithm, int attribute, void* value, size_t bytes,
-                             size_t*) {
-    const auto splits = static_cast<int32_t>(algorithm->data[0]);
-    if (attribute != CublasLt::kSplits || bytes != sizeof splits) return 7;
-    std::memcpy(value, &splits, bytes);
-    return 0;
-  };
-  library.matmul = Multiply;
-  return library;
-}
 
 class ProductsTest : public MemoryCallsTest {
  protected:
@@ -175,11 +23,33 @@ class ProductsTest : public MemoryCallsTest {
 
   bool Call(const std::string& target, const Tensors& tensors, Tensor* result, bool into = true,
             Rest rest = {}) {
+    const std::unique_ptr<MemoryCall> call = torch_.NewCall(target, /*fixed=*/false);
+    return call != nullptr && Run(*call, tensors, result, into, std::move(rest));
+  }
+  bool Run(MemoryCall& call, const Tensors& tensors, Tensor* result, bool into = true, Rest rest = {}) {
     const Arguments bound = Bind(tensors, std::move(rest));
     TensorMemory declared;
     declared.dtype = v1::F32;
     if (into) declared = Memory(*result);
-    return torch_.Call(target, {bound.names, bound.values}, {into, {&declared, 1}, {result, 1}}, context_);
+    return call.Run({bound.names, bound.values}, {into, {&declared, 1}, {result, 1}}, context_);
+  }
+
+  // By so many others that the plans are dropped.
+  void ForgetAllPlans() {
+    const bool knew = std::exchange(fake.knows, true);
+    std::vector<float> x(5000), y(5000);
+    float one = 1;
+    size_t plans = 0;
+    for (int64_t rows = 10; products_.plan_count() > plans; ++rows) {
+      plans = products_.plan_count();
+      Product product;
+      product.a = {x.data(), rows, 1, 1, 1};
+      product.b = {&one, 1, 1, 1, 1};
+      product.d = {y.data(), rows, 1, 1, 1};
+      ASSERT_LT(rows, 5000);
+      ASSERT_TRUE(products_.Run(product, context_, [](size_t) { return nullptr; }));
+    }
+    fake.knows = knew;
   }
 
   static CallValue Truth(bool value) {
@@ -277,25 +147,80 @@ TEST_F(ProductsTest, PlansEachKindOnce) {
 TEST_F(ProductsTest, RemembersThePlanOfItsStep) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), longer = Filled({5, 6}, {6, 1});
   Tensor d = New({4, 8}, {8, 1}), e = New({5, 8}, {8, 1});
-  ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
+  const std::unique_ptr<MemoryCall> fixed = torch_.NewCall("aten.mm.default", true),
+                                    changing = torch_.NewCall("aten.mm.default", false);
+  const Tensors tensors = {{"self", a}, {"mat2", b}};
+  ASSERT_TRUE(Run(*fixed, tensors, &d));
+  ASSERT_TRUE(Run(*changing, tensors, &d));
   const float expected = At(d, {2, 3});
-  std::shared_ptr<void> memo;
-  context_.memo = &memo;
+  EXPECT_EQ(fake.asked, 1);
+  ForgetAllPlans();
+  const int asked = fake.asked;
+  for (MemoryCall* step : {fixed.get(), changing.get()}) ASSERT_TRUE(Run(*step, tensors, &d));
+  EXPECT_EQ(fake.asked, asked);
+  ASSERT_TRUE(Call("aten.mm.default", tensors, &d));  // not a step's own
+  EXPECT_EQ(fake.asked, asked + 1);
   for (int i = 0; i < 2; ++i) {  // sizes that change find the plan of theirs
-    ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
-    const void* const first = memo.get();
-    EXPECT_NE(first, nullptr);
-    ASSERT_TRUE(Call("aten.mm.default", {{"self", a}, {"mat2", b}}, &d));
-    EXPECT_EQ(memo.get(), first);
-    ASSERT_TRUE(Call("aten.mm.default", {{"self", longer}, {"mat2", b}}, &e));
-    EXPECT_NE(memo.get(), first);
+    ASSERT_TRUE(Run(*changing, {{"self", longer}, {"mat2", b}}, &e));
+    ASSERT_TRUE(Run(*changing, tensors, &d));
   }
+  EXPECT_EQ(fake.asked, asked + 2);
   EXPECT_EQ(At(d, {2, 3}), expected);
-  EXPECT_EQ(products_.plan_count(), 2u);
-  EXPECT_EQ(fake.asked, 2);
-  fake.knows = false;  // what can't be done leaves it alone
-  EXPECT_FALSE(Call("aten.mm.default", {{"self", a}, {"mat2", Filled({6, 7}, {7, 1})}}, &d));
-  EXPECT_NE(memo.get(), nullptr);
+  fake.knows = false;  // what can't be done leaves the plan alone
+  EXPECT_FALSE(Run(*changing, {{"self", a}, {"mat2", Filled({6, 7}, {7, 1})}}, &d));
+  ForgetAllPlans();
+  EXPECT_TRUE(Run(*changing, tensors, &d));
+}
+
+TEST_F(ProductsTest, AStepOfFixedSizesFollowsAllElse) {
+  const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1}), first = Filled({8}, {1});
+  const Tensor second = Filled({8}, {1}), c = Filled({4, 6}, {6, 1});
+  Tensor d = New({4, 8}, {8, 1}), e = New({4, 8}, {8, 1});
+  const std::unique_ptr<MemoryCall> step = torch_.NewCall("aten.addmm.default", true);
+  const auto same = [&](Tensor self, Tensor mat1, Tensor to) {
+    const Tensors tensors = {{"self", self}, {"mat1", mat1}, {"mat2", b}};
+    auto* const data = static_cast<float*>(host_.Data(to));
+    EXPECT_TRUE(Call("aten.addmm.default", tensors, &to));
+    const std::vector<float> expected(data, data + 32);
+    std::fill_n(data, 32, -1.0f);
+    const int asked = fake.asked;
+    EXPECT_TRUE(Run(*step, tensors, &to));
+    EXPECT_EQ(fake.asked, asked);  // the same plan
+    EXPECT_EQ(std::vector<float>(data, data + 32), expected);
+  };
+  same(first, a, d);
+  same(second, c, e);  // other memory
+  const int asked = fake.asked;
+  settings.matmul_tf32 = true;  // other precision
+  context_.tf32 = {};
+  same(first, a, d);
+  EXPECT_EQ(fake.last_compute, CublasLt::kComputeTf32);
+  EXPECT_EQ(fake.asked, asked + 1);
+  settings.contradict = true;
+  context_.tf32 = {};
+  EXPECT_FALSE(Run(*step, {{"self", first}, {"mat1", a}, {"mat2", b}}, &d));
+  settings = {};
+  context_.tf32 = {};
+  fake.splits = 3;
+  context_.recorded = true;  // sums in pieces
+  same(first, a, d);
+  EXPECT_EQ(fake.last_reductions, CublasLt::kReduceAnyhow);
+  const int known = fake.asked;
+  const Tensor room = Filled({25}, {1});  // an alignment that no tensor has
+  const Arguments bound = Bind({{"self", first}, {"mat1", a}, {"mat2", b}}, {});
+  std::vector<CallValue> values = bound.values;
+  values[1].memory.data = static_cast<float*>(host_.Data(room)) + 1;
+  const TensorMemory declared = Memory(d);
+  Tensor made = nullptr;
+  EXPECT_TRUE(step->Run({bound.names, values}, {true, {&declared, 1}, {&made, 1}}, context_));
+  EXPECT_GT(fake.asked, known);
+  float sum = At(first, {3});
+  for (int64_t k = 0; k < 6; ++k) sum += At(room, {1 + 12 + k}) * At(b, {k, 3});
+  EXPECT_EQ(At(d, {2, 3}), sum);
+  // What is no product stays none.
+  const std::unique_ptr<MemoryCall> none = torch_.NewCall("aten.mm.default", true);
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(Run(*none, {{"self", a}, {"mat2", b}}, &d, /*into=*/false));
+  EXPECT_EQ(torch_.NewCall("aten.relu.default", true), nullptr);
 }
 
 TEST_F(ProductsTest, KeepsABiasOfEachCall) {
@@ -516,11 +441,7 @@ TEST_F(TunedProductsTest, NothingRunsThatTheLibraryRefuses) {
   fake.takes_any = false;
   Tune();
   TorchProducts torch(host_, Precision(), again);
-  const Arguments bound = Bind(tensors, {});
-  const TensorMemory declared = Memory(d);
-  Tensor made = d;
-  EXPECT_TRUE(torch.Call("aten.mm.default", {bound.names, bound.values}, {true, {&declared, 1}, {&made, 1}},
-                         context_));
+  EXPECT_TRUE(Run(*torch.NewCall("aten.mm.default", /*fixed=*/true), tensors, &d));
   EXPECT_NE(fake.last_algorithm, kBest);
 }
 

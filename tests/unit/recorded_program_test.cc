@@ -26,12 +26,6 @@ class RecordingHost : public PlainHost {
   std::unique_ptr<Capture> NewCapture(const CallContext&) override {
     return std::make_unique<Forward>(graph);
   }
-  bool CallInMemory(const std::string& target, const CallArguments& arguments, const MemoryResults& results,
-                    CallContext& context) override {
-    const bool done = PlainHost::CallInMemory(target, arguments, results, context);
-    if (done) graph.Record();
-    return done;
-  }
   absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
                     bool into) override {
     graph.Record();
@@ -39,6 +33,14 @@ class RecordingHost : public PlainHost {
   }
 
   RecordedGraph graph;
+
+ protected:
+  bool CopyInMemory(const CallArguments& arguments, const MemoryResults& results,
+                    CallContext& context) override {
+    const bool done = PlainHost::CopyInMemory(arguments, results, context);
+    if (done) graph.Record();
+    return done;
+  }
 
  private:
   struct Forward : Capture {
