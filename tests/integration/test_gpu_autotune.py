@@ -86,12 +86,39 @@ def test_max_autotune_measures_a_product_once(place):
 _CONVOLVED = """
 import copy, torch, kiln
 torch.manual_seed(0)
+torch.backends.cudnn.allow_tf32 = {tf32}
+
+def narrow(x):
+    mantissa, exponent = torch.frexp(x)
+    return torch.ldexp(torch.round(mantissa * 2**11) / 2**11, exponent)
+
+class Narrow(torch.autograd.Function):
+    # A convolution all of whose operands are rounded to TF32, in each direction.
+    @staticmethod
+    def forward(ctx, x, weight, *window):
+        x, weight, ctx.window = narrow(x), narrow(weight), window
+        ctx.save_for_backward(x, weight)
+        return torch.nn.functional.conv2d(x, weight, None, *window)
+    @staticmethod
+    def backward(ctx, gradient):
+        (x, weight), gradient = ctx.saved_tensors, narrow(gradient)
+        return (torch.nn.grad.conv2d_input(x.shape, weight, gradient, *ctx.window),
+                torch.nn.grad.conv2d_weight(x, weight.shape, gradient, *ctx.window), None, None)
+
+class Narrowed(torch.nn.Conv2d):
+    def forward(self, x):
+        return Narrow.apply(x, self.weight, self.stride, self.padding)
+
 net = torch.nn.Sequential(
     torch.nn.Conv2d(3, 32, 7, stride=2, padding=3, bias=False), torch.nn.BatchNorm2d(32), torch.nn.ReLU(),
-    torch.nn.Conv2d(32, 32, 3, padding=1, bias=False), torch.nn.BatchNorm2d(32), torch.nn.{}(),
+    torch.nn.Conv2d(32, 32, 3, padding=1, bias=False), torch.nn.BatchNorm2d(32), torch.nn.{activation}(),
     torch.nn.Conv2d(32, 64, 1, bias=False), torch.nn.AdaptiveAvgPool2d(1)).cuda()
 x = torch.randn(8, 3, 64, 64, device="cuda")
 exact = copy.deepcopy(net).double()
+narrowed = copy.deepcopy(exact)
+for layer in narrowed:
+    if isinstance(layer, torch.nn.Conv2d):
+        layer.__class__ = Narrowed
 explanation = kiln.explain(net, mode="max-autotune-no-cudagraphs")(x)
 tunings = [program["tuning"] for program in explanation.programs]
 assert all(tuning["without"] == "" for tuning in tunings), tunings
@@ -105,22 +132,27 @@ assert any(one["candidates"] > 0 for one in convolutions) and not any(one["lost"
 changed = sum(one["changed"] for tuning in tunings for one in tuning["convolutions"] + tuning["products"])
 call = torch.compile(net, backend="kiln", mode="max-autotune-no-cudagraphs")
 results = []
-for run, parameters, image in ((call, net, x), (net, net, x), (exact, exact, x.double())):
+for run, parameters, image in ((call, net, x), (net, net, x), (exact, exact, x.double()), (narrowed, narrowed, x.double())):
     parameters.zero_grad()
     out = run(image)
     out.square().sum().backward()
     results.append([out.detach()] + [parameter.grad.clone() for parameter in parameters.parameters()])
-for got, eager, right in zip(*results):
-    far, allowed = (got - right).abs().max(), 3 * (eager - right).abs().max() + 1e-3 * right.abs().max()
+for got, eager, right, rounded in zip(*results):
+    # Which convolutions are rounded to TF32 is the engine's affair, and eager's is often exact where another is not: by a
+    # twentieth of a small gradient here. So what rounding all of them does is the measure there, and eager elsewhere.
+    limit, least = (rounded, 1e-3) if {tf32} else (eager, 1e-5)
+    far, allowed = (got - right).abs().max(), 3 * (limit - right).abs().max() + least * right.abs().max()
+    print(f"{{far:.1e}} of {{allowed:.1e}} allowed, eager {{(eager - right).abs().max():.1e}}, largest {{right.abs().max():.1e}}")
     assert far <= allowed, (far, allowed)
 assert kiln.stats()["tuned_plans"] == changed and not kiln.stats()["fallbacks"], (kiln.stats(), changed)
 """
 
 
-def test_max_autotune_measures_a_convolution_once(place):
+@pytest.mark.parametrize("tf32", [True, False])
+def test_max_autotune_measures_a_convolution_once(place, tf32):
     counts = []
     for activation in ("ReLU", "SiLU"):  # other graphs with the same convolutions
-        place.run(_CONVOLVED.format(activation))
+        print(place.run(_CONVOLVED.format(activation=activation, tf32=tf32))[0])
         stats = json.loads(kilnctl(place, "stats", "--json").stdout)
         counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
     assert counts == [(8, 0), (8, 8)]
