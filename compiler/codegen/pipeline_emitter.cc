@@ -16,8 +16,8 @@
 namespace kiln {
 namespace {
 
-// The turns at the ends of a range are as many as a walk has others; a thread has so many more of its own, or
-// nearly.
+// A range of rows takes a turn more for each walk but the first: few beside the rows of a thread, even where
+// there are many threads.
 constexpr int64_t kRowsMin = 1024;
 constexpr int64_t kRowBytesMax = int64_t{1} << 18;      // two or three rows lie in the second-level cache
 constexpr int64_t kMemoryBytesMin = int64_t{16} << 20;  // of a buffer that comes from memory

@@ -76,7 +76,8 @@ def functions(torch, megabytes):
 
 
 class Roof:
-    """Seconds that bare loops of one mix take over some tensors and a result of their size."""
+    """Seconds that bare loops of one mix take over some tensors and a result of their size. That is the last result of the
+    kernel itself: how fast memory is depends on where in the machine its pages lie."""
 
     _library = _threads = None
 
@@ -85,13 +86,21 @@ class Roof:
             Roof._library, Roof._threads = _bandwidth(), _openmp()
         self.mix, self.count, self.threads = mix, tensors[0].numel(), torch.get_num_threads()
         self._tensors = list(tensors)  # which the addresses below belong to
-        if mix in (COPY, SUM):
-            self._tensors.append(torch.zeros_like(tensors[0]))
-        addresses = [tensor.data_ptr() for tensor in self._tensors]
-        self._buffers = (ctypes.c_void_p * 4)(*addresses)
+        self._result = None
+
+    def give_up(self):
+        """The result's memory, so that the next call's lies in it again."""
+        self._result = None
+
+    def take(self, result):
+        if self.mix in (COPY, SUM) and result.numel() != self.count:
+            raise RuntimeError("a result of another size than its kernel's tensors")
+        self._result = result
 
     def seconds(self, streams, ahead):
-        took = Roof._library.PassSeconds(*Roof._threads, self.mix, streams, ahead, self._buffers,
+        written = [self._result] if self.mix in (COPY, SUM) else []
+        addresses = [tensor.data_ptr() for tensor in self._tensors + written]
+        took = Roof._library.PassSeconds(*Roof._threads, self.mix, streams, ahead, (ctypes.c_void_p * 4)(*addresses),
                                          ctypes.c_size_t(self.count), self.threads)
         if took < 0:
             raise RuntimeError("a bare loop over memory failed")
@@ -131,14 +140,17 @@ def copy_rate(megabytes):
     return 2 * part * threads / min(copy() for _ in range(10))
 
 
-def _seconds(torch, call, inputs):
+def _seconds(torch, call, inputs, roof):
     """Of a call whose result lies where memory has been in use: one that met fresh pages is repeated."""
     for _ in range(FRESH_CALLS_MAX):
+        roof.give_up()
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         with torch.no_grad():
             begin = time.perf_counter()
-            call(*inputs)
+            result = call(*inputs)
             took = time.perf_counter() - begin
+        roof.take(result)
+        del result
         if resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults < FRESH_PAGES_MAX:
             break
     return took
@@ -155,7 +167,7 @@ def _rounds_of(torch, calls, roof, rounds):
     for _ in range(rounds):
         before = passes()
         for way, (call, inputs) in calls.items():
-            taken[way].append(_seconds(torch, call, inputs))
+            taken[way].append(_seconds(torch, call, inputs, roof))
             after = passes()
             bare[way].append([(first + last) / 2 for first, last in zip(before, after)])
             before = after
@@ -173,7 +185,7 @@ def measure_kernels(arguments):
         for way in arguments.ways.split(","):
             calls[way] = (function if way == "eager" else torch.compile(function, backend=way, dynamic=False), inputs)
             for _ in range(2):
-                _seconds(torch, *calls[way])
+                _seconds(torch, *calls[way], roof)
         taken, bare = _rounds_of(torch, calls, roof, arguments.rounds)
         everywhere = [row for rows in bare.values() for row in rows]
         walks = [statistics.median(row[walk] for row in everywhere) for walk in range(len(WALKS))]
