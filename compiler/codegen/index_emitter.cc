@@ -107,6 +107,11 @@ int KernelEmitter::Depth(uint32_t expr) {
   return depth;
 }
 
+bool KernelEmitter::IndexesByValues() const {
+  return std::any_of(kernel_.exprs().begin(), kernel_.exprs().end(),
+                     [](const v1::ExprNode& node) { return node.op() == v1::EXPR_INDIRECT; });
+}
+
 bool KernelEmitter::DependsOnOps(uint32_t expr) const {
   const v1::ExprNode& node = kernel_.exprs(expr);
   return node.op() == v1::EXPR_INDIRECT ||

@@ -63,9 +63,7 @@ std::optional<uint32_t> KernelEmitter::EarlierExponential(const StageInfo& info,
 
 void KernelEmitter::ChooseKeptRow() {
   if (on_gpu_ || vector_lanes_ == 1 || kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST) return;
-  for (const v1::ExprNode& node : kernel_.exprs()) {
-    if (node.op() == v1::EXPR_INDIRECT) return;  // an op may be asked for by an index then
-  }
+  if (IndexesByValues()) return;
   for (const StageInfo& info : stages_) {
     if (info.has_scan || info.stage->inner_size() != 1) continue;
     const int64_t elements = ConstantExpr(info.stage->inner(0)).value_or(0);

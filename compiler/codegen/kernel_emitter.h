@@ -152,6 +152,7 @@ class KernelEmitter {
   bool NonNegative(uint32_t expr) const;
   int Depth(uint32_t expr);
   bool DependsOnOps(uint32_t expr) const;
+  bool IndexesByValues() const;  // somewhere: an op may be asked for by an index
   // A load of what the kernel only reads, at a place that no op gives.
   bool IsSourceLoad(const v1::LoopOp& op) const;
   llvm::Value* FloorDivide(llvm::Value* a, llvm::Value* b, bool both_non_negative);
@@ -179,6 +180,7 @@ class KernelEmitter {
   void StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer);
   void EndStreams();
   void ChooseReadAhead();
+  int64_t WalkedRowBytes(const StageInfo& info, int number, int64_t buffer_bytes_min) const;
   void ChooseRowsAhead();
   void ChooseWalksAhead();
   void ReadAhead(const v1::LoopOp& op);

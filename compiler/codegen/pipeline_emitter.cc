@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "compiler/codegen/kernel_emitter.h"
-#include "compiler/ir/dtypes.h"
 
 namespace kiln {
 namespace {
@@ -19,7 +18,6 @@ namespace {
 // A range of rows takes a turn more for each walk but the first: few beside the rows of a thread, even where
 // there are many threads.
 constexpr int64_t kRowsMin = 1024;
-constexpr int64_t kRowBytesMax = int64_t{1} << 18;      // two or three rows lie in the second-level cache
 constexpr int64_t kMemoryBytesMin = int64_t{16} << 20;  // of a buffer that comes from memory
 
 }  // namespace
@@ -30,12 +28,10 @@ void KernelEmitter::ChoosePipeline() {
       ConstantExpr(kernel_.outer(0)).value_or(0) < kRowsMin) {
     return;
   }
-  const auto indirect = [](const v1::ExprNode& node) { return node.op() == v1::EXPR_INDIRECT; };
   const auto updated = [](const v1::KernelBuffer& buffer) {
     return buffer.access() != v1::READ && buffer.access() != v1::WRITE;
   };
-  if (std::any_of(kernel_.exprs().begin(), kernel_.exprs().end(), indirect) ||
-      std::any_of(kernel_.buffers().begin(), kernel_.buffers().end(), updated)) {
+  if (IndexesByValues() || std::any_of(kernel_.buffers().begin(), kernel_.buffers().end(), updated)) {
     return;
   }
   Pipeline pipeline;
@@ -74,17 +70,10 @@ size_t KernelEmitter::WalkOf(const Pipeline& pipeline, uint32_t op) {
 void KernelEmitter::FindReads(Pipeline& pipeline) const {
   llvm::DenseSet<std::pair<uint32_t, uint32_t>> seen;
   for (const Walk& walk : pipeline.walks) {
-    const StageInfo& info = *walk.stage;
-    const int64_t columns = ConstantExpr(info.stage->inner(0)).value_or(0);
-    for (int k = 0; k < info.stage->ops_size(); ++k) {
-      const v1::LoopOp& op = info.stage->ops(k);
-      if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad || op.args_size() > 0) continue;
-      if (skipped_.contains(info.first_op + k) || !seen.insert({op.buffer(), op.index()}).second) continue;
-      const v1::KernelBuffer& buffer = kernel_.buffers(op.buffer());
-      const auto width = static_cast<int64_t>(ir::ByteWidth(buffer.dtype()));
-      if (columns * width > kRowBytesMax || CoefficientOf(op.index(), 1) != 1) continue;
-      if (CoefficientOf(op.index(), 0).value_or(0) < columns) continue;
-      if (ConstantExpr(buffer.span()).value_or(0) * width >= kMemoryBytesMin) pipeline.reads.push_back(&op);
+    for (int k = 0; k < walk.stage->stage->ops_size(); ++k) {
+      const v1::LoopOp& op = walk.stage->stage->ops(k);
+      if (WalkedRowBytes(*walk.stage, k, kMemoryBytesMin) == 0) continue;
+      if (seen.insert({op.buffer(), op.index()}).second) pipeline.reads.push_back(&op);
     }
   }
 }
@@ -94,9 +83,9 @@ void KernelEmitter::FindCarried(Pipeline& pipeline) const {
     if (skipped_.contains(id)) continue;
     for (uint32_t arg : ops_[id]->args()) {
       const size_t maker = WalkOf(pipeline, arg), turns = WalkOf(pipeline, id) - maker;
+      if (turns == 0) continue;
       const auto same = [&](const Carried& carried) { return carried.op == arg; };
       auto found = std::find_if(pipeline.carried.begin(), pipeline.carried.end(), same);
-      if (turns == 0 && found == pipeline.carried.end()) continue;
       if (found == pipeline.carried.end()) found = pipeline.carried.insert(found, {arg, maker, {}, {}});
       found->turns.resize(std::max(found->turns.size(), turns));
     }

@@ -103,24 +103,30 @@ void KernelEmitter::ChooseWalksAhead() {
   }
 }
 
-void KernelEmitter::ChooseRowsAhead() {
+// Of a load that walks a row front to back, where rows follow each other and come from a buffer of so many
+// bytes; 0 of any other, and of a row too long for the second-level cache.
+int64_t KernelEmitter::WalkedRowBytes(const StageInfo& info, int number, int64_t buffer_bytes_min) const {
+  const v1::LoopOp& op = info.stage->ops(number);
+  if (skipped_.contains(info.first_op + number)) return 0;
+  if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad || op.args_size() > 0) return 0;
   const auto outer = static_cast<uint32_t>(kernel_.outer_size());
+  const v1::KernelBuffer& buffer = kernel_.buffers(op.buffer());
+  const auto width = static_cast<int64_t>(ir::ByteWidth(buffer.dtype()));
+  const int64_t row = ConstantExpr(info.stage->inner(0)).value_or(0) * width;
+  if (buffer.access() != v1::READ || row > kRowReadAheadMax) return 0;
+  if (ConstantExpr(buffer.span()).value_or(0) * width < buffer_bytes_min) return 0;
+  if (DependsOnOps(op.index()) || CoefficientOf(op.index(), outer) != 1) return 0;
+  return CoefficientOf(op.index(), outer - 1).value_or(0) * width < row ? 0 : row;
+}
+
+void KernelEmitter::ChooseRowsAhead() {
   llvm::DenseMap<std::pair<uint32_t, uint32_t>, llvm::SmallVector<const v1::LoopOp*, 4>> readers;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() != 1 || info.has_scan) continue;
-    const int64_t columns = ConstantExpr(info.stage->inner(0)).value_or(0);
     for (int k = 0; k < info.stage->ops_size(); ++k) {
       const v1::LoopOp& op = info.stage->ops(k);
-      if (skipped_.contains(info.first_op + k)) continue;
-      if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad || op.args_size() > 0) continue;
-      const v1::KernelBuffer& buffer = kernel_.buffers(op.buffer());
-      const auto width = static_cast<int64_t>(ir::ByteWidth(buffer.dtype()));
-      const int64_t row = columns * width;
-      if (buffer.access() != v1::READ || row < kRowReadAheadMin || row > kRowReadAheadMax) continue;
-      if (ConstantExpr(buffer.span()).value_or(0) * width < kReadAheadBytesMin) continue;
-      if (DependsOnOps(op.index()) || CoefficientOf(op.index(), outer) != 1) continue;
-      if (CoefficientOf(op.index(), outer - 1).value_or(0) * width < row) continue;
-      readers[{op.buffer(), op.index()}].push_back(&op);
+      if (WalkedRowBytes(info, k, kReadAheadBytesMin) >= kRowReadAheadMin)
+        readers[{op.buffer(), op.index()}].push_back(&op);
     }
   }
   for (const auto& [access, ops] : readers) {

@@ -3,8 +3,8 @@
 A kernel's rate is the least bytes that must move (each input once in, each output once out) over its time. Its roof is
 the rate of bare loops with the same mix of reads and writes over the kernel's own tensors and on the threads that it
 runs on (bandwidth.c: the best of three ways to walk them), taken right before and after each call; so a share is a ratio
-within a moment, and the median over the rounds is what a machine that is shared with others cannot disturb much. Beside them stands what eager's and
-Inductor's versions reach, and libc's memcpy.
+within a moment, and the median over the rounds is what a machine that is shared with others cannot disturb much. Beside
+them stands what eager's and Inductor's versions reach, and libc's memcpy.
 Calls: a compiled function of eight elements, less the same function by a back-end that only hands back a tensor: that
 is Dynamo's guard check. Steps: chains of two lengths of kernels that cannot fuse.
 
