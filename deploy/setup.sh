@@ -63,6 +63,7 @@ PYTHON
 }
 need torch==2.13.0
 need transformers numpy scikit-build-core lit
+need nvidia-nvptxcompiler==13.0.88  # linked into kiln-worker: PTX to GPUs' machine code
 [ $tests = no ] || need pytest
 
 # ---- Build -------------------------------------------------------------------------------------

@@ -92,8 +92,7 @@ bool IsPlainName(absl::string_view name) {
 
 absl::StatusOr<EmittedKernel> PackKernel(const std::string& kernel_key, const std::string& kernel,
                                          const v1::EmitReply& reply) {
-  if (reply.kind() != v1::FLAT_IMAGE && reply.kind() != v1::CUBIN && reply.kind() != v1::PTX_IMAGE &&
-      reply.kind() != v1::LOOP_IR) {
+  if (reply.kind() != v1::FLAT_IMAGE && reply.kind() != v1::GPU_IMAGE && reply.kind() != v1::LOOP_IR) {
     return absl::InternalError("an emitted object of no known kind");
   }
   if (reply.object().empty()) return absl::InternalError("an emitted object without bytes");

@@ -1,5 +1,7 @@
 #include "server/tuner.h"
 
+#include <algorithm>
+#include <future>
 #include <utility>
 #include <vector>
 
@@ -18,9 +20,10 @@ namespace {
 // Changes whenever a measurement would be made or judged otherwise.
 constexpr absl::string_view kPolicy =
     "paired rounds after a flush of L2, 3, 15 and 41, ratio 0.97; products of few rows by our own kernel; a "
-    "default without rivals too";
+    "default without rivals too; machine code";
 constexpr uint32_t kRounds = 15;
 constexpr uint32_t kConfirmingRounds = 41;
+constexpr int kProductsAhead = 4;          // the one that is measured among them
 constexpr uint32_t kProcessesLostMax = 3;  // by one subject; each costs a second
 
 // What a candidate does to itself, and not to the measurement.
@@ -90,9 +93,8 @@ v1::Measurement Tuner::Keep(const std::string& key, v1::Measurement record) {
 }
 
 absl::StatusOr<v1::Measurement> Tuner::MeasureSubject(MeasuringPool::Lease& lease, const v1::Subject& subject,
-                                                      const Job& job) {
-  Contest contest{lease, subject, {}, {}, {}, 0};
-  if (subject.has_product()) contest.natives = job.natives(subject.product());
+                                                      std::vector<v1::NativeKernel> natives, const Job& job) {
+  Contest contest{lease, subject, std::move(natives), {}, {}, 0};
   if (subject.has_kernel()) {
     KILN_ASSIGN_OR_RETURN(contest.images, job.images(subject.kernel()));
   }
@@ -151,6 +153,30 @@ absl::StatusOr<v1::GpuFacts> Tuner::FactsFor(const Job& job) {
 Tuner::Session::Session(Tuner& tuner, Job job)
     : tuner_(tuner), job_(std::move(job)), facts_(tuner.FactsFor(job_)) {}
 
+std::string Tuner::Session::KeyOf(const v1::Subject& subject) const {
+  return TuningKey(subject, *facts_, kPolicy);
+}
+
+void Tuner::Session::EmitAhead(const Subjects& subjects, int from) {
+  for (int next = from; next < std::min(subjects.size(), from + kProductsAhead); ++next) {
+    const v1::Subject& subject = subjects[next];
+    if (!subject.has_product()) continue;
+    const std::string key = KeyOf(subject);
+    if (ahead_.contains(key) || known_.contains(key) || tuner_.Stored(key).ok()) continue;
+    ahead_[key] =
+        std::async(std::launch::async, [this, product = subject.product()] { return job_.natives(product); });
+  }
+}
+
+Tuner::Session::Natives Tuner::Session::NativesFor(const std::string& key, const v1::Subject& subject) {
+  if (!subject.has_product()) return {};
+  const auto found = ahead_.find(key);
+  if (found == ahead_.end()) return job_.natives(subject.product());
+  Natives natives = found->second.get();
+  ahead_.erase(found);
+  return natives;
+}
+
 absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, const v1::Subject& subject) {
   absl::StatusOr<v1::Measurement> stored = tuner_.Stored(key);
   if (!stored.ok() && !over_.ok()) return over_;
@@ -162,14 +188,15 @@ absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, c
     tuner_.stats_->subjects_reused++;
     return stored;
   }
-  KILN_ASSIGN_OR_RETURN(v1::Measurement record, tuner_.MeasureSubject(*lease_, subject, job_));
+  KILN_ASSIGN_OR_RETURN(v1::Measurement record,
+                        tuner_.MeasureSubject(*lease_, subject, NativesFor(key, subject), job_));
   tuner_.stats_->subjects_measured++;
   return tuner_.Keep(key, std::move(record));
 }
 
 absl::StatusOr<v1::Measurement> Tuner::Session::Measure(const v1::Subject& subject) {
   KILN_RETURN_IF_ERROR(facts_.status());
-  const std::string key = TuningKey(subject, *facts_, kPolicy);
+  const std::string key = KeyOf(subject);
   if (const auto found = known_.find(key); found != known_.end()) return found->second;
   absl::StatusOr<v1::Measurement> record = Obtain(key, subject);
   if (record.ok()) {
@@ -190,8 +217,9 @@ void Tuner::Session::Tune(const Subjects& subjects, v1::Tuning* tuning) {
   const absl::Time start = absl::Now();
   int measured = 0;
   total_ += static_cast<uint32_t>(subjects.size());
-  for (const v1::Subject& subject : subjects) {
-    absl::StatusOr<v1::Measurement> record = Measure(subject);
+  for (int k = 0; k < subjects.size(); ++k) {
+    if (over_.ok()) EmitAhead(subjects, k);
+    absl::StatusOr<v1::Measurement> record = Measure(subjects[k]);
     if (record.ok()) {
       *tuning->add_measurements() = *std::move(record);
       ++measured;

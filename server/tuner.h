@@ -10,6 +10,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -41,7 +42,7 @@ class Tuner {
     v1::Target target;
     MeasuringPool::Abandoned abandoned;
     std::function<void(uint32_t done, uint32_t total)> progress;
-    // Kernels of our own for a product; asked for only where it is measured.
+    // Kernels of our own for a product; asked for only where it is measured, by several threads at a time.
     std::function<std::vector<v1::NativeKernel>(const v1::MatrixProduct&)> natives;
     // A kernel's code by each of its schedules; asked for only where the kernel is measured.
     std::function<absl::StatusOr<std::vector<std::string>>(const v1::KernelSubject&)> images;
@@ -63,14 +64,20 @@ class Tuner {
     absl::StatusOr<v1::Measurement> Measure(const v1::Subject& subject);
 
    private:
+    using Natives = std::vector<v1::NativeKernel>;
+    std::string KeyOf(const v1::Subject& subject) const;  // facts_ are OK
+    // Has kernels of our own emitted for the next products while others are measured.
+    void EmitAhead(const Subjects& subjects, int from);
+    Natives NativesFor(const std::string& key, const v1::Subject& subject);
     absl::StatusOr<v1::Measurement> Obtain(const std::string& key, const v1::Subject& subject);
 
     Tuner& tuner_;
     const Job job_;
     absl::StatusOr<v1::GpuFacts> facts_;
     std::unique_ptr<MeasuringPool::Lease> lease_;
-    absl::Status over_;                                        // why no more is measured
-    absl::flat_hash_map<std::string, v1::Measurement> known_;  // by TuningKey
+    absl::Status over_;                                             // why no more is measured
+    absl::flat_hash_map<std::string, v1::Measurement> known_;       // by TuningKey
+    absl::flat_hash_map<std::string, std::future<Natives>> ahead_;  // likewise; their end is waited for
     uint32_t done_ = 0, total_ = 0;
   };
 
@@ -81,7 +88,7 @@ class Tuner {
   // The record that stands from now on: an earlier one, if another lease was faster.
   v1::Measurement Keep(const std::string& key, v1::Measurement record) ABSL_LOCKS_EXCLUDED(keeping_);
   absl::StatusOr<v1::Measurement> MeasureSubject(MeasuringPool::Lease& lease, const v1::Subject& subject,
-                                                 const Job& job);
+                                                 std::vector<v1::NativeKernel> natives, const Job& job);
 
   MeasuringPool* const pool_;
   const std::string without_;

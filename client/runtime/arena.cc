@@ -54,7 +54,7 @@ Arena PlaceInArena(absl::Span<const Lifetime> temporaries, int64_t alignment) {
 
 int64_t LargestInArena(absl::Span<const Held> buffers, int64_t bytes_max, int64_t alignment) {
   const int64_t alone = HeldAtMost(buffers, alignment);
-  const int64_t allowed = alone + std::min(alone / 8, kArenaExtraBytes);
+  const int64_t allowed = alone + std::clamp(alone / 8, kArenaExtraBytesMin, kArenaExtraBytes);
   for (int64_t largest = bytes_max; largest >= kLargestMin; largest /= 4) {
     std::vector<Lifetime> inside;
     std::vector<Held> outside;

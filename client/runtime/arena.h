@@ -41,7 +41,8 @@ struct Held {
 
 // An arena is there from a call's first step to its last, so in training it lies beside all that is saved.
 // Returns the largest size of temporaries for which an arena raises what is held at most by no more than an
-// eighth and kArenaExtraBytes; none above `bytes_max`, 0 for no arena.
+// eighth, and that within the bounds below; none above `bytes_max`, 0 for no arena.
+inline constexpr int64_t kArenaExtraBytesMin = int64_t{64} << 10;  // of a program that holds little
 inline constexpr int64_t kArenaExtraBytes = int64_t{1} << 20;
 int64_t LargestInArena(absl::Span<const Held> buffers, int64_t bytes_max, int64_t alignment);
 

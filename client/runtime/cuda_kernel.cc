@@ -60,7 +60,9 @@ class CudaKernel : public KernelRunner {
     std::lock_guard<std::mutex> lock(mutex_);
     if (Function known = functions_[device].load(std::memory_order_relaxed)) return known;
     Module module = nullptr;
-    KILN_RETURN_IF_ERROR(driver_.Check(driver_.load(&module, image_.code.c_str()), "load"));
+    // A driver that is older than the assembler, or of another architecture, takes the PTX alone.
+    const bool loaded = !image_.cubin.empty() && driver_.load(&module, image_.cubin.data()) == 0;
+    if (!loaded) KILN_RETURN_IF_ERROR(driver_.Check(driver_.load(&module, image_.ptx.c_str()), "load"));
     modules_.push_back(module);
     Function function = nullptr;
     KILN_RETURN_IF_ERROR(driver_.Check(driver_.function(&function, module, kGpuEntryName), "find kernel"));

@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const KernelRunner>>> LoadKernels(
   for (int k = 0; k < manifest.kernels_size(); ++k) {
     const v1::ManifestKernel& kernel = manifest.kernels(k);
     if (interpret[k]) {
-      if (kernel.object().kind() == v1::PTX_IMAGE) {
+      if (kernel.object().kind() == v1::GPU_IMAGE) {
         return absl::UnimplementedError(
             "KILN_DEBUG_INTERPRET: the interpreter does not reach a GPU's memory");
       }
@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const KernelRunner>>> LoadKernels(
       KILN_ASSIGN_OR_RETURN(runners[k], NewInterpretedKernel(*loop_ir));
       continue;
     }
-    if (kernel.object().kind() == v1::PTX_IMAGE) {
+    if (kernel.object().kind() == v1::GPU_IMAGE) {
       KILN_ASSIGN_OR_RETURN(auto image, Find(objects, kernel.object(), k));
       KILN_ASSIGN_OR_RETURN(runners[k], NewCudaKernel(*image));
       continue;

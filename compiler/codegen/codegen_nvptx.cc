@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "compiler/codegen/gpu_image.h"
+#include "compiler/codegen/ptx_assembler.h"
 #include "compiler/codegen/skinny_product.h"
 #include "compiler/codegen/thread_emitter.h"
 #include "compiler/ir/print.h"
@@ -91,17 +92,16 @@ class NvptxBackend : public CodegenBackend {
     module.setDataLayout(machine_->createDataLayout());
     ThreadEmitter emitter(kernel, target_, &module);
     KILN_RETURN_IF_ERROR(emitter.EmitKernel());
-    KILN_ASSIGN_OR_RETURN(const std::string ptx, Translate(&module));
-    EmittedObject result;
-    result.kind = v1::PTX_IMAGE;
     GpuImage image = emitter.Launch();
-    image.code = ptx;
+    KILN_RETURN_IF_ERROR(Translate(&module, &image));
+    EmittedObject result;
+    result.kind = v1::GPU_IMAGE;
     result.bytes = SerializeGpuImage(image);
     if (want_listing) {
       result.listing =
           absl::StrCat("; ---- loop IR\n", PrintKernel(kernel, notes), "\n; ---- PTX: ", image.threads,
                        " threads a block, for ", image.points_per_block,
-                       image.points_per_block == 1 ? " point\n" : " points\n", ptx);
+                       image.points_per_block == 1 ? " point\n" : " points\n", image.ptx);
     }
     return result;
   }
@@ -117,15 +117,15 @@ class NvptxBackend : public CodegenBackend {
       module.setTargetTriple(machine_->getTargetTriple());
       module.setDataLayout(machine_->createDataLayout());
       KILN_ASSIGN_OR_RETURN(SkinnyLaunch launch, EmitSkinnyProduct(product, schedule, &module));
-      KILN_ASSIGN_OR_RETURN(launch.image.code, Translate(&module));
+      KILN_RETURN_IF_ERROR(Translate(&module, &launch.image));
       emitted.push_back({SkinnyName(schedule), SerializeGpuImage(launch.image), launch.units});
     }
     return emitted;
   }
 
  private:
-  // Checked, optimised, as PTX.
-  absl::StatusOr<std::string> Translate(llvm::Module* module) {
+  // Checked, optimised, as PTX and machine code.
+  absl::Status Translate(llvm::Module* module, GpuImage* image) {
     for (llvm::Function& function : *module) {
       if (!function.isDeclaration()) function.addFnAttr(llvm::Attribute::NoUnwind);
     }
@@ -134,9 +134,13 @@ class NvptxBackend : public CodegenBackend {
     if (llvm::verifyModule(*module, &out))
       return absl::InternalError(absl::StrCat("nvptx: broken IR: ", broken));
     Optimize(module);
-    KILN_ASSIGN_OR_RETURN(std::string ptx, Assembly(module));
+    KILN_ASSIGN_OR_RETURN(image->ptx, Assembly(module));
     KILN_RETURN_IF_ERROR(RefuseUndefined(*module));
-    return ptx;
+    absl::StatusOr<std::string> cubin = AssemblePtx(image->ptx, machine_->getTargetCPU().str());
+    if (absl::IsUnimplemented(cubin.status())) return absl::OkStatus();  // the driver translates it
+    if (!cubin.ok()) return absl::InternalError(absl::StrCat("nvptx: ", cubin.status().message()));
+    image->cubin = *std::move(cubin);
+    return absl::OkStatus();
   }
 
   void Optimize(llvm::Module* module) {

@@ -1,4 +1,5 @@
-// The NVIDIA back-end: loop kernels to PTX. Needs no GPU and no CUDA installation.
+// The NVIDIA back-end: loop kernels to PTX, and to machine code where kiln was built with an assembler. Needs
+// no GPU and no CUDA installation.
 #pragma once
 
 #include <memory>

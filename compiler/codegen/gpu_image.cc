@@ -5,7 +5,7 @@
 namespace kiln {
 namespace {
 
-constexpr char kMagic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '2'};
+constexpr char kMagic[8] = {'K', 'I', 'L', 'N', 'G', 'P', 'U', '3'};
 constexpr uint32_t kThreadsMax = 1024;
 
 // On disk and on the wire; little-endian like the machines that run it.
@@ -16,6 +16,7 @@ struct Header {
   uint32_t buffers;
   uint32_t symbols;
   uint64_t stored;
+  uint64_t cubin_bytes;  // before the PTX
 };
 
 // Each thread has some points, or each point has some threads.
@@ -27,9 +28,10 @@ bool IsShared(uint32_t points, uint32_t threads) {
 }  // namespace
 
 std::string SerializeGpuImage(const GpuImage& image) {
-  Header header = {{}, image.threads, image.points_per_block, image.buffers, image.symbols, image.stored};
+  Header header = {{},           image.threads,     image.points_per_block, image.buffers, image.symbols,
+                   image.stored, image.cubin.size()};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
-  return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + image.code;
+  return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + image.cubin + image.ptx;
 }
 
 absl::StatusOr<GpuImage> ParseGpuImage(absl::string_view bytes) {
@@ -42,8 +44,15 @@ absl::StatusOr<GpuImage> ParseGpuImage(absl::string_view bytes) {
       !IsShared(header.points_per_block, header.threads)) {
     return absl::DataLossError("GPU image: impossible launch");
   }
-  return GpuImage{header.threads, header.points_per_block, header.buffers,
-                  header.symbols, header.stored,           std::string(bytes.substr(sizeof(header)))};
+  bytes.remove_prefix(sizeof(header));
+  if (header.cubin_bytes >= bytes.size()) return absl::DataLossError("GPU image: no PTX");
+  return GpuImage{header.threads,
+                  header.points_per_block,
+                  header.buffers,
+                  header.symbols,
+                  header.stored,
+                  std::string(bytes.substr(0, header.cubin_bytes)),
+                  std::string(bytes.substr(header.cubin_bytes))};
 }
 
 }  // namespace kiln

@@ -1,5 +1,6 @@
-// The loadable form of one GPU kernel: a header that says how to launch it, then the code as PTX, which
-// the driver translates for its device. Without LLVM and without CUDA; compiler and client use it.
+// The loadable form of one GPU kernel: a header that says how to launch it, then the machine code of one
+// architecture, where the compiler has an assembler, and the PTX that it was made from, which any driver
+// translates for its device. Without LLVM and without CUDA; compiler and client use it.
 //
 // The kernel's parameters are its buffers' addresses, then its symbols as 64-bit integers. A launch of
 // `blocks` × `threads` covers `units` points of the outer domain when blocks * points_per_block >= units;
@@ -26,7 +27,8 @@ struct GpuImage {
   uint32_t buffers = 0;
   uint32_t symbols = 0;
   uint64_t stored = UINT64_MAX;  // bits of the first buffers: the kernel stores to them
-  std::string code;              // PTX, zero-terminated by std::string
+  std::string cubin;             // ELF; empty: none was made
+  std::string ptx;               // zero-terminated by std::string
 
   // Of buffers that have no bit it is not known: true.
   bool Stores(size_t buffer) const { return buffer >= 64 || (stored >> buffer & 1) != 0; }

@@ -20,6 +20,7 @@ class Cell:
         environment = {"TORCHINDUCTOR_CACHE_DIR": os.path.join(directory, "inductor"),
                        "KILN_STORE": os.path.join(directory, "kiln"),
                        "KILN_RUNTIME_DIR": os.path.join(directory, "run"),
+                       "CUDA_CACHE_PATH": os.path.join(directory, "driver"),  # what it translated from PTX
                        "TOKENIZERS_PARALLELISM": "false"}
         self._timeout = timeout
         self._errors = tempfile.TemporaryFile(mode="w+")

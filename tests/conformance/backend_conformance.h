@@ -30,8 +30,10 @@ class BackendConformanceTest : public testing::TestWithParam<const char*> {
       runner_ = NewInterpreterRunner();
       return;
     }
-    if (name == "gpu" || name == "simulated_gpu") {
-      auto runner = name == "gpu" ? NewGpuRunner() : NewSimulatedGpuRunner();
+    if (name == "gpu" || name == "simulated_gpu" || name == "assembled") {
+      auto runner = name == "gpu"         ? NewGpuRunner()
+                    : name == "assembled" ? NewAssemblingRunner()
+                                          : NewSimulatedGpuRunner();
       if (absl::IsUnavailable(runner.status())) GTEST_SKIP() << runner.status().message();
       ASSERT_TRUE(runner.ok()) << runner.status();
       runner_ = *std::move(runner);

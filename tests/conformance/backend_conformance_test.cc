@@ -305,7 +305,8 @@ TEST_P(BackendConformanceTest, RandomBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BackEnds, BackendConformanceTest,
-                         testing::Values("interpreter", "avx2", "avx512", "gpu", "simulated_gpu"),
+                         testing::Values("interpreter", "avx2", "avx512", "gpu", "simulated_gpu",
+                                         "assembled"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "client/runtime/cuda_kernel.h"
 #include "compiler/codegen/flat_image.h"
+#include "compiler/codegen/gpu_image.h"
+#include "compiler/codegen/ptx_assembler.h"
 #include "compiler/ir/dtypes.h"
 #include "compiler/ir/interpreter.h"
 #include "compiler/ir/scalar_ops.h"
@@ -285,6 +288,42 @@ class GpuRunner : public KernelRunner {
   std::shared_ptr<const runtime::KernelRunner> loaded_;
 };
 
+// Runs nothing: the results are the interpreter's.
+class AssemblingRunner : public KernelRunner {
+ public:
+  explicit AssemblingRunner(std::vector<std::unique_ptr<CodegenBackend>> backends)
+      : backends_(std::move(backends)), interpreter_(NewInterpreterRunner()) {}
+  absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
+                              const std::vector<int64_t>& symbols, bool split,
+                              std::mt19937_64& random) override {
+    if (std::string key = kernel.SerializeAsString(); key != key_) {
+      if (getenv("KILN_FULL") != nullptr) {
+        for (const auto& backend : backends_) KILN_RETURN_IF_ERROR(Assemble(*backend, kernel));
+      } else {
+        KILN_RETURN_IF_ERROR(Assemble(*backends_[kernels_++ % backends_.size()], kernel));
+      }
+      key_ = std::move(key);
+    }
+    return interpreter_->Run(kernel, std::move(buffers), symbols, split, random);
+  }
+
+ private:
+  static absl::Status Assemble(CodegenBackend& backend, const v1::Kernel& kernel) {
+    KILN_ASSIGN_OR_RETURN(const EmittedObject object, backend.Emit(kernel, {}, false));
+    KILN_ASSIGN_OR_RETURN(const GpuImage image, ParseGpuImage(object.bytes));
+    if (image.cubin.substr(0, 4) !=
+        "\x7f"
+        "ELF")
+      return absl::InternalError("no machine code");
+    return absl::OkStatus();
+  }
+
+  const std::vector<std::unique_ptr<CodegenBackend>> backends_;
+  const std::unique_ptr<KernelRunner> interpreter_;
+  std::string key_;
+  size_t kernels_ = 0;
+};
+
 class SimulatedGpuRunner : public KernelRunner {
  public:
   explicit SimulatedGpuRunner(bool barriers) : barriers_(barriers) {}
@@ -343,6 +382,15 @@ absl::StatusOr<std::unique_ptr<KernelRunner>> NewSimulatedGpuRunner(bool barrier
 #else
   return std::make_unique<SimulatedGpuRunner>(barriers);
 #endif
+}
+
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewAssemblingRunner() {
+  if (!HasPtxAssembler()) return absl::UnavailableError("kiln was built without nvPTXCompiler");
+  std::vector<std::unique_ptr<CodegenBackend>> backends;
+  for (const char* architecture : {"sm_80", "sm_90a", "sm_100"}) {
+    KILN_ASSIGN_OR_RETURN(backends.emplace_back(), NewCodegenBackend(GpuTarget(architecture)));
+  }
+  return std::make_unique<AssemblingRunner>(std::move(backends));
 }
 
 std::unique_ptr<KernelRunner> NewInterpreterRunner() { return std::make_unique<InterpreterRunner>(); }

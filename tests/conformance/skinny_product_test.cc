@@ -12,10 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "client/runtime/cuda_kernel.h"
 #include "compiler/codegen/codegen_backend.h"
+#include "compiler/codegen/gpu_image.h"
+#include "compiler/codegen/ptx_assembler.h"
 #include "compiler/ir/half.h"
 #include "compiler/support/kernel_abi.h"
 #include "tests/conformance/gpu_device.h"
 #include "tests/conformance/gpu_simulator.h"
+#include "tests/conformance/gpu_target.h"
 
 namespace kiln {
 namespace {
@@ -204,6 +207,22 @@ TEST(SkinnyProduct, AgreesOnTheSimulator) {
         ASSERT_TRUE(run.ok()) << run;
         ASSERT_NO_FATAL_FAILURE(operands.Check());
       }
+    }
+  }
+}
+
+TEST(SkinnyProduct, BecomesMachineCodeOfEachArchitecture) {
+  if (!HasPtxAssembler()) GTEST_SKIP() << "kiln was built without nvPTXCompiler";
+  for (const char* architecture : {"sm_80", "sm_90a", "sm_100"}) {
+    auto backend = NewCodegenBackend(GpuTarget(architecture));
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    for (const Case& c : Cases()) {
+      SCOPED_TRACE(Describe(c));
+      const auto emitted = (*backend)->EmitProduct(ProductOf(c), 1);
+      ASSERT_TRUE(emitted.ok()) << emitted.status();
+      const auto image = ParseGpuImage(emitted->front().image);
+      ASSERT_TRUE(image.ok()) << image.status();
+      EXPECT_FALSE(image->cubin.empty());
     }
   }
 }

@@ -90,7 +90,7 @@ int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
   return 0;
 }
 int cuGetErrorString(int, const char** text) { return *text = "an error", 0; }
-// A module is the number in "schedule N", the code of scripted_worker.cc's kernels.
+// A module is the number in "schedule N", the PTX of scripted_worker.cc's kernels.
 int cuModuleLoadData(void** module, const void* image) {
   uint64_t schedule = 0;
   if (sscanf(static_cast<const char*>(image), "schedule %" SCNu64, &schedule) != 1) return 1;

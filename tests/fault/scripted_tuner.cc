@@ -68,7 +68,7 @@ v1::Frame ListSchedules(const v1::ListCandidates& request) {
   for (int k = 0; k < request.images_size(); ++k) {
     const absl::StatusOr<GpuImage> image = ParseGpuImage(request.images(k));
     const uint32_t threads = k == 0 ? 0 : kernel.schedules(k).threads();
-    if (!image.ok() || image->code != absl::StrCat("schedule ", threads)) abort();
+    if (!image.ok() || image->ptx != absl::StrCat("schedule ", threads)) abort();
     *frame.mutable_candidates()->add_candidates()->mutable_threads() = kernel.schedules(k);
   }
   return frame;

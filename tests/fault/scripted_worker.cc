@@ -249,16 +249,18 @@ v1::Frame EmitProduct(const v1::MatrixProduct& product) {
   return frame;
 }
 
-// An image of whose code the schedule is all that is known.
+// An image of whose code the schedule is all that is known. The machine code is none that scripted_cuda.cc
+// loads.
 v1::Frame EmitScheduled(const v1::Kernel& kernel) {
   const uint32_t threads = kernel.schedule().threads().threads();
   if (threads == kCrashesWorker) abort();
   GpuImage image;
   image.threads = image.points_per_block = 32;
   image.buffers = 2;
-  image.code = absl::StrCat("schedule ", threads);
+  image.cubin = "of another GPU";
+  image.ptx = absl::StrCat("schedule ", threads);
   v1::Frame frame;
-  frame.mutable_emit_reply()->set_kind(v1::PTX_IMAGE);
+  frame.mutable_emit_reply()->set_kind(v1::GPU_IMAGE);
   frame.mutable_emit_reply()->set_object(SerializeGpuImage(image));
   return frame;
 }

@@ -42,7 +42,7 @@ int EmitProduct(const kiln::v1::Target& target, const std::string& text, size_t 
     std::cout << image.status() << "\n";
     return 1;
   }
-  std::cout << "// " << emitted.name << ", " << emitted.units << " units\n" << image->code;
+  std::cout << "// " << emitted.name << ", " << emitted.units << " units\n" << image->ptx;
   return 0;
 }
 
@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
       std::cout << "// " << kiln::ScheduleText(kernel.schedule().threads()) << ": " << image->threads
                 << " threads a block, " << image->points_per_block << " points\n";
     }
-    std::cout << image->code;
+    std::cout << image->ptx;
     return 0;
   }
   std::cout << object->listing;

@@ -55,10 +55,11 @@ TEST(ArenaTest, NoneAtOneStepOverlap) {
   }
 }
 
-// Programs of vectors of eight numbers and copies of them.
+// Programs of vectors of `size` numbers and copies of them.
 class ArenaProgramTest : public ::testing::Test {
  protected:
-  uint32_t Owned() { return maker_.Owned({8}); }
+  explicit ArenaProgramTest(int64_t size = 8) : size_(size), input_(maker_.Input({size})) {}
+  uint32_t Owned() { return maker_.Owned({size_}); }
   // A copy in memory that the program allocates.
   uint32_t Copied(uint32_t from) { return maker_.Copy(from, Owned()); }
 
@@ -93,7 +94,8 @@ class ArenaProgramTest : public ::testing::Test {
 
   PlainHost host_;
   ProgramMaker maker_;
-  const uint32_t input_ = maker_.Input({8});
+  const int64_t size_;
+  const uint32_t input_;
 };
 
 TEST_F(ArenaProgramTest, HoldsAllTemporariesOfACall) {
@@ -128,18 +130,24 @@ TEST_F(ArenaProgramTest, HoldsSmallTemporariesOfAGpu) {
   EXPECT_EQ(CountCall(*Load(), 8), 3);
 }
 
+class LargeArenaProgramTest : public ArenaProgramTest {
+ protected:
+  LargeArenaProgramTest() : ArenaProgramTest(kSize) {}
+  static constexpr int64_t kSize = int64_t{64} << 10;
+};
+
 // Beside results that are as large there is none: what a call holds at most would be more.
-TEST_F(ArenaProgramTest, HoldsNothingOfAGpuBesideLargeResults) {
+TEST_F(LargeArenaProgramTest, HoldsNothingOfAGpuBesideLargeResults) {
   const uint32_t first = Copied(input_), second = Copied(first), kept = Copied(second);
   maker_.Free(first);
   maker_.Free(second);
   const uint32_t next = Copied(kept);
   for (const uint32_t result : {kept, next, Copied(next)}) maker_.Output(result);
-  EXPECT_EQ(CountCall(*Load(), 8), 4);  // on a CPU the arena and the results
+  EXPECT_EQ(CountCall(*Load(), kSize), 4);  // on a CPU the arena and the results
   for (v1::ProgramBuffer& buffer : *maker_.program().mutable_buffers()) {
     buffer.mutable_device()->set_type(v1::CUDA);
   }
-  EXPECT_EQ(CountCall(*Load(), 8), 5);
+  EXPECT_EQ(CountCall(*Load(), kSize), 5);
 }
 
 TEST(ArenaTest, AlignsAsItIsTold) {
@@ -163,6 +171,9 @@ TEST(ArenaTest, HoldsNothingThatRaisesWhatIsHeldAtMost) {
   // Of a small program an eighth more is much.
   buffers = {{{0, 0, kSmall}, true}, {{1, SIZE_MAX, kSmall}, false}};
   EXPECT_EQ(LargestInArena(buffers, kMax, kGpuArenaAlignment), int64_t{64} << 10);
+  // Of a tiny one an allocation saved is worth more.
+  for (Held& held : buffers) held.life.bytes = kSmall / 2;
+  EXPECT_EQ(LargestInArena(buffers, kMax, kGpuArenaAlignment), kMax);
 }
 
 // What a library call gives back may be its argument's memory, and is read after that is freed.

@@ -14,7 +14,9 @@
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/codegen/flat_image.h"
 #include "compiler/codegen/gpu_image.h"
+#include "compiler/codegen/ptx_assembler.h"
 #include "compiler/ir/kernel_builder.h"
+#include "gmock/gmock.h"
 #include "tests/conformance/gpu_target.h"
 #include "tests/conformance/host_target.h"
 #include "tests/conformance/kernel_runner.h"
@@ -306,6 +308,30 @@ TEST(GpuImage, SaysWhatTheKernelStoresTo) {
   EXPECT_TRUE(image->Stores(1));
   EXPECT_TRUE(image->Stores(2));
   EXPECT_TRUE(image->Stores(64));  // beyond the bits: not known
+}
+
+TEST(GpuImage, KeepsMachineCodeAndPtxApart) {
+  GpuImage image;
+  image.threads = image.points_per_block = 32;
+  image.cubin = std::string("a\0b", 3);
+  image.ptx = "ptx";
+  std::string bytes = SerializeGpuImage(image);
+  auto parsed = ParseGpuImage(bytes);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->cubin, image.cubin);
+  EXPECT_EQ(parsed->ptx, "ptx");
+  bytes.resize(bytes.size() - 3);  // no driver takes machine code of whatever architecture
+  EXPECT_EQ(ParseGpuImage(bytes).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(PtxAssembler, SaysWhatItDoesNotKnow) {
+  for (const char* architecture : {"sm_1", "sm_130", "compute_90", ""}) {
+    EXPECT_EQ(AssemblePtx("", architecture).status().code(), absl::StatusCode::kUnimplemented);
+  }
+  if (!HasPtxAssembler()) GTEST_SKIP() << "kiln was built without nvPTXCompiler";
+  const auto refused = AssemblePtx(".version 8.0\n.target sm_90\n.address_size 64\nnonsense;", "sm_90");
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), testing::HasSubstr("nonsense"));
 }
 
 class ThreadScheduleTest : public testing::Test {

@@ -322,7 +322,7 @@ TEST(PackKernel, RefusesNonsense) {
   EXPECT_EQ(PackKernel("key", "k", reply).status().code(), absl::StatusCode::kInternal);
   reply.set_kind(v1::OBJECT_UNSPECIFIED);
   EXPECT_EQ(PackKernel("key", "k", reply).status().code(), absl::StatusCode::kInternal);
-  reply.set_kind(v1::CUBIN);
+  reply.set_kind(v1::GPU_IMAGE);
   EXPECT_TRUE(PackKernel("key", "k", reply).ok());
   reply.clear_object();
   EXPECT_EQ(PackKernel("key", "k", reply).status().code(), absl::StatusCode::kInternal);
