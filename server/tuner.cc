@@ -23,7 +23,7 @@ constexpr absl::string_view kPolicy =
     "default without rivals too; machine code";
 constexpr uint32_t kRounds = 15;
 constexpr uint32_t kConfirmingRounds = 41;
-constexpr int kProductsAhead = 4;          // the one that is measured among them
+constexpr int kSubjectsAhead = 4;          // the one that is measured among them
 constexpr uint32_t kProcessesLostMax = 3;  // by one subject; each costs a second
 
 // What a candidate does to itself, and not to the measurement.
@@ -157,15 +157,12 @@ std::string Tuner::Session::KeyOf(const v1::Subject& subject) const {
   return TuningKey(subject, *facts_, kPolicy);
 }
 
-void Tuner::Session::EmitAhead(const Subjects& subjects, int from) {
-  for (int next = from; next < std::min(subjects.size(), from + kProductsAhead); ++next) {
-    const v1::Subject& subject = subjects[next];
-    if (!subject.has_product()) continue;
-    const std::string key = KeyOf(subject);
-    if (ahead_.contains(key) || known_.contains(key) || tuner_.Stored(key).ok()) continue;
-    ahead_[key] =
-        std::async(std::launch::async, [this, product = subject.product()] { return job_.natives(product); });
-  }
+void Tuner::Session::EmitAhead(const v1::Subject& subject) {
+  if (!subject.has_product()) return;
+  const std::string key = KeyOf(subject);
+  if (ahead_.contains(key) || known_.contains(key) || tuner_.Stored(key).ok()) return;
+  ahead_[key] =
+      std::async(std::launch::async, [this, product = subject.product()] { return job_.natives(product); });
 }
 
 Tuner::Session::Natives Tuner::Session::NativesFor(const std::string& key, const v1::Subject& subject) {
@@ -217,8 +214,10 @@ void Tuner::Session::Tune(const Subjects& subjects, v1::Tuning* tuning) {
   const absl::Time start = absl::Now();
   int measured = 0;
   total_ += static_cast<uint32_t>(subjects.size());
+  int next = 0;  // whose kernels were not asked for yet
   for (int k = 0; k < subjects.size(); ++k) {
-    if (over_.ok()) EmitAhead(subjects, k);
+    for (; over_.ok() && next < std::min(subjects.size(), k + kSubjectsAhead); ++next)
+      EmitAhead(subjects[next]);
     absl::StatusOr<v1::Measurement> record = Measure(subjects[k]);
     if (record.ok()) {
       *tuning->add_measurements() = *std::move(record);

@@ -66,8 +66,8 @@ class Tuner {
    private:
     using Natives = std::vector<v1::NativeKernel>;
     std::string KeyOf(const v1::Subject& subject) const;  // facts_ are OK
-    // Has kernels of our own emitted for the next products while others are measured.
-    void EmitAhead(const Subjects& subjects, int from);
+    // Has kernels of our own emitted for a product while others are measured.
+    void EmitAhead(const v1::Subject& subject);
     Natives NativesFor(const std::string& key, const v1::Subject& subject);
     absl::StatusOr<v1::Measurement> Obtain(const std::string& key, const v1::Subject& subject);
 

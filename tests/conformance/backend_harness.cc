@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/runtime/cuda_kernel.h"
 #include "compiler/codegen/flat_image.h"
@@ -311,10 +312,7 @@ class AssemblingRunner : public KernelRunner {
   static absl::Status Assemble(CodegenBackend& backend, const v1::Kernel& kernel) {
     KILN_ASSIGN_OR_RETURN(const EmittedObject object, backend.Emit(kernel, {}, false));
     KILN_ASSIGN_OR_RETURN(const GpuImage image, ParseGpuImage(object.bytes));
-    if (image.cubin.substr(0, 4) !=
-        "\x7f"
-        "ELF")
-      return absl::InternalError("no machine code");
+    if (!absl::StartsWith(image.cubin, "\177ELF")) return absl::InternalError("no machine code");
     return absl::OkStatus();
   }
 

@@ -42,9 +42,7 @@ TEST(Worker, MakesMachineCodeForAGpuInItsSandbox) {
   ASSERT_TRUE(reply.ok()) << reply.status();
   auto image = ParseGpuImage(reply->emit_reply().object());
   ASSERT_TRUE(image.ok()) << image.status() << reply->error().message();
-  EXPECT_TRUE(absl::StartsWith(image->cubin,
-                               "\x7f"
-                               "ELF"));
+  EXPECT_TRUE(absl::StartsWith(image->cubin, "\177ELF"));
   EXPECT_TRUE(absl::StrContains(image->ptx, ".target sm_90a"));
 }
 
