@@ -1,9 +1,10 @@
 """Eager, TorchInductor and kiln side by side on this machine; prints Markdown tables.
 
 Each way is a process of its own (tests/bench/measure.py). Cold: empty caches and a fresh daemon; warm: the same caches,
-new processes, the daemon running, the ways in turn; and kiln once more with no daemon running. The processes of the
-last warm starts then stay, and their steps are timed in turn: a round is some steps of each, so that drift of the
-machine hits all of them, and ratios are taken within a round. Kiln with dynamic=True is one of them.
+new processes, the daemon running, the ways in turn; and after each of these rounds but the last kiln with no daemon
+running. The processes of the last warm starts then stay, and their steps are timed in turn: a round is some steps of
+each, so that drift of the machine hits all of them, and ratios are taken within a round. Kiln with dynamic=True is one
+of them.
 
 Sections, all by default:
   start    cold and warm starts
@@ -78,8 +79,7 @@ class Row:
         try:
             self._cold()
             if "start" in sections:
-                self._warm_rounds(self._arguments.warm_rounds - 1)
-                self._stopped_rounds()
+                self._warm_rounds()
             if "start" in sections or "steps" in sections:
                 with contextlib.ExitStack() as stack:
                     cells = self._last_warm(stack)
@@ -122,13 +122,20 @@ class Row:
             with self._noting("fusion"):
                 self.result["fusion"] = fusion.pairs(counted["inductor"], counted["kiln"])
 
-    def _warm_rounds(self, rounds):
+    def _warm_rounds(self):
+        """All but the last: of each way, then of kiln where no daemon runs, which starts the next round's."""
         starts = self.result.setdefault("warm_s", {way: [] for way in WAYS})
-        for _ in range(rounds):
-            for way in WAYS[1:]:
+        stopped = self.result["stopped_s"] = []
+        warm_rounds, stopped_rounds = self._arguments.warm_rounds - 1, self._arguments.stopped_rounds
+        for done in range(max(warm_rounds, stopped_rounds)):
+            for way in WAYS[1:] if done < warm_rounds else ():
                 with self._noting(f"warm {way}"), self._open(way) as cell:
                     starts[way].append(cell.start["start_s"])
                     self._note_load(way, cell)
+            if done < stopped_rounds:
+                stop_daemons(self._directory)
+                with self._noting("warm, daemon stopped"), self._open("kiln") as cell:
+                    stopped.append(cell.start["start_s"])
 
     def _note_load(self, way, cell):
         """Milliseconds of one graph of a warm start, from asking the daemon until it can be called."""
@@ -137,14 +144,6 @@ class Row:
             if stats["hits"] and not stats["compiles"]:
                 loads = self.result.setdefault("load_ms", [])
                 loads.append(stats["seconds"]["load"] * 1e3 / stats["hits"])
-
-    def _stopped_rounds(self):
-        """Kiln's warm start where no daemon runs; it starts one."""
-        starts = self.result["stopped_s"] = []
-        for _ in range(self._arguments.stopped_rounds):
-            stop_daemons(self._directory)
-            with self._noting("warm, daemon stopped"), self._open("kiln") as cell:
-                starts.append(cell.start["start_s"])
 
     def _last_warm(self, stack):
         """Processes that stay, by way."""
@@ -336,7 +335,8 @@ def parse():
     parser.add_argument("--quick", action="store_true", help="only kiln's cold start; warm starts and steps of all")
     parser.add_argument("--sections", default=",".join(SECTIONS), help="comma-separated")
     parser.add_argument("--warm-rounds", type=int, default=5, help="processes of each way, in turn (medians)")
-    parser.add_argument("--stopped-rounds", type=int, default=2, help="starts with no daemon running (median)")
+    parser.add_argument("--stopped-rounds", type=int, default=4,
+                        help="starts with no daemon running, one after each warm round (median)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of timed steps a way and row, about")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds a process may take for one answer")
