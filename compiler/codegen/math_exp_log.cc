@@ -113,11 +113,11 @@ Pair WideLog(MathBuilder& m, V x) {
 
 V MathEmitter::Exp(MathBuilder& m, V x, V x_low, V factor, int shift) {
   if (on_gpu_ && !m.is_double && x_low == nullptr && factor == nullptr && shift == 0) return GpuExp(m, x);
+  if (HasTables(m) && x_low == nullptr) return TableExp(m, x, factor, shift);
   // Beyond these the result is 0 or infinity whatever the factor here; NaN passes both.
   const double limit = m.is_double ? 800.0 : 120.0;
   V clamped = m.Sel(m.Gt(x, m.C(limit)), m.C(limit), x);
   clamped = m.Sel(m.Lt(clamped, m.C(-limit)), m.C(-limit), clamped);
-  if (HasTables(m) && x_low == nullptr) return TableExp(m, clamped, factor, shift);
   Reduced reduced = ReduceByLn2(m, clamped);
   V r = reduced.r;
   V p = m.Fma(m.Mul(r, r), ExpTail(m, r), r);

@@ -12,10 +12,12 @@ namespace {
 using V = llvm::Value*;
 using Table = std::array<float, 16>;
 
-// 2^(i/16)
-constexpr Table kPowers = {1.0f,        1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f,
-                           1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f,
-                           1.68179286f, 1.75625217f, 1.8340081f,  1.91520655f};
+// 2^(i/32)
+constexpr std::array<float, 32> kPowers = {
+    1.0f,       1.0218972f, 1.0442737f, 1.0671405f, 1.0905077f, 1.1143868f, 1.1387886f, 1.1637249f,
+    1.1892071f, 1.2152474f, 1.2418578f, 1.269051f,  1.2968396f, 1.3252367f, 1.3542556f, 1.38391f,
+    1.4142135f, 1.4451808f, 1.4768262f, 1.5091645f, 1.5422108f, 1.5759809f, 1.6104903f, 1.6457555f,
+    1.6817929f, 1.7186193f, 1.7562522f, 1.7947091f, 1.8340081f, 1.8741677f, 1.9152066f, 1.9571441f};
 
 // erf(i d + t) in powers of t, the constant terms first, for |t| ≤ d/2; Chebyshev interpolants. The last
 // one starts at 1, where erf rounds to it.
@@ -42,11 +44,22 @@ constexpr std::array<Table, 6> kErfTerms = {{
      0.000554393104f, 0.000147587052f, 3.30019066e-05f, 9.44827116e-06f},
 }};
 
+V Entries(MathBuilder& m, llvm::ArrayRef<float> table) {
+  return llvm::ConstantDataVector::get(m.b.getContext(), table);
+}
+
 // Of the lowest four bits of each number.
 V LookUp(MathBuilder& m, const Table& table, V numbers) {
-  V entries = llvm::ConstantDataVector::get(m.b.getContext(), llvm::ArrayRef<float>(table));
   return m.b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_permvar_sf_512, llvm::ArrayRef<llvm::Type*>{},
-                             llvm::ArrayRef<V>{entries, numbers});
+                             llvm::ArrayRef<V>{Entries(m, table), numbers});
+}
+
+// Of the lowest five bits of each number.
+V PowerOf(MathBuilder& m, V numbers) {
+  const llvm::ArrayRef<float> powers(kPowers);
+  return m.b.CreateIntrinsic(
+      llvm::Intrinsic::x86_avx512_vpermi2var_ps_512, llvm::ArrayRef<llvm::Type*>{},
+      llvm::ArrayRef<V>{Entries(m, powers.take_front(16)), numbers, Entries(m, powers.drop_front(16))});
 }
 
 V ScaledByPower(MathBuilder& m, V x, V power) {  // x * 2^floor(power), rounded once
@@ -67,16 +80,20 @@ V MathEmitter::TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
   return HasTables(m) ? ScaledByPower(m, x, whole) : m.Scale(x, n);
 }
 
-// x = (n + i/16) ln2 + r with |r| ≤ ln2/32: 2^n 2^(i/16) e^r. Added to `shift`, n + i/16 has i in its lowest
-// bits.
-V MathEmitter::TableExp(MathBuilder& m, V bounded, V factor, int shift) {
-  const V magic = m.C(786432.0);  // 1.5 * 2^19: the last place is 1/16
-  V shifted = m.Fma(bounded, m.C(MathBuilder::kLog2E), magic);
+// x = (n + i/32) ln2 + r with |r| ≤ ln2/64: 2^n 2^(i/32) e^r. Added to `magic`, n + i/32 has i in its lowest
+// bits. Where x is so large that r is not small, or not finite, or x is no number, n alone decides what the
+// result is, and any |r| < 2 will do, of which the polynomial stays above 0: clearing the exponent's first
+// bit gives that, leaves a small r as it is and, unlike minimum and maximum, does not wait for the
+// multipliers.
+V MathEmitter::TableExp(MathBuilder& m, V x, V factor, int shift) {
+  const V magic = m.C(393216.0);  // 1.5 * 2^18: the last place is 1/32
+  V shifted = m.Fma(x, m.C(MathBuilder::kLog2E), magic);
   V steps = m.Sub(shifted, magic);
-  V r = m.Fma(steps, m.C(-MathBuilder::kLn2HighF), bounded);
+  V r = m.Fma(steps, m.C(-MathBuilder::kLn2HighF), x);
   r = m.Fma(steps, m.C(-MathBuilder::kLn2LowF), r);
-  V power = LookUp(m, kPowers, m.Bits(shifted));
-  V p = m.Poly(r, {1.6666866838932037e-1, 5.000099539756775e-1, 1.0});  // (e^r - 1) / r, to 2^-29 of e^r
+  r = m.FromBits(m.b.CreateAnd(m.Bits(r), m.I(~int64_t{0x40000000})));
+  V power = PowerOf(m, m.Bits(shifted));
+  V p = m.Fma(r, m.C(0.5), m.C(1.00001466));  // (e^r - 1) / r, to 2^-24 of e^r
   p = m.Fma(m.Mul(power, r), p, power);
   if (factor != nullptr) p = m.Mul(p, factor);
   return ScaledByPower(m, p, shift == 0 ? steps : m.Add(steps, m.C(shift)));
