@@ -84,7 +84,7 @@ class MathEmitter {
   // x * 2^n, rounded once, for |n| below twice the exponent range and x near 1; n as a float and as an
   // integer.
   V TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n);
-  V TableExp(MathBuilder& m, V x, V factor, int shift);  // as Exp
+  V TableExp(MathBuilder& m, V x);
   V TableErf(MathBuilder& m, V x);
 
   // math_special.cc

@@ -85,7 +85,7 @@ V MathEmitter::TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
 // result is, and any |r| < 2 will do, of which the polynomial stays above 0: clearing the exponent's first
 // bit gives that, leaves a small r as it is and, unlike minimum and maximum, does not wait for the
 // multipliers.
-V MathEmitter::TableExp(MathBuilder& m, V x, V factor, int shift) {
+V MathEmitter::TableExp(MathBuilder& m, V x) {
   const V magic = m.C(393216.0);  // 1.5 * 2^18: the last place is 1/32
   V shifted = m.Fma(x, m.C(MathBuilder::kLog2E), magic);
   V steps = m.Sub(shifted, magic);
@@ -94,9 +94,7 @@ V MathEmitter::TableExp(MathBuilder& m, V x, V factor, int shift) {
   r = m.FromBits(m.b.CreateAnd(m.Bits(r), m.I(~int64_t{0x40000000})));
   V power = PowerOf(m, m.Bits(shifted));
   V p = m.Fma(r, m.C(0.5), m.C(1.00001466));  // (e^r - 1) / r, to 2^-24 of e^r
-  p = m.Fma(m.Mul(power, r), p, power);
-  if (factor != nullptr) p = m.Mul(p, factor);
-  return ScaledByPower(m, p, shift == 0 ? steps : m.Add(steps, m.C(shift)));
+  return ScaledByPower(m, m.Fma(m.Mul(power, r), p, power), steps);
 }
 
 // A polynomial of the fifth degree of the interval's own.
