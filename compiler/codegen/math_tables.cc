@@ -93,7 +93,7 @@ V MathEmitter::TableExp(MathBuilder& m, V x) {
   r = m.Fma(steps, m.C(-MathBuilder::kLn2LowF), r);
   r = m.FromBits(m.b.CreateAnd(m.Bits(r), m.I(~int64_t{0x40000000})));
   V power = PowerOf(m, m.Bits(shifted));
-  V p = m.Fma(r, m.C(0.5), m.C(1.00001466));  // (e^r - 1) / r, to 2^-24 of e^r
+  V p = m.Fma(r, m.C(0.5), m.C(1.00001466));  // (e^r - 1) / r, Chebyshev: to 2^-24 of e^r
   return ScaledByPower(m, m.Fma(m.Mul(power, r), p, power), steps);
 }
 
