@@ -47,6 +47,14 @@ llvm::Value* KernelEmitter::EmitCast(v1::DType from, v1::DType to, llvm::Value* 
     return b_.CreateICmpNE(v, llvm::ConstantInt::get(v->getType(), 0));
   }
   if (IsFloat(from) && IsFloat(to)) return b_.CreateFPCast(v, type);
+  if (IsFloat(to)) {
+    // A truth value is a choice of two numbers, without a conversion; also one that was an integer between.
+    auto* extended = llvm::dyn_cast<llvm::ZExtInst>(v);
+    llvm::Value* truth = extended != nullptr ? extended->getOperand(0) : v;
+    if (truth->getType()->getScalarType()->isIntegerTy(1)) {
+      return b_.CreateSelect(truth, llvm::ConstantFP::get(type, 1.0), llvm::ConstantFP::get(type, 0.0));
+    }
+  }
   if (IsFloat(to)) return IsUnsigned(from) ? b_.CreateUIToFP(v, type) : b_.CreateSIToFP(v, type);
   if (!IsFloat(from)) return IsUnsigned(from) ? b_.CreateZExtOrTrunc(v, type) : b_.CreateSExtOrTrunc(v, type);
   // Through 64 bits; what does not fit there is INT64_MIN.

@@ -15,6 +15,11 @@ constexpr uint64_t kCacheLine = 64;
 }  // namespace
 
 // Whether two ops give the same values in loops of the same extents.
+bool KernelEmitter::SameValue(uint32_t a, uint32_t b) const {
+  int budget = kComparedOpsMax;
+  return SameValue(a, b, &budget);
+}
+
 bool KernelEmitter::SameValue(uint32_t a, uint32_t b, int* budget) const {
   if (a == b) return true;
   const v1::LoopOp& x = *ops_[a];
@@ -53,8 +58,7 @@ std::optional<uint32_t> KernelEmitter::EarlierExponential(const StageInfo& info,
     }
     for (int k = 0; k < earlier.stage->ops_size(); ++k) {
       const uint32_t id = earlier.first_op + k;
-      int budget = kComparedOpsMax;
-      if (static_cast<LoopOpcode>(ops_[id]->op()) == LoopOpcode::kExp && SameValue(id, exponential, &budget))
+      if (static_cast<LoopOpcode>(ops_[id]->op()) == LoopOpcode::kExp && SameValue(id, exponential))
         return id;
     }
   }

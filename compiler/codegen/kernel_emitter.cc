@@ -175,6 +175,7 @@ void KernelEmitter::EmitEntry() {
   EmitExtents();
   ChooseStreams();
   ChooseKeptRow();
+  ChooseSummedExponentials();
   ChoosePipeline();
   ChooseReadAhead();
 }
@@ -342,6 +343,10 @@ void KernelEmitter::EmitOp(uint32_t id, const v1::LoopOp& op) {
     case LoopOpcode::kScan: values_[id] = EmitScan(id, op); return;
     default: break;
   }
+  if (llvm::Value* mask = ComparePosition(op)) {
+    values_[id] = {mask, true};
+    return;
+  }
   bool vector = false;
   for (uint32_t arg : op.args()) vector |= values_[arg].vector;
   llvm::SmallVector<llvm::Value*, 3> args;
@@ -398,11 +403,15 @@ void KernelEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   lanes_ = vector_lanes_;
   vector_variable_ = variable;
   ScalarLoop(lo, full_end, I64(width * unroll), "vector", [&](llvm::Value* i) {
+    unrolled_ = unroll % 2 == 0;
     for (copy_ = 0; copy_ < unroll; ++copy_) {
       variables_[variable] = copy_ == 0 ? i : b_.CreateNSWAdd(i, I64(copy_ * width));
       body();
     }
     copy_ = 0;
+    unrolled_ = false;
+    TestForNans();
+    AddToTotals(b_.CreateNSWSub(i, lo), width * unroll);
   });
   const auto masked = [&](llvm::Value* i) { MaskedVector(variable, i, hi, body); };
   if (unroll == 1) {
@@ -423,14 +432,15 @@ void KernelEmitter::MaskedVector(uint32_t variable, llvm::Value* i, llvm::Value*
   mask_ = nullptr;
 }
 
-void KernelEmitter::If(llvm::Value* condition, const char* name, Body body) {
+void KernelEmitter::If(llvm::Value* condition, const char* name, Body body, bool rarely) {
   if (auto* known = llvm::dyn_cast<llvm::ConstantInt>(condition)) {
     if (!known->isZero()) body();
     return;
   }
   auto* then = llvm::BasicBlock::Create(context_, name, function_);
   auto* exit = llvm::BasicBlock::Create(context_, absl::StrCat(name, ".end"), function_);
-  b_.CreateCondBr(condition, then, exit);
+  b_.CreateCondBr(condition, then, exit,
+                  rarely ? llvm::MDBuilder(context_).createUnlikelyBranchWeights() : nullptr);
   b_.SetInsertPoint(then);
   body();
   b_.CreateBr(exit);

@@ -59,8 +59,10 @@ class KernelEmitter {
     v1::ReduceKind kind = v1::REDUCE_UNSPECIFIED;
     v1::DType dtype = v1::DTYPE_UNSPECIFIED;  // of the value that is reduced
     bool widened = false;                     // F32 sums over long domains are kept in F64
-    std::vector<llvm::AllocaInst*> value;     // one an unrolled copy
+    llvm::AllocaInst* total = nullptr;     // of a widened one whose copies are F32: what they were added to
+    std::vector<llvm::AllocaInst*> value;  // one an unrolled copy
     std::vector<llvm::AllocaInst*> position;  // arg reductions only
+    std::vector<llvm::Value*> untested;       // what an unrolled body's copies reduced, an even number
   };
   struct StageInfo {
     const v1::Stage* stage = nullptr;
@@ -130,7 +132,7 @@ class KernelEmitter {
   virtual void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body);
   virtual unsigned Unroll(const StageInfo& info) const;  // of the stage's vector loop
   void MaskedVector(uint32_t variable, llvm::Value* i, llvm::Value* hi, Body body);
-  void If(llvm::Value* condition, const char* name, Body body);
+  void If(llvm::Value* condition, const char* name, Body body, bool rarely = false);
   llvm::AllocaInst* Slot(llvm::Type* type, const char* name);
   void Fail(absl::Status status);
 
@@ -187,6 +189,7 @@ class KernelEmitter {
 
   // keep_emitter.cc
   void ChooseKeptRow();  // after the entry's start
+  bool SameValue(uint32_t a, uint32_t b) const;
   bool SameValue(uint32_t a, uint32_t b, int* budget) const;
   std::optional<uint32_t> EarlierExponential(const StageInfo& info, uint32_t exponential) const;
   void SkipArgumentsOf(const StageInfo& info, uint32_t reader);
@@ -209,6 +212,7 @@ class KernelEmitter {
   llvm::Value* EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitInteger(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
+  llvm::Value* ComparePosition(const v1::LoopOp& op);
   llvm::Value* EmitCompare(LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitShift(LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b);
   llvm::Value* IntegerPower(v1::DType dtype, llvm::Value* a, llvm::Value* b);
@@ -223,6 +227,8 @@ class KernelEmitter {
   llvm::Value* HalfFromFloat(v1::DType to, llvm::Value* v);
 
   // reduce_emitter.cc
+  void ChooseSummedExponentials();  // after the kept row
+  bool SameRow(const StageInfo& info, uint32_t op) const;
   void InitAccumulators(const StageInfo& info, unsigned unroll);
   void FinishAccumulators(const StageInfo& info);
   // Combines a partial result of later elements into `value` (and `position`, which only positions have).
@@ -233,6 +239,11 @@ class KernelEmitter {
                               llvm::Value** position) {}
   virtual int64_t ThreadsOf(const StageInfo& info) const { return 1; }  // that share the stage's loop
   void InitScans(const StageInfo& info);
+  bool HasTotals() const;
+  void AddToTotal(const Accumulator& accumulator);
+  void AddToTotals(llvm::Value* done, int64_t step);
+  void TestForNans();  // after the copies of an unrolled body
+  llvm::Value* Accumulate(Accumulator& accumulator, llvm::Value* sum, llvm::Value* value, bool exponential);
   void EmitReduce(uint32_t id, const v1::LoopOp& op);
   LaneValue EmitScan(uint32_t id, const v1::LoopOp& op);
   bool LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const;
@@ -288,7 +299,8 @@ class KernelEmitter {
       read_ahead_;  // its share of the next row's lines, of how many; of none: lines of the present walk
   std::optional<KeptRow> kept_;
   Pipeline pipeline_;
-  llvm::DenseSet<uint32_t> skipped_;  // ops that nothing asks for
+  llvm::DenseMap<uint32_t, uint32_t> summed_exponents_;  // by sum: the exponents of what it adds
+  llvm::DenseSet<uint32_t> skipped_;                     // ops that nothing asks for
   std::vector<llvm::Value*> symbols_;
   std::vector<llvm::Value*> outer_extents_;
   llvm::Value* zero_slot_ = nullptr;  // 64 zero bytes: what a masked-out scalar load reads
@@ -306,6 +318,7 @@ class KernelEmitter {
   llvm::DenseMap<const v1::LoopOp*, PackedTile> packed_;  // in a tile
   uint32_t vector_variable_ = kNoVariable;
   llvm::Value* mask_ = nullptr;            // <lanes x i1> in a tail, else null
+  bool unrolled_ = false;                  // in a loop whose body is there several times, an even number
   unsigned copy_ = 0;                      // of an unrolled body
   std::vector<Accumulator> accumulators_;  // of the stages being emitted
 };

@@ -31,6 +31,12 @@ class MathEmitter {
   // that is none of these.
   V Emit(llvm::IRBuilder<>& b, LoopOpcode op, llvm::ArrayRef<V> args);
 
+  // Whether values of the type are looked up in tables, and PlusExp is there.
+  bool HasTables(llvm::Type* type) const;
+
+  // sum + e^x for x ≤ 0 with an error below 2^-23 of 1, for sums that end at 1 or above; NaN where x is.
+  V PlusExp(llvm::IRBuilder<>& b, V sum, V x);
+
  private:
   // Calls an internal function, made at the first call.
   V Outlined(llvm::IRBuilder<>& b, llvm::StringRef name, llvm::ArrayRef<V> args, llvm::Type* result,
@@ -80,7 +86,6 @@ class MathEmitter {
   V GpuSinCos(MathBuilder& m, V x, LoopOpcode op);
 
   // math_tables.cc
-  bool HasTables(const MathBuilder& m) const;  // of values of this type
   // x * 2^n, rounded once, for |n| below twice the exponent range and x near 1; n as a float and as an
   // integer.
   V TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n);

@@ -114,7 +114,7 @@ Pair WideLog(MathBuilder& m, V x) {
 V MathEmitter::Exp(MathBuilder& m, V x, V x_low, V factor, int shift) {
   const bool plain = x_low == nullptr && factor == nullptr && shift == 0;
   if (plain && on_gpu_ && !m.is_double) return GpuExp(m, x);
-  if (plain && HasTables(m)) return TableExp(m, x);
+  if (plain && HasTables(m.type)) return TableExp(m, x);
   // Beyond these the result is 0 or infinity whatever the factor here; NaN passes both.
   const double limit = m.is_double ? 800.0 : 120.0;
   V clamped = m.Sel(m.Gt(x, m.C(limit)), m.C(limit), x);

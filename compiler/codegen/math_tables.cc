@@ -19,6 +19,8 @@ constexpr std::array<float, 32> kPowers = {
     1.4142135f, 1.4451808f, 1.4768262f, 1.5091645f, 1.5422108f, 1.5759809f, 1.6104903f, 1.6457555f,
     1.6817929f, 1.7186193f, 1.7562522f, 1.7947091f, 1.8340081f, 1.8741677f, 1.9152066f, 1.9571441f};
 
+constexpr double kStepMagic = 393216.0;  // 1.5 * 2^18: the last place is 1/32
+
 // erf(i d + t) in powers of t, the constant terms first, for |t| ≤ d/2; Chebyshev interpolants. The last
 // one starts at 1, where erf rounds to it.
 constexpr double kErfStep = 0x1.0b9af8p-2;      // d
@@ -62,8 +64,9 @@ V PowerOf(MathBuilder& m, V numbers) {
       llvm::ArrayRef<V>{Entries(m, powers.take_front(16)), numbers, Entries(m, powers.drop_front(16))});
 }
 
+constexpr int kCurrentRounding = 4;
+
 V ScaledByPower(MathBuilder& m, V x, V power) {  // x * 2^floor(power), rounded once
-  constexpr int kCurrentRounding = 4;
   return m.b.CreateIntrinsic(
       llvm::Intrinsic::x86_avx512_mask_scalef_ps_512, llvm::ArrayRef<llvm::Type*>{},
       llvm::ArrayRef<V>{x, power, x, m.b.getInt16(0xFFFF), m.b.getInt32(kCurrentRounding)});
@@ -71,13 +74,14 @@ V ScaledByPower(MathBuilder& m, V x, V power) {  // x * 2^floor(power), rounded 
 
 }  // namespace
 
-bool MathEmitter::HasTables(const MathBuilder& m) const {
-  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(m.type);
-  return avx512_ && !m.is_double && vector != nullptr && vector->getNumElements() == 16;
+bool MathEmitter::HasTables(llvm::Type* type) const {
+  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(type);
+  return avx512_ && vector != nullptr && vector->getNumElements() == 16 &&
+         vector->getElementType()->isFloatTy();
 }
 
 V MathEmitter::TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
-  return HasTables(m) ? ScaledByPower(m, x, whole) : m.Scale(x, n);
+  return HasTables(m.type) ? ScaledByPower(m, x, whole) : m.Scale(x, n);
 }
 
 // x = (n + i/32) ln2 + r with |r| ≤ ln2/64: 2^n 2^(i/32) e^r. Added to `magic`, n + i/32 has i in its lowest
@@ -86,7 +90,7 @@ V MathEmitter::TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
 // bit gives that, leaves a small r as it is and, unlike minimum and maximum, does not wait for the
 // multipliers.
 V MathEmitter::TableExp(MathBuilder& m, V x) {
-  const V magic = m.C(393216.0);  // 1.5 * 2^18: the last place is 1/32
+  const V magic = m.C(kStepMagic);
   V shifted = m.Fma(x, m.C(MathBuilder::kLog2E), magic);
   V steps = m.Sub(shifted, magic);
   V r = m.Fma(steps, m.C(-MathBuilder::kLn2HighF), x);
@@ -95,6 +99,22 @@ V MathEmitter::TableExp(MathBuilder& m, V x) {
   V power = PowerOf(m, m.Bits(shifted));
   V p = m.Fma(r, m.C(0.5), m.C(1.00001466));  // (e^r - 1) / r, Chebyshev: to 2^-24 of e^r
   return ScaledByPower(m, m.Fma(m.Mul(power, r), p, power), steps);
+}
+
+// x log2(e) = n + i/32 + r with 0 ≤ r < 1/32: 2^n 2^(i/32) 2^r. That product is rounded, which costs half its
+// last place times e^x, less than 2^-25. Added to `magic` and rounded down it has i in its lowest bits;
+// `reduce` gives r, 0 for an infinity.
+V MathEmitter::PlusExp(llvm::IRBuilder<>& b, V sum, V x) {
+  constexpr int kDown = 9, kStepsDown = (5 << 4) | 1;  // rounding; of how many bits below 1
+  MathBuilder m(b, x->getType());
+  V z = m.Mul(x, MathBuilder::kLog2E);
+  V shifted = b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_add_ps_512, llvm::ArrayRef<llvm::Type*>{},
+                                llvm::ArrayRef<V>{z, m.C(kStepMagic), b.getInt32(kDown)});
+  V r = b.CreateIntrinsic(
+      llvm::Intrinsic::x86_avx512_mask_reduce_ps_512, llvm::ArrayRef<llvm::Type*>{},
+      llvm::ArrayRef<V>{z, b.getInt32(kStepsDown), z, b.getInt16(0xFFFF), b.getInt32(kCurrentRounding)});
+  V p = m.Fma(r, m.C(0.24265268), m.C(0.69312376));  // (2^r - 1) / r, to 2^-23.8 of 2^r
+  return m.Fma(ScaledByPower(m, PowerOf(m, m.Bits(shifted)), z), m.Fma(p, r, m.C(1.0)), sum);
 }
 
 // A polynomial of the fifth degree of the interval's own.

@@ -256,6 +256,28 @@ llvm::Value* KernelEmitter::EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*>
   }
 }
 
+// Whether a lane's index is, or is not, a number that all lanes share: which lane that is, if any, is found
+// once and compared in 32 bits. nullptr: op is something else.
+llvm::Value* KernelEmitter::ComparePosition(const v1::LoopOp& op) {
+  const auto opcode = static_cast<LoopOpcode>(op.op());
+  if (on_gpu_ || lanes_ == 1 || (opcode != LoopOpcode::kEq && opcode != LoopOpcode::kNe)) return nullptr;
+  for (int k = 0; k < 2; ++k) {
+    const v1::LoopOp& position = *ops_[op.args(k)];
+    const LaneValue other = values_[op.args(1 - k)];
+    if (static_cast<LoopOpcode>(position.op()) != LoopOpcode::kIndexExpr || position.dtype() != v1::I64 ||
+        other.vector || Coefficient(position.index()) != 1) {
+      continue;
+    }
+    llvm::Value* lane = b_.CreateSub(other.v, ScalarIndex(position.index()));
+    llvm::Value* inside = b_.CreateICmpULT(lane, I64(lanes_));
+    llvm::Type* i32 = b_.getInt32Ty();
+    lane = b_.CreateSelect(inside, b_.CreateTrunc(lane, i32), llvm::ConstantInt::getAllOnesValue(i32));
+    return b_.CreateICmp(opcode == LoopOpcode::kEq ? llvm::CmpInst::ICMP_EQ : llvm::CmpInst::ICMP_NE,
+                         LaneNumbers(i32), Splat(lane));
+  }
+  return nullptr;
+}
+
 llvm::Value* KernelEmitter::EmitCompare(LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args) {
   llvm::Value* a = args[0];
   if (op == LoopOpcode::kIsNan || op == LoopOpcode::kIsInf) {

@@ -1,13 +1,19 @@
 // Reductions and scans. Lanes and unrolled copies have accumulators of their own, combined in a fixed
 // order at the end of the stage; so a result depends on the kernel alone, never on the threads.
+#include <algorithm>
+#include <iterator>
+
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/ir/reduce_kinds.h"
 
 namespace kiln {
 namespace {
 
-// Additions in a row into one F32 accumulator before the sum is kept in F64 instead.
+// Additions in a row into one F32 accumulator before a sum is kept in F64.
 constexpr int64_t kFloatAdditionsMax = 512;
+// Turns of one loop before its F32 accumulators are added to such a sum: rare, and few enough for equal
+// numbers, whose errors all point one way.
+constexpr int64_t kTurnsToTotal = 16;
 
 bool IsFloat(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F64; }
 bool IsMax(v1::ReduceKind kind) { return kind == v1::REDUCE_MAX || kind == v1::REDUCE_ARGMAX; }
@@ -66,6 +72,47 @@ llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::
   }
 }
 
+// Sums of e^(x - m) over a row, where m is the row's maximum: what is below 1 there need not be exact in its
+// own last place, only in that of the sum, to which the maximum itself gives 1.
+void KernelEmitter::ChooseSummedExponentials() {
+  if (kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST || IndexesByValues()) return;
+  if (!math_.HasTables(llvm::FixedVectorType::get(b_.getFloatTy(), vector_lanes_))) return;
+  std::vector<int> uses(ops_.size());
+  for (const v1::LoopOp* op : ops_) {
+    for (uint32_t arg : op->args()) ++uses[arg];
+  }
+  const auto is = [&](uint32_t id, LoopOpcode opcode) {
+    return static_cast<LoopOpcode>(ops_[id]->op()) == opcode;
+  };
+  for (const StageInfo& info : stages_) {
+    if (info.has_scan || info.stage->inner_size() != 1) continue;
+    for (int k = 0; k < info.stage->ops_size(); ++k) {
+      const uint32_t sum = info.first_op + k;
+      if (!is(sum, LoopOpcode::kReduce) || ops_[sum]->mode() != v1::REDUCE_SUM) continue;
+      const uint32_t exponential = ops_[sum]->args(0);
+      if (!is(exponential, LoopOpcode::kExp) || uses[exponential] != 1 || DTypeOf(exponential) != v1::F32 ||
+          (kept_ && kept_->writer == exponential)) {
+        continue;
+      }
+      const uint32_t difference = ops_[exponential]->args(0);
+      if (!is(difference, LoopOpcode::kSub)) continue;
+      const uint32_t x = ops_[difference]->args(0), maximum = ops_[difference]->args(1);
+      if (!is(maximum, LoopOpcode::kReduce) || ops_[maximum]->mode() != v1::REDUCE_MAX) continue;
+      if (!SameRow(info, maximum) || !SameValue(x, ops_[maximum]->args(0))) continue;
+      summed_exponents_[sum] = difference;
+      skipped_.insert(exponential);
+    }
+  }
+}
+
+// Whether an earlier op's stage walks the row that this one walks.
+bool KernelEmitter::SameRow(const StageInfo& info, uint32_t op) const {
+  const auto after = [](uint32_t id, const StageInfo& stage) { return id < stage.first_op; };
+  const StageInfo& earlier = *std::prev(std::upper_bound(stages_.begin(), stages_.end(), op, after));
+  return !earlier.has_scan && earlier.stage->inner_size() == 1 &&
+         earlier.stage->inner(0) == info.stage->inner(0);
+}
+
 void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
   const bool vector = lanes_ > 1 || (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST &&
                                      !info.has_scan && !info.extents.empty());
@@ -81,8 +128,13 @@ void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
     accumulator.kind = static_cast<v1::ReduceKind>(op.mode());
     accumulator.dtype = DTypeOf(op.args(0));
     accumulator.widened = LongSum(info, op, unroll);
-    const v1::DType kept = accumulator.widened ? v1::F64 : accumulator.dtype;
-    llvm::Constant* identity = Identity(accumulator.kind, kept);
+    if (accumulator.widened && !on_gpu_ && vector && lanes_ == 1 && info.stage->inner_size() == 1) {
+      llvm::Type* type = wide(b_.getDoubleTy());
+      accumulator.total = Slot(type, "total");
+      b_.CreateStore(llvm::Constant::getNullValue(type), accumulator.total);
+    }
+    const bool doubles = accumulator.widened && accumulator.total == nullptr;
+    llvm::Constant* identity = Identity(accumulator.kind, doubles ? v1::F64 : accumulator.dtype);
     for (unsigned copy = 0; copy < unroll; ++copy) {
       llvm::Type* type = wide(identity->getType());
       accumulator.value.push_back(Slot(type, "acc"));
@@ -140,11 +192,30 @@ void KernelEmitter::CombineArg(v1::ReduceKind kind, v1::DType dtype, llvm::Value
   *position = b_.CreateSelect(better, other_position, *position);
 }
 
+// `exponential`: what is added is e^value.
+llvm::Value* KernelEmitter::Accumulate(Accumulator& accumulator, llvm::Value* sum, llvm::Value* value,
+                                       bool exponential) {
+  if (unrolled_ && (accumulator.kind == v1::REDUCE_MAX || accumulator.kind == v1::REDUCE_MIN)) {
+    if (llvm::Value* chosen = VectorMaximum(sum, value, IsMax(accumulator.kind))) {
+      accumulator.untested.push_back(value);
+      return chosen;
+    }
+  }
+  if (!accumulator.widened || accumulator.total != nullptr) {
+    return exponential ? math_.PlusExp(b_, sum, value)
+                       : Combine(accumulator.kind, accumulator.dtype, sum, value);
+  }
+  if (exponential) value = math_.PlusExp(b_, llvm::Constant::getNullValue(value->getType()), value);
+  return Combine(accumulator.kind, v1::F64, sum, b_.CreateFPExt(value, Wide(b_.getDoubleTy())));
+}
+
 void KernelEmitter::EmitReduce(uint32_t id, const v1::LoopOp& op) {
-  for (const Accumulator& accumulator : accumulators_) {
+  for (Accumulator& accumulator : accumulators_) {
     if (accumulator.op != id) continue;
     llvm::AllocaInst* slot = accumulator.value[copy_];
-    llvm::Value* value = Broadcast(values_[op.args(0)]);
+    const auto exponent = summed_exponents_.find(id);
+    const bool exponential = exponent != summed_exponents_.end();
+    llvm::Value* value = Broadcast(values_[exponential ? exponent->second : op.args(0)]);
     llvm::Value* old_value = b_.CreateLoad(slot->getAllocatedType(), slot);
     if (IsArgReduce(accumulator.kind)) {
       llvm::AllocaInst* position_slot = accumulator.position[copy_];
@@ -155,13 +226,56 @@ void KernelEmitter::EmitReduce(uint32_t id, const v1::LoopOp& op) {
       b_.CreateStore(position, position_slot);
       return;
     }
-    if (accumulator.widened) value = b_.CreateFPExt(value, Wide(b_.getDoubleTy()));
-    llvm::Value* combined =
-        Combine(accumulator.kind, accumulator.widened ? v1::F64 : accumulator.dtype, old_value, value);
+    llvm::Value* combined = Accumulate(accumulator, old_value, value, exponential);
     if (mask_ != nullptr) combined = b_.CreateSelect(mask_, combined, old_value);
     b_.CreateStore(combined, slot);
     return;
   }
+}
+
+// Maxima of an unrolled body have passed over what is no number: one comparison of two of its vectors finds
+// that, and a maximum that is no number once stays so.
+void KernelEmitter::TestForNans() {
+  for (Accumulator& accumulator : accumulators_) {
+    llvm::Value* found = nullptr;
+    for (size_t k = 0; k + 1 < accumulator.untested.size(); k += 2) {
+      llvm::Value* pair = b_.CreateFCmpUNO(accumulator.untested[k], accumulator.untested[k + 1]);
+      found = found == nullptr ? pair : b_.CreateOr(found, pair);
+    }
+    accumulator.untested.clear();
+    if (found == nullptr) continue;
+    llvm::AllocaInst* slot = accumulator.value[0];
+    llvm::Value* value = b_.CreateLoad(slot->getAllocatedType(), slot);
+    b_.CreateStore(b_.CreateSelect(found, llvm::ConstantFP::getNaN(value->getType()), value), slot);
+  }
+}
+
+bool KernelEmitter::HasTotals() const {
+  return std::any_of(accumulators_.begin(), accumulators_.end(),
+                     [](const Accumulator& accumulator) { return accumulator.total != nullptr; });
+}
+
+void KernelEmitter::AddToTotal(const Accumulator& accumulator) {
+  llvm::Value* total = b_.CreateLoad(accumulator.total->getAllocatedType(), accumulator.total);
+  for (llvm::AllocaInst* slot : accumulator.value) {
+    llvm::Value* part = b_.CreateLoad(slot->getAllocatedType(), slot);
+    total = b_.CreateFAdd(total, b_.CreateFPExt(part, total->getType()));
+    b_.CreateStore(llvm::Constant::getNullValue(part->getType()), slot);
+  }
+  b_.CreateStore(total, accumulator.total);
+}
+
+// After a loop's turn: `done` of its elements came before it, `step` in it.
+void KernelEmitter::AddToTotals(llvm::Value* done, int64_t step) {
+  if (!HasTotals()) return;
+  llvm::Value* turn = b_.CreateURem(b_.CreateUDiv(done, I64(step)), I64(kTurnsToTotal));
+  llvm::Value* full = b_.CreateICmpEQ(turn, I64(kTurnsToTotal - 1));
+  const auto add = [&] {
+    for (const Accumulator& accumulator : accumulators_) {
+      if (accumulator.total != nullptr) AddToTotal(accumulator);
+    }
+  };
+  If(full, "totals", add, /*rarely=*/true);
 }
 
 void KernelEmitter::Fold(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
@@ -184,12 +298,13 @@ void KernelEmitter::FinishAccumulators(const StageInfo& info) {
     const v1::DType kept = accumulator.widened ? v1::F64 : accumulator.dtype;
     const bool arg = IsArgReduce(accumulator.kind);
     const auto load = [&](llvm::AllocaInst* slot) { return b_.CreateLoad(slot->getAllocatedType(), slot); };
-    llvm::Value* value = load(accumulator.value[0]);
+    if (accumulator.total != nullptr) AddToTotal(accumulator);
+    llvm::Value* value = load(accumulator.total != nullptr ? accumulator.total : accumulator.value[0]);
     llvm::Value* position = arg ? load(accumulator.position[0]) : nullptr;
     const auto combine = [&](llvm::Value* other, llvm::Value* other_position) {
       Fold(accumulator, kept, &value, &position, other, other_position);
     };
-    for (size_t copy = 1; copy < accumulator.value.size(); ++copy) {
+    for (size_t copy = 1; copy < accumulator.value.size() && accumulator.total == nullptr; ++copy) {
       combine(load(accumulator.value[copy]), arg ? load(accumulator.position[copy]) : nullptr);
     }
     // Lanes of an inner loop are folded in halves; lanes of the outer loop are results of their own.

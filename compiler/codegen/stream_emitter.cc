@@ -6,9 +6,9 @@
 //
 // Reads ahead: where several stages read one row, the first waits for memory, and while the others compute,
 // memory would wait for them. So they ask for the next row's lines. What is walked once, front to back, is
-// asked for a page before its turn: the processor's own prefetching ends with a page, and finding the next
-// one takes as long as a read or longer where pages of 4 KiB lie anywhere in a virtual machine's memory. A
-// loop that computes has too few lines under way to bridge that.
+// asked for a page and a half before its turn: the processor's own prefetching ends with a page, and finding
+// the next one takes as long as a read or longer where pages of 4 KiB lie anywhere in a virtual machine's
+// memory. A loop that computes has too few lines under way to bridge that.
 #include <algorithm>
 
 #include "compiler/codegen/kernel_emitter.h"
@@ -26,7 +26,7 @@ constexpr int64_t kRowReadAheadMin = int64_t{1} << 11;
 constexpr int64_t kRowReadAheadMax = int64_t{1} << 18;
 constexpr int64_t kReadAheadBytesMin = int64_t{1} << 20;  // of a buffer; a smaller one stays in the cache
 constexpr unsigned kReadAheadStagesMax = 2;               // share a row's lines
-constexpr int64_t kWalkReadAhead = 4096;                  // bytes
+constexpr int64_t kWalkReadAhead = 6144;                  // bytes
 constexpr int kSecondLevel = 2;
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -283,6 +284,110 @@ TEST_P(CodegenTest, WalksOfNeighbouringRowsShareALoop) {
       }
     }
     EXPECT_EQ(wrong, 0) << static_cast<int>(result);
+  }
+}
+
+// A sum of e^(x - m), m the maximum of x, need be exact only in the last places of a number above 1.
+v1::Kernel LogSumKernel(int64_t rows, int64_t columns) {
+  KernelBuilder m;
+  const uint32_t count = m.Const(rows), width = m.Const(columns);
+  m.Outer(count);
+  const uint32_t in = m.Buffer(v1::F32, v1::READ, m.Const(rows * columns));
+  const uint32_t largest = m.Buffer(v1::F32, v1::WRITE, count), sums = m.Buffer(v1::F32, v1::WRITE, count);
+  const uint32_t index = m.Add(m.Mul(m.Var(0), width), m.Var(1));
+  m.BeginStage({width});
+  const uint32_t top = m.Reduce(v1::REDUCE_MAX, m.Load(in, index));
+  m.BeginStage({});
+  m.Store(largest, m.Var(0), top);
+  m.BeginStage({width});
+  const uint32_t below = m.Op(LoopOpcode::kSub, v1::F32, {m.Load(in, index), top});
+  const uint32_t sum = m.Reduce(v1::REDUCE_SUM, m.Op(LoopOpcode::kExp, v1::F32, {below}));
+  m.BeginStage({});
+  m.Store(sums, m.Var(0), sum);
+  m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
+  return m.Build();
+}
+
+TEST_P(CodegenTest, SumsOfExponentialsBelowTheMaximum) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  // 40,000 are summed in double precision.
+  for (int64_t columns : {1, 16, 63, 64, 100, 4097, 40000}) {
+    std::vector<std::vector<float>> rows(5, std::vector<float>(columns));
+    for (int64_t k = 0; k < columns; ++k) {
+      const float x = static_cast<float>((k * 7919 + 13) % 1009) / 64 - 9;
+      rows[0][k] = x;
+      rows[1][k] = k % 3 == 1 ? -kInfinity : 1000 * x;
+      rows[2][k] = k == columns / 2 ? 50 : -1e30f;
+      rows[3][k] = 0.25;
+      rows[4][k] = k % 2 == 1 ? x - 80 : -x * 1e35f;
+    }
+    std::vector<float> in, tops(rows.size()), sums(rows.size());
+    for (const std::vector<float>& row : rows) in.insert(in.end(), row.begin(), row.end());
+    const auto count = static_cast<int64_t>(rows.size());
+    Run(LogSumKernel(count, columns), {in.data(), tops.data(), sums.data()}, count);
+    for (size_t k = 0; k < rows.size(); ++k) {
+      const float top = *std::max_element(rows[k].begin(), rows[k].end());
+      double expected = 0;
+      for (float x : rows[k]) expected += std::exp(double{x - top});
+      EXPECT_EQ(tops[k], top);
+      EXPECT_NEAR(sums[k] / expected, 1, 3e-7) << columns << " " << k;
+    }
+    EXPECT_EQ(sums[2], 1) << columns;
+    EXPECT_EQ(sums[3], columns);
+  }
+}
+
+TEST_P(CodegenTest, SumsOfExponentialsThatAreNoNumbers) {
+  constexpr int64_t kColumns = 71;  // an unrolled turn and a tail
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::nanf("");
+  std::vector<float> in(kColumns), top(1), sum(1);
+  auto compiled = CompiledKernel::Create(backend_.get(), LogSumKernel(1, kColumns));
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  const auto run = [&] { compiled->Run({in.data(), top.data(), sum.data()}, 0, 1, {}); };
+  for (float special : {kNan, -kNan, kInfinity}) {
+    for (int64_t at = 0; at < kColumns; ++at) {
+      for (int64_t k = 0; k < kColumns; ++k) in[k] = static_cast<float>(k % 7);
+      in[at] = special;
+      run();
+      EXPECT_EQ(std::isnan(top[0]), std::isnan(special)) << at;
+      EXPECT_TRUE(std::isnan(sum[0])) << special << " " << at;
+    }
+  }
+  std::fill(in.begin(), in.end(), -kInfinity);
+  run();
+  EXPECT_EQ(top[0], -kInfinity);
+  EXPECT_TRUE(std::isnan(sum[0]));  // infinity less infinity, as eager has it
+}
+
+TEST_P(CodegenTest, PositionsComparedWithOneNumber) {
+  constexpr int64_t kColumns = 53, kFirst = 3;
+  std::vector<int64_t> labels = {-1,        0,        2, 3, 4, 18, 19, 35, 55, 56, (int64_t{1} << 32) + 5,
+                                 INT64_MIN, INT64_MAX};
+  const auto rows = static_cast<int64_t>(labels.size());
+  KernelBuilder m;
+  const uint32_t count = m.Const(rows), width = m.Const(kColumns), n = m.Const(rows * kColumns);
+  m.Outer(count);
+  const uint32_t in = m.Buffer(v1::I64, v1::READ, count), equal = m.Buffer(v1::F32, v1::WRITE, n),
+                 differs = m.Buffer(v1::BOOL, v1::WRITE, n);
+  m.BeginStage({});
+  const uint32_t label = m.Load(in, m.Var(0));
+  m.BeginStage({width});
+  const uint32_t index = m.Add(m.Mul(m.Var(0), width), m.Var(1));
+  const uint32_t position = m.Index(m.Add(m.Var(1), m.Const(kFirst)));
+  const uint32_t same = m.Op(LoopOpcode::kEq, v1::BOOL, {label, position});
+  const uint32_t number = m.Op(LoopOpcode::kCast, v1::I64, {same});
+  m.Store(equal, index, m.Op(LoopOpcode::kCast, v1::F32, {number}));
+  m.Store(differs, index, m.Op(LoopOpcode::kNe, v1::BOOL, {position, label}));
+  m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
+  std::vector<float> ones(rows * kColumns, -1);
+  std::vector<uint8_t> others(rows * kColumns, 9);
+  Run(m.Build(), {labels.data(), ones.data(), others.data()}, rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t k = 0; k < kColumns; ++k) {
+      const bool here = labels[row] == k + kFirst;
+      EXPECT_EQ(ones[row * kColumns + k], here ? 1 : 0) << labels[row] << " " << k;
+      EXPECT_EQ(others[row * kColumns + k], here ? 0 : 1) << labels[row] << " " << k;
+    }
   }
 }
 
