@@ -13,9 +13,15 @@ Sections, all by default:
   kernels  memory-bound kernels, a call's and a step's own cost, a graph's look-up (tests/bench/kernels.py)
 
   --quick  no cold Inductor, no front end, one warm start: kiln's own start, and steps
+
+All of it takes two hours. With --json FILE each row is kept there once it is measured, and with --resume those that FILE
+has are not measured again, if FILE is of the same options and the same kiln.
 """
 import argparse
 import contextlib
+import glob
+import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -67,15 +73,15 @@ def geometric_mean(values):
 class Row:
     """One model and task, measured; `result` holds what worked, `errors` the rest."""
 
-    def __init__(self, model, task, arguments, nursery):
+    def __init__(self, model, task, arguments):
         self.result = {"model": model, "task": task}
         self.errors = {}
         self._arguments = arguments
-        self._nursery = nursery
-        self._directory = tempfile.mkdtemp(prefix="kiln-bench-")
+        self._nursery = self._directory = None
 
-    def measure(self):
+    def measure(self, nursery):
         sections = self._arguments.sections
+        self._nursery, self._directory = nursery, tempfile.mkdtemp(prefix="kiln-bench-")
         try:
             self._cold()
             if "start" in sections:
@@ -340,7 +346,8 @@ def parse():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of timed steps a way and row, about")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds a process may take for one answer")
-    parser.add_argument("--json", metavar="FILE", help="also write the raw rows to this file")
+    parser.add_argument("--json", metavar="FILE", help="also write the raw rows to this file, each when it is measured")
+    parser.add_argument("--resume", action="store_true", help="measure only what the file of --json has not")
     parser.add_argument("--markdown", metavar="FILE", help="also write the tables to this file")
     arguments = parser.parse_args()
     arguments.device, arguments.code_generation_share = "cpu", CODE_GENERATION_SHARE
@@ -349,51 +356,113 @@ def parse():
         parser.error(f"unknown sections {', '.join(sorted(unknown))}; known: {', '.join(SECTIONS)}")
     if min(arguments.warm_rounds, arguments.rounds) < 1 or arguments.stopped_rounds < 0:
         parser.error("there has to be a round")
+    if arguments.resume and not arguments.json:
+        parser.error("--resume: of which --json FILE?")
     if arguments.quick:
         arguments.warm_rounds, arguments.stopped_rounds = 1, 0
         arguments.sections = [section for section in arguments.sections if section != "fusion"]
     return arguments
 
 
-def measure_rows(wanted, arguments):
-    with Nursery() as nursery:
-        return _measure_rows(wanted, arguments, nursery)
+def subject(arguments):
+    """What the numbers are of: the options that change them, and a digest of kiln's programs."""
+    package = importlib.util.find_spec("kiln").submodule_search_locations[0]
+    daemon = os.environ.get("KILN_DAEMON") or os.path.join(package, "bin", "kilnd")
+    files = [*sorted(glob.glob(f"{package}/*.py") + glob.glob(f"{package}/*.so")), daemon,
+             os.path.join(os.path.dirname(daemon), "kiln-worker")]
+    digest = hashlib.sha256()
+    for path in files:
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    names = ("dtype", "device", "dynamic", "quick", "sections", "warm_rounds", "stopped_rounds", "rounds", "seconds")
+    return {"options": {name: getattr(arguments, name) for name in names}, "kiln": digest.hexdigest()}
 
 
-def _measure_rows(wanted, arguments, nursery):
-    rows, begin = [], time.monotonic()
-    for count, (model, task) in enumerate(wanted, 1):
-        row = Row(model, task, arguments, nursery).measure()
-        rows.append(row)
-        spent = time.monotonic() - begin
-        print(f"[{count}/{len(wanted)}, {spent / 60:.1f} min, about {spent / count * (len(wanted) - count) / 60:.0f} "
-              f"to go] {row.step_line()}", file=sys.stderr, flush=True)
-        for name, reason in row.errors.items():
-            print(f"  {model} {task} {name}: {reason}", file=sys.stderr, flush=True)
-        write_json(rows, None, arguments)
-    return rows
+def resumed(arguments, of):
+    """Rows without errors, by (model, task), and the kernels of an earlier run; raises ValueError where they are not
+    of `of`."""
+    if not arguments.resume or not os.path.exists(arguments.json):
+        return {}, None
+    with open(arguments.json) as file:
+        try:
+            earlier = json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{arguments.json} is no file of results: {error}") from error
+    if not isinstance(earlier, dict) or earlier.get("of") != of:
+        raise ValueError(f"{arguments.json} is of other options or of another kiln: name another file, or leave "
+                         "--resume out to write it anew")
+    rows = {}
+    for result in earlier["rows"]:
+        if not result.pop("errors"):
+            row = Row(result["model"], result["task"], arguments)
+            row.result = result
+            rows[result["model"], result["task"]] = row
+    return rows, earlier["kernels"]
 
 
-def write_json(rows, measured_kernels, arguments):
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            results = [{**row.result, "errors": row.errors} for row in rows]
-            json.dump({"rows": results, "kernels": measured_kernels}, file, indent=1)
+class Results:
+    """Rows in the order of `wanted` and the kernels, kept in the file of --json as they come."""
+
+    def __init__(self, wanted, arguments):
+        self._wanted, self._arguments, self._of = wanted, arguments, subject(arguments)
+        self._rows, self.kernels = resumed(arguments, self._of)
+
+    def rows(self):
+        return [self._rows[key] for key in self._wanted if key in self._rows]
+
+    def measure_rows(self):
+        missing = [key for key in self._wanted if key not in self._rows]
+        if len(missing) < len(self._wanted):
+            print(f"{len(self._wanted) - len(missing)} rows are of {self._arguments.json}", file=sys.stderr)
+        if missing:
+            with Nursery() as nursery:
+                self._measure(missing, nursery)
+
+    def measure_kernels(self):
+        if self.kernels is None:
+            self.kernels = kernels.measure()
+            self._keep()
+
+    def _measure(self, missing, nursery):
+        begin = time.monotonic()
+        for count, (model, task) in enumerate(missing, 1):
+            row = self._rows[model, task] = Row(model, task, self._arguments).measure(nursery)
+            spent = time.monotonic() - begin
+            print(f"[{count}/{len(missing)}, {spent / 60:.1f} min, about "
+                  f"{spent / count * (len(missing) - count) / 60:.0f} to go] {row.step_line()}", file=sys.stderr,
+                  flush=True)
+            for name, reason in row.errors.items():
+                print(f"  {model} {task} {name}: {reason}", file=sys.stderr, flush=True)
+            self._keep()
+
+    def _keep(self):
+        """Whole or not at all, so that a run that is stopped here loses nothing."""
+        if not self._arguments.json:
+            return
+        rows = [{**row.result, "errors": row.errors} for row in self._rows.values()]
+        with open(self._arguments.json + ".new", "w") as file:
+            json.dump({"of": self._of, "rows": rows, "kernels": self.kernels}, file, indent=1)
+        os.replace(self._arguments.json + ".new", self._arguments.json)
 
 
 def main():
     arguments = parse()
     wanted = [(model, task) for model in arguments.models.split(",") for task in arguments.tasks.split(",")]
-    by_rows = any(section in arguments.sections for section in ("start", "steps", "fusion"))
-    rows = measure_rows(wanted, arguments) if by_rows else []
-    measured_kernels = kernels.measure() if "kernels" in arguments.sections else None
-    write_json(rows, measured_kernels, arguments)
-    text = tables(rows, measured_kernels, arguments)
+    try:
+        results = Results(wanted, arguments)
+    except (ValueError, OSError) as error:
+        print(f"cpu.py: {error}", file=sys.stderr)
+        return 2
+    if any(section in arguments.sections for section in ("start", "steps", "fusion")):
+        results.measure_rows()
+    if "kernels" in arguments.sections:
+        results.measure_kernels()
+    text = tables(results.rows(), results.kernels if "kernels" in arguments.sections else None, arguments)
     print(text, end="")
     if arguments.markdown:
         with open(arguments.markdown, "w") as file:
             file.write(text)
-    return 1 if any(row.errors for row in rows) else 0
+    return 1 if any(row.errors for row in results.rows()) else 0
 
 
 if __name__ == "__main__":

@@ -289,7 +289,7 @@ def _starts(rows, arguments):
 
     def measure(name, nursery):
         model, task, dtype = ROWS[name]
-        row = Row(model, task, argparse.Namespace(**{**vars(options), "dtype": dtype}), nursery).measure()
+        row = Row(model, task, argparse.Namespace(**{**vars(options), "dtype": dtype})).measure(nursery)
         print(row.start_line(), file=sys.stderr, flush=True)
         return row
 
