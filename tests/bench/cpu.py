@@ -41,6 +41,7 @@ from cell import Cell, Failed  # noqa: E402
 from nursery import Nursery  # noqa: E402
 
 SECTIONS = ("start", "steps", "fusion", "kernels")
+TASKS = ("infer", "train")
 WAYS = ("eager", "inductor", "kiln")
 PEAKS = 3  # of a process, for their median: where the allocator finds room differs from step to step
 # The bound of a cold start: Inductor's front end and this part of what Inductor adds to it.
@@ -236,7 +237,7 @@ class Row:
         return (f"| {self._name()} | {' / '.join(medians)} | {spread} | "
                 f"{number(self.median_ratio(('eager', 'inductor')), 2)} | {number(self.dynamic_ratio(), 2)} | "
                 f"{' / '.join(number(peaks.get(way), 0) for way in WAYS)} | {stats.get('kernels', '–')} / "
-                f"{stats.get('library_calls', '–')} / {sum(stats.get('fallbacks', {}).values())} |")
+                f"{stats.get('library_calls', '–')} / {sum(stats['fallbacks'].values()) if stats else '–'} |")
 
     def start_line(self):
         cold, warm = self.result.get("cold", {}), self.result.get("warm_s", {})
@@ -335,7 +336,7 @@ def parse():
     import models
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(models.MODELS), help="comma-separated")
-    parser.add_argument("--tasks", default="infer,train")
+    parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--quick", action="store_true", help="only kiln's cold start; warm starts and steps of all")
@@ -352,8 +353,10 @@ def parse():
     arguments = parser.parse_args()
     arguments.device, arguments.code_generation_share = "cpu", CODE_GENERATION_SHARE
     arguments.sections = arguments.sections.split(",")
-    if unknown := set(arguments.sections) - set(SECTIONS):
-        parser.error(f"unknown sections {', '.join(sorted(unknown))}; known: {', '.join(SECTIONS)}")
+    for what, known in (("sections", SECTIONS), ("models", models.MODELS), ("tasks", TASKS)):
+        given = arguments.sections if what == "sections" else getattr(arguments, what).split(",")
+        if unknown := set(given) - set(known):
+            parser.error(f"unknown {what} {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     if min(arguments.warm_rounds, arguments.rounds) < 1 or arguments.stopped_rounds < 0:
         parser.error("there has to be a round")
     if arguments.resume and not arguments.json:
@@ -365,8 +368,12 @@ def parse():
 
 
 def subject(arguments):
-    """What the numbers are of: the options that change them, and a digest of kiln's programs."""
-    package = importlib.util.find_spec("kiln").submodule_search_locations[0]
+    """What the numbers are of: the options that change them, and a digest of kiln's programs. Raises ValueError or
+    OSError where those are missing."""
+    found = importlib.util.find_spec("kiln")
+    if found is None:
+        raise ValueError("no module named kiln: run deploy/quickstart.sh first")
+    package = found.submodule_search_locations[0]
     daemon = os.environ.get("KILN_DAEMON") or os.path.join(package, "bin", "kilnd")
     files = [*sorted(glob.glob(f"{package}/*.py") + glob.glob(f"{package}/*.so")), daemon,
              os.path.join(os.path.dirname(daemon), "kiln-worker")]
