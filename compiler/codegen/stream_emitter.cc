@@ -27,6 +27,7 @@ constexpr int64_t kRowReadAheadMax = int64_t{1} << 18;
 constexpr int64_t kReadAheadBytesMin = int64_t{1} << 20;  // of a buffer; a smaller one stays in the cache
 constexpr unsigned kReadAheadStagesMax = 2;               // share a row's lines
 constexpr int64_t kWalkReadAhead = 6144;                  // bytes
+constexpr int64_t kPageReadAhead = 16384;  // of one line of a turn, so that its page is found early
 constexpr int kSecondLevel = 2;
 
 }  // namespace
@@ -145,7 +146,8 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
   const auto address = [&] { return b_.CreateGEP(type, buffers_[op.buffer()], ScalarIndex(op.index())); };
   llvm::Value* pointer;
   if (shares == 0) {
-    pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(kWalkReadAhead));
+    const bool finds_page = unrolled_ && copy_ == 0;
+    pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(finds_page ? kPageReadAhead : kWalkReadAhead));
   } else {
     llvm::Value*& row = variables_[kernel_.outer_size() - 1];
     llvm::Value*& column = variables_[vector_variable_];
