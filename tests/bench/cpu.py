@@ -43,7 +43,7 @@ from nursery import Nursery  # noqa: E402
 SECTIONS = ("start", "steps", "fusion", "kernels")
 TASKS = ("infer", "train")
 WAYS = ("eager", "inductor", "kiln")
-PEAKS = 3  # of a process, for their median: where the allocator finds room differs from step to step
+PEAKS = 5  # of a process, for their median: where the allocator finds room differs from step to step
 # The bound of a cold start: Inductor's front end and this part of what Inductor adds to it.
 CODE_GENERATION_SHARE = 0.08
 

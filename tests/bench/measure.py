@@ -3,8 +3,8 @@
 Prints a JSON line with the start, then obeys lines on its standard input, each answered by a JSON line:
 
   steps N   N steps: their mean in ms
-  peak      high-water mark of resident memory over three steps, above the size before them, in MB. What the allocator
-            kept of earlier steps is given back first: else their leftovers would hide what a step takes.
+  peak      high-water mark of resident memory in one step, above the size before it, in MB. What the allocator kept of
+            earlier steps is given back first: else their leftovers would hide what a step takes.
   stats     kiln.stats() of the process
   fusion    loop nests and bytes of each graph (tests/bench/fusion.py); `--count-fusion` keeps what that needs
 
@@ -110,7 +110,8 @@ def _peak_mb(runner):
     resident = _resident_mb("VmRSS")
     with open("/proc/self/clear_refs", "w") as clear:
         clear.write("5")  # resets the high-water mark
-    runner.steps(3)
+    runner.step()
+    runner.wait()
     return max(0.0, _resident_mb("VmHWM") - resident)
 
 
