@@ -2,19 +2,29 @@
 
 namespace kiln::python {
 
+namespace {
+
+// The group counts only as a whole.
+bool HasAvx512() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+
+}  // namespace
+
 v1::Target ThisCpu() {
   v1::Target target;
   target.set_triple("x86_64-linux-gnu");
-  // Sorted, as the message wants. The AVX-512 group counts only as a whole.
+  // Sorted, as the message wants.
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2");
   const bool fma = __builtin_cpu_supports("fma");
   const bool bmi2 = __builtin_cpu_supports("bmi2");
   const bool f16c = __builtin_cpu_supports("f16c");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (avx2) target.add_features("avx2");
-  if (avx512) {
+  if (HasAvx512()) {
     for (const char* feature : {"avx512bw", "avx512dq", "avx512f", "avx512vl"}) target.add_features(feature);
   }
   if (bmi2) target.add_features("bmi2");
@@ -22,6 +32,8 @@ v1::Target ThisCpu() {
   if (fma) target.add_features("fma");
   return target;
 }
+
+bool MklLeavesAvx512Unused() { return HasAvx512() && !__builtin_cpu_is("intel"); }
 
 v1::Target GpuTarget(const char* architecture) {
   v1::Target target;

@@ -7,6 +7,9 @@
 namespace kiln::python {
 
 v1::Target ThisCpu();
+// Whether MKL, which does ATen's products, computes with 256 bits where 512 would do: on all CPUs but
+// Intel's.
+bool MklLeavesAvx512Unused();
 v1::Target GpuTarget(const char* architecture);  // "sm_90"
 
 }  // namespace kiln::python

@@ -109,11 +109,11 @@ struct Buffer {
 PyObject* Build(PyObject*, PyObject* arguments) {
   Buffer graph_bytes, facts, notes, digest;
   PyObject* hints = nullptr;
-  int mode = 0, fallback_random = 0, traced_strides = 0, deterministic = 0, without_tf32 = 0;
+  int mode = 0, fallback_random = 0, traced_strides = 0, deterministic = 0, without_tf32 = 0, onednn = 0;
   const char *precision = nullptr, *torch_version = nullptr, *gpu_architecture = nullptr;
-  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ipppspsy#s", &graph_bytes.data, &graph_bytes.size, &facts.data,
+  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ipppsppsy#s", &graph_bytes.data, &graph_bytes.size, &facts.data,
                         &facts.size, &notes.data, &notes.size, &PyList_Type, &hints, &mode, &fallback_random,
-                        &traced_strides, &deterministic, &precision, &without_tf32, &torch_version,
+                        &traced_strides, &deterministic, &precision, &without_tf32, &onednn, &torch_version,
                         &digest.data, &digest.size, &gpu_architecture)) {
     return nullptr;
   }
@@ -140,6 +140,7 @@ PyObject* Build(PyObject*, PyObject* arguments) {
   numerics.set_deterministic(deterministic);
   numerics.set_float32_matmul_precision(precision);
   numerics.set_convolutions_without_tf32(without_tf32);
+  numerics.set_products_by_onednn(onednn && *gpu_architecture == 0 && MklLeavesAvx512Unused());
   v1::Environment environment;
   environment.set_torch_version(torch_version);
   environment.set_decomposition_digest(digest.str());

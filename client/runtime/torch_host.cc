@@ -52,6 +52,7 @@ struct Shim {
   Error (*bmm_out)(Tensor, Tensor, Tensor);
   Error (*addmm_out)(Tensor, Tensor, Tensor, Tensor, double, double);
   Error (*baddbmm_out)(Tensor, Tensor, Tensor, Tensor, double, double);
+  Error (*linear)(Tensor, Tensor, Tensor*, const char*, const double**, int64_t, const char**, Tensor*);
   Error (*convolution)(Tensor, Tensor, Tensor*, const int64_t*, int64_t, const int64_t*, int64_t,
                        const int64_t*, int64_t, int32_t, const int64_t*, int64_t, int64_t, Tensor*);
   Error (*convolution_backward)(Tensor, Tensor, Tensor, const int64_t**, int64_t, const int64_t*, int64_t,
@@ -121,6 +122,7 @@ class TorchHost : public Host {
     want(shim_.bmm_out, "bmm_out");
     want(shim_.addmm_out, "addmm_out");
     want(shim_.baddbmm_out, "baddbmm_out");
+    want(shim_.linear, "_linear_pointwise");
     want(shim_.convolution, "convolution");
     want(shim_.convolution_backward, "convolution_backward");
     want(shim_.attention, "_scaled_dot_product_flash_attention_for_cpu");
@@ -327,6 +329,7 @@ class TorchHost : public Host {
         {"aten.bmm.default", &TorchHost::Bmm},
         {"aten.addmm.default", &TorchHost::Addmm},
         {"aten.baddbmm.default", &TorchHost::Baddbmm},
+        {"mkldnn._linear_pointwise.default", &TorchHost::Linear},
         {"aten.convolution.default", &TorchHost::Convolution},
         {"aten.convolution_backward.default", &TorchHost::ConvolutionBackward},
         {"aten._scaled_dot_product_flash_attention_for_cpu.default", &TorchHost::Attention},
@@ -392,6 +395,15 @@ class TorchHost : public Host {
   }
   Outcome Baddbmm(const CallArguments& a, absl::Span<Tensor> r, bool into) {
     return Sum(shim_.baddbmm_out, Get(a, "batch1"), Get(a, "batch2"), a, r, into);
+  }
+
+  Outcome Linear(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    Tensor rows = Get(a, "X"), weight = Get(a, "W"), bias = Get(a, "B");
+    const CallValue* activation = a.Find("attr");
+    if (into || shim_.linear == nullptr || !rows || !weight || activation == nullptr || r.size() != 1)
+      return Outcome::kNotHere;
+    return Result(shim_.linear(rows, weight, bias == nullptr ? nullptr : &bias, activation->text.c_str(),
+                               nullptr, 0, nullptr, &r[0]));
   }
 
   struct Window {

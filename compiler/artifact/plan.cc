@@ -111,6 +111,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   PassOptions passes;
   passes.fallback_random = options.fallback_random();
   passes.tf32 = numerics.float32_matmul_precision() != "highest";
+  passes.onednn_products = numerics.products_by_onednn();
   bool images_laid = false;
   passes.images_as_traced = request.images_as_traced();
   passes.images_laid = &images_laid;

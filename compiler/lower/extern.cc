@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/convolution.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/passes/onednn_products.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -20,6 +21,7 @@ constexpr Library kLibraries[] = {
     {"aten.bmm.default", "gemm", true},
     {"aten.baddbmm.default", "gemm", true},
     {"aten._int_mm.default", "gemm", false},
+    {kOnednnProduct, "gemm", false},
     {kConvolution, "convolution", false},
     {kConvolutionBackward, "convolution", false},
     {"aten._scaled_dot_product_flash_attention_for_cpu.default", "attention", false},

@@ -13,6 +13,7 @@
 #include "compiler/passes/fold_constants.h"
 #include "compiler/passes/fuse_activation.h"
 #include "compiler/passes/fuse_bias.h"
+#include "compiler/passes/onednn_products.h"
 #include "compiler/passes/point_convolutions.h"
 #include "compiler/passes/remove_no_ops.h"
 #include "compiler/support/status_macros.h"
@@ -79,6 +80,8 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   if (options.images_laid != nullptr) *options.images_laid = laid;
   KILN_RETURN_IF_ERROR(runner.Run("channel_moments", CombineChannelMoments));
   KILN_RETURN_IF_ERROR(runner.Run("point_convolutions", MultiplyPointConvolutions));
+  // Nothing after this knows the product any more.
+  if (options.onednn_products) KILN_RETURN_IF_ERROR(runner.Run("onednn_products", MultiplyByOnednn));
   return absl::OkStatus();
 }
 

@@ -8,7 +8,8 @@ from agreement import check
 
 # Library calls that a graph may hold, by exact name; everything else is native.
 PRODUCTS = {
-    "mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "convolution", "convolution_backward",
+    "mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "mkldnn._linear_pointwise", "convolution",
+    "convolution_backward",
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward",
     "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
@@ -28,7 +29,7 @@ REST_SHARE_MAX = 0.02  # of a step's time
 
 
 def name_of(target):
-    """"mm" of "aten.mm.default"."""
+    """"mm" of "aten.mm.default"; what is not ATen's keeps its namespace."""
     return target.removeprefix("aten.").rsplit(".", 1)[0]
 
 

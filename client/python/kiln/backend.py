@@ -118,8 +118,8 @@ def _compile(module, inputs, kind, settings, pair, title):
     key, header, graph, symbols = _C.build(
         exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[settings.mode],
         settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(), devices.convolves_without_tf32(gpu), _torch_version(),
-        decompositions.digest(), devices.architecture(gpu))
+        torch.get_float32_matmul_precision(), devices.convolves_without_tf32(gpu), devices.has_onednn(gpu),
+        _torch_version(), decompositions.digest(), devices.architecture(gpu))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
     compiled = CompiledGraph(key, header, names, tuple(exported.constants), title,
                              tuple(exported.other_outputs), tuple(exported.float_inputs), autograd_cache.may_keep(), gpu,
@@ -157,9 +157,10 @@ kiln.reset = cuda_graphs.reset  # torch._dynamo.reset() calls it
 
 
 def _cache_tag(settings):
-    """What of kiln torch's cache key has to tell apart: its own key knows neither back-end nor options."""
+    """What torch's cache key has to tell apart for kiln: its own knows neither back-end nor options nor oneDNN's switch."""
     extension = os.stat(_C.__file__)
-    parts = (repr(settings), decompositions.digest().hex(), str(extension.st_size), str(extension.st_mtime_ns))
+    parts = (repr(settings), decompositions.digest().hex(), str(extension.st_size), str(extension.st_mtime_ns),
+             str(devices.has_onednn(None)))
     return "kiln-" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 

@@ -53,6 +53,11 @@ def convolves_without_tf32(gpu):
         return False
 
 
+def has_onednn(gpu):
+    """Whether products on the CPU may be oneDNN's: torch is built with it, and it is not switched off."""
+    return gpu is None and torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+
+
 def inputs_from_cpu(module, gpu, float_inputs=()):
     """Positions of the graph's inputs that have to be brought to `gpu` before a call, `float_inputs` among them."""
     if gpu is None:

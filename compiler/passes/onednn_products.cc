@@ -1,0 +1,105 @@
+#include "compiler/passes/onednn_products.h"
+
+#include <utility>
+#include <vector>
+
+#include "compiler/passes/dead_code.h"
+#include "compiler/passes/graph_builder.h"
+#include "compiler/passes/graph_rewrite.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr double kMultiplicationsMin = 8 << 20;
+constexpr double kWeightsMin = 512 << 10;  // of a product of any number of rows
+
+class OnednnProducts {
+ public:
+  explicit OnednnProducts(Graph& graph) : graph_(graph), producers_(Producers(graph)) {}
+
+  absl::Status Run() {
+    const std::vector<GraphNode> before = graph_.nodes;
+    std::vector<GraphNode> nodes;
+    for (GraphNode node : before) {
+      if (!Fits(node)) {
+        nodes.push_back(std::move(node));
+        continue;
+      }
+      GraphBuilder b(graph_, &nodes, node.origin);
+      const bool biased = node.target == "aten.addmm.default";
+      const ValueId weight = Turned(b, TensorOf(node, "mat2"), before);
+      KILN_RETURN_IF_ERROR(b.status());
+      const ValueId rows = TensorOf(node, biased ? "mat1" : "self");
+      Argument bias = NoneArg{};
+      if (biased) bias = TensorArg{TensorOf(node, "self")};
+      node.args = {{"X", TensorArg{rows}},      {"W", TensorArg{weight}},    {"B", std::move(bias)},
+                   {"attr", StringArg{"none"}}, {"scalars", FloatListArg{}}, {"algorithm", StringArg{""}}};
+      node.target = kOnednnProduct;
+      nodes.push_back(std::move(node));
+    }
+    graph_.nodes = std::move(nodes);
+    return RemoveDeadCode(graph_);
+  }
+
+ private:
+  bool IsOne(ExprId expr) const { return graph_.exprs.AsConst(expr) == 1; }
+
+  bool Fits(const GraphNode& node) const {
+    const bool biased = node.target == "aten.addmm.default";
+    if (!biased && node.target != "aten.mm.default") return false;
+    const ValueId left_id = TensorOf(node, biased ? "mat1" : "self"), right_id = TensorOf(node, "mat2");
+    if (left_id == kNoValue || right_id == kNoValue) return false;
+    const TensorType &left = graph_.type(left_id), &right = graph_.type(right_id),
+                     &result = graph_.type(node.results[0]);
+    for (const TensorType* type : {&left, &right, &result}) {
+      if (type->device != v1::CPU || type->dtype != v1::F32 || type->rank() != 2 || type->strides.size() != 2)
+        return false;
+    }
+    const bool rows_in_order = left.strides[0] == left.sizes[1] && IsOne(left.strides[1]) &&
+                               result.strides[0] == result.sizes[1] && IsOne(result.strides[1]);
+    if (!rows_in_order || (!IsOne(right.strides[0]) && !IsOne(right.strides[1]))) return false;
+    return (!biased || HasABias(node, result)) && IsLarge(left, right);
+  }
+
+  // One element a column, beside each other, taken once.
+  bool HasABias(const GraphNode& product, const TensorType& result) const {
+    const ValueId self = TensorOf(product, "self");
+    if (self == kNoValue) return false;
+    for (const char* factor : {"alpha", "beta"}) {
+      const Argument* argument = product.Find(factor);
+      if (argument != nullptr && NumberOf(graph_, argument) != 1) return false;
+    }
+    const TensorType& bias = graph_.type(self);
+    return bias.device == v1::CPU && bias.dtype == v1::F32 && bias.rank() == 1 &&
+           bias.sizes[0] == result.sizes[1] && IsOne(bias.strides[0]);
+  }
+
+  bool IsLarge(const TensorType& left, const TensorType& right) const {
+    const auto rows = graph_.exprs.AsConst(left.sizes[0]), summed = graph_.exprs.AsConst(right.sizes[0]),
+               columns = graph_.exprs.AsConst(right.sizes[1]);
+    if (!summed || !columns) return false;
+    const double weights = static_cast<double>(*summed) * static_cast<double>(*columns);
+    return rows ? weights * static_cast<double>(*rows) >= kMultiplicationsMin : weights >= kWeightsMin;
+  }
+
+  // The matrix with a row for each column of `matrix`, as oneDNN wants it: most are turned in the graph.
+  ValueId Turned(GraphBuilder& b, ValueId matrix, const std::vector<GraphNode>& before) const {
+    const int32_t producer = producers_[matrix];
+    // Of two dimensions, so it is turned.
+    if (producer >= 0 && before[producer].target == "aten.permute.default" &&
+        graph_.type(TensorOf(before[producer], "self")).rank() == 2) {
+      return TensorOf(before[producer], "self");
+    }
+    return Transpose(b.Use(matrix), 0, 1).id();
+  }
+
+  Graph& graph_;
+  const std::vector<int32_t> producers_;
+};
+
+}  // namespace
+
+absl::Status MultiplyByOnednn(Graph& graph) { return OnednnProducts(graph).Run(); }
+
+}  // namespace kiln

@@ -1,0 +1,18 @@
+// Pass: matrix products of F32 on a CPU, with or without a bias, as oneDNN's (mkldnn._linear_pointwise).
+//
+// ATen's own are MKL's, which leaves AVX-512 unused on processors that are not Intel's (compiler/README.md
+// has numbers). Only where the left matrix has its rows one after the other: another would be copied at each
+// call. The library makes the result, so it lies in no memory of ours. Small products stay, for a call of
+// oneDNN's costs 15 µs more. Runs last. Errors: none.
+#pragma once
+
+#include "absl/status/status.h"
+#include "compiler/graph/graph.h"
+
+namespace kiln {
+
+inline constexpr char kOnednnProduct[] = "mkldnn._linear_pointwise.default";
+
+absl::Status MultiplyByOnednn(Graph& graph);
+
+}  // namespace kiln

@@ -1,0 +1,132 @@
+// Which products of a CPU become oneDNN's.
+#include "compiler/passes/onednn_products.h"
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compiler/graph/verify.h"
+#include "compiler/passes/graph_rewrite.h"
+#include "compiler/passes/pipeline.h"
+#include "gtest/gtest.h"
+#include "tests/unit/graph_maker.h"
+
+namespace kiln {
+namespace {
+
+// x w (+ b), w as it lies or a turned view of memory.
+struct Product : Maker {
+  v1::DType dtype = v1::F32;
+  v1::DeviceType device = v1::CPU;
+  int64_t rows = 64, summed = 512, columns = 512;
+  bool biased = true, turned_left = false, turned_right = false, any_rows = false;
+  std::vector<int64_t> bias_sizes = {512};
+  Args more;  // arguments of the product
+  ValueId x, w, b;
+
+  ValueId Turned(ValueId matrix) {
+    TensorType type = graph.type(matrix);
+    std::swap(type.sizes[0], type.sizes[1]);
+    std::swap(type.strides[0], type.strides[1]);
+    return Node("aten.permute.default", {{"self", T(matrix)}, {"dims", Ints({1, 0})}}, type);
+  }
+  ValueId Matrix(int64_t height, int64_t width, bool turned) {
+    if (!turned) return Input({height, width}, dtype);
+    return Turned(Input({width, height}, dtype));
+  }
+  void Make() {
+    x = Matrix(rows, summed, turned_left);
+    w = Matrix(summed, columns, turned_right);
+    b = Input(bias_sizes, dtype);
+    if (any_rows) graph.values[x].sizes[0] = graph.exprs.Symbol(0, {2, 1 << 20});
+    TensorType type = Type({rows, columns}, dtype);
+    type.sizes[0] = graph.type(x).sizes[0];
+    Args args =
+        biased ? Args{{"self", T(b)}, {"mat1", T(x)}, {"mat2", T(w)}} : Args{{"self", T(x)}, {"mat2", T(w)}};
+    args.insert(args.end(), more.begin(), more.end());
+    Output(Node(biased ? "aten.addmm.default" : "aten.mm.default", args, type));
+    for (TensorType& value : graph.values) value.device = device;
+  }
+  // oneDNN's product in the graph that the pass leaves; nullptr where there is none.
+  const GraphNode* Run() {
+    EXPECT_TRUE(MultiplyByOnednn(graph).ok());
+    EXPECT_TRUE(VerifyGraph(graph).ok()) << graph.ToString();
+    for (const GraphNode& node : graph.nodes) {
+      if (node.target == kOnednnProduct) return &node;
+    }
+    return nullptr;
+  }
+};
+
+TEST(OnednnProducts, TakesTheMatrixTurned) {
+  for (bool biased : {false, true}) {
+    for (bool turned : {false, true}) {
+      Product m;
+      m.biased = biased;
+      m.turned_right = turned;
+      m.Make();
+      const GraphNode* made = m.Run();
+      ASSERT_NE(made, nullptr) << m.graph.ToString();
+      EXPECT_EQ(TensorOf(*made, "X"), m.x);
+      const ValueId weight = TensorOf(*made, "W");
+      const TensorType& type = m.graph.type(weight);
+      EXPECT_EQ(m.graph.exprs.AsConst(type.sizes[0]), m.columns);
+      EXPECT_EQ(m.graph.exprs.AsConst(type.sizes[1]), m.summed);
+      // What was turned is not turned twice.
+      EXPECT_EQ(weight == m.graph.inputs[1].value, turned);
+      EXPECT_EQ(m.graph.nodes.size(), turned ? 1u : 2u) << m.graph.ToString();
+      EXPECT_EQ(TensorOf(*made, "B") != kNoValue, biased);
+    }
+  }
+}
+
+TEST(OnednnProducts, LeavesWhatItShould) {
+  const std::vector<std::pair<const char*, std::function<void(Product&)>>> cases = {
+      {"control: nothing", [](Product&) {}},
+      {"control: any number of rows", [](Product& m) { m.any_rows = true, m.summed = 1024; }},
+      {"a GPU's", [](Product& m) { m.device = v1::CUDA; }},
+      {"F64", [](Product& m) { m.dtype = v1::F64; }},
+      {"BF16", [](Product& m) { m.dtype = v1::BF16; }},
+      {"rows that are columns", [](Product& m) { m.turned_left = true; }},
+      {"little work", [](Product& m) { m.rows = 16; }},
+      {"few weights for any number of rows", [](Product& m) { m.any_rows = true; }},
+      {"a matrix added", [](Product& m) { m.bias_sizes = {64, 512}; }},
+      {"one number added", [](Product& m) { m.bias_sizes = {1}; }},
+      {"a bias that is scaled", [](Product& m) { m.more = {{"beta", FloatArg{2}}}; }},
+      {"a product that is scaled", [](Product& m) { m.more = {{"alpha", FloatArg{2}}}; }}};
+  for (const auto& [name, change] : cases) {
+    Product m;
+    change(m);
+    m.Make();
+    EXPECT_EQ(m.Run() != nullptr, std::string(name).substr(0, 7) == "control") << name << m.graph.ToString();
+  }
+}
+
+// A slice of wider columns: its rows are apart, its columns beside each other.
+TEST(OnednnProducts, TakesWeightsWithGaps) {
+  Product m;
+  m.Make();
+  m.graph.values[m.w].strides[0] = m.graph.exprs.Const(4 * m.columns);
+  EXPECT_NE(m.Run(), nullptr);
+  Product every_second;
+  every_second.Make();
+  every_second.graph.values[every_second.w].strides[1] = every_second.graph.exprs.Const(2);
+  EXPECT_EQ(every_second.Run(), nullptr);
+}
+
+TEST(OnednnProducts, OnlyWhereTheyAreWanted) {
+  for (bool wanted : {false, true}) {
+    Product m;
+    m.Make();
+    PassOptions options;
+    options.onednn_products = wanted;
+    ASSERT_TRUE(RunPasses(m.graph, options).ok());
+    bool found = false;
+    for (const GraphNode& node : m.graph.nodes) found |= node.target == kOnednnProduct;
+    EXPECT_EQ(found, wanted);
+  }
+}
+
+}  // namespace
+}  // namespace kiln
