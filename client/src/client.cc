@@ -27,21 +27,24 @@ namespace {
 constexpr size_t kObjectCacheBytes = 256u << 20;
 constexpr int kMessageBytesMax = 64 << 20;
 
-// Calls that hold a channel, of which process. A child forked meanwhile sees the parent's pid.
-std::atomic<int> live_calls{0};
-std::atomic<pid_t> live_pid{0};
+// Calls that hold a channel (low half), of which process (high half). A child forked meanwhile sees the
+// parent's pid.
+std::atomic<uint64_t> live_calls{0};
 
 class LiveCall {
  public:
   static absl::StatusOr<LiveCall> Enter() {
-    const pid_t pid = getpid();
-    if (live_pid.load() != pid) {
-      if (live_calls.load() > 0) {
+    const uint64_t mine = static_cast<uint64_t>(getpid()) << 32;
+    uint64_t seen = live_calls.load();
+    uint64_t next;
+    do {
+      const bool others = (seen ^ mine) >> 32 != 0;
+      const uint64_t calls = seen & 0xffffffff;
+      if (others && calls > 0) {
         return absl::UnavailableError("this process was forked while its parent was compiling");
       }
-      live_pid.store(pid);
-    }
-    live_calls.fetch_add(1);
+      next = mine + (others ? 0 : calls) + 1;
+    } while (!live_calls.compare_exchange_weak(seen, next));
     return LiveCall();
   }
   LiveCall(LiveCall&& other) noexcept : active_(std::exchange(other.active_, false)) {}

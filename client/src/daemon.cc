@@ -175,20 +175,23 @@ absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options) {
   KILN_ASSIGN_OR_RETURN(const std::string id, DaemonBuildId(options.daemon_binary));
   const std::string uid = absl::StrCat(geteuid());
   place.runtime_dir = Absolute(options.runtime_dir);
+  place.store_dir = Absolute(options.store_dir);
   if (place.runtime_dir.empty()) {
     const char* xdg = getenv("XDG_RUNTIME_DIR");
     std::string parent = xdg != nullptr && xdg[0] == '/' && access(xdg, W_OK) == 0
                              ? absl::StrCat(xdg, "/kiln")
                              : absl::StrCat("/tmp/kiln-", uid);
     KILN_RETURN_IF_ERROR(MakePrivateDir(parent));
-    place.runtime_dir = absl::StrCat(parent, "/", id);
+    // A store of the caller's choice has a daemon of its own: another one's would serve from another store.
+    const std::string of_store =
+        place.store_dir.empty() ? "" : absl::StrCat("-", ToHex(Sha256(place.store_dir)).substr(0, 8));
+    place.runtime_dir = absl::StrCat(parent, "/", id, of_store);
   }
   KILN_RETURN_IF_ERROR(MakePrivateDir(place.runtime_dir));
   place.socket = absl::StrCat(place.runtime_dir, "/kilnd.sock");
   if (place.socket.size() >= sizeof(sockaddr_un::sun_path)) {
     return absl::FailedPreconditionError(absl::StrCat(place.socket, " is too long for a socket"));
   }
-  place.store_dir = Absolute(options.store_dir);
   if (!place.store_dir.empty()) return place;
   const std::string local = absl::StrCat("/var/tmp/kiln-", uid, "/", id);
   place.store_dir = absl::StrCat(CacheHome(), "/kiln/", id);

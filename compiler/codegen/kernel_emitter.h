@@ -203,7 +203,10 @@ class KernelEmitter {
   void FindReads(Pipeline& pipeline) const;
   void FindCarried(Pipeline& pipeline) const;
   void EmitPipeline(llvm::Value* lo, llvm::Value* hi);
-  void EmitTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value* hi);
+  void EmitTurn(llvm::Value* turn);
+  void EmitEdgeTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value* hi);
+  void EmitWalksStages(const std::vector<const StageInfo*>& stages);
+  void ShiftCarried(const Carried& carried);
   void TakeCarried(size_t walk, llvm::Value* row);
 
   // op_emitter.cc

@@ -5,8 +5,9 @@
 // first walk of one row, the second of the row before it, the third of the one before that. So memory is
 // asked for evenly, and the processor has something to compute meanwhile.
 //
-// A range of rows starts and ends with turns in which some walk has no row of its own. It takes the range's
-// first or last one then: what it stores too early is stored again in its turn, by the same thread.
+// A range of rows starts and ends with turns in which some walk has no row of its own and is left out. The
+// others then run one after the other: each walk of each row runs once, after the row's walks before it. (A
+// result may lie where an operand did, schedule/plan_memory.h: no row may be stored before it has been read.)
 #include <algorithm>
 #include <utility>
 
@@ -95,41 +96,38 @@ void KernelEmitter::FindCarried(Pipeline& pipeline) const {
 void KernelEmitter::EmitPipeline(llvm::Value* lo, llvm::Value* hi) {
   If(b_.CreateICmpSLT(lo, hi), "rows", [&] {
     for (Carried& carried : pipeline_.carried) {
-      llvm::Type* type = ScalarType(DTypeOf(carried.op));
-      for (llvm::AllocaInst*& slot : carried.turns) {
-        slot = Slot(type, "carried");
-        b_.CreateStore(llvm::Constant::getNullValue(type), slot);
-      }
+      for (llvm::AllocaInst*& slot : carried.turns) slot = Slot(ScalarType(DTypeOf(carried.op)), "carried");
     }
-    const auto more = static_cast<int64_t>(pipeline_.walks.size()) - 1;
-    ScalarLoop(lo, b_.CreateNSWAdd(hi, I64(more)), I64(1), "turn",
-               [&](llvm::Value* turn) { EmitTurn(turn, lo, hi); });
+    llvm::Value* more = I64(static_cast<int64_t>(pipeline_.walks.size()) - 1);
+    llvm::Value* first = b_.CreateNSWAdd(lo, more);
+    ScalarLoop(lo, b_.CreateNSWAdd(hi, more), I64(1), "turn", [&](llvm::Value* turn) {
+      llvm::Value* whole = b_.CreateAnd(b_.CreateICmpSGE(turn, first), b_.CreateICmpSLT(turn, hi));
+      If(whole, "whole", [&] { EmitTurn(turn); });
+      If(b_.CreateNot(whole), "edge", [&] { EmitEdgeTurn(turn, lo, hi); });
+    });
   });
 }
 
-void KernelEmitter::EmitTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value* hi) {
-  const size_t count = pipeline_.walks.size();
-  llvm::Value* last = b_.CreateNSWSub(hi, I64(1));
-  std::vector<llvm::Value*> rows;
-  for (size_t k = 0; k < count; ++k) {
-    llvm::Value* row = b_.CreateNSWSub(turn, I64(static_cast<int64_t>(k)));
-    if (k > 0) row = b_.CreateBinaryIntrinsic(llvm::Intrinsic::smax, row, lo);
-    rows.push_back(k + 1 < count ? b_.CreateBinaryIntrinsic(llvm::Intrinsic::smin, row, last) : row);
+void KernelEmitter::EmitWalksStages(const std::vector<const StageInfo*>& stages) {
+  for (const StageInfo* info : stages) {
+    stage_ = info;
+    EmitStage(*info);
   }
+}
+
+// Every walk has a row of its own.
+void KernelEmitter::EmitTurn(llvm::Value* turn) {
+  const size_t count = pipeline_.walks.size();
+  std::vector<llvm::Value*> rows;
+  for (size_t k = 0; k < count; ++k) rows.push_back(b_.CreateNSWSub(turn, I64(static_cast<int64_t>(k))));
   for (Carried& carried : pipeline_.carried) carried.made = {};
-  const auto emit = [&](const std::vector<const StageInfo*>& stages) {
-    for (const StageInfo* info : stages) {
-      stage_ = info;
-      EmitStage(*info);
-    }
-  };
   const auto keep = [&](size_t walk) {
     for (Carried& carried : pipeline_.carried) {
       if (carried.walk == walk) carried.made = values_[carried.op];
     }
   };
   variables_[0] = rows[0];
-  emit(pipeline_.before);
+  EmitWalksStages(pipeline_.before);
   keep(0);
 
   unsigned unroll = 1;
@@ -148,15 +146,40 @@ void KernelEmitter::EmitTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value* hi
     TakeCarried(k, rows[k]);
     stage_ = pipeline_.walks[k].stage;
     FinishAccumulators(*stage_);
-    emit(pipeline_.walks[k].after);
+    EmitWalksStages(pipeline_.walks[k].after);
     keep(k);
   }
   for (const Carried& carried : pipeline_.carried) {
-    for (size_t k = carried.turns.size(); k-- > 1;) {
-      llvm::AllocaInst* from = carried.turns[k - 1];
-      b_.CreateStore(b_.CreateLoad(from->getAllocatedType(), from), carried.turns[k]);
-    }
+    ShiftCarried(carried);
     b_.CreateStore(carried.made.v, carried.turns[0]);
+  }
+}
+
+// One of a range's first or last turns. The last walk first, as in a whole turn.
+void KernelEmitter::EmitEdgeTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value* hi) {
+  for (Carried& carried : pipeline_.carried) carried.made = {};
+  for (size_t k = pipeline_.walks.size(); k-- > 0;) {
+    for (const Carried& carried : pipeline_.carried) {
+      if (carried.walk == k) ShiftCarried(carried);
+    }
+    llvm::Value* row = b_.CreateNSWSub(turn, I64(static_cast<int64_t>(k)));
+    If(b_.CreateAnd(b_.CreateICmpSGE(row, lo), b_.CreateICmpSLT(row, hi)), "walk", [&] {
+      TakeCarried(k, row);
+      if (k == 0) EmitWalksStages(pipeline_.before);
+      EmitWalksStages({pipeline_.walks[k].stage});
+      EmitWalksStages(pipeline_.walks[k].after);
+      for (const Carried& carried : pipeline_.carried) {
+        if (carried.walk == k) b_.CreateStore(values_[carried.op].v, carried.turns[0]);
+      }
+    });
+  }
+}
+
+// A turn has gone by since the value was made.
+void KernelEmitter::ShiftCarried(const Carried& carried) {
+  for (size_t k = carried.turns.size(); k-- > 1;) {
+    llvm::AllocaInst* from = carried.turns[k - 1];
+    b_.CreateStore(b_.CreateLoad(from->getAllocatedType(), from), carried.turns[k]);
   }
 }
 

@@ -96,7 +96,8 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
     LoweredTensor& tensor = values_[id];
     const bool traced = !into_results && tensor.strides.size() == tensor.rank();
     if (!tensor.is_strided() && (!traced || IsDense(tensor.sizes, tensor.strides))) Realise(tensor);
-    if (tensor.is_strided() && (!traced || SameLayout(tensor.sizes, tensor.view->strides, tensor.strides))) {
+    if (tensor.is_strided() && !Reinterprets(*tensor.view) &&
+        (!traced || SameLayout(tensor.sizes, tensor.view->strides, tensor.strides))) {
       call.tensors.push_back(*tensor.view);
     } else {
       call.tensors.push_back(CopyTo(tensor, tensor.strides));
@@ -150,7 +151,8 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
 
 BufferView LoweringContext::InLayout(LoweredTensor& tensor, const std::vector<ExprId>& strides) {
   if (!tensor.is_strided() && SameLayout(tensor.sizes, tensor.strides, strides)) Realise(tensor);
-  if (!tensor.is_strided() || !SameLayout(tensor.sizes, tensor.view->strides, strides)) {
+  if (!tensor.is_strided() || Reinterprets(*tensor.view) ||
+      !SameLayout(tensor.sizes, tensor.view->strides, strides)) {
     return CopyTo(tensor, strides);
   }
   // A library looks at the strides of dimensions of size 1 too.

@@ -399,6 +399,16 @@ LoopOpId LoopRecorder::Inline(absl::Span<const LoopOpData> ops, LoopOpId result,
         copies[id] = Emit(std::move(op));
         break;
       }
+      case LoopOpcode::kFloorDiv:
+      case LoopOpcode::kTruncDiv:
+      case LoopOpcode::kRemainder:
+      case LoopOpcode::kFmod:
+        // Where the mask is off a loaded divisor is 0, which is nobody's error.
+        if (!masks_.empty() && !IsFloat(op.dtype) && !IsConstant(op.args[1])) {
+          op.args[1] = Where(masks_.back(), op.args[1], ConstantInt(1, op.dtype));
+        }
+        copies[id] = Emit(std::move(op));
+        break;
       default: copies[id] = Emit(std::move(op)); break;
     }
     same_ids = same_ids && copies[id] == id;

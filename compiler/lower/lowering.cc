@@ -123,7 +123,8 @@ absl::Status LoweringContext::BindOutputs() {
       if (!tensor.is_strided() && IsDense(type.sizes, type.strides)) Realise(tensor);
       // What is saved for a backward graph has the strides that the passes chose for it, without gaps.
       const bool as_declared = output.fact.user_visible() || IsDense(type.sizes, type.strides);
-      if (!tensor.is_strided() || (as_declared && tensor.view->strides != type.strides)) {
+      if (!tensor.is_strided() || (as_declared && tensor.view->strides != type.strides) ||
+          Reinterprets(*tensor.view)) {
         const BufferView copy =
             CopyTo(tensor, as_declared ? type.strides : ContiguousStrides(exprs(), type.sizes));
         tensor.view = copy;

@@ -82,6 +82,8 @@ class LoweringContext {
   bool MayOverwrite(ValueId id) const { return own_memory_[id] && uses_[id] == 1; }
   // A result that fills a buffer of its own.
   void SetOwnMemory(const GraphNode& node, LoweredTensor tensor);
+  // The buffer's elements are of another dtype: loops see through that, tensors of the host don't.
+  bool Reinterprets(const BufferView& view) const { return out_.buffers[view.buffer].dtype != view.dtype; }
   // All consumers of the value are loops (no library call, no output).
   bool UsedByLoopsOnly(ValueId id) const { return !memory_uses_[id]; }
 

@@ -38,7 +38,7 @@ class Decomposer {
  private:
   absl::Status Visit(GraphNode node, int depth) {
     auto row = Decompositions().find(node.target);
-    if (row == Decompositions().end() || depth > kDepthMax ||
+    if (row == Decompositions().end() || depth > kDepthMax || TouchesComplex(node) ||
         (options_.fallback_random && IsRandomDecomposition(node.target))) {
       done_.push_back(std::move(node));
       return absl::OkStatus();
@@ -58,6 +58,15 @@ class Decomposer {
     }
     for (GraphNode& next : emitted) KILN_RETURN_IF_ERROR(Visit(std::move(next), depth + 1));
     return absl::OkStatus();
+  }
+
+  // Those of complex numbers are library calls, undecomposed: rows hold for real ones (conj is the identity).
+  bool TouchesComplex(const GraphNode& node) const {
+    bool complex = false;
+    const auto look = [&](ValueId value) { complex = complex || IsComplex(graph_.type(value).dtype); };
+    ForEachOperand(node, look);
+    for (ValueId result : node.results) look(result);
+    return complex;
   }
 
   // Lets the emitted nodes define the values that the replaced node defined, with their declared types.

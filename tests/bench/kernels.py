@@ -243,11 +243,13 @@ def tables(result):
     ways = [way for way in WAYS if all(way in row["ways"] for row in rows.values())]
     lines = ["Memory-bound kernels: least bytes a second as a share of bare loops of the same mix (its quartiles); "
              f"libc's memcpy moves {result['memcpy'] / 1e9:.1f} GB/s at best:", "",
-             f"| kernel | mix | roof GB/s | {' | '.join(ways)} |", "|---|---|---|" + "---|" * len(ways)]
+             f"| kernel | mix | roof GB/s | {' | '.join(ways)} | {ways[-1]} GB/s |",
+             "|---|---|---|" + "---|" * (len(ways) + 1)]
     for name, row in rows.items():
         shares = " | ".join("{share:.2f} ({quartiles[0]:.2f}–{quartiles[1]:.2f})".format(**row["ways"][way])
                             for way in ways)
-        lines.append(f"| {name} | {row['mix']} | {row['roof'] / 1e9:.1f} | {shares} |")
+        rate = row["ways"][ways[-1]]["rate"] / 1e9
+        lines.append(f"| {name} | {row['mix']} | {row['roof'] / 1e9:.1f} | {shares} | {rate:.1f} |")
     if "calls" in result:
         calls = result["calls"]
         call, step = (" / ".join(f"{calls[way][what]:.2f}" for way in WAYS[1:]) for what in ("call_us", "step_us"))

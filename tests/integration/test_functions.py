@@ -60,6 +60,21 @@ def test_in_place():
     check_function(f, torch.randn(6), torch.randn(6))
 
 
+def test_rows_written_where_they_are_read():
+    # The probabilities take the place of the scores; walks of neighbouring rows share a loop.
+    check_function(lambda q, k: torch.softmax(q @ k, -1), torch.randn(8, 512, 64), torch.randn(8, 64, 2048))
+
+
+def test_integer_divisions_beside_padding():
+    a, b = torch.arange(8), torch.full((8,), 3)
+    for divide in (torch.floor_divide, torch.remainder, torch.fmod,
+                   lambda a, b: torch.div(a, b, rounding_mode="trunc")):
+        check_function(lambda a, b: F.pad(divide(a, b), (1, 1)), a, b)
+        check_function(lambda a, b: torch.cat([divide(a, b), a]) + 1, a, b)
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            torch.compile(lambda a, b: F.pad(divide(a, b), (1, 1)), backend="kiln")(a, b - 3)
+
+
 def test_module_buffers_change():
     class Counter(torch.nn.Module):
         def __init__(self):

@@ -69,6 +69,18 @@ TEST_F(DaemonTest, NamesThePlaceAndMakesItPrivate) {
   EXPECT_EQ(info.st_mode & 0777, 0700u);
 }
 
+TEST_F(DaemonTest, GivesEachStoreADaemonOfItsOwn) {
+  ASSERT_EQ(setenv("XDG_RUNTIME_DIR", root_.c_str(), 1), 0);
+  options_.runtime_dir = "";
+  const auto first = PlaceDaemon(options_), again = PlaceDaemon(options_);
+  options_.store_dir = absl::StrCat(root_, "/other");
+  const auto second = PlaceDaemon(options_);
+  unsetenv("XDG_RUNTIME_DIR");
+  ASSERT_TRUE(first.ok() && again.ok() && second.ok());
+  EXPECT_EQ(first->socket, again->socket);
+  EXPECT_NE(first->socket, second->socket);
+}
+
 TEST_F(DaemonTest, RefusesADirectoryThatOthersCanWrite) {
   ASSERT_EQ(mkdir(options_.runtime_dir.c_str(), 0700), 0);
   ASSERT_EQ(chmod(options_.runtime_dir.c_str(), 0777), 0);

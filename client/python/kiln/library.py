@@ -26,6 +26,22 @@ def _required(target):
     return tuple(argument.name for argument in overload(target)._schema.arguments if not argument.has_default_value())
 
 
+def _tensors(values):
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _tensors(value)
+
+
+def _own(result, memories):
+    """`result` in memory of its own, as it is to be read: programs write over dead arguments, and know no lazy bits."""
+    if not isinstance(result, torch.Tensor):
+        return result
+    result = result.resolve_conj().resolve_neg()
+    return result.clone() if result.untyped_storage()._cdata in memories else result
+
+
 def call(target, arguments):
     """Runs `target` below autograd. `(kind, number)` pairs stand for types that only Python has."""
     for name, value in arguments.items():
@@ -34,7 +50,11 @@ def call(target, arguments):
     for name in _required(target):
         arguments.setdefault(name, None)
     with torch._C._AutoDispatchBelowAutograd():
-        return overload(target)(**arguments)
+        result = overload(target)(**arguments)
+    memories = {tensor.untyped_storage()._cdata for tensor in _tensors(arguments.values())}
+    if isinstance(result, (tuple, list)):
+        return [_own(part, memories) for part in result]
+    return _own(result, memories)
 
 
 @functools.lru_cache(None)
