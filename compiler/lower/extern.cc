@@ -70,6 +70,11 @@ const Library* FindLibrary(absl::string_view target) {
   return found == table->end() ? nullptr : found->second;
 }
 
+// On a CPU: results in memory that nothing else looks at, so that it can be given on.
+bool MakesItsOwn(absl::string_view target) {
+  return target == kOnednnProduct || target == kConvolution || target == kConvolutionBackward;
+}
+
 absl::Status LowerLibrary(LoweringContext& context, const GraphNode& node) {
   const Library* row = FindLibrary(node.target);
   return context.Call(node, row->reason, row->into_results);
@@ -135,6 +140,7 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
     if (type.sizes.size() != type.strides.size())
       return absl::InvalidArgumentError("a result without strides");
     const BufferId buffer = NewBuffer(type.dtype, type.device, type.sizes, type.strides);
+    call.own_results = type.device == v1::CPU && MakesItsOwn(node.target);
     call.results.push_back(buffer);
     values_[result] = StridedResult(type, buffer);
     defined = true;

@@ -98,6 +98,7 @@ struct CallNode {
   std::vector<BufferView> tensors;
   std::vector<int64_t> results;  // BufferId, or -1 where unused or undefined
   bool into_results = false;
+  bool own_results = false;  // otherwise: each is made in memory of its own, which nothing else looks at
   bool mutates_arguments = false;
   std::string reason;  // "gemm", "convolution", "attention", "closed list: topk"
   uint32_t origin = 0;

@@ -18,6 +18,7 @@ struct Lifetime {
   int64_t first = -1;  // step that first touches it
   int64_t last = -1;
   bool allocated = false;  // by an Alloc step of ours
+  bool made = false;       // by a library call, in memory that is ours alone
   bool output = false;
 };
 
@@ -83,6 +84,7 @@ class Planner {
             BufferId b = static_cast<BufferId>(result);
             if (step.call.into_results && lives_[b].first < 0 && !IsInput(b)) lives_[b].allocated = true;
             KILN_RETURN_IF_ERROR(Touch(b, at, true));
+            if (!step.call.into_results && step.call.own_results) lives_[b].made = true;
           }
           break;
         case ScheduledStep::Kind::kSeeds: KILN_RETURN_IF_ERROR(Touch(step.seeds.buffer, at, true)); break;
@@ -131,7 +133,7 @@ class Planner {
   // May `b` give its storage away? Own buffers, and donated inputs that fill their memory.
   bool CanGive(BufferId b) {
     if (passed_on_[b] || lives_[b].output) return false;
-    if (!IsInput(b)) return lives_[b].allocated;
+    if (!IsInput(b)) return lives_[b].allocated || lives_[b].made;
     const v1::InputFact& fact = FactOf(b);
     if (!fact.donated() || fact.is_static() || fact.mutated() || fact.alias_group() != 0) return false;
     return context_.Equal(context_.pool().Product(graph_.buffers[b].sizes), graph_.buffers[b].span);

@@ -3,9 +3,9 @@
 //
 // In place: a kernel may write over a buffer that dies in it where it reads and writes the same
 // elements at the same points. Later: a new buffer takes the storage of a dead one of the same size
-// where that does not raise the estimated peak. Only own buffers and (in place) donated inputs pass on
-// storage. Inputs are released at their last use, but never static ones; what leaves through an output
-// is never released.
+// where that does not raise the estimated peak. Only own buffers, library calls' own results and (in place)
+// donated inputs pass on storage. Inputs are released at their last use, but never static ones; what leaves
+// through an output is never released.
 //
 // Deterministic. Threads: one. Errors: INTERNAL when a buffer is read before anything wrote it.
 #pragma once

@@ -527,25 +527,30 @@ TEST(Schedule, ValueOfAnOverwrittenInputIsKept) {
 }
 
 TEST(PlanMemory, DeadBufferIsOverwrittenInPlace) {
-  Maker m;
-  BufferId x = m.Input({64, 64});
-  BufferId a = m.Buffer({64, 64});
-  BufferId c = m.Buffer({64, 64});
-  BufferId d = m.Buffer({64, 64});
-  m.Call("aten.mm.default", {x, x}, a);
-  m.graph.nodes.back().call.into_results = true;
-  m.Pointwise({64, 64}, {a}, c, LoopOpcode::kExp);
-  m.Call("aten.mm.default", {c, x}, d);
-  m.Output(d);
-  Schedule schedule = m.Run();
-  absl::StatusOr<MemoryPlan> plan = PlanMemory(m.graph, schedule);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  ASSERT_EQ(plan->steps.size(), 3u);
-  ASSERT_EQ(plan->steps[1].allocate.size(), 1u);
-  EXPECT_EQ(plan->steps[1].allocate[0].reuse, a);
-  EXPECT_EQ(plan->in_place, 1u);
-  // c goes after the last call, a's storage went with it; x is an input and is released, too.
-  EXPECT_EQ(plan->steps[2].release, (std::vector<BufferId>{x, c}));
+  enum class Result { kInto, kOwn, kAnybodys };
+  for (const Result result : {Result::kInto, Result::kOwn, Result::kAnybodys}) {
+    Maker m;
+    BufferId x = m.Input({64, 64});
+    BufferId a = m.Buffer({64, 64});
+    BufferId c = m.Buffer({64, 64});
+    BufferId d = m.Buffer({64, 64});
+    m.Call("aten.mm.default", {x, x}, a);
+    m.graph.nodes.back().call.into_results = result == Result::kInto;
+    m.graph.nodes.back().call.own_results = result == Result::kOwn;
+    m.Pointwise({64, 64}, {a}, c, LoopOpcode::kExp);
+    m.Call("aten.mm.default", {c, x}, d);
+    m.Output(d);
+    Schedule schedule = m.Run();
+    absl::StatusOr<MemoryPlan> plan = PlanMemory(m.graph, schedule);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ASSERT_EQ(plan->steps.size(), 3u);
+    ASSERT_EQ(plan->steps[1].allocate.size(), 1u);
+    const bool in_place = result != Result::kAnybodys;
+    EXPECT_EQ(plan->steps[1].allocate[0].reuse, in_place ? int64_t{a} : -1);
+    EXPECT_EQ(plan->in_place, in_place ? 1u : 0u);
+    // c goes after the last call, a's storage went with it; x is an input and is released, too.
+    EXPECT_EQ(plan->steps[2].release, (std::vector<BufferId>{x, c}));
+  }
 }
 
 TEST(PlanMemory, OutputsAndStaticInputsStay) {
