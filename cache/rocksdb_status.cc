@@ -32,7 +32,7 @@ absl::Status FromRocksdb(const rocksdb::Status& status) {
   if (status.IsNotFound()) return absl::NotFoundError("not on disk");
   if (IsNoSpace(status)) return absl::ResourceExhaustedError("no space left in the store's directory");
   if (IsPermission(status)) return absl::PermissionDeniedError("the store's directory can't be written");
-  if (IsLocked(status)) return absl::FailedPreconditionError("the store is in use by another process");
+  if (IsLocked(status)) return absl::AbortedError("the store is in use by another process");
   if (status.IsCorruption()) return absl::DataLossError("damaged data on disk");
   if (status.IsMemoryLimit()) return absl::ResourceExhaustedError("the store is out of memory");
   if (status.IsManualCompactionPaused()) return absl::CancelledError("compaction stopped");

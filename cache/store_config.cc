@@ -76,7 +76,8 @@ RocksdbOptions EngineOptions(const v1::StoreConfig& config, uint64_t budget,
 class StoreChain : public Store {
  public:
   // Opens the engine, or what stands in for it.
-  absl::Status Build(const v1::StoreConfig& config, const StoreEnvironment& environment);
+  absl::Status Build(const v1::StoreConfig& config, const StoreEnvironment& environment,
+                     WhereInUse where_in_use);
 
   ArtifactStore& artifacts() override { return *top_; }
   ArtifactStore& inspection() override { return *completeness_; }
@@ -87,7 +88,8 @@ class StoreChain : public Store {
   }
 
  private:
-  absl::StatusOr<std::unique_ptr<ArtifactStore>> OpenEngine(RocksdbOptions options, bool real_directory);
+  absl::StatusOr<std::unique_ptr<ArtifactStore>> OpenEngine(RocksdbOptions options, bool real_directory,
+                                                            WhereInUse where_in_use);
 
   std::unique_ptr<ArtifactStore> top_;
   // Inside top_:
@@ -103,7 +105,8 @@ class StoreChain : public Store {
 };
 
 absl::StatusOr<std::unique_ptr<ArtifactStore>> StoreChain::OpenEngine(RocksdbOptions options,
-                                                                      bool real_directory) {
+                                                                      bool real_directory,
+                                                                      WhereInUse where_in_use) {
   absl::Status prepared = real_directory ? PrepareDirectory(options.directory) : absl::OkStatus();
   if (prepared.ok()) {
     auto engine = RocksdbStore::Open(options);
@@ -114,21 +117,26 @@ absl::StatusOr<std::unique_ptr<ArtifactStore>> StoreChain::OpenEngine(RocksdbOpt
     }
     prepared = engine.status();
   }
-  if (!IsEnvironmentError(prepared)) return prepared;
-  not_writable_ = prepared;
+  const bool in_use = absl::IsAborted(prepared) && where_in_use == WhereInUse::kMemoryOnly;
+  if (!IsEnvironmentError(prepared) && !in_use) return prepared;
+  not_writable_ = in_use ? absl::UnavailableError(prepared.message()) : prepared;
   options.read_only = true;
-  auto engine = RocksdbStore::Open(options);
-  if (engine.ok()) {
-    engine_ = engine->get();
-    catalog_ = engine_;
-    return std::unique_ptr<ArtifactStore>(*std::move(engine));
+  // Files of a store in use would go from under a reader.
+  if (!in_use) {
+    auto engine = RocksdbStore::Open(options);
+    if (engine.ok()) {
+      engine_ = engine->get();
+      catalog_ = engine_;
+      return std::unique_ptr<ArtifactStore>(*std::move(engine));
+    }
   }
   auto unavailable = std::make_unique<UnavailableStore>(not_writable_);
   catalog_ = unavailable.get();
   return std::unique_ptr<ArtifactStore>(std::move(unavailable));
 }
 
-absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnvironment& environment) {
+absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnvironment& environment,
+                               WhereInUse where_in_use) {
   if (config.directory().empty()) return absl::InvalidArgumentError("store.directory is empty");
   uint64_t budget = config.budget_bytes() != 0 ? config.budget_bytes() : kStoreBudgetBytesDefault;
   uint64_t memory = config.memory_bytes() != 0 ? config.memory_bytes() : kStoreMemoryBytesDefault;
@@ -143,8 +151,9 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
       return std::chrono::duration_cast<std::chrono::seconds>(now).count();
     };
   }
-  KILN_ASSIGN_OR_RETURN(std::unique_ptr<ArtifactStore> engine,
-                        OpenEngine(EngineOptions(config, budget, env), environment.env == nullptr));
+  KILN_ASSIGN_OR_RETURN(
+      std::unique_ptr<ArtifactStore> engine,
+      OpenEngine(EngineOptions(config, budget, env), environment.env == nullptr, where_in_use));
   auto verifying = std::make_unique<VerifyingStore>(
       std::move(engine), config.dangerously_no_verify() ? VerifyingStore::Mode::kDangerouslyBelieve
                                                         : VerifyingStore::Mode::kVerify);
@@ -197,9 +206,10 @@ StoreStatistics StoreChain::statistics() const {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Store>> NewStore(const v1::StoreConfig& config,
-                                                const StoreEnvironment& environment) {
+                                                const StoreEnvironment& environment,
+                                                WhereInUse where_in_use) {
   auto chain = std::make_unique<StoreChain>();
-  KILN_RETURN_IF_ERROR(chain->Build(config, environment));
+  KILN_RETURN_IF_ERROR(chain->Build(config, environment, where_in_use));
   return std::unique_ptr<Store>(std::move(chain));
 }
 

@@ -77,7 +77,11 @@ struct StoreEnvironment {
   std::function<int64_t()> now_unix_seconds;
 };
 
+// Where another process has the store open: ABORTED, or a store in memory alone.
+enum class WhereInUse { kRefuse, kMemoryOnly };
+
 absl::StatusOr<std::unique_ptr<Store>> NewStore(const v1::StoreConfig& config,
-                                                const StoreEnvironment& environment = {});
+                                                const StoreEnvironment& environment = {},
+                                                WhereInUse where_in_use = WhereInUse::kRefuse);
 
 }  // namespace kiln

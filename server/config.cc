@@ -1,11 +1,12 @@
 #include "server/config.h"
 
+#include <sched.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-#include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -65,6 +66,17 @@ absl::StatusOr<v1::Config> ReadConfigFile(const std::string& path) {
   return config;
 }
 
+// Slurm, containers and `taskset` leave a process a part of the machine.
+uint32_t CountCores() {
+  cpu_set_t set;
+  uint32_t cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<uint32_t>(CPU_COUNT(&set)) : 1;
+  std::ifstream limit("/sys/fs/cgroup/cpu.max");  // microseconds of a period, or "max"
+  uint64_t quota = 0, period = 0;
+  if (limit >> quota >> period && period > 0)
+    cores = std::min(cores, static_cast<uint32_t>(std::max<uint64_t>(1, quota / period)));
+  return cores;
+}
+
 uint32_t CountGpus() {
   uint32_t count = 0;
   std::error_code ignored;
@@ -76,7 +88,7 @@ uint32_t CountGpus() {
 void ApplyDefaults(const std::string& programs, v1::Config* config) {
   if (config->drain_seconds() == 0) config->set_drain_seconds(30);
   v1::WorkerPoolConfig* workers = config->mutable_workers();
-  if (workers->count() == 0) workers->set_count(std::max(1u, std::thread::hardware_concurrency()));
+  if (workers->count() == 0) workers->set_count(CountCores());
   if (workers->memory_bytes() == 0) workers->set_memory_bytes(uint64_t{4} << 30);
   if (workers->plan_seconds_max() == 0) workers->set_plan_seconds_max(120);
   if (workers->emit_seconds_max() == 0) workers->set_emit_seconds_max(60);

@@ -50,10 +50,13 @@ absl::Status GoToBackground() {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   signal(SIGHUP, SIG_IGN);
+  return absl::OkStatus();
+}
+
+void UseAllCores() {
   cpu_set_t all;
   memset(&all, 0xff, sizeof(all));
   sched_setaffinity(0, sizeof(all), &all);  // the kernel cuts it to what is allowed; worse is only slower
-  return absl::OkStatus();
 }
 
 absl::Status RedirectOutput(const std::string& path) {

@@ -9,10 +9,13 @@
 
 namespace kiln {
 
-// Leaves session, working directory, affinity, signal mask and every descriptor but stdio and the
+// Leaves session, working directory, signal mask and every descriptor but stdio and the
 // ones opened by this program (they are close-on-exec); the caller's process returns from wait at
 // once, the daemon goes on in a child.
 absl::Status GoToBackground();
+
+// Leaves the affinity of who started this: a training job's main thread is often pinned to one core.
+void UseAllCores();
 
 // Standard output and error append to `path`, standard input reads nothing. A log beyond 16 MiB is
 // renamed to `path`.old first.

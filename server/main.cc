@@ -87,6 +87,7 @@ absl::StatusOr<v1::Config> MakeConfig(const Flags& flags) {
   if (flags.embedded) {
     config.mutable_listen()->set_unix_socket(absl::StrCat(flags.runtime_dir, "/kilnd.sock"));
     if (config.idle_exit_seconds() == 0) config.set_idle_exit_seconds(kEmbeddedIdleSeconds);
+    UseAllCores();
   }
   if (!flags.socket.empty()) config.mutable_listen()->set_unix_socket(flags.socket);
   if (!flags.tcp.empty()) config.mutable_listen()->set_tcp(flags.tcp);
@@ -145,26 +146,32 @@ std::unique_ptr<MeasuringPool> NewMeasuringPool(const v1::MeasuringConfig& confi
   return std::make_unique<MeasuringPool>(options, zygote);
 }
 
-// Blocks until a signal asks for the end (false) or the daemon has been idle for long enough (true).
-bool WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& stats,
-                const Coordinator& coordinator, const AdmissionQueue& queue, MeasuringPool* measuring) {
+enum class End { kAsked, kIdle, kNoMoreWorkers };
+
+// Blocks until a signal asks for the end, the daemon has been idle for long enough, or nothing can start
+// workers any more: another daemon can.
+End WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& stats,
+               const Coordinator& coordinator, const AdmissionQueue& queue, const Zygote& zygote,
+               MeasuringPool* measuring) {
   const uint64_t started = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
   while (true) {
     const timespec step{0, 200'000'000};
-    if (sigtimedwait(&signals, nullptr, &step) > 0) return false;
+    if (sigtimedwait(&signals, nullptr, &step) > 0) return End::kAsked;
+    if (!zygote.Lives()) return End::kNoMoreWorkers;
     if (measuring != nullptr) measuring->EndIdle();
     if (config.idle_exit_seconds() == 0) continue;
     if (stats.calls_running > 0 || coordinator.flights() > 0 || queue.running() > 0) continue;
     const uint64_t last = std::max<uint64_t>(started, stats.last_call_unix_ms);
     const uint64_t now = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
-    if (now >= last + uint64_t{1000} * config.idle_exit_seconds()) return true;
+    if (now >= last + uint64_t{1000} * config.idle_exit_seconds()) return End::kIdle;
   }
 }
 
-absl::Status Serve(const v1::Config& config, Zygote* zygote, const Measuring& measuring,
-                   const sigset_t& signals) {
+absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zygote,
+                   const Measuring& measuring, const sigset_t& signals) {
   Stats stats;
-  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, NewStore(config.store()));
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Store> store,
+                        NewStore(config.store(), StoreEnvironment(), where_in_use));
   if (const StoreStatistics facts = store->statistics(); !facts.writable) {
     spdlog::warn("the store cannot be written: {}", facts.message);
   }
@@ -194,10 +201,10 @@ absl::Status Serve(const v1::Config& config, Zygote* zygote, const Measuring& me
   spdlog::info("kilnd {} serves {} with {} workers of compiler {}", KILN_VERSION, server->address(),
                pool->size(), pool->hello().compiler_fingerprint());
 
-  const bool idle = WaitForEnd(config, signals, stats, coordinator, *queue, gpus.get());
-  spdlog::info(idle ? "idle: exit" : "asked to stop: drain");
+  const End end = WaitForEnd(config, signals, stats, coordinator, *queue, *zygote, gpus.get());
+  if (end != End::kNoMoreWorkers) spdlog::info(end == End::kIdle ? "idle: exit" : "asked to stop: drain");
   server->Unlink();
-  if (idle) {
+  if (end == End::kIdle) {
     // Who connected before the socket went is served like anybody else.
     do {
       absl::SleepFor(kBacklogGrace);
@@ -210,6 +217,7 @@ absl::Status Serve(const v1::Config& config, Zygote* zygote, const Measuring& me
   queue = nullptr;
   pool = nullptr;
   spdlog::info("stopped");
+  if (end == End::kNoMoreWorkers) return absl::UnavailableError("the process that starts workers is gone");
   return absl::OkStatus();
 }
 
@@ -241,7 +249,9 @@ absl::Status Run(const Flags& flags, const v1::Config& config) {
                                      {absl::StrCat("--memory-bytes=", config.workers().memory_bytes())}));
   Measuring measuring;
   measuring.zygote = ForkMeasuring(config.measuring(), &measuring.without);
-  absl::Status status = Serve(config, zygote.get(), measuring, signals);
+  // Two places of embedded daemons may share one store (XDG_RUNTIME_DIR set here, not there): both serve.
+  const WhereInUse where_in_use = flags.embedded ? WhereInUse::kMemoryOnly : WhereInUse::kRefuse;
+  absl::Status status = Serve(config, where_in_use, zygote.get(), measuring, signals);
   if (!status.ok()) spdlog::error("{}", status.ToString());
   return status;
 }

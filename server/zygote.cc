@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -196,6 +197,11 @@ absl::StatusOr<int> Zygote::Reap(pid_t pid) {
   request.pid = pid;
   KILN_ASSIGN_OR_RETURN(Message reply, Ask(request, -1));
   return reply.status;
+}
+
+bool Zygote::Lives() const {
+  pollfd end = {fd_, /*events=*/0, /*revents=*/0};
+  return poll(&end, 1, /*timeout=*/0) <= 0;
 }
 
 std::string DescribeWaitStatus(int status) {

@@ -4,7 +4,7 @@
 //
 // The zygote is the workers' parent: a pid stays valid until `Reap`, so a kill never hits a stranger.
 // When kilnd ends, the zygote sees the end of its socket and exits, and the kernel kills the workers
-// with it. Threads: `Spawn` and `Reap` may be called from any.
+// with it. Threads: all but `Fork` may be called from any.
 #pragma once
 
 #include <sys/types.h>
@@ -37,6 +37,9 @@ class Zygote {
 
   // Kills the worker if it still runs and returns its wait status (see wait(2)).
   absl::StatusOr<int> Reap(pid_t pid);
+
+  // False once it has ended, and all its workers with it: for good.
+  bool Lives() const;
 
  private:
   struct Message {

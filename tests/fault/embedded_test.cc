@@ -28,7 +28,7 @@ class Embedded : public testing::Test {
     std::filesystem::remove_all(directory_);
   }
 
-  std::string RuntimeDir() const { return directory_ + "/run"; }
+  std::string RuntimeDir() const { return directory_ + place_; }
 
   // Exit code of the process that was started; the daemon itself lives on.
   int Start(const std::string& idle = "30") {
@@ -49,6 +49,7 @@ class Embedded : public testing::Test {
   }
 
   std::string directory_;
+  std::string place_ = "/run";
 };
 
 TEST_F(Embedded, OneADirectoryAndLosersExitZero) {
@@ -63,6 +64,17 @@ TEST_F(Embedded, OneADirectoryAndLosersExitZero) {
   EXPECT_EQ(std::filesystem::read_symlink(absl::StrCat("/proc/", pid, "/fd/1")), RuntimeDir() + "/kilnd.log");
 }
 
+TEST_F(Embedded, TwoPlacesMayShareAStore) {
+  ASSERT_EQ(Start(), 0);
+  ASSERT_TRUE(Eventually([&] { return Pid() > 0; }));
+  const int64_t first = Pid();
+  place_ = "/other";
+  ASSERT_EQ(Start(), 0);
+  ASSERT_TRUE(Eventually([&] { return Pid() > 0; }));
+  EXPECT_NE(Pid(), first);
+  kill(static_cast<pid_t>(first), SIGKILL);
+}
+
 TEST_F(Embedded, ASocketLeftByADeadDaemonIsReplaced) {
   ASSERT_EQ(Start(), 0);
   ASSERT_TRUE(Eventually([&] { return Pid() > 0; }));
@@ -72,6 +84,18 @@ TEST_F(Embedded, ASocketLeftByADeadDaemonIsReplaced) {
   EXPECT_TRUE(std::filesystem::exists(RuntimeDir() + "/kilnd.sock"));
   ASSERT_EQ(Start(), 0);
   EXPECT_TRUE(Eventually([&] { return Pid() > 0 && Pid() != first; }));
+}
+
+TEST_F(Embedded, WithoutAProcessThatStartsWorkersItMakesRoomForAnother) {
+  ASSERT_EQ(Start(), 0);
+  ASSERT_TRUE(Eventually([&] { return Pid() > 0; }));
+  const int64_t first = Pid();
+  std::ifstream children(absl::StrCat("/proc/", first, "/task/", first, "/children"));
+  pid_t zygote = -1;
+  ASSERT_TRUE(children >> zygote);
+  kill(zygote, SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return !std::filesystem::exists(RuntimeDir() + "/kilnd.sock"); }));
+  ASSERT_TRUE(Eventually([&] { return Start() == 0 && Pid() > 0 && Pid() != first; }));
 }
 
 TEST_F(Embedded, IdleEndsItAndTakesTheSocketAlong) {

@@ -411,8 +411,22 @@ TEST(RocksdbStoreTest, SecondProcessIsRefused) {
   TemporaryDirectory directory;
   auto first = RocksdbStore::Open(Options(directory.path()));
   ASSERT_TRUE(first.ok());
-  EXPECT_EQ(RocksdbStore::Open(Options(directory.path())).status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(NewStore(Config(directory.path())).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(RocksdbStore::Open(Options(directory.path())).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(NewStore(Config(directory.path())).status().code(), StatusCode::kAborted);
+}
+
+TEST(NewStoreTest, WhatAnotherProcessHasIsLeftAloneAndMemoryServes) {
+  TemporaryDirectory directory;
+  auto first = NewStore(Config(directory.path()));
+  ASSERT_TRUE(first.ok());
+  auto second = NewStore(Config(directory.path()), StoreEnvironment(), WhereInUse::kMemoryOnly);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_FALSE((*second)->statistics().writable);
+  EXPECT_NE((*second)->statistics().message.find("in use"), std::string::npos);
+  const Entry entry = ObjectEntry(/*seed=*/7, /*size=*/100);
+  EXPECT_EQ((*second)->artifacts().Put({entry}).code(), StatusCode::kUnavailable);
+  EXPECT_TRUE((*second)->artifacts().Get(entry.id).ok());
+  EXPECT_EQ((*first)->artifacts().Get(entry.id).status().code(), StatusCode::kNotFound);
 }
 
 TEST(RocksdbStoreTest, DatabaseThatDoesNotOpenIsSetAside) {

@@ -1,4 +1,5 @@
 // Parts of kilnd by themselves: frames, configuration, the admission queue, directories, plans.
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -102,6 +103,18 @@ v1::Config Good() {
   config.mutable_store()->set_directory("/var/cache/kiln");
   ApplyDefaults("/usr/bin/", &config);
   return config;
+}
+
+TEST(Config, AWorkerACoreThatIsOurs) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&one);
+  for (int core = 0; CPU_COUNT(&one) == 0; ++core) {
+    if (CPU_ISSET(core, &before)) CPU_SET(core, &one);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  EXPECT_EQ(Good().workers().count(), 1);
+  sched_setaffinity(0, sizeof(before), &before);
 }
 
 TEST(Config, DefaultsAreComplete) {
