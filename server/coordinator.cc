@@ -86,6 +86,7 @@ std::vector<std::string> Coordinator::VariantKeys(const std::string& compile_key
 
 absl::StatusOr<Coordinator::Variant> Coordinator::FindVariant(const std::string& compile_key,
                                                               const v1::Hints& hints) {
+  absl::Status none = absl::NotFoundError("no variant is stored");
   for (const std::string& key : VariantKeys(compile_key)) {
     absl::StatusOr<EntryValue> value = store_->inspection().Get({EntryKind::kManifest, key});
     if (!value.ok()) {
@@ -100,12 +101,16 @@ absl::StatusOr<Coordinator::Variant> Coordinator::FindVariant(const std::string&
       spdlog::warn("a stored manifest is not what its key says");
       continue;
     }
-    if (!GuardsHold(manifest.guards(), hints)) continue;
+    if (!GuardsHold(manifest.guards(), hints)) {
+      none = absl::InvalidArgumentError(
+          "the sizes of this call contradict those that the graph declares, or are fewer than its symbols");
+      continue;
+    }
     store_->catalog().RecordUse({EntryKind::kManifest, key});
     variant.variant_id = manifest.variant_id();
     return variant;
   }
-  return absl::NotFoundError("no variant fits");
+  return none;
 }
 
 absl::Status Coordinator::FindFailure(const std::string& compile_key) {
@@ -265,11 +270,10 @@ absl::Status Coordinator::Serve(const Caller& caller, Wanted wanted) {
       if (variant.ok()) return send(DoneEvent(variant->signed_manifest, true, 0));
       if (absl::Status failure = FindFailure(wanted.compile_key); !failure.ok())
         return send(FailedEvent(failure));
+      // Of this call, not of the graph: not stored.
+      if (started && absl::IsInvalidArgument(variant.status())) return send(FailedEvent(variant.status()));
     }
-    if (started) {
-      return send(FailedEvent(
-          absl::InternalError("the compiled variant's guards refuse the sizes it was built for")));
-    }
+    if (started) return send(FailedEvent(absl::InternalError("what was compiled is not in the store")));
     KILN_ASSIGN_OR_RETURN(FlightPtr flight, JoinOrStart(caller, wanted, epoch, &started));
     if (flight != nullptr) {
       KILN_ASSIGN_OR_RETURN(bool answered, Await(caller, flight, started));

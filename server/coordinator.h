@@ -101,6 +101,7 @@ class Coordinator {
   };
   std::string KeyOf(const std::string& ns, const std::string& request_key) const;
   std::vector<std::string> VariantKeys(const std::string& compile_key) const;
+  // NOT_FOUND, or INVALID_ARGUMENT where the guards of all that is stored refuse the hints.
   absl::StatusOr<Variant> FindVariant(const std::string& compile_key, const v1::Hints& hints);
   absl::Status FindFailure(const std::string& compile_key);  // OK: none
 

@@ -12,7 +12,6 @@
 #include "compiler/artifact/program_builder.h"
 #include "compiler/artifact/subjects.h"
 #include "compiler/frontend/import.h"
-#include "compiler/graph/guards.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
 #include "compiler/lower/check_bounds.h"
@@ -152,10 +151,6 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
       for (v1::Subject& subject : KernelSubjectsOf(reply, *backend))
         *reply.add_subjects() = std::move(subject);
     }
-  }
-  bool all_hints = request.hints().values_size() == static_cast<int>(loops.symbols.size());
-  if (all_hints && !GuardsHold(reply.guards(), request.hints())) {
-    return absl::InvalidArgumentError("the sizes of this call contradict the sizes that the graph declares");
   }
   return reply;
 }

@@ -145,6 +145,14 @@ TEST(Server, VariantsAreChosenByGuards) {
   EXPECT_EQ(daemon.Stats().compiles(), 2);
 }
 
+TEST(Server, SizesThatTheGraphForbidsAreTheCallersAloneAndNotKept) {
+  TestDaemon daemon;
+  const CompileResult wrong = daemon.Compile("guarded", {-5});
+  EXPECT_EQ(wrong.failed_code, grpc::INVALID_ARGUMENT) << wrong.failed_reason;
+  EXPECT_NE(wrong.failed_reason.find("sizes of this call"), std::string::npos);
+  EXPECT_TRUE(daemon.Compile("guarded", {5}).done);
+}
+
 TEST(Server, AWaiterWhoseSizesDoNotFitCompilesItsOwn) {
   TestDaemon daemon;
   const std::string script = "guarded\nsleep_ms 400";
