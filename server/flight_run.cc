@@ -192,6 +192,12 @@ absl::StatusOr<EmittedKernel> Coordinator::StoredKernel(const std::string& kerne
   EmittedKernel kernel;
   KILN_RETURN_IF_ERROR(ParseProto(*value, "kernel record", &kernel.record));
   if (kernel.record.kernel_key() != kernel_key) return absl::DataLossError("a kernel record of another key");
+  // Memory may hold what the disk refused, or has lost: that goes along with the new artifact.
+  for (const v1::ObjectRef* object : {&kernel.record.object(), &kernel.record.loop_ir()}) {
+    const EntryId id = {EntryKind::kObject, object->digest()};
+    if (store_->catalog().Find(id).ok()) continue;
+    KILN_ASSIGN_OR_RETURN(kernel.objects[object->digest()], store_->artifacts().Get(id));
+  }
   return kernel;
 }
 

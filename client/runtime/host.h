@@ -145,7 +145,8 @@ class Host {
   virtual absl::Status Call(const std::string& target, const CallArguments& arguments,
                             absl::Span<Tensor> results, bool into) = 0;
 
-  // Whether the call is known to keep hold of no memory of its arguments (its results have memory of their own).
+  // Whether the call is known to keep hold of no memory of its arguments (its results have memory of their
+  // own).
   virtual bool MakesNewMemory(const std::string& target) const { return false; }
 
   // nullptr where calls of the target need handles. `fixed`: all runs have the same arguments and declared

@@ -1,5 +1,6 @@
 // A circuit breaker: after `kFailures` calls in a row that the service did not answer, calls fail at once
-// for a pause that doubles up to a minute; then one call tries again.
+// for a pause that doubles up to a minute; then calls try again. What the service itself says of a compile,
+// be it that a worker was too slow, is an answer.
 // Threads: thread safe.
 #pragma once
 

@@ -64,9 +64,13 @@ absl::Status FromGrpc(const grpc::Status& status, absl::string_view what) {
                       absl::StrCat(what, ": ", status.error_message()));
 }
 
+constexpr char kAnswered[] = "kiln/answered";  // marks what the service itself said of a compile
+
 absl::Status FromFailure(int code, const std::string& reason) {
   if (code <= 0 || code > 16) code = static_cast<int>(absl::StatusCode::kInternal);
-  return absl::Status(static_cast<absl::StatusCode>(code), reason);
+  absl::Status failure(static_cast<absl::StatusCode>(code), reason);
+  failure.SetPayload(kAnswered, absl::Cord());
+  return failure;
 }
 
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
@@ -288,14 +292,17 @@ class GrpcClient : public Client {
     const absl::Time deadline = absl::Now() + absl::Seconds(options_.compile_seconds);
     bool connected = false;
     absl::StatusOr<CompiledArtifact> result = Once(input, compile, deadline, /*second_try=*/false, connected);
-    // A daemon that left between the connection and the reply: once more, with a new one. A full
-    // queue: a few times, with growing pauses.
+    // A daemon that left between the connection and the reply: once more, with a new one. Objects that went
+    // between a compile and their fetch, damaged or evicted: once more, which makes them anew. A full queue:
+    // a few times, with growing pauses.
     absl::Duration pause = absl::Milliseconds(50);
     std::string lost;
     for (int attempt = 0; attempt < 4 && !result.ok() && absl::Now() < deadline; ++attempt) {
       const bool gone = result.status().code() == absl::StatusCode::kUnavailable && connected && attempt == 0;
       const bool full = result.status().code() == absl::StatusCode::kResourceExhausted;
-      if (!gone && !full) break;
+      const bool lost_objects =
+          compile && attempt == 0 && (absl::IsNotFound(result.status()) || absl::IsDataLoss(result.status()));
+      if (!gone && !full && !lost_objects) break;
       if (gone) lost = std::string(result.status().message());
       absl::SleepFor(pause);
       pause *= 4;
@@ -305,8 +312,9 @@ class GrpcClient : public Client {
       result->recovered.push_back(
           absl::StrCat("the compile service went away during a compile (", lost, ")"));
     }
-    const absl::StatusCode code = result.status().code();
-    if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded) {
+    const absl::Status& status = result.status();
+    const bool answered = status.GetPayload(kAnswered).has_value();
+    if (!answered && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
       breaker_.Failed(absl::Now());
     } else {
       breaker_.Succeeded();

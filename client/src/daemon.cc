@@ -151,9 +151,12 @@ void AddCudaLibraries(std::vector<std::string>& words) {
   if (!driver.empty()) words.insert(words.end(), {"--cuda-driver", driver});
 }
 
-// The daemon runs in another working directory.
+// The daemon runs in another working directory. One directory has one name.
 std::string Absolute(const std::string& path) {
-  return path.empty() ? path : std::filesystem::absolute(path).string();
+  if (path.empty()) return path;
+  std::string name = std::filesystem::absolute(path).lexically_normal().string();
+  if (name.size() > 1 && name.back() == '/') name.pop_back();
+  return name;
 }
 
 }  // namespace
@@ -241,9 +244,16 @@ absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& pl
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   // By way of a shell that leaves at once, so that the daemon is nobody's child here.
-  std::vector<std::string> words = {"/bin/sh",     "-c",           "\"$@\" &",      "sh",
-                                    daemon_binary, "--embedded",   "--runtime-dir", place.runtime_dir,
-                                    "--store",     place.store_dir};
+  std::vector<std::string> words = {"/bin/sh",
+                                    "-c",
+                                    "\"$@\" &",
+                                    "sh",
+                                    Absolute(daemon_binary),
+                                    "--embedded",
+                                    "--runtime-dir",
+                                    place.runtime_dir,
+                                    "--store",
+                                    place.store_dir};
   AddCudaLibraries(words);
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));

@@ -196,33 +196,71 @@ def test_store_not_writable(place):
     assert "store writable   FAILED" in kilnctl(place, "doctor").stdout
 
 
-def test_disk_full(place):
-    """In a file system of the test's own, which has no byte left when the graphs are compiled."""
+FULL_DISK = """
+    import os, subprocess, sys, time
+    import torch, kiln
+    torch.compile(lambda x: x + 1, backend="kiln")(torch.ones(2))  # the daemon opens its store
+    assert kiln.stats()["not_kept"] == 0
+    kiln.reset_stats()
+    filler = os.path.join(os.environ["KILN_STORE"], "filler")
+    with open(filler, "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError as error:
+            assert error.errno == 28, error
+"""
+
+
+def run_with_a_disk_of_its_own(place, code):
+    """(output, errors) of `code` in a file system of its own for the store, of 32 MB."""
     namespace = ["unshare", "--user", "--map-root-user", "--mount"]
     if shutil.which("unshare") is None or subprocess.run([*namespace, "true"], capture_output=True).returncode != 0:
         pytest.skip("no user namespaces here")
     os.makedirs(place.store_dir, mode=0o700)
-    code = """
-        import torch, kiln, os
-        torch.compile(lambda x: x + 1, backend="kiln")(torch.ones(2))  # the daemon opens its store
-        assert kiln.stats()["not_kept"] == 0
-        kiln.reset_stats()
-        with open(os.path.join(os.environ["KILN_STORE"], "filler"), "wb", buffering=0) as filler:
-            try:
-                while filler.write(bytes(4096)):
-                    pass
-            except OSError as error:
-                assert error.errno == 28, error
-    """
-    code = textwrap.dedent(code) + training()
     script = 'mount -t tmpfs -o size=32m,mode=0700 kiln "$KILN_STORE" && exec "$0" -c "$1"'
     process = subprocess.Popen([*namespace, "sh", "-c", script, sys.executable, code], text=True,
                                env={**os.environ, **place.environment}, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors[-3000:]
-    stats = compiled_with("are not kept", (output, errors))
+    return output, errors
+
+
+def test_disk_full(place):
+    output = run_with_a_disk_of_its_own(place, textwrap.dedent(FULL_DISK) + training())
+    stats = compiled_with("are not kept", output)
     assert stats["not_kept"] >= 1
+
+
+def test_what_a_full_disk_refused_goes_along_later(place):
+    """Memory keeps its kernel. The next graph with the same kernel is acknowledged only with it on disk."""
+    function = """
+        def function(x, w):
+            return torch.relu(x - 1) @ w
+    """
+    code = """
+        x = torch.ones(64, 64)
+        torch.compile(function, backend="kiln", dynamic=False)(x, torch.ones(64, 8))
+        assert kiln.stats()["not_kept"] == 1
+        os.remove(filler)
+        columns, deadline = 8, time.time() + 60
+        while kiln.stats()["not_kept"] != 0:  # until the store writes again
+            assert time.time() < deadline
+            time.sleep(0.2)
+            kiln.reset_stats()
+            torch._dynamo.reset()
+            columns += 1
+            torch.compile(function, backend="kiln", dynamic=False)(x, torch.ones(64, columns))
+        sys.path.insert(0, FOLDER)
+        from daemons import stop_daemon
+        stop_daemon(os.environ["KILN_RUNTIME_DIR"])
+        kiln.reset_stats()
+        torch._dynamo.reset()
+        torch.compile(function, backend="kiln", dynamic=False)(x, torch.ones(64, columns))
+        assert kiln.stats()["compiles"] == 0, kiln.stats()
+    """.replace("FOLDER", repr(os.path.dirname(os.path.abspath(__file__))))
+    run_with_a_disk_of_its_own(place, "".join(textwrap.dedent(part) for part in (FULL_DISK, function, code)))
 
 
 def test_error_mode_raises(place):
