@@ -1,4 +1,6 @@
 // kiln._C: canonical form and keys, the service, and compiled programs, for kiln's Python package.
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -188,11 +190,22 @@ PyObject* Get(PyObject*, PyObject* arguments) {
   input.want_loop_ir = interpret[0] != '\0';
   input.want_debug = debug != 0 && !input.graph.empty();
   const std::string interpreted = interpret;
-  absl::StatusOr<CompiledArtifact> compiled = absl::UnknownError("");
-  {
-    Unlocked unlocked;
-    compiled = client->Get(input, !input.graph.empty());
+  // In a thread of its own, so that this one sees a Ctrl-C.
+  Cancellation cancellation;
+  std::future<absl::StatusOr<CompiledArtifact>> running =
+      std::async(std::launch::async, [&] { return client->Get(input, !input.graph.empty(), &cancellation); });
+  bool interrupted = false;
+  for (std::future_status waited = std::future_status::timeout; waited != std::future_status::ready;) {
+    {
+      Unlocked unlocked;
+      waited = running.wait_for(std::chrono::milliseconds(100));
+    }
+    if (interrupted || PyErr_CheckSignals() == 0) continue;
+    interrupted = true;
+    cancellation.Cancel();
   }
+  absl::StatusOr<CompiledArtifact> compiled = running.get();
+  if (interrupted) return nullptr;
   if (!compiled.ok()) return RaiseService(compiled.status());
   return NewArtifact(*std::move(compiled), interpreted);
 }

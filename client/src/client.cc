@@ -79,8 +79,13 @@ double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now()
 class Session {
  public:
   Session(const ClientOptions& options, v1::Compiler::Stub& stub, ObjectCache& cache,
-          const CompileRequestInput& input, absl::Time deadline)
-      : options_(options), stub_(stub), cache_(cache), input_(input), deadline_(deadline) {}
+          const CompileRequestInput& input, absl::Time deadline, Cancellation& cancellation)
+      : options_(options),
+        stub_(stub),
+        cache_(cache),
+        input_(input),
+        deadline_(deadline),
+        cancellation_(cancellation) {}
 
   absl::StatusOr<CompiledArtifact> Run(bool compile) {
     absl::Time start = absl::Now();
@@ -118,17 +123,32 @@ class Session {
   }
 
  private:
-  void Prepare(grpc::ClientContext& context) const { context.set_deadline(absl::ToChronoTime(deadline_)); }
+  // The context of one RPC.
+  class Call {
+   public:
+    explicit Call(const Session& session) : cancellation_(session.cancellation_) {
+      context_.set_deadline(absl::ToChronoTime(session.deadline_));
+      cancellation_.OnCancel([this] { context_.TryCancel(); });
+    }
+    ~Call() { cancellation_.OnCancel(nullptr); }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    grpc::ClientContext* context() { return &context_; }
+
+   private:
+    grpc::ClientContext context_;
+    Cancellation& cancellation_;
+  };
 
   absl::Status Lookup(v1::LookupReply& reply) {
-    grpc::ClientContext context;
-    Prepare(context);
+    Call call(*this);
     v1::LookupRequest request;
     request.set_namespace_(options_.name_space);
     request.set_request_key(input_.request_key);
     *request.mutable_hints() = input_.hints;
     request.set_job(options_.job);
-    return FromGrpc(stub_.Lookup(&context, request, &reply), "lookup");
+    return FromGrpc(stub_.Lookup(call.context(), request, &reply), "lookup");
   }
 
   template <typename Stream>
@@ -162,9 +182,8 @@ class Session {
   }
 
   absl::Status Compile() {
-    grpc::ClientContext context;
-    Prepare(context);
-    auto stream = stub_.Compile(&context);
+    Call call(*this);
+    auto stream = stub_.Compile(call.context());
     v1::CompileRequest request;
     v1::CompileHeader& header = *request.mutable_header();
     header.set_namespace_(options_.name_space);
@@ -186,14 +205,13 @@ class Session {
   }
 
   absl::Status Attach(const std::string& job) {
-    grpc::ClientContext context;
-    Prepare(context);
+    Call call(*this);
     v1::AttachRequest request;
     request.set_namespace_(options_.name_space);
     request.set_job_id(job);
     *request.mutable_hints() = input_.hints;
     artifact_.joined = true;
-    auto stream = stub_.Attach(&context, request);
+    auto stream = stub_.Attach(call.context(), request);
     return Follow(*stream);
   }
 
@@ -229,14 +247,13 @@ class Session {
 
   absl::Status FetchMissing(const std::vector<std::string>& order,
                             absl::flat_hash_map<std::string, const v1::ObjectRef*>& missing) {
-    grpc::ClientContext context;
-    Prepare(context);
+    Call call(*this);
     v1::FetchObjectsRequest request;
     request.set_namespace_(options_.name_space);
     request.set_compile_key(artifact_.manifest.compile_key());
     request.set_variant_id(artifact_.manifest.variant_id());
     for (const std::string& digest : order) request.add_digests(digest);
-    auto stream = stub_.FetchObjects(&context, request);
+    auto stream = stub_.FetchObjects(call.context(), request);
     v1::ObjectChunk chunk;
     std::string digest, packed;
     absl::Status bad;
@@ -255,7 +272,7 @@ class Session {
       if (chunk.last()) missing.erase(digest);
     }
     if (!bad.ok()) {
-      context.TryCancel();
+      call.context()->TryCancel();
       stream->Finish();
       return bad;
     }
@@ -277,6 +294,7 @@ class Session {
   ObjectCache& cache_;
   const CompileRequestInput& input_;
   const absl::Time deadline_;
+  Cancellation& cancellation_;
   CompiledArtifact artifact_;
 };
 
@@ -284,20 +302,25 @@ class GrpcClient : public Client {
  public:
   explicit GrpcClient(ClientOptions options) : options_(std::move(options)), cache_(kObjectCacheBytes) {}
 
-  absl::StatusOr<CompiledArtifact> Get(const CompileRequestInput& input, bool compile) override {
+  absl::StatusOr<CompiledArtifact> Get(const CompileRequestInput& input, bool compile,
+                                       Cancellation* cancellation) override {
+    Cancellation nobodys;
+    if (cancellation == nullptr) cancellation = &nobodys;
     if (!breaker_.Allows(absl::Now())) {
       return absl::UnavailableError("the compile service did not answer lately; trying again later");
     }
     KILN_ASSIGN_OR_RETURN(LiveCall live, LiveCall::Enter());
     const absl::Time deadline = absl::Now() + absl::Seconds(options_.compile_seconds);
     bool connected = false;
-    absl::StatusOr<CompiledArtifact> result = Once(input, compile, deadline, /*second_try=*/false, connected);
+    absl::StatusOr<CompiledArtifact> result =
+        Once(input, compile, deadline, *cancellation, /*second_try=*/false, connected);
     // A daemon that left between the connection and the reply: once more, with a new one. Objects that went
     // between a compile and their fetch, damaged or evicted: once more, which makes them anew. A full queue:
     // a few times, with growing pauses.
     absl::Duration pause = absl::Milliseconds(50);
     std::string lost;
-    for (int attempt = 0; attempt < 4 && !result.ok() && absl::Now() < deadline; ++attempt) {
+    for (int attempt = 0; attempt < 4 && !result.ok() && absl::Now() < deadline && !cancellation->cancelled();
+         ++attempt) {
       const bool gone = result.status().code() == absl::StatusCode::kUnavailable && connected && attempt == 0;
       const bool full = result.status().code() == absl::StatusCode::kResourceExhausted;
       const bool lost_objects =
@@ -306,7 +329,7 @@ class GrpcClient : public Client {
       if (gone) lost = std::string(result.status().message());
       absl::SleepFor(pause);
       pause *= 4;
-      result = Once(input, compile, deadline, /*second_try=*/true, connected);
+      result = Once(input, compile, deadline, *cancellation, /*second_try=*/true, connected);
     }
     if (result.ok() && !lost.empty()) {
       result->recovered.push_back(
@@ -331,7 +354,7 @@ class GrpcClient : public Client {
  private:
   // `second_try`: the caller knows already how the daemon of the first one ended.
   absl::StatusOr<CompiledArtifact> Once(const CompileRequestInput& input, bool compile, absl::Time deadline,
-                                        bool second_try, bool& connected) {
+                                        Cancellation& cancellation, bool second_try, bool& connected) {
     connected = false;
     const absl::Time start = absl::Now();
     const absl::Time connect_deadline = std::min(deadline, start + absl::Seconds(options_.connect_seconds));
@@ -353,7 +376,7 @@ class GrpcClient : public Client {
     auto stub = v1::Compiler::NewStub(channel);
     connected = true;
     const double connect_seconds = SecondsSince(start);
-    Session session(options_, *stub, cache_, input, deadline);
+    Session session(options_, *stub, cache_, input, deadline, cancellation);
     absl::StatusOr<CompiledArtifact> result = session.Run(compile);
     if (!result.ok()) return result;
     result->connect_seconds = connect_seconds;

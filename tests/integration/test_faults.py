@@ -119,6 +119,17 @@ def start_and_wait_for_a_job(place):
     return process, stopped
 
 
+def test_ctrl_c_during_a_compile(place):
+    process, stopped = start_and_wait_for_a_job(place)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=10)
+    assert process.returncode != 0 and errors.strip().splitlines()[-1] == "KeyboardInterrupt", errors[-3000:]
+    deadline = time.time() + 10
+    while json.loads(kilnctl(place, "jobs", "--json").stdout)["jobs"]:  # nobody waits for it
+        assert time.time() < deadline
+        time.sleep(0.05)
+
+
 def test_daemon_killed_during_a_compile(place):
     process, stopped = start_and_wait_for_a_job(place)
     place.stop(signal.SIGKILL)  # its workers go with it

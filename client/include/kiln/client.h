@@ -9,17 +9,20 @@
 // while a call ran in its parent gets UNAVAILABLE.
 // Errors: UNAVAILABLE or DEADLINE_EXCEEDED when the service is away or slow (and at once while the
 // breaker is open), NOT_FOUND for a miss when only looking up, INVALID_ARGUMENT or UNIMPLEMENTED when the
-// compiler refuses the graph, DATA_LOSS for bytes that do not match their digest.
+// compiler refuses the graph, DATA_LOSS for bytes that do not match their digest, CANCELLED when told to end.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile.pb.h"
 
@@ -63,11 +66,38 @@ struct CompiledArtifact {
   double fetch_seconds = 0;
 };
 
+// Tells one Get to end, from another thread: a Ctrl-C. Thread-safe.
+class Cancellation {
+ public:
+  void Cancel() {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    if (stop_) stop_();
+  }
+  bool cancelled() const {
+    absl::MutexLock lock(&mutex_);
+    return cancelled_;
+  }
+  // What Cancel calls from now on, and now if it was called before; empty: nothing. Not called after another
+  // is set.
+  void OnCancel(std::function<void()> stop) {
+    absl::MutexLock lock(&mutex_);
+    stop_ = std::move(stop);
+    if (cancelled_ && stop_) stop_();
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void()> stop_ ABSL_GUARDED_BY(mutex_);
+};
+
 class Client {
  public:
   virtual ~Client() = default;
-  // `compile` false: only look up.
-  virtual absl::StatusOr<CompiledArtifact> Get(const CompileRequestInput& input, bool compile) = 0;
+  // `compile` false: only look up. `cancellation`, which may be null, is this call's alone.
+  virtual absl::StatusOr<CompiledArtifact> Get(const CompileRequestInput& input, bool compile,
+                                               Cancellation* cancellation = nullptr) = 0;
   virtual std::string address() const = 0;  // of the daemon in use, for people
 };
 
