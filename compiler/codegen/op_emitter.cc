@@ -121,8 +121,7 @@ llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*
     case LoopOpcode::kAbs: return unary(llvm::Intrinsic::fabs);
     case LoopOpcode::kSign: {
       llvm::Value* sign = b_.CreateSelect(b_.CreateFCmpOLT(a, zero), llvm::ConstantFP::get(type, -1.0), zero);
-      sign = b_.CreateSelect(b_.CreateFCmpOGT(a, zero), one, sign);
-      return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, sign);
+      return b_.CreateSelect(b_.CreateFCmpOGT(a, zero), one, sign);
     }
     case LoopOpcode::kFma:
       return b_.CreateIntrinsic(llvm::Intrinsic::fma, llvm::ArrayRef<llvm::Type*>{type}, args);

@@ -109,7 +109,7 @@ T FloatOp(LoopOpcode op, T a, T b, T c) {
     case LoopOpcode::kFmod: return std::fmod(a, b);
     case LoopOpcode::kNeg: return -a;
     case LoopOpcode::kAbs: return std::fabs(a);
-    case LoopOpcode::kSign: return std::isnan(a) ? a : static_cast<T>((a > 0) - (a < 0));
+    case LoopOpcode::kSign: return static_cast<T>((a > 0) - (a < 0));
     case LoopOpcode::kMaximum: return std::isnan(a) ? a : (a > b ? a : b);
     case LoopOpcode::kMinimum: return std::isnan(a) ? a : (a < b ? a : b);
     case LoopOpcode::kFma: return std::fma(a, b, c);

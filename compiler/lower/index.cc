@@ -191,6 +191,12 @@ class Scatter {
   // asked for.
   void Emit(const Sizes& others, const Sizes& ordered,
             absl::FunctionRef<void(LoopRecorder&, Index other, Index in_order)> body) {
+    // An index that is the same for all would be checked before a loop over none.
+    for (const Sizes* sizes : {&others, &ordered}) {
+      for (const ExprId size : *sizes) {
+        if (context_.exprs().AsConst(size) == 0) return;
+      }
+    }
     if (!accumulate_ || type_.device != v1::CUDA || context_.options().deterministic) {
       context_.EmitOrdered(others, ordered, body);
       return;

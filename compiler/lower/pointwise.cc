@@ -142,9 +142,15 @@ absl::Status LowerBinary(LoweringContext& context, const GraphNode& node) {
   const Argument& self = Slot(context, node, "self");
   const Argument& other = Slot(context, node, "other");
   const Argument* alpha = node.Find("alpha");
+  // Of these eager makes a tensor of a number, and so rounds it; others compute with it as it is.
+  const bool rounds = op == LoopOpcode::kRemainder || op == LoopOpcode::kFmod;
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    const LoopOpId a = context.Operand(ops, self, index, type.sizes, type.dtype);
-    LoopOpId b = context.Operand(ops, other, index, type.sizes, type.dtype);
+    const auto operand = [&](const Argument& argument) {
+      const LoopOpId value = context.Operand(ops, argument, index, type.sizes, type.dtype);
+      return rounds && !std::holds_alternative<TensorArg>(argument) ? ops.RoundTo(value, type.dtype) : value;
+    };
+    const LoopOpId a = operand(self);
+    LoopOpId b = operand(other);
     if (alpha != nullptr) {
       const LoopOpId scale = context.Operand(ops, *alpha, index, type.sizes, type.dtype);
       b = type.dtype == v1::BOOL ? ops.And(b, scale) : ops.Mul(b, scale);
@@ -170,7 +176,8 @@ absl::Status LowerDivMode(LoweringContext& context, const GraphNode& node) {
   const Argument& other = Slot(context, node, "other");
   const std::string mode = context.String(node, "rounding_mode", "");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    const LoopOpId a = context.Operand(ops, self, index, type.sizes, type.dtype);
+    LoopOpId a = context.Operand(ops, self, index, type.sizes, type.dtype);
+    if (!mode.empty() && !std::holds_alternative<TensorArg>(self)) a = ops.RoundTo(a, type.dtype);
     const LoopOpId b = context.Operand(ops, other, index, type.sizes, type.dtype);
     if (mode == "floor") return ops.Binary(LoopOpcode::kFloorDiv, a, b);
     if (mode != "trunc") return ops.Binary(LoopOpcode::kDiv, a, b);
@@ -187,11 +194,10 @@ absl::Status LowerCompare(LoweringContext& context, const GraphNode& node) {
   const Argument& other = Slot(context, node, "other");
   const v1::DType common = context.Promote({&self, &other});
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    // Numbers are rounded to the compared type, as eager makes a tensor of them.
+    // Rounded to the compared type, as eager holds a tensor and makes one of a number: what was computed
+    // twice, stored once and not the other time, is equal to itself.
     auto operand = [&](const Argument& argument) {
-      const LoopOpId value = context.Operand(ops, argument, index, type.sizes, common);
-      const bool tensor = std::holds_alternative<TensorArg>(argument);
-      return tensor ? value : ops.RoundTo(value, common);
+      return ops.RoundTo(context.Operand(ops, argument, index, type.sizes, common), common);
     };
     LoopOpId a = operand(self), b = operand(other);
     if (common == v1::BOOL && op != LoopOpcode::kEq && op != LoopOpcode::kNe) {

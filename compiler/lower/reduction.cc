@@ -63,7 +63,9 @@ void ReduceInto(LoweringContext& context, const GraphNode& node, size_t result, 
                     context.Reduce(
                         type, reduction,
                         [&](LoopRecorder& ops, Index outer, Index inner) {
-                          const LoopOpId x = context.Load(ops, self, map.Full(outer, inner));
+                          LoopOpId x = context.Load(ops, self, map.Full(outer, inner));
+                          // The first of those that are equal once rounded.
+                          if (IsArgReduce(kind)) x = ops.RoundTo(x, self.dtype);
                           return prepare(ops, ops.Cast(x, compute));
                         },
                         finish),

@@ -11,12 +11,19 @@ v1::DType ComputeFloat(v1::DType dtype) { return dtype == v1::F64 ? v1::F64 : v1
 
 Value UniformDeclared(Match& m) { return m.b().Rand(m.Type().sizes, ComputeFloat(m.Type().dtype)); }
 
+// Of 16 bits, where rounding would make a 1 of what is just below: as many bits as the dtype has, as torch.
+Value UniformResult(Match& m) {
+  Value u = UniformDeclared(m);
+  const double steps = m.Type().dtype == v1::BF16 ? 1 << 8 : m.Type().dtype == v1::F16 ? 1 << 11 : 0;
+  return steps == 0 ? u : Floor(u * steps) * (1 / steps);
+}
+
 bool Rand(Match& m) {
   if (m.node().target == "aten.rand.default" && m.node().args.size() == 2 && m.Has("dtype") &&
       m.Syms("size") == m.Type().sizes && m.Type().dtype == ComputeFloat(m.Type().dtype)) {
     return false;  // core
   }
-  return m.Return(UniformDeclared(m));
+  return m.Return(UniformResult(m));
 }
 
 bool BernoulliP(Match& m) {
@@ -51,7 +58,7 @@ bool Normal(Match& m) {
 
 bool Uniform(Match& m) {
   const double from = m.Float("from", 0), to = m.Float("to", 1);
-  return m.Return(UniformDeclared(m) * (to - from) + from);
+  return m.Return(UniformResult(m) * (to - from) + from);
 }
 
 bool RandInt(Match& m) {

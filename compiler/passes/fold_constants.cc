@@ -38,6 +38,8 @@ std::optional<Argument> CastFill(const Graph& graph, const Argument& fill, v1::D
   } else {
     return std::nullopt;
   }
+  if (from == v1::BOOL && value != 0 && value != 1) return std::nullopt;
+  if (from == v1::F32) value = static_cast<float>(value);
   const bool small_integer =
       value == std::trunc(value) && std::abs(value) <= 256;  // exact in every dtype but signs and bools
   if (!small_integer || value < 0) {
@@ -46,7 +48,6 @@ std::optional<Argument> CastFill(const Graph& graph, const Argument& fill, v1::D
   }
   if (to == v1::BOOL) return BoolArg{value != 0};
   if (IsFloat(to)) return FloatArg{value};
-  if (from == v1::BOOL) value = value != 0;
   if (value > 127) return std::nullopt;
   if (std::holds_alternative<IntArg>(fill)) return fill;
   return std::nullopt;

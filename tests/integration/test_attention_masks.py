@@ -22,6 +22,18 @@ def causal(x):
     return positions(x)[None, None, :, None] >= positions(x)[None, None, None, :]
 
 
+def written(x):
+    mask = full(x).contiguous()
+    mask[:, 0][..., 3:] = False  # through a view
+    return mask
+
+
+def of_written_positions(x):
+    moved = positions(x)
+    moved.sub_(3)
+    return (moved >= 0)[None, None, None, :]
+
+
 HIDE_NOTHING = {
     "of sizes": full,
     "two": lambda x: full(x) & (torch.arange(3, 3 + x.shape[-2])[None, None, None, :] >= 3),
@@ -31,6 +43,8 @@ HIDE = {
     "causal and full": lambda x: full(x) & causal(x),
     "all but the first": lambda x: (positions(x) >= 1)[None, None, None, :],
     "from before the first": lambda x: (torch.arange(-1, x.shape[-2] - 1) >= 0)[None, None, None, :],
+    "written": written,
+    "of written positions": of_written_positions,
     "of data": lambda x: (x[:, :1, None, :, 0] > -100),
 }
 

@@ -177,6 +177,44 @@ def test_integer_division():
         torch.compile(lambda a, b: a // b, backend="kiln")(x, torch.zeros_like(y))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_computed_maxima(dtype):
+    """What is compared with a maximum of itself is found, however often it was rounded."""
+    x = torch.randn(4, 64).to(dtype).requires_grad_()
+    check_function(lambda x: (x * 1.3).amax(-1), x)
+    check_function(lambda x: (x * 1.3).max(), x)
+    check_function(lambda x: (x * 1.3 == (x * 1.3).amax(-1, keepdim=True)).sum(-1), x)
+    close = torch.tensor([[1.0, 1.0078125, 1.0]]).to(dtype)
+    check_function(lambda x: ((x * 0.1 + 1).argmax(-1), (x * 0.1 + 1).min(-1)[1]), close)
+
+
+def test_signs_and_remainders():
+    x = torch.tensor([float("nan"), -0.0, 2.0, -3.0])
+    torch.testing.assert_close(torch.compile(lambda x: (x.sign(), x.sgn()), backend="kiln")(x), (x.sign(), x.sgn()))
+    number = torch.tensor([1.0, 2.0, 3.0, 4.0]).bfloat16()
+    check_function(lambda x: (x % 0.1, torch.fmod(x, 0.1), torch.div(0.1, x, rounding_mode="trunc")), number)
+
+
+def test_constants_of_other_dtypes():
+    check_function(lambda y: (torch.full((4,), 2, dtype=torch.bool).float() + y,
+                              torch.full((4,), 2, dtype=torch.bool).long() + y,
+                              torch.full((4,), 0.1).double() + y), torch.zeros(4, dtype=torch.float64))
+
+
+def test_indices_of_nothing():
+    check_function(lambda x: x.scatter(0, torch.zeros(0, 4, dtype=torch.long), 3.0), torch.randn(0, 4))
+    check_function(lambda x: x.index_add(0, torch.zeros(0, dtype=torch.long) + 3, x[:0]), torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_uniform_numbers_of_16_bits(dtype):
+    drawn = torch.compile(lambda: (torch.rand(300_000, dtype=dtype), torch.empty(300_000, dtype=dtype).uniform_()),
+                          backend="kiln")()
+    for numbers in drawn:
+        assert numbers.min() >= 0 and numbers.max() < 1
+        assert abs(numbers.double().mean() - 0.5) < 0.01 and abs(numbers.double().var() - 1 / 12) < 0.005
+
+
 def test_index_out_of_range():
     table = torch.randn(5, 3)
     ones = torch.ones(2, 3)
@@ -442,6 +480,15 @@ def test_float_that_changes():
     x = torch.randn(3, 4)
     for n in (1.5, 2.5, 3.5, 4.5):
         torch.testing.assert_close(compiled(x, n), f(x, n), rtol=0, atol=0)
+
+
+def test_differences_of_sizes_are_truncated():
+    def f(x):
+        return x + int((x.shape[0] - 10) / 3)
+
+    compiled = torch.compile(f, backend="kiln", dynamic=True)
+    for rows in (3, 9, 10, 12, 13):
+        torch.testing.assert_close(compiled(torch.zeros(rows)), f(torch.zeros(rows)), rtol=0, atol=0)
 
 
 def test_numbers_that_depend_on_sizes():

@@ -11,6 +11,7 @@ from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 
+from agreement import check_function
 from kiln import decompositions, joint_graph
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
@@ -185,6 +186,10 @@ def test_functions_of_one_tensor(function):
 
 def test_log_softmax_of_no_columns():
     agree(lambda x: F.log_softmax(x, 1), torch.randn(3, 0))
+
+
+def test_log_softmax_of_a_transposed_matrix():
+    check_function(lambda x: F.log_softmax(x.t(), -1), torch.randn(4, 6, requires_grad=True))
 
 
 @pytest.mark.parametrize("size", [7, 15, 16, 40])

@@ -71,7 +71,11 @@ def _least(positions):
 
 
 def _is_call(value):
-    return isinstance(value, torch.fx.Node) and value.op in ("call_function", "call_method") and value.args
+    """A call whose result nothing wrote into, be it through a view of it."""
+    if not isinstance(value, torch.fx.Node) or value.op not in ("call_function", "call_method") or not value.args:
+        return False
+    result = value.meta.get("example_value")
+    return isinstance(result, torch.Tensor) and result._version == 0  # of the fake tensor that tracing wrote into
 
 
 def _is_integer(value):

@@ -128,6 +128,8 @@ def _log_softmax(emit, node):
     length = result.shape[dim] if result.dim() else 0
     if not _wide(result) or not isinstance(length, int) or length == 0:
         return
+    if not _same_layout(result, _value(source)):
+        return
     if _value(source).dtype != result.dtype:
         source = emit(prims.convert_element_type.default, source, result.dtype)
     shifted = emit(aten.sub.Tensor, source, emit(aten.amax.default, source, [dim], True))

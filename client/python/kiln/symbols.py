@@ -27,7 +27,8 @@ def _named(*names):
 _FLOOR_DIVISIONS = _named("FloorDiv", "CleanDiv")
 _MODULOS = _named("Mod", "PythonMod")
 _TRUE_DIVISION = _named("IntTrueDiv")
-_FLOORS = _named("FloorToInt", "TruncToInt")  # sizes are not negative, where the two differ
+_FLOORS = _named("FloorToInt")
+_TRUNCATIONS = _named("TruncToInt")
 _CEILINGS = _named("CeilToInt")
 _IDENTITIES = _named("Identity", "RoundToInt")
 _MINIMA = (sympy.Min,) + _named("Min")
@@ -89,7 +90,7 @@ class ExprPool:
         if isinstance(expr, torch_functions.ModularIndexing):
             base, divisor, modulus = map(self.add, expr.args)
             return self._intern(MOD, args=(self._intern(FLOORDIV, args=(base, divisor)), modulus))
-        if isinstance(expr, _FLOORS + _CEILINGS):
+        if isinstance(expr, _FLOORS + _CEILINGS + _TRUNCATIONS):
             return self._rounded(expr)
         if isinstance(expr, _MINIMA):
             return self._chain(MIN, expr.args)
@@ -162,6 +163,10 @@ class ExprPool:
     def _rounded(self, expr):
         inner = expr.args[0]
         if isinstance(inner, _TRUE_DIVISION):
+            if isinstance(expr, _TRUNCATIONS) and not inner.is_nonnegative:
+                sign = self._intern(MUL, args=tuple(map(self.add, inner.args)))
+                negative = self._intern(LT, args=(sign, self._const(0)))
+                return self._intern(WHERE, args=(negative, self._binary(CEILDIV, inner), self._binary(FLOORDIV, inner)))
             return self._binary(CEILDIV if isinstance(expr, _CEILINGS) else FLOORDIV, inner)
         raise Unsupported(f"{type(expr).__name__} of {type(inner).__name__}")
 
