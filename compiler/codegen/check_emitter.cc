@@ -77,7 +77,9 @@ KernelEmitter::LaneValue KernelEmitter::EmitCheckIndex(uint32_t id, const v1::Lo
   llvm::Value* i = shaped(index);
   llvm::Value* n = shaped(size);
   llvm::Value* zero = llvm::ConstantInt::get(i->getType(), 0);
-  llvm::Value* wrapped = b_.CreateSelect(b_.CreateICmpSLT(i, zero), b_.CreateAdd(i, n), i);
+  llvm::Value* wrapped = op.mode() == v1::INDEX_FROM_START
+                             ? i
+                             : b_.CreateSelect(b_.CreateICmpSLT(i, zero), b_.CreateAdd(i, n), i);
   llvm::Value* bad = b_.CreateICmpUGE(wrapped, n);
   // Off lanes of a tail carry zeros or leftovers: neither checked nor used as an address.
   llvm::Value* active = vector ? ActiveMask(mask) : mask.v;

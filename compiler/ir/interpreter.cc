@@ -367,7 +367,7 @@ class Frame {
       Evaluate(op.dynamic);
       if (!exprs_[op.index]) return Broken(absl::StrCat("kernel: size of op ", op.id, " has no value"));
       int64_t size = *exprs_[op.index], index = values_[op.args[0]].i;
-      result.i = index < 0 ? index + size : index;
+      result.i = index < 0 && op.mode == v1::INDEX_FROM_EITHER_END ? index + size : index;
       if (result.i >= 0 && result.i < size) return true;
       return Fail(op, KILN_INDEX_OUT_OF_RANGE, index, size);
     }

@@ -114,10 +114,13 @@ uint32_t KernelBuilder::Store(uint32_t buffer, uint32_t index, uint32_t value, s
   return static_cast<uint32_t>(dtypes_.size() - 1);
 }
 
-uint32_t KernelBuilder::CheckIndex(uint32_t index, uint32_t size, std::optional<uint32_t> mask) {
+uint32_t KernelBuilder::CheckIndex(uint32_t index, uint32_t size, std::optional<uint32_t> mask,
+                                   v1::IndexMode mode) {
   std::vector<uint32_t> args = {index};
   if (mask) args.push_back(*mask);
-  Append(LoopOpcode::kCheckIndex, v1::I64, args)->set_index(size);
+  v1::LoopOp* op = Append(LoopOpcode::kCheckIndex, v1::I64, args);
+  op->set_index(size);
+  op->set_mode(mode);
   return static_cast<uint32_t>(dtypes_.size() - 1);
 }
 

@@ -44,7 +44,8 @@ class KernelBuilder {
   uint32_t Load(uint32_t buffer, uint32_t index, std::optional<uint32_t> mask = std::nullopt);
   uint32_t Store(uint32_t buffer, uint32_t index, uint32_t value, std::optional<uint32_t> mask = std::nullopt,
                  v1::StoreMode mode = v1::STORE_PLAIN);
-  uint32_t CheckIndex(uint32_t index, uint32_t size, std::optional<uint32_t> mask = std::nullopt);
+  uint32_t CheckIndex(uint32_t index, uint32_t size, std::optional<uint32_t> mask = std::nullopt,
+                      v1::IndexMode mode = v1::INDEX_FROM_EITHER_END);
   uint32_t Reduce(v1::ReduceKind kind, uint32_t value);
   uint32_t Scan(v1::ReduceKind kind, uint32_t value);
 

@@ -136,8 +136,9 @@ class Printer {
                             args.empty() ? "?" : args[0],
                             args.size() > 1 ? absl::StrCat(" if ", args[1]) : "", type);
       case LoopOpcode::kCheckIndex:
-        return absl::StrCat(result, args.empty() ? "?" : args[0], " in 0..", Expr(op.index()),
-                            args.size() > 1 ? absl::StrCat(" if ", args[1]) : "", type);
+        return absl::StrCat(result, args.empty() ? "?" : args[0],
+                            op.mode() == v1::INDEX_FROM_START ? " in 0.." : " from either end in 0..",
+                            Expr(op.index()), args.size() > 1 ? absl::StrCat(" if ", args[1]) : "", type);
       case LoopOpcode::kReduce:
       case LoopOpcode::kScan:
         return absl::StrCat(result, ReduceName(op.mode()), " ", absl::StrJoin(args, ", "), type);

@@ -276,6 +276,7 @@ class Verifier {
     if (op.args_size() > values) KILN_RETURN_IF_ERROR(Expect(Arg(op, values) == v1::BOOL, "a mask is bool"));
     KILN_RETURN_IF_ERROR(CheckIndex(op.index()));
     if (info.op == LoopOpcode::kCheckIndex) {
+      KILN_RETURN_IF_ERROR(Expect(op.mode() <= v1::INDEX_FROM_START, "unknown index mode"));
       return Expect(op.dtype() == v1::I64 && Arg(op, 0) == v1::I64, "an index is i64");
     }
     KILN_RETURN_IF_ERROR(

@@ -269,6 +269,9 @@ absl::Status LowerSelectScatter(LoweringContext& context, const GraphNode& node)
   }
   const ExprId at =
       WrappedIndex(context.exprs(), context.Expr(node, "index", context.Const(0)), self.sizes[dim]);
+  ExprPool& exprs = context.exprs();
+  if (!context.Require(exprs.Le(context.Const(0), at)) || !context.Require(exprs.Lt(at, self.sizes[dim])))
+    return absl::InvalidArgumentError("the selected index is out of range");
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end());
     from.erase(from.begin() + dim);

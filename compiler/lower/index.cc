@@ -13,8 +13,8 @@ bool IsIndexType(v1::DType dtype) { return IsInteger(dtype) && dtype != v1::U8; 
 
 // The value of an index tensor at `index` as a checked position in a dimension of `size`.
 ExprId Position(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& indices, Index index,
-                ExprId size) {
-  return ops.CheckedIndex(context.Load(ops, indices, index), size);
+                ExprId size, v1::IndexMode mode = v1::INDEX_FROM_START) {
+  return ops.CheckedIndex(context.Load(ops, indices, index), size, mode);
 }
 
 absl::Status LowerEmbedding(LoweringContext& context, const GraphNode& node) {
@@ -131,7 +131,7 @@ std::vector<ExprId> AdvancedIndex(LoweringContext& context, LoopRecorder& ops, c
     }
     const LoweredTensor& index = context.value(id);
     const std::vector<ExprId> at = BroadcastIndex(ops, index.sizes, among, advanced.broadcast);
-    from.push_back(Position(context, ops, index, at, self.sizes[dim]));
+    from.push_back(Position(context, ops, index, at, self.sizes[dim], v1::INDEX_FROM_EITHER_END));
   }
   return from;
 }

@@ -40,7 +40,9 @@ std::string OpText(const ExprPool& exprs, const LoopBody& body, LoopOpId id) {
     case LoopOpcode::kStore:
       return absl::StrCat("store.", DTypeName(op.dtype), " b", op.buffer, "[", exprs.ToString(op.index), "] ",
                           op.mode == v1::STORE_ACCUMULATE ? "+= " : "= ", args);
-    case LoopOpcode::kCheckIndex: return absl::StrCat(text, " ", args, " in ", exprs.ToString(op.index));
+    case LoopOpcode::kCheckIndex:
+      return absl::StrCat(text, " ", args, op.mode == v1::INDEX_FROM_START ? " in " : " from either end in ",
+                          exprs.ToString(op.index));
     case LoopOpcode::kReduce:
     case LoopOpcode::kScan: return absl::StrCat(text, " ", v1::ReduceKind_Name(op.mode), " ", args);
     default: return absl::StrCat(text, " ", args);

@@ -111,7 +111,7 @@ void LoopRecorder::Store(BufferId buffer, v1::DType dtype, ExprId index, LoopOpI
   Emit(std::move(data));
 }
 
-ExprId LoopRecorder::CheckedIndex(LoopOpId value, ExprId size) {
+ExprId LoopRecorder::CheckedIndex(LoopOpId value, ExprId size, v1::IndexMode mode) {
   value = Cast(value, v1::I64);
   const LoopOpData& op = body_.op(value);
   if (op.op == LoopOpcode::kIndexExpr && exprs_.Range(op.index).min >= 0 &&
@@ -120,7 +120,8 @@ ExprId LoopRecorder::CheckedIndex(LoopOpId value, ExprId size) {
   }
   if (op.op == LoopOpcode::kConstant) {
     const int64_t known = IntValue(value);
-    const ExprId wrapped = known < 0 ? exprs_.Add(size, exprs_.Const(known)) : exprs_.Const(known);
+    const bool wraps = known < 0 && mode == v1::INDEX_FROM_EITHER_END;
+    const ExprId wrapped = wraps ? exprs_.Add(size, exprs_.Const(known)) : exprs_.Const(known);
     if (exprs_.Range(wrapped).min >= 0 && exprs_.ProvablyLess(wrapped, size)) return wrapped;
   }
   LoopOpData check;
@@ -129,6 +130,7 @@ ExprId LoopRecorder::CheckedIndex(LoopOpId value, ExprId size) {
   check.args.push_back(value);
   if (!masks_.empty()) check.args.push_back(masks_.back());
   check.index = size;
+  check.mode = mode;
   return exprs_.Indirect(Emit(std::move(check)), size);
 }
 

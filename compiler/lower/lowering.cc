@@ -123,7 +123,8 @@ absl::Status LoweringContext::BindOutputs() {
       if (!tensor.is_strided() && IsDense(type.sizes, type.strides)) Realise(tensor);
       // What is saved for a backward graph has the strides that the passes chose for it, without gaps.
       const bool as_declared = output.fact.user_visible() || IsDense(type.sizes, type.strides);
-      if (!tensor.is_strided() || (as_declared && tensor.view->strides != type.strides) ||
+      if (!tensor.is_strided() ||
+          (as_declared && !SameLayout(type.sizes, tensor.view->strides, type.strides)) ||
           Reinterprets(*tensor.view)) {
         const BufferView copy =
             CopyTo(tensor, as_declared ? type.strides : ContiguousStrides(exprs(), type.sizes));
@@ -131,6 +132,7 @@ absl::Status LoweringContext::BindOutputs() {
         tensor.body = nullptr;
       }
       bound.view = *tensor.view;
+      if (as_declared) bound.view.strides = type.strides;  // of dimensions of one element any do
     }
     out_.outputs.push_back(std::move(bound));
     if (!status_.ok()) return ProducerError(output.value, status_);

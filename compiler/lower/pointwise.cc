@@ -142,12 +142,13 @@ absl::Status LowerBinary(LoweringContext& context, const GraphNode& node) {
   const Argument& self = Slot(context, node, "self");
   const Argument& other = Slot(context, node, "other");
   const Argument* alpha = node.Find("alpha");
-  // Of these eager makes a tensor of a number, and so rounds it; others compute with it as it is.
+  // Of these eager makes tensors of the result's dtype of all operands; others compute with a number as it
+  // is.
   const bool rounds = op == LoopOpcode::kRemainder || op == LoopOpcode::kFmod;
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     const auto operand = [&](const Argument& argument) {
       const LoopOpId value = context.Operand(ops, argument, index, type.sizes, type.dtype);
-      return rounds && !std::holds_alternative<TensorArg>(argument) ? ops.RoundTo(value, type.dtype) : value;
+      return rounds ? ops.RoundTo(value, type.dtype) : value;
     };
     const LoopOpId a = operand(self);
     LoopOpId b = operand(other);
@@ -177,7 +178,7 @@ absl::Status LowerDivMode(LoweringContext& context, const GraphNode& node) {
   const std::string mode = context.String(node, "rounding_mode", "");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     LoopOpId a = context.Operand(ops, self, index, type.sizes, type.dtype);
-    if (!mode.empty() && !std::holds_alternative<TensorArg>(self)) a = ops.RoundTo(a, type.dtype);
+    if (!mode.empty()) a = ops.RoundTo(a, type.dtype);
     const LoopOpId b = context.Operand(ops, other, index, type.sizes, type.dtype);
     if (mode == "floor") return ops.Binary(LoopOpcode::kFloorDiv, a, b);
     if (mode != "trunc") return ops.Binary(LoopOpcode::kDiv, a, b);

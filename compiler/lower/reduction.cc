@@ -112,22 +112,6 @@ absl::Status LowerArg(LoweringContext& context, const GraphNode& node) {
   return context.status();
 }
 
-// max.dim, min.dim: values and positions.
-absl::Status LowerMaxDim(LoweringContext& context, const GraphNode& node) {
-  const bool max = node.target == "aten.max.dim";
-  context.RealiseIfDear(context.TensorValue(node, "self"));
-  const LoweredTensor self = context.Tensor(node, "self");
-  std::vector<size_t> dims;
-  if (self.rank() > 0) dims.push_back(context.Dim(node, "dim", self.rank(), 0));
-  const v1::DType compute = self.dtype == v1::BOOL ? v1::U8 : ComputeType(self.dtype);
-  ReduceInto(context, node, 0, self, dims, max ? v1::REDUCE_MAX : v1::REDUCE_MIN, compute, Same, Same);
-  if (node.results.size() > 1) {
-    ReduceInto(context, node, 1, self, dims, max ? v1::REDUCE_ARGMAX : v1::REDUCE_ARGMIN, compute, Same,
-               Same);
-  }
-  return context.status();
-}
-
 template <v1::ReduceKind kind>
 absl::Status LowerTruth(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = context.Tensor(node, "self");
@@ -247,14 +231,10 @@ void RegisterReductions(LoweringTable& table) {
   table["aten.prod.dim_int"] = LowerReduce<v1::REDUCE_PROD>;
   table["aten.amax.default"] = LowerReduce<v1::REDUCE_MAX>;
   table["aten.amin.default"] = LowerReduce<v1::REDUCE_MIN>;
-  table["aten.max.default"] = LowerReduce<v1::REDUCE_MAX>;
-  table["aten.min.default"] = LowerReduce<v1::REDUCE_MIN>;
   table["aten.mean.default"] = LowerMean;
   table["aten.mean.dim"] = LowerMean;
   table["aten.argmax.default"] = LowerArg;
   table["aten.argmin.default"] = LowerArg;
-  table["aten.max.dim"] = LowerMaxDim;
-  table["aten.min.dim"] = LowerMaxDim;
   for (const char* overload : {"default", "dim", "dims"}) {
     table[absl::StrCat("aten.any.", overload)] = LowerTruth<v1::REDUCE_ANY>;
     table[absl::StrCat("aten.all.", overload)] = LowerTruth<v1::REDUCE_ALL>;

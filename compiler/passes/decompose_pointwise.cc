@@ -323,7 +323,8 @@ bool Hypot(Match& m) {
   Value ratio = low / high;
   Value length = high * Sqrt(1.0 + ratio * ratio);
   const double infinity = std::numeric_limits<double>::infinity();
-  return m.Return(Where(LogicalOr(Eq(high, 0.0), Eq(high, infinity)), high, length));
+  const Value infinite = LogicalOr(Eq(a, infinity), Eq(b, infinity));  // beside a NaN, too
+  return m.Return(Where(infinite, infinity, Where(Eq(high, 0.0), high, length)));
 }
 
 // A negative zero has a negative reciprocal.

@@ -42,8 +42,20 @@ bool ExtremeDims(Match& m) {
   return m.Return(kReduce(x, dims, m.Bool("keepdim", false)));
 }
 
-bool MaxAll(Match& m) { return m.Return(Amax(m.Tensor("self"), {}, false)); }
-bool MinAll(Match& m) { return m.Return(Amin(m.Tensor("self"), {}, false)); }
+// Of nothing there is no largest element, and eager's operator says so.
+bool HasNone(Match& m, const Value& x) {
+  if (!x.ok()) return false;
+  for (const ExprId size : x.sizes()) {
+    if (m.exprs().AsConst(size) == 0) return true;
+  }
+  return false;
+}
+
+template <Value (*kReduce)(const Value&, Dims, bool)>
+bool Extreme(Match& m) {
+  const Value x = m.Tensor("self");
+  return !HasNone(m, x) && m.Return(kReduce(x, Dims(), false));
+}
 
 template <Value (*kReduce)(const Value&, Dims, bool)>
 bool LogicDims(Match& m) {
@@ -78,6 +90,7 @@ Value Position(Match& m, absl::string_view name, Value x, int64_t dim, bool keep
 
 bool MaxDim(Match& m) {
   Value x = m.Tensor("self");
+  if (HasNone(m, x)) return false;
   const bool maximum = m.node().target == "aten.max.dim", keepdim = m.Bool("keepdim", false);
   const int64_t dim = m.Dim("dim", x);
   m.Set(0, maximum ? Amax(x, {dim}, keepdim) : Amin(x, {dim}, keepdim));
@@ -297,8 +310,8 @@ constexpr DecompositionRow kRows[] = {
     {"mean.dim", MeanDims},
     {"amax", ExtremeDims<Amax>},
     {"amin", ExtremeDims<Amin>},
-    {"max", MaxAll},
-    {"min", MinAll},
+    {"max", Extreme<Amax>},
+    {"min", Extreme<Amin>},
     {"max.dim", MaxDim},
     {"min.dim", MaxDim},
     {"argmax", ArgExtreme},

@@ -69,6 +69,11 @@ bool IsMutation(const GraphNode& node) {
   return dot != std::string::npos && dot > 0 && node.target[dot - 1] == '_';
 }
 
+bool IsAssertion(const GraphNode& node) {
+  return absl::StartsWith(node.target, "aten._assert_async.") ||
+         absl::StartsWith(node.target, "aten._functional_assert_async.");
+}
+
 bool IsRandom(const GraphNode& node) {
   static const auto* stems = new std::vector<std::string>{"rand",
                                                           "bernoulli",

@@ -24,6 +24,8 @@ std::optional<double> NumberOf(const Graph& graph, const Argument* argument);
 bool IsViewNode(const GraphNode& node);
 // Writes to an argument (the trailing copy_ of an input mutation).
 bool IsMutation(const GraphNode& node);
+// Says what must be true of values, and raises where it is not.
+bool IsAssertion(const GraphNode& node);
 // Draws random numbers, or may: two equal nodes have different results.
 bool IsRandom(const GraphNode& node);
 

@@ -230,7 +230,9 @@ TEST_P(BackendConformanceTest, MaskedLoadsAndStores) {
 TEST_P(BackendConformanceTest, IndirectLoadsAndIndexOutOfRange) {
   for (v1::VectorDim dim : {v1::VECTOR_NONE, v1::VECTOR_OUTER_LAST}) {
     for (int64_t bad : {-1, 0, 16, 34}) {
-      for (int64_t value : {20, -21}) {
+      for (const auto& [value, mode] :
+           {std::pair(20, v1::INDEX_FROM_EITHER_END), std::pair(-21, v1::INDEX_FROM_EITHER_END),
+            std::pair(20, v1::INDEX_FROM_START), std::pair(-1, v1::INDEX_FROM_START)}) {
         KernelBuilder b;
         const uint32_t n = b.Const(35), size = b.Const(20);
         const uint32_t table = b.Buffer(v1::F32, v1::READ, b.Const(60)),
@@ -238,11 +240,12 @@ TEST_P(BackendConformanceTest, IndirectLoadsAndIndexOutOfRange) {
         const uint32_t out = b.Buffer(v1::F32, v1::WRITE, n);
         b.Outer(n);
         b.BeginStage({});
-        const uint32_t at = b.CheckIndex(b.Load(index, b.Var(0)), size);
+        const uint32_t at = b.CheckIndex(b.Load(index, b.Var(0)), size, std::nullopt, mode);
         b.Store(out, b.Var(0), b.Load(table, b.Mul(b.Indirect(at), b.Const(3))));
         b.Schedule(1, 64, dim);
         std::vector<int64_t> indices;
-        for (int64_t k = 0; k < 35; ++k) indices.push_back(k == bad ? value : (k * 7) % 40 - 20);
+        const int64_t least = mode == v1::INDEX_FROM_START ? 0 : -20;
+        for (int64_t k = 0; k < 35; ++k) indices.push_back(k == bad ? value : (k * 7) % (20 - least) + least);
         Check(b.Build(), {RandomBuffer(v1::F32, 60, random_), IntBuffer(v1::I64, indices),
                           RandomBuffer(v1::F32, 35, random_)});
       }

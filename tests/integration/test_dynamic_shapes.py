@@ -123,3 +123,14 @@ def test_one_pair_of_programs_trains_at_all_sizes(name):
                  for (parameter, _), *triple in zip(model.named_parameters(), *gradients) if triple[2] is not None]
         check([("loss", *losses), *named])
     assert kiln.stats()["graphs"] == 2
+
+
+def test_a_selected_index_past_the_end():
+    def f(x):
+        return x.select_scatter(torch.ones(3), 0, 3)
+
+    compiled = torch.compile(f, backend="kiln", dynamic=True)
+    for rows in (5, 4):
+        torch.testing.assert_close(compiled(torch.zeros(rows, 3)), f(torch.zeros(rows, 3)))
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="sizes of this call contradict"):
+        compiled(torch.zeros(2, 3))  # eager takes it over, where it may, and says the same

@@ -103,6 +103,14 @@ def test_outputs_alias_inputs():
     assert flat.eq(5).all() and row.eq(5).all() and turned.eq(5).all()
 
 
+def test_a_view_of_an_input_that_leaves_in_training():
+    x = torch.zeros(4, 3, requires_grad=True)
+    view, _ = torch.compile(lambda x: (x.split(1, 1)[0].unsqueeze(2), x.sum()), backend="kiln")(x)
+    with torch.no_grad():
+        x.fill_(5)
+    assert view.stride() == x.split(1, 1)[0].unsqueeze(2).stride() and (view.detach() == 5).all()
+
+
 def test_views_of_inputs_and_layouts():
     base = torch.randn(6, 8)
     check_function(lambda x: torch.relu(x) * 2, base.t())
@@ -231,6 +239,45 @@ def test_index_out_of_range():
             compiled(table, torch.tensor([0, 5]))
         # The program is still good.
         torch.testing.assert_close(compiled(table, torch.tensor([1, 2])), use(table, torch.tensor([1, 2])))
+
+
+@pytest.mark.parametrize("use", [
+    lambda x, i: F.cross_entropy(x, i), lambda x, i: F.embedding(i, x), lambda x, i: x.gather(0, i[:, None]),
+    lambda x, i: x.scatter(0, i[:, None], x), lambda x, i: x.scatter_add(0, i[:, None], x)])
+def test_negative_indices_count_from_the_end_only_where_eager_has_them(use):
+    x = torch.randn(3, 4)
+    check_function(lambda x, i: (x[i], x.index_put((i,), x)), x, torch.tensor([-1, 0, -3]))
+    with pytest.raises((IndexError, RuntimeError)) as eager:
+        use(x, torch.tensor([-1, 0, 1]))
+    with pytest.raises(eager.type, match="index -1 is out of bounds for dimension .*with size"):
+        torch.compile(use, backend="kiln")(x, torch.tensor([-1, 0, 1]))
+
+
+def test_assertions_raise():
+    def positive(x):
+        torch._assert_async((x > 0).all(), "not positive")
+        return x + 1
+
+    check_function(positive, torch.ones(3))
+    with pytest.raises(RuntimeError, match="not positive"):
+        torch.compile(positive, backend="kiln")(-torch.ones(3))
+    check_function(lambda x: F.one_hot(x, 3), torch.tensor([0, 2]))
+    with pytest.raises(RuntimeError, match="smaller than num_classes"):
+        torch.compile(lambda x: F.one_hot(x, 3), backend="kiln")(torch.tensor([0, 3]))
+
+
+@pytest.mark.parametrize("largest", [lambda x: x.max(), lambda x: x.min(), lambda x: x.max(1), lambda x: x.min(-1)])
+def test_largest_of_nothing(largest):
+    check_function(largest, torch.randn(2, 3))
+    for run in (largest, torch.compile(largest, backend="kiln")):
+        with pytest.raises((RuntimeError, IndexError), match="Expected reduction dim"):
+            run(torch.empty(2, 0))
+
+
+def test_hypotenuses_of_infinity():
+    inf, nan = float("inf"), float("nan")
+    x, y = torch.tensor([inf, nan, -inf, 3.0, 0.0, nan]), torch.tensor([nan, inf, nan, 4.0, 0.0, 1.0])
+    torch.testing.assert_close(torch.compile(torch.hypot, backend="kiln")(x, y), torch.hypot(x, y), equal_nan=True)
 
 
 def test_index_put_and_scatter():

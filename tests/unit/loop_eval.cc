@@ -285,7 +285,7 @@ class Evaluator {
         if (Masked(op, 1)) return;
         const int64_t size = Value(op.index);
         value.i = values_[op.args[0]].i;
-        if (value.i < 0) value.i += size;
+        if (value.i < 0 && op.mode == v1::INDEX_FROM_EITHER_END) value.i += size;
         if (value.i >= 0 && value.i < size) return;
         if (status_code_ == 0) status_code_ = KILN_INDEX_OUT_OF_RANGE;
         value.i = 0;

@@ -400,7 +400,8 @@ TEST(LoopRecorder, IndicesThatCannotLeaveAreNotChecked) {
   LoopRecorder ops(exprs);
   const ExprId i = exprs.Var(0, exprs.Const(8));
   EXPECT_EQ(ops.CheckedIndex(ops.IndexExpr(i), exprs.Const(8)), i);
-  EXPECT_EQ(ops.CheckedIndex(ops.ConstantInt(-1), exprs.Const(8)), exprs.Const(7));
+  EXPECT_EQ(ops.CheckedIndex(ops.ConstantInt(-1), exprs.Const(8), v1::INDEX_FROM_EITHER_END), exprs.Const(7));
+  EXPECT_EQ(exprs.node(ops.CheckedIndex(ops.ConstantInt(-1), exprs.Const(8))).op, v1::EXPR_INDIRECT);
   EXPECT_EQ(exprs.node(ops.CheckedIndex(ops.IndexExpr(i), exprs.Const(7))).op, v1::EXPR_INDIRECT);
 }
 
