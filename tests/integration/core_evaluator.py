@@ -93,6 +93,8 @@ class CoreProgram:
             if key not in arguments and not argument.has_default_value():
                 arguments[key] = None
         results = operator(**arguments)
+        if results is None:  # an assertion's
+            results = []
         results = results if isinstance(results, (list, tuple)) else [results]
         for declared, result in zip(node["results"], results, strict=True):
             if declared is None:
