@@ -336,6 +336,7 @@ class GrpcClient : public Client {
           absl::StrCat("the compile service went away during a compile (", lost, ")"));
     }
     const absl::Status& status = result.status();
+    if (absl::IsCancelled(status)) return result;  // says nothing about the service
     const bool answered = status.GetPayload(kAnswered).has_value();
     if (!answered && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
       breaker_.Failed(absl::Now());

@@ -35,7 +35,8 @@ class LoopRecorder {
   LoopOpId Load(BufferId buffer, v1::DType dtype, ExprId index);
   void Store(BufferId buffer, v1::DType dtype, ExprId index, LoopOpId value,
              v1::StoreMode mode = v1::STORE_PLAIN);
-  // An index that a value gives: wrapped once if negative, checked against `size` at run time.
+  // An index that a value gives, checked against `size` at run time; below zero it counts from the end where
+  // `mode` says so.
   ExprId CheckedIndex(LoopOpId value, ExprId size, v1::IndexMode mode = v1::INDEX_FROM_START);
   // While a mask is open, loads, stores and checks happen only where it holds; loads give 0 elsewhere.
   void OpenMask(LoopOpId mask);

@@ -163,7 +163,7 @@ class ExprPool:
     def _rounded(self, expr):
         inner = expr.args[0]
         if isinstance(inner, _TRUE_DIVISION):
-            if isinstance(expr, _TRUNCATIONS) and not inner.is_nonnegative:
+            if isinstance(expr, _TRUNCATIONS) and not all(part.is_nonnegative for part in inner.args):
                 sign = self._intern(MUL, args=tuple(map(self.add, inner.args)))
                 negative = self._intern(LT, args=(sign, self._const(0)))
                 return self._intern(WHERE, args=(negative, self._binary(CEILDIV, inner), self._binary(FLOORDIV, inner)))
