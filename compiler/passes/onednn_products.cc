@@ -12,7 +12,7 @@ namespace kiln {
 namespace {
 
 constexpr double kMultiplicationsMin = 8 << 20;
-constexpr double kWeightsMin = 512 << 10;  // of a product of any number of rows
+constexpr double kWeightsMin = 256 << 10;  // of a product of any number of rows
 
 class OnednnProducts {
  public:
