@@ -10,6 +10,8 @@
 namespace kiln {
 namespace {
 
+constexpr int64_t kSymbolEstimate = 64;
+
 // Partial sums and products may leave int64 as long as the result comes back.
 template <typename Combine>
 ExprValue Fold(absl::Span<const ExprValue> args, __int128 start, Combine combine) {
@@ -35,6 +37,14 @@ ExprValue Power(int64_t base, int64_t exponent) {
 }
 
 }  // namespace
+
+int64_t EstimateOfSymbol(absl::Span<const v1::Symbol> symbols, int64_t symbol) {
+  int64_t estimate = kSymbolEstimate;
+  if (symbol < 0 || static_cast<size_t>(symbol) >= symbols.size()) return estimate;
+  const v1::Symbol& range = symbols[static_cast<size_t>(symbol)];
+  estimate = std::max(estimate, range.min());
+  return range.max() >= range.min() ? std::min(estimate, range.max()) : estimate;
+}
 
 bool ExprArityIsValid(v1::ExprOp op, size_t args) {
   switch (op) {

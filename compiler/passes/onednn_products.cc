@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "compiler/graph/expr_eval.h"
 #include "compiler/passes/dead_code.h"
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
@@ -12,7 +13,6 @@ namespace kiln {
 namespace {
 
 constexpr double kMultiplicationsMin = 8 << 20;
-constexpr double kWeightsMin = 256 << 10;  // of a product of any number of rows
 
 class OnednnProducts {
  public:
@@ -76,11 +76,14 @@ class OnednnProducts {
   }
 
   bool IsLarge(const TensorType& left, const TensorType& right) const {
-    const auto rows = graph_.exprs.AsConst(left.sizes[0]), summed = graph_.exprs.AsConst(right.sizes[0]),
-               columns = graph_.exprs.AsConst(right.sizes[1]);
+    const auto summed = graph_.exprs.AsConst(right.sizes[0]), columns = graph_.exprs.AsConst(right.sizes[1]);
     if (!summed || !columns) return false;
-    const double weights = static_cast<double>(*summed) * static_cast<double>(*columns);
-    return rows ? weights * static_cast<double>(*rows) >= kMultiplicationsMin : weights >= kWeightsMin;
+    const auto rows = graph_.exprs.Evaluate(left.sizes[0], [this](const ExprNode& symbol) {
+      return EstimateOfSymbol(graph_.symbols, symbol.value);
+    });
+    if (!rows.ok()) return false;
+    return static_cast<double>(*summed) * static_cast<double>(*columns) * static_cast<double>(*rows) >=
+           kMultiplicationsMin;
   }
 
   // The matrix with a row for each column of `matrix`, as oneDNN wants it: most are turned in the graph.

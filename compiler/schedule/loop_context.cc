@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
+#include "compiler/graph/expr_eval.h"
+
 namespace kiln {
 namespace {
 
-// What a size is taken for when only its range is known.
-constexpr int64_t kSymbolEstimate = 64;
 constexpr int64_t kEstimateMax = int64_t{1} << 50;
 
 }  // namespace
@@ -90,14 +90,7 @@ int64_t LoopContext::Estimate(ExprId id) {
   auto it = estimates_.find(id);
   if (it != estimates_.end()) return it->second;
   auto value = pool().Evaluate(id, [&](const ExprNode& leaf) -> int64_t {
-    if (leaf.op != v1::EXPR_SYMBOL) return 0;
-    int64_t estimate = kSymbolEstimate;
-    if (leaf.value >= 0 && static_cast<size_t>(leaf.value) < graph_.symbols.size()) {
-      const v1::Symbol& symbol = graph_.symbols[leaf.value];
-      estimate = std::max(estimate, symbol.min());
-      if (symbol.max() >= symbol.min()) estimate = std::min(estimate, symbol.max());
-    }
-    return estimate;
+    return leaf.op == v1::EXPR_SYMBOL ? EstimateOfSymbol(graph_.symbols, leaf.value) : 0;
   });
   int64_t result = value.ok() ? std::clamp<int64_t>(*value, -kEstimateMax, kEstimateMax) : 0;
   estimates_[id] = result;

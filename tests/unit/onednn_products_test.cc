@@ -20,7 +20,8 @@ struct Product : Maker {
   v1::DType dtype = v1::F32;
   v1::DeviceType device = v1::CPU;
   int64_t rows = 64, summed = 512, columns = 512;
-  bool biased = true, turned_left = false, turned_right = false, any_rows = false;
+  bool biased = true, turned_left = false, turned_right = false;
+  bool any_rows = false, rows_squared = false;
   std::vector<int64_t> bias_sizes = {512};
   Args more;  // arguments of the product
   ValueId x, w, b;
@@ -40,6 +41,8 @@ struct Product : Maker {
     w = Matrix(summed, columns, turned_right);
     b = Input(bias_sizes, dtype);
     if (any_rows) graph.values[x].sizes[0] = graph.exprs.Symbol(0, {2, 1 << 20});
+    if (rows_squared)
+      graph.values[x].sizes[0] = graph.exprs.Mul(graph.type(x).sizes[0], graph.type(x).sizes[0]);
     TensorType type = Type({rows, columns}, dtype);
     type.sizes[0] = graph.type(x).sizes[0];
     Args args =
@@ -84,13 +87,16 @@ TEST(OnednnProducts, TakesTheMatrixTurned) {
 TEST(OnednnProducts, LeavesWhatItShould) {
   const std::vector<std::pair<const char*, std::function<void(Product&)>>> cases = {
       {"control: nothing", [](Product&) {}},
-      {"control: any number of rows", [](Product& m) { m.any_rows = true, m.summed = 1024; }},
+      {"control: any number of rows", [](Product& m) { m.any_rows = true; }},
       {"a GPU's", [](Product& m) { m.device = v1::CUDA; }},
       {"F64", [](Product& m) { m.dtype = v1::F64; }},
       {"BF16", [](Product& m) { m.dtype = v1::BF16; }},
       {"rows that are columns", [](Product& m) { m.turned_left = true; }},
       {"little work", [](Product& m) { m.rows = 16; }},
-      {"few weights for any number of rows", [](Product& m) { m.any_rows = true; }},
+      {"control: the weights suffice for 64 rows", [](Product& m) { m.any_rows = true, m.summed = 256; }},
+      {"few weights for any number of rows", [](Product& m) { m.any_rows = true, m.summed = 248; }},
+      {"control: few weights for rows that are a square",
+       [](Product& m) { m.any_rows = true, m.rows_squared = true, m.summed = 248; }},
       {"a matrix added", [](Product& m) { m.bias_sizes = {64, 512}; }},
       {"one number added", [](Product& m) { m.bias_sizes = {1}; }},
       {"a bias that is scaled", [](Product& m) { m.more = {{"beta", FloatArg{2}}}; }},
