@@ -150,8 +150,10 @@ def test_convolutions_in_inference(memory_format, dynamic):
     check([(f"output {i}", *values) for i, values in enumerate(zip(actual, eager, exact))])
     assert [value.stride() for value in actual] == [value.stride() for value in eager]
     calls = [call for graph in records.graphs_since(start) for call in graph["library_calls"]]
-    products = {"aten.mm.default", "aten.addmm.default", "mkldnn._linear_pointwise.default"}  # the last by any sizes
-    assert sum(call in products for call in calls) == 2 and "aten.convolution.default" in calls, calls
+    if dynamic and "mkldnn._linear_pointwise.default" in calls:  # by oneDNN where MKL leaves AVX-512 unused
+        assert calls.count("mkldnn._linear_pointwise.default") == 2 and "aten.convolution.default" in calls, calls
+    else:
+        assert {"aten.mm.default", "aten.addmm.default", "aten.convolution.default"} <= set(calls), calls
     assert kiln.stats()["stride_copies"] == 0
 
 
