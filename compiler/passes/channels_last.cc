@@ -45,14 +45,17 @@ std::optional<int64_t> Bytes(const Graph& graph, const TensorType& type) {
   return bytes;
 }
 
-// A step of training on a CPU is by points where its convolutions, of which there are some, have no groups:
-// networks of depthwise ones were slower in the one trial there was (MobileNetV2's step 483 ms instead of
-// 423, with sums of columns split further as well, so that which of the two it was is not known).
+// Of row-major images oneDNN makes blocked copies, most of which are new pages at each call.
+bool ConvolvesByPointsOnCpu(const Graph& graph, const GraphNode& node) {
+  return IsUngrouped(graph, node) || IsDepthwise(graph, node);
+}
+
+// A step of training on a CPU is by points where all its convolutions, of which there are some, can be.
 bool TrainsByPointsOnCpu(const Graph& graph) {
   bool found = false;
   for (const GraphNode& node : graph.nodes) {
     if (!absl::StartsWith(node.target, "aten.convolution")) continue;
-    if (!IsUngrouped(graph, node)) return false;
+    if (!ConvolvesByPointsOnCpu(graph, node)) return false;
     found = true;
   }
   return found;
@@ -63,7 +66,8 @@ bool IsConvolutionByPointsOnCpu(const Graph& graph, const GraphNode& node) {
   if (result.dtype != v1::F32) return false;
   const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
   if (input == kNoValue || weight == kNoValue) return false;
-  if (graph.kind != v1::INFERENCE) return IsUngrouped(graph, node) && Bytes(graph, result).has_value();
+  if (graph.kind != v1::INFERENCE)
+    return ConvolvesByPointsOnCpu(graph, node) && Bytes(graph, result).has_value();
   if (IsDepthwise(graph, node)) return true;
   const auto weights = Bytes(graph, graph.type(weight));
   if (!IsUngrouped(graph, node) || !weights) return false;
@@ -78,15 +82,40 @@ bool IsConvolutionByPoints(const Graph& graph, const GraphNode& node) {
                                                         : IsConvolutionByPointsOnCpu(graph, node);
 }
 
-// Gradients that the library computes by points as well as the convolution itself.
-bool IsGradientByPoints(const Graph& graph, const GraphNode& node) {
+// A part of images that lie by points does so too, with gaps.
+bool LiesByPoints(Graph& graph, const TensorType& type) {
+  if (IsChannelsLast(graph.exprs, type)) return true;
+  if (type.rank() != 4 || type.strides.size() != 4 || graph.exprs.AsConst(type.sizes[1]) == 1) return false;
+  std::vector<int64_t> strides;
+  for (size_t dim : {1, 3, 2, 0}) {
+    const auto stride = graph.exprs.AsConst(type.strides[dim]);
+    if (!stride || (!strides.empty() && *stride <= strides.back())) return false;
+    strides.push_back(*stride);
+  }
+  return strides[0] == 1;
+}
+
+bool ReadsByPoints(Graph& graph, const GraphNode& node) {
+  bool found = false;
+  ForEachOperand(node, [&](ValueId value) {
+    if (value != kNoValue) found = found || LiesByPoints(graph, graph.type(value));
+  });
+  return found;
+}
+
+// Gradients that the library computes by points as well as the convolution itself. On a CPU it does so where
+// the image lies so (its weights never do), on a GPU where anything does.
+bool IsGradientByPoints(Graph& graph, const GraphNode& node) {
   if (node.target != "aten.convolution_backward.default" || node.results.size() != 3) return false;
   const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
   if (input == kNoValue || weight == kNoValue || graph.type(weight).rank() != 4) return false;
   const TensorType& image = graph.type(input);
-  if (image.rank() != 4 || !IsUngrouped(graph, node)) return false;
-  return image.dtype == v1::F32 ||
-         (image.device == v1::CUDA && (image.dtype == v1::F16 || image.dtype == v1::BF16));
+  if (image.rank() != 4) return false;
+  if (image.device == v1::CPU) {
+    return image.dtype == v1::F32 && ConvolvesByPointsOnCpu(graph, node) && LiesByPoints(graph, image);
+  }
+  return (image.dtype == v1::F32 || image.dtype == v1::F16 || image.dtype == v1::BF16) &&
+         IsUngrouped(graph, node) && ReadsByPoints(graph, node);
 }
 
 // Operators of ours whose result lies well as their argument does.
@@ -117,27 +146,6 @@ std::vector<bool> LaidForGradients(const Graph& graph) {
     if (node.target == "aten.clone.default") laid[node.results[0]] = read[node.results[0]];
   }
   return laid;
-}
-
-// A part of images that lie by points does so too, with gaps.
-bool LiesByPoints(Graph& graph, const TensorType& type) {
-  if (IsChannelsLast(graph.exprs, type)) return true;
-  if (type.rank() != 4 || type.strides.size() != 4 || graph.exprs.AsConst(type.sizes[1]) == 1) return false;
-  std::vector<int64_t> strides;
-  for (size_t dim : {1, 3, 2, 0}) {
-    const auto stride = graph.exprs.AsConst(type.strides[dim]);
-    if (!stride || (!strides.empty() && *stride <= strides.back())) return false;
-    strides.push_back(*stride);
-  }
-  return strides[0] == 1;
-}
-
-bool ReadsByPoints(Graph& graph, const GraphNode& node) {
-  bool found = false;
-  ForEachOperand(node, [&](ValueId value) {
-    if (value != kNoValue) found = found || LiesByPoints(graph, graph.type(value));
-  });
-  return found;
 }
 
 // Values whose layout others know: the caller's own results, what is written into inputs, and what either is
@@ -192,8 +200,7 @@ class Layouter {
     for (GraphNode& node : nodes) {
       FollowSlice(graph_, node);
       std::vector<GraphNode> after;
-      if (IsGradientByPoints(graph_, node) && MayConvolveByPoints(TensorOf(node, "input")) &&
-          ReadsByPoints(graph_, node)) {
+      if (IsGradientByPoints(graph_, node) && MayConvolveByPoints(TensorOf(node, "input"))) {
         after = LayGradients(node);
       } else {
         LayResults(node);
@@ -246,6 +253,7 @@ class Layouter {
         continue;
       }
       TensorType type = graph_.type(declared);
+      if (IsChannelsLast(graph_.exprs, type)) continue;  // declared as the library makes it
       type.strides = ChannelsLastStrides(graph_.exprs, type.sizes);
       if (!IsChannelsLast(graph_.exprs, type)) continue;  // both layouts are one
       const auto made = static_cast<ValueId>(graph_.values.size());

@@ -1,7 +1,7 @@
 // Lets images between convolutions lie by points (channels last): on a GPU as cuDNN's kernels for tensor
 // cores want them; in inference on a CPU where oneDNN would else take longer to lay the images anew than it
-// now takes for the weights; in training on a CPU where no convolution has groups, since oneDNN's copies of
-// row-major images would leave holes between what is saved.
+// now takes for the weights; in training on a CPU where each convolution is depthwise or has no groups, since
+// oneDNN's copies of row-major images would be new pages at each call and leave holes between what is saved.
 //
 // Only strides of computed values change, which lowering takes as the layout to give them: results of
 // convolutions and their gradients, and of what keeps the order of points and channels behind them. Values

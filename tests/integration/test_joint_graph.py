@@ -11,6 +11,7 @@ from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 
+import kiln
 from agreement import check_function
 from kiln import decompositions, joint_graph
 
@@ -215,3 +216,22 @@ def test_depthwise_convolution_channels_last(size):
         return F.conv2d(x.sin(), weight, bias, padding=3, groups=32).cos()
 
     agree(function, image, torch.randn(32, 1, 7, 7) / 7, torch.randn(32))
+
+
+@pytest.mark.parametrize("size", [9, 28])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_networks_of_depthwise_convolutions(memory_format, size):
+    """Images lie by points from the first convolution to the last one's gradient, as the program says of each result."""
+    torch.manual_seed(0)
+    image = torch.randn(2, 3, size, size).contiguous(memory_format=memory_format)
+    copies = kiln.stats()["stride_copies"]
+
+    def function(x, window, each, strided, point):
+        x = F.conv2d(F.pad(x, (0, 1, 0, 1)), window).relu()
+        x = F.conv2d(x, each, padding=1, groups=16).clamp(-1, 2)
+        x = F.conv2d(F.batch_norm(x, None, None, training=True), strided, stride=2, padding=2, groups=16)
+        return F.conv2d(x.sin(), point).mean((2, 3))
+
+    agree(function, image, torch.randn(16, 3, 3, 3) / 5, torch.randn(16, 1, 3, 3) / 3, torch.randn(32, 1, 5, 5) / 5,
+          torch.randn(8, 32, 1, 1) / 5)
+    assert kiln.stats()["stride_copies"] == copies
