@@ -282,11 +282,10 @@ PyObject* Times(PyObject* object, PyObject*) {
   return list.release();
 }
 
-// Guards of the variant as ([(op, value, args)], [conditions], [(source, input, dim)]).
-PyObject* Guards(PyObject* object, PyObject*) {
-  const v1::Guards& guards = Self(object)->compiled->manifest.guards();
-  Ref nodes(PyList_New(0)), conditions(PyList_New(0)), symbols(PyList_New(0));
-  for (const v1::ExprNode& node : guards.exprs()) {
+// [(op, value, args)]
+Ref ExprList(const google::protobuf::RepeatedPtrField<v1::ExprNode>& exprs) {
+  Ref nodes(PyList_New(0));
+  for (const v1::ExprNode& node : exprs) {
     Ref args(PyTuple_New(node.args_size()));
     for (int i = 0; i < node.args_size(); ++i)
       PyTuple_SetItem(args.get(), i, PyLong_FromUnsignedLong(node.args(i)));
@@ -294,6 +293,13 @@ PyObject* Guards(PyObject* object, PyObject*) {
                            args.get()));
     PyList_Append(nodes.get(), item.get());
   }
+  return nodes;
+}
+
+// Guards of the variant as (expressions, [conditions], [(source, input, dim)]).
+PyObject* Guards(PyObject* object, PyObject*) {
+  const v1::Guards& guards = Self(object)->compiled->manifest.guards();
+  Ref nodes = ExprList(guards.exprs()), conditions(PyList_New(0)), symbols(PyList_New(0));
   for (uint32_t condition : guards.conditions()) {
     Ref item(PyLong_FromUnsignedLong(condition));
     PyList_Append(conditions.get(), item.get());
@@ -306,31 +312,27 @@ PyObject* Guards(PyObject* object, PyObject*) {
   return Py_BuildValue("(OOO)", nodes.get(), conditions.get(), symbols.get());
 }
 
-// Strides of each output, a tuple where they are plain integers, else None.
+// (expressions, strides): of each output a tuple of integers and, for a symbolic stride, of (expression,);
+// None where it is no tensor.
 PyObject* OutputStrides(PyObject* object, PyObject*) {
   const v1::Program& program = Self(object)->compiled->manifest.program();
-  PyObject* list = PyList_New(program.outputs_size());
-  for (int i = 0; i < program.outputs_size(); ++i) {
-    PyObject* item = nullptr;
-    if (program.outputs(i).kind_case() == v1::ProgramOutput::kBuffer) {
-      const v1::ProgramBuffer& buffer = program.buffers(program.outputs(i).buffer());
-      bool plain = true;
-      for (const v1::SymInt& stride : buffer.strides())
-        plain = plain && stride.kind_case() != v1::SymInt::kExpr;
-      if (plain) {
-        item = PyTuple_New(buffer.strides_size());
-        for (int d = 0; d < buffer.strides_size(); ++d) {
-          PyTuple_SetItem(item, d, PyLong_FromLongLong(buffer.strides(d).value()));
-        }
-      }
+  Ref list(PyList_New(0)), nodes = ExprList(program.exprs());
+  for (const v1::ProgramOutput& output : program.outputs()) {
+    if (output.kind_case() != v1::ProgramOutput::kBuffer) {
+      PyList_Append(list.get(), Py_None);
+      continue;
     }
-    if (item == nullptr) {
-      item = Py_None;
-      Py_INCREF(item);
+    const v1::ProgramBuffer& buffer = program.buffers(static_cast<int>(output.buffer()));
+    Ref strides(PyTuple_New(buffer.strides_size()));
+    for (int d = 0; d < buffer.strides_size(); ++d) {
+      const v1::SymInt& stride = buffer.strides(d);
+      PyTuple_SetItem(strides.get(), d,
+                      stride.kind_case() == v1::SymInt::kExpr ? Py_BuildValue("(I)", stride.expr())
+                                                              : PyLong_FromLongLong(stride.value()));
     }
-    PyList_SetItem(list, i, item);
+    PyList_Append(list.get(), strides.get());
   }
-  return list;
+  return Py_BuildValue("(OO)", nodes.get(), list.get());
 }
 
 // [(name, bytes)] of every stage of the compile, when it was asked for.
@@ -349,7 +351,7 @@ PyMethodDef methods[] = {
     {"counts", Counts, METH_NOARGS, "Calls, kernel launches, library calls and stride copies so far."},
     {"times", Times, METH_NOARGS, "Runs and nanoseconds of each step while timing was on."},
     {"guards", Guards, METH_NOARGS, "Conditions on sizes that this program was compiled for."},
-    {"output_strides", OutputStrides, METH_NOARGS, "Strides of the outputs."},
+    {"output_strides", OutputStrides, METH_NOARGS, "Strides of the outputs, and the expressions in them."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(Dealloc)},

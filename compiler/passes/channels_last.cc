@@ -66,8 +66,7 @@ bool IsConvolutionByPointsOnCpu(const Graph& graph, const GraphNode& node) {
   if (result.dtype != v1::F32) return false;
   const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
   if (input == kNoValue || weight == kNoValue) return false;
-  if (graph.kind != v1::INFERENCE)
-    return ConvolvesByPointsOnCpu(graph, node) && Bytes(graph, result).has_value();
+  if (graph.kind != v1::INFERENCE) return ConvolvesByPointsOnCpu(graph, node);
   if (IsDepthwise(graph, node)) return true;
   const auto weights = Bytes(graph, graph.type(weight));
   if (!IsUngrouped(graph, node) || !weights) return false;
@@ -149,8 +148,8 @@ std::vector<bool> LaidForGradients(const Graph& graph) {
 }
 
 // Values whose layout others know: the caller's own results, what is written into inputs, and what either is
-// a view of. What a forward graph saves for its backward, of known sizes, lies as the graph likes: its
-// program says how, and the backward is compiled for that.
+// a view of. What a forward graph saves for its backward lies as the graph likes: its program says how, and
+// the backward is compiled for that. On a GPU that is not done where sizes change: no model showed a gain.
 std::vector<bool> KnownLayouts(const Graph& graph, bool by_points_on_cpu) {
   const std::vector<int32_t> producers = Producers(graph);
   return EscapingValues(graph, [&](const GraphOutput& output) {
@@ -158,8 +157,9 @@ std::vector<bool> KnownLayouts(const Graph& graph, bool by_points_on_cpu) {
     const int32_t producer = producers[output.value];
     const bool is_static =
         absl::c_all_of(type.sizes, [&](ExprId size) { return graph.exprs.AsConst(size).has_value(); });
-    return graph.kind != v1::FORWARD || output.fact.user_visible() || !is_static || producer < 0 ||
-           (type.device != v1::CUDA && !by_points_on_cpu) || IsViewNode(graph.nodes[producer]);
+    const bool may_lay = type.device == v1::CUDA ? is_static : by_points_on_cpu;
+    return graph.kind != v1::FORWARD || output.fact.user_visible() || !may_lay || producer < 0 ||
+           IsViewNode(graph.nodes[producer]);
   });
 }
 

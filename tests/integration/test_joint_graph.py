@@ -62,10 +62,12 @@ def gradients(function, inputs):
     return [result.detach()], torch.autograd.grad(result.square().sum(), [v for v in leaves if v.requires_grad])
 
 
-def agree(function, *inputs):
-    torch._dynamo.reset()
+def agree(function, *inputs, compiled=None):
+    if compiled is None:
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend="kiln")
     expected = gradients(function, inputs)
-    results = gradients(torch.compile(function, backend="kiln"), inputs)
+    results = gradients(compiled, inputs)
     for value, other in zip([*results[0], *results[1]], [*expected[0], *expected[1]]):
         torch.testing.assert_close(value, other, rtol=2e-4, atol=2e-4)
 
@@ -220,11 +222,10 @@ def test_depthwise_convolution_channels_last(size):
 
 @pytest.mark.parametrize("size", [9, 28])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_networks_of_depthwise_convolutions(memory_format, size):
-    """Images lie by points from the first convolution to the last one's gradient, as the program says of each result."""
-    torch.manual_seed(0)
-    image = torch.randn(2, 3, size, size).contiguous(memory_format=memory_format)
-    copies = kiln.stats()["stride_copies"]
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_networks_of_depthwise_convolutions(dynamic, memory_format, size):
+    """Images lie by points from the first convolution to the last one's gradient, as the program says of each result,
+    for all sizes that it is compiled for."""
 
     def function(x, window, each, strided, point):
         x = F.conv2d(F.pad(x, (0, 1, 0, 1)), window).relu()
@@ -232,6 +233,14 @@ def test_networks_of_depthwise_convolutions(memory_format, size):
         x = F.conv2d(F.batch_norm(x, None, None, training=True), strided, stride=2, padding=2, groups=16)
         return F.conv2d(x.sin(), point).mean((2, 3))
 
-    agree(function, image, torch.randn(16, 3, 3, 3) / 5, torch.randn(16, 1, 3, 3) / 3, torch.randn(32, 1, 5, 5) / 5,
-          torch.randn(8, 32, 1, 1) / 5)
+    torch.manual_seed(0)
+    filters = [torch.randn(16, 3, 3, 3) / 5, torch.randn(16, 1, 3, 3) / 3, torch.randn(32, 1, 5, 5) / 5,
+               torch.randn(8, 32, 1, 1) / 5]
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="kiln", dynamic=dynamic)
+    copies, graphs = kiln.stats()["stride_copies"], kiln.stats()["graphs"]
+    for more in (0, 5) if dynamic else (0,):
+        image = torch.randn(2, 3, size + more, size + 2 + 2 * more).contiguous(memory_format=memory_format)
+        agree(function, image, *filters, compiled=compiled)
     assert kiln.stats()["stride_copies"] == copies
+    assert kiln.stats()["graphs"] == graphs + 2  # forward and backward

@@ -99,10 +99,15 @@ TEST(ChannelsLast, SaysWhetherAnythingChanged) {
 // traced.
 TEST(ChannelsLast, LaysWhatAForwardSaves) {
   const auto saved_by_points = [](v1::DeviceType device, v1::GraphKind kind, bool visible, bool viewed,
-                                  int64_t groups = 1) {
+                                  int64_t groups = 1, bool sizes_known = true) {
     Images m;
     m.graph.kind = kind;
-    const ValueId saved = m.Relu(m.Convolve(m.Input({2, 8, 5, 7})));
+    const ValueId image = m.Input({2, 8, 5, 7}), result = m.Convolve(image), saved = m.Relu(result);
+    for (const ValueId value : {image, result, saved}) {
+      TensorType& type = m.graph.values[value];
+      if (!sizes_known) type.sizes[2] = m.graph.exprs.Symbol(0, {2, 4096});
+      type.strides = ContiguousStrides(m.graph.exprs, type.sizes);
+    }
     m.Output(saved, visible);
     if (groups > 1) m.Output(m.Convolve(m.Input({2, 8, 5, 7}), groups), false);
     if (viewed) {
@@ -120,6 +125,7 @@ TEST(ChannelsLast, LaysWhatAForwardSaves) {
     EXPECT_FALSE(saved_by_points(device, v1::INFERENCE, false, false));
     EXPECT_TRUE(saved_by_points(device, v1::FORWARD, false, false, 8));
     EXPECT_EQ(saved_by_points(device, v1::FORWARD, false, false, 4), device == v1::CUDA);
+    EXPECT_EQ(saved_by_points(device, v1::FORWARD, false, false, 1, false), device == v1::CPU);
   }
 }
 

@@ -15,7 +15,7 @@ from torch._inductor.output_code import OutputCode
 
 from . import _C, cuda_graphs, debug, fallback, library, records, service
 from .errors import Unsupported
-from .symbols import evaluate
+from .symbols import evaluate, values_of
 
 _lock = threading.Lock()
 _live = weakref.WeakSet()
@@ -111,7 +111,7 @@ class CompiledGraph(OutputCode):
             self._run = cuda_graphs.wrap(self._run, self.recording, self.constants, info)
         context = torch._guards.TracingContext.try_get()
         if context is not None and context.output_strides is not None and not context.output_strides:
-            context.output_strides.extend(artifact.output_strides())
+            context.output_strides.extend(_output_strides(artifact, values))
 
     # ---- torch's cache
 
@@ -164,6 +164,16 @@ class FallbackGraph(OutputCode):
 
     def set_triton_bundle(self, triton_bundle):
         pass
+
+
+def _output_strides(artifact, symbols):
+    """What AOTAutograd compiles the backward for: of each output its strides, SymInts where they change from call to
+    call; None where it is no tensor."""
+    nodes, outputs = artifact.output_strides()
+    wanted = {stride[0] for strides in outputs if strides for stride in strides if isinstance(stride, tuple)}
+    values = values_of(nodes, wanted, symbols)
+    return [strides and tuple(values[stride[0]] if isinstance(stride, tuple) else stride for stride in strides)
+            for strides in outputs]
 
 
 def _runner(artifact, constants, gpu):

@@ -173,8 +173,21 @@ class ExprPool:
 
 def evaluate(nodes, conditions, symbols):
     """Guards from the service over live SymInts: evaluating them adds them to torch's guards."""
-    values: list[Any] = []
-    for op, value, args in nodes:
+    values = values_of(nodes, conditions, symbols)
+    return all(bool(values[c]) for c in conditions)
+
+
+def values_of(nodes, wanted, symbols):
+    """Values over live SymInts by position in `nodes`: of the expressions `wanted` and of what these take alone, since
+    comparisons become guards of torch's."""
+    needed = set(wanted)
+    for position in range(len(nodes) - 1, -1, -1):
+        if position in needed:
+            needed.update(nodes[position][2])
+    values: dict[int, Any] = {}
+    for position, (op, value, args) in enumerate(nodes):
+        if position not in needed:
+            continue
         a = [values[i] for i in args]
         if op == CONST:
             result: Any = value
@@ -218,5 +231,5 @@ def evaluate(nodes, conditions, symbols):
             result = a[1] if bool(a[0]) else a[2]
         else:
             raise Unsupported(f"a guard with operator {op}")
-        values.append(result)
-    return all(bool(values[c]) for c in conditions)
+        values[position] = result
+    return values
