@@ -149,7 +149,7 @@ std::vector<bool> LaidForGradients(const Graph& graph) {
 
 // Values whose layout others know: the caller's own results, what is written into inputs, and what either is
 // a view of. What a forward graph saves for its backward lies as the graph likes: its program says how, and
-// the backward is compiled for that. On a GPU that is not done where sizes change: no model showed a gain.
+// the backward is compiled for that. On a GPU only where all sizes are known: others were not tried.
 std::vector<bool> KnownLayouts(const Graph& graph, bool by_points_on_cpu) {
   const std::vector<int32_t> producers = Producers(graph);
   return EscapingValues(graph, [&](const GraphOutput& output) {
@@ -240,8 +240,8 @@ class Layouter {
     }
   }
 
-  // Gradients whose layout is known are laid anew behind the library's. On a CPU it reads and makes row-major
-  // weights whatever the images.
+  // Gradients whose layout is known are laid anew behind the library's. On a CPU those of weights are
+  // declared row-major; what the library makes otherwise (of 3 × 3 windows) the runtime copies.
   std::vector<GraphNode> LayGradients(GraphNode& node) {
     std::vector<GraphNode> clones;
     const bool on_gpu = graph_.type(TensorOf(node, "input")).device == v1::CUDA;

@@ -6,8 +6,8 @@
 // Only strides of computed values change, which lowering takes as the layout to give them: results of
 // convolutions and their gradients, and of what keeps the order of points and channels behind them. Values
 // that leave the graph keep their declared layout, but those that a forward graph saves for its backward:
-// where all sizes are known they lie as the graph computes them. Copies that gradients of convolutions read
-// on a CPU, and weights there, stay as they are. Errors: none.
+// they lie as the graph computes them, on a GPU where all sizes are known. Copies that gradients of
+// convolutions read on a CPU, and weights there, stay as they are. Errors: none.
 #pragma once
 
 #include "compiler/graph/graph.h"
