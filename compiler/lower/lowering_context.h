@@ -200,6 +200,7 @@ class LoweringContext {
   bool HasDivision(ExprId expr);
   bool IsOne(ExprId size) { return size == one_; }
   struct Split;
+  void CutEvenly(ExprId size, int64_t most, Split* split);
   bool PlanSplit(const TensorType& type, const Reduction& reduction, Split* split);
   LoweredTensor ReduceOnce(const TensorType& type, const Reduction& reduction, InnerFn value, ValueFn finish);
   void CountUses();

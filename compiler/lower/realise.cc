@@ -226,10 +226,26 @@ bool LoweringContext::ReadsBuffer(const LoweredTensor& tensor, BufferId buffer) 
 // ---- reductions
 
 struct LoweringContext::Split {
-  size_t dim = 0;     // of inner_sizes; the dimensions before it become outer ones
-  int64_t chunk = 0;  // elements of `dim` in a chunk; 0: the whole dimension
+  size_t dim = 0;    // of inner_sizes; the dimensions before it become outer ones
+  ExprId chunk = 0;  // elements of `dim` in a chunk
   ExprId chunks = 0;
 };
+
+// Chunks of one length, at most `most`, so that threads get equal shares and hardly an element lies past the
+// end. A known size is cut without a rest where at most twice as many chunks as are needed do that.
+void LoweringContext::CutEvenly(ExprId size, int64_t most, Split* split) {
+  split->chunks = exprs().Max(exprs().CeilDiv(size, Const(most)), Const(1));
+  split->chunk = exprs().CeilDiv(size, split->chunks);
+  const auto known = exprs().AsConst(size);
+  if (!known) return;
+  const int64_t least = std::max<int64_t>((*known + most - 1) / most, 1);
+  for (int64_t chunks = least; chunks <= std::min(2 * least, *known); ++chunks) {
+    if (*known % chunks != 0) continue;
+    split->chunks = Const(chunks);
+    split->chunk = Const(*known / chunks);
+    return;
+  }
+}
 
 // A reduction to few elements over a large domain runs in fixed chunks and a second pass: it is
 // parallel, and its bits do not depend on the number of threads.
@@ -247,8 +263,7 @@ bool LoweringContext::PlanSplit(const TensorType& type, const Reduction& reducti
       continue;
     }
     split->dim = dim;
-    split->chunk = std::max<int64_t>(kChunk / inner, 1);
-    split->chunks = exprs().CeilDiv(reduction.inner_sizes[dim], Const(split->chunk));
+    CutEvenly(reduction.inner_sizes[dim], std::max<int64_t>(kChunk / inner, 1), split);
     return true;
   }
   return false;
@@ -311,7 +326,7 @@ LoweredTensor LoweringContext::Reduce(const TensorType& type, const Reduction& r
   // First pass: one partial result for each point of the leading inner dimensions and each chunk.
   const size_t rank = type.rank();
   const std::vector<ExprId>& inner_sizes = reduction.inner_sizes;
-  const ExprId length = inner_sizes[split.dim], chunk = Const(split.chunk);
+  const ExprId length = inner_sizes[split.dim], chunk = split.chunk;
   TensorType partial;
   partial.dtype = reduction.compute;
   partial.device = type.device;
