@@ -31,10 +31,8 @@ class MathEmitter {
   // that is none of these.
   V Emit(llvm::IRBuilder<>& b, LoopOpcode op, llvm::ArrayRef<V> args);
 
-  // Whether values of the type are looked up in tables, and PlusExp is there.
-  bool HasTables(llvm::Type* type) const;
-
-  // sum + e^x for x ≤ 0 with an error below 2^-23 of 1, for sums that end at 1 or above; NaN where x is.
+  // sum + e^x of floats for x ≤ 0 with an error below 2^-23 of 1, for sums that end at 1 or above; NaN where
+  // x is. Not on a GPU.
   V PlusExp(llvm::IRBuilder<>& b, V sum, V x);
 
  private:
@@ -48,6 +46,7 @@ class MathEmitter {
   // math_exp_log.cc
   // e^(x + x_low) * factor * 2^shift, rounded to the type's range once; factor may be null.
   V Exp(MathBuilder& m, V x, V x_low = nullptr, V factor = nullptr, int shift = 0);
+  V FloatExp(MathBuilder& m, V x);
   V Exp2(MathBuilder& m, V x);
   V Expm1(MathBuilder& m, V x);
   V Log(MathBuilder& m, V x, LoopOpcode base = LoopOpcode::kLog);
@@ -86,10 +85,13 @@ class MathEmitter {
   V GpuSinCos(MathBuilder& m, V x, LoopOpcode op);
 
   // math_tables.cc
+  // Whether values of the type are looked up in tables.
+  bool HasTables(llvm::Type* type) const;
   // x * 2^n, rounded once, for |n| below twice the exponent range and x near 1; n as a float and as an
   // integer.
   V TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n);
   V TableExp(MathBuilder& m, V x);
+  V PlusTableExp(MathBuilder& m, V sum, V x);
   V TableErf(MathBuilder& m, V x);
 
   // math_special.cc

@@ -74,7 +74,7 @@ class MathBuilder {
   V Nearest(V x, V* as_int) { return Unshift(Add(x, Magic()), as_int); }
   // Of x * y, which is rounded this once.
   V NearestProduct(V x, V y, V* as_int) { return Unshift(Fma(x, y, Magic()), as_int); }
-  V Magic() const { return C(is_double ? 6755399441055744.0 : 12582912.0); }  // 1.5 * 2^mantissa bits
+  V Magic() const { return C(is_double ? 6755399441055744.0 : kFloatMagic); }
   V Unshift(V shifted, V* as_int) {
     if (as_int != nullptr) *as_int = b.CreateSub(Bits(shifted), Bits(Magic()));
     return Sub(shifted, Magic());
@@ -102,6 +102,8 @@ class MathBuilder {
     return m;
   }
 
+  // 1.5 * 2^mantissa bits: a small number that is added to it is rounded to an integer in its lowest bits.
+  static constexpr double kFloatMagic = 12582912.0;
   static constexpr double kLog2E = 0x1.71547652b82fep+0;
   // ln 2 of floats in two parts; the first has trailing zeros, so that a multiple of it is exact.
   static constexpr double kLn2HighF = 0x1.63p-1;

@@ -115,6 +115,7 @@ V MathEmitter::Exp(MathBuilder& m, V x, V x_low, V factor, int shift) {
   const bool plain = x_low == nullptr && factor == nullptr && shift == 0;
   if (plain && on_gpu_ && !m.is_double) return GpuExp(m, x);
   if (plain && HasTables(m.type)) return TableExp(m, x);
+  if (plain && !m.is_double) return FloatExp(m, x);
   // Beyond these the result is 0 or infinity whatever the factor here; NaN passes both.
   const double limit = m.is_double ? 800.0 : 120.0;
   V clamped = m.Sel(m.Gt(x, m.C(limit)), m.C(limit), x);
@@ -127,6 +128,39 @@ V MathEmitter::Exp(MathBuilder& m, V x, V x_low, V factor, int shift) {
   if (factor != nullptr) p = m.Mul(p, factor);
   if (shift == 0) return TimesPowerOfTwo(m, p, reduced.whole, reduced.n);
   return TimesPowerOfTwo(m, p, m.Add(reduced.whole, m.C(shift)), m.b.CreateAdd(reduced.n, m.I(shift)));
+}
+
+// x = 2 n ln2 + r with |r| ≤ ln2: 2^n 2^n e^r, which reaches subnormal numbers with no number of its own for
+// each half of an exponent. Added to `magic`, n has the exponent of 2^n in its lowest bits.
+V MathEmitter::FloatExp(MathBuilder& m, V x) {
+  constexpr double kLimit = 120.0;  // as in Exp
+  V clamped = m.Sel(m.Gt(x, m.C(kLimit)), m.C(kLimit), x);
+  clamped = m.Sel(m.Lt(clamped, m.C(-kLimit)), m.C(-kLimit), clamped);
+  const V magic = m.C(MathBuilder::kFloatMagic + m.Bias());
+  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E / 2), magic);
+  V whole = m.Sub(shifted, magic);
+  V r = m.Fma(whole, m.C(-2 * MathBuilder::kLn2HighF), clamped);
+  r = m.Fma(whole, m.C(-2 * MathBuilder::kLn2LowF), r);
+  // Minimax, to 2^-26 of e^r.
+  V p = m.Poly(r, {1.96116016e-4, 1.41044718e-3, 8.33610352e-3, 4.16612700e-2, 1.66666135e-1, 5.00000358e-1,
+                   1.0, 1.0});
+  V half = m.FromBits(m.b.CreateShl(m.Bits(shifted), m.I(m.MantissaBits())));
+  return m.Mul(m.Mul(p, half), half);
+}
+
+// Not below e^-87, which changes no sum of 1 or more: so 2^n is no subnormal number.
+V MathEmitter::PlusExp(llvm::IRBuilder<>& b, V sum, V x) {
+  MathBuilder m(b, x->getType());
+  if (HasTables(m.type)) return PlusTableExp(m, sum, x);
+  V clamped = m.Sel(m.Lt(x, m.C(-87.0)), m.C(-87.0), x);  // NaN passes
+  const V magic = m.C(MathBuilder::kFloatMagic + m.Bias());
+  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E), magic);
+  V r =
+      m.Fma(m.Sub(shifted, magic), m.C(-kLn2), clamped);  // ln2's rounding times n is little beside e^(n ln2)
+  V p = m.Poly(
+      r, {8.29027004e-3, 4.18981606e-2, 1.66676382e-1, 4.99991478e-1, 9.99999706e-1, 1.0});  // to 2^-23.4
+  V power = m.FromBits(m.b.CreateShl(m.Bits(shifted), m.I(m.MantissaBits())));
+  return m.Fma(p, power, sum);
 }
 
 V MathEmitter::Exp2(MathBuilder& m, V x) {

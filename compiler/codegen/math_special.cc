@@ -70,25 +70,31 @@ V MathEmitter::Erf(MathBuilder& m, V x) {
   return m.Sel(m.IsNan(x), x, m.CopySign(result, x));
 }
 
-// Two minimax polynomials; the outer one is of log(1 - erf).
+// Two minimax polynomials; the outer one is of log2(1 - erf). What is taken from 1 there is below 0.19, so
+// that 2^-23 of it suffices, and no number is subnormal.
 V MathEmitter::FastErf(MathBuilder& m, V x) {
   V a = m.Abs(x);
   V z = m.Mul(x, x);
-  V bounded = m.Sel(m.Gt(a, m.C(4.0)), m.C(4.0), a);
+  V bounded = m.Sel(m.Gt(a, m.C(4.0)), m.C(4.0), a);  // NaN passes
   V s = m.Mul(bounded, bounded);
-  V r = m.Fma(m.C(-1.72853470e-5), bounded, m.C(3.83197126e-4));
-  V u = m.Fma(m.C(-3.88396438e-3), bounded, m.C(2.42546219e-2));
+  V r = m.Fma(m.C(-2.49374844e-5), bounded, m.C(5.52836593e-4));
+  V u = m.Fma(m.C(-5.60337615e-3), bounded, m.C(3.49920227e-2));
   r = m.Fma(r, s, u);
-  r = m.Fma(r, bounded, m.C(-1.06777877e-1));
-  r = m.Fma(r, bounded, m.C(-6.34846687e-1));
-  r = m.Fma(r, bounded, m.C(-1.28717512e-1));
-  r = m.Fma(r, bounded, m.Neg(bounded));
-  V outer = m.CopySign(m.Sub(m.C(1.0), Exp(m, r)), x);
+  r = m.Fma(r, bounded, m.C(-1.54047914e-1));
+  r = m.Fma(r, bounded, m.C(-9.15890167e-1));
+  r = m.Fma(r, bounded, m.C(-1.62839516));
+  V power = m.Mul(r, bounded);
+  // 2^power; added to `magic`, its integer has its exponent in its lowest bits.
+  const V magic = m.C(MathBuilder::kFloatMagic + m.Bias());
+  V shifted = m.Add(power, magic);
+  V f = m.Sub(power, m.Sub(shifted, magic));
+  V fraction = m.Poly(f, {1.32645875e-3, 9.67161923e-3, 5.55073504e-2, 2.40222405e-1, 6.93146976e-1, 1.0});
+  V whole = m.FromBits(m.b.CreateShl(m.Bits(shifted), m.I(m.MantissaBits())));
+  V outer = m.CopySign(m.Fma(m.Neg(fraction), whole, m.C(1.0)), x);
   V p = m.Poly(z,
                {-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1});
   V inner = m.Fma(p, x, x);
-  V result = m.Sel(m.Gt(a, m.C(0.927734375)), outer, inner);
-  return m.Sel(m.IsNan(x), x, result);
+  return m.Sel(m.Gt(a, m.C(0.927734375)), outer, inner);
 }
 
 // Three ranges of |x|: a polynomial on [1, 3], moved there by recurrence below 8, Stirling above;

@@ -104,15 +104,14 @@ V MathEmitter::TableExp(MathBuilder& m, V x) {
 // x log2(e) = n + i/32 + r with 0 ≤ r < 1/32: 2^n 2^(i/32) 2^r. That product is rounded, which costs half its
 // last place times e^x, less than 2^-25. Added to `magic` and rounded down it has i in its lowest bits;
 // `reduce` gives r, 0 for an infinity.
-V MathEmitter::PlusExp(llvm::IRBuilder<>& b, V sum, V x) {
+V MathEmitter::PlusTableExp(MathBuilder& m, V sum, V x) {
   constexpr int kDown = 9, kStepsDown = (5 << 4) | 1;  // rounding; of how many bits below 1
-  MathBuilder m(b, x->getType());
   V z = m.Mul(x, MathBuilder::kLog2E);
-  V shifted = b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_add_ps_512, llvm::ArrayRef<llvm::Type*>{},
-                                llvm::ArrayRef<V>{z, m.C(kStepMagic), b.getInt32(kDown)});
-  V r = b.CreateIntrinsic(
-      llvm::Intrinsic::x86_avx512_mask_reduce_ps_512, llvm::ArrayRef<llvm::Type*>{},
-      llvm::ArrayRef<V>{z, b.getInt32(kStepsDown), z, b.getInt16(0xFFFF), b.getInt32(kCurrentRounding)});
+  V shifted = m.b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_add_ps_512, llvm::ArrayRef<llvm::Type*>{},
+                                  llvm::ArrayRef<V>{z, m.C(kStepMagic), m.b.getInt32(kDown)});
+  V r = m.b.CreateIntrinsic(llvm::Intrinsic::x86_avx512_mask_reduce_ps_512, llvm::ArrayRef<llvm::Type*>{},
+                            llvm::ArrayRef<V>{z, m.b.getInt32(kStepsDown), z, m.b.getInt16(0xFFFF),
+                                              m.b.getInt32(kCurrentRounding)});
   V p = m.Fma(r, m.C(0.24265268), m.C(0.69312376));  // (2^r - 1) / r, to 2^-23.8 of 2^r
   return m.Fma(ScaledByPower(m, PowerOf(m, m.Bits(shifted)), z), m.Fma(p, r, m.C(1.0)), sum);
 }

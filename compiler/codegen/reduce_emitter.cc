@@ -75,8 +75,7 @@ llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::
 // Sums of e^(x - m) over a row, where m is the row's maximum: what is below 1 there need not be exact in its
 // own last place, only in that of the sum, to which the maximum itself gives 1.
 void KernelEmitter::ChooseSummedExponentials() {
-  if (kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST || IndexesByValues()) return;
-  if (!math_.HasTables(llvm::FixedVectorType::get(b_.getFloatTy(), vector_lanes_))) return;
+  if (kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST || IndexesByValues() || on_gpu_) return;
   std::vector<int> uses(ops_.size());
   for (const v1::LoopOp* op : ops_) {
     for (uint32_t arg : op->args()) ++uses[arg];
