@@ -46,7 +46,7 @@ class MathEmitter {
   // math_exp_log.cc
   // e^(x + x_low) * factor * 2^shift, rounded to the type's range once; factor may be null.
   V Exp(MathBuilder& m, V x, V x_low = nullptr, V factor = nullptr, int shift = 0);
-  V FloatExp(MathBuilder& m, V x);
+  V FloatExp(MathBuilder& m, V x);  // e^x of floats, without tables
   V Exp2(MathBuilder& m, V x);
   V Expm1(MathBuilder& m, V x);
   V Log(MathBuilder& m, V x, LoopOpcode base = LoopOpcode::kLog);

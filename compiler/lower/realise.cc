@@ -232,14 +232,16 @@ struct LoweringContext::Split {
 };
 
 // Chunks of one length, at most `most`, so that threads get equal shares and hardly an element lies past the
-// end. A known size is cut without a rest where at most twice as many chunks as are needed do that.
+// end. A known size is cut without a rest where a few more chunks than are needed, at most twice as many, do
+// that.
 void LoweringContext::CutEvenly(ExprId size, int64_t most, Split* split) {
+  constexpr int64_t kMoreMax = 1024;
   split->chunks = exprs().Max(exprs().CeilDiv(size, Const(most)), Const(1));
   split->chunk = exprs().CeilDiv(size, split->chunks);
   const auto known = exprs().AsConst(size);
-  if (!known) return;
-  const int64_t least = std::max<int64_t>((*known + most - 1) / most, 1);
-  for (int64_t chunks = least; chunks <= std::min(2 * least, *known); ++chunks) {
+  if (!known || *known < 1) return;
+  const int64_t least = (*known - 1) / most + 1;
+  for (int64_t chunks = least; chunks <= least + std::min(least, kMoreMax) && chunks <= *known; ++chunks) {
     if (*known % chunks != 0) continue;
     split->chunks = Const(chunks);
     split->chunk = Const(*known / chunks);

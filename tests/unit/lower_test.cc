@@ -247,6 +247,18 @@ TEST(Lower, ChunksOfKnownSizesHaveNoRestWhereTheSizeAllows) {
   EXPECT_FALSE(absl::StrContains(graph.ToString(), "where")) << graph.ToString();
 }
 
+TEST(Lower, ChunksOfASizeThatNoMemoryHoldsAreFoundAtOnce) {
+  constexpr int64_t kPrime = (int64_t{1} << 61) - 1;  // which no number of chunks divides
+  GraphMaker maker;
+  const ValueId x = maker.Input(v1::U8, {kPrime});
+  maker.Output(maker.Node("aten.amax.default", {{"self", T(x)}, {"dim", maker.Ints({0})}}, v1::U8, {}));
+  const absl::StatusOr<LoopGraph> lowered = LowerGraph(maker.graph, {});
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  const int64_t points = PointsOfFirstPass(*lowered, 0);
+  EXPECT_GE(points, kPrime);
+  EXPECT_LE(points, kPrime + kPrime / 8192 + 1);
+}
+
 TEST(Lower, SymbolicSizesServeEveryLength) {
   GraphMaker maker;
   v1::Symbol symbol;
