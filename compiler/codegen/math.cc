@@ -105,7 +105,7 @@ MathEmitter::V MathEmitter::FloatBody(MathBuilder& m, LoopOpcode op, V x) {
     case LoopOpcode::kCos:
     case LoopOpcode::kTan: return SinCos(m, x, op);
     case LoopOpcode::kTanh: return on_gpu_ ? GpuTanh(m, x) : Tanh(m, x);
-    case LoopOpcode::kErf: return on_gpu_ ? GpuErf(m, x) : HasTables(m.type) ? TableErf(m, x) : FastErf(m, x);
+    case LoopOpcode::kErf: return HasTables(m.type) ? TableErf(m, x) : FloatErf(m, x);
     case LoopOpcode::kSigmoid: return Sigmoid(m, x);
     default: return nullptr;
   }

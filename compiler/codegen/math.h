@@ -44,9 +44,10 @@ class MathEmitter {
   V DoubleBody(MathBuilder& m, LoopOpcode op, llvm::ArrayRef<V> args);
 
   // math_exp_log.cc
-  // e^(x + x_low) * factor * 2^shift, rounded to the type's range once; factor may be null.
-  V Exp(MathBuilder& m, V x, V x_low = nullptr, V factor = nullptr, int shift = 0);
-  V FloatExp(MathBuilder& m, V x);  // e^x of floats, without tables
+  V Exp(MathBuilder& m, V x);
+  // e^(x + x_low) * factor * 2^shift of doubles, rounded to their range once; x_low and factor may be null.
+  V DoubleExp(MathBuilder& m, V x, V x_low = nullptr, V factor = nullptr, int shift = 0);
+  V FloatExp(MathBuilder& m, V x);  // without tables
   V Exp2(MathBuilder& m, V x);
   V Expm1(MathBuilder& m, V x);
   V Log(MathBuilder& m, V x, LoopOpcode base = LoopOpcode::kLog);
@@ -79,7 +80,7 @@ class MathEmitter {
 
   // math_gpu.cc; of floats
   V GpuExp(MathBuilder& m, V x);
-  V GpuErf(MathBuilder& m, V x);
+  V GpuExp2(MathBuilder& m, V x);  // to 2^-22 of it; results below 2^-126 are 0
   V GpuTanh(MathBuilder& m, V x);
   Quadrant GpuReduce(MathBuilder& m, V x);
   V GpuSinCos(MathBuilder& m, V x, LoopOpcode op);
@@ -96,7 +97,7 @@ class MathEmitter {
 
   // math_special.cc
   V Erf(MathBuilder& m, V x);
-  V FastErf(MathBuilder& m, V x);
+  V FloatErf(MathBuilder& m, V x);
   V Erfc(MathBuilder& m, V x);
   V Lgamma(MathBuilder& m, V x);
   V Fmod(MathBuilder& m, V x, V y);

@@ -58,6 +58,7 @@ class MathBuilder {
   // As minps and maxps: y where either is NaN.
   V Min(V x, V y) { return Sel(Lt(x, y), x, y); }
   V Max(V x, V y) { return Sel(Gt(x, y), x, y); }
+  V Clamp(V x, double low, double high) { return Max(C(low), Min(C(high), x)); }  // NaN passes
 
   V Bits(V x) { return b.CreateBitCast(x, int_type); }
   V FromBits(V x) { return b.CreateBitCast(x, type); }
@@ -74,7 +75,11 @@ class MathBuilder {
   V Nearest(V x, V* as_int) { return Unshift(Add(x, Magic()), as_int); }
   // Of x * y, which is rounded this once.
   V NearestProduct(V x, V y, V* as_int) { return Unshift(Fma(x, y, Magic()), as_int); }
-  V Magic() const { return C(is_double ? 6755399441055744.0 : kFloatMagic); }
+  // 1.5 * 2^mantissa bits: a small number that is added to it is rounded to an integer in its lowest bits.
+  V Magic() const { return C(MagicNumber()); }
+  // A small n that is added to this one has the exponent of 2^n in its lowest bits; PowerFrom is that 2^n.
+  V PowerMagic() const { return C(MagicNumber() + Bias()); }
+  V PowerFrom(V shifted) { return FromBits(b.CreateShl(Bits(shifted), I(MantissaBits()))); }
   V Unshift(V shifted, V* as_int) {
     if (as_int != nullptr) *as_int = b.CreateSub(Bits(shifted), Bits(Magic()));
     return Sub(shifted, Magic());
@@ -102,8 +107,6 @@ class MathBuilder {
     return m;
   }
 
-  // 1.5 * 2^mantissa bits: a small number that is added to it is rounded to an integer in its lowest bits.
-  static constexpr double kFloatMagic = 12582912.0;
   static constexpr double kLog2E = 0x1.71547652b82fep+0;
   // ln 2 of floats in two parts; the first has trailing zeros, so that a multiple of it is exact.
   static constexpr double kLn2HighF = 0x1.63p-1;
@@ -113,6 +116,9 @@ class MathBuilder {
   llvm::Type* const type;
   const bool is_double;
   llvm::Type* const int_type;
+
+ private:
+  double MagicNumber() const { return is_double ? 6755399441055744.0 : 12582912.0; }
 };
 
 }  // namespace kiln

@@ -111,40 +111,35 @@ Pair WideLog(MathBuilder& m, V x) {
 
 }  // namespace
 
-V MathEmitter::Exp(MathBuilder& m, V x, V x_low, V factor, int shift) {
-  const bool plain = x_low == nullptr && factor == nullptr && shift == 0;
-  if (plain && on_gpu_ && !m.is_double) return GpuExp(m, x);
-  if (plain && HasTables(m.type)) return TableExp(m, x);
-  if (plain && !m.is_double) return FloatExp(m, x);
-  // Beyond these the result is 0 or infinity whatever the factor here; NaN passes both.
-  const double limit = m.is_double ? 800.0 : 120.0;
-  V clamped = m.Sel(m.Gt(x, m.C(limit)), m.C(limit), x);
-  clamped = m.Sel(m.Lt(clamped, m.C(-limit)), m.C(-limit), clamped);
-  Reduced reduced = ReduceByLn2(m, clamped);
+V MathEmitter::Exp(MathBuilder& m, V x) {
+  if (m.is_double) return DoubleExp(m, x);
+  return on_gpu_ ? GpuExp(m, x) : HasTables(m.type) ? TableExp(m, x) : FloatExp(m, x);
+}
+
+V MathEmitter::DoubleExp(MathBuilder& m, V x, V x_low, V factor, int shift) {
+  constexpr double kLimit = 800.0;  // beyond it the result is 0 or infinity whatever the factor here
+  Reduced reduced = ReduceByLn2(m, m.Clamp(x, -kLimit, kLimit));
   V r = reduced.r;
   V p = m.Fma(m.Mul(r, r), ExpTail(m, r), r);
   if (x_low != nullptr) p = m.Fma(m.Add(p, m.C(1.0)), x_low, p);
   p = m.Add(p, m.C(1.0));
   if (factor != nullptr) p = m.Mul(p, factor);
-  if (shift == 0) return TimesPowerOfTwo(m, p, reduced.whole, reduced.n);
-  return TimesPowerOfTwo(m, p, m.Add(reduced.whole, m.C(shift)), m.b.CreateAdd(reduced.n, m.I(shift)));
+  return m.Scale(p, shift == 0 ? reduced.n : m.b.CreateAdd(reduced.n, m.I(shift)));
 }
 
 // x = 2 n ln2 + r with |r| ≤ ln2: 2^n 2^n e^r, which reaches subnormal numbers with no number of its own for
-// each half of an exponent. Added to `magic`, n has the exponent of 2^n in its lowest bits.
+// each half of an exponent.
 V MathEmitter::FloatExp(MathBuilder& m, V x) {
-  constexpr double kLimit = 120.0;  // as in Exp
-  V clamped = m.Sel(m.Gt(x, m.C(kLimit)), m.C(kLimit), x);
-  clamped = m.Sel(m.Lt(clamped, m.C(-kLimit)), m.C(-kLimit), clamped);
-  const V magic = m.C(MathBuilder::kFloatMagic + m.Bias());
-  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E / 2), magic);
-  V whole = m.Sub(shifted, magic);
+  constexpr double kLimit = 120.0;  // beyond it the result is 0 or infinity
+  V clamped = m.Clamp(x, -kLimit, kLimit);
+  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E / 2), m.PowerMagic());
+  V whole = m.Sub(shifted, m.PowerMagic());
   V r = m.Fma(whole, m.C(-2 * MathBuilder::kLn2HighF), clamped);
   r = m.Fma(whole, m.C(-2 * MathBuilder::kLn2LowF), r);
   // Minimax, to 2^-26 of e^r.
   V p = m.Poly(r, {1.96116016e-4, 1.41044718e-3, 8.33610352e-3, 4.16612700e-2, 1.66666135e-1, 5.00000358e-1,
                    1.0, 1.0});
-  V half = m.FromBits(m.b.CreateShl(m.Bits(shifted), m.I(m.MantissaBits())));
+  V half = m.PowerFrom(shifted);
   return m.Mul(m.Mul(p, half), half);
 }
 
@@ -152,21 +147,18 @@ V MathEmitter::FloatExp(MathBuilder& m, V x) {
 V MathEmitter::PlusExp(llvm::IRBuilder<>& b, V sum, V x) {
   MathBuilder m(b, x->getType());
   if (HasTables(m.type)) return PlusTableExp(m, sum, x);
-  V clamped = m.Sel(m.Lt(x, m.C(-87.0)), m.C(-87.0), x);  // NaN passes
-  const V magic = m.C(MathBuilder::kFloatMagic + m.Bias());
-  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E), magic);
-  V r =
-      m.Fma(m.Sub(shifted, magic), m.C(-kLn2), clamped);  // ln2's rounding times n is little beside e^(n ln2)
+  V clamped = m.Max(m.C(-87.0), x);  // NaN passes
+  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E), m.PowerMagic());
+  V n = m.Sub(shifted, m.PowerMagic());
+  V r = m.Fma(n, m.C(-kLn2), clamped);  // ln2's rounding times n is little beside e^(n ln2)
   V p = m.Poly(
       r, {8.29027004e-3, 4.18981606e-2, 1.66676382e-1, 4.99991478e-1, 9.99999706e-1, 1.0});  // to 2^-23.4
-  V power = m.FromBits(m.b.CreateShl(m.Bits(shifted), m.I(m.MantissaBits())));
-  return m.Fma(p, power, sum);
+  return m.Fma(p, m.PowerFrom(shifted), sum);
 }
 
 V MathEmitter::Exp2(MathBuilder& m, V x) {
   const double limit = m.is_double ? 1100.0 : 160.0;
-  V clamped = m.Sel(m.Gt(x, m.C(limit)), m.C(limit), x);
-  clamped = m.Sel(m.Lt(clamped, m.C(-limit)), m.C(-limit), clamped);
+  V clamped = m.Clamp(x, -limit, limit);
   V n;
   V whole = m.Nearest(clamped, &n);
   V r = m.Mul(m.Sub(clamped, whole), kLn2);
@@ -178,9 +170,7 @@ V MathEmitter::Exp2(MathBuilder& m, V x) {
 V MathEmitter::Expm1(MathBuilder& m, V x) {
   const double high = m.is_double ? 710.0 : 89.0;
   const double low = m.is_double ? -60.0 : -30.0;
-  V clamped = m.Sel(m.Gt(x, m.C(high)), m.C(high), x);
-  clamped = m.Sel(m.Lt(clamped, m.C(low)), m.C(low), clamped);
-  Reduced reduced = ReduceByLn2(m, clamped);
+  Reduced reduced = ReduceByLn2(m, m.Clamp(x, low, high));
   V p = m.Fma(m.Mul(reduced.r, reduced.r), ExpTail(m, reduced.r), reduced.r);
   V scale = m.PowerOfTwo(m.b.CreateSub(reduced.n, m.I(1)));
   V result = m.Mul(m.Fma(scale, p, m.Sub(scale, m.C(0.5))), 2.0);
@@ -250,19 +240,19 @@ V MathEmitter::Sinh(MathBuilder& m, V x) {
   V below_one = m.Sub(m.Add(t, t), m.Div(m.Mul(t, t), m.Add(t, m.C(1.0))));
   V above_one = m.Add(t, m.Div(t, m.Add(t, m.C(1.0))));
   V small = m.Mul(m.Sel(m.Lt(a, m.C(1.0)), below_one, above_one), 0.5);
-  V result = m.Sel(m.Lt(a, m.C(22.0)), small, Exp(m, a, nullptr, nullptr, -1));
+  V result = m.Sel(m.Lt(a, m.C(22.0)), small, DoubleExp(m, a, nullptr, nullptr, -1));
   return m.CopySign(result, x);
 }
 
 V MathEmitter::Cosh(MathBuilder& m, V x) {
-  V half = Exp(m, m.Abs(x), nullptr, nullptr, -1);
+  V half = DoubleExp(m, m.Abs(x), nullptr, nullptr, -1);
   return m.Add(half, m.Div(m.C(0.25), half));
 }
 
 V MathEmitter::Tanh(MathBuilder& m, V x) {
   const double limit = m.is_double ? 22.0 : 10.0;
   V a = m.Abs(x);
-  V t = Expm1(m, m.Mul(m.Sel(m.Gt(a, m.C(limit)), m.C(limit), a), 2.0));
+  V t = Expm1(m, m.Mul(m.Min(m.C(limit), a), 2.0));
   V result = m.Div(t, m.Add(t, m.C(2.0)));
   return m.CopySign(result, x);
 }
@@ -302,7 +292,7 @@ V MathEmitter::Pow(MathBuilder& m, V x, V y, bool wide) {
   if (wide) {
     Pair product = Product(m, WideLog(m, a), {exponent, m.C(0.0)});
     V low = m.Sel(m.Lt(m.Abs(product.high), m.C(1e4)), product.low, m.C(0.0));
-    magnitude = Exp(m, product.high, low);
+    magnitude = DoubleExp(m, product.high, low);
   } else {
     magnitude = Exp(m, m.Mul(exponent, Log(m, a)));
   }

@@ -25,13 +25,6 @@ V Fma(MathBuilder& m, llvm::Intrinsic::ID id, V x, V y, V z) {
                  [&](llvm::ArrayRef<V> args) { return m.b.CreateIntrinsic(m.b.getFloatTy(), id, args); });
 }
 
-// 2^x, to 2^-22 of it; results below 2^-126 are 0.
-V FastExp2(MathBuilder& m, V x) {
-  return PerLane(m, {x}, [&](llvm::ArrayRef<V> args) {
-    return m.b.CreateIntrinsic(m.b.getFloatTy(), llvm::Intrinsic::nvvm_ex2_approx_ftz, args);
-  });
-}
-
 // 1 / x, to 1 ulp; 0 for an infinite x, and where it would be subnormal.
 V FastReciprocal(MathBuilder& m, V x) {
   return PerLane(m, {x}, [&](llvm::ArrayRef<V> args) {
@@ -45,28 +38,19 @@ V FastReciprocal(MathBuilder& m, V x) {
 // the rest, so that subnormal results, zero and infinity come out of the last product.
 V MathEmitter::GpuExp(MathBuilder& m, V x) {
   constexpr double kSteps = 252;
-  constexpr double kShift = 12582913;  // 1.5 * 2^23 + 1: an integer added to it stands in the lowest bits
   V part = Fma(m, llvm::Intrinsic::nvvm_fma_rn_sat_f, x, m.C(0x1.71547652b82fep+0 / kSteps), m.C(0.5));
-  V shifted = Fma(m, llvm::Intrinsic::nvvm_fma_rm_f, part, m.C(kSteps), m.C(kShift));
-  V n = m.Sub(shifted, m.C(kShift + 126));
+  V shifted =
+      Fma(m, llvm::Intrinsic::nvvm_fma_rm_f, part, m.C(kSteps), m.Sub(m.PowerMagic(), m.C(kSteps / 2)));
+  V n = m.Sub(shifted, m.PowerMagic());
   V f = m.Fma(x, m.C(0x1.715476p+0), m.Neg(n));
   f = m.Fma(x, m.C(0x1.4ae0cp-26), f);
-  V power = m.FromBits(m.b.CreateShl(m.Bits(shifted), m.I(m.MantissaBits())));
-  return m.Mul(power, FastExp2(m, f));
+  return m.Mul(m.PowerFrom(shifted), GpuExp2(m, f));
 }
 
-// A polynomial near 0 and one of log2(1 - erf(x)) / x beyond.
-V MathEmitter::GpuErf(MathBuilder& m, V x) {
-  V a = m.Abs(x);
-  V z = m.Mul(x, x);
-  V p = m.Poly(z,
-               {-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1});
-  V inner = m.Fma(p, x, x);
-  V bounded = m.b.CreateMinNum(a, m.C(4.0));
-  V q = m.Poly(bounded, {0.0003083752662796532, -0.004635392559181439, 0.03301420661633709,
-                         -0.15184660391751706, -0.9171584326792741, -1.6280988721996477});
-  V outer = m.CopySign(m.Sub(m.C(1.0), FastExp2(m, m.Mul(q, bounded))), x);
-  return m.Sel(m.Gt(a, m.C(0.927734375)), outer, inner);  // NaN: the inner one
+V MathEmitter::GpuExp2(MathBuilder& m, V x) {
+  return PerLane(m, {x}, [&](llvm::ArrayRef<V> args) {
+    return m.b.CreateIntrinsic(m.b.getFloatTy(), llvm::Intrinsic::nvvm_ex2_approx_ftz, args);
+  });
 }
 
 // A polynomial near 0, where 1 - 2 / (e^2x + 1) would lose digits.
@@ -75,7 +59,7 @@ V MathEmitter::GpuTanh(MathBuilder& m, V x) {
   V z = m.Mul(a, a);
   V p = m.Poly(z, {0.015612626494026961, -0.05221180274363313, 0.13313116584123866, -0.33332597503701356});
   V inner = m.Fma(m.Mul(p, z), a, a);
-  V power = FastExp2(m, m.Mul(a, 2 * MathBuilder::kLog2E));
+  V power = GpuExp2(m, m.Mul(a, 2 * MathBuilder::kLog2E));
   V outer = m.Fma(FastReciprocal(m, m.Add(power, m.C(1.0))), m.C(-2.0), m.C(1.0));
   return m.CopySign(m.Sel(m.Gt(a, m.C(0.6)), outer, inner), x);  // NaN: the inner one
 }
@@ -84,9 +68,8 @@ V MathEmitter::GpuTanh(MathBuilder& m, V x) {
 MathEmitter::Quadrant MathEmitter::GpuReduce(MathBuilder& m, V x) {
   llvm::IRBuilder<>& b = m.b;
   if (x == quadrant_of_ && b.GetInsertBlock() == quadrant_.block) return quadrant_;
-  constexpr double kMagic = 12582912;  // 1.5 * 2^23: an integer added to it stands in the lowest bits
-  V shifted = m.Fma(x, m.C(0x1.45f306dc9c883p-1), m.C(kMagic));
-  V whole = m.Sub(shifted, m.C(kMagic));
+  V shifted = m.Fma(x, m.C(0x1.45f306dc9c883p-1), m.Magic());
+  V whole = m.Sub(shifted, m.Magic());
   V n = m.Bits(shifted);
   V r = m.Fma(whole, m.C(-0x1.921fb40000000p+0), x);
   r = m.Fma(whole, m.C(-0x1.4442d00000000p-24), r);

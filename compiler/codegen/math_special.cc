@@ -39,6 +39,14 @@ V LgammaNearTwo(MathBuilder& m, V z) {
   return m.Mul(m.Mul(z, m.Add(z, m.C(1.0))), p);
 }
 
+// 1 - 2^x of floats for -100 ≤ x ≤ 0.
+V OneLessExp2(MathBuilder& m, V x) {
+  V shifted = m.Add(x, m.PowerMagic());
+  V f = m.Sub(x, m.Sub(shifted, m.PowerMagic()));
+  V p = m.Poly(f, {1.32645875e-3, 9.67161923e-3, 5.55073504e-2, 2.40222405e-1, 6.93146976e-1, 1.0});
+  return m.Fma(m.Neg(p), m.PowerFrom(shifted), m.C(1.0));
+}
+
 }  // namespace
 
 // e^-x² t(x) / (1 + 2x) with t a polynomial in (x - 3.75) / (x + 3.75), for x ≥ 0.45.
@@ -56,7 +64,7 @@ V MathEmitter::Erfc(MathBuilder& m, V x) {
   V square = m.Mul(bounded, bounded);
   V square_low = m.Fma(bounded, bounded, m.Neg(square));
   V factor = m.Div(p, m.Fma(bounded, m.C(2.0), m.C(1.0)));
-  V tail = Exp(m, m.Neg(square), m.Neg(square_low), factor);
+  V tail = DoubleExp(m, m.Neg(square), m.Neg(square_low), factor);
   V outer = m.Sel(m.Lt(x, m.C(0.0)), m.Sub(m.C(2.0), tail), tail);
   V inner = m.Sub(m.C(1.0), ErfNearZero(m, x));
   V result = m.Sel(m.Lt(a, m.C(0.46875)), inner, outer);
@@ -70,31 +78,19 @@ V MathEmitter::Erf(MathBuilder& m, V x) {
   return m.Sel(m.IsNan(x), x, m.CopySign(result, x));
 }
 
-// Two minimax polynomials; the outer one is of log2(1 - erf). What is taken from 1 there is below 0.19, so
-// that 2^-23 of it suffices, and no number is subnormal.
-V MathEmitter::FastErf(MathBuilder& m, V x) {
+// Two minimax polynomials; the outer one is of log2(1 - erf) / x. What is taken from 1 there is below 0.19,
+// so that 2^-22 of it suffices. NaN takes the inner one, whatever its bound.
+V MathEmitter::FloatErf(MathBuilder& m, V x) {
   V a = m.Abs(x);
-  V z = m.Mul(x, x);
-  V bounded = m.Sel(m.Gt(a, m.C(4.0)), m.C(4.0), a);  // NaN passes
-  V s = m.Mul(bounded, bounded);
-  V r = m.Fma(m.C(-2.49374844e-5), bounded, m.C(5.52836593e-4));
-  V u = m.Fma(m.C(-5.60337615e-3), bounded, m.C(3.49920227e-2));
-  r = m.Fma(r, s, u);
-  r = m.Fma(r, bounded, m.C(-1.54047914e-1));
-  r = m.Fma(r, bounded, m.C(-9.15890167e-1));
-  r = m.Fma(r, bounded, m.C(-1.62839516));
-  V power = m.Mul(r, bounded);
-  // 2^power; added to `magic`, its integer has its exponent in its lowest bits.
-  const V magic = m.C(MathBuilder::kFloatMagic + m.Bias());
-  V shifted = m.Add(power, magic);
-  V f = m.Sub(power, m.Sub(shifted, magic));
-  V fraction = m.Poly(f, {1.32645875e-3, 9.67161923e-3, 5.55073504e-2, 2.40222405e-1, 6.93146976e-1, 1.0});
-  V whole = m.FromBits(m.b.CreateShl(m.Bits(shifted), m.I(m.MantissaBits())));
-  V outer = m.CopySign(m.Fma(m.Neg(fraction), whole, m.C(1.0)), x);
-  V p = m.Poly(z,
+  V bounded = on_gpu_ ? m.b.CreateMinNum(a, m.C(4.0)) : m.Min(m.C(4.0), a);
+  V q = m.Poly(bounded, {0.0003083752662796532, -0.004635392559181439, 0.03301420661633709,
+                         -0.15184660391751706, -0.9171584326792741, -1.6280988721996477});
+  V power = m.Mul(q, bounded);
+  V outer = on_gpu_ ? m.Sub(m.C(1.0), GpuExp2(m, power)) : OneLessExp2(m, power);
+  V p = m.Poly(m.Mul(x, x),
                {-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1});
   V inner = m.Fma(p, x, x);
-  return m.Sel(m.Gt(a, m.C(0.927734375)), outer, inner);
+  return m.Sel(m.Gt(a, m.C(0.927734375)), m.CopySign(outer, x), inner);
 }
 
 // Three ranges of |x|: a polynomial on [1, 3], moved there by recurrence below 8, Stirling above;

@@ -7,6 +7,7 @@
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/lower/live_ops.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/support/divisor.h"
 
 namespace kiln {
 namespace {
@@ -235,18 +236,15 @@ struct LoweringContext::Split {
 // end. A known size is cut without a rest where a few more chunks than are needed, at most twice as many, do
 // that.
 void LoweringContext::CutEvenly(ExprId size, int64_t most, Split* split) {
-  constexpr int64_t kMoreMax = 1024;
   split->chunks = exprs().Max(exprs().CeilDiv(size, Const(most)), Const(1));
   split->chunk = exprs().CeilDiv(size, split->chunks);
   const auto known = exprs().AsConst(size);
   if (!known || *known < 1) return;
+  const int64_t chunk = DivisorUpTo(*known, most);
   const int64_t least = (*known - 1) / most + 1;
-  for (int64_t chunks = least; chunks <= least + std::min(least, kMoreMax) && chunks <= *known; ++chunks) {
-    if (*known % chunks != 0) continue;
-    split->chunks = Const(chunks);
-    split->chunk = Const(*known / chunks);
-    return;
-  }
+  if (*known / chunk - least > least) return;
+  split->chunk = Const(chunk);
+  split->chunks = Const(*known / chunk);
 }
 
 // A reduction to few elements over a large domain runs in fixed chunks and a second pass: it is

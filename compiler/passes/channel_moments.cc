@@ -1,6 +1,5 @@
 #include "compiler/passes/channel_moments.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -9,6 +8,7 @@
 #include "compiler/graph/channels_last.h"
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
+#include "compiler/support/divisor.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -30,12 +30,6 @@ struct Sizes {
   int64_t block() const { return block_rows * block_columns; }
   int64_t blocks() const { return images * rows * columns / block(); }
 };
-
-int64_t DivisorUpTo(int64_t size, int64_t most) {
-  int64_t divisor = std::min(size, most);
-  while (divisor > 1 && size % divisor != 0) --divisor;
-  return std::max<int64_t>(divisor, 1);
-}
 
 class Combiner {
  public:

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "compiler/schedule/loop_context.h"
+#include "compiler/support/divisor.h"
 
 namespace kiln {
 namespace {
@@ -124,13 +125,6 @@ class Splitter {
     return context_.pool().AsConst(*along) == 1 && context_.pool().AsConst(*down).value_or(0) >= stride_min;
   }
 
-  static int64_t BlockOf(int64_t extent, int64_t most) {
-    for (int64_t rows = std::min(extent, most); rows >= 2; --rows) {
-      if (extent % rows == 0) return rows;
-    }
-    return 1;
-  }
-
   // Takes inner loops from the last one outwards until a block is full.
   std::optional<BlockPlan> PlanBlocks(const LoopNode& node) {
     ExprPool& pool = context_.pool();
@@ -141,7 +135,7 @@ class Splitter {
       const LoopVar& var = node.inner[k];
       std::optional<int64_t> extent = pool.AsConst(var.extent);
       if (!extent || *extent < 1) return std::nullopt;
-      int64_t block = BlockOf(*extent, kBlockRowsMax / rows);
+      int64_t block = DivisorUpTo(*extent, kBlockRowsMax / rows);
       ExprId value = pool.Const(0);
       if (block < *extent) {
         LoopVar outside = context_.NewVar(pool.Const(*extent / block));
