@@ -118,7 +118,11 @@ void KernelEmitter::KeepValue(uint32_t id) {
 bool KernelEmitter::ReadKeptValue(uint32_t id) {
   if (!kept_ || kept_->reader != id) return false;
   llvm::Type* type = Wide(b_.getFloatTy());
-  values_[id] = {b_.CreateAlignedLoad(type, KeptSlot(), llvm::Align(vector_lanes_ * sizeof(float))), true};
+  llvm::Value* value = b_.CreateAlignedLoad(type, KeptSlot(), llvm::Align(vector_lanes_ * sizeof(float)));
+  if (guess_ && guess_->scale != nullptr) {
+    value = b_.CreateFMul(value, Splat(b_.CreateLoad(b_.getFloatTy(), guess_->scale)));
+  }
+  values_[id] = {value, true};
   return true;
 }
 

@@ -176,6 +176,7 @@ void KernelEmitter::EmitEntry() {
   ChooseStreams();
   ChooseKeptRow();
   ChooseSummedExponentials();
+  ChooseGuess();
   ChoosePipeline();
   ChooseReadAhead();
 }
@@ -261,6 +262,7 @@ void KernelEmitter::EmitOuterRange(uint32_t loop, llvm::Value* lo, llvm::Value* 
 
 void KernelEmitter::EmitStages() {
   for (const StageInfo& info : stages_) {
+    if (IsDoneWithGuess(info)) continue;
     stage_ = &info;
     EmitStage(info);
   }
@@ -268,6 +270,10 @@ void KernelEmitter::EmitStages() {
 
 void KernelEmitter::EmitStage(const StageInfo& info) {
   variables_.resize(kernel_.outer_size() + info.extents.size());
+  if (guess_ && guess_->first == &info) {
+    EmitGuessedStages();
+    return;
+  }
   if (info.extents.empty()) {  // a reduction here is of one value
     InitAccumulators(info, 1);
     EmitOps(info);
@@ -402,6 +408,7 @@ void KernelEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   llvm::Value* full_end = b_.CreateNSWSub(hi, rest, "full");
   lanes_ = vector_lanes_;
   vector_variable_ = variable;
+  vector_begin_ = lo;
   ScalarLoop(lo, full_end, I64(width * unroll), "vector", [&](llvm::Value* i) {
     unrolled_ = unroll % 2 == 0;
     for (copy_ = 0; copy_ < unroll; ++copy_) {
@@ -421,6 +428,7 @@ void KernelEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   }
   lanes_ = 1;
   vector_variable_ = kNoVariable;
+  vector_begin_ = nullptr;
 }
 
 void KernelEmitter::MaskedVector(uint32_t variable, llvm::Value* i, llvm::Value* hi, Body body) {

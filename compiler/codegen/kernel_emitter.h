@@ -5,6 +5,7 @@
 //   memory_emitter.cc   loads and stores
 //   stream_emitter.cc   stores past the cache, reads ahead
 //   keep_emitter.cc     values of a row that a later stage reads back
+//   guess_emitter.cc    two reductions of a row in one walk
 //   pipeline_emitter.cc walks of neighbouring rows in one loop
 //   op_emitter.cc       arithmetic, comparison, logic
 //   convert_emitter.cc  casts
@@ -85,6 +86,17 @@ class KernelEmitter {
     uint32_t reader = 0;
     llvm::AllocaInst* slots = nullptr;
   };
+  // Two stages that reduce a row, done in one walk about a guess at what the second asks of the first.
+  struct Guess {
+    const StageInfo* first = nullptr;
+    const StageInfo* second = nullptr;
+    bool of_mean = false;               // else of the maximum
+    uint32_t reduced = 0;               // by the first: maximum or sum
+    uint32_t center = 0;                // what the second subtracts: that maximum, or the mean
+    uint32_t difference = 0;            // from it
+    uint32_t sum = 0;                   // by the second
+    llvm::AllocaInst* scale = nullptr;  // of a row's kept exponentials, where any are
+  };
   // Stages that walk a row, and those of one point that follow each.
   struct Walk {
     const StageInfo* stage = nullptr;
@@ -102,6 +114,7 @@ class KernelEmitter {
     std::vector<Walk> walks;               // none: rows are done one after the other
     std::vector<const v1::LoopOp*> reads;  // loads of what comes from memory
     std::vector<Carried> carried;
+    bool in_groups = false;  // then a value's first slot is an array of two groups' values
   };
   using Body = absl::FunctionRef<void()>;
 
@@ -179,6 +192,7 @@ class KernelEmitter {
   // stream_emitter.cc
   void ChooseStreams();  // after the extents
   bool MayStream(const v1::LoopOp& op) const;
+  llvm::Value* StartOfVectors(const v1::LoopOp& op, llvm::Value* pointer);
   void StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer);
   void EndStreams();
   void ChooseReadAhead();
@@ -197,12 +211,32 @@ class KernelEmitter {
   void KeepValue(uint32_t id);
   bool ReadKeptValue(uint32_t id);
 
+  // guess_emitter.cc
+  void ChooseGuess();  // after the summed exponentials
+  std::optional<Guess> GuessOf(const StageInfo& info, uint32_t sum) const;
+  bool MayShareAWalk(const Guess& guess) const;
+  bool IsDoneWithGuess(const StageInfo& info) const;  // by SettleGuess
+  bool ReadsWithGuess(const StageInfo& info) const;
+  llvm::Value* EmitGuess();
+  void InitGuessed(unsigned unroll);
+  void EmitGuessedOps();
+  void SettleGuess(llvm::Value* origin);
+  void EmitGuessedStages();
+
   // pipeline_emitter.cc
-  void ChoosePipeline();  // after the kept row
+  void ChoosePipeline();  // after the guess
   static size_t WalkOf(const Pipeline& pipeline, uint32_t op);
   void FindReads(Pipeline& pipeline) const;
   void FindCarried(Pipeline& pipeline) const;
+  bool WalksMemory(const StageInfo& info) const;
+  bool FitsGroups(const Pipeline& pipeline) const;
   void EmitPipeline(llvm::Value* lo, llvm::Value* hi);
+  void EmitGroups(llvm::Value* lo, llvm::Value* hi);
+  void EmitGroup(llvm::Value* begin);
+  void EmitEdgeGroup(llvm::Value* begin, llvm::Value* lo, llvm::Value* hi);
+  llvm::Value* CarriedOfGroup(const Carried& carried, llvm::Value* number);
+  void TakeCarriedOfGroup(llvm::Value* number);
+  void KeepCarriedOfGroup(llvm::Value* number);
   void EmitTurn(llvm::Value* turn);
   void EmitEdgeTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value* hi);
   void EmitWalksStages(const std::vector<const StageInfo*>& stages);
@@ -231,7 +265,8 @@ class KernelEmitter {
 
   // reduce_emitter.cc
   void ChooseSummedExponentials();  // after the kept row
-  bool SameRow(const StageInfo& info, uint32_t op) const;
+  std::optional<uint32_t> MaximumBelow(const StageInfo& info, uint32_t exponential) const;
+  const StageInfo& StageOf(uint32_t op) const;
   void InitAccumulators(const StageInfo& info, unsigned unroll);
   void FinishAccumulators(const StageInfo& info);
   // Combines a partial result of later elements into `value` (and `position`, which only positions have).
@@ -301,6 +336,7 @@ class KernelEmitter {
   llvm::DenseMap<const v1::LoopOp*, std::pair<unsigned, unsigned>>
       read_ahead_;  // its share of the next row's lines, of how many; of none: lines of the present walk
   std::optional<KeptRow> kept_;
+  std::optional<Guess> guess_;
   Pipeline pipeline_;
   llvm::DenseMap<uint32_t, uint32_t> summed_exponents_;  // by sum: the exponents of what it adds
   llvm::DenseSet<uint32_t> skipped_;                     // ops that nothing asks for
@@ -320,6 +356,7 @@ class KernelEmitter {
   std::vector<const v1::LoopOp*> packable_;               // loads that a tile turns round
   llvm::DenseMap<const v1::LoopOp*, PackedTile> packed_;  // in a tile
   uint32_t vector_variable_ = kNoVariable;
+  llvm::Value* vector_begin_ = nullptr;    // of the vector loop that is being emitted
   llvm::Value* mask_ = nullptr;            // <lanes x i1> in a tail, else null
   bool unrolled_ = false;                  // in a loop whose body is there several times, an even number
   unsigned copy_ = 0;                      // of an unrolled body

@@ -8,10 +8,16 @@
 // A range of rows starts and ends with turns in which some walk has no row of its own and is left out. The
 // others then run one after the other: each walk of each row runs once, after the row's walks before it. (A
 // result may lie where an operand did, schedule/plan_memory.h: no row may be stored before it has been read.)
+//
+// What the last walk reads beside its row, alike for all rows (a layer norm's weights), would be driven out
+// of the first-level cache before the next row asks for it. So where that is much, rows go in groups: while
+// the rows of a group are walked for the first time, one by one, the results of the group before are made by
+// blocks of columns, in which its rows take turns.
 #include <algorithm>
 #include <utility>
 
 #include "compiler/codegen/kernel_emitter.h"
+#include "compiler/ir/dtypes.h"
 
 namespace kiln {
 namespace {
@@ -20,6 +26,9 @@ namespace {
 // there are many threads.
 constexpr int64_t kRowsMin = 1024;
 constexpr int64_t kMemoryBytesMin = int64_t{16} << 20;  // of a buffer that comes from memory
+constexpr int64_t kGroup = 4;                           // rows
+constexpr int64_t kBlock = 1024;                        // columns
+constexpr int64_t kColumnBytesMin = 8 << 10;            // read alike for all rows
 
 }  // namespace
 
@@ -38,12 +47,14 @@ void KernelEmitter::ChoosePipeline() {
   Pipeline pipeline;
   bool exponentials = false;
   for (const StageInfo& info : stages_) {
-    if (!info.short_body || info.has_scan || info.stage->inner_size() > 1) return;
+    if (info.has_scan || info.stage->inner_size() > 1) return;
+    if (!info.short_body && info.stage->inner_size() > 0) return;
     for (const v1::LoopOp& op : info.stage->ops()) {
       const auto opcode = static_cast<LoopOpcode>(op.op());
       if (opcode == LoopOpcode::kStore && op.mode() != v1::STORE_PLAIN) return;
       exponentials |= opcode == LoopOpcode::kExp;
     }
+    if (IsDoneWithGuess(info)) continue;
     if (info.stage->inner_size() == 0) {
       (pipeline.walks.empty() ? pipeline.before : pipeline.walks.back().after).push_back(&info);
     } else if (pipeline.walks.empty() || info.stage->inner(0) == pipeline.walks[0].stage->stage->inner(0)) {
@@ -52,12 +63,32 @@ void KernelEmitter::ChoosePipeline() {
       return;
     }
   }
-  if (!exponentials || pipeline.walks.size() < 2) return;
+  if (pipeline.walks.size() < 2 || (pipeline.walks.size() > 2 && !exponentials && !guess_)) return;
   if (kept_ && WalkOf(pipeline, kept_->reader) != WalkOf(pipeline, kept_->writer) + 1) return;
   FindReads(pipeline);
   if (pipeline.reads.empty()) return;
   FindCarried(pipeline);
+  pipeline.in_groups = FitsGroups(pipeline);
+  if (pipeline.in_groups && !guess_ && pipeline.reads.size() > 1) return;
   pipeline_ = std::move(pipeline);
+}
+
+bool KernelEmitter::FitsGroups(const Pipeline& pipeline) const {
+  const Walk& last = pipeline.walks.back();
+  const std::optional<int64_t> columns = ConstantExpr(last.stage->stage->inner(0));
+  if (kept_ || pipeline.walks.size() != 2 || last.stage->has_reduce || !last.after.empty() || !columns ||
+      *columns % kBlock != 0) {
+    return false;
+  }
+  llvm::DenseSet<std::pair<uint32_t, uint32_t>> seen;
+  int64_t bytes = 0;
+  for (const v1::LoopOp& op : last.stage->stage->ops()) {
+    if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad || DependsOnOps(op.index())) continue;
+    if (CoefficientOf(op.index(), 0) != 0 || CoefficientOf(op.index(), 1) != 1) continue;
+    if (!seen.insert({op.buffer(), op.index()}).second) continue;
+    bytes += *columns * static_cast<int64_t>(ir::ByteWidth(kernel_.buffers(op.buffer()).dtype()));
+  }
+  return bytes >= kColumnBytesMin;
 }
 
 // The walk that an op belongs to, alone or as part of a stage beside it.
@@ -67,13 +98,22 @@ size_t KernelEmitter::WalkOf(const Pipeline& pipeline, uint32_t op) {
   return walk;
 }
 
+// Whether a stage walks a row that comes from memory.
+bool KernelEmitter::WalksMemory(const StageInfo& info) const {
+  for (int k = 0; k < info.stage->ops_size(); ++k) {
+    if (WalkedRowBytes(info, k, kMemoryBytesMin) > 0) return true;
+  }
+  return false;
+}
+
 // The first load of each row that comes from memory.
 void KernelEmitter::FindReads(Pipeline& pipeline) const {
   llvm::DenseSet<std::pair<uint32_t, uint32_t>> seen;
-  for (const Walk& walk : pipeline.walks) {
-    for (int k = 0; k < walk.stage->stage->ops_size(); ++k) {
-      const v1::LoopOp& op = walk.stage->stage->ops(k);
-      if (WalkedRowBytes(*walk.stage, k, kMemoryBytesMin) == 0) continue;
+  for (const StageInfo& info : stages_) {
+    if (info.stage->inner_size() == 0 || ReadsWithGuess(info)) continue;
+    for (int k = 0; k < info.stage->ops_size(); ++k) {
+      const v1::LoopOp& op = info.stage->ops(k);
+      if (WalkedRowBytes(info, k, kMemoryBytesMin) == 0) continue;
       if (seen.insert({op.buffer(), op.index()}).second) pipeline.reads.push_back(&op);
     }
   }
@@ -94,6 +134,10 @@ void KernelEmitter::FindCarried(Pipeline& pipeline) const {
 }
 
 void KernelEmitter::EmitPipeline(llvm::Value* lo, llvm::Value* hi) {
+  if (pipeline_.in_groups) {
+    EmitGroups(lo, hi);
+    return;
+  }
   If(b_.CreateICmpSLT(lo, hi), "rows", [&] {
     for (Carried& carried : pipeline_.carried) {
       for (llvm::AllocaInst*& slot : carried.turns) slot = Slot(ScalarType(DTypeOf(carried.op)), "carried");
@@ -115,6 +159,125 @@ void KernelEmitter::EmitWalksStages(const std::vector<const StageInfo*>& stages)
   }
 }
 
+// A turn is of the first walk of a group's rows and the last walk of those of the group before.
+void KernelEmitter::EmitGroups(llvm::Value* lo, llvm::Value* hi) {
+  for (Carried& carried : pipeline_.carried) {
+    llvm::Type* rows = llvm::ArrayType::get(ScalarType(DTypeOf(carried.op)), 2 * kGroup);
+    carried.turns = {Slot(rows, "carried")};
+  }
+  If(b_.CreateICmpSLT(lo, hi), "groups", [&] {
+    ScalarLoop(lo, b_.CreateNSWAdd(hi, I64(kGroup)), I64(kGroup), "group", [&](llvm::Value* begin) {
+      llvm::Value* end = b_.CreateNSWAdd(begin, I64(kGroup));
+      llvm::Value* whole = b_.CreateAnd(b_.CreateICmpSGT(begin, lo), b_.CreateICmpSLE(end, hi));
+      If(whole, "whole", [&] { EmitGroup(begin); });
+      If(b_.CreateNot(whole), "edge", [&] { EmitEdgeGroup(begin, lo, hi); });
+      for (const Carried& carried : pipeline_.carried) {
+        for (int64_t k = 0; k < kGroup; ++k) {
+          llvm::Value* value =
+              b_.CreateLoad(ScalarType(DTypeOf(carried.op)), CarriedOfGroup(carried, I64(kGroup + k)));
+          b_.CreateStore(value, CarriedOfGroup(carried, I64(k)));
+        }
+      }
+    });
+  });
+}
+
+// Of the group before from 0 on, of the present one behind it.
+llvm::Value* KernelEmitter::CarriedOfGroup(const Carried& carried, llvm::Value* number) {
+  return b_.CreateInBoundsGEP(ScalarType(DTypeOf(carried.op)), carried.turns[0], number);
+}
+
+void KernelEmitter::TakeCarriedOfGroup(llvm::Value* number) {
+  for (const Carried& carried : pipeline_.carried) {
+    llvm::Type* type = ScalarType(DTypeOf(carried.op));
+    values_[carried.op] = {b_.CreateLoad(type, CarriedOfGroup(carried, number)), false};
+  }
+}
+
+void KernelEmitter::KeepCarriedOfGroup(llvm::Value* number) {
+  llvm::Value* place = b_.CreateNSWAdd(number, I64(kGroup));
+  for (const Carried& carried : pipeline_.carried) {
+    b_.CreateStore(values_[carried.op].v, CarriedOfGroup(carried, place));
+  }
+}
+
+void KernelEmitter::EmitGroup(llvm::Value* begin) {
+  const Walk &first = pipeline_.walks[0], &last = pipeline_.walks[1];
+  const int64_t blocks = *ConstantExpr(first.stage->stage->inner(0)) / kBlock;
+  const bool guesses = guess_ && guess_->first == first.stage;
+  ScalarLoop(I64(0), I64(kGroup), I64(1), "row", [&](llvm::Value* number) {
+    llvm::Value* row = b_.CreateNSWAdd(begin, number);
+    variables_[0] = row;
+    EmitWalksStages(pipeline_.before);
+    llvm::Value* origin = nullptr;
+    const unsigned unroll = Unroll(*first.stage);
+    if (guesses) {
+      origin = EmitGuess();
+      values_[guess_->center] = {origin, false};
+      InitGuessed(unroll);
+    } else {
+      InitAccumulators(*first.stage, unroll);
+    }
+    const std::vector<LaneValue> own = values_;
+    ScalarLoop(I64(0), I64(blocks), I64(1), "block", [&](llvm::Value* block) {
+      llvm::Value* step = b_.CreateNSWAdd(b_.CreateNSWMul(number, I64(blocks)), block);
+      llvm::Value* earlier = b_.CreateURem(step, I64(kGroup));
+      llvm::Value* earlier_row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, I64(kGroup)), earlier);
+      llvm::Value* earlier_column = b_.CreateNSWMul(b_.CreateUDiv(step, I64(kGroup)), I64(kBlock));
+      llvm::Value* column = b_.CreateNSWMul(block, I64(kBlock));
+      TakeCarriedOfGroup(earlier);
+      const std::vector<LaneValue> before = values_;
+      variables_.resize(2);
+      VectorLoop(1, I64(0), I64(kBlock), unroll, [&] {
+        llvm::Value* lane = variables_[1];
+        values_ = before;
+        variables_ = {earlier_row, b_.CreateNSWAdd(earlier_column, lane)};
+        stage_ = last.stage;
+        EmitOps(*stage_);
+        values_ = own;
+        variables_ = {row, b_.CreateNSWAdd(column, lane)};
+        if (guesses) {
+          EmitGuessedOps();
+        } else {
+          stage_ = first.stage;
+          EmitOps(*stage_);
+        }
+      });
+    });
+    values_ = own;
+    variables_ = {row, nullptr};
+    if (guesses) {
+      SettleGuess(origin);
+    } else {
+      FinishAccumulators(*first.stage);
+    }
+    EmitWalksStages(first.after);
+    KeepCarriedOfGroup(number);
+  });
+}
+
+// One of a range's first or last groups: the rows that there are one after the other, results first.
+void KernelEmitter::EmitEdgeGroup(llvm::Value* begin, llvm::Value* lo, llvm::Value* hi) {
+  ScalarLoop(I64(0), I64(kGroup), I64(1), "result", [&](llvm::Value* number) {
+    llvm::Value* row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, I64(kGroup)), number);
+    If(b_.CreateAnd(b_.CreateICmpSGE(row, lo), b_.CreateICmpSLT(row, hi)), "walk", [&] {
+      variables_[0] = row;
+      TakeCarriedOfGroup(number);
+      EmitWalksStages({pipeline_.walks[1].stage});
+    });
+  });
+  ScalarLoop(I64(0), I64(kGroup), I64(1), "first", [&](llvm::Value* number) {
+    llvm::Value* row = b_.CreateNSWAdd(begin, number);
+    If(b_.CreateICmpSLT(row, hi), "walk", [&] {
+      variables_[0] = row;
+      EmitWalksStages(pipeline_.before);
+      EmitWalksStages({pipeline_.walks[0].stage});
+      EmitWalksStages(pipeline_.walks[0].after);
+      KeepCarriedOfGroup(number);
+    });
+  });
+}
+
 // Every walk has a row of its own.
 void KernelEmitter::EmitTurn(llvm::Value* turn) {
   const size_t count = pipeline_.walks.size();
@@ -128,16 +291,29 @@ void KernelEmitter::EmitTurn(llvm::Value* turn) {
   };
   variables_[0] = rows[0];
   EmitWalksStages(pipeline_.before);
+  llvm::Value* origin = guess_ ? EmitGuess() : nullptr;
+  if (guess_) values_[guess_->center] = {origin, false};
   keep(0);
 
   unsigned unroll = 1;
   for (const Walk& walk : pipeline_.walks) unroll = std::max(unroll, Unroll(*walk.stage));
-  for (const Walk& walk : pipeline_.walks) InitAccumulators(*walk.stage, unroll);
+  const auto guesses = [&](const Walk& walk) { return guess_ && walk.stage == guess_->first; };
+  for (const Walk& walk : pipeline_.walks) {
+    if (guesses(walk)) {
+      InitGuessed(unroll);
+    } else {
+      InitAccumulators(*walk.stage, unroll);
+    }
+  }
   variables_.resize(2);
   VectorLoop(1, I64(0), pipeline_.walks[0].stage->extents[0], unroll, [&] {
     // The last walk first: it reads what was kept of its row before the present one takes the place.
     for (size_t k = count; k-- > 0;) {
       TakeCarried(k, rows[k]);
+      if (guesses(pipeline_.walks[k])) {
+        EmitGuessedOps();
+        continue;
+      }
       stage_ = pipeline_.walks[k].stage;
       EmitOps(*stage_);
     }
@@ -145,7 +321,11 @@ void KernelEmitter::EmitTurn(llvm::Value* turn) {
   for (size_t k = 0; k < count; ++k) {
     TakeCarried(k, rows[k]);
     stage_ = pipeline_.walks[k].stage;
-    FinishAccumulators(*stage_);
+    if (guesses(pipeline_.walks[k])) {
+      SettleGuess(origin);
+    } else {
+      FinishAccumulators(*stage_);
+    }
     EmitWalksStages(pipeline_.walks[k].after);
     keep(k);
   }

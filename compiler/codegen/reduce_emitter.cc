@@ -89,27 +89,37 @@ void KernelEmitter::ChooseSummedExponentials() {
       const uint32_t sum = info.first_op + k;
       if (!is(sum, LoopOpcode::kReduce) || ops_[sum]->mode() != v1::REDUCE_SUM) continue;
       const uint32_t exponential = ops_[sum]->args(0);
-      if (!is(exponential, LoopOpcode::kExp) || uses[exponential] != 1 || DTypeOf(exponential) != v1::F32 ||
+      if (!is(exponential, LoopOpcode::kExp) || uses[exponential] != 1 ||
           (kept_ && kept_->writer == exponential)) {
         continue;
       }
-      const uint32_t difference = ops_[exponential]->args(0);
-      if (!is(difference, LoopOpcode::kSub)) continue;
-      const uint32_t x = ops_[difference]->args(0), maximum = ops_[difference]->args(1);
-      if (!is(maximum, LoopOpcode::kReduce) || ops_[maximum]->mode() != v1::REDUCE_MAX) continue;
-      if (!SameRow(info, maximum) || !SameValue(x, ops_[maximum]->args(0))) continue;
-      summed_exponents_[sum] = difference;
+      if (!MaximumBelow(info, exponential)) continue;
+      summed_exponents_[sum] = ops_[exponential]->args(0);
       skipped_.insert(exponential);
     }
   }
 }
 
-// Whether an earlier op's stage walks the row that this one walks.
-bool KernelEmitter::SameRow(const StageInfo& info, uint32_t op) const {
+// The maximum m of a row's x where the op is e^(x - m) and its stage walks the same row.
+std::optional<uint32_t> KernelEmitter::MaximumBelow(const StageInfo& info, uint32_t exponential) const {
+  if (info.has_scan || info.stage->inner_size() != 1 || DTypeOf(exponential) != v1::F32) return std::nullopt;
+  const v1::LoopOp& difference = *ops_[ops_[exponential]->args(0)];
+  if (static_cast<LoopOpcode>(difference.op()) != LoopOpcode::kSub) return std::nullopt;
+  const uint32_t x = difference.args(0), maximum = difference.args(1);
+  if (static_cast<LoopOpcode>(ops_[maximum]->op()) != LoopOpcode::kReduce ||
+      ops_[maximum]->mode() != v1::REDUCE_MAX) {
+    return std::nullopt;
+  }
+  const StageInfo& earlier = StageOf(maximum);
+  const bool same_row = !earlier.has_scan && earlier.stage->inner_size() == 1 &&
+                        earlier.stage->inner(0) == info.stage->inner(0);
+  if (!same_row || !SameValue(x, ops_[maximum]->args(0))) return std::nullopt;
+  return maximum;
+}
+
+const KernelEmitter::StageInfo& KernelEmitter::StageOf(uint32_t op) const {
   const auto after = [](uint32_t id, const StageInfo& stage) { return id < stage.first_op; };
-  const StageInfo& earlier = *std::prev(std::upper_bound(stages_.begin(), stages_.end(), op, after));
-  return !earlier.has_scan && earlier.stage->inner_size() == 1 &&
-         earlier.stage->inner(0) == info.stage->inner(0);
+  return *std::prev(std::upper_bound(stages_.begin(), stages_.end(), op, after));
 }
 
 void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {

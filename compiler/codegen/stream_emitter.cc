@@ -28,7 +28,7 @@ constexpr int64_t kReadAheadBytesMin = int64_t{1} << 20;  // of a buffer; a smal
 constexpr unsigned kReadAheadStagesMax = 2;               // share a row's lines
 constexpr int64_t kWalkReadAhead = 6144;                  // bytes
 constexpr int64_t kPageReadAhead = 16384;  // of one line of a turn, so that its page is found early
-constexpr int kSecondLevel = 2;
+constexpr int kSecondLevel = 2, kFirstLevel = 3;
 
 }  // namespace
 
@@ -58,10 +58,23 @@ bool KernelEmitter::MayStream(const v1::LoopOp& op) const {
   return bytes >= kCacheLine || innermost;
 }
 
+// Where the vector loop's first vector is stored: its neighbours lie whole vectors behind it, and are aligned
+// as it is, which one test outside of the loop tells.
+llvm::Value* KernelEmitter::StartOfVectors(const v1::LoopOp& op, llvm::Value* pointer) {
+  if (vector_begin_ == nullptr) return pointer;
+  llvm::Value*& position = variables_[vector_variable_];
+  llvm::Value* const present = position;
+  position = vector_begin_;
+  llvm::Type* type = MemoryType(kernel_.buffers(op.buffer()).dtype());
+  llvm::Value* start = b_.CreateGEP(type, buffers_[op.buffer()], ScalarIndex(op.index()));
+  position = present;
+  return start;
+}
+
 void KernelEmitter::StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer) {
   const llvm::DataLayout& layout = module_->getDataLayout();
   const uint64_t align = std::min<uint64_t>(layout.getTypeStoreSize(value->getType()), kCacheLine);
-  llvm::Value* address = b_.CreatePtrToInt(pointer, b_.getInt64Ty());
+  llvm::Value* address = b_.CreatePtrToInt(StartOfVectors(op, pointer), b_.getInt64Ty());
   llvm::Value* aligned = b_.CreateICmpEQ(b_.CreateAnd(address, I64(align - 1)), I64(0));
   llvm::Value* streams = b_.CreateAnd(aligned, streamed_[op.buffer()]);
   auto* stream = llvm::BasicBlock::Create(context_, "stream", function_);
@@ -124,10 +137,12 @@ void KernelEmitter::ChooseRowsAhead() {
   llvm::DenseMap<std::pair<uint32_t, uint32_t>, llvm::SmallVector<const v1::LoopOp*, 4>> readers;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() != 1 || info.has_scan) continue;
+    if (ReadsWithGuess(info)) continue;
     for (int k = 0; k < info.stage->ops_size(); ++k) {
       const v1::LoopOp& op = info.stage->ops(k);
-      if (WalkedRowBytes(info, k, kReadAheadBytesMin) >= kRowReadAheadMin)
-        readers[{op.buffer(), op.index()}].push_back(&op);
+      if (WalkedRowBytes(info, k, kReadAheadBytesMin) < kRowReadAheadMin) continue;
+      readers[{op.buffer(), op.index()}].push_back(&op);
+      if (guess_ && (guess_->first == &info || guess_->second == &info)) read_ahead_[&op] = {0, 0};
     }
   }
   for (const auto& [access, ops] : readers) {
@@ -145,7 +160,9 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
   llvm::Type* type = MemoryType(kernel_.buffers(op.buffer()).dtype());
   const auto address = [&] { return b_.CreateGEP(type, buffers_[op.buffer()], ScalarIndex(op.index())); };
   llvm::Value* pointer;
+  int level = kSecondLevel;
   if (shares == 0) {
+    if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) level = kFirstLevel;
     const bool finds_page = unrolled_ && copy_ == 0;
     pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(finds_page ? kPageReadAhead : kWalkReadAhead));
   } else {
@@ -161,7 +178,7 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
   }
   b_.CreateIntrinsic(
       llvm::Intrinsic::prefetch, llvm::ArrayRef<llvm::Type*>{pointer->getType()},
-      llvm::ArrayRef<llvm::Value*>{pointer, b_.getInt32(0), b_.getInt32(kSecondLevel), b_.getInt32(1)});
+      llvm::ArrayRef<llvm::Value*>{pointer, b_.getInt32(0), b_.getInt32(level), b_.getInt32(1)});
 }
 
 // Streamed stores are not ordered with others: what says that the kernel has ended comes after them.

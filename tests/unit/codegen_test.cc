@@ -340,25 +340,188 @@ TEST_P(CodegenTest, SumsOfExponentialsBelowTheMaximum) {
 }
 
 TEST_P(CodegenTest, SumsOfExponentialsThatAreNoNumbers) {
-  constexpr int64_t kColumns = 71;  // an unrolled turn and a tail
   constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::nanf("");
-  std::vector<float> in(kColumns), top(1), sum(1);
-  auto compiled = CompiledKernel::Create(backend_.get(), LogSumKernel(1, kColumns));
-  ASSERT_TRUE(compiled.ok()) << compiled.status();
-  const auto run = [&] { compiled->Run({in.data(), top.data(), sum.data()}, 0, 1, {}); };
-  for (float special : {kNan, -kNan, kInfinity}) {
-    for (int64_t at = 0; at < kColumns; ++at) {
-      for (int64_t k = 0; k < kColumns; ++k) in[k] = static_cast<float>(k % 7);
-      in[at] = special;
+  // An unrolled turn and a tail; and a row whose maximum is guessed, from its first vector.
+  for (int64_t columns : {71, 1095}) {
+    std::vector<float> in(columns), top(1), sum(1);
+    auto compiled = CompiledKernel::Create(backend_.get(), LogSumKernel(1, columns));
+    ASSERT_TRUE(compiled.ok()) << compiled.status();
+    const auto run = [&] { compiled->Run({in.data(), top.data(), sum.data()}, 0, 1, {}); };
+    for (float special : {kNan, -kNan, kInfinity}) {
+      for (int64_t at = 0; at < columns; at += at < 71 ? 1 : 31) {
+        for (int64_t k = 0; k < columns; ++k) in[k] = static_cast<float>(k % 7);
+        in[at] = special;
+        run();
+        EXPECT_EQ(std::isnan(top[0]), std::isnan(special)) << at;
+        EXPECT_TRUE(std::isnan(sum[0])) << special << " " << at;
+      }
+    }
+    std::fill(in.begin(), in.end(), -kInfinity);
+    run();
+    EXPECT_EQ(top[0], -kInfinity);
+    EXPECT_TRUE(std::isnan(sum[0]));  // infinity less infinity, as eager has it
+    in.back() = -3;                   // the only number, which no guess comes near
+    run();
+    EXPECT_EQ(top[0], -3);
+    EXPECT_EQ(sum[0], 1);
+  }
+}
+
+struct Moments {
+  uint32_t mean;
+  uint32_t squares;  // summed, of what lies off the mean
+};
+
+// Of the rows of a matrix.
+Moments RowMoments(KernelBuilder& m, uint32_t in, uint32_t index, uint32_t columns, double count) {
+  m.BeginStage({columns});
+  const uint32_t sum = m.Reduce(v1::REDUCE_SUM, m.Load(in, index));
+  m.BeginStage({});
+  const uint32_t mean = m.Op(LoopOpcode::kDiv, v1::F32, {sum, m.Float(v1::F32, count)});
+  m.BeginStage({columns});
+  const uint32_t off = m.Op(LoopOpcode::kSub, v1::F32, {m.Load(in, index), mean});
+  return {mean, m.Reduce(v1::REDUCE_SUM, m.Op(LoopOpcode::kMul, v1::F32, {off, off}))};
+}
+
+// Rows with a mean that their first vector tells, and with one that it doesn't.
+std::vector<std::vector<float>> RowsOfManyMeans(int64_t columns) {
+  std::vector<std::vector<float>> rows(6, std::vector<float>(columns));
+  for (int64_t k = 0; k < columns; ++k) {
+    const float x = static_cast<float>((k * 7919 + 13) % 1009) / 64 - 9;
+    rows[0][k] = x;
+    rows[1][k] = 0.1F;
+    rows[2][k] = 10000 + x;
+    rows[3][k] = k < 16 ? 1e6F : x;
+    rows[4][k] = k < 16 ? 0 : 1e6F + x;  // squares about 0 would leave nothing of the variance
+    rows[5][k] = k < 16 ? 1e6F : k == columns / 2 ? -3e7F : -x;
+  }
+  return rows;
+}
+
+TEST_P(CodegenTest, VariancesAboutAGuess) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::nanf("");
+  for (int64_t columns : {100, 1023, 1024, 1100, 4096, 40000}) {  // the first two in two walks
+    KernelBuilder m;
+    std::vector<std::vector<float>> rows = RowsOfManyMeans(columns);
+    const auto count = static_cast<int64_t>(rows.size());
+    const uint32_t c = m.Const(columns), r = m.Const(count);
+    m.Outer(r);
+    const uint32_t in = m.Buffer(v1::F32, v1::READ, m.Const(count * columns));
+    const uint32_t means = m.Buffer(v1::F32, v1::WRITE, r), squares = m.Buffer(v1::F32, v1::WRITE, r);
+    const uint32_t index = m.Add(m.Mul(m.Var(0), c), m.Var(1));
+    const Moments moments = RowMoments(m, in, index, c, static_cast<double>(columns));
+    m.BeginStage({});
+    m.Store(means, m.Var(0), moments.mean);
+    m.Store(squares, m.Var(0), moments.squares);
+    m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
+    auto compiled = CompiledKernel::Create(backend_.get(), m.Build());
+    ASSERT_TRUE(compiled.ok()) << compiled.status();
+    std::vector<float> mean(count), square(count);
+    const auto run = [&] {
+      std::vector<float> all;
+      for (const std::vector<float>& row : rows) all.insert(all.end(), row.begin(), row.end());
+      compiled->Run({all.data(), mean.data(), square.data()}, 0, count, {});
+    };
+    run();
+    for (int64_t k = 0; k < count; ++k) {
+      double sum = 0, off = 0, largest = 0;
+      for (float x : rows[k]) {
+        sum += x;
+        off += (double{x} - mean[k]) * (double{x} - mean[k]);
+        largest = std::max(largest, std::abs(double{x}));
+      }
+      EXPECT_NEAR(mean[k], sum / static_cast<double>(columns), 3e-7 * largest) << columns << " " << k;
+      EXPECT_NEAR(square[k], off, 2e-6 * off) << columns << " " << k;
+    }
+    if (columns >= 1024) {  // a guess is exact where all are equal
+      EXPECT_EQ(mean[1], 0.1F) << columns;
+      EXPECT_EQ(square[1], 0) << columns;
+    }
+
+    for (int64_t at : {int64_t{0}, int64_t{17}, columns - 1}) {
+      rows = RowsOfManyMeans(columns);
+      rows[0][at] = kNan;
+      rows[1][at] = kInfinity;
+      rows[2][at] = -kInfinity;
       run();
-      EXPECT_EQ(std::isnan(top[0]), std::isnan(special)) << at;
-      EXPECT_TRUE(std::isnan(sum[0])) << special << " " << at;
+      EXPECT_TRUE(std::isnan(mean[0])) << at;
+      EXPECT_EQ(mean[1], kInfinity) << at;
+      EXPECT_EQ(mean[2], -kInfinity) << at;
+      for (int64_t k : {0, 1, 2}) EXPECT_TRUE(std::isnan(square[k])) << at << " " << k;
     }
   }
-  std::fill(in.begin(), in.end(), -kInfinity);
-  run();
-  EXPECT_EQ(top[0], -kInfinity);
-  EXPECT_TRUE(std::isnan(sum[0]));  // infinity less infinity, as eager has it
+}
+
+// Layer norms of rows from memory, with weights that drive each other out of the cache (in groups of rows)
+// and without: by ranges that hold whole groups, parts of one and none, always the same bits.
+TEST_P(CodegenTest, ResultsOfRowsInGroups) {
+  constexpr int64_t kRows = 1027, kColumns = 4096;
+  const std::vector<std::vector<float>> some = RowsOfManyMeans(kColumns);
+  std::vector<float> x, weight(kColumns), bias(kColumns), shift(kRows);
+  for (int64_t r = 0; r < kRows; ++r) {
+    const std::vector<float>& row = some[r % some.size()];
+    x.insert(x.end(), row.begin(), row.end());
+    shift[r] = static_cast<float>(r % 11) - 4;
+  }
+  for (int64_t k = 0; k < kColumns; ++k) {
+    weight[k] = static_cast<float>(k % 5) / 4 - 1;
+    bias[k] = static_cast<float>(k % 7) - 2;
+  }
+  for (bool weights : {true, false}) {
+    KernelBuilder m;
+    const uint32_t rows = m.Const(kRows), c = m.Const(kColumns), n = m.Const(kRows * kColumns);
+    const uint32_t in = m.Buffer(v1::F32, v1::READ, n), factors = m.Buffer(v1::F32, v1::READ, c),
+                   biases = m.Buffer(v1::F32, v1::READ, c), shifts = m.Buffer(v1::F32, v1::READ, rows),
+                   out = m.Buffer(v1::F32, v1::WRITE, n);
+    m.Outer(rows);
+    const uint32_t index = m.Add(m.Mul(m.Var(0), c), m.Var(1));
+    m.BeginStage({});
+    const uint32_t plus = m.Load(shifts, m.Var(0));
+    const Moments moments = RowMoments(m, in, index, c, kColumns);
+    m.BeginStage({});
+    const uint32_t variance = m.Op(LoopOpcode::kDiv, v1::F32, {moments.squares, m.Float(v1::F32, kColumns)});
+    const uint32_t scale =
+        m.Op(LoopOpcode::kRsqrt, v1::F32, {m.Op(LoopOpcode::kAdd, v1::F32, {variance, m.Float(v1::F32, 1)})});
+    m.BeginStage({c});
+    uint32_t value = m.Op(LoopOpcode::kSub, v1::F32, {m.Load(in, index), moments.mean});
+    value = m.Op(LoopOpcode::kMul, v1::F32, {value, scale});
+    if (weights) {
+      value = m.Op(LoopOpcode::kMul, v1::F32, {value, m.Load(factors, m.Var(1))});
+      value = m.Op(LoopOpcode::kAdd, v1::F32, {value, m.Load(biases, m.Var(1))});
+    }
+    m.Store(out, index, m.Op(LoopOpcode::kAdd, v1::F32, {value, plus}));
+    m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
+    auto compiled = CompiledKernel::Create(backend_.get(), m.Build());
+    ASSERT_TRUE(compiled.ok()) << compiled.status();
+    const auto run = [&](const std::vector<std::pair<int64_t, int64_t>>& ranges) {
+      std::vector<float> result(x.size(), 1e30F);
+      for (const auto& [begin, end] : ranges) {
+        EXPECT_EQ(
+            compiled->Run({x.data(), weight.data(), bias.data(), shift.data(), result.data()}, begin, end, {})
+                .code,
+            KILN_OK);
+      }
+      return result;
+    };
+    const std::vector<float> whole = run({{0, kRows}});
+    int64_t wrong = 0;
+    for (int64_t r = 0; r < kRows; ++r) {
+      const float* row = x.data() + r * kColumns;
+      double mean = 0, variance = 0;
+      for (int64_t k = 0; k < kColumns; ++k) mean += row[k] / double{kColumns};
+      for (int64_t k = 0; k < kColumns; ++k) variance += (row[k] - mean) * (row[k] - mean) / kColumns;
+      for (int64_t k = 0; k < kColumns; ++k) {
+        double expected = (row[k] - mean) / std::sqrt(variance + 1);
+        if (weights) expected = expected * weight[k] + bias[k];
+        expected += shift[r];
+        // Means of a million are known to a sixteenth.
+        wrong += !(std::abs(whole[r * kColumns + k] - expected) <= 1e-4 * std::max(1.0, std::abs(expected)));
+      }
+    }
+    EXPECT_EQ(wrong, 0) << weights;
+    EXPECT_TRUE(whole == run({{5, 5}, {0, 1}, {1, 4}, {4, 9}, {9, 17}, {17, 1020}, {1020, kRows}}))
+        << weights;
+  }
 }
 
 TEST_P(CodegenTest, PositionsComparedWithOneNumber) {

@@ -1,0 +1,243 @@
+// Two sums over a row in one walk, the second of which asks for the first.
+//
+// A softmax subtracts a row's maximum before each exponential, so that none overflows; a variance is the sum
+// of squares of what a row's mean is subtracted from. Either walks the row once for little else than to read
+// it, from memory or the second-level cache. Any number nearby does as well, since
+//   sum e^(x - m) = e^(g - m) sum e^(x - g)   and   sum (x - c)² = sum (x - g)² - d (2 sum (x - g) - n d), d
+//   = c - g:
+// the row's first vector gives a guess g, and one walk sums up both and finds what m or c is on the way.
+// Where that turns out to lie so far from g that exponentials may have overflowed, or digits were lost, the
+// second walk is made after all. The row's own values decide all of it, so results don't depend on threads.
+//
+// What is special comes out as two walks have it. Rows of -inf have the second walk; infinities beside
+// numbers have it too, or their sum is no number at once; a mean that is infinite or no number is guessed to
+// be 0.
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "compiler/codegen/kernel_emitter.h"
+
+namespace kiln {
+namespace {
+
+// The guess takes as long as some ten vectors do, which are hidden where rows of memory go side by side.
+constexpr int64_t kRowElementsMin = 1024, kMemoryRowElementsMin = 256;
+// How far the guess may lie below a maximum: an exponent's error is its last place's, times the exponential.
+constexpr double kExponentMax = 16;
+// How often the variance the square of the guess' distance may be: the sum of squares is so many times larger
+// than what is left of it.
+constexpr double kSquaresMax = 4;
+
+LoopOpcode OpcodeOf(const v1::LoopOp& op) { return static_cast<LoopOpcode>(op.op()); }
+
+bool IsReduction(const v1::LoopOp& op, v1::ReduceKind kind) {
+  return OpcodeOf(op) == LoopOpcode::kReduce && op.mode() == kind;
+}
+
+}  // namespace
+
+void KernelEmitter::ChooseGuess() {
+  if (on_gpu_ || tiled_ || vector_lanes_ == 1 || IndexesByValues() ||
+      kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST) {
+    return;
+  }
+  std::vector<int> uses(ops_.size());
+  for (const v1::LoopOp* op : ops_) {
+    for (uint32_t arg : op->args()) ++uses[arg];
+  }
+  for (const StageInfo& info : stages_) {
+    if (info.has_scan || info.stage->inner_size() != 1) continue;
+    for (int k = 0; k < info.stage->ops_size(); ++k) {
+      const uint32_t sum = info.first_op + k;
+      if (!IsReduction(*ops_[sum], v1::REDUCE_SUM) || uses[ops_[sum]->args(0)] != 1) continue;
+      std::optional<Guess> guess = GuessOf(info, sum);
+      if (!guess || uses[guess->difference] != (guess->of_mean ? 2 : 1) || !MayShareAWalk(*guess)) continue;
+      if (kept_ && kept_->writer == ops_[sum]->args(0)) guess->scale = Slot(b_.getFloatTy(), "scale");
+      guess_ = std::move(guess);
+      return;
+    }
+  }
+}
+
+// Of the sum of e^(x - maximum of x), or of (x - mean of x)².
+std::optional<KernelEmitter::Guess> KernelEmitter::GuessOf(const StageInfo& info, uint32_t sum) const {
+  Guess guess;
+  guess.second = &info;
+  guess.sum = sum;
+  const uint32_t summed = ops_[sum]->args(0);
+  if (OpcodeOf(*ops_[summed]) == LoopOpcode::kExp) {
+    const std::optional<uint32_t> maximum = MaximumBelow(info, summed);
+    if (!maximum) return std::nullopt;
+    guess.difference = ops_[summed]->args(0);
+    guess.reduced = guess.center = *maximum;
+    guess.first = &StageOf(*maximum);
+    return guess;
+  }
+  const v1::LoopOp& square = *ops_[summed];
+  if (OpcodeOf(square) != LoopOpcode::kMul || square.args(0) != square.args(1)) return std::nullopt;
+  guess.of_mean = true;
+  guess.difference = square.args(0);
+  const v1::LoopOp& difference = *ops_[guess.difference];
+  if (OpcodeOf(difference) != LoopOpcode::kSub || difference.dtype() != v1::F32) return std::nullopt;
+  guess.center = difference.args(1);
+  const v1::LoopOp& mean = *ops_[guess.center];
+  if ((OpcodeOf(mean) != LoopOpcode::kDiv && OpcodeOf(mean) != LoopOpcode::kMul) ||
+      OpcodeOf(*ops_[mean.args(1)]) != LoopOpcode::kConstant) {
+    return std::nullopt;
+  }
+  guess.reduced = mean.args(0);
+  if (!IsReduction(*ops_[guess.reduced], v1::REDUCE_SUM)) return std::nullopt;
+  guess.first = &StageOf(guess.reduced);
+  const bool same_row = !guess.first->has_scan && guess.first->stage->inner_size() == 1 &&
+                        guess.first->stage->inner(0) == info.stage->inner(0);
+  if (!same_row || !SameValue(difference.args(0), ops_[guess.reduced]->args(0))) return std::nullopt;
+  return guess;
+}
+
+// Both stages only read what the kernel does not change and reduce once each, and the second needs nothing
+// but the guessed of what comes between.
+bool KernelEmitter::MayShareAWalk(const Guess& guess) const {
+  const StageInfo &first = *guess.first, &second = *guess.second;
+  const bool hidden = kernel_.outer_size() == 1 && WalksMemory(guess.of_mean ? second : first);
+  const int64_t elements_min = hidden ? kMemoryRowElementsMin : kRowElementsMin;
+  if (&first >= &second || ConstantExpr(first.stage->inner(0)).value_or(0) < elements_min) return false;
+  for (const StageInfo* info = &first + 1; info < &second; ++info) {
+    if (info->stage->inner_size() != 0) return false;
+  }
+  for (const StageInfo* info : {&first, &second}) {
+    int reductions = 0;
+    for (const v1::LoopOp& op : info->stage->ops()) {
+      const LoopOpcode opcode = OpcodeOf(op);
+      if (opcode == LoopOpcode::kStore || opcode == LoopOpcode::kCheckIndex) return false;
+      if (opcode == LoopOpcode::kLoad && !IsSourceLoad(op)) return false;
+      reductions += opcode == LoopOpcode::kReduce ? 1 : 0;
+    }
+    if (reductions != 1) return false;
+  }
+  int centers = 0;
+  for (const v1::LoopOp& op : second.stage->ops()) {
+    for (uint32_t arg : op.args()) {
+      if (arg == guess.center) {
+        ++centers;
+      } else if (arg >= first.first_op && arg < second.first_op) {
+        return false;
+      }
+    }
+  }
+  return centers == 1;
+}
+
+bool KernelEmitter::IsDoneWithGuess(const StageInfo& info) const {
+  return guess_ && &info > guess_->first && &info <= guess_->second;
+}
+
+// Of two stages in one walk: the one whose loads are the other's.
+bool KernelEmitter::ReadsWithGuess(const StageInfo& info) const {
+  return guess_ && &info == (guess_->of_mean ? guess_->first : guess_->second);
+}
+
+// From the row's first vector. Of a maximum it is no more than that, and never less than all numbers are.
+llvm::Value* KernelEmitter::EmitGuess() {
+  const StageInfo& info = *guess_->first;
+  stage_ = &info;
+  variables_.resize(kernel_.outer_size() + 1);
+  InitAccumulators(info, 1);
+  VectorLoop(kernel_.outer_size(), I64(0), I64(vector_lanes_), 1, [&] { EmitOps(info); });
+  FinishAccumulators(info);
+  llvm::Type* type = b_.getFloatTy();
+  llvm::Value* found = values_[guess_->reduced].v;
+  if (!guess_->of_mean) {
+    llvm::Value* none = b_.CreateFCmpOEQ(found, llvm::ConstantFP::getInfinity(type, true));
+    return b_.CreateSelect(none, llvm::ConstantFP::get(type, std::numeric_limits<float>::lowest()), found);
+  }
+  llvm::Value* mean = b_.CreateFMul(found, llvm::ConstantFP::get(type, 1.0 / vector_lanes_));
+  llvm::Value* finite = b_.CreateFCmpORD(b_.CreateFSub(mean, mean), mean);
+  return b_.CreateSelect(finite, mean, llvm::ConstantFP::get(type, 0.0));
+}
+
+// In a loop along the row, in which what is guessed is the second stage's center.
+void KernelEmitter::EmitGuessedOps() {
+  if (!guess_->of_mean) {
+    stage_ = guess_->first;
+    EmitOps(*stage_);
+  }
+  stage_ = guess_->second;
+  EmitOps(*stage_);
+  if (guess_->of_mean) {
+    const v1::LoopOp& sum = *ops_[guess_->reduced];
+    values_[sum.args(0)] = values_[guess_->difference];
+    EmitReduce(guess_->reduced, sum);
+  }
+}
+
+void KernelEmitter::InitGuessed(unsigned unroll) {
+  InitAccumulators(*guess_->first, unroll);
+  InitAccumulators(*guess_->second, unroll);
+}
+
+// After the walk from `origin`: what it reduced becomes what two walks have reduced, and the stages between
+// are emitted.
+void KernelEmitter::SettleGuess(llvm::Value* origin) {
+  FinishAccumulators(*guess_->first);
+  FinishAccumulators(*guess_->second);
+  llvm::Type *f32 = b_.getFloatTy(), *f64 = b_.getDoubleTy();
+  const auto wide = [&](llvm::Value* v) { return b_.CreateFPExt(v, f64); };
+  const auto constant = [](llvm::Type* type, double v) { return llvm::ConstantFP::get(type, v); };
+  llvm::Value* found = values_[guess_->reduced].v;
+  llvm::Value* count = b_.CreateSIToFP(guess_->first->extents[0], f64);
+  if (guess_->of_mean) {
+    llvm::Value* all = b_.CreateFAdd(wide(found), b_.CreateFMul(count, wide(origin)));
+    values_[guess_->reduced].v = b_.CreateFPTrunc(all, f32);
+  }
+  llvm::Value* sum = values_[guess_->sum].v;
+  for (const StageInfo* info = guess_->first + 1; info < guess_->second; ++info) {
+    stage_ = info;
+    EmitStage(*info);
+  }
+  llvm::Value* center = values_[guess_->center].v;
+  llvm::Value *misfit, *settled;
+  if (guess_->of_mean) {
+    llvm::Value* d = b_.CreateFSub(wide(center), wide(origin));
+    llvm::Value* times = b_.CreateFMul(count, d);
+    llvm::Value* less = b_.CreateFMul(d, b_.CreateFSub(b_.CreateFMul(constant(f64, 2), wide(found)), times));
+    llvm::Value* squares = b_.CreateFSub(wide(sum), less);
+    misfit = b_.CreateFCmpOGT(b_.CreateFMul(times, d), b_.CreateFMul(constant(f64, kSquaresMax), squares));
+    settled = b_.CreateFPTrunc(squares, f32);
+  } else {
+    llvm::Value* none = b_.CreateFCmpOEQ(center, llvm::ConstantFP::getInfinity(f32, true));
+    misfit = b_.CreateFCmpOGT(b_.CreateFSub(center, origin), constant(f32, kExponentMax));
+    misfit = b_.CreateOr(none, misfit);
+    llvm::Value* scale = EmitFloat(LoopOpcode::kExp, {b_.CreateFSub(origin, center)});
+    settled = b_.CreateFMul(sum, scale);
+    if (guess_->scale != nullptr) {
+      b_.CreateStore(b_.CreateSelect(misfit, constant(f32, 1), scale), guess_->scale);
+    }
+  }
+  llvm::AllocaInst* result = Slot(f32, "settled");
+  b_.CreateStore(settled, result);
+  const std::vector<LaneValue> values = values_;
+  std::vector<Accumulator> others;  // of walks beside this one
+  std::swap(accumulators_, others);
+  const auto walk_again = [&] {
+    stage_ = guess_->second;
+    EmitStage(*stage_);
+    b_.CreateStore(values_[guess_->sum].v, result);
+  };
+  If(misfit, "again", walk_again, /*rarely=*/true);
+  std::swap(accumulators_, others);
+  values_ = values;
+  values_[guess_->sum] = {b_.CreateLoad(f32, result), false};
+}
+
+void KernelEmitter::EmitGuessedStages() {
+  llvm::Value* origin = EmitGuess();
+  const unsigned unroll = Unroll(*guess_->second);
+  values_[guess_->center] = {origin, false};
+  InitGuessed(unroll);
+  VectorLoop(kernel_.outer_size(), I64(0), guess_->first->extents[0], unroll, [&] { EmitGuessedOps(); });
+  SettleGuess(origin);
+}
+
+}  // namespace kiln
