@@ -11,6 +11,7 @@
 #include "client/python/python_library.h"
 #include "client/python/python_util.h"
 #include "client/runtime/convolutions.h"
+#include "client/runtime/heap.h"
 #include "client/runtime/matrix_products.h"
 #include "client/runtime/step_times.h"
 #include "compiler/graph/canonical.h"
@@ -222,6 +223,11 @@ PyObject* TunedPlans(PyObject*, PyObject*) {
                                      runtime::Convolutions::TunedPlans());
 }
 
+PyObject* KeepFreedMemory(PyObject*, PyObject*) {
+  runtime::KeepFreedMemory();
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
     {"configure", Configure, METH_VARARGS, "configure(names, connect_seconds, compile_seconds)"},
     {"address", Address, METH_NOARGS, "The daemon's address."},
@@ -232,6 +238,7 @@ PyMethodDef functions[] = {
     {"build", Build, METH_VARARGS, "Key, header, canonical bytes and canonical symbol order of a request."},
     {"get", Get, METH_VARARGS,
      "get(key, header, graph, hints, interpret, debug) -> Artifact; an empty graph: only look up"},
+    {"keep_freed_memory", KeepFreedMemory, METH_NOARGS, "Has malloc keep what a step of inference frees."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef module_definition = {

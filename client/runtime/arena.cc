@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace kiln::runtime {
 namespace {
@@ -49,6 +50,31 @@ Arena PlaceInArena(absl::Span<const Lifetime> temporaries, int64_t alignment) {
                                   [&](int64_t value, size_t p) { return value < arena.offsets[p]; });
     placed.insert(above, t);
   }
+  return arena;
+}
+
+Arena PlaceInSmallArena(absl::Span<const Lifetime> temporaries, int64_t alignment) {
+  std::vector<size_t> inside(temporaries.size());
+  std::iota(inside.begin(), inside.end(), size_t{0});
+  std::stable_sort(inside.begin(), inside.end(),
+                   [&](size_t a, size_t b) { return temporaries[a].bytes > temporaries[b].bytes; });
+  const auto place = [&](absl::Span<const size_t> chosen) {
+    std::vector<Lifetime> lives;
+    for (size_t t : chosen) lives.push_back(temporaries[t]);
+    return PlaceInArena(lives, alignment);
+  };
+  absl::Span<const size_t> left = inside;
+  Arena placed = place(left);
+  while (!left.empty() && temporaries[left[0]].bytes > kMappedBytesMin) {
+    Arena smaller = place(left.subspan(1));
+    if (placed.bytes - smaller.bytes < temporaries[left[0]].bytes / 2) break;
+    placed = std::move(smaller);
+    left.remove_prefix(1);
+  }
+  Arena arena;
+  arena.bytes = placed.bytes;
+  arena.offsets.assign(temporaries.size(), Arena::kApart);
+  for (size_t k = 0; k < left.size(); ++k) arena.offsets[left[k]] = placed.offsets[k];
   return arena;
 }
 

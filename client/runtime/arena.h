@@ -25,13 +25,20 @@ struct Lifetime {
 };
 
 struct Arena {
-  std::vector<int64_t> offsets;  // by temporary, multiples of the alignment
+  static constexpr int64_t kApart = -1;
+  std::vector<int64_t> offsets;  // by temporary, multiples of the alignment; kApart: in a block of its own
   int64_t bytes = 0;
 };
 
 // No two temporaries that are there at one step overlap. Large ones are placed first, each as low as it can
 // lie.
 Arena PlaceInArena(absl::Span<const Lifetime> temporaries, int64_t alignment = kArenaAlignment);
+
+// The same, but for those without which the arena would be smaller by half of their own size or more, if they
+// are so large that malloc maps them by themselves: these are there for a few steps of a call, all of which
+// an arena that holds them outlives, and leave no holes when they are freed.
+inline constexpr int64_t kMappedBytesMin = int64_t{32} << 20;  // glibc's largest M_MMAP_THRESHOLD
+Arena PlaceInSmallArena(absl::Span<const Lifetime> temporaries, int64_t alignment = kArenaAlignment);
 
 // What a program allocates: a temporary, or what outlives the call from `life.first` on.
 struct Held {

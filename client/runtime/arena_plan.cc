@@ -71,7 +71,7 @@ std::shared_ptr<const Arena> ArenaPlan::Place(const ExprFrame* frame) const {
     // One of no bytes has an address, too.
     lives.push_back({storage.first, storage.last, std::max<int64_t>(bytes, 1)});
   }
-  return std::make_shared<const Arena>(PlaceInArena(lives, alignment_));
+  return std::make_shared<const Arena>(PlaceInSmallArena(lives, alignment_));
 }
 
 std::shared_ptr<const Arena> ArenaPlan::Find(const Key& key) const {

@@ -301,11 +301,16 @@ class Frame {
     return absl::OkStatus();
   }
 
+  int64_t OffsetInArena(uint32_t buffer) const {
+    const int32_t place = program_.where_[buffer].arena;
+    return place < 0 || places_ == nullptr ? Arena::kApart : places_->offsets[place];
+  }
+
   absl::Status Alloc(const Program::Step& step) {
     Slot& slot = slots_[step.a];
-    if (const int32_t place = program_.where_[step.a].arena; place >= 0 && places_ != nullptr) {
+    if (const int64_t offset = OffsetInArena(step.a); offset != Arena::kApart) {
       if (step.b >= 0) Drop(slots_[step.b].tensor);  // of the same place
-      slot.data = arena_data_ + places_->offsets[place];
+      slot.data = arena_data_ + offset;
       return absl::OkStatus();
     }
     if (step.moves) {

@@ -11,6 +11,7 @@
 #include "compiler/graph/channels_last.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/graph_rewrite.h"
+#include "compiler/passes/point_convolutions.h"
 #include "compiler/passes/types.h"
 
 namespace kiln {
@@ -61,13 +62,13 @@ bool TrainsByPointsOnCpu(const Graph& graph) {
   return found;
 }
 
-bool IsConvolutionByPointsOnCpu(const Graph& graph, const GraphNode& node) {
+bool IsConvolutionByPointsOnCpu(const Graph& graph, const GraphNode& node, bool point_products) {
   const TensorType& result = graph.type(node.results[0]);
   if (result.dtype != v1::F32) return false;
   const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
   if (input == kNoValue || weight == kNoValue) return false;
   if (graph.kind != v1::INFERENCE) return ConvolvesByPointsOnCpu(graph, node);
-  if (IsDepthwise(graph, node)) return true;
+  if (IsDepthwise(graph, node) || (point_products && IsPointConvolution(graph, node))) return true;
   const auto weights = Bytes(graph, graph.type(weight));
   if (!IsUngrouped(graph, node) || !weights) return false;
   if (*weights < kFastWeightBytes) return true;
@@ -75,10 +76,11 @@ bool IsConvolutionByPointsOnCpu(const Graph& graph, const GraphNode& node) {
   return from && to && *weights < *from / kImageBytesPerWeightByte + *to / kImageBytesPerWeightByte;
 }
 
-bool IsConvolutionByPoints(const Graph& graph, const GraphNode& node) {
+bool IsConvolutionByPoints(const Graph& graph, const GraphNode& node, bool point_products) {
   if (node.target != "aten.convolution.default" || node.results.size() != 1) return false;
-  return graph.type(node.results[0]).device == v1::CUDA ? IsConvolutionByPointsOnGpu(graph, node)
-                                                        : IsConvolutionByPointsOnCpu(graph, node);
+  return graph.type(node.results[0]).device == v1::CUDA
+             ? IsConvolutionByPointsOnGpu(graph, node)
+             : IsConvolutionByPointsOnCpu(graph, node, point_products);
 }
 
 // A part of images that lie by points does so too, with gaps.
@@ -186,8 +188,9 @@ void FollowSlice(Graph& graph, const GraphNode& node) {
 
 class Layouter {
  public:
-  explicit Layouter(Graph& graph)
+  Layouter(Graph& graph, bool point_products)
       : graph_(graph),
+        point_products_(point_products),
         by_points_on_cpu_(graph.kind == v1::INFERENCE || TrainsByPointsOnCpu(graph)),
         known_(KnownLayouts(graph, by_points_on_cpu_)) {
     const std::vector<bool> laid = LaidForGradients(graph);
@@ -233,7 +236,7 @@ class Layouter {
     for (ValueId result : node.results) {
       if (!MayLay(result)) continue;
       if (!wanted) {
-        wanted = (IsConvolutionByPoints(graph_, node) && MayConvolveByPoints(result)) ||
+        wanted = (IsConvolutionByPoints(graph_, node, point_products_) && MayConvolveByPoints(result)) ||
                  (KeepsOrder(graph_, node) && ReadsByPoints(graph_, node));
       }
       if (*wanted) Lay(result);
@@ -272,6 +275,7 @@ class Layouter {
   }
 
   Graph& graph_;
+  const bool point_products_;
   const bool by_points_on_cpu_;
   std::vector<bool> known_;
   bool changed_ = false;
@@ -279,6 +283,6 @@ class Layouter {
 
 }  // namespace
 
-bool PreferChannelsLast(Graph& graph) { return Layouter(graph).Run(); }
+bool PreferChannelsLast(Graph& graph, bool point_products) { return Layouter(graph, point_products).Run(); }
 
 }  // namespace kiln

@@ -14,7 +14,8 @@
 
 namespace kiln {
 
-// True where a value lies otherwise than before.
-bool PreferChannelsLast(Graph& graph);
+// True where a value lies otherwise than before. `point_products`: on the CPU convolutions of one point
+// become products of oneDNN's, which lay no weights anew.
+bool PreferChannelsLast(Graph& graph, bool point_products);
 
 }  // namespace kiln

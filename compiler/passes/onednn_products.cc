@@ -12,7 +12,10 @@
 namespace kiln {
 namespace {
 
-constexpr double kMultiplicationsMin = 8 << 20;
+// Where a call's own 10 µs are paid back. A number of rows that changes is counted as few (all symbols 64),
+// and may be that of an image's points: too many for MKL cost more than too few for oneDNN.
+constexpr double kMultiplicationsMin = 3 << 20;
+constexpr double kMultiplicationsOfUnknownRowsMin = 1 << 19;
 
 class OnednnProducts {
  public:
@@ -82,8 +85,9 @@ class OnednnProducts {
       return EstimateOfSymbol(graph_.symbols, symbol.value);
     });
     if (!rows.ok()) return false;
-    return static_cast<double>(*summed) * static_cast<double>(*columns) * static_cast<double>(*rows) >=
-           kMultiplicationsMin;
+    const double least =
+        graph_.exprs.AsConst(left.sizes[0]) ? kMultiplicationsMin : kMultiplicationsOfUnknownRowsMin;
+    return static_cast<double>(*summed) * static_cast<double>(*columns) * static_cast<double>(*rows) >= least;
   }
 
   // The matrix with a row for each column of `matrix`, as oneDNN wants it: most are turned in the graph.

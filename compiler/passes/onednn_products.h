@@ -3,7 +3,7 @@
 // ATen's own are MKL's, which leaves AVX-512 unused on processors that are not Intel's (compiler/README.md
 // has numbers). Only where the left matrix has its rows one after the other: another would be copied at each
 // call. The library makes the result, so it lies in no memory of ours. Small products stay, for a call of
-// oneDNN's costs 15 µs more; of a number of rows that changes, an estimate counts. Runs last. Errors: none.
+// oneDNN's costs 10 µs more; of a number of rows that changes, an estimate counts. Runs last. Errors: none.
 #pragma once
 
 #include "absl/status/status.h"

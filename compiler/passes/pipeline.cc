@@ -73,13 +73,14 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   bool laid = false;
   if (!options.images_as_traced) {
     KILN_RETURN_IF_ERROR(runner.Run("channels_last", [&](Graph& g) {
-      laid = PreferChannelsLast(g);
+      laid = PreferChannelsLast(g, options.onednn_products);
       return absl::OkStatus();
     }));
   }
   if (options.images_laid != nullptr) *options.images_laid = laid;
   KILN_RETURN_IF_ERROR(runner.Run("channel_moments", CombineChannelMoments));
-  KILN_RETURN_IF_ERROR(runner.Run("point_convolutions", MultiplyPointConvolutions));
+  KILN_RETURN_IF_ERROR(runner.Run(
+      "point_convolutions", [&](Graph& g) { return MultiplyPointConvolutions(g, options.onednn_products); }));
   // Nothing after this knows the product any more.
   if (options.onednn_products) KILN_RETURN_IF_ERROR(runner.Run("onednn_products", MultiplyByOnednn));
   return absl::OkStatus();

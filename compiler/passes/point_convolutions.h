@@ -1,6 +1,8 @@
-// Makes matrix products of small convolutions of one point on a CPU, where images lie by points (channels
-// last): the image is the product's left matrix as it lies, and the weights need not be laid anew, which
-// oneDNN does at each call. Runs after PreferChannelsLast. Errors: none.
+// Makes matrix products of convolutions of one point on a CPU, where images lie by points (channels last):
+// the image is the product's left matrix as it lies, and the weights need not be laid anew, which oneDNN does
+// at each call of a convolution. Products of ATen's own (MKL's) are made of small ones only; of oneDNN's
+// (`by_onednn`, which pass onednn_products makes them) of all but large images with few weights, at which a
+// convolution is as fast. Runs after PreferChannelsLast. Errors: none.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,6 +10,9 @@
 
 namespace kiln {
 
-absl::Status MultiplyPointConvolutions(Graph& graph);
+absl::Status MultiplyPointConvolutions(Graph& graph, bool by_onednn);
+
+// Of images in F32 on a CPU, each point by itself.
+bool IsPointConvolution(const Graph& graph, const GraphNode& node);
 
 }  // namespace kiln

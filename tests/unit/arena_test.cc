@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/runtime/program.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/plain_host.h"
 #include "tests/unit/program_maker.h"
@@ -53,6 +54,22 @@ TEST(ArenaTest, NoneAtOneStepOverlap) {
     EXPECT_EQ(arena.bytes, end);
     EXPECT_LE(arena.bytes, 2 * together);
   }
+}
+
+TEST(ArenaTest, LeavesOutWhatAloneMakesItLarge) {
+  constexpr int64_t kLarge = kMappedBytesMin + 1, kSmall = int64_t{1} << 20;
+  const auto placed = [](const std::vector<Lifetime>& lives) { return PlaceInSmallArena(lives); };
+  const Arena apart = placed({{4, 9, kSmall}, {0, 3, kLarge}, {2, 5, kSmall}});
+  EXPECT_THAT(apart.offsets, testing::ElementsAre(testing::Ge(0), Arena::kApart, testing::Ge(0)));
+  EXPECT_EQ(apart.bytes, 2 * kSmall);
+  // Not where others need the room as well, in their turn, nor what lies on malloc's heap.
+  EXPECT_THAT(placed({{0, 3, kLarge}, {4, 9, kLarge}}).offsets, testing::ElementsAre(0, 0));
+  EXPECT_THAT(placed({{0, 3, kLarge}, {4, 9, kLarge / 2 + kSmall}}).offsets, testing::ElementsAre(0, 0));
+  EXPECT_THAT(placed({{0, 3, kLarge - 1}, {4, 9, kSmall}}).offsets, testing::ElementsAre(0, 0));
+  // One after the other, the largest first.
+  EXPECT_THAT(placed({{0, 3, kLarge}, {3, 5, 3 * kLarge}, {5, 9, kSmall}}).offsets,
+              testing::ElementsAre(Arena::kApart, Arena::kApart, 0));
+  EXPECT_EQ(placed({{0, 3, kLarge}}).bytes, 0);
 }
 
 // Programs of vectors of `size` numbers and copies of them.
@@ -107,6 +124,22 @@ TEST_F(ArenaProgramTest, HoldsAllTemporariesOfACall) {
   }
   maker_.Output(value);
   EXPECT_EQ(CountCall(*Load(), 8), 2);  // the arena and the output
+}
+
+TEST_F(ArenaProgramTest, HoldsNoLargeTemporaryOfAFewSteps) {
+  const uint32_t first = Copied(input_), large = Copied(first);
+  maker_.Free(first);
+  const uint32_t second = Copied(large);
+  maker_.Free(large);
+  maker_.Output(Copied(second));
+  const auto set_large = [&](int64_t stride) {
+    maker_.program().mutable_buffers(static_cast<int>(large))->mutable_strides(0)->set_value(stride);
+  };
+  constexpr int64_t kElementsMax = kMappedBytesMin / 4;  // seven steps and a number
+  set_large((kElementsMax - 1) / 7);
+  EXPECT_EQ(CountCall(*Load(), 8), 2);  // the arena and the output
+  set_large(kElementsMax / 7 + 1);
+  EXPECT_EQ(CountCall(*Load(), 8), 3);
 }
 
 // On a GPU what is small lies there, unless a CUDA graph is recorded.

@@ -21,6 +21,7 @@ namespace {
 // ---- layouts of images
 
 struct Images : Maker {
+  bool point_products = false;  // by oneDNN
   ValueId Convolve(ValueId input, int64_t groups = 1, bool transposed = false, int64_t window = 3) {
     const ValueId weight = Input({8, 8 / groups, window, window}, graph.type(input).dtype);
     return Convolve(input, weight, {2, 8, 5, 7}, groups, transposed);
@@ -44,7 +45,7 @@ struct Images : Maker {
   bool ByPoints(ValueId x) { return IsChannelsLast(graph.exprs, graph.type(x)); }
   void Run(v1::DeviceType device) {
     for (TensorType& type : graph.values) type.device = device;
-    PreferChannelsLast(graph);
+    PreferChannelsLast(graph, point_products);
   }
 };
 
@@ -91,7 +92,7 @@ TEST(ChannelsLast, SaysWhetherAnythingChanged) {
     if (by_points) m.graph.values[y].strides = ChannelsLastStrides(m.graph.exprs, m.graph.type(y).sizes);
     m.Output(m.Convolve(y));
     for (TensorType& type : m.graph.values) type.device = v1::CUDA;
-    EXPECT_EQ(PreferChannelsLast(m.graph), !by_points);
+    EXPECT_EQ(PreferChannelsLast(m.graph, false), !by_points);
   }
 }
 
@@ -266,7 +267,7 @@ TEST(PointConvolutions, AreProductsWhereImagesLieByPoints) {
     const ValueId y = m.Convolve(x, weight, {2, 4, 5, 7}, 1, false, bias);
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
-    ASSERT_TRUE(MultiplyPointConvolutions(m.graph).ok());
+    ASSERT_TRUE(MultiplyPointConvolutions(m.graph, m.point_products).ok());
     const absl::Status valid = VerifyGraph(m.graph);
     ASSERT_TRUE(valid.ok()) << valid;
     const std::string text = m.graph.ToString();
@@ -279,7 +280,7 @@ TEST(PointConvolutions, LeaveOthers) {
   const auto remains = [](Images& m, ValueId y, v1::DeviceType device) {
     m.Output(m.Relu(y));
     m.Run(device);
-    EXPECT_TRUE(MultiplyPointConvolutions(m.graph).ok());
+    EXPECT_TRUE(MultiplyPointConvolutions(m.graph, m.point_products).ok());
     return absl::StrContains(m.graph.ToString(), "aten.convolution");
   };
   Images wide, gpu, training, large;
@@ -307,11 +308,39 @@ TEST(PointConvolutions, AreProductsOfFewWeightsWhereSizesAreUnknown) {
     }
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
-    EXPECT_TRUE(MultiplyPointConvolutions(m.graph).ok());
+    EXPECT_TRUE(MultiplyPointConvolutions(m.graph, m.point_products).ok());
     return absl::StrContains(m.graph.ToString(), "aten.convolution");
   };
   EXPECT_FALSE(remains(64));
   EXPECT_TRUE(remains(1024));
+}
+
+// oneDNN's product is as fast as its convolution but of large images with few weights, whatever the sizes
+// are.
+TEST(PointConvolutions, AreOnednnsProductsOfMostImages) {
+  const auto becomes_product = [](int64_t from, int64_t to, int64_t side, bool unknown) {
+    Images m;
+    m.point_products = true;
+    const ValueId image = m.Input({1, from, side, side}), weight = m.Input({to, from, 1, 1});
+    const ValueId y = m.Convolve(image, weight, {1, to, side, side});
+    if (unknown) {
+      const ExprId height = m.graph.exprs.Symbol(0, {2, 4096});
+      for (const ValueId value : {image, y}) {
+        m.graph.values[value].sizes[2] = height;
+        m.graph.values[value].strides = ContiguousStrides(m.graph.exprs, m.graph.values[value].sizes);
+      }
+    }
+    m.Output(m.Relu(y));
+    m.Run(v1::CPU);
+    EXPECT_TRUE(MultiplyPointConvolutions(m.graph, true).ok());
+    return absl::StrContains(m.graph.ToString(), "aten.mm");
+  };
+  EXPECT_TRUE(becomes_product(256, 64, 56, false));  // 103 million operations; too many for MKL
+  EXPECT_FALSE(becomes_product(256, 64, 112, false));
+  EXPECT_TRUE(becomes_product(256, 64, 112, true));
+  EXPECT_TRUE(becomes_product(2048, 512, 7, false));  // whose convolution would lie row-major
+  EXPECT_TRUE(becomes_product(2048, 512, 56, false));
+  EXPECT_TRUE(becomes_product(2048, 512, 56, true));
 }
 
 TEST(ChannelsLast, KnowsTheLayout) {

@@ -56,6 +56,7 @@ class CompiledGraph(OutputCode):
     gpu: Any = None  # torch.device; None: the CPU
     from_cpu: tuple = ()  # positions of the inputs that go to the GPU first
     recording: Any = None  # cuda_graphs.Recording, where CUDA graphs are wanted
+    for_inference: bool = False
     artifact: Any = None
 
     __hash__ = object.__hash__  # the base class compares by value
@@ -107,6 +108,8 @@ class CompiledGraph(OutputCode):
         taken = time.perf_counter() - start
         records.add_seconds("load", taken - info["connect_seconds"] - info["compile_seconds"])
         self._run = _runner(artifact, self.constants, self.gpu)
+        if self.for_inference and self.gpu is None:
+            _C.keep_freed_memory()
         if self.recording is not None:
             self._run = cuda_graphs.wrap(self._run, self.recording, self.constants, info)
         context = torch._guards.TracingContext.try_get()

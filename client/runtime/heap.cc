@@ -1,0 +1,23 @@
+#include "client/runtime/heap.h"
+
+#include <cstddef>
+#include <cstdlib>
+
+namespace kiln::runtime {
+namespace {
+
+constexpr size_t kMappedBytesMax = size_t{32} << 20;  // above, a freed block changes no threshold
+constexpr size_t kOfMalloc = size_t{64} << 10;        // room for its header and a page's rest
+
+}  // namespace
+
+void KeepFreedMemory() {
+  static const bool done = [] {
+    void* volatile block = std::malloc(kMappedBytesMax - kOfMalloc);  // volatile: the pair is not left out
+    std::free(block);
+    return true;
+  }();
+  (void)done;
+}
+
+}  // namespace kiln::runtime
