@@ -53,14 +53,17 @@ bool IsSmall(const Graph& graph, const TensorType& weight, const TensorType& res
 }
 
 bool IsSmallForOnednn(const Graph& graph, const TensorType& weight, const TensorType& result) {
-  int64_t operations = 2;
-  for (ExprId size : {weight.sizes[0], weight.sizes[1], result.sizes[0], result.sizes[2], result.sizes[3]}) {
-    const auto value = graph.exprs.AsConst(size);
+  const auto from = graph.exprs.AsConst(weight.sizes[1]), to = graph.exprs.AsConst(weight.sizes[0]);
+  int64_t operations = 0;
+  if (!from || !to || __builtin_mul_overflow(*from, *to, &operations)) return false;
+  if (operations >= kOnednnManyWeights) return true;
+  operations *= 2;
+  for (size_t dim : {0, 2, 3}) {
+    const auto value = graph.exprs.AsConst(result.sizes[dim]);
     if (!value) return true;
     if (__builtin_mul_overflow(operations, *value, &operations)) return false;
   }
-  const int64_t weights = *graph.exprs.AsConst(weight.sizes[0]) * *graph.exprs.AsConst(weight.sizes[1]);
-  return operations <= kOnednnOperationsMax || weights >= kOnednnManyWeights;
+  return operations <= kOnednnOperationsMax;
 }
 
 }  // namespace

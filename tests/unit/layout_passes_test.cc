@@ -341,6 +341,19 @@ TEST(PointConvolutions, AreOnednnsProductsOfMostImages) {
   EXPECT_TRUE(becomes_product(2048, 512, 7, false));  // whose convolution would lie row-major
   EXPECT_TRUE(becomes_product(2048, 512, 56, false));
   EXPECT_TRUE(becomes_product(2048, 512, 56, true));
+
+  Images m;  // of any number of channels
+  const ValueId image = m.Input({1, 8, 5, 7}), weight = m.Input({4, 8, 1, 1});
+  const ValueId y = m.Convolve(image, weight, {1, 4, 5, 7});
+  const ExprId channels = m.graph.exprs.Symbol(0, {2, 4096});
+  for (const ValueId value : {image, weight}) {
+    m.graph.values[value].sizes[1] = channels;
+    m.graph.values[value].strides = ContiguousStrides(m.graph.exprs, m.graph.values[value].sizes);
+  }
+  m.Output(m.Relu(y));
+  m.Run(v1::CPU);
+  EXPECT_TRUE(MultiplyPointConvolutions(m.graph, true).ok());
+  EXPECT_TRUE(absl::StrContains(m.graph.ToString(), "aten.convolution")) << m.graph.ToString();
 }
 
 TEST(ChannelsLast, KnowsTheLayout) {
