@@ -102,7 +102,8 @@ bool KernelEmitter::MayShareAWalk(const Guess& guess) const {
   const StageInfo &first = *guess.first, &second = *guess.second;
   const bool hidden = kernel_.outer_size() == 1 && WalksMemory(guess.of_mean ? second : first);
   const int64_t elements_min = hidden ? kMemoryRowElementsMin : kRowElementsMin;
-  if (&first >= &second || ConstantExpr(first.stage->inner(0)).value_or(0) < elements_min) return false;
+  if (&first >= &second || guess.center >= second.first_op) return false;
+  if (ConstantExpr(first.stage->inner(0)).value_or(0) < elements_min) return false;
   for (const StageInfo* info = &first + 1; info < &second; ++info) {
     if (info->stage->inner_size() != 0) return false;
   }

@@ -250,6 +250,7 @@ class KernelEmitter {
   llvm::Value* EmitInteger(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* ComparePosition(const v1::LoopOp& op);
+  bool IsShortVectorLoop() const;
   llvm::Value* EmitCompare(LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitShift(LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b);
   llvm::Value* IntegerPower(v1::DType dtype, llvm::Value* a, llvm::Value* b);

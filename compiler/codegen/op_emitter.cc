@@ -255,8 +255,10 @@ llvm::Value* KernelEmitter::EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*>
   }
 }
 
-// Whether a lane's index is, or is not, a number that all lanes share: which lane that is, if any, is found
-// once and compared in 32 bits. nullptr: op is something else.
+// Whether a lane's index is, or is not, a number that all lanes share. How far behind a short loop's begin
+// the number lies is known before the loop, less each lane's own number, and compared with how far the loop
+// has come; in a long one it is found at each turn which lane it is. In 32 bits. nullptr: op is something
+// else.
 llvm::Value* KernelEmitter::ComparePosition(const v1::LoopOp& op) {
   const auto opcode = static_cast<LoopOpcode>(op.op());
   if (on_gpu_ || lanes_ == 1 || (opcode != LoopOpcode::kEq && opcode != LoopOpcode::kNe)) return nullptr;
@@ -267,14 +269,37 @@ llvm::Value* KernelEmitter::ComparePosition(const v1::LoopOp& op) {
         other.vector || Coefficient(position.index()) != 1) {
       continue;
     }
-    llvm::Value* lane = b_.CreateSub(other.v, ScalarIndex(position.index()));
-    llvm::Value* inside = b_.CreateICmpULT(lane, I64(lanes_));
+    const bool is_short = vector_begin_ != nullptr && IsShortVectorLoop();
+    llvm::Value*& variable = variables_[vector_variable_];
+    llvm::Value* const present = variable;
+    if (is_short) variable = vector_begin_;
+    llvm::Value* distance = b_.CreateSub(other.v, ScalarIndex(position.index()));
+    variable = present;
     llvm::Type* i32 = b_.getInt32Ty();
-    lane = b_.CreateSelect(inside, b_.CreateTrunc(lane, i32), llvm::ConstantInt::getAllOnesValue(i32));
-    return b_.CreateICmp(opcode == LoopOpcode::kEq ? llvm::CmpInst::ICMP_EQ : llvm::CmpInst::ICMP_NE,
-                         LaneNumbers(i32), Splat(lane));
+    llvm::Value* inside = b_.CreateICmpULT(distance, I64(is_short ? INT32_MAX : lanes_));
+    distance =
+        b_.CreateSelect(inside, b_.CreateTrunc(distance, i32), llvm::ConstantInt::getAllOnesValue(i32));
+    llvm::Value* wanted = Splat(distance);
+    llvm::Value* lanes = LaneNumbers(i32);
+    if (is_short) {
+      const int64_t of_copy = int64_t{copy_} * lanes_;  // all copies of an unrolled body have come as far
+      wanted = b_.CreateSub(b_.CreateSub(wanted, lanes), Splat(llvm::ConstantInt::get(i32, of_copy)));
+      llvm::Value* come = b_.CreateSub(b_.CreateSub(present, I64(of_copy)), vector_begin_);
+      lanes = Splat(b_.CreateTrunc(come, i32));
+    }
+    return b_.CreateICmp(opcode == LoopOpcode::kEq ? llvm::CmpInst::ICMP_EQ : llvm::CmpInst::ICMP_NE, lanes,
+                         wanted);
   }
   return nullptr;
+}
+
+// Whether its turns are known to fit in 32 bits.
+bool KernelEmitter::IsShortVectorLoop() const {
+  const auto outer = static_cast<uint32_t>(kernel_.outer_size());
+  const uint32_t extent = vector_variable_ < outer
+                              ? kernel_.outer(static_cast<int>(vector_variable_))
+                              : stage_->stage->inner(static_cast<int>(vector_variable_ - outer));
+  return ConstantExpr(extent).value_or(INT32_MAX) < INT32_MAX;
 }
 
 llvm::Value* KernelEmitter::EmitCompare(LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args) {

@@ -63,6 +63,7 @@ void KernelEmitter::ChoosePipeline() {
       return;
     }
   }
+  if (guess_ && pipeline.walks[0].stage != guess_->first) return;  // the guess is made where a turn begins
   if (pipeline.walks.size() < 2 || (pipeline.walks.size() > 2 && !exponentials && !guess_)) return;
   if (kept_ && WalkOf(pipeline, kept_->reader) != WalkOf(pipeline, kept_->writer) + 1) return;
   FindReads(pipeline);

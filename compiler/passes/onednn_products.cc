@@ -1,5 +1,6 @@
 #include "compiler/passes/onednn_products.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,10 +13,7 @@
 namespace kiln {
 namespace {
 
-// Where a call's own 10 µs are paid back. A number of rows that changes is counted as few (all symbols 64),
-// and may be that of an image's points: too many for MKL cost more than too few for oneDNN.
-constexpr double kMultiplicationsMin = 3 << 20;
-constexpr double kMultiplicationsOfUnknownRowsMin = 1 << 19;
+constexpr double kMultiplicationsMin = 3 << 20;  // where a call's own 10 µs are paid back
 
 class OnednnProducts {
  public:
@@ -34,10 +32,7 @@ class OnednnProducts {
       const ValueId weight = Turned(b, TensorOf(node, "mat2"), before);
       KILN_RETURN_IF_ERROR(b.status());
       const ValueId rows = TensorOf(node, biased ? "mat1" : "self");
-      Argument bias = NoneArg{};
-      if (biased) bias = TensorArg{TensorOf(node, "self")};
-      node.args = {{"X", TensorArg{rows}},      {"W", TensorArg{weight}},    {"B", std::move(bias)},
-                   {"attr", StringArg{"none"}}, {"scalars", FloatListArg{}}, {"algorithm", StringArg{""}}};
+      node.args = OnednnProductArguments(rows, weight, biased ? TensorOf(node, "self") : kNoValue);
       node.target = kOnednnProduct;
       nodes.push_back(std::move(node));
     }
@@ -85,9 +80,8 @@ class OnednnProducts {
       return EstimateOfSymbol(graph_.symbols, symbol.value);
     });
     if (!rows.ok()) return false;
-    const double least =
-        graph_.exprs.AsConst(left.sizes[0]) ? kMultiplicationsMin : kMultiplicationsOfUnknownRowsMin;
-    return static_cast<double>(*summed) * static_cast<double>(*columns) * static_cast<double>(*rows) >= least;
+    return static_cast<double>(*summed) * static_cast<double>(*columns) * static_cast<double>(*rows) >=
+           kMultiplicationsMin;
   }
 
   // The matrix with a row for each column of `matrix`, as oneDNN wants it: most are turned in the graph.
@@ -106,6 +100,16 @@ class OnednnProducts {
 };
 
 }  // namespace
+
+std::vector<std::pair<std::string, Argument>> OnednnProductArguments(ValueId rows, ValueId weight,
+                                                                     ValueId bias) {
+  return {{"X", TensorArg{rows}},
+          {"W", TensorArg{weight}},
+          {"B", bias == kNoValue ? Argument(NoneArg{}) : TensorArg{bias}},
+          {"attr", StringArg{"none"}},
+          {"scalars", FloatListArg{}},
+          {"algorithm", StringArg{""}}};
+}
 
 absl::Status MultiplyByOnednn(Graph& graph) { return OnednnProducts(graph).Run(); }
 

@@ -6,6 +6,10 @@
 // oneDNN's costs 10 µs more; of a number of rows that changes, an estimate counts. Runs last. Errors: none.
 #pragma once
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "compiler/graph/graph.h"
 
@@ -14,5 +18,10 @@ namespace kiln {
 inline constexpr char kOnednnProduct[] = "mkldnn._linear_pointwise.default";
 
 absl::Status MultiplyByOnednn(Graph& graph);
+
+// Of rows that lie one after the other, with a row of weights for each column of the result, and a bias or
+// kNoValue.
+std::vector<std::pair<std::string, Argument>> OnednnProductArguments(ValueId rows, ValueId weight,
+                                                                     ValueId bias);
 
 }  // namespace kiln

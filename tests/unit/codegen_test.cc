@@ -231,11 +231,12 @@ TEST_P(CodegenTest, RowsThatSeveralStagesReadAreReadAhead) {
 TEST_P(CodegenTest, WalksOfNeighbouringRowsShareALoop) {
   constexpr int64_t kRows = 1027, kColumns = 4097;
   // kSameMemory: a result that lies where the operand does, as PlanMemory may have it.
-  enum class Result { kKept, kFromMaximum, kInPlace, kSameMemory };
+  enum class Result { kKept, kFromMaximum, kInPlace, kSameMemory, kAfterAWalk };
   std::vector<float> start(kRows * kColumns), bias(kRows);
   for (size_t k = 0; k < start.size(); ++k) start[k] = static_cast<float>(k * 7919 % 1001) / 256;
   for (int64_t row = 0; row < kRows; ++row) bias[row] = static_cast<float>(row);
-  for (Result result : {Result::kKept, Result::kFromMaximum, Result::kInPlace, Result::kSameMemory}) {
+  for (Result result :
+       {Result::kKept, Result::kFromMaximum, Result::kInPlace, Result::kSameMemory, Result::kAfterAWalk}) {
     const bool in_place = result == Result::kInPlace;
     KernelBuilder m;
     const uint32_t rows = m.Const(kRows), c = m.Const(kColumns), n = m.Const(kRows * kColumns);
@@ -245,7 +246,13 @@ TEST_P(CodegenTest, WalksOfNeighbouringRowsShareALoop) {
     m.Outer(rows);
     const uint32_t row = m.Var(0), index = m.Add(m.Mul(row, c), m.Var(1));
     m.BeginStage({});
-    const uint32_t plus = m.Load(biases, row);
+    uint32_t plus = m.Load(biases, row);
+    if (result == Result::kAfterAWalk) {
+      m.BeginStage({c});
+      const uint32_t least = m.Reduce(v1::REDUCE_MIN, m.Load(in, index));  // 0
+      m.BeginStage({});
+      plus = m.Op(LoopOpcode::kAdd, v1::F32, {plus, least});
+    }
     m.BeginStage({c});
     const uint32_t top = m.Reduce(v1::REDUCE_MAX, m.Load(in, index));
     m.BeginStage({});
