@@ -6,19 +6,13 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/codegen/flat_image.h"
-#include "compiler/codegen/gpu_image.h"
-#include "compiler/codegen/ptx_assembler.h"
 #include "compiler/ir/kernel_builder.h"
-#include "gmock/gmock.h"
-#include "tests/conformance/gpu_target.h"
 #include "tests/conformance/host_target.h"
 #include "tests/conformance/kernel_runner.h"
 
@@ -561,154 +555,6 @@ TEST_P(CodegenTest, PositionsComparedWithOneNumber) {
       EXPECT_EQ(others[row * kColumns + k], here ? 0 : 1) << labels[row] << " " << k;
     }
   }
-}
-
-// What runs beside the kernel in a CUDA graph is chosen by it.
-TEST(GpuImage, SaysWhatTheKernelStoresTo) {
-  KernelBuilder b;
-  const uint32_t n = b.Symbol(0);
-  const uint32_t read = b.Buffer(v1::F32, v1::READ, n), written = b.Buffer(v1::F32, v1::WRITE, n),
-                 both = b.Buffer(v1::F32, v1::READ_WRITE, n);
-  b.Outer(n);
-  b.BeginStage({});
-  const uint32_t value = b.Load(read, b.Var(0));
-  b.Store(written, b.Var(0), value);
-  b.Store(both, b.Var(0), b.Op(LoopOpcode::kAdd, v1::F32, {value, b.Load(both, b.Var(0))}));
-  b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
-  auto backend = NewCodegenBackend(GpuTarget("sm_90"));
-  ASSERT_TRUE(backend.ok()) << backend.status();
-  auto object = (*backend)->Emit(b.Build(), {}, false);
-  ASSERT_TRUE(object.ok()) << object.status();
-  auto image = ParseGpuImage(object->bytes);
-  ASSERT_TRUE(image.ok()) << image.status();
-  EXPECT_FALSE(image->Stores(0));
-  EXPECT_TRUE(image->Stores(1));
-  EXPECT_TRUE(image->Stores(2));
-  EXPECT_TRUE(image->Stores(64));  // beyond the bits: not known
-}
-
-TEST(GpuImage, KeepsMachineCodeAndPtxApart) {
-  GpuImage image;
-  image.threads = image.points_per_block = 32;
-  image.cubin = std::string("a\0b", 3);
-  image.ptx = "ptx";
-  std::string bytes = SerializeGpuImage(image);
-  auto parsed = ParseGpuImage(bytes);
-  ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(parsed->cubin, image.cubin);
-  EXPECT_EQ(parsed->ptx, "ptx");
-  bytes.resize(bytes.size() - 3);  // no driver takes machine code of whatever architecture
-  EXPECT_EQ(ParseGpuImage(bytes).status().code(), absl::StatusCode::kDataLoss);
-}
-
-TEST(PtxAssembler, SaysWhatItDoesNotKnow) {
-  for (const char* architecture : {"sm_1", "sm_130", "compute_90", ""}) {
-    EXPECT_EQ(AssemblePtx("", architecture).status().code(), absl::StatusCode::kUnimplemented);
-  }
-  if (!HasPtxAssembler()) GTEST_SKIP() << "kiln was built without nvPTXCompiler";
-  const auto refused = AssemblePtx(".version 8.0\n.target sm_90\n.address_size 64\nnonsense;", "sm_90");
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.status().message()), testing::HasSubstr("nonsense"));
-}
-
-class ThreadScheduleTest : public testing::Test {
- protected:
-  void SetUp() override {
-    auto backend = NewCodegenBackend(GpuTarget("sm_90"));
-    ASSERT_TRUE(backend.ok()) << backend.status();
-    backend_ = *std::move(backend);
-  }
-
-  // Sums of the rows of a matrix, where lanes run along them, or of its columns.
-  static v1::Kernel Sums(int64_t rows, int64_t columns, bool of_rows) {
-    KernelBuilder b;
-    const uint32_t in = b.Buffer(v1::F32, v1::READ, b.Const(rows * columns)),
-                   out = b.Buffer(v1::F32, v1::WRITE, b.Const(of_rows ? rows : columns));
-    b.Outer(b.Const(of_rows ? rows : columns));
-    b.BeginStage({b.Const(of_rows ? columns : rows)});
-    const uint32_t row = b.Var(of_rows ? 0 : 1), column = b.Var(of_rows ? 1 : 0);
-    const uint32_t sum = b.Reduce(v1::REDUCE_SUM, b.Load(in, b.Add(b.Mul(row, b.Const(columns)), column)));
-    b.BeginStage({});
-    b.Store(out, b.Var(0), sum);
-    b.Schedule(1, 1, of_rows ? v1::VECTOR_INNER_LAST : v1::VECTOR_OUTER_LAST);
-    return b.Build();
-  }
-
-  // The launch by that schedule.
-  absl::StatusOr<GpuImage> Launch(v1::Kernel kernel, const v1::ThreadSchedule& schedule) {
-    *kernel.mutable_schedule()->mutable_threads() = schedule;
-    auto object = backend_->Emit(kernel, {}, false);
-    if (!object.ok()) return object.status();
-    return ParseGpuImage(object->bytes);
-  }
-
-  std::unique_ptr<CodegenBackend> backend_;
-};
-
-TEST_F(ThreadScheduleTest, TheFirstIsWhatIsEmittedWithoutOne) {
-  for (const bool of_rows : {true, false}) {
-    v1::Kernel kernel = Sums(4096, 4096, of_rows);
-    const auto chosen = backend_->Emit(kernel, {}, false);
-    ASSERT_TRUE(chosen.ok()) << chosen.status();
-    const std::vector<v1::ThreadSchedule> schedules = backend_->Schedules(kernel);
-    ASSERT_GE(schedules.size(), 3u);
-    for (size_t k = 0; k < schedules.size(); ++k) {
-      *kernel.mutable_schedule()->mutable_threads() = schedules[k];
-      const auto emitted = backend_->Emit(kernel, {}, false);
-      ASSERT_TRUE(emitted.ok()) << emitted.status();
-      EXPECT_EQ(emitted->bytes == chosen->bytes, k == 0) << schedules[k].ShortDebugString();
-    }
-  }
-}
-
-TEST_F(ThreadScheduleTest, TheNumbersAreTheLaunchs) {
-  const v1::Kernel rows = Sums(4096, 4096, true);
-  v1::ThreadSchedule schedule = backend_->Schedules(rows).front();
-  schedule.set_threads(128);
-  auto image = Launch(rows, schedule);
-  ASSERT_TRUE(image.ok()) << image.status();
-  EXPECT_EQ(image->threads, 128);
-  EXPECT_EQ(image->points_per_block, 1);
-  schedule.set_threads(32);
-  schedule.set_warps(4);
-  image = Launch(rows, schedule);
-  ASSERT_TRUE(image.ok()) << image.status();
-  EXPECT_EQ(image->threads, 128);
-  EXPECT_EQ(image->points_per_block, 4);
-
-  const v1::Kernel columns = Sums(4096, 4096, false);
-  schedule = backend_->Schedules(columns).front();
-  schedule.set_threads(256);
-  schedule.set_rows(16);
-  image = Launch(columns, schedule);
-  ASSERT_TRUE(image.ok()) << image.status();
-  EXPECT_EQ(image->threads, 256);
-  EXPECT_EQ(image->points_per_block, 16);
-}
-
-TEST_F(ThreadScheduleTest, WhatAKernelDoesNotAllowIsRefused) {
-  const v1::Kernel rows = Sums(4096, 4096, true), columns = Sums(4096, 4096, false);
-  const auto refused = [&](const v1::Kernel& kernel, absl::FunctionRef<void(v1::ThreadSchedule&)> change) {
-    v1::ThreadSchedule schedule = backend_->Schedules(kernel).front();
-    change(schedule);
-    const absl::Status status = Launch(kernel, schedule).status();
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status << schedule.ShortDebugString();
-  };
-  refused(rows, [](auto& s) { s.Clear(); });
-  refused(rows, [](auto& s) { s.set_threads(100); });
-  refused(rows, [](auto& s) { s.set_threads(2048); });
-  refused(rows, [](auto& s) { s.set_warps(2); });  // of a block's threads
-  refused(rows, [](auto& s) { s.set_rows(4); });
-  refused(rows, [](auto& s) { s.set_turns(2); });
-  refused(rows, [](auto& s) { s.set_tile(32); });
-  refused(columns, [](auto& s) { s.set_warps(2); });
-  refused(columns, [](auto& s) { s.set_rows(3); });
-  refused(columns, [](auto& s) { s.set_rows(1024); });
-  refused(columns, [](auto& s) { s.set_tile(32); });  // nothing is transposed
-  refused(columns, [](auto& s) {
-    s.set_rows(1);
-    s.set_turns(64);
-  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, CodegenTest, testing::Bool(),
