@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "client/runtime/heap.h"
 
 namespace kiln::runtime {
 
@@ -37,7 +38,6 @@ Arena PlaceInArena(absl::Span<const Lifetime> temporaries, int64_t alignment = k
 // The same, but for those without which the arena would be smaller by half of their own size or more, if they
 // are so large that malloc maps them by themselves: these are there for a few steps of a call, all of which
 // an arena that holds them outlives, and leave no holes when they are freed.
-inline constexpr int64_t kMappedBytesMin = int64_t{32} << 20;  // glibc's largest M_MMAP_THRESHOLD
 Arena PlaceInSmallArena(absl::Span<const Lifetime> temporaries, int64_t alignment = kArenaAlignment);
 
 // What a program allocates: a temporary, or what outlives the call from `life.first` on.

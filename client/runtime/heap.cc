@@ -6,14 +6,13 @@
 namespace kiln::runtime {
 namespace {
 
-constexpr size_t kMappedBytesMax = size_t{32} << 20;  // above, a freed block changes no threshold
-constexpr size_t kOfMalloc = size_t{64} << 10;        // room for its header and a page's rest
+constexpr size_t kOfMalloc = size_t{64} << 10;  // room for its header and a page's rest
 
 }  // namespace
 
 void KeepFreedMemory() {
   static const bool done = [] {
-    void* volatile block = std::malloc(kMappedBytesMax - kOfMalloc);  // volatile: the pair is not left out
+    void* volatile block = std::malloc(kMappedBytesMin - kOfMalloc);  // volatile: the pair is not left out
     std::free(block);
     return true;
   }();

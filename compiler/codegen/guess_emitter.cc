@@ -90,9 +90,9 @@ std::optional<KernelEmitter::Guess> KernelEmitter::GuessOf(const StageInfo& info
   guess.reduced = mean.args(0);
   if (!IsReduction(*ops_[guess.reduced], v1::REDUCE_SUM)) return std::nullopt;
   guess.first = &StageOf(guess.reduced);
-  const bool same_row = !guess.first->has_scan && guess.first->stage->inner_size() == 1 &&
-                        guess.first->stage->inner(0) == info.stage->inner(0);
-  if (!same_row || !SameValue(difference.args(0), ops_[guess.reduced]->args(0))) return std::nullopt;
+  if (!SameRow(info, guess.reduced) || !SameValue(difference.args(0), ops_[guess.reduced]->args(0))) {
+    return std::nullopt;
+  }
   return guess;
 }
 
@@ -139,7 +139,8 @@ bool KernelEmitter::ReadsWithGuess(const StageInfo& info) const {
   return guess_ && &info == (guess_->of_mean ? guess_->first : guess_->second);
 }
 
-// From the row's first vector. Of a maximum it is no more than that, and never less than all numbers are.
+// From the row's first vector. Of a maximum it is no more than that, and never less than all numbers are. It
+// becomes the second stage's center.
 llvm::Value* KernelEmitter::EmitGuess() {
   const StageInfo& info = *guess_->first;
   stage_ = &info;
@@ -151,11 +152,16 @@ llvm::Value* KernelEmitter::EmitGuess() {
   llvm::Value* found = values_[guess_->reduced].v;
   if (!guess_->of_mean) {
     llvm::Value* none = b_.CreateFCmpOEQ(found, llvm::ConstantFP::getInfinity(type, true));
-    return b_.CreateSelect(none, llvm::ConstantFP::get(type, std::numeric_limits<float>::lowest()), found);
+    llvm::Constant* lowest = llvm::ConstantFP::get(type, std::numeric_limits<float>::lowest());
+    llvm::Value* origin = b_.CreateSelect(none, lowest, found);
+    values_[guess_->center] = {origin, false};
+    return origin;
   }
   llvm::Value* mean = b_.CreateFMul(found, llvm::ConstantFP::get(type, 1.0 / vector_lanes_));
   llvm::Value* finite = b_.CreateFCmpORD(b_.CreateFSub(mean, mean), mean);
-  return b_.CreateSelect(finite, mean, llvm::ConstantFP::get(type, 0.0));
+  llvm::Value* origin = b_.CreateSelect(finite, mean, llvm::ConstantFP::get(type, 0.0));
+  values_[guess_->center] = {origin, false};
+  return origin;
 }
 
 // In a loop along the row, in which what is guessed is the second stage's center.
@@ -235,7 +241,6 @@ void KernelEmitter::SettleGuess(llvm::Value* origin) {
 void KernelEmitter::EmitGuessedStages() {
   llvm::Value* origin = EmitGuess();
   const unsigned unroll = Unroll(*guess_->second);
-  values_[guess_->center] = {origin, false};
   InitGuessed(unroll);
   VectorLoop(kernel_.outer_size(), I64(0), guess_->first->extents[0], unroll, [&] { EmitGuessedOps(); });
   SettleGuess(origin);

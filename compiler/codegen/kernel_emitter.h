@@ -231,6 +231,10 @@ class KernelEmitter {
   bool WalksMemory(const StageInfo& info) const;
   bool FitsGroups(const Pipeline& pipeline) const;
   void EmitPipeline(llvm::Value* lo, llvm::Value* hi);
+  bool IsGuessed(const Walk& walk) const;
+  void InitWalk(const Walk& walk, unsigned unroll);
+  void EmitWalkOps(const Walk& walk);
+  void FinishWalk(const Walk& walk, llvm::Value* origin);  // and the stages that follow it
   void EmitGroups(llvm::Value* lo, llvm::Value* hi);
   void EmitGroup(llvm::Value* begin);
   void EmitEdgeGroup(llvm::Value* begin, llvm::Value* lo, llvm::Value* hi);
@@ -267,6 +271,7 @@ class KernelEmitter {
   // reduce_emitter.cc
   void ChooseSummedExponentials();  // after the kept row
   std::optional<uint32_t> MaximumBelow(const StageInfo& info, uint32_t exponential) const;
+  bool SameRow(const StageInfo& info, uint32_t op) const;
   const StageInfo& StageOf(uint32_t op) const;
   void InitAccumulators(const StageInfo& info, unsigned unroll);
   void FinishAccumulators(const StageInfo& info);

@@ -160,6 +160,35 @@ void KernelEmitter::EmitWalksStages(const std::vector<const StageInfo*>& stages)
   }
 }
 
+bool KernelEmitter::IsGuessed(const Walk& walk) const { return guess_ && walk.stage == guess_->first; }
+
+void KernelEmitter::InitWalk(const Walk& walk, unsigned unroll) {
+  if (IsGuessed(walk)) {
+    InitGuessed(unroll);
+  } else {
+    InitAccumulators(*walk.stage, unroll);
+  }
+}
+
+void KernelEmitter::EmitWalkOps(const Walk& walk) {
+  if (IsGuessed(walk)) {
+    EmitGuessedOps();
+  } else {
+    stage_ = walk.stage;
+    EmitOps(*stage_);
+  }
+}
+
+void KernelEmitter::FinishWalk(const Walk& walk, llvm::Value* origin) {
+  stage_ = walk.stage;
+  if (IsGuessed(walk)) {
+    SettleGuess(origin);
+  } else {
+    FinishAccumulators(*walk.stage);
+  }
+  EmitWalksStages(walk.after);
+}
+
 // A turn is of the first walk of a group's rows and the last walk of those of the group before.
 void KernelEmitter::EmitGroups(llvm::Value* lo, llvm::Value* hi) {
   for (Carried& carried : pipeline_.carried) {
@@ -205,20 +234,13 @@ void KernelEmitter::KeepCarriedOfGroup(llvm::Value* number) {
 void KernelEmitter::EmitGroup(llvm::Value* begin) {
   const Walk &first = pipeline_.walks[0], &last = pipeline_.walks[1];
   const int64_t blocks = *ConstantExpr(first.stage->stage->inner(0)) / kBlock;
-  const bool guesses = guess_ && guess_->first == first.stage;
   ScalarLoop(I64(0), I64(kGroup), I64(1), "row", [&](llvm::Value* number) {
     llvm::Value* row = b_.CreateNSWAdd(begin, number);
     variables_[0] = row;
     EmitWalksStages(pipeline_.before);
-    llvm::Value* origin = nullptr;
     const unsigned unroll = Unroll(*first.stage);
-    if (guesses) {
-      origin = EmitGuess();
-      values_[guess_->center] = {origin, false};
-      InitGuessed(unroll);
-    } else {
-      InitAccumulators(*first.stage, unroll);
-    }
+    llvm::Value* origin = guess_ ? EmitGuess() : nullptr;
+    InitWalk(first, unroll);
     const std::vector<LaneValue> own = values_;
     ScalarLoop(I64(0), I64(blocks), I64(1), "block", [&](llvm::Value* block) {
       llvm::Value* step = b_.CreateNSWAdd(b_.CreateNSWMul(number, I64(blocks)), block);
@@ -233,26 +255,15 @@ void KernelEmitter::EmitGroup(llvm::Value* begin) {
         llvm::Value* lane = variables_[1];
         values_ = before;
         variables_ = {earlier_row, b_.CreateNSWAdd(earlier_column, lane)};
-        stage_ = last.stage;
-        EmitOps(*stage_);
+        EmitWalkOps(last);
         values_ = own;
         variables_ = {row, b_.CreateNSWAdd(column, lane)};
-        if (guesses) {
-          EmitGuessedOps();
-        } else {
-          stage_ = first.stage;
-          EmitOps(*stage_);
-        }
+        EmitWalkOps(first);
       });
     });
     values_ = own;
     variables_ = {row, nullptr};
-    if (guesses) {
-      SettleGuess(origin);
-    } else {
-      FinishAccumulators(*first.stage);
-    }
-    EmitWalksStages(first.after);
+    FinishWalk(first, origin);
     KeepCarriedOfGroup(number);
   });
 }
@@ -293,41 +304,22 @@ void KernelEmitter::EmitTurn(llvm::Value* turn) {
   variables_[0] = rows[0];
   EmitWalksStages(pipeline_.before);
   llvm::Value* origin = guess_ ? EmitGuess() : nullptr;
-  if (guess_) values_[guess_->center] = {origin, false};
   keep(0);
 
   unsigned unroll = 1;
   for (const Walk& walk : pipeline_.walks) unroll = std::max(unroll, Unroll(*walk.stage));
-  const auto guesses = [&](const Walk& walk) { return guess_ && walk.stage == guess_->first; };
-  for (const Walk& walk : pipeline_.walks) {
-    if (guesses(walk)) {
-      InitGuessed(unroll);
-    } else {
-      InitAccumulators(*walk.stage, unroll);
-    }
-  }
+  for (const Walk& walk : pipeline_.walks) InitWalk(walk, unroll);
   variables_.resize(2);
   VectorLoop(1, I64(0), pipeline_.walks[0].stage->extents[0], unroll, [&] {
     // The last walk first: it reads what was kept of its row before the present one takes the place.
     for (size_t k = count; k-- > 0;) {
       TakeCarried(k, rows[k]);
-      if (guesses(pipeline_.walks[k])) {
-        EmitGuessedOps();
-        continue;
-      }
-      stage_ = pipeline_.walks[k].stage;
-      EmitOps(*stage_);
+      EmitWalkOps(pipeline_.walks[k]);
     }
   });
   for (size_t k = 0; k < count; ++k) {
     TakeCarried(k, rows[k]);
-    stage_ = pipeline_.walks[k].stage;
-    if (guesses(pipeline_.walks[k])) {
-      SettleGuess(origin);
-    } else {
-      FinishAccumulators(*stage_);
-    }
-    EmitWalksStages(pipeline_.walks[k].after);
+    FinishWalk(pipeline_.walks[k], origin);
     keep(k);
   }
   for (const Carried& carried : pipeline_.carried) {

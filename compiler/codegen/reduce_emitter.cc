@@ -110,11 +110,15 @@ std::optional<uint32_t> KernelEmitter::MaximumBelow(const StageInfo& info, uint3
       ops_[maximum]->mode() != v1::REDUCE_MAX) {
     return std::nullopt;
   }
-  const StageInfo& earlier = StageOf(maximum);
-  const bool same_row = !earlier.has_scan && earlier.stage->inner_size() == 1 &&
-                        earlier.stage->inner(0) == info.stage->inner(0);
-  if (!same_row || !SameValue(x, ops_[maximum]->args(0))) return std::nullopt;
+  if (!SameRow(info, maximum) || !SameValue(x, ops_[maximum]->args(0))) return std::nullopt;
   return maximum;
+}
+
+// Whether an earlier op's stage walks the row that this one walks.
+bool KernelEmitter::SameRow(const StageInfo& info, uint32_t op) const {
+  const StageInfo& earlier = StageOf(op);
+  return !earlier.has_scan && earlier.stage->inner_size() == 1 &&
+         earlier.stage->inner(0) == info.stage->inner(0);
 }
 
 const KernelEmitter::StageInfo& KernelEmitter::StageOf(uint32_t op) const {
