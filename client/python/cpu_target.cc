@@ -1,5 +1,7 @@
 #include "client/python/cpu_target.h"
 
+#include <cpuid.h>
+
 namespace kiln::python {
 
 namespace {
@@ -10,6 +12,14 @@ bool HasAvx512() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("avx512f") &&
          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vl");
+}
+
+// Zen 5. What others do is not known but of a Xeon, which does not (compiler/codegen/README.md).
+bool PrefetchesAcrossPages() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (!__builtin_cpu_is("amd") || __get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return false;
+  const unsigned family = (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
+  return family == 0x1a;
 }
 
 }  // namespace
@@ -30,6 +40,7 @@ v1::Target ThisCpu() {
   if (bmi2) target.add_features("bmi2");
   if (f16c) target.add_features("f16c");
   if (fma) target.add_features("fma");
+  if (PrefetchesAcrossPages()) target.add_features("page-prefetch");
   return target;
 }
 

@@ -26,8 +26,8 @@ namespace {
 // there are many threads.
 constexpr int64_t kRowsMin = 1024;
 constexpr int64_t kMemoryBytesMin = int64_t{16} << 20;  // of a buffer that comes from memory
-constexpr int64_t kGroup = 4;                           // rows
-constexpr int64_t kBlock = 1024;                        // columns
+constexpr int64_t kGroup = 8;                           // rows
+constexpr int64_t kBlock = 512;                         // columns
 constexpr int64_t kColumnBytesMin = 8 << 10;            // read alike for all rows
 
 }  // namespace

@@ -8,7 +8,8 @@
 // memory would wait for them. So they ask for the next row's lines. What is walked once, front to back, is
 // asked for a page and a half before its turn: the processor's own prefetching ends with a page, and finding
 // the next one takes as long as a read or longer where pages of 4 KiB lie anywhere in a virtual machine's
-// memory. A loop that computes has too few lines under way to bridge that.
+// memory. A loop that computes has too few lines under way to bridge that. Where the processor goes on to the
+// next page by itself, only what waits beside other walks of the same loop is asked for.
 #include <algorithm>
 
 #include "compiler/codegen/kernel_emitter.h"
@@ -27,7 +28,6 @@ constexpr int64_t kRowReadAheadMax = int64_t{1} << 18;
 constexpr int64_t kReadAheadBytesMin = int64_t{1} << 20;  // of a buffer; a smaller one stays in the cache
 constexpr unsigned kReadAheadStagesMax = 2;               // share a row's lines
 constexpr int64_t kWalkReadAhead = 6144;                  // bytes
-constexpr int64_t kPageReadAhead = 16384;  // of one line of a turn, so that its page is found early
 constexpr int kSecondLevel = 2, kFirstLevel = 3;
 
 }  // namespace
@@ -100,7 +100,8 @@ void KernelEmitter::ChooseReadAhead() {
     return;
   }
   if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) ChooseRowsAhead();
-  if (kernel_.schedule().vector_dim() == v1::VECTOR_OUTER_LAST && !tiled_) ChooseWalksAhead();
+  const bool walks = kernel_.schedule().vector_dim() == v1::VECTOR_OUTER_LAST && !tiled_;
+  if (walks && !target_.page_prefetch) ChooseWalksAhead();
 }
 
 void KernelEmitter::ChooseWalksAhead() {
@@ -163,8 +164,7 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
   int level = kSecondLevel;
   if (shares == 0) {
     if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) level = kFirstLevel;
-    const bool finds_page = unrolled_ && copy_ == 0;
-    pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(finds_page ? kPageReadAhead : kWalkReadAhead));
+    pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(kWalkReadAhead));
   } else {
     llvm::Value*& row = variables_[kernel_.outer_size() - 1];
     llvm::Value*& column = variables_[vector_variable_];

@@ -1,4 +1,5 @@
-// What the x86 back-end knows about a target, from its feature list alone: never from a CPU name.
+// What the x86 back-end knows about a target, from its feature list alone: never from a CPU name. Beside
+// LLVM's features the list may hold "page-prefetch".
 #pragma once
 
 #include <string>
@@ -13,6 +14,8 @@ struct VectorTarget {
   std::string features;  // LLVM's form, "+avx2,+fma": sorted, so that equal targets give equal bytes
   bool avx512 = false;   // f, bw, dq and vl
   unsigned lanes = 8;    // of a vector loop, for every dtype
+  // The processor itself fetches ahead of a loop from one page to the next, so that a loop need not ask.
+  bool page_prefetch = false;
 
   // UNIMPLEMENTED unless the features hold at least avx2, fma and f16c.
   static absl::StatusOr<VectorTarget> FromProto(const v1::Target& target);

@@ -180,6 +180,12 @@ TEST_P(CodegenTest, WhatIsWalkedOnceIsAskedForAhead) {
   EXPECT_TRUE(ahead(int64_t{1} << 18));
   EXPECT_TRUE(ahead(std::nullopt));
   EXPECT_FALSE(ahead((int64_t{1} << 18) - 1));  // stays in the cache
+  v1::Target target = X86Target(GetParam());
+  target.add_features("page-prefetch");
+  auto backend = NewCodegenBackend(target);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  backend_ = *std::move(backend);
+  EXPECT_FALSE(ahead(int64_t{1} << 18));  // the processor does
 }
 
 TEST_P(CodegenTest, RowsThatSeveralStagesReadAreReadAhead) {
