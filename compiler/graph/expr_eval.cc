@@ -10,8 +10,6 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kSymbolEstimate = 64;
-
 // Partial sums and products may leave int64 as long as the result comes back.
 template <typename Combine>
 ExprValue Fold(absl::Span<const ExprValue> args, __int128 start, Combine combine) {
@@ -38,8 +36,8 @@ ExprValue Power(int64_t base, int64_t exponent) {
 
 }  // namespace
 
-int64_t EstimateOfSymbol(absl::Span<const v1::Symbol> symbols, int64_t symbol) {
-  int64_t estimate = kSymbolEstimate;
+int64_t EstimateOfSymbol(absl::Span<const v1::Symbol> symbols, int64_t symbol, int64_t wanted) {
+  int64_t estimate = wanted;
   if (symbol < 0 || static_cast<size_t>(symbol) >= symbols.size()) return estimate;
   const v1::Symbol& range = symbols[static_cast<size_t>(symbol)];
   estimate = std::max(estimate, range.min());
