@@ -278,7 +278,8 @@ def measure(megabytes=512, rounds=15, *options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mb", type=int, default=512, help="of the largest tensors; a call's own 0.2 to 0.3 ms, cold, are a part of each time")
+    parser.add_argument("--mb", type=int, default=512,
+                        help="of the largest tensors; of each time 0.2 to 0.3 ms are a call's own, its code out of the cache")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--kernels", default="", help="parts of the names of those to run; then calls are not measured")
     parser.add_argument("--ways", default=",".join(WAYS))
