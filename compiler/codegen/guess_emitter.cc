@@ -150,16 +150,16 @@ llvm::Value* KernelEmitter::EmitGuess() {
   FinishAccumulators(info);
   llvm::Type* type = b_.getFloatTy();
   llvm::Value* found = values_[guess_->reduced].v;
-  if (!guess_->of_mean) {
+  llvm::Value* origin;
+  if (guess_->of_mean) {
+    llvm::Value* mean = b_.CreateFMul(found, llvm::ConstantFP::get(type, 1.0 / vector_lanes_));
+    llvm::Value* finite = b_.CreateFCmpORD(b_.CreateFSub(mean, mean), mean);
+    origin = b_.CreateSelect(finite, mean, llvm::ConstantFP::get(type, 0.0));
+  } else {
     llvm::Value* none = b_.CreateFCmpOEQ(found, llvm::ConstantFP::getInfinity(type, true));
     llvm::Constant* lowest = llvm::ConstantFP::get(type, std::numeric_limits<float>::lowest());
-    llvm::Value* origin = b_.CreateSelect(none, lowest, found);
-    values_[guess_->center] = {origin, false};
-    return origin;
+    origin = b_.CreateSelect(none, lowest, found);
   }
-  llvm::Value* mean = b_.CreateFMul(found, llvm::ConstantFP::get(type, 1.0 / vector_lanes_));
-  llvm::Value* finite = b_.CreateFCmpORD(b_.CreateFSub(mean, mean), mean);
-  llvm::Value* origin = b_.CreateSelect(finite, mean, llvm::ConstantFP::get(type, 0.0));
   values_[guess_->center] = {origin, false};
   return origin;
 }

@@ -1,10 +1,9 @@
 // What the GPU back-end says beside its code: images, machine code, schedules. No GPU is needed.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
