@@ -36,8 +36,8 @@ ExprValue Power(int64_t base, int64_t exponent) {
 
 }  // namespace
 
-int64_t EstimateOfSymbol(absl::Span<const v1::Symbol> symbols, int64_t symbol, int64_t wanted) {
-  int64_t estimate = wanted;
+int64_t EstimateOfSymbol(absl::Span<const v1::Symbol> symbols, int64_t symbol) {
+  int64_t estimate = kSymbolEstimate;
   if (symbol < 0 || static_cast<size_t>(symbol) >= symbols.size()) return estimate;
   const v1::Symbol& range = symbols[static_cast<size_t>(symbol)];
   estimate = std::max(estimate, range.min());

@@ -16,12 +16,12 @@ using ExprValue = std::optional<int64_t>;
 // Of any operator but constants and leaves. `args` has the operator's arity (checked by the caller).
 ExprValue ApplyExprOp(v1::ExprOp op, absl::Span<const ExprValue> args);
 
-inline constexpr int64_t kSymbolEstimate = 64;
+// The side of an image, the length of a text.
+inline constexpr int64_t kSymbolEstimate = 256;
 
-// What a symbol is taken for when only its range is known: `wanted`, or what of its range is nearest. Never a
-// hint: what is compiled depends on the graph alone.
-int64_t EstimateOfSymbol(absl::Span<const v1::Symbol> symbols, int64_t symbol,
-                         int64_t wanted = kSymbolEstimate);
+// What a symbol is taken for when only its range is known: kSymbolEstimate, or what of its range is nearest.
+// Never a hint: what is compiled depends on the graph alone.
+int64_t EstimateOfSymbol(absl::Span<const v1::Symbol> symbols, int64_t symbol);
 
 // True when an operator of the wire format may have so many arguments; leaves and constants: 0.
 bool ExprArityIsValid(v1::ExprOp op, size_t args);

@@ -1,6 +1,5 @@
 #include "compiler/passes/onednn_products.h"
 
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,9 +13,6 @@ namespace kiln {
 namespace {
 
 constexpr double kMultiplicationsMin = 3 << 20;  // where a call's own 10 µs are paid back
-// Of a symbol that rows are counted by: the side of an image or the length of a text. A guess too high costs
-// the 10 µs, one too low half the product's time.
-constexpr int64_t kRowSymbol = 256;
 
 class OnednnProducts {
  public:
@@ -35,7 +31,13 @@ class OnednnProducts {
       const ValueId weight = Turned(b, TensorOf(node, "mat2"), before);
       KILN_RETURN_IF_ERROR(b.status());
       const ValueId rows = TensorOf(node, biased ? "mat1" : "self");
-      node.args = OnednnProductArguments(rows, weight, biased ? TensorOf(node, "self") : kNoValue);
+      const ValueId bias = biased ? TensorOf(node, "self") : kNoValue;
+      node.args = {{"X", TensorArg{rows}},
+                   {"W", TensorArg{weight}},
+                   {"B", bias == kNoValue ? Argument(NoneArg{}) : TensorArg{bias}},
+                   {"attr", StringArg{"none"}},
+                   {"scalars", FloatListArg{}},
+                   {"algorithm", StringArg{""}}};
       node.target = kOnednnProduct;
       nodes.push_back(std::move(node));
     }
@@ -77,14 +79,14 @@ class OnednnProducts {
   }
 
   bool IsLarge(const TensorType& left, const TensorType& right) const {
-    const auto summed = graph_.exprs.AsConst(right.sizes[0]), columns = graph_.exprs.AsConst(right.sizes[1]);
-    if (!summed || !columns) return false;
-    const auto rows = graph_.exprs.Evaluate(left.sizes[0], [this](const ExprNode& symbol) {
-      return EstimateOfSymbol(graph_.symbols, symbol.value, kRowSymbol);
-    });
-    if (!rows.ok()) return false;
-    return static_cast<double>(*summed) * static_cast<double>(*columns) * static_cast<double>(*rows) >=
-           kMultiplicationsMin;
+    double multiplications = 1;
+    for (ExprId size : {left.sizes[0], right.sizes[0], right.sizes[1]}) {
+      const auto estimate = graph_.exprs.Evaluate(
+          size, [this](const ExprNode& symbol) { return EstimateOfSymbol(graph_.symbols, symbol.value); });
+      if (!estimate.ok()) return false;
+      multiplications *= static_cast<double>(*estimate);
+    }
+    return multiplications >= kMultiplicationsMin;
   }
 
   // The matrix with a row for each column of `matrix`, as oneDNN wants it: most are turned in the graph.
@@ -103,16 +105,6 @@ class OnednnProducts {
 };
 
 }  // namespace
-
-std::vector<std::pair<std::string, Argument>> OnednnProductArguments(ValueId rows, ValueId weight,
-                                                                     ValueId bias) {
-  return {{"X", TensorArg{rows}},
-          {"W", TensorArg{weight}},
-          {"B", bias == kNoValue ? Argument(NoneArg{}) : TensorArg{bias}},
-          {"attr", StringArg{"none"}},
-          {"scalars", FloatListArg{}},
-          {"algorithm", StringArg{""}}};
-}
 
 absl::Status MultiplyByOnednn(Graph& graph) { return OnednnProducts(graph).Run(); }
 

@@ -3,12 +3,8 @@
 // ATen's own are MKL's, which leaves AVX-512 unused on processors that are not Intel's (compiler/README.md
 // has numbers). Only where the left matrix has its rows one after the other: another would be copied at each
 // call. The library makes the result, so it lies in no memory of ours. Small products stay, for a call of
-// oneDNN's costs 10 µs more; of a number of rows that changes, an estimate counts. Runs last. Errors: none.
+// oneDNN's costs 10 µs more; of a size that changes, an estimate counts. Runs last. Errors: none.
 #pragma once
-
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "compiler/graph/graph.h"
@@ -18,10 +14,5 @@ namespace kiln {
 inline constexpr char kOnednnProduct[] = "mkldnn._linear_pointwise.default";
 
 absl::Status MultiplyByOnednn(Graph& graph);
-
-// Of rows that lie one after the other, with a row of weights for each column of the result, and a bias or
-// kNoValue.
-std::vector<std::pair<std::string, Argument>> OnednnProductArguments(ValueId rows, ValueId weight,
-                                                                     ValueId bias);
 
 }  // namespace kiln

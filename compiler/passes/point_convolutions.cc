@@ -7,7 +7,6 @@
 #include "compiler/graph/channels_last.h"
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
-#include "compiler/passes/onednn_products.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -100,9 +99,8 @@ bool IsPointConvolution(const Graph& graph, const GraphNode& node) {
 
 namespace {
 
-// The result of the convolution, `type`, as a view of a product's. Of points whose number changes it is
-// oneDNN's at once: pass onednn_products would take an estimate for it, and an image mostly has more of them.
-Value Product(GraphBuilder& b, const GraphNode& node, const TensorType& type, bool by_onednn) {
+// The result of the convolution, `type`, as a view of a product's.
+Value Product(GraphBuilder& b, const GraphNode& node, const TensorType& type) {
   const Value image = b.Use(TensorOf(node, "input")), weight = b.Use(TensorOf(node, "weight"));
   const ExprId from = weight.size(1), to = weight.size(0);
   const ExprId points = b.exprs().Product({type.sizes[0], type.sizes[2], type.sizes[3]});
@@ -111,9 +109,7 @@ Value Product(GraphBuilder& b, const GraphNode& node, const TensorType& type, bo
   const ValueId bias = TensorOf(node, "bias");
   const TensorType made = b.Dense(type.dtype, {points, to});
   Value product;
-  if (by_onednn && !b.exprs().AsConst(points)) {
-    product = b.Node(kOnednnProduct, OnednnProductArguments(rows.id(), weights.id(), bias), made);
-  } else if (bias == kNoValue) {
+  if (bias == kNoValue) {
     product = MatrixProduct(rows, Transpose(weights, 0, 1));
   } else {
     const Value columns = Transpose(weights, 0, 1);
@@ -142,7 +138,7 @@ absl::Status MultiplyPointConvolutions(Graph& graph, bool by_onednn) {
     }
     const TensorType type = graph.type(node.results[0]);
     GraphBuilder b(graph, &nodes, node.origin);
-    const Value product = Product(b, node, type, by_onednn);
+    const Value product = Product(b, node, type);
     KILN_RETURN_IF_ERROR(b.status());
     replaced.emplace_back(node.results[0], product.id());
   }

@@ -11,7 +11,6 @@
 #include "compiler/passes/aligned_products.h"
 #include "compiler/passes/channel_moments.h"
 #include "compiler/passes/channels_last.h"
-#include "compiler/passes/onednn_products.h"
 #include "compiler/passes/pipeline.h"
 #include "compiler/passes/point_convolutions.h"
 #include "tests/unit/graph_maker.h"
@@ -334,8 +333,7 @@ TEST(PointConvolutions, AreOnednnsProductsOfMostImages) {
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
     EXPECT_TRUE(MultiplyPointConvolutions(m.graph, true).ok());
-    // Of unknown images it is oneDNN's already.
-    return absl::StrContains(m.graph.ToString(), unknown ? kOnednnProduct : "aten.mm");
+    return absl::StrContains(m.graph.ToString(), "aten.mm");
   };
   EXPECT_TRUE(becomes_product(256, 64, 56, false));  // 103 million operations; too many for MKL
   EXPECT_FALSE(becomes_product(256, 64, 112, false));

@@ -21,7 +21,7 @@ struct Product : Maker {
   v1::DeviceType device = v1::CPU;
   int64_t rows = 64, summed = 512, columns = 512;
   bool biased = true, turned_left = false, turned_right = false;
-  bool any_rows = false, rows_squared = false;
+  bool any_rows = false, rows_squared = false, any_sum = false;
   std::vector<int64_t> bias_sizes = {512};
   Args more;  // arguments of the product
   ValueId x, w, b;
@@ -43,6 +43,10 @@ struct Product : Maker {
     if (any_rows) graph.values[x].sizes[0] = graph.exprs.Symbol(0, {2, 1 << 20});
     if (rows_squared)
       graph.values[x].sizes[0] = graph.exprs.Mul(graph.type(x).sizes[0], graph.type(x).sizes[0]);
+    if (any_sum) {
+      const ExprId points = graph.exprs.Symbol(1, {2, 1 << 20});
+      graph.values[x].sizes[1] = graph.values[x].strides[0] = graph.values[w].sizes[0] = points;
+    }
     TensorType type = Type({rows, columns}, dtype);
     type.sizes[0] = graph.type(x).sizes[0];
     Args args =
@@ -98,6 +102,8 @@ TEST(OnednnProducts, LeavesWhatItShould) {
       {"few weights for any number of rows", [](Product& m) { m.any_rows = true, m.summed = 23; }},
       {"control: few weights for rows that are a square",
        [](Product& m) { m.any_rows = true, m.rows_squared = true, m.summed = 23; }},
+      {"control: a weight's gradient over 256 points", [](Product& m) { m.any_sum = true, m.rows = 24; }},
+      {"a small weight's gradient", [](Product& m) { m.any_sum = true, m.rows = 23; }},
       {"a matrix added", [](Product& m) { m.bias_sizes = {64, 512}; }},
       {"one number added", [](Product& m) { m.bias_sizes = {1}; }},
       {"a bias that is scaled", [](Product& m) { m.more = {{"beta", FloatArg{2}}}; }},
