@@ -1,6 +1,11 @@
-// Layouts of convolutions' gradients. The products themselves are library calls.
+// Convolutions' gradients, by groups of channels. They themselves are library calls.
+#include <algorithm>
+#include <cstdint>
 #include <utility>
+#include <variant>
+#include <vector>
 
+#include "compiler/graph/channels_last.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/types.h"
 
@@ -10,63 +15,76 @@ namespace {
 // oneDNN's weight gradient of a depthwise convolution in channels-last pads every channel's window to 16 × 16
 // of them.
 constexpr int64_t kPaddedWindows = 16 * 16;
-// Padded windows for each pixel of the two images from which copies of the images cost less, in time and
-// memory.
-constexpr int64_t kWindowsPerPixelMin = 12;
+// From this size on glibc maps a block by itself and unmaps it when it is freed, whatever came before
+// (DEFAULT_MMAP_THRESHOLD_MAX): each call would meet all pages of its padded windows anew.
+constexpr int64_t kMappedBytesMin = int64_t{32} << 20;
+// So they are padded for groups of channels: the next one finds the pages that the last one left in the heap.
+constexpr int64_t kPaddedBytesMax = kMappedBytesMin / 4;
+constexpr int64_t kVector = 16;  // channels; a group is whole vectors but for the last
 
-bool AsConsts(const ExprPool& exprs, const Value& x, std::vector<int64_t>* sizes) {
-  for (ExprId size : x.sizes()) {
-    const auto value = exprs.AsConst(size);
-    if (!value) return false;
-    sizes->push_back(*value);
-  }
-  return true;
+// How many channels go into one call.
+int64_t ChannelsOfGroup(Match& m, const Value& weight) {
+  const auto channels = m.exprs().AsConst(weight.size(0));
+  const auto rows = m.exprs().AsConst(weight.size(2)), columns = m.exprs().AsConst(weight.size(3));
+  if (!rows || !columns || *rows < 1 || *columns < 1) return *channels;
+  if (*rows > kMappedBytesMin / *columns) return *channels;
+  const int64_t channel_bytes = kPaddedWindows * *rows * *columns * int64_t{sizeof(float)};
+  if (*channels < kMappedBytesMin / channel_bytes) return *channels;
+  const int64_t vectors = (*channels + kVector - 1) / kVector;
+  const int64_t most = std::max<int64_t>(1, kPaddedBytesMax / (kVector * channel_bytes));
+  const int64_t groups = (vectors + most - 1) / most;
+  return (vectors + groups - 1) / groups * kVector;
 }
 
-bool IsContiguous(Match& m, const Value& x) {
-  return SameLayout(m.exprs(), x.type(), m.b().Dense(x.dtype(), x.sizes()));
-}
-
-// Of a depthwise convolution whose images are small beside its padded windows.
-bool PadsMuch(Match& m, const Value& gradient, const Value& input, const Value& weight) {
-  std::vector<int64_t> image, window, result;
-  if (!AsConsts(m.exprs(), input, &image) || !AsConsts(m.exprs(), weight, &window) ||
-      !AsConsts(m.exprs(), gradient, &result) || image.size() != 4 || window.size() != 4 ||
-      result.size() != 4) {
-    return false;
-  }
-  const bool depthwise = window[1] == 1 && window[0] == image[1] && m.Int("groups") == image[1];
-  const int64_t pixels = image[0] * image[2] * image[3] + result[0] * result[2] * result[3];
-  return depthwise && kPaddedWindows * window[2] * window[3] >= kWindowsPerPixelMin * pixels;
-}
-
-// Row-major images where channels-last ones would make the library pad.
-bool ConvolutionBackward(Match& m) {
-  const Value gradient = m.Tensor("grad_output"), input = m.Tensor("input"), weight = m.Tensor("weight");
-  if (!gradient.ok() || !input.ok() || !weight.ok()) return false;
-  if (input.type().device != v1::CPU || input.dtype() != v1::F32 || !PadsMuch(m, gradient, input, weight))
-    return false;
+// The results for `count` channels from `from` on, images by points.
+std::vector<Value> GradientsOf(Match& m, int64_t from, int64_t count) {
+  GraphBuilder& b = m.b();
+  const auto cut = [&](const char* name, int64_t dim) {
+    return Slice(m.Tensor(name), dim, b.Int(from), b.Int(from + count), 1);
+  };
+  const auto image = [&](const char* name) {
+    const Value part = cut(name, 1);
+    TensorType type = part.type();
+    type.strides = ChannelsLastStrides(m.exprs(), type.sizes);
+    return Clone(part, type);
+  };
   GraphBuilder::Args args = m.node().args;
-  bool changed = false;
   for (auto& [name, argument] : args) {
-    const auto* tensor = std::get_if<TensorArg>(&argument);
-    if (tensor == nullptr || tensor->value == kNoValue) continue;
-    const Value image = m.b().Use(tensor->value);
-    if (!image.ok() || IsContiguous(m, image)) continue;
-    argument = TensorArg{Clone(image, m.b().Dense(image.dtype(), image.sizes())).id()};
-    changed = true;
+    if (name == "grad_output" || name == "input") argument = TensorArg{image(name.c_str()).id()};
+    if (name == "weight") argument = TensorArg{cut("weight", 0).id()};
+    if (name == "groups") argument = IntArg{b.Int(count)};
+    if (name == "bias_sizes" && std::holds_alternative<IntListArg>(argument))
+      argument = IntListArg{{b.Int(count)}};
   }
-  if (!changed) return false;
   std::vector<TensorType> types;
   for (size_t i = 0; i < m.result_count(); ++i) {
-    const TensorType declared = m.Type(i);
-    types.push_back(m.Wanted(i) ? m.b().Dense(declared.dtype, declared.sizes) : declared);
+    TensorType type = m.Type(i);
+    if (m.Wanted(i)) {
+      type.sizes[i == 0 ? 1 : 0] = b.Int(count);
+      type.strides = i == 0 ? ChannelsLastStrides(m.exprs(), type.sizes)
+                            : ContiguousStrides(m.exprs(), type.sizes);
+    }
+    types.push_back(std::move(type));
   }
-  const std::vector<Value> results = m.b().Nodes(m.node().target, std::move(args), std::move(types));
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (!m.Wanted(i)) continue;
-    const bool as_declared = SameLayout(m.exprs(), results[i].type(), m.Type(i));
-    m.Set(i, as_declared ? results[i] : Clone(results[i], m.Type(i)));
+  return b.Nodes(m.node().target, std::move(args), std::move(types));
+}
+
+bool ConvolutionBackward(Match& m) {
+  const Value input = m.Tensor("input"), weight = m.Tensor("weight");
+  if (!input.ok() || !weight.ok() || !m.Wanted(1) || !IsDepthwise(m.b().graph(), m.node())) return false;
+  if (input.type().device != v1::CPU || input.dtype() != v1::F32 || weight.size(0) != input.size(1) ||
+      !IsChannelsLast(m.exprs(), input.type())) {
+    return false;
+  }
+  const int64_t channels = *m.exprs().AsConst(weight.size(0)), group = ChannelsOfGroup(m, weight);
+  if (group >= channels) return false;
+  std::vector<std::vector<Value>> parts(m.result_count());
+  for (int64_t from = 0; from < channels; from += group) {
+    const std::vector<Value> results = GradientsOf(m, from, std::min(group, channels - from));
+    for (size_t i = 0; i < results.size(); ++i) parts[i].push_back(results[i]);
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (m.Wanted(i)) m.Set(i, m.b().Cat(parts[i], i == 0 ? 1 : 0));
   }
   return true;
 }

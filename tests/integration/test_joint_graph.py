@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 import kiln
 from agreement import check_function
-from kiln import decompositions, joint_graph
+from kiln import decompositions, joint_graph, records
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
@@ -208,16 +208,22 @@ def test_max_pooling_channels_last():
     agree(lambda x: F.max_pool2d(x.sin(), 2), torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last))
 
 
-@pytest.mark.parametrize("size", [7, 28])
-def test_depthwise_convolution_channels_last(size):
-    """The gradient of small images is computed on row-major copies."""
+@pytest.mark.parametrize("channels, calls", [(32, 1), (680, 5)])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_depthwise_convolution_channels_last(dynamic, channels, calls):
+    """The gradient of many channels is computed by groups of them, for all sizes that it is compiled for."""
     torch.manual_seed(0)
-    image = torch.randn(4, 32, size, size).contiguous(memory_format=torch.channels_last)
-
-    def function(x, weight, bias):
-        return F.conv2d(x.sin(), weight, bias, padding=3, groups=32).cos()
-
-    agree(function, image, torch.randn(32, 1, 7, 7) / 7, torch.randn(32))
+    model = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
+    compiled = torch.compile(model, backend="kiln", dynamic=dynamic)
+    start = records.graph_count()
+    for size in (7, 12) if dynamic else (7,):
+        image = torch.randn(2, channels, size, size + 1).contiguous(memory_format=torch.channels_last).requires_grad_()
+        expected, actual = (torch.autograd.grad(function(image).square().sum(), [image, *model.parameters()])
+                            for function in (model, compiled))
+        for value, other in zip(actual, expected):
+            torch.testing.assert_close(value, other, rtol=2e-4, atol=2e-4)
+    made = [call for graph in records.graphs_since(start) for call in graph["library_calls"]]
+    assert made.count("aten.convolution_backward.default") == calls, made
 
 
 @pytest.mark.parametrize("size", [9, 28])
