@@ -61,8 +61,8 @@ std::vector<Value> GradientsOf(Match& m, int64_t from, int64_t count) {
     TensorType type = m.Type(i);
     if (m.Wanted(i)) {
       type.sizes[i == 0 ? 1 : 0] = b.Int(count);
-      type.strides = i == 0 ? ChannelsLastStrides(m.exprs(), type.sizes)
-                            : ContiguousStrides(m.exprs(), type.sizes);
+      type.strides =
+          i == 0 ? ChannelsLastStrides(m.exprs(), type.sizes) : ContiguousStrides(m.exprs(), type.sizes);
     }
     types.push_back(std::move(type));
   }

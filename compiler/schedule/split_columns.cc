@@ -38,6 +38,9 @@ struct BlockPlan {
   std::vector<LoopVar> blocks;  // new outer loops, outermost first
   std::vector<LoopVar> rows;    // inner loops of the first pass
   LeafMap replacement;          // of the node's inner loops
+  // Where the number of rows is not known: those behind the last whole block, one more of their own.
+  std::vector<LoopVar> rest;
+  LeafMap rest_replacement;
 };
 
 // A sum down the columns of rows that another node reduces: node `beside`.
@@ -128,6 +131,10 @@ class Splitter {
   // Takes inner loops from the last one outwards until a block is full.
   std::optional<BlockPlan> PlanBlocks(const LoopNode& node) {
     ExprPool& pool = context_.pool();
+    const bool on_gpu = graph_.buffers[StoreOf(node)->buffer].device == v1::CUDA;
+    if (!on_gpu && node.inner.size() == 1 && !pool.AsConst(node.inner[0].extent)) {
+      return PlanBlocksAndRest(node.inner[0]);
+    }
     BlockPlan plan;
     int64_t rows = 1;
     int64_t blocks = 1;
@@ -152,6 +159,21 @@ class Splitter {
       plan.replacement[var.leaf] = value;
     }
     if (rows < kBlockRowsMin || blocks < kBlocksMin) return std::nullopt;
+    return plan;
+  }
+
+  std::optional<BlockPlan> PlanBlocksAndRest(const LoopVar& var) {
+    ExprPool& pool = context_.pool();
+    const ExprId size = pool.Const(kBlockRowsMax);
+    const LoopVar outside = context_.NewVar(pool.FloorDiv(var.extent, size));
+    if (context_.Estimate(outside.extent) < kBlocksMin) return std::nullopt;
+    const LoopVar inside = context_.NewVar(size), behind = context_.NewVar(pool.Mod(var.extent, size));
+    BlockPlan plan;
+    plan.blocks = {outside};
+    plan.rows = {inside};
+    plan.replacement[var.leaf] = pool.Add(pool.Mul(outside.leaf, size), inside.leaf);
+    plan.rest = {behind};
+    plan.rest_replacement[var.leaf] = pool.Add(pool.Mul(outside.extent, size), behind.leaf);
     return plan;
   }
 
@@ -309,23 +331,45 @@ class Splitter {
   }
 
   void Split(const LoopNode& node, LoopOpId sum, const BlockPlan& plan, std::vector<LoopGraphNode>* nodes) {
-    std::vector<LoopVar> first_outer = plan.blocks;
-    first_outer.insert(first_outer.end(), node.outer.begin(), node.outer.end());
-    std::vector<ExprId> sizes, blocks;
-    for (const LoopVar& var : first_outer) sizes.push_back(var.extent);
-    for (const LoopVar& var : plan.blocks) blocks.push_back(var.extent);
-    BufferId partial = PartialBuffer(node, sizes);
+    ExprPool& pool = context_.pool();
+    std::vector<LoopVar> outer = plan.blocks;
+    if (!plan.rest.empty()) outer[0].extent = pool.Add(outer[0].extent, pool.Const(1));
+    std::vector<ExprId> blocks;
+    for (const LoopVar& var : outer) blocks.push_back(var.extent);
+    outer.insert(outer.end(), node.outer.begin(), node.outer.end());
+    std::vector<ExprId> sizes;
+    for (const LoopVar& var : outer) sizes.push_back(var.extent);
+    const BufferId partial = PartialBuffer(node, sizes);
 
-    LoopGraphNode first;
-    first.loops.outer = first_outer;
-    first.loops.inner = plan.rows;
-    first.loops.origins = node.origins;
-    first.loops.operators = node.operators;
-    Copies copies;
-    LoopOpId summed = Copy(node.body, sum, plan.replacement, &first.loops.body, &copies);
-    first.loops.body.Add(StoreTo(partial, RowMajor(first_outer), summed));
-    nodes->push_back(std::move(first));
+    std::vector<LoopVar> first = plan.blocks;
+    first.insert(first.end(), node.outer.begin(), node.outer.end());
+    AddPartialSums(node, sum, std::move(first), plan.rows, plan.replacement, partial, RowMajor(outer), nodes);
+    if (!plan.rest.empty()) {
+      LeafMap renamed = plan.rest_replacement;
+      std::vector<LoopVar> columns, place = {{.leaf = plan.blocks[0].extent, .extent = outer[0].extent}};
+      for (const LoopVar& var : node.outer) {
+        columns.push_back(context_.NewVar(var.extent));
+        renamed[var.leaf] = columns.back().leaf;
+      }
+      place.insert(place.end(), columns.begin(), columns.end());
+      AddPartialSums(node, sum, columns, plan.rest, renamed, partial, RowMajor(place), nodes);
+    }
     AddSecondPass(node, sum, blocks, partial, nodes);
+  }
+
+  // A pass over some of the rows, with the loops that `replacement` brings in.
+  void AddPartialSums(const LoopNode& node, LoopOpId sum, std::vector<LoopVar> outer,
+                      std::vector<LoopVar> inner, const LeafMap& replacement, BufferId partial, ExprId place,
+                      std::vector<LoopGraphNode>* nodes) {
+    LoopGraphNode pass;
+    pass.loops.outer = std::move(outer);
+    pass.loops.inner = std::move(inner);
+    pass.loops.origins = node.origins;
+    pass.loops.operators = node.operators;
+    Copies copies;
+    const LoopOpId summed = Copy(node.body, sum, replacement, &pass.loops.body, &copies);
+    pass.loops.body.Add(StoreTo(partial, place, summed));
+    nodes->push_back(std::move(pass));
   }
 
   // It has loops of its own, one over all blocks of these `extents`: threads of a GPU share the longest.

@@ -6,8 +6,9 @@
 // block of threads, that grow their sums in memory of their own as the rows go by, and a second pass over the
 // strips. The first then fuses with the other node, which reads the same tensors.
 //
-// Blocks are divisors of the row count, so the first pass fuses with pointwise producers. Runs before
-// fusion. Deterministic. Threads: one. Errors: none.
+// Blocks are divisors of the row count, so the first pass fuses with pointwise producers. Of a row count that
+// changes (on a CPU) they are whole blocks, and what is left is summed by itself: no producer walks columns
+// with it. Runs before fusion. Deterministic. Threads: one. Errors: none.
 #pragma once
 
 #include "compiler/lower/loop_graph.h"

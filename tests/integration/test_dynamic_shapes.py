@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import kiln
 from agreement import check
+from kiln import records
 from models import make
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
@@ -46,6 +47,23 @@ def test_mark_dynamic_with_gradients():
         F.layer_norm(layer(x).relu(), (4,)).pow(2).mean().backward()
         torch.testing.assert_close(actual, layer.weight.grad, rtol=1e-4, atol=1e-6)
     assert kiln.stats()["graphs"] == 2
+
+
+def test_sums_down_any_number_of_rows():
+    """They are added up by whole blocks of rows and what is left behind the last one, either of which may be none."""
+    def f(x):
+        y = x.sigmoid()
+        return y, y.sum(0), (x * y).sum(0)
+
+    compiled = torch.compile(f, backend="kiln")
+    start = records.graph_count()
+    for rows in (200, 64, 63, 1, 65, 1000):
+        x = torch.randn(rows, 4096)
+        if rows > 1:  # torch makes a program of its own for one row
+            torch._dynamo.mark_dynamic(x, 0)
+        check(list(zip(("y", "sum", "product"), compiled(x), f(x), f(x.double()))))
+    graphs = records.graphs_since(start)
+    assert [len(graph["kernels"]) for graph in graphs] == [4, 1], graphs
 
 
 def test_a_violated_guard_recompiles():

@@ -67,9 +67,9 @@ TEST(Decompose, GradientsOfDepthwiseConvolutionsPadFewChannelsAtATime) {
     std::vector<int64_t> groups;
   };
   for (const Case& c :
-       {Case{32, 7, true, {32}}, Case{640, 7, true, {640}}, Case{768, 7, false, {768}}, Case{768, 5, true, {768}},
-        Case{768, 7, true, {160, 160, 160, 160, 128}}, Case{752, 7, true, {160, 160, 160, 160, 112}},
-        Case{676, 7, true, {144, 144, 144, 144, 100}}}) {
+       {Case{32, 7, true, {32}}, Case{640, 7, true, {640}}, Case{768, 7, false, {768}},
+        Case{768, 5, true, {768}}, Case{768, 7, true, {160, 160, 160, 160, 128}},
+        Case{752, 7, true, {160, 160, 160, 160, 112}}, Case{676, 7, true, {144, 144, 144, 144, 100}}}) {
     Maker m;
     const ExprId rows = m.graph.exprs.Symbol(0, {1, INT64_MAX});  // of the image: whatever their number
     const auto image = [&] {

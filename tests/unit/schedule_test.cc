@@ -14,17 +14,23 @@
 namespace kiln {
 namespace {
 
+constexpr int64_t kUnknown = -1;  // a size that changes from call to call
+
 // Loop graphs by hand: dense F32 buffers, one node at a time.
 class Maker {
  public:
   LoopGraph graph;
 
   ExprId C(int64_t value) { return graph.exprs.Const(value); }
+  // Of a tensor or a loop.
+  ExprId Size(int64_t size) {
+    return size == kUnknown ? graph.exprs.Symbol(0, {1, int64_t{1} << 32}) : C(size);
+  }
 
   BufferId Buffer(const std::vector<int64_t>& sizes, LoopBuffer::Kind kind = LoopBuffer::Kind::kOwned) {
     LoopBuffer buffer;
     buffer.kind = kind;
-    for (int64_t size : sizes) buffer.sizes.push_back(C(size));
+    for (int64_t size : sizes) buffer.sizes.push_back(Size(size));
     buffer.strides = ContiguousStrides(graph.exprs, buffer.sizes);
     buffer.span = graph.exprs.Product(buffer.sizes);
     if (kind == LoopBuffer::Kind::kInput) {
@@ -42,7 +48,7 @@ class Maker {
     for (int64_t extent : extents) {
       LoopVar var;
       var.var = next_var_++;
-      var.extent = C(extent);
+      var.extent = Size(extent);
       var.leaf = graph.exprs.Var(var.var, var.extent);
       vars.push_back(var);
     }
@@ -395,6 +401,31 @@ TEST(Schedule, LargeColumnSumsRunInBlocksOfRowsWithTheirPrologue) {
   EXPECT_EQ(first.buffers_size(), 4);  // x, y, p and the partial sums
   EXPECT_EQ(first.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
   EXPECT_EQ(schedule.steps[1].kernel.kernel.buffers_size(), 2);
+}
+
+// Whole blocks, and a pass over the rows behind the last one, which adds one more row of partial sums.
+TEST(Schedule, LargeColumnSumsOfUnknownRowsRunInBlocksToo) {
+  const auto schedule = [](int64_t columns, v1::DeviceType device) {
+    Maker m;
+    const BufferId x = m.Input({kUnknown, columns}), s = m.Buffer({columns});
+    m.Node({columns}, {kUnknown},
+           [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+             const LoopOpId value = r.Load(x, v1::F32, m.At(x, {i[0], o[0]}));
+             r.Store(s, v1::F32, m.At(s, o), r.Reduce(v1::REDUCE_SUM, value));
+           });
+    m.Output(s);
+    for (LoopBuffer& buffer : m.graph.buffers) buffer.device = device;
+    return m.Run();
+  };
+  const Schedule large = schedule(4096, v1::CPU);
+  ASSERT_EQ(large.steps.size(), 3u);
+  const v1::Kernel &blocks = large.steps[0].kernel.kernel, &rest = large.steps[1].kernel.kernel;
+  EXPECT_EQ(blocks.outer_size(), 2);
+  EXPECT_EQ(blocks.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
+  EXPECT_EQ(rest.outer_size(), 1);
+  EXPECT_EQ(rest.schedule().vector_dim(), v1::VECTOR_OUTER_LAST);
+  EXPECT_EQ(schedule(1024, v1::CPU).steps.size(), 1u);  // a symbol counts as 256 rows
+  EXPECT_EQ(schedule(4096, v1::CUDA).steps.size(), 1u);
 }
 
 TEST(Schedule, RowSumsOfALayoutAndOfItsTransposeStayApart) {
