@@ -1,10 +1,11 @@
 """Eager, TorchInductor and kiln side by side on this machine; prints Markdown tables.
 
 Each way is a process of its own (tests/bench/measure.py). Cold: empty caches and a fresh daemon; warm: the same caches,
-new processes, the daemon running, the ways in turn; and after each of these rounds but the last kiln with no daemon
-running. The processes of the last warm starts then stay, and their steps are timed in turn: a round is some steps of
-each, so that drift of the machine hits all of them, and ratios are taken within a round. Kiln with dynamic=True is one
-of them.
+new processes, the daemon running, the ways in turn; and after each of these starts but the last kiln with no daemon
+running. The processes of the last three warm starts stay together for a while, for steps and peaks: steps are timed in
+turn, a round is some of each, so that drift of the machine hits all of them, and ratios are taken within a round. Three
+processes, because where a process's memory lies makes more of a difference than one round to the next. Kiln with
+dynamic=True is one of them.
 
 Sections, all by default:
   start    cold and warm starts
@@ -43,7 +44,7 @@ from nursery import Nursery  # noqa: E402
 SECTIONS = ("start", "steps", "fusion", "kernels")
 TASKS = ("infer", "train")
 WAYS = ("eager", "inductor", "kiln")
-PEAKS = 5  # of a process, for their median: where the allocator finds room differs from step to step
+PEAKS = 2  # of a process, for the median of all: where the allocator finds room differs from step to step
 # The bound of a cold start: Inductor's front end and this part of what Inductor adds to it.
 CODE_GENERATION_SHARE = 0.08
 
@@ -85,13 +86,8 @@ class Row:
         self._nursery, self._directory = nursery, tempfile.mkdtemp(prefix="kiln-bench-")
         try:
             self._cold()
-            if "start" in sections:
-                self._warm_rounds()
             if "start" in sections or "steps" in sections:
-                with contextlib.ExitStack() as stack:
-                    cells = self._last_warm(stack)
-                    if "steps" in sections:
-                        self._steps(cells)
+                self._warm_rounds()
         finally:
             stop_daemons(self._directory)
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -130,19 +126,22 @@ class Row:
                 self.result["fusion"] = fusion.pairs(counted["inductor"], counted["kiln"])
 
     def _warm_rounds(self):
-        """All but the last: of each way, then of kiln where no daemon runs, which starts the next round's."""
-        starts = self.result.setdefault("warm_s", {way: [] for way in WAYS})
-        stopped = self.result["stopped_s"] = []
-        warm_rounds, stopped_rounds = self._arguments.warm_rounds - 1, self._arguments.stopped_rounds
-        for done in range(max(warm_rounds, stopped_rounds)):
-            for way in WAYS[1:] if done < warm_rounds else ():
-                with self._noting(f"warm {way}"), self._open(way) as cell:
-                    starts[way].append(cell.start["start_s"])
-                    self._note_load(way, cell)
-            if done < stopped_rounds:
-                stop_daemons(self._directory)
-                with self._noting("warm, daemon stopped"), self._open("kiln") as cell:
-                    stopped.append(cell.start["start_s"])
+        arguments = self._arguments
+        stepped = arguments.processes if "steps" in arguments.sections else 0
+        count = max(arguments.warm_rounds, stepped) if "start" in arguments.sections else stepped
+        for left in range(count, 0, -1):
+            with contextlib.ExitStack() as stack:
+                cells = self._warm(stack, WAYS if left <= stepped else WAYS[1:])
+                if left <= stepped:
+                    self._steps(cells)
+            if "start" in arguments.sections and count - left < arguments.stopped_rounds:
+                self._stopped()
+
+    def _stopped(self):
+        """kiln's start where no daemon runs; the one that it starts is there for the next ones."""
+        stop_daemons(self._directory)
+        with self._noting("warm, daemon stopped"), self._open("kiln") as cell:
+            self.result.setdefault("stopped_s", []).append(cell.start["start_s"])
 
     def _note_load(self, way, cell):
         """Milliseconds of one graph of a warm start, from asking the daemon until it can be called."""
@@ -152,34 +151,33 @@ class Row:
                 loads = self.result.setdefault("load_ms", [])
                 loads.append(stats["seconds"]["load"] * 1e3 / stats["hits"])
 
-    def _last_warm(self, stack):
-        """Processes that stay, by way."""
+    def _warm(self, stack, ways):
+        """Processes that stay, by way; with dynamic sizes too where steps are to be timed."""
         starts = self.result.setdefault("warm_s", {way: [] for way in WAYS})
         cells = {}
-        for way in WAYS:
+        for way in ways:
             with self._noting(f"warm {way}"):
                 cells[way] = stack.enter_context(self._open(way))
                 starts[way].append(cells[way].start["start_s"])
                 self._note_load(way, cells[way])
-        if "steps" in self._arguments.sections and not self._arguments.dynamic:
+        if ways is WAYS and not self._arguments.dynamic:
             with self._noting("dynamic kiln"):
                 cells["dynamic"] = stack.enter_context(self._open("kiln", "--dynamic"))
         return cells
 
     def _steps(self, cells):
-        rounds = self._arguments.rounds
-        slice_ms = self._arguments.seconds * 1e3 / rounds
+        arguments = self._arguments
+        slice_ms = arguments.seconds * 1e3 / arguments.rounds
         counts = {way: max(1, round(slice_ms / cell.start["step_ms"])) for way, cell in cells.items()}
-        times = self.result["step_ms"] = {way: [] for way in cells}
-        peaks = self.result["peak_mb"] = {}
-        for _ in range(rounds):
+        times, peaks = self.result.setdefault("step_ms", {}), self.result.setdefault("peak_mb", {})
+        for _ in range(arguments.rounds // arguments.processes):
             for way, cell in cells.items():
                 with self._noting(f"steps {way}"):
-                    times[way].append(cell.ask(f"steps {counts[way]}"))
+                    times.setdefault(way, []).append(cell.ask(f"steps {counts[way]}"))
         for way, cell in cells.items():
             if way in WAYS:
                 with self._noting(f"peak {way}"):
-                    peaks[way] = statistics.median(cell.ask("peak") for _ in range(PEAKS))
+                    peaks.setdefault(way, []).extend(cell.ask("peak") for _ in range(PEAKS))
         if "kiln" in cells:
             with self._noting("stats kiln"):
                 self.result["kiln"] = cells["kiln"].ask("stats")
@@ -216,8 +214,13 @@ class Row:
         return statistics.median(starts["kiln"]) / statistics.median(starts["inductor"])
 
     def peak_ratio(self):
-        peaks = self.result.get("peak_mb", {})
-        return peaks["kiln"] / peaks["inductor"] if peaks.get("kiln") and peaks.get("inductor") else None
+        kiln, inductor = self.peak("kiln"), self.peak("inductor")
+        return kiln / inductor if kiln and inductor else None
+
+    def peak(self, way):
+        """MB."""
+        peaks = self.result.get("peak_mb", {}).get(way)
+        return statistics.median(peaks) if peaks else None
 
     def fusion_ratios(self, what, of=None):
         """Of each graph: kiln's count ÷ Inductor's (of its own name)."""
@@ -230,13 +233,13 @@ class Row:
         return f"{self.result['model']}, {self.result['task']}"
 
     def step_line(self):
-        times, peaks = self.result.get("step_ms", {}), self.result.get("peak_mb", {})
+        times = self.result.get("step_ms", {})
         medians = [number(statistics.median(times[way]) if times.get(way) else None, 1) for way in WAYS]
         ratios, stats = self.step_ratios(), self.result.get("kiln", {})
         spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if ratios else "–"
         return (f"| {self._name()} | {' / '.join(medians)} | {spread} | "
                 f"{number(self.median_ratio(('eager', 'inductor')), 2)} | {number(self.dynamic_ratio(), 2)} | "
-                f"{' / '.join(number(peaks.get(way), 0) for way in WAYS)} | {stats.get('kernels', '–')} / "
+                f"{' / '.join(number(self.peak(way), 0) for way in WAYS)} | {stats.get('kernels', '–')} / "
                 f"{stats.get('library_calls', '–')} / {sum(stats['fallbacks'].values()) if stats else '–'} |")
 
     def start_line(self):
@@ -272,7 +275,7 @@ def mean(values):
 
 def step_table(rows, arguments):
     return [
-        f"Steps: medians of {arguments.rounds} rounds in turn.", "",
+        f"Steps: medians of {arguments.rounds} rounds in turn, in {arguments.processes} processes of each.", "",
         "| model, task | step ms: eager / Inductor / kiln | kiln ÷ Inductor (spread) | kiln ÷ better of both | "
         "kiln dynamic ÷ static | peak of a step MB: eager / Inductor / kiln | "
         "kiln's native kernels / library calls / fallbacks |",
@@ -344,7 +347,8 @@ def parse():
     parser.add_argument("--warm-rounds", type=int, default=5, help="processes of each way, in turn (medians)")
     parser.add_argument("--stopped-rounds", type=int, default=4,
                         help="starts with no daemon running, one after each warm round (median)")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--processes", type=int, default=3, help="of each way whose steps are timed")
+    parser.add_argument("--rounds", type=int, default=6, help="of steps, in all processes of a way together")
     parser.add_argument("--seconds", type=float, default=3.0, help="of timed steps a way and row, about")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds a process may take for one answer")
     parser.add_argument("--json", metavar="FILE", help="also write the raw rows to this file, each when it is measured")
@@ -357,12 +361,14 @@ def parse():
         given = arguments.sections if what == "sections" else getattr(arguments, what).split(",")
         if unknown := set(given) - set(known):
             parser.error(f"unknown {what} {', '.join(sorted(unknown))}; known: {', '.join(known)}")
-    if min(arguments.warm_rounds, arguments.rounds) < 1 or arguments.stopped_rounds < 0:
+    if min(arguments.warm_rounds, arguments.processes, arguments.rounds) < 1 or arguments.stopped_rounds < 0:
         parser.error("there has to be a round")
+    if arguments.rounds % arguments.processes:
+        parser.error("each process times as many rounds: let --rounds be a multiple of --processes")
     if arguments.resume and not arguments.json:
         parser.error("--resume: of which --json FILE?")
     if arguments.quick:
-        arguments.warm_rounds, arguments.stopped_rounds = 1, 0
+        arguments.warm_rounds, arguments.stopped_rounds, arguments.processes = 1, 0, 1
         arguments.sections = [section for section in arguments.sections if section != "fusion"]
     return arguments
 
@@ -381,7 +387,8 @@ def subject(arguments):
     for path in files:
         with open(path, "rb") as file:
             digest.update(file.read())
-    names = ("dtype", "device", "dynamic", "quick", "sections", "warm_rounds", "stopped_rounds", "rounds", "seconds")
+    names = ("dtype", "device", "dynamic", "quick", "sections", "warm_rounds", "stopped_rounds", "processes", "rounds",
+             "seconds")
     return {"options": {name: getattr(arguments, name) for name in names}, "kiln": digest.hexdigest()}
 
 

@@ -28,7 +28,7 @@ def run(monkeypatch, tmp_path):
 
     def arguments(rounds):
         monkeypatch.setattr(sys, "argv", ["cpu.py", "--models", "bert", "--tasks", "infer", "--sections", "steps",
-                                          "--rounds", str(rounds), "--json", str(path), "--resume"])
+                                          "--processes", "1", "--rounds", str(rounds), "--json", str(path), "--resume"])
 
     def run(row, rounds=1):
         arguments(1)
