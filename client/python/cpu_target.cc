@@ -14,12 +14,14 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512vl");
 }
 
-// Zen 5. What others do is not known but of a Xeon, which does not (compiler/codegen/README.md).
-bool PrefetchesAcrossPages() {
+// How a processor of AMD reads ahead goes by its family (measurements: compiler/codegen/README.md).
+constexpr unsigned kZen3And4 = 0x19, kZen5 = 0x1a;
+
+// 0 for others' processors.
+unsigned AmdFamily() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (!__builtin_cpu_is("amd") || __get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return false;
-  const unsigned family = (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
-  return family == 0x1a;
+  if (!__builtin_cpu_is("amd") || __get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return 0;
+  return (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
 }
 
 }  // namespace
@@ -40,7 +42,9 @@ v1::Target ThisCpu() {
   if (bmi2) target.add_features("bmi2");
   if (f16c) target.add_features("f16c");
   if (fma) target.add_features("fma");
-  if (PrefetchesAcrossPages()) target.add_features("page-prefetch");
+  const unsigned family = AmdFamily();
+  if (family == kZen5) target.add_features("page-prefetch");
+  if (family == kZen3And4) target.add_features("rows-ahead-l2");
   return target;
 }
 

@@ -28,6 +28,7 @@ constexpr int64_t kRowReadAheadMax = int64_t{1} << 18;
 constexpr int64_t kReadAheadBytesMin = int64_t{1} << 20;  // of a buffer; a smaller one stays in the cache
 constexpr unsigned kReadAheadStagesMax = 2;               // share a row's lines
 constexpr int64_t kWalkReadAhead = 6144;                  // bytes
+constexpr int64_t kRowWalkReadAheadL2 = 12288;            // bytes, by rows_ahead_l2
 constexpr int kSecondLevel = 2, kFirstLevel = 3;
 
 }  // namespace
@@ -163,8 +164,15 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
   llvm::Value* pointer;
   int level = kSecondLevel;
   if (shares == 0) {
-    if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) level = kFirstLevel;
-    pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(kWalkReadAhead));
+    int64_t ahead = kWalkReadAhead;
+    if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) {
+      if (target_.rows_ahead_l2) {
+        ahead = kRowWalkReadAheadL2;
+      } else {
+        level = kFirstLevel;
+      }
+    }
+    pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(ahead));
   } else {
     llvm::Value*& row = variables_[kernel_.outer_size() - 1];
     llvm::Value*& column = variables_[vector_variable_];

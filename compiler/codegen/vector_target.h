@@ -1,5 +1,5 @@
 // What the x86 back-end knows about a target, from its feature list alone: never from a CPU name. Beside
-// LLVM's features the list may hold "page-prefetch".
+// LLVM's features the list may hold "page-prefetch" and "rows-ahead-l2".
 #pragma once
 
 #include <string>
@@ -16,6 +16,8 @@ struct VectorTarget {
   unsigned lanes = 8;    // of a vector loop, for every dtype
   // The processor itself fetches ahead of a loop from one page to the next, so that a loop need not ask.
   bool page_prefetch = false;
+  // Rows are asked for into the second-level cache, farther ahead than into the first-level one.
+  bool rows_ahead_l2 = false;
 
   // UNIMPLEMENTED unless the features hold at least avx2, fma and f16c.
   static absl::StatusOr<VectorTarget> FromProto(const v1::Target& target);

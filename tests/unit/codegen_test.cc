@@ -382,6 +382,19 @@ TEST_P(CodegenTest, SumsOfExponentialsThatAreNoNumbers) {
   }
 }
 
+TEST_P(CodegenTest, RowsOfOneWalkAreAskedForIntoTheTargetsLevel) {
+  for (const bool l2 : {false, true}) {
+    v1::Target target = X86Target(GetParam());
+    if (l2) target.add_features("rows-ahead-l2");
+    auto backend = NewCodegenBackend(target);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    auto object = (*backend)->Emit(LogSumKernel(300, 4096), {}, true);
+    ASSERT_TRUE(object.ok()) << object.status();
+    EXPECT_EQ(object->listing.find("\tprefetcht0") != std::string::npos, !l2);
+    EXPECT_EQ(object->listing.find("\tprefetcht1") != std::string::npos, l2);
+  }
+}
+
 struct Moments {
   uint32_t mean;
   uint32_t squares;  // summed, of what lies off the mean
