@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "compiler/support/glibc.h"
+
 namespace kiln::runtime {
 namespace {
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "client/runtime/heap.h"
 
 namespace kiln::runtime {
 

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdlib>
 
+#include "compiler/support/glibc.h"
+
 namespace kiln::runtime {
 namespace {
 

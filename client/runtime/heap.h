@@ -5,11 +5,7 @@
 // most. A step of inference whose tensors have a few MB each then meets all its pages anew, at each call.
 #pragma once
 
-#include <cstdint>
-
 namespace kiln::runtime {
-
-inline constexpr int64_t kMappedBytesMin = int64_t{32} << 20;  // glibc's largest M_MMAP_THRESHOLD
 
 // Raises the threshold to its most, as if a block of that size had been freed: up to 64 MiB of freed memory
 // stay in the process. Not where the thresholds were set by its user (MALLOC_TRIM_THRESHOLD_ and others,

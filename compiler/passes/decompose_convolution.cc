@@ -8,6 +8,7 @@
 #include "compiler/graph/channels_last.h"
 #include "compiler/passes/decomposition.h"
 #include "compiler/passes/types.h"
+#include "compiler/support/glibc.h"
 
 namespace kiln {
 namespace {
@@ -15,11 +16,10 @@ namespace {
 // oneDNN's weight gradient of a depthwise convolution in channels-last pads every channel's window to 16 × 16
 // of them.
 constexpr int64_t kPaddedWindows = 16 * 16;
-// From this size on glibc maps a block by itself and unmaps it when it is freed, whatever came before
-// (DEFAULT_MMAP_THRESHOLD_MAX): each call would meet all pages of its padded windows anew.
-constexpr int64_t kMappedBytesMin = int64_t{32} << 20;
-// So they are padded for groups of channels: the next one finds the pages that the last one left in the heap.
+// Of kMappedBytesMin and more, they would meet all of their pages anew at each call. So they are padded for
+// groups of channels: the next one finds the pages that the last one left in the heap.
 constexpr int64_t kPaddedBytesMax = kMappedBytesMin / 4;
+constexpr size_t kResults = 3;   // gradients of the input, the weight, the bias
 constexpr int64_t kVector = 16;  // channels; a group is whole vectors but for the last
 
 // How many channels go into one call.
@@ -36,51 +36,54 @@ int64_t ChannelsOfGroup(Match& m, const Value& weight) {
   return (vectors + groups - 1) / groups * kVector;
 }
 
+struct Operands {
+  Value gradient, input, weight;
+};
+
 // The results for `count` channels from `from` on, images by points.
-std::vector<Value> GradientsOf(Match& m, int64_t from, int64_t count) {
+std::vector<Value> GradientsOf(Match& m, const Operands& of, int64_t from, int64_t count) {
   GraphBuilder& b = m.b();
-  const auto cut = [&](const char* name, int64_t dim) {
-    return Slice(m.Tensor(name), dim, b.Int(from), b.Int(from + count), 1);
+  const auto cut = [&](const Value& x, int64_t dim) {
+    return Slice(x, dim, b.Int(from), b.Int(from + count), 1);
   };
-  const auto image = [&](const char* name) {
-    const Value part = cut(name, 1);
+  const auto image = [&](const Value& x) {
+    const Value part = cut(x, 1);
     TensorType type = part.type();
     type.strides = ChannelsLastStrides(m.exprs(), type.sizes);
     return Clone(part, type);
   };
+  const Value gradient = image(of.gradient), input = image(of.input), weight = cut(of.weight, 0);
   GraphBuilder::Args args = m.node().args;
   for (auto& [name, argument] : args) {
-    if (name == "grad_output" || name == "input") argument = TensorArg{image(name.c_str()).id()};
-    if (name == "weight") argument = TensorArg{cut("weight", 0).id()};
+    if (name == "grad_output") argument = TensorArg{gradient.id()};
+    if (name == "input") argument = TensorArg{input.id()};
+    if (name == "weight") argument = TensorArg{weight.id()};
     if (name == "groups") argument = IntArg{b.Int(count)};
     if (name == "bias_sizes" && std::holds_alternative<IntListArg>(argument))
       argument = IntListArg{{b.Int(count)}};
   }
-  std::vector<TensorType> types;
-  for (size_t i = 0; i < m.result_count(); ++i) {
-    TensorType type = m.Type(i);
-    if (m.Wanted(i)) {
-      type.sizes[i == 0 ? 1 : 0] = b.Int(count);
-      type.strides =
-          i == 0 ? ChannelsLastStrides(m.exprs(), type.sizes) : ContiguousStrides(m.exprs(), type.sizes);
-    }
-    types.push_back(std::move(type));
+  std::vector<TensorType> types = {input.type(), b.Dense(weight.dtype(), weight.sizes()),
+                                   b.Dense(weight.dtype(), {b.Int(count)})};
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (!m.Wanted(i)) types[i] = TensorType();
   }
   return b.Nodes(m.node().target, std::move(args), std::move(types));
 }
 
 bool ConvolutionBackward(Match& m) {
-  const Value input = m.Tensor("input"), weight = m.Tensor("weight");
-  if (!input.ok() || !weight.ok() || !m.Wanted(1) || !IsDepthwise(m.b().graph(), m.node())) return false;
+  const Operands of = {m.Tensor("grad_output"), m.Tensor("input"), m.Tensor("weight")};
+  const auto& [gradient, input, weight] = of;
+  if (!gradient.ok() || !input.ok() || !weight.ok() || gradient.rank() != 4) return false;
+  if (m.result_count() != kResults || !m.Wanted(1) || !IsDepthwise(m.b().graph(), m.node())) return false;
   if (input.type().device != v1::CPU || input.dtype() != v1::F32 || weight.size(0) != input.size(1) ||
       !IsChannelsLast(m.exprs(), input.type())) {
     return false;
   }
   const int64_t channels = *m.exprs().AsConst(weight.size(0)), group = ChannelsOfGroup(m, weight);
   if (group >= channels) return false;
-  std::vector<std::vector<Value>> parts(m.result_count());
+  std::vector<std::vector<Value>> parts(kResults);
   for (int64_t from = 0; from < channels; from += group) {
-    const std::vector<Value> results = GradientsOf(m, from, std::min(group, channels - from));
+    const std::vector<Value> results = GradientsOf(m, of, from, std::min(group, channels - from));
     for (size_t i = 0; i < results.size(); ++i) parts[i].push_back(results[i]);
   }
   for (size_t i = 0; i < parts.size(); ++i) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/runtime/program.h"
+#include "compiler/support/glibc.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/plain_host.h"

@@ -520,6 +520,27 @@ TEST(PassErrors, NameTheNodeAndTheFault) {
   }
 }
 
+// Of one that would go by groups of channels.
+TEST(PassErrors, GradientsOfDepthwiseConvolutionsWithWrongOperands) {
+  const auto run = [](const std::vector<int64_t>& gradient_sizes, const std::vector<int64_t>& result) {
+    Maker m;
+    TensorType image = m.Type({4, 768, 7, 7});
+    image.strides = ChannelsLastStrides(m.graph.exprs, image.sizes);
+    const ValueId input = m.Input({});
+    m.graph.values[input] = image;
+    Args args = {{"input", T(input)}, {"weight", T(m.Input({768, 1, 7, 7}))}, {"groups", m.Int(768)}};
+    if (!gradient_sizes.empty()) args.emplace_back("grad_output", T(m.Input(gradient_sizes)));
+    const auto results = m.Nodes("aten.convolution_backward.default", args,
+                                 {m.Type(result), m.Type({768, 1, 7, 7}), m.Type({768})});
+    for (ValueId value : results) m.Output(value);
+    return Decompose(m.graph, {});
+  };
+  EXPECT_TRUE(run({4, 768, 7, 7}, {4, 768, 7, 7}).ok());
+  EXPECT_TRUE(run({4, 768, 49}, {4, 768, 7, 7}).ok());  // left to the library, which says what is wrong
+  EXPECT_EQ(run({}, {4, 768, 7, 7}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run({4, 768, 7, 7}, {}).code(), absl::StatusCode::kInvalidArgument);
+}
+
 // Every row of the table with arguments at random: an answer or the caller's error, never a crash or a
 // broken graph.
 TEST(PassErrors, EveryDecompositionStandsRandomArguments) {

@@ -1,0 +1,12 @@
+// What glibc's malloc does, where both the compiler and the runtime count with it.
+#pragma once
+
+#include <cstdint>
+
+namespace kiln {
+
+// Its largest M_MMAP_THRESHOLD (DEFAULT_MMAP_THRESHOLD_MAX): from this size on it maps a block by itself and
+// unmaps it when it is freed, whatever came before.
+inline constexpr int64_t kMappedBytesMin = int64_t{32} << 20;
+
+}  // namespace kiln
