@@ -164,14 +164,9 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
   llvm::Value* pointer;
   int level = kSecondLevel;
   if (shares == 0) {
-    int64_t ahead = kWalkReadAhead;
-    if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) {
-      if (target_.rows_ahead_l2) {
-        ahead = kRowWalkReadAheadL2;
-      } else {
-        level = kFirstLevel;
-      }
-    }
+    const bool row = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
+    if (row && !target_.rows_ahead_l2) level = kFirstLevel;
+    const int64_t ahead = row && level == kSecondLevel ? kRowWalkReadAheadL2 : kWalkReadAhead;
     pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(ahead));
   } else {
     llvm::Value*& row = variables_[kernel_.outer_size() - 1];

@@ -273,10 +273,7 @@ class Splitter {
     ExprPool& pool = context_.pool();
     LoopGraphNode first;
     LeafMap renamed;
-    for (const LoopVar& var : node.inner) {
-      first.loops.outer.push_back(context_.NewVar(var.extent));
-      renamed[var.leaf] = first.loops.outer.back().leaf;
-    }
+    first.loops.outer = Renewed(node.inner, &renamed);
     first.loops.inner = {context_.NewVar(node.outer[0].extent)};
     renamed[node.outer[0].leaf] = first.loops.inner[0].leaf;
     first.loops.origins = node.origins;
@@ -303,6 +300,16 @@ class Splitter {
     LoopOpId copy = to->Add(std::move(op));
     (*copies)[id] = copy;
     return copy;
+  }
+
+  // Loops of the same extents, and what their leaves were.
+  std::vector<LoopVar> Renewed(const std::vector<LoopVar>& vars, LeafMap* renamed) {
+    std::vector<LoopVar> renewed;
+    for (const LoopVar& var : vars) {
+      renewed.push_back(context_.NewVar(var.extent));
+      (*renamed)[var.leaf] = renewed.back().leaf;
+    }
+    return renewed;
   }
 
   ExprId Renamed(ExprId index, const LeafMap& vars) {
@@ -346,11 +353,8 @@ class Splitter {
     AddPartialSums(node, sum, std::move(first), plan.rows, plan.replacement, partial, RowMajor(outer), nodes);
     if (!plan.rest.empty()) {
       LeafMap renamed = plan.rest_replacement;
-      std::vector<LoopVar> columns, place = {{.leaf = plan.blocks[0].extent, .extent = outer[0].extent}};
-      for (const LoopVar& var : node.outer) {
-        columns.push_back(context_.NewVar(var.extent));
-        renamed[var.leaf] = columns.back().leaf;
-      }
+      const std::vector<LoopVar> columns = Renewed(node.outer, &renamed);
+      std::vector<LoopVar> place = {{.leaf = plan.blocks[0].extent, .extent = outer[0].extent}};
       place.insert(place.end(), columns.begin(), columns.end());
       AddPartialSums(node, sum, columns, plan.rest, renamed, partial, RowMajor(place), nodes);
     }
@@ -378,10 +382,7 @@ class Splitter {
     LoopGraphNode second;
     LeafMap renamed;
     const std::vector<LoopVar> blocks = {context_.NewVar(context_.pool().Product(extents))};
-    for (const LoopVar& var : node.outer) {
-      second.loops.outer.push_back(context_.NewVar(var.extent));
-      renamed[var.leaf] = second.loops.outer.back().leaf;
-    }
+    second.loops.outer = Renewed(node.outer, &renamed);
     second.loops.inner = blocks;
     second.loops.origins = node.origins;
     second.loops.operators = node.operators;

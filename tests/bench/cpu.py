@@ -131,7 +131,7 @@ class Row:
         count = max(arguments.warm_rounds, stepped) if "start" in arguments.sections else stepped
         for left in range(count, 0, -1):
             with contextlib.ExitStack() as stack:
-                cells = self._warm(stack, WAYS if left <= stepped else WAYS[1:])
+                cells = self._warm(stack, left <= stepped)
                 if left <= stepped:
                     self._steps(cells)
             if "start" in arguments.sections and count - left < arguments.stopped_rounds:
@@ -151,16 +151,16 @@ class Row:
                 loads = self.result.setdefault("load_ms", [])
                 loads.append(stats["seconds"]["load"] * 1e3 / stats["hits"])
 
-    def _warm(self, stack, ways):
-        """Processes that stay, by way; with dynamic sizes too where steps are to be timed."""
+    def _warm(self, stack, stepped):
+        """Processes that stay, by way; stepped: their steps are to be timed, eager's and those of dynamic sizes too."""
         starts = self.result.setdefault("warm_s", {way: [] for way in WAYS})
         cells = {}
-        for way in ways:
+        for way in WAYS if stepped else WAYS[1:]:
             with self._noting(f"warm {way}"):
                 cells[way] = stack.enter_context(self._open(way))
                 starts[way].append(cells[way].start["start_s"])
                 self._note_load(way, cells[way])
-        if ways is WAYS and not self._arguments.dynamic:
+        if stepped and not self._arguments.dynamic:
             with self._noting("dynamic kiln"):
                 cells["dynamic"] = stack.enter_context(self._open("kiln", "--dynamic"))
         return cells
