@@ -286,6 +286,7 @@ void KernelEmitter::EmitStage(const StageInfo& info) {
 }
 
 unsigned KernelEmitter::Unroll(const StageInfo& info) const {
+  if (pipeline_.rows_at_once > 1) return 1;  // by rows instead
   const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
   return inner_vector && info.has_reduce && info.short_body && !info.has_scan ? 4 : 1;
 }

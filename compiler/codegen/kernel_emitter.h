@@ -114,7 +114,8 @@ class KernelEmitter {
     std::vector<Walk> walks;               // none: rows are done one after the other
     std::vector<const v1::LoopOp*> reads;  // loads of what comes from memory
     std::vector<Carried> carried;
-    bool in_groups = false;  // then a value's first slot is an array of two groups' values
+    bool in_groups = false;    // then a value's first slot is an array of two groups' values
+    int64_t rows_at_once = 1;  // of a group, walked for the first time side by side
   };
   using Body = absl::FunctionRef<void()>;
 
@@ -237,6 +238,7 @@ class KernelEmitter {
   void FinishWalk(const Walk& walk, llvm::Value* origin);  // and the stages that follow it
   void EmitGroups(llvm::Value* lo, llvm::Value* hi);
   void EmitGroup(llvm::Value* begin);
+  void EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number);
   void EmitEdgeGroup(llvm::Value* begin, llvm::Value* lo, llvm::Value* hi);
   llvm::Value* CarriedOfGroup(const Carried& carried, llvm::Value* number);
   void TakeCarriedOfGroup(llvm::Value* number);

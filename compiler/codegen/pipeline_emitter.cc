@@ -11,8 +11,9 @@
 //
 // What the last walk reads beside its row, alike for all rows (a layer norm's weights), would be driven out
 // of the first-level cache before the next row asks for it. So where that is much, rows go in groups: while
-// the rows of a group are walked for the first time, one by one, the results of the group before are made by
-// blocks of columns, in which its rows take turns.
+// the rows of a group are walked for the first time, the results of the group before are made by blocks of
+// columns, in which its rows take turns. The first walks go one by one, or, where the processor's own
+// prefetching needs several rows under way to keep memory busy, several side by side.
 #include <algorithm>
 #include <utility>
 
@@ -27,7 +28,8 @@ namespace {
 constexpr int64_t kRowsMin = 1024;
 constexpr int64_t kMemoryBytesMin = int64_t{16} << 20;  // of a buffer that comes from memory
 constexpr int64_t kGroup = 8;                           // rows
-constexpr int64_t kBlock = 512;                         // columns
+constexpr int64_t kBlock = 256;                         // columns
+constexpr int64_t kRowsAtOnce = 4;                      // of a group, by rows_ahead_l2
 constexpr int64_t kColumnBytesMin = 8 << 10;            // read alike for all rows
 
 }  // namespace
@@ -70,6 +72,7 @@ void KernelEmitter::ChoosePipeline() {
   if (pipeline.reads.empty()) return;
   FindCarried(pipeline);
   pipeline.in_groups = FitsGroups(pipeline);
+  if (pipeline.in_groups && target_.rows_ahead_l2) pipeline.rows_at_once = kRowsAtOnce;
   if (pipeline.in_groups && !guess_ && pipeline.reads.size() > 1) return;
   pipeline_ = std::move(pipeline);
 }
@@ -232,40 +235,77 @@ void KernelEmitter::KeepCarriedOfGroup(llvm::Value* number) {
 }
 
 void KernelEmitter::EmitGroup(llvm::Value* begin) {
+  ScalarLoop(I64(0), I64(kGroup), I64(pipeline_.rows_at_once), "rows",
+             [&](llvm::Value* number) { EmitRowsOfGroup(begin, number); });
+}
+
+// The first walk of `rows_at_once` rows, which take turns at a vector each, and the results of as many
+// vectors.
+void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
   const Walk &first = pipeline_.walks[0], &last = pipeline_.walks[1];
-  const int64_t blocks = *ConstantExpr(first.stage->stage->inner(0)) / kBlock;
-  ScalarLoop(I64(0), I64(kGroup), I64(1), "row", [&](llvm::Value* number) {
-    llvm::Value* row = b_.CreateNSWAdd(begin, number);
-    variables_[0] = row;
+  const int64_t at_once = pipeline_.rows_at_once, width = vector_lanes_;
+  const int64_t blocks = *ConstantExpr(first.stage->stage->inner(0)) / kBlock;  // of a row
+  const unsigned copies = Unroll(*first.stage);
+  const int64_t turn_columns = copies * width;
+  struct Row {
+    llvm::Value* number;
+    llvm::Value* origin = nullptr;
+    std::vector<LaneValue> values;
+    std::vector<Accumulator> accumulators;
+  };
+  std::vector<Row> rows(at_once);
+  for (int64_t k = 0; k < at_once; ++k) {
+    rows[k].number = b_.CreateNSWAdd(number, I64(k));
+    variables_ = {b_.CreateNSWAdd(begin, rows[k].number)};
     EmitWalksStages(pipeline_.before);
-    const unsigned unroll = Unroll(*first.stage);
-    llvm::Value* origin = guess_ ? EmitGuess() : nullptr;
-    InitWalk(first, unroll);
-    const std::vector<LaneValue> own = values_;
-    ScalarLoop(I64(0), I64(blocks), I64(1), "block", [&](llvm::Value* block) {
-      llvm::Value* step = b_.CreateNSWAdd(b_.CreateNSWMul(number, I64(blocks)), block);
-      llvm::Value* earlier = b_.CreateURem(step, I64(kGroup));
-      llvm::Value* earlier_row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, I64(kGroup)), earlier);
-      llvm::Value* earlier_column = b_.CreateNSWMul(b_.CreateUDiv(step, I64(kGroup)), I64(kBlock));
-      llvm::Value* column = b_.CreateNSWMul(block, I64(kBlock));
-      TakeCarriedOfGroup(earlier);
-      const std::vector<LaneValue> before = values_;
-      variables_.resize(2);
-      VectorLoop(1, I64(0), I64(kBlock), unroll, [&] {
-        llvm::Value* lane = variables_[1];
-        values_ = before;
-        variables_ = {earlier_row, b_.CreateNSWAdd(earlier_column, lane)};
-        EmitWalkOps(last);
-        values_ = own;
-        variables_ = {row, b_.CreateNSWAdd(column, lane)};
-        EmitWalkOps(first);
-      });
+    if (guess_) rows[k].origin = EmitGuess();
+    InitWalk(first, copies);
+    rows[k].values = values_;
+    rows[k].accumulators = std::exchange(accumulators_, {});
+  }
+  ScalarLoop(I64(0), I64(at_once * blocks), I64(1), "block", [&](llvm::Value* block) {
+    llvm::Value* step = b_.CreateNSWAdd(b_.CreateNSWMul(number, I64(blocks)), block);
+    llvm::Value* earlier = b_.CreateURem(step, I64(kGroup));
+    llvm::Value* earlier_row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, I64(kGroup)), earlier);
+    llvm::Value* earlier_column = b_.CreateNSWMul(b_.CreateUDiv(step, I64(kGroup)), I64(kBlock));
+    llvm::Value* column = b_.CreateNSWMul(block, I64(kBlock / at_once));
+    TakeCarriedOfGroup(earlier);
+    const std::vector<LaneValue> before = values_;
+    variables_.resize(2);
+    VectorLoop(1, I64(0), I64(kBlock), copies * at_once, [&] {
+      llvm::Value* lane = variables_[1];
+      values_ = before;
+      variables_ = {earlier_row, b_.CreateNSWAdd(earlier_column, lane)};
+      EmitWalkOps(last);
+      // Of the copies one in `at_once` is the row's.
+      const unsigned copy = copy_;
+      const bool unrolled = unrolled_;
+      Row& row = rows[copy % at_once];
+      llvm::Value* turn = b_.CreateUDiv(b_.CreateNSWSub(lane, I64(copy * width)), I64(at_once));
+      copy_ /= at_once;
+      unrolled_ = false;  // what no number passes over is found at once
+      values_ = row.values;
+      variables_ = {b_.CreateNSWAdd(begin, row.number),
+                    b_.CreateNSWAdd(column, b_.CreateNSWAdd(turn, I64(copy_ * width)))};
+      std::swap(accumulators_, row.accumulators);
+      EmitWalkOps(first);
+      std::swap(accumulators_, row.accumulators);
+      copy_ = copy;
+      unrolled_ = unrolled;
     });
-    values_ = own;
-    variables_ = {row, nullptr};
-    FinishWalk(first, origin);
-    KeepCarriedOfGroup(number);
+    for (Row& row : rows) {
+      std::swap(accumulators_, row.accumulators);
+      AddToTotals(b_.CreateNSWAdd(column, I64(kBlock / at_once - turn_columns)), turn_columns);
+      std::swap(accumulators_, row.accumulators);
+    }
   });
+  for (Row& row : rows) {
+    values_ = row.values;
+    variables_ = {b_.CreateNSWAdd(begin, row.number), nullptr};
+    accumulators_ = std::move(row.accumulators);
+    FinishWalk(first, row.origin);
+    KeepCarriedOfGroup(row.number);
+  }
 }
 
 // One of a range's first or last groups: the rows that there are one after the other, results first.

@@ -163,7 +163,13 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
   const auto address = [&] { return b_.CreateGEP(type, buffers_[op.buffer()], ScalarIndex(op.index())); };
   llvm::Value* pointer;
   int level = kSecondLevel;
-  if (shares == 0) {
+  if (pipeline_.rows_at_once > 1) {  // the same vector of the rows that come next
+    llvm::Value*& row = variables_[0];
+    llvm::Value* const present = row;
+    row = b_.CreateNSWAdd(row, I64(pipeline_.rows_at_once));
+    pointer = address();
+    row = present;
+  } else if (shares == 0) {
     const bool row = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
     if (row && !target_.rows_ahead_l2) level = kFirstLevel;
     const int64_t ahead = row && level == kSecondLevel ? kRowWalkReadAheadL2 : kWalkReadAhead;

@@ -481,23 +481,29 @@ TEST_P(CodegenTest, VariancesAboutAGuess) {
 }
 
 // Layer norms of rows from memory, with weights that drive each other out of the cache (in groups of rows)
-// and without: by ranges that hold whole groups, parts of one and none, always the same bits.
-TEST_P(CodegenTest, ResultsOfRowsInGroups) {
-  constexpr int64_t kRows = 1027, kColumns = 4096;
-  const std::vector<std::vector<float>> some = RowsOfManyMeans(kColumns);
-  std::vector<float> x, weight(kColumns), bias(kColumns), shift(kRows);
+// and without: by ranges that hold whole groups, parts of one and none, always the same bits. Groups' rows
+// are walked one by one or, as the target has it, several at once; sums of the longer ones are kept in F64.
+void TestRowsInGroups(bool avx512, bool at_once, int64_t columns) {
+  constexpr int64_t kRows = 1027;
+  const auto count = static_cast<double>(columns);
+  v1::Target target = X86Target(avx512);
+  if (at_once) target.add_features("rows-ahead-l2");
+  auto backend = NewCodegenBackend(target);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const std::vector<std::vector<float>> some = RowsOfManyMeans(columns);
+  std::vector<float> x, weight(columns), bias(columns), shift(kRows);
   for (int64_t r = 0; r < kRows; ++r) {
     const std::vector<float>& row = some[r % some.size()];
     x.insert(x.end(), row.begin(), row.end());
     shift[r] = static_cast<float>(r % 11) - 4;
   }
-  for (int64_t k = 0; k < kColumns; ++k) {
+  for (int64_t k = 0; k < columns; ++k) {
     weight[k] = static_cast<float>(k % 5) / 4 - 1;
     bias[k] = static_cast<float>(k % 7) - 2;
   }
   for (bool weights : {true, false}) {
     KernelBuilder m;
-    const uint32_t rows = m.Const(kRows), c = m.Const(kColumns), n = m.Const(kRows * kColumns);
+    const uint32_t rows = m.Const(kRows), c = m.Const(columns), n = m.Const(kRows * columns);
     const uint32_t in = m.Buffer(v1::F32, v1::READ, n), factors = m.Buffer(v1::F32, v1::READ, c),
                    biases = m.Buffer(v1::F32, v1::READ, c), shifts = m.Buffer(v1::F32, v1::READ, rows),
                    out = m.Buffer(v1::F32, v1::WRITE, n);
@@ -505,9 +511,9 @@ TEST_P(CodegenTest, ResultsOfRowsInGroups) {
     const uint32_t index = m.Add(m.Mul(m.Var(0), c), m.Var(1));
     m.BeginStage({});
     const uint32_t plus = m.Load(shifts, m.Var(0));
-    const Moments moments = RowMoments(m, in, index, c, kColumns);
+    const Moments moments = RowMoments(m, in, index, c, count);
     m.BeginStage({});
-    const uint32_t variance = m.Op(LoopOpcode::kDiv, v1::F32, {moments.squares, m.Float(v1::F32, kColumns)});
+    const uint32_t variance = m.Op(LoopOpcode::kDiv, v1::F32, {moments.squares, m.Float(v1::F32, count)});
     const uint32_t scale =
         m.Op(LoopOpcode::kRsqrt, v1::F32, {m.Op(LoopOpcode::kAdd, v1::F32, {variance, m.Float(v1::F32, 1)})});
     m.BeginStage({c});
@@ -519,7 +525,7 @@ TEST_P(CodegenTest, ResultsOfRowsInGroups) {
     }
     m.Store(out, index, m.Op(LoopOpcode::kAdd, v1::F32, {value, plus}));
     m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
-    auto compiled = CompiledKernel::Create(backend_.get(), m.Build());
+    auto compiled = CompiledKernel::Create(backend->get(), m.Build());
     ASSERT_TRUE(compiled.ok()) << compiled.status();
     const auto run = [&](const std::vector<std::pair<int64_t, int64_t>>& ranges) {
       std::vector<float> result(x.size(), 1e30F);
@@ -534,22 +540,28 @@ TEST_P(CodegenTest, ResultsOfRowsInGroups) {
     const std::vector<float> whole = run({{0, kRows}});
     int64_t wrong = 0;
     for (int64_t r = 0; r < kRows; ++r) {
-      const float* row = x.data() + r * kColumns;
+      const float* row = x.data() + r * columns;
       double mean = 0, variance = 0;
-      for (int64_t k = 0; k < kColumns; ++k) mean += row[k] / double{kColumns};
-      for (int64_t k = 0; k < kColumns; ++k) variance += (row[k] - mean) * (row[k] - mean) / kColumns;
-      for (int64_t k = 0; k < kColumns; ++k) {
+      for (int64_t k = 0; k < columns; ++k) mean += row[k] / count;
+      for (int64_t k = 0; k < columns; ++k) variance += (row[k] - mean) * (row[k] - mean) / count;
+      for (int64_t k = 0; k < columns; ++k) {
         double expected = (row[k] - mean) / std::sqrt(variance + 1);
         if (weights) expected = expected * weight[k] + bias[k];
         expected += shift[r];
         // Means of a million are known to a sixteenth.
-        wrong += !(std::abs(whole[r * kColumns + k] - expected) <= 1e-4 * std::max(1.0, std::abs(expected)));
+        wrong += !(std::abs(whole[r * columns + k] - expected) <= 1e-4 * std::max(1.0, std::abs(expected)));
       }
     }
-    EXPECT_EQ(wrong, 0) << weights;
+    EXPECT_EQ(wrong, 0) << weights << at_once << columns;
     EXPECT_TRUE(whole == run({{5, 5}, {0, 1}, {1, 4}, {4, 9}, {9, 17}, {17, 1020}, {1020, kRows}}))
-        << weights;
+        << weights << at_once << columns;
   }
+}
+
+TEST_P(CodegenTest, ResultsOfRowsInGroups) {
+  TestRowsInGroups(GetParam(), false, 4096);
+  TestRowsInGroups(GetParam(), true, 4096);
+  TestRowsInGroups(GetParam(), true, 10240);
 }
 
 TEST_P(CodegenTest, PositionsComparedWithOneNumber) {
