@@ -29,7 +29,7 @@ constexpr int64_t kRowsMin = 1024;
 constexpr int64_t kMemoryBytesMin = int64_t{16} << 20;  // of a buffer that comes from memory
 constexpr int64_t kGroup = 8;                           // rows
 constexpr int64_t kBlock = 256;                         // columns
-constexpr int64_t kRowsAtOnce = 4;                      // of a group, by rows_ahead_l2
+constexpr int64_t kRowsAtOnce = 4;                      // of a group, where not the processor itself fetches ahead
 constexpr int64_t kColumnBytesMin = 8 << 10;            // read alike for all rows
 
 }  // namespace
@@ -72,7 +72,7 @@ void KernelEmitter::ChoosePipeline() {
   if (pipeline.reads.empty()) return;
   FindCarried(pipeline);
   pipeline.in_groups = FitsGroups(pipeline);
-  if (pipeline.in_groups && target_.rows_ahead_l2) pipeline.rows_at_once = kRowsAtOnce;
+  if (pipeline.in_groups && !target_.page_prefetch) pipeline.rows_at_once = kRowsAtOnce;
   if (pipeline.in_groups && !guess_ && pipeline.reads.size() > 1) return;
   pipeline_ = std::move(pipeline);
 }

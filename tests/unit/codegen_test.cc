@@ -487,7 +487,7 @@ void TestRowsInGroups(bool avx512, bool at_once, int64_t columns) {
   constexpr int64_t kRows = 1027;
   const auto count = static_cast<double>(columns);
   v1::Target target = X86Target(avx512);
-  if (at_once) target.add_features("rows-ahead-l2");
+  if (!at_once) target.add_features("page-prefetch");
   auto backend = NewCodegenBackend(target);
   ASSERT_TRUE(backend.ok()) << backend.status();
   const std::vector<std::vector<float>> some = RowsOfManyMeans(columns);
