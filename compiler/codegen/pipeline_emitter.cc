@@ -29,8 +29,8 @@ constexpr int64_t kRowsMin = 1024;
 constexpr int64_t kMemoryBytesMin = int64_t{16} << 20;  // of a buffer that comes from memory
 constexpr int64_t kGroup = 8;                           // rows
 constexpr int64_t kBlock = 256;                         // columns
-constexpr int64_t kRowsAtOnce = 4;                      // of a group, where not the processor itself fetches ahead
-constexpr int64_t kColumnBytesMin = 8 << 10;            // read alike for all rows
+constexpr int64_t kRowsAtOnce = 4;            // of a group, where not the processor itself fetches ahead
+constexpr int64_t kColumnBytesMin = 8 << 10;  // read alike for all rows
 
 }  // namespace
 

@@ -28,7 +28,7 @@ constexpr int64_t kRowReadAheadMax = int64_t{1} << 18;
 constexpr int64_t kReadAheadBytesMin = int64_t{1} << 20;  // of a buffer; a smaller one stays in the cache
 constexpr unsigned kReadAheadStagesMax = 2;               // share a row's lines
 constexpr int64_t kWalkReadAhead = 6144;                  // bytes
-constexpr int64_t kRowWalkReadAheadL2 = 12288;            // bytes, by rows_ahead_l2
+constexpr int64_t kRowWalkReadAheadL2 = 12288;            // bytes, of rows side by side, by rows_ahead_l2
 constexpr int kSecondLevel = 2, kFirstLevel = 3;
 
 }  // namespace
@@ -172,7 +172,8 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
   } else if (shares == 0) {
     const bool row = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
     if (row && !target_.rows_ahead_l2) level = kFirstLevel;
-    const int64_t ahead = row && level == kSecondLevel ? kRowWalkReadAheadL2 : kWalkReadAhead;
+    const bool far = row && level == kSecondLevel && !pipeline_.walks.empty();
+    const int64_t ahead = far ? kRowWalkReadAheadL2 : kWalkReadAhead;
     pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(ahead));
   } else {
     llvm::Value*& row = variables_[kernel_.outer_size() - 1];
