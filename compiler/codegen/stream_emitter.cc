@@ -161,30 +161,35 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
   const auto [share, shares] = found->second;
   llvm::Type* type = MemoryType(kernel_.buffers(op.buffer()).dtype());
   const auto address = [&] { return b_.CreateGEP(type, buffers_[op.buffer()], ScalarIndex(op.index())); };
-  llvm::Value* pointer;
-  int level = kSecondLevel;
-  if (pipeline_.rows_at_once > 1) {  // the same vector of the rows that come next
-    llvm::Value*& row = variables_[0];
-    llvm::Value* const present = row;
-    row = b_.CreateNSWAdd(row, I64(pipeline_.rows_at_once));
-    pointer = address();
-    row = present;
-  } else if (shares == 0) {
-    const bool row = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
-    if (row && !target_.rows_ahead_l2) level = kFirstLevel;
-    const bool far = row && level == kSecondLevel && !pipeline_.walks.empty();
-    const int64_t ahead = far ? kRowWalkReadAheadL2 : kWalkReadAhead;
-    pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(ahead));
-  } else {
+  const auto address_in_row = [&](int64_t rows_after, llvm::Value* place) {
     llvm::Value*& row = variables_[kernel_.outer_size() - 1];
     llvm::Value*& column = variables_[vector_variable_];
     llvm::Value* const present[] = {row, column};
-    row = b_.CreateNSWAdd(row, I64(1));
-    llvm::Value* begin = b_.CreateUDiv(b_.CreateMul(stage_->extents[0], I64(share)), I64(shares));
-    column = b_.CreateNSWAdd(begin, b_.CreateUDiv(column, I64(shares)));
-    pointer = address();
+    row = b_.CreateNSWAdd(row, I64(rows_after));
+    column = place;
+    llvm::Value* pointer = address();
     row = present[0];
     column = present[1];
+    return pointer;
+  };
+  llvm::Value* const column = variables_[vector_variable_];
+  llvm::Value* pointer;
+  int level = kSecondLevel;
+  if (pipeline_.rows_at_once > 1) {  // the same vector of the rows that come next
+    pointer = address_in_row(pipeline_.rows_at_once, column);
+  } else if (shares == 0) {
+    int64_t ahead = kWalkReadAhead;
+    if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) {
+      if (!target_.rows_ahead_l2) {
+        level = kFirstLevel;
+      } else if (!pipeline_.walks.empty()) {
+        ahead = kRowWalkReadAheadL2;
+      }
+    }
+    pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(ahead));
+  } else {
+    llvm::Value* begin = b_.CreateUDiv(b_.CreateMul(stage_->extents[0], I64(share)), I64(shares));
+    pointer = address_in_row(1, b_.CreateNSWAdd(begin, b_.CreateUDiv(column, I64(shares))));
   }
   b_.CreateIntrinsic(
       llvm::Intrinsic::prefetch, llvm::ArrayRef<llvm::Type*>{pointer->getType()},

@@ -552,9 +552,9 @@ void TestRowsInGroups(bool avx512, bool at_once, int64_t columns) {
         wrong += !(std::abs(whole[r * columns + k] - expected) <= 1e-4 * std::max(1.0, std::abs(expected)));
       }
     }
-    EXPECT_EQ(wrong, 0) << weights << at_once << columns;
+    EXPECT_EQ(wrong, 0) << weights << " " << at_once << " " << columns;
     EXPECT_TRUE(whole == run({{5, 5}, {0, 1}, {1, 4}, {4, 9}, {9, 17}, {17, 1020}, {1020, kRows}}))
-        << weights << at_once << columns;
+        << weights << " " << at_once << " " << columns;
   }
 }
 

@@ -16,7 +16,6 @@
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/decompose.h"
 #include "compiler/passes/decomposition.h"
-#include "compiler/passes/fuse_bias.h"
 #include "compiler/passes/pipeline.h"
 #include "compiler/passes/remove_no_ops.h"
 #include "compiler/passes/types.h"
@@ -26,12 +25,6 @@ namespace kiln {
 namespace {
 
 using Args = Maker::Args;
-
-std::vector<std::string> Targets(const Graph& graph) {
-  std::vector<std::string> targets;
-  for (const GraphNode& node : graph.nodes) targets.push_back(node.target);
-  return targets;
-}
 
 TEST(Decompose, KeepsResultsWithTheirTypes) {
   Maker m;
@@ -311,155 +304,6 @@ TEST(Algebra, SumsIntoTheOtherAddendOnlyWhatStartsAtZeroAndIsSummed) {
     const size_t nodes = m.graph.nodes.size();
     ASSERT_TRUE(SimplifyAlgebra(m.graph).ok());
     EXPECT_EQ(m.graph.nodes.size(), nodes);
-  }
-}
-
-// ---- a bias in its product
-
-// view(a b) + bias, as torch writes a linear layer on an input that is not contiguous.
-struct BiasedProduct : Maker {
-  v1::DType dtype = v1::F32;
-  std::vector<int64_t> viewed = {2, 4, 4};  // of [8, 4]; empty: no view
-  std::vector<int64_t> bias_sizes = {4};
-  v1::DType bias_dtype = v1::F32, sum_dtype = v1::F32;
-  bool bias_first = false, bias_late = false, pointwise_bias = false;
-  Args more;  // arguments of the sum
-  ValueId a, b, bias, product, term, sum;
-
-  void SetDType(v1::DType all) { dtype = bias_dtype = sum_dtype = all; }
-  void MakeBias() {
-    bias = Input(bias_sizes, bias_dtype);
-    if (bias_late)
-      bias = Node("aten.slice.Tensor",
-                  {{"self", T(Input({8}, bias_dtype))},
-                   {"dim", Int(0)},
-                   {"start", Int(0)},
-                   {"end", Int(4)},
-                   {"step", Int(1)}},
-                  Type(bias_sizes, bias_dtype));
-    if (pointwise_bias) bias = Node("aten.exp.default", {{"self", T(bias)}}, Type(bias_sizes, bias_dtype));
-  }
-  void Make() {
-    a = Input({8, 5}, dtype);
-    b = Input({5, 4}, dtype);
-    if (!bias_late) MakeBias();
-    term = product = Node("aten.mm.default", {{"self", T(a)}, {"mat2", T(b)}}, Type({8, 4}, dtype));
-    if (!viewed.empty())
-      term = Node("aten.view.default", {{"self", T(product)}, {"size", Ints(viewed)}}, Type(viewed, dtype));
-    if (bias_late) MakeBias();
-    Args args = {{"self", T(bias_first ? bias : term)}, {"other", T(bias_first ? term : bias)}};
-    args.insert(args.end(), more.begin(), more.end());
-    sum =
-        Node("aten.add.Tensor", args, Type(viewed.empty() ? std::vector<int64_t>{8, 4} : viewed, sum_dtype));
-    Output(sum);
-  }
-  std::vector<std::string> Run() {
-    EXPECT_TRUE(FuseBias(graph).ok());
-    EXPECT_TRUE(VerifyGraph(graph).ok());
-    return Targets(graph);
-  }
-};
-
-const std::vector<std::string> kFused = {"aten.addmm.default", "aten.view.default"};
-
-TEST(FuseBias, AddsItInTheProduct) {
-  for (v1::DType dtype : {v1::F32, v1::F64, v1::F16, v1::BF16}) {
-    for (bool bias_first : {false, true}) {
-      BiasedProduct m;
-      m.SetDType(dtype);
-      m.bias_first = bias_first;
-      m.Make();
-      EXPECT_EQ(m.Run(), kFused);
-      const GraphNode& sum = m.graph.nodes[0];
-      EXPECT_EQ(std::get<TensorArg>(*sum.Find("self")).value, m.bias);
-      EXPECT_EQ(std::get<TensorArg>(*sum.Find("mat1")).value, m.a);
-      EXPECT_EQ(std::get<TensorArg>(*sum.Find("mat2")).value, m.b);
-      const TensorType& out = m.graph.type(m.graph.outputs[0].value);
-      EXPECT_EQ(out.sizes, m.graph.type(m.sum).sizes);
-      EXPECT_EQ(out.strides, m.graph.type(m.sum).strides);
-    }
-  }
-}
-
-TEST(FuseBias, NeedsNoView) {
-  BiasedProduct m;
-  m.viewed = {};
-  m.Make();
-  EXPECT_EQ(m.Run(), std::vector<std::string>{"aten.addmm.default"});
-}
-
-TEST(FuseBias, KnowsSymbolicSizes) {
-  BiasedProduct m;
-  m.Make();
-  ExprPool& exprs = m.graph.exprs;
-  const ExprId batch = exprs.Symbol(0, {2, 64}), length = exprs.Symbol(1, {2, 512}),
-               columns = exprs.Symbol(2, {2, 64});
-  auto set = [&](ValueId value, std::vector<ExprId> sizes) {
-    m.graph.values[value].strides = ContiguousStrides(exprs, sizes);
-    m.graph.values[value].sizes = std::move(sizes);
-  };
-  set(m.a, {exprs.Mul(batch, length), exprs.Const(5)});
-  set(m.b, {exprs.Const(5), columns});
-  set(m.bias, {columns});
-  set(m.product, {exprs.Mul(batch, length), columns});
-  for (ValueId value : {m.term, m.sum}) set(value, {batch, length, columns});
-  ASSERT_TRUE(FuseBias(m.graph).ok());
-  EXPECT_EQ(Targets(m.graph), kFused);
-}
-
-TEST(FuseBias, LeavesOtherSums) {
-  const std::vector<std::pair<const char*, std::function<void(BiasedProduct&)>>> cases = {
-      {"a matrix", [](BiasedProduct& m) { m.bias_sizes = {4, 4}; }},
-      {"one number", [](BiasedProduct& m) { m.bias_sizes = {1}; }},
-      {"split columns", [](BiasedProduct& m) { m.viewed = {8, 2, 2}, m.bias_sizes = {2}; }},
-      {"split columns, a bias of all", [](BiasedProduct& m) { m.viewed = {8, 2, 2}; }},
-      {"a wide bias", [](BiasedProduct& m) { m.SetDType(v1::BF16), m.bias_dtype = m.sum_dtype = v1::F32; }},
-      {"a narrow bias", [](BiasedProduct& m) { m.bias_dtype = v1::BF16; }},
-      {"a wide sum", [](BiasedProduct& m) { m.SetDType(v1::BF16), m.sum_dtype = v1::F32; }},
-      {"integers", [](BiasedProduct& m) { m.SetDType(v1::I64); }},
-      {"alpha", [](BiasedProduct& m) { m.more = {{"alpha", FloatArg{2}}}; }},
-      {"computed by points", [](BiasedProduct& m) { m.pointwise_bias = true; }},
-      {"known later", [](BiasedProduct& m) { m.bias_late = true; }},
-  };
-  for (const auto& [name, change] : cases) {
-    BiasedProduct m;
-    change(m);
-    m.Make();
-    ASSERT_TRUE(FuseBias(m.graph).ok()) << name;
-    const std::vector<std::string> targets = Targets(m.graph);
-    EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.mm.default"), 1) << name;
-    EXPECT_EQ(targets.back(), "aten.add.Tensor") << name;
-  }
-}
-
-TEST(FuseBias, LeavesProductsThatOthersRead) {
-  for (bool of_view : {false, true}) {
-    BiasedProduct m;
-    m.Make();
-    m.Output(of_view ? m.term : m.product);
-    EXPECT_EQ(m.Run(), (std::vector<std::string>{"aten.mm.default", "aten.view.default", "aten.add.Tensor"}));
-  }
-}
-
-// What reads the sum was traced with its layout.
-TEST(FuseBias, LeavesSumsInAnotherLayout) {
-  BiasedProduct m;
-  m.Make();
-  std::vector<ExprId>& strides = m.graph.values[m.sum].strides;
-  strides = {m.graph.exprs.Const(4), m.graph.exprs.Const(8), m.graph.exprs.Const(1)};
-  EXPECT_EQ(m.Run().back(), "aten.add.Tensor");
-}
-
-// In the pipeline alpha is a product by points.
-TEST(FuseBias, LeavesAlphaToTheSumsKernel) {
-  for (bool alpha : {false, true}) {
-    BiasedProduct m;
-    if (alpha) m.more = {{"alpha", m.Int(2)}};
-    m.Make();
-    ASSERT_TRUE(RunPasses(m.graph, {}).ok());
-    const std::vector<std::string> targets = Targets(m.graph);
-    EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.mm.default"), alpha ? 1 : 0);
-    EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.addmm.default"), alpha ? 0 : 1);
   }
 }
 
