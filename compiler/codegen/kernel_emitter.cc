@@ -106,17 +106,32 @@ void KernelEmitter::AnalyzeStages() {
   streamed_.resize(kernel_.buffers_size());
 }
 
+// Whether some vector loop is short and ends with a masked part, which narrower vectors would make smaller.
+bool KernelEmitter::HasShortVectorLoop() const {
+  constexpr int64_t kShort = 128;
+  const auto is_short = [&](uint32_t extent) {
+    const std::optional<int64_t> turns = ConstantExpr(extent);
+    return turns && *turns < kShort && *turns % target_.lanes != 0;
+  };
+  if (kernel_.schedule().vector_dim() == v1::VECTOR_OUTER_LAST) {
+    return is_short(kernel_.outer(kernel_.outer_size() - 1));
+  }
+  return std::any_of(stages_.begin(), stages_.end(), [&](const StageInfo& info) {
+    return info.stage->inner_size() > 0 && is_short(*info.stage->inner().rbegin());
+  });
+}
+
 // A reduction along strided rows reads few bytes a row unless several vectors run side by side; as many
 // do as the registers hold accumulators for.
 void KernelEmitter::ChooseLanes() {
   const v1::KernelSchedule& schedule = kernel_.schedule();
-  vector_lanes_ = target_.lanes;
-  if (schedule.vector_dim() == v1::VECTOR_NONE) vector_lanes_ = 1;
-  if (schedule.vector_dim() != v1::VECTOR_OUTER_LAST) return;
-  if (kernel_.outer().empty()) {
+  const bool outer = schedule.vector_dim() == v1::VECTOR_OUTER_LAST;
+  if (schedule.vector_dim() == v1::VECTOR_NONE || (outer && kernel_.outer().empty())) {
     vector_lanes_ = 1;
     return;
   }
+  vector_lanes_ = HasShortVectorLoop() ? target_.register_lanes : target_.lanes;
+  if (!outer) return;
   unsigned registers = 0;  // of accumulators, of the stage with most, for the narrow lanes
   for (const StageInfo& info : stages_) {
     if (!info.cheap) return;
@@ -288,7 +303,8 @@ void KernelEmitter::EmitStage(const StageInfo& info) {
 unsigned KernelEmitter::Unroll(const StageInfo& info) const {
   if (pipeline_.rows_at_once > 1) return 1;  // by rows instead
   const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
-  return inner_vector && info.has_reduce && info.short_body && !info.has_scan ? 4 : 1;
+  if (!inner_vector || !info.has_reduce || !info.short_body || info.has_scan) return 1;
+  return !on_gpu_ && vector_lanes_ > target_.register_lanes ? 2 : 4;
 }
 
 void KernelEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {

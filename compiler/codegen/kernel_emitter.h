@@ -125,6 +125,7 @@ class KernelEmitter {
   absl::Status CheckExpressionSizes() const;
   void AnalyzeStages();
   virtual void ChooseLanes();
+  bool HasShortVectorLoop() const;
   virtual void EmitEntry();
   void MakeAliasScopes();  // which say that no two buffers overlap
   void EmitExtents();      // of all loops, and the slot that ends the entry

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/kernel_emitter.h"
+#include "llvm/Analysis/VectorUtils.h"
 #include "llvm/IR/IntrinsicsX86.h"
 
 namespace kiln {
@@ -92,16 +93,28 @@ llvm::Value* KernelEmitter::MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Val
 llvm::Value* KernelEmitter::VectorMaximum(llvm::Value* a, llvm::Value* b, bool maximum) {
   auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(a->getType());
   if (on_gpu_ || vector == nullptr || !vector->getElementType()->isFloatTy()) return nullptr;
-  namespace x86 = llvm::Intrinsic;
-  if (target_.avx512 && vector->getNumElements() == 16) {
+  const unsigned native = target_.register_lanes, lanes = vector->getNumElements();
+  if (lanes % native != 0) return nullptr;
+  const auto chosen = [&](llvm::Value* x, llvm::Value* y) -> llvm::Value* {
+    namespace x86 = llvm::Intrinsic;
+    if (!target_.avx512) {
+      return b_.CreateIntrinsic(maximum ? x86::x86_avx_max_ps_256 : x86::x86_avx_min_ps_256,
+                                llvm::ArrayRef<llvm::Type*>{}, llvm::ArrayRef<llvm::Value*>{y, x});
+    }
     constexpr int kCurrentRounding = 4;
     return b_.CreateIntrinsic(maximum ? x86::x86_avx512_max_ps_512 : x86::x86_avx512_min_ps_512,
                               llvm::ArrayRef<llvm::Type*>{},
-                              llvm::ArrayRef<llvm::Value*>{b, a, b_.getInt32(kCurrentRounding)});
+                              llvm::ArrayRef<llvm::Value*>{y, x, b_.getInt32(kCurrentRounding)});
+  };
+  if (lanes == native) return chosen(a, b);
+  llvm::SmallVector<llvm::Value*, 8> parts;
+  for (unsigned first = 0; first < lanes; first += native) {
+    const auto part = [&](llvm::Value* whole) {
+      return b_.CreateExtractVector(llvm::FixedVectorType::get(b_.getFloatTy(), native), whole, first);
+    };
+    parts.push_back(chosen(part(a), part(b)));
   }
-  if (vector->getNumElements() != 8) return nullptr;
-  return b_.CreateIntrinsic(maximum ? x86::x86_avx_max_ps_256 : x86::x86_avx_min_ps_256,
-                            llvm::ArrayRef<llvm::Type*>{}, llvm::ArrayRef<llvm::Value*>{b, a});
+  return llvm::concatenateVectors(b_, parts);
 }
 
 llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {

@@ -27,7 +27,7 @@ absl::StatusOr<VectorTarget> VectorTarget::FromProto(const v1::Target& target) {
   });
   result.avx512 = features.count("avx512f") && features.count("avx512bw") && features.count("avx512dq") &&
                   features.count("avx512vl");
-  result.lanes = result.avx512 ? 16 : 8;
+  result.register_lanes = result.avx512 ? 16 : 8;
   return result;
 }
 

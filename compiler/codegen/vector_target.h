@@ -11,9 +11,10 @@ namespace kiln {
 
 struct VectorTarget {
   std::string triple;
-  std::string features;  // LLVM's form, "+avx2,+fma": sorted, so that equal targets give equal bytes
-  bool avx512 = false;   // f, bw, dq and vl
-  unsigned lanes = 8;    // of a vector loop, for every dtype
+  std::string features;         // LLVM's form, "+avx2,+fma": sorted, so that equal targets give equal bytes
+  bool avx512 = false;          // f, bw, dq and vl
+  unsigned lanes = 16;          // of a vector loop, for every dtype
+  unsigned register_lanes = 8;  // F32 numbers that a register holds
   // The processor itself fetches ahead of a loop from one page to the next, so that a loop need not ask.
   bool page_prefetch = false;
   // Rows are asked for into the second-level cache, farther ahead than into the first-level one.

@@ -155,7 +155,7 @@ Case Transpose(int64_t rows, int64_t columns) {
 }
 
 int Main(int argc, char** argv) {
-  const int64_t count = (argc > 1 ? std::strtoll(argv[1], nullptr, 10) : 64) << 18;
+  const int64_t count = (argc > 1 ? std::max(1LL, std::strtoll(argv[1], nullptr, 10)) : 64) << 18;
   const bool avx512 = HostHasAvx512();
   auto backend = NewCodegenBackend(X86Target(avx512));
   if (!backend.ok()) {
