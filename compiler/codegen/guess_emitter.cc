@@ -43,17 +43,13 @@ void KernelEmitter::ChooseGuess() {
       kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST) {
     return;
   }
-  std::vector<int> uses(ops_.size());
-  for (const v1::LoopOp* op : ops_) {
-    for (uint32_t arg : op->args()) ++uses[arg];
-  }
   for (const StageInfo& info : stages_) {
     if (info.has_scan || info.stage->inner_size() != 1) continue;
     for (int k = 0; k < info.stage->ops_size(); ++k) {
       const uint32_t sum = info.first_op + k;
-      if (!IsReduction(*ops_[sum], v1::REDUCE_SUM) || uses[ops_[sum]->args(0)] != 1) continue;
+      if (!IsReduction(*ops_[sum], v1::REDUCE_SUM) || uses_[ops_[sum]->args(0)] != 1) continue;
       std::optional<Guess> guess = GuessOf(info, sum);
-      if (!guess || uses[guess->difference] != (guess->of_mean ? 2 : 1) || !MayShareAWalk(*guess)) continue;
+      if (!guess || uses_[guess->difference] != (guess->of_mean ? 2 : 1) || !MayShareAWalk(*guess)) continue;
       if (kept_ && kept_->writer == ops_[sum]->args(0)) guess->scale = Slot(b_.getFloatTy(), "scale");
       guess_ = std::move(guess);
       return;

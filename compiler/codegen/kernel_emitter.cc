@@ -102,6 +102,10 @@ void KernelEmitter::AnalyzeStages() {
     }
     stages_.push_back(std::move(info));
   }
+  uses_.resize(ops_.size());
+  for (const v1::LoopOp* op : ops_) {
+    for (uint32_t arg : op->args()) ++uses_[arg];
+  }
   values_.resize(ops_.size());
   streamed_.resize(kernel_.buffers_size());
 }

@@ -254,6 +254,7 @@ class KernelEmitter {
   llvm::Value* EmitPointwise(uint32_t id, const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
+  llvm::Value* EmitShorter(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitInteger(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* ComparePosition(const v1::LoopOp& op);
@@ -354,6 +355,7 @@ class KernelEmitter {
   llvm::Value* zero_slot_ = nullptr;  // 64 zero bytes: what a masked-out scalar load reads
 
   std::vector<v1::DType> dtypes_;       // by op
+  std::vector<int> uses_;               // by op: as an argument
   std::vector<const v1::LoopOp*> ops_;  // by op
   std::vector<LaneValue> values_;       // by op: in the code being emitted
   std::vector<StageInfo> stages_;

@@ -1,4 +1,5 @@
 // Arithmetic, comparison, logic and bits; numerics by ir/ops.def.
+#include <bit>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -62,6 +63,9 @@ llvm::Value* KernelEmitter::EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType
                                            llvm::ArrayRef<llvm::Value*> args) {
   if (op == LoopOpcode::kMaximum || op == LoopOpcode::kMinimum) {
     return MaximumOf(dtype, args[0], args[1], op == LoopOpcode::kMaximum);
+  }
+  if (dtype == v1::F32 && !on_gpu_) {
+    if (llvm::Value* shorter = EmitShorter(id, op, args)) return shorter;
   }
   if (IsFloat(dtype)) return EmitFloat(op, args);
   if (dtype == v1::BOOL) return EmitBool(op, args);
@@ -151,6 +155,31 @@ llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*
   if (result != nullptr) return result;
   Fail(absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on floating point values")));
   return a;
+}
+
+// What an op needs not be exact in, seen from the ops about it: an exponential below its row's maximum, which
+// is divided by a sum of 1 or more; the erf or tanh of a GELU, to which 1 is added. nullptr: it is no such
+// op.
+llvm::Value* KernelEmitter::EmitShorter(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
+  if (op == LoopOpcode::kExp && MaximumBelow(*stage_, id)) return math_.ExpBelow(b_, args[0]);
+  if (op != LoopOpcode::kAdd) return nullptr;
+  for (int k : {0, 1}) {
+    const uint32_t function = ops_[id]->args(k);
+    const v1::LoopOp& one = *ops_[ops_[id]->args(1 - k)];
+    if (uses_[function] != 1 || function < stage_->first_op || ops_[function]->args_size() != 1 ||
+        static_cast<LoopOpcode>(one.op()) != LoopOpcode::kConstant ||
+        std::bit_cast<double>(uint64_t{one.bits()}) != 1.0) {
+      continue;
+    }
+    // The function itself, already emitted, is then dead code.
+    const LaneValue x = values_[ops_[function]->args(0)];
+    const bool vector = args[k]->getType()->isVectorTy();
+    if (llvm::Value* sum =
+            math_.OnePlus(b_, static_cast<LoopOpcode>(ops_[function]->op()), vector ? Broadcast(x) : x.v)) {
+      return sum;
+    }
+  }
+  return nullptr;
 }
 
 llvm::Value* KernelEmitter::EmitInteger(uint32_t id, LoopOpcode op, v1::DType dtype,

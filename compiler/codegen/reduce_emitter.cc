@@ -76,10 +76,6 @@ llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::
 // own last place, only in that of the sum, to which the maximum itself gives 1.
 void KernelEmitter::ChooseSummedExponentials() {
   if (kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST || IndexesByValues() || on_gpu_) return;
-  std::vector<int> uses(ops_.size());
-  for (const v1::LoopOp* op : ops_) {
-    for (uint32_t arg : op->args()) ++uses[arg];
-  }
   const auto is = [&](uint32_t id, LoopOpcode opcode) {
     return static_cast<LoopOpcode>(ops_[id]->op()) == opcode;
   };
@@ -89,7 +85,7 @@ void KernelEmitter::ChooseSummedExponentials() {
       const uint32_t sum = info.first_op + k;
       if (!is(sum, LoopOpcode::kReduce) || ops_[sum]->mode() != v1::REDUCE_SUM) continue;
       const uint32_t exponential = ops_[sum]->args(0);
-      if (!is(exponential, LoopOpcode::kExp) || uses[exponential] != 1 ||
+      if (!is(exponential, LoopOpcode::kExp) || uses_[exponential] != 1 ||
           (kept_ && kept_->writer == exponential)) {
         continue;
       }

@@ -1,0 +1,176 @@
+// Functions that the x86 back-end makes shorter because of the ops about them: 1 + erf(x) and 1 + tanh(x),
+// within 2^-21 of 1, and exponentials below their row's maximum, within 4 ulp.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "compiler/ir/kernel_builder.h"
+#include "tests/conformance/host_target.h"
+#include "tests/conformance/kernel_runner.h"
+
+namespace kiln {
+namespace {
+
+constexpr float kInfinity = INFINITY;
+constexpr int64_t kRow = 4096;
+
+class ShorterOpsTest : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (GetParam() && !HostHasAvx512()) GTEST_SKIP() << "this machine has no AVX-512";
+    auto backend = NewCodegenBackend(X86Target(GetParam()));
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    backend_ = *std::move(backend);
+  }
+
+  std::vector<float> Run(const v1::Kernel& kernel, const std::vector<float>& x) {
+    auto compiled = CompiledKernel::Create(backend_.get(), kernel);
+    EXPECT_TRUE(compiled.ok()) << compiled.status();
+    std::vector<float> out(x.size()), second(x.size());
+    if (!compiled.ok()) return out;
+    const KilnStatus status = compiled->Run({const_cast<float*>(x.data()), out.data(), second.data()}, 0,
+                                            static_cast<int64_t>(x.size()) / kRow);
+    EXPECT_EQ(status.code, 0);
+    return out;
+  }
+
+  std::unique_ptr<CodegenBackend> backend_;
+};
+
+// added + function(x), the function first or last; `used_again`: the function is stored, too.
+v1::Kernel PlusFunction(LoopOpcode function, int64_t rows, double added, bool last, bool used_again) {
+  KernelBuilder b;
+  const uint32_t n = b.Const(rows), columns = b.Const(kRow), span = b.Const(rows * kRow);
+  const uint32_t in = b.Buffer(v1::F32, v1::READ, span);
+  const uint32_t out = b.Buffer(v1::F32, v1::WRITE, span), second = b.Buffer(v1::F32, v1::WRITE, span);
+  b.Outer(n);
+  b.BeginStage({columns});
+  const uint32_t index = b.Add(b.Var(1), b.Mul(b.Var(0), columns));
+  const uint32_t f = b.Op(function, v1::F32, {b.Load(in, index)});
+  const uint32_t number = b.Float(v1::F32, added);
+  b.Store(out, index,
+          b.Op(LoopOpcode::kAdd, v1::F32, last ? std::vector{number, f} : std::vector{f, number}));
+  b.Store(second, index, used_again ? f : number);
+  b.Schedule(1, 1, v1::VECTOR_INNER_LAST);
+  return b.Build();
+}
+
+std::vector<float> Numbers() {
+  std::vector<float> x = {0.0f,    -0.0f, 4.0f,   -4.0f,  9.5f,      -9.5f,      100.0f,
+                          -100.0f, 3e38f, -3e38f, 1e-40f, kInfinity, -kInfinity, NAN};
+  std::mt19937 random(20261125);
+  while (x.size() % kRow != 0 || x.size() < 64 * kRow) {
+    x.push_back(std::uniform_real_distribution<float>(-5, 5)(random));
+    x.push_back(std::uniform_real_distribution<float>(-45, 45)(random));
+  }
+  return x;
+}
+
+// Whether a result below 2^-3 is no multiple of the last place of a number that 1 was added to.
+bool HasFinerResults(const std::vector<float>& got) {
+  return std::any_of(got.begin(), got.end(), [](float y) {
+    const float scaled = std::ldexp(y, 24);
+    return y > 0 && y < 0.125f && scaled != std::nearbyint(scaled);
+  });
+}
+
+TEST_P(ShorterOpsTest, OnePlusAFunction) {
+  const std::vector<float> x = Numbers();
+  const int64_t rows = static_cast<int64_t>(x.size()) / kRow;
+  for (const LoopOpcode function : {LoopOpcode::kErf, LoopOpcode::kTanh}) {
+    for (const bool last : {false, true}) {
+      const std::vector<float> got = Run(PlusFunction(function, rows, 1.0, last, false), x);
+      for (size_t k = 0; k < x.size(); ++k) {
+        const double exact =
+            1 + (function == LoopOpcode::kErf ? std::erf(double{x[k]}) : std::tanh(double{x[k]}));
+        if (std::isnan(x[k])) {
+          EXPECT_TRUE(std::isnan(got[k]));
+          continue;
+        }
+        EXPECT_NEAR(got[k], exact, 0x1p-21) << InfoOf(function).name << " " << x[k];
+        EXPECT_GE(got[k], 0);
+        if (x[k] < -44.5f || (function == LoopOpcode::kErf && x[k] <= -4)) {
+          EXPECT_EQ(got[k], 0.0f) << x[k];
+        }
+        if (x[k] > 9.5f) {
+          EXPECT_EQ(got[k], 2.0f) << x[k];
+        }
+      }
+      // With tables erf is as short by itself.
+      EXPECT_EQ(HasFinerResults(got), function == LoopOpcode::kTanh || !GetParam()) << InfoOf(function).name;
+    }
+  }
+}
+
+TEST_P(ShorterOpsTest, NotWhereTheFunctionIsAskedForOrAnotherNumberIsAdded) {
+  const std::vector<float> x = Numbers();
+  const int64_t rows = static_cast<int64_t>(x.size()) / kRow;
+  for (const LoopOpcode function : {LoopOpcode::kErf, LoopOpcode::kTanh}) {
+    EXPECT_FALSE(HasFinerResults(Run(PlusFunction(function, rows, 1.0, false, true), x)));
+    const std::vector<float> got = Run(PlusFunction(function, rows, 1.5, false, false), x);
+    EXPECT_NEAR(got[3], 0.5, 1e-3);
+  }
+}
+
+// A row's e^(x - maximum of x), or of the minimum, which is no bound.
+v1::Kernel Exponentials(int64_t rows, v1::ReduceKind kind) {
+  KernelBuilder b;
+  const uint32_t n = b.Const(rows), columns = b.Const(kRow), span = b.Const(rows * kRow);
+  const uint32_t in = b.Buffer(v1::F32, v1::READ, span), out = b.Buffer(v1::F32, v1::WRITE, span);
+  b.Outer(n);
+  const uint32_t index = b.Add(b.Var(1), b.Mul(b.Var(0), columns));
+  b.BeginStage({columns});
+  const uint32_t bound = b.Reduce(kind, b.Load(in, index));
+  b.BeginStage({columns});
+  const uint32_t below = b.Op(LoopOpcode::kSub, v1::F32, {b.Load(in, index), bound});
+  b.Store(out, index, b.Op(LoopOpcode::kExp, v1::F32, {below}));
+  b.Schedule(1, 1, v1::VECTOR_INNER_LAST);
+  return b.Build();
+}
+
+TEST_P(ShorterOpsTest, ExponentialsBelowTheirRowsMaximum) {
+  constexpr int64_t kRows = 16;
+  std::vector<float> x(kRows * kRow);
+  std::mt19937 random(7);
+  for (int64_t row = 0; row < kRows; ++row) {
+    const float width = row < 8 ? 10.0f : 110.0f;
+    for (int64_t k = 0; k < kRow; ++k) {
+      x[row * kRow + k] = std::uniform_real_distribution<float>(-width, 0)(random);
+    }
+    x[row * kRow + row] = 0;
+    x[row * kRow + 100] = -kInfinity;
+    x[row * kRow + 101] = -3e38f;
+  }
+  x[3 * kRow + 5] = NAN;
+  x[4 * kRow + 5] = kInfinity;
+  const std::vector<float> got = Run(Exponentials(kRows, v1::REDUCE_MAX), x);
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t k = 0; k < kRow; ++k) {
+      const float y = got[row * kRow + k], from = x[row * kRow + k];
+      if (row == 3) {
+        ASSERT_TRUE(std::isnan(y)) << k;
+      } else if (row == 4) {
+        ASSERT_TRUE(k == 5 ? std::isnan(y) : y == 0) << k << ": " << y;
+      } else if (from < -87) {
+        ASSERT_NEAR(y, 0, std::exp(-87.0)) << from;
+      } else {
+        const double exact = std::exp(double{from});
+        ASSERT_NEAR(y, exact, 4 * 0x1p-23 * exact) << from;
+      }
+    }
+  }
+  EXPECT_EQ(got[100], 0.0f);
+  EXPECT_EQ(got[101], 0.0f);
+  // Above a minimum nothing bounds them.
+  const std::vector<float> above =
+      Run(Exponentials(1, v1::REDUCE_MIN), {x.begin() + 12 * kRow, x.begin() + 13 * kRow});
+  EXPECT_EQ(above[0], kInfinity);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, ShorterOpsTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "avx512" : "avx2"; });
+
+}  // namespace
+}  // namespace kiln
