@@ -37,12 +37,12 @@ class MathEmitter {
   // x is. Not on a GPU.
   V PlusExp(llvm::IRBuilder<>& b, V sum, V x);
 
-  // e^x of floats for x ≤ 16, within 4 ulp; 0 below e^-87, NaN where x is. Not on a GPU.
+  // e^x of floats for x ≤ 16, within 5 ulp; NaN where x is. Not on a GPU.
   V ExpBelow(llvm::IRBuilder<>& b, V x);
 
   // 1 + erf(x) or 1 + tanh(x) of floats in fewer instructions than the function alone takes: an error below
-  // 2^-21 of 1, never below 0, and 0 or 2 where the function is 1; NaN where x is. nullptr: there is no such
-  // way.
+  // 2^-21 of 1, never below 0, and 0 at -infinity as well as far below 0; NaN where x is. nullptr: there is
+  // no such way for this function, type or target.
   V OnePlus(llvm::IRBuilder<>& b, LoopOpcode function, V x);
 
  private:
@@ -58,7 +58,7 @@ class MathEmitter {
   // e^(x + x_low) * factor * 2^shift of doubles, rounded to their range once; x_low and factor may be null.
   V DoubleExp(MathBuilder& m, V x, V x_low = nullptr, V factor = nullptr, int shift = 0);
   V FloatExp(MathBuilder& m, V x);  // without tables
-  std::pair<V, V> ExpParts(MathBuilder& m, V x);
+  std::pair<V, V> ExpParts(MathBuilder& m, V x, double low, int more);
   V Exp2(MathBuilder& m, V x);
   V Expm1(MathBuilder& m, V x);
   V Log(MathBuilder& m, V x, LoopOpcode base = LoopOpcode::kLog);

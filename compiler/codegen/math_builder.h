@@ -77,8 +77,9 @@ class MathBuilder {
   V NearestProduct(V x, V y, V* as_int) { return Unshift(Fma(x, y, Magic()), as_int); }
   // 1.5 * 2^mantissa bits: a small number that is added to it is rounded to an integer in its lowest bits.
   V Magic() const { return C(MagicNumber()); }
-  // A small n that is added to this one has the exponent of 2^n in its lowest bits; PowerFrom is that 2^n.
-  V PowerMagic() const { return C(MagicNumber() + Bias()); }
+  // A small n that is added to this one has the exponent of 2^(n + more) in its lowest bits; PowerFrom is
+  // that power.
+  V PowerMagic(int more = 0) const { return C(MagicNumber() + Bias() + more); }
   V PowerFrom(V shifted) { return FromBits(b.CreateShl(Bits(shifted), I(MantissaBits()))); }
   V Unshift(V shifted, V* as_int) {
     if (as_int != nullptr) *as_int = b.CreateSub(Bits(shifted), Bits(Magic()));

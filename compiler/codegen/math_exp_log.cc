@@ -145,12 +145,11 @@ V MathEmitter::FloatExp(MathBuilder& m, V x) {
   return m.Mul(m.Mul(p, half), half);
 }
 
-// e^x as a number near 1 and a power of 2 that it is to be multiplied with. From -88 on, where the power
-// would be subnormal, the bits that make it are those of 0; no test is needed.
-std::pair<V, V> MathEmitter::ExpParts(MathBuilder& m, V x) {
-  V clamped = m.Max(m.C(-88.0), x);  // NaN passes
-  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E), m.PowerMagic());
-  V n = m.Sub(shifted, m.PowerMagic());
+// e^x 2^more, not below e^low: a number near 1 and a power of 2, which must be in range, to be multiplied.
+std::pair<V, V> MathEmitter::ExpParts(MathBuilder& m, V x, double low, int more) {
+  V clamped = m.Max(m.C(low), x);  // NaN passes
+  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E), m.PowerMagic(more));
+  V n = m.Sub(shifted, m.PowerMagic(more));
   V r = m.Fma(n, m.C(-kLn2), clamped);  // ln2's rounding, 2^-29, times n
   V p = m.Poly(
       r, {8.29027004e-3, 4.18981606e-2, 1.66676382e-1, 4.99991478e-1, 9.99999706e-1, 1.0});  // to 2^-23.4
@@ -160,15 +159,16 @@ std::pair<V, V> MathEmitter::ExpParts(MathBuilder& m, V x) {
 V MathEmitter::PlusExp(llvm::IRBuilder<>& b, V sum, V x) {
   MathBuilder m(b, x->getType());
   if (HasTables(m.type)) return PlusTableExp(m, sum, x);
-  const auto [p, power] = ExpParts(m, x);
+  const auto [p, power] = ExpParts(m, x, -87.0, 0);  // what is less changes no sum of 1 or more
   return m.Fma(p, power, sum);
 }
 
 V MathEmitter::ExpBelow(llvm::IRBuilder<>& b, V x) {
   MathBuilder m(b, x->getType());
   if (HasTables(m.type)) return TableExp(m, x);
-  const auto [p, power] = ExpParts(m, x);
-  return m.Mul(p, power);
+  // Subnormal results are rounded by the last product; e^-104 is 0.
+  const auto [p, power] = ExpParts(m, x, -104.0, 64);
+  return m.Mul(m.Mul(p, power), 0x1p-64);
 }
 
 V MathEmitter::Exp2(MathBuilder& m, V x) {
