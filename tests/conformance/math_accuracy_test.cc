@@ -19,6 +19,7 @@
 #include "compiler/ir/kernel_builder.h"
 #include "tests/conformance/host_target.h"
 #include "tests/conformance/kernel_runner.h"
+#include "tests/conformance/x86_target_test.h"
 
 namespace kiln {
 namespace {
@@ -113,15 +114,8 @@ std::vector<T> RunKernel(const CompiledKernel& kernel, const std::vector<T>& x,
   return out;
 }
 
-class MathAccuracyTest : public testing::TestWithParam<bool> {
+class MathAccuracyTest : public X86TargetTest {
  protected:
-  void SetUp() override {
-    if (GetParam() && !HostHasAvx512()) GTEST_SKIP() << "this machine has no AVX-512";
-    auto backend = NewCodegenBackend(X86Target(GetParam()));
-    ASSERT_TRUE(backend.ok()) << backend.status();
-    backend_ = *std::move(backend);
-  }
-
   template <typename T>
   std::vector<T> Run(LoopOpcode op, v1::DType dtype, const std::vector<T>& x,
                      const std::vector<T>* y = nullptr) {
@@ -129,8 +123,6 @@ class MathAccuracyTest : public testing::TestWithParam<bool> {
     EXPECT_TRUE(kernel.ok()) << InfoOf(op).name << ": " << kernel.status();
     return kernel.ok() ? RunKernel(*kernel, x, y) : std::vector<T>(x.size());
   }
-
-  std::unique_ptr<CodegenBackend> backend_;
 };
 
 struct Worst {
@@ -335,8 +327,7 @@ TEST_P(MathAccuracyTest, FunctionsOfTwoArguments) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, MathAccuracyTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "avx512" : "avx2"; });
+INSTANTIATE_TEST_SUITE_P(Targets, MathAccuracyTest, testing::Bool(), X86TargetName);
 
 }  // namespace
 }  // namespace kiln

@@ -7,8 +7,8 @@
 #include <random>
 
 #include "compiler/ir/kernel_builder.h"
-#include "tests/conformance/host_target.h"
 #include "tests/conformance/kernel_runner.h"
+#include "tests/conformance/x86_target_test.h"
 
 namespace kiln {
 namespace {
@@ -16,15 +16,8 @@ namespace {
 constexpr float kInfinity = INFINITY;
 constexpr int64_t kRow = 4096;
 
-class ShorterOpsTest : public testing::TestWithParam<bool> {
+class ShorterOpsTest : public X86TargetTest {
  protected:
-  void SetUp() override {
-    if (GetParam() && !HostHasAvx512()) GTEST_SKIP() << "this machine has no AVX-512";
-    auto backend = NewCodegenBackend(X86Target(GetParam()));
-    ASSERT_TRUE(backend.ok()) << backend.status();
-    backend_ = *std::move(backend);
-  }
-
   std::vector<float> Run(const v1::Kernel& kernel, const std::vector<float>& x) {
     auto compiled = CompiledKernel::Create(backend_.get(), kernel);
     EXPECT_TRUE(compiled.ok()) << compiled.status();
@@ -35,8 +28,6 @@ class ShorterOpsTest : public testing::TestWithParam<bool> {
     EXPECT_EQ(status.code, 0);
     return out;
   }
-
-  std::unique_ptr<CodegenBackend> backend_;
 };
 
 // added + function(x), the function first or last; `used_again`: the function is stored, too.
@@ -174,8 +165,7 @@ TEST_P(ShorterOpsTest, ExponentialsBelowTheirRowsMaximum) {
   EXPECT_EQ(above[0], kInfinity);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, ShorterOpsTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "avx512" : "avx2"; });
+INSTANTIATE_TEST_SUITE_P(Targets, ShorterOpsTest, testing::Bool(), X86TargetName);
 
 }  // namespace
 }  // namespace kiln

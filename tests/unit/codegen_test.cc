@@ -15,27 +15,19 @@
 #include "compiler/ir/kernel_builder.h"
 #include "tests/conformance/host_target.h"
 #include "tests/conformance/kernel_runner.h"
+#include "tests/conformance/x86_target_test.h"
 
 namespace kiln {
 namespace {
 
-class CodegenTest : public testing::TestWithParam<bool> {
+class CodegenTest : public X86TargetTest {
  protected:
-  void SetUp() override {
-    if (GetParam() && !HostHasAvx512()) GTEST_SKIP() << "this machine has no AVX-512";
-    auto backend = NewCodegenBackend(X86Target(GetParam()));
-    ASSERT_TRUE(backend.ok()) << backend.status();
-    backend_ = *std::move(backend);
-  }
-
   KilnStatus Run(const v1::Kernel& kernel, std::vector<void*> buffers, int64_t units,
                  std::vector<int64_t> symbols = {}) {
     auto compiled = CompiledKernel::Create(backend_.get(), kernel);
     EXPECT_TRUE(compiled.ok()) << compiled.status();
     return compiled.ok() ? compiled->Run(buffers, 0, units, symbols) : KilnStatus{};
   }
-
-  std::unique_ptr<CodegenBackend> backend_;
 };
 
 TEST_P(CodegenTest, PointwiseTails) {
@@ -596,8 +588,7 @@ TEST_P(CodegenTest, PositionsComparedWithOneNumber) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, CodegenTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "avx512" : "avx2"; });
+INSTANTIATE_TEST_SUITE_P(Targets, CodegenTest, testing::Bool(), X86TargetName);
 
 }  // namespace
 }  // namespace kiln
