@@ -13,6 +13,7 @@
 // numbers have it too, or their sum is no number at once; a mean that is infinite or no number is guessed to
 // be 0.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -200,6 +201,7 @@ void KernelEmitter::SettleGuess(llvm::Value* origin) {
     EmitStage(*info);
   }
   llvm::Value* center = values_[guess_->center].v;
+  llvm::Value* unshift = constant(f32, std::ldexp(1.0, -math_.ExpBelowShift()));
   llvm::Value *misfit, *settled;
   if (guess_->of_mean) {
     llvm::Value* d = b_.CreateFSub(wide(center), wide(origin));
@@ -213,10 +215,11 @@ void KernelEmitter::SettleGuess(llvm::Value* origin) {
     misfit = b_.CreateFCmpOGT(b_.CreateFSub(center, origin), constant(f32, kExponentMax));
     misfit = b_.CreateOr(none, misfit);
     llvm::Value* scale = EmitFloat(LoopOpcode::kExp, {b_.CreateFSub(origin, center)});
-    settled = b_.CreateFMul(sum, scale);
-    if (guess_->scale != nullptr) {
-      b_.CreateStore(b_.CreateSelect(misfit, constant(f32, 1), scale), guess_->scale);
+    if (guess_->scale != nullptr) {  // of exponentials that are kept with a shift
+      scale = b_.CreateFMul(scale, unshift);
+      b_.CreateStore(b_.CreateSelect(misfit, unshift, scale), guess_->scale);
     }
+    settled = b_.CreateFMul(sum, scale);
   }
   llvm::AllocaInst* result = Slot(f32, "settled");
   b_.CreateStore(settled, result);
@@ -226,7 +229,8 @@ void KernelEmitter::SettleGuess(llvm::Value* origin) {
   const auto walk_again = [&] {
     stage_ = guess_->second;
     EmitStage(*stage_);
-    b_.CreateStore(values_[guess_->sum].v, result);
+    llvm::Value* again = values_[guess_->sum].v;
+    b_.CreateStore(guess_->scale == nullptr ? again : b_.CreateFMul(again, unshift), result);
   };
   If(misfit, "again", walk_again, /*rarely=*/true);
   std::swap(accumulators_, others);

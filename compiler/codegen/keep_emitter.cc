@@ -117,13 +117,19 @@ void KernelEmitter::KeepValue(uint32_t id) {
 
 bool KernelEmitter::ReadKeptValue(uint32_t id) {
   if (!kept_ || kept_->reader != id) return false;
+  values_[id] = {KeptTimes(nullptr), true};
+  return true;
+}
+
+// The kept value, by its row's scale where there is one, times a number of the row or null.
+llvm::Value* KernelEmitter::KeptTimes(llvm::Value* factor) {
   llvm::Type* type = Wide(b_.getFloatTy());
   llvm::Value* value = b_.CreateAlignedLoad(type, KeptSlot(), llvm::Align(vector_lanes_ * sizeof(float)));
   if (guess_ && guess_->scale != nullptr) {
-    value = b_.CreateFMul(value, Splat(b_.CreateLoad(b_.getFloatTy(), guess_->scale)));
+    llvm::Value* scale = b_.CreateLoad(b_.getFloatTy(), guess_->scale);
+    factor = factor == nullptr ? scale : b_.CreateFMul(scale, factor);
   }
-  values_[id] = {value, true};
-  return true;
+  return factor == nullptr ? value : b_.CreateFMul(value, Splat(factor));
 }
 
 }  // namespace kiln

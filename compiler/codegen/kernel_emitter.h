@@ -212,6 +212,7 @@ class KernelEmitter {
   llvm::Value* KeptSlot();
   void KeepValue(uint32_t id);
   bool ReadKeptValue(uint32_t id);
+  llvm::Value* KeptTimes(llvm::Value* factor);
 
   // guess_emitter.cc
   void ChooseGuess();  // after the summed exponentials

@@ -40,6 +40,11 @@ class MathEmitter {
   // e^x of floats for x ≤ 16, within 5 ulp; NaN where x is. Not on a GPU.
   V ExpBelow(llvm::IRBuilder<>& b, V x);
 
+  // The same times 2^ExpBelowShift, which is never subnormal and takes an operation less where the shift is
+  // not 0.
+  V ShiftedExpBelow(llvm::IRBuilder<>& b, V x);
+  int ExpBelowShift() const { return avx512_ ? 0 : 64; }
+
   // 1 + erf(x) or 1 + tanh(x) of floats in fewer instructions than the function alone takes: an error below
   // 2^-21 of 1, never below 0, and 0 at -infinity as well as far below 0; NaN where x is. nullptr: there is
   // no such way for this function, type or target.

@@ -171,6 +171,13 @@ V MathEmitter::ExpBelow(llvm::IRBuilder<>& b, V x) {
   return m.Mul(m.Mul(p, power), 0x1p-64);
 }
 
+V MathEmitter::ShiftedExpBelow(llvm::IRBuilder<>& b, V x) {
+  if (ExpBelowShift() == 0) return ExpBelow(b, x);
+  MathBuilder m(b, x->getType());
+  const auto [p, power] = ExpParts(m, x, -104.0, ExpBelowShift());
+  return m.Mul(p, power);
+}
+
 V MathEmitter::Exp2(MathBuilder& m, V x) {
   const double limit = m.is_double ? 1100.0 : 160.0;
   V clamped = m.Clamp(x, -limit, limit);

@@ -158,10 +158,19 @@ llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*
 }
 
 // What an op needs not be exact in, seen from the ops about it: an exponential below its row's maximum, which
-// is divided by a sum of 1 or more; the erf or tanh of a GELU, to which 1 is added. nullptr: it is no such
-// op.
+// is divided by a sum of 1 or more; what was kept of it times the inverse of that sum; the erf or tanh of a
+// GELU, to which 1 is added. nullptr: it is no such op.
 llvm::Value* KernelEmitter::EmitShorter(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
-  if (op == LoopOpcode::kExp && MaximumBelow(*stage_, id)) return math_.ExpBelow(b_, args[0]);
+  if (op == LoopOpcode::kExp && MaximumBelow(*stage_, id)) {
+    const bool shifted = kept_ && kept_->writer == id && guess_ && guess_->scale != nullptr;
+    return shifted ? math_.ShiftedExpBelow(b_, args[0]) : math_.ExpBelow(b_, args[0]);
+  }
+  if (op == LoopOpcode::kMul && kept_) {
+    for (int k : {0, 1}) {
+      const LaneValue factor = values_[ops_[id]->args(1 - k)];
+      if (ops_[id]->args(k) == kept_->reader && !factor.vector) return KeptTimes(factor.v);
+    }
+  }
   if (op != LoopOpcode::kAdd) return nullptr;
   for (int k : {0, 1}) {
     const uint32_t function = ops_[id]->args(k);

@@ -1,6 +1,7 @@
 #include "compiler/codegen/optimizer.h"
 
 #include "absl/strings/str_cat.h"
+#include "compiler/codegen/constant_loads.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Analysis/TargetLibraryInfo.h"
 #include "llvm/IR/LegacyPassManager.h"
@@ -97,6 +98,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const VectorTarget&
   passes.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loop_passes), /*UseMemorySSA=*/true));
   passes.addPass(llvm::EarlyCSEPass(/*UseMemorySSA=*/true));
   passes.addPass(llvm::DCEPass());
+  if (!target.avx512) passes.addPass(ConstantLoadsPass());
   state->pipeline.addPass(llvm::createModuleToFunctionPassAdaptor(std::move(passes)));
   return std::unique_ptr<Optimizer>(new Optimizer(std::move(state)));
 }
