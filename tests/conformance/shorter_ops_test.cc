@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <utility>
 
 #include "compiler/ir/kernel_builder.h"
 #include "tests/conformance/kernel_runner.h"
@@ -19,7 +20,9 @@ constexpr int64_t kRow = 4096;
 
 class ShorterOpsTest : public X86TargetTest {
  protected:
-  std::vector<float> Run(const v1::Kernel& kernel, const std::vector<float>& x) {
+  // The kernel's first result; what it stores to the buffer after that goes into `also`.
+  std::vector<float> Run(const v1::Kernel& kernel, const std::vector<float>& x,
+                         std::vector<float>* also = nullptr) {
     auto compiled = CompiledKernel::Create(backend_.get(), kernel);
     EXPECT_TRUE(compiled.ok()) << compiled.status();
     std::vector<float> out(x.size()), second(x.size());
@@ -27,6 +30,7 @@ class ShorterOpsTest : public X86TargetTest {
     const KilnStatus status = compiled->Run({const_cast<float*>(x.data()), out.data(), second.data()}, 0,
                                             static_cast<int64_t>(x.size()) / kRow);
     EXPECT_EQ(status.code, 0);
+    if (also != nullptr) *also = std::move(second);
     return out;
   }
 };
@@ -166,13 +170,15 @@ TEST_P(ShorterOpsTest, ExponentialsBelowTheirRowsMaximum) {
   EXPECT_EQ(above[0], kInfinity);
 }
 
-enum class Softmax { kTimesReciprocal, kReciprocalTimes, kQuotient };
+// With kMaximumToo the row's maximum is asked for by itself, with kSumToo the sum's reciprocal.
+enum class Softmax { kTimesReciprocal, kReciprocalTimes, kQuotient, kMaximumToo, kSumToo };
 
 // A row's softmax, whose exponentials are kept from their sum on.
 v1::Kernel SoftmaxKernel(int64_t rows, Softmax form) {
   KernelBuilder b;
   const uint32_t n = b.Const(rows), columns = b.Const(kRow), span = b.Const(rows * kRow);
   const uint32_t in = b.Buffer(v1::F32, v1::READ, span), out = b.Buffer(v1::F32, v1::WRITE, span);
+  const uint32_t second = b.Buffer(v1::F32, v1::WRITE, span);
   b.Outer(n);
   const uint32_t index = b.Add(b.Var(1), b.Mul(b.Var(0), columns));
   b.BeginStage({columns});
@@ -184,18 +190,20 @@ v1::Kernel SoftmaxKernel(int64_t rows, Softmax form) {
   const uint32_t sum = b.Reduce(v1::REDUCE_SUM, exponential());
   b.BeginStage({});
   const uint32_t part = b.Op(LoopOpcode::kReciprocal, v1::F32, {sum});
+  if (form == Softmax::kMaximumToo) b.Store(second, b.Var(0), top);
+  if (form == Softmax::kSumToo) b.Store(second, b.Var(0), part);
   b.BeginStage({columns});
   const uint32_t e = exponential();
   b.Store(out, index,
-          form == Softmax::kTimesReciprocal   ? b.Op(LoopOpcode::kMul, v1::F32, {e, part})
+          form == Softmax::kQuotient          ? b.Op(LoopOpcode::kDiv, v1::F32, {e, sum})
           : form == Softmax::kReciprocalTimes ? b.Op(LoopOpcode::kMul, v1::F32, {part, e})
-                                              : b.Op(LoopOpcode::kDiv, v1::F32, {e, sum}));
+                                              : b.Op(LoopOpcode::kMul, v1::F32, {e, part}));
   b.Schedule(1, 1, v1::VECTOR_INNER_LAST);
   return b.Build();
 }
 
 TEST_P(ShorterOpsTest, KeptExponentials) {
-  constexpr int64_t kRows = 8;
+  constexpr int64_t kRows = 10, kNotANumber = 7;
   std::vector<float> x(kRows * kRow);
   std::mt19937 random(8);
   for (int64_t row = 0; row < kRows; ++row) {
@@ -205,16 +213,23 @@ TEST_P(ShorterOpsTest, KeptExponentials) {
     }
   }
   const auto at = [&](int64_t row, int64_t k) -> float& { return x[row * kRow + k]; };
-  at(1, 0) = 0;        // the guess; subnormal exponentials and results
-  at(2, 4000) = 10;    // above the guess
-  at(3, 4000) = 1000;  // so far above it that the row is walked once more
-  for (int64_t k = 0; k < kRow; ++k) at(3, k) += k < 4000 ? 0.0f : 990.0f;
-  at(4, 7) = -kInfinity;
-  at(5, 4090) = NAN;
-  at(6, 4090) = kInfinity;
-  for (int64_t k = 0; k < kRow; ++k) at(7, k) = -kInfinity;
-  for (const Softmax form : {Softmax::kTimesReciprocal, Softmax::kReciprocalTimes, Softmax::kQuotient}) {
-    const std::vector<float> got = Run(SoftmaxKernel(kRows, form), x);
+  at(1, 0) = 0;     // the guess; subnormal exponentials and results
+  at(2, 4000) = 8;  // above the guess
+  // So far above it that the row is walked once more: one number, all of them, whatever comes after
+  // -infinity.
+  for (int64_t k = 0; k < kRow; ++k) {
+    at(3, k) += k == 4000 ? 1000.0f : 0.0f;
+    at(4, k) += k < 16 ? 0.0f : 14.0f;
+    if (k < 16) at(5, k) = -kInfinity;
+  }
+  at(6, 7) = -kInfinity;
+  at(kNotANumber, 4090) = NAN;
+  at(8, 4090) = kInfinity;
+  for (int64_t k = 0; k < kRow; ++k) at(9, k) = -kInfinity;
+  for (const Softmax form : {Softmax::kTimesReciprocal, Softmax::kReciprocalTimes, Softmax::kQuotient,
+                             Softmax::kMaximumToo, Softmax::kSumToo}) {
+    std::vector<float> second;
+    const std::vector<float> got = Run(SoftmaxKernel(kRows, form), x, &second);
     double worst = 0;
     int64_t subnormal = 0;
     for (int64_t row = 0; row < kRows; ++row) {
@@ -224,8 +239,8 @@ TEST_P(ShorterOpsTest, KeptExponentials) {
       for (int64_t k = 0; k < kRow; ++k) sum += std::exp(of[k] - top);
       for (int64_t k = 0; k < kRow; ++k) {
         const float y = got[row * kRow + k];
-        if (row >= 5) {
-          ASSERT_TRUE(std::isnan(y) || (row == 6 && y == 0)) << row << " " << k << ": " << y;
+        if (row >= kNotANumber) {
+          ASSERT_TRUE(std::isnan(y) || (row == 8 && y == 0)) << row << " " << k << ": " << y;
           continue;
         }
         const double exact = std::exp(of[k] - top) / sum;
@@ -233,8 +248,15 @@ TEST_P(ShorterOpsTest, KeptExponentials) {
         worst = std::max(worst, std::abs(y - exact) / ulp);
         subnormal += y > 0 && y < 0x1p-126f;
       }
+      if (row >= kNotANumber) continue;
+      if (form == Softmax::kMaximumToo) {
+        EXPECT_EQ(second[row], static_cast<float>(top));
+      } else if (form == Softmax::kSumToo) {
+        EXPECT_NEAR(second[row] * sum, 1, 1e-6) << row;
+      }
     }
-    EXPECT_LE(worst, 10) << static_cast<int>(form);
+    // About a guess 14 below the maximum the exponents have lost four bits.
+    EXPECT_LE(worst, 16) << static_cast<int>(form);
     EXPECT_GT(subnormal, 100);
   }
 }
