@@ -165,10 +165,13 @@ llvm::Value* KernelEmitter::EmitShorter(uint32_t id, LoopOpcode op, llvm::ArrayR
     const bool shifted = kept_ && kept_->writer == id && guess_ && guess_->scale != nullptr;
     return shifted ? math_.ShiftedExpBelow(b_, args[0]) : math_.ExpBelow(b_, args[0]);
   }
-  if (op == LoopOpcode::kMul && kept_) {
+  if (op == LoopOpcode::kMul && kept_ && guess_) {
     for (int k : {0, 1}) {
-      const LaneValue factor = values_[ops_[id]->args(1 - k)];
-      if (ops_[id]->args(k) == kept_->reader && !factor.vector) return KeptTimes(factor.v);
+      // Of other factors the product with the row's scale might be too small.
+      const uint32_t factor = ops_[id]->args(1 - k);
+      const bool inverse = static_cast<LoopOpcode>(ops_[factor]->op()) == LoopOpcode::kReciprocal &&
+                           ops_[factor]->args(0) == guess_->sum;
+      if (ops_[id]->args(k) == kept_->reader && inverse) return KeptTimes(values_[factor].v);
     }
   }
   if (op != LoopOpcode::kAdd) return nullptr;
