@@ -43,7 +43,7 @@ class MathEmitter {
   // The same times 2^ExpBelowShift, which is never subnormal and takes an operation less where the shift is
   // not 0.
   V ShiftedExpBelow(llvm::IRBuilder<>& b, V x);
-  int ExpBelowShift() const { return avx512_ ? 0 : 64; }
+  int ExpBelowShift() const { return avx512_ ? 0 : kExpBelowScale; }
 
   // 1 + erf(x) or 1 + tanh(x) of floats in fewer instructions than the function alone takes: an error below
   // 2^-21 of 1, never below 0, and 0 at -infinity as well as far below 0; NaN where x is. nullptr: there is
@@ -64,6 +64,7 @@ class MathEmitter {
   V DoubleExp(MathBuilder& m, V x, V x_low = nullptr, V factor = nullptr, int shift = 0);
   V FloatExp(MathBuilder& m, V x);  // without tables
   std::pair<V, V> ExpParts(MathBuilder& m, V x, double low, int more);
+  V ScaledExpBelow(MathBuilder& m, V x);  // e^x 2^kExpBelowScale, without tables
   V Exp2(MathBuilder& m, V x);
   V Expm1(MathBuilder& m, V x);
   V Log(MathBuilder& m, V x, LoopOpcode base = LoopOpcode::kLog);
@@ -121,6 +122,7 @@ class MathEmitter {
   V Remainder(MathBuilder& m, V x, V y);
   V FloorDivide(MathBuilder& m, V x, V y);
 
+  static constexpr int kExpBelowScale = 64;
   static constexpr double kLargeArgument = 1048576.0;  // from here on sine and cosine reduce with all of 2/pi
 
   llvm::Module* module_;

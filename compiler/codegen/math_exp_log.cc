@@ -1,4 +1,6 @@
 // Exponentials, logarithms, powers and the hyperbolic functions.
+#include <cmath>
+
 #include "compiler/codegen/math.h"
 
 namespace kiln {
@@ -166,15 +168,17 @@ V MathEmitter::PlusExp(llvm::IRBuilder<>& b, V sum, V x) {
 V MathEmitter::ExpBelow(llvm::IRBuilder<>& b, V x) {
   MathBuilder m(b, x->getType());
   if (HasTables(m.type)) return TableExp(m, x);
-  // Subnormal results are rounded by the last product; e^-104 is 0.
-  const auto [p, power] = ExpParts(m, x, -104.0, 64);
-  return m.Mul(m.Mul(p, power), 0x1p-64);
+  return m.Mul(ScaledExpBelow(m, x), std::ldexp(1.0, -kExpBelowScale));  // rounds to a subnormal number
 }
 
 V MathEmitter::ShiftedExpBelow(llvm::IRBuilder<>& b, V x) {
   if (ExpBelowShift() == 0) return ExpBelow(b, x);
   MathBuilder m(b, x->getType());
-  const auto [p, power] = ExpParts(m, x, -104.0, ExpBelowShift());
+  return ScaledExpBelow(m, x);
+}
+
+V MathEmitter::ScaledExpBelow(MathBuilder& m, V x) {
+  const auto [p, power] = ExpParts(m, x, -104.0, kExpBelowScale);  // e^-104 is 0
   return m.Mul(p, power);
 }
 
