@@ -131,6 +131,10 @@ class Host {
   virtual absl::Span<const int64_t> Sizes(Tensor tensor) = 0;
   virtual absl::Span<const int64_t> Strides(Tensor tensor) = 0;
   virtual absl::StatusOr<v1::DType> Type(Tensor tensor) = 0;
+  // Whether memory holds the elements themselves: torch has tensors whose elements are the conjugates or the
+  // negatives of what memory holds.
+  virtual bool IsPlain(Tensor tensor) { return true; }
+  // Of elements, whether plain or not.
   virtual absl::Status Copy(Tensor to, Tensor from) = 0;
   // A fresh int64 tensor of `count` seeds from the host's random generator.
   virtual absl::StatusOr<Tensor> Seeds(uint32_t count) = 0;

@@ -263,7 +263,7 @@ class Frame {
     }
     if (input.buffer == UINT32_MAX) return absl::OkStatus();
     Slot& slot = slots_[input.buffer];
-    if (!SameStrides(extent.sizes, host_.Strides(tensor), extent.strides)) {
+    if (!SameStrides(extent.sizes, host_.Strides(tensor), extent.strides) || !host_.IsPlain(tensor)) {
       KILN_ASSIGN_OR_RETURN(Tensor copy, CopyOf(tensor, input.dtype, extent));
       slot.caller = slot.tensor;
       kept_.push_back(slot.caller);

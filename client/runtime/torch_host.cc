@@ -42,6 +42,8 @@ struct Shim {
   Error (*strides)(Tensor, int64_t**);
   Error (*dtype)(Tensor, int32_t*);
   Error (*copy)(Tensor, Tensor, int32_t);
+  bool (*is_conj)(Tensor);  // at::native::is_conj(const at::Tensor&): a handle is the tensor's address
+  bool (*is_neg)(Tensor);
   Error (*parallel_for)(int64_t, int64_t, int64_t, RangeFunction, void*);
   Error (*thread_index)(uint32_t*);
   Error (*num_threads)(uint32_t*);
@@ -115,6 +117,8 @@ class TorchHost : public Host {
     functions.Need(shim_.strides, "aoti_torch_get_strides");
     functions.Need(shim_.dtype, "aoti_torch_get_dtype");
     functions.Need(shim_.copy, "aoti_torch_copy_");
+    functions.Need(shim_.is_conj, "_ZN2at6native7is_conjERKNS_6TensorE");
+    functions.Need(shim_.is_neg, "_ZN2at6native6is_negERKNS_6TensorE");
     functions.Need(shim_.parallel_for, "torch_parallel_for");
     functions.Need(shim_.thread_index, "torch_get_thread_idx");
     functions.Need(shim_.num_threads, "torch_get_num_threads");
@@ -244,6 +248,8 @@ class TorchHost : public Host {
     if (number < 0 || number >= static_cast<int32_t>(from_torch_.size())) return v1::DTYPE_UNSPECIFIED;
     return from_torch_[number];
   }
+
+  bool IsPlain(Tensor tensor) override { return !shim_.is_conj(tensor) && !shim_.is_neg(tensor); }
 
   absl::Status Copy(Tensor to, Tensor from) override {
     return shim_.copy(to, from, 0) == 0 ? absl::OkStatus() : absl::InternalError("torch refused a copy");

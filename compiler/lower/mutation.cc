@@ -52,6 +52,8 @@ absl::Status LowerCopyTo(LoweringContext& context, const GraphNode& node) {
   if (!self.is_strided() || context.out().buffers[self.view->buffer].kind != LoopBuffer::Kind::kInput) {
     return absl::UnimplementedError("unsupported: copy_ to a tensor that is not an input");
   }
+  if (IsComplex(self.dtype))
+    return absl::UnimplementedError("unsupported: complex numbers written to an input");
   const BufferView view = *self.view;
   SaveReaders(context, node, view.buffer, target);
   LoweredTensor source = context.Tensor(node, "src");

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "compiler/lower/lowering_context.h"
 
 namespace kiln {
@@ -135,8 +136,11 @@ bool LoweringContext::ReshapeStrided(const BufferView& base, const TensorType& t
   for (const ReshapeGroup& group : groups) {
     if (group.from.empty()) continue;
     for (size_t i = 0; i + 1 < group.from.size(); ++i) {
-      const ExprId inner = exprs().Mul(base.strides[group.from[i + 1]], base.sizes[group.from[i + 1]]);
-      if (base.strides[group.from[i]] != inner) return false;
+      const ExprId size = base.sizes[group.from[i + 1]], inner = base.strides[group.from[i + 1]];
+      const ExprId stride = base.strides[group.from[i]];
+      // Contiguous strides take a dimension that may be empty for one of size 1.
+      if (stride != exprs().Mul(inner, size) && stride != exprs().Mul(inner, exprs().Max(size, one_)))
+        return false;
     }
     ExprId stride = base.strides[group.from.back()];
     for (size_t i = group.to.size(); i-- > 0;) {
@@ -199,7 +203,12 @@ LoweredTensor LoweringContext::Reshape(ValueId id, const TensorType& type) {
   }
   const BufferView copy = CopyTo(base, ContiguousStrides(exprs(), base.sizes));
   if (!ReshapeStrided(copy, type, &view)) {
-    Invalid("a view that no dense tensor has");
+    const auto shape = [&](const std::vector<ExprId>& sizes) {
+      const auto text = [&](std::string* out, ExprId size) { out->append(exprs().ToString(size)); };
+      return absl::StrCat("(", absl::StrJoin(sizes, ", ", text), ")");
+    };
+    Fail(absl::UnimplementedError(
+        absl::StrCat("unsupported: a view of ", shape(base.sizes), " as ", shape(type.sizes))));
     return base;
   }
   return WithView(type, std::move(view));

@@ -66,6 +66,20 @@ def test_sums_down_any_number_of_rows():
     assert [len(graph["kernels"]) for graph in graphs] == [4, 1], graphs
 
 
+def test_windows_of_which_there_may_be_none():
+    """Strides of a contiguous tensor count a dimension of size 0 as 1, and such a tensor is viewed like any other."""
+    def f(x):
+        x = F.pad(x, (0, 0, 0, -x.shape[1] % 4))
+        windows = x.view(2, x.shape[1] // 4, 4, 8)
+        keys = torch.cat([windows] * 3, 2).permute(0, 3, 1, 2)
+        return torch.bmm(keys.reshape(16, 1, -1), keys.reshape(16, -1, 1))
+
+    compiled = torch.compile(f, backend="kiln", dynamic=True)
+    for rows in (8, 9, 23, 12):
+        x = torch.randn(2, rows, 8)
+        torch.testing.assert_close(compiled(x), f(x))
+
+
 def test_a_violated_guard_recompiles():
     def f(x):
         return x.sin() if x.shape[0] > 10 else x.cos()

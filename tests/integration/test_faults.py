@@ -10,8 +10,10 @@ import textwrap
 import time
 
 import pytest
+import torch
 
 from daemons import daemon_pid, kilnctl, start_daemon, worker_pids
+from kiln import fallback
 
 # Five steps of SGD through kiln and eager, from the same weights; the same losses and weights at the end.
 TRAINING = textwrap.dedent("""
@@ -273,6 +275,16 @@ def test_what_a_full_disk_refused_goes_along_later(place):
         assert kiln.stats()["compiles"] == 0, kiln.stats()
     """.replace("FOLDER", repr(os.path.dirname(os.path.abspath(__file__))))
     run_with_a_disk_of_its_own(place, "".join(textwrap.dedent(part) for part in (FULL_DISK, function, code)))
+
+
+def test_strides_that_torch_did_not_trace_run_without_kiln():
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(torch.ops.aten.view.default, (graph.placeholder("x"), [6])))
+    module = torch.fx.GraphModule({}, graph)
+    x = torch.arange(6).view(2, 3).t()
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        module(x)
+    torch.testing.assert_close(fallback.boxed(module)([x]), x.reshape(6))
 
 
 def test_error_mode_raises(place):

@@ -40,8 +40,13 @@ def reason_of(code, message):
 
 
 def boxed(module):
-    """The FX graph as a function that takes its inputs in a list and frees each at its last use."""
+    """The FX graph as a function that takes its inputs in a list and frees each at its last use.
+
+    A view of it copies where it must: some operators' results have other strides when they run than when torch traced
+    them (negative padding, as in LongT5's gradient, which torch's own aot_eager cannot run)."""
     graph = copy.deepcopy(module.graph)
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default
     graph.set_codegen(torch.fx.graph._BoxedCodeGen())
     forward = torch.fx.GraphModule(module, graph).forward
 

@@ -257,8 +257,6 @@ class _Exporter:
         value = node.meta.get("val")
         self.new_value(node)
         if isinstance(value, torch.Tensor):
-            if value.is_conj() or value.is_neg():
-                raise Unsupported("an input that is conjugate or negative by a flag (resolve_conj, resolve_neg)")
             self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
         elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             self.inputs.append(wire.data(2, self.sym_int(value)))
