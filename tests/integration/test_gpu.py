@@ -370,6 +370,28 @@ def test_tensors_brought_over():
     torch.testing.assert_close(made, torch.arange(10, device="cuda") * 2)
 
 
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_results_on_the_cpu(mode):
+    """As a mixture of experts counts its tokens: what was computed on the GPU leaves the graph on the CPU."""
+    def function(x):
+        counts = (x > 0).sum(0).cpu()
+        return counts, counts.double() / 2, x.sin(), x.t().cpu()
+
+    call = torch.compile(function, backend="kiln", mode=mode)
+    for _ in range(4):
+        x = torch.randn(64, 32, device="cuda")
+        torch.testing.assert_close(call(x), function(x), check_stride=True)
+
+
+def test_gradients_of_results_on_the_cpu():
+    x = torch.randn(64, device="cuda", requires_grad=True)
+    call = torch.compile(lambda x: (x.sin().cpu() * 2).square().sum(), backend="kiln")
+    loss = call(x)
+    loss.backward()
+    assert loss.device.type == "cpu"
+    torch.testing.assert_close(x.grad, 4 * (2 * x.detach()).sin())
+
+
 # ---- CUDA graphs: reduce-overhead, through torch's trees
 
 

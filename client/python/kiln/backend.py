@@ -123,8 +123,8 @@ def _compile(module, inputs, kind, settings, pair, title):
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
     compiled = CompiledGraph(key, header, names, tuple(exported.constants), title,
                              tuple(exported.other_outputs), tuple(exported.float_inputs), autograd_cache.may_keep(), gpu,
-                             devices.inputs_from_cpu(module, gpu, exported.float_inputs), recording,
-                             for_inference=kind == INFERENCE)
+                             devices.inputs_from_cpu(module, gpu, exported.float_inputs), tuple(exported.to_cpu),
+                             recording, for_inference=kind == INFERENCE)
     seconds = time.perf_counter() - start
     compiled.load(graph, symbols_by_name(inputs))
     records.add_seconds("export", seconds)

@@ -55,6 +55,7 @@ class CompiledGraph(OutputCode):
     cacheable: bool = True  # by torch's cache
     gpu: Any = None  # torch.device; None: the CPU
     from_cpu: tuple = ()  # positions of the inputs that go to the GPU first
+    to_cpu: tuple = ()  # positions of the outputs that come from there
     recording: Any = None  # cuda_graphs.Recording, where CUDA graphs are wanted
     for_inference: bool = False
     artifact: Any = None
@@ -69,7 +70,7 @@ class CompiledGraph(OutputCode):
         self._boxed_call = True
 
     def __call__(self, inputs):
-        if self.other_outputs or self.float_inputs or self.from_cpu:
+        if self.other_outputs or self.float_inputs or self.from_cpu or self.to_cpu:
             return self._call_with_others(inputs)
         return self._run(inputs)
 
@@ -79,11 +80,11 @@ class CompiledGraph(OutputCode):
             inputs[position] = torch.tensor(inputs[position], dtype=torch.float64)
         for position in self.from_cpu:
             inputs[position] = inputs[position].to(self.gpu, non_blocking=True)
-        outputs = self._run(inputs)
-        if others:
-            outputs = list(outputs)
+        outputs = list(self._run(inputs))
         for position, other in others:
             outputs[position] = other
+        for position in self.to_cpu:
+            outputs[position] = outputs[position].cpu()
         return outputs
 
     def load(self, graph, symbols):

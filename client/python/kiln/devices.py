@@ -1,9 +1,9 @@
 """Where a graph runs. A program runs on one device: with any tensor on a GPU, that is the GPU.
 
-What such a graph has on the CPU (numbers of no dimension, tensors that it copies to the GPU) takes part there: the
-results are the same, and tensors from outside are brought over before each call. An input that the graph gives back
-(saved for a backward) is given back as it came. Only what is computed and would leave the graph on the CPU does not
-fit.
+What such a graph has on the CPU (numbers of no dimension, tensors that it copies to the GPU or from there) takes part
+there: the results are the same, tensors from outside are brought over before each call, and what leaves the graph on
+the CPU after it. An input that the graph gives back (saved for a backward) is given back as it came. What a graph
+writes into a tensor on the CPU does not fit.
 """
 import dataclasses
 

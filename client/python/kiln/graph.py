@@ -45,6 +45,7 @@ class ExportedGraph:
     output_count: int
     other_outputs: list  # (position, value or function of the inputs) of what the program leaves undefined
     float_inputs: list  # positions of numbers that the program takes as tensors of one float64
+    to_cpu: list  # positions of outputs that the program leaves on the GPU and the graph has on the CPU
 
 
 def export(module: fx.GraphModule, kind: int, *, title="", static_inputs=(), donated_inputs=(),
@@ -99,6 +100,7 @@ class _Exporter:
         self.float_values = {}  # sympy float expression -> value id of a 0-d tensor
         self.float_inputs = []
         self.other_outputs = []
+        self.to_cpu = []
         self.types = {}  # encoded TensorMeta, by its description
         self.mutated = set()
 
@@ -133,7 +135,7 @@ class _Exporter:
                           b"".join(wire.data(2, line) for line in self.source_lines),
                           b"".join(wire.data(3, text) for text in guards_text), wire.data(4, title)])
         return ExportedGraph(message, facts, notes, self.hints, list(self.symbols), self.constants, len(outputs),
-                             self.other_outputs, self.float_inputs)
+                             self.other_outputs, self.float_inputs, self.to_cpu)
 
     def facts(self, static_inputs, donated_inputs, output_count, visible_outputs):
         parts = []
@@ -288,10 +290,10 @@ class _Exporter:
             meta = value.meta.get("val")
             if not _is_number(meta):
                 if self.gpu is not None and meta.device.type == "cpu":
-                    if value.op != "placeholder" or value in self.mutated:
-                        raise Unsupported("a result on the CPU of a graph on a GPU")
-                    self.other_outputs.append((position, PassedInput(self.placeholders.index(value))))
-                    return wire.uint_in_oneof(3, 1)
+                    if value.op == "placeholder":
+                        self.other_outputs.append((position, PassedInput(self.placeholders.index(value))))
+                        return wire.uint_in_oneof(3, 1)
+                    self.to_cpu.append(position)
                 return wire.uint_in_oneof(1, self.tensor(value))
             value = meta
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
