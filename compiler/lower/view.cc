@@ -104,11 +104,13 @@ absl::Status LowerSqueeze(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
   const bool named = context.Has(node, "dim");
+  const bool all_named =
+      named && self.rank() == type.rank() + dims.size();  // torch may know a size by a guard
   AffineMap map;
   map.start.assign(self.rank(), context.Const(0));
   for (size_t dim = 0; dim < self.rank(); ++dim) {
     const bool chosen = !named || std::find(dims.begin(), dims.end(), dim) != dims.end();
-    if (chosen && self.sizes[dim] == context.Const(1)) continue;
+    if (chosen && (all_named || self.sizes[dim] == context.Const(1))) continue;
     map.dims.push_back({{dim, context.Const(1)}});
   }
   context.SetResult(node, context.Affine(self, type, map));

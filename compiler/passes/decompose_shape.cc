@@ -77,14 +77,19 @@ bool UnsqueezeDim(Match& m) {
   return m.ReturnView(Unsqueeze(x, m.Int("dim")));
 }
 
-// Which dimensions go is what the declared result says.
+// Which dimensions go is what the declared result says: those of size 1 and, where these are too few, those
+// too whose size torch knows to be 1 by a guard.
 bool SqueezeDims(Match& m) {
   Value x = m.Tensor("self");
   if (!x.ok()) return false;
-  Dims asked = m.Dims("dim", x), dims;
+  const int64_t gone = x.rank() - static_cast<int64_t>(m.Type().sizes.size());
+  Dims asked = m.Dims("dim", x), dims, may_be_one;
   for (int64_t dim : asked) {
-    if (m.exprs().AsConst(x.size(dim)) == 1) dims.push_back(dim);
+    const auto size = m.exprs().AsConst(x.size(dim));
+    if (size == 1) dims.push_back(dim);
+    if (size.value_or(1) == 1) may_be_one.push_back(dim);
   }
+  if (static_cast<int64_t>(dims.size()) != gone) dims = may_be_one;
   if (m.node().target == "aten.squeeze.dims" && m.Ints("dim") == dims && !dims.empty()) return false;  // core
   return m.ReturnView(Squeeze(x, dims));
 }

@@ -80,6 +80,18 @@ def test_windows_of_which_there_may_be_none():
         torch.testing.assert_close(compiled(x), f(x))
 
 
+def test_a_dimension_that_a_guard_makes_one():
+    """What is squeezed may have a size that is no constant: torch has a guard that it is 1."""
+    def f(x):
+        windows = F.pad(x, (0, 0, 0, -x.shape[1] % 16)).view(2, -(-x.shape[1] // 16), 16, 8)
+        return windows.squeeze(1).softmax(-1), windows.sum(2).squeeze() * 2
+
+    compiled = torch.compile(f, backend="kiln", dynamic=True)
+    for rows in (9, 12, 16, 20, 40, 11):
+        x = torch.randn(2, rows, 8)
+        torch.testing.assert_close(compiled(x), f(x))
+
+
 def test_a_violated_guard_recompiles():
     def f(x):
         return x.sin() if x.shape[0] > 10 else x.cos()
