@@ -44,8 +44,7 @@ struct RunCounts {
   std::atomic<uint64_t> calls{0};
   std::atomic<uint64_t> launches{0};
   std::atomic<uint64_t> library_calls{0};
-  std::atomic<uint64_t> stride_copies{
-      0};  // of inputs and library results not in the declared layout, or not plain
+  std::atomic<uint64_t> stride_copies{0};  // of inputs and results not in the declared layout or not plain
 };
 
 class Frame;

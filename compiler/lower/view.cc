@@ -104,13 +104,15 @@ absl::Status LowerSqueeze(LoweringContext& context, const GraphNode& node) {
   const TensorType& type = context.ResultType(node);
   const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
   const bool named = context.Has(node, "dim");
-  const bool all_named =
-      named && self.rank() == type.rank() + dims.size();  // torch may know a size by a guard
+  const bool all_named = named && self.rank() == type.rank() + dims.size();
   AffineMap map;
   map.start.assign(self.rank(), context.Const(0));
   for (size_t dim = 0; dim < self.rank(); ++dim) {
     const bool chosen = !named || std::find(dims.begin(), dims.end(), dim) != dims.end();
-    if (chosen && (all_named || self.sizes[dim] == context.Const(1))) continue;
+    if (chosen && self.sizes[dim] == context.Const(1)) continue;
+    // torch may know a size by a guard.
+    if (chosen && all_named && context.Require(context.exprs().Eq(self.sizes[dim], context.Const(1))))
+      continue;
     map.dims.push_back({{dim, context.Const(1)}});
   }
   context.SetResult(node, context.Affine(self, type, map));
