@@ -7,6 +7,15 @@
 #include "absl/strings/str_join.h"
 
 namespace kiln {
+
+std::string ExprsText(const ExprPool& exprs, const std::vector<ExprId>& ids) {
+  return absl::StrCat(
+      "[",
+      absl::StrJoin(ids, ", ",
+                    [&](std::string* out, ExprId id) { absl::StrAppend(out, exprs.ToString(id)); }),
+      "]");
+}
+
 namespace {
 
 bool SameOp(const LoopOpData& a, const LoopOpData& b) {
@@ -53,14 +62,6 @@ std::string LoopsText(const ExprPool& exprs, const std::vector<LoopVar>& vars) {
   return absl::StrJoin(vars, ", ", [&](std::string* out, const LoopVar& var) {
     absl::StrAppend(out, exprs.ToString(var.leaf), " < ", exprs.ToString(var.extent));
   });
-}
-
-std::string ExprsText(const ExprPool& exprs, const std::vector<ExprId>& ids) {
-  return absl::StrCat(
-      "[",
-      absl::StrJoin(ids, ", ",
-                    [&](std::string* out, ExprId id) { absl::StrAppend(out, exprs.ToString(id)); }),
-      "]");
 }
 
 std::string ViewText(const ExprPool& exprs, const BufferView& view) {

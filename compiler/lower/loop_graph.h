@@ -138,4 +138,6 @@ struct LoopGraph {
   std::string ToString() const;
 };
 
+std::string ExprsText(const ExprPool& exprs, const std::vector<ExprId>& ids);  // "[s0, 4]"
+
 }  // namespace kiln

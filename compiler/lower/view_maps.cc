@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "compiler/lower/lowering_context.h"
 
 namespace kiln {
@@ -203,12 +202,8 @@ LoweredTensor LoweringContext::Reshape(ValueId id, const TensorType& type) {
   }
   const BufferView copy = CopyTo(base, ContiguousStrides(exprs(), base.sizes));
   if (!ReshapeStrided(copy, type, &view)) {
-    const auto shape = [&](const std::vector<ExprId>& sizes) {
-      const auto text = [&](std::string* out, ExprId size) { out->append(exprs().ToString(size)); };
-      return absl::StrCat("(", absl::StrJoin(sizes, ", ", text), ")");
-    };
-    Fail(absl::UnimplementedError(
-        absl::StrCat("unsupported: a view of ", shape(base.sizes), " as ", shape(type.sizes))));
+    Fail(absl::UnimplementedError(absl::StrCat("unsupported: a view of ", ExprsText(exprs(), base.sizes),
+                                               " as ", ExprsText(exprs(), type.sizes))));
     return base;
   }
   return WithView(type, std::move(view));
