@@ -48,9 +48,10 @@ std::vector<std::string> GuardTexts(const v1::Guards& guards) {
     printed.push_back(PrintExpr(node.op(), node.value(), args, ExprLeafNames()));
   }
   std::vector<std::string> texts;
-  for (uint32_t condition : guards.conditions()) {
-    texts.push_back(condition < printed.size() ? printed[condition].text : "?");
-  }
+  auto text = [&](uint32_t at) { return at < printed.size() ? printed[at].text : "?"; };
+  for (uint32_t condition : guards.conditions()) texts.push_back(text(condition));
+  for (uint32_t condition : guards.given())
+    texts.push_back(absl::StrCat(text(condition), "  (the graph's own)"));
   return texts;
 }
 

@@ -296,7 +296,7 @@ Ref ExprList(const google::protobuf::RepeatedPtrField<v1::ExprNode>& exprs) {
   return nodes;
 }
 
-// Guards of the variant as (expressions, [conditions], [(source, input, dim)]).
+// What the service assumed, as (expressions, [conditions], [(source, input, dim)]).
 PyObject* Guards(PyObject* object, PyObject*) {
   const v1::Guards& guards = Self(object)->compiled->manifest.guards();
   Ref nodes = ExprList(guards.exprs()), conditions(PyList_New(0)), symbols(PyList_New(0));

@@ -307,10 +307,8 @@ class Builder {
     v1::Guards* guards = reply_.mutable_guards();
     for (const v1::Symbol& symbol : graph_.symbols) *guards->add_symbols() = symbol;
     ExprWriter writer(graph_.exprs, guards->mutable_exprs());
-    for (ExprId guard : graph_.guards) {
-      if (graph_.exprs.AsConst(guard).value_or(0) != 0) continue;  // always true
-      guards->add_conditions(writer.Write(guard));
-    }
+    for (ExprId guard : graph_.guards) guards->add_conditions(writer.Write(guard));
+    for (ExprId guard : graph_.given) guards->add_given(writer.Write(guard));
   }
 
   void WriteStatistics() {

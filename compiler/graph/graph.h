@@ -85,7 +85,7 @@ struct Graph {
   std::vector<TensorType> values;  // by ValueId
   std::vector<GraphNode> nodes;    // in program order
   std::vector<GraphOutput> outputs;
-  std::vector<ExprId> guards;  // what import and passes assumed, beyond the symbols' ranges
+  std::vector<ExprId> guards;  // what the request says that holds, beyond the symbols' ranges
 
   ValueId NewValue(TensorType type);
   const TensorType& type(ValueId value) const { return values[value]; }

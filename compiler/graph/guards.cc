@@ -24,9 +24,11 @@ absl::Status CheckGuards(const v1::Guards& guards) {
     for (uint32_t arg : node.args()) valid = valid && arg < static_cast<uint32_t>(i);
     if (!valid) return absl::InvalidArgumentError(absl::StrCat("guards: expression ", i, " is malformed"));
   }
-  for (uint32_t condition : guards.conditions()) {
-    if (condition >= static_cast<uint32_t>(guards.exprs_size())) {
-      return absl::InvalidArgumentError("guards: a condition does not exist");
+  for (const auto* conditions : {&guards.conditions(), &guards.given()}) {
+    for (uint32_t condition : *conditions) {
+      if (condition >= static_cast<uint32_t>(guards.exprs_size())) {
+        return absl::InvalidArgumentError("guards: a condition does not exist");
+      }
     }
   }
   return absl::OkStatus();
@@ -53,8 +55,10 @@ bool GuardsHold(const v1::Guards& guards, const v1::Hints& hints) {
       values[i] = ApplyExprOp(node.op(), args);
     }
   }
-  for (uint32_t condition : guards.conditions()) {
-    if (!values[condition] || *values[condition] == 0) return false;
+  for (const auto* conditions : {&guards.conditions(), &guards.given()}) {
+    for (uint32_t condition : *conditions) {
+      if (!values[condition] || *values[condition] == 0) return false;
+    }
   }
   return true;
 }

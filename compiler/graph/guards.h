@@ -7,9 +7,9 @@
 
 namespace kiln {
 
-// True when every condition holds and every integer symbol is in its range. A condition whose
-// evaluation overflows, divides by zero or needs a symbol that has no hint is false; so is one of a
-// malformed message.
+// True when every condition, given ones too, holds and every integer symbol is in its range. A
+// condition whose evaluation overflows, divides by zero or needs a symbol that has no hint is false;
+// so is one of a malformed message.
 bool GuardsHold(const v1::Guards& guards, const v1::Hints& hints);
 
 // INVALID_ARGUMENT when positions, arities or symbols are wrong.

@@ -1,6 +1,5 @@
 #include "compiler/lower/check_bounds.h"
 
-#include <algorithm>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -29,8 +28,8 @@ class BoundsChecker {
       std::optional<IndexReach> reach = ReachOf(exprs_, op.index);
       if (!reach) continue;
       ExprId span = loops_.buffers[op.buffer].span;
-      if (!Require(exprs_.Or(idle, exprs_.Lt(reach->most, span))) ||
-          !Require(exprs_.Or(idle, exprs_.Le(exprs_.Const(0), reach->least)))) {
+      if (!loops_.Require(exprs_.Or(idle, exprs_.Lt(reach->most, span))) ||
+          !loops_.Require(exprs_.Or(idle, exprs_.Le(exprs_.Const(0), reach->least)))) {
         return absl::InvalidArgumentError(
             absl::StrCat("node ", node.origins.empty() ? 0 : node.origins.back(), " (",
                          absl::StrJoin(node.operators, ", "), "): declared sizes do not fit: elements ",
@@ -42,14 +41,6 @@ class BoundsChecker {
   }
 
  private:
-  // False: the condition never holds.
-  bool Require(ExprId condition) {
-    if (std::optional<int64_t> known = exprs_.AsConst(condition)) return *known != 0;
-    std::vector<ExprId>& guards = loops_.guards;
-    if (std::find(guards.begin(), guards.end(), condition) == guards.end()) guards.push_back(condition);
-    return true;
-  }
-
   LoopGraph& loops_;
   ExprPool& exprs_;
 };

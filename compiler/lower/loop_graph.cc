@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "absl/algorithm/container.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -102,6 +103,14 @@ LoopOpId LoopBody::Add(LoopOpData op) {
   }
   ops_.push_back(std::move(op));
   return id;
+}
+
+bool LoopGraph::Require(ExprId condition) {
+  if (const auto known = exprs.AsConst(condition)) return *known != 0;
+  if (!absl::c_linear_search(given, condition) && !absl::c_linear_search(guards, condition)) {
+    guards.push_back(condition);
+  }
+  return true;
 }
 
 std::string LoopGraph::ToString() const {

@@ -133,8 +133,11 @@ struct LoopGraph {
   std::vector<LoopBuffer> buffers;
   std::vector<LoopGraphNode> nodes;
   std::vector<LoopGraphOutput> outputs;
-  std::vector<ExprId> guards;
+  std::vector<ExprId> given;   // Graph::guards
+  std::vector<ExprId> guards;  // what lowering assumed beyond them
 
+  // Makes `condition` a guard unless it always holds or is given. False: it never holds.
+  bool Require(ExprId condition);
   std::string ToString() const;
 };
 

@@ -52,7 +52,7 @@ LoweringContext::LoweringContext(const Graph& graph, const LowerOptions& options
   out_.exprs = graph.exprs;
   out_.symbols = graph.symbols;
   out_.inputs = graph.inputs;
-  out_.guards = graph.guards;
+  out_.given = graph.guards;
   one_ = Const(1);
   values_.resize(graph.values.size());
   uses_.resize(graph.values.size(), 0);
@@ -221,13 +221,6 @@ void LoweringContext::CheckSize(ExprId have, ExprId want) {
 void LoweringContext::CheckSizes(const std::vector<ExprId>& have, const std::vector<ExprId>& want) {
   if (have.size() != want.size()) return Invalid("the result's rank does not fit");
   for (size_t dim = 0; dim < have.size(); ++dim) CheckSize(have[dim], want[dim]);
-}
-
-bool LoweringContext::Require(ExprId condition) {
-  if (const auto known = exprs().AsConst(condition)) return *known != 0;
-  std::vector<ExprId>& guards = out_.guards;
-  if (std::find(guards.begin(), guards.end(), condition) == guards.end()) guards.push_back(condition);
-  return true;
 }
 
 // ---- building

@@ -140,8 +140,7 @@ class LoweringContext {
   // Fails when two sizes that must agree are known to differ; a guard where that is not known.
   void CheckSize(ExprId have, ExprId want);
   void CheckSizes(const std::vector<ExprId>& have, const std::vector<ExprId>& want);
-  // Makes `condition` a guard of the graph unless it always holds. False: it never does.
-  bool Require(ExprId condition);
+  bool Require(ExprId condition) { return out_.Require(condition); }
   // Declared sizes make the loops: fails in `ops` where an index is known to leave its dimension, and
   // guards where that is not known. An index that an open mask compares is the operator's own affair.
   void CheckIndex(LoopRecorder& ops, Index index, const std::vector<ExprId>& sizes);

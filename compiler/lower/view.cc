@@ -98,24 +98,22 @@ absl::Status LowerUnsqueeze(LoweringContext& context, const GraphNode& node) {
   return context.status();
 }
 
-// The result's declared rank says which of the named dimensions had size 1.
+// Decomposition has left the dimensions that go, and no others. Torch may know by a guard that one has
+// size 1.
 absl::Status LowerSqueeze(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = context.Tensor(node, "self");
-  const TensorType& type = context.ResultType(node);
   const std::vector<size_t> dims = context.Dims(node, "dim", self.rank());
-  const bool named = context.Has(node, "dim");
-  const bool all_named = named && self.rank() == type.rank() + dims.size();
   AffineMap map;
   map.start.assign(self.rank(), context.Const(0));
   for (size_t dim = 0; dim < self.rank(); ++dim) {
-    const bool chosen = !named || std::find(dims.begin(), dims.end(), dim) != dims.end();
-    if (chosen && self.sizes[dim] == context.Const(1)) continue;
-    // torch may know a size by a guard.
-    if (chosen && all_named && context.Require(context.exprs().Eq(self.sizes[dim], context.Const(1))))
-      continue;
-    map.dims.push_back({{dim, context.Const(1)}});
+    if (std::find(dims.begin(), dims.end(), dim) == dims.end()) {
+      map.dims.push_back({{dim, context.Const(1)}});
+    } else if (!context.Require(context.exprs().Eq(self.sizes[dim], context.Const(1)))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("squeeze of a dimension of size ", context.exprs().ToString(self.sizes[dim])));
+    }
   }
-  context.SetResult(node, context.Affine(self, type, map));
+  context.SetResult(node, context.Affine(self, context.ResultType(node), map));
   return context.status();
 }
 
@@ -212,7 +210,7 @@ absl::Status LowerAsStrided(LoweringContext& context, const GraphNode& node) {
     return absl::InvalidArgumentError("as_strided reaches past its argument");
   }
   if (!context.exprs().ProvablyLess(last, span)) {
-    context.out().guards.push_back(context.exprs().Lt(last, span));
+    context.Require(context.exprs().Lt(last, span));
   }
   context.SetResult(node, context.WithView(type, std::move(view)));
   return context.status();

@@ -32,12 +32,12 @@ def doubled(value):
     return value
 
 
-def check(named):
-    """`named`: [(name, actual, eager, exact)]. Fails with every tensor that breaks the rule."""
+def check(named, slack=1e-5):
+    """`named`: [(name, actual, eager, exact)]. Fails with every tensor that breaks the rule; `slack`: disagreement's."""
     assert named
     largest = max((rms(exact) for _, _, _, exact in named if exact.is_floating_point()), default=0.0)
     wrong = [f"{name}: {text}" for name, actual, eager, exact in named
-             if (text := disagreement(actual.detach(), eager.detach(), exact.detach(), largest))]
+             if (text := disagreement(actual.detach(), eager.detach(), exact.detach(), largest, slack))]
     assert not wrong, "\n".join(wrong)
 
 

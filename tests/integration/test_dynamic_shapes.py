@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import kiln
 from agreement import check
-from kiln import records
+from kiln import records, symbols
 from models import make
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
@@ -101,6 +101,53 @@ def test_a_violated_guard_recompiles():
         x = torch.randn(rows)
         torch.testing.assert_close(compiled(x), f(x))
     assert kiln.stats()["graphs"] == 2
+
+
+OWN_GUARDS = """
+import json, os
+import torch, kiln
+def f(x):
+    return x.view(x.shape[0] // 4, 4, -1).softmax(1) if x.shape[0] % 4 == 0 and x.shape[0] > 10 else x.cos()
+compiled = torch.compile(f, backend="kiln", dynamic=True)
+for rows in json.loads(os.environ["ROWS"]):
+    x = torch.randn(rows, 6)
+    torch.testing.assert_close(compiled(x), f(x))
+print(json.dumps(kiln.stats()))
+"""
+
+
+def test_guards_of_the_graph_are_not_asked_for_again(monkeypatch):
+    """They came from torch; what lowering assumes beyond them is asked for."""
+    asked = []
+
+    def evaluate(nodes, conditions, values):
+        asked.append(len(conditions))
+        return symbols.evaluate(nodes, conditions, values)
+
+    monkeypatch.setattr(kiln.compiled, "evaluate", evaluate)
+
+    def given(x):
+        return x.softmax(0) if x.shape[0] % 4 == 0 and x.shape[0] > 10 else x.cos()
+
+    def assumed(x):
+        return x.select_scatter(torch.ones(3), 0, 3)
+
+    for function, sizes, some in ((given, (16, 20, 18, 8), False), (assumed, (5, 4, 7), True)):
+        asked.clear()
+        compiled = torch.compile(function, backend="kiln", dynamic=True)
+        for rows in sizes:
+            x = torch.randn(rows, 3)
+            torch.testing.assert_close(compiled(x), function(x))
+        assert bool(asked) == some, asked
+
+
+def test_guards_of_the_graph_in_a_new_process(place):
+    """A program that torch's cache gives back is not used for sizes that its graph does not hold for."""
+    loads = []
+    for rows in ([16, 20], [24, 18, 8, 40]):
+        output, _ = place.run(OWN_GUARDS, ROWS=json.dumps(rows))
+        loads.append(json.loads(output.strip().splitlines()[-1])["autograd_cache_loads"])
+    assert loads == [0, 1]
 
 
 @pytest.mark.parametrize("way", ["dynamic", "marked", "automatic"])

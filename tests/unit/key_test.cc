@@ -197,6 +197,9 @@ TEST(Guards, ConditionsAndRanges) {
   EXPECT_FALSE(GuardsHold(guards, MakeHints({72}))) << "beyond the range";
   EXPECT_FALSE(GuardsHold(guards, MakeHints({0}))) << "below the range";
   EXPECT_FALSE(GuardsHold(guards, MakeHints({}))) << "no hint";
+  guards.mutable_given()->Swap(guards.mutable_conditions());
+  EXPECT_TRUE(GuardsHold(guards, MakeHints({16})));
+  EXPECT_FALSE(GuardsHold(guards, MakeHints({17}))) << "a call that contradicts its own graph";
 }
 
 TEST(Guards, NoValueIsFalse) {
@@ -216,7 +219,7 @@ TEST(Guards, NoValueIsFalse) {
 
 TEST(Guards, MalformedIsFalse) {
   for (const char* text : {"exprs { op: EXPR_ADD args: 0 args: 0 } conditions: 0", "conditions: 0",
-                           "exprs { op: EXPR_SYMBOL value: 1 } conditions: 0",
+                           "given: 0", "exprs { op: EXPR_SYMBOL value: 1 } conditions: 0",
                            "exprs { op: EXPR_VAR } conditions: 0", "exprs { op: EXPR_NOT } conditions: 0"}) {
     EXPECT_FALSE(CheckGuards(MakeGuards(text)).ok()) << text;
     EXPECT_FALSE(GuardsHold(MakeGuards(text), MakeHints({1, 1}))) << text;

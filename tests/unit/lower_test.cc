@@ -43,6 +43,43 @@ TEST(Lower, OperandsThatDoNotBroadcastNameTheNode) {
   EXPECT_TRUE(absl::StrContains(status.message(), "node 0, aten.add.Tensor")) << status;
 }
 
+// What a view assumes of two sizes is a guard, unless the graph says so itself.
+TEST(Lower, WhatTheGraphSaysIsNotAssumedAgain) {
+  for (const bool says : {false, true}) {
+    GraphMaker maker;
+    Graph& graph = maker.graph;
+    graph.symbols.resize(2);
+    const ExprId rows = graph.exprs.Symbol(0, {2, 1 << 20}), all = graph.exprs.Symbol(1, {2, 1 << 20});
+    const ExprId fits = graph.exprs.Eq(graph.exprs.Mul(rows, graph.exprs.Const(4)), all);
+    if (says) graph.guards = {fits};
+    const ValueId x = maker.InputOf(maker.Type(v1::F32, {rows, graph.exprs.Const(4)}));
+    maker.Output(maker.NodeOf("aten.view.default", {{"self", T(x)}, {"size", maker.Ints({-1})}},
+                              maker.Type(v1::F32, {all})));
+    const LoopGraph lowered = Lower(maker);
+    EXPECT_EQ(lowered.given, graph.guards);
+    EXPECT_EQ(lowered.guards, says ? std::vector<ExprId>() : std::vector<ExprId>{fits});
+  }
+}
+
+TEST(Lower, OnlyDimensionsOfSizeOneAreSqueezed) {
+  for (const bool symbolic : {false, true}) {
+    GraphMaker maker;
+    Graph& graph = maker.graph;
+    graph.symbols.resize(symbolic);
+    const ExprId size = symbolic ? graph.exprs.Symbol(0, {1, 1 << 20}) : graph.exprs.Const(3);
+    const ValueId x = maker.InputOf(maker.Type(v1::F32, {size, graph.exprs.Const(4)}));
+    maker.Output(maker.Node("aten.squeeze.dims", {{"self", T(x)}, {"dim", maker.Ints({0})}}, v1::F32, {4}));
+    const absl::StatusOr<LoopGraph> lowered = LowerGraph(graph, {});
+    if (symbolic) {
+      ASSERT_TRUE(lowered.ok()) << lowered.status();
+      EXPECT_EQ(lowered->guards, std::vector<ExprId>{graph.exprs.Eq(size, graph.exprs.Const(1))});
+    } else {
+      EXPECT_EQ(lowered.status().code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_TRUE(absl::StrContains(lowered.status().message(), "squeeze of a dimension of size 3"));
+    }
+  }
+}
+
 // One operator whose declared result is larger than its operands: refused where the sizes are known, a
 // guard where they are not. Each also with the right size, which must be neither.
 TEST(Lower, DeclaredSizesThatLeaveAnOperandAreRefusedUnderMasksToo) {

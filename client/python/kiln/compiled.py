@@ -99,7 +99,7 @@ class CompiledGraph(OutputCode):
         artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted())
         debug.write(self.title, self.request_key, artifact)
         nodes, conditions, _ = artifact.guards()
-        # What the service specialised on becomes a guard of torch's own.
+        # What the service specialised on becomes a guard of torch's own; what the graph's guards say already is.
         if conditions and not evaluate(nodes, conditions, values):
             raise Unsupported("the program does not fit the sizes at hand")
         self.artifact = artifact
