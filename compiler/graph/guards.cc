@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/expr_eval.h"
 
@@ -24,12 +25,9 @@ absl::Status CheckGuards(const v1::Guards& guards) {
     for (uint32_t arg : node.args()) valid = valid && arg < static_cast<uint32_t>(i);
     if (!valid) return absl::InvalidArgumentError(absl::StrCat("guards: expression ", i, " is malformed"));
   }
-  for (const auto* conditions : {&guards.conditions(), &guards.given()}) {
-    for (uint32_t condition : *conditions) {
-      if (condition >= static_cast<uint32_t>(guards.exprs_size())) {
-        return absl::InvalidArgumentError("guards: a condition does not exist");
-      }
-    }
+  auto exists = [&](uint32_t condition) { return condition < static_cast<uint32_t>(guards.exprs_size()); };
+  if (!absl::c_all_of(guards.conditions(), exists) || !absl::c_all_of(guards.given(), exists)) {
+    return absl::InvalidArgumentError("guards: a condition does not exist");
   }
   return absl::OkStatus();
 }
@@ -55,12 +53,8 @@ bool GuardsHold(const v1::Guards& guards, const v1::Hints& hints) {
       values[i] = ApplyExprOp(node.op(), args);
     }
   }
-  for (const auto* conditions : {&guards.conditions(), &guards.given()}) {
-    for (uint32_t condition : *conditions) {
-      if (!values[condition] || *values[condition] == 0) return false;
-    }
-  }
-  return true;
+  auto holds = [&](uint32_t condition) { return values[condition].value_or(0) != 0; };
+  return absl::c_all_of(guards.conditions(), holds) && absl::c_all_of(guards.given(), holds);
 }
 
 }  // namespace kiln
