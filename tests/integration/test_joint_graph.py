@@ -29,7 +29,7 @@ def _memory_of(node):
     """The node whose memory a view's is."""
     aten = torch.ops.aten
     while node.target in (aten.t.default, aten.transpose.int, aten.permute.default, aten.view.default,
-                          aten.detach.default):
+                          aten.detach.default, aten.expand.default):
         node = node.args[0]
     return node
 
@@ -109,6 +109,25 @@ def _wide_inputs():
     return torch.randn(4096, 64, requires_grad=True), (torch.randn(64, 1024) / 32).requires_grad_()
 
 
+def _gated(x, weight):
+    gate, value = (x @ weight).chunk(2, -1)
+    return (F.silu(gate) * value) @ weight[:, :512].t()
+
+
+def _scaled_rows(x, weight):
+    x = x.sin()
+    return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * 1.5) @ weight
+
+
+def _dropped(scores, values):
+    return F.dropout(torch.softmax(scores.sin(), -1), 0.25, True) @ values
+
+
+def _dropped_inputs():
+    torch.manual_seed(0)
+    return torch.randn(8, 256, 256, requires_grad=True), torch.randn(8, 256, 64, requires_grad=True)
+
+
 def _image():
     torch.manual_seed(0)
     return torch.randn(4, 16, 64, 64), torch.randn(16, 16, 3, 3) / 12
@@ -143,7 +162,13 @@ _CASES = {
     "max pooling": (_pooled, _image, _ONE_IMAGE // 4 + _ONE_IMAGE // 4 + _ONE_IMAGE // 8,
                     torch.ops.aten.max_pool2d_with_indices_backward.default),
     # GELU's input, and not its result.
-    "gelu": (_widened, _wide_inputs, 4096 * 1024 * 4, torch.ops.aten.gelu.default),
+    "gelu": (_widened, _wide_inputs, 4096 * 1024 * 4, torch.ops.aten.mm.default),
+    # Both halves of a product, and not what one gates of the other.
+    "gate": (_gated, _wide_inputs, 4096 * 1024 * 4, torch.ops.aten.mm.default),
+    # A number a row, and not the rows scaled by it, nor their sine.
+    "scaled rows": (_scaled_rows, _wide_inputs, 4096 * 4, torch.ops.aten.mm.default),
+    # A softmax and a truth value an element, and not what is left of it.
+    "dropout": (_dropped, _dropped_inputs, 8 * 256 * 256 * (4 + 1), torch.ops.aten.bmm.default),
 }
 
 
@@ -156,8 +181,27 @@ def test_saved_bytes(name):
         assert saved_bytes(function, *values) > limit  # the control
 
 
-def test_large_gelu():
-    agree(lambda x, weight: _widened(x, weight).mean(), *_wide_inputs())
+@pytest.mark.parametrize("function", [_widened, _gated])
+def test_made_again(function):
+    agree(lambda x, weight: function(x, weight).mean(), *_wide_inputs())
+
+
+def test_small_operands_are_saved():
+    inputs = [value.detach()[:64].requires_grad_() for value in _wide_inputs()]
+    assert saved_bytes(_widened, *inputs) == 2 * 64 * 1024 * 4
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_dropout_made_again(dynamic):
+    """The backward drops what the forward dropped: the result is linear in the values, by its own gradient."""
+    scores, values = _dropped_inputs()
+    torch._dynamo.reset()
+    result = torch.compile(_dropped, backend="kiln", dynamic=dynamic)(scores, values)
+    weights = torch.randn_like(result)
+    (result * weights).sum().backward()
+    torch.testing.assert_close((values * values.grad).sum(), (result * weights).sum(), rtol=1e-4, atol=1e-3)
+    ones = torch.compile(_dropped, backend="kiln", dynamic=dynamic)(scores, torch.ones_like(values))
+    assert 0.9 < ones.mean() < 1.1 and ones.std() > 0.01  # something is dropped
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -8,8 +8,8 @@ its operands, it is said in smaller operators here, so that the cut can save the
   the normalisation's own gradient does
 - log-softmax is a function of its input, often a result of the model, and of two numbers a row
 - max pooling's gradient needs positions, which fit into few bits, and of its input only the shape
-- a large GELU on the CPU is computed again from its input, which its own gradient needs: the partitioner would save
-  both, since the product behind it reads its result from memory in the backward too
+- what a product on the CPU reads, a GELU, a gate, a normalised row times its weight, dropped attention, is made again
+  from operands that their own gradients need: the partitioner would save both
 
 Everything else is left to the compiler. The graph's results are the same up to rounding; an operator whose facts do
 not allow a rewrite stays as it is.
@@ -167,17 +167,46 @@ def _max_pool_gradient(emit, node):
     emit.replace(node, emit(aten.view.default, value, list(sizes)))
 
 
-def _gelu(_, node):
-    result = _value(node)
-    sizes = tuple(result.shape)
-    if result.device.type != "cpu" or not all(isinstance(size, int) for size in sizes):
-        return
-    if result.numel() * result.element_size() >= _GELU_BYTES_MIN:
-        node.meta.setdefault("recompute", CheckpointPolicy.PREFER_RECOMPUTE)  # the model's own wish goes first
+def _product(_, node):
+    """A large operand that one operation makes of what other gradients need is made again in the backward: the
+    partitioner would save it, too, since the gradient of the product reads it from memory."""
+    for operand in node.all_input_nodes:
+        while operand.target in _VIEWS:
+            operand = operand.args[0]
+        result = _value(operand)
+        if not isinstance(result, torch.Tensor) or result.device.type != "cpu" or _bytes(result) < _PRODUCT_BYTES_MIN:
+            continue
+        if operand.target is operator.getitem and operand.args[0].target is aten.native_dropout.default:
+            operand = _dropped(operand)
+        if operand.target in _MADE_AGAIN:
+            operand.meta.setdefault("recompute", CheckpointPolicy.PREFER_RECOMPUTE)  # the model's own wish goes first
 
 
-# The backward writes it once more, beside the gradient that reads the same input: dear where it stayed in the cache.
-_GELU_BYTES_MIN = 16 << 20
+def _dropped(result):
+    """The result of a dropout from its operand and its mask, where they give the same numbers."""
+    dropout = result.args[0]
+    source, probability, training = dropout.args
+    if result.args[1] != 0 or not training or not 0 < probability < 1 or not _wide(_value(result)):
+        return result
+    with result.graph.inserting_before(result.next):
+        emit = _Emitter(result.graph, result)
+        kept = emit(aten.mul.Tensor, source, emit(operator.getitem, dropout, 1))
+        return emit.replace(result, emit(aten.mul.Tensor, kept, 1 / (1 - probability)))
+
+
+def _bytes(value):
+    count = value.numel()
+    if isinstance(count, torch.SymInt):
+        count = count.node.hint or 0
+    return count * value.element_size()
+
+
+_MADE_AGAIN = (aten.gelu.default, aten.silu.default, aten.mul.Tensor)
+_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default, aten.t.default,
+          aten.transpose.int, aten.unsqueeze.default, aten.squeeze.dim)
+
+# The backward writes it once more, beside gradients that read the same operands.
+_PRODUCT_BYTES_MIN = 1 << 20
 
 _NORMALISED = "kiln_normalised"  # in a node's meta: the result of a batch normalisation, rewritten
 
@@ -188,5 +217,8 @@ _REWRITES = {
     aten.hardtanh_backward.default: _hardtanh_gradient,
     aten._log_softmax.default: _log_softmax,
     aten.max_pool2d_with_indices_backward.default: _max_pool_gradient,
-    aten.gelu.default: _gelu,
+    aten.mm.default: _product,
+    aten.addmm.default: _product,
+    aten.bmm.default: _product,
+    aten.baddbmm.default: _product,
 }
