@@ -80,6 +80,26 @@ def test_windows_of_which_there_may_be_none():
         torch.testing.assert_close(compiled(x), f(x))
 
 
+def test_sizes_that_are_rounded_fractions():
+    def f(x):
+        rows = x.shape[0] // 3
+        return (torch.arange(0.5, rows) * 2, torch.arange(0.25, rows, 0.5).sin(), torch.arange(rows, -0.75, -1.0) + 1,
+                torch.arange(-1.5, rows, 4.0) + x.sum())
+
+    compiled = torch.compile(f, backend="kiln", dynamic=True)
+    for rows in (12, 13, 30, 31, 100, 15):
+        x = torch.randn(rows)
+        for actual, expected in zip(compiled(x), f(x)):
+            torch.testing.assert_close(actual, expected)
+    assert kiln.stats()["graphs"] == 1
+
+
+def test_a_size_that_floats_round_is_refused():
+    """Ten tenths are one in floats, and more than one in fractions."""
+    with pytest.raises(Exception, match="only fractions by powers of two are exact"):
+        torch.compile(lambda x: torch.arange(0, x.shape[0], 0.1) + x.sum(), backend="kiln", dynamic=True)(torch.randn(7))
+
+
 def test_a_dimension_that_a_guard_makes_one():
     """What is squeezed may have a size that is no constant: torch has a guard that it is 1."""
     def f(x):

@@ -3,6 +3,8 @@
 The pool is a list of (op, value, args) in which an argument stands before its user; positions are ids.
 Semantics are Python's: floor division and modulo with the divisor's sign (proto/kiln/v1/graph.proto).
 """
+import math
+
 import sympy
 from torch.utils._sympy import functions as torch_functions
 
@@ -27,6 +29,8 @@ def _named(*names):
 _FLOOR_DIVISIONS = _named("FloorDiv", "CleanDiv")
 _MODULOS = _named("Mod", "PythonMod")
 _TRUE_DIVISION = _named("IntTrueDiv")
+_FLOAT_DIVISION = _named("FloatTrueDiv")
+_FLOATS = _named("ToFloat")
 _FLOORS = _named("FloorToInt")
 _TRUNCATIONS = _named("TruncToInt")
 _CEILINGS = _named("CeilToInt")
@@ -163,12 +167,48 @@ class ExprPool:
     def _rounded(self, expr):
         inner = expr.args[0]
         if isinstance(inner, _TRUE_DIVISION):
-            if isinstance(expr, _TRUNCATIONS) and not all(part.is_nonnegative for part in inner.args):
-                sign = self._intern(MUL, args=tuple(map(self.add, inner.args)))
-                negative = self._intern(LT, args=(sign, self._const(0)))
-                return self._intern(WHERE, args=(negative, self._binary(CEILDIV, inner), self._binary(FLOORDIV, inner)))
-            return self._binary(CEILDIV if isinstance(expr, _CEILINGS) else FLOORDIV, inner)
-        raise Unsupported(f"{type(expr).__name__} of {type(inner).__name__}")
+            above, below = inner.args
+        else:
+            above, denominator = _fraction(inner)
+            if denominator == 1:
+                return self.add(above)
+            below = sympy.Integer(denominator)
+        parts = self.add(above), self.add(below)
+        if isinstance(expr, _TRUNCATIONS) and not (above.is_nonnegative and below.is_nonnegative):
+            negative = self._intern(LT, args=(self._intern(MUL, args=parts), self._const(0)))
+            return self._intern(WHERE, args=(negative, self._intern(CEILDIV, args=parts),
+                                             self._intern(FLOORDIV, args=parts)))
+        return self._intern(CEILDIV if isinstance(expr, _CEILINGS) else FLOORDIV, args=parts)
+
+
+_DENOMINATOR_MAX = 1 << 20
+
+
+def _fraction(expr):
+    """A float expression as an integer's and a positive denominator that is a power of two: what floats compute of
+    such numbers below 2^53 is exact. Raises Unsupported for others."""
+    if isinstance(expr, _FLOATS):
+        return expr.args[0], 1
+    if expr.is_integer:
+        return expr, 1
+    if expr.is_number and expr.is_finite:
+        above, below = float(expr).as_integer_ratio()
+        if below <= _DENOMINATOR_MAX:
+            return sympy.Integer(above), below
+    if isinstance(expr, sympy.Add):
+        parts = [_fraction(part) for part in expr.args]
+        below = max(denominator for _, denominator in parts)
+        return sympy.Add(*(above * (below // denominator) for above, denominator in parts)), below
+    if isinstance(expr, sympy.Mul):
+        parts = [_fraction(part) for part in expr.args]
+        return sympy.Mul(*(above for above, _ in parts)), math.prod(denominator for _, denominator in parts)
+    if isinstance(expr, _FLOAT_DIVISION) and expr.args[1].is_number:
+        above, below = _fraction(expr.args[0])
+        divisor, scale = _fraction(expr.args[1])
+        size = abs(int(divisor))
+        if size and size & (size - 1) == 0:
+            return above * (scale if divisor > 0 else -scale), below * size
+    raise Unsupported(f"rounding {expr}: of floats only fractions by powers of two are exact")
 
 
 def evaluate(nodes, conditions, symbols):
