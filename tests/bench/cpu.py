@@ -12,6 +12,7 @@ Sections, all by default:
   steps    steps, peak memory, dynamic=True against static
   fusion   loop nests and bytes moved of each graph (tests/bench/fusion.py says what is counted)
   kernels  memory-bound kernels, a call's and a step's own cost, a graph's look-up (tests/bench/kernels.py)
+  scale    with --graphs DIRECTORY: seconds to compile against size, of the captures there (tests/bench/scale.py)
 
   --quick  no cold Inductor, no front end, one warm start: kiln's own start, and steps
 
@@ -38,10 +39,11 @@ sys.path.insert(0, HERE)
 
 import fusion  # noqa: E402
 import kernels  # noqa: E402
+import scale  # noqa: E402
 from cell import Cell, Failed  # noqa: E402
 from nursery import Nursery  # noqa: E402
 
-SECTIONS = ("start", "steps", "fusion", "kernels")
+SECTIONS = ("start", "steps", "fusion", "kernels", "scale")
 TASKS = ("infer", "train")
 WAYS = ("eager", "inductor", "kiln")
 PEAKS = 2  # of a process, for the median of all: where the allocator finds room differs from step to step
@@ -315,7 +317,7 @@ def fusion_table(rows):
         f"over 1.05 × what Inductor can touch: {over_touched}, of {len(ratios)}.", ""]
 
 
-def tables(rows, measured_kernels, arguments):
+def tables(rows, measured_kernels, measured_scale, arguments):
     """The Markdown."""
     lines = [f"{time.strftime('%Y-%m-%d')}, {processor()}, {os.cpu_count()} threads, {arguments.dtype}"
              f"{', dynamic sizes' if arguments.dynamic else ''}.", ""]
@@ -327,6 +329,8 @@ def tables(rows, measured_kernels, arguments):
         lines += fusion_table(rows)
     if measured_kernels:
         lines.append(kernels.tables(measured_kernels))
+    if measured_scale:
+        lines += ["Compiling captured graphs, each alone, with an empty store:", "", *measured_scale]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -344,6 +348,7 @@ def parse():
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--quick", action="store_true", help="only kiln's cold start; warm starts and steps of all")
     parser.add_argument("--sections", default=",".join(SECTIONS), help="comma-separated")
+    parser.add_argument("--graphs", metavar="DIRECTORY", help="captured graphs, for the section scale")
     parser.add_argument("--warm-rounds", type=int, default=5, help="processes of each way, in turn (medians)")
     parser.add_argument("--stopped-rounds", type=int, default=4,
                         help="starts with no daemon running, one after each warm round (median)")
@@ -367,6 +372,15 @@ def parse():
         parser.error("each process times as many rounds: let --rounds be a multiple of --processes")
     if arguments.resume and not arguments.json:
         parser.error("--resume: of which --json FILE?")
+    if not arguments.graphs:
+        arguments.sections = [section for section in arguments.sections if section != "scale"]
+    if not arguments.sections:
+        parser.error("the section scale is of --graphs DIRECTORY")
+    if "scale" in arguments.sections:
+        try:
+            scale.captures(arguments.graphs)
+        except ValueError as error:
+            parser.error(str(error))
     if arguments.quick:
         arguments.warm_rounds, arguments.stopped_rounds, arguments.processes = 1, 0, 1
         arguments.sections = [section for section in arguments.sections if section != "fusion"]
@@ -388,15 +402,15 @@ def subject(arguments):
         with open(path, "rb") as file:
             digest.update(file.read())
     names = ("dtype", "device", "dynamic", "quick", "sections", "warm_rounds", "stopped_rounds", "processes", "rounds",
-             "seconds")
+             "seconds", "graphs")
     return {"options": {name: getattr(arguments, name) for name in names}, "kiln": digest.hexdigest()}
 
 
 def resumed(arguments, of):
-    """Rows without errors, by (model, task), and the kernels of an earlier run; raises ValueError where they are not
-    of `of`."""
+    """Rows without errors, by (model, task), the kernels and the lines of scale of an earlier run; raises ValueError
+    where they are not of `of`."""
     if not arguments.resume or not os.path.exists(arguments.json):
-        return {}, None
+        return {}, None, None
     with open(arguments.json) as file:
         try:
             earlier = json.load(file)
@@ -411,15 +425,15 @@ def resumed(arguments, of):
             row = Row(result["model"], result["task"], arguments)
             row.result = result
             rows[result["model"], result["task"]] = row
-    return rows, earlier["kernels"]
+    return rows, earlier["kernels"], earlier.get("scale")
 
 
 class Results:
-    """Rows in the order of `wanted` and the kernels, kept in the file of --json as they come."""
+    """Rows in the order of `wanted`, the kernels and the lines of scale, kept in the file of --json as they come."""
 
     def __init__(self, wanted, arguments):
         self._wanted, self._arguments, self._of = wanted, arguments, subject(arguments)
-        self._rows, self.kernels = resumed(arguments, self._of)
+        self._rows, self.kernels, self.scale = resumed(arguments, self._of)
 
     def rows(self):
         return [self._rows[key] for key in self._wanted if key in self._rows]
@@ -435,6 +449,12 @@ class Results:
     def measure_kernels(self):
         if self.kernels is None:
             self.kernels = kernels.measure()
+            self._keep()
+
+    def measure_scale(self):
+        if self.scale is None:
+            paths = scale.captures(self._arguments.graphs)
+            self.scale = list(scale.table(paths, self._arguments.graphs, []))
             self._keep()
 
     def _measure(self, missing, nursery):
@@ -455,7 +475,7 @@ class Results:
             return
         rows = [{**row.result, "errors": row.errors} for row in self._rows.values()]
         with open(self._arguments.json + ".new", "w") as file:
-            json.dump({"of": self._of, "rows": rows, "kernels": self.kernels}, file, indent=1)
+            json.dump({"of": self._of, "rows": rows, "kernels": self.kernels, "scale": self.scale}, file, indent=1)
         os.replace(self._arguments.json + ".new", self._arguments.json)
 
 
@@ -471,7 +491,10 @@ def main():
         results.measure_rows()
     if "kernels" in arguments.sections:
         results.measure_kernels()
-    text = tables(results.rows(), results.kernels if "kernels" in arguments.sections else None, arguments)
+    if "scale" in arguments.sections:
+        results.measure_scale()
+    text = tables(results.rows(), results.kernels if "kernels" in arguments.sections else None,
+                  results.scale if "scale" in arguments.sections else None, arguments)
     print(text, end="")
     if arguments.markdown:
         with open(arguments.markdown, "w") as file:

@@ -127,6 +127,40 @@ def measure_file(path, name):
         return json.loads(done.stdout.splitlines()[-1])
 
 
+def captures(directory, only=""):
+    """Paths of the captures under `directory` whose name holds `only`; raises ValueError where there are none."""
+    paths = sorted(glob.glob(os.path.join(directory, "**", "*.json.gz"), recursive=True))
+    paths = [path for path in paths if only in path]
+    if not paths:
+        named = f" with {only!r} in its name" if only else ""
+        raise ValueError(f"no *.json.gz{named} under {directory}")
+    return paths
+
+
+def table(paths, directory, rows):
+    """Lines of the table of `paths`, each as soon as it is measured; `rows` gets what they are of."""
+    yield "| graph | operators | plan ms | callable ms | kernels | library calls |"
+    yield "|---|---|---|---|---|---|"
+    for path in paths:
+        name = os.path.relpath(path, directory).removesuffix(".json.gz")
+        try:
+            measured = measure_file(path, name)
+        except Unread as error:
+            yield f"| {name} | not read: {error} | | | | |"
+            continue
+        rows += measured
+        for row in measured:
+            rest = (f"{row['plan_seconds'] * 1e3:.0f} | {row['seconds'] * 1e3:.0f} | {row['kernels']} | "
+                    f"{row['library_calls']} |" if "fallback" not in row else f"fallback: {row['fallback']} | | | |")
+            yield f"| {row['graph']} | {row['operators']} | {rest}"
+    whole = [row for row in rows if "fallback" not in row]
+    if whole:
+        yield ""
+        yield (f"{len(rows)} graphs, {len(rows) - len(whole)} fallbacks; slowest plan "
+               f"{max(row['plan_seconds'] for row in whole):.2f} s, slowest until callable "
+               f"{max(row['seconds'] for row in whole):.2f} s; seconds grow as operators^{exponent(rows):.2f}")
+
+
 def main():
     if sys.argv[1:2] == ["--one"]:
         path, name = sys.argv[2:]
@@ -140,33 +174,17 @@ def main():
     parser.add_argument("--json", help="file for the rows")
     parser.add_argument("--plot", help="file for the picture (SVG)")
     arguments = parser.parse_args()
-    paths = sorted(glob.glob(os.path.join(arguments.directory, "**", "*.json.gz"), recursive=True))
-    paths = [path for path in paths if arguments.only in path]
-    if not paths:
-        parser.error(f"no *.json.gz with {arguments.only!r} in its name under {arguments.directory}")
+    try:
+        paths = captures(arguments.directory, arguments.only)
+    except ValueError as error:
+        parser.error(str(error))
     rows = []
-    print("| graph | operators | plan ms | callable ms | kernels | library calls |\n|---|---|---|---|---|---|")
-    for path in paths:
-        name = os.path.relpath(path, arguments.directory).removesuffix(".json.gz")
-        try:
-            measured = measure_file(path, name)
-        except Unread as error:
-            print(f"| {name} | not read: {error} | | | | |", flush=True)
-            continue
-        for row in measured:
-            rows.append(row)
-            rest = (f"{row['plan_seconds'] * 1e3:.0f} | {row['seconds'] * 1e3:.0f} | {row['kernels']} | "
-                    f"{row['library_calls']} |" if "fallback" not in row else f"fallback: {row['fallback']} | | | |")
-            print(f"| {row['graph']} | {row['operators']} | {rest}", flush=True)
-    whole = [row for row in rows if "fallback" not in row]
-    if whole:
-        print(f"\n{len(rows)} graphs, {len(rows) - len(whole)} fallbacks; slowest plan "
-              f"{max(row['plan_seconds'] for row in whole):.2f} s, slowest until callable "
-              f"{max(row['seconds'] for row in whole):.2f} s; seconds grow as operators^{exponent(rows):.2f}")
+    for line in table(paths, arguments.directory, rows):
+        print(line, flush=True)
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump(rows, file, indent=1)
-    if arguments.plot and whole:
+    if arguments.plot and any("fallback" not in row for row in rows):
         plot(rows, arguments.plot)
 
 

@@ -32,7 +32,8 @@ def run(monkeypatch, tmp_path):
 
     def run(row, rounds=1):
         arguments(1)
-        path.write_text(json.dumps({"of": cpu.subject(cpu.parse()), "rows": [row], "kernels": None}))
+        path.write_text(json.dumps({"of": cpu.subject(cpu.parse()), "rows": [row], "kernels": None,
+                                    "scale": None}))
         arguments(rounds)
         return cpu.main()
 

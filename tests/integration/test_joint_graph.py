@@ -191,6 +191,12 @@ def test_small_operands_are_saved():
     assert saved_bytes(_widened, *inputs) == 2 * 64 * 1024 * 4
 
 
+def test_any_number_of_rows_is_as_large_as_the_first():
+    x, weight = _wide_inputs()
+    torch._dynamo.mark_dynamic(x, 0)
+    assert int(saved_bytes(_widened, x, weight)) == 4096 * 1024 * 4
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_dropout_made_again(dynamic):
     """The backward drops what the forward dropped: the result is linear in the values, by its own gradient."""
