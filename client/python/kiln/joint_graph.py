@@ -9,7 +9,7 @@ its operands, it is said in smaller operators here, so that the cut can save the
 - log-softmax is a function of its input, often a result of the model, and of two numbers a row
 - max pooling's gradient needs positions, which fit into few bits, and of its input only the shape
 - what a product on the CPU reads, a GELU, a gate, a normalised row times its weight, dropped attention, is made again
-  from operands that their own gradients need: the partitioner would save both
+  from operands that gradients need anyway: the partitioner would save both
 
 Everything else is left to the compiler. The graph's results are the same up to rounding; an operator whose facts do
 not allow a rewrite stays as it is.
@@ -32,11 +32,12 @@ def rewrite(module):
             for node in graph.find_nodes(op="call_function", target=op):
                 with graph.inserting_before(node.next):
                     function(_Emitter(graph, node), node)
+        _make_operands_again(graph)
     module.recompile()
 
 
 def names():
-    return tuple(str(op) for op in _REWRITES)
+    return tuple(str(op) for op in (*_REWRITES, *_PRODUCTS))
 
 
 class _Emitter:
@@ -167,19 +168,31 @@ def _max_pool_gradient(emit, node):
     emit.replace(node, emit(aten.view.default, value, list(sizes)))
 
 
-def _product(_, node):
-    """A large operand that one operation makes of what other gradients need is made again in the backward: the
+def _make_operands_again(graph):
+    """What a product reads and little makes of what gradients need anyway is made again in the backward: the
     partitioner would save it, too, since the gradient of the product reads it from memory."""
-    for operand in node.all_input_nodes:
-        while operand.target in _VIEWS:
-            operand = operand.args[0]
-        result = _value(operand)
-        if not isinstance(result, torch.Tensor) or result.device.type != "cpu" or _bytes(result) < _PRODUCT_BYTES_MIN:
-            continue
-        if operand.target is operator.getitem and operand.args[0].target is aten.native_dropout.default:
-            operand = _dropped(operand)
-        if operand.target in _MADE_AGAIN:
-            operand.meta.setdefault("recompute", CheckpointPolicy.PREFER_RECOMPUTE)  # the model's own wish goes first
+    backward = set()
+    for node in graph.nodes:
+        tangent = node.op == "placeholder" and "tangents" in node.target
+        if tangent or not backward.isdisjoint(node.all_input_nodes):
+            backward.add(node)
+    for op in _PRODUCTS:
+        for product in graph.find_nodes(op="call_function", target=op):
+            for operand in product.all_input_nodes:
+                _make_again(operand, backward)
+
+
+def _make_again(operand, backward):
+    while operand.target in _VIEWS:
+        operand = operand.args[0]
+    result = _value(operand)
+    if not isinstance(result, torch.Tensor) or result.device.type != "cpu" or _bytes(result) < _PRODUCT_BYTES_MIN:
+        return
+    if operand.target is operator.getitem and operand.args[0].target is aten.native_dropout.default:
+        operand = _dropped(operand)
+    # What is said to be made again has its operands kept for it.
+    if operand.target in _MADE_AGAIN and all(_at_hand(part, backward) for part in operand.all_input_nodes):
+        operand.meta.setdefault("recompute", CheckpointPolicy.PREFER_RECOMPUTE)  # the model's own wish goes first
 
 
 def _dropped(result):
@@ -194,6 +207,24 @@ def _dropped(result):
         return emit.replace(result, emit(aten.mul.Tensor, kept, 1 / (1 - probability)))
 
 
+def _at_hand(node, backward, depth=3):
+    """Whether the backward has it in any case: an input, what a gradient is multiplied with, or made of such."""
+    if node.op in ("placeholder", "get_attr"):
+        return True
+    if node.target is operator.getitem and node.args[0].target is aten.native_dropout.default:
+        return True  # the mask, which its gradient reads
+    reached, seen = [node], {node}
+    while reached:
+        for user in reached.pop().users:
+            if user in backward:
+                return True
+            if user not in seen and (user.target in _VIEWS or user.target is aten.detach.default):
+                seen.add(user)
+                reached.append(user)
+    made = depth > 0 and node.target in _MADE_AGAIN + _VIEWS
+    return made and all(_at_hand(part, backward, depth - 1) for part in node.all_input_nodes)
+
+
 def _bytes(value):
     count = value.numel()
     if isinstance(count, torch.SymInt):
@@ -201,6 +232,7 @@ def _bytes(value):
     return count * value.element_size()
 
 
+_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
 _MADE_AGAIN = (aten.gelu.default, aten.silu.default, aten.mul.Tensor)
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default, aten.t.default,
           aten.transpose.int, aten.unsqueeze.default, aten.squeeze.dim)
@@ -217,8 +249,4 @@ _REWRITES = {
     aten.hardtanh_backward.default: _hardtanh_gradient,
     aten._log_softmax.default: _log_softmax,
     aten.max_pool2d_with_indices_backward.default: _max_pool_gradient,
-    aten.mm.default: _product,
-    aten.addmm.default: _product,
-    aten.bmm.default: _product,
-    aten.baddbmm.default: _product,
 }

@@ -189,12 +189,12 @@ def _fraction(expr):
     such numbers below 2^53 is exact. Raises Unsupported for others."""
     if isinstance(expr, _FLOATS):
         return expr.args[0], 1
-    if expr.is_integer:
-        return expr, 1
-    if expr.is_number and expr.is_finite:
+    if expr.is_number and expr.is_finite and not isinstance(expr, sympy.Integer):
         above, below = float(expr).as_integer_ratio()
         if below <= _DENOMINATOR_MAX:
             return sympy.Integer(above), below
+    elif expr.is_integer:
+        return expr, 1
     if isinstance(expr, sympy.Add):
         parts = [_fraction(part) for part in expr.args]
         below = max(denominator for _, denominator in parts)
@@ -202,7 +202,7 @@ def _fraction(expr):
     if isinstance(expr, sympy.Mul):
         parts = [_fraction(part) for part in expr.args]
         return sympy.Mul(*(above for above, _ in parts)), math.prod(denominator for _, denominator in parts)
-    if isinstance(expr, _FLOAT_DIVISION) and expr.args[1].is_number:
+    if isinstance(expr, _FLOAT_DIVISION + _TRUE_DIVISION) and expr.args[1].is_number:
         above, below = _fraction(expr.args[0])
         divisor, scale = _fraction(expr.args[1])
         size = abs(int(divisor))
