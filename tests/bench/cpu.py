@@ -378,7 +378,7 @@ def parse():
         parser.error("the section scale is of --graphs DIRECTORY")
     if "scale" in arguments.sections:
         try:
-            scale.captures(arguments.graphs)
+            arguments.captures = scale.captures(arguments.graphs)
         except ValueError as error:
             parser.error(str(error))
     if arguments.quick:
@@ -425,7 +425,7 @@ def resumed(arguments, of):
             row = Row(result["model"], result["task"], arguments)
             row.result = result
             rows[result["model"], result["task"]] = row
-    return rows, earlier["kernels"], earlier.get("scale")
+    return rows, earlier["kernels"], earlier["scale"]
 
 
 class Results:
@@ -453,8 +453,7 @@ class Results:
 
     def measure_scale(self):
         if self.scale is None:
-            paths = scale.captures(self._arguments.graphs)
-            self.scale = list(scale.table(paths, self._arguments.graphs, []))
+            self.scale = list(scale.table(self._arguments.captures, self._arguments.graphs, []))
             self._keep()
 
     def _measure(self, missing, nursery):

@@ -18,11 +18,6 @@ import sys
 import tempfile
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-
-import capture  # noqa: E402
-
 COUNTED_FROM = 100  # operators; below, the constant part hides the growth
 
 
@@ -163,6 +158,8 @@ def table(paths, directory, rows):
 
 def main():
     if sys.argv[1:2] == ["--one"]:
+        import capture  # and with it torch, which the table needs not
+
         path, name = sys.argv[2:]
         rows = [measure(found, f"{name} {number}") for number, found in enumerate(capture.read(path))]
         stop_daemon()

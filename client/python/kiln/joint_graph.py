@@ -199,11 +199,13 @@ def _dropped(result):
     """The result of a dropout from its operand and its mask, where they give the same numbers."""
     dropout = result.args[0]
     source, probability, training = dropout.args
-    if result.args[1] != 0 or not training or not 0 < probability < 1 or not _wide(_value(result)):
+    mask = next((user for user in dropout.users if user.args[1] == 1), None)
+    if mask is None or mask is result or not training or not 0 < probability < 1 or not _wide(_value(result)):
         return result
+    dropout.append(mask)  # before what reads it here
     with result.graph.inserting_before(result.next):
         emit = _Emitter(result.graph, result)
-        kept = emit(aten.mul.Tensor, source, emit(operator.getitem, dropout, 1))
+        kept = emit(aten.mul.Tensor, source, mask)
         return emit.replace(result, emit(aten.mul.Tensor, kept, 1 / (1 - probability)))
 
 
@@ -211,8 +213,6 @@ def _at_hand(node, backward, depth=3):
     """Whether the backward has it in any case: an input, what a gradient is multiplied with, or made of such."""
     if node.op in ("placeholder", "get_attr"):
         return True
-    if node.target is operator.getitem and node.args[0].target is aten.native_dropout.default:
-        return True  # the mask, which its gradient reads
     reached, seen = [node], {node}
     while reached:
         for user in reached.pop().users:
