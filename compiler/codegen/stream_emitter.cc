@@ -25,11 +25,11 @@ constexpr uint64_t kCacheLine = 64;
 // A row that is read ahead stays in the second-level cache beside the present one.
 constexpr int64_t kRowReadAheadMin = int64_t{1} << 11;
 constexpr int64_t kRowReadAheadMax = int64_t{1} << 18;
-constexpr int64_t kReadAheadBytesMin = int64_t{1} << 20;  // of a buffer; a smaller one stays in the cache
-constexpr unsigned kReadAheadStagesMax = 2;               // share a row's lines
-constexpr int64_t kWalkReadAhead = 6144;                  // bytes
-constexpr int64_t kRowWalkReadAheadL2 = 12288;            // bytes, of rows side by side, by rows_ahead_l2
-constexpr int kSecondLevel = 2, kFirstLevel = 3;
+constexpr int64_t kReadAheadBytesMin = int64_t{1} << 20;     // of a buffer; a smaller one stays in the cache
+constexpr unsigned kReadAheadStagesMax = 2;                  // share a row's lines
+constexpr int64_t kWalkReadAhead = 6144;                     // bytes
+constexpr int64_t kRowWalkReadAheadL2 = 12288;               // bytes, of rows side by side, by rows_ahead_l2
+constexpr int kOnce = 0, kSecondLevel = 2, kFirstLevel = 3;  // of llvm.prefetch
 
 }  // namespace
 
@@ -180,9 +180,11 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
   } else if (shares == 0) {
     int64_t ahead = kWalkReadAhead;
     if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) {
+      const bool side_by_side = !pipeline_.walks.empty();
       if (!target_.rows_ahead_l2) {
-        level = kFirstLevel;
-      } else if (!pipeline_.walks.empty()) {
+        const bool once = target_.page_prefetch && side_by_side && !pipeline_.in_groups;
+        level = once ? kOnce : kFirstLevel;
+      } else if (side_by_side) {
         ahead = kRowWalkReadAheadL2;
       }
     }

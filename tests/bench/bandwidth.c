@@ -1,39 +1,59 @@
 // What memory gives to nothing but reads and writes, for each mix of them that a kernel of kernels.py has:
 // the roofs that kernels are held against. Reads are added up, so that none is left out. Each thread has a
 // contiguous part of every buffer and walks it front to back, or, where `streams` is 4, as four parts side by
-// side: more reads are under way then wherever a page ends. Where `ahead` is set it asks for what it reads a page
-// before, so that the next page is found in time. What is written goes past the cache, as nobody reads it soon;
-// what is read and written goes back to where it was.
+// side: more reads are under way then wherever a page ends. It may ask ahead for what it reads (`enum
+// Ahead`), so that the next page is found in time. What is written goes past the cache, as nobody reads it
+// soon; what is read and written goes back to where it was.
 //
-// The threads are those that the kernels run on, a team of the OpenMP runtime that the caller names: threads of
-// one's own between calls make Linux lay that team's threads onto one core for milliseconds when they wake.
+// LATE is what a softmax or a layer norm does with a row, and nothing else: everything is added up when it
+// comes from memory and copied `lag` floats later, read again from the cache. So it tells which part of a
+// kernel's way to the roof is this second read's.
+//
+// The threads are those that the kernels run on, a team of the OpenMP runtime that the caller names: threads
+// of one's own between calls make Linux lay that team's threads onto one core for milliseconds when they
+// wake.
 #include <immintrin.h>
 #include <stddef.h>
 #include <time.h>
 
-enum Mix { READ = 0, COPY = 1, SUM = 2, UPDATE = 3 };  // UPDATE: three of four buffers are written back
+enum Mix {
+  READ = 0,
+  COPY = 1,
+  SUM = 2,
+  UPDATE = 3,
+  LATE = 4
+};  // UPDATE: three of four buffers are written back
+// Into the second-level cache a page before; so much before that it is there in time, for one use.
+enum Ahead { NOTHING = 0, A_PAGE = 1, ONCE = 2 };
 
 #define STREAMS_MAX 4
 #define THREADS_MAX 64
-#define PAGE 1024  // floats
-#define WIDTH 16  // floats of a cache line
+#define PAGE 1024     // floats
+#define IN_TIME 1536  // floats
+#define WIDTH 16      // floats of a cache line
 
 struct Part {
   enum Mix mix;
   int streams;
-  int ahead;
+  enum Ahead ahead;
   float* buffers[4];
   size_t count;  // floats of each
+  size_t lag;    // floats; of LATE
   float sum;
 };
 
-static inline __m256 Line(enum Mix mix, float* const* buffers, size_t i, __m256 sum) {
+static inline __attribute__((always_inline)) __m256 Line(enum Mix mix, float* const* buffers, size_t i,
+                                                         size_t lag, __m256 sum) {
   for (int half = 0; half < WIDTH; half += 8) {
     float* const a = buffers[0] + i + half;
     const __m256 x = _mm256_loadu_ps(a);
     switch (mix) {
       case READ: sum = _mm256_add_ps(sum, x); break;
       case COPY: _mm256_stream_ps(buffers[1] + i + half, x); break;
+      case LATE:
+        sum = _mm256_add_ps(sum, x);
+        _mm256_stream_ps(buffers[1] + i + half - lag, _mm256_loadu_ps(a - lag));
+        break;
       case SUM:
         _mm256_stream_ps(buffers[2] + i + half, _mm256_add_ps(x, _mm256_loadu_ps(buffers[1] + i + half)));
         break;
@@ -50,21 +70,27 @@ static inline __m256 Line(enum Mix mix, float* const* buffers, size_t i, __m256 
   return sum;
 }
 
-static inline void Ask(enum Mix mix, float* const* buffers, size_t i) {
+// Inlined always: of a function that only asks GCC believes that it does nothing, and leaves its calls out.
+static inline __attribute__((always_inline)) void Ask(enum Mix mix, enum Ahead ahead, float* const* buffers,
+                                                      size_t i) {
   const int read = mix == UPDATE ? 4 : mix == SUM ? 2 : 1;
-  for (int k = 0; k < read; ++k) _mm_prefetch((const char*)(buffers[k] + i), _MM_HINT_T1);
+  for (int k = 0; k < read; ++k) {
+    if (ahead == A_PAGE) _mm_prefetch((const char*)(buffers[k] + i + PAGE), _MM_HINT_T1);
+    if (ahead == ONCE) _mm_prefetch((const char*)(buffers[k] + i + IN_TIME), _MM_HINT_NTA);
+  }
 }
 
 // Four lines of each stream at a time, each with a sum of its own.
-static inline __attribute__((always_inline)) float Walk(enum Mix mix, int streams, int ahead,
-                                                        float* const* buffers, size_t count) {
+static inline __attribute__((always_inline)) float Walk(enum Mix mix, int streams, enum Ahead ahead,
+                                                        float* const* of_part, size_t count, size_t lag) {
   const size_t part = count / streams;
+  float* const buffers[4] = {of_part[0], of_part[1], of_part[2], of_part[3]};  // no store changes these
   __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-  for (size_t i = 0; i + 4 * WIDTH <= part; i += 4 * WIDTH) {
+  for (size_t i = lag; i + 4 * WIDTH <= part; i += 4 * WIDTH) {
     for (int stream = 0; stream < streams; ++stream) {
       for (int line = 0; line < 4; ++line) {
-        if (ahead) Ask(mix, buffers, stream * part + i + line * WIDTH + PAGE);
-        sums[line] = Line(mix, buffers, stream * part + i + line * WIDTH, sums[line]);
+        Ask(mix, ahead, buffers, stream * part + i + line * WIDTH);
+        sums[line] = Line(mix, buffers, stream * part + i + line * WIDTH, lag, sums[line]);
       }
     }
   }
@@ -76,10 +102,11 @@ static inline __attribute__((always_inline)) float Walk(enum Mix mix, int stream
   return total;
 }
 
-#define WALK(mix)                                                                           \
-  part->sum = part->ahead          ? Walk(mix, 1, 1, part->buffers, part->count)            \
-              : part->streams == 1 ? Walk(mix, 1, 0, part->buffers, part->count)            \
-                                   : Walk(mix, STREAMS_MAX, 0, part->buffers, part->count)
+#define WALK(mix, lag)                                                                       \
+  part->sum = part->ahead == A_PAGE ? Walk(mix, 1, A_PAGE, part->buffers, part->count, lag)  \
+              : part->ahead == ONCE ? Walk(mix, 1, ONCE, part->buffers, part->count, lag)    \
+              : part->streams == 1  ? Walk(mix, 1, NOTHING, part->buffers, part->count, lag) \
+                                    : Walk(mix, STREAMS_MAX, NOTHING, part->buffers, part->count, lag)
 
 // As libgomp's GOMP_parallel: runs `work` on a team of so many threads; and omp_get_thread_num.
 typedef void (*Parallel)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
@@ -94,10 +121,11 @@ static void Work(void* data) {
   struct Pass* pass = data;
   struct Part* part = &pass->parts[pass->thread_number()];
   switch (part->mix) {
-    case READ: WALK(READ); break;
-    case COPY: WALK(COPY); break;
-    case SUM: WALK(SUM); break;
-    case UPDATE: WALK(UPDATE); break;
+    case READ: WALK(READ, 0); break;
+    case COPY: WALK(COPY, 0); break;
+    case SUM: WALK(SUM, 0); break;
+    case UPDATE: WALK(UPDATE, 0); break;
+    case LATE: WALK(LATE, part->lag); break;
   }
 }
 
@@ -108,20 +136,23 @@ static double Now(void) {
 }
 
 // Seconds of one pass over `count` floats of each buffer that the mix has, less what does not divide by the
-// threads and streams: a few hundred. What is written past the cache starts at a multiple of 32 bytes. -1
-// for arguments that it does not know.
-double PassSeconds(Parallel parallel, ThreadNumber thread_number, int mix, int streams, int ahead,
+// threads and streams, a few hundred, and less a lag for each thread and stream. `lag` is of LATE, a multiple
+// of 16. What is written past the cache starts at a multiple of 32 bytes. -1 for arguments that it does not
+// know.
+double PassSeconds(Parallel parallel, ThreadNumber thread_number, int mix, int streams, int ahead, size_t lag,
                    float* const* buffers, size_t count, int threads) {
   struct Pass pass = {.thread_number = thread_number};
   if (threads < 1 || threads > THREADS_MAX || (streams != 1 && (streams != STREAMS_MAX || ahead))) return -1;
   const size_t grain = WIDTH * 4 * STREAMS_MAX;
   const size_t share = count / threads / grain * grain;
+  if ((mix == LATE) != (lag > 0) || lag % WIDTH != 0 || lag > share / streams) return -1;
   for (int k = 0; k < threads; ++k) {
     struct Part* part = &pass.parts[k];
     part->mix = (enum Mix)mix;
     part->streams = streams;
-    part->ahead = ahead;
+    part->ahead = (enum Ahead)ahead;
     part->count = share;
+    part->lag = lag;
     for (int b = 0; b < 4; ++b) part->buffers[b] = buffers[b] == NULL ? NULL : buffers[b] + share * k;
   }
   const double begin = Now();

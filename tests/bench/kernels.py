@@ -2,9 +2,11 @@
 
 A kernel's rate is the least bytes that must move (each input once in, each output once out) over its time. Its roof is
 the rate of bare loops with the same mix of reads and writes over the kernel's own tensors and on the threads that it
-runs on (bandwidth.c: the best of three ways to walk them), taken right before and after each call; so a share is a ratio
+runs on (bandwidth.c: the best of four ways to walk them), taken right before and after each call; so a share is a ratio
 within a moment, and the median over the rounds is what a machine that is shared with others cannot disturb much. Beside
-them stands what eager's and Inductor's versions reach, and libc's memcpy.
+them stands what eager's and Inductor's versions reach, and libc's memcpy. Where a row's result needs the whole row first,
+so that a row is read twice, the column "read twice" has the share of bare loops that do that and nothing else: they copy
+each number one row after they have read it, or where kiln's own kernel makes it, eight rows of a layer norm after.
 Calls: a compiled function of eight elements, less the same function by a back-end that only hands back a tensor: that
 is Dynamo's guard check. Steps: chains of two lengths of kernels that cannot fuse.
 
@@ -28,16 +30,18 @@ import c_library  # noqa: E402
 WAYS = ("eager", "inductor", "kiln")
 SHORT, LONG = 20, 220
 VOCABULARY = 32000
-WALKS = {"in one stream": (1, 0), "in four streams": (4, 0), "a page ahead": (1, 1)}  # streams, ahead: of bandwidth.c
+WALKS = {"in one stream": (1, 0), "in four streams": (4, 0), "a page ahead": (1, 1), "once": (1, 2)}  # streams, ahead
+BANDWIDTH_FLAGS = ("-O3", "-mavx2")
 FRESH_PAGES_MAX, FRESH_CALLS_MAX = 64, 10  # a call's own bookkeeping takes a few pages; memory comes back in turns
-READ, COPY, SUM, UPDATE = range(4)  # as in bandwidth.c
+READ, COPY, SUM, UPDATE, LATE = range(5)  # as in bandwidth.c
 MIXES = ("read", "copy", "read two, write one", "read four, write three")
 MOVED = (1, 2, 3, 7)  # buffers read and written in a pass of each
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def functions(torch, megabytes):
-    """name: (function, its inputs, least bytes that must move, the mix of reads and writes, its large inputs)"""
+    """name: (function, its inputs, least bytes that must move, the mix of reads and writes, its large inputs, how many
+    numbers later a number is read again; 0: it is not)"""
     functional = torch.nn.functional
     columns = 4096
     rows = megabytes * 2**20 // 4 // columns
@@ -61,18 +65,18 @@ def functions(torch, megabytes):
         return torch.softmax(logits, -1) - functional.one_hot(labels, VOCABULARY)
 
     table = {
-        "sum": (lambda x, y: x + y, (matrix, other), SUM, (matrix, other)),
-        "GELU of a sum": (lambda x, y: functional.gelu(x + y), (matrix, other), SUM, (matrix, other)),
+        "sum": (lambda x, y: x + y, (matrix, other), SUM, (matrix, other), 0),
+        "GELU of a sum": (lambda x, y: functional.gelu(x + y), (matrix, other), SUM, (matrix, other), 0),
         "layer norm": (lambda x, w, b: functional.layer_norm(x, (columns,), w, b), (matrix, weight, bias), COPY,
-                       (matrix,)),
-        "softmax, rows of 4096": (lambda x: torch.softmax(x, -1), (matrix,), COPY, (matrix,)),
-        "softmax, rows of 32000": (lambda x: torch.softmax(x, -1), (logits,), COPY, (logits,)),
-        "cross-entropy": (functional.cross_entropy, (logits, labels), READ, (logits,)),
-        "cross-entropy's gradient": (cross_entropy_gradient, (logits, labels), COPY, (logits,)),
-        "Adam": (adam, (parameter, gradient, mean, square), UPDATE, (gradient, parameter, mean, square)),
+                       (matrix,), 8 * columns),
+        "softmax, rows of 4096": (lambda x: torch.softmax(x, -1), (matrix,), COPY, (matrix,), columns),
+        "softmax, rows of 32000": (lambda x: torch.softmax(x, -1), (logits,), COPY, (logits,), VOCABULARY),
+        "cross-entropy": (functional.cross_entropy, (logits, labels), READ, (logits,), 0),
+        "cross-entropy's gradient": (cross_entropy_gradient, (logits, labels), COPY, (logits,), VOCABULARY),
+        "Adam": (adam, (parameter, gradient, mean, square), UPDATE, (gradient, parameter, mean, square), 0),
     }
-    return {name: (function, inputs, MOVED[mix] * large[0].numel() * 4, mix, large)
-            for name, (function, inputs, mix, large) in table.items()}
+    return {name: (function, inputs, MOVED[mix] * large[0].numel() * 4, mix, large, lag)
+            for name, (function, inputs, mix, large, lag) in table.items()}
 
 
 class Roof:
@@ -97,11 +101,11 @@ class Roof:
             raise RuntimeError("a result of another size than its kernel's tensors")
         self._result = result
 
-    def seconds(self, streams, ahead):
+    def seconds(self, streams, ahead, lag=0):
         written = [self._result] if self.mix in (COPY, SUM) else []
         addresses = [tensor.data_ptr() for tensor in self._tensors + written]
-        took = Roof._library.PassSeconds(*Roof._threads, self.mix, streams, ahead, (ctypes.c_void_p * 4)(*addresses),
-                                         ctypes.c_size_t(self.count), self.threads)
+        took = Roof._library.PassSeconds(*Roof._threads, LATE if lag else self.mix, streams, ahead, ctypes.c_size_t(lag),
+                                         (ctypes.c_void_p * 4)(*addresses), ctypes.c_size_t(self.count), self.threads)
         if took < 0:
             raise RuntimeError("a bare loop over memory failed")
         return took
@@ -114,7 +118,7 @@ def _openmp():
 
 
 def _bandwidth():
-    library = c_library.compiled("bandwidth.c", "-O3", "-mavx2")
+    library = c_library.compiled("bandwidth.c", *BANDWIDTH_FLAGS)
     library.PassSeconds.restype = ctypes.c_double
     return library
 
@@ -156,13 +160,14 @@ def _seconds(torch, call, inputs, roof):
     return took
 
 
-def _rounds_of(torch, calls, roof, rounds):
-    """Seconds of each way and, for each way of walking memory, of the bare loops around it; a row a round."""
+def _rounds_of(torch, calls, roof, lag, rounds):
+    """Seconds of each way and, for each way of walking memory, of the bare loops around it, then of those that read
+    twice; a row a round."""
     taken = {way: [] for way in calls}
     bare = {way: [] for way in calls}
 
     def passes():
-        return [roof.seconds(*walk) for walk in WALKS.values()]
+        return [roof.seconds(*walk, late) for late in ([0, lag] if lag else [0]) for walk in WALKS.values()]
 
     for _ in range(rounds):
         before = passes()
@@ -180,17 +185,20 @@ def measure_kernels(arguments):
     chosen = {name: row for name, row in functions(torch, arguments.mb).items()
               if not arguments.kernels or any(part in name.lower() for part in arguments.kernels.lower().split(","))}
     table = {}
-    for name, (function, inputs, least, mix, large) in chosen.items():
+    for name, (function, inputs, least, mix, large, lag) in chosen.items():
         calls, roof = {}, Roof(torch, mix, large)
         for way in arguments.ways.split(","):
             calls[way] = (function if way == "eager" else torch.compile(function, backend=way, dynamic=False), inputs)
             for _ in range(2):
                 _seconds(torch, *calls[way], roof)
-        taken, bare = _rounds_of(torch, calls, roof, arguments.rounds)
+        taken, bare = _rounds_of(torch, calls, roof, lag, arguments.rounds)
         everywhere = [row for rows in bare.values() for row in rows]
-        walks = [statistics.median(row[walk] for row in everywhere) for walk in range(len(WALKS))]
-        best = walks.index(min(walks))
+        walks = [statistics.median(walk) for walk in zip(*everywhere)]
+        best = walks.index(min(walks[:len(WALKS)]))
         row = {"mix": MIXES[mix], "roof": least / walks[best], "walk": list(WALKS)[best], "ways": {}}
+        if lag:
+            twice = walks.index(min(walks[len(WALKS):]), len(WALKS))
+            row["read_twice"] = statistics.median(around[best] / around[twice] for around in everywhere)
         for way in calls:
             shares = sorted(around[best] / took for around, took in zip(bare[way], taken[way]))
             row["ways"][way] = {"rate": least / statistics.median(taken[way]), "share": statistics.median(shares),
@@ -243,13 +251,14 @@ def tables(result):
     ways = [way for way in WAYS if all(way in row["ways"] for row in rows.values())]
     lines = ["Memory-bound kernels: least bytes a second as a share of bare loops of the same mix (its quartiles); "
              f"libc's memcpy moves {result['memcpy'] / 1e9:.1f} GB/s at best:", "",
-             f"| kernel | mix | roof GB/s | {' | '.join(ways)} | {ways[-1]} GB/s |",
-             "|---|---|---|" + "---|" * (len(ways) + 1)]
+             f"| kernel | mix | roof GB/s | bare loops that read twice | {' | '.join(ways)} | {ways[-1]} GB/s |",
+             "|---|---|---|---|" + "---|" * (len(ways) + 1)]
     for name, row in rows.items():
         shares = " | ".join("{share:.2f} ({quartiles[0]:.2f}–{quartiles[1]:.2f})".format(**row["ways"][way])
                             for way in ways)
         rate = row["ways"][ways[-1]]["rate"] / 1e9
-        lines.append(f"| {name} | {row['mix']} | {row['roof'] / 1e9:.1f} | {shares} | {rate:.1f} |")
+        twice = f"{row['read_twice']:.2f}" if "read_twice" in row else "–"
+        lines.append(f"| {name} | {row['mix']} | {row['roof'] / 1e9:.1f} | {twice} | {shares} | {rate:.1f} |")
     if "calls" in result:
         calls = result["calls"]
         call, step = (" / ".join(f"{calls[way][what]:.2f}" for way in WAYS[1:]) for what in ("call_us", "step_us"))

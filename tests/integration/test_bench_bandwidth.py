@@ -1,0 +1,59 @@
+"""tests/bench/bandwidth.c: the bare loops that kernels are held against do what their names say."""
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bench"))
+import c_library  # noqa: E402
+import kernels  # noqa: E402
+
+_COUNT, _LAG, _THREADS = 1 << 16, 4096, 2
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(_THREADS)
+    yield
+    torch.set_num_threads(before)
+
+
+def _roof(mix, tensors):
+    roof = kernels.Roof(torch, mix, tensors)
+    roof.take(torch.zeros(_COUNT))
+    return roof
+
+
+@pytest.mark.parametrize("walk", kernels.WALKS)
+def test_copies_are_whole(walk):
+    roof = _roof(kernels.COPY, [torch.randn(_COUNT)])
+    assert roof.seconds(*kernels.WALKS[walk]) > 0
+    assert torch.equal(roof._result, roof._tensors[0])
+
+
+@pytest.mark.parametrize("walk", kernels.WALKS)
+def test_what_is_read_twice_is_copied_up_to_the_lag(walk):
+    roof = _roof(kernels.COPY, [torch.randn(_COUNT)])
+    assert roof.seconds(*kernels.WALKS[walk], _LAG) > 0
+    streams = kernels.WALKS[walk][0]
+    parts = (_THREADS * streams, -1)
+    read, written = roof._tensors[0].view(parts), roof._result.view(parts)
+    assert torch.equal(written[:, :-_LAG], read[:, :-_LAG]) and not written[:, -_LAG:].any()
+
+
+@pytest.mark.parametrize("lag", [1, _COUNT])
+def test_lags_that_do_not_fit_are_refused(lag):
+    with pytest.raises(RuntimeError, match="bare loop"):
+        _roof(kernels.COPY, [torch.randn(_COUNT)]).seconds(1, 0, lag)
+
+
+def test_the_compiler_keeps_what_asks_ahead(tmp_path):
+    """GCC takes a function that only prefetches for one that does nothing, and leaves its calls out."""
+    source = os.path.join(c_library.HERE, "bandwidth.c")
+    assembly = tmp_path / "bandwidth.s"
+    subprocess.run(["cc", *kernels.BANDWIDTH_FLAGS, "-S", "-o", assembly, source], check=True)
+    text = assembly.read_text()
+    assert "prefetcht1" in text and "prefetchnta" in text
