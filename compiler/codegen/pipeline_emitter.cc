@@ -254,6 +254,11 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
     std::vector<Accumulator> accumulators;
   };
   std::vector<Row> rows(at_once);
+  const auto with_accumulators_of = [this](Row& row, auto&& body) {
+    std::swap(accumulators_, row.accumulators);
+    body();
+    std::swap(accumulators_, row.accumulators);
+  };
   for (int64_t k = 0; k < at_once; ++k) {
     rows[k].number = b_.CreateNSWAdd(number, I64(k));
     variables_ = {b_.CreateNSWAdd(begin, rows[k].number)};
@@ -287,16 +292,14 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
       values_ = row.values;
       variables_ = {b_.CreateNSWAdd(begin, row.number),
                     b_.CreateNSWAdd(column, b_.CreateNSWAdd(turn, I64(copy_ * width)))};
-      std::swap(accumulators_, row.accumulators);
-      EmitWalkOps(first);
-      std::swap(accumulators_, row.accumulators);
+      with_accumulators_of(row, [&] { EmitWalkOps(first); });
       copy_ = copy;
       unrolled_ = unrolled;
     });
     for (Row& row : rows) {
-      std::swap(accumulators_, row.accumulators);
-      AddToTotals(b_.CreateNSWAdd(column, I64(kBlock / at_once - turn_columns)), turn_columns);
-      std::swap(accumulators_, row.accumulators);
+      with_accumulators_of(row, [&] {
+        AddToTotals(b_.CreateNSWAdd(column, I64(kBlock / at_once - turn_columns)), turn_columns);
+      });
     }
   });
   for (Row& row : rows) {

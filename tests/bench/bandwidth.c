@@ -16,13 +16,8 @@
 #include <stddef.h>
 #include <time.h>
 
-enum Mix {
-  READ = 0,
-  COPY = 1,
-  SUM = 2,
-  UPDATE = 3,
-  LATE = 4
-};  // UPDATE: three of four buffers are written back
+// UPDATE: three of four buffers are written back.
+enum Mix { READ = 0, COPY = 1, SUM = 2, UPDATE = 3, LATE = 4 };
 // Into the second-level cache a page before; so much before that it is there in time, for one use.
 enum Ahead { NOTHING = 0, A_PAGE = 1, ONCE = 2 };
 

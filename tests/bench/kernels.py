@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+import typing
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import c_library  # noqa: E402
@@ -39,9 +40,21 @@ MOVED = (1, 2, 3, 7)  # buffers read and written in a pass of each
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+class Kernel(typing.NamedTuple):
+    function: typing.Callable
+    inputs: tuple
+    mix: int
+    large: tuple  # of the inputs: what comes from memory
+    lag: int = 0  # numbers between the first read of one and the second; 0: it is read once
+
+    @property
+    def least(self):
+        """Bytes that must move."""
+        return MOVED[self.mix] * self.large[0].numel() * 4
+
+
 def functions(torch, megabytes):
-    """name: (function, its inputs, least bytes that must move, the mix of reads and writes, its large inputs, how many
-    numbers later a number is read again; 0: it is not)"""
+    """Kernels by name."""
     functional = torch.nn.functional
     columns = 4096
     rows = megabytes * 2**20 // 4 // columns
@@ -51,7 +64,6 @@ def functions(torch, megabytes):
     weight, bias = torch.randn(columns), torch.randn(columns)
     logits, labels = matrix.view(-1)[:tokens * VOCABULARY].view(tokens, VOCABULARY), torch.randint(
         0, VOCABULARY, (tokens,))
-    size = matrix.numel() * 4
     quarter = rows // 4
     parameter, gradient = matrix[:quarter].clone(), other[:quarter].clone()
     mean, square = torch.zeros_like(parameter), torch.rand_like(parameter)
@@ -64,19 +76,17 @@ def functions(torch, megabytes):
     def cross_entropy_gradient(logits, labels):
         return torch.softmax(logits, -1) - functional.one_hot(labels, VOCABULARY)
 
-    table = {
-        "sum": (lambda x, y: x + y, (matrix, other), SUM, (matrix, other), 0),
-        "GELU of a sum": (lambda x, y: functional.gelu(x + y), (matrix, other), SUM, (matrix, other), 0),
-        "layer norm": (lambda x, w, b: functional.layer_norm(x, (columns,), w, b), (matrix, weight, bias), COPY,
-                       (matrix,), 8 * columns),
-        "softmax, rows of 4096": (lambda x: torch.softmax(x, -1), (matrix,), COPY, (matrix,), columns),
-        "softmax, rows of 32000": (lambda x: torch.softmax(x, -1), (logits,), COPY, (logits,), VOCABULARY),
-        "cross-entropy": (functional.cross_entropy, (logits, labels), READ, (logits,), 0),
-        "cross-entropy's gradient": (cross_entropy_gradient, (logits, labels), COPY, (logits,), VOCABULARY),
-        "Adam": (adam, (parameter, gradient, mean, square), UPDATE, (gradient, parameter, mean, square), 0),
+    return {
+        "sum": Kernel(lambda x, y: x + y, (matrix, other), SUM, (matrix, other)),
+        "GELU of a sum": Kernel(lambda x, y: functional.gelu(x + y), (matrix, other), SUM, (matrix, other)),
+        "layer norm": Kernel(lambda x, w, b: functional.layer_norm(x, (columns,), w, b), (matrix, weight, bias), COPY,
+                             (matrix,), 8 * columns),
+        "softmax, rows of 4096": Kernel(lambda x: torch.softmax(x, -1), (matrix,), COPY, (matrix,), columns),
+        "softmax, rows of 32000": Kernel(lambda x: torch.softmax(x, -1), (logits,), COPY, (logits,), VOCABULARY),
+        "cross-entropy": Kernel(functional.cross_entropy, (logits, labels), READ, (logits,)),
+        "cross-entropy's gradient": Kernel(cross_entropy_gradient, (logits, labels), COPY, (logits,), VOCABULARY),
+        "Adam": Kernel(adam, (parameter, gradient, mean, square), UPDATE, (gradient, parameter, mean, square)),
     }
-    return {name: (function, inputs, MOVED[mix] * large[0].numel() * 4, mix, large, lag)
-            for name, (function, inputs, mix, large, lag) in table.items()}
 
 
 class Roof:
@@ -185,23 +195,24 @@ def measure_kernels(arguments):
     chosen = {name: row for name, row in functions(torch, arguments.mb).items()
               if not arguments.kernels or any(part in name.lower() for part in arguments.kernels.lower().split(","))}
     table = {}
-    for name, (function, inputs, least, mix, large, lag) in chosen.items():
-        calls, roof = {}, Roof(torch, mix, large)
+    for name, kernel in chosen.items():
+        calls, roof = {}, Roof(torch, kernel.mix, kernel.large)
         for way in arguments.ways.split(","):
-            calls[way] = (function if way == "eager" else torch.compile(function, backend=way, dynamic=False), inputs)
+            compiled = kernel.function if way == "eager" else torch.compile(kernel.function, backend=way, dynamic=False)
+            calls[way] = (compiled, kernel.inputs)
             for _ in range(2):
                 _seconds(torch, *calls[way], roof)
-        taken, bare = _rounds_of(torch, calls, roof, lag, arguments.rounds)
+        taken, bare = _rounds_of(torch, calls, roof, kernel.lag, arguments.rounds)
         everywhere = [row for rows in bare.values() for row in rows]
         walks = [statistics.median(walk) for walk in zip(*everywhere)]
         best = walks.index(min(walks[:len(WALKS)]))
-        row = {"mix": MIXES[mix], "roof": least / walks[best], "walk": list(WALKS)[best], "ways": {}}
-        if lag:
+        row = {"mix": MIXES[kernel.mix], "roof": kernel.least / walks[best], "walk": list(WALKS)[best], "ways": {}}
+        if kernel.lag:
             twice = walks.index(min(walks[len(WALKS):]), len(WALKS))
             row["read_twice"] = statistics.median(around[best] / around[twice] for around in everywhere)
         for way in calls:
             shares = sorted(around[best] / took for around, took in zip(bare[way], taken[way]))
-            row["ways"][way] = {"rate": least / statistics.median(taken[way]), "share": statistics.median(shares),
+            row["ways"][way] = {"rate": kernel.least / statistics.median(taken[way]), "share": statistics.median(shares),
                                 "quartiles": [shares[len(shares) // 4], shares[-1 - len(shares) // 4]]}
         table[name] = row
     return {"memcpy": copy_rate(arguments.mb), "kernels": table}
@@ -274,7 +285,8 @@ def measure(megabytes=512, rounds=15, *options):
     with tempfile.TemporaryDirectory(prefix="kiln-bench-", ignore_cleanup_errors=True) as directory:
         environment = dict(os.environ, MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_=str(2**40),
                            TORCHINDUCTOR_CACHE_DIR=os.path.join(directory, "inductor"),
-                           KILN_STORE=os.path.join(directory, "kiln"), KILN_RUNTIME_DIR=os.path.join(directory, "run"))
+                           KILN_STORE=os.path.join(directory, "kiln"), KILN_RUNTIME_DIR=os.path.join(directory, "run"),
+                           KILN_FALLBACK="error")
         command = [sys.executable, __file__, "--one", "--mb", str(megabytes), "--rounds", str(rounds), *options]
         try:
             done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)

@@ -21,33 +21,31 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-def _roof(mix, tensors):
-    roof = kernels.Roof(torch, mix, tensors)
-    roof.take(torch.zeros(_COUNT))
-    return roof
+def _pass(streams, ahead, lag=0):
+    """What a copy's bare loops read and what they wrote."""
+    read, written = torch.randn(_COUNT), torch.zeros(_COUNT)
+    roof = kernels.Roof(torch, kernels.COPY, [read])
+    roof.take(written)
+    assert roof.seconds(streams, ahead, lag) > 0
+    return read, written
 
 
 @pytest.mark.parametrize("walk", kernels.WALKS)
 def test_copies_are_whole(walk):
-    roof = _roof(kernels.COPY, [torch.randn(_COUNT)])
-    assert roof.seconds(*kernels.WALKS[walk]) > 0
-    assert torch.equal(roof._result, roof._tensors[0])
+    assert torch.equal(*_pass(*kernels.WALKS[walk]))
 
 
 @pytest.mark.parametrize("walk", kernels.WALKS)
 def test_what_is_read_twice_is_copied_up_to_the_lag(walk):
-    roof = _roof(kernels.COPY, [torch.randn(_COUNT)])
-    assert roof.seconds(*kernels.WALKS[walk], _LAG) > 0
-    streams = kernels.WALKS[walk][0]
-    parts = (_THREADS * streams, -1)
-    read, written = roof._tensors[0].view(parts), roof._result.view(parts)
+    streams, ahead = kernels.WALKS[walk]
+    read, written = (tensor.view(_THREADS * streams, -1) for tensor in _pass(streams, ahead, _LAG))
     assert torch.equal(written[:, :-_LAG], read[:, :-_LAG]) and not written[:, -_LAG:].any()
 
 
 @pytest.mark.parametrize("lag", [1, _COUNT])
 def test_lags_that_do_not_fit_are_refused(lag):
     with pytest.raises(RuntimeError, match="bare loop"):
-        _roof(kernels.COPY, [torch.randn(_COUNT)]).seconds(1, 0, lag)
+        _pass(1, 0, lag)
 
 
 def test_the_compiler_keeps_what_asks_ahead(tmp_path):
