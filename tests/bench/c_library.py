@@ -8,14 +8,19 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def compiled(source, *flags):
-    """The library made of a file of this folder by cc, loaded."""
+def compile_to(path, source, *flags):
+    """What cc makes of a file of this folder."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         raise RuntimeError(f"no C compiler (cc) for {source}")
+    subprocess.run([compiler, *flags, "-o", path, os.path.join(HERE, source)], check=True)
+
+
+def compiled(source, *flags):
+    """The library made of a file of this folder, loaded."""
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "bare.so")
-        subprocess.run([compiler, *flags, "-shared", "-fPIC", "-o", path, os.path.join(HERE, source)], check=True)
+        compile_to(path, source, *flags, "-shared", "-fPIC")
         return ctypes.CDLL(path)
 
 

@@ -5,7 +5,7 @@ the rate of bare loops with the same mix of reads and writes over the kernel's o
 runs on (bandwidth.c: the best of four ways to walk them), taken right before and after each call; so a share is a ratio
 within a moment, and the median over the rounds is what a machine that is shared with others cannot disturb much. Beside
 them stands what eager's and Inductor's versions reach, and libc's memcpy. Where a row's result needs the whole row first,
-so that a row is read twice, the column "read twice" has the share of bare loops that do that and nothing else: they copy
+so that a row is read twice, the column "bare loops that read twice" has the share of bare loops that do that and nothing else: they copy
 each number one row after they have read it, or where kiln's own kernel makes it, eight rows of a layer norm after.
 Calls: a compiled function of eight elements, less the same function by a back-end that only hands back a tensor: that
 is Dynamo's guard check. Steps: chains of two lengths of kernels that cannot fuse.

@@ -1,6 +1,5 @@
 """tests/bench/bandwidth.c: the bare loops that kernels are held against do what their names say."""
 import os
-import subprocess
 import sys
 
 import pytest
@@ -50,8 +49,7 @@ def test_lags_that_do_not_fit_are_refused(lag):
 
 def test_the_compiler_keeps_what_asks_ahead(tmp_path):
     """GCC takes a function that only prefetches for one that does nothing, and leaves its calls out."""
-    source = os.path.join(c_library.HERE, "bandwidth.c")
     assembly = tmp_path / "bandwidth.s"
-    subprocess.run(["cc", *kernels.BANDWIDTH_FLAGS, "-S", "-o", assembly, source], check=True)
+    c_library.compile_to(assembly, "bandwidth.c", *kernels.BANDWIDTH_FLAGS, "-S")
     text = assembly.read_text()
     assert "prefetcht1" in text and "prefetchnta" in text
