@@ -20,6 +20,15 @@
 namespace kiln {
 namespace {
 
+// Of a processor with one feature more, null for none.
+std::unique_ptr<CodegenBackend> BackendWith(bool avx512, const char* feature) {
+  v1::Target target = X86Target(avx512);
+  if (feature != nullptr) target.add_features(feature);
+  auto backend = NewCodegenBackend(target);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return backend.ok() ? *std::move(backend) : nullptr;
+}
+
 class CodegenTest : public X86TargetTest {
  protected:
   KilnStatus Run(const v1::Kernel& kernel, std::vector<void*> buffers, int64_t units,
@@ -172,11 +181,7 @@ TEST_P(CodegenTest, WhatIsWalkedOnceIsAskedForAhead) {
   EXPECT_TRUE(ahead(int64_t{1} << 18));
   EXPECT_TRUE(ahead(std::nullopt));
   EXPECT_FALSE(ahead((int64_t{1} << 18) - 1));  // stays in the cache
-  v1::Target target = X86Target(GetParam());
-  target.add_features("page-prefetch");
-  auto backend = NewCodegenBackend(target);
-  ASSERT_TRUE(backend.ok()) << backend.status();
-  backend_ = *std::move(backend);
+  backend_ = BackendWith(GetParam(), "page-prefetch");
   EXPECT_FALSE(ahead(int64_t{1} << 18));  // the processor does
 }
 
@@ -220,18 +225,18 @@ TEST_P(CodegenTest, RowsThatSeveralStagesReadAreReadAhead) {
 // Maximum, exponentials and result of neighbouring rows in one loop, by ranges of one row and more: with the
 // exponentials kept, computed from what an earlier walk gave, and in place, where a row may not be touched
 // early.
-TEST_P(CodegenTest, WalksOfNeighbouringRowsShareALoop) {
-  constexpr int64_t kRows = 1027, kColumns = 4097;
+void TestRowsInTurns(CodegenBackend* backend, int64_t columns) {
+  constexpr int64_t kRows = 1027;
   // kSameMemory: a result that lies where the operand does, as PlanMemory may have it.
   enum class Result { kKept, kFromMaximum, kInPlace, kSameMemory, kAfterAWalk };
-  std::vector<float> start(kRows * kColumns), bias(kRows);
+  std::vector<float> start(kRows * columns), bias(kRows);
   for (size_t k = 0; k < start.size(); ++k) start[k] = static_cast<float>(k * 7919 % 1001) / 256;
   for (int64_t row = 0; row < kRows; ++row) bias[row] = static_cast<float>(row);
   for (Result result :
        {Result::kKept, Result::kFromMaximum, Result::kInPlace, Result::kSameMemory, Result::kAfterAWalk}) {
     const bool in_place = result == Result::kInPlace;
     KernelBuilder m;
-    const uint32_t rows = m.Const(kRows), c = m.Const(kColumns), n = m.Const(kRows * kColumns);
+    const uint32_t rows = m.Const(kRows), c = m.Const(columns), n = m.Const(kRows * columns);
     const uint32_t in = m.Buffer(v1::F32, in_place ? v1::READ_WRITE : v1::READ, n),
                    biases = m.Buffer(v1::F32, v1::READ, rows), largest = m.Buffer(v1::F32, v1::WRITE, rows);
     const uint32_t out = in_place ? in : m.Buffer(v1::F32, v1::WRITE, n);
@@ -260,7 +265,7 @@ TEST_P(CodegenTest, WalksOfNeighbouringRowsShareALoop) {
     const uint32_t scaled = m.Op(LoopOpcode::kMul, v1::F32, {value, part});
     m.Store(out, index, m.Op(LoopOpcode::kAdd, v1::F32, {scaled, plus}));
     m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
-    auto compiled = CompiledKernel::Create(backend_.get(), m.Build());
+    auto compiled = CompiledKernel::Create(backend, m.Build());
     ASSERT_TRUE(compiled.ok()) << compiled.status();
     const bool same_memory = in_place || result == Result::kSameMemory;
     std::vector<float> x = start, tops(kRows), other(same_memory ? 0 : start.size());
@@ -280,20 +285,27 @@ TEST_P(CodegenTest, WalksOfNeighbouringRowsShareALoop) {
     const std::vector<float>& got = same_memory ? x : other;
     int64_t wrong = 0;
     for (int64_t r = 0; r < kRows; ++r) {
-      const float* of = start.data() + r * kColumns;
-      const float most = *std::max_element(of, of + kColumns);
+      const float* of = start.data() + r * columns;
+      const float most = *std::max_element(of, of + columns);
       double total = 0;
-      for (int64_t k = 0; k < kColumns; ++k) total += std::exp(double{of[k]} - most);
+      for (int64_t k = 0; k < columns; ++k) total += std::exp(double{of[k]} - most);
       EXPECT_EQ(tops[r], most) << r;
-      for (int64_t k = 0; k < kColumns; ++k) {
+      for (int64_t k = 0; k < columns; ++k) {
         const double below_top = double{of[k]} - most;
         const double expected =
             (result == Result::kFromMaximum ? below_top : std::exp(below_top)) / total + bias[r];
-        wrong += std::abs(got[r * kColumns + k] - expected) > 1e-6 * std::max(1.0, std::abs(expected));
+        wrong += std::abs(got[r * columns + k] - expected) > 1e-6 * std::max(1.0, std::abs(expected));
       }
     }
     EXPECT_EQ(wrong, 0) << static_cast<int>(result);
   }
+}
+
+TEST_P(CodegenTest, WalksOfNeighbouringRowsShareALoop) { TestRowsInTurns(backend_.get(), 4097); }
+
+// A vector of each row by turns: one accumulator a sum, which for so many numbers is kept in F64.
+TEST_P(CodegenTest, WalksOfNeighbouringRowsTakeVectorsByTurns) {
+  TestRowsInTurns(BackendWith(GetParam(), "page-prefetch").get(), 9001);
 }
 
 // A sum of e^(x - m), m the maximum of x, need be exact only in the last places of a number above 1.
@@ -376,11 +388,8 @@ TEST_P(CodegenTest, SumsOfExponentialsThatAreNoNumbers) {
 
 TEST_P(CodegenTest, RowsOfOneWalkAreAskedForIntoTheTargetsLevel) {
   for (const bool l2 : {false, true}) {
-    v1::Target target = X86Target(GetParam());
-    if (l2) target.add_features("rows-ahead-l2");
-    auto backend = NewCodegenBackend(target);
-    ASSERT_TRUE(backend.ok()) << backend.status();
-    auto object = (*backend)->Emit(LogSumKernel(300, 4096), {}, true);
+    auto object =
+        BackendWith(GetParam(), l2 ? "rows-ahead-l2" : nullptr)->Emit(LogSumKernel(300, 4096), {}, true);
     ASSERT_TRUE(object.ok()) << object.status();
     EXPECT_EQ(object->listing.find("\tprefetcht0") != std::string::npos, !l2);
     EXPECT_EQ(object->listing.find("\tprefetcht1") != std::string::npos, l2);
@@ -478,10 +487,7 @@ TEST_P(CodegenTest, VariancesAboutAGuess) {
 void TestRowsInGroups(bool avx512, bool at_once, int64_t columns) {
   constexpr int64_t kRows = 1027;
   const auto count = static_cast<double>(columns);
-  v1::Target target = X86Target(avx512);
-  if (!at_once) target.add_features("page-prefetch");
-  auto backend = NewCodegenBackend(target);
-  ASSERT_TRUE(backend.ok()) << backend.status();
+  const auto backend = BackendWith(avx512, at_once ? nullptr : "page-prefetch");
   const std::vector<std::vector<float>> some = RowsOfManyMeans(columns);
   std::vector<float> x, weight(columns), bias(columns), shift(kRows);
   for (int64_t r = 0; r < kRows; ++r) {
@@ -517,7 +523,7 @@ void TestRowsInGroups(bool avx512, bool at_once, int64_t columns) {
     }
     m.Store(out, index, m.Op(LoopOpcode::kAdd, v1::F32, {value, plus}));
     m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
-    auto compiled = CompiledKernel::Create(backend->get(), m.Build());
+    auto compiled = CompiledKernel::Create(backend.get(), m.Build());
     ASSERT_TRUE(compiled.ok()) << compiled.status();
     const auto run = [&](const std::vector<std::pair<int64_t, int64_t>>& ranges) {
       std::vector<float> result(x.size(), 1e30F);
