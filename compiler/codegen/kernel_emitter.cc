@@ -306,8 +306,8 @@ void KernelEmitter::EmitStage(const StageInfo& info) {
 
 unsigned KernelEmitter::Unroll(const StageInfo& info) const {
   if (pipeline_.rows_at_once > 1) return 1;  // by rows instead
-  // A vector of each row by turns keeps such a core's memory busier than several of one, then of the other.
-  if (target_.page_prefetch && pipeline_.in_turns()) return 1;
+  // Rows that alternate in short pieces keep such a core's memory busier.
+  if (target_.page_prefetch && !pipeline_.walks.empty()) return pipeline_.in_groups ? 2 : 1;
   const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
   if (!inner_vector || !info.has_reduce || !info.short_body || info.has_scan) return 1;
   return !on_gpu_ && vector_lanes_ > target_.register_lanes ? 2 : 4;
