@@ -1,9 +1,9 @@
 // What memory gives to nothing but reads and writes, for each mix of them that a kernel of kernels.py has:
 // the roofs that kernels are held against. Reads are added up, so that none is left out. Each thread has a
-// contiguous part of every buffer and walks it front to back, or, where `streams` is 4, as four parts side by
-// side: more reads are under way then wherever a page ends. It may ask ahead for what it reads (`enum
-// Ahead`), so that the next page is found in time. What is written goes past the cache, as nobody reads it
-// soon; what is read and written goes back to where it was.
+// contiguous part of every buffer and walks it front to back (`enum Way`): in one stream, or as four parts
+// side by side, so that more reads are under way wherever a page ends; or it asks ahead for what it reads, so
+// that the next page is found in time. What is written goes past the cache, as nobody reads it soon; what is
+// read and written goes back to where it was.
 //
 // LATE is what a softmax or a layer norm does with a row, and nothing else: everything is added up when it
 // comes from memory and copied `lag` floats later, read again from the cache. So it tells which part of a
@@ -18,8 +18,9 @@
 
 // UPDATE: three of four buffers are written back.
 enum Mix { READ = 0, COPY = 1, SUM = 2, UPDATE = 3, LATE = 4 };
-// Into the second-level cache a page before; so much before that it is there in time, for one use.
-enum Ahead { NOTHING = 0, A_PAGE = 1, ONCE = 2 };
+// The last two ask: into the second-level cache a page before; so much before that it is there in time, for
+// one use.
+enum Way { ONE_STREAM = 0, FOUR_STREAMS = 1, A_PAGE_AHEAD = 2, ONCE = 3 };
 
 #define STREAMS_MAX 4
 #define THREADS_MAX 64
@@ -29,8 +30,7 @@ enum Ahead { NOTHING = 0, A_PAGE = 1, ONCE = 2 };
 
 struct Part {
   enum Mix mix;
-  int streams;
-  enum Ahead ahead;
+  enum Way way;
   float* buffers[4];
   size_t count;  // floats of each
   size_t lag;    // floats; of LATE
@@ -66,25 +66,26 @@ static inline __attribute__((always_inline)) __m256 Line(enum Mix mix, float* co
 }
 
 // Inlined always: of a function that only asks GCC believes that it does nothing, and leaves its calls out.
-static inline __attribute__((always_inline)) void Ask(enum Mix mix, enum Ahead ahead, float* const* buffers,
+static inline __attribute__((always_inline)) void Ask(enum Mix mix, enum Way way, float* const* buffers,
                                                       size_t i) {
   const int read = mix == UPDATE ? 4 : mix == SUM ? 2 : 1;
   for (int k = 0; k < read; ++k) {
-    if (ahead == A_PAGE) _mm_prefetch((const char*)(buffers[k] + i + PAGE), _MM_HINT_T1);
-    if (ahead == ONCE) _mm_prefetch((const char*)(buffers[k] + i + IN_TIME), _MM_HINT_NTA);
+    if (way == A_PAGE_AHEAD) _mm_prefetch((const char*)(buffers[k] + i + PAGE), _MM_HINT_T1);
+    if (way == ONCE) _mm_prefetch((const char*)(buffers[k] + i + IN_TIME), _MM_HINT_NTA);
   }
 }
 
 // Four lines of each stream at a time, each with a sum of its own.
-static inline __attribute__((always_inline)) float Walk(enum Mix mix, int streams, enum Ahead ahead,
-                                                        float* const* of_part, size_t count, size_t lag) {
+static inline __attribute__((always_inline)) float Walk(enum Mix mix, enum Way way, float* const* of_part,
+                                                        size_t count, size_t lag) {
+  const int streams = way == FOUR_STREAMS ? STREAMS_MAX : 1;
   const size_t part = count / streams;
   float* const buffers[4] = {of_part[0], of_part[1], of_part[2], of_part[3]};  // no store changes these
   __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
   for (size_t i = lag; i + 4 * WIDTH <= part; i += 4 * WIDTH) {
     for (int stream = 0; stream < streams; ++stream) {
       for (int line = 0; line < 4; ++line) {
-        Ask(mix, ahead, buffers, stream * part + i + line * WIDTH);
+        Ask(mix, way, buffers, stream * part + i + line * WIDTH);
         sums[line] = Line(mix, buffers, stream * part + i + line * WIDTH, lag, sums[line]);
       }
     }
@@ -97,11 +98,15 @@ static inline __attribute__((always_inline)) float Walk(enum Mix mix, int stream
   return total;
 }
 
-#define WALK(mix, lag)                                                                       \
-  part->sum = part->ahead == A_PAGE ? Walk(mix, 1, A_PAGE, part->buffers, part->count, lag)  \
-              : part->ahead == ONCE ? Walk(mix, 1, ONCE, part->buffers, part->count, lag)    \
-              : part->streams == 1  ? Walk(mix, 1, NOTHING, part->buffers, part->count, lag) \
-                                    : Walk(mix, STREAMS_MAX, NOTHING, part->buffers, part->count, lag)
+static inline __attribute__((always_inline)) float WalkPart(enum Mix mix, const struct Part* part, size_t lag) {
+  switch (part->way) {
+    case ONE_STREAM: return Walk(mix, ONE_STREAM, part->buffers, part->count, lag);
+    case FOUR_STREAMS: return Walk(mix, FOUR_STREAMS, part->buffers, part->count, lag);
+    case A_PAGE_AHEAD: return Walk(mix, A_PAGE_AHEAD, part->buffers, part->count, lag);
+    case ONCE: return Walk(mix, ONCE, part->buffers, part->count, lag);
+  }
+  return 0;
+}
 
 // As libgomp's GOMP_parallel: runs `work` on a team of so many threads; and omp_get_thread_num.
 typedef void (*Parallel)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
@@ -116,11 +121,11 @@ static void Work(void* data) {
   struct Pass* pass = data;
   struct Part* part = &pass->parts[pass->thread_number()];
   switch (part->mix) {
-    case READ: WALK(READ, 0); break;
-    case COPY: WALK(COPY, 0); break;
-    case SUM: WALK(SUM, 0); break;
-    case UPDATE: WALK(UPDATE, 0); break;
-    case LATE: WALK(LATE, part->lag); break;
+    case READ: part->sum = WalkPart(READ, part, 0); break;
+    case COPY: part->sum = WalkPart(COPY, part, 0); break;
+    case SUM: part->sum = WalkPart(SUM, part, 0); break;
+    case UPDATE: part->sum = WalkPart(UPDATE, part, 0); break;
+    case LATE: part->sum = WalkPart(LATE, part, part->lag); break;
   }
 }
 
@@ -134,18 +139,17 @@ static double Now(void) {
 // threads and streams, a few hundred, and less a lag for each thread and stream. `lag` is of LATE, a multiple
 // of 16. What is written past the cache starts at a multiple of 32 bytes. -1 for arguments that it does not
 // know.
-double PassSeconds(Parallel parallel, ThreadNumber thread_number, int mix, int streams, int ahead, size_t lag,
+double PassSeconds(Parallel parallel, ThreadNumber thread_number, int mix, int way, size_t lag,
                    float* const* buffers, size_t count, int threads) {
   struct Pass pass = {.thread_number = thread_number};
-  if (threads < 1 || threads > THREADS_MAX || (streams != 1 && (streams != STREAMS_MAX || ahead))) return -1;
+  if (threads < 1 || threads > THREADS_MAX || way < ONE_STREAM || way > ONCE) return -1;
   const size_t grain = WIDTH * 4 * STREAMS_MAX;
   const size_t share = count / threads / grain * grain;
-  if ((mix == LATE) != (lag > 0) || lag % WIDTH != 0 || lag > share / streams) return -1;
+  if ((mix == LATE) != (lag > 0) || lag % WIDTH != 0 || lag > share / STREAMS_MAX) return -1;
   for (int k = 0; k < threads; ++k) {
     struct Part* part = &pass.parts[k];
     part->mix = (enum Mix)mix;
-    part->streams = streams;
-    part->ahead = (enum Ahead)ahead;
+    part->way = (enum Way)way;
     part->count = share;
     part->lag = lag;
     for (int b = 0; b < 4; ++b) part->buffers[b] = buffers[b] == NULL ? NULL : buffers[b] + share * k;

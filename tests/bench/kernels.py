@@ -5,8 +5,9 @@ the rate of bare loops with the same mix of reads and writes over the kernel's o
 runs on (bandwidth.c: the best of four ways to walk them), taken right before and after each call; so a share is a ratio
 within a moment, and the median over the rounds is what a machine that is shared with others cannot disturb much. Beside
 them stands what eager's and Inductor's versions reach, and libc's memcpy. Where a row's result needs the whole row first,
-so that a row is read twice, the column "bare loops that read twice" has the share of bare loops that do that and nothing else: they copy
-each number one row after they have read it, or where kiln's own kernel makes it, eight rows of a layer norm after.
+so that a row is read twice, the column "bare loops that read twice" has the share of bare loops that do that and nothing
+else: they copy each number one row after they have read it, or where kiln's own kernel makes it, eight rows of a layer
+norm after.
 Calls: a compiled function of eight elements, less the same function by a back-end that only hands back a tensor: that
 is Dynamo's guard check. Steps: chains of two lengths of kernels that cannot fuse.
 
@@ -31,7 +32,7 @@ import c_library  # noqa: E402
 WAYS = ("eager", "inductor", "kiln")
 SHORT, LONG = 20, 220
 VOCABULARY = 32000
-WALKS = {"in one stream": (1, 0), "in four streams": (4, 0), "a page ahead": (1, 1), "once": (1, 2)}  # streams, ahead
+WALKS = ("in one stream", "in four streams", "a page ahead", "once")  # `enum Way` of bandwidth.c
 BANDWIDTH_FLAGS = ("-O3", "-mavx2")
 FRESH_PAGES_MAX, FRESH_CALLS_MAX = 64, 10  # a call's own bookkeeping takes a few pages; memory comes back in turns
 READ, COPY, SUM, UPDATE, LATE = range(5)  # as in bandwidth.c
@@ -111,11 +112,12 @@ class Roof:
             raise RuntimeError("a result of another size than its kernel's tensors")
         self._result = result
 
-    def seconds(self, streams, ahead, lag=0):
+    def seconds(self, walk, lag=0):
         written = [self._result] if self.mix in (COPY, SUM) else []
         addresses = [tensor.data_ptr() for tensor in self._tensors + written]
-        took = Roof._library.PassSeconds(*Roof._threads, LATE if lag else self.mix, streams, ahead, ctypes.c_size_t(lag),
-                                         (ctypes.c_void_p * 4)(*addresses), ctypes.c_size_t(self.count), self.threads)
+        took = Roof._library.PassSeconds(*Roof._threads, LATE if lag else self.mix, WALKS.index(walk),
+                                         ctypes.c_size_t(lag), (ctypes.c_void_p * 4)(*addresses),
+                                         ctypes.c_size_t(self.count), self.threads)
         if took < 0:
             raise RuntimeError("a bare loop over memory failed")
         return took
@@ -177,7 +179,7 @@ def _rounds_of(torch, calls, roof, lag, rounds):
     bare = {way: [] for way in calls}
 
     def passes():
-        return [roof.seconds(*walk, late) for late in ([0, lag] if lag else [0]) for walk in WALKS.values()]
+        return [roof.seconds(walk, late) for late in ([0, lag] if lag else [0]) for walk in WALKS]
 
     for _ in range(rounds):
         before = passes()
@@ -206,7 +208,7 @@ def measure_kernels(arguments):
         everywhere = [row for rows in bare.values() for row in rows]
         walks = [statistics.median(walk) for walk in zip(*everywhere)]
         best = walks.index(min(walks[:len(WALKS)]))
-        row = {"mix": MIXES[kernel.mix], "roof": kernel.least / walks[best], "walk": list(WALKS)[best], "ways": {}}
+        row = {"mix": MIXES[kernel.mix], "roof": kernel.least / walks[best], "walk": WALKS[best], "ways": {}}
         if kernel.lag:
             twice = walks.index(min(walks[len(WALKS):]), len(WALKS))
             row["read_twice"] = statistics.median(around[best] / around[twice] for around in everywhere)
