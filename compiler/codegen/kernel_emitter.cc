@@ -12,6 +12,9 @@
 namespace kiln {
 namespace {
 
+// Of a row that stays in the first-level cache beside what else is walked meanwhile.
+constexpr int64_t kFirstLevelRowMax = 32 << 10;
+
 // Long or branching code: such a body is not worth unrolling or widening.
 bool IsCheap(LoopOpcode op) {
   switch (InfoOf(op).op_class) {
@@ -306,8 +309,9 @@ void KernelEmitter::EmitStage(const StageInfo& info) {
 
 unsigned KernelEmitter::Unroll(const StageInfo& info) const {
   if (pipeline_.rows_at_once > 1) return 1;  // by rows instead
-  // Rows that alternate in short pieces keep such a core's memory busier.
-  if (target_.page_prefetch && !pipeline_.walks.empty()) return pipeline_.in_groups ? 2 : 1;
+  // Rows that wait in the second-level cache alternate in shorter pieces: memory is busier then.
+  if (target_.page_prefetch && pipeline_.in_groups) return 2;
+  if (target_.page_prefetch && pipeline_.row_bytes > kFirstLevelRowMax) return 1;
   const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
   if (!inner_vector || !info.has_reduce || !info.short_body || info.has_scan) return 1;
   return !on_gpu_ && vector_lanes_ > target_.register_lanes ? 2 : 4;

@@ -113,6 +113,7 @@ class KernelEmitter {
     std::vector<const StageInfo*> before;  // the first walk
     std::vector<Walk> walks;               // none: rows are done one after the other
     std::vector<const v1::LoopOp*> reads;  // loads of what comes from memory
+    int64_t row_bytes = 0;                 // of all of them
     std::vector<Carried> carried;
     bool in_groups = false;    // then a value's first slot is an array of two groups' values
     int64_t rows_at_once = 1;  // of a group, walked for the first time side by side

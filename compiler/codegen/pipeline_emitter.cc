@@ -117,8 +117,10 @@ void KernelEmitter::FindReads(Pipeline& pipeline) const {
     if (info.stage->inner_size() == 0 || ReadsWithGuess(info)) continue;
     for (int k = 0; k < info.stage->ops_size(); ++k) {
       const v1::LoopOp& op = info.stage->ops(k);
-      if (WalkedRowBytes(info, k, kMemoryBytesMin) == 0) continue;
-      if (seen.insert({op.buffer(), op.index()}).second) pipeline.reads.push_back(&op);
+      const int64_t bytes = WalkedRowBytes(info, k, kMemoryBytesMin);
+      if (bytes == 0 || !seen.insert({op.buffer(), op.index()}).second) continue;
+      pipeline.reads.push_back(&op);
+      pipeline.row_bytes += bytes;
     }
   }
 }

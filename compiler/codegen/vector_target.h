@@ -16,7 +16,7 @@ struct VectorTarget {
   unsigned lanes = 16;          // of a vector loop, for every dtype
   unsigned register_lanes = 8;  // F32 numbers that a register holds
   // The processor itself fetches ahead of a loop from one page to the next, so that a loop need not ask. Rows
-  // side by side ask all the same, for one use, and alternate in shorter pieces.
+  // side by side ask all the same, for one use, and long ones alternate in shorter pieces.
   bool page_prefetch = false;
   // Rows are asked for into the second-level cache, farther ahead than into the first-level one.
   bool rows_ahead_l2 = false;
