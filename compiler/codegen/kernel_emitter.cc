@@ -309,11 +309,11 @@ void KernelEmitter::EmitStage(const StageInfo& info) {
 
 unsigned KernelEmitter::Unroll(const StageInfo& info) const {
   if (pipeline_.rows_at_once > 1) return 1;  // by rows instead
+  const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
+  if (!inner_vector || !info.has_reduce || !info.short_body || info.has_scan) return 1;
   // Rows that wait in the second-level cache alternate in shorter pieces: memory is busier then.
   if (target_.page_prefetch && pipeline_.in_groups) return 2;
   if (target_.page_prefetch && pipeline_.row_bytes > kFirstLevelRowMax) return 1;
-  const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
-  if (!inner_vector || !info.has_reduce || !info.short_body || info.has_scan) return 1;
   return !on_gpu_ && vector_lanes_ > target_.register_lanes ? 2 : 4;
 }
 

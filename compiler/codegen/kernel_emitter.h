@@ -117,9 +117,6 @@ class KernelEmitter {
     std::vector<Carried> carried;
     bool in_groups = false;    // then a value's first slot is an array of two groups' values
     int64_t rows_at_once = 1;  // of a group, walked for the first time side by side
-
-    // The walks of neighbouring rows share a loop.
-    bool in_turns() const { return !walks.empty() && !in_groups; }
   };
   using Body = absl::FunctionRef<void()>;
 

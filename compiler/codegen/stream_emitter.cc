@@ -182,7 +182,8 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
     if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) {
       const bool side_by_side = !pipeline_.walks.empty();
       if (!target_.rows_ahead_l2) {
-        level = target_.page_prefetch && pipeline_.in_turns() ? kOnce : kFirstLevel;
+        const bool once = target_.page_prefetch && side_by_side && !pipeline_.in_groups;
+        level = once ? kOnce : kFirstLevel;
       } else if (side_by_side) {
         ahead = kRowWalkReadAheadL2;
       }

@@ -75,10 +75,12 @@ static inline __attribute__((always_inline)) void Ask(enum Mix mix, enum Way way
   }
 }
 
+static inline int Streams(enum Way way) { return way == FOUR_STREAMS ? STREAMS_MAX : 1; }
+
 // Four lines of each stream at a time, each with a sum of its own.
 static inline __attribute__((always_inline)) float Walk(enum Mix mix, enum Way way, float* const* of_part,
                                                         size_t count, size_t lag) {
-  const int streams = way == FOUR_STREAMS ? STREAMS_MAX : 1;
+  const int streams = Streams(way);
   const size_t part = count / streams;
   float* const buffers[4] = {of_part[0], of_part[1], of_part[2], of_part[3]};  // no store changes these
   __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
@@ -145,7 +147,7 @@ double PassSeconds(Parallel parallel, ThreadNumber thread_number, int mix, int w
   if (threads < 1 || threads > THREADS_MAX || way < ONE_STREAM || way > ONCE) return -1;
   const size_t grain = WIDTH * 4 * STREAMS_MAX;
   const size_t share = count / threads / grain * grain;
-  if ((mix == LATE) != (lag > 0) || lag % WIDTH != 0 || lag > share / STREAMS_MAX) return -1;
+  if ((mix == LATE) != (lag > 0) || lag % WIDTH != 0 || lag > share / Streams((enum Way)way)) return -1;
   for (int k = 0; k < threads; ++k) {
     struct Part* part = &pass.parts[k];
     part->mix = (enum Mix)mix;

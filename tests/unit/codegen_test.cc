@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/codegen/flat_image.h"
 #include "compiler/ir/kernel_builder.h"
@@ -222,50 +224,57 @@ TEST_P(CodegenTest, RowsThatSeveralStagesReadAreReadAhead) {
   }
 }
 
+// What becomes of rows whose maximum and exponentials are made first. kSameMemory: a result that lies where
+// the operand does, as PlanMemory may have it.
+enum class Result { kKept, kFromMaximum, kInPlace, kSameMemory, kAfterAWalk };
+
+v1::Kernel SoftmaxKernel(Result result, int64_t row_count, int64_t columns) {
+  const bool in_place = result == Result::kInPlace;
+  KernelBuilder m;
+  const uint32_t rows = m.Const(row_count), c = m.Const(columns), n = m.Const(row_count * columns);
+  const uint32_t in = m.Buffer(v1::F32, in_place ? v1::READ_WRITE : v1::READ, n),
+                 biases = m.Buffer(v1::F32, v1::READ, rows), largest = m.Buffer(v1::F32, v1::WRITE, rows);
+  const uint32_t out = in_place ? in : m.Buffer(v1::F32, v1::WRITE, n);
+  m.Outer(rows);
+  const uint32_t row = m.Var(0), index = m.Add(m.Mul(row, c), m.Var(1));
+  m.BeginStage({});
+  uint32_t plus = m.Load(biases, row);
+  if (result == Result::kAfterAWalk) {
+    m.BeginStage({c});
+    const uint32_t least = m.Reduce(v1::REDUCE_MIN, m.Load(in, index));  // 0
+    m.BeginStage({});
+    plus = m.Op(LoopOpcode::kAdd, v1::F32, {plus, least});
+  }
+  m.BeginStage({c});
+  const uint32_t top = m.Reduce(v1::REDUCE_MAX, m.Load(in, index));
+  m.BeginStage({});
+  m.Store(largest, row, top);
+  const auto below = [&] { return m.Op(LoopOpcode::kSub, v1::F32, {m.Load(in, index), top}); };
+  m.BeginStage({c});
+  const uint32_t sum = m.Reduce(v1::REDUCE_SUM, m.Op(LoopOpcode::kExp, v1::F32, {below()}));
+  m.BeginStage({});
+  const uint32_t part = m.Op(LoopOpcode::kReciprocal, v1::F32, {sum});
+  m.BeginStage({c});
+  const uint32_t again = below();
+  const uint32_t value = result == Result::kFromMaximum ? again : m.Op(LoopOpcode::kExp, v1::F32, {again});
+  const uint32_t scaled = m.Op(LoopOpcode::kMul, v1::F32, {value, part});
+  m.Store(out, index, m.Op(LoopOpcode::kAdd, v1::F32, {scaled, plus}));
+  m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
+  return m.Build();
+}
+
 // Maximum, exponentials and result of neighbouring rows in one loop, by ranges of one row and more: with the
 // exponentials kept, computed from what an earlier walk gave, and in place, where a row may not be touched
 // early.
 void TestRowsInTurns(CodegenBackend* backend, int64_t columns) {
   constexpr int64_t kRows = 1027;
-  // kSameMemory: a result that lies where the operand does, as PlanMemory may have it.
-  enum class Result { kKept, kFromMaximum, kInPlace, kSameMemory, kAfterAWalk };
   std::vector<float> start(kRows * columns), bias(kRows);
   for (size_t k = 0; k < start.size(); ++k) start[k] = static_cast<float>(k * 7919 % 1001) / 256;
   for (int64_t row = 0; row < kRows; ++row) bias[row] = static_cast<float>(row);
   for (Result result :
        {Result::kKept, Result::kFromMaximum, Result::kInPlace, Result::kSameMemory, Result::kAfterAWalk}) {
     const bool in_place = result == Result::kInPlace;
-    KernelBuilder m;
-    const uint32_t rows = m.Const(kRows), c = m.Const(columns), n = m.Const(kRows * columns);
-    const uint32_t in = m.Buffer(v1::F32, in_place ? v1::READ_WRITE : v1::READ, n),
-                   biases = m.Buffer(v1::F32, v1::READ, rows), largest = m.Buffer(v1::F32, v1::WRITE, rows);
-    const uint32_t out = in_place ? in : m.Buffer(v1::F32, v1::WRITE, n);
-    m.Outer(rows);
-    const uint32_t row = m.Var(0), index = m.Add(m.Mul(row, c), m.Var(1));
-    m.BeginStage({});
-    uint32_t plus = m.Load(biases, row);
-    if (result == Result::kAfterAWalk) {
-      m.BeginStage({c});
-      const uint32_t least = m.Reduce(v1::REDUCE_MIN, m.Load(in, index));  // 0
-      m.BeginStage({});
-      plus = m.Op(LoopOpcode::kAdd, v1::F32, {plus, least});
-    }
-    m.BeginStage({c});
-    const uint32_t top = m.Reduce(v1::REDUCE_MAX, m.Load(in, index));
-    m.BeginStage({});
-    m.Store(largest, row, top);
-    const auto below = [&] { return m.Op(LoopOpcode::kSub, v1::F32, {m.Load(in, index), top}); };
-    m.BeginStage({c});
-    const uint32_t sum = m.Reduce(v1::REDUCE_SUM, m.Op(LoopOpcode::kExp, v1::F32, {below()}));
-    m.BeginStage({});
-    const uint32_t part = m.Op(LoopOpcode::kReciprocal, v1::F32, {sum});
-    m.BeginStage({c});
-    const uint32_t again = below();
-    const uint32_t value = result == Result::kFromMaximum ? again : m.Op(LoopOpcode::kExp, v1::F32, {again});
-    const uint32_t scaled = m.Op(LoopOpcode::kMul, v1::F32, {value, part});
-    m.Store(out, index, m.Op(LoopOpcode::kAdd, v1::F32, {scaled, plus}));
-    m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
-    auto compiled = CompiledKernel::Create(backend, m.Build());
+    auto compiled = CompiledKernel::Create(backend, SoftmaxKernel(result, kRows, columns));
     ASSERT_TRUE(compiled.ok()) << compiled.status();
     const bool same_memory = in_place || result == Result::kSameMemory;
     std::vector<float> x = start, tops(kRows), other(same_memory ? 0 : start.size());
@@ -303,9 +312,21 @@ void TestRowsInTurns(CodegenBackend* backend, int64_t columns) {
 
 TEST_P(CodegenTest, WalksOfNeighbouringRowsShareALoop) { TestRowsInTurns(backend_.get(), 4097); }
 
-// A vector of each row by turns: one accumulator a sum, which for so many numbers is kept in F64.
-TEST_P(CodegenTest, WalksOfNeighbouringRowsTakeVectorsByTurns) {
-  TestRowsInTurns(BackendWith(GetParam(), "page-prefetch").get(), 9001);
+// A vector of each row by turns: one accumulator a sum, which for so many numbers is kept in F64. Shorter
+// rows take several.
+TEST_P(CodegenTest, WalksOfNeighbouringLongRowsTakeVectorsByTurns) {
+  const auto backend = BackendWith(GetParam(), "page-prefetch");
+  constexpr int64_t kShort = 8191, kLong = 9001;
+  TestRowsInTurns(backend.get(), kLong);
+  const auto vectors = [&](int64_t columns) {  // that the code asks for
+    auto object = backend->Emit(SoftmaxKernel(Result::kKept, 1027, columns), {}, true);
+    EXPECT_TRUE(object.ok()) << object.status();
+    if (!object.ok()) return size_t{0};
+    const std::vector<absl::string_view> parts = absl::StrSplit(object->listing, "\tprefetchnta");
+    return parts.size() - 1;
+  };
+  EXPECT_GT(vectors(kLong), 0);
+  EXPECT_GT(vectors(kShort), vectors(kLong));
 }
 
 // A sum of e^(x - m), m the maximum of x, need be exact only in the last places of a number above 1.
