@@ -195,7 +195,8 @@ class TorchProducts::Call : public MemoryCall {
   bool Multiply(CallContext& context) {
     const TorchPrecision& precision = products_.precision_;
     if (product_.dtype == v1::F32) {
-      const std::optional<bool> tf32 = precision.Tf32(convolution_, context);
+      // A convolution that became a gemm, too: the kernels that cuDNN takes for such ones are F32's.
+      const std::optional<bool> tf32 = precision.Tf32(/*convolution=*/false, context);
       if (!tf32.has_value()) return false;
       product_.tf32 = *tf32;
     }

@@ -120,7 +120,7 @@ bool DescribePoints(const v1::Program& program, const v1::Call& call, const v1::
     write(product->mutable_b(), inputs, points, image.strides[1], image.strides[3], image.strides[0]);
     write(product->mutable_d(), outputs, points, points, 1, points * outputs);
   }
-  product->set_tf32(image.dtype == v1::F32 && !numerics.convolutions_without_tf32());
+  product->set_tf32(image.dtype == v1::F32 && numerics.float32_matmul_precision() != "highest");
   product->set_reduced_sums(true);
   return true;
 }

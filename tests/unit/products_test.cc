@@ -401,6 +401,7 @@ TEST_F(TunedProductsTest, WhatWasMeasuredRuns) {
 }
 
 TEST_F(TunedProductsTest, AConvolutionOfOnePointIsAProduct) {
+  numerics_.set_float32_matmul_precision("highest");
   const Tensor w = Filled({5, 3, 1, 1}, {3, 1, 1, 1});
   for (const bool by_points : {false, true}) {
     const auto images = [&](int64_t channels) {
@@ -543,7 +544,7 @@ TEST_F(ProductsTest, ConvolvesWithOnePoint) {
     Tensor y = nullptr;
     ASSERT_TRUE(
         Call("aten.convolution.default", {{"input", x}, {"weight", weight}}, &y, false, Window(1, 0, 1)));
-    EXPECT_EQ(fake.last_compute, CublasLt::kComputeTf32);  // cuDNN's setting, not that of products
+    EXPECT_EQ(fake.last_compute, CublasLt::kCompute32F);  // the setting of gemms, not cuDNN's
     EXPECT_EQ(host_.Strides(y)[1], by_points ? 1 : h * w);
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < o; ++j) {
