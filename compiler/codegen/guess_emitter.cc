@@ -51,7 +51,11 @@ void KernelEmitter::ChooseGuess() {
       if (!IsReduction(*ops_[sum], v1::REDUCE_SUM) || uses_[ops_[sum]->args(0)] != 1) continue;
       std::optional<Guess> guess = GuessOf(info, sum);
       if (!guess || uses_[guess->difference] != (guess->of_mean ? 2 : 1) || !MayShareAWalk(*guess)) continue;
-      if (kept_ && kept_->writer == ops_[sum]->args(0)) guess->scale = Slot(b_.getFloatTy(), "scale");
+      if (kept_ && kept_->writer == ops_[sum]->args(0)) {
+        // Others than a softmax's are values with bits of their own.
+        if (OpcodeOf(*ops_[kept_->writer]) != LoopOpcode::kSoftmaxExp) continue;
+        guess->scale = Slot(b_.getFloatTy(), "scale");
+      }
       guess_ = std::move(guess);
       return;
     }
@@ -64,7 +68,7 @@ std::optional<KernelEmitter::Guess> KernelEmitter::GuessOf(const StageInfo& info
   guess.second = &info;
   guess.sum = sum;
   const uint32_t summed = ops_[sum]->args(0);
-  if (OpcodeOf(*ops_[summed]) == LoopOpcode::kExp) {
+  if (IsExponential(OpcodeOf(*ops_[summed]))) {
     const std::optional<uint32_t> maximum = MaximumBelow(info, summed);
     if (!maximum) return std::nullopt;
     guess.difference = ops_[summed]->args(0);

@@ -58,8 +58,7 @@ std::optional<uint32_t> KernelEmitter::EarlierExponential(const StageInfo& info,
     }
     for (int k = 0; k < earlier.stage->ops_size(); ++k) {
       const uint32_t id = earlier.first_op + k;
-      if (static_cast<LoopOpcode>(ops_[id]->op()) == LoopOpcode::kExp && SameValue(id, exponential))
-        return id;
+      if (IsExponential(static_cast<LoopOpcode>(ops_[id]->op())) && SameValue(id, exponential)) return id;
     }
   }
   return std::nullopt;
@@ -74,7 +73,7 @@ void KernelEmitter::ChooseKeptRow() {
     if (elements < vector_lanes_ || elements > kKeptRowElementsMax) continue;
     for (int k = 0; k < info.stage->ops_size(); ++k) {
       const uint32_t id = info.first_op + k;
-      if (static_cast<LoopOpcode>(ops_[id]->op()) != LoopOpcode::kExp || DTypeOf(id) != v1::F32) continue;
+      if (!IsExponential(static_cast<LoopOpcode>(ops_[id]->op())) || DTypeOf(id) != v1::F32) continue;
       const std::optional<uint32_t> earlier = EarlierExponential(info, id);
       if (!earlier) continue;
       // A masked vector is kept whole, so the last one has room of its own.

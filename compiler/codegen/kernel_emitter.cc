@@ -98,8 +98,8 @@ void KernelEmitter::AnalyzeStages() {
       const bool cheap = IsCheap(opcode) && !(opcode == LoopOpcode::kReduce &&
                                               IsArgReduce(static_cast<v1::ReduceKind>(op.mode())));
       info.cheap &= cheap;
-      exponentials += opcode == LoopOpcode::kExp ? 1 : 0;
-      info.short_body &= cheap || (opcode == LoopOpcode::kExp && exponentials == 1);
+      exponentials += IsExponential(opcode) ? 1 : 0;
+      info.short_body &= cheap || (IsExponential(opcode) && exponentials == 1);
       ops_.push_back(&op);
       dtypes_.push_back(op.dtype());
     }

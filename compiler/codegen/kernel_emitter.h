@@ -256,7 +256,7 @@ class KernelEmitter {
   llvm::Value* EmitPointwise(uint32_t id, const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
-  llvm::Value* EmitShorter(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
+  llvm::Value* EmitAboutGuess(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitInteger(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* ComparePosition(const v1::LoopOp& op);

@@ -28,7 +28,10 @@ bool IsInline(LoopOpcode op) {
     case LoopOpcode::kCos:
     case LoopOpcode::kTanh:
     case LoopOpcode::kErf:
-    case LoopOpcode::kSigmoid: return true;
+    case LoopOpcode::kSigmoid:
+    case LoopOpcode::kOnePlusErf:
+    case LoopOpcode::kOnePlusTanh:
+    case LoopOpcode::kSoftmaxExp: return true;
     default: return false;
   }
 }
@@ -105,8 +108,11 @@ MathEmitter::V MathEmitter::FloatBody(MathBuilder& m, LoopOpcode op, V x) {
     case LoopOpcode::kCos:
     case LoopOpcode::kTan: return SinCos(m, x, op);
     case LoopOpcode::kTanh: return on_gpu_ ? GpuTanh(m, x) : Tanh(m, x);
-    case LoopOpcode::kErf: return HasTables(m.type) ? TableErf(m, x) : FloatErf(m, x);
+    case LoopOpcode::kErf: return FloatErf(m, x);
     case LoopOpcode::kSigmoid: return Sigmoid(m, x);
+    case LoopOpcode::kOnePlusErf: return OnePlusErf(m, x);
+    case LoopOpcode::kOnePlusTanh: return OnePlusTanh(m, x);
+    case LoopOpcode::kSoftmaxExp: return SoftmaxExp(m, x);
     default: return nullptr;
   }
 }
@@ -114,7 +120,10 @@ MathEmitter::V MathEmitter::FloatBody(MathBuilder& m, LoopOpcode op, V x) {
 MathEmitter::V MathEmitter::DoubleBody(MathBuilder& m, LoopOpcode op, llvm::ArrayRef<V> args) {
   V x = args[0];
   switch (op) {
-    case LoopOpcode::kExp: return Exp(m, x);
+    case LoopOpcode::kExp:
+    case LoopOpcode::kSoftmaxExp: return Exp(m, x);
+    case LoopOpcode::kOnePlusErf: return OnePlusErf(m, x);
+    case LoopOpcode::kOnePlusTanh: return OnePlusTanh(m, x);
     case LoopOpcode::kExp2: return Exp2(m, x);
     case LoopOpcode::kExpm1: return Expm1(m, x);
     case LoopOpcode::kLog:

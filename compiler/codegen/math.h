@@ -37,18 +37,10 @@ class MathEmitter {
   // x is. Not on a GPU.
   V PlusExp(llvm::IRBuilder<>& b, V sum, V x);
 
-  // e^x of floats for x ≤ 16, within 5 ulp; NaN where x is. Not on a GPU.
-  V ExpBelow(llvm::IRBuilder<>& b, V x);
-
-  // The same times 2^ExpBelowShift, which is never subnormal and takes an operation less where the shift is
-  // not 0.
+  // e^x of floats for x ≤ 16 times 2^ExpBelowShift, within 5 ulp; NaN where x is. Never subnormal where the
+  // shift is not 0. Not on a GPU.
   V ShiftedExpBelow(llvm::IRBuilder<>& b, V x);
   int ExpBelowShift() const { return avx512_ ? 0 : kExpBelowScale; }
-
-  // 1 + erf(x) or 1 + tanh(x) of floats in fewer instructions than the function alone takes: an error below
-  // 2^-21 of 1, never below 0, and 0 at -infinity as well as far below 0; NaN where x is. nullptr: there is
-  // no such way for this function, type or target.
-  V OnePlus(llvm::IRBuilder<>& b, LoopOpcode function, V x);
 
  private:
   // Calls an internal function, made at the first call.
@@ -65,6 +57,7 @@ class MathEmitter {
   V FloatExp(MathBuilder& m, V x);  // without tables
   std::pair<V, V> ExpParts(MathBuilder& m, V x, double low, int more);
   V ScaledExpBelow(MathBuilder& m, V x);  // e^x 2^kExpBelowScale, without tables
+  V SoftmaxExp(MathBuilder& m, V x);
   V Exp2(MathBuilder& m, V x);
   V Expm1(MathBuilder& m, V x);
   V Log(MathBuilder& m, V x, LoopOpcode base = LoopOpcode::kLog);
@@ -103,8 +96,12 @@ class MathEmitter {
   V GpuSinCos(MathBuilder& m, V x, LoopOpcode op);
 
   // math_tables.cc
-  // Whether values of the type are looked up in tables.
+  // Whether values of the type are looked up in tables: floats on AVX-512, scalars too, so that a value has
+  // the same bits in a vector and in a loop over what is left.
   bool HasTables(llvm::Type* type) const;
+  using Function = V (MathEmitter::*)(MathBuilder&, V);
+  // `function`, which takes vectors of sixteen floats, of a scalar or a vector of any length.
+  V InSixteens(MathBuilder& m, V x, Function function);
   // x * 2^n, rounded once, for |n| below twice the exponent range and x near 1; n as a float and as an
   // integer.
   V TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n);
@@ -115,7 +112,10 @@ class MathEmitter {
   // math_special.cc
   V Erf(MathBuilder& m, V x);
   V FloatErf(MathBuilder& m, V x);
+  // An error below 2^-21 of 1, never below 0, and 0 at -infinity as well as far below 0; NaN where x is. On
+  // the CPU in fewer instructions than the function alone.
   V OnePlusErf(MathBuilder& m, V x);
+  V OnePlusTanh(MathBuilder& m, V x);
   V Erfc(MathBuilder& m, V x);
   V Lgamma(MathBuilder& m, V x);
   V Fmod(MathBuilder& m, V x, V y);

@@ -115,7 +115,8 @@ Pair WideLog(MathBuilder& m, V x) {
 
 V MathEmitter::Exp(MathBuilder& m, V x) {
   if (m.is_double) return DoubleExp(m, x);
-  return on_gpu_ ? GpuExp(m, x) : HasTables(m.type) ? TableExp(m, x) : FloatExp(m, x);
+  if (on_gpu_) return GpuExp(m, x);
+  return HasTables(m.type) ? InSixteens(m, x, &MathEmitter::TableExp) : FloatExp(m, x);
 }
 
 V MathEmitter::DoubleExp(MathBuilder& m, V x, V x_low, V factor, int shift) {
@@ -160,20 +161,19 @@ std::pair<V, V> MathEmitter::ExpParts(MathBuilder& m, V x, double low, int more)
 
 V MathEmitter::PlusExp(llvm::IRBuilder<>& b, V sum, V x) {
   MathBuilder m(b, x->getType());
-  if (HasTables(m.type)) return PlusTableExp(m, sum, x);
+  if (HasTables(m.type) && m.type->isVectorTy()) return PlusTableExp(m, sum, x);
   const auto [p, power] = ExpParts(m, x, -87.0, 0);  // what is less changes no sum of 1 or more
   return m.Fma(p, power, sum);
 }
 
-V MathEmitter::ExpBelow(llvm::IRBuilder<>& b, V x) {
-  MathBuilder m(b, x->getType());
-  if (HasTables(m.type)) return TableExp(m, x);
+V MathEmitter::SoftmaxExp(MathBuilder& m, V x) {
+  if (m.is_double || on_gpu_ || HasTables(m.type)) return Exp(m, x);
   return m.Mul(ScaledExpBelow(m, x), std::ldexp(1.0, -kExpBelowScale));  // rounds to a subnormal number
 }
 
 V MathEmitter::ShiftedExpBelow(llvm::IRBuilder<>& b, V x) {
-  if (ExpBelowShift() == 0) return ExpBelow(b, x);
   MathBuilder m(b, x->getType());
+  if (ExpBelowShift() == 0) return SoftmaxExp(m, x);
   return ScaledExpBelow(m, x);
 }
 

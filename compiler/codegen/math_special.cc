@@ -81,6 +81,7 @@ V MathEmitter::Erf(MathBuilder& m, V x) {
 // Two minimax polynomials; the outer one is of log2(1 - erf) / x. What is taken from 1 there is below 0.19,
 // so that 2^-22 of it suffices. NaN takes the inner one, whatever its bound.
 V MathEmitter::FloatErf(MathBuilder& m, V x) {
+  if (HasTables(m.type)) return InSixteens(m, x, &MathEmitter::TableErf);
   V a = m.Abs(x);
   V bounded = on_gpu_ ? m.b.CreateMinNum(a, m.C(4.0)) : m.Min(m.C(4.0), a);
   V q = m.Poly(bounded, {0.0003083752662796532, -0.004635392559181439, 0.03301420661633709,
@@ -96,6 +97,8 @@ V MathEmitter::FloatErf(MathBuilder& m, V x) {
 // Q + x P over Q, where erf(x) is nearly x P / Q with P and Q in x²: minimax on [0, 4] by 2^-25, then moved
 // by some last places so that 4 P = Q at 4, without rounding. From there on the result is 0 or 2.
 V MathEmitter::OnePlusErf(MathBuilder& m, V x) {
+  if (m.is_double) return m.Add(m.C(1.0), Erf(m, x));
+  if (on_gpu_ || HasTables(m.type)) return m.Add(m.C(1.0), FloatErf(m, x));
   V clamped = m.Clamp(x, -4.0, 4.0);
   V z = m.Mul(clamped, clamped);
   V p = m.Poly(z, {1.9867829905706458e-6, 2.8456695144996047e-4, 3.88337136246264e-3, 5.310181900858879e-2,
@@ -106,14 +109,9 @@ V MathEmitter::OnePlusErf(MathBuilder& m, V x) {
 }
 
 // 1 + tanh(x) = 2 / (1 + e^-2x)
-V MathEmitter::OnePlus(llvm::IRBuilder<>& b, LoopOpcode function, V x) {
-  MathBuilder m(b, x->getType());
-  if (on_gpu_ || !m.type->getScalarType()->isFloatTy()) return nullptr;
-  switch (function) {
-    case LoopOpcode::kErf: return HasTables(m.type) ? nullptr : OnePlusErf(m, x);
-    case LoopOpcode::kTanh: return m.Div(m.C(2.0), m.Add(m.C(1.0), Exp(m, m.Mul(x, -2.0))));
-    default: return nullptr;
-  }
+V MathEmitter::OnePlusTanh(MathBuilder& m, V x) {
+  if (on_gpu_ && !m.is_double) return m.Add(m.C(1.0), GpuTanh(m, x));
+  return m.Div(m.C(2.0), m.Add(m.C(1.0), Exp(m, m.Mul(x, -2.0))));
 }
 
 // Three ranges of |x|: a polynomial on [1, 3], moved there by recurrence below 8, Stirling above;

@@ -1,8 +1,10 @@
 // Float functions for vectors of sixteen: AVX-512 looks a table of sixteen up in one instruction, which
 // stands for the terms of a polynomial that a narrower range does without.
+#include <algorithm>
 #include <array>
 
 #include "compiler/codegen/math.h"
+#include "llvm/Analysis/VectorUtils.h"
 #include "llvm/IR/Constants.h"
 #include "llvm/IR/IntrinsicsX86.h"
 
@@ -74,14 +76,34 @@ V ScaledByPower(MathBuilder& m, V x, V power) {  // x * 2^floor(power), rounded 
 
 }  // namespace
 
-bool MathEmitter::HasTables(llvm::Type* type) const {
-  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(type);
-  return avx512_ && vector != nullptr && vector->getNumElements() == 16 &&
-         vector->getElementType()->isFloatTy();
+bool MathEmitter::HasTables(llvm::Type* type) const { return avx512_ && type->getScalarType()->isFloatTy(); }
+
+V MathEmitter::InSixteens(MathBuilder& m, V x, Function function) {
+  constexpr unsigned kLanes = 16;
+  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(m.type);
+  const unsigned lanes = vector == nullptr ? 1 : vector->getNumElements();
+  if (vector != nullptr && lanes == kLanes) return (this->*function)(m, x);
+  llvm::IRBuilder<>& b = m.b;
+  MathBuilder sixteen(b, llvm::FixedVectorType::get(b.getFloatTy(), kLanes));
+  if (vector == nullptr) {
+    V first = b.CreateInsertElement(llvm::Constant::getNullValue(sixteen.type), x, uint64_t{0});
+    return b.CreateExtractElement((this->*function)(sixteen, first), uint64_t{0});
+  }
+  llvm::SmallVector<V, 4> parts;
+  for (unsigned first = 0; first < lanes; first += kLanes) {
+    llvm::SmallVector<int, kLanes> taken;
+    for (unsigned lane = 0; lane < kLanes; ++lane) taken.push_back(std::min(first + lane, lanes - 1));
+    parts.push_back((this->*function)(sixteen, b.CreateShuffleVector(x, taken)));
+  }
+  llvm::SmallVector<int, 64> kept;
+  for (unsigned lane = 0; lane < lanes; ++lane) kept.push_back(lane);
+  return b.CreateShuffleVector(llvm::concatenateVectors(b, parts), kept);
 }
 
 V MathEmitter::TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
-  return HasTables(m.type) ? ScaledByPower(m, x, whole) : m.Scale(x, n);
+  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(m.type);
+  const bool whole_register = HasTables(m.type) && vector != nullptr && vector->getNumElements() == 16;
+  return whole_register ? ScaledByPower(m, x, whole) : m.Scale(x, n);
 }
 
 // x = (n + i/32) ln2 + r with |r| ≤ ln2/64: 2^n 2^(i/32) e^r. Added to `magic`, n + i/32 has i in its lowest

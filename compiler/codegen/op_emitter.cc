@@ -1,5 +1,4 @@
 // Arithmetic, comparison, logic and bits; numerics by ir/ops.def.
-#include <bit>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -64,9 +63,7 @@ llvm::Value* KernelEmitter::EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType
   if (op == LoopOpcode::kMaximum || op == LoopOpcode::kMinimum) {
     return MaximumOf(dtype, args[0], args[1], op == LoopOpcode::kMaximum);
   }
-  if (dtype == v1::F32 && !on_gpu_) {
-    if (llvm::Value* shorter = EmitShorter(id, op, args)) return shorter;
-  }
+  if (llvm::Value* about_guess = EmitAboutGuess(id, op, args)) return about_guess;
   if (IsFloat(dtype)) return EmitFloat(op, args);
   if (dtype == v1::BOOL) return EmitBool(op, args);
   return EmitInteger(id, op, dtype, args);
@@ -157,39 +154,18 @@ llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*
   return a;
 }
 
-// What an op needs not be exact in, seen from the ops about it: an exponential below its row's maximum, which
-// is divided by a sum of 1 or more; what was kept of it times the inverse of that sum; the erf or tanh of a
-// GELU, to which 1 is added. nullptr: it is no such op.
-llvm::Value* KernelEmitter::EmitShorter(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
-  if (op == LoopOpcode::kExp && MaximumBelow(*stage_, id)) {
-    const bool shifted = kept_ && kept_->writer == id && guess_ && guess_->scale != nullptr;
-    return shifted ? math_.ShiftedExpBelow(b_, args[0]) : math_.ExpBelow(b_, args[0]);
-  }
-  if (op == LoopOpcode::kMul && kept_ && guess_) {
-    for (int k : {0, 1}) {
-      // Of other factors the product with the row's scale might be too small.
-      const uint32_t factor = ops_[id]->args(1 - k);
-      const bool inverse = static_cast<LoopOpcode>(ops_[factor]->op()) == LoopOpcode::kReciprocal &&
-                           ops_[factor]->args(0) == guess_->sum;
-      if (ops_[id]->args(k) == kept_->reader && inverse) return KeptTimes(values_[factor].v);
-    }
-  }
-  if (op != LoopOpcode::kAdd) return nullptr;
+// Where a row's kept exponentials are about the row's guess: they themselves, and their products with the
+// inverse of their sum. nullptr: op is neither.
+llvm::Value* KernelEmitter::EmitAboutGuess(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
+  if (!kept_ || !guess_ || guess_->scale == nullptr) return nullptr;
+  if (op == LoopOpcode::kSoftmaxExp && kept_->writer == id) return math_.ShiftedExpBelow(b_, args[0]);
+  if (op != LoopOpcode::kMul) return nullptr;
   for (int k : {0, 1}) {
-    const uint32_t function = ops_[id]->args(k);
-    const v1::LoopOp& one = *ops_[ops_[id]->args(1 - k)];
-    if (uses_[function] != 1 || function < stage_->first_op || ops_[function]->args_size() != 1 ||
-        static_cast<LoopOpcode>(one.op()) != LoopOpcode::kConstant ||
-        std::bit_cast<double>(uint64_t{one.bits()}) != 1.0) {
-      continue;
-    }
-    // The function itself, already emitted, is then dead code.
-    const LaneValue x = values_[ops_[function]->args(0)];
-    const bool vector = args[k]->getType()->isVectorTy();
-    if (llvm::Value* sum =
-            math_.OnePlus(b_, static_cast<LoopOpcode>(ops_[function]->op()), vector ? Broadcast(x) : x.v)) {
-      return sum;
-    }
+    // Of other factors the product with the row's scale might be too small.
+    const uint32_t factor = ops_[id]->args(1 - k);
+    const bool inverse = static_cast<LoopOpcode>(ops_[factor]->op()) == LoopOpcode::kReciprocal &&
+                         ops_[factor]->args(0) == guess_->sum;
+    if (ops_[id]->args(k) == kept_->reader && inverse) return KeptTimes(values_[factor].v);
   }
   return nullptr;
 }

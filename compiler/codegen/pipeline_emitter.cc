@@ -54,7 +54,7 @@ void KernelEmitter::ChoosePipeline() {
     for (const v1::LoopOp& op : info.stage->ops()) {
       const auto opcode = static_cast<LoopOpcode>(op.op());
       if (opcode == LoopOpcode::kStore && op.mode() != v1::STORE_PLAIN) return;
-      exponentials |= opcode == LoopOpcode::kExp;
+      exponentials |= IsExponential(opcode);
     }
     if (IsDoneWithGuess(info)) continue;
     if (info.stage->inner_size() == 0) {

@@ -76,16 +76,14 @@ llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::
 // own last place, only in that of the sum, to which the maximum itself gives 1.
 void KernelEmitter::ChooseSummedExponentials() {
   if (kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST || IndexesByValues() || on_gpu_) return;
-  const auto is = [&](uint32_t id, LoopOpcode opcode) {
-    return static_cast<LoopOpcode>(ops_[id]->op()) == opcode;
-  };
+  const auto opcode = [&](uint32_t id) { return static_cast<LoopOpcode>(ops_[id]->op()); };
   for (const StageInfo& info : stages_) {
     if (info.has_scan || info.stage->inner_size() != 1) continue;
     for (int k = 0; k < info.stage->ops_size(); ++k) {
       const uint32_t sum = info.first_op + k;
-      if (!is(sum, LoopOpcode::kReduce) || ops_[sum]->mode() != v1::REDUCE_SUM) continue;
+      if (opcode(sum) != LoopOpcode::kReduce || ops_[sum]->mode() != v1::REDUCE_SUM) continue;
       const uint32_t exponential = ops_[sum]->args(0);
-      if (!is(exponential, LoopOpcode::kExp) || uses_[exponential] != 1 ||
+      if (!IsExponential(opcode(exponential)) || uses_[exponential] != 1 ||
           (kept_ && kept_->writer == exponential)) {
         continue;
       }

@@ -68,7 +68,7 @@ void ThreadEmitter::FindSoftmaxSum() {
       apart.args(0) != second.first_op + value || apart.args(1) != first.first_op + own - 1) {
     return;
   }
-  if (OpcodeOf(power) != LoopOpcode::kExp || power.args(0) != second.first_op + own - 1) return;
+  if (!IsExponential(OpcodeOf(power)) || power.args(0) != second.first_op + own - 1) return;
   if (!IsReduce(sum, v1::REDUCE_SUM) || sum.args(0) != second.first_op + own) return;
   softmax_sum_ = SoftmaxSum{loops[0], loops[1], first.first_op + value};
 }

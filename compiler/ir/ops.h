@@ -41,4 +41,6 @@ const LoopOpInfo* FindLoopOp(uint32_t number);
 // For a valid opcode.
 const LoopOpInfo& InfoOf(LoopOpcode op);
 
+inline bool IsExponential(LoopOpcode op) { return op == LoopOpcode::kExp || op == LoopOpcode::kSoftmaxExp; }
+
 }  // namespace kiln

@@ -92,6 +92,9 @@ double Function(LoopOpcode op, double x) {
     case LoopOpcode::kErfc: return std::erfc(x);
     case LoopOpcode::kSigmoid: return 1.0 / (1.0 + std::exp(-x));
     case LoopOpcode::kLgamma: return LogGamma(x);
+    case LoopOpcode::kOnePlusErf: return 1 + std::erf(x);
+    case LoopOpcode::kOnePlusTanh: return 1 + std::tanh(x);
+    case LoopOpcode::kSoftmaxExp: return std::exp(x);
     default: return std::nan("");
   }
 }

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/half.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/ir/scalar_ops.h"
 
@@ -20,16 +21,10 @@ uint64_t BitsOf(double value) {
   return bits;
 }
 
-// Rounds a double to 8 significand bits (BF16's range is F32's).
-double RoundBf16(double value) {
-  float single = static_cast<float>(value);
-  if (!std::isfinite(single)) return single;
-  uint32_t bits;
-  std::memcpy(&bits, &single, sizeof bits);
-  bits += 0x7FFF + ((bits >> 16) & 1);
-  bits &= 0xFFFF0000u;
-  std::memcpy(&single, &bits, sizeof bits);
-  return single;
+// Rounded to F16 or BF16.
+double RoundHalf(double value, v1::DType dtype) {
+  const float single = static_cast<float>(value);
+  return dtype == v1::F16 ? FromF16(ToF16(single)) : FromBF16(ToBF16(single));
 }
 
 }  // namespace
@@ -94,11 +89,7 @@ LoopOpId LoopRecorder::Load(BufferId buffer, v1::DType dtype, ExprId index) {
 
 void LoopRecorder::Store(BufferId buffer, v1::DType dtype, ExprId index, LoopOpId value, v1::StoreMode mode) {
   if (this->dtype(value) != dtype) {
-    if (ComputeType(dtype) != dtype) {
-      value = Make(LoopOpcode::kCast, dtype, {Cast(value, v1::F32)});
-    } else {
-      value = Cast(value, dtype);
-    }
+    value = ComputeType(dtype) == dtype ? Cast(value, dtype) : Narrow(Cast(value, v1::F32), dtype);
   }
   LoopOpData data;
   data.op = LoopOpcode::kStore;
@@ -189,13 +180,37 @@ LoopOpId LoopRecorder::Cast(LoopOpId value, v1::DType dtype) {
   return Make(LoopOpcode::kCast, dtype, {value});
 }
 
+LoopOpId LoopRecorder::Narrow(LoopOpId value, v1::DType dtype) {
+  const LoopOpData& op = body_.op(value);
+  if (op.op == LoopOpcode::kCast && this->dtype(op.args[0]) == dtype) return op.args[0];
+  return Make(LoopOpcode::kCast, dtype, {value});
+}
+
 LoopOpId LoopRecorder::RoundTo(LoopOpId value, v1::DType dtype) {
   if (ComputeType(dtype) == dtype) return Cast(value, dtype);
-  if (IsConstant(value) && dtype == v1::BF16) return Constant(RoundBf16(FloatValue(value)), v1::F32);
+  if (IsConstant(value)) return Constant(RoundHalf(FloatValue(value), dtype), v1::F32);
+  if (IsExact(value, dtype, kExactDepthMax)) return value;
+  return Make(LoopOpcode::kCast, ComputeType(dtype), {Narrow(value, dtype)});
+}
+
+// Choices between exact values, and their signs, are exact.
+bool LoopRecorder::IsExact(LoopOpId value, v1::DType dtype, int depth) const {
   const LoopOpData& op = body_.op(value);
-  if (op.op == LoopOpcode::kCast && this->dtype(op.args[0]) == dtype) return value;
-  const LoopOpId rounded = Make(LoopOpcode::kCast, dtype, {value});
-  return Make(LoopOpcode::kCast, ComputeType(dtype), {rounded});
+  const auto arg_is_exact = [&](size_t k) { return depth > 0 && IsExact(op.args[k], dtype, depth - 1); };
+  switch (op.op) {
+    case LoopOpcode::kConstant: {
+      const double number = FloatValue(value);
+      return std::isnan(number) || RoundHalf(number, dtype) == number;
+    }
+    case LoopOpcode::kCast: return this->dtype(op.args[0]) == dtype || this->dtype(op.args[0]) == v1::BOOL;
+    case LoopOpcode::kSign: return true;
+    case LoopOpcode::kNeg:
+    case LoopOpcode::kAbs: return arg_is_exact(0);
+    case LoopOpcode::kMaximum:
+    case LoopOpcode::kMinimum: return arg_is_exact(0) && arg_is_exact(1);
+    case LoopOpcode::kWhere: return arg_is_exact(1) && arg_is_exact(2);
+    default: return false;
+  }
 }
 
 LoopOpId LoopRecorder::Bitcast(LoopOpId value, v1::DType dtype) {

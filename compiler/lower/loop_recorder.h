@@ -1,8 +1,8 @@
 // The `ops` that lowerings run against: every helper appends one operator to a LoopBody and gives its
 // id, after folding what is cheap to see (constants, x*1, casts to the same type).
 //
-// Values are in *compute types*: F16 and BF16 exist in memory only; `Load` gives F32 for them, `Store`
-// rounds. A rounding that the graph spells out is `RoundTo`.
+// Values are in *compute types*: a body computes F16 and BF16 in F32. `Load` widens, `Store` rounds.
+// `RoundTo` rounds a value that a graph names, wherever it is used (LoweringContext::Pointwise).
 //
 // Ownership: the recorder owns the body until `TakeBody`. Threads: one. Errors: the first misuse
 // (arguments of different types, an index of the wrong rank) makes `status()` INVALID_ARGUMENT and
@@ -48,8 +48,9 @@ class LoopRecorder {
   bool MaskNames(ExprId index) const;
 
   // ---- values
-  LoopOpId Cast(LoopOpId value, v1::DType dtype);     // to a compute type
-  LoopOpId RoundTo(LoopOpId value, v1::DType dtype);  // to `dtype` and back to its compute type
+  LoopOpId Cast(LoopOpId value, v1::DType dtype);  // to a compute type
+  // To `dtype` and back to its compute type; nothing where `value` is known to be exact in it.
+  LoopOpId RoundTo(LoopOpId value, v1::DType dtype);
   LoopOpId Bitcast(LoopOpId value, v1::DType dtype);
   LoopOpId Unary(LoopOpcode op, LoopOpId a);
   LoopOpId Binary(LoopOpcode op, LoopOpId a, LoopOpId b);
@@ -95,6 +96,10 @@ class LoopRecorder {
   bool IsConstant(LoopOpId id) const { return body_.op(id).op == LoopOpcode::kConstant; }
   bool IsConstantValue(LoopOpId id, double value) const;
   double FloatValue(LoopOpId id) const;
+  // An F32 value as F16 or BF16, as a store takes it.
+  LoopOpId Narrow(LoopOpId value, v1::DType dtype);
+  static constexpr int kExactDepthMax = 4;
+  bool IsExact(LoopOpId value, v1::DType dtype, int depth) const;
   int64_t IntValue(LoopOpId id) const { return static_cast<int64_t>(body_.op(id).bits); }
   LoopOpId FoldBinary(LoopOpcode op, LoopOpId a, LoopOpId b, bool* folded);
 

@@ -4,8 +4,8 @@
 //
 // Values stay *virtual* (an index function with an explicit body) until something needs memory: a
 // library call, a reduction's result, an output, or reuse that would repeat too much work
-// (lowering_context.h has the rules). F16 and BF16 are computed in F32 and rounded where a buffer is
-// written or the graph casts.
+// (lowering_context.h has the rules). F16 and BF16 are computed in F32 and rounded where the graph names a
+// value.
 //
 // Threads: a call keeps no state. Deterministic. Errors: INVALID_ARGUMENT for arguments that do not
 // fit an operator, UNIMPLEMENTED for an overload that mutates its arguments; both name the node.
@@ -22,6 +22,7 @@ namespace kiln {
 
 struct LowerOptions {
   bool fallback_random = false;  // random operators are library calls, so that they match eager
+  bool round_values = true;      // off in a control alone: F16 and BF16 are rounded in memory only
   bool deterministic = false;    // sums that meet in an element have one order on a GPU as well
 };
 

@@ -14,7 +14,9 @@ bool IsHeavy(LoopOpcode op) {
   const uint32_t number = static_cast<uint32_t>(op);
   const bool transcendental =
       number >= static_cast<uint32_t>(LoopOpcode::kExp) && number <= static_cast<uint32_t>(LoopOpcode::kPow);
-  return transcendental || op == LoopOpcode::kLgamma || op == LoopOpcode::kRandBits;
+  const bool longer = number >= static_cast<uint32_t>(LoopOpcode::kLgamma) &&
+                      number <= static_cast<uint32_t>(LoopOpcode::kSoftmaxExp);
+  return transcendental || longer || op == LoopOpcode::kRandBits;
 }
 
 int Category(v1::DType dtype) {
@@ -317,8 +319,12 @@ LoweredTensor LoweringContext::Pointwise(const TensorType& type, PointFn fn) {
   }
   LoopRecorder ops(exprs());
   LoopOpId result = fn(ops, index);
-  if (ops.status().ok() && ops.dtype(result) != ComputeType(type.dtype))
+  // Where the value is defined, not where it is used: it has the same bits in memory, in a kernel that has it
+  // at hand, and where the backward computes it again.
+  if (ops.status().ok()) {
     result = ops.Cast(result, ComputeType(type.dtype));
+    if (options_.round_values) result = ops.RoundTo(result, type.dtype);
+  }
   return FinishVirtual(type, ops, result, std::move(vars));
 }
 

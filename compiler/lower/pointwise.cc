@@ -15,23 +15,43 @@ struct OpRow {
 };
 
 constexpr OpRow kUnary[] = {
-    {"aten.abs.default", LoopOpcode::kAbs},         {"aten.neg.default", LoopOpcode::kNeg},
-    {"aten.sign.default", LoopOpcode::kSign},       {"aten.sgn.default", LoopOpcode::kSign},
-    {"aten.exp.default", LoopOpcode::kExp},         {"aten.exp2.default", LoopOpcode::kExp2},
-    {"aten.expm1.default", LoopOpcode::kExpm1},     {"aten.log.default", LoopOpcode::kLog},
-    {"aten.log2.default", LoopOpcode::kLog2},       {"aten.log10.default", LoopOpcode::kLog10},
-    {"aten.log1p.default", LoopOpcode::kLog1p},     {"aten.sqrt.default", LoopOpcode::kSqrt},
-    {"aten.rsqrt.default", LoopOpcode::kRsqrt},     {"aten.reciprocal.default", LoopOpcode::kReciprocal},
-    {"aten.sin.default", LoopOpcode::kSin},         {"aten.cos.default", LoopOpcode::kCos},
-    {"aten.tan.default", LoopOpcode::kTan},         {"aten.asin.default", LoopOpcode::kAsin},
-    {"aten.acos.default", LoopOpcode::kAcos},       {"aten.atan.default", LoopOpcode::kAtan},
-    {"aten.sinh.default", LoopOpcode::kSinh},       {"aten.cosh.default", LoopOpcode::kCosh},
-    {"aten.tanh.default", LoopOpcode::kTanh},       {"aten.asinh.default", LoopOpcode::kAsinh},
-    {"aten.acosh.default", LoopOpcode::kAcosh},     {"aten.atanh.default", LoopOpcode::kAtanh},
-    {"aten.erf.default", LoopOpcode::kErf},         {"aten.erfc.default", LoopOpcode::kErfc},
-    {"aten.sigmoid.default", LoopOpcode::kSigmoid}, {"aten.floor.default", LoopOpcode::kFloor},
-    {"aten.ceil.default", LoopOpcode::kCeil},       {"aten.trunc.default", LoopOpcode::kTrunc},
-    {"aten.round.default", LoopOpcode::kRound},     {"aten.lgamma.default", LoopOpcode::kLgamma},
+    {"aten.abs.default", LoopOpcode::kAbs},
+    {"aten.neg.default", LoopOpcode::kNeg},
+    {"aten.sign.default", LoopOpcode::kSign},
+    {"aten.sgn.default", LoopOpcode::kSign},
+    {"aten.exp.default", LoopOpcode::kExp},
+    {"aten.exp2.default", LoopOpcode::kExp2},
+    {"aten.expm1.default", LoopOpcode::kExpm1},
+    {"aten.log.default", LoopOpcode::kLog},
+    {"aten.log2.default", LoopOpcode::kLog2},
+    {"aten.log10.default", LoopOpcode::kLog10},
+    {"aten.log1p.default", LoopOpcode::kLog1p},
+    {"aten.sqrt.default", LoopOpcode::kSqrt},
+    {"aten.rsqrt.default", LoopOpcode::kRsqrt},
+    {"aten.reciprocal.default", LoopOpcode::kReciprocal},
+    {"aten.sin.default", LoopOpcode::kSin},
+    {"aten.cos.default", LoopOpcode::kCos},
+    {"aten.tan.default", LoopOpcode::kTan},
+    {"aten.asin.default", LoopOpcode::kAsin},
+    {"aten.acos.default", LoopOpcode::kAcos},
+    {"aten.atan.default", LoopOpcode::kAtan},
+    {"aten.sinh.default", LoopOpcode::kSinh},
+    {"aten.cosh.default", LoopOpcode::kCosh},
+    {"aten.tanh.default", LoopOpcode::kTanh},
+    {"aten.asinh.default", LoopOpcode::kAsinh},
+    {"aten.acosh.default", LoopOpcode::kAcosh},
+    {"aten.atanh.default", LoopOpcode::kAtanh},
+    {"aten.erf.default", LoopOpcode::kErf},
+    {"aten.erfc.default", LoopOpcode::kErfc},
+    {"aten.sigmoid.default", LoopOpcode::kSigmoid},
+    {"aten.floor.default", LoopOpcode::kFloor},
+    {"aten.ceil.default", LoopOpcode::kCeil},
+    {"aten.trunc.default", LoopOpcode::kTrunc},
+    {"aten.round.default", LoopOpcode::kRound},
+    {"aten.lgamma.default", LoopOpcode::kLgamma},
+    {"kiln.one_plus_erf.default", LoopOpcode::kOnePlusErf},
+    {"kiln.one_plus_tanh.default", LoopOpcode::kOnePlusTanh},
+    {"kiln.softmax_exp.default", LoopOpcode::kSoftmaxExp},
 };
 
 constexpr OpRow kBinary[] = {
@@ -137,23 +157,48 @@ LoopOpId BoolBinary(LoopRecorder& ops, LoopOpcode op, LoopOpId a, LoopOpId b) {
   }
 }
 
+// A number, or a tensor of another dtype: what was not rounded to `dtype` where it was defined.
+bool IsOfOtherType(const LoweringContext& context, const Argument& argument, v1::DType dtype) {
+  const auto* tensor = std::get_if<TensorArg>(&argument);
+  return tensor == nullptr || !context.IsDefined(tensor->value) ||
+         context.value(tensor->value).dtype != dtype;
+}
+
+// Or a tensor of no dimension, which stands for one.
+bool IsNumber(const LoweringContext& context, const Argument& argument) {
+  const auto* tensor = std::get_if<TensorArg>(&argument);
+  return tensor == nullptr || (context.IsDefined(tensor->value) && context.value(tensor->value).rank() == 0);
+}
+
+// Of F16 and BF16, eager computes with operands that were rounded to the result's dtype first: tensors of
+// another dtype, numbers and tensors of no dimension, which stand for numbers. Not so a number that it
+// multiplies or divides by, and none on a GPU but the divisor of a remainder.
+bool RoundsOperand(const LoweringContext& context, LoopOpcode op, const Argument& argument, bool is_last,
+                   const TensorType& type) {
+  if (!IsNumber(context, argument)) return IsOfOtherType(context, argument, type.dtype);
+  if (op == LoopOpcode::kRemainder || op == LoopOpcode::kFmod) return true;
+  if (type.device == v1::CUDA) return false;
+  const bool scales = op == LoopOpcode::kMul || op == LoopOpcode::kDiv || op == LoopOpcode::kFloorDiv ||
+                      op == LoopOpcode::kTruncDiv;
+  return !(scales && is_last);
+}
+
+LoopOpId RoundedOperand(LoweringContext& context, LoopRecorder& ops, LoopOpcode op, const Argument& argument,
+                        bool is_last, Index index, const TensorType& type) {
+  const LoopOpId value = context.Operand(ops, argument, index, type.sizes, type.dtype);
+  return RoundsOperand(context, op, argument, is_last, type) ? ops.RoundTo(value, type.dtype) : value;
+}
+
 absl::Status LowerBinary(LoweringContext& context, const GraphNode& node) {
   const LoopOpcode op = OpOf(kBinary, node.target);
   const Argument& self = Slot(context, node, "self");
   const Argument& other = Slot(context, node, "other");
   const Argument* alpha = node.Find("alpha");
-  // Of these eager makes tensors of the result's dtype of all operands; others compute with a number as it
-  // is.
-  const bool rounds = op == LoopOpcode::kRemainder || op == LoopOpcode::kFmod;
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    const auto operand = [&](const Argument& argument) {
-      const LoopOpId value = context.Operand(ops, argument, index, type.sizes, type.dtype);
-      return rounds ? ops.RoundTo(value, type.dtype) : value;
-    };
-    const LoopOpId a = operand(self);
-    LoopOpId b = operand(other);
+    const LoopOpId a = RoundedOperand(context, ops, op, self, false, index, type);
+    LoopOpId b = RoundedOperand(context, ops, op, other, true, index, type);
     if (alpha != nullptr) {
-      const LoopOpId scale = context.Operand(ops, *alpha, index, type.sizes, type.dtype);
+      const LoopOpId scale = RoundedOperand(context, ops, op, *alpha, false, index, type);
       b = type.dtype == v1::BOOL ? ops.And(b, scale) : ops.Mul(b, scale);
     }
     if (type.dtype == v1::BOOL) return BoolBinary(ops, op, a, b);
@@ -166,24 +211,55 @@ absl::Status LowerReversedSub(LoweringContext& context, const GraphNode& node) {
   const Argument& other = Slot(context, node, "other");
   const Argument* alpha = node.Find("alpha");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    LoopOpId a = context.Operand(ops, self, index, type.sizes, type.dtype);
-    if (alpha != nullptr) a = ops.Mul(a, context.Operand(ops, *alpha, index, type.sizes, type.dtype));
-    return ops.Sub(context.Operand(ops, other, index, type.sizes, type.dtype), a);
+    const auto operand = [&](const Argument& argument) {
+      return RoundedOperand(context, ops, LoopOpcode::kSub, argument, false, index, type);
+    };
+    LoopOpId a = operand(self);
+    if (alpha != nullptr) a = ops.Mul(a, operand(*alpha));
+    return ops.Sub(operand(other), a);
   });
 }
 
+// floor(a / b) of F16 and BF16, rounded at each step as eager rounds it; by zero the quotient is infinite or
+// NaN.
+LoopOpId FloorDivideRounded(LoopRecorder& ops, LoopOpId a, LoopOpId b, v1::DType dtype) {
+  const LoopOpId zero = ops.ConstantInt(0, v1::F32), one = ops.ConstantInt(1, v1::F32);
+  const auto less = [&](LoopOpId x, LoopOpId y) { return ops.Compare(LoopOpcode::kLt, x, y); };
+  const LoopOpId rest = ops.Binary(LoopOpcode::kFmod, a, b);  // exact
+  LoopOpId quotient = ops.RoundTo(ops.Div(ops.RoundTo(ops.Sub(a, rest), dtype), b), dtype);
+  const LoopOpId differ = ops.Compare(LoopOpcode::kNe, less(b, zero), less(rest, zero));
+  const LoopOpId below = ops.And(ops.Compare(LoopOpcode::kNe, rest, zero), differ);
+  quotient = ops.Where(below, ops.RoundTo(ops.Sub(quotient, one), dtype), quotient);
+  const LoopOpId floor = ops.Unary(LoopOpcode::kFloor, quotient);
+  const LoopOpId high = less(ops.Constant(0.5, v1::F32), ops.RoundTo(ops.Sub(quotient, floor), dtype));
+  const LoopOpId nearest = ops.Where(high, ops.RoundTo(ops.Add(floor, one), dtype), floor);
+  const LoopOpId by_zero = ops.Compare(LoopOpcode::kEq, b, zero);
+  const LoopOpId plain = ops.Div(a, b);
+  const LoopOpId signed_zero = ops.Mul(zero, plain);
+  const LoopOpId finite = ops.Where(ops.Compare(LoopOpcode::kEq, quotient, zero), signed_zero, nearest);
+  return ops.Where(by_zero, plain, finite);
+}
+
+// Of F16 and BF16 the quotient of two tensors is rounded before it is rounded to an integer, by a number it
+// is not.
 absl::Status LowerDivMode(LoweringContext& context, const GraphNode& node) {
   const Argument& self = Slot(context, node, "self");
   const Argument& other = Slot(context, node, "other");
   const std::string mode = context.String(node, "rounding_mode", "");
+  const LoopOpcode op = mode == "floor"   ? LoopOpcode::kFloorDiv
+                        : mode == "trunc" ? LoopOpcode::kTruncDiv
+                                          : LoopOpcode::kDiv;
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    LoopOpId a = context.Operand(ops, self, index, type.sizes, type.dtype);
-    if (!mode.empty()) a = ops.RoundTo(a, type.dtype);
-    const LoopOpId b = context.Operand(ops, other, index, type.sizes, type.dtype);
-    if (mode == "floor") return ops.Binary(LoopOpcode::kFloorDiv, a, b);
-    if (mode != "trunc") return ops.Binary(LoopOpcode::kDiv, a, b);
-    if (IsFloat(type.dtype)) return ops.Unary(LoopOpcode::kTrunc, ops.Div(a, b));
-    return ops.Binary(LoopOpcode::kTruncDiv, a, b);
+    const LoopOpId a = RoundedOperand(context, ops, op, self, false, index, type);
+    const LoopOpId b = RoundedOperand(context, ops, op, other, true, index, type);
+    const bool half = ComputeType(type.dtype) != type.dtype;
+    const bool rounds = half && !IsNumber(context, other);
+    if (op == LoopOpcode::kFloorDiv && rounds) return FloorDivideRounded(ops, a, b, type.dtype);
+    if (op == LoopOpcode::kTruncDiv && IsFloat(type.dtype)) {
+      const LoopOpId quotient = ops.Div(a, b);
+      return ops.Unary(LoopOpcode::kTrunc, rounds ? ops.RoundTo(quotient, type.dtype) : quotient);
+    }
+    return ops.Binary(op, a, b);
   });
 }
 
@@ -195,10 +271,10 @@ absl::Status LowerCompare(LoweringContext& context, const GraphNode& node) {
   const Argument& other = Slot(context, node, "other");
   const v1::DType common = context.Promote({&self, &other});
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    // Rounded to the compared type, as eager holds a tensor and makes one of a number: what was computed
-    // twice, stored once and not the other time, is equal to itself.
+    // Rounded to the compared type, of which eager makes a tensor of a number.
     auto operand = [&](const Argument& argument) {
-      return ops.RoundTo(context.Operand(ops, argument, index, type.sizes, common), common);
+      const LoopOpId value = context.Operand(ops, argument, index, type.sizes, common);
+      return IsOfOtherType(context, argument, common) ? ops.RoundTo(value, common) : value;
     };
     LoopOpId a = operand(self), b = operand(other);
     if (common == v1::BOOL && op != LoopOpcode::kEq && op != LoopOpcode::kNe) {
@@ -307,7 +383,7 @@ absl::Status LowerRelu(LoweringContext& context, const GraphNode& node) {
 
 // ---- powers
 
-LoopOpId PowConstant(LoopRecorder& ops, LoopOpId x, double exponent) {
+LoopOpId PowConstant(LoopRecorder& ops, LoopOpId x, double exponent, v1::DType dtype) {
   if (exponent == 0) return ops.ConstantInt(1, ops.dtype(x));
   if (exponent == 1) return x;
   if (exponent == 2) return ops.Mul(x, x);
@@ -317,7 +393,7 @@ LoopOpId PowConstant(LoopRecorder& ops, LoopOpId x, double exponent) {
   if (exponent == -0.5) return ops.Unary(LoopOpcode::kRsqrt, x);
   if (exponent == -1) return ops.Unary(LoopOpcode::kReciprocal, x);
   if (exponent == -2) return ops.Unary(LoopOpcode::kReciprocal, ops.Mul(x, x));
-  return ops.Binary(LoopOpcode::kPow, x, ops.Constant(exponent, ops.dtype(x)));
+  return ops.Binary(LoopOpcode::kPow, x, ops.RoundTo(ops.Constant(exponent, ops.dtype(x)), dtype));
 }
 
 absl::Status LowerPow(LoweringContext& context, const GraphNode& node) {
@@ -325,10 +401,11 @@ absl::Status LowerPow(LoweringContext& context, const GraphNode& node) {
   const Argument& exponent = Slot(context, node, "exponent");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
     const LoopOpId x = context.Operand(ops, self, index, type.sizes, type.dtype);
-    if (const auto* value = std::get_if<FloatArg>(&exponent)) return PowConstant(ops, x, value->value);
+    if (const auto* value = std::get_if<FloatArg>(&exponent))
+      return PowConstant(ops, x, value->value, type.dtype);
     if (const auto* value = std::get_if<IntArg>(&exponent)) {
       const auto known = context.exprs().AsConst(value->value);
-      if (known.has_value()) return PowConstant(ops, x, static_cast<double>(*known));
+      if (known.has_value()) return PowConstant(ops, x, static_cast<double>(*known), type.dtype);
     }
     return ops.Binary(LoopOpcode::kPow, x, context.Operand(ops, exponent, index, type.sizes, type.dtype));
   });
@@ -336,22 +413,17 @@ absl::Status LowerPow(LoweringContext& context, const GraphNode& node) {
 
 // ---- conversions and fused arithmetic
 
-// The cast is the graph's own, so the rounding is kept.
 absl::Status LowerToCopy(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor& self = context.Tensor(node, "self");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    const LoopOpId x = context.LoadBroadcast(ops, self, index, type.sizes);
-    if (self.dtype == type.dtype) return x;
-    return ops.RoundTo(ops.Cast(x, ComputeType(type.dtype)), type.dtype);
+    return ops.Cast(context.LoadBroadcast(ops, self, index, type.sizes), ComputeType(type.dtype));
   });
 }
 
 absl::Status LowerConvertElementType(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor& self = context.Tensor(node, "a");
   return Record(context, node, [&](LoopRecorder& ops, Index index, const TensorType& type) {
-    const LoopOpId x = context.LoadBroadcast(ops, self, index, type.sizes);
-    if (self.dtype == type.dtype) return x;
-    return ops.RoundTo(ops.Cast(x, ComputeType(type.dtype)), type.dtype);
+    return ops.Cast(context.LoadBroadcast(ops, self, index, type.sizes), ComputeType(type.dtype));
   });
 }
 

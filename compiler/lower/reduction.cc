@@ -63,9 +63,7 @@ void ReduceInto(LoweringContext& context, const GraphNode& node, size_t result, 
                     context.Reduce(
                         type, reduction,
                         [&](LoopRecorder& ops, Index outer, Index inner) {
-                          LoopOpId x = context.Load(ops, self, map.Full(outer, inner));
-                          // The first of those that are equal once rounded.
-                          if (IsArgReduce(kind)) x = ops.RoundTo(x, self.dtype);
+                          const LoopOpId x = context.Load(ops, self, map.Full(outer, inner));
                           return prepare(ops, ops.Cast(x, compute));
                         },
                         finish),
@@ -135,7 +133,8 @@ absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size
   const ReducedDims map(self, dims, keepdim);
   if (map.ResultRank() != type.rank())
     return absl::InvalidArgumentError("the result's rank does not fit the reduction");
-  const v1::DType compute = ComputeType(type.dtype);
+  const v1::DType compute =
+      type.device == v1::CPU ? v1::F64 : ComputeType(type.dtype);  // as eager sums them up
   LoweringContext::Reduction reduction;
   reduction.compute = compute;
   reduction.inner_sizes = map.inner_sizes();
@@ -145,7 +144,7 @@ absl::Status LowerVariance(LoweringContext& context, const GraphNode& node, size
   const LoweredTensor mean = context.Reduce(
       mean_type, reduction,
       [&](LoopRecorder& ops, Index outer, Index inner) {
-        return context.Load(ops, self, map.Full(outer, inner));
+        return ops.Cast(context.Load(ops, self, map.Full(outer, inner)), compute);
       },
       [&](LoopRecorder& ops, LoopOpId sum) {
         return ops.Div(sum, CountAs(context, ops, self, dims, compute));
@@ -197,7 +196,9 @@ absl::Status LowerScan(LoweringContext& context, const GraphNode& node) {
   if (!context.status().ok()) return context.status();
   if (self.rank() != type.rank())
     return absl::InvalidArgumentError("the result's rank differs from the argument's");
-  const v1::DType compute = ComputeType(type.dtype);
+  // As eager's accumulators: on the CPU F64 for F32.
+  const bool wide = type.device == v1::CPU && type.dtype == v1::F32;
+  const v1::DType compute = wide ? v1::F64 : ComputeType(type.dtype);
   if (type.rank() == 0) {
     context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
       return ops.Cast(context.Load(ops, self, index), compute);

@@ -3,13 +3,15 @@
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace kiln {
 namespace {
 
 struct Group {
   CoreClass core_class;
-  // Space-separated overloads; "aten." is left out, and ".default" where it is the overload.
+  // Space-separated overloads; of ATen's "aten." is left out, and ".default" where it is the overload.
   const char* operators;
 };
 
@@ -18,7 +20,7 @@ constexpr Group kGroups[] = {
     {CoreClass::kPointwise,
      "abs neg sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan "
      "sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc round lgamma relu isnan isinf "
-     "logical_not bitwise_not"},
+     "logical_not bitwise_not kiln.one_plus_erf.default kiln.one_plus_tanh.default kiln.softmax_exp.default"},
     // _to_copy: dtype alone (and memory_format, which the result's strides already say)
     {CoreClass::kPointwise, "_to_copy"},
     // self, other; div.Tensor is true division on floats; div.Tensor_mode has rounding_mode floor | trunc
@@ -65,7 +67,9 @@ const absl::flat_hash_map<std::string, CoreClass>& Table() {
           continue;
         }
         if (!word.empty()) {
-          (*map)["aten." + word + (word.find('.') == std::string::npos ? ".default" : "")] = group.core_class;
+          const bool own = absl::StartsWith(word, "kiln.");
+          const bool is_default = word.find('.') == std::string::npos;
+          (*map)[absl::StrCat(own ? "" : "aten.", word, is_default ? ".default" : "")] = group.core_class;
         }
         word.clear();
         if (*c == '\0') break;

@@ -1,6 +1,7 @@
 // The operators that RunPasses leaves for lowering, in the forms that lowering may rely on.
 //
-// Everything here is plain ATen. What is neither here nor decomposed stays as the caller wrote it and
+// Everything here is plain ATen but for the functions of kiln's own, whose accuracy a decomposition chooses
+// (ir/ops.def). What is neither here nor decomposed stays as the caller wrote it and
 // becomes a library call. Conventions of core nodes:
 //  - any tensor slot of a pointwise operator may hold a scalar (FloatArg, IntArg with any symbolic
 //    expression, BoolArg); at least one slot is a tensor. Operands of different dtypes promote as

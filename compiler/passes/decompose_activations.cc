@@ -23,9 +23,9 @@ bool Gelu(Match& m) {
   Value x = In(m, "self");
   if (m.String("approximate", "none") == "tanh") {
     Value inner = kSqrt2 * kTwoOverSqrtPi * 0.5 * (x + kGeluCubic * (x * x * x));
-    return m.Return(0.5 * x * (1.0 + Tanh(inner)));
+    return m.Return(0.5 * x * OnePlusTanh(inner));
   }
-  return m.Return(0.5 * x * (1.0 + Erf(x * kSqrtHalf)));
+  return m.Return(0.5 * x * OnePlusErf(x * kSqrtHalf));
 }
 
 bool GeluBackward(Match& m) {
@@ -33,13 +33,13 @@ bool GeluBackward(Match& m) {
   if (m.String("approximate", "none") == "tanh") {
     const double beta = kSqrt2 * kTwoOverSqrtPi * 0.5;
     Value square = x * x;
-    Value t = Tanh(beta * (x + kGeluCubic * (square * x)));
+    Value s = OnePlusTanh(beta * (x + kGeluCubic * (square * x)));
     Value left = 0.5 * x;
-    Value left_slope = 0.5 * (1.0 + t);
-    Value right_slope = left * (1.0 - t * t) * (beta * (1.0 + 3.0 * kGeluCubic * square));
+    Value left_slope = 0.5 * s;
+    Value right_slope = left * (s * (2.0 - s)) * (beta * (1.0 + 3.0 * kGeluCubic * square));  // 1 - tanh²
     return m.Return(g * (left_slope + right_slope));
   }
-  Value cdf = 0.5 * (1.0 + Erf(x * kSqrtHalf));
+  Value cdf = 0.5 * OnePlusErf(x * kSqrtHalf);
   Value pdf = Exp(-0.5 * (x * x)) * (kTwoOverSqrtPi * kSqrtHalf * 0.5);
   return m.Return(g * (cdf + x * pdf));
 }
@@ -151,12 +151,12 @@ bool MishBackward(Match& m) {
 }
 
 bool Threshold(Match& m) {
-  Value x = m.Tensor("self");
+  Value x = In(m, "self");
   return m.Return(Where(Le(x, m.Scalar("threshold")), m.Scalar("value"), x));
 }
 
 bool ThresholdBackward(Match& m) {
-  Value g = m.Tensor("grad_output"), x = m.Tensor("self");
+  Value g = In(m, "grad_output"), x = In(m, "self");
   return m.Return(Where(Le(x, m.Scalar("threshold")), 0, g));
 }
 
@@ -246,7 +246,7 @@ bool Softshrink(Match& m) {
 
 bool Hardshrink(Match& m) {
   Value x = In(m, "self");
-  return m.Return(Where(Within(x, m.Float("lambd", 0.5)), 0.0, x));
+  return m.Return(Where(Within(x, RoundedNumber(m.Float("lambd", 0.5), m.Type().dtype)), 0.0, x));
 }
 
 bool ShrinkBackward(Match& m) {

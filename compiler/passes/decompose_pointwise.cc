@@ -32,6 +32,12 @@ bool IsOne(const Operand& operand) {
          (operand.kind == Operand::Kind::kFloat ? operand.number == 1 : operand.integer == 1);
 }
 
+// A number that eager rounds to F16 or BF16 before it computes, on the CPU.
+Operand Rounded(Match& m, const Operand& operand) {
+  if (operand.kind != Operand::Kind::kFloat || m.Type().device == v1::CUDA) return operand;
+  return RoundedNumber(operand.number, m.Type().dtype);
+}
+
 // Casts an operand of an arithmetic operator to the computed result type; tensors only.
 Operand Arg(Match& m, absl::string_view name, std::optional<Operand> otherwise = std::nullopt) {
   Operand operand = m.Scalar(name, otherwise);
@@ -62,7 +68,7 @@ bool AddOrSub(Match& m, absl::string_view target) {
   Operand other = m.Scalar("other");
   if (!IsOne(alpha)) {
     if (other.is_tensor()) {
-      other = Cast(other.tensor, ResultCompute(m)) * CastOperand(alpha, ResultCompute(m));
+      other = Cast(other.tensor, ResultCompute(m)) * CastOperand(Rounded(m, alpha), ResultCompute(m));
     } else {
       const double a =
           alpha.kind == Operand::Kind::kFloat ? alpha.number : static_cast<double>(alpha.integer);
@@ -74,7 +80,7 @@ bool AddOrSub(Match& m, absl::string_view target) {
   } else if (!m.Has("alpha") && absl::EndsWith(m.node().target, ".Tensor")) {
     return false;  // core
   }
-  return m.Return(m.b().Binary(target, m.Scalar("self"), other));
+  return m.Return(m.b().Binary(target, m.Scalar("self"), Rounded(m, other)));
 }
 bool Add(Match& m) { return AddOrSub(m, "add.Tensor"); }
 bool Sub(Match& m) { return AddOrSub(m, "sub.Tensor"); }
@@ -82,8 +88,8 @@ bool Sub(Match& m) { return AddOrSub(m, "sub.Tensor"); }
 bool Rsub(Match& m) {
   Value self = Cast(m.Tensor("self"), ResultCompute(m));
   const Operand alpha = m.Scalar("alpha", 1);
-  if (!IsOne(alpha)) self = self * CastOperand(alpha, ResultCompute(m));
-  return m.Return(m.b().Binary("sub.Tensor", m.Scalar("other"), self));
+  if (!IsOne(alpha)) self = self * CastOperand(Rounded(m, alpha), ResultCompute(m));
+  return m.Return(m.b().Binary("sub.Tensor", Rounded(m, m.Scalar("other")), self));
 }
 
 // True division; integers are divided as floats.
@@ -109,7 +115,7 @@ Value DivMode(Match& m, const Operand& a, const Operand& b, const std::string& m
   return m.b().Node(
       "aten.div.Tensor_mode",
       {{"self", m.b().ToArgument(a)}, {"other", m.b().ToArgument(b)}, {"rounding_mode", StringArg{mode}}},
-      m.b().Dense(ResultCompute(m), sizes));
+      m.b().Dense(m.Type().dtype, sizes));
 }
 
 bool DivRounded(Match& m) {
@@ -139,14 +145,14 @@ bool PowScalarExponent(Match& m) {
     if (e == -1) return m.Return(Reciprocal(x));
     if (e == -2) return m.Return(Reciprocal(x * x));
   }
-  return m.Return(Pow(x, CastOperand(exponent, x.dtype())));
+  return m.Return(Pow(x, CastOperand(Rounded(m, exponent), x.dtype())));
 }
 
 bool PowScalarBase(Match& m) {
   Value exponent = Cast(m.Tensor("exponent"), ResultCompute(m));
   if (!exponent.ok()) return false;
-  return m.Return(
-      m.b().Binary("pow.Tensor_Tensor", CastOperand(m.Scalar("self"), exponent.dtype()), exponent));
+  return m.Return(m.b().Binary("pow.Tensor_Tensor",
+                               CastOperand(Rounded(m, m.Scalar("self")), exponent.dtype()), exponent));
 }
 
 bool FloatPower(Match& m) {

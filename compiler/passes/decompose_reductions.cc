@@ -147,8 +147,10 @@ struct Spread {
   Value variance;
 };
 
+// Summed up in F64 on the CPU, as eager does, or squares of large and small values leave F32's range.
 Spread SpreadOf(Match& m) {
-  Value x = ToCompute(m.Tensor("self"));
+  Value x = m.Tensor("self");
+  x = m.Type().device == v1::CPU && x.ok() && IsFloat(x.dtype()) ? Cast(x, v1::F64) : ToCompute(x);
   const Dims dims = m.Dims("dim", x);
   const bool keepdim = m.Bool("keepdim", false);
   double correction = 1;
@@ -248,7 +250,7 @@ Value Shares(const Value& exponentials, const Dims& dims) {
 bool Softmax(Match& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   const Dims dims = {m.Dim("dim", x)};
-  Value e = Exp(x - Amax(x, dims, true));
+  Value e = SoftmaxExp(x - Amax(x, dims, true));
   return m.Return(Shares(e, dims));
 }
 
@@ -257,7 +259,7 @@ bool SafeSoftmax(Match& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
   const Dims dims = {m.Dim("dim", x)};
   Value largest = Amax(x, dims, true);
-  Value e = Exp(x - largest);
+  Value e = SoftmaxExp(x - largest);
   return m.Return(Where(Eq(largest, -kInfinity), 0.0, Shares(e, dims)));
 }
 

@@ -108,11 +108,14 @@ class Reader {
   }
 
   bool IsOnePlusTanh(ValueId value, ValueId x) {
-    const Scaled sum = Sum(value);
-    if (sum.values.size() != 1 || sum.number != 1) return false;
-    ValueId tanh = sum.values[0];
-    const GraphNode* node = Producer(tanh);
-    if (node == nullptr || node->target != "aten.tanh.default") return false;
+    const GraphNode* node = Producer(value);
+    if (node == nullptr || node->target != "kiln.one_plus_tanh.default") {
+      const Scaled sum = Sum(value);
+      if (sum.values.size() != 1 || sum.number != 1) return false;
+      ValueId tanh = sum.values[0];
+      node = Producer(tanh);
+      if (node == nullptr || node->target != "aten.tanh.default") return false;
+    }
     Note(*node);
     const Scaled inner = Product(TensorOf(*node, "self"));
     if (!Near(inner.number, kTanhFactor)) return false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/passes/types.h"
 
@@ -187,7 +188,8 @@ v1::DType Promote(std::initializer_list<const Operand*> operands) {
 
 Value GraphBuilder::Unary(absl::string_view name, Value x) {
   if (!x.ok()) return x;
-  return Pointwise(absl::StrCat("aten.", name, ".default"), {{"self", x}}, x.dtype());
+  const absl::string_view prefix = absl::StartsWith(name, "kiln.") ? "" : "aten.";
+  return Pointwise(absl::StrCat(prefix, name, ".default"), {{"self", x}}, x.dtype());
 }
 
 Value GraphBuilder::Predicate(absl::string_view name, Value x) {
@@ -304,6 +306,9 @@ KILN_UNARY(Sqrt, "sqrt")
 KILN_UNARY(Rsqrt, "rsqrt")
 KILN_UNARY(Reciprocal, "reciprocal")
 KILN_UNARY(Erf, "erf")
+KILN_UNARY(OnePlusErf, "kiln.one_plus_erf")
+KILN_UNARY(OnePlusTanh, "kiln.one_plus_tanh")
+KILN_UNARY(SoftmaxExp, "kiln.softmax_exp")
 KILN_UNARY(Sigmoid, "sigmoid")
 KILN_UNARY(Floor, "floor")
 KILN_UNARY(Sign, "sign")

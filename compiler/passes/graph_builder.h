@@ -96,7 +96,8 @@ class GraphBuilder {
   ExprId Int(int64_t value) { return exprs().Const(value); }
   Argument ToArgument(const Operand& operand);
 
-  Value Unary(absl::string_view name, Value x);      // "exp" → aten.exp.default, same dtype (floats)
+  // "exp" → aten.exp.default, "kiln.one_plus_erf" → kiln.one_plus_erf.default; same dtype (floats)
+  Value Unary(absl::string_view name, Value x);
   Value Predicate(absl::string_view name, Value x);  // BOOL result
   Value Binary(absl::string_view target, const Operand& a, const Operand& b);
   Value Compare(absl::string_view target, const Operand& a, const Operand& b);
@@ -138,6 +139,9 @@ Value Sqrt(const Value& x);
 Value Rsqrt(const Value& x);
 Value Reciprocal(const Value& x);
 Value Erf(const Value& x);
+Value OnePlusErf(const Value& x);   // 1 + erf(x), within 2^-21 of 1
+Value OnePlusTanh(const Value& x);  // 1 + tanh(x), the same
+Value SoftmaxExp(const Value& x);   // e^x of a row's elements less the row's maximum; see ir/ops.def
 Value Sigmoid(const Value& x);
 Value Floor(const Value& x);
 Value Sign(const Value& x);

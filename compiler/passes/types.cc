@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/half.h"
 
 namespace kiln {
 namespace {
@@ -56,6 +57,12 @@ v1::DType PromoteDTypes(absl::Span<const PromotionOperand> operands) {
 }
 
 v1::DType ComputeDType(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16 ? v1::F32 : dtype; }
+
+double RoundedNumber(double value, v1::DType dtype) {
+  if (dtype == v1::F16) return FromF16(ToF16(static_cast<float>(value)));
+  if (dtype == v1::BF16) return FromBF16(ToBF16(static_cast<float>(value)));
+  return value;
+}
 
 absl::StatusOr<std::vector<ExprId>> BroadcastSizes(ExprPool& pool, absl::Span<const ExprId> a,
                                                    absl::Span<const ExprId> b) {

@@ -28,6 +28,9 @@ v1::DType ComputeDType(v1::DType dtype);
 absl::StatusOr<std::vector<ExprId>> BroadcastSizes(ExprPool& pool, absl::Span<const ExprId> a,
                                                    absl::Span<const ExprId> b);
 
+// `value` rounded to F16 or BF16; of another dtype as it is.
+double RoundedNumber(double value, v1::DType dtype);
+
 // Strides of an elementwise result: those of a dense operand with the same sizes, else row-major.
 std::vector<ExprId> ElementwiseStrides(ExprPool& pool, const std::vector<ExprId>& sizes,
                                        absl::Span<const TensorType* const> operands);

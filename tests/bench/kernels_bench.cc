@@ -91,7 +91,8 @@ Case Softmax(int64_t rows, int64_t columns) {
   const uint32_t top = b.Reduce(v1::REDUCE_MAX, b.Load(in, index));
   b.BeginStage({c});
   const auto shifted = [&] {
-    return b.Op(LoopOpcode::kExp, v1::F32, {b.Op(LoopOpcode::kSub, v1::F32, {b.Load(in, index), top})});
+    return b.Op(LoopOpcode::kSoftmaxExp, v1::F32,
+                {b.Op(LoopOpcode::kSub, v1::F32, {b.Load(in, index), top})});
   };
   const uint32_t sum = b.Reduce(v1::REDUCE_SUM, shifted());
   b.BeginStage({c});

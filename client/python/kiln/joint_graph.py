@@ -70,6 +70,13 @@ def _wide(value):
     return value.dtype in (torch.float32, torch.float64)
 
 
+def _computed(emit, node):
+    """`node` in the dtype that its operators compute in. An operator of its own compares with a number as it is; a
+    comparison of half precision would round the number first."""
+    half = _value(node).dtype in (torch.float16, torch.bfloat16)
+    return emit(prims.convert_element_type.default, node, torch.float32) if half else node
+
+
 def _same_layout(a, b):
     return statically_known_true(sym_eq(tuple(a.stride()), tuple(b.stride())))
 
@@ -114,11 +121,14 @@ def _threshold_gradient(emit, node):
         relu = relu.args[0]
     if threshold == 0 and relu.target is aten.relu.default and relu.args[0].meta.get(_NORMALISED):
         result = relu.args[0]  # positive where its relu is, and known from what the normalisation saves
+    if threshold != 0:
+        result = _computed(emit, result)
     emit.replace(node, emit(aten.masked_fill.Scalar, gradient, emit(aten.le.Scalar, result, threshold), 0))
 
 
 def _hardtanh_gradient(emit, node):
     gradient, source, low, high = node.args
+    source = _computed(emit, source)
     outside = emit(aten.bitwise_or.Tensor, emit(aten.le.Scalar, source, low), emit(aten.ge.Scalar, source, high))
     emit.replace(node, emit(aten.masked_fill.Scalar, gradient, outside, 0))
 
