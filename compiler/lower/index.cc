@@ -11,6 +11,11 @@ using Sizes = std::vector<ExprId>;
 
 bool IsIndexType(v1::DType dtype) { return IsInteger(dtype) && dtype != v1::U8; }
 
+// As eager asks: a tensor without elements may be of any dtype.
+bool IsIndex(LoweringContext& context, const LoweredTensor& indices) {
+  return IsIndexType(indices.dtype) || context.Numel(indices.sizes) == context.Const(0);
+}
+
 // The value of an index tensor at `index` as a checked position in a dimension of `size`.
 ExprId Position(LoweringContext& context, LoopRecorder& ops, const LoweredTensor& indices, Index index,
                 ExprId size, v1::IndexMode mode = v1::INDEX_FROM_START) {
@@ -22,7 +27,7 @@ absl::Status LowerEmbedding(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor indices = context.Tensor(node, "indices");
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  if (weight.rank() != 2 || type.rank() != indices.rank() + 1 || !IsIndexType(indices.dtype)) {
+  if (weight.rank() != 2 || type.rank() != indices.rank() + 1 || !IsIndex(context, indices)) {
     return absl::InvalidArgumentError("embedding needs a matrix and integer indices");
   }
   context.CheckSize(weight.sizes[1], type.sizes.back());
@@ -39,7 +44,7 @@ absl::Status LowerGather(LoweringContext& context, const GraphNode& node) {
   const size_t dim = context.Dim(node, "dim", self.rank(), 0);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  if (!IsIndexType(indices.dtype)) return absl::InvalidArgumentError("gather needs integer indices");
+  if (!IsIndex(context, indices)) return absl::InvalidArgumentError("gather needs integer indices");
   if (self.rank() == 0 || indices.rank() != self.rank()) return context.Call(node, "no lowering", false);
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end());
@@ -57,7 +62,7 @@ absl::Status LowerIndexSelect(LoweringContext& context, const GraphNode& node) {
   const size_t dim = context.Dim(node, "dim", self.rank(), 0);
   const TensorType& type = context.ResultType(node);
   if (!context.status().ok()) return context.status();
-  if (!IsIndexType(indices.dtype)) return absl::InvalidArgumentError("index_select needs integer indices");
+  if (!IsIndex(context, indices)) return absl::InvalidArgumentError("index_select needs integer indices");
   if (self.rank() == 0 || indices.rank() > 1) return context.Call(node, "no lowering", false);
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
     std::vector<ExprId> from(index.begin(), index.end()), at;
@@ -306,7 +311,7 @@ absl::Status LowerScatter(LoweringContext& context, const GraphNode& node) {
       indices.rank() != self.rank() || (accumulate && type.dtype == v1::BOOL)) {
     return context.Call(node, reduce ? absl::StrCat("scatter_reduce ", how) : "no lowering", false);
   }
-  if (!IsIndexType(indices.dtype)) return absl::InvalidArgumentError("scatter needs integer indices");
+  if (!IsIndex(context, indices)) return absl::InvalidArgumentError("scatter needs integer indices");
   if (type.rank() != self.rank()) return absl::InvalidArgumentError("the result's rank does not fit");
   const Argument* source = node.Find("src") != nullptr ? node.Find("src") : node.Find("value");
   const auto* source_tensor = source == nullptr ? nullptr : std::get_if<TensorArg>(source);
@@ -346,7 +351,7 @@ absl::Status LowerIndexAdd(LoweringContext& context, const GraphNode& node) {
       (accumulate && type.dtype == v1::BOOL)) {
     return context.Call(node, "no lowering", false);
   }
-  if (!IsIndexType(indices.dtype)) return absl::InvalidArgumentError("index_add needs integer indices");
+  if (!IsIndex(context, indices)) return absl::InvalidArgumentError("index_add needs integer indices");
   if (type.rank() != self.rank()) return absl::InvalidArgumentError("the result's rank does not fit");
   Sizes outer_sizes = source.sizes;
   outer_sizes.erase(outer_sizes.begin() + dim);
@@ -375,7 +380,7 @@ absl::Status LowerEmbeddingBackward(LoweringContext& context, const GraphNode& n
   const bool by_frequency = context.Bool(node, "scale_grad_by_freq", false);
   if (!context.status().ok()) return context.status();
   if (by_frequency) return context.Call(node, "no lowering", false);
-  if (type.rank() != 2 || grad.rank() != indices.rank() + 1 || !IsIndexType(indices.dtype)) {
+  if (type.rank() != 2 || grad.rank() != indices.rank() + 1 || !IsIndex(context, indices)) {
     return absl::InvalidArgumentError("embedding_dense_backward needs a gradient for each index");
   }
   Scatter scatter(context, type, true);

@@ -18,6 +18,13 @@ _DTYPES = [None, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, 
            torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
 _MEMORY_FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d]
 
+# Functions of kiln's own in core graphs, as their names say.
+_OWN = torch.library.Library("kiln", "FRAGMENT")
+for _name, _function in {"one_plus_erf": lambda x: 1 + torch.erf(x), "one_plus_tanh": lambda x: 1 + torch.tanh(x),
+                         "softmax_exp": torch.exp}.items():
+    _OWN.define(f"{_name}(Tensor self) -> Tensor")
+    _OWN.impl(_name, _function, "CompositeImplicitAutograd")
+
 
 def binary():
     """build/bin/graph_passes, or where KILN_BUILD says."""
