@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/convolution.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/onednn_products.h"
 #include "compiler/support/status_macros.h"
 
@@ -143,6 +144,7 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
     call.own_results = type.device == v1::CPU && MakesItsOwn(node.target);
     call.results.push_back(buffer);
     values_[result] = StridedResult(type, buffer);
+    if (!call.tensors.empty() && IsViewNode(node)) ShareStorage(node, call.tensors[0], buffer);
     defined = true;
   }
   if (!defined && !node.results.empty()) return absl::OkStatus();

@@ -38,6 +38,7 @@ struct LoopBuffer {
   std::vector<ExprId> sizes;  // of the tensor that the buffer was made for
   std::vector<ExprId> strides;
   ExprId span = 0;  // elements reachable: every index is in [0, span)
+  int64_t shares = -1;  // a library call's view: the buffer in whose memory it lies
 };
 
 // A strided window on a buffer: how library calls, graph outputs and free views see memory.

@@ -25,6 +25,7 @@ LoweringTable MakeTable() {
   RegisterWindows(table);
   RegisterExterns(table);
   RegisterMutation(table);
+  RegisterStorage(table);
   return table;
 }
 
@@ -105,11 +106,16 @@ absl::Status LoweringContext::BindInputs() {
     out_.buffers[buffer].kind = LoopBuffer::Kind::kInput;
     out_.buffers[buffer].input = i;
     values_[input.value] = StridedResult(type, buffer);
+    starts_[buffer] = type.offset;
   }
   return absl::OkStatus();
 }
 
 absl::Status LoweringContext::BindOutputs() {
+  absl::flat_hash_map<BufferId, ValueId> memory;  // of the graph as traced, by storage
+  for (const GraphInput& input : graph_.inputs) {
+    if (input.value != kNoValue) memory[values_[input.value].view->buffer] = input.value;
+  }
   for (size_t i = 0; i < graph_.outputs.size(); ++i) {
     const GraphOutput& output = graph_.outputs[i];
     LoopGraphOutput bound;
@@ -118,26 +124,35 @@ absl::Status LoweringContext::BindOutputs() {
       bound.sym_int = *output.sym_int;
     } else if (output.value != kNoValue && IsDefined(output.value)) {
       bound.kind = LoopGraphOutput::Kind::kView;
-      LoweredTensor& tensor = values_[output.value];
-      const TensorType& type = graph_.type(output.value);
-      if (!tensor.is_strided() && IsDense(type.sizes, type.strides)) Realise(tensor);
-      // What is saved for a backward graph has the strides that the passes chose for it, without gaps.
-      const bool as_declared = output.fact.user_visible() || IsDense(type.sizes, type.strides);
-      if (!tensor.is_strided() ||
-          (as_declared && !SameLayout(type.sizes, tensor.view->strides, type.strides)) ||
-          Reinterprets(*tensor.view)) {
-        const BufferView copy =
-            CopyTo(tensor, as_declared ? type.strides : ContiguousStrides(exprs(), type.sizes));
-        tensor.view = copy;
-        tensor.body = nullptr;
+      bound.view = OutputView(output);
+      // Passes keep memory apart that is apart as traced; what they did not, a copy does.
+      const auto [held, first] = memory.try_emplace(StorageOf(bound.view.buffer), output.memory);
+      if (output.memory != kNoValue && held->second != output.memory) {
+        bound.view = CopyTo(values_[output.value], bound.view.strides);
+        memory[bound.view.buffer] = output.memory;
       }
-      bound.view = *tensor.view;
-      if (as_declared) bound.view.strides = type.strides;  // of dimensions of one element any do
     }
     out_.outputs.push_back(std::move(bound));
     if (!status_.ok()) return ProducerError(output.value, status_);
   }
   return absl::OkStatus();
+}
+
+BufferView LoweringContext::OutputView(const GraphOutput& output) {
+  LoweredTensor& tensor = values_[output.value];
+  const TensorType& type = graph_.type(output.value);
+  if (!tensor.is_strided() && IsDense(type.sizes, type.strides)) Realise(tensor);
+  // What is saved for a backward graph has the strides that the passes chose for it, without gaps.
+  const bool as_declared = output.fact.user_visible() || IsDense(type.sizes, type.strides);
+  if (!tensor.is_strided() ||
+      (as_declared && !SameLayout(type.sizes, tensor.view->strides, type.strides)) ||
+      Reinterprets(*tensor.view)) {
+    tensor.view = CopyTo(tensor, as_declared ? type.strides : ContiguousStrides(exprs(), type.sizes));
+    tensor.body = nullptr;
+  }
+  BufferView view = *tensor.view;
+  if (as_declared) view.strides = type.strides;  // of dimensions of one element any do
+  return view;
 }
 
 absl::Status LoweringContext::NodeError(const GraphNode& node, const absl::Status& status) const {
@@ -194,12 +209,14 @@ void LoweringContext::RealiseReused(const GraphNode& node) {
 
 absl::Status LoweringContext::Run() {
   CountUses();
+  FindPins();
   FindRowRoom();
   KILN_RETURN_IF_ERROR(BindInputs());
   for (node_index_ = 0; node_index_ < graph_.nodes.size(); ++node_index_) {
     const GraphNode& node = graph_.nodes[node_index_];
     absl::Status status = LowerNode(node);
     if (status.ok()) status = status_;
+    if (status.ok()) PinResults(node);
     if (status.ok()) RealiseReused(node);
     if (status.ok()) status = status_;
     if (!status.ok()) return NodeError(node, status);

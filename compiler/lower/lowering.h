@@ -47,5 +47,6 @@ void RegisterRandom(LoweringTable& table);
 void RegisterWindows(LoweringTable& table);
 void RegisterExterns(LoweringTable& table);
 void RegisterMutation(LoweringTable& table);
+void RegisterStorage(LoweringTable& table);
 
 }  // namespace kiln

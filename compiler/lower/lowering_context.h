@@ -82,6 +82,8 @@ class LoweringContext {
   bool MayOverwrite(ValueId id) const { return own_memory_[id] && uses_[id] == 1; }
   // A result that fills a buffer of its own.
   void SetOwnMemory(const GraphNode& node, LoweredTensor tensor);
+  // Several results of the graph that the caller sees share the memory that the value lies in.
+  bool IsShared(ValueId id) const { return shared_[owners_[id]]; }
   // The buffer's elements are of another dtype: loops see through that, tensors of the host don't.
   bool Reinterprets(const BufferView& view) const { return out_.buffers[view.buffer].dtype != view.dtype; }
   // All consumers of the value are loops (no library call, no output).
@@ -129,6 +131,11 @@ class LoweringContext {
   // A copy in a buffer of its own with exactly these strides (zero strides allowed). Fails where others
   // are known to put two elements in one place.
   BufferView CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides);
+  bool OverlapsItself(const BufferView& view);  // as far as that is known; zero strides do not count
+  // What as_strided sees of the memory that `self` lies in, which has to lie as traced.
+  absl::StatusOr<BufferView> StorageWindow(const GraphNode& node, const LoweredTensor& self);
+  // The whole of a buffer whose place in the traced storage is known, in memory of its own.
+  BufferView CopyStorage(BufferId buffer);
   // The tensor in memory with exactly these strides, which leave no gap: its own memory if it lies so, or a
   // copy.
   BufferView InLayout(LoweredTensor& tensor, const std::vector<ExprId>& strides);
@@ -207,8 +214,15 @@ class LoweringContext {
   void FindRowRoom();
   void RealiseWithRoom(ValueId id);
   void RealiseReused(const GraphNode& node);
+  // Which values get memory as declared; gives it to a node's results.
+  void FindPins();
+  void PinResults(const GraphNode& node);
+  // A library call's result lies in its argument's memory.
+  void ShareStorage(const GraphNode& node, const BufferView& argument, BufferId made);
+  BufferId StorageOf(BufferId buffer) const;  // the buffer that it shares memory with in the end
   absl::Status BindInputs();
   absl::Status BindOutputs();
+  BufferView OutputView(const GraphOutput& output);
   absl::Status LowerNode(const GraphNode& node);
   absl::Status ProducerError(ValueId value, const absl::Status& status) const;
   absl::Status NodeError(const GraphNode& node, const absl::Status& status) const;
@@ -221,6 +235,9 @@ class LoweringContext {
   std::vector<uint32_t> uses_;
   std::vector<bool> memory_uses_;
   std::vector<bool> own_memory_;
+  std::vector<bool> pinned_, shared_;  // pinned_layouts.h
+  std::vector<ValueId> owners_;
+  absl::flat_hash_map<BufferId, ExprId> starts_;  // where in the traced storage the buffer's first element lies
   std::vector<int64_t> row_room_;        // by value: the length of its rows with what is added to them, or 0
   absl::flat_hash_set<BufferId> roomy_;  // whose rows end in room, which nobody has filled yet
   uint32_t node_index_ = 0;

@@ -119,7 +119,10 @@ void LoweringContext::FindRowRoom() {
     const GraphNode& node = graph_.nodes[i];
     const Argument* self = node.Find("self");
     const auto* tensor = self == nullptr ? nullptr : std::get_if<TensorArg>(self);
-    if (tensor == nullptr || node.results.size() != 1 || !UsedByLoopsOnly(tensor->value)) continue;
+    if (tensor == nullptr || node.results.size() != 1 || !UsedByLoopsOnly(tensor->value) ||
+        pinned_[tensor->value]) {
+      continue;
+    }
     const TensorType &from = graph_.type(tensor->value), &to = graph_.type(node.results[0]);
     if (node.target == "aten.constant_pad_nd.default") {
       if (UsedByLoopsOnly(node.results[0]) || from.dtype != to.dtype) continue;

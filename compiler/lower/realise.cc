@@ -200,6 +200,10 @@ void LoweringContext::RealiseIfDear(ValueId id) {
   if (body.heavy || body.loads >= 3 || body.ops.size() > 12) Realise(values_[id]);
 }
 
+bool LoweringContext::OverlapsItself(const BufferView& view) {
+  return KnownOverlap(exprs(), view.sizes, view.strides);
+}
+
 BufferView LoweringContext::CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides) {
   // Zero strides share an element: store it once.
   BufferView stored{0, tensor.dtype, tensor.sizes, strides, Const(0)};
@@ -216,10 +220,11 @@ BufferView LoweringContext::CopyTo(const LoweredTensor& tensor, const std::vecto
 }
 
 bool LoweringContext::ReadsBuffer(const LoweredTensor& tensor, BufferId buffer) const {
-  if (tensor.is_strided()) return tensor.view->buffer == buffer;
+  const BufferId storage = StorageOf(buffer);
+  if (tensor.is_strided()) return StorageOf(tensor.view->buffer) == storage;
   if (tensor.body == nullptr) return false;
   for (const LoopOpData& op : tensor.body->ops) {
-    if (op.op == LoopOpcode::kLoad && op.buffer == buffer) return true;
+    if (op.op == LoopOpcode::kLoad && StorageOf(op.buffer) == storage) return true;
   }
   return false;
 }

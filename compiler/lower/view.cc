@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/slicing.h"
+#include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
@@ -182,37 +183,29 @@ absl::Status LowerDiagonal(LoweringContext& context, const GraphNode& node) {
   return context.status();
 }
 
-// Strides and offset are those of the argument's storage: give it its traced layout first.
 absl::Status LowerAsStrided(LoweringContext& context, const GraphNode& node) {
-  const ValueId id = context.TensorValue(node, "self");
-  const LoweredTensor& self = context.Tensor(node, "self");
+  const LoweredTensor self = context.Tensor(node, "self");
   const TensorType& type = context.ResultType(node);
-  if (!context.status().ok()) return context.status();
-  const TensorType& traced = context.graph().type(id);
-  BufferView base;
-  if (self.is_strided() && context.SameLayout(self.sizes, self.view->strides, traced.strides)) {
-    base = *self.view;
-  } else {
-    base = context.CopyTo(self, traced.strides);
-  }
-  const ExprId offset = context.Expr(node, "storage_offset", traced.offset);
-  BufferView view{base.buffer, base.dtype, type.sizes, type.strides,
-                  context.exprs().Add(base.offset, context.exprs().Sub(offset, traced.offset))};
-  // Everything it reaches must lie in the buffer.
-  ExprId last = view.offset;
-  for (size_t dim = 0; dim < type.rank(); ++dim) {
-    const ExprId reach = context.exprs().Sub(type.sizes[dim], context.Const(1));
-    last = context.exprs().Add(last, context.exprs().Mul(reach, view.strides[dim]));
-  }
-  const ExprId span = context.out().buffers[base.buffer].span;
-  if (context.exprs().ProvablyLessEqual(span, last) ||
-      context.exprs().ProvablyLess(view.offset, context.Const(0))) {
-    return absl::InvalidArgumentError("as_strided reaches past its argument");
-  }
-  if (!context.exprs().ProvablyLess(last, span)) {
-    context.Require(context.exprs().Lt(last, span));
-  }
-  context.SetResult(node, context.WithView(type, std::move(view)));
+  KILN_RETURN_IF_ERROR(context.status());
+  KILN_ASSIGN_OR_RETURN(BufferView window, context.StorageWindow(node, self));
+  context.CheckSizes(window.sizes, type.sizes);
+  context.SetResult(node, context.WithView(type, std::move(window)));
+  return context.status();
+}
+
+// Window k of a dimension begins at k steps.
+absl::Status LowerUnfold(LoweringContext& context, const GraphNode& node) {
+  const LoweredTensor self = context.Tensor(node, "self");
+  const TensorType& type = context.ResultType(node);
+  const size_t dim = context.Dim(node, "dimension", self.rank(), 0);
+  const int64_t size = context.Int(node, "size", 1), step = context.Int(node, "step", 1);
+  KILN_RETURN_IF_ERROR(context.status());
+  if (self.rank() == 0 || size < 1 || step < 1) return context.Call(node, "no lowering", false);
+  AffineMap map = IdentityMap(context, self.rank());
+  map.dims[dim][0].step = context.Const(step);
+  map.dims.push_back({{dim, context.Const(1)}});
+  if (type.rank() == map.dims.size()) context.CheckSize(context.Const(size), type.sizes.back());
+  context.SetResult(node, context.Affine(self, type, map));
   return context.status();
 }
 
@@ -223,6 +216,10 @@ absl::Status LowerViewDtype(LoweringContext& context, const GraphNode& node) {
   if (!context.status().ok()) return context.status();
   if (self.dtype == type.dtype) return LowerAlias(context, node);
   if (ByteSize(self.dtype) != ByteSize(type.dtype)) return context.Call(node, "no lowering", false);
+  // A tensor has one dtype: another one of the same memory is the library's to make.
+  if (context.IsShared(id) && !context.UsedByLoopsOnly(node.results[0])) {
+    return context.Call(node, "no lowering", false);
+  }
   // F16 and BF16 have their bits in memory only.
   BufferView view = context.RealiseValue(id);
   if (ComputeType(self.dtype) != self.dtype || ComputeType(type.dtype) != type.dtype) {
@@ -265,6 +262,7 @@ constexpr ViewRow kViews[] = {
     {"aten.diagonal.default", LowerDiagonal},
     {"aten.as_strided.default", LowerAsStrided},
     {"aten.view.dtype", LowerViewDtype},
+    {"aten.unfold.default", LowerUnfold},
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
+#include "compiler/passes/pinned_layouts.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -30,6 +31,7 @@ class Aligner {
   explicit Aligner(Graph& graph)
       : graph_(graph),
         producers_(Producers(graph)),
+        pinned_(PinnedLayouts(graph)),
         before_(graph.nodes),
         replacement_(IdentityReplacement(graph)) {}
 
@@ -62,7 +64,8 @@ class Aligner {
     const bool biased = node.target == "aten.addmm.default";
     if (!biased && node.target != "aten.mm.default") return std::nullopt;
     const ValueId a = TensorOf(node, biased ? "mat1" : "self"), b = TensorOf(node, "mat2");
-    if (a == kNoValue || b == kNoValue || node.results.size() != 1) return std::nullopt;
+    if (a == kNoValue || b == kNoValue || node.results.size() != 1 || pinned_[node.results[0]])
+      return std::nullopt;
     const TensorType &left = graph_.type(a), &right = graph_.type(b), &type = graph_.type(node.results[0]);
     if (type.device != v1::CUDA || (type.dtype != v1::F16 && type.dtype != v1::BF16)) return std::nullopt;
     for (const TensorType* operand : {&left, &right}) {
@@ -121,6 +124,7 @@ class Aligner {
 
   Graph& graph_;
   const std::vector<int32_t> producers_;
+  const std::vector<bool> pinned_;
   const std::vector<GraphNode> before_;
   std::vector<GraphNode> nodes_;
   std::vector<ValueId> replacement_;

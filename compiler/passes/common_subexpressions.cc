@@ -69,7 +69,7 @@ std::string KeyOf(const Graph& graph, const GraphNode& node) {
 }  // namespace
 
 absl::Status MergeCommonSubexpressions(Graph& graph) {
-  const std::vector<bool> escaping = EscapingValues(graph);
+  std::vector<bool> escaping = EscapingValues(graph);
   std::vector<ValueId> replacement = IdentityReplacement(graph);
   absl::flat_hash_map<std::string, size_t> first;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -86,8 +86,10 @@ absl::Status MergeCommonSubexpressions(Graph& graph) {
     }
     if (separate) continue;
     for (size_t k = 0; k < node.results.size(); ++k) {
-      if (node.results[k] != kNoValue && earlier.results[k] != kNoValue)
-        replacement[node.results[k]] = earlier.results[k];
+      if (node.results[k] == kNoValue || earlier.results[k] == kNoValue) continue;
+      replacement[node.results[k]] = earlier.results[k];
+      // What stands for an escaping value escapes itself: a third one must not be merged with both.
+      escaping[earlier.results[k]] = escaping[earlier.results[k]] || escaping[node.results[k]];
     }
   }
   ReplaceUses(graph, replacement);

@@ -352,6 +352,10 @@ Value SelectScatter(Match& m, const Value& into, const Value& part, int64_t dim,
                 b.Dense(into.dtype(), into.sizes()));
 }
 
+bool AsStridedCopy(Match& m) {
+  return m.Return(Clone(m.b().Node("aten.as_strided.default", m.node().args, m.Type()), m.Type()));
+}
+
 bool SliceBackward(Match& m) {
   Value g = m.Tensor("grad_output");
   if (!g.ok() || g.rank() == 0) return false;
@@ -409,18 +413,6 @@ Value MoveTo(const Value& x, int64_t from, int64_t to) {
   }
   order.insert(order.begin() + to, from);
   return Permute(x, order);
-}
-
-bool Unfold(Match& m) {
-  Value x = m.Tensor("self");
-  if (!x.ok() || x.rank() == 0 || m.Type().sizes.size() != x.sizes().size() + 1 || m.Int("size") < 1 ||
-      m.Int("step") < 1) {
-    return false;
-  }
-  const int64_t dim = m.Dim("dimension", x);
-  std::vector<Value> indices(dim);
-  indices.push_back(WindowPositions(m, m.Type().sizes[dim]));
-  return m.Return(MoveTo(UnsafeIndex(x, indices), dim + 1, x.rank()));
 }
 
 bool UnfoldBackward(Match& m) {
@@ -520,7 +512,6 @@ constexpr DecompositionRow kRows[] = {
     {"roll", Roll},
     {"flip", Flip},
     {"rot90", Rot90},
-    {"unfold", Unfold},
     {"unfold_backward", UnfoldBackward},
     {"diag_embed", DiagEmbed},
     {"diagonal_backward", DiagonalBackward},
@@ -528,6 +519,7 @@ constexpr DecompositionRow kRows[] = {
     {"pixel_unshuffle", PixelShuffle},
     {"slice_backward", SliceBackward},
     {"select_backward", SelectBackward},
+    {"as_strided_copy", AsStridedCopy},
     {"slice_scatter", SliceScatterNode},
     {"select_scatter", SelectScatterNode},
 };

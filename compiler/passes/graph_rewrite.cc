@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "compiler/passes/core_set.h"
+#include "compiler/passes/pinned_layouts.h"
 
 namespace kiln {
 
@@ -51,6 +52,22 @@ bool IsViewNode(const GraphNode& node) {
                                                                    "aten.unbind.int",
                                                                    "aten.chunk.default",
                                                                    "aten._reshape_alias.default",
+                                                                   "aten._unsafe_view.default",
+                                                                   "aten.unsafe_split.Tensor",
+                                                                   "aten.unsafe_split_with_sizes.default",
+                                                                   "aten.unsafe_chunk.default",
+                                                                   "aten._conj.default",
+                                                                   "aten._neg_view.default",
+                                                                   "aten.real.default",
+                                                                   "aten.imag.default",
+                                                                   "aten.conj.default",
+                                                                   "aten.view_as.default",
+                                                                   "aten.swapaxes.default",
+                                                                   "aten.numpy_T.default",
+                                                                   "aten.flatten.using_ints",
+                                                                   "aten.unflatten.int",
+                                                                   "aten.split.sizes",
+                                                                   "aten.tensor_split.sections",
                                                                    "aten.reshape.default",
                                                                    "aten.narrow.default",
                                                                    "aten.unfold.default",
@@ -128,7 +145,7 @@ std::vector<bool> EscapingValues(const Graph& graph) {
 }
 
 std::vector<bool> EscapingValues(const Graph& graph, absl::FunctionRef<bool(const GraphOutput&)> counts) {
-  std::vector<bool> escaping(graph.values.size(), false);
+  std::vector<bool> escaping = PinnedLayouts(graph);
   for (const GraphOutput& output : graph.outputs) {
     if (output.value != kNoValue && counts(output)) escaping[output.value] = true;
   }

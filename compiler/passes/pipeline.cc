@@ -14,6 +14,7 @@
 #include "compiler/passes/fuse_activation.h"
 #include "compiler/passes/fuse_bias.h"
 #include "compiler/passes/onednn_products.h"
+#include "compiler/passes/pinned_layouts.h"
 #include "compiler/passes/point_convolutions.h"
 #include "compiler/passes/remove_no_ops.h"
 #include "compiler/support/status_macros.h"
@@ -54,6 +55,7 @@ class Runner {
 
 absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   Runner runner(graph, options);
+  RelateOutputs(graph);
   // Before anything is expanded: a captured graph has dead nodes and repeated views.
   KILN_RETURN_IF_ERROR(runner.Run("dead_code", RemoveDeadCode));
   KILN_RETURN_IF_ERROR(runner.Run(

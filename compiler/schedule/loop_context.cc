@@ -22,6 +22,7 @@ LoopContext::LoopContext(LoopGraph& graph) : graph_(graph) {
   for (uint32_t b = 0; b < graph.buffers.size(); ++b) {
     memory_[b] = b;
     const LoopBuffer& buffer = graph.buffers[b];
+    if (buffer.shares >= 0) memory_[b] = memory_[buffer.shares];  // made before it
     if (buffer.kind != LoopBuffer::Kind::kInput || buffer.input >= graph.inputs.size()) continue;
     uint32_t group = graph.inputs[buffer.input].fact.alias_group();
     if (group != 0) memory_[b] = groups.try_emplace(group, b).first->second;

@@ -58,7 +58,9 @@ class Planner {
       life.first = step;
     }
     life.last = step;
-    return absl::OkStatus();
+    // A library call's view keeps the memory that it lies in.
+    const int64_t shared = graph_.buffers[b].shares;
+    return shared < 0 ? absl::OkStatus() : Touch(static_cast<BufferId>(shared), step, false);
   }
 
   absl::Status FindLifetimes() {
@@ -96,7 +98,7 @@ class Planner {
       if (lives_[b].first < 0 && !IsInput(b)) {
         return absl::InternalError(absl::StrCat("output buffer ", b, " is never written"));
       }
-      lives_[b].output = true;
+      for (int64_t of = b; of >= 0; of = graph_.buffers[of].shares) lives_[of].output = true;
     }
     return absl::OkStatus();
   }

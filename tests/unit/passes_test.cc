@@ -16,6 +16,7 @@
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/decompose.h"
 #include "compiler/passes/decomposition.h"
+#include "compiler/passes/pinned_layouts.h"
 #include "compiler/passes/pipeline.h"
 #include "compiler/passes/remove_no_ops.h"
 #include "compiler/passes/types.h"
@@ -248,6 +249,62 @@ TEST(CommonSubexpressions, OutputsStayApart) {
   m.Output(m.Node("aten.exp.default", {{"self", T(x)}}, m.Type({4})));
   ASSERT_TRUE(MergeCommonSubexpressions(m.graph).ok());
   EXPECT_NE(m.graph.outputs[0].value, m.graph.outputs[1].value);
+}
+
+// A copy of the graph's own stands for one output at most.
+TEST(CommonSubexpressions, OutputsStayApartThatEqualACopyOfTheGraphsOwn) {
+  Maker m;
+  const ValueId x = m.Input({4});
+  const auto copy = [&] { return m.Node("aten.clone.default", {{"self", T(x)}}, m.Type({4})); };
+  const ValueId own = copy(), first = copy(), second = copy();
+  m.Output(m.Node("aten.exp.default", {{"self", T(own)}}, m.Type({4})));
+  m.Output(first);
+  m.Output(m.Node("aten.view.default", {{"self", T(second)}, {"size", m.Ints({2, 2})}}, m.Type({2, 2})));
+  ASSERT_TRUE(MergeCommonSubexpressions(m.graph).ok());
+  const std::vector<ValueId> owners = MemoryOwners(m.graph);
+  EXPECT_NE(owners[m.graph.outputs[1].value], owners[m.graph.outputs[2].value]);
+  EXPECT_EQ(std::count_if(m.graph.nodes.begin(), m.graph.nodes.end(),
+                          [](const GraphNode& node) { return node.target == "aten.clone.default"; }),
+            2);
+}
+
+// ---- memory
+
+TEST(Memory, OutputsAreRelatedByWhatTheyAreViewsOf) {
+  Maker m;
+  const ValueId x = m.Input({4, 4});
+  const auto turn = [&](ValueId value) {
+    return m.Node("aten.permute.default", {{"self", T(value)}, {"dims", m.Ints({1, 0})}}, m.Type({4, 4}));
+  };
+  const ValueId y = m.Node("aten.relu.default", {{"self", T(x)}}, m.Type({4, 4}));
+  const ValueId z = m.Node("aten.clone.default", {{"self", T(turn(y))}}, m.Type({4, 4}));
+  for (const ValueId value : {y, turn(turn(y)), z, turn(x), x}) m.Output(value);
+  RelateOutputs(m.graph);
+  std::vector<ValueId> memory;
+  for (const GraphOutput& output : m.graph.outputs) memory.push_back(output.memory);
+  EXPECT_EQ(memory, (std::vector<ValueId>{y, y, z, x, x}));
+  const std::vector<bool> shared = SharedByOutputs(m.graph);
+  EXPECT_TRUE(shared[y]);
+  EXPECT_FALSE(shared[z]);
+}
+
+TEST(Memory, WhatIsReadByStorageKeepsItsLayoutAndItsOwnMemory) {
+  for (const char* reader : {"aten.as_strided.default", "aten.as_strided_copy.default", "aten.view.dtype",
+                             "aten.as_strided_scatter.default", "mine.reads.default", "aten.exp.default"}) {
+    Maker m;
+    const ValueId x = m.Input({4, 4});
+    const ValueId copy = m.Node("aten.clone.default", {{"self", T(x)}}, m.Type({4, 4}));
+    const ValueId part = m.Node("aten.view.default", {{"self", T(copy)}, {"size", m.Ints({16})}}, m.Type({16}));
+    const ValueId read = m.Node(reader, {{"self", T(part)}}, m.Type({16}));
+    m.Output(m.Node("aten.exp.default", {{"self", T(read)}}, m.Type({16})));
+    const bool reads = std::string(reader) != "aten.exp.default";
+    const std::vector<bool> pinned = PinnedLayouts(m.graph);
+    EXPECT_EQ(pinned[copy], reads) << reader;
+    EXPECT_EQ(pinned[part], reads) << reader;
+    EXPECT_FALSE(pinned[x]) << reader;
+    ASSERT_TRUE(RemoveNoOps(m.graph).ok());
+    EXPECT_EQ(Targets(m.graph)[0] == "aten.clone.default", reads) << reader;
+  }
 }
 
 TEST(Algebra, DoubleTransposesAndOnesVanish) {

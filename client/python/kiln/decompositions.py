@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import joint_graph
+from . import joint_graph, pinned_layouts
 
 aten = torch.ops.aten
 
@@ -134,13 +134,12 @@ def partition(joint_module, joint_inputs, *, num_fwd_outputs, **kwargs):
         forward, backward = min_cut_rematerialization_partition(
             joint_module, joint_inputs, compiler="inductor", num_fwd_outputs=num_fwd_outputs, **kwargs
         )
-    # as_strided means the memory that was traced; everything else reads what is saved by its strides.
-    if not any(backward.graph.find_nodes(op="call_function", target=op) for op in _READ_MEMORY):
+    # Everything that means no memory as it was traced reads what is saved by its strides.
+    if not any(node.op == "placeholder" for node in pinned_layouts.pinned(backward.graph)):
         forward.meta[_RESULT_COUNT] = num_fwd_outputs
     return forward, backward
 
 
-_READ_MEMORY = (aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default)
 _RESULT_COUNT = "kiln_result_count"
 
 

@@ -12,13 +12,15 @@ its operands, it is said in smaller operators here, so that the cut can save the
   from operands that gradients need anyway: the partitioner would save both
 
 Everything else is left to the compiler. The graph's results are the same up to rounding; an operator whose facts do
-not allow a rewrite stays as it is.
+not allow a rewrite stays as it is, and so does one whose layout others read (pinned_layouts.py).
 """
 import operator
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 from torch.utils.checkpoint import CheckpointPolicy
+
+from . import pinned_layouts
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -27,12 +29,15 @@ prims = torch.ops.prims
 def rewrite(module):
     """Rewrites `module`, in place; what becomes of no use stays for the partitioner to remove."""
     graph = module.graph
+    pinned = pinned_layouts.pinned(graph)
     with torch.no_grad():
         for op, function in _REWRITES.items():
             for node in graph.find_nodes(op="call_function", target=op):
+                if node in pinned:
+                    continue  # what takes its place may lie otherwise
                 with graph.inserting_before(node.next):
                     function(_Emitter(graph, node), node)
-        _make_operands_again(graph)
+        _make_operands_again(graph, pinned)
     module.recompile()
 
 
@@ -178,7 +183,7 @@ def _max_pool_gradient(emit, node):
     emit.replace(node, emit(aten.view.default, value, list(sizes)))
 
 
-def _make_operands_again(graph):
+def _make_operands_again(graph, pinned):
     """What a product reads and little makes of what gradients need anyway is made again in the backward: the
     partitioner would save it, too, since the gradient of the product reads it from memory."""
     backward = set()
@@ -189,12 +194,13 @@ def _make_operands_again(graph):
     for op in _PRODUCTS:
         for product in graph.find_nodes(op="call_function", target=op):
             for operand in product.all_input_nodes:
-                _make_again(operand, backward)
+                while operand.target in _VIEWS:
+                    operand = operand.args[0]
+                if operand not in pinned:
+                    _make_again(operand, backward)
 
 
 def _make_again(operand, backward):
-    while operand.target in _VIEWS:
-        operand = operand.args[0]
     result = _value(operand)
     if not isinstance(result, torch.Tensor) or result.device.type != "cpu" or _bytes(result) < _PRODUCT_BYTES_MIN:
         return

@@ -1,0 +1,158 @@
+"""Whose memory a result lies in, and what reads memory by strides: programs drawn by seed, against torch's own.
+
+Of results and inputs the same pairs share storage as with backend "aot_eager", and a write to one of them changes the
+same others. What reads by storage (as_strided, views of another dtype) sees the memory as traced, whatever layouts
+the passes like."""
+import itertools
+import random
+
+import pytest
+import torch
+
+from memory_programs import Program, add_copy, add_image_step, add_view, add_window
+
+_SIZES = [(4, 3), (3, 4), (2, 6), (4, 4), (2, 3, 4)]
+
+
+def _inputs(program):
+    return [value.detach().clone(memory_format=torch.preserve_format).requires_grad_(program.gradient)
+            for value in program.inputs]
+
+
+def _compiled(program, backend, dynamic):
+    """Numbers of the program are constants where sizes are not: they were drawn for these sizes."""
+    function = torch.compile(program, backend=backend, dynamic=dynamic, fullgraph=True)
+
+    def run(*inputs):
+        with torch._dynamo.config.patch(specialize_int=True):
+            return function(*inputs)
+
+    return run
+
+
+def _tensors(values):
+    return [value.detach() for value in values if isinstance(value, torch.Tensor) and value.numel()]
+
+
+def _sharing(tensors):
+    return [a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+            for a, b in itertools.combinations(tensors, 2)]
+
+
+def _check(program, dynamic=None):
+    runs = []
+    for backend in ("kiln", "aot_eager"):
+        torch._dynamo.reset()
+        inputs = _inputs(program)
+        with torch.set_grad_enabled(program.gradient):
+            outputs = _compiled(program, backend, dynamic)(*inputs)
+        runs.append(_tensors([*outputs, *inputs]))
+    actual, expected = runs
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True, msg=lambda m: f"{m}\n{program}")
+    pairs = list(itertools.combinations(range(len(actual)), 2))
+    wrong = [pair for pair, a, e in zip(pairs, _sharing(actual), _sharing(expected)) if a != e]
+    assert not wrong, f"these share storage in one of both only: {wrong}\n{program}"
+    for written in range(len(actual)):
+        try:
+            expected[written].bitwise_not_() if not expected[written].is_floating_point() else expected[written].add_(1)
+        except RuntimeError:  # elements that share a place
+            continue
+        actual[written].bitwise_not_() if not actual[written].is_floating_point() else actual[written].add_(1)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True,
+                                   msg=lambda m: f"after a write to {written}: {m}\n{program}")
+
+
+def _draw_relations(seed, gradient):
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    inputs = [torch.randint(-9, 9, rng.choice(_SIZES)).float() for _ in range(rng.randint(1, 2))]
+    program = Program(inputs, gradient)
+    recent = list(range(len(inputs)))
+    for _ in range(rng.randint(3, 9)):
+        operand = rng.choice(recent[-4:])
+        kind = rng.random()
+        if kind < 0.5:
+            made = add_copy(program, rng, operand)
+        elif kind < 0.93:
+            made = add_view(program, rng, operand)
+        else:
+            made = add_window(program, rng, operand)
+        if made is not None:
+            recent.append(made)
+    program.results = [rng.choice(recent) for _ in range(rng.randint(2, 5))]
+    if rng.random() < 0.7:
+        program.results[0] = recent[-1]
+    return program
+
+
+@pytest.mark.usefixtures("no_fallback")
+class TestRelations:
+    @pytest.mark.parametrize("gradient", [False, True])
+    @pytest.mark.parametrize("dynamic", [None, True])
+    @pytest.mark.parametrize("seed", range(8))
+    def test_drawn_programs(self, seed, dynamic, gradient):
+        _check(_draw_relations(1000 * bool(dynamic) + 500 * gradient + seed, gradient), dynamic)
+
+
+def _draw_layouts(seed, gradient):
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    image = torch.randint(-2, 3, (2, 4, 6, 6)).float()
+    if rng.random() < 0.3:
+        image = image.contiguous(memory_format=torch.channels_last)
+    program = Program([image], gradient)
+    made = 0
+    for _ in range(rng.randint(2, 5)):
+        step = add_image_step(program, rng, made)
+        made = made if step is None else step
+    whole = made
+    for _ in range(rng.randint(0, 3)):
+        step = add_view(program, rng, made)
+        made = made if step is None else step
+    windows = [add_window(program, rng, made, scatter) for scatter in rng.choices([False, True], [3, 1], k=2)]
+    seen = [window for window in windows if window is not None]
+    if seen and rng.random() < 0.4:  # beside an operator that likes another layout
+        step = add_image_step(program, rng, whole)
+        seen += [] if step is None else [step]
+    program.results = seen or [made]
+    if rng.random() < 0.3:
+        program.results = [program.add("plus", lambda x: x + 1, result) for result in program.results]
+    return program
+
+
+def _run(function, program):
+    inputs = _inputs(program)
+    with torch.set_grad_enabled(program.gradient):
+        outputs = function(*inputs)
+    results = [value.detach() for value in outputs]
+    loss = [(value * torch.arange(value.numel()).view(value.shape).remainder(5)).sum() for value in outputs
+            if value.requires_grad]
+    if loss:
+        sum(loss).backward()
+        results += [value.grad for value in inputs if value.grad is not None]
+    return results
+
+
+@pytest.mark.usefixtures("no_fallback")
+class TestLayouts:
+    @pytest.mark.parametrize("gradient", [False, True])
+    @pytest.mark.parametrize("dynamic", [None, True])
+    @pytest.mark.parametrize("seed", range(8))
+    def test_drawn_programs(self, seed, dynamic, gradient):
+        program = _draw_layouts(1000 * bool(dynamic) + 500 * gradient + seed, gradient)
+        expected = _run(program, program)
+        actual = _run(_compiled(program, "kiln", dynamic), program)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True,
+                                   msg=lambda m: f"{m}\n{program}")
+
+    def test_a_padded_convolution_of_one_point(self):
+        convolution = torch.nn.Conv2d(256, 384, 1)
+        image = torch.randn(8, 256, 16, 16)
+
+        def windows(x):
+            padded = torch.nn.functional.pad(convolution(x), [2, 2, 2, 2])
+            return torch.as_strided(padded, [8, 384, 2, 20, 12], [153600, 400, 160, 1, 20])
+
+        with torch.no_grad():
+            actual, expected = torch.compile(windows, backend="kiln")(image), windows(image)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
