@@ -100,15 +100,15 @@ LoweredTensor LoweringContext::Affine(const LoweredTensor& base, const TensorTyp
     for (size_t dim = 0; dim < base.rank(); ++dim) {
       view.offset = exprs().Add(view.offset, exprs().Mul(map.start[dim], base.view->strides[dim]));
     }
+    bool forward = true;  // no more is asked of strides, whose range need not show that they are not negative
     for (const auto& from : map.dims) {
       ExprId stride = Const(0);
       for (const AffineMap::From& term : from) {
         stride = exprs().Add(stride, exprs().Mul(base.view->strides[term.dim], term.step));
+        forward = forward && exprs().Range(term.step).min >= 0;
       }
       view.strides.push_back(stride);
     }
-    const bool forward = std::all_of(view.strides.begin(), view.strides.end(),
-                                     [&](ExprId stride) { return exprs().Range(stride).min >= 0; });
     if (forward) return WithView(type, std::move(view));
   }
   return MapIndex(base, type, [&](Index index) {

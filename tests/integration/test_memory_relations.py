@@ -140,8 +140,7 @@ class TestLayouts:
     @pytest.mark.parametrize("seed", range(8))
     def test_drawn_programs(self, seed, dynamic, gradient):
         program = _draw_layouts(1000 * bool(dynamic) + 500 * gradient + seed, gradient)
-        expected = _run(program, program)
-        actual = _run(_compiled(program, "kiln", dynamic), program)
+        expected, actual = (_run(_compiled(program, backend, dynamic), program) for backend in ("aot_eager", "kiln"))
         torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True,
                                    msg=lambda m: f"{m}\n{program}")
 

@@ -34,6 +34,10 @@ def _tensors(values):
             yield from _tensors(value)
 
 
+# Programs know that the results of these lie in their arguments' memory (LoopBuffer::shares).
+_VIEWS = frozenset(("aten.view.dtype", "aten.view_as_real.default", "aten.view_as_complex.default"))
+
+
 def _own(result, memories):
     """`result` in memory of its own, as it is to be read: programs write over dead arguments, and know no lazy bits."""
     if not isinstance(result, torch.Tensor):
@@ -51,7 +55,9 @@ def call(target, arguments):
         arguments.setdefault(name, None)
     with torch._C._AutoDispatchBelowAutograd():
         result = overload(target)(**arguments)
-    memories = {tensor.untyped_storage()._cdata for tensor in _tensors(arguments.values())}
+    memories = set()
+    if target not in _VIEWS:
+        memories.update(tensor.untyped_storage()._cdata for tensor in _tensors(arguments.values()))
     if isinstance(result, (tuple, list)):
         return [_own(part, memories) for part in result]
     return _own(result, memories)
