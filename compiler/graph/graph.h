@@ -73,7 +73,7 @@ struct GraphInput {
 
 struct GraphOutput {
   ValueId value = kNoValue;
-  ValueId memory = kNoValue;      // of the graph as traced: outputs of one share memory, others have their own
+  ValueId memory = kNoValue;  // of the graph as traced: outputs of one share memory, others have their own
   std::optional<ExprId> sym_int;  // neither: None
   v1::OutputFact fact;
 };

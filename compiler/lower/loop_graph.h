@@ -37,7 +37,7 @@ struct LoopBuffer {
   uint32_t input = 0;
   std::vector<ExprId> sizes;  // of the tensor that the buffer was made for
   std::vector<ExprId> strides;
-  ExprId span = 0;  // elements reachable: every index is in [0, span)
+  ExprId span = 0;      // elements reachable: every index is in [0, span)
   int64_t shares = -1;  // a library call's view: the buffer in whose memory it lies
 };
 

@@ -144,8 +144,7 @@ BufferView LoweringContext::OutputView(const GraphOutput& output) {
   if (!tensor.is_strided() && IsDense(type.sizes, type.strides)) Realise(tensor);
   // What is saved for a backward graph has the strides that the passes chose for it, without gaps.
   const bool as_declared = output.fact.user_visible() || IsDense(type.sizes, type.strides);
-  if (!tensor.is_strided() ||
-      (as_declared && !SameLayout(type.sizes, tensor.view->strides, type.strides)) ||
+  if (!tensor.is_strided() || (as_declared && !SameLayout(type.sizes, tensor.view->strides, type.strides)) ||
       Reinterprets(*tensor.view)) {
     tensor.view = CopyTo(tensor, as_declared ? type.strides : ContiguousStrides(exprs(), type.sizes));
     tensor.body = nullptr;

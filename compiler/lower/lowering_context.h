@@ -237,7 +237,8 @@ class LoweringContext {
   std::vector<bool> own_memory_;
   std::vector<bool> pinned_, shared_;  // pinned_layouts.h
   std::vector<ValueId> owners_;
-  absl::flat_hash_map<BufferId, ExprId> starts_;  // where in the traced storage the buffer's first element lies
+  absl::flat_hash_map<BufferId, ExprId>
+      starts_;                           // where in the traced storage the buffer's first element lies
   std::vector<int64_t> row_room_;        // by value: the length of its rows with what is added to them, or 0
   absl::flat_hash_set<BufferId> roomy_;  // whose rows end in room, which nobody has filled yet
   uint32_t node_index_ = 0;

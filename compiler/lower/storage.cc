@@ -1,6 +1,7 @@
-// What reads memory by strides and storage offset, and what gives values the memory that others look at: values
-// with a pinned layout, and those that several results share, lie as declared as soon as they are computed, so
-// that views of them are windows on one buffer. Methods of LoweringContext, and as_strided_scatter.
+// What reads memory by strides and storage offset, and what gives values the memory that others look at:
+// values with a pinned layout, and those that several results share, lie as declared as soon as they are
+// computed, so that views of them are windows on one buffer. Methods of LoweringContext, and
+// as_strided_scatter.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -68,7 +69,8 @@ void LoweringContext::ShareStorage(const GraphNode& node, const BufferView& argu
   const auto start = starts_.find(argument.buffer);
   if (start == starts_.end() || node.results.size() != 1) return;
   // Of the same byte, in the result's elements.
-  const ExprId bytes = exprs().Mul(exprs().Add(start->second, argument.offset), Const(ByteSize(argument.dtype)));
+  const ExprId bytes =
+      exprs().Mul(exprs().Add(start->second, argument.offset), Const(ByteSize(argument.dtype)));
   starts_[made] = exprs().FloorDiv(bytes, Const(ByteSize(out_.buffers[made].dtype)));
 }
 
@@ -88,8 +90,8 @@ BufferView LoweringContext::CopyStorage(BufferId buffer) {
 
 namespace {
 
-// A copy of all memory that the argument views, of which the result sees as much as the argument did; what the
-// window shows is replaced.
+// A copy of all memory that the argument views, of which the result sees as much as the argument did; what
+// the window shows is replaced.
 absl::Status LowerAsStridedScatter(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = context.Tensor(node, "self"), source = context.Tensor(node, "src");
   const TensorType& type = context.ResultType(node);

@@ -41,10 +41,12 @@ constexpr Group kGroups[] = {
     // self, dim
     {CoreClass::kScan, "cumsum cumprod"},
     // view size | view.dtype | expand size | permute dims | unsqueeze dim | squeeze.dims dim | slice dim
-    // start end step (in range, explicit) | select dim index | as_strided | diagonal offset dim1 dim2 | unfold
+    // start end step (in range, explicit) | select dim index | as_strided | diagonal offset dim1 dim2 |
+    // unfold
     // dimension size step
     {CoreClass::kView,
-     "view view.dtype expand permute unsqueeze squeeze.dims slice.Tensor select.int as_strided diagonal unfold"},
+     "view view.dtype expand permute unsqueeze squeeze.dims slice.Tensor select.int as_strided diagonal "
+     "unfold"},
     // _unsafe_ forms need no bounds check
     {CoreClass::kIndex,
      "embedding index.Tensor _unsafe_index.Tensor gather index_put _unsafe_index_put scatter.src "

@@ -33,8 +33,8 @@ bool IsRandom(const GraphNode& node);
 std::vector<int32_t> Producers(const Graph& graph);
 // Number of uses by nodes and outputs.
 std::vector<uint32_t> UseCounts(const Graph& graph);
-// Values whose identity as separate memory, and whose layout, is visible: outputs of the graph, what is copied
-// into inputs at its end and what is read by storage (pinned_layouts.h), followed back through views.
+// Values whose identity as separate memory, and whose layout, is visible: outputs of the graph, what is
+// copied into inputs at its end and what is read by storage (pinned_layouts.h), followed back through views.
 std::vector<bool> EscapingValues(const Graph& graph);
 // The same of those outputs alone for which `counts` holds.
 std::vector<bool> EscapingValues(const Graph& graph, absl::FunctionRef<bool(const GraphOutput&)> counts);

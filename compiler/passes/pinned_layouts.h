@@ -1,12 +1,13 @@
 // Whose memory a value lies in, and which values have to lie as they were traced.
 //
-// A view shares the memory of what it views, its owner's, up to a value that an operator has made or an input.
-// Operators that read memory by strides and storage offset (as_strided and its kin, views of another dtype,
-// operators that are not torch's) mean the traced layout: what they read and what that is a view of keeps its
-// strides. Every pass that chooses layouts asks here, and lowering gives such values memory as declared.
+// A view shares the memory of what it views, its owner's, up to a value that an operator has made or an
+// input. Operators that read memory by strides and storage offset (as_strided and its kin, views of another
+// dtype, operators that are not torch's) mean the traced layout: what they read and what that is a view of
+// keeps its strides. Every pass that chooses layouts asks here, and lowering gives such values memory as
+// declared.
 //
-// Of two results of a graph, or a result and an input, either both have one owner in the graph as it was traced,
-// and share memory, or each has its own. RelateOutputs notes that before the first pass.
+// Of two results of a graph, or a result and an input, either both have one owner in the graph as it was
+// traced, and share memory, or each has its own. RelateOutputs notes that before the first pass.
 //
 // Threads: none shared. Errors: none.
 #pragma once

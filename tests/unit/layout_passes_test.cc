@@ -74,11 +74,14 @@ TEST(ChannelsLast, FollowsConvolutionsUpToWhatLeaves) {
 // What reads memory by strides means the traced ones; before and beside it images lie as is fast.
 TEST(ChannelsLast, LeavesWhatIsReadByStorage) {
   for (const v1::DeviceType device : {v1::CUDA, v1::CPU}) {
-    for (const char* reader : {"aten.as_strided.default", "aten.view.dtype", "mine.reads.default", "aten.exp.default"}) {
+    for (const char* reader :
+         {"aten.as_strided.default", "aten.view.dtype", "mine.reads.default", "aten.exp.default"}) {
       Images m;
-      const ValueId first = m.Convolve(m.Input({2, 8, 5, 7})), second = m.Relu(first), beside = m.Relu(second);
+      const ValueId first = m.Convolve(m.Input({2, 8, 5, 7})), second = m.Relu(first),
+                    beside = m.Relu(second);
       const ValueId turned =
-          m.Node("aten.permute.default", {{"self", T(second)}, {"dims", m.Ints({3, 2, 1, 0})}}, m.Type({7, 5, 8, 2}));
+          m.Node("aten.permute.default", {{"self", T(second)}, {"dims", m.Ints({3, 2, 1, 0})}},
+                 m.Type({7, 5, 8, 2}));
       m.Output(m.Relu(m.Node(reader, {{"self", T(turned)}}, m.Type({7, 5, 8, 2}))));
       m.Output(m.Relu(m.Convolve(beside)));
       m.Run(device);
@@ -448,7 +451,8 @@ TEST(AlignProducts, LeavesWhatIsReadByStorage) {
   for (const bool reads : {false, true}) {
     Products m;
     const ValueId product = m.Multiply(m.Matrix(2048, 1024), m.Matrix(1024, 1003));
-    m.Output(m.Node(reads ? "aten.as_strided.default" : "aten.exp.default", {{"self", T(product)}}, m.Type({2048})));
+    m.Output(m.Node(reads ? "aten.as_strided.default" : "aten.exp.default", {{"self", T(product)}},
+                    m.Type({2048})));
     EXPECT_EQ(absl::StrContains(m.Align(), "constant_pad_nd"), !reads);
   }
 }

@@ -5,7 +5,8 @@
 namespace kiln {
 namespace {
 
-TensorType Strided(GraphMaker& maker, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+TensorType Strided(GraphMaker& maker, const std::vector<int64_t>& sizes,
+                   const std::vector<int64_t>& strides) {
   TensorType type = maker.Type(v1::F32, maker.Sizes(sizes));
   type.strides = maker.Sizes(strides);
   return type;
@@ -32,25 +33,26 @@ ValueId AsStrided(GraphMaker& maker, ValueId self, const Window& window) {
 struct Rows : GraphMaker {
   ValueId x = Input(v1::F32, {4, 3});
   ValueId twice = Node("aten.add.Tensor", {{"self", T(x)}, {"other", T(x)}}, v1::F32, {4, 3});
-  ValueId rows = Node("aten.slice.Tensor", {{"self", T(twice)}, {"dim", Int(0)}, {"start", Int(1)}, {"end", Int(3)}},
-                      v1::F32, {2, 3});
+  ValueId rows =
+      Node("aten.slice.Tensor", {{"self", T(twice)}, {"dim", Int(0)}, {"start", Int(1)}, {"end", Int(3)}},
+           v1::F32, {2, 3});
   ValueId turned = NodeOf("aten.permute.default", {{"self", T(rows)}, {"dims", Ints({1, 0})}},
                           Strided(*this, {3, 2}, {1, 3}));
 
   std::vector<float> Result() {
-    const LoopEvalResult result =
-        Eval(Lower(*this), {Bytes<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})});
+    const LoopEvalResult result = Eval(Lower(*this), {Bytes<float>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})});
     return result.outputs.empty() ? std::vector<float>() : Values<float>(result.outputs[0]);
   }
 };
 
-// The offset that as_strided says counts from the storage's beginning, whatever part of it the argument views.
+// The offset that as_strided says counts from the storage's beginning, whatever part of it the argument
+// views.
 TEST(LowerStorage, WindowsSeeTheMemoryThatTheArgumentViews) {
-  for (const auto& [window, seen] : std::vector<std::pair<Window, std::vector<float>>>{
-           {{{4}, {3}, 0}, {0, 6, 12, 18}},
-           {{{2, 2}, {1, 2}, 8}, {16, 20, 18, 22}},
-           {{{3}, {2}}, {6, 10, 14}},
-           {{{2}, {0}, 11}, {22, 22}}}) {
+  for (const auto& [window, seen] :
+       std::vector<std::pair<Window, std::vector<float>>>{{{{4}, {3}, 0}, {0, 6, 12, 18}},
+                                                          {{{2, 2}, {1, 2}, 8}, {16, 20, 18, 22}},
+                                                          {{{3}, {2}}, {6, 10, 14}},
+                                                          {{{2}, {0}, 11}, {22, 22}}}) {
     Rows m;
     m.Output(AsStrided(m, m.turned, window));
     EXPECT_EQ(m.Result(), seen);
@@ -69,13 +71,15 @@ TEST(LowerStorage, OffsetsOfInputsCount) {
   TensorType type = m.Type(v1::F32, m.Sizes({4}));
   type.offset = m.graph.exprs.Const(5);
   m.Output(AsStrided(m, m.InputOf(type), {{2}, {1}, 6}));
-  EXPECT_EQ(Values<float>(Eval(Lower(m), {Bytes<float>({0, 1, 2, 3})}).outputs[0]), (std::vector<float>{1, 2}));
+  EXPECT_EQ(Values<float>(Eval(Lower(m), {Bytes<float>({0, 1, 2, 3})}).outputs[0]),
+            (std::vector<float>{1, 2}));
 }
 
 TEST(LowerStorage, ScattersIntoACopyOfTheMemory) {
   Rows m;
   const Window window{{2}, {4}, 4};
-  const ValueId source = m.Node("aten.full.default", {{"size", m.Ints({2})}, {"fill_value", FloatArg{-1}}}, v1::F32, {2});
+  const ValueId source =
+      m.Node("aten.full.default", {{"size", m.Ints({2})}, {"fill_value", FloatArg{-1}}}, v1::F32, {2});
   GraphMaker::Args args = Arguments(m, m.turned, window);
   args.emplace_back("src", T(source));
   const ValueId scattered = m.NodeOf("aten.as_strided_scatter.default", args, Strided(m, {3, 2}, {1, 3}));
@@ -95,7 +99,8 @@ TEST(LowerStorage, ResultsShareMemoryAsViewsDo) {
         m.Node("aten.full.default", {{"size", m.Ints({4, 3})}, {"fill_value", FloatArg{0}}}, v1::F32, {4, 3});
     const ValueId turned = m.NodeOf("aten.permute.default", {{"self", T(zeros)}, {"dims", m.Ints({1, 0})}},
                                     Strided(m, {3, 4}, {1, 3}));
-    const ValueId flat = m.Node("aten.view.default", {{"self", T(zeros)}, {"size", m.Ints({12})}}, v1::F32, {12});
+    const ValueId flat =
+        m.Node("aten.view.default", {{"self", T(zeros)}, {"size", m.Ints({12})}}, v1::F32, {12});
     for (const ValueId value : {view_first ? turned : zeros, flat}) m.Output(value);
     const LoopGraph graph = Lower(m);
     EXPECT_EQ(graph.outputs[0].view.buffer, graph.outputs[1].view.buffer);
@@ -109,7 +114,8 @@ TEST(LowerStorage, ResultsThatWereApartAreCopied) {
     const ValueId x = m.Input(v1::F32, {4});
     const ValueId y = m.Node("aten.add.Tensor", {{"self", T(x)}, {"other", T(x)}}, v1::F32, {4});
     for (const ValueId value : {y, y, x}) m.Output(value);
-    for (size_t i = 0; i < 3; ++i) m.graph.outputs[i].memory = static_cast<ValueId>(apart ? 7 + i : i < 2 ? 7 : x);
+    for (size_t i = 0; i < 3; ++i)
+      m.graph.outputs[i].memory = static_cast<ValueId>(apart ? 7 + i : i < 2 ? 7 : x);
     const LoopGraph graph = Lower(m);
     EXPECT_EQ(graph.outputs[0].view.buffer != graph.outputs[1].view.buffer, apart);
     EXPECT_EQ(graph.buffers[graph.outputs[2].view.buffer].kind == LoopBuffer::Kind::kInput, !apart);
@@ -123,7 +129,8 @@ TEST(LowerStorage, ResultsThatWereApartAreCopied) {
 TEST(LowerStorage, WhatViewsAnInputIsSavedBeforeItIsWritten) {
   GraphMaker m;
   const ValueId x = m.Input(v1::F32, {4}), y = m.Input(v1::F32, {4});
-  const ValueId bits = m.Node("aten.view.dtype", {{"self", T(x)}, {"dtype", DTypeArg{v1::I16}}}, v1::I16, {8});
+  const ValueId bits =
+      m.Node("aten.view.dtype", {{"self", T(x)}, {"dtype", DTypeArg{v1::I16}}}, v1::I16, {8});
   const ValueId kept = m.Node("aten.clone.default", {{"self", T(bits)}}, v1::I16, {8});
   m.Node("aten.copy_.default", {{"self", T(x)}, {"src", T(y)}}, v1::F32, {4});
   m.Output(kept);

@@ -294,7 +294,8 @@ TEST(Memory, WhatIsReadByStorageKeepsItsLayoutAndItsOwnMemory) {
     Maker m;
     const ValueId x = m.Input({4, 4});
     const ValueId copy = m.Node("aten.clone.default", {{"self", T(x)}}, m.Type({4, 4}));
-    const ValueId part = m.Node("aten.view.default", {{"self", T(copy)}, {"size", m.Ints({16})}}, m.Type({16}));
+    const ValueId part =
+        m.Node("aten.view.default", {{"self", T(copy)}, {"size", m.Ints({16})}}, m.Type({16}));
     const ValueId read = m.Node(reader, {{"self", T(part)}}, m.Type({16}));
     m.Output(m.Node("aten.exp.default", {{"self", T(read)}}, m.Type({16})));
     const bool reads = std::string(reader) != "aten.exp.default";
