@@ -39,6 +39,7 @@ bool TakeInputs(PyObject* list, const runtime::Program& program, std::vector<Val
   const Py_ssize_t count = PyList_Size(list);
   values.resize(count);
   Ref tensors(PyList_New(0));
+  if (!tensors) return false;
   std::vector<Py_ssize_t> positions;
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* item = PyList_GetItem(list, i);
@@ -65,7 +66,8 @@ PyObject* OutputList(const std::vector<Value>& values) {
   }
   Ref tensors(TensorsOf(handles));
   if (!tensors) return nullptr;
-  PyObject* list = PyList_New(values.size());
+  Ref list(PyList_New(values.size()));
+  if (!list) return nullptr;
   Py_ssize_t next = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     PyObject* item = Py_None;
@@ -73,11 +75,11 @@ PyObject* OutputList(const std::vector<Value>& values) {
       item = PyLong_FromLongLong(values[i].number);
     } else {
       if (values[i].tensor != nullptr) item = PyList_GetItem(tensors.get(), next++);
-      Py_INCREF(item);
+      Py_XINCREF(item);
     }
-    PyList_SetItem(list, i, item);
+    if (item == nullptr || PyList_SetItem(list.get(), i, item) != 0) return nullptr;
   }
-  return list;
+  return list.release();
 }
 
 PyObject* Call(PyObject* object, PyObject* arguments, PyObject* keywords) {

@@ -38,18 +38,26 @@ PyObject* ListOf(const Items& items, Convert convert) {
 // Tensors of one call, converted in one go; taken in order by `Next`.
 class TensorArguments {
  public:
+  // False with an exception set.
   bool Collect(const runtime::CallArguments& arguments, runtime::Host& host) {
     std::vector<Tensor> handles;
+    absl::Status refused;
     auto add = [&](Tensor tensor) {
-      if (tensor == nullptr) return;
+      if (tensor == nullptr || !refused.ok()) return;
       auto shared = host.Share(tensor);
       if (shared.ok()) handles.push_back(*shared);
+      refused.Update(shared.status());
     };
     for (const CallValue& value : arguments.values) {
       add(value.tensor);
       for (Tensor tensor : value.tensors) add(tensor);
     }
-    tensors_ = Ref(TensorsOf(handles));
+    if (refused.ok()) {
+      tensors_ = Ref(TensorsOf(handles));
+    } else {
+      for (Tensor handle : handles) host.Release(handle);
+      RaiseRun(refused);
+    }
     return static_cast<bool>(tensors_);
   }
   PyObject* Next(Tensor tensor) {
@@ -97,6 +105,7 @@ bool Take(PyObject* result, const std::string& target, absl::Span<Tensor> result
     return false;
   }
   Ref list(PyList_New(0));
+  if (!list) return false;
   std::vector<size_t> positions;
   for (size_t i = 0; i < results.size(); ++i) {
     Ref item(many ? PySequence_GetItem(result, i) : result);
@@ -117,8 +126,13 @@ bool CallLocked(const std::string& target, const runtime::CallArguments& argumen
                 absl::Span<Tensor> results) {
   auto host = TorchHost(v1::CPU);  // sharing a handle is the same on every device
   TensorArguments tensors;
-  if (!host.ok() || !tensors.Collect(arguments, **host)) return false;
+  if (!host.ok()) {
+    RaiseRun(host.status());
+    return false;
+  }
+  if (!tensors.Collect(arguments, **host)) return false;
   Ref keywords(PyDict_New());
+  if (!keywords) return false;
   for (size_t i = 0; i < arguments.values.size(); ++i) {
     Ref value(Convert(arguments.values[i], tensors));
     if (!value || PyDict_SetItemString(keywords.get(), arguments.names[i].c_str(), value.get()) != 0)
@@ -135,17 +149,25 @@ bool HandlesOf(PyObject* tensor_list, std::vector<Tensor>& handles) {
   Ref capsules(PyObject_CallFunctionObjArgs(torch_functions.to_handles, tensor_list, nullptr));
   if (!capsules) return false;
   const Py_ssize_t count = PySequence_Size(capsules.get());
+  if (count != PyList_Size(tensor_list)) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "kiln: torch gave no handle for each tensor");
+    return false;
+  }
   for (Py_ssize_t i = 0; i < count; ++i) {
     Ref capsule(PySequence_GetItem(capsules.get(), i));
-    handles.push_back(PyCapsule_GetPointer(capsule.get(), nullptr));
+    Tensor handle = capsule ? PyCapsule_GetPointer(capsule.get(), nullptr) : nullptr;
+    if (handle == nullptr) return false;
+    handles.push_back(handle);
   }
   return true;
 }
 
 PyObject* TensorsOf(absl::Span<const Tensor> handles) {
   Ref capsules(PyList_New(handles.size()));
+  if (!capsules) return nullptr;
   for (size_t i = 0; i < handles.size(); ++i) {
-    PyList_SetItem(capsules.get(), i, PyCapsule_New(handles[i], nullptr, nullptr));
+    PyObject* capsule = PyCapsule_New(handles[i], nullptr, nullptr);
+    if (capsule == nullptr || PyList_SetItem(capsules.get(), i, capsule) != 0) return nullptr;
   }
   return PyObject_CallFunctionObjArgs(torch_functions.from_handles, capsules.get(), nullptr);
 }

@@ -67,9 +67,4 @@ absl::Status UseCudaContext(const CudaDriver& driver, int32_t device) {
   return driver.Check(driver.set_context(context), "set context");
 }
 
-bool UseGpu(int32_t device) {
-  const absl::StatusOr<CudaDriver>& driver = TheCudaDriver();
-  return driver.ok() && UseCudaContext(*driver, device).ok();
-}
-
 }  // namespace kiln::runtime

@@ -51,7 +51,4 @@ const absl::StatusOr<CudaDriver>& TheCudaDriver();
 // first call of the runtime there, and work of ours may come first.
 absl::Status UseCudaContext(const CudaDriver& driver, int32_t device);
 
-// The same with the process's driver; false where that fails.
-bool UseGpu(int32_t device);
-
 }  // namespace kiln::runtime

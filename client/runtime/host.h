@@ -3,8 +3,9 @@
 // A `Tensor` is an opaque handle to a tensor of the host. A function that returns one gives the
 // caller a reference of its own, to be given back with `Release`; arguments are borrowed.
 // Threads: every function may be called from many threads at once, without Python's lock.
-// Errors: INTERNAL when the host refuses; a library call passes the host's own error on, and
-// when that is a pending Python exception the status has the payload kPythonErrorPayload.
+// Errors: every function but those of the number of threads tells when the host refuses. The status is the
+// host's own error: when that is a pending Python exception it has the payload kPythonErrorPayload. Nothing
+// is launched after it. What Release can't free is told by the next Begin.
 #pragma once
 
 #include <array>
@@ -126,10 +127,11 @@ class Host {
                                       absl::Span<const int64_t> strides) = 0;
   virtual void Release(Tensor tensor) = 0;
 
-  virtual void* Data(Tensor tensor) = 0;  // of the first element
+  // Of the first element; nullptr for a tensor without elements only.
+  virtual absl::StatusOr<void*> Data(Tensor tensor) = 0;
   // Borrowed, valid while the tensor lives.
-  virtual absl::Span<const int64_t> Sizes(Tensor tensor) = 0;
-  virtual absl::Span<const int64_t> Strides(Tensor tensor) = 0;
+  virtual absl::StatusOr<absl::Span<const int64_t>> Sizes(Tensor tensor) = 0;
+  virtual absl::StatusOr<absl::Span<const int64_t>> Strides(Tensor tensor) = 0;
   virtual absl::StatusOr<v1::DType> Type(Tensor tensor) = 0;
   // Whether memory holds the elements themselves: torch has tensors whose elements are the conjugates or the
   // negatives of what memory holds.
@@ -140,9 +142,11 @@ class Host {
   virtual absl::StatusOr<Tensor> Seeds(uint32_t count) = 0;
 
   virtual uint32_t ThreadCount() = 0;
-  // Runs [0, units) in ranges of at least `grain`, on at most ThreadCount() threads.
-  virtual void ParallelFor(int64_t units, int64_t grain,
-                           absl::FunctionRef<void(int64_t begin, int64_t end, uint32_t thread)> body) = 0;
+  // Runs [0, units) in ranges of at least `grain`, on at most ThreadCount() threads. After an error some
+  // ranges have not run.
+  virtual absl::Status ParallelFor(
+      int64_t units, int64_t grain,
+      absl::FunctionRef<void(int64_t begin, int64_t end, uint32_t thread)> body) = 0;
 
   // `target` is "aten.mm.default". With `into`, `results` are filled buffers; otherwise the call
   // stores references of the caller's own there, nullptr where the result is undefined.

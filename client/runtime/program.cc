@@ -99,7 +99,8 @@ class Frame {
         continue;
       }
       const bool size = binding.source == v1::SymbolBinding::INPUT_SIZE;
-      absl::Span<const int64_t> dims = size ? host_.Sizes(value.tensor) : host_.Strides(value.tensor);
+      KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> dims,
+                            size ? host_.Sizes(value.tensor) : host_.Strides(value.tensor));
       if (binding.dim >= dims.size()) return WrongInput(binding.input, dims);
       symbol = dims[binding.dim];
     }
@@ -255,7 +256,8 @@ class Frame {
     const Program::Input& input = program_.inputs_[index];
     Extent extent;
     KILN_RETURN_IF_ERROR(Measure(input.shape, extent));
-    if (!SameSizes(host_.Sizes(tensor), extent.sizes)) return WrongInput(index, host_.Sizes(tensor));
+    KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> sizes, host_.Sizes(tensor));
+    if (!SameSizes(sizes, extent.sizes)) return WrongInput(index, sizes);
     KILN_ASSIGN_OR_RETURN(v1::DType dtype, host_.Type(tensor));
     if (dtype != input.dtype) {
       return absl::FailedPreconditionError(
@@ -263,7 +265,8 @@ class Frame {
     }
     if (input.buffer == UINT32_MAX) return absl::OkStatus();
     Slot& slot = slots_[input.buffer];
-    if (!SameStrides(extent.sizes, host_.Strides(tensor), extent.strides) || !host_.IsPlain(tensor)) {
+    KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> strides, host_.Strides(tensor));
+    if (!SameStrides(extent.sizes, strides, extent.strides) || !host_.IsPlain(tensor)) {
       KILN_ASSIGN_OR_RETURN(Tensor copy, CopyOf(tensor, input.dtype, extent));
       slot.caller = slot.tensor;
       kept_.push_back(slot.caller);
@@ -273,7 +276,14 @@ class Frame {
         stand_ins_.push_back({slot.caller, shared});
       }
     }
-    slot.data = host_.Data(slot.tensor);
+    KILN_RETURN_IF_ERROR(SetData(slot));
+    if (slot.data == nullptr && SpanElements(extent.sizes, extent.strides) > 0)
+      return absl::FailedPreconditionError(absl::StrCat("input ", index, " has no memory: its storage is empty"));
+    return absl::OkStatus();
+  }
+
+  absl::Status SetData(Slot& slot) {
+    KILN_ASSIGN_OR_RETURN(slot.data, host_.Data(slot.tensor));
     return absl::OkStatus();
   }
 
@@ -297,7 +307,8 @@ class Frame {
     if (places_ == nullptr) return absl::OkStatus();
     const int64_t size = places_->bytes, stride = 1;
     KILN_ASSIGN_OR_RETURN(arena_, host_.Empty(v1::U8, {&size, 1}, {&stride, 1}));
-    arena_data_ = static_cast<char*>(host_.Data(arena_));
+    KILN_ASSIGN_OR_RETURN(void* data, host_.Data(arena_));
+    arena_data_ = static_cast<char*>(data);
     return absl::OkStatus();
   }
 
@@ -334,8 +345,7 @@ class Frame {
       kept_.push_back(std::exchange(taken.tensor, nullptr));
     }
     KILN_ASSIGN_OR_RETURN(slot.tensor, host_.Empty(buffer.dtype, extent.sizes, extent.strides));
-    slot.data = host_.Data(slot.tensor);
-    return absl::OkStatus();
+    return SetData(slot);
   }
 
   // A handle is dear to make, and kernels need none: one of the new layout is made where it is asked for.
@@ -350,7 +360,7 @@ class Frame {
     slot.tensor = tensor;
     Extent extent;
     KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
-    absl::Span<const int64_t> sizes = host_.Sizes(tensor);
+    KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> sizes, host_.Sizes(tensor));
     if (!SameSizes(sizes, extent.sizes)) {
       return absl::InternalError(absl::StrCat("a library call gave sizes [", absl::StrJoin(sizes, ", "),
                                               "] where [", absl::StrJoin(extent.sizes, ", "),
@@ -358,13 +368,13 @@ class Frame {
     }
     KILN_ASSIGN_OR_RETURN(v1::DType dtype, host_.Type(tensor));
     if (dtype != buffer.dtype) return absl::InternalError("a library call gave another dtype than declared");
-    if (!SameStrides(extent.sizes, host_.Strides(tensor), extent.strides)) {
+    KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> strides, host_.Strides(tensor));
+    if (!SameStrides(extent.sizes, strides, extent.strides)) {
       KILN_ASSIGN_OR_RETURN(Tensor copy, CopyOf(tensor, buffer.dtype, extent));
       Drop(slot.tensor);
       slot.tensor = copy;
     }
-    slot.data = host_.Data(slot.tensor);
-    return absl::OkStatus();
+    return SetData(slot);
   }
 
   absl::StatusOr<void*> DataOf(uint32_t index) const {
@@ -507,12 +517,12 @@ class Frame {
     const int64_t grain = std::max<int64_t>(1, units / std::max<int64_t>(1, bytes / kBytesPerRange));
     absl::Mutex mutex;
     absl::Status failed;
-    host_.ParallelFor(units, grain, [&](int64_t begin, int64_t end, uint32_t thread) {
+    KILN_RETURN_IF_ERROR(host_.ParallelFor(units, grain, [&](int64_t begin, int64_t end, uint32_t thread) {
       if (absl::Status ran = kernel.Run(args, begin, end, thread, call_); !ran.ok()) {
         absl::MutexLock lock(&mutex);
         failed.Update(ran);
       }
-    });
+    }));
     return failed;
   }
 

@@ -19,6 +19,12 @@ Tensor Scratch::Make(size_t bytes) {
   return made.ok() ? *made : nullptr;
 }
 
+void* Scratch::DataOf(Tensor tensor) {
+  if (tensor == nullptr) return nullptr;
+  const auto data = host_.Data(tensor);
+  return data.ok() ? *data : nullptr;
+}
+
 void* Scratch::Of(size_t bytes) {
   void* const data = bytes > kKeptMax ? OfItsOwn(bytes) : OfKept(bytes);
   if (data == nullptr || context_.order == nullptr) return data;
@@ -28,7 +34,7 @@ void* Scratch::Of(size_t bytes) {
 void* Scratch::OfItsOwn(size_t bytes) {
   if (own_ != nullptr) host_.Release(own_);
   own_ = Make(bytes);
-  return own_ == nullptr ? nullptr : host_.Data(own_);
+  return DataOf(own_);
 }
 
 void* Scratch::OfKept(size_t bytes) {
@@ -40,7 +46,7 @@ void* Scratch::OfKept(size_t bytes) {
     kept.tensor = Make(wanted);
     kept.bytes = kept.tensor == nullptr ? 0 : wanted;
   }
-  return kept.tensor == nullptr ? nullptr : host_.Data(kept.tensor);
+  return DataOf(kept.tensor);
 }
 
 }  // namespace kiln::runtime

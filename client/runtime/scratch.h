@@ -22,6 +22,7 @@ class Scratch {
 
  private:
   Tensor Make(size_t bytes);
+  void* DataOf(Tensor tensor);
   void* OfItsOwn(size_t bytes);
   void* OfKept(size_t bytes);
 

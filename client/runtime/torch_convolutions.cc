@@ -84,8 +84,9 @@ bool TorchConvolutions::Make(Convolution& convolution, TensorMemory& result, Ten
                              CallContext& context) {
   const auto tensor = host_.Empty(result.dtype, result.sizes, result.strides);
   if (!tensor.ok()) return false;
-  result.data = host_.Data(*tensor);
-  if (!WillWrite(result, context) || !Run(convolution, context)) {
+  const auto data = host_.Data(*tensor);
+  result.data = data.ok() ? *data : nullptr;
+  if (!data.ok() || !WillWrite(result, context) || !Run(convolution, context)) {
     host_.Release(*tensor);
     return false;
   }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -49,6 +50,7 @@ struct Shim {
   Error (*num_threads)(uint32_t*);
   Error (*current_device)(int32_t*);         // CUDA only
   Error (*current_stream)(int32_t, void**);  // CUDA only
+  const char* (*what)();                     // of the thread's last error; torch 2.13 and later
 
   Error (*mm_out)(Tensor, Tensor, Tensor);
   Error (*bmm_out)(Tensor, Tensor, Tensor);
@@ -122,6 +124,7 @@ class TorchHost : public Host {
     functions.Need(shim_.parallel_for, "torch_parallel_for");
     functions.Need(shim_.thread_index, "torch_get_thread_idx");
     functions.Need(shim_.num_threads, "torch_get_num_threads");
+    functions.Want(shim_.what, "torch_exception_get_what_without_backtrace");
     want(shim_.mm_out, "mm_out");
     want(shim_.bmm_out, "bmm_out");
     want(shim_.addmm_out, "addmm_out");
@@ -179,15 +182,17 @@ class TorchHost : public Host {
   }
 
   absl::StatusOr<CallContext> Begin() override {
+    if (unfreed_.exchange(false)) return Refused("could not free a tensor of an earlier call");
     CallContext call;
     if (device_ != v1::CUDA) return call;
-    if (shim_.current_device(&call.device) != 0 || shim_.current_stream(call.device, &call.stream) != 0) {
-      return absl::InternalError("torch gives no CUDA stream");
-    }
+    KILN_ASSIGN_OR_RETURN(call.device, DeviceIndex());
+    if (shim_.current_stream(call.device, &call.stream) != 0) return Refused("gives no CUDA stream");
+    const auto& driver = TheCudaDriver();
+    if (!driver.ok()) return driver.status();
+    KILN_RETURN_IF_ERROR(UseCudaContext(*driver, call.device));
     int recorded = 0;
-    if (const auto& driver = TheCudaDriver(); driver.ok() && UseGpu(call.device)) {
-      call.recorded = driver->is_capturing(call.stream, &recorded) == 0 && recorded != 0;
-    }
+    KILN_RETURN_IF_ERROR(driver->Check(driver->is_capturing(call.stream, &recorded), "look at a stream"));
+    call.recorded = recorded != 0;
     return call;
   }
 
@@ -198,53 +203,64 @@ class TorchHost : public Host {
 
   absl::StatusOr<Tensor> Empty(v1::DType dtype, absl::Span<const int64_t> sizes,
                                absl::Span<const int64_t> strides) override {
+    KILN_ASSIGN_OR_RETURN(const int32_t device, DeviceIndex());
     Tensor tensor = nullptr;
     if (shim_.empty_strided(sizes.size(), sizes.data(), strides.data(), to_torch_[dtype], device_type_,
-                            DeviceIndex(), &tensor) != 0) {
-      return absl::ResourceExhaustedError("torch's allocator refused a tensor");
+                            device, &tensor) == 0) {
+      return tensor;
     }
-    return tensor;
+    return InPython("aten.empty_strided.default", {{"size", Ints(sizes)},
+                                                   {"stride", Ints(strides)},
+                                                   {"dtype", Code(v1::Argument::kAsScalarType, dtype)},
+                                                   {"device", Code(v1::Argument::kAsDevice, device_)}});
   }
 
   absl::StatusOr<Tensor> View(Tensor base, absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides,
                               int64_t offset) override {
     Tensor tensor = nullptr;
-    if (shim_.reinterpret(base, sizes.size(), sizes.data(), strides.data(), offset, &tensor) != 0) {
-      return absl::InternalError("torch refused a view");
-    }
+    if (shim_.reinterpret(base, sizes.size(), sizes.data(), strides.data(), offset, &tensor) != 0)
+      return Refused("refused a view");
     return tensor;
   }
 
   absl::StatusOr<Tensor> Share(Tensor tensor) override {
     Tensor copy = nullptr;
-    if (shim_.new_handle(tensor, &copy) != 0) return absl::InternalError("torch refused a tensor handle");
+    if (shim_.new_handle(tensor, &copy) != 0) return Refused("refused a tensor handle");
     return copy;
   }
 
   absl::StatusOr<Tensor> Over(void* data, v1::DType dtype, absl::Span<const int64_t> sizes,
                               absl::Span<const int64_t> strides) override {
+    KILN_ASSIGN_OR_RETURN(const int32_t device, DeviceIndex());
     Tensor tensor = nullptr;
     if (shim_.from_blob(data, sizes.size(), sizes.data(), strides.data(), 0, to_torch_[dtype], device_type_,
-                        DeviceIndex(), &tensor) != 0) {
-      return absl::InternalError("torch refused a tensor over memory");
+                        device, &tensor) != 0) {
+      return Refused("refused a tensor over memory");
     }
     return tensor;
   }
 
-  void Release(Tensor tensor) override { shim_.delete_object(tensor); }
+  void Release(Tensor tensor) override {
+    if (shim_.delete_object(tensor) != 0) unfreed_ = true;
+  }
 
-  void* Data(Tensor tensor) override {
+  // Torch raises where memory is not to be read: a CUDA graph's later run has it, or there never was any.
+  absl::StatusOr<void*> Data(Tensor tensor) override {
     void* data = nullptr;
-    shim_.data_ptr(tensor, &data);
+    if (shim_.data_ptr(tensor, &data) != 0) return Raised("Tensor.data_ptr", tensor);
     return data;
   }
 
-  absl::Span<const int64_t> Sizes(Tensor tensor) override { return Dims(tensor, shim_.sizes); }
-  absl::Span<const int64_t> Strides(Tensor tensor) override { return Dims(tensor, shim_.strides); }
+  absl::StatusOr<absl::Span<const int64_t>> Sizes(Tensor tensor) override {
+    return Dims(tensor, shim_.sizes, "Tensor.size");
+  }
+  absl::StatusOr<absl::Span<const int64_t>> Strides(Tensor tensor) override {
+    return Dims(tensor, shim_.strides, "Tensor.stride");
+  }
 
   absl::StatusOr<v1::DType> Type(Tensor tensor) override {
     int32_t number = -1;
-    shim_.dtype(tensor, &number);
+    if (shim_.dtype(tensor, &number) != 0) return Refused("gives no dtype");
     if (number < 0 || number >= static_cast<int32_t>(from_torch_.size())) return v1::DTYPE_UNSPECIFIED;
     return from_torch_[number];
   }
@@ -252,48 +268,51 @@ class TorchHost : public Host {
   bool IsPlain(Tensor tensor) override { return !shim_.is_conj(tensor) && !shim_.is_neg(tensor); }
 
   absl::Status Copy(Tensor to, Tensor from) override {
-    return shim_.copy(to, from, 0) == 0 ? absl::OkStatus() : absl::InternalError("torch refused a copy");
+    if (shim_.copy(to, from, 0) == 0) return absl::OkStatus();
+    KILN_ASSIGN_OR_RETURN(Tensor result,
+                          InPython("aten.copy_.default", {{"self", TensorValue(to)}, {"src", TensorValue(from)}}));
+    Release(result);
+    return absl::OkStatus();
   }
 
   absl::StatusOr<Tensor> Seeds(uint32_t count) override {
     // One draw from torch's generator, so that torch.manual_seed repeats it.
-    const std::vector<std::string> names = {"low", "high", "size", "dtype", "device"};
-    std::vector<CallValue> values(5);
-    values[0].kind = values[1].kind = v1::Argument::kAsInt;
-    values[0].number = INT64_MIN;
-    values[1].number = INT64_MAX;
-    values[2].kind = v1::Argument::kAsInts;
-    values[2].numbers = {count};
-    values[3].kind = v1::Argument::kAsScalarType;
-    values[3].number = v1::I64;
-    values[4].kind = v1::Argument::kAsDevice;
-    values[4].number = device_;
-    Tensor seeds = nullptr;
-    KILN_RETURN_IF_ERROR(CallPython("aten.randint.low", {names, values}, absl::MakeSpan(&seeds, 1)));
-    return seeds;
+    const int64_t size = count;
+    return InPython("aten.randint.low", {{"low", Code(v1::Argument::kAsInt, INT64_MIN)},
+                                         {"high", Code(v1::Argument::kAsInt, INT64_MAX)},
+                                         {"size", Ints({&size, 1})},
+                                         {"dtype", Code(v1::Argument::kAsScalarType, v1::I64)},
+                                         {"device", Code(v1::Argument::kAsDevice, device_)}});
   }
 
+  // Where torch can't say, one thread does all.
   uint32_t ThreadCount() override {
     uint32_t count = 1;
-    shim_.num_threads(&count);
-    return count;
+    return shim_.num_threads(&count) == 0 ? count : 1;
   }
 
-  void ParallelFor(int64_t units, int64_t grain,
-                   absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body) override {
+  // A range whose thread torch can't name is not run: it might have another one's memory.
+  absl::Status ParallelFor(int64_t units, int64_t grain,
+                           absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body) override {
     struct Context {
       const Shim* shim;
       absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body;
+      std::atomic<bool> nameless = false;
     } context{&shim_, body};
-    shim_.parallel_for(
+    const Error error = shim_.parallel_for(
         0, units, grain,
         [](int64_t begin, int64_t end, void* pointer) {
           auto* context = static_cast<Context*>(pointer);
           uint32_t thread = 0;
-          context->shim->thread_index(&thread);
-          context->body(begin, end, thread);
+          if (context->shim->thread_index(&thread) != 0) {
+            context->nameless = true;
+          } else {
+            context->body(begin, end, thread);
+          }
         },
         &context);
+    if (error != 0) return Refused("did not run all threads");
+    return context.nameless ? absl::InternalError("torch gives a thread no number") : absl::OkStatus();
   }
 
   // Everything that has a typed shim: products, convolutions, attention.
@@ -349,12 +368,65 @@ class TorchHost : public Host {
     return *table;
   }
 
-  absl::Span<const int64_t> Dims(Tensor tensor, Error (*get)(Tensor, int64_t**)) {
+  absl::StatusOr<absl::Span<const int64_t>> Dims(Tensor tensor, Error (*get)(Tensor, int64_t**),
+                                                 const char* access) {
     int64_t rank = 0;
     int64_t* values = nullptr;
-    shim_.dim(tensor, &rank);
-    get(tensor, &values);
-    return {values, static_cast<size_t>(rank)};
+    if (shim_.dim(tensor, &rank) != 0 || get(tensor, &values) != 0) return Raised(access, tensor);
+    return absl::MakeConstSpan(values, static_cast<size_t>(rank));
+  }
+
+  // ---- errors of torch's. The shim gives a number alone, so what failed is done again in Python, whose error
+  // is torch's own.
+
+  // What Python can't do again: torch's words where it has them.
+  absl::Status Refused(absl::string_view what) const {
+    const char* text = shim_.what == nullptr ? nullptr : shim_.what();
+    return absl::InternalError(text == nullptr ? absl::StrCat("torch ", what)
+                                               : absl::StrCat("torch ", what, ": ", text));
+  }
+
+  // `access`: a method of Python's tensors, which raises as the shim's function did.
+  absl::Status Raised(const char* access, Tensor tensor) {
+    const absl::Status refused = Refused(absl::StrCat("refused ", access));
+    const std::vector<std::string> names = {"self"};
+    const std::vector<CallValue> values = {TensorValue(tensor)};
+    const absl::Status raised = CallPython(access, {names, values}, {});
+    return raised.ok() ? refused : raised;
+  }
+
+  // An operator of one result.
+  absl::StatusOr<Tensor> InPython(const std::string& target,
+                                  std::initializer_list<std::pair<const char*, CallValue>> arguments) {
+    std::vector<std::string> names;
+    std::vector<CallValue> values;
+    for (const auto& [name, value] : arguments) {
+      names.push_back(name);
+      values.push_back(value);
+    }
+    Tensor result = nullptr;
+    KILN_RETURN_IF_ERROR(CallPython(target, {names, values}, absl::MakeSpan(&result, 1)));
+    if (result == nullptr) return absl::InternalError(absl::StrCat(target, " gave nothing"));
+    return result;
+  }
+
+  static CallValue Code(v1::Argument::KindCase kind, int64_t number) {
+    CallValue value;
+    value.kind = kind;
+    value.number = number;
+    return value;
+  }
+  static CallValue Ints(absl::Span<const int64_t> numbers) {
+    CallValue value;
+    value.kind = v1::Argument::kAsInts;
+    value.numbers.assign(numbers.begin(), numbers.end());
+    return value;
+  }
+  static CallValue TensorValue(Tensor tensor) {
+    CallValue value;
+    value.kind = v1::Argument::kAsTensor;
+    value.tensor = tensor;
+    return value;
   }
 
   static Outcome Result(Error error) { return error == 0 ? Outcome::kDone : Outcome::kNotHere; }
@@ -565,26 +637,29 @@ class TorchHost : public Host {
   // What runs there may leave another device behind; ATen's own functions don't.
   absl::Status CallPython(const std::string& target, const CallArguments& arguments,
                           absl::Span<Tensor> results) {
-    const int32_t device = DeviceIndex();
-    absl::Status status = callback_(target, arguments, results);
-    if (device_ == v1::CUDA && status.ok() && !UseGpu(device)) {
-      for (Tensor& tensor : results) {
-        if (tensor != nullptr) Release(std::exchange(tensor, nullptr));
-      }
-      return absl::InternalError(absl::StrCat("the CUDA driver gives device ", device, " no more"));
+    KILN_ASSIGN_OR_RETURN(const int32_t device, DeviceIndex());
+    KILN_RETURN_IF_ERROR(callback_(target, arguments, results));
+    if (device_ != v1::CUDA) return absl::OkStatus();
+    const auto& driver = TheCudaDriver();
+    absl::Status status = driver.ok() ? UseCudaContext(*driver, device) : driver.status();
+    if (status.ok()) return status;
+    for (Tensor& tensor : results) {
+      if (tensor != nullptr) Release(std::exchange(tensor, nullptr));
     }
     return status;
   }
 
-  int32_t DeviceIndex() const {
+  absl::StatusOr<int32_t> DeviceIndex() const {
     int32_t index = 0;
-    if (shim_.current_device != nullptr) shim_.current_device(&index);
+    if (shim_.current_device != nullptr && shim_.current_device(&index) != 0)
+      return Refused("gives no current device");
     return index;
   }
 
   const v1::DeviceType device_;
   LibraryCallback callback_;
   Shim shim_ = {};
+  std::atomic<bool> unfreed_ = false;  // a tensor that torch could not free
   TorchPrecision precision_;
   std::unique_ptr<TorchProducts> products_;          // nullptr: none but ATen's
   std::unique_ptr<TorchConvolutions> convolutions_;  // likewise

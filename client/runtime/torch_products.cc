@@ -182,9 +182,10 @@ class TorchProducts::Call : public MemoryCall {
   bool Make(const MemoryResults& results, CallContext& context) {
     const auto made = products_.host_.Empty(product_.dtype, made_sizes_, made_strides_);
     if (!made.ok()) return false;
-    product_.d.data = products_.host_.Data(*made);
+    const auto data = products_.host_.Data(*made);
+    product_.d.data = data.ok() ? *data : nullptr;
     const TensorMemory result = {product_.d.data, product_.dtype, made_sizes_, made_strides_};
-    if (!WillWrite(result, context) || !Multiply(context)) {
+    if (!data.ok() || !WillWrite(result, context) || !Multiply(context)) {
       products_.host_.Release(*made);
       return false;
     }

@@ -2,7 +2,7 @@
 //
 //   KILN_RETURN_IF_ERROR(Check(x));
 //   KILN_ASSIGN_OR_RETURN(auto value, Parse(bytes));
-//   return StatusWrap(status, "plan graph");   // "plan graph: <message>", code kept
+//   return StatusWrap(status, "plan graph");   // "plan graph: <message>", code and payloads kept
 #pragma once
 
 #include <utility>

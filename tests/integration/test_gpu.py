@@ -552,3 +552,34 @@ print(kiln.stats()["autograd_cache_loads"], kiln.stats()["cuda_graphs"], len(rep
     assert first[:4] == ["0", "2", "True", "0"]
     assert second[:4] == ["2", "2", "True", "0"]
     assert first[4:] == second[4:]
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_output_that_a_later_replay_overwrote():
+    """Torch's own error, and a context that is as good as before."""
+    produce = torch.compile(lambda x: x * 2 + 1, backend="kiln", mode="reduce-overhead")
+    use = torch.compile(lambda x: x.sin() + 1, backend="kiln")
+    x = torch.randn(1000, 1000, device="cuda")
+    with torch.no_grad():
+        use(x)
+        for _ in range(3):
+            produce(x)
+        old = produce(x)
+        produce(x)
+        for run in (torch.sin, use):
+            with pytest.raises(RuntimeError, match="overwritten by a subsequent run"):
+                run(old)
+        torch.cuda.synchronize()
+        torch.testing.assert_close(use(produce(x)), (x * 2 + 1).sin() + 1)
+
+
+def test_pinned_number_written_right_after_the_call():
+    compiled = torch.compile(lambda x, scale: x * scale, backend="kiln")
+    x, scale = torch.ones(1 << 20, device="cuda"), torch.full((), 3.0).pin_memory()
+    compiled(x, scale)
+    for value in range(20):
+        scale.fill_(value)
+        torch.cuda._sleep(20_000_000)  # what is copied asynchronously is read after this
+        y = compiled(x, scale)
+        scale.fill_(-1)
+        assert (y == value).all()

@@ -230,15 +230,15 @@ class Runner {
 
   static void Compare(MatmulHost& host, Tensor got, const RandomTensor& want, double slack,
                       const std::string& what) {
-    ASSERT_EQ(std::vector<int64_t>(host.Sizes(got).begin(), host.Sizes(got).end()), want.sizes) << what;
+    ASSERT_EQ(std::vector<int64_t>(host.Sizes(got)->begin(), host.Sizes(got)->end()), want.sizes) << what;
     if (want.dtype == v1::I64) return;
     ASSERT_EQ(*host.Type(got), want.dtype) << what;
     for (size_t d = 0; d < want.sizes.size(); ++d) {
-      int64_t stride = want.sizes[d] == 1 ? host.Strides(got)[d] : want.strides[d];
-      EXPECT_EQ(host.Strides(got)[d], stride) << what << " dimension " << d;
+      int64_t stride = want.sizes[d] == 1 ? (*host.Strides(got))[d] : want.strides[d];
+      EXPECT_EQ((*host.Strides(got))[d], stride) << what << " dimension " << d;
     }
     for (size_t i = 0; i < want.data.size(); ++i) {
-      int64_t at = OffsetOf(want.sizes, host.Strides(got), static_cast<int64_t>(i));
+      int64_t at = OffsetOf(want.sizes, *host.Strides(got), static_cast<int64_t>(i));
       ASSERT_NEAR(host.Element(got, at), want.data[i], slack * (1 + std::abs(want.data[i])))
           << what << " element " << i;
     }

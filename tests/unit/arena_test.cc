@@ -90,7 +90,7 @@ class ArenaProgramTest : public ::testing::Test {
     const int64_t stride = 1;
     Value input;
     input.tensor = *host_.Empty(v1::F32, {&n, 1}, {&stride, 1});
-    for (int64_t i = 0; i < n; ++i) static_cast<float*>(host_.Data(input.tensor))[i] = i;
+    for (int64_t i = 0; i < n; ++i) static_cast<float*>(*host_.Data(input.tensor))[i] = i;
     return input;
   }
   // Allocations of a call on 0, 1, …, n - 1, whose every output must be that.
@@ -102,8 +102,8 @@ class ArenaProgramTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status;
     const int64_t allocations = host_.allocations() - before;
     for (Value& output : outputs) {
-      EXPECT_EQ(host_.Sizes(output.tensor)[0], n);
-      for (int64_t i = 0; i < n; ++i) EXPECT_EQ(static_cast<float*>(host_.Data(output.tensor))[i], i);
+      EXPECT_EQ((*host_.Sizes(output.tensor))[0], n);
+      for (int64_t i = 0; i < n; ++i) EXPECT_EQ(static_cast<float*>(*host_.Data(output.tensor))[i], i);
       host_.Release(output.tensor);
     }
     EXPECT_EQ(host_.live(), 0);

@@ -60,14 +60,14 @@ class MemoryCallsTest : public ::testing::Test {
     for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
     for (int64_t i = 0; i <= last; ++i) {
       seed_ = seed_ * 1664525u + 1013904223u;
-      static_cast<float*>(host_.Data(tensor))[i] = static_cast<float>(seed_ >> 28) - 8;
+      static_cast<float*>(*host_.Data(tensor))[i] = static_cast<float>(seed_ >> 28) - 8;
     }
     return tensor;
   }
   float At(Tensor tensor, const std::vector<int64_t>& index) {
     int64_t place = 0;
-    for (size_t d = 0; d < index.size(); ++d) place += index[d] * host_.Strides(tensor)[d];
-    return static_cast<const float*>(host_.Data(tensor))[place];
+    for (size_t d = 0; d < index.size(); ++d) place += index[d] * (*host_.Strides(tensor))[d];
+    return static_cast<const float*>(*host_.Data(tensor))[place];
   }
   void TearDown() override {
     for (Tensor tensor : kept_) host_.Release(tensor);
@@ -78,7 +78,7 @@ class MemoryCallsTest : public ::testing::Test {
   }
 
   TensorMemory Memory(Tensor tensor) {
-    return {host_.Data(tensor), *host_.Type(tensor), host_.Sizes(tensor), host_.Strides(tensor)};
+    return {*host_.Data(tensor), *host_.Type(tensor), *host_.Sizes(tensor), *host_.Strides(tensor)};
   }
   struct Arguments {
     std::vector<std::string> names;
@@ -147,8 +147,9 @@ class MemoryCallsTest : public ::testing::Test {
   uint32_t AddBuffer(Tensor tensor) {
     v1::ProgramBuffer* buffer = program_.add_buffers();
     buffer->set_dtype(v1::F32);
-    for (const int64_t size : host_.Sizes(tensor)) buffer->add_sizes()->set_value(size);
-    for (const int64_t stride : host_.Strides(tensor)) buffer->add_strides()->set_value(stride);
+    const auto sizes = host_.Sizes(tensor), strides = host_.Strides(tensor);
+    for (const int64_t size : *sizes) buffer->add_sizes()->set_value(size);
+    for (const int64_t stride : *strides) buffer->add_strides()->set_value(stride);
     return static_cast<uint32_t>(program_.buffers_size() - 1);
   }
 

@@ -72,32 +72,38 @@ class PlainHost : public Host {
     --live_;
     delete Get(tensor);
   }
-  void* Data(Tensor tensor) override {
+  absl::StatusOr<void*> Data(Tensor tensor) override { return Memory(tensor); }
+  static void* Memory(Tensor tensor) {
     char* storage = Get(tensor)->over != nullptr ? Get(tensor)->over : Get(tensor)->storage.get();
     return storage + Get(tensor)->offset * ByteSize(Get(tensor)->dtype);
   }
-  absl::Span<const int64_t> Sizes(Tensor tensor) override { return Get(tensor)->sizes; }
-  absl::Span<const int64_t> Strides(Tensor tensor) override { return Get(tensor)->strides; }
+  absl::StatusOr<absl::Span<const int64_t>> Sizes(Tensor tensor) override {
+    return absl::MakeConstSpan(Get(tensor)->sizes);
+  }
+  absl::StatusOr<absl::Span<const int64_t>> Strides(Tensor tensor) override {
+    return absl::MakeConstSpan(Get(tensor)->strides);
+  }
   absl::StatusOr<v1::DType> Type(Tensor tensor) override { return Get(tensor)->dtype; }
   absl::Status Copy(Tensor to, Tensor from) override {
-    CopyDim(0, Get(to), static_cast<char*>(Data(to)), Get(from), static_cast<char*>(Data(from)));
+    CopyDim(0, Get(to), static_cast<char*>(Memory(to)), Get(from), static_cast<char*>(Memory(from)));
     return absl::OkStatus();
   }
   absl::StatusOr<Tensor> Seeds(uint32_t count) override {
     const int64_t size = count, stride = 1;
     auto seeds = Empty(v1::I64, {&size, 1}, {&stride, 1});
-    for (uint32_t i = 0; i < count; ++i) static_cast<int64_t*>(Data(*seeds))[i] = 1000 + i;
+    for (uint32_t i = 0; i < count; ++i) static_cast<int64_t*>(Memory(*seeds))[i] = 1000 + i;
     return seeds;
   }
   uint32_t ThreadCount() override { return threads_; }
-  void ParallelFor(int64_t units, int64_t grain,
-                   absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body) override {
+  absl::Status ParallelFor(int64_t units, int64_t grain,
+                           absl::FunctionRef<void(int64_t, int64_t, uint32_t)> body) override {
     std::vector<std::thread> threads;
     const int64_t step = std::max<int64_t>(grain, (units + threads_ - 1) / threads_);
     for (uint32_t t = 0; t * step < units; ++t) {
       threads.emplace_back([&, t] { body(t * step, std::min<int64_t>(units, (t + 1) * step), t); });
     }
     for (std::thread& thread : threads) thread.join();
+    return absl::OkStatus();
   }
   // "test.copy.default": a dense copy of `self`; "test.transposed.default": the same values in column-major
   // layout; "test.alias.default": `self` itself.
@@ -154,7 +160,7 @@ class PlainHost : public Host {
       auto result = Empty(from.dtype, from.sizes, from.strides);
       if (!result.ok()) return false;
       results.made[0] = *result;
-      to = Data(*result);
+      to = Memory(*result);
     }
     int64_t bytes = ByteSize(from.dtype);
     for (int64_t size : from.sizes) bytes *= size;

@@ -179,7 +179,7 @@ TEST_F(ProductsTest, AStepOfFixedSizesFollowsAllElse) {
   const std::unique_ptr<MemoryCall> step = torch_.NewCall("aten.addmm.default", true);
   const auto same = [&](Tensor self, Tensor mat1, Tensor to) {
     const Tensors tensors = {{"self", self}, {"mat1", mat1}, {"mat2", b}};
-    auto* const data = static_cast<float*>(host_.Data(to));
+    auto* const data = static_cast<float*>(*host_.Data(to));
     EXPECT_TRUE(Call("aten.addmm.default", tensors, &to));
     const std::vector<float> expected(data, data + 32);
     std::fill_n(data, 32, -1.0f);
@@ -209,7 +209,7 @@ TEST_F(ProductsTest, AStepOfFixedSizesFollowsAllElse) {
   const Tensor room = Filled({25}, {1});  // an alignment that no tensor has
   const Arguments bound = Bind({{"self", first}, {"mat1", a}, {"mat2", b}}, {});
   std::vector<CallValue> values = bound.values;
-  values[1].memory.data = static_cast<float*>(host_.Data(room)) + 1;
+  values[1].memory.data = static_cast<float*>(*host_.Data(room)) + 1;
   const TensorMemory declared = Memory(d);
   Tensor made = nullptr;
   EXPECT_TRUE(step->Run({bound.names, values}, {true, {&declared, 1}, {&made, 1}}, context_));
@@ -545,7 +545,7 @@ TEST_F(ProductsTest, ConvolvesWithOnePoint) {
     ASSERT_TRUE(
         Call("aten.convolution.default", {{"input", x}, {"weight", weight}}, &y, false, Window(1, 0, 1)));
     EXPECT_EQ(fake.last_compute, CublasLt::kCompute32F);  // the setting of gemms, not cuDNN's
-    EXPECT_EQ(host_.Strides(y)[1], by_points ? 1 : h * w);
+    EXPECT_EQ((*host_.Strides(y))[1], by_points ? 1 : h * w);
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < o; ++j) {
         for (int64_t p = 0; p < h * w; ++p) {

@@ -72,11 +72,11 @@ void RunCopies(RecordingHost& host) {
   const int64_t size = 4, stride = 1;
   Value input;
   input.tensor = *host.Empty(v1::F32, {&size, 1}, {&stride, 1});
-  for (int i = 0; i < 4; ++i) static_cast<float*>(host.Data(input.tensor))[i] = static_cast<float>(i);
+  for (int i = 0; i < 4; ++i) static_cast<float*>(*host.Data(input.tensor))[i] = static_cast<float>(i);
   std::vector<Value> outputs;
   ASSERT_TRUE((*program)->Run({&input, 1}, outputs).ok());
   for (const Value& output : outputs) {
-    EXPECT_EQ(static_cast<float*>(host.Data(output.tensor))[3], 3);
+    EXPECT_EQ(static_cast<float*>(*host.Data(output.tensor))[3], 3);
     host.Release(output.tensor);
   }
   EXPECT_EQ(host.live(), 0);

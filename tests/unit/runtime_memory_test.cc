@@ -19,7 +19,7 @@ class MemoryTest : public RuntimeTest {
     std::iota(Memory(input), Memory(input) + 6, 0.0f);
     return input;
   }
-  float* Memory(const Value& value) { return static_cast<float*>(host_.Data(value.tensor)); }
+  float* Memory(const Value& value) { return static_cast<float*>(*host_.Data(value.tensor)); }
 };
 
 TEST_F(MemoryTest, CopiesResultsOfAnotherLayout) {
@@ -35,7 +35,7 @@ TEST_F(MemoryTest, CopiesResultsOfAnotherLayout) {
   std::vector<Value> outputs;
   ASSERT_TRUE((*program)->Run({&input, 1}, outputs).ok());
   EXPECT_EQ((*program)->counts().stride_copies.load(), 1u);
-  EXPECT_EQ(host_.Strides(outputs[0].tensor)[0], 3);
+  EXPECT_EQ((*host_.Strides(outputs[0].tensor))[0], 3);
   EXPECT_EQ(Memory(outputs[0])[4], 4);
   EXPECT_EQ(Memory(outputs[1])[0], 1);
   ReleaseAll(outputs);
@@ -101,8 +101,8 @@ TEST_F(MemoryTest, ReusesStorageInAnotherLayoutWithoutHandles) {
     EXPECT_EQ(host_.allocations() - allocations, 1);
     // The output's own; of a call with handles also its argument's and results'.
     EXPECT_EQ(host_.views() - views, in_memory ? 1 : 4);
-    EXPECT_EQ(host_.Sizes(outputs[0].tensor), absl::MakeConstSpan(sizes));
-    EXPECT_EQ(host_.Strides(outputs[0].tensor), absl::MakeConstSpan(strides));
+    EXPECT_EQ(*host_.Sizes(outputs[0].tensor), absl::MakeConstSpan(sizes));
+    EXPECT_EQ(*host_.Strides(outputs[0].tensor), absl::MakeConstSpan(strides));
     for (int i = 0; i < 6; ++i) EXPECT_EQ(Memory(outputs[0])[i], i);
     ReleaseAll(outputs);
     EXPECT_EQ(host_.live(), 0);
@@ -136,7 +136,7 @@ class WrittenInputTest : public MemoryTest {
     status_ = (*program)->Run({&input, 1}, outputs_);
     copies_ = (*program)->counts().stride_copies.load();
     std::vector<float> after(memory, memory + 6);
-    same_memory_ = !outputs_.empty() && host_.Data(outputs_[0].tensor) == memory;
+    same_memory_ = !outputs_.empty() && *host_.Data(outputs_[0].tensor) == memory;
     if (outputs_.size() > 1) {
       second_row_.assign(Memory(outputs_[1]), Memory(outputs_[1]) + 3);
     }

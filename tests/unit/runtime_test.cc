@@ -252,7 +252,7 @@ TEST_F(RuntimeTest, ReportsAnIndexOutOfRange) {
     inputs[0].tensor = *host_.Empty(v1::I64, {&size, 1}, {&stride, 1});
     inputs[1] = NewTensor({0, 10, 20, 30, 40});
     const int64_t indices[] = {-1, bad, 0};
-    std::memcpy(host_.Data(inputs[0].tensor), indices, sizeof indices);
+    std::memcpy(*host_.Data(inputs[0].tensor), indices, sizeof indices);
     std::vector<Value> outputs;
     const absl::Status status = (*program)->Run(inputs, outputs);
     if (bad == 1) {

@@ -63,12 +63,12 @@ class RuntimeTest : public ::testing::Test {
     const int64_t size = values.size(), stride = 1;
     Value value;
     value.tensor = *host_.Empty(v1::F32, {&size, 1}, {&stride, 1});
-    std::copy(values.begin(), values.end(), static_cast<float*>(host_.Data(value.tensor)));
+    std::copy(values.begin(), values.end(), static_cast<float*>(*host_.Data(value.tensor)));
     return value;
   }
   std::vector<float> Floats(const Value& value) {
-    const auto* data = static_cast<const float*>(host_.Data(value.tensor));
-    return {data, data + host_.Sizes(value.tensor)[0]};
+    const auto* data = static_cast<const float*>(*host_.Data(value.tensor));
+    return {data, data + (*host_.Sizes(value.tensor))[0]};
   }
   absl::StatusOr<std::shared_ptr<const Program>> Load(const std::string& interpret = "") {
     return Program::Load(manifest_, objects_, interpret, &host_);

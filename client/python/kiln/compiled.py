@@ -13,7 +13,7 @@ import torch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, FXGraphCacheMiss
 from torch._inductor.output_code import OutputCode
 
-from . import _C, cuda_graphs, debug, fallback, library, records, service
+from . import _C, cuda_graphs, debug, devices, fallback, library, records, service
 from .errors import Unsupported
 from .symbols import evaluate, values_of
 
@@ -79,7 +79,7 @@ class CompiledGraph(OutputCode):
         for position in self.float_inputs:
             inputs[position] = torch.tensor(inputs[position], dtype=torch.float64)
         for position in self.from_cpu:
-            inputs[position] = inputs[position].to(self.gpu, non_blocking=True)
+            inputs[position] = devices.brought_to(self.gpu, inputs[position])
         outputs = list(self._run(inputs))
         for position, other in others:
             outputs[position] = other

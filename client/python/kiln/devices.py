@@ -67,6 +67,12 @@ def inputs_from_cpu(module, gpu, float_inputs=()):
                  if position in float_inputs or isinstance(value, torch.Tensor) and value.device.type == "cpu")
 
 
+def brought_to(gpu, tensor):
+    """`tensor` of the CPU as it is now, on `gpu`: the caller may write it as soon as this returns. A copy from pageable
+    memory has been read by then, one from pinned memory has not; what is read instead is a copy in pageable memory."""
+    return (tensor.clone() if tensor.is_pinned() else tensor).to(gpu, non_blocking=True)
+
+
 def _gpus(module):
     return {value.device for node in module.graph.nodes for value in _values(node)
             if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
