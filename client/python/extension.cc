@@ -24,6 +24,7 @@
 namespace kiln::python {
 
 PyObject* service_error = nullptr;
+PyObject* contradiction = nullptr;
 
 namespace {
 // Where an index is out of range eager raises IndexError for some operators, RuntimeError for others (gather,
@@ -41,6 +42,7 @@ PyObject* RaiseService(const absl::Status& status) {
 PyObject* RaiseRun(const absl::Status& status) {
   if (status.GetPayload(runtime::kPythonErrorPayload).has_value() && PyErr_Occurred()) return nullptr;
   PyObject* type = status.code() == absl::StatusCode::kOutOfRange ? index_error : PyExc_RuntimeError;
+  if (status.GetPayload(runtime::kContradictionPayload).has_value()) type = contradiction;
   Ref text(Text(std::string(status.message())));
   PyErr_SetObject(type, text.get());
   return nullptr;
@@ -250,9 +252,12 @@ PyObject* NewModule() {
   Ref both(PyTuple_Pack(2, PyExc_IndexError, PyExc_RuntimeError));
   index_error = both ? PyErr_NewException("kiln._C.IndexOutOfRange", both.get(), nullptr) : nullptr;
   service_error = PyErr_NewException("kiln._C.ServiceError", PyExc_RuntimeError, nullptr);
+  contradiction = PyErr_NewException("kiln._C.Contradiction", PyExc_RuntimeError, nullptr);
   Py_XINCREF(service_error);
-  if (index_error == nullptr || service_error == nullptr ||
-      PyModule_AddObject(module, "ServiceError", service_error) != 0 || !AddArtifactType(module)) {
+  Py_XINCREF(contradiction);
+  if (index_error == nullptr || service_error == nullptr || contradiction == nullptr ||
+      PyModule_AddObject(module, "ServiceError", service_error) != 0 ||
+      PyModule_AddObject(module, "Contradiction", contradiction) != 0 || !AddArtifactType(module)) {
     Py_DECREF(module);
     return nullptr;
   }

@@ -100,7 +100,7 @@ bool Take(PyObject* result, const std::string& target, absl::Span<Tensor> result
   const bool many = PyTuple_Check(result) || PyList_Check(result);
   const Py_ssize_t count = many ? PySequence_Size(result) : 1;
   if (count != static_cast<Py_ssize_t>(results.size()) && !(results.empty() && !many)) {
-    PyErr_Format(PyExc_RuntimeError, "kiln: %s gave %zd results, not %zd", target.c_str(), count,
+    PyErr_Format(contradiction, "%s: gave %zd results where %zd were declared", target.c_str(), count,
                  static_cast<Py_ssize_t>(results.size()));
     return false;
   }

@@ -55,5 +55,7 @@ PyObject* RaiseService(const absl::Status& status);
 PyObject* RaiseRun(const absl::Status& status);
 
 extern PyObject* service_error;
+// kiln._C.Contradiction, a RuntimeError: a library call gave something else than the graph declares.
+extern PyObject* contradiction;
 
 }  // namespace kiln::python

@@ -29,6 +29,8 @@ namespace kiln::runtime {
 using Tensor = void*;
 
 inline constexpr char kPythonErrorPayload[] = "kiln/python-error";
+// Of a status that says that a library call gave something else than the graph declares.
+inline constexpr char kContradictionPayload[] = "kiln/contradiction";
 
 // A tensor by its memory alone. Borrowed.
 struct TensorMemory {
@@ -133,6 +135,8 @@ class Host {
   virtual absl::StatusOr<absl::Span<const int64_t>> Sizes(Tensor tensor) = 0;
   virtual absl::StatusOr<absl::Span<const int64_t>> Strides(Tensor tensor) = 0;
   virtual absl::StatusOr<v1::DType> Type(Tensor tensor) = 0;
+  // Whether its memory is of the kind of device that programs run on.
+  virtual absl::StatusOr<bool> IsHere(Tensor tensor) { return true; }
   // Whether memory holds the elements themselves: torch has tensors whose elements are the conjugates or the
   // negatives of what memory holds.
   virtual bool IsPlain(Tensor tensor) { return true; }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
@@ -32,6 +33,13 @@ bool SameStrides(absl::Span<const int64_t> sizes, absl::Span<const int64_t> a, a
     if (sizes[d] > 1 && a[d] != b[d]) same = false;
   }
   return same;
+}
+
+// A library call's result is not what the graph was compiled for.
+absl::Status Contradiction(absl::string_view gave, absl::string_view declared) {
+  absl::Status status = absl::InternalError(absl::StrCat(gave, " where ", declared, " was declared"));
+  status.SetPayload(kContradictionPayload, absl::Cord());
+  return status;
 }
 
 absl::Status KernelError(const KilnStatus& status) {
@@ -278,7 +286,8 @@ class Frame {
     }
     KILN_RETURN_IF_ERROR(SetData(slot));
     if (slot.data == nullptr && SpanElements(extent.sizes, extent.strides) > 0)
-      return absl::FailedPreconditionError(absl::StrCat("input ", index, " has no memory: its storage is empty"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("input ", index, " has no memory: its storage is empty"));
     return absl::OkStatus();
   }
 
@@ -362,12 +371,15 @@ class Frame {
     KILN_RETURN_IF_ERROR(Measure(buffer.shape, extent));
     KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> sizes, host_.Sizes(tensor));
     if (!SameSizes(sizes, extent.sizes)) {
-      return absl::InternalError(absl::StrCat("a library call gave sizes [", absl::StrJoin(sizes, ", "),
-                                              "] where [", absl::StrJoin(extent.sizes, ", "),
-                                              "] was declared"));
+      return Contradiction(absl::StrCat("gave sizes [", absl::StrJoin(sizes, ", "), "]"),
+                           absl::StrCat("[", absl::StrJoin(extent.sizes, ", "), "]"));
     }
     KILN_ASSIGN_OR_RETURN(v1::DType dtype, host_.Type(tensor));
-    if (dtype != buffer.dtype) return absl::InternalError("a library call gave another dtype than declared");
+    if (dtype != buffer.dtype) {
+      return Contradiction(absl::StrCat("gave ", v1::DType_Name(dtype)), v1::DType_Name(buffer.dtype));
+    }
+    KILN_ASSIGN_OR_RETURN(const bool here, host_.IsHere(tensor));
+    if (!here) return Contradiction("gave a tensor on another device", "one here");
     KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> strides, host_.Strides(tensor));
     if (!SameStrides(extent.sizes, strides, extent.strides)) {
       KILN_ASSIGN_OR_RETURN(Tensor copy, CopyOf(tensor, buffer.dtype, extent));
@@ -553,7 +565,7 @@ class Frame {
       if (call.results[i] < 0 || !status.ok()) {
         Drop(results[i]);
       } else if (results[i] == nullptr) {
-        status = absl::InternalError(absl::StrCat(call.target, " left result ", i, " undefined"));
+        status = StatusWrap(Contradiction(absl::StrCat("gave no result ", i), "a tensor"), call.target);
       } else {
         status = StatusWrap(Fill(call.results[i], results[i]), call.target);
       }

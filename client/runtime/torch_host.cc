@@ -42,6 +42,7 @@ struct Shim {
   Error (*sizes)(Tensor, int64_t**);
   Error (*strides)(Tensor, int64_t**);
   Error (*dtype)(Tensor, int32_t*);
+  Error (*device_type)(Tensor, int32_t*);
   Error (*copy)(Tensor, Tensor, int32_t);
   bool (*is_conj)(Tensor);  // at::native::is_conj(const at::Tensor&): a handle is the tensor's address
   bool (*is_neg)(Tensor);
@@ -118,6 +119,7 @@ class TorchHost : public Host {
     functions.Need(shim_.sizes, "aoti_torch_get_sizes");
     functions.Need(shim_.strides, "aoti_torch_get_strides");
     functions.Need(shim_.dtype, "aoti_torch_get_dtype");
+    functions.Need(shim_.device_type, "aoti_torch_get_device_type");
     functions.Need(shim_.copy, "aoti_torch_copy_");
     functions.Need(shim_.is_conj, "_ZN2at6native7is_conjERKNS_6TensorE");
     functions.Need(shim_.is_neg, "_ZN2at6native6is_negERKNS_6TensorE");
@@ -265,12 +267,18 @@ class TorchHost : public Host {
     return from_torch_[number];
   }
 
+  absl::StatusOr<bool> IsHere(Tensor tensor) override {
+    int32_t type = -1;
+    if (shim_.device_type(tensor, &type) != 0) return Refused("gives no device");
+    return type == device_type_;
+  }
+
   bool IsPlain(Tensor tensor) override { return !shim_.is_conj(tensor) && !shim_.is_neg(tensor); }
 
   absl::Status Copy(Tensor to, Tensor from) override {
     if (shim_.copy(to, from, 0) == 0) return absl::OkStatus();
-    KILN_ASSIGN_OR_RETURN(Tensor result,
-                          InPython("aten.copy_.default", {{"self", TensorValue(to)}, {"src", TensorValue(from)}}));
+    KILN_ASSIGN_OR_RETURN(Tensor result, InPython("aten.copy_.default",
+                                                  {{"self", TensorValue(to)}, {"src", TensorValue(from)}}));
     Release(result);
     return absl::OkStatus();
   }
@@ -376,8 +384,8 @@ class TorchHost : public Host {
     return absl::MakeConstSpan(values, static_cast<size_t>(rank));
   }
 
-  // ---- errors of torch's. The shim gives a number alone, so what failed is done again in Python, whose error
-  // is torch's own.
+  // ---- errors of torch's. The shim gives a number alone, so what failed is done again in Python, whose
+  // error is torch's own.
 
   // What Python can't do again: torch's words where it has them.
   absl::Status Refused(absl::string_view what) const {

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import kiln
+from kiln import devices
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
@@ -76,3 +77,13 @@ def test_memory_that_cannot_be_allocated(function):
     assert got_kind is kind
     words = "you tried to allocate"
     assert words in text and text[text.index(words):] == got_text[got_text.index(words):]
+
+
+def test_pinned_numbers_are_read_before_the_call_returns():
+    class Pinned(torch.Tensor):
+        def is_pinned(self):
+            return True
+
+    for kind, same in ((torch.Tensor, True), (Pinned, False)):
+        x = torch.ones(()).as_subclass(kind)
+        assert (devices.brought_to("cpu", x).data_ptr() == x.data_ptr()) is same

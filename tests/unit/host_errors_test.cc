@@ -119,8 +119,9 @@ class HostErrorsTest : public RuntimeTest {
     launch->mutable_units()->set_value(kRows * kColumns / 64);
   }
 
-  // A program with every kind of step that asks the host: an input that lies otherwise and is written, kernels
-  // on threads, calls whose results lie otherwise, seeds, copies, views of temporaries and of results.
+  // A program with every kind of step that asks the host: an input that lies otherwise and is written,
+  // kernels on threads, calls whose results lie otherwise, seeds, copies, views of temporaries and of
+  // results.
   void MakeProgram() {
     ProgramMaker maker;
     const uint32_t x = maker.Input({kRows, kColumns}, /*written=*/true);
@@ -166,8 +167,8 @@ TEST_F(HostErrorsTest, EveryCallIsChecked) {
   for (const Value& output : outputs) willing.Release(output.tensor);
   outputs.clear();
   EXPECT_EQ(willing.live(), 0);
-  for (const char* call : {"Begin", "Empty", "View", "Share", "Data", "Sizes", "Strides", "Type", "Copy", "Seeds",
-                           "ParallelFor", "Call"}) {
+  for (const char* call : {"Begin", "Empty", "View", "Share", "Data", "Sizes", "Strides", "Type", "Copy",
+                           "Seeds", "ParallelFor", "Call"}) {
     EXPECT_TRUE(willing.calls().contains(call)) << call << " is not tried here";
   }
   for (int64_t refused = 0; refused < willing.count(); ++refused) {

@@ -13,7 +13,7 @@ import torch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, FXGraphCacheMiss
 from torch._inductor.output_code import OutputCode
 
-from . import _C, cuda_graphs, debug, devices, fallback, library, records, service
+from . import _C, cuda_graphs, debug, devices, fallback, library, records, service, stale
 from .errors import Unsupported
 from .symbols import evaluate, values_of
 
@@ -59,6 +59,7 @@ class CompiledGraph(OutputCode):
     recording: Any = None  # cuda_graphs.Recording, where CUDA graphs are wanted
     for_inference: bool = False
     artifact: Any = None
+    compile_id: Any = None  # of Dynamo's compile that this belongs to
 
     __hash__ = object.__hash__  # the base class compares by value
     __eq__ = object.__eq__
@@ -70,9 +71,13 @@ class CompiledGraph(OutputCode):
         self._boxed_call = True
 
     def __call__(self, inputs):
-        if self.other_outputs or self.float_inputs or self.from_cpu or self.to_cpu:
-            return self._call_with_others(inputs)
-        return self._run(inputs)
+        try:
+            if self.other_outputs or self.float_inputs or self.from_cpu or self.to_cpu:
+                return self._call_with_others(inputs)
+            return self._run(inputs)
+        except _C.Contradiction as error:
+            stale.drop(self, str(error))
+            raise
 
     def _call_with_others(self, inputs):
         others = [(position, value(inputs) if callable(value) else value) for position, value in self.other_outputs]
@@ -91,6 +96,7 @@ class CompiledGraph(OutputCode):
         """Gets the program: compiled if `graph` (canonical bytes) is given, else only looked up.
 
         `symbols` as from symbols_by_name. Raises _C.ServiceError, or Unsupported when the program does not fit."""
+        self.compile_id = torch._guards.CompileContext.current_compile_id()
         values = [symbols[name] for name in self.symbol_names if name in symbols]
         if len(values) != len(self.symbol_names):
             raise Unsupported("a symbol of the graph is not among its inputs")
@@ -121,7 +127,7 @@ class CompiledGraph(OutputCode):
 
     def __getstate__(self):
         state = self.__dict__.copy()
-        state["artifact"] = None
+        state["artifact"] = state["compile_id"] = None
         state.pop("_run", None)
         return state
 

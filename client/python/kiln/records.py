@@ -50,6 +50,7 @@ def stats() -> dict[str, Any]:
 
     `compiles` graphs compiled by the service for this process, `hits` graphs taken from its cache,
     `joined` of the compiled those that another process had begun, `not_kept` those that the store refused,
+    `contradicted` graphs that were dropped since a library call in them gave something else than its declaration said,
     `recovered` how often a daemon or compiler process had ended and another took over,
     `kernels` and `library_calls` steps in those graphs, `cuda_graphs` graphs given to torch's trees of
     CUDA graphs, `not_measured` programs of max-autotune that it could not measure (all of), `tuned_plans` kinds of
@@ -68,6 +69,7 @@ def stats() -> dict[str, Any]:
                 "hits",
                 "joined",
                 "not_kept",
+                "contradicted",
                 "recovered",
                 "kernels",
                 "library_calls",
