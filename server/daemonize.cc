@@ -8,18 +8,22 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/support/limits.h"
 
 namespace kiln {
 namespace {
 
 constexpr off_t kLogBytesMax = 16 << 20;
+constexpr rlim_t kOpenFilesWanted = 4096;  // the store's, and one a connection
 
 // A caller that forgot to close a descriptor passed it on; ours are all close-on-exec.
 void CloseInherited() {
@@ -50,6 +54,21 @@ absl::Status GoToBackground() {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   signal(SIGHUP, SIG_IGN);
+  return absl::OkStatus();
+}
+
+absl::Status AllowOpenFiles() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+    return absl::UnavailableError(absl::StrCat("RLIMIT_NOFILE: ", strerror(errno)));
+  if (limit.rlim_max < kDaemonOpenFilesMin) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("at most ", limit.rlim_max, " files may be open here (RLIMIT_NOFILE), and kilnd needs ",
+                     kDaemonOpenFilesMin, ": raise the hard limit (ulimit -Hn)"));
+  }
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kOpenFilesWanted));
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+    return absl::UnavailableError(absl::StrCat("RLIMIT_NOFILE: ", strerror(errno)));
   return absl::OkStatus();
 }
 

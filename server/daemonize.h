@@ -14,6 +14,9 @@ namespace kiln {
 // once, the daemon goes on in a child.
 absl::Status GoToBackground();
 
+// Raises the limit on open files as far as is useful and allowed. FAILED_PRECONDITION where too few may be.
+absl::Status AllowOpenFiles();
+
 // Leaves the affinity of who started this: a training job's main thread is often pinned to one core.
 void UseAllCores();
 

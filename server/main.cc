@@ -223,6 +223,7 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
 
 absl::Status Run(const Flags& flags, const v1::Config& config) {
   umask(0077);
+  KILN_RETURN_IF_ERROR(AllowOpenFiles());
   const std::string& socket = config.listen().unix_socket();
   std::unique_ptr<FileLock> lock;
   if (!socket.empty()) {

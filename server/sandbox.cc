@@ -10,18 +10,20 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <new>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
 
-constexpr rlim_t kOpenFilesMax = 64;
+constexpr rlim_t kOpenFilesMax = kDaemonOpenFilesMin;
 constexpr rlim_t kGpuOpenFilesMax = 4096;
 
 // Missing in this kernel's or libseccomp's table: nothing to deny, and the add is skipped.
@@ -206,7 +208,10 @@ absl::Status EnterSandbox(const SandboxOptions& options) {
   if (options.frame_fd > 3) close_range(3, options.frame_fd - 1, 0);
   close_range(options.frame_fd + 1, ~0u, 0);
   KILN_RETURN_IF_ERROR(Limit(RLIMIT_CORE, 0, "RLIMIT_CORE"));
-  KILN_RETURN_IF_ERROR(Limit(RLIMIT_NOFILE, options.gpu ? kGpuOpenFilesMax : kOpenFilesMax, "RLIMIT_NOFILE"));
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return Errno("RLIMIT_NOFILE", errno);
+  const rlim_t files_max = std::min(files.rlim_max, options.gpu ? kGpuOpenFilesMax : kOpenFilesMax);
+  KILN_RETURN_IF_ERROR(Limit(RLIMIT_NOFILE, files_max, "RLIMIT_NOFILE"));
   if (kBoundAddressSpace && options.memory_bytes > 0) {
     KILN_RETURN_IF_ERROR(Limit(RLIMIT_AS, options.memory_bytes, "RLIMIT_AS"));
   }

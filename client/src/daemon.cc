@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -20,12 +21,15 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 
 extern char** environ;
@@ -117,11 +121,12 @@ std::string HomeDir() {
   return entry != nullptr ? entry->pw_dir : "/";
 }
 
-void Notice(absl::string_view text) {
-  static bool said = false;
-  if (said) return;
-  said = true;
-  fprintf(stderr, "kiln: %.*s\n", static_cast<int>(text.size()), text.data());
+// Each text once a process.
+void Notice(const std::string& text) {
+  static std::mutex mutex;
+  static auto* said = new std::set<std::string>();
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (said->insert(text).second) fprintf(stderr, "kiln: %s\n", text.c_str());
 }
 
 std::string CacheHome() {
@@ -159,6 +164,56 @@ std::string Absolute(const std::string& path) {
   return name;
 }
 
+std::string SocketIn(const std::string& directory) { return absl::StrCat(directory, "/kilnd.sock"); }
+
+bool FitsSocket(const std::string& directory) {
+  return SocketIn(directory).size() < sizeof(sockaddr_un::sun_path);
+}
+
+// `name` in a directory of the user's own with a short name.
+absl::StatusOr<std::string> ShortDir(const std::string& name) {
+  const std::string parent = absl::StrCat("/tmp/kiln-", geteuid());
+  KILN_RETURN_IF_ERROR(MakePrivateDir(parent));
+  return absl::StrCat(parent, "/", name);
+}
+
+// The directory of the socket, which is short enough for one. `id` tells builds apart.
+absl::StatusOr<std::string> PlaceSocket(const std::string& named, const std::string& store,
+                                        const std::string& id) {
+  const auto digest = [](const std::string& text, size_t digits) {
+    return ToHex(Sha256(text)).substr(0, digits);
+  };
+  if (!named.empty() && FitsSocket(named)) return named;
+  // A store of the caller's choice has a daemon of its own: another one's would serve from another store.
+  const std::string name = !named.empty()  ? absl::StrCat("named-", digest(named, 16))
+                           : store.empty() ? id
+                                           : absl::StrCat(id, "-", digest(store, 8));
+  std::string parent;
+  if (const char* xdg = getenv("XDG_RUNTIME_DIR"); xdg != nullptr && xdg[0] == '/' && access(xdg, W_OK) == 0)
+    parent = absl::StrCat(xdg, "/kiln");
+  if (named.empty() && !parent.empty() && FitsSocket(absl::StrCat(parent, "/", name))) {
+    KILN_RETURN_IF_ERROR(MakePrivateDir(parent));
+    return absl::StrCat(parent, "/", name);
+  }
+  KILN_ASSIGN_OR_RETURN(const std::string place, ShortDir(name));
+  const std::string& wanted = named.empty() ? parent : named;
+  if (!wanted.empty())
+    Notice(absl::StrCat("the name ", wanted, " is too long for a socket; kilnd's is in ", place));
+  return place;
+}
+
+// What a daemon's processes can't do without; the limit is inherited, and only root may raise the hard one.
+absl::Status CheckOpenFiles() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return Errno("RLIMIT_NOFILE");
+  if (limit.rlim_max >= kDaemonOpenFilesMin) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("at most ", limit.rlim_max, " files may be open here (RLIMIT_NOFILE), and kilnd needs ",
+                   kDaemonOpenFilesMin,
+                   ": raise the hard limit (ulimit -Hn), or start kilnd elsewhere and name it "
+                   "by KILN_ADDRESS"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary) {
@@ -176,27 +231,12 @@ absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary) {
 absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options) {
   DaemonPlace place;
   KILN_ASSIGN_OR_RETURN(const std::string id, DaemonBuildId(options.daemon_binary));
-  const std::string uid = absl::StrCat(geteuid());
-  place.runtime_dir = Absolute(options.runtime_dir);
   place.store_dir = Absolute(options.store_dir);
-  if (place.runtime_dir.empty()) {
-    const char* xdg = getenv("XDG_RUNTIME_DIR");
-    std::string parent = xdg != nullptr && xdg[0] == '/' && access(xdg, W_OK) == 0
-                             ? absl::StrCat(xdg, "/kiln")
-                             : absl::StrCat("/tmp/kiln-", uid);
-    KILN_RETURN_IF_ERROR(MakePrivateDir(parent));
-    // A store of the caller's choice has a daemon of its own: another one's would serve from another store.
-    const std::string of_store =
-        place.store_dir.empty() ? "" : absl::StrCat("-", ToHex(Sha256(place.store_dir)).substr(0, 8));
-    place.runtime_dir = absl::StrCat(parent, "/", id, of_store);
-  }
+  KILN_ASSIGN_OR_RETURN(place.runtime_dir, PlaceSocket(Absolute(options.runtime_dir), place.store_dir, id));
   KILN_RETURN_IF_ERROR(MakePrivateDir(place.runtime_dir));
-  place.socket = absl::StrCat(place.runtime_dir, "/kilnd.sock");
-  if (place.socket.size() >= sizeof(sockaddr_un::sun_path)) {
-    return absl::FailedPreconditionError(absl::StrCat(place.socket, " is too long for a socket"));
-  }
+  place.socket = SocketIn(place.runtime_dir);
   if (!place.store_dir.empty()) return place;
-  const std::string local = absl::StrCat("/var/tmp/kiln-", uid, "/", id);
+  const std::string local = absl::StrCat("/var/tmp/kiln-", geteuid(), "/", id);
   place.store_dir = absl::StrCat(CacheHome(), "/kiln/", id);
   if (OnNetworkFileSystem(place.store_dir)) {
     Notice(absl::StrCat(place.store_dir, " is on a network file system; the cache is in ", local));
@@ -300,6 +340,7 @@ absl::StatusOr<bool> EnsureDaemon(const std::string& daemon_binary, const Daemon
       left_behind = true;
     }
     if (now - spawned > absl::Seconds(2)) {
+      KILN_RETURN_IF_ERROR(CheckOpenFiles());
       KILN_RETURN_IF_ERROR(SpawnDaemon(daemon_binary, place));
       spawned = absl::Now();
     }

@@ -34,4 +34,7 @@ inline constexpr size_t kChunkBytesMax = 1u << 20;
 inline constexpr size_t kFrameBytesMax = 256u << 20;
 inline constexpr size_t kVariantsPerKeyMax = 16;
 
+// Files that a daemon and each of its compilers have to be allowed to open.
+inline constexpr uint64_t kDaemonOpenFilesMin = 64;
+
 }  // namespace kiln

@@ -33,7 +33,9 @@ def reason_of(code, message):
         return "service unavailable"
     if code == "DEADLINE_EXCEEDED":
         return "service too slow"
-    first = message.split("\n", 1)[0][:200]
+    first = message.split("\n", 1)[0]
+    if len(first) > 200:  # what is wrong stands at the end, behind names of any length
+        first = f"{first[:98]} … {first[-99:]}"
     if code == "UNIMPLEMENTED":
         return "unsupported: " + first.rsplit("unsupported:", 1)[-1].strip()
     return f"{code.lower()}: {first}"
