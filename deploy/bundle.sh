@@ -33,6 +33,7 @@ for program in kilnd kiln-worker kiln-tuner kilnctl; do
   ln -s "../kiln/bin/$program" "$work/kiln/bin/$program"
 done
 python3 "$root/client/python/bundle_libraries.py" "$package"
+python3 "$root/client/python/bundle_metadata.py" "$root/pyproject.toml" "$work/kiln"
 
 # `ldd` looks at the moved tree: a library that is neither in it nor the system's own is an error here, not at a
 # user's. Names as in bundle_libraries.py's NEVER.

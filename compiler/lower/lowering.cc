@@ -29,19 +29,6 @@ LoweringTable MakeTable() {
   return table;
 }
 
-// The operator's name says that it writes to its arguments: "add_", "_fused_adam_", "mm.out".
-bool MutatesArguments(absl::string_view target) {
-  const size_t name_end = target.find_last_of('.');
-  if (name_end == absl::string_view::npos) return false;
-  const absl::string_view overload = target.substr(name_end + 1);
-  absl::string_view name = target.substr(0, name_end);
-  const size_t name_start = name.find_last_of('.');
-  if (name_start != absl::string_view::npos) name = name.substr(name_start + 1);
-  if (overload == "out" || (overload.size() > 4 && overload.substr(overload.size() - 4) == "_out"))
-    return true;
-  return !name.empty() && name.back() == '_';
-}
-
 template <typename Visit>
 void VisitTensors(const GraphNode& node, Visit visit) {
   for (const auto& [name, argument] : node.args) {
@@ -177,9 +164,6 @@ absl::Status LoweringContext::LowerNode(const GraphNode& node) {
   auto found = table.find(node.target);
   if (complex && !IsViewOp(node.target) && node.target != "aten.copy_.default") found = table.end();
   if (found != table.end()) return found->second(*this, node);
-  if (MutatesArguments(node.target)) {
-    return absl::UnimplementedError("unsupported: an operator that writes to its arguments");
-  }
   return Call(node,
               complex                 ? "complex numbers"
               : IsCustom(node.target) ? "custom operator"

@@ -8,7 +8,8 @@
 // value.
 //
 // Threads: a call keeps no state. Deterministic. Errors: INVALID_ARGUMENT for arguments that do not
-// fit an operator, UNIMPLEMENTED for an overload that mutates its arguments; both name the node.
+// fit an operator, which name the node. Whether an overload mutates its arguments is not asked here: the
+// client, who has the schema, sends none but copy_.
 #pragma once
 
 #include <string>

@@ -2,6 +2,7 @@
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -18,6 +19,7 @@ import torch, kiln
 x = torch.randn(8, 16)
 torch.testing.assert_close(torch.compile(lambda x: torch.softmax(x, -1) + 1, backend="kiln")(x),
                            torch.softmax(x, -1) + 1)
+import kiln
 print(kiln.__file__, kiln.status()["daemon"], kiln.stats()["compiles"], kiln.stats()["fallbacks"], sep="\\n")
 """
 
@@ -46,10 +48,25 @@ def test_programs_use_the_bundle_alone(unpacked):
     assert not [path for path in libraries if not path.startswith(str(unpacked)) and "absl" in path]
 
 
-def test_compile_from_the_bundle(unpacked, place, monkeypatch):
+@pytest.mark.parametrize("imports", ["torch, kiln", "torch"])
+def test_compile_from_the_bundle(unpacked, place, monkeypatch, imports):
     for name in ("KILN_DAEMON", "KILN_BUILD"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(unpacked))
-    package, daemon, compiles, fallbacks = place.run(_COMPILE)[0].strip().splitlines()
+    package, daemon, compiles, fallbacks = place.run(_COMPILE.replace("torch, kiln", imports))[0].strip().splitlines()
     assert package.startswith(str(unpacked)) and daemon.startswith(str(unpacked))
     assert (compiles, fallbacks) == ("1", "{}")
+
+
+@pytest.mark.parametrize("metadata", [True, False])
+def test_name_is_found_by_the_metadata_alone(unpacked, tmp_path, metadata):
+    """By a Python that has no kiln of its own."""
+    for part in unpacked.iterdir():
+        if metadata or not part.name.endswith(".dist-info"):
+            (tmp_path / part.name).symlink_to(part)
+    code = ("from importlib.metadata import entry_points\n"
+            "print([point.value for point in entry_points(group='torch_dynamo_backends') if point.name == 'kiln'])")
+    result = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path[:] = [{str(tmp_path)!r}] + [path for path "
+                             f"in sys.path if 'site-packages' not in path]\n{code}"], check=True, text=True,
+                            stdout=subprocess.PIPE)
+    assert result.stdout.strip() == ("['kiln.backend:kiln']" if metadata else "[]")

@@ -45,8 +45,8 @@ def test_every_command_with_a_real_graph(ask):
         assert ask(command)
 
     entries = json.loads(ask("ls", "--json"))["entries"]
-    assert {entry["title"] for entry in entries} == {"Linear forward", "graph backward"}
-    forward = next(entry for entry in entries if entry["title"] == "Linear forward")
+    assert {entry["title"] for entry in entries} == {"f forward", "f backward"}
+    forward = next(entry for entry in entries if entry["title"] == "f forward")
     assert forward["hits"] == 1
     key = forward["compile_key"]
     assert key[:12] in ask("ls")

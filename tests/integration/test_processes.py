@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import shutil
 import signal
 import textwrap
 import time
@@ -206,3 +207,82 @@ def test_ddp(place):
         assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0]
     """)
     place.run(code, RENDEZVOUS=os.path.join(place.root, "rendezvous"), OMP_NUM_THREADS="1")
+
+
+STEP = textwrap.dedent("""
+    import json, os, threading
+    import torch, kiln
+    from torch._dynamo.utils import counters
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+    x = torch.randn(6, 4)
+    loss = torch.compile(model, backend="kiln")(x).pow(2).sum()
+    before = kiln.stats()
+    errors = []
+    def backward():
+        try:
+            loss.backward()
+        except BaseException as error:
+            errors.append(repr(error))
+    if os.environ.get("THREAD"):
+        thread = threading.Thread(target=backward)
+        thread.start()
+        thread.join()
+    else:
+        backward()
+    assert not errors, errors
+    after = kiln.stats()
+    assert all(before[name] == after[name] for name in ("graphs", "compiles", "hits"))  # all was there before
+    assert after["calls"] == before["calls"] + 1
+    got = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    model(x).pow(2).sum().backward()
+    for ours, parameter in zip(got, model.parameters()):
+        torch.testing.assert_close(ours, parameter.grad)
+    print(json.dumps({"stats": after, "aot": dict(counters["aot_autograd"])}))
+""")
+
+
+def assert_compiled(result):
+    stats = result["stats"]
+    assert stats["compiles"] == stats["graphs"] == 2 and not stats["fallbacks"] and not stats["hits"]
+    assert result["aot"]["autograd_cache_saved"] == 1
+
+
+def assert_taken(result):
+    stats = result["stats"]
+    assert stats["hits"] == stats["graphs"] == 2 and not stats["fallbacks"] and not stats["compiles"]
+    assert result["aot"]["autograd_cache_hit"] == 1 and not result["aot"].get("autograd_cache_miss")
+
+
+def other_build(place):
+    """A kilnd of another build: the same programs with other build ids."""
+    from kiln.service import daemon_binary
+
+    package = os.path.dirname(os.path.dirname(os.path.realpath(daemon_binary())))
+    copied = os.path.join(place.root, "other")
+    os.makedirs(copied)
+    shutil.copytree(os.path.join(package, "bin"), os.path.join(copied, "bin"))
+    os.symlink(os.path.join(package, "lib"), os.path.join(copied, "lib"))
+    for name in ("kilnd", "kiln-worker"):
+        with open(os.path.join(copied, "bin", name), "r+b") as file:
+            at = file.read().index(b"\x14\0\0\0\3\0\0\0GNU\0") + 12  # the note: 20 bytes of kind 3 by GNU
+            file.seek(at)
+            file.write(os.urandom(20))
+    return os.path.join(copied, "bin", "kilnd")
+
+
+def test_upgraded_daemon(place):
+    """A daemon of another build, with the store and torch's cache of the first, takes nothing of the first one's."""
+    assert_compiled(last_json(place.run(STEP)[0]))
+    place.stop()
+    assert_taken(last_json(place.run(STEP)[0]))  # the control: the same build, started again
+    place.stop()
+    upgraded = other_build(place)
+    assert_compiled(last_json(place.run(STEP, KILN_DAEMON=upgraded)[0]))
+    assert_taken(last_json(place.run(STEP, KILN_DAEMON=upgraded)[0]))
+
+
+def test_backward_on_another_thread(place):
+    assert_compiled(last_json(place.run(STEP, THREAD="1")[0]))
+    assert_taken(last_json(place.run(STEP, THREAD="1")[0]))

@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 from . import (_C, attention_masks, autograd_cache, cuda_graphs, debug, decompositions, devices, fallback, guards, library,
-               options as options_module, records, service)
+               options as options_module, records, service, titles)
 from .compiled import CompiledGraph, FallbackGraph, live_graphs, symbols_by_name
 from .errors import Unsupported
 from .graph import BACKWARD, FORWARD, INFERENCE, export
@@ -26,17 +26,6 @@ def run_counts():
         total["library_call_runs"] += counts["library_calls"]
         total["stride_copies"] += counts["stride_copies"]
     return total
-
-
-def _title(module, kind):
-    name = "graph"
-    for node in module.graph.nodes:
-        stack = node.meta.get("nn_module_stack")
-        if stack:
-            owner = next(iter(stack.values()))[1]
-            name = owner.rsplit(".", 1)[-1] if isinstance(owner, str) else owner.__name__
-            break
-    return f"{name} {_KIND_NAMES[kind]}"
 
 
 def _torch_version():
@@ -86,7 +75,7 @@ def compile_graph(module, inputs, kind, settings, pair=None):
     """The compiled graph, or one that runs without kiln; both are OutputCode, as torch's cache wants it.
 
     pair: of the graph and its backward, where CUDA graphs are wanted."""
-    title = _title(module, kind)
+    title = f"{titles.compiled_name()} {_KIND_NAMES[kind]}"
     try:
         return _compile(module, inputs, kind, settings, pair, title)
     except Unsupported as unsupported:

@@ -1,0 +1,50 @@
+"""Graphs go by the name of what was given to torch.compile, in kiln.explain and in warnings."""
+import pytest
+import torch
+
+import kiln
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.second(self.first(x).relu())
+
+
+class Broken(Block):
+    def forward(self, x):
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+
+def titles(model):
+    return [program["title"] for program in kiln.explain(model)(torch.randn(2, 4)).programs]
+
+
+def mean_of_block(x, block=Block()):
+    return block(x).mean()
+
+
+@pytest.mark.parametrize("model, name", [(Block(), "Block"), (torch.nn.Sequential(Block(), Block()), "Sequential"),
+                                         (mean_of_block, "mean_of_block"), (Broken(), "Broken")])
+def test_titles(model, name):
+    with torch.no_grad():
+        assert set(titles(model)) == {f"{name} inference"}
+    assert set(titles(model)) == {f"{name} forward", f"{name} backward"}
+
+
+def test_warning_names_the_module(monkeypatch):
+    monkeypatch.setenv("KILN_ADDRESS", "unix:/tmp/kiln-nobody-serves-here")
+    monkeypatch.setattr(kiln.service, "_configured", False)
+    monkeypatch.setenv("KILN_CONNECT_TIMEOUT", "0.2")
+    kiln.fallback.reset()
+    try:
+        with torch.no_grad(), pytest.warns(RuntimeWarning, match="Block inference runs without kiln"):
+            torch.compile(Block(), backend="kiln")(torch.randn(3, 4))
+    finally:
+        monkeypatch.undo()
+        kiln.service._configured = False
