@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from kiln import records
+
 GRAPHS = textwrap.dedent("""
     import json, os
     import torch, kiln
@@ -75,3 +77,35 @@ def test_results_do_not_depend_on_threads():
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(results[0], results[2]))
     assert all(torch.equal(a, b) for a, b in zip(one, two))
+
+
+@pytest.fixture
+def deterministic():
+    yield torch.use_deterministic_algorithms
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("training", [False, True])
+def test_deterministic_algorithms_are_part_of_the_key(deterministic, training):
+    """Neither Dynamo's cache nor torch's on disk nor the service's store gives a graph that was made without."""
+    table = torch.randn(7, 3, requires_grad=training)
+    places = torch.tensor([1, 1, 4])
+    keys = {}
+    for flag in (False, True, False, True):
+        deterministic(flag)
+        start = records.graph_count()
+        torch._dynamo.reset()
+        result = torch.compile(lambda table: F.embedding(places, table).sin(), backend="kiln")(table)
+        if training:
+            result.sum().backward()
+        graphs = [graph["compile_key"] for graph in records.graphs_since(start)]
+        assert len(graphs) == 1 + training
+        assert keys.setdefault(flag, graphs) == graphs
+    assert not set(keys[False]) & set(keys[True])
+    compiled = torch.compile(lambda table: F.embedding(places, table).cos(), backend="kiln")
+    start = records.graph_count()
+    for flag in (False, True):
+        deterministic(flag)
+        compiled(table)
+    assert len({graph["compile_key"] for graph in records.graphs_since(start)}) == 2 * (1 + training)

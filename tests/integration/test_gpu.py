@@ -583,3 +583,35 @@ def test_pinned_number_written_right_after_the_call():
         y = compiled(x, scale)
         scale.fill_(-1)
         assert (y == value).all()
+
+
+MEETING = {  # sums of many values in few elements
+    "embedding": lambda table, at, values: F.embedding(at, table) * values,
+    "indexing": lambda table, at, values: table[at] * values,
+    "index_put": lambda table, at, values: table.index_put((at,), values, accumulate=True).sin(),
+    "index_add": lambda table, at, values: table.index_add(0, at, values).sin(),
+    "scatter_add": lambda table, at, values: table.scatter_add(0, at[:, None].expand(-1, table.shape[1]), values).sin(),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", MEETING)
+def test_deterministic_sums(name, dtype):
+    """The same bits each time; test_deterministic_algorithms_are_part_of_the_key and lower_index_test have the
+    controls, since what has no order may well agree."""
+    table = torch.randn(5, 64, device="cuda", dtype=dtype, requires_grad=True)
+    at = torch.randint(0, 5, (20000,), device="cuda")
+    values = torch.randn(20000, 64, device="cuda", dtype=dtype, requires_grad=True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        compiled = torch.compile(MEETING[name], backend="kiln")
+        runs = []
+        for _ in range(5):
+            table.grad = values.grad = None
+            result = compiled(table, at, values)
+            result.float().pow(2).sum().backward()
+            runs.append((result.detach(), table.grad, values.grad))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for run in runs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(run, runs[0]))
