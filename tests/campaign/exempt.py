@@ -1,0 +1,33 @@
+"""Operators of torch's database whose values no two right implementations need share, by name, with the reason.
+
+Of these dtype, shape and strides are compared, values and gradients are not.
+"""
+import re
+
+RANDOM = "draws random numbers"
+UNINITIALISED = "leaves its memory as it was"
+SIGN = "is free in sign, phase or basis"
+
+_BY_REASON = {
+    UNINITIALISED: """empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_ resize_as_""",
+    SIGN: """svd linalg.svd svd_lowrank pca_lowrank linalg.eig linalg.eigh qr linalg.qr geqrf symeig""",
+    RANDOM: """bernoulli multinomial normal normal.in_place normal.number_mean rand_like randn randn_like randint
+        randint_like uniform log_normal exponential geometric cauchy randperm nn.functional.dropout
+        nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout
+        nn.functional.feature_alpha_dropout.with_train
+        nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.functional.rrelu""",
+}
+_REASONS = {name: reason for reason, names in _BY_REASON.items() for name in names.split()}
+_RANDOM_MODULES = re.compile(r"nn\.(.*Dropout.*|RReLU|FractionalMaxPool.*)$")
+_WITH_DROPOUT = "dropout_p dropout"  # arguments
+
+
+def reason(name, sample=None):
+    """Why the values of this operator or module are free; None where they are not."""
+    if name in _REASONS:
+        return _REASONS[name]
+    if _RANDOM_MODULES.match(name):
+        return RANDOM
+    if sample is not None and any(sample.kwargs.get(argument) for argument in _WITH_DROPOUT.split()):
+        return RANDOM
+    return None

@@ -1,0 +1,74 @@
+"""How the nodes of the graphs that this process compiles are run: by native kernels, a library or Python.
+
+A node is an ATen operator of a graph as AOTAutograd gives it. One that is a library call of the program by the same
+name counts as library, or as Python where the call went through the interpreter; every other one is native, views
+included. Library calls that no node names (linear's addmm) are counted as nodes of their own. All nodes of a graph that
+fell back are Python's.
+"""
+import collections
+
+import torch
+
+NATIVE, LIBRARY, PYTHON = range(3)
+
+
+class NodeCounts:
+    """From when it is made; one a process. `take` gives {target: [native, library, Python]} since the last time."""
+
+    def __init__(self):
+        from kiln import backend, library
+
+        self._graphs = []  # (targets, library calls; None: fell back)
+        self._by_python = set()
+        compile_graph, call = backend.compile_graph, library.call
+
+        def counted(module, *arguments):
+            targets = _targets(module)
+            graph = compile_graph(module, *arguments)
+            artifact = getattr(graph, "artifact", None)
+            self._graphs.append((targets, artifact.info()["library_calls"] if artifact is not None else None))
+            return graph
+
+        def noted(target, arguments):
+            self._by_python.add(target)
+            return call(target, arguments)
+
+        backend.compile_graph, library.call = counted, noted  # before `install` hands `call` over
+
+    def take(self):
+        counts = collections.defaultdict(lambda: [0, 0, 0])
+        for targets, calls in self._graphs:
+            left = collections.Counter(calls or ())
+            for target in targets:
+                if calls is None:
+                    counts[target][PYTHON] += 1
+                elif left[target]:
+                    left[target] -= 1
+                    counts[target][self._way(target)] += 1
+                else:
+                    counts[target][NATIVE] += 1
+            for target, number in left.items():
+                if number:
+                    counts[target][self._way(target)] += number
+        self._graphs.clear()
+        return dict(counts)
+
+    def _way(self, target):
+        return PYTHON if target in self._by_python else LIBRARY
+
+
+def add(total, counts):
+    for target, numbers in counts.items():
+        total[target] = [a + b for a, b in zip(total.get(target, (0, 0, 0)), numbers)]
+
+
+def _targets(module):
+    """As programs name them."""
+    found = []
+    for node in module.graph.nodes:
+        if node.op == "call_function" and not isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, int)):
+            if isinstance(node.target, torch._ops.OpOverload):
+                found.append(str(node.target))
+            elif isinstance(node.target, torch._ops.HigherOrderOperator):
+                found.append(node.target.name())
+    return found

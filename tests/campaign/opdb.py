@@ -1,0 +1,359 @@
+"""PyTorch's operator and module databases through kiln on the CPU: what is wrong, crashes, hangs, raises, falls back.
+
+    opdb.py --json opdb.jsonl --resume                  all of it, going on where the file ends
+    opdb.py --shard 1/4 --dtypes float32 --ways static  a quarter of float32, fixed sizes
+    opdb.py --ops '^nn.functional.pad' --show           some operators, each verdict as it is found
+
+A unit is an operator (or module), a dtype and a way (static or dynamic sizes); its samples run in a process that tells
+of each before and after, so that one that dies or hangs is known, and the next begins behind it. The file has a line a
+unit, after one that says what it is of; README.md says what the verdicts are. Exits 1 if anything is bad.
+"""
+import argparse
+import collections
+import concurrent.futures
+import contextlib
+import hashlib
+import json
+import os
+import random
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_WAYS = ("static", "dynamic")
+_START_SECONDS = 120  # that a process has to import torch and its databases
+_MEMORY_MOST = 3 << 30  # bytes a process may have before another takes over
+BAD = ("wrong", "crash", "hang", "error", "fallback")
+VERDICTS = ("ok", "as aot", "wrong", "crash", "hang", "error", "fallback", "not captured", "refused", "skipped")
+
+
+def parse(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ops", metavar="REGEX", help="only operators and modules (nn.Linear) whose name has it")
+    parser.add_argument("--dtypes", help="names with commas, `errors` for error inputs; default: all")
+    parser.add_argument("--ways", default="static,dynamic", help="static, dynamic or both (default)")
+    parser.add_argument("--samples", type=int, default=6, help="an operator, dtype and way, drawn by --seed (6)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--capture", choices=("on", "off"), default="off",
+                        help="Dynamo's capture_scalar_outputs and capture_dynamic_output_shape_ops")
+    parser.add_argument("--backend", default="kiln", help="of torch.compile")
+    parser.add_argument("--shard", default="0/1", metavar="I/N", help="each N-th unit from the I-th")
+    parser.add_argument("--part", type=float, default=1.0, help="share of the units, drawn by --seed")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--sample-seconds", type=float, default=60.0, help="above them a sample hangs")
+    parser.add_argument("--limit-seconds", type=float, help="no unit begins later")
+    parser.add_argument("--json", metavar="FILE", help="JSON lines; default: none")
+    parser.add_argument("--resume", action="store_true", help="what the file has, of the same kiln, is not run again")
+    parser.add_argument("--show", action="store_true", help="print what is not ok at once")
+    parser.add_argument("--process", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    if options.process:
+        return _serve(options)
+    campaign = Campaign(options)
+    if options.json and options.resume and os.path.exists(options.json) and not campaign.load():
+        print(f"{options.json} is of other options or of another kiln", file=sys.stderr)
+        return 2
+    campaign.run()
+    print(report(campaign.records))
+    return 1 if any(sample["verdict"] in BAD for record in campaign.records for sample in record["samples"]) else 0
+
+
+# ---- the process that runs samples ----
+
+
+def _serve(options):
+    """Answers units on the standard input, a JSON line each, by lines on the standard output as it was."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what operators print is no reply
+
+    def reply(**fields):
+        replies.write(json.dumps(fields) + "\n")
+
+    import faulthandler
+    import logging
+
+    faulthandler.enable()
+    import torch
+
+    import subjects
+    import trial
+    from nodes import NodeCounts
+
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
+    torch._dynamo.config.capture_scalar_outputs = options.capture == "on"
+    torch._dynamo.config.capture_dynamic_output_shape_ops = options.capture == "on"
+    nodes = NodeCounts() if options.backend == "kiln" else None
+    found = subjects.subjects()
+    reply(units=[[name, dtype] for name, subject in found.items() for dtype in subject.dtypes()])
+    for line in sys.stdin:
+        name, dtype, way, first = json.loads(line)
+        try:
+            cases = found[name].cases(dtype, options.samples, options.seed)
+        except Exception as error:  # the database cannot make them
+            cases = []
+            reply(end=-1, verdict=trial.SKIPPED, detail=f"no samples: {type(error).__name__}: {str(error)[:200]}")
+        samples = trial.Trial(found[name], dtype, way == "dynamic", options.backend)
+        for number, case in cases:
+            if number < first:
+                continue
+            start = time.perf_counter()
+            reply(begin=number, sample=str(case)[:400])
+            verdict = samples.verdict(case)
+            reply(end=number, verdict=verdict.verdict, detail=verdict.detail, seconds=time.perf_counter() - start)
+        torch._dynamo.reset()
+        reply(done=nodes.take() if nodes else {})
+    return 0
+
+
+def command(options):
+    """Starts the process above."""
+    return [sys.executable, "-W", "ignore", os.path.join(_HERE, "opdb.py"), "--process", "--samples",
+            str(options.samples), "--seed", str(options.seed), "--capture", options.capture, "--backend",
+            options.backend]
+
+
+class Process:
+    """The process above, seen from outside."""
+
+    def __init__(self, options, environment):
+        self._options = options
+        self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")
+        self._process = subprocess.Popen(command(options), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                                         env=environment)
+        self._pending = b""
+        self.units = [tuple(unit) for unit in self.reply(_START_SECONDS)["units"]]
+
+    def ask(self, name, dtype, way, first):
+        self._process.stdin.write((json.dumps([name, dtype, way, first]) + "\n").encode())
+        self._process.stdin.flush()
+
+    def reply(self, seconds):
+        """The next line; raises Died, or Died of a hang after so many seconds."""
+        deadline = time.monotonic() + seconds
+        output = self._process.stdout
+        while b"\n" not in self._pending:
+            if not select.select([output], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                self.kill()
+                raise Died("hang", f"more than {seconds:.0f} s")
+            read = os.read(output.fileno(), 65536)
+            if not read:
+                raise Died("crash", self._last_words())
+            self._pending += read
+        line, _, self._pending = self._pending.partition(b"\n")
+        return json.loads(line)
+
+    def too_large(self):
+        with open(f"/proc/{self._process.pid}/statm") as pages:
+            return int(pages.read().split()[1]) * os.sysconf("SC_PAGESIZE") > _MEMORY_MOST
+
+    def kill(self):
+        self._process.kill()
+        self._process.wait()
+
+    def _last_words(self):
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
+        named = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        told = next((line for line in lines if re.match("Fatal|terminate|.*[Aa]ssert|.*Error", line)), "")
+        return f"{named} {told}"[:300]
+
+
+class Died(Exception):
+    """args: verdict, detail."""
+
+
+# ---- the campaign ----
+
+
+class Campaign:
+    def __init__(self, options):
+        self._options = options
+        self._lock = threading.Lock()
+        self.records = []
+
+    def subject(self):
+        """What a file is of."""
+        import kiln
+        import torch
+
+        with open(kiln._C.__file__, "rb") as extension:
+            build = hashlib.sha256(extension.read()).hexdigest()[:16]
+        options = self._options
+        return {"kiln": build, "worker": _digest_of_worker(), "commit": _commit(), "torch": torch.__version__,
+                "samples": options.samples, "seed": options.seed, "capture": options.capture, "backend": options.backend}
+
+    def load(self):
+        """Takes the records of the file; whether they are of this kiln and these options."""
+        with open(self._options.json) as lines:
+            of, *records = [json.loads(line) for line in lines if line.endswith("\n")]
+        mine = self.subject()
+        if any(of.get(key) != mine[key] for key in mine if key != "commit"):
+            return False
+        self.records = records
+        return True
+
+    def run(self):
+        options = self._options
+        with place() as environment:
+            first = Process(options, environment)
+            known = {(record["operator"], record["dtype"], record["way"]) for record in self.records}
+            units = [unit for unit in self._units(first.units) if unit not in known]
+            if options.json and not self.records:
+                with open(options.json, "w") as file:
+                    file.write(json.dumps(self.subject()) + "\n")
+            queue = collections.deque(units)
+            deadline = time.monotonic() + (options.limit_seconds or float("inf"))
+            with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
+                started = [pool.submit(self._work, queue, environment, deadline, first if number == 0 else None)
+                           for number in range(min(options.processes, max(len(units), 1)))]
+                for future in started:
+                    future.result()
+
+    def _units(self, pairs):
+        options = self._options
+        wanted = re.compile(options.ops) if options.ops else None
+        dtypes = options.dtypes.split(",") if options.dtypes else None
+        units = [(name, dtype, way) for way in _WAYS for name, dtype in pairs
+                 if way in options.ways.split(",") and (not dtypes or dtype in dtypes)
+                 and (not wanted or wanted.search(name))]
+        if dtypes:  # in the order they were named
+            units.sort(key=lambda unit: dtypes.index(unit[1]))
+        if options.part < 1:
+            draw = random.Random(f"part {options.seed}")
+            units = [unit for unit in units if draw.random() < options.part]
+        index, count = map(int, options.shard.split("/"))
+        return units[index % count::count]
+
+    def _work(self, queue, environment, deadline, process):
+        try:
+            while time.monotonic() < deadline:
+                try:
+                    unit = queue.popleft()
+                except IndexError:
+                    return
+                samples, nodes, process = self._run_unit(unit, process, environment)
+                self._keep(dict(zip(("operator", "dtype", "way"), unit), samples=samples, nodes=nodes))
+                if process is not None and process.too_large():
+                    process.kill()
+                    process = None
+        finally:
+            if process is not None:
+                process.kill()
+
+    def _run_unit(self, unit, process, environment):
+        """(samples, counts of nodes, a process that is still good or None)."""
+        samples, first, begun = [], 0, None
+        while True:
+            try:
+                if process is None:
+                    process = Process(self._options, environment)
+                process.ask(*unit, first)
+                begun = None
+                while True:
+                    reply = process.reply(self._options.sample_seconds)
+                    if "begin" in reply:
+                        begun = reply
+                    elif "end" in reply:
+                        shown = {"sample": begun["sample"]} if reply["verdict"] != "ok" and begun else {}
+                        samples.append({"number": reply["end"], **_without_end(reply), **shown})
+                        begun = None
+                    else:
+                        return samples, reply["done"], process
+            except Died as died:
+                process = None
+                verdict, detail = died.args
+                number, sample = (begun["begin"], begun["sample"]) if begun else (-1, "")
+                samples.append({"number": number, "verdict": verdict, "detail": detail, "sample": sample})
+                if begun is None:
+                    return samples, {}, None
+                first = number + 1
+
+    def _keep(self, record):
+        with self._lock:
+            self.records.append(record)
+            if self._options.json:
+                with open(self._options.json, "a") as file:
+                    file.write(json.dumps(record) + "\n")
+            if self._options.show:
+                for sample in record["samples"]:
+                    if sample["verdict"] != "ok":
+                        print(line(record, sample), flush=True)
+
+
+def _without_end(reply):
+    return {key: round(value, 3) if key == "seconds" else value for key, value in reply.items() if key != "end"}
+
+
+def line(record, sample):
+    return (f"{sample['verdict']}: {record['operator']} {record['dtype']} {record['way']} #{sample['number']} "
+            f"({sample.get('sample', '')}) {sample.get('detail', '')}")
+
+
+def _commit():
+    done = subprocess.run(["git", "-C", _HERE, "rev-parse", "HEAD"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
+def _digest_of_worker():
+    from kiln.service import daemon_binary
+
+    worker = os.path.join(os.path.dirname(daemon_binary()), "kiln-worker")
+    with open(worker, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def place():
+    """Environment with a daemon, a store and torch caches of the campaign's own."""
+    sys.path.insert(0, os.path.join(os.path.dirname(_HERE), "integration"))
+    from daemons import stop_daemon
+
+    root = tempfile.mkdtemp(prefix="kiln-opdb-")
+    environment = {**os.environ, "KILN_RUNTIME_DIR": os.path.join(root, "run"), "KILN_STORE": os.path.join(root, "store"),
+                   "TORCHINDUCTOR_CACHE_DIR": os.path.join(root, "torch"), "OMP_NUM_THREADS": "1"}
+    for name in ("KILN_ADDRESS", "KILN_FALLBACK", "KILN_DEBUG"):
+        environment.pop(name, None)
+    try:
+        yield environment
+    finally:
+        stop_daemon(environment["KILN_RUNTIME_DIR"])
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def report(records):
+    """Markdown: verdicts by dtype and way, then each bad sample's reason with how often, most frequent first."""
+    counts, seconds = collections.defaultdict(collections.Counter), 0.0
+    reasons = collections.defaultdict(list)
+    for record in records:
+        for sample in record["samples"]:
+            counts[record["dtype"], record["way"]][sample["verdict"]] += 1
+            seconds += sample.get("seconds", 0.0)
+            if sample["verdict"] in BAD:
+                reasons[sample["verdict"], record["operator"]].append((record, sample))
+    lines = ["| dtype, sizes | " + " | ".join(VERDICTS) + " |", "|---|" + "---|" * len(VERDICTS)]
+    lines += [f"| {dtype}, {way} | " + " | ".join(str(count[verdict]) for verdict in VERDICTS) + " |"
+              for (dtype, way), count in counts.items()]
+    total = sum(counts.values(), collections.Counter())
+    lines += ["| all | " + " | ".join(str(total[verdict]) for verdict in VERDICTS) + " |", ""]
+    for (verdict, operator), found in sorted(reasons.items(), key=lambda item: (item[0][0], -len(item[1]))):
+        record, sample = found[0]
+        lines.append(f"- {verdict} ×{len(found)}: {operator}: {line(record, sample)}")
+    lines += ["", f"{sum(total.values())} samples of {len(records)} units, {seconds:.0f} s in them"]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

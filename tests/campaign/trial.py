@@ -1,0 +1,215 @@
+"""One sample through eager, fp64, kiln and, where kiln differs from eager, AOTAutograd alone: a verdict.
+
+`judge` says what a verdict means; only this file knows torch.compile and kiln's counts.
+"""
+import contextlib
+import dataclasses
+import itertools
+import types
+import warnings
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+import exempt
+from judge import Results, differences
+from subjects import ERRORS
+
+OK = "ok"
+AS_AOT = "as aot"  # differs from eager just as backend aot_eager does
+WRONG = "wrong"
+CRASH = "crash"  # the process died
+HANG = "hang"
+ERROR = "error"  # kiln raises, or not as eager and aot_eager do
+FALLBACK = "fallback"  # right, but the graph ran as a whole without kiln
+NOT_CAPTURED = "not captured"  # Dynamo made no graph
+REFUSED = "refused"  # AOTAutograd itself raises
+SKIPPED = "skipped"  # eager raises, or the sample can't be made
+BAD = (WRONG, CRASH, HANG, ERROR, FALLBACK)
+VERDICTS = (OK, AS_AOT, WRONG, CRASH, HANG, ERROR, FALLBACK, NOT_CAPTURED, REFUSED, SKIPPED)
+
+_SEED = 7  # of what operators draw and of what gradients are multiplied by
+_DOUBLE = (torch.float64, torch.complex128)
+_numbers = itertools.count()
+
+
+@dataclasses.dataclass
+class Verdict:
+    verdict: str
+    detail: str = ""
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What a run came to: results or an exception."""
+
+    results: Results = None
+    error: Exception = None
+
+
+def lookup(backend):
+    return torch._dynamo.lookup_backend(backend)
+
+
+class Compiled:
+    """`function` by torch.compile, with a code object of its own: Dynamo keeps what it compiled by that."""
+
+    def __init__(self, function, backend, dynamic):
+        self.graphs = 0  # that Dynamo has captured
+        self.refusals = []  # what the backend raised, of which Dynamo makes a graph break at times
+
+        def call(*args, **kwargs):
+            return function(*args, **kwargs)
+
+        def counted(module, inputs):
+            self.graphs += 1
+            try:
+                return compiler(module, inputs)
+            except Exception as error:
+                self.refusals.append(error)
+                raise
+
+        compiler = lookup(backend)
+        code = call.__code__.replace(co_name=f"call_{next(_numbers)}")
+        own = types.FunctionType(code, call.__globals__, code.co_name, None, call.__closure__)
+        self._call = torch.compile(own, backend=counted, dynamic=dynamic)
+
+    def __call__(self, *args, **kwargs):
+        return self._call(*args, **kwargs)
+
+
+def run(case, call=None):
+    """The Outcome of a case, whose tensors it uses up. call: instead of its function."""
+    torch.manual_seed(_SEED)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = (call or case.function)(*case.args, **case.kwargs)
+            leaves = [(f"output {number}", value) for number, value in enumerate(tree_leaves(result))]
+            leaves += [(f"gradient {number}", value) for number, value in enumerate(_gradients(case, result))]
+    except Exception as error:  # whatever eager raises is to be compared
+        return Outcome(error=error)
+    return Outcome(Results(leaves + [(f"input {number}", value) for number, value in enumerate(case.tensors())]))
+
+
+def _gradients(case, result):
+    leaves = case.leaves()
+    outputs = [value for value in tree_leaves(case.process(result) if leaves else None)
+               if isinstance(value, torch.Tensor) and value.requires_grad]
+    if not outputs:
+        return []
+    # Drawn in fp64 and rounded to the result's dtype, so that fp64's are the same numbers where it matters.
+    generator = torch.Generator().manual_seed(_SEED)
+    shares = [torch.randn(value.shape, dtype=torch.complex128 if value.is_complex() else torch.float64,
+                          generator=generator).to(torch.complex64 if value.is_complex() else torch.bfloat16)
+              .to(value.dtype) for value in outputs]
+    return torch.autograd.grad(outputs, leaves, shares, allow_unused=True)
+
+
+class Trial:
+    """Samples of one subject and dtype, one way: with dynamic sizes one compiled function takes them all."""
+
+    def __init__(self, subject, dtype_name, dynamic, backend="kiln", fallback=None):
+        """fallback: says why graphs fell back since it was asked last, None where none did; default: kiln's counts."""
+        self._subject = subject
+        self._dtype_name = dtype_name
+        self._dynamic = dynamic
+        self._backend = backend
+        self._fallback = fallback or _kiln_fallback
+        self._call = None
+
+    def verdict(self, case):
+        layout_only = exempt.reason(self._subject.name, case) is not None
+        eager = run(case.copied())
+        if eager.error is not None and self._dtype_name != ERRORS:
+            return Verdict(SKIPPED, f"eager: {_text(eager.error)}")
+        case_run = case.copied()
+        call = self._compiled(case_run)
+        call.refusals.clear()
+        self._fallback()
+        got = run(case_run, call)
+        if eager.error is not None or got.error is not None:
+            return self._of_errors(case, eager, got)
+        return self._of_results(case, eager, got, call, layout_only)
+
+    def _compiled(self, case):
+        if isinstance(case.function, torch.nn.Module) or not self._dynamic:
+            return Compiled(case.function, self._backend, self._dynamic)
+        if self._call is None:
+            self._call = Compiled(case.function, self._backend, True)
+        return self._call
+
+    def _aot(self, case):
+        """(Outcome by AOTAutograd alone, what it raised at graphs of which Dynamo made breaks)."""
+        own = case.copied()
+        call = Compiled(own.function, "aot_eager", self._dynamic)
+        return run(own, call), call.refusals
+
+    def _of_results(self, case, eager, got, call, layout_only):
+        fallback = self._fallback()
+        wider, narrower = _in_other_dtypes(case, layout_only)
+        found = differences(got.results, eager.results, wider, narrower, layout_only)
+        if found or call.refusals:
+            aot, refusals = self._aot(case)
+            if aot.error is not None or call.refusals and refusals:
+                return Verdict(REFUSED, _text(aot.error or refusals[0]))
+            if call.refusals:
+                return Verdict(ERROR, f"Dynamo broke the graph at {_text(call.refusals[0])}")
+            if not differences(got.results, aot.results, wider, narrower, layout_only):
+                return Verdict(AS_AOT, str(found[0]))
+            return Verdict(WRONG, "; ".join(map(str, found[:3])) + (f" (fell back: {fallback})" if fallback else ""))
+        if fallback:
+            return Verdict(FALLBACK, fallback)
+        return Verdict(OK) if call.graphs else Verdict(NOT_CAPTURED)
+
+    def _of_errors(self, case, eager, got):
+        if type(eager.error) is type(got.error):
+            return Verdict(OK)
+        aot, _ = self._aot(case)
+        if type(aot.error) is type(got.error):
+            return Verdict(AS_AOT if eager.error is not None else REFUSED, _errors(got=got, eager=eager))
+        if eager.error is None and aot.error is not None:
+            return Verdict(REFUSED, _errors(got=got, aot_eager=aot))
+        return Verdict(ERROR, _errors(got=got, eager=eager, aot_eager=aot))
+
+
+def _kiln_fallback():
+    import kiln
+
+    fallbacks = kiln.stats()["fallbacks"]
+    kiln.reset_stats()
+    return next(iter(fallbacks), None)
+
+
+def _errors(**outcomes):
+    return "; ".join(f"{name}: {_text(outcome.error)}" for name, outcome in outcomes.items())
+
+
+def _in_other_dtypes(case, layout_only):
+    """Results in fp64, and of fp64 in float32: None where there are none."""
+    if layout_only:
+        return None, None
+    dtypes = {tensor.dtype for tensor in case.tensors()}
+    narrower = run(case.narrower()).results if dtypes.intersection(_DOUBLE) else None
+    if dtypes and dtypes <= set(_DOUBLE):
+        return None, narrower
+    with _default_dtype(torch.float64):
+        return run(case.wider()).results, narrower
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype):
+    """What operators give that make floats of integers."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _text(error):
+    if error is None:
+        return "raises nothing"
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' / '.join(lines[:2])[:300]}"

@@ -1,0 +1,267 @@
+"""PyTorch's operator database through kiln: a part drawn by a seed (all of it with --full), and the judge itself.
+
+Controls: results spoilt on purpose, and processes that die and hang, have to be told as what they are.
+"""
+import json
+import os
+import sys
+import time
+
+import pytest
+import torch
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "campaign"))
+pytest.importorskip("expecttest")  # torch's databases import it
+import judge  # noqa: E402
+import opdb  # noqa: E402
+import subjects  # noqa: E402
+import trial  # noqa: E402
+
+
+# ---- the judge ----
+
+
+def results(*outputs, inputs=()):
+    leaves = [(f"output {number}", value) for number, value in enumerate(outputs)]
+    return judge.Results(leaves + [(f"input {number}", value) for number, value in enumerate(inputs)])
+
+
+def kinds(mine, own, exact=None, **options):
+    mine, own, exact = (value if value is None or isinstance(value, judge.Results) else results(value)
+                        for value in (mine, own, exact))
+    return [difference.kind for difference in judge.differences(mine, own, exact, **options)]
+
+
+FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64]
+
+
+def drawn(dtype, seed, scale=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return (torch.randn(4, 33, dtype=wide, generator=generator) * scale).to(dtype)
+
+
+def moved(value, units):
+    """With its largest element so many units in the last place away."""
+    changed = value.clone()
+    at = changed.abs().flatten().argmax()
+    changed.view(-1)[at] += units * judge.unit_in_last_place(value.dtype, changed.abs().max().item())
+    return changed
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 100.0])
+def test_three_units_are_wrong_and_one_is_right(dtype, scale):
+    for seed in range(10):
+        own = drawn(dtype, seed, scale)
+        exact = own.to(torch.complex128 if dtype.is_complex else torch.float64)
+        assert kinds(own.clone(), own, exact) == []
+        # Towards zero, so that a binade's end makes no unit larger.
+        assert kinds(moved(own, -torch.sgn(own.flatten()[own.abs().argmax()]).item()), own, exact) == []
+        assert kinds(moved(own, -3 * torch.sgn(own.flatten()[own.abs().argmax()]).item()), own, exact) == ["value"]
+
+
+def test_twice_the_error_of_eager_is_right():
+    own = drawn(torch.float32, 1)
+    exact = own.double()
+    exact[2, 3] += 1e-3
+    mine = own.clone()
+    mine[1, 1] += 1.9e-3
+    assert kinds(mine, own, exact) == []
+    mine[1, 1] += 0.2e-3
+    assert kinds(mine, own, exact) == ["value"]
+
+
+def test_errors_of_float64_are_measured_by_float32():
+    own = drawn(torch.float64, 2)
+    mine = own.clone()
+    mine[0, 0] += 1e-14
+    assert kinds(mine, own) == ["value"]
+    assert kinds(mine, own, estimate=results(own.float() * (1 + 1e-4))) == []
+
+
+def test_nan_and_infinity_have_their_places():
+    own = drawn(torch.float32, 3)
+    own[0, 0], own[1, 1], own[2, 2] = float("nan"), float("inf"), float("-inf")
+    assert kinds(own.clone(), own, own.double()) == []
+    for place, value, kind in (((3, 3), "nan", "nan"), ((0, 0), "1", "nan"), ((1, 1), "-inf", "infinity"),
+                               ((2, 2), "3e38", "infinity"), ((3, 3), "inf", "infinity")):
+        mine = own.clone()
+        mine[place] = float(value)
+        assert kinds(mine, own, own.double()) == [kind]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_integers_are_exact(dtype):
+    own = (torch.arange(12) % 2).to(dtype)
+    mine = own.clone()
+    mine[5] = 0
+    assert kinds(own.clone(), own) == []
+    assert kinds(mine, own) == ["value"]
+
+
+def test_dtype_shape_and_strides():
+    own = torch.randn(3, 4)
+    assert kinds(own.double(), own) == ["dtype"]
+    assert kinds(own.reshape(4, 3), own) == ["shape"]
+    assert kinds(own.t().contiguous().t(), own) == ["stride"]
+    assert kinds(own.clone().requires_grad_(), own) == ["requires_grad"]
+    assert kinds(results(own, own.clone()), results(own)) == ["structure"]
+    assert kinds(results(2), results(3)) == ["value"]
+    # Strides that no element tells apart.
+    assert kinds(torch.randn(1, 4)[:0], torch.empty_strided((0, 4), (1, 7))) == []
+    value = torch.randn(1, 4)
+    assert kinds(value, value.clone().as_strided((1, 4), (9, 1))) == []
+
+
+def test_shared_memory():
+    base = torch.randn(3, 4)
+    apart = results(base + 1, base + 1, inputs=[base])
+    together = (base + 1).flatten()
+    assert kinds(apart, results(base + 1, base + 1, inputs=[base])) == []
+    assert kinds(results(together.view(3, 4), together.view(3, 4), inputs=[base]), apart) == ["alias"]
+    assert kinds(results(base, base + 1, inputs=[base]), results(base.clone(), base + 1, inputs=[base])) == ["alias"]
+
+
+def test_free_values_keep_their_layout():
+    own = torch.randn(3, 4)
+    assert kinds(own + 1, own, layout_only=True) == []
+    assert kinds(own.double() + 1, own, layout_only=True) == ["dtype"]
+
+
+# ---- trials: backends that spoil what aot_eager gives ----
+
+
+def spoiling(spoil):
+    """A backend as aot_eager, but for its first result."""
+
+    def backend(module, inputs):
+        run = torch._dynamo.lookup_backend("aot_eager")(module, inputs)
+
+        def spoilt(*args):
+            first, *others = run(*args)
+            return (spoil(first), *others)
+
+        return spoilt
+
+    return backend
+
+
+def raising(module, inputs):
+    raise ZeroDivisionError("no")
+
+
+def nothing_fell_back():
+    return None
+
+
+@pytest.fixture(scope="module")
+def database():
+    return subjects.subjects()
+
+
+CALLS = {"exp": torch.exp, "nonzero": torch.nonzero, "nn.functional.dropout": torch.nn.functional.dropout}
+
+
+@pytest.mark.parametrize("name, spoil, verdict", [
+    ("exp", lambda value: value, trial.OK),
+    ("exp", lambda value: value * (1 + 3e-6), trial.WRONG),
+    ("exp", lambda value: value * float("nan"), trial.WRONG),
+    ("exp", lambda value: value.double(), trial.WRONG),
+    ("exp", lambda value: value.t().contiguous().t(), trial.WRONG),
+    ("nn.functional.dropout", lambda value: value * 2, trial.OK),
+    ("nonzero", lambda value: value, trial.NOT_CAPTURED),
+    ("exp", None, trial.ERROR),
+])
+def test_verdicts(database, monkeypatch, name, spoil, verdict):
+    real = trial.lookup
+    planted = raising if spoil is None else spoiling(spoil)
+    monkeypatch.setattr(trial, "lookup", lambda backend: planted if backend == "planted" else real(backend))
+    found = trial.Trial(database[name], "float32", False, "planted", nothing_fell_back)
+    assert found.verdict(subjects.Case(CALLS[name], (torch.randn(3, 4),), {})).verdict == verdict
+
+
+def test_a_fallback_is_told(database):
+    subject = database["exp"]
+    found = trial.Trial(subject, "float32", True, "aot_eager", lambda: "unsupported: exp")
+    _, case = subject.cases("float32", 1, 0)[0]
+    assert found.verdict(case) == trial.Verdict(trial.FALLBACK, "unsupported: exp")
+
+
+def test_error_inputs_raise_as_in_eager(database):
+    subject = database["gather"]
+    found = trial.Trial(subject, "errors", False, "aot_eager", nothing_fell_back)
+    cases = subject.cases("errors", 6, 0)
+    assert cases and all(found.verdict(case).verdict in (trial.OK, trial.AS_AOT) for _, case in cases)
+
+
+def test_samples_are_the_seeds(database):
+    shown = [[(number, str(case)) for number, case in database["add"].cases("float32", 6, seed)] for seed in (0, 0, 1)]
+    assert shown[0] == shown[1] != shown[2]
+
+
+# ---- processes ----
+
+
+_SCRIPTED = """
+import json, os, sys, time
+print(json.dumps({"units": [["good", "float32"], ["bad", "float32"], ["slow", "float32"]]}), flush=True)
+for line in sys.stdin:
+    name, dtype, way, first = json.loads(line)
+    for number in range(first, 3):
+        print(json.dumps({"begin": number, "sample": "x"}), flush=True)
+        if number == 1 and name == "bad":
+            os.abort()
+        if number == 1 and name == "slow":
+            time.sleep(100)
+        print(json.dumps({"end": number, "verdict": "ok", "detail": "", "seconds": 0.0}), flush=True)
+    print(json.dumps({"done": {}}), flush=True)
+"""
+
+
+@pytest.fixture
+def scripted(tmp_path, monkeypatch):
+    """Campaigns whose processes are the script above."""
+    script = tmp_path / "scripted.py"
+    script.write_text(_SCRIPTED)
+    monkeypatch.setattr(opdb, "command", lambda options: [sys.executable, str(script)])
+    monkeypatch.setattr(opdb.Campaign, "subject", lambda self: {"kiln": "scripted"})
+    return tmp_path / "opdb.jsonl"
+
+
+def verdicts(path):
+    _, *records = map(json.loads, path.read_text().splitlines())
+    return {record["operator"]: [sample["verdict"] for sample in record["samples"]] for record in records}
+
+
+def test_a_crash_and_a_hang_cost_their_sample(scripted):
+    arguments = ["--json", str(scripted), "--ways", "static", "--sample-seconds", "2", "--processes", "1"]
+    assert opdb.main(arguments) == 1
+    assert verdicts(scripted) == {"good": ["ok"] * 3, "bad": ["ok", "crash", "ok"], "slow": ["ok", "hang", "ok"]}
+
+
+def test_what_the_file_has_is_not_run_again(scripted, capsys):
+    arguments = ["--json", str(scripted), "--ways", "static", "--processes", "1"]
+    assert opdb.main([*arguments, "--ops", "good"]) == 0
+    before = scripted.read_text()
+    assert opdb.main([*arguments, "--ops", "good", "--resume"]) == 0
+    assert scripted.read_text() == before
+    scripted.write_text(json.dumps({"kiln": "another"}) + "\n")
+    assert opdb.main([*arguments, "--resume"]) == 2
+    assert "of other options or of another kiln" in capsys.readouterr().err
+
+
+# ---- the campaign ----
+
+
+def test_the_database_agrees_with_eager(request, tmp_path):
+    arguments = ["--json", str(tmp_path / "opdb.jsonl")]
+    if not request.config.getoption("--full"):
+        arguments += ["--part", "0.006", "--samples", "3", "--limit-seconds", "200"]
+    start = time.time()
+    campaign = opdb.Campaign(opdb.parse(arguments))
+    campaign.run()
+    print(opdb.report(campaign.records), f"\n{time.time() - start:.0f} s", sep="")
+    bad = [opdb.line(record, sample) for record in campaign.records for sample in record["samples"]
+           if sample["verdict"] in opdb.BAD]
+    assert campaign.records and not bad, "\n".join(bad)
