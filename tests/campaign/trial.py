@@ -65,6 +65,8 @@ class Compiled:
             self.graphs += 1
             try:
                 return compiler(module, inputs)
+            except torch._dynamo.exc.RestartAnalysis:  # Dynamo's own: it traces anew
+                raise
             except Exception as error:
                 self.refusals.append(error)
                 raise
