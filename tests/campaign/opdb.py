@@ -60,6 +60,7 @@ def main(arguments=None):
     options = parse(arguments)
     if options.process:
         return _serve(options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its daemon and directories go with it
     campaign = Campaign(options)
     if options.json and options.resume and os.path.exists(options.json) and not campaign.load():
         print(f"{options.json} is of other options or of another kiln", file=sys.stderr)
@@ -110,7 +111,10 @@ def _serve(options):
                 continue
             start = time.perf_counter()
             reply(begin=number, sample=str(case)[:400])
-            verdict = samples.verdict(case)
+            try:
+                verdict = samples.verdict(case)
+            except Exception as error:  # of the campaign itself
+                verdict = trial.Verdict(trial.ERROR, f"not judged: {type(error).__name__}: {str(error)[:200]}")
             reply(end=number, verdict=verdict.verdict, detail=verdict.detail, seconds=time.perf_counter() - start)
         torch._dynamo.reset()
         reply(done=nodes.take() if nodes else {})
@@ -219,8 +223,11 @@ class Campaign:
             with concurrent.futures.ThreadPoolExecutor(options.processes) as pool:
                 started = [pool.submit(self._work, queue, environment, deadline, first if number == 0 else None)
                            for number in range(min(options.processes, max(len(units), 1)))]
-                for future in started:
-                    future.result()
+                try:
+                    for future in started:
+                        future.result()
+                finally:
+                    queue.clear()
 
     def _units(self, pairs):
         options = self._options

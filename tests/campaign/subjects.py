@@ -39,7 +39,8 @@ class Case:
 
         def own(value):
             if isinstance(value, torch.Tensor):
-                copied = change(copy.deepcopy(value.detach(), memory))
+                strided = value.layout == torch.strided
+                copied = change(copy.deepcopy(value.detach(), memory) if strided else value.detach().clone())
                 return copied.detach().requires_grad_(value.requires_grad)
             return dtypes.get(value, value) if dtypes and isinstance(value, torch.dtype) else value
 
