@@ -34,11 +34,12 @@ class Results:
         return [name for name, _ in self.leaves]
 
 
-def differences(got, eager, exact=None, estimate=None, layout_only=False):
+def differences(got, eager, exact=None, estimate=None, layout_only=False, own_errors=()):
     """[Difference] between Results.
 
     exact: the same in fp64, None where there is none. estimate: the same in float32, of float64 results, for which
-    nothing more exact exists: eager's error is then float32's, scaled. layout_only: values are free.
+    nothing more exact exists: eager's error is then float32's, scaled. layout_only: values are free. own_errors: by
+    leaf, eager's at inputs nearby, where it may be larger.
     """
     if got.names() != eager.names():
         return [Difference("structure", "results", f"{got.names()}, eager {eager.names()}")]
@@ -49,9 +50,22 @@ def differences(got, eager, exact=None, estimate=None, layout_only=False):
             continue
         broken = _meta(name, mine, own)
         if not broken and not layout_only:
-            broken = _values(name, mine, own, _leaf(exact, position, own), _leaf(estimate, position, own))
+            broken = _values(name, mine, own, _leaf(exact, position, own), _leaf(estimate, position, own),
+                             own_errors[position] if own_errors else 0.0)
         found += broken
     return found + _aliases(got, eager)
+
+
+def errors_of_eager(eager, exact=None, estimate=None):
+    """By leaf, its largest error; 0 of what is exact or no number."""
+    found = []
+    for position, (_, own) in enumerate(eager.leaves):
+        if isinstance(own, torch.Tensor) and own.numel() and (own.is_floating_point() or own.is_complex()):
+            own, *others = (_dense(value) for value in (own, _leaf(exact, position, own), _leaf(estimate, position, own)))
+            found.append(_reference(own, *others)[1])
+        else:
+            found.append(0.0)
+    return found
 
 
 def unit_in_last_place(dtype, magnitude):
@@ -93,7 +107,7 @@ def _meta(name, mine, own):
         Difference("stride", name, f"{mine.stride()}, eager {own.stride()} of {tuple(own.shape)}")]
 
 
-def _values(name, mine, own, exact, estimate):
+def _values(name, mine, own, exact, estimate, nearby_error):
     mine, own, exact, estimate = (_dense(value) for value in (mine, own, exact, estimate))
     if not (own.is_floating_point() or own.is_complex()):
         unequal = mine != own
@@ -103,6 +117,7 @@ def _values(name, mine, own, exact, estimate):
         if unequal.any():
             return [_at(kind, name, unequal, mine, own)]
     exact, own_error = _reference(own, exact, estimate)
+    own_error = max(own_error, nearby_error)
     finite = own.isfinite() & exact.isfinite()
     if not finite.any():
         return []
