@@ -278,6 +278,32 @@ def test_what_the_file_has_is_not_run_again(scripted, capsys):
     assert "of other options or of another kiln" in capsys.readouterr().err
 
 
+# ---- how nodes are run ----
+
+
+_COUNTED = """
+import json, sys, warnings
+sys.path.insert(0, {campaign!r})
+from nodes import NodeCounts
+counted = NodeCounts()
+import torch
+warnings.simplefilter("ignore")
+torch.compile(lambda x: (x @ x).relu().sort().values, backend="kiln")(torch.randn(4, 4))
+print(json.dumps(counted.take()))
+"""
+
+
+def test_nodes_are_counted_as_they_run(place):
+    code = _COUNTED.format(campaign=os.path.dirname(os.path.abspath(opdb.__file__)))
+    output, _ = place.run(code)
+    counts = json.loads(output)
+    assert counts["aten.mm.default"] == [0, 1, 0]
+    assert counts["aten.relu.default"] == [1, 0, 0]
+    assert [numbers for target, numbers in counts.items() if "sort" in target] == [[0, 0, 1]]
+    output, _ = place.run(code, KILN_ADDRESS=f"unix:{place.root}/nobody", KILN_CONNECT_TIMEOUT="1")
+    assert all(numbers == [0, 0, 1] for numbers in json.loads(output).values())
+
+
 # ---- the campaign ----
 
 
