@@ -189,6 +189,12 @@ def _first_of_memory(results):
     order = sorted(results.leaves, key=lambda leaf: not leaf[0].startswith("input"))
     for name, value in order:
         found[name] = name
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel():
+        if _has_memory(value):
             found[name] = first.setdefault(value.untyped_storage().data_ptr(), name)
     return [found[name] for name in results.names()]
+
+
+def _has_memory(value):
+    """Zeros that autograd makes without any have none."""
+    return (isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel() > 0
+            and not value._is_zerotensor())
