@@ -19,7 +19,8 @@ _BY_REASON = {
 }
 _REASONS = {name: reason for reason, names in _BY_REASON.items() for name in names.split()}
 _RANDOM_MODULES = re.compile(r"nn\.(.*Dropout.*|RReLU|FractionalMaxPool.*)$")
-_WITH_DROPOUT = "dropout_p dropout"  # arguments
+_DROPOUT_ARGUMENTS = ("dropout_p", "dropout")
+_DROPOUT_POSITIONS = {"nn.functional.multi_head_attention_forward": 10, "nn.functional.scaled_dot_product_attention": 4}
 
 
 def reason(name, sample=None):
@@ -28,6 +29,9 @@ def reason(name, sample=None):
         return _REASONS[name]
     if _RANDOM_MODULES.match(name):
         return RANDOM
-    if sample is not None and any(sample.kwargs.get(argument) for argument in _WITH_DROPOUT.split()):
-        return RANDOM
+    if sample is not None:
+        position = _DROPOUT_POSITIONS.get(name, len(sample.args))
+        given = [sample.kwargs.get(argument) for argument in _DROPOUT_ARGUMENTS] + list(sample.args[position:position + 1])
+        if any(isinstance(value, float) and value > 0 for value in given):
+            return RANDOM
     return None

@@ -13,6 +13,7 @@ import torch
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "campaign"))
 pytest.importorskip("expecttest")  # torch's databases import it
 import judge  # noqa: E402
+import known  # noqa: E402
 import opdb  # noqa: E402
 import subjects  # noqa: E402
 import trial  # noqa: E402
@@ -310,11 +311,12 @@ def test_nodes_are_counted_as_they_run(place):
 def test_the_database_agrees_with_eager(request, tmp_path):
     arguments = ["--json", str(tmp_path / "opdb.jsonl")]
     if not request.config.getoption("--full"):
-        arguments += ["--part", "0.006", "--samples", "3", "--limit-seconds", "200"]
+        arguments += ["--part", "0.02", "--samples", "2", "--limit-seconds", "200"]
     start = time.time()
     campaign = opdb.Campaign(opdb.parse(arguments))
     campaign.run()
     print(opdb.report(campaign.records), f"\n{time.time() - start:.0f} s", sep="")
     bad = [opdb.line(record, sample) for record in campaign.records for sample in record["samples"]
-           if sample["verdict"] in opdb.BAD]
+           if sample["verdict"] in opdb.BAD
+           and known.cause(record["operator"], sample["verdict"], sample["detail"]) is None]
     assert campaign.records and not bad, "\n".join(bad)
