@@ -223,6 +223,23 @@ def test_error_inputs_raise_as_in_eager(database):
     assert cases and all(found.verdict(case).verdict in (trial.OK, trial.AS_AOT) for _, case in cases)
 
 
+@pytest.mark.parametrize("raised, verdict", [(IndexError, trial.OK), (ValueError, trial.ERROR), (None, trial.ERROR)])
+def test_exceptions_of_another_type_are_told(database, monkeypatch, raised, verdict):
+    def planted(module, inputs):
+        def run(*args):
+            if raised is not None:
+                raise raised("7")
+            return (torch.zeros(1),)
+
+        return run
+
+    real = trial.lookup
+    monkeypatch.setattr(trial, "lookup", lambda backend: planted if backend == "planted" else real(backend))
+    found = trial.Trial(database["gather"], "errors", False, "planted", nothing_fell_back)
+    case = subjects.Case(lambda x, i: torch.nn.functional.embedding(i, x), (torch.randn(2, 2), torch.tensor([7])), {})
+    assert found.verdict(case).verdict == verdict  # eager raises IndexError
+
+
 def test_samples_are_the_seeds(database):
     shown = [[(number, str(case)) for number, case in database["add"].cases("float32", 6, seed)] for seed in (0, 0, 1)]
     assert shown[0] == shown[1] != shown[2]
