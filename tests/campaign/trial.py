@@ -126,14 +126,14 @@ class Trial:
         eager = run(case.copied())
         if eager.error is not None and self._dtype_name != ERRORS:
             return Verdict(SKIPPED, f"eager: {_text(eager.error)}")
-        case_run = case.copied()
-        call = self._compiled(case_run)
+        own = case.copied()
+        call = self._compiled(own)
         call.refusals.clear()
         self._fallback()
-        got = run(case_run, call)
+        got = run(own, call)
         if eager.error is not None or got.error is not None:
             return self._of_errors(case, eager, got)
-        return self._of_results(case, eager, got, call, layout_only)
+        return self._of_results(case, eager, got, call, own.function, layout_only)
 
     def _compiled(self, case):
         if isinstance(case.function, torch.nn.Module) or not self._dynamic:
@@ -148,12 +148,12 @@ class Trial:
         call = Compiled(own.function, "aot_eager", self._dynamic)
         return run(own, call), call.refusals
 
-    def _of_results(self, case, eager, got, call, layout_only):
+    def _of_results(self, case, eager, got, call, function, layout_only):
         fallback = self._fallback()
         wider, narrower = _in_other_dtypes(case, layout_only)
         found = differences(got.results, eager.results, wider, narrower, layout_only)
         if found and all(difference.kind == "value" for difference in found):
-            found = self._at_inputs_nearby(case, call, got, eager, wider, narrower)
+            found = _at_inputs_nearby(case, call, function, (got.results, eager.results, wider, narrower))
         if found or call.refusals:
             aot, refusals = self._aot(case)
             if aot.error is not None or call.refusals and refusals:
@@ -167,24 +167,6 @@ class Trial:
             return Verdict(FALLBACK, fallback)
         return Verdict(OK) if call.graphs else Verdict(NOT_CAPTURED)
 
-    def _at_inputs_nearby(self, case, call, *results):
-        """[Difference] where eager's error is its largest at this input and at some nearby.
-
-        Of few numbers eager's at one input may be next to nothing by chance."""
-        runs = [(results[0].results, results[1].results, *results[2:])]
-        for seed in range(_NEARBY):
-            near = case.nearby(seed)
-            eager, got = run(near.copied()), run(near.copied(), call)
-            if eager.error is None and got.error is None:
-                runs.append((got.results, eager.results, *_in_other_dtypes(near, False)))
-        alike = [one for one in runs if one[1].names() == results[1].results.names()]
-        own_errors = [max(errors) for errors in zip(*(errors_of_eager(*one[1:]) for one in alike))]
-        for one in alike:
-            found = differences(*one, own_errors=own_errors)
-            if found:
-                return found
-        return []
-
     def _of_errors(self, case, eager, got):
         if eager.error is not None and isinstance(got.error, type(eager.error)):  # the same handlers take it
             return Verdict(OK)
@@ -194,6 +176,24 @@ class Trial:
         if eager.error is None and aot.error is not None:
             return Verdict(REFUSED, _errors(got=got, aot_eager=aot))
         return Verdict(ERROR, _errors(got=got, eager=eager, aot_eager=aot))
+
+
+def _at_inputs_nearby(case, call, function, here):
+    """[Difference] where eager's error is its largest at this input and at some nearby.
+
+    Of few numbers eager's at one input may be next to nothing by chance. function: the compiled call's own."""
+    runs = [here]
+    for seed in range(_NEARBY):
+        near = case.nearby(seed)
+        eager, own = run(near.copied()), near.copied()
+        if isinstance(function, torch.nn.Module):
+            function.load_state_dict(own.function.state_dict())
+        own.function = function
+        got = run(own, call)
+        if eager.error is None and got.error is None and eager.results.names() == here[1].names():
+            runs.append((got.results, eager.results, *_in_other_dtypes(near, False)))
+    own_errors = [max(errors) for errors in zip(*(errors_of_eager(*one[1:]) for one in runs))]
+    return next(filter(None, (differences(*one, own_errors=own_errors) for one in runs)), [])
 
 
 def _kiln_fallback():
