@@ -68,9 +68,11 @@ ExprId ExprPool::Symbol(uint32_t symbol, ExprRange range) {
 }
 
 ExprId ExprPool::Leaf(v1::ExprOp op, int64_t value, ExprId extent) {
+  // A loop of a length that is not known goes over a tensor, which has no more elements than that.
   int64_t most = ranges_[extent].max;
+  if (!AsConst(extent)) most = std::min(most, kTensorBytesMax);
   // One number with two extents is two leaves: the ops of different bodies share their numbers.
-  ExprId id = Intern(op, value, {}, {0, most == INT64_MAX ? most : std::max<int64_t>(most - 1, 0)}, extent);
+  ExprId id = Intern(op, value, {}, {0, std::max<int64_t>(most - 1, 0)}, extent);
   extents_.emplace(id, extent);
   return id;
 }

@@ -86,6 +86,9 @@ class ExprPool {
   const ExprNode& node(ExprId id) const { return nodes_[id]; }
   size_t size() const { return nodes_.size(); }
   ExprRange Range(ExprId id) const { return ranges_[id]; }
+  // Its value is known to be one of 64 bits, whatever its leaves are, so that wrapping arithmetic gives it
+  // too.
+  bool FitsInt64(ExprId id) const { return ranges_[id].min > INT64_MIN && ranges_[id].max < INT64_MAX; }
   // Of a variable or indirect; nullopt for everything else.
   std::optional<ExprId> Extent(ExprId leaf) const;
   // Equal for equal expressions in any pool of any process.

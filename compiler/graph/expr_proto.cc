@@ -1,5 +1,7 @@
 #include "compiler/graph/expr_proto.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/expr_eval.h"
 #include "compiler/support/limits.h"
@@ -112,8 +114,13 @@ ExprRange SymbolRange(const v1::Symbol& symbol) {
   switch (symbol.kind()) {
     case v1::SYMBOL_BOOL: return {0, 1};
     case v1::SYMBOL_FLOAT: return {};
-    default: return {symbol.min(), symbol.max()};
+    default: break;
   }
+  int64_t max = symbol.max();
+  if (symbol.binding().source() == v1::SymbolBinding::INPUT_SIZE && symbol.min() <= kTensorBytesMax) {
+    max = std::min(max, kTensorBytesMax);
+  }
+  return {symbol.min(), max};
 }
 
 }  // namespace kiln

@@ -41,7 +41,7 @@ absl::StatusOr<std::vector<ExprId>> ReadExprs(
     const google::protobuf::RepeatedPtrField<v1::ExprNode>& from, ExprPool* pool,
     absl::FunctionRef<std::optional<ExprId>(v1::ExprOp op, int64_t number)> leaf);
 
-// The declared range of a graph symbol.
+// The declared range of a graph symbol; of a tensor's size no more than a tensor has elements.
 ExprRange SymbolRange(const v1::Symbol& symbol);
 
 }  // namespace kiln

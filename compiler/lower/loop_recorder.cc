@@ -47,7 +47,7 @@ LoopOpId LoopRecorder::Make(LoopOpcode op, v1::DType dtype, absl::Span<const Loo
 
 LoopOpId LoopRecorder::Constant(double value, v1::DType dtype) {
   if (!IsFloat(dtype)) {
-    const bool representable = value >= -9.3e18 && value <= 9.2e18;
+    const bool representable = value >= -0x1p63 && value < 0x1p63;
     if (dtype == v1::BOOL) return ConstantInt(value != 0, dtype);
     return ConstantInt(representable ? static_cast<int64_t>(value) : INT64_MIN, dtype);
   }
@@ -250,7 +250,8 @@ LoopOpId LoopRecorder::FoldBinary(LoopOpcode op, LoopOpId a, LoopOpId b, bool* f
       default: break;
     }
   }
-  // Sums and multiples of index expressions stay index expressions: they can index without a check.
+  // Sums and multiples of index expressions stay index expressions: they can index without a check. An
+  // expression's arithmetic is exact and an integer's wraps, so only where it is known not to.
   const auto as_expr = [&](LoopOpId id) -> std::optional<ExprId> {
     if (type != v1::I64) return std::nullopt;
     if (body_.op(id).op == LoopOpcode::kIndexExpr) return body_.op(id).index;
@@ -259,9 +260,11 @@ LoopOpId LoopRecorder::FoldBinary(LoopOpcode op, LoopOpId a, LoopOpId b, bool* f
   };
   const auto x = as_expr(a), y = as_expr(b);
   if (x.has_value() && y.has_value()) {
-    if (op == LoopOpcode::kAdd) return IndexExpr(exprs_.Add(*x, *y));
-    if (op == LoopOpcode::kSub) return IndexExpr(exprs_.Sub(*x, *y));
-    if (op == LoopOpcode::kMul && (IsConstant(a) || IsConstant(b))) return IndexExpr(exprs_.Mul(*x, *y));
+    std::optional<ExprId> exact;
+    if (op == LoopOpcode::kAdd) exact = exprs_.Add(*x, *y);
+    if (op == LoopOpcode::kSub) exact = exprs_.Sub(*x, *y);
+    if (op == LoopOpcode::kMul && (IsConstant(a) || IsConstant(b))) exact = exprs_.Mul(*x, *y);
+    if (exact.has_value() && exprs_.FitsInt64(*exact)) return IndexExpr(*exact);
   }
   switch (op) {
     case LoopOpcode::kAdd:  // x + -0.0 is x for every x; x + 0.0 is not for -0.0

@@ -1,9 +1,13 @@
 // Random numbers: Philox by position, the same in every back-end. The graph draws one seed; each
 // random operator has a number of its own, so forward recomputation and other operators never share bits.
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/dtype_range.h"
 #include "compiler/lower/lowering_context.h"
+#include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
@@ -64,19 +68,128 @@ absl::Status LowerRandn(LoweringContext& context, const GraphNode& node) {
   return context.status();
 }
 
-absl::Status LowerRandint(LoweringContext& context, const GraphNode& node) {
-  if (UseLibrary(context, node)) return CallLibrary(context, node);
+// ---- integers
+
+// Integers from `low` on. A count of 0 that is fixed is 2^64.
+struct IntegerSpan {
+  ExprId low;
+  std::optional<uint64_t> fixed_count;
+  ExprId count;  // where it is not fixed; below 2^63
+};
+
+IntegerSpan FixedSpan(LoweringContext& context, int64_t low, uint64_t count) {
+  return {context.Const(low), count, 0};
+}
+
+bool HoldsInteger(v1::DType dtype, int64_t number) {
+  return Converts(number, dtype) && (dtype != v1::U8 || number >= 0);
+}
+
+// [low, high), which eager wants to hold something and the dtype to hold.
+absl::StatusOr<IntegerSpan> SpanOf(LoweringContext& context, ExprId low, ExprId high, v1::DType dtype) {
+  ExprPool& exprs = context.exprs();
+  const auto first = exprs.AsConst(low), end = exprs.AsConst(high);
+  if (!context.Require(exprs.Lt(low, high))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no integers from ", exprs.ToString(low), " to below ", exprs.ToString(high)));
+  }
+  for (const auto& [known, past] : {std::pair(first, 0), std::pair(end, 1)}) {
+    if (known.has_value() && !HoldsInteger(dtype, *known - past)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("random integers to ", *known - past, ", which ", DTypeName(dtype), " does not hold"));
+    }
+  }
+  if (first.has_value() && end.has_value()) {
+    return FixedSpan(context, *first, static_cast<uint64_t>(*end) - static_cast<uint64_t>(*first));
+  }
+  if (IsInteger(dtype) && ByteSize(dtype) < 8) {
+    context.Require(exprs.Le(high, context.Const(static_cast<int64_t>(IntegersEnd(dtype)))));
+  }
+  return IntegerSpan{low, std::nullopt, exprs.Sub(high, low)};
+}
+
+constexpr int64_t kLowWord = 0xFFFFFFFF;
+
+// The words of an I64 that is taken for an unsigned number.
+LoopOpId LowWord(LoopRecorder& ops, LoopOpId x) {
+  return ops.Binary(LoopOpcode::kBitAnd, x, ops.ConstantInt(kLowWord));
+}
+LoopOpId HighWord(LoopRecorder& ops, LoopOpId x) {
+  return LowWord(ops, ops.Binary(LoopOpcode::kShiftRight, x, ops.ConstantInt(32)));
+}
+
+// floor(w * count / 2^(32 n)) of a number w of n random words, the last first, so that every result has its
+// share of the 2^(32 n) to within one: a bias of at most count / 2^(32 n), 2^-32 of 2 words for counts of
+// one word and of 3 for any. All sums and products are of unsigned numbers and fit.
+LoopOpId ScaleDown(LoopRecorder& ops, absl::Span<const LoopOpId> words, LoopOpId count_low,
+                   std::optional<LoopOpId> count_high) {
+  LoopOpId scaled = ops.ConstantInt(0);  // of the words so far; below count
+  for (LoopOpId word : words) {
+    const LoopOpId low = ops.Add(ops.Mul(word, count_low), count_high ? LowWord(ops, scaled) : scaled);
+    const LoopOpId carry = HighWord(ops, low);
+    scaled = count_high ? ops.Add(ops.Mul(word, *count_high), ops.Add(HighWord(ops, scaled), carry)) : carry;
+  }
+  return scaled;
+}
+
+// One of the span's integers; `word` draws 32 bits more.
+LoopOpId DrawInteger(LoweringContext& context, LoopRecorder& ops, const IntegerSpan& span,
+                     absl::FunctionRef<LoopOpId(size_t)> word) {
+  const LoopOpId low = ops.IndexExpr(span.low);
+  if (span.fixed_count == 0) {
+    const LoopOpId high = ops.Binary(LoopOpcode::kShiftLeft, word(1), ops.ConstantInt(32));
+    return ops.Add(ops.Binary(LoopOpcode::kBitOr, high, word(0)), low);
+  }
+  LoopOpId count_low, count_high;
+  bool one_word;
+  if (span.fixed_count.has_value()) {
+    const uint64_t count = *span.fixed_count;
+    one_word = count <= kLowWord;
+    count_low = ops.ConstantInt(static_cast<int64_t>(count & kLowWord));
+    count_high = ops.ConstantInt(static_cast<int64_t>(count >> 32));
+  } else {
+    one_word = context.exprs().Range(span.count).max <= kLowWord;
+    count_low = LowWord(ops, ops.IndexExpr(span.count));
+    count_high = HighWord(ops, ops.IndexExpr(span.count));
+  }
+  if (one_word) return ops.Add(ScaleDown(ops, {word(0), word(1)}, count_low, std::nullopt), low);
+  return ops.Add(ScaleDown(ops, {word(0), word(1), word(2)}, count_low, count_high), low);
+}
+
+absl::Status DrawIntegers(LoweringContext& context, const GraphNode& node,
+                          const absl::StatusOr<IntegerSpan>& span) {
+  KILN_RETURN_IF_ERROR(context.status());
+  KILN_RETURN_IF_ERROR(span.status());
   const TensorType& type = context.ResultType(node);
-  const ExprId low = context.Expr(node, "low", context.Const(0));
-  const ExprId range = context.exprs().Sub(context.Expr(node, "high", context.Const(0)), low);
-  if (!context.status().ok()) return context.status();
-  const uint32_t number = context.NextRandomOp();
+  uint32_t numbers[3];
+  for (uint32_t& number : numbers) number = context.NextRandomOp();
   context.SetResult(node, context.Pointwise(type, [&](LoopRecorder& ops, Index index) {
-    const LoopOpId bits = Bits(context, ops, index, type, number);
-    const LoopOpId in_range = ops.Binary(LoopOpcode::kRemainder, bits, ops.IndexExpr(range));
-    return ops.Cast(ops.Add(in_range, ops.IndexExpr(low)), ComputeType(type.dtype));
+    const auto word = [&](size_t i) { return Bits(context, ops, index, type, numbers[i]); };
+    return ops.Cast(DrawInteger(context, ops, *span, word), ComputeType(type.dtype));
   }));
   return context.status();
+}
+
+absl::Status LowerRandint(LoweringContext& context, const GraphNode& node) {
+  if (UseLibrary(context, node)) return CallLibrary(context, node);
+  const ExprId low = context.Expr(node, "low", context.Const(0));
+  const ExprId high = context.Expr(node, "high", context.Const(0));
+  return DrawIntegers(context, node, SpanOf(context, low, high, context.ResultType(node).dtype));
+}
+
+// In place of what `self` holds: [from, to), without a `to` all that the dtype holds from `from` on, and
+// without both from 0 on.
+absl::Status LowerRandom(LoweringContext& context, const GraphNode& node) {
+  if (UseLibrary(context, node)) return CallLibrary(context, node);
+  const v1::DType dtype = context.ResultType(node).dtype;
+  const ExprId from = context.Expr(node, "from", context.Const(0));
+  if (context.Has(node, "to")) {
+    return DrawIntegers(context, node, SpanOf(context, from, context.Expr(node, "to", from), dtype));
+  }
+  const auto first = context.exprs().AsConst(from);
+  if (!first.has_value() || !HoldsInteger(dtype, *first)) return CallLibrary(context, node);
+  return DrawIntegers(context, node,
+                      FixedSpan(context, *first, IntegersEnd(dtype) - static_cast<uint64_t>(*first)));
 }
 
 // 1 with probability p: a number, or a tensor of the result's shape.
@@ -140,6 +253,9 @@ void RegisterRandom(LoweringTable& table) {
   table["aten.randint.low"] = LowerRandint;
   table["aten.randint_like.default"] = LowerRandint;
   table["aten.randint_like.low_dtype"] = LowerRandint;
+  table["aten.random.default"] = LowerRandom;
+  table["aten.random.from"] = LowerRandom;
+  table["aten.random.to"] = LowerRandom;
   table["aten.bernoulli.default"] = LowerBernoulli;
   table["aten.bernoulli.p"] = LowerBernoulli;
   table["aten.native_dropout.default"] = LowerDropout;

@@ -54,7 +54,10 @@ constexpr Group kGroups[] = {
      "scatter_add scatter_reduce.two"},
     // full: size fill_value dtype | arange.start_step: start end step dtype
     {CoreClass::kCreation, "full arange.start_step"},
-    {CoreClass::kRandom, "rand native_dropout"},
+    // rand: size dtype | native_dropout | low, high | from, to
+    {CoreClass::kRandom,
+     "rand native_dropout randint randint.low randint_like randint_like.low_dtype random random.from "
+     "random.to"},
     {CoreClass::kCopy, "clone cat constant_pad_nd flip slice_scatter select_scatter"},
     {CoreClass::kMutation, "copy_"},
 };

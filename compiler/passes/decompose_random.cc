@@ -61,14 +61,6 @@ bool Uniform(Match& m) {
   return m.Return(UniformResult(m) * (to - from) + from);
 }
 
-bool RandInt(Match& m) {
-  const int64_t low = m.Int("low", 0), high = m.Int("high");
-  if (high <= low || high - low > (int64_t{1} << 23)) return false;  // more than the bits of a float hold
-  Value u = m.b().Rand(m.Type().sizes, v1::F32);
-  Value k = Minimum(Cast(Floor(u * static_cast<double>(high - low)), v1::I64), high - low - 1);
-  return m.Return(k + low);
-}
-
 // Out of training, or with nothing to drop, dropout is the identity.
 bool NativeDropout(Match& m) {
   Value x = m.Tensor("input");
@@ -102,15 +94,11 @@ constexpr DecompositionRow kRows[] = {
     {"normal.float_float", Normal},
     {"normal_functional", Normal},
     {"uniform", Uniform},
-    {"randint", RandInt},
-    {"randint.low", RandInt},
-    {"randint_like", RandInt},
-    {"randint_like.low_dtype", RandInt},
+    {"native_dropout", NativeDropout},
 };
 
 // Those that draw nothing themselves: never left out.
 constexpr DecompositionRow kQuietRows[] = {
-    {"native_dropout", NativeDropout},
     {"native_dropout_backward", NativeDropoutBackward},
 };
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/scalar_ops.h"
 #include "compiler/lower/loop_recorder.h"
 #include "compiler/lower/verify.h"
 #include "compiler/support/kernel_abi.h"
@@ -444,6 +445,89 @@ TEST(Lower, DropoutKeepsTheRightShareAndRepeatsWithItsSeed) {
   LowerOptions options;
   options.fallback_random = true;
   EXPECT_EQ(Lower(maker, options).nodes[0].call.target, "aten.native_dropout.default");
+}
+
+// floor(w * count / 2^(32 n)) of the n = 2 or 3 words that a number of its own draws each, in 128 bits here.
+TEST(Lower, RandomIntegersAreScaledWords) {
+  constexpr int64_t kElements = 200, kSeed = 77;
+  const auto drawn = [](int64_t element, uint64_t count) {
+    const auto word = [&](int64_t number) {
+      return static_cast<uint64_t>(RandomBits(kSeed, element, number));
+    };
+    unsigned __int128 scaled = 0;
+    for (int64_t number = 0; number < (count >> 32 == 0 ? 2 : 3); ++number) {
+      scaled = (static_cast<unsigned __int128>(word(number)) * count + scaled) >> 32;
+    }
+    return static_cast<uint64_t>(scaled);
+  };
+  const std::pair<int64_t, int64_t> spans[] = {{0, 1},
+                                               {0, 7},
+                                               {-5, 1000},
+                                               {0, 3221225472},
+                                               {0, (int64_t{1} << 32) - 1},
+                                               {0, int64_t{1} << 32},
+                                               {3, (int64_t{1} << 50) + 1},
+                                               {0, INT64_MAX},
+                                               {INT64_MIN, INT64_MAX}};
+  for (const auto& [low, high] : spans) {
+    GraphMaker maker;
+    maker.Output(
+        maker.Node("aten.randint.low",
+                   {{"low", maker.Int(low)}, {"high", maker.Int(high)}, {"size", maker.Ints({kElements})}},
+                   v1::I64, {kElements}));
+    const std::vector<int64_t> values = Values<int64_t>(Eval(Lower(maker), {}, {}, kSeed).outputs[0]);
+    const uint64_t count = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
+    for (int64_t i = 0; i < kElements; ++i) {
+      ASSERT_EQ(static_cast<uint64_t>(values[i]), static_cast<uint64_t>(low) + drawn(i, count))
+          << low << " " << high;
+    }
+  }
+}
+
+TEST(Lower, RandomIntegersThatEagerRefusesAreTheCallers) {
+  const auto status = [](int64_t low, int64_t high, v1::DType dtype) {
+    GraphMaker maker;
+    maker.Output(maker.Node("aten.randint.low",
+                            {{"low", maker.Int(low)}, {"high", maker.Int(high)}, {"size", maker.Ints({4})}},
+                            dtype, {4}));
+    return LowerGraph(maker.graph, {}).status().code();
+  };
+  EXPECT_EQ(status(5, 5, v1::I64), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status(0, 257, v1::U8), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status(-1, 2, v1::U8), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status(0, 70000, v1::F16), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status(0, 256, v1::U8), absl::StatusCode::kOk);
+  EXPECT_EQ(status(-128, 128, v1::I8), absl::StatusCode::kOk);
+}
+
+// i * factor + summand: an index expression only where no i makes it wrap.
+TEST(Lower, ArithmeticOfPositionsWraps) {
+  constexpr int64_t kBig = 6364136223846793005;
+  const auto lower = [](int64_t factor, int64_t summand) {
+    GraphMaker maker;
+    const ValueId i = maker.Node("aten.arange.start_step", {{"end", maker.Int(5)}}, v1::I64, {5});
+    const ValueId product =
+        maker.Node("aten.mul.Tensor", {{"self", T(i)}, {"other", maker.Int(factor)}}, v1::I64, {5});
+    maker.Output(
+        maker.Node("aten.add.Tensor", {{"self", T(product)}, {"other", maker.Int(summand)}}, v1::I64, {5}));
+    return Lower(maker);
+  };
+  for (int64_t factor : {int64_t{3}, kBig, -kBig, INT64_MAX, INT64_MIN, int64_t{1} << 61, int64_t{1} << 60}) {
+    for (int64_t summand : {int64_t{0}, int64_t{-7}, kBig, INT64_MAX, INT64_MIN}) {
+      const LoopGraph graph = lower(factor, summand);
+      const std::vector<int64_t> values = Values<int64_t>(Eval(graph, {}).outputs[0]);
+      __int128 last = 0;
+      for (int64_t i = 0; i < 5; ++i) {
+        EXPECT_EQ(static_cast<uint64_t>(values[i]),
+                  static_cast<uint64_t>(i) * static_cast<uint64_t>(factor) + static_cast<uint64_t>(summand));
+        last = __int128{i} * factor + summand;
+      }
+      const bool wraps = last > INT64_MAX || last < INT64_MIN || __int128{4} * factor > INT64_MAX ||
+                         __int128{4} * factor < INT64_MIN;
+      EXPECT_TRUE(!wraps || graph.nodes[0].loops.body.size() > 2) << factor << " " << summand;
+    }
+  }
+  EXPECT_EQ(lower(3, 1).nodes[0].loops.body.size(), 2u);  // the expression, and its store
 }
 
 TEST(VerifyLoopGraph, NamesWhatIsWrong) {

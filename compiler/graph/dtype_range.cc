@@ -1,0 +1,72 @@
+#include "compiler/graph/dtype_range.h"
+
+#include <cmath>
+#include <limits>
+
+#include "compiler/graph/graph.h"
+
+namespace kiln {
+namespace {
+
+// The largest finite number of a floating dtype, or of the parts of a complex one.
+double LargestFinite(v1::DType dtype) {
+  switch (dtype) {
+    case v1::F16: return 65504;
+    case v1::BF16: return 0x1.FEp127;
+    case v1::F32:
+    case v1::C64: return std::numeric_limits<float>::max();
+    default: return std::numeric_limits<double>::max();
+  }
+}
+
+}  // namespace
+
+uint64_t IntegersEnd(v1::DType dtype) {
+  switch (dtype) {
+    case v1::BOOL: return 2;
+    case v1::U8: return 1u << 8;
+    case v1::I8: return 1u << 7;
+    case v1::I16: return 1u << 15;
+    case v1::I32: return 1u << 31;
+    case v1::F16: return (1u << 11) + 1;
+    case v1::BF16: return (1u << 8) + 1;
+    case v1::F32: return (1u << 24) + 1;
+    case v1::F64: return (uint64_t{1} << 53) + 1;
+    default: return uint64_t{1} << 63;
+  }
+}
+
+IntegerBounds ConvertingIntegers(v1::DType dtype) {
+  const auto end = static_cast<int64_t>(IntegersEnd(dtype));
+  switch (dtype) {
+    case v1::U8: return {1 - end, end - 1};
+    case v1::I8:
+    case v1::I16:
+    case v1::I32: return {-end, end - 1};
+    case v1::F16: return {-65504, 65504};
+    default: return {INT64_MIN, INT64_MAX};
+  }
+}
+
+bool Converts(int64_t number, v1::DType dtype) {
+  const IntegerBounds bounds = ConvertingIntegers(dtype);
+  return bounds.min <= number && number <= bounds.max;
+}
+
+bool Converts(double number, v1::DType dtype) {
+  if (dtype == v1::BOOL) return true;
+  if (!IsInteger(dtype)) return !std::isfinite(number) || std::abs(number) <= LargestFinite(dtype);
+  const auto end = static_cast<double>(IntegersEnd(dtype));
+  // Torch compares with the largest as a double, which is 2^63 for I64.
+  const double largest = dtype == v1::I64 ? end : end - 1;
+  return number <= largest && number >= (dtype == v1::U8 ? 0 : -end);
+}
+
+bool AllConvert(v1::DType from, v1::DType to) {
+  if (from == to || from == v1::BOOL || to == v1::BOOL) return true;
+  if (!IsInteger(from)) return !IsInteger(to) && LargestFinite(from) <= LargestFinite(to);
+  if (!IsInteger(to)) return static_cast<double>(IntegersEnd(from)) <= LargestFinite(to);
+  return IntegersEnd(from) <= IntegersEnd(to);
+}
+
+}  // namespace kiln
