@@ -90,6 +90,7 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
   call.reason = std::string(reason);
   call.into_results = into_results;
   call.origin = node.origin;
+  call.draws = options_.fallback_random && IsRandom(node);
   auto bind = [&](ValueId id, const CallOperand* operand = nullptr) -> ValueId {
     if (id == kNoValue) return kNoValue;
     if (!IsDefined(id)) return kNoValue;
@@ -132,7 +133,8 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
   for (ValueId result : node.results) {
     const TensorType& type = graph_.type(result);
     // What nothing reads need not be as declared: attention without gradients gives no sums of exponentials.
-    const bool unused = !into_results && node.results.size() > 1 && result != kNoValue && uses_[result] == 0;
+    const bool unused =
+        !into_results && !call.draws && node.results.size() > 1 && result != kNoValue && uses_[result] == 0;
     if (type.dtype == v1::DTYPE_UNSPECIFIED || unused) {
       call.results.push_back(-1);
       call.into_results = false;

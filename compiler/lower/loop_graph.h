@@ -4,7 +4,8 @@
 // One LoopNode computes one buffer (or mutates one). All index expressions of a LoopGraph live in one
 // ExprPool; loop variables are numbered uniquely over the whole LoopGraph (ExprPool::Var), so a body
 // can be substituted into another without renaming. Program order of `nodes` is a valid execution
-// order; dependencies follow from it by buffer: read after write, write after read, write after write.
+// order; dependencies follow from it by buffer: read after write, write after read, write after write; and
+// from one call that draws to the next.
 //
 // Ownership: value semantics. Threads: none shared. Errors: lower/verify.h checks a LoopGraph.
 #pragma once
@@ -101,6 +102,8 @@ struct CallNode {
   bool into_results = false;
   bool own_results = false;  // otherwise: each is made in memory of its own, which nothing else looks at
   bool mutates_arguments = false;
+  bool draws =
+      false;  // from the caller's generator: never before an earlier such call, never after a later one
   std::string reason;  // "gemm", "convolution", "attention", "closed list: topk"
   uint32_t origin = 0;
 };

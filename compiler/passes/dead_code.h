@@ -1,4 +1,5 @@
-// Pass: removes nodes whose results nobody reads. Mutations stay.
+// Pass: removes nodes whose results nobody reads. Mutations stay, and what draws where the next draw depends
+// on it.
 #pragma once
 
 #include "absl/status/status.h"

@@ -100,6 +100,7 @@ class Fuser {
       std::vector<uint32_t> readers;
     };
     std::vector<Memory> memory(graph_.buffers.size());
+    int64_t last_draw = -1;
     for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
       NodeAccess access = AccessOf(graph_.nodes[n]);
       auto depend = [&](int64_t on) {
@@ -108,6 +109,10 @@ class Fuser {
         ancestors_[n].Set(static_cast<size_t>(on));
         ancestors_[n].Include(ancestors_[on]);
       };
+      if (graph_.nodes[n].kind == LoopGraphNode::Kind::kCall && graph_.nodes[n].call.draws) {
+        depend(last_draw);
+        last_draw = n;
+      }
       for (BufferId b : access.reads) {
         Memory& m = memory[context_.MemoryOf(b)];
         depend(m.writer);

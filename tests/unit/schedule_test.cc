@@ -489,6 +489,27 @@ TEST(Schedule, LoopsThatNothingWaitsForGoWhereTheyFreeMemory) {
   }
 }
 
+// The first call's operand is made in one kernel with what comes last. The control: calls that do not draw.
+TEST(Schedule, DrawsKeepTheirOrder) {
+  for (const bool draws : {true, false}) {
+    Maker m;
+    BufferId x = m.Input({64, 64});
+    BufferId a = m.Buffer({64, 64}), first = m.Buffer({64, 64}), second = m.Buffer({64, 64});
+    BufferId b = m.Buffer({64, 64});
+    m.Pointwise({64, 64}, {x}, a, LoopOpcode::kExp);
+    m.Call("aten.bernoulli.default", {a}, first);
+    m.Call("aten.bernoulli.default", {x}, second);
+    for (size_t n : {1, 2}) m.graph.nodes[n].call.draws = draws;
+    m.Pointwise({64, 64}, {x}, b, LoopOpcode::kNeg);
+    for (BufferId result : {first, second, b}) m.Output(result);
+    std::vector<int64_t> called;
+    for (const ScheduledStep& step : m.Run().steps) {
+      if (step.kind == ScheduledStep::Kind::kCall) called.push_back(step.call.results[0]);
+    }
+    EXPECT_EQ(called, draws ? (std::vector<int64_t>{first, second}) : (std::vector<int64_t>{second, first}));
+  }
+}
+
 TEST(Schedule, NoFusionAcrossACallThatNeedsTheFirst) {
   Maker m;
   BufferId x = m.Input({32, 32});
