@@ -9,7 +9,6 @@ from torch._dynamo.backends.common import aot_autograd
 from . import (_C, attention_masks, autograd_cache, cuda_graphs, debug, decompositions, devices, fallback, guards, library,
                options as options_module, records, service, titles)
 from .compiled import CompiledGraph, FallbackGraph, live_graphs, symbols_by_name
-from .errors import Unsupported
 from .graph import BACKWARD, FORWARD, INFERENCE, export
 
 _KIND_NAMES = {FORWARD: "forward", BACKWARD: "backward", INFERENCE: "inference"}
@@ -25,7 +24,21 @@ def run_counts():
         total["kernel_launches"] += counts["launches"]
         total["library_call_runs"] += counts["library_calls"]
         total["stride_copies"] += counts["stride_copies"]
+    total["python"] = _python_counts()
     return total
+
+
+def _python_counts():
+    """{reason: counts} of the calls of Python in the programs that are alive."""
+    counts = {}
+    for graph in live_graphs():
+        for call in graph.python.calls if graph.python is not None else ():
+            one = counts.setdefault(call.reason, {"calls": 0, "runs": 0, "seconds": 0.0, "of_seconds": 0.0})
+            one["calls"] += 1
+            one["runs"] += call.runs
+            one["seconds"] += call.seconds
+            one["of_seconds"] += graph.python.seconds
+    return counts
 
 
 def _torch_version():
@@ -75,15 +88,13 @@ def compile_graph(module, inputs, kind, settings, pair=None):
     """The compiled graph, or one that runs without kiln; both are OutputCode, as torch's cache wants it.
 
     pair: of the graph and its backward, where CUDA graphs are wanted."""
-    title = f"{titles.compiled_name()} {_KIND_NAMES[kind]}"
+    title = _KIND_NAMES[kind]
     try:
+        title = f"{titles.compiled_name()} {_KIND_NAMES[kind]}"
         return _compile(module, inputs, kind, settings, pair, title)
-    except Unsupported as unsupported:
-        reason = message = f"unsupported: {unsupported}"
-    except _C.ServiceError as error:
-        code, message = error.args
-        reason = fallback.reason_of(code, message)
-    run = fallback.run_without_kiln(module, title, reason, message)
+    except Exception as error:  # whatever it is, torch can run the graph
+        reason, message = fallback.reason_of_error(error)
+        run = fallback.run_without_kiln(module, title, reason, message, error)
     if pair is not None and devices.any_on_gpu(module):
         run = cuda_graphs.wrap_fallback(run, kind, pair, reason)
     return FallbackGraph(run)
@@ -104,6 +115,8 @@ def _compile(module, inputs, kind, settings, pair, title):
     exported = export(module, kind, title=title, static_inputs=_static_inputs(kind), donated_inputs=donated,
                       visible_outputs=_visible_outputs(module, kind), guards=_guards(inputs),
                       guards_text=guards.texts(), gpu=gpu)
+    if recording is not None and exported.python is not None:
+        recording = cuda_graphs.skipped(recording, f"calls of Python ({exported.python.reasons()})")
     key, header, graph, symbols = _C.build(
         exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[settings.mode],
         settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
@@ -113,7 +126,7 @@ def _compile(module, inputs, kind, settings, pair, title):
     compiled = CompiledGraph(key, header, names, tuple(exported.constants), title,
                              tuple(exported.other_outputs), tuple(exported.float_inputs), autograd_cache.may_keep(), gpu,
                              devices.inputs_from_cpu(module, gpu, exported.float_inputs), tuple(exported.to_cpu),
-                             recording, for_inference=kind == INFERENCE)
+                             tuple(exported.more_sizes), exported.python, recording, for_inference=kind == INFERENCE)
     seconds = time.perf_counter() - start
     compiled.load(graph, symbols_by_name(inputs))
     records.add_seconds("export", seconds)
@@ -127,7 +140,8 @@ def kiln(gm, example_inputs, *, mode=None, options=None):
     fallback.policy()
     service.interpret_list()
     debug.check()
-    attention_masks.drop(gm)
+    with fallback.left_out("the search for masks that hide nothing"):
+        attention_masks.drop(gm)
 
     with cuda_graphs.paired() as pair:
         wanted = pair if settings.mode in cuda_graphs.MODES else None

@@ -13,8 +13,9 @@ import torch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, FXGraphCacheMiss
 from torch._inductor.output_code import OutputCode
 
-from . import _C, cuda_graphs, debug, devices, fallback, library, records, service, stale
+from . import _C, cuda_graphs, debug, devices, fallback, library, python_calls, records, service, stale
 from .errors import Unsupported
+from .size_numbers import read_size
 from .symbols import evaluate, values_of
 
 _lock = threading.Lock()
@@ -35,8 +36,8 @@ def symbols_by_name(inputs):
             parts = (*value.shape, *value.stride())
         for part in parts:
             if isinstance(part, torch.SymInt):
-                expr = part.node.expr
-                if expr.is_Symbol:
+                expr = getattr(part.node, "expr", None)  # the ragged size of a nested tensor has none
+                if expr is not None and expr.is_Symbol:
                     found.setdefault(str(expr), part)
     return found
 
@@ -56,6 +57,8 @@ class CompiledGraph(OutputCode):
     gpu: Any = None  # torch.device; None: the CPU
     from_cpu: tuple = ()  # positions of the inputs that go to the GPU first
     to_cpu: tuple = ()  # positions of the outputs that come from there
+    more_sizes: tuple = ()  # (source, input, dim) of the integers that follow the inputs, before the constants
+    python: Any = None  # python_calls.PythonPart; None: all is native
     recording: Any = None  # cuda_graphs.Recording, where CUDA graphs are wanted
     for_inference: bool = False
     artifact: Any = None
@@ -72,7 +75,7 @@ class CompiledGraph(OutputCode):
 
     def __call__(self, inputs):
         try:
-            if self.other_outputs or self.float_inputs or self.from_cpu or self.to_cpu:
+            if self.other_outputs or self.float_inputs or self.from_cpu or self.to_cpu or self.python is not None:
                 return self._call_with_others(inputs)
             return self._run(inputs)
         except _C.Contradiction as error:
@@ -81,11 +84,19 @@ class CompiledGraph(OutputCode):
 
     def _call_with_others(self, inputs):
         others = [(position, value(inputs) if callable(value) else value) for position, value in self.other_outputs]
+        sizes = [read_size(inputs, *place) for place in self.more_sizes]
+        frame = self.python.begin(inputs) if self.python is not None else None
         for position in self.float_inputs:
             inputs[position] = torch.tensor(inputs[position], dtype=torch.float64)
         for position in self.from_cpu:
             inputs[position] = devices.brought_to(self.gpu, inputs[position])
-        outputs = list(self._run(inputs))
+        inputs.extend(sizes)
+        if frame is None:
+            outputs = list(self._run(inputs))
+        else:
+            with frame:
+                outputs = list(self._run(inputs))
+            self.python.finish(frame, outputs)
         for position, other in others:
             outputs[position] = other
         for position in self.to_cpu:
@@ -108,20 +119,27 @@ class CompiledGraph(OutputCode):
         # What the service specialised on becomes a guard of torch's own; what the graph's guards say already is.
         if conditions and not evaluate(nodes, conditions, values):
             raise Unsupported("the program does not fit the sizes at hand")
-        self.artifact = artifact
-        with _lock:
-            _live.add(self)
-        info = _record(artifact, self.title)
+        info = artifact.info()
+        info["title"] = self.title
         taken = time.perf_counter() - start
-        records.add_seconds("load", taken - info["connect_seconds"] - info["compile_seconds"])
         self._run = _runner(artifact, self.constants, self.gpu)
         if self.for_inference and self.gpu is None:
             _C.keep_freed_memory()
         if self.recording is not None:
             self._run = cuda_graphs.wrap(self._run, self.recording, self.constants, info)
         context = torch._guards.TracingContext.try_get()
+        strides = _output_strides(artifact, values)
+        if self.python is not None:
+            del strides[self.python.output_count:]
+            info.update(self.python.info(info))
+        # Nothing fails from here on: what is counted is in force.
+        _record(info)
+        records.add_seconds("load", taken - info["connect_seconds"] - info["compile_seconds"])
         if context is not None and context.output_strides is not None and not context.output_strides:
-            context.output_strides.extend(_output_strides(artifact, values))
+            context.output_strides.extend(strides)
+        self.artifact = artifact
+        with _lock:
+            _live.add(self)
 
     # ---- torch's cache
 
@@ -134,16 +152,19 @@ class CompiledGraph(OutputCode):
     def prepare_for_serialization(self):
         if not self.cacheable:
             raise BypassAOTAutogradCache("a graph is specialised for the value of a float")
+        if self.python is not None and (reason := self.python.why_not_kept()):
+            records.count("autograd_cache_bypasses")
+            raise BypassAOTAutogradCache(f"a call of Python holds {reason}")
         self.artifact = None
 
     def post_compile(self, example_inputs, constants, graph_kwargs):
         if debug.wanted():
             raise FXGraphCacheMiss("KILN_DEBUG compiles anew")
-        service.configure()
-        library.install()
         try:
+            service.configure()
+            library.install()
             self.load(b"", symbols_by_name(example_inputs))
-        except (_C.ServiceError, Unsupported) as error:
+        except Exception as error:  # whatever it is, torch traces anew
             raise FXGraphCacheMiss(str(error)) from error
         records.count("autograd_cache_loads")
 
@@ -209,8 +230,7 @@ def _on(gpu, run):
     return run_there
 
 
-def _record(artifact, title):
-    info = artifact.info()
+def _record(info):
     records.count("graphs")
     records.count("hits" if info["hit"] else "compiles")
     records.count("joined", int(info["joined"]))
@@ -220,12 +240,11 @@ def _record(artifact, title):
         fallback.note_not_kept(info["not_kept"])
     records.count("kernels", len(info["launches"]))
     records.count("library_calls", len(info["library_calls"]))
+    records.count("python_calls", len(info.get("python_calls", ())))
     records.count("uploaded_bytes", info["uploaded_bytes"])
     records.count("fetched_objects", info["fetched_objects"])
     for phase in ("connect", "lookup", "compile", "fetch"):
         records.add_seconds(phase, info[f"{phase}_seconds"])
     if info.get("tuning", {}).get("without"):
         fallback.note_not_measured(info["tuning"]["without"])
-    info["title"] = title
     records.record_graph(info)
-    return info

@@ -89,6 +89,11 @@ def _reason_to_skip(module, inputs, mutated, static_inputs):
     return ""
 
 
+def skipped(recording, reason):
+    """The recording of a graph that is not to be recorded, for `reason` unless it has one."""
+    return dataclasses.replace(recording, skip=recording.skip or reason)
+
+
 def _reason_in(message):
     """Of torch's "skipping cudagraphs due to …"."""
     from torch._inductor.cudagraph_utils import format_default_skip_message

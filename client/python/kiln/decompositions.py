@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import joint_graph, pinned_layouts
+from . import fallback, joint_graph, pinned_layouts
 
 aten = torch.ops.aten
 
@@ -129,7 +129,8 @@ def recompute_more():
 def partition(joint_module, joint_inputs, *, num_fwd_outputs, **kwargs):
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    joint_graph.rewrite(joint_module)
+    with fallback.left_out("a rewrite of the joint graph"):
+        joint_graph.rewrite(joint_module)
     with recompute_more():
         forward, backward = min_cut_rematerialization_partition(
             joint_module, joint_inputs, compiler="inductor", num_fwd_outputs=num_fwd_outputs, **kwargs

@@ -36,13 +36,17 @@ class Explanation(ExplainOutput):
         return calls
 
     @property
+    def python_calls(self):
+        return [call for program in self.programs for call in program.get("python_calls", ())]
+
+    @property
     def fallbacks(self):
         return [(program["title"], program["message"]) for program in self.programs if "fallback" in program]
 
     def __str__(self):
         lines = [f"{self.graph_count} graphs, {self.graph_break_count} graph breaks, {len(self.programs)} programs: "
                  f"{len(self.kernels)} kernels, {sum(self.library_calls.values())} library calls, "
-                 f"{len(self.fallbacks)} fallbacks"]
+                 f"{len(self.python_calls)} calls of Python, {len(self.fallbacks)} fallbacks"]
         lines += [f"graph break: {reason}" for reason in self.breaks]
         for program in self.programs:
             lines += _program_lines(program)
@@ -66,6 +70,7 @@ def _program_lines(program):
     for target in sorted(set(program["library_calls"])):
         reason = program["library_reasons"].get(target, "")
         lines.append(f"  library {target} ×{program['library_calls'].count(target)}{f' ({reason})' if reason else ''}")
+    lines += [f"  {call['name']} ({call['reason']})" for call in program.get("python_calls", ())]
     return lines
 
 

@@ -3,13 +3,15 @@
 KILN_FALLBACK=eager (default) runs the graph operator by operator; KILN_FALLBACK=error raises instead, for people
 who would rather know. Each reason is warned of once a process.
 """
+import contextlib
 import copy
 import os
+import traceback
 import warnings
 
 import torch
 
-from . import records
+from . import _C, records
 from .errors import Unsupported
 
 _warned = set()
@@ -41,6 +43,24 @@ def reason_of(code, message):
     return f"{code.lower()}: {first}"
 
 
+def reason_of_error(error):
+    """(a short reason to count by, a message for people) of what ended the compile of a graph, whatever it is."""
+    if isinstance(error, Unsupported):
+        return (f"unsupported: {error}",) * 2
+    if isinstance(error, _C.ServiceError):
+        code, message = error.args
+        return reason_of(code, message), message
+    first = str(error).split("\n", 1)[0][:200]
+    reason = f"unexpected {type(error).__name__}: {first}"
+    return reason, f"{reason} ({_place_of(error)})"
+
+
+def _place_of(error):
+    """Where it was raised, for whoever is to mend it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else "no place"
+
+
 def boxed(module):
     """The FX graph as a function that takes its inputs in a list and frees each at its last use.
 
@@ -59,14 +79,14 @@ def boxed(module):
     return run
 
 
-def run_without_kiln(module, title, reason, message=None):
+def run_without_kiln(module, title, reason, message=None, cause=None):
     """A boxed callable that runs the graph's operators one by one, counted under `reason`.
 
-    Raises Unsupported under KILN_FALLBACK=error.
+    Raises Unsupported under KILN_FALLBACK=error, from `cause`.
     """
     message = message or reason
     if policy() == "error":
-        raise Unsupported(f"kiln did not compile {title}: {message} (KILN_FALLBACK=error is set)")
+        raise Unsupported(f"kiln did not compile {title}: {message} (KILN_FALLBACK=error is set)") from cause
     records.count_fallback(reason)
     records.record_graph({"title": title, "fallback": reason, "message": message})
     _warn_once(reason, f"{title} runs without kiln: {message}. The result is the same, as fast as eager. "
@@ -93,6 +113,22 @@ def note_not_measured(reason):
     records.count("not_measured")
     _warn_once("not measured", f"max-autotune has not measured all of a program: {reason}. The rest runs "
                                "as in the default mode; `kilnctl rm` of the program makes the next compile measure.")
+
+
+@contextlib.contextmanager
+def left_out(what):
+    """Around what makes a graph faster and no more: where it fails the graph does without, counted.
+
+    Each step of `what` leaves a graph that is right. Raises Unsupported under KILN_FALLBACK=error."""
+    try:
+        yield
+    except Exception as error:
+        _, message = reason_of_error(error)
+        if policy() == "error":
+            raise Unsupported(f"{what}: {message} (KILN_FALLBACK=error is set)") from error
+        records.count("left_out")
+        _warn_once(f"left out {what}", f"{what} failed, and a graph does without: {message}. The result is the same; "
+                                       "kiln.stats()['left_out'] counts this, KILN_FALLBACK=error raises here.")
 
 
 def _warn_once(about, text):

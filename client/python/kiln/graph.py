@@ -11,8 +11,9 @@ import sympy
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from . import wire
+from . import fallback, python_calls, wire, written_graph
 from .devices import PassedInput
 from .errors import Unsupported
 from .size_numbers import size_number
@@ -46,18 +47,29 @@ class ExportedGraph:
     other_outputs: list  # (position, value or function of the inputs) of what the program leaves undefined
     float_inputs: list  # positions of numbers that the program takes as tensors of one float64
     to_cpu: list  # positions of outputs that the program leaves on the GPU and the graph has on the CPU
+    more_sizes: list  # (source, position, dim) of the integers that follow the graph's inputs, before the constants
+    python: python_calls.PythonPart | None  # what runs in Python, in the middle of the program
 
 
 def export(module: fx.GraphModule, kind: int, *, title="", static_inputs=(), donated_inputs=(),
            visible_outputs=None, guards=(), guards_text=(), gpu=None) -> ExportedGraph:
-    """Raises Unsupported with the reason when the graph holds something that kiln cannot express.
+    """What kiln cannot express becomes calls of Python. Raises Unsupported where that does not do.
 
     visible_outputs: positions of outputs whose strides must be the traced ones; None is all of them.
     guards: sympy conditions that hold for this graph; those over foreign symbols are left out.
     gpu: as from devices.gpu_of; then every tensor is said to be there.
     """
-    return _Exporter(module, kind, gpu).run(title, set(static_inputs), set(donated_inputs), visible_outputs, guards,
-                                            guards_text)
+    given = title, set(static_inputs), set(donated_inputs), visible_outputs, guards, guards_text
+    exporter = _Exporter(module, kind, gpu)
+    exported = exporter.run(*given)
+    if not exporter.refused:
+        return exported
+    cut = python_calls.cut(module, exporter.refused, exporter.is_integer, gpu)
+    exporter = _Exporter(cut.module, kind, gpu, cut.part)
+    exported = exporter.run(*given)
+    if exporter.refused:
+        raise Unsupported(next(iter(exporter.refused.values())))
+    return exported
 
 
 def is_symbolic(value):
@@ -79,12 +91,17 @@ def _is_number(value):
 
 
 class _Exporter:
-    def __init__(self, module, kind, gpu):
+    def __init__(self, module, kind, gpu, python=None):
         self.module = module
         self.kind = kind
         self.gpu = gpu
+        self.python = python  # python_calls.PythonPart of a graph that was cut
+        held = () if python is None else python.inputs
+        self.held = {position for position, _, shared in held if not shared}  # inputs that the program does not have
+        self.refused = {}  # node -> why it can't be written
         self.symbols = {}  # sympy symbol -> number
-        self.bindings = {}  # sympy symbol -> (source, input, dim)
+        self.bindings = {}  # sympy symbol -> (source, input, dim) in the graph's inputs
+        self.more_sizes = []
         self.symbol_messages = []
         self.hints = []
         self.placeholders = []
@@ -110,19 +127,23 @@ class _Exporter:
         graph = self.module.graph
         self.placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         self.declare_symbols()
-        for node in self.placeholders:
-            self.add_input(node)
+        for position, node in enumerate(self.placeholders):
+            self.attempt(self.add_input, node, position)
+        for _ in self.more_sizes:
+            self.value_count += 1
         # Tensor constants are inputs too: their values are in no key.
         for node in graph.nodes:
             if node.op == "get_attr":
-                self.add_constant(node)
+                self.attempt(self.add_constant, node)
         for node in graph.nodes:
             if node.op == "call_function":
-                self.add_node(node)
+                self.attempt(self.add_node, node)
             elif node.op == "output":
-                outputs = [self.output(position, value) for position, value in enumerate(node.args[0])]
+                outputs = [self.attempt(self.output, value, position) for position, value in enumerate(node.args[0])]
             elif node.op not in ("placeholder", "get_attr"):
                 raise Unsupported(f"graph node of kind {node.op}")
+        if self.refused:
+            return None
         conditions = self.conditions(guards)
         symbol_bytes = b"".join(wire.data(3, message) for message in self.symbol_messages)
         message = b"".join([
@@ -135,15 +156,58 @@ class _Exporter:
                           b"".join(wire.data(2, line) for line in self.source_lines),
                           b"".join(wire.data(3, text) for text in guards_text), wire.data(4, title)])
         return ExportedGraph(message, facts, notes, self.hints, list(self.symbols), self.constants, len(outputs),
-                             self.other_outputs, self.float_inputs, self.to_cpu)
+                             self.other_outputs, self.float_inputs, self.to_cpu, self.more_sizes, self.python)
+
+    # ---- what can't be written
+
+    def attempt(self, add, node, *more):
+        """What goes wrong with one node, whatever it is, is that node's."""
+        try:
+            return add(node, *more)
+        except Exception as error:
+            if not isinstance(node, fx.Node):
+                raise
+            self.refuse(node, error)
+
+    def refuse(self, node, error):
+        """The node is for Python to run; of its results the program may have those that can be written."""
+        reason, _ = fallback.reason_of_error(error)
+        self.refused.setdefault(node, reason.removeprefix("unsupported: "))
+        value = node.meta.get("val")
+        parts = [((node, i), part) for i, part in enumerate(value)] if isinstance(value, (list, tuple)) else [(node, value)]
+        for key, part in parts:
+            self.values.pop(key, None)
+            if node.op != "call_function" or not isinstance(part, torch.Tensor):
+                continue
+            try:
+                self.tensor_meta(part)
+            except Exception:
+                continue
+            self.new_value(key)
+
+    def why(self, node):
+        """Why the program has no such value."""
+        source = node.args[0] if node.target is operator.getitem and node not in self.refused else node
+        return self.refused.get(source, f"{node.name} is not a tensor here")
+
+    def is_integer(self, value):
+        """Whether the program can evaluate the number."""
+        if not isinstance(value, (torch.SymInt, int)) or isinstance(value, bool):
+            return False
+        try:
+            self.sym_int(value)
+        except Exception:
+            return False
+        return True
 
     def facts(self, static_inputs, donated_inputs, output_count, visible_outputs):
         parts = []
         for position in range(len(self.inputs)):
             own = position < len(self.placeholders)
-            fact = (wire.uint(1, position in static_inputs or not own)
+            constant = position >= len(self.placeholders) + len(self.more_sizes)
+            fact = (wire.uint(1, position in static_inputs and position not in self.held or constant)
                     + wire.uint(2, own and self.placeholders[position] in self.mutated)
-                    + wire.uint(3, position in donated_inputs))
+                    + wire.uint(3, position in donated_inputs and position not in self.held))
             parts.append(wire.data(1, fact))
         for position in range(output_count):
             visible = visible_outputs is None or position in visible_outputs
@@ -154,51 +218,51 @@ class _Exporter:
 
     def declare_symbols(self):
         """Every symbol gets the first place that it can be read from."""
-        composite = []
         for position, node in enumerate(self.placeholders):
             value = node.meta.get("val")
             if isinstance(value, torch.SymInt):
-                self.bind(value.node.expr, value, INPUT_VALUE, position, 0, composite)
+                self.bind(value, INPUT_VALUE, position, 0)
             elif isinstance(value, torch.Tensor):
                 for dim, size in enumerate(value.shape):
-                    if is_symbolic(size):
-                        self.bind(size.node.expr, size, INPUT_SIZE, position, dim, composite)
-                for dim, stride in enumerate(value.stride()):
-                    if is_symbolic(stride):
-                        self.bind(stride.node.expr, stride, INPUT_STRIDE, position, dim, composite)
-        unbound = {str(s) for expr in composite for s in expr.free_symbols if s not in self.symbols}
-        if unbound:
-            raise Unsupported(f"no input holds symbol {', '.join(sorted(unbound))} by itself")
+                    self.bind(size, INPUT_SIZE, position, dim)
+                if value.layout == torch.strided:
+                    for dim, stride in enumerate(value.stride()):
+                        self.bind(stride, INPUT_STRIDE, position, dim)
 
-    def bind(self, expr, value, source, position, dim, composite):
-        if not isinstance(expr, sympy.Symbol):
-            composite.append(expr)
+    def bind(self, value, source, position, dim):
+        """Where `value` is a symbol and the first of that name, its place is the symbol's."""
+        expr = getattr(value.node, "expr", None) if isinstance(value, torch.SymInt) else None
+        if not isinstance(expr, sympy.Symbol) or expr in self.symbols:
             return
-        if expr in self.symbols:
-            return
+        if type(value.node.hint) is not int:
+            return  # known only when the graph runs, or no number at all (the ragged size of a nested tensor)
         shape_env = value.node.shape_env
         bounds = shape_env.var_to_range.get(expr)
         lower = _clamped(bounds.lower) if bounds is not None else INT64_MIN
         upper = _clamped(bounds.upper) if bounds is not None else INT64_MAX
-        hint = value.node.hint
-        if hint is None:
-            raise Unsupported("an integer that is known only when the graph runs (unbacked symbol)")
         self.symbols[expr] = len(self.symbols)
         self.bindings[expr] = (source, position, dim)
-        self.hints.append(int(hint))
+        self.hints.append(value.node.hint)
+        if position in self.held:
+            self.more_sizes.append((source, position, dim))
+            source, position, dim = INPUT_VALUE, len(self.placeholders) + len(self.more_sizes) - 1, 0
         binding = wire.uint(1, source) + wire.uint(2, position) + wire.uint(3, dim)
         self.symbol_messages.append(wire.uint(1, SYMBOL_INT) + wire.sint(2, lower) + wire.sint(3, upper)
                                     + wire.data(4, binding))
 
     def symbol_id(self, symbol):
         if symbol not in self.symbols:
-            raise Unsupported(f"symbol {symbol} is bound by no input")
+            raise Unsupported("an integer that is known only when the graph runs (unbacked symbol)"
+                              if symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
+                              else "a size that no input holds by itself")
         return self.symbols[symbol]
 
     def sym_int(self, value):
         """The body of a SymInt message."""
         if isinstance(value, torch.SymInt):
-            expr = value.node.expr
+            expr = getattr(value.node, "expr", None)
+            if expr is None:
+                raise Unsupported("the ragged size of a nested tensor")
             if not isinstance(expr, sympy.Integer):
                 return wire.uint_in_oneof(2, self.pool.add(expr))
             value = int(expr)
@@ -219,10 +283,7 @@ class _Exporter:
     # ---- tensors ----
 
     def tensor_meta(self, value, with_offset=False):
-        if not isinstance(value, torch.Tensor):
-            raise Unsupported(f"a result of type {type(value).__name__}")
-        if value.layout != torch.strided:
-            raise Unsupported(f"a tensor of layout {value.layout}")
+        self.check_tensor(value)
         sizes, strides = tuple(value.shape), tuple(value.stride())
         offset = value.storage_offset() if with_offset else 0
         static = all(type(part) is int for part in (*sizes, *strides, offset))
@@ -236,6 +297,15 @@ class _Exporter:
         if static:
             self.types[key] = encoded
         return encoded
+
+    def check_tensor(self, value):
+        """Raises Unsupported for what no program can have, whatever its sizes."""
+        if not isinstance(value, torch.Tensor):
+            raise Unsupported(f"a result of type {type(value).__name__}")
+        if value.layout != torch.strided:
+            raise Unsupported(f"a tensor of layout {value.layout}")
+        self.dtype(value.dtype)
+        self.device(value.device)
 
     @staticmethod
     def dtype(dtype):
@@ -255,10 +325,16 @@ class _Exporter:
         self.value_count += 1
         return self.value_count - 1
 
-    def add_input(self, node):
+    def add_input(self, node, position):
         value = node.meta.get("val")
+        if position in self.held:
+            self.value_count += 1
+            self.inputs.append(wire.data(2, self.sym_int(0)))
+            return
         self.new_value(node)
         if isinstance(value, torch.Tensor):
+            if self.gpu is not None and value.device.type == "cpu" and _is_written(node):
+                raise Unsupported("a graph on a GPU that writes into a tensor on the CPU")
             self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
         elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             self.inputs.append(wire.data(2, self.sym_int(value)))
@@ -271,11 +347,7 @@ class _Exporter:
             raise Unsupported(f"an input of type {type(value).__name__}")
 
     def add_constant(self, node):
-        value = self.module
-        for part in node.target.split("."):
-            value = getattr(value, part)
-        if isinstance(value, fx.GraphModule):
-            return  # of a higher-order operator, which is refused by its name
+        value = written_graph.attribute(self.module, node.target)
         if not isinstance(value, torch.Tensor):
             raise Unsupported(f"an attribute of type {type(value).__name__}")
         if node.target not in self.constant_values:
@@ -285,7 +357,7 @@ class _Exporter:
             self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
         self.values[node] = self.constant_values[node.target]
 
-    def output(self, position, value):
+    def output(self, value, position):
         if isinstance(value, fx.Node):
             meta = value.meta.get("val")
             if not _is_number(meta):
@@ -313,10 +385,17 @@ class _Exporter:
         target = node.target
         value = node.meta.get("val")
         if _is_number(value):
+            if not python_calls.is_placeholder_of_number(target):
+                self.check_known(value)
             return  # its users hold the expression or the number
         if target is operator.getitem:
             source, index = node.args
+            if (source, index) not in self.values:
+                raise Unsupported(self.why(node))
             self.values[node] = self.values[(source, index)]
+            return
+        if isinstance(target, python_calls.PythonCall):
+            self.add_python_call(node, target)
             return
         if target is torch.ops.aten.scalar_tensor.default and self.add_float_tensor(node):
             return
@@ -330,10 +409,20 @@ class _Exporter:
                 and value.device.type == "cpu":
             raise Unsupported("random numbers of the CPU's generator in a graph on a GPU")
         if name == "aten.copy_.default" and node.args[0].op == "placeholder":
-            if self.gpu is not None and value.device.type == "cpu":
-                raise Unsupported("a graph on a GPU that writes into a tensor on the CPU")
             self.mutated.add(node.args[0])
         self.append_node(node, name, arguments, value)
+
+    def add_python_call(self, node, call):
+        tensors, sizes = node.args
+        arguments = [("operands", self.list_argument("Tensor", tensors, "operands")),
+                     ("sizes", self.list_argument("int", sizes, "sizes")), ("content", wire.data(11, call.digest))]
+        self.append_node(node, call.name, arguments, node.meta["val"])
+
+    def check_known(self, value):
+        """What only the run knows is for Python to compute."""
+        if is_symbolic(value):
+            for symbol in getattr(value.node, "expr", sympy.true).free_symbols:
+                self.symbol_id(symbol)
 
     def append_node(self, node, target, arguments, value, key=None):
         results = []
@@ -375,7 +464,7 @@ class _Exporter:
 
     def tensor(self, node):
         if node not in self.values:
-            raise Unsupported(f"{node.name} is not a tensor here")
+            raise Unsupported(self.why(node))
         return self.values[node]
 
     def argument(self, schema_type, value, name):
@@ -539,6 +628,10 @@ def _tensor_overload(target, name, argument):
     if twin.rsplit(".", 1)[1] not in packet.overloads():
         raise Unsupported(f"{name} with a size-dependent number as {argument}")
     return twin
+
+
+def _is_written(node):
+    return any(user.target is torch.ops.aten.copy_.default and user.args[0] is node for user in node.users)
 
 
 def _is_random(target):

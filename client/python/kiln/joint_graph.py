@@ -27,7 +27,8 @@ prims = torch.ops.prims
 
 
 def rewrite(module):
-    """Rewrites `module`, in place; what becomes of no use stays for the partitioner to remove."""
+    """Rewrites `module`, in place; what becomes of no use stays for the partitioner to remove. The graph is right after
+    each rewrite, and where one fails."""
     graph = module.graph
     pinned = pinned_layouts.pinned(graph)
     with torch.no_grad():

@@ -3,7 +3,7 @@ import functools
 
 import torch
 
-from . import _C
+from . import _C, python_calls
 from .graph import _DEVICES, _DTYPES, _MEMORY_FORMATS
 
 _CODES = {
@@ -38,19 +38,13 @@ def _tensors(values):
 _VIEWS = frozenset(("aten.view.dtype", "aten.view_as_real.default", "aten.view_as_complex.default"))
 
 
-def _own(result, memories):
-    """`result` in memory of its own, as it is to be read: programs write over dead arguments, and know no lazy bits."""
-    if not isinstance(result, torch.Tensor):
-        return result
-    result = result.resolve_conj().resolve_neg()
-    return result.clone() if result.untyped_storage()._cdata in memories else result
-
-
 def call(target, arguments):
     """Runs `target` below autograd. `(kind, number)` pairs stand for types that only Python has."""
     if target.startswith("Tensor."):  # a tensor refused to tell the runtime this, and raises here
         getattr(arguments["self"], target.removeprefix("Tensor."))()
         return None
+    if target.startswith(python_calls.PREFIX):
+        return python_calls.run(target, arguments)
     for name, value in arguments.items():
         if type(value) is tuple:
             arguments[name] = _CODES[value[0]][value[1]]
@@ -62,8 +56,8 @@ def call(target, arguments):
     if target not in _VIEWS:
         memories.update(tensor.untyped_storage()._cdata for tensor in _tensors(arguments.values()))
     if isinstance(result, (tuple, list)):
-        return [_own(part, memories) for part in result]
-    return _own(result, memories)
+        return [python_calls.own(part, memories) for part in result]
+    return python_calls.own(result, memories)
 
 
 @functools.lru_cache(None)

@@ -118,7 +118,8 @@ def _kernel_table(number, program, entry, lines):
 
 
 def _call_table(program, lines):
-    if not program["library_calls"]:
+    in_python = program.get("python_calls", ())
+    if not program["library_calls"] and not in_python:
         return ""
     times = {line.name: line.seconds for line in lines if line.kernel is None}
     rows = ['<table><tr><th>library call</th><th class="number">calls</th><th class="number">time</th>'
@@ -127,4 +128,8 @@ def _call_table(program, lines):
         took = _milliseconds(times[target]) if target in times else "–"
         rows.append(f'<tr><td>{escape(target)}</td><td class="number">{program["library_calls"].count(target)}</td>'
                     f'<td class="number">{took}</td><td>{escape(program["library_reasons"].get(target, ""))}</td></tr>')
+    for call in in_python:
+        took = _milliseconds(times[call["name"]]) if call["name"] in times else "–"
+        rows.append(f'<tr><td>{escape(call["name"])}</td><td class="number">1</td><td class="number">{took}</td>'
+                    f'<td>{escape(call["reason"])}</td></tr>')
     return "\n".join([*rows, "</table>"])

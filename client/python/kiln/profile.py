@@ -61,6 +61,7 @@ class Profile:
         info = graph.artifact.info()
         kernels = info["kernels"]
         earlier = {step: (runs, total) for step, _, runs, total, _ in before}
+        names = {call.name: call.title for call in graph.python.calls} if graph.python is not None else {}
         lines = {}
         for step, what, runs, total, least in graph.artifact.times():
             runs_before, total_before = earlier.get(step, (0, 0))
@@ -70,7 +71,7 @@ class Profile:
             if line is None:
                 number = what if isinstance(what, int) else None
                 kernel = kernels[number] if number is not None else None
-                line = lines[what] = Line(graph.title, kernel["name"] if kernel else what, number,
+                line = lines[what] = Line(graph.title, kernel["name"] if kernel else names.get(what, what), number,
                                           tuple(kernel["operators"]) if kernel else (), 0, 0.0, 0.0, 0,
                                           info["compile_key"])
             line.runs += runs - runs_before

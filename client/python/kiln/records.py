@@ -52,9 +52,12 @@ def stats() -> dict[str, Any]:
     `joined` of the compiled those that another process had begun, `not_kept` those that the store refused,
     `contradicted` graphs that were dropped since a library call in them gave something else than its declaration said,
     `recovered` how often a daemon or compiler process had ended and another took over,
-    `kernels` and `library_calls` steps in those graphs, `cuda_graphs` graphs given to torch's trees of
+    `kernels`, `library_calls` and `python_calls` steps in those graphs, `python` what the last ones took, by their
+    reason (`seconds` of the `of_seconds` that the graphs took in which they are), `autograd_cache_bypasses` graphs that
+    torch's cache can't keep for what such a call holds, `cuda_graphs` graphs given to torch's trees of
     CUDA graphs, `not_measured` programs of max-autotune that it could not measure (all of), `tuned_plans` kinds of
-    products and convolutions that run as measured, `fallbacks` graphs that run as torch would
+    products and convolutions that run as measured, `left_out` optimizations of a graph that failed and were left out,
+    `fallbacks` graphs that run as torch would
     run them, by reason, `seconds` by phase: `load` is from asking for a program until it can be called, `lookup` and
     `fetch` in it, without connecting and compiling.
     """
@@ -73,11 +76,14 @@ def stats() -> dict[str, Any]:
                 "recovered",
                 "kernels",
                 "library_calls",
+                "python_calls",
+                "autograd_cache_bypasses",
                 "uploaded_bytes",
                 "fetched_objects",
                 "autograd_cache_loads",
                 "cuda_graphs",
                 "not_measured",
+                "left_out",
             )
         }
         result["fallbacks"] = dict(_fallbacks)

@@ -19,6 +19,10 @@ _READ = {
 }
 
 
+def read_size(inputs, source, position, dim):
+    return _READ[source](inputs[position], dim)
+
+
 @dataclasses.dataclass(frozen=True)
 class SizeNumber:
     """An expression over sizes; kept in torch's cache as its text."""
@@ -27,7 +31,7 @@ class SizeNumber:
     symbols: tuple  # (name, source, input, dim)
 
     def __call__(self, inputs):
-        values = {name: _READ[source](inputs[position], dim) for name, source, position, dim in self.symbols}
+        values = {name: read_size(inputs, source, position, dim) for name, source, position, dim in self.symbols}
         return self.evaluate(values)
 
     def evaluate(self, values):

@@ -1,0 +1,172 @@
+"""Whatever goes wrong while a graph is exported or compiled costs speed, never the program, and is counted.
+
+Errors are planted in functions of the client, at the n-th call of one drawn at random. What goes wrong with one node
+may cost that node (a call of Python); anything else costs the graph.
+"""
+import inspect
+import os
+import random
+import warnings
+
+import pytest
+import torch
+
+import kiln
+from kiln import (_C, backend, compiled, cuda_graphs, devices, fallback, graph, guards, joint_graph, library,
+                  python_calls, service, size_numbers, symbols, wire, written_graph)
+
+_ERRORS = (AttributeError, KeyError, RuntimeError, AssertionError, RecursionError, TypeError, OSError, MemoryError,
+           NotImplementedError, ZeroDivisionError)
+_MODULES = (graph, symbols, wire, devices, guards, size_numbers, joint_graph, python_calls, written_graph)
+# The client's and the loader's; what runs a graph without kiln is not among them.
+_MORE = [(_C, "build"), (_C, "get"), (service, "configure"), (library, "install"), (compiled.CompiledGraph, "load"),
+         (compiled, "_output_strides"), (compiled, "_runner"), (compiled, "symbols_by_name"), (compiled, "evaluate"),
+         (backend, "_title"), (backend, "_guards"), (backend, "_torch_version"), (backend, "_donated_inputs"),
+         (cuda_graphs, "describe")]
+
+
+def places():
+    """(owner, name) of every function that exporting and compiling a graph may call."""
+    found = list(_MORE)
+    for module in _MODULES:
+        owners = [module, *(value for value in vars(module).values()
+                            if inspect.isclass(value) and value.__module__ == module.__name__)]
+        for owner in owners:
+            found += [(owner, name) for name, value in vars(owner).items() if inspect.isfunction(value)
+                      and value.__module__ == module.__name__ and not _runs_graphs(owner, name)]
+    return found
+
+
+def _runs_graphs(owner, name):
+    classes = (python_calls.PythonCall, python_calls.Frame, python_calls.PythonPart, size_numbers.SizeNumber)
+    return owner in classes or (owner, name) in ((python_calls, "own"), (python_calls, "run"), (python_calls, "_memories"),
+                                                 (python_calls, "_stack"), (size_numbers, "read_size"),
+                                                 (size_numbers, "_code")) or name == "reset" or name == "any_on_gpu"
+
+
+class Planted:
+    """Raises at the n-th call of a function; counts its calls."""
+
+    def __init__(self, monkeypatch, owner, name, error, number):
+        function = inspect.getattr_static(owner, name)
+        static = isinstance(function, staticmethod)
+        self.function = function.__func__ if static else function
+        self.error, self.number, self.calls = error, number, 0
+
+        def planted(*arguments, **keywords):
+            self.calls += 1
+            if self.calls == self.number:
+                raise self.error
+            return self.function(*arguments, **keywords)
+
+        monkeypatch.setattr(owner, name, staticmethod(planted) if static else planted)
+
+
+def step(function, x, w):
+    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+    result, size = function(x, w)
+    result.sum().backward()
+    return result.detach(), size, x.grad, w.grad
+
+
+def program(x, w):
+    y = torch.nn.functional.layer_norm(x @ w, (w.shape[1],)).relu()
+    return torch.cat([y * 2, y.softmax(-1) + x.shape[0] * 0.5]), x.shape[0] / 2
+
+
+def run(dynamic):
+    torch._dynamo.reset()
+    generator = torch.Generator().manual_seed(1)
+    x, w = torch.randn(6, 5, generator=generator), torch.randn(5, 4, generator=generator)
+    actual = step(torch.compile(program, backend="kiln", dynamic=dynamic), x, w)
+    for a, b in zip(actual, step(program, x, w)):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.fixture(autouse=True)
+def no_kept_graphs():
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        yield
+
+
+@pytest.mark.parametrize("seed", range(60 if "KILN_FULL" in os.environ else 4))
+def test_planted_errors_cost_speed_alone(monkeypatch, seed):
+    draw = random.Random(seed)
+    planted = None
+    for _ in range(8):
+        owner, name = draw.choice(places())
+        error = draw.choice(_ERRORS)("planted")
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            kiln.reset_stats()
+            planted = Planted(patch, owner, name, error, draw.choice((1, 1, 2, 3, 5, 9)))
+            run(draw.choice((False, True)))
+            stats = kiln.stats()
+        told = sum(stats["fallbacks"].values()) + stats["python_calls"] + stats["left_out"] > 0
+        assert told or planted.calls < planted.number or _harmless(owner, name), (owner, name, planted.number, stats)
+
+
+def _harmless(owner, name):
+    """Functions whose failure means something to their caller: a fact not used, a form tried."""
+    return owner in (wire, symbols.ExprPool) or name in (
+        "_fraction", "add", "is_integer", "_c", "reasons", "_place_of", "values_of", "_clamped", "_same")
+
+
+def test_an_error_is_told_by_its_name_and_place(monkeypatch):
+    monkeypatch.setattr(fallback, "_warned", set())
+    Planted(monkeypatch, compiled, "_output_strides", AttributeError("planted"), 1)
+    with pytest.warns(RuntimeWarning, match=r"unexpected AttributeError: planted \(test_unexpected_errors.py:\d+\)"):
+        run(False)
+    assert kiln.stats()["fallbacks"] == {"unexpected AttributeError: planted": 1}
+    assert kiln.stats()["graphs"] == 1  # the backward; what failed late is not counted as compiled
+
+
+def test_fallback_error_raises(monkeypatch, no_fallback):
+    Planted(monkeypatch, _C, "build", KeyError("planted"), 1)
+    with pytest.raises(Exception, match="kiln did not compile .*unexpected KeyError: 'planted'") as raised:
+        run(False)
+    assert isinstance(raised.value.inner_exception.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_process_ends_it(monkeypatch, error):
+    Planted(monkeypatch, _C, "build", error(), 1)
+    with pytest.raises(error):
+        run(False)
+
+
+def test_control_unprotected_errors_end_the_program(monkeypatch):
+    def protect_nothing(error):
+        raise error
+
+    monkeypatch.setattr(fallback, "reason_of_error", protect_nothing)
+    Planted(monkeypatch, compiled, "_output_strides", AttributeError("planted"), 1)
+    with pytest.raises(Exception, match="planted"):
+        run(False)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_loader_that_fails_makes_torch_trace_anew(monkeypatch, dynamic):
+    with torch._functorch.config.patch(enable_autograd_cache=True):
+        run(dynamic)
+        run(dynamic)
+        before = kiln.stats()["autograd_cache_loads"]
+        assert before > 0
+        planted = Planted(monkeypatch, compiled, "symbols_by_name", AttributeError("planted"), 1)
+        run(dynamic)
+    assert planted.calls == 1 and kiln.stats()["fallbacks"] == {}
+    assert kiln.stats()["autograd_cache_loads"] == before
+
+
+def test_jagged_tensors(no_fallback):
+    def function(x):
+        return (x * 2).sin() + 1
+
+    parts = [torch.randn(length, 4) for length in random.Random(0).choices(range(1, 9), k=5)]
+    x = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    for dynamic in (None, False, True):
+        torch._dynamo.reset()
+        actual = torch.compile(function, backend="kiln", dynamic=dynamic)(x)
+        torch.testing.assert_close(actual.values(), function(x).values())
+        assert actual.size() == x.size()
+    assert kiln.stats()["kernels"] > 0
