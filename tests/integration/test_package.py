@@ -163,7 +163,7 @@ def test_triton_kernels_of_users_are_calls_of_python(no_fallback):
     from kiln.backend import compile_graph
     from kiln.graph import INFERENCE
 
-    graph = make_fx(lambda x: x * 2, tracing_mode="fake")(torch.randn(3))
+    graph = make_fx(lambda x: (x * 2,), tracing_mode="fake")(torch.randn(3))
     (doubled,) = [node for node in graph.graph.nodes if node.op == "call_function"]
     doubled.target, doubled.args = triton_kernel_wrapper_functional, ()
     doubled.kwargs = {"kernel_idx": 0, "constant_args_idx": 0, "grid": [(1, 1, 1)], "tma_descriptor_metadata": {},

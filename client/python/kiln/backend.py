@@ -137,8 +137,10 @@ def _compile(module, inputs, kind, settings, pair, title):
 def kiln(gm, example_inputs, *, mode=None, options=None):
     """Backend function: torch.compile(model, backend="kiln", mode=…, options=…)."""
     settings = options_module.parse(mode, options)
+    # What the caller has set wrongly is the caller's error.
     fallback.policy()
     service.interpret_list()
+    service.configure()
     debug.check()
     with fallback.left_out("the search for masks that hide nothing"):
         attention_masks.drop(gm)
