@@ -11,6 +11,9 @@ from . import (_C, attention_masks, autograd_cache, cuda_graphs, debug, decompos
 from .compiled import CompiledGraph, FallbackGraph, live_graphs, symbols_by_name
 from .graph import BACKWARD, FORWARD, INFERENCE, export
 
+# Nodes of one graph that are moved to Python one after the other because the service refused them.
+_REFUSALS_MAX = 8
+
 _KIND_NAMES = {FORWARD: "forward", BACKWARD: "backward", INFERENCE: "inference"}
 
 
@@ -112,9 +115,34 @@ def _compile(module, inputs, kind, settings, pair, title):
     donated = _donated_inputs(kind) if recording is None else ()
     if kind == BACKWARD:
         _take_layouts(module, inputs)
-    exported = export(module, kind, title=title, static_inputs=_static_inputs(kind), donated_inputs=donated,
-                      visible_outputs=_visible_outputs(module, kind), guards=_guards(inputs),
-                      guards_text=guards.texts(), gpu=gpu)
+    compiled = _refining(module, inputs, lambda refused: export(
+        module, kind, title=title, static_inputs=_static_inputs(kind), donated_inputs=donated,
+        visible_outputs=_visible_outputs(module, kind), guards=_guards(inputs), guards_text=guards.texts(), gpu=gpu,
+        refused=refused), lambda exported: _request(module, kind, settings, title, gpu, recording, exported))
+    compiled._time_taken_ns = int((time.perf_counter() - start) * 1e9)
+    return compiled
+
+
+def _refining(module, inputs, exporting, requesting):
+    """The loaded graph. What the service refuses by the name of a node is asked for again with that node in Python."""
+    refused = {}
+    while True:
+        start = time.perf_counter()
+        exported = exporting(refused)
+        try:
+            compiled, graph = requesting(exported)
+            records.add_seconds("export", time.perf_counter() - start)
+            compiled.load(graph, symbols_by_name(inputs))
+            return compiled
+        except _C.ServiceError as error:
+            node = exported.node_in(error.args[1])
+            if node is None or node in refused or len(refused) == _REFUSALS_MAX:
+                raise
+            refused[node] = fallback.reason_of_error(error)[0].removeprefix("unsupported: ")
+
+
+def _request(module, kind, settings, title, gpu, recording, exported):
+    """(the graph to be loaded, its canonical bytes)"""
     if recording is not None and exported.python is not None:
         recording = cuda_graphs.skipped(recording, f"calls of Python ({exported.python.reasons()})")
     key, header, graph, symbols = _C.build(
@@ -123,15 +151,12 @@ def _compile(module, inputs, kind, settings, pair, title):
         torch.get_float32_matmul_precision(), devices.convolves_without_tf32(gpu), devices.has_onednn(gpu),
         _torch_version(), decompositions.digest(), devices.architecture(gpu))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
-    compiled = CompiledGraph(key, header, names, tuple(exported.constants), title,
-                             tuple(exported.other_outputs), tuple(exported.float_inputs), autograd_cache.may_keep(), gpu,
-                             devices.inputs_from_cpu(module, gpu, exported.float_inputs), tuple(exported.to_cpu),
-                             tuple(exported.more_sizes), exported.python, recording, for_inference=kind == INFERENCE)
-    seconds = time.perf_counter() - start
-    compiled.load(graph, symbols_by_name(inputs))
-    records.add_seconds("export", seconds)
-    compiled._time_taken_ns = int((time.perf_counter() - start) * 1e9)
-    return compiled
+    from_cpu = [position for position in devices.inputs_from_cpu(module, gpu, exported.float_inputs)
+                if exported.python is None or not exported.python.holds(position)]
+    return CompiledGraph(key, header, names, tuple(exported.constants), title, tuple(exported.other_outputs),
+                         tuple(exported.float_inputs), autograd_cache.may_keep(), gpu, tuple(from_cpu),
+                         tuple(exported.to_cpu), tuple(exported.more_sizes), exported.python, recording,
+                         for_inference=kind == INFERENCE), graph
 
 
 def kiln(gm, example_inputs, *, mode=None, options=None):

@@ -6,6 +6,7 @@ Names, source lines and guards' text go into GraphNotes, which no key covers.
 """
 import dataclasses
 import operator
+import re
 
 import sympy
 import torch
@@ -49,18 +50,34 @@ class ExportedGraph:
     to_cpu: list  # positions of outputs that the program leaves on the GPU and the graph has on the CPU
     more_sizes: list  # (source, position, dim) of the integers that follow the graph's inputs, before the constants
     python: python_calls.PythonPart | None  # what runs in Python, in the middle of the program
+    nodes: list  # (node of the graph as it was given, target) by node of the message
+
+    def node_in(self, message):
+        """The node that an error of the service is about; None where it names none."""
+        for pattern, certain in ((_NODE_AND_TARGET, True), (_TARGET_OF_NODE, False)):
+            for number, target in pattern.findall(message):
+                node, written = self.nodes[int(number)] if int(number) < len(self.nodes) else (None, "")
+                # Some errors number the nodes of a later stage; those agree in nothing but by chance.
+                if node is not None and (certain or target == written):
+                    return node
+        return None
+
+
+_NODE_AND_TARGET = re.compile(r"\(node (\d+), ([\w.]+)\)")
+_TARGET_OF_NODE = re.compile(r"\bnode (\d+) \(([\w.]+)\)")
 
 
 def export(module: fx.GraphModule, kind: int, *, title="", static_inputs=(), donated_inputs=(),
-           visible_outputs=None, guards=(), guards_text=(), gpu=None) -> ExportedGraph:
+           visible_outputs=None, guards=(), guards_text=(), gpu=None, refused=None) -> ExportedGraph:
     """What kiln cannot express becomes calls of Python. Raises Unsupported where that does not do.
 
     visible_outputs: positions of outputs whose strides must be the traced ones; None is all of them.
     guards: sympy conditions that hold for this graph; those over foreign symbols are left out.
     gpu: as from devices.gpu_of; then every tensor is said to be there.
+    refused: {node: reason} of nodes that are to run in Python in any case.
     """
     given = title, set(static_inputs), set(donated_inputs), visible_outputs, guards, guards_text
-    exporter = _Exporter(module, kind, gpu)
+    exporter = _Exporter(module, kind, gpu, given_up=refused or {})
     exported = exporter.run(*given)
     if not exporter.refused:
         return exported
@@ -91,7 +108,7 @@ def _is_number(value):
 
 
 class _Exporter:
-    def __init__(self, module, kind, gpu, python=None):
+    def __init__(self, module, kind, gpu, python=None, given_up=()):
         self.module = module
         self.kind = kind
         self.gpu = gpu
@@ -99,6 +116,7 @@ class _Exporter:
         held = () if python is None else python.inputs
         self.held = {position for position, _, shared in held if not shared}  # inputs that the program does not have
         self.refused = {}  # node -> why it can't be written
+        self.given_up = given_up
         self.symbols = {}  # sympy symbol -> number
         self.bindings = {}  # sympy symbol -> (source, input, dim) in the graph's inputs
         self.more_sizes = []
@@ -111,6 +129,7 @@ class _Exporter:
         self.inputs = []
         self.nodes = []
         self.node_names = []
+        self.graph_nodes = []
         self.source_lines = []
         self.constants = []
         self.constant_values = {}  # get_attr target -> value id
@@ -156,7 +175,8 @@ class _Exporter:
                           b"".join(wire.data(2, line) for line in self.source_lines),
                           b"".join(wire.data(3, text) for text in guards_text), wire.data(4, title)])
         return ExportedGraph(message, facts, notes, self.hints, list(self.symbols), self.constants, len(outputs),
-                             self.other_outputs, self.float_inputs, self.to_cpu, self.more_sizes, self.python)
+                             self.other_outputs, self.float_inputs, self.to_cpu, self.more_sizes, self.python,
+                             self.graph_nodes)
 
     # ---- what can't be written
 
@@ -332,6 +352,8 @@ class _Exporter:
             self.inputs.append(wire.data(2, self.sym_int(0)))
             return
         self.new_value(node)
+        if _is_token(node):
+            raise Unsupported("an effect's token")
         if isinstance(value, torch.Tensor):
             if self.gpu is not None and value.device.type == "cpu" and _is_written(node):
                 raise Unsupported("a graph on a GPU that writes into a tensor on the CPU")
@@ -394,6 +416,8 @@ class _Exporter:
                 raise Unsupported(self.why(node))
             self.values[node] = self.values[(source, index)]
             return
+        if node in self.given_up:
+            raise Unsupported(self.given_up[node])
         if isinstance(target, python_calls.PythonCall):
             self.add_python_call(node, target)
             return
@@ -439,6 +463,8 @@ class _Exporter:
                                                             for name, body in arguments),
                                     *(wire.data(3, result) for result in results)]))
         self.node_names.append(node.name)
+        given = node.meta.get(python_calls.ORIGIN, node)
+        self.graph_nodes.append((None if isinstance(node.target, python_calls.PythonCall) else given, target))
         self.source_lines.append(_source_line(node))
 
     def arguments(self, node, target):
@@ -632,6 +658,11 @@ def _tensor_overload(target, name, argument):
 
 def _is_written(node):
     return any(user.target is torch.ops.aten.copy_.default and user.args[0] is node for user in node.users)
+
+
+def _is_token(node):
+    """Whether an input orders effects alone: it is a tensor when traced, and None when the graph runs."""
+    return any(user.target is torch.ops.higher_order.with_effects and user.args[0] is node for user in node.users)
 
 
 def _is_random(target):

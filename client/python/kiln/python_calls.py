@@ -27,6 +27,8 @@ PREFIX = "kiln_python.call.n"
 TOKEN = torch.empty(0, dtype=torch.uint8)  # of no elements: says that a call has run
 
 TENSOR, SIZE, HELD = range(3)  # where an operand comes from
+ORIGIN = "kiln_origin"  # in a copied node's meta: the node of the graph that was cut
+
 _GIVEN = -1  # the place of a result that the program takes; others are slots of the frame
 
 _REASONS_MAX = 3
@@ -172,6 +174,10 @@ class PythonPart:
     outputs: tuple = ()  # (position, slot) of the graph's outputs that lie there
     output_count: int = 0  # of the graph; the program's further ones only keep calls alive
     seconds: float = 0.0  # that the runs took, native steps too
+
+    def holds(self, position):
+        """Whether the program lacks the graph's input."""
+        return any(held == position and not shared for held, _, shared in self.inputs)
 
     def begin(self, inputs):
         """The frame of a run; takes what it holds from `inputs`."""
@@ -423,7 +429,8 @@ class _Cutter:
         if self.is_expression(node):
             self.copy_number(node)
         else:
-            self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
+            self.copies[node] = copied = self.graph.node_copy(node, self.copies.__getitem__)
+            copied.meta[ORIGIN] = node
 
     def copy_number(self, node):
         self.copies[node] = copied = self.graph.call_function(_number)

@@ -1,0 +1,264 @@
+"""One unknown node costs one node: programs at random that mix what the compiler knows with what it does not.
+
+Results and gradients are eager's, no graph falls back, and nothing runs in Python but what has to.
+"""
+import random
+import textwrap
+
+import pytest
+import torch
+
+import kiln
+from kiln import backend, graph
+from kiln.errors import Unsupported
+
+pytestmark = pytest.mark.usefixtures("no_fallback")
+
+COLUMNS = 6
+
+
+# ---- what the compiler does not know
+
+
+_library = torch.library.Library("kiln_unknown", "FRAGMENT")
+_library.define("scale(Tensor x, float[] factors, str[] how) -> Tensor")  # lists of strings do not travel
+
+
+@torch.library.impl(_library, "scale", "CompositeExplicitAutograd")
+def _(x, factors, how):
+    return x * factors[0] if "once" in how else x * factors[0] * factors[1]
+
+
+@torch.library.register_fake("kiln_unknown::scale")
+def _(x, factors, how):
+    return torch.empty_like(x)
+
+
+scale = torch.ops.kiln_unknown.scale
+torch.library.register_autograd(
+    "kiln_unknown::scale", lambda ctx, gradient: (scale(gradient, ctx.factors, ctx.how), None, None),
+    setup_context=lambda ctx, inputs, output: ctx.__dict__.update(factors=inputs[1], how=inputs[2]))
+
+
+@torch.library.custom_op("kiln_unknown::bump", mutates_args=("into",))
+def bump(x: torch.Tensor, into: torch.Tensor) -> None:
+    into.add_(x, alpha=2)
+
+
+@bump.register_fake
+def _(x, into):
+    return None
+
+
+def bumped(x):
+    into = x.detach() * 0.25
+    bump(x.detach(), into)
+    return x + into
+
+
+def _positive_sum(x):
+    return x * x.detach()[x.detach() > 0].sum().tanh()
+
+
+def _positions(x):
+    return x + x.detach().relu().nonzero().sum().remainder(3)
+
+
+def _counted(x):
+    count = (x.detach() > 0).sum().item()
+    torch._check(count >= 0)
+    return x + torch.arange(count).sum().remainder(5)
+
+
+def _nested(x):
+    return torch.cond(x.mean() > 0.0137, lambda x: torch.cond(x.max() > 1, lambda x: x.cos(), lambda x: x * 3, (x,)),
+                      lambda x: x.sin(), (x,))
+
+
+UNKNOWN = {
+    "float8": lambda x: x + (x.detach() * 4).round().to(torch.float8_e4m3fn).to(torch.float32),
+    "uint16": lambda x: x + (x.detach().abs() * 9).to(torch.int32).to(torch.uint16).to(torch.float32),
+    "uint32": lambda x: x * (x.detach() > 0).to(torch.uint32).to(torch.int64),
+    "complex": lambda x: torch.view_as_real(torch.view_as_complex(x.unflatten(1, (-1, 2))) * (1 + 2j)).flatten(1),
+    "cond": lambda x: torch.cond(x.sum() > 0.0137, lambda x: x.cos() * 2, lambda x: x.square(), (x,)),
+    "conds": _nested,
+    "custom": lambda x: scale(x, [0.5, 1.5], ["twice"]) + scale(x, [0.75], ["once", "more"]),
+    "mutates": bumped,
+    "inverse": lambda x: x @ torch.linalg.inv(x.detach()[:COLUMNS].T @ x.detach()[:COLUMNS] + 9 * torch.eye(COLUMNS)),
+    "positive": _positive_sum,
+    "positions": _positions,
+    "counted": _counted,
+}
+
+# ---- and what it does; none of these operators may run in Python
+
+KNOWN = {
+    "sigmoid": lambda x: x.sigmoid() - 0.4,
+    "softmax": lambda x: x.softmax(-1) * 3,
+    "norm": lambda x: torch.nn.functional.layer_norm(x, (COLUMNS,)),
+    "erf": lambda x: x.erf() + 0.1,
+    "mm": lambda x: torch.mm(x, torch.ones(COLUMNS, COLUMNS) / 3),
+    "cumsum": lambda x: x.cumsum(1) / 4,
+}
+_NATIVE = ("aten.sigmoid", "aten._softmax", "aten.native_layer_norm", "aten.erf", "aten.mm", "aten.cumsum")
+
+
+def drawn(draw, unknown, length=8):
+    """A program of `length` steps, each on a value that a step before made."""
+    pieces = draw.choices(list(KNOWN), k=length - len(unknown)) + list(unknown)
+    draw.shuffle(pieces)
+    steps = [(piece, draw.randrange(max(i - 2, 0), i + 1), draw.random() < 0.3) for i, piece in enumerate(pieces)]
+
+    def program(x):
+        values = [x]
+        for piece, source, joined in steps:
+            value = (KNOWN.get(piece) or UNKNOWN[piece])(values[source])
+            values.append(value + values[-1] if joined else value)
+        return values[-1], sum(values)
+
+    return program
+
+
+def results(function, x, gradient):
+    x = x.clone().requires_grad_(gradient)
+    outputs = function(x)
+    gradients = torch.autograd.grad(sum(output.sum() for output in outputs if output.requires_grad), x) if gradient else ()
+    return [value.detach() for value in (*outputs, *gradients)]
+
+
+def check(program, draw, gradient, dynamic):
+    compiled = torch.compile(program, backend="kiln", dynamic=dynamic)
+    for rows in draw.sample(range(COLUMNS, 30), 3) if dynamic else (9,):
+        x = torch.randn(rows, COLUMNS, generator=torch.Generator().manual_seed(rows))
+        for actual, expected in zip(results(compiled, x, gradient), results(program, x, gradient)):
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def python_calls():
+    return [call for program in kiln.records.graphs_since(0) for call in program.get("python_calls", ())]
+
+
+@pytest.fixture(autouse=True)
+def captured():
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        yield
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_each_kind(kind):
+    draw = random.Random(kind)
+    check(drawn(draw, [kind], length=4), draw, gradient=draw.random() < 0.5, dynamic=draw.random() < 0.5)
+    stats, calls = kiln.stats(), python_calls()
+    assert calls and stats["kernels"] and not stats["fallbacks"]
+    assert not [name for call in calls for name in call["operators"] if name.startswith(_NATIVE)]
+    assert all(counts["runs"] and 0 < counts["seconds"] <= counts["of_seconds"] for counts in stats["python"].values())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_programs_at_random(seed):
+    draw = random.Random(seed)
+    program = drawn(draw, draw.sample(list(UNKNOWN), 3))
+    check(program, draw, gradient=seed % 2 == 0, dynamic=draw.random() < 0.5)
+    assert not kiln.stats()["fallbacks"]
+    assert not [name for call in python_calls() for name in call["operators"] if name.startswith(_NATIVE)]
+
+
+def test_control_without_the_cut_a_graph_falls_back(monkeypatch):
+    def refuse(module, refused, *_):
+        raise Unsupported(next(iter(refused.values())))
+
+    monkeypatch.setattr(graph.python_calls, "cut", refuse)
+    monkeypatch.setenv("KILN_FALLBACK", "eager")
+    with pytest.warns(RuntimeWarning, match="runs without kiln: unsupported: dtype torch.float8_e4m3fn"):
+        check(drawn(random.Random(0), ["float8"]), random.Random(0), gradient=False, dynamic=False)
+    assert kiln.stats()["fallbacks"]
+
+
+def test_unknown_inputs_and_outputs():
+    def f(packed, x, flags):
+        wide = packed.to(torch.float32)
+        return packed.t(), (wide * x).sin(), flags, (x * 2).to(torch.float8_e5m2), x.cos()
+
+    packed, x = torch.randn(5, 4).to(torch.float8_e4m3fn), torch.randn(5, 4)
+    flags = torch.arange(7).to(torch.uint16)
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        compiled = torch.compile(f, backend="kiln", dynamic=dynamic)
+        for rows in (5, 3):
+            given = packed[:rows], x[:rows], flags
+            for actual, expected in zip(compiled(*given), f(*given)):
+                assert actual.dtype == expected.dtype and actual.stride() == expected.stride()
+                torch.testing.assert_close(actual.float(), expected.float())
+
+
+def test_what_is_written_into_is_written_into():
+    def f(packed, x):
+        x.mul_(packed.to(torch.float32))
+        packed.copy_(x.sin())
+        return x.cos() + packed.to(torch.float32)
+
+    packed, x = torch.randn(5, 4).to(torch.float8_e4m3fn), torch.randn(5, 4)
+    expected_packed, expected_x = packed.clone(), x.clone()
+    expected = f(expected_packed, expected_x)
+    torch.testing.assert_close(torch.compile(f, backend="kiln")(packed, x), expected)
+    torch.testing.assert_close(x, expected_x)
+    assert torch.equal(packed.view(torch.uint8), expected_packed.view(torch.uint8))
+
+
+def test_explain_tells_the_reason():
+    def f(x):
+        return (x.sin() * 2).to(torch.float8_e4m3fn).to(torch.float32).cos()
+
+    text = str(kiln.explain(f)(torch.randn(3, 4)))
+    assert "1 calls of Python" in text and "Python 0: aten._to_copy.default, aten._to_copy.default (dtype torch.float8_e4m3fn)" in text
+    with kiln.profile() as profile:
+        torch.compile(f, backend="kiln")(torch.randn(3, 4))
+    assert any(line.name.startswith("Python 0: ") for line in profile.lines)
+
+
+def test_an_error_in_the_call_is_the_users(no_fallback):
+    def f(x):
+        return torch.linalg.inv(x * 0) + 1
+
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        torch.compile(f, backend="kiln")(torch.randn(3, 3))
+
+
+def test_the_key_covers_what_runs():
+    def digests(*functions):
+        found = set()
+        for function in functions:
+            torch._dynamo.reset()
+            kiln.reset_stats()
+            torch.compile(lambda x: torch.cond(x.sum() > 0, function, torch.sin, (x,)) * 2, backend="kiln")(torch.ones(4))
+            found.add(kiln.records.graphs_since(0)[0]["request_key"])
+        return len(found)
+
+    assert digests(lambda x: x * 3, lambda y: y * 3) == 1
+    assert digests(lambda x: x * 3, lambda x: x * 4, lambda x: x * 3.0, lambda x: x + 3, torch.cos) == 5
+
+
+PROCESS = textwrap.dedent("""
+    import json
+    import torch, kiln
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
+    def f(x, packed):
+        y = torch.cond(x.sum() > 0, lambda x: x.cos() * 2, lambda x: x.square(), (x,)) if {cond} else x
+        y = y + x.sin().to(torch.float8_e4m3fn).to(torch.float32) * packed.to(torch.float32)
+        return y.softmax(-1), x[x > 0].sum()
+    x, packed = torch.randn(5, 4), torch.randn(5, 4).to(torch.float8_e5m2)
+    for actual, expected in zip(torch.compile(f, backend="kiln")(x, packed), f(x, packed)):
+        torch.testing.assert_close(actual, expected)
+    print(json.dumps(kiln.stats()))
+""")
+
+
+@pytest.mark.parametrize("cond", [False, True])
+def test_a_second_process_hits(place, cond):
+    import json
+
+    first, second = (json.loads(place.run(PROCESS.format(cond=cond))[0].splitlines()[-1]) for _ in range(2))
+    assert first["compiles"] == 1 and first["python_calls"] and not first["fallbacks"]
+    assert second["compiles"] == 0 and second["hits"] == 1 and second["python_calls"] == first["python_calls"]
+    if not cond:  # torch's own rule keeps no graph with cond
+        assert second["autograd_cache_loads"] == 1
