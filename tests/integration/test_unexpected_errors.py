@@ -12,12 +12,13 @@ import pytest
 import torch
 
 import kiln
-from kiln import (_C, backend, compiled, cuda_graphs, devices, fallback, graph, guards, joint_graph, library,
-                  python_calls, size_numbers, symbols, wire, written_graph)
+from kiln import (_C, backend, compiled, cuda_graphs, devices, fallback, graph, graph_cut, guards, in_place, joint_graph,
+                  library, python_calls, size_numbers, symbols, wire, written_graph)
 
 _ERRORS = (AttributeError, KeyError, RuntimeError, AssertionError, RecursionError, TypeError, OSError, MemoryError,
            NotImplementedError, ZeroDivisionError)
-_MODULES = (graph, symbols, wire, devices, guards, size_numbers, joint_graph, python_calls, written_graph)
+_MODULES = (graph, symbols, wire, devices, guards, size_numbers, joint_graph, graph_cut, in_place,
+            python_calls, written_graph)
 # The client's and the loader's; what runs a graph without kiln is not among them.
 _MORE = [(_C, "build"), (_C, "get"), (library, "install"), (compiled.CompiledGraph, "load"),
          (compiled, "_output_strides"), (compiled, "_runner"), (compiled, "symbols_by_name"), (compiled, "evaluate"),

@@ -167,7 +167,7 @@ def test_control_without_the_cut_a_graph_falls_back(monkeypatch):
     def refuse(module, refused, *_):
         raise Unsupported(next(iter(refused.values())))
 
-    monkeypatch.setattr(graph.python_calls, "cut", refuse)
+    monkeypatch.setattr(graph.graph_cut, "cut", refuse)
     monkeypatch.setenv("KILN_FALLBACK", "eager")
     with pytest.warns(RuntimeWarning, match="runs without kiln: unsupported: dtype torch.float8_e4m3fn"):
         check(drawn(random.Random(0), ["float8"]), random.Random(0), gradient=False, dynamic=False)
@@ -262,3 +262,61 @@ def test_a_second_process_hits(place, cond):
     assert second["compiles"] == 0 and second["hits"] == 1 and second["python_calls"] == first["python_calls"]
     if not cond:  # torch's own rule keeps no graph with cond
         assert second["autograd_cache_loads"] == 1
+
+
+_written = []  # addresses of what `append` wrote into
+
+
+@torch.library.custom_op("kiln_unknown::append", mutates_args=("cache",))
+def append(cache: torch.Tensor, row: torch.Tensor, at: int) -> torch.Tensor:
+    _written.append(cache.data_ptr())
+    cache[at] = row
+    return row * 2
+
+
+@append.register_fake
+def _(cache, row, at):
+    return torch.empty_like(row)
+
+
+def _one(cache, row):
+    doubled = append(cache, row.sin(), 1)
+    return cache.sum(0) + doubled
+
+
+def _row_of_calls(cache, row):
+    append(cache, row.sin(), 0)
+    append(cache, row.cos(), 2)
+    return (cache * 2).sum(0)
+
+
+def _read_before(cache, row):
+    before = cache.exp()
+    append(cache, row, 1)
+    return before.sum(0) + cache.sum(0)
+
+
+def _part(cache, row):
+    append(cache[1:], row, 1)
+    return cache.cos()
+
+
+def _given_twice(cache, row):
+    append(cache, cache[0], 1)
+    return cache + row
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function, copied", [(_one, False), (_row_of_calls, False), (_read_before, True), (_part, False),
+                                              (_given_twice, True)])
+def test_an_input_that_is_written_into_is_not_copied(function, copied, dynamic):
+    compiled = torch.compile(function, backend="kiln", dynamic=dynamic)
+    for rows in (4, 7) if dynamic else (4,):
+        cache, row = torch.randn(rows, 5), torch.randn(5)
+        expected_cache = cache.clone()
+        expected = function(expected_cache, row)
+        _written.clear()
+        torch.testing.assert_close(compiled(cache, row), expected)
+        torch.testing.assert_close(cache, expected_cache)
+        inside = [cache.data_ptr() <= address < cache.data_ptr() + 4 * cache.numel() for address in _written]
+        assert inside and all(inside) != copied

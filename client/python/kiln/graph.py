@@ -14,7 +14,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from . import fallback, python_calls, wire, written_graph
+from . import fallback, graph_cut, python_calls, wire, written_graph
 from .devices import PassedInput
 from .errors import Unsupported
 from .size_numbers import size_number
@@ -81,7 +81,7 @@ def export(module: fx.GraphModule, kind: int, *, title="", static_inputs=(), don
     exported = exporter.run(*given)
     if not exporter.refused:
         return exported
-    cut = python_calls.cut(module, exporter.refused, exporter.is_integer, gpu)
+    cut = graph_cut.cut(module, exporter.refused, exporter.is_integer, gpu)
     exporter = _Exporter(cut.module, kind, gpu, cut.part)
     exported = exporter.run(*given)
     if exporter.refused:
@@ -407,7 +407,7 @@ class _Exporter:
         target = node.target
         value = node.meta.get("val")
         if _is_number(value):
-            if not python_calls.is_placeholder_of_number(target):
+            if not graph_cut.is_placeholder_of_number(target):
                 self.check_known(value)
             return  # its users hold the expression or the number
         if target is operator.getitem:
@@ -463,7 +463,7 @@ class _Exporter:
                                                             for name, body in arguments),
                                     *(wire.data(3, result) for result in results)]))
         self.node_names.append(node.name)
-        given = node.meta.get(python_calls.ORIGIN, node)
+        given = node.meta.get(graph_cut.ORIGIN, node)
         self.graph_nodes.append((None if isinstance(node.target, python_calls.PythonCall) else given, target))
         self.source_lines.append(_source_line(node))
 

@@ -1,7 +1,6 @@
 """Calls of Python in the middle of a program: what the compiler can't express runs there, the rest stays native.
 
-`cut` takes the nodes that the exporter refused out of a graph. Refused nodes that feed each other become one call,
-unless a native node lies between them. The program gives a call tensors and integers, and takes from it the tensors
+graph_cut.py makes them. The program gives a call tensors and integers, and takes from it the tensors
 that native nodes read. Every other value (an unknown dtype, a size that only the run knows, a nested tensor) lies in
 the run's `Frame`, under a number; a result of no elements orders the calls that pass such values on.
 
@@ -10,8 +9,6 @@ Threads: a frame belongs to one run, on one thread; calls are immutable but for 
 Errors: what a call raises reaches the caller as it is.
 """
 import dataclasses
-import heapq
-import operator
 import threading
 import time
 from typing import Any
@@ -20,18 +17,13 @@ import torch
 from torch import fx
 
 from . import fallback, written_graph
-from .errors import Unsupported
 
 PREFIX = "kiln_python.call.n"
 
 TOKEN = torch.empty(0, dtype=torch.uint8)  # of no elements: says that a call has run
 
 TENSOR, SIZE, HELD = range(3)  # where an operand comes from
-ORIGIN = "kiln_origin"  # in a copied node's meta: the node of the graph that was cut
-
-_GIVEN = -1  # the place of a result that the program takes; others are slots of the frame
-
-_REASONS_MAX = 3
+GIVEN = -1  # the place of a result that the program takes; others are slots of the frame
 
 
 @dataclasses.dataclass(eq=False)
@@ -43,7 +35,7 @@ class PythonCall:
     reason: str
     operators: tuple  # for people
     operands: tuple = ()  # ((TENSOR, position | SIZE, position | HELD, slot), whether the graph has it on the CPU)
-    results: tuple = ()  # _GIVEN, or a slot of the frame
+    results: tuple = ()  # GIVEN, or a slot of the frame
     gpu: Any = None  # of the program
     runs: int = 0
     seconds: float = 0.0
@@ -75,7 +67,7 @@ class PythonCall:
         given = []
         for value, slot in zip(results, self.results):
             value = own(value, memories)
-            if slot == _GIVEN:
+            if slot == GIVEN:
                 given.append(value if self.gpu is None or value is None else value.to(self.gpu))
                 memories |= _memories(value)
             else:
@@ -215,324 +207,3 @@ class PythonPart:
         except written_graph.NotWritable as error:
             return str(error)
         return None
-
-
-# ---- while a graph is cut
-
-
-@dataclasses.dataclass
-class Cut:
-    module: fx.GraphModule  # with a node for each call, whose target is the PythonCall
-    part: PythonPart
-
-
-def cut(module, refused, expressible, gpu):
-    """The graph without what was refused. Raises Unsupported where a refused node writes into memory of the program.
-
-    refused: {node: reason}; inputs and attributes among them are held in Python.
-    expressible: tells of a number whether the program can evaluate it."""
-    _split_copies(module.graph, refused)
-    return _Cutter(module, refused, expressible, gpu).run()
-
-
-def is_number(node):
-    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
-
-
-def is_placeholder_of_number(target):
-    return target is _number
-
-
-def written_arguments(node):
-    """The nodes whose memory an operator writes into."""
-    schema = getattr(node.target, "_schema", None)
-    if node.op != "call_function" or not isinstance(schema, torch.FunctionSchema) or not schema.is_mutable:
-        return []
-    given = [*zip(schema.arguments, node.args),
-             *((argument, node.kwargs[argument.name]) for argument in schema.arguments if argument.name in node.kwargs)]
-    written = [value for argument, value in given if argument.alias_info is not None and argument.alias_info.is_write]
-    return [value for value in torch.utils._pytree.tree_leaves(written) if isinstance(value, fx.Node)]
-
-
-def _split_copies(graph, refused):
-    """What is refused as the source of a copy to an input is converted in Python; the copy itself is the program's."""
-    for node in [node for node in refused if node.target is torch.ops.aten.copy_.default]:
-        to, source = node.args[:2]
-        if to.op != "placeholder" or to in refused:
-            continue
-        with graph.inserting_before(node):
-            like = to.meta["val"]
-            converted = graph.call_function(torch.ops.aten._to_copy.default, (source,),
-                                            {"dtype": like.dtype, "device": like.device})
-        converted.meta["val"] = torch.ops.aten._to_copy.default(source.meta["val"], dtype=like.dtype, device=like.device)
-        node.args = (to, converted, *node.args[2:])
-        refused[converted] = refused.pop(node)
-
-
-class _Cutter:
-    def __init__(self, module, refused, expressible, gpu):
-        self.module = module
-        self.refused = refused
-        self.expressible = expressible
-        self.gpu = gpu
-        self.nodes = list(module.graph.nodes)
-        self.position = {node: i for i, node in enumerate(self.nodes)}
-        self.python = {}  # node -> reason, or None where a neighbour's holds
-        self.before = {}  # node -> nodes whose effects it has to follow
-        self.slots = {}  # node -> slot
-        self.readers = []
-        self.calls = []
-        self.graph = fx.Graph()
-        self.copies = {}  # node -> its node in the new graph
-        self.tokens = {}  # node of Python -> its call's last result
-
-    def run(self):
-        self.choose()
-        self.order_effects()
-        for unit in self.sorted_units(self.group()):
-            if isinstance(unit, list):
-                self.add_call(unit)
-            elif unit.op == "placeholder" or unit not in self.refused:
-                self.copy(unit)
-        outputs = self.add_outputs()
-        inputs = []
-        for node, slot in self.slots.items():
-            if node.op == "placeholder":
-                inputs.append((self.position[node], slot, node not in self.refused))
-        part = PythonPart(tuple(self.calls), tuple(self.readers), tuple(inputs), tuple(outputs),
-                          len(self.nodes[-1].args[0]))
-        return Cut(fx.GraphModule(self.module, self.graph), part)
-
-    # ---- which nodes
-
-    def choose(self):
-        for node in self.nodes:
-            if node.op == "placeholder" and node in self.refused:
-                self.slot(node)
-            if node.op != "call_function":
-                continue
-            if node in self.refused:
-                self.python[node] = self.refused[node]
-                self.check_writes(node)
-            elif node.target is operator.getitem and node.args[0] in self.python:
-                self.python[node] = None
-        # Numbers that the program can't evaluate are computed where they are needed.
-        for node in reversed(self.nodes):
-            if node in self.python:
-                for source in node.all_input_nodes:
-                    if source.op == "call_function" and is_number(source) and not self.expressible(source.meta["val"]):
-                        self.python.setdefault(source, None)
-
-    def check_writes(self, node):
-        for value in written_arguments(node):
-            if value not in self.python and value not in self.refused:
-                raise Unsupported(f"{node.target} writes into memory of the program ({self.refused[node]})")
-
-    def is_expression(self, node):
-        """Whether it is a number that its users write out."""
-        return node not in self.python and node.op == "call_function" and is_number(node)
-
-    def in_frame(self, node):
-        """Whether the value lies in the frame, not in the program."""
-        if node in self.python:
-            return not self.is_read_natively(node)
-        return node in self.refused
-
-    def is_read_natively(self, node):
-        return isinstance(node.meta.get("val"), torch.Tensor) and \
-            any(user not in self.python and user.op != "output" for user in node.users)
-
-    # ---- in which order
-
-    def order_effects(self):
-        """What has effects or draws random numbers keeps its order; what writes comes after all that may read."""
-        earlier, last = [], None
-        for node in self.python_in_order():
-            if written_arguments(node):
-                self.before[node] = list(earlier)
-                last = node
-            elif written_graph.has_effects(node, self.module):
-                if last is not None:
-                    self.before[node] = [last]
-                last = node
-            earlier.append(node)
-
-    def python_in_order(self):
-        return [node for node in self.nodes if node in self.python]
-
-    def sources(self, node):
-        """The nodes that have to come before `node`."""
-        found = [source for source in node.all_input_nodes if not self.is_expression(source)]
-        return found + self.before.get(node, [])
-
-    def readers_before(self, node):
-        """A native node that writes into an input comes after whoever reads it."""
-        if node in self.python:
-            return []
-        return [user for value in written_arguments(node) for user in value.users
-                if self.position[user] < self.position[node]]
-
-    # ---- groups
-
-    def group(self):
-        """{node of Python: its group's first node}. Between two nodes of a group no native one lies: a node's level
-        counts the steps from native nodes to Python's on the way to it, and a group has one level."""
-        level, group = {}, {}
-
-        def find(node):
-            while group[node] is not node:
-                group[node] = group[group[node]]
-                node = group[node]
-            return node
-
-        for node in self.nodes:
-            here = node in self.python
-            sources = self.sources(node)
-            level[node] = max((level[source] + (here and source not in self.python) for source in sources),
-                              default=int(here))
-            if not here:
-                continue
-            group[node] = node
-            for source in sources:
-                if source in self.python and level[source] == level[node] and find(source) is not find(node):
-                    group[find(node)] = find(source)
-        return {node: find(node) for node in group}
-
-    def sorted_units(self, groups):
-        """Native nodes, and lists of a group's nodes: each after its sources, else in the graph's order."""
-        members = {}
-        for node in self.python_in_order():
-            members.setdefault(groups[node], []).append(node)
-        waits = {groups.get(node, node): set() for node in self.nodes}
-        users = {unit: [] for unit in waits}
-        for node in self.nodes:
-            unit = groups.get(node, node)
-            for source in self.sources(node) + self.readers_before(node):
-                source = groups.get(source, source)
-                if source is not unit and source not in waits[unit]:
-                    waits[unit].add(source)
-                    users[source].append(unit)
-        ready = [self.position[unit] for unit, sources in waits.items() if not sources]
-        heapq.heapify(ready)
-        while ready:
-            unit = self.nodes[heapq.heappop(ready)]
-            if unit.op != "output":
-                yield members.get(unit, unit)
-            for user in users[unit]:
-                waits[user].discard(unit)
-                if not waits[user]:
-                    heapq.heappush(ready, self.position[user])
-
-    # ---- the new graph
-
-    def copy(self, node):
-        if self.is_expression(node):
-            self.copy_number(node)
-        else:
-            self.copies[node] = copied = self.graph.node_copy(node, self.copies.__getitem__)
-            copied.meta[ORIGIN] = node
-
-    def copy_number(self, node):
-        self.copies[node] = copied = self.graph.call_function(_number)
-        copied.meta = dict(node.meta)
-
-    def slot(self, node, readers=0):
-        number = self.slots.get(node)
-        if number is None:
-            number = self.slots[node] = len(self.readers)
-            self.readers.append(0)
-        self.readers[number] += readers
-        return number
-
-    def add_call(self, nodes):
-        inside = set(nodes)
-        inner = fx.Graph()
-        copies, operands = {}, _Operands()
-        outside = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside)
-        for source in outside:
-            if source.op == "get_attr" and source in self.refused:
-                copies[source] = inner.node_copy(source)
-                continue
-            copies[source] = inner.placeholder(f"operand_{len(operands.places)}")
-            self.add_operand(source, operands)
-        for node in nodes:
-            operands.follow(self.tokens[source] for source in self.before.get(node, ()) if source not in inside)
-            copies[node] = inner.node_copy(node, copies.__getitem__)
-        leaving = [node for node in nodes if any(user not in inside for user in node.users)]
-        inner.output(tuple(copies[node] for node in leaving))
-        reasons = dict.fromkeys(self.python[node] for node in nodes if self.python[node])
-        call = PythonCall(len(self.calls), fx.GraphModule(self.module, inner), "; ".join([*reasons][:_REASONS_MAX]),
-                          tuple(_name(node) for node in nodes if node.target is not operator.getitem),
-                          tuple(operands.places), gpu=self.gpu)
-        self.calls.append(call)
-        self.add_call_node(call, nodes, leaving, operands)
-
-    def add_operand(self, source, operands):
-        value = source.meta.get("val")
-        # A float that is an input is one in the frame; the program has a tensor of it.
-        if self.in_frame(source) or isinstance(value, (torch.SymFloat, float)):
-            operands.places.append((HELD, self.slot(source, readers=1), False))
-            if source in self.python:
-                operands.follow([self.tokens[source]])
-        elif is_number(source):
-            operands.places.append((SIZE, len(operands.sizes), False))
-            operands.sizes.append(self.copies[source])
-        else:
-            on_cpu = self.gpu is not None and value.device.type == "cpu"
-            operands.places.append((TENSOR, len(operands.tensors), on_cpu))
-            operands.tensors.append(self.copies[source])
-
-    def add_call_node(self, call, nodes, leaving, operands):
-        tensors = operands.tensors + operands.tokens
-        made = self.graph.call_function(call, (tensors, operands.sizes))
-        made.meta = {key: nodes[0].meta[key] for key in ("stack_trace", "nn_module_stack") if key in nodes[0].meta}
-        declared, results = [], []
-        for node in leaving:
-            if self.in_frame(node):
-                results.append(self.slot(node))
-                continue
-            self.copies[node] = result = self.graph.call_function(operator.getitem, (made, len(declared)))
-            result.meta = dict(node.meta)
-            declared.append(node.meta["val"])
-            results.append(_GIVEN)
-        made.meta["val"] = [*declared, TOKEN]
-        token = self.graph.call_function(operator.getitem, (made, len(declared)))
-        token.meta["val"] = TOKEN
-        call.results = tuple(results)
-        for node in nodes:
-            self.tokens[node] = token
-            if is_number(node):  # native users write the expression out
-                self.copy_number(node)
-
-    def add_outputs(self):
-        held, values = [], []
-        for position, value in enumerate(self.nodes[-1].args[0]):
-            if isinstance(value, fx.Node) and self.in_frame(value):
-                held.append((position, self.slot(value, readers=1)))
-                value = None
-            values.append(fx.node.map_arg(value, self.copies.__getitem__))
-        self.graph.output((*values, *dict.fromkeys(self.tokens.values())))
-        return held
-
-
-class _Operands:
-    """What a call is given: places by the inner graph's inputs, and nodes of the new graph."""
-
-    def __init__(self):
-        self.places = []
-        self.tensors = []
-        self.sizes = []
-        self.tokens = []  # of calls that come before
-
-    def follow(self, tokens):
-        self.tokens += [token for token in tokens if token not in self.tokens]
-
-
-def _number():
-    """Stands in a graph for a number that its users write out as an expression."""
-
-
-def _name(node):
-    name = getattr(node.target, "name", None)
-    return str(node.target) if isinstance(node.target, torch._ops.OpOverload) else \
-        name() if callable(name) else getattr(node.target, "__name__", str(node.target))
