@@ -2,6 +2,7 @@
 // randomness of its own, but belongs to its forward.
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "compiler/passes/decomposition.h"
 
 namespace kiln {
@@ -58,6 +59,8 @@ bool Normal(Match& m) {
 
 bool Uniform(Match& m) {
   const double from = m.Float("from", 0), to = m.Float("to", 1);
+  if (from > to)
+    m.b().Fail(absl::StrCat("uniform expects a range [from, to), but found from=", from, " > to=", to));
   return m.Return(UniformResult(m) * (to - from) + from);
 }
 
