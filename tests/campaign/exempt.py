@@ -18,6 +18,8 @@ _BY_REASON = {
         nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.functional.rrelu""",
 }
 _REASONS = {name: reason for reason, names in _BY_REASON.items() for name in names.split()}
+# What they give depends on the dtype's own limits: eager's result itself is the reference.
+OTHER_IN_FP64 = ("nextafter", "nan_to_num")
 _RANDOM_MODULES = re.compile(r"nn\.(.*Dropout.*|RReLU|FractionalMaxPool.*)$")
 _DROPOUT_ARGUMENTS = ("dropout_p", "dropout")
 _DROPOUT_POSITIONS = {"nn.functional.multi_head_attention_forward": 10, "nn.functional.scaled_dot_product_attention": 4}
