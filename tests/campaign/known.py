@@ -15,6 +15,8 @@ _OPEN = [
     ("fallback", r"", r"a dtype that kernels do not know", "a product of no complex matrices, one of them conjugate"),
     ("fallback", r"", r"squeeze of a dimension of size", "complex squeeze of dimensions that stay"),
     ("fallback", r"", r"symbol u\d+ is bound by no input|depends on sizes through Symbol", "sizes that only the run knows"),
+    ("fallback", r"", r"symbolic argument|has to be a constant", "Python's integers that dynamic sizes make symbols"),
+    ("fallback", r"", r"rounding .*: of floats only", "sizes that are a float's multiple, rounded"),
     ("error", r"^uniform$", r"from=", "a range that ends before it begins"),
     ("wrong", r"norm", r"gradient .*value", "powers are within 4 units, eager's within 1"),
     ("wrong", r"(^|\.)(std|var)(_mean)?(\.|$)", r"value", "std and var accumulate in float32"),
