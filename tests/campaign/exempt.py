@@ -33,7 +33,8 @@ def reason(name, sample=None):
         return RANDOM
     if sample is not None:
         position = _DROPOUT_POSITIONS.get(name, len(sample.args))
-        given = [sample.kwargs.get(argument) for argument in _DROPOUT_ARGUMENTS] + list(sample.args[position:position + 1])
+        given = [sample.kwargs.get(argument) for argument in _DROPOUT_ARGUMENTS]
+        given += sample.args[position:position + 1]
         if any(isinstance(value, float) and value > 0 for value in given):
             return RANDOM
     return None

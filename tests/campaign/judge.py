@@ -11,8 +11,6 @@ import math
 
 import torch
 
-LAYOUT_KINDS = ("stride", "alias", "requires_grad")
-
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
@@ -61,8 +59,8 @@ def errors_of_eager(eager, exact=None, estimate=None):
     found = []
     for position, (_, own) in enumerate(eager.leaves):
         if isinstance(own, torch.Tensor) and own.numel() and (own.is_floating_point() or own.is_complex()):
-            own, *others = (_dense(value) for value in (own, _leaf(exact, position, own), _leaf(estimate, position, own)))
-            found.append(_reference(own, *others)[1])
+            others = (_leaf(exact, position, own), _leaf(estimate, position, own))
+            found.append(_reference(*map(_dense, (own, *others)))[1])
         else:
             found.append(0.0)
     return found
@@ -130,8 +128,8 @@ def _values(name, mine, own, exact, estimate, nearby_error):
     if error.max().item() <= allowed:
         return []
     worst = error.argmax()
-    return [Difference("value", name, f"error {error.max().item():.3g}, allowed {allowed:.3g} (eager {own_error:.3g}) in "
-                       f"{tuple(own.shape)}: {mine.flatten()[worst].item()}, eager {own.flatten()[worst].item()}, "
+    return [Difference("value", name, f"error {error.max().item():.3g}, allowed {allowed:.3g} (eager {own_error:.3g}) "
+                       f"in {tuple(own.shape)}: {mine.flatten()[worst].item()}, eager {own.flatten()[worst].item()}, "
                        f"exact {exact.flatten()[worst].item()}")]
 
 

@@ -5,7 +5,7 @@ What is mended is taken out. A line: verdict, a pattern of `operator`, one of wh
 import re
 
 _OPEN = [
-    ("fallback", r"", r"higher-order operator with_effects", "operators that check for errors on the host have effect tokens"),
+    ("fallback", r"", r"higher-order operator with_effects", "operators that check for errors on the host"),
     ("fallback", r"", r"strides put two elements in one place", "overlapping windows as an argument or result"),
     ("fallback", r"", r"as_strided reaches past its argument", "memory of an input outside of what it shows"),
     ("fallback", r"", r"needs integer indices", "an index without elements may have any dtype"),
@@ -14,7 +14,8 @@ _OPEN = [
     ("fallback", r"", r"complex numbers written to an input", "normal_ and uniform_ of complex numbers"),
     ("fallback", r"", r"a dtype that kernels do not know", "a product of no complex matrices, one of them conjugate"),
     ("fallback", r"", r"squeeze of a dimension of size", "complex squeeze of dimensions that stay"),
-    ("fallback", r"", r"symbol u\d+ is bound by no input|depends on sizes through Symbol", "sizes that only the run knows"),
+    ("fallback", r"", r"symbol u\d+ is bound by no input|depends on sizes through Symbol",
+     "sizes that only the run knows"),
     ("fallback", r"", r"symbolic argument|has to be a constant", "Python's integers that dynamic sizes make symbols"),
     ("fallback", r"", r"rounding .*: of floats only", "sizes that are a float's multiple, rounded"),
     ("error", r"^uniform$", r"from=", "a range that ends before it begins"),

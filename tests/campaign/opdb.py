@@ -26,12 +26,12 @@ import tempfile
 import threading
 import time
 
+from verdicts import ALL, BAD, CRASH, ERROR, HANG, SKIPPED
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _WAYS = ("static", "dynamic")
 _START_SECONDS = 120  # that a process has to import torch and its databases
 _MEMORY_MOST = 3 << 30  # bytes a process may have before another takes over
-BAD = ("wrong", "crash", "hang", "error", "fallback")
-VERDICTS = ("ok", "as aot", "wrong", "crash", "hang", "error", "fallback", "not captured", "refused", "skipped")
 
 
 def parse(arguments=None):
@@ -104,7 +104,7 @@ def _serve(options):
             cases = found[name].cases(dtype, options.samples, options.seed)
         except Exception as error:  # the database cannot make them
             cases = []
-            reply(end=-1, verdict=trial.SKIPPED, detail=f"no samples: {type(error).__name__}: {str(error)[:200]}")
+            reply(end=-1, verdict=SKIPPED, detail=f"no samples: {type(error).__name__}: {str(error)[:200]}")
         samples = trial.Trial(found[name], dtype, way == "dynamic", options.backend)
         for number, case in cases:
             if number < first:
@@ -114,7 +114,7 @@ def _serve(options):
             try:
                 verdict = samples.verdict(case)
             except Exception as error:  # of the campaign itself
-                verdict = trial.Verdict(trial.ERROR, f"not judged: {type(error).__name__}: {str(error)[:200]}")
+                verdict = trial.Verdict(ERROR, f"not judged: {type(error).__name__}: {str(error)[:200]}")
             reply(end=number, verdict=verdict.verdict, detail=verdict.detail, seconds=time.perf_counter() - start)
         torch._dynamo.reset()
         reply(done=nodes.take() if nodes else {})
@@ -134,8 +134,8 @@ class Process:
     def __init__(self, options, environment):
         self._options = options
         self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")
-        self._process = subprocess.Popen(command(options), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-                                         env=environment)
+        self._process = subprocess.Popen(command(options), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         stderr=self._errors, env=environment)
         self._pending = b""
         self.units = [tuple(unit) for unit in self.reply(_START_SECONDS)["units"]]
 
@@ -150,10 +150,10 @@ class Process:
         while b"\n" not in self._pending:
             if not select.select([output], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 self.kill()
-                raise Died("hang", f"more than {seconds:.0f} s")
+                raise Died(HANG, f"more than {seconds:.0f} s")
             read = os.read(output.fileno(), 65536)
             if not read:
-                raise Died("crash", self._last_words())
+                raise Died(CRASH, self._last_words())
             self._pending += read
         line, _, self._pending = self._pending.partition(b"\n")
         return json.loads(line)
@@ -197,7 +197,8 @@ class Campaign:
             build = hashlib.sha256(extension.read()).hexdigest()[:16]
         options = self._options
         return {"kiln": build, "worker": _digest_of_worker(), "commit": _commit(), "torch": torch.__version__,
-                "samples": options.samples, "seed": options.seed, "capture": options.capture, "backend": options.backend}
+                "samples": options.samples, "seed": options.seed, "capture": options.capture,
+                "backend": options.backend}
 
     def load(self):
         """Takes the records of the file; whether they are of this kiln and these options."""
@@ -319,7 +320,7 @@ def _digest_of_worker():
 
     worker = os.path.join(os.path.dirname(daemon_binary()), "kiln-worker")
     with open(worker, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        return hashlib.sha256(file.read()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
@@ -329,8 +330,9 @@ def place():
     from daemons import stop_daemon
 
     root = tempfile.mkdtemp(prefix="kiln-opdb-")
-    environment = {**os.environ, "KILN_RUNTIME_DIR": os.path.join(root, "run"), "KILN_STORE": os.path.join(root, "store"),
-                   "TORCHINDUCTOR_CACHE_DIR": os.path.join(root, "torch"), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "KILN_RUNTIME_DIR": os.path.join(root, "run"),
+                   "KILN_STORE": os.path.join(root, "store"), "TORCHINDUCTOR_CACHE_DIR": os.path.join(root, "torch"),
+                   "OMP_NUM_THREADS": "1"}
     for name in ("KILN_ADDRESS", "KILN_FALLBACK", "KILN_DEBUG"):
         environment.pop(name, None)
     try:
@@ -350,11 +352,11 @@ def report(records):
             seconds += sample.get("seconds", 0.0)
             if sample["verdict"] in BAD:
                 reasons[sample["verdict"], record["operator"]].append((record, sample))
-    lines = ["| dtype, sizes | " + " | ".join(VERDICTS) + " |", "|---|" + "---|" * len(VERDICTS)]
-    lines += [f"| {dtype}, {way} | " + " | ".join(str(count[verdict]) for verdict in VERDICTS) + " |"
+    lines = ["| dtype, sizes | " + " | ".join(ALL) + " |", "|---|" + "---|" * len(ALL)]
+    lines += [f"| {dtype}, {way} | " + " | ".join(str(count[verdict]) for verdict in ALL) + " |"
               for (dtype, way), count in counts.items()]
     total = sum(counts.values(), collections.Counter())
-    lines += ["| all | " + " | ".join(str(total[verdict]) for verdict in VERDICTS) + " |", ""]
+    lines += ["| all | " + " | ".join(str(total[verdict]) for verdict in ALL) + " |", ""]
     for (verdict, operator), found in sorted(reasons.items(), key=lambda item: (item[0][0], -len(item[1]))):
         record, sample = found[0]
         lines.append(f"- {verdict} ×{len(found)}: {operator}: {line(record, sample)}")

@@ -152,7 +152,8 @@ class Subject:
             yield self._of_sample(given.sample_input, False)
 
     def _of_sample(self, sample, grad):
-        return Case(self.info.op, (sample.input, *sample.args), dict(sample.kwargs), sample.output_process_fn_grad, grad)
+        return Case(self.info.op, (sample.input, *sample.args), dict(sample.kwargs), sample.output_process_fn_grad,
+                    grad)
 
     def _of_module(self, given, dtype, training, grad=True):
         constructor, forward = given.constructor_input, given.forward_input

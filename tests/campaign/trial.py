@@ -14,19 +14,7 @@ from torch.utils._pytree import tree_leaves
 import exempt
 from judge import Results, differences, errors_of_eager
 from subjects import ERRORS
-
-OK = "ok"
-AS_AOT = "as aot"  # differs from eager just as backend aot_eager does
-WRONG = "wrong"
-CRASH = "crash"  # the process died
-HANG = "hang"
-ERROR = "error"  # kiln raises, or not as eager and aot_eager do
-FALLBACK = "fallback"  # right, but the graph ran as a whole without kiln
-NOT_CAPTURED = "not captured"  # Dynamo made no graph
-REFUSED = "refused"  # AOTAutograd itself raises
-SKIPPED = "skipped"  # eager raises, or the sample can't be made
-BAD = (WRONG, CRASH, HANG, ERROR, FALLBACK)
-VERDICTS = (OK, AS_AOT, WRONG, CRASH, HANG, ERROR, FALLBACK, NOT_CAPTURED, REFUSED, SKIPPED)
+from verdicts import AS_AOT, ERROR, FALLBACK, NOT_CAPTURED, OK, REFUSED, SKIPPED, WRONG
 
 _SEED = 7  # of what operators draw and of what gradients are multiplied by
 _DOUBLE = (torch.float64, torch.complex128)

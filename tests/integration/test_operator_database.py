@@ -17,6 +17,7 @@ import known  # noqa: E402
 import opdb  # noqa: E402
 import subjects  # noqa: E402
 import trial  # noqa: E402
+from verdicts import AS_AOT, BAD, ERROR, FALLBACK, NOT_CAPTURED, OK, WRONG  # noqa: E402
 
 
 # ---- the judge ----
@@ -191,21 +192,21 @@ def test_an_order_of_its_own_is_right(database, monkeypatch):
     generator = torch.Generator().manual_seed(5)
     for _ in range(15):
         x = torch.randn(4, 1, generator=generator)
-        assert found.verdict(subjects.Case(lambda x: ((x[0] + x[1]) + x[2]) + x[3], (x,), {})).verdict == trial.OK
+        assert found.verdict(subjects.Case(lambda x: ((x[0] + x[1]) + x[2]) + x[3], (x,), {})).verdict == OK
 
 
 CALLS = {"exp": torch.exp, "nonzero": torch.nonzero, "nn.functional.dropout": torch.nn.functional.dropout}
 
 
 @pytest.mark.parametrize("name, spoil, verdict", [
-    ("exp", lambda value: value, trial.OK),
-    ("exp", lambda value: value * (1 + 3e-6), trial.WRONG),
-    ("exp", lambda value: value * float("nan"), trial.WRONG),
-    ("exp", lambda value: value.double(), trial.WRONG),
-    ("exp", lambda value: value.t().contiguous().t(), trial.WRONG),
-    ("nn.functional.dropout", lambda value: value * 2, trial.OK),
-    ("nonzero", lambda value: value, trial.NOT_CAPTURED),
-    ("exp", None, trial.ERROR),
+    ("exp", lambda value: value, OK),
+    ("exp", lambda value: value * (1 + 3e-6), WRONG),
+    ("exp", lambda value: value * float("nan"), WRONG),
+    ("exp", lambda value: value.double(), WRONG),
+    ("exp", lambda value: value.t().contiguous().t(), WRONG),
+    ("nn.functional.dropout", lambda value: value * 2, OK),
+    ("nonzero", lambda value: value, NOT_CAPTURED),
+    ("exp", None, ERROR),
 ])
 def test_verdicts(database, monkeypatch, name, spoil, verdict):
     real = trial.lookup
@@ -219,17 +220,17 @@ def test_a_fallback_is_told(database):
     subject = database["exp"]
     found = trial.Trial(subject, "float32", True, "aot_eager", lambda: "unsupported: exp")
     _, case = subject.cases("float32", 1, 0)[0]
-    assert found.verdict(case) == trial.Verdict(trial.FALLBACK, "unsupported: exp")
+    assert found.verdict(case) == trial.Verdict(FALLBACK, "unsupported: exp")
 
 
 def test_error_inputs_raise_as_in_eager(database):
     subject = database["gather"]
     found = trial.Trial(subject, "errors", False, "aot_eager", nothing_fell_back)
     cases = subject.cases("errors", 6, 0)
-    assert cases and all(found.verdict(case).verdict in (trial.OK, trial.AS_AOT) for _, case in cases)
+    assert cases and all(found.verdict(case).verdict in (OK, AS_AOT) for _, case in cases)
 
 
-@pytest.mark.parametrize("raised, verdict", [(IndexError, trial.OK), (ValueError, trial.ERROR), (None, trial.ERROR)])
+@pytest.mark.parametrize("raised, verdict", [(IndexError, OK), (ValueError, ERROR), (None, ERROR)])
 def test_exceptions_of_another_type_are_told(database, monkeypatch, raised, verdict):
     def planted(module, inputs):
         def run(*args):
@@ -340,6 +341,6 @@ def test_the_database_agrees_with_eager(request, tmp_path):
     campaign.run()
     print(opdb.report(campaign.records), f"\n{time.time() - start:.0f} s", sep="")
     bad = [opdb.line(record, sample) for record in campaign.records for sample in record["samples"]
-           if sample["verdict"] in opdb.BAD
+           if sample["verdict"] in BAD
            and known.cause(record["operator"], sample["verdict"], sample["detail"]) is None]
     assert campaign.records and not bad, "\n".join(bad)
