@@ -405,7 +405,10 @@ absl::Status LowerPow(LoweringContext& context, const GraphNode& node) {
       return PowConstant(ops, x, value->value, type.dtype);
     if (const auto* value = std::get_if<IntArg>(&exponent)) {
       const auto known = context.exprs().AsConst(value->value);
-      if (known.has_value()) return PowConstant(ops, x, static_cast<double>(*known), type.dtype);
+      // A larger one may be none that a double holds.
+      if (known.has_value() && *known >= -3 && *known <= 3) {
+        return PowConstant(ops, x, static_cast<double>(*known), type.dtype);
+      }
     }
     return ops.Binary(LoopOpcode::kPow, x, context.Operand(ops, exponent, index, type.sizes, type.dtype));
   });
@@ -492,7 +495,6 @@ void RegisterPointwise(LoweringTable& table) {
   table["aten.where.ScalarOther"] = LowerWhere;
   table["aten.where.Scalar"] = LowerWhere;
   table["aten.masked_fill.Scalar"] = LowerMaskedFill;
-  table["aten.masked_fill.Tensor"] = LowerMaskedFill;
   table["aten.clamp.default"] = LowerClamp;
   table["aten.clamp.Tensor"] = LowerClamp;
   table["aten.clamp_min.default"] = LowerClamp;

@@ -57,6 +57,7 @@ bool IndexFill(Match& m) {
   Value x = m.Tensor("self"), index = m.Tensor("index");
   if (!x.ok() || !index.ok() || x.rank() == 0 || index.rank() != 1) return false;
   const Operand value = m.Scalar("value");
+  if (ConvertsAtRunTime(value, x.type())) return false;
   Value fill = value.is_tensor() ? Cast(value.tensor, x.dtype()) : m.b().Full({}, value, x.dtype());
   return m.Return(PutAlong(m, x, m.Dim("dim", x), index, fill, false));
 }
@@ -114,7 +115,7 @@ bool UnsafeMaskedIndex(Match& m) {
   for (Value& index : indices) {
     if (index.ok()) index = Where(mask, index, 0);
   }
-  return m.Return(Where(mask, UnsafeIndex(x, indices), m.Scalar("fill")));
+  return m.Return(Where(mask, UnsafeIndex(x, indices), m.b().Full({}, m.Scalar("fill"), x.dtype())));
 }
 
 bool UnsafeMaskedIndexPut(Match& m) {
@@ -124,7 +125,8 @@ bool UnsafeMaskedIndexPut(Match& m) {
   for (Value& index : indices) {
     if (index.ok()) index = Where(mask, index, 0);
   }
-  return m.Return(UnsafeIndexPut(x, indices, Where(mask, values, 0), true));
+  Value none = m.b().Full({}, 0, values.dtype());
+  return m.Return(UnsafeIndexPut(x, indices, Where(mask, values, none), true));
 }
 
 constexpr DecompositionRow kRows[] = {

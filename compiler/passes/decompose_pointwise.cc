@@ -24,7 +24,13 @@ Operand CastOperand(const Operand& operand, v1::DType dtype) {
   if (IsFloat(dtype)) return number;
   if (dtype == v1::BOOL) return number != 0;
   if (operand.kind != Operand::Kind::kFloat) return operand.integer;
-  return std::abs(number) < 9e18 ? static_cast<int64_t>(number) : operand.integer;
+  // As the loop operator casts.
+  const bool fits = number >= -0x1p63 && number < 0x1p63;
+  return fits ? static_cast<int64_t>(number) : std::numeric_limits<int64_t>::min();
+}
+
+int64_t WrappingProduct(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
 
 bool IsOne(const Operand& operand) {
@@ -75,7 +81,8 @@ bool AddOrSub(Match& m, absl::string_view target) {
       const double o =
           other.kind == Operand::Kind::kFloat ? other.number : static_cast<double>(other.integer);
       if (alpha.symbolic || other.symbolic) return false;
-      other = IsFloat(m.Type().dtype) ? Operand(a * o) : Operand(alpha.integer * other.integer);
+      other =
+          IsFloat(m.Type().dtype) ? Operand(a * o) : Operand(WrappingProduct(alpha.integer, other.integer));
     }
   } else if (!m.Has("alpha") && absl::EndsWith(m.node().target, ".Tensor")) {
     return false;  // core
@@ -189,8 +196,10 @@ bool WhereSelf(Match& m) {
 bool MaskedFill(Match& m) {
   Value x = m.Tensor("self"), mask = m.Tensor("mask");
   if (!x.ok() || !mask.ok()) return false;
+  const Operand value = m.Scalar("value");
+  if (ConvertsAtRunTime(value, x.type())) return false;
   if (mask.dtype() != v1::BOOL) mask = Ne(mask, 0);
-  return m.Return(Where(mask, CastOperand(m.Scalar("value"), x.dtype()), x));
+  return m.Return(Where(mask, CastOperand(value, x.dtype()), x));
 }
 
 bool Addcmul(Match& m) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/dtype_range.h"
 
 namespace kiln {
 
@@ -31,6 +32,11 @@ std::string WrongKind(absl::string_view name) {
 }
 
 }  // namespace
+
+bool ConvertsAtRunTime(const Operand& value, const TensorType& type) {
+  return value.is_tensor() && value.tensor.ok() && type.device == v1::CPU &&
+         !AllConvert(value.tensor.dtype(), type.dtype);
+}
 
 Value Match::Tensor(absl::string_view name) {
   const Argument* argument = Required(name);

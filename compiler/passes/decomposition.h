@@ -78,6 +78,10 @@ class Match {
   std::vector<Result> results_;
 };
 
+// Whether eager reads the tensor's value when the operator runs, and raises where `type` does not hold it;
+// the library call does too. On a GPU that is a wait, which no recording bears: the value wraps there.
+bool ConvertsAtRunTime(const Operand& value, const TensorType& type);
+
 using Decomposition = bool (*)(Match&);
 using DecompositionTable = absl::flat_hash_map<std::string, Decomposition>;
 

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 
 import kiln
 from agreement import check, check_function
+from test_integers_and_numbers import integer_inputs, integer_program
+from test_random_numbers import RANGES, check_uniform
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here")
 
@@ -55,6 +57,21 @@ def test_function(name, dtype):
     error = (got.double() - exact).abs().max().item()
     assert got.dtype == FUNCTIONS[name](x).dtype
     assert error <= 3 * eager + 1e-5 * exact.abs().max().item()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_integers_wrap(seed):
+    program, inputs = integer_program(seed), [value.cuda() for value in integer_inputs(seed, 5 + seed % 300)]
+    torch.testing.assert_close(torch.compile(program, backend="kiln", dynamic=seed % 2 == 1)(*inputs), program(*inputs),
+                               rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("low, high", RANGES)
+def test_random_integers(low, high):
+    torch.manual_seed(abs(low + high) % 1000)
+    draw = lambda x: torch.randint(low, high, (40_000,), device=x.device) + x
+    values = torch.compile(draw, backend="kiln")(torch.zeros((), dtype=torch.int64, device="cuda"))
+    check_uniform(values.tolist(), low, high)
 
 
 VIEWS = {  # of an array of 514 by 1032: rows that are aligned, rows that are not, and both by turns

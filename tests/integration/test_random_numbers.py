@@ -19,6 +19,8 @@ def _is_uniform(counts, total, chances):
     expected = [chance * total for chance in chances]
     square = sum((count - mean) ** 2 / mean for count, mean in zip(counts, expected))
     freedom = len(counts) - 1
+    if freedom == 0:
+        return True
     # Wilson and Hilferty; 3.9 standard deviations.
     limit = freedom * (1 - 2 / (9 * freedom) + 3.9 * math.sqrt(2 / (9 * freedom))) ** 3
     return square < limit

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <random>
 #include <string>
@@ -10,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/channels_last.h"
+#include "compiler/graph/dtype_range.h"
 #include "compiler/graph/verify.h"
 #include "compiler/passes/algebra.h"
 #include "compiler/passes/common_subexpressions.h"
@@ -170,6 +172,54 @@ TEST(Decompose, KeepsRandomOperatorsUnderFallbackRandom) {
     const std::vector<std::string> targets = Targets(m.graph);
     EXPECT_EQ(std::count(targets.begin(), targets.end(), "aten.bernoulli.p"), fallback ? 1 : 0);
   }
+}
+
+// Eager draws what nobody reads, too: the next draw is another.
+TEST(RemoveDeadCode, KeepsDrawsThatNobodyReadsUnderFallbackRandom) {
+  for (bool fallback : {false, true}) {
+    Maker m;
+    ValueId x = m.Input({16});
+    m.Node("aten.bernoulli.p", {{"self", T(x)}, {"p", FloatArg{0.5}}}, m.Type({16}));
+    m.Output(m.Node("aten.neg.default", {{"self", T(x)}}, m.Type({16})));
+    PassOptions options;
+    options.fallback_random = fallback;
+    ASSERT_TRUE(RunPasses(m.graph, options).ok());
+    EXPECT_EQ(m.graph.nodes.size(), fallback ? 2u : 1u);
+  }
+}
+
+TEST(CheckNumbers, RefusesByNameWhatEagerRefuses) {
+  const auto fill = [](const char* target, const char* argument, Argument number, v1::DType dtype) {
+    Maker m;
+    ValueId x = m.Input({4}, dtype);
+    m.Output(m.Node(absl::StrCat("aten.", target), {{"self", T(x)}, {argument, number}}, m.Type({4}, dtype)));
+    return RunPasses(m.graph, {});
+  };
+  const absl::Status real = fill("clamp_min.default", "min", FloatArg{-1e9}, v1::F16);
+  EXPECT_EQ(real.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(real.message().find("clamp_min: min = -1e+09"), std::string::npos) << real;
+  EXPECT_TRUE(fill("clamp_min.default", "min", FloatArg{-65504}, v1::F16).ok());
+  EXPECT_TRUE(fill("clamp_min.default", "min", FloatArg{-1e9}, v1::BF16).ok());
+  EXPECT_TRUE(fill("leaky_relu.default", "negative_slope", FloatArg{1e9}, v1::F16).ok());
+  EXPECT_FALSE(fill("leaky_relu.default", "negative_slope", FloatArg{1e39}, v1::F16).ok());
+  EXPECT_TRUE(fill("mul.Scalar", "other", FloatArg{1e39}, v1::F16).ok());
+}
+
+TEST(DTypeRange, AsTorchConverts) {
+  for (auto [dtype, end] :
+       {std::pair(v1::I8, int64_t{1} << 7), {v1::I16, int64_t{1} << 15}, {v1::I32, int64_t{1} << 31}}) {
+    EXPECT_TRUE(Converts(end - 1, dtype) && Converts(-end, dtype));
+    EXPECT_FALSE(Converts(end, dtype) || Converts(-end - 1, dtype));
+    EXPECT_FALSE(Converts(static_cast<double>(end) - 0.5, dtype) || Converts(std::nan(""), dtype));
+  }
+  EXPECT_TRUE(Converts(int64_t{-255}, v1::U8) && Converts(int64_t{255}, v1::U8));
+  EXPECT_FALSE(Converts(int64_t{-256}, v1::U8) || Converts(int64_t{256}, v1::U8) || Converts(-0.5, v1::U8));
+  EXPECT_TRUE(Converts(0x1p63, v1::I64) && !Converts(0x1.1p63, v1::I64) && Converts(-0x1p63, v1::I64));
+  EXPECT_TRUE(Converts(65504.0, v1::F16) && !Converts(65504.5, v1::F16) &&
+              !Converts(int64_t{65505}, v1::F16));
+  EXPECT_TRUE(Converts(std::nan(""), v1::F16) && Converts(-HUGE_VAL, v1::F32) && Converts(1e300, v1::BOOL));
+  EXPECT_TRUE(AllConvert(v1::I64, v1::F32) && AllConvert(v1::BF16, v1::F32) && AllConvert(v1::I8, v1::U8));
+  EXPECT_FALSE(AllConvert(v1::F32, v1::F16) || AllConvert(v1::U8, v1::I8) || AllConvert(v1::F32, v1::I64));
 }
 
 // A saved activation is the activation, not a copy of it.
