@@ -5,8 +5,8 @@
 // again with growing pauses until its deadline; it never unlinks a socket: only the daemon that holds
 // the lock does, and a daemon that loses the race exits.
 //
-// A directory whose name is too long for a socket is not used: a name by its digest in /tmp/kiln-UID takes its
-// place, which is told once.
+// A directory whose name is too long for a socket is not used: a name by its digest in /tmp/kiln-UID takes
+// its place, which is told once.
 //
 // Threads: pure functions but for the file system. Errors: FAILED_PRECONDITION for a directory of
 // another owner or writable by others, and where too few files may be open for a daemon; UNAVAILABLE when no

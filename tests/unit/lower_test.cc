@@ -361,7 +361,8 @@ TEST(Lower, CloneOfAnInputIsAnotherBuffer) {
 }
 
 TEST(Lower, UnknownOperatorsAreCallsWhateverTheirNames) {
-  for (const char* target : {"aten.frobnicate.default", "aten.__frobnicate__.Scalar", "aten.frobnicate.left_out"}) {
+  for (const char* target :
+       {"aten.frobnicate.default", "aten.__frobnicate__.Scalar", "aten.frobnicate.left_out"}) {
     GraphMaker maker;
     const ValueId x = maker.Input(v1::F32, {2});
     const ValueId doubled = maker.Node("aten.add.Tensor", {{"self", T(x)}, {"other", T(x)}}, v1::F32, {2});
