@@ -632,3 +632,11 @@ def test_deterministic_sums(name, dtype):
         torch.use_deterministic_algorithms(False)
     for run in runs[1:]:
         assert all(torch.equal(a, b) for a, b in zip(run, runs[0]))
+
+
+def test_memory_that_cannot_be_allocated():
+    compiled = torch.compile(lambda x: x.expand(1 << 40) + 1, backend="kiln")
+    with pytest.raises(torch.OutOfMemoryError):
+        compiled(torch.ones(1, device="cuda"))
+    torch.cuda.synchronize()
+    check_function(lambda x: x.sin() + 1, torch.randn(1000, device="cuda"))
