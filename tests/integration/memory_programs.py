@@ -66,6 +66,8 @@ def draw_window(rng, value):
 
 def add_window(program, rng, operand, scatter=False):
     value = program.values[operand]
+    if program.gradient and value.numel() != _storage_length(value):
+        return None  # what reaches past its argument has other gradients in torch with a partitioner than without
     sizes, strides, offset = draw_window(rng, value)
     if scatter:
         if value.dtype != torch.float32 or not value.is_contiguous() or value.storage_offset():
