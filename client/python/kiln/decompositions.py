@@ -32,6 +32,7 @@ def digest() -> bytes:
     names += sorted(f"view {op}" for op in views())
     names += [f"whole {op}" for op in _KEPT_WHOLE]
     names += [f"rewritten {op}" for op in joint_graph.names()]
+    names += [f"pins {op}" for op in pinned_layouts.READERS]
     return hashlib.sha256("\n".join(names).encode()).digest()
 
 

@@ -9,7 +9,7 @@ import torch
 
 aten = torch.ops.aten
 
-_READERS = (aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default, aten.view.dtype,
+READERS = (aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default, aten.view.dtype,
             aten.view_copy.dtype)
 _TORCHS = ("aten", "prims")
 # Views that their schemas do not call so.
@@ -26,7 +26,7 @@ def pinned(graph):
 
 
 def _reads_by_storage(target):
-    return target in _READERS or isinstance(target, torch._ops.OpOverload) and target.namespace not in _TORCHS
+    return target in READERS or isinstance(target, torch._ops.OpOverload) and target.namespace not in _TORCHS
 
 
 def _is_view(target):
