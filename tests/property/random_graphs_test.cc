@@ -50,7 +50,7 @@ class MatmulHost : public runtime::PlainHost {
     if (!relu && target != "aten.mm.default") return PlainHost::Call(target, arguments, results, into);
     Tensor a = arguments.Find(relu ? "mat1" : "self")->tensor;
     Tensor b = arguments.Find("mat2")->tensor;
-    int64_t rows = Sizes(a)[0], inner = Sizes(a)[1], columns = Sizes(b)[1];
+    int64_t rows = (*Sizes(a))[0], inner = (*Sizes(a))[1], columns = (*Sizes(b))[1];
     if (!into) {
       const int64_t sizes[] = {rows, columns}, strides[] = {columns, 1};
       auto made = Empty(*Type(a), sizes, strides);
@@ -70,19 +70,19 @@ class MatmulHost : public runtime::PlainHost {
   // An element, by its place from the tensor's first one.
   double Element(Tensor t, int64_t at) {
     switch (*Type(t)) {
-      case v1::I64: return static_cast<double>(static_cast<int64_t*>(Data(t))[at]);
-      case v1::F16: return FromF16(static_cast<uint16_t*>(Data(t))[at]);
-      case v1::BF16: return FromBF16(static_cast<uint16_t*>(Data(t))[at]);
-      default: return static_cast<float*>(Data(t))[at];
+      case v1::I64: return static_cast<double>(static_cast<int64_t*>(*Data(t))[at]);
+      case v1::F16: return FromF16(static_cast<uint16_t*>(*Data(t))[at]);
+      case v1::BF16: return FromBF16(static_cast<uint16_t*>(*Data(t))[at]);
+      default: return static_cast<float*>(*Data(t))[at];
     }
   }
   void SetElement(Tensor t, int64_t at, double value) {
     const float rounded = static_cast<float>(value);
     switch (*Type(t)) {
-      case v1::I64: static_cast<int64_t*>(Data(t))[at] = static_cast<int64_t>(value); break;
-      case v1::F16: static_cast<uint16_t*>(Data(t))[at] = ToF16(rounded); break;
-      case v1::BF16: static_cast<uint16_t*>(Data(t))[at] = ToBF16(rounded); break;
-      default: static_cast<float*>(Data(t))[at] = rounded;
+      case v1::I64: static_cast<int64_t*>(*Data(t))[at] = static_cast<int64_t>(value); break;
+      case v1::F16: static_cast<uint16_t*>(*Data(t))[at] = ToF16(rounded); break;
+      case v1::BF16: static_cast<uint16_t*>(*Data(t))[at] = ToBF16(rounded); break;
+      default: static_cast<float*>(*Data(t))[at] = rounded;
     }
   }
 
@@ -95,7 +95,7 @@ class MatmulHost : public runtime::PlainHost {
   }
 
  private:
-  int64_t At(Tensor t, int64_t i, int64_t j) { return i * Strides(t)[0] + j * Strides(t)[1]; }
+  int64_t At(Tensor t, int64_t i, int64_t j) { return i * (*Strides(t))[0] + j * (*Strides(t))[1]; }
 
   GpuDevice* const gpu_;
 };
