@@ -155,8 +155,12 @@ llvm::Value* KernelEmitter::VectorIndex(uint32_t expr) {
 }
 
 KernelEmitter::LaneValue KernelEmitter::IndexValue(uint32_t expr) {
-  if (lanes_ == 1 || Coefficient(expr) == 0) return {ScalarIndex(expr), false};
-  return {VectorIndex(expr), true};
+  // A mask may hide the value of an element beyond the end, which may wrap and must not be poison.
+  wraps_ = true;
+  const bool scalar = lanes_ == 1 || Coefficient(expr) == 0;
+  const LaneValue value = {scalar ? ScalarIndex(expr) : VectorIndex(expr), !scalar};
+  wraps_ = false;
+  return value;
 }
 
 llvm::Value* KernelEmitter::FloorDivide(llvm::Value* a, llvm::Value* b, bool both_non_negative) {
@@ -187,8 +191,12 @@ llvm::Value* KernelEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<
   const bool non_negative =
       std::all_of(node.args().begin(), node.args().end(), [&](uint32_t arg) { return NonNegative(arg); });
   switch (node.op()) {
-    case v1::EXPR_ADD: return fold([&](llvm::Value* x, llvm::Value* y) { return b_.CreateNSWAdd(x, y); });
-    case v1::EXPR_MUL: return fold([&](llvm::Value* x, llvm::Value* y) { return b_.CreateNSWMul(x, y); });
+    case v1::EXPR_ADD:
+      return fold(
+          [&](llvm::Value* x, llvm::Value* y) { return b_.CreateAdd(x, y, "", /*HasNUW=*/false, !wraps_); });
+    case v1::EXPR_MUL:
+      return fold(
+          [&](llvm::Value* x, llvm::Value* y) { return b_.CreateMul(x, y, "", /*HasNUW=*/false, !wraps_); });
     case v1::EXPR_FLOORDIV: return FloorDivide(args[0], args[1], non_negative);
     case v1::EXPR_MOD: return FloorModulo(args[0], args[1], non_negative);
     case v1::EXPR_CEILDIV: return b_.CreateNeg(FloorDivide(b_.CreateNeg(args[0]), args[1], false));

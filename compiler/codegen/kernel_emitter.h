@@ -163,7 +163,7 @@ class KernelEmitter {
   std::optional<int64_t> CoefficientOf(uint32_t expr, uint32_t variable) const;
   llvm::Value* ScalarIndex(uint32_t expr);  // at the first lane
   llvm::Value* VectorIndex(uint32_t expr);  // <lanes x i64>
-  LaneValue IndexValue(uint32_t expr);
+  LaneValue IndexValue(uint32_t expr);      // as a value that ops compute with
   llvm::Value* ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* VectorExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args);
   std::optional<int64_t> ConstantExpr(uint32_t expr) const;
@@ -372,6 +372,7 @@ class KernelEmitter {
   llvm::Value* vector_begin_ = nullptr;    // of the vector loop that is being emitted
   llvm::Value* mask_ = nullptr;            // <lanes x i1> in a tail, else null
   bool unrolled_ = false;                  // in a loop whose body is there several times, an even number
+  bool wraps_ = false;                     // sums and products of an index expression may
   unsigned copy_ = 0;                      // of an unrolled body
   std::vector<Accumulator> accumulators_;  // of the stages being emitted
 };

@@ -30,59 +30,45 @@ def _constant(chosen, dtype):
     return value if dtype == torch.uint8 or chosen.random() < 0.6 else -value
 
 
+# By kind, the forms it may take: of two values, a number of the first one's dtype, a small number, how many
+# elements there are, and the device.
+FORMS = {
+    "add": [lambda x, y, n, k, rows, device: x + y],
+    "sub": [lambda x, y, n, k, rows, device: x - y],
+    "mul": [lambda x, y, n, k, rows, device: x * y],
+    "number": [lambda x, y, n, k, rows, device: x + n, lambda x, y, n, k, rows, device: x - n,
+               lambda x, y, n, k, rows, device: n - x, lambda x, y, n, k, rows, device: x * n,
+               lambda x, y, n, k, rows, device: x * n, lambda x, y, n, k, rows, device: torch.add(x, y, alpha=n)],
+    "shift": [lambda x, y, n, k, rows, device: x << k, lambda x, y, n, k, rows, device: x >> k],
+    "divide": [lambda x, y, n, k, rows, device: x // (n if n not in (0, -1) else 3),
+               lambda x, y, n, k, rows, device: x % (n if n not in (0, -1) else 5), lambda x, y, n, k, rows, device: x % (k + 2)],
+    "where": [lambda x, y, n, k, rows, device: torch.where(x > y, x, y), lambda x, y, n, k, rows, device: torch.where(x < n, x, y),
+              lambda x, y, n, k, rows, device: (x >= n).to(torch.int32) * k, lambda x, y, n, k, rows, device: (x == y) * y],
+    "one": [lambda x, y, n, k, rows, device: -x, lambda x, y, n, k, rows, device: ~x, lambda x, y, n, k, rows, device: x.abs(),
+            lambda x, y, n, k, rows, device: x.to(INTEGERS[k % 5]), lambda x, y, n, k, rows, device: x**(k % 6)],
+    "positions": [lambda x, y, n, k, rows, device: torch.arange(rows, device=device),
+                  lambda x, y, n, k, rows, device: torch.arange(rows - 1, -1, -1, device=device),
+                  lambda x, y, n, k, rows, device: torch.arange(rows, device=device) * n + k,
+                  lambda x, y, n, k, rows, device: torch.arange(rows, device=device) * 6364136223846793005 - n],
+    "moved": [lambda x, y, n, k, rows, device: x[(y % rows).long()], lambda x, y, n, k, rows, device: F.pad(x, (2, -2), value=1),
+              lambda x, y, n, k, rows, device: x.flip(0), lambda x, y, n, k, rows, device: torch.cat([y[2:], x[:2]]),
+              lambda x, y, n, k, rows, device: x.cumsum(0), lambda x, y, n, k, rows, device: x + y.sum()],
+}
+
+
 def integer_program(seed):
     """A function of tensors of integers; what it computes is drawn once."""
     chosen = random.Random(seed)
-    steps = []
-    for _ in range(chosen.randint(3, 9)):
-        kind = chosen.choice(("add", "sub", "mul", "mul", "number", "number", "number", "shift", "floor_divide", "remainder", "compare",
-                              "where", "neg", "cast", "arange", "arange", "index", "pad", "flip", "square", "sum"))
-        steps.append((kind, chosen.randrange(1000), chosen.randrange(1000), chosen.random(), chosen.getrandbits(60)))
+    kinds = ("add", "sub", "mul", "number", "number", "number", "shift", "divide", "where", "one", "positions", "positions", "moved")
+    steps = [(chosen.choice(FORMS[chosen.choice(kinds)]), chosen.randrange(60), chosen.randrange(60),
+              {dtype: _constant(chosen, dtype) for dtype in INTEGERS}, chosen.randint(0, 9)) for _ in range(chosen.randint(3, 9))]
 
     def program(*inputs):
-        values, results = list(inputs), []
-        rows, device = inputs[0].shape[0], inputs[0].device
-        for kind, first, second, part, bits in steps:
-            draw = random.Random(bits)
+        values = list(inputs)
+        for form, first, second, numbers, small in steps:
             x, y = values[first % len(values)], values[second % len(values)]
-            number = _constant(draw, x.dtype)
-            if kind in ("add", "sub", "mul"):
-                z = getattr(torch, kind)(x, y)
-            elif kind == "number":
-                z = draw.choice((lambda: x + number, lambda: x - number, lambda: number - x, lambda: x * number,
-                                 lambda: torch.add(x, y, alpha=number)))()
-            elif kind == "shift":
-                z = x << draw.randint(0, 9) if part < 0.5 else x >> draw.randint(0, 9)
-            elif kind == "floor_divide":
-                z = x // (number or 3) if number != -1 else x // 3
-            elif kind == "remainder":
-                z = x % (number or 5) if number != -1 else x % 7
-            elif kind == "compare":
-                z = draw.choice((torch.lt, torch.ge, torch.eq))(x, number if part < 0.5 else y)
-                results.append(z)
-                z = z.to(torch.int64) * number if number.bit_length() < 60 else z.to(torch.int32)
-            elif kind == "where":
-                z = torch.where(x > y, x, y)
-            elif kind == "neg":
-                z = draw.choice((torch.neg, torch.bitwise_not, torch.abs))(x)
-            elif kind == "cast":
-                z = x.to(draw.choice(INTEGERS))
-            elif kind == "arange":
-                start, step = draw.choice((0, 0, 1, -7, 2**62, -2**63)), draw.choice((1, 1, 2, -1, 2**40))
-                z = draw.choice((lambda: torch.arange(rows, device=device), lambda: torch.arange(rows - 1, -1, -1, device=device),
-                                 lambda: torch.arange(rows, device=device) * step + start))()
-            elif kind == "index":
-                z = x[(y % rows).long()] if x.shape == y.shape else x
-            elif kind == "pad":
-                z = F.pad(x, (2, -2), value=1)
-            elif kind == "flip":
-                z = x.flip(0)
-            elif kind == "square":
-                z = draw.choice((lambda: x**2, lambda: x**3, lambda: x**5, lambda: x * x))()
-            else:
-                z = x + x.sum() if part < 0.5 else x.cumsum(0)
-            values.append(z)
-        return results + values[len(inputs):]
+            values.append(form(x, y, numbers[x.dtype], small, inputs[0].shape[0], inputs[0].device))
+        return values[len(inputs):]
 
     return program
 
@@ -99,12 +85,12 @@ def integer_inputs(seed, rows):
 
 @pytest.mark.usefixtures("no_fallback")
 class TestPrograms:
-    @pytest.mark.parametrize("seed", range(40 * CAMPAIGN))
+    @pytest.mark.parametrize("seed", range(20 * CAMPAIGN))
     def test_static(self, seed):
         program, inputs = integer_program(seed), integer_inputs(seed, 5 + seed % 30)
         _same(_compiled(program, dynamic=False)(*inputs), program(*inputs))
 
-    @pytest.mark.parametrize("seed", range(100, 100 + 15 * CAMPAIGN))
+    @pytest.mark.parametrize("seed", range(100, 100 + 6 * CAMPAIGN))
     def test_dynamic(self, seed):
         program = integer_program(seed)
         compiled = _compiled(program, dynamic=True)
@@ -117,7 +103,7 @@ class TestPrograms:
             for function in (lambda x: torch.arange(3) * factor + x, lambda x: torch.arange(3) * factor < x,
                              lambda x: F.pad(torch.arange(3) * factor, (2, 2)) > 0,
                              lambda x: (torch.arange(8) * factor + factor)[2:5] // 3 + x,
-                             lambda x: torch.arange(12).view(3, 4) * factor - (factor - 1)):
+                             lambda x: torch.arange(12).view(3, 4) * factor - factor // 2):
                 _same(_compiled(function)(torch.tensor(0)), function(torch.tensor(0)))
 
     def test_numbers_that_change(self):
@@ -211,6 +197,8 @@ def _check_number(function, dtype, number):
     x = torch.arange(4).to(dtype)
     run = lambda x: function(x, number)
     expected = _outcome(run, x)
+    if isinstance(expected, NotImplementedError):
+        return  # nothing about the number
     torch._dynamo.reset()
     actual = _outcome(_compiled(run), x)
     if isinstance(expected, Exception) and not isinstance(actual, Exception):
@@ -230,8 +218,8 @@ class TestNumbers:
     @pytest.mark.parametrize("name", TAKES_A_NUMBER)
     def test_as_eager(self, name):
         chosen = random.Random(name)
-        for dtype in chosen.sample(DTYPES, 5 if CAMPAIGN == 1 else len(DTYPES)):
-            for number in _numbers(chosen, dtype):
+        for dtype in chosen.sample(DTYPES, 2 if CAMPAIGN == 1 else len(DTYPES)):
+            for number in _numbers(chosen, dtype)[: 2 * CAMPAIGN]:
                 _check_number(TAKES_A_NUMBER[name], dtype, number)
 
     @pytest.mark.parametrize("function, name, number", [
@@ -260,7 +248,7 @@ class TestNumbers:
 
 class TestWhere:
     @pytest.mark.usefixtures("no_fallback")
-    @pytest.mark.parametrize("seed", range(12 * CAMPAIGN))
+    @pytest.mark.parametrize("seed", range(3 * CAMPAIGN))
     def test_dtypes(self, seed):
         chosen = random.Random(seed)
         for _ in range(4):
