@@ -86,7 +86,7 @@ struct Graph {
   std::vector<TensorType> values;  // by ValueId
   std::vector<GraphNode> nodes;    // in program order
   std::vector<GraphOutput> outputs;
-  std::vector<ExprId> guards;  // what the request says that holds, beyond the symbols' ranges
+  std::vector<ExprId> guards;      // what the request says that holds, beyond the symbols' ranges
   std::vector<ExprId> conditions;  // what passes assume beyond them
   // Random operators draw from the caller's generator: each does, read or not, one after the other.
   bool draws_in_order = false;
