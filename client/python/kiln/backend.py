@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 from . import (_C, attention_masks, autograd_cache, cuda_graphs, debug, decompositions, devices, fallback, guards, library,
-               options as options_module, records, service, titles)
+               options as options_module, python_calls, records, service, titles)
 from .compiled import CompiledGraph, FallbackGraph, live_graphs, symbols_by_name
 from .graph import BACKWARD, FORWARD, INFERENCE, export
 
@@ -87,14 +87,15 @@ def _guards(inputs):
     return []
 
 
-def compile_graph(module, inputs, kind, settings, pair=None):
+def compile_graph(module, inputs, kind, settings, pair=None, region=None):
     """The compiled graph, or one that runs without kiln; both are OutputCode, as torch's cache wants it.
 
-    pair: of the graph and its backward, where CUDA graphs are wanted."""
-    title = _KIND_NAMES[kind]
+    pair: of the graph and its backward, where CUDA graphs are wanted.
+    region: its title, where it is a sub-graph that a call of Python runs."""
+    title = region or _KIND_NAMES[kind]
     try:
-        title = f"{titles.compiled_name()} {_KIND_NAMES[kind]}"
-        return _compile(module, inputs, kind, settings, pair, title)
+        title = region or f"{titles.compiled_name()} {_KIND_NAMES[kind]}"
+        return _compile(module, inputs, kind, settings, pair, title, region is not None)
     except Exception as error:  # whatever it is, torch can run the graph
         reason, message = fallback.reason_of_error(error)
         run = fallback.run_without_kiln(module, title, reason, message, error)
@@ -103,7 +104,7 @@ def compile_graph(module, inputs, kind, settings, pair=None):
     return FallbackGraph(run)
 
 
-def _compile(module, inputs, kind, settings, pair, title):
+def _compile(module, inputs, kind, settings, pair, title, region):
     start = time.perf_counter()
     service.configure()
     library.install()
@@ -115,15 +116,26 @@ def _compile(module, inputs, kind, settings, pair, title):
     donated = _donated_inputs(kind) if recording is None else ()
     if kind == BACKWARD:
         _take_layouts(module, inputs)
-    compiled = _refining(module, inputs, lambda refused: export(
-        module, kind, title=title, static_inputs=_static_inputs(kind), donated_inputs=donated,
+    compiled = _refining(module, inputs, settings, title, lambda refused: export(
+        module, kind, title=title, static_inputs=() if region else _static_inputs(kind), donated_inputs=donated,
         visible_outputs=_visible_outputs(module, kind), guards=_guards(inputs), guards_text=guards.texts(), gpu=gpu,
-        refused=refused), lambda exported: _request(module, kind, settings, title, gpu, recording, exported))
+        refused=refused), lambda exported: _request(module, kind, settings, title, gpu, recording, exported, region))
     compiled._time_taken_ns = int((time.perf_counter() - start) * 1e9)
     return compiled
 
 
-def _refining(module, inputs, exporting, requesting):
+def _compile_regions(part, settings, title):
+    """Compiles the sub-graphs of a graph's calls of Python by themselves, each once."""
+    known = {}
+    for call in part.calls if part is not None else ():
+        for name, module in python_calls.sub_graphs(call.module):
+            if module not in known:
+                inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+                known[module] = compile_graph(module, inputs, INFERENCE, settings, region=f"{name} of {title}")
+            call.regions += (known[module],)
+
+
+def _refining(module, inputs, settings, title, exporting, requesting):
     """The loaded graph. What the service refuses by the name of a node is asked for again with that node in Python."""
     refused = {}
     while True:
@@ -132,6 +144,7 @@ def _refining(module, inputs, exporting, requesting):
         try:
             compiled, graph = requesting(exported)
             records.add_seconds("export", time.perf_counter() - start)
+            _compile_regions(exported.python, settings, title)
             compiled.load(graph, symbols_by_name(inputs))
             return compiled
         except _C.ServiceError as error:
@@ -141,7 +154,7 @@ def _refining(module, inputs, exporting, requesting):
             refused[node] = fallback.reason_of_error(error)[0].removeprefix("unsupported: ")
 
 
-def _request(module, kind, settings, title, gpu, recording, exported):
+def _request(module, kind, settings, title, gpu, recording, exported, region):
     """(the graph to be loaded, its canonical bytes)"""
     if recording is not None and exported.python is not None:
         recording = cuda_graphs.skipped(recording, f"calls of Python ({exported.python.reasons()})")
@@ -156,7 +169,7 @@ def _request(module, kind, settings, title, gpu, recording, exported):
     return CompiledGraph(key, header, names, tuple(exported.constants), title, tuple(exported.other_outputs),
                          tuple(exported.float_inputs), autograd_cache.may_keep(), gpu, tuple(from_cpu),
                          tuple(exported.to_cpu), tuple(exported.more_sizes), exported.python, recording,
-                         for_inference=kind == INFERENCE), graph
+                         for_inference=kind == INFERENCE, region=region), graph
 
 
 def kiln(gm, example_inputs, *, mode=None, options=None):

@@ -61,6 +61,7 @@ class CompiledGraph(OutputCode):
     python: Any = None  # python_calls.PythonPart; None: all is native
     recording: Any = None  # cuda_graphs.Recording, where CUDA graphs are wanted
     for_inference: bool = False
+    region: bool = False  # a sub-graph of a call of Python: torch knows nothing of its outputs
     artifact: Any = None
     compile_id: Any = None  # of Dynamo's compile that this belongs to
 
@@ -135,7 +136,8 @@ class CompiledGraph(OutputCode):
         # Nothing fails from here on: what is counted is in force.
         _record(info)
         records.add_seconds("load", taken - info["connect_seconds"] - info["compile_seconds"])
-        if context is not None and context.output_strides is not None and not context.output_strides:
+        if (not self.region and context is not None and context.output_strides is not None
+                and not context.output_strides):
             context.output_strides.extend(strides)
         self.artifact = artifact
         with _lock:
@@ -149,12 +151,16 @@ class CompiledGraph(OutputCode):
         state.pop("_run", None)
         return state
 
-    def prepare_for_serialization(self):
+    def why_not_kept(self):
+        """Why torch's cache can't have the graph; None where it can."""
         if not self.cacheable:
-            raise BypassAOTAutogradCache("a graph is specialised for the value of a float")
-        if self.python is not None and (reason := self.python.why_not_kept()):
+            return "a graph is specialised for the value of a float"
+        return self.python.why_not_kept() if self.python is not None else None
+
+    def prepare_for_serialization(self):
+        if reason := self.why_not_kept():
             records.count("autograd_cache_bypasses")
-            raise BypassAOTAutogradCache(f"a call of Python holds {reason}")
+            raise BypassAOTAutogradCache(reason)
         self.artifact = None
 
     def post_compile(self, example_inputs, constants, graph_kwargs):
@@ -163,7 +169,10 @@ class CompiledGraph(OutputCode):
         try:
             service.configure()
             library.install()
-            self.load(b"", symbols_by_name(example_inputs))
+            symbols = symbols_by_name(example_inputs)
+            for region in self.python.native_regions() if self.python is not None else ():
+                region.load(b"", symbols)
+            self.load(b"", symbols)
         except Exception as error:  # whatever it is, torch traces anew
             raise FXGraphCacheMiss(str(error)) from error
         records.count("autograd_cache_loads")
@@ -187,8 +196,11 @@ class FallbackGraph(OutputCode):
     def __call__(self, inputs):
         return self.run(inputs)
 
+    def why_not_kept(self):
+        return "a graph runs without kiln"
+
     def prepare_for_serialization(self):
-        raise BypassAOTAutogradCache("a graph runs without kiln")
+        raise BypassAOTAutogradCache(self.why_not_kept())
 
     def post_compile(self, example_inputs, constants, graph_kwargs):
         raise FXGraphCacheMiss("a graph ran without kiln")

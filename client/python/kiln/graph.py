@@ -194,10 +194,13 @@ class _Exporter:
         reason, _ = fallback.reason_of_error(error)
         self.refused.setdefault(node, reason.removeprefix("unsupported: "))
         value = node.meta.get("val")
+        # torch's own fakes of quantized tensors claim float32.
+        opaque = any(isinstance(part, torch.dtype) and part not in _DTYPES
+                     for part in torch.utils._pytree.tree_leaves((node.args, node.kwargs)))
         parts = [((node, i), part) for i, part in enumerate(value)] if isinstance(value, (list, tuple)) else [(node, value)]
         for key, part in parts:
             self.values.pop(key, None)
-            if node.op != "call_function" or not isinstance(part, torch.Tensor):
+            if node.op != "call_function" or opaque or not isinstance(part, torch.Tensor):
                 continue
             try:
                 self.tensor_meta(part)

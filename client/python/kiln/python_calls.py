@@ -37,6 +37,7 @@ class PythonCall:
     operands: tuple = ()  # ((TENSOR, position | SIZE, position | HELD, slot), whether the graph has it on the CPU)
     results: tuple = ()  # GIVEN, or a slot of the frame
     gpu: Any = None  # of the program
+    regions: tuple = ()  # OutputCode by sub-graph of `module` that runs natively, as from sub_graphs; None: in Python
     runs: int = 0
     seconds: float = 0.0
 
@@ -58,7 +59,7 @@ class PythonCall:
     def __call__(self, frame, tensors, sizes):
         start = time.perf_counter()
         if self._run is None:
-            self._run = fallback.boxed(self.module)
+            self._run = fallback.boxed(self._with_regions())
         memories = set().union(*map(_memories, tensors))
         operands = [self._operand(frame, tensors, sizes, *operand) for operand in self.operands]
         del tensors
@@ -77,6 +78,15 @@ class PythonCall:
         self.seconds += time.perf_counter() - start
         return given
 
+    def _with_regions(self):
+        """The graph, with what is compiled of its sub-graphs in their places."""
+        module = fx.GraphModule(self.module, self.module.graph)
+        for (target, _), region in zip(sub_graphs(self.module), self.regions):
+            if region is not None:
+                delattr(module, target)
+                setattr(module, target, _as_function(region))
+        return module
+
     @staticmethod
     def _operand(frame, tensors, sizes, kind, position, on_cpu):
         if kind == HELD:
@@ -92,6 +102,31 @@ class PythonCall:
 
     def __setstate__(self, state):
         self.__dict__.update(state, module=written_graph.read(state["module"]))
+
+
+# Operators that call their sub-graphs as they are, on the tensors that they were traced with.
+_WITH_REGIONS = ("cond", "while_loop", "map_impl", "invoke_subgraph", "scan")
+
+
+def sub_graphs(module):
+    """[(attribute, GraphModule)] of the sub-graphs that may be compiled by themselves, each once."""
+    found = {}
+    for node in module.graph.nodes:
+        users = [user.target for user in node.users]
+        if node.op != "get_attr" or not all(isinstance(target, torch._ops.HigherOrderOperator)
+                                            and target.name() in _WITH_REGIONS for target in users):
+            continue
+        held = written_graph.attribute(module, node.target)
+        if isinstance(held, fx.GraphModule) and isinstance(list(held.graph.nodes)[-1].args[0], (tuple, list)):
+            found.setdefault(node.target, held)
+    return list(found.items())
+
+
+def _as_function(region):
+    def run(*arguments):
+        return tuple(region(list(arguments)))
+
+    return run
 
 
 def own(result, memories):
@@ -199,11 +234,18 @@ class PythonPart:
         return {"library_calls": libraries, "python_calls": [
             {"name": call.title, "reason": call.reason, "operators": call.operators} for call in self.calls]}
 
+    def native_regions(self):
+        """The compiled sub-graphs of the calls."""
+        return [region for call in self.calls for region in call.regions if region is not None]
+
     def why_not_kept(self):
         """What a call holds that torch's cache can't; None where it can."""
+        for region in self.native_regions():
+            if reason := region.why_not_kept():
+                return reason
         try:
             for call in self.calls:
                 written_graph.write(call.module)
         except written_graph.NotWritable as error:
-            return str(error)
+            return f"a call of Python holds {error}"
         return None
