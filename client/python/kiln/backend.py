@@ -128,7 +128,7 @@ def _compile_regions(part, settings, title):
     """Compiles the sub-graphs of a graph's calls of Python by themselves, each once."""
     known = {}
     for call in part.calls if part is not None else ():
-        for name, module in python_calls.sub_graphs(call.module):
+        for name, module in python_calls.sub_graphs(call.module) if not call.by_inductor else ():
             if module not in known:
                 inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
                 known[module] = compile_graph(module, inputs, INFERENCE, settings, region=f"{name} of {title}")

@@ -419,6 +419,8 @@ class _Exporter:
                 raise Unsupported(self.why(node))
             self.values[node] = self.values[(source, index)]
             return
+        if target is torch.ops.aten._assert_scalar.default and self.is_guarded(node.args[0]):
+            return
         if node in self.given_up:
             raise Unsupported(self.given_up[node])
         if isinstance(target, python_calls.PythonCall):
@@ -444,6 +446,13 @@ class _Exporter:
         arguments = [("operands", self.list_argument("Tensor", tensors, "operands")),
                      ("sizes", self.list_argument("int", sizes, "sizes")), ("content", wire.data(11, call.digest))]
         self.append_node(node, call.name, arguments, node.meta["val"])
+
+    def is_guarded(self, condition):
+        """Whether a condition on sizes holds for every call of the graph: asking makes it a guard of torch's."""
+        value = condition.meta.get("val") if isinstance(condition, fx.Node) else condition
+        if isinstance(value, torch.SymBool):
+            self.check_known(value)
+        return isinstance(value, (bool, torch.SymBool)) and bool(value)
 
     def check_known(self, value):
         """What only the run knows is for Python to compute."""

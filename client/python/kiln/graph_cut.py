@@ -9,7 +9,7 @@ import operator
 import torch
 from torch import fx
 
-from . import in_place, written_graph
+from . import in_place, inductor_calls, written_graph
 from .errors import Unsupported
 from .python_calls import GIVEN, HELD, SIZE, TENSOR, TOKEN, PythonCall, PythonPart
 
@@ -263,7 +263,7 @@ class _Cutter:
         reasons = dict.fromkeys(self.python[node] for node in nodes if self.python[node])
         call = PythonCall(len(self.calls), fx.GraphModule(self.module, inner), "; ".join([*reasons][:_REASONS_MAX]),
                           tuple(_name(node) for node in nodes if node.target is not operator.getitem),
-                          tuple(operands.places), gpu=self.gpu)
+                          tuple(operands.places), gpu=self.gpu, by_inductor=inductor_calls.wanted(nodes))
         self.calls.append(call)
         self.add_call_node(call, nodes, leaving, operands)
 

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from . import fallback, written_graph
+from .inductor_calls import InductorCall
 
 PREFIX = "kiln_python.call.n"
 
@@ -37,6 +38,7 @@ class PythonCall:
     operands: tuple = ()  # ((TENSOR, position | SIZE, position | HELD, slot), whether the graph has it on the CPU)
     results: tuple = ()  # GIVEN, or a slot of the frame
     gpu: Any = None  # of the program
+    by_inductor: bool = False
     regions: tuple = ()  # OutputCode by sub-graph of `module` that runs natively, as from sub_graphs; None: in Python
     runs: int = 0
     seconds: float = 0.0
@@ -50,7 +52,7 @@ class PythonCall:
     @property
     def title(self):
         """For people; another one for each call of a graph."""
-        return f"Python {self.number}: {', '.join(self.operators)}"
+        return f"Python {self.number}: {', '.join(self.operators)}{' by TorchInductor' if self.by_inductor else ''}"
 
     @property
     def digest(self):
@@ -59,7 +61,7 @@ class PythonCall:
     def __call__(self, frame, tensors, sizes):
         start = time.perf_counter()
         if self._run is None:
-            self._run = fallback.boxed(self._with_regions())
+            self._run = InductorCall(self.module) if self.by_inductor else fallback.boxed(self._with_regions())
         memories = set().union(*map(_memories, tensors))
         operands = [self._operand(frame, tensors, sizes, *operand) for operand in self.operands]
         del tensors

@@ -1,0 +1,66 @@
+"""Calls of Python that torch's own compiler makes fast: flex_attention, whose eager form holds all scores at once.
+
+TorchInductor compiles such a call's graph for each tuple of sizes it meets; where it fails, or meets too many, the
+eager form runs.
+"""
+import torch
+
+from . import fallback
+
+_OPERATORS = ("flex_attention", "flex_attention_backward")
+
+# On the CPU TorchInductor takes longer to compile than small scores take to compute.
+_SCORE_BYTES_MIN = 1 << 30
+_KINDS_MAX = 8
+
+
+def wanted(nodes):
+    """Whether the graph of a call, of these nodes, is for TorchInductor."""
+    return any(_name(node) in _OPERATORS and _is_large(node) for node in nodes)
+
+
+def _name(node):
+    return node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else ""
+
+
+def _is_large(node):
+    query, key = (node.args[i].meta["val"] for i in range(2))
+    if query.device.type != "cpu":
+        return True
+    count = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] * query.element_size()
+    if isinstance(count, torch.SymInt):
+        count = count.node.hint or 0
+    return count >= _SCORE_BYTES_MIN
+
+
+class InductorCall:
+    """`module` by TorchInductor; takes its operands in a list, which it empties."""
+
+    def __init__(self, module):
+        self._module = module
+        self._eager = fallback.boxed(module)
+        self._compiled = {}  # by kinds of operands
+
+    def __call__(self, operands):
+        kind = tuple(map(_kind, operands))
+        if kind not in self._compiled:
+            self._compiled[kind] = self._compile(operands) if len(self._compiled) < _KINDS_MAX else None
+        compiled = self._compiled[kind]
+        if compiled is None:
+            return self._eager(operands)
+        given = [value.detach() if isinstance(value, torch.Tensor) else value for value in operands]
+        operands.clear()
+        return compiled(*given)
+
+    def _compile(self, operands):
+        from torch._inductor.compile_fx import compile_fx
+
+        with fallback.left_out("TorchInductor's form of flex_attention"):
+            examples = [value.detach() if isinstance(value, torch.Tensor) else value for value in operands]
+            return compile_fx(self._module, examples)
+
+
+def _kind(value):
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.device, tuple(value.shape), tuple(value.stride())
+    return value
