@@ -211,6 +211,7 @@ def test_explain_tells_the_reason():
 
     text = str(kiln.explain(f)(torch.randn(3, 4)))
     assert "1 calls of Python" in text and "Python 0: aten._to_copy.default, aten._to_copy.default (dtype torch.float8_e4m3fn)" in text
+    assert 0 < kiln.records.graphs_since(0)[0]["python_calls"][0]["share"] <= 1
     with kiln.profile() as profile:
         torch.compile(f, backend="kiln")(torch.randn(3, 4))
     assert any(line.name.startswith("Python 0: ") for line in profile.lines)
@@ -258,8 +259,10 @@ def test_a_second_process_hits(place, cond):
     import json
 
     first, second = (json.loads(place.run(PROCESS.format(cond=cond))[0].splitlines()[-1]) for _ in range(2))
-    assert first["compiles"] == 1 and first["python_calls"] and not first["fallbacks"]
-    assert second["compiles"] == 0 and second["hits"] == 1 and second["python_calls"] == first["python_calls"]
+    assert first["compiles"] == first["graphs"] == (3 if cond else 1)  # the branches, too
+    assert first["python_calls"] and not first["fallbacks"]
+    assert second["compiles"] == 0 and second["hits"] == first["graphs"]
+    assert second["python_calls"] == first["python_calls"]
     if not cond:  # torch's own rule keeps no graph with cond
         assert second["autograd_cache_loads"] == 1
 
@@ -320,3 +323,36 @@ def test_an_input_that_is_written_into_is_not_copied(function, copied, dynamic):
         torch.testing.assert_close(cache, expected_cache)
         inside = [cache.data_ptr() <= address < cache.data_ptr() + 4 * cache.numel() for address in _written]
         assert inside and all(inside) != copied
+
+
+def test_what_has_no_written_form_bypasses_torchs_cache():
+    from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from kiln import options
+    from kiln.backend import compile_graph
+
+    module = make_fx(lambda x: (x.sin() * 2,), tracing_mode="fake")(torch.randn(3))
+    (sine,) = module.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)
+    sine.target = lambda x: x.cos()  # of the user's own
+    inputs = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+    compiled = compile_graph(module, inputs, graph.INFERENCE, options.parse())
+    x = torch.randn(3)
+    torch.testing.assert_close(compiled([x])[0], x.cos() * 2)
+    with pytest.raises(BypassAOTAutogradCache, match="a call of Python holds an object of type function"):
+        compiled.prepare_for_serialization()
+    assert kiln.stats()["autograd_cache_bypasses"] == 1
+
+
+def test_what_is_written_reads_as_it_was():
+    from kiln import written_graph
+
+    calls = []
+    for kind in UNKNOWN:
+        torch._dynamo.reset()
+        compiled = torch.compile(UNKNOWN[kind], backend="kiln")
+        compiled(torch.randn(8, COLUMNS))
+        calls += [call for one in kiln.compiled.live_graphs() if one.python is not None for call in one.python.calls]
+    for call in calls:
+        assert written_graph.digest(written_graph.read(written_graph.write(call.module))) == call.digest
+    assert len(calls) >= len(UNKNOWN)

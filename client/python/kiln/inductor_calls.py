@@ -3,6 +3,8 @@
 TorchInductor compiles such a call's graph for each tuple of sizes it meets; where it fails, or meets too many, the
 eager form runs.
 """
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 
 from . import fallback
@@ -53,11 +55,17 @@ class InductorCall:
         return compiled(*given)
 
     def _compile(self, operands):
-        from torch._inductor.compile_fx import compile_fx
+        examples = [value.detach() if isinstance(value, torch.Tensor) else value for value in operands]
+        with fallback.left_out("TorchInductor's form of flex_attention"), ThreadPoolExecutor(1) as executor:
+            # On a thread of its own: a compiled graph runs with modes that tracing does not expect.
+            return executor.submit(_compile, self._module, examples).result()
 
-        with fallback.left_out("TorchInductor's form of flex_attention"):
-            examples = [value.detach() if isinstance(value, torch.Tensor) else value for value in operands]
-            return compile_fx(self._module, examples)
+
+def _compile(module, examples):
+    from torch._inductor.compile_fx import compile_fx
+
+    with torch.no_grad():
+        return compile_fx(module, examples)
 
 
 def _kind(value):

@@ -173,7 +173,7 @@ class Frame:
         return self
 
     def __exit__(self, *_):
-        self._part.seconds += time.perf_counter() - self._start
+        self._part.note_run(time.perf_counter() - self._start)
         _stack().pop()
 
 
@@ -203,6 +203,7 @@ class PythonPart:
     outputs: tuple = ()  # (position, slot) of the graph's outputs that lie there
     output_count: int = 0  # of the graph; the program's further ones only keep calls alive
     seconds: float = 0.0  # that the runs took, native steps too
+    told: list = dataclasses.field(default_factory=list)  # the calls in the program's record
 
     def holds(self, position):
         """Whether the program lacks the graph's input."""
@@ -225,7 +226,7 @@ class PythonPart:
         return outputs
 
     def __getstate__(self):
-        return {**self.__dict__, "seconds": 0.0}
+        return {**self.__dict__, "seconds": 0.0, "told": []}
 
     def reasons(self):
         return "; ".join(dict.fromkeys(call.reason for call in self.calls))
@@ -233,8 +234,15 @@ class PythonPart:
     def info(self, info):
         """What becomes of a program's record where calls are in it."""
         libraries = [target for target in info["library_calls"] if not target.startswith(PREFIX)]
-        return {"library_calls": libraries, "python_calls": [
-            {"name": call.title, "reason": call.reason, "operators": call.operators} for call in self.calls]}
+        self.told = [{"name": call.title, "reason": call.reason, "operators": call.operators, "share": 0.0}
+                     for call in self.calls]
+        return {"library_calls": libraries, "python_calls": self.told}
+
+    def note_run(self, seconds):
+        """A run took so long, native steps and all; the calls' shares of all runs stand in the program's record."""
+        self.seconds += seconds
+        for call, record in zip(self.calls, self.told):
+            record["share"] = call.seconds / self.seconds
 
     def native_regions(self):
         """The compiled sub-graphs of the calls."""
