@@ -82,6 +82,18 @@ def test_checkpointing_repeats_its_random_numbers():
     assert names == {"run_and_save_rng_state", "run_with_rng_state"}
 
 
+def test_draws_in_python_keep_their_order():
+    def branch(x, low, high):
+        return torch.cond(x.sum() > 0.01, lambda x: F.dropout(x, low), lambda x: F.dropout(x, high) * 2, (x,))
+
+    def f(x):
+        return branch(x.sin(), 0.5, 0.4), branch(x, 0.3, 0.2), branch(branch(x.exp(), 0.1, 0.6).tanh(), 0.7, 0.8)
+
+    for _ in range(3):
+        torch._dynamo.reset()
+        assert compare(f, torch.randn(9, 4), options={"fallback_random": True}) == {"cond"}
+
+
 def test_checks_of_sizes_are_guards():
     def f(x):
         torch._check(x.shape[0] > 2)

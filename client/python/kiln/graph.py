@@ -11,6 +11,7 @@ import re
 import sympy
 import torch
 from torch import fx
+from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -674,7 +675,7 @@ def _is_written(node):
 
 def _is_token(node):
     """Whether an input orders effects alone: it is a tensor when traced, and None when the graph runs."""
-    return any(user.target is torch.ops.higher_order.with_effects and user.args[0] is node for user in node.users)
+    return any(user.target is with_effects and user.args[0] is node for user in node.users)
 
 
 def _is_random(target):

@@ -144,17 +144,20 @@ class _Cutter:
     # ---- in which order
 
     def order_effects(self):
-        """What has effects or draws random numbers keeps its order; what writes comes after all that may read."""
+        """What has effects or draws random numbers keeps its order, native draws too; what Python writes into comes
+        after all that may read."""
         earlier, last = [], None
-        for node in self.python_in_order():
-            if written_arguments(node):
-                self.before[node] = list(earlier)
-                last = node
-            elif written_graph.has_effects(node, self.module):
+        for node in self.nodes:
+            if node in self.python:
+                if written_arguments(node):
+                    self.before[node] = list(earlier)
+                earlier.append(node)
+            elif not _draws(node):
+                continue
+            if node not in self.python or node in self.before or written_graph.has_effects(node, self.module):
                 if last is not None:
-                    self.before[node] = [last]
+                    self.before.setdefault(node, []).append(last)
                 last = node
-            earlier.append(node)
 
     def python_in_order(self):
         return [node for node in self.nodes if node in self.python]
@@ -255,7 +258,8 @@ class _Cutter:
             copies[source] = inner.placeholder(f"operand_{len(operands.places)}")
             self.add_operand(source, operands)
         for node in nodes:
-            operands.follow(self.tokens[source] for source in self.before.get(node, ()) if source not in inside)
+            operands.follow(self.tokens[source] for source in self.before.get(node, ())
+                            if source in self.tokens and source not in inside)
             copies[node] = inner.node_copy(node, copies.__getitem__)
             self.in_place.apply(node, copies[node])
         leaving = [node for node in nodes if any(user not in inside for user in node.users)]
@@ -331,6 +335,10 @@ class _Operands:
 
 def _number():
     """Stands in a graph for a number that its users write out as an expression."""
+
+
+def _draws(node):
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
 def _name(node):

@@ -10,7 +10,7 @@ import operator
 import torch
 from torch._higher_order_ops import auto_functionalize
 
-_V1, _V2 = torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2
+_V1, _V2 = auto_functionalize.auto_functionalized, auto_functionalize.auto_functionalized_v2
 
 
 @dataclasses.dataclass
