@@ -356,3 +356,29 @@ def test_what_is_written_reads_as_it_was():
     for call in calls:
         assert written_graph.digest(written_graph.read(written_graph.write(call.module))) == call.digest
     assert len(calls) >= len(UNKNOWN)
+
+
+def test_other_devices_are_pythons():
+    """No GPU is asked for: the graph is only exported."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from kiln import devices
+
+    def f(a, b, c, written):
+        return ((a * 2).sin().cos(), b + 1, (b * 3).to("cuda:0") + a, c * 2, torch.rand(4, 4).to("cuda:0") * a,
+                written.copy_(a))
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        inputs = [torch.empty(4, 4, device=device) for device in ("cuda:0", "cuda:1", "cpu", "cpu")]
+        module = make_fx(f)(*inputs)
+    gpu = devices.gpu_of(module)
+    assert gpu == torch.device("cuda:0")
+    exported = graph.export(module, graph.INFERENCE, gpu=gpu)
+    operators = sorted(name for call in exported.python.calls for name in call.operators)
+    assert operators == ["aten._to_copy.default", "aten.add.Tensor", "aten.copy_.default", "aten.mul.Tensor", "aten.rand.default"]
+    reasons = exported.python.reasons()
+    for reason in ("a tensor on another GPU", "random numbers of the CPU's generator in a graph on a GPU",
+                   "a graph on a GPU that writes into a tensor on the CPU"):
+        assert reason in reasons
+    assert exported.to_cpu == [3]  # and none of the results that keep calls alive

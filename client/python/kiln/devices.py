@@ -3,21 +3,18 @@
 What such a graph has on the CPU (numbers of no dimension, tensors that it copies to the GPU or from there) takes part
 there: the results are the same, tensors from outside are brought over before each call, and what leaves the graph on
 the CPU after it. An input that the graph gives back (saved for a backward) is given back as it came. What a graph
-writes into a tensor on the CPU does not fit.
+writes into a tensor on the CPU runs in Python, and so does what it has on another GPU.
 """
+import collections
 import dataclasses
 
 import torch
 
-from .errors import Unsupported
-
 
 def gpu_of(module):
-    """The GPU that the graph runs on; None is the CPU. Raises Unsupported for several."""
+    """The GPU that the graph runs on, of several that with most of its values; None is the CPU."""
     found = _gpus(module)
-    if len(found) > 1:
-        raise Unsupported(f"tensors on several GPUs ({', '.join(sorted(map(str, found)))})")
-    return found.pop() if found else None
+    return max(found, key=lambda gpu: (found[gpu], -(gpu.index or 0))) if found else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +71,8 @@ def brought_to(gpu, tensor):
 
 
 def _gpus(module):
-    return {value.device for node in module.graph.nodes for value in _values(node)
-            if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
+    return collections.Counter(value.device for node in module.graph.nodes for value in _values(node)
+                               if isinstance(value, torch.Tensor) and value.device.type == "cuda")
 
 
 def _values(node):

@@ -340,6 +340,8 @@ class _Exporter:
     def device(self, device):
         if device.type not in _DEVICES:
             raise Unsupported(f"device {device.type}")
+        if device.type == "cuda" and self.gpu is not None and device.index not in (None, self.gpu.index):
+            raise Unsupported("a tensor on another GPU")
         return wire.uint(1, _DEVICES["cpu" if self.gpu is None else "cuda"])
 
     # ---- inputs, outputs ----
@@ -387,7 +389,8 @@ class _Exporter:
         if isinstance(value, fx.Node):
             meta = value.meta.get("val")
             if not _is_number(meta):
-                if self.gpu is not None and meta.device.type == "cpu":
+                of_graph = self.python is None or position < self.python.output_count
+                if self.gpu is not None and meta.device.type == "cpu" and of_graph:
                     if value.op == "placeholder":
                         self.other_outputs.append((position, PassedInput(self.placeholders.index(value))))
                         return wire.uint_in_oneof(3, 1)
