@@ -21,11 +21,13 @@ def joined(tag):
     """In force while one graph of Dynamo's goes through AOTAutograd.
 
     The backward is compiled within it as well: overrides of torch's configuration are per thread, and the autograd
-    engine may compile a late backward on another one.
+    engine may compile a late backward on another one. Tokens of effects are made and dropped within the graph: what
+    torch keeps knows of none among inputs and outputs.
     """
     outer = torch.compiler.config.cache_key_tag
     with (torch.compiler.config.patch(cache_key_tag=f"{outer}{tag}"),
-          torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True)):
+          torch._functorch.config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True,
+                                           unlift_effect_tokens=True)):
         yield
 
 

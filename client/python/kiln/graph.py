@@ -11,7 +11,6 @@ import re
 import sympy
 import torch
 from torch import fx
-from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -358,8 +357,6 @@ class _Exporter:
             self.inputs.append(wire.data(2, self.sym_int(0)))
             return
         self.new_value(node)
-        if _is_token(node):
-            raise Unsupported("an effect's token")
         if isinstance(value, torch.Tensor):
             if self.gpu is not None and value.device.type == "cpu" and _is_written(node):
                 raise Unsupported("a graph on a GPU that writes into a tensor on the CPU")
@@ -423,6 +420,8 @@ class _Exporter:
                 raise Unsupported(self.why(node))
             self.values[node] = self.values[(source, index)]
             return
+        if target in _TOKENS:
+            raise Unsupported("a token of effects")
         if target is torch.ops.aten._assert_scalar.default and self.is_guarded(node.args[0]):
             return
         if node in self.given_up:
@@ -641,6 +640,8 @@ class _Exporter:
         return self.values[key]
 
 
+_TOKENS = (torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
+
 _FLOAT_SCALAR = torch.empty((), dtype=torch.float64, device="cpu")
 
 
@@ -674,11 +675,6 @@ def _tensor_overload(target, name, argument):
 
 def _is_written(node):
     return any(user.target is torch.ops.aten.copy_.default and user.args[0] is node for user in node.users)
-
-
-def _is_token(node):
-    """Whether an input orders effects alone: it is a tensor when traced, and None when the graph runs."""
-    return any(user.target is with_effects and user.args[0] is node for user in node.users)
 
 
 def _is_random(target):

@@ -39,7 +39,7 @@ class PythonCall:
     results: tuple = ()  # GIVEN, or a slot of the frame
     gpu: Any = None  # of the program
     by_inductor: bool = False
-    regions: tuple = ()  # OutputCode by sub-graph of `module` that runs natively, as from sub_graphs; None: in Python
+    regions: tuple = ()  # OutputCode of the sub-graphs that sub_graphs finds in `module`
     runs: int = 0
     seconds: float = 0.0
 
@@ -84,7 +84,7 @@ class PythonCall:
         """The graph, with what is compiled of its sub-graphs in their places."""
         module = fx.GraphModule(self.module, self.module.graph)
         for (target, _), region in zip(sub_graphs(self.module), self.regions):
-            if region is not None:
+            if isinstance(getattr(module, target), fx.GraphModule):  # several nodes may hold one
                 delattr(module, target)
                 setattr(module, target, _as_function(region))
         return module
@@ -111,8 +111,8 @@ _WITH_REGIONS = ("cond", "while_loop", "map_impl", "invoke_subgraph", "scan")
 
 
 def sub_graphs(module):
-    """[(attribute, GraphModule)] of the sub-graphs that may be compiled by themselves, each once."""
-    found = {}
+    """[(attribute, GraphModule)] of the sub-graphs that may be compiled by themselves, one a node that holds one."""
+    found = []
     for node in module.graph.nodes:
         users = [user.target for user in node.users]
         if node.op != "get_attr" or not all(isinstance(target, torch._ops.HigherOrderOperator)
@@ -120,8 +120,8 @@ def sub_graphs(module):
             continue
         held = written_graph.attribute(module, node.target)
         if isinstance(held, fx.GraphModule) and isinstance(list(held.graph.nodes)[-1].args[0], (tuple, list)):
-            found.setdefault(node.target, held)
-    return list(found.items())
+            found.append((node.target, held))
+    return found
 
 
 def _as_function(region):
@@ -246,7 +246,7 @@ class PythonPart:
 
     def native_regions(self):
         """The compiled sub-graphs of the calls."""
-        return [region for call in self.calls for region in call.regions if region is not None]
+        return list(dict.fromkeys(region for call in self.calls for region in call.regions))
 
     def why_not_kept(self):
         """What a call holds that torch's cache can't; None where it can."""
