@@ -57,15 +57,15 @@ def bumped(x):
 
 
 def _positive_sum(x):
-    return x * x.detach()[x.detach() > 0].sum().tanh()
+    return x * x.detach()[x.detach() > 0.0137].sum().tanh()
 
 
 def _positions(x):
-    return x + x.detach().relu().nonzero().sum().remainder(3)
+    return x + (x.detach() > 0.0137).nonzero().sum().remainder(3)
 
 
 def _counted(x):
-    count = (x.detach() > 0).sum().item()
+    count = (x.detach() > 0.0137).sum().item()
     torch._check(count >= 0)
     return x + torch.arange(count).sum().remainder(5)
 
@@ -78,7 +78,7 @@ def _nested(x):
 UNKNOWN = {
     "float8": lambda x: x + (x.detach() * 4).round().to(torch.float8_e4m3fn).to(torch.float32),
     "uint16": lambda x: x + (x.detach().abs() * 9).to(torch.int32).to(torch.uint16).to(torch.float32),
-    "uint32": lambda x: x * (x.detach() > 0).to(torch.uint32).to(torch.int64),
+    "uint32": lambda x: x * (x.detach() > 0.0137).to(torch.uint32).to(torch.int64),
     "complex": lambda x: torch.view_as_real(torch.view_as_complex(x.unflatten(1, (-1, 2))) * (1 + 2j)).flatten(1),
     "cond": lambda x: torch.cond(x.sum() > 0.0137, lambda x: x.cos() * 2, lambda x: x.square(), (x,)),
     "conds": _nested,
