@@ -385,3 +385,44 @@ def test_other_devices_are_pythons():
                    "a graph on a GPU that writes into a tensor on the CPU"):
         assert reason in reasons
     assert exported.to_cpu == [3]  # and none of the results that keep calls alive
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_refusal_without_a_name_is_searched_for(monkeypatch, seed):
+    """The service names no node: the one that it can't compile is found, and alone runs in Python."""
+    draw = random.Random(seed)
+    names = draw.sample(["sin", "cos", "tanh", "exp", "erf", "sigmoid", "atan", "sqrt", "abs", "neg", "square"], 9)
+    culprit = draw.choice(names)
+    get = kiln._C.get
+
+    def refusing(key, header, written, *more):
+        if f"aten.{culprit}.default".encode() in written:
+            raise kiln._C.ServiceError("INTERNAL", "a kernel that can't be")
+        return get(key, header, written, *more)
+
+    monkeypatch.setattr(kiln._C, "get", refusing)
+
+    def f(x):
+        for name in names:
+            x = getattr(torch, name)(x) * 0.5 + 1
+        return x
+
+    x = torch.rand(4, 4)
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        torch.testing.assert_close(torch.compile(f, backend="kiln")(x), f(x))
+    (call,) = python_calls()
+    assert call["operators"] == (f"aten.{culprit}.default",) and "a kernel that can't be" in call["reason"]
+    assert kiln.stats()["graphs"] == 1  # what was tried on the way is not counted
+
+
+def test_complex_numbers_written_to_an_input():
+    def f(x):
+        y = x.abs() + 1
+        x.mul_(2j)
+        return y.sin()
+
+    x = torch.randn(4, dtype=torch.complex64)
+    expected_x = x.clone()
+    expected = f(expected_x)
+    torch.testing.assert_close(torch.compile(f, backend="kiln")(x), expected)
+    torch.testing.assert_close(x, expected_x)

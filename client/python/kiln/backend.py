@@ -10,9 +10,7 @@ from . import (_C, attention_masks, autograd_cache, cuda_graphs, debug, decompos
                options as options_module, python_calls, records, service, titles)
 from .compiled import CompiledGraph, FallbackGraph, live_graphs, symbols_by_name
 from .graph import BACKWARD, FORWARD, INFERENCE, export
-
-# Nodes of one graph that are moved to Python one after the other because the service refused them.
-_REFUSALS_MAX = 8
+from .refinement import refined
 
 _KIND_NAMES = {FORWARD: "forward", BACKWARD: "backward", INFERENCE: "inference"}
 
@@ -105,7 +103,7 @@ def compile_graph(module, inputs, kind, settings, pair=None, region=None):
 
 
 def _compile(module, inputs, kind, settings, pair, title, region):
-    start = time.perf_counter()
+    start = began = time.perf_counter()
     service.configure()
     library.install()
     gpu = devices.gpu_of(module)
@@ -116,10 +114,22 @@ def _compile(module, inputs, kind, settings, pair, title, region):
     donated = _donated_inputs(kind) if recording is None else ()
     if kind == BACKWARD:
         _take_layouts(module, inputs)
-    compiled = _refining(module, inputs, settings, title, lambda refused: export(
-        module, kind, title=title, static_inputs=() if region else _static_inputs(kind), donated_inputs=donated,
-        visible_outputs=_visible_outputs(module, kind), guards=_guards(inputs), guards_text=guards.texts(), gpu=gpu,
-        refused=refused), lambda exported: _request(module, kind, settings, title, gpu, recording, exported, region))
+
+    def exporting(refused):
+        nonlocal began
+        began = time.perf_counter()
+        return export(module, kind, title=title, static_inputs=() if region else _static_inputs(kind),
+                      donated_inputs=donated, visible_outputs=_visible_outputs(module, kind), guards=_guards(inputs),
+                      guards_text=guards.texts(), gpu=gpu, refused=refused)
+
+    def compiling(exported):
+        compiled, graph = _request(module, kind, settings, title, gpu, recording, exported, region)
+        records.add_seconds("export", time.perf_counter() - began)
+        _compile_regions(exported.python, settings, title)
+        return compiled, compiled.load(graph, symbols_by_name(inputs))
+
+    compiled, use = refined(exporting, compiling)
+    use()
     compiled._time_taken_ns = int((time.perf_counter() - start) * 1e9)
     return compiled
 
@@ -131,27 +141,8 @@ def _compile_regions(part, settings, title):
         for name, module in python_calls.sub_graphs(call.module) if not call.by_inductor else ():
             if module not in known:
                 inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
-                known[module] = compile_graph(module, inputs, INFERENCE, settings, region=f"{name} of {title}")
+                known[module] = compile_graph(module, inputs, INFERENCE, settings, None, f"{name} of {title}")
             call.regions += (known[module],)
-
-
-def _refining(module, inputs, settings, title, exporting, requesting):
-    """The loaded graph. What the service refuses by the name of a node is asked for again with that node in Python."""
-    refused = {}
-    while True:
-        start = time.perf_counter()
-        exported = exporting(refused)
-        try:
-            compiled, graph = requesting(exported)
-            records.add_seconds("export", time.perf_counter() - start)
-            _compile_regions(exported.python, settings, title)
-            compiled.load(graph, symbols_by_name(inputs))
-            return compiled
-        except _C.ServiceError as error:
-            node = exported.node_in(error.args[1])
-            if node is None or node in refused or len(refused) == _REFUSALS_MAX:
-                raise
-            refused[node] = fallback.reason_of_error(error)[0].removeprefix("unsupported: ")
 
 
 def _request(module, kind, settings, title, gpu, recording, exported, region):

@@ -105,7 +105,8 @@ class CompiledGraph(OutputCode):
         return outputs
 
     def load(self, graph, symbols):
-        """Gets the program: compiled if `graph` (canonical bytes) is given, else only looked up.
+        """Gets the program: compiled if `graph` (canonical bytes) is given, else only looked up. What it returns is
+        called where the program is to be used, to count it and to tell torch of it.
 
         `symbols` as from symbols_by_name. Raises _C.ServiceError, or Unsupported when the program does not fit."""
         self.compile_id = torch._guards.CompileContext.current_compile_id()
@@ -133,15 +134,18 @@ class CompiledGraph(OutputCode):
         if self.python is not None:
             del strides[self.python.output_count:]
             info.update(self.python.info(info))
-        # Nothing fails from here on: what is counted is in force.
-        _record(info)
-        records.add_seconds("load", taken - info["connect_seconds"] - info["compile_seconds"])
-        if (not self.region and context is not None and context.output_strides is not None
-                and not context.output_strides):
-            context.output_strides.extend(strides)
         self.artifact = artifact
-        with _lock:
-            _live.add(self)
+
+        def use():
+            _record(info)
+            records.add_seconds("load", taken - info["connect_seconds"] - info["compile_seconds"])
+            if (not self.region and context is not None and context.output_strides is not None
+                    and not context.output_strides):
+                context.output_strides.extend(strides)
+            with _lock:
+                _live.add(self)
+
+        return use
 
     # ---- torch's cache
 
@@ -171,8 +175,8 @@ class CompiledGraph(OutputCode):
             library.install()
             symbols = symbols_by_name(example_inputs)
             for region in self.python.native_regions() if self.python is not None else ():
-                region.load(b"", symbols)
-            self.load(b"", symbols)
+                region.load(b"", symbols)()
+            self.load(b"", symbols)()
         except Exception as error:  # whatever it is, torch traces anew
             raise FXGraphCacheMiss(str(error)) from error
         records.count("autograd_cache_loads")

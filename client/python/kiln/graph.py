@@ -358,6 +358,9 @@ class _Exporter:
             return
         self.new_value(node)
         if isinstance(value, torch.Tensor):
+            for user in node.users:  # a copy to it that Python makes: the program must not have the memory
+                if user in self.given_up and user.target is torch.ops.aten.copy_.default and user.args[0] is node:
+                    raise Unsupported(self.given_up[user])
             if self.gpu is not None and value.device.type == "cpu" and _is_written(node):
                 raise Unsupported("a graph on a GPU that writes into a tensor on the CPU")
             self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
