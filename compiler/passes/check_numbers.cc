@@ -162,7 +162,10 @@ absl::Status CheckNumbers(Graph& graph) {
         if (!Converts(real->value, DTypeOf(row->into, result)))
           status = Refuse(*row, absl::StrCat(real->value), result);
       }
-      if (!status.ok()) return status;
+      if (!status.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(status.message(), " (node ", node.origin, ", ", node.target, ")"));
+      }
     }
   }
   return absl::OkStatus();
