@@ -227,11 +227,15 @@ class _Cutter:
 
     # ---- the new graph
 
-    def copy(self, node):
-        if self.is_expression(node):
+    def copied(self, node):
+        """The node's node in the new graph. Numbers that are written out come where they are first asked for."""
+        if node not in self.copies and self.is_expression(node):
             self.copy_number(node)
-        else:
-            self.copies[node] = copied = self.graph.node_copy(node, self.copies.__getitem__)
+        return self.copies[node]
+
+    def copy(self, node):
+        if not self.is_expression(node):
+            self.copies[node] = copied = self.graph.node_copy(node, self.copied)
             copied.meta[ORIGIN] = node
 
     def copy_number(self, node):
@@ -281,7 +285,7 @@ class _Cutter:
                 operands.follow([self.tokens[source]])
         elif is_number(source):
             operands.places.append((SIZE, len(operands.sizes), False))
-            operands.sizes.append(self.copies[source])
+            operands.sizes.append(self.copied(source))
         else:
             on_cpu = self.gpu is not None and value.device.type == "cpu"
             operands.places.append((TENSOR, len(operands.tensors), on_cpu))
@@ -315,7 +319,7 @@ class _Cutter:
             if isinstance(value, fx.Node) and self.in_frame(value):
                 held.append((position, self.slot(value, readers=1)))
                 value = None
-            values.append(fx.node.map_arg(value, self.copies.__getitem__))
+            values.append(fx.node.map_arg(value, self.copied))
         self.graph.output((*values, *dict.fromkeys(self.tokens.values())))
         return held
 

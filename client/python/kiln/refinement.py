@@ -1,6 +1,6 @@
 """Finds the nodes that the service refuses to compile, so that they alone run in Python.
 
-An error mostly names its node. Where it names none, one node is taken to be the cause, and searched for by halves.
+An error mostly names its node. Where it names none, the cause is searched for by halves.
 """
 import time
 
@@ -46,19 +46,28 @@ def _searched(exported, refused, reason, exporting, compiling):
     if not candidates or len(candidates) > _SEARCHED_NODES_MAX:
         return None
 
-    def tried(nodes):
-        try:
-            return compiling(exporting({**refused, **dict.fromkeys(nodes, reason)}))
-        except (_C.ServiceError, Unsupported):
-            return None
-
     best, deadline = None, time.monotonic() + _SEARCH_SECONDS_MAX
-    while len(candidates) > 1 and time.monotonic() < deadline:
-        half, rest = candidates[:len(candidates) // 2], candidates[len(candidates) // 2:]
-        compiled = tried(half)
-        if compiled is None:
-            half, compiled = rest, tried(rest) if len(rest) == 1 or best is None else best
-        if compiled is None:
-            return best  # more than one node is the cause
-        best, candidates = compiled, half
-    return best if best is not None else tried(candidates)
+
+    def does(nodes):
+        nonlocal best
+        try:
+            best = compiling(exporting({**refused, **dict.fromkeys(nodes, reason)}))
+        except (_C.ServiceError, Unsupported):
+            return False
+        return True
+
+    def least(nodes, others):
+        """Those of `nodes` that have to be in Python beside `others`; with all of `nodes` it does."""
+        if len(nodes) == 1 or time.monotonic() > deadline:
+            return nodes
+        first, second = nodes[:len(nodes) // 2], nodes[len(nodes) // 2:]
+        for half in (first, second):
+            if does(others + half):
+                return least(half, others)
+        found = least(first, others + second)
+        return found + least(second, others + found)
+
+    if does(candidates):
+        found = least(candidates, [])
+        does(found)
+    return best
