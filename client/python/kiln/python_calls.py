@@ -60,6 +60,17 @@ class PythonCall:
 
     def __call__(self, frame, tensors, sizes):
         start = time.perf_counter()
+        try:
+            return self._results(frame, tensors, sizes)
+        except Exception as error:
+            if hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(f"kiln: raised by {self.title}, which kiln leaves to PyTorch: {self.reason}")
+            raise
+        finally:
+            self.runs += 1
+            self.seconds += time.perf_counter() - start
+
+    def _results(self, frame, tensors, sizes):
         if self._run is None:
             self._run = InductorCall(self.module) if self.by_inductor else fallback.boxed(self._with_regions())
         memories = set().union(*map(_memories, tensors))
@@ -76,8 +87,6 @@ class PythonCall:
             else:
                 frame.put(slot, value)
         given.append(TOKEN if self.gpu is None else torch.empty_like(TOKEN, device=self.gpu))
-        self.runs += 1
-        self.seconds += time.perf_counter() - start
         return given
 
     def _with_regions(self):
