@@ -213,7 +213,8 @@ def test_explain_tells_the_reason():
         return (x.sin() * 2).to(torch.float8_e4m3fn).to(torch.float32).cos()
 
     text = str(kiln.explain(f)(torch.randn(3, 4)))
-    assert "1 calls of Python" in text and "Python 0: aten._to_copy.default, aten._to_copy.default (dtype torch.float8_e4m3fn)" in text
+    assert "1 calls of Python" in text
+    assert "Python 0: aten._to_copy.default, aten._to_copy.default (dtype torch.float8_e4m3fn)" in text
     assert 0 < kiln.records.graphs_since(0)[0]["python_calls"][0]["share"] <= 1
     with kiln.profile() as profile:
         torch.compile(f, backend="kiln")(torch.randn(3, 4))
