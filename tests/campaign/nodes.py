@@ -1,8 +1,8 @@
 """How the nodes of the graphs that this process compiles are run: by native kernels, a library or Python.
 
 A node is an ATen operator of a graph as AOTAutograd gives it. One that is a library call of the program by the same
-name counts as library, or as Python where the call went through the interpreter; every other one is native, views
-included. Library calls that no node names (linear's addmm) are counted as nodes of their own. All nodes of a graph that
+name counts as library, or as Python where the call went through the interpreter or runs operators of the graph there;
+every other one is native, views included. Library calls that no node names (linear's addmm) are counted as nodes of their own. All nodes of a graph that
 fell back are Python's.
 """
 import collections
@@ -16,17 +16,20 @@ class NodeCounts:
     """From when it is made; one a process. `take` gives {target: [native, library, Python]} since the last time."""
 
     def __init__(self):
-        from kiln import backend, library
+        from kiln import backend, library, python_calls
 
-        self._graphs = []  # (targets, library calls; None: fell back)
+        self._graphs = []  # (targets, library calls; None: fell back, operators that calls of Python run)
         self._by_python = set()
         compile_graph, call = backend.compile_graph, library.call
 
-        def counted(module, *arguments):
+        def counted(module, *arguments, **options):
             targets = _targets(module)
-            graph = compile_graph(module, *arguments)
-            artifact = getattr(graph, "artifact", None)
-            self._graphs.append((targets, artifact.info()["library_calls"] if artifact is not None else None))
+            graph = compile_graph(module, *arguments, **options)
+            artifact, python = getattr(graph, "artifact", None), getattr(graph, "python", None)
+            calls = None if artifact is None else [
+                name for name in artifact.info()["library_calls"] if not name.startswith(python_calls.PREFIX)]
+            self._graphs.append((targets, calls,
+                                 [name for call in (python.calls if python is not None else ()) for name in call.operators]))
             return graph
 
         def noted(target, arguments):
@@ -37,10 +40,14 @@ class NodeCounts:
 
     def take(self):
         counts = collections.defaultdict(lambda: [0, 0, 0])
-        for targets, calls in self._graphs:
+        for targets, calls, python in self._graphs:
             left = collections.Counter(calls or ())
+            in_python = collections.Counter(python)
             for target in targets:
                 if calls is None:
+                    counts[target][PYTHON] += 1
+                elif in_python[target]:
+                    in_python[target] -= 1
                     counts[target][PYTHON] += 1
                 elif left[target]:
                     left[target] -= 1

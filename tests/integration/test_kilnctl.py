@@ -53,7 +53,7 @@ def test_every_command_with_a_real_graph(ask):
 
     text = ask("show", key[:10])
     for part in (key, "size ", "age ", "hits          1", "torch 2.", "s0 in [2, inf]", "(the graph's own)",
-                 "TENSOR_MATCH L['x']", "aten.exp.default", "fused:", "parallel", "reduce max",
+                 "TENSOR_MATCH L['x']", "kiln.softmax_exp.default", "fused:", "parallel", "reduce max",
                  "aten.addmm.default (gemm)"):
         assert part in text, (part, text)
     assert "define" not in text
