@@ -92,7 +92,7 @@ bool BinaryCrossEntropyWithLogits(Match& m) {
 // By operators of their own in eager, each of which rounds to F16 and BF16, and may leave their range.
 bool SoftMarginLoss(Match& m) {
   const Value product = m.Tensor("self") * m.Tensor("target");
-  return ReturnReduced(m, Log(Exp(-product) + 1.0));
+  return ReturnReduced(m, Log1p(Exp(-product)));
 }
 
 bool SoftMarginLossBackward(Match& m) {

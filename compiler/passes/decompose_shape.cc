@@ -501,6 +501,8 @@ constexpr DecompositionRow kRows[] = {
     {"split.Tensor", Split},
     {"split.sizes", Split},
     {"split_with_sizes", Split},
+    {"unsafe_split.Tensor", Split},
+    {"unsafe_split_with_sizes", Split},
     {"chunk", Split},
     {"tensor_split.sections", Split},
     {"unbind.int", Unbind},

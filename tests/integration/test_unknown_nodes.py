@@ -441,3 +441,18 @@ def test_numbers_that_are_made_after_a_call():
         x = torch.randn(rows, COLUMNS)
         torch.testing.assert_close(compiled(x), f(x), rtol=0.1, atol=1e-3)
     assert python_calls() and not kiln.stats()["fallbacks"]
+
+
+def test_views_of_inputs_that_python_makes_are_views():
+    """What reaches outside of an input is the library's; the caller reads it from the input's memory, by its offset."""
+    base = torch.randn(40)
+    compiled = torch.compile(lambda x, offset: (x.as_strided((2, 2), (1, 2), offset), x * 2), backend="kiln", dynamic=True)
+    for offset in (0, 10, 7, 30):
+        x = base[5:15]
+        view, twice = compiled(x, offset)
+        expected = x.as_strided((2, 2), (1, 2), offset)
+        torch.testing.assert_close(view, expected, rtol=0, atol=0)
+        torch.testing.assert_close(twice, x * 2)
+        assert (view.data_ptr(), view.stride(), view.storage_offset()) == (
+            expected.data_ptr(), expected.stride(), expected.storage_offset())
+    assert kiln.stats()["python"] and not kiln.stats()["fallbacks"]

@@ -77,6 +77,7 @@ class _Cutter:
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self.python = {}  # node -> reason, or None where a neighbour's holds
         self.before = {}  # node -> nodes whose effects it has to follow
+        self.input_views = {}  # node of Python that is an output and a view of an input -> the input
         self.slots = {}  # node -> slot
         self.readers = []
         self.calls = []
@@ -121,6 +122,23 @@ class _Cutter:
                 for source in node.all_input_nodes:
                     if source.op == "call_function" and is_number(source) and not self.expressible(source.meta["val"]):
                         self.python.setdefault(source, None)
+
+        self.find_input_views()
+
+    def find_input_views(self):
+        """Whoever gets such a view reads its memory from the input, by the view's strides and offset: it has to be one."""
+        viewed = {}
+        for node in self.nodes:
+            if node in self.python and _is_view(node) and node.args and isinstance(node.args[0], fx.Node):
+                source = viewed.get(node.args[0], node.args[0])
+                if source.op == "placeholder":
+                    viewed[node] = source
+        for node in viewed:
+            users = [user for user in node.users if user not in self.python]
+            if any(user.op == "output" for user in users):
+                if len(users) > 1:
+                    raise Unsupported(f"a view of an input that native nodes read too ({node.target})")
+                self.input_views[node] = viewed[node]
 
     def check_writes(self, node):
         for value in written_arguments(node):
@@ -279,7 +297,8 @@ class _Cutter:
         value = source.meta.get("val")
         # A float that is an input is one in the frame; the program has a tensor of it. What is written into is the
         # caller's own tensor, which the program may have copied.
-        if self.in_frame(source) or isinstance(value, (torch.SymFloat, float)) or source in self.in_place.inputs:
+        if (self.in_frame(source) or isinstance(value, (torch.SymFloat, float)) or source in self.in_place.inputs
+                or source in self.input_views.values()):
             operands.places.append((HELD, self.slot(source, readers=1), False))
             if source in self.python:
                 operands.follow([self.tokens[source]])
@@ -339,6 +358,11 @@ class _Operands:
 
 def _number():
     """Stands in a graph for a number that its users write out as an expression."""
+
+
+def _is_view(node):
+    return isinstance(node.target, torch._ops.OpOverload) and any(
+        result.alias_info is not None and not result.alias_info.is_write for result in node.target._schema.returns)
 
 
 def _draws(node):
