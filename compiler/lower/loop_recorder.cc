@@ -8,9 +8,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "compiler/ir/half.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/ir/scalar_ops.h"
+#include "compiler/passes/types.h"
 
 namespace kiln {
 namespace {
@@ -19,12 +19,6 @@ uint64_t BitsOf(double value) {
   uint64_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
-}
-
-// Rounded to F16 or BF16.
-double RoundHalf(double value, v1::DType dtype) {
-  const float single = static_cast<float>(value);
-  return dtype == v1::F16 ? FromF16(ToF16(single)) : FromBF16(ToBF16(single));
 }
 
 }  // namespace
@@ -188,7 +182,7 @@ LoopOpId LoopRecorder::Narrow(LoopOpId value, v1::DType dtype) {
 
 LoopOpId LoopRecorder::RoundTo(LoopOpId value, v1::DType dtype) {
   if (ComputeType(dtype) == dtype) return Cast(value, dtype);
-  if (IsConstant(value)) return Constant(RoundHalf(FloatValue(value), dtype), v1::F32);
+  if (IsConstant(value)) return Constant(RoundedNumber(FloatValue(value), dtype), v1::F32);
   if (IsExact(value, dtype, kExactDepthMax)) return value;
   return Make(LoopOpcode::kCast, ComputeType(dtype), {Narrow(value, dtype)});
 }
@@ -200,7 +194,7 @@ bool LoopRecorder::IsExact(LoopOpId value, v1::DType dtype, int depth) const {
   switch (op.op) {
     case LoopOpcode::kConstant: {
       const double number = FloatValue(value);
-      return std::isnan(number) || RoundHalf(number, dtype) == number;
+      return std::isnan(number) || RoundedNumber(number, dtype) == number;
     }
     case LoopOpcode::kCast: return this->dtype(op.args[0]) == dtype || this->dtype(op.args[0]) == v1::BOOL;
     case LoopOpcode::kSign: return true;

@@ -9,7 +9,7 @@ import operator
 import torch
 from torch import fx
 
-from . import in_place, inductor_calls, written_graph
+from . import in_place, inductor_calls, pinned_layouts, written_graph
 from .errors import Unsupported
 from .python_calls import GIVEN, HELD, SIZE, TENSOR, TOKEN, PythonCall, PythonPart
 
@@ -77,7 +77,7 @@ class _Cutter:
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self.python = {}  # node -> reason, or None where a neighbour's holds
         self.before = {}  # node -> nodes whose effects it has to follow
-        self.input_views = {}  # node of Python that is an output and a view of an input -> the input
+        self.viewed_inputs = set()  # of which an output is a view that Python makes
         self.slots = {}  # node -> slot
         self.readers = []
         self.calls = []
@@ -122,23 +122,23 @@ class _Cutter:
                 for source in node.all_input_nodes:
                     if source.op == "call_function" and is_number(source) and not self.expressible(source.meta["val"]):
                         self.python.setdefault(source, None)
+        self.find_viewed_inputs()
 
-        self.find_input_views()
-
-    def find_input_views(self):
+    def find_viewed_inputs(self):
         """Whoever gets such a view reads its memory from the input, by the view's strides and offset: it has to be one."""
         viewed = {}
         for node in self.nodes:
-            if node in self.python and _is_view(node) and node.args and isinstance(node.args[0], fx.Node):
+            is_view = node in self.python and pinned_layouts.is_view(node.target) and not written_arguments(node)
+            if is_view and node.args and isinstance(node.args[0], fx.Node):
                 source = viewed.get(node.args[0], node.args[0])
                 if source.op == "placeholder":
                     viewed[node] = source
-        for node in viewed:
+        for node, source in viewed.items():
             users = [user for user in node.users if user not in self.python]
             if any(user.op == "output" for user in users):
                 if len(users) > 1:
                     raise Unsupported(f"a view of an input that native nodes read too ({node.target})")
-                self.input_views[node] = viewed[node]
+                self.viewed_inputs.add(source)
 
     def check_writes(self, node):
         for value in written_arguments(node):
@@ -298,7 +298,7 @@ class _Cutter:
         # A float that is an input is one in the frame; the program has a tensor of it. What is written into is the
         # caller's own tensor, which the program may have copied.
         if (self.in_frame(source) or isinstance(value, (torch.SymFloat, float)) or source in self.in_place.inputs
-                or source in self.input_views.values()):
+                or source in self.viewed_inputs):
             operands.places.append((HELD, self.slot(source, readers=1), False))
             if source in self.python:
                 operands.follow([self.tokens[source]])
@@ -358,11 +358,6 @@ class _Operands:
 
 def _number():
     """Stands in a graph for a number that its users write out as an expression."""
-
-
-def _is_view(node):
-    return isinstance(node.target, torch._ops.OpOverload) and any(
-        result.alias_info is not None and not result.alias_info.is_write for result in node.target._schema.returns)
 
 
 def _draws(node):

@@ -20,7 +20,7 @@ def pinned(graph):
     """The nodes of `graph` whose layout has to stay."""
     found = set()
     for node in reversed(graph.nodes):
-        if node.op == "call_function" and (_reads_by_storage(node.target) or node in found and _is_view(node.target)):
+        if node.op == "call_function" and (_reads_by_storage(node.target) or node in found and is_view(node.target)):
             found.update(node.all_input_nodes)
     return found
 
@@ -29,7 +29,8 @@ def _reads_by_storage(target):
     return target in READERS or isinstance(target, torch._ops.OpOverload) and target.namespace not in _TORCHS
 
 
-def _is_view(target):
+def is_view(target):
+    """Whether the operator's results may lie in its arguments' memory."""
     if target is operator.getitem or target in _VIEWS:
         return True
     return isinstance(target, torch._ops.OpOverload) and any(
