@@ -11,6 +11,7 @@
 #include "compiler/passes/common_subexpressions.h"
 #include "compiler/passes/dead_code.h"
 #include "compiler/passes/decompose.h"
+#include "compiler/passes/expand_foreach.h"
 #include "compiler/passes/fold_constants.h"
 #include "compiler/passes/fuse_activation.h"
 #include "compiler/passes/fuse_bias.h"
@@ -59,6 +60,7 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   Runner runner(graph, options);
   RelateOutputs(graph);
   // Before anything is expanded: a captured graph has dead nodes and repeated views.
+  KILN_RETURN_IF_ERROR(runner.Run("expand_foreach", ExpandForeach));
   KILN_RETURN_IF_ERROR(runner.Run("dead_code", RemoveDeadCode));
   // What decompositions make of numbers is exempt.
   KILN_RETURN_IF_ERROR(runner.Run("check_numbers", CheckNumbers));
