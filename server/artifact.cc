@@ -39,6 +39,12 @@ absl::Status CheckStep(const v1::PlanReply& plan, const v1::Step& step) {
       if (step.launch().kernel() >= plan.kernels_size()) return BadPlan("a launch names no kernel");
       for (uint32_t buffer : step.launch().buffers()) KILN_RETURN_IF_ERROR(CheckBuffer(program, buffer));
       return absl::OkStatus();
+    case v1::Step::kLaunchGroup:
+      if (step.launch_group().kernel() >= plan.kernels_size()) return BadPlan("a launch names no kernel");
+      for (const v1::LaunchGroup::Member& member : step.launch_group().members()) {
+        for (uint32_t buffer : member.buffers()) KILN_RETURN_IF_ERROR(CheckBuffer(program, buffer));
+      }
+      return absl::OkStatus();
     case v1::Step::kCall:
       if (step.call().target().empty()) return BadPlan("a call without an operator");
       for (int64_t buffer : step.call().results()) {

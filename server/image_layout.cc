@@ -32,8 +32,9 @@ absl::StatusOr<double> CopyMicroseconds(int64_t bytes, Tuner::Session& session) 
 absl::StatusOr<double> KernelMicroseconds(const v1::PlanReply& plan, Tuner::Session& session) {
   double launches = 0, bytes = 0;
   for (const v1::Step& step : plan.program().steps()) {
-    if (!step.has_launch()) continue;
-    const v1::PlannedKernel& kernel = plan.kernels(static_cast<int>(step.launch().kernel()));
+    if (!step.has_launch() && !step.has_launch_group()) continue;
+    const uint32_t launched = step.has_launch() ? step.launch().kernel() : step.launch_group().kernel();
+    const v1::PlannedKernel& kernel = plan.kernels(static_cast<int>(launched));
     ++launches;
     bytes += static_cast<double>(kernel.bytes_read()) + static_cast<double>(kernel.bytes_written());
   }

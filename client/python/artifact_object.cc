@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -196,6 +197,13 @@ PyObject* TuningInfo(const v1::Tuning& tuning) {
   return info.release();
 }
 
+// That a step launches.
+std::optional<uint32_t> KernelOf(const v1::Step& step) {
+  if (step.has_launch()) return step.launch().kernel();
+  if (step.has_launch_group()) return step.launch_group().kernel();
+  return std::nullopt;
+}
+
 PyObject* Info(PyObject* object, PyObject*) {
   const CompiledArtifact& compiled = *Self(object)->compiled;
   const v1::Manifest& manifest = compiled.manifest;
@@ -228,8 +236,8 @@ PyObject* Info(PyObject* object, PyObject*) {
   Ref launches(PyList_New(0));
   Ref calls(PyList_New(0));
   for (const v1::Step& step : manifest.program().steps()) {
-    if (step.kind_case() == v1::Step::kLaunch) {
-      Ref number(PyLong_FromLong(step.launch().kernel()));
+    if (const auto kernel = KernelOf(step)) {
+      Ref number(PyLong_FromUnsignedLong(*kernel));
       PyList_Append(launches.get(), number.get());
     } else if (step.kind_case() == v1::Step::kCall) {
       Ref target(Text(step.call().target()));
@@ -269,8 +277,8 @@ PyObject* Times(PyObject* object, PyObject*) {
     if (runs == 0) continue;
     const v1::Step& step = steps.steps(i);
     Ref what;
-    if (step.kind_case() == v1::Step::kLaunch) {
-      what = Ref(PyLong_FromUnsignedLong(step.launch().kernel()));
+    if (const auto kernel = KernelOf(step)) {
+      what = Ref(PyLong_FromUnsignedLong(*kernel));
     } else if (step.kind_case() == v1::Step::kCall) {
       what = Ref(Text(step.call().target()));
     } else {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/runtime/cuda_driver.h"
 #include "compiler/codegen/gpu_image.h"
+#include "compiler/support/member_table.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {
@@ -33,6 +34,38 @@ class CudaKernel : public KernelRunner {
                    const CallContext& call) const override {
     const int64_t units = end - begin;
     if (units <= 0) return absl::OkStatus();
+    if (image_.members > 0) {
+      const LaunchMember member = {args, units};
+      return RunMembers({&member, 1}, call).status();
+    }
+    absl::InlinedVector<void*, 32> parameters;
+    for (uint32_t k = 0; k < image_.buffers; ++k)
+      parameters.push_back(static_cast<void*>(const_cast<void**>(&args.buffers[k])));
+    for (uint32_t k = 0; k < image_.symbols; ++k)
+      parameters.push_back(const_cast<int64_t*>(&args.symbols[k]));
+    return Launch(BlocksOf(units, kBlocksMax), parameters.data(), call);
+  }
+
+  absl::StatusOr<uint64_t> RunMembers(absl::Span<const LaunchMember> members,
+                                      const CallContext& call) const override {
+    if (image_.members == 0) return KernelRunner::RunMembers(members, call);
+    uint64_t launches = 0;
+    for (size_t from = 0; from < members.size(); from += image_.members) {
+      KILN_ASSIGN_OR_RETURN(const bool launched, LaunchMembers(members.subspan(from, image_.members), call));
+      launches += launched ? 1 : 0;
+    }
+    return launches;
+  }
+
+  bool Stores(size_t buffer) const override { return image_.Stores(buffer); }
+
+ private:
+  uint32_t BlocksOf(int64_t units, int64_t most) const {
+    return static_cast<uint32_t>(std::min(
+        (std::max<int64_t>(units, 0) + image_.points_per_block - 1) / image_.points_per_block, most));
+  }
+
+  absl::Status Launch(uint32_t blocks, void** parameters, const CallContext& call) const {
     if (!call.on_gpu() || call.device >= kCudaDevicesMax) {
       return absl::InternalError(absl::StrCat("a GPU's kernel on device ", call.device));
     }
@@ -40,21 +73,23 @@ class CudaKernel : public KernelRunner {
     if (function == nullptr) {
       KILN_ASSIGN_OR_RETURN(function, LoadOn(call.device));
     }
-    absl::InlinedVector<void*, 32> parameters;
-    for (uint32_t k = 0; k < image_.buffers; ++k)
-      parameters.push_back(static_cast<void*>(const_cast<void**>(&args.buffers[k])));
-    for (uint32_t k = 0; k < image_.symbols; ++k)
-      parameters.push_back(const_cast<int64_t*>(&args.symbols[k]));
-    const int64_t blocks =
-        std::min((units + image_.points_per_block - 1) / image_.points_per_block, kBlocksMax);
-    return driver_.Check(driver_.launch(function, static_cast<unsigned>(blocks), 1, 1, image_.threads, 1, 1,
-                                        0, call.stream, parameters.data(), nullptr),
-                         "launch");
+    return driver_.Check(
+        driver_.launch(function, blocks, 1, 1, image_.threads, 1, 1, 0, call.stream, parameters, nullptr),
+        "launch");
   }
 
-  bool Stores(size_t buffer) const override { return image_.Stores(buffer); }
+  // No more members than one launch takes; false where none has any units.
+  absl::StatusOr<bool> LaunchMembers(absl::Span<const LaunchMember> members, const CallContext& call) const {
+    MemberTableWriter table({image_.members, image_.buffers + image_.symbols});
+    for (const LaunchMember& member : members) {
+      table.Add(BlocksOf(member.units, kBlocksMax), member.args.buffers, image_.buffers, member.args.symbols);
+    }
+    if (table.blocks() == 0) return false;
+    void* parameters[] = {table.Finish()};  // the driver copies it
+    KILN_RETURN_IF_ERROR(Launch(table.blocks(), parameters, call));
+    return true;
+  }
 
- private:
   // A module belongs to a context: the device's primary one, which is current here.
   absl::StatusOr<Function> LoadOn(int32_t device) const {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -39,6 +39,17 @@ absl::StatusOr<std::shared_ptr<const std::string>> Find(const ObjectMap& objects
 
 }  // namespace
 
+absl::StatusOr<uint64_t> KernelRunner::RunMembers(absl::Span<const LaunchMember> members,
+                                                  const CallContext& call) const {
+  uint64_t launches = 0;
+  for (const LaunchMember& member : members) {
+    if (member.units <= 0) continue;
+    KILN_RETURN_IF_ERROR(Run(member.args, 0, member.units, 0, call));
+    ++launches;
+  }
+  return launches;
+}
+
 absl::StatusOr<std::vector<bool>> ParseInterpretList(const std::string& text, size_t kernels) {
   std::vector<bool> chosen(kernels, text == "all");
   if (text.empty() || text == "all") return chosen;

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "client/runtime/host.h"
 #include "compiler/support/kernel_abi.h"
 #include "kiln/v1/artifact.pb.h"
@@ -21,6 +22,11 @@ namespace kiln::runtime {
 // Uncompressed objects by digest, already checked.
 using ObjectMap = absl::flat_hash_map<std::string, std::shared_ptr<const std::string>>;
 
+struct LaunchMember {
+  KilnArgs args = {};
+  int64_t units = 0;  // less than 1: nothing is done
+};
+
 class KernelRunner {
  public:
   virtual ~KernelRunner() = default;
@@ -28,6 +34,10 @@ class KernelRunner {
   // A kernel on a GPU takes its whole range in one launch, on the stream of `call`.
   virtual absl::Status Run(const KilnArgs& args, int64_t begin, int64_t end, uint32_t thread,
                            const CallContext& call) const = 0;
+  // All units of all members, which touch nothing that another one writes. The result is the number of
+  // launches.
+  virtual absl::StatusOr<uint64_t> RunMembers(absl::Span<const LaunchMember> members,
+                                              const CallContext& call) const;
   // Whether the kernel stores to its k-th buffer; true where that is not known.
   virtual bool Stores(size_t /*buffer*/) const { return true; }
 };

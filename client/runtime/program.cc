@@ -8,7 +8,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
+#include "client/runtime/launch.h"
 #include "client/runtime/memory_range.h"
 #include "client/runtime/span.h"
 #include "compiler/support/limits.h"
@@ -18,11 +18,6 @@ namespace kiln::runtime {
 namespace {
 
 using Dims = absl::InlinedVector<int64_t, 6>;
-
-// A range of less than this many bytes of operands is not worth a second thread.
-constexpr int64_t kBytesPerRange = 64 << 10;
-
-constexpr KilnHost kKernelHost = {sizeof(KilnHost), 0};
 
 bool SameSizes(absl::Span<const int64_t> a, absl::Span<const int64_t> b) { return a == b; }
 
@@ -40,15 +35,6 @@ absl::Status Contradiction(absl::string_view gave, absl::string_view declared) {
   absl::Status status = absl::InternalError(absl::StrCat(gave, " where ", declared, " was declared"));
   status.SetPayload(kContradictionPayload, absl::Cord());
   return status;
-}
-
-absl::Status KernelError(const KilnStatus& status) {
-  if (status.code == KILN_INTEGER_DIVISION_BY_ZERO) return absl::FailedPreconditionError("ZeroDivisionError");
-  if (status.code == KILN_INDEX_OUT_OF_RANGE) {
-    return absl::OutOfRangeError(absl::StrCat("index out of range in self: index ", status.value,
-                                              " is out of bounds for dimension with size ", status.bound));
-  }
-  return absl::InternalError(absl::StrCat("kernel status ", status.code));
 }
 
 }  // namespace
@@ -135,6 +121,7 @@ class Frame {
         case v1::Step::kAlloc: KILN_RETURN_IF_ERROR(Alloc(step)); break;
         case v1::Step::kFree: Drop(slots_[step.a].tensor); break;
         case v1::Step::kLaunch: KILN_RETURN_IF_ERROR(Launch(program_.launches_[step.index])); break;
+        case v1::Step::kLaunchGroup: KILN_RETURN_IF_ERROR(LaunchGroup(program_.groups_[step.index])); break;
         case v1::Step::kCall: KILN_RETURN_IF_ERROR(Call(step.index)); break;
         case v1::Step::kLet:
           KILN_RETURN_IF_ERROR(Let(step));
@@ -439,18 +426,18 @@ class Frame {
   absl::Status Fence() { return order_ == nullptr ? absl::OkStatus() : order_->Fence(); }
 
   static bool Records(v1::Step::KindCase kind) {
-    return kind == v1::Step::kLaunch || kind == v1::Step::kCall || kind == v1::Step::kSeeds ||
-           kind == v1::Step::kDeviceCopy;
+    return kind == v1::Step::kLaunch || kind == v1::Step::kLaunchGroup || kind == v1::Step::kCall ||
+           kind == v1::Step::kSeeds || kind == v1::Step::kDeviceCopy;
   }
 
   // The memory of a step as far as it is known before it runs.
   std::vector<MemoryRange> Touched(const Program::Step& step) {
     std::vector<MemoryRange> ranges;
     if (step.kind == v1::Step::kLaunch) {
-      const Program::LaunchStep& launch = program_.launches_[step.index];
-      const KernelRunner& kernel = *program_.kernels_[launch.kernel];
-      for (size_t k = 0; k < launch.buffers.size(); ++k)
-        AddRange(launch.buffers[k], kernel.Stores(k), ranges);
+      AddRanges(program_.launches_[step.index], ranges);
+    } else if (step.kind == v1::Step::kLaunchGroup) {
+      for (const Program::LaunchStep& member : Members(program_.groups_[step.index]))
+        AddRanges(member, ranges);
     } else if (step.kind == v1::Step::kCall && program_.calls_[step.index].in_memory) {
       const Program::CallStep& call = program_.calls_[step.index];
       for (const Program::CallArgument& argument : call.arguments) {
@@ -461,6 +448,11 @@ class Frame {
       }
     }
     return ranges;
+  }
+
+  void AddRanges(const Program::LaunchStep& launch, std::vector<MemoryRange>& ranges) const {
+    const KernelRunner& kernel = *program_.kernels_[launch.kernel];
+    for (size_t k = 0; k < launch.buffers.size(); ++k) AddRange(launch.buffers[k], kernel.Stores(k), ranges);
   }
 
   // From the first to the last of a view and of all that it is a view of: what is stored may lie beside the
@@ -496,46 +488,60 @@ class Frame {
   }
 
   absl::Status Launch(const Program::LaunchStep& launch) {
-    KILN_ASSIGN_OR_RETURN(const int64_t units, Number(launch.units));
-    if (units <= 0) return absl::OkStatus();
     std::array<void*, kKernelBuffersMax> buffers;  // each is set before it is read
-    const size_t count = launch.buffers.size();
-    for (size_t k = 0; k < count; ++k) {
-      KILN_ASSIGN_OR_RETURN(buffers[k], DataOf(launch.buffers[k]));
-    }
+    LaunchMember member;
     Dims symbols;
     KILN_RETURN_IF_ERROR(Evaluate(launch.symbols, symbols));
-    const KernelRunner& kernel = *program_.kernels_[launch.kernel];
-    KilnStatus status = {};
-    KilnArgs args = {};
-    args.struct_size = sizeof(KilnArgs);
-    args.buffer_count = static_cast<uint32_t>(count);
-    args.buffers = buffers.data();
-    args.symbols = symbols.data();
-    args.status = &status;
-    args.host = &kKernelHost;
-    ++launches_;
-    if (call_.on_gpu()) return kernel.Run(args, 0, units, 0, call_);
-    KILN_ASSIGN_OR_RETURN(const int64_t bytes, OperandBytes(launch));
-    if (units > 1 && bytes > kBytesPerRange && host_.ThreadCount() > 1) {
-      KILN_RETURN_IF_ERROR(RunOnThreads(kernel, args, units, bytes));
-    } else {
-      KILN_RETURN_IF_ERROR(kernel.Run(args, 0, units, 0, call_));
+    KILN_RETURN_IF_ERROR(SetMember(launch, buffers.data(), symbols.data(), member));
+    int64_t bytes = 0;
+    if (!call_.on_gpu()) {
+      KILN_ASSIGN_OR_RETURN(bytes, OperandBytes(launch));
     }
-    return status.code == KILN_OK ? absl::OkStatus() : KernelError(status);
+    return Launch(launch.kernel, {&member, 1}, bytes);
   }
 
-  absl::Status RunOnThreads(const KernelRunner& kernel, const KilnArgs& args, int64_t units, int64_t bytes) {
-    const int64_t grain = std::max<int64_t>(1, units / std::max<int64_t>(1, bytes / kBytesPerRange));
-    absl::Mutex mutex;
-    absl::Status failed;
-    KILN_RETURN_IF_ERROR(host_.ParallelFor(units, grain, [&](int64_t begin, int64_t end, uint32_t thread) {
-      if (absl::Status ran = kernel.Run(args, begin, end, thread, call_); !ran.ok()) {
-        absl::MutexLock lock(&mutex);
-        failed.Update(ran);
-      }
-    }));
-    return failed;
+  absl::Status LaunchGroup(const Program::GroupStep& group) {
+    const absl::Span<const Program::LaunchStep> members = Members(group);
+    std::vector<LaunchMember> run(members.size());
+    std::vector<Dims> symbols(members.size());
+    std::vector<void*> buffers;
+    buffers.reserve(members.size() * (members.empty() ? 0 : members.front().buffers.size()));
+    for (const Program::LaunchStep& member : members) buffers.resize(buffers.size() + member.buffers.size());
+    int64_t bytes = std::max<int64_t>(group.fixed_bytes, 0);
+    void** data = buffers.data();
+    for (size_t i = 0; i < members.size(); ++i) {
+      KILN_RETURN_IF_ERROR(Evaluate(members[i].symbols, symbols[i]));
+      KILN_RETURN_IF_ERROR(SetMember(members[i], data, symbols[i].data(), run[i]));
+      data += members[i].buffers.size();
+      if (call_.on_gpu() || group.fixed_bytes >= 0) continue;
+      KILN_ASSIGN_OR_RETURN(const int64_t own, OperandBytes(members[i]));
+      bytes += own;
+    }
+    if (members.empty()) return absl::OkStatus();
+    return Launch(members.front().kernel, absl::MakeSpan(run), bytes);
+  }
+
+  absl::Span<const Program::LaunchStep> Members(const Program::GroupStep& group) const {
+    return absl::MakeConstSpan(program_.launches_).subspan(group.first, group.count);
+  }
+
+  absl::Status SetMember(const Program::LaunchStep& launch, void** buffers, const int64_t* symbols,
+                         LaunchMember& member) const {
+    KILN_ASSIGN_OR_RETURN(member.units, Number(launch.units));
+    for (size_t k = 0; k < launch.buffers.size(); ++k) {
+      KILN_ASSIGN_OR_RETURN(buffers[k], DataOf(launch.buffers[k]));
+    }
+    member.args.buffer_count = static_cast<uint32_t>(launch.buffers.size());
+    member.args.buffers = buffers;
+    member.args.symbols = symbols;
+    return absl::OkStatus();
+  }
+
+  absl::Status Launch(uint32_t kernel, absl::Span<LaunchMember> members, int64_t bytes) {
+    KILN_ASSIGN_OR_RETURN(const uint64_t launches,
+                          RunLaunch(*program_.kernels_[kernel], members, bytes, host_, call_));
+    launches_ += launches;
+    return absl::OkStatus();
   }
 
   absl::Status Call(size_t index) {

@@ -118,6 +118,11 @@ class Program {
     Dim units;
     int64_t fixed_bytes = -1;  // spanned by the operands, when all their shapes are fixed
   };
+  struct GroupStep {
+    uint32_t first = 0;  // of its members in launches_, which are of one kernel
+    uint32_t count = 0;
+    int64_t fixed_bytes = -1;  // of all members
+  };
   static constexpr size_t kMemoryOperandsMax = 8;  // of a call without handles, its results included
   static constexpr size_t kMemoryResultsMax = 3;
   struct CallArgument {
@@ -147,7 +152,7 @@ class Program {
     Dim dim;         // let expr, assert condition
     bool from_expr = false;
     bool moves = false;  // alloc: takes over a buffer of the same layout, tensor and all
-    uint32_t index = 0;  // into launches_ or calls_
+    uint32_t index = 0;  // into launches_, groups_ or calls_
     std::string message;
   };
   struct Output {
@@ -177,6 +182,7 @@ class Program {
   std::vector<Place> where_;  // by buffer
   std::vector<Step> steps_;
   std::vector<LaunchStep> launches_;
+  std::vector<GroupStep> groups_;
   std::vector<CallStep> calls_;
   std::vector<Output> outputs_;
   std::vector<std::shared_ptr<const KernelRunner>> kernels_;

@@ -246,7 +246,12 @@ class ProgramLoader {
         break;
       case v1::Step::kLaunch:
         step.index = to_.launches_.size();
-        KILN_RETURN_IF_ERROR(Launch(from.launch()));
+        KILN_RETURN_IF_ERROR(Launch(from.launch().kernel(), from.launch()));
+        DropTaken();
+        break;
+      case v1::Step::kLaunchGroup:
+        step.index = to_.groups_.size();
+        KILN_RETURN_IF_ERROR(LaunchGroup(from.launch_group()));
         DropTaken();
         break;
       case v1::Step::kCall:
@@ -334,12 +339,28 @@ class ProgramLoader {
     }
   }
 
-  absl::Status Launch(const v1::Launch& from) {
-    if (from.kernel() >= kernels_) return absl::InvalidArgumentError("unknown kernel");
+  absl::Status LaunchGroup(const v1::LaunchGroup& from) {
+    Program::GroupStep group;
+    group.first = static_cast<uint32_t>(to_.launches_.size());
+    group.count = static_cast<uint32_t>(from.members_size());
+    group.fixed_bytes = 0;
+    for (const v1::LaunchGroup::Member& member : from.members()) {
+      KILN_RETURN_IF_ERROR(Launch(from.kernel(), member));
+      const int64_t bytes = to_.launches_.back().fixed_bytes;
+      group.fixed_bytes = bytes < 0 || group.fixed_bytes < 0 ? -1 : group.fixed_bytes + bytes;
+    }
+    to_.groups_.push_back(group);
+    return absl::OkStatus();
+  }
+
+  // `from`: a launch, or a member of one.
+  template <typename Operands>
+  absl::Status Launch(uint32_t kernel, const Operands& from) {
+    if (kernel >= kernels_) return absl::InvalidArgumentError("unknown kernel");
     if (from.buffers_size() > static_cast<int>(kKernelBuffersMax))
       return absl::InvalidArgumentError("too many buffers");
     Program::LaunchStep launch;
-    launch.kernel = from.kernel();
+    launch.kernel = kernel;
     bool fixed = true;
     int64_t bytes = 0;
     for (uint32_t buffer : from.buffers()) {

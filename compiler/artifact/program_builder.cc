@@ -86,9 +86,11 @@ class Builder {
     };
     for (const ScheduledStep& step : schedule_.steps) {
       if (step.kind == ScheduledStep::Kind::kKernel) {
-        for (int i = 0; i < step.kernel.kernel.buffers_size(); ++i) {
-          if (step.kernel.kernel.buffers(i).access() != v1::READ) mark(step.kernel.buffers[i]);
-        }
+        step.kernel.ForOperands([&](const LaunchOperands& operands) {
+          for (int i = 0; i < step.kernel.kernel.buffers_size(); ++i) {
+            if (step.kernel.kernel.buffers(i).access() != v1::READ) mark(operands.buffers[i]);
+          }
+        });
       }
       if (step.kind != ScheduledStep::Kind::kCall) continue;
       for (const BufferView& view : step.call.tensors) {
@@ -217,15 +219,26 @@ class Builder {
       planned->set_bytes_read(AtHints(kernel.bytes_read));
       planned->set_bytes_written(AtHints(kernel.bytes_written));
     }
-    // Buffers get their ids before the step is added, so that a reader meets them in order.
-    std::vector<uint32_t> ids;
-    for (BufferId b : kernel.buffers) ids.push_back(BufferOf(b));
-    v1::Launch* launch = program_.add_steps()->mutable_launch();
-    launch->set_kernel(it->second);
-    for (uint32_t id : ids) launch->add_buffers(id);
-    WriteInts(kernel.symbols, launch->mutable_symbols());
-    *launch->mutable_units() = exprs_.WriteInt(kernel.units);
     ++launches_;
+    if (kernel.others.empty()) {
+      v1::Launch launch;
+      launch.set_kernel(it->second);
+      WriteOperands(kernel.operands, &launch);
+      *program_.add_steps()->mutable_launch() = std::move(launch);
+      return;
+    }
+    v1::LaunchGroup group;
+    group.set_kernel(it->second);
+    kernel.ForOperands([&](const LaunchOperands& operands) { WriteOperands(operands, group.add_members()); });
+    *program_.add_steps()->mutable_launch_group() = std::move(group);
+  }
+
+  // Of a launch, or of a member of one.
+  template <typename Message>
+  void WriteOperands(const LaunchOperands& operands, Message* out) {
+    for (BufferId b : operands.buffers) out->add_buffers(BufferOf(b));
+    WriteInts(operands.symbols, out->mutable_symbols());
+    *out->mutable_units() = exprs_.WriteInt(operands.units);
   }
 
   absl::Status WriteCall(size_t s, const CallNode& call) {

@@ -53,6 +53,7 @@ GpuImage ThreadEmitter::Launch() const {
   image.points_per_block = PointsPerBlock();
   image.buffers = kernel_.buffers_size();
   image.symbols = kernel_.symbol_count();
+  image.members = kernel_.schedule().members();
   for (int k = 0; k < kernel_.buffers_size() && k < 64; ++k) {
     if (kernel_.buffers(k).access() == v1::READ) image.stored &= ~(uint64_t{1} << k);
   }
@@ -62,23 +63,29 @@ GpuImage ThreadEmitter::Launch() const {
 absl::Status ThreadEmitter::EmitKernel() {
   absl::Status emitted = Emit();
   if (!emitted.ok()) return emitted;
-  auto* type = llvm::FunctionType::get(b_.getVoidTy(), function_->getFunctionType()->params(), false);
-  auto* entry = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, kGpuEntryName, module_);
+  llvm::Function* entry = kernel_.schedule().members() > 0 ? EmitMemberEntry() : EmitPlainEntry();
   entry->setCallingConv(llvm::CallingConv::PTX_Kernel);
   entry->addFnAttr("nvvm.maxntid", absl::StrCat(threads_ * warps_));
   if (!strip_sums_.empty() && threads_ * warps_ <= kThreads)
     entry->addFnAttr("nvvm.minctasm", absl::StrCat(kBlocksOfStrips));
+  return absl::OkStatus();
+}
+
+llvm::Function* ThreadEmitter::EmitPlainEntry() {
+  auto* type = llvm::FunctionType::get(b_.getVoidTy(), function_->getFunctionType()->params(), false);
+  auto* entry = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, kGpuEntryName, module_);
   b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", entry));
   llvm::SmallVector<llvm::Value*, 16> arguments;
   for (llvm::Argument& argument : entry->args()) arguments.push_back(&argument);
   b_.CreateCall(function_, arguments);
   b_.CreateRetVoid();
-  return absl::OkStatus();
+  return entry;
 }
 
 void ThreadEmitter::EmitEntry() {
   llvm::SmallVector<llvm::Type*, 16> parameters(kernel_.buffers_size(), b_.getPtrTy());
   parameters.append(kernel_.symbol_count(), b_.getInt64Ty());
+  if (kernel_.schedule().members() > 0) parameters.append(2, b_.getInt64Ty());  // Block, Blocks
   auto* type = llvm::FunctionType::get(b_.getInt32Ty(), parameters, false);
   function_ = llvm::Function::Create(type, llvm::GlobalValue::InternalLinkage, kBodyName, module_);
   function_->addFnAttr(llvm::Attribute::AlwaysInline);
@@ -95,6 +102,16 @@ void ThreadEmitter::EmitEntry() {
 llvm::Value* ThreadEmitter::Special(llvm::Intrinsic::ID id) {
   return b_.CreateZExt(b_.CreateIntrinsic(b_.getInt32Ty(), id, llvm::ArrayRef<llvm::Value*>{}),
                        b_.getInt64Ty());
+}
+
+llvm::Value* ThreadEmitter::Block() {
+  if (kernel_.schedule().members() > 0) return function_->getArg(function_->arg_size() - 2);
+  return Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
+}
+
+llvm::Value* ThreadEmitter::Blocks() {
+  if (kernel_.schedule().members() > 0) return function_->getArg(function_->arg_size() - 1);
+  return Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x);
 }
 
 llvm::Value* ThreadEmitter::Thread() {
@@ -212,8 +229,8 @@ void ThreadEmitter::EmitPoints() {
     EmitStrips(points);
     return;
   }
-  llvm::Value* block = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
-  llvm::Value* blocks = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x);
+  llvm::Value* block = Block();
+  llvm::Value* blocks = Blocks();
   llvm::Value* first = block;
   llvm::Value* step = blocks;
   if (warps_ > 1) {
@@ -228,8 +245,8 @@ void ThreadEmitter::EmitPoints() {
 void ThreadEmitter::EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm::Value*> extents) {
   const auto emit = [&] {
     llvm::Value* in_block = I64(int64_t{threads_} * turns_);
-    llvm::Value* block = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
-    llvm::Value* step = b_.CreateNSWMul(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x), in_block);
+    llvm::Value* block = Block();
+    llvm::Value* step = b_.CreateNSWMul(Blocks(), in_block);
     llvm::Value* first = b_.CreateNSWAdd(b_.CreateNSWMul(block, in_block), Thread());
     ScalarLoop(first, points, step, "point", [&](llvm::Value* point) {
       if (turns_ == 1) {
@@ -267,8 +284,8 @@ void ThreadEmitter::EmitColumns(llvm::Value* points) {
   llvm::Value* thread = Thread();
   llvm::Value* column = b_.CreateURem(thread, I64(columns_), "column");
   row_ = b_.CreateUDiv(thread, I64(columns_), "row");
-  llvm::Value* first = b_.CreateNSWMul(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x), I64(columns_));
-  llvm::Value* step = b_.CreateNSWMul(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x), I64(columns_));
+  llvm::Value* first = b_.CreateNSWMul(Block(), I64(columns_));
+  llvm::Value* step = b_.CreateNSWMul(Blocks(), I64(columns_));
   ScalarLoop(first, points, step, "columns", [&](llvm::Value* begin) {
     llvm::Value* point = b_.CreateNSWAdd(begin, column, "point");
     active_ = b_.CreateICmpSLT(point, points, "active");

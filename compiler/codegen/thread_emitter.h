@@ -28,10 +28,13 @@
 // After a failing index check or integer division the kernel traps at its end, as a device
 // assertion of torch's does.
 //
+// A kernel whose schedule has members takes them by one parameter, a MemberTable, in which each block finds
+// the member that it works for.
+//
 // The numbers of it (threads, rows of them, turns, ...) are a ThreadSchedule: the kernel's own where it has
 // one, which is refused with INVALID_ARGUMENT where the kernel does not allow it; otherwise one is chosen.
 //
-// thread_emitter.cc has the shape of a kernel, thread_choice.cc who does what, thread_schedule.cc what else
+// thread_emitter.cc has the shape of a kernel, member_entry.cc the entry of one with members, thread_choice.cc who does what, thread_schedule.cc what else
 // could be chosen, thread_combine.cc how threads combine, thread_tile.cc transposed access, thread_strip.cc
 // strips, thread_softmax.cc the sum of a softmax.
 #pragma once
@@ -119,6 +122,9 @@ class ThreadEmitter : public KernelEmitter {
   void ShareRows();  // of threads that share a point
   void ChooseTile() override {}
   void EmitEntry() override;
+  // member_entry.cc: the kernel of a launch with several members. Each block finds its own.
+  llvm::Function* EmitMemberEntry();
+  llvm::Function* EmitPlainEntry();
   void EmitUnits() override;
   void EmitStages() override;
   void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body) override;
@@ -135,6 +141,8 @@ class ThreadEmitter : public KernelEmitter {
                  bool is_unsigned) override;
 
   llvm::Value* Special(llvm::Intrinsic::ID id);  // a thread or block number, as i64
+  llvm::Value* Block();                          // its number among those of the launch, or of the member
+  llvm::Value* Blocks();                         // how many these are
   llvm::Value* Thread();                         // its number among those that share a point, or in its block
   void Barrier();                                // of those threads
   void BlockBarrier();

@@ -115,19 +115,18 @@ void ThreadEmitter::EmitStrips(llvm::Value* rows) {
       sum.shared = SharedSlots(type, static_cast<unsigned>(Turns(*sum.info) * vector_lanes_), "strip_sum");
     }
   }
-  ScalarLoop(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x), strips,
-             Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x), "strip", [&](llvm::Value* strip) {
-               llvm::Value* begin = b_.CreateNSWMul(strip, chunk);
-               llvm::Value* end = b_.CreateNSWAdd(begin, chunk);
-               end = b_.CreateSelect(b_.CreateICmpSLT(end, rows), end, rows);
-               const auto emit = [&] { EmitStrip(begin, end); };
-               variables_.assign(1, begin);
-               if (vector_lanes_ == 1) {
-                 emit();
-               } else {
-                 EmitByAlignment(IsRowAligned(), emit);
-               }
-             });
+  ScalarLoop(Block(), strips, Blocks(), "strip", [&](llvm::Value* strip) {
+    llvm::Value* begin = b_.CreateNSWMul(strip, chunk);
+    llvm::Value* end = b_.CreateNSWAdd(begin, chunk);
+    end = b_.CreateSelect(b_.CreateICmpSLT(end, rows), end, rows);
+    const auto emit = [&] { EmitStrip(begin, end); };
+    variables_.assign(1, begin);
+    if (vector_lanes_ == 1) {
+      emit();
+    } else {
+      EmitByAlignment(IsRowAligned(), emit);
+    }
+  });
 }
 
 // Of warps that have rows each, the first one's sums begin with what is in memory.

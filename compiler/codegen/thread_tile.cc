@@ -86,12 +86,11 @@ void ThreadEmitter::EmitSharedTiles() {
     llvm::Type* type = llvm::ArrayType::get(MemoryType(dtype), static_cast<uint64_t>(elements));
     packed_[op] = {type, SharedSlots(MemoryType(dtype), static_cast<unsigned>(elements), "tile")};
   }
-  ScalarLoop(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x), tiles,
-             Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x), "tile", [&](llvm::Value* number) {
-               SetPoint(number, extents);
-               EmitSharedTile(b_.CreateNSWMul(variables_[tile_loop_], I64(tile_)),
-                              b_.CreateNSWMul(variables_[last], I64(tile_)));
-             });
+  ScalarLoop(Block(), tiles, Blocks(), "tile", [&](llvm::Value* number) {
+    SetPoint(number, extents);
+    EmitSharedTile(b_.CreateNSWMul(variables_[tile_loop_], I64(tile_)),
+                   b_.CreateNSWMul(variables_[last], I64(tile_)));
+  });
   packed_.clear();
 }
 

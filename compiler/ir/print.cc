@@ -46,7 +46,7 @@ class Printer {
 
   std::string Print() {
     absl::StrAppend(&text_, "kernel ", notes_.name().empty() ? "unnamed" : notes_.name(), ": ",
-                    VectorName(kernel_.schedule().vector_dim()), ThreadsText(), "\n");
+                    VectorName(kernel_.schedule().vector_dim()), ThreadsText(), MembersText(), "\n");
     if (notes_.operators_size() > 0)
       Line(1, absl::StrCat("# fused: ", absl::StrJoin(notes_.operators(), ", ")));
     for (const std::string& source : notes_.sources()) Line(1, absl::StrCat("# ", source));
@@ -98,6 +98,11 @@ class Printer {
   std::string ThreadsText() const {
     if (!kernel_.schedule().has_threads()) return "";
     return absl::StrCat(", ", ScheduleText(kernel_.schedule().threads()));
+  }
+
+  std::string MembersText() const {
+    if (kernel_.schedule().members() == 0) return "";
+    return absl::StrCat(", up to ", kernel_.schedule().members(), " members a launch");
   }
 
   std::string OuterLoop(int d) const {

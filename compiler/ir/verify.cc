@@ -9,6 +9,7 @@
 #include "compiler/ir/dtypes.h"
 #include "compiler/ir/ops.h"
 #include "compiler/support/limits.h"
+#include "compiler/support/member_table.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -152,6 +153,8 @@ class Verifier {
     if (schedule.parallel_dims() > static_cast<uint32_t>(kernel_.outer_size()))
       return Wrong("more parallel loops than outer ones");
     if (schedule.parallel_dims() > 0 && schedule.chunk() == 0) return Wrong("chunk of 0");
+    const uint32_t words = static_cast<uint32_t>(kernel_.buffers_size()) + kernel_.symbol_count();
+    if (schedule.members() > MemberTable::MembersThatFit(words)) return Wrong("too many members");
     if (!v1::VectorDim_IsValid(schedule.vector_dim())) return Wrong("unknown vector dimension");
     if (schedule.vector_dim() == v1::VECTOR_OUTER_LAST && kernel_.outer_size() == 0) {
       return Wrong("vectors along an outer loop that does not exist");

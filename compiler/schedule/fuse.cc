@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <queue>
+#include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
 #include "compiler/schedule/can_fuse.h"
+#include "compiler/schedule/group_launches.h"
 #include "compiler/schedule/score_fusion.h"
 
 namespace kiln {
@@ -206,12 +210,18 @@ class Fuser {
     return true;
   }
 
-  // Kernels of a single point do nothing but cost a launch: independent ones become one.
+  // Kernels of a single point do nothing but cost a launch: independent ones become one. Where many compute
+  // the same (an optimizer's counts of steps) they stay apart: they become members of one launch.
   void JoinScalars() {
+    absl::flat_hash_map<std::string, uint32_t> alike;
+    for (uint32_t g = 0; g < groups_.size(); ++g) {
+      if (IsScalar(g)) ++alike[OperatorsOf(g)];
+    }
+    const auto joins = [&](uint32_t g) { return IsScalar(g) && alike[OperatorsOf(g)] < kLaunchMembersMin; };
     for (uint32_t a = 0; a < groups_.size(); ++a) {
-      if (!IsScalar(a)) continue;
+      if (!joins(a)) continue;
       for (uint32_t b = a + 1; b < groups_.size(); ++b) {
-        if (!IsScalar(b) || ancestors_[b].Has(a) || ancestors_[a].Has(b)) continue;
+        if (!joins(b) || ancestors_[b].Has(a) || ancestors_[a].Has(b)) continue;
         std::optional<FusedDraft> fused =
             JoinIndependent(context_, groups_[a].content.draft, groups_[b].content.draft, limits_);
         if (fused) Commit(a, b, std::move(fused->draft));
@@ -223,6 +233,16 @@ class Fuser {
     const Group& group = groups_[g];
     return group.alive && group.fusable && group.content.draft.outer.empty() &&
            group.content.draft.classes.empty();
+  }
+
+  // What a group computes, whatever of.
+  std::string OperatorsOf(uint32_t g) const {
+    std::string text;
+    for (const DraftOp& op : groups_[g].content.draft.ops) {
+      absl::StrAppend(&text, static_cast<int>(op.data.op), ".", static_cast<int>(op.data.dtype), ".",
+                      op.data.bits, " ");
+    }
+    return text;
   }
 
   void Commit(uint32_t a, uint32_t b, Draft draft) {

@@ -84,9 +84,9 @@ class Builder {
     KILN_RETURN_IF_ERROR(WriteSpans());
     kernel.set_symbol_count(static_cast<uint32_t>(exprs_.symbols().size()));
     *kernel.mutable_schedule() = schedule;
-    result_.symbols = exprs_.symbols();
-    result_.units = CountUnits(context_, draft_.outer, schedule);
-    if (op_count_ > kKernelOpsMax || result_.buffers.size() > kKernelBuffersMax ||
+    result_.operands.symbols = exprs_.symbols();
+    result_.operands.units = CountUnits(context_, draft_.outer, schedule);
+    if (op_count_ > kKernelOpsMax || result_.operands.buffers.size() > kKernelBuffersMax ||
         kernel.stages_size() > kKernelStagesMax) {
       return absl::UnimplementedError("unsupported: a single kernel is too large");
     }
@@ -212,9 +212,10 @@ class Builder {
   }
 
   uint32_t BufferPosition(const LoopOpData& data) {
-    auto [it, added] = buffers_.try_emplace(data.buffer, static_cast<uint32_t>(result_.buffers.size()));
+    auto [it, added] =
+        buffers_.try_emplace(data.buffer, static_cast<uint32_t>(result_.operands.buffers.size()));
     if (added) {
-      result_.buffers.push_back(data.buffer);
+      result_.operands.buffers.push_back(data.buffer);
       v1::KernelBuffer* buffer = result_.kernel.add_buffers();
       buffer->set_dtype(context_.graph().buffers[data.buffer].dtype);
     }
@@ -252,13 +253,13 @@ class Builder {
     ExprPool& pool = context_.pool();
     std::vector<ExprId> read;
     std::vector<ExprId> written;
-    for (size_t i = 0; i < result_.buffers.size(); ++i) {
-      const LoopBuffer& data = context_.graph().buffers[result_.buffers[i]];
+    for (size_t i = 0; i < result_.operands.buffers.size(); ++i) {
+      const LoopBuffer& data = context_.graph().buffers[result_.operands.buffers[i]];
       v1::KernelBuffer* buffer = result_.kernel.mutable_buffers(static_cast<int>(i));
       KILN_ASSIGN_OR_RETURN(uint32_t span, exprs_.WriteSize(data.span));
       buffer->set_span(span);
       const auto add = [&](const Touched& touched, std::vector<ExprId>* sum) {
-        const auto found = touched.elements.find(result_.buffers[i]);
+        const auto found = touched.elements.find(result_.operands.buffers[i]);
         if (found == touched.elements.end()) return;
         sum->push_back(pool.Mul(pool.Min(data.span, found->second), pool.Const(ByteSize(data.dtype))));
       };
@@ -326,7 +327,7 @@ absl::StatusOr<ScheduledKernel> BuildKernel(LoopContext& context, Draft draft, u
   }
   v1::KernelSchedule schedule = ChooseLoops(context, draft, FactsOf(draft, plan));
   KILN_ASSIGN_OR_RETURN(ScheduledKernel kernel, Builder(context, draft, plan).Run(schedule));
-  kernel.notes = NotesOf(context, draft, kernel.buffers, serial);
+  kernel.notes = NotesOf(context, draft, kernel.operands.buffers, serial);
   return kernel;
 }
 

@@ -63,6 +63,16 @@ class Planner {
     return shared < 0 ? absl::OkStatus() : Touch(static_cast<BufferId>(shared), step, false);
   }
 
+  absl::Status TouchOperands(const ScheduledKernel& kernel, const LaunchOperands& operands, int64_t step) {
+    for (size_t i = 0; i < operands.buffers.size(); ++i) {
+      BufferId b = operands.buffers[i];
+      bool writes = kernel.kernel.buffers(static_cast<int>(i)).access() & v1::WRITE;
+      if (lives_[b].first < 0 && !IsInput(b)) lives_[b].allocated = true;
+      KILN_RETURN_IF_ERROR(Touch(b, step, writes));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status FindLifetimes() {
     lives_.resize(graph_.buffers.size());
     passed_on_.assign(graph_.buffers.size(), 0);
@@ -71,12 +81,9 @@ class Planner {
       int64_t at = static_cast<int64_t>(s);
       switch (step.kind) {
         case ScheduledStep::Kind::kKernel:
-          for (size_t i = 0; i < step.kernel.buffers.size(); ++i) {
-            BufferId b = step.kernel.buffers[i];
-            bool writes = step.kernel.kernel.buffers(static_cast<int>(i)).access() & v1::WRITE;
-            if (lives_[b].first < 0 && !IsInput(b)) lives_[b].allocated = true;
-            KILN_RETURN_IF_ERROR(Touch(b, at, writes));
-          }
+          KILN_RETURN_IF_ERROR(TouchOperands(step.kernel, step.kernel.operands, at));
+          for (const LaunchOperands& other : step.kernel.others)
+            KILN_RETURN_IF_ERROR(TouchOperands(step.kernel, other, at));
           break;
         case ScheduledStep::Kind::kCall:
           for (const BufferView& view : step.call.tensors)
@@ -156,7 +163,7 @@ class Planner {
         for (uint32_t arg : op.args()) on |= depends[arg];
         bool load = op.op() == static_cast<uint32_t>(LoopOpcode::kLoad);
         bool memory = load || op.op() == static_cast<uint32_t>(LoopOpcode::kStore);
-        BufferId b = memory ? kernel.buffers[op.buffer()] : 0;
+        BufferId b = memory ? kernel.operands.buffers[op.buffer()] : 0;
         if (memory && (b == from || b == to)) {
           if (b == from && (!load || stored || loads == kLoadsMax)) return false;
           if (where != nullptr && (op.index() != index || !SameDomain(*where, stage))) return false;
@@ -189,7 +196,8 @@ class Planner {
 
   int64_t FindInPlace(int64_t s, BufferId buffer) {
     const ScheduledStep& step = schedule_.steps[s];
-    if (step.kind != ScheduledStep::Kind::kKernel) return -1;
+    // Of several members the one that writes need not be the one that reads.
+    if (step.kind != ScheduledStep::Kind::kKernel || !step.kernel.others.empty()) return -1;
     for (BufferId from : deaths_[s]) {
       if (from == buffer || !CanGive(from) || !SameStorageSize(from, buffer)) continue;
       if (lives_[from].first == s && !IsInput(from)) continue;  // made here, too

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compiler/schedule/fuse.h"
+#include "compiler/schedule/group_launches.h"
 #include "compiler/schedule/kernel_builder.h"
 #include "compiler/schedule/loop_context.h"
 #include "compiler/schedule/split_columns.h"
@@ -93,6 +94,7 @@ absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& 
     }
     schedule.steps.push_back(std::move(step));
   }
+  if (options.group) GroupLaunches(context, &schedule.steps);
   KILN_RETURN_IF_ERROR(graph.exprs.status());
   return schedule;
 }
@@ -105,15 +107,18 @@ std::string Schedule::ToString(const LoopGraph& graph) const {
     switch (step.kind) {
       case ScheduledStep::Kind::kKernel: {
         const v1::Kernel& kernel = step.kernel.kernel;
-        absl::StrAppend(&text, "kernel ", step.kernel.notes.name(), " outer=", kernel.outer_size(),
-                        " stages=", kernel.stages_size(), " units=", graph.exprs.ToString(step.kernel.units),
-                        " parallel_dims=", kernel.schedule().parallel_dims(),
-                        " chunk=", kernel.schedule().chunk(), " ",
-                        v1::VectorDim_Name(kernel.schedule().vector_dim()), "\n   buffers");
-        for (size_t b = 0; b < step.kernel.buffers.size(); ++b) {
-          absl::StrAppend(&text, " b", step.kernel.buffers[b], ":",
-                          v1::BufferAccess_Name(kernel.buffers(static_cast<int>(b)).access()));
-        }
+        absl::StrAppend(
+            &text, "kernel ", step.kernel.notes.name(), " outer=", kernel.outer_size(),
+            " stages=", kernel.stages_size(), " units=", graph.exprs.ToString(step.kernel.operands.units),
+            " parallel_dims=", kernel.schedule().parallel_dims(), " chunk=", kernel.schedule().chunk(), " ",
+            v1::VectorDim_Name(kernel.schedule().vector_dim()));
+        step.kernel.ForOperands([&](const LaunchOperands& operands) {
+          absl::StrAppend(&text, "\n   buffers");
+          for (size_t b = 0; b < operands.buffers.size(); ++b) {
+            absl::StrAppend(&text, " b", operands.buffers[b], ":",
+                            v1::BufferAccess_Name(kernel.buffers(static_cast<int>(b)).access()));
+          }
+        });
         absl::StrAppend(&text, "\n   operators ", absl::StrJoin(step.kernel.notes.operators(), " "), "\n");
         break;
       }

@@ -15,15 +15,28 @@
 
 namespace kiln {
 
-struct ScheduledKernel {
-  v1::Kernel kernel;  // canonical: equal kernels are equal bytes
-  v1::KernelNotes notes;
+// What one launch of a kernel works on.
+struct LaunchOperands {
   std::vector<BufferId> buffers;  // by Kernel.buffers position
   std::vector<ExprId> symbols;    // by Kernel symbol: LoopGraph expressions
   ExprId units = 0;
-  ExprId bytes_read = 0;
+};
+
+struct ScheduledKernel {
+  v1::Kernel kernel;  // canonical: equal kernels are equal bytes
+  v1::KernelNotes notes;
+  LaunchOperands operands;
+  std::vector<LaunchOperands> others;  // of the same launch, in any order (group_launches.h)
+  ExprId bytes_read = 0;               // by all of them
   ExprId bytes_written = 0;
   std::vector<uint32_t> origins;  // imported nodes that it computes, ascending
+
+  // Calls fn(operands) for each set.
+  template <typename Fn>
+  void ForOperands(Fn fn) const {
+    fn(operands);
+    for (const LaunchOperands& other : others) fn(other);
+  }
 };
 
 struct ScheduledStep {
@@ -41,7 +54,8 @@ struct Schedule {
 };
 
 struct ScheduleOptions {
-  bool fuse = true;  // false: one kernel a loop node, for tests and for finding bugs
+  bool fuse = true;   // false: one kernel a loop node, for tests and for finding bugs
+  bool group = true;  // false: one launch a kernel, likewise
 };
 
 // `graph` gains index expressions (loop merging, unit counts), and large column sums become two nodes

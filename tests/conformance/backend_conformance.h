@@ -30,10 +30,11 @@ class BackendConformanceTest : public testing::TestWithParam<const char*> {
       runner_ = NewInterpreterRunner();
       return;
     }
+    const bool members = absl::ConsumeSuffix(&name, "_members");
     if (name == "gpu" || name == "simulated_gpu" || name == "assembled") {
-      auto runner = name == "gpu"         ? NewGpuRunner()
+      auto runner = name == "gpu"         ? NewGpuRunner(members)
                     : name == "assembled" ? NewAssemblingRunner()
-                                          : NewSimulatedGpuRunner();
+                                          : NewSimulatedGpuRunner(/*barriers=*/true, members);
       if (absl::IsUnavailable(runner.status())) GTEST_SKIP() << runner.status().message();
       ASSERT_TRUE(runner.ok()) << runner.status();
       runner_ = *std::move(runner);

@@ -313,8 +313,8 @@ TEST_P(BackendConformanceTest, RandomBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BackEnds, BackendConformanceTest,
-                         testing::Values("interpreter", "avx2", "avx512", "gpu", "simulated_gpu",
-                                         "assembled"),
+                         testing::Values("interpreter", "avx2", "avx512", "gpu", "gpu_members",
+                                         "simulated_gpu", "simulated_gpu_members", "assembled"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "compiler/ir/dtypes.h"
 #include "compiler/ir/interpreter.h"
 #include "compiler/ir/scalar_ops.h"
+#include "compiler/support/member_table.h"
 #include "compiler/support/status_macros.h"
 #include "tests/conformance/gpu_device.h"
 #include "tests/conformance/gpu_simulator.h"
@@ -243,29 +244,50 @@ class BackendRunner : public KernelRunner {
   std::unique_ptr<LoadedImages> images_;
 };
 
+// So many members, where a launch's table has room for that many.
+constexpr uint32_t kMembersOfTests = 3;
+
+v1::Kernel ForMembers(const v1::Kernel& kernel, bool members) {
+  v1::Kernel result = kernel;
+  const uint32_t fit =
+      MemberTable::MembersThatFit(static_cast<uint32_t>(kernel.buffers_size()) + kernel.symbol_count());
+  if (members && fit >= kMembersOfTests) result.mutable_schedule()->set_members(fit);
+  return result;
+}
+
 class GpuRunner : public KernelRunner {
  public:
-  GpuRunner(testing::GpuDevice* device, std::unique_ptr<CodegenBackend> backend)
-      : device_(device), backend_(std::move(backend)) {}
+  GpuRunner(testing::GpuDevice* device, std::unique_ptr<CodegenBackend> backend, bool members)
+      : device_(device), backend_(std::move(backend)), members_(members) {}
 
   bool is_gpu() const override { return true; }
-  absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
-                              const std::vector<int64_t>& symbols, bool, std::mt19937_64&) override {
+  absl::StatusOr<Outcome> Run(const v1::Kernel& one, std::vector<TestBuffer> buffers,
+                              const std::vector<int64_t>& symbols, bool, std::mt19937_64& random) override {
+    const v1::Kernel kernel = ForMembers(one, members_);
     KILN_ASSIGN_OR_RETURN(auto interpreter, KernelInterpreter::Create(kernel));
     KILN_ASSIGN_OR_RETURN(const int64_t units, interpreter->Units(symbols.data()));
     KILN_RETURN_IF_ERROR(Load(kernel));
     for (TestBuffer& buffer : buffers) buffer.bytes.append(kCanary, kCanaryByte);
     Prepared prepared(buffers, symbols);
-    std::vector<std::shared_ptr<char>> memory;
-    for (size_t b = 0; b < buffers.size(); ++b) {
-      KILN_ASSIGN_OR_RETURN(memory.emplace_back(), device_->Allocate(buffers[b].bytes.size()));
-      std::memcpy(memory[b].get(), buffers[b].bytes.data(), buffers[b].bytes.size());
-      prepared.pointers[b] = memory[b].get();
+    // The last one has no units.
+    const uint32_t copies = kernel.schedule().members() > 0 ? kMembersOfTests - 1 : 1;
+    std::vector<std::vector<std::shared_ptr<char>>> memory(copies);
+    std::vector<std::vector<void*>> pointers(copies);
+    std::vector<runtime::LaunchMember> launch(copies, {prepared.args, units});
+    for (uint32_t copy = 0; copy < copies; ++copy) {
+      for (const TestBuffer& buffer : buffers) {
+        KILN_ASSIGN_OR_RETURN(memory[copy].emplace_back(), device_->Allocate(buffer.bytes.size()));
+        std::memcpy(memory[copy].back().get(), buffer.bytes.data(), buffer.bytes.size());
+        pointers[copy].push_back(memory[copy].back().get());
+      }
+      launch[copy].args.buffers = pointers[copy].data();
     }
-    KILN_RETURN_IF_ERROR(loaded_->Run(prepared.args, 0, units, 0, device_->context()));
+    launch.push_back({launch.back().args, 0});
+    KILN_RETURN_IF_ERROR(loaded_->RunMembers(launch, device_->context()).status());
     KILN_RETURN_IF_ERROR(device_->Wait());
+    const size_t shown = random() % copies;
     for (size_t b = 0; b < buffers.size(); ++b) {
-      std::memcpy(buffers[b].bytes.data(), memory[b].get(), buffers[b].bytes.size());
+      std::memcpy(buffers[b].bytes.data(), memory[shown][b].get(), buffers[b].bytes.size());
     }
     KILN_RETURN_IF_ERROR(RemoveCanaries(&buffers));
     // NOLINTNEXTLINE(clang-analyzer-core.StackAddressEscape): a status holds no address
@@ -285,6 +307,7 @@ class GpuRunner : public KernelRunner {
 
   testing::GpuDevice* const device_;
   std::unique_ptr<CodegenBackend> backend_;
+  const bool members_;
   std::string key_;
   std::shared_ptr<const runtime::KernelRunner> loaded_;
 };
@@ -324,12 +347,13 @@ class AssemblingRunner : public KernelRunner {
 
 class SimulatedGpuRunner : public KernelRunner {
  public:
-  explicit SimulatedGpuRunner(bool barriers) : barriers_(barriers) {}
+  SimulatedGpuRunner(bool barriers, bool members) : barriers_(barriers), members_(members) {}
   bool is_gpu() const override { return true; }
   // `split`: on so few blocks that each takes several turns.
-  absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
+  absl::StatusOr<Outcome> Run(const v1::Kernel& one, std::vector<TestBuffer> buffers,
                               const std::vector<int64_t>& symbols, bool split,
                               std::mt19937_64& random) override {
+    const v1::Kernel kernel = ForMembers(one, members_);
     KILN_ASSIGN_OR_RETURN(auto interpreter, KernelInterpreter::Create(kernel));
     KILN_ASSIGN_OR_RETURN(const int64_t units, interpreter->Units(symbols.data()));
     std::string key = kernel.SerializeAsString();
@@ -339,15 +363,27 @@ class SimulatedGpuRunner : public KernelRunner {
     }
     for (TestBuffer& buffer : buffers) buffer.bytes.append(kCanary, kCanaryByte);
     std::vector<std::vector<std::max_align_t>> memory;
-    std::vector<void*> pointers;
-    for (const TestBuffer& buffer : buffers) {
-      memory.emplace_back(buffer.bytes.size() / sizeof(std::max_align_t) + 2);
-      // A tensor begins at any element.
-      const size_t offset = random() % 2 * ir::ByteWidth(buffer.dtype);
-      pointers.push_back(reinterpret_cast<char*>(memory.back().data()) + offset);
-      std::memcpy(pointers.back(), buffer.bytes.data(), buffer.bytes.size());
+    std::vector<size_t> offsets;  // a tensor begins at any element
+    for (const TestBuffer& buffer : buffers) offsets.push_back(random() % 2 * ir::ByteWidth(buffer.dtype));
+    const auto copied = [&] {
+      std::vector<void*> pointers;
+      for (size_t b = 0; b < buffers.size(); ++b) {
+        memory.emplace_back(buffers[b].bytes.size() / sizeof(std::max_align_t) + 2);
+        pointers.push_back(reinterpret_cast<char*>(memory.back().data()) + offsets[b]);
+        std::memcpy(pointers.back(), buffers[b].bytes.data(), buffers[b].bytes.size());
+      }
+      return pointers;
+    };
+    std::vector<void*> pointers = copied();
+    const int64_t blocks_max = split ? 2 : INT64_MAX;
+    if (kernel.schedule().members() > 0) {
+      const std::vector<void*> others = copied();
+      KILN_RETURN_IF_ERROR(loaded_->RunMembers({{others, units}, {others, 0}, {pointers, units}}, symbols,
+                                               blocks_max, random));
+      if (random() % 2 == 0) pointers = others;
+    } else {
+      KILN_RETURN_IF_ERROR(loaded_->Run(pointers, symbols, units, blocks_max, random));
     }
-    KILN_RETURN_IF_ERROR(loaded_->Run(pointers, symbols, units, split ? 2 : INT64_MAX, random));
     for (size_t b = 0; b < buffers.size(); ++b) {
       std::memcpy(buffers[b].bytes.data(), pointers[b], buffers[b].bytes.size());
     }
@@ -357,6 +393,7 @@ class SimulatedGpuRunner : public KernelRunner {
 
  private:
   const bool barriers_;
+  const bool members_;
   std::string key_;
   std::unique_ptr<testing::SimulatedKernel> loaded_;
 };
@@ -374,11 +411,11 @@ std::vector<v1::Kernel> WithEverySchedule(const v1::Kernel& kernel) {
   return kernels;
 }
 
-absl::StatusOr<std::unique_ptr<KernelRunner>> NewSimulatedGpuRunner(bool barriers) {
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewSimulatedGpuRunner(bool barriers, bool members) {
 #ifdef __SANITIZE_ADDRESS__
   return absl::UnavailableError("the simulator jumps between stacks, which AddressSanitizer does not follow");
 #else
-  return std::make_unique<SimulatedGpuRunner>(barriers);
+  return std::make_unique<SimulatedGpuRunner>(barriers, members);
 #endif
 }
 
@@ -398,10 +435,10 @@ absl::StatusOr<std::unique_ptr<KernelRunner>> NewBackendRunner(const v1::Target&
   return std::unique_ptr<KernelRunner>(new BackendRunner(std::move(backend)));
 }
 
-absl::StatusOr<std::unique_ptr<KernelRunner>> NewGpuRunner() {
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewGpuRunner(bool members) {
   KILN_ASSIGN_OR_RETURN(testing::GpuDevice * device, testing::GpuDevice::Find());
   KILN_ASSIGN_OR_RETURN(auto backend, NewCodegenBackend(device->target()));
-  return std::unique_ptr<KernelRunner>(new GpuRunner(device, std::move(backend)));
+  return std::unique_ptr<KernelRunner>(new GpuRunner(device, std::move(backend), members));
 }
 
 }  // namespace kiln

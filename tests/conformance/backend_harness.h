@@ -59,12 +59,14 @@ class KernelRunner {
 std::unique_ptr<KernelRunner> NewInterpreterRunner();
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewBackendRunner(const v1::Target& target);
 // On the first GPU, where units are not split. UNAVAILABLE where there is none.
-absl::StatusOr<std::unique_ptr<KernelRunner>> NewGpuRunner();
+// With `members` a launch has several, each with buffers of its own.
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewGpuRunner(bool members = false);
 // Assembles kernels for sm_80, sm_90a and sm_100 in turn, with KILN_FULL each for all, and fails where that
 // gives no machine code. UNAVAILABLE in a build without an assembler.
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewAssemblingRunner();
 // The same code on the simulator. UNAVAILABLE under AddressSanitizer, which follows no jumps between stacks.
 // Without barriers threads do not wait for each other: a control of what a test sees.
-absl::StatusOr<std::unique_ptr<KernelRunner>> NewSimulatedGpuRunner(bool barriers = true);
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewSimulatedGpuRunner(bool barriers = true,
+                                                                    bool members = false);
 
 }  // namespace kiln

@@ -396,7 +396,8 @@ TEST_P(BackendReductionsTest, ManyTransposedPoints) {
 
 INSTANTIATE_TEST_SUITE_P(BackEnds, BackendReductionsTest,
                          testing::Values("interpreter", "avx2", "avx512", "gpu", "gpu_schedules",
-                                         "simulated_gpu", "simulated_gpu_schedules", "assembled"),
+                                         "gpu_members", "simulated_gpu", "simulated_gpu_schedules",
+                                         "simulated_gpu_members", "assembled"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

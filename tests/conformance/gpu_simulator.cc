@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/thread_emitter.h"
 #include "compiler/ir/half.h"
+#include "compiler/support/member_table.h"
 #include "compiler/support/status_macros.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
@@ -439,6 +440,8 @@ absl::Status ReplaceIntrinsics(llvm::Module& module) {
 void AddThunk(llvm::Module& module) {
   llvm::Function* kernel = module.getFunction(kGpuEntryName);
   kernel->setCallingConv(llvm::CallingConv::C);
+  // A table of members is a pointer to one here.
+  for (llvm::Argument& argument : kernel->args()) argument.removeAttr(llvm::Attribute::ByVal);
   llvm::LLVMContext& context = module.getContext();
   llvm::IRBuilder<> b(context);
   auto* type = llvm::FunctionType::get(b.getVoidTy(), {b.getPtrTy(), b.getPtrTy()}, false);
@@ -584,6 +587,24 @@ absl::Status SimulatedKernel::Run(const std::vector<void*>& buffers, const std::
   Block block(code_->entry, code_->launch.threads, code_->cluster, code_->shared_bytes);
   for (uint32_t index = 0; index < blocks; index += code_->cluster) {
     KILN_RETURN_IF_ERROR(block.Run(index, blocks, pointers.data(), symbols.data(), random));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SimulatedKernel::RunMembers(const std::vector<SimulatedMember>& members,
+                                         const std::vector<int64_t>& symbols, int64_t blocks_max,
+                                         std::mt19937_64& random) const {
+  const GpuImage& launch = code_->launch;
+  MemberTableWriter table({launch.members, launch.buffers + launch.symbols});
+  for (const SimulatedMember& member : members) {
+    const int64_t blocks = (member.units + launch.points_per_block - 1) / launch.points_per_block;
+    table.Add(static_cast<uint32_t>(std::min(blocks_max, blocks)), member.buffers.data(), launch.buffers,
+              symbols.data());
+  }
+  void* parameter = table.Finish();
+  Block block(code_->entry, launch.threads, code_->cluster, code_->shared_bytes);
+  for (uint32_t index = 0; index < table.blocks(); ++index) {
+    KILN_RETURN_IF_ERROR(block.Run(index, table.blocks(), &parameter, nullptr, random));
   }
   return absl::OkStatus();
 }

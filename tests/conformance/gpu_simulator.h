@@ -22,6 +22,12 @@
 
 namespace kiln::testing {
 
+// A kernel whose schedule has members is launched for these.
+struct SimulatedMember {
+  std::vector<void*> buffers;
+  int64_t units = 0;
+};
+
 class SimulatedKernel {
  public:
   // Without `barriers` those of a block let every thread pass at once: a control.
@@ -37,6 +43,9 @@ class SimulatedKernel {
   // All points of the outer domain, of which there are `units`, on at most `blocks_max` blocks.
   absl::Status Run(const std::vector<void*>& buffers, const std::vector<int64_t>& symbols, int64_t units,
                    int64_t blocks_max, std::mt19937_64& random) const;
+  // The same for each member.
+  absl::Status RunMembers(const std::vector<SimulatedMember>& members, const std::vector<int64_t>& symbols,
+                          int64_t blocks_max, std::mt19937_64& random) const;
 
  private:
   struct Code;

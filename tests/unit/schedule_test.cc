@@ -5,139 +5,15 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
-#include "compiler/ir/verify.h"
-#include "compiler/lower/loop_recorder.h"
 #include "compiler/schedule/plan_memory.h"
 #include "gtest/gtest.h"
+#include "tests/unit/loop_graph_maker.h"
 
 namespace kiln {
 namespace {
 
-constexpr int64_t kUnknown = -1;  // a size that changes from call to call
-
-// Loop graphs by hand: dense F32 buffers, one node at a time.
-class Maker {
- public:
-  LoopGraph graph;
-
-  ExprId C(int64_t value) { return graph.exprs.Const(value); }
-  // Of a tensor or a loop.
-  ExprId Size(int64_t size) {
-    return size == kUnknown ? graph.exprs.Symbol(0, {1, int64_t{1} << 32}) : C(size);
-  }
-
-  BufferId Buffer(const std::vector<int64_t>& sizes, LoopBuffer::Kind kind = LoopBuffer::Kind::kOwned) {
-    LoopBuffer buffer;
-    buffer.kind = kind;
-    for (int64_t size : sizes) buffer.sizes.push_back(Size(size));
-    buffer.strides = ContiguousStrides(graph.exprs, buffer.sizes);
-    buffer.span = graph.exprs.Product(buffer.sizes);
-    if (kind == LoopBuffer::Kind::kInput) {
-      buffer.input = static_cast<uint32_t>(graph.inputs.size());
-      graph.inputs.emplace_back();
-      graph.input_types.emplace_back();
-    }
-    graph.buffers.push_back(buffer);
-    return static_cast<BufferId>(graph.buffers.size() - 1);
-  }
-  BufferId Input(const std::vector<int64_t>& sizes) { return Buffer(sizes, LoopBuffer::Kind::kInput); }
-
-  std::vector<LoopVar> Loops(const std::vector<int64_t>& extents) {
-    std::vector<LoopVar> vars;
-    for (int64_t extent : extents) {
-      LoopVar var;
-      var.var = next_var_++;
-      var.extent = Size(extent);
-      var.leaf = graph.exprs.Var(var.var, var.extent);
-      vars.push_back(var);
-    }
-    return vars;
-  }
-
-  // Row-major position in `buffer`; a missing loop is a broadcast dimension of size 1.
-  ExprId At(BufferId buffer, const std::vector<LoopVar>& vars) {
-    ExprId index = C(0);
-    const LoopBuffer& data = graph.buffers[buffer];
-    for (size_t i = 0; i < vars.size(); ++i) {
-      index = graph.exprs.Add(index, graph.exprs.Mul(vars[i].leaf, data.strides[i]));
-    }
-    return index;
-  }
-
-  using BodyFn =
-      absl::FunctionRef<void(LoopRecorder&, const std::vector<LoopVar>&, const std::vector<LoopVar>&)>;
-  void Node(const std::vector<int64_t>& outer, const std::vector<int64_t>& inner, BodyFn body) {
-    LoopGraphNode node;
-    node.loops.outer = Loops(outer);
-    node.loops.inner = Loops(inner);
-    LoopRecorder recorder(graph.exprs);
-    body(recorder, node.loops.outer, node.loops.inner);
-    ASSERT_TRUE(recorder.status().ok()) << recorder.status();
-    node.loops.body = recorder.TakeBody();
-    node.loops.operators = {"aten.test.default"};
-    graph.nodes.push_back(std::move(node));
-  }
-
-  void Pointwise(const std::vector<int64_t>& sizes, const std::vector<BufferId>& from, BufferId to,
-                 LoopOpcode op) {
-    Node(sizes, {}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
-      std::vector<LoopOpId> values;
-      for (BufferId b : from) {
-        std::vector<LoopVar> vars(o.begin(), o.begin() + graph.buffers[b].sizes.size());
-        values.push_back(r.Load(b, v1::F32, At(b, vars)));
-      }
-      r.Store(to, v1::F32, At(to, o),
-              values.size() == 1 ? r.Unary(op, values[0]) : r.Binary(op, values[0], values[1]));
-    });
-  }
-
-  // to[r] = reduce over c of from[r, c]
-  void RowReduce(int64_t rows, int64_t columns, BufferId from, BufferId to, v1::ReduceKind kind) {
-    Node({rows}, {columns},
-         [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
-           LoopOpId value = r.Load(from, v1::F32, At(from, {o[0], i[0]}));
-           r.Store(to, v1::F32, At(to, o), r.Reduce(kind, value));
-         });
-  }
-
-  void Call(const std::string& target, const std::vector<BufferId>& from, BufferId to) {
-    LoopGraphNode node;
-    node.kind = LoopGraphNode::Kind::kCall;
-    node.call.target = target;
-    for (BufferId b : from) node.call.tensors.push_back(Whole(b));
-    node.call.results = {to};
-    graph.nodes.push_back(std::move(node));
-  }
-
-  BufferView Whole(BufferId b) {
-    const LoopBuffer& data = graph.buffers[b];
-    return {b, data.dtype, data.sizes, data.strides, C(0)};
-  }
-  void Output(BufferId b) {
-    LoopGraphOutput output;
-    output.kind = LoopGraphOutput::Kind::kView;
-    output.view = Whole(b);
-    graph.outputs.push_back(output);
-  }
-
-  Schedule Run(bool fuse = true) {
-    ScheduleOptions options;
-    options.fuse = fuse;
-    absl::StatusOr<Schedule> schedule = ScheduleLoops(graph, options);
-    EXPECT_TRUE(schedule.ok()) << schedule.status();
-    if (!schedule.ok()) return {};
-    for (const ScheduledStep& step : schedule->steps) {
-      if (step.kind != ScheduledStep::Kind::kKernel) continue;
-      absl::Status status = VerifyKernel(step.kernel.kernel);
-      EXPECT_TRUE(status.ok()) << status << "\n" << step.kernel.kernel.DebugString();
-    }
-    return *std::move(schedule);
-  }
-
- private:
-  uint32_t next_var_ = 0;
-};
+using testing::kUnknown;
+using testing::Maker;
 
 int StoresOf(const ScheduledStep& step) {
   int stores = 0;
@@ -148,7 +24,7 @@ int StoresOf(const ScheduledStep& step) {
 }
 
 bool Uses(const ScheduledStep& step, BufferId buffer) {
-  const std::vector<BufferId>& buffers = step.kernel.buffers;
+  const std::vector<BufferId>& buffers = step.kernel.operands.buffers;
   return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
 }
 
@@ -192,7 +68,7 @@ TEST(Schedule, ChainOfPointwiseIsOneKernelAndBuffersVanish) {
   m.Output(b);
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
-  EXPECT_EQ(schedule.steps[0].kernel.buffers, (std::vector<BufferId>{x, b}));
+  EXPECT_EQ(schedule.steps[0].kernel.operands.buffers, (std::vector<BufferId>{x, b}));
   EXPECT_EQ(m.Run(false).steps.size(), 2u);
 }
 
@@ -220,7 +96,7 @@ TEST(Schedule, SoftmaxIsOneKernel) {
   EXPECT_EQ(kernel.schedule().vector_dim(), v1::VECTOR_INNER_LAST);
   EXPECT_LE(StoresOf(schedule.steps[0]), 2);  // the result, and exp kept for reading back
   // That lies in the result's memory until the result is known: no bytes of its own.
-  EXPECT_EQ(schedule.steps[0].kernel.buffers, (std::vector<BufferId>{x, y}));
+  EXPECT_EQ(schedule.steps[0].kernel.operands.buffers, (std::vector<BufferId>{x, y}));
   EXPECT_EQ(m.graph.exprs.AsConst(schedule.steps[0].kernel.bytes_read), 4 * 64 * 512);
   EXPECT_EQ(m.graph.exprs.AsConst(schedule.steps[0].kernel.bytes_written), 4 * 64 * 512);
 }
@@ -355,7 +231,7 @@ TEST(Schedule, TwoReadersOfOneBufferShareAKernel) {
   m.Output(b);
   Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
-  EXPECT_EQ(schedule.steps[0].kernel.buffers.size(), 3u);
+  EXPECT_EQ(schedule.steps[0].kernel.operands.buffers.size(), 3u);
 }
 
 TEST(Schedule, ColumnSumsShareAKernelWithTheirPrologue) {
@@ -484,7 +360,7 @@ TEST(Schedule, LoopsThatNothingWaitsForGoWhereTheyFreeMemory) {
     m.Output(late);
     const Schedule schedule = m.Run(false);
     ASSERT_EQ(schedule.steps.size(), 4u);
-    const std::vector<BufferId>& buffers = schedule.steps[frees ? 2 : 3].kernel.buffers;
+    const std::vector<BufferId>& buffers = schedule.steps[frees ? 2 : 3].kernel.operands.buffers;
     EXPECT_NE(std::find(buffers.begin(), buffers.end(), late), buffers.end()) << schedule.ToString(m.graph);
   }
 }
@@ -550,7 +426,7 @@ TEST(Schedule, InPlaceUpdateOfAnInputStaysInOrder) {
   const v1::Stage& stage = schedule.steps[0].kernel.kernel.stages(0);
   bool stored = false;
   for (const v1::LoopOp& op : stage.ops()) {
-    bool on_x = schedule.steps[0].kernel.buffers[op.buffer()] == x;
+    bool on_x = schedule.steps[0].kernel.operands.buffers[op.buffer()] == x;
     if (op.op() == static_cast<uint32_t>(LoopOpcode::kStore) && on_x) stored = true;
     bool load = op.op() == static_cast<uint32_t>(LoopOpcode::kLoad);
     EXPECT_FALSE(stored && load && on_x);
@@ -700,14 +576,14 @@ TEST(Schedule, RowsAndTheirColumnsOnAGpuShareAKernelOfStrips) {
       const bool strips = device == v1::CUDA && columns == 1024;
       EXPECT_EQ(schedule.steps.size(), 4u) << schedule.ToString(m.graph);
       const auto reads_x = [&](const ScheduledStep& step) {
-        return std::count(step.kernel.buffers.begin(), step.kernel.buffers.end(), x);
+        return std::count(step.kernel.operands.buffers.begin(), step.kernel.operands.buffers.end(), x);
       };
       int64_t reading = 0;
       for (const ScheduledStep& step : schedule.steps) {
         reading += reads_x(step);
         if (!strips || reads_x(step) == 0) continue;
         EXPECT_EQ(step.kernel.kernel.schedule().chunk(), 16u);  // 264 strips, or fewer
-        EXPECT_EQ(m.graph.exprs.AsConst(step.kernel.units), 257);
+        EXPECT_EQ(m.graph.exprs.AsConst(step.kernel.operands.units), 257);
       }
       EXPECT_EQ(reading, strips ? 1 : 2);
       EXPECT_TRUE(PlanMemory(m.graph, schedule).ok());
