@@ -18,6 +18,7 @@ namespace {
 constexpr int kRoundsMax = 10;
 constexpr size_t kUsersMax = 64;  // of one buffer: beyond it only neighbours pair up
 constexpr size_t kNeighbours = 8;
+constexpr int64_t kFewBytes = 64;
 constexpr int64_t kGapMax = 64;  // of a fusion that forwards nothing: keeps lifetimes short
 
 class BitSet {
@@ -56,7 +57,10 @@ class Fuser {
   absl::StatusOr<std::vector<FusedGroup>> Run(const FuseOptions& options) {
     Prepare();
     if (options.fuse) {
-      for (int round = 0; round < kRoundsMax && RunRound(); ++round) {
+      RunRounds();
+      if (keeps_members_) {
+        members_ = LaunchMembers();
+        RunRounds();
       }
       JoinScalars();
     }
@@ -86,6 +90,7 @@ class Fuser {
       Group group;
       group.last = n;
       group.content.node = n;
+      keeps_members_ = keeps_members_ && graph_.nodes[n].kind == LoopGraphNode::Kind::kLoops;
       if (graph_.nodes[n].kind == LoopGraphNode::Kind::kLoops) {
         group.content.loops = true;
         group.content.draft = MakeDraft(context_, n);
@@ -137,6 +142,11 @@ class Fuser {
     }
   }
 
+  void RunRounds() {
+    for (int round = 0; round < kRoundsMax && RunRound(); ++round) {
+    }
+  }
+
   bool RunRound() {
     std::vector<Candidate> candidates = Candidates();
     std::stable_sort(candidates.begin(), candidates.end(),
@@ -168,6 +178,7 @@ class Fuser {
           if (!seen.insert({a, b}).second || Failed(a, b)) continue;
           FusionScore score = ScoreFusion(context_, groups_[a].footprint, groups_[b].footprint);
           if (score.category == 0 && -score.proximity > kGapMax) continue;
+          if (StayApart(a, b, score)) continue;
           candidates.push_back({a, b, score});
         }
       }
@@ -210,14 +221,10 @@ class Fuser {
     return true;
   }
 
-  // Kernels of a single point do nothing but cost a launch: independent ones become one. Where many compute
-  // the same (an optimizer's counts of steps) they stay apart: they become members of one launch.
+  // Kernels of a single point do nothing but cost a launch: independent ones become one.
   void JoinScalars() {
-    absl::flat_hash_map<std::string, uint32_t> alike;
-    for (uint32_t g = 0; g < groups_.size(); ++g) {
-      if (IsScalar(g)) ++alike[OperatorsOf(g)];
-    }
-    const auto joins = [&](uint32_t g) { return IsScalar(g) && alike[OperatorsOf(g)] < kLaunchMembersMin; };
+    if (keeps_members_) members_ = LaunchMembers();
+    const auto joins = [&](uint32_t g) { return IsScalar(g) && (members_.empty() || members_[g] == 0); };
     for (uint32_t a = 0; a < groups_.size(); ++a) {
       if (!joins(a)) continue;
       for (uint32_t b = a + 1; b < groups_.size(); ++b) {
@@ -233,6 +240,28 @@ class Fuser {
     const Group& group = groups_[g];
     return group.alive && group.fusable && group.content.draft.outer.empty() &&
            group.content.draft.classes.empty();
+  }
+
+  // By group: those that compute the same as many others (an optimizer's work on each parameter, its counts
+  // of steps), to become members of one launch.
+  std::vector<char> LaunchMembers() const {
+    std::vector<char> members(groups_.size(), 0);
+    absl::flat_hash_map<std::string, std::vector<uint32_t>> alike;
+    for (uint32_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g].alive && groups_[g].fusable) alike[OperatorsOf(g)].push_back(g);
+    }
+    for (const auto& [operators, equal] : alike) {
+      if (equal.size() < kLaunchMembersMin) continue;
+      for (uint32_t g : equal) members[g] = 1;
+    }
+    return members;
+  }
+
+  // Two of them that share a few numbers: a kernel of both saves no more than a launch does.
+  bool StayApart(uint32_t a, uint32_t b, const FusionScore& score) const {
+    if (!keeps_members_ || score.category != 0 || score.bytes > kFewBytes) return false;
+    if (!members_.empty() && (members_[a] == 0 || members_[b] == 0)) return false;
+    return OperatorsOf(a) == OperatorsOf(b);
   }
 
   // What a group computes, whatever of.
@@ -328,6 +357,9 @@ class Fuser {
   std::vector<BitSet> ancestors_;             // by group
   std::vector<std::vector<uint32_t>> edges_;  // nodes that a node waits for
   absl::flat_hash_set<std::pair<uint64_t, uint64_t>> failed_;
+  // Library calls would lie between the members of a launch: a graph with any keeps none apart.
+  bool keeps_members_ = true;
+  std::vector<char> members_;  // by group; empty: not known yet, all that are alike may be
 };
 
 }  // namespace

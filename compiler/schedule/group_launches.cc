@@ -18,23 +18,87 @@ namespace {
 
 constexpr int64_t kHeldBytesMax = int64_t{1} << 20;  // of the program's own memory, by all members
 
-// The kernel with the extent of its one outer loop as a further symbol. A constant may be a symbol that has
-// its value: nothing that the kernel computes changes.
-struct Generalized {
-  v1::Kernel kernel;
-  std::optional<int64_t> extent;  // the further symbol's value
-};
+// The constants of a kernel that may be symbols: extents, spans, what is added to an index, and
+// where a single element is stored. A symbol that
+// has a constant's value changes nothing that the kernel computes. Strides stay constants, since by them
+// accesses are chosen.
+std::vector<int> GeneralConstants(const v1::Kernel& kernel) {
+  std::vector<char> general(kernel.exprs_size(), 0);
+  for (uint32_t extent : kernel.outer()) general[extent] = 1;
+  for (const v1::Stage& stage : kernel.stages()) {
+    for (uint32_t extent : stage.inner()) general[extent] = 1;
+  }
+  for (const v1::KernelBuffer& buffer : kernel.buffers()) general[buffer.span()] = 1;
+  for (const v1::ExprNode& node : kernel.exprs()) {
+    if (node.op() != v1::EXPR_ADD) continue;
+    for (uint32_t arg : node.args()) general[arg] = 1;
+  }
+  for (const v1::Stage& stage : kernel.stages()) {
+    for (const v1::LoopOp& op : stage.ops()) {
+      if (static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore) general[op.index()] = 1;
+    }
+  }
+  std::vector<int> constants;
+  for (int e = 0; e < kernel.exprs_size(); ++e) {
+    if (general[e] != 0 && kernel.exprs(e).op() == v1::EXPR_CONST) constants.push_back(e);
+  }
+  return constants;
+}
 
-Generalized Generalize(const v1::Kernel& kernel) {
-  Generalized result{kernel, std::nullopt};
-  if (kernel.outer_size() != 1) return result;
-  v1::ExprNode& extent = *result.kernel.mutable_exprs(static_cast<int>(kernel.outer(0)));
-  if (extent.op() != v1::EXPR_CONST) return result;
-  result.extent = extent.value();
-  extent.set_op(v1::EXPR_SYMBOL);
-  extent.set_value(kernel.symbol_count());
-  result.kernel.set_symbol_count(kernel.symbol_count() + 1);
-  return result;
+// Equal of kernels that differ in such constants alone.
+std::string SkeletonOf(const v1::Kernel& kernel, const std::vector<int>& constants) {
+  v1::Kernel skeleton = kernel;
+  for (int e : constants) skeleton.mutable_exprs(e)->set_value(0);
+  return SerializeDeterministic(skeleton);
+}
+
+// First and last element, where they are known.
+using Elements = std::optional<std::pair<int64_t, int64_t>>;
+
+bool Overlap(const Elements& a, const Elements& b) {
+  return !a || !b || (a->first <= b->second && b->first <= a->second);
+}
+
+Elements IndexRange(const v1::Kernel& kernel, const v1::Stage& stage, uint32_t index) {
+  const v1::ExprNode& node = kernel.exprs(static_cast<int>(index));
+  if (node.op() == v1::EXPR_CONST) return std::pair(node.value(), node.value());
+  if (node.op() == v1::EXPR_VAR) {
+    const int64_t outer = kernel.outer_size();
+    const int variable = static_cast<int>(node.value() < outer ? node.value() : node.value() - outer);
+    const uint32_t extent = node.value() < outer ? kernel.outer(variable) : stage.inner(variable);
+    if (kernel.exprs(static_cast<int>(extent)).op() != v1::EXPR_CONST) return std::nullopt;
+    return std::pair(int64_t{0}, kernel.exprs(static_cast<int>(extent)).value() - 1);
+  }
+  if (node.op() != v1::EXPR_ADD && node.op() != v1::EXPR_MUL) return std::nullopt;
+  Elements range;
+  for (uint32_t arg : node.args()) {
+    const Elements part = IndexRange(kernel, stage, arg);
+    if (!part || part->first < 0) return std::nullopt;
+    if (!range) {
+      range = part;
+    } else if (node.op() == v1::EXPR_ADD) {
+      range = {range->first + part->first, range->second + part->second};
+    } else if (__builtin_mul_overflow(range->first, part->first, &range->first) ||
+               __builtin_mul_overflow(range->second, part->second, &range->second)) {
+      return std::nullopt;
+    }
+  }
+  return range;
+}
+
+// Of a buffer, by all loads and stores; nothing where not all are known.
+Elements AccessedElements(const v1::Kernel& kernel, uint32_t buffer) {
+  Elements all;
+  for (const v1::Stage& stage : kernel.stages()) {
+    for (const v1::LoopOp& op : stage.ops()) {
+      const auto opcode = static_cast<LoopOpcode>(op.op());
+      if ((opcode != LoopOpcode::kLoad && opcode != LoopOpcode::kStore) || op.buffer() != buffer) continue;
+      const Elements one = IndexRange(kernel, stage, op.index());
+      if (!one) return std::nullopt;
+      all = all ? std::pair(std::min(all->first, one->first), std::max(all->second, one->second)) : *one;
+    }
+  }
+  return all;
 }
 
 class Grouper {
@@ -65,10 +129,13 @@ class Grouper {
   static constexpr size_t kAlone = SIZE_MAX;
 
   struct Known {
-    Generalized general;
     uint32_t depth = 0;         // kernels before it that wait for one another
     std::vector<size_t> waits;  // for steps
     size_t group = kAlone;
+  };
+  struct Group {
+    std::vector<size_t> members;  // steps
+    std::vector<int> symbols;     // expressions of the kernel that are constants of each member's own
   };
 
   // The kernels [begin, end), between which nothing else lies.
@@ -83,29 +150,30 @@ class Grouper {
   Known& At(size_t s) { return known_[s - first_]; }
 
   void FindWaits(size_t end) {
-    struct Memory {
-      std::optional<size_t> writer;
-      std::vector<size_t> readers;
+    struct Access {
+      size_t step;
+      BufferId buffer;
+      Elements elements;
+      bool writes;
     };
-    absl::flat_hash_map<uint32_t, Memory> memory;
+    absl::flat_hash_map<uint32_t, std::vector<Access>> memory;
     for (size_t s = first_; s < end; ++s) {
       const ScheduledKernel& kernel = steps_[s].kernel;
       Known& known = At(s);
-      const auto wait = [&](size_t on) {
-        if (on == s) return;
-        known.waits.push_back(on);
-        known.depth = std::max(known.depth, At(on).depth + 1);
-      };
       for (size_t i = 0; i < kernel.operands.buffers.size(); ++i) {
-        Memory& m = memory[context_.MemoryOf(kernel.operands.buffers[i])];
-        const bool writes = kernel.kernel.buffers(static_cast<int>(i)).access() != v1::READ;
-        if (m.writer) wait(*m.writer);
-        if (writes) {
-          for (size_t reader : m.readers) wait(reader);
-          m = {s, {}};
-        } else {
-          m.readers.push_back(s);
+        const BufferId buffer = kernel.operands.buffers[i];
+        const Access own = {s, buffer, AccessedElements(kernel.kernel, static_cast<uint32_t>(i)),
+                            kernel.kernel.buffers(static_cast<int>(i)).access() != v1::READ};
+        std::vector<Access>& others = memory[context_.MemoryOf(buffer)];
+        for (const Access& other : others) {
+          if (other.step == s || (!own.writes && !other.writes)) continue;
+          if (other.buffer == buffer && !Overlap(own.elements, other.elements)) continue;
+          known.waits.push_back(other.step);
+          known.depth = std::max(known.depth, At(other.step).depth + 1);
         }
+        // What comes later waits for this one, and by it for all before.
+        if (own.writes && !own.elements) others.clear();
+        others.push_back(own);
       }
     }
   }
@@ -114,23 +182,37 @@ class Grouper {
     // Kernels of one depth do not wait for one another, and groups of such close no cycle.
     std::map<std::pair<uint32_t, std::string>, std::vector<size_t>> alike;
     for (size_t s = first_; s < end; ++s) {
-      Known& known = At(s);
-      known.general = Generalize(steps_[s].kernel.kernel);
-      alike[{known.depth, SerializeDeterministic(known.general.kernel)}].push_back(s);
+      const v1::Kernel& kernel = steps_[s].kernel.kernel;
+      alike[{At(s).depth, SkeletonOf(kernel, GeneralConstants(kernel))}].push_back(s);
     }
     groups_.clear();
     for (auto& [key, members] : alike) {
       if (members.size() < kLaunchMembersMin || HeldBytes(members) > kHeldBytesMax) continue;
-      if (MembersThatFit(members.front()) < kLaunchMembersMin) continue;
-      for (size_t s : members) At(s).group = groups_.size();
-      groups_.push_back(std::move(members));
+      Group group{std::move(members), {}};
+      group.symbols = DifferingConstants(group.members);
+      if (MembersThatFit(group) < kLaunchMembersMin) continue;
+      for (size_t s : group.members) At(s).group = groups_.size();
+      groups_.push_back(std::move(group));
     }
   }
 
+  std::vector<int> DifferingConstants(const std::vector<size_t>& members) const {
+    const v1::Kernel& first = steps_[members.front()].kernel.kernel;
+    std::vector<int> differing;
+    for (int e : GeneralConstants(first)) {
+      const auto differs = [&](size_t s) {
+        return steps_[s].kernel.kernel.exprs(e).value() != first.exprs(e).value();
+      };
+      if (std::any_of(members.begin(), members.end(), differs)) differing.push_back(e);
+    }
+    return differing;
+  }
+
   // The table has an address a buffer.
-  uint32_t MembersThatFit(size_t s) {
-    const v1::Kernel& kernel = At(s).general.kernel;
-    return MemberTable::MembersThatFit(static_cast<uint32_t>(kernel.buffers_size()) + kernel.symbol_count());
+  uint32_t MembersThatFit(const Group& group) const {
+    const v1::Kernel& kernel = steps_[group.members.front()].kernel.kernel;
+    return MemberTable::MembersThatFit(static_cast<uint32_t>(kernel.buffers_size() + group.symbols.size()) +
+                                       kernel.symbol_count());
   }
 
   int64_t HeldBytes(const std::vector<size_t>& members) {
@@ -148,7 +230,7 @@ class Grouper {
   // Each group when all that its members wait for is done, else in the order as it was.
   void Emit(size_t end) {
     const auto representative = [&](size_t s) {
-      return At(s).group == kAlone ? s : groups_[At(s).group].front();
+      return At(s).group == kAlone ? s : groups_[At(s).group].members.front();
     };
     std::vector<std::vector<size_t>> followers(known_.size());
     std::vector<size_t> waiting(known_.size(), 0);
@@ -172,28 +254,40 @@ class Grouper {
     }
   }
 
-  LaunchOperands OperandsOf(size_t s) {
-    LaunchOperands operands = std::move(steps_[s].kernel.operands);
-    if (const auto extent = At(s).general.extent) operands.symbols.push_back(context_.pool().Const(*extent));
+  LaunchOperands OperandsOf(size_t s, const Group& group) {
+    ScheduledKernel& kernel = steps_[s].kernel;
+    LaunchOperands operands = std::move(kernel.operands);
+    for (int e : group.symbols)
+      operands.symbols.push_back(context_.pool().Const(kernel.kernel.exprs(e).value()));
     return operands;
   }
 
-  ScheduledStep Grouped(const std::vector<size_t>& members) {
-    ScheduledStep step = std::move(steps_[members.front()]);
+  ScheduledStep Grouped(const Group& group) {
+    ScheduledStep step;
     ScheduledKernel& kernel = step.kernel;
-    const bool on_gpu = context_.graph().buffers[kernel.operands.buffers.front()].device == v1::CUDA;
-    kernel.kernel = At(members.front()).general.kernel;
-    if (const auto extent = At(members.front()).general.extent)
-      kernel.operands.symbols.push_back(context_.pool().Const(*extent));
-    for (size_t i = 1; i < members.size(); ++i) {
-      const ScheduledKernel& other = steps_[members[i]].kernel;
-      kernel.bytes_read = context_.pool().Add(kernel.bytes_read, other.bytes_read);
-      kernel.bytes_written = context_.pool().Add(kernel.bytes_written, other.bytes_written);
-      kernel.origins.insert(kernel.origins.end(), other.origins.begin(), other.origins.end());
-      kernel.others.push_back(OperandsOf(members[i]));
+    kernel.bytes_read = kernel.bytes_written = context_.pool().Const(0);
+    kernel.operands = OperandsOf(group.members.front(), group);
+    for (size_t i = 1; i < group.members.size(); ++i)
+      kernel.others.push_back(OperandsOf(group.members[i], group));
+    for (size_t s : group.members) {
+      const ScheduledKernel& member = steps_[s].kernel;
+      kernel.bytes_read = context_.pool().Add(kernel.bytes_read, member.bytes_read);
+      kernel.bytes_written = context_.pool().Add(kernel.bytes_written, member.bytes_written);
+      kernel.origins.insert(kernel.origins.end(), member.origins.begin(), member.origins.end());
     }
     std::sort(kernel.origins.begin(), kernel.origins.end());
-    if (on_gpu) kernel.kernel.mutable_schedule()->set_members(MembersThatFit(members.front()));
+    kernel.kernel = std::move(steps_[group.members.front()].kernel.kernel);
+    kernel.notes = std::move(steps_[group.members.front()].kernel.notes);
+    for (int e : group.symbols) {
+      kernel.kernel.mutable_exprs(e)->set_op(v1::EXPR_SYMBOL);
+      kernel.kernel.mutable_exprs(e)->set_value(kernel.kernel.symbol_count());
+      kernel.kernel.set_symbol_count(kernel.kernel.symbol_count() + 1);
+    }
+    const bool on_gpu = context_.graph().buffers[kernel.operands.buffers.front()].device == v1::CUDA;
+    if (on_gpu) {
+      kernel.kernel.mutable_schedule()->set_members(MemberTable::MembersThatFit(
+          static_cast<uint32_t>(kernel.kernel.buffers_size()) + kernel.kernel.symbol_count()));
+    }
     return step;
   }
 
@@ -204,7 +298,7 @@ class Grouper {
   // Of the kernels that are looked at.
   size_t first_ = 0;
   std::vector<Known> known_;
-  std::vector<std::vector<size_t>> groups_;
+  std::vector<Group> groups_;
 };
 
 }  // namespace

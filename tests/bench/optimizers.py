@@ -2,6 +2,7 @@
 
     optimizers.py                        on the GPU where there is one, else on the CPU
     optimizers.py --device cpu --quick   AdamW alone, few rounds
+    optimizers.py --clip                 the gradients are clipped by their norm before
 
 On a GPU the parameters are those of BERT-base (199 tensors, 110 million elements), `capturable` where the class has it;
 on the CPU 60 tensors of 4,096 to 28,672 elements. Each way has parameters of its own; ways take turns in each round; a
@@ -26,7 +27,7 @@ def bert_shapes(hidden=768, layers=12, inner=3072, words=30522):
     return shapes + layer * layers + [(hidden, hidden), (hidden,)]
 
 
-def step_of(name, way, shapes, device, mode):
+def step_of(name, way, shapes, device, mode, clip):
     torch.manual_seed(0)
     parameters = [torch.nn.Parameter(torch.randn(shape, device=device)) for shape in shapes]
     for parameter in parameters:
@@ -38,6 +39,8 @@ def step_of(name, way, shapes, device, mode):
     optimizer = kind(parameters, **options)
 
     def step():
+        if clip:
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
         optimizer.step()
 
     torch._dynamo.reset()
@@ -59,6 +62,7 @@ def main():
     parser.add_argument("--mode", help="of torch.compile, reduce-overhead for one")
     parser.add_argument("--ways", default="eager,inductor,kiln")
     parser.add_argument("--optimizers", default=",".join(OPTIMIZERS))
+    parser.add_argument("--clip", action="store_true")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=20, help="of a round")
     parser.add_argument("--quick", action="store_true")
@@ -77,7 +81,7 @@ def main():
     for name in names:
         steps, first, launches = {}, 0.0, 0
         for way in ways:
-            steps[way] = step_of(name, way, shapes, arguments.device, arguments.mode)
+            steps[way] = step_of(name, way, shapes, arguments.device, arguments.mode, arguments.clip)
             start = time.perf_counter()
             steps[way]()
             wait()

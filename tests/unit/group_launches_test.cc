@@ -53,7 +53,7 @@ TEST(GroupLaunches, KernelsOfManySizesAreOneLaunch) {
 
 TEST(GroupLaunches, OfAGpuALaunchHasATable) {
   Maker m;
-  Squares(m, std::vector<int64_t>(9, 300));
+  Squares(m, {300, 301, 302, 303, 304});
   MoveToGpu(m);
   const Schedule schedule = m.Run();
   ASSERT_EQ(schedule.steps.size(), 1u);
@@ -61,6 +61,46 @@ TEST(GroupLaunches, OfAGpuALaunchHasATable) {
   EXPECT_EQ(members, MemberTable::MembersThatFit(3));  // two addresses and the size
   EXPECT_LE((MemberTable{members, 3}.Bytes()), MemberTable::kBytesMax);
   EXPECT_GT((MemberTable{members + 1, 3}.Bytes()), MemberTable::kBytesMax);
+}
+
+TEST(GroupLaunches, WhatAllHaveInCommonStaysConstant) {
+  Maker m;
+  Squares(m, {64, 64, 64, 64});
+  const Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 1u);
+  EXPECT_EQ(schedule.steps[0].kernel.kernel.symbol_count(), 0u);
+}
+
+TEST(GroupLaunches, ReductionsOfManyLengthsAreOneLaunch) {
+  Maker m;
+  for (int64_t columns : {64, 100, 4096, 77}) {
+    const BufferId x = m.Input({5, columns}), y = m.Buffer({5});
+    m.RowReduce(5, columns, x, y, v1::REDUCE_SUM);
+    m.Output(y);
+  }
+  MoveToGpu(m);  // on the CPU the length decides how many rows a unit has
+  const Schedule schedule = m.Run();
+  ASSERT_EQ(schedule.steps.size(), 1u);
+  EXPECT_EQ(schedule.steps[0].kernel.kernel.symbol_count(), 2u);  // the columns, and all elements
+}
+
+// Sums of rows of many tensors, each stored to a place of its own in one buffer, or to places that overlap.
+TEST(GroupLaunches, StoresToPartsOfOneBuffer) {
+  for (const int64_t apart : {2, 1}) {
+    Maker m;
+    const BufferId all = m.Buffer({16});
+    for (int64_t i = 0; i < 6; ++i) {
+      const BufferId x = m.Input({2, 50 + i});
+      m.Node({2}, {50 + i},
+             [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& n) {
+               const LoopOpId sum = r.Reduce(v1::REDUCE_SUM, r.Load(x, v1::F32, m.At(x, {o[0], n[0]})));
+               r.Store(all, v1::F32, m.graph.exprs.Add(o[0].leaf, m.C(1 + i * apart)), sum);
+             });
+    }
+    m.Output(all);
+    MoveToGpu(m);
+    EXPECT_EQ(m.Run(/*fuse=*/false).steps.size(), apart == 2 ? 1u : 6u);
+  }
 }
 
 TEST(GroupLaunches, FewOrUnlikeKernelsStayAlone) {
@@ -151,7 +191,8 @@ TEST(GroupLaunches, KeepsTheOrderOfWhatDepends) {
     }
     for (size_t a = 0; a < nodes.size(); ++a) {
       for (size_t b = a + 1; b < nodes.size(); ++b) {
-        if (nodes[a].to != nodes[b].from && nodes[a].to != nodes[b].to && nodes[a].from != nodes[b].to) continue;
+        if (nodes[a].to != nodes[b].from && nodes[a].to != nodes[b].to && nodes[a].from != nodes[b].to)
+          continue;
         EXPECT_LT(at[a], at[b]) << "seed " << seed << ", nodes " << a << " and " << b;
       }
     }
