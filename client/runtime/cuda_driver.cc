@@ -26,6 +26,7 @@ absl::StatusOr<CudaDriver> FindDriver() {
   functions.Need(driver.retain_context, "cuDevicePrimaryCtxRetain");
   functions.Need(driver.current_context, "cuCtxGetCurrent");
   functions.Need(driver.set_context, "cuCtxSetCurrent");
+  functions.Need(driver.wait, "cuStreamSynchronize");
   functions.Need(driver.is_capturing, "cuStreamIsCapturing");
   functions.Want(driver.capture_info, "cuStreamGetCaptureInfo_v2");
   functions.Want(driver.capture_dependencies, "cuStreamUpdateCaptureDependencies");

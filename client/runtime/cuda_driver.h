@@ -33,6 +33,7 @@ struct CudaDriver {
   Result (*retain_context)(Context*, int device);
   Result (*current_context)(Context*);
   Result (*set_context)(Context);
+  Result (*wait)(void* stream);                       // for all that was launched on it
   Result (*is_capturing)(void* stream, int* status);  // 0: it is not
   // Of a stream that is captured; nullptr where the driver is older.
   Result (*capture_info)(void* stream, int* status, uint64_t* id, void** graph, void* const** nodes,

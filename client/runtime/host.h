@@ -115,6 +115,9 @@ class Host {
   // Once per call of a program, on the thread that makes it.
   virtual absl::StatusOr<CallContext> Begin() = 0;
 
+  // Until all that the call has launched is done.
+  virtual absl::Status Wait(const CallContext&) { return absl::OkStatus(); }
+
   // The graph that the call is recorded into; nullptr where its steps have to stay in a row.
   virtual std::unique_ptr<Capture> NewCapture(const CallContext&) { return nullptr; }
 

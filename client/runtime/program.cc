@@ -145,6 +145,8 @@ class Frame {
         default: return absl::InternalError("unknown step");
       }
       if (recorded) KILN_RETURN_IF_ERROR(order_->End());
+      // The time of a step is its work's, not that of launching it.
+      if (times != nullptr && !call_.recorded) KILN_RETURN_IF_ERROR(host_.Wait(call_));
     }
     return Fence();
   }

@@ -198,6 +198,12 @@ class TorchHost : public Host {
     return call;
   }
 
+  absl::Status Wait(const CallContext& call) override {
+    if (!call.on_gpu()) return absl::OkStatus();
+    const auto& driver = TheCudaDriver();
+    return driver.ok() ? driver->Check(driver->wait(call.stream), "wait") : driver.status();
+  }
+
   std::unique_ptr<Capture> NewCapture(const CallContext& call) override {
     const auto& driver = TheCudaDriver();
     return driver.ok() && call.recorded ? CudaCapture::Of(*driver, call.stream) : nullptr;

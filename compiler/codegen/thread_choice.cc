@@ -234,7 +234,7 @@ std::optional<ThreadEmitter::SharedLoop> ThreadEmitter::FindSharedLoop() const {
   for (const StageInfo& info : stages_) {
     if (info.has_scan) return std::nullopt;
     if (info.stage->inner_size() == 0) {
-      last = last || HasStore(*info.stage);
+      last = last || !StoresApart(*info.stage);
       continue;
     }
     if (last) return std::nullopt;

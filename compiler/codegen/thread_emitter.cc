@@ -37,6 +37,17 @@ bool ThreadEmitter::HasAccumulatingStore(const v1::Kernel& kernel) {
   return false;
 }
 
+bool ThreadEmitter::StoresApart(const v1::Stage& stage) {
+  const auto touches = [&](LoopOpcode opcode, uint32_t buffer) {
+    return std::any_of(stage.ops().begin(), stage.ops().end(), [&](const v1::LoopOp& op) {
+      return static_cast<LoopOpcode>(op.op()) == opcode && op.buffer() == buffer;
+    });
+  };
+  return std::none_of(stage.ops().begin(), stage.ops().end(), [&](const v1::LoopOp& op) {
+    return static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore && touches(LoopOpcode::kLoad, op.buffer());
+  });
+}
+
 ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
     : KernelEmitter(kernel, target, module), threads_(kThreads) {}
 
@@ -460,21 +471,29 @@ void ThreadEmitter::EmitStagesInTurn() {
     stage_ = &stages_[k];
     EmitStage(stages_[k]);
   };
-  const auto by_all = [&](const StageInfo& info) {
-    return rows_ == 1 || info.stage->inner_size() > 0 || !HasStore(*info.stage);
-  };
-  for (; k < stages_.size() && by_all(stages_[k]); ++k) {
+  // Of a point that several threads share the first row alone stores what has no loop. Where loops follow all
+  // rows compute it, and the stages behind the last loop are the first row's.
+  size_t common = stages_.size();
+  while (rows_ > 1 && common > 0 && stages_[common - 1].stage->inner_size() == 0) --common;
+  for (; k < common; ++k) {
     if (together && k > 0) Barrier();
     emit();
   }
   if (k < stages_.size()) {
     Barrier();
-    llvm::Value* writes = b_.CreateAnd(active_, b_.CreateICmpEQ(row_, I64(0)));
-    If(writes, "first_row", [&] {
+    IfFirstRow([&] {
       for (; k < stages_.size(); ++k) emit();
     });
   }
   if (together) Barrier();
+}
+
+void ThreadEmitter::IfFirstRow(Body body) {
+  If(b_.CreateAnd(active_, b_.CreateICmpEQ(row_, I64(0))), "first_row", [&] {
+    in_first_row_ = true;
+    body();
+    in_first_row_ = false;
+  });
 }
 
 void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll,

@@ -34,9 +34,9 @@
 // The numbers of it (threads, rows of them, turns, ...) are a ThreadSchedule: the kernel's own where it has
 // one, which is refused with INVALID_ARGUMENT where the kernel does not allow it; otherwise one is chosen.
 //
-// thread_emitter.cc has the shape of a kernel, member_entry.cc the entry of one with members, thread_choice.cc who does what, thread_schedule.cc what else
-// could be chosen, thread_combine.cc how threads combine, thread_tile.cc transposed access, thread_strip.cc
-// strips, thread_softmax.cc the sum of a softmax.
+// thread_emitter.cc has the shape of a kernel, member_entry.cc the entry of one with members,
+// thread_choice.cc who does what, thread_schedule.cc what else could be chosen, thread_combine.cc how threads
+// combine, thread_tile.cc transposed access, thread_strip.cc strips, thread_softmax.cc the sum of a softmax.
 #pragma once
 
 #include "compiler/codegen/gpu_image.h"
@@ -75,6 +75,8 @@ class ThreadEmitter : public KernelEmitter {
   static bool IsAccess(const v1::LoopOp& op);            // a load or a store
   static bool HasStore(const v1::Stage& stage);
   static bool HasAccumulatingStore(const v1::Kernel& kernel);
+  // Does the stage load nothing that it stores? Then threads may all run it, and one of them store.
+  static bool StoresApart(const v1::Stage& stage);
 
   // Does every accumulating store meet an element at most once a point, whatever a point's loops are shared
   // by?
@@ -202,6 +204,7 @@ class ThreadEmitter : public KernelEmitter {
   // The code twice: for aligned vectors where `aligned` holds, and for any address.
   void EmitByAlignment(llvm::Value* aligned, Body emit);
   void EmitStagesInTurn();
+  void IfFirstRow(Body body);  // of threads that share a point
   void SetPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents);
   void EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents);
   llvm::Value* Shuffle(llvm::Intrinsic::ID id, llvm::Value* value, unsigned lane);
@@ -219,6 +222,7 @@ class ThreadEmitter : public KernelEmitter {
   uint32_t tile_loop_ = 0;            // along which its transposed loads run
   llvm::Value* row_ = nullptr;        // of this thread
   llvm::Value* active_ = nullptr;     // does its column exist?
+  bool in_first_row_ = false;         // in code of IfFirstRow
   bool aligned_ = false;              // in code that runs where IsAligned
   bool aligned_by_buffers_ = false;   // that is known of all points
   bool aligned_by_row_ = false;       // that is known of all stages of a point

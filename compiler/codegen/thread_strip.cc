@@ -202,7 +202,12 @@ void ThreadEmitter::EmitStore(const v1::LoopOp& op) {
   const auto sum = std::find_if(strip_sums_.begin(), strip_sums_.end(),
                                 [&](const StripSum& candidate) { return candidate.op == &op; });
   if (sum == strip_sums_.end()) {
-    KernelEmitter::EmitStore(op);
+    const bool one_stores = rows_ > 1 && stage_->stage->inner_size() == 0 && !in_first_row_;
+    if (one_stores) {
+      IfFirstRow([&] { KernelEmitter::EmitStore(op); });
+    } else {
+      KernelEmitter::EmitStore(op);
+    }
     return;
   }
   llvm::AllocaInst* slot = sum->slots[turn_];

@@ -12,8 +12,10 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kBytesMin = int64_t{4} << 20;     // of what is summed: smaller ones stay in the cache
-constexpr int64_t kGpuBytesMin = int64_t{2} << 20;  // columns alone are too few threads
+constexpr int64_t kBytesMin = int64_t{4} << 20;           // of what is summed: smaller ones stay in the cache
+constexpr int64_t kGpuBytesMin = int64_t{2} << 20;        // columns alone are too few threads
+constexpr int64_t kGpuLongBytesMin = int64_t{512} << 10;  // of columns that are long even for a block of rows
+constexpr int64_t kGpuLongColumnMin = 2048;
 constexpr int64_t kRowStrideMin = 256;    // elements, on a CPU: rows closer than that share pages anyway
 constexpr int64_t kGpuRowStrideMin = 16;  // a thread's neighbours read beside it
 constexpr int64_t kBlockRowsMin = 16;
@@ -103,7 +105,9 @@ class Splitter {
       const bool on_gpu = graph_.buffers[op.buffer].device == v1::CUDA;
       if (IsColumnAccess(node, op.index, on_gpu ? kGpuRowStrideMin : kRowStrideMin)) {
         const int64_t bytes = std::min(context_.EstimateBytes(op.buffer), BytesOfPoints(node, op.dtype));
-        enough = enough || bytes >= (on_gpu ? kGpuBytesMin : kBytesMin);
+        int64_t bytes_min = on_gpu ? kGpuBytesMin : kBytesMin;
+        if (on_gpu && context_.EstimateProduct(node.inner) >= kGpuLongColumnMin) bytes_min = kGpuLongBytesMin;
+        enough = enough || bytes >= bytes_min;
       }
     }
     return enough ? sum : std::nullopt;

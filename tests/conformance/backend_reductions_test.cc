@@ -270,6 +270,38 @@ TEST_P(BackendReductionsTest, StripsOfRowsSummedDownTheirColumns) {
   }
 }
 
+// Columns, of which several threads share one: what is stored between two loops, and read by the second, also
+// where it overwrites what the kernel has read.
+TEST_P(BackendReductionsTest, StoresBetweenLoopsDownColumns) {
+  for (const auto& [columns, rows] :
+       std::vector<std::pair<int64_t, int64_t>>{{5, 70}, {40, 600}, {33, 2000}}) {
+    for (const bool overwrites : {false, true}) {
+      KernelBuilder b;
+      const uint32_t width = b.Const(columns), height = b.Const(rows);
+      const uint32_t in = b.Buffer(v1::F32, v1::READ, b.Const(columns * rows)),
+                     out = b.Buffer(v1::F32, v1::WRITE, b.Const(columns * rows)),
+                     sums = b.Buffer(v1::F32, overwrites ? v1::READ_WRITE : v1::WRITE, width);
+      b.Outer(width);
+      const uint32_t column = b.Var(0), at = b.Add(column, b.Mul(b.Var(1), width));
+      b.BeginStage({height});
+      const uint32_t sum = b.Reduce(v1::REDUCE_SUM, b.Load(in, at));
+      b.BeginStage({});
+      uint32_t kept = sum;
+      if (overwrites) kept = b.Op(LoopOpcode::kAdd, v1::F32, {b.Load(sums, column), sum});
+      b.Store(sums, column, kept);
+      b.BeginStage({height});
+      b.Store(out, at, b.Op(LoopOpcode::kSub, v1::F32, {b.Load(in, at), kept}));
+      b.Schedule(1, 1, v1::VECTOR_OUTER_LAST);
+      std::vector<double> values;
+      for (int64_t k = 0; k < columns * rows; ++k) values.push_back(static_cast<double>(k * 13 % 29) * 0.125);
+      const std::vector<double> before(static_cast<size_t>(columns), 0.5);
+      SCOPED_TRACE(absl::StrCat(columns, " columns of ", rows, overwrites ? ", added to" : ""));
+      Check(b.Build(),
+            {FloatBuffer(v1::F32, values), FloatBuffer(v1::F32, values), FloatBuffer(v1::F32, before)});
+    }
+  }
+}
+
 // The sum of a long row's exponentials beside its maximum, where a row or part of it is not finite too.
 TEST_P(BackendReductionsTest, SumsOfExponentialsOfLongRows) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

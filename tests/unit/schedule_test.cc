@@ -497,13 +497,14 @@ TEST(PlanMemory, OutputsAndStaticInputsStay) {
 
 // Sums down a matrix in two passes: on a GPU, where columns alone are too few threads, of smaller ones too.
 TEST(Schedule, SumsOfLongColumnsTakeTwoPasses) {
-  const auto passes = [](int64_t rows, v1::DeviceType device) {
+  const auto passes = [](int64_t rows, v1::DeviceType device, int64_t columns = 512) {
     Maker m;
-    const BufferId x = m.Input({rows, 512}), y = m.Buffer({512});
-    m.Node({512}, {rows}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
-      const LoopOpId value = r.Load(x, v1::F32, m.At(x, {i[0], o[0]}));
-      r.Store(y, v1::F32, m.At(y, o), r.Reduce(v1::REDUCE_SUM, value));
-    });
+    const BufferId x = m.Input({rows, columns}), y = m.Buffer({columns});
+    m.Node({columns}, {rows},
+           [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+             const LoopOpId value = r.Load(x, v1::F32, m.At(x, {i[0], o[0]}));
+             r.Store(y, v1::F32, m.At(y, o), r.Reduce(v1::REDUCE_SUM, value));
+           });
     m.Output(y);
     for (LoopBuffer& buffer : m.graph.buffers) buffer.device = device;
     return m.Run().steps.size();
@@ -511,6 +512,7 @@ TEST(Schedule, SumsOfLongColumnsTakeTwoPasses) {
   EXPECT_EQ(passes(4096, v1::CPU), passes(1024, v1::CUDA));
   EXPECT_GT(passes(1024, v1::CUDA), passes(1024, v1::CPU));
   EXPECT_EQ(passes(256, v1::CUDA), passes(1024, v1::CPU));
+  EXPECT_EQ(passes(12'544, v1::CUDA, 16), passes(4096, v1::CPU));
 }
 
 // Threads of a GPU that share a column leave to one of them what it stores, at the end.

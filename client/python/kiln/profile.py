@@ -4,7 +4,8 @@
         step()
     print(profile)
 
-Times are wall time inside compiled graphs; what runs between graphs (Python, the optimizer) is not in them.
+Times are wall time inside compiled graphs, on a GPU with the wait for each step's work (a graph that is replayed from
+its recording has no steps and is not in them); what runs between graphs (Python, the optimizer) is not in them.
 """
 import dataclasses
 import threading
