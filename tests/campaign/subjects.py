@@ -78,6 +78,11 @@ class Case:
     def tensors(self):
         return [value for value in tree_leaves((self.args, self.kwargs)) if isinstance(value, torch.Tensor)]
 
+    def dtypes(self):
+        """Of its tensors, and those it names."""
+        return {getattr(value, "dtype", value) for value in tree_leaves((self.args, self.kwargs))
+                if isinstance(value, (torch.Tensor, torch.dtype))}
+
     def leaves(self):
         """Whose gradients are asked for."""
         own = list(self.function.parameters()) if isinstance(self.function, torch.nn.Module) else []

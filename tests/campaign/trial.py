@@ -9,6 +9,7 @@ import types
 import warnings
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import exempt
@@ -171,6 +172,8 @@ def _at_inputs_nearby(case, call, function, here):
     """[Difference] where eager's error is its largest at this input and at some nearby.
 
     Of few numbers eager's at one input may be next to nothing by chance. function: the compiled call's own."""
+    if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in case.tensors()):
+        return _of_rounding(case, *here)
     runs = [here]
     for seed in range(_NEARBY):
         near = case.nearby(seed)
@@ -183,6 +186,33 @@ def _at_inputs_nearby(case, call, function, here):
             runs.append((got.results, eager.results, *_in_other_dtypes(near)))
     own_errors = [max(errors) for errors in zip(*(errors_of_eager(*one[1:]) for one in runs))]
     return next(filter(None, (differences(*one, own_errors=own_errors) for one in runs)), [])
+
+
+class _Rounding(TorchDispatchMode):
+    """Of every operator's numbers each other one, drawn, is the next towards zero. float64 stays."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        result = operator(*args, **kwargs or {})
+        moves = isinstance(result, torch.Tensor) and result.is_floating_point() and not operator.is_view
+        if not moves or result.dtype == torch.float64:
+            return result
+        drawn = torch.rand(result.shape, generator=self._generator) < 0.5
+        return result * torch.where(drawn, 1 - torch.finfo(result.dtype).eps / 2, 1.0).to(result.dtype)
+
+
+def _of_rounding(case, got, eager, wider, narrower):
+    """The same of a case that has no numbers to move: eager's own roundings are moved instead."""
+    own_errors = errors_of_eager(eager, wider, narrower)
+    for seed in range(_NEARBY):
+        with _Rounding(seed):
+            moved = _in_other_dtypes(case)[1] if narrower is not None else run(case.copied()).results
+        errors = errors_of_eager(*((eager, wider, moved) if narrower is not None else (moved, wider, None)))
+        own_errors = list(map(max, own_errors, errors))
+    return differences(got, eager, wider, narrower, own_errors=own_errors)
 
 
 def _kiln_fallback():
@@ -199,7 +229,7 @@ def _errors(**outcomes):
 
 def _in_other_dtypes(case):
     """Results in fp64, and of fp64 in float32: None where there are none."""
-    dtypes = {tensor.dtype for tensor in case.tensors()}
+    dtypes = case.dtypes()
     narrower = run(case.narrower()).results if dtypes.intersection(_DOUBLE) else None
     if dtypes and dtypes <= set(_DOUBLE):
         return None, narrower

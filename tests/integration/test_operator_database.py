@@ -195,6 +195,34 @@ def test_an_order_of_its_own_is_right(database, monkeypatch):
         assert found.verdict(subjects.Case(lambda x: ((x[0] + x[1]) + x[2]) + x[3], (x,), {})).verdict == OK
 
 
+FOUR = (0.3635819, -0.4891775, 0.1365995, -0.0106411)
+
+
+def of_numbers(dtype=torch.float64):
+    a, b, c, d = (torch.tensor([number], dtype=dtype) for number in FOUR)
+    return ((a + b) + c) + d
+
+
+@pytest.mark.parametrize("change, verdict", [
+    (lambda: (torch.tensor([(FOUR[0] + FOUR[2]) + (FOUR[1] + FOUR[3])], dtype=torch.float64),), OK),
+    (lambda: (torch.tensor([sum(FOUR) + 1e-15], dtype=torch.float64),), WRONG)])
+def test_an_order_of_its_own_is_right_without_inputs(database, monkeypatch, change, verdict):
+    real = trial.lookup
+    monkeypatch.setattr(trial, "lookup", lambda backend: (lambda module, inputs: change)
+                        if backend == "planted" else real(backend))
+    found = trial.Trial(database["sum"], "float64", False, "planted", nothing_fell_back)
+    assert found.verdict(subjects.Case(of_numbers, (), {"dtype": torch.float64})).verdict == verdict
+
+
+def test_a_dtype_that_is_named_has_errors_too():
+    x = torch.randint(-9, 9, (5, 10, 5), dtype=torch.int32)
+    case = subjects.Case(torch.nn.functional.softmin, (x, 2), {"dtype": torch.float64})
+    exact, estimate = trial._in_other_dtypes(case)
+    own = trial.run(case.copied()).results
+    mine = results(moved(own.leaves[0][1], -3), inputs=[x])
+    assert judge.differences(mine, own, None, None) and not judge.differences(mine, own, exact, estimate)
+
+
 CALLS = {"exp": torch.exp, "nonzero": torch.nonzero, "nn.functional.dropout": torch.nn.functional.dropout}
 
 
