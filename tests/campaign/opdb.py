@@ -172,7 +172,9 @@ class Process:
         lines = [line.strip() for line in self._errors.read().splitlines() if line.strip()]
         named = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         told = next((line for line in lines if re.match("Fatal|terminate|.*[Aa]ssert|.*Error", line)), "")
-        return f"{named} {told}"[:300]
+        current = next((place for place, line in enumerate(lines) if line.startswith("Current thread")), len(lines))
+        frames = [re.sub(r'File "(?:.*/)?([^/]*)", line', r"\1", line) for line in lines[current + 1:current + 6]]
+        return f"{named} {told} {'; '.join(frames)}".strip()[:500]
 
 
 class Died(Exception):

@@ -320,6 +320,14 @@ def test_a_crash_and_a_hang_cost_their_sample(scripted):
     assert verdicts(scripted) == {"good": ["ok"] * 3, "bad": ["ok", "crash", "ok"], "slow": ["ok", "hang", "ok"]}
 
 
+def test_a_crash_tells_where(scripted):
+    script = scripted.parent / "scripted.py"
+    script.write_text(script.read_text().replace("os.abort()", "import faulthandler; faulthandler.enable(); os.abort()"))
+    assert opdb.main(["--json", str(scripted), "--ways", "static", "--ops", "bad", "--processes", "1"]) == 1
+    _, record = map(json.loads, scripted.read_text().splitlines())
+    assert "SIGABRT Fatal Python error: Aborted scripted.py 9 in <module>" in record["samples"][1]["detail"]
+
+
 def test_what_the_file_has_is_not_run_again(scripted, capsys):
     arguments = ["--json", str(scripted), "--ways", "static", "--processes", "1"]
     assert opdb.main([*arguments, "--ops", "good"]) == 0
