@@ -257,6 +257,8 @@ constexpr ViewRow kViews[] = {
     {"aten.select.int", LowerSelect},
     {"aten.split.Tensor", LowerSplit},
     {"aten.split_with_sizes.default", LowerSplit},
+    {"aten.unsafe_split.Tensor", LowerSplit},
+    {"aten.unsafe_split_with_sizes.default", LowerSplit},
     {"aten.chunk.default", LowerSplit},
     {"aten.unbind.int", LowerSplit},
     {"aten.diagonal.default", LowerDiagonal},

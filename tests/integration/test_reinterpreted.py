@@ -27,6 +27,19 @@ class TestComplex:
                          lambda x: torch.cat([x, x.t().reshape(3, 8)]).sum(0), lambda x: x.mean(1)):
             check_function(function, x)
 
+    @pytest.mark.parametrize("dynamic", [False, True])
+    @pytest.mark.parametrize("split", [
+        lambda x, dim: torch.unsafe_chunk(x, 2, dim), lambda x, dim: torch.unsafe_split(x, 2, dim),
+        lambda x, dim: torch.unsafe_split_with_sizes(x, [1, x.shape[dim] - 1], dim), lambda x, dim: x.unbind(dim)])
+    def test_parts_share_memory(self, split, dynamic):
+        for rank in (1, 2, 3):
+            x = _complex(*torch.randint(3, 6, (rank,)).tolist())
+            for dim in range(rank):
+                parts = torch.compile(lambda x: split(x, dim), backend="kiln", dynamic=dynamic)(x)
+                torch.testing.assert_close(parts, split(x, dim), check_stride=True)
+                assert all(part.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for part in parts)
+                check_function(lambda x: [part * 2 for part in split(x + 1, dim)], x)
+
     # As Llama's own code has it; the two results of view_as_complex are of one size, and the first outlives its argument.
     def test_rotary_embedding(self):
         def rotate(q, k, by):
