@@ -73,7 +73,8 @@ bool Hardsigmoid(Match& m) { return m.Return(Clamp(In(m, "self") + 3.0, 0.0, 6.0
 
 bool HardsigmoidBackward(Match& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
-  return m.Return(Where(LogicalAnd(Gt(x, -3.0), Lt(x, 3.0)), g / 6.0, 0.0));
+  const double sixth = 1.0F / 6.0F;  // eager's, in F64 too
+  return m.Return(Where(LogicalAnd(Gt(x, -3.0), Lt(x, 3.0)), g * sixth, 0.0));
 }
 
 bool Hardtanh(Match& m) {

@@ -134,6 +134,24 @@ Dims AllButChannels(int64_t rank) {
   return dims;
 }
 
+// On the CPU eager's accumulators are F64. Known large images stay F32: blocks of points, whose errors are
+// apart, are summed there first, and channel_moments makes one pass of two.
+constexpr int64_t kWideElementsMax = int64_t{1} << 19;
+
+bool IsWide(const Value& x) {
+  if (x.type().device != v1::CPU || x.dtype() != v1::F32) return false;
+  const auto elements = x.builder().exprs().AsConst(CountOf(x, Range(0, x.rank())));
+  return !elements || *elements < kWideElementsMax;
+}
+
+Value SumOfChannels(const Value& x, const Dims& dims) {
+  return IsWide(x) ? Cast(Sum(Cast(x, v1::F64), dims, true), v1::F32) : Sum(x, dims, true);
+}
+
+Value MeanOfChannels(const Value& x, const Dims& dims) {
+  return IsWide(x) ? Cast(Mean(Cast(x, v1::F64), dims, true), v1::F32) : Mean(x, dims, true);
+}
+
 void SetStatistic(Match& m, size_t i, const Value& statistic) {
   if (!m.Wanted(i)) return;
   const TensorType type = m.Type(i);
@@ -160,7 +178,9 @@ bool BatchNormAs(Match& m, bool training) {
   Moments moments;
   Value rstd;
   if (training) {
-    moments = MomentsOf(x, dims);
+    moments.mean = MeanOfChannels(x, dims);
+    moments.centered = x - moments.mean;
+    moments.variance = MeanOfChannels(moments.centered * moments.centered, dims);
     rstd = Rsqrt(moments.variance + eps);
   } else {
     moments.centered = x - AlongChannels(running_mean, rank);
@@ -215,8 +235,8 @@ bool BatchNormBackward(Match& m) {
   }
   const Sym count{CountOf(x, dims)};
   Value centered = x - mean;
-  Value sum = Sum(g, dims, true);
-  Value dot = Sum(g * centered, dims, true);
+  Value sum = SumOfChannels(g, dims);
+  Value dot = SumOfChannels(g * centered, dims);
   if (m.Wanted(0)) {
     Value scale = weight.ok() ? rstd * AlongChannels(weight, rank) : rstd;
     Value d = g;

@@ -200,8 +200,11 @@ Value NormOf(const Value& x, double order, const Dims& dims, bool keepdim) {
 
 bool Norm(Match& m) {
   Value x = Cast(m.Tensor("self"), ResultCompute(m));
-  const char* order = m.Has("ord") ? "ord" : "p";
-  return m.Return(NormOf(x, m.Float(order, 2), m.Dims("dim", x), m.Bool("keepdim", false)));
+  const Dims dims = m.Dims("dim", x);
+  double order = m.Float(m.Has("ord") ? "ord" : "p", 2);
+  // Of one element it is the magnitude, as in eager: a power's root is next to it.
+  if (order != 0 && x.ok() && m.exprs().AsConst(CountOf(x, dims)) == 1) order = 1;
+  return m.Return(NormOf(x, order, dims, m.Bool("keepdim", false)));
 }
 
 bool Dist(Match& m) {

@@ -53,3 +53,45 @@ def test_as_exact_as_eager(name, dtype):
             mine, theirs = _largest_error(got, exact.to(eager.dtype).double()), _largest_error(eager, exact.to(eager.dtype).double())
             bound = max(2 * theirs, 2 * _last_place(exact.to(eager.dtype).double(), dtype))
             assert mine <= bound, f"{name} of {count} about {offset}, magnitude {magnitude}: {mine} against {theirs} of eager"
+
+
+def _gradients(function, dtype, *arguments):
+    """Of `function`'s result, whose share of each element is drawn, with respect to all arguments."""
+    arguments = [value.to(dtype).requires_grad_() for value in arguments]
+    result = function(*arguments)
+    share = torch.randn(result.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return torch.autograd.grad(result, arguments, share.bfloat16().to(dtype))
+
+
+def _check_gradients(function, dtype, *arguments, dynamic=False):
+    compiled = torch.compile(function, backend="kiln", dynamic=dynamic)
+    exact, eager, got = (_gradients(of, wide, *arguments) for of, wide in (
+        (function, torch.float64), (function, dtype), (compiled, dtype)))
+    for number, (right, theirs, mine) in enumerate(zip(exact, eager, got)):
+        bound = max(2 * _largest_error(theirs, right), 2 * _last_place(right, dtype))
+        assert _largest_error(mine, right) <= bound, f"gradient {number}: {_largest_error(mine, right)}, allowed {bound}"
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shape", [(12, 400), (4, 400, 3), (2, 400, 5, 5)], ids=str)
+def test_gradients_of_a_batch_norm(shape, dynamic):
+    torch._dynamo.reset()
+    for seed in range(4):
+        torch.manual_seed(seed)
+        x, weight, bias = torch.randn(shape) + 3 * (seed % 2), torch.randn(400), torch.randn(400)
+        _check_gradients(lambda x, weight, bias: F.batch_norm(x, None, None, weight, bias, True), torch.float32, x, weight,
+                         bias, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("order", [3, -2.1, 6, 0.7, 2.5])
+def test_gradients_of_norms_of_one_element(order):
+    torch._dynamo.reset()
+    x = torch.randn(4000, 1, generator=torch.Generator().manual_seed(1))
+    _check_gradients(lambda x: torch.linalg.vector_norm(x, ord=order, dim=1), torch.float32, x)
+
+
+def test_the_gradient_of_hardsigmoid_is_eagers():
+    """Whose sixth is a float's in float64, too."""
+    x = torch.linspace(-4, 4, 101, dtype=torch.float64)
+    mine, own = (_gradients(of, torch.float64, x)[0] for of in (torch.compile(F.hardsigmoid, backend="kiln"), F.hardsigmoid))
+    torch.testing.assert_close(mine, own, rtol=1e-15, atol=0)
