@@ -31,6 +31,7 @@ from verdicts import ALL, BAD, CRASH, ERROR, HANG, SKIPPED
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _WAYS = ("static", "dynamic")
 _START_SECONDS = 120  # that a process has to import torch and its databases
+_IDLE = 5  # a process that does nothing, or gets no processor, may take so many times as long
 _MEMORY_MOST = 3 << 30  # bytes a process may have before another takes over
 
 
@@ -47,7 +48,8 @@ def parse(arguments=None):
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="each N-th unit from the I-th")
     parser.add_argument("--part", type=float, default=1.0, help="share of the units, drawn by --seed")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--sample-seconds", type=float, default=60.0, help="above them a sample hangs")
+    parser.add_argument("--sample-seconds", type=float, default=60.0,
+                        help="of the processor's time; above them a sample hangs")
     parser.add_argument("--limit-seconds", type=float, help="no unit begins later")
     parser.add_argument("--json", metavar="FILE", help="JSON lines; default: none")
     parser.add_argument("--resume", action="store_true", help="what the file has, of the same kiln, is not run again")
@@ -144,19 +146,26 @@ class Process:
         self._process.stdin.flush()
 
     def reply(self, seconds):
-        """The next line; raises Died, or Died of a hang after so many seconds."""
-        deadline = time.monotonic() + seconds
+        """The next line; raises Died, or Died of a hang after so many seconds of its processor's time, or _IDLE as many."""
+        begin, used = time.monotonic(), self._processor_seconds()
         output = self._process.stdout
         while b"\n" not in self._pending:
-            if not select.select([output], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not select.select([output], [], [], seconds / _IDLE)[0]:
+                past = time.monotonic() - begin
+                if self._processor_seconds() - used < seconds and past < _IDLE * seconds:
+                    continue
                 self.kill()
-                raise Died(HANG, f"more than {seconds:.0f} s")
+                raise Died(HANG, f"more than {past:.0f} s")
             read = os.read(output.fileno(), 65536)
             if not read:
                 raise Died(CRASH, self._last_words())
             self._pending += read
         line, _, self._pending = self._pending.partition(b"\n")
         return json.loads(line)
+
+    def _processor_seconds(self):
+        with open(f"/proc/{self._process.pid}/stat") as numbers:
+            return sum(map(int, numbers.read().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def too_large(self):
         with open(f"/proc/{self._process.pid}/statm") as pages:
@@ -271,7 +280,6 @@ class Campaign:
                 if process is None:
                     process = Process(self._options, environment)
                 process.ask(*unit, first)
-                begun = None
                 while True:
                     reply = process.reply(self._options.sample_seconds)
                     if "begin" in reply:
@@ -289,7 +297,7 @@ class Campaign:
                 samples.append({"number": number, "verdict": verdict, "detail": detail, "sample": sample})
                 if begun is None:
                     return samples, {}, None
-                first = number + 1
+                first, begun = number + 1, None
 
     def _keep(self, record):
         with self._lock:

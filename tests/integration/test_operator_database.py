@@ -285,7 +285,8 @@ def test_samples_are_the_seeds(database):
 
 _SCRIPTED = """
 import json, os, sys, time
-print(json.dumps({"units": [["good", "float32"], ["bad", "float32"], ["slow", "float32"]]}), flush=True)
+print(json.dumps({"units": [["good", "float32"], ["bad", "float32"], ["slow", "float32"],
+                            ["busy", "float32"], ["starved", "float32"]]}), flush=True)
 for line in sys.stdin:
     name, dtype, way, first = json.loads(line)
     for number in range(first, 3):
@@ -294,6 +295,11 @@ for line in sys.stdin:
             os.abort()
         if number == 1 and name == "slow":
             time.sleep(100)
+        end = time.process_time() + 100
+        while number == 1 and name == "busy" and time.process_time() < end:
+            pass
+        if number == 1 and name == "starved":
+            time.sleep(3)
         print(json.dumps({"end": number, "verdict": "ok", "detail": "", "seconds": 0.0}), flush=True)
     print(json.dumps({"done": {}}), flush=True)
 """
@@ -317,7 +323,18 @@ def verdicts(path):
 def test_a_crash_and_a_hang_cost_their_sample(scripted):
     arguments = ["--json", str(scripted), "--ways", "static", "--sample-seconds", "2", "--processes", "1"]
     assert opdb.main(arguments) == 1
-    assert verdicts(scripted) == {"good": ["ok"] * 3, "bad": ["ok", "crash", "ok"], "slow": ["ok", "hang", "ok"]}
+    hang = ["ok", "hang", "ok"]
+    assert verdicts(scripted) == {"good": ["ok"] * 3, "bad": ["ok", "crash", "ok"], "slow": hang, "busy": hang,
+                                  "starved": ["ok"] * 3}
+
+
+def test_a_process_that_does_not_start_costs_one_sample(scripted, monkeypatch):
+    script = scripted.parent / "scripted.py"
+    script.write_text(script.read_text().replace('name == "bad"', 'open("started", "w")')
+                      .replace("import json", "import os\nif os.path.exists('started'): os.abort()\nimport json"))
+    monkeypatch.chdir(scripted.parent)
+    assert opdb.main(["--json", str(scripted), "--ways", "static", "--ops", "good", "--processes", "1"]) == 1
+    assert verdicts(scripted) == {"good": ["ok", "crash", "crash"]}
 
 
 def test_a_crash_tells_where(scripted):
@@ -325,7 +342,7 @@ def test_a_crash_tells_where(scripted):
     script.write_text(script.read_text().replace("os.abort()", "import faulthandler; faulthandler.enable(); os.abort()"))
     assert opdb.main(["--json", str(scripted), "--ways", "static", "--ops", "bad", "--processes", "1"]) == 1
     _, record = map(json.loads, scripted.read_text().splitlines())
-    assert "SIGABRT Fatal Python error: Aborted scripted.py 9 in <module>" in record["samples"][1]["detail"]
+    assert "SIGABRT Fatal Python error: Aborted scripted.py 10 in <module>" in record["samples"][1]["detail"]
 
 
 def test_what_the_file_has_is_not_run_again(scripted, capsys):
