@@ -144,12 +144,13 @@ bool IsWide(const Value& x) {
   return !elements || *elements < kWideElementsMax;
 }
 
+// In its accumulator's dtype.
 Value SumOfChannels(const Value& x, const Dims& dims) {
-  return IsWide(x) ? Cast(Sum(Cast(x, v1::F64), dims, true), v1::F32) : Sum(x, dims, true);
+  return Sum(IsWide(x) ? Cast(x, v1::F64) : x, dims, true);
 }
 
 Value MeanOfChannels(const Value& x, const Dims& dims) {
-  return IsWide(x) ? Cast(Mean(Cast(x, v1::F64), dims, true), v1::F32) : Mean(x, dims, true);
+  return Cast(SumOfChannels(x, dims) / Sym{CountOf(x, dims)}, x.dtype());
 }
 
 void SetStatistic(Match& m, size_t i, const Value& statistic) {
@@ -237,13 +238,15 @@ bool BatchNormBackward(Match& m) {
   Value centered = x - mean;
   Value sum = SumOfChannels(g, dims);
   Value dot = SumOfChannels(g * centered, dims);
+  Value wide_rstd = Cast(rstd, dot.dtype());
+  const auto narrow = [&](const Value& statistic) { return Cast(statistic, x.dtype()); };
   if (m.Wanted(0)) {
     Value scale = weight.ok() ? rstd * AlongChannels(weight, rank) : rstd;
     Value d = g;
-    if (train) d = g - centered * (dot / count * (rstd * rstd)) - sum / count;
+    if (train) d = g - narrow(sum / count) - centered * narrow(dot / count * (wide_rstd * wide_rstd));
     m.Set(0, d * scale);
   }
-  if (m.Wanted(1)) m.Set(1, View(dot * rstd, m.Type(1).sizes));
+  if (m.Wanted(1)) m.Set(1, View(narrow(dot * wide_rstd), m.Type(1).sizes));
   if (m.Wanted(2)) m.Set(2, View(sum, m.Type(2).sizes));
   return true;
 }

@@ -73,14 +73,15 @@ def _check_gradients(function, dtype, *arguments, dynamic=False):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("shape", [(12, 400), (4, 400, 3), (2, 400, 5, 5)], ids=str)
-def test_gradients_of_a_batch_norm(shape, dynamic):
+@pytest.mark.parametrize("norm, shape", [(F.batch_norm, (12, 400)), (F.batch_norm, (4, 400, 3)),
+                                         (F.batch_norm, (2, 400, 5, 5)), (F.instance_norm, (3, 400, 4))])
+def test_gradients_of_batch_norms(norm, shape, dynamic):
     torch._dynamo.reset()
     for seed in range(4):
         torch.manual_seed(seed)
         x, weight, bias = torch.randn(shape) + 3 * (seed % 2), torch.randn(400), torch.randn(400)
-        _check_gradients(lambda x, weight, bias: F.batch_norm(x, None, None, weight, bias, True), torch.float32, x, weight,
-                         bias, dynamic=dynamic)
+        _check_gradients(lambda x, weight, bias: norm(x, None, None, weight, bias, True), torch.float32, x, weight, bias,
+                         dynamic=dynamic)
 
 
 @pytest.mark.parametrize("order", [3, -2.1, 6, 0.7, 2.5])
