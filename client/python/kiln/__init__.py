@@ -1,9 +1,10 @@
 """kiln: `torch.compile(model, backend="kiln")`.
 
-Importing this package registers nothing by side effect but the backend's name; the compile service
-is contacted when the first graph is compiled.
+Importing this package does nothing by side effect but register the backend's name and put declarations of
+torch's right (declarations.py); the compile service is contacted when the first graph is compiled.
 """
 
+from . import declarations
 from .backend import kiln, register
 from .explain import explain
 from .profile import profile
@@ -11,6 +12,7 @@ from .records import reset_stats, stats
 from .service import status
 
 register()
+declarations.install()
 
 __all__ = ["explain", "kiln", "profile", "reset_stats", "stats", "status"]
 __version__ = "0.1.0"

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import fallback, joint_graph, pinned_layouts
+from . import declarations, fallback, joint_graph, pinned_layouts
 
 aten = torch.ops.aten
 
@@ -33,6 +33,7 @@ def digest() -> bytes:
     names += [f"whole {op}" for op in _KEPT_WHOLE]
     names += [f"rewritten {op}" for op in joint_graph.names()]
     names += [f"pins {op}" for op in pinned_layouts.READERS]
+    names += [f"declared {name}" for name in declarations.names()]
     return hashlib.sha256("\n".join(names).encode()).digest()
 
 

@@ -1,0 +1,106 @@
+"""Puts right what torch declares of its own operators where that is not what they give on the CPU.
+
+A declaration (a meta function, a fake) says dtype, sizes and strides while a graph is traced, and all that follows is
+traced by it. The right one is in force from kiln's import on: Dynamo asks before the backend does, and its answers are
+kept. test_declarations.py compares declarations with results; what it finds belongs here.
+"""
+import functools
+import threading
+
+import torch
+from torch._subclasses import fake_impls
+
+from . import fallback
+
+aten = torch.ops.aten
+
+
+def install():
+    for op, declare in _DECLARATIONS.items():
+        with fallback.left_out(f"the declaration of {op}"):
+            _declare(op, declare)
+    with fallback.left_out("the declaration of operators in half precision"):
+        _keep_expanded()
+    torch._subclasses.FakeTensorMode.cache_clear()
+
+
+def names():
+    return (*map(str, _DECLARATIONS), "expanded")
+
+
+def _declare(op, declare):
+    from torch._decomp import decomposition_table, meta_table
+
+    given = meta_table.get(op, decomposition_table.get(op))
+
+    known = fake_impls.op_implementations_dict.get(op)
+
+    def declared(mode, _, *args, **kwargs):
+        with mode:
+            return declare(given if known is None else functools.partial(known, mode, op), *args, **kwargs)
+
+    if known is None:
+        fake_impls.register_op_impl(op)(declared)
+    else:
+        fake_impls.op_implementations_dict[op] = declared
+    meta_table.setdefault(op, given)  # a decomposition without a meta function would be asked first
+
+
+def _max_unpool2d(given, source, *others):
+    if source.device.type != "cpu":
+        return given(source, *others)
+    return given(source, *others).contiguous(memory_format=torch._prims_common.suggest_memory_format(source))
+
+
+def _embedding_bag(given, weight, *others, **options):
+    """BF16 goes the same ways as F16."""
+    if weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
+        return given(weight, *others, **options)
+    like = torch.empty_strided(weight.size(), weight.stride(), dtype=torch.float16, device=weight.device)
+    result, *more = given(like, *others, **options)
+    return result.to(torch.bfloat16), *more
+
+
+def _batch_norm_with_update(given, source, weight, bias, running_mean, running_var, *others):
+    *results, mean, var = given(source, weight, bias, running_mean, running_var, *others)
+    return *results, mean.to(running_mean.dtype), var.to(running_var.dtype)
+
+
+_DECLARATIONS = {
+    aten.max_unpool2d.default: _max_unpool2d,
+    aten._embedding_bag.default: _embedding_bag,
+    aten._embedding_bag_forward_only.default: _embedding_bag,
+    aten._batch_norm_with_update_functional.default: _batch_norm_with_update,
+}
+
+
+def _keep_expanded():
+    """torch's references convert half precision to F32 first, which makes a dense tensor of an expanded one; the
+    operator itself sees that no element tells in which order its dimensions lie. What it converts itself, to the dtype
+    that its operands have in common, is dense there too."""
+    import torch._prims_common as common
+    from torch._prims_common import wrappers
+
+    kinds, dtypes, convert = common.ELEMENTWISE_TYPE_PROMOTION_KIND, common.elementwise_dtypes, wrappers._maybe_convert_to_dtype
+    half = threading.local()
+
+    def noted(*args, type_promotion_kind):
+        computed, result = dtypes(*args, type_promotion_kind=type_promotion_kind)
+        half.dtype = None
+        if computed == torch.float32 and result != computed:
+            half.dtype = dtypes(*args, type_promotion_kind=kinds.DEFAULT)[1]
+        return computed, result
+
+    def converted(value, dtype):
+        if not isinstance(value, torch.Tensor) or value.dtype not in _HALF or value.dtype != getattr(half, "dtype", None):
+            return convert(value, dtype)
+        expanded = [type(stride) is int and stride == 0 for stride in value.stride()]
+        if dtype != torch.float32 or not any(expanded):
+            return convert(value, dtype)
+        sizes = [1 if one else size for one, size in zip(expanded, value.shape)]
+        return convert(value.as_strided(sizes, value.stride()), dtype).expand(value.shape)
+
+    common.elementwise_dtypes, wrappers._maybe_convert_to_dtype = noted, converted
+
+
+_HALF = (torch.bfloat16, torch.float16)

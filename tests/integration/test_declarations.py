@@ -1,0 +1,138 @@
+"""What torch declares while it traces is what its operators give: dtype, sizes and strides of every node of a graph.
+
+Control: without what declarations.py puts right the same graphs have nodes that are not as declared.
+"""
+import os
+import random
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch._dynamo.backends.common import aot_autograd
+
+import kiln  # noqa: F401  (puts declarations right)
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "campaign"))
+pytest.importorskip("expecttest")  # torch's databases import it
+import subjects  # noqa: E402
+
+# Whose declarations torch has wrong, by what of the database shows it.
+PUT_RIGHT = {"nn.functional.max_unpool2d": "float32", "nn.functional.embedding_bag": "bfloat16",
+             "_batch_norm_with_update": "float16"}
+# Workspaces, which the operator's gradient alone reads, and what kiln decomposes like torch does.
+NOT_SEEN = ("aten.mkldnn_rnn_layer.default",)
+
+
+class _Checked(torch.fx.Interpreter):
+    def __init__(self, module, found):
+        super().__init__(module)
+        self.found = found
+
+    def run_node(self, node):
+        result = super().run_node(node)
+        declared = node.meta.get("val")
+        if node.op == "call_function" and str(node.target) not in NOT_SEEN:
+            both = zip(result, declared) if isinstance(declared, (list, tuple)) else [(result, declared)]
+            self.found += [f"{node.target}: {_facts(mine)}, declared {_facts(said)}" for mine, said in both
+                           if isinstance(said, torch.Tensor) and _facts(mine) != _facts(said)]
+        return result
+
+
+def _facts(value):
+    if value.layout != torch.strided:
+        return value.dtype, tuple(value.shape)
+    strides = [stride for size, stride in zip(value.shape, value.stride()) if size > 1] if value.numel() else []
+    return value.dtype, tuple(value.shape), strides
+
+
+def _wrong(function, *args, **kwargs):
+    """What of a call and its gradients is not as declared."""
+    found = []
+
+    def compiler(module, inputs):
+        def run(values):
+            return _Checked(module, found).run(*values)
+
+        run._boxed_call = True
+        return run
+
+    torch._dynamo.reset()
+    result = torch.compile(function, backend=aot_autograd(fw_compiler=compiler, bw_compiler=compiler), dynamic=False)(
+        *args, **kwargs)
+    outputs = [value for value in torch.utils._pytree.tree_leaves(result)
+               if isinstance(value, torch.Tensor) and value.requires_grad]
+    if outputs:
+        torch.autograd.backward(outputs, [torch.randn_like(value) for value in outputs])
+    return found
+
+
+def _wrong_of(database, name, dtype, count, seed):
+    found = []
+    for _, case in database[name].cases(dtype, count, seed):
+        case = case.copied()
+        try:
+            found += _wrong(case.function, *case.args, **case.kwargs)
+        except Exception:  # eager or Dynamo refuse it
+            continue
+    return [f"{name} {dtype}: {one}" for one in found]
+
+
+@pytest.fixture(scope="module")
+def database():
+    return subjects.subjects()
+
+
+@pytest.mark.parametrize("name", PUT_RIGHT)
+def test_put_right(database, name):
+    assert _wrong_of(database, name, PUT_RIGHT[name], 20, 1) == []
+
+
+def test_operators_are_as_declared(database, request):
+    draw = random.Random(7)
+    units = [(name, dtype) for name, subject in database.items() for dtype in subject.dtypes() if dtype != subjects.ERRORS]
+    whole = request.config.getoption("--full")
+    found = []
+    for name, dtype in units if whole else draw.sample(units, 25):
+        found += _wrong_of(database, name, dtype, 2, draw.randrange(100))
+    assert found == []
+
+
+def _pairs(dtype, seed):
+    """(expanded, permuted) tensors of one shape."""
+    generator = torch.Generator().manual_seed(seed)
+    for rank in (2, 3, 4):
+        sizes = torch.randint(2, 5, (rank,), generator=generator).tolist()
+        expanded = torch.randint(2, (rank,), generator=generator).tolist()
+        order = torch.randperm(rank, generator=generator).tolist()
+        few = torch.randn([1 if one else size for one, size in zip(expanded, sizes)], generator=generator).to(dtype)
+        other = torch.randn([sizes[dim] for dim in order], generator=generator).to(dtype)
+        yield few.expand(sizes), other.permute([order.index(dim) for dim in range(rank)])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("function", [torch.mul, torch.add, torch.maximum, torch.lt, torch.atan2,
+                                      lambda x, y: x * y.float(), lambda x, y: x.float() / y])
+def test_expanded_operands(function, dtype):
+    for seed in range(2):
+        for x, y in _pairs(dtype, seed):
+            assert _wrong(function, x, y) == [] and _wrong(function, y, x) == []
+            mine = torch.compile(function, backend="kiln")(x, y)
+            assert mine.stride() == function(x, y).stride()
+
+
+def test_without_them(place):
+    """The control, in a process where torch's own declarations stay."""
+    code = textwrap.dedent(f"""
+        import sys, torch, types
+        sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
+        sys.modules["kiln"] = types.ModuleType("kiln")
+        import test_declarations as tests, subjects
+        database = subjects.subjects()
+        for name, dtype in tests.PUT_RIGHT.items():
+            assert tests._wrong_of(database, name, dtype, 20, 1), name
+        assert any(tests._wrong(torch.mul, x, y) for seed in range(8) for x, y in tests._pairs(torch.bfloat16, seed))
+        print("done")
+    """)
+    output, _ = place.run(code)
+    assert output.strip().endswith("done")
