@@ -19,8 +19,8 @@ import subjects  # noqa: E402
 
 # Whose declarations torch has wrong, by what of the database shows it.
 PUT_RIGHT = {"nn.functional.max_unpool2d": "float32", "nn.functional.embedding_bag": "bfloat16",
-             "_batch_norm_with_update": "float16"}
-# Workspaces, which the operator's gradient alone reads, and what kiln decomposes like torch does.
+             "_batch_norm_with_update": "float16", "native_batch_norm": "bfloat16"}
+# Whose workspace its gradient alone reads.
 NOT_SEEN = ("aten.mkldnn_rnn_layer.default",)
 
 

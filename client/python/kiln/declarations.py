@@ -61,7 +61,8 @@ def _embedding_bag(given, weight, *others, **options):
     return result.to(torch.bfloat16), *more
 
 
-def _batch_norm_with_update(given, source, weight, bias, running_mean, running_var, *others):
+def _batch_norm(given, source, weight, bias, running_mean, running_var, *others):
+    """Running statistics keep their dtype."""
     *results, mean, var = given(source, weight, bias, running_mean, running_var, *others)
     return *results, mean.to(running_mean.dtype), var.to(running_var.dtype)
 
@@ -70,7 +71,8 @@ _DECLARATIONS = {
     aten.max_unpool2d.default: _max_unpool2d,
     aten._embedding_bag.default: _embedding_bag,
     aten._embedding_bag_forward_only.default: _embedding_bag,
-    aten._batch_norm_with_update_functional.default: _batch_norm_with_update,
+    aten._batch_norm_with_update_functional.default: _batch_norm,
+    aten._native_batch_norm_legit_functional.default: _batch_norm,
 }
 
 
