@@ -83,7 +83,8 @@ def _keep_expanded():
     import torch._prims_common as common
     from torch._prims_common import wrappers
 
-    kinds, dtypes, convert = common.ELEMENTWISE_TYPE_PROMOTION_KIND, common.elementwise_dtypes, wrappers._maybe_convert_to_dtype
+    kinds, dtypes = common.ELEMENTWISE_TYPE_PROMOTION_KIND, common.elementwise_dtypes
+    convert = wrappers._maybe_convert_to_dtype
     half = threading.local()
 
     def noted(*args, type_promotion_kind):
