@@ -116,6 +116,11 @@ absl::StatusOr<ExprProgram> ExprProgram::Load(const v1::Program& program) {
   std::vector<uint32_t> symbol_stage(program.symbols_size(), 0);
   for (int i = 0; i < program.steps_size(); ++i) {
     const v1::Step& step = program.steps(i);
+    for (const v1::Call::Bind& bind : step.call().binds()) {
+      if (bind.symbol() >= symbol_stage.size())
+        return absl::InvalidArgumentError("a call sets an unknown symbol");
+      symbol_stage[bind.symbol()] = i + 1;
+    }
     const bool let = step.kind_case() == v1::Step::kLet;
     if (!let && step.kind_case() != v1::Step::kHostScalar) continue;
     const uint32_t symbol = let ? step.let().symbol() : step.host_scalar().symbol();

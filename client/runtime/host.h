@@ -145,6 +145,11 @@ class Host {
   virtual bool IsPlain(Tensor tensor) { return true; }
   // Of elements, whether plain or not.
   virtual absl::Status Copy(Tensor to, Tensor from) = 0;
+  // The one element of a tensor of integers or truth values, waiting for what computes it; not while a call
+  // is recorded.
+  virtual absl::StatusOr<int64_t> Item(Tensor tensor) {
+    return absl::UnimplementedError("an item of a tensor");
+  }
   // A fresh int64 tensor of `count` seeds from the host's random generator.
   virtual absl::StatusOr<Tensor> Seeds(uint32_t count) = 0;
 

@@ -98,6 +98,8 @@ class Frame {
       if (binding.dim >= dims.size()) return WrongInput(binding.input, dims);
       symbol = dims[binding.dim];
     }
+    for (const Program::Binding& binding : program_.bindings_)
+      KILN_RETURN_IF_ERROR(SetSymbol(binding.symbol, exprs_.symbols[binding.symbol]));
     program_.exprs_.Evaluate(0, exprs_);
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].tensor != nullptr) KILN_RETURN_IF_ERROR(CheckInput(i, inputs[i].tensor));
@@ -122,7 +124,7 @@ class Frame {
         case v1::Step::kFree: Drop(slots_[step.a].tensor); break;
         case v1::Step::kLaunch: KILN_RETURN_IF_ERROR(Launch(program_.launches_[step.index])); break;
         case v1::Step::kLaunchGroup: KILN_RETURN_IF_ERROR(LaunchGroup(program_.groups_[step.index])); break;
-        case v1::Step::kCall: KILN_RETURN_IF_ERROR(Call(step.index)); break;
+        case v1::Step::kCall: KILN_RETURN_IF_ERROR(Call(step.index, i)); break;
         case v1::Step::kLet:
           KILN_RETURN_IF_ERROR(Let(step));
           program_.exprs_.Evaluate(i + 1, exprs_);
@@ -546,7 +548,7 @@ class Frame {
     return absl::OkStatus();
   }
 
-  absl::Status Call(size_t index) {
+  absl::Status Call(size_t index, size_t step) {
     const Program::CallStep& call = program_.calls_[index];
     Program::CallState& state = (*scratch_)[index];
     if (state.in_memory != nullptr) {
@@ -569,6 +571,10 @@ class Frame {
     for (Tensor& tensor : temporaries_) Drop(tensor);
     temporaries_.clear();
     if (call.into || !status.ok()) return status;
+    if (!call.binds.empty()) {
+      status = SetSizes(call, results);
+      program_.exprs_.Evaluate(step + 1, exprs_);
+    }
     for (size_t i = 0; i < results.size(); ++i) {
       if (call.results[i] < 0 || !status.ok()) {
         Drop(results[i]);
@@ -665,23 +671,57 @@ class Frame {
     return absl::OkStatus();
   }
 
+  // The compiler relies on an unbacked symbol's range, which nobody but the call can check.
+  absl::Status SetSymbol(uint32_t symbol, int64_t value) {
+    exprs_.symbols[symbol] = value;
+    const Program::Range& range = program_.ranges_[symbol];
+    if (range.min <= value && value <= range.max) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("Runtime assertion failed: a number that the graph computes is ", value,
+                     range.max == INT64_MAX ? absl::StrCat(", less than ", range.min)
+                                            : absl::StrCat(", not from ", range.min, " to ", range.max)));
+  }
+
+  // What only a call's results tell.
+  absl::Status SetSizes(const Program::CallStep& call, absl::Span<const Tensor> results) {
+    for (const v1::Call::Bind& bind : call.binds) {
+      const Tensor result = results[bind.result()];
+      if (result == nullptr)
+        return StatusWrap(Contradiction(absl::StrCat("gave no result ", bind.result()), "a tensor"),
+                          call.target);
+      KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> sizes, host_.Sizes(result));
+      if (bind.dim() >= sizes.size()) {
+        return StatusWrap(Contradiction(absl::StrCat("gave sizes [", absl::StrJoin(sizes, ", "), "]"),
+                                        absl::StrCat("a dimension ", bind.dim())),
+                          call.target);
+      }
+      KILN_RETURN_IF_ERROR(SetSymbol(bind.symbol(), sizes[bind.dim()]));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Let(const Program::Step& step) {
-    int64_t& symbol = exprs_.symbols[step.a];
-    if (step.from_expr) {
-      KILN_ASSIGN_OR_RETURN(symbol, Number(step.dim));
-      return absl::OkStatus();
+    KILN_ASSIGN_OR_RETURN(const int64_t value, LetValue(step));
+    return SetSymbol(step.a, value);
+  }
+
+  absl::StatusOr<int64_t> LetValue(const Program::Step& step) {
+    if (step.from_expr) return Number(step.dim);
+    if (call_.on_gpu()) {
+      KILN_RETURN_IF_ERROR(Fence());
+      KILN_ASSIGN_OR_RETURN(const Tensor item, Get(static_cast<uint32_t>(step.b)));
+      return host_.Item(item);
     }
     KILN_ASSIGN_OR_RETURN(void* data, DataOf(step.b));
     switch (program_.buffers_[step.b].dtype) {
       case v1::BOOL:
-      case v1::U8: symbol = *static_cast<const uint8_t*>(data); break;
-      case v1::I8: symbol = int64_t{*static_cast<const int8_t*>(data)}; break;
-      case v1::I16: symbol = *static_cast<const int16_t*>(data); break;
-      case v1::I32: symbol = *static_cast<const int32_t*>(data); break;
-      case v1::I64: symbol = *static_cast<const int64_t*>(data); break;
+      case v1::U8: return *static_cast<const uint8_t*>(data);
+      case v1::I8: return int64_t{*static_cast<const int8_t*>(data)};
+      case v1::I16: return *static_cast<const int16_t*>(data);
+      case v1::I32: return *static_cast<const int32_t*>(data);
+      case v1::I64: return *static_cast<const int64_t*>(data);
       default: return absl::UnimplementedError("a symbol from a floating point tensor");
     }
-    return absl::OkStatus();
   }
 
   absl::Status Check(const Program::Step& step) const {

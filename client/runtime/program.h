@@ -105,6 +105,11 @@ class Program {
     int64_t bytes = 0;   // from the root's first element to its own
     int32_t arena = -1;  // in the call's arena, by ArenaPlan; -1: in a tensor of its own
   };
+  // Of an unbacked symbol; of others nothing is checked.
+  struct Range {
+    int64_t min = INT64_MIN;
+    int64_t max = INT64_MAX;
+  };
   struct Binding {
     v1::SymbolBinding::Source source;
     uint32_t input;
@@ -142,6 +147,7 @@ class Program {
     std::vector<CallArgument> arguments;
     std::vector<CallValue> values;  // one per argument, with the literals and room for the rest
     std::vector<int64_t> results;
+    std::vector<v1::Call::Bind> binds;
     bool into = false;
     bool in_memory = false;  // worth trying without handles
   };
@@ -177,6 +183,7 @@ class Program {
   Host* host_ = nullptr;
   ExprProgram exprs_;
   std::vector<Binding> bindings_;
+  std::vector<Range> ranges_;  // by symbol
   std::vector<Input> inputs_;
   std::vector<Buffer> buffers_;
   std::vector<Place> where_;  // by buffer

@@ -83,9 +83,12 @@ class ProgramLoader {
 
   absl::Status Symbols() {
     for (int i = 0; i < from_.symbols_size(); ++i) {
-      const v1::SymbolBinding& binding = from_.symbols(i).binding();
+      const v1::Symbol& symbol = from_.symbols(i);
+      to_.ranges_.emplace_back();
+      if (symbol.kind() == v1::SYMBOL_UNBACKED) to_.ranges_.back() = {symbol.min(), symbol.max()};
+      const v1::SymbolBinding& binding = symbol.binding();
       if (binding.source() == v1::SymbolBinding::SOURCE_UNSPECIFIED) continue;
-      if (binding.input() >= to_.inputs_.size())
+      if (binding.input() >= to_.inputs_.size() || binding.source() > v1::SymbolBinding::INPUT_STRIDE)
         return absl::InvalidArgumentError("a symbol names an unknown input");
       const Program::Input& input = to_.inputs_[binding.input()];
       const bool whole = binding.source() == v1::SymbolBinding::INPUT_VALUE;
@@ -400,6 +403,11 @@ class ProgramLoader {
       }
       call.results.push_back(result);
     }
+    for (const v1::Call::Bind& bind : from.binds()) {
+      if (bind.result() >= call.results.size() || call.into)
+        return absl::InvalidArgumentError("a symbol is the size of no result that a call makes");
+      call.binds.push_back(bind);
+    }
     if (!call.into && !to_.host_->MakesNewMemory(call.target)) {
       for (const Program::CallArgument& argument : call.arguments) {
         for (int64_t buffer : argument.buffers) {
@@ -407,8 +415,9 @@ class ProgramLoader {
         }
       }
     }
-    call.in_memory = !call.results.empty() && call.results.size() <= Program::kMemoryResultsMax &&
-                     OperandsAreTensors(call) && to_.host_->NewMemoryCall(call.target, false) != nullptr;
+    call.in_memory = call.binds.empty() && !call.results.empty() &&
+                     call.results.size() <= Program::kMemoryResultsMax && OperandsAreTensors(call) &&
+                     to_.host_->NewMemoryCall(call.target, false) != nullptr;
     if (call.in_memory) Operands(call);
     to_.calls_.push_back(std::move(call));
     return absl::OkStatus();

@@ -44,6 +44,7 @@ struct Shim {
   Error (*dtype)(Tensor, int32_t*);
   Error (*device_type)(Tensor, int32_t*);
   Error (*copy)(Tensor, Tensor, int32_t);
+  Error (*item)(Tensor, int64_t*);
   bool (*is_conj)(Tensor);  // at::native::is_conj(const at::Tensor&): a handle is the tensor's address
   bool (*is_neg)(Tensor);
   Error (*parallel_for)(int64_t, int64_t, int64_t, RangeFunction, void*);
@@ -121,6 +122,7 @@ class TorchHost : public Host {
     functions.Need(shim_.dtype, "aoti_torch_get_dtype");
     functions.Need(shim_.device_type, "aoti_torch_get_device_type");
     functions.Need(shim_.copy, "aoti_torch_copy_");
+    functions.Need(shim_.item, "aoti_torch_item_int64");
     functions.Need(shim_.is_conj, "_ZN2at6native7is_conjERKNS_6TensorE");
     functions.Need(shim_.is_neg, "_ZN2at6native6is_negERKNS_6TensorE");
     functions.Need(shim_.parallel_for, "torch_parallel_for");
@@ -287,6 +289,12 @@ class TorchHost : public Host {
                                                   {{"self", TensorValue(to)}, {"src", TensorValue(from)}}));
     Release(result);
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<int64_t> Item(Tensor tensor) override {
+    int64_t item = 0;
+    if (shim_.item(tensor, &item) != 0) return Refused("does not tell the element of a tensor");
+    return item;
   }
 
   absl::StatusOr<Tensor> Seeds(uint32_t count) override {

@@ -127,6 +127,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   lower.deterministic = numerics.deterministic();
   KILN_ASSIGN_OR_RETURN(LoopGraph loops, LowerGraph(graph, lower));
   KILN_RETURN_IF_ERROR(CheckBounds(loops));
+  loops.PlaceChecks();
   if (debug.wanted()) debug.Add("loops", loops.ToString());
 
   KILN_ASSIGN_OR_RETURN(Schedule schedule, ScheduleLoops(loops));

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compiler/artifact/call_arguments.h"
+#include "compiler/graph/expr_eval.h"
 #include "compiler/graph/expr_proto.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/proto_util.h"
@@ -33,7 +34,11 @@ class Builder {
 
   absl::Status Run() {
     program_.set_format_version(kProgramFormatVersion);
-    for (const v1::Symbol& symbol : graph_.symbols) *program_.add_symbols() = symbol;
+    for (const v1::Symbol& symbol : graph_.symbols) {
+      v1::Symbol* added = program_.add_symbols();
+      *added = symbol;
+      if (IsBoundByValue(symbol)) added->clear_binding();  // steps say what of
+    }
     WriteInputs();
     buffers_.assign(graph_.buffers.size(), kNoBuffer);
     FindViews();
@@ -195,6 +200,23 @@ class Builder {
         seeds->set_count(step.seeds.count);
         break;
       }
+      case ScheduledStep::Kind::kLet: {
+        v1::Step::Let let;
+        let.set_symbol(step.let.symbol);
+        if (step.let.number) {
+          *let.mutable_expr() = exprs_.WriteInt(*step.let.number);
+        } else {
+          let.set_item(UseView(step.let.item));
+        }
+        *program_.add_steps()->mutable_let() = std::move(let);
+        break;
+      }
+      case ScheduledStep::Kind::kCheck: {
+        v1::Step::Assert* check = program_.add_steps()->mutable_check();
+        check->set_condition(exprs_.Write(step.check.condition));
+        check->set_message(step.check.message);
+        break;
+      }
     }
     for (BufferId b : memory.release) AddFree(BufferOf(b));
     return absl::OkStatus();
@@ -204,6 +226,8 @@ class Builder {
     auto value = graph_.exprs.Evaluate(id, [&](const ExprNode& leaf) -> int64_t {
       bool known =
           leaf.op == v1::EXPR_SYMBOL && leaf.value >= 0 && static_cast<size_t>(leaf.value) < hints_.size();
+      if (known && IsUnbacked(graph_.symbols[leaf.value]))
+        return EstimateOfSymbol(graph_.symbols, leaf.value);
       return known ? hints_[leaf.value] : 0;
     });
     return value.ok() && *value > 0 ? static_cast<uint64_t>(*value) : 0;
@@ -261,6 +285,12 @@ class Builder {
     }
     for (int64_t result : call.results) {
       out.add_results(result < 0 ? -1 : int64_t{BufferOf(static_cast<BufferId>(result))});
+    }
+    for (const SizeBind& bind : call.binds) {
+      v1::Call::Bind* added = out.add_binds();
+      added->set_symbol(bind.symbol);
+      added->set_result(bind.result);
+      added->set_dim(bind.dim);
     }
     *program_.add_steps()->mutable_call() = std::move(out);
     CountCall(call);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -55,6 +56,7 @@ class Importer {
   absl::StatusOr<Graph> Run() {
     KILN_RETURN_IF_ERROR(CheckCounts());
     KILN_RETURN_IF_ERROR(ReadSymbols());
+    KILN_RETURN_IF_ERROR(FindSymbolsOfValues());
     for (int i = 0; i < from_.inputs_size(); ++i) {
       KILN_RETURN_IF_ERROR(StatusWrap(ReadInput(i), absl::StrCat("graph input ", i)));
     }
@@ -62,10 +64,13 @@ class Importer {
       KILN_RETURN_IF_ERROR(StatusWrap(CheckBinding(from_.symbols(i)), absl::StrCat("symbol ", i)));
     }
     graph_.nodes.reserve(from_.nodes_size());
+    KILN_RETURN_IF_ERROR(BindSymbols(0));
     for (int i = 0; i < from_.nodes_size(); ++i) {
       absl::Status status = ReadNode(from_.nodes(i), static_cast<uint32_t>(i));
+      if (status.ok()) status = BindSymbols(i + 1);
       if (!status.ok()) return StatusWrap(status, NodeName(i, from_.nodes(i).target()));
     }
+    now_ = from_.nodes_size() + 1;
     for (int i = 0; i < from_.outputs_size(); ++i) {
       KILN_RETURN_IF_ERROR(StatusWrap(ReadOutput(i), absl::StrCat("graph output ", i)));
     }
@@ -109,6 +114,8 @@ class Importer {
         return Invalid(absl::StrCat("symbol ", i, " of no kind"));
       }
       if (symbol.min() > symbol.max()) return Invalid(absl::StrCat("symbol ", i, " has an empty range"));
+      if (IsBoundByValue(symbol) && !IsUnbacked(symbol))
+        return Invalid(absl::StrCat("symbol ", i, " is bound by a value, as unbacked ones are"));
       graph_.symbols.push_back(symbol);
     }
     graph_.kind = from_.kind();
@@ -121,12 +128,122 @@ class Importer {
     return absl::OkStatus();
   }
 
+  // When each expression is known: after so many nodes, where symbols are in it that values bind; -1 before a
+  // call.
+  absl::Status FindSymbolsOfValues() {
+    std::vector<uint32_t> first;  // by node: how many values are defined before it
+    uint64_t values = from_.inputs_size();
+    for (const v1::Node& node : from_.nodes()) {
+      first.push_back(static_cast<uint32_t>(values));
+      values = std::min<uint64_t>(values + node.results_size(), UINT32_MAX);
+    }
+    std::vector<int> known(from_.symbols_size(), -1);
+    for (int i = 0; i < from_.symbols_size(); ++i) {
+      if (!IsBoundByValue(from_.symbols(i))) continue;
+      const uint32_t value = from_.symbols(i).binding().value();
+      if (value >= values)
+        return Invalid(absl::StrCat("symbol ", i, " is bound to a value that does not exist"));
+      known[i] = static_cast<int>(std::upper_bound(first.begin(), first.end(), value) - first.begin());
+      if (value < static_cast<uint32_t>(from_.inputs_size())) known[i] = 0;
+      bound_[known[i]].push_back(static_cast<uint32_t>(i));
+    }
+    known_.reserve(from_.exprs_size());
+    sizes_known_.reserve(from_.exprs_size());
+    for (const v1::ExprNode& node : from_.exprs()) {  // well formed, as ReadExprs has seen
+      int when = -1, in_sizes = -1;
+      if (node.op() == v1::EXPR_SYMBOL) {
+        const auto symbol = static_cast<int>(node.value());
+        when = in_sizes = known[symbol];
+        // Its node's results have the size.
+        if (from_.symbols(symbol).binding().source() == v1::SymbolBinding::VALUE_SIZE) --in_sizes;
+      }
+      for (uint32_t arg : node.args()) {
+        when = std::max(when, known_[arg]);
+        in_sizes = std::max(in_sizes, sizes_known_[arg]);
+      }
+      known_.push_back(when);
+      sizes_known_.push_back(in_sizes);
+    }
+    return absl::OkStatus();
+  }
+
+  // The symbols that are known after so many nodes.
+  absl::Status BindSymbols(int nodes) {
+    now_ = nodes;
+    const auto found = bound_.find(nodes);
+    if (found == bound_.end()) return absl::OkStatus();
+    for (uint32_t symbol : found->second) {
+      KILN_RETURN_IF_ERROR(
+          StatusWrap(BindSymbol(symbol, nodes == 0 ? 0 : nodes - 1), absl::StrCat("symbol ", symbol)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status BindSymbol(uint32_t symbol, uint32_t origin) {
+    const v1::SymbolBinding& binding = graph_.symbols[symbol].binding();
+    KILN_ASSIGN_OR_RETURN(ValueId value, ReadValue(binding.value()));
+    const TensorType& type = graph_.type(value);
+    GraphNode node;
+    node.origin = origin;
+    node.args = {{"self", TensorArg{value}}, {"symbol", IntArg{graph_.exprs.Const(symbol)}}};
+    if (binding.source() == v1::SymbolBinding::VALUE_ITEM) {
+      if (!IsInteger(type.dtype) && type.dtype != v1::BOOL)
+        return Invalid("is the element of a tensor of no integers");
+      if (graph_.exprs.AsConst(graph_.exprs.Product(type.sizes)) != 1)
+        return Invalid("is one element of several");
+      node.target = kSymbolOfItem;
+    } else {
+      if (value < graph_.inputs.size())
+        return Invalid("is bound to the size of an input as to that of a result");
+      const ExprId self = graph_.exprs.Symbol(symbol, SymbolRange(graph_.symbols[symbol]));
+      if (binding.dim() >= type.rank() || type.sizes[binding.dim()] != self)
+        return Invalid("is bound to a size that is declared otherwise");
+      const auto made = std::find_if(graph_.nodes.rbegin(), graph_.nodes.rend(),
+                                     [](const GraphNode& other) { return !other.results.empty(); });
+      if (made->target == "aten.slice.Tensor") {
+        KILN_ASSIGN_OR_RETURN(const ExprId length, SliceLength(*made, binding.dim()));
+        node.target = kSymbolOfNumber;
+        node.args[0] = {"number", IntArg{length}};
+      } else {
+        node.target = kSymbolOfSize;
+        node.args.emplace_back("dim", IntArg{graph_.exprs.Const(binding.dim())});
+      }
+    }
+    graph_.nodes.push_back(std::move(node));
+    return absl::OkStatus();
+  }
+
+  // Where torch can't tell what a slice's bounds make of its length, the length is a symbol of its own.
+  absl::StatusOr<ExprId> SliceLength(const GraphNode& node, uint32_t dim) {
+    ExprPool& exprs = graph_.exprs;
+    const auto number = [&](absl::string_view name, int64_t otherwise) -> std::optional<ExprId> {
+      const Argument* argument = node.Find(name);
+      if (argument == nullptr) return exprs.Const(otherwise);
+      const auto* value = std::get_if<IntArg>(argument);
+      return value == nullptr ? std::nullopt : std::optional<ExprId>(value->value);
+    };
+    const Argument* self = node.Find("self");
+    const auto* tensor = self == nullptr ? nullptr : std::get_if<TensorArg>(self);
+    const std::optional<ExprId> along = number("dim", 0), start = number("start", 0),
+                                end = number("end", INT64_MAX), step = number("step", 1);
+    if (tensor == nullptr || !along || !start || !end || !step)
+      return Invalid("is the length of a malformed slice");
+    const TensorType& type = graph_.type(tensor->value);
+    const int64_t rank = static_cast<int64_t>(type.rank()), at = exprs.AsConst(*along).value_or(rank);
+    if (dim >= type.rank() || (at < 0 ? at + rank : at) != dim || exprs.AsConst(*step).value_or(0) < 1)
+      return Invalid("is the length of a malformed slice");
+    const ExprId size = type.sizes[dim], zero = exprs.Const(0);
+    const auto bound = [&](ExprId value) {
+      return exprs.Where(exprs.Lt(value, zero), exprs.Max(exprs.Add(value, size), zero),
+                         exprs.Min(value, size));
+    };
+    return exprs.Max(exprs.CeilDiv(exprs.Sub(bound(*end), bound(*start)), *step), zero);
+  }
+
   // Where a symbol's value is read from must exist.
   absl::Status CheckBinding(const v1::Symbol& symbol) {
-    if (!symbol.has_binding()) {
-      if (symbol.kind() == v1::SYMBOL_UNBACKED) return absl::OkStatus();
-      return Invalid("has no binding");
-    }
+    if (!symbol.has_binding()) return Invalid("has no binding");
+    if (IsBoundByValue(symbol)) return absl::OkStatus();  // looked at where the value is
     const v1::SymbolBinding& binding = symbol.binding();
     if (binding.input() >= graph_.inputs.size()) return Invalid("is bound to an input that does not exist");
     const GraphInput& input = graph_.inputs[binding.input()];
@@ -144,10 +261,12 @@ class Importer {
     }
   }
 
-  absl::StatusOr<ExprId> ReadInt(const v1::SymInt& value) {
+  absl::StatusOr<ExprId> ReadInt(const v1::SymInt& value, bool in_result = false) {
     if (value.has_value()) return graph_.exprs.Const(value.value());
     if (!value.has_expr() || value.expr() >= exprs_.size())
       return Invalid("names an expression that does not exist");
+    if ((in_result ? sizes_known_ : known_)[value.expr()] > now_)
+      return Invalid("uses a symbol before the value that binds it");
     return exprs_[value.expr()];
   }
 
@@ -155,7 +274,7 @@ class Importer {
                          std::vector<ExprId>* to) {
     to->reserve(from.size());
     for (const v1::SymInt& value : from) {
-      KILN_ASSIGN_OR_RETURN(ExprId id, ReadInt(value));
+      KILN_ASSIGN_OR_RETURN(ExprId id, ReadInt(value, /*in_result=*/true));
       if (graph_.exprs.Range(id).max < 0) return Invalid(absl::StrCat("negative ", what));
       to->push_back(id);
     }
@@ -181,7 +300,7 @@ class Importer {
     KILN_RETURN_IF_ERROR(ReadSizes(meta.sizes(), "size", &type.sizes));
     KILN_RETURN_IF_ERROR(ReadSizes(meta.strides(), "stride", &type.strides));
     if (meta.has_storage_offset()) {
-      KILN_ASSIGN_OR_RETURN(type.offset, ReadInt(meta.storage_offset()));
+      KILN_ASSIGN_OR_RETURN(type.offset, ReadInt(meta.storage_offset(), /*in_result=*/true));
       if (graph_.exprs.Range(type.offset).max < 0) return Invalid("negative storage offset");
     }
     KILN_RETURN_IF_ERROR(CheckBytes(type));
@@ -380,6 +499,10 @@ class Importer {
   absl::Status ReadGuards() {
     for (uint32_t guard : from_.guards()) {
       if (guard >= exprs_.size()) return Invalid("guard names an expression that does not exist");
+      for (ExprId leaf : graph_.exprs.Leaves(exprs_[guard])) {
+        if (IsUnbacked(graph_.symbols[graph_.exprs.node(leaf).value]))
+          return Invalid("guard over an unbacked symbol");
+      }
       std::optional<int64_t> known = graph_.exprs.AsConst(exprs_[guard]);
       if (known == 0) return Invalid("a guard of the graph can never hold");
       if (!known) graph_.guards.push_back(exprs_[guard]);
@@ -390,6 +513,11 @@ class Importer {
   const v1::Graph& from_;
   const v1::GraphFacts& facts_;
   std::vector<ExprId> exprs_;  // by position in the message's pool
+  std::vector<int> known_,
+      sizes_known_;  // likewise: after how many nodes it may be used, and be in a result's sizes
+  absl::flat_hash_map<int, std::vector<uint32_t>>
+      bound_;     // symbols, by the number of nodes after which they are known
+  int now_ = -1;  // the number of nodes that are read; -1: not even the inputs
   Graph graph_;
 };
 

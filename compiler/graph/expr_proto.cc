@@ -117,9 +117,9 @@ ExprRange SymbolRange(const v1::Symbol& symbol) {
     default: break;
   }
   int64_t max = symbol.max();
-  if (symbol.binding().source() == v1::SymbolBinding::INPUT_SIZE && symbol.min() <= kTensorBytesMax) {
-    max = std::min(max, kTensorBytesMax);
-  }
+  const v1::SymbolBinding::Source source = symbol.binding().source();
+  const bool size = source == v1::SymbolBinding::INPUT_SIZE || source == v1::SymbolBinding::VALUE_SIZE;
+  if (size && symbol.min() <= kTensorBytesMax) max = std::min(max, kTensorBytesMax);
   return {symbol.min(), max};
 }
 

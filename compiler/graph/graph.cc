@@ -158,6 +158,21 @@ absl::string_view DTypeName(v1::DType dtype) {
   }
 }
 
+bool IsUnbacked(const v1::Symbol& symbol) { return symbol.kind() == v1::SYMBOL_UNBACKED; }
+
+bool IsBoundByValue(const v1::Symbol& symbol) {
+  return symbol.binding().source() == v1::SymbolBinding::VALUE_ITEM ||
+         symbol.binding().source() == v1::SymbolBinding::VALUE_SIZE;
+}
+
+bool HasUnbacked(const ExprPool& exprs, const std::vector<v1::Symbol>& symbols, ExprId id) {
+  if (absl::c_none_of(symbols, IsUnbacked)) return false;
+  return absl::c_any_of(exprs.Leaves(id), [&](ExprId leaf) {
+    const ExprNode& node = exprs.node(leaf);
+    return node.op == v1::EXPR_SYMBOL && IsUnbacked(symbols[node.value]);
+  });
+}
+
 bool IsCustom(absl::string_view target) {
   constexpr absl::string_view kTorch[] = {
       "_c10d_functional", "aten",  "c10d",      "c10d_functional",      "fbgemm",     "kiln", "mkl",

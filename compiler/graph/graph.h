@@ -61,6 +61,22 @@ struct GraphNode {
   const Argument* Find(absl::string_view name) const;  // nullptr when omitted or None
 };
 
+// Nodes without results that give the unbacked symbol of number `symbol` its value: the one element of
+// `self`, its size along `dim`, or `number`. Import makes them behind the node that gives `self`; what uses
+// the symbol comes later.
+inline constexpr char kSymbolOfItem[] = "kiln.symbol_of_item.default";
+inline constexpr char kSymbolOfSize[] = "kiln.symbol_of_size.default";
+inline constexpr char kSymbolOfNumber[] = "kiln.symbol_of_number.default";
+// Raises where its argument, an integer, is 0.
+inline constexpr char kAssertScalar[] = "aten._assert_scalar.default";
+
+// Whether nothing is known of the symbol before a call, so that no guard can be over it; a call's inputs may
+// bind it.
+bool IsUnbacked(const v1::Symbol& symbol);
+// Whether a value of the graph binds it: its value is known only behind that value's node.
+bool IsBoundByValue(const v1::Symbol& symbol);
+bool HasUnbacked(const ExprPool& exprs, const std::vector<v1::Symbol>& symbols, ExprId id);
+
 // Whether the operator is none of torch's: a library that the caller has loaded brings it. What it computes
 // is not known here; the client refuses those that write their arguments or give them back.
 bool IsCustom(absl::string_view target);

@@ -147,6 +147,13 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
     call.results.push_back(buffer);
     values_[result] = StridedResult(type, buffer);
     if (!call.tensors.empty() && IsViewNode(node)) ShareStorage(node, call.tensors[0], buffer);
+    if (const auto binds = binds_.find(result); binds != binds_.end()) {
+      for (SizeBind bind : binds->second) {
+        bind.result = static_cast<uint32_t>(call.results.size() - 1);
+        call.binds.push_back(bind);
+        bound_.insert(bind.symbol);
+      }
+    }
     defined = true;
   }
   if (!defined && !node.results.empty()) return absl::OkStatus();

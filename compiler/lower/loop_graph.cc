@@ -1,5 +1,6 @@
 #include "compiler/lower/loop_graph.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/algorithm/container.h"
@@ -86,8 +87,10 @@ void AppendCall(const ExprPool& exprs, const CallNode& call, std::string* out) {
       out, "call ", call.target, " (",
       absl::StrJoin(call.tensors, ", ",
                     [&](std::string* s, const BufferView& v) { absl::StrAppend(s, ViewText(exprs, v)); }),
-      ") -> ", absl::StrJoin(call.results, ", "), call.into_results ? " into" : "", "  # ", call.reason,
-      "\n");
+      ") -> ", absl::StrJoin(call.results, ", "), call.into_results ? " into" : "");
+  for (const SizeBind& bind : call.binds)
+    absl::StrAppend(out, " s", bind.symbol, "=size(", bind.result, ", ", bind.dim, ")");
+  absl::StrAppend(out, "  # ", call.reason, "\n");
 }
 
 }  // namespace
@@ -107,10 +110,51 @@ LoopOpId LoopBody::Add(LoopOpData op) {
 
 bool LoopGraph::Require(ExprId condition) {
   if (const auto known = exprs.AsConst(condition)) return *known != 0;
-  if (!absl::c_linear_search(given, condition) && !absl::c_linear_search(guards, condition)) {
-    guards.push_back(condition);
+  std::vector<ExprId>& list = HasUnbacked(exprs, symbols, condition) ? checks : guards;
+  if (!absl::c_linear_search(given, condition) && !absl::c_linear_search(list, condition)) {
+    list.push_back(condition);
   }
   return true;
+}
+
+void LoopGraph::AddUnbacked(ExprId id, std::vector<uint32_t>* found) const {
+  for (ExprId leaf : exprs.Leaves(id)) {
+    const ExprNode& node = exprs.node(leaf);
+    if (node.op == v1::EXPR_SYMBOL && IsUnbacked(symbols[node.value]))
+      found->push_back(static_cast<uint32_t>(node.value));
+    if (const auto extent = exprs.Extent(leaf)) AddUnbacked(*extent, found);
+  }
+}
+
+void LoopGraph::PlaceChecks() {
+  if (checks.empty()) return;
+  // After how many nodes each symbol is set.
+  std::vector<size_t> set(symbols.size(), 0);
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    if (nodes[n].kind == LoopGraphNode::Kind::kLet) set[nodes[n].let.symbol] = n + 1;
+    for (const SizeBind& bind : nodes[n].call.binds) set[bind.symbol] = n + 1;
+  }
+  std::vector<std::vector<ExprId>> after(nodes.size() + 1);
+  for (ExprId condition : checks) {
+    std::vector<uint32_t> used;
+    AddUnbacked(condition, &used);
+    size_t place = 0;
+    for (uint32_t symbol : used) place = std::max(place, set[symbol]);
+    after[place].push_back(condition);
+  }
+  std::vector<LoopGraphNode> placed;
+  for (size_t n = 0; n <= nodes.size(); ++n) {
+    for (ExprId condition : after[n]) {
+      LoopGraphNode node;
+      node.kind = LoopGraphNode::Kind::kCheck;
+      node.check = {condition,
+                    absl::StrCat("Runtime assertion failed: sizes do not fit: ", exprs.ToString(condition))};
+      placed.push_back(std::move(node));
+    }
+    if (n < nodes.size()) placed.push_back(std::move(nodes[n]));
+  }
+  nodes = std::move(placed);
+  checks.clear();
 }
 
 std::string LoopGraph::ToString() const {
@@ -128,6 +172,14 @@ std::string LoopGraph::ToString() const {
       case LoopGraphNode::Kind::kCall: AppendCall(exprs, node.call, &out); break;
       case LoopGraphNode::Kind::kSeeds:
         absl::StrAppend(&out, "seeds b", node.seeds.buffer, " x", node.seeds.count, "\n");
+        break;
+      case LoopGraphNode::Kind::kLet:
+        absl::StrAppend(&out, "let s", node.let.symbol, " = ",
+                        node.let.number ? exprs.ToString(*node.let.number) : ViewText(exprs, node.let.item),
+                        "\n");
+        break;
+      case LoopGraphNode::Kind::kCheck:
+        absl::StrAppend(&out, "check ", exprs.ToString(node.check.condition), "\n");
         break;
     }
   }

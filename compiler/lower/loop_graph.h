@@ -4,13 +4,15 @@
 // One LoopNode computes one buffer (or mutates one). All index expressions of a LoopGraph live in one
 // ExprPool; loop variables are numbered uniquely over the whole LoopGraph (ExprPool::Var), so a body
 // can be substituted into another without renaming. Program order of `nodes` is a valid execution
-// order; dependencies follow from it by buffer: read after write, write after read, write after write; and
-// from one call that draws to the next.
+// order; dependencies follow from it by buffer: read after write, write after read, write after write; from
+// one call that draws to the next; and by symbol: what uses an unbacked one comes behind the node that sets
+// it and behind the checks that it is in.
 //
 // Ownership: value semantics. Threads: none shared. Errors: lower/verify.h checks a LoopGraph.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +94,13 @@ struct LoopNode {
   std::vector<std::string> operators;  // their ATen names
 };
 
+// A symbol is the size of a call's result `result` (by position) along `dim`.
+struct SizeBind {
+  uint32_t symbol = 0;
+  uint32_t result = 0;
+  uint32_t dim = 0;
+};
+
 // A library call. Tensor arguments are views; `args` holds the schema's arguments with TensorArg /
 // TensorListArg values being positions in `tensors`.
 struct CallNode {
@@ -99,6 +108,7 @@ struct CallNode {
   std::vector<std::pair<std::string, Argument>> args;
   std::vector<BufferView> tensors;
   std::vector<int64_t> results;  // BufferId, or -1 where unused or undefined
+  std::vector<SizeBind> binds;   // not of a call into its results
   bool into_results = false;
   bool own_results = false;  // otherwise: each is made in memory of its own, which nothing else looks at
   bool mutates_arguments = false;
@@ -114,12 +124,27 @@ struct SeedsNode {
   uint32_t count = 0;
 };
 
+// An unbacked symbol is `number`, or the first element of `item` where there is none.
+struct LetNode {
+  uint32_t symbol = 0;
+  std::optional<ExprId> number;
+  BufferView item;
+};
+
+// A call in which `condition` is 0 fails, with the message.
+struct ConditionNode {
+  ExprId condition = 0;
+  std::string message;
+};
+
 struct LoopGraphNode {
-  enum class Kind { kLoops, kCall, kSeeds };
+  enum class Kind { kLoops, kCall, kSeeds, kLet, kCheck };
   Kind kind = Kind::kLoops;
   LoopNode loops;
   CallNode call;
   SeedsNode seeds;
+  LetNode let;
+  ConditionNode check;
 };
 
 struct LoopGraphOutput {
@@ -139,9 +164,15 @@ struct LoopGraph {
   std::vector<LoopGraphOutput> outputs;
   std::vector<ExprId> given;   // Graph::guards
   std::vector<ExprId> guards;  // what lowering assumed beyond them
+  std::vector<ExprId>
+      checks;  // the same over unbacked symbols, which nobody can promise; PlaceChecks empties it
 
-  // Makes `condition` a guard unless it always holds or is given. False: it never holds.
+  // Makes `condition` a guard, or a check, unless it always holds or is given. False: it never holds.
   bool Require(ExprId condition);
+  // Adds the unbacked symbols in it, also those in the extents of its variables.
+  void AddUnbacked(ExprId id, std::vector<uint32_t>* symbols) const;
+  // Makes nodes of `checks`, each behind those that set its symbols.
+  void PlaceChecks();
   std::string ToString() const;
 };
 

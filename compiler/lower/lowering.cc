@@ -26,6 +26,7 @@ LoweringTable MakeTable() {
   RegisterExterns(table);
   RegisterMutation(table);
   RegisterStorage(table);
+  RegisterSymbols(table);
   return table;
 }
 
@@ -76,6 +77,15 @@ void LoweringContext::CountUses() {
       uses_[value] = std::min(uses_[value] + uses, kManyUses);
       memory_uses_[value] = memory_uses_[value] || memory;
     });
+  }
+}
+
+void LoweringContext::FindBinds() {
+  for (const GraphNode& node : graph_.nodes) {
+    if (node.target != kSymbolOfSize) continue;
+    const auto symbol = static_cast<uint32_t>(Int(node, "symbol", 0));
+    const auto dim = static_cast<uint32_t>(Int(node, "dim", 0));
+    binds_[TensorValue(node, "self")].push_back({symbol, 0, dim});
   }
 }
 
@@ -130,7 +140,9 @@ BufferView LoweringContext::OutputView(const GraphOutput& output) {
   const TensorType& type = graph_.type(output.value);
   if (!tensor.is_strided() && IsDense(type.sizes, type.strides)) Realise(tensor);
   // What is saved for a backward graph has the strides that the passes chose for it, without gaps.
-  const bool as_declared = output.fact.user_visible() || IsDense(type.sizes, type.strides);
+  // What the compiler of a backward graph is told of strides has no unbacked sizes in it.
+  bool as_declared = output.fact.user_visible() || IsDense(type.sizes, type.strides);
+  for (ExprId size : type.sizes) as_declared = as_declared || HasUnbacked(exprs(), out_.symbols, size);
   if (!tensor.is_strided() || (as_declared && !SameLayout(type.sizes, tensor.view->strides, type.strides)) ||
       Reinterprets(*tensor.view)) {
     tensor.view = CopyTo(tensor, as_declared ? type.strides : ContiguousStrides(exprs(), type.sizes));
@@ -162,7 +174,9 @@ absl::Status LoweringContext::LowerNode(const GraphNode& node) {
   for (ValueId result : node.results) complex = complex || IsComplex(graph_.type(result).dtype);
   const LoweringTable& table = Lowerings();
   auto found = table.find(node.target);
-  if (complex && !IsViewOp(node.target) && node.target != "aten.copy_.default") found = table.end();
+  if (complex && !IsViewOp(node.target) && node.target != "aten.copy_.default" &&
+      node.target != kSymbolOfSize)
+    found = table.end();
   if (found != table.end()) return found->second(*this, node);
   return Call(node,
               complex                 ? "complex numbers"
@@ -192,6 +206,7 @@ void LoweringContext::RealiseReused(const GraphNode& node) {
 
 absl::Status LoweringContext::Run() {
   CountUses();
+  FindBinds();
   FindPins();
   FindRowRoom();
   for (ExprId condition : graph_.conditions) Require(condition);  // never known to be false

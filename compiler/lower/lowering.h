@@ -49,5 +49,6 @@ void RegisterWindows(LoweringTable& table);
 void RegisterExterns(LoweringTable& table);
 void RegisterMutation(LoweringTable& table);
 void RegisterStorage(LoweringTable& table);
+void RegisterSymbols(LoweringTable& table);
 
 }  // namespace kiln

@@ -180,6 +180,8 @@ class LoweringContext {
   using CallOperands = absl::flat_hash_map<std::string, CallOperand>;  // by the arguments' names
   absl::Status Call(const GraphNode& node, absl::string_view reason, bool into_results,
                     const CallOperands& operands = {});
+  // Whether a call's result has the size that the symbol is.
+  bool IsBound(uint32_t symbol) const { return bound_.contains(symbol); }
 
   // ---- random numbers
   // The seed of the graph's random operators; the number of this one.
@@ -210,6 +212,8 @@ class LoweringContext {
   bool PlanSplit(const TensorType& type, const Reduction& reduction, Split* split);
   LoweredTensor ReduceOnce(const TensorType& type, const Reduction& reduction, InnerFn value, ValueFn finish);
   void CountUses();
+  // Sets binds_.
+  void FindBinds();
   // Sets row_room_ of values that will be padded for a library call.
   void FindRowRoom();
   void RealiseWithRoom(ValueId id);
@@ -235,7 +239,9 @@ class LoweringContext {
   std::vector<uint32_t> uses_;
   std::vector<bool> memory_uses_;
   std::vector<bool> own_memory_;
-  std::vector<bool> pinned_, shared_;  // pinned_layouts.h
+  absl::flat_hash_map<ValueId, std::vector<SizeBind>> binds_;  // symbols that are sizes of the value
+  absl::flat_hash_set<uint32_t> bound_;                        // of them, those that calls have bound
+  std::vector<bool> pinned_, shared_;                          // pinned_layouts.h
   std::vector<ValueId> owners_;
   absl::flat_hash_map<BufferId, ExprId>
       starts_;                           // where in the traced storage the buffer's first element lies

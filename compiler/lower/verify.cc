@@ -128,6 +128,10 @@ absl::Status CheckView(const LoopGraph& graph, const BufferView& view) {
 
 absl::Status CheckCall(const LoopGraph& graph, const CallNode& call) {
   for (const BufferView& view : call.tensors) KILN_RETURN_IF_ERROR(CheckView(graph, view));
+  for (const SizeBind& bind : call.binds) {
+    if (bind.symbol >= graph.symbols.size() || bind.result >= call.results.size() || call.into_results)
+      return Wrong("a symbol that no result has as its size");
+  }
   for (int64_t result : call.results) {
     if (result < -1 || result >= static_cast<int64_t>(graph.buffers.size()))
       return Wrong("an unknown result");
@@ -141,6 +145,11 @@ absl::Status CheckNode(const LoopGraph& graph, const LoopGraphNode& node) {
     case LoopGraphNode::Kind::kCall: return CheckCall(graph, node.call);
     case LoopGraphNode::Kind::kSeeds:
       return node.seeds.buffer < graph.buffers.size() ? absl::OkStatus() : Wrong("an unknown buffer");
+    case LoopGraphNode::Kind::kLet:
+      if (node.let.symbol >= graph.symbols.size()) return Wrong("an unknown symbol");
+      return node.let.number ? absl::OkStatus() : CheckView(graph, node.let.item);
+    case LoopGraphNode::Kind::kCheck:
+      return node.check.condition < graph.exprs.size() ? absl::OkStatus() : Wrong("an unknown expression");
   }
   return Wrong("an unknown kind of node");
 }

@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/dtype_range.h"
+#include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
 
 namespace kiln {
@@ -145,10 +147,38 @@ absl::Status CheckInteger(Graph& graph, const Row& row, ExprId number, v1::DType
   return absl::OkStatus();
 }
 
+// Where eager looks whether there is anything to choose from. Of sizes that are known before a call torch has
+// looked.
+void CheckExtreme(Graph& graph, const GraphNode& node) {
+  static const auto* targets = new absl::flat_hash_set<std::string>{
+      "aten.amax.default", "aten.amin.default", "aten.max.default",    "aten.min.default",
+      "aten.max.dim",      "aten.min.dim",      "aten.argmax.default", "aten.argmin.default"};
+  if (!targets->contains(node.target)) return;
+  const ValueId self = TensorOf(node, "self");
+  if (self == kNoValue) return;
+  const std::vector<ExprId> sizes = graph.type(self).sizes;
+  std::vector<ExprId> dims, reduced;
+  if (const Argument* argument = node.Find("dim")) {
+    if (const auto* dim = std::get_if<IntArg>(argument)) dims = {dim->value};
+    if (const auto* list = std::get_if<IntListArg>(argument)) dims = list->values;
+  }
+  const int64_t rank = static_cast<int64_t>(sizes.size());
+  for (ExprId id : dims) {
+    const int64_t dim = graph.exprs.AsConst(id).value_or(rank);
+    if (dim < -rank || dim >= rank) return;
+    reduced.push_back(sizes[dim < 0 ? dim + rank : dim]);
+  }
+  const ExprId count = graph.exprs.Product(dims.empty() ? sizes : reduced);
+  if (!HasUnbacked(graph.exprs, graph.symbols, count)) return;
+  const ExprId holds = graph.exprs.Ne(count, graph.exprs.Const(0));
+  if (!graph.exprs.AsConst(holds)) graph.conditions.push_back(holds);
+}
+
 }  // namespace
 
 absl::Status CheckNumbers(Graph& graph) {
   for (const GraphNode& node : graph.nodes) {
+    CheckExtreme(graph, node);
     const auto rows = Table().find(node.target);
     if (rows == Table().end() || node.results.empty() || node.results[0] == kNoValue) continue;
     const v1::DType result = graph.type(node.results[0]).dtype;

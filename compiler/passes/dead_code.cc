@@ -14,7 +14,8 @@ absl::Status RemoveDeadCode(Graph& graph) {
   }
   std::vector<GraphNode> kept;
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
-    bool needed = IsMutation(*node) || IsAssertion(*node) || (graph.draws_in_order && IsRandom(*node));
+    bool needed = IsMutation(*node) || IsAssertion(*node) || BindsSymbol(*node) ||
+                  (graph.draws_in_order && IsRandom(*node));
     for (ValueId result : node->results) needed = needed || (result != kNoValue && live[result]);
     if (!needed) continue;
     ForEachOperand(std::as_const(*node), [&](ValueId value) { live[value] = true; });

@@ -104,6 +104,10 @@ ExprId Bound(Match& m, ExprId value, ExprId size) {
   }
   if (constant && limit) return pool.Const(std::min(*constant, *limit));
   if (constant && *constant >= (int64_t{1} << 62)) return size;
+  if (pool.Range(value).min < 0 && HasUnbacked(pool, m.b().graph().symbols, value)) {
+    return pool.Where(pool.Lt(value, pool.Const(0)), pool.Max(pool.Add(value, size), pool.Const(0)),
+                      pool.Min(value, size));
+  }
   // A symbolic bound is taken as not negative, as the capture assumed when it computed the result's size.
   return pool.ProvablyLessEqual(value, size) ? value : pool.Min(value, size);
 }

@@ -88,7 +88,11 @@ bool IsMutation(const GraphNode& node) {
 
 bool IsAssertion(const GraphNode& node) {
   return absl::StartsWith(node.target, "aten._assert_async.") ||
-         absl::StartsWith(node.target, "aten._functional_assert_async.");
+         absl::StartsWith(node.target, "aten._functional_assert_async.") || node.target == kAssertScalar;
+}
+
+bool BindsSymbol(const GraphNode& node) {
+  return node.target == kSymbolOfItem || node.target == kSymbolOfSize || node.target == kSymbolOfNumber;
 }
 
 bool IsRandom(const GraphNode& node) {

@@ -26,6 +26,8 @@ bool IsViewNode(const GraphNode& node);
 bool IsMutation(const GraphNode& node);
 // Says what must be true of values, and raises where it is not.
 bool IsAssertion(const GraphNode& node);
+// Gives an unbacked symbol its value.
+bool BindsSymbol(const GraphNode& node);
 // Draws random numbers, or may: two equal nodes have different results.
 bool IsRandom(const GraphNode& node);
 

@@ -11,6 +11,7 @@
 #include "compiler/schedule/can_fuse.h"
 #include "compiler/schedule/group_launches.h"
 #include "compiler/schedule/score_fusion.h"
+#include "compiler/schedule/symbol_dependencies.h"
 
 namespace kiln {
 namespace {
@@ -109,6 +110,7 @@ class Fuser {
       std::vector<uint32_t> readers;
     };
     std::vector<Memory> memory(graph_.buffers.size());
+    SymbolDependencies symbols(graph_);
     int64_t last_draw = -1;
     for (uint32_t n = 0; n < graph_.nodes.size(); ++n) {
       NodeAccess access = AccessOf(graph_.nodes[n]);
@@ -139,6 +141,7 @@ class Fuser {
         m.writer = n;
         m.readers.clear();
       }
+      symbols.Visit(n, access, depend);
     }
   }
 
@@ -389,6 +392,10 @@ NodeAccess AccessOf(const LoopGraphNode& node) {
       }
       break;
     case LoopGraphNode::Kind::kSeeds: add(&access.writes, node.seeds.buffer); break;
+    case LoopGraphNode::Kind::kLet:
+      if (!node.let.number) add(&access.reads, node.let.item.buffer);
+      break;
+    case LoopGraphNode::Kind::kCheck: break;
   }
   return access;
 }

@@ -97,6 +97,10 @@ class Planner {
           }
           break;
         case ScheduledStep::Kind::kSeeds: KILN_RETURN_IF_ERROR(Touch(step.seeds.buffer, at, true)); break;
+        case ScheduledStep::Kind::kLet:
+          if (!step.let.number) KILN_RETURN_IF_ERROR(Touch(step.let.item.buffer, at, false));
+          break;
+        case ScheduledStep::Kind::kCheck: break;
       }
     }
     for (const LoopGraphOutput& output : graph_.outputs) {

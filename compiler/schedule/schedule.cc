@@ -88,9 +88,15 @@ absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& 
     } else if (node.kind == LoopGraphNode::Kind::kCall) {
       step.kind = ScheduledStep::Kind::kCall;
       step.call = node.call;
-    } else {
+    } else if (node.kind == LoopGraphNode::Kind::kSeeds) {
       step.kind = ScheduledStep::Kind::kSeeds;
       step.seeds = node.seeds;
+    } else if (node.kind == LoopGraphNode::Kind::kLet) {
+      step.kind = ScheduledStep::Kind::kLet;
+      step.let = node.let;
+    } else {
+      step.kind = ScheduledStep::Kind::kCheck;
+      step.check = node.check;
     }
     schedule.steps.push_back(std::move(step));
   }
@@ -128,6 +134,15 @@ std::string Schedule::ToString(const LoopGraph& graph) const {
         break;
       case ScheduledStep::Kind::kSeeds:
         absl::StrAppend(&text, "seeds b", step.seeds.buffer, " count ", step.seeds.count, "\n");
+        break;
+      case ScheduledStep::Kind::kLet:
+        absl::StrAppend(&text, "let s", step.let.symbol, " = ",
+                        step.let.number ? graph.exprs.ToString(*step.let.number)
+                                        : absl::StrCat("item b", step.let.item.buffer),
+                        "\n");
+        break;
+      case ScheduledStep::Kind::kCheck:
+        absl::StrAppend(&text, "check ", graph.exprs.ToString(step.check.condition), "\n");
         break;
     }
   }

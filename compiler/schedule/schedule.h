@@ -40,11 +40,13 @@ struct ScheduledKernel {
 };
 
 struct ScheduledStep {
-  enum class Kind { kKernel, kCall, kSeeds };
+  enum class Kind { kKernel, kCall, kSeeds, kLet, kCheck };
   Kind kind = Kind::kKernel;
   ScheduledKernel kernel;
   CallNode call;
   SeedsNode seeds;
+  LetNode let;
+  ConditionNode check;
 };
 
 struct Schedule {

@@ -147,6 +147,88 @@ TEST(Import, RefusesWhatIsWrongByName) {
   }
 }
 
+// %1 has as many rows as the graph's second symbol says, %2 is read as its third.
+const char* kUnbacked = R"(
+  format_version: 1 kind: INFERENCE
+  symbols { kind: SYMBOL_UNBACKED max: 48 binding { source: VALUE_SIZE value: 1 } }
+  symbols { kind: SYMBOL_UNBACKED max: 9 binding { source: VALUE_ITEM value: 2 } }
+  exprs { op: EXPR_SYMBOL } exprs { op: EXPR_SYMBOL value: 1 }
+  inputs { tensor { dtype: F32 device { type: CPU } sizes { value: 48 } strides { value: 1 } } }
+  nodes { target: "aten.nonzero.default" args { name: "self" value { as_tensor: 0 } }
+          results { dtype: I64 device { type: CPU } sizes { expr: 0 } sizes { value: 1 }
+                    strides { value: 1 } strides { expr: 0 } } }
+  nodes { target: "aten.sum.default" args { name: "self" value { as_tensor: 1 } }
+          results { dtype: I64 device { type: CPU } } }
+  nodes { target: "aten.arange.default" args { name: "end" value { as_sym_int { expr: 1 } } }
+          results { dtype: I64 device { type: CPU } sizes { expr: 1 } strides { value: 1 } } }
+  outputs { value: 3 } outputs { sym_int { expr: 0 } })";
+
+v1::Graph UnbackedGraph() {
+  v1::Graph graph;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(kUnbacked, &graph));
+  return graph;
+}
+
+TEST(Import, BindsSymbolsBehindTheirValues) {
+  absl::StatusOr<Graph> graph = ImportGraph(Canonicalize(UnbackedGraph())->bytes, {});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(VerifyGraph(*graph), absl::OkStatus());
+  std::vector<std::string> targets;
+  for (const GraphNode& node : graph->nodes) targets.push_back(node.target);
+  EXPECT_THAT(targets, testing::ElementsAre("aten.nonzero.default", kSymbolOfSize, "aten.sum.default",
+                                            kSymbolOfItem, "aten.arange.default"));
+}
+
+// A slice is no library call that could tell: the symbol is what the slice's bounds make.
+TEST(Import, KnowsTheLengthOfASlice) {
+  v1::Graph graph = UnbackedGraph();
+  v1::Node* slice = graph.mutable_nodes(0);
+  slice->set_target("aten.slice.Tensor");
+  v1::NamedArgument* start = slice->add_args();
+  start->set_name("start");
+  start->mutable_value()->set_as_int(-40);
+  slice->mutable_results(0)->mutable_sizes()->RemoveLast();
+  slice->mutable_results(0)->mutable_strides()->RemoveLast();
+  absl::StatusOr<Graph> imported = ImportGraph(Canonicalize(graph)->bytes, {});
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  const GraphNode& node = imported->nodes[1];
+  EXPECT_EQ(node.target, kSymbolOfNumber);
+  EXPECT_EQ(imported->exprs.AsConst(std::get<IntArg>(*node.Find("number")).value), 40);
+
+  start->mutable_value()->set_as_float(0);
+  EXPECT_THAT(std::string(Import(graph).message()), HasSubstr("length of a malformed slice"));
+}
+
+TEST(Import, RefusesSymbolsThatNoValueBinds) {
+  const auto binding = [](v1::Graph* g, int symbol) { return g->mutable_symbols(symbol)->mutable_binding(); };
+  const Case kCases[] = {
+      {"has no binding", [](v1::Graph* g) { g->mutable_symbols(0)->clear_binding(); }},
+      {"bound by a value", [](v1::Graph* g) { g->mutable_symbols(0)->set_kind(v1::SYMBOL_INT); }},
+      {"value that does not exist", [&](v1::Graph* g) { binding(g, 0)->set_value(4); }},
+      {"value that does not exist", [&](v1::Graph* g) { binding(g, 1)->set_value(UINT32_MAX); }},
+      {"uses a symbol before", [&](v1::Graph* g) { binding(g, 1)->set_value(3); }},
+      {"uses a symbol before",
+       [&](v1::Graph* g) { g->mutable_nodes(0)->mutable_results(0)->mutable_sizes(1)->set_expr(1); }},
+      {"uses a symbol before",
+       [&](v1::Graph* g) { g->mutable_inputs(0)->mutable_tensor()->mutable_sizes(0)->set_expr(0); }},
+      {"element of a tensor of no integers", [&](v1::Graph* g) { binding(g, 1)->set_value(0); }},
+      {"one element of several", [&](v1::Graph* g) { binding(g, 1)->set_value(1); }},
+      {"size that is declared otherwise", [&](v1::Graph* g) { binding(g, 0)->set_dim(1); }},
+      {"size that is declared otherwise", [&](v1::Graph* g) { binding(g, 0)->set_dim(7); }},
+      {"size of an input", [&](v1::Graph* g) { binding(g, 0)->set_value(0); }},
+      {"guard over an unbacked symbol", [](v1::Graph* g) { g->add_guards(0); }},
+      {"binding of no kind",
+       [&](v1::Graph* g) { binding(g, 0)->set_source(static_cast<v1::SymbolBinding::Source>(9)); }},
+  };
+  for (const Case& c : kCases) {
+    v1::Graph graph = UnbackedGraph();
+    c.change(&graph);
+    absl::Status status = Import(graph);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.says << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.says));
+  }
+}
+
 TEST(Import, SaysWhatIsUnsupported) {
   const Case kCases[] = {
       {"node 0 (kiln.add.Tensor): unsupported: operators of namespace 'kiln'",

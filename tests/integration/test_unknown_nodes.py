@@ -85,9 +85,6 @@ UNKNOWN = {
     "custom": lambda x: scale(x, [0.5, 1.5], ["twice"]) + scale(x, [0.75], ["once", "more"]),
     "mutates": bumped,
     "inverse": lambda x: x @ torch.linalg.inv(x.detach()[:COLUMNS].T @ x.detach()[:COLUMNS] + 9 * torch.eye(COLUMNS)),
-    "positive": _positive_sum,
-    "positions": _positions,
-    "counted": _counted,
 }
 
 # ---- and what it does; none of these operators may run in Python
@@ -99,8 +96,12 @@ KNOWN = {
     "erf": lambda x: x.erf() + 0.1,
     "mm": lambda x: torch.mm(x, torch.ones(COLUMNS, COLUMNS) / 3),
     "cumsum": lambda x: x.cumsum(1) / 4,
+    "positive": _positive_sum,
+    "positions": _positions,
+    "counted": _counted,
 }
-_NATIVE = ("aten.sigmoid", "aten._softmax", "aten.native_layer_norm", "aten.erf", "aten.mm", "aten.cumsum")
+_NATIVE = ("aten.sigmoid", "aten._softmax", "aten.native_layer_norm", "aten.erf", "aten.mm", "aten.cumsum", "aten.index",
+           "aten.nonzero", "aten._local_scalar_dense", "aten.arange")
 
 
 def drawn(draw, unknown, length=8):

@@ -100,6 +100,127 @@ TEST_F(RuntimeTest, RunsDynamicSizesAndReusesStorage) {
   }
 }
 
+// A call tells a symbol its result's size: y is x twice over, of what the call gives.
+constexpr char kSizeOfACall[] = R"pb(
+  symbols { kind: SYMBOL_UNBACKED min: 1 max: 100 }
+  symbols {
+    kind: SYMBOL_INT
+    binding { source: INPUT_SIZE input: 0 dim: 0 }
+  }
+  exprs { op: EXPR_SYMBOL }
+  exprs { op: EXPR_CONST value: 64 }
+  exprs {
+    op: EXPR_CEILDIV
+    args: [ 0, 1 ]
+  }
+  exprs { op: EXPR_CONST value: 7 }
+  exprs {
+    op: EXPR_NE
+    args: [ 0, 3 ]
+  }
+  exprs { op: EXPR_SYMBOL value: 1 }
+  inputs {
+    tensor {
+      dtype: F32
+      device { type: CPU }
+      sizes { expr: 5 }
+      strides { value: 1 }
+    }
+  }
+  buffers {
+    kind: INPUT
+    dtype: F32
+    device { type: CPU }
+    sizes { expr: 5 }
+    strides { value: 1 }
+  }
+  buffers {
+    kind: OWNED
+    dtype: F32
+    device { type: CPU }
+    sizes { expr: 0 }
+    strides { value: 1 }
+  }
+  buffers {
+    kind: OWNED
+    dtype: F32
+    device { type: CPU }
+    sizes { expr: 0 }
+    strides { value: 1 }
+  }
+  steps {
+    call {
+      target: "test.copy.default"
+      args {
+        name: "self"
+        value { as_tensor: 0 }
+      }
+      results: 1
+      binds { symbol: 0 result: 0 dim: 0 }
+    }
+  }
+  steps { check { condition: 4 message: "not seven" } }
+  steps { alloc { buffer: 2 reuse: -1 } }
+  steps {
+    launch {
+      kernel: 0
+      buffers: [ 1, 2 ]
+      symbols { expr: 0 }
+      units { expr: 2 }
+    }
+  }
+  outputs { buffer: 2 }
+  outputs { sym_int { expr: 0 } }
+)pb";
+
+TEST_F(RuntimeTest, KnowsASizeThatACallTells) {
+  Parse(kSizeOfACall);
+  AddDouble();
+  auto program = Load();
+  ASSERT_TRUE(program.ok()) << program.status();
+  for (const size_t size : {1, 2, 7, 65, 100, 101, 0}) {
+    std::vector<float> values(size, 1.5f);
+    const Value input = NewTensor(values);
+    std::vector<Value> outputs;
+    const absl::Status status = (*program)->Run({&input, 1}, outputs);
+    if (size == 7 || size == 0 || size == 101) {  // a check, and a range
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_NE(std::string(status.message()).find(size == 7 ? "not seven" : "not from 1 to 100"),
+                std::string::npos)
+          << status;
+      EXPECT_TRUE(outputs.empty());
+    } else {
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_EQ(Floats(outputs[0]), std::vector<float>(size, 3.0f));
+      EXPECT_EQ(outputs[1].number, static_cast<int64_t>(size));
+    }
+    ReleaseAll(outputs);
+    EXPECT_EQ(host_.live(), 0);
+  }
+}
+
+TEST_F(RuntimeTest, RefusesSizesThatNoCallTells) {
+  const auto status = [&](auto change) {
+    Parse(kSizeOfACall);
+    manifest_.clear_kernels();
+    AddDouble();
+    change(manifest_.mutable_program()->mutable_steps(0)->mutable_call());
+    return Load().status().code();
+  };
+  EXPECT_EQ(status([](v1::Call* call) { call->mutable_binds(0)->set_symbol(2); }),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status([](v1::Call* call) { call->mutable_binds(0)->set_result(1); }),
+            absl::StatusCode::kInvalidArgument);
+  Parse(kSizeOfACall);
+  manifest_.mutable_program()->mutable_steps(0)->mutable_call()->mutable_binds(0)->set_dim(1);
+  auto program = Load();
+  ASSERT_TRUE(program.ok());
+  const Value input = NewTensor({1, 2});
+  std::vector<Value> outputs;
+  EXPECT_TRUE((*program)->Run({&input, 1}, outputs).GetPayload(kContradictionPayload).has_value());
+  EXPECT_EQ(host_.live(), 0);
+}
+
 TEST_F(RuntimeTest, IsReentrant) {
   Parse(kDoubleTwice);
   AddDouble();

@@ -365,6 +365,46 @@ TEST(Schedule, LoopsThatNothingWaitsForGoWhereTheyFreeMemory) {
   }
 }
 
+// Both kernels free what the call reads, so they would come before the checks; the second stores to no input.
+TEST(Schedule, UsesOfASymbolFollowItsChecks) {
+  Maker m;
+  m.graph.symbols.emplace_back();
+  m.graph.symbols[0].set_kind(v1::SYMBOL_UNBACKED);
+  m.graph.symbols[0].set_max(64);
+  m.graph.symbols[0].mutable_binding()->set_source(v1::SymbolBinding::VALUE_SIZE);
+  const ExprId size = m.graph.exprs.Symbol(0, {0, 64});
+  const BufferId x = m.Input({64}), written = m.Input({64}), big = m.Buffer({64, 64}), found = m.Buffer({1}),
+                 used = m.Buffer({1});
+  for (const BufferId b : {found, used}) m.graph.buffers[b].sizes[0] = m.graph.buffers[b].span = size;
+  const auto reads_big = [&](BufferId to) {
+    m.Node({64}, {}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
+      r.Store(to, v1::F32, o[0].leaf, r.Load(big, v1::F32, o[0].leaf));
+    });
+  };
+  m.Node({64, 64}, {}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>&) {
+    r.Store(big, v1::F32, m.At(big, o), r.Load(x, v1::F32, o[1].leaf));
+  });
+  m.Call("aten.nonzero.default", {big}, found);
+  m.graph.nodes.back().call.binds = {{0, 0, 0}};
+  reads_big(used);
+  m.graph.nodes.back().loops.outer[0].extent = size;
+  reads_big(written);
+  m.Output(used);
+  for (const int64_t bound : {7, 9})
+    EXPECT_TRUE(m.graph.Require(m.graph.exprs.Ne(size, m.graph.exprs.Const(bound))));
+  EXPECT_TRUE(m.graph.guards.empty());
+  m.graph.PlaceChecks();
+  EXPECT_TRUE(m.graph.checks.empty());
+  const Schedule schedule = m.Run(false);
+  std::vector<ScheduledStep::Kind> kinds;
+  for (const ScheduledStep& step : schedule.steps) kinds.push_back(step.kind);
+  using Kind = ScheduledStep::Kind;
+  EXPECT_EQ(kinds, (std::vector<Kind>{Kind::kKernel, Kind::kCall, Kind::kCheck, Kind::kCheck, Kind::kKernel,
+                                      Kind::kKernel}))
+      << schedule.ToString(m.graph);
+  EXPECT_TRUE(PlanMemory(m.graph, schedule).ok());
+}
+
 // The first call's operand is made in one kernel with what comes last. The control: calls that do not draw.
 TEST(Schedule, DrawsKeepTheirOrder) {
   for (const bool draws : {true, false}) {

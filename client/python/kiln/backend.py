@@ -149,15 +149,18 @@ def _request(module, kind, settings, title, gpu, recording, exported, region):
     """(the graph to be loaded, its canonical bytes)"""
     if recording is not None and exported.python is not None:
         recording = cuda_graphs.skipped(recording, f"calls of Python ({exported.python.reasons()})")
+    elif recording is not None and exported.unbacked:
+        recording = cuda_graphs.skipped(recording, "sizes that only the run knows")
     key, header, graph, symbols = _C.build(
         exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[settings.mode],
         settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(), devices.convolves_without_tf32(gpu), devices.has_onednn(gpu),
         _torch_version(), decompositions.digest(), devices.architecture(gpu))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
+    guesses = tuple(exported.hints[symbol] if exported.symbols[symbol] in exported.unbacked else None for symbol in symbols)
     from_cpu = [position for position in devices.inputs_from_cpu(module, gpu, exported.float_inputs)
                 if exported.python is None or not exported.python.holds(position)]
-    return CompiledGraph(key, header, names, tuple(exported.constants), title, tuple(exported.other_outputs),
+    return CompiledGraph(key, header, names, guesses, tuple(exported.constants), title, tuple(exported.other_outputs), tuple(exported.truths),
                          tuple(exported.float_inputs), autograd_cache.may_keep(), gpu, tuple(from_cpu),
                          tuple(exported.to_cpu), tuple(exported.more_sizes), exported.python, recording,
                          for_inference=kind == INFERENCE, region=region), graph

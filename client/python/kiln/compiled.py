@@ -16,7 +16,7 @@ from torch._inductor.output_code import OutputCode
 from . import _C, cuda_graphs, debug, devices, fallback, library, python_calls, records, service, stale
 from .errors import Unsupported
 from .size_numbers import read_size
-from .symbols import evaluate, values_of
+from .symbols import SYMBOL, evaluate, values_of
 
 _lock = threading.Lock()
 _live = weakref.WeakSet()
@@ -49,9 +49,11 @@ class CompiledGraph(OutputCode):
     request_key: bytes
     header: bytes
     symbol_names: tuple  # of the program's symbols, in order
+    guesses: tuple  # for them, where they are unbacked; else None
     constants: tuple  # tensors that follow the inputs of every call
     title: str
     other_outputs: tuple = ()  # (position, value or function of the inputs) of what the program leaves undefined
+    truths: tuple = ()  # positions of outputs that the program gives as 0 or 1
     float_inputs: tuple = ()  # positions of numbers that the program takes as tensors
     cacheable: bool = True  # by torch's cache
     gpu: Any = None  # torch.device; None: the CPU
@@ -76,7 +78,8 @@ class CompiledGraph(OutputCode):
 
     def __call__(self, inputs):
         try:
-            if self.other_outputs or self.float_inputs or self.from_cpu or self.to_cpu or self.python is not None:
+            if (self.other_outputs or self.truths or self.float_inputs or self.from_cpu or self.to_cpu
+                    or self.python is not None):
                 return self._call_with_others(inputs)
             return self._run(inputs)
         except _C.Contradiction as error:
@@ -100,6 +103,8 @@ class CompiledGraph(OutputCode):
             self.python.finish(frame, outputs)
         for position, other in others:
             outputs[position] = other
+        for position in self.truths:
+            outputs[position] = bool(outputs[position])
         for position in self.to_cpu:
             outputs[position] = outputs[position].cpu()
         return outputs
@@ -110,10 +115,10 @@ class CompiledGraph(OutputCode):
 
         `symbols` as from symbols_by_name. Raises _C.ServiceError, or Unsupported when the program does not fit."""
         self.compile_id = torch._guards.CompileContext.current_compile_id()
-        values = [symbols[name] for name in self.symbol_names if name in symbols]
-        if len(values) != len(self.symbol_names):
+        values = [symbols.get(name) if guess is None else None for name, guess in zip(self.symbol_names, self.guesses)]
+        if any(value is None and guess is None for value, guess in zip(values, self.guesses)):
             raise Unsupported("a symbol of the graph is not among its inputs")
-        hints = [int(value.node.hint) for value in values]
+        hints = [int(value.node.hint) if guess is None else guess for value, guess in zip(values, self.guesses)]
         start = time.perf_counter()
         artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted())
         debug.write(self.title, self.request_key, artifact)
@@ -215,8 +220,13 @@ class FallbackGraph(OutputCode):
 
 def _output_strides(artifact, symbols):
     """What AOTAutograd compiles the backward for: of each output its strides, SymInts where they change from call to
-    call; None where it is no tensor."""
+    call; None where it is no tensor, or where only the run knows them: then it lies as traced."""
     nodes, outputs = artifact.output_strides()
+    known = []
+    for op, value, args in nodes:
+        known.append(symbols[value] is not None if op == SYMBOL else all(known[arg] for arg in args))
+    outputs = [strides and (None if any(isinstance(stride, tuple) and not known[stride[0]] for stride in strides)
+                            else strides) for strides in outputs]
     wanted = {stride[0] for strides in outputs if strides for stride in strides if isinstance(stride, tuple)}
     values = values_of(nodes, wanted, symbols)
     return [strides and tuple(values[stride[0]] if isinstance(stride, tuple) else stride for stride in strides)

@@ -18,7 +18,8 @@ from . import fallback, graph_cut, python_calls, wire, written_graph
 from .devices import PassedInput
 from .errors import Unsupported
 from .size_numbers import size_number
-from .symbols import INPUT_SIZE, INPUT_STRIDE, INPUT_VALUE, INT64_MAX, INT64_MIN, SYMBOL_INT, ExprPool
+from .symbols import (INPUT_SIZE, INPUT_STRIDE, INPUT_VALUE, INT64_MAX, INT64_MIN, SYMBOL_INT, SYMBOL_UNBACKED, VALUE_ITEM,
+                      VALUE_SIZE, ExprPool)
 
 FORMAT_VERSION = 1
 FORWARD, BACKWARD, INFERENCE = 1, 2, 3
@@ -41,11 +42,13 @@ class ExportedGraph:
     graph: bytes  # v1.Graph, not yet in normal form
     facts: bytes  # v1.GraphFacts
     notes: bytes  # v1.GraphNotes
-    hints: list  # value of every symbol at this call, in symbol order
+    hints: list  # value of every symbol at this call, in symbol order; of an unbacked one the compiler's guess
+    unbacked: set  # of torch's symbols, those of which no call before has known anything
     symbols: list  # torch's symbols, in symbol order
     constants: list  # tensors that follow the graph's own inputs on every call
     output_count: int
     other_outputs: list  # (position, value or function of the inputs) of what the program leaves undefined
+    truths: list  # positions of outputs that the program gives as 0 or 1
     float_inputs: list  # positions of numbers that the program takes as tensors of one float64
     to_cpu: list  # positions of outputs that the program leaves on the GPU and the graph has on the CPU
     more_sizes: list  # (source, position, dim) of the integers that follow the graph's inputs, before the constants
@@ -81,7 +84,7 @@ def export(module: fx.GraphModule, kind: int, *, title="", static_inputs=(), don
     exported = exporter.run(*given)
     if not exporter.refused:
         return exported
-    cut = graph_cut.cut(module, exporter.refused, exporter.is_integer, gpu)
+    cut = graph_cut.cut(module, exporter.refused, exporter.is_integer, gpu, exporter.binders)
     exporter = _Exporter(cut.module, kind, gpu, cut.part)
     exported = exporter.run(*given)
     if exporter.refused:
@@ -118,6 +121,9 @@ class _Exporter:
         self.refused = {}  # node -> why it can't be written
         self.given_up = given_up
         self.symbols = {}  # sympy symbol -> number
+        self.unbacked = set()
+        self.binders = {}  # sympy symbol that is known only behind a node -> the node
+        self.offsets = set()  # symbols that are offsets in memory, which nothing is told of
         self.bindings = {}  # sympy symbol -> (source, input, dim) in the graph's inputs
         self.more_sizes = []
         self.symbol_messages = []
@@ -134,8 +140,10 @@ class _Exporter:
         self.constants = []
         self.constant_values = {}  # get_attr target -> value id
         self.float_values = {}  # sympy float expression -> value id of a 0-d tensor
+        self.complex_values = {}  # (text of the number, dtype) -> the same
         self.float_inputs = []
         self.other_outputs = []
+        self.truths = []
         self.to_cpu = []
         self.types = {}  # encoded TensorMeta, by its description
         self.mutated = set()
@@ -156,6 +164,9 @@ class _Exporter:
                 self.attempt(self.add_constant, node)
         for node in graph.nodes:
             if node.op == "call_function":
+                self.add_complex_numbers(node)
+        for node in graph.nodes:
+            if node.op == "call_function":
                 self.attempt(self.add_node, node)
             elif node.op == "output":
                 outputs = [self.attempt(self.output, value, position) for position, value in enumerate(node.args[0])]
@@ -174,8 +185,8 @@ class _Exporter:
         notes = b"".join([b"".join(wire.data(1, name) for name in self.node_names),
                           b"".join(wire.data(2, line) for line in self.source_lines),
                           b"".join(wire.data(3, text) for text in guards_text), wire.data(4, title)])
-        return ExportedGraph(message, facts, notes, self.hints, list(self.symbols), self.constants, len(outputs),
-                             self.other_outputs, self.float_inputs, self.to_cpu, self.more_sizes, self.python,
+        return ExportedGraph(message, facts, notes, self.hints, self.unbacked, list(self.symbols), self.constants, len(outputs),
+                             self.other_outputs, self.truths, self.float_inputs, self.to_cpu, self.more_sizes, self.python,
                              self.graph_nodes)
 
     # ---- what can't be written
@@ -203,10 +214,18 @@ class _Exporter:
             if node.op != "call_function" or opaque or not isinstance(part, torch.Tensor):
                 continue
             try:
+                self.check_tensor(part)
+                self.bind_sizes(self.node_of(node, key), part, self.new_value(key))
                 self.tensor_meta(part)
             except Exception:
-                continue
-            self.new_value(key)
+                self.values.pop(key, None)
+
+    @staticmethod
+    def node_of(node, key):
+        """The node whose value the part of a result is; None where none asks for it."""
+        if key is node:
+            return node
+        return next((user for user in node.users if user.target is operator.getitem and user.args[1] == key[1]), None)
 
     def why(self, node):
         """Why the program has no such value."""
@@ -243,7 +262,7 @@ class _Exporter:
         """Every symbol gets the first place that it can be read from."""
         for position, node in enumerate(self.placeholders):
             value = node.meta.get("val")
-            if isinstance(value, torch.SymInt):
+            if isinstance(value, (torch.SymInt, torch.SymBool)):
                 self.bind(value, INPUT_VALUE, position, 0)
             elif isinstance(value, torch.Tensor):
                 for dim, size in enumerate(value.shape):
@@ -254,24 +273,43 @@ class _Exporter:
 
     def bind(self, value, source, position, dim):
         """Where `value` is a symbol and the first of that name, its place is the symbol's."""
-        expr = getattr(value.node, "expr", None) if isinstance(value, torch.SymInt) else None
+        expr = getattr(value.node, "expr", None) if isinstance(value, (torch.SymInt, torch.SymBool)) else None
+        if isinstance(value, torch.SymBool):
+            expr = _symbol_of_truth(value)
         if not isinstance(expr, sympy.Symbol) or expr in self.symbols:
             return
-        if type(value.node.hint) is not int:
-            return  # known only when the graph runs, or no number at all (the ragged size of a nested tensor)
-        shape_env = value.node.shape_env
-        bounds = shape_env.var_to_range.get(expr)
-        lower = _clamped(bounds.lower) if bounds is not None else INT64_MIN
-        upper = _clamped(bounds.upper) if bounds is not None else INT64_MAX
-        self.symbols[expr] = len(self.symbols)
+        hint = None if _is_unbacked(expr) else value.node.hint
+        if hint is not None and type(hint) is not int:
+            return  # no number at all (the ragged size of a nested tensor)
         self.bindings[expr] = (source, position, dim)
-        self.hints.append(value.node.hint)
         if position in self.held:
             self.more_sizes.append((source, position, dim))
             source, position, dim = INPUT_VALUE, len(self.placeholders) + len(self.more_sizes) - 1, 0
-        binding = wire.uint(1, source) + wire.uint(2, position) + wire.uint(3, dim)
-        self.symbol_messages.append(wire.uint(1, SYMBOL_INT) + wire.sint(2, lower) + wire.sint(3, upper)
-                                    + wire.data(4, binding))
+        self.declare(expr, value.node.shape_env, hint, wire.uint(1, source) + wire.uint(2, position) + wire.uint(3, dim))
+
+    def declare(self, symbol, shape_env, hint, binding):
+        bounds = shape_env.var_to_range.get(symbol)
+        lower = _clamped(bounds.lower) if bounds is not None else INT64_MIN
+        upper = _clamped(bounds.upper) if bounds is not None else INT64_MAX
+        if hint is None:
+            self.unbacked.add(symbol)
+            hint = min(max(_UNBACKED_HINT, lower), upper)
+        self.symbols[symbol] = len(self.symbols)
+        self.hints.append(hint)
+        kind = SYMBOL_UNBACKED if symbol in self.unbacked else SYMBOL_INT
+        self.symbol_messages.append(wire.uint(1, kind) + wire.sint(2, lower) + wire.sint(3, upper) + wire.data(4, binding))
+
+    def bind_sizes(self, node, value, value_id):
+        """What only the run knows of the sizes of a node's tensor is known behind it."""
+        for dim, size in enumerate(value.shape) if node is not None else ():
+            symbol = size.node.expr if isinstance(size, torch.SymInt) else None
+            if isinstance(symbol, sympy.Symbol) and _is_unbacked(symbol) and symbol not in self.symbols:
+                self.declare(symbol, size.node.shape_env, None,
+                             wire.uint(1, VALUE_SIZE) + wire.uint(3, dim) + wire.uint(4, value_id))
+                self.binders[symbol] = node
+        for symbol, path in (node.meta.get("unbacked_bindings") or {}).items() if node is not None else ():
+            if str(path[-1:]) == _STORAGE_OFFSET:
+                self.offsets |= {symbol, _shape_env(value).replace(symbol)}
 
     def symbol_id(self, symbol):
         if symbol not in self.symbols:
@@ -296,7 +334,7 @@ class _Exporter:
     def conditions(self, guards):
         positions = []
         for guard in guards:
-            if all(symbol in self.symbols for symbol in guard.free_symbols):
+            if all(symbol in self.symbols and symbol not in self.unbacked for symbol in guard.free_symbols):
                 try:
                     positions.append(self.pool.add(guard))
                 except Unsupported:
@@ -366,6 +404,8 @@ class _Exporter:
             self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
         elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             self.inputs.append(wire.data(2, self.sym_int(value)))
+        elif isinstance(value, torch.SymBool) and _symbol_of_truth(value) in self.symbols:
+            self.inputs.append(wire.data(2, wire.uint_in_oneof(2, self.pool.add(value.node.expr))))
         elif isinstance(value, (torch.SymFloat, float)):
             if isinstance(value, torch.SymFloat):
                 self.float_values[value.node.expr] = self.values[node]
@@ -385,6 +425,19 @@ class _Exporter:
             self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
         self.values[node] = self.constant_values[node.target]
 
+    def add_complex_numbers(self, node):
+        """A complex number of Python is a 0-d tensor, of the dtype that it has in the result."""
+        like = node.meta.get("val")
+        if not isinstance(like, torch.Tensor) or not like.dtype.is_complex:
+            return
+        for value in (*node.args, *node.kwargs.values()):
+            if type(value) is complex and (repr(value), like.dtype) not in self.complex_values:
+                with unset_fake_temporarily():
+                    number = torch.tensor(value, dtype=like.dtype)
+                    self.constants.append(number if self.gpu is None else number.to(self.gpu))
+                self.complex_values[repr(value), like.dtype] = self.new_value(("complex", repr(value), like.dtype))
+                self.inputs.append(wire.data(1, self.tensor_meta(number, with_offset=True)))
+
     def output(self, value, position):
         if isinstance(value, fx.Node):
             meta = value.meta.get("val")
@@ -399,6 +452,9 @@ class _Exporter:
             value = meta
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
             return wire.data(2, self.sym_int(value))
+        if isinstance(value, torch.SymBool) and not self.unbacked.isdisjoint(value.node.expr.free_symbols):
+            self.truths.append(position)
+            return wire.data(2, wire.uint_in_oneof(2, self.pool.add(value.node.expr)))
         if isinstance(value, (torch.SymFloat, torch.SymBool)):
             hints = dict(zip(self.symbols, self.hints))
             self.other_outputs.append((position, size_number(value, self.bindings, hints)))
@@ -414,7 +470,11 @@ class _Exporter:
         target = node.target
         value = node.meta.get("val")
         if _is_number(value):
-            if not graph_cut.is_placeholder_of_number(target):
+            if node in self.given_up:
+                raise Unsupported(self.given_up[node])
+            if target is torch.ops.aten._local_scalar_dense.default and is_symbolic(value):
+                self.add_item(node, value)
+            elif not graph_cut.is_placeholder_of_number(target) and not self.is_offset(value):
                 self.check_known(value)
             return  # its users hold the expression or the number
         if target is operator.getitem:
@@ -433,6 +493,8 @@ class _Exporter:
             self.add_python_call(node, target)
             return
         if target is torch.ops.aten.scalar_tensor.default and self.add_float_tensor(node):
+            return
+        if target is torch.ops.aten.full.default and self.add_full(node):
             return
         if isinstance(target, torch._ops.HigherOrderOperator):
             raise Unsupported(f"higher-order operator {target.name()}")
@@ -457,23 +519,62 @@ class _Exporter:
         """Whether a condition on sizes holds for every call of the graph: asking makes it a guard of torch's."""
         value = condition.meta.get("val") if isinstance(condition, fx.Node) else condition
         if isinstance(value, torch.SymBool):
+            if self.is_offset(value):
+                return True  # torch asks whether an offset in memory is negative
             self.check_known(value)
+            if not self.unbacked.isdisjoint(value.node.expr.free_symbols):
+                return False
         return isinstance(value, (bool, torch.SymBool)) and bool(value)
 
+    def is_offset(self, value):
+        symbols = value.node.expr.free_symbols if is_symbolic(value) and self.offsets else ()
+        return bool(symbols) and self.offsets.issuperset(symbols)
+
     def check_known(self, value):
-        """What only the run knows is for Python to compute."""
+        """What the program can't know is for Python to compute."""
         if is_symbolic(value):
             for symbol in getattr(value.node, "expr", sympy.true).free_symbols:
-                self.symbol_id(symbol)
+                if symbol not in self.float_values:
+                    self.symbol_id(symbol)
+
+    def add_item(self, node, value):
+        """A number that only the run knows: a symbol, or of a float the tensor itself, on which nothing waits."""
+        source = node.args[0]
+        given, = node.meta.get("unbacked_bindings") or (None,)
+        if given is None or source.meta["val"].numel() != 1:
+            raise Unsupported("an element of a tensor")
+        symbol = value.node.shape_env.replace(given)
+        if isinstance(value, torch.SymFloat):
+            arguments = [("self", wire.uint_in_oneof(2, self.tensor(source))),
+                         ("dtype", wire.uint_in_oneof(15, _DTYPES[torch.float64]))]
+            if source.meta["val"].dim():
+                raise Unsupported("an element of a tensor of one element")
+            self.float_values[symbol] = self.scalar_node(node, "aten._to_copy.default", arguments)
+            self.binders[symbol] = node
+            return
+        known = symbol in self.symbols or not isinstance(symbol, sympy.Symbol) or not _is_unbacked(symbol)
+        bound = given if known else symbol
+        self.declare(bound, value.node.shape_env, None,
+                     wire.uint(1, VALUE_ITEM) + wire.uint(4, self.tensor(source)))
+        self.binders[bound] = node
+        if known:  # torch goes on with what it is to be equal to
+            self.add_assertion(node, sympy.Eq(given, symbol), f"Runtime assertion failed for expression {given} == {symbol}")
+
+    def add_assertion(self, node, condition, message):
+        held = wire.data(13, wire.uint_in_oneof(2, self.pool.add(condition)))
+        self.append_node(node, "aten._assert_scalar.default", [("self", held), ("assert_msg", wire.data(11, message))], None)
 
     def append_node(self, node, target, arguments, value, key=None):
         results = []
         if isinstance(value, (list, tuple)):
             for index, part in enumerate(value):
-                self.new_value((node, index))
+                number = self.new_value((node, index))
+                if isinstance(part, torch.Tensor):
+                    self.bind_sizes(self.node_of(node, (node, index)) or node, part, number)
                 results.append(b"" if part is None or _is_number(part) else self.tensor_meta(part))
         elif isinstance(value, torch.Tensor):
-            self.new_value(node if key is None else key)
+            number = self.new_value(node if key is None else key)
+            self.bind_sizes(node, value, number)
             results.append(self.tensor_meta(value))
         elif value is not None:
             raise Unsupported(f"a result of type {type(value).__name__}")
@@ -498,10 +599,26 @@ class _Exporter:
                 continue
             if argument.has_default_value() and _same(value, argument.default_value):
                 continue
-            if isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymFloat):
+            if type(value) is complex:
+                like = getattr(node.meta["val"], "dtype", None)
+                if (repr(value), like) not in self.complex_values:
+                    raise Unsupported(f"argument {argument.name} of type complex")
+                if "Tensor" not in str(argument.type):
+                    name = _tensor_overload(target, name, argument.name)
+                encoded.append((argument.name, wire.uint_in_oneof(2, self.complex_values[repr(value), like])))
+                continue
+            given = value.meta.get("val") if isinstance(value, fx.Node) else None
+            if isinstance(given, torch.SymBool) and target is torch.ops.aten._assert_scalar.default:
+                encoded.append((argument.name, wire.data(13, wire.uint_in_oneof(2, self.pool.add(given.node.expr)))))
+                continue
+            if isinstance(given, (torch.SymFloat, torch.SymBool)):
                 # A number that depends on sizes is a 0-d tensor; the tensor overload takes it.
+                if "clamp" in name and not _takes_tensors(node):
+                    raise Unsupported(f"{name} with a size-dependent number as {argument.name}")
                 name = _tensor_overload(target, name, argument.name)
-                encoded.append((argument.name, wire.uint_in_oneof(2, self.float_value(node, value))))
+                number = self.float_value(node, value) if isinstance(given, torch.SymFloat) else \
+                    self.truth_value(node, given.node.expr)
+                encoded.append((argument.name, wire.uint_in_oneof(2, number)))
                 continue
             encoded.append((argument.name, self.argument(argument.type, value, argument.name)))
         return name, encoded
@@ -574,17 +691,39 @@ class _Exporter:
         value = argument.meta["val"]
         return self.float_expr(node, value.node.expr)
 
+    def truth_value(self, node, expr):
+        """The same of a truth value."""
+        arguments = [("s", self.sympy_int_argument(expr)), ("dtype", wire.uint_in_oneof(15, _DTYPES[torch.bool]))]
+        return self.scalar_node(node, "aten.scalar_tensor.default", arguments, _TRUTH_SCALAR)
+
     def add_float_tensor(self, node):
         """scalar_tensor of a number that depends on sizes is that number's tensor, cast."""
         number = node.args[0]
-        if not isinstance(number, fx.Node) or not isinstance(number.meta.get("val"), torch.SymFloat):
+        given = number.meta.get("val") if isinstance(number, fx.Node) else None
+        if not isinstance(given, (torch.SymFloat, torch.SymBool)):
             return False
         value = node.meta["val"]
         if value.device != _FLOAT_SCALAR.device:
             return False
-        arguments = [("self", wire.uint_in_oneof(2, self.float_value(node, number))),
+        scalar = self.float_value(node, number) if isinstance(given, torch.SymFloat) else \
+            self.truth_value(node, given.node.expr)
+        arguments = [("self", wire.uint_in_oneof(2, scalar)),
                      ("dtype", wire.uint_in_oneof(15, self.dtype(value.dtype)))]
         self.append_node(node, "aten._to_copy.default", arguments, value)
+        return True
+
+    def add_full(self, node):
+        """full of a number that depends on sizes: ones of them times its tensor."""
+        size, number = node.args
+        given = number.meta.get("val") if isinstance(number, fx.Node) else None
+        value = node.meta["val"]
+        if not isinstance(given, torch.SymFloat) or not value.dtype.is_floating_point:
+            return False
+        ones = [("size", self.list_argument("int", size, "size")), ("fill_value", wire.double_bits_in_oneof(7, 1.0)),
+                ("dtype", wire.uint_in_oneof(15, self.dtype(value.dtype)))]
+        left = self.scalar_node(node, "aten.full.default", ones, value)
+        arguments = [("self", wire.uint_in_oneof(2, left)), ("other", wire.uint_in_oneof(2, self.float_value(node, number)))]
+        self.append_node(node, "aten.mul.Tensor", arguments, value)
         return True
 
     def float_expr(self, node, expr):
@@ -637,15 +776,38 @@ class _Exporter:
             arguments.append((right_name, wire.uint_in_oneof(2, right)))
         return self.scalar_node(node, target, arguments)
 
-    def scalar_node(self, node, target, arguments):
+    def scalar_node(self, node, target, arguments, like=None):
         key = ("float", len(self.nodes))
-        self.append_node(node, target, arguments, _FLOAT_SCALAR, key)
+        self.append_node(node, target, arguments, _FLOAT_SCALAR if like is None else like, key)
         return self.values[key]
 
 
 _TOKENS = (torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
 
 _FLOAT_SCALAR = torch.empty((), dtype=torch.float64, device="cpu")
+_TRUTH_SCALAR = torch.empty((), dtype=torch.bool, device="cpu")
+
+_UNBACKED_HINT = 256  # as the compiler's estimate; of no effect but on numbers for people
+_STORAGE_OFFSET = "(CallMethodKey(name='storage_offset'),)"
+
+
+def _is_unbacked(symbol):
+    return symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
+
+
+def _symbol_of_truth(value):
+    """The symbol of an item() of a truth value, which torch writes as u0 == 1; None for other conditions."""
+    expr = value.node.expr
+    symbol = expr.args[0] if isinstance(expr, sympy.Eq) and expr.args[1] == 1 else None
+    bounds = value.node.shape_env.var_to_range.get(symbol)
+    known = symbol is not None and _is_unbacked(symbol) and bounds is not None and bounds.lower == 0 and bounds.upper == 1
+    return symbol if known else None
+
+
+def _shape_env(value):
+    """Of a tensor that has symbolic sizes or a symbolic offset."""
+    return next(part.node.shape_env for part in (*value.shape, *value.stride(), value.storage_offset())
+                if is_symbolic(part))
 
 
 def _clamped(bound):
@@ -662,18 +824,27 @@ def _same(value, default):
 
 def _tensor_overload(target, name, argument):
     """add.Scalar(x, number) has a twin that takes the number as a tensor."""
-    if name.endswith(".Scalar") and argument in ("other", "exponent", "value"):
+    if name == "aten.clamp.default" and argument in ("min", "max"):
+        twin = "aten.clamp.Tensor"
+    elif name == "aten.clamp.Tensor":
+        return name
+    elif name.endswith(".Scalar") and argument in ("other", "exponent", "value"):
         twin = name[: -len("Scalar")] + "Tensor"
     elif name.endswith(".Tensor") and argument == "other":
         return name  # x.mul(number) traces as mul.Tensor already
     elif name == "aten.pow.Tensor_Scalar" and argument == "exponent":
         twin = "aten.pow.Tensor_Tensor"
     else:
-        raise Unsupported(f"{name} with a size-dependent number as {argument}")
+        raise Unsupported(f"{name} takes no tensor as {argument}")
     packet = target.overloadpacket
     if twin.rsplit(".", 1)[1] not in packet.overloads():
-        raise Unsupported(f"{name} with a size-dependent number as {argument}")
+        raise Unsupported(f"{name} takes no tensor as {argument}")
     return twin
+
+
+def _takes_tensors(clamp):
+    """Whether the overload whose bounds are tensors gives the same: dtypes meet otherwise, and both bounds are of a kind."""
+    return clamp.meta["val"].dtype.is_floating_point and not any(isinstance(bound, (int, float)) for bound in clamp.args[1:])
 
 
 def _is_written(node):

@@ -6,6 +6,7 @@ import dataclasses
 import heapq
 import operator
 
+import sympy
 import torch
 from torch import fx
 
@@ -24,13 +25,15 @@ class Cut:
     part: PythonPart
 
 
-def cut(module, refused, expressible, gpu):
+def cut(module, refused, expressible, gpu, binders):
     """The graph without what was refused. Raises Unsupported where a refused node writes into memory of the program.
 
     refused: {node: reason}; inputs and attributes among them are held in Python.
-    expressible: tells of a number whether the program can evaluate it."""
+    expressible: tells of a number whether the program can evaluate it.
+    binders: {symbol: node} of the numbers that the program knows only behind a node: an element of a tensor, whose node
+    is no expression, or a size."""
     _split_copies(module.graph, refused)
-    return _Cutter(module, refused, expressible, gpu).run()
+    return _Cutter(module, refused, expressible, gpu, binders).run()
 
 
 def is_number(node):
@@ -68,11 +71,13 @@ def _split_copies(graph, refused):
 
 
 class _Cutter:
-    def __init__(self, module, refused, expressible, gpu):
+    def __init__(self, module, refused, expressible, gpu, binders):
         self.module = module
         self.refused = refused
         self.expressible = expressible
         self.gpu = gpu
+        self.binders = binders
+        self.binding = set(binders.values())
         self.nodes = list(module.graph.nodes)
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self.python = {}  # node -> reason, or None where a neighbour's holds
@@ -147,7 +152,7 @@ class _Cutter:
 
     def is_expression(self, node):
         """Whether it is a number that its users write out."""
-        return node not in self.python and node.op == "call_function" and is_number(node)
+        return node not in self.python and node.op == "call_function" and is_number(node) and node not in self.binding
 
     def in_frame(self, node):
         """Whether the value lies in the frame, not in the program."""
@@ -156,8 +161,8 @@ class _Cutter:
         return node in self.refused
 
     def is_read_natively(self, node):
-        return isinstance(node.meta.get("val"), torch.Tensor) and \
-            any(user not in self.python and user.op != "output" for user in node.users)
+        return isinstance(node.meta.get("val"), torch.Tensor) and (node in self.binding or
+            any(user not in self.python and user.op != "output" for user in node.users))
 
     # ---- in which order
 
@@ -182,8 +187,15 @@ class _Cutter:
 
     def sources(self, node):
         """The nodes that have to come before `node`."""
-        found = [source for source in node.all_input_nodes if not self.is_expression(source)]
+        found = []
+        for source in node.all_input_nodes:
+            found += self.binders_of(source) if self.is_expression(source) else [source]
         return found + self.before.get(node, [])
+
+    def binders_of(self, number):
+        """Behind which nodes the program knows what an expression takes."""
+        symbols = getattr(getattr(number.meta["val"], "node", None), "expr", sympy.true).free_symbols if self.binders else ()
+        return [self.binders[symbol] for symbol in symbols if symbol in self.binders]
 
     def readers_before(self, node):
         """A native node that writes into an input comes after whoever reads it."""
@@ -331,6 +343,8 @@ class _Cutter:
             self.tokens[node] = token
             if is_number(node):  # native users write the expression out
                 self.copy_number(node)
+            if node in self.binding and is_number(node) and node.args[0] in self.copies:
+                self.copies[node] = self.graph.node_copy(node, self.copied)
 
     def add_outputs(self):
         held, values = [], []

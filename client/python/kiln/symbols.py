@@ -17,8 +17,8 @@ INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 CONST, SYMBOL, ADD, MUL, FLOORDIV, MOD, MIN, MAX, CEILDIV, POW, WHERE = range(1, 12)
 EQ, NE, LT, LE, AND, OR, NOT = range(12, 19)
 # v1.SymbolKind, v1.SymbolBinding.Source
-SYMBOL_INT = 1
-INPUT_VALUE, INPUT_SIZE, INPUT_STRIDE = 1, 2, 3
+SYMBOL_INT, SYMBOL_UNBACKED = 1, 4
+INPUT_VALUE, INPUT_SIZE, INPUT_STRIDE, VALUE_ITEM, VALUE_SIZE = range(1, 6)
 
 
 def _named(*names):
@@ -106,6 +106,8 @@ class ExprPool:
             return self.add(expr.args[0])
         if isinstance(expr, torch_functions.Where):
             return self._intern(WHERE, args=[self.add(part) for part in expr.args])
+        if isinstance(expr, sympy.Piecewise):
+            return self._pieces(expr.args)
         return self._condition(expr)
 
     def _condition(self, expr):
@@ -122,6 +124,15 @@ class ExprPool:
         if isinstance(expr, sympy.Not):
             return self._intern(NOT, args=(self.add(expr.args[0]),))
         raise Unsupported(f"symbolic expression of kind {type(expr).__name__}")
+
+    def _pieces(self, pieces):
+        """(value, condition) pairs, of which the first that holds counts; the last holds always."""
+        (value, condition), *rest = pieces
+        if condition is sympy.true:
+            return self.add(value)
+        if not rest:
+            raise Unsupported("a choice of which nothing may hold")
+        return self._intern(WHERE, args=(self.add(condition), self.add(value), self._pieces(rest)))
 
     def _binary(self, op, expr):
         left, right = expr.args

@@ -1,0 +1,51 @@
+// Numbers that only a call knows: where they come from, and what must hold of them.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/lower/lowering_context.h"
+
+namespace kiln {
+namespace {
+
+absl::Status LowerSymbol(LoweringContext& context, const GraphNode& node) {
+  LoopGraphNode made;
+  made.kind = LoopGraphNode::Kind::kLet;
+  made.let.symbol = static_cast<uint32_t>(context.Int(node, "symbol", 0));
+  if (node.target == kSymbolOfNumber) {
+    made.let.number = context.Expr(node, "number", context.Const(0));
+  } else {
+    made.let.item = context.RealiseValue(context.TensorValue(node, "self"));
+  }
+  context.out().nodes.push_back(std::move(made));
+  return context.status();
+}
+
+// The call that gives the tensor has bound it.
+absl::Status LowerSymbolOfSize(LoweringContext& context, const GraphNode& node) {
+  if (context.IsBound(static_cast<uint32_t>(context.Int(node, "symbol", 0)))) return absl::OkStatus();
+  return absl::UnimplementedError(
+      "unsupported: a size that only a call knows, of what is no library call's result");
+}
+
+absl::Status LowerAssertScalar(LoweringContext& context, const GraphNode& node) {
+  ExprPool& exprs = context.exprs();
+  const ExprId holds = exprs.Ne(context.Expr(node, "self", context.Const(1)), context.Const(0));
+  if (exprs.AsConst(holds) == 1) return context.status();
+  LoopGraphNode made;
+  made.kind = LoopGraphNode::Kind::kCheck;
+  made.check = {holds, context.String(node, "assert_msg", "")};
+  context.out().nodes.push_back(std::move(made));
+  return context.status();
+}
+
+}  // namespace
+
+void RegisterSymbols(LoweringTable& table) {
+  table[kSymbolOfItem] = LowerSymbol;
+  table[kSymbolOfNumber] = LowerSymbol;
+  table[kSymbolOfSize] = LowerSymbolOfSize;
+  table[kAssertScalar] = LowerAssertScalar;
+}
+
+}  // namespace kiln
