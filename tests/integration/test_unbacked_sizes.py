@@ -276,13 +276,29 @@ def test_nothing_is_written_where_a_check_fails():
 def test_numbers_that_a_tensor_holds():
     def f(x):
         number, truth, count = x.sum().item(), (x.sum() > 0).item(), (x > 0).sum().item()
-        return x + number * 2 + 1, x * truth, torch.where(x > 0, x, truth), x - count, count + 1, x / (count + 1)
+        clamped = torch.clamp(x, min=number / 9), torch.clamp(x, number / 9, 0.5), torch.full((3, count), number)
+        return x + number * 2 + 1, x * truth, torch.where(x > 0, x, truth), x - count, count + 1, x / (count + 1), *clamped
 
     compiled = torch.compile(f, backend="kiln")
     for sign in (1, -1):
         x = sign * torch.rand(7)
         torch.testing.assert_close(compiled(x), f(x))
     assert_native()
+
+
+def test_numbers_that_leave():
+    def f(x):
+        truth, number, count = (x.sum() > 0).item(), x.sum().item(), (x > 0).sum().item()
+        return truth, number, count * 2, x * truth * number
+
+    compiled = torch.compile(f, backend="kiln")
+    for x in (torch.rand(7), -torch.rand(7)):
+        x.requires_grad_()
+        actual, expected = compiled(x), f(x)
+        assert [type(value) for value in actual[:3]] == [bool, float, int]
+        torch.testing.assert_close(actual, expected)
+        torch.testing.assert_close(*(torch.autograd.grad(result[3].sum(), x) for result in (actual, expected)))
+    assert not kiln.stats()["fallbacks"]
 
 
 # ---- what is left to Python

@@ -79,7 +79,7 @@ UNKNOWN = {
     "float8": lambda x: x + (x.detach() * 4).round().to(torch.float8_e4m3fn).to(torch.float32),
     "uint16": lambda x: x + (x.detach().abs() * 9).to(torch.int32).to(torch.uint16).to(torch.float32),
     "uint32": lambda x: x * (x.detach() > 0.0137).to(torch.uint32).to(torch.int64),
-    "complex": lambda x: torch.view_as_real(torch.view_as_complex(x.unflatten(1, (-1, 2))) * (1 + 2j)).flatten(1),
+    "complex": lambda x: x * torch.full((x.shape[0], 1), 1 + 2j).abs(),
     "cond": lambda x: torch.cond(x.sum() > 0.0137, lambda x: x.cos() * 2, lambda x: x.square(), (x,)),
     "conds": _nested,
     "custom": lambda x: scale(x, [0.5, 1.5], ["twice"]) + scale(x, [0.75], ["once", "more"]),
@@ -96,11 +96,12 @@ KNOWN = {
     "erf": lambda x: x.erf() + 0.1,
     "mm": lambda x: torch.mm(x, torch.ones(COLUMNS, COLUMNS) / 3),
     "cumsum": lambda x: x.cumsum(1) / 4,
+    "complex number": lambda x: torch.view_as_real(torch.view_as_complex(x.unflatten(1, (-1, 2))) * (1 + 2j)).flatten(1),
     "positive": _positive_sum,
     "positions": _positions,
     "counted": _counted,
 }
-_NATIVE = ("aten.sigmoid", "aten._softmax", "aten.native_layer_norm", "aten.erf", "aten.mm", "aten.cumsum", "aten.index",
+_NATIVE = ("aten.mul", "aten._conj", "aten.sigmoid", "aten._softmax", "aten.native_layer_norm", "aten.erf", "aten.mm", "aten.cumsum", "aten.index",
            "aten.nonzero", "aten._local_scalar_dense", "aten.arange")
 
 

@@ -185,9 +185,9 @@ class _Exporter:
         notes = b"".join([b"".join(wire.data(1, name) for name in self.node_names),
                           b"".join(wire.data(2, line) for line in self.source_lines),
                           b"".join(wire.data(3, text) for text in guards_text), wire.data(4, title)])
-        return ExportedGraph(message, facts, notes, self.hints, self.unbacked, list(self.symbols), self.constants, len(outputs),
-                             self.other_outputs, self.truths, self.float_inputs, self.to_cpu, self.more_sizes, self.python,
-                             self.graph_nodes)
+        return ExportedGraph(message, facts, notes, self.hints, self.unbacked, list(self.symbols), self.constants,
+                             len(outputs), self.other_outputs, self.truths, self.float_inputs, self.to_cpu,
+                             self.more_sizes, self.python, self.graph_nodes)
 
     # ---- what can't be written
 
@@ -558,11 +558,13 @@ class _Exporter:
                      wire.uint(1, VALUE_ITEM) + wire.uint(4, self.tensor(source)))
         self.binders[bound] = node
         if known:  # torch goes on with what it is to be equal to
-            self.add_assertion(node, sympy.Eq(given, symbol), f"Runtime assertion failed for expression {given} == {symbol}")
+            self.add_assertion(node, sympy.Eq(given, symbol),
+                               f"Runtime assertion failed for expression {given} == {symbol}")
 
     def add_assertion(self, node, condition, message):
         held = wire.data(13, wire.uint_in_oneof(2, self.pool.add(condition)))
-        self.append_node(node, "aten._assert_scalar.default", [("self", held), ("assert_msg", wire.data(11, message))], None)
+        self.append_node(node, "aten._assert_scalar.default", [("self", held), ("assert_msg", wire.data(11, message))],
+                         None)
 
     def append_node(self, node, target, arguments, value, key=None):
         results = []
@@ -599,29 +601,35 @@ class _Exporter:
                 continue
             if argument.has_default_value() and _same(value, argument.default_value):
                 continue
-            if type(value) is complex:
-                like = getattr(node.meta["val"], "dtype", None)
-                if (repr(value), like) not in self.complex_values:
-                    raise Unsupported(f"argument {argument.name} of type complex")
-                if "Tensor" not in str(argument.type):
-                    name = _tensor_overload(target, name, argument.name)
-                encoded.append((argument.name, wire.uint_in_oneof(2, self.complex_values[repr(value), like])))
+            number = self.number_as_tensor(node, argument, value)
+            if number is None:
+                encoded.append((argument.name, self.argument(argument.type, value, argument.name)))
                 continue
-            given = value.meta.get("val") if isinstance(value, fx.Node) else None
-            if isinstance(given, torch.SymBool) and target is torch.ops.aten._assert_scalar.default:
-                encoded.append((argument.name, wire.data(13, wire.uint_in_oneof(2, self.pool.add(given.node.expr)))))
-                continue
-            if isinstance(given, (torch.SymFloat, torch.SymBool)):
-                # A number that depends on sizes is a 0-d tensor; the tensor overload takes it.
-                if "clamp" in name and not _takes_tensors(node):
-                    raise Unsupported(f"{name} with a size-dependent number as {argument.name}")
+            if "Tensor" not in str(argument.type):
                 name = _tensor_overload(target, name, argument.name)
-                number = self.float_value(node, value) if isinstance(given, torch.SymFloat) else \
-                    self.truth_value(node, given.node.expr)
-                encoded.append((argument.name, wire.uint_in_oneof(2, number)))
-                continue
-            encoded.append((argument.name, self.argument(argument.type, value, argument.name)))
+            encoded.append((argument.name, wire.uint_in_oneof(2, number)))
         return name, encoded
+
+    def number_as_tensor(self, node, argument, value):
+        """The value id of a 0-d tensor, where a number is complex or depends on sizes; None for others."""
+        like = getattr(node.meta.get("val"), "dtype", None)
+        if type(value) is complex:
+            if (repr(value), like) not in self.complex_values:
+                raise Unsupported(f"argument {argument.name} of type complex")
+            return self.complex_values[repr(value), like]
+        clamp = _is_clamp_by_a_tensor(node)
+        if clamp and not like.is_floating_point:  # dtypes meet otherwise
+            raise Unsupported(f"{node.target} takes no tensor as {argument.name}")
+        if clamp and isinstance(value, (int, float)):
+            number = [("s", wire.double_bits_in_oneof(7, float(value))),
+                      ("dtype", wire.uint_in_oneof(15, _DTYPES[torch.float64]))]
+            return self.scalar_node(node, "aten.scalar_tensor.default", number)
+        number = value.meta.get("val") if isinstance(value, fx.Node) else None
+        if isinstance(number, torch.SymFloat):
+            return self.float_value(node, value)
+        if isinstance(number, torch.SymBool) and node.target is not torch.ops.aten._assert_scalar.default:
+            return self.truth_value(node, number.node.expr)
+        return None
 
     def tensor(self, node):
         if node not in self.values:
@@ -638,6 +646,8 @@ class _Exporter:
             meta = value.meta.get("val")
             if isinstance(meta, torch.SymInt):
                 return self.int_argument(meta)
+            if isinstance(meta, torch.SymBool):  # of an assertion
+                return wire.data(13, wire.uint_in_oneof(2, self.pool.add(meta.node.expr)))
             if is_symbolic(meta):
                 raise Unsupported(f"argument {name} of type {type(meta).__name__}")
             if _is_number(meta):
@@ -722,7 +732,8 @@ class _Exporter:
         ones = [("size", self.list_argument("int", size, "size")), ("fill_value", wire.double_bits_in_oneof(7, 1.0)),
                 ("dtype", wire.uint_in_oneof(15, self.dtype(value.dtype)))]
         left = self.scalar_node(node, "aten.full.default", ones, value)
-        arguments = [("self", wire.uint_in_oneof(2, left)), ("other", wire.uint_in_oneof(2, self.float_value(node, number)))]
+        arguments = [("self", wire.uint_in_oneof(2, left)),
+                     ("other", wire.uint_in_oneof(2, self.float_value(node, number)))]
         self.append_node(node, "aten.mul.Tensor", arguments, value)
         return True
 
@@ -842,9 +853,10 @@ def _tensor_overload(target, name, argument):
     return twin
 
 
-def _takes_tensors(clamp):
-    """Whether the overload whose bounds are tensors gives the same: dtypes meet otherwise, and both bounds are of a kind."""
-    return clamp.meta["val"].dtype.is_floating_point and not any(isinstance(bound, (int, float)) for bound in clamp.args[1:])
+def _is_clamp_by_a_tensor(node):
+    """Whether a bound depends on sizes: then both are tensors."""
+    return node.target is torch.ops.aten.clamp.default and any(
+        isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymFloat) for value in node.args[1:])
 
 
 def _is_written(node):
