@@ -74,6 +74,12 @@ struct Shim {
                                         Tensor*, Tensor*, Tensor*);
   Error (*cudnn_attention)(Tensor, Tensor, Tensor, Tensor*, int32_t, double, int32_t, int32_t, double*,
                            Tensor*, Tensor*, Tensor*, Tensor*, int64_t*, int64_t*, Tensor*, Tensor*, Tensor*);
+  Error (*nonzero)(Tensor, Tensor*);
+  Error (*masked_select)(Tensor, Tensor, Tensor*);
+  Error (*masked_scatter)(Tensor, Tensor, Tensor, Tensor*);
+  Error (*repeat_interleave)(Tensor, int64_t*, Tensor*);
+  Error (*index)(Tensor, const Tensor**, int64_t, Tensor*);
+  Error (*index_put)(Tensor, const Tensor**, int64_t, Tensor, int32_t, Tensor*);
   Error (*cudnn_attention_backward)(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor,
                                     Tensor, Tensor, int64_t, int64_t, double, int32_t, double*, Tensor*,
                                     Tensor*, Tensor*);
@@ -142,6 +148,12 @@ class TorchHost : public Host {
     want(shim_.efficient_attention_backward, "_scaled_dot_product_efficient_attention_backward");
     want(shim_.cudnn_attention, "_scaled_dot_product_cudnn_attention");
     want(shim_.cudnn_attention_backward, "_scaled_dot_product_cudnn_attention_backward");
+    want(shim_.nonzero, "nonzero");
+    want(shim_.masked_select, "masked_select");
+    want(shim_.masked_scatter, "masked_scatter");
+    want(shim_.repeat_interleave, "repeat_interleave_Tensor");
+    want(shim_.index, "index_Tensor");
+    want(shim_.index_put, "index_put");
     static constexpr std::pair<v1::DType, const char*> kTypes[] = {
         {v1::BOOL, "aoti_torch_dtype_bool"},     {v1::U8, "aoti_torch_dtype_uint8"},
         {v1::I8, "aoti_torch_dtype_int8"},       {v1::I16, "aoti_torch_dtype_int16"},
@@ -337,7 +349,7 @@ class TorchHost : public Host {
     return context.nameless ? absl::InternalError("torch gives a thread no number") : absl::OkStatus();
   }
 
-  // Everything that has a typed shim: products, convolutions, attention.
+  // Everything that has a typed shim: products, convolutions, attention, what finds and takes places.
   bool MakesNewMemory(const std::string& target) const override { return Typed().contains(target); }
 
   std::unique_ptr<MemoryCall> NewMemoryCall(const std::string& target, bool fixed) override {
@@ -386,6 +398,12 @@ class TorchHost : public Host {
          &TorchHost::EfficientAttentionBackward},
         {"aten._scaled_dot_product_cudnn_attention.default", &TorchHost::CudnnAttention},
         {"aten._scaled_dot_product_cudnn_attention_backward.default", &TorchHost::CudnnAttentionBackward},
+        {"aten.nonzero.default", &TorchHost::Nonzero},
+        {"aten.masked_select.default", &TorchHost::MaskedSelect},
+        {"aten.masked_scatter.default", &TorchHost::MaskedScatter},
+        {"aten.repeat_interleave.Tensor", &TorchHost::RepeatInterleave},
+        {"aten.index.Tensor", &TorchHost::IndexTensor},
+        {"aten.index_put.default", &TorchHost::IndexPut},
     };
     return *table;
   }
@@ -555,6 +573,55 @@ class TorchHost : public Host {
         w.padding->numbers.data(), w.padding->numbers.size(), w.dilation->numbers.data(),
         w.dilation->numbers.size(), Number(a, "transposed", 0), w.output_padding->numbers.data(),
         w.output_padding->numbers.size(), Number(a, "groups", 1), wanted.data(), 3, &r[0], &r[1], &r[2]));
+  }
+
+  Outcome Nonzero(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    const Tensor self = Get(a, "self");
+    if (into || shim_.nonzero == nullptr || self == nullptr || r.size() != 1) return Outcome::kNotHere;
+    return Result(shim_.nonzero(self, &r[0]));
+  }
+  Outcome MaskedSelect(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    const Tensor self = Get(a, "self"), mask = Get(a, "mask");
+    if (into || shim_.masked_select == nullptr || !self || !mask || r.size() != 1) return Outcome::kNotHere;
+    return Result(shim_.masked_select(self, mask, &r[0]));
+  }
+  Outcome MaskedScatter(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    const Tensor self = Get(a, "self"), mask = Get(a, "mask"), source = Get(a, "source");
+    if (into || shim_.masked_scatter == nullptr || !self || !mask || !source || r.size() != 1)
+      return Outcome::kNotHere;
+    return Result(shim_.masked_scatter(self, mask, source, &r[0]));
+  }
+  Outcome RepeatInterleave(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    const Tensor repeats = Get(a, "repeats");
+    if (into || shim_.repeat_interleave == nullptr || repeats == nullptr || r.size() != 1)
+      return Outcome::kNotHere;
+    const CallValue* size = a.Find("output_size");
+    int64_t number = size == nullptr ? 0 : size->number;
+    return Result(shim_.repeat_interleave(repeats, size == nullptr ? nullptr : &number, &r[0]));
+  }
+
+  // Of a list in which a nullptr is None.
+  static std::vector<const Tensor*> Indices(const CallArguments& a) {
+    std::vector<const Tensor*> indices;
+    const CallValue* given = a.Find("indices");
+    if (given == nullptr) return indices;
+    for (const Tensor& index : given->tensors) indices.push_back(index == nullptr ? nullptr : &index);
+    return indices;
+  }
+  Outcome IndexTensor(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    const Tensor self = Get(a, "self");
+    std::vector<const Tensor*> indices = Indices(a);
+    if (into || shim_.index == nullptr || self == nullptr || indices.empty() || r.size() != 1)
+      return Outcome::kNotHere;
+    return Result(shim_.index(self, indices.data(), static_cast<int64_t>(indices.size()), &r[0]));
+  }
+  Outcome IndexPut(const CallArguments& a, absl::Span<Tensor> r, bool into) {
+    const Tensor self = Get(a, "self"), values = Get(a, "values");
+    std::vector<const Tensor*> indices = Indices(a);
+    if (into || shim_.index_put == nullptr || !self || !values || indices.empty() || r.size() != 1)
+      return Outcome::kNotHere;
+    return Result(shim_.index_put(self, indices.data(), static_cast<int64_t>(indices.size()), values,
+                                  Number(a, "accumulate", 0) != 0, &r[0]));
   }
 
   Outcome Attention(const CallArguments& a, absl::Span<Tensor> r, bool into) {

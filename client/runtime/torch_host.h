@@ -2,9 +2,9 @@
 // that the process has loaded already. Built without torch.
 //
 // Library calls go to a typed shim where there is one (mm, addmm, bmm, convolution and its
-// backward, attention), otherwise to `callback`, which runs the overload in Python. A shim that
-// fails is run again by the callback, so that the user sees torch's own error; so is what a tensor refuses to
-// tell ("Tensor.data_ptr", "Tensor.size", "Tensor.stride").
+// backward, attention, nonzero and what takes masks), otherwise to `callback`, which runs the overload in
+// Python. A shim that fails is run again by the callback, so that the user sees torch's own error; so is what
+// a tensor refuses to tell ("Tensor.data_ptr", "Tensor.size", "Tensor.stride").
 //
 // Threads: as Host. One per process; never destroyed while a program exists.
 #pragma once

@@ -501,6 +501,8 @@ class _Exporter:
         if not isinstance(target, torch._ops.OpOverload):
             raise Unsupported(f"a call of {getattr(target, '__name__', target)}")
         _check_pure(target)
+        if target is torch.ops.aten.unique_consecutive.default and (len(node.args) > 3 or node.kwargs.get("dim") is not None):
+            raise Unsupported("strides that torch's tracing tells otherwise than eager gives them")
         name, arguments = self.arguments(node, target)
         if self.gpu is not None and _is_random(target) and isinstance(value, torch.Tensor) \
                 and value.device.type == "cpu":
