@@ -161,8 +161,8 @@ class _Cutter:
         return node in self.refused
 
     def is_read_natively(self, node):
-        return isinstance(node.meta.get("val"), torch.Tensor) and (node in self.binding or
-            any(user not in self.python and user.op != "output" for user in node.users))
+        return isinstance(node.meta.get("val"), torch.Tensor) and any(
+            user not in self.python and user.op != "output" and not self.is_expression(user) for user in node.users)
 
     # ---- in which order
 
@@ -297,13 +297,15 @@ class _Cutter:
             copies[node] = inner.node_copy(node, copies.__getitem__)
             self.in_place.apply(node, copies[node])
         leaving = [node for node in nodes if any(user not in inside for user in node.users)]
-        inner.output(tuple(copies[node] for node in leaving))
+        # Of these the program reads no more than sizes.
+        told = [node for node in nodes if node in self.binding and not is_number(node) and self.in_frame(node)]
+        inner.output(tuple(copies[node] for node in leaving + told))
         reasons = dict.fromkeys(self.python[node] for node in nodes if self.python[node])
         call = PythonCall(len(self.calls), fx.GraphModule(self.module, inner), "; ".join([*reasons][:_REASONS_MAX]),
                           tuple(_name(node) for node in nodes if node.target is not operator.getitem),
                           tuple(operands.places), gpu=self.gpu, by_inductor=inductor_calls.wanted(nodes))
         self.calls.append(call)
-        self.add_call_node(call, nodes, leaving, operands)
+        self.add_call_node(call, nodes, leaving, told, operands)
 
     def add_operand(self, source, operands):
         value = source.meta.get("val")
@@ -322,7 +324,7 @@ class _Cutter:
             operands.places.append((TENSOR, len(operands.tensors), on_cpu))
             operands.tensors.append(self.copies[source])
 
-    def add_call_node(self, call, nodes, leaving, operands):
+    def add_call_node(self, call, nodes, leaving, told, operands):
         tensors = operands.tensors + operands.tokens
         made = self.graph.call_function(call, (tensors, operands.sizes))
         made.meta = {key: nodes[0].meta[key] for key in ("stack_trace", "nn_module_stack") if key in nodes[0].meta}
@@ -335,6 +337,8 @@ class _Cutter:
             result.meta = dict(node.meta)
             declared.append(node.meta["val"])
             results.append(GIVEN)
+        declared += [node.meta["val"] for node in told]
+        results += [GIVEN] * len(told)
         made.meta["val"] = [*declared, TOKEN]
         token = self.graph.call_function(operator.getitem, (made, len(declared)))
         token.meta["val"] = TOKEN
