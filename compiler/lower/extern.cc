@@ -153,6 +153,7 @@ absl::Status LoweringContext::Call(const GraphNode& node, absl::string_view reas
         call.binds.push_back(bind);
         bound_.insert(bind.symbol);
       }
+      call.into_results = false;  // nobody could allocate it
     }
     defined = true;
   }

@@ -81,6 +81,11 @@ LoweredTensor LoweringContext::Affine(const LoweredTensor& base, const TensorTyp
     Invalid("the view's rank does not fit");
     return base;
   }
+  // No loop could convert them.
+  if (base.dtype != type.dtype && (IsComplex(base.dtype) || IsComplex(type.dtype))) {
+    Invalid("a view of complex numbers with another dtype");
+    return base;
+  }
   for (size_t dim = 0; dim < base.rank() && !IsEmpty(exprs(), type.sizes); ++dim) {
     ExprId last = map.start[dim];
     for (size_t to = 0; to < map.dims.size(); ++to) {
