@@ -207,6 +207,22 @@ def test_programs_at_random(seed):
     assert_native()
 
 
+def test_an_input_that_is_marked_unbacked():
+    def f(x, y):
+        return (x.relu() @ y).softmax(-1).sum(0), torch.cat([x, x.flip(0)]), x.detach().cumsum(0) * x.shape[0]
+
+    compiled = torch.compile(f, backend="kiln")
+    for rows in random.Random(0).sample(range(2, 30), 2) + [1, 0]:
+        x, y = torch.randn(rows, 4, requires_grad=True), torch.randn(4, 3)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        actual, expected = compiled(x, y), f(x, y)
+        torch.testing.assert_close(actual, expected)
+        torch.testing.assert_close(*(torch.autograd.grad([output.sum() for output in outputs[:2]], x)
+                                     for outputs in (actual, expected)))
+    assert kiln.stats()["graphs"] == 2
+    assert_native()
+
+
 # ---- what must hold
 
 
