@@ -334,6 +334,26 @@ def _(x, how):
     return x.new_empty(torch.library.get_ctx().new_dynamic_size())
 
 
+_library.define("total(Tensor x, str[] how) -> Tensor")
+_library.define("shifted(Tensor x, SymInt by, str[] how) -> Tensor")
+torch.library.impl(_library, "shifted", "CompositeExplicitAutograd")(lambda x, by, how: x + by)
+torch.library.register_fake("kiln_unbacked::shifted")(lambda x, by, how: torch.empty_like(x))
+_library.define("columns(Tensor x, str[] how) -> Tensor")
+torch.library.impl(_library, "total", "CompositeExplicitAutograd")(lambda x, how: x.sum())
+torch.library.register_fake("kiln_unbacked::total")(lambda x, how: x.new_empty(()))
+
+
+@torch.library.impl(_library, "columns", "CompositeExplicitAutograd")
+def _(x, how):
+    return x[x > 0][:, None].expand(-1, 2).mT.contiguous().mT
+
+
+@torch.library.register_fake("kiln_unbacked::columns")
+def _(x, how):  # as long as its stride says, which no size of it is
+    rows = torch.library.get_ctx().new_dynamic_size()
+    return x.new_empty_strided((rows, 2), (1, rows))
+
+
 def test_what_takes_a_size_that_python_gives_is_native():
     def f(x):
         found = torch.ops.kiln_unbacked.positive(x.sin(), ["a"])
@@ -347,6 +367,35 @@ def test_what_takes_a_size_that_python_gives_is_native():
     operators = [name for program in kiln.records.graphs_since(0) for call in program["python_calls"]
                  for name in call["operators"]]
     assert operators == ["kiln_unbacked.positive.default"] and stats["kernels"] and not stats["fallbacks"]
+
+
+def _total(x):
+    total = torch.ops.kiln_unbacked.total(x, ["a"]).item()
+    return torch.full((3,), total, dtype=torch.int64), x * total, torch.full((3,), total)
+
+
+def _truth(x):
+    truth = (torch.ops.kiln_unbacked.total(x, ["a"]) > 0).item()
+    return torch.full((3,), truth), x * truth
+
+
+def _count(x):
+    count = (torch.ops.kiln_unbacked.total(x, ["a"]) * 3).abs().int().item()
+    return torch.ops.kiln_unbacked.shifted(x, count * 2, ["b"]), torch.arange(count), x[:count]
+
+
+def _strided(x):
+    return torch.ops.kiln_unbacked.columns(x, ["a"]).sum(0), x.cos()
+
+
+@pytest.mark.parametrize("function", [_total, _truth, _count, _strided])
+def test_numbers_that_python_and_kernels_take(function):
+    compiled = torch.compile(function, backend="kiln")
+    for seed in range(3):
+        x = matrix(5, COUNTS[seed], seed).flatten() / 9
+        torch.testing.assert_close(compiled(x), function(x))
+    stats = kiln.stats()
+    assert stats["python_calls"] and stats["kernels"] and not stats["fallbacks"]
 
 
 # ---- the caches

@@ -365,7 +365,7 @@ TEST(Schedule, LoopsThatNothingWaitsForGoWhereTheyFreeMemory) {
   }
 }
 
-// Both kernels free what the call reads, so they would come before the checks; the second stores to no input.
+// Both kernels free what the call reads, so they would come before the checks; the second stores to an input.
 TEST(Schedule, UsesOfASymbolFollowItsChecks) {
   Maker m;
   m.graph.symbols.emplace_back();

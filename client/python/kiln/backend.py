@@ -157,12 +157,14 @@ def _request(module, kind, settings, title, gpu, recording, exported, region):
         torch.get_float32_matmul_precision(), devices.convolves_without_tf32(gpu), devices.has_onednn(gpu),
         _torch_version(), decompositions.digest(), devices.architecture(gpu))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
-    guesses = tuple(exported.hints[symbol] if exported.symbols[symbol] in exported.unbacked else None for symbol in symbols)
+    guesses = tuple(exported.hints[symbol] if exported.symbols[symbol] in exported.unbacked else None
+                    for symbol in symbols)
     from_cpu = [position for position in devices.inputs_from_cpu(module, gpu, exported.float_inputs)
                 if exported.python is None or not exported.python.holds(position)]
-    return CompiledGraph(key, header, names, guesses, tuple(exported.constants), title, tuple(exported.other_outputs), tuple(exported.truths),
-                         tuple(exported.float_inputs), autograd_cache.may_keep(), gpu, tuple(from_cpu),
-                         tuple(exported.to_cpu), tuple(exported.more_sizes), exported.python, recording,
+    return CompiledGraph(key, header, names, guesses, tuple(exported.constants), title,
+                         tuple(exported.other_outputs), tuple(exported.truths), tuple(exported.float_inputs),
+                         autograd_cache.may_keep(), gpu, tuple(from_cpu), tuple(exported.to_cpu),
+                         tuple(exported.more_sizes), exported.python, recording,
                          for_inference=kind == INFERENCE, region=region), graph
 
 

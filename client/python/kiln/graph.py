@@ -18,8 +18,8 @@ from . import fallback, graph_cut, python_calls, wire, written_graph
 from .devices import PassedInput
 from .errors import Unsupported
 from .size_numbers import size_number
-from .symbols import (INPUT_SIZE, INPUT_STRIDE, INPUT_VALUE, INT64_MAX, INT64_MIN, SYMBOL_INT, SYMBOL_UNBACKED, VALUE_ITEM,
-                      VALUE_SIZE, ExprPool)
+from .symbols import (INPUT_SIZE, INPUT_STRIDE, INPUT_VALUE, INT64_MAX, INT64_MIN, SYMBOL_INT, SYMBOL_UNBACKED,
+                      VALUE_ITEM, VALUE_SIZE, ExprPool)
 
 FORMAT_VERSION = 1
 FORWARD, BACKWARD, INFERENCE = 1, 2, 3
@@ -193,12 +193,25 @@ class _Exporter:
 
     def attempt(self, add, node, *more):
         """What goes wrong with one node, whatever it is, is that node's."""
+        known = len(self.symbols)
         try:
             return add(node, *more)
         except Exception as error:
             if not isinstance(node, fx.Node):
                 raise
+            self.forget(known)
             self.refuse(node, error)
+
+    def forget(self, known):
+        """The symbols but the first `known`; what was written goes with them."""
+        if len(self.symbols) == known:
+            return
+        for symbol in list(self.symbols)[known:]:
+            del self.symbols[symbol]
+            self.unbacked.discard(symbol)
+            self.binders.pop(symbol, None)
+        del self.hints[known:], self.symbol_messages[known:]
+        self.pool = ExprPool(self.symbol_id)  # of a graph with a refused node nothing is sent
 
     def refuse(self, node, error):
         """The node is for Python to run; of its results the program may have those that can be written."""
@@ -213,12 +226,14 @@ class _Exporter:
             self.values.pop(key, None)
             if node.op != "call_function" or opaque or not isinstance(part, torch.Tensor):
                 continue
+            known = len(self.symbols)
             try:
                 self.check_tensor(part)
                 self.bind_sizes(self.node_of(node, key), part, self.new_value(key))
                 self.tensor_meta(part)
             except Exception:
                 self.values.pop(key, None)
+                self.forget(known)
 
     @staticmethod
     def node_of(node, key):
@@ -297,7 +312,8 @@ class _Exporter:
         self.symbols[symbol] = len(self.symbols)
         self.hints.append(hint)
         kind = SYMBOL_UNBACKED if symbol in self.unbacked else SYMBOL_INT
-        self.symbol_messages.append(wire.uint(1, kind) + wire.sint(2, lower) + wire.sint(3, upper) + wire.data(4, binding))
+        self.symbol_messages.append(wire.uint(1, kind) + wire.sint(2, lower) + wire.sint(3, upper)
+                                    + wire.data(4, binding))
 
     def bind_sizes(self, node, value, value_id):
         """What only the run knows of the sizes of a node's tensor is known behind it."""
@@ -813,8 +829,8 @@ def _symbol_of_truth(value):
     expr = value.node.expr
     symbol = expr.args[0] if isinstance(expr, sympy.Eq) and expr.args[1] == 1 else None
     bounds = value.node.shape_env.var_to_range.get(symbol)
-    known = symbol is not None and _is_unbacked(symbol) and bounds is not None and bounds.lower == 0 and bounds.upper == 1
-    return symbol if known else None
+    known = symbol is not None and _is_unbacked(symbol) and bounds is not None
+    return symbol if known and bounds.lower == 0 and bounds.upper == 1 else None
 
 
 def _shape_env(value):

@@ -162,7 +162,12 @@ class _Cutter:
 
     def is_read_natively(self, node):
         return isinstance(node.meta.get("val"), torch.Tensor) and any(
-            user not in self.python and user.op != "output" and not self.is_expression(user) for user in node.users)
+            user not in self.python and user.op != "output" and not self.is_expression(user) or self.is_item(user)
+            for user in node.users)
+
+    def is_item(self, node):
+        """Whether it is an element of a tensor that the program has. Where Python needs it as well, both take it."""
+        return node in self.binding and is_number(node)
 
     # ---- in which order
 
@@ -194,8 +199,8 @@ class _Cutter:
 
     def binders_of(self, number):
         """Behind which nodes the program knows what an expression takes."""
-        symbols = getattr(getattr(number.meta["val"], "node", None), "expr", sympy.true).free_symbols if self.binders else ()
-        return [self.binders[symbol] for symbol in symbols if symbol in self.binders]
+        expr = getattr(getattr(number.meta["val"], "node", None), "expr", sympy.true)
+        return [self.binders[symbol] for symbol in expr.free_symbols if symbol in self.binders]
 
     def readers_before(self, node):
         """A native node that writes into an input comes after whoever reads it."""
@@ -296,7 +301,7 @@ class _Cutter:
                             if source in self.tokens and source not in inside)
             copies[node] = inner.node_copy(node, copies.__getitem__)
             self.in_place.apply(node, copies[node])
-        leaving = [node for node in nodes if any(user not in inside for user in node.users)]
+        leaving = [node for node in nodes if any(user not in inside or self.is_item(user) for user in node.users)]
         # Of these the program reads no more than sizes.
         told = [node for node in nodes if node in self.binding and not is_number(node) and self.in_frame(node)]
         inner.output(tuple(copies[node] for node in leaving + told))
@@ -347,7 +352,7 @@ class _Cutter:
             self.tokens[node] = token
             if is_number(node):  # native users write the expression out
                 self.copy_number(node)
-            if node in self.binding and is_number(node) and node.args[0] in self.copies:
+            if self.is_item(node):
                 self.copies[node] = self.graph.node_copy(node, self.copied)
 
     def add_outputs(self):

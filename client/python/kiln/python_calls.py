@@ -1,7 +1,7 @@
 """Calls of Python in the middle of a program: what the compiler can't express runs there, the rest stays native.
 
 graph_cut.py makes them. The program gives a call tensors and integers, and takes from it the tensors that native nodes
-read. Every other value (an unknown dtype, a size that only the run knows, a nested tensor) lies in
+read. Every other value (an unknown dtype, a number that the program can't evaluate, a nested tensor) lies in
 the run's `Frame`, under a number; a result of no elements orders the calls that pass such values on.
 
 A call is found by its number in the graph, so nothing of it travels but a digest of what it runs (written_graph.py).
