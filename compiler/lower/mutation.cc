@@ -57,6 +57,8 @@ absl::Status LowerCopyTo(LoweringContext& context, const GraphNode& node) {
   const BufferView view = *self.view;
   SaveReaders(context, node, view.buffer, target);
   LoweredTensor source = context.Tensor(node, "src");
+  if (IsComplex(source.dtype))
+    return absl::UnimplementedError("unsupported: complex numbers written to an input");
   const bool same_place = source.is_strided() && source.view->buffer == view.buffer &&
                           source.view->offset == view.offset && source.view->strides == view.strides &&
                           source.sizes == self.sizes;
