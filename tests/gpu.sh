@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Generated kernels on this machine's NVIDIA GPU against the interpreter and the reference: the conformance suite,
 # 2,000 random graphs and 1,000 random kernels over all cores, then the suite, 200 graphs and 40 kernels under
-# compute-sanitizer's memcheck and racecheck where that is installed. Minutes.
+# compute-sanitizer's memcheck and racecheck where that is installed, and a part of PyTorch's operator database in
+# float32 and bfloat16 by the Python that has kiln ($KILN_PYTHON, default .venv's). Minutes.
 #   tests/gpu.sh [BIN]    BIN: where backend_conformance_test and the others lie (default: build/bin)
 # Logs: BIN/../gpu-reports, or $KILN_REPORTS. Ends with 1 when anything failed, 2 without a GPU.
 set -euo pipefail
@@ -61,5 +62,18 @@ else
   done
   wait
   check "compute-sanitizer" "$logs"/memcheck.*.log "$logs"/racecheck.*.log
+fi
+
+python=${KILN_PYTHON:-$root/.venv/bin/python}
+if "$python" -c 'import kiln, torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+  if "$python" "$root/tests/campaign/opdb.py" --device cuda --dtypes float32,bfloat16 --samples 1 --ways static \
+      --part "${KILN_GPU_PART:-0.2}" --limit-seconds 300 >"$logs/operators.log" 2>&1; then
+    echo "operator database: nothing bad, $SECONDS s"
+  else
+    tail -20 "$logs/operators.log" >&2
+    failed=$((failed + 1))
+  fi
+else
+  echo "operator database: $python has no kiln, or no torch with CUDA: not run" >&2
 fi
 [ $failed -eq 0 ] || exit 1

@@ -1,4 +1,4 @@
-"""PyTorch's operator and module databases through kiln on the CPU: what is wrong, crashes, hangs, raises, falls back.
+"""PyTorch's operator and module databases through kiln: what is wrong, crashes, hangs, raises, falls back.
 
     opdb.py --json opdb.jsonl --resume                  all of it, going on where the file ends
     opdb.py --shard 1/4 --dtypes float32 --ways static  a quarter of float32, fixed sizes
@@ -32,7 +32,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _WAYS = ("static", "dynamic")
 _START_SECONDS = 120  # that a process has to import torch and its databases
 _IDLE = 5  # a process that does nothing, or gets no processor, may take so many times as long
-_MEMORY_MOST = 3 << 30  # bytes a process may have before another takes over
+_MEMORY_MOST = {"cpu": 3 << 30, "cuda": 16 << 30}  # bytes a process may have before another takes over
 
 
 def parse(arguments=None):
@@ -44,6 +44,7 @@ def parse(arguments=None):
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--capture", choices=("on", "off"), default="off",
                         help="Dynamo's capture_scalar_outputs and capture_dynamic_output_shape_ops")
+    parser.add_argument("--device", default="cpu", help="cpu (default) or cuda, without error inputs")
     parser.add_argument("--backend", default="kiln", help="of torch.compile")
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="each N-th unit from the I-th")
     parser.add_argument("--part", type=float, default=1.0, help="share of the units, drawn by --seed")
@@ -98,8 +99,9 @@ def _serve(options):
     torch._dynamo.config.capture_scalar_outputs = options.capture == "on"
     torch._dynamo.config.capture_dynamic_output_shape_ops = options.capture == "on"
     nodes = NodeCounts() if options.backend == "kiln" else None
-    found = subjects.subjects()
-    reply(units=[[name, dtype] for name, subject in found.items() for dtype in subject.dtypes()])
+    found = subjects.subjects(options.device)
+    reply(units=[[name, dtype] for name, subject in found.items() for dtype in subject.dtypes()
+                 if options.device == "cpu" or dtype != subjects.ERRORS])  # an assertion on a GPU ends the process
     for line in sys.stdin:
         name, dtype, way, first = json.loads(line)
         try:
@@ -127,7 +129,7 @@ def command(options):
     """Starts the process above."""
     return [sys.executable, "-W", "ignore", os.path.join(_HERE, "opdb.py"), "--process", "--samples",
             str(options.samples), "--seed", str(options.seed), "--capture", options.capture, "--backend",
-            options.backend]
+            options.backend, "--device", options.device]
 
 
 class Process:
@@ -169,7 +171,7 @@ class Process:
 
     def too_large(self):
         with open(f"/proc/{self._process.pid}/statm") as pages:
-            return int(pages.read().split()[1]) * os.sysconf("SC_PAGESIZE") > _MEMORY_MOST
+            return int(pages.read().split()[1]) * os.sysconf("SC_PAGESIZE") > _MEMORY_MOST[self._options.device]
 
     def kill(self):
         self._process.kill()
@@ -209,6 +211,7 @@ class Campaign:
         options = self._options
         return {"kiln": build, "worker": _digest_of_worker(), "commit": _commit(), "torch": torch.__version__,
                 "samples": options.samples, "seed": options.seed, "capture": options.capture,
+                "device": options.device,
                 "backend": options.backend}
 
     def load(self):

@@ -60,7 +60,7 @@ class Case:
             if not tensor.is_floating_point() and not tensor.is_complex() or tensor.layout != torch.strided:
                 return tensor
             factors = 1 + (torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - 0.5)
-            return torch.empty_like(tensor).copy_(tensor * factors)
+            return torch.empty_like(tensor).copy_(tensor * factors.to(tensor.device))
 
         return self.copied(moved)
 
@@ -105,14 +105,15 @@ class Case:
 class Subject:
     """An entry of op_db or module_db."""
 
-    def __init__(self, name, info):
+    def __init__(self, name, info, device="cpu"):
         self.name = name
         self.info = info
+        self.device = device
         self.is_module = hasattr(info, "module_cls")
 
     def dtypes(self):
         """Names of what it can be asked for, `errors` among them."""
-        supported = self.info.supported_dtypes("cpu")
+        supported = self.info.supported_dtypes(self.device)
         names = [name for name, dtype in DTYPES.items() if dtype in supported]
         has_errors = self.info.module_error_inputs_func if self.is_module else self.info.error_inputs_func
         return names + ([ERRORS] if has_errors and supported else [])
@@ -133,27 +134,27 @@ class Subject:
     def _differentiable(self, dtype):
         if self.is_module:
             return True
-        return self.info.supports_autograd and dtype in self.info.supported_backward_dtypes("cpu")
+        return self.info.supports_autograd and dtype in self.info.supported_backward_dtypes(self.device)
 
     def _cases(self, dtype):
         grad = self._differentiable(dtype)
         if not self.is_module:
-            for sample in self.info.sample_inputs("cpu", dtype, requires_grad=grad):
+            for sample in self.info.sample_inputs(self.device, dtype, requires_grad=grad):
                 yield self._of_sample(sample, grad)
             return
         for training in (True, False):
-            for given in self.info.module_inputs_func(self.info, device="cpu", dtype=dtype, requires_grad=grad,
+            for given in self.info.module_inputs_func(self.info, device=self.device, dtype=dtype, requires_grad=grad,
                                                       training=training):
                 yield self._of_module(given, dtype, training)
 
     def _error_cases(self):
         if self.is_module:
-            for given in self.info.module_error_inputs_func(self.info, device="cpu", dtype=torch.float32,
+            for given in self.info.module_error_inputs_func(self.info, device=self.device, dtype=torch.float32,
                                                             requires_grad=False, training=False):
                 if given.error_on.name == "FORWARD_ERROR":
                     yield self._of_module(given.module_error_input, torch.float32, False, grad=False)
             return
-        for given in self.info.error_inputs("cpu"):
+        for given in self.info.error_inputs(self.device):
             yield self._of_sample(given.sample_input, False)
 
     def _of_sample(self, sample, grad):
@@ -162,11 +163,11 @@ class Subject:
 
     def _of_module(self, given, dtype, training, grad=True):
         constructor, forward = given.constructor_input, given.forward_input
-        module = self.info.module_cls(*constructor.args, **constructor.kwargs).to(dtype).train(training)
+        module = self.info.module_cls(*constructor.args, **constructor.kwargs).to(self.device, dtype).train(training)
         return Case(module, tuple(forward.args), dict(forward.kwargs), differentiable=grad)
 
 
-def subjects():
+def subjects(device="cpu"):
     """{name: Subject} of both databases, in their order."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -177,7 +178,7 @@ def subjects():
     common_methods_invocations.wrapper_set_seed = lambda function, *args, **kwargs: function(*args, **kwargs)
     found = {info.full_name: info for info in common_methods_invocations.op_db}
     found.update({_module_name(info): info for info in module_db})
-    return {name: Subject(name, info) for name, info in found.items()}
+    return {name: Subject(name, info, device) for name, info in found.items()}
 
 
 def _module_name(info):
