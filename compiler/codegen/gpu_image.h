@@ -2,11 +2,10 @@
 // architecture, where the compiler has an assembler, and the PTX that it was made from, which any driver
 // translates for its device. Without LLVM and without CUDA; compiler and client use it.
 //
-// The kernel's parameters are its buffers' addresses, then its symbols as 64-bit integers; of one with members
-// one MemberTable (compiler/support/member_table.h). A launch of
-// `blocks` × `threads` covers `units` points of the outer domain when blocks * points_per_block >= units;
-// with fewer blocks, each takes several turns.
-// Errors: DATA_LOSS for bytes that are no such image.
+// The kernel's parameters are its buffers' addresses, then its symbols as 64-bit integers; of one with
+// members one MemberTable (compiler/support/member_table.h). A launch of `blocks` × `threads` covers `units`
+// points of the outer domain when blocks * points_per_block >= units; with fewer blocks, each takes several
+// turns. Errors: DATA_LOSS for bytes that are no such image.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +26,7 @@ struct GpuImage {
       0;  // of the outer domain: a multiple of `threads`, or a divisor: each point has some
   uint32_t buffers = 0;
   uint32_t symbols = 0;
-  uint32_t members = 0;  // that one launch takes, by a table; 0: the operands are parameters
+  uint32_t members = 0;          // that one launch takes, by a table; 0: the operands are parameters
   uint64_t stored = UINT64_MAX;  // bits of the first buffers: the kernel stores to them
   std::string cubin;             // ELF; empty: none was made
   std::string ptx;               // zero-terminated by std::string

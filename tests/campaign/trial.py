@@ -94,7 +94,7 @@ def _gradients(case, result):
     generator = torch.Generator().manual_seed(_SEED)
     shares = [torch.randn(value.shape, dtype=torch.complex128 if value.is_complex() else torch.float64,
                           generator=generator).to(torch.complex64 if value.is_complex() else torch.bfloat16)
-              .to(value.dtype) for value in outputs]
+              .to(value.device, value.dtype) for value in outputs]
     return torch.autograd.grad(outputs, leaves, shares, allow_unused=True)
 
 

@@ -43,7 +43,8 @@ def _declare(op, declare):
         fake_impls.register_op_impl(op)(declared)
     else:
         fake_impls.op_implementations_dict[op] = declared
-    meta_table.setdefault(op, given)  # a decomposition without a meta function would be asked first
+    if given is not None:
+        meta_table.setdefault(op, given)  # a decomposition without a meta function would be asked first
 
 
 def _max_unpool2d(given, source, *others):
@@ -67,7 +68,17 @@ def _batch_norm(given, source, weight, bias, running_mean, running_var, *others)
     return *results, mean.to(running_mean.dtype), var.to(running_var.dtype)
 
 
+def _unique(given, *args, **kwargs):
+    """Positions and counts are I64; until torch 2.12 they were declared in the values' dtype."""
+    values, *numbers = given(*args, **kwargs)
+    return values, *(number.to(torch.int64) for number in numbers)
+
+
 _DECLARATIONS = {
+    aten._unique.default: _unique,
+    aten._unique2.default: _unique,
+    aten.unique_dim.default: _unique,
+    aten.unique_consecutive.default: _unique,
     aten.max_unpool2d.default: _max_unpool2d,
     aten._embedding_bag.default: _embedding_bag,
     aten._embedding_bag_forward_only.default: _embedding_bag,
