@@ -145,7 +145,7 @@ void KernelEmitter::ChooseLanes() {
     unsigned used = 0;
     for (const v1::LoopOp& op : info.stage->ops()) {
       if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce) continue;
-      used += BytesOf(DTypeOf(op.args(0))) == 8 || LongSum(info, op, 1) ? 2 : 1;
+      used += BytesOf(DTypeOf(op.args(0))) == 8 ? 2 : 1;
     }
     registers = std::max(registers, used);
   }
@@ -321,8 +321,8 @@ void KernelEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
   const uint32_t variable = kernel_.outer_size() + level;
   const bool last = level + 1 == info.extents.size();
   if (last && info.has_scan) InitScans(info);
+  const unsigned unroll = accumulators_.empty() ? 1 : accumulators_[0].value.size();
   if (last && kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !info.has_scan) {
-    const unsigned unroll = accumulators_.empty() ? 1 : accumulators_[0].value.size();
     VectorLoop(variable, I64(0), info.extents[level], unroll, [&] { EmitOps(info); });
     return;
   }
@@ -330,9 +330,11 @@ void KernelEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
     variables_[variable] = i;
     if (last) {
       EmitOps(info);
-    } else {
-      EmitInnerFrom(info, level + 1);
+      AddToTotals(i, 1, info.extents[level]);
+      return;
     }
+    EmitInnerFrom(info, level + 1);
+    if (level + 2 == info.extents.size()) AddRunToTotals(info, unroll);
   });
 }
 
@@ -423,6 +425,7 @@ void KernelEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
     ScalarLoop(lo, hi, I64(1), "scalar", [&](llvm::Value* i) {
       variables_[variable] = i;
       body();
+      AddToTotals(b_.CreateNSWSub(i, lo), 1, b_.CreateNSWSub(hi, lo));
     });
     return;
   }
@@ -445,7 +448,7 @@ void KernelEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
     copy_ = 0;
     unrolled_ = false;
     TestForNans();
-    AddToTotals(b_.CreateNSWSub(i, lo), width * unroll);
+    AddToTotals(b_.CreateNSWSub(i, lo), width * unroll, count);
   });
   const auto masked = [&](llvm::Value* i) { MaskedVector(variable, i, hi, body); };
   if (unroll == 1) {

@@ -291,11 +291,15 @@ class KernelEmitter {
   void InitScans(const StageInfo& info);
   bool HasTotals() const;
   void AddToTotal(const Accumulator& accumulator);
-  void AddToTotals(llvm::Value* done, int64_t step);
+  void AddToTotals(llvm::Value* done, int64_t step, llvm::Value* count);
+  void AddRunToTotals(const StageInfo& info, unsigned unroll);
+  void AddToTotalsIf(llvm::Value* due);
   void TestForNans();  // after the copies of an unrolled body
   llvm::Value* Accumulate(Accumulator& accumulator, llvm::Value* sum, llvm::Value* value, bool exponential);
   void EmitReduce(uint32_t id, const v1::LoopOp& op);
   LaneValue EmitScan(uint32_t id, const v1::LoopOp& op);
+  unsigned CopiesOf(const StageInfo& info, unsigned unroll) const;
+  std::optional<int64_t> AdditionsOfRun(const StageInfo& info, unsigned unroll) const;
   bool LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const;
   llvm::Value* Combine(v1::ReduceKind kind, v1::DType dtype, llvm::Value* a, llvm::Value* b);
   llvm::Constant* Identity(v1::ReduceKind kind, v1::DType dtype);
@@ -375,6 +379,7 @@ class KernelEmitter {
   bool wraps_ = false;                     // sums and products of an index expression may
   unsigned copy_ = 0;                      // of an unrolled body
   std::vector<Accumulator> accumulators_;  // of the stages being emitted
+  llvm::AllocaInst* runs_ = nullptr;       // of the stage's innermost loop, where others surround it
 };
 
 }  // namespace kiln

@@ -300,7 +300,8 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
     });
     for (Row& row : rows) {
       with_accumulators_of(row, [&] {
-        AddToTotals(b_.CreateNSWAdd(column, I64(kBlock / at_once - turn_columns)), turn_columns);
+        AddToTotals(b_.CreateNSWAdd(column, I64(kBlock / at_once - turn_columns)), turn_columns,
+                    first.stage->extents[0]);
       });
     }
   });

@@ -1,6 +1,7 @@
 // Reductions and scans. Lanes and unrolled copies have accumulators of their own, combined in a fixed
 // order at the end of the stage; so a result depends on the kernel alone, never on the threads.
 #include <algorithm>
+#include <bit>
 #include <iterator>
 
 #include "compiler/codegen/kernel_emitter.h"
@@ -9,31 +10,61 @@
 namespace kiln {
 namespace {
 
-// Additions in a row into one F32 accumulator before a sum is kept in F64.
-constexpr int64_t kFloatAdditionsMax = 512;
+// Additions in a row into one F32 accumulator before a sum is kept in F64. On the CPU eager has a cascade of
+// 16 each: 64 in a row err more than twice as much.
+constexpr int64_t kFloatAdditionsMax = 32;
+constexpr int64_t kFloatAdditionsMaxGpu = 512;
 // Turns of one loop before its F32 accumulators are added to such a sum: rare, and few enough for equal
 // numbers, whose errors all point one way.
 constexpr int64_t kTurnsToTotal = 16;
+// Runs of an inner loop of unknown length before that: each leaves up to as many turns behind.
+constexpr int64_t kRunsToTotal = 4;
 
 bool IsFloat(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F64; }
 bool IsMax(v1::ReduceKind kind) { return kind == v1::REDUCE_MAX || kind == v1::REDUCE_ARGMAX; }
 
 }  // namespace
 
+// As VectorLoop unrolls the stage's innermost loop.
+unsigned KernelEmitter::CopiesOf(const StageInfo& info, unsigned unroll) const {
+  if (info.stage->inner_size() == 0) return unroll;
+  const std::optional<int64_t> known = ConstantExpr(*info.stage->inner().rbegin());
+  while (known && unroll > 1 && *known < int64_t{vector_lanes_} * unroll) unroll /= 2;
+  return unroll;
+}
+
+// Of one run of the stage's innermost loop, into the accumulator that gets most; nullopt: not known.
+std::optional<int64_t> KernelEmitter::AdditionsOfRun(const StageInfo& info, unsigned unroll) const {
+  if (info.stage->inner_size() == 0) return 1;
+  const std::optional<int64_t> known = ConstantExpr(*info.stage->inner().rbegin());
+  if (!known || kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST || info.has_scan) return known;
+  const int64_t width = vector_lanes_, turn = width * CopiesOf(info, unroll);
+  return *known / turn + (*known % turn + width - 1) / width;
+}
+
 bool KernelEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const {
+  constexpr int64_t kMany = int64_t{1} << 30;
   if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce || op.mode() != v1::REDUCE_SUM ||
       DTypeOf(op.args(0)) != v1::F32) {
     return false;
   }
-  int64_t count = 1;
-  for (uint32_t extent : info.stage->inner()) {
-    const std::optional<int64_t> known = ConstantExpr(extent);
-    if (!known || *known > (int64_t{1} << 30)) return true;
-    count *= *known;
-    if (count > (int64_t{1} << 30)) return true;
+  int64_t runs = 1;
+  for (int k = 0; k + 1 < info.stage->inner_size(); ++k) {
+    const std::optional<int64_t> known = ConstantExpr(info.stage->inner(k));
+    if (!known || *known > kMany) return true;
+    runs *= *known;
+    if (runs > kMany) return true;
   }
+  if (!on_gpu_) {
+    const std::optional<int64_t> run = AdditionsOfRun(info, unroll);
+    return !run || *run > kMany || runs * *run > kFloatAdditionsMax;
+  }
+  if (info.stage->inner_size() == 0) return false;
+  const std::optional<int64_t> last = ConstantExpr(*info.stage->inner().rbegin());
+  if (!last || *last > kMany || runs * *last > kMany) return true;
   const bool inner = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !info.has_scan;
-  return count > kFloatAdditionsMax * ThreadsOf(info) * (inner ? int64_t{vector_lanes_} * unroll : 1);
+  return runs * *last >
+         kFloatAdditionsMaxGpu * ThreadsOf(info) * (inner ? int64_t{vector_lanes_} * unroll : 1);
 }
 
 llvm::Constant* KernelEmitter::Identity(v1::ReduceKind kind, v1::DType dtype) {
@@ -135,14 +166,19 @@ void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
     accumulator.kind = static_cast<v1::ReduceKind>(op.mode());
     accumulator.dtype = DTypeOf(op.args(0));
     accumulator.widened = LongSum(info, op, unroll);
-    if (accumulator.widened && !on_gpu_ && vector && lanes_ == 1 && info.stage->inner_size() == 1) {
+    if (accumulator.widened && !on_gpu_ && !info.has_scan) {
+      if (info.stage->inner_size() > 1) {
+        runs_ = Slot(b_.getInt64Ty(), "runs");
+        b_.CreateStore(I64(0), runs_);
+      }
       llvm::Type* type = wide(b_.getDoubleTy());
       accumulator.total = Slot(type, "total");
       b_.CreateStore(llvm::Constant::getNullValue(type), accumulator.total);
     }
+    const unsigned copies = accumulator.total != nullptr ? CopiesOf(info, unroll) : unroll;
     const bool doubles = accumulator.widened && accumulator.total == nullptr;
     llvm::Constant* identity = Identity(accumulator.kind, doubles ? v1::F64 : accumulator.dtype);
-    for (unsigned copy = 0; copy < unroll; ++copy) {
+    for (unsigned copy = 0; copy < copies; ++copy) {
       llvm::Type* type = wide(identity->getType());
       accumulator.value.push_back(Slot(type, "acc"));
       if (opcode == LoopOpcode::kReduce) {
@@ -262,27 +298,51 @@ bool KernelEmitter::HasTotals() const {
                      [](const Accumulator& accumulator) { return accumulator.total != nullptr; });
 }
 
+// The copies in pairs first: few additions, as exact as eager's, and one conversion instead of many.
 void KernelEmitter::AddToTotal(const Accumulator& accumulator) {
-  llvm::Value* total = b_.CreateLoad(accumulator.total->getAllocatedType(), accumulator.total);
+  std::vector<llvm::Value*> parts;
   for (llvm::AllocaInst* slot : accumulator.value) {
-    llvm::Value* part = b_.CreateLoad(slot->getAllocatedType(), slot);
-    total = b_.CreateFAdd(total, b_.CreateFPExt(part, total->getType()));
-    b_.CreateStore(llvm::Constant::getNullValue(part->getType()), slot);
+    llvm::Type* type = slot->getAllocatedType();
+    parts.push_back(b_.CreateLoad(type, slot));
+    b_.CreateStore(llvm::Constant::getNullValue(type), slot);
   }
-  b_.CreateStore(total, accumulator.total);
+  for (; parts.size() > 1; parts.resize(parts.size() / 2)) {
+    for (size_t k = 0; k < parts.size() / 2; ++k) {
+      parts[k] = b_.CreateFAdd(parts[k], parts[k + parts.size() / 2]);
+    }
+  }
+  llvm::Value* total = b_.CreateLoad(accumulator.total->getAllocatedType(), accumulator.total);
+  b_.CreateStore(b_.CreateFAdd(total, b_.CreateFPExt(parts[0], total->getType())), accumulator.total);
 }
 
-// After a loop's turn: `done` of its elements came before it, `step` in it.
-void KernelEmitter::AddToTotals(llvm::Value* done, int64_t step) {
-  if (!HasTotals()) return;
-  llvm::Value* turn = b_.CreateURem(b_.CreateUDiv(done, I64(step)), I64(kTurnsToTotal));
-  llvm::Value* full = b_.CreateICmpEQ(turn, I64(kTurnsToTotal - 1));
+void KernelEmitter::AddToTotalsIf(llvm::Value* due) {
   const auto add = [&] {
     for (const Accumulator& accumulator : accumulators_) {
       if (accumulator.total != nullptr) AddToTotal(accumulator);
     }
   };
-  If(full, "totals", add, /*rarely=*/true);
+  If(due, "totals", add, /*rarely=*/true);
+}
+
+// After a turn of a loop of `count` elements: `done` of them came before it, `step` in it.
+void KernelEmitter::AddToTotals(llvm::Value* done, int64_t step, llvm::Value* count) {
+  if (!HasTotals()) return;
+  const auto* known = llvm::dyn_cast<llvm::ConstantInt>(count);
+  if (known != nullptr && known->getSExtValue() / step < kTurnsToTotal) return;
+  llvm::Value* turn = b_.CreateURem(b_.CreateUDiv(done, I64(step)), I64(kTurnsToTotal));
+  AddToTotalsIf(b_.CreateICmpEQ(turn, I64(kTurnsToTotal - 1)));
+}
+
+// After a run of an innermost loop that others surround: what it has not added to totals itself.
+void KernelEmitter::AddRunToTotals(const StageInfo& info, unsigned unroll) {
+  if (!HasTotals()) return;
+  const std::optional<int64_t> run = AdditionsOfRun(info, unroll);
+  if (run && *run >= kTurnsToTotal + unroll) return;
+  const int64_t period =
+      run ? std::bit_ceil(uint64_t(kTurnsToTotal / std::max<int64_t>(1, *run))) : kRunsToTotal;
+  llvm::Value* runs = b_.CreateNSWAdd(b_.CreateLoad(b_.getInt64Ty(), runs_), I64(1));
+  b_.CreateStore(runs, runs_);
+  AddToTotalsIf(b_.CreateICmpEQ(b_.CreateURem(runs, I64(period)), I64(0)));
 }
 
 void KernelEmitter::Fold(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,

@@ -111,6 +111,36 @@ TEST_P(BackendReductionsTest, LongSumsKeepTheirBits) {
   }
 }
 
+// Of loops that do not merge, with runs of the inner one that are shorter and longer than what is added up in
+// F32, of known and of unknown length. Naive addition would be off by hundreds.
+TEST_P(BackendReductionsTest, LongSumsOfLoopsKeepTheirBits) {
+  for (v1::VectorDim dim : kDims) {
+    for (auto [a, c] :
+         {std::pair<int64_t, int64_t>{3000, 1}, {3000, 10}, {1000, 80}, {700, 300}, {40, 3000}}) {
+      for (bool known : {true, false}) {
+        constexpr int64_t kOuter = 5;
+        KernelBuilder b;
+        const uint32_t rows = b.Const(kOuter), ea = known ? b.Const(a) : b.Symbol(0),
+                       ec = known ? b.Const(c) : b.Symbol(1), row = b.Mul(ea, ec);
+        const uint32_t in = b.Buffer(v1::F32, v1::READ, b.Mul(rows, row)),
+                       out = b.Buffer(v1::F32, v1::WRITE, rows);
+        b.Outer(rows);
+        b.BeginStage({ea, ec});
+        const uint32_t index = b.Add(b.Mul(b.Var(0), row), b.Add(b.Mul(b.Var(1), ec), b.Var(2)));
+        const uint32_t sum = b.Reduce(v1::REDUCE_SUM, b.Load(in, index));
+        b.BeginStage({});
+        b.Store(out, b.Var(0), sum);
+        b.Schedule(1, 1, dim);
+        SCOPED_TRACE(absl::StrCat(dim, " ", a, "x", c, known ? "" : ", unknown"));
+        const std::vector<double> values(kOuter * a * c, 0.1);
+        Check(b.Build(), {FloatBuffer(v1::F32, values), FloatBuffer(v1::F32, std::vector<double>(kOuter))},
+              {.ulps = runner_->is_gpu() ? 64.0 : 8.0},
+              known ? std::vector<int64_t>{} : std::vector<int64_t>{a, c});
+      }
+    }
+  }
+}
+
 // Exponentials of a row whose sum divides them: a back-end may keep them, but not where the second ones are
 // of other numbers: of another buffer, or of the row after it was overwritten.
 TEST_P(BackendReductionsTest, ExponentialsOfARowAgain) {
