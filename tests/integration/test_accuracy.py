@@ -1,6 +1,7 @@
 """The largest error of a result, measured against float64, is at most twice eager's or two units in the last place of
 the largest value, whatever the magnitude of the values and however many they are."""
 import math
+import random
 
 import pytest
 import torch
@@ -53,6 +54,55 @@ def test_as_exact_as_eager(name, dtype):
             mine, theirs = _largest_error(got, exact.to(eager.dtype).double()), _largest_error(eager, exact.to(eager.dtype).double())
             bound = max(2 * theirs, 2 * _last_place(exact.to(eager.dtype).double(), dtype))
             assert mine <= bound, f"{name} of {count} about {offset}, magnitude {magnitude}: {mine} against {theirs} of eager"
+
+
+# By name: a function, and shapes of its arguments by a `random.Random`: loops long and short, merged and not.
+_SUMS = {
+    "rows": (lambda x: x.sum(1), lambda r: [(r.choice((3, 40)), r.randrange(500, 40000))]),
+    "columns": (lambda x: x.sum(0), lambda r: [(r.choice((64, 400, 500, 2000)), r.randrange(20, 300))]),
+    "all": (lambda x: x.sum(), lambda r: [(r.randrange(20, 300), r.randrange(5, 300))]),
+    "channels": (lambda x: x.sum((0, 2)), lambda r: [(r.randrange(2, 80), 5, r.randrange(1, 400))]),
+    "every other": (lambda x: x[:, ::2].sum(1), lambda r: [(7, r.randrange(1000, 20000))]),
+    "turned": (lambda x: x.t().sum(1), lambda r: [(r.randrange(500, 5000), r.randrange(2, 40))]),
+    "broadcast product": (lambda x, w: (x * w).sum(),
+                          lambda r: (lambda n: [(r.randrange(500, 2000), n), (n,)])(r.randrange(9, 40))),
+    "its columns": (lambda x, w: (x * w).sum((0, 2)),
+                    lambda r: (lambda n: [(r.randrange(50, 200), 6, n), (n,)])(r.randrange(3, 40))),
+    "mean": (lambda x: x.mean((0, 2)), lambda r: [(r.randrange(20, 90), 4, r.randrange(3, 300))]),
+    "three loops": (lambda x, w: (x * w).sum((0, 1, 3)),
+                    lambda r: (lambda n: [(9, r.randrange(5, 30), 4, n), (4, n)])(r.randrange(3, 90))),
+    "with logits": (lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()),
+                    lambda r: [(r.randrange(100, 1000), r.randrange(10, 20))] * 2),
+    "with weights": (lambda x, y, w: F.binary_cross_entropy_with_logits(x, y.sigmoid(), pos_weight=w),
+                     lambda r: (lambda n: [(r.randrange(500, 2000), n)] * 2 + [(n,)])(r.randrange(9, 20))),
+    "norm 1": (lambda x: torch.linalg.vector_norm(x, 1, dim=1), lambda r: [(9, r.randrange(1000, 20000))]),
+    "norm 2": (lambda x: torch.linalg.vector_norm(x, 2, dim=0), lambda r: [(r.randrange(100, 2000), 40)]),
+    "norm 1/2": (lambda x: torch.linalg.vector_norm(x, 0.5, dim=1), lambda r: [(3, r.randrange(1000, 20000))]),
+    "fused rows": (lambda x, y: (x * y + x).sum(1), lambda r: [(5, r.randrange(3000, 20000))] * 2),
+    "fused columns": (lambda x, y: (x * y.relu()).sum(0), lambda r: [(r.randrange(100, 1000), r.randrange(10, 200))] * 2),
+    "sum of squares": (lambda x: (x * x).sum(), lambda r: [(r.randrange(5000, 32000),)]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", _SUMS)
+def test_sums_of_many_are_as_exact_as_eagers(name, dtype):
+    """On the mean of draws, since one sum's error is chance."""
+    function, shapes = _SUMS[name]
+    for seed in range(4):
+        sizes, dynamic = shapes(random.Random(f"{name}{seed}")), seed == 3
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend="kiln", dynamic=dynamic)
+        for values in (torch.randn, torch.rand):
+            torch.manual_seed(seed)
+            mine = theirs = largest = 0.0
+            for _ in range(24):
+                arguments = [values(size).to(dtype) for size in sizes]
+                exact = function(*(argument.double() for argument in arguments))
+                mine += _largest_error(compiled(*arguments), exact) / 24
+                theirs += _largest_error(function(*arguments), exact) / 24
+                largest = max(largest, _last_place(exact, dtype))
+            assert mine <= 2 * theirs + largest, f"{name} of {sizes}, {values.__name__}: {mine} against {theirs} of eager"
 
 
 def _gradients(function, dtype, *arguments):
