@@ -508,9 +508,9 @@ class Frame {
     const absl::Span<const Program::LaunchStep> members = Members(group);
     std::vector<LaunchMember> run(members.size());
     std::vector<Dims> symbols(members.size());
-    std::vector<void*> buffers;
-    buffers.reserve(members.size() * (members.empty() ? 0 : members.front().buffers.size()));
-    for (const Program::LaunchStep& member : members) buffers.resize(buffers.size() + member.buffers.size());
+    size_t count = 0;
+    for (const Program::LaunchStep& member : members) count += member.buffers.size();
+    std::vector<void*> buffers(count);
     int64_t bytes = std::max<int64_t>(group.fixed_bytes, 0);
     void** data = buffers.data();
     for (size_t i = 0; i < members.size(); ++i) {
