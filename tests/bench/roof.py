@@ -81,11 +81,15 @@ def far(lines, rate, launch):
             yield line.least_seconds / total, line.least_seconds / roof, line
 
 
+def known(value):
+    """An integer; of a symbolic one its hint."""
+    return value if isinstance(value, int) else value.node.hint
+
+
 def random_input(fake):
     if not isinstance(fake, torch.Tensor):
-        return int(getattr(fake, "node", fake).hint) if hasattr(fake, "node") else fake
-    sizes, strides = ([int(getattr(n, "node", None).hint if hasattr(n, "node") else n) for n in values]
-                      for values in (fake.shape, fake.stride()))
+        return known(fake)
+    sizes, strides = ([known(n) for n in values] for values in (fake.shape, fake.stride()))
     tensor = torch.empty_strided(sizes, strides, dtype=fake.dtype)
     # Zero is an index of every table.
     return tensor.normal_().abs_() if fake.dtype.is_floating_point else tensor.zero_()
