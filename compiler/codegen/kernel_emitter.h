@@ -59,8 +59,9 @@ class KernelEmitter {
     uint32_t op = 0;
     v1::ReduceKind kind = v1::REDUCE_UNSPECIFIED;
     v1::DType dtype = v1::DTYPE_UNSPECIFIED;  // of the value that is reduced
-    bool widened = false;                     // F32 sums over long domains are kept in F64
-    llvm::AllocaInst* total = nullptr;     // of a widened one whose copies are F32: what they were added to
+    bool widened = false;                     // sums over long domains are kept in F64
+    llvm::AllocaInst* total = nullptr;     // of a widened one whose copies are not: what they were added to
+    llvm::AllocaInst* lost = nullptr;      // of an F64 total: what its additions lost
     std::vector<llvm::AllocaInst*> value;  // one an unrolled copy
     std::vector<llvm::AllocaInst*> position;  // arg reductions only
     std::vector<llvm::Value*> untested;       // what an unrolled body's copies reduced, an even number

@@ -10,8 +10,9 @@
 namespace kiln {
 namespace {
 
-// Additions in a row into one F32 accumulator before a sum is kept in F64. On the CPU eager has a cascade of
-// 16 each: 64 in a row err more than twice as much.
+// Additions in a row into one accumulator before a sum is kept in F64; on the CPU a sum of F64 is then kept
+// with what its additions lose. There eager has a cascade of 16 each: 64 in a row err more than twice as
+// much.
 constexpr int64_t kFloatAdditionsMax = 32;
 constexpr int64_t kFloatAdditionsMaxGpu = 512;
 // Turns of one loop before its F32 accumulators are added to such a sum: rare, and few enough for equal
@@ -44,10 +45,9 @@ std::optional<int64_t> KernelEmitter::AdditionsOfRun(const StageInfo& info, unsi
 
 bool KernelEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const {
   constexpr int64_t kMany = int64_t{1} << 30;
-  if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce || op.mode() != v1::REDUCE_SUM ||
-      DTypeOf(op.args(0)) != v1::F32) {
-    return false;
-  }
+  if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce || op.mode() != v1::REDUCE_SUM) return false;
+  const v1::DType dtype = DTypeOf(op.args(0));
+  if (!IsFloat(dtype) || (on_gpu_ && dtype == v1::F64)) return false;
   int64_t runs = 1;
   for (int k = 0; k + 1 < info.stage->inner_size(); ++k) {
     const std::optional<int64_t> known = ConstantExpr(info.stage->inner(k));
@@ -174,6 +174,10 @@ void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
       llvm::Type* type = wide(b_.getDoubleTy());
       accumulator.total = Slot(type, "total");
       b_.CreateStore(llvm::Constant::getNullValue(type), accumulator.total);
+      if (accumulator.dtype == v1::F64) {
+        accumulator.lost = Slot(type, "lost");
+        b_.CreateStore(llvm::Constant::getNullValue(type), accumulator.lost);
+      }
     }
     const unsigned copies = accumulator.total != nullptr ? CopiesOf(info, unroll) : unroll;
     const bool doubles = accumulator.widened && accumulator.total == nullptr;
@@ -311,8 +315,19 @@ void KernelEmitter::AddToTotal(const Accumulator& accumulator) {
       parts[k] = b_.CreateFAdd(parts[k], parts[k + parts.size() / 2]);
     }
   }
-  llvm::Value* total = b_.CreateLoad(accumulator.total->getAllocatedType(), accumulator.total);
-  b_.CreateStore(b_.CreateFAdd(total, b_.CreateFPExt(parts[0], total->getType())), accumulator.total);
+  llvm::Type* type = accumulator.total->getAllocatedType();
+  llvm::Value* total = b_.CreateLoad(type, accumulator.total);
+  llvm::Value* part = b_.CreateFPExt(parts[0], type);
+  llvm::Value* sum = b_.CreateFAdd(total, part);
+  b_.CreateStore(sum, accumulator.total);
+  if (accumulator.lost == nullptr) return;
+  // What the addition loses, of either operand. Of an infinite sum nothing is lost.
+  llvm::Value* added = b_.CreateFSub(sum, total);
+  llvm::Value* lost =
+      b_.CreateFAdd(b_.CreateFSub(total, b_.CreateFSub(sum, added)), b_.CreateFSub(part, added));
+  llvm::Value* finite = b_.CreateFCmpORD(b_.CreateFSub(sum, sum), sum);
+  lost = b_.CreateSelect(finite, lost, llvm::Constant::getNullValue(type));
+  b_.CreateStore(b_.CreateFAdd(b_.CreateLoad(type, accumulator.lost), lost), accumulator.lost);
 }
 
 void KernelEmitter::AddToTotalsIf(llvm::Value* due) {
@@ -367,6 +382,7 @@ void KernelEmitter::FinishAccumulators(const StageInfo& info) {
     const auto load = [&](llvm::AllocaInst* slot) { return b_.CreateLoad(slot->getAllocatedType(), slot); };
     if (accumulator.total != nullptr) AddToTotal(accumulator);
     llvm::Value* value = load(accumulator.total != nullptr ? accumulator.total : accumulator.value[0]);
+    if (accumulator.lost != nullptr) value = b_.CreateFAdd(value, load(accumulator.lost));
     llvm::Value* position = arg ? load(accumulator.position[0]) : nullptr;
     const auto combine = [&](llvm::Value* other, llvm::Value* other_position) {
       Fold(accumulator, kept, &value, &position, other, other_position);
@@ -394,7 +410,7 @@ void KernelEmitter::FinishAccumulators(const StageInfo& info) {
       if (arg) position = b_.CreateExtractElement(position, uint64_t{0});
     }
     CombineThreads(accumulator, kept, &value, &position);
-    if (accumulator.widened)
+    if (accumulator.widened && accumulator.dtype == v1::F32)
       value = b_.CreateFPTrunc(value, value->getType()->getWithNewType(b_.getFloatTy()));
     values_[accumulator.op] = {arg ? position : value, lanes_ > 1};
   }

@@ -147,3 +147,20 @@ def test_the_gradient_of_hardsigmoid_is_eagers():
     x = torch.linspace(-4, 4, 101, dtype=torch.float64)
     mine, own = (_gradients(of, torch.float64, x)[0] for of in (torch.compile(F.hardsigmoid, backend="kiln"), F.hardsigmoid))
     torch.testing.assert_close(mine, own, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("sizes, dim", [((125,), 0), ((5, 5, 5), (0, 1, 2)), ((1000, 5), 0), ((33333, 3), 0), ((7, 500, 3), 1),
+                                        ((4, 4096), 1)], ids=str)
+def test_sums_of_float64(sizes, dim):
+    """Against the exact sum, which Python knows."""
+    generator = torch.Generator().manual_seed(0)
+    compiled = torch.compile(lambda x: x.sum(dim), backend="kiln")
+    mine, own = 0.0, 0.0
+    for _ in range(20):
+        x = torch.rand(sizes, dtype=torch.float64, generator=generator) * 18 - 9
+        dims = dim if isinstance(dim, tuple) else (dim,)
+        rows = x.movedim(dims, tuple(range(-len(dims), 0))).reshape(x.sum(dim).numel(), -1)
+        exact = torch.tensor([math.fsum(row.tolist()) for row in rows], dtype=torch.float64)
+        mine = max(mine, (compiled(x).flatten() - exact).abs().max().item())
+        own = max(own, (x.sum(dim).flatten() - exact).abs().max().item())
+    assert mine <= 2 * own
