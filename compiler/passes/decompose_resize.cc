@@ -1,6 +1,7 @@
 // Upsampling by index arithmetic: nearest, and bilinear as a weighted sum of four reads. The gradient of
 // bilinear upsampling is two products with the matrices of its weights: it reads each element once and
 // collects, where a sum into computed positions would meet in them.
+#include <array>
 #include <optional>
 
 #include "compiler/passes/decomposition.h"
@@ -23,12 +24,14 @@ std::optional<double> GivenScale(Match& m, size_t i, size_t spatial) {
   return m.Has(name) ? std::optional<double>(m.Float(name)) : std::nullopt;
 }
 
-// in / out as a tensor operand: a constant where the sizes are.
+// `i` times in / out, or by the scale that the caller gave. The ratio is rounded first, as eager does, in the
+// dtype of `i`.
 Value TimesRatio(Match& m, const Value& i, ExprId in, ExprId out, std::optional<double> scale) {
   if (scale && *scale > 0) return i * (1.0 / *scale);
   const auto a = m.exprs().AsConst(in), b = m.exprs().AsConst(out);
-  if (a && b && *b > 0) return i * static_cast<double>(static_cast<float>(*a) / static_cast<float>(*b));
-  return i * Sym{in} / Sym{out};
+  if (!a || !b || *b == 0) return i * (m.b().Full({}, Sym{in}, i.dtype()) / Sym{out});
+  if (i.dtype() == v1::F64) return i * (static_cast<double>(*a) / static_cast<double>(*b));
+  return i * static_cast<double>(static_cast<float>(*a) / static_cast<float>(*b));
 }
 
 bool UpsampleNearest(Match& m) {
@@ -59,21 +62,56 @@ struct Sample {
   Value weight;     // of `high`, F32 (F64 for doubles)
 };
 
-Sample SampleOf(Match& m, ExprId in, ExprId out, std::optional<double> scale, bool align_corners,
-                v1::DType compute) {
+struct Resize {
+  ExprId in, out;
+  std::optional<double> scale;
+  // Whether the positions are the input's own: eager copies where the size stays, whatever scale the caller
+  // gave. Without a value it is known only when the graph runs: `same` (BOOL, no dimension).
+  std::optional<bool> copies;
+  Value same;
+};
+
+std::optional<bool> SameSize(const ExprPool& exprs, ExprId a, ExprId b) {
+  if (a == b) return true;
+  const auto x = exprs.AsConst(a), y = exprs.AsConst(b);
+  return x && y ? std::optional<bool>(*x == *y) : std::nullopt;
+}
+
+// Of the rows and the columns. On a GPU both sizes have to stay for either to be copied.
+// The sizes are copies: types move when nodes are added.
+std::array<Resize, 2> ResizesOf(Match& m, std::vector<ExprId> in, std::vector<ExprId> out,
+                                v1::DeviceType device) {
+  std::array<Resize, 2> sides;
+  for (size_t i = 0; i < 2; ++i) {
+    Resize& side = sides[i];
+    side = {in[i + 2], out[i + 2], GivenScale(m, i, 2), SameSize(m.exprs(), in[i + 2], out[i + 2]), Value()};
+    if (!side.copies) side.same = Eq(m.b().Full({}, Sym{side.in}, v1::I64), Sym{side.out});
+  }
+  if (device == v1::CPU) return sides;
+  const Resize rows = sides[0], columns = sides[1];
+  for (Resize& side : sides) {
+    const Resize& other = rows.copies.value_or(false) ? columns : rows;
+    side.copies = rows.copies == false || columns.copies == false ? false : other.copies;
+    if (!side.copies)
+      side.same = rows.same.ok() && columns.same.ok() ? LogicalAnd(rows.same, columns.same) : other.same;
+  }
+  return sides;
+}
+
+Sample SampleOf(Match& m, const Resize& side, bool align_corners, v1::DType compute) {
   ExprPool& pool = m.exprs();
-  Value i = Cast(m.b().Iota(out), compute);
+  const Value i = Cast(m.b().Iota(side.out), compute);
+  const ExprId last = pool.Sub(side.in, pool.Const(1));
   Value source;
   if (align_corners) {
-    const ExprId last = pool.Sub(in, pool.Const(1)),
-                 steps = pool.Max(pool.Sub(out, pool.Const(1)), pool.Const(1));
-    const auto a = pool.AsConst(last), b = pool.AsConst(steps);
-    source = a && b ? i * (pool.AsConst(out) == 1 ? 0.0 : static_cast<double>(*a) / static_cast<double>(*b))
-                    : i * Sym{last} / Sym{steps};
+    const ExprId steps = pool.Max(pool.Sub(side.out, pool.Const(1)), pool.Const(1));
+    const Value scaled = TimesRatio(m, i, last, steps, std::nullopt);
+    source = pool.AsConst(side.out) == 1 ? i * 0.0 : scaled;
   } else {
-    source = Maximum(TimesRatio(m, i + 0.5, in, out, scale) - 0.5, 0.0);
+    source = Maximum(TimesRatio(m, i + 0.5, side.in, side.out, side.scale) - 0.5, 0.0);
   }
-  const ExprId last = pool.Sub(in, pool.Const(1));
+  if (side.copies.value_or(false)) source = i;
+  if (!side.copies && side.scale) source = Where(side.same, i, source);
   Sample sample;
   sample.low = Minimum(Cast(source, v1::I64), Sym{last});
   sample.high = Minimum(sample.low + 1, Sym{last});
@@ -86,8 +124,9 @@ bool UpsampleBilinear(Match& m) {
   const TensorType out = m.Type();
   if (!x.ok() || x.rank() != 4 || out.sizes.size() != 4 || !IsFloat(x.dtype())) return false;
   const bool align = m.Bool("align_corners", false);
-  Sample rows = SampleOf(m, x.size(2), out.sizes[2], GivenScale(m, 0, 2), align, x.dtype());
-  Sample columns = SampleOf(m, x.size(3), out.sizes[3], GivenScale(m, 1, 2), align, x.dtype());
+  const std::array<Resize, 2> sides = ResizesOf(m, x.sizes(), out.sizes, out.device);
+  Sample rows = SampleOf(m, sides[0], align, x.dtype());
+  Sample columns = SampleOf(m, sides[1], align, x.dtype());
   for (Value* v : {&rows.low, &rows.high, &rows.weight}) *v = Unsqueeze(*v, 1);
   Value top_left = UnsafeIndex(x, {Value(), Value(), rows.low, columns.low});
   Value top_right = UnsafeIndex(x, {Value(), Value(), rows.low, columns.high});
@@ -99,10 +138,9 @@ bool UpsampleBilinear(Match& m) {
 }
 
 // [out, in]: how much of each input position is in each output position.
-Value Weights(Match& m, ExprId in, ExprId out, std::optional<double> scale, bool align_corners,
-              v1::DType compute) {
-  const Sample sample = SampleOf(m, in, out, scale, align_corners, compute);
-  const Value position = m.b().Iota(in);
+Value Weights(Match& m, const Resize& side, bool align_corners, v1::DType compute) {
+  const Sample sample = SampleOf(m, side, align_corners, compute);
+  const Value position = m.b().Iota(side.in);
   const Value weight = Unsqueeze(sample.weight, 1);
   return Where(Eq(Unsqueeze(sample.low, 1), position), 1.0 - weight, 0.0) +
          Where(Eq(Unsqueeze(sample.high, 1), position), weight, 0.0);
@@ -121,8 +159,9 @@ bool UpsampleBilinearBackward(Match& m) {
   const bool align = m.Bool("align_corners", false);
   // A copy: the types move when nodes are added.
   const std::vector<ExprId> out = grad.sizes();  // NOLINT(performance-unnecessary-copy-initialization)
-  const Value rows = Weights(m, in[2], out[2], GivenScale(m, 0, 2), align, grad.dtype());
-  const Value columns = Weights(m, in[3], out[3], GivenScale(m, 1, 2), align, grad.dtype());
+  const std::array<Resize, 2> sides = ResizesOf(m, in, out, m.Type().device);
+  const Value rows = Weights(m, sides[0], align, grad.dtype());
+  const Value columns = Weights(m, sides[1], align, grad.dtype());
   const ExprId batch = out[0], channels = out[1];
   const TensorType type = m.Type();
   const bool channels_last =
