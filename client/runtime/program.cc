@@ -291,12 +291,44 @@ class Frame {
     program_.counts_->stride_copies.fetch_add(1, std::memory_order_relaxed);
     KILN_ASSIGN_OR_RETURN(Tensor copy, host_.Empty(dtype, extent.sizes, extent.strides));
     absl::Status status = Fence();
-    if (status.ok()) status = host_.Copy(copy, tensor);
+    if (status.ok()) {
+      status = IsExpanded(extent) ? CopyExpanded(copy, tensor, dtype, extent) : host_.Copy(copy, tensor);
+    }
     if (!status.ok()) {
       host_.Release(copy);
       return status;
     }
     return copy;
+  }
+
+  static bool IsExpanded(const Extent& extent) {
+    for (size_t d = 0; d < extent.sizes.size(); ++d) {
+      if (extent.sizes[d] > 1 && extent.strides[d] == 0) return true;
+    }
+    return false;
+  }
+
+  // Elements that share memory are written once, from the first of them. By way of a dense tensor, since a
+  // view of `from` would not show what it is the conjugate or the negative of.
+  absl::Status CopyExpanded(Tensor to, Tensor from, v1::DType dtype, const Extent& extent) {
+    std::vector<int64_t> dense_strides(extent.sizes.size()), sizes(extent.sizes.begin(), extent.sizes.end());
+    int64_t stride = 1;
+    for (size_t d = sizes.size(); d-- > 0; stride *= extent.sizes[d]) {
+      dense_strides[d] = stride;
+      if (extent.strides[d] == 0) sizes[d] = std::min<int64_t>(sizes[d], 1);
+    }
+    std::array<Tensor, 3> made = {};  // dense, one of each element there, one of each element of `to`
+    absl::Status status = [&]() -> absl::Status {
+      KILN_ASSIGN_OR_RETURN(made[0], host_.Empty(dtype, extent.sizes, dense_strides));
+      KILN_RETURN_IF_ERROR(host_.Copy(made[0], from));
+      KILN_ASSIGN_OR_RETURN(made[1], host_.View(made[0], sizes, dense_strides, 0));
+      KILN_ASSIGN_OR_RETURN(made[2], host_.View(to, sizes, extent.strides, 0));
+      return host_.Copy(made[2], made[1]);
+    }();
+    for (Tensor tensor : made) {
+      if (tensor != nullptr) host_.Release(tensor);
+    }
+    return status;
   }
 
   absl::Status MakeArena() {

@@ -578,3 +578,21 @@ def test_numbers_that_depend_on_sizes():
         x = torch.randn(rows, 5)
         torch.testing.assert_close(compiled(x), f(x), rtol=0, atol=0)
     assert kiln.stats()["graphs"] == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_views_by_a_flag_of_expanded_tensors(seed):
+    """What is conjugate or negative by a flag is copied, an element that lies there for several once."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [int(size) for size in torch.randint(1, 4, (3,), generator=generator)]
+    kept = [size if torch.rand((), generator=generator) < 0.5 else 1 for size in sizes]
+    x = torch.randn(kept, dtype=torch.complex64, generator=generator)
+
+    def function(x):
+        y = x.expand(sizes).conj()
+        return y, y.imag, y.clone() * 2, torch.fft.fft(y)
+
+    compiled = torch.compile(function, backend="kiln")
+    torch.testing.assert_close(compiled(x), function(x))
+    torch.testing.assert_close(compiled(x.conj()), function(x.conj()))
+    torch.testing.assert_close(compiled(x.new_ones(1).expand(kept)), function(x.new_ones(1).expand(kept)))
