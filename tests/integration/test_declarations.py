@@ -121,6 +121,25 @@ def test_expanded_operands(function, dtype):
             assert mine.stride() == function(x, y).stride()
 
 
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("seed", range(8))
+def test_results_of_a_size_that_only_the_run_knows(seed):
+    draw = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [draw.randint(1, 4) for _ in range(draw.randint(1, 3))]
+    x, dim = torch.randint(3, sizes, generator=generator).float(), draw.randrange(-len(sizes), len(sizes))
+    mask = torch.rand([draw.choice((1, size)) for size in [2, *sizes]], generator=generator) < 0.5
+    for function in (lambda x, mask: torch.unique(x, return_inverse=True, return_counts=True, dim=dim),
+                     lambda x, mask: torch.unique_consecutive(x, return_counts=True, dim=dim),
+                     lambda x, mask: torch.masked_select(x, mask)):
+        torch._dynamo.reset()
+        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+            mine, own = torch.compile(function, backend="kiln", fullgraph=True)(x, mask), function(x, mask)
+        torch.testing.assert_close(mine, own)
+        for one, other in zip(*((value if isinstance(value, tuple) else (value,)) for value in (mine, own))):
+            assert _facts(one) == _facts(other)
+
+
 def test_without_them(place):
     """The control, in a process where torch's own declarations stay."""
     code = textwrap.dedent(f"""

@@ -74,11 +74,42 @@ def _unique(given, *args, **kwargs):
     return values, *(number.to(torch.int64) for number in numbers)
 
 
+def _unique_consecutive(given, source, return_inverse=False, return_counts=False, dim=None):
+    if dim is None:
+        return _unique(given, source, return_inverse, return_counts)
+    dim = _from_start(source, dim)
+    return _moved(source, dim, *_unique(given, source, return_inverse, return_counts, dim))
+
+
+def _unique_dim(given, source, dim, *others, **options):
+    dim = _from_start(source, dim)
+    return _moved(source, dim, *_unique(given, source, dim, *others, **options))
+
+
+def _from_start(source, dim):
+    """torch's own declarations take no dimension from the end."""
+    return dim + source.dim() if dim < 0 else dim
+
+
+def _moved(source, dim, values, *numbers):
+    """On the CPU what is told apart lies outermost."""
+    if source.device.type == "cpu":
+        sizes = (values.shape[dim], *values.shape[:dim], *values.shape[dim + 1:])
+        values = values.new_empty(sizes).movedim(0, dim)
+    return values, *numbers
+
+
+def _masked_select(given, source, mask):
+    """As many elements as the two have together, at most."""
+    return given(*torch.broadcast_tensors(source, mask))
+
+
 _DECLARATIONS = {
+    aten.masked_select.default: _masked_select,
     aten._unique.default: _unique,
     aten._unique2.default: _unique,
-    aten.unique_dim.default: _unique,
-    aten.unique_consecutive.default: _unique,
+    aten.unique_dim.default: _unique_dim,
+    aten.unique_consecutive.default: _unique_consecutive,
     aten.max_unpool2d.default: _max_unpool2d,
     aten._embedding_bag.default: _embedding_bag,
     aten._embedding_bag_forward_only.default: _embedding_bag,
