@@ -52,14 +52,14 @@ class Case:
         """The same in fp64."""
         return self._as(_WIDER)
 
-    def nearby(self, seed):
-        """The same with other numbers, by a half at most."""
+    def nearby(self, seed, by=0.5):
+        """The same with other numbers, by so much of each at most."""
         generator = torch.Generator().manual_seed(seed)
 
         def moved(tensor):
             if not tensor.is_floating_point() and not tensor.is_complex() or tensor.layout != torch.strided:
                 return tensor
-            factors = 1 + (torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - 0.5)
+            factors = 1 + 2 * by * (torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - 0.5)
             return torch.empty_like(tensor).copy_(tensor * factors.to(tensor.device))
 
         return self.copied(moved)
