@@ -85,6 +85,36 @@ def fresh(request):
 
 
 @pytest.fixture
+def replays(monkeypatch):
+    """Counts the recordings and replays of CUDA graphs."""
+    import torch
+
+    counts = {"recorded": 0, "replayed": 0}
+
+    def counted(name, what):
+        original = getattr(torch.cuda.CUDAGraph, name)
+
+        def call(self, *args, **kwargs):
+            counts[what] += 1
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(torch.cuda.CUDAGraph, name, call)
+
+    counted("capture_end", "recorded")
+    counted("replay", "replayed")
+    return counts
+
+
+@pytest.fixture
+def skips():
+    """How many graphs torch skipped since the test began."""
+    from torch._dynamo.utils import counters
+
+    before = counters["inductor"]["cudagraph_skips"]
+    return lambda: counters["inductor"]["cudagraph_skips"] - before
+
+
+@pytest.fixture
 def no_fallback(monkeypatch):
     monkeypatch.setenv("KILN_FALLBACK", "error")
 

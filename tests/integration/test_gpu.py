@@ -412,34 +412,6 @@ def test_gradients_of_results_on_the_cpu():
 # ---- CUDA graphs: reduce-overhead, through torch's trees
 
 
-@pytest.fixture
-def replays(monkeypatch):
-    """Counts the recordings and replays of CUDA graphs."""
-    counts = {"recorded": 0, "replayed": 0}
-
-    def counted(name, what):
-        original = getattr(torch.cuda.CUDAGraph, name)
-
-        def call(self, *args, **kwargs):
-            counts[what] += 1
-            return original(self, *args, **kwargs)
-
-        monkeypatch.setattr(torch.cuda.CUDAGraph, name, call)
-
-    counted("capture_end", "recorded")
-    counted("replay", "replayed")
-    return counts
-
-
-@pytest.fixture
-def skips():
-    """How many graphs torch skipped since the test began."""
-    from torch._dynamo.utils import counters
-
-    before = counters["inductor"]["cudagraph_skips"]
-    return lambda: counters["inductor"]["cudagraph_skips"] - before
-
-
 def with_graphs(function, **arguments):
     return torch.compile(function, backend="kiln", mode="reduce-overhead", **arguments)
 

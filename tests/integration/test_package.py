@@ -155,9 +155,16 @@ def test_fallback_is_counted_and_told_once():
     assert stats["graphs"] + sum(stats["fallbacks"].values()) == 1
 
 
-def test_triton_kernels_of_users_are_calls_of_python(no_fallback):
-    """The node that Dynamo makes of a user's kernel; Triton itself need not be there."""
-    from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional
+class _Kernel:
+    """Stands for a Triton kernel, which can't be made without Triton."""
+
+    def __init__(self, src):
+        self.src = src
+
+
+def _with_triton_kernel(kernel, constants):
+    """A graph with the node that Dynamo makes of a user's kernel, compiled."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
 
     from kiln import options
     from kiln.backend import compile_graph
@@ -166,12 +173,28 @@ def test_triton_kernels_of_users_are_calls_of_python(no_fallback):
     graph = make_fx(lambda x: (x * 2,), tracing_mode="fake")(torch.randn(3))
     (doubled,) = [node for node in graph.graph.nodes if node.op == "call_function"]
     doubled.target, doubled.args = triton_kernel_wrapper_functional, ()
-    doubled.kwargs = {"kernel_idx": 0, "constant_args_idx": 0, "grid": [(1, 1, 1)], "tma_descriptor_metadata": {},
-                      "kwargs": {}, "tensors_to_clone": []}
+    doubled.kwargs = {"kernel_idx": kernel_side_table.add_kernel(kernel),
+                      "constant_args_idx": kernel_side_table.add_constant_args(constants), "grid": [(1, 1, 1)],
+                      "tma_descriptor_metadata": {}, "kwargs": {}, "tensors_to_clone": []}
     inputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-    compiled = compile_graph(graph, inputs, INFERENCE, options.parse())
+    return compile_graph(graph, inputs, INFERENCE, options.parse())
+
+
+def test_triton_kernels_of_users_are_calls_of_python(no_fallback):
+    from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+
+    compiled = _with_triton_kernel(_Kernel("x + 1"), {})
     (call,) = compiled.python.calls
     assert call.reason == "higher-order operator triton_kernel_wrapper_functional"
+    # torch knows the kernel by a number of this process.
+    with pytest.raises(BypassAOTAutogradCache, match="a call of Python holds a Triton kernel"):
+        compiled.prepare_for_serialization()
+
+
+def test_the_key_covers_a_triton_kernels_source_and_constants(no_fallback):
+    keys = [_with_triton_kernel(_Kernel(src), {"BLOCK": block}).request_key
+            for src, block in (("x + 1", 64), ("x + 1", 64), ("x + 2", 64), ("x + 1", 128))]
+    assert keys[0] == keys[1] and len(set(keys)) == 3
 
 
 def test_tensor_subclasses_are_compiled_as_their_parts(no_fallback):

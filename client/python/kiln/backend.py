@@ -1,7 +1,9 @@
 """The backend function of torch.compile, and the compilers that AOTAutograd calls for each graph."""
+import dataclasses
 import hashlib
 import os
 import time
+from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -9,8 +11,11 @@ from torch._dynamo.backends.common import aot_autograd
 from . import (_C, attention_masks, autograd_cache, cuda_graphs, debug, decompositions, devices, fallback, guards, library,
                options as options_module, python_calls, records, service, titles)
 from .compiled import CompiledGraph, FallbackGraph, live_graphs, symbols_by_name
+from .errors import Unsupported
 from .graph import BACKWARD, FORWARD, INFERENCE, export
-from .refinement import refined
+from .partition import partition
+from .partitioned_graph import PartitionedGraph
+from .refinement import is_refusal, refined
 
 _KIND_NAMES = {FORWARD: "forward", BACKWARD: "backward", INFERENCE: "inference"}
 
@@ -102,58 +107,121 @@ def compile_graph(module, inputs, kind, settings, pair=None, region=None):
     return FallbackGraph(run)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """What one graph is compiled for, or a part of it."""
+
+    kind: int
+    settings: options_module.Options
+    title: str
+    gpu: Any  # torch.device; None: the CPU
+    guards: list  # conditions on the symbols
+    symbols: dict  # as from symbols_by_name
+    static_inputs: tuple = ()
+    donated_inputs: tuple = ()
+    visible_outputs: Any = None  # positions; None: all
+    inner: bool = False  # torch knows nothing of its outputs
+
+
 def _compile(module, inputs, kind, settings, pair, title, region):
-    start = began = time.perf_counter()
+    start = time.perf_counter()
     service.configure()
     library.install()
     gpu = devices.gpu_of(module)
-    recording = None
-    if pair is not None and gpu is not None:
-        recording = cuda_graphs.describe(module, inputs, kind, gpu, _static_inputs(kind), pair)
+    recording = cuda_graphs.describe(module, inputs, kind, gpu, _static_inputs(kind), pair)
     # The trees free what a backward has used; a result in its place would look like a tensor of the forward's.
     donated = _donated_inputs(kind) if recording is None else ()
     if kind == BACKWARD:
         _take_layouts(module, inputs)
-
-    def exporting(refused):
-        nonlocal began
-        began = time.perf_counter()
-        return export(module, kind, title=title, static_inputs=() if region else _static_inputs(kind),
-                      donated_inputs=donated, visible_outputs=_visible_outputs(module, kind), guards=_guards(inputs),
-                      guards_text=guards.texts(), gpu=gpu, refused=refused)
-
-    def compiling(exported):
-        compiled, graph = _request(module, kind, settings, title, gpu, recording, exported, region)
-        records.add_seconds("export", time.perf_counter() - began)
-        _compile_regions(exported.python, settings, title)
-        return compiled, compiled.load(graph, symbols_by_name(inputs))
-
-    compiled, use = refined(exporting, compiling)
+    task = _Task(kind, settings, title, gpu, _guards(inputs), symbols_by_name(inputs),
+                 () if region else _static_inputs(kind), donated, _visible_outputs(module, kind), region)
+    compiled, use = _compiled(module, task, recording)
     use()
     compiled._time_taken_ns = int((time.perf_counter() - start) * 1e9)
     return compiled
 
 
-def _compile_regions(part, settings, title):
+def _compiled(module, task, recording):
+    """(the compiled graph, a function to be called where it is to be used)"""
+    began = time.perf_counter()
+
+    def exporting(refused):
+        nonlocal began
+        began = time.perf_counter()
+        return export(module, task.kind, title=task.title, static_inputs=task.static_inputs,
+                      donated_inputs=task.donated_inputs, visible_outputs=task.visible_outputs, guards=task.guards,
+                      guards_text=guards.texts(), gpu=task.gpu, refused=refused)
+
+    def compiling(exported):
+        recorded = recording
+        if cuda_graphs.may_record(recording) and not recording.partial:
+            if unrecordable := {**cuda_graphs.unrecordable(module), **exported.refused}:
+                if (parts := _in_parts(module, task, recording, unrecordable)) is not None:
+                    return parts
+                recorded = cuda_graphs.skipped(recording, _reasons(unrecordable))
+        compiled, graph = _request(module, task, recorded, exported)
+        records.add_seconds("export", time.perf_counter() - began)
+        _compile_regions(exported.python, task)
+        return compiled, compiled.load(graph, task.symbols)
+
+    return refined(exporting, compiling)
+
+
+def _reasons(unrecordable):
+    return "; ".join(dict.fromkeys(unrecordable.values()))
+
+
+def _in_parts(module, task, recording, unrecordable):
+    """As _compiled, of a graph that is recorded but for some nodes; None where that does not do."""
+    try:
+        found = partition(module, unrecordable)
+        if not any(part.recorded for part in found.parts):
+            return None
+        graphs, uses = zip(*(_compiled_part(part, number, len(found.parts), task, recording)
+                             for number, part in enumerate(found.parts, 1)))
+    except (Unsupported, _C.ServiceError) as error:
+        if isinstance(error, _C.ServiceError) and not is_refusal(error):
+            raise
+        return None
+
+    def use():
+        for use_part in uses:
+            use_part()
+        # All outputs lie as traced.
+        context = torch._guards.TracingContext.try_get()
+        if context is not None and context.output_strides is not None and not context.output_strides:
+            context.output_strides.extend([None] * len(found.outputs))
+
+    places = [(part.reads, part.frees, part.gives) for part in found.parts]
+    return PartitionedGraph(list(graphs), places, found.slot_count, found.outputs), use
+
+
+def _compiled_part(part, number, count, task, recording):
+    inputs = [node.meta["val"] for node in part.module.graph.find_nodes(op="placeholder")]
+    recording = cuda_graphs.of_part(recording, part)
+    title = f"{task.title}, part {number} of {count}"
+    return _compiled(part.module, dataclasses.replace(
+        task, title=title, symbols={**task.symbols, **symbols_by_name(inputs)}, static_inputs=recording.static_inputs,
+        visible_outputs=None, inner=True), recording)
+
+
+def _compile_regions(part, task):
     """Compiles the sub-graphs of a graph's calls of Python by themselves, each once."""
     known = {}
     for call in part.calls if part is not None else ():
         for name, module in python_calls.sub_graphs(call.module) if not call.by_inductor else ():
             if module not in known:
                 inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
-                known[module] = compile_graph(module, inputs, INFERENCE, settings, None, f"{name} of {title}")
+                known[module] = compile_graph(module, inputs, INFERENCE, task.settings, None, f"{name} of {task.title}")
             call.regions += (known[module],)
 
 
-def _request(module, kind, settings, title, gpu, recording, exported, region):
+def _request(module, task, recording, exported):
     """(the graph to be loaded, its canonical bytes)"""
-    if recording is not None and exported.python is not None:
-        recording = cuda_graphs.skipped(recording, f"calls of Python ({exported.python.reasons()})")
-    elif recording is not None and exported.unbacked:
-        recording = cuda_graphs.skipped(recording, "sizes that only the run knows")
+    gpu = task.gpu
     key, header, graph, symbols = _C.build(
-        exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[settings.mode],
-        settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
+        exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[task.settings.mode],
+        task.settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(), devices.convolves_without_tf32(gpu), devices.has_onednn(gpu),
         _torch_version(), decompositions.digest(), devices.architecture(gpu))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
@@ -161,11 +229,11 @@ def _request(module, kind, settings, title, gpu, recording, exported, region):
                     for symbol in symbols)
     from_cpu = [position for position in devices.inputs_from_cpu(module, gpu, exported.float_inputs)
                 if exported.python is None or not exported.python.holds(position)]
-    return CompiledGraph(key, header, names, guesses, tuple(exported.constants), title,
+    return CompiledGraph(key, header, names, guesses, tuple(exported.constants), task.title,
                          tuple(exported.other_outputs), tuple(exported.truths), tuple(exported.float_inputs),
                          autograd_cache.may_keep(), gpu, tuple(from_cpu), tuple(exported.to_cpu),
                          tuple(exported.more_sizes), exported.python, recording,
-                         for_inference=kind == INFERENCE, region=region), graph
+                         for_inference=task.kind == INFERENCE, inner=task.inner), graph
 
 
 def kiln(gm, example_inputs, *, mode=None, options=None):

@@ -63,7 +63,7 @@ class CompiledGraph(OutputCode):
     python: Any = None  # python_calls.PythonPart; None: all is native
     recording: Any = None  # cuda_graphs.Recording, where CUDA graphs are wanted
     for_inference: bool = False
-    region: bool = False  # a sub-graph of a call of Python: torch knows nothing of its outputs
+    inner: bool = False  # a part, or a sub-graph of a call of Python: torch knows nothing of its outputs
     artifact: Any = None
     compile_id: Any = None  # of Dynamo's compile that this belongs to
 
@@ -144,7 +144,7 @@ class CompiledGraph(OutputCode):
         def use():
             _record(info)
             records.add_seconds("load", taken - info["connect_seconds"] - info["compile_seconds"])
-            if (not self.region and context is not None and context.output_strides is not None
+            if (not self.inner and context is not None and context.output_strides is not None
                     and not context.output_strides):
                 context.output_strides.extend(strides)
             with _lock:
@@ -173,12 +173,19 @@ class CompiledGraph(OutputCode):
         self.artifact = None
 
     def post_compile(self, example_inputs, constants, graph_kwargs):
+        try:
+            symbols = symbols_by_name(example_inputs)
+        except Exception as error:  # whatever it is, torch traces anew
+            raise FXGraphCacheMiss(str(error)) from error
+        self.load_again(symbols)
+
+    def load_again(self, symbols):
+        """Gets the program of a graph that torch's cache kept. Raises FXGraphCacheMiss where it is no more."""
         if debug.wanted():
             raise FXGraphCacheMiss("KILN_DEBUG compiles anew")
         try:
             service.configure()
             library.install()
-            symbols = symbols_by_name(example_inputs)
             for region in self.python.native_regions() if self.python is not None else ():
                 region.load(b"", symbols)()
             self.load(b"", symbols)()

@@ -10,11 +10,14 @@ import logging
 import sys
 import threading
 
+import torch
+
 from . import records
 from .graph import BACKWARD, FORWARD, INFERENCE
 
 MODES = ("reduce-overhead", "max-autotune")
 
+_WITH_SYMBOLS = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 _TREES = "torch._inductor.cudagraph_trees"
 _state = threading.local()
 
@@ -30,6 +33,7 @@ class Recording:
     mutated_inputs: tuple
     placeholders: tuple  # with the stack traces for torch's messages
     stack_traces: tuple  # of the outputs
+    partial: bool = False  # of a part of a graph (partition.py): what skips it leaves the others recorded
 
 
 class Pair:
@@ -53,40 +57,82 @@ def paired():
 
 
 def describe(module, inputs, kind, gpu, static_inputs, pair):
-    """The Recording of a graph on `gpu`. `static_inputs` as torch tells them of forward and inference graphs."""
-    from torch._dynamo.backends import cudagraphs as traces
-    from torch._inductor.cudagraph_utils import get_placeholder_info
+    """The Recording of a graph on `gpu`; None on the CPU, or where no CUDA graphs are wanted.
 
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    static_inputs: as torch tells them of forward and inference graphs."""
+    if pair is None or gpu is None:
+        return None
+    placeholders = module.graph.find_nodes(op="placeholder")
     if kind == BACKWARD:
         # What the forward computed is found by the trees themselves; elsewhere only parameters keep their place.
         static_inputs = [i for i, node in enumerate(placeholders) if node.name in pair.static_names]
     else:
         pair.static_names = frozenset(placeholders[i].name for i in static_inputs if i < len(placeholders))
-    mutated = tuple(sorted(traces.find_input_mutations(module.graph)))
-    return Recording(_reason_to_skip(module, inputs, mutated, static_inputs), kind, gpu.index or 0,
-                     tuple(static_inputs), mutated, tuple(get_placeholder_info(module.graph)),
-                     tuple(traces.get_stack_traces(module)))
+    return _recording(_reason_to_skip(module, inputs, static_inputs), kind, gpu.index or 0, static_inputs, module)
 
 
-def _reason_to_skip(module, inputs, mutated, static_inputs):
+def of_part(recording, part):
+    """The Recording of one part of the graph that `recording` describes."""
+    static = set(recording.static_inputs)
+    positions = [position for position, slot in enumerate(part.reads) if slot in static]
+    found = _recording("" if part.recorded else part.reasons, recording.kind, recording.device_index, positions, part.module)
+    return dataclasses.replace(found, partial=True)
+
+
+def _recording(skip, kind, device_index, static_inputs, module):
+    from torch._dynamo.backends import cudagraphs as traces
+    from torch._inductor.cudagraph_utils import get_placeholder_info
+
+    return Recording(skip, kind, device_index, tuple(static_inputs), _mutated_inputs(module),
+                     tuple(get_placeholder_info(module.graph)), tuple(traces.get_stack_traces(module)))
+
+
+def _mutated_inputs(module):
+    from torch._dynamo.backends import cudagraphs as traces
+
+    return tuple(sorted(traces.find_input_mutations(module.graph)))
+
+
+def unrecordable(module):
+    """{node: reason} of what torch records in no CUDA graph, and of what has sizes that only the run knows."""
+    from torch._inductor import utils
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    found = {}
+    for node in module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        values = torch.utils._pytree.tree_leaves([other.meta.get("val") for other in (node, *node.all_input_nodes)])
+        if any(isinstance(value, _WITH_SYMBOLS) and free_unbacked_symbols(value) for value in values):
+            found[node] = "sizes that only the run knows"
+        elif utils.is_cudagraph_unsafe_fx_node(node):
+            found[node] = f"{node.target}"
+    return found
+
+
+def _reason_to_skip(module, inputs, static_inputs):
     """As torch._inductor decides it at compile time; what is known only at a call, the trees decide."""
     from torch._inductor import config, cudagraph_utils
-    from torch._inductor.utils import any_is_symbolic, get_first_incompatible_cudagraph_node
+    from torch._inductor.utils import any_is_symbolic
 
     if config.triton.cudagraph_skip_dynamic_graphs and any_is_symbolic(*inputs):
         return "graph with symbolic shapes inputs and config.triton.cudagraph_skip_dynamic_graphs=True"
-    if (node := get_first_incompatible_cudagraph_node(module)) is not None:
-        trace = node.meta.get("stack_trace")
-        return f"incompatible op {node.target}" + (f". Found from : \n {trace}" if trace else "")
     check_allocator = getattr(cudagraph_utils, "check_caching_allocator_for_cudagraphs", None)  # torch 2.13 and later
     if check_allocator is not None and (message := check_allocator()):
         return _reason_in(message)
-    moved = [i for i in mutated if i not in static_inputs]
+    moved = [i for i in _mutated_inputs(module) if i not in static_inputs]
     if moved and not config.triton.cudagraph_support_input_mutation:
         placeholders = cudagraph_utils.get_placeholder_info(module.graph)
         return _reason_in(cudagraph_utils.get_mutation_stack_trace(placeholders, moved))
     return ""
+
+
+def may_record(recording):
+    """Whether the graph is to be recorded, as far as is known when it is compiled."""
+    if recording is None or recording.skip:
+        return False
+    pair = getattr(_state, "pair", None)
+    return recording.kind != BACKWARD or pair is None or pair.possible
 
 
 def skipped(recording, reason):
@@ -108,8 +154,9 @@ def wrap(run, recording, constants, record):
         record["cuda_graph"] = "skipped: its forward has none"
         return run
     if recording.skip:
-        pair.possible = False
-        _log_skip(recording.skip)
+        if not recording.partial:
+            pair.possible = False
+            _log_skip(recording.skip)
         record["cuda_graph"] = f"skipped: {recording.skip}"
         return _unrecorded(run, recording.kind, pair)
     if recording.kind == FORWARD:

@@ -54,6 +54,7 @@ class ExportedGraph:
     more_sizes: list  # (source, position, dim) of the integers that follow the graph's inputs, before the constants
     python: python_calls.PythonPart | None  # what runs in Python, in the middle of the program
     nodes: list  # (node of the graph as it was given, target) by node of the message
+    refused: dict = dataclasses.field(default_factory=dict)  # node of the graph as it was given -> why Python runs it
 
     def node_in(self, message):
         """The node that an error of the service is about; None where it names none."""
@@ -85,10 +86,12 @@ def export(module: fx.GraphModule, kind: int, *, title="", static_inputs=(), don
     if not exporter.refused:
         return exported
     cut = graph_cut.cut(module, exporter.refused, exporter.is_integer, gpu, exporter.binders)
+    refused_nodes = exporter.refused
     exporter = _Exporter(cut.module, kind, gpu, cut.part)
     exported = exporter.run(*given)
     if exporter.refused:
         raise Unsupported(next(iter(exporter.refused.values())))
+    exported.refused = refused_nodes
     return exported
 
 
@@ -558,7 +561,7 @@ class _Exporter:
     def add_item(self, node, value):
         """A number that only the run knows: a symbol, or of a float the tensor itself, on which nothing waits."""
         source = node.args[0]
-        given, = node.meta.get("unbacked_bindings") or (None,)
+        given, = node.meta.get("unbacked_bindings") or (_unbacked_symbol_of(value),)
         if given is None or source.meta["val"].numel() != 1:
             raise Unsupported("an element of a tensor")
         symbol = value.node.shape_env.replace(given)
@@ -822,6 +825,12 @@ _STORAGE_OFFSET = "(CallMethodKey(name='storage_offset'),)"
 
 def _is_unbacked(symbol):
     return symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
+
+
+def _unbacked_symbol_of(value):
+    """What a number is where it is nothing but a symbol that only the run knows; else None."""
+    expr = getattr(value.node, "expr", None) if isinstance(value, (torch.SymInt, torch.SymFloat)) else None
+    return expr if isinstance(expr, sympy.Symbol) and _is_unbacked(expr) else None
 
 
 def _symbol_of_truth(value):

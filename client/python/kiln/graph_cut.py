@@ -78,8 +78,7 @@ class _Cutter:
         self.gpu = gpu
         self.binders = binders
         self.binding = set(binders.values())
-        self.nodes = list(module.graph.nodes)
-        self.position = {node: i for i, node in enumerate(self.nodes)}
+        self.list_nodes()
         self.python = {}  # node -> reason, or None where a neighbour's holds
         self.before = {}  # node -> nodes whose effects it has to follow
         self.viewed_inputs = set()  # of which an output is a view that Python makes
@@ -92,7 +91,7 @@ class _Cutter:
 
     def run(self):
         self.choose()
-        self.in_place = in_place.find([node for node in self.nodes if node in self.python])
+        self.in_place = in_place.find(self.python_in_order())
         self.order_effects()
         for unit in self.sorted_units(self.group()):
             if isinstance(unit, list):
@@ -110,6 +109,10 @@ class _Cutter:
 
     # ---- which nodes
 
+    def list_nodes(self):
+        self.nodes = list(self.module.graph.nodes)
+        self.position = {node: i for i, node in enumerate(self.nodes)}
+
     def choose(self):
         for node in self.nodes:
             if node.op == "placeholder" and node in self.refused:
@@ -121,6 +124,8 @@ class _Cutter:
                 self.check_writes(node)
             elif node.target is operator.getitem and node.args[0] in self.python:
                 self.python[node] = None
+        for node in list(self.python):
+            self.python.update(dict.fromkeys(in_place.made_for(node)))
         # Numbers that the program can't evaluate are computed where they are needed.
         for node in reversed(self.nodes):
             if node in self.python:
@@ -130,8 +135,9 @@ class _Cutter:
         self.find_viewed_inputs()
 
     def find_viewed_inputs(self):
-        """Whoever gets such a view reads its memory from the input, by the view's strides and offset: it has to be one."""
-        viewed = {}
+        """Whoever gets such a view reads its memory from the input, by the view's strides and offset: it has to be one.
+        Native nodes read a copy, since the program can't have what lies in the frame."""
+        viewed, found = {}, []
         for node in self.nodes:
             is_view = node in self.python and pinned_layouts.is_view(node.target) and not written_arguments(node)
             if is_view and node.args and isinstance(node.args[0], fx.Node):
@@ -141,9 +147,18 @@ class _Cutter:
         for node, source in viewed.items():
             users = [user for user in node.users if user not in self.python]
             if any(user.op == "output" for user in users):
-                if len(users) > 1:
-                    raise Unsupported(f"a view of an input that native nodes read too ({node.target})")
                 self.viewed_inputs.add(source)
+                found += [node] if len(users) > 1 else []
+        for node in found:
+            self.copy_for_native_nodes(node)
+
+    def copy_for_native_nodes(self, node):
+        with self.module.graph.inserting_after(node):
+            copy = self.module.graph.call_function(torch.ops.aten.clone.default, (node,))
+        copy.meta["val"] = torch.ops.aten.clone.default(node.meta["val"])
+        node.replace_all_uses_with(copy, lambda user: user not in self.python and user.op != "output" and user is not copy)
+        self.python[copy] = None
+        self.list_nodes()
 
     def check_writes(self, node):
         for value in written_arguments(node):

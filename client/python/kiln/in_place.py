@@ -1,15 +1,22 @@
 """Operators that write into their arguments, and need no copy of them.
 
-AOTAutograd makes such an operator a function (auto_functionalized): it copies its bases, writes into the copies and
-gives them back; a `copy_` brings what became of an input back to it. Where nothing reads an input but a row of such
-operators, each what the one before has written, they write into the input itself, as eager does, and nothing is copied.
+AOTAutograd makes such an operator, and a user's Triton kernel, a function (auto_functionalized,
+triton_kernel_wrapper_functional): it copies its bases, writes into the copies and gives them back; a `copy_` brings what
+became of an input back to it. Where nothing reads an input but a row of such operators, each what the one before has
+written, they write into the input itself, as eager does, and nothing is copied. Nor is a base that is made for such an
+operator alone: it is made in Python, too.
 """
 import dataclasses
 import operator
 
 import torch
-from torch._higher_order_ops import auto_functionalize
+from torch._higher_order_ops import auto_functionalize, triton_kernel_wrap
 
+aten = torch.ops.aten
+
+_TRITON = triton_kernel_wrap.triton_kernel_wrapper_functional
+_FACTORIES = (aten.empty.memory_format, aten.empty_strided.default, aten.empty_permuted.default, aten.full.default,
+              aten.zeros.default, aten.ones.default)
 _V1, _V2 = auto_functionalize.auto_functionalized, auto_functionalize.auto_functionalized_v2
 
 
@@ -26,9 +33,20 @@ class InPlace:
             return
         dense = auto_functionalize.auto_functionalized_dense
         cloned = [name for name in _bases(node) if name not in kept]
+        if node.target is _TRITON:
+            copied.target, copied.kwargs = _run_triton_kernel, {**copied.kwargs, "cloned": tuple(cloned)}
+            return
         if node.target is _V2:
             dense = auto_functionalize.auto_functionalized_v2_dense
         copied.target, copied.args = dense, (*copied.args, tuple(cloned))
+
+
+def _run_triton_kernel(*, cloned, tensors_to_clone, kwargs, **launch):
+    """triton_kernel_wrapper_functional, which copies of what the kernel writes into only `cloned`."""
+    kwargs = {name: torch._prims_common.clone_preserve_strides(value) if name in cloned else value
+              for name, value in kwargs.items()}
+    triton_kernel_wrap.triton_kernel_wrapper_mutation(kwargs=kwargs, **launch)
+    return {name: kwargs[name] for name in tensors_to_clone}
 
 
 def find(nodes):
@@ -36,9 +54,22 @@ def find(nodes):
     found = InPlace(set(), set(), {})
     for node in nodes:
         for name, base in _bases(node).items():
-            if isinstance(base, torch.fx.Node) and base.op == "placeholder":
+            if not isinstance(base, torch.fx.Node):
+                continue
+            if base.op == "placeholder":
                 _follow(node, name, base, found)
+            elif base in nodes and _is_made_for(base, node):
+                found.bases.setdefault(node, set()).add(name)
     return found
+
+
+def made_for(node):
+    """The nodes that only make memory for `node`, an operator that writes into its arguments."""
+    return [base for base in _bases(node).values() if isinstance(base, torch.fx.Node) and _is_made_for(base, node)]
+
+
+def _is_made_for(base, node):
+    return base.target in _FACTORIES and set(base.users) == {node} and not _read_otherwise(node, [], base)
 
 
 def _follow(node, name, source, found):
@@ -76,6 +107,8 @@ def _read_otherwise(node, row, source):
 
 def _bases(node):
     """{position or name: base} of what the operator writes into."""
+    if node.target is _TRITON:
+        return {name: node.kwargs["kwargs"].get(name) for name in node.kwargs["tensors_to_clone"]}
     if node.op != "call_function" or not isinstance(node.args[0] if node.args else None, torch._ops.OpOverload):
         return {}
     if node.target is _V2:
@@ -88,6 +121,7 @@ def _bases(node):
 
 def _result(node, name):
     """The node of what became of a base; None where nothing reads it."""
-    bases = list(_bases(node))
-    position = max(len(node.args[0]._schema.returns), 1) + bases.index(name)
+    position = name
+    if node.target is not _TRITON:
+        position = max(len(node.args[0]._schema.returns), 1) + list(_bases(node)).index(name)
     return next((user for user in node.users if user.target is operator.getitem and user.args[1] == position), None)

@@ -16,6 +16,11 @@ _SEARCH_SECONDS_MAX = 20.0
 _REFUSALS = ("UNIMPLEMENTED", "INVALID_ARGUMENT", "INTERNAL")
 
 
+def is_refusal(error):
+    """Whether a ServiceError is about the graph, not about the service."""
+    return error.args[0] in _REFUSALS
+
+
 def refined(exporting, compiling):
     """What `compiling` gives of a graph as `exporting` writes it, with as few nodes in Python as were found to do.
 
@@ -27,11 +32,10 @@ def refined(exporting, compiling):
         try:
             return compiling(exported)
         except _C.ServiceError as error:
-            code, message = error.args
-            if code not in _REFUSALS:
+            if not is_refusal(error):
                 raise
             reason = fallback.reason_of_error(error)[0].removeprefix("unsupported: ")
-            node = exported.node_in(message)
+            node = exported.node_in(error.args[1])
             if node is None or node in refused or len(refused) == _REFUSALS_MAX:
                 compiled = _searched(exported, refused, reason, exporting, compiling)
                 if compiled is None:

@@ -9,6 +9,7 @@ import importlib
 
 import torch
 from torch import fx
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout,
           torch.memory_format)
@@ -35,7 +36,7 @@ class _Writer:
         self.position = {node: i for i, node in enumerate(module.graph.nodes)}
 
     def graph(self):
-        return tuple((node.op, self.target(node), self.value(node.args), self.value(node.kwargs))
+        return tuple((node.op, self.target(node), self.value(node.args), self.keywords(node))
                      for node in self.module.graph.nodes)
 
     def target(self, node):
@@ -46,6 +47,17 @@ class _Writer:
         if node.op in ("placeholder", "output"):
             return None
         return self.other(node.target)
+
+    def keywords(self, node):
+        """torch holds a user's Triton kernel and its constants in a table of the process, by number."""
+        if "kernel_idx" not in node.kwargs:
+            return self.value(node.kwargs)
+        if not self.for_digest:
+            raise NotWritable("a Triton kernel")
+        kernel = kernel_side_table.id_to_kernel.get(node.kwargs["kernel_idx"])
+        constants = kernel_side_table.constant_args.get(node.kwargs["constant_args_idx"])
+        others = {name: value for name, value in node.kwargs.items() if name not in ("kernel_idx", "constant_args_idx")}
+        return "triton", _text_of_kernel(kernel), repr(constants), self.value(others)
 
     def value(self, value):
         if isinstance(value, fx.Node):
@@ -80,6 +92,16 @@ class _Writer:
         if not self.for_digest:
             raise NotWritable(f"an object of type {type(value).__name__}")
         return "object", f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _text_of_kernel(kernel):
+    """Of a Triton kernel and what wraps it: how it is tuned, its source and that of the functions that it calls."""
+    texts = []
+    while kernel is not None:
+        texts.append((type(kernel).__name__, repr(getattr(kernel, "configs", None)),
+                      getattr(kernel, "cache_key", None) or getattr(kernel, "src", None)))
+        kernel = getattr(kernel, "fn", None)
+    return texts
 
 
 def attribute(module, target):
