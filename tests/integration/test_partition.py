@@ -18,13 +18,13 @@ from kiln.partition import Slot, partition
 
 
 def drawn_program(rng):
-    """A function of (x, y, n) with views, numbers, draws and a write; the same of the same generator's state."""
+    """A function of (x, y, n, size) with views, numbers, draws and a write. AOTAutograd gives a graph its sizes, too."""
     steps = [rng.randrange(8) for _ in range(rng.randint(3, 14))]
     picks = [(rng.random(), rng.random()) for _ in steps]
     outputs = sorted(rng.sample(range(len(steps)), min(len(steps), rng.randint(1, 3))))
     writes = rng.random() < 0.5
 
-    def program(x, y, n):
+    def program(x, y, n, size):
         values = [x * 1.5, y + n]
         made = []
         for step, (first, second) in zip(steps, picks):
@@ -57,14 +57,14 @@ def test_parts_compute_what_the_graph_does(seed):
     program = drawn_program(rng)
     generator = torch.Generator().manual_seed(seed)
     x, y = (torch.randn(4, 4, generator=generator) for _ in range(2))
-    module = make_fx(program, tracing_mode="symbolic")(x, y, 3)
+    module = make_fx(program, tracing_mode="symbolic")(x, y, 3, 4)
     nodes = module.graph.find_nodes(op="call_function", target=torch.ops.aten.sum.default) + [
         node for node in module.graph.nodes if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor)
         and not isinstance(node.meta["val"], (list, tuple)) and rng.random() < 0.25]
     found = partition(module, dict.fromkeys(nodes, "drawn"))
 
     def outcome(run):
-        inputs = [x.clone(), y.clone(), 3]
+        inputs = [x.clone(), y.clone(), 3, 4]
         torch.manual_seed(seed)
         return run(list(inputs)), inputs[1]
 
@@ -96,6 +96,8 @@ def test_there_are_no_more_parts_than_the_graph_asks_for():
 class Recorder:
     def __init__(self):
         self.runs = 0
+        self.sizes = {}
+        self.copied = set()  # memory of inputs that torch's trees would copy
 
     def wrap(self, run, recording, constants, record):
         if recording.skip:
@@ -105,9 +107,13 @@ class Recorder:
 
         def recorded(inputs):
             self.runs += 1
+            sizes = [value.shape for value in inputs if isinstance(value, torch.Tensor)]
+            integers = tuple(value for value in inputs if isinstance(value, int))
+            assert self.sizes.setdefault((run, integers), sizes) == sizes  # trees tell recordings apart by integers alone
             moving = [value for i, value in enumerate(inputs)
                       if isinstance(value, torch.Tensor) and i not in recording.static_inputs]
             held = {value.untyped_storage().data_ptr() for value in moving}
+            self.copied |= held
             results = run(inputs)
             for result in results:
                 assert not isinstance(result, torch.Tensor) or result.untyped_storage().data_ptr() not in held
@@ -147,6 +153,12 @@ scale.register_autograd(lambda context, gradient: (gradient * context.by, None),
 @torch.library.custom_op("kiln_parts::add_into", mutates_args=("x",))
 def add_into(x: torch.Tensor, y: torch.Tensor) -> None:
     x.add_(y)
+
+
+def scale_between(x):
+    y = x.sin() + 1
+    add_into(y, x)
+    return y.cumsum(-1) + x
 
 
 class Block(torch.nn.Module):
@@ -212,6 +224,34 @@ def test_sizes_that_only_the_run_knows_cost_their_part(recorder, dynamic):
             x, w = torch.randn(rows, 6), torch.randn(6, 6)
             torch.testing.assert_close(call(x, w), function(x, w))
     assert recorder.runs >= 3
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("static", [False, True])
+def test_what_was_written_is_read_from_the_input(recorder, static):
+    """A recording reads a static one, and no other, which it would copy at each call."""
+    def function(cache, x):
+        y = x.exp() * 2
+        add_into(cache, y)
+        return cache.sum(0) * 2, y.cos()
+
+    cache, x = torch.zeros(4, 16), torch.randn(4, 16)
+    if static:
+        torch._dynamo.mark_static_address(cache)
+    expected_cache = cache + x.exp() * 2
+    call = compiled(function)
+    torch.testing.assert_close(call(cache, x), (expected_cache.sum(0) * 2, (x.exp() * 2).cos()))
+    torch.testing.assert_close(cache, expected_cache)
+    assert recorder.runs == 2 and cache.data_ptr() not in recorder.copied
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_parts_of_changing_sizes_have_them_as_integers(recorder):
+    call = compiled(lambda x: scale_between(x), dynamic=True)
+    for rows in (3, 5, 9):
+        x = torch.randn(rows, 6)
+        torch.testing.assert_close(call(x), scale_between(x))
+    assert recorder.runs == 6
 
 
 @pytest.mark.usefixtures("no_fallback")

@@ -174,7 +174,7 @@ def _reasons(unrecordable):
 def _in_parts(module, task, recording, unrecordable):
     """As _compiled, of a graph that is recorded but for some nodes; None where that does not do."""
     try:
-        found = partition(module, unrecordable)
+        found = partition(module, unrecordable, recording.static_inputs)
         if not any(part.recorded for part in found.parts):
             return None
         graphs, uses = zip(*(_compiled_part(part, number, len(found.parts), task, recording)

@@ -41,20 +41,23 @@ class Partition:
     outputs: tuple  # Slot, or a constant
 
 
-def partition(module, unrecordable):
+def partition(module, unrecordable, static_inputs=()):
     """The parts of a graph, in the order that they run in. Raises Unsupported where a part lacks a size.
 
-    unrecordable: {node: reason}."""
-    return _Partitioner(module, unrecordable).run()
+    unrecordable: {node: reason}.
+    static_inputs: positions of the inputs whose address stays; others a recording copies at each call."""
+    return _Partitioner(module, unrecordable, static_inputs).run()
 
 
 class _Partitioner:
-    def __init__(self, module, unrecordable):
+    def __init__(self, module, unrecordable, static_inputs):
         self.module = module
         self.unrecordable = unrecordable
         self.nodes = list(module.graph.nodes)
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self.inputs = [node for node in self.nodes if node.op == "placeholder"]
+        self.static = {self.inputs[position] for position in static_inputs}
+        self.back = {}  # value of a part that is not recorded -> the copy of it to an input, which it lies in from then on
         self.floating = set()  # views and numbers
         self.apart = set()  # nodes that are not recorded
         self.level = {}
@@ -62,6 +65,7 @@ class _Partitioner:
 
     def run(self):
         self.choose()
+        self.keep_in_place()
         self.find_levels()
         members = self.members()
         outside = {level: self.outside(level, nodes) for level, nodes in members.items()}
@@ -93,6 +97,20 @@ class _Partitioner:
                 self.floating.add(node)
             elif node.target is torch.ops.aten.copy_.default and node.args[1] in self.apart:
                 self.apart.add(node)  # Python may write into the input itself
+
+    def keep_in_place(self):
+        """What Python has written to an input is read there. Native nodes that read it are not recorded either where a
+        recording would copy the input, which may be a large cache."""
+        for node in self.nodes:
+            if node in self.apart and _is_copy_to_input(node) and _lie_alike(*node.args[:2]):
+                self.back[node.args[1]] = node
+        for value in [value for value, back in self.back.items() if back.args[0] not in self.static]:
+            readers = list(value.users)
+            for reader in readers:  # grows by those of views
+                if reader in self.floating:
+                    readers += reader.users
+                elif reader.op == "call_function":
+                    self.apart.add(reader)
 
     def find_levels(self):
         last = None
@@ -144,17 +162,26 @@ class _Partitioner:
                     here.add(source)
                     seen.append(source)
                 elif source not in here:
-                    found.add(source)
+                    found.add(self.place(source, level))
         self.add_sizes(level, here | found, found)
         return sorted(found, key=self.position.__getitem__)
 
+    def place(self, node, level):
+        """The node that a part of that level reads the value from."""
+        back = self.back.get(node)
+        return back.args[0] if back is not None and self.level[node] == self.level[back] < level else node
+
     def add_sizes(self, level, known, found):
-        """A part knows a symbol by an input that is it, or has it as a size."""
+        """A part knows a symbol by an input that is it, or has it as a size. One that is recorded has all as inputs of
+        their own: torch's trees record it anew for other integers, not for tensors of other sizes."""
         wanted = set().union(*(_symbols(node) for node in known))
-        held = set().union(*(_symbols_held(node) for node in known if node in found or node not in self.floating))
+        told = [node for node in known if node in found or node not in self.floating]
+        if level % 2 == 0:
+            told = [node for node in told if node.op == "placeholder" and graph_cut.is_number(node)]
+        held = set().union(*map(_symbols_held, told))
         for symbol in sorted(wanted - held, key=str):
-            holder = next((node for node in self.nodes if self.comes_before(node, level) and symbol in _symbols_held(node)),
-                          None)
+            holder = next((node for node in self.nodes if self.comes_before(node, level) and symbol in _symbols_held(node)
+                           and (level % 2 or graph_cut.is_number(node))), None)
             if holder is None:
                 raise Unsupported(f"no part holds the size {symbol}")
             found.add(holder)
@@ -173,9 +200,10 @@ class _Partitioner:
             copies[source].meta = dict(source.meta)
 
         def copied(node):
-            if node not in copies:  # a view or a number
-                copies[node] = graph.node_copy(node, copied)
-            return copies[node]
+            source = self.place(node, level)
+            if source not in copies:  # a view or a number
+                copies[source] = graph.node_copy(source, copied)
+            return copies[source]
 
         for node in sorted(nodes, key=self.position.__getitem__):
             copied(node)
@@ -189,6 +217,11 @@ class _Partitioner:
 
 def _is_copy_to_input(node):
     return node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder"
+
+
+def _lie_alike(a, b):
+    a, b = (node.meta.get("val") for node in (a, b))
+    return (a.dtype, a.device, tuple(a.shape), a.stride()) == (b.dtype, b.device, tuple(b.shape), b.stride())
 
 
 def _symbols(node):
