@@ -356,7 +356,7 @@ absl::Status LowerIndexAdd(LoweringContext& context, const GraphNode& node) {
   Sizes outer_sizes = source.sizes;
   outer_sizes.erase(outer_sizes.begin() + dim);
   Scatter scatter(context, type, accumulate);
-  scatter.Start(&self);
+  scatter.Start(&self, std::get<TensorArg>(*node.Find("self")).value);
   scatter.Emit(outer_sizes, {source.sizes[dim]}, [&](LoopRecorder& ops, Index outer, Index inner) {
     std::vector<ExprId> from(outer.begin(), outer.end());
     from.insert(from.begin() + dim, inner[0]);

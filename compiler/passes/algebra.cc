@@ -125,21 +125,25 @@ class Simplifier {
       replacement_[node.results[0]] = origin;
   }
 
+  // The node that adds values to elements of a tensor and defines `value`, if one does.
+  const GraphNode* Accumulation(ValueId value) const {
+    if (const GraphNode* add = Producer(value, "aten.index_add.default"); add != nullptr) return add;
+    const GraphNode* put = Producer(value, "aten._unsafe_index_put.default");
+    if (put == nullptr) put = Producer(value, "aten.index_put.default");
+    const auto* accumulate = put == nullptr ? nullptr : std::get_if<BoolArg>(put->Find("accumulate"));
+    return accumulate != nullptr && accumulate->value ? put : nullptr;
+  }
+
   // A tensor plus values summed into zeros, as the gradients of an embedding's table and of the product that
   // shares it: the values are summed into the tensor. -0 without a value stays -0, where + 0 made it 0.
   bool SumInto(GraphNode& node, absl::string_view tensor, absl::string_view sums) {
     const ValueId into = TensorOf(node, tensor), sum = TensorOf(node, sums);
     if (into == kNoValue || sum == kNoValue || uses_[sum] != 1) return false;
-    const GraphNode* put = Producer(sum, "aten._unsafe_index_put.default");
-    if (put == nullptr) put = Producer(sum, "aten.index_put.default");
+    const GraphNode* put = Accumulation(sum);
     if (put == nullptr || (node.Find("alpha") != nullptr && NumberOf(graph_, node.Find("alpha")) != 1))
       return false;
-    const auto* accumulate = std::get_if<BoolArg>(put->Find("accumulate"));
     const GraphNode* zeros = Producer(TensorOf(*put, "self"), "aten.full.default");
-    if (accumulate == nullptr || !accumulate->value || zeros == nullptr ||
-        NumberOf(graph_, zeros->Find("fill_value")) != 0) {
-      return false;
-    }
+    if (zeros == nullptr || NumberOf(graph_, zeros->Find("fill_value")) != 0) return false;
     const TensorType &from = graph_.type(into), &to = graph_.type(node.results[0]);
     if (from.dtype != to.dtype || graph_.type(sum).dtype != to.dtype || !SameLayout(graph_.exprs, from, to) ||
         !SameLayout(graph_.exprs, graph_.type(sum), to)) {

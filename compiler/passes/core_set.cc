@@ -51,7 +51,7 @@ constexpr Group kGroups[] = {
     {CoreClass::kIndex,
      "embedding index.Tensor _unsafe_index.Tensor gather index_put _unsafe_index_put scatter.src "
      "scatter.value "
-     "scatter_add scatter_reduce.two"},
+     "scatter_add scatter_reduce.two index_select index_add index_copy"},
     // full: size fill_value dtype | arange.start_step: start end step dtype
     {CoreClass::kCreation, "full arange.start_step"},
     // rand: size dtype | native_dropout | low, high | from, to

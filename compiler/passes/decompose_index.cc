@@ -1,4 +1,4 @@
-// Operators that read or write at computed positions, in terms of index, index_put, gather and scatter.
+// Operators that read or write at computed positions, in terms of index and index_put.
 #include "compiler/passes/decomposition.h"
 
 namespace kiln {
@@ -12,7 +12,8 @@ TensorListArg Along(int64_t dim, const Value& index) {
   return list;
 }
 
-// `index_put` along one dimension, with bounds checks.
+// `index_put` along one dimension, with bounds checks. -1 is the last, as index_fill has it. To index_select,
+// index_add and index_copy it is an error: they are core operators.
 Value PutAlong(Match& m, const Value& x, int64_t dim, const Value& index, const Value& values,
                bool accumulate) {
   if (!x.ok() || !index.ok() || !values.ok()) return Value();
@@ -22,35 +23,6 @@ Value PutAlong(Match& m, const Value& x, int64_t dim, const Value& index, const 
                      {"values", TensorArg{values.id()}},
                      {"accumulate", BoolArg{accumulate}}},
                     m.b().Dense(x.dtype(), x.sizes()));
-}
-
-bool IndexSelect(Match& m) {
-  Value x = m.Tensor("self"), index = m.Tensor("index");
-  if (!x.ok() || !index.ok() || x.rank() == 0 || index.rank() != 1) return false;
-  const int64_t dim = m.Dim("dim", x);
-  std::vector<ExprId> sizes = x.sizes();
-  sizes[dim] = index.size(0);
-  return m.Return(m.b().Node("aten.index.Tensor",
-                             {{"self", TensorArg{x.id()}}, {"indices", Along(dim, index)}},
-                             m.b().Dense(x.dtype(), sizes)));
-}
-
-bool IndexAdd(Match& m) {
-  Value x = m.Tensor("self"), index = m.Tensor("index"), source = m.Tensor("source");
-  if (!x.ok() || !index.ok() || !source.ok() || x.rank() == 0 || index.rank() != 1 ||
-      source.rank() != x.rank())
-    return false;
-  const Operand alpha = m.Scalar("alpha", 1);
-  if (m.Has("alpha")) source = Cast(source * alpha, x.dtype());
-  return m.Return(PutAlong(m, x, m.Dim("dim", x), index, source, true));
-}
-
-bool IndexCopy(Match& m) {
-  Value x = m.Tensor("self"), index = m.Tensor("index"), source = m.Tensor("source");
-  if (!x.ok() || !index.ok() || !source.ok() || x.rank() == 0 || index.rank() != 1 ||
-      source.rank() != x.rank())
-    return false;
-  return m.Return(PutAlong(m, x, m.Dim("dim", x), index, source, false));
 }
 
 bool IndexFill(Match& m) {
@@ -130,9 +102,6 @@ bool UnsafeMaskedIndexPut(Match& m) {
 }
 
 constexpr DecompositionRow kRows[] = {
-    {"index_select", IndexSelect},
-    {"index_add", IndexAdd},
-    {"index_copy", IndexCopy},
     {"index_fill.int_Scalar", IndexFill},
     {"index_fill.int_Tensor", IndexFill},
     {"take", Take},

@@ -1,6 +1,7 @@
 """The small functions of PyTorch's tutorials, and corners: aliasing, mutation, layouts, dtypes, errors."""
 import copy
 import gc
+import random
 
 import pytest
 import torch
@@ -246,16 +247,24 @@ def test_index_out_of_range():
         torch.testing.assert_close(compiled(table, torch.tensor([1, 2])), use(table, torch.tensor([1, 2])))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("use", [
     lambda x, i: F.cross_entropy(x, i), lambda x, i: F.embedding(i, x), lambda x, i: x.gather(0, i[:, None]),
-    lambda x, i: x.scatter(0, i[:, None], x), lambda x, i: x.scatter_add(0, i[:, None], x)])
-def test_negative_indices_count_from_the_end_only_where_eager_has_them(use):
-    x = torch.randn(3, 4)
-    check_function(lambda x, i: (x[i], x.index_put((i,), x)), x, torch.tensor([-1, 0, -3]))
+    lambda x, i: x.scatter(0, i[:, None], x), lambda x, i: x.scatter_add(0, i[:, None], x),
+    lambda x, i: x.index_select(0, i), lambda x, i: x.index_add(0, i, x), lambda x, i: x.index_add(0, i, x, alpha=2),
+    lambda x, i: x.index_copy(0, i, x), lambda x, i: torch.zeros_like(x).index_add(0, i, x) + x])
+def test_negative_indices_count_from_the_end_only_where_eager_has_them(use, dynamic):
+    rows = random.Random(7).randrange(3, 9)
+    x, valid = torch.randn(rows, rows + 1), torch.randperm(rows)
+    negative = valid - rows * (torch.arange(rows) % 2)
+    check_function(lambda x, i: (x[i], x.index_put((i,), x), x.index_fill(0, i, 2.0), x.take(i), x.put(i, x[0, :rows])),
+                   x, negative)
+    compiled = torch.compile(use, backend="kiln", dynamic=dynamic)
+    torch.testing.assert_close(compiled(x, valid), use(x, valid))
     with pytest.raises((IndexError, RuntimeError)) as eager:
-        use(x, torch.tensor([-1, 0, 1]))
-    with pytest.raises(eager.type, match="index -1 is out of bounds for dimension .*with size"):
-        torch.compile(use, backend="kiln")(x, torch.tensor([-1, 0, 1]))
+        use(x, negative)
+    with pytest.raises(eager.type, match=r"index -\d+ is out of bounds for dimension .*with size"):
+        compiled(x, negative)
 
 
 def test_assertions_raise():
