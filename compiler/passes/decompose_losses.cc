@@ -66,8 +66,16 @@ bool HuberLossBackward(Match& m) {
   return m.Return(Share(m, slope * g, d));
 }
 
+// NaN is not.
+Value IsProbability(const Value& x) { return LogicalAnd(Ge(x, 0), Le(x, 1)); }
+
 bool BinaryCrossEntropy(Match& m) {
   Value x = In(m, "self"), target = In(m, "target"), weight = OptionalIn(m, "weight");
+  // On a GPU such an assertion ends all work on it, so that no caller can take it for an answer.
+  if (x.ok() && x.type().device == v1::CPU) {
+    m.b().Assert(IsProbability(x), "all elements of input should be between 0 and 1");
+    m.b().Assert(IsProbability(target), "all elements of target should be between 0 and 1");
+  }
   Value loss = (target - 1.0) * Maximum(Log1p(-x), -100.0) - target * Maximum(Log(x), -100.0);
   return ReturnReduced(m, weight.ok() ? loss * weight : loss);
 }

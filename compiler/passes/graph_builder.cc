@@ -116,6 +116,13 @@ TensorType GraphBuilder::Dense(v1::DType dtype, std::vector<ExprId> sizes) {
   return type;
 }
 
+void GraphBuilder::Assert(const Value& holds, absl::string_view message) {
+  const Value all = All(holds, {}, false);
+  if (!all.ok()) return;
+  Nodes("aten._assert_async.msg",
+        {{"self", TensorArg{all.id()}}, {"assert_msg", StringArg{std::string(message)}}}, {});
+}
+
 int64_t GraphBuilder::Dim(int64_t dim, int64_t rank) {
   const int64_t range = std::max<int64_t>(rank, 1);
   if (dim < -range || dim >= range) {

@@ -106,6 +106,8 @@ class GraphBuilder {
   Value Arange(const Operand& start, const Operand& step, ExprId count, v1::DType dtype);
   Value Cat(const std::vector<Value>& parts, int64_t dim);
   Value Rand(std::vector<ExprId> sizes, v1::DType dtype);
+  // The call fails with `message` unless all of `holds` (BOOL) is true.
+  void Assert(const Value& holds, absl::string_view message);
 
  private:
   Value Pointwise(absl::string_view target, const std::vector<std::pair<const char*, Operand>>& operands,

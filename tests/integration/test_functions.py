@@ -267,6 +267,30 @@ def test_negative_indices_count_from_the_end_only_where_eager_has_them(use, dyna
         compiled(x, negative)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_cross_entropy_of_what_is_no_probability_raises(reduction, dtype):
+    draw = random.Random(f"{reduction} {dtype}")
+
+    def loss(x, target):
+        return F.binary_cross_entropy(x, target, reduction=reduction)
+
+    compiled = torch.compile(loss, backend="kiln", dynamic=True)
+    for wrong in (1.5, -0.25, float("nan"), float("inf"), -float("inf")):
+        sizes = draw.randrange(2, 40), draw.randrange(2, 40)
+        probabilities = [torch.rand(sizes).to(dtype) for _ in range(2)]
+        probabilities[0].requires_grad_()
+        torch.testing.assert_close(compiled(*probabilities), loss(*probabilities), atol=1e-5,
+                                   rtol=4 * torch.finfo(dtype).eps)
+        which = draw.randrange(2)
+        spoilt = [given.detach().clone() for given in probabilities]
+        spoilt[which].view(-1)[draw.randrange(spoilt[which].numel())] = wrong
+        with pytest.raises(RuntimeError) as eager:
+            loss(*spoilt)
+        with pytest.raises(RuntimeError, match=str(eager.value)):
+            compiled(*spoilt)
+
+
 def test_assertions_raise():
     def positive(x):
         torch._assert_async((x > 0).all(), "not positive")
