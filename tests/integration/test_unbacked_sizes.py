@@ -302,6 +302,24 @@ def test_numbers_that_a_tensor_holds():
     assert_native()
 
 
+@pytest.mark.parametrize("function", [
+    lambda lists, v: torch._foreach_addcmul(*lists, value=v), lambda lists, v: torch._foreach_addcdiv(*lists, value=v),
+    lambda lists, v: torch._foreach_add(lists[0], v), lambda lists, v: torch._foreach_mul(lists[1], v),
+    lambda lists, v: torch._foreach_lerp(*lists[:2], v), lambda lists, v: torch._foreach_pow(lists[2], v),
+    lambda lists, v: torch._foreach_clamp_min(lists[0], v), lambda lists, v: torch._foreach_add(*lists[:2], alpha=v)])
+def test_lists_by_a_number_that_a_tensor_holds(function):
+    def f(lists, number):
+        return function(lists, 1 - number.item())
+
+    draw = random.Random(3)
+    sizes = [(draw.randrange(1, 6), draw.randrange(1, 9)) for _ in range(draw.randrange(1, 5))]
+    compiled = torch.compile(f, backend="kiln", fullgraph=True)
+    for number in (0.5, -2.25):
+        lists = [[torch.rand(size) + 0.5 for size in sizes] for _ in range(3)]
+        number = torch.tensor(number, dtype=torch.float64)
+        torch.testing.assert_close(compiled(lists, number), f(lists, number))
+
+
 def test_numbers_that_leave():
     def f(x):
         truth, number, count = (x.sum() > 0).item(), x.sum().item(), (x > 0).sum().item()

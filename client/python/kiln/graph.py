@@ -874,8 +874,9 @@ def _tensor_overload(target, name, argument):
         twin = "aten.pow.Tensor_Tensor"
     else:
         raise Unsupported(f"{name} takes no tensor as {argument}")
-    packet = target.overloadpacket
-    if twin.rsplit(".", 1)[1] not in packet.overloads():
+    packet, overload = target.overloadpacket, twin.rsplit(".", 1)[1]
+    taken = getattr(packet, overload)._schema.arguments if overload in packet.overloads() else ()
+    if not any(other.name == argument and str(other.type) in ("Tensor", "Optional[Tensor]") for other in taken):
         raise Unsupported(f"{name} takes no tensor as {argument}")
     return twin
 
