@@ -175,3 +175,20 @@ class TestLayouts:
         with torch.no_grad():
             actual, expected = torch.compile(windows, backend="kiln")(image), windows(image)
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:kiln")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_memory_that_the_function_takes_away_is_read_before(dynamic):
+    def function(x, y):
+        z = torch.sin(x + 1) * y
+        x.untyped_storage().resize_(0)
+        return torch.cos(z) + y
+
+    compiled = torch.compile(function, backend="kiln", dynamic=dynamic)
+    for _ in range(3):
+        shape = [random.randrange(2, 40), random.randrange(2, 40)]
+        x, y = torch.randn(shape), torch.randn(shape)
+        expected = torch.cos(torch.sin(x + 1) * y) + y
+        torch.testing.assert_close(compiled(x, y), expected)
+        assert x.untyped_storage().size() == 0

@@ -17,6 +17,7 @@ from .python_calls import GIVEN, HELD, SIZE, TENSOR, TOKEN, PythonCall, PythonPa
 ORIGIN = "kiln_origin"  # in a copied node's meta: the node of the graph that was cut
 
 _REASONS_MAX = 3
+_RESIZE_STORAGE = torch.ops.inductor.resize_storage_bytes_.default  # its schema does not tell what it does
 
 
 @dataclasses.dataclass
@@ -45,7 +46,9 @@ def is_placeholder_of_number(target):
 
 
 def written_arguments(node):
-    """The nodes whose memory an operator writes into."""
+    """The nodes whose memory an operator writes into, or takes away."""
+    if node.target is _RESIZE_STORAGE:
+        return [node.args[0]]
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or not isinstance(schema, torch.FunctionSchema) or not schema.is_mutable:
         return []
