@@ -141,7 +141,7 @@ class Host {
   // Whether its memory is of the kind of device that programs run on.
   virtual absl::StatusOr<bool> IsHere(Tensor tensor) { return true; }
   // Whether memory holds the elements themselves: torch has tensors whose elements are the conjugates or the
-  // negatives of what memory holds.
+  // negatives of what memory holds, and tensors of zeros that have none.
   virtual bool IsPlain(Tensor tensor) { return true; }
   // Of elements, whether plain or not.
   virtual absl::Status Copy(Tensor to, Tensor from) = 0;

@@ -409,7 +409,10 @@ class Frame {
       Drop(slot.tensor);
       slot.tensor = copy;
     }
-    return SetData(slot);
+    KILN_RETURN_IF_ERROR(SetData(slot));
+    if (slot.data == nullptr && SpanElements(extent.sizes, extent.strides) > 0)
+      return Contradiction("gave a tensor without memory", "one with");
+    return absl::OkStatus();
   }
 
   absl::StatusOr<void*> DataOf(uint32_t index) const {

@@ -47,6 +47,7 @@ struct Shim {
   Error (*item)(Tensor, int64_t*);
   bool (*is_conj)(Tensor);  // at::native::is_conj(const at::Tensor&): a handle is the tensor's address
   bool (*is_neg)(Tensor);
+  bool (*is_zero)(Tensor);
   Error (*parallel_for)(int64_t, int64_t, int64_t, RangeFunction, void*);
   Error (*thread_index)(uint32_t*);
   Error (*num_threads)(uint32_t*);
@@ -131,6 +132,7 @@ class TorchHost : public Host {
     functions.Need(shim_.item, "aoti_torch_item_int64");
     functions.Need(shim_.is_conj, "_ZN2at6native7is_conjERKNS_6TensorE");
     functions.Need(shim_.is_neg, "_ZN2at6native6is_negERKNS_6TensorE");
+    functions.Need(shim_.is_zero, "_ZN2at6native14_is_zerotensorERKNS_6TensorE");
     functions.Need(shim_.parallel_for, "torch_parallel_for");
     functions.Need(shim_.thread_index, "torch_get_thread_idx");
     functions.Need(shim_.num_threads, "torch_get_num_threads");
@@ -293,7 +295,9 @@ class TorchHost : public Host {
     return type == device_type_;
   }
 
-  bool IsPlain(Tensor tensor) override { return !shim_.is_conj(tensor) && !shim_.is_neg(tensor); }
+  bool IsPlain(Tensor tensor) override {
+    return !shim_.is_conj(tensor) && !shim_.is_neg(tensor) && !shim_.is_zero(tensor);
+  }
 
   absl::Status Copy(Tensor to, Tensor from) override {
     if (shim_.copy(to, from, 0) == 0) return absl::OkStatus();

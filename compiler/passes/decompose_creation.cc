@@ -90,6 +90,7 @@ bool Triangle(Match& m) {
 constexpr DecompositionRow kRows[] = {
     {"prims.iota", PrimsIota},
     {"zeros", Zeros},
+    {"_efficientzerotensor", Zeros},
     {"zeros_like", Zeros},
     {"new_zeros", Zeros},
     {"empty.memory_format", Zeros},

@@ -124,6 +124,64 @@ class TestFlags:
         torch.testing.assert_close(gradients(torch.compile(product, backend="kiln")), gradients(product))
 
 
+_library = torch.library.Library("kiln_zeros", "FRAGMENT")
+_library.define("without_memory(Tensor x) -> Tensor")
+
+
+@torch.library.impl(_library, "without_memory", "CPU")
+def _(x):
+    return torch._efficientzerotensor(x.shape, dtype=x.dtype)
+
+
+@torch.library.register_fake("kiln_zeros::without_memory")
+def _(x):
+    return torch.empty_like(x)
+
+
+def _gradient_of_signs(*shape):
+    x = torch.randn(shape, requires_grad=True)
+    zeros = torch.autograd.grad(torch.sgn(x).sum(), x)[0]
+    assert zeros._is_zerotensor()
+    return zeros
+
+
+@pytest.mark.usefixtures("no_fallback")
+class TestZerosWithoutMemory:
+    """Gradients of what is flat are zeros, for which torch has tensors without memory."""
+
+    @pytest.mark.parametrize("dynamic", [False, True])
+    @pytest.mark.parametrize("view", [lambda x: x, lambda x: x[1:], lambda x: x.t(), lambda x: x[:, 1::2]])
+    def test_as_inputs(self, view, dynamic):
+        def function(x, y):
+            return x[-1] + 1, (x * 2 + y[:x.shape[0], :x.shape[1]]).sum(1), x @ x.t()
+
+        compiled = torch.compile(function, backend="kiln", dynamic=dynamic)
+        for _ in range(3):
+            shape = torch.randint(3, 9, (2,)).tolist()
+            y = torch.randn(9, 9)
+            zeros = view(_gradient_of_signs(*shape))
+            torch.testing.assert_close(compiled(zeros, y), function(zeros.clone(), y))
+            assert zeros._is_zerotensor()
+        torch.testing.assert_close(compiled(view(y), y), function(view(y), y))
+
+    def test_as_results_of_operators(self):
+        def function(x):
+            zeros = torch.ops.kiln_zeros.without_memory(x)
+            return zeros + x, zeros[1:].exp(), zeros.sum(0)
+
+        x = torch.randn(torch.randint(2, 9, (2,)).tolist())
+        torch.testing.assert_close(torch.compile(function, backend="kiln")(x),
+                                   (x, torch.ones_like(x[1:]), torch.zeros(x.shape[1])))
+
+    @pytest.mark.parametrize("flat", [lambda x: x.trace() * torch.eye(3), lambda x: x.sgn() * x.sum(), lambda x: x.ceil()])
+    def test_second_derivatives_of_what_is_linear(self, flat):
+        def function(x):
+            return torch.func.jacfwd(torch.func.jacfwd(flat))(x)
+
+        x = torch.randn(3, 3)
+        torch.testing.assert_close(torch.compile(function, backend="kiln")(x), function(x).clone())
+
+
 @pytest.mark.filterwarnings("ignore:kiln")
 def test_complex_inputs_that_are_written_cost_a_call_of_python():
     compiled = _complex(8)

@@ -145,7 +145,7 @@ def own(result, memories):
     if not isinstance(result, torch.Tensor):
         return result
     if result.layout == torch.strided:
-        result = result.resolve_conj().resolve_neg()
+        result = result.clone() if result._is_zerotensor() else result.resolve_conj().resolve_neg()
     return result.clone() if memories & _memories(result) else result
 
 
