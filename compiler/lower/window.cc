@@ -215,21 +215,26 @@ absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& nod
   ExprPool& exprs = context.exprs();
   const v1::DType compute = ComputeType(type.dtype);
   const ExprId one = context.Const(1);
+  // One where there is none: what is computed for no window is not read, but is not to divide by zero either.
+  const auto windows = [&](size_t dim) {
+    const ExprId out = type.sizes[dim];
+    return exprs.Range(out).min < 1 ? exprs.Max(out, one) : out;
+  };
   LoweringContext::Reduction reduction;
   reduction.compute = compute;
   reduction.may_split = false;
   for (int i = 0; i < 2; ++i) {
     const size_t dim = self.rank() - 2 + i;
-    const ExprId in = self.sizes[dim], out = type.sizes[dim];
+    const ExprId in = self.sizes[dim], out = windows(dim);
     const bool even = exprs.ProvablyDivides(out, in);
     const ExprId width = even ? exprs.FloorDiv(in, out) : exprs.Add(exprs.CeilDiv(in, out), one);
     reduction.inner_sizes.push_back(width);
   }
   auto begin = [&](ExprId at, size_t dim) {
-    return exprs.FloorDiv(exprs.Mul(at, self.sizes[dim]), type.sizes[dim]);
+    return exprs.FloorDiv(exprs.Mul(at, self.sizes[dim]), windows(dim));
   };
   auto end = [&](ExprId at, size_t dim) {
-    return exprs.CeilDiv(exprs.Mul(exprs.Add(at, one), self.sizes[dim]), type.sizes[dim]);
+    return exprs.CeilDiv(exprs.Mul(exprs.Add(at, one), self.sizes[dim]), windows(dim));
   };
   TensorType wide = type;
   wide.dtype = compute;
@@ -241,7 +246,7 @@ absl::Status LowerAdaptiveAvgPool(LoweringContext& context, const GraphNode& nod
         for (int i = 0; i < 2; ++i) {
           const size_t dim = self.rank() - 2 + i;
           from[dim] = exprs.Add(begin(outer[dim], dim), inner[i]);
-          if (exprs.ProvablyDivides(type.sizes[dim], self.sizes[dim])) continue;
+          if (exprs.ProvablyDivides(windows(dim), self.sizes[dim])) continue;
           inside = ops.And(inside, ops.IndexLess(from[dim], end(outer[dim], dim)));
         }
         ops.OpenMask(inside);

@@ -325,6 +325,15 @@ def test_largest_of_nothing(largest):
             run(torch.empty(2, 0))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("sizes", [(0, 2), (3, 0), (0, 0), 0])
+def test_pools_of_no_windows(sizes, dynamic):
+    compiled = torch.compile(lambda x: F.adaptive_avg_pool2d(x, sizes), backend="kiln", dynamic=dynamic)
+    for _ in range(2):
+        x = torch.randn([random.randrange(2, 9) for _ in range(4)])
+        torch.testing.assert_close(compiled(x), F.adaptive_avg_pool2d(x, sizes))
+
+
 def test_hypotenuses_of_infinity():
     inf, nan = float("inf"), float("nan")
     x, y = torch.tensor([inf, nan, -inf, 3.0, 0.0, nan]), torch.tensor([nan, inf, nan, 4.0, 0.0, 1.0])
