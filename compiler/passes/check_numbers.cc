@@ -1,5 +1,7 @@
 #include "compiler/passes/check_numbers.h"
 
+#include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "compiler/graph/dtype_range.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
+#include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
@@ -89,18 +92,45 @@ constexpr Row kRows[] = {
     {"pow.Tensor_Scalar", "exponent", Into::kExponent},
 };
 
+// What an operator takes, whatever its operands' dtype.
+struct Domain {
+  const char* target;
+  const char* argument;
+  double min;
+  double max;
+  bool zero = true;
+};
+
+constexpr Domain kDomains[] = {
+    {"smooth_l1_loss", "beta", 0, HUGE_VAL},
+    {"celu", "alpha", -HUGE_VAL, HUGE_VAL, /*zero=*/false},
+    {"bernoulli.p", "p", 0, 1},
+    {"native_dropout", "p", 0, 1},
+};
+
+template <class Row>
 using RowsByTarget = absl::flat_hash_map<std::string, std::vector<const Row*>>;
 
-const RowsByTarget& Table() {
-  static const auto* table = [] {
-    auto* map = new RowsByTarget;
-    for (const Row& row : kRows) {
-      const std::string target = absl::StrCat("aten.", row.target);
-      (*map)[target.find('.', 5) == std::string::npos ? target + ".default" : target].push_back(&row);
-    }
-    return map;
-  }();
-  return *table;
+template <class Row>
+const RowsByTarget<Row>* ByTarget(absl::Span<const Row> rows) {
+  auto* map = new RowsByTarget<Row>;
+  for (const Row& row : rows) {
+    const std::string target = absl::StrCat("aten.", row.target);
+    (*map)[target.find('.', 5) == std::string::npos ? target + ".default" : target].push_back(&row);
+  }
+  return map;
+}
+
+absl::Span<const Row* const> RowsOf(const GraphNode& node) {
+  static const auto* table = ByTarget<Row>(kRows);
+  const auto rows = table->find(node.target);
+  return rows == table->end() ? absl::Span<const Row* const>() : rows->second;
+}
+
+absl::Span<const Domain* const> DomainsOf(const GraphNode& node) {
+  static const auto* table = ByTarget<Domain>(kDomains);
+  const auto rows = table->find(node.target);
+  return rows == table->end() ? absl::Span<const Domain* const>() : rows->second;
 }
 
 bool IsHalf(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16; }
@@ -147,6 +177,18 @@ absl::Status CheckInteger(Graph& graph, const Row& row, ExprId number, v1::DType
   return absl::OkStatus();
 }
 
+absl::Status CheckDomains(const Graph& graph, const GraphNode& node) {
+  for (const Domain* domain : DomainsOf(node)) {
+    const std::optional<double> number = NumberOf(graph, node.Find(domain->argument));
+    if (!number.has_value()) continue;
+    if (*number >= domain->min && *number <= domain->max && (domain->zero || *number != 0)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(domain->target, ": ", domain->argument, " = ", *number,
+                                                   " is out of range (node ", node.origin, ", ", node.target,
+                                                   ")"));
+  }
+  return absl::OkStatus();
+}
+
 // Where eager looks whether there is anything to choose from. Of sizes that are known before a call torch has
 // looked.
 void CheckExtreme(Graph& graph, const GraphNode& node) {
@@ -179,10 +221,10 @@ void CheckExtreme(Graph& graph, const GraphNode& node) {
 absl::Status CheckNumbers(Graph& graph) {
   for (const GraphNode& node : graph.nodes) {
     CheckExtreme(graph, node);
-    const auto rows = Table().find(node.target);
-    if (rows == Table().end() || node.results.empty() || node.results[0] == kNoValue) continue;
+    KILN_RETURN_IF_ERROR(CheckDomains(graph, node));
+    if (node.results.empty() || node.results[0] == kNoValue) continue;
     const v1::DType result = graph.type(node.results[0]).dtype;
-    for (const Row* row : rows->second) {
+    for (const Row* row : RowsOf(node)) {
       const Argument* argument = node.Find(row->argument);
       absl::Status status;
       if (argument == nullptr) continue;

@@ -7,6 +7,7 @@
 #include "compiler/passes/aligned_products.h"
 #include "compiler/passes/channel_moments.h"
 #include "compiler/passes/channels_last.h"
+#include "compiler/passes/check_dtypes.h"
 #include "compiler/passes/check_numbers.h"
 #include "compiler/passes/common_subexpressions.h"
 #include "compiler/passes/dead_code.h"
@@ -64,6 +65,7 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   KILN_RETURN_IF_ERROR(runner.Run("dead_code", RemoveDeadCode));
   // What decompositions make of numbers is exempt.
   KILN_RETURN_IF_ERROR(runner.Run("check_numbers", CheckNumbers));
+  KILN_RETURN_IF_ERROR(runner.Run("check_dtypes", [](Graph& g) { return CheckDTypes(g); }));
   KILN_RETURN_IF_ERROR(runner.Run(
       "decompose", [&](Graph& g) { return Decompose(g, {.fallback_random = options.fallback_random}); }));
   // From here on there are core operators and library calls only.

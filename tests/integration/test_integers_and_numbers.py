@@ -248,6 +248,73 @@ class TestNumbers:
             _same(_compiled(function)(x), function(x))
 
 
+# ---- what eager refuses beside numbers that do not fit
+
+OUT_OF_RANGE = {
+    "smooth_l1_loss": (lambda x, v: F.smooth_l1_loss(x, x + 1, beta=v), (0.0, 0.5, -0.5, -2.0)),
+    "celu": (lambda x, v: F.celu(x, v), (1.0, -1.0, 0.0)),
+    "bernoulli": (lambda x, v: torch.bernoulli(x, v) * 0, (0.0, 1.0, 1.5, -0.25)),
+    "bernoulli_": (lambda x, v: x.clone().bernoulli_(v) * 0, (0.5, 1.25, -1.0)),
+    "native_dropout": (lambda x, v: torch.native_dropout(x, v, True)[0] * 0, (0.0, 0.5, 1.5, -0.5)),
+}
+
+
+def _class_weights(x, dtype):
+    return F.cross_entropy(x, torch.arange(len(x)) % x.shape[1], torch.ones(x.shape[1], dtype=dtype))
+
+
+def _batch_norm(x, y, training):
+    return F.batch_norm(x, y[0].clone(), y[0].abs() + 1, training=training)
+
+
+WANTS_DTYPES = {
+    "index_put": lambda x, y, i: x.index_put((i,), y), "index_add": lambda x, y, i: x.index_add(0, i, y),
+    "index_copy": lambda x, y, i: x.index_copy(0, i, y), "index_fill": lambda x, y, i: x.index_fill(0, i, 2.0) + y,
+    "put": lambda x, y, i: x.put(i, y[: len(i), 0]), "heaviside": lambda x, y, i: torch.heaviside(x, y),
+    "binary_cross_entropy": lambda x, y, i: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
+    "nll_loss": lambda x, y, i: F.nll_loss(x, i), "class weights": lambda x, y, i: _class_weights(x, y.dtype),
+    "softmax's gradient": lambda x, y, i: torch.ops.aten._softmax_backward_data(x, y, 1, x.dtype),
+    "layer_norm": lambda x, y, i: F.layer_norm(x, x.shape[1:], y[0]), "layer_norm bias": lambda x, y, i: F.layer_norm(
+        x, x.shape[1:], x[0], y[0]), "group_norm": lambda x, y, i: F.group_norm(x, 1, y[0], y[0]),
+    "batch_norm": lambda x, y, i: F.batch_norm(x, None, None, y[0], y[0], training=True),
+    "batch_norm statistics": lambda x, y, i: _batch_norm(x, y, True), "batch_norm inference": lambda x, y, i: _batch_norm(x, y, False),
+    "rsub": lambda x, y, i: torch.rsub(x > 0, 1) * y, "rsub tensor": lambda x, y, i: torch.rsub(x > 0, y),
+}
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def _as_eager(function, *arguments):
+    """Eager's result, or eager's very error."""
+    torch._dynamo.reset()
+    expected, actual = _outcome(function, *arguments), _outcome(_compiled(function), *arguments)
+    if isinstance(expected, Exception):
+        assert type(actual) is type(expected) and str(actual).split("\n")[0] == str(expected).split("\n")[0], (actual, expected)
+        return False
+    assert not isinstance(actual, Exception), actual
+    close = {"rtol": 1e-2, "atol": 1e-2} if actual.dtype in (torch.bfloat16, torch.float16) else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(actual, expected, **close)
+    return True
+
+
+class TestWhatEagerRefuses:
+    @pytest.mark.parametrize("name", OUT_OF_RANGE)
+    def test_numbers(self, name):
+        function, numbers = OUT_OF_RANGE[name]
+        taken = [_as_eager(lambda x, v=number: function(x, v), torch.randn(random.randrange(1, 9), 5)) for number in numbers]
+        assert {True, False} <= set(taken)
+
+    @pytest.mark.parametrize("name", WANTS_DTYPES)
+    def test_dtypes(self, name):
+        chosen = random.Random(name)
+        drawn = [(one, one, torch.int64) for one in chosen.sample(FLOATS, 2)]
+        drawn += [(torch.bfloat16, torch.float32, torch.int64)]
+        drawn += [(*chosen.sample(FLOATS, 2), chosen.choice((torch.int64, torch.int32))) for _ in range(4)]
+        for first, second, third in drawn:
+            rows = chosen.randrange(2, 6)
+            x, y = torch.randn(rows, 6).to(first), torch.randn(rows, 6).to(second)
+            _as_eager(WANTS_DTYPES[name], x, y, torch.randperm(rows).to(third))
+
+
 class TestWhere:
     @pytest.mark.usefixtures("no_fallback")
     @pytest.mark.parametrize("seed", range(2 * CAMPAIGN))

@@ -205,6 +205,42 @@ TEST(CheckNumbers, RefusesByNameWhatEagerRefuses) {
   EXPECT_TRUE(fill("mul.Scalar", "other", FloatArg{1e39}, v1::F16).ok());
 }
 
+TEST(CheckNumbers, RefusesWhatAnOperatorIsNotDefinedFor) {
+  const auto passes = [](const char* target, const char* argument, double number) {
+    Maker m;
+    ValueId x = m.Input({4});
+    m.Output(
+        m.Node(absl::StrCat("aten.", target), {{"self", T(x)}, {argument, FloatArg{number}}}, m.Type({4})));
+    return RunPasses(m.graph, {});
+  };
+  EXPECT_TRUE(passes("celu.default", "alpha", -1).ok() && passes("bernoulli.p", "p", 1).ok());
+  const absl::Status zero = passes("celu.default", "alpha", 0);
+  EXPECT_EQ(zero.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(zero.message().find("celu: alpha = 0"), std::string::npos) << zero;
+  EXPECT_FALSE(passes("bernoulli.p", "p", 1.25).ok() || passes("bernoulli.p", "p", -0.5).ok());
+}
+
+TEST(CheckDTypes, RefusesByNameWhatEagerRefuses) {
+  const auto norm = [](v1::DType input, v1::DType weight, v1::DType bias) {
+    Maker m;
+    ValueId x = m.Input({2, 4}, input), w = m.Input({4}, weight), b = m.Input({4}, bias);
+    m.Output(m.Node("aten.native_layer_norm.default",
+                    {{"input", T(x)},
+                     {"normalized_shape", IntListArg{{m.graph.exprs.Const(4)}}},
+                     {"weight", T(w)},
+                     {"bias", T(b)},
+                     {"eps", FloatArg{1e-5}}},
+                    m.Type({2, 4}, input)));
+    return RunPasses(m.graph, {});
+  };
+  for (v1::DType same : {v1::F32, v1::F64, v1::BF16}) EXPECT_TRUE(norm(same, same, same).ok());
+  EXPECT_TRUE(norm(v1::BF16, v1::F32, v1::F32).ok());
+  const absl::Status mixed = norm(v1::F32, v1::F64, v1::F64);
+  EXPECT_EQ(mixed.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(mixed.message().find("weight is f64 beside input of f32"), std::string::npos) << mixed;
+  EXPECT_FALSE(norm(v1::BF16, v1::F32, v1::BF16).ok() || norm(v1::F32, v1::BF16, v1::BF16).ok());
+}
+
 TEST(DTypeRange, AsTorchConverts) {
   for (auto [dtype, end] :
        {std::pair(v1::I8, int64_t{1} << 7), {v1::I16, int64_t{1} << 15}, {v1::I32, int64_t{1} << 31}}) {

@@ -1,0 +1,105 @@
+#include "compiler/passes/check_dtypes.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "compiler/passes/graph_rewrite.h"
+#include "compiler/passes/types.h"
+
+namespace kiln {
+namespace {
+
+// What eager wants of an operand's dtype.
+enum class Wants {
+  kSame,       // the other operand's
+  kParameter,  // the other operand's, or F32 beside F16 and BF16
+  kClass,      // I64 or U8
+  kPosition,   // I64
+  kNumber,     // not BOOL
+};
+
+constexpr char kNormalizations[] =
+    "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit_functional "
+    "_native_batch_norm_legit.no_stats _native_batch_norm_legit_no_training";
+
+struct Row {
+  const char* targets;  // without "aten." and ".default"
+  const char* argument;
+  Wants wants;
+  const char* other = nullptr;
+};
+
+constexpr Row kRows[] = {
+    {"index_put _unsafe_masked_index_put_accumulate heaviside", "values", Wants::kSame, "self"},
+    {"index_add index_copy put", "source", Wants::kSame, "self"},
+    {"index_copy put index_fill.int_Scalar index_fill.int_Tensor", "index", Wants::kPosition},
+    {"binary_cross_entropy", "target", Wants::kSame, "self"},
+    {"binary_cross_entropy", "weight", Wants::kSame, "self"},
+    {"nll_loss_forward nll_loss2d_forward", "target", Wants::kClass},
+    {"nll_loss_forward nll_loss2d_forward", "weight", Wants::kSame, "self"},
+    {"_softmax_backward_data _log_softmax_backward_data", "output", Wants::kSame, "grad_output"},
+    {kNormalizations, "weight", Wants::kParameter, "input"},
+    {kNormalizations, "bias", Wants::kParameter, "input"},
+    {kNormalizations, "bias", Wants::kSame, "weight"},
+    {kNormalizations, "running_mean", Wants::kParameter, "input"},
+    {kNormalizations, "running_var", Wants::kSame, "running_mean"},
+    {"rsub.Scalar rsub.Tensor", "self", Wants::kNumber},
+    {"rsub.Tensor", "other", Wants::kNumber},
+};
+
+using RowsByTarget = absl::flat_hash_map<std::string, std::vector<const Row*>>;
+
+const RowsByTarget& Table() {
+  static const auto* table = [] {
+    auto* map = new RowsByTarget;
+    for (const Row& row : kRows) {
+      for (absl::string_view target : absl::StrSplit(row.targets, ' ')) {
+        (*map)[absl::StrCat("aten.", target, absl::StrContains(target, '.') ? "" : ".default")].push_back(
+            &row);
+      }
+    }
+    return map;
+  }();
+  return *table;
+}
+
+bool IsHalf(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16; }
+
+bool Holds(Wants wants, v1::DType dtype, v1::DType other) {
+  switch (wants) {
+    case Wants::kSame: return dtype == other;
+    case Wants::kParameter: return dtype == other || (dtype == v1::F32 && IsHalf(other));
+    case Wants::kClass: return dtype == v1::I64 || dtype == v1::U8;
+    case Wants::kPosition: return dtype == v1::I64;
+    case Wants::kNumber: return dtype != v1::BOOL;
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::Status CheckDTypes(const Graph& graph) {
+  for (const GraphNode& node : graph.nodes) {
+    const auto rows = Table().find(node.target);
+    if (rows == Table().end()) continue;
+    for (const Row* row : rows->second) {
+      const ValueId value = TensorOf(node, row->argument);
+      const ValueId other = row->other == nullptr ? value : TensorOf(node, row->other);
+      if (value == kNoValue || other == kNoValue) continue;
+      const v1::DType dtype = graph.type(value).dtype, beside = graph.type(other).dtype;
+      if (Holds(row->wants, dtype, beside)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          absl::StripPrefix(node.target, "aten."), ": ", row->argument, " is ", DTypeName(dtype),
+          row->other == nullptr ? "" : absl::StrCat(" beside ", row->other, " of ", DTypeName(beside)),
+          " (node ", node.origin, ", ", node.target, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kiln
