@@ -140,6 +140,19 @@ def test_results_of_a_size_that_only_the_run_knows(seed):
             assert _facts(one) == _facts(other)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("loss", [torch.nn.functional.huber_loss, torch.nn.functional.soft_margin_loss,
+                                  torch.nn.functional.smooth_l1_loss, torch.nn.functional.mse_loss])
+def test_losses_of_two_dtypes(loss, reduction):
+    draw = random.Random(reduction)
+    for dtypes in ((torch.float32, torch.float64), (torch.float64, torch.float32)):
+        sizes = draw.randrange(1, 9), draw.randrange(1, 9)
+        x, target = (torch.randn(sizes).to(dtype) for dtype in dtypes)
+        assert _wrong(loss, x, target, reduction=reduction) == []
+        mine = torch.compile(loss, backend="kiln")(x, target, reduction=reduction)
+        torch.testing.assert_close(mine, loss(x, target, reduction=reduction), rtol=1e-5, atol=1e-5)
+
+
 def test_without_them(place):
     """The control, in a process where torch's own declarations stay."""
     code = textwrap.dedent(f"""
@@ -150,6 +163,7 @@ def test_without_them(place):
         database = subjects.subjects()
         for name, dtype in tests.PUT_RIGHT.items():
             assert tests._wrong_of(database, name, dtype, 20, 1), name
+        assert tests._wrong(torch.nn.functional.huber_loss, torch.randn(3), torch.randn(3).double())
         assert any(tests._wrong(torch.mul, x, y) for seed in range(8) for x, y in tests._pairs(torch.bfloat16, seed))
         print("done")
     """)

@@ -104,8 +104,15 @@ def _masked_select(given, source, mask):
     return given(*torch.broadcast_tensors(source, mask))
 
 
+def _loss(given, source, *others, **options):
+    """Of the input's dtype, whatever the target's."""
+    return given(source, *others, **options).to(source.dtype)
+
+
 _DECLARATIONS = {
     aten.masked_select.default: _masked_select,
+    aten.huber_loss.default: _loss,
+    aten.soft_margin_loss.default: _loss,
     aten._unique.default: _unique,
     aten._unique2.default: _unique,
     aten.unique_dim.default: _unique_dim,
