@@ -153,6 +153,16 @@ def test_losses_of_two_dtypes(loss, reduction):
         torch.testing.assert_close(mine, loss(x, target, reduction=reduction), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [(), (4,), (1, 4), (3, 1), (3, 4)])
+def test_an_outer_product_added_to_another_dtype(sizes):
+    column, row = torch.randn(3), torch.randn(4)
+    for dtype in (torch.float64, torch.float16, torch.int64):
+        source = (torch.randn(sizes) * 9).to(dtype)
+        assert _wrong(torch.addr, source, column, row) == []
+        torch.testing.assert_close(torch.compile(torch.addr, backend="kiln")(source, column, row),
+                                   torch.addr(source, column, row), rtol=1e-5, atol=1e-5)
+
+
 def test_without_them(place):
     """The control, in a process where torch's own declarations stay."""
     code = textwrap.dedent(f"""
@@ -163,6 +173,7 @@ def test_without_them(place):
         database = subjects.subjects()
         for name, dtype in tests.PUT_RIGHT.items():
             assert tests._wrong_of(database, name, dtype, 20, 1), name
+        assert tests._wrong(torch.addr, torch.randn(()).double(), torch.randn(3), torch.randn(4))
         assert tests._wrong(torch.nn.functional.huber_loss, torch.randn(3), torch.randn(3).double())
         assert any(tests._wrong(torch.mul, x, y) for seed in range(8) for x, y in tests._pairs(torch.bfloat16, seed))
         print("done")

@@ -109,8 +109,14 @@ def _loss(given, source, *others, **options):
     return given(source, *others, **options).to(source.dtype)
 
 
+def _addr(given, source, column, row, *others, **options):
+    """The operator expands a number before it asks which dtype is the larger."""
+    return given(source.expand(column.shape[0], row.shape[0]), column, row, *others, **options)
+
+
 _DECLARATIONS = {
     aten.masked_select.default: _masked_select,
+    aten.addr.default: _addr,
     aten.huber_loss.default: _loss,
     aten.soft_margin_loss.default: _loss,
     aten._unique.default: _unique,
