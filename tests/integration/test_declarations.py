@@ -163,6 +163,46 @@ def test_an_outer_product_added_to_another_dtype(sizes):
                                    torch.addr(source, column, row), rtol=1e-5, atol=1e-5)
 
 
+def _image(seed):
+    """In one of the layouts that images have, or in any order of its dimensions."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [2 * size for size in torch.randint(1, 4, (4,), generator=generator).tolist()]
+    image = torch.randn(sizes, generator=generator)
+    if seed % 3 == 0:
+        return image
+    if seed % 3 == 1:
+        return image.contiguous(memory_format=torch.channels_last)
+    order = torch.randperm(4, generator=generator).tolist()
+    return image.permute(order).contiguous().permute([order.index(dim) for dim in range(4)])
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: torch.roll(x, 1, 0), lambda x: torch.roll(x, (1, -1), (1, 3)), lambda x: torch.roll(x, x.shape[2], 2),
+    lambda x: torch.roll(x, 3), lambda x: torch.nn.functional.channel_shuffle(x, 2),
+    lambda x: torch.as_strided(torch.roll(x, 1, 1), (x.numel() // 2, 2), (2, 1))])
+def test_images_in_any_layout(function):
+    for seed in range(6):
+        x = _image(seed)
+        assert _wrong(function, x) == []
+        expected = function(x)
+        mine = torch.compile(function, backend="kiln")(x)
+        torch.testing.assert_close(mine, expected, check_stride=True)
+
+
+@pytest.mark.parametrize("function", [
+    torch.copysign, torch.floor_divide, torch.heaviside, torch.logaddexp, torch.logaddexp2, torch.logical_and,
+    torch.logical_or, torch.logical_xor, torch.special.xlog1py, torch.xlogy, lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    lambda x, y: torch.div(x, y, rounding_mode="trunc")])
+def test_operands_in_any_order(function):
+    for seed in range(4):
+        x = _image(seed)
+        for y in (_image(seed).contiguous() + 2, x[:1] + 2, x[:, :1].contiguous() + 2, x.new_tensor(2.0)):
+            for pair in ((x, y), (y, x)):
+                assert _wrong(function, *pair) == []
+                torch.testing.assert_close(torch.compile(function, backend="kiln")(*pair), function(*pair), equal_nan=True,
+                                           check_stride=True, rtol=1e-4, atol=1e-4)
+
+
 def test_without_them(place):
     """The control, in a process where torch's own declarations stay."""
     code = textwrap.dedent(f"""
@@ -173,6 +213,8 @@ def test_without_them(place):
         database = subjects.subjects()
         for name, dtype in tests.PUT_RIGHT.items():
             assert tests._wrong_of(database, name, dtype, 20, 1), name
+        assert any(tests._wrong(torch.roll, tests._image(seed), 1, 0) for seed in range(6))
+        assert any(tests._wrong(torch.copysign, tests._image(seed), tests._image(seed)[:1]) for seed in range(6))
         assert tests._wrong(torch.addr, torch.randn(()).double(), torch.randn(3), torch.randn(4))
         assert tests._wrong(torch.nn.functional.huber_loss, torch.randn(3), torch.randn(3).double())
         assert any(tests._wrong(torch.mul, x, y) for seed in range(8) for x, y in tests._pairs(torch.bfloat16, seed))

@@ -114,8 +114,39 @@ def _addr(given, source, column, row, *others, **options):
     return given(source.expand(column.shape[0], row.shape[0]), column, row, *others, **options)
 
 
+def _roll(given, source, shifts, dims=()):
+    """Two parts joined along each dimension keep the images' layout; a part of nothing does not."""
+    result, layout = given(source, shifts, dims), torch._prims_common.suggest_memory_format(source)
+    if source.device.type != "cpu" or layout == torch.contiguous_format:
+        return result
+    shifts, dims = ((value,) if isinstance(value, int) else value for value in (shifts, dims))
+    kept = dims and all(shift % source.shape[dim] != 0 for shift, dim in zip(shifts, dims))
+    return result.contiguous(memory_format=layout if kept else torch.contiguous_format)
+
+
+def _channel_shuffle(given, source, groups):
+    result = given(source, groups)
+    if source.device.type != "cpu":
+        return result
+    return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(source))
+
+
+def _iterated(given, x, y, *others, **options):
+    """Lies as a comparison of its operands does, whose strides torch declares right."""
+    result = given(x, y, *others, **options)
+    if not isinstance(y, torch.Tensor):
+        return result
+    return torch.empty_strided(result.shape, torch.eq(x, y).stride(), dtype=result.dtype, device=result.device)
+
+
 _DECLARATIONS = {
     aten.masked_select.default: _masked_select,
+    aten.roll.default: _roll,
+    aten.channel_shuffle.default: _channel_shuffle,
+    aten.native_channel_shuffle.default: _channel_shuffle,
+    **dict.fromkeys((aten.copysign.Tensor, aten.div.Tensor_mode, aten.floor_divide.default, aten.heaviside.default,
+                     aten.logaddexp.default, aten.logaddexp2.default, aten.logical_and.default, aten.logical_or.default,
+                     aten.logical_xor.default, aten.special_xlog1py.default, aten.xlogy.Tensor), _iterated),
     aten.addr.default: _addr,
     aten.huber_loss.default: _loss,
     aten.soft_margin_loss.default: _loss,
