@@ -48,7 +48,7 @@ constexpr Row kRows[] = {
     {kNormalizations, "bias", Wants::kSame, "weight"},
     {kNormalizations, "running_mean", Wants::kParameter, "input"},
     {kNormalizations, "running_var", Wants::kSame, "running_mean"},
-    {"rsub.Scalar rsub.Tensor", "self", Wants::kNumber},
+    {"rsub.Scalar rsub.Tensor argmax argmin", "self", Wants::kNumber},
     {"rsub.Tensor", "other", Wants::kNumber},
 };
 

@@ -279,6 +279,7 @@ WANTS_DTYPES = {
     "batch_norm": lambda x, y, i: F.batch_norm(x, None, None, y[0], y[0], training=True),
     "batch_norm statistics": lambda x, y, i: _batch_norm(x, y, True), "batch_norm inference": lambda x, y, i: _batch_norm(x, y, False),
     "rsub": lambda x, y, i: torch.rsub(x > 0, 1) * y, "rsub tensor": lambda x, y, i: torch.rsub(x > 0, y),
+    "argmax": lambda x, y, i: (x > 0).argmax(1) + y[:, 0], "argmin": lambda x, y, i: (x > 0).argmin() + y,
 }
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
