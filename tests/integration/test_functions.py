@@ -291,6 +291,23 @@ def test_cross_entropy_of_what_is_no_probability_raises(reduction, dtype):
             compiled(*spoilt)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("gradient", [False, True])
+def test_numbers_that_python_draws(gradient, dynamic):
+    def function(x):
+        return (x + random.uniform(10, 20)) * random.random() + random.randint(2, 18), x.sin() ** random.uniform(1, 2)
+
+    compiled = torch.compile(function, backend="kiln", dynamic=dynamic)
+    for seed in range(4):
+        x = torch.rand(3 + seed * dynamic, 5, requires_grad=gradient)
+        results = []
+        for run in (function, compiled):
+            random.seed(seed)
+            outputs = run(x)
+            results.append([*outputs, *(torch.autograd.grad(sum(map(torch.sum, outputs)), x) if gradient else ())])
+        torch.testing.assert_close(results[1], results[0])
+
+
 def test_assertions_raise():
     def positive(x):
         torch._assert_async((x > 0).all(), "not positive")
