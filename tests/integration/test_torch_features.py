@@ -54,6 +54,18 @@ def test_control_without_compiled_sub_graphs_they_run_in_python(monkeypatch):
     assert not any(" of " in program["title"] for program in kiln.records.graphs_since(0))
 
 
+@pytest.mark.parametrize("number", [3, -2, 0.5, True])
+def test_a_sub_graph_that_takes_a_number(number):
+    from functorch.experimental import control_flow
+
+    def function(x):
+        return control_flow.map(lambda row, number: (row + number).sin(), x * 2, number) + 1
+
+    x = torch.randn(3, 5)
+    torch.testing.assert_close(torch.compile(function, backend="kiln")(x), ((x * 2 + number).sin()) + 1)
+    assert not kiln.stats()["fallbacks"]
+
+
 def test_associative_scan():
     def f(x):
         return associative_scan(lambda a, b: a * b + 1, x, 0, combine_mode="generic") * 2

@@ -120,7 +120,8 @@ _WITH_REGIONS = ("cond", "while_loop", "map_impl", "invoke_subgraph", "scan")
 
 
 def sub_graphs(module):
-    """[(attribute, GraphModule)] of the sub-graphs that may be compiled by themselves, one a node that holds one."""
+    """[(attribute, GraphModule)] of the sub-graphs that may be compiled by themselves, one a node that holds one. One that
+    takes a plain number runs as it is: nothing says of which dtype the number is."""
     found = []
     for node in module.graph.nodes:
         users = [user.target for user in node.users]
@@ -128,7 +129,10 @@ def sub_graphs(module):
                                             and target.name() in _WITH_REGIONS for target in users):
             continue
         held = written_graph.attribute(module, node.target)
-        if isinstance(held, fx.GraphModule) and isinstance(list(held.graph.nodes)[-1].args[0], (tuple, list)):
+        if not isinstance(held, fx.GraphModule):
+            continue
+        takes_constants = any("val" not in taken.meta for taken in held.graph.find_nodes(op="placeholder"))
+        if isinstance(list(held.graph.nodes)[-1].args[0], (tuple, list)) and not takes_constants:
             found.append((node.target, held))
     return found
 
