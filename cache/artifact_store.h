@@ -1,5 +1,5 @@
 // ArtifactStore: where compiled results live. One interface, small engines (rocksdb, memory) and
-// decorators, one a file; store_config.h builds the chain that kilnd uses.
+// decorators, one a file; chain/store_config.h builds the chain that kilnd uses.
 //
 // Keys and values. An entry is (kind, key, value); keys and values are byte strings. The layout:
 //   kManifest  compile_key (32) + variant_id (32)   serialized v1.SignedManifest, a record a variant

@@ -11,7 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "cache/store_config.h"
+#include "cache/chain/store_config.h"
 #include "compiler/support/status_macros.h"
 #include "server/admin_service.h"
 #include "server/build_id.h"

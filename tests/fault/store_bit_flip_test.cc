@@ -6,7 +6,7 @@
 #include <fstream>
 #include <random>
 
-#include "cache/store_config.h"
+#include "cache/chain/store_config.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/store_testing.h"
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "cache/store_config.h"
+#include "cache/chain/store_config.h"
 #include "gtest/gtest.h"
 #include "rocksdb/env.h"
 #include "tests/conformance/store_testing.h"

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-#include "cache/store_config.h"
+#include "cache/chain/store_config.h"
 #include "gtest/gtest.h"
 #include "rocksdb/env.h"
 #include "tests/conformance/store_testing.h"

@@ -1,10 +1,10 @@
-#include "cache/evicting_store.h"
+#include "cache/budget/evicting_store.h"
 
 #include <numeric>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "cache/eviction_plan.h"
+#include "cache/budget/eviction_plan.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {

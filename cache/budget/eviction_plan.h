@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cache/artifact_store.h"
-#include "cache/references.h"
+#include "cache/checks/references.h"
 
 namespace kiln {
 

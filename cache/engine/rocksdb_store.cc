@@ -1,4 +1,4 @@
-#include "cache/rocksdb_store.h"
+#include "cache/engine/rocksdb_store.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cache/rocksdb_status.h"
+#include "cache/engine/rocksdb_status.h"
 #include "compiler/support/status_macros.h"
 #include "rocksdb/cache.h"
 #include "rocksdb/convenience.h"

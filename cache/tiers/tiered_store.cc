@@ -1,4 +1,4 @@
-#include "cache/tiered_store.h"
+#include "cache/tiers/tiered_store.h"
 
 #include "absl/hash/hash.h"
 #include "compiler/support/status_macros.h"

@@ -1,4 +1,4 @@
-#include "cache/rocksdb_status.h"
+#include "cache/engine/rocksdb_status.h"
 
 #include <string>
 

@@ -1,11 +1,11 @@
-#include "cache/verifying_store.h"
+#include "cache/checks/verifying_store.h"
 
 #include <zstd.h>
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cache/entry_envelope.h"
+#include "cache/checks/entry_envelope.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/zstd.h"

@@ -1,4 +1,4 @@
-#include "cache/references.h"
+#include "cache/checks/references.h"
 
 #include <algorithm>
 #include <climits>

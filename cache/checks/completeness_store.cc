@@ -1,7 +1,7 @@
-#include "cache/completeness_store.h"
+#include "cache/checks/completeness_store.h"
 
 #include "absl/strings/str_cat.h"
-#include "cache/references.h"
+#include "cache/checks/references.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {

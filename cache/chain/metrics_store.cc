@@ -1,4 +1,4 @@
-#include "cache/metrics_store.h"
+#include "cache/chain/metrics_store.h"
 
 #include "compiler/support/status_macros.h"
 

@@ -1,4 +1,4 @@
-#include "cache/usage_index.h"
+#include "cache/engine/usage_index.h"
 
 #include "absl/strings/match.h"
 

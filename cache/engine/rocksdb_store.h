@@ -24,7 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache/artifact_store.h"
-#include "cache/usage_index.h"
+#include "cache/engine/usage_index.h"
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
 

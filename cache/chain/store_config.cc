@@ -1,4 +1,4 @@
-#include "cache/store_config.h"
+#include "cache/chain/store_config.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,17 +12,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cache/coalescing_store.h"
-#include "cache/completeness_store.h"
-#include "cache/evicting_store.h"
-#include "cache/memory_store.h"
-#include "cache/metrics_store.h"
-#include "cache/rocksdb_store.h"
-#include "cache/store_verify.h"
-#include "cache/tiered_store.h"
-#include "cache/unavailable_store.h"
-#include "cache/uses_store.h"
-#include "cache/verifying_store.h"
+#include "cache/budget/evicting_store.h"
+#include "cache/budget/uses_store.h"
+#include "cache/chain/metrics_store.h"
+#include "cache/checks/completeness_store.h"
+#include "cache/checks/store_verify.h"
+#include "cache/checks/verifying_store.h"
+#include "cache/engine/memory_store.h"
+#include "cache/engine/rocksdb_store.h"
+#include "cache/engine/unavailable_store.h"
+#include "cache/tiers/coalescing_store.h"
+#include "cache/tiers/tiered_store.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {

@@ -1,4 +1,4 @@
-#include "cache/unavailable_store.h"
+#include "cache/engine/unavailable_store.h"
 
 #include "compiler/support/status_macros.h"
 

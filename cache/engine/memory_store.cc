@@ -1,4 +1,4 @@
-#include "cache/memory_store.h"
+#include "cache/engine/memory_store.h"
 
 #include "compiler/support/status_macros.h"
 

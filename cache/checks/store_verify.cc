@@ -1,9 +1,9 @@
-#include "cache/store_verify.h"
+#include "cache/checks/store_verify.h"
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cache/references.h"
+#include "cache/checks/references.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/status_macros.h"
 

@@ -1,4 +1,4 @@
-#include "cache/coalescing_store.h"
+#include "cache/tiers/coalescing_store.h"
 
 namespace kiln {
 

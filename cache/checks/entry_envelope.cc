@@ -1,4 +1,4 @@
-#include "cache/entry_envelope.h"
+#include "cache/checks/entry_envelope.h"
 
 #include <cstdint>
 

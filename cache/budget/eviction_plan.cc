@@ -1,4 +1,4 @@
-#include "cache/eviction_plan.h"
+#include "cache/budget/eviction_plan.h"
 
 #include <algorithm>
 #include <tuple>
