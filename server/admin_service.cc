@@ -13,9 +13,9 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/zstd.h"
+#include "compiler/worker/build_id.h"
 #include "kiln/v1/record.pb.h"
 #include "server/artifact.h"
-#include "server/build_id.h"
 #include "server/compile_service.h"
 #include "spdlog/spdlog.h"
 

@@ -5,7 +5,7 @@
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/zstd.h"
-#include "server/build_id.h"
+#include "compiler/worker/build_id.h"
 
 namespace kiln {
 namespace {

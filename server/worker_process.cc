@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
-#include "server/sandbox.h"
+#include "compiler/worker/sandbox.h"
 
 namespace kiln {
 namespace {

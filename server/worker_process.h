@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "compiler/worker/frame.h"
 #include "kiln/v1/worker.pb.h"
-#include "server/frame.h"
 #include "server/zygote.h"
 
 namespace kiln {

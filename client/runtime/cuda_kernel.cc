@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/runtime/cuda_driver.h"
-#include "compiler/codegen/gpu_image.h"
+#include "compiler/image/gpu_image.h"
 #include "compiler/support/member_table.h"
 #include "compiler/support/status_macros.h"
 

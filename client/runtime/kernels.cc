@@ -8,7 +8,7 @@
 #include "client/runtime/cuda_kernel.h"
 #include "client/runtime/interpreted_kernel.h"
 #include "client/runtime/perf_map.h"
-#include "compiler/codegen/flat_image.h"
+#include "compiler/image/flat_image.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {

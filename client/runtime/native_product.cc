@@ -2,7 +2,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "client/runtime/cuda_kernel.h"
-#include "compiler/codegen/gpu_image.h"
+#include "compiler/image/gpu_image.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln::runtime {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/runtime/cuda_kernel.h"
-#include "compiler/codegen/gpu_image.h"
+#include "compiler/image/gpu_image.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 

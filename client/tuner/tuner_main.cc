@@ -21,9 +21,9 @@
 #include "client/tuner/product_bench.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
-#include "server/build_id.h"
-#include "server/frame.h"
-#include "server/sandbox.h"
+#include "compiler/worker/build_id.h"
+#include "compiler/worker/frame.h"
+#include "compiler/worker/sandbox.h"
 
 namespace kiln::tuner {
 namespace {

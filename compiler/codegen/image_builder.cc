@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/codegen/flat_image.h"
+#include "compiler/image/flat_image.h"
 #include "compiler/support/status_macros.h"
 #include "llvm/BinaryFormat/ELF.h"
 #include "llvm/Object/ELFObjectFile.h"

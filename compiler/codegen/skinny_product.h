@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "compiler/codegen/gpu_image.h"
+#include "compiler/image/gpu_image.h"
 #include "kiln/v1/tuning.pb.h"
 
 namespace llvm {

@@ -39,8 +39,8 @@
 // combine, thread_tile.cc transposed access, thread_strip.cc strips, thread_softmax.cc the sum of a softmax.
 #pragma once
 
-#include "compiler/codegen/gpu_image.h"
 #include "compiler/codegen/kernel_emitter.h"
+#include "compiler/image/gpu_image.h"
 
 namespace kiln {
 

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "compiler/codegen/codegen_backend.h"
-#include "compiler/codegen/flat_image.h"
+#include "compiler/image/flat_image.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {

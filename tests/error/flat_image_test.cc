@@ -1,6 +1,6 @@
 // Bytes that are no image are refused before anything is mapped, and objects that would need a linker
 // are refused by the name of the symbol.
-#include "compiler/codegen/flat_image.h"
+#include "compiler/image/flat_image.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

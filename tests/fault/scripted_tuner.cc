@@ -22,9 +22,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "compiler/codegen/gpu_image.h"
-#include "server/frame.h"
-#include "server/sandbox.h"
+#include "compiler/image/gpu_image.h"
+#include "compiler/worker/frame.h"
+#include "compiler/worker/sandbox.h"
 #include "tests/fault/sandbox_probe.h"
 
 namespace kiln {

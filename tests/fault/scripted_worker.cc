@@ -33,12 +33,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "compiler/codegen/gpu_image.h"
+#include "compiler/image/gpu_image.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/proto_util.h"
-#include "server/frame.h"
-#include "server/sandbox.h"
+#include "compiler/worker/frame.h"
+#include "compiler/worker/sandbox.h"
 #include "tests/fault/sandbox_probe.h"
 
 namespace kiln {

@@ -11,9 +11,9 @@
 #include "absl/time/clock.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/zstd.h"
+#include "compiler/worker/sandbox.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "server/sandbox.h"
 #include "tests/fault/daemon.h"
 
 namespace kiln {

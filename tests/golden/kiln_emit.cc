@@ -13,8 +13,8 @@
 #include <string>
 
 #include "compiler/codegen/codegen_backend.h"
-#include "compiler/codegen/gpu_image.h"
 #include "compiler/graph/schedule_text.h"
+#include "compiler/image/gpu_image.h"
 #include "tests/conformance/gpu_target.h"
 #include "tests/conformance/host_target.h"
 

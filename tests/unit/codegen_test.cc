@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "compiler/codegen/codegen_backend.h"
-#include "compiler/codegen/flat_image.h"
+#include "compiler/image/flat_image.h"
 #include "compiler/ir/kernel_builder.h"
 #include "tests/conformance/host_target.h"
 #include "tests/conformance/kernel_runner.h"

@@ -9,8 +9,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "compiler/codegen/codegen_backend.h"
-#include "compiler/codegen/gpu_image.h"
 #include "compiler/codegen/ptx_assembler.h"
+#include "compiler/image/gpu_image.h"
 #include "compiler/ir/kernel_builder.h"
 #include "gmock/gmock.h"
 #include "tests/conformance/gpu_target.h"

@@ -15,12 +15,12 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "compiler/support/limits.h"
+#include "compiler/worker/build_id.h"
+#include "compiler/worker/frame.h"
 #include "gtest/gtest.h"
 #include "server/admission_queue.h"
 #include "server/artifact.h"
-#include "server/build_id.h"
 #include "server/config.h"
-#include "server/frame.h"
 #include "server/runtime_dir.h"
 
 namespace kiln {

@@ -1,4 +1,4 @@
-#include "compiler/codegen/gpu_image.h"
+#include "compiler/image/gpu_image.h"
 
 #include <cstring>
 

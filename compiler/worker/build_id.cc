@@ -1,4 +1,4 @@
-#include "server/build_id.h"
+#include "compiler/worker/build_id.h"
 
 #include <elf.h>
 #include <link.h>

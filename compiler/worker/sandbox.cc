@@ -1,4 +1,4 @@
-#include "server/sandbox.h"
+#include "compiler/worker/sandbox.h"
 
 #include <errno.h>
 #include <fcntl.h>

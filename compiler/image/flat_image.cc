@@ -1,4 +1,4 @@
-#include "compiler/codegen/flat_image.h"
+#include "compiler/image/flat_image.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

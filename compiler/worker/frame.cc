@@ -1,4 +1,4 @@
-#include "server/frame.h"
+#include "compiler/worker/frame.h"
 
 #include <errno.h>
 #include <poll.h>
