@@ -10,8 +10,8 @@
 #include "compiler/codegen/ptx_assembler.h"
 #include "compiler/image/gpu_image.h"
 #include "compiler/ir/kernel_builder.h"
-#include "server/worker_process.h"
-#include "server/zygote.h"
+#include "server/pool/worker_process.h"
+#include "server/pool/zygote.h"
 #include "tests/conformance/gpu_target.h"
 
 namespace kiln {

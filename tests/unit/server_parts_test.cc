@@ -18,10 +18,10 @@
 #include "compiler/worker/build_id.h"
 #include "compiler/worker/frame.h"
 #include "gtest/gtest.h"
-#include "server/admission_queue.h"
-#include "server/artifact.h"
-#include "server/config.h"
-#include "server/runtime_dir.h"
+#include "server/build/artifact.h"
+#include "server/config/config.h"
+#include "server/listen/runtime_dir.h"
+#include "server/schedule/admission_queue.h"
 
 namespace kiln {
 namespace {

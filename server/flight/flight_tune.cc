@@ -11,8 +11,8 @@
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
-#include "server/coordinator.h"
-#include "server/image_layout.h"
+#include "server/build/image_layout.h"
+#include "server/flight/coordinator.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {

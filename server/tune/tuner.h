@@ -24,8 +24,8 @@
 #include "google/protobuf/repeated_field.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/tuning.pb.h"
-#include "server/measuring_pool.h"
-#include "server/stats.h"
+#include "server/observe/stats.h"
+#include "server/pool/measuring_pool.h"
 
 namespace kiln {
 

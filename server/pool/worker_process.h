@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "compiler/worker/frame.h"
 #include "kiln/v1/worker.pb.h"
-#include "server/zygote.h"
+#include "server/pool/zygote.h"
 
 namespace kiln {
 

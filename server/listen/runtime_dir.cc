@@ -1,4 +1,4 @@
-#include "server/runtime_dir.h"
+#include "server/listen/runtime_dir.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "server/admission_queue.h"
+#include "server/schedule/admission_queue.h"
 
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"

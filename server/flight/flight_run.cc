@@ -9,7 +9,7 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "kiln/v1/record.pb.h"
-#include "server/coordinator.h"
+#include "server/flight/coordinator.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {

@@ -1,4 +1,4 @@
-#include "server/artifact.h"
+#include "server/build/artifact.h"
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"

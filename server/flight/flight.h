@@ -10,7 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kiln/v1/compile.pb.h"
-#include "server/artifact.h"
+#include "server/build/artifact.h"
 
 namespace kiln {
 

@@ -21,9 +21,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kiln/v1/worker.pb.h"
-#include "server/stats.h"
-#include "server/worker_process.h"
-#include "server/zygote.h"
+#include "server/observe/stats.h"
+#include "server/pool/worker_process.h"
+#include "server/pool/zygote.h"
 
 namespace kiln {
 

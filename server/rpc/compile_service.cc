@@ -1,4 +1,4 @@
-#include "server/compile_service.h"
+#include "server/rpc/compile_service.h"
 
 #include "absl/strings/str_cat.h"
 #include "compiler/support/digest.h"

@@ -1,4 +1,4 @@
-#include "server/coordinator.h"
+#include "server/flight/coordinator.h"
 
 #include <algorithm>
 

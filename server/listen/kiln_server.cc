@@ -1,4 +1,4 @@
-#include "server/server.h"
+#include "server/listen/kiln_server.h"
 
 #include <errno.h>
 #include <string.h>

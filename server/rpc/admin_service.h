@@ -11,8 +11,8 @@
 #include "cache/chain/store_config.h"
 #include "kiln/v1/admin.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
-#include "server/coordinator.h"
-#include "server/stats.h"
+#include "server/flight/coordinator.h"
+#include "server/observe/stats.h"
 
 namespace kiln {
 

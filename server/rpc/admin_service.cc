@@ -1,4 +1,4 @@
-#include "server/admin_service.h"
+#include "server/rpc/admin_service.h"
 
 #include <unistd.h>
 
@@ -15,8 +15,8 @@
 #include "compiler/support/zstd.h"
 #include "compiler/worker/build_id.h"
 #include "kiln/v1/record.pb.h"
-#include "server/artifact.h"
-#include "server/compile_service.h"
+#include "server/build/artifact.h"
+#include "server/rpc/compile_service.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {

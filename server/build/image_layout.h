@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "kiln/v1/tuning.pb.h"
 #include "kiln/v1/worker.pb.h"
-#include "server/tuner.h"
+#include "server/tune/tuner.h"
 
 namespace kiln {
 

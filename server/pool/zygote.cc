@@ -1,4 +1,4 @@
-#include "server/zygote.h"
+#include "server/pool/zygote.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -12,8 +12,8 @@
 
 #include "kiln/v1/compile.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
-#include "server/coordinator.h"
-#include "server/stats.h"
+#include "server/flight/coordinator.h"
+#include "server/observe/stats.h"
 
 namespace kiln {
 

@@ -1,4 +1,4 @@
-#include "server/measuring_pool.h"
+#include "server/pool/measuring_pool.h"
 
 #include <algorithm>
 #include <utility>

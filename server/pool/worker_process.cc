@@ -1,4 +1,4 @@
-#include "server/worker_process.h"
+#include "server/pool/worker_process.h"
 
 #include <poll.h>
 #include <signal.h>

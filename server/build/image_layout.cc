@@ -1,4 +1,4 @@
-#include "server/image_layout.h"
+#include "server/build/image_layout.h"
 
 #include <algorithm>
 #include <limits>

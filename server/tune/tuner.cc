@@ -1,4 +1,4 @@
-#include "server/tuner.h"
+#include "server/tune/tuner.h"
 
 #include <algorithm>
 #include <future>
@@ -11,7 +11,7 @@
 #include "compiler/graph/key.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
-#include "server/artifact.h"
+#include "server/build/artifact.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {

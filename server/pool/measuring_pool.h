@@ -23,8 +23,8 @@
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/tuning.pb.h"
 #include "kiln/v1/worker.pb.h"
-#include "server/worker_process.h"
-#include "server/zygote.h"
+#include "server/pool/worker_process.h"
+#include "server/pool/zygote.h"
 
 namespace kiln {
 

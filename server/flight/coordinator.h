@@ -35,11 +35,11 @@
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/compile.pb.h"
 #include "kiln/v1/config.pb.h"
-#include "server/admission_queue.h"
-#include "server/flight.h"
-#include "server/stats.h"
-#include "server/tuner.h"
-#include "server/worker_pool.h"
+#include "server/flight/flight.h"
+#include "server/observe/stats.h"
+#include "server/pool/worker_pool.h"
+#include "server/schedule/admission_queue.h"
+#include "server/tune/tuner.h"
 
 namespace kiln {
 
