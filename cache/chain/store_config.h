@@ -19,7 +19,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "cache/artifact_store.h"
+#include "cache/store.h"
 #include "kiln/v1/config.pb.h"
 
 namespace rocksdb {
@@ -30,46 +30,6 @@ namespace kiln {
 
 inline constexpr uint64_t kStoreBudgetBytesDefault = uint64_t{8} << 30;
 inline constexpr uint64_t kStoreMemoryBytesDefault = uint64_t{256} << 20;
-
-struct StoreStatistics {
-  uint64_t gets = 0;
-  uint64_t hits = 0;
-  uint64_t puts = 0;
-  uint64_t put_failures = 0;
-  uint64_t memory_hits = 0;
-  uint64_t coalesced = 0;    // Gets that shared another's read
-  uint64_t incomplete = 0;   // manifests or kernels that named a missing object
-  uint64_t quarantined = 0;  // damaged entries taken out
-  uint64_t evicted = 0;      // entries
-  uint64_t entries = 0;      // manifests
-  uint64_t objects = 0;
-  uint64_t bytes_on_disk = 0;
-  bool writable = true;
-  std::string message;  // why not, for people
-};
-
-// Owns the chain. Thread-safe; destroy it after the last call has returned (it flushes and closes).
-class Store {
- public:
-  virtual ~Store() = default;
-
-  virtual ArtifactStore& artifacts() = 0;
-  // The same entries through the same checks, but a Get counts as no use: for people who look, and for
-  // readers that look at several entries to use one (they tell the catalog which).
-  virtual ArtifactStore& inspection() = 0;
-  // Below the memory tier, straight on the engine's index; empty while memory only.
-  virtual Catalog& catalog() = 0;
-  virtual StoreStatistics statistics() const = 0;
-  // Reads every entry from disk and checks it; `repair` takes the damaged out (kilnctl verify).
-  struct VerifyResult {
-    uint64_t entries = 0;
-    uint64_t objects = 0;
-    uint64_t corrupt = 0;
-    uint64_t missing = 0;  // objects that a manifest or kernel names and nobody holds
-    std::vector<std::string> details;
-  };
-  virtual absl::StatusOr<VerifyResult> Verify(bool repair) = 0;
-};
 
 // Seams for tests; the defaults are the real ones.
 struct StoreEnvironment {

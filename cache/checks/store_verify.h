@@ -3,8 +3,8 @@
 
 #include "absl/status/statusor.h"
 #include "cache/artifact_store.h"
-#include "cache/chain/store_config.h"
 #include "cache/checks/verifying_store.h"
+#include "cache/store.h"
 
 namespace kiln {
 

@@ -144,27 +144,19 @@ Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply 
     if (emitted.objects.empty()) continue;
     for (const auto& [digest, packed] : emitted.objects) {
       if (artifact.objects.emplace(digest, packed).second) {
-        artifact.entries.push_back(MakeEntry(EntryKind::kObject, digest, packed));
+        artifact.entries.push_back({{EntryKind::kObject, digest}, packed});
       }
     }
-    artifact.entries.push_back(MakeEntry(EntryKind::kKernel, emitted.record.kernel_key(),
-                                         MakeEntryValue(SerializeDeterministic(emitted.record))));
+    artifact.entries.push_back({{EntryKind::kKernel, emitted.record.kernel_key()},
+                                MakeEntryValue(SerializeDeterministic(emitted.record))});
   }
   artifact.signed_manifest.set_manifest(SerializeDeterministic(manifest));
-  artifact.entries.push_back(MakeEntry(EntryKind::kMeta, RequestRecordId(ingredients.compile_key).key,
-                                       MakeEntryValue(ingredients.notes_record)));
-  artifact.entries.push_back(MakeEntry(EntryKind::kManifest,
-                                       ManifestEntryKey(ingredients.compile_key, artifact.variant_id),
-                                       MakeEntryValue(SerializeDeterministic(artifact.signed_manifest))));
+  artifact.entries.push_back(
+      {RequestRecordId(ingredients.compile_key), MakeEntryValue(ingredients.notes_record)});
+  artifact.entries.push_back(
+      {{EntryKind::kManifest, ManifestEntryKey(ingredients.compile_key, artifact.variant_id)},
+       MakeEntryValue(SerializeDeterministic(artifact.signed_manifest))});
   return artifact;
-}
-
-Entry MakeEntry(EntryKind kind, std::string key, EntryValue value) {
-  Entry entry;
-  entry.id.kind = kind;
-  entry.id.key = std::move(key);
-  entry.value = std::move(value);
-  return entry;
 }
 
 EntryId RequestRecordId(const std::string& compile_key) {

@@ -59,8 +59,6 @@ struct ArtifactIngredients {
 };
 Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply plan);
 
-Entry MakeEntry(EntryKind kind, std::string key, EntryValue value);
-
 // Key of the RequestRecord of a CompileKey.
 EntryId RequestRecordId(const std::string& compile_key);
 

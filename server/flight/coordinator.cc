@@ -139,9 +139,8 @@ void Coordinator::StoreFailure(const FlightPtr& flight, const absl::Status& stat
   *request.mutable_notes() = flight->notes;
   std::vector<Entry> batch;
   batch.push_back(
-      MakeEntry(EntryKind::kFailure, flight->compile_key, MakeEntryValue(SerializeDeterministic(record))));
-  batch.push_back(MakeEntry(EntryKind::kMeta, RequestRecordId(flight->compile_key).key,
-                            MakeEntryValue(SerializeDeterministic(request))));
+      {{EntryKind::kFailure, flight->compile_key}, MakeEntryValue(SerializeDeterministic(record))});
+  batch.push_back({RequestRecordId(flight->compile_key), MakeEntryValue(SerializeDeterministic(request))});
   if (absl::Status put = store_->artifacts().Put(batch); !put.ok()) {
     spdlog::warn("store a refusal: {}", put.ToString());
   }

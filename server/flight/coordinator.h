@@ -31,7 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "cache/chain/store_config.h"
+#include "cache/store.h"
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/compile.pb.h"
 #include "kiln/v1/config.pb.h"

@@ -8,7 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "cache/chain/store_config.h"
+#include "cache/store.h"
 #include "kiln/v1/admin.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
 #include "server/flight/coordinator.h"

@@ -11,7 +11,6 @@
 #include "compiler/graph/key.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
-#include "server/build/artifact.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -86,8 +85,8 @@ absl::StatusOr<v1::Measurement> Tuner::Stored(const std::string& key) {
 v1::Measurement Tuner::Keep(const std::string& key, v1::Measurement record) {
   absl::MutexLock lock(&keeping_);
   if (absl::StatusOr<v1::Measurement> earlier = Stored(key); earlier.ok()) return *std::move(earlier);
-  const absl::Status put = store_->artifacts().Put(
-      {MakeEntry(EntryKind::kTuning, key, MakeEntryValue(SerializeDeterministic(record)))});
+  const absl::Status put =
+      store_->artifacts().Put({{{EntryKind::kTuning, key}, MakeEntryValue(SerializeDeterministic(record))}});
   if (!put.ok()) spdlog::warn("store a measurement: {}", put.ToString());
   return record;
 }

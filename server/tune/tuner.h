@@ -20,7 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "cache/chain/store_config.h"
+#include "cache/store.h"
 #include "google/protobuf/repeated_field.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/tuning.pb.h"
