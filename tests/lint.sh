@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that every C++ file is as .clang-format says. The programs are LLVM 22's, since others judge differently:
-# deploy/install_deps.sh --dev.
+# Checks that folders include one way (tests/arrows.py) and that every C++ file is as .clang-format says. The programs
+# are LLVM 22's, since others judge differently: deploy/install_deps.sh --dev.
 #   tests/lint.sh --fix         formats the files
 #   tests/lint.sh --tidy        asks clang-tidy (.clang-tidy) about every source of a build (an hour on 2 cores)
 #   tests/lint.sh --tidy-quick  the same without its static analyser (minutes)
@@ -21,5 +21,6 @@ case "${1:-}" in
   --tidy-quick) tidy -checks=-clang-analyzer-*; exit ;;
   *) echo "usage: $0 [--fix | --tidy | --tidy-quick]" >&2; exit 2 ;;
 esac
+tests/arrows.py
 find cache client compiler server tests \( -name '*.cc' -o -name '*.h' \) -print0 | xargs -0 clang-format-22 "${options[@]}"
 echo "clang-format: clean"

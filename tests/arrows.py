@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Which folder may include from which. Every arrow goes from what knows to what is known, and there is no circle.
+
+tests/lint.sh and tests/integration/test_arrows.py ask `faults` about every #include of the sources. To add a folder is
+to add its row; a row names what its folder includes from and no more.
+"""
+import os
+import re
+import sys
+
+# A row is a folder, without those below it, or a program's own file, which may know more than its folder. Everybody may
+# know proto, and nobody a program's file.
+ARROWS = """
+compiler/support:
+compiler/graph: compiler/support
+compiler/ir: compiler/graph compiler/support
+compiler/frontend: compiler/graph compiler/support
+compiler/passes: compiler/graph compiler/ir compiler/support
+compiler/lower: compiler/graph compiler/ir compiler/passes compiler/support
+compiler/schedule: compiler/graph compiler/ir compiler/lower compiler/support
+compiler/image: compiler/support
+compiler/codegen: compiler/image compiler/ir compiler/support
+compiler/artifact: compiler/codegen compiler/frontend compiler/graph compiler/ir compiler/lower compiler/passes
+  compiler/schedule compiler/support
+compiler/worker: compiler/support
+compiler/worker/worker_main.cc: compiler/artifact compiler/codegen compiler/support compiler/worker
+
+cache:
+cache/engine: cache compiler/support
+cache/checks: cache compiler/support
+cache/budget: cache cache/checks compiler/support
+cache/tiers: cache compiler/support
+cache/chain: cache cache/budget cache/checks cache/engine cache/tiers compiler/support
+
+server/config: compiler/support
+server/observe:
+server/listen:
+server/schedule: compiler/support
+server/pool: compiler/support compiler/worker server/observe
+server/tune: cache compiler/graph compiler/support server/observe server/pool
+server/build: cache compiler/graph compiler/support server/tune
+server/flight: cache compiler/graph compiler/support server/build server/observe server/pool server/schedule server/tune
+server/rpc: cache compiler/ir compiler/support compiler/worker server/build server/flight server/observe
+server: compiler/support
+server/main.cc: cache/chain compiler/support compiler/worker server server/config server/flight server/listen
+  server/pool server/rpc server/tune
+
+client/include/kiln:
+client/src: client/include/kiln compiler/support
+client/runtime: compiler/graph compiler/image compiler/ir compiler/support
+client/tuner: client/runtime compiler/graph compiler/image compiler/ir compiler/support
+client/tuner/tuner_main.cc: client/runtime client/tuner compiler/support compiler/worker
+client/python: client/include/kiln client/runtime compiler/graph compiler/support
+client/admin: client/src compiler/graph compiler/support
+"""
+
+ROOTS = ("cache", "client", "compiler", "server")
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+def read_table(text):
+    rows = (row.split(":") for row in re.sub(r"\n +", " ", text).strip().splitlines() if row)
+    return {name: set(known.split()) for name, known in rows}
+
+
+def circle(table):
+    """The names along a circle of the table, or None."""
+    done = set()
+
+    def follow(name, path):
+        if name in path:
+            return path[path.index(name):] + [name]
+        if name not in done:
+            for known in sorted(table.get(name, ())):
+                if found := follow(known, path + [name]):
+                    return found
+            done.add(name)
+        return None
+
+    return next(filter(None, (follow(name, []) for name in table)), None)
+
+
+def place_of(included):
+    """The folder that an #include names; None for proto's messages and for what is not ours."""
+    if included.startswith("kiln/v1/"):
+        return None
+    folder = os.path.dirname(included)
+    if folder == "kiln":
+        return "client/include/kiln"
+    return folder if folder.split("/")[0] in (*ROOTS, "tests") else None
+
+
+def sources(root):
+    for top in ROOTS:
+        for folder, _, names in os.walk(os.path.join(root, top)):
+            for name in sorted(names):
+                if name.endswith((".h", ".cc")):
+                    yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def faults(root, table):
+    """What is wrong with the sources under `root`, a line each."""
+    found = []
+    if names := circle(table):
+        found.append("the table has a circle: " + " -> ".join(names))
+    used = {name: set() for name in table}
+    for path in sources(root):
+        row = path if path in table else os.path.dirname(path)
+        if row not in table:
+            found.append(f"{path}: tests/arrows.py has no row for {row}")
+            continue
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            text = file.read()
+        for match in INCLUDE.finditer(text):
+            known = place_of(match[1])
+            if known is None or known == os.path.dirname(path) == row:
+                continue
+            used[row].add(known)
+            if known not in table[row]:
+                line = text.count("\n", 0, match.start()) + 1
+                found.append(f"{path}:{line}: {row} may not include from {known}; what both need belongs below both")
+    for row, known in table.items():
+        found += [f"tests/arrows.py: nothing in {row} includes from {name}" for name in sorted(known - used[row])]
+    return found
+
+
+def main():
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    found = faults(root, read_table(ARROWS))
+    print("\n".join(found) or "arrows: one way", file=sys.stderr if found else sys.stdout)
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The folders know each other one way (tests/arrows.py), and the check sees what goes against that."""
+import os
+import shutil
+import sys
+
+import pytest
+
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(TESTS)
+sys.path.insert(0, TESTS)
+import arrows
+
+TABLE = arrows.read_table(arrows.ARROWS)
+
+
+def test_the_sources_keep_to_the_table():
+    assert arrows.faults(ROOT, TABLE) == []
+
+
+@pytest.fixture
+def copy(tmp_path):
+    for top in arrows.ROOTS:
+        shutil.copytree(os.path.join(ROOT, top), tmp_path / top,
+                        ignore=lambda folder, names: [name for name in names if "." in name
+                                                      and not name.endswith((".h", ".cc"))])
+    assert arrows.faults(tmp_path, TABLE) == []
+    return tmp_path
+
+
+@pytest.mark.parametrize("path, included, said", [
+    ("cache/artifact_store.h", "server/observe/stats.h", "cache may not include from server/observe"),
+    ("cache/artifact_store.cc", "cache/chain/store_config.h", "cache may not include from cache/chain"),
+    ("server/pool/zygote.cc", "server/flight/coordinator.h", "server/pool may not include from server/flight"),
+    ("compiler/worker/worker_main.cc", "server/pool/zygote.h", "worker_main.cc may not include from server/pool"),
+    ("compiler/worker/frame.cc", "compiler/codegen/math.h", "compiler/worker may not include from compiler/codegen"),
+    ("client/runtime/heap.cc", "kiln/client.h", "client/runtime may not include from client/include/kiln"),
+    ("server/rpc/compile_service.cc", "tests/fault/daemon.h", "server/rpc may not include from tests/fault"),
+])
+def test_an_include_against_the_arrows_is_named(copy, path, included, said):
+    with open(copy / path, "a", encoding="utf-8") as file:
+        file.write(f'#include "{included}"\n')
+    found, = arrows.faults(copy, TABLE)
+    assert found.startswith(f"{path}:") and said in found
+
+
+def test_a_folder_without_a_row_is_named(copy):
+    (copy / "server" / "new").mkdir()
+    (copy / "server" / "new" / "thing.h").write_text("#pragma once\n")
+    found, = arrows.faults(copy, TABLE)
+    assert "no row for server/new" in found
+
+
+def test_a_circle_and_an_arrow_that_nothing_follows_are_named(copy):
+    table = {**TABLE, "server/tune": TABLE["server/tune"] | {"server/build"}}
+    assert arrows.faults(copy, table) == ["the table has a circle: server/tune -> server/build -> server/tune",
+                                          "tests/arrows.py: nothing in server/tune includes from server/build"]
