@@ -40,7 +40,7 @@ server/pool: compiler/support compiler/worker server/observe
 server/tune: cache compiler/graph compiler/support server/observe server/pool
 server/build: cache compiler/graph compiler/support server/tune
 server/flight: cache compiler/graph compiler/support server/build server/observe server/pool server/schedule server/tune
-server/rpc: cache compiler/ir compiler/support compiler/worker server/build server/flight server/observe
+server/rpc: cache compiler/graph compiler/ir compiler/support compiler/worker server/build server/flight server/observe
 server: compiler/support
 server/main.cc: cache/chain compiler/support compiler/worker server server/config server/flight server/listen
   server/pool server/rpc server/tune

@@ -107,20 +107,29 @@ void ShowGuards(const v1::ShownEntry& entry, std::string* out) {
   if (entry.notes().guards_size() == 0) absl::StrAppend(out, "  none came with the graph\n");
 }
 
+// The sizes that bytes are told at.
+std::string SizesText(const v1::Hints& hints) {
+  std::string text;
+  for (int i = 0; i < hints.values_size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? ", bytes at " : ", ", "s", i, " = ", hints.values(i));
+  }
+  return text;
+}
+
 void ShowKernels(const v1::ShownEntry& entry, std::string* out) {
-  absl::StrAppend(out, "\nkernels (", entry.kernels_size(), ")\n");
+  absl::StrAppend(out, "\nkernels (", entry.kernels_size(), ")", SizesText(entry.hints()), "\n");
   for (int i = 0; i < entry.kernels_size(); ++i) {
     const v1::ShownKernel& shown = entry.kernels(i);
     const v1::ManifestKernel& kernel = shown.kernel();
     absl::StrAppend(out, "  [", i, "] ", Printable(kernel.notes().name()), "  ",
                     ShortHex(kernel.kernel_key()), "  code ", HumanBytes(kernel.object().raw_size()),
-                    ", reads ", HumanBytes(kernel.bytes_read()), ", writes ",
-                    HumanBytes(kernel.bytes_written()), "\n");
+                    ", reads ", HumanBytes(shown.bytes_read()), ", writes ",
+                    HumanBytes(shown.bytes_written()), "\n");
     if (kernel.notes().operators_size() > 0) {
       absl::StrAppend(out, "      operators: ", Printable(absl::StrJoin(kernel.notes().operators(), ", ")),
                       "\n");
     }
-    for (const std::string& source : kernel.notes().sources()) {
+    for (const std::string& source : shown.sources()) {
       absl::StrAppend(out, "      from ", Printable(source), "\n");
     }
     if (!shown.loop_ir().empty()) Indented(out, shown.loop_ir(), "      | ");

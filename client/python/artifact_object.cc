@@ -8,6 +8,7 @@
 
 #include "client/python/python_library.h"
 #include "client/runtime/program.h"
+#include "compiler/graph/caller_notes.h"
 #include "compiler/graph/schedule_text.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
@@ -20,6 +21,8 @@ using runtime::Value;
 struct ArtifactObject {
   PyObject_HEAD std::shared_ptr<const runtime::Program>* program;
   CompiledArtifact* compiled;  // without the objects
+  v1::Hints* hints;            // of this caller's request, by the program's symbols
+  v1::GraphNotes* notes;       // likewise: the source lines alone
 };
 
 PyObject* artifact_type = nullptr;
@@ -29,6 +32,8 @@ ArtifactObject* Self(PyObject* object) { return reinterpret_cast<ArtifactObject*
 void Dealloc(PyObject* object) {
   delete Self(object)->program;
   delete Self(object)->compiled;
+  delete Self(object)->hints;
+  delete Self(object)->notes;
   PyTypeObject* type = Py_TYPE(object);
   auto* free_object = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
   free_object(object);
@@ -222,15 +227,16 @@ PyObject* Info(PyObject* object, PyObject*) {
   SetItem(dict, "lookup_seconds", PyFloat_FromDouble(compiled.lookup_seconds));
   SetItem(dict, "compile_seconds", PyFloat_FromDouble(compiled.compile_seconds));
   SetItem(dict, "fetch_seconds", PyFloat_FromDouble(compiled.fetch_seconds));
+  const BytesMoved bytes(manifest.byte_exprs(), *Self(object)->hints);
   Ref kernels(PyList_New(0));
   for (const v1::ManifestKernel& kernel : manifest.kernels()) {
     Ref item(PyDict_New());
     SetItem(item.get(), "name", Text(kernel.notes().name()));
     SetItem(item.get(), "digest", Text(ToHex(kernel.object().digest())));
     SetItem(item.get(), "operators", TextList(kernel.notes().operators()));
-    SetItem(item.get(), "sources", TextList(kernel.notes().sources()));
-    SetItem(item.get(), "bytes_read", PyLong_FromUnsignedLongLong(kernel.bytes_read()));
-    SetItem(item.get(), "bytes_written", PyLong_FromUnsignedLongLong(kernel.bytes_written()));
+    SetItem(item.get(), "sources", TextList(SourcesOf(kernel.notes(), Self(object)->notes->source_lines())));
+    SetItem(item.get(), "bytes_read", PyLong_FromUnsignedLongLong(bytes.Of(kernel.bytes_read())));
+    SetItem(item.get(), "bytes_written", PyLong_FromUnsignedLongLong(bytes.Of(kernel.bytes_written())));
     PyList_Append(kernels.get(), item.get());
   }
   Ref launches(PyList_New(0));
@@ -244,7 +250,7 @@ PyObject* Info(PyObject* object, PyObject*) {
       PyList_Append(calls.get(), target.get());
     }
   }
-  SetItem(dict, "program_digest", Text(ToHex(Sha256(SerializeDeterministic(manifest.program())))));
+  SetItem(dict, "manifest_digest", Text(ToHex(Sha256(SerializeDeterministic(manifest)))));
   SetItem(dict, "kernels", kernels.release());
   SetItem(dict, "launches", launches.release());
   SetItem(dict, "library_calls", calls.release());
@@ -252,7 +258,8 @@ PyObject* Info(PyObject* object, PyObject*) {
   for (const v1::LibraryCall& call : manifest.statistics().calls()) {
     SetItem(reasons.get(), call.target().c_str(), Text(call.reason()));
   }
-  SetItem(dict, "library_bytes", PyLong_FromUnsignedLongLong(manifest.statistics().library_bytes()));
+  SetItem(dict, "library_bytes",
+          PyLong_FromUnsignedLongLong(bytes.Of(manifest.statistics().library_bytes())));
   SetItem(dict, "library_reasons", reasons.release());
   if (manifest.has_tuning()) SetItem(dict, "tuning", TuningInfo(manifest.tuning()));
   return info.release();
@@ -380,7 +387,7 @@ bool AddArtifactType(PyObject* module) {
   return PyModule_AddObject(module, "Artifact", artifact_type) == 0;
 }
 
-PyObject* NewArtifact(CompiledArtifact compiled, const std::string& interpret) {
+PyObject* NewArtifact(CompiledArtifact compiled, CompileRequestInput request, const std::string& interpret) {
   const bool gpu = compiled.manifest.target().triple().rfind("nvptx64-", 0) == 0;
   auto host = TorchHost(gpu ? v1::CUDA : v1::CPU);
   if (!host.ok()) return RaiseService(host.status());
@@ -393,6 +400,9 @@ PyObject* NewArtifact(CompiledArtifact compiled, const std::string& interpret) {
   if (object == nullptr) return nullptr;
   Self(object)->program = new std::shared_ptr<const runtime::Program>(*std::move(program));
   Self(object)->compiled = new CompiledArtifact(std::move(compiled));
+  Self(object)->hints = new v1::Hints(std::move(request.hints));
+  Self(object)->notes = new v1::GraphNotes();
+  *Self(object)->notes->mutable_source_lines() = std::move(*request.notes.mutable_source_lines());
   return object;
 }
 

@@ -12,7 +12,8 @@ namespace kiln::python {
 // Adds the type to the module; false with an exception set.
 bool AddArtifactType(PyObject* module);
 
-// Loads the program and wraps it; nullptr with an exception set. `interpret` as in ParseInterpretList.
-PyObject* NewArtifact(CompiledArtifact compiled, const std::string& interpret);
+// Loads the program and wraps it; nullptr with an exception set. `interpret` as in ParseInterpretList. `info`
+// tells of bytes at the request's sizes and of source lines by its notes.
+PyObject* NewArtifact(CompiledArtifact compiled, CompileRequestInput request, const std::string& interpret);
 
 }  // namespace kiln::python

@@ -210,7 +210,7 @@ PyObject* Get(PyObject*, PyObject* arguments) {
   absl::StatusOr<CompiledArtifact> compiled = running.get();
   if (interrupted) return nullptr;
   if (!compiled.ok()) return RaiseService(compiled.status());
-  return NewArtifact(*std::move(compiled), interpreted);
+  return NewArtifact(*std::move(compiled), std::move(input), interpreted);
 }
 
 PyObject* SetTiming(PyObject*, PyObject* arguments) {

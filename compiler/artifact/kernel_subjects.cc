@@ -85,8 +85,11 @@ std::vector<v1::Subject> KernelSubjectsOf(const v1::PlanReply& plan, const Codeg
     ++of.launches;
     of.units = step.launch().units().has_expr() ? 0 : step.launch().units().value();
   }
+  // What has no fixed sizes is measured by nobody.
   const auto moved = [&](const Planned& one) {
-    return plan.kernels(one.kernel).bytes_read() + plan.kernels(one.kernel).bytes_written();
+    const v1::PlannedKernel& kernel = plan.kernels(one.kernel);
+    if (kernel.bytes_read().has_expr() || kernel.bytes_written().has_expr()) return uint64_t{0};
+    return static_cast<uint64_t>(kernel.bytes_read().value() + kernel.bytes_written().value());
   };
   std::stable_sort(planned.begin(), planned.end(), [&](const Planned& a, const Planned& b) {
     return a.launches * moved(a) > b.launches * moved(b);

@@ -12,6 +12,7 @@
 #include "compiler/artifact/program_builder.h"
 #include "compiler/artifact/subjects.h"
 #include "compiler/frontend/import.h"
+#include "compiler/graph/caller_notes.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
 #include "compiler/lower/check_bounds.h"
@@ -40,13 +41,14 @@ class DebugLog {
     file->set_contents(std::move(text));
   }
 
-  void AddKernels(const Schedule& schedule) {
+  void AddKernels(const Schedule& schedule, const v1::GraphNotes& caller) {
     if (!wanted_) return;
     for (const ScheduledStep& step : schedule.steps) {
       if (step.kind != ScheduledStep::Kind::kKernel) continue;
       v1::DebugFile* file = reply_.add_debug_files();
       file->set_name(absl::StrCat("kernels/", step.kernel.notes.name(), ".loops.txt"));
-      file->set_contents(PrintKernel(step.kernel.kernel, step.kernel.notes));
+      file->set_contents(
+          PrintKernel(step.kernel.kernel, WithSources(step.kernel.notes, caller.source_lines())));
     }
   }
 
@@ -67,18 +69,11 @@ absl::Status VerifyKernels(const Schedule& schedule) {
   return absl::OkStatus();
 }
 
-// The model's lines that a kernel's operators come from, each once.
-void AddSources(const v1::GraphNotes& notes, Schedule* schedule) {
+void NoteOrigins(Schedule* schedule) {
   for (ScheduledStep& step : schedule->steps) {
     if (step.kind != ScheduledStep::Kind::kKernel) continue;
-    v1::KernelNotes& kernel = step.kernel.notes;
-    for (uint32_t origin : step.kernel.origins) {
-      if (origin >= static_cast<uint32_t>(notes.source_lines_size())) continue;
-      const std::string& line = notes.source_lines(static_cast<int>(origin));
-      bool known =
-          std::find(kernel.sources().begin(), kernel.sources().end(), line) != kernel.sources().end();
-      if (!line.empty() && !known) kernel.add_sources(line);
-    }
+    const std::vector<uint32_t>& origins = step.kernel.origins;
+    step.kernel.notes.mutable_origins()->Assign(origins.begin(), origins.end());
   }
 }
 
@@ -132,15 +127,14 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
 
   KILN_ASSIGN_OR_RETURN(Schedule schedule, ScheduleLoops(loops));
   KILN_RETURN_IF_ERROR(VerifyKernels(schedule));
-  AddSources(request.notes(), &schedule);
+  NoteOrigins(&schedule);
   if (debug.wanted()) debug.Add("schedule", schedule.ToString(loops));
 
   KILN_ASSIGN_OR_RETURN(MemoryPlan memory, PlanMemory(loops, schedule));
   if (debug.wanted()) debug.Add("memory", memory.ToString());
-  debug.AddKernels(schedule);
+  debug.AddKernels(schedule, request.notes());
 
-  std::vector<int64_t> hints(request.hints().values().begin(), request.hints().values().end());
-  KILN_RETURN_IF_ERROR(BuildProgram(loops, schedule, memory, hints, &reply));
+  KILN_RETURN_IF_ERROR(BuildProgram(loops, schedule, memory, &reply));
   KILN_RETURN_IF_ERROR(loops.exprs.status());
   if (Measures(options, target)) {
     // Of training the forward's layout is the backward's too, of which nothing is known here.

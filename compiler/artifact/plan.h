@@ -1,7 +1,8 @@
 // The worker's `plan`: a canonical graph to a program and its kernels.
 //
 // import → passes/pipeline → lower → schedule → plan_memory → PlanReply. Deterministic: the same
-// request (sections, graph, buckets of hints) gives the same bytes in any process.
+// sections and graph give the same bytes in any process, whoever asks: no hint is read, and the caller's
+// notes are for the debug files alone.
 // Errors: INVALID_ARGUMENT and UNIMPLEMENTED ("unsupported: …") name the node; INTERNAL is our bug.
 // Threads: call from one thread; no state is kept between calls.
 #pragma once

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compiler/artifact/call_arguments.h"
@@ -22,15 +22,14 @@ constexpr uint32_t kNoBuffer = UINT32_MAX;
 
 class Builder {
  public:
-  Builder(LoopGraph& graph, const Schedule& schedule, const MemoryPlan& memory,
-          absl::Span<const int64_t> hints, v1::PlanReply* reply)
+  Builder(LoopGraph& graph, const Schedule& schedule, const MemoryPlan& memory, v1::PlanReply* reply)
       : graph_(graph),
         schedule_(schedule),
         memory_(memory),
-        hints_(hints),
         reply_(*reply),
         program_(*reply->mutable_program()),
-        exprs_(graph.exprs, program_.mutable_exprs()) {}
+        exprs_(graph.exprs, program_.mutable_exprs()),
+        byte_exprs_(graph.exprs, reply->mutable_byte_exprs()) {}
 
   absl::Status Run() {
     program_.set_format_version(kProgramFormatVersion);
@@ -222,15 +221,13 @@ class Builder {
     return absl::OkStatus();
   }
 
-  uint64_t AtHints(ExprId id) const {
-    auto value = graph_.exprs.Evaluate(id, [&](const ExprNode& leaf) -> int64_t {
-      bool known =
-          leaf.op == v1::EXPR_SYMBOL && leaf.value >= 0 && static_cast<size_t>(leaf.value) < hints_.size();
-      if (known && IsUnbacked(graph_.symbols[leaf.value]))
-        return EstimateOfSymbol(graph_.symbols, leaf.value);
-      return known ? hints_[leaf.value] : 0;
-    });
-    return value.ok() && *value > 0 ? static_cast<uint64_t>(*value) : 0;
+  // A number of bytes for people, who know no sizes that only the run knows.
+  v1::SymInt WriteBytes(ExprId id) {
+    return byte_exprs_.WriteInt(graph_.exprs.Substitute(id, [&](ExprId leaf) {
+      const ExprNode& node = graph_.exprs.node(leaf);
+      if (node.op != v1::EXPR_SYMBOL || !IsUnbacked(graph_.symbols[node.value])) return leaf;
+      return graph_.exprs.Const(EstimateOfSymbol(graph_.symbols, node.value));
+    }));
   }
 
   void WriteLaunch(const ScheduledKernel& kernel) {
@@ -240,8 +237,8 @@ class Builder {
       v1::PlannedKernel* planned = reply_.add_kernels();
       planned->set_kernel(std::move(bytes));
       *planned->mutable_notes() = kernel.notes;
-      planned->set_bytes_read(AtHints(kernel.bytes_read));
-      planned->set_bytes_written(AtHints(kernel.bytes_written));
+      *planned->mutable_bytes_read() = WriteBytes(kernel.bytes_read);
+      *planned->mutable_bytes_written() = WriteBytes(kernel.bytes_written);
     }
     ++launches_;
     if (kernel.others.empty()) {
@@ -303,24 +300,24 @@ class Builder {
   }
 
   // What a call touches: each storage once that it reads, and each that it fills.
-  uint64_t BytesOf(const CallNode& call) const {
-    absl::flat_hash_set<BufferId> touched;
+  ExprId BytesOf(const CallNode& call) {
+    absl::btree_set<BufferId> touched;
     for (const BufferView& view : call.tensors) touched.insert(view.buffer);
     for (int64_t result : call.results) {
       if (result >= 0) touched.insert(static_cast<BufferId>(result));
     }
-    uint64_t bytes = 0;
+    std::vector<ExprId> bytes;
     for (BufferId id : touched) {
       const LoopBuffer& buffer = graph_.buffers[id];
-      bytes += AtHints(buffer.span) * static_cast<uint64_t>(ByteSize(buffer.dtype));
+      bytes.push_back(graph_.exprs.Mul(graph_.exprs.Const(ByteSize(buffer.dtype)), buffer.span));
     }
-    return bytes;
+    return graph_.exprs.Sum(bytes);
   }
 
   void CountCall(const CallNode& call) {
     v1::CompileStatistics* statistics = reply_.mutable_statistics();
     statistics->set_library_calls(statistics->library_calls() + 1);
-    statistics->set_library_bytes(statistics->library_bytes() + BytesOf(call));
+    library_bytes_.push_back(BytesOf(call));
     for (v1::LibraryCall& known : *statistics->mutable_calls()) {
       if (known.target() != call.target || known.reason() != call.reason) continue;
       known.set_count(known.count() + 1);
@@ -358,16 +355,18 @@ class Builder {
     v1::CompileStatistics* statistics = reply_.mutable_statistics();
     statistics->set_kernels(launches_);
     statistics->set_unique_kernels(static_cast<uint32_t>(reply_.kernels_size()));
+    *statistics->mutable_library_bytes() = WriteBytes(graph_.exprs.Sum(library_bytes_));
   }
 
   LoopGraph& graph_;
   const Schedule& schedule_;
   const MemoryPlan& memory_;
-  absl::Span<const int64_t> hints_;
   v1::PlanReply& reply_;
   v1::Program& program_;
   ExprWriter exprs_;
-  std::vector<uint32_t> buffers_;  // program buffer, by loop buffer
+  ExprWriter byte_exprs_;              // of PlanReply.byte_exprs
+  std::vector<ExprId> library_bytes_;  // by call
+  std::vector<uint32_t> buffers_;      // program buffer, by loop buffer
   std::vector<View> views_;
   absl::flat_hash_map<std::string, size_t> view_index_;
   absl::flat_hash_map<std::string, uint32_t> kernels_;
@@ -377,8 +376,8 @@ class Builder {
 }  // namespace
 
 absl::Status BuildProgram(LoopGraph& graph, const Schedule& schedule, const MemoryPlan& memory,
-                          absl::Span<const int64_t> hints, v1::PlanReply* reply) {
-  return Builder(graph, schedule, memory, hints, reply).Run();
+                          v1::PlanReply* reply) {
+  return Builder(graph, schedule, memory, reply).Run();
 }
 
 }  // namespace kiln

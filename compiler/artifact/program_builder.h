@@ -7,11 +7,7 @@
 // Deterministic. Threads: one. Errors: INTERNAL.
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
-#include "absl/status/statusor.h"
-#include "absl/types/span.h"
+#include "absl/status/status.h"
 #include "compiler/lower/loop_graph.h"
 #include "compiler/schedule/plan_memory.h"
 #include "compiler/schedule/schedule.h"
@@ -19,9 +15,8 @@
 
 namespace kiln {
 
-// Fills program, guards, kernels and the counts of statistics. `hints`: by symbol, for the bytes that
-// kernels move (0 where they are missing).
+// Fills program, guards, kernels and the counts of statistics.
 absl::Status BuildProgram(LoopGraph& graph, const Schedule& schedule, const MemoryPlan& memory,
-                          absl::Span<const int64_t> hints, v1::PlanReply* reply);
+                          v1::PlanReply* reply);
 
 }  // namespace kiln

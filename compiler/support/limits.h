@@ -8,7 +8,7 @@ namespace kiln {
 
 inline constexpr uint32_t kGraphFormatVersion = 1;
 inline constexpr uint32_t kKernelFormatVersion = 1;
-inline constexpr uint32_t kProgramFormatVersion = 2;
+inline constexpr uint32_t kProgramFormatVersion = 3;
 
 // Graphs.
 inline constexpr size_t kGraphBytesMax = 64u << 20;

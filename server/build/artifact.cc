@@ -76,6 +76,7 @@ absl::Status CheckPlan(const v1::PlanReply& plan) {
   if (plan.program().format_version() != kProgramFormatVersion) return BadPlan("program format");
   for (const v1::PlannedKernel& kernel : plan.kernels()) {
     if (kernel.kernel().empty()) return BadPlan("an empty kernel");
+    if (kernel.notes().sources_size() > 0) return BadPlan("one caller's lines in what all callers get");
   }
   for (const v1::Step& step : plan.program().steps()) KILN_RETURN_IF_ERROR(CheckStep(plan, step));
   for (const v1::ProgramOutput& output : plan.program().outputs()) {
@@ -128,6 +129,7 @@ Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply 
   if (ingredients.tuning != nullptr) *manifest.mutable_tuning() = *ingredients.tuning;
   *manifest.mutable_program() = std::move(*plan.mutable_program());
   *manifest.mutable_guards() = std::move(*plan.mutable_guards());
+  *manifest.mutable_byte_exprs() = std::move(*plan.mutable_byte_exprs());
   *manifest.mutable_statistics() = std::move(*plan.mutable_statistics());
   // Times differ from run to run; they stand in the RequestRecord.
   manifest.mutable_statistics()->clear_plan_seconds();
@@ -139,8 +141,8 @@ Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply 
     v1::ManifestKernel* kernel = manifest.add_kernels();
     *kernel = emitted.record;
     *kernel->mutable_notes() = std::move(*planned.mutable_notes());
-    kernel->set_bytes_read(planned.bytes_read());
-    kernel->set_bytes_written(planned.bytes_written());
+    *kernel->mutable_bytes_read() = std::move(*planned.mutable_bytes_read());
+    *kernel->mutable_bytes_written() = std::move(*planned.mutable_bytes_written());
     if (emitted.objects.empty()) continue;
     for (const auto& [digest, packed] : emitted.objects) {
       if (artifact.objects.emplace(digest, packed).second) {

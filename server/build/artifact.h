@@ -1,8 +1,8 @@
 // From a worker's plan and the emitted objects to a manifest and the entries that go into the store.
 //
 // Nothing from a worker is believed unchecked: `CheckPlan` refuses a plan whose parts do not fit
-// together (INTERNAL: a worker of this build wrote it). A Manifest holds no times and no places, so
-// the same variant has the same bytes whenever and wherever it is built.
+// together (INTERNAL: a worker of this build wrote it). A Manifest holds no times, no places and nothing of
+// the caller, so the same variant has the same bytes whenever, wherever and for whomever it is built.
 //
 // Threads: pure functions.
 #pragma once

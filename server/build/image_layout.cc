@@ -36,7 +36,10 @@ absl::StatusOr<double> KernelMicroseconds(const v1::PlanReply& plan, Tuner::Sess
     const uint32_t launched = step.has_launch() ? step.launch().kernel() : step.launch_group().kernel();
     const v1::PlannedKernel& kernel = plan.kernels(static_cast<int>(launched));
     ++launches;
-    bytes += static_cast<double>(kernel.bytes_read()) + static_cast<double>(kernel.bytes_written());
+    if (kernel.bytes_read().has_expr() || kernel.bytes_written().has_expr()) {
+      return absl::UnimplementedError("a kernel's bytes are of no fixed sizes");
+    }
+    bytes += static_cast<double>(kernel.bytes_read().value() + kernel.bytes_written().value());
   }
   KILN_ASSIGN_OR_RETURN(const double small, CopyMicroseconds(kSmallCopy, session));
   KILN_ASSIGN_OR_RETURN(const double large, CopyMicroseconds(kLargeCopy, session));

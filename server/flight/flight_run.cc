@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/caller_notes.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/kernel_abi.h"
@@ -124,6 +125,7 @@ absl::Status Coordinator::CompileFlight(const FlightPtr& flight) {
   record.set_request_key(flight->request_key);
   *record.mutable_sections() = flight->sections;
   *record.mutable_notes() = flight->notes;
+  *record.mutable_hints() = flight->hints;
   record.set_queue_seconds(absl::ToDoubleSeconds(planning - flight->created));
   record.set_plan_seconds(absl::ToDoubleSeconds(emitting - planning));
   record.set_emit_seconds(absl::ToDoubleSeconds(absl::Now() - emitting));
@@ -144,8 +146,10 @@ WorkerTask Coordinator::PlanTask(const FlightPtr& flight) {
   *request->mutable_sections() = flight->sections;
   request->set_graph(*flight->graph);
   *request->mutable_hints() = flight->hints;
-  *request->mutable_notes() = flight->notes;
-  if (flight->debug) request->set_debug_dir("wanted");
+  if (flight->debug) {
+    request->set_debug_dir("wanted");
+    *request->mutable_notes() = flight->notes;
+  }
   task.time_limit = absl::Seconds(config_.workers().plan_seconds_max());
   task.abandoned = [this, flight] { return Abandoned(flight); };
   return task;
@@ -281,6 +285,8 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAll(const FlightPtr&
       *request.mutable_target() = target;
       request.set_want_listing(flight->debug);
       *request.mutable_notes() = plan.kernels(i).notes();
+      if (flight->debug)
+        *request.mutable_notes() = WithSources(request.notes(), flight->notes.source_lines());
     }
     const std::vector<WorkerResult> results = Emit(flight, std::move(requests), emitted);
     std::vector<size_t> again;

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
+#include "compiler/graph/caller_notes.h"
 #include "compiler/ir/print.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
@@ -60,6 +61,7 @@ absl::StatusOr<AdminService::Found> AdminService::ReadEntry(const CatalogEntry& 
   KILN_RETURN_IF_ERROR(ParseProto(**facts, "request record", &record));
   found.sections = std::move(*record.mutable_sections());
   found.notes = std::move(*record.mutable_notes());
+  found.hints = std::move(*record.mutable_hints());
   v1::CompileStatistics* statistics = found.manifest.mutable_statistics();
   statistics->set_plan_seconds(record.plan_seconds());
   statistics->set_emit_seconds(record.emit_seconds());
@@ -193,13 +195,21 @@ absl::StatusOr<std::string> AdminService::ReadObject(const v1::ObjectRef& ref) {
   return raw;
 }
 
-void AdminService::ShowKernel(const v1::ManifestKernel& kernel, v1::ShownKernel* shown) {
-  *shown->mutable_kernel() = kernel;
-  if (absl::StatusOr<std::string> raw = ReadObject(kernel.loop_ir()); raw.ok()) {
-    v1::Kernel loops;
-    if (loops.ParseFromString(*raw)) shown->set_loop_ir(PrintKernel(loops, kernel.notes()));
-  } else {
-    shown->set_loop_ir(absl::StrCat("(", raw.status().message(), ")"));
+void AdminService::ShowKernels(const Found& found, v1::ShownEntry* shown) {
+  const BytesMoved bytes(found.manifest.byte_exprs(), found.hints);
+  for (const v1::ManifestKernel& kernel : found.manifest.kernels()) {
+    v1::ShownKernel* out = shown->add_kernels();
+    *out->mutable_kernel() = kernel;
+    out->set_bytes_read(bytes.Of(kernel.bytes_read()));
+    out->set_bytes_written(bytes.Of(kernel.bytes_written()));
+    const v1::KernelNotes notes = WithSources(kernel.notes(), found.notes.source_lines());
+    *out->mutable_sources() = notes.sources();
+    if (absl::StatusOr<std::string> raw = ReadObject(kernel.loop_ir()); raw.ok()) {
+      v1::Kernel loops;
+      if (loops.ParseFromString(*raw)) out->set_loop_ir(PrintKernel(loops, notes));
+    } else {
+      out->set_loop_ir(absl::StrCat("(", raw.status().message(), ")"));
+    }
   }
 }
 
@@ -220,6 +230,7 @@ void AdminService::AddListings(const grpc::ServerContext& context, const v1::Tar
     request->set_kernel(*std::move(loops));
     *request->mutable_target() = target;
     *request->mutable_notes() = kernel.notes();
+    *request->mutable_notes()->mutable_sources() = shown->kernels(i).sources();
     request->set_want_listing(true);
     task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
     task.abandoned = [&context] { return context.IsCancelled(); };
@@ -251,13 +262,12 @@ grpc::Status AdminService::Show(grpc::ServerContext* context, const v1::ShowRequ
   for (Found& match : *found) {
     v1::ShownEntry* shown = reply->add_entries();
     *shown->mutable_info() = Describe(match);
-    for (const v1::ManifestKernel& kernel : match.manifest.kernels()) {
-      ShowKernel(kernel, shown->add_kernels());
-    }
+    ShowKernels(match, shown);
     if (request->listings()) AddListings(*context, match.manifest.target(), shown);
     *shown->mutable_manifest() = std::move(match.manifest);
     *shown->mutable_sections() = std::move(match.sections);
     *shown->mutable_notes() = std::move(match.notes);
+    *shown->mutable_hints() = std::move(match.hints);
   }
   if (reply->entries_size() == 0) return ToGrpc(absl::NotFoundError("no entry has a key that starts so"));
   return grpc::Status::OK;

@@ -63,12 +63,13 @@ class AdminService final : public v1::Admin::Service {
     v1::Manifest manifest;
     v1::RequestSections sections;
     v1::GraphNotes notes;
+    v1::Hints hints;
   };
   absl::StatusOr<Found> ReadEntry(const CatalogEntry& entry);
   // Entries whose CompileKey, RequestKey or VariantId starts with `hex`.
   absl::StatusOr<std::vector<Found>> Find(const std::string& hex, size_t limit);
   v1::EntryInfo Describe(const Found& found) const;
-  void ShowKernel(const v1::ManifestKernel& kernel, v1::ShownKernel* shown);
+  void ShowKernels(const Found& found, v1::ShownEntry* shown);
   // Emits the entry's kernels again and sets their listings, or texts that say why there is none.
   void AddListings(const grpc::ServerContext& context, const v1::Target& target, v1::ShownEntry* shown);
   absl::StatusOr<std::string> ReadObject(const v1::ObjectRef& ref);

@@ -38,7 +38,8 @@ CompileResult ReadEvents(Stream* stream) {
       result.done = true;
       result.durable = result.durable || event.done().durable();
       if (event.done().has_manifest()) {
-        EXPECT_TRUE(result.manifest.ParseFromString(event.done().manifest().manifest()));
+        result.manifest_bytes = event.done().manifest().manifest();
+        EXPECT_TRUE(result.manifest.ParseFromString(result.manifest_bytes));
       }
     }
     if (event.has_failed()) {
@@ -79,8 +80,12 @@ v1::RequestSections SectionsOf(const std::string& script) {
   return sections;
 }
 
-TestDaemon::TestDaemon(const std::string& text, std::vector<std::string> flags)
-    : config_(text), flags_(std::move(flags)) {
+TestDaemon::TestDaemon(const std::string& text, std::vector<std::string> flags, std::string worker,
+                       int workers)
+    : config_(text),
+      flags_(std::move(flags)),
+      worker_(worker.empty() ? std::string(SCRIPTED_WORKER) : std::move(worker)),
+      workers_(workers) {
   char path[] = "/tmp/kiln-test-XXXXXX";
   directory_ = mkdtemp(path);
   Start();
@@ -106,9 +111,9 @@ void TestDaemon::Start() {
                                     "--store",
                                     directory_ + "/store",
                                     "--worker-binary",
-                                    SCRIPTED_WORKER,
+                                    worker_,
                                     "--workers",
-                                    "2",
+                                    absl::StrCat(workers_),
                                     "--log-file",
                                     directory_ + "/log"};
   words.insert(words.end(), flags_.begin(), flags_.end());
@@ -155,24 +160,46 @@ v1::StatsReply TestDaemon::Stats() {
 
 CompileResult TestDaemon::Compile(const std::string& script, const std::vector<int64_t>& hints,
                                   absl::Duration limit, const std::string& ns, bool want_debug) {
+  v1::CompileHeader header;
+  header.set_namespace_(ns);
+  header.set_want_debug(want_debug);
+  *header.mutable_sections() = SectionsOf(script);
+  header.set_graph_bytes(script.size());
+  *header.mutable_hints() = MakeHints(hints);
+  header.mutable_notes()->set_title("scripted forward");
+  header.mutable_notes()->add_guards("tensor 'x' size 4");
+  return Compile(header, script, limit);
+}
+
+CompileResult TestDaemon::Compile(const v1::CompileHeader& header, const std::string& graph,
+                                  absl::Duration limit) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + limit));
   auto stream = compiler_->Compile(&context);
   v1::CompileRequest request;
-  v1::CompileHeader* header = request.mutable_header();
-  header->set_namespace_(ns);
-  header->set_want_debug(want_debug);
-  *header->mutable_sections() = SectionsOf(script);
-  header->set_graph_bytes(script.size());
-  *header->mutable_hints() = MakeHints(hints);
-  header->mutable_notes()->set_title("scripted forward");
-  header->mutable_notes()->add_guards("tensor 'x' size 4");
+  *request.mutable_header() = header;
   if (stream->Write(request)) {
-    request.set_graph_chunk(ZstdCompress(script));
+    request.set_graph_chunk(ZstdCompress(graph));
     stream->Write(request);
   }
   stream->WritesDone();
   return ReadEvents(stream.get());
+}
+
+std::string TestDaemon::Fetch(const v1::Manifest& manifest, const std::vector<std::string>& digests,
+                              grpc::Status* status) {
+  grpc::ClientContext context;
+  v1::FetchObjectsRequest request;
+  request.set_namespace_(manifest.namespace_());
+  request.set_compile_key(manifest.compile_key());
+  request.set_variant_id(manifest.variant_id());
+  for (const std::string& digest : digests) request.add_digests(digest);
+  auto reader = compiler_->FetchObjects(&context, request);
+  v1::ObjectChunk chunk;
+  std::string packed;
+  while (reader->Read(&chunk)) packed += chunk.data();
+  *status = reader->Finish();
+  return packed;
 }
 
 CompileResult TestDaemon::Attach(const std::string& job_id, const std::vector<int64_t>& hints,

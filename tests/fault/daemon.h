@@ -1,5 +1,5 @@
 // A kilnd of a test's own: process, socket and store in a temporary directory, workers that do what
-// the graph says (scripted_worker.cc). Everything ends with the object.
+// the graph says (scripted_worker.cc), or others. Everything ends with the object.
 #pragma once
 
 #include <sys/types.h>
@@ -20,6 +20,7 @@ struct CompileResult {
   grpc::Status status;
   std::vector<v1::CompileEvent> events;
   v1::Manifest manifest;
+  std::string manifest_bytes;  // as they came
   bool done = false;
   bool durable = false;
   bool joined = false;
@@ -30,8 +31,9 @@ struct CompileResult {
 
 class TestDaemon {
  public:
-  // `text` is added to the daemon's configuration.
-  explicit TestDaemon(const std::string& text = "", std::vector<std::string> flags = {});
+  // `text` is added to the daemon's configuration. `worker`: another program than the scripted one.
+  explicit TestDaemon(const std::string& text = "", std::vector<std::string> flags = {},
+                      std::string worker = "", int workers = 2);
   ~TestDaemon();
 
   void Start();
@@ -49,6 +51,10 @@ class TestDaemon {
   CompileResult Compile(const std::string& script, const std::vector<int64_t>& hints = {},
                         absl::Duration limit = absl::Seconds(60), const std::string& ns = "test",
                         bool want_debug = false);
+  CompileResult Compile(const v1::CompileHeader& header, const std::string& graph, absl::Duration limit);
+  // The packed objects of a compiled variant, one after the other.
+  std::string Fetch(const v1::Manifest& manifest, const std::vector<std::string>& digests,
+                    grpc::Status* status);
   CompileResult Attach(const std::string& job_id, const std::vector<int64_t>& hints = {},
                        const std::string& ns = "test");
   v1::LookupReply Lookup(const std::string& script, const std::vector<int64_t>& hints = {},
@@ -64,6 +70,8 @@ class TestDaemon {
   std::string directory_;
   std::string config_;
   std::vector<std::string> flags_;
+  const std::string worker_;
+  const int workers_;
   pid_t pid_ = -1;
   std::unique_ptr<v1::Compiler::Stub> compiler_;
   std::unique_ptr<v1::Admin::Stub> admin_;

@@ -15,6 +15,7 @@
 //   convolutions N …   likewise, after those
 //   traced N …         the plan has images by points; those are the same program's convolutions with images
 //                      as traced, whose kernels are others. "traced crash": when that is planned
+//   tells_hint         a kernel says that it writes hint 0 bytes: a hole, which must not be
 //   bytes N M          that the kernels move, by points and as traced
 //   others N M         convolutions that can't be measured, likewise
 //   calls WORD         a library call of the plan with images as traced
@@ -228,7 +229,8 @@ v1::Frame Plan(const v1::PlanRequest& request) {
     v1::PlannedKernel* kernel = reply->add_kernels();
     kernel->set_kernel(absl::StrCat("kernel ", i, "\nname ", script["name"], "\nemit ", script["emit"],
                                     request.images_as_traced() ? "\nas traced" : ""));
-    kernel->set_bytes_read(static_cast<uint64_t>(NumberFor(request, script["bytes"])));
+    kernel->mutable_bytes_read()->set_value(NumberFor(request, script["bytes"]));
+    if (script.contains("tells_hint")) kernel->mutable_bytes_written()->set_value(request.hints().values(0));
     kernel->mutable_notes()->set_name(absl::StrCat("kernel_", i));
     reply->mutable_program()->add_steps()->mutable_launch()->set_kernel(reply->kernels_size() - 1);
   }

@@ -19,22 +19,6 @@
 namespace kiln {
 namespace {
 
-std::string FetchAll(TestDaemon& daemon, const v1::Manifest& manifest,
-                     const std::vector<std::string>& digests, grpc::Status* status) {
-  grpc::ClientContext context;
-  v1::FetchObjectsRequest request;
-  request.set_namespace_(manifest.namespace_());
-  request.set_compile_key(manifest.compile_key());
-  request.set_variant_id(manifest.variant_id());
-  for (const std::string& digest : digests) request.add_digests(digest);
-  auto reader = daemon.compiler().FetchObjects(&context, request);
-  v1::ObjectChunk chunk;
-  std::string packed;
-  while (reader->Read(&chunk)) packed += chunk.data();
-  *status = reader->Finish();
-  return packed;
-}
-
 TEST(Server, CompilesOnceThenHitsAndServesTheObjects) {
   TestDaemon daemon;
   EXPECT_TRUE(daemon.Lookup("kernels 3").has_miss());
@@ -51,7 +35,7 @@ TEST(Server, CompilesOnceThenHitsAndServesTheObjects) {
   EXPECT_EQ(manifest.SerializeAsString(), first.manifest.SerializeAsString());
   const v1::ObjectRef& ref = manifest.kernels(1).object();
   grpc::Status status;
-  const std::string packed = FetchAll(daemon, manifest, {ref.digest()}, &status);
+  const std::string packed = daemon.Fetch(manifest, {ref.digest()}, &status);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(packed.size(), ref.packed_size());
   const auto raw = ZstdDecompress(packed, ref.raw_size());
@@ -73,11 +57,11 @@ TEST(Server, ServesOnlyWhatTheVariantNames) {
   const CompileResult a = daemon.Compile("name a");
   const CompileResult b = daemon.Compile("name b");
   grpc::Status status;
-  FetchAll(daemon, a.manifest, {b.manifest.kernels(0).object().digest()}, &status);
+  daemon.Fetch(a.manifest, {b.manifest.kernels(0).object().digest()}, &status);
   EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
   v1::Manifest stranger = a.manifest;
   stranger.set_namespace_("other");
-  FetchAll(daemon, stranger, {a.manifest.kernels(0).object().digest()}, &status);
+  daemon.Fetch(stranger, {a.manifest.kernels(0).object().digest()}, &status);
   EXPECT_EQ(status.error_code(), grpc::NOT_FOUND);
 }
 

@@ -1,5 +1,6 @@
 """Same key, same bytes; and the same results bit by bit whatever the number of threads."""
 import json
+import os
 import textwrap
 
 import pytest
@@ -7,6 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from kiln import records
+
+from daemons import kilnctl
 
 GRAPHS = textwrap.dedent("""
     import json, os
@@ -24,14 +27,12 @@ GRAPHS = textwrap.dedent("""
         torch.compile(lambda x: (f(x) * 2 + x.sum(-1, keepdim=True), f(x).amax(0)), backend="kiln")(x)
     graphs = records.graphs_since(0)
     assert len(graphs) == count and not any("fallback" in graph for graph in graphs)
-    print(json.dumps([[graph["compile_key"], graph["program_digest"], *[k["digest"] for k in graph["kernels"]]]
+    print(json.dumps([[graph["compile_key"], graph["manifest_digest"], *[k["digest"] for k in graph["kernels"]]]
                       for graph in graphs]))
 """)
 
 
 def digests(place, run, count):
-    import os
-
     root = os.path.join(place.root, str(run))
     os.mkdir(root, mode=0o700)
     place.environment.update(KILN_RUNTIME_DIR=os.path.join(root, "run"), KILN_STORE=os.path.join(root, "store"),
@@ -48,6 +49,41 @@ def test_same_key_same_bytes(place):
     assert len({tuple(graph) for graph in first}) == count
     for other in others:
         assert other == first
+
+
+CALLER = textwrap.dedent("""
+    import json, os, sys
+    import torch, kiln
+    from kiln import records
+    sys.path.insert(0, os.environ["FOLDER"])
+    module = __import__(os.environ["FILE"])
+    x = torch.randn(int(os.environ["SIZE"]), 16)
+    torch.compile(module.function, backend="kiln", dynamic=True)(x)
+    graph, = records.graphs_since(0)
+    print(json.dumps(graph, default=str))
+""")
+
+
+def test_callers_share_a_program_and_are_told_of_their_own_sizes_and_lines(place):
+    """explain's notes are each caller's own, kilnctl's those of who had the graph compiled."""
+    told = {}
+    for name, lines, size in (("first", 1, 8), ("second", 5, 80)):
+        with open(os.path.join(place.root, f"{name}.py"), "w") as file:
+            file.write("\n" * lines + "def function(x):\n    return (x * 2).sin().sum(-1)\n")
+        # Each traces for itself: what torch's cache keeps has the lines of who put it there.
+        output, _ = place.run(CALLER, FOLDER=place.root, FILE=name, SIZE=str(size),
+                              TORCHINDUCTOR_CACHE_DIR=os.path.join(place.root, f"torch-{name}"))
+        told[name] = json.loads(output.strip().splitlines()[-1])
+    first, second = told["first"], told["second"]
+    assert second["hit"] and not first["hit"]
+    assert first["manifest_digest"] == second["manifest_digest"]
+    for one, line in ((first, "first.py:3 in function"), (second, "second.py:7 in function")):
+        assert [kernel["sources"] for kernel in one["kernels"]] == [[line]]
+    assert [kernel["bytes_read"] for kernel in first["kernels"]] == [8 * 16 * 4]
+    assert [kernel["bytes_read"] for kernel in second["kernels"]] == [80 * 16 * 4]
+    text = kilnctl(place, "show", first["compile_key"]).stdout
+    assert "from first.py:3 in function" in text and "second.py" not in text
+    assert "bytes at s0 = 8" in text and "reads 512 B" in text
 
 
 @pytest.mark.usefixtures("no_fallback")

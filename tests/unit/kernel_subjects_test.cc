@@ -53,8 +53,8 @@ class KernelSubjectsTest : public testing::Test {
   void Add(const v1::Kernel& kernel, uint64_t bytes, int launches = 1) {
     v1::PlannedKernel* planned = plan_.add_kernels();
     planned->set_kernel(SerializeDeterministic(kernel));
-    planned->set_bytes_read(bytes / 2);
-    planned->set_bytes_written(bytes - bytes / 2);
+    planned->mutable_bytes_read()->set_value(static_cast<int64_t>(bytes / 2));
+    planned->mutable_bytes_written()->set_value(static_cast<int64_t>(bytes - bytes / 2));
     for (int k = 0; k < launches; ++k) {
       v1::Launch* launch = plan_.mutable_program()->add_steps()->mutable_launch();
       launch->set_kernel(static_cast<uint32_t>(plan_.kernels_size() - 1));

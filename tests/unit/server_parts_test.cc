@@ -290,6 +290,7 @@ TEST(CheckPlan, RefusesWhatDoesNotFitTogether) {
       [](v1::PlanReply* p) { p->mutable_program()->add_steps(); },
       [](v1::PlanReply* p) { p->mutable_program()->add_outputs()->set_buffer(1); },
       [](v1::PlanReply* p) { p->mutable_guards()->add_conditions(0); },
+      [](v1::PlanReply* p) { p->mutable_kernels(0)->mutable_notes()->add_sources("model.py:3 in forward"); },
   };
   for (size_t i = 0; i < std::size(spoils); ++i) {
     v1::PlanReply plan = GoodPlan();

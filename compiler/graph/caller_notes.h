@@ -1,0 +1,37 @@
+// What a manifest says of bytes and source lines, told for one caller: at that caller's sizes, in its own
+// files. A manifest holds expressions and positions of nodes, which are the same for all callers.
+//
+// Threads: pure functions. Errors: what a manifest says wrongly, or overflows, is 0 bytes or no line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "google/protobuf/repeated_ptr_field.h"
+#include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/graph.pb.h"
+#include "kiln/v1/kernel.pb.h"
+
+namespace kiln {
+
+class BytesMoved {
+ public:
+  // `exprs`: Manifest.byte_exprs. `hints`: values of the program's symbols.
+  BytesMoved(const google::protobuf::RepeatedPtrField<v1::ExprNode>& exprs, const v1::Hints& hints);
+
+  uint64_t Of(const v1::SymInt& bytes) const;
+
+ private:
+  std::vector<uint64_t> values_;  // by expression
+};
+
+// The lines of a kernel's nodes, each once. `lines`: GraphNotes.source_lines.
+std::vector<std::string> SourcesOf(const v1::KernelNotes& kernel,
+                                   const google::protobuf::RepeatedPtrField<std::string>& lines);
+
+// The notes with the lines of its nodes in `sources`, for a readable text.
+v1::KernelNotes WithSources(v1::KernelNotes kernel,
+                            const google::protobuf::RepeatedPtrField<std::string>& lines);
+
+}  // namespace kiln
