@@ -313,8 +313,10 @@ absl::StatusOr<Coordinator::FlightPtr> Coordinator::JoinOrStart(const Caller& ca
   flight->created = absl::Now();
   flight->waiters = 1;
   flight->deadline = caller.deadline;
-  KILN_ASSIGN_OR_RETURN(size_t position, queue_->Enqueue([this, flight] { RunFlight(flight); }));
-  flight->position = position;
+  KILN_ASSIGN_OR_RETURN(const AdmissionQueue::Place place,
+                        queue_->Enqueue([this, flight] { RunFlight(flight); }));
+  flight->position = static_cast<uint32_t>(place.before);
+  flight->ticket = place.ticket;
   flights_[flight->slot] = flight;
   *started = true;
   return flight;
@@ -325,6 +327,7 @@ void Coordinator::Leave(const FlightPtr& flight) {
   if (--flight->waiters > 0 || flight->finished || flight->artifact != nullptr) return;
   // Nobody waits and there is nothing to publish: the next caller of the key starts anew.
   flight->abandoned = true;
+  queue_->Withdraw(flight->ticket);
   if (auto found = flights_.find(flight->slot); found != flights_.end() && found->second == flight) {
     flights_.erase(found);
   }

@@ -29,7 +29,8 @@ struct Flight {
   // Shared with every waiter that may have to start the next flight from the same upload.
   std::shared_ptr<const std::string> graph;
   absl::Time created;
-  uint32_t position = 0;
+  uint32_t position = 0;  // in the queue
+  uint64_t ticket = 0;    // likewise
 
   // The runner's own.
   uint32_t workers_killed = 0;  // from outside, while they worked for this flight

@@ -1,5 +1,6 @@
 #include "server/schedule/admission_queue.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
 
@@ -31,11 +32,22 @@ absl::Status AdmissionQueue::CheckRoom() const {
   return Room();
 }
 
-absl::StatusOr<size_t> AdmissionQueue::Enqueue(std::function<void()> job) {
+absl::StatusOr<AdmissionQueue::Place> AdmissionQueue::Enqueue(std::function<void()> job) {
   absl::MutexLock lock(&mutex_);
   KILN_RETURN_IF_ERROR(Room());
-  jobs_.push_back(std::move(job));
-  return jobs_.size() - 1 + running_;
+  jobs_.push_back({++last_ticket_, std::move(job)});
+  return Place{last_ticket_, jobs_.size() - 1 + running_};
+}
+
+bool AdmissionQueue::Withdraw(uint64_t ticket) {
+  std::function<void()> dropped;  // ends without the lock
+  absl::MutexLock lock(&mutex_);
+  const auto found =
+      absl::c_lower_bound(jobs_, ticket, [](const Job& job, uint64_t t) { return job.ticket < t; });
+  if (found == jobs_.end() || found->ticket != ticket) return false;
+  dropped = std::move(found->run);
+  jobs_.erase(found);
+  return true;
 }
 
 void AdmissionQueue::Run() {
@@ -45,7 +57,7 @@ void AdmissionQueue::Run() {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &AdmissionQueue::HasWork));
       if (stopping_) return;
-      job = std::move(jobs_.front());
+      job = std::move(jobs_.front().run);
       jobs_.pop_front();
       ++running_;
     }

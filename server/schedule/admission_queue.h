@@ -5,6 +5,7 @@
 // the running jobs and drops the waiting ones, so drain (or cancel) first.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <thread>
@@ -22,8 +23,14 @@ class AdmissionQueue {
   AdmissionQueue(size_t runners, size_t queue_max);
   ~AdmissionQueue();
 
-  // The number of jobs before this one. RESOURCE_EXHAUSTED when full, UNAVAILABLE when draining.
-  absl::StatusOr<size_t> Enqueue(std::function<void()> job);
+  struct Place {
+    uint64_t ticket = 0;
+    size_t before = 0;  // jobs
+  };
+  // RESOURCE_EXHAUSTED when full, UNAVAILABLE when draining.
+  absl::StatusOr<Place> Enqueue(std::function<void()> job);
+  // Drops a job that still waits, and its place is free for another. False where it runs or has run.
+  bool Withdraw(uint64_t ticket);
   absl::Status CheckRoom() const;  // as Enqueue would answer now
 
   // True when everything ended before the deadline.
@@ -33,6 +40,10 @@ class AdmissionQueue {
   size_t running() const;
 
  private:
+  struct Job {
+    uint64_t ticket = 0;
+    std::function<void()> run;
+  };
   void Run();
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || !jobs_.empty(); }
   bool Empty() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return running_ == 0 && jobs_.empty(); }
@@ -42,7 +53,8 @@ class AdmissionQueue {
   std::vector<std::thread> threads_;  // const after construction
 
   mutable absl::Mutex mutex_;
-  std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);  // by ticket
+  uint64_t last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t running_ ABSL_GUARDED_BY(mutex_) = 0;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

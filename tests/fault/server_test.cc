@@ -6,7 +6,9 @@
 
 #include <fstream>
 #include <future>
+#include <thread>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "compiler/support/digest.h"
@@ -18,6 +20,13 @@
 
 namespace kiln {
 namespace {
+
+size_t JobsIn(TestDaemon& daemon, const std::string& phase) {
+  grpc::ClientContext context;
+  v1::JobsReply reply;
+  EXPECT_TRUE(daemon.admin().Jobs(&context, {}, &reply).ok());
+  return absl::c_count_if(reply.jobs(), [&](const v1::JobInfo& job) { return job.phase() == phase; });
+}
 
 TEST(Server, CompilesOnceThenHitsAndServesTheObjects) {
   TestDaemon daemon;
@@ -269,6 +278,34 @@ TEST(Server, ACallerWhoLeavesDoesNotHurtTheOthers) {
   EXPECT_TRUE(patient.done);
   EXPECT_EQ(impatient.get().status.error_code(), grpc::DEADLINE_EXCEEDED);
   EXPECT_EQ(daemon.Stats().compiles(), 1);
+}
+
+// Control: without AdmissionQueue::Withdraw they keep their places until a worker is free.
+TEST(Server, CallersWhoLeaveTheQueueRefuseNobody) {
+  TestDaemon daemon("admission { queue_max: 2 }");
+  std::vector<std::thread> busy;
+  for (int i = 0; i < 2; ++i) {
+    busy.emplace_back(
+        [&, i] { EXPECT_TRUE(daemon.Compile(absl::StrCat("sleep_ms 4000\nname busy", i)).durable); });
+  }
+  ASSERT_TRUE(Eventually([&] { return JobsIn(daemon, "planning") == 2; }));
+  std::vector<std::thread> impatient;
+  for (int i = 0; i < 2; ++i) {
+    impatient.emplace_back([&, i] {
+      const CompileResult result =
+          daemon.Compile(absl::StrCat("name impatient", i), {}, absl::Milliseconds(500));
+      EXPECT_EQ(result.status.error_code(), grpc::DEADLINE_EXCEEDED) << result.status.error_message();
+    });
+  }
+  for (std::thread& thread : impatient) thread.join();
+  ASSERT_TRUE(Eventually([&] { return JobsIn(daemon, "queued") == 0; }));
+  for (int i = 0; i < 2; ++i) {
+    busy.emplace_back([&, i] {
+      const CompileResult result = daemon.Compile(absl::StrCat("name patient", i));
+      EXPECT_TRUE(result.durable) << result.status.error_message();
+    });
+  }
+  for (std::thread& thread : busy) thread.join();
 }
 
 TEST(Server, AFullQueueSaysSo) {

@@ -258,6 +258,31 @@ TEST(AdmissionQueue, RunsInOrderAndRefusesBeyondItsLimit) {
   EXPECT_EQ(queue.Enqueue([] {}).status().code(), absl::StatusCode::kUnavailable) << "drained";
 }
 
+TEST(AdmissionQueue, WhatIsWithdrawnLeavesItsPlace) {
+  AdmissionQueue queue(1, 2);
+  absl::Notification begun, go;
+  std::vector<int> order;
+  const auto running = queue.Enqueue([&] {
+    begun.Notify();
+    go.WaitForNotification();
+  });
+  ASSERT_TRUE(running.ok());
+  begun.WaitForNotification();
+  const auto first = queue.Enqueue([&] { order.push_back(1); });
+  const auto second = queue.Enqueue([&] { order.push_back(2); });
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_FALSE(queue.Withdraw(running->ticket)) << "runs";
+  EXPECT_TRUE(queue.Withdraw(first->ticket));
+  EXPECT_FALSE(queue.Withdraw(first->ticket)) << "is gone";
+  const auto third = queue.Enqueue([&] { order.push_back(3); });
+  ASSERT_TRUE(third.ok());
+  EXPECT_EQ(third->before, 2u);
+  EXPECT_FALSE(queue.Withdraw(third->ticket + 1)) << "was never there";
+  go.Notify();
+  EXPECT_TRUE(queue.Drain(absl::Now() + absl::Seconds(10)));
+  EXPECT_EQ(order, (std::vector<int>{2, 3}));
+}
+
 TEST(AdmissionQueue, ADrainGivesUpAtItsDeadline) {
   absl::Notification go;  // outlives the queue, which ends with its tasks
   AdmissionQueue queue(1, 1);
