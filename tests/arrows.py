@@ -46,7 +46,7 @@ server/main.cc: cache/chain compiler/support compiler/worker server server/confi
   server/pool server/rpc server/tune
 
 client/include/kiln:
-client/src: client/include/kiln compiler/support
+client/src: client/include/kiln compiler/graph compiler/support
 client/runtime: compiler/graph compiler/image compiler/ir compiler/support
 client/tuner: client/runtime compiler/graph compiler/image compiler/ir compiler/support
 client/tuner/tuner_main.cc: client/runtime client/tuner compiler/support compiler/worker

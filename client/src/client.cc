@@ -14,6 +14,7 @@
 #include "client/src/breaker.h"
 #include "client/src/daemon.h"
 #include "client/src/object_cache.h"
+#include "compiler/graph/caller_notes.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/proto_util.h"
@@ -191,6 +192,7 @@ class Session {
     header.set_graph_bytes(input_.graph.size());
     *header.mutable_hints() = input_.hints;
     *header.mutable_notes() = input_.notes;
+    LimitNotes(header.mutable_notes());
     header.set_job(options_.job);
     header.set_want_debug(input_.want_debug);
     bool open = stream->Write(request);

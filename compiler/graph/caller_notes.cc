@@ -8,6 +8,17 @@
 #include "compiler/graph/expr_eval.h"
 
 namespace kiln {
+namespace {
+
+size_t BytesInMemory(const v1::GraphNotes& notes) {
+  size_t bytes = notes.title().size();
+  for (const auto* texts : {&notes.node_names(), &notes.source_lines(), &notes.guards()}) {
+    for (const std::string& text : *texts) bytes += sizeof(std::string) + text.size();
+  }
+  return bytes;
+}
+
+}  // namespace
 
 BytesMoved::BytesMoved(const google::protobuf::RepeatedPtrField<v1::ExprNode>& exprs,
                        const v1::Hints& hints) {
@@ -52,6 +63,19 @@ v1::KernelNotes WithSources(v1::KernelNotes kernel,
   kernel.clear_sources();
   for (std::string& line : SourcesOf(kernel, lines)) kernel.add_sources(std::move(line));
   return kernel;
+}
+
+void LimitNotes(v1::GraphNotes* notes) {
+  std::string& title = *notes->mutable_title();
+  if (title.size() > kTitleBytesMax) {
+    size_t end = kTitleBytesMax;
+    while (end > 0 && (static_cast<unsigned char>(title[end]) & 0xC0) == 0x80) --end;  // a character whole
+    title.resize(end);
+  }
+  const auto too_many = [&] { return BytesInMemory(*notes) > kNotesBytesMax; };
+  if (too_many()) notes->clear_node_names();
+  if (too_many()) notes->clear_source_lines();
+  if (too_many()) notes->clear_guards();
 }
 
 }  // namespace kiln

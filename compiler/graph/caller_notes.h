@@ -1,9 +1,11 @@
 // What a manifest says of bytes and source lines, told for one caller: at that caller's sizes, in its own
 // files. A manifest holds expressions and positions of nodes, which are the same for all callers.
 //
-// Threads: pure functions. Errors: what a manifest says wrongly, or overflows, is 0 bytes or no line.
+// Threads: pure functions. Limits: those below. Errors: what a manifest says wrongly, or overflows, is 0
+// bytes or no line.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,6 +16,9 @@
 #include "kiln/v1/kernel.pb.h"
 
 namespace kiln {
+
+inline constexpr size_t kTitleBytesMax = 1024;
+inline constexpr size_t kNotesBytesMax = 2u << 20;  // in memory
 
 class BytesMoved {
  public:
@@ -33,5 +38,9 @@ std::vector<std::string> SourcesOf(const v1::KernelNotes& kernel,
 // The notes with the lines of its nodes in `sources`, for a readable text.
 v1::KernelNotes WithSources(v1::KernelNotes kernel,
                             const google::protobuf::RepeatedPtrField<std::string>& lines);
+
+// Brings notes within kTitleBytesMax and kNotesBytesMax. They are for people: where they are too many, names
+// of nodes go first, then source lines, then guards, and the graph is compiled all the same.
+void LimitNotes(v1::GraphNotes* notes);
 
 }  // namespace kiln

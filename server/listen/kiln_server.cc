@@ -14,7 +14,9 @@ namespace {
 constexpr size_t kServerBytes = 512u << 20;
 constexpr int kServerThreads = 1024;
 constexpr int kStreamsPerConnection = 256;
-constexpr int kMessageBytesMax = 32 << 20;
+// A header with facts, notes and hints at their limits (rpc/compile_service.h); nothing else that comes in
+// one message is larger.
+constexpr int kMessageBytesMax = 6 << 20;
 
 std::string Wanted(const v1::ListenConfig& listen) {
   const bool both = !listen.unix_socket().empty() && !listen.tcp().empty();

@@ -1,6 +1,7 @@
 #include "server/rpc/compile_service.h"
 
 #include "absl/strings/str_cat.h"
+#include "compiler/graph/caller_notes.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
@@ -46,10 +47,24 @@ Caller MakeCaller(const std::string& ns, const v1::Hints& hints, grpc::ServerCon
   return caller;
 }
 
+absl::Status CheckSection(absl::string_view field, const std::string& bytes, size_t limit) {
+  if (bytes.size() <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("sections.", field, ": more than ", limit, " bytes"));
+}
+
+absl::Status CheckSections(const v1::RequestSections& sections) {
+  KILN_RETURN_IF_ERROR(CheckSection("options", sections.options(), kSectionBytesMax));
+  KILN_RETURN_IF_ERROR(CheckSection("target", sections.target(), kSectionBytesMax));
+  KILN_RETURN_IF_ERROR(CheckSection("numerics", sections.numerics(), kSectionBytesMax));
+  KILN_RETURN_IF_ERROR(CheckSection("facts", sections.facts(), kFactsBytesMax));
+  KILN_RETURN_IF_ERROR(CheckSection("environment", sections.environment(), kSectionBytesMax));
+  return CheckDigest("sections.graph_digest", sections.graph_digest());
+}
+
 absl::Status CheckHeader(const v1::CompileHeader& header, uint64_t graph_bytes_max) {
   KILN_RETURN_IF_ERROR(CheckNamespace(header.namespace_()));
   KILN_RETURN_IF_ERROR(CheckHints(header.hints()));
-  KILN_RETURN_IF_ERROR(CheckDigest("sections.graph_digest", header.sections().graph_digest()));
+  KILN_RETURN_IF_ERROR(CheckSections(header.sections()));
   if (header.graph_bytes() == 0) return absl::InvalidArgumentError("graph_bytes: no graph");
   if (header.graph_bytes() > graph_bytes_max) {
     return absl::InvalidArgumentError(
@@ -136,6 +151,7 @@ grpc::Status CompileService::Compile(grpc::ServerContext* context,
   Upload upload;
   upload.sections = header.sections();
   upload.notes = header.notes();
+  LimitNotes(&upload.notes);
   upload.want_debug = header.want_debug();
   upload.read_graph = [&] { return ReadGraph(header, stream); };
   return ToGrpc(

@@ -3,6 +3,7 @@
 //
 // A graph is uploaded as one zstd frame in chunks; it is decompressed up to the size that its header
 // gave (itself bounded), hashed, and compared with the digest in the key. It is never parsed here.
+// What people are told of a graph (GraphNotes) is brought within limits before it is kept.
 // A caller whose key is already compiled or being compiled is answered without reading its chunks.
 //
 // Thread-safe (gRPC calls it from many threads, each blocked for the length of its call).
@@ -20,6 +21,8 @@ namespace kiln {
 inline constexpr uint32_t kProtocolVersion = 1;
 inline constexpr size_t kNamespaceBytesMax = 256;
 inline constexpr size_t kHintsMax = 65'536;
+inline constexpr size_t kSectionBytesMax = 64u << 10;  // of RequestSections, but facts
+inline constexpr size_t kFactsBytesMax = 2u << 20;
 inline constexpr size_t kFetchDigestsMax = 65'536;
 
 class CompileService final : public v1::Compiler::Service {

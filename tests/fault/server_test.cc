@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "compiler/support/digest.h"
@@ -16,6 +17,7 @@
 #include "compiler/worker/sandbox.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "server/rpc/compile_service.h"
 #include "tests/fault/daemon.h"
 
 namespace kiln {
@@ -358,6 +360,65 @@ TEST(Server, LiesAboutTheUploadAreRefused) {
   EXPECT_EQ(send("name a", ZstdCompress("name a"), (64u << 20) + 1), grpc::INVALID_ARGUMENT);
   EXPECT_EQ(send("name a", ZstdCompress("name a"), 0), grpc::INVALID_ARGUMENT);
   EXPECT_EQ(daemon.Stats().compiles(), 0);
+}
+
+v1::CompileHeader HeaderOf(const std::string& script) {
+  v1::CompileHeader header;
+  header.set_namespace_("test");
+  *header.mutable_sections() = SectionsOf(script);
+  header.set_graph_bytes(script.size());
+  return header;
+}
+
+TEST(Server, SectionsBeyondTheirLimitsAreNamed) {
+  TestDaemon daemon;
+  const auto with = [&](std::string* (v1::RequestSections::*field)(), size_t bytes) {
+    v1::CompileHeader header = HeaderOf("name limits");
+    *(header.mutable_sections()->*field)() = std::string(bytes, 'x');
+    return daemon.Compile(header, "name limits", absl::Seconds(10)).status;
+  };
+  const std::pair<std::string* (v1::RequestSections::*)(), const char*> fields[] = {
+      {&v1::RequestSections::mutable_options, "options"},
+      {&v1::RequestSections::mutable_target, "target"},
+      {&v1::RequestSections::mutable_numerics, "numerics"},
+      {&v1::RequestSections::mutable_facts, "facts"},
+      {&v1::RequestSections::mutable_environment, "environment"}};
+  for (const auto& [field, name] : fields) {
+    const size_t limit = std::string(name) == "facts" ? kFactsBytesMax : kSectionBytesMax;
+    const grpc::Status refused = with(field, limit + 1);
+    EXPECT_EQ(refused.error_code(), grpc::INVALID_ARGUMENT);
+    EXPECT_TRUE(absl::StrContains(refused.error_message(), absl::StrCat("sections.", name)))
+        << refused.error_message();
+    EXPECT_TRUE(with(field, limit).ok()) << name;
+  }
+}
+
+TEST(Server, TooManyNotesAreLeftOutAndTheGraphIsCompiled) {
+  TestDaemon daemon;
+  v1::CompileHeader header = HeaderOf("name noted");
+  header.mutable_notes()->set_title("Model forward");
+  header.mutable_notes()->add_guards("a guard");
+  for (int i = 0; i < 100'000; ++i) header.mutable_notes()->add_node_names("node");
+  EXPECT_TRUE(daemon.Compile(header, "name noted", absl::Seconds(10)).durable);
+  grpc::ClientContext context;
+  v1::ShowRequest request;
+  v1::ListReply list;
+  ASSERT_TRUE(daemon.admin().List(&context, {}, &list).ok());
+  ASSERT_EQ(list.entries_size(), 1);
+  request.set_key_prefix(ToHex(list.entries(0).compile_key()));
+  grpc::ClientContext again;
+  v1::ShowReply shown;
+  ASSERT_TRUE(daemon.admin().Show(&again, request, &shown).ok());
+  ASSERT_EQ(shown.entries_size(), 1);
+  const v1::GraphNotes& kept = shown.entries(0).notes();
+  EXPECT_EQ(kept.title(), "Model forward");
+  EXPECT_EQ(kept.guards_size(), 1);
+  EXPECT_EQ(kept.node_names_size(), 0);
+
+  for (int i = 0; i < 2'000'000; ++i) header.mutable_notes()->add_node_names("node");
+  EXPECT_EQ(daemon.Compile(header, "name noted", absl::Seconds(10)).status.error_code(),
+            grpc::RESOURCE_EXHAUSTED)
+      << "a message of more than 6 MiB";
 }
 
 TEST(Server, ADebugCompileSendsItsStagesAndLeavesTheSameBytes) {

@@ -72,5 +72,44 @@ TEST(SourcesOf, AreTheCallersLinesEachOnce) {
   EXPECT_EQ(std::vector<std::string>(with.sources().begin(), with.sources().end()), lines);
 }
 
+// Notes of `count` texts of each kind, each of so many bytes.
+v1::GraphNotes Notes(int names, int lines, int guards, size_t bytes) {
+  v1::GraphNotes notes;
+  for (int i = 0; i < names; ++i) notes.add_node_names(std::string(bytes, 'n'));
+  for (int i = 0; i < lines; ++i) notes.add_source_lines(std::string(bytes, 'l'));
+  for (int i = 0; i < guards; ++i) notes.add_guards(std::string(bytes, 'g'));
+  return notes;
+}
+
+TEST(LimitNotes, DropsWhatIsTooMuchAndKeepsWhatTellsMost) {
+  constexpr size_t kText = 1024, kHalf = kNotesBytesMax / (kText + sizeof(std::string)) / 2;
+  v1::GraphNotes notes = Notes(kHalf, 1, kHalf - 1, kText);
+  const std::string before = notes.SerializeAsString();
+  LimitNotes(&notes);
+  EXPECT_EQ(notes.SerializeAsString(), before) << "at the limit";
+  notes = Notes(2 * kHalf, 2, kHalf, kText);
+  LimitNotes(&notes);
+  EXPECT_EQ(notes.node_names_size(), 0);
+  EXPECT_EQ(notes.source_lines_size(), 2);
+  EXPECT_EQ(notes.guards_size(), kHalf);
+  notes = Notes(0, kHalf, 3 * kHalf, kText);
+  LimitNotes(&notes);
+  EXPECT_EQ(notes.source_lines_size() + notes.guards_size(), 0);
+  notes = Notes(0, kNotesBytesMax / sizeof(std::string) + 1, 1, 0);
+  LimitNotes(&notes);
+  EXPECT_EQ(notes.source_lines_size(), 0) << "empty ones take memory too";
+  EXPECT_EQ(notes.guards_size(), 1);
+}
+
+TEST(LimitNotes, CutsATitleBetweenCharacters) {
+  v1::GraphNotes notes;
+  notes.set_title(std::string(kTitleBytesMax, 'x'));
+  LimitNotes(&notes);
+  EXPECT_EQ(notes.title().size(), kTitleBytesMax);
+  notes.set_title(std::string(kTitleBytesMax - 1, 'x') + "é");
+  LimitNotes(&notes);
+  EXPECT_EQ(notes.title(), std::string(kTitleBytesMax - 1, 'x'));
+}
+
 }  // namespace
 }  // namespace kiln
