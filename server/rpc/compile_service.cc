@@ -35,18 +35,6 @@ absl::Time DeadlineOf(const grpc::ServerContext& context) {
   return absl::FromChrono(deadline);
 }
 
-template <typename Stream>
-Caller MakeCaller(const std::string& ns, const v1::Hints& hints, grpc::ServerContext* context,
-                  Stream* stream) {
-  Caller caller;
-  caller.ns = ns;
-  caller.hints = hints;
-  caller.deadline = DeadlineOf(*context);
-  caller.gone = [context] { return context->IsCancelled(); };
-  caller.send = [stream](const v1::CompileEvent& event) { return stream->Write(event); };
-  return caller;
-}
-
 absl::Status CheckSection(absl::string_view field, const std::string& bytes, size_t limit) {
   if (bytes.size() <= limit) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("sections.", field, ": more than ", limit, " bytes"));
@@ -110,13 +98,32 @@ grpc::Status CompileService::Lookup(grpc::ServerContext*, const v1::LookupReques
   return grpc::Status::OK;
 }
 
+template <typename Stream>
+Caller CompileService::MakeCaller(const std::string& ns, const v1::Hints& hints, grpc::ServerContext* context,
+                                  Stream* stream) {
+  Caller caller;
+  caller.ns = ns;
+  caller.hints = hints;
+  caller.deadline = DeadlineOf(*context);
+  caller.gone = [context] { return context->IsCancelled(); };
+  caller.send = [this, context, stream](const v1::CompileEvent& event) {
+    const SilenceWatch::Turn turn(silence_, *context);
+    return stream->Write(event);
+  };
+  return caller;
+}
+
 absl::StatusOr<std::string> CompileService::ReadGraph(
-    const v1::CompileHeader& header,
-    grpc::ServerReaderWriter<v1::CompileEvent, v1::CompileRequest>* stream) const {
+    const v1::CompileHeader& header, grpc::ServerContext& context,
+    grpc::ServerReaderWriter<v1::CompileEvent, v1::CompileRequest>* stream) {
   const uint64_t packed_max = PackedMax(header.graph_bytes());
   std::string packed;
   v1::CompileRequest message;
-  while (stream->Read(&message)) {
+  const auto read = [&] {
+    const SilenceWatch::Turn turn(silence_, context);
+    return stream->Read(&message);
+  };
+  while (read()) {
     if (message.kind_case() != v1::CompileRequest::kGraphChunk) {
       return absl::InvalidArgumentError("graph_chunk: a second header");
     }
@@ -143,7 +150,11 @@ grpc::Status CompileService::Compile(grpc::ServerContext* context,
                                      grpc::ServerReaderWriter<v1::CompileEvent, v1::CompileRequest>* stream) {
   CallScope scope(stats_);
   v1::CompileRequest first;
-  if (!stream->Read(&first) || !first.has_header()) {
+  {
+    const SilenceWatch::Turn turn(silence_, *context);
+    if (!stream->Read(&first)) return ToGrpc(absl::InvalidArgumentError("header: must come first"));
+  }
+  if (!first.has_header()) {
     return ToGrpc(absl::InvalidArgumentError("header: must come first"));
   }
   const v1::CompileHeader& header = first.header();
@@ -153,7 +164,7 @@ grpc::Status CompileService::Compile(grpc::ServerContext* context,
   upload.notes = header.notes();
   LimitNotes(&upload.notes);
   upload.want_debug = header.want_debug();
-  upload.read_graph = [&] { return ReadGraph(header, stream); };
+  upload.read_graph = [&] { return ReadGraph(header, *context, stream); };
   return ToGrpc(
       coordinator_->Compile(MakeCaller(header.namespace_(), header.hints(), context, stream), upload));
 }
@@ -166,7 +177,8 @@ grpc::Status CompileService::Attach(grpc::ServerContext* context, const v1::Atta
                                      request->job_id()));
 }
 
-grpc::Status CompileService::FetchObjects(grpc::ServerContext*, const v1::FetchObjectsRequest* request,
+grpc::Status CompileService::FetchObjects(grpc::ServerContext* context,
+                                          const v1::FetchObjectsRequest* request,
                                           grpc::ServerWriter<v1::ObjectChunk>* writer) {
   CallScope scope(stats_);
   absl::Status status = CheckDigest("compile_key", request->compile_key());
@@ -175,7 +187,7 @@ grpc::Status CompileService::FetchObjects(grpc::ServerContext*, const v1::FetchO
     status = absl::InvalidArgumentError(absl::StrCat("digests: more than ", kFetchDigestsMax));
   }
   if (!status.ok()) return ToGrpc(status);
-  return ToGrpc(coordinator_->FetchObjects(*request, [writer](const Coordinator::FetchedObject& object) {
+  return ToGrpc(coordinator_->FetchObjects(*request, [&](const Coordinator::FetchedObject& object) {
     const std::string& packed = *object.packed;
     for (size_t offset = 0; offset < packed.size(); offset += kChunkBytesMax) {
       v1::ObjectChunk chunk;
@@ -183,6 +195,7 @@ grpc::Status CompileService::FetchObjects(grpc::ServerContext*, const v1::FetchO
       chunk.set_offset(offset);
       chunk.set_data(packed.substr(offset, kChunkBytesMax));
       chunk.set_last(offset + kChunkBytesMax >= packed.size());
+      const SilenceWatch::Turn turn(silence_, *context);
       if (!writer->Write(chunk)) return false;
     }
     return true;

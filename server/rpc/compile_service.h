@@ -6,15 +6,20 @@
 // What people are told of a graph (GraphNotes) is brought within limits before it is kept.
 // A caller whose key is already compiled or being compiled is answered without reading its chunks.
 //
+// A client that is silent when it has to send or take something for longer than admission.silent_seconds_max
+// is cut off (CANCELLED).
+//
 // Thread-safe (gRPC calls it from many threads, each blocked for the length of its call).
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "kiln/v1/compile.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
+#include "server/rpc/silence_watch.h"
 
 namespace kiln {
 
@@ -30,6 +35,7 @@ class CompileService final : public v1::Compiler::Service {
   // All outlive the service.
   CompileService(const v1::Config& config, const WorkerPool* pool, Coordinator* coordinator, Stats* stats)
       : graph_bytes_max_(config.admission().graph_bytes_max()),
+        silence_(std::chrono::seconds(config.admission().silent_seconds_max())),
         pool_(pool),
         coordinator_(coordinator),
         stats_(stats) {}
@@ -49,10 +55,14 @@ class CompileService final : public v1::Compiler::Service {
 
  private:
   absl::StatusOr<std::string> ReadGraph(
-      const v1::CompileHeader& header,
-      grpc::ServerReaderWriter<v1::CompileEvent, v1::CompileRequest>* stream) const;
+      const v1::CompileHeader& header, grpc::ServerContext& context,
+      grpc::ServerReaderWriter<v1::CompileEvent, v1::CompileRequest>* stream);
+  template <typename Stream>
+  Caller MakeCaller(const std::string& ns, const v1::Hints& hints, grpc::ServerContext* context,
+                    Stream* stream);
 
   const uint64_t graph_bytes_max_;
+  SilenceWatch silence_;
   const WorkerPool* const pool_;
   Coordinator* const coordinator_;
   Stats* const stats_;

@@ -370,6 +370,85 @@ v1::CompileHeader HeaderOf(const std::string& script) {
   return header;
 }
 
+using CompileStream = grpc::ClientReaderWriter<v1::CompileRequest, v1::CompileEvent>;
+
+// How a call that its client leaves alone ends; OK where it has not ended after so long.
+grpc::StatusCode EndWithin(absl::Duration limit, grpc::ClientContext* context,
+                           const std::function<grpc::Status()>& finish) {
+  std::future<grpc::Status> ended = std::async(std::launch::async, finish);
+  const bool over = ended.wait_for(absl::ToChronoMilliseconds(limit)) == std::future_status::ready;
+  if (!over) context->TryCancel();
+  const grpc::Status status = ended.get();
+  return over ? status.error_code() : grpc::StatusCode::OK;
+}
+
+grpc::StatusCode EndOfSilentUpload(TestDaemon& daemon, bool header, absl::Duration limit) {
+  grpc::ClientContext context;
+  std::unique_ptr<CompileStream> stream = daemon.compiler().Compile(&context);
+  v1::CompileRequest request;
+  *request.mutable_header() = HeaderOf("name silent");
+  if (header) stream->Write(request);
+  return EndWithin(limit, &context, [&] {
+    v1::CompileEvent event;
+    while (stream->Read(&event)) {
+    }
+    return stream->Finish();
+  });
+}
+
+TEST(Server, AClientThatFallsSilentInAnUploadIsCutOff) {
+  TestDaemon daemon("admission { silent_seconds_max: 1 }");
+  for (const bool header : {false, true}) {
+    EXPECT_EQ(EndOfSilentUpload(daemon, header, absl::Seconds(10)), grpc::CANCELLED) << header;
+  }
+  // One that is slow and not silent is served.
+  grpc::ClientContext context;
+  std::unique_ptr<CompileStream> stream = daemon.compiler().Compile(&context);
+  v1::CompileRequest request;
+  *request.mutable_header() = HeaderOf("name slow");
+  stream->Write(request);
+  for (const char byte : ZstdCompress("name slow")) {
+    absl::SleepFor(absl::Milliseconds(150));
+    request.set_graph_chunk(std::string(1, byte));
+    EXPECT_TRUE(stream->Write(request));
+  }
+  stream->WritesDone();
+  v1::CompileEvent event;
+  bool durable = false;
+  while (stream->Read(&event)) durable = durable || event.done().durable();
+  EXPECT_TRUE(stream->Finish().ok() && durable);
+  // The daemon's own work is nobody's silence.
+  EXPECT_TRUE(daemon.Compile("sleep_ms 2500").durable);
+  EXPECT_TRUE(Eventually([&] { return daemon.Lookup("name slow").has_hit(); }));
+}
+
+TEST(Server, AClientThatTakesNothingIsCutOff) {
+  TestDaemon daemon("admission { silent_seconds_max: 1 }");
+  std::string noise = "name ";
+  for (uint64_t i = 0; noise.size() < 1'000'000; ++i) noise += ToHex(Sha256(absl::StrCat(i)));
+  const CompileResult made = daemon.Compile(noise);
+  ASSERT_TRUE(made.durable) << made.failed_reason;
+  grpc::ClientContext context;
+  v1::FetchObjectsRequest request;
+  request.set_namespace_(made.manifest.namespace_());
+  request.set_compile_key(made.manifest.compile_key());
+  request.set_variant_id(made.manifest.variant_id());
+  // More than the transport takes for a client that does not read.
+  for (int i = 0; i < 1000; ++i) request.add_digests(made.manifest.kernels(0).loop_ir().digest());
+  auto reader = daemon.compiler().FetchObjects(&context, request);
+  absl::SleepFor(absl::Seconds(3));
+  v1::ObjectChunk chunk;
+  while (reader->Read(&chunk)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::CANCELLED);
+}
+
+// The control: without the limit such a call goes on.
+TEST(Server, WithoutALimitSilenceHoldsACall) {
+  TestDaemon daemon("admission { silent_seconds_max: 3600 }");
+  EXPECT_EQ(EndOfSilentUpload(daemon, true, absl::Seconds(3)), grpc::OK);
+}
+
 TEST(Server, SectionsBeyondTheirLimitsAreNamed) {
   TestDaemon daemon;
   const auto with = [&](std::string* (v1::RequestSections::*field)(), size_t bytes) {

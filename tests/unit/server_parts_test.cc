@@ -123,6 +123,7 @@ TEST(Config, DefaultsAreComplete) {
   EXPECT_GT(config.workers().count(), 0);
   EXPECT_EQ(config.workers().binary(), "/usr/bin/kiln-worker");
   EXPECT_EQ(config.admission().queue_max(), 256);
+  EXPECT_EQ(config.admission().silent_seconds_max(), 60);
   EXPECT_EQ(config.drain_seconds(), 30);
 }
 
@@ -153,6 +154,8 @@ TEST(Config, RefusalsNameTheField) {
       {"workers.emit_seconds_max",
        [](v1::Config* c) { c->mutable_workers()->set_emit_seconds_max(UINT32_MAX); }},
       {"admission.queue_max", [](v1::Config* c) { c->mutable_admission()->set_queue_max(UINT32_MAX); }},
+      {"admission.silent_seconds_max",
+       [](v1::Config* c) { c->mutable_admission()->set_silent_seconds_max(UINT32_MAX); }},
       {"admission.graph_bytes_max",
        [](v1::Config* c) { c->mutable_admission()->set_graph_bytes_max(kGraphBytesMax + 1); }},
       {"idle_exit_seconds", [](v1::Config* c) { c->set_idle_exit_seconds(UINT32_MAX); }},

@@ -1,0 +1,50 @@
+#include "server/rpc/silence_watch.h"
+
+#include "absl/time/time.h"
+
+namespace kiln {
+
+SilenceWatch::SilenceWatch(std::chrono::seconds limit) : limit_(limit), thread_(&SilenceWatch::Run, this) {}
+
+SilenceWatch::~SilenceWatch() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.Signal();
+  }
+  thread_.join();
+}
+
+SilenceWatch::Key SilenceWatch::Begin(grpc::ServerContext& call) {
+  absl::MutexLock lock(&mutex_);
+  const Key key = {std::chrono::steady_clock::now() + limit_, ++last_number_};
+  // Ends come in order, so only the first turn after none has to wake the thread.
+  if (turns_.empty()) changed_.Signal();
+  turns_.emplace(key, &call);
+  return key;
+}
+
+void SilenceWatch::End(const Key& key) {
+  absl::MutexLock lock(&mutex_);
+  turns_.erase(key);
+}
+
+void SilenceWatch::Run() {
+  absl::MutexLock lock(&mutex_);
+  while (!stopping_) {
+    if (turns_.empty()) {
+      changed_.Wait(&mutex_);
+      continue;
+    }
+    const auto left = turns_.begin()->first.first - std::chrono::steady_clock::now();
+    if (left.count() > 0) {
+      changed_.WaitWithTimeout(&mutex_, absl::FromChrono(left));
+      continue;
+    }
+    // Under the lock: the call lives until its turn has ended.
+    turns_.begin()->second->TryCancel();
+    turns_.erase(turns_.begin());
+  }
+}
+
+}  // namespace kiln

@@ -1,0 +1,55 @@
+// Ends calls whose client falls silent when it is the client's turn: to send the next message of an upload,
+// or to take what is sent. Every such call holds one of the server's threads.
+//
+// Thread-safe; one thread of its own. Time is monotonic. Limits: as many turns as there are calls.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/grpcpp.h"
+
+namespace kiln {
+
+class SilenceWatch {
+ public:
+  explicit SilenceWatch(std::chrono::seconds limit);
+  ~SilenceWatch();  // after the last turn
+
+  // Lives as long as one read or write. The call is cancelled, and the read or write returns false, where it
+  // takes longer than the limit.
+  class Turn {
+   public:
+    // Both outlive the turn.
+    Turn(SilenceWatch& watch, grpc::ServerContext& call) : watch_(watch), key_(watch.Begin(call)) {}
+    ~Turn() { watch_.End(key_); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    SilenceWatch& watch_;
+    const std::pair<std::chrono::steady_clock::time_point, uint64_t> key_;
+  };
+
+ private:
+  using Key = std::pair<std::chrono::steady_clock::time_point, uint64_t>;  // its end, and a number
+  Key Begin(grpc::ServerContext& call) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(const Key& key) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::chrono::seconds limit_;
+
+  absl::Mutex mutex_;
+  absl::CondVar changed_;
+  std::map<Key, grpc::ServerContext*> turns_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // const after construction
+};
+
+}  // namespace kiln
