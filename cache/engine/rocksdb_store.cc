@@ -30,7 +30,9 @@ constexpr char kCorruptPrefix[] = "corrupt-";
 constexpr char kDamageNote[] = "damaged";
 constexpr absl::Duration kBetweenReopenings = absl::Seconds(1);
 constexpr size_t kUsesWithABatch = 256;
-constexpr size_t kUsesUnwrittenMax = 512;
+constexpr size_t kUsesUnwrittenMax = 512;   // then they are written,
+constexpr size_t kUsesWrittenMax = 16'384;  // so many at once,
+constexpr absl::Duration kBetweenUses = absl::Seconds(1);
 // Values from here on go to blob files; below, a blob's bookkeeping costs more than it saves.
 constexpr uint64_t kBlobBytesMin = 4096;
 
@@ -130,10 +132,16 @@ absl::StatusOr<std::unique_ptr<RocksdbStore>> RocksdbStore::Open(RocksdbOptions 
   if (options.directory.empty()) return absl::InvalidArgumentError("store without a directory");
   std::unique_ptr<RocksdbStore> store(new RocksdbStore(std::move(options)));
   KILN_RETURN_IF_ERROR(StatusWrap(store->OpenDatabase(), "open store"));
+  if (!store->options_.read_only) store->uses_writer_ = std::thread(&RocksdbStore::WriteUses, store.get());
   return store;
 }
 
 RocksdbStore::~RocksdbStore() {
+  {
+    absl::MutexLock lock(&uses_mutex_);
+    stopping_ = true;
+  }
+  if (uses_writer_.joinable()) uses_writer_.join();
   if (db_ == nullptr) return;
   if (!options_.read_only) {
     // Uses are advice: on a full or failing disk they are forgotten.
@@ -479,13 +487,30 @@ absl::Status RocksdbStore::Delete(absl::Span<const EntryId> ids) {
 }
 
 void RocksdbStore::RecordUse(const EntryId& id) {
-  size_t unwritten = index_.RecordUse(id, options_.now_unix_seconds());
-  if (unwritten < kUsesUnwrittenMax || !write_state().ok()) return;
-  absl::ReaderMutexLock lock(&writing_);
-  rocksdb::WriteBatch uses;
-  AddUses(kUsesUnwrittenMax, &uses);
-  // Uses are advice: on a full or failing disk they are forgotten.
-  Write(&uses, /*sync=*/false).IgnoreError();
+  if (index_.RecordUse(id, options_.now_unix_seconds()) < kUsesUnwrittenMax) return;
+  absl::MutexLock lock(&uses_mutex_);
+  many_uses_ = true;
+}
+
+void RocksdbStore::WriteUses() {
+  const auto many = [this]() ABSL_SHARED_LOCKS_REQUIRED(uses_mutex_) { return stopping_ || many_uses_; };
+  while (true) {
+    {
+      absl::MutexLock lock(&uses_mutex_);
+      uses_mutex_.Await(absl::Condition(&many));
+      if (stopping_) return;
+      many_uses_ = false;
+    }
+    if (write_state().ok()) {
+      absl::ReaderMutexLock lock(&writing_);
+      rocksdb::WriteBatch uses;
+      AddUses(kUsesWrittenMax, &uses);
+      // Uses are advice: on a full or failing disk they are forgotten.
+      if (uses.Count() > 0) Write(&uses, /*sync=*/false).IgnoreError();
+    }
+    absl::MutexLock lock(&uses_mutex_);
+    uses_mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kBetweenUses);
+  }
 }
 
 absl::Status RocksdbStore::SetPinned(const EntryId& id, bool pinned) {

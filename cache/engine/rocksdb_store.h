@@ -2,7 +2,7 @@
 // blob files (with a blob cache, without which their reads are 10 to 200 times slower).
 //
 // Durability: a Put is one WriteBatch and one WAL sync, and OK is said after the sync. Uses are
-// written unsynced with a later batch.
+// written unsynced, with a later batch or by a thread of the store's own: who records one does not write.
 // Opening: a database that is damaged beyond opening is renamed `<directory>/corrupt-<unix time>`
 // (the latest one is kept) and an empty one started; damage met later is noted and has the same
 // effect at the next opening. A database of an unknown format is FAILED_PRECONDITION and untouched;
@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -81,6 +82,7 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   absl::Status ProbeSpace();
   void CloseDatabase();
   void AddUses(size_t limit, rocksdb::WriteBatch* batch);
+  void WriteUses() ABSL_LOCKS_EXCLUDED(uses_mutex_);  // until the store ends
   void NoteDamage();
   void ForgetGhost(const EntryId& id);
   rocksdb::ColumnFamilyHandle* Family(EntryKind kind) const { return families_[static_cast<size_t>(kind)]; }
@@ -103,6 +105,11 @@ class RocksdbStore : public ArtifactStore, public Catalog {
 
   mutable absl::Mutex state_mutex_;
   absl::Status write_state_ ABSL_GUARDED_BY(state_mutex_);
+
+  absl::Mutex uses_mutex_;
+  bool many_uses_ ABSL_GUARDED_BY(uses_mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(uses_mutex_) = false;
+  std::thread uses_writer_;  // none where the store is read only
 };
 
 }  // namespace kiln

@@ -2,9 +2,15 @@
 
 #include <fstream>
 #include <map>
+#include <memory>
+#include <set>
 #include <thread>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "cache/budget/evicting_store.h"
 #include "cache/budget/eviction_plan.h"
 #include "cache/chain/metrics_store.h"
@@ -20,6 +26,7 @@
 #include "cache/tiers/coalescing_store.h"
 #include "cache/tiers/tiered_store.h"
 #include "gtest/gtest.h"
+#include "rocksdb/file_system.h"
 #include "rocksdb/write_batch.h"
 #include "tests/conformance/store_testing.h"
 
@@ -405,6 +412,75 @@ TEST(RocksdbStoreTest, EntriesUsesAndPinsSurviveReopening) {
   EXPECT_EQ((*store)->Find(entry.id)->hits, 6u);
   EXPECT_TRUE((*store)->Find(entry.id)->pinned);
   EXPECT_FALSE((*store)->started_anew());
+}
+
+// Knows which threads append to files.
+class WatchedFileSystem : public rocksdb::FileSystemWrapper {
+ public:
+  explicit WatchedFileSystem(const std::shared_ptr<rocksdb::FileSystem>& target)
+      : FileSystemWrapper(target) {}
+  const char* Name() const override { return "WatchedFileSystem"; }
+  rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
+                                    std::unique_ptr<rocksdb::FSWritableFile>* file,
+                                    rocksdb::IODebugContext* context) override {
+    std::unique_ptr<rocksdb::FSWritableFile> target;
+    rocksdb::IOStatus status = FileSystemWrapper::NewWritableFile(path, options, &target, context);
+    if (status.ok()) *file = std::make_unique<WatchedFile>(std::move(target), this);
+    return status;
+  }
+  std::set<std::thread::id> TakeWriters() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(writers_, {});
+  }
+
+ private:
+  class WatchedFile : public rocksdb::FSWritableFileOwnerWrapper {
+   public:
+    WatchedFile(std::unique_ptr<rocksdb::FSWritableFile> target, WatchedFileSystem* system)
+        : FSWritableFileOwnerWrapper(std::move(target)), system_(system) {}
+    rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
+                             rocksdb::IODebugContext* context) override {
+      system_->Note();
+      return FSWritableFileOwnerWrapper::Append(data, options, context);
+    }
+    rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
+                             const rocksdb::DataVerificationInfo& info,
+                             rocksdb::IODebugContext* context) override {
+      system_->Note();
+      return FSWritableFileOwnerWrapper::Append(data, options, info, context);
+    }
+
+   private:
+    WatchedFileSystem* const system_;
+  };
+  void Note() {
+    absl::MutexLock lock(&mutex_);
+    writers_.insert(std::this_thread::get_id());
+  }
+  absl::Mutex mutex_;
+  std::set<std::thread::id> writers_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST(RocksdbStoreTest, WhoRecordsUsesWritesNothing) {
+  TemporaryDirectory directory;
+  auto files = std::make_shared<WatchedFileSystem>(rocksdb::FileSystem::Default());
+  const std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(files);
+  RocksdbOptions options = Options(directory.path());
+  options.env = env.get();
+  auto store = RocksdbStore::Open(options);
+  ASSERT_TRUE(store.ok()) << store.status();
+  std::vector<Entry> entries;
+  for (int i = 0; i < 2000; ++i) entries.push_back(Tuning(absl::StrCat("entry ", i)));
+  ASSERT_TRUE((*store)->Put(entries).ok());
+  EXPECT_TRUE(files->TakeWriters().contains(std::this_thread::get_id())) << "a Put does";
+  for (const Entry& entry : entries) (*store)->RecordUse(entry.id);
+  std::set<std::thread::id> writers = files->TakeWriters();
+  for (int i = 0; i < 200 && writers.empty(); ++i) {
+    absl::SleepFor(absl::Milliseconds(50));
+    writers = files->TakeWriters();
+  }
+  EXPECT_FALSE(writers.empty()) << "uses are written all the same";
+  EXPECT_FALSE(writers.contains(std::this_thread::get_id()));
 }
 
 TEST(RocksdbStoreTest, SecondProcessIsRefused) {
