@@ -19,12 +19,12 @@
 #include "server/flight/coordinator.h"
 #include "server/listen/kiln_server.h"
 #include "server/listen/runtime_dir.h"
+#include "server/observe/log.h"
 #include "server/pool/measuring_pool.h"
 #include "server/pool/zygote.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/compile_service.h"
 #include "server/tune/tuner.h"
-#include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -104,13 +104,6 @@ absl::StatusOr<v1::Config> MakeConfig(const Flags& flags) {
 }
 
 std::string ParentOf(const std::string& path) { return path.substr(0, std::max<size_t>(1, path.rfind('/'))); }
-
-void SetUpLog() {
-  auto logger = spdlog::stderr_logger_mt("kilnd");
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %P %l %v");
-  logger->flush_on(spdlog::level::info);
-  spdlog::set_default_logger(logger);
-}
 
 // The parent of all kiln-tuners; nullptr where there is nothing to measure on, and `without` says why.
 std::unique_ptr<Zygote> ForkMeasuring(const v1::MeasuringConfig& config, std::string* without) {

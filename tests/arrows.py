@@ -43,7 +43,7 @@ server/flight: cache compiler/graph compiler/support server/build server/observe
 server/rpc: cache compiler/graph compiler/ir compiler/support compiler/worker server/build server/flight server/observe
 server: compiler/support
 server/main.cc: cache/chain compiler/support compiler/worker server server/config server/flight server/listen
-  server/pool server/rpc server/tune
+  server/observe server/pool server/rpc server/tune
 
 client/include/kiln:
 client/src: client/include/kiln compiler/graph compiler/support

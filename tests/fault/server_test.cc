@@ -370,6 +370,22 @@ v1::CompileHeader HeaderOf(const std::string& script) {
   return header;
 }
 
+TEST(Server, NobodyWritesAnothersLineInTheLog) {
+  TestDaemon daemon;
+  const std::string script = "refuse 12 no such operator";
+  v1::CompileHeader header = HeaderOf(script);
+  header.mutable_notes()->set_title("Model\n2026-01-01T00:00:00.000 1 info forged \x1b[2J");
+  EXPECT_EQ(daemon.Compile(header, script, absl::Seconds(10)).failed_code, 12);
+  std::ifstream log(daemon.directory() + "/log");
+  bool told = false;
+  for (std::string line; std::getline(log, line);) {
+    told = told || absl::StrContains(line, "Model\\n2026-01-01T00:00:00.000 1 info forged \\x1b[2J");
+    EXPECT_FALSE(absl::StartsWith(line, "2026-01-01")) << line;
+    EXPECT_FALSE(absl::StrContains(line, "\x1b")) << line;
+  }
+  EXPECT_TRUE(told);
+}
+
 using CompileStream = grpc::ClientReaderWriter<v1::CompileRequest, v1::CompileEvent>;
 
 // How a call that its client leaves alone ends; OK where it has not ended after so long.

@@ -21,6 +21,7 @@
 #include "server/build/artifact.h"
 #include "server/config/config.h"
 #include "server/listen/runtime_dir.h"
+#include "server/observe/log.h"
 #include "server/schedule/admission_queue.h"
 
 namespace kiln {
@@ -292,6 +293,17 @@ TEST(AdmissionQueue, ADrainGivesUpAtItsDeadline) {
   ASSERT_TRUE(queue.Enqueue([&] { go.WaitForNotification(); }).ok());
   EXPECT_FALSE(queue.Drain(absl::Now() + absl::Milliseconds(50)));
   go.Notify();
+}
+
+// ---- The log ---------------------------------------------------------------------------------
+
+TEST(LogText, IsOneLineOfLimitedLength) {
+  EXPECT_EQ(LogText("Größe 3"), "Größe 3");
+  EXPECT_EQ(LogText("a\nb\r\x1b[31m\x7f"), "a\\nb\\x0d\\x1b[31m\\x7f");
+  EXPECT_EQ(LogText(absl::string_view("\0", 1)), "\\x00");
+  const std::string longest(kLogLineBytesMax, 'x');
+  EXPECT_EQ(LogText(longest), longest);
+  EXPECT_EQ(LogText(longest + "x"), longest + " …");
 }
 
 // ---- What a worker sends ---------------------------------------------------------------------
