@@ -44,8 +44,12 @@ absl::Status FromRocksdb(const rocksdb::Status& status) {
 
 bool IsDamage(const rocksdb::Status& status) {
   if (status.ok() || IsNoSpace(status) || IsPermission(status) || IsLocked(status)) return false;
-  return status.IsCorruption() || status.IsInvalidArgument() || status.IsNotFound() ||
-         status.IsNotSupported() || (status.IsIOError() && status.IsPathNotFound());
+  return status.IsCorruption() || status.IsNotFound() || (status.IsIOError() && status.IsPathNotFound());
+}
+
+bool IsIncompatible(const rocksdb::Status& status) {
+  return (status.IsInvalidArgument() || status.IsNotSupported()) && !IsLocked(status) &&
+         !IsPermission(status);
 }
 
 }  // namespace kiln

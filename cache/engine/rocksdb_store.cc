@@ -191,6 +191,12 @@ absl::Status RocksdbStore::OpenOrStartAnew() {
     KILN_RETURN_IF_ERROR(SetAside());
     status = OpenColumnFamilies();
   }
+  if (IsIncompatible(status)) {
+    return absl::FailedPreconditionError(
+        "the store was written by another version of kiln, or is another program's; it is left as it is: "
+        "name "
+        "another directory, or remove it");
+  }
   return FromRocksdb(status);
 }
 
@@ -251,13 +257,16 @@ absl::Status RocksdbStore::SetAside() {
   KILN_RETURN_IF_ERROR(FromRocksdb(env_->GetChildren(options_.directory, &names)));
   std::string target = absl::StrCat(kCorruptPrefix, options_.now_unix_seconds());
   while (std::find(names.begin(), names.end(), target) != names.end()) target += "x";
-  for (const std::string& name : names) {
-    if (!absl::StartsWith(name, kCorruptPrefix)) continue;
-    KILN_RETURN_IF_ERROR(FromRocksdb(RemoveDirectory(env_, options_.directory + "/" + name)));
-  }
   // Not while another process has it open.
   rocksdb::FileLock* file_lock = nullptr;
   KILN_RETURN_IF_ERROR(FromRocksdb(env_->LockFile(DatabasePath() + "/LOCK", &file_lock)));
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, kCorruptPrefix)) continue;
+    if (absl::Status gone = FromRocksdb(RemoveDirectory(env_, options_.directory + "/" + name)); !gone.ok()) {
+      env_->UnlockFile(file_lock).PermitUncheckedError();
+      return gone;
+    }
+  }
   KILN_RETURN_IF_ERROR(FromRocksdb(env_->UnlockFile(file_lock)));
   KILN_RETURN_IF_ERROR(
       FromRocksdb(env_->RenameFile(DatabasePath(), absl::StrCat(options_.directory, "/", target))));

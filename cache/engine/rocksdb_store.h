@@ -5,12 +5,11 @@
 // written unsynced, with a later batch or by a thread of the store's own: who records one does not write.
 // Opening: a database that is damaged beyond opening is renamed `<directory>/corrupt-<unix time>`
 // (the latest one is kept) and an empty one started; damage met later is noted and has the same
-// effect at the next opening. A database of an unknown format is FAILED_PRECONDITION and untouched;
-// so is one that another process has open. No space, no permission: RESOURCE_EXHAUSTED,
-// PERMISSION_DENIED.
-// Running: after a failed write (disk full) reads go on; later Puts try, once a second, whether there is
-// space again, and then open the database anew.
-// Thread-safe. Memory: one cache for blocks and blobs, and one write buffer a column family.
+// effect at the next opening. A database of an unknown format or of another program's is FAILED_PRECONDITION
+// and untouched, one that another process has open ABORTED and untouched. No space, no permission:
+// RESOURCE_EXHAUSTED, PERMISSION_DENIED. Running: after a failed write (disk full) reads go on; later Puts
+// try, once a second, whether there is space again, and then open the database anew. Thread-safe. Memory: one
+// cache for blocks and blobs, and one write buffer a column family.
 #pragma once
 
 #include <array>

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
@@ -560,6 +561,55 @@ TEST(RocksdbStoreTest, UnknownFormatIsLeftUntouched) {
   EXPECT_EQ(before, snapshot());
   EXPECT_EQ(NewStore(Config(directory.path())).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(before, snapshot());
+}
+
+TEST(RocksdbStoreTest, AWholeDatabaseOfAnotherKindIsRefusedAndStays) {
+  TemporaryDirectory directory;
+  const std::string path = directory.path() + "/db";
+  rocksdb::Options options;
+  options.create_if_missing = options.create_missing_column_families = true;
+  rocksdb::ColumnFamilyOptions backwards;
+  backwards.comparator = rocksdb::ReverseBytewiseComparator();
+  const std::vector<rocksdb::ColumnFamilyDescriptor> families = {{rocksdb::kDefaultColumnFamilyName, {}},
+                                                                 {"objects", backwards}};
+  const auto open = [&](std::vector<rocksdb::ColumnFamilyHandle*>* handles) {
+    rocksdb::DB* db = nullptr;
+    EXPECT_TRUE(rocksdb::DB::Open(options, path, families, handles, &db).ok());
+    return std::unique_ptr<rocksdb::DB>(db);
+  };
+  const auto close = [](rocksdb::DB& db, const std::vector<rocksdb::ColumnFamilyHandle*>& handles) {
+    for (rocksdb::ColumnFamilyHandle* handle : handles)
+      EXPECT_TRUE(db.DestroyColumnFamilyHandle(handle).ok());
+  };
+  {
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    const std::unique_ptr<rocksdb::DB> db = open(&handles);
+    ASSERT_TRUE(db->Put(rocksdb::WriteOptions(), handles[1], "key", "somebody's").ok());
+    close(*db, handles);
+  }
+  const absl::Status refused = RocksdbStore::Open(Options(directory.path())).status();
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "name another directory")) << refused;
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  const std::unique_ptr<rocksdb::DB> db = open(&handles);
+  std::string value;
+  EXPECT_TRUE(db->Get(rocksdb::ReadOptions(), handles[1], "key", &value).ok());
+  EXPECT_EQ(value, "somebody's");
+  close(*db, handles);
+}
+
+TEST(RocksdbStoreTest, WhatWasSetAsideStaysWhileAnotherHasTheStore) {
+  TemporaryDirectory directory;
+  auto first = RocksdbStore::Open(Options(directory.path()));
+  ASSERT_TRUE(first.ok()) << first.status();
+  const std::string older = directory.path() + "/corrupt-1";
+  std::filesystem::create_directory(older);
+  std::ofstream(directory.path() + "/damaged") << "noted";
+  EXPECT_EQ(RocksdbStore::Open(Options(directory.path())).status().code(), StatusCode::kAborted);
+  EXPECT_TRUE(std::filesystem::exists(older));
+  first->reset();
+  EXPECT_TRUE(RocksdbStore::Open(Options(directory.path())).ok());
+  EXPECT_FALSE(std::filesystem::exists(older)) << "the latest is kept";
 }
 
 // ---- The chain ------------------------------------------------------------------------------
