@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "cache/chain/store_config.h"
 #include "compiler/support/limits.h"
 #include "compiler/worker/build_id.h"
 #include "compiler/worker/frame.h"
@@ -126,6 +127,20 @@ TEST(Config, DefaultsAreComplete) {
   EXPECT_EQ(config.admission().queue_max(), 256);
   EXPECT_EQ(config.admission().silent_seconds_max(), 60);
   EXPECT_EQ(config.drain_seconds(), 30);
+}
+
+TEST(Config, TheExampleShowsTheDefaults) {
+  absl::StatusOr<v1::Config> example = ReadConfigFile(KILN_EXAMPLE_CONFIG);
+  ASSERT_TRUE(example.ok()) << example.status();
+  v1::Config defaults;
+  *defaults.mutable_listen() = example->listen();
+  defaults.mutable_store()->set_directory(example->store().directory());
+  defaults.mutable_store()->set_budget_bytes(kStoreBudgetBytesDefault);
+  defaults.mutable_store()->set_memory_bytes(kStoreMemoryBytesDefault);
+  ApplyDefaults("/usr/bin/", &defaults);
+  EXPECT_GT(example->measuring().lease_seconds_max(), 0) << "it shows them";
+  ApplyDefaults("/usr/bin/", &*example);
+  EXPECT_EQ(example->DebugString(), defaults.DebugString());
 }
 
 TEST(Config, RefusalsNameTheField) {
