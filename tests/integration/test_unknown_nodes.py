@@ -366,6 +366,12 @@ def _made_of_zeros(row):
     return cache.sum()
 
 
+def _made_like(row):
+    cache = torch.zeros_like(row.expand(256, -1), memory_format=torch.contiguous_format)
+    append(cache, row.sin(), 0)
+    return cache.sum()
+
+
 def _made_of_values(row):
     cache = row.expand(256, -1) + 1
     append(cache, row, 0)
@@ -378,7 +384,7 @@ def test_a_large_cache_that_is_written_into_is_held_once(function, copies):
 
 
 @pytest.mark.parametrize("function, copies", [(_made_for_the_call, False), (_made_of_zeros, False),
-                                              (_made_of_values, True)])
+                                              (_made_like, False), (_made_of_values, True)])
 def test_memory_made_to_be_written_into_is_held_once(function, copies):
     check_peak(function, copies, torch.randn(1 << 20))
 

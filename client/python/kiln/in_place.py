@@ -16,7 +16,9 @@ aten = torch.ops.aten
 
 _TRITON = triton_kernel_wrap.triton_kernel_wrapper_functional
 _FACTORIES = (aten.empty.memory_format, aten.empty_strided.default, aten.empty_permuted.default, aten.full.default,
-              aten.zeros.default, aten.ones.default)
+              aten.zeros.default, aten.ones.default, aten.empty_like.default, aten.full_like.default,
+              aten.zeros_like.default, aten.ones_like.default, aten.new_empty.default, aten.new_empty_strided.default,
+              aten.new_full.default, aten.new_zeros.default, aten.new_ones.default)
 _V1, _V2 = auto_functionalize.auto_functionalized, auto_functionalize.auto_functionalized_v2
 
 
@@ -45,7 +47,7 @@ def _run_triton_kernel(*, cloned, tensors_to_clone, kwargs, **launch):
     """triton_kernel_wrapper_functional, which copies of what the kernel writes into only `cloned`."""
     kwargs = {name: torch._prims_common.clone_preserve_strides(value) if name in cloned else value
               for name, value in kwargs.items()}
-    triton_kernel_wrap.triton_kernel_wrapper_mutation(kwargs=kwargs, **launch)
+    triton_kernel_wrap.triton_kernel_wrapper_mutation_dense(kwargs=kwargs, **launch)
     return {name: kwargs[name] for name in tensors_to_clone}
 
 
