@@ -182,3 +182,22 @@ class TestFallbackRandom:
             run(torch.ones(2, 8)).square().sum().backward()
             gradients.append([parameter.grad.clone() for parameter in model.parameters()])
         torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("budget", [0.0, 0.3, 0.7, 1.0])
+def test_a_gradient_has_the_numbers_that_the_forward_drew(budget):
+    """Under a budget of memory, too: what a mask has dropped of a result is dropped of its gradient."""
+    def function(x, w):
+        for _ in range(3):
+            x = F.dropout(torch.relu(x @ w) + 0.1, 0.5)
+        return x + torch.rand_like(x) * x
+
+    x, w = (torch.randn(16, 16, requires_grad=True) for _ in range(2))
+    with torch._functorch.config.patch(activation_memory_budget=budget):
+        result = torch.compile(function, backend="kiln")(x, w)
+        # 0.1 and what relu leaves are above zero, so a zero is a dropped element.
+        dropped = (result.detach() == 0).float()
+        assert 0.3 < dropped.mean() < 0.7
+        gradient, = torch.autograd.grad((result * dropped).sum(), x)
+    assert (gradient == 0).all()

@@ -133,7 +133,7 @@ def partition(joint_module, joint_inputs, *, num_fwd_outputs, **kwargs):
 
     with fallback.left_out("a rewrite of the joint graph"):
         joint_graph.rewrite(joint_module)
-    with recompute_more():
+    with recompute_more(), _saved_draws():
         forward, backward = min_cut_rematerialization_partition(
             joint_module, joint_inputs, compiler="inductor", num_fwd_outputs=num_fwd_outputs, **kwargs
         )
@@ -141,6 +141,35 @@ def partition(joint_module, joint_inputs, *, num_fwd_outputs, **kwargs):
     if not any(node.op == "placeholder" for node in pinned_layouts.pinned(backward.graph)):
         forward.meta[_RESULT_COUNT] = num_fwd_outputs
     return forward, backward
+
+
+def _draws(graph, info):
+    """What operators of the forward draw, but for what checkpointing draws again by the generator's state."""
+    for node in graph.nodes:
+        draws = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+        if draws and info.is_required_fw(node):
+            results = node.users if isinstance(node.meta.get("val"), (list, tuple)) else (node,)
+            yield from (result for result in results if "recompute" not in result.meta)
+
+
+@contextlib.contextmanager
+def _saved_draws():
+    """While one graph is cut: drawn again, random numbers are others. Under a budget of memory torch would draw again."""
+    from torch._functorch import partitioners
+
+    original = partitioners.choose_saved_values_set
+
+    def choose(graph, info, memory_budget=1):
+        saved = original(graph, info, memory_budget)
+        if memory_budget < 1:
+            saved = list(dict.fromkeys([*saved, *_draws(graph, info)]))
+        return saved
+
+    partitioners.choose_saved_values_set = choose
+    try:
+        yield
+    finally:
+        partitioners.choose_saved_values_set = original
 
 
 _RESULT_COUNT = "kiln_result_count"
