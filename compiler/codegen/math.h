@@ -92,6 +92,7 @@ class MathEmitter {
   V GpuExp(MathBuilder& m, V x);
   V GpuExp2(MathBuilder& m, V x);  // to 2^-22 of it; results below 2^-126 are 0
   V GpuTanh(MathBuilder& m, V x);
+  V GpuOnePlusTanh(MathBuilder& m, V x);
   Quadrant GpuReduce(MathBuilder& m, V x);
   V GpuSinCos(MathBuilder& m, V x, LoopOpcode op);
 

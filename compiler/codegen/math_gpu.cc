@@ -64,6 +64,12 @@ V MathEmitter::GpuTanh(MathBuilder& m, V x) {
   return m.CopySign(m.Sel(m.Gt(a, m.C(0.6)), outer, inner), x);  // NaN: the inner one
 }
 
+// 2 / (1 + e^-2x): of a large negative x, 1 + tanh(x) would be what tanh(x) errs by.
+V MathEmitter::GpuOnePlusTanh(MathBuilder& m, V x) {
+  V power = GpuExp(m, m.Mul(x, -2.0));
+  return m.Mul(FastReciprocal(m, m.Add(power, m.C(1.0))), 2.0);
+}
+
 // x = n pi/2 + r. Every part of pi/2 is taken off, so that -0 stays; r of an infinity is NaN.
 MathEmitter::Quadrant MathEmitter::GpuReduce(MathBuilder& m, V x) {
   llvm::IRBuilder<>& b = m.b;

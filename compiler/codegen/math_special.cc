@@ -110,7 +110,7 @@ V MathEmitter::OnePlusErf(MathBuilder& m, V x) {
 
 // 1 + tanh(x) = 2 / (1 + e^-2x)
 V MathEmitter::OnePlusTanh(MathBuilder& m, V x) {
-  if (on_gpu_ && !m.is_double) return m.Add(m.C(1.0), GpuTanh(m, x));
+  if (on_gpu_ && !m.is_double) return GpuOnePlusTanh(m, x);
   return m.Div(m.C(2.0), m.Add(m.C(1.0), Exp(m, m.Mul(x, -2.0))));
 }
 
