@@ -409,6 +409,18 @@ def test_gradients_of_results_on_the_cpu():
     torch.testing.assert_close(x.grad, 4 * (2 * x.detach()).sin())
 
 
+def test_results_on_the_cpu_lie_as_eagers():
+    """With gaps, and with elements that share memory."""
+    def function(x):
+        return (x * 2).t().cpu(), (x.sum(0, keepdim=True) * 2).cpu().expand(5, -1), x.new_empty_strided((3, 4), (10, 2),
+                                                                                                      device="cpu")
+
+    x = torch.randn(4, 6, device="cuda")
+    (*mine, empty), (*own, expected) = torch.compile(function, backend="kiln")(x), function(x)
+    torch.testing.assert_close(mine, own, check_stride=True)
+    assert (empty.device, empty.shape, empty.stride()) == (expected.device, expected.shape, expected.stride())
+
+
 # ---- CUDA graphs: reduce-overhead, through torch's trees
 
 

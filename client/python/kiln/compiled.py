@@ -106,7 +106,7 @@ class CompiledGraph(OutputCode):
         for position in self.truths:
             outputs[position] = bool(outputs[position])
         for position in self.to_cpu:
-            outputs[position] = outputs[position].cpu()
+            outputs[position] = devices.brought_back(outputs[position])
         return outputs
 
     def load(self, graph, symbols):

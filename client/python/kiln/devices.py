@@ -70,6 +70,15 @@ def brought_to(gpu, tensor):
     return (tensor.clone() if tensor.is_pinned() else tensor).to(gpu, non_blocking=True)
 
 
+def brought_back(tensor):
+    """`tensor` of a GPU on the CPU, as it lies."""
+    result = tensor.cpu()
+    if result.stride() == tensor.stride() or tensor.numel() == 0:
+        return result
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return tensor.as_strided((span,), (1,)).cpu().as_strided(tensor.shape, tensor.stride())
+
+
 def _gpus(module):
     return collections.Counter(value.device for node in module.graph.nodes for value in _values(node)
                                if isinstance(value, torch.Tensor) and value.device.type == "cuda")
