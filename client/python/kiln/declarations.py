@@ -139,7 +139,21 @@ def _iterated(given, x, y, *others, **options):
     return torch.empty_strided(result.shape, torch.eq(x, y).stride(), dtype=result.dtype, device=result.device)
 
 
+def _bincount(given, source, weights=None, *others, **options):
+    """Counts are I64; until torch 2.12 they were declared in the values' dtype."""
+    counts = given(source, weights, *others, **options)
+    return counts if weights is not None else counts.to(torch.int64)
+
+
+def _attention(given, query, *others, **options):
+    """The logarithms of sums are F64 where all else is; until torch 2.12 they were declared F32."""
+    result, sums = given(query, *others, **options)
+    return result, sums.to(torch.float64) if query.dtype == torch.float64 else sums
+
+
 _DECLARATIONS = {
+    aten.bincount.default: _bincount,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten.masked_select.default: _masked_select,
     aten.roll.default: _roll,
     aten.channel_shuffle.default: _channel_shuffle,
