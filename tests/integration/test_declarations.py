@@ -203,6 +203,18 @@ def test_operands_in_any_order(function):
                                            check_stride=True, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_crops_of_changing_sizes(seed):
+    draw = random.Random(seed)
+    order = draw.sample(range(3), 3)
+    compiled = torch.compile(lambda x, crop: torch.nn.functional.pad(x, crop) * 1, backend="kiln", dynamic=True)
+    for _ in range(3):
+        x = torch.randn([draw.randint(6, 9) for _ in range(3)]).permute(order)
+        crop = [-draw.randint(0, 2) for _ in range(4)]
+        mine, own = compiled(x, crop), torch.nn.functional.pad(x, crop) * 1
+        assert torch.equal(mine, own) and mine.stride() == own.stride()
+
+
 def test_without_them(place):
     """The control, in a process where torch's own declarations stay."""
     code = textwrap.dedent(f"""

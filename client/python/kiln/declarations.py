@@ -9,6 +9,7 @@ import threading
 
 import torch
 from torch._subclasses import fake_impls
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from . import fallback
 
@@ -139,6 +140,20 @@ def _iterated(given, x, y, *others, **options):
     return torch.empty_strided(result.shape, torch.eq(x, y).stride(), dtype=result.dtype, device=result.device)
 
 
+def _pad(given, source, pad, *others, **options):
+    """What is only cropped is a clone of a part and lies like it; that it is cropped becomes a guard."""
+    result = given(source, pad, *others, **options)
+    if source.is_contiguous() or not any(isinstance(size, torch.SymInt) for size in pad):
+        return result  # as torch declares it
+    if not all(guard_or_false(size <= 0) for size in pad):
+        return result
+    part = source
+    for dim, (before, after) in enumerate(zip(pad[::2], pad[1::2])):
+        dim = source.dim() - 1 - dim
+        part = part.narrow(dim, -before, source.shape[dim] + before + after)
+    return torch.empty_like(part)
+
+
 def _bincount(given, source, weights=None, *others, **options):
     """Counts are I64; until torch 2.12 they were declared in the values' dtype."""
     counts = given(source, weights, *others, **options)
@@ -152,6 +167,7 @@ def _attention(given, query, *others, **options):
 
 
 _DECLARATIONS = {
+    aten.constant_pad_nd.default: _pad,
     aten.bincount.default: _bincount,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten.masked_select.default: _masked_select,
