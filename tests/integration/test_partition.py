@@ -233,14 +233,15 @@ def test_what_was_written_is_read_from_the_input(recorder, static):
     def function(cache, x):
         y = x.exp() * 2
         add_into(cache, y)
-        return cache.sum(0) * 2, y.cos()
+        return cache.sum(0) * 2, y.cos(), cache.max(0)
 
     cache, x = torch.zeros(4, 16), torch.randn(4, 16)
     if static:
         torch._dynamo.mark_static_address(cache)
     expected_cache = cache + x.exp() * 2
     call = compiled(function)
-    torch.testing.assert_close(call(cache, x), (expected_cache.sum(0) * 2, (x.exp() * 2).cos()))
+    torch.testing.assert_close(call(cache, x), (
+        expected_cache.sum(0) * 2, (x.exp() * 2).cos(), expected_cache.max(0)))
     torch.testing.assert_close(cache, expected_cache)
     assert recorder.runs == 2 and cache.data_ptr() not in recorder.copied
 

@@ -110,7 +110,7 @@ class _Partitioner:
                 if reader in self.floating:
                     readers += reader.users
                 elif reader.op == "call_function":
-                    self.apart.add(reader)
+                    self.apart.update((reader, *(user for user in reader.users if user.target is operator.getitem)))
 
     def find_levels(self):
         last = None
