@@ -1,7 +1,7 @@
 // Ends calls whose client falls silent when it is the client's turn: to send the next message of an upload,
 // or to take what is sent. Every such call holds one of the server's threads.
 //
-// Thread-safe; one thread of its own. Time is monotonic. Limits: as many turns as there are calls.
+// Thread-safe; one thread of its own. Time is monotonic. Limits: one entry a call.
 #pragma once
 
 #include <chrono>

@@ -136,20 +136,6 @@ def recorder(monkeypatch):
     return recorder
 
 
-@torch.library.custom_op("kiln_parts::scale", mutates_args=())
-def scale(x: torch.Tensor, by: float) -> torch.Tensor:
-    return x * by
-
-
-@scale.register_fake
-def _(x, by):
-    return torch.empty_like(x)
-
-
-scale.register_autograd(lambda context, gradient: (gradient * context.by, None),
-                        setup_context=lambda context, inputs, output: setattr(context, "by", inputs[1]))
-
-
 @torch.library.custom_op("kiln_parts::add_into", mutates_args=("x",))
 def add_into(x: torch.Tensor, y: torch.Tensor) -> None:
     x.add_(y)

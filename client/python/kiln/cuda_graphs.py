@@ -75,7 +75,7 @@ def of_part(recording, part):
     """The Recording of one part of the graph that `recording` describes."""
     static = set(recording.static_inputs)
     positions = [position for position, slot in enumerate(part.reads) if slot in static]
-    found = _recording("" if part.recorded else part.reasons, recording.kind, recording.device_index, positions, part.module)
+    found = _recording(part.reasons, recording.kind, recording.device_index, positions, part.module)
     return dataclasses.replace(found, partial=True)
 
 

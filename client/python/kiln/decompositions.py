@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import declarations, fallback, joint_graph, pinned_layouts
+from . import declarations, fallback, graph_cut, joint_graph, pinned_layouts
 
 aten = torch.ops.aten
 
@@ -146,8 +146,7 @@ def partition(joint_module, joint_inputs, *, num_fwd_outputs, **kwargs):
 def _draws(graph, info):
     """What operators of the forward draw, but for what checkpointing draws again by the generator's state."""
     for node in graph.nodes:
-        draws = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
-        if draws and info.is_required_fw(node):
+        if graph_cut.draws(node) and info.is_required_fw(node):
             results = node.users if isinstance(node.meta.get("val"), (list, tuple)) else (node,)
             yield from (result for result in results if "recompute" not in result.meta)
 

@@ -198,7 +198,7 @@ class _Cutter:
                 if written_arguments(node):
                     self.before[node] = list(earlier)
                 earlier.append(node)
-            elif not _draws(node):
+            elif not draws(node):
                 continue
             if node not in self.python or node in self.before or written_graph.has_effects(node, self.module):
                 if last is not None:
@@ -401,7 +401,7 @@ def _number():
     """Stands in a graph for a number that its users write out as an expression."""
 
 
-def _draws(node):
+def draws(node):
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 

@@ -21,7 +21,7 @@ class Part:
 
     module: fx.GraphModule
     recorded: bool
-    reasons: str  # why not
+    reasons: str  # why not; "" where it is
     reads: tuple  # slots, one an input
     gives: tuple  # slots, one an output
     frees: tuple = ()  # slots that nobody reads afterwards
@@ -211,7 +211,8 @@ class _Partitioner:
         for node in leaving:
             self.slots[node] = len(self.slots)
         reasons = dict.fromkeys(self.unrecordable[node] for node in nodes if node in self.unrecordable)
-        return Part(fx.GraphModule(self.module, graph), level % 2 == 0, "; ".join(filter(None, reasons)),
+        why_not = "; ".join(filter(None, reasons)) or "it reads what Python has written to an input"
+        return Part(fx.GraphModule(self.module, graph), level % 2 == 0, why_not if level % 2 else "",
                     tuple(self.slots[node] for node in outside), tuple(self.slots[node] for node in leaving))
 
 
