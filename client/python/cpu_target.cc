@@ -14,7 +14,7 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512vl");
 }
 
-// How a processor of AMD reads ahead goes by its family (measurements: compiler/codegen/README.md).
+// How a processor of AMD reads ahead goes by its family (docs/decisions/0004).
 constexpr unsigned kZen3And4 = 0x19, kZen5 = 0x1a;
 
 // 0 for others' processors.
