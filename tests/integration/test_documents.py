@@ -1,0 +1,140 @@
+"""What the documents say can be done: their blocks run, their links lead somewhere, their tables name what is there."""
+import os
+import re
+import subprocess
+
+import pytest
+
+import documents
+import kiln
+from kiln.service import daemon_binary
+
+PATHS = documents.paths()
+PROGRAMS = {name: os.path.join(os.path.dirname(daemon_binary()), name) for name in ("kilnd", "kilnctl")}
+BLOCKS = [(path, block) for path in PATHS for block in documents.blocks(documents.read(path))]
+LISTED = [(path, block) for path, block in BLOCKS if block.language == "sh" and documents.is_listed(block)]
+RUN = sorted({path for path, block in BLOCKS
+              if block.language == "python" or block.language == "sh" and not documents.is_listed(block)})
+
+README_WORDS_MAX, FOLDER_README_LINES_MAX = 900, 60
+LONG = {"server/README.md"}
+
+
+def run(text, place):
+    """Runs the Python of a document as one script, then each shell block; returns what a command that failed said."""
+    place.run(documents.script(text) or documents.PRELUDE + "torch.compile(model, backend='kiln')(*inputs)",
+              KILN_FALLBACK="error")
+    for block in documents.blocks(text):
+        if block.language != "sh" or documents.is_listed(block):
+            continue
+        done = documents.run_shell(block, place, PROGRAMS)
+        if done.returncode != 0:
+            return f"line {block.line}: exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return None
+
+
+@pytest.mark.parametrize("path", RUN)
+def test_the_blocks_run(path, place, monkeypatch):
+    monkeypatch.chdir(place.root)  # of files that blocks write
+    assert run(documents.read(path), place) is None
+
+
+@pytest.mark.parametrize("language, code, reason", [
+    ("python", "torch.compile(modle, backend='kiln')", "name 'modle' is not defined"),
+    ("sh", "kilnctl statsu\nkilnctl status", 'line 4: exit code 2\n.*"statsu" is no command'),
+])
+def test_a_block_that_is_broken_fails(language, code, reason, place, monkeypatch):
+    monkeypatch.chdir(place.root)
+    try:
+        said = run(f"# A document\n\n```{language}\n{code}\n```\n", place)
+    except AssertionError as error:
+        said = str(error)
+    assert re.search(reason, said or "", re.DOTALL), said
+
+
+def test_there_are_blocks_of_every_kind():
+    assert {block.language for _, block in BLOCKS} == set(documents.LANGUAGES)
+    assert "README.md" in RUN and "docs/using.md" in RUN and "docs/operating.md" in RUN
+    assert [path for path, _ in LISTED].count("README.md") == 1
+
+
+def test_commands_that_are_not_run_are_there():
+    assert [(path, fault) for path, block in LISTED for fault in documents.listed_faults(block)] == []
+
+
+@pytest.mark.parametrize("code, fault", [
+    ("tests/runn.sh", "tests/runn.sh is no program"),
+    ("tests/run.sh --fats  # minutes", "tests/run.sh does not know --fats"),
+])
+def test_a_command_that_is_not_there_is_named(code, fault):
+    block, = documents.blocks(f"```sh\n{code}\n```\n")
+    assert documents.is_listed(block) and documents.listed_faults(block) == [fault]
+
+
+def dead_links(path, text):
+    found = []
+    for link in documents.links(text):
+        if link.startswith(("http:", "https:")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = os.path.normpath(os.path.join(os.path.dirname(path), name)) if name else path
+        if not (documents.ROOT / target).exists():
+            found.append(f"{path}: {link}")
+        elif anchor and anchor not in documents.anchors(text if target == path else documents.read(target)):
+            found.append(f"{path}: {link}")
+    return found
+
+
+def test_links_lead_somewhere():
+    assert [link for path in PATHS for link in dead_links(path, documents.read(path))] == []
+    assert dead_links("README.md", "[a](docs/nothing.md) [b](docs/limits.md#nothing)") != []
+
+
+def test_lengths():
+    assert len(documents.read("README.md").split()) <= README_WORDS_MAX
+    long = {path for path in PATHS if re.fullmatch(r"(?!docs/).+/README\.md", path)
+            and documents.read(path).count("\n") > FOLDER_README_LINES_MAX}
+    assert long <= LONG
+
+
+def missing_steps(text):
+    """Rows of the walk whose function is not defined or called in the file that they name."""
+    rows = re.findall(r"^\| (\d+) \| `([^`]+)`.* \| `([^`]+)` \|$", text, re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1))
+    assert len({name for _, name, _ in rows}) == len(rows), "each function once"
+    found = []
+    for number, name, path in rows:
+        file = documents.ROOT / path
+        source = file.read_text(encoding="utf-8") if file.exists() else ""
+        if name not in source or not re.search(rf"\b{re.escape(name.rpartition('::')[2])}\(", source):
+            found.append((number, name, path))
+    return found
+
+
+def test_the_walk_names_functions_that_are_there():
+    text = documents.read("docs/architecture.md")
+    assert missing_steps(text) == []
+    assert missing_steps(text.replace("`PlanGraph`", "`PlanTheGraph`")) != []
+
+
+def settings():
+    """What can be set or read, by the document that has to name it."""
+    def sources(folder, ending):
+        return "".join(path.read_text(encoding="utf-8") for path in (documents.ROOT / folder).glob(f"*{ending}"))
+
+    client = sources("client/python/kiln", ".py") + sources("client/runtime", ".cc")
+    using = set(re.findall(r'"(KILN_[A-Z_]+)"', client)) | set(kiln.stats())
+    config = re.sub(r"//.*", "", documents.read("proto/kiln/v1/config.proto"))
+    operating = set(re.findall(r"^  (?:string|bool|u?int\d+) (\w+) = ", config, re.MULTILINE))
+    for program in PROGRAMS.values():
+        text = subprocess.run([program, "--help"], capture_output=True, text=True).stdout
+        operating |= set(re.findall(r"^  (?:-h,)?(--?[a-z-]+|[a-z]+)  ", text, re.MULTILINE)) - {"--help"}
+    return {"docs/using.md": using, "docs/operating.md": operating}
+
+
+def test_what_can_be_set_is_in_its_document():
+    wanted = settings()
+    assert len(wanted["docs/using.md"]) > 30 and len(wanted["docs/operating.md"]) > 30
+    for path, names in wanted.items():
+        text = documents.read(path)
+        assert {name for name in names if name not in text} == set()
