@@ -94,4 +94,4 @@ def run_shell(block, place, programs):
     environment = {**os.environ, **place.environment, "TMPDIR": place.root, "KILN_FALLBACK": "error",
                    "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(["bash", "-euo", "pipefail", "-c", block.code], cwd=place.root, env=environment, text=True,
-                          capture_output=True, timeout=240)
+                          capture_output=True, timeout=240, check=False)

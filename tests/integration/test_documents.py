@@ -77,9 +77,10 @@ def dead_links(path, text):
             continue
         name, _, anchor = link.partition("#")
         target = os.path.normpath(os.path.join(os.path.dirname(path), name)) if name else path
-        if not (documents.ROOT / target).exists():
-            found.append(f"{path}: {link}")
-        elif anchor and anchor not in documents.anchors(text if target == path else documents.read(target)):
+        there = (documents.ROOT / target).exists()
+        if there and anchor:
+            there = anchor in documents.anchors(text if target == path else documents.read(target))
+        if not there:
             found.append(f"{path}: {link}")
     return found
 
@@ -125,8 +126,8 @@ def settings():
     config = re.sub(r"//.*", "", documents.read("proto/kiln/v1/config.proto"))
     operating = set(re.findall(r"^  (?:string|bool|u?int\d+) (\w+) = ", config, re.MULTILINE))
     for program in PROGRAMS.values():
-        text = subprocess.run([program, "--help"], capture_output=True, text=True).stdout
-        operating |= set(re.findall(r"^  (?:-h,)?(--?[a-z-]+|[a-z]+)  ", text, re.MULTILINE)) - {"--help"}
+        text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+        operating |= set(re.findall(r"^  (--[a-z-]+(?= )|[a-z]+(?=  ))", text, re.MULTILINE))
     return {"docs/using.md": using, "docs/operating.md": operating}
 
 
