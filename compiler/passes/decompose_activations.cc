@@ -33,10 +33,13 @@ bool GeluBackward(Match& m) {
   if (m.String("approximate", "none") == "tanh") {
     const double beta = kSqrt2 * kTwoOverSqrtPi * 0.5;
     Value square = x * x;
-    Value s = OnePlusTanh(beta * (x + kGeluCubic * (square * x)));
+    // s = 1 + tanh, and 1 - tanh = s power: 2 - s would lose what s rounds. Bounded, since 0 times inf is NaN.
+    Value inner = beta * (x + kGeluCubic * (square * x));
+    Value power = Exp(Minimum(-2.0 * inner, 80.0));
+    Value s = 2.0 / (1.0 + power);
     Value left = 0.5 * x;
     Value left_slope = 0.5 * s;
-    Value right_slope = left * (s * (2.0 - s)) * (beta * (1.0 + 3.0 * kGeluCubic * square));  // 1 - tanh²
+    Value right_slope = left * (s * (s * power)) * (beta * (1.0 + 3.0 * kGeluCubic * square));
     return m.Return(g * (left_slope + right_slope));
   }
   Value cdf = 0.5 * OnePlusErf(x * kSqrtHalf);
