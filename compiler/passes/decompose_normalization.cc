@@ -76,7 +76,7 @@ bool LayerNormBackward(Match& m) {
     const Sym count{CountOf(x, inner)};
     Value sum = Sum(scaled, inner, true);
     Value projection = Sum(scaled * normal, inner, true);
-    m.Set(0, (rstd / count) * (scaled * count - sum - normal * projection));
+    m.Set(0, rstd * (scaled - sum / count - normal * (projection / count)));
   }
   if (m.Wanted(1)) m.Set(1, SumOver(g * normal, outer, false));
   if (m.Wanted(2)) m.Set(2, SumOver(g, outer, false));
@@ -110,7 +110,7 @@ bool RmsNormBackward(Match& m) {
   if (m.Wanted(0)) {
     Value scaled = weight.ok() ? g * weight : g;
     const Sym count{CountOf(x, inner)};
-    m.Set(0, (scaled - (normal / count) * Sum(normal * scaled, inner, true)) * rstd);
+    m.Set(0, (scaled - normal * (Sum(normal * scaled, inner, true) / count)) * rstd);
   }
   if (m.Wanted(1)) m.Set(1, SumOver(g * normal, outer, false));
   return true;
@@ -192,9 +192,8 @@ bool BatchNormAs(Match& m, bool training) {
   if (bias.ok()) y = y + AlongChannels(bias, rank);
   m.Set(0, y);
   if (!training) {
-    for (size_t i = 1; i < 3; ++i) {
-      if (m.Wanted(i)) m.Set(i, m.b().Full(m.Type(i).sizes, 0.0, m.Type(i).dtype));
-    }
+    SetStatistic(m, 1, running_mean);  // kept on a GPU only
+    SetStatistic(m, 2, rstd);
     m.Set(3, running_mean);
     m.Set(4, running_var);
     return true;
@@ -304,7 +303,7 @@ bool GroupNormBackward(Match& m) {
     const Sym count{m.exprs().Mul(groups.channels, groups.pixels)};
     Value sum = Sum(scaled, {2, 3}, true);
     Value projection = Sum(scaled * normal, {2, 3}, true);
-    m.Set(0, View((rstd / count) * (scaled * count - sum - normal * projection), input.sizes()));
+    m.Set(0, View(rstd * (scaled - sum / count - normal * (projection / count)), input.sizes()));
   }
   if (m.Wanted(1)) m.Set(1, View(Sum(g * normal, {0, 3}, false), m.Type(1).sizes));
   if (m.Wanted(2)) m.Set(2, View(Sum(g, {0, 3}, false), m.Type(2).sizes));

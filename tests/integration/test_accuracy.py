@@ -111,7 +111,7 @@ def _gradients(function, dtype, *arguments):
     arguments = [value.to(dtype).requires_grad_() for value in arguments]
     result = function(*arguments)
     share = torch.randn(result.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    return torch.autograd.grad(result, arguments, share.bfloat16().to(dtype))
+    return torch.autograd.grad(result, arguments, share.bfloat16().to(result))
 
 
 def _check_gradients(function, dtype, *arguments, dynamic=False):
@@ -133,6 +133,31 @@ def test_gradients_of_batch_norms(norm, shape, dynamic):
         x, weight, bias = torch.randn(shape) + 3 * (seed % 2), torch.randn(400), torch.randn(400)
         _check_gradients(lambda x, weight, bias: norm(x, None, None, weight, bias, True), torch.float32, x, weight, bias,
                          dynamic=dynamic)
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["gelu", "gelu tanh", "silu", "mish", "softplus", "selu", "logsigmoid", "tanh", "sigmoid"])
+def test_gradients_of_activations(name, device):
+    """Also far out, where 1 - tanh² has few digits left of the difference."""
+    torch._dynamo.reset()
+    function = _FUNCTIONS.get(name) or getattr(torch, name, None) or getattr(F, name)
+    _check_gradients(function, torch.float32, torch.linspace(-9, 9, 200_001, dtype=torch.float64, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name, sizes", [("group", (6, 3)), ("group", (6, 40)), ("layer", (9,)), ("layer", (300,)),
+                                         ("rms", (9,)), ("rms", (300,))])
+def test_gradients_of_norms_of_few_elements(name, sizes, device):
+    norms = {"group": lambda x, weight: F.group_norm(x, 2, weight, eps=0.5),
+             "layer": lambda x, weight: F.layer_norm(x, sizes, weight), "rms": lambda x, weight: F.rms_norm(x, sizes, weight)}
+    torch._dynamo.reset()
+    for seed in range(4):
+        torch.manual_seed(seed)
+        _check_gradients(norms[name], torch.float32, torch.randn(300, *sizes, device=device),
+                         torch.randn(sizes[:1], device=device))
 
 
 @pytest.mark.parametrize("order", [3, -2.1, 6, 0.7, 2.5])
