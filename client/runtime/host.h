@@ -138,8 +138,9 @@ class Host {
   virtual absl::StatusOr<absl::Span<const int64_t>> Sizes(Tensor tensor) = 0;
   virtual absl::StatusOr<absl::Span<const int64_t>> Strides(Tensor tensor) = 0;
   virtual absl::StatusOr<v1::DType> Type(Tensor tensor) = 0;
-  // Whether its memory is of the kind of device that programs run on.
-  virtual absl::StatusOr<bool> IsHere(Tensor tensor) { return true; }
+  // Where its memory is: of the kind of device that programs run on, the CPU's beside a GPU, or of another kind.
+  enum class Place { kHere, kOnCpu, kElsewhere };
+  virtual absl::StatusOr<Place> PlaceOf(Tensor tensor) { return Place::kHere; }
   // Whether memory holds the elements themselves: torch has tensors whose elements are the conjugates or the
   // negatives of what memory holds, and tensors of zeros that have none.
   virtual bool IsPlain(Tensor tensor) { return true; }

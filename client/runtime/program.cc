@@ -403,10 +403,10 @@ class Frame {
     if (dtype != buffer.dtype) {
       return Contradiction(absl::StrCat("gave ", v1::DType_Name(dtype)), v1::DType_Name(buffer.dtype));
     }
-    KILN_ASSIGN_OR_RETURN(const bool here, host_.IsHere(tensor));
-    if (!here) return Contradiction("gave a tensor on another device", "one here");
+    KILN_ASSIGN_OR_RETURN(const Host::Place place, host_.PlaceOf(tensor));
+    if (place == Host::Place::kElsewhere) return Contradiction("gave a tensor on another device", "one here");
     KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> strides, host_.Strides(tensor));
-    if (!SameStrides(extent.sizes, strides, extent.strides)) {
+    if (place == Host::Place::kOnCpu || !SameStrides(extent.sizes, strides, extent.strides)) {
       KILN_ASSIGN_OR_RETURN(Tensor copy, CopyOf(tensor, buffer.dtype, extent));
       Drop(slot.tensor);
       slot.tensor = copy;

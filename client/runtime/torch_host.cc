@@ -174,10 +174,11 @@ class TorchHost : public Host {
       to_torch_[dtype] = number;
       from_torch_[number] = dtype;
     }
-    int32_t (*device_type)() = nullptr;
-    functions.Need(device_type,
-                   device_ == v1::CUDA ? "aoti_torch_device_type_cuda" : "aoti_torch_device_type_cpu");
+    int32_t (*cpu_type)() = nullptr;
+    int32_t (*cuda_type)() = nullptr;
+    functions.Need(cpu_type, "aoti_torch_device_type_cpu");
     if (device_ == v1::CUDA) {
+      functions.Need(cuda_type, "aoti_torch_device_type_cuda");
       functions.Need(shim_.current_device, "aoti_torch_get_current_device_index");
       const char* stream = "aoti_torch_get_current_cuda_stream";
       typed_functions.Want(shim_.current_stream, stream);
@@ -185,7 +186,8 @@ class TorchHost : public Host {
     }
     if (functions.missing() != nullptr)
       return absl::UnimplementedError(absl::StrCat("this torch lacks ", functions.missing()));
-    device_type_ = device_type();
+    cpu_type_ = cpu_type();
+    device_type_ = device_ == v1::CUDA ? cuda_type() : cpu_type_;
     return absl::OkStatus();
   }
 
@@ -289,10 +291,11 @@ class TorchHost : public Host {
     return from_torch_[number];
   }
 
-  absl::StatusOr<bool> IsHere(Tensor tensor) override {
+  absl::StatusOr<Place> PlaceOf(Tensor tensor) override {
     int32_t type = -1;
     if (shim_.device_type(tensor, &type) != 0) return Refused("gives no device");
-    return type == device_type_;
+    if (type == device_type_) return Place::kHere;
+    return type == cpu_type_ ? Place::kOnCpu : Place::kElsewhere;
   }
 
   bool IsPlain(Tensor tensor) override {
@@ -756,7 +759,8 @@ class TorchHost : public Host {
   TorchPrecision precision_;
   std::unique_ptr<TorchProducts> products_;          // nullptr: none but ATen's
   std::unique_ptr<TorchConvolutions> convolutions_;  // likewise
-  int32_t device_type_ = 0;
+  int32_t device_type_ = 0;  // torch's numbers of the program's kind of device and of the CPU
+  int32_t cpu_type_ = 0;
   std::array<int32_t, 16> to_torch_ = {};
   std::array<v1::DType, 128> from_torch_ = {};
 };

@@ -166,7 +166,14 @@ def _attention(given, query, *others, **options):
     return result, sums.to(torch.float64) if query.dtype == torch.float64 else sums
 
 
+def _seeded_attention(given, query, *others, **options):
+    """Seed and offset are numbers on the CPU, but in a stream that records a CUDA graph."""
+    result, sums, seed, offset, *lengths = given(query, *others, **options)
+    return result, sums, seed.to("cpu"), offset.to("cpu"), *lengths
+
+
 _DECLARATIONS = {
+    aten._efficient_attention_forward.default: _seeded_attention,
     aten.constant_pad_nd.default: _pad,
     aten.bincount.default: _bincount,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
