@@ -18,11 +18,21 @@ _BY_REASON = {
         nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d nn.functional.rrelu""",
 }
 _REASONS = {name: reason for reason, names in _BY_REASON.items() for name in names.split()}
+# Results that are uninitialised where nothing is dropped, beside others that are not.
+_UNINITIALISED_RESULTS = {
+    "torch.ops.aten._flash_attention_forward": ("output 2", "output 3"),
+    "torch.ops.aten._efficient_attention_forward": ("output 2", "output 3"),
+}
 # What they give depends on the dtype's own limits: eager's result itself is the reference.
 OTHER_IN_FP64 = ("nextafter", "nan_to_num")
 _RANDOM_MODULES = re.compile(r"nn\.(.*Dropout.*|RReLU|FractionalMaxPool.*)$")
 _DROPOUT_ARGUMENTS = ("dropout_p", "dropout")
 _DROPOUT_POSITIONS = {"nn.functional.multi_head_attention_forward": 10, "nn.functional.scaled_dot_product_attention": 4}
+
+
+def is_uninitialised(name, result):
+    """Whether the values of this result ("output 2") are free, those of the operator's others not."""
+    return result in _UNINITIALISED_RESULTS.get(name, ())
 
 
 def reason(name, sample=None):

@@ -49,8 +49,9 @@ def parse(arguments=None):
     parser.add_argument("--shard", default="0/1", metavar="I/N", help="each N-th unit from the I-th")
     parser.add_argument("--part", type=float, default=1.0, help="share of the units, drawn by --seed")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--sample-seconds", type=float, default=60.0,
-                        help="of the processor's time; above them a sample hangs")
+    parser.add_argument("--sample-seconds", type=float, default=300.0,
+                        help="of the processor's time; above them a sample hangs (300; torch's symbolic shapes alone "
+                        "take 85 of some)")
     parser.add_argument("--limit-seconds", type=float, help="no unit begins later")
     parser.add_argument("--json", metavar="FILE", help="JSON lines; default: none")
     parser.add_argument("--resume", action="store_true", help="what the file has, of the same kiln, is not run again")

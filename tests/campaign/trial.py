@@ -141,7 +141,7 @@ class Trial:
         fallback = self._fallback()
         by_itself = layout_only or self._subject.name in exempt.OTHER_IN_FP64
         wider, narrower = (None, None) if by_itself else _in_other_dtypes(case)
-        found = differences(got.results, eager.results, wider, narrower, layout_only)
+        found = self._without_free(differences(got.results, eager.results, wider, narrower, layout_only))
         if found and not by_itself and all(difference.kind == "value" for difference in found):
             found = _at_inputs_nearby(case, call, function, (got.results, eager.results, wider, narrower))
         if found or call.refusals:
@@ -150,12 +150,16 @@ class Trial:
                 return Verdict(REFUSED, _text(aot.error or refusals[0]))
             if call.refusals:
                 return Verdict(ERROR, f"Dynamo broke the graph at {_text(call.refusals[0])}")
-            if not differences(got.results, aot.results, wider, narrower, layout_only):
+            if not self._without_free(differences(got.results, aot.results, wider, narrower, layout_only)):
                 return Verdict(AS_AOT, str(found[0]))
             return Verdict(WRONG, "; ".join(map(str, found[:3])) + (f" (fell back: {fallback})" if fallback else ""))
         if fallback:
             return Verdict(FALLBACK, fallback)
         return Verdict(OK) if call.graphs else Verdict(NOT_CAPTURED)
+
+    def _without_free(self, found):
+        return [difference for difference in found
+                if difference.kind != "value" or not exempt.is_uninitialised(self._subject.name, difference.where)]
 
     def _of_errors(self, case, eager, got):
         if eager.error is not None and isinstance(got.error, type(eager.error)):  # the same handlers take it

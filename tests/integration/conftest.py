@@ -106,6 +106,24 @@ def replays(monkeypatch):
 
 
 @pytest.fixture
+def allow_tf32():
+    """Sets whether products and convolutions of float32 on a GPU may round to TF32, for one test. torch's settings are
+    no plain attributes, so that monkeypatch can't put them back."""
+    import torch
+
+    settings = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [setting.allow_tf32 for setting in settings]
+
+    def allow(allowed):
+        for setting in settings:
+            setting.allow_tf32 = allowed
+
+    yield allow
+    for setting, allowed in zip(settings, before):
+        setting.allow_tf32 = allowed
+
+
+@pytest.fixture
 def skips():
     """How many graphs torch skipped since the test began."""
     from torch._dynamo.utils import counters

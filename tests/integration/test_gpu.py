@@ -184,12 +184,12 @@ ACTIVATIONS = {
 @pytest.mark.parametrize("dtype, tf32", [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False),
                                          (torch.float16, False)])
 @pytest.mark.parametrize("biased", [False, True])
-def test_activations_of_products(name, dtype, tf32, biased, monkeypatch):
+def test_activations_of_products(name, dtype, tf32, biased, allow_tf32):
     """In the product, but where cuBLASLt has no such function, or F32 is to be exact, or a gradient wants what GELU is of."""
     def function(x, w, v, *b):
         return ACTIVATIONS[name](F.linear(x, w, *b)) @ v
 
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+    allow_tf32(tf32)
     torch.manual_seed(0)
     x, w, v, b = (torch.randn(*sizes, device="cuda").to(dtype) for sizes in ((4, 96, 256), (1024, 256), (1024, 64), (1024,)))
     inputs = (x, w / 16, v / 32, b)[:4 if biased else 3]
@@ -272,8 +272,8 @@ KINDS = {
 @pytest.mark.parametrize("dtype, tf32", [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False),
                                          (torch.float64, False)])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_convolutions(kind, dtype, tf32, memory_format, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
+def test_convolutions(kind, dtype, tf32, memory_format, allow_tf32):
+    allow_tf32(tf32)
     torch.manual_seed(0)
     model = Convolutions(**KINDS[kind]).cuda().eval().to(dtype)
     x = torch.randn(2, 3, 61, 50, device="cuda").to(dtype).to(memory_format=memory_format)
@@ -287,8 +287,8 @@ def test_convolutions(kind, dtype, tf32, memory_format, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["three by three", "a channel each", "patches"])
-def test_training_of_convolutions(kind, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+def test_training_of_convolutions(kind, allow_tf32):
+    allow_tf32(False)
     gradients = []
     for wrap in (lambda model: model, lambda model: torch.compile(model, backend="kiln")):
         torch.manual_seed(0)
@@ -619,3 +619,26 @@ def test_memory_that_cannot_be_allocated():
         compiled(torch.ones(1, device="cuda"))
     torch.cuda.synchronize()
     check_function(lambda x: x.sin() + 1, torch.randn(1000, device="cuda"))
+
+
+def test_batch_norm_in_evaluation_gives_its_statistics():
+    """On a GPU, where nothing of the library's saves them: the running ones."""
+    x, (weight, bias, mean), var = torch.randn(2, 3), torch.randn(3, 3), torch.rand(3) + 0.1
+    arguments = [value.cuda() for value in (x, weight, bias, mean, var)]
+    function = lambda *tensors: torch.native_batch_norm(*tensors, False, 0.5, 1e-5)
+    torch.testing.assert_close(torch.compile(function, backend="kiln")(*arguments), function(*arguments), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["attention's seed", "declared on the GPU"])
+def test_results_of_operators_that_are_on_the_cpu(name):
+    if name == "declared on the GPU":
+        made = torch.library.custom_op("kiln_gpu_test::to_cpu", lambda x: x.cpu() * 2, mutates_args=(), schema="(Tensor x) -> Tensor")
+        made.register_fake(torch.empty_like)
+        x = torch.randn(7, 5, device="cuda")
+        torch.testing.assert_close(torch.compile(lambda x: made(x.sin()) + x, backend="kiln")(x), x.sin() * 2 + x)
+        return
+    query, key = torch.randn(2, 11, 4, 8, device="cuda"), torch.randn(2, 32, 4, 8, device="cuda")
+    function = lambda q, k: torch.ops.aten._efficient_attention_forward(q, k, k, None, None, None, None, None, 0.0, 0, True)
+    got, eager = torch.compile(function, backend="kiln")(query, key), function(query, key)
+    torch.testing.assert_close(got[:2], eager[:2])
+    assert [value.device for value in got[2:4]] == [value.device for value in eager[2:4]]

@@ -18,9 +18,8 @@ POOLING = frozenset(["max_pool2d_with_indices_backward"])
 
 
 @pytest.fixture
-def no_tf32(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+def no_tf32(allow_tf32):
+    allow_tf32(False)
 
 
 def on_gpu(model, inputs):
