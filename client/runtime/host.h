@@ -138,7 +138,8 @@ class Host {
   virtual absl::StatusOr<absl::Span<const int64_t>> Sizes(Tensor tensor) = 0;
   virtual absl::StatusOr<absl::Span<const int64_t>> Strides(Tensor tensor) = 0;
   virtual absl::StatusOr<v1::DType> Type(Tensor tensor) = 0;
-  // Where its memory is: of the kind of device that programs run on, the CPU's beside a GPU, or of another kind.
+  // Where its memory is: of the kind of device that programs run on, the CPU's beside a GPU, or of another
+  // kind.
   enum class Place { kHere, kOnCpu, kElsewhere };
   virtual absl::StatusOr<Place> PlaceOf(Tensor tensor) { return Place::kHere; }
   // Whether memory holds the elements themselves: torch has tensors whose elements are the conjugates or the

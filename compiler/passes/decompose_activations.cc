@@ -33,7 +33,8 @@ bool GeluBackward(Match& m) {
   if (m.String("approximate", "none") == "tanh") {
     const double beta = kSqrt2 * kTwoOverSqrtPi * 0.5;
     Value square = x * x;
-    // s = 1 + tanh, and 1 - tanh = s power: 2 - s would lose what s rounds. Bounded, since 0 times inf is NaN.
+    // s = 1 + tanh, and 1 - tanh = s power: 2 - s would lose what s rounds. Bounded, since 0 times inf is
+    // NaN.
     Value inner = beta * (x + kGeluCubic * (square * x));
     Value power = Exp(Minimum(-2.0 * inner, 80.0));
     Value s = 2.0 / (1.0 + power);
