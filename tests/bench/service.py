@@ -1,0 +1,313 @@
+#!/usr/bin/env python3
+"""kilnd under load against what gRPC costs by itself, on a unix socket.
+
+  tests/bench/service.sh [--quick] [--only hit,miss,objects,waiting] [--json FILE]
+
+The baseline is service_bare.cc: a callback server without kiln's code that answers by a prebuilt reply of the same
+size, the faster of its unary and its generic form. Servers take turns within a round; the load (service_load.cc) is a
+process of its own, closed: the next call starts when one is answered. kilnd runs scripted workers
+(tests/fault/scripted_worker.cc), so nothing is compiled while it is measured. Prints a table and, as the last line,
+JSON; ratios are kilnd's to the baseline's within a round: the median, and the least and the largest.
+
+Time of a server's processor a call says most where other programs use the machine as well.
+"""
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LOOKUP, FETCH, COMPILE = (f"/kiln.v1.Compiler/{name}" for name in ("Lookup", "FetchObjects", "Compile"))
+ROWS = ("hit", "miss", "objects", "waiting")
+WAITING_CONNECTIONS = 50
+KILND_CONFIG = """
+workers {{ count: 2 binary: "{worker}" plan_seconds_max: 3600 }}
+measuring {{ off: true }}
+"""
+
+
+class Failed(Exception):
+    """A program of the benchmark failed; the message is its own."""
+
+
+class Server:
+    """A process that serves a unix socket and ends with its standard input, or by a signal."""
+
+    def __init__(self, name, command, socket, log):
+        self.name, self.socket = name, socket
+        self._log = open(log, "a+")
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log)
+        deadline = time.monotonic() + 30
+        while not os.path.exists(socket):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                self._log.seek(0)
+                raise Failed(f"{name} does not start: {self._log.read().strip()}")
+            time.sleep(0.02)
+
+    def stop(self):
+        self._process.stdin.close()
+        self._process.terminate()
+        self._process.wait()
+
+    def processor_seconds(self):
+        with open(f"/proc/{self._process.pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def status(self):
+        """Threads, and bytes of memory."""
+        with open(f"/proc/{self._process.pid}/status") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return {"threads": int(fields["Threads"]), "bytes": int(fields["VmRSS"].split()[0]) << 10}
+
+
+class Bench:
+    def __init__(self, options, directory):
+        self.options, self.directory = options, directory
+        self.programs = os.path.join(options.build, "bin")
+        self.replies = {}
+        self._count = 0
+
+    def program(self, name):
+        path = os.path.join(self.programs, name)
+        if not os.access(path, os.X_OK):
+            raise Failed(f"no {path}: build first, or name the build by --build")
+        return path
+
+    def place(self, name):
+        self._count += 1
+        return os.path.join(self.directory, f"{name}{self._count}")
+
+    @contextlib.contextmanager
+    def running(self, name, make):
+        server = make(name)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+    def bare(self, form, reply_bytes, messages=1):
+        socket = self.place("bare")
+        command = [self.program("service_bare"), "--socket", socket, "--form", form, "--reply-bytes",
+                   str(reply_bytes), "--messages", str(messages)]
+        return self.running(form, lambda name: Server(name, command, socket, socket + ".log"))
+
+    def kilnd(self):
+        place = self.place("kilnd")
+        os.mkdir(place, 0o700)
+        config = os.path.join(place, "config.textproto")
+        with open(config, "w") as file:
+            file.write(KILND_CONFIG.format(worker=self.program("scripted_worker")) + self.options.config)
+        socket = os.path.join(place, "kilnd.sock")
+        command = [self.options.kilnd or self.program("kilnd"), "--config", config, "--socket", socket, "--store",
+                   os.path.join(place, "store")]
+        return self.running("kilnd", lambda name: Server(name, command, socket, socket + ".log"))
+
+    def prepare(self, server):
+        command = [self.program("service_requests"), "--socket", server.socket, "--directory", self.directory]
+        self.replies = json.loads(run(command))
+
+    def load(self, server, method, request, connections, reply_bytes, stream=False):
+        command = [self.program("service_load"), "calls", "--socket", server.socket, "--method", method, "--request",
+                   os.path.join(self.directory, request), "--connections", str(connections), "--outstanding",
+                   str(self.options.outstanding), "--threads", str(self.options.threads), "--seconds",
+                   str(self.options.seconds), "--reply-bytes", str(reply_bytes)] + ["--stream"] * stream
+        before = server.processor_seconds()
+        result = json.loads(run(command))
+        # The warm part as well, by its share of the time.
+        share = self.options.seconds / (self.options.seconds + 0.3)
+        result["processor"] = (server.processor_seconds() - before) * share / result["calls"] * 1e6
+        return result
+
+    @contextlib.contextmanager
+    def waiting(self, server, clients):
+        command = [self.program("service_load"), "wait", "--socket", server.socket, "--method", COMPILE, "--request",
+                   os.path.join(self.directory, "wait.header"), os.path.join(self.directory, "wait.graph"),
+                   "--connections", str(WAITING_CONNECTIONS), "--outstanding", str(clients // WAITING_CONNECTIONS)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:
+            if load.stdout.readline().strip() != "waiting":
+                raise Failed(f"{server.name}: not all of {clients} clients wait")
+            yield
+            load.stdin.close()
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failed(done.stderr.strip() or f"{command[0]} ended with {done.returncode}")
+    return done.stdout
+
+
+def spread(values):
+    """To four digits, which is more than the machine is steady for."""
+    kinds = {"median": statistics.median(values), "least": min(values), "largest": max(values)}
+    return {kind: float(f"{value:.4g}") for kind, value in kinds.items()}
+
+
+def compare(rounds, baseline, fields):
+    """rounds: of each server's name, the results in order. Of each field: both, and their ratio within a round."""
+    row = {"baseline": baseline}
+    for field in fields:
+        bare = [result[field] for result in rounds[baseline]]
+        kilnd = [result[field] for result in rounds["kilnd"]]
+        row[field] = {"bare": spread(bare), "kilnd": spread(kilnd),
+                      "ratio": spread([ours / theirs for ours, theirs in zip(kilnd, bare, strict=True) if theirs])}
+    return row
+
+
+def measure_calls(bench, kilnd, what):
+    """A row a number of connections, of Lookups that hit or miss."""
+    size = bench.replies[what]
+    rows = []
+    with bench.bare("unary", size) as unary, bench.bare("generic", size) as generic:
+        for connections in bench.options.connections:
+            rounds = {"unary": [], "generic": [], "kilnd": []}
+            for _ in range(bench.options.rounds):
+                for server in (unary, generic, kilnd):
+                    rounds[server.name].append(bench.load(server, LOOKUP, what, connections, size))
+            rates = {form: statistics.median(result["rate"] for result in rounds[form]) for form in ("unary", "generic")}
+            row = compare(rounds, max(rates, key=rates.get), ("rate", "p50", "p99", "processor"))
+            rows.append(dict(row, row=what, connections=connections, reply_bytes=size))
+            print_row(rows[-1])
+    return rows
+
+
+def measure_objects(bench, kilnd):
+    total, messages = bench.replies["objects"], bench.replies["messages"]
+    size = total // messages
+    rows = []
+    with bench.bare("unary", size, messages) as bare:
+        for connections in bench.options.connections:
+            if connections > 8:
+                continue
+            rounds = {"unary": [], "kilnd": []}
+            for _ in range(bench.options.rounds):
+                rounds["unary"].append(bench.load(bare, FETCH, "objects", connections, size * messages, stream=True))
+                rounds["kilnd"].append(bench.load(kilnd, FETCH, "objects", connections, total, stream=True))
+            row = compare(rounds, "unary", ("bytes_rate", "processor"))
+            rows.append(dict(row, row="objects", connections=connections, reply_bytes=total))
+            print_row(rows[-1])
+    return rows
+
+
+def measure_waiting(bench):
+    """Threads and memory of servers that nobody has asked anything yet, with clients that wait, and after them."""
+    row = {"row": "waiting", "clients": bench.options.waiting}
+    for make in (lambda: bench.bare("unary", 32), bench.kilnd):
+        with make() as server:
+            # The first connections cost what later ones do not.
+            with bench.waiting(server, WAITING_CONNECTIONS):
+                pass
+            time.sleep(1)
+            idle = server.status()
+            with bench.waiting(server, bench.options.waiting):
+                time.sleep(1)
+                waiting = server.status()
+            time.sleep(2)
+            row["bare" if server.name == "unary" else "kilnd"] = {
+                "threads_idle": idle["threads"], "threads_waiting": waiting["threads"],
+                "threads_after": server.status()["threads"],
+                "bytes_a_client": (waiting["bytes"] - idle["bytes"]) / bench.options.waiting}
+    row["bytes_ratio"] = row["kilnd"]["bytes_a_client"] / row["bare"]["bytes_a_client"]
+    print_row(row)
+    return [row]
+
+
+def text_of(field, value):
+    if field == "rate":
+        return f"{value:,.0f}/s"
+    if field == "bytes_rate":
+        return f"{value / 1e6:,.0f} MB/s"
+    return f"{value:,.0f} µs"
+
+
+def print_header():
+    print("| row | connections | measured | bare | its spread | kilnd | its spread | ratio | its spread |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+
+
+def print_row(row):
+    if row["row"] == "waiting":
+        bare, kilnd = row["bare"], row["kilnd"]
+        for field, name in (("threads_idle", "threads, idle"), ("threads_waiting", "threads, waiting"),
+                            ("threads_after", "threads, after")):
+            print(f"| waiting | {row['clients']} clients | {name} | {bare[field]} | | {kilnd[field]} | | | |")
+        print(f"| waiting | {row['clients']} clients | memory a client | {bare['bytes_a_client'] / 1024:.1f} KiB | | "
+              f"{kilnd['bytes_a_client'] / 1024:.1f} KiB | | {row['bytes_ratio']:.2f} | |", flush=True)
+        return
+    for field in ("rate", "bytes_rate", "p50", "p99", "processor"):
+        if field not in row:
+            continue
+        cells = [f"{row['row']}, {row['reply_bytes']:,} B", f"{row['connections']} ({row['baseline']})", field]
+        for side in ("bare", "kilnd"):
+            values = row[field][side]
+            cells.append(text_of(field, values["median"]))
+            cells.append(f"{text_of(field, values['least'])} – {text_of(field, values['largest'])}")
+        ratio = row[field]["ratio"]
+        cells += [f"{ratio['median']:.2f}", f"{ratio['least']:.2f} – {ratio['largest']:.2f}"]
+        print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    numbers = lambda text: [int(word) for word in text.split(",")]
+    parser.add_argument("--quick", action="store_true", help="3 rounds of 1 s")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5, help="of each server in a round")
+    parser.add_argument("--connections", type=numbers, default=[1, 8, 64, 256], metavar="N,…")
+    parser.add_argument("--outstanding", type=int, default=1, help="calls at a time on each connection")
+    parser.add_argument("--threads", type=int, default=1, help="of the load; each has connections of its own")
+    parser.add_argument("--waiting", type=int, default=1000, help="clients that wait, a multiple of 50")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(ROWS), metavar="ROW,…",
+                        help=", ".join(ROWS))
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--kilnd", help="another kilnd than the build's")
+    parser.add_argument("--config", default="", help="text that is added to kilnd's configuration")
+    parser.add_argument("--json", help="file that gets the JSON as well")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.only) - set(ROWS):
+        parser.error(f"--only: no row {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
+    if options.waiting < WAITING_CONNECTIONS or options.waiting % WAITING_CONNECTIONS:
+        parser.error(f"--waiting: {options.waiting} is no multiple of {WAITING_CONNECTIONS}")
+    if options.quick:
+        options.rounds, options.seconds = 3, 1
+    return options
+
+
+def main(arguments):
+    options = parse(arguments)
+    rows = []
+    started = os.getloadavg()[0]
+    try:
+        with tempfile.TemporaryDirectory(prefix="kiln-bench-") as directory:
+            bench = Bench(options, directory)
+            print_header()
+            with bench.kilnd() as kilnd:
+                bench.prepare(kilnd)
+                for what in ("hit", "miss"):
+                    if what in options.only:
+                        rows += measure_calls(bench, kilnd, what)
+                if "objects" in options.only:
+                    rows += measure_objects(bench, kilnd)
+            if "waiting" in options.only:
+                rows += measure_waiting(bench)
+    except Failed as error:
+        print(f"service.py: {error}", file=sys.stderr)
+        return 1
+    result = json.dumps({"processors": os.cpu_count(), "load_before": started, "rounds": options.rounds,
+                         "seconds": options.seconds, "outstanding": options.outstanding, "rows": rows})
+    print(result)
+    if options.json:
+        with open(options.json, "w") as file:
+            file.write(result + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

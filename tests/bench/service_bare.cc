@@ -1,0 +1,159 @@
+// What gRPC costs by itself: a callback server that knows the methods' names and nothing else of kiln.
+//   service_bare --socket PATH --form unary|generic [--reply-bytes N] [--messages N]
+// Lookup is answered by one prebuilt reply, FetchObjects by `messages` of them, and a Compile gets one as
+// soon as it has sent something and then waits until its client goes. Serves until standard input ends.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "grpcpp/generic/async_generic_service.h"
+#include "grpcpp/grpcpp.h"
+#include "kiln/v1/compile.grpc.pb.h"
+
+namespace kiln {
+namespace {
+
+using grpc::ByteBuffer;
+
+struct Reply {
+  ByteBuffer message;
+  int messages = 1;
+};
+
+ByteBuffer OfBytes(size_t bytes) {
+  const grpc::Slice slice(std::string(bytes, 'r'));
+  return ByteBuffer(&slice, 1);
+}
+
+class Unary
+    : public v1::Compiler::WithRawCallbackMethod_Lookup<v1::Compiler::WithRawCallbackMethod_FetchObjects<
+          v1::Compiler::WithRawCallbackMethod_Compile<v1::Compiler::Service>>> {
+ public:
+  explicit Unary(const Reply* reply) : reply_(reply) {}
+
+  grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context, const ByteBuffer*,
+                                   ByteBuffer* answer) override {
+    *answer = reply_->message;
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  grpc::ServerWriteReactor<ByteBuffer>* FetchObjects(grpc::CallbackServerContext*,
+                                                     const ByteBuffer*) override {
+    return new Stream(reply_);
+  }
+
+  grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>* Compile(grpc::CallbackServerContext*) override {
+    return new Waiter(reply_);
+  }
+
+ private:
+  class Stream : public grpc::ServerWriteReactor<ByteBuffer> {
+   public:
+    explicit Stream(const Reply* reply) : reply_(reply), left_(reply->messages) { Next(); }
+    void OnWriteDone(bool ok) override { ok ? Next() : Finish(grpc::Status::CANCELLED); }
+    void OnDone() override { delete this; }
+
+   private:
+    void Next() {
+      if (left_-- > 0) return StartWrite(&reply_->message);
+      Finish(grpc::Status::OK);
+    }
+    const Reply* const reply_;
+    int left_;
+  };
+
+  class Waiter : public grpc::ServerBidiReactor<ByteBuffer, ByteBuffer> {
+   public:
+    explicit Waiter(const Reply* reply) : reply_(reply) { StartRead(&request_); }
+    void OnReadDone(bool ok) override {
+      if (!ok) return;
+      if (!answered_) StartWrite(&reply_->message);
+      answered_ = true;
+      request_.Clear();
+      StartRead(&request_);
+    }
+    void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+    void OnDone() override { delete this; }
+
+   private:
+    const Reply* const reply_;
+    ByteBuffer request_;
+    bool answered_ = false;
+  };
+
+  const Reply* const reply_;
+};
+
+// Lookup alone: the other two are streams in both forms.
+class Generic : public grpc::CallbackGenericService {
+ public:
+  explicit Generic(const Reply* reply) : reply_(reply) {}
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+    return new Call(reply_);
+  }
+
+ private:
+  class Call : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Call(const Reply* reply) : reply_(reply) { StartRead(&request_); }
+    void OnReadDone(bool ok) override {
+      if (!ok) return Finish(grpc::Status::CANCELLED);
+      StartWriteAndFinish(&reply_->message, grpc::WriteOptions(), grpc::Status::OK);
+    }
+    void OnDone() override { delete this; }
+
+   private:
+    const Reply* const reply_;
+    ByteBuffer request_;
+  };
+
+  const Reply* const reply_;
+};
+
+int Main(int argc, char** argv) {
+  std::string socket, form = "unary";
+  size_t reply_bytes = 0;
+  Reply reply;
+  CLI::App app("A bare callback server: what gRPC costs by itself.");
+  app.add_option("--socket", socket, "Unix socket")->required();
+  app.add_option("--form", form, "Of Lookup")->check(CLI::IsMember({"unary", "generic"}));
+  app.add_option("--reply-bytes", reply_bytes, "Of each message it sends");
+  app.add_option("--messages", reply.messages, "That FetchObjects sends");
+  CLI11_PARSE(app, argc, argv);
+  reply.message = OfBytes(reply_bytes);
+  // As server/listen has them.
+  grpc::ServerBuilder builder;
+  grpc::ResourceQuota quota("bare");
+  builder.SetResourceQuota(quota.Resize(512u << 20));
+  builder.SetMaxReceiveMessageSize(6 << 20);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 256);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());
+  Unary unary(&reply);
+  Generic generic(&reply);
+  if (form == "unary") {
+    builder.RegisterService(&unary);
+  } else {
+    builder.RegisterCallbackGenericService(&generic);
+  }
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) {
+    fprintf(stderr, "service_bare: cannot listen on %s\n", socket.c_str());
+    return 1;
+  }
+  char byte = 0;
+  while (read(STDIN_FILENO, &byte, 1) > 0) {
+  }
+  server->Shutdown(std::chrono::system_clock::now());
+  return 0;
+}
+
+}  // namespace
+}  // namespace kiln
+
+int main(int argc, char** argv) { return kiln::Main(argc, argv); }
