@@ -1,8 +1,10 @@
 #include "cache/artifact_store.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/support/digest.h"
 
 namespace kiln {
 
@@ -23,6 +25,14 @@ EntryValue MakeEntryValue(std::string bytes) { return std::make_shared<const std
 
 std::string ManifestEntryKey(absl::string_view compile_key, absl::string_view variant_id) {
   return absl::StrCat(compile_key, variant_id);
+}
+
+uint32_t CompilerNumber(absl::string_view fingerprint) {
+  if (fingerprint.empty()) return 0;
+  const std::string digest = Sha256(fingerprint);
+  uint32_t number = 0;
+  for (int i = 0; i < 4; ++i) number = number << 8 | static_cast<uint8_t>(digest[i]);
+  return std::max<uint32_t>(number, 1);
 }
 
 absl::Status CheckEntryId(const EntryId& id) {

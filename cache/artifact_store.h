@@ -74,7 +74,8 @@ struct EntryId {
 
 struct Entry {
   EntryId id;
-  EntryValue value;  // not null
+  EntryValue value;         // not null
+  uint32_t rebuild_ms = 0;  // what making it took, so that eviction knows what is dear; 0: not known
 };
 
 // Copies or moves `bytes` into an immutable value.
@@ -113,12 +114,18 @@ struct CatalogEntry {
   int64_t last_used_unix_seconds = 0;
   uint64_t hits = 0;
   bool pinned = false;  // never evicted
+  uint32_t rebuild_ms = 0;
+  uint32_t compiler = 0;  // who wrote it, see CompilerNumber; 0: not known
 };
+
+// What stands for a compiler's fingerprint in the catalogue. Never 0 but for an empty one.
+uint32_t CompilerNumber(absl::string_view fingerprint);
 
 struct CatalogTotals {
   uint64_t entries[kEntryKinds] = {};
   uint64_t bytes[kEntryKinds] = {};  // as stored, live entries only
-  uint64_t bytes_on_disk = 0;        // all files of the database, garbage and logs included
+  // All files of the database, garbage and logs included: measured once a second, and what was written since.
+  uint64_t bytes_on_disk = 0;
 };
 
 // The local view beside a store on this machine: what it holds, how it is used. Thread-safe.
@@ -127,9 +134,11 @@ class Catalog {
   virtual ~Catalog() = default;
 
   // Entries of `kind` whose key starts with `prefix`, in key order: a snapshot, so a visitor may
-  // call the store or the catalog. `limit` 0 = all. `prefix` empty = every key.
+  // call the store or the catalog. `limit` 0 = all. `prefix` empty = every key. Only keys after `after`:
+  // who goes through many entries does it by pages, since nobody counts a use during a scan.
   virtual absl::StatusOr<std::vector<CatalogEntry>> Scan(EntryKind kind, absl::string_view prefix,
-                                                         size_t limit = 0) const = 0;
+                                                         size_t limit = 0,
+                                                         absl::string_view after = "") const = 0;
   virtual absl::StatusOr<CatalogEntry> Find(const EntryId& id) const = 0;
 
   // Counts a use. Written to disk later, unsynced, in batches: a crash forgets the last ones.
@@ -139,6 +148,9 @@ class Catalog {
   virtual absl::Status SetPinned(const EntryId& id, bool pinned) = 0;
 
   virtual CatalogTotals Totals() const = 0;
+
+  // What is written from now on is this compiler's.
+  virtual void SetCompiler(uint32_t compiler) = 0;
 
   // Gives the bytes of deleted entries back to the file system. Slow; for the sweeper. Stops early,
   // with CANCELLED, once `*canceled` (may be null) is true.

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "cache/artifact_store.h"
+#include "cache/holds.h"
 
 namespace kiln {
 
@@ -39,6 +41,17 @@ class Store {
   virtual ArtifactStore& inspection() = 0;
   // Below the memory tier, straight on the engine's index; empty while memory only.
   virtual Catalog& catalog() = 0;
+  // Keeps entries from eviction while the Hold lives, which is within the store's life: first this, then ask
+  // what is missing. For flights; a single question keeps what it finds for some minutes anyway.
+  virtual Holds::Hold Keep(absl::Span<const EntryId> ids) = 0;
+  // Told which entries have just been evicted, from a thread of the store's, until the store ends: whoever
+  // keeps them elsewhere forgets them. It must not call the store.
+  using EvictionListener = std::function<void(absl::Span<const EntryId>)>;
+  virtual void OnEvicted(EvictionListener listener) = 0;
+  // Whose results are written from now on: those of other compilers are the first to be evicted.
+  virtual void SetCompiler(absl::string_view fingerprint) = 0;
+  // Evicts until the live entries have at most so many bytes, and returns when the disk has them back.
+  virtual absl::Status EvictTo(uint64_t live_bytes) = 0;
   virtual StoreStatistics statistics() const = 0;
   // Reads every entry from disk and checks it; `repair` takes the damaged out (kilnctl verify).
   struct VerifyResult {

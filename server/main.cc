@@ -178,6 +178,7 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
                         absl::StrCat(config.workers().binary(), ": ", started.status().message()));
   }
   std::unique_ptr<WorkerPool> pool = *std::move(started);
+  store->SetCompiler(pool->hello().compiler_fingerprint());
   auto queue = std::make_unique<AdmissionQueue>(config.workers().count(), config.admission().queue_max());
   const std::unique_ptr<MeasuringPool> gpus = NewMeasuringPool(config.measuring(), measuring.zygote.get());
   Tuner tuner(gpus.get(), measuring.without, store.get(), &stats);

@@ -25,7 +25,7 @@ compiler/artifact: compiler/codegen compiler/frontend compiler/graph compiler/ir
 compiler/worker: compiler/support
 compiler/worker/worker_main.cc: compiler/artifact compiler/codegen compiler/support compiler/worker
 
-cache:
+cache: compiler/support
 cache/engine: cache compiler/support
 cache/checks: cache compiler/support
 cache/budget: cache cache/checks compiler/support

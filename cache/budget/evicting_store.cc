@@ -1,16 +1,42 @@
 #include "cache/budget/evicting_store.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "cache/budget/eviction_plan.h"
+#include "cache/checks/references.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
+namespace {
+
+constexpr size_t kPage = 512;           // entries of the catalogue that are looked at together
+constexpr size_t kTakenTogether = 512;  // entries, and what goes with the last root
+constexpr absl::Duration kBetweenLooks = absl::Hours(1);
+constexpr int kNiceness = 10;
+
+uint64_t Tenths(uint64_t whole, uint64_t tenths) { return whole / 10 * tenths; }
+
+std::vector<EntryId> IdsOf(absl::Span<const Entry> batch) {
+  std::vector<EntryId> ids;
+  ids.reserve(batch.size());
+  for (const Entry& entry : batch) ids.push_back(entry.id);
+  return ids;
+}
+
+}  // namespace
 
 EvictingStore::EvictingStore(std::unique_ptr<ArtifactStore> base, Catalog* catalog, EvictingOptions options)
-    : base_(std::move(base)), catalog_(catalog), options_(std::move(options)), thread_([this] { Run(); }) {}
+    : base_(std::move(base)),
+      catalog_(catalog),
+      options_(std::move(options)),
+      holds_(options_.grace_seconds, options_.now_unix_seconds),
+      thread_([this] { Run(); }) {}
 
 EvictingStore::~EvictingStore() {
   {
@@ -20,6 +46,8 @@ EvictingStore::~EvictingStore() {
   thread_.join();
 }
 
+// ---- Callers --------------------------------------------------------------------------------
+
 absl::Status EvictingStore::Put(absl::Span<const Entry> batch) {
   KILN_RETURN_IF_ERROR(CheckBatch(batch));
   uint64_t bytes = 0;
@@ -28,30 +56,100 @@ absl::Status EvictingStore::Put(absl::Span<const Entry> batch) {
     return absl::ResourceExhaustedError(
         absl::StrCat("an artifact of ", bytes, " bytes in a store of ", options_.budget_bytes, " bytes"));
   }
-  if (BytesOnDisk() > options_.budget_bytes / 4 * 5) KILN_RETURN_IF_ERROR(Sweep());
-  {
-    absl::ReaderMutexLock lock(&gate_);
-    KILN_RETURN_IF_ERROR(base_->Put(batch));
+  KILN_RETURN_IF_ERROR(AwaitRoom());
+  const std::vector<EntryId> ids = IdsOf(batch);
+  const Holds::Hold own = holds_.Keep(ids);
+  if (own.late()) absl::MutexLock until_it_has_gone(&taking_out_);
+  std::vector<EntryId> references;
+  Holds::Hold named;
+  absl::Status complete = CheckReferences(batch, &references);
+  if (!references.empty()) {
+    // Held, and then looked at: what is there now stays until the manifest has been written.
+    named = holds_.Keep(references);
+    complete = named.late() ? absl::AbortedError("an object that the manifest names is being evicted")
+                            : CheckReferences(batch, &references);
   }
-  if (BytesOnDisk() > options_.budget_bytes) {
+  KILN_RETURN_IF_ERROR(complete);
+  KILN_RETURN_IF_ERROR(base_->Put(batch));
+  holds_.Written(ids);
+  holds_.Written(references);
+  const CatalogTotals totals = catalog_->Totals();
+  const EvictionLimits limits = Limits(totals);
+  if (totals.bytes_on_disk > Tenths(options_.budget_bytes, 9) || limits.live_entries > options_.entries_max) {
     absl::MutexLock lock(&mutex_);
     wanted_ = true;
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<EntryId>> EvictingStore::FindMissing(absl::Span<const EntryId> ids) {
-  // Recorded first: a sweep between the two would have to respect it.
-  for (const EntryId& id : ids) catalog_->RecordUse(id);
-  absl::ReaderMutexLock lock(&gate_);
-  return base_->FindMissing(ids);
+absl::Status EvictingStore::AwaitRoom() {
+  const uint64_t most = Tenths(options_.budget_bytes, 11);
+  if (BytesOnDisk() <= most) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mutex_);
+    wanted_ = true;
+    const uint64_t before = sweeps_;
+    const auto swept = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return sweeps_ != before || closing_; };
+    mutex_.AwaitWithTimeout(absl::Condition(&swept), options_.writer_patience);
+  }
+  if (BytesOnDisk() <= most) return absl::OkStatus();
+  return absl::ResourceExhaustedError("the store is above its budget and is making room");
 }
 
+// Sets `references` to what the batch's manifests name and does not hold itself. ABORTED where one of those
+// is not here.
+absl::Status EvictingStore::CheckReferences(absl::Span<const Entry> batch, std::vector<EntryId>* references) {
+  absl::flat_hash_set<absl::string_view> own;
+  for (const Entry& entry : batch) {
+    if (entry.id.kind == EntryKind::kObject) own.insert(entry.id.key);
+  }
+  references->clear();
+  for (const Entry& entry : batch) {
+    if (entry.id.kind != EntryKind::kManifest) continue;
+    absl::StatusOr<References> named = ReferencesOf(entry.id.kind, *entry.value);
+    if (!named.ok()) continue;  // whoever reads it will say so
+    for (EntryId& object : named->objects) {
+      if (!own.contains(object.key)) references->push_back(std::move(object));
+    }
+  }
+  if (references->empty()) return absl::OkStatus();
+  KILN_ASSIGN_OR_RETURN(const std::vector<EntryId> missing, base_->FindMissing(*references));
+  if (missing.empty()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("a manifest names ", missing.size(), " objects that are gone"));
+}
+
+absl::StatusOr<std::vector<EntryId>> EvictingStore::FindMissing(absl::Span<const EntryId> ids) {
+  // Touched first: whatever is there after that stays.
+  const std::vector<EntryId> going = holds_.Touch(ids);
+  KILN_ASSIGN_OR_RETURN(std::vector<EntryId> missing, base_->FindMissing(ids));
+  if (going.empty()) return missing;
+  absl::flat_hash_set<EntryId> gone(missing.begin(), missing.end());
+  gone.insert(going.begin(), going.end());
+  missing.clear();
+  for (const EntryId& id : ids) {
+    if (gone.contains(id)) missing.push_back(id);
+  }
+  return missing;
+}
+
+void EvictingStore::AddListener(Listener listener) {
+  absl::MutexLock lock(&mutex_);
+  listeners_.push_back(std::move(listener));
+}
+
+absl::Status EvictingStore::last_sweep() const {
+  absl::MutexLock lock(&mutex_);
+  return last_sweep_;
+}
+
+// ---- The sweep ------------------------------------------------------------------------------
+
 void EvictingStore::Run() {
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);  // the thread's; advice
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &EvictingStore::SweepWanted));
+      mutex_.AwaitWithTimeout(absl::Condition(this, &EvictingStore::SweepWanted), kBetweenLooks);
       if (closing_) return;
       wanted_ = false;
     }
@@ -60,49 +158,158 @@ void EvictingStore::Run() {
   }
 }
 
-absl::Status EvictingStore::last_sweep() const {
-  absl::MutexLock lock(&mutex_);
-  return last_sweep_;
+EvictionLimits EvictingStore::Limits(const CatalogTotals& totals) const {
+  EvictionLimits limits;
+  limits.live_bytes = std::accumulate(std::begin(totals.bytes), std::end(totals.bytes), uint64_t{0});
+  limits.live_entries = std::accumulate(std::begin(totals.entries), std::end(totals.entries), uint64_t{0});
+  limits.now_unix_seconds = options_.now_unix_seconds();
+  limits.keep_if_used_after = limits.now_unix_seconds - options_.grace_seconds;
+  limits.compiler = compiler_;
+  if (options_.unused_seconds_max > 0) {
+    limits.expired_if_used_before = limits.now_unix_seconds - options_.unused_seconds_max;
+  }
+  return limits;
 }
 
 absl::Status EvictingStore::Sweep() {
   absl::MutexLock lock(&sweeping_);
-  if (BytesOnDisk() <= options_.budget_bytes) return absl::OkStatus();
-  absl::Status status = Evict(options_.budget_bytes / 5 * 4);
-  if (status.ok()) status = catalog_->Reclaim(&closing_);
+  const CatalogTotals totals = catalog_->Totals();
+  EvictionLimits limits = Limits(totals);
+  const bool bytes = totals.bytes_on_disk > Tenths(options_.budget_bytes, 9);
+  const bool entries = limits.live_entries > options_.entries_max;
+  if (bytes) limits.live_bytes_wanted = Tenths(options_.budget_bytes, 7);
+  if (entries) limits.live_entries_wanted = Tenths(options_.entries_max, 9);
+  absl::Status status;
+  if (bytes || entries || AnyExpired(limits.expired_if_used_before)) {
+    status = Evict(limits);
+    if (status.ok()) status = catalog_->Reclaim(&closing_);
+  }
   absl::MutexLock state_lock(&mutex_);
+  ++sweeps_;
   last_sweep_ = status;
   return status;
 }
 
-absl::Status EvictingStore::Evict(uint64_t live_bytes_wanted) {
-  absl::MutexLock lock(&gate_);
-  EvictionInput input;
-  CatalogTotals totals = catalog_->Totals();
-  input.live_bytes = std::accumulate(std::begin(totals.bytes), std::end(totals.bytes), uint64_t{0});
-  input.live_bytes_wanted = live_bytes_wanted;
-  input.keep_if_used_after = options_.now_unix_seconds() - options_.grace_seconds;
-  KILN_ASSIGN_OR_RETURN(std::vector<CatalogEntry> manifests, catalog_->Scan(EntryKind::kManifest, ""));
-  for (CatalogEntry& entry : manifests) {
+absl::Status EvictingStore::EvictTo(uint64_t live_bytes) {
+  absl::MutexLock lock(&sweeping_);
+  EvictionLimits limits = Limits(catalog_->Totals());
+  limits.live_bytes_wanted = live_bytes;
+  KILN_RETURN_IF_ERROR(Evict(limits));
+  return catalog_->Reclaim(&closing_);
+}
+
+absl::Status EvictingStore::Each(EntryKind kind,
+                                 const std::function<absl::Status(CatalogEntry)>& visit) const {
+  std::string after;
+  for (;;) {
+    if (closing_) return absl::CancelledError("the store closes");
+    KILN_ASSIGN_OR_RETURN(std::vector<CatalogEntry> page, catalog_->Scan(kind, "", kPage, after));
+    if (page.empty()) return absl::OkStatus();
+    after = page.back().id.key;
+    for (CatalogEntry& entry : page) KILN_RETURN_IF_ERROR(visit(std::move(entry)));
+  }
+}
+
+bool EvictingStore::AnyExpired(int64_t used_before) const {
+  if (used_before <= 0) return false;
+  for (EntryKind kind : {EntryKind::kManifest, EntryKind::kFailure, EntryKind::kTuning}) {
+    const absl::Status found = Each(kind, [used_before](const CatalogEntry& entry) {
+      const bool expired = !entry.pinned && entry.last_used_unix_seconds < used_before;
+      return expired ? absl::AlreadyExistsError("an expired entry") : absl::OkStatus();
+    });
+    if (absl::IsAlreadyExists(found)) return true;
+  }
+  return false;
+}
+
+absl::Status EvictingStore::Gather(EvictionPlan* plan) {
+  KILN_RETURN_IF_ERROR(Each(EntryKind::kManifest, [&](CatalogEntry entry) {
     absl::StatusOr<EntryValue> value = base_->Get(entry.id);
-    if (absl::IsNotFound(value.status())) continue;  // damaged and taken out by this very read
+    // Damaged and taken out by this very read, or deleted since.
+    if (absl::IsNotFound(value.status())) return absl::OkStatus();
     KILN_RETURN_IF_ERROR(value.status());
     absl::StatusOr<References> references = ReferencesOf(EntryKind::kManifest, **value);
-    bool damaged = !references.ok();
-    input.manifests.push_back({std::move(entry), damaged ? References() : *std::move(references), damaged});
+    if (references.ok()) {
+      plan->AddManifest(std::move(entry), *references);
+    } else {
+      plan->AddDamagedManifest(std::move(entry));
+    }
+    return absl::OkStatus();
+  }));
+  const auto add = [plan](void (EvictionPlan::*method)(CatalogEntry)) {
+    return [plan, method](CatalogEntry entry) {
+      (plan->*method)(std::move(entry));
+      return absl::OkStatus();
+    };
+  };
+  KILN_RETURN_IF_ERROR(Each(EntryKind::kFailure, add(&EvictionPlan::AddRoot)));
+  KILN_RETURN_IF_ERROR(Each(EntryKind::kTuning, add(&EvictionPlan::AddRoot)));
+  KILN_RETURN_IF_ERROR(Each(EntryKind::kObject, add(&EvictionPlan::AddNamed)));
+  KILN_RETURN_IF_ERROR(Each(EntryKind::kKernel, add(&EvictionPlan::AddNamed)));
+  return Each(EntryKind::kMeta, add(&EvictionPlan::AddMeta));
+}
+
+absl::Status EvictingStore::Evict(const EvictionLimits& limits) {
+  holds_.BeginSweep();
+  const auto evict = [&]() -> absl::Status {
+    EvictionPlan plan;
+    KILN_RETURN_IF_ERROR(Gather(&plan));
+    plan.Begin(limits);
+    std::vector<EntryId> unnamed = plan.TakeUnnamed();
+    for (size_t at = 0; at < unnamed.size(); at += kTakenTogether) {
+      absl::MutexLock lock(&taking_out_);
+      std::vector<EntryId> claimed;
+      for (size_t i = at; i < std::min(unnamed.size(), at + kTakenTogether); ++i) {
+        if (holds_.Claim(unnamed[i], Holds::Standing::kNamed)) claimed.push_back(unnamed[i]);
+      }
+      KILN_RETURN_IF_ERROR(DeleteClaimed(claimed));
+    }
+    for (;;) {
+      if (closing_) return absl::CancelledError("the store closes");
+      KILN_ASSIGN_OR_RETURN(const bool more, EvictSome(&plan));
+      if (!more) return absl::OkStatus();
+    }
+  };
+  absl::Status status = evict();
+  holds_.EndSweep();
+  return status;
+}
+
+absl::StatusOr<bool> EvictingStore::EvictSome(EvictionPlan* plan) {
+  absl::MutexLock lock(&taking_out_);
+  std::vector<EntryId> claimed;
+  const CatalogEntry* root = plan->Next();
+  for (; root != nullptr && claimed.size() < kTakenTogether; root = plan->Next()) {
+    const absl::StatusOr<CatalogEntry> now = catalog_->Find(root->id);
+    const bool used = now.ok() && (now->pinned || now->hits != root->hits ||
+                                   now->last_used_unix_seconds != root->last_used_unix_seconds);
+    const EntryId id = root->id;
+    if (used || !holds_.Claim(id, Holds::Standing::kRoot)) {
+      plan->Skip();
+      continue;
+    }
+    for (EntryId& going : plan->Take()) {
+      if (going == id || holds_.Claim(going, Holds::Standing::kNamed)) claimed.push_back(std::move(going));
+    }
   }
-  KILN_ASSIGN_OR_RETURN(input.others, catalog_->Scan(EntryKind::kFailure, ""));
-  KILN_ASSIGN_OR_RETURN(std::vector<CatalogEntry> tuning, catalog_->Scan(EntryKind::kTuning, ""));
-  input.others.insert(input.others.end(), tuning.begin(), tuning.end());
-  KILN_ASSIGN_OR_RETURN(input.objects, catalog_->Scan(EntryKind::kObject, ""));
-  KILN_ASSIGN_OR_RETURN(input.kernels, catalog_->Scan(EntryKind::kKernel, ""));
-  KILN_ASSIGN_OR_RETURN(input.meta, catalog_->Scan(EntryKind::kMeta, ""));
-  for (const std::vector<EntryId>& group : PlanEviction(input)) {
-    KILN_RETURN_IF_ERROR(base_->Delete(group));
-    evicted_.fetch_add(group.size(), std::memory_order_relaxed);
-    if (options_.on_evicted) options_.on_evicted(group);
+  KILN_RETURN_IF_ERROR(DeleteClaimed(claimed));
+  return root != nullptr;
+}
+
+absl::Status EvictingStore::DeleteClaimed(absl::Span<const EntryId> ids) {
+  if (ids.empty()) return absl::OkStatus();
+  absl::Status deleted = base_->Delete(ids);
+  if (deleted.ok()) {
+    evicted_.fetch_add(ids.size(), std::memory_order_relaxed);
+    std::vector<Listener> listeners;
+    {
+      absl::MutexLock lock(&mutex_);
+      listeners = listeners_;
+    }
+    for (const Listener& listener : listeners) listener(ids);
   }
-  return absl::OkStatus();
+  holds_.Release(ids);
+  return deleted;
 }
 
 }  // namespace kiln

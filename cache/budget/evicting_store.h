@@ -1,12 +1,16 @@
-// Holds the bytes on disk to a budget. When a Put finds them above it, a thread of its own evicts the
-// least recently used manifests, failures and tuning records until the live bytes are at 80 % of the
-// budget, and with a manifest the objects and kernel records that no other manifest names, and the meta
-// entries of its key; never an object that a live manifest names, never what is pinned. Then the
-// engine gives the bytes back to the file system. Writers wait when they outrun it by a quarter.
+// Holds a store to its budgets of bytes on disk and of entries, and takes out what nobody has used for too
+// long. From nine tenths of the budget on a thread of its own sweeps: roots go in the order of
+// eviction_plan.h until the live bytes are at seven tenths, and with each what it alone named; then the
+// engine gives the bytes back to the file system. Never what a live manifest names, never what is pinned.
 //
-// What nobody names is left alone for a grace time after its last use: a compile that found an object
-// present is about to name it. Put is RESOURCE_EXHAUSTED for a batch above half of the budget.
-// Thread-safe.
+// Nobody waits for a sweep but a writer above eleven tenths, and he not for long: Put is then
+// RESOURCE_EXHAUSTED, as it is for a batch above half of the budget. A sweep reads all manifests beside the
+// callers, at a lower priority, and takes entries out in small batches; what somebody counts on by then
+// (holds.h), or used since, stays.
+//
+// What FindMissing does not name stays for a grace time, so that who asked can write a manifest that names
+// it. A manifest that names an object which is neither here nor in its batch is not written: ABORTED, and
+// making the object anew mends it. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -18,20 +22,27 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "cache/artifact_store.h"
+#include "cache/budget/eviction_plan.h"
+#include "cache/holds.h"
 
 namespace kiln {
 
 struct EvictingOptions {
   uint64_t budget_bytes = 0;
+  uint64_t entries_max = UINT64_MAX;
+  int64_t unused_seconds_max = 0;  // roots go when nobody has used them for so long; 0: never
   int64_t grace_seconds = 600;
   std::function<int64_t()> now_unix_seconds;
-  // Told of what was evicted, so that tiers above can forget it. May be empty.
-  std::function<void(const std::vector<EntryId>&)> on_evicted;
+  absl::Duration writer_patience = absl::Seconds(10);
 };
 
 class EvictingStore : public ArtifactStore {
  public:
+  // Told what has been evicted, after it has gone from `base`; from the sweep's thread.
+  using Listener = std::function<void(absl::Span<const EntryId>)>;
+
   // `catalog` is that of `base` and outlives this store.
   EvictingStore(std::unique_ptr<ArtifactStore> base, Catalog* catalog, EvictingOptions options);
   ~EvictingStore() override;
@@ -39,35 +50,57 @@ class EvictingStore : public ArtifactStore {
   absl::StatusOr<EntryValue> Get(const EntryId& id) override { return base_->Get(id); }
   absl::Status Put(absl::Span<const Entry> batch) override;
   absl::Status Delete(absl::Span<const EntryId> ids) override { return base_->Delete(ids); }
-  // Counts as a use of what is present.
   absl::StatusOr<std::vector<EntryId>> FindMissing(absl::Span<const EntryId> ids) override;
 
+  // For tiers above that have to forget what is gone. They outlive the store.
+  void AddListener(Listener listener) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whose entries are worth keeping, as in CatalogEntry.
+  void SetCompiler(uint32_t compiler) { compiler_ = compiler; }
+  // Entries that a flight counts on. Valid as long as this store.
+  Holds& holds() { return holds_; }
+
   // What the thread does; one at a time. OK when there was nothing to do.
-  absl::Status Sweep();
+  absl::Status Sweep() ABSL_LOCKS_EXCLUDED(sweeping_, mutex_);
+  // Makes room at once, however much there is.
+  absl::Status EvictTo(uint64_t live_bytes) ABSL_LOCKS_EXCLUDED(sweeping_, mutex_);
 
   uint64_t evicted() const { return evicted_.load(std::memory_order_relaxed); }
   // How the last sweep went.
-  absl::Status last_sweep() const;
+  absl::Status last_sweep() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   void Run();
   uint64_t BytesOnDisk() const { return catalog_->Totals().bytes_on_disk; }
-  absl::Status Evict(uint64_t live_bytes_wanted);
+  EvictionLimits Limits(const CatalogTotals& totals) const;
+  bool AnyExpired(int64_t used_before) const;
+  absl::Status AwaitRoom();
+  absl::Status CheckReferences(absl::Span<const Entry> batch, std::vector<EntryId>* references);
+  // The two below: under sweeping_.
+  absl::Status Evict(const EvictionLimits& limits);
+  absl::Status Gather(EvictionPlan* plan);
+  // One batch of roots and what goes with them; false when there are no more.
+  absl::StatusOr<bool> EvictSome(EvictionPlan* plan);
+  absl::Status DeleteClaimed(absl::Span<const EntryId> ids) ABSL_EXCLUSIVE_LOCKS_REQUIRED(taking_out_);
+  absl::Status Each(EntryKind kind, const std::function<absl::Status(CatalogEntry)>& visit) const;
   bool SweepWanted() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return wanted_ || closing_.load(); }
 
   const std::unique_ptr<ArtifactStore> base_;
   Catalog* const catalog_;
   const EvictingOptions options_;
+  Holds holds_;
+  std::atomic<uint32_t> compiler_{0};
 
-  absl::Mutex sweeping_;  // one sweep at a time
-  // Shared by writers, exclusive while a sweep chooses and deletes: what it counts does not move.
-  absl::Mutex gate_;
+  absl::Mutex sweeping_ ABSL_ACQUIRED_BEFORE(taking_out_);  // one sweep at a time
+  // From the first claim of a batch until it has gone. A writer of what is claimed waits for its end.
+  absl::Mutex taking_out_;
   std::atomic<uint64_t> evicted_{0};
   std::atomic<bool> closing_{false};
 
   mutable absl::Mutex mutex_;
   bool wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t sweeps_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status last_sweep_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Listener> listeners_ ABSL_GUARDED_BY(mutex_);
 
   std::thread thread_;  // last: it uses all of the above
 };

@@ -2,127 +2,161 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "compiler/support/digest.h"
 
 namespace kiln {
 namespace {
 
-class Planner {
- public:
-  explicit Planner(const EvictionInput& input) : input_(input), live_bytes_(input.live_bytes) {
-    for (const CatalogEntry& object : input.objects) named_[object.id].entry = &object;
-    for (const CatalogEntry& kernel : input.kernels) named_[kernel.id].entry = &kernel;
-    for (const CatalogEntry& meta : input.meta) meta_[CompileKeyOf(meta.id)].entries.push_back(&meta);
-    for (const EvictionInput::Manifest& manifest : input.manifests) {
-      for (const EntryId& id : NamedBy(manifest)) ++named_[id].count;
-      ++meta_[CompileKeyOf(manifest.entry.id)].count;
-    }
-    for (const CatalogEntry& other : input.others) {
-      if (other.id.kind == EntryKind::kFailure) ++meta_[CompileKeyOf(other.id)].count;
-    }
-  }
+constexpr double kDearestFactor = 8;
 
-  std::vector<std::vector<EntryId>> Plan() {
-    CollectUnnamed();
-    for (const Root& root : RootsByUse()) {
-      if (live_bytes_ <= input_.live_bytes_wanted) break;
-      EvictRoot(root);
-    }
-    return std::move(groups_);
-  }
+std::string CompileKeyOf(const EntryId& id) { return id.key.substr(0, kDigestBytes); }
 
- private:
-  struct Named {
-    const CatalogEntry* entry = nullptr;  // null: named, but not here
-    size_t count = 0;                     // manifests that name it
-  };
-  struct MetaOfKey {
-    std::vector<const CatalogEntry*> entries;
-    size_t count = 0;  // manifests and failures of the key
-  };
-  struct Root {
-    const CatalogEntry* entry;
-    const EvictionInput::Manifest* manifest;  // null for a failure or tuning record
-  };
-
-  static std::string CompileKeyOf(const EntryId& id) { return id.key.substr(0, kDigestBytes); }
-
-  static std::vector<EntryId> NamedBy(const EvictionInput::Manifest& manifest) {
-    std::vector<EntryId> ids = manifest.references.objects;
-    for (const std::string& key : manifest.references.kernel_keys) ids.push_back({EntryKind::kKernel, key});
-    return ids;
-  }
-
-  bool MayGo(const CatalogEntry& entry) const {
-    return !entry.pinned && entry.last_used_unix_seconds < input_.keep_if_used_after;
-  }
-
-  void Take(const CatalogEntry& entry, std::vector<EntryId>* group) {
-    live_bytes_ -= std::min(live_bytes_, entry.bytes);
-    group->push_back(entry.id);
-  }
-
-  void CollectUnnamed() {
-    std::vector<EntryId> group;
-    for (const std::vector<CatalogEntry>* entries : {&input_.kernels, &input_.objects}) {
-      for (const CatalogEntry& entry : *entries) {
-        if (named_[entry.id].count == 0 && MayGo(entry)) Take(entry, &group);
-      }
-    }
-    for (const auto& [key, meta] : meta_) {
-      for (const CatalogEntry* entry : meta.entries) {
-        if (meta.count == 0 && MayGo(*entry)) Take(*entry, &group);
-      }
-    }
-    if (!group.empty()) groups_.push_back(std::move(group));
-  }
-
-  std::vector<Root> RootsByUse() const {
-    std::vector<Root> roots;
-    for (const EvictionInput::Manifest& manifest : input_.manifests) {
-      if (!manifest.entry.pinned) roots.push_back({&manifest.entry, &manifest});
-    }
-    for (const CatalogEntry& other : input_.others) {
-      if (!other.pinned) roots.push_back({&other, nullptr});
-    }
-    auto order = [](const Root& root) {
-      bool sound = root.manifest == nullptr || !root.manifest->damaged;
-      return std::make_tuple(sound, root.entry->last_used_unix_seconds, root.entry->hits,
-                             absl::string_view(root.entry->id.key));
-    };
-    std::sort(roots.begin(), roots.end(), [&](const Root& a, const Root& b) { return order(a) < order(b); });
-    return roots;
-  }
-
-  void EvictRoot(const Root& root) {
-    std::vector<EntryId> group;
-    Take(*root.entry, &group);
-    if (root.manifest != nullptr) {
-      for (const EntryId& id : NamedBy(*root.manifest)) {
-        Named& named = named_[id];
-        if (--named.count == 0 && named.entry != nullptr && !named.entry->pinned) Take(*named.entry, &group);
-      }
-    }
-    if (root.manifest != nullptr || root.entry->id.kind == EntryKind::kFailure) {
-      MetaOfKey& meta = meta_[CompileKeyOf(root.entry->id)];
-      if (--meta.count == 0) {
-        for (const CatalogEntry* entry : meta.entries) Take(*entry, &group);
-      }
-    }
-    groups_.push_back(std::move(group));
-  }
-
-  const EvictionInput& input_;
-  uint64_t live_bytes_;
-  absl::flat_hash_map<EntryId, Named> named_;
-  absl::flat_hash_map<std::string, MetaOfKey> meta_;
-  std::vector<std::vector<EntryId>> groups_;
-};
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 }  // namespace
 
-std::vector<std::vector<EntryId>> PlanEviction(const EvictionInput& input) { return Planner(input).Plan(); }
+uint32_t EvictionPlan::IndexOf(const EntryId& id) {
+  auto [it, inserted] = index_.try_emplace(id, static_cast<uint32_t>(named_.size()));
+  if (inserted) named_.emplace_back();
+  return it->second;
+}
+
+void EvictionPlan::AddManifest(CatalogEntry entry, const References& references) {
+  Root root;
+  root.first_name = static_cast<uint32_t>(names_.size());
+  for (const EntryId& id : references.objects) names_.push_back(IndexOf(id));
+  for (const std::string& key : references.kernel_keys) names_.push_back(IndexOf({EntryKind::kKernel, key}));
+  root.names = static_cast<uint32_t>(names_.size()) - root.first_name;
+  for (uint32_t i = 0; i < root.names; ++i) ++named_[names_[root.first_name + i]].count;
+  ++meta_[CompileKeyOf(entry.id)].count;
+  root.entry = std::move(entry);
+  roots_.push_back(std::move(root));
+}
+
+void EvictionPlan::AddDamagedManifest(CatalogEntry entry) {
+  AddManifest(std::move(entry), References());
+  roots_.back().damaged = true;
+}
+
+void EvictionPlan::AddRoot(CatalogEntry entry) {
+  if (entry.id.kind == EntryKind::kFailure) ++meta_[CompileKeyOf(entry.id)].count;
+  Root root;
+  root.entry = std::move(entry);
+  roots_.push_back(std::move(root));
+}
+
+void EvictionPlan::AddNamed(CatalogEntry entry) {
+  const uint32_t index = IndexOf(entry.id);
+  named_[index].entry = std::move(entry);
+}
+
+void EvictionPlan::AddMeta(CatalogEntry entry) {
+  meta_[CompileKeyOf(entry.id)].entries.push_back(std::move(entry));
+}
+
+EvictionPlan::MetaOfKey* EvictionPlan::MetaOf(const CatalogEntry& root) {
+  if (root.id.kind == EntryKind::kTuning) return nullptr;
+  return &meta_[CompileKeyOf(root.id)];
+}
+
+bool EvictionPlan::MayGo(const CatalogEntry& entry) const {
+  return !entry.pinned && entry.last_used_unix_seconds < limits_.keep_if_used_after;
+}
+
+bool EvictionPlan::Expired(const Root& root) const {
+  return root.entry.last_used_unix_seconds < limits_.expired_if_used_before;
+}
+
+// A tuning record belongs to a GPU and its libraries, not to a compiler.
+bool EvictionPlan::OfAnotherCompiler(const Root& root) const {
+  return limits_.compiler != 0 && root.entry.compiler != limits_.compiler &&
+         root.entry.id.kind != EntryKind::kTuning;
+}
+
+// What a manifest took to make, a byte that goes with it.
+void EvictionPlan::Rate() {
+  std::vector<double> costs(roots_.size(), 0);
+  std::vector<double> known;
+  for (size_t r = 0; r < roots_.size(); ++r) {
+    const Root& root = roots_[r];
+    if (root.entry.rebuild_ms == 0) continue;
+    uint64_t bytes = 1 + root.entry.bytes;
+    for (uint32_t i = 0; i < root.names; ++i) {
+      const Named& named = named_[names_[root.first_name + i]];
+      if (named.count == 1) bytes += named.entry.bytes;
+    }
+    costs[r] = static_cast<double>(root.entry.rebuild_ms) / static_cast<double>(bytes);
+    known.push_back(costs[r]);
+  }
+  const double median = Median(std::move(known));
+  for (size_t r = 0; r < roots_.size(); ++r) {
+    if (costs[r] == 0) continue;
+    roots_[r].keep_factor = std::clamp(costs[r] / median, 1 / kDearestFactor, kDearestFactor);
+  }
+}
+
+void EvictionPlan::Begin(const EvictionLimits& limits) {
+  limits_ = limits;
+  next_ = 0;
+  std::erase_if(roots_, [](const Root& root) { return root.entry.pinned; });
+  Rate();
+  const auto order = [this](const Root& root) {
+    const double unused = std::max<double>(
+        1, static_cast<double>(limits_.now_unix_seconds - root.entry.last_used_unix_seconds));
+    return std::make_tuple(!root.damaged, !Expired(root), !OfAnotherCompiler(root),
+                           -unused / root.keep_factor, root.entry.hits, absl::string_view(root.entry.id.key));
+  };
+  std::sort(roots_.begin(), roots_.end(), [&](const Root& a, const Root& b) { return order(a) < order(b); });
+}
+
+void EvictionPlan::Count(const CatalogEntry& entry, std::vector<EntryId>* group) {
+  limits_.live_bytes -= std::min(limits_.live_bytes, entry.bytes);
+  limits_.live_entries -= std::min<uint64_t>(limits_.live_entries, 1);
+  group->push_back(entry.id);
+}
+
+std::vector<EntryId> EvictionPlan::TakeUnnamed() {
+  std::vector<EntryId> group;
+  for (const Named& named : named_) {
+    if (named.count == 0 && MayGo(named.entry)) Count(named.entry, &group);
+  }
+  for (const auto& [key, meta] : meta_) {
+    for (const CatalogEntry& entry : meta.entries) {
+      if (meta.count == 0 && MayGo(entry)) Count(entry, &group);
+    }
+  }
+  return group;
+}
+
+const CatalogEntry* EvictionPlan::Next() const {
+  if (next_ == roots_.size()) return nullptr;
+  const Root& root = roots_[next_];
+  const bool enough =
+      limits_.live_bytes <= limits_.live_bytes_wanted && limits_.live_entries <= limits_.live_entries_wanted;
+  // Damaged and expired ones come first, so whatever comes after the last of them waits for want of room.
+  return enough && !root.damaged && !Expired(root) ? nullptr : &root.entry;
+}
+
+std::vector<EntryId> EvictionPlan::Take() {
+  const Root& root = roots_[next_++];
+  std::vector<EntryId> group;
+  Count(root.entry, &group);
+  for (uint32_t i = 0; i < root.names; ++i) {
+    Named& named = named_[names_[root.first_name + i]];
+    if (--named.count == 0 && !named.entry.id.key.empty() && MayGo(named.entry)) Count(named.entry, &group);
+  }
+  MetaOfKey* meta = MetaOf(root.entry);
+  if (meta != nullptr && --meta->count == 0) {
+    for (const CatalogEntry& entry : meta->entries) Count(entry, &group);
+  }
+  return group;
+}
 
 }  // namespace kiln

@@ -82,6 +82,13 @@ class StoreChain : public Store {
   ArtifactStore& artifacts() override { return *top_; }
   ArtifactStore& inspection() override { return *completeness_; }
   Catalog& catalog() override { return *catalog_; }
+  void SetCompiler(absl::string_view fingerprint) override {
+    catalog_->SetCompiler(CompilerNumber(fingerprint));
+    evicting_->SetCompiler(CompilerNumber(fingerprint));
+  }
+  Holds::Hold Keep(absl::Span<const EntryId> ids) override { return evicting_->holds().Keep(ids); }
+  void OnEvicted(EvictionListener listener) override { evicting_->AddListener(std::move(listener)); }
+  absl::Status EvictTo(uint64_t live_bytes) override { return evicting_->EvictTo(live_bytes); }
   StoreStatistics statistics() const override;
   absl::StatusOr<VerifyResult> Verify(bool repair) override {
     return VerifyEntries(*catalog_, verifying_, repair);
@@ -161,15 +168,15 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
   auto memory_store = std::make_unique<MemoryStore>(memory);
   EvictingOptions evicting_options;
   evicting_options.budget_bytes = budget;
+  evicting_options.entries_max = config.entries_max() != 0 ? config.entries_max() : kStoreEntriesMaxDefault;
+  evicting_options.unused_seconds_max = config.unused_seconds_max();
   evicting_options.now_unix_seconds = env.now_unix_seconds;
-  evicting_options.on_evicted = [memory_store = memory_store.get()](const std::vector<EntryId>& ids) {
-    memory_store->Delete(ids).IgnoreError();  // fails for malformed ids only, and these were entries
-  };
   auto evicting =
       std::make_unique<EvictingStore>(std::move(verifying), catalog_, std::move(evicting_options));
   evicting_ = evicting.get();
   auto tiered = std::make_unique<TieredStore>(std::move(memory_store), std::move(evicting));
   tiered_ = tiered.get();
+  evicting_->AddListener([tiered = tiered_](absl::Span<const EntryId> ids) { tiered->Forget(ids); });
   auto coalescing = std::make_unique<CoalescingStore>(std::move(tiered));
   coalescing_ = coalescing.get();
   auto completeness = std::make_unique<CompletenessStore>(std::move(coalescing));

@@ -29,6 +29,7 @@ class Env;
 namespace kiln {
 
 inline constexpr uint64_t kStoreBudgetBytesDefault = uint64_t{8} << 30;
+inline constexpr uint64_t kStoreEntriesMaxDefault = 8'000'000;
 inline constexpr uint64_t kStoreMemoryBytesDefault = uint64_t{256} << 20;
 
 // Seams for tests; the defaults are the real ones.

@@ -60,7 +60,7 @@ absl::Status VerifyingStore::Put(absl::Span<const Entry> batch) {
   sealed.reserve(batch.size());
   for (const Entry& entry : batch) {
     if (entry.id.kind == EntryKind::kObject) KILN_RETURN_IF_ERROR(CheckObject(entry.id, *entry.value));
-    sealed.push_back({entry.id, MakeEntryValue(SealEntry(entry.id, *entry.value))});
+    sealed.push_back({entry.id, MakeEntryValue(SealEntry(entry.id, *entry.value)), entry.rebuild_ms});
   }
   absl::ReaderMutexLock lock(&writing_);
   return base_->Put(sealed);

@@ -33,6 +33,7 @@ constexpr size_t kUsesWithABatch = 256;
 constexpr size_t kUsesUnwrittenMax = 512;   // then they are written,
 constexpr size_t kUsesWrittenMax = 16'384;  // so many at once,
 constexpr absl::Duration kBetweenUses = absl::Seconds(1);
+constexpr std::chrono::seconds kBetweenMeasurements(1);
 // Values from here on go to blob files; below, a blob's bookkeeping costs more than it saves.
 constexpr uint64_t kBlobBytesMin = 4096;
 
@@ -311,7 +312,7 @@ absl::Status RocksdbStore::RebuildIndex() {
     for (it->SeekToFirst(); it->Valid(); it->Next()) {
       if (View(it->key()) == FormatKey()) continue;
       EntryId id = {kind, it->key().ToString()};
-      index_.Set(index_.AfterWrite(id, it->value().size(), now));
+      index_.Set(index_.AfterWrite(id, it->value().size(), now, /*rebuild_ms=*/0, /*compiler=*/0));
     }
     // Past a damaged block nothing is seen here; what lies there is found by its key, or made anew.
   }
@@ -324,7 +325,7 @@ absl::Status RocksdbStore::RebuildIndex() {
   uses = nullptr;
   KILN_RETURN_IF_ERROR(FromRocksdb(db_->CreateColumnFamily(descriptor.options, descriptor.name, &uses)));
   for (size_t i = 0; i < kEntryKinds; ++i) {
-    for (const CatalogEntry& entry : index_.Scan(static_cast<EntryKind>(i), "", 0)) {
+    for (const CatalogEntry& entry : index_.Scan(static_cast<EntryKind>(i), "", 0, "")) {
       KILN_RETURN_IF_ERROR(
           FromRocksdb(records.Put(uses, UsageIndex::EncodeKey(entry.id), UsageIndex::EncodeRecord(entry))));
     }
@@ -373,14 +374,26 @@ absl::StatusOr<std::vector<EntryId>> RocksdbStore::FindMissing(absl::Span<const 
 }
 
 absl::StatusOr<std::vector<CatalogEntry>> RocksdbStore::Scan(EntryKind kind, absl::string_view prefix,
-                                                             size_t limit) const {
-  return index_.Scan(kind, prefix, limit);
+                                                             size_t limit, absl::string_view after) const {
+  return index_.Scan(kind, prefix, limit, after);
 }
 
 CatalogTotals RocksdbStore::Totals() const {
   CatalogTotals totals = index_.Totals();
-  totals.bytes_on_disk = DirectoryBytes(env_, DatabasePath());
+  totals.bytes_on_disk = BytesOnDisk();
   return totals;
+}
+
+// Every Put asks, and a big database has thousands of files.
+uint64_t RocksdbStore::BytesOnDisk() const {
+  absl::MutexLock lock(&size_mutex_);
+  const std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now();
+  if (now >= next_measurement_) {
+    bytes_measured_ = DirectoryBytes(env_, DatabasePath());
+    bytes_written_since_ = 0;
+    next_measurement_ = now + kBetweenMeasurements;
+  }
+  return bytes_measured_ + bytes_written_since_;
 }
 
 // ---- Writing --------------------------------------------------------------------------------
@@ -395,6 +408,10 @@ absl::Status RocksdbStore::Write(rocksdb::WriteBatch* batch, bool sync) {
   if (absl::IsDataLoss(status)) {
     NoteDamage();
     status = absl::UnavailableError("the store is damaged; the next start begins an empty one");
+  }
+  if (status.ok()) {
+    absl::MutexLock lock(&size_mutex_);
+    bytes_written_since_ += batch->GetDataSize();
   }
   absl::MutexLock lock(&state_mutex_);
   write_state_ = status;
@@ -469,7 +486,8 @@ absl::Status RocksdbStore::Put(absl::Span<const Entry> batch) {
   AddUses(kUsesWithABatch, &writes);
   int64_t now = options_.now_unix_seconds();
   for (const Entry& entry : batch) {
-    records.push_back(index_.AfterWrite(entry.id, entry.value->size(), now));
+    records.push_back(
+        index_.AfterWrite(entry.id, entry.value->size(), now, entry.rebuild_ms, compiler_.load()));
     KILN_RETURN_IF_ERROR(
         FromRocksdb(writes.Put(Family(entry.id.kind), Slice(entry.id.key), Slice(*entry.value))));
     KILN_RETURN_IF_ERROR(FromRocksdb(writes.Put(Family(EntryKind::kUses), UsageIndex::EncodeKey(entry.id),
@@ -542,7 +560,7 @@ absl::Status RocksdbStore::write_state() const {
   return write_state_;
 }
 
-// Rewrites blob files a quarter at a time, oldest first, so that the disk never holds all twice.
+// Rewrites blob files an eighth at a time, oldest first, so that the disk never holds all twice.
 absl::Status RocksdbStore::Reclaim(std::atomic<bool>* canceled) {
   if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
   absl::ReaderMutexLock lock(&reading_);
@@ -558,11 +576,13 @@ absl::Status RocksdbStore::Reclaim(std::atomic<bool>* canceled) {
   }
   compact.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
   compact.blob_garbage_collection_policy = rocksdb::BlobGarbageCollectionPolicy::kForce;
-  for (double cutoff : {0.25, 0.33, 0.5, 1.0}) {
-    compact.blob_garbage_collection_age_cutoff = cutoff;
+  for (int left = 8; left > 0; --left) {
+    compact.blob_garbage_collection_age_cutoff = 1.0 / left;
     KILN_RETURN_IF_ERROR(
         FromRocksdb(db_->CompactRange(compact, Family(EntryKind::kObject), nullptr, nullptr)));
   }
+  absl::MutexLock size_lock(&size_mutex_);
+  next_measurement_ = {};
   return absl::OkStatus();
 }
 

@@ -13,6 +13,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -52,12 +54,13 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   absl::Status Delete(absl::Span<const EntryId> ids) override;
   absl::StatusOr<std::vector<EntryId>> FindMissing(absl::Span<const EntryId> ids) override;
 
-  absl::StatusOr<std::vector<CatalogEntry>> Scan(EntryKind kind, absl::string_view prefix,
-                                                 size_t limit) const override;
+  absl::StatusOr<std::vector<CatalogEntry>> Scan(EntryKind kind, absl::string_view prefix, size_t limit,
+                                                 absl::string_view after) const override;
   absl::StatusOr<CatalogEntry> Find(const EntryId& id) const override { return index_.Find(id); }
   void RecordUse(const EntryId& id) override;
   absl::Status SetPinned(const EntryId& id, bool pinned) override;
   CatalogTotals Totals() const override;
+  void SetCompiler(uint32_t compiler) override { compiler_ = compiler; }
   absl::Status Reclaim(std::atomic<bool>* canceled) override;
 
   // How the last write went: OK, or why the store can't be written now.
@@ -83,6 +86,7 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   void AddUses(size_t limit, rocksdb::WriteBatch* batch);
   void WriteUses() ABSL_LOCKS_EXCLUDED(uses_mutex_);  // until the store ends
   void NoteDamage();
+  uint64_t BytesOnDisk() const ABSL_LOCKS_EXCLUDED(size_mutex_);
   void ForgetGhost(const EntryId& id);
   rocksdb::ColumnFamilyHandle* Family(EntryKind kind) const { return families_[static_cast<size_t>(kind)]; }
   rocksdb::ReadOptions ReadOptions() const;
@@ -95,6 +99,7 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   std::array<rocksdb::ColumnFamilyHandle*, kEntryKinds> families_ = {};  // closed in the destructor
   bool started_anew_ = false;
   UsageIndex index_;
+  std::atomic<uint32_t> compiler_{0};
 
   // Writers share it; Delete is alone, so that the index and the database agree on what is there; opening
   // anew is alone too, and holds reading_ besides. db_ is null only where that failed.
@@ -104,6 +109,11 @@ class RocksdbStore : public ArtifactStore, public Catalog {
 
   mutable absl::Mutex state_mutex_;
   absl::Status write_state_ ABSL_GUARDED_BY(state_mutex_);
+
+  mutable absl::Mutex size_mutex_;
+  mutable std::chrono::steady_clock::time_point next_measurement_ ABSL_GUARDED_BY(size_mutex_);
+  mutable uint64_t bytes_measured_ ABSL_GUARDED_BY(size_mutex_) = 0;
+  mutable uint64_t bytes_written_since_ ABSL_GUARDED_BY(size_mutex_) = 0;
 
   absl::Mutex uses_mutex_;
   bool many_uses_ ABSL_GUARDED_BY(uses_mutex_) = false;

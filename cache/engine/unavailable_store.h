@@ -19,8 +19,8 @@ class UnavailableStore : public ArtifactStore, public Catalog {
   absl::Status Delete(absl::Span<const EntryId> ids) override;
   absl::StatusOr<std::vector<EntryId>> FindMissing(absl::Span<const EntryId> ids) override;
 
-  absl::StatusOr<std::vector<CatalogEntry>> Scan(EntryKind kind, absl::string_view prefix,
-                                                 size_t limit) const override {
+  absl::StatusOr<std::vector<CatalogEntry>> Scan(EntryKind kind, absl::string_view prefix, size_t limit,
+                                                 absl::string_view after) const override {
     return std::vector<CatalogEntry>();
   }
   absl::StatusOr<CatalogEntry> Find(const EntryId& id) const override {
@@ -31,6 +31,7 @@ class UnavailableStore : public ArtifactStore, public Catalog {
     return absl::NotFoundError("no such entry");
   }
   CatalogTotals Totals() const override { return {}; }
+  void SetCompiler(uint32_t compiler) override {}
   absl::Status Reclaim(std::atomic<bool>* canceled) override { return absl::OkStatus(); }
 
  private:

@@ -5,8 +5,11 @@
 namespace kiln {
 namespace {
 
-constexpr char kRecordVersion = 1;
-constexpr size_t kRecordBytes = 1 + 4 * 8 + 1;
+constexpr char kRecordVersion = 2;
+constexpr size_t kRecordBytes = 1 + 5 * 8 + 1;
+// Without the last number, which holds what making the entry took and by whom it was made.
+constexpr char kFirstVersion = 1;
+constexpr size_t kFirstBytes = 1 + 4 * 8 + 1;
 
 void AppendNumber(uint64_t number, std::string* out) {
   for (int shift = 0; shift < 64; shift += 8) out->push_back(static_cast<char>(number >> shift));
@@ -32,12 +35,14 @@ std::string UsageIndex::EncodeRecord(const CatalogEntry& entry) {
   AppendNumber(static_cast<uint64_t>(entry.last_used_unix_seconds), &record);
   AppendNumber(entry.hits, &record);
   record.push_back(entry.pinned ? 1 : 0);
+  AppendNumber(uint64_t{entry.rebuild_ms} << 32 | entry.compiler, &record);
   return record;
 }
 
 absl::StatusOr<CatalogEntry> UsageIndex::Decode(absl::string_view key, absl::string_view record) {
-  if (key.size() < 2 || static_cast<uint8_t>(key[0]) >= kEntryKinds || record.size() != kRecordBytes ||
-      record[0] != kRecordVersion) {
+  const bool first = record.size() == kFirstBytes && record[0] == kFirstVersion;
+  const bool whole = first || (record.size() == kRecordBytes && record[0] == kRecordVersion);
+  if (key.size() < 2 || static_cast<uint8_t>(key[0]) >= kEntryKinds || !whole) {
     return absl::DataLossError("record of uses does not parse");
   }
   CatalogEntry entry;
@@ -47,26 +52,34 @@ absl::StatusOr<CatalogEntry> UsageIndex::Decode(absl::string_view key, absl::str
   entry.last_used_unix_seconds = static_cast<int64_t>(NumberAt(record, 17));
   entry.hits = NumberAt(record, 25);
   entry.pinned = record[33] != 0;
+  if (first) return entry;
+  entry.rebuild_ms = static_cast<uint32_t>(NumberAt(record, 34) >> 32);
+  entry.compiler = static_cast<uint32_t>(NumberAt(record, 34));
   return entry;
 }
 
 CatalogEntry UsageIndex::ToEntry(EntryKind kind, const Map::value_type& item) {
   const Facts& facts = item.second;
-  return {{kind, item.first}, facts.bytes, facts.created, facts.last_used, facts.hits, facts.pinned};
+  return {{kind, item.first}, facts.bytes,  facts.created,    facts.last_used,
+          facts.hits,         facts.pinned, facts.rebuild_ms, facts.compiler};
 }
 
-CatalogEntry UsageIndex::AfterWrite(const EntryId& id, uint64_t bytes, int64_t now) const {
+CatalogEntry UsageIndex::AfterWrite(const EntryId& id, uint64_t bytes, int64_t now, uint32_t rebuild_ms,
+                                    uint32_t compiler) const {
   absl::StatusOr<CatalogEntry> before = Find(id);
   CatalogEntry entry = before.ok() ? *before : CatalogEntry{id};
   entry.bytes = bytes;
   entry.created_unix_seconds = now;
   entry.last_used_unix_seconds = now;
+  entry.rebuild_ms = rebuild_ms;
+  entry.compiler = compiler;
   return entry;
 }
 
 void UsageIndex::Set(const CatalogEntry& entry) {
   absl::MutexLock lock(&mutex_);
-  Facts facts = {entry.bytes, entry.created_unix_seconds, entry.last_used_unix_seconds, entry.hits,
+  Facts facts = {entry.bytes, entry.created_unix_seconds, entry.last_used_unix_seconds,
+                 entry.hits,  entry.rebuild_ms,           entry.compiler,
                  entry.pinned};
   uint64_t& bytes = bytes_[static_cast<size_t>(entry.id.kind)];
   auto [it, inserted] = MapOf(entry.id.kind).try_emplace(entry.id.key, facts);
@@ -105,11 +118,13 @@ absl::StatusOr<CatalogEntry> UsageIndex::Find(const EntryId& id) const {
   return ToEntry(id.kind, *it);
 }
 
-std::vector<CatalogEntry> UsageIndex::Scan(EntryKind kind, absl::string_view prefix, size_t limit) const {
+std::vector<CatalogEntry> UsageIndex::Scan(EntryKind kind, absl::string_view prefix, size_t limit,
+                                           absl::string_view after) const {
   absl::ReaderMutexLock lock(&mutex_);
   std::vector<CatalogEntry> found;
   const Map& map = MapOf(kind);
-  for (auto it = map.lower_bound(std::string(prefix)); it != map.end(); ++it) {
+  auto it = after < prefix ? map.lower_bound(std::string(prefix)) : map.upper_bound(std::string(after));
+  for (; it != map.end(); ++it) {
     if (!absl::StartsWith(it->first, prefix) || (limit != 0 && found.size() == limit)) break;
     found.push_back(ToEntry(kind, *it));
   }

@@ -28,14 +28,16 @@ class UsageIndex {
   static absl::StatusOr<CatalogEntry> Decode(absl::string_view key, absl::string_view record);
 
   // The facts after writing `id` with `bytes` at `now`; an earlier entry's uses and pin stay.
-  CatalogEntry AfterWrite(const EntryId& id, uint64_t bytes, int64_t now) const;
+  CatalogEntry AfterWrite(const EntryId& id, uint64_t bytes, int64_t now, uint32_t rebuild_ms,
+                          uint32_t compiler) const;
 
   void Set(const CatalogEntry& entry);
   void Erase(const EntryId& id);
   void Clear();
   bool Contains(const EntryId& id) const;
   absl::StatusOr<CatalogEntry> Find(const EntryId& id) const;
-  std::vector<CatalogEntry> Scan(EntryKind kind, absl::string_view prefix, size_t limit) const;
+  std::vector<CatalogEntry> Scan(EntryKind kind, absl::string_view prefix, size_t limit,
+                                 absl::string_view after) const;
   // Entries and bytes; bytes_on_disk is left 0.
   CatalogTotals Totals() const;
 
@@ -50,6 +52,8 @@ class UsageIndex {
     int64_t created;
     int64_t last_used;
     uint64_t hits;
+    uint32_t rebuild_ms;
+    uint32_t compiler;
     bool pinned;
   };
   using Map = std::map<std::string, Facts>;

@@ -84,9 +84,19 @@ absl::Status TieredStore::Delete(absl::Span<const EntryId> ids) {
 }
 
 absl::StatusOr<std::vector<EntryId>> TieredStore::FindMissing(absl::Span<const EntryId> ids) {
-  KILN_ASSIGN_OR_RETURN(std::vector<EntryId> not_fast, fast_->FindMissing(ids));
-  if (not_fast.empty()) return not_fast;
-  return slow_->FindMissing(not_fast);
+  // The slow one first: it keeps what it says is there.
+  KILN_ASSIGN_OR_RETURN(std::vector<EntryId> not_slow, slow_->FindMissing(ids));
+  if (not_slow.empty()) return not_slow;
+  return fast_->FindMissing(not_slow);
+}
+
+void TieredStore::Forget(absl::Span<const EntryId> ids) {
+  for (const EntryId& id : ids) {
+    Stripe& stripe = stripes_[StripeOf(id)];
+    absl::MutexLock lock(&stripe.mutex);
+    ++stripe.version;
+    fast_->Delete({id}).IgnoreError();  // fails for malformed ids only, and these were entries
+  }
 }
 
 }  // namespace kiln

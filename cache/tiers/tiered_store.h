@@ -31,6 +31,9 @@ class TieredStore : public ArtifactStore {
   absl::Status Delete(absl::Span<const EntryId> ids) override;
   absl::StatusOr<std::vector<EntryId>> FindMissing(absl::Span<const EntryId> ids) override;
 
+  // The slow store has lost these by itself.
+  void Forget(absl::Span<const EntryId> ids);
+
   uint64_t fast_hits() const { return fast_hits_.load(std::memory_order_relaxed); }
 
  private:
@@ -46,10 +49,10 @@ class TieredStore : public ArtifactStore {
 
   static constexpr size_t kStripes = 64;
 
-  const std::unique_ptr<ArtifactStore> fast_;
-  const std::unique_ptr<ArtifactStore> slow_;
   std::array<Stripe, kStripes> stripes_;
   std::atomic<uint64_t> fast_hits_{0};
+  const std::unique_ptr<ArtifactStore> fast_;
+  const std::unique_ptr<ArtifactStore> slow_;  // last: while it ends it may still call Forget
 };
 
 }  // namespace kiln

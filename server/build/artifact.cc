@@ -157,7 +157,8 @@ Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply 
       {RequestRecordId(ingredients.compile_key), MakeEntryValue(ingredients.notes_record)});
   artifact.entries.push_back(
       {{EntryKind::kManifest, ManifestEntryKey(ingredients.compile_key, artifact.variant_id)},
-       MakeEntryValue(SerializeDeterministic(artifact.signed_manifest))});
+       MakeEntryValue(SerializeDeterministic(artifact.signed_manifest)),
+       ingredients.rebuild_ms});
   return artifact;
 }
 

@@ -55,6 +55,7 @@ struct ArtifactIngredients {
   // By PlanReply.kernels; a kernel that the store had has no objects here.
   absl::Span<const EmittedKernel> kernels;
   std::string notes_record;            // serialized v1::RequestRecord
+  uint32_t rebuild_ms = 0;             // of workers
   const v1::Tuning* tuning = nullptr;  // where max-autotune had something to measure
 };
 Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply plan);

@@ -137,6 +137,7 @@ absl::Status Coordinator::CompileFlight(const FlightPtr& flight) {
   ingredients.kernels = kernels;
   if (!plan.subjects().empty() || plan.has_images()) ingredients.tuning = &tuning;
   ingredients.notes_record = SerializeDeterministic(record);
+  ingredients.rebuild_ms = static_cast<uint32_t>(1e3 * (record.plan_seconds() + record.emit_seconds()));
   return Publish(flight, std::make_shared<const Artifact>(AssembleArtifact(ingredients, std::move(plan))));
 }
 

@@ -311,6 +311,10 @@ TEST_P(CatalogTest, TellsWhatIsThere) {
   EXPECT_EQ(catalog.Scan(EntryKind::kTuning, "", 2)->size(), 2u);
   EXPECT_EQ(catalog.Scan(EntryKind::kTuning, "")->size(), 3u);
   EXPECT_TRUE(catalog.Scan(EntryKind::kFailure, "")->empty());
+  auto page = catalog.Scan(EntryKind::kTuning, "prefix/", 1, one.id.key);
+  ASSERT_EQ(page->size(), 1u);
+  EXPECT_EQ((*page)[0].id, two.id);
+  EXPECT_TRUE(catalog.Scan(EntryKind::kTuning, "prefix/", 0, two.id.key)->empty());
 
   uint64_t hits = catalog.Find(one.id)->hits;
   catalog.RecordUse(one.id);

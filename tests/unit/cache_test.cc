@@ -12,8 +12,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "cache/budget/evicting_store.h"
-#include "cache/budget/eviction_plan.h"
 #include "cache/chain/metrics_store.h"
 #include "cache/chain/store_config.h"
 #include "cache/checks/completeness_store.h"
@@ -109,8 +107,12 @@ TEST(TieredStoreTest, FullDiskIsToldAndServedFromMemory) {
   EXPECT_TRUE(store.Put({Tuning("a")}).ok());
 }
 
-// A fill that began before a Delete must not bring the deleted entry back.
-TEST(TieredStoreTest, FillThatADeleteOvertookIsDropped) {
+// A fill that began before an entry went must not bring it back: by a Delete, or because the slow store lost
+// it by itself. The control takes it from the fast store alone, behind the tiers' back.
+class TieredFillTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(TieredFillTest, FillThatWasOvertakenIsDropped) {
+  const std::string how = GetParam();
   absl::Notification reading, deleted;
   auto slow = std::make_unique<MemoryStore>(1 << 20);
   MemoryStore* slow_store = slow.get();
@@ -138,16 +140,29 @@ TEST(TieredStoreTest, FillThatADeleteOvertookIsDropped) {
     absl::Notification* reading_;
     absl::Notification* go_;
   };
-  TieredStore store(std::make_unique<MemoryStore>(1 << 20),
-                    std::make_unique<LateStore>(std::move(slow), &reading, &deleted));
+  auto fast = std::make_unique<MemoryStore>(1 << 20);
+  MemoryStore* fast_store = fast.get();
+  TieredStore store(std::move(fast), std::make_unique<LateStore>(std::move(slow), &reading, &deleted));
   std::thread reader([&] { EXPECT_TRUE(store.Get({EntryKind::kTuning, "a"}).ok()); });
   reading.WaitForNotification();
-  ASSERT_TRUE(store.Delete({{EntryKind::kTuning, "a"}}).ok());
+  const EntryId id = {EntryKind::kTuning, "a"};
+  if (how == "deleted") {
+    ASSERT_TRUE(store.Delete({id}).ok());
+  } else {
+    ASSERT_TRUE(slow_store->Delete({id}).ok());
+    if (how == "evicted") store.Forget({id});
+    if (how == "control") {
+      ASSERT_TRUE(fast_store->Delete({id}).ok());
+    }
+  }
   deleted.Notify();
   reader.join();
-  EXPECT_FALSE(slow_store->Get({EntryKind::kTuning, "a"}).ok());
-  EXPECT_EQ(store.Get({EntryKind::kTuning, "a"}).status().code(), StatusCode::kNotFound);
+  EXPECT_FALSE(slow_store->Get(id).ok());
+  EXPECT_EQ(store.Get(id).status().code(), how == "control" ? StatusCode::kOk : StatusCode::kNotFound);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ways, TieredFillTest, testing::Values("deleted", "evicted", "control"),
+                         [](const auto& info) { return info.param; });
 
 // ---- Coalescing -----------------------------------------------------------------------------
 
@@ -277,117 +292,6 @@ TEST(MetricsStoreTest, CountsByKind) {
   EXPECT_EQ(store.batches_failed(), 1u);
 }
 
-// ---- Eviction -------------------------------------------------------------------------------
-
-CatalogEntry Listed(EntryId id, uint64_t bytes, int64_t last_used, bool pinned = false) {
-  return {std::move(id), bytes, 0, last_used, 0, pinned};
-}
-
-EvictionInput TwoManifestsThatShare() {
-  EntryId shared = {EntryKind::kObject, "shared"}, own = {EntryKind::kObject, "own"};
-  EvictionInput input;
-  input.manifests = {{Listed({EntryKind::kManifest, "old"}, 10, 1), {{own, shared}, {"k-old"}}},
-                     {Listed({EntryKind::kManifest, "new"}, 10, 2), {{shared}, {}}}};
-  input.objects = {Listed(shared, 100, 0), Listed(own, 100, 0)};
-  input.kernels = {Listed({EntryKind::kKernel, "k-old"}, 10, 0)};
-  input.live_bytes = 230;
-  input.live_bytes_wanted = 150;
-  input.keep_if_used_after = 100;
-  return input;
-}
-
-TEST(EvictionPlanTest, OldestManifestGoesWithWhatOnlyItNames) {
-  auto groups = PlanEviction(TwoManifestsThatShare());
-  ASSERT_EQ(groups.size(), 1u);
-  EXPECT_EQ(groups[0],
-            (std::vector<EntryId>{
-                {EntryKind::kManifest, "old"}, {EntryKind::kObject, "own"}, {EntryKind::kKernel, "k-old"}}));
-}
-
-TEST(EvictionPlanTest, PinnedStays) {
-  EvictionInput input = TwoManifestsThatShare();
-  input.manifests[0].entry.pinned = true;
-  auto groups = PlanEviction(input);
-  ASSERT_EQ(groups.size(), 1u);
-  EXPECT_EQ(groups[0], (std::vector<EntryId>{{EntryKind::kManifest, "new"}}));
-}
-
-TEST(EvictionPlanTest, UnnamedGoesFirstButNotWithinItsGrace) {
-  EvictionInput input = TwoManifestsThatShare();
-  input.objects.push_back(Listed({EntryKind::kObject, "stray"}, 100, 99));
-  input.objects.push_back(Listed({EntryKind::kObject, "fresh"}, 100, 100));
-  input.live_bytes = 330;
-  input.live_bytes_wanted = 230;
-  auto groups = PlanEviction(input);
-  ASSERT_EQ(groups.size(), 1u);
-  EXPECT_EQ(groups[0], (std::vector<EntryId>{{EntryKind::kObject, "stray"}}));
-}
-
-TEST(EvictionPlanTest, MetaLivesAsLongAsItsKey) {
-  std::string key(kDigestBytes, 'k');
-  EntryId meta = {EntryKind::kMeta, key + "notes"};
-  EvictionInput input;
-  input.manifests = {{Listed({EntryKind::kManifest, key + "1"}, 10, 1), {}},
-                     {Listed({EntryKind::kManifest, key + "2"}, 10, 2), {}}};
-  input.meta = {Listed(meta, 10, 0)};
-  input.live_bytes = 30;
-  input.live_bytes_wanted = 20;
-  EXPECT_EQ(PlanEviction(input).size(), 1u);
-  EXPECT_EQ(PlanEviction(input)[0].size(), 1u);
-  input.live_bytes_wanted = 10;
-  ASSERT_EQ(PlanEviction(input).size(), 2u);
-  EXPECT_EQ(PlanEviction(input)[1], (std::vector<EntryId>{{EntryKind::kManifest, key + "2"}, meta}));
-}
-
-TEST(EvictingStoreTest, DiskStaysWithinTheBudgetAndTheLatestSurvives) {
-  TemporaryDirectory directory;
-  v1::StoreConfig config = Config(directory.path());
-  constexpr uint64_t kBudget = 8u << 20;
-  config.set_budget_bytes(kBudget);
-  config.set_memory_bytes(1u << 20);
-  std::atomic<int64_t> now = 1'000'000;
-  StoreEnvironment environment;
-  environment.now_unix_seconds = [&] { return now.load(); };
-  auto store = NewStore(config, environment);
-  ASSERT_TRUE(store.ok()) << store.status();
-  std::vector<Entry> pinned = ArtifactBatch(0, 4, 64u << 10);
-  ASSERT_TRUE((*store)->artifacts().Put(pinned).ok());
-  ASSERT_TRUE((*store)->catalog().SetPinned(pinned[8].id, true).ok());
-  uint64_t peak = 0;
-  for (int i = 1; i <= 100; ++i) {  // 25 MiB
-    now += 1'000;
-    ASSERT_TRUE((*store)->artifacts().Put(ArtifactBatch(i, 4, 64u << 10)).ok());
-    peak = std::max(peak, (*store)->statistics().bytes_on_disk);
-  }
-  EXPECT_LE(peak, kBudget * 2);
-  for (int i = 0; i < 100 && (*store)->statistics().bytes_on_disk > kBudget; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-  EXPECT_LE((*store)->statistics().bytes_on_disk, kBudget);
-  EXPECT_GT((*store)->statistics().evicted, 0u);
-  for (int i : {0, 98, 99, 100}) {
-    for (const Entry& entry : ArtifactBatch(i, 4, 64u << 10)) {
-      EXPECT_TRUE((*store)->artifacts().Get(entry.id).ok()) << i << " " << EntryKindName(entry.id.kind);
-    }
-  }
-  auto first = ArtifactBatch(1, 4, 64u << 10);
-  for (const Entry& entry : first) EXPECT_FALSE((*store)->artifacts().Get(entry.id).ok());
-  auto verified = (*store)->Verify(false);
-  ASSERT_TRUE(verified.ok());
-  EXPECT_EQ(verified->missing, 0u);
-  EXPECT_EQ(verified->corrupt, 0u);
-}
-
-TEST(EvictingStoreTest, BatchAboveHalfTheBudgetIsRefused) {
-  TemporaryDirectory directory;
-  v1::StoreConfig config = Config(directory.path());
-  config.set_budget_bytes(2u << 20);
-  auto store = NewStore(config);
-  ASSERT_TRUE(store.ok());
-  EXPECT_EQ((*store)->artifacts().Put({ObjectEntry(1, 1'100'000)}).code(), StatusCode::kResourceExhausted);
-  EXPECT_TRUE((*store)->artifacts().Put({ObjectEntry(2, 900'000)}).ok());
-}
-
 // ---- RocksDB --------------------------------------------------------------------------------
 
 RocksdbOptions Options(const std::string& directory) {
@@ -482,6 +386,48 @@ TEST(RocksdbStoreTest, WhoRecordsUsesWritesNothing) {
   }
   EXPECT_FALSE(writers.empty()) << "uses are written all the same";
   EXPECT_FALSE(writers.contains(std::this_thread::get_id()));
+}
+
+// Lists directories for real, and counts.
+class CountingFileSystem : public rocksdb::FileSystemWrapper {
+ public:
+  explicit CountingFileSystem(const std::shared_ptr<rocksdb::FileSystem>& target)
+      : FileSystemWrapper(target) {}
+  const char* Name() const override { return "CountingFileSystem"; }
+  rocksdb::IOStatus GetChildrenFileAttributes(const std::string& directory, const rocksdb::IOOptions& options,
+                                              std::vector<rocksdb::FileAttributes>* result,
+                                              rocksdb::IODebugContext* context) override {
+    ++listings;
+    return FileSystemWrapper::GetChildrenFileAttributes(directory, options, result, context);
+  }
+  std::atomic<int> listings{0};
+};
+
+TEST(RocksdbStoreTest, BytesOnDiskAreMeasuredOnceASecond) {
+  TemporaryDirectory directory;
+  auto system = std::make_shared<CountingFileSystem>(rocksdb::FileSystem::Default());
+  const std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(system);
+  StoreEnvironment environment;
+  environment.env = env.get();
+  auto store = NewStore(Config(directory.path()), environment);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const absl::Time start = absl::Now();
+  uint64_t before = 0;
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_TRUE((*store)->artifacts().Put({Tuning(absl::StrCat(i), std::string(1'000, 'v'))}).ok());
+    const uint64_t now = (*store)->statistics().bytes_on_disk;
+    // What was written since the last measurement counts.
+    if (i % 50 == 49) {
+      EXPECT_GT(now, before);
+      before = now;
+    }
+  }
+  EXPECT_LE(system->listings, 2 + absl::ToInt64Seconds(absl::Now() - start));
+  // The control: it is measured, when the time has come.
+  const int listings = system->listings;
+  absl::SleepFor(absl::Milliseconds(1'100));
+  (*store)->statistics();
+  EXPECT_EQ(system->listings, listings + 1);
 }
 
 TEST(RocksdbStoreTest, SecondProcessIsRefused) {
@@ -679,7 +625,7 @@ TEST(UnavailableStoreTest, AnswersWritesWithTheReason) {
 }
 
 TEST(UsageIndexTest, RecordsRoundTripAndRejectOthers) {
-  CatalogEntry entry = {{EntryKind::kObject, "key"}, 1, 2, -3, UINT64_MAX, true};
+  CatalogEntry entry = {{EntryKind::kObject, "key"}, 1, 2, -3, UINT64_MAX, true, 5, 6};
   std::string key = UsageIndex::EncodeKey(entry.id), record = UsageIndex::EncodeRecord(entry);
   auto decoded = UsageIndex::Decode(key, record);
   ASSERT_TRUE(decoded.ok());
@@ -687,6 +633,15 @@ TEST(UsageIndexTest, RecordsRoundTripAndRejectOthers) {
   EXPECT_EQ(decoded->last_used_unix_seconds, -3);
   EXPECT_EQ(decoded->hits, UINT64_MAX);
   EXPECT_TRUE(decoded->pinned);
+  EXPECT_EQ(decoded->rebuild_ms, 5u);
+  EXPECT_EQ(decoded->compiler, 6u);
+  // As the first version wrote it.
+  std::string first = record.substr(0, record.size() - 8);
+  first[0] = 1;
+  ASSERT_TRUE(UsageIndex::Decode(key, first).ok());
+  EXPECT_TRUE(UsageIndex::Decode(key, first)->pinned);
+  EXPECT_EQ(UsageIndex::Decode(key, first)->compiler, 0u);
+  EXPECT_FALSE(UsageIndex::Decode(key, record.substr(0, record.size() - 8)).ok());
   EXPECT_FALSE(UsageIndex::Decode(key, record.substr(1)).ok());
   EXPECT_FALSE(UsageIndex::Decode("", record).ok());
   EXPECT_FALSE(UsageIndex::Decode("\x20key", record).ok());

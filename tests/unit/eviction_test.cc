@@ -1,0 +1,625 @@
+// What an eviction takes, what it leaves, and whom it keeps waiting.
+
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "cache/budget/evicting_store.h"
+#include "cache/budget/eviction_plan.h"
+#include "cache/chain/store_config.h"
+#include "cache/checks/verifying_store.h"
+#include "cache/engine/failing_store.h"
+#include "cache/engine/rocksdb_store.h"
+#include "cache/holds.h"
+#include "gtest/gtest.h"
+#include "tests/conformance/store_testing.h"
+
+namespace kiln {
+namespace {
+
+using StatusCode = absl::StatusCode;
+using Operation = FailingStore::Operation;
+using Groups = std::vector<std::vector<EntryId>>;
+
+// ---- The plan -------------------------------------------------------------------------------
+
+CatalogEntry Listed(EntryId id, uint64_t bytes, int64_t last_used, bool pinned = false) {
+  CatalogEntry entry;
+  entry.id = std::move(id);
+  entry.bytes = bytes;
+  entry.last_used_unix_seconds = last_used;
+  entry.pinned = pinned;
+  return entry;
+}
+
+Groups All(EvictionPlan* plan, const EvictionLimits& limits) {
+  plan->Begin(limits);
+  Groups groups;
+  if (std::vector<EntryId> unnamed = plan->TakeUnnamed(); !unnamed.empty()) {
+    groups.push_back(std::move(unnamed));
+  }
+  while (plan->Next() != nullptr) groups.push_back(plan->Take());
+  return groups;
+}
+
+EvictionLimits Limits(uint64_t live, uint64_t wanted) {
+  EvictionLimits limits;
+  limits.live_bytes = live;
+  limits.live_entries = 1'000;
+  limits.live_bytes_wanted = wanted;
+  limits.keep_if_used_after = 100;
+  limits.now_unix_seconds = 1'000;
+  return limits;
+}
+
+const EntryId kOld = {EntryKind::kManifest, "old"}, kNew = {EntryKind::kManifest, "new"};
+const EntryId kShared = {EntryKind::kObject, "shared"}, kOwn = {EntryKind::kObject, "own"};
+
+// "old" names "own" and "shared", "new" names "shared".
+void AddTwoManifests(EvictionPlan* plan, bool old_is_pinned = false) {
+  plan->AddManifest(Listed(kOld, 10, 1, old_is_pinned), {{kOwn, kShared}, {"k-old"}});
+  plan->AddManifest(Listed(kNew, 10, 2), {{kShared}, {}});
+  plan->AddNamed(Listed(kShared, 100, 0));
+  plan->AddNamed(Listed(kOwn, 100, 0));
+  plan->AddNamed(Listed({EntryKind::kKernel, "k-old"}, 10, 0));
+}
+
+TEST(EvictionPlanTest, OldestManifestGoesWithWhatOnlyItNames) {
+  EvictionPlan plan;
+  AddTwoManifests(&plan);
+  EXPECT_EQ(All(&plan, Limits(230, 150)), (Groups{{kOld, kOwn, {EntryKind::kKernel, "k-old"}}}));
+}
+
+TEST(EvictionPlanTest, PinnedStays) {
+  EvictionPlan plan;
+  AddTwoManifests(&plan, /*old_is_pinned=*/true);
+  EXPECT_EQ(All(&plan, Limits(230, 0)), (Groups{{kNew}}));
+}
+
+TEST(EvictionPlanTest, WhatIsSkippedKeepsWhatItNames) {
+  EvictionPlan plan;
+  AddTwoManifests(&plan);
+  plan.Begin(Limits(230, 0));
+  ASSERT_NE(plan.Next(), nullptr);
+  EXPECT_EQ(plan.Next()->id, kOld);
+  plan.Skip();
+  EXPECT_EQ(plan.Take(), (std::vector<EntryId>{kNew}));
+  EXPECT_EQ(plan.Next(), nullptr);
+}
+
+TEST(EvictionPlanTest, UnnamedGoesFirstButNotWithinItsGrace) {
+  EvictionPlan plan;
+  AddTwoManifests(&plan);
+  plan.AddNamed(Listed({EntryKind::kObject, "stray"}, 100, 99));
+  plan.AddNamed(Listed({EntryKind::kObject, "fresh"}, 100, 100));
+  EXPECT_EQ(All(&plan, Limits(330, 230)), (Groups{{{EntryKind::kObject, "stray"}}}));
+}
+
+TEST(EvictionPlanTest, WhatAManifestAloneNamedStaysWithinItsGrace) {
+  for (const int64_t used : {99, 100}) {
+    EvictionPlan plan;
+    plan.AddManifest(Listed(kOld, 10, 1), {{kOwn}, {}});
+    plan.AddNamed(Listed(kOwn, 100, used));
+    const Groups groups = All(&plan, Limits(110, 0));
+    EXPECT_EQ(groups, used < 100 ? (Groups{{kOld, kOwn}}) : (Groups{{kOld}})) << used;
+  }
+}
+
+TEST(EvictionPlanTest, MetaLivesAsLongAsItsKey) {
+  const std::string key(kDigestBytes, 'k');
+  const EntryId meta = {EntryKind::kMeta, key + "notes"}, second = {EntryKind::kManifest, key + "2"};
+  const auto groups = [&](uint64_t wanted) {
+    EvictionPlan plan;
+    plan.AddManifest(Listed({EntryKind::kManifest, key + "1"}, 10, 1), {});
+    plan.AddManifest(Listed(second, 10, 2), {});
+    plan.AddMeta(Listed(meta, 10, 0));
+    return All(&plan, Limits(30, wanted));
+  };
+  ASSERT_EQ(groups(20).size(), 1u);
+  EXPECT_EQ(groups(20)[0].size(), 1u);
+  ASSERT_EQ(groups(10).size(), 2u);
+  EXPECT_EQ(groups(10)[1], (std::vector<EntryId>{second, meta}));
+}
+
+TEST(EvictionPlanTest, OtherCompilersGoBeforeAllAndTuningBelongsToNone) {
+  const EntryId tuning = {EntryKind::kTuning, "tuning"};
+  EvictionPlan plan;
+  CatalogEntry theirs = Listed(kNew, 10, 900), ours = Listed(kOld, 10, 1);
+  theirs.compiler = 7;
+  ours.compiler = 8;
+  plan.AddManifest(theirs, {});
+  plan.AddManifest(ours, {});
+  plan.AddRoot(Listed(tuning, 10, 2));
+  EvictionLimits limits = Limits(30, 0);
+  limits.compiler = 8;
+  EXPECT_EQ(All(&plan, limits), (Groups{{kNew}, {kOld}, {tuning}}));
+}
+
+TEST(EvictionPlanTest, WhatHasExpiredGoesThoughThereIsRoom) {
+  const auto groups = [](int64_t used_before) {
+    EvictionPlan plan;
+    plan.AddManifest(Listed(kOld, 10, 50), {});
+    plan.AddManifest(Listed(kNew, 10, 51), {});
+    EvictionLimits limits = Limits(20, 1'000);
+    limits.expired_if_used_before = used_before;
+    return All(&plan, limits);
+  };
+  EXPECT_EQ(groups(50), Groups{});
+  EXPECT_EQ(groups(51), (Groups{{kOld}}));
+}
+
+TEST(EvictionPlanTest, EntriesHaveABudgetToo) {
+  EvictionPlan plan;
+  AddTwoManifests(&plan);
+  EvictionLimits limits = Limits(230, 1'000);
+  limits.live_entries = 5;
+  limits.live_entries_wanted = 4;
+  EXPECT_EQ(All(&plan, limits).size(), 1u);
+}
+
+// Three that are unused for 900, 800 and 100 seconds; the first took eight times as long to make a byte.
+TEST(EvictionPlanTest, WhatWasDearToMakeStaysLonger) {
+  const auto first_to_go = [](uint32_t cost_of_the_oldest) {
+    EvictionPlan plan;
+    int64_t used = 100;
+    for (const auto& [key, cost] : {std::pair("a", cost_of_the_oldest), {"b", 100u}, {"c", 100u}}) {
+      CatalogEntry entry = Listed({EntryKind::kManifest, key}, 99, used);
+      entry.rebuild_ms = cost;
+      plan.AddManifest(entry, {});
+      used = used == 100 ? 200 : 900;
+    }
+    return All(&plan, Limits(300, 250)).at(0).at(0).key;
+  };
+  EXPECT_EQ(first_to_go(100), "a");
+  EXPECT_EQ(first_to_go(800), "b");
+  EXPECT_EQ(first_to_go(50), "a");
+}
+
+// What is left after a plan, and what is wrong with it: an oracle that knows only the rules.
+struct Drawn {
+  std::map<EntryId, CatalogEntry, bool (*)(const EntryId&, const EntryId&)> all{
+      [](const EntryId& a, const EntryId& b) { return std::pair(a.kind, a.key) < std::pair(b.kind, b.key); }};
+  std::map<std::string, std::vector<EntryId>> names;  // of each manifest
+  EvictionLimits limits;
+};
+
+std::string Broken(const Drawn& drawn, const Groups& groups) {
+  std::set<std::pair<EntryKind, std::string>> gone;
+  uint64_t live = drawn.limits.live_bytes;
+  for (const std::vector<EntryId>& group : groups) {
+    for (const EntryId& id : group) {
+      const auto it = drawn.all.find(id);
+      if (it == drawn.all.end()) return "goes, but was never here";
+      if (it->second.pinned) return "pinned, but goes";
+      if (!gone.emplace(id.kind, id.key).second) return "goes twice";
+      live -= it->second.bytes;
+    }
+  }
+  bool roots_left = false;
+  for (const auto& [key, objects] : drawn.names) {
+    if (gone.contains({EntryKind::kManifest, key})) continue;
+    roots_left = roots_left || !drawn.all.at({EntryKind::kManifest, key}).pinned;
+    for (const EntryId& object : objects) {
+      if (gone.contains({object.kind, object.key})) return "named by what stays, but goes";
+    }
+  }
+  if (live > drawn.limits.live_bytes_wanted && roots_left) return "too much stays";
+  return "";
+}
+
+Drawn Draw(std::mt19937_64& random, EvictionPlan* plan) {
+  Drawn drawn;
+  const int manifests = 1 + static_cast<int>(random() % 12), objects = 1 + static_cast<int>(random() % 20);
+  const auto listed = [&](EntryId id) {
+    CatalogEntry entry =
+        Listed(std::move(id), 1 + random() % 100, static_cast<int64_t>(random() % 150), random() % 8 == 0);
+    entry.rebuild_ms = static_cast<uint32_t>(random() % 3 * 500);
+    entry.compiler = static_cast<uint32_t>(1 + random() % 2);
+    drawn.limits.live_bytes += entry.bytes;
+    drawn.all.emplace(entry.id, entry);
+    return entry;
+  };
+  for (int i = 0; i < objects; ++i) plan->AddNamed(listed({EntryKind::kObject, absl::StrCat("o", i)}));
+  for (int i = 0; i < manifests; ++i) {
+    const CatalogEntry entry = listed({EntryKind::kManifest, absl::StrCat("m", i)});
+    References references;
+    for (int k = 0; k < objects; ++k) {
+      if (random() % 4 == 0) references.objects.push_back({EntryKind::kObject, absl::StrCat("o", k)});
+    }
+    drawn.names[entry.id.key] = references.objects;
+    plan->AddManifest(entry, references);
+  }
+  drawn.limits.live_bytes_wanted = random() % (drawn.limits.live_bytes + 1);
+  drawn.limits.now_unix_seconds = 1'000;
+  drawn.limits.keep_if_used_after = 100;
+  drawn.limits.compiler = 1;
+  return drawn;
+}
+
+TEST(EvictionPlanTest, DrawnStoresKeepTheRules) {
+  int told = 0;
+  for (uint64_t seed = 0; seed < 2'000; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    EvictionPlan plan;
+    const Drawn drawn = Draw(random, &plan);
+    Groups groups = All(&plan, drawn.limits);
+    ASSERT_EQ(Broken(drawn, groups), "");
+    // The control: one more object goes, and the oracle says so wherever somebody names it or it is pinned.
+    if (groups.empty() || drawn.names.begin()->second.empty()) continue;
+    groups.push_back({drawn.names.begin()->second[0]});
+    told += Broken(drawn, groups).empty() ? 0 : 1;
+  }
+  EXPECT_GT(told, 500);
+}
+
+// ---- Holds ----------------------------------------------------------------------------------
+
+TEST(HoldsTest, WhoCountsOnAnEntryKeepsIt) {
+  int64_t now = 1'000;
+  Holds holds(/*grace_seconds=*/60, [&now] { return now; });
+  const auto claimed = [&](Holds::Standing standing = Holds::Standing::kNamed) {
+    const bool taken = holds.Claim(kOwn, standing);
+    if (taken) holds.Release({kOwn});
+    return taken;
+  };
+  EXPECT_TRUE(claimed());
+  EXPECT_TRUE(holds.Touch({kOwn}).empty());
+  EXPECT_FALSE(claimed());
+  EXPECT_TRUE(claimed(Holds::Standing::kRoot));
+  now += 60;
+  EXPECT_TRUE(claimed());
+  {
+    const Holds::Hold hold = holds.Keep({kOwn});
+    EXPECT_FALSE(hold.late());
+    now += 1'000'000;
+    EXPECT_FALSE(claimed());
+    EXPECT_FALSE(claimed(Holds::Standing::kRoot));
+  }
+  EXPECT_TRUE(claimed());
+  holds.Written({kOwn});  // outside of a sweep: the next one will see it
+  holds.BeginSweep();
+  EXPECT_TRUE(claimed());
+  holds.Written({kOwn});
+  EXPECT_FALSE(claimed());
+  holds.EndSweep();
+  holds.BeginSweep();
+  EXPECT_TRUE(claimed());
+  ASSERT_TRUE(holds.Claim(kOwn, Holds::Standing::kNamed));
+  EXPECT_EQ(holds.Touch({kShared, kOwn}), (std::vector<EntryId>{kOwn}));
+  EXPECT_TRUE(holds.Keep({kOwn}).late());
+}
+
+// ---- The store ------------------------------------------------------------------------------
+
+// An evicting store over a database in a directory of its own, and a hook below it.
+struct Subject {
+  explicit Subject(
+      FailingStore::Hook hook = [](Operation) { return absl::OkStatus(); }, EvictingOptions options = {}) {
+    RocksdbOptions rocksdb;
+    rocksdb.directory = directory.path();
+    rocksdb.write_buffer_bytes = 256u << 10;
+    rocksdb.now_unix_seconds = [this] { return now.load(); };
+    auto opened = RocksdbStore::Open(rocksdb);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    engine = opened->get();
+    if (options.budget_bytes == 0) options.budget_bytes = 256u << 20;
+    options.now_unix_seconds = [this] { return now.load(); };
+    auto verifying = std::make_unique<VerifyingStore>(*std::move(opened), VerifyingStore::Mode::kVerify);
+    store = std::make_unique<EvictingStore>(
+        std::make_unique<FailingStore>(std::move(verifying), std::move(hook)), engine, options);
+  }
+  bool Has(const EntryId& id) const { return engine->Find(id).ok(); }
+
+  TemporaryDirectory directory;
+  std::atomic<int64_t> now{1'000'000};
+  RocksdbStore* engine = nullptr;
+  std::unique_ptr<EvictingStore> store;
+};
+
+// The sweep stands still while it reads a manifest, and then while it deletes. Callers do not.
+TEST(EvictingStoreTest, NobodyWaitsForASweepButWhoWritesWhatGoes) {
+  std::atomic<std::thread::id> sweeper;
+  std::atomic<Operation> stops_at = Operation::kGet;
+  absl::Notification at_read, may_read, at_delete, may_delete;
+  Subject subject([&](Operation operation) {
+    if (std::this_thread::get_id() != sweeper.load() || operation != stops_at.load()) return absl::OkStatus();
+    (operation == Operation::kGet ? at_read : at_delete).Notify();
+    (operation == Operation::kGet ? may_read : may_delete).WaitForNotification();
+    return absl::OkStatus();
+  });
+  const std::vector<Entry> doomed = ArtifactBatch(1, 2, 500), other = ArtifactBatch(2, 2, 500);
+  ASSERT_TRUE(subject.store->Put(doomed).ok());
+  subject.now += 10'000;
+  std::thread sweep([&] {
+    sweeper = std::this_thread::get_id();
+    EXPECT_TRUE(subject.store->EvictTo(0).ok());
+  });
+  const auto call_everything = [&] {
+    for (const Entry& entry : doomed) EXPECT_TRUE(subject.store->Get(entry.id).ok());
+    EXPECT_EQ(subject.store->FindMissing({other[0].id})->size(), subject.Has(other[0].id) ? 0u : 1u);
+    EXPECT_TRUE(subject.store->Put(other).ok());
+  };
+  at_read.WaitForNotification();
+  call_everything();
+  stops_at = Operation::kDelete;
+  may_read.Notify();
+  at_delete.WaitForNotification();
+  call_everything();
+  // As good as gone, though it can still be read.
+  EXPECT_EQ(*subject.store->FindMissing({doomed[0].id}), (std::vector<EntryId>{doomed[0].id}));
+  // The control: who writes what is going does wait, or the sweep would take what he wrote.
+  absl::Notification written;
+  std::thread writer([&] {
+    EXPECT_TRUE(subject.store->Put(doomed).ok());
+    written.Notify();
+  });
+  EXPECT_FALSE(written.WaitForNotificationWithTimeout(absl::Milliseconds(200)));
+  stops_at = Operation::kFindMissing;
+  may_delete.Notify();
+  writer.join();
+  sweep.join();
+  for (const Entry& entry : doomed) EXPECT_TRUE(subject.Has(entry.id)) << EntryKindName(entry.id.kind);
+  for (const Entry& entry : other) EXPECT_TRUE(subject.Has(entry.id)) << EntryKindName(entry.id.kind);
+}
+
+// A flight found an object in the store and leaves it out of what it writes. Its only manifest goes
+// meanwhile.
+TEST(EvictingStoreTest, WhatWasFoundAMomentAgoStays) {
+  Subject subject;
+  const std::vector<Entry> batch = ArtifactBatch(1, 1, 500);
+  const Entry& object = batch[0];
+  const Entry manifest = ManifestEntry(2, {object});
+  ASSERT_TRUE(subject.store->Put(batch).ok());
+  subject.now += 10'000;
+  ASSERT_TRUE(subject.store->FindMissing({object.id})->empty());
+  subject.now += 599;
+  ASSERT_TRUE(subject.store->EvictTo(0).ok());
+  EXPECT_FALSE(subject.Has(batch[2].id));
+  EXPECT_TRUE(subject.store->Put({manifest}).ok());
+  EXPECT_TRUE(subject.store->FindMissing({object.id})->empty());
+  // The control: the grace is over, the object goes, and a manifest that counts on it is refused.
+  ASSERT_TRUE(subject.store->Delete({manifest.id}).ok());
+  subject.now += 600;
+  ASSERT_TRUE(subject.store->EvictTo(0).ok());
+  EXPECT_FALSE(subject.Has(object.id));
+  EXPECT_EQ(subject.store->Put({manifest}).code(), StatusCode::kAborted);
+  EXPECT_TRUE(subject.store->Put({object, manifest}).ok());
+}
+
+TEST(EvictingStoreTest, WhatAFlightHoldsStaysAsLongAsItRuns) {
+  Subject subject;
+  const std::vector<Entry> batch = ArtifactBatch(1, 2, 500);
+  ASSERT_TRUE(subject.store->Put(batch).ok());
+  {
+    const Holds::Hold flight = subject.store->holds().Keep({batch[0].id});
+    subject.now += 1'000'000;
+    ASSERT_TRUE(subject.store->EvictTo(0).ok());
+    EXPECT_TRUE(subject.Has(batch[0].id));
+    EXPECT_FALSE(subject.Has(batch[1].id));
+  }
+  ASSERT_TRUE(subject.store->EvictTo(0).ok());
+  EXPECT_FALSE(subject.Has(batch[0].id));
+}
+
+TEST(EvictingStoreTest, WhatIsUsedWhileTheSweepReadsStays) {
+  for (const bool used : {false, true}) {
+    std::function<void()> meanwhile;
+    Subject subject([&](Operation operation) {
+      if (operation == Operation::kGet && meanwhile) std::exchange(meanwhile, nullptr)();
+      return absl::OkStatus();
+    });
+    const std::vector<Entry> batch = ArtifactBatch(1, 2, 500);
+    ASSERT_TRUE(subject.store->Put(batch).ok());
+    subject.now += 10'000;
+    meanwhile = [&] {
+      if (used) subject.engine->RecordUse(batch[4].id);
+    };
+    ASSERT_TRUE(subject.store->EvictTo(0).ok());
+    for (const Entry& entry : batch) EXPECT_EQ(subject.Has(entry.id), used) << EntryKindName(entry.id.kind);
+  }
+}
+
+TEST(EvictingStoreTest, ListenersHearOfEverythingThatGoes) {
+  Subject subject;
+  std::set<std::string> heard;
+  subject.store->AddListener([&](absl::Span<const EntryId> ids) {
+    for (const EntryId& id : ids) heard.insert(id.key);
+  });
+  const std::vector<Entry> batch = ArtifactBatch(1, 2, 500);
+  ASSERT_TRUE(subject.store->Put(batch).ok());
+  subject.now += 10'000;
+  ASSERT_TRUE(subject.store->EvictTo(0).ok());
+  for (const Entry& entry : batch) EXPECT_TRUE(heard.contains(entry.id.key)) << EntryKindName(entry.id.kind);
+  EXPECT_EQ(subject.store->evicted(), batch.size());
+}
+
+TEST(EvictingStoreTest, UnusedForTooLongGoesThoughThereIsRoom) {
+  EvictingOptions options;
+  options.unused_seconds_max = 1'000;
+  Subject subject([](Operation) { return absl::OkStatus(); }, options);
+  const std::vector<Entry> old = ArtifactBatch(1, 2, 500), used = ArtifactBatch(2, 2, 500);
+  ASSERT_TRUE(subject.store->Put(old).ok());
+  ASSERT_TRUE(subject.store->Put(used).ok());
+  subject.now += 1'000;
+  ASSERT_TRUE(subject.store->Sweep().ok());
+  EXPECT_EQ(subject.store->evicted(), 0u);
+  subject.engine->RecordUse(used[4].id);
+  subject.now += 1;
+  ASSERT_TRUE(subject.store->Sweep().ok());
+  for (const Entry& entry : old) EXPECT_FALSE(subject.Has(entry.id)) << EntryKindName(entry.id.kind);
+  for (const Entry& entry : used) EXPECT_TRUE(subject.Has(entry.id)) << EntryKindName(entry.id.kind);
+}
+
+TEST(EvictingStoreTest, EntriesHaveABudget) {
+  EvictingOptions options;
+  options.entries_max = 60;
+  Subject subject([](Operation) { return absl::OkStatus(); }, options);
+  for (int i = 0; i < 9; ++i) {  // six entries each
+    ASSERT_TRUE(subject.store->Put(ArtifactBatch(i, 2, 500)).ok());
+    subject.now += 10'000;
+  }
+  ASSERT_TRUE(subject.store->Sweep().ok());
+  EXPECT_EQ(subject.store->evicted(), 0u);
+  for (int i = 9; i < 12; ++i) ASSERT_TRUE(subject.store->Put(ArtifactBatch(i, 2, 500)).ok());
+  ASSERT_TRUE(subject.store->Sweep().ok());
+  EXPECT_GE(subject.store->evicted(), 12u);
+  EXPECT_FALSE(subject.Has(ArtifactBatch(0, 2, 500)[4].id));
+  EXPECT_TRUE(subject.Has(ArtifactBatch(11, 2, 500)[4].id));
+}
+
+TEST(EvictingStoreTest, WriterThatOutrunsTheSweepIsToldAfterAWhile) {
+  EvictingOptions options;
+  options.budget_bytes = 2u << 20;
+  options.writer_patience = absl::Milliseconds(50);
+  Subject subject([](Operation operation) { return absl::OkStatus(); }, options);
+  int refused = 0;
+  for (int i = 0; i < 8; ++i) {
+    const std::vector<Entry> batch = ArtifactBatch(i, 1, 500'000);
+    if (subject.store->Put(batch).ok()) {
+      EXPECT_TRUE(subject.engine->SetPinned(batch[2].id, true).ok());
+    } else {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+  // The control: nothing is pinned any more, and there is room.
+  auto manifests = subject.engine->Scan(EntryKind::kManifest, "", 0, "");
+  for (const CatalogEntry& entry : *manifests) EXPECT_TRUE(subject.engine->SetPinned(entry.id, false).ok());
+  subject.now += 10'000;
+  ASSERT_TRUE(subject.store->EvictTo(0).ok());
+  EXPECT_TRUE(subject.store->Put(ArtifactBatch(9, 1, 500'000)).ok());
+}
+
+// Flights that share objects, find some present, write only the others, while everything is evicted again and
+// again: no manifest in the store is without its objects. The careless one that does not ask is refused.
+TEST(EvictingStoreTest, FlightsAndSweepsTogetherLeaveNoManifestWithoutItsObjects) {
+  Subject subject;
+  constexpr int kFlights = 150;
+  std::atomic<int> left = 3, reused = 0, careless_refused = 0;
+  const auto fly = [&](uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (int i = 0; i < kFlights; ++i) {
+      std::vector<Entry> objects;
+      for (int k = 0; k < 4; ++k) objects.push_back(ObjectEntry(random() % 12, 400));
+      std::vector<Entry> batch = {ManifestEntry(seed * 1'000 + i, objects)};
+      const bool careless = i % 5 == 4;
+      const auto missing = subject.store->FindMissing(IdsOf(objects));
+      for (const Entry& object : objects) {
+        const bool absent = std::find(missing->begin(), missing->end(), object.id) != missing->end();
+        if (absent && !careless) batch.push_back(object);
+        reused += absent ? 0 : 1;
+      }
+      subject.now += static_cast<int64_t>(random() % 300);
+      const absl::Status status = subject.store->Put(batch);
+      if (careless) {
+        careless_refused += absl::IsAborted(status);
+      } else if (!absl::IsAborted(status)) {  // another's sweep may run past the grace: told, not lost
+        EXPECT_TRUE(status.ok()) << status;
+      }
+    }
+    --left;
+  };
+  std::vector<std::thread> flights;
+  for (uint64_t seed = 1; seed <= 3; ++seed) flights.emplace_back(fly, seed);
+  while (left > 0) {
+    EXPECT_TRUE(subject.store->EvictTo(0).ok());
+    auto manifests = subject.engine->Scan(EntryKind::kManifest, "", 0, "");
+    for (const CatalogEntry& entry : *manifests) {
+      auto value = subject.store->Get(entry.id);
+      if (!value.ok()) continue;
+      auto references = ReferencesOf(EntryKind::kManifest, **value);
+      ASSERT_TRUE(references.ok());
+      // Only this thread evicts, so they are here together.
+      EXPECT_TRUE(subject.engine->FindMissing(references->objects)->empty());
+    }
+  }
+  for (std::thread& flight : flights) flight.join();
+  EXPECT_GT(subject.store->evicted(), 100u);
+  EXPECT_GT(reused, 10);
+  EXPECT_GT(careless_refused, 0);
+}
+
+TEST(EvictingStoreTest, DiskStaysWithinTheBudgetAndTheLatestSurvives) {
+  TemporaryDirectory directory;
+  v1::StoreConfig config;
+  config.set_directory(directory.path());
+  constexpr uint64_t kBudget = 8u << 20;
+  config.set_budget_bytes(kBudget);
+  config.set_memory_bytes(1u << 20);
+  std::atomic<int64_t> now = 1'000'000;
+  StoreEnvironment environment;
+  environment.now_unix_seconds = [&] { return now.load(); };
+  auto store = NewStore(config, environment);
+  ASSERT_TRUE(store.ok()) << store.status();
+  std::vector<Entry> pinned = ArtifactBatch(0, 4, 64u << 10);
+  ASSERT_TRUE((*store)->artifacts().Put(pinned).ok());
+  ASSERT_TRUE((*store)->catalog().SetPinned(pinned[8].id, true).ok());
+  uint64_t peak = 0;
+  for (int i = 1; i <= 100; ++i) {  // 25 MiB
+    now += 1'000;
+    ASSERT_TRUE((*store)->artifacts().Put(ArtifactBatch(i, 4, 64u << 10)).ok());
+    peak = std::max(peak, (*store)->statistics().bytes_on_disk);
+  }
+  EXPECT_LE(peak, kBudget / 10 * 13);
+  for (int i = 0; i < 100 && (*store)->statistics().bytes_on_disk > kBudget; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_LE((*store)->statistics().bytes_on_disk, kBudget);
+  EXPECT_GT((*store)->statistics().evicted, 0u);
+  for (int i : {0, 98, 99, 100}) {
+    for (const Entry& entry : ArtifactBatch(i, 4, 64u << 10)) {
+      EXPECT_TRUE((*store)->artifacts().Get(entry.id).ok()) << i << " " << EntryKindName(entry.id.kind);
+    }
+  }
+  auto first = ArtifactBatch(1, 4, 64u << 10);
+  for (const Entry& entry : first) EXPECT_FALSE((*store)->artifacts().Get(entry.id).ok());
+  auto verified = (*store)->Verify(false);
+  ASSERT_TRUE(verified.ok());
+  EXPECT_EQ(verified->missing, 0u);
+  EXPECT_EQ(verified->corrupt, 0u);
+}
+
+// From the daemon's side: the chain's own doors.
+TEST(NewStoreTest, KnowsWhatIsDearAndWhoseItIs) {
+  TemporaryDirectory directory;
+  v1::StoreConfig config;
+  config.set_directory(directory.path());
+  for (const bool again : {false, true}) {
+    auto store = NewStore(config);
+    ASSERT_TRUE(store.ok()) << store.status();
+    std::vector<Entry> batch = ArtifactBatch(1, 1, 500);
+    const EntryId manifest = batch[2].id;
+    if (!again) {
+      (*store)->SetCompiler("a fingerprint");
+      batch[2].rebuild_ms = 1'500;
+      ASSERT_TRUE((*store)->artifacts().Put(batch).ok());
+    }
+    EXPECT_EQ((*store)->catalog().Find(manifest)->rebuild_ms, 1'500u);
+    EXPECT_EQ((*store)->catalog().Find(manifest)->compiler, CompilerNumber("a fingerprint"));
+    if (!again) continue;
+    const Holds::Hold hold = (*store)->Keep({manifest});
+    ASSERT_TRUE((*store)->EvictTo(0).ok());
+    EXPECT_TRUE((*store)->artifacts().Get(manifest).ok());
+  }
+  EXPECT_NE(CompilerNumber("a fingerprint"), CompilerNumber("another"));
+}
+
+TEST(EvictingStoreTest, BatchAboveHalfTheBudgetIsRefused) {
+  TemporaryDirectory directory;
+  v1::StoreConfig config;
+  config.set_directory(directory.path());
+  config.set_budget_bytes(2u << 20);
+  auto store = NewStore(config);
+  ASSERT_TRUE(store.ok());
+  EXPECT_EQ((*store)->artifacts().Put({ObjectEntry(1, 1'100'000)}).code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE((*store)->artifacts().Put({ObjectEntry(2, 900'000)}).ok());
+}
+
+}  // namespace
+}  // namespace kiln
