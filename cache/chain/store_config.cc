@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache/budget/evicting_store.h"
+#include "cache/budget/scrubber.h"
 #include "cache/budget/uses_store.h"
 #include "cache/chain/metrics_store.h"
 #include "cache/checks/completeness_store.h"
@@ -109,6 +110,8 @@ class StoreChain : public Store {
   CompletenessStore* completeness_ = nullptr;
   MetricsStore* metrics_ = nullptr;
   absl::Status not_writable_;
+
+  std::unique_ptr<Scrubber> scrubber_;  // none where nothing is verified; ends before the chain
 };
 
 absl::StatusOr<std::unique_ptr<ArtifactStore>> StoreChain::OpenEngine(RocksdbOptions options,
@@ -185,6 +188,11 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
   auto metrics = std::make_unique<MetricsStore>(std::move(uses));
   metrics_ = metrics.get();
   top_ = std::move(metrics);
+  if (config.dangerously_no_verify()) return absl::OkStatus();
+  ScrubOptions scrub;
+  scrub.bytes_per_second =
+      config.scrub_bytes_per_second() != 0 ? config.scrub_bytes_per_second() : kStoreScrubBytesDefault;
+  scrubber_ = std::make_unique<Scrubber>(verifying_, catalog_, scrub);
   return absl::OkStatus();
 }
 
@@ -200,6 +208,7 @@ StoreStatistics StoreChain::statistics() const {
   statistics.incomplete = completeness_->incomplete();
   statistics.quarantined = verifying_->quarantined();
   statistics.evicted = evicting_->evicted();
+  statistics.scrubbed = scrubber_ != nullptr ? scrubber_->entries_read() : 0;
   CatalogTotals totals = catalog_->Totals();
   statistics.entries = totals.entries[static_cast<size_t>(EntryKind::kManifest)];
   statistics.objects = totals.entries[static_cast<size_t>(EntryKind::kObject)];

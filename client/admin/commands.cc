@@ -139,6 +139,7 @@ int RunStats(const AdminContext& context) {
   count("worker timeouts", reply.worker_timeouts());
   count("quarantined", reply.quarantined());
   count("evicted", reply.evicted());
+  count("scrubbed", reply.scrubbed());
   *context.out << table.ToString();
   Table store({"STORE NOW", ">"});
   store.Add({"entries", absl::StrCat(reply.entries())});
@@ -181,7 +182,7 @@ int RunList(const AdminContext& context, uint32_t limit) {
     table.Add({ShortHex(entry.compile_key()), ShortHex(entry.variant_id()), HumanBytes(entry.bytes()),
                absl::StrCat(entry.kernels()), absl::StrCat(entry.library_calls()), absl::StrCat(entry.hits()),
                Age(entry.created_unix_seconds(), now), Age(entry.last_used_unix_seconds(), now),
-               entry.title()});
+               absl::StrCat(entry.pinned() ? "(pinned) " : "", entry.title())});
   }
   if (table.rows() == 0) {
     *context.out << "no entries\n";
@@ -226,10 +227,11 @@ int RunVerify(const AdminContext& context, bool repair) {
   return reply.corrupt() == 0 && reply.missing() == 0 ? kExitOk : kExitFailed;
 }
 
-int RunRemove(const AdminContext& context, const std::string& key, bool all) {
+int RunRemove(const AdminContext& context, const std::string& key, bool all, bool every_match) {
   v1::RemoveRequest request;
   request.set_key_prefix(key);
   request.set_all(all);
+  request.set_every_match(every_match);
   v1::RemoveReply reply;
   if (int code = Ask(context, &v1::Admin::Stub::Remove, request, &reply); code != kExitOk) return code;
   if (context.json) {
@@ -238,6 +240,36 @@ int RunRemove(const AdminContext& context, const std::string& key, bool all) {
     *context.out << reply.removed() << (reply.removed() == 1 ? " entry removed\n" : " entries removed\n");
   }
   return reply.removed() > 0 || all ? kExitOk : kExitFailed;
+}
+
+int RunPin(const AdminContext& context, const std::string& key, bool unpin, bool every_match) {
+  v1::PinRequest request;
+  request.set_key_prefix(key);
+  request.set_unpin(unpin);
+  request.set_every_match(every_match);
+  v1::PinReply reply;
+  if (int code = Ask(context, &v1::Admin::Stub::Pin, request, &reply); code != kExitOk) return code;
+  if (context.json) {
+    *context.out << ToJson(reply);
+  } else {
+    *context.out << reply.entries() << (reply.entries() == 1 ? " entry " : " entries ")
+                 << (unpin ? "may be evicted again\n" : "pinned\n");
+  }
+  return reply.entries() > 0 ? kExitOk : kExitFailed;
+}
+
+int RunEvict(const AdminContext& context, uint64_t live_bytes) {
+  v1::EvictRequest request;
+  request.set_live_bytes(live_bytes);
+  v1::EvictReply reply;
+  if (int code = Ask(context, &v1::Admin::Stub::Evict, request, &reply); code != kExitOk) return code;
+  if (context.json) {
+    *context.out << ToJson(reply);
+  } else {
+    *context.out << reply.evicted() << " parts of entries evicted; " << HumanBytes(reply.bytes_on_disk())
+                 << " on disk\n";
+  }
+  return kExitOk;
 }
 
 int RunDoctor(const AdminContext& context) {

@@ -36,7 +36,9 @@ int RunJobs(const AdminContext& context);
 int RunList(const AdminContext& context, uint32_t limit);
 int RunShow(const AdminContext& context, const std::string& key, bool listings);
 int RunVerify(const AdminContext& context, bool repair);
-int RunRemove(const AdminContext& context, const std::string& key, bool all);
+int RunRemove(const AdminContext& context, const std::string& key, bool all, bool every_match);
+int RunPin(const AdminContext& context, const std::string& key, bool unpin, bool every_match);
+int RunEvict(const AdminContext& context, uint64_t live_bytes);
 int RunDoctor(const AdminContext& context);
 
 // The text of `show` for one entry.

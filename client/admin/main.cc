@@ -40,7 +40,8 @@ int Main(int argc, char** argv) {
 
   uint32_t limit = 50;
   std::string key;
-  bool listings = false, repair = false, all = false;
+  bool listings = false, repair = false, all = false, every_match = false;
+  uint64_t live_bytes = 0;
   app.add_subcommand("status", "The daemon: version, workers, jobs, store");
   app.add_subcommand("stats", "Counts since the daemon started: lookups, hits, compiles, failures, bytes");
   app.add_subcommand("jobs", "What is being compiled now");
@@ -56,6 +57,18 @@ int Main(int argc, char** argv) {
   CLI::Option* which =
       remove->add_option("KEY", key, "Start of a compile key, request key or variant, in hex");
   remove->add_flag("--all", all, "Everything")->excludes(which);
+  for (const char* name : {"pin", "unpin"}) {
+    CLI::App* command = app.add_subcommand(name, name == std::string("pin")
+                                                     ? "Keep entries from being evicted, with all they name"
+                                                     : "Let entries be evicted again");
+    command->add_option("KEY", key, "Start of a compile key, request key or variant, in hex")->required();
+    command->add_flag("--every-match", every_match, "Where several keys start so, all of them");
+  }
+  remove->add_flag("--every-match", every_match, "Where several keys start so, all of them");
+  CLI::App* evict = app.add_subcommand("evict", "Make room in the store now, in the daemon's own order");
+  evict->add_option("--to-bytes", live_bytes, "Until what is left has at most so many; pinned entries stay")
+      ->required()
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   app.add_subcommand("doctor", "Check that the daemon is reachable and well, and say how to mend it");
   try {
     app.parse(argc, argv);
@@ -84,7 +97,9 @@ int Main(int argc, char** argv) {
   if (command == "ls") return RunList(context, limit);
   if (command == "show") return RunShow(context, key, listings);
   if (command == "verify") return RunVerify(context, repair);
-  if (command == "rm") return RunRemove(context, key, all);
+  if (command == "rm") return RunRemove(context, key, all, every_match);
+  if (command == "pin" || command == "unpin") return RunPin(context, key, command == "unpin", every_match);
+  if (command == "evict") return RunEvict(context, live_bytes);
   return RunDoctor(context);
 }
 

@@ -83,6 +83,7 @@ v1::EntryInfo AdminService::Describe(const Found& found) const {
   info.set_last_used_unix_seconds(found.entry.last_used_unix_seconds);
   info.set_hits(found.entry.hits);
   info.set_kind(KindOf(found.notes));
+  info.set_pinned(found.entry.pinned);
   return info;
 }
 
@@ -153,6 +154,7 @@ grpc::Status AdminService::Stats(grpc::ServerContext*, const v1::StatsRequest*, 
   reply->set_worker_timeouts(stats_->worker_timeouts);
   reply->set_quarantined(store.quarantined);
   reply->set_evicted(store.evicted);
+  reply->set_scrubbed(store.scrubbed);
   reply->set_fetched_objects(stats_->fetched_objects);
   reply->set_graphs_uploaded(stats_->graphs_uploaded);
   return grpc::Status::OK;
@@ -286,56 +288,85 @@ grpc::Status AdminService::Verify(grpc::ServerContext*, const v1::VerifyRequest*
   return grpc::Status::OK;
 }
 
+absl::StatusOr<AdminService::Chosen> AdminService::ChooseAll() {
+  Chosen chosen;
+  for (EntryKind kind : {EntryKind::kManifest, EntryKind::kFailure, EntryKind::kKernel, EntryKind::kObject,
+                         EntryKind::kMeta}) {
+    KILN_ASSIGN_OR_RETURN(std::vector<CatalogEntry> entries, store_->catalog().Scan(kind, ""));
+    for (const CatalogEntry& entry : entries) {
+      chosen.ids.push_back(entry.id);
+      if (kind != EntryKind::kManifest && kind != EntryKind::kFailure) continue;
+      chosen.compile_keys.insert(entry.id.key.substr(0, kDigestBytes));
+      ++chosen.entries;
+    }
+  }
+  return chosen;
+}
+
+// Manifests by any of their keys; failures, which have only a CompileKey (and through their record a
+// RequestKey), by those.
+absl::StatusOr<AdminService::Chosen> AdminService::ChooseByKey(const std::string& prefix, bool every_match) {
+  Chosen chosen;
+  const auto choose = [&chosen](const EntryId& id) {
+    chosen.ids.push_back(id);
+    chosen.compile_keys.insert(id.key.substr(0, kDigestBytes));
+    ++chosen.entries;
+  };
+  KILN_ASSIGN_OR_RETURN(const std::vector<Found> found, Find(prefix, kEntriesShownMax));
+  for (const Found& match : found) choose(match.entry.id);
+  KILN_ASSIGN_OR_RETURN(const std::vector<CatalogEntry> failures,
+                        store_->catalog().Scan(EntryKind::kFailure, ""));
+  for (const CatalogEntry& failure : failures) {
+    bool match = absl::StartsWith(ToHex(failure.id.key), prefix);
+    v1::RequestRecord record;
+    const absl::StatusOr<EntryValue> facts = store_->inspection().Get(RequestRecordId(failure.id.key));
+    if (facts.ok() && record.ParseFromString(**facts)) {
+      match = match || absl::StartsWith(ToHex(record.request_key()), prefix);
+    }
+    if (match) choose(failure.id);
+  }
+  if (chosen.compile_keys.size() > 1 && !every_match) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("key_prefix: ", chosen.compile_keys.size(), " keys start with ", prefix,
+                     "; give more digits of the one that is meant, or say every_match (--every-match)"));
+  }
+  return chosen;
+}
+
 grpc::Status AdminService::Remove(grpc::ServerContext*, const v1::RemoveRequest* request,
                                   v1::RemoveReply* reply) {
   CallScope scope(stats_);
-  if (!request->all() && !IsHexPrefix(request->key_prefix())) {
-    return ToGrpc(absl::InvalidArgumentError("key_prefix: must be hexadecimal, in lower case"));
-  }
-  std::vector<EntryId> doomed;
-  absl::flat_hash_set<std::string> keys;
-  uint64_t removed = 0;
-  if (request->all()) {
-    for (EntryKind kind : {EntryKind::kManifest, EntryKind::kFailure, EntryKind::kKernel, EntryKind::kObject,
-                           EntryKind::kMeta}) {
-      absl::StatusOr<std::vector<CatalogEntry>> entries = store_->catalog().Scan(kind, "");
-      if (!entries.ok()) return ToGrpc(entries.status());
-      for (const CatalogEntry& entry : *entries) {
-        doomed.push_back(entry.id);
-        if (kind != EntryKind::kManifest && kind != EntryKind::kFailure) continue;
-        keys.insert(entry.id.key.substr(0, kDigestBytes));
-        ++removed;
-      }
-    }
-  } else {
-    // Manifests by any of their keys; failures, which have only a CompileKey (and through their
-    // record a RequestKey), by those.
-    absl::StatusOr<std::vector<Found>> found = Find(request->key_prefix(), kEntriesShownMax);
-    if (!found.ok()) return ToGrpc(found.status());
-    for (const Found& match : *found) {
-      doomed.push_back(match.entry.id);
-      keys.insert(match.manifest.compile_key());
-      ++removed;
-    }
-    absl::StatusOr<std::vector<CatalogEntry>> failures = store_->catalog().Scan(EntryKind::kFailure, "");
-    if (!failures.ok()) return ToGrpc(failures.status());
-    for (const CatalogEntry& failure : *failures) {
-      bool match = absl::StartsWith(ToHex(failure.id.key), request->key_prefix());
-      v1::RequestRecord record;
-      absl::StatusOr<EntryValue> facts = store_->inspection().Get(RequestRecordId(failure.id.key));
-      if (facts.ok() && record.ParseFromString(**facts)) {
-        match = match || absl::StartsWith(ToHex(record.request_key()), request->key_prefix());
-      }
-      if (!match) continue;
-      doomed.push_back(failure.id);
-      keys.insert(failure.id.key);
-      ++removed;
-    }
-  }
-  if (absl::Status status = store_->artifacts().Delete(doomed); !status.ok()) return ToGrpc(status);
+  const absl::StatusOr<Chosen> chosen =
+      request->all() ? ChooseAll() : ChooseByKey(request->key_prefix(), request->every_match());
+  if (!chosen.ok()) return ToGrpc(chosen.status());
+  if (absl::Status status = store_->artifacts().Delete(chosen->ids); !status.ok()) return ToGrpc(status);
   if (request->all()) coordinator_->Forget("");
-  for (const std::string& key : keys) coordinator_->Forget(key);
-  reply->set_removed(removed);
+  for (const std::string& key : chosen->compile_keys) coordinator_->Forget(key);
+  reply->set_removed(chosen->entries);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Pin(grpc::ServerContext*, const v1::PinRequest* request, v1::PinReply* reply) {
+  CallScope scope(stats_);
+  const absl::StatusOr<Chosen> chosen = ChooseByKey(request->key_prefix(), request->every_match());
+  if (!chosen.ok()) return ToGrpc(chosen.status());
+  for (const EntryId& id : chosen->ids) {
+    const absl::Status status = store_->catalog().SetPinned(id, !request->unpin());
+    // One that has gone since is no match any more.
+    if (!status.ok() && !absl::IsNotFound(status)) return ToGrpc(status);
+    reply->set_entries(reply->entries() + (status.ok() ? 1 : 0));
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::Evict(grpc::ServerContext*, const v1::EvictRequest* request,
+                                 v1::EvictReply* reply) {
+  CallScope scope(stats_);
+  const uint64_t before = store_->statistics().evicted;
+  if (absl::Status status = store_->EvictTo(request->live_bytes()); !status.ok()) return ToGrpc(status);
+  const StoreStatistics statistics = store_->statistics();
+  reply->set_evicted(statistics.evicted - before);
+  reply->set_bytes_on_disk(statistics.bytes_on_disk);
   return grpc::Status::OK;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "cache/store.h"
 #include "kiln/v1/admin.grpc.pb.h"
@@ -56,6 +57,9 @@ class AdminService final : public v1::Admin::Service {
                       v1::VerifyReply* reply) override;
   grpc::Status Remove(grpc::ServerContext* context, const v1::RemoveRequest* request,
                       v1::RemoveReply* reply) override;
+  grpc::Status Pin(grpc::ServerContext* context, const v1::PinRequest* request, v1::PinReply* reply) override;
+  grpc::Status Evict(grpc::ServerContext* context, const v1::EvictRequest* request,
+                     v1::EvictReply* reply) override;
 
  private:
   struct Found {
@@ -68,6 +72,15 @@ class AdminService final : public v1::Admin::Service {
   absl::StatusOr<Found> ReadEntry(const CatalogEntry& entry);
   // Entries whose CompileKey, RequestKey or VariantId starts with `hex`.
   absl::StatusOr<std::vector<Found>> Find(const std::string& hex, size_t limit);
+  // Entries for a command that changes them: roots, and with ChooseAll everything.
+  struct Chosen {
+    std::vector<EntryId> ids;
+    absl::flat_hash_set<std::string> compile_keys;
+    uint64_t entries = 0;  // manifests and failures
+  };
+  absl::StatusOr<Chosen> ChooseAll();
+  // FAILED_PRECONDITION where several CompileKeys match and not all of them are meant.
+  absl::StatusOr<Chosen> ChooseByKey(const std::string& prefix, bool every_match);
   v1::EntryInfo Describe(const Found& found) const;
   void ShowKernels(const Found& found, v1::ShownEntry* shown);
   // Emits the entry's kernels again and sets their listings, or texts that say why there is none.

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdio>
+#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -92,6 +93,47 @@ TEST_F(Kilnctl, RemoveAndVerify) {
   EXPECT_TRUE(daemon_.Lookup("name b").has_miss());
   EXPECT_TRUE(daemon_.Compile("name b").done) << "and can be compiled again";
   EXPECT_EQ(Ctl("verify").code, 0);
+}
+
+TEST_F(Kilnctl, RemoveTakesNoMoreThanIsMeant) {
+  // Enough keys that two of them start with the same digit.
+  std::map<char, int> first_digits;
+  char shared = 0;
+  for (int i = 0; i < 17; ++i) {
+    const CompileResult result = daemon_.Compile(absl::StrCat("name ", i));
+    ASSERT_TRUE(result.done);
+    if (++first_digits[ToHex(result.manifest.compile_key())[0]] == 2) {
+      shared = ToHex(result.manifest.compile_key())[0];
+    }
+  }
+  const Output several = Ctl(absl::StrCat("rm ", std::string(1, shared)));
+  EXPECT_EQ(several.code, 1);
+  EXPECT_TRUE(absl::StrContains(several.text, "--every-match")) << several.text;
+  EXPECT_EQ(daemon_.Stats().entries(), 17u);
+  // The control: whoever means all of them says so.
+  EXPECT_EQ(Ctl(absl::StrCat("rm --every-match ", std::string(1, shared))).code, 0);
+  EXPECT_LE(daemon_.Stats().entries(), 15u);
+}
+
+TEST_F(Kilnctl, PinnedEntriesStayWhenTheRestIsEvicted) {
+  const CompileResult a = daemon_.Compile("name a");
+  ASSERT_TRUE(daemon_.Compile("name b").done);
+  const std::string key = ToHex(a.manifest.compile_key());
+  const Output pinned = Ctl("pin " + key);
+  EXPECT_EQ(pinned.code, 0) << pinned.text;
+  EXPECT_TRUE(absl::StrContains(pinned.text, "1 entry pinned")) << pinned.text;
+  EXPECT_TRUE(absl::StrContains(Ctl("ls").text, "(pinned) scripted")) << Ctl("ls").text;
+  const Output evicted = Ctl("evict --to-bytes 0 --json");
+  EXPECT_EQ(evicted.code, 0) << evicted.text;
+  EXPECT_TRUE(absl::StrContains(evicted.text, "\"evicted\": ")) << evicted.text;
+  EXPECT_TRUE(daemon_.Lookup("name a").has_hit());
+  EXPECT_TRUE(daemon_.Lookup("name b").has_miss());
+  EXPECT_EQ(Ctl("unpin " + key).code, 0);
+  EXPECT_EQ(Ctl("evict --to-bytes 0").code, 0);
+  EXPECT_TRUE(daemon_.Lookup("name a").has_miss());
+  EXPECT_EQ(Ctl("pin " + key).code, 1) << "it is gone";
+  EXPECT_EQ(Ctl("pin").code, 2);
+  EXPECT_EQ(Ctl("evict").code, 2);
 }
 
 TEST_F(Kilnctl, DoctorAndJobs) {
