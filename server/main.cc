@@ -11,6 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "cache/chain/old_stores.h"
 #include "cache/chain/store_config.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/build_id.h"
@@ -167,6 +168,11 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
                         NewStore(config.store(), StoreEnvironment(), where_in_use));
   if (const StoreStatistics facts = store->statistics(); !facts.writable) {
     spdlog::warn("the store cannot be written: {}", facts.message);
+  }
+  // A store that an embedded daemon has to itself is named by its build.
+  if (where_in_use == WhereInUse::kMemoryOnly) {
+    const size_t gone = RemoveOldStores(config.store().directory(), time(nullptr));
+    if (gone > 0) spdlog::info("{} stores of builds that nobody has run for 14 days are removed", gone);
   }
   WorkerPool::Options pool_options;
   pool_options.workers = config.workers().count();
