@@ -13,7 +13,7 @@ packages=(
   # the store, and what its static library needs
   librocksdb-dev libsnappy-dev liblz4-dev libbz2-dev zlib1g-dev libzstd-dev
   # the rest of the daemon and the tools
-  libssl-dev libseccomp-dev libcli11-dev libspdlog-dev libfmt-dev
+  libssl-dev libseccomp-dev libcli11-dev libspdlog-dev libfmt-dev prometheus-cpp-dev
   # tests
   libgtest-dev libgmock-dev libmpfr-dev
   # Python, for the wheel

@@ -21,10 +21,12 @@
 #include "server/listen/kiln_server.h"
 #include "server/listen/runtime_dir.h"
 #include "server/observe/log.h"
+#include "server/observe/prometheus.h"
 #include "server/pool/measuring_pool.h"
 #include "server/pool/zygote.h"
 #include "server/rpc/admin_service.h"
 #include "server/rpc/compile_service.h"
+#include "server/rpc/metrics.h"
 #include "server/tune/tuner.h"
 #include "spdlog/spdlog.h"
 
@@ -198,6 +200,13 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
                              &stats);
   KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), &compile_service, &admin_service));
   admin_service.SetAddress(server->address());
+  std::unique_ptr<PrometheusListener> metrics;
+  if (!config.metrics().address().empty()) {
+    KILN_ASSIGN_OR_RETURN(metrics, PrometheusListener::Start(config.metrics().address(), [&] {
+                            return ReadMetrics(stats, *store, coordinator, *queue, *pool);
+                          }));
+    spdlog::info("metrics at http://{}/metrics", metrics->address());
+  }
   spdlog::info("kilnd {} serves {} with {} workers of compiler {}", KILN_VERSION, server->address(),
                pool->size(), pool->hello().compiler_fingerprint());
 
@@ -214,6 +223,7 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   const absl::Time deadline = absl::Now() + absl::Seconds(config.drain_seconds());
   if (!queue->Drain(deadline)) spdlog::warn("jobs still run at the end of the drain; they are cancelled");
   server->Shutdown(absl::Now() + kLastWordsGrace);
+  metrics = nullptr;
   queue = nullptr;
   pool = nullptr;
   spdlog::info("stopped");

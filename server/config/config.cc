@@ -117,7 +117,10 @@ absl::Status CheckConfig(const v1::Config& config) {
                     absl::StrCat("is longer than ", sizeof(sockaddr_un::sun_path) - 1, " bytes"));
     }
   }
-  if (!listen.tcp().empty()) KILN_RETURN_IF_ERROR(CheckLoopback(listen.tcp()));
+  if (!listen.tcp().empty()) KILN_RETURN_IF_ERROR(CheckLoopback("listen.tcp", listen.tcp()));
+  if (const std::string& metrics = config.metrics().address(); !metrics.empty()) {
+    KILN_RETURN_IF_ERROR(CheckLoopback("metrics.address", metrics));
+  }
   const v1::StoreConfig& store = config.store();
   if (store.directory().empty()) return Refuse("store.directory", "is not given (--store)");
   if (store.directory()[0] != '/') return Refuse("store.directory", "is no absolute path");
@@ -144,16 +147,16 @@ absl::Status CheckConfig(const v1::Config& config) {
   return CheckAtMost("drain_seconds", config.drain_seconds(), kSecondsMax);
 }
 
-absl::Status CheckLoopback(absl::string_view address) {
+absl::Status CheckLoopback(absl::string_view field, absl::string_view address) {
   const size_t colon = address.rfind(':');
-  if (colon == absl::string_view::npos) return Refuse("listen.tcp", "is no HOST:PORT");
+  if (colon == absl::string_view::npos) return Refuse(field, "is no HOST:PORT");
   const absl::string_view host = address.substr(0, colon);
   uint32_t port = 0;
   if (!absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
-    return Refuse("listen.tcp", "the port is no number up to 65535");
+    return Refuse(field, "the port is no number up to 65535");
   }
   if (host == "127.0.0.1" || host == "localhost" || host == "[::1]") return absl::OkStatus();
-  return Refuse("listen.tcp",
+  return Refuse(field,
                 absl::StrCat("\"", host, "\" is not the loopback; TCP is served to this machine only"));
 }
 

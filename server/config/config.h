@@ -26,7 +26,8 @@ uint32_t CountGpus();
 // INVALID_ARGUMENT naming the field.
 absl::Status CheckConfig(const v1::Config& config);
 
-// "127.0.0.1:7711", "[::1]:7711" or "localhost:7711". INVALID_ARGUMENT for anything but loopback.
-absl::Status CheckLoopback(absl::string_view address);
+// "127.0.0.1:7711", "[::1]:7711" or "localhost:7711". INVALID_ARGUMENT that names the field for anything but
+// loopback.
+absl::Status CheckLoopback(absl::string_view field, absl::string_view address);
 
 }  // namespace kiln

@@ -160,6 +160,8 @@ TEST(Config, RefusalsNameTheField) {
       {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1:65536"); }},
       {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1:x"); }},
       {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1.evil.org:7711"); }},
+      {"metrics.address", [](v1::Config* c) { c->mutable_metrics()->set_address("0.0.0.0:9464"); }},
+      {"metrics.address", [](v1::Config* c) { c->mutable_metrics()->set_address("9464"); }},
       {"store.directory", [](v1::Config* c) { c->mutable_store()->clear_directory(); }},
       {"store.directory", [](v1::Config* c) { c->mutable_store()->set_directory("cache"); }},
       {"store.budget_bytes", [](v1::Config* c) { c->mutable_store()->set_budget_bytes(1000); }},

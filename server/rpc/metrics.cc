@@ -1,0 +1,46 @@
+#include "server/rpc/metrics.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace kiln {
+
+std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const Coordinator& coordinator,
+                                 const AdmissionQueue& queue, const WorkerPool& pool) {
+  std::vector<Measure> measures;
+  const auto counter = [&](const char* name, const char* help, uint64_t value) {
+    measures.push_back(
+        {absl::StrCat("kiln_", name, "_total"), help, Measure::Kind::kCounter, static_cast<double>(value)});
+  };
+  const auto gauge = [&](const char* name, const char* help, uint64_t value) {
+    measures.push_back(
+        {absl::StrCat("kiln_", name), help, Measure::Kind::kGauge, static_cast<double>(value)});
+  };
+  const StoreStatistics kept = store.statistics();
+  counter("lookups", "Questions for a stored result", stats.lookups);
+  counter("hits", "Lookups that were answered with one", stats.hits);
+  counter("misses", "Lookups that were not", stats.misses);
+  counter("compiles", "Flights that reached a worker", stats.compiles);
+  counter("joined", "Callers that joined a running flight", stats.joined);
+  counter("failures", "Flights that ended without a result", stats.failures);
+  counter("kernels_emitted", "Kernels that workers made", stats.kernels_emitted);
+  counter("kernels_reused", "Kernels that the store had", stats.kernels_reused);
+  counter("objects_fetched", "Objects sent to clients", stats.fetched_objects);
+  counter("worker_crashes", "Workers that ended by themselves", stats.worker_crashes);
+  counter("worker_timeouts", "Workers that were killed at a limit of time", stats.worker_timeouts);
+  counter("store_evicted", "Entries evicted", kept.evicted);
+  counter("store_quarantined", "Damaged entries taken out", kept.quarantined);
+  counter("store_scrubbed", "Entries read again to see whether they are whole", kept.scrubbed);
+  counter("store_put_failures", "Results that could not be kept", kept.put_failures);
+  gauge("flights", "Compiles under way or waiting", coordinator.flights());
+  gauge("queued", "Flights that wait for their turn", queue.queued());
+  gauge("workers", "Compiler processes", pool.size());
+  gauge("workers_busy", "Of those, at work", pool.busy());
+  gauge("calls", "RPCs under way", stats.calls_running);
+  gauge("store_manifests", "Compiled variants in the store", kept.entries);
+  gauge("store_objects", "Objects in the store", kept.objects);
+  gauge("store_disk_bytes", "Of all files of the store", kept.bytes_on_disk);
+  gauge("store_writable", "1 while results can be kept", kept.writable ? 1 : 0);
+  return measures;
+}
+
+}  // namespace kiln

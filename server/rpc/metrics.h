@@ -1,0 +1,17 @@
+// What a scrape of kilnd is told, by name. Names stay as they are: dashboards and alarms hang on them.
+// Threads: any.
+#pragma once
+
+#include <vector>
+
+#include "cache/store.h"
+#include "server/flight/coordinator.h"
+#include "server/observe/prometheus.h"
+#include "server/observe/stats.h"
+
+namespace kiln {
+
+std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const Coordinator& coordinator,
+                                 const AdmissionQueue& queue, const WorkerPool& pool);
+
+}  // namespace kiln

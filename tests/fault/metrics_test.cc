@@ -1,0 +1,107 @@
+// A scrape of a running kilnd: what it is told, and that nobody listens unless asked to.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/fault/daemon.h"
+
+namespace kiln {
+namespace {
+
+constexpr char kOn[] = "metrics { address: \"127.0.0.1:0\" }";
+
+// The port that the daemon's log tells; 0 where it tells none.
+int PortOf(const TestDaemon& daemon) {
+  std::ifstream log(daemon.directory() + "/log");
+  std::stringstream text;
+  text << log.rdbuf();
+  const std::string words = "metrics at http://127.0.0.1:";
+  const size_t at = text.str().find(words);
+  int port = 0;
+  if (at == std::string::npos) return 0;
+  const std::string rest = text.str().substr(at + words.size());
+  EXPECT_TRUE(absl::SimpleAtoi(rest.substr(0, rest.find('/')), &port));
+  return port;
+}
+
+std::string Scrape(int port) {
+  const int file = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string answer;
+  if (connect(file, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+    const std::string request = "GET /metrics HTTP/1.1\r\nHost: kilnd\r\nConnection: close\r\n\r\n";
+    EXPECT_EQ(write(file, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+    char block[4096];
+    for (ssize_t got; (got = read(file, block, sizeof(block))) > 0;) answer.append(block, got);
+  }
+  close(file);
+  return answer;
+}
+
+// NaN, which equals nothing, where the scrape does not tell it.
+double ValueOf(const std::string& scrape, const std::string& name) {
+  const size_t at = scrape.find(absl::StrCat("\n", name, " "));
+  double value = std::numeric_limits<double>::quiet_NaN();
+  if (at == std::string::npos) return value;
+  const size_t begin = at + name.size() + 2;
+  EXPECT_TRUE(absl::SimpleAtod(scrape.substr(begin, scrape.find_first_of("\r\n", begin) - begin), &value));
+  return value;
+}
+
+TEST(Metrics, AScrapeTellsWhatHappened) {
+  TestDaemon daemon(kOn);
+  const int port = PortOf(daemon);
+  ASSERT_GT(port, 0);
+  const std::string before = Scrape(port);
+  EXPECT_TRUE(absl::StrContains(before, "200 OK")) << before;
+  EXPECT_TRUE(absl::StrContains(before, "# TYPE kiln_hits_total counter")) << before;
+  EXPECT_TRUE(absl::StrContains(before, "# TYPE kiln_queued gauge")) << before;
+  for (const char* name : {"kiln_lookups_total", "kiln_hits_total", "kiln_misses_total",
+                           "kiln_compiles_total", "kiln_store_evicted_total", "kiln_store_manifests",
+                           "kiln_flights", "kiln_queued", "kiln_workers_busy"}) {
+    EXPECT_EQ(ValueOf(before, name), 0) << name;
+  }
+  EXPECT_EQ(ValueOf(before, "kiln_workers"), 2);
+  ASSERT_TRUE(daemon.Lookup("kernels 2").has_miss());
+  ASSERT_TRUE(daemon.Compile("kernels 2").durable);
+  ASSERT_TRUE(daemon.Lookup("kernels 2").has_hit());
+  const std::string after = Scrape(port);
+  EXPECT_EQ(ValueOf(after, "kiln_lookups_total"), 2);
+  EXPECT_EQ(ValueOf(after, "kiln_hits_total"), 1);
+  EXPECT_EQ(ValueOf(after, "kiln_misses_total"), 1);
+  EXPECT_EQ(ValueOf(after, "kiln_compiles_total"), 1);
+  EXPECT_EQ(ValueOf(after, "kiln_kernels_emitted_total"), 2);
+  EXPECT_EQ(ValueOf(after, "kiln_store_manifests"), 1);
+  EXPECT_GT(ValueOf(after, "kiln_store_disk_bytes"), 0);
+  v1::EvictReply reply;
+  grpc::ClientContext context;
+  ASSERT_TRUE(daemon.admin().Evict(&context, v1::EvictRequest(), &reply).ok());
+  EXPECT_GT(ValueOf(Scrape(port), "kiln_store_evicted_total"), 0);
+  EXPECT_EQ(ValueOf(Scrape(port), "kiln_store_manifests"), 0);
+}
+
+TEST(Metrics, NobodyListensUnlessAsked) {
+  const auto threads = [](const TestDaemon& daemon) {
+    const std::filesystem::path tasks = absl::StrCat("/proc/", daemon.pid(), "/task");
+    return std::distance(std::filesystem::directory_iterator(tasks), {});
+  };
+  TestDaemon off, on(kOn);
+  EXPECT_EQ(PortOf(off), 0);
+  EXPECT_GT(PortOf(on), 0);
+  EXPECT_LT(threads(off), threads(on));
+}
+
+}  // namespace
+}  // namespace kiln
