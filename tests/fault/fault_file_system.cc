@@ -36,6 +36,8 @@ class FaultFile : public rocksdb::FSWritableFileOwnerWrapper {
   IOStatus Sync(const IOOptions& options, IODebugContext* context) override {
     IOStatus status = system_->Operate();
     if (!status.ok()) return status;
+    status = system_->TakeSync(path_);
+    if (!status.ok()) return status;
     uint64_t size = GetFileSize(options, context);
     status = FSWritableFileOwnerWrapper::Sync(options, context);
     if (status.ok()) system_->SyncedTo(path_, size);
@@ -92,6 +94,16 @@ IOStatus FaultFileSystem::TakeSpace() {
   return IOStatus::OK();
 }
 
+IOStatus FaultFileSystem::TakeSync(const std::string& path) {
+  int64_t left = syncs_until_failure_;
+  while (left > 0 && !syncs_until_failure_.compare_exchange_weak(left, left - 1)) {
+  }
+  if (left != 1) return IOStatus::OK();
+  std::lock_guard<std::mutex> lock(mutex_);
+  lengths_[path].given_up = true;
+  return IOStatus::IOError("simulated error of a sync");
+}
+
 void FaultFileSystem::Appended(const std::string& path, uint64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   lengths_[path].written += bytes;
@@ -100,6 +112,7 @@ void FaultFileSystem::Appended(const std::string& path, uint64_t bytes) {
 void FaultFileSystem::SyncedTo(const std::string& path, uint64_t size) {
   std::lock_guard<std::mutex> lock(mutex_);
   Length& length = lengths_[path];
+  if (length.given_up) return;
   length.synced = std::max(length.synced, std::min(size, length.written));
 }
 
@@ -234,6 +247,7 @@ void FaultFileSystem::PowerLoss(uint64_t seed) {
   unsynced_entries_.clear();
   unsynced_renames_.clear();
   operations_until_death_ = -1;
+  syncs_until_failure_ = -1;
 }
 
 }  // namespace kiln

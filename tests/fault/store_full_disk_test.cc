@@ -1,8 +1,12 @@
 // A disk that is full from its n-th write on. Promise: every Put is either durable or RESOURCE_EXHAUSTED,
 // reads go on, and writing goes on without a restart once there is space.
 
+#include <sys/mount.h>
+
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "cache/chain/store_config.h"
@@ -90,6 +94,64 @@ TEST(StoreFullDiskTest, EveryWriteMayBeTheOneThatFails) {
     }
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// A real file system of 32 MiB: somebody else fills it, and makes room again.
+class SmallDisk {
+ public:
+  SmallDisk() : mounted_(mount("tmpfs", directory_.path().c_str(), "tmpfs", 0, "size=32m") == 0) {}
+  ~SmallDisk() {
+    if (mounted_) umount2(directory_.path().c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+  std::string store() const { return directory_.path() + "/store"; }
+  std::string filler() const { return directory_.path() + "/filler"; }
+
+ private:
+  TemporaryDirectory directory_;
+  const bool mounted_;
+};
+
+TEST(StoreFullDiskTest, ARealDiskThatIsFullIsToldAndUsedAgainWithinFiveSeconds) {
+  const SmallDisk disk;
+  if (!disk.mounted()) GTEST_SKIP() << "mounting takes root";
+  v1::StoreConfig config;
+  config.set_directory(disk.store());
+  config.set_budget_bytes(1u << 30);
+  std::vector<Entry> acknowledged;
+  {
+    auto store = NewStore(config);
+    ASSERT_TRUE(store.ok()) << store.status();
+    std::ofstream filler(disk.filler(), std::ios::binary);
+    for (int i = 0; i < 64 && filler.flush(); ++i) filler << std::string(1u << 20, 'f');
+    int refused = 0;
+    for (int i = 0; i < 40; ++i) {
+      const std::vector<Entry> batch = ArtifactBatch(i, 2, 300'000);
+      const absl::Status status = (*store)->artifacts().Put(batch);
+      if (status.ok()) {
+        acknowledged.insert(acknowledged.end(), batch.begin(), batch.end());
+      } else {
+        EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+        ++refused;
+      }
+    }
+    EXPECT_GT(refused, 0);
+    ExpectAll((*store)->artifacts(), acknowledged);
+    filler.close();
+    std::filesystem::remove(disk.filler());
+    const std::vector<Entry> later = ArtifactBatch(999, 2, 300'000);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    absl::Status status;
+    do {
+      status = (*store)->artifacts().Put(later);
+      if (!status.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    } while (!status.ok() && std::chrono::steady_clock::now() < deadline);
+    ASSERT_TRUE(status.ok()) << status;
+    acknowledged.insert(acknowledged.end(), later.begin(), later.end());
+  }
+  auto store = NewStore(config);
+  ASSERT_TRUE(store.ok()) << store.status();
+  ExpectAll((*store)->artifacts(), acknowledged);
 }
 
 TEST(StoreFullDiskTest, FullWhenOpenedServesFromMemory) {
