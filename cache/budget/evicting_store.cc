@@ -36,6 +36,7 @@ EvictingStore::EvictingStore(std::unique_ptr<ArtifactStore> base, Catalog* catal
       catalog_(catalog),
       options_(std::move(options)),
       holds_(options_.grace_seconds, options_.now_unix_seconds),
+      sweep_from_(Tenths(options_.budget_bytes, 9)),
       thread_([this] { Run(); }) {}
 
 EvictingStore::~EvictingStore() {
@@ -75,7 +76,7 @@ absl::Status EvictingStore::Put(absl::Span<const Entry> batch) {
   holds_.Written(references);
   const CatalogTotals totals = catalog_->Totals();
   const EvictionLimits limits = Limits(totals);
-  if (totals.bytes_on_disk > Tenths(options_.budget_bytes, 9) || limits.live_entries > options_.entries_max) {
+  if (totals.bytes_on_disk > sweep_from_ || limits.live_entries > options_.entries_max) {
     absl::MutexLock lock(&mutex_);
     wanted_ = true;
   }
@@ -184,6 +185,7 @@ absl::Status EvictingStore::Sweep() {
     status = Evict(limits);
     if (status.ok()) status = catalog_->Reclaim(&closing_);
   }
+  sweep_from_ = std::max(Tenths(options_.budget_bytes, 9), BytesOnDisk() + options_.budget_bytes / 50);
   absl::MutexLock state_lock(&mutex_);
   ++sweeps_;
   last_sweep_ = status;

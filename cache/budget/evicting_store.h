@@ -89,6 +89,9 @@ class EvictingStore : public ArtifactStore {
   const EvictingOptions options_;
   Holds holds_;
   std::atomic<uint32_t> compiler_{0};
+  // Bytes on disk from which on a Put asks for a sweep: nine tenths of the budget, and after a sweep that
+  // much more than it left, since garbage that could not be given back would have every Put ask again.
+  std::atomic<uint64_t> sweep_from_{0};
 
   absl::Mutex sweeping_ ABSL_ACQUIRED_BEFORE(taking_out_);  // one sweep at a time
   // From the first claim of a batch until it has gone. A writer of what is claimed waits for its end.

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "cache/budget/evicting_store.h"
 #include "cache/budget/eviction_plan.h"
 #include "cache/chain/store_config.h"
@@ -494,6 +495,35 @@ TEST(EvictingStoreTest, WriterThatOutrunsTheSweepIsToldAfterAWhile) {
   subject.now += 10'000;
   ASSERT_TRUE(subject.store->EvictTo(0).ok());
   EXPECT_TRUE(subject.store->Put(ArtifactBatch(9, 1, 500'000)).ok());
+}
+
+// Above the budget by what is pinned: that every small Put asks for a sweep again would help nobody.
+TEST(EvictingStoreTest, ASweepThatFreesNothingIsNotTriedAtEveryPut) {
+  EvictingOptions options;
+  options.budget_bytes = 4u << 20;
+  std::atomic<int> reads = 0;
+  Subject subject(
+      [&](Operation operation) {
+        reads += operation == Operation::kGet ? 1 : 0;
+        return absl::OkStatus();
+      },
+      options);
+  for (int i = 0; i < 8; ++i) {
+    const std::vector<Entry> batch = ArtifactBatch(i, 1, 470'000);
+    ASSERT_TRUE(subject.store->Put(batch).ok());
+    ASSERT_TRUE(subject.engine->SetPinned(batch[2].id, true).ok());
+  }
+  ASSERT_TRUE(subject.store->Sweep().ok());
+  const int in_a_sweep = 8, before = reads;
+  const uint64_t disk = subject.engine->Totals().bytes_on_disk;
+  EXPECT_GT(disk, (4u << 20) / 10 * 9) << "the control: it is above, and a sweep is what Sweep would do";
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(subject.store->Put({{{EntryKind::kTuning, absl::StrCat(i)}, MakeEntryValue("v")}}).ok());
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  EXPECT_LE(reads - before, in_a_sweep);
+  ASSERT_TRUE(subject.store->Sweep().ok());
+  EXPECT_GE(reads - before, in_a_sweep);
 }
 
 // Flights that share objects, find some present, write only the others, while everything is evicted again and
