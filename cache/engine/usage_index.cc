@@ -82,8 +82,11 @@ void UsageIndex::Set(const CatalogEntry& entry) {
                  entry.hits,  entry.rebuild_ms,           entry.compiler,
                  entry.pinned};
   uint64_t& bytes = bytes_[static_cast<size_t>(entry.id.kind)];
-  auto [it, inserted] = MapOf(entry.id.kind).try_emplace(entry.id.key, facts);
-  if (!inserted) {
+  Map& map = MapOf(entry.id.kind);
+  const size_t before = map.size();
+  // A catalogue is loaded in order, so that each new entry is the last.
+  auto it = map.try_emplace(map.end(), entry.id.key, facts);
+  if (map.size() == before) {
     bytes -= it->second.bytes;
     it->second = facts;
   }
