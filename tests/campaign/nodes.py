@@ -58,6 +58,7 @@ class NodeCounts:
                 if number:
                     counts[target][self._way(target)] += number
         self._graphs.clear()
+        self._by_python.clear()  # of another dtype the same operator may go another way
         return dict(counts)
 
     def _way(self, target):
