@@ -1,0 +1,219 @@
+// Decides what happens to every call for a key, as a state machine: inputs come in one at a time, outputs go
+// to the small interfaces below, and there is no thread, lock, clock or file in it.
+//
+//   call → known of the store? answered
+//        → a flight of its key? joins it
+//        → else starts one:  looking → uploading → queued → running → storing → gone
+//
+// One flight per CompileKey; a debug call has one of its own that nobody joins. Callers are subscribers of
+// their flight. One caller's upload serves all; where it leaves or is slow another is asked. When a variant
+// is made, whom it fits is answered; those whose sizes it does not fit wait for the flight's end and go on in
+// the key's next flight, with the graph that is here already. A flight that everybody left gives its place
+// back at once while it waits, and when its work ends while it runs (state dying): nobody joins it meanwhile.
+//
+// Places: at most `runners` flights run or store, and with those that wait for an upload or a runner they are
+// at most runners + queue_max. One more caller is refused with RESOURCE_EXHAUSTED before it uploads.
+//
+// A caller gets events, and at the very last one End. Its status is about the call: RESOURCE_EXHAUSTED (no
+// place), UNAVAILABLE (stopping), DEADLINE_EXCEEDED, NOT_FOUND (attach), what its upload said; what became of
+// the compile is in the events. `durable` is said of what the store has taken.
+//
+// Threads: one at a time (a strand). Outputs return at once and never call back in; their results come later,
+// as inputs. An input about what is gone is ignored.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kiln/v1/admin.pb.h"
+#include "kiln/v1/compile.pb.h"
+#include "server/build/artifact.h"
+#include "server/flight/flight_event.h"
+#include "server/flight/known_key.h"
+#include "server/schedule/clock.h"
+
+namespace kiln {
+
+using CallId = uint64_t;    // chosen by who calls, never twice
+using FlightId = uint64_t;  // chosen by the table, never twice
+// Shared with the flights that start from the same upload, and with what compiles them.
+using GraphPtr = std::shared_ptr<const std::string>;
+
+// One call that waits.
+class Subscriber {
+ public:
+  virtual ~Subscriber() = default;
+  virtual void Event(const FlightEventPtr& event) = 0;
+  // kNow: upload, and hand the graph to `Uploaded`. kNever: a graph is here; yours is not needed any more.
+  enum class Upload { kNow, kNever };
+  virtual void Graph(Upload wanted) = 0;
+  virtual void End(const absl::Status& status) = 0;
+};
+
+// All that the work of a flight may know of the calls.
+struct FlightRequest {
+  std::string ns;
+  std::string compile_key;
+  std::string request_key;
+  std::string job_id;  // 16 random bytes
+  bool debug = false;  // stages as text, kernels emitted anew with their listings
+  v1::RequestSections sections;
+  v1::GraphNotes notes;
+  v1::Hints hints;     // of the caller for whom it compiles
+  GraphPtr graph;      // null until it is here
+  absl::Time created;  // set by the table, as are job_id, hints and graph
+};
+using FlightRequestPtr = std::shared_ptr<const FlightRequest>;  // shared by the table and who compiles
+
+// Compiles. Each Start ends with one input `Compiled`; Progress before it.
+class Workers {
+ public:
+  virtual ~Workers() = default;
+  virtual void Start(FlightId flight, FlightRequestPtr request) = 0;
+  virtual void Stop(FlightId flight) = 0;  // nobody waits: its end may come early
+};
+
+// What is kept. Each Look ends with `Looked`, each Write with `Stored`.
+class FlightStore {
+ public:
+  virtual ~FlightStore() = default;
+  virtual void Look(FlightId flight, const std::string& compile_key) = 0;
+  virtual void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) = 0;
+};
+
+struct FlightCall {
+  v1::Hints hints;
+  MonotonicTime deadline = MonotonicTime::max();
+  std::shared_ptr<Subscriber> subscriber;  // shared with the transport
+};
+
+class FlightTable {
+ public:
+  struct Options {
+    size_t runners = 1;
+    size_t queue_max = 256;
+    std::chrono::milliseconds upload_patience = std::chrono::seconds(5);  // then another caller is asked
+    std::function<std::string()> new_job_id;
+  };
+  enum class State { kNone, kLooking, kUploading, kQueued, kRunning, kStoring, kDying };
+
+  // All outlive the table.
+  FlightTable(Options options, const Clock* clock, Workers* workers, FlightStore* store);
+
+  // ---- Inputs ----
+  // Of `request` only the first caller's is kept: all that ask for a key ask for the same.
+  void Compile(CallId id, FlightRequest request, FlightCall call);
+  // NOT_FOUND when no such job runs in the namespace. It has no graph to upload.
+  void Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call);
+  void Uploaded(CallId id, absl::StatusOr<GraphPtr> graph);
+  void Cancel(CallId id);  // the caller left: it is told nothing more
+  void Looked(FlightId id, KnownKeyPtr known);
+  void Progress(FlightId id, absl::string_view phase, FlightEventPtr event);  // null: the phase alone
+  void Compiled(FlightId id, absl::StatusOr<std::shared_ptr<const Artifact>> artifact, uint32_t workers_lost);
+  void Stored(FlightId id, const absl::Status& status);
+  void Tick();  // at NextTick, or at any time
+  std::optional<MonotonicTime> NextTick() const;
+  void Drain();  // nothing starts any more; what runs, ends
+
+  // ---- For people and tests ----
+  std::string JobOf(const std::string& compile_key) const;  // empty: nobody compiles it
+  std::vector<v1::JobInfo> Jobs() const;
+  size_t flights() const { return flights_.size(); }
+  size_t calls() const { return calls_.size(); }
+  size_t queued() const { return queue_.size(); }
+  size_t running() const { return running_; }  // storing and dying ones too
+  size_t places() const { return places_; }
+  State StateOfFlight(FlightId id) const;
+  FlightId FlightOfCall(CallId id) const;  // 0: none
+  FlightId FlightOfKey(const std::string& compile_key) const;
+
+ private:
+  struct Flight;
+  struct Waiting {
+    FlightCall call;
+    FlightId flight = 0;
+    bool uploads = true;       // false: attached, without a graph
+    bool asked = false;        // to upload
+    bool keeps_graph = false;  // has uploaded, or was told that it need not
+    bool announced = false;
+    bool served = false;  // has the program, and waits for the store
+  };
+  struct Flight {
+    FlightId id = 0;
+    State state = State::kLooking;
+    std::string slot;                        // in by_slot_; a debug flight's is nobody else's
+    std::shared_ptr<FlightRequest> request;  // changes until it is queued; then shared with who compiles
+    absl::btree_set<CallId> waiters;         // in order of arrival
+    CallId leader = 0;                       // for whom it compiles, where that caller is still here
+    KnownKeyPtr known;
+    absl::flat_hash_map<std::string, FlightEventPtr> known_events;  // by variant id
+    std::shared_ptr<const Artifact> artifact;
+    FlightEventPtr done;
+    bool place = false;
+    uint32_t position = 0;
+    std::string phase = "starting";                 // while it runs
+    absl::btree_map<int, FlightEventPtr> progress;  // the last of each kind, for who joins later
+    uint32_t kernels_done = 0;
+    uint32_t kernels_total = 0;
+    MonotonicTime created;
+    std::optional<std::list<FlightId>::iterator> queue_entry;
+    std::optional<MonotonicTime> patience;
+  };
+  enum class Timer { kCall, kFlight };
+
+  Flight* Find(FlightId id);
+  Flight& NewFlight(FlightRequest request, std::string slot);
+  void Subscribe(Flight& flight, CallId id, FlightCall call, bool uploads);
+  void Join(Flight& flight, CallId id);
+  absl::Status TakePlace(Flight& flight);
+  void GivePlaceBack(Flight& flight);
+  void Announce(Flight& flight, CallId id);
+  void KeepGraph(CallId id);
+  void AwaitUpload(Flight& flight);
+  bool AskForUpload(Flight& flight);
+  void SetPatience(Flight& flight, std::optional<MonotonicTime> until);
+  void Enqueue(Flight& flight, CallId leader);
+  void StartWaiting();
+  bool AnswerFromKnown(Flight& flight, CallId id);
+  void AnswerFromArtifact(Flight& flight, CallId id);
+  void EndFlight(Flight& flight, const std::vector<CallId>& unserved);
+  void Leave(Flight& flight);
+  void EndCall(CallId id, const absl::Status& status);
+  void EndFailed(Flight& flight, const absl::Status& status);
+  void EndAll(Flight& flight, const absl::Status& status);
+  Flight* Unsubscribe(CallId id);
+  void Erase(Flight& flight);
+
+  const Options options_;
+  const Clock* const clock_;
+  Workers* const workers_;
+  FlightStore* const store_;
+
+  absl::flat_hash_map<FlightId, std::unique_ptr<Flight>> flights_;
+  absl::flat_hash_map<std::string, FlightId> by_slot_;  // those that can be joined
+  absl::flat_hash_map<std::string, FlightId> by_job_;
+  absl::flat_hash_map<CallId, Waiting> calls_;
+  std::list<FlightId> queue_;
+  absl::btree_set<std::pair<MonotonicTime, std::pair<Timer, uint64_t>>> timers_;
+  FlightId last_flight_ = 0;
+  size_t running_ = 0;
+  size_t places_ = 0;
+  bool draining_ = false;
+};
+
+const char* FlightStateName(FlightTable::State state);
+
+}  // namespace kiln

@@ -1,0 +1,20 @@
+#include "server/flight/known_key.h"
+
+#include "compiler/graph/guards.h"
+
+namespace kiln {
+
+const KnownVariant* ChooseVariant(const KnownKey& known, const v1::Hints& hints) {
+  for (const KnownVariant& variant : known.variants) {
+    if (GuardsHold(variant.guards, hints)) return &variant;
+  }
+  return nullptr;
+}
+
+std::string HitReply(const v1::SignedManifest& manifest) {
+  v1::LookupReply reply;
+  *reply.mutable_hit()->mutable_manifest() = manifest;
+  return reply.SerializeAsString();
+}
+
+}  // namespace kiln

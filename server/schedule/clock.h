@@ -1,0 +1,29 @@
+// Time, told twice. Limits and waits are by the monotonic clock, which no administrator sets; what people
+// read and what is stored is by the wall's. The types keep the two apart.
+//
+// Thread-safe.
+#pragma once
+
+#include <chrono>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace kiln {
+
+using MonotonicTime = std::chrono::steady_clock::time_point;
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual MonotonicTime Now() const = 0;
+  virtual absl::Time WallNow() const = 0;
+};
+
+class SystemClock final : public Clock {
+ public:
+  MonotonicTime Now() const override { return std::chrono::steady_clock::now(); }
+  absl::Time WallNow() const override { return absl::Now(); }
+};
+
+}  // namespace kiln
