@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache/chain/old_stores.h"
 #include "cache/chain/store_config.h"
+#include "compiler/support/digest.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/build_id.h"
 #include "server/config/config.h"
@@ -147,27 +148,36 @@ enum class End { kAsked, kIdle, kNoMoreWorkers };
 // Blocks until a signal asks for the end, the daemon has been idle for long enough, or nothing can start
 // workers any more: another daemon can.
 End WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& stats,
-               const Coordinator& coordinator, const AdmissionQueue& queue, const Zygote& zygote,
-               MeasuringPool* measuring) {
-  const uint64_t started = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
+               Coordinator* coordinator, const Zygote& zygote, MeasuringPool* measuring) {
+  MonotonicTime idle_since = std::chrono::steady_clock::now();
+  uint64_t calls_seen = stats.calls_begun;
   while (true) {
     const timespec step{0, 200'000'000};
     if (sigtimedwait(&signals, nullptr, &step) > 0) return End::kAsked;
     if (!zygote.Lives()) return End::kNoMoreWorkers;
     if (measuring != nullptr) measuring->EndIdle();
     if (config.idle_exit_seconds() == 0) continue;
-    if (stats.calls_running > 0 || coordinator.flights() > 0 || queue.running() > 0) continue;
-    const uint64_t last = std::max<uint64_t>(started, stats.last_call_unix_ms);
-    const uint64_t now = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
-    if (now >= last + uint64_t{1000} * config.idle_exit_seconds()) return End::kIdle;
+    const MonotonicTime now = std::chrono::steady_clock::now();
+    if (stats.calls_running > 0 || stats.calls_begun != calls_seen || coordinator->load().flights > 0) {
+      calls_seen = stats.calls_begun;
+      idle_since = now;
+    } else if (now - idle_since >= std::chrono::seconds(config.idle_exit_seconds())) {
+      return End::kIdle;
+    }
   }
 }
 
 absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zygote,
                    const Measuring& measuring, const sigset_t& signals) {
   Stats stats;
+  HitIndex index(config.store().hit_index_bytes());
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Store> store,
                         NewStore(config.store(), StoreEnvironment(), where_in_use));
+  store->OnEvicted([&index](absl::Span<const EntryId> ids) {
+    for (const EntryId& id : ids) {
+      if (id.kind == EntryKind::kManifest) index.Erase(absl::string_view(id.key).substr(0, kDigestBytes));
+    }
+  });
   if (const StoreStatistics facts = store->statistics(); !facts.writable) {
     spdlog::warn("the store cannot be written: {}", facts.message);
   }
@@ -187,44 +197,43 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   }
   std::unique_ptr<WorkerPool> pool = *std::move(started);
   store->SetCompiler(pool->hello().compiler_fingerprint());
-  auto queue = std::make_unique<AdmissionQueue>(config.workers().count(), config.admission().queue_max());
   const std::unique_ptr<MeasuringPool> gpus = NewMeasuringPool(config.measuring(), measuring.zygote.get());
   Tuner tuner(gpus.get(), measuring.without, store.get(), &stats);
-  Coordinator coordinator(config, store.get(), pool.get(), &tuner, queue.get(), &stats);
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Coordinator> coordinator,
+                        Coordinator::Create(config, store.get(), &index, pool.get(), &tuner, &stats));
   std::atomic<bool> draining{false};
   AdminFacts facts;
   facts.started_unix_seconds = time(nullptr);
   facts.draining = &draining;
-  CompileService compile_service(config, pool.get(), &coordinator, &stats);
-  AdminService admin_service(config, facts, store.get(), pool.get(), gpus.get(), queue.get(), &coordinator,
-                             &stats);
+  CompileService compile_service(config, pool.get(), coordinator.get(), &stats);
+  AdminService admin_service(config, facts, store.get(), pool.get(), gpus.get(), coordinator.get(), &stats);
   KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), &compile_service, &admin_service));
   admin_service.SetAddress(server->address());
   std::unique_ptr<PrometheusListener> metrics;
   if (!config.metrics().address().empty()) {
     KILN_ASSIGN_OR_RETURN(metrics, PrometheusListener::Start(config.metrics().address(), [&] {
-                            return ReadMetrics(stats, *store, coordinator, *queue, *pool);
+                            return ReadMetrics(stats, *store, coordinator->load(), *pool);
                           }));
     spdlog::info("metrics at http://{}/metrics", metrics->address());
   }
   spdlog::info("kilnd {} serves {} with {} workers of compiler {}", KILN_VERSION, server->address(),
                pool->size(), pool->hello().compiler_fingerprint());
 
-  const End end = WaitForEnd(config, signals, stats, coordinator, *queue, *zygote, gpus.get());
+  const End end = WaitForEnd(config, signals, stats, coordinator.get(), *zygote, gpus.get());
   if (end != End::kNoMoreWorkers) spdlog::info(end == End::kIdle ? "idle: exit" : "asked to stop: drain");
   server->Unlink();
   if (end == End::kIdle) {
     // Who connected before the socket went is served like anybody else.
     do {
       absl::SleepFor(kBacklogGrace);
-    } while (stats.calls_running > 0 || coordinator.flights() > 0);
+    } while (stats.calls_running > 0 || coordinator->load().flights > 0);
   }
   draining = true;
-  const absl::Time deadline = absl::Now() + absl::Seconds(config.drain_seconds());
-  if (!queue->Drain(deadline)) spdlog::warn("jobs still run at the end of the drain; they are cancelled");
+  if (!coordinator->Drain(absl::Seconds(config.drain_seconds())))
+    spdlog::warn("jobs still run at the end of the drain; they are cancelled");
   server->Shutdown(absl::Now() + kLastWordsGrace);
   metrics = nullptr;
-  queue = nullptr;
+  coordinator = nullptr;
   pool = nullptr;
   spdlog::info("stopped");
   if (end == End::kNoMoreWorkers) return absl::UnavailableError("the process that starts workers is gone");

@@ -35,7 +35,7 @@ cache/chain: cache cache/budget cache/checks cache/engine cache/tiers compiler/s
 server/config: compiler/support
 server/observe:
 server/listen:
-server/schedule: compiler/support
+server/schedule:
 server/pool: compiler/support compiler/worker server/observe
 server/tune: cache compiler/graph compiler/support server/observe server/pool
 server/build: cache compiler/graph compiler/support server/tune

@@ -87,6 +87,8 @@ uint32_t CountGpus() {
 
 void ApplyDefaults(const std::string& programs, v1::Config* config) {
   if (config->drain_seconds() == 0) config->set_drain_seconds(30);
+  if (config->store().hit_index_bytes() == 0)
+    config->mutable_store()->set_hit_index_bytes(uint64_t{256} << 20);
   v1::WorkerPoolConfig* workers = config->mutable_workers();
   if (workers->count() == 0) workers->set_count(CountCores());
   if (workers->memory_bytes() == 0) workers->set_memory_bytes(uint64_t{4} << 30);

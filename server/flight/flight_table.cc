@@ -102,14 +102,12 @@ void FlightTable::Looked(FlightId id, KnownKeyPtr known) {
   Flight* flight = Find(id);
   if (flight == nullptr || flight->state != State::kLooking) return;
   flight->known = std::move(known);
-  if (!flight->known->refusal.ok()) {
-    EndFailed(*flight, flight->known->refusal);
-    return;
-  }
   const std::vector<CallId> waiters(flight->waiters.begin(), flight->waiters.end());
   for (const CallId waiter : waiters) AnswerFromKnown(*flight, waiter);
   if (flight->waiters.empty()) {
     Erase(*flight);
+  } else if (absl::Status refusal = RefusalOf(*flight->known, clock_->WallNow()); !refusal.ok()) {
+    EndFailed(*flight, refusal);
   } else if (flight->request->graph == nullptr) {
     AwaitUpload(*flight);
   } else if (absl::Status room = TakePlace(*flight); !room.ok()) {
@@ -128,7 +126,7 @@ bool FlightTable::AnswerFromKnown(Flight& flight, CallId id) {
   FlightEventPtr& done = flight.known_events[variant->variant_id];
   if (done == nullptr) {
     v1::LookupReply reply;
-    reply.ParseFromString(variant->reply);
+    reply.ParseFromString(*variant->reply);
     done = DoneEvent(std::move(*reply.mutable_hit()->mutable_manifest()), variant->durable, 0);
   }
   waiting.call.subscriber->Event(done);
@@ -264,9 +262,10 @@ void FlightTable::Compiled(FlightId id, absl::StatusOr<std::shared_ptr<const Art
   flight->state = State::kStoring;
   flight->artifact = *std::move(artifact);
   flight->done = DoneEvent(flight->artifact->signed_manifest, /*durable=*/false, workers_lost);
+  // First: who is answered may fetch at once.
+  store_->Write(id, flight->artifact);
   const std::vector<CallId> waiters(flight->waiters.begin(), flight->waiters.end());
   for (const CallId waiter : waiters) AnswerFromArtifact(*flight, waiter);
-  store_->Write(id, flight->artifact);
 }
 
 void FlightTable::AnswerFromArtifact(Flight& flight, CallId id) {

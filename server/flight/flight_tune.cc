@@ -1,7 +1,8 @@
-// The coordinator's flights: what max-autotune measures of a plan, and what the plan's kernels become by it.
-// See coordinator.h.
+// What max-autotune measures of a plan, and what the plan's kernels become by it. See flight_compiler.h.
 #include <atomic>
+#include <functional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -12,7 +13,7 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "server/build/image_layout.h"
-#include "server/flight/coordinator.h"
+#include "server/flight/flight_compiler.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -70,6 +71,16 @@ Tuner::Subjects KernelSubjects(const v1::PlanReply& plan, const std::string& com
   return subjects;
 }
 
+// Not joinable where the system gives no thread.
+std::thread TryThread(const std::function<void()>& work) {
+  try {
+    return std::thread(work);
+  } catch (const std::system_error& error) {
+    spdlog::warn("measure first, emit then: {}", error.what());
+    return std::thread();
+  }
+}
+
 // By position.
 absl::flat_hash_set<int> MeasuredKernels(const v1::PlanReply& plan) {
   const absl::flat_hash_map<std::string, int> by_digest = KernelsByDigest(plan);
@@ -83,17 +94,18 @@ absl::flat_hash_set<int> MeasuredKernels(const v1::PlanReply& plan) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAndTune(const FlightPtr& flight,
-                                                                    const v1::Target& target,
-                                                                    v1::PlanReply* plan, v1::Tuning* tuning) {
+absl::StatusOr<std::vector<EmittedKernel>> FlightCompiler::EmitAndTune(const CompilationPtr& flight,
+                                                                       const v1::Target& target,
+                                                                       v1::PlanReply* plan,
+                                                                       v1::Tuning* tuning) {
   if (plan->subjects().empty() && !plan->has_images()) {
     SendPlanDebug(flight, plan);
     return EmitAll(flight, *plan, target, {}, {});
   }
   EmittedByKey known;  // the measuring thread's until it ends
   v1::PlanReply other;
-  if (flight->debug) {  // what is shown is of the plan that is used, and emitted for it
-    *tuning = Tune(flight, *plan, target, [&] { return Abandoned(flight); }, &other, &known);
+  if (flight->request->debug) {  // what is shown is of the plan that is used, and emitted for it
+    *tuning = Tune(flight, *plan, target, [&] { return flight->stopped.load(); }, &other, &known);
     if (tuning->images().as_traced()) *plan = std::move(other);
     SendPlanDebug(flight, plan);
     GiveSchedules(plan, tuning);
@@ -101,14 +113,16 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAndTune(const Flight
   }
   // A kernel whose schedule is still to be found is emitted when it is known.
   const absl::flat_hash_set<int> later = MeasuredKernels(*plan);
-  // A GPU measures while processors compile.
   std::atomic<bool> in_vain{false};
-  std::thread measuring([&] {
-    *tuning = Tune(flight, *plan, target, [&] { return in_vain || Abandoned(flight); }, &other, &known);
-  });
+  const auto measure = [&] {
+    *tuning = Tune(flight, *plan, target, [&] { return in_vain || flight->stopped; }, &other, &known);
+  };
+  // A GPU measures while processors compile.
+  std::thread measuring = TryThread(measure);
+  if (!measuring.joinable()) measure();
   absl::StatusOr<std::vector<EmittedKernel>> kernels = EmitAll(flight, *plan, target, {}, later);
   in_vain = !kernels.ok();
-  measuring.join();
+  if (measuring.joinable()) measuring.join();
   const bool replanned = tuning->images().as_traced();
   if (!kernels.ok() || (later.empty() && !replanned)) return kernels;
   for (int k = 0; k < plan->kernels_size(); ++k) {
@@ -120,11 +134,11 @@ absl::StatusOr<std::vector<EmittedKernel>> Coordinator::EmitAndTune(const Flight
 }
 
 // The first is the planned kernel's own.
-absl::StatusOr<std::vector<std::string>> Coordinator::ImagesOf(const FlightPtr& flight,
-                                                               const v1::KernelSubject& subject,
-                                                               const v1::PlannedKernel& planned,
-                                                               const v1::Target& target,
-                                                               EmittedByKey* emitted) {
+absl::StatusOr<std::vector<std::string>> FlightCompiler::ImagesOf(const CompilationPtr& flight,
+                                                                  const v1::KernelSubject& subject,
+                                                                  const v1::PlannedKernel& planned,
+                                                                  const v1::Target& target,
+                                                                  EmittedByKey* emitted) {
   std::vector<v1::EmitRequest> requests;
   for (int k = 0; k < subject.schedules_size(); ++k) {
     v1::EmitRequest& request = requests.emplace_back();
@@ -150,8 +164,8 @@ absl::StatusOr<std::vector<std::string>> Coordinator::ImagesOf(const FlightPtr& 
   return images;
 }
 
-absl::StatusOr<v1::PlanReply> Coordinator::PlanAsTraced(const FlightPtr& flight,
-                                                        const MeasuringPool::Abandoned& abandoned) {
+absl::StatusOr<v1::PlanReply> FlightCompiler::PlanAsTraced(const CompilationPtr& flight,
+                                                           const MeasuringPool::Abandoned& abandoned) {
   WorkerTask task = PlanTask(flight);
   task.request.mutable_plan()->set_images_as_traced(true);
   task.urgent = true;
@@ -162,9 +176,9 @@ absl::StatusOr<v1::PlanReply> Coordinator::PlanAsTraced(const FlightPtr& flight,
   return std::move(*result.reply.mutable_plan_reply());
 }
 
-v1::Tuning Coordinator::Tune(const FlightPtr& flight, const v1::PlanReply& plan, const v1::Target& target,
-                             const MeasuringPool::Abandoned& abandoned, v1::PlanReply* other,
-                             EmittedByKey* emitted) {
+v1::Tuning FlightCompiler::Tune(const CompilationPtr& flight, const v1::PlanReply& plan,
+                                const v1::Target& target, const MeasuringPool::Abandoned& abandoned,
+                                v1::PlanReply* other, EmittedByKey* emitted) {
   Progress(flight, "tuning", {});
   Tuner::Job job;
   job.target = target;
@@ -203,9 +217,9 @@ v1::Tuning Coordinator::Tune(const FlightPtr& flight, const v1::PlanReply& plan,
 
 // Without them the library's algorithms are measured all the same, so whatever befalls the worker is only
 // said.
-std::vector<v1::NativeKernel> Coordinator::NativesFor(const v1::MatrixProduct& product,
-                                                      const v1::Target& target,
-                                                      const MeasuringPool::Abandoned& abandoned) {
+std::vector<v1::NativeKernel> FlightCompiler::NativesFor(const v1::MatrixProduct& product,
+                                                         const v1::Target& target,
+                                                         const MeasuringPool::Abandoned& abandoned) {
   WorkerTask task;
   *task.request.mutable_emit()->mutable_product() = product;
   *task.request.mutable_emit()->mutable_target() = target;

@@ -11,6 +11,10 @@ const KnownVariant* ChooseVariant(const KnownKey& known, const v1::Hints& hints)
   return nullptr;
 }
 
+absl::Status RefusalOf(const KnownKey& known, absl::Time now) {
+  return now < known.refused_until ? known.refusal : absl::OkStatus();
+}
+
 std::string HitReply(const v1::SignedManifest& manifest) {
   v1::LookupReply reply;
   *reply.mutable_hit()->mutable_manifest() = manifest;

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "cache/artifact_store.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile.pb.h"
 #include "kiln/v1/graph.pb.h"
@@ -16,15 +18,18 @@
 namespace kiln {
 
 struct KnownVariant {
+  EntryId entry;
   std::string variant_id;
   v1::Guards guards;
-  std::string reply;     // a serialized LookupReply: the hit
+  // A serialized LookupReply, the hit. Shared with the replies that are being sent.
+  std::shared_ptr<const std::string> reply;
   bool durable = false;  // on disk; what memory alone holds is answered, and not acknowledged
 };
 
 struct KnownKey {
-  std::vector<KnownVariant> variants;  // by variant id: the first that fits is the answer
-  absl::Status refusal;                // not OK: stored instead of variants
+  std::vector<KnownVariant> variants;                 // by variant id: the first that fits is the answer
+  absl::Status refusal;                               // of whom no variant fits; OK: none
+  absl::Time refused_until = absl::InfiniteFuture();  // by the wall's clock
 };
 // Shared by the index, the flight of the key and replies under way.
 using KnownKeyPtr = std::shared_ptr<const KnownKey>;
@@ -32,7 +37,10 @@ using KnownKeyPtr = std::shared_ptr<const KnownKey>;
 // The variant for a call of these sizes; nullptr where none fits. Points into `known`.
 const KnownVariant* ChooseVariant(const KnownKey& known, const v1::Hints& hints);
 
-// The hit for a manifest, and back. INTERNAL for bytes that are no hit.
+// What a call that no variant fits is told; OK: nothing, compile.
+absl::Status RefusalOf(const KnownKey& known, absl::Time now);
+
+// The hit for a manifest, serialized.
 std::string HitReply(const v1::SignedManifest& manifest);
 
 }  // namespace kiln

@@ -4,9 +4,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
-
 namespace kiln {
 
 struct Stats {
@@ -26,18 +23,18 @@ struct Stats {
   Count subjects_measured{0};  // by max-autotune
   Count subjects_reused{0};    // whose measurement was in the store
   Count candidates_lost{0};    // wrong, hung or ended their process
-  Count calls_running{0};      // RPCs now
-  Count last_call_unix_ms{0};  // when one last ended
+  Count calls_begun{0};        // RPCs
+  Count calls_running{0};      // of those, now
 };
 
 // Lives as long as one RPC.
 class CallScope {
  public:
-  explicit CallScope(Stats* stats) : stats_(stats) { stats_->calls_running++; }
-  ~CallScope() {
-    stats_->last_call_unix_ms = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
-    stats_->calls_running--;
+  explicit CallScope(Stats* stats) : stats_(stats) {
+    stats_->calls_running++;
+    stats_->calls_begun++;
   }
+  ~CallScope() { stats_->calls_running--; }
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 

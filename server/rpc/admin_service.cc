@@ -17,7 +17,7 @@
 #include "compiler/worker/build_id.h"
 #include "kiln/v1/record.pb.h"
 #include "server/build/artifact.h"
-#include "server/rpc/compile_service.h"
+#include "server/rpc/request_limits.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -122,8 +122,9 @@ grpc::Status AdminService::Status(grpc::ServerContext*, const v1::StatusRequest*
   reply->set_store_directory(config_.store().directory());
   reply->set_workers(pool_->size());
   reply->set_workers_busy(pool_->busy());
-  reply->set_queued(queue_->queued());
-  reply->set_running(queue_->running());
+  const Coordinator::Load load = coordinator_->load();
+  reply->set_queued(load.queued);
+  reply->set_running(load.running);
   reply->set_draining(facts_.draining->load());
   const StoreStatistics statistics = store_->statistics();
   reply->set_store_writable(statistics.writable);

@@ -26,14 +26,12 @@ class AdminService final : public v1::Admin::Service {
  public:
   // All outlive the service; `gpus` is nullptr where nothing is measured.
   AdminService(const v1::Config& config, const AdminFacts& facts, Store* store, WorkerPool* pool,
-               const MeasuringPool* gpus, const AdmissionQueue* queue, Coordinator* coordinator,
-               kiln::Stats* stats)
+               const MeasuringPool* gpus, Coordinator* coordinator, kiln::Stats* stats)
       : config_(config),
         facts_(facts),
         store_(store),
         pool_(pool),
         gpus_(gpus),
-        queue_(queue),
         coordinator_(coordinator),
         stats_(stats) {}
 
@@ -92,7 +90,6 @@ class AdminService final : public v1::Admin::Service {
   Store* const store_;
   WorkerPool* const pool_;
   const MeasuringPool* const gpus_;
-  const AdmissionQueue* const queue_;
   Coordinator* const coordinator_;
   kiln::Stats* const stats_;
 

@@ -4,8 +4,8 @@
 
 namespace kiln {
 
-std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const Coordinator& coordinator,
-                                 const AdmissionQueue& queue, const WorkerPool& pool) {
+std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const Coordinator::Load& load,
+                                 const WorkerPool& pool) {
   std::vector<Measure> measures;
   const auto counter = [&](const char* name, const char* help, uint64_t value) {
     measures.push_back(
@@ -31,8 +31,8 @@ std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const C
   counter("store_quarantined", "Damaged entries taken out", kept.quarantined);
   counter("store_scrubbed", "Entries read again to see whether they are whole", kept.scrubbed);
   counter("store_put_failures", "Results that could not be kept", kept.put_failures);
-  gauge("flights", "Compiles under way or waiting", coordinator.flights());
-  gauge("queued", "Flights that wait for their turn", queue.queued());
+  gauge("flights", "Compiles under way or waiting", load.flights);
+  gauge("queued", "Flights that wait for their turn", load.queued);
   gauge("workers", "Compiler processes", pool.size());
   gauge("workers_busy", "Of those, at work", pool.busy());
   gauge("calls", "RPCs under way", stats.calls_running);

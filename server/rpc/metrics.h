@@ -11,7 +11,7 @@
 
 namespace kiln {
 
-std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const Coordinator& coordinator,
-                                 const AdmissionQueue& queue, const WorkerPool& pool);
+std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const Coordinator::Load& load,
+                                 const WorkerPool& pool);
 
 }  // namespace kiln

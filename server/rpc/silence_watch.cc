@@ -15,7 +15,7 @@ SilenceWatch::~SilenceWatch() {
   thread_.join();
 }
 
-SilenceWatch::Key SilenceWatch::Begin(grpc::ServerContext& call) {
+SilenceWatch::Key SilenceWatch::Begin(grpc::ServerContextBase& call) {
   absl::MutexLock lock(&mutex_);
   const Key key = {std::chrono::steady_clock::now() + limit_, ++last_number_};
   // Ends come in order, so only the first turn after none has to wake the thread.

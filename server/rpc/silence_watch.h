@@ -26,7 +26,7 @@ class SilenceWatch {
   class Turn {
    public:
     // Both outlive the turn.
-    Turn(SilenceWatch& watch, grpc::ServerContext& call) : watch_(watch), key_(watch.Begin(call)) {}
+    Turn(SilenceWatch& watch, grpc::ServerContextBase& call) : watch_(watch), key_(watch.Begin(call)) {}
     ~Turn() { watch_.End(key_); }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -38,7 +38,7 @@ class SilenceWatch {
 
  private:
   using Key = std::pair<std::chrono::steady_clock::time_point, uint64_t>;  // its end, and a number
-  Key Begin(grpc::ServerContext& call) ABSL_LOCKS_EXCLUDED(mutex_);
+  Key Begin(grpc::ServerContextBase& call) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(const Key& key) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -46,7 +46,7 @@ class SilenceWatch {
 
   absl::Mutex mutex_;
   absl::CondVar changed_;
-  std::map<Key, grpc::ServerContext*> turns_ ABSL_GUARDED_BY(mutex_);
+  std::map<Key, grpc::ServerContextBase*> turns_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // const after construction

@@ -17,7 +17,7 @@
 #include "compiler/worker/sandbox.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
-#include "server/rpc/compile_service.h"
+#include "server/rpc/request_limits.h"
 #include "tests/fault/daemon.h"
 
 namespace kiln {
@@ -282,7 +282,8 @@ TEST(Server, ACallerWhoLeavesDoesNotHurtTheOthers) {
   EXPECT_EQ(daemon.Stats().compiles(), 1);
 }
 
-// Control: without AdmissionQueue::Withdraw they keep their places until a worker is free.
+// Control: a FlightTable whose `Leave` erases nothing that is queued keeps their places until a worker is
+// free.
 TEST(Server, CallersWhoLeaveTheQueueRefuseNobody) {
   TestDaemon daemon("admission { queue_max: 2 }");
   std::vector<std::thread> busy;

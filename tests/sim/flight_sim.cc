@@ -420,7 +420,7 @@ void World::Write(FlightId flight, std::shared_ptr<const Artifact> artifact) {
     Variant variant;
     variant.known.variant_id = artifact->variant_id;
     variant.known.guards = artifact->guards;
-    variant.known.reply = HitReply(artifact->signed_manifest);
+    variant.known.reply = std::make_shared<const std::string>(HitReply(artifact->signed_manifest));
     variant.known.durable = stored.ok();
     variant.by_debug = debug;
     variants_[keys_of_flights_[flight]].push_back(variant);

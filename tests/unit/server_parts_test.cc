@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -15,15 +17,19 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "cache/chain/store_config.h"
+#include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
 #include "compiler/worker/build_id.h"
 #include "compiler/worker/frame.h"
 #include "gtest/gtest.h"
 #include "server/build/artifact.h"
 #include "server/config/config.h"
+#include "server/flight/hit_index.h"
 #include "server/listen/runtime_dir.h"
 #include "server/observe/log.h"
-#include "server/schedule/admission_queue.h"
+#include "server/schedule/clock.h"
+#include "server/schedule/strand.h"
+#include "server/schedule/thread_executor.h"
 
 namespace kiln {
 namespace {
@@ -263,53 +269,100 @@ TEST_F(Scratch, BuildIds) {
   EXPECT_EQ(BuildIdOfFile(directory_ + "/torn").status().code(), absl::StatusCode::kNotFound);
 }
 
-// ---- Admission -------------------------------------------------------------------------------
+// ---- Threads ---------------------------------------------------------------------------------
 
-TEST(AdmissionQueue, RunsInOrderAndRefusesBeyondItsLimit) {
-  AdmissionQueue queue(1, 2);
-  absl::Notification go;
+TEST(Strand, RunsInOrderOneAtATimeAndTicksWhenItIsTime) {
+  SystemClock clock;
   std::vector<int> order;
-  ASSERT_TRUE(queue.Enqueue([&] { go.WaitForNotification(); }).ok());
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(queue.Enqueue([&order, i] { order.push_back(i); }).ok());
-  EXPECT_EQ(queue.Enqueue([] {}).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(queue.CheckRoom().code(), absl::StatusCode::kResourceExhausted);
-  go.Notify();
-  EXPECT_TRUE(queue.Drain(absl::Now() + absl::Seconds(10)));
-  EXPECT_EQ(order, (std::vector<int>{0, 1}));
-  EXPECT_EQ(queue.Enqueue([] {}).status().code(), absl::StatusCode::kUnavailable) << "drained";
+  std::optional<MonotonicTime> next;
+  absl::Notification ticked;
+  auto strand = Strand::Create(
+      &clock, [&] { return next; },
+      [&] {
+        next.reset();
+        ticked.Notify();
+      });
+  ASSERT_TRUE(strand.ok()) << strand.status();
+  for (int i = 0; i < 100; ++i) (*strand)->Post([&order, i] { order.push_back(i); });
+  std::vector<int> seen;
+  (*strand)->Run([&] { seen = order; });
+  ASSERT_EQ(seen.size(), 100u);
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_FALSE(ticked.HasBeenNotified()) << "no time was set";
+  const MonotonicTime due = clock.Now() + std::chrono::milliseconds(20);
+  (*strand)->Post([&] { next = due; });
+  ticked.WaitForNotification();
+  EXPECT_GE(clock.Now(), due);
 }
 
-TEST(AdmissionQueue, WhatIsWithdrawnLeavesItsPlace) {
-  AdmissionQueue queue(1, 2);
-  absl::Notification begun, go;
-  std::vector<int> order;
-  const auto running = queue.Enqueue([&] {
-    begun.Notify();
-    go.WaitForNotification();
-  });
-  ASSERT_TRUE(running.ok());
-  begun.WaitForNotification();
-  const auto first = queue.Enqueue([&] { order.push_back(1); });
-  const auto second = queue.Enqueue([&] { order.push_back(2); });
-  ASSERT_TRUE(first.ok() && second.ok());
-  EXPECT_FALSE(queue.Withdraw(running->ticket)) << "runs";
-  EXPECT_TRUE(queue.Withdraw(first->ticket));
-  EXPECT_FALSE(queue.Withdraw(first->ticket)) << "is gone";
-  const auto third = queue.Enqueue([&] { order.push_back(3); });
-  ASSERT_TRUE(third.ok());
-  EXPECT_EQ(third->before, 2u);
-  EXPECT_FALSE(queue.Withdraw(third->ticket + 1)) << "was never there";
-  go.Notify();
-  EXPECT_TRUE(queue.Drain(absl::Now() + absl::Seconds(10)));
-  EXPECT_EQ(order, (std::vector<int>{2, 3}));
+TEST(ThreadExecutor, RunsAllThatWasPostedOnItsThreads) {
+  std::atomic<int> ran{0};
+  absl::Notification first, second;
+  {
+    auto executor = ThreadExecutor::Create(2);
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    // Two that wait for each other need two threads.
+    (*executor)->Post([&] {
+      first.Notify();
+      second.WaitForNotification();
+    });
+    (*executor)->Post([&] {
+      first.WaitForNotification();
+      second.Notify();
+    });
+    for (int i = 0; i < 50; ++i) (*executor)->Post([&] { ++ran; });
+  }
+  EXPECT_EQ(ran, 50);
 }
 
-TEST(AdmissionQueue, ADrainGivesUpAtItsDeadline) {
-  absl::Notification go;  // outlives the queue, which ends with its tasks
-  AdmissionQueue queue(1, 1);
-  ASSERT_TRUE(queue.Enqueue([&] { go.WaitForNotification(); }).ok());
-  EXPECT_FALSE(queue.Drain(absl::Now() + absl::Milliseconds(50)));
-  go.Notify();
+// ---- Hits ------------------------------------------------------------------------------------
+
+KnownKeyPtr KnownOf(size_t bytes) {
+  auto known = std::make_shared<KnownKey>();
+  known->variants.emplace_back().reply = std::make_shared<const std::string>(bytes, 'x');
+  return known;
+}
+
+std::string KeyNumber(int number) { return Sha256(absl::StrCat(number)); }
+
+TEST(HitIndex, KeepsWhatWasUsedLastWithinItsBytes) {
+  constexpr uint64_t kBytes = 16 * 10'000;  // ten thousand a shard
+  HitIndex index(kBytes);
+  const std::string used = KeyNumber(0);
+  index.Load(used, [] { return KnownOf(1000); });
+  for (int i = 1; i < 2000; ++i) {
+    index.Load(KeyNumber(i), [] { return KnownOf(1000); });
+    EXPECT_NE(index.Find(used), nullptr) << i;
+    EXPECT_LE(index.bytes(), kBytes);
+  }
+  EXPECT_EQ(index.Find(KeyNumber(1)), nullptr) << "others took its place";
+  EXPECT_GT(index.entries(), 16u);
+  const std::string large = KeyNumber(3000);
+  EXPECT_NE(index.Load(large, [] { return KnownOf(10'000); }), nullptr) << "answered all the same";
+  EXPECT_EQ(index.Find(large), nullptr) << "and not kept";
+}
+
+TEST(HitIndex, ForgetsByName) {
+  HitIndex index(1 << 20);
+  for (int i = 0; i < 10; ++i) index.Load(KeyNumber(i), [] { return KnownOf(10); });
+  index.Erase(KeyNumber(3));
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(index.Find(KeyNumber(i)) == nullptr, i == 3) << i;
+  index.Load(KeyNumber(11), [] { return std::make_shared<const KnownKey>(); });
+  EXPECT_EQ(index.Find(KeyNumber(11)), nullptr) << "nothing is known of it";
+  index.Clear();
+  EXPECT_EQ(index.entries() + index.bytes(), 0u);
+}
+
+TEST(HitIndex, WhatGoesWhileItIsReadIsNotPutBack) {
+  HitIndex index(1 << 20);
+  for (const bool goes : {true, false}) {
+    const KnownKeyPtr read = index.Load(KeyNumber(1), [&] {
+      if (goes) index.Erase(KeyNumber(1));
+      return KnownOf(10);
+    });
+    EXPECT_NE(read, nullptr);
+    EXPECT_EQ(index.Find(KeyNumber(1)) == nullptr, goes);
+  }
 }
 
 // ---- The log ---------------------------------------------------------------------------------

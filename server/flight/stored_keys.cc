@@ -1,0 +1,227 @@
+#include "server/flight/stored_keys.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+#include "kiln/v1/record.pb.h"
+#include "spdlog/spdlog.h"
+
+namespace kiln {
+namespace {
+
+constexpr absl::Duration kQuarantine = absl::Hours(24);
+
+KnownVariant VariantOf(const v1::SignedManifest& signed_manifest, const v1::Manifest& manifest) {
+  KnownVariant variant;
+  variant.entry = {EntryKind::kManifest, ManifestEntryKey(manifest.compile_key(), manifest.variant_id())};
+  variant.variant_id = manifest.variant_id();
+  variant.guards = manifest.guards();
+  variant.reply = std::make_shared<const std::string>(HitReply(signed_manifest));
+  return variant;
+}
+
+void SortVariants(KnownKey* known) {
+  std::sort(known->variants.begin(), known->variants.end(),
+            [](const KnownVariant& a, const KnownVariant& b) { return a.variant_id < b.variant_id; });
+}
+
+}  // namespace
+
+// ---- Reading ---------------------------------------------------------------------------------
+
+KnownKeyPtr StoredKeys::Load(const std::string& compile_key) {
+  if (KnownKeyPtr known = index_->Find(compile_key); known != nullptr) return known;
+  return index_->Load(compile_key, [&] { return Read(compile_key); });
+}
+
+KnownKeyPtr StoredKeys::Read(const std::string& compile_key) {
+  auto known = std::make_shared<KnownKey>();
+  absl::StatusOr<std::vector<CatalogEntry>> stored =
+      store_->catalog().Scan(EntryKind::kManifest, compile_key);
+  if (!stored.ok()) {
+    spdlog::warn("list variants: {}", stored.status().ToString());
+    return known;
+  }
+  for (const CatalogEntry& entry : *stored) {
+    absl::StatusOr<KnownVariant> variant = ReadVariant(entry.id.key);
+    if (variant.ok()) {
+      known->variants.push_back(*std::move(variant));
+    } else if (!absl::IsNotFound(variant.status())) {
+      spdlog::warn("read manifest: {}", variant.status().ToString());
+    }
+  }
+  SortVariants(known.get());
+  ReadRefusal(compile_key, known.get());
+  return known;
+}
+
+absl::StatusOr<KnownVariant> StoredKeys::ReadVariant(const std::string& entry_key) {
+  KILN_ASSIGN_OR_RETURN(EntryValue value, store_->inspection().Get({EntryKind::kManifest, entry_key}));
+  v1::SignedManifest signed_manifest;
+  v1::Manifest manifest;
+  KILN_RETURN_IF_ERROR(ParseProto(*value, "manifest", &signed_manifest));
+  KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
+  KnownVariant variant = VariantOf(signed_manifest, manifest);
+  if (variant.entry.key != entry_key) return absl::DataLossError("a manifest that is not what its key says");
+  variant.durable = true;  // the catalogue lists the disk
+  return variant;
+}
+
+void StoredKeys::ReadRefusal(const std::string& compile_key, KnownKey* known) {
+  absl::StatusOr<EntryValue> value = store_->artifacts().Get({EntryKind::kFailure, compile_key});
+  if (!value.ok()) return;
+  v1::FailureRecord record;
+  if (!ParseProto(**value, "failure", &record).ok() || record.code() <= 0 || record.code() > 16) {
+    spdlog::warn("a stored failure does not parse");
+    return;
+  }
+  known->refusal = absl::Status(static_cast<absl::StatusCode>(record.code()), record.reason());
+  if (!record.quarantine()) return;
+  known->refused_until = absl::FromUnixSeconds(record.created_unix_seconds()) + kQuarantine;
+}
+
+// ---- Writing ---------------------------------------------------------------------------------
+
+void StoredKeys::Announce(const std::shared_ptr<const Artifact>& artifact) {
+  absl::MutexLock lock(&mutex_);
+  announced_[ManifestEntryKey(artifact->compile_key, artifact->variant_id)] = artifact;
+}
+
+absl::Status StoredKeys::Put(const std::shared_ptr<const Artifact>& artifact) {
+  const KnownKeyPtr before = Load(artifact->compile_key);
+  MakeRoom(*before, artifact->variant_id);
+  const absl::Status put = store_->artifacts().Put(artifact->entries);
+  if (!put.ok()) spdlog::warn("store an artifact: {}", put.ToString());
+  index_->Erase(artifact->compile_key);
+  const KnownKeyPtr after = index_->Load(artifact->compile_key, [&] {
+    const KnownKeyPtr read = Read(artifact->compile_key);
+    const auto same = [&](const KnownVariant& variant) { return variant.variant_id == artifact->variant_id; };
+    if (std::any_of(read->variants.begin(), read->variants.end(), same)) return read;
+    // The disk has not got it; memory has.
+    auto known = std::make_shared<KnownKey>(*read);
+    for (const KnownVariant& variant : before->variants) {
+      if (!variant.durable && !same(variant)) known->variants.push_back(variant);
+    }
+    v1::Manifest manifest;
+    manifest.set_compile_key(artifact->compile_key);
+    manifest.set_variant_id(artifact->variant_id);
+    *manifest.mutable_guards() = artifact->guards;
+    known->variants.push_back(VariantOf(artifact->signed_manifest, manifest));
+    SortVariants(known.get());
+    return KnownKeyPtr(std::move(known));
+  });
+  absl::MutexLock lock(&mutex_);
+  announced_.erase(ManifestEntryKey(artifact->compile_key, artifact->variant_id));
+  return put;
+}
+
+void StoredKeys::MakeRoom(const KnownKey& known, const std::string& new_variant) {
+  std::vector<std::pair<int64_t, EntryId>> by_use;
+  for (const KnownVariant& variant : known.variants) {
+    if (variant.variant_id == new_variant) continue;
+    const absl::StatusOr<CatalogEntry> entry = store_->catalog().Find(variant.entry);
+    const int64_t used =
+        entry.ok() ? std::max(entry->created_unix_seconds, entry->last_used_unix_seconds) : int64_t{0};
+    by_use.emplace_back(used, variant.entry);
+  }
+  if (by_use.size() < kVariantsPerKeyMax) return;
+  std::sort(by_use.begin(), by_use.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.first, a.second.key) < std::tie(b.first, b.second.key);
+  });
+  std::vector<EntryId> doomed;
+  for (size_t i = 0; i + kVariantsPerKeyMax <= by_use.size(); ++i) doomed.push_back(by_use[i].second);
+  if (absl::Status status = store_->artifacts().Delete(doomed); !status.ok()) {
+    spdlog::warn("remove the oldest variant: {}", status.ToString());
+  }
+}
+
+void StoredKeys::PutRefusal(const FlightRequest& request, const absl::Status& status, bool quarantine) {
+  v1::FailureRecord record;
+  record.set_code(static_cast<int>(status.code()));
+  record.set_reason(std::string(status.message()));
+  record.set_created_unix_seconds(absl::ToUnixSeconds(clock_->WallNow()));
+  record.set_quarantine(quarantine);
+  v1::RequestRecord facts;
+  facts.set_namespace_(request.ns);
+  facts.set_request_key(request.request_key);
+  *facts.mutable_sections() = request.sections;
+  *facts.mutable_notes() = request.notes;
+  std::vector<Entry> batch;
+  batch.push_back(
+      {{EntryKind::kFailure, request.compile_key}, MakeEntryValue(SerializeDeterministic(record))});
+  batch.push_back({RequestRecordId(request.compile_key), MakeEntryValue(SerializeDeterministic(facts))});
+  if (absl::Status put = store_->artifacts().Put(batch); !put.ok()) {
+    spdlog::warn("store a refusal: {}", put.ToString());
+  }
+  index_->Erase(request.compile_key);
+}
+
+void StoredKeys::Forget(const std::string& compile_key) {
+  if (compile_key.empty()) {
+    index_->Clear();
+  } else {
+    index_->Erase(compile_key);
+  }
+}
+
+// ---- Objects ---------------------------------------------------------------------------------
+
+absl::StatusOr<v1::Manifest> StoredKeys::ManifestOf(const v1::FetchObjectsRequest& request,
+                                                    const Artifact* fresh) {
+  v1::SignedManifest signed_manifest;
+  if (fresh != nullptr) {
+    signed_manifest = fresh->signed_manifest;
+  } else {
+    const std::string key = ManifestEntryKey(request.compile_key(), request.variant_id());
+    KILN_ASSIGN_OR_RETURN(EntryValue value, store_->inspection().Get({EntryKind::kManifest, key}));
+    KILN_RETURN_IF_ERROR(ParseProto(*value, "manifest", &signed_manifest));
+  }
+  v1::Manifest manifest;
+  KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
+  // The same answer as for a variant that never was: a guess learns nothing of other namespaces.
+  if (manifest.namespace_() != request.namespace_()) return absl::NotFoundError("no such entry");
+  return manifest;
+}
+
+absl::Status StoredKeys::Fetch(const v1::FetchObjectsRequest& request, Visit visit) {
+  std::shared_ptr<const Artifact> fresh;  // shared with the flight that is about to store it
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = announced_.find(ManifestEntryKey(request.compile_key(), request.variant_id()));
+    if (found != announced_.end()) fresh = found->second;
+  }
+  absl::StatusOr<v1::Manifest> manifest = ManifestOf(request, fresh.get());
+  // The index may have named what has gone since: the next look-up reads the store.
+  if (!manifest.ok()) index_->Erase(request.compile_key());
+  KILN_RETURN_IF_ERROR(manifest.status());
+  absl::flat_hash_set<std::string> named;
+  for (const v1::ManifestKernel& kernel : manifest->kernels()) {
+    for (const v1::ObjectRef* ref : {&kernel.object(), &kernel.loop_ir()}) {
+      if (!ref->digest().empty()) named.insert(ref->digest());
+    }
+  }
+  for (const std::string& digest : request.digests()) {
+    if (!named.contains(digest)) return absl::InvalidArgumentError("a digest that the variant does not name");
+  }
+  for (const std::string& digest : request.digests()) {
+    EntryValue packed;
+    if (fresh != nullptr) {
+      if (auto found = fresh->objects.find(digest); found != fresh->objects.end()) packed = found->second;
+    }
+    if (packed == nullptr) {
+      absl::StatusOr<EntryValue> stored = store_->artifacts().Get({EntryKind::kObject, digest});
+      if (!stored.ok()) index_->Erase(request.compile_key());
+      KILN_RETURN_IF_ERROR(stored.status());
+      packed = *std::move(stored);
+    }
+    if (!visit(digest, packed)) return absl::CancelledError("the caller left");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kiln

@@ -1,0 +1,73 @@
+// What the daemon knows of keys, between the flights and the store: variants (by the hit index, then the
+// store), refusals, and artifacts that the store is still taking.
+//
+// Thread-safe. All but `Find` and `Announce` read or write the disk.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "cache/store.h"
+#include "kiln/v1/compile.pb.h"
+#include "server/build/artifact.h"
+#include "server/flight/flight_table.h"
+#include "server/flight/hit_index.h"
+#include "server/flight/known_key.h"
+#include "server/schedule/clock.h"
+
+namespace kiln {
+
+class StoredKeys {
+ public:
+  // All outlive this.
+  StoredKeys(Store* store, HitIndex* index, const Clock* clock)
+      : store_(store), index_(index), clock_(clock) {}
+
+  // From memory alone; nullptr: ask `Load`.
+  KnownKeyPtr Find(absl::string_view compile_key) { return index_->Find(compile_key); }
+  // Reads the store, and fills the index. What can't be read is not known.
+  KnownKeyPtr Load(const std::string& compile_key);
+  // Counts an answer from it. In memory.
+  void RecordUse(const KnownVariant& variant) { store_->catalog().RecordUse(variant.entry); }
+
+  // From now on its objects can be fetched, though the store has yet to take it.
+  void Announce(const std::shared_ptr<const Artifact>& artifact);
+  // Writes an announced one. A key has at most kVariantsPerKeyMax variants: one more takes the place of the
+  // least recently used. What the store refuses is still known, and not durable.
+  absl::Status Put(const std::shared_ptr<const Artifact>& artifact);
+  // A refusal that would only repeat or, in quarantine, for a day.
+  void PutRefusal(const FlightRequest& request, const absl::Status& status, bool quarantine);
+
+  // The packed objects of one variant, in order; `visit` returns false to stop (CANCELLED). INVALID_ARGUMENT
+  // for a digest that the variant does not name, NOT_FOUND when the variant or an object is gone (then look
+  // up again).
+  using Visit = absl::FunctionRef<bool(const std::string& digest, const EntryValue& packed)>;
+  absl::Status Fetch(const v1::FetchObjectsRequest& request, Visit visit);
+
+  // After a removal: what memory knows of the key; of every key when empty.
+  void Forget(const std::string& compile_key);
+
+ private:
+  KnownKeyPtr Read(const std::string& compile_key);
+  absl::StatusOr<KnownVariant> ReadVariant(const std::string& entry_key);
+  void ReadRefusal(const std::string& compile_key, KnownKey* known);
+  absl::StatusOr<v1::Manifest> ManifestOf(const v1::FetchObjectsRequest& request, const Artifact* fresh);
+  void MakeRoom(const KnownKey& known, const std::string& new_variant);
+
+  Store* const store_;
+  HitIndex* const index_;
+  const Clock* const clock_;
+
+  absl::Mutex mutex_;
+  // By manifest entry key; shared with the flight that stores it.
+  absl::flat_hash_map<std::string, std::shared_ptr<const Artifact>> announced_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kiln

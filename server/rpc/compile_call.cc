@@ -1,0 +1,206 @@
+#include "server/rpc/compile_call.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "compiler/graph/caller_notes.h"
+#include "compiler/graph/key.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/zstd.h"
+#include "server/rpc/request_limits.h"
+
+namespace kiln {
+namespace {
+
+// What zstd can at most make of incompressible bytes, generously.
+uint64_t PackedMax(uint64_t raw) { return raw + raw / 64 + 4096; }
+
+// gRPC tells deadlines by the wall's clock; from here on nobody can set them.
+MonotonicTime DeadlineOf(const grpc::CallbackServerContext& context) {
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return MonotonicTime::max();
+  const auto left = deadline - std::chrono::system_clock::now();
+  return std::chrono::steady_clock::now() + std::chrono::duration_cast<MonotonicTime::duration>(
+                                                std::min<decltype(left)>(left, std::chrono::hours(24 * 365)));
+}
+
+absl::StatusOr<GraphPtr> Unpack(const std::string& packed, uint64_t raw_bytes, const std::string& digest) {
+  absl::StatusOr<std::string> graph = ZstdDecompress(packed, raw_bytes);
+  if (!graph.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("graph_chunk: no zstd frame of graph_bytes: ", graph.status().message()));
+  }
+  if (Sha256(*graph) != digest) {
+    return absl::InvalidArgumentError("sections.graph_digest: is not the digest of the uploaded graph");
+  }
+  return std::make_shared<const std::string>(*std::move(graph));
+}
+
+}  // namespace
+
+// ---- Compile ---------------------------------------------------------------------------------
+
+CompileCall::CompileCall(grpc::CallbackServerContext* context, uint64_t graph_bytes_max,
+                         SilenceWatch* silence, Coordinator* coordinator, Stats* stats)
+    : context_(context),
+      graph_bytes_max_(graph_bytes_max),
+      silence_(silence),
+      coordinator_(coordinator),
+      scope_(stats),
+      id_(coordinator->NewCall()),
+      stream_(std::make_shared<FlightStream>(this, silence, context)) {
+  absl::MutexLock lock(&mutex_);
+  StartReading(Reading::kHeader);
+}
+
+void CompileCall::StartReading(Reading what) {
+  reading_ = what;
+  if (read_started_) return;
+  // Who sends what nobody wants takes his time.
+  if (what != Reading::kWaste) turn_.emplace(*silence_, *context_);
+  read_started_ = true;
+  StartRead(&message_);
+}
+
+void CompileCall::Read(Subscriber::Upload wanted) {
+  absl::MutexLock lock(&mutex_);
+  if (wanted == Subscriber::Upload::kNow) {
+    StartReading(Reading::kGraph);
+  } else {
+    packed_ = std::string();
+    turn_.reset();
+    StartReading(Reading::kWaste);
+  }
+}
+
+void CompileCall::OnReadDone(bool ok) {
+  bool header;
+  {
+    absl::MutexLock lock(&mutex_);
+    read_started_ = false;
+    turn_.reset();
+    header = reading_ == Reading::kHeader;
+    if (reading_ == Reading::kGraph) {
+      const absl::Status status = ok ? TakeChunk() : absl::OkStatus();
+      if (ok && status.ok()) {
+        StartReading(Reading::kGraph);
+      } else {
+        HandOver(status);
+      }
+    } else if (reading_ == Reading::kWaste && ok) {
+      StartReading(Reading::kWaste);
+    }
+  }
+  if (header) TakeHeader(ok);
+}
+
+void CompileCall::TakeHeader(bool ok) {
+  v1::CompileRequest first;
+  FlightRequest request;
+  absl::Status status = absl::InvalidArgumentError("header: must come first");
+  {
+    absl::MutexLock lock(&mutex_);
+    reading_ = Reading::kNothing;
+    if (ok && grpc::SerializationTraits<v1::CompileRequest>::Deserialize(&message_, &first).ok() &&
+        first.has_header()) {
+      status = CheckHeader(first.header(), graph_bytes_max_);
+    }
+    graph_bytes_ = first.header().graph_bytes();
+    graph_digest_ = first.header().sections().graph_digest();
+  }
+  if (!status.ok()) {
+    stream_->End(status);
+    return;
+  }
+  v1::CompileHeader& header = *first.mutable_header();
+  request.ns = header.namespace_();
+  request.request_key = RequestKey(header.sections());
+  request.compile_key = coordinator_->KeyOf(request.ns, request.request_key);
+  request.debug = header.want_debug();
+  request.sections = std::move(*header.mutable_sections());
+  request.notes = std::move(*header.mutable_notes());
+  LimitNotes(&request.notes);
+  FlightCall call;
+  call.hints = std::move(*header.mutable_hints());
+  call.deadline = DeadlineOf(*context_);
+  call.subscriber = stream_;
+  coordinator_->Compile(id_, std::move(request), std::move(call));
+}
+
+absl::Status CompileCall::TakeChunk() {
+  v1::CompileRequest chunk;
+  if (!grpc::SerializationTraits<v1::CompileRequest>::Deserialize(&message_, &chunk).ok() ||
+      chunk.kind_case() != v1::CompileRequest::kGraphChunk) {
+    return absl::InvalidArgumentError("graph_chunk: a second header");
+  }
+  if (chunk.graph_chunk().size() > kChunkBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("graph_chunk: more than ", kChunkBytesMax, " bytes"));
+  }
+  if (packed_.size() + chunk.graph_chunk().size() > PackedMax(graph_bytes_)) {
+    return absl::InvalidArgumentError("graph_chunk: more bytes than graph_bytes can take");
+  }
+  packed_ += chunk.graph_chunk();
+  return absl::OkStatus();
+}
+
+// The upload is over, well or not.
+void CompileCall::HandOver(absl::Status status) {
+  reading_ = Reading::kNothing;
+  if (!status.ok()) {
+    coordinator_->Uploaded(id_, std::move(status));
+    return;
+  }
+  coordinator_->Work([coordinator = coordinator_, id = id_, packed = std::move(packed_), bytes = graph_bytes_,
+                      digest = graph_digest_] { coordinator->Uploaded(id, Unpack(packed, bytes, digest)); });
+  packed_ = std::string();
+}
+
+void CompileCall::OnCancel() {
+  coordinator_->Cancel(id_);
+  stream_->OnCancel();
+}
+
+void CompileCall::OnDone() {
+  coordinator_->Cancel(id_);  // where a message could not be sent; nothing where it was answered
+  stream_->Detach();
+  delete this;
+}
+
+// ---- Attach ----------------------------------------------------------------------------------
+
+AttachCall::AttachCall(grpc::CallbackServerContext* context, grpc::ByteBuffer bytes, SilenceWatch* silence,
+                       Coordinator* coordinator, Stats* stats)
+    : coordinator_(coordinator),
+      scope_(stats),
+      id_(coordinator->NewCall()),
+      stream_(std::make_shared<FlightStream>(this, silence, context)) {
+  v1::AttachRequest request;
+  absl::Status status = absl::InvalidArgumentError("the message is no AttachRequest");
+  if (grpc::SerializationTraits<v1::AttachRequest>::Deserialize(&bytes, &request).ok()) {
+    status = CheckHints(request.hints());
+  }
+  if (!status.ok()) {
+    stream_->End(status);
+    return;
+  }
+  FlightCall call;
+  call.hints = std::move(*request.mutable_hints());
+  call.deadline = DeadlineOf(*context);
+  call.subscriber = stream_;
+  coordinator_->Attach(id_, request.namespace_(), request.job_id(), std::move(call));
+}
+
+void AttachCall::OnCancel() {
+  coordinator_->Cancel(id_);
+  stream_->OnCancel();
+}
+
+void AttachCall::OnDone() {
+  coordinator_->Cancel(id_);
+  stream_->Detach();
+  delete this;
+}
+
+}  // namespace kiln

@@ -1,0 +1,58 @@
+#include "server/rpc/request_limits.h"
+
+#include "absl/strings/str_cat.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+absl::Status CheckSection(absl::string_view field, const std::string& bytes, size_t limit) {
+  if (bytes.size() <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("sections.", field, ": more than ", limit, " bytes"));
+}
+
+absl::Status CheckSections(const v1::RequestSections& sections) {
+  KILN_RETURN_IF_ERROR(CheckSection("options", sections.options(), kSectionBytesMax));
+  KILN_RETURN_IF_ERROR(CheckSection("target", sections.target(), kSectionBytesMax));
+  KILN_RETURN_IF_ERROR(CheckSection("numerics", sections.numerics(), kSectionBytesMax));
+  KILN_RETURN_IF_ERROR(CheckSection("facts", sections.facts(), kFactsBytesMax));
+  KILN_RETURN_IF_ERROR(CheckSection("environment", sections.environment(), kSectionBytesMax));
+  return CheckDigest("sections.graph_digest", sections.graph_digest());
+}
+
+}  // namespace
+
+absl::Status CheckNamespace(const std::string& ns) {
+  if (ns.size() <= kNamespaceBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("namespace: longer than ", kNamespaceBytesMax, " bytes"));
+}
+
+absl::Status CheckDigest(absl::string_view field, const std::string& digest) {
+  if (digest.size() == kDigestBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": is not ", kDigestBytes, " bytes"));
+}
+
+absl::Status CheckHints(const v1::Hints& hints) {
+  if (hints.values_size() <= kHintsMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("hints: more than ", kHintsMax));
+}
+
+absl::Status CheckHeader(const v1::CompileHeader& header, uint64_t graph_bytes_max) {
+  KILN_RETURN_IF_ERROR(CheckNamespace(header.namespace_()));
+  KILN_RETURN_IF_ERROR(CheckHints(header.hints()));
+  KILN_RETURN_IF_ERROR(CheckSections(header.sections()));
+  if (header.graph_bytes() == 0) return absl::InvalidArgumentError("graph_bytes: no graph");
+  if (header.graph_bytes() > graph_bytes_max) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("graph_bytes: ", header.graph_bytes(), " is more than ", graph_bytes_max));
+  }
+  return absl::OkStatus();
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+}  // namespace kiln

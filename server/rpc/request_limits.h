@@ -1,0 +1,30 @@
+// How much of everything a client may say, checked before anything is kept. Errors are INVALID_ARGUMENT and
+// name the field. Threads: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "grpcpp/grpcpp.h"
+#include "kiln/v1/compile.pb.h"
+
+namespace kiln {
+
+inline constexpr size_t kNamespaceBytesMax = 256;
+inline constexpr size_t kHintsMax = 65'536;
+inline constexpr size_t kSectionBytesMax = 64u << 10;  // of RequestSections, but facts
+inline constexpr size_t kFactsBytesMax = 2u << 20;
+inline constexpr size_t kFetchDigestsMax = 65'536;
+
+absl::Status CheckNamespace(const std::string& ns);
+absl::Status CheckDigest(absl::string_view field, const std::string& digest);
+absl::Status CheckHints(const v1::Hints& hints);
+absl::Status CheckHeader(const v1::CompileHeader& header, uint64_t graph_bytes_max);
+
+// Same numbers, same meaning.
+grpc::Status ToGrpc(const absl::Status& status);
+
+}  // namespace kiln

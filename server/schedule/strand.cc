@@ -1,0 +1,62 @@
+#include "server/schedule/strand.h"
+
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+
+namespace kiln {
+
+absl::StatusOr<std::unique_ptr<Strand>> Strand::Create(const Clock* clock, NextTick next_tick,
+                                                       std::function<void()> tick) {
+  std::unique_ptr<Strand> strand(new Strand(clock, std::move(next_tick), std::move(tick)));
+  try {
+    strand->thread_ = std::thread(&Strand::Loop, strand.get());
+  } catch (const std::system_error& error) {
+    return absl::UnavailableError(absl::StrCat("start a thread: ", error.what(),
+                                               "; raise the limit of processes (ulimit -u, pids.max)"));
+  }
+  return strand;
+}
+
+Strand::~Strand() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Strand::Post(std::function<void()> work) {
+  absl::MutexLock lock(&mutex_);
+  queue_.push_back(std::move(work));
+}
+
+void Strand::Run(const std::function<void()>& work) {
+  absl::Notification done;
+  Post([&] {
+    work();
+    done.Notify();
+  });
+  done.WaitForNotification();
+}
+
+void Strand::Loop() {
+  while (true) {
+    const std::optional<MonotonicTime> next = next_tick_();
+    const absl::Duration wait =
+        next.has_value() ? absl::FromChrono(*next - clock_->Now()) : absl::InfiniteDuration();
+    std::deque<std::function<void()>> work;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(this, &Strand::HasWork), wait);
+      if (stopping_ && queue_.empty()) return;
+      work.swap(queue_);
+    }
+    for (std::function<void()>& one : work) one();
+    if (next.has_value() && clock_->Now() >= *next) tick_();
+  }
+}
+
+}  // namespace kiln
