@@ -5,11 +5,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
+#include <random>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/src/breaker.h"
 #include "client/src/daemon.h"
@@ -26,6 +31,7 @@ namespace kiln {
 namespace {
 
 constexpr size_t kObjectCacheBytes = 256u << 20;
+constexpr int kFullAttempts = 4;  // of a daemon that does not say when to come again
 constexpr int kMessageBytesMax = 64 << 20;
 
 // Calls that hold a channel (low half), of which process (high half). A child forked meanwhile sees the
@@ -72,6 +78,41 @@ absl::Status FromFailure(int code, const std::string& reason) {
   absl::Status failure(static_cast<absl::StatusCode>(code), reason);
   failure.SetPayload(kAnswered, absl::Cord());
   return failure;
+}
+
+constexpr char kPushback[] = "kiln/pushback";  // when a full service wants to be asked again: milliseconds
+
+// Keeps what a refusal says of when to come again.
+absl::Status WithPushback(absl::Status status, const grpc::ClientContext& context) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  const auto& metadata = context.GetServerTrailingMetadata();
+  if (const auto found = metadata.find("grpc-retry-pushback-ms"); found != metadata.end()) {
+    status.SetPayload(kPushback, absl::Cord(absl::string_view(found->second.data(), found->second.size())));
+  }
+  return status;
+}
+
+// At least what the service asked for, and up to half more, so that those it refused do not come back at
+// once. Nothing where it did not say.
+std::optional<absl::Duration> PauseAskedFor(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kPushback);
+  int64_t milliseconds = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &milliseconds) || milliseconds < 0) {
+    return std::nullopt;
+  }
+  std::minstd_rand random(std::random_device{}());
+  return absl::Milliseconds(milliseconds) * std::uniform_real_distribution<double>(1, 1.5)(random);
+}
+
+// False where the caller was told to end meanwhile.
+bool Pause(absl::Duration pause, Cancellation& cancellation) {
+  absl::Notification told;
+  cancellation.OnCancel([&told] {
+    if (!told.HasBeenNotified()) told.Notify();
+  });
+  const bool cancelled = told.WaitForNotificationWithTimeout(pause);
+  cancellation.OnCancel(nullptr);
+  return !cancelled;
 }
 
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
@@ -203,7 +244,7 @@ class Session {
       open = stream->Write(request);
     }
     stream->WritesDone();
-    return Follow(*stream);
+    return WithPushback(Follow(*stream), *call.context());
   }
 
   absl::Status Attach(const std::string& job) {
@@ -214,7 +255,7 @@ class Session {
     *request.mutable_hints() = input_.hints;
     artifact_.joined = true;
     auto stream = stub_.Attach(call.context(), request);
-    return Follow(*stream);
+    return WithPushback(Follow(*stream), *call.context());
   }
 
   absl::Status Adopt(const v1::SignedManifest& signed_manifest) {
@@ -318,18 +359,20 @@ class GrpcClient : public Client {
         Once(input, compile, deadline, *cancellation, /*second_try=*/false, connected);
     // A daemon that left between the connection and the reply: once more, with a new one. Objects that went
     // between a compile and their fetch, damaged or evicted: once more, which makes them anew. A full queue:
-    // a few times, with growing pauses.
+    // as often as there is time, when the daemon says, or a few times with growing pauses where it does not.
     absl::Duration pause = absl::Milliseconds(50);
     std::string lost;
-    for (int attempt = 0; attempt < 4 && !result.ok() && absl::Now() < deadline && !cancellation->cancelled();
-         ++attempt) {
+    for (int attempt = 0; !result.ok() && !cancellation->cancelled(); ++attempt) {
       const bool gone = result.status().code() == absl::StatusCode::kUnavailable && connected && attempt == 0;
       const bool full = result.status().code() == absl::StatusCode::kResourceExhausted;
       const bool lost_objects =
           compile && attempt == 0 && (absl::IsNotFound(result.status()) || absl::IsDataLoss(result.status()));
-      if (!gone && !full && !lost_objects) break;
+      const std::optional<absl::Duration> asked = PauseAskedFor(result.status());
+      const bool again = gone || lost_objects || (full && (asked.has_value() || attempt < kFullAttempts));
+      const absl::Duration wait = asked.value_or(pause);
+      if (!again || absl::Now() + wait >= deadline) break;
       if (gone) lost = std::string(result.status().message());
-      absl::SleepFor(pause);
+      if (!Pause(wait, *cancellation)) break;
       pause *= 4;
       result = Once(input, compile, deadline, *cancellation, /*second_try=*/true, connected);
     }

@@ -2,11 +2,21 @@
 
 #include <algorithm>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/guards.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
+namespace {
+
+constexpr char kPushback[] = "kiln/pushback-milliseconds";
+constexpr double kPushbackSecondsMin = 0.1;
+constexpr double kPushbackSecondsMax = 30;
+constexpr double kTypicalOf = 16;  // compiles, of which the mean is moved by the last
+
+}  // namespace
 
 const char* FlightStateName(FlightTable::State state) {
   switch (state) {
@@ -198,19 +208,57 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
 
 absl::Status FlightTable::TakePlace(Flight& flight) {
   if (draining_) return absl::UnavailableError("the daemon is stopping");
-  if (places_ >= options_.runners + options_.queue_max) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the queue is full (", places_ - running_, " waiting); try again later"));
-  }
+  const std::string& tenant = flight.request->caller.tenant;
+  if (places_ >= options_.runners + options_.queue_max && !Displace(tenant)) return Refusal();
   flight.place = true;
   ++places_;
+  placed_[tenant].insert(flight.id);
   return absl::OkStatus();
+}
+
+// Takes a place from the tenant that holds most, where that leaves it no fewer than the newcomer gets.
+bool FlightTable::Displace(const std::string& newcomer) {
+  const auto own = placed_.find(newcomer);
+  size_t most = (own == placed_.end() ? 0 : own->second.size()) + 1;
+  Flight* latest = nullptr;
+  for (const auto& [tenant, placed] : placed_) {
+    if (placed.size() <= most) continue;
+    const auto waits = std::find_if(placed.rbegin(), placed.rend(), [this](FlightId id) {
+      const State state = StateOfFlight(id);
+      return state == State::kQueued || state == State::kUploading;
+    });
+    if (waits == placed.rend()) continue;
+    most = placed.size();
+    latest = Find(*waits);
+  }
+  if (latest == nullptr) return false;
+  EndAll(*latest, Refusal());
+  return true;
+}
+
+absl::Status FlightTable::Refusal() const {
+  const double rounds = static_cast<double>(places_) / static_cast<double>(options_.runners);
+  const double seconds = std::clamp(rounds * typical_seconds_, kPushbackSecondsMin, kPushbackSecondsMax);
+  absl::Status status = absl::ResourceExhaustedError(
+      absl::StrCat("the queue is full (", places_ - running_, " waiting); try again later"));
+  status.SetPayload(kPushback, absl::Cord(absl::StrCat(static_cast<int64_t>(seconds * 1e3))));
+  return status;
+}
+
+std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kPushback);
+  int64_t milliseconds = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &milliseconds)) return std::nullopt;
+  return std::chrono::milliseconds(milliseconds);
 }
 
 void FlightTable::GivePlaceBack(Flight& flight) {
   if (!flight.place) return;
   flight.place = false;
   --places_;
+  const auto placed = placed_.find(flight.request->caller.tenant);
+  placed->second.erase(flight.id);
+  if (placed->second.empty()) placed_.erase(placed);
 }
 
 void FlightTable::Enqueue(Flight& flight, CallId leader) {
@@ -218,7 +266,7 @@ void FlightTable::Enqueue(Flight& flight, CallId leader) {
   flight.request->hints = calls_.at(leader).call.hints;
   flight.state = State::kQueued;
   flight.position = static_cast<uint32_t>(queue_.size() + running_);
-  flight.queue_entry = queue_.insert(queue_.end(), flight.id);
+  queue_.Push({flight.id, flight.request->caller, flight.id, 0, typical_seconds_});
   for (const CallId waiter : flight.waiters) {
     Announce(flight, waiter);
     KeepGraph(waiter);
@@ -227,14 +275,23 @@ void FlightTable::Enqueue(Flight& flight, CallId leader) {
 }
 
 void FlightTable::StartWaiting() {
-  while (running_ < options_.runners && !queue_.empty()) {
-    Flight& flight = *Find(queue_.front());
-    queue_.pop_front();
-    flight.queue_entry.reset();
+  while (running_ < options_.runners) {
+    const std::optional<FairQueue::TaskId> next = queue_.Pop();
+    if (!next.has_value()) return;
+    Flight& flight = *Find(*next);
     flight.state = State::kRunning;
+    flight.started = clock_->Now();
+    flight.charged_seconds = typical_seconds_;
     ++running_;
     workers_->Start(flight.id, flight.request);
   }
+}
+
+// The work has ended, well or not: what it took is its tenant's.
+void FlightTable::EndWork(Flight& flight) {
+  const double seconds = std::chrono::duration<double>(clock_->Now() - flight.started).count();
+  queue_.Correct(flight.request->caller, seconds - flight.charged_seconds);
+  if (flight.state == State::kRunning) typical_seconds_ += (seconds - typical_seconds_) / kTypicalOf;
 }
 
 void FlightTable::Progress(FlightId id, absl::string_view phase, FlightEventPtr event) {
@@ -253,6 +310,7 @@ void FlightTable::Compiled(FlightId id, absl::StatusOr<std::shared_ptr<const Art
                            uint32_t workers_lost) {
   Flight* flight = Find(id);
   if (flight == nullptr || (flight->state != State::kRunning && flight->state != State::kDying)) return;
+  EndWork(*flight);
   if (flight->state == State::kDying || !artifact.ok()) {
     --running_;
     EndFailed(*flight, artifact.status());
@@ -427,7 +485,7 @@ FlightTable::Flight& FlightTable::NewFlight(FlightRequest request, std::string s
 
 void FlightTable::Erase(Flight& flight) {
   SetPatience(flight, std::nullopt);
-  if (flight.queue_entry.has_value()) queue_.erase(*flight.queue_entry);
+  if (flight.state == State::kQueued) queue_.Remove(flight.id);
   GivePlaceBack(flight);
   if (const auto found = by_slot_.find(flight.slot); found != by_slot_.end() && found->second == flight.id) {
     by_slot_.erase(found);

@@ -12,7 +12,9 @@
 // back at once while it waits, and when its work ends while it runs (state dying): nobody joins it meanwhile.
 //
 // Places: at most `runners` flights run or store, and with those that wait for an upload or a runner they are
-// at most runners + queue_max. One more caller is refused with RESOURCE_EXHAUSTED before it uploads.
+// at most runners + queue_max. One more is refused with RESOURCE_EXHAUSTED before it uploads, and told when
+// to come again (`PushbackOf`); where another tenant holds more places than its own, that one's latest flight
+// that does not run is refused in its stead. Who runs next is fair to tenants and their jobs (fair_queue.h).
 //
 // A caller gets events, and at the very last one End. Its status is about the call: RESOURCE_EXHAUSTED (no
 // place), UNAVAILABLE (stopping), DEADLINE_EXCEEDED, NOT_FOUND (attach), what its upload said; what became of
@@ -25,7 +27,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,7 @@
 #include "server/flight/flight_event.h"
 #include "server/flight/known_key.h"
 #include "server/schedule/clock.h"
+#include "server/schedule/fair_queue.h"
 
 namespace kiln {
 
@@ -68,6 +70,7 @@ struct FlightRequest {
   std::string ns;
   std::string compile_key;
   std::string request_key;
+  Caller caller;       // the first one
   std::string job_id;  // 16 random bytes
   bool debug = false;  // stages as text, kernels emitted anew with their listings
   v1::RequestSections sections;
@@ -99,6 +102,9 @@ struct FlightCall {
   MonotonicTime deadline = MonotonicTime::max();
   std::shared_ptr<Subscriber> subscriber;  // shared with the transport
 };
+
+// What RESOURCE_EXHAUSTED says of when to come again; nothing where it says nothing.
+std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status);
 
 class FlightTable {
  public:
@@ -169,7 +175,8 @@ class FlightTable {
     uint32_t kernels_done = 0;
     uint32_t kernels_total = 0;
     MonotonicTime created;
-    std::optional<std::list<FlightId>::iterator> queue_entry;
+    MonotonicTime started;
+    double charged_seconds = 0;
     std::optional<MonotonicTime> patience;
   };
   enum class Timer { kCall, kFlight };
@@ -179,6 +186,8 @@ class FlightTable {
   void Subscribe(Flight& flight, CallId id, FlightCall call, bool uploads);
   void Join(Flight& flight, CallId id);
   absl::Status TakePlace(Flight& flight);
+  bool Displace(const std::string& newcomer);
+  absl::Status Refusal() const;
   void GivePlaceBack(Flight& flight);
   void Announce(Flight& flight, CallId id);
   void KeepGraph(CallId id);
@@ -187,6 +196,7 @@ class FlightTable {
   void SetPatience(Flight& flight, std::optional<MonotonicTime> until);
   void Enqueue(Flight& flight, CallId leader);
   void StartWaiting();
+  void EndWork(Flight& flight);
   bool AnswerFromKnown(Flight& flight, CallId id);
   void AnswerFromArtifact(Flight& flight, CallId id);
   void EndFlight(Flight& flight, const std::vector<CallId>& unserved);
@@ -206,11 +216,13 @@ class FlightTable {
   absl::flat_hash_map<std::string, FlightId> by_slot_;  // those that can be joined
   absl::flat_hash_map<std::string, FlightId> by_job_;
   absl::flat_hash_map<CallId, Waiting> calls_;
-  std::list<FlightId> queue_;
+  FairQueue queue_;
   absl::btree_set<std::pair<MonotonicTime, std::pair<Timer, uint64_t>>> timers_;
   FlightId last_flight_ = 0;
   size_t running_ = 0;
   size_t places_ = 0;
+  absl::btree_map<std::string, absl::btree_set<FlightId>> placed_;  // by tenant
+  double typical_seconds_ = 1;                                      // of a compile, lately
   bool draining_ = false;
 };
 

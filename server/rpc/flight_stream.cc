@@ -1,6 +1,7 @@
 #include "server/rpc/flight_stream.h"
 
 #include <algorithm>
+#include <string>
 
 #include "server/rpc/request_limits.h"
 #include "server/rpc/shared_bytes.h"
@@ -55,6 +56,9 @@ void FlightStream::SendNext() {
     transport_->Send(&sending_);
   } else if (end_.has_value()) {
     finished_ = true;
+    if (const auto pushback = PushbackOf(*end_); pushback.has_value()) {
+      context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(pushback->count()));
+    }
     transport_->Finish(ToGrpc(*end_));
   }
 }

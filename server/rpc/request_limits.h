@@ -14,6 +14,7 @@
 namespace kiln {
 
 inline constexpr size_t kNamespaceBytesMax = 256;
+inline constexpr size_t kJobBytesMax = 256;  // more is left out
 inline constexpr size_t kHintsMax = 65'536;
 inline constexpr size_t kSectionBytesMax = 64u << 10;  // of RequestSections, but facts
 inline constexpr size_t kFactsBytesMax = 2u << 20;

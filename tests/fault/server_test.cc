@@ -10,13 +10,16 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/zstd.h"
 #include "compiler/worker/sandbox.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "kiln/client.h"
 #include "server/rpc/request_limits.h"
 #include "tests/fault/daemon.h"
 
@@ -326,6 +329,77 @@ TEST(Server, AFullQueueSaysSo) {
   }
   EXPECT_EQ(done, 3);
   EXPECT_EQ(refused, 3);
+}
+
+// The control is the test above: who does not wait as he is told is refused.
+TEST(Server, ClientsOfAFullQueueWaitAsTheyAreToldAndAreServed) {
+  TestDaemon daemon("admission { queue_max: 1 }");
+  std::vector<std::future<absl::Status>> callers;
+  for (int i = 0; i < 12; ++i) {
+    callers.push_back(std::async(std::launch::async, [&daemon, i] {
+      ClientOptions options;
+      options.address = absl::StrCat("unix:", daemon.socket());
+      options.name_space = "test";
+      CompileRequestInput input;
+      input.graph = absl::StrCat("sleep_ms 300\nname waits", i);
+      input.sections = SectionsOf(input.graph);
+      input.request_key = RequestKey(input.sections);
+      return NewClient(options)->Get(input, /*compile=*/true).status();
+    }));
+  }
+  for (auto& caller : callers) {
+    const absl::Status status = caller.get();
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(daemon.Stats().compiles(), 12);
+}
+
+TEST(Server, ARefusalSaysWhenToComeAgain) {
+  TestDaemon daemon("admission { queue_max: 1 }");
+  std::vector<std::thread> busy;
+  for (int i = 0; i < 3; ++i) {
+    busy.emplace_back([&, i] { daemon.Compile(absl::StrCat("sleep_ms 1000\nname ", i)); });
+  }
+  ASSERT_TRUE(Eventually([&] { return JobsIn(daemon, "planning") == 2 && JobsIn(daemon, "queued") == 1; }));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  auto stream = daemon.compiler().Compile(&context);
+  v1::CompileRequest request;
+  request.mutable_header()->set_namespace_("test");
+  *request.mutable_header()->mutable_sections() = SectionsOf("name late");
+  request.mutable_header()->set_graph_bytes(9);
+  stream->Write(request);
+  v1::CompileEvent event;
+  EXPECT_FALSE(stream->Read(&event));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::RESOURCE_EXHAUSTED);
+  for (std::thread& thread : busy) thread.join();
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto pushback = metadata.find("grpc-retry-pushback-ms");
+  ASSERT_NE(pushback, metadata.end());
+  int milliseconds = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(std::string(pushback->second.data(), pushback->second.size()), &milliseconds));
+  EXPECT_GE(milliseconds, 100);
+  EXPECT_LE(milliseconds, 30'000);
+}
+
+// One tenant fills the queue; another gets its place all the same, and the greedy one's latest is refused.
+TEST(Server, AFullQueueOfOneTenantHasAPlaceForAnother) {
+  TestDaemon daemon("admission { queue_max: 4 }");
+  std::vector<std::future<CompileResult>> greedy;
+  for (int i = 0; i < 6; ++i) {
+    greedy.push_back(std::async(std::launch::async, [&daemon, i] {
+      return daemon.Compile(absl::StrCat("sleep_ms 700\nname ", i), {}, absl::Seconds(60), "greedy");
+    }));
+  }
+  ASSERT_TRUE(Eventually([&] { return JobsIn(daemon, "planning") == 2 && JobsIn(daemon, "queued") == 4; }));
+  const absl::Time start = absl::Now();
+  const CompileResult modest = daemon.Compile("name modest", {}, absl::Seconds(60), "modest");
+  EXPECT_TRUE(modest.done) << modest.status.error_message();
+  // After one that runs, not after the three that waited before.
+  EXPECT_LT(absl::Now() - start, absl::Milliseconds(1400));
+  int refused = 0;
+  for (auto& caller : greedy) refused += caller.get().status.error_code() == grpc::RESOURCE_EXHAUSTED;
+  EXPECT_EQ(refused, 1);
 }
 
 TEST(Server, TheSandboxHolds) {

@@ -52,6 +52,12 @@ Nature NatureOf(const std::string& key) {
   return number % 2 == 0 ? Nature::kGood : Nature::kGoodToo;
 }
 
+// The greedy one has half of the keys, and all that are asked for most.
+std::string TenantOf(const std::string& key) {
+  const int number = std::stoi(key.substr(1));
+  return number < kKeys / 2 ? "greedy" : number % 2 == 0 ? "even" : "odd";
+}
+
 v1::Hints HintsOf(int size) {
   v1::Hints hints;
   hints.add_values(size);
@@ -67,7 +73,7 @@ v1::Guards RangeOf(int first, int last) {
   return guards;
 }
 
-struct Caller;
+struct SimCaller;
 
 class World final : public Workers, public FlightStore {
  public:
@@ -81,9 +87,9 @@ class World final : public Workers, public FlightStore {
   void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) override;
 
   // What a caller hears.
-  void Heard(Caller& caller, const v1::CompileEvent& event);
-  void Asked(Caller& caller, Subscriber::Upload wanted);
-  void Ended(Caller& caller, const absl::Status& status);
+  void Heard(SimCaller& caller, const v1::CompileEvent& event);
+  void Asked(SimCaller& caller, Subscriber::Upload wanted);
+  void Ended(SimCaller& caller, const absl::Status& status);
 
  private:
   struct Variant {
@@ -100,13 +106,14 @@ class World final : public Workers, public FlightStore {
   void Fail(std::string what);
   void Check();
   void CheckAtRest();
-  void CheckCall(const Caller& caller);
+  void CheckCall(const SimCaller& caller);
+  void CheckRefusal(const SimCaller& caller, const absl::Status& status);
   bool HasSomethingComing(FlightId flight);
 
   void Arrive(int number);
-  void AskForKey(Caller& caller);
-  void TryAttach(Caller& caller);
-  void Uploads(Caller& caller, bool fails);
+  void AskForKey(SimCaller& caller);
+  void TryAttach(SimCaller& caller);
+  void Uploads(SimCaller& caller, bool fails);
   void Progresses(FlightId flight);
   void EndTask(FlightId flight);
   std::shared_ptr<const Artifact> Make(const FlightRequest& request, FlightId flight);
@@ -125,8 +132,8 @@ class World final : public Workers, public FlightStore {
   std::map<Due, std::function<void()>> agenda_;
   uint64_t scheduled_ = 0;
 
-  std::vector<std::shared_ptr<Caller>> callers_;
-  std::vector<Caller*> active_;  // those who were not gone when last looked at
+  std::vector<std::shared_ptr<SimCaller>> callers_;
+  std::vector<SimCaller*> active_;  // those who were not gone when last looked at
   std::map<std::string, std::vector<Variant>> variants_;
   std::set<std::string> refused_;
   std::set<std::string> ever_durable_;  // variant ids
@@ -140,7 +147,7 @@ class World final : public Workers, public FlightStore {
   MonotonicTime timer_ = MonotonicTime::max();
 };
 
-struct Caller final : public Subscriber {
+struct SimCaller final : public Subscriber {
   World* world = nullptr;
   CallId id = 0;
   std::string key;
@@ -229,7 +236,7 @@ void World::SetTimer() {
 }
 
 void World::Arrive(int number) {
-  auto caller = std::make_shared<Caller>();
+  auto caller = std::make_shared<SimCaller>();
   caller->world = this;
   caller->id = callers_.size() + 1;
   // A few keys are asked for by most.
@@ -257,9 +264,12 @@ void World::Arrive(int number) {
   }
 }
 
-void World::AskForKey(Caller& caller) {
+void World::AskForKey(SimCaller& caller) {
   FlightRequest request;
   request.ns = "ns";
+  request.caller.tenant = Plant(Fault::kOneTenant, 100) ? "all" : TenantOf(caller.key);
+  request.caller.job = absl::StrCat("job", caller.id % 5);
+  if (draw_.Chance(20)) request.caller.work_class = Caller::Class::kBackground;
   request.compile_key = caller.key;
   request.debug = caller.debug;
   if (Plant(Fault::kSecondFlight, 5)) request.compile_key += "+";
@@ -269,11 +279,14 @@ void World::AskForKey(Caller& caller) {
   call.subscriber = callers_[caller.id - 1];
   active_.push_back(&caller);
   const State state = table_->StateOfFlight(table_->FlightOfKey(caller.key));
-  Give(caller.debug ? Input::kDebug : Input::kCompile, state,
-       [&] { table_->Compile(caller.id, std::move(request), std::move(call)); });
+  Give(caller.debug ? Input::kDebug : Input::kCompile, state, [&] {
+    table_->Compile(caller.id, std::move(request), std::move(call));
+    if (const FlightId flight = table_->FlightOfCall(caller.id); flight != 0)
+      keys_of_flights_[flight] = caller.key;
+  });
 }
 
-void World::TryAttach(Caller& caller) {
+void World::TryAttach(SimCaller& caller) {
   FlightCall call;
   call.hints = HintsOf(caller.size);
   call.deadline = caller.deadline;
@@ -293,7 +306,7 @@ void World::TryAttach(Caller& caller) {
   Give(Input::kAttach, state, [&] { table_->Attach(caller.id, "ns", job, std::move(call)); });
 }
 
-void World::Uploads(Caller& caller, bool fails) {
+void World::Uploads(SimCaller& caller, bool fails) {
   const FlightId flight = table_->FlightOfCall(caller.id);
   const State state = flight == 0 ? State::kNone : table_->StateOfFlight(flight);
   if (fails) {
@@ -434,7 +447,7 @@ void World::Write(FlightId flight, std::shared_ptr<const Artifact> artifact) {
 
 // ---- What callers hear -----------------------------------------------------------------------
 
-void World::Asked(Caller& caller, Subscriber::Upload wanted) {
+void World::Asked(SimCaller& caller, Subscriber::Upload wanted) {
   ++outcome_.events;
   if (caller.cancelled || caller.ended) Fail("a caller is asked for a graph who is not there");
   if (wanted == Subscriber::Upload::kNever) {
@@ -453,7 +466,7 @@ void World::Asked(Caller& caller, Subscriber::Upload wanted) {
   At(delay, [this, id, kind] { Uploads(*callers_[id - 1], kind < 8 || draw_.Chance(kind < 20 ? 50 : 12)); });
 }
 
-void World::Heard(Caller& caller, const v1::CompileEvent& event) {
+void World::Heard(SimCaller& caller, const v1::CompileEvent& event) {
   ++outcome_.events;
   if (caller.ended) Fail(absl::StrCat("caller ", caller.id, " is told something after its end"));
   if (caller.cancelled) Fail(absl::StrCat("caller ", caller.id, " is told something after it left"));
@@ -483,7 +496,7 @@ void World::Heard(Caller& caller, const v1::CompileEvent& event) {
   if (Plant(Fault::kTwoAnswers, 5)) Heard(caller, event);
 }
 
-void World::Ended(Caller& caller, const absl::Status& status) {
+void World::Ended(SimCaller& caller, const absl::Status& status) {
   ++outcome_.events;
   if (caller.ended) Fail(absl::StrCat("caller ", caller.id, " ends twice"));
   if (caller.cancelled) Fail(absl::StrCat("caller ", caller.id, " is told something after it left"));
@@ -492,9 +505,7 @@ void World::Ended(Caller& caller, const absl::Status& status) {
     Fail(absl::StrCat("caller ", caller.id, " got ", caller.answers, " answers"));
   }
   if (absl::IsDeadlineExceeded(status) && clock_.now < caller.deadline) Fail("a deadline before its time");
-  if (absl::IsResourceExhausted(status) && table_->places() < options_.runners + options_.queue_max) {
-    Fail("a caller is refused though there is a place");
-  }
+  if (absl::IsResourceExhausted(status)) CheckRefusal(caller, status);
 }
 
 // ---- What must hold --------------------------------------------------------------------------
@@ -506,7 +517,7 @@ bool World::HasSomethingComing(FlightId flight) {
     case State::kRunning: return tasks_.contains(flight);
     case State::kStoring: return storing_.contains(flight);
     case State::kUploading:
-      return std::any_of(active_.begin(), active_.end(), [&](const Caller* caller) {
+      return std::any_of(active_.begin(), active_.end(), [&](const SimCaller* caller) {
         return caller->asked && table_->FlightOfCall(caller->id) == flight;
       });
     case State::kNone:
@@ -515,7 +526,30 @@ bool World::HasSomethingComing(FlightId flight) {
   return false;
 }
 
-void World::CheckCall(const Caller& caller) {
+void World::CheckRefusal(const SimCaller& caller, const absl::Status& status) {
+  if (table_->places() < options_.runners + options_.queue_max)
+    Fail("a caller is refused though there is a place");
+  if (!PushbackOf(status).has_value()) Fail("a refusal does not say when to come again");
+  // Flights that hold a place, and those of them that could give it to another tenant.
+  std::set<FlightId> placed, waiting;
+  for (const auto& [flight, task] : tasks_) placed.insert(flight);
+  for (const auto& [flight, variant] : storing_) placed.insert(flight);
+  for (const SimCaller* other : active_) {
+    const FlightId flight = table_->FlightOfCall(other->id);
+    const State state = table_->StateOfFlight(flight);
+    if (state == State::kQueued || state == State::kUploading) waiting.insert(flight);
+  }
+  std::map<std::string, size_t> held, could_give;
+  placed.insert(waiting.begin(), waiting.end());
+  for (const FlightId flight : placed) ++held[TenantOf(keys_of_flights_[flight])];
+  for (const FlightId flight : waiting) ++could_give[TenantOf(keys_of_flights_[flight])];
+  for (const auto& [tenant, count] : could_give) {
+    if (held[tenant] > held[TenantOf(caller.key)] + 1)
+      Fail("a tenant is refused for one that holds more places");
+  }
+}
+
+void World::CheckCall(const SimCaller& caller) {
   const FlightId flight = table_->FlightOfCall(caller.id);
   if (caller.ended || caller.cancelled) {
     if (flight != 0) Fail(absl::StrCat("caller ", caller.id, " is gone, and still waits"));
@@ -531,13 +565,13 @@ void World::CheckCall(const Caller& caller) {
 void World::Check() {
   if (!outcome_.violation.empty()) return;
   std::set<FlightId> queued, uploading;
-  for (const Caller* caller : active_) {
+  for (const SimCaller* caller : active_) {
     CheckCall(*caller);
     const FlightId flight = table_->FlightOfCall(caller->id);
     if (table_->StateOfFlight(flight) == State::kQueued) queued.insert(flight);
     if (table_->StateOfFlight(flight) == State::kUploading) uploading.insert(flight);
   }
-  std::erase_if(active_, [](const Caller* caller) { return caller->ended || caller->cancelled; });
+  std::erase_if(active_, [](const SimCaller* caller) { return caller->ended || caller->cancelled; });
   if (table_->running() > options_.runners) Fail("more flights run than there are runners");
   if (table_->running() != tasks_.size() + storing_.size()) {
     Fail(absl::StrCat("a slot leaks: ", table_->running(), " taken, ", tasks_.size() + storing_.size(),
@@ -570,9 +604,9 @@ const char* InputName(Input input) {
 }
 
 const char* FaultName(Fault fault) {
-  static constexpr const char* kNames[] = {"none",        "second flight",    "two answers",    "lost end",
-                                           "leaked slot", "false durable",    "deaf to cancel", "late timer",
-                                           "stale store", "another's variant"};
+  static constexpr const char* kNames[] = {"none",        "second flight",     "two answers",    "lost end",
+                                           "leaked slot", "false durable",     "deaf to cancel", "late timer",
+                                           "stale store", "another's variant", "one tenant"};
   return kNames[static_cast<int>(fault)];
 }
 

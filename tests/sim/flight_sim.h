@@ -49,8 +49,9 @@ enum class Fault {
   kLateTimer,      // deadlines are noticed late
   kStaleStore,     // the store forgets what it was given
   kDrawsForOther,  // the answer is another caller's variant
+  kOneTenant,      // all are one tenant's
 };
-inline constexpr int kFaults = 10;
+inline constexpr int kFaults = 11;
 const char* FaultName(Fault fault);
 
 struct Outcome {

@@ -28,6 +28,7 @@
 #include "server/listen/runtime_dir.h"
 #include "server/observe/log.h"
 #include "server/schedule/clock.h"
+#include "server/schedule/fair_queue.h"
 #include "server/schedule/strand.h"
 #include "server/schedule/thread_executor.h"
 
@@ -313,6 +314,83 @@ TEST(ThreadExecutor, RunsAllThatWasPostedOnItsThreads) {
     for (int i = 0; i < 50; ++i) (*executor)->Post([&] { ++ran; });
   }
   EXPECT_EQ(ran, 50);
+}
+
+// ---- Fair shares -----------------------------------------------------------------------------
+
+FairQueue::Task TaskOf(uint64_t id, const std::string& tenant, const std::string& job, double seconds) {
+  FairQueue::Task task;
+  task.id = task.program = id;
+  task.caller.tenant = tenant;
+  task.caller.job = job;
+  task.seconds = seconds;
+  return task;
+}
+
+TEST(FairQueue, SharesSecondsBetweenTenantsWhateverTheyAskFor) {
+  // The greedy one asks for ten times as much, in long tasks; estimates are wrong, and set right.
+  const std::map<std::string, std::pair<int, double>> tenants = {
+      {"greedy", {3000, 4.0}}, {"modest", {1000, 1.0}}, {"small", {3000, 0.25}}};
+  FairQueue queue;
+  std::map<uint64_t, std::pair<Caller, double>> tasks;
+  for (const auto& [tenant, load] : tenants) {
+    for (int i = 0; i < load.first; ++i) {
+      const FairQueue::Task task = TaskOf(tasks.size() + 1, tenant, absl::StrCat("job", i % 3), 1.0);
+      tasks[task.id] = {task.caller, load.second};
+      queue.Push(task);
+    }
+  }
+  std::map<std::string, double> served;
+  for (double time = 0; time < 1500;) {
+    const auto& [caller, seconds] = tasks.at(*queue.Pop());
+    queue.Correct(caller, seconds - 1.0);
+    served[caller.tenant] += seconds;
+    time += seconds;
+  }
+  for (const auto& [tenant, seconds] : served) EXPECT_NEAR(seconds, 500, 50) << tenant;
+}
+
+TEST(FairQueue, WhoWasIdleHasNoCredit) {
+  FairQueue queue;
+  uint64_t id = 0;
+  for (int i = 0; i < 100; ++i) queue.Push(TaskOf(++id, "busy", "", 1));
+  for (int i = 0; i < 50; ++i) queue.Pop();
+  for (int i = 0; i < 50; ++i) queue.Push(TaskOf(++id, "late", "", 1));
+  int late = 0;
+  for (int i = 0; i < 20; ++i) late += *queue.Pop() > 100;
+  EXPECT_NEAR(late, 10, 1);
+}
+
+TEST(FairQueue, AJobsFirstProgramFinishesFirst) {
+  FairQueue queue;
+  queue.Push(TaskOf(1, "t", "job", 1));
+  queue.Push(TaskOf(2, "t", "job", 1));
+  EXPECT_EQ(queue.Pop(), 1u);
+  // What the first one needs next goes before what came meanwhile.
+  for (const uint64_t id : {10u, 11u}) {
+    FairQueue::Task step = TaskOf(id, "t", "job", 1);
+    step.program = 1;
+    step.step = 1;
+    queue.Push(step);
+  }
+  EXPECT_TRUE(queue.Remove(11));
+  EXPECT_FALSE(queue.Remove(11));
+  EXPECT_EQ(queue.Pop(), 10u);
+  EXPECT_EQ(queue.Pop(), 2u);
+  EXPECT_EQ(queue.Pop(), std::nullopt);
+}
+
+TEST(FairQueue, BackgroundWaitsForItsOwnTenantAlone) {
+  FairQueue queue;
+  FairQueue::Task background = TaskOf(1, "t", "", 1);
+  background.caller.work_class = Caller::Class::kBackground;
+  queue.Push(background);
+  queue.Push(TaskOf(2, "t", "", 1));
+  queue.Push(TaskOf(3, "u", "", 1));
+  queue.Push(TaskOf(4, "u", "", 1));
+  std::vector<uint64_t> order;
+  while (!queue.empty()) order.push_back(*queue.Pop());
+  EXPECT_EQ(order, (std::vector<uint64_t>{2, 3, 1, 4}));
 }
 
 // ---- Hits ------------------------------------------------------------------------------------

@@ -1,0 +1,92 @@
+// What waits for a runner or a worker, in the order in which it is fair to serve it: start-time fair queueing
+// over tenants, and within a tenant over its jobs. Nobody's backlog delays another by more than what is being
+// served, and who was idle has no credit from it.
+//
+//   tenant (fair by seconds) → interactive before background → job (fair by seconds) → the first program
+//   first
+//
+// A job's first program finishes first: its tasks are ordered by program, and a program's later step (an
+// emit) goes before its earlier one (another plan). What is charged when a task is taken is an estimate;
+// `Correct` sets it right when the seconds are known.
+//
+// No threads, no clock: whoever owns it locks it. Limits: who pushes bounds what waits; a tenant or job is
+// remembered while it waits or while others have not yet caught up with what it was served.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+
+namespace kiln {
+
+// For whom work is done. From one seam: the transport knows the tenant, the request its job and class.
+struct Caller {
+  enum class Class { kInteractive, kBackground };
+  std::string tenant;
+  std::string job;
+  Class work_class = Class::kInteractive;
+};
+
+class FairQueue {
+ public:
+  using TaskId = uint64_t;  // chosen by who pushes, unique among what waits
+  struct Task {
+    TaskId id = 0;
+    Caller caller;
+    uint64_t program = 0;  // the lower came first
+    int step = 0;          // of the program; the higher goes first
+    double seconds = 0;    // estimated, above zero
+  };
+
+  void Push(Task task);
+  // False where it does not wait.
+  bool Remove(TaskId id);
+  // The next one; it waits no more, and its estimate is charged.
+  std::optional<TaskId> Pop();
+  // What it took beyond its estimate, or less.
+  void Correct(const Caller& caller, double seconds);
+
+  size_t size() const { return tasks_.size(); }
+  bool empty() const { return tasks_.empty(); }
+
+ private:
+  // The share of a tenant, or of a job in it: when its next task would start, in seconds of service.
+  struct Share {
+    double finish = 0;  // of what it was served last
+  };
+  using Order = std::tuple<uint64_t, int, TaskId>;  // program, the later step first
+  struct Job {
+    Share share;
+    absl::btree_map<Order, TaskId> waiting;
+  };
+  struct Jobs {  // of one class
+    std::map<std::string, Job> jobs;
+    double now = 0;  // the start of what was served last
+    size_t waiting = 0;
+  };
+  struct Tenant {
+    Share share;
+    Jobs classes[2];
+    size_t waiting() const { return classes[0].waiting + classes[1].waiting; }
+  };
+
+  static Order OrderOf(const Task& task) { return {task.program, -task.step, task.id}; }
+  Jobs& JobsOf(Tenant& tenant, const Caller& caller) {
+    return tenant.classes[static_cast<int>(caller.work_class)];
+  }
+  void ForgetIdle();
+
+  absl::flat_hash_map<TaskId, Task> tasks_;
+  std::map<std::string, Tenant> tenants_;
+  double now_ = 0;  // the start of what was served last
+};
+
+}  // namespace kiln
