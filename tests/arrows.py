@@ -35,8 +35,8 @@ cache/chain: cache cache/budget cache/checks cache/engine cache/tiers compiler/s
 server/config: compiler/support
 server/observe:
 server/listen:
-server/schedule:
-server/pool: compiler/support compiler/worker server/observe
+server/schedule: compiler/support
+server/pool: compiler/support compiler/worker server/observe server/schedule
 server/tune: cache compiler/graph compiler/support server/observe server/pool
 server/build: cache compiler/graph compiler/support server/tune
 server/flight: cache compiler/graph compiler/support server/build server/observe server/pool server/schedule server/tune

@@ -29,12 +29,12 @@ FrameChannel::~FrameChannel() {
 absl::Status FrameChannel::Ready(short events, const FrameWait& wait) {
   while (true) {
     if (wait.abandoned && wait.abandoned()) return absl::CancelledError("nobody waits for the answer");
-    const absl::Time now = absl::Now();
+    const MonotonicTime now = MonotonicNow();
     if (now >= wait.deadline) return absl::DeadlineExceededError("no answer before the deadline");
     int timeout = -1;
-    if (wait.abandoned || wait.deadline != absl::InfiniteFuture()) {
+    if (wait.abandoned || wait.deadline != MonotonicTime::max()) {
       const absl::Duration step = wait.abandoned ? kPollStep : absl::Seconds(1);
-      const absl::Duration left = std::min(wait.deadline - now, step);
+      const absl::Duration left = std::min(absl::FromChrono(wait.deadline - now), step);
       timeout = static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
     }
     pollfd entry{fd_, events, 0};

@@ -15,13 +15,13 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "compiler/support/monotonic_time.h"
 #include "kiln/v1/worker.pb.h"
 
 namespace kiln {
 
 struct FrameWait {
-  absl::Time deadline = absl::InfiniteFuture();
+  MonotonicTime deadline = MonotonicTime::max();
   std::function<bool()> abandoned;  // empty: never
 };
 

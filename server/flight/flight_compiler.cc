@@ -89,9 +89,9 @@ absl::StatusOr<std::shared_ptr<const Artifact>> FlightCompiler::Compile(const Co
 absl::StatusOr<std::shared_ptr<const Artifact>> FlightCompiler::CompileOnce(const CompilationPtr& flight) {
   v1::Target target;
   KILN_RETURN_IF_ERROR(ParseProto(flight->request->sections.target(), "target", &target));
-  const absl::Time planning = absl::Now();
+  const MonotonicTime planning = MonotonicNow();
   KILN_ASSIGN_OR_RETURN(v1::PlanReply plan, Plan(flight));
-  const absl::Time emitting = absl::Now();
+  const MonotonicTime emitting = MonotonicNow();
   v1::Tuning tuning;
   absl::StatusOr<std::vector<EmittedKernel>> emitted = EmitAndTune(flight, target, &plan, &tuning);
   KILN_RETURN_IF_ERROR(emitted.status());
@@ -105,9 +105,9 @@ absl::StatusOr<std::shared_ptr<const Artifact>> FlightCompiler::CompileOnce(cons
   *record.mutable_sections() = flight->request->sections;
   *record.mutable_notes() = flight->request->notes;
   *record.mutable_hints() = flight->request->hints;
-  record.set_queue_seconds(absl::ToDoubleSeconds(planning - flight->request->created));
-  record.set_plan_seconds(absl::ToDoubleSeconds(emitting - planning));
-  record.set_emit_seconds(absl::ToDoubleSeconds(absl::Now() - emitting));
+  record.set_queue_seconds(SecondsBetween(flight->request->created, planning));
+  record.set_plan_seconds(SecondsBetween(planning, emitting));
+  record.set_emit_seconds(SecondsBetween(emitting, MonotonicNow()));
   ArtifactIngredients ingredients;
   ingredients.ns = flight->request->ns;
   ingredients.compile_key = flight->request->compile_key;
@@ -120,8 +120,15 @@ absl::StatusOr<std::shared_ptr<const Artifact>> FlightCompiler::CompileOnce(cons
   return std::make_shared<const Artifact>(AssembleArtifact(ingredients, std::move(plan)));
 }
 
-WorkerTask FlightCompiler::PlanTask(const CompilationPtr& flight) {
+WorkerTask FlightCompiler::TaskFor(const Compilation& flight) {
   WorkerTask task;
+  task.caller = flight.request->caller;
+  task.program = flight.request->program;
+  return task;
+}
+
+WorkerTask FlightCompiler::PlanTask(const CompilationPtr& flight) {
+  WorkerTask task = TaskFor(*flight);
   v1::PlanRequest* request = task.request.mutable_plan();
   *request->mutable_sections() = flight->request->sections;
   request->set_graph(*flight->request->graph);
@@ -218,7 +225,7 @@ std::vector<WorkerResult> FlightCompiler::Emit(const CompilationPtr& flight,
     state->results.resize(requests.size());
   }
   for (size_t k = 0; k < requests.size(); ++k) {
-    WorkerTask task;
+    WorkerTask task = TaskFor(*flight);
     *task.request.mutable_emit() = std::move(requests[k]);
     task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
     task.abandoned = [flight] { return flight->stopped.load(); };

@@ -66,6 +66,7 @@ class FlightCompiler {
  private:
   absl::StatusOr<std::shared_ptr<const Artifact>> CompileOnce(const CompilationPtr& flight);
   absl::StatusOr<v1::PlanReply> Plan(const CompilationPtr& flight);
+  static WorkerTask TaskFor(const Compilation& flight);  // without what is asked
   WorkerTask PlanTask(const CompilationPtr& flight);
   using EmittedByKey = absl::flat_hash_map<std::string, EmittedKernel>;
   // All requests at once, on whatever workers are free; `emitted` is told of each that succeeded.
@@ -92,7 +93,8 @@ class FlightCompiler {
                                                     const v1::KernelSubject& subject,
                                                     const v1::PlannedKernel& planned,
                                                     const v1::Target& target, EmittedByKey* emitted);
-  std::vector<v1::NativeKernel> NativesFor(const v1::MatrixProduct& product, const v1::Target& target,
+  std::vector<v1::NativeKernel> NativesFor(const CompilationPtr& flight, const v1::MatrixProduct& product,
+                                           const v1::Target& target,
                                            const MeasuringPool::Abandoned& abandoned);
   std::string KeyOfKernel(const std::string& kernel, const v1::Target& target) const;
   absl::StatusOr<EmittedKernel> StoredKernel(const std::string& kernel_key);

@@ -289,7 +289,7 @@ void FlightTable::StartWaiting() {
 
 // The work has ended, well or not: what it took is its tenant's.
 void FlightTable::EndWork(Flight& flight) {
-  const double seconds = std::chrono::duration<double>(clock_->Now() - flight.started).count();
+  const double seconds = SecondsBetween(flight.started, clock_->Now());
   queue_.Correct(flight.request->caller, seconds - flight.charged_seconds);
   if (flight.state == State::kRunning) typical_seconds_ += (seconds - typical_seconds_) / kTypicalOf;
 }
@@ -471,9 +471,9 @@ FlightTable::Flight* FlightTable::Find(FlightId id) {
 FlightTable::Flight& FlightTable::NewFlight(FlightRequest request, std::string slot) {
   auto flight = std::make_unique<Flight>();
   flight->id = ++last_flight_;
-  flight->created = clock_->Now();
   request.job_id = options_.new_job_id();
-  request.created = clock_->WallNow();
+  request.created = clock_->Now();
+  request.program = flight->id;
   flight->request = std::make_shared<FlightRequest>(std::move(request));
   flight->slot = std::move(slot);
   if (!flight->slot.empty()) by_slot_[flight->slot] = flight->id;
@@ -516,7 +516,7 @@ std::vector<v1::JobInfo> FlightTable::Jobs() const {
     job.set_kernels_done(flight->kernels_done);
     job.set_kernels_total(flight->kernels_total);
     job.set_waiters(static_cast<uint32_t>(flight->waiters.size()));
-    job.set_seconds(std::chrono::duration<double>(now - flight->created).count());
+    job.set_seconds(SecondsBetween(flight->request->created, now));
   }
   std::sort(jobs.begin(), jobs.end(),
             [](const v1::JobInfo& a, const v1::JobInfo& b) { return a.seconds() > b.seconds(); });

@@ -75,9 +75,11 @@ struct FlightRequest {
   bool debug = false;  // stages as text, kernels emitted anew with their listings
   v1::RequestSections sections;
   v1::GraphNotes notes;
-  v1::Hints hints;     // of the caller for whom it compiles
-  GraphPtr graph;      // null until it is here
-  absl::Time created;  // set by the table, as are job_id, hints and graph
+  v1::Hints hints;  // of the caller for whom it compiles
+  GraphPtr graph;   // null until it is here
+  // Set by the table, as are job_id, hints and graph.
+  uint64_t program = 0;  // in the order of arrival
+  MonotonicTime created;
 };
 using FlightRequestPtr = std::shared_ptr<const FlightRequest>;  // shared by the table and who compiles
 
@@ -174,7 +176,6 @@ class FlightTable {
     absl::btree_map<int, FlightEventPtr> progress;  // the last of each kind, for who joins later
     uint32_t kernels_done = 0;
     uint32_t kernels_total = 0;
-    MonotonicTime created;
     MonotonicTime started;
     double charged_seconds = 0;
     std::optional<MonotonicTime> patience;

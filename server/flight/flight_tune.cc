@@ -196,7 +196,9 @@ v1::Tuning FlightCompiler::Tune(const CompilationPtr& flight, const v1::PlanRepl
     if (found == kernels.end()) return absl::InternalError("a measured kernel that the plan has not");
     return ImagesOf(flight, subject, chosen->kernels(found->second), target, emitted);
   };
-  job.natives = [&](const v1::MatrixProduct& product) { return NativesFor(product, target, abandoned); };
+  job.natives = [&](const v1::MatrixProduct& product) {
+    return NativesFor(flight, product, target, abandoned);
+  };
   Tuner::Session session(*tuner_, std::move(job));
   v1::Tuning tuning;
   session.Tune(LibrarySubjects(plan), &tuning);
@@ -217,10 +219,11 @@ v1::Tuning FlightCompiler::Tune(const CompilationPtr& flight, const v1::PlanRepl
 
 // Without them the library's algorithms are measured all the same, so whatever befalls the worker is only
 // said.
-std::vector<v1::NativeKernel> FlightCompiler::NativesFor(const v1::MatrixProduct& product,
+std::vector<v1::NativeKernel> FlightCompiler::NativesFor(const CompilationPtr& flight,
+                                                         const v1::MatrixProduct& product,
                                                          const v1::Target& target,
                                                          const MeasuringPool::Abandoned& abandoned) {
-  WorkerTask task;
+  WorkerTask task = TaskFor(*flight);
   *task.request.mutable_emit()->mutable_product() = product;
   *task.request.mutable_emit()->mutable_target() = target;
   task.urgent = true;

@@ -71,7 +71,7 @@ absl::StatusOr<MeasuringPool::Gpu*> MeasuringPool::Take(uint32_t architecture) {
 void MeasuringPool::Release(Gpu* gpu) {
   absl::MutexLock lock(&mutex_);
   gpu->leased = false;
-  gpu->released = absl::Now();
+  gpu->released = MonotonicNow();
 }
 
 absl::Status MeasuringPool::Open(Lease& lease) {
@@ -124,7 +124,8 @@ void MeasuringPool::EndIdle() {
   absl::MutexLock lock(&mutex_);
   for (const std::unique_ptr<Gpu>& gpu : gpus_) {
     if (gpu->leased || gpu->process == nullptr) continue;
-    if (absl::Now() - gpu->released > options_.idle_limit) ended.push_back(std::move(gpu->process));
+    if (absl::FromChrono(MonotonicNow() - gpu->released) > options_.idle_limit)
+      ended.push_back(std::move(gpu->process));
   }
 }
 
@@ -148,7 +149,7 @@ MeasuringPool::Lease::Lease(MeasuringPool* pool, Gpu* gpu, Abandoned abandoned)
     : pool_(pool),
       gpu_(gpu),
       abandoned_(std::move(abandoned)),
-      deadline_(absl::Now() + pool->options_.lease_limit) {}
+      deadline_(MonotonicAfter(pool->options_.lease_limit)) {}
 
 MeasuringPool::Lease::~Lease() { pool_->Release(gpu_); }
 
@@ -163,7 +164,7 @@ absl::Status MeasuringPool::Lease::EnsureProcess() {
     if (!facts_.name().empty()) return absl::OkStatus();
   }
   ++gpu_->processes;
-  KILN_ASSIGN_OR_RETURN(gpu_->process, WorkerProcess::Spawn(pool_->zygote_, absl::Now() + kStartLimit));
+  KILN_ASSIGN_OR_RETURN(gpu_->process, WorkerProcess::Spawn(pool_->zygote_, MonotonicAfter(kStartLimit)));
   v1::Frame request;
   request.mutable_open_gpu()->set_ordinal(gpu_->ordinal);
   KILN_ASSIGN_OR_RETURN(v1::Frame reply, Exchange(std::move(request)));
@@ -174,7 +175,7 @@ absl::Status MeasuringPool::Lease::EnsureProcess() {
 absl::StatusOr<v1::Frame> MeasuringPool::Lease::Exchange(v1::Frame request) {
   const absl::Duration limit = request.has_open_gpu() ? kStartLimit : pool_->options_.call_limit;
   FrameWait wait;
-  wait.deadline = absl::Now() + limit;
+  wait.deadline = MonotonicAfter(limit);
   wait.abandoned = abandoned_;
   const v1::Frame asked = request;
   absl::StatusOr<v1::Frame> reply = gpu_->process->Call(std::move(request), wait);

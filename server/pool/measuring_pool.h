@@ -17,8 +17,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "compiler/support/monotonic_time.h"
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/tuning.pb.h"
@@ -51,7 +51,7 @@ class MeasuringPool {
     // Changes when the process was replaced, which knows nothing of earlier calls.
     uint64_t process() const;
     // Whether the time of one lease has passed.
-    bool over() const { return absl::Now() >= deadline_; }
+    bool over() const { return MonotonicNow() >= deadline_; }
     // The process' own refusal with its code; DEADLINE_EXCEEDED for one that hung and UNAVAILABLE for one
     // that ended, both killed; RESOURCE_EXHAUSTED when the lease is over, CANCELLED when nobody waits any
     // more.
@@ -66,7 +66,7 @@ class MeasuringPool {
     MeasuringPool* const pool_;
     Gpu* const gpu_;
     const Abandoned abandoned_;
-    const absl::Time deadline_;
+    const MonotonicTime deadline_;
     v1::GpuFacts facts_;
   };
 
@@ -93,7 +93,7 @@ class MeasuringPool {
     // Guarded by the pool's mutex.
     bool leased = false;
     uint64_t leases = 0;
-    absl::Time released = absl::InfinitePast();
+    MonotonicTime released;
     v1::GpuFacts facts;  // empty until it was opened
     std::string drained;
   };

@@ -1,5 +1,6 @@
 #include "server/pool/worker_pool.h"
 
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,20 +12,26 @@ namespace kiln {
 namespace {
 
 constexpr absl::Duration kHelloLimit = absl::Seconds(30);
+constexpr double kTypicalOf = 16;  // tasks, of which the mean is moved by the last
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerPool>> WorkerPool::Start(const Options& options, Zygote* zygote,
                                                               Stats* stats) {
-  KILN_ASSIGN_OR_RETURN(auto first, WorkerProcess::Spawn(zygote, absl::Now() + kHelloLimit));
+  KILN_ASSIGN_OR_RETURN(auto first, WorkerProcess::Spawn(zygote, MonotonicAfter(kHelloLimit)));
   std::unique_ptr<WorkerPool> pool(new WorkerPool(options, zygote, stats));
   pool->hello_ = first->hello();
   if (pool->hello_.compiler_fingerprint().empty()) {
     return absl::FailedPreconditionError(
         "the worker has no compiler fingerprint (linked without a build id?)");
   }
-  for (size_t slot = 0; slot < options.workers; ++slot) {
-    pool->threads_.emplace_back(&WorkerPool::Run, pool.get(), slot, std::exchange(first, nullptr));
+  try {
+    for (size_t slot = 0; slot < options.workers; ++slot) {
+      pool->threads_.emplace_back(&WorkerPool::Run, pool.get(), slot, std::exchange(first, nullptr));
+    }
+  } catch (const std::system_error& error) {
+    return absl::UnavailableError(absl::StrCat("start a thread: ", error.what(),
+                                               "; raise the limit of processes (ulimit -u, pids.max)"));
   }
   return pool;
 }
@@ -35,18 +42,20 @@ WorkerPool::~WorkerPool() {
     stopping_ = true;
   }
   for (std::thread& thread : threads_) thread.join();
-  for (auto* queue : {&emits_, &plans_}) {
-    for (WorkerTask& task : *queue) task.done({absl::CancelledError("the daemon stops"), {}, false});
-  }
+  for (WorkerTask& task : urgent_) task.done({absl::CancelledError("the daemon stops"), {}, false});
+  for (auto& [id, task] : tasks_) task.done({absl::CancelledError("the daemon stops"), {}, false});
 }
 
 void WorkerPool::Submit(WorkerTask task) {
   absl::MutexLock lock(&mutex_);
   if (task.urgent) {
-    emits_.push_front(std::move(task));
-  } else {
-    (task.request.has_emit() ? emits_ : plans_).push_back(std::move(task));
+    urgent_.push_back(std::move(task));
+    return;
   }
+  const bool plan = task.request.has_plan();
+  const FairQueue::TaskId id = ++last_task_;
+  queue_.Push({id, task.caller, task.program, plan ? 0 : 1, plan ? plan_seconds_ : emit_seconds_});
+  tasks_.emplace(id, std::move(task));
 }
 
 WorkerResult WorkerPool::Await(WorkerTask task) {
@@ -61,17 +70,31 @@ WorkerResult WorkerPool::Await(WorkerTask task) {
   return result;
 }
 
-bool WorkerPool::HasWork() const { return stopping_ || !emits_.empty() || !plans_.empty(); }
+bool WorkerPool::HasWork() const { return stopping_ || !urgent_.empty() || !queue_.empty(); }
 
-bool WorkerPool::Next(WorkerTask* task) {
+bool WorkerPool::Next(WorkerTask* task, double* charged) {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &WorkerPool::HasWork));
   if (stopping_) return false;
-  std::deque<WorkerTask>& queue = emits_.empty() ? plans_ : emits_;
-  *task = std::move(queue.front());
-  queue.pop_front();
   ++busy_;
+  *charged = 0;
+  if (!urgent_.empty()) {
+    *task = std::move(urgent_.front());
+    urgent_.pop_front();
+    return true;
+  }
+  *task = std::move(tasks_.extract(*queue_.Pop()).mapped());
+  *charged = task->request.has_plan() ? plan_seconds_ : emit_seconds_;
   return true;
+}
+
+void WorkerPool::Ended(const Caller& caller, bool plan, bool ok, double seconds, double charged) {
+  absl::MutexLock lock(&mutex_);
+  --busy_;
+  queue_.Correct(caller, seconds - charged);
+  if (!ok) return;
+  double& typical = plan ? plan_seconds_ : emit_seconds_;
+  typical += (seconds - typical) / kTypicalOf;
 }
 
 absl::Status WorkerPool::EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process) {
@@ -83,7 +106,7 @@ absl::Status WorkerPool::EnsureProcess(size_t slot, std::unique_ptr<WorkerProces
     spdlog::warn("worker {} lost while idle: {}", slot, (*process)->Stop().text);
     *process = nullptr;
   }
-  KILN_ASSIGN_OR_RETURN(*process, WorkerProcess::Spawn(zygote_, absl::Now() + kHelloLimit));
+  KILN_ASSIGN_OR_RETURN(*process, WorkerProcess::Spawn(zygote_, MonotonicAfter(kHelloLimit)));
   absl::MutexLock lock(&mutex_);
   pids_[slot] = (*process)->pid();
   if ((*process)->hello().compiler_fingerprint() == hello_.compiler_fingerprint()) return absl::OkStatus();
@@ -103,16 +126,16 @@ void WorkerPool::Run(size_t slot, std::unique_ptr<WorkerProcess> process) {
   }
   uint32_t jobs = 0;
   WorkerTask task;
-  while (Next(&task)) {
+  double charged = 0;
+  while (Next(&task, &charged)) {
+    const bool plan = task.request.has_plan();
+    const MonotonicTime begin = MonotonicNow();
     WorkerResult result = Execute(slot, &process, &task);
     if (++jobs >= options_.jobs_max) {
       process = nullptr;
       jobs = 0;
     }
-    {
-      absl::MutexLock lock(&mutex_);
-      --busy_;
-    }
+    Ended(task.caller, plan, result.status.ok(), SecondsBetween(begin, MonotonicNow()), charged);
     task.done(std::move(result));
     task = WorkerTask();
     // Replace a dead worker now, not when the next caller waits for it.
@@ -129,7 +152,7 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
     return {absl::CancelledError("nobody waits for the answer"), {}, false};
   if (absl::Status status = EnsureProcess(slot, process); !status.ok()) return {std::move(status), {}, false};
   FrameWait wait;
-  wait.deadline = absl::Now() + task->time_limit;
+  wait.deadline = MonotonicAfter(task->time_limit);
   wait.abandoned = [this, task] {
     if (task->abandoned && task->abandoned()) return true;
     absl::ReaderMutexLock lock(&mutex_);
@@ -182,7 +205,7 @@ size_t WorkerPool::busy() const {
 
 size_t WorkerPool::waiting() const {
   absl::ReaderMutexLock lock(&mutex_);
-  return emits_.size() + plans_.size();
+  return urgent_.size() + queue_.size();
 }
 
 absl::Status WorkerPool::health() const {

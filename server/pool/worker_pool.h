@@ -1,5 +1,5 @@
-// A fixed number of workers and the queue in front of them. Emits go before plans: a graph whose
-// kernels are being emitted is nearer its end than one that has yet to be planned.
+// A fixed number of workers and the queue in front of them, which is fair to tenants and their jobs
+// (schedule/fair_queue.h). Within a job the program that came first goes first, and its emits before plans.
 //
 // One thread a worker; it spawns the process, feeds it one task at a time, kills it at the task's
 // time limit or when nobody waits any more, and replaces it after a crash and after `jobs_max` tasks.
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -24,6 +25,7 @@
 #include "server/observe/stats.h"
 #include "server/pool/worker_process.h"
 #include "server/pool/zygote.h"
+#include "server/schedule/fair_queue.h"
 
 namespace kiln {
 
@@ -38,6 +40,8 @@ struct WorkerResult {
 };
 
 struct WorkerTask {
+  Caller caller;                           // for whom
+  uint64_t program = 0;                    // of the caller's job; the lower came first
   v1::Frame request;                       // plan or emit
   bool urgent = false;                     // before all that wait: a leased GPU idles for it
   absl::Duration time_limit;               // from when a worker takes it
@@ -72,7 +76,8 @@ class WorkerPool {
   WorkerPool(const Options& options, Zygote* zygote, Stats* stats)
       : options_(options), zygote_(zygote), stats_(stats), pids_(options.workers, -1) {}
   void Run(size_t slot, std::unique_ptr<WorkerProcess> process);
-  bool Next(WorkerTask* task);
+  bool Next(WorkerTask* task, double* charged);
+  void Ended(const Caller& caller, bool plan, bool ok, double seconds, double charged);
   WorkerResult Execute(size_t slot, std::unique_ptr<WorkerProcess>* process, WorkerTask* task);
   absl::Status EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process);
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
@@ -84,8 +89,12 @@ class WorkerPool {
   std::vector<std::thread> threads_;
 
   mutable absl::Mutex mutex_;
-  std::deque<WorkerTask> plans_ ABSL_GUARDED_BY(mutex_);
-  std::deque<WorkerTask> emits_ ABSL_GUARDED_BY(mutex_);
+  std::deque<WorkerTask> urgent_ ABSL_GUARDED_BY(mutex_);
+  FairQueue queue_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<FairQueue::TaskId, WorkerTask> tasks_ ABSL_GUARDED_BY(mutex_);  // of queue_
+  FairQueue::TaskId last_task_ ABSL_GUARDED_BY(mutex_) = 0;
+  double plan_seconds_ ABSL_GUARDED_BY(mutex_) = 1;  // as long as they took lately
+  double emit_seconds_ ABSL_GUARDED_BY(mutex_) = 0.05;
   std::vector<pid_t> pids_ ABSL_GUARDED_BY(mutex_);
   size_t busy_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

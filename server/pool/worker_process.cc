@@ -21,7 +21,7 @@ absl::Status StatusOf(const v1::WorkerError& error) {
   return absl::Status(code, absl::string_view(error.message()).substr(0, kErrorMessageMax));
 }
 
-absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Spawn(Zygote* zygote, absl::Time deadline) {
+absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Spawn(Zygote* zygote, MonotonicTime deadline) {
   KILN_ASSIGN_OR_RETURN(Zygote::Worker worker, zygote->Spawn());
   std::unique_ptr<WorkerProcess> process(new WorkerProcess(zygote, worker));
   absl::StatusOr<v1::Frame> frame = process->channel_->Read(FrameWait{deadline, nullptr});

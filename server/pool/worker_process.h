@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "compiler/support/monotonic_time.h"
 #include "compiler/worker/frame.h"
 #include "kiln/v1/worker.pb.h"
 #include "server/pool/zygote.h"
@@ -18,7 +18,7 @@ namespace kiln {
 class WorkerProcess {
  public:
   // Starts a worker and waits for its hello. `zygote` outlives the process.
-  static absl::StatusOr<std::unique_ptr<WorkerProcess>> Spawn(Zygote* zygote, absl::Time deadline);
+  static absl::StatusOr<std::unique_ptr<WorkerProcess>> Spawn(Zygote* zygote, MonotonicTime deadline);
   ~WorkerProcess();  // kills it
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;

@@ -229,6 +229,8 @@ void AdminService::AddListings(const grpc::ServerContext& context, const v1::Tar
       continue;
     }
     WorkerTask task;
+    task.caller.job = "kilnctl";
+    task.caller.work_class = Caller::Class::kBackground;
     v1::EmitRequest* request = task.request.mutable_emit();
     request->set_kernel(*std::move(loops));
     *request->mutable_target() = target;

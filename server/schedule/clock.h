@@ -4,14 +4,11 @@
 // Thread-safe.
 #pragma once
 
-#include <chrono>
-
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "compiler/support/monotonic_time.h"
 
 namespace kiln {
-
-using MonotonicTime = std::chrono::steady_clock::time_point;
 
 class Clock {
  public:
@@ -22,7 +19,7 @@ class Clock {
 
 class SystemClock final : public Clock {
  public:
-  MonotonicTime Now() const override { return std::chrono::steady_clock::now(); }
+  MonotonicTime Now() const override { return MonotonicNow(); }
   absl::Time WallNow() const override { return absl::Now(); }
 };
 

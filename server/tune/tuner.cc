@@ -160,8 +160,13 @@ void Tuner::Session::EmitAhead(const v1::Subject& subject) {
   if (!subject.has_product()) return;
   const std::string key = KeyOf(subject);
   if (ahead_.contains(key) || known_.contains(key) || tuner_.Stored(key).ok()) return;
-  ahead_[key] =
-      std::async(std::launch::async, [this, product = subject.product()] { return job_.natives(product); });
+  try {
+    ahead_[key] =
+        std::async(std::launch::async, [this, product = subject.product()] { return job_.natives(product); });
+  } catch (const std::system_error& error) {
+    spdlog::warn("kernels of our own are not made ahead: {}", error.what());
+    ahead_.erase(key);
+  }
 }
 
 Tuner::Session::Natives Tuner::Session::NativesFor(const std::string& key, const v1::Subject& subject) {
@@ -210,7 +215,7 @@ void Tuner::Session::Tune(const Subjects& subjects, v1::Tuning* tuning) {
     return;
   }
   *tuning->mutable_gpu() = *facts_;
-  const absl::Time start = absl::Now();
+  const MonotonicTime start = MonotonicNow();
   int measured = 0;
   total_ += static_cast<uint32_t>(subjects.size());
   int next = 0;  // whose kernels were not asked for yet
@@ -228,7 +233,7 @@ void Tuner::Session::Tune(const Subjects& subjects, v1::Tuning* tuning) {
     job_.progress(++done_, total_);
   }
   spdlog::info("{} of {} subjects measured or known after {}", measured, subjects.size(),
-               absl::FormatDuration(absl::Now() - start));
+               absl::FormatDuration(absl::FromChrono(MonotonicNow() - start)));
 }
 
 }  // namespace kiln

@@ -35,7 +35,7 @@ TEST(Worker, MakesMachineCodeForAGpuInItsSandbox) {
   if (!HasPtxAssembler()) GTEST_SKIP() << "kiln was built without nvPTXCompiler";
   auto zygote = Zygote::Fork(KILN_WORKER, {absl::StrCat("--memory-bytes=", uint64_t{4} << 30)});
   ASSERT_TRUE(zygote.ok()) << zygote.status();
-  const absl::Time deadline = absl::Now() + absl::Seconds(60);
+  const MonotonicTime deadline = MonotonicAfter(absl::Seconds(60));
   auto worker = WorkerProcess::Spawn(zygote->get(), deadline);
   ASSERT_TRUE(worker.ok()) << worker.status();
   auto reply = (*worker)->Call(EmitForGpu(), FrameWait{deadline, nullptr});

@@ -51,7 +51,7 @@ class Frames : public testing::Test {
     theirs_ = -1;
   }
   void Raw(const std::string& bytes) { ASSERT_EQ(write(theirs_, bytes.data(), bytes.size()), bytes.size()); }
-  static FrameWait Soon() { return {absl::Now() + absl::Milliseconds(200), nullptr}; }
+  static FrameWait Soon() { return {MonotonicAfter(absl::Milliseconds(200)), nullptr}; }
 
   std::unique_ptr<FrameChannel> ours_;
   int theirs_ = -1;
@@ -64,7 +64,7 @@ TEST_F(Frames, TravelWhole) {
   frame.set_id(7);
   frame.mutable_plan()->set_graph(std::string(5 << 20, 'g'));  // more than the socket's buffer
   std::thread writer([&] { EXPECT_TRUE(peer.Write(frame, {}).ok()); });
-  const auto got = ours_->Read({absl::Now() + absl::Seconds(10), nullptr});
+  const auto got = ours_->Read({MonotonicAfter(absl::Seconds(10)), nullptr});
   writer.join();
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_EQ(got->SerializeAsString(), frame.SerializeAsString());
@@ -93,7 +93,7 @@ TEST_F(Frames, NonsenseIsDataLossAndAnEndIsUnavailable) {
 TEST_F(Frames, AnAbandonedReadEndsSoon) {
   const absl::Time start = absl::Now();
   const auto got =
-      ours_->Read({absl::InfiniteFuture(), [&] { return absl::Now() - start > absl::Milliseconds(50); }});
+      ours_->Read({MonotonicTime::max(), [&] { return absl::Now() - start > absl::Milliseconds(50); }});
   EXPECT_EQ(got.status().code(), absl::StatusCode::kCancelled);
   EXPECT_LT(absl::Now() - start, absl::Seconds(2));
 }
