@@ -28,6 +28,7 @@
 #include "server/rpc/admin_service.h"
 #include "server/rpc/compile_service.h"
 #include "server/rpc/metrics.h"
+#include "server/schedule/thread_executor.h"
 #include "server/tune/tuner.h"
 #include "spdlog/spdlog.h"
 
@@ -36,6 +37,7 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
+constexpr size_t kPeopleThreads = 2;  // for what kilnctl asks
 // After the socket is gone, a client that connected just before is still served.
 constexpr absl::Duration kBacklogGrace = absl::Milliseconds(200);
 constexpr absl::Duration kLastWordsGrace = absl::Seconds(1);
@@ -201,12 +203,14 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   Tuner tuner(gpus.get(), measuring.without, store.get(), &stats);
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Coordinator> coordinator,
                         Coordinator::Create(config, store.get(), &index, pool.get(), &tuner, &stats));
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> people, ThreadExecutor::Create(kPeopleThreads));
   std::atomic<bool> draining{false};
   AdminFacts facts;
   facts.started_unix_seconds = time(nullptr);
   facts.draining = &draining;
   CompileService compile_service(config, pool.get(), coordinator.get(), &stats);
-  AdminService admin_service(config, facts, store.get(), pool.get(), gpus.get(), coordinator.get(), &stats);
+  AdminService admin_service(config, facts, store.get(), pool.get(), gpus.get(), coordinator.get(),
+                             people.get(), &stats);
   KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), &compile_service, &admin_service));
   admin_service.SetAddress(server->address());
   std::unique_ptr<PrometheusListener> metrics;

@@ -41,9 +41,10 @@ server/tune: cache compiler/graph compiler/support server/observe server/pool
 server/build: cache compiler/graph compiler/support server/tune
 server/flight: cache compiler/graph compiler/support server/build server/observe server/pool server/schedule server/tune
 server/rpc: cache compiler/graph compiler/ir compiler/support compiler/worker server/build server/flight server/observe
+  server/schedule
 server: compiler/support
 server/main.cc: cache/chain compiler/support compiler/worker server server/config server/flight server/listen
-  server/observe server/pool server/rpc server/tune
+  server/observe server/pool server/rpc server/schedule server/tune
 
 client/include/kiln:
 client/src: client/include/kiln compiler/graph compiler/support

@@ -10,7 +10,7 @@ namespace kiln {
 namespace {
 
 constexpr size_t kJobIdBytes = 16;
-constexpr size_t kDiskThreads = 4;
+constexpr size_t kDiskThreads = 8;
 constexpr absl::Duration kDrainStep = absl::Milliseconds(20);
 
 std::string NewJobId() {
@@ -188,11 +188,10 @@ void Coordinator::Write(FlightId flight, std::shared_ptr<const Artifact> artifac
 
 // ---- The rest --------------------------------------------------------------------------------
 
-absl::Status Coordinator::FetchObjects(const v1::FetchObjectsRequest& request, StoredKeys::Visit visit) {
-  return keys_.Fetch(request, [&](const std::string& digest, const EntryValue& packed) {
-    stats_->fetched_objects++;
-    return visit(digest, packed);
-  });
+absl::StatusOr<EntryValue> Coordinator::ReadObject(const v1::FetchObjectsRequest& request,
+                                                   const Artifact* fresh, const std::string& digest) {
+  stats_->fetched_objects++;
+  return keys_.ReadObject(request, fresh, digest);
 }
 
 void Coordinator::ReportUse(const v1::ReportUseRequest& request) {

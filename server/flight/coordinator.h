@@ -56,11 +56,15 @@ class Coordinator final : public Workers, public FlightStore {
   void Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call);
   void Uploaded(CallId id, absl::StatusOr<GraphPtr> graph);
   void Cancel(CallId id);
-  // For what an upload costs: unpacking and hashing.
+  // For what blocks: unpacking and hashing an upload, reading objects.
   void Work(std::function<void()> work) { disk_->Post(std::move(work)); }
 
-  // As StoredKeys::Fetch; blocks.
-  absl::Status FetchObjects(const v1::FetchObjectsRequest& request, StoredKeys::Visit visit);
+  // As StoredKeys'; they block.
+  absl::StatusOr<std::shared_ptr<const Artifact>> CheckFetch(const v1::FetchObjectsRequest& request) {
+    return keys_.CheckFetch(request);
+  }
+  absl::StatusOr<EntryValue> ReadObject(const v1::FetchObjectsRequest& request, const Artifact* fresh,
+                                        const std::string& digest);
   void ReportUse(const v1::ReportUseRequest& request);
 
   // For people; block until the strand has come to it.

@@ -188,7 +188,8 @@ absl::StatusOr<v1::Manifest> StoredKeys::ManifestOf(const v1::FetchObjectsReques
   return manifest;
 }
 
-absl::Status StoredKeys::Fetch(const v1::FetchObjectsRequest& request, Visit visit) {
+absl::StatusOr<std::shared_ptr<const Artifact>> StoredKeys::CheckFetch(
+    const v1::FetchObjectsRequest& request) {
   std::shared_ptr<const Artifact> fresh;  // shared with the flight that is about to store it
   {
     absl::MutexLock lock(&mutex_);
@@ -208,20 +209,17 @@ absl::Status StoredKeys::Fetch(const v1::FetchObjectsRequest& request, Visit vis
   for (const std::string& digest : request.digests()) {
     if (!named.contains(digest)) return absl::InvalidArgumentError("a digest that the variant does not name");
   }
-  for (const std::string& digest : request.digests()) {
-    EntryValue packed;
-    if (fresh != nullptr) {
-      if (auto found = fresh->objects.find(digest); found != fresh->objects.end()) packed = found->second;
-    }
-    if (packed == nullptr) {
-      absl::StatusOr<EntryValue> stored = store_->artifacts().Get({EntryKind::kObject, digest});
-      if (!stored.ok()) index_->Erase(request.compile_key());
-      KILN_RETURN_IF_ERROR(stored.status());
-      packed = *std::move(stored);
-    }
-    if (!visit(digest, packed)) return absl::CancelledError("the caller left");
+  return fresh;
+}
+
+absl::StatusOr<EntryValue> StoredKeys::ReadObject(const v1::FetchObjectsRequest& request,
+                                                  const Artifact* fresh, const std::string& digest) {
+  if (fresh != nullptr) {
+    if (auto found = fresh->objects.find(digest); found != fresh->objects.end()) return found->second;
   }
-  return absl::OkStatus();
+  absl::StatusOr<EntryValue> stored = store_->artifacts().Get({EntryKind::kObject, digest});
+  if (!stored.ok()) index_->Erase(request.compile_key());
+  return stored;
 }
 
 }  // namespace kiln

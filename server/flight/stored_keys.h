@@ -10,7 +10,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -45,11 +44,13 @@ class StoredKeys {
   // A refusal that would only repeat or, in quarantine, for a day.
   void PutRefusal(const FlightRequest& request, const absl::Status& status, bool quarantine);
 
-  // The packed objects of one variant, in order; `visit` returns false to stop (CANCELLED). INVALID_ARGUMENT
-  // for a digest that the variant does not name, NOT_FOUND when the variant or an object is gone (then look
-  // up again).
-  using Visit = absl::FunctionRef<bool(const std::string& digest, const EntryValue& packed)>;
-  absl::Status Fetch(const v1::FetchObjectsRequest& request, Visit visit);
+  // Whether all that is asked for may be read. The artifact where the store has yet to take it, or null.
+  // INVALID_ARGUMENT for a digest that the variant does not name, NOT_FOUND when the variant is gone (then
+  // look up again).
+  absl::StatusOr<std::shared_ptr<const Artifact>> CheckFetch(const v1::FetchObjectsRequest& request);
+  // One of them, packed. NOT_FOUND when it is gone.
+  absl::StatusOr<EntryValue> ReadObject(const v1::FetchObjectsRequest& request, const Artifact* fresh,
+                                        const std::string& digest);
 
   // After a removal: what memory knows of the key; of every key when empty.
   void Forget(const std::string& compile_key);

@@ -12,7 +12,6 @@ namespace kiln {
 namespace {
 
 constexpr size_t kServerBytes = 512u << 20;
-constexpr int kServerThreads = 1024;
 constexpr int kStreamsPerConnection = 256;
 // A header with facts, notes and hints at their limits (rpc/compile_service.h); nothing else that comes in
 // one message is larger.
@@ -29,7 +28,7 @@ absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenCo
                                                               grpc::Service* compiler, grpc::Service* admin) {
   grpc::ServerBuilder builder;
   grpc::ResourceQuota quota("kilnd");
-  quota.Resize(kServerBytes).SetMaxThreads(kServerThreads);
+  quota.Resize(kServerBytes);
   builder.SetResourceQuota(quota);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   // Manifests and listings: bounded by what the store takes.
@@ -37,9 +36,6 @@ absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenCo
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnection);
   // Two daemons on one port would answer in turns.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
   int port = 0;
   if (!listen.unix_socket().empty()) {
     builder.AddListeningPort(absl::StrCat("unix:", listen.unix_socket()), grpc::InsecureServerCredentials());

@@ -1,8 +1,8 @@
 // The gRPC server: where kilnd listens and how much a client may take.
 //
 // A unix socket is 0600 in a directory that belongs to us and that nobody else may write; TCP is
-// loopback only (config.h checks). Every call holds a thread for its length, and threads, memory,
-// streams and message sizes are bounded. Threads: one owner.
+// loopback only (config.h checks). Services are callbacks and hold no thread; memory, streams and message
+// sizes are bounded. Threads: one owner.
 #pragma once
 
 #include <memory>

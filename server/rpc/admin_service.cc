@@ -108,8 +108,8 @@ absl::StatusOr<std::vector<AdminService::Found>> AdminService::Find(const std::s
   return matches;
 }
 
-grpc::Status AdminService::Status(grpc::ServerContext*, const v1::StatusRequest*, v1::StatusReply* reply) {
-  CallScope scope(stats_);
+absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext&, const v1::StatusRequest&,
+                                        v1::StatusReply* reply) {
   reply->set_version(KILN_VERSION);
   reply->set_build_id(OwnBuildId());
   reply->set_compiler_fingerprint(pool_->hello().compiler_fingerprint());
@@ -129,13 +129,13 @@ grpc::Status AdminService::Status(grpc::ServerContext*, const v1::StatusRequest*
   const StoreStatistics statistics = store_->statistics();
   reply->set_store_writable(statistics.writable);
   reply->set_store_message(statistics.message);
-  if (gpus_ == nullptr) return grpc::Status::OK;
+  if (gpus_ == nullptr) return absl::OkStatus();
   for (v1::MeasuringGpu& gpu : gpus_->gpus()) *reply->add_gpus() = std::move(gpu);
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
-grpc::Status AdminService::Stats(grpc::ServerContext*, const v1::StatsRequest*, v1::StatsReply* reply) {
-  CallScope scope(stats_);
+absl::Status AdminService::AnswerStats(const grpc::CallbackServerContext&, const v1::StatsRequest&,
+                                       v1::StatsReply* reply) {
   const StoreStatistics store = store_->statistics();
   reply->set_lookups(stats_->lookups);
   reply->set_hits(stats_->hits);
@@ -158,26 +158,26 @@ grpc::Status AdminService::Stats(grpc::ServerContext*, const v1::StatsRequest*, 
   reply->set_scrubbed(store.scrubbed);
   reply->set_fetched_objects(stats_->fetched_objects);
   reply->set_graphs_uploaded(stats_->graphs_uploaded);
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
-grpc::Status AdminService::Jobs(grpc::ServerContext*, const v1::JobsRequest*, v1::JobsReply* reply) {
-  CallScope scope(stats_);
+absl::Status AdminService::AnswerJobs(const grpc::CallbackServerContext&, const v1::JobsRequest&,
+                                      v1::JobsReply* reply) {
   for (v1::JobInfo& job : coordinator_->Jobs()) *reply->add_jobs() = std::move(job);
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
-grpc::Status AdminService::List(grpc::ServerContext*, const v1::ListRequest* request, v1::ListReply* reply) {
-  CallScope scope(stats_);
+absl::Status AdminService::AnswerList(const grpc::CallbackServerContext&, const v1::ListRequest& request,
+                                      v1::ListReply* reply) {
   absl::StatusOr<std::vector<CatalogEntry>> entries = store_->catalog().Scan(EntryKind::kManifest, "");
-  if (!entries.ok()) return ToGrpc(entries.status());
+  if (!entries.ok()) return entries.status();
   reply->set_total(entries->size());
   std::sort(entries->begin(), entries->end(), [](const CatalogEntry& a, const CatalogEntry& b) {
     return std::max(a.created_unix_seconds, a.last_used_unix_seconds) >
            std::max(b.created_unix_seconds, b.last_used_unix_seconds);
   });
   const size_t limit =
-      request->limit() == 0 ? kEntriesShownMax : std::min<size_t>(request->limit(), kEntriesShownMax);
+      request.limit() == 0 ? kEntriesShownMax : std::min<size_t>(request.limit(), kEntriesShownMax);
   for (const CatalogEntry& entry : *entries) {
     if (reply->entries_size() >= limit) break;
     absl::StatusOr<Found> found = ReadEntry(entry);
@@ -187,7 +187,7 @@ grpc::Status AdminService::List(grpc::ServerContext*, const v1::ListRequest* req
       spdlog::warn("read an entry: {}", found.status().ToString());
     }
   }
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> AdminService::ReadObject(const v1::ObjectRef& ref) {
@@ -216,7 +216,7 @@ void AdminService::ShowKernels(const Found& found, v1::ShownEntry* shown) {
   }
 }
 
-void AdminService::AddListings(const grpc::ServerContext& context, const v1::Target& target,
+void AdminService::AddListings(const grpc::CallbackServerContext& context, const v1::Target& target,
                                v1::ShownEntry* shown) {
   std::vector<WorkerResult> results(shown->kernels_size());
   absl::BlockingCounter left(shown->kernels_size());
@@ -259,36 +259,34 @@ void AdminService::AddListings(const grpc::ServerContext& context, const v1::Tar
   }
 }
 
-grpc::Status AdminService::Show(grpc::ServerContext* context, const v1::ShowRequest* request,
-                                v1::ShowReply* reply) {
-  CallScope scope(stats_);
-  absl::StatusOr<std::vector<Found>> found = Find(request->key_prefix(), kShowMax);
-  if (!found.ok()) return ToGrpc(found.status());
+absl::Status AdminService::AnswerShow(const grpc::CallbackServerContext& context,
+                                      const v1::ShowRequest& request, v1::ShowReply* reply) {
+  absl::StatusOr<std::vector<Found>> found = Find(request.key_prefix(), kShowMax);
+  if (!found.ok()) return found.status();
   for (Found& match : *found) {
     v1::ShownEntry* shown = reply->add_entries();
     *shown->mutable_info() = Describe(match);
     ShowKernels(match, shown);
-    if (request->listings()) AddListings(*context, match.manifest.target(), shown);
+    if (request.listings()) AddListings(context, match.manifest.target(), shown);
     *shown->mutable_manifest() = std::move(match.manifest);
     *shown->mutable_sections() = std::move(match.sections);
     *shown->mutable_notes() = std::move(match.notes);
     *shown->mutable_hints() = std::move(match.hints);
   }
-  if (reply->entries_size() == 0) return ToGrpc(absl::NotFoundError("no entry has a key that starts so"));
-  return grpc::Status::OK;
+  if (reply->entries_size() == 0) return absl::NotFoundError("no entry has a key that starts so");
+  return absl::OkStatus();
 }
 
-grpc::Status AdminService::Verify(grpc::ServerContext*, const v1::VerifyRequest* request,
-                                  v1::VerifyReply* reply) {
-  CallScope scope(stats_);
-  absl::StatusOr<Store::VerifyResult> result = store_->Verify(request->repair());
-  if (!result.ok()) return ToGrpc(result.status());
+absl::Status AdminService::AnswerVerify(const grpc::CallbackServerContext&, const v1::VerifyRequest& request,
+                                        v1::VerifyReply* reply) {
+  absl::StatusOr<Store::VerifyResult> result = store_->Verify(request.repair());
+  if (!result.ok()) return result.status();
   reply->set_entries(result->entries);
   reply->set_objects(result->objects);
   reply->set_corrupt(result->corrupt);
   reply->set_missing(result->missing);
   for (std::string& detail : result->details) reply->add_details(std::move(detail));
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<AdminService::Chosen> AdminService::ChooseAll() {
@@ -336,41 +334,38 @@ absl::StatusOr<AdminService::Chosen> AdminService::ChooseByKey(const std::string
   return chosen;
 }
 
-grpc::Status AdminService::Remove(grpc::ServerContext*, const v1::RemoveRequest* request,
-                                  v1::RemoveReply* reply) {
-  CallScope scope(stats_);
-  const absl::StatusOr<Chosen> chosen =
-      request->all() ? ChooseAll() : ChooseByKey(request->key_prefix(), request->every_match());
-  if (!chosen.ok()) return ToGrpc(chosen.status());
-  if (absl::Status status = store_->artifacts().Delete(chosen->ids); !status.ok()) return ToGrpc(status);
-  if (request->all()) coordinator_->Forget("");
-  for (const std::string& key : chosen->compile_keys) coordinator_->Forget(key);
-  reply->set_removed(chosen->entries);
-  return grpc::Status::OK;
+absl::Status AdminService::AnswerRemove(const grpc::CallbackServerContext&, const v1::RemoveRequest& request,
+                                        v1::RemoveReply* reply) {
+  KILN_ASSIGN_OR_RETURN(const Chosen chosen, request.all()
+                                                 ? ChooseAll()
+                                                 : ChooseByKey(request.key_prefix(), request.every_match()));
+  KILN_RETURN_IF_ERROR(store_->artifacts().Delete(chosen.ids));
+  if (request.all()) coordinator_->Forget("");
+  for (const std::string& key : chosen.compile_keys) coordinator_->Forget(key);
+  reply->set_removed(chosen.entries);
+  return absl::OkStatus();
 }
 
-grpc::Status AdminService::Pin(grpc::ServerContext*, const v1::PinRequest* request, v1::PinReply* reply) {
-  CallScope scope(stats_);
-  const absl::StatusOr<Chosen> chosen = ChooseByKey(request->key_prefix(), request->every_match());
-  if (!chosen.ok()) return ToGrpc(chosen.status());
-  for (const EntryId& id : chosen->ids) {
-    const absl::Status status = store_->catalog().SetPinned(id, !request->unpin());
+absl::Status AdminService::AnswerPin(const grpc::CallbackServerContext&, const v1::PinRequest& request,
+                                     v1::PinReply* reply) {
+  KILN_ASSIGN_OR_RETURN(const Chosen chosen, ChooseByKey(request.key_prefix(), request.every_match()));
+  for (const EntryId& id : chosen.ids) {
+    const absl::Status status = store_->catalog().SetPinned(id, !request.unpin());
     // One that has gone since is no match any more.
-    if (!status.ok() && !absl::IsNotFound(status)) return ToGrpc(status);
+    if (!status.ok() && !absl::IsNotFound(status)) return status;
     reply->set_entries(reply->entries() + (status.ok() ? 1 : 0));
   }
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
-grpc::Status AdminService::Evict(grpc::ServerContext*, const v1::EvictRequest* request,
-                                 v1::EvictReply* reply) {
-  CallScope scope(stats_);
+absl::Status AdminService::AnswerEvict(const grpc::CallbackServerContext&, const v1::EvictRequest& request,
+                                       v1::EvictReply* reply) {
   const uint64_t before = store_->statistics().evicted;
-  if (absl::Status status = store_->EvictTo(request->live_bytes()); !status.ok()) return ToGrpc(status);
+  KILN_RETURN_IF_ERROR(store_->EvictTo(request.live_bytes()));
   const StoreStatistics statistics = store_->statistics();
   reply->set_evicted(statistics.evicted - before);
   reply->set_bytes_on_disk(statistics.bytes_on_disk);
-  return grpc::Status::OK;
+  return absl::OkStatus();
 }
 
 }  // namespace kiln

@@ -4,7 +4,9 @@
 // Thread-safe.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
@@ -14,6 +16,8 @@
 #include "kiln/v1/config.pb.h"
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
+#include "server/rpc/request_limits.h"
+#include "server/schedule/executor.h"
 
 namespace kiln {
 
@@ -22,17 +26,18 @@ struct AdminFacts {
   const std::atomic<bool>* draining = nullptr;  // not owned
 };
 
-class AdminService final : public v1::Admin::Service {
+class AdminService final : public v1::Admin::CallbackService {
  public:
   // All outlive the service; `gpus` is nullptr where nothing is measured.
   AdminService(const v1::Config& config, const AdminFacts& facts, Store* store, WorkerPool* pool,
-               const MeasuringPool* gpus, Coordinator* coordinator, kiln::Stats* stats)
+               const MeasuringPool* gpus, Coordinator* coordinator, Executor* threads, kiln::Stats* stats)
       : config_(config),
         facts_(facts),
         store_(store),
         pool_(pool),
         gpus_(gpus),
         coordinator_(coordinator),
+        threads_(threads),
         stats_(stats) {}
 
   // Where the daemon listens; known only after the service has been registered with a server.
@@ -41,25 +46,74 @@ class AdminService final : public v1::Admin::Service {
     address_ = address;
   }
 
-  grpc::Status Status(grpc::ServerContext* context, const v1::StatusRequest* request,
-                      v1::StatusReply* reply) override;
-  grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
-                     v1::StatsReply* reply) override;
-  grpc::Status Jobs(grpc::ServerContext* context, const v1::JobsRequest* request,
-                    v1::JobsReply* reply) override;
-  grpc::Status List(grpc::ServerContext* context, const v1::ListRequest* request,
-                    v1::ListReply* reply) override;
-  grpc::Status Show(grpc::ServerContext* context, const v1::ShowRequest* request,
-                    v1::ShowReply* reply) override;
-  grpc::Status Verify(grpc::ServerContext* context, const v1::VerifyRequest* request,
-                      v1::VerifyReply* reply) override;
-  grpc::Status Remove(grpc::ServerContext* context, const v1::RemoveRequest* request,
-                      v1::RemoveReply* reply) override;
-  grpc::Status Pin(grpc::ServerContext* context, const v1::PinRequest* request, v1::PinReply* reply) override;
-  grpc::Status Evict(grpc::ServerContext* context, const v1::EvictRequest* request,
-                     v1::EvictReply* reply) override;
+  grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context, const v1::StatusRequest* request,
+                                   v1::StatusReply* reply) override {
+    return Run(context, request, reply, &AdminService::AnswerStatus);
+  }
+  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context, const v1::StatsRequest* request,
+                                  v1::StatsReply* reply) override {
+    return Run(context, request, reply, &AdminService::AnswerStats);
+  }
+  grpc::ServerUnaryReactor* Jobs(grpc::CallbackServerContext* context, const v1::JobsRequest* request,
+                                 v1::JobsReply* reply) override {
+    return Run(context, request, reply, &AdminService::AnswerJobs);
+  }
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const v1::ListRequest* request,
+                                 v1::ListReply* reply) override {
+    return Run(context, request, reply, &AdminService::AnswerList);
+  }
+  grpc::ServerUnaryReactor* Show(grpc::CallbackServerContext* context, const v1::ShowRequest* request,
+                                 v1::ShowReply* reply) override {
+    return Run(context, request, reply, &AdminService::AnswerShow);
+  }
+  grpc::ServerUnaryReactor* Verify(grpc::CallbackServerContext* context, const v1::VerifyRequest* request,
+                                   v1::VerifyReply* reply) override {
+    return Run(context, request, reply, &AdminService::AnswerVerify);
+  }
+  grpc::ServerUnaryReactor* Remove(grpc::CallbackServerContext* context, const v1::RemoveRequest* request,
+                                   v1::RemoveReply* reply) override {
+    return Run(context, request, reply, &AdminService::AnswerRemove);
+  }
+  grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context, const v1::PinRequest* request,
+                                v1::PinReply* reply) override {
+    return Run(context, request, reply, &AdminService::AnswerPin);
+  }
+  grpc::ServerUnaryReactor* Evict(grpc::CallbackServerContext* context, const v1::EvictRequest* request,
+                                  v1::EvictReply* reply) override {
+    return Run(context, request, reply, &AdminService::AnswerEvict);
+  }
 
  private:
+  // On a thread for people, so that nobody else waits for what they ask.
+  template <typename Request, typename Reply>
+  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const Request* request, Reply* reply,
+                                absl::Status (AdminService::*answer)(const grpc::CallbackServerContext&,
+                                                                     const Request&, Reply*)) {
+    grpc::ServerUnaryReactor* call = context->DefaultReactor();
+    auto scope = std::make_shared<CallScope>(stats_);  // copied into the work, which is a std::function
+    threads_->Post([this, context, request, reply, answer, call, scope] {
+      call->Finish(ToGrpc((this->*answer)(*context, *request, reply)));
+    });
+    return call;
+  }
+  absl::Status AnswerStatus(const grpc::CallbackServerContext& context, const v1::StatusRequest& request,
+                            v1::StatusReply* reply);
+  absl::Status AnswerStats(const grpc::CallbackServerContext& context, const v1::StatsRequest& request,
+                           v1::StatsReply* reply);
+  absl::Status AnswerJobs(const grpc::CallbackServerContext& context, const v1::JobsRequest& request,
+                          v1::JobsReply* reply);
+  absl::Status AnswerList(const grpc::CallbackServerContext& context, const v1::ListRequest& request,
+                          v1::ListReply* reply);
+  absl::Status AnswerShow(const grpc::CallbackServerContext& context, const v1::ShowRequest& request,
+                          v1::ShowReply* reply);
+  absl::Status AnswerVerify(const grpc::CallbackServerContext& context, const v1::VerifyRequest& request,
+                            v1::VerifyReply* reply);
+  absl::Status AnswerRemove(const grpc::CallbackServerContext& context, const v1::RemoveRequest& request,
+                            v1::RemoveReply* reply);
+  absl::Status AnswerPin(const grpc::CallbackServerContext& context, const v1::PinRequest& request,
+                         v1::PinReply* reply);
+  absl::Status AnswerEvict(const grpc::CallbackServerContext& context, const v1::EvictRequest& request,
+                           v1::EvictReply* reply);
   struct Found {
     CatalogEntry entry;
     v1::Manifest manifest;
@@ -82,7 +136,8 @@ class AdminService final : public v1::Admin::Service {
   v1::EntryInfo Describe(const Found& found) const;
   void ShowKernels(const Found& found, v1::ShownEntry* shown);
   // Emits the entry's kernels again and sets their listings, or texts that say why there is none.
-  void AddListings(const grpc::ServerContext& context, const v1::Target& target, v1::ShownEntry* shown);
+  void AddListings(const grpc::CallbackServerContext& context, const v1::Target& target,
+                   v1::ShownEntry* shown);
   absl::StatusOr<std::string> ReadObject(const v1::ObjectRef& ref);
 
   const v1::Config config_;
@@ -91,6 +146,7 @@ class AdminService final : public v1::Admin::Service {
   WorkerPool* const pool_;
   const MeasuringPool* const gpus_;
   Coordinator* const coordinator_;
+  Executor* const threads_;
   kiln::Stats* const stats_;
 
   absl::Mutex mutex_;

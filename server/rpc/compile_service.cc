@@ -1,20 +1,22 @@
 #include "server/rpc/compile_service.h"
 
 #include "absl/strings/str_cat.h"
-#include "compiler/support/limits.h"
 #include "compiler/worker/build_id.h"
 #include "server/rpc/compile_call.h"
+#include "server/rpc/fetch_call.h"
 #include "server/rpc/request_limits.h"
 #include "server/rpc/shared_bytes.h"
 
 namespace kiln {
-grpc::Status CompileService::Hello(grpc::ServerContext*, const v1::HelloRequest* request,
-                                   v1::HelloReply* reply) {
+grpc::ServerUnaryReactor* CompileService::Hello(grpc::CallbackServerContext* context,
+                                                const v1::HelloRequest* request, v1::HelloReply* reply) {
   CallScope scope(stats_);
+  grpc::ServerUnaryReactor* call = context->DefaultReactor();
   if (request->protocol_min() > kProtocolVersion || request->protocol_max() < kProtocolVersion) {
-    return ToGrpc(absl::FailedPreconditionError(absl::StrCat("this daemon speaks protocol ", kProtocolVersion,
-                                                             ", the client ", request->protocol_min(), " to ",
-                                                             request->protocol_max())));
+    call->Finish(ToGrpc(absl::FailedPreconditionError(
+        absl::StrCat("this daemon speaks protocol ", kProtocolVersion, ", the client ",
+                     request->protocol_min(), " to ", request->protocol_max()))));
+    return call;
   }
   const v1::WorkerHello& worker = pool_->hello();
   reply->set_protocol(kProtocolVersion);
@@ -24,7 +26,8 @@ grpc::Status CompileService::Hello(grpc::ServerContext*, const v1::HelloRequest*
   reply->set_graph_format(worker.graph_format());
   reply->set_graph_bytes_max(graph_bytes_max_);
   *reply->mutable_targets() = worker.targets();
-  return grpc::Status::OK;
+  call->Finish(grpc::Status::OK);
+  return call;
 }
 
 grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* context,
@@ -70,39 +73,21 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::Attach(grpc::Callbac
   return new AttachCall(context, *bytes, &silence_, coordinator_, stats_);
 }
 
-grpc::Status CompileService::FetchObjects(grpc::ServerContext* context,
-                                          const v1::FetchObjectsRequest* request,
-                                          grpc::ServerWriter<v1::ObjectChunk>* writer) {
-  CallScope scope(stats_);
-  absl::Status status = CheckDigest("compile_key", request->compile_key());
-  if (status.ok()) status = CheckDigest("variant_id", request->variant_id());
-  if (status.ok() && request->digests_size() > kFetchDigestsMax) {
-    status = absl::InvalidArgumentError(absl::StrCat("digests: more than ", kFetchDigestsMax));
-  }
-  if (!status.ok()) return ToGrpc(status);
-  return ToGrpc(coordinator_->FetchObjects(*request, [&](const std::string& digest, const EntryValue& value) {
-    const std::string& packed = *value;
-    for (size_t offset = 0; offset < packed.size(); offset += kChunkBytesMax) {
-      v1::ObjectChunk chunk;
-      if (offset == 0) chunk.set_digest(digest);
-      chunk.set_offset(offset);
-      chunk.set_data(packed.substr(offset, kChunkBytesMax));
-      chunk.set_last(offset + kChunkBytesMax >= packed.size());
-      const SilenceWatch::Turn turn(silence_, *context);
-      if (!writer->Write(chunk)) return false;
-    }
-    return true;
-  }));
+grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::FetchObjects(grpc::CallbackServerContext* context,
+                                                                         const grpc::ByteBuffer* bytes) {
+  return new FetchCall(context, *bytes, &silence_, coordinator_, stats_);
 }
 
-grpc::Status CompileService::ReportUse(grpc::ServerContext*, const v1::ReportUseRequest* request,
-                                       v1::ReportUseReply*) {
+grpc::ServerUnaryReactor* CompileService::ReportUse(grpc::CallbackServerContext* context,
+                                                    const v1::ReportUseRequest* request,
+                                                    v1::ReportUseReply*) {
   CallScope scope(stats_);
   absl::Status status = CheckDigest("compile_key", request->compile_key());
   if (status.ok()) status = CheckDigest("variant_id", request->variant_id());
-  if (!status.ok()) return ToGrpc(status);
-  coordinator_->ReportUse(*request);
-  return grpc::Status::OK;
+  if (status.ok()) coordinator_->ReportUse(*request);
+  grpc::ServerUnaryReactor* call = context->DefaultReactor();
+  call->Finish(ToGrpc(status));
+  return call;
 }
 
 }  // namespace kiln

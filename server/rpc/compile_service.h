@@ -19,11 +19,11 @@ namespace kiln {
 
 inline constexpr uint32_t kProtocolVersion = 1;
 
-// Calls that wait, or that are many, are callbacks on serialized messages and hold no thread; the others hold
-// one.
-using CompilerService =
-    v1::Compiler::WithRawCallbackMethod_Lookup<v1::Compiler::WithRawCallbackMethod_Compile<
-        v1::Compiler::WithRawCallbackMethod_Attach<v1::Compiler::Service>>>;
+// All are callbacks and hold no thread; those that are large, or many, take and give serialized messages.
+using CompilerService = v1::Compiler::WithRawCallbackMethod_Lookup<
+    v1::Compiler::WithRawCallbackMethod_Compile<v1::Compiler::WithRawCallbackMethod_Attach<
+        v1::Compiler::WithRawCallbackMethod_FetchObjects<v1::Compiler::WithCallbackMethod_Hello<
+            v1::Compiler::WithCallbackMethod_ReportUse<v1::Compiler::Service>>>>>>;
 
 class CompileService final : public CompilerService {
  public:
@@ -35,18 +35,19 @@ class CompileService final : public CompilerService {
         coordinator_(coordinator),
         stats_(stats) {}
 
-  grpc::Status Hello(grpc::ServerContext* context, const v1::HelloRequest* request,
-                     v1::HelloReply* reply) override;
+  grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context, const v1::HelloRequest* request,
+                                  v1::HelloReply* reply) override;
   grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
                                    grpc::ByteBuffer* reply) override;
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Compile(
       grpc::CallbackServerContext* context) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Attach(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* bytes) override;
-  grpc::Status FetchObjects(grpc::ServerContext* context, const v1::FetchObjectsRequest* request,
-                            grpc::ServerWriter<v1::ObjectChunk>* writer) override;
-  grpc::Status ReportUse(grpc::ServerContext* context, const v1::ReportUseRequest* request,
-                         v1::ReportUseReply* reply) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* FetchObjects(grpc::CallbackServerContext* context,
+                                                           const grpc::ByteBuffer* bytes) override;
+  grpc::ServerUnaryReactor* ReportUse(grpc::CallbackServerContext* context,
+                                      const v1::ReportUseRequest* request,
+                                      v1::ReportUseReply* reply) override;
 
  private:
   const uint64_t graph_bytes_max_;

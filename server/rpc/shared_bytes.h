@@ -3,19 +3,25 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 
 namespace kiln {
 
-// `bytes` lies in what `owner` owns, which lives until the last reader is done.
+// The bytes lie in what `owner` owns, which lives until the last reader is done.
+template <typename Owner>
+grpc::Slice SharedSlice(const char* data, size_t size, std::shared_ptr<Owner> owner) {
+  auto* kept = new std::shared_ptr<Owner>(std::move(owner));
+  return grpc::Slice(
+      const_cast<char*>(data), size, [](void* what) { delete static_cast<std::shared_ptr<Owner>*>(what); },
+      kept);
+}
+
 template <typename Owner>
 grpc::ByteBuffer SharedBytes(const std::string& bytes, std::shared_ptr<Owner> owner) {
-  auto* kept = new std::shared_ptr<Owner>(std::move(owner));
-  const grpc::Slice slice(
-      const_cast<char*>(bytes.data()), bytes.size(),
-      [](void* what) { delete static_cast<std::shared_ptr<Owner>*>(what); }, kept);
+  const grpc::Slice slice = SharedSlice(bytes.data(), bytes.size(), std::move(owner));
   return grpc::ByteBuffer(&slice, 1);
 }
 

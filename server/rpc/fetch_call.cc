@@ -1,0 +1,112 @@
+#include "server/rpc/fetch_call.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/support/limits.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "server/rpc/request_limits.h"
+#include "server/rpc/shared_bytes.h"
+
+namespace kiln {
+namespace {
+
+constexpr uint32_t kDataTag = (v1::ObjectChunk::kDataFieldNumber << 3) | 2;  // a field of bytes
+
+absl::Status Check(const v1::FetchObjectsRequest& request) {
+  absl::Status status = CheckDigest("compile_key", request.compile_key());
+  if (status.ok()) status = CheckDigest("variant_id", request.variant_id());
+  if (status.ok() && request.digests_size() > kFetchDigestsMax) {
+    status = absl::InvalidArgumentError(absl::StrCat("digests: more than ", kFetchDigestsMax));
+  }
+  return status;
+}
+
+// `chunk` with bytes of `packed` as its data, which are not copied.
+grpc::ByteBuffer ChunkOf(const v1::ObjectChunk& chunk, const EntryValue& packed, size_t begin, size_t bytes) {
+  std::string head = chunk.SerializeAsString();
+  {
+    google::protobuf::io::StringOutputStream stream(&head);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.WriteTag(kDataTag);
+    coded.WriteVarint32(static_cast<uint32_t>(bytes));
+  }
+  const grpc::Slice slices[] = {grpc::Slice(head), SharedSlice(packed->data() + begin, bytes, packed)};
+  return grpc::ByteBuffer(slices, 2);
+}
+
+}  // namespace
+
+FetchCall::FetchCall(grpc::CallbackServerContext* context, grpc::ByteBuffer bytes, SilenceWatch* silence,
+                     Coordinator* coordinator, Stats* stats)
+    : context_(context), silence_(silence), coordinator_(coordinator), scope_(stats) {
+  absl::Status status = absl::InvalidArgumentError("the message is no FetchObjectsRequest");
+  if (grpc::SerializationTraits<v1::FetchObjectsRequest>::Deserialize(&bytes, &request_).ok()) {
+    status = Check(request_);
+  }
+  if (!status.ok()) {
+    Finish(ToGrpc(status));
+    return;
+  }
+  absl::MutexLock lock(&mutex_);
+  ReadNext();
+}
+
+void FetchCall::ReadNext() {
+  coordinator_->Work([this] { ReadOne(); });
+}
+
+void FetchCall::ReadOne() {
+  absl::MutexLock lock(&mutex_);
+  absl::Status status;
+  if (!checked_) {
+    absl::StatusOr<std::shared_ptr<const Artifact>> fresh = coordinator_->CheckFetch(request_);
+    status = fresh.status();
+    if (fresh.ok()) fresh_ = *std::move(fresh);
+    checked_ = true;
+  }
+  if (status.ok() && next_ < request_.digests_size()) {
+    absl::StatusOr<EntryValue> packed =
+        coordinator_->ReadObject(request_, fresh_.get(), request_.digests(next_));
+    status = packed.status();
+    if (packed.ok()) {
+      packed_ = *std::move(packed);
+      ++next_;
+      sent_ = 0;
+      SendChunk();
+      return;
+    }
+  }
+  Finish(ToGrpc(status));
+}
+
+void FetchCall::SendChunk() {
+  const size_t bytes = std::min(kChunkBytesMax, packed_->size() - sent_);
+  v1::ObjectChunk chunk;
+  if (sent_ == 0) chunk.set_digest(request_.digests(next_ - 1));
+  chunk.set_offset(sent_);
+  chunk.set_last(sent_ + bytes >= packed_->size());
+  sending_ = ChunkOf(chunk, packed_, sent_, bytes);
+  sent_ += bytes;
+  turn_.emplace(*silence_, *context_);
+  StartWrite(&sending_);
+}
+
+void FetchCall::OnWriteDone(bool ok) {
+  absl::MutexLock lock(&mutex_);
+  turn_.reset();
+  if (!ok) {
+    Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the caller left"));
+  } else if (sent_ < packed_->size()) {
+    SendChunk();
+  } else if (next_ < request_.digests_size()) {
+    ReadNext();
+  } else {
+    Finish(grpc::Status::OK);
+  }
+}
+
+}  // namespace kiln

@@ -1,0 +1,51 @@
+// One FetchObjects under way, as callbacks. Objects are read one at a time on a thread of the coordinator's,
+// and sent in chunks that point into them, the next when the last was taken: a slow client holds one object.
+//
+// gRPC owns a call: it deletes itself when all is over.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/grpcpp.h"
+#include "kiln/v1/compile.grpc.pb.h"
+#include "server/flight/coordinator.h"
+#include "server/observe/stats.h"
+#include "server/rpc/silence_watch.h"
+
+namespace kiln {
+
+class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  // All but `bytes` outlive the call.
+  FetchCall(grpc::CallbackServerContext* context, grpc::ByteBuffer bytes, SilenceWatch* silence,
+            Coordinator* coordinator, Stats* stats);
+
+  void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnDone() override { delete this; }
+
+ private:
+  // Each on its own turn: one thread at a time, and the lock orders them.
+  void ReadNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReadOne() ABSL_LOCKS_EXCLUDED(mutex_);
+  void SendChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  grpc::CallbackServerContext* const context_;
+  SilenceWatch* const silence_;
+  Coordinator* const coordinator_;
+  const CallScope scope_;
+  v1::FetchObjectsRequest request_;  // const after construction
+
+  absl::Mutex mutex_;
+  bool checked_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<const Artifact> fresh_ ABSL_GUARDED_BY(mutex_);  // shared with the flight that stores it
+  int next_ ABSL_GUARDED_BY(mutex_) = 0;                           // of the request's digests
+  EntryValue packed_ ABSL_GUARDED_BY(mutex_);                      // of the one before
+  size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;                        // bytes of it
+  grpc::ByteBuffer sending_ ABSL_GUARDED_BY(mutex_);
+  std::optional<SilenceWatch::Turn> turn_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kiln
