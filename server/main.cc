@@ -11,6 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "cache/chain/old_stores.h"
 #include "cache/chain/store_config.h"
 #include "compiler/support/digest.h"
@@ -281,6 +282,10 @@ absl::Status Run(const Flags& flags, const v1::Config& config) {
 }
 
 int Main(int argc, char** argv) {
+#ifdef NDEBUG
+  // Debian builds absl with its search for deadlocks on, which takes one lock of the process at every other.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+#endif
   // What gRPC would write to standard error comes back as a status as well, in words.
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   Flags flags;
