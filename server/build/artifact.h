@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "cache/artifact_store.h"
+#include "cache/holds.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile.pb.h"
 #include "kiln/v1/worker.pb.h"
@@ -30,8 +31,9 @@ struct Artifact {
   v1::Guards guards;
   v1::SignedManifest signed_manifest;
   absl::flat_hash_map<std::string, EntryValue>
-      objects;                 // packed, by digest; not those that were stored before
-  std::vector<Entry> entries;  // the batch, manifest last
+      objects;                     // packed, by digest; not those that were stored before
+  std::vector<Entry> entries;      // the batch, manifest last
+  std::vector<Holds::Hold> holds;  // of objects that the store had, until it has the manifest as well
 };
 
 absl::Status CheckPlan(const v1::PlanReply& plan);

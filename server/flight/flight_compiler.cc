@@ -117,7 +117,9 @@ absl::StatusOr<std::shared_ptr<const Artifact>> FlightCompiler::CompileOnce(cons
   if (!plan.subjects().empty() || plan.has_images()) ingredients.tuning = &tuning;
   ingredients.notes_record = SerializeDeterministic(record);
   ingredients.rebuild_ms = static_cast<uint32_t>(1e3 * (record.plan_seconds() + record.emit_seconds()));
-  return std::make_shared<const Artifact>(AssembleArtifact(ingredients, std::move(plan)));
+  Artifact artifact = AssembleArtifact(ingredients, std::move(plan));
+  artifact.holds = std::move(flight->holds);
+  return std::make_shared<const Artifact>(std::move(artifact));
 }
 
 WorkerTask FlightCompiler::TaskFor(const Compilation& flight) {
@@ -197,20 +199,6 @@ void FlightCompiler::Forget(const std::string& compile_key) {
   if (compile_key.empty()) strikes_.clear();
 }
 
-absl::StatusOr<EmittedKernel> FlightCompiler::StoredKernel(const std::string& kernel_key) {
-  KILN_ASSIGN_OR_RETURN(EntryValue value, store_->artifacts().Get({EntryKind::kKernel, kernel_key}));
-  EmittedKernel kernel;
-  KILN_RETURN_IF_ERROR(ParseProto(*value, "kernel record", &kernel.record));
-  if (kernel.record.kernel_key() != kernel_key) return absl::DataLossError("a kernel record of another key");
-  // Memory may hold what the disk refused, or has lost: that goes along with the new artifact.
-  for (const v1::ObjectRef* object : {&kernel.record.object(), &kernel.record.loop_ir()}) {
-    const EntryId id = {EntryKind::kObject, object->digest()};
-    if (store_->catalog().Find(id).ok()) continue;
-    KILN_ASSIGN_OR_RETURN(kernel.objects[object->digest()], store_->artifacts().Get(id));
-  }
-  return kernel;
-}
-
 std::string FlightCompiler::KeyOfKernel(const std::string& kernel, const v1::Target& target) const {
   return KernelKey(kernel, target, KILN_KERNEL_ABI_VERSION, pool_->hello().compiler_fingerprint());
 }
@@ -256,7 +244,7 @@ absl::StatusOr<std::vector<EmittedKernel>> FlightCompiler::EmitAll(const Compila
     // A debug flight shows the machine code, which is not kept: it emits everything anew.
     absl::StatusOr<EmittedKernel> stored = absl::NotFoundError("");
     const auto found = known.find(keys[i]);
-    if (!flight->request->debug && found == known.end()) stored = StoredKernel(keys[i]);
+    if (!flight->request->debug && found == known.end()) stored = keys_->ReadKernel(keys[i], &flight->holds);
     if (found != known.end()) {
       kernels[i] = found->second;
     } else if (stored.ok()) {

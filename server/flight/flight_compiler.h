@@ -47,6 +47,7 @@ struct Compilation {
   uint32_t workers_lost = 0;    // those, and others that crashed
   uint32_t kernels_total = 0;
   std::atomic<uint32_t> kernels_done{0};
+  std::vector<Holds::Hold> holds;  // of the objects that it takes from the store
 };
 
 class FlightCompiler {
@@ -97,7 +98,6 @@ class FlightCompiler {
                                            const v1::Target& target,
                                            const MeasuringPool::Abandoned& abandoned);
   std::string KeyOfKernel(const std::string& kernel, const v1::Target& target) const;
-  absl::StatusOr<EmittedKernel> StoredKernel(const std::string& kernel_key);
   absl::Status Strike(const CompilationPtr& flight, const WorkerResult& crash);
   bool IsLastStrike(const std::string& compile_key);
   void Progress(const CompilationPtr& flight, absl::string_view phase, v1::CompileEvent event);

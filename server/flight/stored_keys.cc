@@ -85,6 +85,27 @@ void StoredKeys::ReadRefusal(const std::string& compile_key, KnownKey* known) {
   known->refused_until = absl::FromUnixSeconds(record.created_unix_seconds()) + kQuarantine;
 }
 
+absl::StatusOr<EmittedKernel> StoredKeys::ReadKernel(const std::string& kernel_key,
+                                                     std::vector<Holds::Hold>* holds) {
+  KILN_ASSIGN_OR_RETURN(EntryValue value, store_->artifacts().Get({EntryKind::kKernel, kernel_key}));
+  EmittedKernel kernel;
+  KILN_RETURN_IF_ERROR(ParseProto(*value, "kernel record", &kernel.record));
+  if (kernel.record.kernel_key() != kernel_key) return absl::DataLossError("a kernel record of another key");
+  std::vector<EntryId> objects;
+  for (const v1::ObjectRef* object : {&kernel.record.object(), &kernel.record.loop_ir()}) {
+    objects.push_back({EntryKind::kObject, object->digest()});
+  }
+  Holds::Hold hold = store_->Keep(objects);
+  // Memory may hold what the disk refused, has lost, or is about to evict: that goes along with the new
+  // artifact.
+  for (const EntryId& id : objects) {
+    if (!hold.late() && store_->catalog().Find(id).ok()) continue;
+    KILN_ASSIGN_OR_RETURN(kernel.objects[id.key], store_->artifacts().Get(id));
+  }
+  holds->push_back(std::move(hold));
+  return kernel;
+}
+
 // ---- Writing ---------------------------------------------------------------------------------
 
 void StoredKeys::Announce(const std::shared_ptr<const Artifact>& artifact) {

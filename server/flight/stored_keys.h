@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "cache/holds.h"
 #include "cache/store.h"
 #include "kiln/v1/compile.pb.h"
 #include "server/build/artifact.h"
@@ -41,6 +42,9 @@ class StoredKeys {
   // Writes an announced one. A key has at most kVariantsPerKeyMax variants: one more takes the place of the
   // least recently used. What the store refuses is still known, and not durable.
   absl::Status Put(const std::shared_ptr<const Artifact>& artifact);
+  // A kernel of another program's, for one that is being made. What it names on disk is held until the holds
+  // end; what the disk has not, but memory, is in its objects.
+  absl::StatusOr<EmittedKernel> ReadKernel(const std::string& kernel_key, std::vector<Holds::Hold>* holds);
   // A refusal that would only repeat or, in quarantine, for a day.
   void PutRefusal(const FlightRequest& request, const absl::Status& status, bool quarantine);
 

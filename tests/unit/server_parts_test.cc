@@ -25,6 +25,7 @@
 #include "server/build/artifact.h"
 #include "server/config/config.h"
 #include "server/flight/hit_index.h"
+#include "server/flight/stored_keys.h"
 #include "server/listen/runtime_dir.h"
 #include "server/observe/log.h"
 #include "server/schedule/clock.h"
@@ -391,6 +392,46 @@ TEST(FairQueue, BackgroundWaitsForItsOwnTenantAlone) {
   std::vector<uint64_t> order;
   while (!queue.empty()) order.push_back(*queue.Pop());
   EXPECT_EQ(order, (std::vector<uint64_t>{2, 3, 1, 4}));
+}
+
+// ---- What is stored --------------------------------------------------------------------------
+
+// Control: without the holds its objects go with the only manifest that names them.
+TEST_F(Scratch, WhatAFlightTakesFromTheStoreIsNotEvicted) {
+  for (const bool held : {true, false}) {
+    int64_t now = 1'700'000'000;
+    StoreEnvironment environment;
+    environment.now_unix_seconds = [&now] { return now; };
+    v1::StoreConfig config;
+    config.set_directory(absl::StrCat(directory_, held ? "/held" : "/not"));
+    auto store = NewStore(config, environment);
+    ASSERT_TRUE(store.ok()) << store.status();
+    v1::EmitReply reply;
+    reply.set_kind(v1::FLAT_IMAGE);
+    reply.set_object("an object");
+    const auto kernel = PackKernel("key", "loops", reply);
+    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    ArtifactIngredients ingredients;
+    ingredients.compile_key = Sha256("graph");
+    ingredients.kernels = absl::MakeConstSpan(&*kernel, 1);
+    v1::PlanReply plan;
+    plan.add_kernels()->set_kernel("loops");
+    plan.mutable_program()->add_steps()->mutable_launch()->set_kernel(0);
+    const Artifact artifact = AssembleArtifact(ingredients, plan);
+    ASSERT_TRUE((*store)->artifacts().Put(artifact.entries).ok());
+
+    now += 24 * 3600;  // nobody has used it for long
+    HitIndex index(1 << 20);
+    SystemClock clock;
+    StoredKeys keys(store->get(), &index, &clock);
+    std::vector<Holds::Hold> holds;
+    ASSERT_TRUE(keys.ReadKernel("key", &holds).ok());
+    if (!held) holds.clear();
+    now += 3600;  // a long flight
+    ASSERT_TRUE((*store)->EvictTo(0).ok());
+    EXPECT_EQ((*store)->statistics().entries, 0u);
+    EXPECT_EQ((*store)->statistics().objects, held ? artifact.objects.size() : 0u);
+  }
 }
 
 // ---- Hits ------------------------------------------------------------------------------------
