@@ -209,10 +209,17 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   AdminFacts facts;
   facts.started_unix_seconds = time(nullptr);
   facts.draining = &draining;
-  CompileService compile_service(config, pool.get(), coordinator.get(), &stats);
+  std::vector<std::unique_ptr<CompileService>> compile_services;  // a tenant each
   AdminService admin_service(config, facts, store.get(), pool.get(), gpus.get(), coordinator.get(),
                              people.get(), &stats);
-  KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), &compile_service, &admin_service));
+  KILN_ASSIGN_OR_RETURN(
+      auto server, KilnServer::Start(config.listen(), [&](const std::string& tenant, bool own) {
+        compile_services.push_back(
+            std::make_unique<CompileService>(config, tenant, pool.get(), coordinator.get(), &stats));
+        std::vector<grpc::Service*> services = {compile_services.back().get()};
+        if (own) services.push_back(&admin_service);
+        return services;
+      }));
   admin_service.SetAddress(server->address());
   std::unique_ptr<PrometheusListener> metrics;
   if (!config.metrics().address().empty()) {

@@ -34,7 +34,7 @@ cache/chain: cache cache/budget cache/checks cache/engine cache/tiers compiler/s
 
 server/config: compiler/support
 server/observe:
-server/listen:
+server/listen: compiler/support
 server/schedule: compiler/support
 server/pool: compiler/support compiler/worker server/observe server/schedule
 server/tune: cache compiler/graph compiler/support server/observe server/pool

@@ -8,6 +8,9 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/algorithm/container.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/support/limits.h"
@@ -23,6 +26,8 @@ constexpr uint32_t kGpusMax = 64;
 constexpr uint64_t kWorkerBytesMin = 256u << 20;
 constexpr uint64_t kStoreBytesMin = 1u << 20;
 constexpr uint32_t kSecondsMax = 30 * 24 * 3600;
+constexpr size_t kTenantNameMax = 64;
+constexpr uint32_t kNobody = 65534;
 
 class FirstError : public google::protobuf::io::ErrorCollector {
  public:
@@ -44,6 +49,34 @@ absl::Status CheckAtMost(absl::string_view field, uint64_t value, uint64_t max) 
 absl::Status CheckAtLeast(absl::string_view field, uint64_t value, uint64_t min) {
   if (value >= min) return absl::OkStatus();
   return Refuse(field, absl::StrCat(value, " is less than ", min));
+}
+
+absl::Status CheckTenants(const v1::ListenConfig& listen) {
+  if (listen.tenants().empty()) return absl::OkStatus();
+  if (!listen.tcp().empty())
+    return Refuse("listen.tcp", "can't be had with tenants: TCP does not say who calls");
+  absl::flat_hash_set<std::string> names;
+  absl::flat_hash_set<uint32_t> uids;
+  for (const v1::TenantConfig& tenant : listen.tenants()) {
+    const auto valid = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.'; };
+    if (tenant.name().empty() || tenant.name().size() > kTenantNameMax ||
+        !absl::c_all_of(tenant.name(), valid)) {
+      return Refuse("listen.tenants.name",
+                    absl::StrCat("\"", tenant.name(), "\" is no tenant's name: 1 to ", kTenantNameMax,
+                                 " letters, digits, \"_\", \"-\", \".\""));
+    }
+    if (!names.insert(tenant.name()).second) {
+      return Refuse("listen.tenants.name", absl::StrCat(tenant.name(), " is there twice"));
+    }
+    if (tenant.uids().empty()) return Refuse("listen.tenants.uids", absl::StrCat(tenant.name(), " has none"));
+    for (const uint32_t uid : tenant.uids()) {
+      if (uid == kNobody) return Refuse("listen.tenants.uids", "65534 is nobody's own");
+      if (!uids.insert(uid).second) {
+        return Refuse("listen.tenants.uids", absl::StrCat(uid, " belongs to two tenants"));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -123,6 +156,7 @@ absl::Status CheckConfig(const v1::Config& config) {
   if (const std::string& metrics = config.metrics().address(); !metrics.empty()) {
     KILN_RETURN_IF_ERROR(CheckLoopback("metrics.address", metrics));
   }
+  KILN_RETURN_IF_ERROR(CheckTenants(listen));
   const v1::StoreConfig& store = config.store();
   if (store.directory().empty()) return Refuse("store.directory", "is not given (--store)");
   if (store.directory()[0] != '/') return Refuse("store.directory", "is no absolute path");

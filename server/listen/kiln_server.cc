@@ -5,28 +5,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "compiler/support/status_macros.h"
+#include "spdlog/spdlog.h"
 
 namespace kiln {
 namespace {
 
 constexpr size_t kServerBytes = 512u << 20;
 constexpr int kStreamsPerConnection = 256;
-// A header with facts, notes and hints at their limits (rpc/compile_service.h); nothing else that comes in
+// A header with facts, notes and hints at their limits (rpc/request_limits.h); nothing else that comes in
 // one message is larger.
 constexpr int kMessageBytesMax = 6 << 20;
 
-std::string Wanted(const v1::ListenConfig& listen) {
-  const bool both = !listen.unix_socket().empty() && !listen.tcp().empty();
-  return absl::StrCat(listen.unix_socket(), both ? " and " : "", listen.tcp());
-}
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenConfig& listen,
-                                                              grpc::Service* compiler, grpc::Service* admin) {
-  grpc::ServerBuilder builder;
+void SetLimits(grpc::ServerBuilder& builder) {
   grpc::ResourceQuota quota("kilnd");
   quota.Resize(kServerBytes);
   builder.SetResourceQuota(quota);
@@ -36,32 +31,95 @@ absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenCo
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnection);
   // Two daemons on one port would answer in turns.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  int port = 0;
-  if (!listen.unix_socket().empty()) {
-    builder.AddListeningPort(absl::StrCat("unix:", listen.unix_socket()), grpc::InsecureServerCredentials());
-  }
-  if (!listen.tcp().empty()) builder.AddListeningPort(listen.tcp(), grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(compiler);
-  builder.RegisterService(admin);
+}
 
-  std::unique_ptr<KilnServer> server(new KilnServer);
-  server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", Wanted(listen), " (in use?)"));
+std::string Wanted(const v1::ListenConfig& listen) {
+  const bool both = !listen.unix_socket().empty() && !listen.tcp().empty();
+  return absl::StrCat(listen.unix_socket(), both ? " and " : "", listen.tcp());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenConfig& listen,
+                                                              ServicesOf services) {
+  std::unique_ptr<KilnServer> server(new KilnServer(listen, std::move(services)));
+  KILN_RETURN_IF_ERROR(listen.tenants().empty() ? server->ListenForAll() : server->ListenForTenants());
+  return server;
+}
+
+absl::Status KilnServer::ListenForAll() {
+  grpc::ServerBuilder builder;
+  SetLimits(builder);
+  int port = 0;
+  if (!listen_.unix_socket().empty()) {
+    builder.AddListeningPort(absl::StrCat("unix:", listen_.unix_socket()), grpc::InsecureServerCredentials());
+  }
+  if (!listen_.tcp().empty()) {
+    builder.AddListeningPort(listen_.tcp(), grpc::InsecureServerCredentials(), &port);
+  }
+  for (grpc::Service* service : services_("", /*own=*/true)) builder.RegisterService(service);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", Wanted(listen_), " (in use?)"));
   }
   std::vector<std::string> addresses;
-  if (!listen.unix_socket().empty()) {
-    server->unix_socket_ = listen.unix_socket();
-    if (chmod(listen.unix_socket().c_str(), 0600) != 0) {
+  if (!listen_.unix_socket().empty()) {
+    unix_socket_ = listen_.unix_socket();
+    if (chmod(unix_socket_.c_str(), 0600) != 0) {
       return absl::UnavailableError(absl::StrCat("restrict the socket: ", strerror(errno)));
     }
-    addresses.push_back(absl::StrCat("unix:", listen.unix_socket()));
+    addresses.push_back(absl::StrCat("unix:", unix_socket_));
   }
-  if (!listen.tcp().empty()) {
-    addresses.push_back(absl::StrCat(listen.tcp().substr(0, listen.tcp().rfind(':')), ":", port));
+  if (!listen_.tcp().empty()) {
+    addresses.push_back(absl::StrCat(listen_.tcp().substr(0, listen_.tcp().rfind(':')), ":", port));
   }
-  server->address_ = absl::StrJoin(addresses, ", ");
-  return server;
+  address_ = absl::StrJoin(addresses, ", ");
+  return absl::OkStatus();
+}
+
+absl::Status KilnServer::ListenForTenants() {
+  for (const v1::TenantConfig& tenant : listen_.tenants()) {
+    for (const uint32_t uid : tenant.uids()) tenants_[uid] = tenant.name();
+  }
+  if (const auto own = tenants_.find(geteuid()); own != tenants_.end()) own_tenant_ = own->second;
+  KILN_ASSIGN_OR_RETURN(peers_, PeerAcceptor::Start(listen_.unix_socket(), [this](uid_t uid, int descriptor) {
+                          Take(uid, descriptor);
+                        }));
+  unix_socket_ = listen_.unix_socket();
+  address_ = absl::StrCat("unix:", unix_socket_);
+  return absl::OkStatus();
+}
+
+void KilnServer::Take(uid_t uid, int descriptor) {
+  absl::MutexLock lock(&mutex_);
+  const auto tenant = tenants_.find(uid);
+  Acceptor* const acceptor = tenant == tenants_.end() ? nullptr : AcceptorOf(tenant->second);
+  if (acceptor == nullptr) {
+    if (tenant == tenants_.end()) spdlog::warn("user {} is no tenant (listen.tenants)", uid);
+    close(descriptor);
+    return;
+  }
+  Acceptor::NewConnectionParameters connection;
+  connection.fd = descriptor;
+  acceptor->HandleNewConnection(&connection);
+}
+
+KilnServer::Acceptor* KilnServer::AcceptorOf(const std::string& tenant) {
+  const auto [found, first] = servers_.try_emplace(tenant);
+  if (!first) return found->second.acceptor.get();
+  grpc::ServerBuilder builder;
+  SetLimits(builder);
+  std::unique_ptr<Acceptor> acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
+  for (grpc::Service* service : services_(tenant, tenant == own_tenant_)) builder.RegisterService(service);
+  found->second.server = builder.BuildAndStart();
+  if (found->second.server == nullptr) {
+    spdlog::error("no server for tenant {}", tenant);
+    return nullptr;
+  }
+  found->second.acceptor = std::move(acceptor);
+  return found->second.acceptor.get();
 }
 
 void KilnServer::Unlink() {
@@ -69,8 +127,12 @@ void KilnServer::Unlink() {
 }
 
 void KilnServer::Shutdown(absl::Time deadline) {
-  server_->Shutdown(absl::ToChronoTime(deadline));
-  server_->Wait();
+  peers_ = nullptr;
+  if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(deadline));
+  absl::MutexLock lock(&mutex_);
+  for (auto& [tenant, server] : servers_) {
+    if (server.server != nullptr) server.server->Shutdown(absl::ToChronoTime(deadline));
+  }
 }
 
 }  // namespace kiln

@@ -1,26 +1,40 @@
-// The gRPC server: where kilnd listens and how much a client may take.
+// The gRPC servers: where kilnd listens, who may call, and how much a client may take.
 //
-// A unix socket is 0600 in a directory that belongs to us and that nobody else may write; TCP is
-// loopback only (config.h checks). Services are callbacks and hold no thread; memory, streams and message
-// sizes are bounded. Threads: one owner.
+// Without configured tenants: a unix socket (0600 in a directory that belongs to us and that nobody else may
+// write) and loopback TCP (config.h checks), and one server for all. With tenants: a unix socket that anybody
+// may reach, whose peers the kernel names (peer_acceptor.h); each tenant has a server of its own, made at its
+// first connection, whose services know for whom they are. Who is no tenant is closed at once.
+//
+// Services are callbacks and hold no thread; memory, streams and message sizes are bounded, a server each.
+// Threads: one owner.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/config.pb.h"
+#include "server/listen/peer_acceptor.h"
 
 namespace kiln {
 
 class KilnServer {
  public:
-  // The services outlive the server. Whoever calls holds the lock of the socket (runtime_dir.h), so
-  // a socket that is there already is nobody's. UNAVAILABLE when an address cannot be bound.
+  // The services of a tenant, which outlive the server; `own`: of the user whom the daemon belongs to. An
+  // empty name is everybody's where there are no tenants. Asked once a tenant, one at a time.
+  using ServicesOf = std::function<std::vector<grpc::Service*>(const std::string& tenant, bool own)>;
+
+  // Whoever calls holds the lock of the socket (runtime_dir.h), so a socket that is there already is
+  // nobody's. UNAVAILABLE when an address cannot be bound.
   static absl::StatusOr<std::unique_ptr<KilnServer>> Start(const v1::ListenConfig& listen,
-                                                           grpc::Service* compiler, grpc::Service* admin);
+                                                           ServicesOf services);
 
   // "unix:/run/…/kilnd.sock, 127.0.0.1:7711"; the port is the bound one.
   const std::string& address() const { return address_; }
@@ -28,13 +42,33 @@ class KilnServer {
   // Nobody new finds the unix socket; calls go on.
   void Unlink();
   // Ends: calls that still run at the deadline are cancelled.
-  void Shutdown(absl::Time deadline);
+  void Shutdown(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  KilnServer() = default;
-  std::unique_ptr<grpc::Server> server_;
+  using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+  struct TenantServer {
+    std::unique_ptr<grpc::Server> server;  // null where it could not be started
+    std::unique_ptr<Acceptor> acceptor;
+  };
+  KilnServer(const v1::ListenConfig& listen, ServicesOf services)
+      : listen_(listen), services_(std::move(services)) {}
+  absl::Status ListenForAll();
+  absl::Status ListenForTenants();
+  void Take(uid_t uid, int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
+  Acceptor* AcceptorOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const v1::ListenConfig listen_;
+  const ServicesOf services_;
+  // Const after Start.
   std::string unix_socket_;
   std::string address_;
+  std::unique_ptr<grpc::Server> server_;  // everybody's
+  absl::flat_hash_map<uid_t, std::string> tenants_;
+  std::string own_tenant_;
+
+  absl::Mutex mutex_;
+  absl::flat_hash_map<std::string, TenantServer> servers_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<PeerAcceptor> peers_;  // last: its thread uses all of the above
 };
 
 }  // namespace kiln

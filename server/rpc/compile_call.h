@@ -29,8 +29,8 @@ class CompileCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
                           public FlightStream::Transport {
  public:
   // All outlive the call.
-  CompileCall(grpc::CallbackServerContext* context, uint64_t graph_bytes_max, SilenceWatch* silence,
-              Coordinator* coordinator, Stats* stats);
+  CompileCall(grpc::CallbackServerContext* context, const std::string& tenant, uint64_t graph_bytes_max,
+              SilenceWatch* silence, Coordinator* coordinator, Stats* stats);
 
   // FlightStream::Transport.
   void Send(const grpc::ByteBuffer* message) override { StartWrite(message); }
@@ -51,6 +51,7 @@ class CompileCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   void HandOver(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   grpc::CallbackServerContext* const context_;
+  const std::string& tenant_;
   const uint64_t graph_bytes_max_;
   SilenceWatch* const silence_;
   Coordinator* const coordinator_;
@@ -71,8 +72,8 @@ class CompileCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
 class AttachCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public FlightStream::Transport {
  public:
   // All but `bytes` outlive the call.
-  AttachCall(grpc::CallbackServerContext* context, grpc::ByteBuffer bytes, SilenceWatch* silence,
-             Coordinator* coordinator, Stats* stats);
+  AttachCall(grpc::CallbackServerContext* context, const std::string& tenant, grpc::ByteBuffer bytes,
+             SilenceWatch* silence, Coordinator* coordinator, Stats* stats);
 
   void Send(const grpc::ByteBuffer* message) override { StartWrite(message); }
   void Finish(const grpc::Status& status) override { ServerWriteReactor::Finish(status); }

@@ -47,7 +47,8 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
     call->Finish(ToGrpc(status));
     return call;
   }
-  const std::string key = coordinator_->KeyOf(request.namespace_(), request.request_key());
+  const std::string key =
+      coordinator_->KeyOf(NamespaceOf(tenant_, request.namespace_()), request.request_key());
   if (std::shared_ptr<const std::string> hit = coordinator_->Find(key, request.hints()); hit != nullptr) {
     CallScope scope(stats_);
     *reply = SharedBytes(*hit, hit);
@@ -65,17 +66,17 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CompileService::Compile(
     grpc::CallbackServerContext* context) {
-  return new CompileCall(context, graph_bytes_max_, &silence_, coordinator_, stats_);
+  return new CompileCall(context, tenant_, graph_bytes_max_, &silence_, coordinator_, stats_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::Attach(grpc::CallbackServerContext* context,
                                                                    const grpc::ByteBuffer* bytes) {
-  return new AttachCall(context, *bytes, &silence_, coordinator_, stats_);
+  return new AttachCall(context, tenant_, *bytes, &silence_, coordinator_, stats_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::FetchObjects(grpc::CallbackServerContext* context,
                                                                          const grpc::ByteBuffer* bytes) {
-  return new FetchCall(context, *bytes, &silence_, coordinator_, stats_);
+  return new FetchCall(context, tenant_, *bytes, &silence_, coordinator_, stats_);
 }
 
 grpc::ServerUnaryReactor* CompileService::ReportUse(grpc::CallbackServerContext* context,

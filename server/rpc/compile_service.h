@@ -8,6 +8,8 @@
 #pragma once
 
 #include <chrono>
+#include <string>
+#include <utility>
 
 #include "kiln/v1/compile.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
@@ -27,9 +29,12 @@ using CompilerService = v1::Compiler::WithRawCallbackMethod_Lookup<
 
 class CompileService final : public CompilerService {
  public:
-  // All outlive the service.
-  CompileService(const v1::Config& config, const WorkerPool* pool, Coordinator* coordinator, Stats* stats)
-      : graph_bytes_max_(config.admission().graph_bytes_max()),
+  // `tenant`: whose connections these are; empty: requests name their namespace. All else outlives the
+  // service.
+  CompileService(const v1::Config& config, std::string tenant, const WorkerPool* pool,
+                 Coordinator* coordinator, Stats* stats)
+      : tenant_(std::move(tenant)),
+        graph_bytes_max_(config.admission().graph_bytes_max()),
         silence_(std::chrono::seconds(config.admission().silent_seconds_max())),
         pool_(pool),
         coordinator_(coordinator),
@@ -50,6 +55,7 @@ class CompileService final : public CompilerService {
                                       v1::ReportUseReply* reply) override;
 
  private:
+  const std::string tenant_;
   const uint64_t graph_bytes_max_;
   SilenceWatch silence_;
   const WorkerPool* const pool_;

@@ -40,8 +40,8 @@ grpc::ByteBuffer ChunkOf(const v1::ObjectChunk& chunk, const EntryValue& packed,
 
 }  // namespace
 
-FetchCall::FetchCall(grpc::CallbackServerContext* context, grpc::ByteBuffer bytes, SilenceWatch* silence,
-                     Coordinator* coordinator, Stats* stats)
+FetchCall::FetchCall(grpc::CallbackServerContext* context, const std::string& tenant, grpc::ByteBuffer bytes,
+                     SilenceWatch* silence, Coordinator* coordinator, Stats* stats)
     : context_(context), silence_(silence), coordinator_(coordinator), scope_(stats) {
   absl::Status status = absl::InvalidArgumentError("the message is no FetchObjectsRequest");
   if (grpc::SerializationTraits<v1::FetchObjectsRequest>::Deserialize(&bytes, &request_).ok()) {
@@ -51,6 +51,7 @@ FetchCall::FetchCall(grpc::CallbackServerContext* context, grpc::ByteBuffer byte
     Finish(ToGrpc(status));
     return;
   }
+  if (!tenant.empty()) request_.set_namespace_(tenant);
   absl::MutexLock lock(&mutex_);
   ReadNext();
 }

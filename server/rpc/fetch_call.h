@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -20,8 +21,8 @@ namespace kiln {
 class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   // All but `bytes` outlive the call.
-  FetchCall(grpc::CallbackServerContext* context, grpc::ByteBuffer bytes, SilenceWatch* silence,
-            Coordinator* coordinator, Stats* stats);
+  FetchCall(grpc::CallbackServerContext* context, const std::string& tenant, grpc::ByteBuffer bytes,
+            SilenceWatch* silence, Coordinator* coordinator, Stats* stats);
 
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone() override { delete this; }

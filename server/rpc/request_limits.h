@@ -20,6 +20,11 @@ inline constexpr size_t kSectionBytesMax = 64u << 10;  // of RequestSections, bu
 inline constexpr size_t kFactsBytesMax = 2u << 20;
 inline constexpr size_t kFetchDigestsMax = 65'536;
 
+// Of a request: its tenant's, where the connection says whose it is, and otherwise what it asks for.
+inline const std::string& NamespaceOf(const std::string& tenant, const std::string& asked) {
+  return tenant.empty() ? asked : tenant;
+}
+
 absl::Status CheckNamespace(const std::string& ns);
 absl::Status CheckDigest(absl::string_view field, const std::string& digest);
 absl::Status CheckHints(const v1::Hints& hints);

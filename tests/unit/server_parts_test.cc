@@ -151,6 +151,13 @@ TEST(Config, TheExampleShowsTheDefaults) {
   EXPECT_EQ(example->DebugString(), defaults.DebugString());
 }
 
+v1::Config* AddTenant(v1::Config* config, const std::string& name, const std::vector<uint32_t>& uids) {
+  v1::TenantConfig* tenant = config->mutable_listen()->add_tenants();
+  tenant->set_name(name);
+  for (const uint32_t uid : uids) tenant->add_uids(uid);
+  return config;
+}
+
 TEST(Config, RefusalsNameTheField) {
   struct Case {
     const char* field;
@@ -168,6 +175,15 @@ TEST(Config, RefusalsNameTheField) {
       {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1:65536"); }},
       {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1:x"); }},
       {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1.evil.org:7711"); }},
+      {"listen.tenants.name", [](v1::Config* c) { AddTenant(c, "", {1}); }},
+      {"listen.tenants.name", [](v1::Config* c) { AddTenant(c, "a/b", {1}); }},
+      {"listen.tenants.name", [](v1::Config* c) { AddTenant(c, std::string(65, 'x'), {1}); }},
+      {"listen.tenants.name", [](v1::Config* c) { AddTenant(AddTenant(c, "a", {1}), "a", {2}); }},
+      {"listen.tenants.uids", [](v1::Config* c) { AddTenant(AddTenant(c, "a", {1}), "b", {2, 1}); }},
+      {"listen.tenants.uids", [](v1::Config* c) { AddTenant(c, "a", {}); }},
+      {"listen.tenants.uids", [](v1::Config* c) { AddTenant(c, "a", {65534}); }},
+      {"listen.tcp",
+       [](v1::Config* c) { AddTenant(c, "a", {1})->mutable_listen()->set_tcp("127.0.0.1:7711"); }},
       {"metrics.address", [](v1::Config* c) { c->mutable_metrics()->set_address("0.0.0.0:9464"); }},
       {"metrics.address", [](v1::Config* c) { c->mutable_metrics()->set_address("9464"); }},
       {"store.directory", [](v1::Config* c) { c->mutable_store()->clear_directory(); }},

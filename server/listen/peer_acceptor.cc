@@ -1,0 +1,87 @@
+#include "server/listen/peer_acceptor.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <system_error>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+
+namespace kiln {
+namespace {
+
+constexpr int kBacklog = 1024;
+constexpr int kPauseMilliseconds = 50;  // when there are no descriptors left
+
+absl::Status Failed(absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", strerror(errno)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PeerAcceptor>> PeerAcceptor::Start(const std::string& path, Taken taken) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path))
+    return absl::InvalidArgumentError("the socket's path is too long");
+  memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (listener < 0) return Failed("make a socket");
+  absl::Cleanup close_listener = [listener] { close(listener); };
+  unlink(path.c_str());
+  if (bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return Failed(absl::StrCat("bind ", path));
+  }
+  if (chmod(path.c_str(), 0666) != 0) return Failed(absl::StrCat("open ", path, " to its tenants"));
+  if (listen(listener, kBacklog) != 0) return Failed(absl::StrCat("listen on ", path));
+  const int stop = eventfd(0, EFD_CLOEXEC);
+  if (stop < 0) return Failed("make an eventfd");
+  std::move(close_listener).Cancel();
+  std::unique_ptr<PeerAcceptor> acceptor(new PeerAcceptor(listener, stop, std::move(taken)));
+  try {
+    acceptor->thread_ = std::thread(&PeerAcceptor::Run, acceptor.get());
+  } catch (const std::system_error& error) {
+    return absl::UnavailableError(absl::StrCat("start a thread: ", error.what(),
+                                               "; raise the limit of processes (ulimit -u, pids.max)"));
+  }
+  return acceptor;
+}
+
+PeerAcceptor::~PeerAcceptor() {
+  if (thread_.joinable()) {
+    eventfd_write(stop_, 1);
+    thread_.join();
+  }
+  close(listener_);
+  close(stop_);
+}
+
+void PeerAcceptor::Run() {
+  while (true) {
+    pollfd waits[] = {{listener_, POLLIN, 0}, {stop_, POLLIN, 0}};
+    if (poll(waits, 2, -1) < 0 && errno != EINTR) return;
+    if ((waits[1].revents & POLLIN) != 0) return;
+    const int connection = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (connection < 0) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) poll(&waits[1], 1, kPauseMilliseconds);
+      continue;
+    }
+    ucred peer{};
+    socklen_t bytes = sizeof(peer);
+    if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
+      close(connection);
+      continue;
+    }
+    taken_(peer.uid, connection);
+  }
+}
+
+}  // namespace kiln

@@ -1,0 +1,115 @@
+// kilnd's tenants by the users that the kernel names. Needs root, to be other users; skips itself otherwise.
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/graph/key.h"
+#include "compiler/support/zstd.h"
+#include "grpcpp/create_channel_posix.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "tests/fault/daemon.h"
+
+namespace kiln {
+namespace {
+
+constexpr char kTenants[] = R"(
+listen {
+  tenants { name: "own" uids: 0 }
+  tenants { name: "red" uids: 1001 uids: 1002 }
+  tenants { name: "blue" uids: 1003 }
+})";
+
+class Tenants : public testing::Test {
+ protected:
+  Tenants() {
+    if (geteuid() != 0) return;
+    daemon_ = std::make_unique<TestDaemon>(kTenants);
+    for (const std::string& directory : {daemon_->directory(), daemon_->directory() + "/run"}) {
+      EXPECT_EQ(chmod(directory.c_str(), 0755), 0);
+    }
+  }
+  void SetUp() override {
+    if (daemon_ == nullptr) GTEST_SKIP() << "only root can be other users";
+  }
+
+  // A connection made by that user. The kernel takes the name at connect(2), of the very thread: the system
+  // call itself changes no other's.
+  std::shared_ptr<grpc::Channel> ChannelOf(uid_t uid) {
+    int descriptor = -1;
+    std::thread other([&] {
+      if (syscall(SYS_setresuid, -1, uid, -1) != 0) return;
+      descriptor = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+      sockaddr_un address{};
+      address.sun_family = AF_UNIX;
+      strncpy(address.sun_path, daemon_->socket().c_str(), sizeof(address.sun_path) - 1);
+      EXPECT_EQ(connect(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0)
+          << strerror(errno);
+    });
+    other.join();
+    return grpc::CreateInsecureChannelFromFd("peer", descriptor);
+  }
+
+  grpc::Status Compile(uid_t uid, const std::string& script, const std::string& asked, bool* compiled) {
+    const auto stub = v1::Compiler::NewStub(ChannelOf(uid));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    auto stream = stub->Compile(&context);
+    v1::CompileRequest request;
+    request.mutable_header()->set_namespace_(asked);
+    *request.mutable_header()->mutable_sections() = SectionsOf(script);
+    request.mutable_header()->set_graph_bytes(script.size());
+    stream->Write(request);
+    request.set_graph_chunk(ZstdCompress(script));
+    stream->Write(request);
+    stream->WritesDone();
+    v1::CompileEvent event;
+    while (stream->Read(&event)) *compiled = *compiled || event.has_queued();
+    return stream->Finish();
+  }
+
+  std::unique_ptr<TestDaemon> daemon_;
+};
+
+TEST_F(Tenants, AreTheUsersThatTheKernelNames) {
+  bool compiled = false;
+  ASSERT_TRUE(Compile(1001, "name mine", "whatever", &compiled).ok());
+  EXPECT_TRUE(compiled);
+  // Another user of the same tenant, who asks for another namespace, gets the same entry.
+  compiled = false;
+  ASSERT_TRUE(Compile(1002, "name mine", "blue", &compiled).ok());
+  EXPECT_FALSE(compiled);
+  // Another tenant gets his own, though he asks for the first one's.
+  compiled = false;
+  ASSERT_TRUE(Compile(1003, "name mine", "red", &compiled).ok());
+  EXPECT_TRUE(compiled);
+}
+
+TEST_F(Tenants, WhoIsNoneIsNotServed) {
+  for (const uid_t uid : {uid_t{4711}, uid_t{65534}}) {
+    bool compiled = false;
+    EXPECT_EQ(Compile(uid, "name none", "red", &compiled).error_code(), grpc::UNAVAILABLE) << uid;
+    EXPECT_FALSE(compiled);
+  }
+}
+
+TEST_F(Tenants, KilnctlAnswersTheDaemonsOwnUserAlone) {
+  for (const auto& [uid, code] :
+       {std::pair{uid_t{0}, grpc::OK}, std::pair{uid_t{1001}, grpc::UNIMPLEMENTED}}) {
+    const auto admin = v1::Admin::NewStub(ChannelOf(uid));
+    grpc::ClientContext context;
+    v1::StatsReply reply;
+    EXPECT_EQ(admin->Stats(&context, {}, &reply).error_code(), code) << uid;
+  }
+}
+
+}  // namespace
+}  // namespace kiln
