@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kilnd under load against what gRPC costs by itself, on a unix socket.
 
-  tests/bench/service.sh [--quick] [--only hit,miss,objects,waiting] [--json FILE]
+  tests/bench/service.sh [--quick] [--only hit,miss,objects,waiting,manifests] [--json FILE]
 
 The baseline is service_bare.cc: a callback server without kiln's code that answers by a prebuilt reply of the same
 size, the faster of its unary and its generic form. Servers take turns within a round; the load (service_load.cc) is a
@@ -23,8 +23,11 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LOOKUP, FETCH, COMPILE = (f"/kiln.v1.Compiler/{name}" for name in ("Lookup", "FetchObjects", "Compile"))
-ROWS = ("hit", "miss", "objects", "waiting")
+ROWS = ("hit", "miss", "objects", "waiting", "manifests")
 WAITING_CONNECTIONS = 50
+STORE_CONNECTIONS = 8
+SPIN = "while True: pass"
+SPIN_SECONDS, EVICT_SECONDS_MAX = 10, 300
 KILND_CONFIG = """
 workers {{ count: 2 binary: "{worker}" plan_seconds_max: 3600 }}
 measuring {{ off: true }}
@@ -98,20 +101,28 @@ class Bench:
                    str(reply_bytes), "--messages", str(messages)]
         return self.running(form, lambda name: Server(name, command, socket, socket + ".log"))
 
-    def kilnd(self):
+    def kilnd(self, store=None, settings=""):
         place = self.place("kilnd")
         os.mkdir(place, 0o700)
         config = os.path.join(place, "config.textproto")
         with open(config, "w") as file:
-            file.write(KILND_CONFIG.format(worker=self.program("scripted_worker")) + self.options.config)
+            file.write(KILND_CONFIG.format(worker=self.program("scripted_worker")) + self.options.config + settings)
         socket = os.path.join(place, "kilnd.sock")
         command = [self.options.kilnd or self.program("kilnd"), "--config", config, "--socket", socket, "--store",
-                   os.path.join(place, "store")]
+                   store or os.path.join(place, "store")]
         return self.running("kilnd", lambda name: Server(name, command, socket, socket + ".log"))
 
     def prepare(self, server):
         command = [self.program("service_requests"), "--socket", server.socket, "--directory", self.directory]
         self.replies = json.loads(run(command))
+
+    def lookups(self, server, found, name, connections=STORE_CONNECTIONS, calls=0):
+        """Those of a list of a filled store, in turn."""
+        command = [self.program("service_load"), "calls", "--socket", server.socket, "--method", LOOKUP,
+                   "--request-list", os.path.join(found["place"], name), "--connections", str(connections), "--seconds",
+                   str(60 if calls else self.options.seconds), "--warm-seconds", "0" if calls else "0.3", "--calls",
+                   str(calls), "--reply-bytes", str(found["reply"])]
+        return json.loads(run(command))
 
     def load(self, server, method, request, connections, reply_bytes, stream=False):
         command = [self.program("service_load"), "calls", "--socket", server.socket, "--method", method, "--request",
@@ -219,6 +230,70 @@ def measure_waiting(bench):
     return [row]
 
 
+def fill(bench, manifests):
+    """A store of so many manifests of 2 kB, lists of Lookups of them, and what it holds."""
+    place = bench.place("store")
+    os.mkdir(place)
+    found = json.loads(run([bench.program("service_store"), "--directory", os.path.join(place, "store"), "--namespace",
+                            bench.replies["namespace"], "--fingerprint", bench.replies["fingerprint"], "--manifests",
+                            str(manifests), "--out", place]))
+    return dict(found, place=place, store=os.path.join(place, "store"), budget=max(64 << 20, found["bytes"] * 10 // 6))
+
+
+def disk_bytes(directory):
+    total = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.path.getsize(os.path.join(folder, name))
+    return total
+
+
+def hot_while(bench, server, found, command, seconds_max):
+    """Lookups of the hot set until the command ends: their p99s, its seconds, the most that the disk held."""
+    p99, peak = [], 0
+    started = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and time.monotonic() < started + seconds_max:
+            p99.append(bench.lookups(server, found, "hot")["p99"])
+            peak = max(peak, disk_bytes(found["store"]))
+        seconds = time.monotonic() - started
+        process.kill()
+    return {"p99": spread(p99), "seconds": seconds, "disk_peak": peak / found["budget"]}
+
+
+def measure_manifests(bench):
+    """kilnd over stores of few and of many manifests, in turn; then half of the many are evicted."""
+    with contextlib.ExitStack() as stack:
+        rows, servers = [], []
+        for manifests in bench.options.manifests:
+            found = fill(bench, manifests)
+            started = time.monotonic()
+            server = stack.enter_context(bench.kilnd(found["store"], f"store {{ budget_bytes: {found['budget']} }}"))
+            bench.lookups(server, found, "hot", connections=1, calls=1)
+            opened = time.monotonic() - started
+            first = bench.lookups(server, found, "cold", connections=1, calls=2000)
+            rows.append({"row": "manifests", "manifests": manifests, "open_seconds": opened, "first": first, "hot": []})
+            servers.append((server, found))
+        for _ in range(bench.options.rounds):
+            for (server, found), row in zip(servers, rows, strict=True):
+                row["hot"].append(bench.lookups(server, found, "hot"))
+        for row in reversed(rows):
+            ratios = [many["p99"] / few["p99"] for many, few in zip(row["hot"], rows[0]["hot"], strict=True)]
+            row["ratio"] = spread(ratios)
+        for row in rows:
+            row["hot"] = {field: spread([result[field] for result in row["hot"]]) for field in ("rate", "p50", "p99")}
+        server, found = servers[-1]
+        spin = [sys.executable, "-c", SPIN]
+        evict = [bench.program("kilnctl"), "--address", server.socket, "--timeout", str(EVICT_SECONDS_MAX), "evict",
+                 "--to-bytes", str(found["bytes"] // 2)]
+        rows[-1]["spinner"] = hot_while(bench, server, found, spin, SPIN_SECONDS)
+        rows[-1]["evicting"] = hot_while(bench, server, found, evict, EVICT_SECONDS_MAX)
+    for row in rows:
+        print_row(row)
+    return rows
+
+
 def text_of(field, value):
     if field == "rate":
         return f"{value:,.0f}/s"
@@ -232,7 +307,31 @@ def print_header():
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
 
 
+def print_manifests(row):
+    name = f"{row['manifests']:,} manifests"
+    hot, first = row["hot"], row["first"]
+    print(f"| {name} | 1 | started, to the first hit | | | {row['open_seconds']:.2f} s | | | |")
+    print(f"| {name} | 1 | first hits, from disk: p50, p99 | | | {first['p50']:,.0f}, {first['p99']:,.0f} µs | | | |")
+    for field in ("rate", "p50", "p99"):
+        values = hot[field]
+        ratio = row["ratio"] if field == "p99" else None
+        cells = [name, str(STORE_CONNECTIONS), f"hot {field}", "", "", text_of(field, values["median"]),
+                 f"{text_of(field, values['least'])} – {text_of(field, values['largest'])}",
+                 f"{ratio['median']:.2f}" if ratio else "",
+                 f"{ratio['least']:.2f} – {ratio['largest']:.2f}" if ratio else ""]
+        print("| " + " | ".join(cells) + " |")
+    if "evicting" not in row:
+        return
+    spinner, evicting = row["spinner"]["p99"]["median"], row["evicting"]["p99"]["median"]
+    print(f"| {name}, half evicted in {row['evicting']['seconds']:.0f} s, disk at most "
+          f"{row['evicting']['disk_peak']:.2f} of the budget | {STORE_CONNECTIONS} | hot p99, beside a spinner's | "
+          f"{spinner:,.0f} µs | | {evicting:,.0f} µs | | {evicting / spinner:.2f} | |", flush=True)
+
+
 def print_row(row):
+    if row["row"] == "manifests":
+        print_manifests(row)
+        return
     if row["row"] == "waiting":
         bare, kilnd = row["bare"], row["kilnd"]
         for field, name in (("threads_idle", "threads, idle"), ("threads_waiting", "threads, waiting"),
@@ -264,6 +363,8 @@ def parse(arguments):
     parser.add_argument("--outstanding", type=int, default=1, help="calls at a time on each connection")
     parser.add_argument("--threads", type=int, default=1, help="of the load; each has connections of its own")
     parser.add_argument("--waiting", type=int, default=1000, help="clients that wait, a multiple of 50")
+    parser.add_argument("--manifests", type=numbers, default=[10_000, 1_000_000], metavar="N,…",
+                        help="in the store; half of the last are evicted (4 GB of disk for a million)")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(ROWS), metavar="ROW,…",
                         help=", ".join(ROWS))
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
@@ -285,7 +386,7 @@ def main(arguments):
     rows = []
     started = os.getloadavg()[0]
     try:
-        with tempfile.TemporaryDirectory(prefix="kiln-bench-") as directory:
+        with tempfile.TemporaryDirectory(prefix="kiln-bench-", dir="/var/tmp") as directory:
             bench = Bench(options, directory)
             print_header()
             with bench.kilnd() as kilnd:
@@ -297,6 +398,8 @@ def main(arguments):
                     rows += measure_objects(bench, kilnd)
             if "waiting" in options.only:
                 rows += measure_waiting(bench)
+            if "manifests" in options.only:
+                rows += measure_manifests(bench)
     except Failed as error:
         print(f"service.py: {error}", file=sys.stderr)
         return 1

@@ -1,5 +1,7 @@
 // Closed-loop load on one method, in bytes that it does not read:
 //   service_load calls --socket PATH --method NAME --request FILE [--connections N] [--outstanding N] …
+//     --request-list FILE: of messages, each with its length before it (four bytes), in turn; --calls N: so
+//     many
 //   service_load wait  --socket PATH --method NAME --request FILE … [--connections N] [--outstanding N]
 // `calls`: each connection has `outstanding` calls at a time, the next as soon as one is answered. Prints one
 // line of JSON: calls a second, bytes a second, quantiles of the time from a call's start to its status.
@@ -13,6 +15,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -33,6 +36,8 @@ struct Options {
   std::string socket;
   std::string method;
   std::vector<std::string> request_files;
+  std::string request_list;
+  size_t calls = 0;  // of each thread, at most; 0: as time allows
   std::vector<ByteBuffer> requests;
   int connections = 1;
   int outstanding = 1;
@@ -83,7 +88,11 @@ struct Round {
   const Options* options;
   grpc::CompletionQueue queue;
   int running = 0;
+  size_t started = 0;
   Tally tally;
+
+  bool GoesOn() const { return (options->calls == 0 || started < options->calls) && Clock::now() < until; }
+  const ByteBuffer& NextRequest() { return options->requests[started++ % options->requests.size()]; }
 
   void Ended(Clock::time_point began, const grpc::Status& status, size_t bytes) {
     const Clock::time_point now = Clock::now();
@@ -107,7 +116,7 @@ class UnaryPlace : public Step {
 
   void Done(bool) override {
     round_->Ended(began_, status_, reply_.Valid() ? reply_.Length() : 0);
-    if (Clock::now() < round_->until) return Start();
+    if (round_->GoesOn()) return Start();
     --round_->running;
   }
 
@@ -115,9 +124,10 @@ class UnaryPlace : public Step {
   void Start() {
     context_.emplace();
     reply_.Clear();
+    const ByteBuffer& request = round_->NextRequest();
     began_ = Clock::now();
-    reader_ = connection_->stub().PrepareUnaryCall(&*context_, round_->options->method,
-                                                   round_->options->requests[0], &round_->queue);
+    reader_ =
+        connection_->stub().PrepareUnaryCall(&*context_, round_->options->method, request, &round_->queue);
     reader_->StartCall();
     reader_->Finish(&reply_, &status_, this);
   }
@@ -139,7 +149,7 @@ class StreamPlace : public Step {
     switch (state_) {
       case State::kStarting:
         state_ = State::kWriting;
-        stream_->WriteLast(round_->options->requests[0], grpc::WriteOptions(), this);
+        stream_->WriteLast(round_->NextRequest(), grpc::WriteOptions(), this);
         return;
       case State::kWriting: state_ = State::kReading; return Read();
       case State::kReading:
@@ -152,7 +162,7 @@ class StreamPlace : public Step {
         return;
       case State::kEnding:
         round_->Ended(began_, status_, bytes_);
-        if (Clock::now() < round_->until) return Start();
+        if (round_->GoesOn()) return Start();
         --round_->running;
         return;
     }
@@ -249,7 +259,8 @@ int RunCalls(const Options& options, std::vector<Connection>& connections) {
     threads.emplace_back([own, round] { RunThread(own, round); });
   }
   for (std::thread& thread : threads) thread.join();
-  return PrintTally(rounds, options.seconds);
+  const double took = std::chrono::duration<double>(Clock::now() - start).count();
+  return PrintTally(rounds, options.calls == 0 ? options.seconds : took);
 }
 
 // A call that sends what it has and stays.
@@ -319,17 +330,35 @@ int RunWait(const Options& options, std::vector<Connection>& connections) {
   return all ? 0 : 1;
 }
 
+bool ReadFile(const std::string& path, std::string* bytes) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    fprintf(stderr, "service_load: cannot read %s\n", path.c_str());
+    return false;
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  *bytes = text.str();
+  return true;
+}
+
 bool ReadRequests(Options* options) {
-  for (const std::string& path : options->request_files) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) {
-      fprintf(stderr, "service_load: cannot read %s\n", path.c_str());
-      return false;
-    }
-    std::ostringstream text;
-    text << file.rdbuf();
-    const grpc::Slice slice(text.str());
+  const auto add = [options](const std::string& bytes) {
+    const grpc::Slice slice(bytes);
     options->requests.emplace_back(&slice, 1);
+  };
+  std::string bytes;
+  for (const std::string& path : options->request_files) {
+    if (!ReadFile(path, &bytes)) return false;
+    add(bytes);
+  }
+  if (options->request_list.empty()) return true;
+  if (!ReadFile(options->request_list, &bytes)) return false;
+  for (size_t at = 0; at + sizeof(uint32_t) <= bytes.size();) {
+    uint32_t size = 0;
+    memcpy(&size, bytes.data() + at, sizeof(size));
+    add(bytes.substr(at + sizeof(size), size));
+    at += sizeof(size) + size;
   }
   return true;
 }
@@ -337,7 +366,7 @@ bool ReadRequests(Options* options) {
 void AddOptions(CLI::App* command, Options* options) {
   command->add_option("--socket", options->socket, "Unix socket")->required();
   command->add_option("--method", options->method, "/package.Service/Method")->required();
-  command->add_option("--request", options->request_files, "File with a message's bytes")->required();
+  command->add_option("--request", options->request_files, "File with a message's bytes");
   command->add_option("--connections", options->connections)->check(CLI::Range(1, 100'000));
   command->add_option("--outstanding", options->outstanding, "Calls at a time on each connection")
       ->check(CLI::Range(1, 1000));
@@ -351,6 +380,8 @@ int Main(int argc, char** argv) {
   AddOptions(calls, &options);
   calls->add_option("--threads", options.threads, "Each has connections of its own")
       ->check(CLI::Range(1, 64));
+  calls->add_option("--request-list", options.request_list, "File of messages, in turn");
+  calls->add_option("--calls", options.calls, "At most so many a thread");
   calls->add_flag("--stream", options.stream, "The method answers with several messages");
   calls->add_option("--seconds", options.seconds, "That count");
   calls->add_option("--warm-seconds", options.warm_seconds, "Before them");
@@ -359,6 +390,10 @@ int Main(int argc, char** argv) {
   AddOptions(wait, &options);
   CLI11_PARSE(app, argc, argv);
   if (!ReadRequests(&options)) return 1;
+  if (options.requests.empty()) {
+    fprintf(stderr, "service_load: no message to send; name one by --request or --request-list\n");
+    return 1;
+  }
   std::vector<Connection> connections;
   connections.reserve(options.connections);
   for (int c = 0; c < options.connections; ++c) connections.emplace_back(options.socket);

@@ -117,6 +117,18 @@ class Client {
     return bytes;
   }
 
+  absl::StatusOr<std::string> Fingerprint() {
+    v1::HelloRequest request;
+    request.set_protocol_min(1);
+    request.set_protocol_max(1);
+    grpc::ClientContext context;
+    v1::HelloReply reply;
+    if (const grpc::Status status = stub_->Hello(&context, request, &reply); !status.ok()) {
+      return absl::UnavailableError(absl::StrCat("hello: ", status.error_message()));
+    }
+    return reply.compiler_fingerprint();
+  }
+
   void WriteWait(const std::string& script) {
     v1::CompileRequest request;
     *request.mutable_header() = HeaderOf(script);
@@ -149,8 +161,11 @@ absl::Status Prepare(Client* client, int kernels, size_t object_bytes) {
   size_t messages = 0;
   KILN_ASSIGN_OR_RETURN(const size_t objects, client->WriteFetch("objects", large, &messages));
   client->WriteWait("hang\n");
-  printf("{\"hit\": %zu, \"miss\": %zu, \"objects\": %zu, \"messages\": %zu}\n", hit_bytes, miss_bytes,
-         objects, messages);
+  KILN_ASSIGN_OR_RETURN(const std::string fingerprint, client->Fingerprint());
+  printf(
+      "{\"hit\": %zu, \"miss\": %zu, \"objects\": %zu, \"messages\": %zu, \"namespace\": \"%s\", "
+      "\"fingerprint\": \"%s\"}\n",
+      hit_bytes, miss_bytes, objects, messages, large.namespace_().c_str(), fingerprint.c_str());
   return absl::OkStatus();
 }
 
