@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kPage = 512;           // entries of the catalogue that are looked at together
 constexpr size_t kTakenTogether = 512;  // entries, and what goes with the last root
 constexpr absl::Duration kBetweenLooks = absl::Hours(1);
-constexpr int kNiceness = 10;
+constexpr int kNiceness = 5;
 
 uint64_t Tenths(uint64_t whole, uint64_t tenths) { return whole / 10 * tenths; }
 

@@ -411,7 +411,7 @@ absl::Status RocksdbStore::Write(rocksdb::WriteBatch* batch, bool sync) {
   }
   if (status.ok()) {
     absl::MutexLock lock(&size_mutex_);
-    bytes_written_since_ += batch->GetDataSize();
+    bytes_written_since_ += 2 * batch->GetDataSize();  // to the log, and soon to a table
   }
   absl::MutexLock lock(&state_mutex_);
   write_state_ = status;
@@ -580,6 +580,12 @@ absl::Status RocksdbStore::Reclaim(std::atomic<bool>* canceled) {
     compact.blob_garbage_collection_age_cutoff = 1.0 / left;
     KILN_RETURN_IF_ERROR(
         FromRocksdb(db_->CompactRange(compact, Family(EntryKind::kObject), nullptr, nullptr)));
+    // The first pass has counted what is garbage, and dropped files that are nothing else.
+    uint64_t garbage = 0, all = 0;
+    db_->GetIntProperty(Family(EntryKind::kObject), rocksdb::DB::Properties::kLiveBlobFileGarbageSize,
+                        &garbage);
+    db_->GetIntProperty(Family(EntryKind::kObject), rocksdb::DB::Properties::kLiveBlobFileSize, &all);
+    if (garbage <= all / 32) break;
   }
   absl::MutexLock size_lock(&size_mutex_);
   next_measurement_ = {};

@@ -515,7 +515,9 @@ TEST(EvictingStoreTest, ASweepThatFreesNothingIsNotTriedAtEveryPut) {
     ASSERT_TRUE(subject.engine->SetPinned(batch[2].id, true).ok());
   }
   ASSERT_TRUE(subject.store->Sweep().ok());
-  const int in_a_sweep = 8, before = reads;
+  const int before = reads;
+  const int in_a_sweep = static_cast<int>(subject.engine->Scan(EntryKind::kManifest, "", 0, "")->size());
+  ASSERT_GT(in_a_sweep, 1);
   const uint64_t disk = subject.engine->Totals().bytes_on_disk;
   EXPECT_GT(disk, (4u << 20) / 10 * 9) << "the control: it is above, and a sweep is what Sweep would do";
   for (int i = 0; i < 20; ++i) {
@@ -592,7 +594,7 @@ TEST(EvictingStoreTest, DiskStaysWithinTheBudgetAndTheLatestSurvives) {
   ASSERT_TRUE((*store)->artifacts().Put(pinned).ok());
   ASSERT_TRUE((*store)->catalog().SetPinned(pinned[8].id, true).ok());
   uint64_t peak = 0;
-  for (int i = 1; i <= 100; ++i) {  // 25 MiB
+  for (int i = 1; i <= 60; ++i) {  // 15 MiB
     now += 1'000;
     ASSERT_TRUE((*store)->artifacts().Put(ArtifactBatch(i, 4, 64u << 10)).ok());
     peak = std::max(peak, (*store)->statistics().bytes_on_disk);
@@ -603,7 +605,7 @@ TEST(EvictingStoreTest, DiskStaysWithinTheBudgetAndTheLatestSurvives) {
   }
   EXPECT_LE((*store)->statistics().bytes_on_disk, kBudget);
   EXPECT_GT((*store)->statistics().evicted, 0u);
-  for (int i : {0, 98, 99, 100}) {
+  for (int i : {0, 58, 59, 60}) {
     for (const Entry& entry : ArtifactBatch(i, 4, 64u << 10)) {
       EXPECT_TRUE((*store)->artifacts().Get(entry.id).ok()) << i << " " << EntryKindName(entry.id.kind);
     }
