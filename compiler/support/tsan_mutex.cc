@@ -208,7 +208,7 @@ bool Notification::WaitForNotificationWithTimeout(Duration timeout) const {
 }
 
 bool Notification::WaitForNotificationWithDeadline(Time deadline) const {
-  static const Real<const Notification, bool, Time> real("31WaitForNotificationWithDeadlineENS_4TimeE");
+  static const Real<const Notification, bool, Time> real("31WaitForNotificationWithDeadlineENS0_4TimeE");
   const bool notified = real(this, deadline);
   if (notified) __tsan_acquire(const_cast<Notification*>(this));
   return notified;

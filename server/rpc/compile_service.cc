@@ -76,7 +76,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::Attach(grpc::Callbac
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::FetchObjects(grpc::CallbackServerContext* context,
                                                                          const grpc::ByteBuffer* bytes) {
-  return new FetchCall(context, tenant_, *bytes, &silence_, coordinator_, stats_);
+  return FetchCall::Start(context, tenant_, *bytes, &silence_, coordinator_, stats_);
 }
 
 grpc::ServerUnaryReactor* CompileService::ReportUse(grpc::CallbackServerContext* context,

@@ -40,9 +40,16 @@ grpc::ByteBuffer ChunkOf(const v1::ObjectChunk& chunk, const EntryValue& packed,
 
 }  // namespace
 
-FetchCall::FetchCall(grpc::CallbackServerContext* context, const std::string& tenant, grpc::ByteBuffer bytes,
-                     SilenceWatch* silence, Coordinator* coordinator, Stats* stats)
-    : context_(context), silence_(silence), coordinator_(coordinator), scope_(stats) {
+FetchCall* FetchCall::Start(grpc::CallbackServerContext* context, const std::string& tenant,
+                            const grpc::ByteBuffer& bytes, SilenceWatch* silence, Coordinator* coordinator,
+                            Stats* stats) {
+  const std::shared_ptr<FetchCall> call(new FetchCall(context, silence, coordinator, stats));
+  call->self_ = call;
+  call->Begin(tenant, bytes);
+  return call.get();
+}
+
+void FetchCall::Begin(const std::string& tenant, grpc::ByteBuffer bytes) {
   absl::Status status = absl::InvalidArgumentError("the message is no FetchObjectsRequest");
   if (grpc::SerializationTraits<v1::FetchObjectsRequest>::Deserialize(&bytes, &request_).ok()) {
     status = Check(request_);
@@ -57,7 +64,7 @@ FetchCall::FetchCall(grpc::CallbackServerContext* context, const std::string& te
 }
 
 void FetchCall::ReadNext() {
-  coordinator_->Work([this] { ReadOne(); });
+  coordinator_->Work([call = self_] { call->ReadOne(); });
 }
 
 void FetchCall::ReadOne() {

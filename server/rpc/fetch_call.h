@@ -1,12 +1,14 @@
 // One FetchObjects under way, as callbacks. Objects are read one at a time on a thread of the coordinator's,
 // and sent in chunks that point into them, the next when the last was taken: a slow client holds one object.
 //
-// gRPC owns a call: it deletes itself when all is over.
+// gRPC holds a call until it is done, and who reads for it as long as he does: the answer that ends it comes
+// from another thread than the end.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -21,13 +23,18 @@ namespace kiln {
 class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   // All but `bytes` outlive the call.
-  FetchCall(grpc::CallbackServerContext* context, const std::string& tenant, grpc::ByteBuffer bytes,
-            SilenceWatch* silence, Coordinator* coordinator, Stats* stats);
+  static FetchCall* Start(grpc::CallbackServerContext* context, const std::string& tenant,
+                          const grpc::ByteBuffer& bytes, SilenceWatch* silence, Coordinator* coordinator,
+                          Stats* stats);
 
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnDone() override { delete this; }
+  void OnDone() override { const std::shared_ptr<FetchCall> last = std::move(self_); }
 
  private:
+  FetchCall(grpc::CallbackServerContext* context, SilenceWatch* silence, Coordinator* coordinator,
+            Stats* stats)
+      : context_(context), silence_(silence), coordinator_(coordinator), scope_(stats) {}
+  void Begin(const std::string& tenant, grpc::ByteBuffer bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Each on its own turn: one thread at a time, and the lock orders them.
   void ReadNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadOne() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -37,7 +44,8 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   SilenceWatch* const silence_;
   Coordinator* const coordinator_;
   const CallScope scope_;
-  v1::FetchObjectsRequest request_;  // const after construction
+  v1::FetchObjectsRequest request_;  // const after Begin
+  std::shared_ptr<FetchCall> self_;  // gRPC's hold
 
   absl::Mutex mutex_;
   bool checked_ ABSL_GUARDED_BY(mutex_) = false;
