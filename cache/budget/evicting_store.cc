@@ -29,6 +29,24 @@ std::vector<EntryId> IdsOf(absl::Span<const Entry> batch) {
   return ids;
 }
 
+// What the batch's manifests name and the batch does not hold.
+std::vector<EntryId> NamedElsewhere(absl::Span<const Entry> batch) {
+  absl::flat_hash_set<absl::string_view> own;
+  for (const Entry& entry : batch) {
+    if (entry.id.kind == EntryKind::kObject) own.insert(entry.id.key);
+  }
+  std::vector<EntryId> references;
+  for (const Entry& entry : batch) {
+    if (entry.id.kind != EntryKind::kManifest) continue;
+    absl::StatusOr<References> named = ReferencesOf(entry.id.kind, *entry.value);
+    if (!named.ok()) continue;  // whoever reads it will say so
+    for (EntryId& object : named->objects) {
+      if (!own.contains(object.key)) references.push_back(std::move(object));
+    }
+  }
+  return references;
+}
+
 }  // namespace
 
 EvictingStore::EvictingStore(std::unique_ptr<ArtifactStore> base, Catalog* catalog, EvictingOptions options)
@@ -61,16 +79,14 @@ absl::Status EvictingStore::Put(absl::Span<const Entry> batch) {
   const std::vector<EntryId> ids = IdsOf(batch);
   const Holds::Hold own = holds_.Keep(ids);
   if (own.late()) absl::MutexLock until_it_has_gone(&taking_out_);
-  std::vector<EntryId> references;
-  Holds::Hold named;
-  absl::Status complete = CheckReferences(batch, &references);
-  if (!references.empty()) {
-    // Held, and then looked at: what is there now stays until the manifest has been written.
-    named = holds_.Keep(references);
-    complete = named.late() ? absl::AbortedError("an object that the manifest names is being evicted")
-                            : CheckReferences(batch, &references);
+  // Held, and then looked at: what is there now stays until the manifest has been written.
+  const std::vector<EntryId> references = NamedElsewhere(batch);
+  const Holds::Hold named = holds_.Keep(references);
+  if (named.late()) return absl::AbortedError("an object that a manifest names is being evicted");
+  KILN_ASSIGN_OR_RETURN(const std::vector<EntryId> missing, base_->FindMissing(references));
+  if (!missing.empty()) {
+    return absl::AbortedError(absl::StrCat("a manifest names ", missing.size(), " objects that are gone"));
   }
-  KILN_RETURN_IF_ERROR(complete);
   KILN_RETURN_IF_ERROR(base_->Put(batch));
   holds_.Written(ids);
   holds_.Written(references);
@@ -95,28 +111,6 @@ absl::Status EvictingStore::AwaitRoom() {
   }
   if (BytesOnDisk() <= most) return absl::OkStatus();
   return absl::ResourceExhaustedError("the store is above its budget and is making room");
-}
-
-// Sets `references` to what the batch's manifests name and does not hold itself. ABORTED where one of those
-// is not here.
-absl::Status EvictingStore::CheckReferences(absl::Span<const Entry> batch, std::vector<EntryId>* references) {
-  absl::flat_hash_set<absl::string_view> own;
-  for (const Entry& entry : batch) {
-    if (entry.id.kind == EntryKind::kObject) own.insert(entry.id.key);
-  }
-  references->clear();
-  for (const Entry& entry : batch) {
-    if (entry.id.kind != EntryKind::kManifest) continue;
-    absl::StatusOr<References> named = ReferencesOf(entry.id.kind, *entry.value);
-    if (!named.ok()) continue;  // whoever reads it will say so
-    for (EntryId& object : named->objects) {
-      if (!own.contains(object.key)) references->push_back(std::move(object));
-    }
-  }
-  if (references->empty()) return absl::OkStatus();
-  KILN_ASSIGN_OR_RETURN(const std::vector<EntryId> missing, base_->FindMissing(*references));
-  if (missing.empty()) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("a manifest names ", missing.size(), " objects that are gone"));
 }
 
 absl::StatusOr<std::vector<EntryId>> EvictingStore::FindMissing(absl::Span<const EntryId> ids) {

@@ -74,7 +74,6 @@ class EvictingStore : public ArtifactStore {
   EvictionLimits Limits(const CatalogTotals& totals) const;
   bool AnyExpired(int64_t used_before) const;
   absl::Status AwaitRoom();
-  absl::Status CheckReferences(absl::Span<const Entry> batch, std::vector<EntryId>* references);
   // The two below: under sweeping_.
   absl::Status Evict(const EvictionLimits& limits);
   absl::Status Gather(EvictionPlan* plan);
