@@ -122,6 +122,8 @@ class UnaryPlace : public Step {
 
  private:
   void Start() {
+    // Before its context: it lies in the call's own memory, which goes with that.
+    reader_ = nullptr;
     context_.emplace();
     reply_.Clear();
     const ByteBuffer& request = round_->NextRequest();
@@ -172,6 +174,8 @@ class StreamPlace : public Step {
   enum class State { kStarting, kWriting, kReading, kEnding };
 
   void Start() {
+    // Before its context: it lies in the call's own memory, which goes with that.
+    stream_ = nullptr;
     context_.emplace();
     bytes_ = 0;
     began_ = Clock::now();
