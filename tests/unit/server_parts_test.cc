@@ -1,4 +1,4 @@
-// Parts of kilnd by themselves: frames, configuration, the admission queue, directories, plans.
+// Parts of kilnd by themselves: frames, configuration, directories, queues, what is stored, plans.
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
