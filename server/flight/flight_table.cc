@@ -80,7 +80,11 @@ void FlightTable::Join(Flight& flight, CallId id) {
   if (flight.state == State::kLooking) return;
   if (AnswerFromKnown(flight, id)) return;
   Announce(flight, id);
-  if (flight.state == State::kUploading) return;
+  if (flight.state == State::kUploading) {
+    // Whoever was asked before has had his time, and there was nobody else.
+    if (!flight.patience.has_value()) AskForUpload(flight);
+    return;
+  }
   KeepGraph(id);
   for (const auto& [kind, event] : flight.progress) calls_.at(id).call.subscriber->Event(event);
   if (flight.artifact != nullptr) AnswerFromArtifact(flight, id);

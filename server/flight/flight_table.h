@@ -6,10 +6,11 @@
 //        → else starts one:  looking → uploading → queued → running → storing → gone
 //
 // One flight per CompileKey; a debug call has one of its own that nobody joins. Callers are subscribers of
-// their flight. One caller's upload serves all; where it leaves or is slow another is asked. When a variant
-// is made, whom it fits is answered; those whose sizes it does not fit wait for the flight's end and go on in
-// the key's next flight, with the graph that is here already. A flight that everybody left gives its place
-// back at once while it waits, and when its work ends while it runs (state dying): nobody joins it meanwhile.
+// their flight. One caller's upload serves all; where it leaves or is slow another is asked, who joins later
+// too. When a variant is made, whom it fits is answered; those whose sizes it does not fit wait for the
+// flight's end and go on in the key's next flight, with the graph that is here already. A flight that
+// everybody left gives its place back at once while it waits, and when its work ends while it runs (state
+// dying): nobody joins it meanwhile.
 //
 // Places: at most `runners` flights run or store, and with those that wait for an upload or a runner they are
 // at most runners + queue_max. One more is refused with RESOURCE_EXHAUSTED before it uploads, and told when

@@ -108,6 +108,7 @@ class World final : public Workers, public FlightStore {
   void CheckAtRest();
   void CheckCall(const SimCaller& caller);
   void CheckRefusal(const SimCaller& caller, const absl::Status& status);
+  bool UploadIsComing(FlightId flight);
   bool HasSomethingComing(FlightId flight);
 
   void Arrive(int number);
@@ -141,6 +142,7 @@ class World final : public Workers, public FlightStore {
   std::map<FlightId, std::string> storing_;
   std::set<FlightId> looking_;
   std::map<FlightId, std::string> keys_of_flights_;
+  std::map<FlightId, MonotonicTime> last_asked_;  // for an upload
   std::set<FlightId> debug_flights_;
   std::vector<std::string> jobs_;  // lately heard of
   int last_job_ = 0;
@@ -154,6 +156,7 @@ struct SimCaller final : public Subscriber {
   int size = 0;
   bool debug = false;
   MonotonicTime deadline = MonotonicTime::max();
+  bool attached = false;
   bool asked = false;
   bool cancelled = false;
   bool ended = false;
@@ -293,6 +296,7 @@ void World::TryAttach(SimCaller& caller) {
   call.subscriber = callers_[caller.id - 1];
   active_.push_back(&caller);
   caller.debug = false;
+  caller.attached = true;
   // From an event of another's, or just now from a look-up.
   std::string named = jobs_[static_cast<size_t>(draw_.Below(static_cast<int>(jobs_.size())))];
   if (const std::string job = table_->JobOf(caller.key); !job.empty() && draw_.Chance(50)) {
@@ -457,6 +461,7 @@ void World::Asked(SimCaller& caller, Subscriber::Upload wanted) {
   }
   if (caller.asked || caller.told_never) Fail("a caller is asked twice for its graph");
   caller.asked = true;
+  last_asked_[table_->FlightOfCall(caller.id)] = clock_.now;
   // Some are slow, so that another is asked, and some fall silent until the transport cuts them off.
   const CallId id = caller.id;
   const int kind = draw_.Below(100);
@@ -510,16 +515,23 @@ void World::Ended(SimCaller& caller, const absl::Status& status) {
 
 // ---- What must hold --------------------------------------------------------------------------
 
+// Somebody has been asked, lately unless there is nobody else.
+bool World::UploadIsComing(FlightId flight) {
+  const auto has = [&](bool asked) {
+    return std::any_of(active_.begin(), active_.end(), [&](const SimCaller* caller) {
+      return !caller->attached && caller->asked == asked && table_->FlightOfCall(caller->id) == flight;
+    });
+  };
+  return has(true) && (!has(false) || clock_.now <= last_asked_[flight] + options_.upload_patience);
+}
+
 bool World::HasSomethingComing(FlightId flight) {
   switch (table_->StateOfFlight(flight)) {
     case State::kLooking: return looking_.contains(flight);
     case State::kQueued: return table_->running() >= options_.runners;
     case State::kRunning: return tasks_.contains(flight);
     case State::kStoring: return storing_.contains(flight);
-    case State::kUploading:
-      return std::any_of(active_.begin(), active_.end(), [&](const SimCaller* caller) {
-        return caller->asked && table_->FlightOfCall(caller->id) == flight;
-      });
+    case State::kUploading: return UploadIsComing(flight);
     case State::kNone:
     case State::kDying: return false;
   }
