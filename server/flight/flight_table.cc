@@ -78,7 +78,6 @@ void FlightTable::Subscribe(Flight& flight, CallId id, FlightCall call, bool upl
 
 void FlightTable::Join(Flight& flight, CallId id) {
   if (flight.state == State::kLooking) return;
-  if (AnswerFromKnown(flight, id)) return;
   Announce(flight, id);
   if (flight.state == State::kUploading) {
     // Whoever was asked before has had his time, and there was nobody else.
@@ -115,12 +114,10 @@ void FlightTable::Cancel(CallId id) {
 void FlightTable::Looked(FlightId id, KnownKeyPtr known) {
   Flight* flight = Find(id);
   if (flight == nullptr || flight->state != State::kLooking) return;
-  flight->known = std::move(known);
-  const std::vector<CallId> waiters(flight->waiters.begin(), flight->waiters.end());
-  for (const CallId waiter : waiters) AnswerFromKnown(*flight, waiter);
+  AnswerFromKnown(*flight, *known);
   if (flight->waiters.empty()) {
     Erase(*flight);
-  } else if (absl::Status refusal = RefusalOf(*flight->known, clock_->WallNow()); !refusal.ok()) {
+  } else if (absl::Status refusal = RefusalOf(*known, clock_->WallNow()); !refusal.ok()) {
     EndFailed(*flight, refusal);
   } else if (flight->request->graph == nullptr) {
     AwaitUpload(*flight);
@@ -131,24 +128,28 @@ void FlightTable::Looked(FlightId id, KnownKeyPtr known) {
   }
 }
 
-// True when the call was answered, and has ended.
-bool FlightTable::AnswerFromKnown(Flight& flight, CallId id) {
-  if (flight.known == nullptr) return false;
-  const Waiting& waiting = calls_.at(id);
-  const KnownVariant* variant = ChooseVariant(*flight.known, waiting.call.hints);
-  if (variant == nullptr) return false;
-  FlightEventPtr& done = flight.known_events[variant->variant_id];
-  if (done == nullptr) {
-    v1::LookupReply reply;
-    reply.ParseFromString(*variant->reply);
-    done = DoneEvent(std::move(*reply.mutable_hit()->mutable_manifest()), variant->durable, 0);
+// Those whom the store has something for, and ends their calls. What it has is said now and never later:
+// it may be evicted at any time.
+void FlightTable::AnswerFromKnown(Flight& flight, const KnownKey& known) {
+  absl::flat_hash_map<const KnownVariant*, FlightEventPtr> events;
+  const std::vector<CallId> waiters(flight.waiters.begin(), flight.waiters.end());
+  for (const CallId waiter : waiters) {
+    Waiting& waiting = calls_.at(waiter);
+    waiting.looked = true;
+    const KnownVariant* variant = ChooseVariant(known, waiting.call.hints);
+    if (variant == nullptr) continue;
+    FlightEventPtr& done = events[variant];
+    if (done == nullptr) {
+      v1::LookupReply reply;
+      reply.ParseFromString(*variant->reply);
+      done = DoneEvent(std::move(*reply.mutable_hit()->mutable_manifest()), variant->durable, 0);
+    }
+    waiting.call.subscriber->Event(done);
+    if (!variant->durable) {
+      waiting.call.subscriber->Event(StoredEvent(absl::UnavailableError("the program is in memory only")));
+    }
+    EndCall(waiter, absl::OkStatus());
   }
-  waiting.call.subscriber->Event(done);
-  if (!variant->durable) {
-    waiting.call.subscriber->Event(StoredEvent(absl::UnavailableError("the program is in memory only")));
-  }
-  EndCall(id, absl::OkStatus());
-  return true;
 }
 
 // ---- The upload ------------------------------------------------------------------------------
@@ -205,7 +206,12 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
   SetPatience(flight, std::nullopt);
   flight.request->graph = *std::move(graph);
   found->second.keeps_graph = true;
-  Enqueue(flight, id);
+  if (found->second.looked || flight.request->debug) {
+    Enqueue(flight, id);
+    return;
+  }
+  // It joined after the look; the store may have what fits it.
+  EndFlight(flight, std::vector<CallId>(flight.waiters.begin(), flight.waiters.end()));
 }
 
 // ---- Places and work -------------------------------------------------------------------------
@@ -364,7 +370,7 @@ void FlightTable::Stored(FlightId id, const absl::Status& status) {
   StartWaiting();
 }
 
-// Who was not served goes on in the key's next flight, with the same graph.
+// Who was not served goes on in the key's next flight, with the same graph, and is looked up there.
 void FlightTable::EndFlight(Flight& flight, const std::vector<CallId>& unserved) {
   if (unserved.empty()) {
     Erase(flight);

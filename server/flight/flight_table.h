@@ -8,9 +8,9 @@
 // One flight per CompileKey; a debug call has one of its own that nobody joins. Callers are subscribers of
 // their flight. One caller's upload serves all; where it leaves or is slow another is asked, who joins later
 // too. When a variant is made, whom it fits is answered; those whose sizes it does not fit wait for the
-// flight's end and go on in the key's next flight, with the graph that is here already. A flight that
-// everybody left gives its place back at once while it waits, and when its work ends while it runs (state
-// dying): nobody joins it meanwhile.
+// flight's end and go on in the key's next flight, with the graph that is here already, and so do all whose
+// upload came from one that joined after the look. A flight that everybody left gives its place back
+// at once while it waits, and when its work ends while it runs (state dying): nobody joins it meanwhile.
 //
 // Places: at most `runners` flights run or store, and with those that wait for an upload or a runner they are
 // at most runners + queue_max. One more is refused with RESOURCE_EXHAUSTED before it uploads, and told when
@@ -155,6 +155,7 @@ class FlightTable {
     FlightCall call;
     FlightId flight = 0;
     bool uploads = true;       // false: attached, without a graph
+    bool looked = false;       // the store has nothing for it, or had not when it was asked
     bool asked = false;        // to upload
     bool keeps_graph = false;  // has uploaded, or was told that it need not
     bool announced = false;
@@ -167,8 +168,6 @@ class FlightTable {
     std::shared_ptr<FlightRequest> request;  // changes until it is queued; then shared with who compiles
     absl::btree_set<CallId> waiters;         // in order of arrival
     CallId leader = 0;                       // for whom it compiles, where that caller is still here
-    KnownKeyPtr known;
-    absl::flat_hash_map<std::string, FlightEventPtr> known_events;  // by variant id
     std::shared_ptr<const Artifact> artifact;
     FlightEventPtr done;
     bool place = false;
@@ -199,7 +198,7 @@ class FlightTable {
   void Enqueue(Flight& flight, CallId leader);
   void StartWaiting();
   void EndWork(Flight& flight);
-  bool AnswerFromKnown(Flight& flight, CallId id);
+  void AnswerFromKnown(Flight& flight, const KnownKey& known);
   void AnswerFromArtifact(Flight& flight, CallId id);
   void EndFlight(Flight& flight, const std::vector<CallId>& unserved);
   void Leave(Flight& flight);

@@ -108,6 +108,7 @@ class World final : public Workers, public FlightStore {
   void CheckAtRest();
   void CheckCall(const SimCaller& caller);
   void CheckRefusal(const SimCaller& caller, const absl::Status& status);
+  bool IsStored(const std::string& key, const std::string& variant_id);
   bool UploadIsComing(FlightId flight);
   bool HasSomethingComing(FlightId flight);
 
@@ -327,6 +328,9 @@ void World::Uploads(SimCaller& caller, bool fails) {
 void World::Look(FlightId flight, const std::string& compile_key) {
   ++outcome_.events;
   const std::string key = compile_key.substr(0, compile_key.find('+'));
+  for (const SimCaller* caller : active_) {
+    if (caller->debug && table_->FlightOfCall(caller->id) == flight) Fail("a debug call is looked up");
+  }
   looking_.insert(flight);
   keys_of_flights_[flight] = key;
   At(draw_.Upto(milliseconds(draw_.Chance(40) ? 40 : 2)), [this, flight, key] {
@@ -471,6 +475,12 @@ void World::Asked(SimCaller& caller, Subscriber::Upload wanted) {
   At(delay, [this, id, kind] { Uploads(*callers_[id - 1], kind < 8 || draw_.Chance(kind < 20 ? 50 : 12)); });
 }
 
+bool World::IsStored(const std::string& key, const std::string& variant_id) {
+  const std::vector<Variant>& variants = variants_[key];
+  return std::any_of(variants.begin(), variants.end(),
+                     [&](const Variant& variant) { return variant.known.variant_id == variant_id; });
+}
+
 void World::Heard(SimCaller& caller, const v1::CompileEvent& event) {
   ++outcome_.events;
   if (caller.ended) Fail(absl::StrCat("caller ", caller.id, " is told something after its end"));
@@ -490,6 +500,9 @@ void World::Heard(SimCaller& caller, const v1::CompileEvent& event) {
     const int size = Plant(Fault::kDrawsForOther, 20) ? caller.size + 10 : caller.size;
     if (!GuardsHold(manifest.guards(), HintsOf(size))) Fail("a caller gets a program that does not fit");
     if (done.durable()) ++outcome_.hits;
+    if (done.durable() && !IsStored(caller.key, manifest.variant_id())) {
+      Fail(absl::StrCat("caller ", caller.id, " is sent to what has been evicted"));
+    }
     if (done.durable() && !ever_durable_.contains(manifest.variant_id())) {
       Fail("durable is said of what the store never took");
     }
