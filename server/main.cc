@@ -209,7 +209,7 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   AdminFacts facts;
   facts.started_unix_seconds = time(nullptr);
   facts.draining = &draining;
-  std::vector<std::unique_ptr<CompileService>> compile_services;  // a tenant each
+  std::vector<std::unique_ptr<CompileService>> compile_services;  // a server each
   AdminService admin_service(config, facts, store.get(), pool.get(), gpus.get(), coordinator.get(),
                              people.get(), &stats);
   KILN_ASSIGN_OR_RETURN(

@@ -81,7 +81,6 @@ absl::Status KilnServer::ListenForTenants() {
   for (const v1::TenantConfig& tenant : listen_.tenants()) {
     for (const uint32_t uid : tenant.uids()) tenants_[uid] = tenant.name();
   }
-  if (const auto own = tenants_.find(geteuid()); own != tenants_.end()) own_tenant_ = own->second;
   KILN_ASSIGN_OR_RETURN(peers_, PeerAcceptor::Start(listen_.unix_socket(), [this](uid_t uid, int descriptor) {
                           Take(uid, descriptor);
                         }));
@@ -93,7 +92,8 @@ absl::Status KilnServer::ListenForTenants() {
 void KilnServer::Take(uid_t uid, int descriptor) {
   absl::MutexLock lock(&mutex_);
   const auto tenant = tenants_.find(uid);
-  Acceptor* const acceptor = tenant == tenants_.end() ? nullptr : AcceptorOf(tenant->second);
+  Acceptor* const acceptor =
+      tenant == tenants_.end() ? nullptr : AcceptorOf({tenant->second, uid == geteuid()});
   if (acceptor == nullptr) {
     if (tenant == tenants_.end()) spdlog::warn("user {} is no tenant (listen.tenants)", uid);
     close(descriptor);
@@ -104,18 +104,18 @@ void KilnServer::Take(uid_t uid, int descriptor) {
   acceptor->HandleNewConnection(&connection);
 }
 
-KilnServer::Acceptor* KilnServer::AcceptorOf(const std::string& tenant) {
-  const auto [found, first] = servers_.try_emplace(tenant);
+KilnServer::Acceptor* KilnServer::AcceptorOf(const ServerKey& key) {
+  const auto [found, first] = servers_.try_emplace(key);
   if (!first) return found->second.acceptor.get();
   grpc::ServerBuilder builder;
   SetLimits(builder);
   std::unique_ptr<Acceptor> acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       grpc::InsecureServerCredentials());
-  for (grpc::Service* service : services_(tenant, tenant == own_tenant_)) builder.RegisterService(service);
+  for (grpc::Service* service : services_(key.first, key.second)) builder.RegisterService(service);
   found->second.server = builder.BuildAndStart();
   if (found->second.server == nullptr) {
-    spdlog::error("no server for tenant {}", tenant);
+    spdlog::error("no server for tenant {}", key.first);
     return nullptr;
   }
   found->second.acceptor = std::move(acceptor);
@@ -130,7 +130,7 @@ void KilnServer::Shutdown(absl::Time deadline) {
   peers_ = nullptr;
   if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(deadline));
   absl::MutexLock lock(&mutex_);
-  for (auto& [tenant, server] : servers_) {
+  for (auto& [key, server] : servers_) {
     if (server.server != nullptr) server.server->Shutdown(absl::ToChronoTime(deadline));
   }
 }

@@ -3,7 +3,8 @@
 // Without configured tenants: a unix socket (0600 in a directory that belongs to us and that nobody else may
 // write) and loopback TCP (config.h checks), and one server for all. With tenants: a unix socket that anybody
 // may reach, whose peers the kernel names (peer_acceptor.h); each tenant has a server of its own, made at its
-// first connection, whose services know for whom they are. Who is no tenant is closed at once.
+// first connection, whose services know for whom they are, and the user whom the daemon belongs to has
+// another, whatever the tenant. Who is no tenant is closed at once.
 //
 // Services are callbacks and hold no thread; memory, streams and message sizes are bounded, a server each.
 // Threads: one owner.
@@ -12,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -27,8 +29,9 @@ namespace kiln {
 
 class KilnServer {
  public:
-  // The services of a tenant, which outlive the server; `own`: of the user whom the daemon belongs to. An
-  // empty name is everybody's where there are no tenants. Asked once a tenant, one at a time.
+  // The services of a tenant, which outlive the server; `own`: for the user whom the daemon belongs to, and
+  // nobody else of the tenant. An empty name is everybody's where there are no tenants. Asked once a server,
+  // one at a time.
   using ServicesOf = std::function<std::vector<grpc::Service*>(const std::string& tenant, bool own)>;
 
   // Whoever calls holds the lock of the socket (runtime_dir.h), so a socket that is there already is
@@ -55,7 +58,8 @@ class KilnServer {
   absl::Status ListenForAll();
   absl::Status ListenForTenants();
   void Take(uid_t uid, int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
-  Acceptor* AcceptorOf(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  using ServerKey = std::pair<std::string, bool>;  // the tenant, and whether it is the daemon's own user
+  Acceptor* AcceptorOf(const ServerKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const v1::ListenConfig listen_;
   const ServicesOf services_;
@@ -64,10 +68,9 @@ class KilnServer {
   std::string address_;
   std::unique_ptr<grpc::Server> server_;  // everybody's
   absl::flat_hash_map<uid_t, std::string> tenants_;
-  std::string own_tenant_;
 
   absl::Mutex mutex_;
-  absl::flat_hash_map<std::string, TenantServer> servers_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<ServerKey, TenantServer> servers_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<PeerAcceptor> peers_;  // last: its thread uses all of the above
 };
 

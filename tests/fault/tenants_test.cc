@@ -23,7 +23,7 @@ namespace {
 
 constexpr char kTenants[] = R"(
 listen {
-  tenants { name: "own" uids: 0 }
+  tenants { name: "own" uids: 0 uids: 1004 }
   tenants { name: "red" uids: 1001 uids: 1002 }
   tenants { name: "blue" uids: 1003 }
 })";
@@ -103,7 +103,8 @@ TEST_F(Tenants, WhoIsNoneIsNotServed) {
 
 TEST_F(Tenants, KilnctlAnswersTheDaemonsOwnUserAlone) {
   for (const auto& [uid, code] :
-       {std::pair{uid_t{0}, grpc::OK}, std::pair{uid_t{1001}, grpc::UNIMPLEMENTED}}) {
+       {std::pair{uid_t{1004}, grpc::UNIMPLEMENTED}, std::pair{uid_t{0}, grpc::OK},
+        std::pair{uid_t{1004}, grpc::UNIMPLEMENTED}, std::pair{uid_t{1001}, grpc::UNIMPLEMENTED}}) {
     const auto admin = v1::Admin::NewStub(ChannelOf(uid));
     grpc::ClientContext context;
     v1::StatsReply reply;
