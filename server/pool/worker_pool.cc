@@ -72,12 +72,12 @@ WorkerResult WorkerPool::Await(WorkerTask task) {
 
 bool WorkerPool::HasWork() const { return stopping_ || !urgent_.empty() || !queue_.empty(); }
 
-bool WorkerPool::Next(WorkerTask* task, double* charged) {
+bool WorkerPool::Next(WorkerTask* task, std::optional<double>* charged) {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &WorkerPool::HasWork));
   if (stopping_) return false;
   ++busy_;
-  *charged = 0;
+  *charged = std::nullopt;
   if (!urgent_.empty()) {
     *task = std::move(urgent_.front());
     urgent_.pop_front();
@@ -88,10 +88,15 @@ bool WorkerPool::Next(WorkerTask* task, double* charged) {
   return true;
 }
 
-void WorkerPool::Ended(const Caller& caller, bool plan, bool ok, double seconds, double charged) {
+void WorkerPool::Ended(const Caller& caller, bool plan, bool ok, double seconds,
+                       std::optional<double> charged) {
   absl::MutexLock lock(&mutex_);
   --busy_;
-  queue_.Correct(caller, seconds - charged);
+  if (charged.has_value()) {
+    queue_.Correct(caller, seconds - *charged);
+  } else {
+    queue_.Charge(caller, seconds);
+  }
   if (!ok) return;
   double& typical = plan ? plan_seconds_ : emit_seconds_;
   typical += (seconds - typical) / kTypicalOf;
@@ -126,7 +131,7 @@ void WorkerPool::Run(size_t slot, std::unique_ptr<WorkerProcess> process) {
   }
   uint32_t jobs = 0;
   WorkerTask task;
-  double charged = 0;
+  std::optional<double> charged;
   while (Next(&task, &charged)) {
     const bool plan = task.request.has_plan();
     const MonotonicTime begin = MonotonicNow();

@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,8 +77,9 @@ class WorkerPool {
   WorkerPool(const Options& options, Zygote* zygote, Stats* stats)
       : options_(options), zygote_(zygote), stats_(stats), pids_(options.workers, -1) {}
   void Run(size_t slot, std::unique_ptr<WorkerProcess> process);
-  bool Next(WorkerTask* task, double* charged);
-  void Ended(const Caller& caller, bool plan, bool ok, double seconds, double charged);
+  // `charged`: to its caller already; nothing where it did not wait in the queue.
+  bool Next(WorkerTask* task, std::optional<double>* charged);
+  void Ended(const Caller& caller, bool plan, bool ok, double seconds, std::optional<double> charged);
   WorkerResult Execute(size_t slot, std::unique_ptr<WorkerProcess>* process, WorkerTask* task);
   absl::Status EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process);
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace kiln {
 namespace {
@@ -23,6 +24,24 @@ typename Shares::iterator First(Shares& shares, double now, const Waits& waits) 
   return first;
 }
 
+// Who is idle and has been caught up with is as good as new. Of the other idle ones those least ahead go
+// where they are too many: one task each of ever new names leaves nobody who is caught up with.
+template <typename Shares, typename Idle>
+void Forget(Shares& shares, double now, const Idle& idle) {
+  std::erase_if(shares,
+                [&](const auto& share) { return idle(share.second) && share.second.share.finish <= now; });
+  std::vector<typename Shares::iterator> ahead;
+  for (auto share = shares.begin(); share != shares.end(); ++share) {
+    if (idle(share->second)) ahead.push_back(share);
+  }
+  if (ahead.size() <= kFairQueueIdleMax) return;
+  const auto kept = ahead.end() - kFairQueueIdleMax;
+  std::nth_element(ahead.begin(), kept, ahead.end(), [](const auto& a, const auto& b) {
+    return a->second.share.finish < b->second.share.finish;
+  });
+  for (auto share = ahead.begin(); share != kept; ++share) shares.erase(*share);
+}
+
 }  // namespace
 
 void FairQueue::Push(Task task) {
@@ -41,6 +60,10 @@ bool FairQueue::Remove(TaskId id) {
   jobs.jobs.at(task.caller.job).waiting.erase(OrderOf(task));
   --jobs.waiting;
   tasks_.erase(found);
+  Forget(jobs.jobs, jobs.now,
+         [](const Job& candidate) { return candidate.waiting.empty() && candidate.share.running == 0; });
+  Forget(tenants_, now_,
+         [](const Tenant& candidate) { return candidate.waiting() == 0 && candidate.share.running == 0; });
   return true;
 }
 
@@ -57,32 +80,34 @@ std::optional<FairQueue::TaskId> FairQueue::Pop() {
   tenant.share.finish = now_ + seconds;
   jobs.now = std::max(jobs.now, job.share.finish);
   job.share.finish = jobs.now + seconds;
+  ++tenant.share.running;
+  ++job.share.running;
   Remove(id);
-  ForgetIdle();
   return id;
 }
 
 void FairQueue::Correct(const Caller& caller, double seconds) {
-  const auto tenant = tenants_.find(caller.tenant);
-  if (tenant == tenants_.end()) return;
-  tenant->second.share.finish += seconds;
-  Jobs& jobs = JobsOf(tenant->second, caller);
-  if (const auto job = jobs.jobs.find(caller.job); job != jobs.jobs.end())
-    job->second.share.finish += seconds;
+  Tenant& tenant = tenants_.at(caller.tenant);
+  for (Share* share : {&tenant.share, &JobsOf(tenant, caller).jobs.at(caller.job).share}) {
+    share->finish += seconds;
+    --share->running;
+  }
 }
 
-// Who does not wait and has been caught up with is as good as new.
-void FairQueue::ForgetIdle() {
-  for (auto& [name, tenant] : tenants_) {
-    for (Jobs& jobs : tenant.classes) {
-      std::erase_if(jobs.jobs, [&](const auto& job) {
-        return job.second.waiting.empty() && job.second.share.finish <= jobs.now;
-      });
-    }
+void FairQueue::Charge(const Caller& caller, double seconds) {
+  Tenant& tenant = tenants_[caller.tenant];
+  Jobs& jobs = JobsOf(tenant, caller);
+  Share& job = jobs.jobs[caller.job].share;
+  tenant.share.finish = std::max(now_, tenant.share.finish) + seconds;
+  job.finish = std::max(jobs.now, job.finish) + seconds;
+}
+
+size_t FairQueue::remembered() const {
+  size_t shares = tenants_.size();
+  for (const auto& [name, tenant] : tenants_) {
+    for (const Jobs& jobs : tenant.classes) shares += jobs.jobs.size();
   }
-  std::erase_if(tenants_, [&](const auto& tenant) {
-    return tenant.second.waiting() == 0 && tenant.second.share.finish <= now_;
-  });
+  return shares;
 }
 
 }  // namespace kiln

@@ -10,7 +10,8 @@
 // `Correct` sets it right when the seconds are known.
 //
 // No threads, no clock: whoever owns it locks it. Limits: who pushes bounds what waits; a tenant or job is
-// remembered while it waits or while others have not yet caught up with what it was served.
+// remembered while it waits or is being served. Beyond that, while others have not yet caught up with what it
+// was served, the kFairQueueIdleMax tenants and jobs of a class that are furthest ahead are.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +27,8 @@
 #include "absl/container/flat_hash_map.h"
 
 namespace kiln {
+
+inline constexpr size_t kFairQueueIdleMax = 128;
 
 // For whom work is done. From one seam: the transport knows the tenant, the request its job and class.
 struct Caller {
@@ -51,16 +54,20 @@ class FairQueue {
   bool Remove(TaskId id);
   // The next one; it waits no more, and its estimate is charged.
   std::optional<TaskId> Pop();
-  // What it took beyond its estimate, or less.
+  // Once for each that was taken, when it has ended: what it took beyond its estimate, or less.
   void Correct(const Caller& caller, double seconds);
+  // What it was served without having waited.
+  void Charge(const Caller& caller, double seconds);
 
   size_t size() const { return tasks_.size(); }
   bool empty() const { return tasks_.empty(); }
+  size_t remembered() const;  // tenants, and jobs of each
 
  private:
   // The share of a tenant, or of a job in it: when its next task would start, in seconds of service.
   struct Share {
-    double finish = 0;  // of what it was served last
+    double finish = 0;   // of what it was served last
+    size_t running = 0;  // taken, and not corrected yet
   };
   using Order = std::tuple<uint64_t, int, TaskId>;  // program, the later step first
   struct Job {
@@ -82,7 +89,6 @@ class FairQueue {
   Jobs& JobsOf(Tenant& tenant, const Caller& caller) {
     return tenant.classes[static_cast<int>(caller.work_class)];
   }
-  void ForgetIdle();
 
   absl::flat_hash_map<TaskId, Task> tasks_;
   std::map<std::string, Tenant> tenants_;

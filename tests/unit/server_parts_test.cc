@@ -378,6 +378,37 @@ TEST(FairQueue, WhoWasIdleHasNoCredit) {
   EXPECT_NEAR(late, 10, 1);
 }
 
+// It is taken, and others are served while it runs: what it took is known only then, and is charged.
+TEST(FairQueue, LongWorkOfWhoDoesNotWaitIsCharged) {
+  FairQueue queue;
+  const FairQueue::Task slow = TaskOf(1, "slow", "", 1);
+  queue.Push(slow);
+  EXPECT_EQ(queue.Pop(), 1u);
+  for (uint64_t id = 2; id <= 20; ++id) queue.Push(TaskOf(id, "other", "", 1));
+  for (int i = 0; i < 5; ++i) queue.Correct(TaskOf(*queue.Pop(), "other", "", 1).caller, 0);
+  queue.Correct(slow.caller, 9);
+  queue.Push(TaskOf(30, "slow", "", 1));
+  int before = 0;
+  while (*queue.Pop() != 30) ++before;
+  EXPECT_NEAR(before, 5, 1) << "as many seconds as the slow one had more of";
+}
+
+TEST(FairQueue, ManyNamesWithATaskEachAreForgotten) {
+  FairQueue tenants, jobs;
+  for (uint64_t id = 1; id <= 4 * kFairQueueIdleMax; ++id) {
+    const std::string name = absl::StrCat(id);
+    const FairQueue::Task tenant = TaskOf(id, name, "", 1), job = TaskOf(id, "t", name, 1);
+    for (auto& [queue, task] : {std::pair{&tenants, tenant}, std::pair{&jobs, job}}) {
+      queue->Push(task);
+      EXPECT_EQ(queue->Pop(), id);
+      queue->Correct(task.caller, 0);
+    }
+  }
+  // The last is idle since it was taken; a tenant has a job.
+  EXPECT_EQ(jobs.remembered(), 1 + kFairQueueIdleMax + 1);
+  EXPECT_LE(tenants.remembered(), 2 * (kFairQueueIdleMax + 1));
+}
+
 TEST(FairQueue, AJobsFirstProgramFinishesFirst) {
   FairQueue queue;
   queue.Push(TaskOf(1, "t", "job", 1));
