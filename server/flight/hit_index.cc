@@ -31,14 +31,17 @@ KnownKeyPtr HitIndex::Find(absl::string_view compile_key) {
 
 KnownKeyPtr HitIndex::Load(const std::string& compile_key, const std::function<KnownKeyPtr()>& read) {
   Shard& shard = ShardOf(compile_key);
+  uint64_t erased = 0;
   {
     absl::MutexLock lock(&shard.mutex);
-    ++shard.reading[compile_key].readers;
+    Reading& reading = shard.reading[compile_key];
+    ++reading.readers;
+    erased = reading.erased;
   }
   KnownKeyPtr known = read();
   absl::MutexLock lock(&shard.mutex);
   const auto reading = shard.reading.find(compile_key);
-  if (!reading->second.stale && !known->variants.empty()) Keep(shard, compile_key, known);
+  if (reading->second.erased == erased && !known->variants.empty()) Keep(shard, compile_key, known);
   if (--reading->second.readers == 0) shard.reading.erase(reading);
   return known;
 }
@@ -67,7 +70,7 @@ void HitIndex::Erase(absl::string_view compile_key) {
   absl::MutexLock lock(&shard.mutex);
   Drop(shard, compile_key);
   if (const auto reading = shard.reading.find(compile_key); reading != shard.reading.end()) {
-    reading->second.stale = true;
+    ++reading->second.erased;
   }
 }
 
@@ -77,7 +80,7 @@ void HitIndex::Clear() {
     shard.entries.clear();
     shard.by_use.clear();
     shard.bytes = 0;
-    for (auto& [key, reading] : shard.reading) reading.stale = true;
+    for (auto& [key, reading] : shard.reading) ++reading.erased;
   }
 }
 

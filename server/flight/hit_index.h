@@ -29,8 +29,8 @@ class HitIndex {
   // nullptr: not here, which says nothing of the store.
   KnownKeyPtr Find(absl::string_view compile_key);
 
-  // `read` reads the store; what it finds is kept unless the key was erased meanwhile. Keys without a variant
-  // are not kept.
+  // `read` reads the store; what it finds is kept unless the key was erased since this call began. Keys
+  // without a variant are not kept.
   KnownKeyPtr Load(const std::string& compile_key, const std::function<KnownKeyPtr()>& read);
   void Erase(absl::string_view compile_key);
   void Clear();
@@ -46,7 +46,7 @@ class HitIndex {
   };
   struct Reading {
     int readers = 0;
-    bool stale = false;
+    uint64_t erased = 0;  // how often while there were readers
   };
   struct Shard {
     mutable absl::Mutex mutex;

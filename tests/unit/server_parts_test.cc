@@ -531,6 +531,27 @@ TEST(HitIndex, WhatGoesWhileItIsReadIsNotPutBack) {
   }
 }
 
+// A herd: there is always somebody who reads. Who begins after the erasure keeps what it finds.
+TEST(HitIndex, AnErasureIsOverForWhoBeginsAfterIt) {
+  HitIndex index(1 << 20);
+  index.Load(KeyNumber(1), [&] {
+    index.Erase(KeyNumber(1));
+    index.Load(KeyNumber(1), [] { return KnownOf(10); });
+    EXPECT_NE(index.Find(KeyNumber(1)), nullptr);
+    return KnownOf(20);
+  });
+  ASSERT_NE(index.Find(KeyNumber(1)), nullptr) << "what began before is not kept, and takes nothing away";
+  EXPECT_EQ(index.Find(KeyNumber(1))->variants[0].reply->size(), 10u);
+  index.Load(KeyNumber(2), [&] {
+    index.Load(KeyNumber(2), [&] {
+      index.Clear();
+      return KnownOf(10);
+    });
+    return KnownOf(10);
+  });
+  EXPECT_EQ(index.Find(KeyNumber(2)), nullptr);
+}
+
 // ---- The log ---------------------------------------------------------------------------------
 
 TEST(LogText, IsOneLineOfLimitedLength) {
