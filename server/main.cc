@@ -29,6 +29,7 @@
 #include "server/rpc/admin_service.h"
 #include "server/rpc/compile_service.h"
 #include "server/rpc/metrics.h"
+#include "server/rpc/silence_watch.h"
 #include "server/schedule/thread_executor.h"
 #include "server/tune/tuner.h"
 #include "spdlog/spdlog.h"
@@ -209,17 +210,20 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   AdminFacts facts;
   facts.started_unix_seconds = time(nullptr);
   facts.draining = &draining;
+  // One for all: a server's services are made at a connection, where nothing more may fail.
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<SilenceWatch> silence,
+                        SilenceWatch::Create(std::chrono::seconds(config.admission().silent_seconds_max())));
   std::vector<std::unique_ptr<CompileService>> compile_services;  // a server each
   AdminService admin_service(config, facts, store.get(), pool.get(), gpus.get(), coordinator.get(),
                              people.get(), &stats);
-  KILN_ASSIGN_OR_RETURN(
-      auto server, KilnServer::Start(config.listen(), [&](const std::string& tenant, bool own) {
-        compile_services.push_back(
-            std::make_unique<CompileService>(config, tenant, pool.get(), coordinator.get(), &stats));
-        std::vector<grpc::Service*> services = {compile_services.back().get()};
-        if (own) services.push_back(&admin_service);
-        return services;
-      }));
+  KILN_ASSIGN_OR_RETURN(auto server,
+                        KilnServer::Start(config.listen(), [&](const std::string& tenant, bool own) {
+                          compile_services.push_back(std::make_unique<CompileService>(
+                              config, tenant, silence.get(), pool.get(), coordinator.get(), &stats));
+                          std::vector<grpc::Service*> services = {compile_services.back().get()};
+                          if (own) services.push_back(&admin_service);
+                          return services;
+                        }));
   admin_service.SetAddress(server->address());
   std::unique_ptr<PrometheusListener> metrics;
   if (!config.metrics().address().empty()) {

@@ -66,17 +66,17 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CompileService::Compile(
     grpc::CallbackServerContext* context) {
-  return new CompileCall(context, tenant_, graph_bytes_max_, &silence_, coordinator_, stats_);
+  return new CompileCall(context, tenant_, graph_bytes_max_, silence_, coordinator_, stats_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::Attach(grpc::CallbackServerContext* context,
                                                                    const grpc::ByteBuffer* bytes) {
-  return new AttachCall(context, tenant_, *bytes, &silence_, coordinator_, stats_);
+  return new AttachCall(context, tenant_, *bytes, silence_, coordinator_, stats_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::FetchObjects(grpc::CallbackServerContext* context,
                                                                          const grpc::ByteBuffer* bytes) {
-  return FetchCall::Start(context, tenant_, *bytes, &silence_, coordinator_, stats_);
+  return FetchCall::Start(context, tenant_, *bytes, silence_, coordinator_, stats_);
 }
 
 grpc::ServerUnaryReactor* CompileService::ReportUse(grpc::CallbackServerContext* context,

@@ -7,7 +7,6 @@
 // Thread-safe.
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <utility>
 
@@ -31,11 +30,11 @@ class CompileService final : public CompilerService {
  public:
   // `tenant`: whose connections these are; empty: requests name their namespace. All else outlives the
   // service.
-  CompileService(const v1::Config& config, std::string tenant, const WorkerPool* pool,
+  CompileService(const v1::Config& config, std::string tenant, SilenceWatch* silence, const WorkerPool* pool,
                  Coordinator* coordinator, Stats* stats)
       : tenant_(std::move(tenant)),
         graph_bytes_max_(config.admission().graph_bytes_max()),
-        silence_(std::chrono::seconds(config.admission().silent_seconds_max())),
+        silence_(silence),
         pool_(pool),
         coordinator_(coordinator),
         stats_(stats) {}
@@ -57,7 +56,7 @@ class CompileService final : public CompilerService {
  private:
   const std::string tenant_;
   const uint64_t graph_bytes_max_;
-  SilenceWatch silence_;
+  SilenceWatch* const silence_;
   const WorkerPool* const pool_;
   Coordinator* const coordinator_;
   Stats* const stats_;

@@ -1,10 +1,22 @@
 #include "server/rpc/silence_watch.h"
 
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
 namespace kiln {
 
-SilenceWatch::SilenceWatch(std::chrono::seconds limit) : limit_(limit), thread_(&SilenceWatch::Run, this) {}
+absl::StatusOr<std::unique_ptr<SilenceWatch>> SilenceWatch::Create(std::chrono::seconds limit) {
+  std::unique_ptr<SilenceWatch> watch(new SilenceWatch(limit));
+  try {
+    watch->thread_ = std::thread(&SilenceWatch::Run, watch.get());
+  } catch (const std::system_error& error) {
+    return absl::UnavailableError(absl::StrCat("start a thread: ", error.what(),
+                                               "; raise the limit of processes (ulimit -u, pids.max)"));
+  }
+  return watch;
+}
 
 SilenceWatch::~SilenceWatch() {
   {
@@ -12,7 +24,7 @@ SilenceWatch::~SilenceWatch() {
     stopping_ = true;
     changed_.Signal();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 SilenceWatch::Key SilenceWatch::Begin(grpc::ServerContextBase& call) {

@@ -2,15 +2,18 @@
 // or to take what is sent. Every such call holds one of the server's threads.
 //
 // Thread-safe; one thread of its own. Time is monotonic. Limits: one entry a call.
+// One serves all services of the daemon.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/grpcpp.h"
 
@@ -18,7 +21,8 @@ namespace kiln {
 
 class SilenceWatch {
  public:
-  explicit SilenceWatch(std::chrono::seconds limit);
+  // UNAVAILABLE where there can be no thread more.
+  static absl::StatusOr<std::unique_ptr<SilenceWatch>> Create(std::chrono::seconds limit);
   ~SilenceWatch();  // after the last turn
 
   // Lives as long as one read or write. The call is cancelled, and the read or write returns false, where it
@@ -37,6 +41,7 @@ class SilenceWatch {
   };
 
  private:
+  explicit SilenceWatch(std::chrono::seconds limit) : limit_(limit) {}
   using Key = std::pair<std::chrono::steady_clock::time_point, uint64_t>;  // its end, and a number
   Key Begin(grpc::ServerContextBase& call) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(const Key& key) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -49,7 +54,7 @@ class SilenceWatch {
   std::map<Key, grpc::ServerContextBase*> turns_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // const after construction
+  std::thread thread_;  // const after Create
 };
 
 }  // namespace kiln
