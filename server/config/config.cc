@@ -21,6 +21,7 @@
 namespace kiln {
 namespace {
 
+constexpr uint64_t kHeaderBytesMax = 6u << 20;  // one message
 constexpr uint32_t kWorkersMax = 1024;
 constexpr uint32_t kGpusMax = 64;
 constexpr uint64_t kWorkerBytesMin = 256u << 20;
@@ -137,6 +138,7 @@ void ApplyDefaults(const std::string& programs, v1::Config* config) {
   v1::AdmissionConfig* admission = config->mutable_admission();
   if (admission->queue_max() == 0) admission->set_queue_max(256);
   if (admission->graph_bytes_max() == 0) admission->set_graph_bytes_max(kGraphBytesMax);
+  if (admission->graphs_bytes_max() == 0) admission->set_graphs_bytes_max(uint64_t{1} << 30);
   if (admission->silent_seconds_max() == 0) admission->set_silent_seconds_max(60);
 }
 
@@ -177,6 +179,8 @@ absl::Status CheckConfig(const v1::Config& config) {
   KILN_RETURN_IF_ERROR(CheckAtMost("admission.queue_max", config.admission().queue_max(), 1u << 20));
   KILN_RETURN_IF_ERROR(
       CheckAtMost("admission.graph_bytes_max", config.admission().graph_bytes_max(), kGraphBytesMax));
+  KILN_RETURN_IF_ERROR(CheckAtLeast("admission.graphs_bytes_max", config.admission().graphs_bytes_max(),
+                                    config.admission().graph_bytes_max() + kHeaderBytesMax));
   KILN_RETURN_IF_ERROR(
       CheckAtMost("admission.silent_seconds_max", config.admission().silent_seconds_max(), kSecondsMax));
   KILN_RETURN_IF_ERROR(CheckAtMost("idle_exit_seconds", config.idle_exit_seconds(), kSecondsMax));

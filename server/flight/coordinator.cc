@@ -23,6 +23,7 @@ FlightTable::Options TableOptions(const v1::Config& config) {
   FlightTable::Options options;
   options.runners = config.workers().count();
   options.queue_max = config.admission().queue_max();
+  options.graphs_bytes_max = config.admission().graphs_bytes_max();
   options.new_job_id = NewJobId;
   return options;
 }

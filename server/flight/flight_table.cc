@@ -218,27 +218,35 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
 
 absl::Status FlightTable::TakePlace(Flight& flight) {
   if (draining_) return absl::UnavailableError("the daemon is stopping");
-  const std::string& tenant = flight.request->caller.tenant;
-  if (places_ >= options_.runners + options_.queue_max && !Displace(tenant)) return Refusal();
+  const FlightRequest& request = *flight.request;
+  while (PlacesAreTaken() || graphs_bytes_ + request.bytes > options_.graphs_bytes_max) {
+    if (!Displace(request)) return Refusal();
+  }
   flight.place = true;
   ++places_;
-  placed_[tenant].insert(flight.id);
+  graphs_bytes_ += request.bytes;
+  Placed& placed = placed_[request.caller.tenant];
+  placed.flights.insert(flight.id);
+  placed.bytes += request.bytes;
   return absl::OkStatus();
 }
 
-// Takes a place from the tenant that holds most, where that leaves it no fewer than the newcomer gets.
-bool FlightTable::Displace(const std::string& newcomer) {
-  const auto own = placed_.find(newcomer);
-  size_t most = (own == placed_.end() ? 0 : own->second.size()) + 1;
+// Takes a place from the tenant that holds most of what is short, places or bytes, where that is more than
+// the newcomer comes to.
+bool FlightTable::Displace(const FlightRequest& newcomer) {
+  const bool places = PlacesAreTaken();
+  const auto held = [places](const Placed& placed) { return places ? placed.flights.size() : placed.bytes; };
+  const auto own = placed_.find(newcomer.caller.tenant);
+  uint64_t most = (own == placed_.end() ? 0 : held(own->second)) + (places ? 1 : newcomer.bytes);
   Flight* latest = nullptr;
   for (const auto& [tenant, placed] : placed_) {
-    if (placed.size() <= most) continue;
-    const auto waits = std::find_if(placed.rbegin(), placed.rend(), [this](FlightId id) {
+    if (held(placed) <= most) continue;
+    const auto waits = std::find_if(placed.flights.rbegin(), placed.flights.rend(), [this](FlightId id) {
       const State state = StateOfFlight(id);
       return state == State::kQueued || state == State::kUploading;
     });
-    if (waits == placed.rend()) continue;
-    most = placed.size();
+    if (waits == placed.flights.rend()) continue;
+    most = held(placed);
     latest = Find(*waits);
   }
   if (latest == nullptr) return false;
@@ -266,9 +274,11 @@ void FlightTable::GivePlaceBack(Flight& flight) {
   if (!flight.place) return;
   flight.place = false;
   --places_;
+  graphs_bytes_ -= flight.request->bytes;
   const auto placed = placed_.find(flight.request->caller.tenant);
-  placed->second.erase(flight.id);
-  if (placed->second.empty()) placed_.erase(placed);
+  placed->second.flights.erase(flight.id);
+  placed->second.bytes -= flight.request->bytes;
+  if (placed->second.flights.empty()) placed_.erase(placed);
 }
 
 void FlightTable::Enqueue(Flight& flight, CallId leader) {

@@ -13,9 +13,10 @@
 // at once while it waits, and when its work ends while it runs (state dying): nobody joins it meanwhile.
 //
 // Places: at most `runners` flights run or store, and with those that wait for an upload or a runner they are
-// at most runners + queue_max. One more is refused with RESOURCE_EXHAUSTED before it uploads, and told when
-// to come again (`PushbackOf`); where another tenant holds more places than its own, that one's latest flight
-// that does not run is refused in its stead. Who runs next is fair to tenants and their jobs (fair_queue.h).
+// at most runners + queue_max, whose graphs and headers are at most graphs_bytes_max. One more is refused
+// with RESOURCE_EXHAUSTED before it uploads, and told when to come again (`PushbackOf`); where another tenant
+// holds more than its own, of places or of bytes, that one's latest flights that do not run are refused in
+// its stead. Who runs next is fair to tenants and their jobs (fair_queue.h).
 //
 // A caller gets events, and at the very last one End. Its status is about the call: RESOURCE_EXHAUSTED (no
 // place), UNAVAILABLE (stopping), DEADLINE_EXCEEDED, NOT_FOUND (attach), what its upload said; what became of
@@ -76,8 +77,9 @@ struct FlightRequest {
   bool debug = false;  // stages as text, kernels emitted anew with their listings
   v1::RequestSections sections;
   v1::GraphNotes notes;
-  v1::Hints hints;  // of the caller for whom it compiles
-  GraphPtr graph;   // null until it is here
+  uint64_t bytes = 0;  // of the graph, before it is here, and of the header
+  v1::Hints hints;     // of the caller for whom it compiles
+  GraphPtr graph;      // null until it is here
   // Set by the table, as are job_id, hints and graph.
   uint64_t program = 0;  // in the order of arrival
   MonotonicTime created;
@@ -114,6 +116,7 @@ class FlightTable {
   struct Options {
     size_t runners = 1;
     size_t queue_max = 256;
+    uint64_t graphs_bytes_max = uint64_t{1} << 30;                        // no less than one request's
     std::chrono::milliseconds upload_patience = std::chrono::seconds(5);  // then another caller is asked
     std::function<std::string()> new_job_id;
   };
@@ -145,12 +148,17 @@ class FlightTable {
   size_t queued() const { return queue_.size(); }
   size_t running() const { return running_; }  // storing and dying ones too
   size_t places() const { return places_; }
+  uint64_t graphs_bytes() const { return graphs_bytes_; }  // of those that hold places
   State StateOfFlight(FlightId id) const;
   FlightId FlightOfCall(CallId id) const;  // 0: none
   FlightId FlightOfKey(const std::string& compile_key) const;
 
  private:
   struct Flight;
+  struct Placed {  // of one tenant
+    absl::btree_set<FlightId> flights;
+    uint64_t bytes = 0;
+  };
   struct Waiting {
     FlightCall call;
     FlightId flight = 0;
@@ -187,7 +195,8 @@ class FlightTable {
   void Subscribe(Flight& flight, CallId id, FlightCall call, bool uploads);
   void Join(Flight& flight, CallId id);
   absl::Status TakePlace(Flight& flight);
-  bool Displace(const std::string& newcomer);
+  bool PlacesAreTaken() const { return places_ >= options_.runners + options_.queue_max; }
+  bool Displace(const FlightRequest& newcomer);
   absl::Status Refusal() const;
   void GivePlaceBack(Flight& flight);
   void Announce(Flight& flight, CallId id);
@@ -222,8 +231,9 @@ class FlightTable {
   FlightId last_flight_ = 0;
   size_t running_ = 0;
   size_t places_ = 0;
-  absl::btree_map<std::string, absl::btree_set<FlightId>> placed_;  // by tenant
-  double typical_seconds_ = 1;                                      // of a compile, lately
+  uint64_t graphs_bytes_ = 0;
+  absl::btree_map<std::string, Placed> placed_;  // by tenant
+  double typical_seconds_ = 1;                   // of a compile, lately
   bool draining_ = false;
 };
 

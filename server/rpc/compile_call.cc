@@ -105,6 +105,7 @@ void CompileCall::TakeHeader(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     reading_ = Reading::kNothing;
+    if (ok) request.bytes = message_.Length();  // reading it takes it away
     if (ok && grpc::SerializationTraits<v1::CompileRequest>::Deserialize(&message_, &first).ok() &&
         first.has_header()) {
       status = CheckHeader(first.header(), graph_bytes_max_);
@@ -117,6 +118,7 @@ void CompileCall::TakeHeader(bool ok) {
     return;
   }
   v1::CompileHeader& header = *first.mutable_header();
+  request.bytes += header.graph_bytes();
   request.ns = NamespaceOf(tenant_, header.namespace_());
   request.request_key = RequestKey(header.sections());
   request.compile_key = coordinator_->KeyOf(request.ns, request.request_key);

@@ -402,6 +402,42 @@ TEST(Server, AFullQueueOfOneTenantHasAPlaceForAnother) {
   EXPECT_EQ(refused, 1);
 }
 
+// Few graphs that are large: two fit, though there are places for many, until one goes.
+TEST(Server, GraphsThatWaitAreBoundedInBytes) {
+  TestDaemon daemon("admission { graph_bytes_max: 4194304 graphs_bytes_max: 10485760 }");
+  struct Call {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::CompileRequest, v1::CompileEvent>> stream;
+  };
+  const auto ask = [&](const std::string& name) {
+    auto call = std::make_unique<Call>();
+    call->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    call->stream = daemon.compiler().Compile(&call->context);
+    v1::CompileRequest request;
+    request.mutable_header()->set_namespace_("test");
+    *request.mutable_header()->mutable_sections() = SectionsOf(name);
+    request.mutable_header()->set_graph_bytes(4u << 20);
+    call->stream->Write(request);
+    return call;
+  };
+  const auto upload = [&](size_t calls) {
+    return Eventually([&, calls] { return JobsIn(daemon, "uploading") == calls; });
+  };
+  const auto first = ask("first"), second = ask("second");
+  ASSERT_TRUE(upload(2));
+  const auto third = ask("third");
+  v1::CompileEvent event;
+  EXPECT_FALSE(third->stream->Read(&event));
+  EXPECT_EQ(third->stream->Finish().error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(third->context.GetServerTrailingMetadata().contains("grpc-retry-pushback-ms"));
+  first->context.TryCancel();
+  ASSERT_TRUE(upload(1));
+  const auto fourth = ask("fourth");
+  EXPECT_TRUE(upload(2));
+  second->context.TryCancel();
+  fourth->context.TryCancel();
+}
+
 TEST(Server, TheSandboxHolds) {
   TestDaemon daemon;
   const CompileResult result = daemon.Compile("probe");

@@ -58,6 +58,11 @@ std::string TenantOf(const std::string& key) {
   return number < kKeys / 2 ? "greedy" : number % 2 == 0 ? "even" : "odd";
 }
 
+constexpr uint64_t kBytesMax = 7;  // of a request
+uint64_t BytesOf(const std::string& key) {
+  return 1 + static_cast<uint64_t>(std::stoi(key.substr(1))) % kBytesMax;
+}
+
 v1::Hints HintsOf(int size) {
   v1::Hints hints;
   hints.add_values(size);
@@ -173,6 +178,7 @@ World::World(uint64_t seed, Fault fault, Coverage* coverage)
     : fault_(fault), coverage_(coverage), draw_(seed) {
   options_.runners = 1 + static_cast<size_t>(draw_.Below(4));
   options_.queue_max = 2 + static_cast<size_t>(draw_.Below(12));
+  options_.graphs_bytes_max = kBytesMax + static_cast<uint64_t>(draw_.Below(60));
   options_.upload_patience = milliseconds(40);
   options_.new_job_id = [this] { return absl::StrCat("job", ++last_job_); };
   table_ = std::make_unique<FlightTable>(options_, &clock_, this, this);
@@ -276,6 +282,7 @@ void World::AskForKey(SimCaller& caller) {
   if (draw_.Chance(20)) request.caller.work_class = Caller::Class::kBackground;
   request.compile_key = caller.key;
   request.debug = caller.debug;
+  request.bytes = BytesOf(caller.key);
   if (Plant(Fault::kSecondFlight, 5)) request.compile_key += "+";
   FlightCall call;
   call.hints = HintsOf(caller.size);
@@ -552,7 +559,8 @@ bool World::HasSomethingComing(FlightId flight) {
 }
 
 void World::CheckRefusal(const SimCaller& caller, const absl::Status& status) {
-  if (table_->places() < options_.runners + options_.queue_max)
+  const bool places = table_->places() >= options_.runners + options_.queue_max;
+  if (!places && table_->graphs_bytes() + kBytesMax <= options_.graphs_bytes_max)
     Fail("a caller is refused though there is a place");
   if (!PushbackOf(status).has_value()) Fail("a refusal does not say when to come again");
   // Flights that hold a place, and those of them that could give it to another tenant.
@@ -564,13 +572,16 @@ void World::CheckRefusal(const SimCaller& caller, const absl::Status& status) {
     const State state = table_->StateOfFlight(flight);
     if (state == State::kQueued || state == State::kUploading) waiting.insert(flight);
   }
-  std::map<std::string, size_t> held, could_give;
+  const auto weight = [places](const std::string& key) { return places ? 1 : BytesOf(key); };
+  std::map<std::string, uint64_t> held;
+  std::set<std::string> could_give;
   placed.insert(waiting.begin(), waiting.end());
-  for (const FlightId flight : placed) ++held[TenantOf(keys_of_flights_[flight])];
-  for (const FlightId flight : waiting) ++could_give[TenantOf(keys_of_flights_[flight])];
-  for (const auto& [tenant, count] : could_give) {
-    if (held[tenant] > held[TenantOf(caller.key)] + 1)
-      Fail("a tenant is refused for one that holds more places");
+  for (const FlightId flight : placed)
+    held[TenantOf(keys_of_flights_[flight])] += weight(keys_of_flights_[flight]);
+  for (const FlightId flight : waiting) could_give.insert(TenantOf(keys_of_flights_[flight]));
+  for (const std::string& tenant : could_give) {
+    if (held[tenant] > held[TenantOf(caller.key)] + weight(caller.key))
+      Fail("a tenant is refused for one that holds more places or bytes");
   }
 }
 
@@ -606,6 +617,14 @@ void World::Check() {
   if (table_->places() != table_->running() + queued.size() + uploading.size()) {
     Fail(absl::StrCat("a place leaks: ", table_->places(), " taken"));
   }
+  uint64_t bytes = 0;
+  for (const auto& [flight, task] : tasks_) bytes += BytesOf(keys_of_flights_[flight]);
+  for (const auto& [flight, variant] : storing_) bytes += BytesOf(keys_of_flights_[flight]);
+  for (const FlightId flight : queued) bytes += BytesOf(keys_of_flights_[flight]);
+  for (const FlightId flight : uploading) bytes += BytesOf(keys_of_flights_[flight]);
+  if (table_->graphs_bytes() != bytes)
+    Fail(absl::StrCat("bytes leak: ", table_->graphs_bytes(), " held, ", bytes, " there"));
+  if (bytes > options_.graphs_bytes_max) Fail("more bytes of graphs are held than there may be");
 }
 
 void World::CheckAtRest() {
@@ -613,7 +632,8 @@ void World::CheckAtRest() {
     if (!caller->ended && !caller->cancelled)
       Fail(absl::StrCat("caller ", caller->id, " was never answered"));
   }
-  if (table_->calls() + table_->flights() + table_->places() + table_->running() != 0) {
+  if (table_->calls() + table_->flights() + table_->places() + table_->running() + table_->graphs_bytes() !=
+      0) {
     Fail("something is left when all is over");
   }
   if (table_->NextTick().has_value()) Fail("a timer is left when all is over");

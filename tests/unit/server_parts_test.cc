@@ -200,6 +200,8 @@ TEST(Config, RefusalsNameTheField) {
        [](v1::Config* c) { c->mutable_admission()->set_silent_seconds_max(UINT32_MAX); }},
       {"admission.graph_bytes_max",
        [](v1::Config* c) { c->mutable_admission()->set_graph_bytes_max(kGraphBytesMax + 1); }},
+      {"admission.graphs_bytes_max",
+       [](v1::Config* c) { c->mutable_admission()->set_graphs_bytes_max(kGraphBytesMax + (6u << 20) - 1); }},
       {"idle_exit_seconds", [](v1::Config* c) { c->set_idle_exit_seconds(UINT32_MAX); }},
       {"drain_seconds", [](v1::Config* c) { c->set_drain_seconds(UINT32_MAX); }},
   };
@@ -217,6 +219,7 @@ TEST(Config, LimitsThemselvesAreFine) {
   config.mutable_listen()->set_unix_socket("/" + std::string(106, 'x'));
   config.mutable_workers()->set_count(1024);
   config.mutable_admission()->set_graph_bytes_max(kGraphBytesMax);
+  config.mutable_admission()->set_graphs_bytes_max(kGraphBytesMax + (6u << 20));
   for (const char* tcp : {"127.0.0.1:0", "localhost:7711", "[::1]:65535"}) {
     config.mutable_listen()->set_tcp(tcp);
     EXPECT_TRUE(CheckConfig(config).ok()) << CheckConfig(config);
