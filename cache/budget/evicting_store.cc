@@ -172,6 +172,7 @@ absl::Status EvictingStore::Sweep() {
   EvictionLimits limits = Limits(totals);
   const bool bytes = totals.bytes_on_disk > Tenths(options_.budget_bytes, 9);
   const bool entries = limits.live_entries > options_.entries_max;
+  limits.keep_roots_if_used_after = limits.keep_if_used_after;
   if (bytes) limits.live_bytes_wanted = Tenths(options_.budget_bytes, 7);
   if (entries) limits.live_entries_wanted = Tenths(options_.entries_max, 9);
   absl::Status status;

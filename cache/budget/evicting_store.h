@@ -1,7 +1,9 @@
 // Holds a store to its budgets of bytes on disk and of entries, and takes out what nobody has used for too
 // long. From nine tenths of the budget on a thread of its own sweeps: roots go in the order of
 // eviction_plan.h until the live bytes are at seven tenths, and with each what it alone named; then the
-// engine gives the bytes back to the file system. Never what a live manifest names, never what is pinned.
+// engine gives the bytes back to the file system. Never what a live manifest names, never what is pinned, and
+// of roots used within the grace time only damaged and expired ones: a store that fills up sooner has no room
+// until they are older. EvictTo, which somebody asks for, takes those as well.
 //
 // Nobody waits for a sweep but a writer above eleven tenths, and he not for long: Put is then
 // RESOURCE_EXHAUSTED, as it is for a batch above half of the budget. A sweep reads all manifests beside the
@@ -61,7 +63,8 @@ class EvictingStore : public ArtifactStore {
 
   // What the thread does; one at a time. OK when there was nothing to do.
   absl::Status Sweep() ABSL_LOCKS_EXCLUDED(sweeping_, mutex_);
-  // Makes room at once, however much there is.
+  // Makes room at once, however much there is, of fresh roots too. What these alone named counts as gone and
+  // goes with the first sweep after its grace.
   absl::Status EvictTo(uint64_t live_bytes) ABSL_LOCKS_EXCLUDED(sweeping_, mutex_);
 
   uint64_t evicted() const { return evicted_.load(std::memory_order_relaxed); }

@@ -66,12 +66,13 @@ EvictionPlan::MetaOfKey* EvictionPlan::MetaOf(const CatalogEntry& root) {
   return &meta_[CompileKeyOf(root.id)];
 }
 
-bool EvictionPlan::MayGo(const CatalogEntry& entry) const {
-  return !entry.pinned && entry.last_used_unix_seconds < limits_.keep_if_used_after;
-}
-
 bool EvictionPlan::Expired(const Root& root) const {
   return root.entry.last_used_unix_seconds < limits_.expired_if_used_before;
+}
+
+bool EvictionPlan::Stays(const Root& root) const {
+  const bool fresh = root.entry.last_used_unix_seconds >= limits_.keep_roots_if_used_after;
+  return root.entry.pinned || (fresh && !root.damaged && !Expired(root));
 }
 
 // A tuning record belongs to a GPU and its libraries, not to a compiler.
@@ -105,7 +106,7 @@ void EvictionPlan::Rate() {
 void EvictionPlan::Begin(const EvictionLimits& limits) {
   limits_ = limits;
   next_ = 0;
-  std::erase_if(roots_, [](const Root& root) { return root.entry.pinned; });
+  std::erase_if(roots_, [this](const Root& root) { return Stays(root); });
   Rate();
   const auto order = [this](const Root& root) {
     const double unused = std::max<double>(
@@ -116,20 +117,26 @@ void EvictionPlan::Begin(const EvictionLimits& limits) {
   std::sort(roots_.begin(), roots_.end(), [&](const Root& a, const Root& b) { return order(a) < order(b); });
 }
 
-void EvictionPlan::Count(const CatalogEntry& entry, std::vector<EntryId>* group) {
+void EvictionPlan::Uncount(const CatalogEntry& entry) {
   limits_.live_bytes -= std::min(limits_.live_bytes, entry.bytes);
   limits_.live_entries -= std::min<uint64_t>(limits_.live_entries, 1);
-  group->push_back(entry.id);
+}
+
+// Were what stays for its grace counted as live, every root would go in the attempt to be rid of it.
+void EvictionPlan::Condemn(const CatalogEntry& entry, std::vector<EntryId>* group) {
+  if (entry.pinned || entry.id.key.empty()) return;
+  Uncount(entry);
+  if (entry.last_used_unix_seconds < limits_.keep_if_used_after) group->push_back(entry.id);
 }
 
 std::vector<EntryId> EvictionPlan::TakeUnnamed() {
   std::vector<EntryId> group;
   for (const Named& named : named_) {
-    if (named.count == 0 && MayGo(named.entry)) Count(named.entry, &group);
+    if (named.count == 0) Condemn(named.entry, &group);
   }
   for (const auto& [key, meta] : meta_) {
     for (const CatalogEntry& entry : meta.entries) {
-      if (meta.count == 0 && MayGo(entry)) Count(entry, &group);
+      if (meta.count == 0) Condemn(entry, &group);
     }
   }
   return group;
@@ -147,14 +154,18 @@ const CatalogEntry* EvictionPlan::Next() const {
 std::vector<EntryId> EvictionPlan::Take() {
   const Root& root = roots_[next_++];
   std::vector<EntryId> group;
-  Count(root.entry, &group);
+  Uncount(root.entry);
+  group.push_back(root.entry.id);
   for (uint32_t i = 0; i < root.names; ++i) {
     Named& named = named_[names_[root.first_name + i]];
-    if (--named.count == 0 && !named.entry.id.key.empty() && MayGo(named.entry)) Count(named.entry, &group);
+    if (--named.count == 0) Condemn(named.entry, &group);
   }
   MetaOfKey* meta = MetaOf(root.entry);
   if (meta != nullptr && --meta->count == 0) {
-    for (const CatalogEntry& entry : meta->entries) Count(entry, &group);
+    for (const CatalogEntry& entry : meta->entries) {
+      Uncount(entry);
+      group.push_back(entry.id);
+    }
   }
   return group;
 }

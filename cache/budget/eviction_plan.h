@@ -4,7 +4,7 @@
 // Roots are manifests, failures and tuning records; the rest lives as long as a root names it. They go in
 // this order: damaged manifests; roots that have expired; those of another compiler, which nobody can hit;
 // then by how long nobody has used them, the time of one that was dear to make, a byte, counted as shorter.
-// Dear is relative to the median of all manifests, between an eighth and eight times.
+// Dear is relative to the median of those that may go, between an eighth and eight times.
 //
 // Memory: about 100 bytes an entry and 4 a name in a manifest. Threads: one owner.
 #pragma once
@@ -26,9 +26,10 @@ struct EvictionLimits {
   uint64_t live_bytes_wanted = UINT64_MAX;  // roots go until both are reached
   uint64_t live_entries_wanted = UINT64_MAX;
   int64_t now_unix_seconds = 0;
-  int64_t keep_if_used_after = 0;      // for what no root names
-  int64_t expired_if_used_before = 0;  // goes though there is room
-  uint32_t compiler = 0;               // today's, as in CatalogEntry; 0: not known
+  int64_t keep_if_used_after = 0;                // for what no root names
+  int64_t keep_roots_if_used_after = INT64_MAX;  // but for damaged and expired ones
+  int64_t expired_if_used_before = 0;            // goes though there is room
+  uint32_t compiler = 0;                         // today's, as in CatalogEntry; 0: not known
 };
 
 class EvictionPlan {
@@ -42,11 +43,12 @@ class EvictionPlan {
 
   // Puts the roots in order.
   void Begin(const EvictionLimits& limits);
-  // What no root names, in no order; it has gone from the counts.
+  // What no root names, in no order. From the counts it has gone, and so has what stays for its grace alone:
+  // a later plan takes that.
   std::vector<EntryId> TakeUnnamed();
-  // The root that goes next; null when enough has gone or only pinned ones are left.
+  // The root that goes next; null when enough has gone or only such are left as stay.
   const CatalogEntry* Next() const;
-  // It and what it alone named, but for what was used a moment ago.
+  // It and what it alone named, but for what was used a moment ago, which counts as gone all the same.
   std::vector<EntryId> Take();
   // It stays, and so does what it names.
   void Skip() { ++next_; }
@@ -71,10 +73,12 @@ class EvictionPlan {
   uint32_t IndexOf(const EntryId& id);
   MetaOfKey* MetaOf(const CatalogEntry& root);
   void Rate();
-  bool MayGo(const CatalogEntry& entry) const;
   bool Expired(const Root& root) const;
+  bool Stays(const Root& root) const;
   bool OfAnotherCompiler(const Root& root) const;
-  void Count(const CatalogEntry& entry, std::vector<EntryId>* group);
+  void Uncount(const CatalogEntry& entry);
+  // What no root names any more.
+  void Condemn(const CatalogEntry& entry, std::vector<EntryId>* group);
 
   EvictionLimits limits_;
   std::vector<Root> roots_;

@@ -111,6 +111,39 @@ TEST(EvictionPlanTest, WhatAManifestAloneNamedStaysWithinItsGrace) {
   }
 }
 
+// A store that was filled a moment ago: ten manifests with an object each.
+EvictionPlan Fresh() {
+  EvictionPlan plan;
+  for (int i = 0; i < 10; ++i) {
+    const EntryId object = {EntryKind::kObject, absl::StrCat("o", i)};
+    plan.AddManifest(Listed({EntryKind::kManifest, absl::StrCat("m", i)}, 10, 900 + i), {{object}, {}});
+    plan.AddNamed(Listed(object, 90, 900 + i));
+  }
+  return plan;
+}
+
+TEST(EvictionPlanTest, WhatStaysForItsGraceCountsAsGone) {
+  EvictionPlan plan = Fresh();
+  EXPECT_EQ(All(&plan, Limits(1'000, 900)), (Groups{{{EntryKind::kManifest, "m0"}}}));
+  // A later plan, within the grace yet: nobody names the object any more, and nothing else has to go.
+  plan = Fresh();
+  plan.AddNamed(Listed({EntryKind::kObject, "condemned"}, 90, 900));
+  EXPECT_EQ(All(&plan, Limits(1'090, 1'000)), Groups{});
+}
+
+TEST(EvictionPlanTest, FreshRootsStayWhereTheLimitsSaySo) {
+  EvictionPlan plan = Fresh();
+  EvictionLimits limits = Limits(1'000, 0);
+  limits.keep_roots_if_used_after = 903;
+  EXPECT_EQ(All(&plan, limits).size(), 3u);
+  plan = Fresh();
+  plan.AddDamagedManifest(Listed(kOld, 10, 999));
+  limits.keep_roots_if_used_after = 900;
+  limits.expired_if_used_before = 902;
+  EXPECT_EQ(All(&plan, limits),
+            (Groups{{kOld}, {{EntryKind::kManifest, "m0"}}, {{EntryKind::kManifest, "m1"}}}));
+}
+
 TEST(EvictionPlanTest, MetaLivesAsLongAsItsKey) {
   const std::string key(kDigestBytes, 'k');
   const EntryId meta = {EntryKind::kMeta, key + "notes"}, second = {EntryKind::kManifest, key + "2"};
@@ -189,27 +222,49 @@ struct Drawn {
   EvictionLimits limits;
 };
 
+using Gone = std::set<std::pair<EntryKind, std::string>>;
+
+// The bytes of what stays for more than its grace.
+uint64_t Live(const Drawn& drawn, const Gone& gone) {
+  Gone named;
+  for (const auto& [key, objects] : drawn.names) {
+    if (gone.contains({EntryKind::kManifest, key})) continue;
+    for (const EntryId& object : objects) named.emplace(object.kind, object.key);
+  }
+  uint64_t live = 0;
+  for (const auto& [id, entry] : drawn.all) {
+    const bool stays = id.kind == EntryKind::kManifest || entry.pinned || named.contains({id.kind, id.key});
+    if (stays && !gone.contains({id.kind, id.key})) live += entry.bytes;
+  }
+  return live;
+}
+
 std::string Broken(const Drawn& drawn, const Groups& groups) {
-  std::set<std::pair<EntryKind, std::string>> gone;
-  uint64_t live = drawn.limits.live_bytes;
+  Gone gone;
+  const auto is_fresh = [&](const CatalogEntry& root) {
+    return root.last_used_unix_seconds >= drawn.limits.keep_roots_if_used_after;
+  };
   for (const std::vector<EntryId>& group : groups) {
+    const bool of_a_root = group[0].kind == EntryKind::kManifest;
+    if (of_a_root && Live(drawn, gone) <= drawn.limits.live_bytes_wanted) return "too much goes";
     for (const EntryId& id : group) {
       const auto it = drawn.all.find(id);
       if (it == drawn.all.end()) return "goes, but was never here";
       if (it->second.pinned) return "pinned, but goes";
+      if (id.kind == EntryKind::kManifest && is_fresh(it->second)) return "used a moment ago, but goes";
       if (!gone.emplace(id.kind, id.key).second) return "goes twice";
-      live -= it->second.bytes;
     }
   }
   bool roots_left = false;
   for (const auto& [key, objects] : drawn.names) {
     if (gone.contains({EntryKind::kManifest, key})) continue;
-    roots_left = roots_left || !drawn.all.at({EntryKind::kManifest, key}).pinned;
+    const CatalogEntry& root = drawn.all.at({EntryKind::kManifest, key});
+    roots_left = roots_left || (!root.pinned && !is_fresh(root));
     for (const EntryId& object : objects) {
       if (gone.contains({object.kind, object.key})) return "named by what stays, but goes";
     }
   }
-  if (live > drawn.limits.live_bytes_wanted && roots_left) return "too much stays";
+  if (Live(drawn, gone) > drawn.limits.live_bytes_wanted && roots_left) return "too much stays";
   return "";
 }
 
@@ -238,6 +293,7 @@ Drawn Draw(std::mt19937_64& random, EvictionPlan* plan) {
   drawn.limits.live_bytes_wanted = random() % (drawn.limits.live_bytes + 1);
   drawn.limits.now_unix_seconds = 1'000;
   drawn.limits.keep_if_used_after = 100;
+  if (random() % 2 == 0) drawn.limits.keep_roots_if_used_after = 100;
   drawn.limits.compiler = 1;
   return drawn;
 }
@@ -425,6 +481,29 @@ TEST(EvictingStoreTest, WhatIsUsedWhileTheSweepReadsStays) {
     ASSERT_TRUE(subject.store->EvictTo(0).ok());
     for (const Entry& entry : batch) EXPECT_EQ(subject.Has(entry.id), used) << EntryKindName(entry.id.kind);
   }
+}
+
+// All of it within the grace time.
+TEST(EvictingStoreTest, StoreThatFilledUpAMomentAgoLosesNoMoreThanIsAskedFor) {
+  EvictingOptions options;
+  options.budget_bytes = 2u << 20;
+  Subject subject([](Operation) { return absl::OkStatus(); }, options);
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(subject.store->Put(ArtifactBatch(i, 1, 95'000)).ok()) << i;
+  const auto left = [&] { return subject.engine->Scan(EntryKind::kManifest, "", 0, "")->size(); };
+  ASSERT_GT(subject.engine->Totals().bytes_on_disk, options.budget_bytes / 10 * 9)
+      << "the control: it is full";
+  ASSERT_TRUE(subject.store->Sweep().ok());
+  EXPECT_EQ(left(), 20u);
+  uint64_t live = 0;
+  for (const uint64_t bytes : subject.engine->Totals().bytes) live += bytes;
+  for (int again = 0; again < 2; ++again) {
+    ASSERT_TRUE(subject.store->EvictTo(live / 100 * 91).ok());
+    EXPECT_EQ(left(), 18u);
+  }
+  subject.now += 600 + 1;
+  ASSERT_TRUE(subject.store->Sweep().ok());
+  EXPECT_LT(left(), 18u);
+  EXPECT_GE(left(), 12u);
 }
 
 TEST(EvictingStoreTest, ListenersHearOfEverythingThatGoes) {
