@@ -75,7 +75,7 @@ absl::Status EvictingStore::Put(absl::Span<const Entry> batch) {
     return absl::ResourceExhaustedError(
         absl::StrCat("an artifact of ", bytes, " bytes in a store of ", options_.budget_bytes, " bytes"));
   }
-  KILN_RETURN_IF_ERROR(AwaitRoom());
+  KILN_RETURN_IF_ERROR(CheckRoom());
   const std::vector<EntryId> ids = IdsOf(batch);
   const Holds::Hold own = holds_.Keep(ids);
   if (own.late()) absl::MutexLock until_it_has_gone(&taking_out_);
@@ -99,17 +99,13 @@ absl::Status EvictingStore::Put(absl::Span<const Entry> batch) {
   return absl::OkStatus();
 }
 
-absl::Status EvictingStore::AwaitRoom() {
-  const uint64_t most = Tenths(options_.budget_bytes, 11);
-  if (BytesOnDisk() <= most) return absl::OkStatus();
-  {
+absl::Status EvictingStore::CheckRoom() {
+  const uint64_t bytes = BytesOnDisk();
+  if (bytes <= Tenths(options_.budget_bytes, 11)) return absl::OkStatus();
+  if (bytes > sweep_from_ || options_.now_unix_seconds() >= sweep_again_at_) {
     absl::MutexLock lock(&mutex_);
     wanted_ = true;
-    const uint64_t before = sweeps_;
-    const auto swept = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return sweeps_ != before || closing_; };
-    mutex_.AwaitWithTimeout(absl::Condition(&swept), options_.writer_patience);
   }
-  if (BytesOnDisk() <= most) return absl::OkStatus();
   return absl::ResourceExhaustedError("the store is above its budget and is making room");
 }
 
@@ -181,8 +177,8 @@ absl::Status EvictingStore::Sweep() {
     if (status.ok()) status = catalog_->Reclaim(&closing_);
   }
   sweep_from_ = std::max(Tenths(options_.budget_bytes, 9), BytesOnDisk() + options_.budget_bytes / 50);
+  sweep_again_at_ = options_.now_unix_seconds() + options_.grace_seconds / 10;
   absl::MutexLock state_lock(&mutex_);
-  ++sweeps_;
   last_sweep_ = status;
   return status;
 }

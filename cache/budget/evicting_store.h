@@ -5,10 +5,10 @@
 // of roots used within the grace time only damaged and expired ones: a store that fills up sooner has no room
 // until they are older. EvictTo, which somebody asks for, takes those as well.
 //
-// Nobody waits for a sweep but a writer above eleven tenths, and he not for long: Put is then
-// RESOURCE_EXHAUSTED, as it is for a batch above half of the budget. A sweep reads all manifests beside the
-// callers, at a lower priority, and takes entries out in small batches; what somebody counts on by then
-// (holds.h), or used since, stays.
+// Nobody waits for a sweep: above eleven tenths Put asks for one and is RESOURCE_EXHAUSTED at once, since
+// writers share their threads with readers; so it is for a batch above half of the budget. A sweep reads all
+// manifests beside the callers, at a lower priority, and takes entries out in small batches; what somebody
+// counts on by then (holds.h), or used since, stays.
 //
 // What FindMissing does not name stays for a grace time, so that who asked can write a manifest that names
 // it. A manifest that names an object which is neither here nor in its batch is not written: ABORTED, and
@@ -24,7 +24,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "cache/artifact_store.h"
 #include "cache/budget/eviction_plan.h"
 #include "cache/holds.h"
@@ -37,7 +36,6 @@ struct EvictingOptions {
   int64_t unused_seconds_max = 0;  // roots go when nobody has used them for so long; 0: never
   int64_t grace_seconds = 600;
   std::function<int64_t()> now_unix_seconds;
-  absl::Duration writer_patience = absl::Seconds(10);
 };
 
 class EvictingStore : public ArtifactStore {
@@ -76,7 +74,7 @@ class EvictingStore : public ArtifactStore {
   uint64_t BytesOnDisk() const { return catalog_->Totals().bytes_on_disk; }
   EvictionLimits Limits(const CatalogTotals& totals) const;
   bool AnyExpired(int64_t used_before) const;
-  absl::Status AwaitRoom();
+  absl::Status CheckRoom();
   // The two below: under sweeping_.
   absl::Status Evict(const EvictionLimits& limits);
   absl::Status Gather(EvictionPlan* plan);
@@ -94,6 +92,8 @@ class EvictingStore : public ArtifactStore {
   // Bytes on disk from which on a Put asks for a sweep: nine tenths of the budget, and after a sweep that
   // much more than it left, since garbage that could not be given back would have every Put ask again.
   std::atomic<uint64_t> sweep_from_{0};
+  // When a refused Put asks again: what the last sweep had to leave may have become old enough.
+  std::atomic<int64_t> sweep_again_at_{0};
 
   absl::Mutex sweeping_ ABSL_ACQUIRED_BEFORE(taking_out_);  // one sweep at a time
   // From the first claim of a batch until it has gone. A writer of what is claimed waits for its end.
@@ -103,7 +103,6 @@ class EvictingStore : public ArtifactStore {
 
   mutable absl::Mutex mutex_;
   bool wanted_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t sweeps_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status last_sweep_ ABSL_GUARDED_BY(mutex_);
   std::vector<Listener> listeners_ ABSL_GUARDED_BY(mutex_);
 
