@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kPage = 512;           // entries of the catalogue that are looked at together
 constexpr size_t kTakenTogether = 512;  // entries, and what goes with the last root
+constexpr uint64_t kUnreadMost = 16;    // one manifest in so many, and one more
 constexpr absl::Duration kBetweenLooks = absl::Hours(1);
 constexpr int kNiceness = 5;
 
@@ -216,11 +217,21 @@ bool EvictingStore::AnyExpired(int64_t used_before) const {
 }
 
 absl::Status EvictingStore::Gather(EvictionPlan* plan) {
+  uint64_t manifests = 0, unread = 0;
+  absl::Status why;
   KILN_RETURN_IF_ERROR(Each(EntryKind::kManifest, [&](CatalogEntry entry) {
+    ++manifests;
     absl::StatusOr<EntryValue> value = base_->Get(entry.id);
     // Damaged and taken out by this very read, or deleted since.
     if (absl::IsNotFound(value.status())) return absl::OkStatus();
-    KILN_RETURN_IF_ERROR(value.status());
+    if (!value.ok()) {
+      // One bad block must not keep the store from making room for ever.
+      ++unread;
+      why = value.status();
+      entry.pinned = true;
+      plan->AddManifest(std::move(entry), References());
+      return absl::OkStatus();
+    }
     absl::StatusOr<References> references = ReferencesOf(EntryKind::kManifest, **value);
     if (references.ok()) {
       plan->AddManifest(std::move(entry), *references);
@@ -229,6 +240,8 @@ absl::Status EvictingStore::Gather(EvictionPlan* plan) {
     }
     return absl::OkStatus();
   }));
+  unread_.store(unread, std::memory_order_relaxed);
+  if (unread > 1 + manifests / kUnreadMost) return why;
   const auto add = [plan](void (EvictionPlan::*method)(CatalogEntry)) {
     return [plan, method](CatalogEntry entry) {
       (plan->*method)(std::move(entry));

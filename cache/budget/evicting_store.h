@@ -3,7 +3,8 @@
 // eviction_plan.h until the live bytes are at seven tenths, and with each what it alone named; then the
 // engine gives the bytes back to the file system. Never what a live manifest names, never what is pinned, and
 // of roots used within the grace time only damaged and expired ones: a store that fills up sooner has no room
-// until they are older. EvictTo, which somebody asks for, takes those as well.
+// until they are older. EvictTo, which somebody asks for, takes those as well. A manifest that can't be read
+// stays, but what it alone names goes; where many can't be, the disk is at fault and nothing goes.
 //
 // Nobody waits for a sweep: above eleven tenths Put asks for one and is RESOURCE_EXHAUSTED at once, since
 // writers share their threads with readers; so it is for a batch above half of the budget. A sweep reads all
@@ -66,6 +67,8 @@ class EvictingStore : public ArtifactStore {
   absl::Status EvictTo(uint64_t live_bytes) ABSL_LOCKS_EXCLUDED(sweeping_, mutex_);
 
   uint64_t evicted() const { return evicted_.load(std::memory_order_relaxed); }
+  // Manifests that the last sweep could not read.
+  uint64_t unread() const { return unread_.load(std::memory_order_relaxed); }
   // How the last sweep went.
   absl::Status last_sweep() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -99,6 +102,7 @@ class EvictingStore : public ArtifactStore {
   // From the first claim of a batch until it has gone. A writer of what is claimed waits for its end.
   absl::Mutex taking_out_;
   std::atomic<uint64_t> evicted_{0};
+  std::atomic<uint64_t> unread_{0};
   std::atomic<bool> closing_{false};
 
   mutable absl::Mutex mutex_;

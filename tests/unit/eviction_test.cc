@@ -519,6 +519,33 @@ TEST(EvictingStoreTest, StoreThatFilledUpAMomentAgoLosesNoMoreThanIsAskedFor) {
   EXPECT_GE(left(), 12u);
 }
 
+TEST(EvictingStoreTest, ManifestThatCantBeReadStaysAndStopsNoSweep) {
+  constexpr int kManifests = 10;
+  int fail_from = 0, fail_to = 0, reads = 0;
+  Subject subject([&](Operation operation) {
+    if (operation != Operation::kGet) return absl::OkStatus();
+    const bool fails = reads >= fail_from && reads < fail_to;
+    ++reads;
+    return fails ? absl::UnavailableError("Input/output error") : absl::OkStatus();
+  });
+  for (int i = 0; i < kManifests; ++i) ASSERT_TRUE(subject.store->Put(ArtifactBatch(i, 1, 500)).ok());
+  subject.now += 10'000;
+  const auto left = [&] { return subject.engine->Scan(EntryKind::kManifest, "", 0, "")->size(); };
+  // The control: where all fail, nothing is known of what may go.
+  fail_to = kManifests;
+  EXPECT_EQ(subject.store->EvictTo(0).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(left(), 10u);
+  EXPECT_EQ(subject.store->evicted(), 0u);
+  fail_from = reads + 3;
+  fail_to = fail_from + 1;
+  EXPECT_TRUE(subject.store->EvictTo(0).ok());
+  EXPECT_EQ(left(), 1u);
+  EXPECT_EQ(subject.store->unread(), 1u);
+  EXPECT_TRUE(subject.store->EvictTo(0).ok());
+  EXPECT_EQ(left(), 0u);
+  EXPECT_EQ(subject.store->unread(), 0u);
+}
+
 TEST(EvictingStoreTest, ListenersHearOfEverythingThatGoes) {
   Subject subject;
   std::set<std::string> heard;
