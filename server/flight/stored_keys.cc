@@ -146,6 +146,7 @@ void StoredKeys::MakeRoom(const KnownKey& known, const std::string& new_variant)
   for (const KnownVariant& variant : known.variants) {
     if (variant.variant_id == new_variant) continue;
     const absl::StatusOr<CatalogEntry> entry = store_->catalog().Find(variant.entry);
+    if (entry.ok() && entry->pinned) continue;
     const int64_t used =
         entry.ok() ? std::max(entry->created_unix_seconds, entry->last_used_unix_seconds) : int64_t{0};
     by_use.emplace_back(used, variant.entry);

@@ -39,8 +39,8 @@ class StoredKeys {
 
   // From now on its objects can be fetched, though the store has yet to take it.
   void Announce(const std::shared_ptr<const Artifact>& artifact);
-  // Writes an announced one. A key has at most kVariantsPerKeyMax variants: one more takes the place of the
-  // least recently used. What the store refuses is still known, and not durable.
+  // Writes an announced one. A key has at most kVariantsPerKeyMax variants beside the pinned ones: one more
+  // takes the place of the least recently used. What the store refuses is still known, and not durable.
   absl::Status Put(const std::shared_ptr<const Artifact>& artifact);
   // A kernel of another program's, for one that is being made. What it names on disk is held until the holds
   // end; what the disk has not, but memory, is in its objects.

@@ -484,6 +484,38 @@ TEST_F(Scratch, WhatAFlightTakesFromTheStoreIsNotEvicted) {
   }
 }
 
+// A pinned variant is older than all others. The control: the oldest of those has gone.
+TEST_F(Scratch, ANewVariantTakesNoPinnedOnesPlace) {
+  int64_t now = 1'700'000'000;
+  StoreEnvironment environment;
+  environment.now_unix_seconds = [&now] { return now; };
+  v1::StoreConfig config;
+  config.set_directory(directory_ + "/store");
+  auto store = NewStore(config, environment);
+  ASSERT_TRUE(store.ok()) << store.status();
+  HitIndex index(1 << 20);
+  SystemClock clock;
+  StoredKeys keys(store->get(), &index, &clock);
+  std::vector<EntryId> variants;
+  for (size_t i = 0; i < kVariantsPerKeyMax + 2; ++i) {
+    ArtifactIngredients ingredients;
+    ingredients.compile_key = Sha256("graph");
+    v1::PlanReply plan;
+    plan.mutable_guards()->add_conditions(static_cast<uint32_t>(i));
+    const auto artifact = std::make_shared<const Artifact>(AssembleArtifact(ingredients, plan));
+    variants.push_back({EntryKind::kManifest, ManifestEntryKey(artifact->compile_key, artifact->variant_id)});
+    keys.Announce(artifact);
+    ASSERT_TRUE(keys.Put(artifact).ok());
+    if (i == 0) {
+      ASSERT_TRUE((*store)->catalog().SetPinned(variants[0], true).ok());
+    }
+    ++now;
+  }
+  for (size_t i = 0; i < variants.size(); ++i) {
+    EXPECT_EQ((*store)->catalog().Find(variants[i]).ok(), i != 1) << i;
+  }
+}
+
 // ---- Hits ------------------------------------------------------------------------------------
 
 KnownKeyPtr KnownOf(size_t bytes) {
