@@ -75,9 +75,9 @@ bool EvictionPlan::Stays(const Root& root) const {
   return root.entry.pinned || (fresh && !root.damaged && !Expired(root));
 }
 
-// A tuning record belongs to a GPU and its libraries, not to a compiler.
+// A tuning record belongs to a GPU and its libraries, not to a compiler; whose an entry is may not be known.
 bool EvictionPlan::OfAnotherCompiler(const Root& root) const {
-  return limits_.compiler != 0 && root.entry.compiler != limits_.compiler &&
+  return limits_.compiler != 0 && root.entry.compiler != 0 && root.entry.compiler != limits_.compiler &&
          root.entry.id.kind != EntryKind::kTuning;
 }
 

@@ -174,6 +174,18 @@ TEST(EvictionPlanTest, OtherCompilersGoBeforeAllAndTuningBelongsToNone) {
   EXPECT_EQ(All(&plan, limits), (Groups{{kNew}, {kOld}, {tuning}}));
 }
 
+TEST(EvictionPlanTest, ACompilerThatIsNotKnownIsNoOther) {
+  const EntryId unknown = {EntryKind::kManifest, "unknown"};
+  EvictionPlan plan;
+  CatalogEntry ours = Listed(kOld, 10, 1);
+  ours.compiler = 8;
+  plan.AddManifest(ours, {});
+  plan.AddManifest(Listed(unknown, 10, 900), {});
+  EvictionLimits limits = Limits(20, 0);
+  limits.compiler = 8;
+  EXPECT_EQ(All(&plan, limits), (Groups{{kOld}, {unknown}}));
+}
+
 TEST(EvictionPlanTest, WhatHasExpiredGoesThoughThereIsRoom) {
   const auto groups = [](int64_t used_before) {
     EvictionPlan plan;
