@@ -145,7 +145,8 @@ class Catalog {
   // Counts a use. Written to disk later, unsynced, in batches: a crash forgets the last ones.
   virtual void RecordUse(const EntryId& id) = 0;
 
-  // Durable when it returns OK. NOT_FOUND where there is no such entry.
+  // Durable when it returns OK. NOT_FOUND where there is no such entry. A sweep that is about to take the
+  // entry takes it all the same, unless a Hold that is not late keeps it meanwhile.
   virtual absl::Status SetPinned(const EntryId& id, bool pinned) = 0;
 
   virtual CatalogTotals Totals() const = 0;

@@ -286,11 +286,16 @@ absl::StatusOr<bool> EvictingStore::EvictSome(EvictionPlan* plan) {
   std::vector<EntryId> claimed;
   const CatalogEntry* root = plan->Next();
   for (; root != nullptr && claimed.size() < kTakenTogether; root = plan->Next()) {
-    const absl::StatusOr<CatalogEntry> now = catalog_->Find(root->id);
-    const bool used = now.ok() && (now->pinned || now->hits != root->hits ||
-                                   now->last_used_unix_seconds != root->last_used_unix_seconds);
     const EntryId id = root->id;
-    if (used || !holds_.Claim(id, Holds::Standing::kRoot)) {
+    if (!holds_.Claim(id, Holds::Standing::kRoot)) {
+      plan->Skip();
+      continue;
+    }
+    // Claimed, and then looked at: who pins it later holds it first, and is told that it is going.
+    const absl::StatusOr<CatalogEntry> now = catalog_->Find(id);
+    if (now.ok() && (now->pinned || now->hits != root->hits ||
+                     now->last_used_unix_seconds != root->last_used_unix_seconds)) {
+      holds_.Release({id});
       plan->Skip();
       continue;
     }

@@ -350,7 +350,10 @@ absl::Status AdminService::AnswerPin(const grpc::CallbackServerContext&, const v
                                      v1::PinReply* reply) {
   KILN_ASSIGN_OR_RETURN(const Chosen chosen, ChooseByKey(request.key_prefix(), request.every_match()));
   for (const EntryId& id : chosen.ids) {
-    const absl::Status status = store_->catalog().SetPinned(id, !request.unpin());
+    // Held first: a sweep either sees the pin or has it told here that the entry is going.
+    const Holds::Hold hold = store_->Keep({id});
+    const absl::Status status = hold.late() ? absl::NotFoundError("the entry is being evicted")
+                                            : store_->catalog().SetPinned(id, !request.unpin());
     // One that has gone since is no match any more.
     if (!status.ok() && !absl::IsNotFound(status)) return status;
     reply->set_entries(reply->entries() + (status.ok() ? 1 : 0));

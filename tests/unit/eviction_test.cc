@@ -366,6 +366,31 @@ TEST(HoldsTest, WhoCountsOnAnEntryKeepsIt) {
 
 // ---- The store ------------------------------------------------------------------------------
 
+// The engine's catalogue, and what happens right after the sweep has looked an entry up there.
+class WatchedCatalog : public Catalog {
+ public:
+  explicit WatchedCatalog(Catalog* base) : base_(base) {}
+  absl::StatusOr<CatalogEntry> Find(const EntryId& id) const override {
+    absl::StatusOr<CatalogEntry> found = base_->Find(id);
+    if (after_find) after_find();
+    return found;
+  }
+  absl::StatusOr<std::vector<CatalogEntry>> Scan(EntryKind kind, absl::string_view prefix, size_t limit,
+                                                 absl::string_view after) const override {
+    return base_->Scan(kind, prefix, limit, after);
+  }
+  void RecordUse(const EntryId& id) override { base_->RecordUse(id); }
+  absl::Status SetPinned(const EntryId& id, bool pinned) override { return base_->SetPinned(id, pinned); }
+  CatalogTotals Totals() const override { return base_->Totals(); }
+  void SetCompiler(uint32_t compiler) override { base_->SetCompiler(compiler); }
+  absl::Status Reclaim(std::atomic<bool>* canceled) override { return base_->Reclaim(canceled); }
+
+  std::function<void()> after_find;
+
+ private:
+  Catalog* const base_;
+};
+
 // An evicting store over a database in a directory of its own, and a hook below it.
 struct Subject {
   explicit Subject(
@@ -377,17 +402,19 @@ struct Subject {
     auto opened = RocksdbStore::Open(rocksdb);
     EXPECT_TRUE(opened.ok()) << opened.status();
     engine = opened->get();
+    catalog = std::make_unique<WatchedCatalog>(engine);
     if (options.budget_bytes == 0) options.budget_bytes = 256u << 20;
     options.now_unix_seconds = [this] { return now.load(); };
     auto verifying = std::make_unique<VerifyingStore>(*std::move(opened), VerifyingStore::Mode::kVerify);
     store = std::make_unique<EvictingStore>(
-        std::make_unique<FailingStore>(std::move(verifying), std::move(hook)), engine, options);
+        std::make_unique<FailingStore>(std::move(verifying), std::move(hook)), catalog.get(), options);
   }
   bool Has(const EntryId& id) const { return engine->Find(id).ok(); }
 
   TemporaryDirectory directory;
   std::atomic<int64_t> now{1'000'000};
   RocksdbStore* engine = nullptr;
+  std::unique_ptr<WatchedCatalog> catalog;
   std::unique_ptr<EvictingStore> store;
 };
 
@@ -556,6 +583,32 @@ TEST(EvictingStoreTest, ManifestThatCantBeReadStaysAndStopsNoSweep) {
   EXPECT_TRUE(subject.store->EvictTo(0).ok());
   EXPECT_EQ(left(), 0u);
   EXPECT_EQ(subject.store->unread(), 0u);
+}
+
+// Who pins it right then is told that it is going; who pinned it before keeps it.
+TEST(EvictingStoreTest, APinThatWasAcceptedIsNotLost) {
+  for (const bool before : {false, true}) {
+    std::function<void()> meanwhile;
+    Subject subject([&](Operation operation) {
+      if (operation == Operation::kGet && meanwhile) std::exchange(meanwhile, nullptr)();
+      return absl::OkStatus();
+    });
+    const std::vector<Entry> batch = ArtifactBatch(1, 1, 500);
+    const EntryId manifest = batch[2].id;
+    ASSERT_TRUE(subject.store->Put(batch).ok());
+    subject.now += 10'000;
+    bool accepted = false;
+    const auto pin = [&] {
+      const Holds::Hold hold = subject.store->holds().Keep({manifest});
+      accepted = accepted || (!hold.late() && subject.engine->SetPinned(manifest, true).ok());
+    };
+    if (before) meanwhile = pin;
+    if (!before) subject.catalog->after_find = pin;
+    ASSERT_TRUE(subject.store->EvictTo(0).ok());
+    EXPECT_EQ(accepted, before);
+    EXPECT_EQ(subject.Has(manifest), before);
+    EXPECT_FALSE(subject.store->holds().Keep({manifest}).late());
+  }
 }
 
 TEST(EvictingStoreTest, ListenersHearOfEverythingThatGoes) {
