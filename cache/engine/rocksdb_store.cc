@@ -20,7 +20,10 @@
 namespace kiln {
 namespace {
 
-constexpr char kFormatVersion[] = "1";
+// 2: records of uses say what making an entry took, and by whom it was made. A kiln of format 1 would lose
+// their ages and pins, so that it must not open them; this one reads both.
+constexpr char kFormatVersion[] = "2";
+constexpr char kFirstFormat[] = "1";
 // In the column family of kMeta; too long to be an entry's key.
 const std::string& FormatKey() {
   static const std::string* const key = new std::string("format" + std::string(kEntryKeyBytesMax, '.'));
@@ -247,7 +250,7 @@ absl::Status RocksdbStore::CheckFormat() {
   std::string version;
   rocksdb::Status read = db->Get(rocksdb::ReadOptions(), handles[1], FormatKey(), &version);
   for (rocksdb::ColumnFamilyHandle* handle : handles) db->DestroyColumnFamilyHandle(handle);
-  if (read.ok() && version != kFormatVersion) {
+  if (read.ok() && version != kFormatVersion && version != kFirstFormat) {
     return absl::FailedPreconditionError("the store has a format of another version of kiln");
   }
   return absl::OkStatus();
@@ -280,10 +283,11 @@ absl::Status RocksdbStore::SetAside() {
 absl::Status RocksdbStore::WriteFormat() {
   std::string version;
   rocksdb::Status read = db_->Get(rocksdb::ReadOptions(), Family(EntryKind::kMeta), FormatKey(), &version);
-  if (read.ok() && version != kFormatVersion) {
+  if (read.ok() && version != kFormatVersion && version != kFirstFormat) {
     return absl::FailedPreconditionError("the store has a format of another version of kiln");
   }
-  if (!read.IsNotFound() || options_.read_only) return absl::OkStatus();
+  if (!read.ok() && !read.IsNotFound()) return absl::OkStatus();
+  if (version == kFormatVersion || options_.read_only) return absl::OkStatus();
   rocksdb::WriteBatch batch;
   KILN_RETURN_IF_ERROR(FromRocksdb(batch.Put(Family(EntryKind::kMeta), FormatKey(), kFormatVersion)));
   return Write(&batch, /*sync=*/true);

@@ -472,27 +472,49 @@ TEST(RocksdbStoreTest, DatabaseThatDoesNotOpenIsSetAside) {
   EXPECT_TRUE((*store)->Get(Tuning("a").id).ok());
 }
 
+// Returns the database's format so far.
+std::string SetFormat(const std::string& path, const std::string& format) {
+  rocksdb::DB* opened = nullptr;
+  std::vector<std::string> names;
+  EXPECT_TRUE(rocksdb::DB::ListColumnFamilies(rocksdb::DBOptions(), path, &names).ok());
+  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
+  for (const std::string& name : names) descriptors.emplace_back(name, rocksdb::ColumnFamilyOptions());
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  EXPECT_TRUE(rocksdb::DB::Open(rocksdb::DBOptions(), path, descriptors, &handles, &opened).ok());
+  std::unique_ptr<rocksdb::DB> db(opened);
+  std::string before;
+  for (auto* handle : handles) {
+    if (handle->GetName() == "meta") {
+      const std::string key = "format" + std::string(kEntryKeyBytesMax, '.');
+      EXPECT_TRUE(db->Get(rocksdb::ReadOptions(), handle, key, &before).ok());
+      EXPECT_TRUE(db->Put(rocksdb::WriteOptions(), handle, key, format).ok());
+    }
+    EXPECT_TRUE(db->DestroyColumnFamilyHandle(handle).ok());
+  }
+  return before;
+}
+
+TEST(RocksdbStoreTest, TheFirstFormatIsOpenedAndRaised) {
+  TemporaryDirectory directory;
+  {
+    auto store = RocksdbStore::Open(Options(directory.path()));
+    ASSERT_TRUE((*store)->Put({Tuning("a")}).ok());
+    ASSERT_TRUE((*store)->SetPinned(Tuning("a").id, true).ok());
+  }
+  EXPECT_EQ(SetFormat(directory.path() + "/db", "1"), "2");
+  {
+    auto store = RocksdbStore::Open(Options(directory.path()));
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_TRUE((*store)->Find(Tuning("a").id)->pinned);
+  }
+  EXPECT_EQ(SetFormat(directory.path() + "/db", "2"), "2");
+}
+
 TEST(RocksdbStoreTest, UnknownFormatIsLeftUntouched) {
   TemporaryDirectory directory;
   ASSERT_TRUE((*RocksdbStore::Open(Options(directory.path())))->Put({Tuning("a")}).ok());
   std::string path = directory.path() + "/db";
-  {
-    rocksdb::DB* opened = nullptr;
-    std::vector<std::string> names;
-    ASSERT_TRUE(rocksdb::DB::ListColumnFamilies(rocksdb::DBOptions(), path, &names).ok());
-    std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-    for (const std::string& name : names) descriptors.emplace_back(name, rocksdb::ColumnFamilyOptions());
-    std::vector<rocksdb::ColumnFamilyHandle*> handles;
-    ASSERT_TRUE(rocksdb::DB::Open(rocksdb::DBOptions(), path, descriptors, &handles, &opened).ok());
-    std::unique_ptr<rocksdb::DB> db(opened);
-    for (auto* handle : handles) {
-      if (handle->GetName() == "meta") {
-        std::string key = "format" + std::string(kEntryKeyBytesMax, '.');
-        ASSERT_TRUE(db->Put(rocksdb::WriteOptions(), handle, key, "999").ok());
-      }
-      ASSERT_TRUE(db->DestroyColumnFamilyHandle(handle).ok());
-    }
-  }
+  SetFormat(path, "999");
   auto snapshot = [&] {
     std::map<std::string, std::string> files;
     for (const auto& file : std::filesystem::directory_iterator(path)) {
