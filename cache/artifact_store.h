@@ -76,7 +76,7 @@ struct EntryId {
 struct Entry {
   EntryId id;
   EntryValue value;         // not null
-  uint32_t rebuild_ms = 0;  // what making it took, so that eviction knows what is dear; 0: not known
+  uint32_t rebuild_ms = 0;  // what making it took, so that eviction knows what is expensive; 0: not known
 };
 
 // Copies or moves `bytes` into an immutable value.

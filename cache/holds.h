@@ -76,7 +76,7 @@ class Holds {
   bool CountedOn(const Use& use, int64_t now) const {
     return use.holds > 0 || use.claimed || use.stays_until > now || Sweeping(use.written_in);
   }
-  // Odd while a sweep is under way.
+  // Odd while a sweep runs.
   bool Sweeping(uint64_t sweep) const { return sweep % 2 == 1 && sweep == sweep_.load(); }
   // Forgets what nobody counts on any more, whenever twice as much is known as was left the last time.
   void Prune(Shard* shard, int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard->mutex);

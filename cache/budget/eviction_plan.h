@@ -3,8 +3,8 @@
 //
 // Roots are manifests, failures and tuning records; the rest lives as long as a root names it. They go in
 // this order: damaged manifests; roots that have expired; those of another compiler, which nobody can hit;
-// then by how long nobody has used them, the time of one that was dear to make, a byte, counted as shorter.
-// Dear is relative to the median of those that may go, between an eighth and eight times.
+// then by how long nobody has used them, the time of one that was expensive to make, a byte, counted as
+// shorter. Expensive is relative to the median of those that may go, between an eighth and eight times.
 //
 // Memory: about 100 bytes an entry and 4 a name in a manifest. Threads: one owner.
 #pragma once

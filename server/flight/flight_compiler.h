@@ -35,7 +35,7 @@
 
 namespace kiln {
 
-// One compile under way. Shared by its runner, who may stop it, and its tasks with the workers.
+// One compile in flight. Shared by its runner, who may stop it, and its tasks with the workers.
 struct Compilation {
   FlightRequestPtr request;
   // The phase, and an event or null. Any thread.

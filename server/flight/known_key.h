@@ -31,7 +31,7 @@ struct KnownKey {
   absl::Status refusal;                               // of whom no variant fits; OK: none
   absl::Time refused_until = absl::InfiniteFuture();  // by the wall's clock
 };
-// Shared by the index, the flight of the key and replies under way.
+// Shared by the index, the flight of the key and replies in flight.
 using KnownKeyPtr = std::shared_ptr<const KnownKey>;
 
 // The variant for a call of these sizes; nullptr where none fits. Points into `known`.

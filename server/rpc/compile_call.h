@@ -1,4 +1,4 @@
-// One Compile or Attach under way, as callbacks: it holds a stream and no thread.
+// One Compile or Attach in flight, as callbacks: it holds a stream and no thread.
 //
 // A graph is uploaded as one zstd frame in chunks, and read only when the flight table asks for it: a caller
 // whose key is stored or in flight is answered without. It is decompressed up to the size that its header

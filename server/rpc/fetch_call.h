@@ -1,4 +1,4 @@
-// One FetchObjects under way, as callbacks. Objects are read one at a time on a thread of the coordinator's,
+// One FetchObjects in flight, as callbacks. Objects are read one at a time on a thread of the coordinator's,
 // and sent in chunks that point into them, the next when the last was taken: a slow client holds one object.
 //
 // gRPC holds a call until it is done, and who reads for it as long as he does: the answer that ends it comes

@@ -31,11 +31,11 @@ std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const C
   counter("store_quarantined", "Damaged entries taken out", kept.quarantined);
   counter("store_scrubbed", "Entries read again to see whether they are whole", kept.scrubbed);
   counter("store_put_failures", "Results that could not be kept", kept.put_failures);
-  gauge("flights", "Compiles under way or waiting", load.flights);
+  gauge("flights", "Compiles in flight or waiting", load.flights);
   gauge("queued", "Flights that wait for their turn", load.queued);
   gauge("workers", "Compiler processes", pool.size());
   gauge("workers_busy", "Of those, at work", pool.busy());
-  gauge("calls", "RPCs under way", stats.calls_running);
+  gauge("calls", "RPCs in flight", stats.calls_running);
   gauge("store_manifests", "Compiled variants in the store", kept.entries);
   gauge("store_objects", "Objects in the store", kept.objects);
   gauge("store_disk_bytes", "Of all files of the store", kept.bytes_on_disk);
