@@ -9,11 +9,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/support/start_thread.h"
+#include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
@@ -46,12 +47,7 @@ absl::StatusOr<std::unique_ptr<PeerAcceptor>> PeerAcceptor::Start(const std::str
   if (stop < 0) return Failed("make an eventfd");
   std::move(close_listener).Cancel();
   std::unique_ptr<PeerAcceptor> acceptor(new PeerAcceptor(listener, stop, std::move(taken)));
-  try {
-    acceptor->thread_ = std::thread(&PeerAcceptor::Run, acceptor.get());
-  } catch (const std::system_error& error) {
-    return absl::UnavailableError(absl::StrCat("start a thread: ", error.what(),
-                                               "; raise the limit of processes (ulimit -u, pids.max)"));
-  }
+  KILN_ASSIGN_OR_RETURN(acceptor->thread_, StartThread([self = acceptor.get()] { self->Run(); }));
   return acceptor;
 }
 

@@ -1,10 +1,10 @@
 #include "server/pool/worker_pool.h"
 
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 #include "spdlog/spdlog.h"
 
@@ -25,13 +25,12 @@ absl::StatusOr<std::unique_ptr<WorkerPool>> WorkerPool::Start(const Options& opt
     return absl::FailedPreconditionError(
         "the worker has no compiler fingerprint (linked without a build id?)");
   }
-  try {
-    for (size_t slot = 0; slot < options.workers; ++slot) {
-      pool->threads_.emplace_back(&WorkerPool::Run, pool.get(), slot, std::exchange(first, nullptr));
-    }
-  } catch (const std::system_error& error) {
-    return absl::UnavailableError(absl::StrCat("start a thread: ", error.what(),
-                                               "; raise the limit of processes (ulimit -u, pids.max)"));
+  for (size_t slot = 0; slot < options.workers; ++slot) {
+    auto run = [self = pool.get(), slot, worker = std::exchange(first, nullptr)]() mutable {
+      self->Run(slot, std::move(worker));
+    };
+    KILN_ASSIGN_OR_RETURN(std::thread thread, StartThread(std::move(run)));
+    pool->threads_.push_back(std::move(thread));
   }
   return pool;
 }

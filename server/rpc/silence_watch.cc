@@ -1,20 +1,14 @@
 #include "server/rpc/silence_watch.h"
 
-#include <system_error>
-
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "compiler/support/start_thread.h"
+#include "compiler/support/status_macros.h"
 
 namespace kiln {
 
 absl::StatusOr<std::unique_ptr<SilenceWatch>> SilenceWatch::Create(std::chrono::seconds limit) {
   std::unique_ptr<SilenceWatch> watch(new SilenceWatch(limit));
-  try {
-    watch->thread_ = std::thread(&SilenceWatch::Run, watch.get());
-  } catch (const std::system_error& error) {
-    return absl::UnavailableError(absl::StrCat("start a thread: ", error.what(),
-                                               "; raise the limit of processes (ulimit -u, pids.max)"));
-  }
+  KILN_ASSIGN_OR_RETURN(watch->thread_, StartThread([self = watch.get()] { self->Run(); }));
   return watch;
 }
 

@@ -1,22 +1,17 @@
 #include "server/schedule/strand.h"
 
-#include <system_error>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "compiler/support/start_thread.h"
+#include "compiler/support/status_macros.h"
 
 namespace kiln {
 
 absl::StatusOr<std::unique_ptr<Strand>> Strand::Create(const Clock* clock, NextTick next_tick,
                                                        std::function<void()> tick) {
   std::unique_ptr<Strand> strand(new Strand(clock, std::move(next_tick), std::move(tick)));
-  try {
-    strand->thread_ = std::thread(&Strand::Loop, strand.get());
-  } catch (const std::system_error& error) {
-    return absl::UnavailableError(absl::StrCat("start a thread: ", error.what(),
-                                               "; raise the limit of processes (ulimit -u, pids.max)"));
-  }
+  KILN_ASSIGN_OR_RETURN(strand->thread_, StartThread([self = strand.get()] { self->Loop(); }));
   return strand;
 }
 

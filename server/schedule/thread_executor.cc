@@ -1,20 +1,17 @@
 #include "server/schedule/thread_executor.h"
 
-#include <system_error>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "compiler/support/start_thread.h"
+#include "compiler/support/status_macros.h"
 
 namespace kiln {
 
 absl::StatusOr<std::unique_ptr<ThreadExecutor>> ThreadExecutor::Create(size_t threads) {
   std::unique_ptr<ThreadExecutor> executor(new ThreadExecutor);
-  try {
-    for (size_t i = 0; i < threads; ++i)
-      executor->threads_.emplace_back(&ThreadExecutor::Run, executor.get());
-  } catch (const std::system_error& error) {
-    return absl::UnavailableError(absl::StrCat("start a thread: ", error.what(),
-                                               "; raise the limit of processes (ulimit -u, pids.max)"));
+  for (size_t i = 0; i < threads; ++i) {
+    KILN_ASSIGN_OR_RETURN(std::thread thread, StartThread([self = executor.get()] { self->Run(); }));
+    executor->threads_.push_back(std::move(thread));
   }
   return executor;
 }

@@ -30,6 +30,17 @@ void ExpectAll(ArtifactStore& store, const std::vector<Entry>& entries) {
 }
 
 // The script with ENOSPC from the n-th write on.
+// Tries again until the store takes it; how the last try went.
+absl::Status PutWithin(std::chrono::seconds limit, Store& store, const std::vector<Entry>& batch) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  absl::Status status;
+  do {
+    status = store.artifacts().Put(batch);
+    if (!status.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  } while (!status.ok() && std::chrono::steady_clock::now() < deadline);
+  return status;
+}
+
 void FillUpAtWrite(int n) {
   SCOPED_TRACE(n);
   std::unique_ptr<rocksdb::Env> memory(rocksdb::NewMemEnv(rocksdb::Env::Default()));
@@ -64,12 +75,7 @@ void FillUpAtWrite(int n) {
 
     system->FillUpAt(0);
     std::vector<Entry> later = ArtifactBatch(999'999, 2, 3'000);
-    auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    absl::Status status;
-    do {
-      status = (*store)->artifacts().Put(later);
-      if (!status.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    } while (!status.ok() && std::chrono::steady_clock::now() < deadline);
+    const absl::Status status = PutWithin(std::chrono::seconds(20), **store, later);
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_TRUE((*store)->statistics().writable);
     acknowledged.insert(acknowledged.end(), later.begin(), later.end());
@@ -140,12 +146,7 @@ TEST(StoreFullDiskTest, ARealDiskThatIsFullIsToldAndUsedAgainWithinFiveSeconds) 
     filler.close();
     std::filesystem::remove(disk.filler());
     const std::vector<Entry> later = ArtifactBatch(999, 2, 300'000);
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    absl::Status status;
-    do {
-      status = (*store)->artifacts().Put(later);
-      if (!status.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    } while (!status.ok() && std::chrono::steady_clock::now() < deadline);
+    const absl::Status status = PutWithin(std::chrono::seconds(5), **store, later);
     ASSERT_TRUE(status.ok()) << status;
     acknowledged.insert(acknowledged.end(), later.begin(), later.end());
   }
