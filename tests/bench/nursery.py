@@ -18,11 +18,14 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Nursery:
-    def __init__(self, cores=None):
-        """cores: the set of processors that its processes may run on; default: as this one."""
+    def __init__(self, cores=None, packages=None):
+        """cores: the set of processors that its processes may run on; default: as this one. packages: a directory whose
+        packages its processes import before those that are installed."""
         self._socket, far = socket.socketpair()
         # The one thread that the imports would start is OpenBLAS's in numpy, which torch does not use.
         environment = dict(os.environ, OPENBLAS_NUM_THREADS="1")
+        if packages:
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, [packages, environment.get("PYTHONPATH")]))
         self._process = subprocess.Popen([sys.executable, __file__, str(far.fileno())], pass_fds=[far.fileno()],
                                          env=environment, stdin=subprocess.DEVNULL)
         if cores:
