@@ -91,8 +91,8 @@ void ThreadEmitter::CombineThreads(const Accumulator& accumulator, v1::DType kep
   }
 }
 
-// The rows within a warp fold by shuffles; then the first row folds the warps' in order and leaves the result
-// for all. A warp holds whole rows, or a row whole warps.
+// The rows within a warp fold by shuffles; then the first row folds the warps' and leaves the result for all.
+// A warp holds whole rows, or a row whole warps.
 void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
                                 llvm::Value** position) {
   const bool arg = *position != nullptr;
@@ -134,11 +134,17 @@ void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, 
     put(thread);
   }
   Barrier();
+  // In pairs: one after the other, a sum would round as often as there are rows.
+  const auto folded = [&](auto&& self, unsigned first,
+                          unsigned count) -> std::pair<llvm::Value*, llvm::Value*> {
+    if (count == 1) return get(b_.CreateNSWAdd(column, I64(int64_t{first} * columns_)));
+    auto [mine, mine_position] = self(self, first, count / 2);
+    const auto [other, other_position] = self(self, first + count / 2, count - count / 2);
+    Fold(accumulator, kept, &mine, &mine_position, other, other_position);
+    return {mine, mine_position};
+  };
   If(b_.CreateICmpEQ(row_, I64(0)), "fold", [&] {
-    for (unsigned row = 1; row < rows; ++row) {
-      const auto [other, other_position] = get(b_.CreateNSWAdd(column, I64(int64_t{row} * columns_)));
-      fold(other, other_position);
-    }
+    std::tie(*value, *position) = folded(folded, 0, rows);
     put(column);
   });
   Barrier();
