@@ -142,6 +142,9 @@ class Host {
   // kind.
   enum class Place { kHere, kOnCpu, kElsewhere };
   virtual absl::StatusOr<Place> PlaceOf(Tensor tensor) { return Place::kHere; }
+  // Whether a result of `target` that is on the CPU beside a GPU is of use there alone: operators that take
+  // it read it on the CPU.
+  virtual bool StaysOnCpu(const std::string& target, size_t result) const { return false; }
   // Whether memory holds the elements themselves: torch has tensors whose elements are the conjugates or the
   // negatives of what memory holds, and tensors of zeros that have none.
   virtual bool IsPlain(Tensor tensor) { return true; }

@@ -387,8 +387,9 @@ class Frame {
     to = {std::exchange(from.tensor, nullptr), from.data, nullptr, from.other_layout || other_layout};
   }
 
-  // Stores a reference of our own as buffer `index`, in the declared layout.
-  absl::Status Fill(uint32_t index, Tensor tensor) {
+  // Stores a reference of our own as buffer `index`, in the declared layout, and beside a GPU there: but what
+  // `may_stay` on the CPU and no kernel reads.
+  absl::Status Fill(uint32_t index, Tensor tensor, bool may_stay = false) {
     const Program::Buffer& buffer = program_.buffers_[index];
     Slot& slot = slots_[index];
     slot.tensor = tensor;
@@ -406,7 +407,8 @@ class Frame {
     KILN_ASSIGN_OR_RETURN(const Host::Place place, host_.PlaceOf(tensor));
     if (place == Host::Place::kElsewhere) return Contradiction("gave a tensor on another device", "one here");
     KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> strides, host_.Strides(tensor));
-    if (place == Host::Place::kOnCpu || !SameStrides(extent.sizes, strides, extent.strides)) {
+    const bool moves = place == Host::Place::kOnCpu && (!may_stay || buffer.in_kernels);
+    if (moves || !SameStrides(extent.sizes, strides, extent.strides)) {
       KILN_ASSIGN_OR_RETURN(Tensor copy, CopyOf(tensor, buffer.dtype, extent));
       Drop(slot.tensor);
       slot.tensor = copy;
@@ -618,7 +620,7 @@ class Frame {
       } else if (results[i] == nullptr) {
         status = StatusWrap(Contradiction(absl::StrCat("gave no result ", i), "a tensor"), call.target);
       } else {
-        status = StatusWrap(Fill(call.results[i], results[i]), call.target);
+        status = StatusWrap(Fill(call.results[i], results[i], host_.StaysOnCpu(call.target, i)), call.target);
       }
     }
     return status;

@@ -97,6 +97,7 @@ class Program {
     Dim offset;
     uint32_t base = 0;
     uint32_t input = 0;
+    bool in_kernels = false;  // an operand of a launch has its storage
   };
   // Where a buffer's memory is, apart from what else is known of it: every step asks for some.
   struct Place {

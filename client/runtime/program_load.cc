@@ -369,6 +369,7 @@ class ProgramLoader {
     for (uint32_t buffer : from.buffers()) {
       KILN_RETURN_IF_ERROR(Use(buffer));
       launch.buffers.push_back(buffer);
+      to_.buffers_[Root(buffer)].in_kernels = true;
       const Program::Buffer& known = to_.buffers_[buffer];
       fixed = fixed && known.shape.fixed;
       bytes += known.shape.fixed_span * known.element;

@@ -298,6 +298,16 @@ class TorchHost : public Host {
     return type == cpu_type_ ? Place::kOnCpu : Place::kElsewhere;
   }
 
+  // Seed and offset of an attention's dropout: numbers on the CPU but in a stream that records a CUDA graph,
+  // and the gradient reads them where that left them.
+  bool StaysOnCpu(const std::string& target, size_t result) const override {
+    if (target == "aten._scaled_dot_product_efficient_attention.default" ||
+        target == "aten._efficient_attention_forward.default") {
+      return result == 2 || result == 3;
+    }
+    return target == "aten._scaled_dot_product_cudnn_attention.default" && (result == 6 || result == 7);
+  }
+
   bool IsPlain(Tensor tensor) override {
     return !shim_.is_conj(tensor) && !shim_.is_neg(tensor) && !shim_.is_zero(tensor);
   }

@@ -346,6 +346,28 @@ def test_attention_without_gradients(dtype, tokens):
     assert (got.double() - exact).abs().max().item() <= 3 * eager + 1e-5
 
 
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("kept", [3, 64], ids=["heads of 8", "heads of 64"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_attention_with_dropout(dtype, kept, mode):
+    """Which the library draws again from a seed on the CPU, or on the GPU where a stream records. What a value takes part
+    in forward, of it the gradient flows back: out and its gradients are linear in the value, with the same weights."""
+    head = 8 if kept == 3 else 64
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(4, 4, tokens, head, device="cuda").to(dtype).requires_grad_() for tokens in (kept, 64, 64))
+    attend = lambda *tensors: F.scaled_dot_product_attention(*tensors, dropout_p=0.5)
+    compiled = torch.compile(attend, backend="kiln", mode=mode)
+    grad = torch.randn(4, 4, kept, head, device="cuda").to(dtype)
+    dropped = set()
+    for _ in range(4):
+        out = compiled(query, key, value)
+        back = torch.autograd.grad(out, value, grad)[0]
+        forward, backward = (out.double() * grad.double()).sum(), (back.double() * value.double()).sum()
+        torch.testing.assert_close(backward, forward, rtol=0, atol=2e-4 if dtype == torch.float32 else 0.5)
+        dropped.add(out.flatten()[0].item())
+    assert len(dropped) == 4  # drawn anew in each call
+
+
 def test_training():
     expected = losses(lambda model: model)
     assert losses(lambda model: torch.compile(model, backend="kiln")) == pytest.approx(expected, rel=1e-4)
@@ -629,7 +651,7 @@ def test_batch_norm_in_evaluation_gives_its_statistics():
     torch.testing.assert_close(torch.compile(function, backend="kiln")(*arguments), function(*arguments), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["attention's seed", "declared on the GPU"])
+@pytest.mark.parametrize("name", ["attention's seed", "attention's seed in a kernel", "declared on the GPU"])
 def test_results_of_operators_that_are_on_the_cpu(name):
     if name == "declared on the GPU":
         made = torch.library.custom_op("kiln_gpu_test::to_cpu", lambda x: x.cpu() * 2, mutates_args=(), schema="(Tensor x) -> Tensor")
@@ -638,7 +660,13 @@ def test_results_of_operators_that_are_on_the_cpu(name):
         torch.testing.assert_close(torch.compile(lambda x: made(x.sin()) + x, backend="kiln")(x), x.sin() * 2 + x)
         return
     query, key = torch.randn(2, 11, 4, 8, device="cuda"), torch.randn(2, 32, 4, 8, device="cuda")
-    function = lambda q, k: torch.ops.aten._efficient_attention_forward(q, k, k, None, None, None, None, None, 0.0, 0, True)
+    attend = torch.ops.aten._efficient_attention_forward
+    if name == "attention's seed in a kernel":
+        function = lambda q, k: (seed := attend(q, k, k, None, None, None, None, None, 0.5, 0, True)[2], seed * 2 + 1)
+        seed, more = torch.compile(function, backend="kiln")(query, key)
+        assert more.item() == seed.item() * 2 + 1
+        return
+    function = lambda q, k: attend(q, k, k, None, None, None, None, None, 0.0, 0, True)
     got, eager = torch.compile(function, backend="kiln")(query, key), function(query, key)
     torch.testing.assert_close(got[:2], eager[:2])
     assert [value.device for value in got[2:4]] == [value.device for value in eager[2:4]]

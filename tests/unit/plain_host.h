@@ -21,6 +21,7 @@ class PlainHost : public Host {
     std::vector<int64_t> sizes, strides;
     int64_t offset = 0;
     char* over = nullptr;  // memory that is not `storage`
+    bool on_cpu = false;   // beside a GPU, which all else is on
   };
 
   absl::StatusOr<CallContext> Begin() override {
@@ -105,8 +106,15 @@ class PlainHost : public Host {
     for (std::thread& thread : threads) thread.join();
     return absl::OkStatus();
   }
+  absl::StatusOr<Place> PlaceOf(Tensor tensor) override {
+    return Get(tensor)->on_cpu ? Place::kOnCpu : Place::kHere;
+  }
+  bool StaysOnCpu(const std::string& target, size_t result) const override {
+    return target == "test.seed.default";
+  }
   // "test.copy.default": a dense copy of `self`; "test.transposed.default": the same values in column-major
-  // layout; "test.alias.default": `self` itself.
+  // layout; "test.alias.default": `self` itself; "test.on_cpu.default" and "test.seed.default": a copy on the
+  // CPU.
   absl::Status Call(const std::string& target, const CallArguments& arguments, absl::Span<Tensor> results,
                     bool into) override {
     const CallValue* self = arguments.Find("self");
@@ -127,6 +135,7 @@ class PlainHost : public Host {
     auto result = Empty(from->dtype, from->sizes, strides);
     if (!result.ok()) return result.status();
     results[0] = *result;
+    Get(*result)->on_cpu = target == "test.on_cpu.default" || target == "test.seed.default";
     return Copy(*result, from);
   }
 

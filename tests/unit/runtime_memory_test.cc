@@ -42,6 +42,38 @@ TEST_F(MemoryTest, CopiesResultsOfAnotherLayout) {
   EXPECT_EQ(host_.live(), 0);
 }
 
+// A seed is read where it is, but by a kernel.
+TEST_F(MemoryTest, BringsResultsOnTheCpuToTheGpuButSeeds) {
+  for (const bool seed : {false, true}) {
+    for (const bool in_kernel : {false, true}) {
+      ProgramMaker maker;
+      const uint32_t x = maker.Input({2, 3}), drawn = maker.Owned({2, 3}), doubled = maker.Owned({2, 3});
+      maker.Call(seed ? "test.seed.default" : "test.on_cpu.default", x, drawn, false);
+      maker.Output(drawn);
+      if (in_kernel) {
+        maker.Alloc(doubled);
+        v1::Launch* launch = maker.program().add_steps()->mutable_launch();
+        launch->add_buffers(maker.View(drawn, {3}, {1}, 3));
+        launch->add_buffers(doubled);
+        launch->add_symbols()->set_value(3);
+        launch->mutable_units()->set_value(3);
+      }
+      manifest_.clear_kernels();
+      AddDouble();
+      Use(maker.program());
+      auto program = Load();
+      ASSERT_TRUE(program.ok()) << program.status();
+      const Value input = Matrix();
+      std::vector<Value> outputs;
+      ASSERT_TRUE((*program)->Run({&input, 1}, outputs).ok());
+      EXPECT_EQ(*host_.PlaceOf(outputs[0].tensor) == Host::Place::kOnCpu, seed && !in_kernel);
+      for (int i = 0; i < 6; ++i) EXPECT_EQ(Memory(outputs[0])[i], i);
+      ReleaseAll(outputs);
+      EXPECT_EQ(host_.live(), 0);
+    }
+  }
+}
+
 // Copies the second row of its input; `into` says whether into a buffer that stands ready.
 v1::Program CopyOfRow(bool into) {
   ProgramMaker maker;

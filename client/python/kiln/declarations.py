@@ -166,14 +166,18 @@ def _attention(given, query, *others, **options):
     return result, sums.to(torch.float64) if query.dtype == torch.float64 else sums
 
 
-def _seeded_attention(given, query, *others, **options):
-    """Seed and offset are numbers on the CPU, but in a stream that records a CUDA graph."""
-    result, sums, seed, offset, *lengths = given(query, *others, **options)
-    return result, sums, seed.to("cpu"), offset.to("cpu"), *lengths
+def _efficient_attention_gradients(given, grad, query, key, value, bias, out, *others, window_size=None, **options):
+    """Dense, however the operands lie, like which torch declares them to lie; parts of one tensor are declared right.
+    torch's declaration lacks `out` and `window_size`."""
+    results = given(grad, query, key, value, bias, *others, **options)
+    if options.get("shared_storage_dqdkdv"):
+        return results
+    dense = [torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in results[:3]]
+    return *dense, *results[3:]
 
 
 _DECLARATIONS = {
-    aten._efficient_attention_forward.default: _seeded_attention,
+    aten._efficient_attention_backward.default: _efficient_attention_gradients,
     aten.constant_pad_nd.default: _pad,
     aten.bincount.default: _bincount,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
