@@ -14,14 +14,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/src/breaker.h"
 #include "client/src/daemon.h"
 #include "client/src/object_cache.h"
 #include "compiler/graph/caller_notes.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
+#include "compiler/support/monotonic_cond_var.h"
+#include "compiler/support/monotonic_time.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/zstd.h"
@@ -106,22 +107,47 @@ std::optional<absl::Duration> PauseAskedFor(const absl::Status& status) {
 
 // False where the caller was told to end meanwhile.
 bool Pause(absl::Duration pause, Cancellation& cancellation) {
-  absl::Notification told;
-  cancellation.OnCancel([&told] {
-    if (!told.HasBeenNotified()) told.Notify();
+  absl::Mutex mutex;
+  MonotonicCondVar changed;
+  bool told = false;
+  cancellation.OnCancel([&] {
+    absl::MutexLock lock(&mutex);
+    told = true;
+    changed.SignalAll();
   });
-  const bool cancelled = told.WaitForNotificationWithTimeout(pause);
+  {
+    const MonotonicTime end = MonotonicAfter(pause);
+    absl::MutexLock lock(&mutex);
+    while (!told && MonotonicNow() < end) changed.WaitUntil(&mutex, end);
+  }
   cancellation.OnCancel(nullptr);
-  return !cancelled;
+  return !told;
 }
 
-double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+double SecondsSince(MonotonicTime start) { return SecondsBetween(start, MonotonicNow()); }
+
+// A deadline of gRPC's that nobody moves who sets the wall's clock.
+gpr_timespec GrpcDeadline(MonotonicTime deadline) {
+  const int64_t left = absl::ToInt64Nanoseconds(absl::FromChrono(deadline - MonotonicNow()));
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left, GPR_TIMESPAN));
+}
+
+// The next message that can be read; false at the end. One that does not parse ends gRPC's Read like the end
+// does, but Finish would then wait, up to the deadline, for somebody to read the rest.
+template <typename Stream, typename Message>
+bool ReadNext(Stream& stream, Message* message) {
+  constexpr int kEnds = 3;
+  for (int end = 0; end < kEnds; ++end) {
+    if (stream.Read(message)) return true;
+  }
+  return false;
+}
 
 // One call's way through the service.
 class Session {
  public:
   Session(const ClientOptions& options, v1::Compiler::Stub& stub, ObjectCache& cache,
-          const CompileRequestInput& input, absl::Time deadline, Cancellation& cancellation)
+          const CompileRequestInput& input, MonotonicTime deadline, Cancellation& cancellation)
       : options_(options),
         stub_(stub),
         cache_(cache),
@@ -130,7 +156,7 @@ class Session {
         cancellation_(cancellation) {}
 
   absl::StatusOr<CompiledArtifact> Run(bool compile) {
-    absl::Time start = absl::Now();
+    MonotonicTime start = MonotonicNow();
     v1::LookupReply found;
     if (!input_.want_debug) KILN_RETURN_IF_ERROR(Lookup(found));
     artifact_.lookup_seconds = SecondsSince(start);
@@ -150,7 +176,7 @@ class Session {
     }
     if (!compile) return absl::NotFoundError("not in the cache");
     artifact_.hit = false;
-    start = absl::Now();
+    start = MonotonicNow();
     if (found.kind_case() == v1::LookupReply::kInFlight) {
       absl::Status attached = Attach(found.in_flight().job_id());
       // The flight may have ended between the two calls.
@@ -169,7 +195,7 @@ class Session {
   class Call {
    public:
     explicit Call(const Session& session) : cancellation_(session.cancellation_) {
-      context_.set_deadline(absl::ToChronoTime(session.deadline_));
+      context_.set_deadline(GrpcDeadline(session.deadline_));
       cancellation_.OnCancel([this] { context_.TryCancel(); });
     }
     ~Call() { cancellation_.OnCancel(nullptr); }
@@ -198,7 +224,7 @@ class Session {
     v1::CompileEvent event;
     bool have = false;
     absl::Status failed;
-    while (stream.Read(&event)) {
+    while (ReadNext(stream, &event)) {
       if (event.kind_case() == v1::CompileEvent::kQueued) {
         artifact_.joined = event.queued().joined();
       } else if (event.kind_case() == v1::CompileEvent::kDebug) {
@@ -259,6 +285,9 @@ class Session {
   }
 
   absl::Status Adopt(const v1::SignedManifest& signed_manifest) {
+    if (Sha256(signed_manifest.manifest()) != signed_manifest.digest()) {
+      return absl::DataLossError("the manifest does not match its digest");
+    }
     KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &artifact_.manifest));
     if (artifact_.manifest.request_key() != input_.request_key) {
       return absl::DataLossError("the service answered with the manifest of another request");
@@ -268,7 +297,7 @@ class Session {
 
   // Packed and raw sizes by digest, of the objects that this process lacks.
   absl::Status Fetch() {
-    const absl::Time start = absl::Now();
+    const MonotonicTime start = MonotonicNow();
     absl::flat_hash_map<std::string, const v1::ObjectRef*> missing;
     std::vector<std::string> order;
     auto want = [&](const v1::ObjectRef& ref) {
@@ -300,7 +329,7 @@ class Session {
     v1::ObjectChunk chunk;
     std::string digest, packed;
     absl::Status bad;
-    while (bad.ok() && stream->Read(&chunk)) {
+    while (bad.ok() && ReadNext(*stream, &chunk)) {
       if (!chunk.digest().empty()) {
         digest = chunk.digest();
         packed.clear();
@@ -336,7 +365,7 @@ class Session {
   v1::Compiler::Stub& stub_;
   ObjectCache& cache_;
   const CompileRequestInput& input_;
-  const absl::Time deadline_;
+  const MonotonicTime deadline_;
   Cancellation& cancellation_;
   CompiledArtifact artifact_;
 };
@@ -349,11 +378,11 @@ class GrpcClient : public Client {
                                        Cancellation* cancellation) override {
     Cancellation nobodys;
     if (cancellation == nullptr) cancellation = &nobodys;
-    if (!breaker_.Allows(absl::Now())) {
+    if (!breaker_.Allows(MonotonicNow())) {
       return absl::UnavailableError("the compile service did not answer lately; trying again later");
     }
     KILN_ASSIGN_OR_RETURN(LiveCall live, LiveCall::Enter());
-    const absl::Time deadline = absl::Now() + absl::Seconds(options_.compile_seconds);
+    const MonotonicTime deadline = MonotonicAfter(absl::Seconds(options_.compile_seconds));
     bool connected = false;
     absl::StatusOr<CompiledArtifact> result =
         Once(input, compile, deadline, *cancellation, /*second_try=*/false, connected);
@@ -370,7 +399,7 @@ class GrpcClient : public Client {
       const std::optional<absl::Duration> asked = PauseAskedFor(result.status());
       const bool again = gone || lost_objects || (full && (asked.has_value() || attempt < kFullAttempts));
       const absl::Duration wait = asked.value_or(pause);
-      if (!again || absl::Now() + wait >= deadline) break;
+      if (!again || MonotonicAfter(wait) >= deadline) break;
       if (gone) lost = std::string(result.status().message());
       if (!Pause(wait, *cancellation)) break;
       pause *= 4;
@@ -384,7 +413,7 @@ class GrpcClient : public Client {
     if (absl::IsCancelled(status)) return result;  // says nothing about the service
     const bool answered = status.GetPayload(kAnswered).has_value();
     if (!answered && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
-      breaker_.Failed(absl::Now());
+      breaker_.Failed(MonotonicNow());
     } else {
       breaker_.Succeeded();
     }
@@ -399,11 +428,13 @@ class GrpcClient : public Client {
 
  private:
   // `second_try`: the caller knows already how the daemon of the first one ended.
-  absl::StatusOr<CompiledArtifact> Once(const CompileRequestInput& input, bool compile, absl::Time deadline,
-                                        Cancellation& cancellation, bool second_try, bool& connected) {
+  absl::StatusOr<CompiledArtifact> Once(const CompileRequestInput& input, bool compile,
+                                        MonotonicTime deadline, Cancellation& cancellation, bool second_try,
+                                        bool& connected) {
     connected = false;
-    const absl::Time start = absl::Now();
-    const absl::Time connect_deadline = std::min(deadline, start + absl::Seconds(options_.connect_seconds));
+    const MonotonicTime start = MonotonicNow();
+    const MonotonicTime connect_deadline =
+        std::min(deadline, MonotonicAfter(absl::Seconds(options_.connect_seconds)));
     std::string address = options_.address;
     bool left_behind = false;
     if (address.empty()) {
@@ -416,7 +447,7 @@ class GrpcClient : public Client {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-    if (!channel->WaitForConnected(absl::ToChronoTime(connect_deadline))) {
+    if (!channel->WaitForConnected(GrpcDeadline(connect_deadline))) {
       return absl::UnavailableError(absl::StrCat("no kilnd answers at ", address));
     }
     auto stub = v1::Compiler::NewStub(channel);
@@ -424,6 +455,11 @@ class GrpcClient : public Client {
     const double connect_seconds = SecondsSince(start);
     Session session(options_, *stub, cache_, input, deadline, cancellation);
     absl::StatusOr<CompiledArtifact> result = session.Run(compile);
+    // A call that was not this side's to cancel: it reached a service that was just ending.
+    if (absl::IsCancelled(result.status()) && !cancellation.cancelled() &&
+        !result.status().GetPayload(kAnswered).has_value()) {
+      return absl::UnavailableError(result.status().message());
+    }
     if (!result.ok()) return result;
     result->connect_seconds = connect_seconds;
     if (left_behind && !second_try) {

@@ -22,6 +22,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -320,29 +321,29 @@ absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& pl
 }
 
 absl::StatusOr<bool> EnsureDaemon(const std::string& daemon_binary, const DaemonPlace& place,
-                                  absl::Time deadline) {
+                                  MonotonicTime deadline) {
   absl::Duration pause = absl::Milliseconds(5);
-  absl::Time spawned = absl::InfinitePast();
+  std::optional<MonotonicTime> spawned;
   bool left_behind = false;
   while (true) {
     KILN_ASSIGN_OR_RETURN(bool up, ProbeSocket(place.socket));
     if (up) return left_behind;
-    const absl::Time now = absl::Now();
+    const MonotonicTime now = MonotonicNow();
     if (now >= deadline) {
       return absl::UnavailableError(absl::StrCat("kilnd did not answer on ", place.socket,
                                                  " in time; its log is ", place.runtime_dir, "/kilnd.log"));
     }
-    if (spawned == absl::InfinitePast() && access(place.socket.c_str(), F_OK) == 0) {
+    if (!spawned.has_value() && access(place.socket.c_str(), F_OK) == 0) {
       // Nobody accepts on a socket that is there. A daemon that is just starting does soon.
       absl::SleepFor(pause);
       KILN_ASSIGN_OR_RETURN(up, ProbeSocket(place.socket));
       if (up) return false;
       left_behind = true;
     }
-    if (now - spawned > absl::Seconds(2)) {
+    if (!spawned.has_value() || now - *spawned > std::chrono::seconds(2)) {
       KILN_RETURN_IF_ERROR(CheckOpenFiles());
       KILN_RETURN_IF_ERROR(SpawnDaemon(daemon_binary, place));
-      spawned = absl::Now();
+      spawned = MonotonicNow();
     }
     absl::SleepFor(std::min(pause, absl::Milliseconds(100)));
     pause *= 1.5;

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "compiler/support/monotonic_time.h"
 #include "kiln/client.h"
 
 namespace kiln {
@@ -44,6 +44,6 @@ absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& pl
 // Connect → spawn → back off, until `deadline`. True where an earlier daemon had left its socket behind: it
 // was killed, or the machine restarted.
 absl::StatusOr<bool> EnsureDaemon(const std::string& daemon_binary, const DaemonPlace& place,
-                                  absl::Time deadline);
+                                  MonotonicTime deadline);
 
 }  // namespace kiln

@@ -153,6 +153,7 @@ Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply 
                                 MakeEntryValue(SerializeDeterministic(emitted.record))});
   }
   artifact.signed_manifest.set_manifest(SerializeDeterministic(manifest));
+  artifact.signed_manifest.set_digest(Sha256(artifact.signed_manifest.manifest()));
   artifact.entries.push_back(
       {RequestRecordId(ingredients.compile_key), MakeEntryValue(ingredients.notes_record)});
   artifact.entries.push_back(

@@ -14,6 +14,7 @@
 #include "client/src/breaker.h"
 #include "client/src/daemon.h"
 #include "client/src/object_cache.h"
+#include "compiler/support/monotonic_time.h"
 #include "gtest/gtest.h"
 
 namespace kiln {
@@ -21,17 +22,17 @@ namespace {
 
 TEST(BreakerTest, OpensAfterFailuresAndClosesAfterSuccess) {
   Breaker breaker;
-  const absl::Time now = absl::Now();
+  const MonotonicTime now = MonotonicNow();
   EXPECT_TRUE(breaker.Allows(now));
   breaker.Failed(now);
   EXPECT_TRUE(breaker.Allows(now));  // one failure is not an outage
   breaker.Failed(now);
-  EXPECT_FALSE(breaker.Allows(now + absl::Seconds(4)));
-  EXPECT_TRUE(breaker.Allows(now + absl::Seconds(6)));
-  breaker.Failed(now + absl::Seconds(6));  // the pause doubles
-  EXPECT_FALSE(breaker.Allows(now + absl::Seconds(15)));
+  EXPECT_FALSE(breaker.Allows(now + std::chrono::seconds(4)));
+  EXPECT_TRUE(breaker.Allows(now + std::chrono::seconds(6)));
+  breaker.Failed(now + std::chrono::seconds(6));  // the pause doubles
+  EXPECT_FALSE(breaker.Allows(now + std::chrono::seconds(15)));
   breaker.Succeeded();
-  EXPECT_TRUE(breaker.Allows(now + absl::Seconds(15)));
+  EXPECT_TRUE(breaker.Allows(now + std::chrono::seconds(15)));
 }
 
 TEST(ObjectCacheTest, KeepsTheNewestWithinItsBytes) {
@@ -152,7 +153,7 @@ TEST_F(DaemonTest, GivesUpAtTheDeadline) {
   auto place = PlaceDaemon(options_);
   ASSERT_TRUE(place.ok());
   const absl::Time start = absl::Now();
-  EXPECT_EQ(EnsureDaemon("/bin/true", *place, start + absl::Milliseconds(300)).status().code(),
+  EXPECT_EQ(EnsureDaemon("/bin/true", *place, MonotonicAfter(absl::Milliseconds(300))).status().code(),
             absl::StatusCode::kUnavailable);
   EXPECT_LT(absl::Now() - start, absl::Seconds(20));
 }
