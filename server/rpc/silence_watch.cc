@@ -1,6 +1,5 @@
 #include "server/rpc/silence_watch.h"
 
-#include "absl/time/time.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 
@@ -16,16 +15,16 @@ SilenceWatch::~SilenceWatch() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    changed_.Signal();
+    changed_.SignalAll();
   }
   if (thread_.joinable()) thread_.join();
 }
 
 SilenceWatch::Key SilenceWatch::Begin(grpc::ServerContextBase& call) {
   absl::MutexLock lock(&mutex_);
-  const Key key = {std::chrono::steady_clock::now() + limit_, ++last_number_};
+  const Key key = {MonotonicNow() + limit_, ++last_number_};
   // Ends come in order, so only the first turn after none has to wake the thread.
-  if (turns_.empty()) changed_.Signal();
+  if (turns_.empty()) changed_.SignalAll();
   turns_.emplace(key, &call);
   return key;
 }
@@ -38,13 +37,9 @@ void SilenceWatch::End(const Key& key) {
 void SilenceWatch::Run() {
   absl::MutexLock lock(&mutex_);
   while (!stopping_) {
-    if (turns_.empty()) {
-      changed_.Wait(&mutex_);
-      continue;
-    }
-    const auto left = turns_.begin()->first.first - std::chrono::steady_clock::now();
-    if (left.count() > 0) {
-      changed_.WaitWithTimeout(&mutex_, absl::FromChrono(left));
+    const MonotonicTime end = turns_.empty() ? MonotonicTime::max() : turns_.begin()->first.first;
+    if (MonotonicNow() < end) {
+      changed_.WaitUntil(&mutex_, end);
       continue;
     }
     // Under the lock: the call lives until its turn has ended.

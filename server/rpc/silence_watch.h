@@ -15,6 +15,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "compiler/support/monotonic_cond_var.h"
+#include "compiler/support/monotonic_time.h"
 #include "grpcpp/grpcpp.h"
 
 namespace kiln {
@@ -37,12 +39,12 @@ class SilenceWatch {
 
    private:
     SilenceWatch& watch_;
-    const std::pair<std::chrono::steady_clock::time_point, uint64_t> key_;
+    const std::pair<MonotonicTime, uint64_t> key_;
   };
 
  private:
   explicit SilenceWatch(std::chrono::seconds limit) : limit_(limit) {}
-  using Key = std::pair<std::chrono::steady_clock::time_point, uint64_t>;  // its end, and a number
+  using Key = std::pair<MonotonicTime, uint64_t>;  // its end, and a number
   Key Begin(grpc::ServerContextBase& call) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(const Key& key) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -50,7 +52,7 @@ class SilenceWatch {
   const std::chrono::seconds limit_;
 
   absl::Mutex mutex_;
-  absl::CondVar changed_;
+  MonotonicCondVar changed_;
   std::map<Key, grpc::ServerContextBase*> turns_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
