@@ -19,6 +19,7 @@ Strand::~Strand() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    changed_.SignalAll();
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -26,6 +27,7 @@ Strand::~Strand() {
 void Strand::Post(std::function<void()> work) {
   absl::MutexLock lock(&mutex_);
   queue_.push_back(std::move(work));
+  changed_.SignalAll();
 }
 
 void Strand::Run(const std::function<void()>& work) {
@@ -40,12 +42,11 @@ void Strand::Run(const std::function<void()>& work) {
 void Strand::Loop() {
   while (true) {
     const std::optional<MonotonicTime> next = next_tick_();
-    const absl::Duration wait =
-        next.has_value() ? absl::FromChrono(*next - clock_->Now()) : absl::InfiniteDuration();
+    const MonotonicTime until = next.value_or(MonotonicTime::max());
     std::deque<std::function<void()>> work;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(this, &Strand::HasWork), wait);
+      while (!HasWork() && clock_->Now() < until) changed_.WaitUntil(&mutex_, until);
       if (stopping_ && queue_.empty()) return;
       work.swap(queue_);
     }

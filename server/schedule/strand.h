@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "compiler/support/monotonic_cond_var.h"
 #include "server/schedule/clock.h"
 #include "server/schedule/executor.h"
 
@@ -41,6 +42,7 @@ class Strand final : public Executor {
   const std::function<void()> tick_;
 
   absl::Mutex mutex_;
+  MonotonicCondVar changed_;
   std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // const after Create

@@ -167,6 +167,27 @@ TEST_F(ClockJump, HoldsNoSilentClient) {
   }
 }
 
+// Of a graph's callers another is asked for it in time, where the first does not send it.
+TEST_F(ClockJump, PutsOffNoOtherUpload) {
+  TestDaemon daemon;
+  const std::string script = "name wanted by two";
+  grpc::ClientContext context;
+  auto silent = daemon.compiler().Compile(&context);
+  v1::CompileRequest request;
+  request.mutable_header()->set_namespace_("test");
+  *request.mutable_header()->mutable_sections() = SectionsOf(script);
+  request.mutable_header()->set_graph_bytes(script.size());
+  silent->Write(request);
+  ASSERT_TRUE(Eventually([&] { return daemon.Lookup(script).has_in_flight(); }));
+  CompileResult other;
+  std::thread caller([&] { other = daemon.Compile(script, {}, absl::Seconds(30)); });
+  absl::SleepFor(absl::Seconds(1));
+  clock_.Set(-kDay);
+  caller.join();
+  EXPECT_TRUE(other.durable) << other.failed_reason << other.status.error_message();
+  context.TryCancel();
+}
+
 // The control: kilnd does read the clock that is set. A key is refused for a day of it.
 TEST_F(ClockJump, IsSeenByTheDaemon) {
   TestDaemon daemon;
