@@ -194,6 +194,7 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   pool_options.workers = config.workers().count();
   pool_options.jobs_max = config.workers().jobs_max();
   pool_options.memory_bytes = config.workers().memory_bytes();
+  pool_options.resident_bytes_max = config.workers().resident_bytes_max();
   absl::StatusOr<std::unique_ptr<WorkerPool>> started = WorkerPool::Start(pool_options, zygote, &stats);
   if (!started.ok()) {
     return absl::Status(started.status().code(),

@@ -200,6 +200,7 @@ absl::Status DenyCalls(bool gpu) {
 }  // namespace
 
 absl::Status EnterSandbox(const SandboxOptions& options) {
+  if (!options.gpu) (void)nice(kWorkerNiceness);  // advice
   // Nothing is left to unwind with, and what LLVM holds would be in no known state.
   std::set_new_handler([] { _exit(kExitOutOfMemory); });
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Errno("no_new_privs", errno);

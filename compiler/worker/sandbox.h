@@ -1,6 +1,7 @@
 // What a worker may do. Called once, before the first frame is read, while the process has one thread.
 //
-// Afterwards: no new privileges; no core files; address space, file size and descriptors bounded; every
+// Afterwards: lower priority than kilnd's, which answers hits while they compile (not for `gpu`, whose owner
+// measures time); no new privileges; no core files; address space, file size and descriptors bounded; every
 // descriptor but stdio and the frame socket closed; and a seccomp deny-list, whose calls fail with EPERM:
 // starting programs or processes, sockets of its own, ptrace and other processes' memory, signals to
 // others, opening for write, changing the file tree, mounts, namespaces, bpf, io_uring, keys, modules.
@@ -16,6 +17,7 @@
 namespace kiln {
 
 inline constexpr int kExitOutOfMemory = 78;
+inline constexpr int kWorkerNiceness = 5;
 
 // A sanitizer maps terabytes of shadow.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

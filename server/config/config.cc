@@ -129,6 +129,7 @@ void ApplyDefaults(const std::string& programs, v1::Config* config) {
   if (workers->plan_seconds_max() == 0) workers->set_plan_seconds_max(120);
   if (workers->emit_seconds_max() == 0) workers->set_emit_seconds_max(60);
   if (workers->jobs_max() == 0) workers->set_jobs_max(500);
+  if (workers->resident_bytes_max() == 0) workers->set_resident_bytes_max(workers->memory_bytes() / 4);
   if (workers->binary().empty()) workers->set_binary(programs + "kiln-worker");
   v1::MeasuringConfig* measuring = config->mutable_measuring();
   if (measuring->gpus() == 0) measuring->set_gpus(CountGpus());

@@ -118,6 +118,14 @@ absl::Status WorkerPool::EnsureProcess(size_t slot, std::unique_ptr<WorkerProces
   return broken_;
 }
 
+bool WorkerPool::Spent(size_t slot, const WorkerProcess& process) const {
+  if (process.calls() >= options_.jobs_max) return true;
+  const uint64_t resident = process.ResidentBytes();
+  if (resident <= options_.resident_bytes_max) return false;
+  spdlog::info("worker {} is replaced: it holds {} MiB after a job", slot, resident >> 20);
+  return true;
+}
+
 void WorkerPool::Run(size_t slot, std::unique_ptr<WorkerProcess> process) {
   // Warm before the first task; a failure here shows again, with a caller to tell, at that task.
   if (process == nullptr) {
@@ -128,17 +136,13 @@ void WorkerPool::Run(size_t slot, std::unique_ptr<WorkerProcess> process) {
     absl::MutexLock lock(&mutex_);
     pids_[slot] = process->pid();
   }
-  uint32_t jobs = 0;
   WorkerTask task;
   std::optional<double> charged;
   while (Next(&task, &charged)) {
     const bool plan = task.request.has_plan();
     const MonotonicTime begin = MonotonicNow();
     WorkerResult result = Execute(slot, &process, &task);
-    if (++jobs >= options_.jobs_max) {
-      process = nullptr;
-      jobs = 0;
-    }
+    if (process != nullptr && Spent(slot, *process)) process = nullptr;
     Ended(task.caller, plan, result.status.ok(), SecondsBetween(begin, MonotonicNow()), charged);
     task.done(std::move(result));
     task = WorkerTask();

@@ -2,7 +2,8 @@
 // (schedule/fair_queue.h). Within a job the program that came first goes first, and its emits before plans.
 //
 // One thread a worker; it spawns the process, feeds it one task at a time, kills it at the task's
-// time limit or when nobody waits any more, and replaces it after a crash and after `jobs_max` tasks.
+// time limit or when nobody waits any more, and replaces it after a crash, after `jobs_max` tasks, and when a
+// task left it with more than `resident_bytes_max`: the memory of a worker belongs to the next task.
 // All workers must show the compiler fingerprint of the first; another one stops the pool, for what
 // it compiled would be stored under a wrong key.
 //
@@ -56,6 +57,7 @@ class WorkerPool {
     size_t workers = 1;
     uint32_t jobs_max = 500;
     uint64_t memory_bytes = 0;  // a worker's limit, for the words of the refusal
+    uint64_t resident_bytes_max = UINT64_MAX;
   };
   // Waits for the first worker's hello. `zygote` and `stats` outlive the pool.
   static absl::StatusOr<std::unique_ptr<WorkerPool>> Start(const Options& options, Zygote* zygote,
@@ -82,6 +84,7 @@ class WorkerPool {
   void Ended(const Caller& caller, bool plan, bool ok, double seconds, std::optional<double> charged);
   WorkerResult Execute(size_t slot, std::unique_ptr<WorkerProcess>* process, WorkerTask* task);
   absl::Status EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process);
+  bool Spent(size_t slot, const WorkerProcess& process) const;
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   const Options options_;

@@ -3,6 +3,9 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
@@ -41,6 +44,13 @@ bool WorkerProcess::Alive() const {
   if (pid_ < 0) return false;
   pollfd entry{channel_->fd(), POLLIN, 0};
   return poll(&entry, 1, 0) == 0;
+}
+
+uint64_t WorkerProcess::ResidentBytes() const {
+  std::ifstream statm(absl::StrCat("/proc/", pid_, "/statm"));
+  uint64_t pages = 0, resident = 0;
+  if (!(statm >> pages >> resident)) return 0;
+  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 absl::StatusOr<v1::Frame> WorkerProcess::Call(v1::Frame request, const FrameWait& wait) {

@@ -25,6 +25,8 @@ class WorkerProcess {
 
   const v1::WorkerHello& hello() const { return hello_; }
   pid_t pid() const { return pid_; }
+  uint64_t calls() const { return last_id_; }
+  uint64_t ResidentBytes() const;  // 0 where the system does not say
 
   // False when it has ended, or says something unasked.
   bool Alive() const;

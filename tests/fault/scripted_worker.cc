@@ -5,7 +5,8 @@
 //   guarded            the variant holds for hint 0 in the same hundred as this call's
 //   sleep_ms N         before planning
 //   refuse CODE TEXT   answer with this error
-//   crash | hang       while planning
+//   crash [WORD]       while planning: by abort, "segv" or "exit"
+//   hang               while planning
 //   exhaust            take memory until there is none, while planning
 //   emit WORD          crash, hang or exhaust while emitting, or "slow": 200 ms a kernel
 //   crash_once PATH    crash unless PATH exists (reading is allowed; the test makes it)
@@ -21,11 +22,16 @@
 //   calls WORD         a library call of the plan with images as traced
 //   rows N             of the products (default 8)
 //   schedules N …      the same with kernels; candidate 256 crashes the worker that emits it
+//   take_mib N         take so much memory and give it back, while planning
+//   keep_mib N         and keep it
+//   lie SEED           answer by the frame with some bits flipped
 //   probe              try what the sandbox denies; the plan's calls list what went through
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -66,6 +72,27 @@ Script ParseScript(const std::string& text) {
 [[noreturn]] void Exhaust() {
   std::vector<std::string> taken;
   while (true) taken.emplace_back(size_t{1} << 20, '\0');
+}
+
+[[noreturn]] void Crash(const std::string& how) {
+  if (how == "exit") _exit(1);
+  if (how == "segv") {
+    signal(SIGSEGV, SIG_DFL);
+    raise(SIGSEGV);
+  }
+  abort();
+}
+
+// Touched, so that it is the process' own.
+void TakeMemory(Script& script) {
+  static std::vector<std::string> kept;
+  int64_t number = 0;
+  if (absl::SimpleAtoi(script["take_mib"], &number)) {
+    std::vector<std::string> taken;
+    for (; number > 0; --number) taken.emplace_back(size_t{1} << 20, 'x');
+  }
+  if (!absl::SimpleAtoi(script["keep_mib"], &number)) return;
+  for (; number > 0; --number) kept.emplace_back(size_t{1} << 20, 'x');
 }
 
 void Misbehave(const std::string& how) {
@@ -185,7 +212,8 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   Script script = ParseScript(request.graph());
   int64_t number = 0;
   if (absl::SimpleAtoi(script["sleep_ms"], &number)) absl::SleepFor(absl::Milliseconds(number));
-  if (script.contains("crash")) abort();
+  if (script.contains("crash")) Crash(script["crash"]);
+  TakeMemory(script);
   if (script.contains("hang")) Hang();
   if (script.contains("exhaust")) Exhaust();
   if (script.contains("crash_once") && access(script["crash_once"].c_str(), F_OK) != 0) abort();
@@ -281,6 +309,18 @@ v1::Frame Emit(const v1::EmitRequest& request) {
   return frame;
 }
 
+// Bytes in the place of a frame: those of one, of which a seed says which bits are others.
+bool Lie(int fd, const v1::Frame& frame, int64_t seed) {
+  std::string bytes(4, '\0');
+  const size_t length = frame.ByteSizeLong();
+  for (size_t i = 0; i < 4; ++i) bytes[i] = static_cast<char>((length >> (8 * i)) & 0xff);
+  frame.AppendToString(&bytes);
+  std::minstd_rand random(static_cast<uint32_t>(seed));
+  for (int flips = 1 + static_cast<int>(random() % 8); flips > 0; --flips)
+    bytes[random() % bytes.size()] ^= static_cast<char>(1 << (random() % 8));
+  return write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
+}
+
 int Main(int argc, char** argv) {
   SandboxOptions sandbox;
   for (int i = 1; i < argc; ++i) {
@@ -300,6 +340,11 @@ int Main(int argc, char** argv) {
     if (!request.ok()) return 0;
     v1::Frame reply = request->has_plan() ? Plan(request->plan()) : Emit(request->emit());
     reply.set_id(request->id());
+    int64_t seed = 0;
+    if (absl::SimpleAtoi(ParseScript(request->plan().graph())["lie"], &seed)) {
+      if (!Lie(sandbox.frame_fd, reply, seed)) return 0;
+      continue;
+    }
     if (!channel.Write(reply, {}).ok()) return 0;
   }
 }
