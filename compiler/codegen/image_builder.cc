@@ -102,6 +102,9 @@ class Builder {
       return absl::InternalError(absl::StrCat("code image: symbol ", View(name), " is in no loaded section"));
     }
     KILN_ASSIGN_OR_RETURN(uint64_t value, Take(symbol.getValue(), "symbol value"));
+    if (value > it->second->bytes.size()) {
+      return absl::InternalError(absl::StrCat("code image: symbol ", View(name), " lies beyond its section"));
+    }
     return it->second->offset + value;
   }
 
@@ -131,7 +134,7 @@ class Builder {
     KILN_ASSIGN_OR_RETURN(const int64_t addend,
                           Take(llvm::object::ELFRelocationRef(relocation).getAddend(), "addend"));
     const uint64_t place = in.offset + relocation.getOffset();
-    if (relocation.getOffset() + 4 > in.bytes.size())
+    if (in.bytes.size() < 4 || relocation.getOffset() > in.bytes.size() - 4)
       return absl::InternalError("code image: stray relocation");
     const int64_t value = static_cast<int64_t>(target) + addend - static_cast<int64_t>(place);
     if (value != static_cast<int32_t>(value)) return absl::InternalError("code image: relocation overflows");

@@ -2,6 +2,7 @@
 // are refused by the name of the symbol.
 #include "compiler/image/flat_image.h"
 
+#include <elf.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <random>
 #include <string>
@@ -129,6 +131,86 @@ TEST(ImageBuilderTest, NamesWhatWouldNeedALinker) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << source;
     EXPECT_NE(status.message().find(name), absl::string_view::npos) << status;
   }
+}
+
+// An object of the C compiler's whose relocations and symbols can be changed.
+class ElfObject {
+ public:
+  explicit ElfObject(std::string bytes) : bytes_(std::move(bytes)) {
+    const auto* header = reinterpret_cast<const Elf64_Ehdr*>(bytes_.data());
+    for (int i = 0; i < header->e_shnum; ++i) {
+      const auto* section = reinterpret_cast<const Elf64_Shdr*>(bytes_.data() + header->e_shoff) + i;
+      const auto* flags =
+          reinterpret_cast<const Elf64_Shdr*>(bytes_.data() + header->e_shoff) + section->sh_info;
+      if (section->sh_type == SHT_RELA && (flags->sh_flags & SHF_EXECINSTR) != 0) rela_ = section->sh_offset;
+      if (section->sh_type == SHT_SYMTAB) symbols_ = section->sh_offset;
+    }
+  }
+  // Of the first relocation of code.
+  Elf64_Rela* relocation() { return reinterpret_cast<Elf64_Rela*>(bytes_.data() + rela_); }
+  Elf64_Sym* symbol() {
+    return reinterpret_cast<Elf64_Sym*>(bytes_.data() + symbols_) + ELF64_R_SYM(relocation()->r_info);
+  }
+  void SetType(uint32_t type) {
+    relocation()->r_info = ELF64_R_INFO(ELF64_R_SYM(relocation()->r_info), type);
+  }
+  void SetSymbol(uint32_t symbol) {
+    relocation()->r_info = ELF64_R_INFO(symbol, ELF64_R_TYPE(relocation()->r_info));
+  }
+  bool found() const { return rela_ > 0 && symbols_ > 0; }
+  absl::Status Build() const { return BuildFlatImage(bytes_, "kiln_kernel").status(); }
+
+ private:
+  std::string bytes_;
+  size_t rela_ = 0, symbols_ = 0;
+};
+
+class RelocationTest : public testing::Test {
+ protected:
+  RelocationTest()
+      : object_(CompileC("static const double table[] = {1, 2, 3, 4};"
+                         "double kiln_kernel(int i) { return table[i & 3]; }")) {}
+  void SetUp() override {
+    ASSERT_TRUE(object_.found());
+    ASSERT_TRUE(object_.Build().ok()) << object_.Build();
+  }
+  void ExpectRefused(const std::function<void(ElfObject*)>& change, const std::string& what) {
+    ElfObject changed = object_;
+    change(&changed);
+    EXPECT_EQ(changed.Build().code(), absl::StatusCode::kInternal) << what;
+  }
+  ElfObject object_;
+};
+
+TEST_F(RelocationTest, OfEveryTypeButTwoIsRefused) {
+  for (uint32_t type = 0; type < 256; ++type) {
+    ElfObject changed = object_;
+    changed.SetType(type);
+    EXPECT_EQ(changed.Build().ok(), type == R_X86_64_PC32 || type == R_X86_64_PLT32) << type;
+  }
+}
+
+TEST_F(RelocationTest, AgainstWhatIsNotInTheImageIsRefused) {
+  for (const uint32_t section : {uint32_t{SHN_UNDEF}, uint32_t{SHN_ABS}, uint32_t{SHN_COMMON}, 0x7fffu}) {
+    ExpectRefused([&](ElfObject* e) { e->symbol()->st_shndx = static_cast<Elf64_Half>(section); },
+                  "a symbol of section " + std::to_string(section));
+  }
+  for (const uint32_t symbol : {0u, 1'000u, ~0u}) {
+    ExpectRefused([&](ElfObject* e) { e->SetSymbol(symbol); }, "symbol " + std::to_string(symbol));
+  }
+  for (const uint64_t value : {uint64_t{1'000'000}, uint64_t{1} << 40, ~uint64_t{0}}) {
+    ExpectRefused([&](ElfObject* e) { e->symbol()->st_value = value; }, "value " + std::to_string(value));
+    ExpectRefused([&](ElfObject* e) { e->relocation()->r_offset = value; }, "place " + std::to_string(value));
+  }
+  ExpectRefused([](ElfObject* e) { e->relocation()->r_addend = int64_t{1} << 40; }, "addend");
+}
+
+// Whatever an object needs, the image that is loaded has no place for it: a client that is sent the object
+// refuses it whole.
+TEST_F(RelocationTest, AClientLoadsNoObject) {
+  const std::string object = CompileC("double sin(double); double kiln_kernel(double x) { return sin(x); }");
+  const absl::string_view images[] = {object};
+  EXPECT_EQ(LoadImages(images).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(BackendErrorTest, TargetsAndKernelsThatCannotBe) {
