@@ -76,21 +76,23 @@ CatalogEntry UsageIndex::AfterWrite(const EntryId& id, uint64_t bytes, int64_t n
   return entry;
 }
 
-void UsageIndex::Set(const CatalogEntry& entry) {
+void UsageIndex::Add(std::vector<CatalogEntry> entries) {
   absl::MutexLock lock(&mutex_);
-  Facts facts = {entry.bytes, entry.created_unix_seconds, entry.last_used_unix_seconds,
-                 entry.hits,  entry.rebuild_ms,           entry.compiler,
-                 entry.pinned};
-  uint64_t& bytes = bytes_[static_cast<size_t>(entry.id.kind)];
-  Map& map = MapOf(entry.id.kind);
-  const size_t before = map.size();
-  // A catalogue is loaded in order, so that each new entry is the last.
-  auto it = map.try_emplace(map.end(), entry.id.key, facts);
-  if (map.size() == before) {
-    bytes -= it->second.bytes;
-    it->second = facts;
+  for (CatalogEntry& entry : entries) {
+    const Facts facts = {entry.bytes, entry.created_unix_seconds, entry.last_used_unix_seconds,
+                         entry.hits,  entry.rebuild_ms,           entry.compiler,
+                         entry.pinned};
+    uint64_t& bytes = bytes_[static_cast<size_t>(entry.id.kind)];
+    Map& map = MapOf(entry.id.kind);
+    const size_t before = map.size();
+    // In order, each new entry is the last.
+    auto it = map.try_emplace(map.end(), std::move(entry.id.key), facts);
+    if (map.size() == before) {
+      bytes -= it->second.bytes;
+      it->second = facts;
+    }
+    bytes += facts.bytes;
   }
-  bytes += entry.bytes;
 }
 
 void UsageIndex::Erase(const EntryId& id) {

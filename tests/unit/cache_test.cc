@@ -1,5 +1,6 @@
 // Each decorator of the store by itself, with the fault that it is there for.
 
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -317,6 +318,36 @@ TEST(RocksdbStoreTest, EntriesUsesAndPinsSurviveReopening) {
   EXPECT_EQ((*store)->Find(entry.id)->hits, 6u);
   EXPECT_TRUE((*store)->Find(entry.id)->pinned);
   EXPECT_FALSE((*store)->started_anew());
+}
+
+// More entries than are loaded together, of two kinds, some replaced.
+TEST(RocksdbStoreTest, AWholeCatalogueIsLoadedAgain) {
+  TemporaryDirectory directory;
+  constexpr size_t kEntries = 2'500;
+  CatalogTotals before;
+  {
+    auto store = RocksdbStore::Open(Options(directory.path()));
+    ASSERT_TRUE(store.ok()) << store.status();
+    for (const char* value : {"value", "another value"}) {
+      std::vector<Entry> batch;
+      for (size_t i = 0; i < kEntries; i += *value == 'v' ? 1 : 3) {
+        batch.push_back(Tuning(absl::StrCat(i), value));
+        batch.push_back({{EntryKind::kFailure, absl::StrCat(i)}, MakeEntryValue(value)});
+      }
+      ASSERT_TRUE((*store)->Put(batch).ok());
+    }
+    before = (*store)->Totals();
+  }
+  auto store = RocksdbStore::Open(Options(directory.path()));
+  ASSERT_TRUE(store.ok()) << store.status();
+  const CatalogTotals after = (*store)->Totals();
+  for (size_t kind = 0; kind < kEntryKinds; ++kind) {
+    EXPECT_EQ(after.entries[kind], before.entries[kind]) << kind;
+    EXPECT_EQ(after.bytes[kind], before.bytes[kind]) << kind;
+  }
+  EXPECT_EQ(after.entries[static_cast<size_t>(EntryKind::kTuning)], kEntries);
+  EXPECT_EQ((*store)->Find(Tuning("2499").id)->bytes, strlen("another value"));
+  EXPECT_EQ((*store)->Scan(EntryKind::kFailure, "", 0, "")->size(), kEntries);
 }
 
 // Knows which threads append to files.
