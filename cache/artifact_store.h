@@ -125,7 +125,8 @@ uint32_t CompilerNumber(absl::string_view fingerprint);
 struct CatalogTotals {
   uint64_t entries[kEntryKinds] = {};
   uint64_t bytes[kEntryKinds] = {};  // as stored, live entries only
-  // All files of the database, garbage and logs included: measured once a second, and what was written since.
+  // All files of the database, garbage and logs included: measured once a second, or after a sixteenth more,
+  // and what was written since.
   uint64_t bytes_on_disk = 0;
 };
 
@@ -155,7 +156,7 @@ class Catalog {
   virtual void SetCompiler(uint32_t compiler) = 0;
 
   // Gives the bytes of deleted entries back to the file system. Slow; for the sweeper. Stops early,
-  // with CANCELLED, once `*canceled` (may be null) is true.
+  // with CANCELLED, once `*canceled` (may be null) is true, or when the engine has to be opened anew.
   virtual absl::Status Reclaim(std::atomic<bool>* canceled) = 0;
 };
 

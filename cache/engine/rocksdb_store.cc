@@ -39,6 +39,7 @@ constexpr size_t kUsesUnwrittenMax = 512;   // then they are written,
 constexpr size_t kUsesWrittenMax = 16'384;  // so many at once,
 constexpr absl::Duration kBetweenUses = absl::Seconds(1);
 constexpr std::chrono::seconds kBetweenMeasurements(1);
+constexpr uint64_t kMeasuredAnewBytesMin = 1u << 20;  // or when so many have been written, and a sixteenth
 // Values from here on go to blob files; below, a blob's bookkeeping costs more than it saves.
 constexpr uint64_t kBlobBytesMin = 4096;
 
@@ -301,23 +302,26 @@ absl::Status RocksdbStore::LoadIndex() {
   read.fill_cache = false;
   read.readahead_size = kIndexReadBytes;
   std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(read, Family(EntryKind::kUses)));
+  UsageIndex read_index;
   std::vector<CatalogEntry> page;
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     absl::StatusOr<CatalogEntry> entry = UsageIndex::Decode(View(it->key()), View(it->value()));
     if (!entry.ok()) return RebuildIndex();
     page.push_back(*std::move(entry));
     if (page.size() < kIndexPage) continue;
-    index_.Add(std::move(page));
+    read_index.Add(std::move(page));
     page.clear();
   }
-  index_.Add(std::move(page));
+  read_index.Add(std::move(page));
   if (it->status().IsCorruption()) return RebuildIndex();
-  return FromRocksdb(it->status());
+  KILN_RETURN_IF_ERROR(FromRocksdb(it->status()));
+  index_.Swap(read_index);
+  return absl::OkStatus();
 }
 
 // The records of uses are damaged: ages and pins are lost, the entries are not. Slow (reads all).
 absl::Status RocksdbStore::RebuildIndex() {
-  index_.Clear();
+  UsageIndex rebuilt;
   int64_t now = options_.now_unix_seconds();
   rocksdb::WriteBatch records;
   for (size_t i = 0; i < kEntryKinds; ++i) {
@@ -327,10 +331,11 @@ absl::Status RocksdbStore::RebuildIndex() {
     for (it->SeekToFirst(); it->Valid(); it->Next()) {
       if (View(it->key()) == FormatKey()) continue;
       EntryId id = {kind, it->key().ToString()};
-      index_.Set(index_.AfterWrite(id, it->value().size(), now, /*rebuild_ms=*/0, /*compiler=*/0));
+      rebuilt.Set(rebuilt.AfterWrite(id, it->value().size(), now, /*rebuild_ms=*/0, /*compiler=*/0));
     }
     // Past a damaged block nothing is seen here; what lies there is found by its key, or made anew.
   }
+  index_.Swap(rebuilt);
   if (options_.read_only) return absl::OkStatus();
   rocksdb::ColumnFamilyHandle*& uses = families_[static_cast<size_t>(EntryKind::kUses)];
   rocksdb::ColumnFamilyDescriptor descriptor;
@@ -403,7 +408,8 @@ CatalogTotals RocksdbStore::Totals() const {
 uint64_t RocksdbStore::BytesOnDisk() const {
   absl::MutexLock lock(&size_mutex_);
   const std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now();
-  if (now >= next_measurement_) {
+  const uint64_t much = std::max(kMeasuredAnewBytesMin, bytes_measured_ / 16);
+  if (now >= next_measurement_ || bytes_written_since_ > much) {
     bytes_measured_ = DirectoryBytes(env_, DatabasePath());
     bytes_written_since_ = 0;
     next_measurement_ = now + kBetweenMeasurements;
@@ -426,7 +432,7 @@ absl::Status RocksdbStore::Write(rocksdb::WriteBatch* batch, bool sync) {
   }
   if (status.ok()) {
     absl::MutexLock lock(&size_mutex_);
-    bytes_written_since_ += 2 * batch->GetDataSize();  // to the log, and soon to a table
+    bytes_written_since_ += batch->GetDataSize();  // to the log, whose place a table takes later
   }
   absl::MutexLock lock(&state_mutex_);
   write_state_ = status;
@@ -440,14 +446,19 @@ absl::Status RocksdbStore::ReopenIfStopped() {
   if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
   if (write_state().ok()) return absl::OkStatus();
   absl::MutexLock writing(&writing_);
-  absl::MutexLock reading(&reading_);
   absl::Time now = absl::Now();
   if (write_state().ok() || now < next_reopening_) return write_state();
   next_reopening_ = now + kBetweenReopenings;
-  absl::Status status = ProbeSpace();
+  absl::Status status;
+  {
+    absl::ReaderMutexLock reading(&reading_);
+    status = ProbeSpace();
+    // A Reclaim would be waited for, for minutes.
+    if (status.ok() && db_ != nullptr) db_->DisableManualCompaction();
+  }
   if (status.ok()) {
+    absl::MutexLock reading(&reading_);
     CloseDatabase();
-    index_.Clear();
     status = OpenOrStartAnew();
     if (status.ok()) status = WriteFormat();
     if (status.ok()) status = LoadIndex();

@@ -8,7 +8,8 @@
 // effect at the next opening. A database of an unknown format or of another program's is FAILED_PRECONDITION
 // and untouched, one that another process has open ABORTED and untouched. No space, no permission:
 // RESOURCE_EXHAUSTED, PERMISSION_DENIED. Running: after a failed write (disk full) reads go on; later Puts
-// try, once a second, whether there is space again, and then open the database anew. Thread-safe. Memory: one
+// try, once a second, whether there is space again, and then open the database anew: a Reclaim is then
+// CANCELLED, a Get waits, and the catalogue answers meanwhile as it did. Thread-safe. Memory: one
 // cache for blocks and blobs, and one write buffer a column family.
 #pragma once
 
@@ -102,10 +103,11 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   std::atomic<uint32_t> compiler_{0};
 
   // Writers share it; Delete is alone, so that the index and the database agree on what is there; opening
-  // anew is alone too, and holds reading_ besides. db_ is null only where that failed.
+  // anew is alone too, and holds reading_ besides. db_ is null only where that failed. The index is what it
+  // was until the database has been opened and read.
   absl::Mutex writing_;
   absl::Mutex reading_ ABSL_ACQUIRED_AFTER(writing_);
-  absl::Time next_reopening_ ABSL_GUARDED_BY(reading_) = absl::InfinitePast();
+  absl::Time next_reopening_ ABSL_GUARDED_BY(writing_) = absl::InfinitePast();
 
   mutable absl::Mutex state_mutex_;
   absl::Status write_state_ ABSL_GUARDED_BY(state_mutex_);

@@ -104,11 +104,12 @@ void UsageIndex::Erase(const EntryId& id) {
   unwritten_.erase({id.kind, id.key});
 }
 
-void UsageIndex::Clear() {
+void UsageIndex::Swap(UsageIndex& other) {
   absl::MutexLock lock(&mutex_);
-  for (Map& map : maps_) map.clear();
-  bytes_ = {};
-  unwritten_.clear();
+  absl::MutexLock other_lock(&other.mutex_);
+  maps_.swap(other.maps_);
+  bytes_.swap(other.bytes_);
+  unwritten_.swap(other.unwritten_);
 }
 
 bool UsageIndex::Contains(const EntryId& id) const {

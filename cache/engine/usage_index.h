@@ -35,7 +35,8 @@ class UsageIndex {
   // Fastest in the order of the records' keys.
   void Add(std::vector<CatalogEntry> entries);
   void Erase(const EntryId& id);
-  void Clear();
+  // With one that nobody else uses.
+  void Swap(UsageIndex& other);
   bool Contains(const EntryId& id) const;
   absl::StatusOr<CatalogEntry> Find(const EntryId& id) const;
   std::vector<CatalogEntry> Scan(EntryKind kind, absl::string_view prefix, size_t limit,

@@ -444,13 +444,15 @@ TEST(RocksdbStoreTest, BytesOnDiskAreMeasuredOnceASecond) {
   ASSERT_TRUE(store.ok()) << store.status();
   const absl::Time start = absl::Now();
   uint64_t before = 0;
+  int listed_before = 0;
   for (int i = 0; i < 300; ++i) {
     ASSERT_TRUE((*store)->artifacts().Put({Tuning(absl::StrCat(i), std::string(1'000, 'v'))}).ok());
     const uint64_t now = (*store)->statistics().bytes_on_disk;
-    // What was written since the last measurement counts.
+    // What was written since the last measurement counts; one shows besides what RocksDB has tidied away.
     if (i % 50 == 49) {
-      EXPECT_GT(now, before);
+      EXPECT_TRUE(now > before || system->listings != listed_before) << now << " " << before;
       before = now;
+      listed_before = system->listings;
     }
   }
   EXPECT_LE(system->listings, 2 + absl::ToInt64Seconds(absl::Now() - start));
@@ -459,6 +461,125 @@ TEST(RocksdbStoreTest, BytesOnDiskAreMeasuredOnceASecond) {
   absl::SleepFor(absl::Milliseconds(1'100));
   (*store)->statistics();
   EXPECT_EQ(system->listings, listings + 1);
+}
+
+TEST(RocksdbStoreTest, WhatWasJustWrittenCountsOnce) {
+  TemporaryDirectory directory;
+  auto store = RocksdbStore::Open(Options(directory.path()));
+  ASSERT_TRUE(store.ok()) << store.status();
+  constexpr uint64_t kBytes = 8u << 20;
+  const uint64_t before = (*store)->Totals().bytes_on_disk;
+  ASSERT_TRUE((*store)->Put({Tuning("a", std::string(kBytes, 'v'))}).ok());
+  const uint64_t after = (*store)->Totals().bytes_on_disk;
+  EXPECT_GE(after, before + kBytes / 10 * 9);
+  EXPECT_LE(after, before + kBytes / 10 * 11);
+}
+
+// Blobs are read slowly by every thread but one, which can be made to find the disk full.
+class SlowFileSystem : public rocksdb::FileSystemWrapper {
+ public:
+  explicit SlowFileSystem(const std::shared_ptr<rocksdb::FileSystem>& target) : FileSystemWrapper(target) {}
+  const char* Name() const override { return "SlowFileSystem"; }
+  rocksdb::IOStatus NewRandomAccessFile(const std::string& path, const rocksdb::FileOptions& options,
+                                        std::unique_ptr<rocksdb::FSRandomAccessFile>* file,
+                                        rocksdb::IODebugContext* context) override {
+    std::unique_ptr<rocksdb::FSRandomAccessFile> target;
+    rocksdb::IOStatus status = FileSystemWrapper::NewRandomAccessFile(path, options, &target, context);
+    if (!status.ok()) return status;
+    *file = std::move(target);
+    if (absl::EndsWith(path, ".blob")) *file = std::make_unique<SlowFile>(std::move(*file), this);
+    return status;
+  }
+  rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
+                                    std::unique_ptr<rocksdb::FSWritableFile>* file,
+                                    rocksdb::IODebugContext* context) override {
+    std::unique_ptr<rocksdb::FSWritableFile> target;
+    rocksdb::IOStatus status = FileSystemWrapper::NewWritableFile(path, options, &target, context);
+    if (status.ok()) *file = std::make_unique<FullFile>(std::move(target), this);
+    return status;
+  }
+  std::atomic<bool> slow{false}, full{false};
+  std::atomic<int> slow_reads{0};
+
+ private:
+  class SlowFile : public rocksdb::FSRandomAccessFileOwnerWrapper {
+   public:
+    SlowFile(std::unique_ptr<rocksdb::FSRandomAccessFile> target, SlowFileSystem* system)
+        : FSRandomAccessFileOwnerWrapper(std::move(target)), system_(system) {}
+    rocksdb::IOStatus Read(uint64_t offset, size_t size, const rocksdb::IOOptions& options,
+                           rocksdb::Slice* result, char* scratch,
+                           rocksdb::IODebugContext* context) const override {
+      if (system_->slow && std::this_thread::get_id() != system_->quick_) {
+        ++system_->slow_reads;
+        absl::SleepFor(absl::Milliseconds(20));
+      }
+      return FSRandomAccessFileOwnerWrapper::Read(offset, size, options, result, scratch, context);
+    }
+
+   private:
+    SlowFileSystem* const system_;
+  };
+  class FullFile : public rocksdb::FSWritableFileOwnerWrapper {
+   public:
+    FullFile(std::unique_ptr<rocksdb::FSWritableFile> target, SlowFileSystem* system)
+        : FSWritableFileOwnerWrapper(std::move(target)), system_(system) {}
+    using FSWritableFileOwnerWrapper::Append;
+    rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
+                             rocksdb::IODebugContext* context) override {
+      if (system_->full && std::this_thread::get_id() == system_->quick_) return rocksdb::IOStatus::NoSpace();
+      return FSWritableFileOwnerWrapper::Append(data, options, context);
+    }
+
+   private:
+    SlowFileSystem* const system_;
+  };
+
+  const std::thread::id quick_ = std::this_thread::get_id();
+};
+
+// Rewriting blobs takes minutes on a real disk, and a writer would have to wait for all of it.
+TEST(RocksdbStoreTest, OpeningAnewWaitsForNoReclaim) {
+  TemporaryDirectory directory;
+  auto system = std::make_shared<SlowFileSystem>(rocksdb::FileSystem::Default());
+  const std::unique_ptr<rocksdb::Env> env = rocksdb::NewCompositeEnv(system);
+  RocksdbOptions options = Options(directory.path());
+  options.env = env.get();
+  options.cache_bytes = 0;
+  options.write_buffer_bytes = options.blob_file_bytes = 64u << 10;
+  auto store = RocksdbStore::Open(options);
+  ASSERT_TRUE(store.ok()) << store.status();
+  std::vector<EntryId> gone;
+  for (int i = 0; i < 400; ++i) {
+    const Entry blob = {{EntryKind::kObject, absl::StrCat(i)}, MakeEntryValue(std::string(8'000, 'v'))};
+    ASSERT_TRUE((*store)->Put({blob}).ok());
+    if (i % 2 == 0) gone.push_back(blob.id);
+  }
+  ASSERT_TRUE((*store)->Delete(gone).ok());
+  system->slow = true;
+  absl::Status reclaimed;
+  std::thread reclaimer([&] { reclaimed = (*store)->Reclaim(nullptr); });
+  while (system->slow_reads < 5) absl::SleepFor(absl::Milliseconds(1));
+  system->full = true;
+  EXPECT_EQ((*store)->Put({Tuning("a")}).code(), StatusCode::kResourceExhausted);
+  system->full = false;
+  absl::Status put = absl::UnknownError("not yet");
+  // The catalogue answers as it did while the database is opened anew.
+  std::atomic<bool> open{false};
+  std::atomic<int> scans{0};
+  std::thread reader([&] {
+    while (!open) {
+      EXPECT_EQ((*store)->Scan(EntryKind::kObject, "", 0, "")->size(), 200u);
+      ++scans;
+    }
+  });
+  while (!put.ok()) put = (*store)->Put({Tuning("a")});
+  open = true;
+  system->slow = false;
+  reader.join();
+  reclaimer.join();
+  EXPECT_EQ(reclaimed.code(), StatusCode::kCancelled) << reclaimed;
+  EXPECT_GT(scans, 0);
+  EXPECT_TRUE((*store)->Reclaim(nullptr).ok()) << "the control: undisturbed it ends";
 }
 
 TEST(RocksdbStoreTest, SecondProcessIsRefused) {

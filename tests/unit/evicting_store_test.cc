@@ -453,7 +453,9 @@ TEST(EvictingStoreTest, DiskStaysWithinTheBudgetAndTheLatestSurvives) {
     ASSERT_TRUE(PutPatiently(&(*store)->artifacts(), ArtifactBatch(i, 4, 64u << 10)).ok());
     peak = std::max(peak, (*store)->statistics().bytes_on_disk);
   }
-  EXPECT_LE(peak, kBudget / 10 * 13);
+  // Eleven tenths and the eighth that a Reclaim rewrites; of so small a store the buffers, the log and a blob
+  // file are another tenth.
+  EXPECT_LE(peak, kBudget / 10 * 14);
   for (int i = 0; i < 100 && (*store)->statistics().bytes_on_disk > kBudget; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
