@@ -84,11 +84,10 @@ absl::Status EvictingStore::Put(absl::Span<const Entry> batch) {
   const std::vector<EntryId> references = NamedElsewhere(batch);
   const Holds::Hold named = holds_.Keep(references);
   if (named.late()) return absl::AbortedError("an object that a manifest names is being evicted");
-  KILN_ASSIGN_OR_RETURN(const std::vector<EntryId> missing, base_->FindMissing(references));
-  if (!missing.empty()) {
-    return absl::AbortedError(absl::StrCat("a manifest names ", missing.size(), " objects that are gone"));
-  }
+  KILN_RETURN_IF_ERROR(CheckPresent(references));
   KILN_RETURN_IF_ERROR(base_->Put(batch));
+  // Held, they can't have been evicted; but a damaged database may have been set aside for this write.
+  KILN_RETURN_IF_ERROR(CheckPresent(references));
   holds_.Written(ids);
   holds_.Written(references);
   const CatalogTotals totals = catalog_->Totals();
@@ -100,9 +99,19 @@ absl::Status EvictingStore::Put(absl::Span<const Entry> batch) {
   return absl::OkStatus();
 }
 
+absl::Status EvictingStore::CheckPresent(absl::Span<const EntryId> references) {
+  KILN_ASSIGN_OR_RETURN(const std::vector<EntryId> missing, base_->FindMissing(references));
+  if (missing.empty()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("a manifest names ", missing.size(), " objects that are gone"));
+}
+
+bool EvictingStore::Refuses(uint64_t bytes_on_disk) const {
+  return bytes_on_disk > Tenths(options_.budget_bytes, 11);
+}
+
 absl::Status EvictingStore::CheckRoom() {
   const uint64_t bytes = BytesOnDisk();
-  if (bytes <= Tenths(options_.budget_bytes, 11)) return absl::OkStatus();
+  if (!Refuses(bytes)) return absl::OkStatus();
   if (bytes > sweep_from_ || options_.now_unix_seconds() >= sweep_again_at_) {
     absl::MutexLock lock(&mutex_);
     wanted_ = true;
@@ -169,6 +178,9 @@ absl::Status EvictingStore::Sweep() {
   EvictionLimits limits = Limits(totals);
   const bool bytes = totals.bytes_on_disk > Tenths(options_.budget_bytes, 9);
   const bool entries = limits.live_entries > options_.entries_max;
+  if (Refuses(totals.bytes_on_disk)) {
+    limits.keep_if_used_after = limits.now_unix_seconds - options_.pressed_grace_seconds;
+  }
   limits.keep_roots_if_used_after = limits.keep_if_used_after;
   if (bytes) limits.live_bytes_wanted = Tenths(options_.budget_bytes, 7);
   if (entries) limits.live_entries_wanted = Tenths(options_.entries_max, 9);
@@ -178,7 +190,7 @@ absl::Status EvictingStore::Sweep() {
     if (status.ok()) status = catalog_->Reclaim(&closing_);
   }
   sweep_from_ = std::max(Tenths(options_.budget_bytes, 9), BytesOnDisk() + options_.budget_bytes / 50);
-  sweep_again_at_ = options_.now_unix_seconds() + options_.grace_seconds / 10;
+  sweep_again_at_ = options_.now_unix_seconds() + options_.pressed_grace_seconds;
   absl::MutexLock state_lock(&mutex_);
   last_sweep_ = status;
   return status;

@@ -2,9 +2,10 @@
 // long. From nine tenths of the budget on a thread of its own sweeps: roots go in the order of
 // eviction_plan.h until the live bytes are at seven tenths, and with each what it alone named; then the
 // engine gives the bytes back to the file system. Never what a live manifest names, never what is pinned, and
-// of roots used within the grace time only damaged and expired ones: a store that fills up sooner has no room
-// until they are older. EvictTo, which somebody asks for, takes those as well. A manifest that can't be read
-// stays, but what it alone names goes; where many can't be, the disk is at fault and nothing goes.
+// of roots used within the grace time only damaged and expired ones. Where the store is so full that it
+// refuses writes the grace time is a minute, long enough for whoever was given a manifest to fetch what it
+// names. EvictTo, which somebody asks for, takes fresh roots as well. A manifest that can't be read stays,
+// but what it alone names goes; where many can't be, the disk is at fault and nothing goes.
 //
 // Nobody waits for a sweep: above eleven tenths Put asks for one and is RESOURCE_EXHAUSTED at once, since
 // writers share their threads with readers; so it is for a batch above half of the budget. A sweep reads all
@@ -12,8 +13,9 @@
 // counts on by then (holds.h), or used since, stays.
 //
 // What FindMissing does not name stays for a grace time, so that who asked can write a manifest that names
-// it. A manifest that names an object which is neither here nor in its batch is not written: ABORTED, and
-// making the object anew mends it. Thread-safe.
+// it. A manifest that names an object which is neither here nor in its batch is ABORTED, and making the
+// object anew mends it; it is not written, unless the object went with a database that this very write set
+// aside: then nobody is told that it is durable, and it is a miss. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -36,6 +38,7 @@ struct EvictingOptions {
   uint64_t entries_max = UINT64_MAX;
   int64_t unused_seconds_max = 0;  // roots go when nobody has used them for so long; 0: never
   int64_t grace_seconds = 600;
+  int64_t pressed_grace_seconds = 60;  // instead, for what nobody holds, while writes are refused
   std::function<int64_t()> now_unix_seconds;
 };
 
@@ -77,7 +80,9 @@ class EvictingStore : public ArtifactStore {
   uint64_t BytesOnDisk() const { return catalog_->Totals().bytes_on_disk; }
   EvictionLimits Limits(const CatalogTotals& totals) const;
   bool AnyExpired(int64_t used_before) const;
+  bool Refuses(uint64_t bytes_on_disk) const;  // a Put
   absl::Status CheckRoom();
+  absl::Status CheckPresent(absl::Span<const EntryId> references);
   // The two below: under sweeping_.
   absl::Status Evict(const EvictionLimits& limits);
   absl::Status Gather(EvictionPlan* plan);

@@ -77,8 +77,7 @@ struct Subject {
   std::unique_ptr<EvictingStore> store;
 };
 
-// What is written in a burst counts twice until the engine measures its files, so a small store may say that
-// it is full.
+// Tables that a small store merges lie on the disk twice for a moment, so it may say that it is full.
 absl::Status PutPatiently(ArtifactStore* store, const std::vector<Entry>& batch) {
   absl::Status put = store->Put(batch);
   for (int wait = 0; wait < 1'000 && absl::IsResourceExhausted(put); ++wait) {
@@ -215,6 +214,40 @@ TEST(EvictingStoreTest, StoreThatFilledUpAMomentAgoLosesNoMoreThanIsAskedFor) {
   ASSERT_TRUE(subject.store->Sweep().ok());
   EXPECT_LT(left(), 18u);
   EXPECT_GE(left(), 12u);
+}
+
+// Once it refuses writes, room is made for them as soon as whoever was given an entry has had a minute.
+TEST(EvictingStoreTest, StoreThatRefusesWritesMakesRoomForThemAfterAMinute) {
+  EvictingOptions options;
+  options.budget_bytes = 2u << 20;
+  Subject subject([](Operation) { return absl::OkStatus(); }, options);
+  const auto put = [&](int i) { return subject.store->Put(ArtifactBatch(i, 1, 900'000)); };
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(put(i).ok()) << i;
+  EXPECT_TRUE(absl::IsResourceExhausted(put(3)));
+  subject.now += 60;
+  ASSERT_TRUE(subject.store->Sweep().ok());
+  EXPECT_EQ(subject.store->evicted(), 0u) << "the control: within the minute all stays";
+  EXPECT_TRUE(absl::IsResourceExhausted(put(3)));
+  subject.now += 1;
+  ASSERT_TRUE(subject.store->Sweep().ok());
+  EXPECT_TRUE(PutPatiently(subject.store.get(), ArtifactBatch(3, 1, 900'000)).ok());
+  EXPECT_TRUE(subject.Has(ArtifactBatch(3, 1, 900'000)[2].id));
+}
+
+// A database that is set aside for a write takes along what the write counts on.
+TEST(EvictingStoreTest, WhatNamesAnObjectThatItsOwnWriteLostIsNotDurable) {
+  const std::vector<Entry> objects = {ObjectEntry(1, 500)};
+  for (const bool lost : {true, false}) {
+    std::function<void()> meanwhile;
+    Subject subject([&](Operation operation) {
+      if (operation == Operation::kPut && meanwhile) std::exchange(meanwhile, nullptr)();
+      return absl::OkStatus();
+    });
+    ASSERT_TRUE(subject.store->Put(objects).ok());
+    if (lost) meanwhile = [&] { EXPECT_TRUE(subject.engine->Delete({objects[0].id}).ok()); };
+    EXPECT_EQ(subject.store->Put({ManifestEntry(1, objects)}).code(),
+              lost ? StatusCode::kAborted : StatusCode::kOk);
+  }
 }
 
 TEST(EvictingStoreTest, ManifestThatCantBeReadStaysAndStopsNoSweep) {
