@@ -24,6 +24,7 @@ struct StoreStatistics {
   uint64_t quarantined = 0;  // damaged entries taken out
   uint64_t evicted = 0;      // entries
   uint64_t scrubbed = 0;     // entries that were read again to see whether they are whole
+  uint64_t unread = 0;       // manifests that the last sweep could not read
   uint64_t entries = 0;      // manifests
   uint64_t objects = 0;
   uint64_t bytes_on_disk = 0;

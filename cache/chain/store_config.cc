@@ -208,6 +208,7 @@ StoreStatistics StoreChain::statistics() const {
   statistics.incomplete = completeness_->incomplete();
   statistics.quarantined = verifying_->quarantined();
   statistics.evicted = evicting_->evicted();
+  statistics.unread = evicting_->unread();
   statistics.scrubbed = scrubber_ != nullptr ? scrubber_->entries_read() : 0;
   CatalogTotals totals = catalog_->Totals();
   statistics.entries = totals.entries[static_cast<size_t>(EntryKind::kManifest)];

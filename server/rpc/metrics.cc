@@ -38,6 +38,7 @@ std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const C
   gauge("calls", "RPCs in flight", stats.calls_running);
   gauge("store_manifests", "Compiled variants in the store", kept.entries);
   gauge("store_objects", "Objects in the store", kept.objects);
+  gauge("store_unread", "Manifests that the last sweep could not read", kept.unread);
   gauge("store_disk_bytes", "Of all files of the store", kept.bytes_on_disk);
   gauge("store_writable", "1 while results can be kept", kept.writable ? 1 : 0);
   return measures;

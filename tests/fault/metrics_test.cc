@@ -70,7 +70,7 @@ TEST(Metrics, AScrapeTellsWhatHappened) {
   EXPECT_TRUE(absl::StrContains(before, "# TYPE kiln_queued gauge")) << before;
   for (const char* name : {"kiln_lookups_total", "kiln_hits_total", "kiln_misses_total",
                            "kiln_compiles_total", "kiln_store_evicted_total", "kiln_store_manifests",
-                           "kiln_flights", "kiln_queued", "kiln_workers_busy"}) {
+                           "kiln_store_unread", "kiln_flights", "kiln_queued", "kiln_workers_busy"}) {
     EXPECT_EQ(ValueOf(before, name), 0) << name;
   }
   EXPECT_EQ(ValueOf(before, "kiln_workers"), 2);
