@@ -15,6 +15,7 @@
 #include "cache/chain/old_stores.h"
 #include "cache/chain/store_config.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/private_directory.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/build_id.h"
 #include "server/config/config.h"
@@ -263,7 +264,7 @@ absl::Status Run(const Flags& flags, const v1::Config& config) {
   const std::string& socket = config.listen().unix_socket();
   std::unique_ptr<FileLock> lock;
   if (!socket.empty()) {
-    KILN_RETURN_IF_ERROR(PrepareDirectory(ParentOf(socket)));
+    KILN_RETURN_IF_ERROR(MakePrivateDirectory(ParentOf(socket)));
     const std::string path =
         flags.embedded ? absl::StrCat(flags.runtime_dir, "/kilnd.lock") : absl::StrCat(socket, ".lock");
     KILN_ASSIGN_OR_RETURN(lock, FileLock::Acquire(path));

@@ -1,14 +1,7 @@
 #include "cache/chain/store_config.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +17,7 @@
 #include "cache/engine/unavailable_store.h"
 #include "cache/tiers/coalescing_store.h"
 #include "cache/tiers/tiered_store.h"
+#include "compiler/support/private_directory.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -35,29 +29,12 @@ bool IsEnvironmentError(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status);
 }
 
-// Makes the directory (0700, and its parents) and refuses one that others could write.
+// A directory that others could write is refused, and the operator is told which; one that can't be made is
+// the environment's fault, which clients are told without its path.
 absl::Status PrepareDirectory(const std::string& path) {
-  std::error_code error;
-  std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  if (!parent.empty()) std::filesystem::create_directories(parent, error);
-  if (!error && mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    error = std::error_code(errno, std::generic_category());
-  }
-  if (error) {
-    std::string message = absl::StrCat("the store's directory can't be made: ", error.message());
-    bool full = error.value() == ENOSPC || error.value() == EDQUOT;
-    return full ? absl::ResourceExhaustedError(message) : absl::PermissionDeniedError(message);
-  }
-  struct stat facts;
-  if (stat(path.c_str(), &facts) != 0) return absl::PermissionDeniedError("the store's directory is hidden");
-  if (!S_ISDIR(facts.st_mode)) return absl::PermissionDeniedError("the store's directory is a file");
-  if (facts.st_uid != geteuid()) {
-    return absl::FailedPreconditionError("the store's directory belongs to another user");
-  }
-  if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return absl::FailedPreconditionError("the store's directory can be written by others (chmod go-w)");
-  }
-  return absl::OkStatus();
+  absl::Status made = MakePrivateDirectory(path);
+  if (!IsEnvironmentError(made)) return StatusWrap(made, "store");
+  return absl::Status(made.code(), "the store's directory can't be made");
 }
 
 RocksdbOptions EngineOptions(const v1::StoreConfig& config, uint64_t budget,

@@ -9,8 +9,8 @@
 // refuse service: the store is then read-only if a database is there, or else memory only; every
 // Put answers with the cause, though what was put can be read again while memory holds it
 // (`writable` and `message` say so to people). Errors of NewStore itself: INVALID_ARGUMENT for a
-// bad configuration, FAILED_PRECONDITION where the directory belongs to someone else, is in use by
-// another process or was written by a newer format (it is left untouched).
+// bad configuration, FAILED_PRECONDITION where the directory is not private (private_directory.h), is in use
+// by another process or was written by a newer format (it is left untouched).
 #pragma once
 
 #include <cstdint>

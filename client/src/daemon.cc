@@ -31,6 +31,7 @@
 #include "absl/time/clock.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
+#include "compiler/support/private_directory.h"
 #include "compiler/support/status_macros.h"
 
 extern char** environ;
@@ -73,22 +74,6 @@ absl::StatusOr<std::string> ElfBuildId(const std::string& path) {
     }
   }
   return absl::NotFoundError(absl::StrCat(path, " has no build id"));
-}
-
-// mkdir -p with mode 0700 for what is made; the last directory must be ours alone.
-absl::Status MakePrivateDir(const std::string& path) {
-  for (size_t at = 1; at <= path.size(); ++at) {
-    if (at != path.size() && path[at] != '/') continue;
-    const std::string part = path.substr(0, at);
-    if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) return Errno(absl::StrCat("cannot make ", part));
-  }
-  struct stat info;
-  if (lstat(path.c_str(), &info) != 0) return Errno(path);
-  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " belongs to another user or can be written by others; refusing to use it"));
-  }
-  return absl::OkStatus();
 }
 
 bool OnNetworkFileSystem(const std::string& path) {
@@ -174,7 +159,7 @@ bool FitsSocket(const std::string& directory) {
 // `name` in a directory of the user's own with a short name.
 absl::StatusOr<std::string> ShortDir(const std::string& name) {
   const std::string parent = absl::StrCat("/tmp/kiln-", geteuid());
-  KILN_RETURN_IF_ERROR(MakePrivateDir(parent));
+  KILN_RETURN_IF_ERROR(MakePrivateDirectory(parent));
   return absl::StrCat(parent, "/", name);
 }
 
@@ -193,7 +178,7 @@ absl::StatusOr<std::string> PlaceSocket(const std::string& named, const std::str
   if (const char* xdg = getenv("XDG_RUNTIME_DIR"); xdg != nullptr && xdg[0] == '/' && access(xdg, W_OK) == 0)
     parent = absl::StrCat(xdg, "/kiln");
   if (named.empty() && !parent.empty() && FitsSocket(absl::StrCat(parent, "/", name))) {
-    KILN_RETURN_IF_ERROR(MakePrivateDir(parent));
+    KILN_RETURN_IF_ERROR(MakePrivateDirectory(parent));
     return absl::StrCat(parent, "/", name);
   }
   KILN_ASSIGN_OR_RETURN(const std::string place, ShortDir(name));
@@ -234,7 +219,7 @@ absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options) {
   KILN_ASSIGN_OR_RETURN(const std::string id, DaemonBuildId(options.daemon_binary));
   place.store_dir = Absolute(options.store_dir);
   KILN_ASSIGN_OR_RETURN(place.runtime_dir, PlaceSocket(Absolute(options.runtime_dir), place.store_dir, id));
-  KILN_RETURN_IF_ERROR(MakePrivateDir(place.runtime_dir));
+  KILN_RETURN_IF_ERROR(MakePrivateDirectory(place.runtime_dir));
   place.socket = SocketIn(place.runtime_dir);
   if (!place.store_dir.empty()) return place;
   const std::string local = absl::StrCat("/var/tmp/kiln-", geteuid(), "/", id);
@@ -242,11 +227,11 @@ absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options) {
   if (OnNetworkFileSystem(place.store_dir)) {
     Notice(absl::StrCat(place.store_dir, " is on a network file system; the cache is in ", local));
     place.store_dir = local;
-  } else if (absl::Status made = MakePrivateDir(place.store_dir); !made.ok()) {
+  } else if (absl::Status made = MakePrivateDirectory(place.store_dir); !made.ok()) {
     Notice(absl::StrCat(made.message(), "; the cache is in ", local));
     place.store_dir = local;
   }
-  KILN_RETURN_IF_ERROR(MakePrivateDir(place.store_dir));
+  KILN_RETURN_IF_ERROR(MakePrivateDirectory(place.store_dir));
   return place;
 }
 

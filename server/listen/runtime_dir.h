@@ -1,4 +1,4 @@
-// The directory of a daemon's socket, and the lock that says whose it is.
+// The lock that says whose a daemon's socket is; its directory is MakePrivateDirectory's.
 //
 // Only the holder of the lock unlinks and binds the socket. It is held for life by an open
 // descriptor, so it goes with the process, however that ends.
@@ -7,14 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace kiln {
-
-// Makes `path` (0700, with its parents) if it is not there. PERMISSION_DENIED for one that belongs to
-// somebody else, that others may write, or that is no directory.
-absl::Status PrepareDirectory(const std::string& path);
 
 class FileLock {
  public:

@@ -750,6 +750,18 @@ TEST(NewStoreTest, DirectoryThatOthersCanWriteIsRefused) {
   EXPECT_EQ(NewStore(Config(directory.path())).status().code(), StatusCode::kFailedPrecondition);
 }
 
+TEST(NewStoreTest, DirectoryBelowOneThatOthersCanWriteIsRefused) {
+  TemporaryDirectory directory;
+  const std::string parent = directory.path() + "/parent";
+  for (const bool open : {true, false}) {
+    std::filesystem::create_directory(parent);
+    std::filesystem::permissions(parent,
+                                 open ? std::filesystem::perms::all : std::filesystem::perms::owner_all);
+    const absl::Status status = NewStore(Config(parent + "/store")).status();
+    EXPECT_EQ(status.code(), open ? StatusCode::kFailedPrecondition : StatusCode::kOk) << status;
+  }
+}
+
 TEST(NewStoreTest, DirectoryThatCannotBeMadeGivesMemoryOnly) {
   TemporaryDirectory directory;
   std::ofstream(directory.path() + "/file") << "in the way";

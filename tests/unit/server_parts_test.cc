@@ -246,28 +246,6 @@ TEST_F(Scratch, ConfigFileErrorsSayWhere) {
   EXPECT_EQ(ReadConfigFile(directory_ + "/none").status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(Scratch, DirectoriesAreMadePrivateAndOpenOnesRefused) {
-  const std::string path = directory_ + "/a/b";
-  EXPECT_TRUE(PrepareDirectory(path).ok());
-  struct stat facts;
-  ASSERT_EQ(stat(path.c_str(), &facts), 0);
-  EXPECT_EQ(facts.st_mode & 0777, 0700);
-  EXPECT_TRUE(PrepareDirectory(path).ok()) << "again";
-  for (mode_t mode : {0770, 0702, 0777}) {
-    ASSERT_EQ(chmod(path.c_str(), mode), 0);
-    EXPECT_EQ(PrepareDirectory(path).code(), absl::StatusCode::kPermissionDenied) << mode;
-  }
-  std::filesystem::create_symlink(directory_ + "/a", directory_ + "/link");
-  EXPECT_EQ(PrepareDirectory(directory_ + "/link").code(), absl::StatusCode::kPermissionDenied);
-  std::ofstream(directory_ + "/file") << "x";
-  EXPECT_EQ(PrepareDirectory(directory_ + "/file").code(), absl::StatusCode::kPermissionDenied);
-  if (geteuid() == 0) {
-    ASSERT_EQ(mkdir((directory_ + "/other").c_str(), 0700), 0);
-    ASSERT_EQ(chown((directory_ + "/other").c_str(), 12345, 12345), 0);
-    EXPECT_EQ(PrepareDirectory(directory_ + "/other").code(), absl::StatusCode::kPermissionDenied);
-  }
-}
-
 TEST_F(Scratch, ALockHasOneHolder) {
   auto first = FileLock::Acquire(directory_ + "/lock");
   ASSERT_TRUE(first.ok());
