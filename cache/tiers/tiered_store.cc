@@ -10,6 +10,13 @@ bool IsEnvironmentError(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status);
 }
 
+std::vector<EntryId> IdsOf(absl::Span<const Entry> batch) {
+  std::vector<EntryId> ids;
+  ids.reserve(batch.size());
+  for (const Entry& entry : batch) ids.push_back(entry.id);
+  return ids;
+}
+
 }  // namespace
 
 size_t TieredStore::StripeOf(const EntryId& id) { return absl::Hash<EntryId>()(id) % kStripes; }
@@ -29,6 +36,7 @@ absl::StatusOr<EntryValue> TieredStore::Get(const EntryId& id) {
     return value;
   }
   if (!absl::IsNotFound(value.status())) return value;
+  if (EntryValue refused = refused_.Find(id); refused != nullptr) return refused;
   Stripe& stripe = stripes_[StripeOf(id)];
   uint64_t version;
   {
@@ -50,6 +58,11 @@ absl::Status TieredStore::Put(absl::Span<const Entry> batch) {
   for (const Entry& entry : batch) MoveVersion(entry.id, &versions);
   absl::Status stored = slow_->Put(batch);
   bool keep = stored.ok() || IsEnvironmentError(stored);
+  if (stored.ok()) {
+    refused_.Forget(IdsOf(batch));
+  } else if (keep) {
+    refused_.Keep(batch);
+  }
   for (const auto& [index, version] : versions) {
     Stripe& stripe = stripes_[index];
     absl::MutexLock lock(&stripe.mutex);
@@ -72,6 +85,7 @@ absl::Status TieredStore::Delete(absl::Span<const EntryId> ids) {
     MoveVersion(id, &versions);
   }
   absl::Status deleted = slow_->Delete(ids);
+  refused_.Forget(ids);
   for (const auto& [index, version] : versions) {
     Stripe& stripe = stripes_[index];
     absl::MutexLock lock(&stripe.mutex);
@@ -87,12 +101,15 @@ absl::StatusOr<std::vector<EntryId>> TieredStore::FindMissing(absl::Span<const E
   // The slow one first: it keeps what it says is there.
   KILN_ASSIGN_OR_RETURN(std::vector<EntryId> not_slow, slow_->FindMissing(ids));
   if (not_slow.empty()) return not_slow;
-  return fast_->FindMissing(not_slow);
+  KILN_ASSIGN_OR_RETURN(std::vector<EntryId> missing, fast_->FindMissing(not_slow));
+  std::erase_if(missing, [this](const EntryId& id) { return refused_.Find(id) != nullptr; });
+  return missing;
 }
 
 void TieredStore::Forget(absl::Span<const EntryId> ids) {
   for (const EntryId& id : ids) {
     Stripe& stripe = stripes_[StripeOf(id)];
+    refused_.Forget({id});
     absl::MutexLock lock(&stripe.mutex);
     ++stripe.version;
     fast_->Delete({id}).IgnoreError();  // fails for malformed ids only, and these were entries

@@ -3,7 +3,7 @@
 //
 // When the slow store can't take a write (disk full, not writable), the batch is kept in the fast one
 // all the same and the slow store's error is returned: what was compiled can be served until memory
-// forgets it, and the caller knows that it is not durable.
+// forgets it, and for a minute at least (refused_writes.h); the caller knows that it is not durable.
 // Thread-safe. A stale value never enters the fast store: every write moves a version that a
 // concurrent fill checks.
 #pragma once
@@ -18,13 +18,15 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "cache/artifact_store.h"
+#include "cache/tiers/refused_writes.h"
 
 namespace kiln {
 
 class TieredStore : public ArtifactStore {
  public:
-  TieredStore(std::unique_ptr<ArtifactStore> fast, std::unique_ptr<ArtifactStore> slow)
-      : fast_(std::move(fast)), slow_(std::move(slow)) {}
+  TieredStore(std::unique_ptr<ArtifactStore> fast, std::unique_ptr<ArtifactStore> slow,
+              RefusedWritesOptions refused = {})
+      : refused_(std::move(refused)), fast_(std::move(fast)), slow_(std::move(slow)) {}
 
   absl::StatusOr<EntryValue> Get(const EntryId& id) override;
   absl::Status Put(absl::Span<const Entry> batch) override;
@@ -51,6 +53,7 @@ class TieredStore : public ArtifactStore {
 
   std::array<Stripe, kStripes> stripes_;
   std::atomic<uint64_t> fast_hits_{0};
+  RefusedWrites refused_;
   const std::unique_ptr<ArtifactStore> fast_;
   const std::unique_ptr<ArtifactStore> slow_;  // last: while it ends it may still call Forget
 };

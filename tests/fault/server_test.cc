@@ -354,6 +354,29 @@ TEST(Server, ClientsOfAFullQueueWaitAsTheyAreToldAndAreServed) {
   EXPECT_EQ(daemon.Stats().compiles(), 12);
 }
 
+// A store above its budget, and no memory for entries: what is compiled reaches the client all the same.
+TEST(Server, WhatTheStoreRefusesReachesTheClient) {
+  TestDaemon daemon("store { budget_bytes: 1048576 memory_bytes: 1 }");
+  std::ofstream(daemon.directory() + "/store/db/filler") << std::string(2u << 20, 'f');
+  ASSERT_TRUE(Eventually([&] { return daemon.Stats().bytes() > 2u << 20; }));
+  ClientOptions options;
+  options.address = absl::StrCat("unix:", daemon.socket());
+  options.name_space = "test";
+  CompileRequestInput input;
+  input.graph = "kernels 3\nname refused";
+  input.sections = SectionsOf(input.graph);
+  input.request_key = RequestKey(input.sections);
+  for (const bool hit : {false, true}) {
+    const auto artifact = NewClient(options)->Get(input, /*compile=*/true);
+    ASSERT_TRUE(artifact.ok()) << artifact.status();
+    EXPECT_EQ(artifact->objects.size(), 3u);
+    EXPECT_EQ(artifact->hit, hit);
+    EXPECT_EQ(artifact->not_kept.empty(), hit);
+  }
+  EXPECT_EQ(daemon.Stats().compiles(), 1);
+  EXPECT_EQ(daemon.Stats().entries(), 0);
+}
+
 TEST(Server, ARefusalSaysWhenToComeAgain) {
   TestDaemon daemon("admission { queue_max: 1 }");
   std::vector<std::thread> busy;

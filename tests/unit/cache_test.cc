@@ -108,6 +108,57 @@ TEST(TieredStoreTest, FullDiskIsToldAndServedFromMemory) {
   EXPECT_TRUE(store.Put({Tuning("a")}).ok());
 }
 
+// A memory tier that holds nothing, and a disk that refuses: who was told of an artifact can fetch it for a
+// minute.
+TEST(TieredStoreTest, WhatTheDiskRefusedIsThereForAMinute) {
+  absl::Status trouble = absl::ResourceExhaustedError("no space");
+  absl::Time now = absl::UnixEpoch();
+  RefusedWritesOptions refused;
+  refused.bytes_max = 10'000;
+  refused.now = [&now] { return now; };
+  TieredStore store(
+      std::make_unique<MemoryStore>(0),
+      std::make_unique<FailingStore>(
+          std::make_unique<MemoryStore>(1 << 20),
+          [&](Operation operation) { return operation == Operation::kPut ? trouble : absl::OkStatus(); }),
+      refused);
+  const auto there = [&](const std::string& key) {
+    const EntryId id = Tuning(key).id;
+    const bool found = store.Get(id).ok();
+    EXPECT_EQ(store.FindMissing({id})->empty(), found) << key;
+    return found;
+  };
+  const auto put = [&](const std::vector<Entry>& batch) {
+    EXPECT_EQ(store.Put(batch).code(), trouble.code());
+  };
+  put({Tuning("a"), Tuning("b")});
+  now += absl::Seconds(59);
+  EXPECT_TRUE(there("a") && there("b"));
+  now += absl::Seconds(1);
+  EXPECT_FALSE(there("a") || there("b"));
+  // Bounded: the oldest go, and what alone is too much is not kept in part.
+  put({Tuning("a", std::string(4'000, 'v'))});
+  put({Tuning("b", std::string(4'000, 'v'))});
+  put({Tuning("c", std::string(4'000, 'v'))});
+  EXPECT_FALSE(there("a"));
+  EXPECT_TRUE(there("b") && there("c"));
+  put({Tuning("d", std::string(9'000, 'v')), Tuning("b", std::string(9'000, 'v'))});
+  EXPECT_FALSE(there("d"));
+  EXPECT_FALSE(there("b")) << "an older value than the last that was put";
+  EXPECT_TRUE(there("c"));
+  ASSERT_TRUE(store.Delete({Tuning("c").id}).ok());
+  EXPECT_FALSE(there("c"));
+  // Once written, the slow store alone says what is there.
+  put({Tuning("e", "refused")});
+  trouble = absl::OkStatus();
+  put({Tuning("e", "written")});
+  EXPECT_EQ(**store.Get(Tuning("e").id), "written");
+  // The control: what no environment refused, the caller's fault, is not kept.
+  trouble = absl::InvalidArgumentError("drill");
+  put({Tuning("f")});
+  EXPECT_FALSE(there("f"));
+}
+
 // A fill that began before an entry went must not bring it back: by a Delete, or because the slow store lost
 // it by itself. The control takes it from the fast store alone, behind the tiers' back.
 class TieredFillTest : public testing::TestWithParam<const char*> {};
