@@ -237,7 +237,13 @@ int RunRemove(const AdminContext& context, const std::string& key, bool all, boo
   if (context.json) {
     *context.out << ToJson(reply);
   } else {
-    *context.out << reply.removed() << (reply.removed() == 1 ? " entry removed\n" : " entries removed\n");
+    *context.out << reply.removed() << (reply.removed() == 1 ? " entry removed" : " entries removed") << " ("
+                 << reply.manifests() << " compiled, " << reply.failures() << " refused)";
+    if (all) {
+      *context.out << ", with " << reply.kernels() << " kernels, " << reply.objects() << " objects, "
+                   << reply.tuning_records() << " tuning records";
+    }
+    *context.out << "\n";
   }
   return reply.removed() > 0 || all ? kExitOk : kExitFailed;
 }

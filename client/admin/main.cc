@@ -53,7 +53,8 @@ int Main(int argc, char** argv) {
   show->add_flag("--listings", listings, "Also LLVM IR and assembly, made anew from the stored loops");
   CLI::App* verify = app.add_subcommand("verify", "Read the whole store and check every digest");
   verify->add_flag("--repair", repair, "Take damaged entries out; they are compiled again when needed");
-  CLI::App* remove = app.add_subcommand("rm", "Remove entries, and refusals that are remembered");
+  CLI::App* remove = app.add_subcommand(
+      "rm", "Remove entries, and refusals that are remembered; with --all tuning records too");
   CLI::Option* which =
       remove->add_option("KEY", key, "Start of a compile key, request key or variant, in hex");
   remove->add_flag("--all", all, "Everything")->excludes(which);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
@@ -17,6 +18,7 @@
 #include "compiler/worker/build_id.h"
 #include "kiln/v1/record.pb.h"
 #include "server/build/artifact.h"
+#include "server/rpc/entry_choice.h"
 #include "server/rpc/request_limits.h"
 #include "spdlog/spdlog.h"
 
@@ -35,15 +37,29 @@ uint64_t PackedBytes(const v1::Manifest& manifest) {
   return bytes;
 }
 
-bool IsHexPrefix(const std::string& text) {
-  return !text.empty() && text.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
 // The kind of the graph is in no manifest; the client's title ends with it.
 v1::GraphKind KindOf(const v1::GraphNotes& notes) {
   if (absl::EndsWith(notes.title(), "backward")) return v1::BACKWARD;
   if (absl::EndsWith(notes.title(), "forward")) return v1::FORWARD;
   return absl::EndsWith(notes.title(), "inference") ? v1::INFERENCE : v1::GRAPH_UNSPECIFIED;
+}
+
+CallerGone Gone(const grpc::CallbackServerContext& context) {
+  return [&context] { return context.IsCancelled(); };
+}
+
+std::vector<EntryId> IdsOf(const ChosenEntries& chosen) {
+  std::vector<EntryId> ids;
+  for (const auto* entries : {&chosen.manifests, &chosen.failures}) {
+    for (const CatalogEntry& entry : *entries) ids.push_back(entry.id);
+  }
+  return ids;
+}
+
+absl::flat_hash_set<std::string> CompileKeysOf(const std::vector<EntryId>& ids) {
+  absl::flat_hash_set<std::string> keys;
+  for (const EntryId& id : ids) keys.insert(id.key.substr(0, kDigestBytes));
+  return keys;
 }
 
 }  // namespace
@@ -85,27 +101,6 @@ v1::EntryInfo AdminService::Describe(const Found& found) const {
   info.set_kind(KindOf(found.notes));
   info.set_pinned(found.entry.pinned);
   return info;
-}
-
-absl::StatusOr<std::vector<AdminService::Found>> AdminService::Find(const std::string& hex, size_t limit) {
-  if (!IsHexPrefix(hex)) return absl::InvalidArgumentError("key_prefix: must be hexadecimal, in lower case");
-  KILN_ASSIGN_OR_RETURN(std::vector<CatalogEntry> entries, store_->catalog().Scan(EntryKind::kManifest, ""));
-  std::vector<Found> matches;
-  for (const CatalogEntry& entry : entries) {
-    // The entry's key is CompileKey and VariantId; only a RequestKey needs the manifest.
-    absl::StatusOr<Found> found = ReadEntry(entry);
-    if (!found.ok()) {
-      spdlog::warn("read an entry: {}", found.status().ToString());
-      continue;
-    }
-    const bool match = absl::StartsWith(ToHex(found->manifest.compile_key()), hex) ||
-                       absl::StartsWith(ToHex(found->manifest.request_key()), hex) ||
-                       absl::StartsWith(ToHex(found->manifest.variant_id()), hex);
-    if (!match) continue;
-    matches.push_back(*std::move(found));
-    if (matches.size() >= limit) break;
-  }
-  return matches;
 }
 
 absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext&, const v1::StatusRequest&,
@@ -167,19 +162,30 @@ absl::Status AdminService::AnswerJobs(const grpc::CallbackServerContext&, const 
   return absl::OkStatus();
 }
 
-absl::Status AdminService::AnswerList(const grpc::CallbackServerContext&, const v1::ListRequest& request,
-                                      v1::ListReply* reply) {
-  absl::StatusOr<std::vector<CatalogEntry>> entries = store_->catalog().Scan(EntryKind::kManifest, "");
-  if (!entries.ok()) return entries.status();
-  reply->set_total(entries->size());
-  std::sort(entries->begin(), entries->end(), [](const CatalogEntry& a, const CatalogEntry& b) {
-    return std::max(a.created_unix_seconds, a.last_used_unix_seconds) >
-           std::max(b.created_unix_seconds, b.last_used_unix_seconds);
-  });
+absl::Status AdminService::AnswerList(const grpc::CallbackServerContext& context,
+                                      const v1::ListRequest& request, v1::ListReply* reply) {
   const size_t limit =
       request.limit() == 0 ? kEntriesShownMax : std::min<size_t>(request.limit(), kEntriesShownMax);
-  for (const CatalogEntry& entry : *entries) {
+  const auto later = [](const CatalogEntry& a, const CatalogEntry& b) {
+    return std::max(a.created_unix_seconds, a.last_used_unix_seconds) >
+           std::max(b.created_unix_seconds, b.last_used_unix_seconds);
+  };
+  std::vector<CatalogEntry> latest;
+  uint64_t total = 0;
+  KILN_RETURN_IF_ERROR(VisitEntries(
+      store_->catalog(), EntryKind::kManifest, "", Gone(context), [&](const CatalogEntry& entry) {
+        ++total;
+        latest.push_back(entry);
+        if (latest.size() < 2 * limit) return absl::OkStatus();
+        std::nth_element(latest.begin(), latest.begin() + limit, latest.end(), later);
+        latest.resize(limit);
+        return absl::OkStatus();
+      }));
+  reply->set_total(total);
+  std::sort(latest.begin(), latest.end(), later);
+  for (const CatalogEntry& entry : latest) {
     if (reply->entries_size() >= limit) break;
+    if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     absl::StatusOr<Found> found = ReadEntry(entry);
     if (found.ok()) {
       *reply->add_entries() = Describe(*found);
@@ -261,9 +267,16 @@ void AdminService::AddListings(const grpc::CallbackServerContext& context, const
 
 absl::Status AdminService::AnswerShow(const grpc::CallbackServerContext& context,
                                       const v1::ShowRequest& request, v1::ShowReply* reply) {
-  absl::StatusOr<std::vector<Found>> found = Find(request.key_prefix(), kShowMax);
-  if (!found.ok()) return found.status();
-  for (Found& match : *found) {
+  KILN_ASSIGN_OR_RETURN(const KeyPrefix prefix, KeyPrefix::Parse(request.key_prefix()));
+  KILN_ASSIGN_OR_RETURN(const ChosenEntries chosen, ChooseEntries(*store_, prefix, kShowMax, Gone(context)));
+  for (const CatalogEntry& entry : chosen.manifests) {
+    if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
+    absl::StatusOr<Found> found = ReadEntry(entry);
+    if (!found.ok()) {
+      spdlog::warn("read an entry: {}", found.status().ToString());
+      continue;
+    }
+    Found& match = *found;
     v1::ShownEntry* shown = reply->add_entries();
     *shown->mutable_info() = Describe(match);
     ShowKernels(match, shown);
@@ -289,67 +302,53 @@ absl::Status AdminService::AnswerVerify(const grpc::CallbackServerContext&, cons
   return absl::OkStatus();
 }
 
-absl::StatusOr<AdminService::Chosen> AdminService::ChooseAll() {
-  Chosen chosen;
-  for (EntryKind kind : {EntryKind::kManifest, EntryKind::kFailure, EntryKind::kKernel, EntryKind::kObject,
-                         EntryKind::kMeta}) {
-    KILN_ASSIGN_OR_RETURN(std::vector<CatalogEntry> entries, store_->catalog().Scan(kind, ""));
-    for (const CatalogEntry& entry : entries) {
-      chosen.ids.push_back(entry.id);
-      if (kind != EntryKind::kManifest && kind != EntryKind::kFailure) continue;
-      chosen.compile_keys.insert(entry.id.key.substr(0, kDigestBytes));
-      ++chosen.entries;
-    }
-  }
-  return chosen;
-}
-
-// Manifests by any of their keys; failures, which have only a CompileKey (and through their record a
-// RequestKey), by those.
-absl::StatusOr<AdminService::Chosen> AdminService::ChooseByKey(const std::string& prefix, bool every_match) {
-  Chosen chosen;
-  const auto choose = [&chosen](const EntryId& id) {
-    chosen.ids.push_back(id);
-    chosen.compile_keys.insert(id.key.substr(0, kDigestBytes));
-    ++chosen.entries;
-  };
-  KILN_ASSIGN_OR_RETURN(const std::vector<Found> found, Find(prefix, kEntriesShownMax));
-  for (const Found& match : found) choose(match.entry.id);
-  KILN_ASSIGN_OR_RETURN(const std::vector<CatalogEntry> failures,
-                        store_->catalog().Scan(EntryKind::kFailure, ""));
-  for (const CatalogEntry& failure : failures) {
-    bool match = absl::StartsWith(ToHex(failure.id.key), prefix);
-    v1::RequestRecord record;
-    const absl::StatusOr<EntryValue> facts = store_->inspection().Get(RequestRecordId(failure.id.key));
-    if (facts.ok() && record.ParseFromString(**facts)) {
-      match = match || absl::StartsWith(ToHex(record.request_key()), prefix);
-    }
-    if (match) choose(failure.id);
-  }
-  if (chosen.compile_keys.size() > 1 && !every_match) {
+absl::StatusOr<ChosenEntries> AdminService::ChooseByKey(const grpc::CallbackServerContext& context,
+                                                        const std::string& hex, bool every_match) {
+  KILN_ASSIGN_OR_RETURN(const KeyPrefix prefix, KeyPrefix::Parse(hex));
+  KILN_ASSIGN_OR_RETURN(ChosenEntries chosen, ChooseEntries(*store_, prefix, /*limit=*/0, Gone(context)));
+  const size_t keys = CompileKeysOf(IdsOf(chosen)).size();
+  if (keys > 1 && !every_match) {
     return absl::FailedPreconditionError(
-        absl::StrCat("key_prefix: ", chosen.compile_keys.size(), " keys start with ", prefix,
+        absl::StrCat("key_prefix: ", keys, " keys start with ", hex,
                      "; give more digits of the one that is meant, or say every_match (--every-match)"));
   }
   return chosen;
 }
 
-absl::Status AdminService::AnswerRemove(const grpc::CallbackServerContext&, const v1::RemoveRequest& request,
-                                        v1::RemoveReply* reply) {
-  KILN_ASSIGN_OR_RETURN(const Chosen chosen, request.all()
-                                                 ? ChooseAll()
-                                                 : ChooseByKey(request.key_prefix(), request.every_match()));
-  KILN_RETURN_IF_ERROR(store_->artifacts().Delete(chosen.ids));
-  if (request.all()) coordinator_->Forget("");
-  for (const std::string& key : chosen.compile_keys) coordinator_->Forget(key);
-  reply->set_removed(chosen.entries);
-  return absl::OkStatus();
+absl::Status AdminService::RemoveAll(const grpc::CallbackServerContext& context, v1::RemoveReply* reply) {
+  CountsByKind removed = {};
+  const absl::Status status = RemoveAllEntries(*store_, Gone(context), &removed);
+  coordinator_->Forget("");
+  const auto count = [&](EntryKind kind) { return removed[static_cast<size_t>(kind)]; };
+  reply->set_manifests(count(EntryKind::kManifest));
+  reply->set_failures(count(EntryKind::kFailure));
+  reply->set_kernels(count(EntryKind::kKernel));
+  reply->set_objects(count(EntryKind::kObject));
+  reply->set_tuning_records(count(EntryKind::kTuning));
+  reply->set_removed(reply->manifests() + reply->failures());
+  return status;
 }
 
-absl::Status AdminService::AnswerPin(const grpc::CallbackServerContext&, const v1::PinRequest& request,
-                                     v1::PinReply* reply) {
-  KILN_ASSIGN_OR_RETURN(const Chosen chosen, ChooseByKey(request.key_prefix(), request.every_match()));
-  for (const EntryId& id : chosen.ids) {
+absl::Status AdminService::AnswerRemove(const grpc::CallbackServerContext& context,
+                                        const v1::RemoveRequest& request, v1::RemoveReply* reply) {
+  if (request.all()) return RemoveAll(context, reply);
+  KILN_ASSIGN_OR_RETURN(const ChosenEntries chosen,
+                        ChooseByKey(context, request.key_prefix(), request.every_match()));
+  const std::vector<EntryId> ids = IdsOf(chosen);
+  const absl::Status status = RemoveEntries(*store_, ids, Gone(context));
+  for (const std::string& key : CompileKeysOf(ids)) coordinator_->Forget(key);
+  reply->set_manifests(chosen.manifests.size());
+  reply->set_failures(chosen.failures.size());
+  reply->set_removed(ids.size());
+  return status;
+}
+
+absl::Status AdminService::AnswerPin(const grpc::CallbackServerContext& context,
+                                     const v1::PinRequest& request, v1::PinReply* reply) {
+  KILN_ASSIGN_OR_RETURN(const ChosenEntries chosen,
+                        ChooseByKey(context, request.key_prefix(), request.every_match()));
+  for (const EntryId& id : IdsOf(chosen)) {
+    if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     // Held first: a sweep either sees the pin or has it told here that the entry is going.
     const Holds::Hold hold = store_->Keep({id});
     const absl::Status status = hold.late() ? absl::NotFoundError("the entry is being evicted")

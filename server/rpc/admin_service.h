@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "cache/store.h"
 #include "kiln/v1/admin.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
+#include "server/rpc/entry_choice.h"
 #include "server/rpc/request_limits.h"
 #include "server/schedule/executor.h"
 
@@ -122,17 +122,10 @@ class AdminService final : public v1::Admin::CallbackService {
     v1::Hints hints;
   };
   absl::StatusOr<Found> ReadEntry(const CatalogEntry& entry);
-  // Entries whose CompileKey, RequestKey or VariantId starts with `hex`.
-  absl::StatusOr<std::vector<Found>> Find(const std::string& hex, size_t limit);
-  // Entries for a command that changes them: roots, and with ChooseAll everything.
-  struct Chosen {
-    std::vector<EntryId> ids;
-    absl::flat_hash_set<std::string> compile_keys;
-    uint64_t entries = 0;  // manifests and failures
-  };
-  absl::StatusOr<Chosen> ChooseAll();
   // FAILED_PRECONDITION where several CompileKeys match and not all of them are meant.
-  absl::StatusOr<Chosen> ChooseByKey(const std::string& prefix, bool every_match);
+  absl::StatusOr<ChosenEntries> ChooseByKey(const grpc::CallbackServerContext& context,
+                                            const std::string& hex, bool every_match);
+  absl::Status RemoveAll(const grpc::CallbackServerContext& context, v1::RemoveReply* reply);
   v1::EntryInfo Describe(const Found& found) const;
   void ShowKernels(const Found& found, v1::ShownEntry* shown);
   // Emits the entry's kernels again and sets their listings, or texts that say why there is none.
