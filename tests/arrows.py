@@ -36,7 +36,7 @@ server/config: compiler/support
 server/observe:
 server/listen: compiler/support
 server/schedule: compiler/support
-server/pool: compiler/support compiler/worker server/observe server/schedule
+server/pool: compiler/support compiler/worker server/observe
 server/tune: cache compiler/graph compiler/support server/observe server/pool
 server/build: cache compiler/graph compiler/support server/tune
 server/flight: cache compiler/graph compiler/support server/build server/observe server/pool server/schedule server/tune

@@ -21,7 +21,8 @@ std::string NewJobId() {
 
 FlightTable::Options TableOptions(const v1::Config& config) {
   FlightTable::Options options;
-  options.runners = config.workers().count();
+  options.tasks.workers = config.workers().count();
+  options.tasks.gpus = config.measuring().gpus();
   options.queue_max = config.admission().queue_max();
   options.graphs_bytes_max = config.admission().graphs_bytes_max();
   options.new_job_id = NewJobId;
@@ -40,7 +41,7 @@ Coordinator::Coordinator(const v1::Config& config, Store* store, HitIndex* index
       pool_(pool),
       stats_(stats),
       keys_(store, index, &clock_),
-      compiler_(config, store, &keys_, pool, tuner, stats),
+      compiler_(config, pool->hello().compiler_fingerprint(), &keys_, tuner, stats),
       table_(TableOptions(config), &clock_, this, this) {}
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Config& config, Store* store,
@@ -52,20 +53,23 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Confi
       made->strand_,
       Strand::Create(&made->clock_, [table] { return table->NextTick(); }, [table] { table->Tick(); }));
   KILN_ASSIGN_OR_RETURN(made->disk_, ThreadExecutor::Create(kDiskThreads));
-  KILN_ASSIGN_OR_RETURN(made->runners_, ThreadExecutor::Create(config.workers().count()));
+  KILN_ASSIGN_OR_RETURN(made->gpus_, ThreadExecutor::Create(config.measuring().gpus()));
   return made;
 }
 
 Coordinator::~Coordinator() {
-  if (strand_ != nullptr) {
+  if (gpus_ != nullptr) {
     strand_->Run([this] {
       closing_ = true;
-      for (const auto& [id, compilation] : compilations_) compilation->stopped = true;
+      for (const auto& [id, compile] : compiles_) compile->Stop();
+      for (const auto& [id, chore] : chores_)
+        chore.done({absl::CancelledError("the daemon stops"), {}, false});
     });
+    absl::MutexLock lock(&work_mutex_);
+    work_mutex_.Await(absl::Condition(this, &Coordinator::NothingIsAtWork));
   }
-  runners_ = nullptr;
-  // What the last runners told becomes writes, which are finished.
-  if (strand_ != nullptr) strand_->Run([] {});
+  gpus_ = nullptr;
+  // Made artifacts have become writes, which are finished.
   disk_ = nullptr;
   strand_ = nullptr;
 }
@@ -145,29 +149,110 @@ void Coordinator::Cancel(CallId id) {
 
 // ---- What the table asks for -----------------------------------------------------------------
 
-void Coordinator::Start(FlightId flight, FlightRequestPtr request) {
+void Coordinator::Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) {
   if (closing_) return;
-  auto compilation = std::make_shared<Compilation>();
-  compilation->request = std::move(request);
-  compilation->progress = [this, flight](absl::string_view phase, FlightEventPtr event) {
+  CountWork(1);
+  if (flight == 0) {
+    StartChore(id, task.number);
+    return;
+  }
+  const CompilePtr compile = CompileOf(flight, request);
+  if (task.kind == TaskQueue::Kind::kTune) {
+    StartTuning(id, flight, compile);
+  } else {
+    StartWork(id, flight, compile, task.number);
+  }
+}
+
+Coordinator::CompilePtr Coordinator::CompileOf(FlightId flight, const FlightRequestPtr& request) {
+  CompilePtr& compile = compiles_[flight];
+  if (compile != nullptr) return compile;
+  FlightCompile::Outside outside;
+  outside.progress = [this, flight](absl::string_view phase, FlightEventPtr event) {
     strand_->Post([this, flight, phase = std::string(phase), event = std::move(event)] {
       table_.Progress(flight, phase, event);
     });
   };
-  compilations_[flight] = compilation;
-  runners_->Post([this, flight, compilation] {
-    absl::StatusOr<std::shared_ptr<const Artifact>> artifact = compiler_.Compile(compilation);
-    strand_->Post([this, flight, lost = compilation->workers_lost, artifact = std::move(artifact)]() mutable {
-      compilations_.erase(flight);
-      table_.Compiled(flight, std::move(artifact), lost);
+  outside.ask = [this, flight](std::vector<FlightTask> tasks) {
+    strand_->Post([this, flight, tasks = std::move(tasks)] { table_.Asked(flight, tasks); });
+  };
+  compile = std::make_shared<FlightCompile>(&compiler_, request, std::move(outside));
+  return compile;
+}
+
+void Coordinator::StartWork(TaskId id, FlightId flight, const CompilePtr& compile, uint64_t number) {
+  // Its frame may be a large graph's.
+  disk_->Post([this, id, flight, compile, number] {
+    WorkerTask task = compile->TaskFor(number);
+    task.done = [this, id, flight, compile, number](WorkerResult result) {
+      strand_->Post(
+          [this, id, seconds = result.seconds, ok = result.status.ok()] { table_.Ended(id, seconds, ok); });
+      auto taken = std::make_shared<WorkerResult>(std::move(result));  // std::function copies
+      Take(flight, [compile, number, taken] { return compile->After(number, std::move(*taken)); });
+    };
+    pool_->Submit(std::move(task));
+  });
+}
+
+void Coordinator::StartTuning(TaskId id, FlightId flight, const CompilePtr& compile) {
+  gpus_->Post([this, id, flight, compile] {
+    const MonotonicTime begin = clock_.Now();
+    compile->TuneOnGpu();
+    strand_->Post([this, id, seconds = SecondsBetween(begin, clock_.Now())] {
+      table_.Ended(id, seconds, /*typical=*/true);
+    });
+    Take(flight, [compile] { return compile->AfterTuning(); });
+  });
+}
+
+void Coordinator::StartChore(TaskId id, uint64_t number) {
+  WorkerTask task = std::move(chores_.extract(number).mapped());
+  task.done = [this, id, done = std::move(task.done)](WorkerResult result) {
+    const double seconds = result.seconds;
+    const bool ok = result.status.ok();
+    done(std::move(result));
+    strand_->Post([this, id, seconds, ok] {
+      table_.Ended(id, seconds, ok);
+      CountWork(-1);
+    });
+  };
+  pool_->Submit(std::move(task));
+}
+
+void Coordinator::Take(FlightId flight, std::function<FlightNext()> step) {
+  disk_->Post([this, flight, step = std::move(step)] {
+    FlightNext next = step();
+    strand_->Post([this, flight, next = std::move(next)]() mutable {
+      const bool over = next.outcome.has_value();
+      table_.Advanced(flight, std::move(next));
+      if (over) compiles_.erase(flight);
+      CountWork(-1);
     });
   });
 }
 
+void Coordinator::CountWork(int more) {
+  absl::MutexLock lock(&work_mutex_);
+  at_work_ += static_cast<size_t>(more);
+}
+
+void Coordinator::Submit(const Caller& caller, WorkerTask task) {
+  auto submitted = std::make_shared<WorkerTask>(std::move(task));  // std::function copies
+  strand_->Post([this, caller, submitted] {
+    if (closing_) {
+      submitted->done({absl::CancelledError("the daemon stops"), {}, false});
+      return;
+    }
+    chores_[++last_chore_] = std::move(*submitted);
+    table_.Chore(last_chore_, caller);
+  });
+}
+
 void Coordinator::Stop(FlightId flight) {
-  if (const auto found = compilations_.find(flight); found != compilations_.end()) {
-    found->second->stopped = true;
-  }
+  const auto found = compiles_.find(flight);
+  if (found == compiles_.end()) return;
+  found->second->Stop();
+  compiles_.erase(found);
 }
 
 void Coordinator::Look(FlightId flight, const std::string& compile_key) {
@@ -208,7 +293,7 @@ std::vector<v1::JobInfo> Coordinator::Jobs() {
 
 Coordinator::Load Coordinator::load() {
   Load load;
-  strand_->Run([&] { load = {table_.flights(), table_.queued(), table_.running()}; });
+  strand_->Run([&] { load = {table_.flights(), table_.queued(), table_.begun()}; });
   return load;
 }
 

@@ -1,11 +1,12 @@
-// The coordinator of a running daemon: a FlightTable on a strand, the threads that compile for it and that
-// read and write the store for it, and what is known of keys.
+// The coordinator of a running daemon: a FlightTable on a strand, what does its tasks (the pool's workers, a
+// thread a GPU), the threads that take in what these bring and that read and write the store, and what is
+// known of keys.
 //
 //   Find: a hit, from memory, on the caller's thread        Lookup: with the store, on a thread of the disk's
 //   Compile, Attach, Uploaded, Cancel: inputs of the table (flight_table.h), posted to the strand
 //
-// No call blocks but those for people. Thread-safe. Limits: admission.queue_max flights wait, one runs a
-// worker (workers.count); `kDiskThreads` calls are at the disk.
+// No call blocks but those for people. Thread-safe. Limits: the table's; `kDiskThreads` steps and calls are
+// at the disk.
 #pragma once
 
 #include <atomic>
@@ -15,13 +16,16 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/compile.pb.h"
 #include "kiln/v1/config.pb.h"
+#include "server/flight/flight_compile.h"
 #include "server/flight/flight_compiler.h"
 #include "server/flight/flight_table.h"
 #include "server/flight/hit_index.h"
@@ -56,6 +60,8 @@ class Coordinator final : public Workers, public FlightStore {
   void Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call);
   void Uploaded(CallId id, absl::StatusOr<GraphPtr> graph);
   void Cancel(CallId id);
+  // A task of no flight, in its turn. Its `done` is called once, on another thread.
+  void Submit(const Caller& caller, WorkerTask task);
   // For what blocks: unpacking and hashing an upload, reading objects.
   void Work(std::function<void()> work) { disk_->Post(std::move(work)); }
 
@@ -72,7 +78,7 @@ class Coordinator final : public Workers, public FlightStore {
   struct Load {
     size_t flights = 0;
     size_t queued = 0;
-    size_t running = 0;
+    size_t begun = 0;
   };
   Load load();
   // After a removal: forgets crashes and what memory knows of the key; of every key when empty.
@@ -86,10 +92,20 @@ class Coordinator final : public Workers, public FlightStore {
               Stats* stats);
 
   // What the table asks for, on the strand.
-  void Start(FlightId flight, FlightRequestPtr request) override;
+  void Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) override;
   void Stop(FlightId flight) override;
   void Look(FlightId flight, const std::string& compile_key) override;
   void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) override;
+
+  using CompilePtr = std::shared_ptr<FlightCompile>;  // shared by the table's flight and its tasks at work
+  CompilePtr CompileOf(FlightId flight, const FlightRequestPtr& request);
+  void StartChore(TaskId id, uint64_t number);
+  void StartWork(TaskId id, FlightId flight, const CompilePtr& compile, uint64_t number);
+  void StartTuning(TaskId id, FlightId flight, const CompilePtr& compile);
+  // What follows a task's end, on a thread of the disk's.
+  void Take(FlightId flight, std::function<FlightNext()> step);
+  bool NothingIsAtWork() const ABSL_SHARED_LOCKS_REQUIRED(work_mutex_) { return at_work_ == 0; }
+  void CountWork(int more) ABSL_LOCKS_EXCLUDED(work_mutex_);
 
   SystemClock clock_;
   Store* const store_;
@@ -101,13 +117,18 @@ class Coordinator final : public Workers, public FlightStore {
 
   // The strand's.
   FlightTable table_;
-  absl::flat_hash_map<FlightId, FlightCompiler::CompilationPtr> compilations_;
+  absl::flat_hash_map<FlightId, CompilePtr> compiles_;
+  absl::flat_hash_map<uint64_t, WorkerTask> chores_;  // that wait
+  uint64_t last_chore_ = 0;
   bool closing_ = false;  // nothing starts any more
+
+  absl::Mutex work_mutex_;
+  size_t at_work_ ABSL_GUARDED_BY(work_mutex_) = 0;  // tasks started, and what they bring not yet taken in
 
   // In this order: a later one posts to those before it.
   std::unique_ptr<Strand> strand_;
   std::unique_ptr<ThreadExecutor> disk_;
-  std::unique_ptr<ThreadExecutor> runners_;
+  std::unique_ptr<ThreadExecutor> gpus_;
 };
 
 }  // namespace kiln

@@ -14,6 +14,7 @@ namespace {
 constexpr char kPushback[] = "kiln/pushback-milliseconds";
 constexpr double kPushbackSecondsMin = 0.1;
 constexpr double kPushbackSecondsMax = 30;
+constexpr double kUnknownCompileSeconds = 1;
 constexpr double kTypicalOf = 16;  // compiles, of which the mean is moved by the last
 
 }  // namespace
@@ -25,6 +26,7 @@ const char* FlightStateName(FlightTable::State state) {
     case FlightTable::State::kUploading: return "uploading";
     case FlightTable::State::kQueued: return "queued";
     case FlightTable::State::kRunning: return "running";
+    case FlightTable::State::kWaiting: return "waiting";
     case FlightTable::State::kStoring: return "storing";
     case FlightTable::State::kDying: return "dying";
   }
@@ -32,7 +34,7 @@ const char* FlightStateName(FlightTable::State state) {
 }
 
 FlightTable::FlightTable(Options options, const Clock* clock, Workers* workers, FlightStore* store)
-    : options_(std::move(options)), clock_(clock), workers_(workers), store_(store) {}
+    : options_(std::move(options)), clock_(clock), workers_(workers), store_(store), tasks_(options_.tasks) {}
 
 // ---- Calls -----------------------------------------------------------------------------------
 
@@ -219,8 +221,9 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
 absl::Status FlightTable::TakePlace(Flight& flight) {
   if (draining_) return absl::UnavailableError("the daemon is stopping");
   const FlightRequest& request = *flight.request;
+  KILN_RETURN_IF_ERROR(CheckWait(flight));
   while (PlacesAreTaken() || graphs_bytes_ + request.bytes > options_.graphs_bytes_max) {
-    if (!Displace(request)) return Refusal();
+    if (!Displace(request)) return QueueIsFull();
   }
   flight.place = true;
   ++places_;
@@ -243,24 +246,46 @@ bool FlightTable::Displace(const FlightRequest& newcomer) {
     if (held(placed) <= most) continue;
     const auto waits = std::find_if(placed.flights.rbegin(), placed.flights.rend(), [this](FlightId id) {
       const State state = StateOfFlight(id);
-      return state == State::kQueued || state == State::kUploading;
+      return state == State::kQueued || state == State::kUploading || state == State::kWaiting;
     });
     if (waits == placed.flights.rend()) continue;
     most = held(placed);
     latest = Find(*waits);
   }
   if (latest == nullptr) return false;
-  EndAll(*latest, Refusal());
+  EndAll(*latest, QueueIsFull());
   return true;
 }
 
-absl::Status FlightTable::Refusal() const {
-  const double rounds = static_cast<double>(places_) / static_cast<double>(options_.runners);
-  const double seconds = std::clamp(rounds * typical_seconds_, kPushbackSecondsMin, kPushbackSecondsMax);
-  absl::Status status = absl::ResourceExhaustedError(
-      absl::StrCat("the queue is full (", places_ - running_, " waiting); try again later"));
-  status.SetPayload(kPushback, absl::Cord(absl::StrCat(static_cast<int64_t>(seconds * 1e3))));
+absl::Status FlightTable::Refusal(absl::string_view why, double seconds) const {
+  absl::Status status = absl::ResourceExhaustedError(why);
+  const double told = std::clamp(seconds, kPushbackSecondsMin, kPushbackSecondsMax);
+  status.SetPayload(kPushback, absl::Cord(absl::StrCat(static_cast<int64_t>(told * 1e3))));
   return status;
+}
+
+absl::Status FlightTable::QueueIsFull() const {
+  const double rounds = static_cast<double>(places_) / static_cast<double>(options_.tasks.workers);
+  return Refusal(absl::StrCat("the queue is full (", places_ - begun_, " waiting); try again later"),
+                 rounds * (compile_seconds_ > 0 ? compile_seconds_ : kUnknownCompileSeconds));
+}
+
+// Who would not be served in time is told so now, and not when its time is over.
+absl::Status FlightTable::CheckWait(const Flight& flight) const {
+  const MonotonicTime deadline = LatestDeadline(flight);
+  if (deadline == MonotonicTime::max()) return absl::OkStatus();
+  const double left = SecondsBetween(clock_->Now(), deadline);
+  const double wait = tasks_.WaitSeconds(flight.request->caller);
+  if (wait <= std::max(left, 0.0)) return absl::OkStatus();
+  return Refusal(absl::StrCat("the queue is longer (", static_cast<int64_t>(wait),
+                              " s) than the caller waits; try again later"),
+                 wait - left);
+}
+
+MonotonicTime FlightTable::LatestDeadline(const Flight& flight) const {
+  MonotonicTime latest = MonotonicTime::min();
+  for (const CallId waiter : flight.waiters) latest = std::max(latest, calls_.at(waiter).call.deadline);
+  return latest;
 }
 
 std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status) {
@@ -285,38 +310,137 @@ void FlightTable::Enqueue(Flight& flight, CallId leader) {
   flight.leader = leader;
   flight.request->hints = calls_.at(leader).call.hints;
   flight.state = State::kQueued;
-  flight.position = static_cast<uint32_t>(queue_.size() + running_);
-  queue_.Push({flight.id, flight.request->caller, flight.id, 0, typical_seconds_});
+  flight.position = static_cast<uint32_t>(queued_ + begun_);
+  ++queued_;
+  Push(flight, {FlightTask()});
   for (const CallId waiter : flight.waiters) {
     Announce(flight, waiter);
     KeepGraph(waiter);
   }
-  StartWaiting();
+  StartTasks();
 }
 
-void FlightTable::StartWaiting() {
-  while (running_ < options_.runners) {
-    const std::optional<FairQueue::TaskId> next = queue_.Pop();
-    if (!next.has_value()) return;
-    Flight& flight = *Find(*next);
-    flight.state = State::kRunning;
-    flight.started = clock_->Now();
-    flight.charged_seconds = typical_seconds_;
-    ++running_;
-    workers_->Start(flight.id, flight.request);
+void FlightTable::Push(Flight& flight, const std::vector<FlightTask>& tasks) {
+  for (const FlightTask& task : tasks) {
+    TaskQueue::Task pushed;
+    pushed.kind = task.kind;
+    pushed.caller = flight.request->caller;
+    pushed.program = flight.request->program;
+    pushed.urgent = task.urgent;
+    if (flight.state == State::kQueued) pushed.brings = compile_seconds_;
+    const TaskId id = tasks_.Push(std::move(pushed));
+    flight.waiting.insert(id);
+    doing_[id] = {flight.id, task};
   }
 }
 
-// The work has ended, well or not: what it took is its tenant's.
-void FlightTable::EndWork(Flight& flight) {
-  const double seconds = SecondsBetween(flight.started, clock_->Now());
-  queue_.Correct(flight.request->caller, seconds - flight.charged_seconds);
-  if (flight.state == State::kRunning) typical_seconds_ += (seconds - typical_seconds_) / kTypicalOf;
+void FlightTable::DropWaiting(Flight& flight) {
+  for (const TaskId id : flight.waiting) {
+    tasks_.Remove(id);
+    doing_.erase(id);
+  }
+  flight.waiting.clear();
+}
+
+void FlightTable::Chore(uint64_t number, const Caller& caller) {
+  TaskQueue::Task task;
+  task.kind = TaskQueue::Kind::kEmit;
+  task.caller = caller;
+  task.program = ++last_flight_;
+  const TaskId id = tasks_.Push(std::move(task));
+  doing_[id] = {0, {TaskQueue::Kind::kEmit, number, false}};
+  StartTasks();
+}
+
+void FlightTable::StartTasks() {
+  while (const std::optional<TaskId> id = tasks_.Take()) {
+    const Doing& doing = doing_.at(*id);
+    const FlightTask task = doing.task;
+    Flight* const flight = Find(doing.flight);
+    if (flight == nullptr) {
+      workers_->Start(*id, 0, nullptr, task);
+      continue;
+    }
+    flight->waiting.erase(*id);
+    // The timer may be late.
+    if (LatestDeadline(*flight) <= clock_->Now()) {
+      doing_.erase(*id);
+      tasks_.Ended(*id, 0, /*typical=*/false);
+      EndOverdue(*flight);
+      continue;
+    }
+    Begin(*flight);
+    ++flight->at_work;
+    workers_->Start(*id, flight->id, flight->request, task);
+  }
+}
+
+void FlightTable::Begin(Flight& flight) {
+  if (flight.state == State::kQueued) {
+    --queued_;
+    ++begun_;
+    flight.begun = true;
+    flight.phase = "planning";
+  }
+  flight.state = State::kRunning;
+}
+
+void FlightTable::EndOverdue(Flight& flight) {
+  const std::vector<CallId> waiters(flight.waiters.begin(), flight.waiters.end());
+  for (const CallId waiter : waiters) {
+    EndCall(waiter, absl::DeadlineExceededError("the compile took longer than the caller waits"));
+  }
+  Leave(flight);
+}
+
+// What it took is its tenant's, whatever came of it.
+void FlightTable::Ended(TaskId id, double seconds, bool typical) {
+  const auto found = doing_.find(id);
+  if (found == doing_.end() || !tasks_.Runs(id)) return;
+  const Doing doing = found->second;
+  doing_.erase(found);
+  tasks_.Ended(id, seconds, typical);
+  if (Flight* flight = Find(doing.flight); flight != nullptr && doing.task.kind != TaskQueue::Kind::kTune)
+    flight->worker_seconds += seconds;
+  StartTasks();
+}
+
+void FlightTable::Asked(FlightId id, const std::vector<FlightTask>& tasks) {
+  Flight* flight = Find(id);
+  if (flight == nullptr || flight->state != State::kRunning) return;
+  Push(*flight, tasks);
+  StartTasks();
+}
+
+void FlightTable::Advanced(FlightId id, FlightNext next) {
+  Flight* flight = Find(id);
+  if (flight == nullptr || flight->at_work == 0) return;
+  --flight->at_work;
+  if (flight->state == State::kDying) {
+    if (flight->at_work == 0) Erase(*flight);
+  } else if (next.outcome.has_value()) {
+    if (next.outcome->ok()) {
+      Made(*flight, **std::move(next.outcome), next.workers_lost);
+    } else {
+      EndFailed(*flight, next.outcome->status());
+    }
+  } else {
+    Push(*flight, next.tasks);
+    Settle(*flight);
+  }
+  StartTasks();
+}
+
+// Nothing of it is at work: it waits for its turn.
+void FlightTable::Settle(Flight& flight) {
+  if (flight.at_work > 0) return;
+  flight.state = State::kWaiting;
+  if (flight.waiting.empty()) EndFailed(flight, absl::InternalError("the compile came to no end"));
 }
 
 void FlightTable::Progress(FlightId id, absl::string_view phase, FlightEventPtr event) {
   Flight* flight = Find(id);
-  if (flight == nullptr || flight->state != State::kRunning) return;
+  if (flight == nullptr || (flight->state != State::kRunning && flight->state != State::kWaiting)) return;
   flight->phase = std::string(phase);
   if (event == nullptr) return;
   const v1::CompileEvent& message = event->message();
@@ -326,24 +450,15 @@ void FlightTable::Progress(FlightId id, absl::string_view phase, FlightEventPtr 
   for (const CallId waiter : flight->waiters) calls_.at(waiter).call.subscriber->Event(event);
 }
 
-void FlightTable::Compiled(FlightId id, absl::StatusOr<std::shared_ptr<const Artifact>> artifact,
-                           uint32_t workers_lost) {
-  Flight* flight = Find(id);
-  if (flight == nullptr || (flight->state != State::kRunning && flight->state != State::kDying)) return;
-  EndWork(*flight);
-  if (flight->state == State::kDying || !artifact.ok()) {
-    --running_;
-    EndFailed(*flight, artifact.status());
-    StartWaiting();
-    return;
-  }
-  flight->state = State::kStoring;
-  flight->artifact = *std::move(artifact);
-  flight->done = DoneEvent(flight->artifact->signed_manifest, /*durable=*/false, workers_lost);
+void FlightTable::Made(Flight& flight, std::shared_ptr<const Artifact> artifact, uint32_t workers_lost) {
+  compile_seconds_ += (flight.worker_seconds - compile_seconds_) / kTypicalOf;
+  flight.state = State::kStoring;
+  flight.artifact = std::move(artifact);
+  flight.done = DoneEvent(flight.artifact->signed_manifest, /*durable=*/false, workers_lost);
   // First: who is answered may fetch at once.
-  store_->Write(id, flight->artifact);
-  const std::vector<CallId> waiters(flight->waiters.begin(), flight->waiters.end());
-  for (const CallId waiter : waiters) AnswerFromArtifact(*flight, waiter);
+  store_->Write(flight.id, flight.artifact);
+  const std::vector<CallId> waiters(flight.waiters.begin(), flight.waiters.end());
+  for (const CallId waiter : waiters) AnswerFromArtifact(flight, waiter);
 }
 
 void FlightTable::AnswerFromArtifact(Flight& flight, CallId id) {
@@ -362,7 +477,6 @@ void FlightTable::AnswerFromArtifact(Flight& flight, CallId id) {
 void FlightTable::Stored(FlightId id, const absl::Status& status) {
   Flight* flight = Find(id);
   if (flight == nullptr || flight->state != State::kStoring) return;
-  --running_;
   GivePlaceBack(*flight);
   const FlightEventPtr stored = StoredEvent(status);
   std::vector<CallId> unserved;
@@ -377,7 +491,6 @@ void FlightTable::Stored(FlightId id, const absl::Status& status) {
     EndCall(waiter, absl::OkStatus());
   }
   EndFlight(*flight, unserved);
-  StartWaiting();
 }
 
 // Who was not served goes on in the key's next flight, with the same graph, and is looked up there.
@@ -420,10 +533,22 @@ void FlightTable::EndCall(CallId id, const absl::Status& status) {
 void FlightTable::EndAll(Flight& flight, const absl::Status& status) {
   const std::vector<CallId> waiters(flight.waiters.begin(), flight.waiters.end());
   for (const CallId waiter : waiters) EndCall(waiter, status);
-  Erase(flight);
+  EndOfAll(flight);
 }
 
-// The compile's own verdict, for everybody; a dying flight has nobody.
+// Nobody waits for it. What it has at work keeps its place until that has ended.
+void FlightTable::EndOfAll(Flight& flight) {
+  DropWaiting(flight);
+  if (flight.state == State::kRunning || flight.state == State::kWaiting) workers_->Stop(flight.id);
+  if (flight.at_work == 0) {
+    Erase(flight);
+    return;
+  }
+  flight.state = State::kDying;
+  Hide(flight);
+}
+
+// The compile's own verdict, for everybody.
 void FlightTable::EndFailed(Flight& flight, const absl::Status& status) {
   if (absl::IsCancelled(status)) {  // its worker was stopped though there are callers
     EndAll(flight, absl::UnavailableError("the daemon is stopping"));
@@ -446,14 +571,7 @@ void FlightTable::Leave(Flight& flight) {
     if (!AskForUpload(flight)) EndAll(flight, absl::NotFoundError("the job ended before it had its graph"));
     return;
   }
-  if (flight.state != State::kRunning) {
-    Erase(flight);
-    return;
-  }
-  workers_->Stop(flight.id);
-  flight.state = State::kDying;
-  by_slot_.erase(flight.slot);
-  by_job_.erase(flight.request->job_id);
+  EndOfAll(flight);
 }
 
 void FlightTable::Tick() {
@@ -503,10 +621,8 @@ FlightTable::Flight& FlightTable::NewFlight(FlightRequest request, std::string s
   return made;
 }
 
-void FlightTable::Erase(Flight& flight) {
-  SetPatience(flight, std::nullopt);
-  if (flight.state == State::kQueued) queue_.Remove(flight.id);
-  GivePlaceBack(flight);
+// Nobody can join it any more.
+void FlightTable::Hide(const Flight& flight) {
   if (const auto found = by_slot_.find(flight.slot); found != by_slot_.end() && found->second == flight.id) {
     by_slot_.erase(found);
   }
@@ -514,6 +630,15 @@ void FlightTable::Erase(Flight& flight) {
       found != by_job_.end() && found->second == flight.id) {
     by_job_.erase(found);
   }
+}
+
+void FlightTable::Erase(Flight& flight) {
+  SetPatience(flight, std::nullopt);
+  if (flight.state == State::kQueued) --queued_;
+  if (flight.begun) --begun_;
+  DropWaiting(flight);
+  GivePlaceBack(flight);
+  Hide(flight);
   flights_.erase(flight.id);
 }
 

@@ -3,20 +3,26 @@
 //
 //   call → known of the store? answered
 //        → a flight of its key? joins it
-//        → else starts one:  looking → uploading → queued → running → storing → gone
+//        → else starts one:  looking → uploading → queued → running ⇄ waiting → storing → gone
+//
+// A compile is tasks: the plan, then what each one's end asks for next (emits, tuning), until one brings the
+// outcome. A flight runs while a task of it is at a worker or a GPU, or what a task brought is being taken
+// in; while all that it needs waits for its turn it is waiting, and holds neither worker, GPU nor thread.
 //
 // One flight per CompileKey; a debug call has one of its own that nobody joins. Callers are subscribers of
 // their flight. One caller's upload serves all; where it leaves or is slow another is asked, who joins later
 // too. When a variant is made, whom it fits is answered; those whose sizes it does not fit wait for the
 // flight's end and go on in the key's next flight, with the graph that is here already, and so do all whose
-// upload came from one that joined after the look. A flight that everybody left gives its place back
-// at once while it waits, and when its work ends while it runs (state dying): nobody joins it meanwhile.
+// upload came from one that joined after the look. A flight that everybody left, or that has failed, gives
+// its place back at once while it waits, and when its tasks have ended while it runs (state dying): nobody
+// joins it meanwhile, and what waits of it never runs.
 //
-// Places: at most `runners` flights run or store, and with those that wait for an upload or a runner they are
-// at most runners + queue_max, whose graphs and headers are at most graphs_bytes_max. One more is refused
-// with RESOURCE_EXHAUSTED before it uploads, and told when to come again (`PushbackOf`); where another tenant
-// holds more than its own, of places or of bytes, that one's latest flights that do not run are refused in
-// its stead. Who runs next is fair to tenants and their jobs (fair_queue.h).
+// Places: at most workers + queue_max flights, of those that wait for an upload, are compiled or stored, with
+// graphs and headers of at most graphs_bytes_max. One more is refused with RESOURCE_EXHAUSTED before it
+// uploads, and told when to come again (`PushbackOf`); where another tenant holds more than its own, of
+// places or of bytes, that one's latest flights that hold nothing else are refused in its stead. Likewise
+// refused is who would wait in the queue beyond its deadline. Which task runs next is fair to tenants and
+// their jobs (task_queue.h).
 //
 // A caller gets events, and at the very last one End. Its status is about the call: RESOURCE_EXHAUSTED (no
 // place), UNAVAILABLE (stopping), DEADLINE_EXCEEDED, NOT_FOUND (attach), what its upload said; what became of
@@ -48,11 +54,13 @@
 #include "server/flight/known_key.h"
 #include "server/schedule/clock.h"
 #include "server/schedule/fair_queue.h"
+#include "server/schedule/task_queue.h"
 
 namespace kiln {
 
 using CallId = uint64_t;    // chosen by who calls, never twice
 using FlightId = uint64_t;  // chosen by the table, never twice
+using TaskId = TaskQueue::TaskId;
 // Shared with the flights that start from the same upload, and with what compiles them.
 using GraphPtr = std::shared_ptr<const std::string>;
 
@@ -86,12 +94,29 @@ struct FlightRequest {
 };
 using FlightRequestPtr = std::shared_ptr<const FlightRequest>;  // shared by the table and who compiles
 
-// Compiles. Each Start ends with one input `Compiled`; Progress before it.
+// A task of a flight's. Number 0 is its first plan; the others are chosen by who compiles.
+struct FlightTask {
+  TaskQueue::Kind kind = TaskQueue::Kind::kPlan;
+  uint64_t number = 0;
+  bool urgent = false;
+};
+
+// What the end of a task brings.
+struct FlightNext {
+  std::vector<FlightTask> tasks;  // to be done now
+  std::optional<absl::StatusOr<std::shared_ptr<const Artifact>>> outcome;
+  uint32_t workers_lost = 0;  // so far
+};
+
+// Does tasks. Each Start ends with one input `Ended`, when the worker or GPU is free again, and then, for a
+// flight's, one `Advanced`; Progress and Asked come before it.
 class Workers {
  public:
   virtual ~Workers() = default;
-  virtual void Start(FlightId flight, FlightRequestPtr request) = 0;
-  virtual void Stop(FlightId flight) = 0;  // nobody waits: its end may come early
+  // `request` is null for a task of no flight.
+  virtual void Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) = 0;
+  // Nothing of it is wanted any more: what runs may end early, and nothing else starts.
+  virtual void Stop(FlightId flight) = 0;
 };
 
 // What is kept. Each Look ends with `Looked`, each Write with `Stored`.
@@ -114,13 +139,13 @@ std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status);
 class FlightTable {
  public:
   struct Options {
-    size_t runners = 1;
+    TaskQueue::Options tasks;
     size_t queue_max = 256;
     uint64_t graphs_bytes_max = uint64_t{1} << 30;                        // no less than one request's
     std::chrono::milliseconds upload_patience = std::chrono::seconds(5);  // then another caller is asked
     std::function<std::string()> new_job_id;
   };
-  enum class State { kNone, kLooking, kUploading, kQueued, kRunning, kStoring, kDying };
+  enum class State { kNone, kLooking, kUploading, kQueued, kRunning, kWaiting, kStoring, kDying };
 
   // All outlive the table.
   FlightTable(Options options, const Clock* clock, Workers* workers, FlightStore* store);
@@ -134,7 +159,11 @@ class FlightTable {
   void Cancel(CallId id);  // the caller left: it is told nothing more
   void Looked(FlightId id, KnownKeyPtr known);
   void Progress(FlightId id, absl::string_view phase, FlightEventPtr event);  // null: the phase alone
-  void Compiled(FlightId id, absl::StatusOr<std::shared_ptr<const Artifact>> artifact, uint32_t workers_lost);
+  // The worker or GPU was taken for `seconds`. `typical`: others of its kind will be as long.
+  void Ended(TaskId id, double seconds, bool typical);
+  void Advanced(FlightId id, FlightNext next);
+  void Asked(FlightId id, const std::vector<FlightTask>& tasks);  // by a task at work
+  void Chore(uint64_t number, const Caller& caller);              // an emit for no flight: Start, then Ended
   void Stored(FlightId id, const absl::Status& status);
   void Tick();  // at NextTick, or at any time
   std::optional<MonotonicTime> NextTick() const;
@@ -145,8 +174,9 @@ class FlightTable {
   std::vector<v1::JobInfo> Jobs() const;
   size_t flights() const { return flights_.size(); }
   size_t calls() const { return calls_.size(); }
-  size_t queued() const { return queue_.size(); }
-  size_t running() const { return running_; }  // storing and dying ones too
+  size_t queued() const { return queued_; }  // flights of which nothing has run
+  size_t begun() const { return begun_; }    // and the others that have been queued
+  const TaskQueue& tasks() const { return tasks_; }
   size_t places() const { return places_; }
   uint64_t graphs_bytes() const { return graphs_bytes_; }  // of those that hold places
   State StateOfFlight(FlightId id) const;
@@ -158,6 +188,10 @@ class FlightTable {
   struct Placed {  // of one tenant
     absl::btree_set<FlightId> flights;
     uint64_t bytes = 0;
+  };
+  struct Doing {
+    FlightId flight = 0;  // 0: a chore
+    FlightTask task;
   };
   struct Waiting {
     FlightCall call;
@@ -179,13 +213,15 @@ class FlightTable {
     std::shared_ptr<const Artifact> artifact;
     FlightEventPtr done;
     bool place = false;
+    bool begun = false;
     uint32_t position = 0;
     std::string phase = "starting";                 // while it runs
     absl::btree_map<int, FlightEventPtr> progress;  // the last of each kind, for who joins later
     uint32_t kernels_done = 0;
     uint32_t kernels_total = 0;
-    MonotonicTime started;
-    double charged_seconds = 0;
+    absl::btree_set<TaskId> waiting;  // tasks
+    size_t at_work = 0;               // tasks that have not ended, or brought what comes next
+    double worker_seconds = 0;
     std::optional<MonotonicTime> patience;
   };
   enum class Timer { kCall, kFlight };
@@ -195,9 +231,12 @@ class FlightTable {
   void Subscribe(Flight& flight, CallId id, FlightCall call, bool uploads);
   void Join(Flight& flight, CallId id);
   absl::Status TakePlace(Flight& flight);
-  bool PlacesAreTaken() const { return places_ >= options_.runners + options_.queue_max; }
+  bool PlacesAreTaken() const { return places_ >= options_.tasks.workers + options_.queue_max; }
   bool Displace(const FlightRequest& newcomer);
-  absl::Status Refusal() const;
+  absl::Status Refusal(absl::string_view why, double seconds) const;
+  absl::Status QueueIsFull() const;
+  absl::Status CheckWait(const Flight& flight) const;
+  MonotonicTime LatestDeadline(const Flight& flight) const;
   void GivePlaceBack(Flight& flight);
   void Announce(Flight& flight, CallId id);
   void KeepGraph(CallId id);
@@ -205,8 +244,13 @@ class FlightTable {
   bool AskForUpload(Flight& flight);
   void SetPatience(Flight& flight, std::optional<MonotonicTime> until);
   void Enqueue(Flight& flight, CallId leader);
-  void StartWaiting();
-  void EndWork(Flight& flight);
+  void Push(Flight& flight, const std::vector<FlightTask>& tasks);
+  void DropWaiting(Flight& flight);
+  void StartTasks();
+  void Begin(Flight& flight);
+  void EndOverdue(Flight& flight);
+  void Settle(Flight& flight);
+  void Made(Flight& flight, std::shared_ptr<const Artifact> artifact, uint32_t workers_lost);
   void AnswerFromKnown(Flight& flight, const KnownKey& known);
   void AnswerFromArtifact(Flight& flight, CallId id);
   void EndFlight(Flight& flight, const std::vector<CallId>& unserved);
@@ -214,7 +258,9 @@ class FlightTable {
   void EndCall(CallId id, const absl::Status& status);
   void EndFailed(Flight& flight, const absl::Status& status);
   void EndAll(Flight& flight, const absl::Status& status);
+  void EndOfAll(Flight& flight);
   Flight* Unsubscribe(CallId id);
+  void Hide(const Flight& flight);
   void Erase(Flight& flight);
 
   const Options options_;
@@ -226,14 +272,16 @@ class FlightTable {
   absl::flat_hash_map<std::string, FlightId> by_slot_;  // those that can be joined
   absl::flat_hash_map<std::string, FlightId> by_job_;
   absl::flat_hash_map<CallId, Waiting> calls_;
-  FairQueue queue_;
+  TaskQueue tasks_;
+  absl::flat_hash_map<TaskId, Doing> doing_;  // those of tasks_
   absl::btree_set<std::pair<MonotonicTime, std::pair<Timer, uint64_t>>> timers_;
   FlightId last_flight_ = 0;
-  size_t running_ = 0;
+  size_t queued_ = 0;
+  size_t begun_ = 0;
   size_t places_ = 0;
   uint64_t graphs_bytes_ = 0;
   absl::btree_map<std::string, Placed> placed_;  // by tenant
-  double typical_seconds_ = 1;                   // of a compile, lately
+  double compile_seconds_ = 0;                   // of workers, for one flight, lately; 0: none was made yet
   bool draining_ = false;
 };
 

@@ -1,9 +1,6 @@
-// What max-autotune measures of a plan, and what the plan's kernels become by it. See flight_compiler.h.
-#include <atomic>
-#include <functional>
+// What max-autotune measures of a plan, and what the plan's kernels become by it. See flight_compile.h.
+#include <future>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,7 +10,7 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "server/build/image_layout.h"
-#include "server/flight/flight_compiler.h"
+#include "server/flight/flight_compile.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -31,25 +28,6 @@ absl::flat_hash_map<std::string, int> KernelsByDigest(const v1::PlanReply& plan)
   absl::flat_hash_map<std::string, int> kernels;
   for (int k = 0; k < plan.kernels_size(); ++k) kernels[Sha256(plan.kernels(k).kernel())] = k;
   return kernels;
-}
-
-// Names the kernels that were measured, and gives them the schedules that won.
-void GiveSchedules(v1::PlanReply* plan, v1::Tuning* tuning) {
-  const absl::flat_hash_map<std::string, int> kernels = KernelsByDigest(*plan);
-  for (v1::Measurement& measured : *tuning->mutable_measurements()) {
-    if (!measured.subject().has_kernel()) continue;
-    const auto found = kernels.find(measured.subject().kernel().digest());
-    if (found == kernels.end()) continue;
-    v1::PlannedKernel* kernel = plan->mutable_kernels(found->second);
-    measured.set_name(kernel->notes().name());
-    if (!measured.winner().has_threads()) continue;
-    absl::StatusOr<std::string> scheduled = WithThreads(kernel->kernel(), measured.winner().threads());
-    if (!scheduled.ok()) {
-      spdlog::warn("kernel {} keeps its schedule: {}", kernel->notes().name(), scheduled.status().ToString());
-      continue;
-    }
-    kernel->set_kernel(*std::move(scheduled));
-  }
 }
 
 Tuner::Subjects LibrarySubjects(const v1::PlanReply& plan) {
@@ -71,171 +49,221 @@ Tuner::Subjects KernelSubjects(const v1::PlanReply& plan, const std::string& com
   return subjects;
 }
 
-// Not joinable where the system gives no thread.
-std::thread TryThread(const std::function<void()>& work) {
-  try {
-    return std::thread(work);
-  } catch (const std::system_error& error) {
-    spdlog::warn("measure first, emit then: {}", error.what());
-    return std::thread();
+}  // namespace
+
+// Names the kernels that were measured, and gives them the schedules that won.
+void FlightCompile::GiveSchedules() {
+  const absl::flat_hash_map<std::string, int> kernels = KernelsByDigest(plan_);
+  for (v1::Measurement& measured : *tuning_.mutable_measurements()) {
+    if (!measured.subject().has_kernel()) continue;
+    const auto found = kernels.find(measured.subject().kernel().digest());
+    if (found == kernels.end()) continue;
+    v1::PlannedKernel* kernel = plan_.mutable_kernels(found->second);
+    measured.set_name(kernel->notes().name());
+    if (!measured.winner().has_threads()) continue;
+    absl::StatusOr<std::string> scheduled = WithThreads(kernel->kernel(), measured.winner().threads());
+    if (!scheduled.ok()) {
+      spdlog::warn("kernel {} keeps its schedule: {}", kernel->notes().name(), scheduled.status().ToString());
+      continue;
+    }
+    kernel->set_kernel(*std::move(scheduled));
   }
 }
 
-// By position.
-absl::flat_hash_set<int> MeasuredKernels(const v1::PlanReply& plan) {
-  const absl::flat_hash_map<std::string, int> by_digest = KernelsByDigest(plan);
+absl::flat_hash_set<int> FlightCompile::MeasuredKernels() const {
+  const absl::flat_hash_map<std::string, int> by_digest = KernelsByDigest(plan_);
   absl::flat_hash_set<int> measured;
-  for (const v1::Subject& subject : plan.subjects()) {
+  for (const v1::Subject& subject : plan_.subjects()) {
     const auto found = by_digest.find(subject.kernel().digest());
     if (subject.has_kernel() && found != by_digest.end()) measured.insert(found->second);
   }
   return measured;
 }
 
-}  // namespace
+// ---- Tries -----------------------------------------------------------------------------------
 
-absl::StatusOr<std::vector<EmittedKernel>> FlightCompiler::EmitAndTune(const CompilationPtr& flight,
-                                                                       const v1::Target& target,
-                                                                       v1::PlanReply* plan,
-                                                                       v1::Tuning* tuning) {
-  if (plan->subjects().empty() && !plan->has_images()) {
-    SendPlanDebug(flight, plan);
-    return EmitAll(flight, *plan, target, {}, {});
+// With what the store has, and asks for what is missing.
+FlightCompile::Next FlightCompile::TryTuning() {
+  if (session_ == nullptr) {
+    Progress("tuning", {});
+    Tuner::Job job;
+    job.target = target_;
+    job.abandoned = [this] { return stopped_ || failed_; };
+    job.progress = [this](uint32_t done, uint32_t total) {
+      v1::CompileEvent event;
+      event.mutable_tuned()->set_done(done);
+      event.mutable_tuned()->set_total(total);
+      Progress("tuning", std::move(event));
+    };
+    job.images = [this](const v1::KernelSubject& subject) { return ImagesOf(subject); };
+    job.natives = [this](const v1::MatrixProduct& product) { return NativesFor(product); };
+    session_ = std::make_unique<Tuner::Session>(compiler_->tuner(), std::move(job));
   }
-  EmittedByKey known;  // the measuring thread's until it ends
-  v1::PlanReply other;
-  if (flight->request->debug) {  // what is shown is of the plan that is used, and emitted for it
-    *tuning = Tune(flight, *plan, target, [&] { return flight->stopped.load(); }, &other, &known);
-    if (tuning->images().as_traced()) *plan = std::move(other);
-    SendPlanDebug(flight, plan);
-    GiveSchedules(plan, tuning);
-    return EmitAll(flight, *plan, target, {}, {});
-  }
-  // A kernel whose schedule is still to be found is emitted when it is known.
-  const absl::flat_hash_set<int> later = MeasuredKernels(*plan);
-  std::atomic<bool> in_vain{false};
-  const auto measure = [&] {
-    *tuning = Tune(flight, *plan, target, [&] { return in_vain || flight->stopped; }, &other, &known);
-  };
-  // A GPU measures while processors compile.
-  std::thread measuring = TryThread(measure);
-  if (!measuring.joinable()) measure();
-  absl::StatusOr<std::vector<EmittedKernel>> kernels = EmitAll(flight, *plan, target, {}, later);
-  in_vain = !kernels.ok();
-  if (measuring.joinable()) measuring.join();
-  const bool replanned = tuning->images().as_traced();
-  if (!kernels.ok() || (later.empty() && !replanned)) return kernels;
-  for (int k = 0; k < plan->kernels_size(); ++k) {
-    if (!later.contains(k)) known[KeyOfKernel(plan->kernels(k).kernel(), target)] = std::move((*kernels)[k]);
-  }
-  if (replanned) *plan = std::move(other);
-  GiveSchedules(plan, tuning);
-  return EmitAll(flight, *plan, target, known, {});
-}
-
-// The first is the planned kernel's own.
-absl::StatusOr<std::vector<std::string>> FlightCompiler::ImagesOf(const CompilationPtr& flight,
-                                                                  const v1::KernelSubject& subject,
-                                                                  const v1::PlannedKernel& planned,
-                                                                  const v1::Target& target,
-                                                                  EmittedByKey* emitted) {
-  std::vector<v1::EmitRequest> requests;
-  for (int k = 0; k < subject.schedules_size(); ++k) {
-    v1::EmitRequest& request = requests.emplace_back();
-    std::string kernel = planned.kernel();
-    if (k > 0) {
-      KILN_ASSIGN_OR_RETURN(kernel, WithThreads(kernel, subject.schedules(k)));
+  session_->Begin(/*may_measure=*/false);
+  FlightNext next;
+  switch (Tune(/*on_gpu=*/false)) {
+    case Lacks::kNothing: return TuningEnded();
+    case Lacks::kGpu: {
+      Work work;
+      work.task.kind = TaskQueue::Kind::kTune;
+      next.tasks.push_back(Add(std::move(work)));
+      return next;
     }
-    request.set_kernel(std::move(kernel));
-    *request.mutable_target() = target;
-    *request.mutable_notes() = planned.notes();
+    case Lacks::kPlan: {
+      Work work;
+      work.request = [this] { return PlanFrame(/*images_as_traced=*/true); };
+      work.limit = absl::Seconds(compiler_->limits().plan_seconds_max());
+      work.after = [this](WorkerResult result) { return PlannedAsTraced(std::move(result)); };
+      work.once = true;  // without it the first plan is as good as ever
+      next.tasks.push_back(Add(std::move(work)));
+      return next;
+    }
   }
-  const std::vector<v1::EmitRequest> asked = requests;
-  const std::vector<WorkerResult> results = Emit(flight, std::move(requests), [] {});
-  std::vector<std::string> images;
-  for (size_t k = 0; k < results.size(); ++k) {
-    KILN_RETURN_IF_ERROR(results[k].status);  // that of a crash, too: the kernel is not measured
-    const v1::EmitReply& reply = results[k].reply.emit_reply();
-    const std::string key = KeyOfKernel(asked[k].kernel(), target);
-    KILN_ASSIGN_OR_RETURN((*emitted)[key], PackKernel(key, asked[k].kernel(), reply));
-    images.push_back(reply.object());
-    stats_->kernels_emitted++;
-  }
-  return images;
+  return next;
 }
 
-absl::StatusOr<v1::PlanReply> FlightCompiler::PlanAsTraced(const CompilationPtr& flight,
-                                                           const MeasuringPool::Abandoned& abandoned) {
-  WorkerTask task = PlanTask(flight);
-  task.request.mutable_plan()->set_images_as_traced(true);
-  task.urgent = true;
-  task.abandoned = abandoned;
-  WorkerResult result = pool_->Await(std::move(task));
+void FlightCompile::TuneOnGpu() {
+  session_->Begin(/*may_measure=*/true);
+  Tune(/*on_gpu=*/true);
+  session_->End();
+}
+
+FlightNext FlightCompile::AfterTuning() { return Say(TuningEnded()); }
+
+FlightCompile::Next FlightCompile::TuningEnded() {
+  return PartEnded(/*tuning=*/true) ? GoOn() : Next(FlightNext());
+}
+
+FlightCompile::Lacks FlightCompile::Tune(bool on_gpu) {
+  chosen_ = &plan_;
+  tuning_.Clear();
+  session_->Tune(LibrarySubjects(plan_), &tuning_);
+  if (session_->lacks_gpu()) return Lacks::kGpu;
+  if (plan_.has_images()) {
+    if (const Lacks lacks = WeighImages(on_gpu); lacks != Lacks::kNothing) return lacks;
+  }
+  session_->Tune(KernelSubjects(*chosen_, compiler_->fingerprint()), &tuning_);
+  return session_->lacks_gpu() ? Lacks::kGpu : Lacks::kNothing;
+}
+
+FlightCompile::Lacks FlightCompile::WeighImages(bool on_gpu) {
+  bool lacks_plan = false;
+  const kiln::PlanAsTraced plan_as_traced = [&]() -> absl::StatusOr<v1::PlanReply> {
+    if (!other_.has_value() && on_gpu) other_ = PlanAsTraced();
+    if (other_.has_value()) return *other_;
+    lacks_plan = true;
+    return absl::UnavailableError("not planned yet");
+  };
+  v1::PlanReply other;
+  const v1::ImageLayout layout = ChooseImageLayout(plan_, plan_as_traced, *session_, &other);
+  if (session_->lacks_gpu()) return Lacks::kGpu;
+  if (lacks_plan) return Lacks::kPlan;
+  if (layout.as_traced()) {
+    chosen_ = &**other_;
+    tuning_.Clear();
+    session_->Tune(LibrarySubjects(*chosen_), &tuning_);
+    if (session_->lacks_gpu()) return Lacks::kGpu;
+  }
+  *tuning_.mutable_images() = layout;
+  return Lacks::kNothing;
+}
+
+// ---- What workers do for it ------------------------------------------------------------------
+
+namespace {
+
+absl::StatusOr<v1::PlanReply> CheckedPlan(WorkerResult result) {
   KILN_RETURN_IF_ERROR(result.status);  // that of a crash, too
   KILN_RETURN_IF_ERROR(CheckPlan(result.reply.plan_reply()));
   return std::move(*result.reply.mutable_plan_reply());
 }
 
-v1::Tuning FlightCompiler::Tune(const CompilationPtr& flight, const v1::PlanReply& plan,
-                                const v1::Target& target, const MeasuringPool::Abandoned& abandoned,
-                                v1::PlanReply* other, EmittedByKey* emitted) {
-  Progress(flight, "tuning", {});
-  Tuner::Job job;
-  job.target = target;
-  job.abandoned = abandoned;
-  job.progress = [this, flight](uint32_t done, uint32_t total) {
-    v1::CompileEvent event;
-    event.mutable_tuned()->set_done(done);
-    event.mutable_tuned()->set_total(total);
-    Progress(flight, "tuning", std::move(event));
-  };
-  const v1::PlanReply* chosen = &plan;
-  absl::flat_hash_map<std::string, int> kernels;
-  job.images = [&](const v1::KernelSubject& subject) -> absl::StatusOr<std::vector<std::string>> {
-    const auto found = kernels.find(subject.digest());
-    if (found == kernels.end()) return absl::InternalError("a measured kernel that the plan has not");
-    return ImagesOf(flight, subject, chosen->kernels(found->second), target, emitted);
-  };
-  job.natives = [&](const v1::MatrixProduct& product) {
-    return NativesFor(flight, product, target, abandoned);
-  };
-  Tuner::Session session(*tuner_, std::move(job));
-  v1::Tuning tuning;
-  session.Tune(LibrarySubjects(plan), &tuning);
-  if (plan.has_images()) {
-    const v1::ImageLayout layout =
-        ChooseImageLayout(plan, [&] { return PlanAsTraced(flight, abandoned); }, session, other);
-    if (layout.as_traced()) {
-      chosen = other;
-      tuning.Clear();
-      session.Tune(LibrarySubjects(*chosen), &tuning);
-    }
-    *tuning.mutable_images() = layout;
+}  // namespace
+
+FlightCompile::Next FlightCompile::PlannedAsTraced(WorkerResult result) {
+  other_ = CheckedPlan(std::move(result));
+  return TryTuning();
+}
+
+absl::StatusOr<v1::PlanReply> FlightCompile::PlanAsTraced() {
+  std::vector<v1::Frame> requests;
+  requests.push_back(PlanFrame(/*images_as_traced=*/true));
+  return CheckedPlan(
+      AskWorkers(std::move(requests), absl::Seconds(compiler_->limits().plan_seconds_max()))[0].get());
+}
+
+std::vector<std::future<WorkerResult>> FlightCompile::AskWorkers(std::vector<v1::Frame> requests,
+                                                                 absl::Duration limit) {
+  std::vector<std::future<WorkerResult>> results;
+  std::vector<FlightTask> tasks;
+  for (v1::Frame& request : requests) {
+    Work work;
+    work.task.kind = request.has_plan() ? TaskQueue::Kind::kPlan : TaskQueue::Kind::kEmit;
+    work.task.urgent = true;
+    work.awaited = std::make_shared<std::promise<WorkerResult>>();
+    work.once = true;
+    work.limit = limit;
+    work.request = [request = std::move(request)] { return request; };
+    results.push_back(work.awaited->get_future());
+    tasks.push_back(Add(std::move(work)));
   }
-  kernels = KernelsByDigest(*chosen);
-  session.Tune(KernelSubjects(*chosen, pool_->hello().compiler_fingerprint()), &tuning);
-  return tuning;
+  outside_.ask(std::move(tasks));
+  // Who stopped it before knew nothing of them.
+  if (stopped_) Stop();
+  return results;
+}
+
+// The first is the planned kernel's own.
+absl::StatusOr<std::vector<std::string>> FlightCompile::ImagesOf(const v1::KernelSubject& subject) {
+  const absl::flat_hash_map<std::string, int> kernels = KernelsByDigest(*chosen_);
+  const auto found = kernels.find(subject.digest());
+  if (found == kernels.end()) return absl::InternalError("a measured kernel that the plan has not");
+  const v1::PlannedKernel& planned = chosen_->kernels(found->second);
+  std::vector<v1::Frame> requests;
+  for (int k = 0; k < subject.schedules_size(); ++k) {
+    std::string kernel = planned.kernel();
+    if (k > 0) {
+      KILN_ASSIGN_OR_RETURN(kernel, WithThreads(kernel, subject.schedules(k)));
+    }
+    requests.push_back(EmitFrame(kernel, planned.notes()));
+  }
+  const std::vector<v1::Frame> asked = requests;
+  std::vector<std::future<WorkerResult>> results =
+      AskWorkers(std::move(requests), absl::Seconds(compiler_->limits().emit_seconds_max()));
+  std::vector<std::string> images;
+  for (size_t k = 0; k < results.size(); ++k) {
+    const WorkerResult result = results[k].get();
+    KILN_RETURN_IF_ERROR(result.status);  // that of a crash, too: the kernel is not measured
+    const v1::EmitReply& reply = result.reply.emit_reply();
+    const std::string& kernel = asked[k].emit().kernel();
+    const std::string key = compiler_->KeyOfKernel(kernel, target_);
+    KILN_ASSIGN_OR_RETURN(tuned_kernels_[key], PackKernel(key, kernel, reply));
+    images.push_back(reply.object());
+    compiler_->stats().kernels_emitted++;
+  }
+  return images;
 }
 
 // Without them the library's algorithms are measured all the same, so whatever befalls the worker is only
 // said.
-std::vector<v1::NativeKernel> FlightCompiler::NativesFor(const CompilationPtr& flight,
-                                                         const v1::MatrixProduct& product,
-                                                         const v1::Target& target,
-                                                         const MeasuringPool::Abandoned& abandoned) {
-  WorkerTask task = TaskFor(*flight);
-  *task.request.mutable_emit()->mutable_product() = product;
-  *task.request.mutable_emit()->mutable_target() = target;
-  task.urgent = true;
-  task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
-  task.abandoned = abandoned;
-  const WorkerResult result = pool_->Await(std::move(task));
-  if (!result.status.ok()) {
-    spdlog::warn("no kernel of our own for a product: {}", result.status.ToString());
-    return {};
-  }
-  const auto& natives = result.reply.emit_reply().natives();
-  return {natives.begin(), natives.end()};
+std::future<std::vector<v1::NativeKernel>> FlightCompile::NativesFor(const v1::MatrixProduct& product) {
+  std::vector<v1::Frame> requests(1);
+  *requests[0].mutable_emit()->mutable_product() = product;
+  *requests[0].mutable_emit()->mutable_target() = target_;
+  std::future<WorkerResult> asked =
+      std::move(AskWorkers(std::move(requests), absl::Seconds(compiler_->limits().emit_seconds_max()))[0]);
+  // Runs when it is asked for its value.
+  return std::async(std::launch::deferred, [asked = std::move(asked)]() mutable {
+    const WorkerResult result = asked.get();
+    std::vector<v1::NativeKernel> natives;
+    if (!result.status.ok()) {
+      spdlog::warn("no kernel of our own for a product: {}", result.status.ToString());
+      return natives;
+    }
+    const auto& emitted = result.reply.emit_reply().natives();
+    natives.assign(emitted.begin(), emitted.end());
+    return natives;
+  });
 }
 
 }  // namespace kiln

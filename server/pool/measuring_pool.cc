@@ -50,12 +50,19 @@ bool MeasuringPool::Serves(const Gpu& gpu, uint32_t architecture) const {
   return gpu.facts.name().empty() || gpu.facts.architecture() == architecture;
 }
 
-absl::StatusOr<MeasuringPool::Gpu*> MeasuringPool::Take(uint32_t architecture) {
-  absl::MutexLock lock(&mutex_);
-  bool any = false;
+absl::Status MeasuringPool::NoneServes(uint32_t architecture) const {
   std::string why = gpus_.empty() ? "this machine shows none" : "those there are are of other kinds";
   for (const std::unique_ptr<Gpu>& gpu : gpus_) {
     if (!gpu->drained.empty()) why = gpu->drained;
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("the daemon has no GPU of kind sm_", architecture, " to measure on: ", why));
+}
+
+absl::StatusOr<MeasuringPool::Gpu*> MeasuringPool::Take(uint32_t architecture) {
+  absl::MutexLock lock(&mutex_);
+  bool any = false;
+  for (const std::unique_ptr<Gpu>& gpu : gpus_) {
     if (!Serves(*gpu, architecture)) continue;
     any = true;
     if (gpu->leased) continue;
@@ -64,8 +71,7 @@ absl::StatusOr<MeasuringPool::Gpu*> MeasuringPool::Take(uint32_t architecture) {
     return gpu.get();
   }
   if (any) return nullptr;
-  return absl::UnimplementedError(
-      absl::StrCat("the daemon has no GPU of kind sm_", architecture, " to measure on: ", why));
+  return NoneServes(architecture);
 }
 
 void MeasuringPool::Release(Gpu* gpu) {
@@ -90,16 +96,17 @@ absl::Status MeasuringPool::Open(Lease& lease) {
   return opened;
 }
 
-absl::StatusOr<v1::GpuFacts> MeasuringPool::FactsFor(const v1::Target& target, const Abandoned& abandoned) {
+absl::StatusOr<v1::GpuFacts> MeasuringPool::KnownFacts(const v1::Target& target) const {
   const uint32_t architecture = ArchitectureOf(target);
-  {
-    absl::ReaderMutexLock lock(&mutex_);
-    for (const std::unique_ptr<Gpu>& gpu : gpus_) {
-      if (!gpu->facts.name().empty() && Serves(*gpu, architecture)) return gpu->facts;
-    }
+  absl::ReaderMutexLock lock(&mutex_);
+  bool any = false;
+  for (const std::unique_ptr<Gpu>& gpu : gpus_) {
+    if (!Serves(*gpu, architecture)) continue;
+    if (!gpu->facts.name().empty()) return gpu->facts;
+    any = true;
   }
-  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<Lease> lease, Acquire(target, abandoned));
-  return lease->facts();
+  if (any) return absl::UnavailableError("no GPU has been opened yet");
+  return NoneServes(architecture);
 }
 
 absl::StatusOr<std::unique_ptr<MeasuringPool::Lease>> MeasuringPool::Acquire(const v1::Target& target,

@@ -74,8 +74,9 @@ class MeasuringPool {
   MeasuringPool(const Options& options, Zygote* zygote);
   ~MeasuringPool();
 
-  // What is known of a GPU that runs code for `target`. Errors as Acquire's.
-  absl::StatusOr<v1::GpuFacts> FactsFor(const v1::Target& target, const Abandoned& abandoned);
+  // Of a GPU that runs code for `target`. At once: UNAVAILABLE where none has been opened yet, UNIMPLEMENTED
+  // where there is none.
+  absl::StatusOr<v1::GpuFacts> KnownFacts(const v1::Target& target) const;
 
   // Waits its turn. UNIMPLEMENTED when there is no such GPU, CANCELLED when `abandoned`.
   absl::StatusOr<std::unique_ptr<Lease>> Acquire(const v1::Target& target, const Abandoned& abandoned);
@@ -98,6 +99,7 @@ class MeasuringPool {
     std::string drained;
   };
   bool Serves(const Gpu& gpu, uint32_t architecture) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  absl::Status NoneServes(uint32_t architecture) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // A GPU that may serve, now leased; nullptr when all such are leased to others.
   absl::StatusOr<Gpu*> Take(uint32_t architecture) ABSL_LOCKS_EXCLUDED(mutex_);
   void Release(Gpu* gpu) ABSL_LOCKS_EXCLUDED(mutex_);

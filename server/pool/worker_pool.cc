@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 #include "spdlog/spdlog.h"
@@ -12,7 +11,6 @@ namespace kiln {
 namespace {
 
 constexpr absl::Duration kHelloLimit = absl::Seconds(30);
-constexpr double kTypicalOf = 16;  // tasks, of which the mean is moved by the last
 
 }  // namespace
 
@@ -41,64 +39,24 @@ WorkerPool::~WorkerPool() {
     stopping_ = true;
   }
   for (std::thread& thread : threads_) thread.join();
-  for (WorkerTask& task : urgent_) task.done({absl::CancelledError("the daemon stops"), {}, false});
-  for (auto& [id, task] : tasks_) task.done({absl::CancelledError("the daemon stops"), {}, false});
+  for (WorkerTask& task : queue_) task.done({absl::CancelledError("the daemon stops"), {}, false});
 }
 
 void WorkerPool::Submit(WorkerTask task) {
   absl::MutexLock lock(&mutex_);
-  if (task.urgent) {
-    urgent_.push_back(std::move(task));
-    return;
-  }
-  const bool plan = task.request.has_plan();
-  const FairQueue::TaskId id = ++last_task_;
-  queue_.Push({id, task.caller, task.program, plan ? 0 : 1, plan ? plan_seconds_ : emit_seconds_});
-  tasks_.emplace(id, std::move(task));
+  queue_.push_back(std::move(task));
 }
 
-WorkerResult WorkerPool::Await(WorkerTask task) {
-  absl::Notification ended;
-  WorkerResult result;
-  task.done = [&](WorkerResult answer) {
-    result = std::move(answer);
-    ended.Notify();
-  };
-  Submit(std::move(task));
-  ended.WaitForNotification();
-  return result;
-}
+bool WorkerPool::HasWork() const { return stopping_ || !queue_.empty(); }
 
-bool WorkerPool::HasWork() const { return stopping_ || !urgent_.empty() || !queue_.empty(); }
-
-bool WorkerPool::Next(WorkerTask* task, std::optional<double>* charged) {
+bool WorkerPool::Next(WorkerTask* task) {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &WorkerPool::HasWork));
   if (stopping_) return false;
   ++busy_;
-  *charged = std::nullopt;
-  if (!urgent_.empty()) {
-    *task = std::move(urgent_.front());
-    urgent_.pop_front();
-    return true;
-  }
-  *task = std::move(tasks_.extract(*queue_.Pop()).mapped());
-  *charged = task->request.has_plan() ? plan_seconds_ : emit_seconds_;
+  *task = std::move(queue_.front());
+  queue_.pop_front();
   return true;
-}
-
-void WorkerPool::Ended(const Caller& caller, bool plan, bool ok, double seconds,
-                       std::optional<double> charged) {
-  absl::MutexLock lock(&mutex_);
-  --busy_;
-  if (charged.has_value()) {
-    queue_.Correct(caller, seconds - *charged);
-  } else {
-    queue_.Charge(caller, seconds);
-  }
-  if (!ok) return;
-  double& typical = plan ? plan_seconds_ : emit_seconds_;
-  typical += (seconds - typical) / kTypicalOf;
 }
 
 absl::Status WorkerPool::EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process) {
@@ -137,13 +95,15 @@ void WorkerPool::Run(size_t slot, std::unique_ptr<WorkerProcess> process) {
     pids_[slot] = process->pid();
   }
   WorkerTask task;
-  std::optional<double> charged;
-  while (Next(&task, &charged)) {
-    const bool plan = task.request.has_plan();
+  while (Next(&task)) {
     const MonotonicTime begin = MonotonicNow();
     WorkerResult result = Execute(slot, &process, &task);
     if (process != nullptr && Spent(slot, *process)) process = nullptr;
-    Ended(task.caller, plan, result.status.ok(), SecondsBetween(begin, MonotonicNow()), charged);
+    result.seconds = SecondsBetween(begin, MonotonicNow());
+    {
+      absl::MutexLock lock(&mutex_);
+      --busy_;
+    }
     task.done(std::move(result));
     task = WorkerTask();
     // Replace a dead worker now, not when the next caller waits for it.
@@ -209,11 +169,6 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
 size_t WorkerPool::busy() const {
   absl::ReaderMutexLock lock(&mutex_);
   return busy_;
-}
-
-size_t WorkerPool::waiting() const {
-  absl::ReaderMutexLock lock(&mutex_);
-  return urgent_.size() + queue_.size();
 }
 
 absl::Status WorkerPool::health() const {

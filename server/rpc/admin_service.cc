@@ -119,7 +119,7 @@ absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext&, cons
   reply->set_workers_busy(pool_->busy());
   const Coordinator::Load load = coordinator_->load();
   reply->set_queued(load.queued);
-  reply->set_running(load.running);
+  reply->set_running(load.begun);
   reply->set_draining(facts_.draining->load());
   const StoreStatistics statistics = store_->statistics();
   reply->set_store_writable(statistics.writable);
@@ -226,6 +226,9 @@ void AdminService::AddListings(const grpc::CallbackServerContext& context, const
                                v1::ShownEntry* shown) {
   std::vector<WorkerResult> results(shown->kernels_size());
   absl::BlockingCounter left(shown->kernels_size());
+  Caller caller;
+  caller.job = "kilnctl";
+  caller.work_class = Caller::Class::kBackground;
   for (int i = 0; i < shown->kernels_size(); ++i) {
     const v1::ManifestKernel& kernel = shown->kernels(i).kernel();
     absl::StatusOr<std::string> loops = ReadObject(kernel.loop_ir());
@@ -235,8 +238,6 @@ void AdminService::AddListings(const grpc::CallbackServerContext& context, const
       continue;
     }
     WorkerTask task;
-    task.caller.job = "kilnctl";
-    task.caller.work_class = Caller::Class::kBackground;
     v1::EmitRequest* request = task.request.mutable_emit();
     request->set_kernel(*std::move(loops));
     *request->mutable_target() = target;
@@ -249,7 +250,7 @@ void AdminService::AddListings(const grpc::CallbackServerContext& context, const
       *result = std::move(finished);
       left.DecrementCount();
     };
-    pool_->Submit(std::move(task));
+    coordinator_->Submit(caller, std::move(task));
   }
   left.Wait();
   for (int i = 0; i < shown->kernels_size(); ++i) {

@@ -7,8 +7,6 @@
 namespace kiln {
 namespace {
 
-constexpr double kSecondsMin = 1e-3;
-
 // Of what waits, the one whose next task starts first; ties go by name. `shares` holds at least one that
 // waits.
 template <typename Shares, typename Waits>
@@ -47,7 +45,9 @@ void Forget(Shares& shares, double now, const Idle& idle) {
 void FairQueue::Push(Task task) {
   task.seconds = std::max(task.seconds, kSecondsMin);
   Jobs& jobs = JobsOf(tenants_[task.caller.tenant], task.caller);
-  jobs.jobs[task.caller.job].waiting.emplace(OrderOf(task), task.id);
+  Job& job = jobs.jobs[task.caller.job];
+  job.waiting.emplace(OrderOf(task), task.id);
+  job.seconds += task.seconds + task.brings;
   ++jobs.waiting;
   tasks_.emplace(task.id, std::move(task));
 }
@@ -57,7 +57,10 @@ bool FairQueue::Remove(TaskId id) {
   if (found == tasks_.end()) return false;
   const Task& task = found->second;
   Jobs& jobs = JobsOf(tenants_.at(task.caller.tenant), task.caller);
-  jobs.jobs.at(task.caller.job).waiting.erase(OrderOf(task));
+  Job& job = jobs.jobs.at(task.caller.job);
+  job.waiting.erase(OrderOf(task));
+  // Sums of what came and went drift.
+  job.seconds = job.waiting.empty() ? 0 : std::max(0.0, job.seconds - task.seconds - task.brings);
   --jobs.waiting;
   tasks_.erase(found);
   Forget(jobs.jobs, jobs.now,
@@ -100,6 +103,28 @@ void FairQueue::Charge(const Caller& caller, double seconds) {
   Share& job = jobs.jobs[caller.job].share;
   tenant.share.finish = std::max(now_, tenant.share.finish) + seconds;
   job.finish = std::max(jobs.now, job.finish) + seconds;
+}
+
+double FairQueue::Jobs::seconds() const {
+  double sum = 0;
+  for (const auto& [name, job] : jobs) sum += job.seconds;
+  return sum;
+}
+
+double FairQueue::SecondsAhead(const Caller& caller) const {
+  const auto tenant = tenants_.find(caller.tenant);
+  if (tenant == tenants_.end()) return 0;
+  const bool background = caller.work_class == Caller::Class::kBackground;
+  double own = background ? tenant->second.classes[0].seconds() : 0;
+  const std::map<std::string, Job>& jobs = tenant->second.classes[background ? 1 : 0].jobs;
+  if (const auto job = jobs.find(caller.job); job != jobs.end()) {
+    for (const auto& [name, other] : jobs) own += std::min(other.seconds, job->second.seconds);
+  }
+  double ahead = 0;
+  for (const auto& [name, other] : tenants_) {
+    ahead += name == caller.tenant ? own : std::min(other.seconds(), own);
+  }
+  return ahead;
 }
 
 size_t FairQueue::remembered() const {

@@ -1,4 +1,4 @@
-// What waits for a runner or a worker, in the order in which it is fair to serve it: start-time fair queueing
+// What waits for a worker or a GPU, in the order in which it is fair to serve it: start-time fair queueing
 // over tenants, and within a tenant over its jobs. Nobody's backlog delays another by more than what is being
 // served, and who was idle has no credit from it.
 //
@@ -41,12 +41,14 @@ struct Caller {
 class FairQueue {
  public:
   using TaskId = uint64_t;  // chosen by who pushes, unique among what waits
+  static constexpr double kSecondsMin = 1e-3;
   struct Task {
     TaskId id = 0;
     Caller caller;
     uint64_t program = 0;  // the lower came first
     int step = 0;          // of the program; the higher goes first
-    double seconds = 0;    // estimated, above zero
+    double seconds = 0;    // estimated, kSecondsMin at least
+    double brings = 0;     // seconds of the tasks that are to follow it, which nobody is charged for yet
   };
 
   void Push(Task task);
@@ -58,6 +60,10 @@ class FairQueue {
   void Correct(const Caller& caller, double seconds);
   // What it was served without having waited.
   void Charge(const Caller& caller, double seconds);
+
+  // What waits and is served before a new task of the caller's, at least: of another tenant or job no more
+  // than of its own. Seconds of one server.
+  double SecondsAhead(const Caller& caller) const;
 
   size_t size() const { return tasks_.size(); }
   bool empty() const { return tasks_.empty(); }
@@ -73,16 +79,19 @@ class FairQueue {
   struct Job {
     Share share;
     absl::btree_map<Order, TaskId> waiting;
+    double seconds = 0;  // of what waits, and of what that brings
   };
   struct Jobs {  // of one class
     std::map<std::string, Job> jobs;
     double now = 0;  // the start of what was served last
     size_t waiting = 0;
+    double seconds() const;
   };
   struct Tenant {
     Share share;
     Jobs classes[2];
     size_t waiting() const { return classes[0].waiting + classes[1].waiting; }
+    double seconds() const { return classes[0].seconds() + classes[1].seconds(); }
   };
 
   static Order OrderOf(const Task& task) { return {task.program, -task.step, task.id}; }

@@ -1,7 +1,6 @@
 #include "server/tune/tuner.h"
 
 #include <algorithm>
-#include <future>
 #include <utility>
 #include <vector>
 
@@ -144,13 +143,34 @@ absl::StatusOr<v1::Measurement> Tuner::MeasureSubject(MeasuringPool::Lease& leas
   return record;
 }
 
-absl::StatusOr<v1::GpuFacts> Tuner::FactsFor(const Job& job) {
-  if (pool_ == nullptr) return absl::UnimplementedError(without_);
-  return pool_->FactsFor(job.target, job.abandoned);
+void Tuner::Session::Begin(bool may_measure) {
+  may_measure_ = may_measure;
+  lacks_gpu_ = false;
+  over_ = absl::OkStatus();
+  done_ = total_ = 0;
+  if (tuner_.pool_ == nullptr) {
+    facts_ = absl::UnimplementedError(tuner_.without_);
+    return;
+  }
+  facts_ = tuner_.pool_->KnownFacts(job_.target);
+  if (!absl::IsUnavailable(facts_.status())) return;
+  // Which kind of GPU it is shows when it is opened.
+  lacks_gpu_ = !may_measure;
+  if (!may_measure) return;
+  const absl::Status leased = Lease();
+  facts_ = leased.ok() ? absl::StatusOr<v1::GpuFacts>(lease_->facts()) : leased;
 }
 
-Tuner::Session::Session(Tuner& tuner, Job job)
-    : tuner_(tuner), job_(std::move(job)), facts_(tuner.FactsFor(job_)) {}
+absl::Status Tuner::Session::Lease() {
+  KILN_ASSIGN_OR_RETURN(lease_, tuner_.pool_->Acquire(job_.target, job_.abandoned));
+  return absl::OkStatus();
+}
+
+void Tuner::Session::End() {
+  for (auto& [key, natives] : ahead_) natives.wait();
+  ahead_.clear();
+  lease_ = nullptr;
+}
 
 std::string Tuner::Session::KeyOf(const v1::Subject& subject) const {
   return TuningKey(subject, *facts_, kPolicy);
@@ -160,19 +180,13 @@ void Tuner::Session::EmitAhead(const v1::Subject& subject) {
   if (!subject.has_product()) return;
   const std::string key = KeyOf(subject);
   if (ahead_.contains(key) || known_.contains(key) || tuner_.Stored(key).ok()) return;
-  try {
-    ahead_[key] =
-        std::async(std::launch::async, [this, product = subject.product()] { return job_.natives(product); });
-  } catch (const std::system_error& error) {
-    spdlog::warn("kernels of our own are not made ahead: {}", error.what());
-    ahead_.erase(key);
-  }
+  ahead_[key] = job_.natives(subject.product());
 }
 
 Tuner::Session::Natives Tuner::Session::NativesFor(const std::string& key, const v1::Subject& subject) {
   if (!subject.has_product()) return {};
   const auto found = ahead_.find(key);
-  if (found == ahead_.end()) return job_.natives(subject.product());
+  if (found == ahead_.end()) return job_.natives(subject.product()).get();
   Natives natives = found->second.get();
   ahead_.erase(found);
   return natives;
@@ -180,9 +194,13 @@ Tuner::Session::Natives Tuner::Session::NativesFor(const std::string& key, const
 
 absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, const v1::Subject& subject) {
   absl::StatusOr<v1::Measurement> stored = tuner_.Stored(key);
+  if (!stored.ok() && !may_measure_) {
+    lacks_gpu_ = true;
+    return absl::UnavailableError("waits for a GPU");
+  }
   if (!stored.ok() && !over_.ok()) return over_;
   if (!stored.ok() && lease_ == nullptr) {
-    KILN_ASSIGN_OR_RETURN(lease_, tuner_.pool_->Acquire(job_.target, job_.abandoned));
+    KILN_RETURN_IF_ERROR(Lease());
     stored = tuner_.Stored(key);  // of whoever had the lease before
   }
   if (stored.ok()) {
@@ -202,7 +220,7 @@ absl::StatusOr<v1::Measurement> Tuner::Session::Measure(const v1::Subject& subje
   absl::StatusOr<v1::Measurement> record = Obtain(key, subject);
   if (record.ok()) {
     known_[key] = *record;
-  } else {
+  } else if (!lacks_gpu_) {
     spdlog::info("a subject is not measured: {}", record.status().ToString());
     if (lease_ != nullptr && lease_->over()) over_ = record.status();
   }
@@ -210,6 +228,7 @@ absl::StatusOr<v1::Measurement> Tuner::Session::Measure(const v1::Subject& subje
 }
 
 void Tuner::Session::Tune(const Subjects& subjects, v1::Tuning* tuning) {
+  if (lacks_gpu_) return;
   if (!facts_.ok()) {
     tuning->set_without(std::string(facts_.status().message()));
     return;
@@ -220,9 +239,10 @@ void Tuner::Session::Tune(const Subjects& subjects, v1::Tuning* tuning) {
   total_ += static_cast<uint32_t>(subjects.size());
   int next = 0;  // whose kernels were not asked for yet
   for (int k = 0; k < subjects.size(); ++k) {
-    for (; over_.ok() && next < std::min(subjects.size(), k + kSubjectsAhead); ++next)
+    for (; may_measure_ && over_.ok() && next < std::min(subjects.size(), k + kSubjectsAhead); ++next)
       EmitAhead(subjects[next]);
     absl::StatusOr<v1::Measurement> record = Measure(subjects[k]);
+    if (lacks_gpu_) return;
     if (record.ok()) {
       *tuning->add_measurements() = *std::move(record);
       ++measured;

@@ -42,8 +42,8 @@ class Tuner {
     v1::Target target;
     MeasuringPool::Abandoned abandoned;
     std::function<void(uint32_t done, uint32_t total)> progress;
-    // Kernels of our own for a product; asked for only where it is measured, by several threads at a time.
-    std::function<std::vector<v1::NativeKernel>(const v1::MatrixProduct&)> natives;
+    // Kernels of our own for a product; asked for only where it is measured. Returns at once.
+    std::function<std::future<std::vector<v1::NativeKernel>>(const v1::MatrixProduct&)> natives;
     // A kernel's code by each of its schedules; asked for only where the kernel is measured.
     std::function<absl::StatusOr<std::vector<std::string>>(const v1::KernelSubject&)> images;
   };
@@ -51,16 +51,22 @@ class Tuner {
   // A winner takes less than this part of what it beats.
   static constexpr double kWorthwhile = 0.97;
 
-  // What one program has measured: under one lease, which is taken for the first subject that the store does
-  // not have, and ends with the session. One thread's; the tuner outlives it.
+  // What one program has measured, in one try or several, each between `Begin` and `End`. What a try finds
+  // out stays. One thread's at a time; the tuner outlives it.
   class Session {
    public:
-    // Blocks until it is known what kind of GPU there is.
-    Session(Tuner& tuner, Job job);
+    Session(Tuner& tuner, Job job) : tuner_(tuner), job_(std::move(job)) {}
 
-    // Adds the records of `subjects` to `tuning`, or to `without` why one is missing. Blocks.
+    // Where nothing may be measured, a try goes by what the store has, and never waits. Where it may, it
+    // leases a GPU for the first subject that the store does not have, and the lease ends with the try.
+    void Begin(bool may_measure);
+    void End();
+    // That it may not measure has stopped it: what it says is of no use.
+    bool lacks_gpu() const { return lacks_gpu_; }
+
+    // Adds the records of `subjects` to `tuning`, or to `without` why one is missing.
     void Tune(const Subjects& subjects, v1::Tuning* tuning);
-    // One record. Blocks. CANCELLED when abandoned; other errors say why it can't be had.
+    // One record. CANCELLED when abandoned; other errors say why it can't be had.
     absl::StatusOr<v1::Measurement> Measure(const v1::Subject& subject);
 
    private:
@@ -70,20 +76,22 @@ class Tuner {
     void EmitAhead(const v1::Subject& subject);
     Natives NativesFor(const std::string& key, const v1::Subject& subject);
     absl::StatusOr<v1::Measurement> Obtain(const std::string& key, const v1::Subject& subject);
+    absl::Status Lease();
 
     Tuner& tuner_;
     const Job job_;
-    absl::StatusOr<v1::GpuFacts> facts_;
+    bool may_measure_ = false;
+    bool lacks_gpu_ = false;
+    absl::StatusOr<v1::GpuFacts> facts_ = absl::UnknownError("no try has begun");
     std::unique_ptr<MeasuringPool::Lease> lease_;
     absl::Status over_;                                             // why no more is measured
     absl::flat_hash_map<std::string, v1::Measurement> known_;       // by TuningKey
-    absl::flat_hash_map<std::string, std::future<Natives>> ahead_;  // likewise; their end is waited for
+    absl::flat_hash_map<std::string, std::future<Natives>> ahead_;  // likewise
     uint32_t done_ = 0, total_ = 0;
   };
 
  private:
   struct Contest;
-  absl::StatusOr<v1::GpuFacts> FactsFor(const Job& job);
   absl::StatusOr<v1::Measurement> Stored(const std::string& key);
   // The record that stands from now on: an earlier one, if another lease was faster.
   v1::Measurement Keep(const std::string& key, v1::Measurement record) ABSL_LOCKS_EXCLUDED(keeping_);

@@ -47,7 +47,7 @@ TEST(Tuning, TheFasterAlgorithmIsKeptAndMeasuredOnce) {
   EXPECT_EQ(second.measurements(0).SerializeAsString(), first.measurements(0).SerializeAsString());
   EXPECT_EQ(daemon.Stats().subjects_measured(), 2);
   EXPECT_EQ(daemon.Stats().subjects_reused(), 1);
-  EXPECT_EQ(GpuOf(daemon).leases(), 2);  // one to learn the kind of the GPU, one to measure
+  EXPECT_EQ(GpuOf(daemon).leases(), 1);  // to learn the kind of the GPU and to measure
 
   daemon.Stop(SIGTERM);
   daemon.Start();

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/guards.h"
 
@@ -20,6 +21,7 @@ using std::chrono::milliseconds;
 
 constexpr int kRequests = 240;
 constexpr int kKeys = 14;
+constexpr milliseconds kTimerLate(1);
 constexpr int kSizes = 60;  // hints are below; a variant fits a range of ten
 
 // The seed's stream of numbers, the same in every process.
@@ -86,7 +88,7 @@ class World final : public Workers, public FlightStore {
   Outcome Run();
 
   // Workers and FlightStore: what the table asks.
-  void Start(FlightId flight, FlightRequestPtr request) override;
+  void Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) override;
   void Stop(FlightId flight) override;
   void Look(FlightId flight, const std::string& compile_key) override;
   void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) override;
@@ -101,15 +103,31 @@ class World final : public Workers, public FlightStore {
     KnownVariant known;
     bool by_debug = false;
   };
-  struct Task {
+  struct Task {  // at a worker or a GPU
+    FlightId flight = 0;
+    FlightTask task;
+  };
+  // The first plan, one more, an emit, tuning, and what that asks for.
+  enum class Role { kPlan, kPlans, kEmit, kTune, kUrgent };
+  // A flight's work as its daemon knows it.
+  struct Compile {
     FlightRequestPtr request;
     bool stopped = false;
+    bool over = false;   // the outcome is told
+    size_t at_work = 0;  // tasks, and steps after them
+    int emits_left = 0;
+    bool tunes = false;
+    int urgent_left = 0;  // what a leased GPU waits for
+    bool again = false;   // more emits, when it has been tuned
+    uint64_t last_number = 0;
+    std::map<uint64_t, Role> roles;  // of its tasks; the first is kPlan
   };
 
   void At(microseconds delay, std::function<void()> what);
   void Give(Input input, State state, const std::function<void()>& input_call);
   void Fail(std::string what);
   void Check();
+  void CheckSlots();
   void CheckAtRest();
   void CheckCall(const SimCaller& caller);
   void CheckRefusal(const SimCaller& caller, const absl::Status& status);
@@ -121,8 +139,17 @@ class World final : public Workers, public FlightStore {
   void AskForKey(SimCaller& caller);
   void TryAttach(SimCaller& caller);
   void Uploads(SimCaller& caller, bool fails);
+  void CheckStart(FlightId flight, const FlightRequest& request, const FlightTask& task);
+  void CheckFirstStart(FlightId flight, const FlightRequest& request);
   void Progresses(FlightId flight);
-  void EndTask(FlightId flight);
+  void Asks(TaskId tuning, FlightId flight);
+  void EndTask(TaskId id);
+  void Advance(FlightId flight, uint64_t number, bool crashed);
+  FlightTask NewTask(Compile& compile, Role role);
+  FlightNext NextOf(Compile& compile, FlightId flight, uint64_t number, bool crashed);
+  void AddEmits(Compile& compile, int emits, FlightNext* next);
+  absl::StatusOr<std::shared_ptr<const Artifact>> OutcomeOf(const Compile& compile, FlightId flight);
+  size_t AtWork(bool gpu) const;
   std::shared_ptr<const Artifact> Make(const FlightRequest& request, FlightId flight);
   void SetTimer();
   bool Plant(Fault fault, int percent) { return fault_ == fault && draw_.Chance(percent); }
@@ -144,7 +171,9 @@ class World final : public Workers, public FlightStore {
   std::map<std::string, std::vector<Variant>> variants_;
   std::set<std::string> refused_;
   std::set<std::string> ever_durable_;  // variant ids
-  std::map<FlightId, Task> tasks_;      // with the workers
+  std::map<TaskId, Task> tasks_;        // at work
+  std::map<FlightId, Compile> compiles_;
+  std::set<std::pair<FlightId, uint64_t>> urgent_;  // asked for, and not started
   std::map<FlightId, std::string> storing_;
   std::set<FlightId> looking_;
   std::map<FlightId, std::string> keys_of_flights_;
@@ -176,7 +205,11 @@ struct SimCaller final : public Subscriber {
 
 World::World(uint64_t seed, Fault fault, Coverage* coverage)
     : fault_(fault), coverage_(coverage), draw_(seed) {
-  options_.runners = 1 + static_cast<size_t>(draw_.Below(4));
+  options_.tasks.workers = 1 + static_cast<size_t>(draw_.Below(4));
+  options_.tasks.gpus = 1 + static_cast<size_t>(draw_.Below(2));
+  options_.tasks.plan_seconds = 0.01;
+  options_.tasks.emit_seconds = 0.004;
+  options_.tasks.tune_seconds = 0.02;
   options_.queue_max = 2 + static_cast<size_t>(draw_.Below(12));
   options_.graphs_bytes_max = kBytesMax + static_cast<uint64_t>(draw_.Below(60));
   options_.upload_patience = milliseconds(40);
@@ -204,6 +237,10 @@ Outcome World::Run() {
     // Eviction.
     At(draw_.Upto(milliseconds(400)), [this] { variants_.erase(absl::StrCat("k", draw_.Below(kKeys))); });
   }
+  for (uint64_t number = 1; number <= 6; ++number) {
+    At(draw_.Upto(milliseconds(300)),
+       [this, number] { Give(Input::kChore, State::kNone, [&] { table_->Chore(number, Caller()); }); });
+  }
   if (draw_.Chance(10)) At(milliseconds(270) + draw_.Upto(milliseconds(130)), [this] { table_->Drain(); });
   while (!agenda_.empty() && outcome_.violation.empty()) {
     auto next = agenda_.extract(agenda_.begin());
@@ -228,7 +265,9 @@ void World::SetTimer() {
   const std::optional<MonotonicTime> next = table_->NextTick();
   if (!next.has_value() || *next >= timer_) return;
   timer_ = *next;
-  const microseconds late = fault_ == Fault::kLateTimer ? microseconds(milliseconds(30)) : microseconds(0);
+  // What was posted before goes first.
+  const microseconds late =
+      fault_ == Fault::kLateTimer ? microseconds(milliseconds(30)) : draw_.Upto(milliseconds(kTimerLate));
   const auto wait = std::chrono::duration_cast<microseconds>(*next - clock_.now);
   At(std::max(microseconds(0), wait) + late, [this] {
     timer_ = MonotonicTime::max();
@@ -286,7 +325,7 @@ void World::AskForKey(SimCaller& caller) {
   if (Plant(Fault::kSecondFlight, 5)) request.compile_key += "+";
   FlightCall call;
   call.hints = HintsOf(caller.size);
-  call.deadline = caller.deadline;
+  call.deadline = Plant(Fault::kNoDeadline, 20) ? MonotonicTime::max() : caller.deadline;
   call.subscriber = callers_[caller.id - 1];
   active_.push_back(&caller);
   const State state = table_->StateOfFlight(table_->FlightOfKey(caller.key));
@@ -351,14 +390,52 @@ void World::Look(FlightId flight, const std::string& compile_key) {
   });
 }
 
-void World::Start(FlightId flight, FlightRequestPtr request) {
+size_t World::AtWork(bool gpu) const {
+  return static_cast<size_t>(std::count_if(tasks_.begin(), tasks_.end(), [gpu](const auto& task) {
+    return (task.second.task.kind == TaskQueue::Kind::kTune) == gpu;
+  }));
+}
+
+void World::Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) {
   ++outcome_.events;
+  tasks_[id] = {flight, task};
+  const bool tunes = task.kind == TaskQueue::Kind::kTune;
+  if (flight == 0) {
+    At(draw_.Upto(milliseconds(6)), [this, id] { EndTask(id); });
+    return;
+  }
+  CheckStart(flight, *request, task);
+  if (!compiles_.contains(flight)) CheckFirstStart(flight, *request);
+  Compile& compile = compiles_[flight];
+  if (compile.stopped || compile.over) Fail("a task starts of a flight that was stopped");
+  compile.request = std::move(request);
+  ++compile.at_work;
+  const int steps = draw_.Below(3);
+  for (int i = 0; i < steps; ++i) At(draw_.Upto(milliseconds(12)), [this, flight] { Progresses(flight); });
+  if (tunes && draw_.Chance(60)) At(draw_.Upto(milliseconds(8)), [this, id, flight] { Asks(id, flight); });
+  const milliseconds least(tunes ? 8 : 2), more(tunes ? 20 : task.kind == TaskQueue::Kind::kPlan ? 16 : 8);
+  At(least + draw_.Upto(more), [this, id] { EndTask(id); });
+}
+
+void World::CheckStart(FlightId flight, const FlightRequest& request, const FlightTask& task) {
+  const std::string key = request.compile_key.substr(0, request.compile_key.find('+'));
+  if (request.graph == nullptr || *request.graph != key) Fail("a task starts without its graph");
+  const bool wanted = std::any_of(active_.begin(), active_.end(), [&](const SimCaller* caller) {
+    return !caller->ended && !caller->cancelled && caller->deadline > clock_.now &&
+           table_->FlightOfCall(caller->id) == flight;
+  });
+  if (!wanted) Fail("a task starts that nobody waits for any more");
+  const bool urgent = urgent_.erase({flight, task.number}) > 0;
+  if (!urgent && !urgent_.empty() && task.kind != TaskQueue::Kind::kTune)
+    Fail("a leased GPU waits for a worker that does something else");
+}
+
+void World::CheckFirstStart(FlightId flight, const FlightRequest& request) {
   ++outcome_.compiles;
-  const std::string key = request->compile_key.substr(0, request->compile_key.find('+'));
-  if (request->graph == nullptr || *request->graph != key) Fail("a compile starts without its graph");
-  if (!request->debug) {
-    for (const auto& [other, task] : tasks_) {
-      if (!task.stopped && !task.request->debug && keys_of_flights_[other] == key) {
+  const std::string key = request.compile_key.substr(0, request.compile_key.find('+'));
+  if (!request.debug) {
+    for (const auto& [other, compile] : compiles_) {
+      if (!compile.stopped && !compile.over && !compile.request->debug && keys_of_flights_[other] == key) {
         Fail(absl::StrCat("a second compile of ", key, " in one epoch: another runs"));
       }
     }
@@ -367,36 +444,100 @@ void World::Start(FlightId flight, FlightRequestPtr request) {
         Fail(absl::StrCat("a second compile of ", key, ": one is being stored"));
     }
     for (const Variant& variant : variants_[key]) {
-      if (!variant.by_debug && GuardsHold(variant.known.guards, request->hints)) {
+      if (!variant.by_debug && GuardsHold(variant.known.guards, request.hints)) {
         Fail(absl::StrCat("a second compile of ", key, " in one epoch: the store had what fits"));
       }
     }
   }
   keys_of_flights_[flight] = key;
-  if (request->debug) debug_flights_.insert(flight);
-  tasks_[flight] = Task{std::move(request), false};
-  const int steps = draw_.Below(4);
-  for (int i = 0; i < steps; ++i) At(draw_.Upto(milliseconds(12)), [this, flight] { Progresses(flight); });
-  At(milliseconds(12) + draw_.Upto(milliseconds(30)), [this, flight] { EndTask(flight); });
+  if (request.debug) debug_flights_.insert(flight);
 }
 
 void World::Stop(FlightId flight) {
   ++outcome_.events;
-  const auto found = tasks_.find(flight);
-  if (found == tasks_.end() || found->second.stopped) {
+  const auto found = compiles_.find(flight);
+  if (found == compiles_.end() || found->second.stopped) {
     Fail("a flight is stopped that does not run");
     return;
   }
-  found->second.stopped = true;
-  if (draw_.Chance(60)) At(draw_.Upto(milliseconds(5)), [this, flight] { EndTask(flight); });
+  Compile& compile = found->second;
+  compile.stopped = true;
+  std::erase_if(urgent_, [flight](const auto& asked) { return asked.first == flight; });
+  for (const auto& [id, task] : tasks_) {
+    if (task.flight == flight && draw_.Chance(60))
+      At(draw_.Upto(milliseconds(5)), [this, id = id] { EndTask(id); });
+  }
+  if (compile.at_work == 0) compiles_.erase(found);
 }
 
 void World::Progresses(FlightId flight) {
-  if (!tasks_.contains(flight)) return;
+  if (!compiles_.contains(flight)) return;
   v1::CompileEvent event;
   event.mutable_emitted()->set_done(1);
   Give(Input::kProgress, table_->StateOfFlight(flight),
        [&] { table_->Progress(flight, "emitting", std::make_shared<const FlightEvent>(std::move(event))); });
+}
+
+// A GPU that is leased needs something of a worker.
+void World::Asks(TaskId tuning, FlightId flight) {
+  if (!tasks_.contains(tuning)) return;
+  Compile& compile = compiles_.at(flight);
+  FlightTask task = NewTask(compile, Role::kUrgent);
+  task.urgent = !Plant(Fault::kNotUrgent, 50);
+  if (!compile.stopped && !compile.over) {
+    urgent_.insert({flight, task.number});
+    ++compile.urgent_left;
+  }
+  Give(Input::kAsked, table_->StateOfFlight(flight), [&] { table_->Asked(flight, {task}); });
+}
+
+void World::EndTask(TaskId id) {
+  const auto found = tasks_.find(id);
+  if (found == tasks_.end()) return;
+  const Task task = found->second;
+  if (task.flight == 0) {
+    tasks_.erase(found);
+    Give(Input::kEnded, State::kNone, [&] { table_->Ended(id, 0.004, true); });
+    return;
+  }
+  Compile& compile = compiles_.at(task.flight);
+  if (task.task.kind == TaskQueue::Kind::kTune && compile.urgent_left > 0 && !compile.stopped) {
+    At(milliseconds(1), [this, id] { EndTask(id); });
+    return;
+  }
+  tasks_.erase(found);
+  const bool crashed =
+      !compile.stopped && !task.task.urgent && task.task.kind != TaskQueue::Kind::kTune && draw_.Chance(4);
+  if (compile.stopped && Plant(Fault::kLeakedSlot, 30)) return;
+  const auto ended = [this, id, flight = task.flight, crashed] {
+    Give(Input::kEnded, table_->StateOfFlight(flight), [&] { table_->Ended(id, 0.008, !crashed); });
+  };
+  At(draw_.Upto(milliseconds(2)), [this, task, crashed] { Advance(task.flight, task.task.number, crashed); });
+  if (task.task.number == 0 && Plant(Fault::kHeldWorker, 100)) {
+    At(milliseconds(30), ended);
+  } else {
+    ended();
+  }
+}
+
+// What a task has brought is taken in.
+void World::Advance(FlightId flight, uint64_t number, bool crashed) {
+  Compile& compile = compiles_.at(flight);
+  --compile.at_work;
+  FlightNext next;
+  if (!compile.over && (!compile.stopped || draw_.Chance(30)))
+    next = NextOf(compile, flight, number, crashed);
+  const bool told = next.outcome.has_value();
+  const bool made = told && next.outcome->ok();
+  compile.over = compile.over || told;
+  if (!compile.stopped && Plant(Fault::kLostEnd, 5)) return;
+  const State state = table_->StateOfFlight(flight);
+  // One that has failed is stopped by the table.
+  if (compile.at_work == 0 && (compile.stopped || made)) compiles_.erase(flight);
+  Give(!told  ? Input::kAdvanced
+       : made ? Input::kCompiled
+              : Input::kRefused,
+       state, [&] { table_->Advanced(flight, next); });
 }
 
 std::shared_ptr<const Artifact> World::Make(const FlightRequest& request, FlightId flight) {
@@ -415,26 +556,64 @@ std::shared_ptr<const Artifact> World::Make(const FlightRequest& request, Flight
   return artifact;
 }
 
-void World::EndTask(FlightId flight) {
-  const auto found = tasks_.find(flight);
-  if (found == tasks_.end()) return;
-  const Task task = found->second;
-  tasks_.erase(found);
-  const std::string key = keys_of_flights_[flight];
-  absl::StatusOr<std::shared_ptr<const Artifact>> made = absl::CancelledError("nobody waits");
-  if (!task.stopped || draw_.Chance(30)) {
-    if (NatureOf(key) == Nature::kRefused) {
-      made = absl::UnimplementedError("no");
-      refused_.insert(key);
-    } else if (draw_.Chance(8)) {
-      made = absl::DeadlineExceededError("the planning took too long");
-    } else {
-      made = Make(*task.request, flight);
-    }
+FlightTask World::NewTask(Compile& compile, Role role) {
+  FlightTask task;
+  task.kind = role == Role::kTune    ? TaskQueue::Kind::kTune
+              : role == Role::kPlans ? TaskQueue::Kind::kPlan
+                                     : TaskQueue::Kind::kEmit;
+  task.number = ++compile.last_number;
+  compile.roles[task.number] = role;
+  return task;
+}
+
+FlightNext World::NextOf(Compile& compile, FlightId flight, uint64_t number, bool crashed) {
+  FlightNext next;
+  const Role role = compile.roles[number];
+  if (crashed && draw_.Chance(70)) {
+    FlightTask again = NewTask(compile, number == 0 ? Role::kPlans : role);
+    again.number = number;
+    next.tasks.push_back(again);
+    return next;
   }
-  if (task.stopped ? Plant(Fault::kLeakedSlot, 30) : Plant(Fault::kLostEnd, 5)) return;
-  Give(made.ok() ? Input::kCompiled : Input::kRefused, table_->StateOfFlight(flight),
-       [&] { table_->Compiled(flight, made, 0); });
+  if (crashed || draw_.Chance(2)) {
+    next.outcome = absl::FailedPreconditionError("brought down two workers");
+    return next;
+  }
+  switch (role) {
+    case Role::kPlan:
+      compile.tunes = draw_.Chance(30);
+      if (compile.tunes)
+        next.tasks.push_back(NewTask(compile, draw_.Chance(40) ? Role::kPlans : Role::kTune));
+      AddEmits(compile, draw_.Below(4), &next);
+      break;
+    case Role::kPlans: next.tasks.push_back(NewTask(compile, Role::kTune)); break;
+    case Role::kUrgent: --compile.urgent_left; return next;
+    case Role::kEmit: --compile.emits_left; break;
+    case Role::kTune:
+      compile.tunes = false;
+      compile.again = draw_.Chance(50);
+      break;
+  }
+  if (compile.tunes || compile.emits_left > 0) return next;
+  // Kernels whose schedules are known now.
+  if (std::exchange(compile.again, false)) AddEmits(compile, 1 + draw_.Below(2), &next);
+  if (compile.emits_left == 0) next.outcome = OutcomeOf(compile, flight);
+  return next;
+}
+
+void World::AddEmits(Compile& compile, int emits, FlightNext* next) {
+  compile.emits_left += emits;
+  for (int i = 0; i < emits; ++i) next->tasks.push_back(NewTask(compile, Role::kEmit));
+}
+
+absl::StatusOr<std::shared_ptr<const Artifact>> World::OutcomeOf(const Compile& compile, FlightId flight) {
+  const std::string key = keys_of_flights_[flight];
+  if (NatureOf(key) == Nature::kRefused) {
+    refused_.insert(key);
+    return absl::UnimplementedError("no");
+  }
+  if (draw_.Chance(8)) return absl::DeadlineExceededError("the planning took too long");
+  return Make(*compile.request, flight);
 }
 
 void World::Write(FlightId flight, std::shared_ptr<const Artifact> artifact) {
@@ -542,14 +721,18 @@ bool World::UploadIsComing(FlightId flight) {
       return !caller->attached && caller->asked == asked && table_->FlightOfCall(caller->id) == flight;
     });
   };
-  return has(true) && (!has(false) || clock_.now <= last_asked_[flight] + options_.upload_patience);
+  return has(true) &&
+         (!has(false) || clock_.now - kTimerLate <= last_asked_[flight] + options_.upload_patience);
 }
 
 bool World::HasSomethingComing(FlightId flight) {
   switch (table_->StateOfFlight(flight)) {
     case State::kLooking: return looking_.contains(flight);
-    case State::kQueued: return table_->running() >= options_.runners;
-    case State::kRunning: return tasks_.contains(flight);
+    case State::kQueued: return AtWork(/*gpu=*/false) >= options_.tasks.workers;
+    case State::kRunning: return compiles_.contains(flight) && compiles_.at(flight).at_work > 0;
+    case State::kWaiting:
+      return compiles_.at(flight).at_work == 0 &&
+             (AtWork(/*gpu=*/false) >= options_.tasks.workers || AtWork(/*gpu=*/true) >= options_.tasks.gpus);
     case State::kStoring: return storing_.contains(flight);
     case State::kUploading: return UploadIsComing(flight);
     case State::kNone:
@@ -559,18 +742,25 @@ bool World::HasSomethingComing(FlightId flight) {
 }
 
 void World::CheckRefusal(const SimCaller& caller, const absl::Status& status) {
-  const bool places = table_->places() >= options_.runners + options_.queue_max;
+  if (absl::StrContains(status.message(), "longer")) {
+    if (caller.deadline == MonotonicTime::max()) Fail("a caller is refused that would wait for ever");
+    if (table_->tasks().waiting_for_workers() == 0) Fail("a caller is refused for a queue that is empty");
+    if (!PushbackOf(status).has_value()) Fail("a refusal does not say when to come again");
+    return;
+  }
+  const bool places = table_->places() >= options_.tasks.workers + options_.queue_max;
   if (!places && table_->graphs_bytes() + kBytesMax <= options_.graphs_bytes_max)
     Fail("a caller is refused though there is a place");
   if (!PushbackOf(status).has_value()) Fail("a refusal does not say when to come again");
   // Flights that hold a place, and those of them that could give it to another tenant.
   std::set<FlightId> placed, waiting;
-  for (const auto& [flight, task] : tasks_) placed.insert(flight);
+  for (const auto& [flight, compile] : compiles_) placed.insert(flight);
   for (const auto& [flight, variant] : storing_) placed.insert(flight);
   for (const SimCaller* other : active_) {
     const FlightId flight = table_->FlightOfCall(other->id);
     const State state = table_->StateOfFlight(flight);
-    if (state == State::kQueued || state == State::kUploading) waiting.insert(flight);
+    if (state == State::kQueued || state == State::kUploading || state == State::kWaiting)
+      waiting.insert(flight);
   }
   const auto weight = [places](const std::string& key) { return places ? 1 : BytesOf(key); };
   std::map<std::string, uint64_t> held;
@@ -591,10 +781,26 @@ void World::CheckCall(const SimCaller& caller) {
     if (flight != 0) Fail(absl::StrCat("caller ", caller.id, " is gone, and still waits"));
     return;
   }
-  if (caller.deadline < clock_.now) Fail(absl::StrCat("caller ", caller.id, " waits beyond its deadline"));
+  if (caller.deadline < clock_.now - kTimerLate)
+    Fail(absl::StrCat("caller ", caller.id, " waits beyond its deadline"));
   if (!HasSomethingComing(flight)) {
     Fail(absl::StrCat("caller ", caller.id, " waits for the dead: a flight that is ",
                       FlightStateName(table_->StateOfFlight(flight))));
+  }
+}
+
+// Who works is what the table believes, and nobody idles while there is something to do.
+void World::CheckSlots() {
+  const TaskQueue& tasks = table_->tasks();
+  const size_t workers = AtWork(/*gpu=*/false), gpus = AtWork(/*gpu=*/true);
+  if (workers > options_.tasks.workers || gpus > options_.tasks.gpus) Fail("more work than there are slots");
+  if (workers < options_.tasks.workers && tasks.waiting_for_workers() > 0)
+    Fail("a worker idles while a task waits for one");
+  if (gpus < options_.tasks.gpus && tasks.waiting_for_gpus() > 0)
+    Fail("a GPU idles while a task waits for one");
+  if (tasks.workers_busy() != workers || tasks.gpus_busy() != gpus) {
+    Fail(absl::StrCat("a slot leaks: ", tasks.workers_busy(), " workers and ", tasks.gpus_busy(),
+                      " GPUs taken, ", workers, " and ", gpus, " at work"));
   }
 }
 
@@ -608,17 +814,17 @@ void World::Check() {
     if (table_->StateOfFlight(flight) == State::kUploading) uploading.insert(flight);
   }
   std::erase_if(active_, [](const SimCaller* caller) { return caller->ended || caller->cancelled; });
-  if (table_->running() > options_.runners) Fail("more flights run than there are runners");
-  if (table_->running() != tasks_.size() + storing_.size()) {
-    Fail(absl::StrCat("a slot leaks: ", table_->running(), " taken, ", tasks_.size() + storing_.size(),
-                      " at work"));
+  CheckSlots();
+  if (table_->begun() != compiles_.size() + storing_.size()) {
+    Fail(absl::StrCat("a place leaks: ", table_->begun(), " flights have begun, ", compiles_.size(),
+                      " are compiled, ", storing_.size(), " stored"));
   }
   if (table_->queued() != queued.size()) Fail("a place leaks: a flight is queued for nobody");
-  if (table_->places() != table_->running() + queued.size() + uploading.size()) {
+  if (table_->places() != table_->begun() + queued.size() + uploading.size()) {
     Fail(absl::StrCat("a place leaks: ", table_->places(), " taken"));
   }
   uint64_t bytes = 0;
-  for (const auto& [flight, task] : tasks_) bytes += BytesOf(keys_of_flights_[flight]);
+  for (const auto& [flight, compile] : compiles_) bytes += BytesOf(keys_of_flights_[flight]);
   for (const auto& [flight, variant] : storing_) bytes += BytesOf(keys_of_flights_[flight]);
   for (const FlightId flight : queued) bytes += BytesOf(keys_of_flights_[flight]);
   for (const FlightId flight : uploading) bytes += BytesOf(keys_of_flights_[flight]);
@@ -632,7 +838,9 @@ void World::CheckAtRest() {
     if (!caller->ended && !caller->cancelled)
       Fail(absl::StrCat("caller ", caller->id, " was never answered"));
   }
-  if (table_->calls() + table_->flights() + table_->places() + table_->running() + table_->graphs_bytes() !=
+  if (table_->calls() + table_->flights() + table_->places() + table_->begun() + table_->graphs_bytes() +
+          table_->tasks().waiting_for_workers() + table_->tasks().waiting_for_gpus() + AtWork(false) +
+          AtWork(true) !=
       0) {
     Fail("something is left when all is over");
   }
@@ -642,16 +850,18 @@ void World::CheckAtRest() {
 }  // namespace
 
 const char* InputName(Input input) {
-  static constexpr const char* kNames[] = {"compile", "debug",      "attach",   "uploaded", "upload-failed",
-                                           "cancel",  "looked",     "progress", "compiled", "refused",
-                                           "stored",  "not-stored", "tick"};
+  static constexpr const char* kNames[] = {"compile",    "debug",    "attach",   "uploaded", "upload-failed",
+                                           "cancel",     "looked",   "progress", "ended",    "advanced",
+                                           "asked",      "compiled", "refused",  "chore",    "stored",
+                                           "not-stored", "tick"};
   return kNames[static_cast<int>(input)];
 }
 
 const char* FaultName(Fault fault) {
-  static constexpr const char* kNames[] = {"none",        "second flight",     "two answers",    "lost end",
-                                           "leaked slot", "false durable",     "deaf to cancel", "late timer",
-                                           "stale store", "another's variant", "one tenant"};
+  static constexpr const char* kNames[] = {
+      "none",          "second flight",  "two answers", "lost end",    "leaked slot",
+      "false durable", "deaf to cancel", "late timer",  "stale store", "another's variant",
+      "one tenant",    "held worker",    "no deadline", "not urgent"};
   return kNames[static_cast<int>(fault)];
 }
 

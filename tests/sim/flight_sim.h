@@ -1,5 +1,5 @@
-// A whole FlightTable with its callers, workers, store and clock on one seeded scheduler: what happens, when,
-// and what fails is drawn from the seed, so a seed is a history that can be told again.
+// A whole FlightTable with its callers, workers, GPUs, store and clock on one seeded scheduler: what happens,
+// when, and what fails is drawn from the seed, so a seed is a history that can be told again.
 //
 // Every input is checked against what must hold (`Violation`); what it found in which state is counted.
 // Threads: one. Time is simulated.
@@ -24,14 +24,18 @@ enum class Input {
   kCancel,
   kLooked,
   kProgress,
+  kEnded,
+  kAdvanced,
+  kAsked,
   kCompiled,
   kRefused,
+  kChore,
   kStored,
   kNotStored,
   kTick,
 };
-inline constexpr int kInputs = 13;
-inline constexpr int kStates = 7;
+inline constexpr int kInputs = 17;
+inline constexpr int kStates = 8;
 const char* InputName(Input input);
 
 // How often an input met a state: that of the call's flight, of the key's, or of the flight that it is about.
@@ -50,8 +54,11 @@ enum class Fault {
   kStaleStore,     // the store forgets what it was given
   kDrawsForOther,  // the answer is another caller's variant
   kOneTenant,      // all are one tenant's
+  kHeldWorker,     // a flight that waits for a GPU keeps the worker of its plan
+  kNoDeadline,     // a caller's deadline is not told
+  kNotUrgent,      // what a leased GPU waits for waits its turn
 };
-inline constexpr int kFaults = 11;
+inline constexpr int kFaults = 14;
 const char* FaultName(Fault fault);
 
 struct Outcome {

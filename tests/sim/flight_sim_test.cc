@@ -40,9 +40,13 @@ bool CanMeet(Input input, State state) {
     case Input::kUploadFailed:
     case Input::kTick: return state != State::kDying;
     case Input::kLooked: return is({State::kLooking, State::kNone});
-    case Input::kProgress:
+    case Input::kProgress: return is({State::kRunning, State::kWaiting, State::kDying});
+    case Input::kEnded: return is({State::kRunning, State::kDying, State::kNone});  // a chore is of no flight
+    case Input::kAdvanced:
+    case Input::kAsked:
     case Input::kCompiled:
     case Input::kRefused: return is({State::kRunning, State::kDying});
+    case Input::kChore: return is({State::kNone});
     case Input::kStored:
     case Input::kNotStored: return is({State::kStoring});
   }

@@ -31,6 +31,7 @@
 #include "server/schedule/clock.h"
 #include "server/schedule/fair_queue.h"
 #include "server/schedule/strand.h"
+#include "server/schedule/task_queue.h"
 #include "server/schedule/thread_executor.h"
 
 namespace kiln {
@@ -420,6 +421,66 @@ TEST(FairQueue, BackgroundWaitsForItsOwnTenantAlone) {
   std::vector<uint64_t> order;
   while (!queue.empty()) order.push_back(*queue.Pop());
   EXPECT_EQ(order, (std::vector<uint64_t>{2, 3, 1, 4}));
+}
+
+// Of others no more than of its own: who has nothing waiting is next.
+TEST(FairQueue, WhatIsAheadOfACallerIsNoMoreOfOthersThanOfItsOwn) {
+  FairQueue queue;
+  for (uint64_t id = 1; id <= 10; ++id) queue.Push(TaskOf(id, "greedy", "", 4));
+  queue.Push(TaskOf(11, "modest", "", 1));
+  const auto ahead = [&queue](const char* tenant) {
+    return queue.SecondsAhead(TaskOf(0, tenant, "", 1).caller);
+  };
+  EXPECT_DOUBLE_EQ(ahead("new"), 0);
+  EXPECT_DOUBLE_EQ(ahead("modest"), 1 + 1);
+  EXPECT_DOUBLE_EQ(ahead("greedy"), 40 + 1);
+  Caller background = TaskOf(0, "modest", "", 1).caller;
+  background.work_class = Caller::Class::kBackground;
+  EXPECT_DOUBLE_EQ(queue.SecondsAhead(background), 1 + 1);
+  while (!queue.empty()) queue.Pop();
+  EXPECT_DOUBLE_EQ(ahead("greedy"), 0);
+}
+
+TaskQueue::Task Work(TaskQueue::Kind kind, const std::string& tenant, bool urgent = false) {
+  TaskQueue::Task task;
+  task.kind = kind;
+  task.caller.tenant = tenant;
+  task.urgent = urgent;
+  return task;
+}
+
+TEST(TaskQueue, WorkersAndGpusAreTakenApart) {
+  TaskQueue queue({1, 1});
+  const auto tune = queue.Push(Work(TaskQueue::Kind::kTune, "t"));
+  const auto second = queue.Push(Work(TaskQueue::Kind::kTune, "t"));
+  const auto emit = queue.Push(Work(TaskQueue::Kind::kEmit, "t"));
+  EXPECT_EQ(queue.Take(), emit);
+  EXPECT_EQ(queue.Take(), tune);
+  EXPECT_EQ(queue.Take(), std::nullopt) << "there is one GPU";
+  queue.Ended(emit, 1, true);
+  EXPECT_EQ(queue.Take(), std::nullopt) << "what waits for a GPU takes no worker";
+  EXPECT_FALSE(queue.Remove(tune)) << "it runs";
+  queue.Ended(tune, 1, true);
+  EXPECT_EQ(queue.Take(), second);
+}
+
+TEST(TaskQueue, UrgentGoesFirstAndIsCharged) {
+  TaskQueue queue({1, 0});
+  for (int i = 0; i < 40; ++i) {
+    queue.Push(Work(TaskQueue::Kind::kEmit, "a"));
+    queue.Push(Work(TaskQueue::Kind::kEmit, "b"));
+  }
+  const auto urgent = queue.Push(Work(TaskQueue::Kind::kEmit, "a", /*urgent=*/true));
+  EXPECT_EQ(queue.Take(), urgent);
+  queue.Ended(urgent, 0.5, false);
+  // Ten of b's, each of 0.05 s, before they are even. The odd ids are a's.
+  int of_b = 0;
+  for (int i = 0; i < 10; ++i) {
+    const auto id = *queue.Take();
+    of_b += id % 2 == 0;
+    queue.Ended(id, 0.05, true);
+  }
+  EXPECT_GE(of_b, 9);
 }
 
 // ---- What is stored --------------------------------------------------------------------------

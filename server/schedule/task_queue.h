@@ -1,0 +1,83 @@
+// All the work of a daemon in one queue: plans and emits, which workers do, and tuning, which needs a GPU.
+// Who is next is fair by seconds to tenants and their jobs (fair_queue.h), for workers and for GPUs apart;
+// what waits holds neither.
+//
+// Urgent tasks go first: a leased GPU idles for them. They are charged all the same, and so is what was
+// stopped. Estimates are what tasks of a kind took lately; each is set right by what it did take.
+//
+// No threads, no clock: whoever owns it locks it. Limits: who pushes bounds what waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "absl/container/flat_hash_map.h"
+#include "server/schedule/fair_queue.h"
+
+namespace kiln {
+
+class TaskQueue {
+ public:
+  using TaskId = FairQueue::TaskId;  // chosen by the queue, never twice
+  enum class Kind { kPlan, kEmit, kTune };
+  struct Task {
+    Kind kind = Kind::kPlan;
+    Caller caller;
+    uint64_t program = 0;  // of the caller's job; the lower came first
+    bool urgent = false;
+    double brings = 0;  // seconds of those that are to follow
+  };
+  struct Options {
+    size_t workers = 1;
+    size_t gpus = 0;
+    // What a task takes, before any has shown it: little, so that nobody is refused for it.
+    double plan_seconds = 0.05;
+    double emit_seconds = 0.05;
+    double tune_seconds = 0.05;
+  };
+
+  explicit TaskQueue(const Options& options);
+
+  TaskId Push(Task task);
+  // False where it does not wait.
+  bool Remove(TaskId id);
+  // One that can run now, and does until `Ended`.
+  std::optional<TaskId> Take();
+  // `seconds` of a worker or a GPU are its caller's. `typical`: others will take as long.
+  void Ended(TaskId id, double seconds, bool typical);
+
+  bool Runs(TaskId id) const { return running_.contains(id); }
+  // Until a new plan of the caller's begins, at least.
+  double WaitSeconds(const Caller& caller) const;
+  size_t waiting_for_workers() const { return workers_.waiting(); }
+  size_t waiting_for_gpus() const { return gpus_.waiting(); }
+  size_t workers_busy() const { return workers_.busy; }
+  size_t gpus_busy() const { return gpus_.busy; }
+
+ private:
+  struct Servers {
+    size_t count = 0;
+    size_t busy = 0;
+    FairQueue queue;
+    std::deque<TaskId> urgent;
+    size_t waiting() const { return queue.size() + urgent.size(); }
+  };
+  struct Known {
+    Task task;
+    double charged = 0;  // when it is taken
+  };
+  Servers& ServersOf(Kind kind) { return kind == Kind::kTune ? gpus_ : workers_; }
+  double& Seconds(Kind kind) { return seconds_[static_cast<size_t>(kind)]; }
+  std::optional<TaskId> TakeFor(Servers& servers);
+
+  double seconds_[3];  // by kind, as long as they took lately
+  Servers workers_;
+  Servers gpus_;
+  absl::flat_hash_map<TaskId, Known> waiting_;
+  absl::flat_hash_map<TaskId, Known> running_;
+  TaskId last_ = 0;
+};
+
+}  // namespace kiln
