@@ -743,6 +743,7 @@ bool World::HasSomethingComing(FlightId flight) {
 
 void World::CheckRefusal(const SimCaller& caller, const absl::Status& status) {
   if (absl::StrContains(status.message(), "longer")) {
+    ++outcome_.refused_early;
     if (caller.deadline == MonotonicTime::max()) Fail("a caller is refused that would wait for ever");
     if (table_->tasks().waiting_for_workers() == 0) Fail("a caller is refused for a queue that is empty");
     if (!PushbackOf(status).has_value()) Fail("a refusal does not say when to come again");

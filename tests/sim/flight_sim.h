@@ -67,6 +67,7 @@ struct Outcome {
   size_t events = 0;  // inputs and outputs of the table
   size_t compiles = 0;
   size_t hits = 0;
+  size_t refused_early = 0;  // for a queue longer than the caller waits
 };
 
 // Runs one history to its end.

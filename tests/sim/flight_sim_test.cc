@@ -75,7 +75,7 @@ TEST(FlightSim, WhatMustHoldHoldsInEveryHistory) {
   uint64_t first = 1, last = Seeds();
   if (const char* seed = std::getenv("KILN_SEED"); seed != nullptr)
     first = last = std::strtoull(seed, nullptr, 10);
-  size_t requests = 0, events = 0, compiles = 0, hits = 0;
+  size_t requests = 0, events = 0, compiles = 0, hits = 0, refused_early = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     const Outcome outcome = Simulate(seed, Fault::kNone, &coverage);
     ASSERT_EQ(outcome.violation, "") << "seed " << seed;
@@ -85,11 +85,14 @@ TEST(FlightSim, WhatMustHoldHoldsInEveryHistory) {
     events += outcome.events;
     compiles += outcome.compiles;
     hits += outcome.hits;
+    refused_early += outcome.refused_early;
   }
-  std::printf("%llu seeds: %zu requests, %zu events, %zu compiles, %zu answered by the store\n",
-              static_cast<unsigned long long>(last - first + 1), requests, events, compiles, hits);
+  std::printf(
+      "%llu seeds: %zu requests, %zu events, %zu compiles, %zu answered by the store, %zu refused early\n",
+      static_cast<unsigned long long>(last - first + 1), requests, events, compiles, hits, refused_early);
   Print(coverage);
   if (first == last) return;
+  EXPECT_GT(refused_early, 0u);
   for (int input = 0; input < kInputs; ++input) {
     for (int state = 0; state < kStates; ++state) {
       const bool met = coverage[static_cast<size_t>(input)][static_cast<size_t>(state)] > 0;
