@@ -29,6 +29,10 @@ constexpr uint64_t kStoreBytesMin = 1u << 20;
 constexpr uint32_t kSecondsMax = 30 * 24 * 3600;
 constexpr size_t kTenantNameMax = 64;
 constexpr uint32_t kNobody = 65534;
+constexpr uint64_t kListenBytesDefault = 512u << 20;
+constexpr uint64_t kListenBytesMin = 32u << 20;  // a server: some messages at their largest
+constexpr uint32_t kConnectionsMax = 1u << 20;
+constexpr uint32_t kStreamsMax = 1u << 20;
 
 class FirstError : public google::protobuf::io::ErrorCollector {
  public:
@@ -80,6 +84,38 @@ absl::Status CheckTenants(const v1::ListenConfig& listen) {
   return absl::OkStatus();
 }
 
+// Each tenant has one, and kilnd's own user.
+uint64_t ServersOf(const v1::ListenConfig& listen) {
+  return listen.tenants().empty() ? 1 : static_cast<uint64_t>(listen.tenants_size()) + 1;
+}
+
+void ListenDefaults(v1::ListenConfig* listen) {
+  if (listen->connections_max() == 0) listen->set_connections_max(2048);
+  if (listen->tenant_connections_max() == 0) listen->set_tenant_connections_max(1024);
+  if (listen->handshake_seconds_max() == 0) listen->set_handshake_seconds_max(10);
+  if (listen->idle_seconds_max() == 0) listen->set_idle_seconds_max(300);
+  if (listen->age_seconds_max() == 0) listen->set_age_seconds_max(3600);
+  if (listen->age_grace_seconds_max() == 0) listen->set_age_grace_seconds_max(1800);
+  if (listen->streams_max() == 0) listen->set_streams_max(100);
+  if (listen->memory_bytes() == 0) {
+    listen->set_memory_bytes(std::max(kListenBytesDefault, kListenBytesMin * ServersOf(*listen)));
+  }
+}
+
+absl::Status CheckConnections(const v1::ListenConfig& listen) {
+  KILN_RETURN_IF_ERROR(CheckAtMost("listen.connections_max", listen.connections_max(), kConnectionsMax));
+  KILN_RETURN_IF_ERROR(
+      CheckAtMost("listen.tenant_connections_max", listen.tenant_connections_max(), kConnectionsMax));
+  KILN_RETURN_IF_ERROR(
+      CheckAtMost("listen.handshake_seconds_max", listen.handshake_seconds_max(), kSecondsMax));
+  KILN_RETURN_IF_ERROR(CheckAtMost("listen.idle_seconds_max", listen.idle_seconds_max(), kSecondsMax));
+  KILN_RETURN_IF_ERROR(CheckAtMost("listen.age_seconds_max", listen.age_seconds_max(), kSecondsMax));
+  KILN_RETURN_IF_ERROR(
+      CheckAtMost("listen.age_grace_seconds_max", listen.age_grace_seconds_max(), kSecondsMax));
+  KILN_RETURN_IF_ERROR(CheckAtMost("listen.streams_max", listen.streams_max(), kStreamsMax));
+  return CheckAtLeast("listen.memory_bytes", listen.memory_bytes(), kListenBytesMin * ServersOf(listen));
+}
+
 }  // namespace
 
 absl::StatusOr<v1::Config> ReadConfigFile(const std::string& path) {
@@ -121,6 +157,7 @@ uint32_t CountGpus() {
 
 void ApplyDefaults(const std::string& programs, v1::Config* config) {
   if (config->drain_seconds() == 0) config->set_drain_seconds(30);
+  ListenDefaults(config->mutable_listen());
   if (config->store().hit_index_bytes() == 0)
     config->mutable_store()->set_hit_index_bytes(uint64_t{256} << 20);
   v1::WorkerPoolConfig* workers = config->mutable_workers();
@@ -160,6 +197,7 @@ absl::Status CheckConfig(const v1::Config& config) {
     KILN_RETURN_IF_ERROR(CheckLoopback("metrics.address", metrics));
   }
   KILN_RETURN_IF_ERROR(CheckTenants(listen));
+  KILN_RETURN_IF_ERROR(CheckConnections(listen));
   const v1::StoreConfig& store = config.store();
   if (store.directory().empty()) return Refuse("store.directory", "is not given (--store)");
   if (store.directory()[0] != '/') return Refuse("store.directory", "is no absolute path");

@@ -1,36 +1,42 @@
 #include "server/listen/kiln_server.h"
 
-#include <errno.h>
-#include <string.h>
-#include <sys/stat.h>
+#include <limits.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "compiler/support/status_macros.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "server/listen/listening_socket.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
 namespace {
 
-constexpr size_t kServerBytes = 512u << 20;
-constexpr int kStreamsPerConnection = 256;
 // A header with facts, notes and hints at their limits (rpc/request_limits.h); nothing else that comes in
 // one message is larger.
 constexpr int kMessageBytesMax = 6 << 20;
+constexpr int kHeaderBytesMax = 8 << 10;  // of a call's metadata
+// A connection whose pings come faster is closed.
+constexpr int kPingMillisecondsMin = 10'000;
+constexpr int kPingStrikesMax = 2;
+constexpr absl::Duration kWarningPause = absl::Seconds(10);
+constexpr char kServiceName[] = "kiln.v1.Compiler";  // whose health is told, beside the server's
 
-void SetLimits(grpc::ServerBuilder& builder) {
-  grpc::ResourceQuota quota("kilnd");
-  quota.Resize(kServerBytes);
-  builder.SetResourceQuota(quota);
-  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
-  // Manifests and listings: bounded by what the store takes.
-  builder.SetMaxSendMessageSize(-1);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnection);
-  // Two daemons on one port would answer in turns.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+int Milliseconds(uint32_t seconds) {
+  return static_cast<int>(std::min<uint64_t>(uint64_t{seconds} * 1000, INT_MAX));
+}
+
+// The rest is the store's, the workers' and what has to open to refuse somebody.
+size_t ConnectionsMax(uint64_t configured) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return configured;
+  return std::min<uint64_t>(configured, limit.rlim_cur / 2);
 }
 
 std::string Wanted(const v1::ListenConfig& listen) {
@@ -40,68 +46,121 @@ std::string Wanted(const v1::ListenConfig& listen) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenConfig& listen,
-                                                              ServicesOf services) {
-  std::unique_ptr<KilnServer> server(new KilnServer(listen, std::move(services)));
-  KILN_RETURN_IF_ERROR(listen.tenants().empty() ? server->ListenForAll() : server->ListenForTenants());
-  return server;
-}
-
-absl::Status KilnServer::ListenForAll() {
-  grpc::ServerBuilder builder;
-  SetLimits(builder);
-  int port = 0;
-  if (!listen_.unix_socket().empty()) {
-    builder.AddListeningPort(absl::StrCat("unix:", listen_.unix_socket()), grpc::InsecureServerCredentials());
-  }
-  if (!listen_.tcp().empty()) {
-    builder.AddListeningPort(listen_.tcp(), grpc::InsecureServerCredentials(), &port);
-  }
-  for (grpc::Service* service : services_("", /*own=*/true)) builder.RegisterService(service);
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", Wanted(listen_), " (in use?)"));
-  }
-  std::vector<std::string> addresses;
-  if (!listen_.unix_socket().empty()) {
-    unix_socket_ = listen_.unix_socket();
-    if (chmod(unix_socket_.c_str(), 0600) != 0) {
-      return absl::UnavailableError(absl::StrCat("restrict the socket: ", strerror(errno)));
-    }
-    addresses.push_back(absl::StrCat("unix:", unix_socket_));
-  }
-  if (!listen_.tcp().empty()) {
-    addresses.push_back(absl::StrCat(listen_.tcp().substr(0, listen_.tcp().rfind(':')), ":", port));
-  }
-  address_ = absl::StrJoin(addresses, ", ");
-  return absl::OkStatus();
-}
-
-absl::Status KilnServer::ListenForTenants() {
+KilnServer::KilnServer(const v1::ListenConfig& listen, ServicesOf services)
+    : listen_(listen),
+      services_(std::move(services)),
+      connections_(ConnectionsMax(listen.connections_max()),
+                   listen.tenants().empty() ? listen.connections_max() : listen.tenant_connections_max()),
+      own_connections_(listen.tenant_connections_max(), listen.tenant_connections_max()) {
   for (const v1::TenantConfig& tenant : listen_.tenants()) {
     for (const uint32_t uid : tenant.uids()) tenants_[uid] = tenant.name();
   }
-  KILN_ASSIGN_OR_RETURN(peers_, PeerAcceptor::Start(listen_.unix_socket(), [this](uid_t uid, int descriptor) {
-                          Take(uid, descriptor);
-                        }));
+}
+
+absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenConfig& listen,
+                                                              ServicesOf services) {
+  grpc::EnableDefaultHealthCheckService(true);
+  std::unique_ptr<KilnServer> server(new KilnServer(listen, std::move(services)));
+  KILN_RETURN_IF_ERROR(server->Listen());
+  return server;
+}
+
+absl::Status KilnServer::Listen() {
+  if (tenants_.empty()) {
+    absl::MutexLock lock(&mutex_);
+    if (AcceptorOf({"", true}) == nullptr) return absl::UnavailableError("no server could be started");
+  }
+  std::vector<int> listeners;
+  std::vector<std::string> addresses;
+  absl::Status status;
+  if (!listen_.unix_socket().empty()) {
+    absl::StatusOr<int> socket = ListenOnUnixSocket(listen_.unix_socket(), tenants_.empty() ? 0600 : 0666);
+    status = socket.status();
+    if (socket.ok()) {
+      listeners.push_back(*socket);
+      addresses.push_back(absl::StrCat("unix:", listen_.unix_socket()));
+    }
+  }
+  if (status.ok() && !listen_.tcp().empty()) {
+    absl::StatusOr<TcpSockets> sockets = ListenOnTcp(listen_.tcp());
+    status = sockets.status();
+    if (sockets.ok()) {
+      listeners.insert(listeners.end(), sockets->descriptors.begin(), sockets->descriptors.end());
+      addresses.push_back(
+          absl::StrCat(listen_.tcp().substr(0, listen_.tcp().rfind(':')), ":", sockets->port));
+    }
+  }
+  if (!status.ok()) {
+    for (const int listener : listeners) close(listener);
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", Wanted(listen_), " (in use?): ", status.message()));
+  }
   unix_socket_ = listen_.unix_socket();
-  address_ = absl::StrCat("unix:", unix_socket_);
+  address_ = absl::StrJoin(addresses, ", ");
+  const auto taken = [this](uid_t uid, int descriptor) { Take(uid, descriptor); };
+  KILN_ASSIGN_OR_RETURN(peers_, PeerAcceptor::Start(std::move(listeners), taken));
   return absl::OkStatus();
+}
+
+void KilnServer::SetLimits(grpc::ServerBuilder& builder) const {
+  // Tenants and the daemon's own user.
+  const size_t servers = listen_.tenants().empty() ? 1 : listen_.tenants_size() + 1;
+  grpc::ResourceQuota quota("kilnd");
+  quota.Resize(listen_.memory_bytes() / servers);
+  builder.SetResourceQuota(quota);
+  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+  // Manifests and listings: bounded by what the store takes.
+  builder.SetMaxSendMessageSize(-1);
+  const std::pair<const char*, int> limits[] = {
+      {GRPC_ARG_MAX_METADATA_SIZE, kHeaderBytesMax},
+      {GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(listen_.streams_max())},
+      // To the end of HTTP/2's preface and the peer's first settings.
+      {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, Milliseconds(listen_.handshake_seconds_max())},
+      {GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(listen_.idle_seconds_max())},
+      {GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(listen_.age_seconds_max())},
+      {GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, Milliseconds(listen_.age_grace_seconds_max())},
+      {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kPingMillisecondsMin},
+      {GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPingStrikesMax},
+  };
+  for (const auto& [name, value] : limits) builder.AddChannelArgument(name, value);
 }
 
 void KilnServer::Take(uid_t uid, int descriptor) {
   absl::MutexLock lock(&mutex_);
-  const auto tenant = tenants_.find(uid);
-  Acceptor* const acceptor =
-      tenant == tenants_.end() ? nullptr : AcceptorOf({tenant->second, uid == geteuid()});
+  Acceptor* const acceptor = AcceptorFor(uid, descriptor);
   if (acceptor == nullptr) {
-    if (tenant == tenants_.end()) spdlog::warn("user {} is no tenant (listen.tenants)", uid);
     close(descriptor);
     return;
   }
   Acceptor::NewConnectionParameters connection;
   connection.fd = descriptor;
   acceptor->HandleNewConnection(&connection);
+}
+
+KilnServer::Acceptor* KilnServer::AcceptorFor(uid_t uid, int descriptor) {
+  ServerKey key = {"", true};
+  if (!tenants_.empty()) {
+    const auto tenant = tenants_.find(uid);
+    if (tenant == tenants_.end()) {
+      Warn(absl::StrCat("user ", uid, " is no tenant (listen.tenants)"));
+      return nullptr;
+    }
+    key = {tenant->second, uid == geteuid()};
+  }
+  ConnectionTable& table = key.second && !tenants_.empty() ? own_connections_ : connections_;
+  if (table.Take(key.first, descriptor)) return AcceptorOf(key);
+  Warn(absl::StrCat("a connection", key.first.empty() ? "" : " of tenant ", key.first,
+                    " is refused: as many as may be are open (listen.connections_max, "
+                    "listen.tenant_connections_max)"));
+  return nullptr;
+}
+
+// Who is refused comes again at once: a line for each would be an attack on the log.
+void KilnServer::Warn(const std::string& words) {
+  const absl::Time now = absl::Now();
+  if (now < next_warning_) return;
+  next_warning_ = now + kWarningPause;
+  spdlog::warn("{}", words);
 }
 
 KilnServer::Acceptor* KilnServer::AcceptorOf(const ServerKey& key) {
@@ -118,17 +177,21 @@ KilnServer::Acceptor* KilnServer::AcceptorOf(const ServerKey& key) {
     spdlog::error("no server for tenant {}", key.first);
     return nullptr;
   }
+  found->second.server->GetHealthCheckService()->SetServingStatus(kServiceName, true);
   found->second.acceptor = std::move(acceptor);
   return found->second.acceptor.get();
 }
 
 void KilnServer::Unlink() {
   if (!unix_socket_.empty()) unlink(unix_socket_.c_str());
+  absl::MutexLock lock(&mutex_);
+  for (auto& [key, server] : servers_) {
+    if (server.server != nullptr) server.server->GetHealthCheckService()->SetServingStatus(false);
+  }
 }
 
 void KilnServer::Shutdown(absl::Time deadline) {
   peers_ = nullptr;
-  if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(deadline));
   absl::MutexLock lock(&mutex_);
   for (auto& [key, server] : servers_) {
     if (server.server != nullptr) server.server->Shutdown(absl::ToChronoTime(deadline));

@@ -4,10 +4,13 @@
 // write) and loopback TCP (config.h checks), and one server for all. With tenants: a unix socket that anybody
 // may reach, whose peers the kernel names (peer_acceptor.h); each tenant has a server of its own, made at its
 // first connection, whose services know for whom they are, and the user whom the daemon belongs to has
-// another, whatever the tenant. Who is no tenant is closed at once.
+// another, whatever the tenant, and connections beside the others'. Who is no tenant is closed at once.
 //
-// Services are callbacks and hold no thread; memory, streams and message sizes are bounded, a server each.
-// Threads: one owner.
+// Services are callbacks and hold no thread. Bounded by the configuration: connections, of each tenant and in
+// all, of the descriptors that the process may open at most half (connection_table.h); what a connection
+// takes to say hello, how long it idles and lives, its streams; memory, in equal parts for each server. Sizes
+// of messages and headers, and pings, are bounded here. Each server answers gRPC's health service. Threads:
+// one owner.
 #pragma once
 
 #include <functional>
@@ -23,6 +26,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/config.pb.h"
+#include "server/listen/connection_table.h"
 #include "server/listen/peer_acceptor.h"
 
 namespace kiln {
@@ -34,16 +38,16 @@ class KilnServer {
   // one at a time.
   using ServicesOf = std::function<std::vector<grpc::Service*>(const std::string& tenant, bool own)>;
 
-  // Whoever calls holds the lock of the socket (runtime_dir.h), so a socket that is there already is
-  // nobody's. UNAVAILABLE when an address cannot be bound.
+  // `listen` has its defaults (config.h). Whoever calls holds the lock of the socket (runtime_dir.h), so a
+  // socket that is there already is nobody's. UNAVAILABLE when an address cannot be bound.
   static absl::StatusOr<std::unique_ptr<KilnServer>> Start(const v1::ListenConfig& listen,
                                                            ServicesOf services);
 
   // "unix:/run/…/kilnd.sock, 127.0.0.1:7711"; the port is the bound one.
   const std::string& address() const { return address_; }
 
-  // Nobody new finds the unix socket; calls go on.
-  void Unlink();
+  // Nobody new finds the unix socket, and the health service says so; calls go on.
+  void Unlink() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends: calls that still run at the deadline are cancelled.
   void Shutdown(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -53,23 +57,27 @@ class KilnServer {
     std::unique_ptr<grpc::Server> server;  // null where it could not be started
     std::unique_ptr<Acceptor> acceptor;
   };
-  KilnServer(const v1::ListenConfig& listen, ServicesOf services)
-      : listen_(listen), services_(std::move(services)) {}
-  absl::Status ListenForAll();
-  absl::Status ListenForTenants();
-  void Take(uid_t uid, int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
+  KilnServer(const v1::ListenConfig& listen, ServicesOf services);
   using ServerKey = std::pair<std::string, bool>;  // the tenant, and whether it is the daemon's own user
+  absl::Status Listen();
+  void Take(uid_t uid, int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Null where that user is not served.
+  Acceptor* AcceptorFor(uid_t uid, int descriptor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Acceptor* AcceptorOf(const ServerKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetLimits(grpc::ServerBuilder& builder) const;
+  void Warn(const std::string& words) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const v1::ListenConfig listen_;
   const ServicesOf services_;
   // Const after Start.
   std::string unix_socket_;
   std::string address_;
-  std::unique_ptr<grpc::Server> server_;  // everybody's
   absl::flat_hash_map<uid_t, std::string> tenants_;
 
   absl::Mutex mutex_;
+  ConnectionTable connections_ ABSL_GUARDED_BY(mutex_);
+  ConnectionTable own_connections_ ABSL_GUARDED_BY(mutex_);  // of the daemon's user, where there are tenants
+  absl::Time next_warning_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::flat_hash_map<ServerKey, TenantServer> servers_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<PeerAcceptor> peers_;  // last: its thread uses all of the above
 };

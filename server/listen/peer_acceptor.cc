@@ -5,13 +5,10 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
@@ -19,34 +16,14 @@
 namespace kiln {
 namespace {
 
-constexpr int kBacklog = 1024;
 constexpr int kPauseMilliseconds = 50;  // when there are no descriptors left
-
-absl::Status Failed(absl::string_view what) {
-  return absl::UnavailableError(absl::StrCat(what, ": ", strerror(errno)));
-}
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PeerAcceptor>> PeerAcceptor::Start(const std::string& path, Taken taken) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path))
-    return absl::InvalidArgumentError("the socket's path is too long");
-  memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (listener < 0) return Failed("make a socket");
-  absl::Cleanup close_listener = [listener] { close(listener); };
-  unlink(path.c_str());
-  if (bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    return Failed(absl::StrCat("bind ", path));
-  }
-  if (chmod(path.c_str(), 0666) != 0) return Failed(absl::StrCat("open ", path, " to its tenants"));
-  if (listen(listener, kBacklog) != 0) return Failed(absl::StrCat("listen on ", path));
+absl::StatusOr<std::unique_ptr<PeerAcceptor>> PeerAcceptor::Start(std::vector<int> listeners, Taken taken) {
   const int stop = eventfd(0, EFD_CLOEXEC);
-  if (stop < 0) return Failed("make an eventfd");
-  std::move(close_listener).Cancel();
-  std::unique_ptr<PeerAcceptor> acceptor(new PeerAcceptor(listener, stop, std::move(taken)));
+  std::unique_ptr<PeerAcceptor> acceptor(new PeerAcceptor(std::move(listeners), stop, std::move(taken)));
+  if (stop < 0) return absl::UnavailableError(absl::StrCat("make an eventfd: ", strerror(errno)));
   KILN_ASSIGN_OR_RETURN(acceptor->thread_, StartThread([self = acceptor.get()] { self->Run(); }));
   return acceptor;
 }
@@ -56,28 +33,36 @@ PeerAcceptor::~PeerAcceptor() {
     eventfd_write(stop_, 1);
     thread_.join();
   }
-  close(listener_);
-  close(stop_);
+  for (const int listener : listeners_) close(listener);
+  if (stop_ >= 0) close(stop_);
 }
 
 void PeerAcceptor::Run() {
+  std::vector<pollfd> waits = {{stop_, POLLIN, 0}};
+  for (const int listener : listeners_) waits.push_back({listener, POLLIN, 0});
   while (true) {
-    pollfd waits[] = {{listener_, POLLIN, 0}, {stop_, POLLIN, 0}};
-    if (poll(waits, 2, -1) < 0 && errno != EINTR) return;
-    if ((waits[1].revents & POLLIN) != 0) return;
-    const int connection = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (connection < 0) {
-      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) poll(&waits[1], 1, kPauseMilliseconds);
-      continue;
+    if (poll(waits.data(), waits.size(), -1) < 0 && errno != EINTR) return;
+    if ((waits[0].revents & POLLIN) != 0) return;
+    for (size_t i = 1; i < waits.size(); ++i) {
+      if (waits[i].revents != 0) Accept(waits[i].fd);
     }
-    ucred peer{};
-    socklen_t bytes = sizeof(peer);
-    if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
-      close(connection);
-      continue;
-    }
-    taken_(peer.uid, connection);
   }
+}
+
+void PeerAcceptor::Accept(int listener) {
+  const int connection = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (connection < 0) {
+    pollfd stop = {stop_, POLLIN, 0};
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) poll(&stop, 1, kPauseMilliseconds);
+    return;
+  }
+  ucred peer{};
+  socklen_t bytes = sizeof(peer);
+  if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) {
+    close(connection);
+    return;
+  }
+  taken_(peer.uid, connection);
 }
 
 }  // namespace kiln

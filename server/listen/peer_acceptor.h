@@ -1,5 +1,5 @@
-// Accepts the connections of a unix socket itself, to learn from the kernel who is on the other side
-// (SO_PEERCRED): gRPC takes a descriptor and tells its handlers no more than "unix:".
+// Accepts the connections itself, to learn from the kernel who is on the other side of a unix socket
+// (SO_PEERCRED) and to count them: gRPC takes a descriptor and tells its handlers no more than "unix:".
 //
 // One thread of its own, on which `taken` is called for each connection and becomes the descriptor's owner.
 // The destructor stops it; connections that were taken go on. Limits: the kernel's backlog.
@@ -9,8 +9,8 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -18,21 +18,23 @@ namespace kiln {
 
 class PeerAcceptor {
  public:
+  // The user is -1 where the other side is no unix socket's.
   using Taken = std::function<void(uid_t uid, int descriptor)>;
-  // Binds `path` for everybody who can reach it; nobody else may hold it. UNAVAILABLE where it can't be bound
-  // or the system gives no thread.
-  static absl::StatusOr<std::unique_ptr<PeerAcceptor>> Start(const std::string& path, Taken taken);
+  // Takes the listening sockets (listening_socket.h), whatever it returns. UNAVAILABLE where the system gives
+  // no thread.
+  static absl::StatusOr<std::unique_ptr<PeerAcceptor>> Start(std::vector<int> listeners, Taken taken);
   ~PeerAcceptor();
   PeerAcceptor(const PeerAcceptor&) = delete;
   PeerAcceptor& operator=(const PeerAcceptor&) = delete;
 
  private:
-  PeerAcceptor(int listener, int stop, Taken taken)
-      : listener_(listener), stop_(stop), taken_(std::move(taken)) {}
+  PeerAcceptor(std::vector<int> listeners, int stop, Taken taken)
+      : listeners_(std::move(listeners)), stop_(stop), taken_(std::move(taken)) {}
   void Run();
+  void Accept(int listener);
 
-  const int listener_;
-  const int stop_;  // an eventfd
+  const std::vector<int> listeners_;
+  const int stop_;  // an eventfd; -1 where there could be none
   const Taken taken_;
   std::thread thread_;  // const after Start
 };

@@ -1,4 +1,5 @@
 // kilnd's tenants by the users that the kernel names. Needs root, to be other users; skips itself otherwise.
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -9,30 +10,38 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/zstd.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/fault/daemon.h"
+#include "tests/fault/raw_http2.h"
 
 namespace kiln {
 namespace {
 
-constexpr char kTenants[] = R"(
-listen {
+// `limits`: further fields of `listen`.
+std::string ListenTo(const std::string& limits = "") {
+  return absl::StrCat("listen {", limits, R"(
   tenants { name: "own" uids: 0 uids: 1004 }
   tenants { name: "red" uids: 1001 uids: 1002 }
   tenants { name: "blue" uids: 1003 }
-})";
+})");
+}
 
 class Tenants : public testing::Test {
  protected:
   Tenants() {
-    if (geteuid() != 0) return;
-    daemon_ = std::make_unique<TestDaemon>(kTenants);
+    if (geteuid() == 0) StartDaemon(ListenTo());
+  }
+  void StartDaemon(const std::string& config) {
+    daemon_ = nullptr;
+    daemon_ = std::make_unique<TestDaemon>(config);
     for (const std::string& directory : {daemon_->directory(), daemon_->directory() + "/run"}) {
       EXPECT_EQ(chmod(directory.c_str(), 0755), 0);
     }
@@ -43,7 +52,7 @@ class Tenants : public testing::Test {
 
   // A connection made by that user. The kernel takes the name at connect(2), of the very thread: the system
   // call itself changes no other's.
-  std::shared_ptr<grpc::Channel> ChannelOf(uid_t uid) {
+  int ConnectAs(uid_t uid) {
     int descriptor = -1;
     std::thread other([&] {
       if (syscall(SYS_setresuid, -1, uid, -1) != 0) return;
@@ -55,7 +64,29 @@ class Tenants : public testing::Test {
           << strerror(errno);
     });
     other.join();
-    return grpc::CreateInsecureChannelFromFd("peer", descriptor);
+    return descriptor;
+  }
+  std::shared_ptr<grpc::Channel> ChannelOf(uid_t uid) {
+    return grpc::CreateInsecureChannelFromFd("peer", ConnectAs(uid));
+  }
+
+  // How many of a user's new connections stay, where each says what HTTP/2 begins with.
+  int Staying(uid_t uid, int count) {
+    const std::string hello = Http2Hello();
+    for (int i = 0; i < count; ++i) {
+      descriptors_.push_back(ConnectAs(uid));
+      send(descriptors_.back(), hello.data(), hello.size(), MSG_NOSIGNAL);
+    }
+    absl::SleepFor(absl::Milliseconds(500));
+    int open = 0;
+    for (auto each = descriptors_.end() - count; each != descriptors_.end(); ++each) {
+      pollfd wait = {*each, POLLRDHUP, 0};
+      open += poll(&wait, 1, 0) == 0;
+    }
+    return open;
+  }
+  void TearDown() override {
+    for (const int descriptor : descriptors_) close(descriptor);
   }
 
   grpc::Status Compile(uid_t uid, const std::string& script, const std::string& asked, bool* compiled) {
@@ -77,6 +108,7 @@ class Tenants : public testing::Test {
   }
 
   std::unique_ptr<TestDaemon> daemon_;
+  std::vector<int> descriptors_;
 };
 
 TEST_F(Tenants, AreTheUsersThatTheKernelNames) {
@@ -99,6 +131,22 @@ TEST_F(Tenants, WhoIsNoneIsNotServed) {
     EXPECT_EQ(Compile(uid, "name none", "red", &compiled).error_code(), grpc::UNAVAILABLE) << uid;
     EXPECT_FALSE(compiled);
   }
+}
+
+TEST_F(Tenants, NoneTakesTheOthersConnections) {
+  StartDaemon(ListenTo("connections_max: 8 tenant_connections_max: 5"));
+  EXPECT_EQ(Staying(1001, 4) + Staying(1002, 4), 5);
+  bool compiled = false;
+  EXPECT_TRUE(Compile(1003, "name mine", "blue", &compiled).ok());
+}
+
+// The control: one who may take them all does. Those of the daemon's own user are beside.
+TEST_F(Tenants, WithoutALimitOneTakesAllConnections) {
+  StartDaemon(ListenTo("connections_max: 8 tenant_connections_max: 8"));
+  EXPECT_EQ(Staying(1001, 12), 8);
+  bool compiled = false;
+  EXPECT_EQ(Compile(1003, "name mine", "blue", &compiled).error_code(), grpc::UNAVAILABLE);
+  EXPECT_TRUE(Compile(0, "name mine", "own", &compiled).ok());
 }
 
 TEST_F(Tenants, KilnctlAnswersTheDaemonsOwnUserAlone) {

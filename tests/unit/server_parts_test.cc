@@ -185,6 +185,20 @@ TEST(Config, RefusalsNameTheField) {
       {"listen.tenants.uids", [](v1::Config* c) { AddTenant(c, "a", {65534}); }},
       {"listen.tcp",
        [](v1::Config* c) { AddTenant(c, "a", {1})->mutable_listen()->set_tcp("127.0.0.1:7711"); }},
+      {"listen.connections_max", [](v1::Config* c) { c->mutable_listen()->set_connections_max(UINT32_MAX); }},
+      {"listen.tenant_connections_max",
+       [](v1::Config* c) { c->mutable_listen()->set_tenant_connections_max(UINT32_MAX); }},
+      {"listen.handshake_seconds_max",
+       [](v1::Config* c) { c->mutable_listen()->set_handshake_seconds_max(UINT32_MAX); }},
+      {"listen.idle_seconds_max",
+       [](v1::Config* c) { c->mutable_listen()->set_idle_seconds_max(UINT32_MAX); }},
+      {"listen.age_seconds_max", [](v1::Config* c) { c->mutable_listen()->set_age_seconds_max(UINT32_MAX); }},
+      {"listen.age_grace_seconds_max",
+       [](v1::Config* c) { c->mutable_listen()->set_age_grace_seconds_max(UINT32_MAX); }},
+      {"listen.streams_max", [](v1::Config* c) { c->mutable_listen()->set_streams_max(UINT32_MAX); }},
+      {"listen.memory_bytes", [](v1::Config* c) { c->mutable_listen()->set_memory_bytes((32u << 20) - 1); }},
+      {"listen.memory_bytes",
+       [](v1::Config* c) { AddTenant(c, "a", {1})->mutable_listen()->set_memory_bytes((64u << 20) - 1); }},
       {"metrics.address", [](v1::Config* c) { c->mutable_metrics()->set_address("0.0.0.0:9464"); }},
       {"metrics.address", [](v1::Config* c) { c->mutable_metrics()->set_address("9464"); }},
       {"store.directory", [](v1::Config* c) { c->mutable_store()->clear_directory(); }},
@@ -218,6 +232,7 @@ TEST(Config, RefusalsNameTheField) {
 TEST(Config, LimitsThemselvesAreFine) {
   v1::Config config = Good();
   config.mutable_listen()->set_unix_socket("/" + std::string(106, 'x'));
+  config.mutable_listen()->set_memory_bytes(32u << 20);
   config.mutable_workers()->set_count(1024);
   config.mutable_admission()->set_graph_bytes_max(kGraphBytesMax);
   config.mutable_admission()->set_graphs_bytes_max(kGraphBytesMax + (6u << 20));

@@ -1,0 +1,309 @@
+// What a connection takes: how many there are, how long one may say nothing, idle and live, what it may send.
+// Each limit has a control beside it, where the same clients take what they want.
+#include <dirent.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "tests/fault/daemon.h"
+#include "tests/fault/raw_http2.h"
+
+namespace kiln {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr char kCompile[] = "/kiln.v1.Compiler/Compile";
+constexpr milliseconds kLong(20'000);  // for what has to happen
+constexpr milliseconds kShort(2'500);  // for what must not: more than twice a limit of one second
+
+size_t Descriptors(const TestDaemon& daemon) {
+  size_t count = 0;
+  DIR* const directory = opendir(absl::StrCat("/proc/", daemon.pid(), "/fd").c_str());
+  if (directory == nullptr) return 0;
+  while (readdir(directory) != nullptr) ++count;
+  closedir(directory);
+  return count;
+}
+
+// Resident, since the start or since MemoryPeakFromHere.
+size_t MemoryPeak(const TestDaemon& daemon) {
+  std::ifstream status(absl::StrCat("/proc/", daemon.pid(), "/status"));
+  size_t kilobytes = 0;
+  for (std::string word; status >> word;) {
+    if (word == "VmHWM:") status >> kilobytes;
+  }
+  return kilobytes << 10;
+}
+
+void MemoryPeakFromHere(const TestDaemon& daemon) {
+  std::ofstream(absl::StrCat("/proc/", daemon.pid(), "/clear_refs")) << "5";
+}
+
+std::vector<std::unique_ptr<RawConnection>> Open(const TestDaemon& daemon, int count,
+                                                 const std::string& says) {
+  std::vector<std::unique_ptr<RawConnection>> connections;
+  for (int i = 0; i < count; ++i) {
+    connections.push_back(RawConnection::Open(daemon.socket()));
+    EXPECT_NE(connections.back(), nullptr);
+    if (connections.back() != nullptr) connections.back()->Send(says);
+  }
+  return connections;
+}
+
+// gRPC's limits of calls and headers hold for who has said that he knows them.
+std::unique_ptr<RawConnection> OpenAndAgree(const TestDaemon& daemon) {
+  std::unique_ptr<RawConnection> connection = std::move(Open(daemon, 1, Http2Hello())[0]);
+  EXPECT_TRUE(connection->Receive(seconds(5)));
+  connection->Send(Http2Bytes(Http2Type::kSettings, kHttp2Ack, 0, ""));
+  return connection;
+}
+
+int StillOpen(const std::vector<std::unique_ptr<RawConnection>>& connections) {
+  int open = 0;
+  for (const auto& connection : connections) open += connection->Receive(milliseconds(0));
+  return open;
+}
+
+// A Lookup as a client makes it that tries again three times.
+grpc::Status HonestLookup(TestDaemon& daemon) {
+  grpc::Status status;
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    context.set_deadline(std::chrono::system_clock::now() + seconds(30));
+    v1::LookupRequest request;
+    request.set_namespace_("test");
+    request.set_request_key(std::string(32, 'k'));
+    v1::LookupReply reply;
+    status = daemon.compiler().Lookup(&context, request, &reply);
+    if (status.ok()) break;
+  }
+  return status;
+}
+
+// ---- Who says nothing ------------------------------------------------------------------------
+
+TEST(Connections, WhoDoesNotBeginIsClosed) {
+  TestDaemon daemon("listen { handshake_seconds_max: 1 }");
+  const size_t before = Descriptors(daemon);
+  // Nothing, half of the preface, and all of it without settings.
+  for (const size_t bytes : {0u, 10u, 24u}) {
+    for (const auto& connection : Open(daemon, 5, Http2Hello().substr(0, bytes))) {
+      EXPECT_TRUE(connection->ClosedWithin(kLong)) << bytes;
+    }
+  }
+  // A byte at a time, each well within the limit.
+  const auto slow = std::move(Open(daemon, 1, "")[0]);
+  bool closed = false;
+  for (const char byte : Http2Hello() + Http2Hello()) {
+    closed = closed || !slow->Send(std::string(1, byte)) || !slow->Receive(milliseconds(200));
+  }
+  EXPECT_TRUE(closed);
+  EXPECT_TRUE(Eventually([&] { return Descriptors(daemon) <= before; })) << Descriptors(daemon) - before;
+}
+
+TEST(Connections, WithoutALimitWhoDoesNotBeginStays) {
+  TestDaemon daemon("listen { handshake_seconds_max: 3600 }");
+  EXPECT_FALSE(Open(daemon, 1, "PRI")[0]->ClosedWithin(kShort));
+}
+
+TEST(Connections, IdleOnesAreClosedAndCallsAreNotIdle) {
+  TestDaemon daemon("listen { idle_seconds_max: 1 }");
+  const auto idle = Open(daemon, 5, Http2Hello());
+  const auto calls = Open(daemon, 1, Http2Hello() + Http2Call(1, kCompile));
+  for (const auto& connection : idle) EXPECT_TRUE(connection->ClosedWithin(kLong));
+  EXPECT_FALSE(calls[0]->ClosedWithin(kShort));
+  // The test's own client was cut off as well, and goes on.
+  EXPECT_TRUE(HonestLookup(daemon).ok());
+}
+
+TEST(Connections, WithoutALimitIdleOnesStay) {
+  TestDaemon daemon("listen { idle_seconds_max: 3600 }");
+  EXPECT_FALSE(Open(daemon, 1, Http2Hello())[0]->ClosedWithin(kShort));
+}
+
+TEST(Connections, OldOnesAreClosedWithTheirCalls) {
+  TestDaemon daemon("listen { age_seconds_max: 1 age_grace_seconds_max: 1 }");
+  EXPECT_TRUE(Open(daemon, 1, Http2Hello() + Http2Call(1, kCompile))[0]->ClosedWithin(kLong));
+  // A client that calls all the time sees nothing of it.
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_TRUE(HonestLookup(daemon).ok()) << i;
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+}
+
+TEST(Connections, WithoutALimitOldOnesStay) {
+  TestDaemon daemon("listen { age_seconds_max: 3600 }");
+  EXPECT_FALSE(Open(daemon, 1, Http2Hello() + Http2Call(1, kCompile))[0]->ClosedWithin(kShort));
+}
+
+// ---- How many --------------------------------------------------------------------------------
+
+TEST(Connections, ThereAreNotMoreThanMayBe) {
+  TestDaemon daemon("listen { connections_max: 20 }");
+  const size_t before = Descriptors(daemon);
+  auto connections = Open(daemon, 60, Http2Hello());
+  // One is the test's client, which goes on.
+  EXPECT_TRUE(Eventually([&] { return StillOpen(connections) == 19; })) << StillOpen(connections);
+  EXPECT_LE(Descriptors(daemon), before + 20);
+  EXPECT_TRUE(HonestLookup(daemon).ok());
+  // Places become free.
+  connections.clear();
+  EXPECT_TRUE(Eventually([&] { return Descriptors(daemon) <= before; }));
+  EXPECT_TRUE(Eventually([&] { return !Open(daemon, 1, Http2Hello())[0]->ClosedWithin(milliseconds(500)); }));
+}
+
+TEST(Connections, WithoutALimitAllStay) {
+  TestDaemon daemon;
+  const auto connections = Open(daemon, 60, Http2Hello());
+  absl::SleepFor(absl::FromChrono(kShort));
+  EXPECT_EQ(StillOpen(connections), 60);
+}
+
+TEST(Connections, CallsOnOneAreBounded) {
+  for (const bool bounded : {true, false}) {
+    TestDaemon daemon(absl::StrCat("listen { streams_max: ", bounded ? 10 : 1000, " }"));
+    const auto connection = OpenAndAgree(daemon);
+    for (uint32_t stream = 1; stream < 100; stream += 2) connection->Send(Http2Call(stream, kCompile));
+    EXPECT_EQ(connection->ClosedWithin(bounded ? kLong : kShort), bounded);
+    EXPECT_TRUE(HonestLookup(daemon).ok());
+  }
+}
+
+// ---- What it sends ---------------------------------------------------------------------------
+
+TEST(Connections, WhoPingsTooOftenIsClosed) {
+  TestDaemon daemon;
+  const std::string ping = Http2Bytes(Http2Type::kPing, 0, 0, "12345678");
+  const auto often = std::move(Open(daemon, 1, Http2Hello())[0]);
+  const auto once = std::move(Open(daemon, 1, Http2Hello() + ping)[0]);
+  for (int i = 0; i < 10; ++i) often->Send(ping);
+  EXPECT_TRUE(often->ClosedWithin(kLong));
+  EXPECT_FALSE(once->ClosedWithin(milliseconds(500)));
+}
+
+// Whether a call with a header of so many bytes ends in so long; its connection stays.
+bool CallEnds(RawConnection& connection, uint32_t stream, size_t header_bytes, milliseconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  EXPECT_TRUE(connection.Send(Http2Call(stream, kCompile, std::string(header_bytes, 'x'))));
+  while (std::chrono::steady_clock::now() < deadline) {
+    EXPECT_TRUE(connection.Receive(milliseconds(50)));
+    for (Http2Frame frame; connection.Next(&frame);) {
+      const bool ends = frame.type == Http2Type::kReset || (frame.flags & kHttp2EndStream) != 0;
+      if (ends && frame.stream == stream) return true;
+    }
+  }
+  return false;
+}
+
+TEST(Connections, ACallWithLargeHeadersIsRefused) {
+  TestDaemon daemon;
+  const auto connection = OpenAndAgree(daemon);
+  EXPECT_FALSE(CallEnds(*connection, 1, 4'000, kShort));
+  EXPECT_TRUE(CallEnds(*connection, 3, 12'000, kLong));
+}
+
+// Calls that are reset as soon as they are made leave nothing behind, and others are served meanwhile.
+TEST(Connections, ResetsLeaveNothingBehind) {
+  TestDaemon daemon;
+  EXPECT_TRUE(HonestLookup(daemon).ok());
+  MemoryPeakFromHere(daemon);
+  const size_t before = MemoryPeak(daemon);
+  std::thread attacker([&] {
+    const auto connection = std::move(Open(daemon, 1, Http2Hello())[0]);
+    for (uint32_t stream = 1; stream < 40'000; stream += 2) {
+      if (!connection->Send(Http2Call(stream, kCompile) + Http2Reset(stream))) return;
+      if (stream % 400 == 1 && !connection->Receive(milliseconds(0))) return;
+    }
+  });
+  const absl::Cleanup join = [&] { attacker.join(); };
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(HonestLookup(daemon).ok()) << i;
+  EXPECT_LE(MemoryPeak(daemon), before + (64u << 20));
+}
+
+// ---- Memory ----------------------------------------------------------------------------------
+
+// How much the daemon grows by senders of one message of 64 MiB each, and whether others were served.
+size_t GrowthBySenders(TestDaemon& daemon) {
+  EXPECT_TRUE(HonestLookup(daemon).ok());
+  MemoryPeakFromHere(daemon);
+  const size_t before = MemoryPeak(daemon);
+  std::vector<std::thread> senders;
+  for (int i = 0; i < 8; ++i) {
+    senders.emplace_back([&] {
+      const auto connection = std::move(Open(daemon, 1, Http2Hello())[0]);
+      SendLargeMessage(*connection, 1, kCompile, 64u << 20, std::chrono::steady_clock::now() + seconds(15));
+    });
+  }
+  const absl::Cleanup join = [&] {
+    for (std::thread& sender : senders) sender.join();
+  };
+  for (int i = 0; i < 100; ++i) {
+    const grpc::Status status = HonestLookup(daemon);
+    EXPECT_TRUE(status.ok()) << i << ": " << status.error_message();
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  return MemoryPeak(daemon) - before;
+}
+
+TEST(Connections, LargeMessagesAreBoundedInMemory) {
+  constexpr size_t kCap = 48u << 20;
+  TestDaemon daemon(absl::StrCat("listen { memory_bytes: ", kCap, " }"));
+  EXPECT_LE(GrowthBySenders(daemon), kCap + (64u << 20));
+}
+
+TEST(Connections, WithoutALimitLargeMessagesAreNot) {
+  TestDaemon daemon("listen { memory_bytes: 8000000000 }");
+  EXPECT_GT(GrowthBySenders(daemon), 200u << 20);
+}
+
+// ---- Health ----------------------------------------------------------------------------------
+
+// What gRPC's health service says, as its message's bytes: the first field is 1 for SERVING, 2 for
+// NOT_SERVING.
+std::string HealthOf(TestDaemon& daemon, const std::string& service) {
+  grpc::GenericStub stub(
+      grpc::CreateChannel(absl::StrCat("unix:", daemon.socket()), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(20));
+  const std::string request =
+      service.empty() ? "" : absl::StrCat("\x0a", std::string(1, static_cast<char>(service.size())), service);
+  const grpc::Slice slice(request);
+  const grpc::ByteBuffer message(&slice, 1);
+  grpc::CompletionQueue queue;
+  auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", message, &queue);
+  call->StartCall();
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  call->Finish(&reply, &status, nullptr);
+  void* tag;
+  bool ok;
+  queue.Next(&tag, &ok);
+  grpc::Slice bytes;
+  if (!status.ok() || !reply.DumpToSingleSlice(&bytes).ok()) return status.error_message();
+  return std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+}
+
+TEST(Connections, HealthIsToldToWhoAsks) {
+  TestDaemon daemon;
+  EXPECT_EQ(HealthOf(daemon, ""), "\x08\x01");
+  EXPECT_EQ(HealthOf(daemon, "kiln.v1.Compiler"), "\x08\x01");
+  EXPECT_NE(HealthOf(daemon, "nobody.v1"), "\x08\x01");
+}
+
+}  // namespace
+}  // namespace kiln
