@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """kilnd under load against what gRPC costs by itself, on a unix socket.
 
-  tests/bench/service.sh [--quick] [--only hit,miss,objects,waiting,manifests] [--json FILE]
+  tests/bench/service.sh [--quick] [--only ROW,…] [--json FILE]
 
 The baseline is service_bare.cc: a callback server without kiln's code that answers by a prebuilt reply of the same
 size, the faster of its unary and its generic form. Servers take turns within a round; the load (service_load.cc) is a
@@ -21,144 +21,13 @@ import sys
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-LOOKUP, FETCH, COMPILE = (f"/kiln.v1.Compiler/{name}" for name in ("Lookup", "FetchObjects", "Compile"))
-ROWS = ("hit", "miss", "objects", "waiting", "manifests")
-WAITING_CONNECTIONS = 50
-STORE_CONNECTIONS = 8
+import service_attackers
+from service_parts import (Bench, FETCH, Failed, LOOKUP, ROOT, STORE_CONNECTIONS, WAITING_CONNECTIONS, run, spread)
+
+COMPARED = ("hit", "miss", "objects", "waiting", "manifests")
+ROWS = COMPARED + ("attackers",)
 SPIN = "while True: pass"
 SPIN_SECONDS, EVICT_SECONDS_MAX = 10, 300
-KILND_CONFIG = """
-workers {{ count: 2 binary: "{worker}" plan_seconds_max: 3600 }}
-measuring {{ off: true }}
-"""
-
-
-class Failed(Exception):
-    """A program of the benchmark failed; the message is its own."""
-
-
-class Server:
-    """A process that serves a unix socket and ends with its standard input, or by a signal."""
-
-    def __init__(self, name, command, socket, log):
-        self.name, self.socket = name, socket
-        self._log = open(log, "a+")
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log)
-        deadline = time.monotonic() + 30
-        while not os.path.exists(socket):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.stop()
-                self._log.seek(0)
-                raise Failed(f"{name} does not start: {self._log.read().strip()}")
-            time.sleep(0.02)
-
-    def stop(self):
-        self._process.stdin.close()
-        self._process.terminate()
-        self._process.wait()
-
-    def processor_seconds(self):
-        with open(f"/proc/{self._process.pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def status(self):
-        """Threads, and bytes of memory."""
-        with open(f"/proc/{self._process.pid}/status") as file:
-            fields = dict(line.split(":", 1) for line in file)
-        return {"threads": int(fields["Threads"]), "bytes": int(fields["VmRSS"].split()[0]) << 10}
-
-
-class Bench:
-    def __init__(self, options, directory):
-        self.options, self.directory = options, directory
-        self.programs = os.path.join(options.build, "bin")
-        self.replies = {}
-        self._count = 0
-
-    def program(self, name):
-        path = os.path.join(self.programs, name)
-        if not os.access(path, os.X_OK):
-            raise Failed(f"no {path}: build first, or name the build by --build")
-        return path
-
-    def place(self, name):
-        self._count += 1
-        return os.path.join(self.directory, f"{name}{self._count}")
-
-    @contextlib.contextmanager
-    def running(self, name, make):
-        server = make(name)
-        try:
-            yield server
-        finally:
-            server.stop()
-
-    def bare(self, form, reply_bytes, messages=1):
-        socket = self.place("bare")
-        command = [self.program("service_bare"), "--socket", socket, "--form", form, "--reply-bytes",
-                   str(reply_bytes), "--messages", str(messages)]
-        return self.running(form, lambda name: Server(name, command, socket, socket + ".log"))
-
-    def kilnd(self, store=None, settings=""):
-        place = self.place("kilnd")
-        os.mkdir(place, 0o700)
-        config = os.path.join(place, "config.textproto")
-        with open(config, "w") as file:
-            file.write(KILND_CONFIG.format(worker=self.program("scripted_worker")) + self.options.config + settings)
-        socket = os.path.join(place, "kilnd.sock")
-        command = [self.options.kilnd or self.program("kilnd"), "--config", config, "--socket", socket, "--store",
-                   store or os.path.join(place, "store")]
-        return self.running("kilnd", lambda name: Server(name, command, socket, socket + ".log"))
-
-    def prepare(self, server):
-        command = [self.program("service_requests"), "--socket", server.socket, "--directory", self.directory]
-        self.replies = json.loads(run(command))
-
-    def lookups(self, server, found, name, connections=STORE_CONNECTIONS, calls=0):
-        """Those of a list of a filled store, in turn."""
-        command = [self.program("service_load"), "calls", "--socket", server.socket, "--method", LOOKUP,
-                   "--request-list", os.path.join(found["place"], name), "--connections", str(connections), "--seconds",
-                   str(60 if calls else self.options.seconds), "--warm-seconds", "0" if calls else "0.3", "--calls",
-                   str(calls), "--reply-bytes", str(found["reply"])]
-        return json.loads(run(command))
-
-    def load(self, server, method, request, connections, reply_bytes, stream=False):
-        command = [self.program("service_load"), "calls", "--socket", server.socket, "--method", method, "--request",
-                   os.path.join(self.directory, request), "--connections", str(connections), "--outstanding",
-                   str(self.options.outstanding), "--threads", str(self.options.threads), "--seconds",
-                   str(self.options.seconds), "--reply-bytes", str(reply_bytes)] + ["--stream"] * stream
-        before = server.processor_seconds()
-        result = json.loads(run(command))
-        # The warm part as well, by its share of the time.
-        share = self.options.seconds / (self.options.seconds + 0.3)
-        result["processor"] = (server.processor_seconds() - before) * share / result["calls"] * 1e6
-        return result
-
-    @contextlib.contextmanager
-    def waiting(self, server, clients):
-        command = [self.program("service_load"), "wait", "--socket", server.socket, "--method", COMPILE, "--request",
-                   os.path.join(self.directory, "wait.header"), os.path.join(self.directory, "wait.graph"),
-                   "--connections", str(WAITING_CONNECTIONS), "--outstanding", str(clients // WAITING_CONNECTIONS)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:
-            if load.stdout.readline().strip() != "waiting":
-                raise Failed(f"{server.name}: not all of {clients} clients wait")
-            yield
-            load.stdin.close()
-
-
-def run(command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Failed(done.stderr.strip() or f"{command[0]} ended with {done.returncode}")
-    return done.stdout
-
-
-def spread(values):
-    """To four digits, which is more than the machine is steady for."""
-    kinds = {"median": statistics.median(values), "least": min(values), "largest": max(values)}
-    return {kind: float(f"{value:.4g}") for kind, value in kinds.items()}
 
 
 def compare(rounds, baseline, fields):
@@ -365,6 +234,14 @@ def parse(arguments):
     parser.add_argument("--waiting", type=int, default=1000, help="clients that wait, a multiple of 50")
     parser.add_argument("--manifests", type=numbers, default=[10_000, 1_000_000], metavar="N,…",
                         help="in the store; half of the last are evicted (4 GB of disk for a million)")
+    parser.add_argument("--attacks", type=lambda text: text.split(","), default=list(service_attackers.KINDS),
+                        metavar="KIND,…", help=", ".join(service_attackers.KINDS))
+    parser.add_argument("--attack-seconds", type=float, default=8, help="of one attack")
+    parser.add_argument("--attack-rounds", type=int, default=3)
+    parser.add_argument("--honest", type=int, default=2, help="connections of the client that is no attacker")
+    parser.add_argument("--without-limits", action="store_true",
+                        help="attackers once more with kilnd's limits off: what they prevent")
+    parser.add_argument("--full", action="store_true", help="attacks of 30 s")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(ROWS), metavar="ROW,…",
                         help=", ".join(ROWS))
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
@@ -376,8 +253,13 @@ def parse(arguments):
         parser.error(f"--only: no row {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
     if options.waiting < WAITING_CONNECTIONS or options.waiting % WAITING_CONNECTIONS:
         parser.error(f"--waiting: {options.waiting} is no multiple of {WAITING_CONNECTIONS}")
+    if unknown := set(options.attacks) - set(service_attackers.KINDS):
+        parser.error(f"--attacks: no {', '.join(sorted(unknown))}")
     if options.quick:
         options.rounds, options.seconds = 3, 1
+        options.attack_seconds, options.attack_rounds = 4, 1
+    if options.full:
+        options.attack_seconds = 30
     return options
 
 
@@ -388,18 +270,21 @@ def main(arguments):
     try:
         with tempfile.TemporaryDirectory(prefix="kiln-bench-", dir="/var/tmp") as directory:
             bench = Bench(options, directory)
-            print_header()
-            with bench.kilnd() as kilnd:
-                bench.prepare(kilnd)
-                for what in ("hit", "miss"):
-                    if what in options.only:
-                        rows += measure_calls(bench, kilnd, what)
-                if "objects" in options.only:
-                    rows += measure_objects(bench, kilnd)
+            if set(options.only) & set(COMPARED):
+                print_header()
+                with bench.kilnd() as kilnd:
+                    bench.prepare(kilnd)
+                    for what in ("hit", "miss"):
+                        if what in options.only:
+                            rows += measure_calls(bench, kilnd, what)
+                    if "objects" in options.only:
+                        rows += measure_objects(bench, kilnd)
             if "waiting" in options.only:
                 rows += measure_waiting(bench)
             if "manifests" in options.only:
                 rows += measure_manifests(bench)
+            if "attackers" in options.only:
+                rows += service_attackers.measure(bench)
     except Failed as error:
         print(f"service.py: {error}", file=sys.stderr)
         return 1

@@ -1,7 +1,7 @@
 // Closed-loop load on one method, in bytes that it does not read:
 //   service_load calls --socket PATH --method NAME --request FILE [--connections N] [--outstanding N] …
 //     --request-list FILE: of messages, each with its length before it (four bytes), in turn; --calls N: so
-//     many
+//     many; --retries N: a call that fails is made again, at most so often, once its connection stands
 //   service_load wait  --socket PATH --method NAME --request FILE … [--connections N] [--outstanding N]
 // `calls`: each connection has `outstanding` calls at a time, the next as soon as one is answered. Prints one
 // line of JSON: calls a second, bytes a second, quantiles of the time from a call's start to its status.
@@ -46,12 +46,14 @@ struct Options {
   double seconds = 5;
   double warm_seconds = 0.3;
   size_t reply_bytes = 0;  // of each call; 0: any
+  int retries = 0;
 };
 
 struct Tally {
   std::vector<float> microseconds;
   size_t bytes = 0;
   size_t failed = 0;
+  size_t retried = 0;
   std::string failure;  // the first
 };
 
@@ -115,6 +117,10 @@ class UnaryPlace : public Step {
   UnaryPlace(Connection* connection, Round* round) : connection_(connection), round_(round) { Start(); }
 
   void Done(bool) override {
+    if (!status_.ok() && attempts_ <= round_->options->retries) {
+      ++round_->tally.retried;
+      return Try();
+    }
     round_->Ended(began_, status_, reply_.Valid() ? reply_.Length() : 0);
     if (round_->GoesOn()) return Start();
     --round_->running;
@@ -122,14 +128,19 @@ class UnaryPlace : public Step {
 
  private:
   void Start() {
+    request_ = &round_->NextRequest();
+    attempts_ = 0;
+    began_ = Clock::now();
+    Try();
+  }
+  void Try() {
     // Before its context: it lies in the call's own memory, which goes with that.
     reader_ = nullptr;
     context_.emplace();
+    context_->set_wait_for_ready(++attempts_ > 1);
     reply_.Clear();
-    const ByteBuffer& request = round_->NextRequest();
-    began_ = Clock::now();
     reader_ =
-        connection_->stub().PrepareUnaryCall(&*context_, round_->options->method, request, &round_->queue);
+        connection_->stub().PrepareUnaryCall(&*context_, round_->options->method, *request_, &round_->queue);
     reader_->StartCall();
     reader_->Finish(&reply_, &status_, this);
   }
@@ -137,6 +148,8 @@ class UnaryPlace : public Step {
   Connection* const connection_;
   Round* const round_;
   Clock::time_point began_;
+  const ByteBuffer* request_ = nullptr;
+  int attempts_ = 0;
   std::optional<grpc::ClientContext> context_;
   ByteBuffer reply_;
   grpc::Status status_;
@@ -231,15 +244,16 @@ int PrintTally(const std::vector<std::unique_ptr<Round>>& rounds, double seconds
     all.microseconds.insert(all.microseconds.end(), tally.microseconds.begin(), tally.microseconds.end());
     all.bytes += tally.bytes;
     all.failed += tally.failed;
+    all.retried += tally.retried;
     if (all.failure.empty()) all.failure = tally.failure;
   }
   std::sort(all.microseconds.begin(), all.microseconds.end());
   printf(
       "{\"calls\": %zu, \"rate\": %.1f, \"bytes_rate\": %.0f, \"p50\": %.1f, \"p99\": %.1f, \"failed\": "
-      "%zu}\n",
+      "%zu, \"retried\": %zu}\n",
       all.microseconds.size(), static_cast<double>(all.microseconds.size()) / seconds,
       static_cast<double>(all.bytes) / seconds, Quantile(all.microseconds, 0.5),
-      Quantile(all.microseconds, 0.99), all.failed);
+      Quantile(all.microseconds, 0.99), all.failed, all.retried);
   if (all.failed != 0) fprintf(stderr, "service_load: %zu failed: %s\n", all.failed, all.failure.c_str());
   return all.failed != 0 || all.microseconds.empty() ? 1 : 0;
 }
@@ -389,6 +403,7 @@ int Main(int argc, char** argv) {
   calls->add_flag("--stream", options.stream, "The method answers with several messages");
   calls->add_option("--seconds", options.seconds, "That count");
   calls->add_option("--warm-seconds", options.warm_seconds, "Before them");
+  calls->add_option("--retries", options.retries, "Of a call; not with --stream");
   calls->add_option("--reply-bytes", options.reply_bytes, "Another number of bytes is a failure");
   CLI::App* wait = app.add_subcommand("wait", "Calls that stay");
   AddOptions(wait, &options);

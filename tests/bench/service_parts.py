@@ -1,0 +1,149 @@
+"""What the rows of service.py share: servers as processes, the load on them, and numbers with their spread."""
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LOOKUP, FETCH, COMPILE = (f"/kiln.v1.Compiler/{name}" for name in ("Lookup", "FetchObjects", "Compile"))
+WAITING_CONNECTIONS = 50
+STORE_CONNECTIONS = 8
+KILND_CONFIG = """
+workers {{ count: 2 binary: "{worker}" plan_seconds_max: 3600 }}
+measuring {{ off: true }}
+"""
+
+
+class Failed(Exception):
+    """A program of the benchmark failed; the message is its own."""
+
+
+class Server:
+    """A process that serves a unix socket and ends with its standard input, or by a signal."""
+
+    def __init__(self, name, command, socket, log):
+        self.name, self.socket = name, socket
+        self._log = open(log, "a+")
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log)
+        deadline = time.monotonic() + 30
+        while not os.path.exists(socket):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                self._log.seek(0)
+                raise Failed(f"{name} does not start: {self._log.read().strip()}")
+            time.sleep(0.02)
+
+    def stop(self):
+        self._process.stdin.close()
+        self._process.terminate()
+        self._process.wait()
+
+    def processor_seconds(self):
+        with open(f"/proc/{self._process.pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self._process.pid}/fd"))
+
+    def status(self):
+        """Threads, and bytes of memory."""
+        with open(f"/proc/{self._process.pid}/status") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return {"threads": int(fields["Threads"]), "bytes": int(fields["VmRSS"].split()[0]) << 10}
+
+
+class Bench:
+    def __init__(self, options, directory):
+        self.options, self.directory = options, directory
+        self.programs = os.path.join(options.build, "bin")
+        self.replies = {}
+        self._count = 0
+
+    def program(self, name):
+        path = os.path.join(self.programs, name)
+        if not os.access(path, os.X_OK):
+            raise Failed(f"no {path}: build first, or name the build by --build")
+        return path
+
+    def place(self, name):
+        self._count += 1
+        return os.path.join(self.directory, f"{name}{self._count}")
+
+    @contextlib.contextmanager
+    def running(self, name, make):
+        server = make(name)
+        try:
+            yield server
+        finally:
+            server.stop()
+
+    def bare(self, form, reply_bytes, messages=1):
+        socket = self.place("bare")
+        command = [self.program("service_bare"), "--socket", socket, "--form", form, "--reply-bytes",
+                   str(reply_bytes), "--messages", str(messages)]
+        return self.running(form, lambda name: Server(name, command, socket, socket + ".log"))
+
+    def kilnd(self, store=None, settings="", worker="scripted_worker", open_to_all=False):
+        """`open_to_all`: to users who may be its tenants."""
+        place = self.place("kilnd")
+        os.mkdir(place, 0o700)
+        if open_to_all:
+            os.chmod(place, 0o755)
+        config = os.path.join(place, "config.textproto")
+        with open(config, "w") as file:
+            file.write(KILND_CONFIG.format(worker=self.program(worker)) + self.options.config + settings)
+        socket = os.path.join(place, "kilnd.sock")
+        command = [self.options.kilnd or self.program("kilnd"), "--config", config, "--socket", socket, "--store",
+                   store or os.path.join(place, "store")]
+        return self.running("kilnd", lambda name: Server(name, command, socket, socket + ".log"))
+
+    def prepare(self, server):
+        command = [self.program("service_requests"), "--socket", server.socket, "--directory", self.directory]
+        self.replies = json.loads(run(command))
+
+    def lookups(self, server, found, name, connections=STORE_CONNECTIONS, calls=0):
+        """Those of a list of a filled store, in turn."""
+        command = [self.program("service_load"), "calls", "--socket", server.socket, "--method", LOOKUP,
+                   "--request-list", os.path.join(found["place"], name), "--connections", str(connections), "--seconds",
+                   str(60 if calls else self.options.seconds), "--warm-seconds", "0" if calls else "0.3", "--calls",
+                   str(calls), "--reply-bytes", str(found["reply"])]
+        return json.loads(run(command))
+
+    def load(self, server, method, request, connections, reply_bytes, stream=False):
+        command = [self.program("service_load"), "calls", "--socket", server.socket, "--method", method, "--request",
+                   os.path.join(self.directory, request), "--connections", str(connections), "--outstanding",
+                   str(self.options.outstanding), "--threads", str(self.options.threads), "--seconds",
+                   str(self.options.seconds), "--reply-bytes", str(reply_bytes)] + ["--stream"] * stream
+        before = server.processor_seconds()
+        result = json.loads(run(command))
+        # The warm part as well, by its share of the time.
+        share = self.options.seconds / (self.options.seconds + 0.3)
+        result["processor"] = (server.processor_seconds() - before) * share / result["calls"] * 1e6
+        return result
+
+    @contextlib.contextmanager
+    def waiting(self, server, clients):
+        command = [self.program("service_load"), "wait", "--socket", server.socket, "--method", COMPILE, "--request",
+                   os.path.join(self.directory, "wait.header"), os.path.join(self.directory, "wait.graph"),
+                   "--connections", str(WAITING_CONNECTIONS), "--outstanding", str(clients // WAITING_CONNECTIONS)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:
+            if load.stdout.readline().strip() != "waiting":
+                raise Failed(f"{server.name}: not all of {clients} clients wait")
+            yield
+            load.stdin.close()
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failed(done.stderr.strip() or f"{command[0]} ended with {done.returncode}")
+    return done.stdout
+
+
+def spread(values):
+    """To four digits, which is more than the machine is steady for."""
+    kinds = {"median": statistics.median(values), "least": min(values), "largest": max(values)}
+    return {kind: float(f"{value:.4g}") for kind, value in kinds.items()}
