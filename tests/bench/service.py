@@ -22,10 +22,11 @@ import tempfile
 import time
 
 import service_attackers
+import service_compiles
 from service_parts import (Bench, FETCH, Failed, LOOKUP, ROOT, STORE_CONNECTIONS, WAITING_CONNECTIONS, run, spread)
 
 COMPARED = ("hit", "miss", "objects", "waiting", "manifests")
-ROWS = COMPARED + ("attackers",)
+ROWS = COMPARED + ("attackers", "herd", "overload")
 SPIN = "while True: pass"
 SPIN_SECONDS, EVICT_SECONDS_MAX = 10, 300
 
@@ -241,7 +242,12 @@ def parse(arguments):
     parser.add_argument("--honest", type=int, default=2, help="connections of the client that is no attacker")
     parser.add_argument("--without-limits", action="store_true",
                         help="attackers once more with kilnd's limits off: what they prevent")
-    parser.add_argument("--full", action="store_true", help="attacks of 30 s")
+    parser.add_argument("--graphs", metavar="DIRECTORY",
+                        help="of the herd: what service_graph.py wrote there; default: it is asked")
+    parser.add_argument("--herd-rounds", type=int, default=3)
+    parser.add_argument("--overload-seconds", type=float, default=20)
+    parser.add_argument("--overload-factor", type=float, default=10)
+    parser.add_argument("--full", action="store_true", help="attacks of 30 s, an overload of 60 s")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(ROWS), metavar="ROW,…",
                         help=", ".join(ROWS))
     parser.add_argument("--build", default=os.path.join(ROOT, "build"))
@@ -258,8 +264,9 @@ def parse(arguments):
     if options.quick:
         options.rounds, options.seconds = 3, 1
         options.attack_seconds, options.attack_rounds = 4, 1
+        options.herd_rounds, options.overload_seconds = 1, 10
     if options.full:
-        options.attack_seconds = 30
+        options.attack_seconds, options.overload_seconds = 30, 60
     return options
 
 
@@ -285,6 +292,10 @@ def main(arguments):
                 rows += measure_manifests(bench)
             if "attackers" in options.only:
                 rows += service_attackers.measure(bench)
+            if "herd" in options.only:
+                rows += service_compiles.measure_herd(bench)
+            if "overload" in options.only:
+                rows += service_compiles.measure_overload(bench)
     except Failed as error:
         print(f"service.py: {error}", file=sys.stderr)
         return 1
