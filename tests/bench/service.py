@@ -26,7 +26,7 @@ import service_compiles
 from service_parts import (Bench, FETCH, Failed, LOOKUP, ROOT, STORE_CONNECTIONS, WAITING_CONNECTIONS, run, spread)
 
 COMPARED = ("hit", "miss", "objects", "waiting", "manifests")
-ROWS = COMPARED + ("attackers", "herd", "overload")
+ROWS = COMPARED + ("attackers", "herd", "overload", "workers")
 SPIN = "while True: pass"
 SPIN_SECONDS, EVICT_SECONDS_MAX = 10, 300
 
@@ -245,6 +245,9 @@ def parse(arguments):
     parser.add_argument("--graphs", metavar="DIRECTORY",
                         help="of the herd: what service_graph.py wrote there; default: it is asked")
     parser.add_argument("--herd-rounds", type=int, default=3)
+    parser.add_argument("--workers", type=numbers, default=sorted({1, 2, os.cpu_count(), 2 * os.cpu_count()}),
+                        metavar="N,…", help="of the row of workers")
+    parser.add_argument("--worker-rounds", type=int, default=3)
     parser.add_argument("--overload-seconds", type=float, default=20)
     parser.add_argument("--overload-factor", type=float, default=10)
     parser.add_argument("--full", action="store_true", help="attacks of 30 s, an overload of 60 s")
@@ -264,7 +267,7 @@ def parse(arguments):
     if options.quick:
         options.rounds, options.seconds = 3, 1
         options.attack_seconds, options.attack_rounds = 4, 1
-        options.herd_rounds, options.overload_seconds = 1, 10
+        options.herd_rounds, options.overload_seconds, options.worker_rounds = 1, 10, 1
     if options.full:
         options.attack_seconds, options.overload_seconds = 30, 60
     return options
@@ -296,6 +299,8 @@ def main(arguments):
                 rows += service_compiles.measure_herd(bench)
             if "overload" in options.only:
                 rows += service_compiles.measure_overload(bench)
+            if "workers" in options.only:
+                rows += service_compiles.measure_workers(bench)
     except Failed as error:
         print(f"service.py: {error}", file=sys.stderr)
         return 1

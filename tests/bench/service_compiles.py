@@ -4,6 +4,8 @@ herd: clients over 50 connections ask at once for the graph of BERT-base's train
 must hold: one compile, one manifest for all, and the last answer at most 1.2 times and half a second after the first;
 hits of another key meanwhile have a p99 of at most twice that beside two processes that only burn processors.
 
+workers: compiles of small graphs a second by 1, 2, … workers, in turn within a round.
+
 overload: service_overload.cc. What must hold: what was admitted meets its clients' deadlines, each tenant's seconds of
 workers are within a tenth of a fair part, the service recovers within 5 s, and every answer is right.
 """
@@ -145,3 +147,24 @@ def measure_overload(bench):
           flush=True)
     print()
     return [row]
+
+
+def measure_workers(bench):
+    """Rows of compiles a second, each against one worker's within a round."""
+    rates = {count: [] for count in bench.options.workers}
+    for turn in range(bench.options.worker_rounds):
+        for count in rates:
+            with bench.kilnd(worker="kiln-worker", workers=count) as server:
+                found = json.loads(run([bench.program("service_overload"), "--socket", server.socket, "--seconds", "0",
+                                        "--seed", str(turn + 1)]))
+                rates[count].append(found["capacity"])
+    print("| workers | compiles a second | its spread | against the fewest | its spread |")
+    print("|---|---|---|---|---|")
+    rows, first = [], rates[bench.options.workers[0]]
+    for count, found in rates.items():
+        rate, ratio = spread(found), spread([many / few for many, few in zip(found, first, strict=True)])
+        rows.append({"row": "workers", "workers": count, "rate": rate, "ratio": ratio})
+        print(f"| {count} | {rate['median']:.1f} | {rate['least']:.1f} – {rate['largest']:.1f} | {ratio['median']:.2f} | "
+              f"{ratio['least']:.2f} – {ratio['largest']:.2f} |", flush=True)
+    print()
+    return rows

@@ -11,7 +11,7 @@ LOOKUP, FETCH, COMPILE = (f"/kiln.v1.Compiler/{name}" for name in ("Lookup", "Fe
 WAITING_CONNECTIONS = 50
 STORE_CONNECTIONS = 8
 KILND_CONFIG = """
-workers {{ count: 2 binary: "{worker}" plan_seconds_max: 3600 }}
+workers {{ count: {workers} binary: "{worker}" plan_seconds_max: 3600 }}
 measuring {{ off: true }}
 """
 
@@ -86,7 +86,7 @@ class Bench:
                    str(reply_bytes), "--messages", str(messages)]
         return self.running(form, lambda name: Server(name, command, socket, socket + ".log"))
 
-    def kilnd(self, store=None, settings="", worker="scripted_worker", open_to_all=False):
+    def kilnd(self, store=None, settings="", worker="scripted_worker", workers=2, open_to_all=False):
         """`open_to_all`: to users who may be its tenants."""
         place = self.place("kilnd")
         os.mkdir(place, 0o700)
@@ -94,7 +94,7 @@ class Bench:
             os.chmod(place, 0o755)
         config = os.path.join(place, "config.textproto")
         with open(config, "w") as file:
-            file.write(KILND_CONFIG.format(worker=self.program(worker)) + self.options.config + settings)
+            file.write(KILND_CONFIG.format(worker=self.program(worker), workers=workers) + self.options.config + settings)
         socket = os.path.join(place, "kilnd.sock")
         command = [self.options.kilnd or self.program("kilnd"), "--config", config, "--socket", socket, "--store",
                    store or os.path.join(place, "store")]
