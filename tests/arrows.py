@@ -14,14 +14,15 @@ ARROWS = """
 compiler/support:
 compiler/graph: compiler/support
 compiler/ir: compiler/graph compiler/support
+compiler/target: compiler/ir
 compiler/frontend: compiler/graph compiler/support
-compiler/passes: compiler/graph compiler/ir compiler/support
-compiler/lower: compiler/graph compiler/ir compiler/passes compiler/support
-compiler/schedule: compiler/graph compiler/ir compiler/lower compiler/support
+compiler/passes: compiler/graph compiler/ir compiler/support compiler/target
+compiler/lower: compiler/graph compiler/ir compiler/passes compiler/support compiler/target
+compiler/schedule: compiler/graph compiler/ir compiler/lower compiler/support compiler/target
 compiler/image: compiler/support
-compiler/codegen: compiler/image compiler/ir compiler/support
+compiler/codegen: compiler/image compiler/ir compiler/support compiler/target
 compiler/artifact: compiler/codegen compiler/frontend compiler/graph compiler/ir compiler/lower compiler/passes
-  compiler/schedule compiler/support
+  compiler/schedule compiler/support compiler/target
 compiler/worker: compiler/support
 compiler/worker/worker_main.cc: compiler/artifact compiler/codegen compiler/support compiler/worker
 
@@ -51,7 +52,7 @@ client/src: client/include/kiln compiler/graph compiler/support
 client/runtime: compiler/graph compiler/image compiler/ir compiler/support
 client/tuner: client/runtime compiler/graph compiler/image compiler/ir compiler/support
 client/tuner/tuner_main.cc: client/runtime client/tuner compiler/support compiler/worker
-client/python: client/include/kiln client/runtime compiler/graph compiler/support
+client/python: client/include/kiln client/runtime compiler/graph compiler/support compiler/target
 client/admin: client/src compiler/graph compiler/support
 """
 

@@ -2,6 +2,10 @@
 
 #include <cpuid.h>
 
+#include <string>
+
+#include "compiler/target/machine.h"
+
 namespace kiln::python {
 
 namespace {
@@ -14,14 +18,14 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512vl");
 }
 
-// How a processor of AMD reads ahead goes by its family (docs/decisions/0004).
-constexpr unsigned kZen3And4 = 0x19, kZen5 = 0x1a;
-
-// 0 for others' processors.
-unsigned AmdFamily() {
+CpuId ThisCpuId() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (!__builtin_cpu_is("amd") || __get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return 0;
-  return (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return {};
+  const unsigned family = eax >> 8 & 0xf, model = eax >> 4 & 0xf;
+  CpuId id = {.amd = __builtin_cpu_is("amd") != 0, .family = family, .model = model};
+  if (family == 0xf) id.family += eax >> 20 & 0xff;
+  if (family == 0xf || family == 6) id.model += (eax >> 16 & 0xf) << 4;
+  return id;
 }
 
 }  // namespace
@@ -42,18 +46,17 @@ v1::Target ThisCpu() {
   if (bmi2) target.add_features("bmi2");
   if (f16c) target.add_features("f16c");
   if (fma) target.add_features("fma");
-  const unsigned family = AmdFamily();
-  if (family == kZen5) target.add_features("page-prefetch");
-  if (family == kZen3And4) target.add_features("rows-ahead-l2");
+  target.set_machine(std::string(CpuMachineName(ThisCpuId())));
   return target;
 }
 
 bool MklLeavesAvx512Unused() { return HasAvx512() && !__builtin_cpu_is("intel"); }
 
-v1::Target GpuTarget(const char* architecture) {
+v1::Target GpuTarget(const char* architecture, int64_t multiprocessors) {
   v1::Target target;
   target.set_triple("nvptx64-nvidia-cuda");
   target.add_features(architecture);
+  target.set_machine(std::string(GpuMachineName(architecture, multiprocessors)));
   return target;
 }
 

@@ -115,11 +115,12 @@ PyObject* Build(PyObject*, PyObject* arguments) {
   Buffer graph_bytes, facts, notes, digest;
   PyObject* hints = nullptr;
   int mode = 0, fallback_random = 0, traced_strides = 0, deterministic = 0, without_tf32 = 0, onednn = 0;
+  long long multiprocessors = 0;
   const char *precision = nullptr, *torch_version = nullptr, *gpu_architecture = nullptr;
-  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ipppsppsy#s", &graph_bytes.data, &graph_bytes.size, &facts.data,
+  if (!PyArg_ParseTuple(arguments, "y#y#y#O!ipppsppsy#sL", &graph_bytes.data, &graph_bytes.size, &facts.data,
                         &facts.size, &notes.data, &notes.size, &PyList_Type, &hints, &mode, &fallback_random,
                         &traced_strides, &deterministic, &precision, &without_tf32, &onednn, &torch_version,
-                        &digest.data, &digest.size, &gpu_architecture)) {
+                        &digest.data, &digest.size, &gpu_architecture, &multiprocessors)) {
     return nullptr;
   }
   v1::Hints given;
@@ -151,8 +152,8 @@ PyObject* Build(PyObject*, PyObject* arguments) {
   environment.set_decomposition_digest(digest.str());
   v1::RequestSections& sections = *header.mutable_sections();
   sections.set_options(SerializeDeterministic(options));
-  sections.set_target(
-      SerializeDeterministic(*gpu_architecture != 0 ? GpuTarget(gpu_architecture) : ThisCpu()));
+  sections.set_target(SerializeDeterministic(
+      *gpu_architecture != 0 ? GpuTarget(gpu_architecture, multiprocessors) : ThisCpu()));
   sections.set_numerics(SerializeDeterministic(numerics));
   sections.set_facts(facts.str());
   sections.set_environment(SerializeDeterministic(environment));

@@ -7,12 +7,11 @@
 #include "compiler/ir/dtypes.h"
 #include "compiler/ir/ops.h"
 #include "compiler/support/digest.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
-// Some microseconds on a GPU that moves 3 TB/s; what takes less waits for its launch.
-constexpr uint64_t kBytesMovedMin = uint64_t{8} << 20;
 constexpr uint64_t kBytesHeldMax = uint64_t{4} << 30;
 constexpr size_t kSubjectsMax = 16;
 
@@ -76,7 +75,9 @@ struct Planned {
 
 }  // namespace
 
-std::vector<v1::Subject> KernelSubjectsOf(const v1::PlanReply& plan, const CodegenBackend& backend) {
+std::vector<v1::Subject> KernelSubjectsOf(const v1::PlanReply& plan, const CodegenBackend& backend,
+                                          const Machine& machine) {
+  const auto bytes_min = static_cast<uint64_t>(cost::MeasuredBytesMin(machine));
   std::vector<Planned> planned;
   for (int k = 0; k < plan.kernels_size(); ++k) planned.push_back({k});
   for (const v1::Step& step : plan.program().steps()) {
@@ -97,7 +98,7 @@ std::vector<v1::Subject> KernelSubjectsOf(const v1::PlanReply& plan, const Codeg
   std::vector<v1::Subject> subjects;
   for (const Planned& one : planned) {
     if (subjects.size() == kSubjectsMax) break;
-    if (one.units < 1 || moved(one) < kBytesMovedMin) continue;
+    if (one.units < 1 || moved(one) < bytes_min) continue;
     const std::string& bytes = plan.kernels(one.kernel).kernel();
     v1::Kernel kernel;
     v1::Subject subject;

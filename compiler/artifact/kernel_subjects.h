@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "compiler/codegen/codegen_backend.h"
+#include "compiler/target/machine.h"
 #include "kiln/v1/tuning.pb.h"
 #include "kiln/v1/worker.pb.h"
 
 namespace kiln {
 
-std::vector<v1::Subject> KernelSubjectsOf(const v1::PlanReply& plan, const CodegenBackend& backend);
+std::vector<v1::Subject> KernelSubjectsOf(const v1::PlanReply& plan, const CodegenBackend& backend,
+                                          const Machine& machine);
 
 }  // namespace kiln

@@ -22,6 +22,7 @@
 #include "compiler/schedule/schedule.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 namespace {
@@ -102,7 +103,9 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
 
   SubstituteFixedSymbols(graph);
 
+  const Machine machine = MachineOf(target);
   PassOptions passes;
+  passes.machine = machine;
   passes.fallback_random = options.fallback_random();
   passes.tf32 = numerics.float32_matmul_precision() != "highest";
   passes.onednn_products = numerics.products_by_onednn();
@@ -125,7 +128,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   loops.PlaceChecks();
   if (debug.wanted()) debug.Add("loops", loops.ToString());
 
-  KILN_ASSIGN_OR_RETURN(Schedule schedule, ScheduleLoops(loops));
+  KILN_ASSIGN_OR_RETURN(Schedule schedule, ScheduleLoops(loops, {.machine = machine}));
   KILN_RETURN_IF_ERROR(VerifyKernels(schedule));
   NoteOrigins(&schedule);
   if (debug.wanted()) debug.Add("schedule", schedule.ToString(loops));
@@ -143,7 +146,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
     for (v1::Subject& subject : SubjectsOf(reply.program(), numerics))
       *reply.add_subjects() = std::move(subject);
     if (backend != nullptr) {
-      for (v1::Subject& subject : KernelSubjectsOf(reply, *backend))
+      for (v1::Subject& subject : KernelSubjectsOf(reply, *backend, machine))
         *reply.add_subjects() = std::move(subject);
     }
   }

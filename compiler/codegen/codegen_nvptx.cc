@@ -56,10 +56,11 @@ void InitializeNvptxOnce() {
 
 class NvptxBackend : public CodegenBackend {
  public:
-  NvptxBackend(std::unique_ptr<llvm::TargetMachine> machine, int architecture)
+  NvptxBackend(std::unique_ptr<llvm::TargetMachine> machine, const v1::Target& target, int architecture)
       : machine_(std::move(machine)), architecture_(static_cast<uint32_t>(architecture)) {
     target_.triple = kTriple;
     target_.lanes = 1;
+    target_.machine = MachineOf(target);
   }
 
   absl::string_view name() const override { return "nvptx"; }
@@ -109,7 +110,7 @@ class NvptxBackend : public CodegenBackend {
   absl::StatusOr<std::vector<EmittedProduct>> EmitProduct(const v1::MatrixProduct& product,
                                                           size_t wanted) override {
     KILN_ASSIGN_OR_RETURN(const std::vector<SkinnySchedule> schedules,
-                          SkinnySchedules(product, architecture_, wanted));
+                          SkinnySchedules(product, target_.machine, architecture_, wanted));
     std::vector<EmittedProduct> emitted;
     for (const SkinnySchedule& schedule : schedules) {
       llvm::LLVMContext context;
@@ -202,7 +203,7 @@ absl::StatusOr<std::unique_ptr<CodegenBackend>> NewNvptxBackend(const v1::Target
   std::unique_ptr<llvm::TargetMachine> machine(llvm_target->createTargetMachine(
       triple, target.features(0), absl::StrCat("+ptx", version), options, llvm::Reloc::PIC_));
   if (machine == nullptr) return absl::InternalError("nvptx: no target machine");
-  return std::unique_ptr<CodegenBackend>(new NvptxBackend(std::move(machine), architecture));
+  return std::unique_ptr<CodegenBackend>(new NvptxBackend(std::move(machine), target, architecture));
 }
 
 }  // namespace kiln

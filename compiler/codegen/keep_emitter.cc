@@ -1,16 +1,17 @@
 // A row's values that two stages compute alike: exponentials of a softmax, whose sum must be known before any
 // is divided by it. The first stage keeps them on the stack, which for rows of this size is the second-level
 // cache; the other one reads them there, not the row, whose exponentials would cost more than memory does.
+#include <algorithm>
 #include <optional>
 
 #include "compiler/codegen/kernel_emitter.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
-constexpr int64_t kKeptRowElementsMax = int64_t{1} << 16;  // a quarter of a MiB of a stack of some MiB
-constexpr int kComparedOpsMax = 64;                        // of a value's expression
-constexpr uint64_t kCacheLine = 64;
+constexpr int64_t kKeptBytesMax = 256 << 10;  // of a stack of some MiB
+constexpr int kComparedOpsMax = 64;           // of a value's expression
 
 }  // namespace
 
@@ -67,10 +68,11 @@ std::optional<uint32_t> KernelEmitter::EarlierExponential(const StageInfo& info,
 void KernelEmitter::ChooseKeptRow() {
   if (on_gpu_ || vector_lanes_ == 1 || kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST) return;
   if (IndexesByValues()) return;
+  const int64_t elements_max = std::min(kKeptBytesMax, cost::SecondLevelRowBytesMax(target_.machine)) / 4;
   for (const StageInfo& info : stages_) {
     if (info.has_scan || info.stage->inner_size() != 1) continue;
     const int64_t elements = ConstantExpr(info.stage->inner(0)).value_or(0);
-    if (elements < vector_lanes_ || elements > kKeptRowElementsMax) continue;
+    if (elements < vector_lanes_ || elements > elements_max) continue;
     for (int k = 0; k < info.stage->ops_size(); ++k) {
       const uint32_t id = info.first_op + k;
       if (!IsExponential(static_cast<LoopOpcode>(ops_[id]->op())) || DTypeOf(id) != v1::F32) continue;
@@ -78,7 +80,7 @@ void KernelEmitter::ChooseKeptRow() {
       if (!earlier) continue;
       // A masked vector is kept whole, so the last one has room of its own.
       llvm::AllocaInst* slots = Slot(llvm::ArrayType::get(b_.getFloatTy(), elements + vector_lanes_), "kept");
-      slots->setAlignment(llvm::Align(kCacheLine));
+      slots->setAlignment(llvm::Align(target_.machine.cpu.cache_line_bytes));
       function_->addFnAttr("probe-stack", "inline-asm");  // a frame larger than the guard behind a stack
       kept_ = {.writer = *earlier, .reader = id, .slots = slots};
       SkipArgumentsOf(info, id);

@@ -7,28 +7,11 @@
 #include "compiler/ir/dtypes.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/support/kernel_abi.h"
+#include "compiler/target/cost_model.h"
 #include "llvm/IR/MDBuilder.h"
 
 namespace kiln {
 namespace {
-
-// Of a row that stays in the first-level cache beside what else is walked meanwhile.
-constexpr int64_t kFirstLevelRowMax = 32 << 10;
-
-// Long or branching code: such a body is not worth unrolling or widening.
-bool IsCheap(LoopOpcode op) {
-  switch (InfoOf(op).op_class) {
-    case LoopOpClass::kRandom: return false;
-    case LoopOpClass::kFloat:
-      return op == LoopOpcode::kFma || op == LoopOpcode::kDiv || op == LoopOpcode::kSqrt ||
-             op == LoopOpcode::kRsqrt || op == LoopOpcode::kReciprocal || op == LoopOpcode::kFloor ||
-             op == LoopOpcode::kCeil || op == LoopOpcode::kTrunc || op == LoopOpcode::kRound;
-    case LoopOpClass::kArith:
-      return op != LoopOpcode::kPow && op != LoopOpcode::kFmod && op != LoopOpcode::kRemainder &&
-             op != LoopOpcode::kFloorDiv && op != LoopOpcode::kTruncDiv;
-    default: return op != LoopOpcode::kCheckIndex;
-  }
-}
 
 unsigned BytesOf(v1::DType dtype) { return static_cast<unsigned>(ir::ByteWidth(dtype)); }
 
@@ -95,8 +78,8 @@ void KernelEmitter::AnalyzeStages() {
       const auto opcode = static_cast<LoopOpcode>(op.op());
       info.has_scan |= opcode == LoopOpcode::kScan;
       info.has_reduce |= opcode == LoopOpcode::kReduce;
-      const bool cheap = IsCheap(opcode) && !(opcode == LoopOpcode::kReduce &&
-                                              IsArgReduce(static_cast<v1::ReduceKind>(op.mode())));
+      const bool cheap = cost::IsCheap(opcode) && !(opcode == LoopOpcode::kReduce &&
+                                                    IsArgReduce(static_cast<v1::ReduceKind>(op.mode())));
       info.cheap &= cheap;
       exponentials += IsExponential(opcode) ? 1 : 0;
       info.short_body &= cheap || (IsExponential(opcode) && exponentials == 1);
@@ -312,8 +295,11 @@ unsigned KernelEmitter::Unroll(const StageInfo& info) const {
   const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
   if (!inner_vector || !info.has_reduce || !info.short_body || info.has_scan) return 1;
   // Rows that wait in the second-level cache alternate in shorter pieces: memory is busier then.
-  if (target_.page_prefetch && pipeline_.in_groups) return 2;
-  if (target_.page_prefetch && pipeline_.row_bytes > kFirstLevelRowMax) return 1;
+  if (target_.machine.cpu.prefetch.crosses_pages && pipeline_.in_groups) return 2;
+  if (target_.machine.cpu.prefetch.crosses_pages &&
+      pipeline_.row_bytes > cost::FirstLevelRowBytesMax(target_.machine)) {
+    return 1;
+  }
   return !on_gpu_ && vector_lanes_ > target_.register_lanes ? 2 : 4;
 }
 

@@ -19,6 +19,7 @@
 
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/ir/dtypes.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -26,11 +27,9 @@ namespace {
 // A range of rows takes a turn more for each walk but the first: few beside the rows of a thread, even where
 // there are many threads.
 constexpr int64_t kRowsMin = 1024;
-constexpr int64_t kMemoryBytesMin = int64_t{16} << 20;  // of a buffer that comes from memory
-constexpr int64_t kGroup = 8;                           // rows
-constexpr int64_t kBlock = 256;                         // columns
-constexpr int64_t kRowsAtOnce = 4;            // of a group, where not the processor itself fetches ahead
-constexpr int64_t kColumnBytesMin = 8 << 10;  // read alike for all rows
+constexpr int64_t kGroup = 8;       // rows
+constexpr int64_t kBlock = 256;     // columns
+constexpr int64_t kRowsAtOnce = 4;  // of a group, where not the processor itself fetches ahead
 
 }  // namespace
 
@@ -72,7 +71,7 @@ void KernelEmitter::ChoosePipeline() {
   if (pipeline.reads.empty()) return;
   FindCarried(pipeline);
   pipeline.in_groups = FitsGroups(pipeline);
-  if (pipeline.in_groups && !target_.page_prefetch) pipeline.rows_at_once = kRowsAtOnce;
+  if (pipeline.in_groups && !target_.machine.cpu.prefetch.crosses_pages) pipeline.rows_at_once = kRowsAtOnce;
   if (pipeline.in_groups && !guess_ && pipeline.reads.size() > 1) return;
   pipeline_ = std::move(pipeline);
 }
@@ -92,7 +91,7 @@ bool KernelEmitter::FitsGroups(const Pipeline& pipeline) const {
     if (!seen.insert({op.buffer(), op.index()}).second) continue;
     bytes += *columns * static_cast<int64_t>(ir::ByteWidth(kernel_.buffers(op.buffer()).dtype()));
   }
-  return bytes >= kColumnBytesMin;
+  return bytes >= cost::SharedColumnsBytesMin(target_.machine);
 }
 
 // The walk that an op belongs to, alone or as part of a stage beside it.
@@ -105,7 +104,7 @@ size_t KernelEmitter::WalkOf(const Pipeline& pipeline, uint32_t op) {
 // Whether a stage walks a row that comes from memory.
 bool KernelEmitter::WalksMemory(const StageInfo& info) const {
   for (int k = 0; k < info.stage->ops_size(); ++k) {
-    if (WalkedRowBytes(info, k, kMemoryBytesMin) > 0) return true;
+    if (WalkedRowBytes(info, k, cost::FromMemoryBytesMin(target_.machine)) > 0) return true;
   }
   return false;
 }
@@ -117,7 +116,7 @@ void KernelEmitter::FindReads(Pipeline& pipeline) const {
     if (info.stage->inner_size() == 0 || ReadsWithGuess(info)) continue;
     for (int k = 0; k < info.stage->ops_size(); ++k) {
       const v1::LoopOp& op = info.stage->ops(k);
-      const int64_t bytes = WalkedRowBytes(info, k, kMemoryBytesMin);
+      const int64_t bytes = WalkedRowBytes(info, k, cost::FromMemoryBytesMin(target_.machine));
       if (bytes == 0 || !seen.insert({op.buffer(), op.index()}).second) continue;
       pipeline.reads.push_back(&op);
       pipeline.row_bytes += bytes;

@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "compiler/image/gpu_image.h"
+#include "compiler/target/machine.h"
 #include "kiln/v1/tuning.pb.h"
 
 namespace llvm {
@@ -42,9 +43,11 @@ struct SkinnySchedule {
 // "16 columns, 8 warps, 2 blocks": for people.
 std::string SkinnyName(const SkinnySchedule& schedule);
 
-// Those worth measuring on `architecture` (90: sm_90), the most promising first, at most `wanted`.
+// Those worth measuring on a machine of `architecture` (90: sm_90), the most promising first, at most
+// `wanted`.
 absl::StatusOr<std::vector<SkinnySchedule>> SkinnySchedules(const v1::MatrixProduct& product,
-                                                            uint32_t architecture, size_t wanted);
+                                                            const Machine& machine, uint32_t architecture,
+                                                            size_t wanted);
 
 // Adds the kernel kGpuEntryName to the module: its parameters are the addresses of a, b, c and bias where
 // there are such, and d. Returns its launch, without code: a unit is a block.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -21,34 +22,26 @@ bool IsOneOf(uint32_t value, std::initializer_list<uint32_t> values) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-// ---- what a schedule is likely to cost: fitted to 280 measurements on an H200, of whose 21 products the
-// best of the first four is within 0.5 % of the best of all in the mean. It only chooses what is worth
-// measuring.
-
-constexpr double kProcessors = 132;
-constexpr double kBytesOfProcessor = 80;  // a nanosecond, from beyond its own cache
-constexpr double kWarpsForThat = 8;
-constexpr double kBytesOfMemory = 4000;  // a nanosecond
-constexpr double kClusterNanoseconds = 200;
-constexpr double kPieceNanoseconds = 15;  // to add one up, a turn
-constexpr double kFragmentNanoseconds = 5;
-constexpr uint32_t kWordsUnderWay = 96;  // of a thread's 255 registers
+constexpr uint32_t kWordsInFlight = 96;  // of a thread's 255 registers
 constexpr uint32_t kStepsMax = 8;
 
-double Nanoseconds(const SkinnyShape& shape) {
-  const double depth = static_cast<double>(shape.depth * shape.element_bytes);
-  const double of_block = depth / shape.blocks * (shape.columns() + static_cast<double>(shape.rows));
-  const double blocks = shape.units() / kProcessors, at_once = std::max(1.0, blocks);
-  const double busy = std::min(1.0, shape.warps * std::min(at_once, 3.0) / kWarpsForThat);
-  const double weights = depth * static_cast<double>(shape.columns_all);
-  return std::max(of_block * at_once / kBytesOfProcessor / busy, weights / kBytesOfMemory) +
-         (shape.blocks > 1 ? kClusterNanoseconds : 0) + kPieceNanoseconds * shape.slots() * shape.turns() +
-         kFragmentNanoseconds * shape.row_groups() * shape.tiles * shape.warps * blocks;
+double Nanoseconds(const Machine& machine, const SkinnyShape& shape) {
+  return cost::Nanoseconds(machine, {.depth_bytes = static_cast<double>(shape.depth * shape.element_bytes),
+                                     .rows = static_cast<double>(shape.rows),
+                                     .columns = static_cast<double>(shape.columns()),
+                                     .columns_all = static_cast<double>(shape.columns_all),
+                                     .units = static_cast<double>(shape.units()),
+                                     .blocks = static_cast<double>(shape.blocks),
+                                     .warps = static_cast<double>(shape.warps),
+                                     .slots = static_cast<double>(shape.slots()),
+                                     .turns = static_cast<double>(shape.turns()),
+                                     .row_groups = static_cast<double>(shape.row_groups()),
+                                     .tiles = static_cast<double>(shape.tiles)});
 }
 
 // As many steps at once as registers hold, in as few rounds.
 uint32_t StepsFor(const SkinnyShape& shape) {
-  const uint32_t words = shape.warps > 8 ? kWordsUnderWay / 2 : kWordsUnderWay;
+  const uint32_t words = shape.warps > 8 ? kWordsInFlight / 2 : kWordsInFlight;
   const auto most = std::clamp<uint32_t>(words / shape.words_of_step(), 1, kStepsMax);
   const auto needed = static_cast<uint32_t>((shape.steps_all() + shape.slots() - 1) / shape.slots());
   if (needed <= most) return needed;
@@ -138,7 +131,8 @@ std::string SkinnyName(const SkinnySchedule& schedule) {
 }
 
 absl::StatusOr<std::vector<SkinnySchedule>> SkinnySchedules(const v1::MatrixProduct& product,
-                                                            uint32_t architecture, size_t wanted) {
+                                                            const Machine& machine, uint32_t architecture,
+                                                            size_t wanted) {
   KILN_RETURN_IF_ERROR(SkinnyShape::Of(product).status());
   std::vector<std::pair<double, SkinnySchedule>> found;
   for (const uint32_t tiles : {1u, 2u, 4u}) {
@@ -151,7 +145,7 @@ absl::StatusOr<std::vector<SkinnySchedule>> SkinnySchedules(const v1::MatrixProd
         if (blocks * warps > 4 && shape->steps_all() < int64_t{blocks} * warps) continue;  // idle warps
         if (warps > 8 && shape->sums_of_lane() + shape->words_of_step() > 80) continue;
         schedule.steps = StepsFor(*shape);
-        found.emplace_back(Nanoseconds(*shape), schedule);
+        found.emplace_back(Nanoseconds(machine, *shape), schedule);
       }
     }
   }

@@ -14,21 +14,13 @@
 
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/ir/dtypes.h"
+#include "compiler/target/cost_model.h"
 #include "llvm/IR/IntrinsicsX86.h"
 
 namespace kiln {
 namespace {
 
-// Of a result that the next reader finds in no cache, whatever else is read and written meanwhile.
-constexpr int64_t kStreamedBytesMin = int64_t{16} << 20;
-constexpr uint64_t kCacheLine = 64;
-// A row that is read ahead stays in the second-level cache beside the present one.
-constexpr int64_t kRowReadAheadMin = int64_t{1} << 11;
-constexpr int64_t kRowReadAheadMax = int64_t{1} << 18;
-constexpr int64_t kReadAheadBytesMin = int64_t{1} << 20;     // of a buffer; a smaller one stays in the cache
 constexpr unsigned kReadAheadStagesMax = 2;                  // share a row's lines
-constexpr int64_t kWalkReadAhead = 6144;                     // bytes
-constexpr int64_t kRowWalkReadAheadL2 = 12288;               // bytes, of rows side by side, by rows_ahead_l2
 constexpr int kOnce = 0, kSecondLevel = 2, kFirstLevel = 3;  // of llvm.prefetch
 
 }  // namespace
@@ -43,7 +35,8 @@ void KernelEmitter::ChooseStreams() {
   for (int k = 0; k < kernel_.buffers_size(); ++k) {
     const v1::KernelBuffer& buffer = kernel_.buffers(k);
     if (buffer.access() != v1::WRITE || accesses[k] != 1) continue;
-    const int64_t elements = kStreamedBytesMin / static_cast<int64_t>(ir::ByteWidth(buffer.dtype()));
+    const int64_t elements =
+        cost::NontemporalBytesMin(target_.machine) / static_cast<int64_t>(ir::ByteWidth(buffer.dtype()));
     llvm::Value* large = b_.CreateICmpSGE(ScalarIndex(buffer.span()), I64(elements), "streamed");
     auto* known = llvm::dyn_cast<llvm::ConstantInt>(large);
     if (known == nullptr || !known->isZero()) streamed_[k] = large;
@@ -56,7 +49,7 @@ bool KernelEmitter::MayStream(const v1::LoopOp& op) const {
   const uint64_t bytes = lanes_ * ir::ByteWidth(kernel_.buffers(op.buffer()).dtype());
   const bool innermost = !tiled_ && (vector_variable_ >= static_cast<uint32_t>(kernel_.outer_size()) ||
                                      stage_->stage->inner_size() == 0);
-  return bytes >= kCacheLine || innermost;
+  return bytes >= static_cast<uint64_t>(target_.machine.cpu.cache_line_bytes) || innermost;
 }
 
 // Where the vector loop's first vector is stored: its neighbours lie whole vectors behind it, and are aligned
@@ -74,7 +67,8 @@ llvm::Value* KernelEmitter::StartOfVectors(const v1::LoopOp& op, llvm::Value* po
 
 void KernelEmitter::StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer) {
   const llvm::DataLayout& layout = module_->getDataLayout();
-  const uint64_t align = std::min<uint64_t>(layout.getTypeStoreSize(value->getType()), kCacheLine);
+  const uint64_t align =
+      std::min<uint64_t>(layout.getTypeStoreSize(value->getType()), target_.machine.cpu.cache_line_bytes);
   llvm::Value* address = b_.CreatePtrToInt(StartOfVectors(op, pointer), b_.getInt64Ty());
   llvm::Value* aligned = b_.CreateICmpEQ(b_.CreateAnd(address, I64(align - 1)), I64(0));
   llvm::Value* streams = b_.CreateAnd(aligned, streamed_[op.buffer()]);
@@ -102,10 +96,11 @@ void KernelEmitter::ChooseReadAhead() {
   }
   if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) ChooseRowsAhead();
   const bool walks = kernel_.schedule().vector_dim() == v1::VECTOR_OUTER_LAST && !tiled_;
-  if (walks && !target_.page_prefetch) ChooseWalksAhead();
+  if (walks && !target_.machine.cpu.prefetch.crosses_pages) ChooseWalksAhead();
 }
 
 void KernelEmitter::ChooseWalksAhead() {
+  const int64_t bytes_min = cost::PrefetchedBytesMin(target_.machine);
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() > 0) continue;
     for (const v1::LoopOp& op : info.stage->ops()) {
@@ -113,7 +108,7 @@ void KernelEmitter::ChooseWalksAhead() {
       const v1::KernelBuffer& buffer = kernel_.buffers(op.buffer());
       const std::optional<int64_t> elements = ConstantExpr(buffer.span());
       const bool small =
-          elements && *elements * static_cast<int64_t>(ir::ByteWidth(buffer.dtype())) < kReadAheadBytesMin;
+          elements && *elements * static_cast<int64_t>(ir::ByteWidth(buffer.dtype())) < bytes_min;
       if (!small && !DependsOnOps(op.index())) read_ahead_[&op] = {0, 0};
     }
   }
@@ -129,20 +124,22 @@ int64_t KernelEmitter::WalkedRowBytes(const StageInfo& info, int number, int64_t
   const v1::KernelBuffer& buffer = kernel_.buffers(op.buffer());
   const auto width = static_cast<int64_t>(ir::ByteWidth(buffer.dtype()));
   const int64_t row = ConstantExpr(info.stage->inner(0)).value_or(0) * width;
-  if (buffer.access() != v1::READ || row > kRowReadAheadMax) return 0;
+  if (buffer.access() != v1::READ || row > cost::SecondLevelRowBytesMax(target_.machine)) return 0;
   if (ConstantExpr(buffer.span()).value_or(0) * width < buffer_bytes_min) return 0;
   if (DependsOnOps(op.index()) || CoefficientOf(op.index(), outer) != 1) return 0;
   return CoefficientOf(op.index(), outer - 1).value_or(0) * width < row ? 0 : row;
 }
 
 void KernelEmitter::ChooseRowsAhead() {
+  const int64_t buffer_bytes_min = cost::PrefetchedBytesMin(target_.machine);
+  const int64_t row_bytes_min = target_.machine.cpu.prefetch.row_bytes_min;
   llvm::DenseMap<std::pair<uint32_t, uint32_t>, llvm::SmallVector<const v1::LoopOp*, 4>> readers;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() != 1 || info.has_scan) continue;
     if (ReadsWithGuess(info)) continue;
     for (int k = 0; k < info.stage->ops_size(); ++k) {
       const v1::LoopOp& op = info.stage->ops(k);
-      if (WalkedRowBytes(info, k, kReadAheadBytesMin) < kRowReadAheadMin) continue;
+      if (WalkedRowBytes(info, k, buffer_bytes_min) < row_bytes_min) continue;
       readers[{op.buffer(), op.index()}].push_back(&op);
       if (guess_ && (guess_->first == &info || guess_->second == &info)) read_ahead_[&op] = {0, 0};
     }
@@ -172,20 +169,21 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
     column = present[1];
     return pointer;
   };
+  const PrefetchPolicy& prefetch = target_.machine.cpu.prefetch;
   llvm::Value* const column = variables_[vector_variable_];
   llvm::Value* pointer;
   int level = kSecondLevel;
   if (pipeline_.rows_at_once > 1) {  // the same vector of the rows that come next
     pointer = address_in_row(pipeline_.rows_at_once, column);
   } else if (shares == 0) {
-    int64_t ahead = kWalkReadAhead;
+    int64_t ahead = prefetch.walk_distance;
     if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) {
       const bool side_by_side = !pipeline_.walks.empty();
-      if (!target_.rows_ahead_l2) {
-        const bool once = target_.page_prefetch && side_by_side && !pipeline_.in_groups;
+      if (!prefetch.rows_into_second_level) {
+        const bool once = prefetch.crosses_pages && side_by_side && !pipeline_.in_groups;
         level = once ? kOnce : kFirstLevel;
       } else if (side_by_side) {
-        ahead = kRowWalkReadAheadL2;
+        ahead = prefetch.side_by_side_distance_l2;
       }
     }
     pointer = b_.CreateGEP(b_.getInt8Ty(), address(), I64(ahead));

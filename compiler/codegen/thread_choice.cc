@@ -6,6 +6,7 @@
 #include "compiler/codegen/thread_emitter.h"
 #include "compiler/ir/dtypes.h"
 #include "compiler/ir/reduce_kinds.h"
+#include "compiler/target/cost_model.h"
 #include "llvm/Support/MathExtras.h"
 
 namespace kiln {
@@ -14,22 +15,15 @@ namespace {
 constexpr int64_t kLongRow =
     16384;  // from here on, measured with F32; of BF16 softmax gains, layer norm loses
 constexpr unsigned kLanesOfLongRow = 4;
-constexpr int64_t kVectorBytes = 32;      // of a buffer with wider elements than another's
-constexpr int64_t kManyPoints = 1 << 18;  // fewer do not fill a device unless each has its thread
+constexpr int64_t kVectorBytes = 32;  // of a buffer with wider elements than another's
 constexpr int64_t kRoundsOfRandom = 4;
-constexpr int64_t kManyRows = 1 << 14;  // so many short ones share blocks
 constexpr unsigned kWarpsOfBlock = 8;
 constexpr unsigned kWarpsOfStrip = 4;  // with eight there are too few registers for a strip's sums
 constexpr unsigned kThreadsOfLongCode = 128;
 constexpr int64_t kBytesOfWarpThread = 128;  // of a strip's row, as F32: longer ones take several warps
-constexpr int64_t kFewPoints = 1024;         // of so few each is done as fast as it can be
-constexpr int64_t kBlocksWanted = 132;
-constexpr unsigned kRowsMax = 128;  // of threads
-constexpr int64_t kTurnsOfRow = 4;  // fewer are not worth the combining
-constexpr int64_t kKeptTurns = 16;  // of a row in registers
-constexpr int64_t kSharedBytesMax = 40 << 10;
-constexpr int64_t kRegistersOfBlock = 64 << 10;
-constexpr int64_t kRegistersMax = 255;  // of a thread
+constexpr unsigned kRowsMax = 128;           // of threads
+constexpr int64_t kTurnsOfRow = 4;           // fewer are not worth the combining
+constexpr int64_t kKeptTurns = 16;           // of a row in registers
 
 bool Draws(const std::vector<const v1::LoopOp*>& ops) {
   return std::any_of(ops.begin(), ops.end(), [](const v1::LoopOp* op) {
@@ -163,7 +157,8 @@ int64_t ThreadEmitter::PointsEstimate(int64_t most) const {
 
 unsigned ThreadEmitter::LanesAlongOuter() {
   if (kernel_.schedule().vector_dim() != v1::VECTOR_OUTER_LAST || kernel_.outer_size() == 0) return 1;
-  if (PointsEstimate(kManyPoints) < kManyPoints) return 1;
+  const int64_t many = cost::ManyPoints(target_.machine);
+  if (PointsEstimate(many) < many) return 1;
   unsigned lanes = kAccessBytes;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() > 0) return 1;
@@ -204,13 +199,14 @@ void ThreadEmitter::ChooseTurns() {
     }
   }
   const int64_t most = std::clamp<int64_t>(kAccessBytes / narrowest, 1, kUnrolledTurns);
-  while (turns_ < most && PointsEstimate(kManyPoints * 2 * most) >= kManyPoints * 2 * turns_) turns_ *= 2;
+  const int64_t many = 2 * cost::ManyPoints(target_.machine);
+  while (turns_ < most && PointsEstimate(many * most) >= many * turns_) turns_ *= 2;
 }
 
 // A seed's keys for all rounds of Philox are made once a thread: as long as a device is full, threads take
 // several vectors of numbers each.
 void ThreadEmitter::ChooseRounds() {
-  const int64_t enough = kManyPoints * kRoundsOfRandom * vector_lanes_ * turns_;
+  const int64_t enough = cost::ManyPoints(target_.machine) * kRoundsOfRandom * vector_lanes_ * turns_;
   if (Draws(ops_) && PointsEstimate(enough) >= enough) rounds_ = kRoundsOfRandom;
 }
 
@@ -252,16 +248,17 @@ std::optional<ThreadEmitter::SharedLoop> ThreadEmitter::FindSharedLoop() const {
 bool ThreadEmitter::RowsFit(unsigned rows, unsigned threads) const {
   const std::optional<SharedLoop> loop = FindSharedLoop();
   return loop && rows <= kRowsMax && threads <= kThreadsMax && loop->longest >= rows * kTurnsOfRow &&
-         loop->slot_bytes * threads <= kSharedBytesMax;
+         loop->slot_bytes * threads <= target_.machine.gpu.shared_bytes_of_block;
 }
 
 // Rows of threads until the device is full or a thread has little left to do.
 void ThreadEmitter::ChooseRows() {
-  const int64_t points = PointsEstimate(kManyPoints);
+  const int64_t many = cost::ManyPoints(target_.machine);
+  const int64_t points = PointsEstimate(many);
   unsigned columns = kWarp;
-  while (columns > kColumnsMin && points / columns < kBlocksWanted) columns /= 2;
+  while (columns > kColumnsMin && points / columns < target_.machine.gpu.multiprocessors) columns /= 2;
   unsigned rows = 1;
-  while (points * rows < kManyPoints && RowsFit(2 * rows, 2 * rows * columns)) rows *= 2;
+  while (points * rows < many && RowsFit(2 * rows, 2 * rows * columns)) rows *= 2;
   if (rows == 1) return;
   rows_ = rows;
   columns_ = RowsFit(rows, kThreads) ? std::max(columns, kThreads / rows) : columns;
@@ -319,7 +316,7 @@ void ThreadEmitter::ShareRows() {
     warps_ = kWarpsOfStrip;
     return;
   }
-  const bool few = PointsEstimate(kManyPoints) <= kFewPoints;
+  const bool few = PointsEstimate(cost::ManyPoints(target_.machine)) <= cost::FewPoints(target_.machine);
   const bool read_again = !softmax_sum_ && passes_ > 1;
   const bool of_words = lanes <= kLanesOfLongRow;
   int64_t most = few || (read_again && of_words && vectors * lanes >= kLongRow) ? kThreadsMax : kThreads;
@@ -328,7 +325,8 @@ void ThreadEmitter::ShareRows() {
   const int64_t wanted = (vectors + turns - 1) / turns;
   threads_ = static_cast<unsigned>(std::clamp(
       static_cast<int64_t>(llvm::PowerOf2Ceil(static_cast<uint64_t>(wanted))), int64_t{kWarp}, most));
-  if (threads_ == kWarp && PointsEstimate(kManyRows) == kManyRows) warps_ = kWarpsOfBlock;
+  const int64_t many_rows = cost::ManyRows(target_.machine);
+  if (threads_ == kWarp && PointsEstimate(many_rows) == many_rows) warps_ = kWarpsOfBlock;
   threads_ = WithEqualTurns(threads_);
 }
 
@@ -400,7 +398,9 @@ unsigned ThreadEmitter::UnrolledTurns(const StageInfo& info) const {
     if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad) continue;
     words += (ir::ByteWidth(kernel_.buffers(op.buffer()).dtype()) * vector_lanes_ + 3) / 4;
   }
-  const int64_t registers = std::min(kRegistersMax, kRegistersOfBlock / threads_) / 2;
+  const GpuMachine& gpu = target_.machine.gpu;
+  const int64_t registers =
+      std::min(gpu.registers_of_thread_max, gpu.registers_of_multiprocessor / threads_) / 2;
   // A row that several stages read is kept whole.
   const int64_t most = passes_ > 1 && turns <= kKeptTurns ? turns : info.cheap ? kUnrolledTurns : kTurns;
   return static_cast<unsigned>(

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/dtypes.h"
 #include "compiler/ir/reduce_kinds.h"
+#include "compiler/target/cost_model.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -78,7 +79,7 @@ absl::Status ThreadEmitter::EmitKernel() {
   entry->setCallingConv(llvm::CallingConv::PTX_Kernel);
   entry->addFnAttr("nvvm.maxntid", absl::StrCat(threads_ * warps_));
   if (!strip_sums_.empty() && threads_ * warps_ <= kThreads)
-    entry->addFnAttr("nvvm.minctasm", absl::StrCat(kBlocksOfStrips));
+    entry->addFnAttr("nvvm.minctasm", absl::StrCat(cost::kStripBlocksOfMultiprocessor));
   return absl::OkStatus();
 }
 

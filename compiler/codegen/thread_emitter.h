@@ -65,9 +65,8 @@ class ThreadEmitter : public KernelEmitter {
   static constexpr unsigned kTileThreads = 256;
   static constexpr int64_t kTileMin = 32;
   static constexpr int64_t kTileMax = 64;
-  static constexpr unsigned kBlocksOfStrips = 2;  // that a processor of the device holds: their registers fit
-  static constexpr int64_t kUsualRow = 4096;      // where a length is a symbol
-  static constexpr int64_t kAccessBytes = 16;     // the widest access of a thread
+  static constexpr int64_t kUsualRow = 4096;   // where a length is a symbol
+  static constexpr int64_t kAccessBytes = 16;  // the widest access of a thread
   static constexpr int64_t kTurns =
       4;  // of a thread in a row, before the block has more threads: combining costs too
   static constexpr int64_t kUnrolledTurns = 8;           // whose loads are under way at the same time

@@ -11,7 +11,6 @@ namespace kiln {
 namespace {
 
 constexpr int64_t kWordsOfSumsMax = 128;  // of a thread, in registers
-constexpr int64_t kSharedBytesMax = 16 << 10;
 
 bool IsAccumulatingStore(const v1::LoopOp& op) {
   return static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore && op.mode() == v1::STORE_ACCUMULATE;
@@ -84,7 +83,8 @@ bool ThreadEmitter::StripsFit() {
     words += turns * vector_lanes_;
     shared_bytes += Turns(*sum.info) * vector_lanes_ * 4;
   }
-  if (words > kWordsOfSumsMax || (warps_ > 1 && shared_bytes > kSharedBytesMax)) return false;
+  if (words > kWordsOfSumsMax || (warps_ > 1 && shared_bytes > target_.machine.gpu.shared_bytes_of_strips))
+    return false;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() == 0) continue;
     if (*ConstantExpr(info.stage->inner(0)) % vector_lanes_ != 0) return false;

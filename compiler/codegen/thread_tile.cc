@@ -7,16 +7,13 @@
 
 #include "compiler/codegen/thread_emitter.h"
 #include "compiler/ir/dtypes.h"
+#include "compiler/target/cost_model.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
 
 namespace kiln {
 namespace {
 
-constexpr int64_t kTileExtentMin = 16;         // of either loop: less leaves most of a tile empty
-constexpr int64_t kTilePointsMin = 1 << 16;    // fewer leave the device empty
-constexpr int64_t kLargeTilePoints = 1 << 19;  // from here on blocks are enough for large tiles
-constexpr int64_t kTileBytesMax = 40 << 10;
-constexpr int64_t kLargeTileBytesMax = 20 << 10;  // so that a device's processor holds many blocks
+constexpr int64_t kTileExtentMin = 16;  // of either loop: less leaves most of a tile empty
 constexpr int64_t kBankBytes = 4;
 
 // Rows a bank apart, so that a column lies in as many banks as it has rows.
@@ -26,8 +23,9 @@ int64_t RowElements(int64_t tile, int64_t bytes) { return tile + std::max<int64_
 
 bool ThreadEmitter::ChooseSharedTile() {
   if (kernel_.outer_size() < 2 || HasAccumulatingStore(kernel_)) return false;
-  const int64_t points = PointsEstimate(kLargeTilePoints);
-  if (points < kTilePointsMin) return false;
+  const int64_t large = cost::LargeTilePoints(target_.machine);
+  const int64_t points = PointsEstimate(large);
+  if (points < cost::TilePointsMin(target_.machine)) return false;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() > 0) return false;
   }
@@ -42,8 +40,9 @@ bool ThreadEmitter::ChooseSharedTile() {
     FindTransposedLoads(loop);
   }
   if (packable_.empty()) return false;
-  tile_ = points >= kLargeTilePoints && TileBytes(kTileMax) <= kLargeTileBytesMax ? kTileMax : kTileMin;
-  while (TileBytes(tile_) > kTileBytesMax) packable_.pop_back();
+  const bool large_fits = TileBytes(kTileMax) <= cost::LargeTileBytesMax(target_.machine);
+  tile_ = points >= large && large_fits ? kTileMax : kTileMin;
+  while (TileBytes(tile_) > target_.machine.gpu.shared_bytes_of_block) packable_.pop_back();
   threads_ = kTileThreads;
   return true;
 }
@@ -58,7 +57,8 @@ int64_t ThreadEmitter::TileBytes(int64_t tile) const {
 }
 
 bool ThreadEmitter::TileFits(int64_t tile) const {
-  return (tile == kTileMin || tile == kTileMax) && !packable_.empty() && TileBytes(tile) <= kTileBytesMax;
+  return (tile == kTileMin || tile == kTileMax) && !packable_.empty() &&
+         TileBytes(tile) <= target_.machine.gpu.shared_bytes_of_block;
 }
 
 // Those that read along `loop`, and what the kernel does not write.

@@ -19,8 +19,8 @@ absl::StatusOr<VectorTarget> VectorTarget::FromProto(const v1::Target& target) {
     }
   }
   VectorTarget result;
-  result.page_prefetch = features.erase("page-prefetch") > 0;
-  result.rows_ahead_l2 = features.erase("rows-ahead-l2") > 0;
+  result.machine = MachineOf(target);
+  result.lanes = static_cast<unsigned>(result.machine.cpu.vector_lanes);
   result.triple = "x86_64-unknown-linux-gnu";
   result.features = absl::StrJoin(features, ",", [](std::string* out, const std::string& feature) {
     absl::StrAppend(out, "+", feature);

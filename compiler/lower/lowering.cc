@@ -6,6 +6,7 @@
 #include "compiler/lower/lowering_context.h"
 #include "compiler/lower/verify.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -190,12 +191,8 @@ void LoweringContext::RealiseReused(const GraphNode& node) {
     LoweredTensor& tensor = values_[result];
     if (tensor.body == nullptr) continue;
     const VirtualBody& body = *tensor.body;
-    const uint32_t uses = uses_[result];
-    const bool trivial = body.loads == 0 && body.ops.size() <= 4;
-    const bool dear = body.loads >= 4 || body.ops.size() > 30 || body.heavy;
-    const bool repeated =
-        (uses >= 2 && (dear || (memory_uses_[result] && !trivial))) || (uses >= 4 && body.loads >= 2);
-    if (!repeated && body.loads <= 8 && body.ops.size() <= 100) continue;
+    const cost::BodyCost cost = {body.ops.size(), body.loads, body.heavy};
+    if (!cost::PaysStoring(cost, uses_[result], memory_uses_[result] != 0)) continue;
     if (row_room_[result] != 0) {
       RealiseWithRoom(result);
     } else {

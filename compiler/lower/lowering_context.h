@@ -127,7 +127,7 @@ class LoweringContext {
   // Does the tensor lie in a buffer of rows that end in room, which all of `whole` fills?
   bool HasRoom(const LoweredTensor& tensor, const BufferView& whole);
   // For an operator that reads its argument more than once.
-  void RealiseIfDear(ValueId id);
+  void RealiseIfExpensive(ValueId id);
   // A copy in a buffer of its own with exactly these strides (zero strides allowed). Fails where others
   // are known to put two elements in one place.
   BufferView CopyTo(const LoweredTensor& tensor, const std::vector<ExprId>& strides);

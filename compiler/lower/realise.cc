@@ -8,6 +8,7 @@
 #include "compiler/lower/live_ops.h"
 #include "compiler/lower/lowering_context.h"
 #include "compiler/support/divisor.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
@@ -194,10 +195,10 @@ const BufferView& LoweringContext::RealiseValue(ValueId id, Layout layout) {
   return Realise(values_[id], layout);
 }
 
-void LoweringContext::RealiseIfDear(ValueId id) {
+void LoweringContext::RealiseIfExpensive(ValueId id) {
   if (!IsDefined(id) || values_[id].body == nullptr) return;
   const VirtualBody& body = *values_[id].body;
-  if (body.heavy || body.loads >= 3 || body.ops.size() > 12) Realise(values_[id]);
+  if (cost::PaysStoringBeforeLoop({body.ops.size(), body.loads, body.heavy})) Realise(values_[id]);
 }
 
 bool LoweringContext::OverlapsItself(const BufferView& view) {

@@ -10,15 +10,12 @@
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/pinned_layouts.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
 constexpr int64_t kElements = 8;  // of F16 and BF16 in 16 bytes
-// Below, padding costs what it saves: it copies two of the three matrices, which many rows and columns pay
-// for.
-constexpr int64_t kSizeMin = 256;
-constexpr double kMultiplicationsMin = 2e9;
 
 int64_t Missing(int64_t size) { return (kElements - size % kElements) % kElements; }
 
@@ -28,8 +25,9 @@ struct Sizes {
 
 class Aligner {
  public:
-  explicit Aligner(Graph& graph)
+  Aligner(Graph& graph, const Machine& machine)
       : graph_(graph),
+        machine_(machine),
         producers_(Producers(graph)),
         pinned_(PinnedLayouts(graph)),
         before_(graph.nodes),
@@ -73,11 +71,8 @@ class Aligner {
     }
     const auto rows = graph_.exprs.AsConst(left.sizes[0]), summed = graph_.exprs.AsConst(left.sizes[1]),
                columns = graph_.exprs.AsConst(right.sizes[1]);
-    if (!rows || !summed || !columns || *rows < kSizeMin || *summed < kSizeMin || *columns < kSizeMin)
-      return std::nullopt;
-    if (static_cast<double>(*rows) * static_cast<double>(*summed) * static_cast<double>(*columns) <
-            kMultiplicationsMin ||
-        Missing(*rows) + Missing(*summed) + Missing(*columns) == 0) {
+    if (!rows || !summed || !columns || Missing(*rows) + Missing(*summed) + Missing(*columns) == 0 ||
+        !cost::PaysPaddedGemm(machine_, *rows, *columns, *summed)) {
       return std::nullopt;
     }
     if (biased) {
@@ -123,6 +118,7 @@ class Aligner {
   }
 
   Graph& graph_;
+  const Machine& machine_;
   const std::vector<int32_t> producers_;
   const std::vector<bool> pinned_;
   const std::vector<GraphNode> before_;
@@ -134,6 +130,6 @@ class Aligner {
 
 }  // namespace
 
-absl::Status AlignProducts(Graph& graph) { return Aligner(graph).Run(); }
+absl::Status AlignProducts(Graph& graph, const Machine& machine) { return Aligner(graph, machine).Run(); }
 
 }  // namespace kiln

@@ -5,9 +5,10 @@
 
 #include "absl/status/status.h"
 #include "compiler/graph/graph.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 
-absl::Status AlignProducts(Graph& graph);
+absl::Status AlignProducts(Graph& graph, const Machine& machine);
 
 }  // namespace kiln

@@ -10,12 +10,12 @@
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/support/divisor.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
-constexpr int64_t kElementsMin = int64_t{1} << 19;  // fewer stay in the cache between two passes
-constexpr int64_t kBlockMax = 64;                   // points
+constexpr int64_t kBlockMax = 64;  // points
 constexpr int64_t kBlockMin = 8;
 
 // What a batch normalisation computes of `image`: sum, mean and the sum of squares about it.
@@ -33,8 +33,9 @@ struct Sizes {
 
 class Combiner {
  public:
-  explicit Combiner(Graph& graph)
+  Combiner(Graph& graph, const Machine& machine)
       : graph_(graph),
+        machine_(machine),
         producers_(Producers(graph)),
         uses_(UseCounts(graph)),
         nodes_(std::move(graph.nodes)),
@@ -116,7 +117,8 @@ class Combiner {
     Sizes sizes{size[0], size[1], size[2], size[3], 1, DivisorUpTo(size[3], kBlockMax)};
     if (sizes.block_columns == sizes.columns)
       sizes.block_rows = DivisorUpTo(sizes.rows, kBlockMax / sizes.columns);
-    if (elements < kElementsMin || sizes.block() < kBlockMin || sizes.blocks() < 2) return std::nullopt;
+    if (!cost::PaysOnePassMoments(machine_, elements) || sizes.block() < kBlockMin || sizes.blocks() < 2)
+      return std::nullopt;
     return sizes;
   }
 
@@ -147,6 +149,7 @@ class Combiner {
   }
 
   Graph& graph_;
+  const Machine& machine_;
   const std::vector<int32_t> producers_;
   const std::vector<uint32_t> uses_;
   std::vector<GraphNode> nodes_;
@@ -155,6 +158,8 @@ class Combiner {
 
 }  // namespace
 
-absl::Status CombineChannelMoments(Graph& graph) { return Combiner(graph).Run(); }
+absl::Status CombineChannelMoments(Graph& graph, const Machine& machine) {
+  return Combiner(graph, machine).Run();
+}
 
 }  // namespace kiln

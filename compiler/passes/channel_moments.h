@@ -8,9 +8,10 @@
 
 #include "absl/status/status.h"
 #include "compiler/graph/graph.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 
-absl::Status CombineChannelMoments(Graph& graph);
+absl::Status CombineChannelMoments(Graph& graph, const Machine& machine);
 
 }  // namespace kiln

@@ -13,15 +13,10 @@
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/point_convolutions.h"
 #include "compiler/passes/types.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-// On a CPU oneDNN lays the weights of a convolution by points anew at each call, fast up to this size.
-constexpr int64_t kFastWeightBytes = 1 << 20;
-// Bytes of images that are laid anew, for a convolution of row-major ones, in the time of one byte of larger
-// weights.
-constexpr int64_t kImageBytesPerWeightByte = 13;
 
 bool IsUngrouped(const Graph& graph, const GraphNode& node) {
   const Argument *groups = node.Find("groups"), *transposed = node.Find("transposed");
@@ -62,25 +57,25 @@ bool TrainsByPointsOnCpu(const Graph& graph) {
   return found;
 }
 
-bool IsConvolutionByPointsOnCpu(const Graph& graph, const GraphNode& node, bool point_products) {
+bool IsConvolutionByPointsOnCpu(const Graph& graph, const GraphNode& node, bool point_products,
+                                const Machine& machine) {
   const TensorType& result = graph.type(node.results[0]);
   if (result.dtype != v1::F32) return false;
   const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
   if (input == kNoValue || weight == kNoValue) return false;
   if (graph.kind != v1::INFERENCE) return ConvolvesByPointsOnCpu(graph, node);
   if (IsDepthwise(graph, node) || (point_products && IsPointConvolution(graph, node))) return true;
-  const auto weights = Bytes(graph, graph.type(weight));
-  if (!IsUngrouped(graph, node) || !weights) return false;
-  if (*weights < kFastWeightBytes) return true;
-  const auto from = Bytes(graph, graph.type(input)), to = Bytes(graph, result);
-  return from && to && *weights < *from / kImageBytesPerWeightByte + *to / kImageBytesPerWeightByte;
+  return IsUngrouped(graph, node) &&
+         cost::PaysChannelsLast(machine, Bytes(graph, graph.type(weight)), Bytes(graph, graph.type(input)),
+                                Bytes(graph, result));
 }
 
-bool IsConvolutionByPoints(const Graph& graph, const GraphNode& node, bool point_products) {
+bool IsConvolutionByPoints(const Graph& graph, const GraphNode& node, bool point_products,
+                           const Machine& machine) {
   if (node.target != "aten.convolution.default" || node.results.size() != 1) return false;
   return graph.type(node.results[0]).device == v1::CUDA
              ? IsConvolutionByPointsOnGpu(graph, node)
-             : IsConvolutionByPointsOnCpu(graph, node, point_products);
+             : IsConvolutionByPointsOnCpu(graph, node, point_products, machine);
 }
 
 // A part of images that lie by points does so too, with gaps.
@@ -188,9 +183,10 @@ void FollowSlice(Graph& graph, const GraphNode& node) {
 
 class Layouter {
  public:
-  Layouter(Graph& graph, bool point_products)
+  Layouter(Graph& graph, bool point_products, const Machine& machine)
       : graph_(graph),
         point_products_(point_products),
+        machine_(machine),
         by_points_on_cpu_(graph.kind == v1::INFERENCE || TrainsByPointsOnCpu(graph)),
         known_(KnownLayouts(graph, by_points_on_cpu_)) {
     const std::vector<bool> laid = LaidForGradients(graph);
@@ -236,8 +232,9 @@ class Layouter {
     for (ValueId result : node.results) {
       if (!MayLay(result)) continue;
       if (!wanted) {
-        wanted = (IsConvolutionByPoints(graph_, node, point_products_) && MayConvolveByPoints(result)) ||
-                 (KeepsOrder(graph_, node) && ReadsByPoints(graph_, node));
+        wanted =
+            (IsConvolutionByPoints(graph_, node, point_products_, machine_) && MayConvolveByPoints(result)) ||
+            (KeepsOrder(graph_, node) && ReadsByPoints(graph_, node));
       }
       if (*wanted) Lay(result);
     }
@@ -276,6 +273,7 @@ class Layouter {
 
   Graph& graph_;
   const bool point_products_;
+  const Machine& machine_;
   const bool by_points_on_cpu_;
   std::vector<bool> known_;
   bool changed_ = false;
@@ -283,6 +281,8 @@ class Layouter {
 
 }  // namespace
 
-bool PreferChannelsLast(Graph& graph, bool point_products) { return Layouter(graph, point_products).Run(); }
+bool PreferChannelsLast(Graph& graph, bool point_products, const Machine& machine) {
+  return Layouter(graph, point_products, machine).Run();
+}
 
 }  // namespace kiln

@@ -11,11 +11,12 @@
 #pragma once
 
 #include "compiler/graph/graph.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 
 // True where a value lies otherwise than before. `point_products`: on the CPU convolutions of one point
 // become products of oneDNN's, which lay no weights anew.
-bool PreferChannelsLast(Graph& graph, bool point_products);
+bool PreferChannelsLast(Graph& graph, bool point_products, const Machine& machine);
 
 }  // namespace kiln

@@ -45,7 +45,7 @@ class Decomposer {
     }
     std::vector<GraphNode> emitted;
     GraphBuilder builder(graph_, &emitted, node.origin);
-    Match match(builder, node);
+    Match match(builder, node, options_.machine);
     const bool covered = row->second(match);
     if (builder.status().ok() && covered) Finish(match, node, emitted);
     if (!builder.status().ok()) {

@@ -3,11 +3,13 @@
 
 #include "absl/status/status.h"
 #include "compiler/graph/graph.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 
 struct DecomposeOptions {
   bool fallback_random = false;  // keep every random operator as the caller's own
+  Machine machine;
 };
 
 absl::Status Decompose(Graph& graph, const DecomposeOptions& options);

@@ -4,16 +4,10 @@
 #include <vector>
 
 #include "compiler/passes/decomposition.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-// The library's F32 kernel has a block of 128 threads take 64 queries and go through the keys 64 at a time,
-// some 6 µs each time on an H200; with few images most of the device waits. Up to this many keys it is as
-// fast as three kernels.
-constexpr int64_t kKeysAtOnce = 64;
-// Of all scores: they stay in the second-level cache between the kernels.
-constexpr int64_t kScoreBytesMax = int64_t{32} << 20;
 
 struct Sizes {
   int64_t images, heads, queries, keys;
@@ -27,12 +21,10 @@ bool SizesOf(Match& m, const Value& query, const Value& key, Sizes* sizes) {
   return true;
 }
 
-bool PaysSplit(const Sizes& s) {
+bool PaysSplit(const Machine& machine, const Sizes& s) {
   // More dimensions than one before the matrices would have to be laid anew to be one.
-  if (s.images != 1 && s.heads != 1) return false;
-  if (s.keys <= kKeysAtOnce || s.queries <= 0) return false;
-  return s.images * s.heads <= kScoreBytesMax && s.queries <= kScoreBytesMax && s.keys <= kScoreBytesMax &&
-         s.images * s.heads * s.queries <= kScoreBytesMax / 4 / s.keys;
+  return (s.images == 1 || s.heads == 1) &&
+         cost::PaysSplitAttention(machine, s.images * s.heads, s.queries, s.keys);
 }
 
 // softmax(query key^T scale + bias) value, where no gradient is wanted.
@@ -49,7 +41,7 @@ bool EfficientAttention(Match& m) {
   if (m.Bool("compute_log_sumexp", false) || m.Bool("is_causal", false) || m.Float("dropout_p", 0) != 0)
     return false;
   Sizes sizes;
-  if (!SizesOf(m, query, key, &sizes) || !PaysSplit(sizes)) return false;
+  if (!SizesOf(m, query, key, &sizes) || !PaysSplit(m.machine(), sizes)) return false;
   const auto depth = m.exprs().AsConst(query.size(3));
   if (!depth || *depth <= 0) return false;
   if (bias.ok() && (bias.rank() != 4 || bias.dtype() != v1::F32)) return false;

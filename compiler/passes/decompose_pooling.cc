@@ -7,7 +7,7 @@
 namespace kiln {
 namespace {
 
-constexpr int64_t kWindowMax = 49;        // larger windows stay with the library
+constexpr int64_t kWindowMax = 49;        // slices that a window is unrolled to
 constexpr int64_t kStepMax = 0x7fffffff;  // so that a position in a window times its step is an int64
 
 // One spatial dimension of a pooling.

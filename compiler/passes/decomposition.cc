@@ -8,8 +8,8 @@
 
 namespace kiln {
 
-Match::Match(GraphBuilder& builder, const GraphNode& node)
-    : b_(builder), node_(node), results_(node.results.size()) {
+Match::Match(GraphBuilder& builder, const GraphNode& node, const Machine& machine)
+    : b_(builder), node_(node), machine_(machine), results_(node.results.size()) {
   for (ValueId result : node.results) {
     const TensorType& type = b_.graph().type(result);
     if (type.dtype != v1::DTYPE_UNSPECIFIED) {

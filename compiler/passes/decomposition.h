@@ -21,16 +21,18 @@
 #include "absl/strings/string_view.h"
 #include "compiler/graph/graph.h"
 #include "compiler/passes/graph_builder.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 
 class Match {
  public:
-  Match(GraphBuilder& builder, const GraphNode& node);
+  Match(GraphBuilder& builder, const GraphNode& node, const Machine& machine);
 
   GraphBuilder& b() { return b_; }
   ExprPool& exprs() { return b_.exprs(); }
   const GraphNode& node() const { return node_; }
+  const Machine& machine() const { return machine_; }
 
   // ---- arguments, by schema name; a missing required one, or one of the wrong kind, is an error
   bool Has(absl::string_view name) const { return node_.Find(name) != nullptr; }
@@ -75,6 +77,7 @@ class Match {
 
   GraphBuilder& b_;
   const GraphNode& node_;
+  const Machine& machine_;
   std::vector<Result> results_;
 };
 

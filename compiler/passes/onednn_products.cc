@@ -8,15 +8,15 @@
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
-constexpr double kMultiplicationsMin = 3 << 20;  // where a call's own 10 µs are paid back
-
 class OnednnProducts {
  public:
-  explicit OnednnProducts(Graph& graph) : graph_(graph), producers_(Producers(graph)) {}
+  OnednnProducts(Graph& graph, const Machine& machine)
+      : graph_(graph), machine_(machine), producers_(Producers(graph)) {}
 
   absl::Status Run() {
     const std::vector<GraphNode> before = graph_.nodes;
@@ -86,7 +86,7 @@ class OnednnProducts {
       if (!estimate.ok()) return false;
       multiplications *= static_cast<double>(*estimate);
     }
-    return multiplications >= kMultiplicationsMin;
+    return cost::PaysOnednnGemm(machine_, multiplications);
   }
 
   // The matrix with a row for each column of `matrix`, as oneDNN wants it: most are turned in the graph.
@@ -101,11 +101,14 @@ class OnednnProducts {
   }
 
   Graph& graph_;
+  const Machine& machine_;
   const std::vector<int32_t> producers_;
 };
 
 }  // namespace
 
-absl::Status MultiplyByOnednn(Graph& graph) { return OnednnProducts(graph).Run(); }
+absl::Status MultiplyByOnednn(Graph& graph, const Machine& machine) {
+  return OnednnProducts(graph, machine).Run();
+}
 
 }  // namespace kiln

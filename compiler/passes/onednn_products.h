@@ -8,11 +8,12 @@
 
 #include "absl/status/status.h"
 #include "compiler/graph/graph.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 
 inline constexpr char kOnednnProduct[] = "mkldnn._linear_pointwise.default";
 
-absl::Status MultiplyByOnednn(Graph& graph);
+absl::Status MultiplyByOnednn(Graph& graph, const Machine& machine);
 
 }  // namespace kiln

@@ -67,7 +67,7 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   KILN_RETURN_IF_ERROR(runner.Run("check_numbers", CheckNumbers));
   KILN_RETURN_IF_ERROR(runner.Run("check_dtypes", [](Graph& g) { return CheckDTypes(g); }));
   KILN_RETURN_IF_ERROR(runner.Run(
-      "decompose", [&](Graph& g) { return Decompose(g, {.fallback_random = options.fallback_random}); }));
+      "decompose", [&](Graph& g) { return Decompose(g, {options.fallback_random, options.machine}); }));
   // From here on there are core operators and library calls only.
   KILN_RETURN_IF_ERROR(runner.Run("remove_no_ops", RemoveNoOps));
   KILN_RETURN_IF_ERROR(runner.Run("fold_constants", FoldConstants));
@@ -76,23 +76,28 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   // Merged views have made more of them the identity.
   KILN_RETURN_IF_ERROR(runner.Run("remove_no_ops", RemoveNoOps));
   KILN_RETURN_IF_ERROR(runner.Run("fuse_bias", FuseBias));
-  KILN_RETURN_IF_ERROR(runner.Run("align_products", AlignProducts));
+  KILN_RETURN_IF_ERROR(
+      runner.Run("align_products", [&](Graph& g) { return AlignProducts(g, options.machine); }));
   // What is cut from a padded product is activated where it is read.
   KILN_RETURN_IF_ERROR(
       runner.Run("fuse_activation", [&](Graph& g) { return FuseActivation(g, options.tf32); }));
   bool laid = false;
   if (!options.images_as_traced) {
     KILN_RETURN_IF_ERROR(runner.Run("channels_last", [&](Graph& g) {
-      laid = PreferChannelsLast(g, options.onednn_products);
+      laid = PreferChannelsLast(g, options.onednn_products, options.machine);
       return absl::OkStatus();
     }));
   }
   if (options.images_laid != nullptr) *options.images_laid = laid;
-  KILN_RETURN_IF_ERROR(runner.Run("channel_moments", CombineChannelMoments));
-  KILN_RETURN_IF_ERROR(runner.Run(
-      "point_convolutions", [&](Graph& g) { return MultiplyPointConvolutions(g, options.onednn_products); }));
+  KILN_RETURN_IF_ERROR(
+      runner.Run("channel_moments", [&](Graph& g) { return CombineChannelMoments(g, options.machine); }));
+  KILN_RETURN_IF_ERROR(runner.Run("point_convolutions", [&](Graph& g) {
+    return MultiplyPointConvolutions(g, options.onednn_products, options.machine);
+  }));
   // Nothing after this knows the product any more.
-  if (options.onednn_products) KILN_RETURN_IF_ERROR(runner.Run("onednn_products", MultiplyByOnednn));
+  if (options.onednn_products)
+    KILN_RETURN_IF_ERROR(
+        runner.Run("onednn_products", [&](Graph& g) { return MultiplyByOnednn(g, options.machine); }));
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "compiler/graph/graph.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 
@@ -21,6 +22,7 @@ struct PassTime {
 };
 
 struct PassOptions {
+  Machine machine;
   bool fallback_random = false;   // random operators stay the caller's, so that they draw as eager does
   bool tf32 = false;              // F32 factors of products may be rounded to TF32
   bool onednn_products = false;   // products of F32 on a CPU are oneDNN's

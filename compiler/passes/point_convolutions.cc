@@ -8,22 +8,10 @@
 #include "compiler/passes/graph_builder.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
-
-// Above, the library's convolution is faster than its product by what laying the weights anew takes: the two
-// are even at 38 million (MobileNetV2's 16 to 96 channels of 112 × 112), at 103 million the product takes
-// 1.1 × as long (ResNet-50's 64 to 256 channels of 56 × 56).
-constexpr int64_t kOperationsMax = 64'000'000;
-constexpr int64_t kWeightsMax = 1 << 18;
-// Of weights, for images of unknown sizes: many weights meet images of hundreds of points and more, as the
-// 1024 to 256 channels of ResNet-50 and of SegFormer's head do, whose product takes 1.2 × as long.
-constexpr int64_t kWeightsOfUnknownImagesMax = 3 << 16;
-// oneDNN's own product is never slower up to this size (an EPYC with AVX-512, two threads: 0.32 to 0.98 of
-// the convolution's time), above it by up to a fifth, unless laying the weights anew takes long.
-constexpr int64_t kOnednnOperationsMax = 256'000'000;
-constexpr int64_t kOnednnManyWeights = 1 << 19;
 
 // The numbers are all `wanted`.
 bool AreAll(const Graph& graph, const GraphNode& node, absl::string_view name, int64_t wanted) {
@@ -36,34 +24,13 @@ bool AreAll(const Graph& graph, const GraphNode& node, absl::string_view name, i
   return true;
 }
 
-bool IsSmall(const Graph& graph, const TensorType& weight, const TensorType& result) {
-  int64_t operations = 2;
-  for (ExprId size : weight.sizes) {
-    const auto value = graph.exprs.AsConst(size);
-    if (!value || __builtin_mul_overflow(operations, *value, &operations)) return false;
-  }
-  if (operations > 2 * kWeightsMax) return false;
-  const bool many_weights = operations > 2 * kWeightsOfUnknownImagesMax;
-  for (size_t dim : {0, 2, 3}) {
-    const auto value = graph.exprs.AsConst(result.sizes[dim]);
-    if (!value && many_weights) return false;
-    if (value && __builtin_mul_overflow(operations, *value, &operations)) return false;
-  }
-  return operations <= kOperationsMax;
-}
-
-bool IsSmallForOnednn(const Graph& graph, const TensorType& weight, const TensorType& result) {
-  const auto from = graph.exprs.AsConst(weight.sizes[1]), to = graph.exprs.AsConst(weight.sizes[0]);
-  int64_t operations = 0;
-  if (!from || !to || __builtin_mul_overflow(*from, *to, &operations)) return false;
-  if (operations >= kOnednnManyWeights) return true;
-  operations *= 2;
-  for (size_t dim : {0, 2, 3}) {
-    const auto value = graph.exprs.AsConst(result.sizes[dim]);
-    if (!value) return true;
-    if (__builtin_mul_overflow(operations, *value, &operations)) return false;
-  }
-  return operations <= kOnednnOperationsMax;
+cost::Conv1x1 SizesOf(const Graph& graph, const TensorType& weight, const TensorType& result) {
+  const ExprPool& exprs = graph.exprs;
+  return {.from = exprs.AsConst(weight.sizes[1]),
+          .to = exprs.AsConst(weight.sizes[0]),
+          .images = exprs.AsConst(result.sizes[0]),
+          .rows = exprs.AsConst(result.sizes[2]),
+          .columns = exprs.AsConst(result.sizes[3])};
 }
 
 }  // namespace
@@ -122,12 +89,12 @@ Value Product(GraphBuilder& b, const GraphNode& node, const TensorType& type) {
 
 }  // namespace
 
-absl::Status MultiplyPointConvolutions(Graph& graph, bool by_onednn) {
+absl::Status MultiplyPointConvolutions(Graph& graph, bool by_onednn, const Machine& machine) {
   const auto becomes_product = [&](const GraphNode& node) {
     if (!IsPointConvolution(graph, node)) return false;
     const TensorType &weight = graph.type(TensorOf(node, "weight")), &result = graph.type(node.results[0]);
     return IsChannelsLast(graph.exprs, result) &&
-           (by_onednn ? IsSmallForOnednn(graph, weight, result) : IsSmall(graph, weight, result));
+           cost::PaysConv1x1AsGemm(machine, SizesOf(graph, weight, result), by_onednn);
   };
   std::vector<GraphNode> nodes;
   std::vector<std::pair<ValueId, ValueId>> replaced;

@@ -7,10 +7,11 @@
 
 #include "absl/status/status.h"
 #include "compiler/graph/graph.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 
-absl::Status MultiplyPointConvolutions(Graph& graph, bool by_onednn);
+absl::Status MultiplyPointConvolutions(Graph& graph, bool by_onednn, const Machine& machine);
 
 // Of images in F32 on a CPU, each point by itself.
 bool IsPointConvolution(const Graph& graph, const GraphNode& node);

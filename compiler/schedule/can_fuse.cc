@@ -4,14 +4,12 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "compiler/support/limits.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
 constexpr int kAlignAttemptsMax = 6;
-// A kernel over fewer outer points than this leaves threads idle, which only small kernels may.
-constexpr int64_t kParallelPointsMin = 16;
-constexpr int64_t kSmallWork = 32768;
 constexpr int64_t kLayoutShareMin = 32;  // a layout of fewer bytes than such a part of the other's gives way
 
 struct AccessPair {
@@ -62,10 +60,10 @@ bool Legal(LoopContext& context, const std::vector<DraftAccess>& a, const std::v
 bool KeepsParallelism(LoopContext& context, const Draft& a, const Draft& b, const Draft& merged) {
   int64_t points = context.EstimateProduct(merged.outer);
   int64_t before = std::max(context.EstimateProduct(a.outer), context.EstimateProduct(b.outer));
-  if (points >= kParallelPointsMin || before <= points) return true;
+  if (before <= points) return true;
   int64_t inner = 1;
   for (const DraftClass& cls : merged.classes) inner = std::max(inner, context.EstimateProduct(cls.vars));
-  return points * inner <= kSmallWork;
+  return !cost::PaysParallelism(context.machine(), points, inner);
 }
 
 struct Layout {
@@ -77,7 +75,7 @@ struct Layout {
 Layout LayoutOf(LoopContext& context, const Draft& merged, const std::vector<DraftAccess>& accesses) {
   std::vector<LoopVar> vars = merged.outer;
   for (const DraftClass& cls : merged.classes) vars.insert(vars.end(), cls.vars.begin(), cls.vars.end());
-  Layout best = {0, kSmallWork};
+  Layout best = {0, cost::LayoutBytesMin(context.machine())};
   for (const LoopVar& var : vars) {
     int64_t bytes = 0;
     for (const DraftAccess& access : accesses) {

@@ -11,7 +11,7 @@ constexpr int64_t kEstimateMax = int64_t{1} << 50;
 
 }  // namespace
 
-LoopContext::LoopContext(LoopGraph& graph) : graph_(graph) {
+LoopContext::LoopContext(LoopGraph& graph, const Machine& machine) : graph_(graph), machine_(machine) {
   for (const LoopGraphNode& node : graph.nodes) {
     if (node.kind != LoopGraphNode::Kind::kLoops) continue;
     for (const LoopVar& var : node.loops.outer) next_var_ = std::max(next_var_, var.var + 1);

@@ -1,5 +1,5 @@
-// What every part of the scheduler needs at hand: the expression pool, fresh loop variables and op
-// ids, and remembered facts about index expressions.
+// What every part of the scheduler needs at hand: the expression pool, the machine, fresh loop variables and
+// op ids, and remembered facts about index expressions.
 //
 // Threads: one. Errors: none; an unknown fact is "no value". Sizes that are not constants are judged by
 // fixed estimates, never by hints, so that schedules depend on the graph alone.
@@ -12,15 +12,17 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "compiler/lower/loop_graph.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 
 class LoopContext {
  public:
-  explicit LoopContext(LoopGraph& graph);
+  explicit LoopContext(LoopGraph& graph, const Machine& machine = {});
 
   ExprPool& pool() { return graph_.exprs; }
   LoopGraph& graph() { return graph_; }
+  const Machine& machine() const { return machine_; }
 
   LoopVar NewVar(ExprId extent);
   LoopOpId NewOps(uint32_t count) { return std::exchange(next_op_, next_op_ + count); }
@@ -45,6 +47,7 @@ class LoopContext {
 
  private:
   LoopGraph& graph_;
+  const Machine machine_;
   uint32_t next_var_ = 0;
   LoopOpId next_op_ = 0;
   std::vector<uint32_t> memory_;

@@ -4,15 +4,14 @@
 #include <limits>
 #include <utility>
 
+#include "compiler/target/cost_model.h"
+
 namespace kiln {
 namespace {
 
-constexpr int64_t kUnitWork = 16384;      // inner iterations a unit
 constexpr int64_t kVectorExtentMin = 4;   // shorter loops are not worth lanes
 constexpr int64_t kColumnChunkMax = 128;  // columns that walk down rows side by side
 constexpr int64_t kColumnUnitsMin = 4;    // fewer columns a unit rather than fewer units
-constexpr int64_t kLanesMax = 16;
-constexpr int64_t kTileRows = 16;  // of a transposed access: a cache line of F32
 
 class LoopChooser {
  public:
@@ -34,6 +33,7 @@ class LoopChooser {
   }
 
  private:
+  int64_t lanes() const { return context_.machine().cpu.vector_lanes; }
   ExprId Index(const DraftAccess& access) const { return draft_.ops[access.position].data.index; }
 
   // Stride of an access along a loop; nullopt where it is no fixed number.
@@ -162,7 +162,7 @@ class LoopChooser {
   int64_t ColumnChunk(const LoopVar& columns) {
     int64_t chunk = kColumnChunkMax;
     int64_t extent = context_.Estimate(columns.extent);
-    while (chunk > kLanesMax && extent / chunk < kColumnUnitsMin) chunk /= 2;
+    while (chunk > lanes() && extent / chunk < kColumnUnitsMin) chunk /= 2;
     return chunk;
   }
 
@@ -225,17 +225,19 @@ class LoopChooser {
     size_t dims = 1;
     bool tiled = schedule->vector_dim() == v1::VECTOR_OUTER_LAST && draft_.classes.empty() && IsTransposed();
     size_t dims_max = tiled ? outer.size() - 1 : outer.size();
-    while (dims < dims_max && point > kUnitWork) {
+    const int64_t work = cost::UnitIterations(context_.machine());
+    while (dims < dims_max && point > work) {
       point /= std::max<int64_t>(context_.Estimate(outer[dims].extent), 1);
       ++dims;
     }
-    int64_t chunk = std::max<int64_t>(kUnitWork / std::max<int64_t>(point, 1), 1);
+    int64_t chunk = std::max<int64_t>(work / std::max<int64_t>(point, 1), 1);
     if (dims == outer.size() && schedule->vector_dim() == v1::VECTOR_OUTER_LAST) {
-      chunk = std::max(chunk, draft_.classes.empty() ? kLanesMax : ColumnChunk(outer.back()));
-      chunk = (chunk + kLanesMax - 1) / kLanesMax * kLanesMax;
+      chunk = std::max(chunk, draft_.classes.empty() ? lanes() : ColumnChunk(outer.back()));
+      chunk = (chunk + lanes() - 1) / lanes() * lanes();
     }
-    // Rows of a transposed access share cache lines: a unit takes whole lines of them.
-    if (tiled && dims + 1 == outer.size()) chunk = (chunk + kTileRows - 1) / kTileRows * kTileRows;
+    // Rows of a transposed access share cache lines: a unit takes whole lines of F32.
+    const int64_t rows = context_.machine().cpu.cache_line_bytes / 4;
+    if (tiled && dims + 1 == outer.size()) chunk = (chunk + rows - 1) / rows * rows;
     schedule->set_parallel_dims(static_cast<uint32_t>(dims));
     schedule->set_chunk(static_cast<uint32_t>(chunk));
   }

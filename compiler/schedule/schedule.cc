@@ -65,8 +65,8 @@ std::vector<uint32_t> OriginsOf(const LoopGraph& graph, const std::vector<uint32
 }  // namespace
 
 absl::StatusOr<Schedule> ScheduleLoops(LoopGraph& graph, const ScheduleOptions& options) {
-  SplitColumnSums(graph);
-  LoopContext context(graph);
+  SplitColumnSums(graph, options.machine);
+  LoopContext context(graph, options.machine);
   FuseOptions fuse;
   fuse.fuse = options.fuse;
   KILN_ASSIGN_OR_RETURN(std::vector<FusedGroup> groups, FuseLoops(context, fuse));

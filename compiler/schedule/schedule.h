@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "compiler/lower/loop_graph.h"
+#include "compiler/target/machine.h"
 #include "kiln/v1/kernel.pb.h"
 
 namespace kiln {
@@ -58,6 +59,7 @@ struct Schedule {
 struct ScheduleOptions {
   bool fuse = true;   // false: one kernel a loop node, for tests and for finding bugs
   bool group = true;  // false: one launch a kernel, likewise
+  Machine machine;
 };
 
 // `graph` gains index expressions (loop merging, unit counts), and large column sums become two nodes

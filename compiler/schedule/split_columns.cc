@@ -8,22 +8,17 @@
 #include "absl/container/flat_hash_map.h"
 #include "compiler/schedule/loop_context.h"
 #include "compiler/support/divisor.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
-constexpr int64_t kBytesMin = int64_t{4} << 20;           // of what is summed: smaller ones stay in the cache
-constexpr int64_t kGpuBytesMin = int64_t{2} << 20;        // columns alone are too few threads
-constexpr int64_t kGpuLongBytesMin = int64_t{512} << 10;  // of columns that are long even for a block of rows
-constexpr int64_t kGpuLongColumnMin = 2048;
 constexpr int64_t kRowStrideMin = 256;    // elements, on a CPU: rows closer than that share pages anyway
 constexpr int64_t kGpuRowStrideMin = 16;  // a thread's neighbours read beside it
 constexpr int64_t kBlockRowsMin = 16;
 constexpr int64_t kBlockRowsMax = 64;
 constexpr int64_t kBlocksMin = 4;
-// Strips of rows on a GPU, two for each of its processors: a block keeps a strip's sums in registers.
-constexpr int64_t kStrips = 264;
-constexpr int64_t kStripRowsMin = 8;
+constexpr int64_t kStripRowsMin = 8;  // of strips on a GPU, whose sums a block keeps in registers
 constexpr int64_t kStripColumnsMin = 128;
 constexpr int64_t kStripColumnsMax = 8192;
 constexpr int64_t kStripColumnsUnit = 8;  // 16 bytes of the narrowest elements that are summed
@@ -57,7 +52,7 @@ struct StripPlan {
 
 class Splitter {
  public:
-  explicit Splitter(LoopGraph& graph) : graph_(graph), context_(graph) {}
+  Splitter(LoopGraph& graph, const Machine& machine) : graph_(graph), context_(graph, machine) {}
 
   int Run() {
     std::vector<LoopGraphNode> nodes;
@@ -105,9 +100,8 @@ class Splitter {
       const bool on_gpu = graph_.buffers[op.buffer].device == v1::CUDA;
       if (IsColumnAccess(node, op.index, on_gpu ? kGpuRowStrideMin : kRowStrideMin)) {
         const int64_t bytes = std::min(context_.EstimateBytes(op.buffer), BytesOfPoints(node, op.dtype));
-        int64_t bytes_min = on_gpu ? kGpuBytesMin : kBytesMin;
-        if (on_gpu && context_.EstimateProduct(node.inner) >= kGpuLongColumnMin) bytes_min = kGpuLongBytesMin;
-        enough = enough || bytes >= bytes_min;
+        enough = enough || cost::PaysSplitColumns(context_.machine(), on_gpu, bytes,
+                                                  context_.EstimateProduct(node.inner));
       }
     }
     return enough ? sum : std::nullopt;
@@ -227,10 +221,11 @@ class Splitter {
     StripPlan plan;
     plan.sum = *sum;
     plan.columns = context_.pool().AsConst(node.outer[0].extent).value_or(0);
-    plan.rows = std::max((rows + kStrips - 1) / kStrips, kStripRowsMin);
+    const int64_t strips = cost::StripsOfGpu(context_.machine());
+    plan.rows = std::max((rows + strips - 1) / strips, kStripRowsMin);
     plan.strips = (rows + plan.rows - 1) / plan.rows;
     if (plan.columns < kStripColumnsMin || plan.columns > kStripColumnsMax ||
-        plan.columns % kStripColumnsUnit != 0 || 2 * plan.strips < kStrips) {
+        plan.columns % kStripColumnsUnit != 0 || 2 * plan.strips < strips) {
       return std::nullopt;
     }
     for (plan.beside = 0; plan.beside < graph_.nodes.size(); ++plan.beside) {
@@ -427,6 +422,6 @@ class Splitter {
 
 }  // namespace
 
-int SplitColumnSums(LoopGraph& graph) { return Splitter(graph).Run(); }
+int SplitColumnSums(LoopGraph& graph, const Machine& machine) { return Splitter(graph, machine).Run(); }
 
 }  // namespace kiln

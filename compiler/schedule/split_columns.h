@@ -12,10 +12,11 @@
 #pragma once
 
 #include "compiler/lower/loop_graph.h"
+#include "compiler/target/machine.h"
 
 namespace kiln {
 
 // How many nodes were split.
-int SplitColumnSums(LoopGraph& graph);
+int SplitColumnSums(LoopGraph& graph, const Machine& machine);
 
 }  // namespace kiln

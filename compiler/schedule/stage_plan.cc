@@ -5,39 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/cost_model.h"
 
 namespace kiln {
 namespace {
 
-// What a value may cost to be computed again rather than stored and read back. A buffer that is written
-// anyway costs only the read.
-constexpr int64_t kRecomputeOpsMax = 8;
-constexpr int64_t kRecomputeLoadsMax = 2;
-constexpr int64_t kRecomputeOpsOfStoredMax = 1;
-// Values that no cache holds until all are made are not worth their memory if an exponential gives them
-// again.
-constexpr int64_t kCacheBytes = int64_t{8} << 20;
-constexpr int64_t kRecomputeOpsBeyondCacheMax = 16;
-// A GPU is bound by memory, and finds what an unrolled stage computed in registers again.
-constexpr int64_t kRecomputeOpsOnGpuMax = 40;
-constexpr int64_t kRecomputeLoadsOnGpuMax = 3;
 constexpr int64_t kNeverAgain = 1000;  // more than any limit
-
-int64_t OpCost(const LoopOpData& op) {
-  switch (op.op) {
-    case LoopOpcode::kConstant:
-    case LoopOpcode::kIndexExpr:
-    case LoopOpcode::kCast:
-    case LoopOpcode::kBitcast: return 0;
-    case LoopOpcode::kDiv:
-    case LoopOpcode::kSqrt:
-    case LoopOpcode::kRsqrt:
-    case LoopOpcode::kReciprocal: return 4;
-    case LoopOpcode::kScan:
-    case LoopOpcode::kRandBits: return 100;
-    default: return InfoOf(op.op).op_class == LoopOpClass::kFloat && op.op != LoopOpcode::kFma ? 12 : 1;
-  }
-}
 
 bool IsHalf(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16; }
 
@@ -122,7 +95,7 @@ StagePlan::Cost StagePlan::CostOf(uint32_t op) {
       cost.loads += arg.loads;
     }
   } else {
-    cost.ops = OpCost(data.data);
+    cost.ops = cost::OperatorCost(data.data.op);
     for (uint32_t d : dependencies_[op]) {
       Cost arg = CostOf(d);
       cost.ops = std::min(cost.ops + arg.ops, kNeverAgain);
@@ -161,17 +134,11 @@ void StagePlan::FindForwards(absl::FunctionRef<bool(BufferId)> escapes) {
       forward.recompute = true;
       continue;
     }
-    const Cost cost = CostOf(value);
-    const bool on_gpu = context_->graph().buffers[load.buffer].device == v1::CUDA;
-    if (escapes(load.buffer)) {
-      forward.recompute = cost.ops <= kRecomputeOpsOfStoredMax && cost.loads <= 1;
-    } else if (on_gpu) {
-      forward.recompute = cost.ops <= kRecomputeOpsOnGpuMax && cost.loads <= kRecomputeLoadsOnGpuMax;
-    } else {
-      const bool large = context_->EstimateBytes(load.buffer) >= kCacheBytes;
-      const int64_t ops_max = large ? kRecomputeOpsBeyondCacheMax : kRecomputeOpsMax;
-      forward.recompute = cost.ops <= ops_max && cost.loads <= kRecomputeLoadsMax;
-    }
+    const Cost again = CostOf(value);
+    const cost::Reuse reuse = {.on_gpu = context_->graph().buffers[load.buffer].device == v1::CUDA,
+                               .stored = escapes(load.buffer),
+                               .bytes = context_->EstimateBytes(load.buffer)};
+    forward.recompute = cost::PaysRematerialising(context_->machine(), reuse, again.ops, again.loads);
   }
 }
 

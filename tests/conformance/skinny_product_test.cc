@@ -170,7 +170,7 @@ std::vector<Case> Cases() {
 
 std::vector<SkinnySchedule> Schedules(const Case& c, uint32_t architecture, std::mt19937_64& random) {
   const v1::MatrixProduct product = ProductOf(c);
-  absl::StatusOr<std::vector<SkinnySchedule>> all = SkinnySchedules(product, architecture, SIZE_MAX);
+  absl::StatusOr<std::vector<SkinnySchedule>> all = SkinnySchedules(product, {}, architecture, SIZE_MAX);
   EXPECT_TRUE(all.ok()) << all.status();
   if (!all.ok()) return {};
   std::shuffle(all->begin(), all->end(), random);
@@ -263,7 +263,7 @@ TEST(SkinnyProduct, RefusesWhatItDoesNotDo) {
   const auto refusal = [](const std::function<void(v1::MatrixProduct*)>& change) {
     v1::MatrixProduct product = ProductOf({v1::F32, 12, 64, 64});
     change(&product);
-    return std::string(SkinnySchedules(product, 90, 1).status().ToString());
+    return std::string(SkinnySchedules(product, {}, 90, 1).status().ToString());
   };
   EXPECT_EQ(refusal([](v1::MatrixProduct*) {}), "OK");
   const std::vector<std::pair<std::string, std::function<void(v1::MatrixProduct*)>>> changes = {

@@ -1,6 +1,5 @@
 // Prints what a kernel becomes, for golden tests:
-//   kiln_emit [--avx512 | --avx2] [FEATURE...] < kernel.textproto
-//                                                             loop IR, LLVM IR, assembly
+//   kiln_emit [--avx512 | --avx2] [MACHINE] < kernel.textproto  loop IR, LLVM IR, assembly
 //   kiln_emit --ptx sm_90 [K] < kernel.textproto              the PTX alone, as ptxas takes it; with K, below
 //                                                             a line that says the launch: by the K-th
 //                                                             schedule of threads that the back-end lists
@@ -55,7 +54,7 @@ int main(int argc, char** argv) {
   const bool avx512 = argc > 1 && std::string(argv[1]) == "--avx512";
   const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
   kiln::v1::Target target = ptx ? kiln::GpuTarget(argv[2]) : kiln::X86Target(avx512);
-  for (int k = 2; k < argc && !ptx; ++k) target.add_features(argv[k]);
+  if (argc > 2 && !ptx) target.set_machine(argv[2]);
   if (product) return EmitProduct(target, text, argc > 3 ? std::stoul(argv[3]) : 0);
   kiln::v1::Kernel kernel;
   if (!google::protobuf::TextFormat::ParseFromString(text, &kernel)) return 2;

@@ -23,9 +23,9 @@ namespace kiln {
 namespace {
 
 // Of a processor with one feature more, null for none.
-std::unique_ptr<CodegenBackend> BackendWith(bool avx512, const char* feature) {
+std::unique_ptr<CodegenBackend> BackendOf(bool avx512, const char* machine) {
   v1::Target target = X86Target(avx512);
-  if (feature != nullptr) target.add_features(feature);
+  target.set_machine(machine);
   auto backend = NewCodegenBackend(target);
   EXPECT_TRUE(backend.ok()) << backend.status();
   return backend.ok() ? *std::move(backend) : nullptr;
@@ -183,7 +183,7 @@ TEST_P(CodegenTest, WhatIsWalkedOnceIsAskedForAhead) {
   EXPECT_TRUE(ahead(int64_t{1} << 18));
   EXPECT_TRUE(ahead(std::nullopt));
   EXPECT_FALSE(ahead((int64_t{1} << 18) - 1));  // stays in the cache
-  backend_ = BackendWith(GetParam(), "page-prefetch");
+  backend_ = BackendOf(GetParam(), "zen5");
   EXPECT_FALSE(ahead(int64_t{1} << 18));  // the processor does
 }
 
@@ -315,7 +315,7 @@ TEST_P(CodegenTest, WalksOfNeighbouringRowsShareALoop) { TestRowsInTurns(backend
 // A vector of each row by turns: one accumulator a sum, which for so many numbers is kept in F64. Shorter
 // rows take several.
 TEST_P(CodegenTest, WalksOfNeighbouringLongRowsTakeVectorsByTurns) {
-  const auto backend = BackendWith(GetParam(), "page-prefetch");
+  const auto backend = BackendOf(GetParam(), "zen5");
   constexpr int64_t kShort = 8191, kLong = 9001;
   TestRowsInTurns(backend.get(), kLong);
   const auto vectors = [&](int64_t columns) {  // that the code asks for
@@ -409,8 +409,7 @@ TEST_P(CodegenTest, SumsOfExponentialsThatAreNoNumbers) {
 
 TEST_P(CodegenTest, RowsOfOneWalkAreAskedForIntoTheTargetsLevel) {
   for (const bool l2 : {false, true}) {
-    auto object =
-        BackendWith(GetParam(), l2 ? "rows-ahead-l2" : nullptr)->Emit(LogSumKernel(300, 4096), {}, true);
+    auto object = BackendOf(GetParam(), l2 ? "zen4" : "")->Emit(LogSumKernel(300, 4096), {}, true);
     ASSERT_TRUE(object.ok()) << object.status();
     EXPECT_EQ(object->listing.find("\tprefetcht0") != std::string::npos, !l2);
     EXPECT_EQ(object->listing.find("\tprefetcht1") != std::string::npos, l2);
@@ -508,7 +507,7 @@ TEST_P(CodegenTest, VariancesAboutAGuess) {
 void TestRowsInGroups(bool avx512, bool at_once, int64_t columns) {
   constexpr int64_t kRows = 1027;
   const auto count = static_cast<double>(columns);
-  const auto backend = BackendWith(avx512, at_once ? nullptr : "page-prefetch");
+  const auto backend = BackendOf(avx512, at_once ? "" : "zen5");
   const std::vector<std::vector<float>> some = RowsOfManyMeans(columns);
   std::vector<float> x, weight(columns), bias(columns), shift(kRows);
   for (int64_t r = 0; r < kRows; ++r) {

@@ -62,7 +62,7 @@ class KernelSubjectsTest : public testing::Test {
     }
   }
 
-  std::vector<v1::Subject> Subjects() const { return KernelSubjectsOf(plan_, *backend_); }
+  std::vector<v1::Subject> Subjects() const { return KernelSubjectsOf(plan_, *backend_, {}); }
 
   std::unique_ptr<CodegenBackend> backend_;
   v1::PlanReply plan_;

@@ -45,7 +45,7 @@ struct Images : Maker {
   bool ByPoints(ValueId x) { return IsChannelsLast(graph.exprs, graph.type(x)); }
   void Run(v1::DeviceType device) {
     for (TensorType& type : graph.values) type.device = device;
-    PreferChannelsLast(graph, point_products);
+    PreferChannelsLast(graph, point_products, {});
   }
 };
 
@@ -112,7 +112,7 @@ TEST(ChannelsLast, SaysWhetherAnythingChanged) {
     if (by_points) m.graph.values[y].strides = ChannelsLastStrides(m.graph.exprs, m.graph.type(y).sizes);
     m.Output(m.Convolve(y));
     for (TensorType& type : m.graph.values) type.device = v1::CUDA;
-    EXPECT_EQ(PreferChannelsLast(m.graph, false), !by_points);
+    EXPECT_EQ(PreferChannelsLast(m.graph, false, {}), !by_points);
   }
 }
 
@@ -212,7 +212,7 @@ struct Statistics : Images {
   }
   bool IsCombined(v1::DeviceType device) {
     for (TensorType& type : graph.values) type.device = device;
-    EXPECT_TRUE(CombineChannelMoments(graph).ok());
+    EXPECT_TRUE(CombineChannelMoments(graph, {}).ok());
     const absl::Status valid = VerifyGraph(graph);
     EXPECT_TRUE(valid.ok()) << valid;
     return graph.outputs[0].value != squares;
@@ -287,7 +287,7 @@ TEST(PointConvolutions, AreProductsWhereImagesLieByPoints) {
     const ValueId y = m.Convolve(x, weight, {2, 4, 5, 7}, 1, false, bias);
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
-    ASSERT_TRUE(MultiplyPointConvolutions(m.graph, m.point_products).ok());
+    ASSERT_TRUE(MultiplyPointConvolutions(m.graph, m.point_products, {}).ok());
     const absl::Status valid = VerifyGraph(m.graph);
     ASSERT_TRUE(valid.ok()) << valid;
     const std::string text = m.graph.ToString();
@@ -300,7 +300,7 @@ TEST(PointConvolutions, LeaveOthers) {
   const auto remains = [](Images& m, ValueId y, v1::DeviceType device) {
     m.Output(m.Relu(y));
     m.Run(device);
-    EXPECT_TRUE(MultiplyPointConvolutions(m.graph, m.point_products).ok());
+    EXPECT_TRUE(MultiplyPointConvolutions(m.graph, m.point_products, {}).ok());
     return absl::StrContains(m.graph.ToString(), "aten.convolution");
   };
   Images wide, gpu, training, large;
@@ -328,7 +328,7 @@ TEST(PointConvolutions, AreProductsOfFewWeightsWhereSizesAreUnknown) {
     }
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
-    EXPECT_TRUE(MultiplyPointConvolutions(m.graph, m.point_products).ok());
+    EXPECT_TRUE(MultiplyPointConvolutions(m.graph, m.point_products, {}).ok());
     return absl::StrContains(m.graph.ToString(), "aten.convolution");
   };
   EXPECT_FALSE(remains(64));
@@ -352,7 +352,7 @@ TEST(PointConvolutions, AreOnednnsProductsOfMostImages) {
     }
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
-    EXPECT_TRUE(MultiplyPointConvolutions(m.graph, true).ok());
+    EXPECT_TRUE(MultiplyPointConvolutions(m.graph, true, {}).ok());
     return absl::StrContains(m.graph.ToString(), "aten.mm");
   };
   EXPECT_TRUE(becomes_product(256, 64, 56, false));  // 103 million operations; too many for MKL
@@ -372,7 +372,7 @@ TEST(PointConvolutions, AreOnednnsProductsOfMostImages) {
   }
   m.Output(m.Relu(y));
   m.Run(v1::CPU);
-  EXPECT_TRUE(MultiplyPointConvolutions(m.graph, true).ok());
+  EXPECT_TRUE(MultiplyPointConvolutions(m.graph, true, {}).ok());
   EXPECT_TRUE(absl::StrContains(m.graph.ToString(), "aten.convolution")) << m.graph.ToString();
 }
 
@@ -410,7 +410,7 @@ struct Products : Maker {
   // Nodes of each target, in order, as one line.
   std::string Align() {
     for (TensorType& type : graph.values) type.device = device;
-    EXPECT_TRUE(AlignProducts(graph).ok());
+    EXPECT_TRUE(AlignProducts(graph, {}).ok());
     const absl::Status valid = VerifyGraph(graph);
     EXPECT_TRUE(valid.ok()) << valid;
     std::string line;

@@ -121,9 +121,10 @@ class Maker {
     graph.outputs.push_back(output);
   }
 
-  Schedule Run(bool fuse = true) {
+  Schedule Run(bool fuse = true, const Machine& machine = {}) {
     ScheduleOptions options;
     options.fuse = fuse;
+    options.machine = machine;
     absl::StatusOr<Schedule> schedule = ScheduleLoops(graph, options);
     EXPECT_TRUE(schedule.ok()) << schedule.status();
     if (!schedule.ok()) return {};

@@ -57,7 +57,7 @@ struct Product : Maker {
   }
   // oneDNN's product in the graph that the pass leaves; nullptr where there is none.
   const GraphNode* Run() {
-    EXPECT_TRUE(MultiplyByOnednn(graph).ok());
+    EXPECT_TRUE(MultiplyByOnednn(graph, {}).ok());
     EXPECT_TRUE(VerifyGraph(graph).ok()) << graph.ToString();
     for (const GraphNode& node : graph.nodes) {
       if (node.target == kOnednnProduct) return &node;

@@ -223,7 +223,7 @@ def _request(module, task, recording, exported):
         exported.graph, exported.facts, exported.notes, list(exported.hints), options_module.MODES[task.settings.mode],
         task.settings.fallback_random, False, torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(), devices.convolves_without_tf32(gpu), devices.has_onednn(gpu),
-        _torch_version(), decompositions.digest(), devices.architecture(gpu))
+        _torch_version(), decompositions.digest(), devices.architecture(gpu), devices.multiprocessors(gpu))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
     guesses = tuple(exported.hints[symbol] if exported.symbols[symbol] in exported.unbacked else None
                     for symbol in symbols)

@@ -40,6 +40,11 @@ def architecture(gpu):
     return f"sm_{major}{minor}"
 
 
+def multiprocessors(gpu):
+    """How many; 0 for the CPU."""
+    return 0 if gpu is None else torch.cuda.get_device_properties(gpu).multi_processor_count
+
+
 def convolves_without_tf32(gpu):
     """Whether torch computes convolutions of float32 on `gpu` without rounding to TF32."""
     if gpu is None:

@@ -1,0 +1,203 @@
+#include "compiler/target/cost_model.h"
+
+#include <algorithm>
+
+#include "absl/numeric/bits.h"
+
+namespace kiln::cost {
+namespace {
+
+int64_t PowerOf2Floor(int64_t value) {
+  return static_cast<int64_t>(absl::bit_floor(static_cast<uint64_t>(std::max<int64_t>(value, 1))));
+}
+
+// Of the whole GPU: so many for each of its multiprocessors.
+int64_t OfGpu(const Machine& machine, int64_t of_multiprocessor) {
+  return PowerOf2Floor(machine.gpu.multiprocessors * of_multiprocessor);
+}
+
+// Twice the weights; nullopt where they are not known or too many to count.
+std::optional<int64_t> OperationsOfPoint(const Conv1x1& sizes) {
+  int64_t operations = 2;
+  for (const std::optional<int64_t>& size : {sizes.from, sizes.to}) {
+    if (!size || __builtin_mul_overflow(operations, *size, &operations)) return std::nullopt;
+  }
+  return operations;
+}
+
+bool PaysConv1x1ByMkl(const CpuLibraries& prices, const Conv1x1& sizes) {
+  const std::optional<int64_t> of_point = OperationsOfPoint(sizes);
+  if (!of_point || *of_point > 2 * prices.mkl_conv1x1_weights_max) return false;
+  const bool many_weights = *of_point > 2 * prices.mkl_conv1x1_weights_of_unknown_images_max;
+  int64_t operations = *of_point;
+  for (const std::optional<int64_t>& size : {sizes.images, sizes.rows, sizes.columns}) {
+    if (!size && many_weights) return false;
+    if (size && __builtin_mul_overflow(operations, *size, &operations)) return false;
+  }
+  return operations <= prices.mkl_conv1x1_operations_max;
+}
+
+bool PaysConv1x1ByOnednn(const CpuLibraries& prices, const Conv1x1& sizes) {
+  const std::optional<int64_t> of_point = OperationsOfPoint(sizes);
+  if (!of_point) return false;
+  if (*of_point >= 2 * prices.onednn_conv1x1_many_weights) return true;
+  int64_t operations = *of_point;
+  for (const std::optional<int64_t>& size : {sizes.images, sizes.rows, sizes.columns}) {
+    if (!size) return true;
+    if (__builtin_mul_overflow(operations, *size, &operations)) return false;
+  }
+  return operations <= prices.onednn_conv1x1_operations_max;
+}
+
+}  // namespace
+
+bool PaysOnednnGemm(const Machine& machine, double multiplications) {
+  return multiplications >= static_cast<double>(machine.cpu_libraries.onednn_gemm_multiplications_min);
+}
+
+bool PaysConv1x1AsGemm(const Machine& machine, const Conv1x1& sizes, bool by_onednn) {
+  return by_onednn ? PaysConv1x1ByOnednn(machine.cpu_libraries, sizes)
+                   : PaysConv1x1ByMkl(machine.cpu_libraries, sizes);
+}
+
+bool PaysChannelsLast(const Machine& machine, std::optional<int64_t> weights, std::optional<int64_t> from,
+                      std::optional<int64_t> to) {
+  if (!weights) return false;
+  if (*weights < machine.cpu_libraries.fast_packed_weight_bytes) return true;
+  const int64_t ratio = machine.cpu_libraries.image_bytes_per_weight_byte;
+  return from && to && *weights < *from / ratio + *to / ratio;
+}
+
+bool PaysPaddedGemm(const Machine& machine, int64_t rows, int64_t columns, int64_t summed) {
+  const GpuLibraries& prices = machine.gpu_libraries;
+  if (std::min({rows, columns, summed}) < prices.padded_gemm_size_min) return false;
+  return static_cast<double>(rows) * static_cast<double>(summed) * static_cast<double>(columns) >=
+         prices.padded_gemm_multiplications_min;
+}
+
+bool PaysSplitAttention(const Machine& machine, int64_t matrices, int64_t queries, int64_t keys) {
+  if (keys <= machine.gpu_libraries.attention_keys_at_once || queries <= 0) return false;
+  // All scores stay in the second-level cache between the kernels.
+  const int64_t scores_max = PowerOf2Floor(machine.gpu.second_level_bytes) / 4;
+  if (matrices > scores_max || queries > scores_max || keys > scores_max) return false;
+  return matrices * queries <= scores_max / keys;
+}
+
+bool PaysOnePassMoments(const Machine& machine, int64_t elements) {
+  return elements >= machine.cpu.last_level_bytes / 8 / 4;
+}
+
+bool PaysStoring(const BodyCost& body, uint32_t uses, bool from_memory) {
+  if (body.loads > 8 || body.ops > 100) return true;
+  const bool trivial = body.loads == 0 && body.ops <= 4;
+  const bool expensive = body.loads >= 4 || body.ops > 30 || body.heavy;
+  return (uses >= 2 && (expensive || (from_memory && !trivial))) || (uses >= 4 && body.loads >= 2);
+}
+
+bool PaysStoringBeforeLoop(const BodyCost& body) { return body.heavy || body.loads >= 3 || body.ops > 12; }
+
+int64_t OperatorCost(LoopOpcode op) {
+  switch (op) {
+    case LoopOpcode::kConstant:
+    case LoopOpcode::kIndexExpr:
+    case LoopOpcode::kCast:
+    case LoopOpcode::kBitcast: return 0;
+    case LoopOpcode::kDiv:
+    case LoopOpcode::kSqrt:
+    case LoopOpcode::kRsqrt:
+    case LoopOpcode::kReciprocal: return 4;
+    case LoopOpcode::kScan:
+    case LoopOpcode::kRandBits: return 100;
+    default: return InfoOf(op).op_class == LoopOpClass::kFloat && op != LoopOpcode::kFma ? 12 : 1;
+  }
+}
+
+bool PaysRematerialising(const Machine& machine, const Reuse& reuse, int64_t operators, int64_t loads) {
+  if (reuse.stored) return operators <= 1 && loads <= 1;
+  // A GPU is bound by memory, and finds what an unrolled stage computed in registers again.
+  if (reuse.on_gpu) return operators <= 40 && loads <= 3;
+  // Values that no cache holds until all are made are not worth their memory if an exponential gives them
+  // again.
+  const bool beyond_cache = reuse.bytes >= machine.cpu.last_level_bytes / 2;
+  return operators <= (beyond_cache ? 16 : 8) && loads <= 2;
+}
+
+bool PaysParallelism(const Machine& machine, int64_t points, int64_t inner) {
+  constexpr int64_t kPointsMin = 16;  // fewer leave threads idle, which only small kernels may
+  return points < kPointsMin && points * inner > LayoutBytesMin(machine);
+}
+
+int64_t LayoutBytesMin(const Machine& machine) { return 2 * machine.cpu.fork_iterations; }
+
+int64_t UnitIterations(const Machine& machine) { return machine.cpu.fork_iterations; }
+
+bool PaysSplitColumns(const Machine& machine, bool on_gpu, int64_t bytes, int64_t rows) {
+  if (!on_gpu) return bytes >= machine.cpu.last_level_bytes / 4;  // what is less stays in the cache
+  // Columns alone are too few threads; long ones are too much for a block of rows.
+  constexpr int64_t kLongColumn = 2048, kBytes = 16 << 10, kLongColumnsBytes = 4 << 10;
+  return bytes >= OfGpu(machine, rows >= kLongColumn ? kLongColumnsBytes : kBytes);
+}
+
+int64_t StripsOfGpu(const Machine& machine) {
+  return machine.gpu.multiprocessors * kStripBlocksOfMultiprocessor;
+}
+
+bool IsCheap(LoopOpcode op) {
+  switch (InfoOf(op).op_class) {
+    case LoopOpClass::kRandom: return false;
+    case LoopOpClass::kFloat:
+      return op == LoopOpcode::kFma || op == LoopOpcode::kDiv || op == LoopOpcode::kSqrt ||
+             op == LoopOpcode::kRsqrt || op == LoopOpcode::kReciprocal || op == LoopOpcode::kFloor ||
+             op == LoopOpcode::kCeil || op == LoopOpcode::kTrunc || op == LoopOpcode::kRound;
+    case LoopOpClass::kArith:
+      return op != LoopOpcode::kPow && op != LoopOpcode::kFmod && op != LoopOpcode::kRemainder &&
+             op != LoopOpcode::kFloorDiv && op != LoopOpcode::kTruncDiv;
+    default: return op != LoopOpcode::kCheckIndex;
+  }
+}
+
+int64_t NontemporalBytesMin(const Machine& machine) { return machine.cpu.last_level_bytes; }
+
+int64_t FromMemoryBytesMin(const Machine& machine) { return machine.cpu.last_level_bytes; }
+
+int64_t PrefetchedBytesMin(const Machine& machine) { return machine.cpu.last_level_bytes / 16; }
+
+int64_t SecondLevelRowBytesMax(const Machine& machine) { return machine.cpu.second_level_bytes / 2; }
+
+int64_t FirstLevelRowBytesMax(const Machine& machine) { return machine.cpu.first_level_bytes; }
+
+int64_t SharedColumnsBytesMin(const Machine& machine) { return machine.cpu.first_level_bytes / 4; }
+
+int64_t ManyPoints(const Machine& machine) { return OfGpu(machine, machine.gpu.threads_of_multiprocessor); }
+
+int64_t ManyRows(const Machine& machine) { return ManyPoints(machine) / 16; }
+
+int64_t FewPoints(const Machine& machine) { return ManyPoints(machine) / 256; }
+
+int64_t TilePointsMin(const Machine& machine) { return ManyPoints(machine) / 4; }
+
+int64_t LargeTilePoints(const Machine& machine) { return ManyPoints(machine) * 2; }
+
+int64_t LargeTileBytesMax(const Machine& machine) { return machine.gpu.shared_bytes_of_block / 2; }
+
+int64_t MeasuredBytesMin(const Machine& machine) {
+  constexpr double kNanoseconds = 2100;
+  return PowerOf2Floor(static_cast<int64_t>(machine.gpu.memory_bytes_per_ns * kNanoseconds));
+}
+
+double Nanoseconds(const Machine& machine, const SkinnyGemm& gemm) {
+  constexpr double kBusyWarps = 8;  // that take all that a multiprocessor gets from beyond its cache
+  constexpr double kClusterNanoseconds = 200, kPieceNanoseconds = 15;  // a piece: to add one up, a turn
+  constexpr double kFragmentNanoseconds = 5;
+  const double of_block = gemm.depth_bytes / gemm.blocks * (gemm.columns + gemm.rows);
+  const double blocks = gemm.units / static_cast<double>(machine.gpu.multiprocessors);
+  const double at_once = std::max(1.0, blocks);
+  const double busy = std::min(1.0, gemm.warps * std::min(at_once, 3.0) / kBusyWarps);
+  const double weights = gemm.depth_bytes * gemm.columns_all;
+  return std::max(of_block * at_once / machine.gpu.multiprocessor_bytes_per_ns / busy,
+                  weights / machine.gpu.memory_bytes_per_ns) +
+         (gemm.blocks > 1 ? kClusterNanoseconds : 0) + kPieceNanoseconds * gemm.slots * gemm.turns +
+         kFragmentNanoseconds * gemm.row_groups * gemm.tiles * gemm.warps * blocks;
+}
+
+}  // namespace kiln::cost

@@ -1,0 +1,122 @@
+// Whether something is worth it on a machine: every such question of the compiler, in the order of a graph's
+// way. Thresholds are shares of what the machine has; none depends on a hint, a core count or a measurement,
+// so that one row of the table gives one code.
+//
+// Who asks has already seen that what it asks for is legal. Threads: pure functions. Errors: none; a size
+// that is not known is nullopt, and each question says what it takes that for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "compiler/ir/ops.h"
+#include "compiler/target/machine.h"
+
+namespace kiln::cost {
+
+// ---- passes: library calls beside kernels
+
+// An F32 gemm on a CPU as oneDNN's, where there is another library for it.
+bool PaysOnednnGemm(const Machine& machine, double multiplications);
+
+// A convolution whose window is one point.
+struct Conv1x1 {
+  std::optional<int64_t> from, to;               // channels
+  std::optional<int64_t> images, rows, columns;  // of the result
+};
+// As a gemm: by oneDNN, else by MKL. Unknown images are taken to be small where the weights are few; weights
+// are known, or it does not pay.
+bool PaysConv1x1AsGemm(const Machine& machine, const Conv1x1& sizes, bool by_onednn);
+
+// A convolution on a CPU with channels last, by the bytes of its weights and of both images. Unknown weights:
+// no. Unknown images: only where the weights are small.
+bool PaysChannelsLast(const Machine& machine, std::optional<int64_t> weights, std::optional<int64_t> from,
+                      std::optional<int64_t> to);
+
+// A gemm of 16-bit numbers on a GPU that is padded to 16 bytes.
+bool PaysPaddedGemm(const Machine& machine, int64_t rows, int64_t columns, int64_t summed);
+
+// F32 attention on a GPU as two gemms and a softmax. `matrices`: images times heads.
+bool PaysSplitAttention(const Machine& machine, int64_t matrices, int64_t queries, int64_t keys);
+
+// Mean and variance of so many F32 numbers in one pass, on a CPU: fewer stay in the cache between two.
+bool PaysOnePassMoments(const Machine& machine, int64_t elements);
+
+// ---- lowering: values that are computed again or stored
+
+struct BodyCost {
+  size_t ops = 0;
+  size_t loads = 0;
+  bool heavy = false;  // a loop, or an operator that takes as long as many
+};
+// Storing a value that `uses` bodies would compute again; `from_memory`: some of them are read from memory
+// anyway, by a library for one. What is long is stored however few use it.
+bool PaysStoring(const BodyCost& body, uint32_t uses, bool from_memory);
+// Storing a value that one loop reads many times a point.
+bool PaysStoringBeforeLoop(const BodyCost& body);
+
+// ---- scheduling: what shares a kernel
+
+// Of one operator, to compute it again: an addition is 1, what costs nothing beside it 0.
+int64_t OperatorCost(LoopOpcode op);
+// Where a value waits that may be computed again.
+struct Reuse {
+  bool on_gpu = false;
+  bool stored = false;  // in any case: reading it back is all that is saved
+  int64_t bytes = 0;    // of all values
+};
+// Rematerialising a value of operators of such cost, that reads so many others, instead of reading it back.
+bool PaysRematerialising(const Machine& machine, const Reuse& reuse, int64_t operators, int64_t loads);
+
+// More kernels of more outer points each, instead of one over `points` with `inner` iterations each.
+bool PaysParallelism(const Machine& machine, int64_t points, int64_t inner);
+// Bytes of one layout from which on it decides how loops run.
+int64_t LayoutBytesMin(const Machine& machine);
+// Iterations that one unit of the parallel loop takes at least.
+int64_t UnitIterations(const Machine& machine);
+
+// A sum down columns in blocks of rows, with a second pass; `rows` are estimated.
+bool PaysSplitColumns(const Machine& machine, bool on_gpu, int64_t bytes, int64_t rows);
+// Blocks that a multiprocessor holds of those that sum strips of rows, and strips of a whole GPU.
+inline constexpr int64_t kStripBlocksOfMultiprocessor = 2;
+int64_t StripsOfGpu(const Machine& machine);
+
+// ---- kernels of a CPU
+
+// Code of the operator is short and does not branch: worth unrolling and widening.
+bool IsCheap(LoopOpcode op);
+// Bytes of a result from which on its next reader finds it in no cache, whatever else is read and written
+// meanwhile; and of an operand from which on it comes from memory.
+int64_t NontemporalBytesMin(const Machine& machine);
+int64_t FromMemoryBytesMin(const Machine& machine);
+// Bytes of an operand from which on it is prefetched: a smaller one stays in the cache.
+int64_t PrefetchedBytesMin(const Machine& machine);
+// Bytes of a row that stays in the second-level cache beside another of its size; in the first-level cache
+// beside what else is walked; and of columns, read alike for all rows, that take their part of the
+// first-level cache.
+int64_t SecondLevelRowBytesMax(const Machine& machine);
+int64_t FirstLevelRowBytesMax(const Machine& machine);
+int64_t SharedColumnsBytesMin(const Machine& machine);
+
+// ---- kernels of a GPU. Powers of two, since what they are compared with is.
+
+int64_t ManyPoints(const Machine& machine);         // fewer do not fill the GPU unless each has its thread
+int64_t ManyRows(const Machine& machine);           // so many short ones share blocks
+int64_t FewPoints(const Machine& machine);          // of so few each is done as fast as it can be
+int64_t TilePointsMin(const Machine& machine);      // fewer leave the GPU empty
+int64_t LargeTilePoints(const Machine& machine);    // from here on blocks are enough for large tiles
+int64_t LargeTileBytesMax(const Machine& machine);  // so that a multiprocessor holds many blocks
+// Bytes that a kernel moves at least for its schedules to be worth measuring: what takes less waits for its
+// launch.
+int64_t MeasuredBytesMin(const Machine& machine);
+
+// A gemm of few rows by one schedule. It only chooses what is worth measuring: fitted to 280 measurements on
+// an H200, of whose 21 gemms the best of the first four is within 0.5 % of the best of all in the mean.
+struct SkinnyGemm {
+  double depth_bytes = 0;  // of a row of the left matrix
+  double rows = 0, columns = 0, columns_all = 0;
+  double units = 0, blocks = 0, warps = 0, slots = 0, turns = 0, row_groups = 0, tiles = 0;
+};
+double Nanoseconds(const Machine& machine, const SkinnyGemm& gemm);
+
+}  // namespace kiln::cost

@@ -1,0 +1,111 @@
+#include "compiler/target/machine.h"
+
+#include <iterator>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+
+namespace kiln {
+namespace {
+
+constexpr unsigned kZen2 = 0x17, kZen3And4 = 0x19, kZen5 = 0x1a;  // families of AMD's
+
+CpuMachine Zen3() {
+  CpuMachine cpu;
+  cpu.prefetch.rows_into_second_level = true;
+  return cpu;
+}
+
+CpuMachine Zen5() {
+  CpuMachine cpu;
+  cpu.prefetch.crosses_pages = true;
+  return cpu;
+}
+
+// Zen 2 with graphics: four cores share 4 MiB, where servers' share 16.
+CpuMachine Renoir() {
+  CpuMachine cpu;
+  cpu.last_level_bytes = 4 << 20;
+  return cpu;
+}
+
+GpuMachine Gpu(int64_t multiprocessors, int64_t second_level_bytes, double memory_bytes_per_ns) {
+  GpuMachine gpu;
+  gpu.multiprocessors = multiprocessors;
+  gpu.second_level_bytes = second_level_bytes;
+  gpu.memory_bytes_per_ns = memory_bytes_per_ns;
+  return gpu;
+}
+
+struct ModelRange {
+  unsigned first = 0, last = 0;
+};
+
+// Models of a family; an empty range ends them. A family's row without ranges is of all others.
+struct CpuRow {
+  absl::string_view name;
+  CpuMachine (*cpu)();
+  unsigned family;
+  ModelRange models[4];
+};
+constexpr CpuRow kCpus[] = {
+    {"renoir", Renoir, kZen2, {{0x60, 0x6f}, {0x90, 0x9f}, {0xa0, 0xaf}}},
+    {"zen4", Zen3, kZen3And4, {{0x10, 0x1f}, {0x60, 0x7f}, {0xa0, 0xaf}}},
+    {"zen3", Zen3, kZen3And4, {}},
+    {"zen5", Zen5, kZen5, {}},
+};
+
+struct GpuRow {
+  absl::string_view name;
+  absl::string_view architecture;
+  int64_t multiprocessors;
+  int64_t second_level_bytes;
+  double memory_bytes_per_ns;
+};
+// Memory rates are those that the generic row's, an H200's, are to its peak bandwidth.
+constexpr GpuRow kGpus[] = {
+    {"a100", "sm_80", 108, int64_t{40} << 20, 1600},
+    {"h100-pcie", "sm_90", 114, int64_t{50} << 20, 1700},
+    {"h100", "sm_90", 132, int64_t{50} << 20, 4000},  // H200 too
+    {"b200", "sm_100", 148, int64_t{126} << 20, 6600},
+};
+
+bool Has(const CpuRow& row, const CpuId& id) {
+  if (!id.amd || row.family != id.family) return false;
+  if (row.models[0].last == 0) return true;
+  return absl::c_any_of(
+      row.models, [&](const ModelRange& range) { return range.first <= id.model && id.model <= range.last; });
+}
+
+}  // namespace
+
+Machine MachineOf(const v1::Target& target) {
+  Machine machine;
+  if (absl::StartsWith(target.triple(), "nvptx64-")) {
+    const auto row =
+        absl::c_find_if(kGpus, [&](const GpuRow& each) { return each.name == target.machine(); });
+    if (row == std::end(kGpus)) return machine;
+    machine.name = row->name;
+    machine.gpu = Gpu(row->multiprocessors, row->second_level_bytes, row->memory_bytes_per_ns);
+    return machine;
+  }
+  const auto row = absl::c_find_if(kCpus, [&](const CpuRow& each) { return each.name == target.machine(); });
+  if (row == std::end(kCpus)) return machine;
+  machine.name = row->name;
+  machine.cpu = row->cpu();
+  return machine;
+}
+
+absl::string_view CpuMachineName(const CpuId& id) {
+  const auto row = absl::c_find_if(kCpus, [&](const CpuRow& each) { return Has(each, id); });
+  return row == std::end(kCpus) ? "" : row->name;
+}
+
+absl::string_view GpuMachineName(absl::string_view architecture, int64_t multiprocessors) {
+  const auto row = absl::c_find_if(kGpus, [&](const GpuRow& each) {
+    return each.architecture == architecture && each.multiprocessors == multiprocessors;
+  });
+  return row == std::end(kGpus) ? "" : row->name;
+}
+
+}  // namespace kiln

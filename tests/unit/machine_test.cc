@@ -1,0 +1,206 @@
+// Rows of the table of machines: who has which, what is in a key, and what differs between their code.
+#include "compiler/target/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/codegen/codegen_backend.h"
+#include "compiler/graph/key.h"
+#include "compiler/image/gpu_image.h"
+#include "compiler/ir/kernel_builder.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/target/cost_model.h"
+#include "tests/conformance/gpu_target.h"
+#include "tests/conformance/host_target.h"
+#include "tests/unit/loop_graph_maker.h"
+
+namespace kiln {
+namespace {
+
+using testing::Maker;
+
+v1::Target CpuOf(absl::string_view machine) {
+  v1::Target target = X86Target(/*avx512=*/false);
+  target.set_machine(std::string(machine));
+  return target;
+}
+
+v1::Target GpuOf(absl::string_view machine) {
+  v1::Target target = GpuTarget("sm_90");
+  target.set_machine(std::string(machine));
+  return target;
+}
+
+TEST(Machine, ProcessorsHaveTheRowOfTheirKind) {
+  EXPECT_EQ(CpuMachineName({true, 0x1a, 0x02}), "zen5");
+  EXPECT_EQ(CpuMachineName({true, 0x1a, 0x44}), "zen5");
+  EXPECT_EQ(CpuMachineName({true, 0x19, 0x01}), "zen3");
+  EXPECT_EQ(CpuMachineName({true, 0x19, 0x21}), "zen3");
+  EXPECT_EQ(CpuMachineName({true, 0x19, 0x11}), "zen4");
+  EXPECT_EQ(CpuMachineName({true, 0x19, 0x61}), "zen4");
+  EXPECT_EQ(CpuMachineName({true, 0x17, 0x60}), "renoir");
+  EXPECT_EQ(CpuMachineName({true, 0x17, 0x31}), "");   // the servers of that family
+  EXPECT_EQ(CpuMachineName({false, 0x19, 0x11}), "");  // another vendor's numbers
+  EXPECT_EQ(CpuMachineName({false, 6, 0x8f}), "");
+  EXPECT_EQ(GpuMachineName("sm_80", 108), "a100");
+  EXPECT_EQ(GpuMachineName("sm_90", 132), "h100");
+  EXPECT_EQ(GpuMachineName("sm_100", 148), "b200");
+  EXPECT_EQ(GpuMachineName("sm_90", 16), "");  // a part of one
+  EXPECT_EQ(GpuMachineName("sm_80", 132), "");
+}
+
+TEST(Machine, ATargetWithoutARowOfItsKindIsGeneric) {
+  EXPECT_EQ(MachineOf(CpuOf("zen5")).name, "zen5");
+  EXPECT_TRUE(MachineOf(CpuOf("zen5")).cpu.prefetch.crosses_pages);
+  EXPECT_EQ(MachineOf(GpuOf("a100")).gpu.multiprocessors, 108);
+  for (const v1::Target& target : {CpuOf(""), CpuOf("zen77"), CpuOf("a100"), GpuOf(""), GpuOf("zen5")}) {
+    const Machine machine = MachineOf(target);
+    EXPECT_EQ(machine.name, "");
+    EXPECT_EQ(machine.gpu.multiprocessors, Machine().gpu.multiprocessors);
+    EXPECT_FALSE(machine.cpu.prefetch.crosses_pages);
+  }
+}
+
+// The row's name and the instructions are all that a key knows of a host.
+TEST(Machine, HostsOfOneKindHaveEqualKeys) {
+  const auto request_key = [](const v1::Target& target) {
+    v1::RequestSections sections;
+    sections.set_target(SerializeDeterministic(target));
+    return RequestKey(sections);
+  };
+  const auto kernel_key = [](const v1::Target& target) { return KernelKey("kernel", target, 1, "build"); };
+  const v1::Target large = CpuOf(CpuMachineName({true, 0x19, 0x11})),  // a server's, and a desktop's
+      small = CpuOf(CpuMachineName({true, 0x19, 0x61})), other = CpuOf(CpuMachineName({true, 0x1a, 0x02}));
+  EXPECT_EQ(request_key(large), request_key(small));
+  EXPECT_EQ(kernel_key(large), kernel_key(small));
+  EXPECT_NE(request_key(large), request_key(other));
+  EXPECT_NE(kernel_key(large), kernel_key(other));
+  EXPECT_NE(kernel_key(GpuOf("h100")), kernel_key(GpuOf("")));
+}
+
+// The numbers that code was measured by, on the machines that it was measured on.
+TEST(CostModel, ThresholdsOfTheGenericRow) {
+  const Machine machine;
+  EXPECT_EQ(cost::NontemporalBytesMin(machine), 16 << 20);
+  EXPECT_EQ(cost::PrefetchedBytesMin(machine), 1 << 20);
+  EXPECT_EQ(cost::SecondLevelRowBytesMax(machine), 256 << 10);
+  EXPECT_EQ(cost::SharedColumnsBytesMin(machine), 8 << 10);
+  EXPECT_TRUE(cost::PaysOnePassMoments(machine, 1 << 19));
+  EXPECT_FALSE(cost::PaysOnePassMoments(machine, (1 << 19) - 1));
+  EXPECT_EQ(cost::ManyPoints(machine), 1 << 18);
+  EXPECT_EQ(cost::ManyRows(machine), 1 << 14);
+  EXPECT_EQ(cost::FewPoints(machine), 1 << 10);
+  EXPECT_EQ(cost::TilePointsMin(machine), 1 << 16);
+  EXPECT_EQ(cost::LargeTilePoints(machine), 1 << 19);
+  EXPECT_EQ(cost::MeasuredBytesMin(machine), 8 << 20);
+  EXPECT_TRUE(cost::PaysSplitColumns(machine, /*on_gpu=*/true, 2 << 20, 512));
+  EXPECT_FALSE(cost::PaysSplitColumns(machine, /*on_gpu=*/true, (2 << 20) - 1, 512));
+  EXPECT_TRUE(cost::PaysSplitColumns(machine, /*on_gpu=*/true, 512 << 10, 2048));
+}
+
+TEST(CostModel, WhatIsNotKnownPaysOnlyWhereItMayBeSmall) {
+  const Machine machine;
+  EXPECT_TRUE(cost::PaysConv1x1AsGemm(machine, {.from = 256, .to = 256}, /*by_onednn=*/false));
+  EXPECT_FALSE(cost::PaysConv1x1AsGemm(machine, {.from = 1024, .to = 256}, /*by_onednn=*/false));
+  EXPECT_FALSE(cost::PaysConv1x1AsGemm(machine, {.from = 256}, /*by_onednn=*/true));
+  EXPECT_TRUE(cost::PaysConv1x1AsGemm(machine, {.from = 256, .to = 256}, /*by_onednn=*/true));
+  EXPECT_TRUE(cost::PaysChannelsLast(machine, 1 << 10, std::nullopt, std::nullopt));
+  EXPECT_FALSE(cost::PaysChannelsLast(machine, 1 << 22, std::nullopt, 1 << 30));
+  EXPECT_FALSE(cost::PaysChannelsLast(machine, std::nullopt, 1 << 30, 1 << 30));
+}
+
+// Rows that are reduced, and summed down their columns by the same kernel: in how many rows a strip has.
+uint32_t RowsOfStrip(const Machine& machine) {
+  Maker m;
+  const int64_t rows = 4100, columns = 1024;
+  const BufferId x = m.Input({rows, columns}), largest = m.Buffer({rows}), sums = m.Buffer({columns});
+  m.RowReduce(rows, columns, x, largest, v1::REDUCE_MAX);
+  m.Node({columns}, {rows},
+         [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+           const LoopOpId value = r.Load(x, v1::F32, m.At(x, {i[0], o[0]}));
+           r.Store(sums, v1::F32, m.At(sums, o), r.Reduce(v1::REDUCE_SUM, value));
+         });
+  for (const BufferId b : {largest, sums}) m.Output(b);
+  for (LoopBuffer& buffer : m.graph.buffers) buffer.device = v1::CUDA;
+  uint32_t longest = 0;
+  for (const ScheduledStep& step : m.Run(true, machine).steps) {
+    if (step.kind == ScheduledStep::Kind::kKernel)
+      longest = std::max(longest, step.kernel.kernel.schedule().chunk());
+  }
+  return longest;
+}
+
+TEST(Schedules, StripsOfRowsFollowTheMultiprocessors) {
+  EXPECT_EQ(RowsOfStrip(MachineOf(GpuOf("h100"))), 16u);  // at most 2 × 132 strips
+  EXPECT_EQ(RowsOfStrip(MachineOf(GpuOf("a100"))), 19u);  // 2 × 108
+  EXPECT_EQ(RowsOfStrip(MachineOf(GpuOf("b200"))), 14u);  // 2 × 148
+  EXPECT_EQ(RowsOfStrip(Machine()), 16u);
+}
+
+v1::Kernel Increment(int64_t count) {
+  KernelBuilder m;
+  const uint32_t n = m.Const(count);
+  m.Outer(n);
+  const uint32_t in = m.Buffer(v1::F32, v1::READ, n), out = m.Buffer(v1::F32, v1::WRITE, n);
+  m.BeginStage({});
+  m.Store(out, m.Var(0), m.Op(LoopOpcode::kAdd, v1::F32, {m.Load(in, m.Var(0)), m.Float(v1::F32, 1)}));
+  m.Schedule(1, 4096, v1::VECTOR_OUTER_LAST);
+  return m.Build();
+}
+
+EmittedObject Emitted(const v1::Kernel& kernel, const v1::Target& target) {
+  auto backend = NewCodegenBackend(target);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  if (!backend.ok()) return {};
+  auto object = (*backend)->Emit(kernel, {}, true);
+  EXPECT_TRUE(object.ok()) << object.status();
+  return object.ok() ? *std::move(object) : EmittedObject();
+}
+
+// As many points as fill 108 multiprocessors with a vector for each thread, but not 132.
+TEST(Schedules, ThreadsTakeVectorsWhereTheGpuIsFull) {
+  const v1::Kernel kernel = Increment(200'000);
+  const auto points = [&](absl::string_view machine) {
+    auto image = ParseGpuImage(Emitted(kernel, GpuOf(machine)).bytes);
+    EXPECT_TRUE(image.ok()) << image.status();
+    return image.ok() ? image->points_per_block / image->threads : 0;
+  };
+  EXPECT_EQ(points("h100"), 1u);
+  EXPECT_EQ(points(""), 1u);
+  EXPECT_EQ(points("a100"), 4u);
+}
+
+TEST(Schedules, ASmallCacheIsStoredPastEarlier) {
+  const auto nontemporal = [](int64_t count, absl::string_view machine) {
+    return Emitted(Increment(count), CpuOf(machine)).listing.find("\tvmovntps") != std::string::npos;
+  };
+  const int64_t eight_mib = int64_t{1} << 21, four_mib = int64_t{1} << 20;
+  EXPECT_TRUE(nontemporal(eight_mib, "renoir"));
+  EXPECT_TRUE(nontemporal(four_mib, "renoir"));
+  EXPECT_FALSE(nontemporal(four_mib - 16, "renoir"));
+  EXPECT_FALSE(nontemporal(eight_mib, ""));
+  EXPECT_FALSE(nontemporal(eight_mib, "zen5"));
+}
+
+TEST(Schedules, ColumnsBeyondASmallCacheTakeTwoPasses) {
+  const auto steps = [](const Machine& machine) {
+    Maker m;
+    const BufferId x = m.Input({1024, 512}), y = m.Buffer({512});  // 2 MiB
+    m.Node({512}, {1024}, [&](LoopRecorder& r, const std::vector<LoopVar>& o, const std::vector<LoopVar>& i) {
+      const LoopOpId value = r.Load(x, v1::F32, m.At(x, {i[0], o[0]}));
+      r.Store(y, v1::F32, m.At(y, o), r.Reduce(v1::REDUCE_SUM, value));
+    });
+    m.Output(y);
+    for (LoopBuffer& buffer : m.graph.buffers) buffer.device = v1::CPU;
+    return m.Run(true, machine).steps.size();
+  };
+  EXPECT_EQ(steps(MachineOf(CpuOf("zen4"))), 1u);
+  EXPECT_EQ(steps(MachineOf(CpuOf("renoir"))), 2u);
+}
+
+}  // namespace
+}  // namespace kiln
