@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks that folders include one way (tests/arrows.py) and that every C++ file is as .clang-format says. The programs
+# Checks that folders include one way (tests/arrows.py), that numbers of machines stand in compiler/target
+# (tests/machine_numbers.py) and that every C++ file is as .clang-format says. The programs
 # are LLVM 22's, since others judge differently: deploy/install_deps.sh --dev.
 #   tests/lint.sh --fix         formats the files
 #   tests/lint.sh --tidy        asks clang-tidy (.clang-tidy) about every source of a build (an hour on 2 cores)
@@ -22,5 +23,6 @@ case "${1:-}" in
   *) echo "usage: $0 [--fix | --tidy | --tidy-quick]" >&2; exit 2 ;;
 esac
 tests/arrows.py
+tests/machine_numbers.py
 find cache client compiler server tests \( -name '*.cc' -o -name '*.h' \) -print0 | xargs -0 clang-format-22 "${options[@]}"
 echo "clang-format: clean"

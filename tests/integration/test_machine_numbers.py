@@ -1,0 +1,46 @@
+"""What is known of machines stands in compiler/target (tests/machine_numbers.py), and the check sees what does not."""
+import os
+import shutil
+import sys
+
+import pytest
+
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(TESTS)
+sys.path.insert(0, TESTS)
+import machine_numbers
+
+
+def test_no_number_of_a_machine_is_elsewhere():
+    assert machine_numbers.faults(ROOT, machine_numbers.OTHER) == []
+
+
+@pytest.fixture
+def copy(tmp_path):
+    for folder in machine_numbers.FOLDERS:
+        shutil.copytree(os.path.join(ROOT, "compiler", folder), tmp_path / "compiler" / folder)
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", [
+    "constexpr int64_t kStreamedBytesMin = int64_t{16} << 20;",
+    "constexpr int64_t kFirstLevelRowMax = 32 << 10;",
+    "constexpr int64_t kBlocksWanted = 132;",
+    "constexpr int64_t kStrips = 264;",
+    "constexpr double kProcessors = 148;",
+    "constexpr double kBytesOfMemory = 4000;  // a second, beyond the cache",
+    "constexpr int64_t kKeysAtOnce = 64;  // some 6 µs each time",
+    "constexpr double kMultiplicationsMin = 2e9;",
+    "constexpr int64_t kFast = 13;  // oneDNN is faster from here on",
+    "  if (bytes > 8 << 20) return true;",
+])
+def test_one_is_named(copy, line):
+    path = copy / "compiler" / "schedule" / "fuse.cc"
+    path.write_text(path.read_text() + line + "\n")
+    found, = machine_numbers.faults(copy, machine_numbers.OTHER)
+    assert found.startswith("compiler/schedule/fuse.cc:") and found.endswith(line.strip())
+
+
+def test_an_exception_that_nothing_needs_is_named(copy):
+    other = {**machine_numbers.OTHER, "schedule/fuse.cc: kNothing": "gone"}
+    assert machine_numbers.faults(copy, other) == ["tests/machine_numbers.py: nothing is schedule/fuse.cc: kNothing"]

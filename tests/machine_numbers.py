@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Numbers of machines that stand outside of compiler/target: sizes of caches and of shared memory, counts of
+multiprocessors, rates, prices of libraries' calls. tests/lint.sh and tests/integration/test_machine_numbers.py ask
+`faults` about the sources that choose code.
+"""
+import os
+import re
+import sys
+
+FOLDERS = ("passes", "lower", "schedule", "codegen", "artifact")
+
+# A definition, or a number in a comparison, by what is on its line.
+BYTES = re.compile(r"\b\d+\}?u? << (?:1\d|2\d|3\d)\b")
+COUNTS = re.compile(r"(?<![\w.'])(?:108|114|132|142|144|148|160|216|264|296)(?![\w.'])")
+RATES = re.compile(r"constexpr .*= \d[\d'.e]*;\s*//.*\b(?:cache|memory|bandwidth|nanoseconds?|a second|[µmn]s|library|cuDNN|oneDNN"
+                   r"|MKL)\b")
+LARGE = re.compile(r"constexpr (?:double|int64_t) k\w*(?:Operations|Multiplications|Nanoseconds|Bandwidth|Rate)\w* =")
+
+# "file: name", and what it is instead.
+OTHER = {
+    "artifact/kernel_subjects.cc: kBytesHeldMax": "what the tuner may allocate",
+    "codegen/check_emitter.cc: 1 << 20": "a branch's weight",
+    "codegen/keep_emitter.cc: kKeptBytesMax": "of a thread's stack",
+    "codegen/reduce_emitter.cc: kMany": "a count of additions",
+    "codegen/skinny_shape.cc: kUnitsMax": "blocks of a launch",
+    "codegen/skinny_shape.h: kLaidBytesMax": "static shared memory that PTX allows",
+    "codegen/thread_emitter.h: kColumnsMin": "a sector, which all GPUs of NVIDIA move",
+    "codegen/thread_emitter.h: kLoopMax": "numbers that 32 bits keep",
+    "lower/lowering.cc: kManyUses": "a count of uses",
+    "lower/random.cc: 1 << 24": "steps of a uniform F32",
+    "passes/decompose_normalization.cc: kWideElementsMax": "numerics: which sums are F64",
+    "passes/decompose_random.cc: 1 << 11": "steps of a uniform F16",
+    "schedule/group_launches.cc: kHeldBytesMax": "of a program's memory",
+}
+
+
+def sources(root):
+    for folder in FOLDERS:
+        directory = os.path.join(root, "compiler", folder)
+        for name in sorted(os.listdir(directory)):
+            # Coefficients of functions are numbers of no machine.
+            if name.endswith((".h", ".cc")) and not name.startswith("math"):
+                yield f"{folder}/{name}", os.path.join(directory, name)
+
+
+def suspicious(line):
+    code = line.split("//")[0]
+    return bool(BYTES.search(code) or COUNTS.search(code) or LARGE.search(code) or RATES.search(line))
+
+
+def faults(root, other):
+    """What is wrong, a line each."""
+    found, used = [], set()
+    for path, full in sources(root):
+        with open(full, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not suspicious(line):
+                    continue
+                known = [row for row in other if row.startswith(f"{path}: ") and row.split(": ")[1] in line]
+                used.update(known)
+                if not known:
+                    found.append(f"compiler/{path}:{number}: a machine's number outside of compiler/target: {line.strip()}")
+    return found + [f"tests/machine_numbers.py: nothing is {row}" for row in sorted(other.keys() - used)]
+
+
+def main():
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    found = faults(root, OTHER)
+    print("\n".join(found) or "machine numbers: in compiler/target", file=sys.stderr if found else sys.stdout)
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()
