@@ -1,5 +1,6 @@
 #include "compiler/codegen/codegen_nvptx.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,19 @@ int Architecture(absl::string_view feature) {
   const bool has_letter = absl::ConsumeSuffix(&feature, "a");
   if (!absl::SimpleAtoi(feature, &number)) return 0;
   return has_letter && number < kOldestWithLetter ? 0 : number;
+}
+
+// LLVM numbers calls in comments, by a counter of the process: the text would depend on what was emitted
+// before.
+std::string WithoutCallNumbers(absl::string_view ptx) {
+  constexpr absl::string_view kComment = " // callseq ";
+  std::string text;
+  for (size_t at = ptx.find(kComment); at != absl::string_view::npos; at = ptx.find(kComment)) {
+    absl::StrAppend(&text, ptx.substr(0, at));
+    ptx.remove_prefix(std::min(ptx.find('\n', at), ptx.size()));
+  }
+  absl::StrAppend(&text, ptx);
+  return text;
 }
 
 void InitializeNvptxOnce() {
@@ -166,7 +180,7 @@ class NvptxBackend : public CodegenBackend {
       return absl::InternalError("nvptx: this LLVM emits no PTX");
     }
     passes.run(*module);
-    return std::string(text.data(), text.size());
+    return WithoutCallNumbers({text.data(), text.size()});
   }
 
   // There is no library on the device: what is declared must be the target's own.

@@ -66,6 +66,26 @@ TEST(PtxAssembler, SaysWhatItDoesNotKnow) {
   EXPECT_THAT(std::string(refused.status().message()), testing::HasSubstr("nonsense"));
 }
 
+// A sine's kernel has a call, which LLVM numbers through the life of a process.
+TEST(GpuImage, DoesNotDependOnWhatWasEmittedBefore) {
+  KernelBuilder b;
+  const uint32_t n = b.Symbol(0);
+  const uint32_t in = b.Buffer(v1::F32, v1::READ, n), out = b.Buffer(v1::F32, v1::WRITE, n);
+  b.Outer(n);
+  b.BeginStage({});
+  b.Store(out, b.Var(0), b.Op(LoopOpcode::kSin, v1::F32, {b.Load(in, b.Var(0))}));
+  b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
+  const v1::Kernel kernel = b.Build();
+  auto backend = NewCodegenBackend(GpuTarget("sm_90"));
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  const auto first = (*backend)->Emit(kernel, {}, false), second = (*backend)->Emit(kernel, {}, false);
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  EXPECT_TRUE(first->bytes == second->bytes);
+  const auto image = ParseGpuImage(first->bytes);
+  ASSERT_TRUE(image.ok()) << image.status();
+  EXPECT_NE(image->ptx.find("call"), std::string::npos);  // or there was nothing to number
+}
+
 class ThreadScheduleTest : public testing::Test {
  protected:
   void SetUp() override {
