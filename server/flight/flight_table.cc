@@ -424,7 +424,7 @@ void FlightTable::Advanced(FlightId id, FlightNext next) {
     } else {
       EndFailed(*flight, next.outcome->status());
     }
-  } else {
+  } else if (flight->state != State::kStoring) {  // else told after the last one, though it ended before
     Push(*flight, next.tasks);
     Settle(*flight);
   }

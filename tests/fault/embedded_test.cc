@@ -112,7 +112,7 @@ TEST_F(Embedded, ADirectoryThatOthersMayWriteIsRefused) {
   std::ifstream error(directory_ + "/err");
   std::string line;
   std::getline(error, line);
-  EXPECT_NE(line.find("may be written by others"), std::string::npos) << line;
+  EXPECT_NE(line.find("can be written by others"), std::string::npos) << line;
 }
 
 TEST_F(Embedded, ALinkIsNoDirectory) {

@@ -113,8 +113,10 @@ class World final : public Workers, public FlightStore {
   struct Compile {
     FlightRequestPtr request;
     bool stopped = false;
-    bool over = false;   // the outcome is told
-    size_t at_work = 0;  // tasks, and steps after them
+    bool over = false;   // the outcome is known
+    bool made = false;   // and is an artifact
+    bool told = false;   // the table has that
+    size_t at_work = 0;  // tasks, and what they have brought that the table is not told of yet
     int emits_left = 0;
     bool tunes = false;
     int urgent_left = 0;  // what a leased GPU waits for
@@ -145,6 +147,7 @@ class World final : public Workers, public FlightStore {
   void Asks(TaskId tuning, FlightId flight);
   void EndTask(TaskId id);
   void Advance(FlightId flight, uint64_t number, bool crashed);
+  void TakeIn(FlightId flight, const FlightNext& next);
   FlightTask NewTask(Compile& compile, Role role);
   FlightNext NextOf(Compile& compile, FlightId flight, uint64_t number, bool crashed);
   void AddEmits(Compile& compile, int emits, FlightNext* next);
@@ -407,7 +410,7 @@ void World::Start(TaskId id, FlightId flight, FlightRequestPtr request, const Fl
   CheckStart(flight, *request, task);
   if (!compiles_.contains(flight)) CheckFirstStart(flight, *request);
   Compile& compile = compiles_[flight];
-  if (compile.stopped || compile.over) Fail("a task starts of a flight that was stopped");
+  if (compile.stopped || compile.told) Fail("a task starts of a flight that was stopped");
   compile.request = std::move(request);
   ++compile.at_work;
   const int steps = draw_.Below(3);
@@ -471,7 +474,8 @@ void World::Stop(FlightId flight) {
 }
 
 void World::Progresses(FlightId flight) {
-  if (!compiles_.contains(flight)) return;
+  const auto found = compiles_.find(flight);
+  if (found == compiles_.end() || found->second.told) return;
   v1::CompileEvent event;
   event.mutable_emitted()->set_done(1);
   Give(Input::kProgress, table_->StateOfFlight(flight),
@@ -520,23 +524,33 @@ void World::EndTask(TaskId id) {
   }
 }
 
-// What a task has brought is taken in.
+// What a task has brought is worked on, and the table told: of several at a time in any order.
 void World::Advance(FlightId flight, uint64_t number, bool crashed) {
   Compile& compile = compiles_.at(flight);
-  --compile.at_work;
   FlightNext next;
   if (!compile.over && (!compile.stopped || draw_.Chance(30)))
     next = NextOf(compile, flight, number, crashed);
-  const bool told = next.outcome.has_value();
-  const bool made = told && next.outcome->ok();
-  compile.over = compile.over || told;
+  compile.over = compile.over || next.outcome.has_value();
+  compile.made = compile.made || (next.outcome.has_value() && next.outcome->ok());
+  if (draw_.Chance(30)) {
+    At(draw_.Upto(milliseconds(2)), [this, flight, next = std::move(next)] { TakeIn(flight, next); });
+  } else {
+    TakeIn(flight, next);
+  }
+}
+
+void World::TakeIn(FlightId flight, const FlightNext& next) {
+  Compile& compile = compiles_.at(flight);
+  --compile.at_work;
   if (!compile.stopped && Plant(Fault::kLostEnd, 5)) return;
   const State state = table_->StateOfFlight(flight);
+  compile.told = compile.told || (!compile.stopped && next.outcome.has_value() && next.outcome->ok());
   // One that has failed is stopped by the table.
-  if (compile.at_work == 0 && (compile.stopped || made)) compiles_.erase(flight);
-  Give(!told  ? Input::kAdvanced
-       : made ? Input::kCompiled
-              : Input::kRefused,
+  if (compile.at_work == 0 && (compile.stopped || compile.made)) compiles_.erase(flight);
+  const bool over = next.outcome.has_value();
+  Give(!over                ? Input::kAdvanced
+       : next.outcome->ok() ? Input::kCompiled
+                            : Input::kRefused,
        state, [&] { table_->Advanced(flight, next); });
 }
 
@@ -816,8 +830,10 @@ void World::Check() {
   }
   std::erase_if(active_, [](const SimCaller* caller) { return caller->ended || caller->cancelled; });
   CheckSlots();
-  if (table_->begun() != compiles_.size() + storing_.size()) {
-    Fail(absl::StrCat("a place leaks: ", table_->begun(), " flights have begun, ", compiles_.size(),
+  const size_t compiling =
+      std::count_if(compiles_.begin(), compiles_.end(), [](const auto& of) { return !of.second.told; });
+  if (table_->begun() != compiling + storing_.size()) {
+    Fail(absl::StrCat("a place leaks: ", table_->begun(), " flights have begun, ", compiling,
                       " are compiled, ", storing_.size(), " stored"));
   }
   if (table_->queued() != queued.size()) Fail("a place leaks: a flight is queued for nobody");
@@ -825,7 +841,8 @@ void World::Check() {
     Fail(absl::StrCat("a place leaks: ", table_->places(), " taken"));
   }
   uint64_t bytes = 0;
-  for (const auto& [flight, compile] : compiles_) bytes += BytesOf(keys_of_flights_[flight]);
+  for (const auto& [flight, compile] : compiles_)
+    bytes += compile.told ? 0 : BytesOf(keys_of_flights_[flight]);
   for (const auto& [flight, variant] : storing_) bytes += BytesOf(keys_of_flights_[flight]);
   for (const FlightId flight : queued) bytes += BytesOf(keys_of_flights_[flight]);
   for (const FlightId flight : uploading) bytes += BytesOf(keys_of_flights_[flight]);

@@ -42,7 +42,7 @@ bool CanMeet(Input input, State state) {
     case Input::kLooked: return is({State::kLooking, State::kNone});
     case Input::kProgress: return is({State::kRunning, State::kWaiting, State::kDying});
     case Input::kEnded: return is({State::kRunning, State::kDying, State::kNone});  // a chore is of no flight
-    case Input::kAdvanced:
+    case Input::kAdvanced: return is({State::kRunning, State::kDying, State::kStoring, State::kNone});
     case Input::kAsked:
     case Input::kCompiled:
     case Input::kRefused: return is({State::kRunning, State::kDying});
