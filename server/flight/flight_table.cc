@@ -206,6 +206,10 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
     return;
   }
   SetPatience(flight, std::nullopt);
+  if (absl::Status charged = ChargeGraph(flight, (*graph)->size()); !charged.ok()) {
+    EndAll(flight, charged);
+    return;
+  }
   flight.request->graph = *std::move(graph);
   found->second.keeps_graph = true;
   if (found->second.looked || flight.request->debug) {
@@ -232,6 +236,15 @@ absl::Status FlightTable::TakePlace(Flight& flight) {
   placed.flights.insert(flight.id);
   placed.bytes += request.bytes;
   return absl::OkStatus();
+}
+
+// The place was taken for the size that the first caller gave, and another's upload may be larger.
+absl::Status FlightTable::ChargeGraph(Flight& flight, uint64_t bytes) {
+  if (bytes <= flight.request->graph_bytes) return absl::OkStatus();
+  GivePlaceBack(flight);
+  flight.request->bytes += bytes - flight.request->graph_bytes;
+  flight.request->graph_bytes = bytes;
+  return TakePlace(flight);
 }
 
 // Takes a place from the tenant that holds most of what is short, places or bytes, where that is more than

@@ -85,9 +85,10 @@ struct FlightRequest {
   bool debug = false;  // stages as text, kernels emitted anew with their listings
   v1::RequestSections sections;
   v1::GraphNotes notes;
-  uint64_t bytes = 0;  // of the graph, before it is here, and of the header
-  v1::Hints hints;     // of the caller for whom it compiles
-  GraphPtr graph;      // null until it is here
+  uint64_t bytes = 0;        // of the graph, before it is here, and of the header
+  uint64_t graph_bytes = 0;  // of those the graph's, as the caller says
+  v1::Hints hints;           // of the caller for whom it compiles
+  GraphPtr graph;            // null until it is here
   // Set by the table, as are job_id, hints and graph.
   uint64_t program = 0;  // in the order of arrival
   MonotonicTime created;
@@ -231,6 +232,7 @@ class FlightTable {
   void Subscribe(Flight& flight, CallId id, FlightCall call, bool uploads);
   void Join(Flight& flight, CallId id);
   absl::Status TakePlace(Flight& flight);
+  absl::Status ChargeGraph(Flight& flight, uint64_t bytes);
   bool PlacesAreTaken() const { return places_ >= options_.tasks.workers + options_.queue_max; }
   bool Displace(const FlightRequest& newcomer);
   absl::Status Refusal(absl::string_view why, double seconds) const;

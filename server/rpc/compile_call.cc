@@ -119,6 +119,7 @@ void CompileCall::TakeHeader(bool ok) {
   }
   v1::CompileHeader& header = *first.mutable_header();
   request.bytes += header.graph_bytes();
+  request.graph_bytes = header.graph_bytes();
   request.ns = NamespaceOf(tenant_, header.namespace_());
   request.request_key = RequestKey(header.sections());
   request.compile_key = coordinator_->KeyOf(request.ns, request.request_key);

@@ -325,6 +325,7 @@ void World::AskForKey(SimCaller& caller) {
   request.compile_key = caller.key;
   request.debug = caller.debug;
   request.bytes = BytesOf(caller.key);
+  request.graph_bytes = caller.key.size();
   if (Plant(Fault::kSecondFlight, 5)) request.compile_key += "+";
   FlightCall call;
   call.hints = HintsOf(caller.size);

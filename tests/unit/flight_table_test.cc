@@ -1,0 +1,95 @@
+// What a FlightTable does of itself, input by input; whole histories are in tests/sim.
+#include "server/flight/flight_table.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace kiln {
+namespace {
+
+struct StillClock final : public Clock {
+  MonotonicTime Now() const override { return MonotonicTime(std::chrono::hours(1)); }
+  absl::Time WallNow() const override { return absl::UnixEpoch(); }
+};
+
+struct Listener final : public Subscriber {
+  void Event(const FlightEventPtr&) override {}
+  void Graph(Upload wanted) override { asked = asked || wanted == Upload::kNow; }
+  void End(const absl::Status& status) override { ended = status; }
+  bool asked = false;
+  std::optional<absl::Status> ended;
+};
+
+class FlightTableTest : public ::testing::Test, public Workers, public FlightStore {
+ protected:
+  FlightTableTest() {
+    FlightTable::Options options;
+    options.tasks.workers = 1;
+    options.graphs_bytes_max = 1000;
+    options.new_job_id = [this] { return absl::StrCat("job ", ++jobs_); };
+    table_ = std::make_unique<FlightTable>(std::move(options), &clock_, this, this);
+  }
+  void Start(TaskId, FlightId, FlightRequestPtr, const FlightTask&) override {}
+  void Stop(FlightId) override {}
+  void Look(FlightId flight, const std::string&) override { looked_ = flight; }
+  void Write(FlightId, std::shared_ptr<const Artifact>) override {}
+
+  // Of a graph that it says has `graph_bytes`; the header has ten.
+  std::shared_ptr<Listener> Compile(CallId id, const std::string& key, uint64_t graph_bytes) {
+    auto listener = std::make_shared<Listener>();
+    FlightRequest request;
+    request.ns = request.caller.tenant = "red";
+    request.compile_key = key;
+    request.bytes = 10 + graph_bytes;
+    request.graph_bytes = graph_bytes;
+    FlightCall call;
+    call.subscriber = listener;
+    table_->Compile(id, std::move(request), std::move(call));
+    FindNothing();
+    return listener;
+  }
+  void Upload(CallId id, size_t bytes) {
+    table_->Uploaded(id, std::make_shared<const std::string>(bytes, 'x'));
+    FindNothing();  // for who joined later than the first look
+  }
+  void FindNothing() {
+    if (looked_ != 0) table_->Looked(std::exchange(looked_, 0), std::make_shared<const KnownKey>());
+  }
+
+  StillClock clock_;
+  FlightId looked_ = 0;
+  int jobs_ = 0;
+  std::unique_ptr<FlightTable> table_;
+};
+
+TEST_F(FlightTableTest, ChargesWhatIsUploadedWhateverTheFirstCallerSaid) {
+  const auto liar = Compile(1, "a", 1), honest = Compile(2, "a", 600);
+  EXPECT_EQ(table_->graphs_bytes(), 11u);
+  ASSERT_TRUE(liar->asked);
+  table_->Cancel(1);
+  ASSERT_TRUE(honest->asked);
+  Upload(2, 600);
+  EXPECT_EQ(table_->graphs_bytes(), 610u);
+  // Another of that kind would be more than there may be.
+  Compile(3, "b", 1);
+  const auto second = Compile(4, "b", 600);
+  table_->Cancel(3);
+  Upload(4, 600);
+  ASSERT_TRUE(second->ended.has_value());
+  EXPECT_EQ(second->ended->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(table_->graphs_bytes(), 610u);
+}
+
+TEST_F(FlightTableTest, ChargesWhatWasSaidOnce) {
+  Compile(1, "a", 600);
+  Upload(1, 600);
+  EXPECT_EQ(table_->graphs_bytes(), 610u);
+  table_->Cancel(1);
+}
+
+}  // namespace
+}  // namespace kiln
