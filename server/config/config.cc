@@ -106,6 +106,8 @@ absl::Status CheckConnections(const v1::ListenConfig& listen) {
   KILN_RETURN_IF_ERROR(CheckAtMost("listen.connections_max", listen.connections_max(), kConnectionsMax));
   KILN_RETURN_IF_ERROR(
       CheckAtMost("listen.tenant_connections_max", listen.tenant_connections_max(), kConnectionsMax));
+  if (!listen.tenants().empty() && listen.tenant_connections_max() > listen.connections_max())
+    return Refuse("listen.tenant_connections_max", "is more than listen.connections_max");
   KILN_RETURN_IF_ERROR(
       CheckAtMost("listen.handshake_seconds_max", listen.handshake_seconds_max(), kSecondsMax));
   KILN_RETURN_IF_ERROR(CheckAtMost("listen.idle_seconds_max", listen.idle_seconds_max(), kSecondsMax));

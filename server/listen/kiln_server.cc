@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "compiler/support/status_macros.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/listen/listening_socket.h"
@@ -25,7 +25,7 @@ constexpr int kHeaderBytesMax = 8 << 10;  // of a call's metadata
 // A connection whose pings come faster is closed.
 constexpr int kPingMillisecondsMin = 10'000;
 constexpr int kPingStrikesMax = 2;
-constexpr absl::Duration kWarningPause = absl::Seconds(10);
+constexpr std::chrono::seconds kWarningPause(10);
 constexpr char kServiceName[] = "kiln.v1.Compiler";  // whose health is told, beside the server's
 
 int Milliseconds(uint32_t seconds) {
@@ -39,6 +39,13 @@ size_t ConnectionsMax(uint64_t configured) {
   return std::min<uint64_t>(configured, limit.rlim_cur / 2);
 }
 
+// As much of them as is configured, of fewer in proportion, lest one tenant has all.
+size_t TenantConnectionsMax(const v1::ListenConfig& listen) {
+  const size_t all = ConnectionsMax(listen.connections_max());
+  if (listen.tenants().empty() || listen.connections_max() == 0) return all;
+  return std::max<size_t>(all * listen.tenant_connections_max() / listen.connections_max(), 1);
+}
+
 std::string Wanted(const v1::ListenConfig& listen) {
   const bool both = !listen.unix_socket().empty() && !listen.tcp().empty();
   return absl::StrCat(listen.unix_socket(), both ? " and " : "", listen.tcp());
@@ -49,9 +56,9 @@ std::string Wanted(const v1::ListenConfig& listen) {
 KilnServer::KilnServer(const v1::ListenConfig& listen, ServicesOf services)
     : listen_(listen),
       services_(std::move(services)),
-      connections_(ConnectionsMax(listen.connections_max()),
-                   listen.tenants().empty() ? listen.connections_max() : listen.tenant_connections_max()),
-      own_connections_(listen.tenant_connections_max(), listen.tenant_connections_max()) {
+      connections_(ConnectionsMax(listen.connections_max()), TenantConnectionsMax(listen)),
+      own_connections_(ConnectionsMax(listen.tenant_connections_max()),
+                       ConnectionsMax(listen.tenant_connections_max())) {
   for (const v1::TenantConfig& tenant : listen_.tenants()) {
     for (const uint32_t uid : tenant.uids()) tenants_[uid] = tenant.name();
   }
@@ -157,7 +164,7 @@ KilnServer::Acceptor* KilnServer::AcceptorFor(uid_t uid, int descriptor) {
 
 // Who is refused comes again at once: a line for each would be an attack on the log.
 void KilnServer::Warn(const std::string& words) {
-  const absl::Time now = absl::Now();
+  const MonotonicTime now = MonotonicNow();
   if (now < next_warning_) return;
   next_warning_ = now + kWarningPause;
   spdlog::warn("{}", words);

@@ -23,7 +23,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
+#include "compiler/support/monotonic_time.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/config.pb.h"
 #include "server/listen/connection_table.h"
@@ -77,7 +77,7 @@ class KilnServer {
   absl::Mutex mutex_;
   ConnectionTable connections_ ABSL_GUARDED_BY(mutex_);
   ConnectionTable own_connections_ ABSL_GUARDED_BY(mutex_);  // of the daemon's user, where there are tenants
-  absl::Time next_warning_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  MonotonicTime next_warning_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ServerKey, TenantServer> servers_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<PeerAcceptor> peers_;  // last: its thread uses all of the above
 };

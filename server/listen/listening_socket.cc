@@ -41,7 +41,10 @@ absl::StatusOr<int> ListenOnAddress(const addrinfo& address, int* port) {
   *number = htons(static_cast<uint16_t>(*port));
   socklen_t bytes = address.ai_addrlen;
   sockaddr* const name = reinterpret_cast<sockaddr*>(&bound);
-  if (bind(listener, name, bytes) != 0) return Failed("bind");
+  if (bind(listener, name, bytes) != 0) {
+    if (errno == EADDRINUSE) return absl::AlreadyExistsError("another process listens there");
+    return Failed("bind");
+  }
   if (listen(listener, kBacklog) != 0) return Failed("listen");
   if (getsockname(listener, name, &bytes) != 0) return Failed("read the bound port");
   *port = ntohs(*number);
@@ -91,7 +94,12 @@ absl::StatusOr<TcpSockets> ListenOnTcp(const std::string& address) {
       sockets.descriptors.push_back(*listener);
     } else {
       failure = listener.status();
+      if (absl::IsAlreadyExists(failure)) break;  // its clients would reach whoever that is
     }
+  }
+  if (absl::IsAlreadyExists(failure)) {
+    for (const int descriptor : sockets.descriptors) close(descriptor);
+    return failure;
   }
   // A machine may know a name by an address that it does not have.
   if (sockets.descriptors.empty()) return failure;

@@ -10,7 +10,8 @@
 
 namespace kiln {
 
-// The caller closes what it gets; nothing blocks. UNAVAILABLE where an address cannot be bound.
+// The caller closes what it gets; nothing blocks. UNAVAILABLE where an address cannot be bound,
+// ALREADY_EXISTS where somebody else listens.
 
 // A socket there already goes: whoever calls holds its lock (runtime_dir.h).
 absl::StatusOr<int> ListenOnUnixSocket(const std::string& path, mode_t mode);

@@ -1,4 +1,5 @@
 // Parts of kilnd by themselves: frames, configuration, directories, queues, what is stored, plans.
+#include <netinet/in.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@
 #include "server/config/config.h"
 #include "server/flight/hit_index.h"
 #include "server/flight/stored_keys.h"
+#include "server/listen/listening_socket.h"
 #include "server/listen/runtime_dir.h"
 #include "server/observe/log.h"
 #include "server/schedule/clock.h"
@@ -186,6 +188,12 @@ TEST(Config, RefusalsNameTheField) {
       {"listen.tcp",
        [](v1::Config* c) { AddTenant(c, "a", {1})->mutable_listen()->set_tcp("127.0.0.1:7711"); }},
       {"listen.connections_max", [](v1::Config* c) { c->mutable_listen()->set_connections_max(UINT32_MAX); }},
+      {"listen.tenant_connections_max",
+       [](v1::Config* c) {
+         c->mutable_listen()->set_connections_max(8);
+         c->mutable_listen()->add_tenants()->set_name("red");
+         c->mutable_listen()->mutable_tenants(0)->add_uids(1001);
+       }},
       {"listen.tenant_connections_max",
        [](v1::Config* c) { c->mutable_listen()->set_tenant_connections_max(UINT32_MAX); }},
       {"listen.handshake_seconds_max",
@@ -726,6 +734,25 @@ TEST(PackKernel, RefusesNonsense) {
   EXPECT_TRUE(PackKernel("key", "k", reply).ok());
   reply.clear_object();
   EXPECT_EQ(PackKernel("key", "k", reply).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST(ListeningSocket, ANameOfWhichAnotherHasOneAddressIsRefused) {
+  const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_GE(stranger, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof(address);
+  ASSERT_EQ(bind(stranger, reinterpret_cast<sockaddr*>(&address), bytes), 0);
+  ASSERT_EQ(listen(stranger, 1), 0);
+  ASSERT_EQ(getsockname(stranger, reinterpret_cast<sockaddr*>(&address), &bytes), 0);
+  const std::string name = absl::StrCat("localhost:", ntohs(address.sin_port));
+  EXPECT_TRUE(absl::IsAlreadyExists(ListenOnTcp(name).status()));
+  close(stranger);
+  // The control: the same port, when it is free.
+  absl::StatusOr<TcpSockets> sockets = ListenOnTcp(name);
+  ASSERT_TRUE(sockets.ok()) << sockets.status();
+  for (const int descriptor : sockets->descriptors) close(descriptor);
 }
 
 }  // namespace
