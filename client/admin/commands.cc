@@ -53,6 +53,17 @@ int Ask(const AdminContext& context,
   }
 }
 
+std::string UsesTable(const v1::StatsReply& reply) {
+  Table table({"TENANT", ">HITS", ">SAVED", ">COMPILES", ">CALLS", "JOB"});
+  for (const v1::JobUse& use : reply.uses()) {
+    const bool tenants = use.several() && use.tenant().empty();
+    table.Add({tenants ? "(others)" : use.tenant(), absl::StrCat(use.hits()),
+               HumanSeconds(use.seconds_saved()), absl::StrCat(use.compiles()), absl::StrCat(use.executed()),
+               use.several() ? "(others)" : use.job()});
+  }
+  return table.ToString();
+}
+
 }  // namespace
 
 absl::Status ResolveAddress(const std::string& flag, AdminContext* context) {
@@ -146,6 +157,7 @@ int RunStats(const AdminContext& context) {
   store.Add({"objects", absl::StrCat(reply.objects())});
   store.Add({"on disk", HumanBytes(reply.bytes())});
   *context.out << "\n" << store.ToString();
+  if (reply.uses_size() > 0) *context.out << "\n" << UsesTable(reply);
   return kExitOk;
 }
 

@@ -43,7 +43,9 @@ int Main(int argc, char** argv) {
   bool listings = false, repair = false, all = false, every_match = false;
   uint64_t live_bytes = 0;
   app.add_subcommand("status", "The daemon: version, workers, jobs, store");
-  app.add_subcommand("stats", "Counts since the daemon started: lookups, hits, compiles, failures, bytes");
+  app.add_subcommand(
+      "stats",
+      "Counts since the daemon started: lookups, hits, compiles, failures, bytes; by tenant and job");
   app.add_subcommand("jobs", "What is being compiled now");
   CLI::App* list = app.add_subcommand("ls", "Entries of the store, the last used first");
   list->add_option("--limit", limit, "At most so many; 0: all")->capture_default_str();

@@ -12,6 +12,7 @@
 #include "compiler/graph/schedule_text.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
+#include "kiln/run_count.h"
 
 namespace kiln::python {
 namespace {
@@ -101,6 +102,7 @@ PyObject* Call(PyObject* object, PyObject* arguments, PyObject* keywords) {
     status = program->Run(inputs, outputs);
   }
   if (!status.ok()) return RaiseRun(status);
+  CountRun();
   return OutputList(outputs);
 }
 

@@ -95,6 +95,16 @@ PyObject* Address(PyObject*, PyObject*) {
   return Text(TheClient()->address());
 }
 
+PyObject* ReportUse(PyObject*, PyObject* arguments) {
+  double seconds = 0;
+  if (!PyArg_ParseTuple(arguments, "d", &seconds)) return nullptr;
+  if (const std::shared_ptr<Client> client = TheClient(); client != nullptr) {
+    Unlocked unlocked;
+    client->ReportUse(absl::Seconds(seconds));
+  }
+  Py_RETURN_NONE;
+}
+
 PyObject* SetTorch(PyObject*, PyObject* arguments) {
   TorchFunctions& f = torch_functions;
   if (!PyArg_ParseTuple(arguments, "OOO", &f.to_handles, &f.from_handles, &f.callback)) return nullptr;
@@ -233,6 +243,8 @@ PyObject* KeepFreedMemory(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {
     {"configure", Configure, METH_VARARGS, "configure(names, connect_seconds, compile_seconds)"},
+    {"report_use", ReportUse, METH_VARARGS,
+     "report_use(seconds): tells the service what it was not told yet."},
     {"address", Address, METH_NOARGS, "The daemon's address."},
     {"set_torch", SetTorch, METH_VARARGS,
      "set_torch(tensors_to_handles, handles_to_tensors, library_callback)"},

@@ -26,6 +26,7 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/zstd.h"
+#include "kiln/run_count.h"
 #include "kiln/v1/compile.grpc.pb.h"
 
 namespace kiln {
@@ -132,6 +133,14 @@ gpr_timespec GrpcDeadline(MonotonicTime deadline) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left, GPR_TIMESPAN));
 }
 
+std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
 // The next message that can be read; false at the end. One that does not parse ends gRPC's Read like the end
 // does, but Finish would then wait, up to the deadline, for somebody to read the rest.
 template <typename Stream, typename Message>
@@ -216,6 +225,7 @@ class Session {
     request.set_request_key(input_.request_key);
     *request.mutable_hints() = input_.hints;
     request.set_job(options_.job);
+    if (const uint64_t runs = TakeRuns(); runs > 0) request.mutable_use()->set_executed(runs);
     return FromGrpc(stub_.Lookup(call.context(), request, &reply), "lookup");
   }
 
@@ -426,7 +436,28 @@ class GrpcClient : public Client {
     return place.ok() ? absl::StrCat("unix:", place->socket) : std::string(place.status().message());
   }
 
+  void ReportUse(absl::Duration limit) override {
+    v1::ReportUseRequest request;
+    request.mutable_use()->set_executed(TakeRuns());
+    if (request.use().executed() == 0 || !breaker_.Allows(MonotonicNow())) return;
+    const absl::StatusOr<LiveCall> live = LiveCall::Enter();
+    const std::string address = LastAddress();
+    if (!live.ok() || address.empty()) return;
+    request.set_namespace_(options_.name_space);
+    request.set_job(options_.job);
+    grpc::ClientContext context;
+    context.set_deadline(GrpcDeadline(MonotonicAfter(limit)));
+    v1::ReportUseReply reply;
+    // Nobody is there any more who could be told how it went.
+    v1::Compiler::NewStub(NewChannel(address))->ReportUse(&context, request, &reply).IgnoreError();
+  }
+
  private:
+  std::string LastAddress() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return last_address_;
+  }
+
   // `second_try`: the caller knows already how the daemon of the first one ended.
   absl::StatusOr<CompiledArtifact> Once(const CompileRequestInput& input, bool compile,
                                         MonotonicTime deadline, Cancellation& cancellation, bool second_try,
@@ -442,16 +473,16 @@ class GrpcClient : public Client {
       KILN_ASSIGN_OR_RETURN(left_behind, EnsureDaemon(options_.daemon_binary, place, connect_deadline));
       address = absl::StrCat("unix:", place.socket);
     }
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    const std::shared_ptr<grpc::Channel> channel = NewChannel(address);
     if (!channel->WaitForConnected(GrpcDeadline(connect_deadline))) {
       return absl::UnavailableError(absl::StrCat("no kilnd answers at ", address));
     }
     auto stub = v1::Compiler::NewStub(channel);
     connected = true;
+    {
+      absl::MutexLock lock(&mutex_);
+      last_address_ = address;
+    }
     const double connect_seconds = SecondsSince(start);
     Session session(options_, *stub, cache_, input, deadline, cancellation);
     absl::StatusOr<CompiledArtifact> result = session.Run(compile);
@@ -472,6 +503,8 @@ class GrpcClient : public Client {
   const ClientOptions options_;
   ObjectCache cache_;
   Breaker breaker_;
+  mutable absl::Mutex mutex_;
+  std::string last_address_ ABSL_GUARDED_BY(mutex_);  // that a connection was made to
 };
 
 }  // namespace

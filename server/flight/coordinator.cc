@@ -80,24 +80,32 @@ std::string Coordinator::KeyOf(const std::string& ns, const std::string& request
 
 // ---- Look-ups --------------------------------------------------------------------------------
 
-std::shared_ptr<const std::string> Coordinator::Find(const std::string& compile_key, const v1::Hints& hints) {
+void Coordinator::CountHit(const KnownVariant& variant, const Caller& caller) {
+  stats_->hits++;
+  Use use;
+  use.hits = 1;
+  use.saved_ms = variant.rebuild_ms;
+  stats_->uses.Count(caller.tenant, caller.job, use);
+  keys_.RecordUse(variant);
+}
+
+std::shared_ptr<const std::string> Coordinator::Find(const std::string& compile_key, const v1::Hints& hints,
+                                                     const Caller& caller) {
   const KnownKeyPtr known = keys_.Find(compile_key);
   const KnownVariant* variant = known == nullptr ? nullptr : ChooseVariant(*known, hints);
   if (variant == nullptr) return nullptr;
   stats_->lookups++;
-  stats_->hits++;
-  keys_.RecordUse(*variant);
+  CountHit(*variant, caller);
   return variant->reply;
 }
 
-void Coordinator::Lookup(const std::string& compile_key, const v1::Hints& hints,
+void Coordinator::Lookup(const std::string& compile_key, const v1::Hints& hints, const Caller& caller,
                          std::function<void(std::shared_ptr<const std::string>)> answer) {
   stats_->lookups++;
-  disk_->Post([this, compile_key, hints, answer = std::move(answer)] {
+  disk_->Post([this, compile_key, hints, caller, answer = std::move(answer)] {
     const KnownKeyPtr known = keys_.Load(compile_key);
     if (const KnownVariant* variant = ChooseVariant(*known, hints); variant != nullptr) {
-      stats_->hits++;
-      keys_.RecordUse(*variant);
+      CountHit(*variant, caller);
       answer(variant->reply);
       return;
     }
@@ -278,11 +286,6 @@ absl::StatusOr<EntryValue> Coordinator::ReadObject(const v1::FetchObjectsRequest
                                                    const Artifact* fresh, const std::string& digest) {
   stats_->fetched_objects++;
   return keys_.ReadObject(request, fresh, digest);
-}
-
-void Coordinator::ReportUse(const v1::ReportUseRequest& request) {
-  store_->catalog().RecordUse(
-      {EntryKind::kManifest, ManifestEntryKey(request.compile_key(), request.variant_id())});
 }
 
 std::vector<v1::JobInfo> Coordinator::Jobs() {

@@ -49,10 +49,11 @@ class Coordinator final : public Workers, public FlightStore {
 
   std::string KeyOf(const std::string& ns, const std::string& request_key) const;
 
-  // The hit, serialized, where memory has it; nullptr: ask Lookup.
-  std::shared_ptr<const std::string> Find(const std::string& compile_key, const v1::Hints& hints);
+  // The hit, serialized, where memory has it; nullptr: ask Lookup. Both count a hit as `caller`'s.
+  std::shared_ptr<const std::string> Find(const std::string& compile_key, const v1::Hints& hints,
+                                          const Caller& caller);
   // `answer` is called once, on another thread, with a serialized LookupReply.
-  void Lookup(const std::string& compile_key, const v1::Hints& hints,
+  void Lookup(const std::string& compile_key, const v1::Hints& hints, const Caller& caller,
               std::function<void(std::shared_ptr<const std::string>)> answer);
 
   CallId NewCall() { return ++last_call_; }
@@ -71,7 +72,6 @@ class Coordinator final : public Workers, public FlightStore {
   }
   absl::StatusOr<EntryValue> ReadObject(const v1::FetchObjectsRequest& request, const Artifact* fresh,
                                         const std::string& digest);
-  void ReportUse(const v1::ReportUseRequest& request);
 
   // For people; block until the strand has come to it.
   std::vector<v1::JobInfo> Jobs();
@@ -97,6 +97,7 @@ class Coordinator final : public Workers, public FlightStore {
   void Look(FlightId flight, const std::string& compile_key) override;
   void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) override;
 
+  void CountHit(const KnownVariant& variant, const Caller& caller);
   using CompilePtr = std::shared_ptr<FlightCompile>;  // shared by the table's flight and its tasks at work
   CompilePtr CompileOf(FlightId flight, const FlightRequestPtr& request);
   void StartChore(TaskId id, uint64_t number);

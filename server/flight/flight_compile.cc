@@ -14,6 +14,9 @@ namespace kiln {
 FlightCompile::FlightCompile(FlightCompiler* compiler, FlightRequestPtr request, Outside outside)
     : compiler_(compiler), request_(std::move(request)), outside_(std::move(outside)) {
   compiler_->stats().compiles++;
+  Use use;
+  use.compiles = 1;
+  compiler_->stats().uses.Count(request_->caller.tenant, request_->caller.job, use);
   Work plan;
   plan.request = [this] { return PlanFrame(/*images_as_traced=*/false); };
   plan.limit = absl::Seconds(compiler_->limits().plan_seconds_max());

@@ -4,6 +4,7 @@
 // Threads: pure functions on immutable data.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,7 +24,8 @@ struct KnownVariant {
   v1::Guards guards;
   // A serialized LookupReply, the hit. Shared with the replies that are being sent.
   std::shared_ptr<const std::string> reply;
-  bool durable = false;  // on disk; what memory alone holds is answered, and not acknowledged
+  uint32_t rebuild_ms = 0;  // what making it took; 0: not known
+  bool durable = false;     // on disk; what memory alone holds is answered, and not acknowledged
 };
 
 struct KnownKey {

@@ -48,7 +48,7 @@ KnownKeyPtr StoredKeys::Read(const std::string& compile_key) {
     return known;
   }
   for (const CatalogEntry& entry : *stored) {
-    absl::StatusOr<KnownVariant> variant = ReadVariant(entry.id.key);
+    absl::StatusOr<KnownVariant> variant = ReadVariant(entry);
     if (variant.ok()) {
       known->variants.push_back(*std::move(variant));
     } else if (!absl::IsNotFound(variant.status())) {
@@ -60,14 +60,16 @@ KnownKeyPtr StoredKeys::Read(const std::string& compile_key) {
   return known;
 }
 
-absl::StatusOr<KnownVariant> StoredKeys::ReadVariant(const std::string& entry_key) {
-  KILN_ASSIGN_OR_RETURN(EntryValue value, store_->inspection().Get({EntryKind::kManifest, entry_key}));
+absl::StatusOr<KnownVariant> StoredKeys::ReadVariant(const CatalogEntry& entry) {
+  KILN_ASSIGN_OR_RETURN(EntryValue value, store_->inspection().Get(entry.id));
   v1::SignedManifest signed_manifest;
   v1::Manifest manifest;
   KILN_RETURN_IF_ERROR(ParseProto(*value, "manifest", &signed_manifest));
   KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
   KnownVariant variant = VariantOf(signed_manifest, manifest);
-  if (variant.entry.key != entry_key) return absl::DataLossError("a manifest that is not what its key says");
+  if (variant.entry.key != entry.id.key)
+    return absl::DataLossError("a manifest that is not what its key says");
+  variant.rebuild_ms = entry.rebuild_ms;
   variant.durable = true;  // the catalogue lists the disk
   return variant;
 }
@@ -133,6 +135,9 @@ absl::Status StoredKeys::Put(const std::shared_ptr<const Artifact>& artifact) {
     manifest.set_variant_id(artifact->variant_id);
     *manifest.mutable_guards() = artifact->guards;
     known->variants.push_back(VariantOf(artifact->signed_manifest, manifest));
+    for (const Entry& entry : artifact->entries) {
+      if (entry.id.kind == EntryKind::kManifest) known->variants.back().rebuild_ms = entry.rebuild_ms;
+    }
     SortVariants(known.get());
     return KnownKeyPtr(std::move(known));
   });

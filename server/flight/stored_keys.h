@@ -61,7 +61,7 @@ class StoredKeys {
 
  private:
   KnownKeyPtr Read(const std::string& compile_key);
-  absl::StatusOr<KnownVariant> ReadVariant(const std::string& entry_key);
+  absl::StatusOr<KnownVariant> ReadVariant(const CatalogEntry& entry);
   void ReadRefusal(const std::string& compile_key, KnownKey* known);
   absl::StatusOr<v1::Manifest> ManifestOf(const v1::FetchObjectsRequest& request, const Artifact* fresh);
   void MakeRoom(const KnownKey& known, const std::string& new_variant);

@@ -18,18 +18,20 @@ class Measures : public prometheus::Collectable {
   std::vector<prometheus::MetricFamily> Collect() const override {
     std::vector<prometheus::MetricFamily> families;
     for (Measure& measure : read_()) {
-      prometheus::MetricFamily family;
-      family.name = std::move(measure.name);
-      family.help = std::move(measure.help);
-      family.metric.emplace_back();
-      if (measure.kind == Measure::Kind::kCounter) {
-        family.type = prometheus::MetricType::Counter;
-        family.metric[0].counter.value = measure.value;
-      } else {
-        family.type = prometheus::MetricType::Gauge;
-        family.metric[0].gauge.value = measure.value;
+      if (families.empty() || families.back().name != measure.name) {
+        families.emplace_back();
+        families.back().name = std::move(measure.name);
+        families.back().help = std::move(measure.help);
+        families.back().type = measure.kind == Measure::Kind::kCounter ? prometheus::MetricType::Counter
+                                                                       : prometheus::MetricType::Gauge;
       }
-      families.push_back(std::move(family));
+      prometheus::ClientMetric& metric = families.back().metric.emplace_back();
+      if (measure.tenant.has_value()) metric.label.push_back({"tenant", *std::move(measure.tenant)});
+      if (measure.kind == Measure::Kind::kCounter) {
+        metric.counter.value = measure.value;
+      } else {
+        metric.gauge.value = measure.value;
+      }
     }
     return families;
   }

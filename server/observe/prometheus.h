@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct Measure {
   std::string help;
   Kind kind = Kind::kCounter;
   double value = 0;
+  std::optional<std::string> tenant;  // whose; then those of one name follow one another
 };
 
 class PrometheusListener {

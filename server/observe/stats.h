@@ -1,8 +1,10 @@
-// The daemon's counts since it started. Plain atomics: any thread, no order between two counts.
+// The daemon's counts since it started. Any thread, no order between two counts.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+
+#include "server/observe/use_table.h"
 
 namespace kiln {
 
@@ -25,6 +27,7 @@ struct Stats {
   Count candidates_lost{0};    // wrong, hung or ended their process
   Count calls_begun{0};        // RPCs
   Count calls_running{0};      // of those, now
+  UseTable uses;               // by tenant and job
 };
 
 // Lives as long as one RPC.

@@ -153,6 +153,16 @@ absl::Status AdminService::AnswerStats(const grpc::CallbackServerContext&, const
   reply->set_scrubbed(store.scrubbed);
   reply->set_fetched_objects(stats_->fetched_objects);
   reply->set_graphs_uploaded(stats_->graphs_uploaded);
+  for (UseTable::Row& row : stats_->uses.Rows()) {
+    v1::JobUse& use = *reply->add_uses();
+    use.set_tenant(std::move(row.tenant));
+    use.set_job(std::move(row.job));
+    use.set_several(row.several);
+    use.set_hits(row.use.hits);
+    use.set_compiles(row.use.compiles);
+    use.set_executed(row.use.executed);
+    use.set_seconds_saved(1e-3 * static_cast<double>(row.use.saved_ms));
+  }
   return absl::OkStatus();
 }
 

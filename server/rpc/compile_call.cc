@@ -124,7 +124,7 @@ void CompileCall::TakeHeader(bool ok) {
   request.request_key = RequestKey(header.sections());
   request.compile_key = coordinator_->KeyOf(request.ns, request.request_key);
   request.caller.tenant = request.ns;
-  request.caller.job = header.job().substr(0, kJobBytesMax);
+  request.caller.job = JobOf(header.job());
   request.debug = header.want_debug();
   request.sections = std::move(*header.mutable_sections());
   request.notes = std::move(*header.mutable_notes());

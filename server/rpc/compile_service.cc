@@ -42,14 +42,18 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   if (status.ok()) status = CheckNamespace(request.namespace_());
   if (status.ok()) status = CheckDigest("request_key", request.request_key());
   if (status.ok()) status = CheckHints(request.hints());
+  if (status.ok()) status = CheckUse(request.use());
   if (!status.ok()) {
     CallScope scope(stats_);
     call->Finish(ToGrpc(status));
     return call;
   }
-  const std::string key =
-      coordinator_->KeyOf(NamespaceOf(tenant_, request.namespace_()), request.request_key());
-  if (std::shared_ptr<const std::string> hit = coordinator_->Find(key, request.hints()); hit != nullptr) {
+  Caller caller;
+  caller.tenant = NamespaceOf(tenant_, request.namespace_());
+  caller.job = JobOf(request.job());
+  TakeReport(caller, request.use());
+  const std::string key = coordinator_->KeyOf(caller.tenant, request.request_key());
+  if (auto hit = coordinator_->Find(key, request.hints(), caller); hit != nullptr) {
     CallScope scope(stats_);
     *reply = SharedBytes(*hit, hit);
     call->Finish(grpc::Status::OK);
@@ -57,10 +61,11 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   }
   // Copied into the answer, which is a std::function.
   auto scope = std::make_shared<CallScope>(stats_);
-  coordinator_->Lookup(key, request.hints(), [call, reply, scope](std::shared_ptr<const std::string> answer) {
-    *reply = SharedBytes(*answer, answer);
-    call->Finish(grpc::Status::OK);
-  });
+  coordinator_->Lookup(key, request.hints(), caller,
+                       [call, reply, scope](std::shared_ptr<const std::string> answer) {
+                         *reply = SharedBytes(*answer, answer);
+                         call->Finish(grpc::Status::OK);
+                       });
   return call;
 }
 
@@ -83,12 +88,24 @@ grpc::ServerUnaryReactor* CompileService::ReportUse(grpc::CallbackServerContext*
                                                     const v1::ReportUseRequest* request,
                                                     v1::ReportUseReply*) {
   CallScope scope(stats_);
-  absl::Status status = CheckDigest("compile_key", request->compile_key());
-  if (status.ok()) status = CheckDigest("variant_id", request->variant_id());
-  if (status.ok()) coordinator_->ReportUse(*request);
+  absl::Status status = CheckNamespace(request->namespace_());
+  if (status.ok()) status = CheckUse(request->use());
+  if (status.ok()) {
+    Caller caller;
+    caller.tenant = NamespaceOf(tenant_, request->namespace_());
+    caller.job = JobOf(request->job());
+    TakeReport(caller, request->use());
+  }
   grpc::ServerUnaryReactor* call = context->DefaultReactor();
   call->Finish(ToGrpc(status));
   return call;
+}
+
+void CompileService::TakeReport(const Caller& caller, const v1::UseReport& report) {
+  if (report.executed() == 0) return;
+  Use use;
+  use.executed = report.executed();
+  stats_->uses.Count(caller.tenant, caller.job, use);
 }
 
 }  // namespace kiln

@@ -15,6 +15,7 @@
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
 #include "server/rpc/silence_watch.h"
+#include "server/schedule/fair_queue.h"
 
 namespace kiln {
 
@@ -54,6 +55,8 @@ class CompileService final : public CompilerService {
                                       v1::ReportUseReply* reply) override;
 
  private:
+  void TakeReport(const Caller& caller, const v1::UseReport& report);
+
   const std::string tenant_;
   const uint64_t graph_bytes_max_;
   SilenceWatch* const silence_;

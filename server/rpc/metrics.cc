@@ -1,5 +1,8 @@
 #include "server/rpc/metrics.h"
 
+#include <map>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 
 namespace kiln {
@@ -41,6 +44,21 @@ std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const C
   gauge("store_unread", "Manifests that the last sweep could not read", kept.unread);
   gauge("store_disk_bytes", "Of all files of the store", kept.bytes_on_disk);
   gauge("store_writable", "1 while results can be kept", kept.writable ? 1 : 0);
+  const std::map<std::string, Use> uses = stats.uses.ByTenant();
+  const auto by_tenant = [&](const char* name, const char* help, double (*value)(const Use&)) {
+    for (const auto& [tenant, use] : uses) {
+      measures.push_back(
+          {absl::StrCat("kiln_tenant_", name, "_total"), help, Measure::Kind::kCounter, value(use), tenant});
+    }
+  };
+  by_tenant("hits", "Lookups of a tenant that were answered with a stored result",
+            [](const Use& use) { return static_cast<double>(use.hits); });
+  by_tenant("compiles", "Flights that a tenant began and that reached a worker",
+            [](const Use& use) { return static_cast<double>(use.compiles); });
+  by_tenant("executed", "Calls of programs, as a tenant's processes tell",
+            [](const Use& use) { return static_cast<double>(use.executed); });
+  by_tenant("saved_seconds", "Of workers, for the results that a tenant's hits were answered with",
+            [](const Use& use) { return 1e-3 * static_cast<double>(use.saved_ms); });
   return measures;
 }
 

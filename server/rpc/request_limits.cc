@@ -1,5 +1,7 @@
 #include "server/rpc/request_limits.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/status_macros.h"
@@ -23,6 +25,13 @@ absl::Status CheckSections(const v1::RequestSections& sections) {
 
 }  // namespace
 
+std::string JobOf(absl::string_view job) {
+  size_t size = std::min(job.size(), kJobBytesMax);
+  // A text cut within a character is none that a message may hold.
+  while (size < job.size() && size > 0 && (static_cast<unsigned char>(job[size]) & 0xC0) == 0x80) --size;
+  return std::string(job.substr(0, size));
+}
+
 absl::Status CheckNamespace(const std::string& ns) {
   if (ns.size() <= kNamespaceBytesMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("namespace: longer than ", kNamespaceBytesMax, " bytes"));
@@ -36,6 +45,11 @@ absl::Status CheckDigest(absl::string_view field, const std::string& digest) {
 absl::Status CheckHints(const v1::Hints& hints) {
   if (hints.values_size() <= kHintsMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("hints: more than ", kHintsMax));
+}
+
+absl::Status CheckUse(const v1::UseReport& use) {
+  if (use.executed() <= kExecutedMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("use.executed: more than ", kExecutedMax));
 }
 
 absl::Status CheckHeader(const v1::CompileHeader& header, uint64_t graph_bytes_max) {

@@ -14,7 +14,8 @@
 namespace kiln {
 
 inline constexpr size_t kNamespaceBytesMax = 256;
-inline constexpr size_t kJobBytesMax = 256;  // more is left out
+inline constexpr size_t kJobBytesMax = 256;           // more is left out
+inline constexpr uint64_t kExecutedMax = 1ull << 40;  // of one report
 inline constexpr size_t kHintsMax = 65'536;
 inline constexpr size_t kSectionBytesMax = 64u << 10;  // of RequestSections, but facts
 inline constexpr size_t kFactsBytesMax = 2u << 20;
@@ -25,9 +26,13 @@ inline const std::string& NamespaceOf(const std::string& tenant, const std::stri
   return tenant.empty() ? asked : tenant;
 }
 
+// As much of a job's name as is kept, in whole characters.
+std::string JobOf(absl::string_view job);
+
 absl::Status CheckNamespace(const std::string& ns);
 absl::Status CheckDigest(absl::string_view field, const std::string& digest);
 absl::Status CheckHints(const v1::Hints& hints);
+absl::Status CheckUse(const v1::UseReport& use);
 absl::Status CheckHeader(const v1::CompileHeader& header, uint64_t graph_bytes_max);
 
 // Same numbers, same meaning.

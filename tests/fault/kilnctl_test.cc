@@ -51,6 +51,27 @@ TEST_F(Kilnctl, StatusAndStats) {
   }
 }
 
+TEST_F(Kilnctl, StatsTellsOfTenantsAndJobs) {
+  EXPECT_FALSE(absl::StrContains(Ctl("stats").text, "TENANT")) << "nobody did anything";
+  grpc::ClientContext context;
+  v1::ReportUseRequest request;
+  v1::ReportUseReply reply;
+  request.set_namespace_("red");
+  request.set_job("night\nly\x1b[2J");
+  request.mutable_use()->set_executed(4711);
+  ASSERT_TRUE(daemon_.compiler().ReportUse(&context, request, &reply).ok());
+  ASSERT_TRUE(daemon_.Compile("kernels 2").done);
+  ASSERT_TRUE(daemon_.Lookup("kernels 2").has_hit());
+  const Output stats = Ctl("stats");
+  EXPECT_TRUE(absl::StrContains(stats.text, "TENANT")) << stats.text;
+  EXPECT_TRUE(absl::StrContains(stats.text, "4711  night ly?[2J\n")) << stats.text;
+  const Output json = Ctl("stats --json");
+  for (const char* field : {"\"tenant\": \"red\"", "\"executed\": 4711", "\"tenant\": \"test\"",
+                            "\"hits\": 1", "\"seconds_saved\": "}) {
+    EXPECT_TRUE(absl::StrContains(json.text, field)) << field << " in " << json.text;
+  }
+}
+
 TEST_F(Kilnctl, ListAndShow) {
   const CompileResult result = daemon_.Compile("guarded\nkernels 2", {5});
   ASSERT_TRUE(result.done);

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -85,6 +86,15 @@ TEST(Metrics, AScrapeTellsWhatHappened) {
   EXPECT_EQ(ValueOf(after, "kiln_kernels_emitted_total"), 2);
   EXPECT_EQ(ValueOf(after, "kiln_store_manifests"), 1);
   EXPECT_GT(ValueOf(after, "kiln_store_disk_bytes"), 0);
+  EXPECT_EQ(ValueOf(after, "kiln_tenant_hits_total{tenant=\"test\"}"), 1);
+  EXPECT_EQ(ValueOf(after, "kiln_tenant_compiles_total{tenant=\"test\"}"), 1);
+  EXPECT_EQ(ValueOf(after, "kiln_tenant_executed_total{tenant=\"test\"}"), 0);
+  EXPECT_TRUE(std::isnan(ValueOf(after, "kiln_tenant_hits_total{tenant=\"other\"}")));
+  ASSERT_TRUE(daemon.Lookup("kernels 2", {}, "other\"\n}").has_miss());
+  ASSERT_TRUE(daemon.Compile("kernels 2", {}, absl::Seconds(60), "other\"\n}").durable);
+  const std::string escaped = Scrape(port);
+  EXPECT_EQ(ValueOf(escaped, "kiln_tenant_compiles_total{tenant=\"other\\\"\\n}\"}"), 1) << escaped;
+  EXPECT_EQ(ValueOf(escaped, "kiln_tenant_compiles_total{tenant=\"test\"}"), 1);
   v1::EvictReply reply;
   grpc::ClientContext context;
   ASSERT_TRUE(daemon.admin().Evict(&context, v1::EvictRequest(), &reply).ok());

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -16,6 +17,7 @@
 #include "client/src/object_cache.h"
 #include "compiler/support/monotonic_time.h"
 #include "gtest/gtest.h"
+#include "kiln/run_count.h"
 
 namespace kiln {
 namespace {
@@ -33,6 +35,21 @@ TEST(BreakerTest, OpensAfterFailuresAndClosesAfterSuccess) {
   EXPECT_FALSE(breaker.Allows(now + std::chrono::seconds(15)));
   breaker.Succeeded();
   EXPECT_TRUE(breaker.Allows(now + std::chrono::seconds(15)));
+}
+
+TEST(RunCountTest, StartsAnewWhenItIsTakenAndInAChild) {
+  TakeRuns();
+  for (int i = 0; i < 3; ++i) CountRun();
+  const pid_t child = fork();
+  if (child == 0) {
+    CountRun();
+    _exit(static_cast<int>(TakeRuns()));
+  }
+  int ended = 0;
+  ASSERT_EQ(waitpid(child, &ended, 0), child);
+  EXPECT_EQ(WEXITSTATUS(ended), 1) << "its own alone";
+  EXPECT_EQ(TakeRuns(), 3);
+  EXPECT_EQ(TakeRuns(), 0);
 }
 
 TEST(ObjectCacheTest, KeepsTheNewestWithinItsBytes) {

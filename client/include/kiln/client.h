@@ -7,7 +7,8 @@
 // Threads: `Get` may be called from many threads. The connection lives for one call: no thread of gRPC
 // is left when the last running call returns, so the process may fork between calls. A child forked
 // while a call ran in its parent gets UNAVAILABLE.
-// Errors: UNAVAILABLE or DEADLINE_EXCEEDED when the service is away or slow (and at once while the
+// How often programs were called goes along with the next look-up; a report whose answer is lost is not
+// repeated. Errors: UNAVAILABLE or DEADLINE_EXCEEDED when the service is away or slow (and at once while the
 // breaker is open), NOT_FOUND for a miss when only looking up, INVALID_ARGUMENT or UNIMPLEMENTED when the
 // compiler refuses the graph, DATA_LOSS for bytes that do not match their digest, CANCELLED when told to end.
 #pragma once
@@ -23,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile.pb.h"
 
@@ -99,6 +101,10 @@ class Client {
   virtual absl::StatusOr<CompiledArtifact> Get(const CompileRequestInput& input, bool compile,
                                                Cancellation* cancellation = nullptr) = 0;
   virtual std::string address() const = 0;  // of the daemon in use, for people
+  // Tells the service of the runs (kiln/run_count.h) that no look-up has told it of, when the process ends:
+  // of the daemon that answered last, which is not started again. Within `limit`; what does not arrive is
+  // dropped.
+  virtual void ReportUse(absl::Duration limit) = 0;
 };
 
 std::unique_ptr<Client> NewClient(ClientOptions options);

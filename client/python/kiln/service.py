@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from . import _C, fallback, programs
 
 _lock = threading.Lock()
 _configured = False
+_LAST_WORDS_SECONDS = 0.05  # that the end of a process may take to report what it used
 
 
 def daemon_binary() -> str:
@@ -56,6 +58,7 @@ def configure() -> None:
             _seconds("KILN_CONNECT_TIMEOUT", 5.0),
             _seconds("KILN_COMPILE_TIMEOUT", 300.0),
         )
+        atexit.register(_C.report_use, _LAST_WORDS_SECONDS)
         _configured = True
 
 
