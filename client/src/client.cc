@@ -24,6 +24,7 @@
 #include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/proto_util.h"
+#include "compiler/support/protocol.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/zstd.h"
 #include "kiln/run_count.h"
@@ -205,6 +206,7 @@ class Session {
    public:
     explicit Call(const Session& session) : cancellation_(session.cancellation_) {
       context_.set_deadline(GrpcDeadline(session.deadline_));
+      context_.AddMetadata(kProtocolMetadata, ToText(kProtocol));
       cancellation_.OnCancel([this] { context_.TryCancel(); });
     }
     ~Call() { cancellation_.OnCancel(nullptr); }
@@ -447,6 +449,7 @@ class GrpcClient : public Client {
     request.set_job(options_.job);
     grpc::ClientContext context;
     context.set_deadline(GrpcDeadline(MonotonicAfter(limit)));
+    context.AddMetadata(kProtocolMetadata, ToText(kProtocol));
     v1::ReportUseReply reply;
     // Nobody is there any more who could be told how it went.
     v1::Compiler::NewStub(NewChannel(address))->ReportUse(&context, request, &reply).IgnoreError();

@@ -1,25 +1,40 @@
 #include "server/rpc/compile_service.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "compiler/worker/build_id.h"
 #include "server/rpc/compile_call.h"
 #include "server/rpc/fetch_call.h"
+#include "server/rpc/protocol.h"
 #include "server/rpc/request_limits.h"
 #include "server/rpc/shared_bytes.h"
 
 namespace kiln {
+namespace {
+
+// A stream that is refused before it does anything. gRPC owns it: it deletes itself.
+template <typename Reactor>
+class RefusedCall final : public Reactor {
+ public:
+  explicit RefusedCall(const absl::Status& status) { this->Finish(ToGrpc(status)); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
 grpc::ServerUnaryReactor* CompileService::Hello(grpc::CallbackServerContext* context,
                                                 const v1::HelloRequest* request, v1::HelloReply* reply) {
   CallScope scope(stats_);
   grpc::ServerUnaryReactor* call = context->DefaultReactor();
-  if (request->protocol_min() > kProtocolVersion || request->protocol_max() < kProtocolVersion) {
-    call->Finish(ToGrpc(absl::FailedPreconditionError(
-        absl::StrCat("this daemon speaks protocol ", kProtocolVersion, ", the client ",
-                     request->protocol_min(), " to ", request->protocol_max()))));
+  absl::Status status = AgreeOnProtocol(context);
+  if (status.ok()) status = CheckProtocol({request->protocol_min(), request->protocol_max()});
+  if (!status.ok()) {
+    call->Finish(ToGrpc(status));
     return call;
   }
   const v1::WorkerHello& worker = pool_->hello();
-  reply->set_protocol(kProtocolVersion);
+  reply->set_protocol(std::min(request->protocol_max(), kProtocol.max));
   reply->set_build_id(OwnBuildId());
   reply->set_compiler_fingerprint(worker.compiler_fingerprint());
   reply->set_program_format(worker.program_format());
@@ -35,8 +50,8 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   grpc::ServerUnaryReactor* call = context->DefaultReactor();
   v1::LookupRequest request;
   grpc::ByteBuffer message(*bytes);
-  absl::Status status;
-  if (!grpc::SerializationTraits<v1::LookupRequest>::Deserialize(&message, &request).ok()) {
+  absl::Status status = AgreeOnProtocol(context);
+  if (status.ok() && !grpc::SerializationTraits<v1::LookupRequest>::Deserialize(&message, &request).ok()) {
     status = absl::InvalidArgumentError("the message is no LookupRequest");
   }
   if (status.ok()) status = CheckNamespace(request.namespace_());
@@ -71,16 +86,24 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CompileService::Compile(
     grpc::CallbackServerContext* context) {
+  const absl::Status status = AgreeOnProtocol(context);
+  if (!status.ok()) {
+    return new RefusedCall<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(status);
+  }
   return new CompileCall(context, tenant_, graph_bytes_max_, silence_, coordinator_, stats_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::Attach(grpc::CallbackServerContext* context,
                                                                    const grpc::ByteBuffer* bytes) {
+  const absl::Status status = AgreeOnProtocol(context);
+  if (!status.ok()) return new RefusedCall<grpc::ServerWriteReactor<grpc::ByteBuffer>>(status);
   return new AttachCall(context, tenant_, *bytes, silence_, coordinator_, stats_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::FetchObjects(grpc::CallbackServerContext* context,
                                                                          const grpc::ByteBuffer* bytes) {
+  const absl::Status status = AgreeOnProtocol(context);
+  if (!status.ok()) return new RefusedCall<grpc::ServerWriteReactor<grpc::ByteBuffer>>(status);
   return FetchCall::Start(context, tenant_, *bytes, silence_, coordinator_, stats_);
 }
 
@@ -88,7 +111,8 @@ grpc::ServerUnaryReactor* CompileService::ReportUse(grpc::CallbackServerContext*
                                                     const v1::ReportUseRequest* request,
                                                     v1::ReportUseReply*) {
   CallScope scope(stats_);
-  absl::Status status = CheckNamespace(request->namespace_());
+  absl::Status status = AgreeOnProtocol(context);
+  if (status.ok()) status = CheckNamespace(request->namespace_());
   if (status.ok()) status = CheckUse(request->use());
   if (status.ok()) {
     Caller caller;

@@ -19,8 +19,6 @@
 
 namespace kiln {
 
-inline constexpr uint32_t kProtocolVersion = 1;
-
 // All are callbacks and hold no thread; those that are large, or many, take and give serialized messages.
 using CompilerService = v1::Compiler::WithRawCallbackMethod_Lookup<
     v1::Compiler::WithRawCallbackMethod_Compile<v1::Compiler::WithRawCallbackMethod_Attach<

@@ -1,0 +1,22 @@
+// Which versions of kiln.v1 this build speaks. Client and daemon say theirs with each call of Compiler, as
+// metadata "kiln-protocol: MIN-MAX". Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace kiln {
+
+struct ProtocolRange {
+  uint32_t min = 0;
+  uint32_t max = 0;
+};
+
+inline constexpr ProtocolRange kProtocol = {1, 1};
+inline constexpr char kProtocolMetadata[] = "kiln-protocol";
+
+inline std::string ToText(const ProtocolRange& range) { return absl::StrCat(range.min, "-", range.max); }
+
+}  // namespace kiln

@@ -1,0 +1,32 @@
+#include "server/rpc/protocol.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+
+namespace kiln {
+
+absl::Status CheckProtocol(const ProtocolRange& client) {
+  if (client.min <= kProtocol.max && client.max >= kProtocol.min) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("this daemon speaks protocol ", ToText(kProtocol),
+                                                    ", the client ", ToText(client),
+                                                    "; both have to be of builds that have one in common"));
+}
+
+absl::Status AgreeOnProtocol(grpc::CallbackServerContext* context) {
+  context->AddInitialMetadata(kProtocolMetadata, ToText(kProtocol));
+  const auto said = context->client_metadata().find(kProtocolMetadata);
+  if (said == context->client_metadata().end()) return absl::OkStatus();
+  const absl::string_view text(said->second.data(), said->second.size());
+  const std::pair<absl::string_view, absl::string_view> ends = absl::StrSplit(text, absl::MaxSplits('-', 1));
+  ProtocolRange client;
+  if (!absl::SimpleAtoi(ends.first, &client.min) || !absl::SimpleAtoi(ends.second, &client.max) ||
+      client.min > client.max) {
+    return absl::InvalidArgumentError(absl::StrCat(kProtocolMetadata, ": is no MIN-MAX of two numbers"));
+  }
+  return CheckProtocol(client);
+}
+
+}  // namespace kiln
