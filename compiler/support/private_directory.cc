@@ -31,13 +31,33 @@ absl::Status Refusal(const std::string& path, absl::string_view why) {
 
 bool OursOrRoots(const struct stat& facts) { return facts.st_uid == geteuid() || facts.st_uid == 0; }
 
+// A network file system or an automounter may answer EACCES or EROFS for a directory that is there.
+bool MadeOrThere(const fs::path& part) {
+  if (mkdir(part.c_str(), 0700) == 0 || errno == EEXIST) return true;
+  const int error = errno;
+  struct stat facts;
+  const bool there = stat(part.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode);
+  errno = error;
+  return there;
+}
+
 absl::Status MakeWithParents(const fs::path& path) {
   fs::path part;
   for (const fs::path& name : path) {
     part /= name;
-    if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) return Errno("make directory", part);
+    if (!MadeOrThere(part)) return Errno("make directory", part);
   }
   return absl::OkStatus();
+}
+
+// Absolute, without "." and without a slash at the end. ".." stays: behind a link it leads where the link's
+// target lies.
+fs::path Whole(const fs::path& path) {
+  fs::path whole;
+  for (const fs::path& name : fs::absolute(path)) {
+    if (!name.empty() && name != ".") whole /= name;
+  }
+  return whole;
 }
 
 // The names of a path, the first one last.
@@ -56,18 +76,22 @@ absl::Status CheckTheWayTo(const fs::path& directory) {
     const fs::path name = names.back();
     names.pop_back();
     if (name.empty() || name == ".") continue;
+    // Nobody but who may write a directory can have put something in it; what is above it is not in it.
+    const bool plantable = everybody_writes && name != ".." && !name.is_absolute();
     fs::path next = name == ".." ? at.parent_path() : at / name;
     struct stat facts;
     if (lstat(next.c_str(), &facts) != 0) return Errno("directory", next);
     if (S_ISLNK(facts.st_mode)) {
-      if (!OursOrRoots(facts)) return Refusal(next, "is a link of another user's; name the directory itself");
+      if (plantable && !OursOrRoots(facts)) {
+        return Refusal(next, "is a link of another user's; name the directory itself");
+      }
       std::error_code error;
       const fs::path target = fs::read_symlink(next, error);
       if (error || ++links > kLinksMax) return Refusal(next, "is a link that leads nowhere");
       PushNames(target, &names);
       continue;
     }
-    if (everybody_writes && !OursOrRoots(facts)) {
+    if (plantable && !OursOrRoots(facts)) {
       return Refusal(next, "belongs to another user; remove it, or name another directory");
     }
     everybody_writes = (facts.st_mode & S_IWOTH) != 0;
@@ -82,8 +106,7 @@ absl::Status CheckTheWayTo(const fs::path& directory) {
 }  // namespace
 
 absl::Status MakePrivateDirectory(const std::string& path) {
-  fs::path whole = fs::absolute(path).lexically_normal();
-  if (!whole.has_filename()) whole = whole.parent_path();  // a slash at the end
+  const fs::path whole = Whole(path);
   KILN_RETURN_IF_ERROR(MakeWithParents(whole));
   KILN_RETURN_IF_ERROR(CheckTheWayTo(whole.parent_path()));
   struct stat facts;

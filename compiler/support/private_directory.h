@@ -12,10 +12,10 @@
 
 namespace kiln {
 
-// Makes `path` (0700, with its parents) if it is not there. FAILED_PRECONDITION, which says what to do, where
+// Makes `path` (0700, with its parents) if it is not there; links and ".." in it are the kernel's.
+// FAILED_PRECONDITION, which says what to do, where
 //  - it is a link, belongs to somebody else, or its group or everybody may write it;
-//  - a link on the way belongs to somebody else but root;
-//  - a directory on the way belongs to somebody else but root, and lies where everybody may write;
+//  - a link or a directory on the way belongs to somebody else but root, and lies where everybody may write;
 //  - everybody may write a directory on the way, and it has no sticky bit.
 // Where it can't be made, RESOURCE_EXHAUSTED for want of space, else PERMISSION_DENIED. Messages name paths.
 absl::Status MakePrivateDirectory(const std::string& path);

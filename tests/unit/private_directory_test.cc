@@ -2,6 +2,8 @@
 
 #include "compiler/support/private_directory.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +13,17 @@
 #include <string>
 
 #include "gtest/gtest.h"
+
+// What a network file system answers for the directory of this name, be it there or not.
+static std::string* unwritable = nullptr;
+static int unwritable_error = 0;
+
+// In the place of the C library's.
+extern "C" int mkdir(const char* path, mode_t mode) noexcept {
+  if (unwritable == nullptr || *unwritable != path) return mkdirat(AT_FDCWD, path, mode);
+  errno = unwritable_error;
+  return -1;
+}
 
 namespace kiln {
 namespace {
@@ -67,9 +80,32 @@ const Layout kLayouts[] = {
      StatusCode::kOk, true},
     {"BelowALinkOfOurs", [](const std::string& r) { Make(r + "/b", 0700), Link(r + "/a", r + "/b"); }, "a/c",
      StatusCode::kOk},
-    {"BelowALinkOfAnothers",
+    {"BelowALinkOfAnothersElsewhere",
      [](const std::string& r) { Make(r + "/b", 0700), Link(r + "/a", r + "/b", kSomebodyElse); }, "a/c",
-     StatusCode::kFailedPrecondition, true},
+     StatusCode::kOk, true},
+    {"BelowALinkOfAnothersInAStickyOne",
+     [](const std::string& r) {
+       Make(r + "/a", 01777), Make(r + "/b", 0700), Link(r + "/a/l", r + "/b", kSomebodyElse);
+     },
+     "a/l/c", StatusCode::kFailedPrecondition, true},
+    {"BelowALinkOutOfAStickyOne",
+     [](const std::string& r) {
+       Make(r + "/a", 0755, kSomebodyElse), Make(r + "/a/s", 01777), Make(r + "/a/b", 0700);
+       Link(r + "/a/s/l", "../b");
+     },
+     "a/s/l/c", StatusCode::kOk, true},
+    {"AboveALinksTarget",
+     [](const std::string& r) {
+       Make(r + "/a", 0700), Make(r + "/b", 0700), Make(r + "/b/c", 0700), Link(r + "/a/l", r + "/b/c");
+     },
+     "a/l/../d", StatusCode::kOk},
+    {"AboveALinksTargetWhereAllWrite",
+     [](const std::string& r) {
+       Make(r + "/a", 0700), Make(r + "/b", 0777), Make(r + "/b/c", 0700), Link(r + "/a/l", r + "/b/c");
+     },
+     "a/l/../d", StatusCode::kFailedPrecondition},
+    {"ALinkWithADot", [](const std::string& r) { Make(r + "/b", 0700), Link(r + "/a", r + "/b"); }, "a/.",
+     StatusCode::kFailedPrecondition},
     {"BelowALinkToOneThatAllWrite", [](const std::string& r) { Make(r + "/b", 0777), Link(r + "/a", "b"); },
      "a/c", StatusCode::kFailedPrecondition},
     {"BelowALinkToNothing", [](const std::string& r) { Link(r + "/a", "b"); }, "a/c",
@@ -114,6 +150,25 @@ TEST(PrivateDirectoryModeTest, WhatIsMadeIsNobodyElses) {
     ASSERT_EQ(stat((root + made).c_str(), &facts), 0);
     EXPECT_EQ(facts.st_mode & 0777, 0700u) << made;
   }
+  std::filesystem::remove_all(root);
+}
+
+TEST(PrivateDirectoryMakingTest, WhatIsThereNeedNotBeMade) {
+  char path[] = "/tmp/kiln-private-XXXXXX";
+  std::string root = mkdtemp(path);
+  unwritable = &root;
+  for (const int error : {EACCES, EROFS}) {
+    unwritable_error = error;
+    const absl::Status made = MakePrivateDirectory(root + "/a");
+    EXPECT_TRUE(made.ok()) << made;
+  }
+  // The control: what is not there is not taken for it.
+  std::string missing = root + "/b";
+  unwritable = &missing;
+  const absl::Status made = MakePrivateDirectory(root + "/b/c");
+  unwritable = nullptr;
+  EXPECT_EQ(made.code(), StatusCode::kPermissionDenied) << made;
+  EXPECT_NE(made.message().find(missing), std::string::npos) << made;
   std::filesystem::remove_all(root);
 }
 
