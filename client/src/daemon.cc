@@ -156,35 +156,74 @@ bool FitsSocket(const std::string& directory) {
   return SocketIn(directory).size() < sizeof(sockaddr_un::sun_path);
 }
 
-// `name` in a directory of the user's own with a short name.
-absl::StatusOr<std::string> ShortDir(const std::string& name) {
-  const std::string parent = absl::StrCat("/tmp/kiln-", geteuid());
-  KILN_RETURN_IF_ERROR(MakePrivateDirectory(parent));
-  return absl::StrCat(parent, "/", name);
+std::vector<std::string> OwnDirectoriesIn(const std::vector<std::string>& shared) {
+  std::vector<std::string> own;
+  for (const std::string& directory : shared) own.push_back(absl::StrCat(directory, "/kiln-", geteuid()));
+  return own;
+}
+
+// `name` in the first of `parents` that is private or can be made so.
+absl::StatusOr<std::string> FirstPrivate(const std::vector<std::string>& parents, const std::string& name,
+                                         absl::string_view variable) {
+  absl::Status first;
+  for (const std::string& parent : parents) {
+    const std::string place = absl::StrCat(parent, "/", name);
+    absl::Status made = MakePrivateDirectory(parent);
+    if (made.ok()) made = MakePrivateDirectory(place);
+    if (made.ok()) return place;
+    first.Update(made);
+  }
+  return absl::Status(first.code(), absl::StrCat(first.message(), "; no other place will do either: name a ",
+                                                 "directory of your own by ", variable));
 }
 
 // The directory of the socket, which is short enough for one. `id` tells builds apart.
 absl::StatusOr<std::string> PlaceSocket(const std::string& named, const std::string& store,
-                                        const std::string& id) {
+                                        const std::string& id, const SharedDirectories& shared) {
   const auto digest = [](const std::string& text, size_t digits) {
     return ToHex(Sha256(text)).substr(0, digits);
   };
-  if (!named.empty() && FitsSocket(named)) return named;
+  if (!named.empty() && FitsSocket(named)) {
+    KILN_RETURN_IF_ERROR(MakePrivateDirectory(named));
+    return named;
+  }
   // A store of the caller's choice has a daemon of its own: another one's would serve from another store.
   const std::string name = !named.empty()  ? absl::StrCat("named-", digest(named, 16))
                            : store.empty() ? id
                                            : absl::StrCat(id, "-", digest(store, 8));
-  std::string parent;
-  if (const char* xdg = getenv("XDG_RUNTIME_DIR"); xdg != nullptr && xdg[0] == '/' && access(xdg, W_OK) == 0)
-    parent = absl::StrCat(xdg, "/kiln");
-  if (named.empty() && !parent.empty() && FitsSocket(absl::StrCat(parent, "/", name))) {
-    KILN_RETURN_IF_ERROR(MakePrivateDirectory(parent));
-    return absl::StrCat(parent, "/", name);
+  std::vector<std::string> parents = OwnDirectoriesIn(shared.socket);
+  std::string too_long = named;
+  if (const char* xdg = getenv("XDG_RUNTIME_DIR");
+      named.empty() && xdg != nullptr && xdg[0] == '/' && access(xdg, W_OK) == 0) {
+    const std::string parent = absl::StrCat(xdg, "/kiln");
+    if (FitsSocket(absl::StrCat(parent, "/", name))) {
+      parents.insert(parents.begin(), parent);
+    } else {
+      too_long = parent;
+    }
   }
-  KILN_ASSIGN_OR_RETURN(const std::string place, ShortDir(name));
-  const std::string& wanted = named.empty() ? parent : named;
-  if (!wanted.empty())
-    Notice(absl::StrCat("the name ", wanted, " is too long for a socket; kilnd's is in ", place));
+  KILN_ASSIGN_OR_RETURN(const std::string place, FirstPrivate(parents, name, "KILN_RUNTIME_DIR"));
+  if (!too_long.empty())
+    Notice(absl::StrCat("the name ", too_long, " is too long for a socket; kilnd's is in ", place));
+  return place;
+}
+
+// The store where none is named: at home, unless that is away or refused.
+absl::StatusOr<std::string> PlaceStore(const std::string& id, const SharedDirectories& shared) {
+  const std::string home = absl::StrCat(CacheHome(), "/kiln/", id);
+  std::string why;
+  if (OnNetworkFileSystem(home)) {
+    why = absl::StrCat(home, " is on a network file system");
+  } else if (const absl::Status made = MakePrivateDirectory(home); !made.ok()) {
+    why = std::string(made.message());
+  } else {
+    return home;
+  }
+  absl::StatusOr<std::string> place = FirstPrivate(OwnDirectoriesIn(shared.store), id, "KILN_STORE");
+  if (!place.ok()) {
+    return absl::Status(place.status().code(), absl::StrCat(why, "; ", place.status().message()));
+  }
+  Notice(absl::StrCat(why, "; the cache is in ", *place));
   return place;
 }
 
@@ -214,24 +253,15 @@ absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary) {
   return ToHex(Sha256(absl::StrCat(daemon, worker.ok() ? *worker : ""))).substr(0, 16);
 }
 
-absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options) {
+absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options, const SharedDirectories& shared) {
   DaemonPlace place;
   KILN_ASSIGN_OR_RETURN(const std::string id, DaemonBuildId(options.daemon_binary));
   place.store_dir = Absolute(options.store_dir);
-  KILN_ASSIGN_OR_RETURN(place.runtime_dir, PlaceSocket(Absolute(options.runtime_dir), place.store_dir, id));
-  KILN_RETURN_IF_ERROR(MakePrivateDirectory(place.runtime_dir));
+  KILN_ASSIGN_OR_RETURN(place.runtime_dir,
+                        PlaceSocket(Absolute(options.runtime_dir), place.store_dir, id, shared));
   place.socket = SocketIn(place.runtime_dir);
-  if (!place.store_dir.empty()) return place;
-  const std::string local = absl::StrCat("/var/tmp/kiln-", geteuid(), "/", id);
-  place.store_dir = absl::StrCat(CacheHome(), "/kiln/", id);
-  if (OnNetworkFileSystem(place.store_dir)) {
-    Notice(absl::StrCat(place.store_dir, " is on a network file system; the cache is in ", local));
-    place.store_dir = local;
-  } else if (absl::Status made = MakePrivateDirectory(place.store_dir); !made.ok()) {
-    Notice(absl::StrCat(made.message(), "; the cache is in ", local));
-    place.store_dir = local;
-  }
-  KILN_RETURN_IF_ERROR(MakePrivateDirectory(place.store_dir));
+  if (!place.store_dir.empty()) return place;  // the daemon makes it, or refuses it
+  KILN_ASSIGN_OR_RETURN(place.store_dir, PlaceStore(id, shared));
   return place;
 }
 

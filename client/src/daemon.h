@@ -5,8 +5,9 @@
 // again with growing pauses until its deadline; it never unlinks a socket: only the daemon that holds
 // the lock does, and a daemon that loses the race exits.
 //
-// A directory whose name is too long for a socket is not used: a name by its digest in /tmp/kiln-UID takes
-// its place, which is told once.
+// Where nothing is named, the first place that is private will do: a pod's /tmp may be one that is not. What
+// is named and not private is refused. A directory whose name is too long for a socket is not used: a name by
+// its digest in a SharedDirectories::socket takes its place, which is told once.
 //
 // Threads: pure functions but for the file system. Errors: FAILED_PRECONDITION for a directory of
 // another owner or writable by others, and where too few files may be open for a daemon; UNAVAILABLE when no
@@ -14,6 +15,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,11 +30,17 @@ struct DaemonPlace {
   std::string socket;  // runtime_dir/kilnd.sock
 };
 
+// Directories of all users where kiln-UID is made, each once those before it have been refused.
+struct SharedDirectories {
+  std::vector<std::string> socket = {"/tmp", "/var/tmp", "/dev/shm"};
+  std::vector<std::string> store = {"/var/tmp", "/tmp"};
+};
+
 // 16 hexadecimal digits from the ELF build ids of kilnd and of the kiln-worker beside it.
 absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary);
 
-// Chooses and makes the directories.
-absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options);
+// Chooses and makes the directories. Where all were refused: why the first was, and what can name another.
+absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options, const SharedDirectories& shared = {});
 
 // True when a process of this user accepts on the socket.
 absl::StatusOr<bool> ProbeSocket(const std::string& socket);

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/src/breaker.h"
@@ -70,6 +71,7 @@ class DaemonTest : public ::testing::Test {
   void SetUp() override {
     char name[] = "/tmp/kiln-client-test-XXXXXX";
     root_ = mkdtemp(name);
+    unsetenv("XDG_RUNTIME_DIR");
     options_.daemon_binary = "/proc/self/exe";
     options_.runtime_dir = absl::StrCat(root_, "/run");
     options_.store_dir = absl::StrCat(root_, "/store");
@@ -141,6 +143,39 @@ TEST_F(DaemonTest, RetreatsFromALongPlaceOfTheSystem) {
   ASSERT_TRUE(without.ok());
   EXPECT_EQ(place->socket, without->socket);
   EXPECT_EQ(rmdir(place->runtime_dir.c_str()), 0);
+}
+
+// As an emptyDir of Kubernetes at /tmp: everybody may write it, and it is not sticky.
+TEST_F(DaemonTest, RetreatsFromASharedDirectoryThatIsNotSticky) {
+  SharedDirectories shared = {{}, {}};
+  for (const char* name : {"/first", "/second", "/third"}) {
+    shared.socket.push_back(absl::StrCat(root_, name));
+    ASSERT_EQ(mkdir(shared.socket.back().c_str(), 0700), 0);
+    ASSERT_EQ(chmod(shared.socket.back().c_str(), 0777), 0);
+  }
+  shared.store = {shared.socket[2], shared.socket[1]};
+  ASSERT_EQ(setenv("XDG_CACHE_HOME", shared.socket[0].c_str(), 1), 0);
+  options_.runtime_dir = options_.store_dir = "";
+  const auto refused = PlaceDaemon(options_, shared);
+  ASSERT_EQ(chmod(shared.socket[1].c_str(), 01777), 0);
+  const auto place = PlaceDaemon(options_, shared), again = PlaceDaemon(options_, shared);
+  // The control: what is named is refused all the same.
+  options_.runtime_dir = absl::StrCat(shared.socket[0], "/run");
+  const auto named = PlaceDaemon(options_, shared);
+  options_.runtime_dir = absl::StrCat(root_, "/run");
+  shared.store = {shared.socket[0], shared.socket[2]};
+  const auto no_store = PlaceDaemon(options_, shared);
+  unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(refused.status().message(), shared.socket[0])) << refused.status();
+  EXPECT_TRUE(absl::StrContains(refused.status().message(), "KILN_RUNTIME_DIR")) << refused.status();
+  ASSERT_TRUE(place.ok() && again.ok()) << place.status();
+  EXPECT_TRUE(absl::StartsWith(place->socket, shared.socket[1])) << place->socket;
+  EXPECT_TRUE(absl::StartsWith(place->store_dir, shared.socket[1])) << place->store_dir;
+  EXPECT_EQ(place->socket, again->socket);
+  EXPECT_EQ(named.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(no_store.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(no_store.status().message(), "KILN_STORE")) << no_store.status();
 }
 
 TEST_F(DaemonTest, WantsAProgramWithABuildId) {
