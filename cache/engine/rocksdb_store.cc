@@ -187,6 +187,10 @@ absl::Status RocksdbStore::OpenDatabase() {
     if (env_->FileExists(options_.directory + "/" + kDamageNote).ok()) KILN_RETURN_IF_ERROR(SetAside());
   }
   KILN_RETURN_IF_ERROR(CheckFormat());
+  return OpenAndLoad();
+}
+
+absl::Status RocksdbStore::OpenAndLoad() {
   KILN_RETURN_IF_ERROR(OpenOrStartAnew());
   KILN_RETURN_IF_ERROR(WriteFormat());
   return LoadIndex();
@@ -293,7 +297,7 @@ absl::Status RocksdbStore::WriteFormat() {
   if (version == kFormatVersion || options_.read_only) return absl::OkStatus();
   rocksdb::WriteBatch batch;
   KILN_RETURN_IF_ERROR(FromRocksdb(batch.Put(Family(EntryKind::kMeta), FormatKey(), kFormatVersion)));
-  return Write(&batch, /*sync=*/true);
+  return Commit(&batch, /*sync=*/true);
 }
 
 absl::Status RocksdbStore::LoadIndex() {
@@ -350,7 +354,7 @@ absl::Status RocksdbStore::RebuildIndex() {
           FromRocksdb(records.Put(uses, UsageIndex::EncodeKey(entry.id), UsageIndex::EncodeRecord(entry))));
     }
   }
-  return Write(&records, /*sync=*/true);
+  return Commit(&records, /*sync=*/true);
 }
 
 // ---- Reading --------------------------------------------------------------------------------
@@ -422,6 +426,13 @@ uint64_t RocksdbStore::BytesOnDisk() const {
 absl::Status RocksdbStore::Write(rocksdb::WriteBatch* batch, bool sync) {
   if (options_.read_only) return absl::PermissionDeniedError("the store's directory can't be written");
   if (db_ == nullptr) return absl::UnavailableError("the store is being opened anew");
+  const absl::Status status = Commit(batch, sync);
+  absl::MutexLock lock(&state_mutex_);
+  write_state_ = status;
+  return status;
+}
+
+absl::Status RocksdbStore::Commit(rocksdb::WriteBatch* batch, bool sync) {
   rocksdb::WriteOptions write;
   write.sync = sync && !options_.dangerously_no_sync;
   rocksdb::Status written = db_->Write(write, batch);
@@ -434,8 +445,6 @@ absl::Status RocksdbStore::Write(rocksdb::WriteBatch* batch, bool sync) {
     absl::MutexLock lock(&size_mutex_);
     bytes_written_since_ += batch->GetDataSize();  // to the log, whose place a table takes later
   }
-  absl::MutexLock lock(&state_mutex_);
-  write_state_ = status;
   return status;
 }
 
@@ -459,9 +468,13 @@ absl::Status RocksdbStore::ReopenIfStopped() {
   if (status.ok()) {
     absl::MutexLock reading(&reading_);
     CloseDatabase();
-    status = OpenOrStartAnew();
-    if (status.ok()) status = WriteFormat();
-    if (status.ok()) status = LoadIndex();
+    status = OpenAndLoad();
+    if (!status.ok()) {
+      // What can't be read is not promised: it is made anew meanwhile.
+      CloseDatabase();
+      UsageIndex nothing;
+      index_.Swap(nothing);
+    }
   }
   absl::MutexLock lock(&state_mutex_);
   write_state_ = status;

@@ -9,8 +9,9 @@
 // and untouched, one that another process has open ABORTED and untouched. No space, no permission:
 // RESOURCE_EXHAUSTED, PERMISSION_DENIED. Running: after a failed write (disk full) reads go on; later Puts
 // try, once a second, whether there is space again, and then open the database anew: a Reclaim is then
-// CANCELLED, a Get waits, and the catalogue answers meanwhile as it did. Thread-safe. Memory: one
-// cache for blocks and blobs, and one write buffer a column family.
+// CANCELLED, a Get waits, and the catalogue answers meanwhile as it did. Where the opening fails a Get is
+// UNAVAILABLE and the catalogue empty, until a later one has succeeded. Thread-safe. Memory: one cache for
+// blocks and blobs, and one write buffer a column family.
 #pragma once
 
 #include <array>
@@ -73,6 +74,7 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   explicit RocksdbStore(RocksdbOptions options);
 
   absl::Status OpenDatabase();
+  absl::Status OpenAndLoad();
   absl::Status OpenOrStartAnew();
   rocksdb::Status OpenColumnFamilies();
   absl::Status CheckFormat();
@@ -80,7 +82,8 @@ class RocksdbStore : public ArtifactStore, public Catalog {
   absl::Status WriteFormat();
   absl::Status LoadIndex();
   absl::Status RebuildIndex();
-  absl::Status Write(rocksdb::WriteBatch* batch, bool sync);
+  absl::Status Write(rocksdb::WriteBatch* batch, bool sync);   // and notes how it went
+  absl::Status Commit(rocksdb::WriteBatch* batch, bool sync);  // of a database that is open
   absl::Status ReopenIfStopped();
   absl::Status ProbeSpace();
   void CloseDatabase();
@@ -104,7 +107,7 @@ class RocksdbStore : public ArtifactStore, public Catalog {
 
   // Writers share it; Delete is alone, so that the index and the database agree on what is there; opening
   // anew is alone too, and holds reading_ besides. db_ is null only where that failed. The index is what it
-  // was until the database has been opened and read.
+  // was until the database has been opened and read, and empty where that failed.
   absl::Mutex writing_;
   absl::Mutex reading_ ABSL_ACQUIRED_AFTER(writing_);
   absl::Time next_reopening_ ABSL_GUARDED_BY(writing_) = absl::InfinitePast();

@@ -633,6 +633,106 @@ TEST(RocksdbStoreTest, OpeningAnewWaitsForNoReclaim) {
   EXPECT_TRUE((*store)->Reclaim(nullptr).ok()) << "the control: undisturbed it ends";
 }
 
+// A database whose logs find the disk full, and that can't be opened; a probe for space succeeds.
+class UnopenableFileSystem : public rocksdb::FileSystemWrapper {
+ public:
+  explicit UnopenableFileSystem(const std::shared_ptr<rocksdb::FileSystem>& target)
+      : FileSystemWrapper(target) {}
+  const char* Name() const override { return "UnopenableFileSystem"; }
+  rocksdb::IOStatus NewSequentialFile(const std::string& path, const rocksdb::FileOptions& options,
+                                      std::unique_ptr<rocksdb::FSSequentialFile>* file,
+                                      rocksdb::IODebugContext* context) override {
+    if (unopenable && absl::EndsWith(path, "/CURRENT")) return rocksdb::IOStatus::IOError("bad sector");
+    return FileSystemWrapper::NewSequentialFile(path, options, file, context);
+  }
+  rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
+                                    std::unique_ptr<rocksdb::FSWritableFile>* file,
+                                    rocksdb::IODebugContext* context) override {
+    std::unique_ptr<rocksdb::FSWritableFile> target;
+    rocksdb::IOStatus status = FileSystemWrapper::NewWritableFile(path, options, &target, context);
+    if (!status.ok()) return status;
+    *file = std::move(target);
+    if (absl::EndsWith(path, ".log")) *file = std::make_unique<Log>(std::move(*file), this);
+    return status;
+  }
+  std::atomic<bool> unopenable{false}, logs_full{false};
+
+ private:
+  class Log : public rocksdb::FSWritableFileOwnerWrapper {
+   public:
+    Log(std::unique_ptr<rocksdb::FSWritableFile> target, UnopenableFileSystem* system)
+        : FSWritableFileOwnerWrapper(std::move(target)), system_(system) {}
+    using FSWritableFileOwnerWrapper::Append;
+    rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
+                             rocksdb::IODebugContext* context) override {
+      if (system_->logs_full) return rocksdb::IOStatus::NoSpace();
+      return FSWritableFileOwnerWrapper::Append(data, options, context);
+    }
+
+   private:
+    UnopenableFileSystem* const system_;
+  };
+};
+
+class ReopeningTest : public testing::Test {
+ protected:
+  // A store with two entries that has just stopped, since its log found the disk full.
+  void SetUp() override {
+    RocksdbOptions options = Options(directory_.path());
+    options.env = env_.get();
+    auto store = RocksdbStore::Open(options);
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+    ASSERT_TRUE(store_->Put({Tuning("a"), Tuning("b")}).ok());
+    system_->logs_full = true;
+    ASSERT_EQ(store_->Put({Tuning("c")}).code(), StatusCode::kResourceExhausted);
+    ASSERT_TRUE(store_->FindMissing(kIds)->empty()) << "the control: reads go on";
+  }
+  void ExpectNothingIsPromised() {
+    EXPECT_EQ(*store_->FindMissing(kIds), kIds);
+    EXPECT_TRUE(store_->Scan(EntryKind::kTuning, "", 0, "")->empty());
+    EXPECT_EQ(store_->Get(kIds[0]).status().code(), StatusCode::kUnavailable);
+    EXPECT_FALSE(store_->write_state().ok());
+  }
+  absl::Status PutOnceItOpens() {
+    const absl::Time end = absl::Now() + absl::Seconds(60);
+    absl::Status put = store_->Put({Tuning("c")});
+    for (; !put.ok() && absl::Now() < end; put = store_->Put({Tuning("c")})) {
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    return put;
+  }
+
+  const std::vector<EntryId> kIds = {Tuning("a").id, Tuning("b").id};
+  TemporaryDirectory directory_;
+  const std::shared_ptr<UnopenableFileSystem> system_ =
+      std::make_shared<UnopenableFileSystem>(rocksdb::FileSystem::Default());
+  const std::unique_ptr<rocksdb::Env> env_ = rocksdb::NewCompositeEnv(system_);
+  std::unique_ptr<RocksdbStore> store_;
+};
+
+TEST_F(ReopeningTest, WhatCannotBeOpenedIsNotPromised) {
+  system_->logs_full = false;
+  system_->unopenable = true;
+  EXPECT_EQ(store_->Put({Tuning("c")}).code(), StatusCode::kUnavailable);
+  ExpectNothingIsPromised();
+  system_->unopenable = false;
+  ASSERT_TRUE(PutOnceItOpens().ok());
+  EXPECT_TRUE(store_->FindMissing(kIds)->empty());
+  EXPECT_TRUE(store_->Get(kIds[0]).ok());
+}
+
+TEST_F(ReopeningTest, WhatWasSetAsideIsNotPromised) {
+  std::ofstream(directory_.path() + "/db/CURRENT") << "damaged";
+  EXPECT_EQ(store_->Put({Tuning("c")}).code(), StatusCode::kResourceExhausted) << "of the format";
+  EXPECT_TRUE(store_->started_anew());
+  ExpectNothingIsPromised();
+  system_->logs_full = false;
+  ASSERT_TRUE(PutOnceItOpens().ok());
+  EXPECT_EQ(*store_->FindMissing(kIds), kIds);
+  EXPECT_TRUE(store_->Get(Tuning("c").id).ok());
+}
+
 TEST(RocksdbStoreTest, SecondProcessIsRefused) {
   TemporaryDirectory directory;
   auto first = RocksdbStore::Open(Options(directory.path()));
