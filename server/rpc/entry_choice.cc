@@ -48,6 +48,24 @@ absl::Status Choose(const Catalog& catalog, EntryKind kind, absl::string_view pr
   return absl::IsOutOfRange(status) ? absl::OkStatus() : status;
 }
 
+// How many there were.
+absl::StatusOr<uint64_t> RemoveKind(Store& store, EntryKind kind, const CallerGone& gone,
+                                    CountsByKind* removed) {
+  uint64_t count = 0;
+  std::string after;
+  for (;;) {
+    if (gone()) return Stopped();
+    KILN_ASSIGN_OR_RETURN(const std::vector<CatalogEntry> page, store.catalog().Scan(kind, "", kPage, after));
+    if (page.empty()) return count;
+    after = page.back().id.key;
+    std::vector<EntryId> ids;
+    for (const CatalogEntry& entry : page) ids.push_back(entry.id);
+    KILN_RETURN_IF_ERROR(store.artifacts().Delete(ids));
+    count += ids.size();
+    (*removed)[static_cast<size_t>(kind)] += ids.size();
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<KeyPrefix> KeyPrefix::Parse(absl::string_view hex) {
@@ -120,17 +138,14 @@ absl::Status RemoveEntries(Store& store, const std::vector<EntryId>& ids, const 
 absl::Status RemoveAllEntries(Store& store, const CallerGone& gone, CountsByKind* removed) {
   for (EntryKind kind : {EntryKind::kManifest, EntryKind::kFailure, EntryKind::kKernel, EntryKind::kTuning,
                          EntryKind::kObject, EntryKind::kMeta}) {
-    std::string after;
-    for (;;) {
-      if (gone()) return Stopped();
-      KILN_ASSIGN_OR_RETURN(const std::vector<CatalogEntry> page,
-                            store.catalog().Scan(kind, "", kPage, after));
-      if (page.empty()) break;
-      after = page.back().id.key;
-      std::vector<EntryId> ids;
-      for (const CatalogEntry& entry : page) ids.push_back(entry.id);
-      KILN_RETURN_IF_ERROR(store.artifacts().Delete(ids));
-      (*removed)[static_cast<size_t>(kind)] += ids.size();
+    KILN_RETURN_IF_ERROR(RemoveKind(store, kind, gone, removed).status());
+  }
+  // What was written meanwhile may name objects that have gone.
+  for (bool found = true; found;) {
+    found = false;
+    for (EntryKind kind : {EntryKind::kManifest, EntryKind::kKernel}) {
+      KILN_ASSIGN_OR_RETURN(const uint64_t late, RemoveKind(store, kind, gone, removed));
+      found |= late > 0;
     }
   }
   return absl::OkStatus();

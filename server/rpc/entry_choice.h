@@ -45,8 +45,8 @@ absl::StatusOr<ChosenEntries> ChooseEntries(Store& store, const KeyPrefix& prefi
 // Deletes in batches, so that no writer waits for long.
 absl::Status RemoveEntries(Store& store, const std::vector<EntryId>& ids, const CallerGone& gone);
 
-// Deletes whatever the store holds: what names others first, so that none is left without what it names.
-// Counts by kind in `removed`, also where it stops early.
+// Deletes whatever the store holds: what names others first and, where it was written meanwhile, last again,
+// so that none is left without what it names. Counts by kind in `removed`, also where it stops early.
 using CountsByKind = std::array<uint64_t, kEntryKinds>;
 absl::Status RemoveAllEntries(Store& store, const CallerGone& gone, CountsByKind* removed);
 

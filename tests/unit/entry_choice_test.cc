@@ -4,6 +4,7 @@
 #include "server/rpc/entry_choice.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 
 #include "absl/strings/match.h"
@@ -34,12 +35,14 @@ class CountedEntries : public ArtifactStore {
   absl::Status Put(absl::Span<const Entry> batch) override { return base_->Put(batch); }
   absl::Status Delete(absl::Span<const EntryId> ids) override {
     deleted_together = std::max(deleted_together, ids.size());
+    if (before_delete) before_delete(ids[0].kind);
     return base_->Delete(ids);
   }
   absl::StatusOr<std::vector<EntryId>> FindMissing(absl::Span<const EntryId> ids) override {
     return base_->FindMissing(ids);
   }
   size_t gets = 0, deleted_together = 0;
+  std::function<void(EntryKind)> before_delete;
 
  private:
   ArtifactStore* const base_;
@@ -177,6 +180,21 @@ TEST_F(EntryChoiceTest, EverythingGoesInBatchesAndIsCounted) {
   EXPECT_EQ(removed[static_cast<size_t>(EntryKind::kTuning)], kTuningRecords);
   EXPECT_EQ(removed[static_cast<size_t>(EntryKind::kObject)], 1u);
   EXPECT_LE(store_->artifacts().deleted_together, 512u);
+}
+
+TEST_F(EntryChoiceTest, WhatNamesOthersGoesAlsoWhereItWasWrittenMeanwhile) {
+  size_t written = 0;
+  store_->artifacts().before_delete = [&](EntryKind kind) {
+    // Once while the objects go, and once more while what was written then goes.
+    if (written == 2 || kind != (written == 0 ? EntryKind::kObject : EntryKind::kManifest)) return;
+    ++written;
+    EXPECT_TRUE(store_->artifacts().Put({ManifestOf(9'000 + written)}).ok());
+  };
+  CountsByKind removed = {};
+  ASSERT_TRUE(RemoveAllEntries(*store_, [] { return false; }, &removed).ok());
+  EXPECT_EQ(written, 2u);
+  EXPECT_EQ(Entries(), 0u);
+  EXPECT_EQ(removed[static_cast<size_t>(EntryKind::kManifest)], kManifests + 2);
 }
 
 TEST_F(EntryChoiceTest, ARemovalStopsWithItsCallerAndSaysWhatItTook) {
