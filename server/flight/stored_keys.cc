@@ -124,7 +124,8 @@ absl::Status StoredKeys::Put(const std::shared_ptr<const Artifact>& artifact) {
   const KnownKeyPtr after = index_->Load(artifact->compile_key, [&] {
     const KnownKeyPtr read = Read(artifact->compile_key);
     const auto same = [&](const KnownVariant& variant) { return variant.variant_id == artifact->variant_id; };
-    if (std::any_of(read->variants.begin(), read->variants.end(), same)) return read;
+    // What names objects that have gone is kept nowhere.
+    if (absl::IsAborted(put) || std::any_of(read->variants.begin(), read->variants.end(), same)) return read;
     // The disk has not got it; memory has.
     auto known = std::make_shared<KnownKey>(*read);
     for (const KnownVariant& variant : before->variants) {

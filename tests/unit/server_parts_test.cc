@@ -578,6 +578,37 @@ TEST_F(Scratch, ANewVariantTakesNoPinnedOnesPlace) {
   }
 }
 
+// Its objects went while it was made. The control: with them it is a hit.
+TEST_F(Scratch, AVariantWithoutItsObjectsIsNoHit) {
+  v1::StoreConfig config;
+  config.set_directory(directory_ + "/store");
+  auto store = NewStore(config);
+  ASSERT_TRUE(store.ok()) << store.status();
+  v1::EmitReply reply;
+  reply.set_kind(v1::FLAT_IMAGE);
+  reply.set_object("an object");
+  const auto kernel = PackKernel("key", "loops", reply);
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  ArtifactIngredients ingredients;
+  ingredients.compile_key = Sha256("graph");
+  ingredients.kernels = absl::MakeConstSpan(&*kernel, 1);
+  v1::PlanReply plan;
+  plan.add_kernels()->set_kernel("loops");
+  plan.mutable_program()->add_steps()->mutable_launch()->set_kernel(0);
+  const auto whole = std::make_shared<const Artifact>(AssembleArtifact(ingredients, plan));
+  auto torn = std::make_shared<Artifact>(AssembleArtifact(ingredients, plan));
+  std::erase_if(torn->entries, [](const Entry& entry) { return entry.id.kind == EntryKind::kObject; });
+  HitIndex index(1 << 20);
+  SystemClock clock;
+  StoredKeys keys(store->get(), &index, &clock);
+  keys.Announce(torn);
+  EXPECT_EQ(keys.Put(torn).code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(keys.Load(whole->compile_key)->variants.empty());
+  keys.Announce(whole);
+  EXPECT_TRUE(keys.Put(whole).ok());
+  EXPECT_EQ(keys.Load(whole->compile_key)->variants.size(), 1u);
+}
+
 // ---- Hits ------------------------------------------------------------------------------------
 
 KnownKeyPtr KnownOf(size_t bytes) {
