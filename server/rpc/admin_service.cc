@@ -279,7 +279,8 @@ void AdminService::AddListings(const grpc::CallbackServerContext& context, const
 absl::Status AdminService::AnswerShow(const grpc::CallbackServerContext& context,
                                       const v1::ShowRequest& request, v1::ShowReply* reply) {
   KILN_ASSIGN_OR_RETURN(const KeyPrefix prefix, KeyPrefix::Parse(request.key_prefix()));
-  KILN_ASSIGN_OR_RETURN(const ChosenEntries chosen, ChooseEntries(*store_, prefix, kShowMax, Gone(context)));
+  KILN_ASSIGN_OR_RETURN(const ChosenEntries chosen,
+                        ChooseEntries(*store_, prefix, RequestKeys::kElse, kShowMax, Gone(context)));
   for (const CatalogEntry& entry : chosen.manifests) {
     if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     absl::StatusOr<Found> found = ReadEntry(entry);
@@ -316,7 +317,8 @@ absl::Status AdminService::AnswerVerify(const grpc::CallbackServerContext&, cons
 absl::StatusOr<ChosenEntries> AdminService::ChooseByKey(const grpc::CallbackServerContext& context,
                                                         const std::string& hex, bool every_match) {
   KILN_ASSIGN_OR_RETURN(const KeyPrefix prefix, KeyPrefix::Parse(hex));
-  KILN_ASSIGN_OR_RETURN(ChosenEntries chosen, ChooseEntries(*store_, prefix, /*limit=*/0, Gone(context)));
+  KILN_ASSIGN_OR_RETURN(ChosenEntries chosen,
+                        ChooseEntries(*store_, prefix, RequestKeys::kToo, /*limit=*/0, Gone(context)));
   const size_t keys = CompileKeysOf(IdsOf(chosen)).size();
   if (keys > 1 && !every_match) {
     return absl::FailedPreconditionError(

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/match.h"
-#include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "kiln/v1/artifact.pb.h"
@@ -101,8 +100,8 @@ absl::Status VisitEntries(const Catalog& catalog, EntryKind kind, absl::string_v
   }
 }
 
-absl::StatusOr<ChosenEntries> ChooseEntries(Store& store, const KeyPrefix& prefix, size_t limit,
-                                            const CallerGone& gone) {
+absl::StatusOr<ChosenEntries> ChooseEntries(Store& store, const KeyPrefix& prefix, RequestKeys request_keys,
+                                            size_t limit, const CallerGone& gone) {
   const Catalog& catalog = store.catalog();
   ChosenEntries chosen;
   const auto by_compile_key = [&](const CatalogEntry& entry) {
@@ -112,14 +111,16 @@ absl::StatusOr<ChosenEntries> ChooseEntries(Store& store, const KeyPrefix& prefi
     return !by_compile_key(entry) && prefix.Begins(absl::string_view(entry.id.key).substr(kDigestBytes));
   };
   const auto by_request_key = [&](const CatalogEntry& entry) {
-    return prefix.Begins(RequestKeyOf(store, entry));
+    return !by_compile_key(entry) && !by_variant(entry) && prefix.Begins(RequestKeyOf(store, entry));
   };
   KILN_RETURN_IF_ERROR(
       Choose(catalog, EntryKind::kManifest, prefix.bytes(), limit, gone, by_compile_key, &chosen.manifests));
   KILN_RETURN_IF_ERROR(Choose(catalog, EntryKind::kManifest, "", limit, gone, by_variant, &chosen.manifests));
   KILN_RETURN_IF_ERROR(
       Choose(catalog, EntryKind::kFailure, prefix.bytes(), limit, gone, by_compile_key, &chosen.failures));
-  if (!chosen.manifests.empty() || !chosen.failures.empty()) return chosen;
+  const bool found = !chosen.manifests.empty() || !chosen.failures.empty();
+  if (found && prefix.whole()) return chosen;
+  if (request_keys == RequestKeys::kElse && !chosen.manifests.empty()) return chosen;
   KILN_RETURN_IF_ERROR(
       Choose(catalog, EntryKind::kManifest, "", limit, gone, by_request_key, &chosen.manifests));
   KILN_RETURN_IF_ERROR(

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cache/store.h"
+#include "compiler/support/digest.h"
 
 namespace kiln {
 
@@ -27,6 +28,7 @@ class KeyPrefix {
   bool Begins(absl::string_view key) const;
   // Whole bytes: every key that it begins, and some others, begin with these.
   const std::string& bytes() const { return bytes_; }
+  bool whole() const { return bytes_.size() >= kDigestBytes; }
 
  private:
   std::string bytes_;
@@ -34,13 +36,16 @@ class KeyPrefix {
 };
 
 // Manifests whose CompileKey or VariantId begins so, and failures by their CompileKey, in the order of the
-// keys: the catalogue alone is asked. Where there are none, those whose RequestKey does: for that every
-// manifest and the record of every failure is read. At most `limit` of a kind; 0: all.
+// keys: the catalogue alone is asked. After them those whose RequestKey does, for which every manifest and
+// the record of every failure is read: kToo, so that whoever removes hears of all that he may have meant, or,
+// kElse, where no manifest has been found. A whole key that has been found is nobody else's. At most `limit`
+// of a kind; 0: all.
+enum class RequestKeys { kElse, kToo };
 struct ChosenEntries {
   std::vector<CatalogEntry> manifests, failures;
 };
-absl::StatusOr<ChosenEntries> ChooseEntries(Store& store, const KeyPrefix& prefix, size_t limit,
-                                            const CallerGone& gone);
+absl::StatusOr<ChosenEntries> ChooseEntries(Store& store, const KeyPrefix& prefix, RequestKeys request_keys,
+                                            size_t limit, const CallerGone& gone);
 
 // Deletes in batches, so that no writer waits for long.
 absl::Status RemoveEntries(Store& store, const std::vector<EntryId>& ids, const CallerGone& gone);

@@ -103,8 +103,10 @@ class EntryChoiceTest : public testing::Test {
     }
     ASSERT_TRUE(store_->artifacts().Put(batch).ok());
   }
-  ChosenEntries Choose(const std::string& hex, size_t limit = 0) {
-    const auto chosen = ChooseEntries(*store_, *KeyPrefix::Parse(hex), limit, [] { return false; });
+  ChosenEntries Choose(const std::string& hex, size_t limit = 0,
+                       RequestKeys request_keys = RequestKeys::kElse) {
+    const auto chosen =
+        ChooseEntries(*store_, *KeyPrefix::Parse(hex), request_keys, limit, [] { return false; });
     EXPECT_TRUE(chosen.ok()) << chosen.status();
     return chosen.ok() ? *chosen : ChosenEntries();
   }
@@ -160,14 +162,40 @@ TEST_F(EntryChoiceTest, RequestKeysAreReadWhereNothingElseBeginsSo) {
   EXPECT_TRUE(failure.manifests.empty());
 }
 
+// A failure and a manifest whose CompileKeys begin as another manifest's RequestKey.
+TEST_F(EntryChoiceTest, ShortPrefixesOfARequestKeyMayBeACompileKeysToo) {
+  constexpr size_t kShared = 4;
+  const std::string request = RequestOf(7), hex = ToHex(request.substr(0, kShared));
+  const EntryId failure = {EntryKind::kFailure, request.substr(0, kShared) + KeyOf(0).substr(kShared)};
+  ASSERT_TRUE(store_->artifacts().Put({{failure, MakeEntryValue("refused")}}).ok());
+  const ChosenEntries shown = Choose(hex);
+  ASSERT_EQ(shown.manifests.size(), 1u) << "a failure hides no manifest";
+  EXPECT_EQ(shown.manifests[0].id, ManifestOf(7).id);
+  EXPECT_EQ(shown.failures.size(), 1u);
+
+  Entry manifest = ManifestOf(8);
+  manifest.id.key = ManifestEntryKey(request.substr(0, kShared) + KeyOf(1).substr(kShared), VariantOf(8));
+  ASSERT_TRUE(store_->artifacts().Put({manifest}).ok());
+  EXPECT_EQ(Choose(hex).manifests.size(), 1u) << "the control: one is shown, by its CompileKey";
+  const ChosenEntries removed = Choose(hex, /*limit=*/0, RequestKeys::kToo);
+  ASSERT_EQ(removed.manifests.size(), 2u) << "a removal hears of both";
+  EXPECT_EQ(removed.manifests[0].id, manifest.id);
+  EXPECT_EQ(removed.manifests[1].id, ManifestOf(7).id);
+
+  const size_t gets = store_->inspection().gets;
+  EXPECT_EQ(Choose(ToHex(KeyOf(7)), /*limit=*/0, RequestKeys::kToo).manifests.size(), 1u);
+  EXPECT_EQ(store_->inspection().gets, gets) << "a whole key is nobody else's";
+}
+
 TEST_F(EntryChoiceTest, NothingIsReadForACallerWhoHasGone) {
   const KeyPrefix prefix = *KeyPrefix::Parse(ToHex(Sha256("nobody's")));
   size_t gets_allowed = 10;
   const auto gone = [&] { return store_->inspection().gets >= gets_allowed; };
-  EXPECT_EQ(ChooseEntries(*store_, prefix, 0, gone).status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(ChooseEntries(*store_, prefix, RequestKeys::kElse, 0, gone).status().code(),
+            StatusCode::kCancelled);
   EXPECT_EQ(store_->inspection().gets, 10u);
   gets_allowed = SIZE_MAX;
-  EXPECT_TRUE(ChooseEntries(*store_, prefix, 0, gone).ok());
+  EXPECT_TRUE(ChooseEntries(*store_, prefix, RequestKeys::kElse, 0, gone).ok());
   EXPECT_EQ(store_->inspection().gets, 10u + kManifests + kFailures);
 }
 
