@@ -10,13 +10,14 @@ uint64_t BytesOf(const Entry& entry) { return entry.value->size() + entry.id.key
 void RefusedWrites::Keep(absl::Span<const Entry> batch) {
   uint64_t bytes = 0;
   for (const Entry& entry : batch) bytes += BytesOf(entry);
-  const absl::Time now = options_.now();
+  const MonotonicTime now = options_.now();
+  const MonotonicTime until = now + absl::ToChronoNanoseconds(options_.kept);
   absl::MutexLock lock(&mutex_);
   for (const Entry& entry : batch) Erase(entry.id);
   if (bytes > options_.bytes_max) return;
   for (const Entry& entry : batch) {
     Erase(entry.id);  // the last of a batch wins
-    index_[entry.id] = kept_.insert(kept_.end(), {entry, now + options_.kept});
+    index_[entry.id] = kept_.insert(kept_.end(), {entry, until});
     bytes_ += BytesOf(entry);
   }
   LetGo(now);
@@ -44,7 +45,7 @@ void RefusedWrites::Erase(const EntryId& id) {
   kept_.erase(kept);
 }
 
-void RefusedWrites::LetGo(absl::Time now) {
+void RefusedWrites::LetGo(MonotonicTime now) {
   while (!kept_.empty() && (bytes_ > options_.bytes_max || kept_.front().until <= now)) {
     Erase(EntryId(kept_.front().entry.id));
   }

@@ -11,16 +11,16 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cache/artifact_store.h"
+#include "compiler/support/monotonic_time.h"
 
 namespace kiln {
 
 struct RefusedWritesOptions {
   uint64_t bytes_max = uint64_t{64} << 20;  // of keys and values
   absl::Duration kept = absl::Seconds(60);
-  std::function<absl::Time()> now = absl::Now;
+  std::function<MonotonicTime()> now = MonotonicNow;
 };
 
 class RefusedWrites {
@@ -36,12 +36,12 @@ class RefusedWrites {
  private:
   struct Kept {
     Entry entry;
-    absl::Time until;
+    MonotonicTime until;
   };
   using List = std::list<Kept>;  // the oldest first
 
   void Erase(const EntryId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LetGo(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LetGo(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const RefusedWritesOptions options_;
   absl::Mutex mutex_;

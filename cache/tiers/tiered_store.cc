@@ -10,13 +10,6 @@ bool IsEnvironmentError(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status);
 }
 
-std::vector<EntryId> IdsOf(absl::Span<const Entry> batch) {
-  std::vector<EntryId> ids;
-  ids.reserve(batch.size());
-  for (const Entry& entry : batch) ids.push_back(entry.id);
-  return ids;
-}
-
 }  // namespace
 
 size_t TieredStore::StripeOf(const EntryId& id) { return absl::Hash<EntryId>()(id) % kStripes; }
@@ -26,7 +19,8 @@ void TieredStore::MoveVersion(const EntryId& id, StripeVersions* versions) {
   if (versions->count(index) != 0) return;
   Stripe& stripe = stripes_[index];
   absl::MutexLock lock(&stripe.mutex);
-  (*versions)[index] = ++stripe.version;
+  ++stripe.versions.version;
+  (*versions)[index] = stripe.versions;
 }
 
 absl::StatusOr<EntryValue> TieredStore::Get(const EntryId& id) {
@@ -41,12 +35,12 @@ absl::StatusOr<EntryValue> TieredStore::Get(const EntryId& id) {
   uint64_t version;
   {
     absl::MutexLock lock(&stripe.mutex);
-    version = stripe.version;
+    version = stripe.versions.version;
   }
   value = slow_->Get(id);
   if (!value.ok()) return value;
   absl::MutexLock lock(&stripe.mutex);
-  if (stripe.version == version) {
+  if (stripe.versions.version == version) {
     KILN_RETURN_IF_ERROR(fast_->Put({{id, *value}}));
   }
   return value;
@@ -57,22 +51,27 @@ absl::Status TieredStore::Put(absl::Span<const Entry> batch) {
   StripeVersions versions;
   for (const Entry& entry : batch) MoveVersion(entry.id, &versions);
   absl::Status stored = slow_->Put(batch);
-  bool keep = stored.ok() || IsEnvironmentError(stored);
-  if (stored.ok()) {
-    refused_.Forget(IdsOf(batch));
-  } else if (keep) {
-    refused_.Keep(batch);
-  }
-  for (const auto& [index, version] : versions) {
+  const bool refused = IsEnvironmentError(stored);
+  if (refused) refused_.Keep(batch);
+  for (const auto& [index, begun] : versions) {
     Stripe& stripe = stripes_[index];
     absl::MutexLock lock(&stripe.mutex);
-    // Where somebody else wrote meanwhile, it is not known which write the slow store took last: the
-    // next read asks it.
-    bool alone = stripe.version == version;
-    ++stripe.version;
+    const Versions before = stripe.versions;
+    ++stripe.versions.version;
+    if (stored.ok()) ++stripe.versions.taken;
     for (const Entry& entry : batch) {
-      if (!keep || StripeOf(entry.id) != index) continue;
-      KILN_RETURN_IF_ERROR(alone || !stored.ok() ? fast_->Put({entry}) : fast_->Delete({entry.id}));
+      if (StripeOf(entry.id) != index) continue;
+      if (stored.ok()) {
+        refused_.Forget({entry.id});
+        // Where somebody else wrote meanwhile, it is not known which write the slow store took last: the
+        // next read asks it.
+        const bool alone = before.version == begun.version;
+        KILN_RETURN_IF_ERROR(alone ? fast_->Put({entry}) : fast_->Delete({entry.id}));
+      } else if (refused && before.taken == begun.taken) {
+        KILN_RETURN_IF_ERROR(fast_->Put({entry}));
+      } else if (refused) {
+        refused_.Forget({entry.id});
+      }
     }
   }
   return stored;
@@ -85,13 +84,15 @@ absl::Status TieredStore::Delete(absl::Span<const EntryId> ids) {
     MoveVersion(id, &versions);
   }
   absl::Status deleted = slow_->Delete(ids);
-  refused_.Forget(ids);
-  for (const auto& [index, version] : versions) {
+  for (const auto& [index, begun] : versions) {
     Stripe& stripe = stripes_[index];
     absl::MutexLock lock(&stripe.mutex);
-    ++stripe.version;
+    ++stripe.versions.version;
+    ++stripe.versions.taken;
     for (const EntryId& id : ids) {
-      if (StripeOf(id) == index) KILN_RETURN_IF_ERROR(fast_->Delete({id}));
+      if (StripeOf(id) != index) continue;
+      refused_.Forget({id});
+      KILN_RETURN_IF_ERROR(fast_->Delete({id}));
     }
   }
   return deleted;
@@ -109,9 +110,10 @@ absl::StatusOr<std::vector<EntryId>> TieredStore::FindMissing(absl::Span<const E
 void TieredStore::Forget(absl::Span<const EntryId> ids) {
   for (const EntryId& id : ids) {
     Stripe& stripe = stripes_[StripeOf(id)];
-    refused_.Forget({id});
     absl::MutexLock lock(&stripe.mutex);
-    ++stripe.version;
+    ++stripe.versions.version;
+    ++stripe.versions.taken;
+    refused_.Forget({id});
     fast_->Delete({id}).IgnoreError();  // fails for malformed ids only, and these were entries
   }
 }

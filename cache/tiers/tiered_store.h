@@ -5,7 +5,7 @@
 // all the same and the slow store's error is returned: what was compiled can be served until memory
 // forgets it, and for a minute at least (refused_writes.h); the caller knows that it is not durable.
 // Thread-safe. A stale value never enters the fast store: every write moves a version that a
-// concurrent fill checks.
+// concurrent fill checks. A refused value is not kept where the slow store took another write meanwhile.
 #pragma once
 
 #include <array>
@@ -39,14 +39,20 @@ class TieredStore : public ArtifactStore {
   uint64_t fast_hits() const { return fast_hits_.load(std::memory_order_relaxed); }
 
  private:
-  // Entries share a stripe by hash; a version moves at the start and at the end of each write.
+  // A version moves at the start and at the end of each write, `taken` at the end of each that the slow store
+  // took: many may be refused at a time, and none of them stands in another's way.
+  struct Versions {
+    uint64_t version = 0;
+    uint64_t taken = 0;
+  };
+  // Entries share a stripe by hash.
   struct Stripe {
     absl::Mutex mutex;
-    uint64_t version ABSL_GUARDED_BY(mutex) = 0;
+    Versions versions ABSL_GUARDED_BY(mutex);
   };
   static size_t StripeOf(const EntryId& id);
-  // The stripes of some ids, each once, and the version that a write has moved each to.
-  using StripeVersions = std::map<size_t, uint64_t>;
+  // The stripes of some ids, each once, and what a write has moved each to.
+  using StripeVersions = std::map<size_t, Versions>;
   void MoveVersion(const EntryId& id, StripeVersions* versions);
 
   static constexpr size_t kStripes = 64;

@@ -25,6 +25,7 @@
 #include "cache/engine/usage_index.h"
 #include "cache/tiers/coalescing_store.h"
 #include "cache/tiers/tiered_store.h"
+#include "compiler/support/monotonic_time.h"
 #include "gtest/gtest.h"
 #include "rocksdb/file_system.h"
 #include "rocksdb/write_batch.h"
@@ -112,7 +113,7 @@ TEST(TieredStoreTest, FullDiskIsToldAndServedFromMemory) {
 // minute.
 TEST(TieredStoreTest, WhatTheDiskRefusedIsThereForAMinute) {
   absl::Status trouble = absl::ResourceExhaustedError("no space");
-  absl::Time now = absl::UnixEpoch();
+  MonotonicTime now;
   RefusedWritesOptions refused;
   refused.bytes_max = 10'000;
   refused.now = [&now] { return now; };
@@ -132,9 +133,9 @@ TEST(TieredStoreTest, WhatTheDiskRefusedIsThereForAMinute) {
     EXPECT_EQ(store.Put(batch).code(), trouble.code());
   };
   put({Tuning("a"), Tuning("b")});
-  now += absl::Seconds(59);
+  now += std::chrono::seconds(59);
   EXPECT_TRUE(there("a") && there("b"));
-  now += absl::Seconds(1);
+  now += std::chrono::seconds(1);
   EXPECT_FALSE(there("a") || there("b"));
   // Bounded: the oldest go, and what alone is too much is not kept in part.
   put({Tuning("a", std::string(4'000, 'v'))});
@@ -157,6 +158,49 @@ TEST(TieredStoreTest, WhatTheDiskRefusedIsThereForAMinute) {
   trouble = absl::InvalidArgumentError("drill");
   put({Tuning("f")});
   EXPECT_FALSE(there("f"));
+}
+
+// A write that the disk refuses, and another that comes to its end meanwhile.
+TEST(TieredStoreTest, ARefusedValueHidesNoneThatWasWrittenMeanwhile) {
+  constexpr int kKeys = 200;  // several a stripe
+  const auto batch = [](const char* value) {
+    std::vector<Entry> entries;
+    for (int i = 0; i < kKeys; ++i) entries.push_back(Tuning(absl::StrCat(i), value));
+    return entries;
+  };
+  for (const uint64_t memory : {0, 1 << 20}) {
+    std::vector<absl::Status> outcomes;  // of the puts to come, the last one first
+    std::function<void()> meanwhile;
+    TieredStore store(
+        std::make_unique<MemoryStore>(memory),
+        std::make_unique<FailingStore>(std::make_unique<MemoryStore>(1 << 20), [&](Operation operation) {
+          if (operation != Operation::kPut) return absl::OkStatus();
+          const absl::Status outcome = outcomes.back();
+          outcomes.pop_back();
+          if (const auto then = std::exchange(meanwhile, nullptr)) then();
+          return outcome;
+        }));
+    const auto expect = [&](absl::string_view value) {
+      for (int i = 0; i < kKeys; ++i) {
+        const auto found = store.Get(Tuning(absl::StrCat(i)).id);
+        ASSERT_TRUE(found.ok()) << value << ": " << found.status();
+        ASSERT_EQ(**found, value);
+      }
+    };
+    const absl::Status full = absl::ResourceExhaustedError("no space");
+    outcomes = {absl::OkStatus(), full};
+    meanwhile = [&] { EXPECT_TRUE(store.Put(batch("newer")).ok()); };
+    EXPECT_EQ(store.Put(batch("older")).code(), full.code());
+    expect("newer");
+    // The controls: what is refused later is served, and two that are refused at a time don't matter.
+    outcomes = {full};
+    EXPECT_EQ(store.Put(batch("newest")).code(), full.code());
+    expect("newest");
+    outcomes = {full, full};
+    meanwhile = [&] { EXPECT_EQ(store.Put(batch("first")).code(), full.code()); };
+    EXPECT_EQ(store.Put(batch("second")).code(), full.code());
+    expect("second");
+  }
 }
 
 // A fill that began before an entry went must not bring it back: by a Delete, or because the slow store lost
