@@ -76,6 +76,7 @@ PyObject* Configure(PyObject*, PyObject* arguments) {
   options.runtime_dir = Entry(dict, "runtime_dir");
   options.store_dir = Entry(dict, "store_dir");
   options.job = Entry(dict, "job");
+  options.background = Entry(dict, "class") == "background";
   if (PyErr_Occurred()) return nullptr;
   if (!options.address.empty()) {
     absl::StatusOr<std::string> address = NormalAddress(options.address);

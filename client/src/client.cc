@@ -220,6 +220,8 @@ class Session {
     Cancellation& cancellation_;
   };
 
+  v1::WorkClass WorkClass() const { return options_.background ? v1::WORK_BACKGROUND : v1::WORK_INTERACTIVE; }
+
   absl::Status Lookup(v1::LookupReply& reply) {
     Call call(*this);
     v1::LookupRequest request;
@@ -273,6 +275,7 @@ class Session {
     *header.mutable_notes() = input_.notes;
     LimitNotes(header.mutable_notes());
     header.set_job(options_.job);
+    header.set_work_class(WorkClass());
     header.set_want_debug(input_.want_debug);
     bool open = stream->Write(request);
     const std::string packed = ZstdCompress(input_.graph);
@@ -291,6 +294,7 @@ class Session {
     request.set_namespace_(options_.name_space);
     request.set_job_id(job);
     *request.mutable_hints() = input_.hints;
+    request.set_work_class(WorkClass());
     artifact_.joined = true;
     auto stream = stub_.Attach(call.context(), request);
     return WithPushback(Follow(*stream), *call.context());

@@ -74,6 +74,10 @@ absl::Status CheckTenants(const v1::ListenConfig& listen) {
       return Refuse("listen.tenants.name", absl::StrCat(tenant.name(), " is there twice"));
     }
     if (tenant.uids().empty()) return Refuse("listen.tenants.uids", absl::StrCat(tenant.name(), " has none"));
+    if (tenant.has_compile_seconds_per_hour()) {
+      KILN_RETURN_IF_ERROR(
+          CheckAtLeast("listen.tenants.compile_seconds_per_hour", tenant.compile_seconds_per_hour(), 1));
+    }
     for (const uint32_t uid : tenant.uids()) {
       if (uid == kNobody) return Refuse("listen.tenants.uids", "65534 is nobody's own");
       if (!uids.insert(uid).second) {

@@ -25,6 +25,10 @@ FlightTable::Options TableOptions(const v1::Config& config) {
   options.tasks.gpus = config.measuring().gpus();
   options.queue_max = config.admission().queue_max();
   options.graphs_bytes_max = config.admission().graphs_bytes_max();
+  for (const v1::TenantConfig& tenant : config.listen().tenants()) {
+    if (tenant.has_compile_seconds_per_hour())
+      options.quotas[tenant.name()] = static_cast<double>(tenant.compile_seconds_per_hour());
+  }
   options.new_job_id = NewJobId;
   return options;
 }

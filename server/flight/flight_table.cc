@@ -1,6 +1,7 @@
 #include "server/flight/flight_table.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
@@ -14,8 +15,8 @@ namespace {
 constexpr char kPushback[] = "kiln/pushback-milliseconds";
 constexpr double kPushbackSecondsMin = 0.1;
 constexpr double kPushbackSecondsMax = 30;
+constexpr double kPushbackQuotaSecondsMax = 3660;
 constexpr double kUnknownCompileSeconds = 1;
-constexpr double kTypicalOf = 16;  // compiles, of which the mean is moved by the last
 
 }  // namespace
 
@@ -34,7 +35,12 @@ const char* FlightStateName(FlightTable::State state) {
 }
 
 FlightTable::FlightTable(Options options, const Clock* clock, Workers* workers, FlightStore* store)
-    : options_(std::move(options)), clock_(clock), workers_(workers), store_(store), tasks_(options_.tasks) {}
+    : options_(std::move(options)),
+      clock_(clock),
+      workers_(workers),
+      store_(store),
+      tasks_(options_.tasks),
+      quotas_(options_.quotas) {}
 
 // ---- Calls -----------------------------------------------------------------------------------
 
@@ -75,7 +81,20 @@ void FlightTable::Subscribe(Flight& flight, CallId id, FlightCall call, bool upl
   waiting.flight = flight.id;
   waiting.uploads = uploads;
   calls_.emplace(id, std::move(waiting));
+  AddWaiter(flight, id);
+}
+
+void FlightTable::AddWaiter(Flight& flight, CallId id) {
   flight.waiters.insert(id);
+  if (calls_.at(id).call.work_class == Caller::Class::kBackground) return;
+  flight.work_class = Caller::Class::kInteractive;
+  for (const TaskId task : flight.waiting) tasks_.MakeInteractive(task);
+}
+
+Caller FlightTable::CallerOf(const Flight& flight) const {
+  Caller caller = flight.request->caller;
+  caller.work_class = flight.work_class;
+  return caller;
 }
 
 void FlightTable::Join(Flight& flight, CallId id) {
@@ -225,6 +244,7 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
 absl::Status FlightTable::TakePlace(Flight& flight) {
   if (draining_) return absl::UnavailableError("the daemon is stopping");
   const FlightRequest& request = *flight.request;
+  KILN_RETURN_IF_ERROR(CheckQuota(flight));
   KILN_RETURN_IF_ERROR(CheckWait(flight));
   while (PlacesAreTaken() || graphs_bytes_ + request.bytes > options_.graphs_bytes_max) {
     if (!Displace(request)) return QueueIsFull();
@@ -270,29 +290,80 @@ bool FlightTable::Displace(const FlightRequest& newcomer) {
   return true;
 }
 
-absl::Status FlightTable::Refusal(absl::string_view why, double seconds) const {
+absl::Status FlightTable::Refusal(absl::string_view why, double seconds, double longest) {
   absl::Status status = absl::ResourceExhaustedError(why);
-  const double told = std::clamp(seconds, kPushbackSecondsMin, kPushbackSecondsMax);
+  const double told = std::clamp(seconds, kPushbackSecondsMin, longest);
   status.SetPayload(kPushback, absl::Cord(absl::StrCat(static_cast<int64_t>(told * 1e3))));
   return status;
 }
 
 absl::Status FlightTable::QueueIsFull() const {
+  const double typical = compile_seconds_.value();
   const double rounds = static_cast<double>(places_) / static_cast<double>(options_.tasks.workers);
   return Refusal(absl::StrCat("the queue is full (", places_ - begun_, " waiting); try again later"),
-                 rounds * (compile_seconds_ > 0 ? compile_seconds_ : kUnknownCompileSeconds));
+                 rounds * (typical > 0 ? typical : kUnknownCompileSeconds), kPushbackSecondsMax);
+}
+
+// Clients whose time is over before there is some left do not wait for it.
+absl::Status FlightTable::CheckQuota(const Flight& flight) const {
+  const std::string& tenant = flight.request->caller.tenant;
+  const std::optional<double> until = quotas_.SecondsUntilLeft(tenant, clock_->Now());
+  if (!until.has_value()) return absl::OkStatus();
+  return Refusal(
+      absl::StrCat("tenant ", tenant, " has used its compile_seconds_per_hour (", options_.quotas.at(tenant),
+                   "); try again in ", static_cast<int64_t>(std::ceil(*until)), " s"),
+      *until, kPushbackQuotaSecondsMax);
+}
+
+// What its compile takes of workers, by what others took: a graph that is smaller takes less, and of one that
+// is larger no more is said.
+double FlightTable::SecondsOf(const Flight& flight) const {
+  const double bytes = static_cast<double>(flight.request->bytes);
+  const double part = compile_bytes_.value() > 0 ? std::min(1.0, bytes / compile_bytes_.value()) : 1;
+  return compile_seconds_.value() * part;
 }
 
 // Who would not be served in time is told so now, and not when its time is over.
 absl::Status FlightTable::CheckWait(const Flight& flight) const {
+  return CheckTime(flight, tasks_.SecondsOfNew(CallerOf(flight), SecondsOf(flight)));
+}
+
+// Where nothing waits it is tried: there is nothing better to do, and what it takes is learnt.
+absl::Status FlightTable::CheckTime(const Flight& flight, double needs) const {
   const MonotonicTime deadline = LatestDeadline(flight);
-  if (deadline == MonotonicTime::max()) return absl::OkStatus();
-  const double left = SecondsBetween(clock_->Now(), deadline);
-  const double wait = tasks_.WaitSeconds(flight.request->caller);
-  if (wait <= std::max(left, 0.0)) return absl::OkStatus();
-  return Refusal(absl::StrCat("the queue is longer (", static_cast<int64_t>(wait),
+  if (deadline == MonotonicTime::max() || tasks_.waiting_for_workers() == 0) return absl::OkStatus();
+  const double left = std::max(0.0, SecondsBetween(clock_->Now(), deadline));
+  if (needs <= left) return absl::OkStatus();
+  return Refusal(absl::StrCat("the queue is longer (", std::round(10 * needs) / 10,
                               " s) than the caller waits; try again later"),
-                 wait - left);
+                 needs - left, kPushbackSecondsMax);
+}
+
+// A task of it has been taken for a worker or a GPU, whose time has a limit of its own. What has begun is
+// given up where all that it is known to need ends too late; the first that has begun never is, so that what
+// tasks take is learnt whatever is believed of it.
+absl::Status FlightTable::CheckAtFront(const Flight& flight, TaskQueue::Kind kind) const {
+  if (kind == TaskQueue::Kind::kTune) return absl::OkStatus();
+  double seconds = SecondsOf(flight);
+  if (!flight.begun) {
+    KILN_RETURN_IF_ERROR(CheckQuota(flight));
+  } else if (IsFirstBegun(flight)) {
+    return absl::OkStatus();
+  } else {
+    seconds = tasks_.Typical(kind);
+    for (const TaskId id : flight.waiting) {
+      const TaskQueue::Kind other = doing_.at(id).task.kind;
+      if (other != TaskQueue::Kind::kTune) seconds += tasks_.Typical(other);
+    }
+  }
+  return CheckTime(flight, tasks_.SecondsOfNext(CallerOf(flight), seconds));
+}
+
+bool FlightTable::IsFirstBegun(const Flight& flight) const {
+  return std::none_of(flights_.begin(), flights_.end(), [&](const auto& other) {
+    const State state = other.second->state;
+    return other.first < flight.id && (state == State::kRunning || state == State::kWaiting);
+  });
 }
 
 MonotonicTime FlightTable::LatestDeadline(const Flight& flight) const {
@@ -337,10 +408,11 @@ void FlightTable::Push(Flight& flight, const std::vector<FlightTask>& tasks) {
   for (const FlightTask& task : tasks) {
     TaskQueue::Task pushed;
     pushed.kind = task.kind;
-    pushed.caller = flight.request->caller;
+    pushed.caller = CallerOf(flight);
     pushed.program = flight.request->program;
     pushed.urgent = task.urgent;
-    if (flight.state == State::kQueued) pushed.brings = compile_seconds_;
+    if (flight.state == State::kQueued)
+      pushed.brings = std::max(0.0, SecondsOf(flight) - tasks_.Typical(task.kind));
     const TaskId id = tasks_.Push(std::move(pushed));
     flight.waiting.insert(id);
     doing_[id] = {flight.id, task};
@@ -382,6 +454,12 @@ void FlightTable::StartTasks() {
       EndOverdue(*flight);
       continue;
     }
+    if (absl::Status refusal = CheckAtFront(*flight, task.kind); !refusal.ok()) {
+      doing_.erase(*id);
+      tasks_.Ended(*id, 0, /*typical=*/false);
+      EndAll(*flight, refusal);
+      continue;
+    }
     Begin(*flight);
     ++flight->at_work;
     workers_->Start(*id, flight->id, flight->request, task);
@@ -413,8 +491,10 @@ void FlightTable::Ended(TaskId id, double seconds, bool typical) {
   const Doing doing = found->second;
   doing_.erase(found);
   tasks_.Ended(id, seconds, typical);
-  if (Flight* flight = Find(doing.flight); flight != nullptr && doing.task.kind != TaskQueue::Kind::kTune)
-    flight->worker_seconds += seconds;
+  if (Flight* flight = Find(doing.flight); flight != nullptr) {
+    quotas_.Spend(flight->request->caller.tenant, seconds, clock_->Now());
+    if (doing.task.kind != TaskQueue::Kind::kTune) flight->worker_seconds += seconds;
+  }
   StartTasks();
 }
 
@@ -464,7 +544,8 @@ void FlightTable::Progress(FlightId id, absl::string_view phase, FlightEventPtr 
 }
 
 void FlightTable::Made(Flight& flight, std::shared_ptr<const Artifact> artifact, uint32_t workers_lost) {
-  compile_seconds_ += (flight.worker_seconds - compile_seconds_) / kTypicalOf;
+  compile_seconds_.Add(flight.worker_seconds);
+  compile_bytes_.Add(static_cast<double>(flight.request->bytes));
   flight.state = State::kStoring;
   flight.artifact = std::move(artifact);
   flight.done = DoneEvent(flight.artifact->signed_manifest, /*durable=*/false, workers_lost);
@@ -519,7 +600,7 @@ void FlightTable::EndFlight(Flight& flight, const std::vector<CallId>& unserved)
   Flight& next = NewFlight(*request, slot);
   for (const CallId waiter : unserved) {
     calls_.at(waiter).flight = next.id;
-    next.waiters.insert(waiter);
+    AddWaiter(next, waiter);
   }
   store_->Look(next.id, request->compile_key);
 }

@@ -21,8 +21,12 @@
 // graphs and headers of at most graphs_bytes_max. One more is refused with RESOURCE_EXHAUSTED before it
 // uploads, and told when to come again (`PushbackOf`); where another tenant holds more than its own, of
 // places or of bytes, that one's latest flights that hold nothing else are refused in its stead. Likewise
-// refused is who would wait in the queue beyond its deadline. Which task runs next is fair to tenants and
-// their jobs (task_queue.h).
+// refused is, before it uploads and again when it is its turn:
+// - whose tenant has used its quota of the hour (hourly_quotas.h): what has begun goes on;
+// - who would not have its program before its deadline, while there is other work to be done: by the time
+//   that compiles took lately and the tenant's share of the workers, an estimate that errs on the short side.
+// Which task runs next is fair to tenants and
+// their jobs (task_queue.h). A flight is background while all that have joined it are.
 //
 // A caller gets events, and at the very last one End. Its status is about the call: RESOURCE_EXHAUSTED (no
 // place), UNAVAILABLE (stopping), DEADLINE_EXCEEDED, NOT_FOUND (attach), what its upload said; what became of
@@ -54,6 +58,8 @@
 #include "server/flight/known_key.h"
 #include "server/schedule/clock.h"
 #include "server/schedule/fair_queue.h"
+#include "server/schedule/hourly_quotas.h"
+#include "server/schedule/recent_mean.h"
 #include "server/schedule/task_queue.h"
 
 namespace kiln {
@@ -80,7 +86,7 @@ struct FlightRequest {
   std::string ns;
   std::string compile_key;
   std::string request_key;
-  Caller caller;       // the first one
+  Caller caller;       // the first one; its class is the flight's own matter
   std::string job_id;  // 16 random bytes
   bool debug = false;  // stages as text, kernels emitted anew with their listings
   v1::RequestSections sections;
@@ -130,6 +136,7 @@ class FlightStore {
 
 struct FlightCall {
   v1::Hints hints;
+  Caller::Class work_class = Caller::Class::kInteractive;
   MonotonicTime deadline = MonotonicTime::max();
   std::shared_ptr<Subscriber> subscriber;  // shared with the transport
 };
@@ -144,6 +151,7 @@ class FlightTable {
     size_t queue_max = 256;
     uint64_t graphs_bytes_max = uint64_t{1} << 30;                        // no less than one request's
     std::chrono::milliseconds upload_patience = std::chrono::seconds(5);  // then another caller is asked
+    HourlyQuotas::Seconds quotas;                                         // of workers and GPUs
     std::function<std::string()> new_job_id;
   };
   enum class State { kNone, kLooking, kUploading, kQueued, kRunning, kWaiting, kStoring, kDying };
@@ -211,6 +219,7 @@ class FlightTable {
     std::shared_ptr<FlightRequest> request;  // changes until it is queued; then shared with who compiles
     absl::btree_set<CallId> waiters;         // in order of arrival
     CallId leader = 0;                       // for whom it compiles, where that caller is still here
+    Caller::Class work_class = Caller::Class::kBackground;
     std::shared_ptr<const Artifact> artifact;
     FlightEventPtr done;
     bool place = false;
@@ -230,14 +239,21 @@ class FlightTable {
   Flight* Find(FlightId id);
   Flight& NewFlight(FlightRequest request, std::string slot);
   void Subscribe(Flight& flight, CallId id, FlightCall call, bool uploads);
+  void AddWaiter(Flight& flight, CallId id);
+  Caller CallerOf(const Flight& flight) const;
   void Join(Flight& flight, CallId id);
   absl::Status TakePlace(Flight& flight);
   absl::Status ChargeGraph(Flight& flight, uint64_t bytes);
   bool PlacesAreTaken() const { return places_ >= options_.tasks.workers + options_.queue_max; }
   bool Displace(const FlightRequest& newcomer);
-  absl::Status Refusal(absl::string_view why, double seconds) const;
+  static absl::Status Refusal(absl::string_view why, double seconds, double longest);
   absl::Status QueueIsFull() const;
+  absl::Status CheckQuota(const Flight& flight) const;
   absl::Status CheckWait(const Flight& flight) const;
+  absl::Status CheckTime(const Flight& flight, double needs) const;
+  absl::Status CheckAtFront(const Flight& flight, TaskQueue::Kind kind) const;
+  bool IsFirstBegun(const Flight& flight) const;
+  double SecondsOf(const Flight& flight) const;
   MonotonicTime LatestDeadline(const Flight& flight) const;
   void GivePlaceBack(Flight& flight);
   void Announce(Flight& flight, CallId id);
@@ -283,7 +299,9 @@ class FlightTable {
   size_t places_ = 0;
   uint64_t graphs_bytes_ = 0;
   absl::btree_map<std::string, Placed> placed_;  // by tenant
-  double compile_seconds_ = 0;                   // of workers, for one flight, lately; 0: none was made yet
+  HourlyQuotas quotas_;
+  RecentMean compile_seconds_;  // of workers, for one flight; 0: none was made yet
+  RecentMean compile_bytes_;    // of its request
   bool draining_ = false;
 };
 

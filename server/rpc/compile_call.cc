@@ -131,6 +131,7 @@ void CompileCall::TakeHeader(bool ok) {
   LimitNotes(&request.notes);
   FlightCall call;
   call.hints = std::move(*header.mutable_hints());
+  call.work_class = *WorkClassOf(header.work_class());  // as CheckHeader has seen
   call.deadline = DeadlineOf(*context_);
   call.subscriber = stream_;
   coordinator_->Compile(id_, std::move(request), std::move(call));
@@ -185,14 +186,16 @@ AttachCall::AttachCall(grpc::CallbackServerContext* context, const std::string& 
       stream_(std::make_shared<FlightStream>(this, silence, context)) {
   v1::AttachRequest request;
   absl::Status status = absl::InvalidArgumentError("the message is no AttachRequest");
+  FlightCall call;
   if (grpc::SerializationTraits<v1::AttachRequest>::Deserialize(&bytes, &request).ok()) {
-    status = CheckHints(request.hints());
+    const absl::StatusOr<Caller::Class> work_class = WorkClassOf(request.work_class());
+    status = work_class.ok() ? CheckHints(request.hints()) : work_class.status();
+    if (work_class.ok()) call.work_class = *work_class;
   }
   if (!status.ok()) {
     stream_->End(status);
     return;
   }
-  FlightCall call;
   call.hints = std::move(*request.mutable_hints());
   call.deadline = DeadlineOf(*context);
   call.subscriber = stream_;

@@ -52,9 +52,18 @@ absl::Status CheckUse(const v1::UseReport& use) {
   return absl::InvalidArgumentError(absl::StrCat("use.executed: more than ", kExecutedMax));
 }
 
+absl::StatusOr<Caller::Class> WorkClassOf(v1::WorkClass asked) {
+  switch (asked) {
+    case v1::WORK_INTERACTIVE: return Caller::Class::kInteractive;
+    case v1::WORK_BACKGROUND: return Caller::Class::kBackground;
+    default: return absl::InvalidArgumentError(absl::StrCat("work_class: there is no ", asked));
+  }
+}
+
 absl::Status CheckHeader(const v1::CompileHeader& header, uint64_t graph_bytes_max) {
   KILN_RETURN_IF_ERROR(CheckNamespace(header.namespace_()));
   KILN_RETURN_IF_ERROR(CheckHints(header.hints()));
+  KILN_RETURN_IF_ERROR(WorkClassOf(header.work_class()).status());
   KILN_RETURN_IF_ERROR(CheckSections(header.sections()));
   if (header.graph_bytes() == 0) return absl::InvalidArgumentError("graph_bytes: no graph");
   if (header.graph_bytes() > graph_bytes_max) {

@@ -7,9 +7,11 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/compile.pb.h"
+#include "server/schedule/fair_queue.h"
 
 namespace kiln {
 
@@ -33,6 +35,7 @@ absl::Status CheckNamespace(const std::string& ns);
 absl::Status CheckDigest(absl::string_view field, const std::string& digest);
 absl::Status CheckHints(const v1::Hints& hints);
 absl::Status CheckUse(const v1::UseReport& use);
+absl::StatusOr<Caller::Class> WorkClassOf(v1::WorkClass asked);
 absl::Status CheckHeader(const v1::CompileHeader& header, uint64_t graph_bytes_max);
 
 // Same numbers, same meaning.

@@ -111,20 +111,26 @@ double FairQueue::Jobs::seconds() const {
   return sum;
 }
 
-double FairQueue::SecondsAhead(const Caller& caller) const {
+double FairQueue::SecondsOf(const Caller& caller) const {
   const auto tenant = tenants_.find(caller.tenant);
   if (tenant == tenants_.end()) return 0;
-  const bool background = caller.work_class == Caller::Class::kBackground;
-  double own = background ? tenant->second.classes[0].seconds() : 0;
-  const std::map<std::string, Job>& jobs = tenant->second.classes[background ? 1 : 0].jobs;
-  if (const auto job = jobs.find(caller.job); job != jobs.end()) {
-    for (const auto& [name, other] : jobs) own += std::min(other.seconds, job->second.seconds);
+  const std::map<std::string, Job>& jobs = tenant->second.classes[static_cast<int>(caller.work_class)].jobs;
+  const auto job = jobs.find(caller.job);
+  return job == jobs.end() ? 0 : job->second.seconds;
+}
+
+double FairQueue::SecondsToServe(const Caller& caller, double seconds) const {
+  double own = seconds;
+  if (const auto tenant = tenants_.find(caller.tenant); tenant != tenants_.end()) {
+    const Jobs* const classes = tenant->second.classes;
+    if (caller.work_class == Caller::Class::kBackground) own += classes[0].seconds();
+    for (const auto& [name, job] : classes[static_cast<int>(caller.work_class)].jobs)
+      own += name == caller.job ? 0 : std::min(job.seconds, seconds);
   }
-  double ahead = 0;
-  for (const auto& [name, other] : tenants_) {
-    ahead += name == caller.tenant ? own : std::min(other.seconds(), own);
-  }
-  return ahead;
+  double all = own;
+  for (const auto& [name, tenant] : tenants_)
+    all += name == caller.tenant ? 0 : std::min(tenant.seconds(), own);
+  return all;
 }
 
 size_t FairQueue::remembered() const {

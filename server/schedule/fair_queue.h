@@ -61,9 +61,11 @@ class FairQueue {
   // What it was served without having waited.
   void Charge(const Caller& caller, double seconds);
 
-  // What waits and is served before a new task of the caller's, at least: of another tenant or job no more
-  // than of its own. Seconds of one server.
-  double SecondsAhead(const Caller& caller) const;
+  // What waits of the caller's job, and what that brings.
+  double SecondsOf(const Caller& caller) const;
+  // What is served until the caller's job has had `seconds` more, at least: these, and of what waits of
+  // another tenant or job no more than of its own. Seconds of one server.
+  double SecondsToServe(const Caller& caller, double seconds) const;
 
   size_t size() const { return tasks_.size(); }
   bool empty() const { return tasks_.empty(); }

@@ -4,14 +4,10 @@
 #include <utility>
 
 namespace kiln {
-namespace {
-
-constexpr double kTypicalOf = 16;  // tasks, of which the mean is moved by the last
-
-}  // namespace
 
 TaskQueue::TaskQueue(const Options& options)
-    : seconds_{options.plan_seconds, options.emit_seconds, options.tune_seconds} {
+    : seconds_{RecentMean(options.plan_seconds), RecentMean(options.emit_seconds),
+               RecentMean(options.tune_seconds)} {
   workers_.count = options.workers;
   gpus_.count = options.gpus;
 }
@@ -23,12 +19,25 @@ TaskQueue::TaskId TaskQueue::Push(Task task) {
   if (task.urgent) {
     servers.urgent.push_back(id);
   } else {
-    const int step = task.kind == Kind::kPlan ? 0 : 1;
-    charged = std::max(Seconds(task.kind), FairQueue::kSecondsMin);
-    servers.queue.Push({id, task.caller, task.program, step, charged, task.brings});
+    charged = std::max(Typical(task.kind), FairQueue::kSecondsMin);
+    PushFair(id, task, charged);
   }
   waiting_.emplace(id, Known{std::move(task), charged});
   return id;
+}
+
+void TaskQueue::PushFair(TaskId id, const Task& task, double charged) {
+  const int step = task.kind == Kind::kPlan ? 0 : 1;
+  ServersOf(task.kind).queue.Push({id, task.caller, task.program, step, charged, task.brings});
+}
+
+void TaskQueue::MakeInteractive(TaskId id) {
+  const auto found = waiting_.find(id);
+  if (found == waiting_.end()) return;
+  Task& task = found->second.task;
+  if (!task.urgent) ServersOf(task.kind).queue.Remove(id);
+  task.caller.work_class = Caller::Class::kInteractive;
+  if (!task.urgent) PushFair(id, task, found->second.charged);
 }
 
 bool TaskQueue::Remove(TaskId id) {
@@ -74,11 +83,16 @@ void TaskQueue::Ended(TaskId id, double seconds, bool typical) {
   } else {
     servers.queue.Correct(ended.task.caller, seconds - ended.charged);
   }
-  if (typical) Seconds(ended.task.kind) += (seconds - Seconds(ended.task.kind)) / kTypicalOf;
+  if (typical) seconds_[static_cast<size_t>(ended.task.kind)].Add(seconds);
 }
 
-double TaskQueue::WaitSeconds(const Caller& caller) const {
-  return workers_.queue.SecondsAhead(caller) / static_cast<double>(workers_.count);
+double TaskQueue::SecondsOfNew(const Caller& caller, double seconds) const {
+  return SecondsOfNext(caller, workers_.queue.SecondsOf(caller) + seconds);
+}
+
+double TaskQueue::SecondsOfNext(const Caller& caller, double seconds) const {
+  const double urgent = static_cast<double>(workers_.urgent.size()) * Typical(Kind::kEmit);
+  return (urgent + workers_.queue.SecondsToServe(caller, seconds)) / static_cast<double>(workers_.count);
 }
 
 }  // namespace kiln

@@ -3,7 +3,8 @@
 // what waits holds neither.
 //
 // Urgent tasks go first: a leased GPU idles for them. They are charged all the same, and so is what was
-// stopped. Estimates are what tasks of a kind took lately; each is set right by what it did take.
+// stopped. Estimates are what tasks of a kind took lately; each is set right by what it did take. A class
+// orders what waits of one tenant; no other tenant's share depends on it.
 //
 // No threads, no clock: whoever owns it locks it. Limits: who pushes bounds what waits.
 #pragma once
@@ -15,6 +16,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "server/schedule/fair_queue.h"
+#include "server/schedule/recent_mean.h"
 
 namespace kiln {
 
@@ -43,14 +45,20 @@ class TaskQueue {
   TaskId Push(Task task);
   // False where it does not wait.
   bool Remove(TaskId id);
+  // One that waits is interactive from now on; nothing where it does not wait.
+  void MakeInteractive(TaskId id);
   // One that can run now, and does until `Ended`.
   std::optional<TaskId> Take();
   // `seconds` of a worker or a GPU are its caller's. `typical`: others will take as long.
   void Ended(TaskId id, double seconds, bool typical);
 
   bool Runs(TaskId id) const { return running_.contains(id); }
-  // Until a new plan of the caller's begins, at least.
-  double WaitSeconds(const Caller& caller) const;
+  // Until workers have done `seconds` of the caller's, at least: of what comes now, after what waits of its
+  // job, or of what is next in it.
+  double SecondsOfNew(const Caller& caller, double seconds) const;
+  double SecondsOfNext(const Caller& caller, double seconds) const;
+  // What a task of the kind took lately.
+  double Typical(Kind kind) const { return seconds_[static_cast<size_t>(kind)].value(); }
   size_t waiting_for_workers() const { return workers_.waiting(); }
   size_t waiting_for_gpus() const { return gpus_.waiting(); }
   size_t workers_busy() const { return workers_.busy; }
@@ -69,10 +77,10 @@ class TaskQueue {
     double charged = 0;  // when it is taken
   };
   Servers& ServersOf(Kind kind) { return kind == Kind::kTune ? gpus_ : workers_; }
-  double& Seconds(Kind kind) { return seconds_[static_cast<size_t>(kind)]; }
+  void PushFair(TaskId id, const Task& task, double charged);
   std::optional<TaskId> TakeFor(Servers& servers);
 
-  double seconds_[3];  // by kind, as long as they took lately
+  RecentMean seconds_[3];  // by kind
   Servers workers_;
   Servers gpus_;
   absl::flat_hash_map<TaskId, Known> waiting_;

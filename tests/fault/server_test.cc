@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
@@ -425,6 +426,60 @@ TEST(Server, AFullQueueOfOneTenantHasAPlaceForAnother) {
   int refused = 0;
   for (auto& caller : greedy) refused += caller.get().status.error_code() == grpc::RESOURCE_EXHAUSTED;
   EXPECT_EQ(refused, 1);
+}
+
+v1::CompileHeader HeaderOf(const std::string& script, v1::WorkClass work_class) {
+  v1::CompileHeader header;
+  header.set_namespace_("test");
+  *header.mutable_sections() = SectionsOf(script);
+  header.set_graph_bytes(script.size());
+  header.set_work_class(work_class);
+  return header;
+}
+
+// Of a worker's two waiting compiles the one that came later goes first where the other is background. The
+// controls: neither is, or an interactive caller has joined the background one.
+TEST(Server, InteractiveCompilesOvertakeBackgroundOfTheirTenant) {
+  struct Case {
+    v1::WorkClass first, joins;
+    bool overtakes;
+  };
+  for (const Case& one : {Case{v1::WORK_BACKGROUND, v1::WORK_BACKGROUND, true},
+                          Case{v1::WORK_INTERACTIVE, v1::WORK_BACKGROUND, false},
+                          Case{v1::WORK_BACKGROUND, v1::WORK_INTERACTIVE, false}}) {
+    TestDaemon daemon("", {}, "", /*workers=*/1);
+    absl::Mutex mutex;
+    std::vector<std::string> order;
+    std::vector<std::thread> callers;
+    const auto ask = [&](const std::string& script, v1::WorkClass work_class) {
+      callers.emplace_back([&, script, work_class] {
+        const CompileResult result = daemon.Compile(HeaderOf(script, work_class), script, absl::Seconds(60));
+        EXPECT_TRUE(result.done) << result.status.error_message();
+        absl::MutexLock lock(&mutex);
+        if (!result.joined) order.push_back(script.substr(script.find("name ")));
+      });
+    };
+    ask("kernels 0\nsleep_ms 1500\nname busy", v1::WORK_INTERACTIVE);
+    ASSERT_TRUE(Eventually([&] { return JobsIn(daemon, "planning") == 1; }));
+    ask("kernels 0\nsleep_ms 700\nname first", one.first);
+    ASSERT_TRUE(Eventually([&] { return JobsIn(daemon, "queued") == 1; }));
+    ask("kernels 0\nsleep_ms 700\nname first", one.joins);
+    ASSERT_TRUE(Eventually([&] { return daemon.Stats().joined() == 1; }));
+    ask("kernels 0\nsleep_ms 700\nname second", v1::WORK_INTERACTIVE);
+    ASSERT_TRUE(Eventually([&] { return JobsIn(daemon, "queued") == 2; }));
+    for (std::thread& caller : callers) caller.join();
+    EXPECT_EQ(order, one.overtakes ? (std::vector<std::string>{"name busy", "name second", "name first"})
+                                   : (std::vector<std::string>{"name busy", "name first", "name second"}));
+  }
+}
+
+TEST(Server, AnUnknownClassIsTheCallersFault) {
+  TestDaemon daemon;
+  const CompileResult result =
+      daemon.Compile(HeaderOf("name x", static_cast<v1::WorkClass>(7)), "name x", absl::Seconds(60));
+  EXPECT_EQ(result.status.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(result.status.error_message(), "work_class"))
+      << result.status.error_message();
 }
 
 // Few graphs that are large: two fit, though there are places for many, until one goes.

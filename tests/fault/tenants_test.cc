@@ -25,11 +25,12 @@
 namespace kiln {
 namespace {
 
-// `limits`: further fields of `listen`.
-std::string ListenTo(const std::string& limits = "") {
+// `limits`: further fields of `listen`; `of_red`: of that tenant.
+std::string ListenTo(const std::string& limits = "", const std::string& of_red = "") {
   return absl::StrCat("listen {", limits, R"(
   tenants { name: "own" uids: 0 uids: 1004 }
-  tenants { name: "red" uids: 1001 uids: 1002 }
+  tenants { name: "red" uids: 1001 uids: 1002 )",
+                      of_red, R"( }
   tenants { name: "blue" uids: 1003 }
 })");
 }
@@ -147,6 +148,30 @@ TEST_F(Tenants, WithoutALimitOneTakesAllConnections) {
   bool compiled = false;
   EXPECT_EQ(Compile(1003, "name mine", "blue", &compiled).error_code(), grpc::UNAVAILABLE);
   EXPECT_TRUE(Compile(0, "name mine", "own", &compiled).ok());
+}
+
+// The control is the daemon without the quota.
+TEST_F(Tenants, WhoHasUsedItsQuotaIsServedHitsAlone) {
+  for (const bool bounded : {true, false}) {
+    StartDaemon(ListenTo("", bounded ? "compile_seconds_per_hour: 1" : ""));
+    const std::string long_one = "sleep_ms 1100\nname long";
+    bool compiled = false;
+    EXPECT_TRUE(Compile(1001, long_one, "red", &compiled).ok());
+    EXPECT_TRUE(compiled);
+    compiled = false;
+    const grpc::Status more = Compile(1002, "name more", "red", &compiled);
+    EXPECT_EQ(more.error_code(), bounded ? grpc::RESOURCE_EXHAUSTED : grpc::OK) << more.error_message();
+    EXPECT_EQ(compiled, !bounded);
+    if (bounded) {
+      EXPECT_NE(more.error_message().find("compile_seconds_per_hour (1); try again in 36"), std::string::npos)
+          << more.error_message();
+    }
+    compiled = false;
+    EXPECT_TRUE(Compile(1002, long_one, "red", &compiled).ok());
+    EXPECT_FALSE(compiled) << "a hit";
+    EXPECT_TRUE(Compile(1003, "name more", "blue", &compiled).ok());
+    EXPECT_TRUE(compiled);
+  }
 }
 
 TEST_F(Tenants, KilnctlAnswersTheDaemonsOwnUserAlone) {

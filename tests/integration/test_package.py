@@ -27,6 +27,7 @@ def test_unknown_mode_and_options_name_the_valid_ones():
     ("KILN_FALLBACK", "never", "valid values are eager, error"),
     ("KILN_COMPILE_TIMEOUT", "soon", "positive number of seconds"),
     ("KILN_CONNECT_TIMEOUT", "nan", "positive number of seconds"),
+    ("KILN_CLASS", "batch", "valid values are interactive, background"),
     ("KILN_ADDRESS", "somewhere", "unix:/path, /path or HOST:PORT"),
     ("KILN_DEBUG", "/dev/null/files", "no directory for files"),
     ("KILN_DEBUG_INTERPRET", "first", "kernel numbers such as 0,3"),

@@ -321,7 +321,6 @@ void World::AskForKey(SimCaller& caller) {
   request.ns = "ns";
   request.caller.tenant = Plant(Fault::kOneTenant, 100) ? "all" : TenantOf(caller.key);
   request.caller.job = absl::StrCat("job", caller.id % 5);
-  if (draw_.Chance(20)) request.caller.work_class = Caller::Class::kBackground;
   request.compile_key = caller.key;
   request.debug = caller.debug;
   request.bytes = BytesOf(caller.key);
@@ -329,6 +328,7 @@ void World::AskForKey(SimCaller& caller) {
   if (Plant(Fault::kSecondFlight, 5)) request.compile_key += "+";
   FlightCall call;
   call.hints = HintsOf(caller.size);
+  if (draw_.Chance(20)) call.work_class = Caller::Class::kBackground;
   call.deadline = Plant(Fault::kNoDeadline, 20) ? MonotonicTime::max() : caller.deadline;
   call.subscriber = callers_[caller.id - 1];
   active_.push_back(&caller);

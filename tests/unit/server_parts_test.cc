@@ -32,6 +32,7 @@
 #include "server/observe/log.h"
 #include "server/schedule/clock.h"
 #include "server/schedule/fair_queue.h"
+#include "server/schedule/hourly_quotas.h"
 #include "server/schedule/strand.h"
 #include "server/schedule/task_queue.h"
 #include "server/schedule/thread_executor.h"
@@ -185,6 +186,10 @@ TEST(Config, RefusalsNameTheField) {
       {"listen.tenants.uids", [](v1::Config* c) { AddTenant(AddTenant(c, "a", {1}), "b", {2, 1}); }},
       {"listen.tenants.uids", [](v1::Config* c) { AddTenant(c, "a", {}); }},
       {"listen.tenants.uids", [](v1::Config* c) { AddTenant(c, "a", {65534}); }},
+      {"listen.tenants.compile_seconds_per_hour",
+       [](v1::Config* c) {
+         AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0)->set_compile_seconds_per_hour(0);
+       }},
       {"listen.tcp",
        [](v1::Config* c) { AddTenant(c, "a", {1})->mutable_listen()->set_tcp("127.0.0.1:7711"); }},
       {"listen.connections_max", [](v1::Config* c) { c->mutable_listen()->set_connections_max(UINT32_MAX); }},
@@ -267,6 +272,8 @@ TEST_F(Scratch, ConfigFileErrorsSayWhere) {
   const auto config = ReadConfigFile(directory_ + "/c");
   EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(config.status().message().find("line 2"), absl::string_view::npos) << config.status();
+  std::ofstream(directory_ + "/q") << "listen {\n  tenants {\n    compile_seconds_per_hour: -1 } }\n";
+  EXPECT_NE(ReadConfigFile(directory_ + "/q").status().message().find("line 3"), absl::string_view::npos);
   EXPECT_EQ(ReadConfigFile(directory_ + "/none").status().code(), absl::StatusCode::kNotFound);
 }
 
@@ -451,15 +458,18 @@ TEST(FairQueue, WhatIsAheadOfACallerIsNoMoreOfOthersThanOfItsOwn) {
   FairQueue queue;
   for (uint64_t id = 1; id <= 10; ++id) queue.Push(TaskOf(id, "greedy", "", 4));
   queue.Push(TaskOf(11, "modest", "", 1));
-  const auto ahead = [&queue](const char* tenant) {
-    return queue.SecondsAhead(TaskOf(0, tenant, "", 1).caller);
+  const auto ahead = [&queue](const char* tenant, double more = 0) {
+    const Caller caller = TaskOf(0, tenant, "", 1).caller;
+    return queue.SecondsToServe(caller, queue.SecondsOf(caller) + more);
   };
   EXPECT_DOUBLE_EQ(ahead("new"), 0);
   EXPECT_DOUBLE_EQ(ahead("modest"), 1 + 1);
   EXPECT_DOUBLE_EQ(ahead("greedy"), 40 + 1);
+  EXPECT_DOUBLE_EQ(ahead("new", 3), 3 + 3 + 1) << "a third each, while the modest one has some";
+  EXPECT_DOUBLE_EQ(queue.SecondsToServe(TaskOf(0, "greedy", "", 1).caller, 4), 4 + 1) << "next of its own";
   Caller background = TaskOf(0, "modest", "", 1).caller;
   background.work_class = Caller::Class::kBackground;
-  EXPECT_DOUBLE_EQ(queue.SecondsAhead(background), 1 + 1);
+  EXPECT_DOUBLE_EQ(queue.SecondsToServe(background, queue.SecondsOf(background)), 1 + 1);
   while (!queue.empty()) queue.Pop();
   EXPECT_DOUBLE_EQ(ahead("greedy"), 0);
 }
@@ -504,6 +514,56 @@ TEST(TaskQueue, UrgentGoesFirstAndIsCharged) {
     queue.Ended(id, 0.05, true);
   }
   EXPECT_GE(of_b, 9);
+}
+
+// The others are the controls: another tenant's comes in its turn, and one that stays background comes last.
+TEST(TaskQueue, WhatBecomesInteractiveOvertakes) {
+  TaskQueue queue({1, 0});
+  TaskQueue::Task background = Work(TaskQueue::Kind::kPlan, "t");
+  background.caller.work_class = Caller::Class::kBackground;
+  const auto stays = queue.Push(background);
+  const auto raised = queue.Push(background);
+  const auto interactive = queue.Push(Work(TaskQueue::Kind::kPlan, "t"));
+  const auto other = queue.Push(Work(TaskQueue::Kind::kPlan, "u"));
+  queue.MakeInteractive(raised);
+  queue.MakeInteractive(4711);
+  std::vector<TaskQueue::TaskId> order;
+  while (const auto id = queue.Take()) {
+    order.push_back(*id);
+    queue.Ended(*id, 1, true);
+  }
+  EXPECT_EQ(order, (std::vector<TaskQueue::TaskId>{raised, other, interactive, stays}));
+}
+
+TEST(TaskQueue, TheFirstOnesSayWhatIsTypical) {
+  TaskQueue queue({1, 0});
+  for (const double seconds : {4.0, 2.0}) {
+    const auto id = queue.Push(Work(TaskQueue::Kind::kEmit, "t"));
+    ASSERT_EQ(queue.Take(), id);
+    queue.Ended(id, seconds, /*typical=*/true);
+  }
+  EXPECT_DOUBLE_EQ(queue.Typical(TaskQueue::Kind::kEmit), 3);
+  EXPECT_DOUBLE_EQ(queue.Typical(TaskQueue::Kind::kPlan), TaskQueue::Options().plan_seconds);
+}
+
+TEST(HourlyQuotas, WhatWasTakenCountsForAnHour) {
+  HourlyQuotas quotas({{"bounded", 10}});
+  const MonotonicTime begin(std::chrono::hours(5));
+  const auto left_after = [&](int minutes) {
+    return quotas.SecondsUntilLeft("bounded", begin + std::chrono::minutes(minutes));
+  };
+  quotas.Spend("bounded", 6, begin);
+  EXPECT_EQ(left_after(0), std::nullopt);
+  quotas.Spend("bounded", 5, begin + std::chrono::minutes(10));
+  quotas.Spend("free", 1000, begin);
+  EXPECT_EQ(quotas.SecondsUntilLeft("free", begin), std::nullopt);
+  EXPECT_EQ(left_after(10), 51 * 60) << "what was taken first goes first";
+  EXPECT_EQ(left_after(60), 60);
+  EXPECT_EQ(left_after(61), std::nullopt);
+  // One that was as large as the whole.
+  quotas.Spend("bounded", 10, begin + std::chrono::minutes(65));
+  EXPECT_EQ(left_after(66), 60 * 60);
+  EXPECT_EQ(left_after(126), std::nullopt);
 }
 
 // ---- What is stored --------------------------------------------------------------------------

@@ -37,6 +37,7 @@ struct ClientOptions {
   std::string store_dir;      // empty: chosen
   std::string name_space = "default";
   std::string job;
+  bool background = false;  // after what is interactive of the same tenant
   double connect_seconds = 5;
   double compile_seconds = 300;
 };

@@ -40,6 +40,13 @@ def _seconds(name: str, otherwise: float) -> float:
     return value
 
 
+def _work_class() -> str:
+    text = os.environ.get("KILN_CLASS") or "interactive"
+    if text not in ("interactive", "background"):
+        raise ValueError(f"kiln: KILN_CLASS={text!r}; valid values are interactive, background")
+    return text
+
+
 def configure() -> None:
     """Reads the environment once, before the first compile."""
     global _configured
@@ -54,6 +61,7 @@ def configure() -> None:
                 "runtime_dir": os.environ.get("KILN_RUNTIME_DIR", ""),
                 "store_dir": os.environ.get("KILN_STORE", ""),
                 "job": os.environ.get("KILN_JOB", ""),
+                "class": _work_class(),
             },
             _seconds("KILN_CONNECT_TIMEOUT", 5.0),
             _seconds("KILN_COMPILE_TIMEOUT", 300.0),
