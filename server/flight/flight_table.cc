@@ -17,6 +17,7 @@ constexpr double kPushbackSecondsMin = 0.1;
 constexpr double kPushbackSecondsMax = 30;
 constexpr double kPushbackQuotaSecondsMax = 3660;
 constexpr double kUnknownCompileSeconds = 1;
+constexpr std::chrono::milliseconds kTimeLate(1);  // so that what is looked at then has too little left
 
 }  // namespace
 
@@ -102,7 +103,7 @@ void FlightTable::Join(Flight& flight, CallId id) {
   Announce(flight, id);
   if (flight.state == State::kUploading) {
     // Whoever was asked before has had his time, and there was nobody else.
-    if (!flight.patience.has_value()) AskForUpload(flight);
+    if (!flight.due.has_value()) AskForUpload(flight);
     return;
   }
   KeepGraph(id);
@@ -200,18 +201,18 @@ bool FlightTable::AskForUpload(Flight& flight) {
     if (!waiting.uploads || waiting.asked) continue;
     waiting.asked = true;
     flight.leader = waiter;
-    SetPatience(flight, clock_->Now() + options_.upload_patience);
+    SetDue(flight, clock_->Now() + options_.upload_patience);
     waiting.call.subscriber->Graph(Subscriber::Upload::kNow);
     return true;
   }
-  SetPatience(flight, std::nullopt);
+  SetDue(flight, std::nullopt);
   return pending;
 }
 
-void FlightTable::SetPatience(Flight& flight, std::optional<MonotonicTime> until) {
-  if (flight.patience.has_value()) timers_.erase({*flight.patience, {Timer::kFlight, flight.id}});
-  flight.patience = until;
-  if (until.has_value()) timers_.insert({*until, {Timer::kFlight, flight.id}});
+void FlightTable::SetDue(Flight& flight, std::optional<MonotonicTime> due) {
+  if (flight.due.has_value()) timers_.erase({*flight.due, {Timer::kFlight, flight.id}});
+  flight.due = due;
+  if (due.has_value()) timers_.insert({*due, {Timer::kFlight, flight.id}});
 }
 
 void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
@@ -224,7 +225,7 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
     Leave(flight);
     return;
   }
-  SetPatience(flight, std::nullopt);
+  SetDue(flight, std::nullopt);
   if (absl::Status charged = ChargeGraph(flight, (*graph)->size()); !charged.ok()) {
     EndAll(flight, charged);
     return;
@@ -328,10 +329,11 @@ absl::Status FlightTable::CheckWait(const Flight& flight) const {
   return CheckTime(flight, tasks_.SecondsOfNew(CallerOf(flight), SecondsOf(flight)));
 }
 
-// Where nothing waits it is tried: there is nothing better to do, and what it takes is learnt.
+// Where nothing else waits it is tried: there is nothing better to do, and what it takes is learnt.
 absl::Status FlightTable::CheckTime(const Flight& flight, double needs) const {
   const MonotonicTime deadline = LatestDeadline(flight);
-  if (deadline == MonotonicTime::max() || tasks_.waiting_for_workers() == 0) return absl::OkStatus();
+  if (deadline == MonotonicTime::max()) return absl::OkStatus();
+  if (tasks_.waiting_for_workers() <= flight.waiting.size()) return absl::OkStatus();
   const double left = std::max(0.0, SecondsBetween(clock_->Now(), deadline));
   if (needs <= left) return absl::OkStatus();
   return Refusal(absl::StrCat("the queue is longer (", std::round(10 * needs) / 10,
@@ -344,19 +346,31 @@ absl::Status FlightTable::CheckTime(const Flight& flight, double needs) const {
 // tasks take is learnt whatever is believed of it.
 absl::Status FlightTable::CheckAtFront(const Flight& flight, TaskQueue::Kind kind) const {
   if (kind == TaskQueue::Kind::kTune) return absl::OkStatus();
-  double seconds = SecondsOf(flight);
   if (!flight.begun) {
     KILN_RETURN_IF_ERROR(CheckQuota(flight));
-  } else if (IsFirstBegun(flight)) {
-    return absl::OkStatus();
-  } else {
-    seconds = tasks_.Typical(kind);
-    for (const TaskId id : flight.waiting) {
-      const TaskQueue::Kind other = doing_.at(id).task.kind;
-      if (other != TaskQueue::Kind::kTune) seconds += tasks_.Typical(other);
-    }
+    return CheckQueued(flight);
+  }
+  if (IsFirstBegun(flight)) return absl::OkStatus();
+  double seconds = tasks_.Typical(kind);
+  for (const TaskId id : flight.waiting) {
+    const TaskQueue::Kind other = doing_.at(id).task.kind;
+    if (other != TaskQueue::Kind::kTune) seconds += tasks_.Typical(other);
   }
   return CheckTime(flight, tasks_.SecondsOfNext(CallerOf(flight), seconds));
+}
+
+absl::Status FlightTable::CheckQueued(const Flight& flight) const {
+  return CheckTime(flight, tasks_.SecondsOfNext(CallerOf(flight), SecondsOf(flight)));
+}
+
+// Of a queued flight: when there is just enough left of it, as far as is known now.
+void FlightTable::WatchTime(Flight& flight) {
+  const MonotonicTime deadline = LatestDeadline(flight);
+  if (deadline == MonotonicTime::max()) return;
+  const double needs = tasks_.SecondsOfNext(CallerOf(flight), SecondsOf(flight));
+  const MonotonicTime due =
+      deadline - std::chrono::microseconds(static_cast<int64_t>(needs * 1e6)) + kTimeLate;
+  if (due > clock_->Now()) SetDue(flight, due);
 }
 
 bool FlightTable::IsFirstBegun(const Flight& flight) const {
@@ -396,6 +410,7 @@ void FlightTable::Enqueue(Flight& flight, CallId leader) {
   flight.state = State::kQueued;
   flight.position = static_cast<uint32_t>(queued_ + begun_);
   ++queued_;
+  WatchTime(flight);
   Push(flight, {FlightTask()});
   for (const CallId waiter : flight.waiters) {
     Announce(flight, waiter);
@@ -471,6 +486,7 @@ void FlightTable::Begin(Flight& flight) {
     --queued_;
     ++begun_;
     flight.begun = true;
+    SetDue(flight, std::nullopt);
     flight.phase = "planning";
   }
   flight.state = State::kRunning;
@@ -675,8 +691,14 @@ void FlightTable::Tick() {
     timers_.erase(timers_.begin());
     if (kind == Timer::kFlight) {
       Flight& flight = *Find(id);
-      flight.patience.reset();
-      AskForUpload(flight);
+      flight.due.reset();
+      if (flight.state == State::kUploading) {
+        AskForUpload(flight);
+      } else if (const absl::Status refusal = CheckQueued(flight); !refusal.ok()) {
+        EndAll(flight, refusal);
+      } else {
+        WatchTime(flight);
+      }
       continue;
     }
     Flight& flight = *Find(calls_.at(id).flight);
@@ -727,7 +749,7 @@ void FlightTable::Hide(const Flight& flight) {
 }
 
 void FlightTable::Erase(Flight& flight) {
-  SetPatience(flight, std::nullopt);
+  SetDue(flight, std::nullopt);
   if (flight.state == State::kQueued) --queued_;
   if (flight.begun) --begun_;
   DropWaiting(flight);

@@ -21,7 +21,7 @@
 // graphs and headers of at most graphs_bytes_max. One more is refused with RESOURCE_EXHAUSTED before it
 // uploads, and told when to come again (`PushbackOf`); where another tenant holds more than its own, of
 // places or of bytes, that one's latest flights that hold nothing else are refused in its stead. Likewise
-// refused is, before it uploads and again when it is its turn:
+// refused is, before it uploads, again when it is its turn, and while it is queued for that:
 // - whose tenant has used its quota of the hour (hourly_quotas.h): what has begun goes on;
 // - who would not have its program before its deadline, while there is other work to be done: by the time
 //   that compiles took lately and the tenant's share of the workers, an estimate that errs on the short side.
@@ -232,7 +232,7 @@ class FlightTable {
     absl::btree_set<TaskId> waiting;  // tasks
     size_t at_work = 0;               // tasks that have not ended, or brought what comes next
     double worker_seconds = 0;
-    std::optional<MonotonicTime> patience;
+    std::optional<MonotonicTime> due;  // for a look at it: its upload takes long, its time while queued is up
   };
   enum class Timer { kCall, kFlight };
 
@@ -252,6 +252,7 @@ class FlightTable {
   absl::Status CheckWait(const Flight& flight) const;
   absl::Status CheckTime(const Flight& flight, double needs) const;
   absl::Status CheckAtFront(const Flight& flight, TaskQueue::Kind kind) const;
+  absl::Status CheckQueued(const Flight& flight) const;
   bool IsFirstBegun(const Flight& flight) const;
   double SecondsOf(const Flight& flight) const;
   MonotonicTime LatestDeadline(const Flight& flight) const;
@@ -260,7 +261,8 @@ class FlightTable {
   void KeepGraph(CallId id);
   void AwaitUpload(Flight& flight);
   bool AskForUpload(Flight& flight);
-  void SetPatience(Flight& flight, std::optional<MonotonicTime> until);
+  void SetDue(Flight& flight, std::optional<MonotonicTime> due);
+  void WatchTime(Flight& flight);
   void Enqueue(Flight& flight, CallId leader);
   void Push(Flight& flight, const std::vector<FlightTask>& tasks);
   void DropWaiting(Flight& flight);
