@@ -770,7 +770,9 @@ void World::CheckRefusal(const SimCaller& caller, const absl::Status& status) {
   if (!PushbackOf(status).has_value()) Fail("a refusal does not say when to come again");
   // Flights that hold a place, and those of them that could give it to another tenant.
   std::set<FlightId> placed, waiting;
-  for (const auto& [flight, compile] : compiles_) placed.insert(flight);
+  for (const auto& [flight, compile] : compiles_) {
+    if (!compile.told) placed.insert(flight);
+  }
   for (const auto& [flight, variant] : storing_) placed.insert(flight);
   for (const SimCaller* other : active_) {
     const FlightId flight = table_->FlightOfCall(other->id);
