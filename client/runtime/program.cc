@@ -388,8 +388,9 @@ class Frame {
   }
 
   // Stores a reference of our own as buffer `index`, in the declared layout, and beside a GPU there: but what
-  // `may_stay` on the CPU and no kernel reads.
-  absl::Status Fill(uint32_t index, Tensor tensor, bool may_stay = false) {
+  // `call` gives to stay on the CPU, where no kernel reads it.
+  absl::Status Fill(uint32_t index, Tensor tensor, const Program::CallStep* call = nullptr,
+                    size_t result = 0) {
     const Program::Buffer& buffer = program_.buffers_[index];
     Slot& slot = slots_[index];
     slot.tensor = tensor;
@@ -407,7 +408,8 @@ class Frame {
     KILN_ASSIGN_OR_RETURN(const Host::Place place, host_.PlaceOf(tensor));
     if (place == Host::Place::kElsewhere) return Contradiction("gave a tensor on another device", "one here");
     KILN_ASSIGN_OR_RETURN(absl::Span<const int64_t> strides, host_.Strides(tensor));
-    const bool moves = place == Host::Place::kOnCpu && (!may_stay || buffer.in_kernels);
+    const bool moves = place == Host::Place::kOnCpu &&
+                       (call == nullptr || buffer.in_kernels || !host_.StaysOnCpu(call->target, result));
     if (moves || !SameStrides(extent.sizes, strides, extent.strides)) {
       KILN_ASSIGN_OR_RETURN(Tensor copy, CopyOf(tensor, buffer.dtype, extent));
       Drop(slot.tensor);
@@ -620,7 +622,7 @@ class Frame {
       } else if (results[i] == nullptr) {
         status = StatusWrap(Contradiction(absl::StrCat("gave no result ", i), "a tensor"), call.target);
       } else {
-        status = StatusWrap(Fill(call.results[i], results[i], host_.StaysOnCpu(call.target, i)), call.target);
+        status = StatusWrap(Fill(call.results[i], results[i], &call, i), call.target);
       }
     }
     return status;
