@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/guards.h"
+#include "tests/sim/sim_clock.h"
 
 namespace kiln::sim {
 namespace {
@@ -36,13 +37,6 @@ class Draw {
 
  private:
   std::mt19937_64 engine_;
-};
-
-class SimClock final : public Clock {
- public:
-  MonotonicTime Now() const override { return now; }
-  absl::Time WallNow() const override { return absl::FromChrono(std::chrono::system_clock::time_point{}); }
-  MonotonicTime now{std::chrono::hours(1)};
 };
 
 // What a key's graph is like: whether compiling it fails, whether its guards refuse the very sizes.

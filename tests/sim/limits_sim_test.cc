@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "server/flight/flight_table.h"
+#include "tests/sim/sim_clock.h"
 
 namespace kiln::sim {
 namespace {
@@ -28,13 +29,6 @@ constexpr uint64_t kSeedsFull = 1'000;
 constexpr int kTenants = 3;
 constexpr int kEmitsMax = 4;
 constexpr double kHour = 3600;
-
-class SimClock final : public Clock {
- public:
-  MonotonicTime Now() const override { return now; }
-  absl::Time WallNow() const override { return absl::UnixEpoch(); }
-  MonotonicTime now{std::chrono::hours(1)};
-};
 
 struct Load {
   double seconds = 0;           // of arrivals

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "server/flight/flight_table.h"
+#include "tests/sim/sim_clock.h"
 
 namespace kiln::sim {
 namespace {
@@ -27,13 +28,6 @@ constexpr int kTenants = 3;
 constexpr int kBacklog = 4;  // flights of each
 constexpr double kSeconds = 40;
 constexpr double kLongest[kTenants] = {0.02, 0.05, 0.1};
-
-class SimClock final : public Clock {
- public:
-  MonotonicTime Now() const override { return now; }
-  absl::Time WallNow() const override { return absl::UnixEpoch(); }
-  MonotonicTime now{std::chrono::hours(1)};
-};
 
 class ShareWorld final : public Workers, public FlightStore {
  public:

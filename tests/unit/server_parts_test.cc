@@ -568,6 +568,22 @@ TEST(HourlyQuotas, WhatWasTakenCountsForAnHour) {
 
 // ---- What is stored --------------------------------------------------------------------------
 
+// Its kernel's record is under "key".
+Artifact ArtifactOfOneKernel() {
+  v1::EmitReply reply;
+  reply.set_kind(v1::FLAT_IMAGE);
+  reply.set_object("an object");
+  const auto kernel = PackKernel("key", "loops", reply);
+  EXPECT_TRUE(kernel.ok()) << kernel.status();
+  ArtifactIngredients ingredients;
+  ingredients.compile_key = Sha256("graph");
+  ingredients.kernels = absl::MakeConstSpan(&*kernel, 1);
+  v1::PlanReply plan;
+  plan.add_kernels()->set_kernel("loops");
+  plan.mutable_program()->add_steps()->mutable_launch()->set_kernel(0);
+  return AssembleArtifact(ingredients, plan);
+}
+
 // Control: without the holds its objects go with the only manifest that names them.
 TEST_F(Scratch, WhatAFlightTakesFromTheStoreIsNotEvicted) {
   for (const bool held : {true, false}) {
@@ -578,18 +594,7 @@ TEST_F(Scratch, WhatAFlightTakesFromTheStoreIsNotEvicted) {
     config.set_directory(absl::StrCat(directory_, held ? "/held" : "/not"));
     auto store = NewStore(config, environment);
     ASSERT_TRUE(store.ok()) << store.status();
-    v1::EmitReply reply;
-    reply.set_kind(v1::FLAT_IMAGE);
-    reply.set_object("an object");
-    const auto kernel = PackKernel("key", "loops", reply);
-    ASSERT_TRUE(kernel.ok()) << kernel.status();
-    ArtifactIngredients ingredients;
-    ingredients.compile_key = Sha256("graph");
-    ingredients.kernels = absl::MakeConstSpan(&*kernel, 1);
-    v1::PlanReply plan;
-    plan.add_kernels()->set_kernel("loops");
-    plan.mutable_program()->add_steps()->mutable_launch()->set_kernel(0);
-    const Artifact artifact = AssembleArtifact(ingredients, plan);
+    const Artifact artifact = ArtifactOfOneKernel();
     ASSERT_TRUE((*store)->artifacts().Put(artifact.entries).ok());
 
     now += 24 * 3600;  // nobody has used it for long
@@ -644,19 +649,8 @@ TEST_F(Scratch, AVariantWithoutItsObjectsIsNoHit) {
   config.set_directory(directory_ + "/store");
   auto store = NewStore(config);
   ASSERT_TRUE(store.ok()) << store.status();
-  v1::EmitReply reply;
-  reply.set_kind(v1::FLAT_IMAGE);
-  reply.set_object("an object");
-  const auto kernel = PackKernel("key", "loops", reply);
-  ASSERT_TRUE(kernel.ok()) << kernel.status();
-  ArtifactIngredients ingredients;
-  ingredients.compile_key = Sha256("graph");
-  ingredients.kernels = absl::MakeConstSpan(&*kernel, 1);
-  v1::PlanReply plan;
-  plan.add_kernels()->set_kernel("loops");
-  plan.mutable_program()->add_steps()->mutable_launch()->set_kernel(0);
-  const auto whole = std::make_shared<const Artifact>(AssembleArtifact(ingredients, plan));
-  auto torn = std::make_shared<Artifact>(AssembleArtifact(ingredients, plan));
+  const auto whole = std::make_shared<const Artifact>(ArtifactOfOneKernel());
+  auto torn = std::make_shared<Artifact>(ArtifactOfOneKernel());
   std::erase_if(torn->entries, [](const Entry& entry) { return entry.id.kind == EntryKind::kObject; });
   HitIndex index(1 << 20);
   SystemClock clock;
