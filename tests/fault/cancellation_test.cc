@@ -13,7 +13,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "compiler/support/zstd.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/fault/daemon.h"
@@ -31,14 +30,7 @@ class Call {
   Call(TestDaemon& daemon, const std::string& script) {
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     stream_ = daemon.compiler().Compile(&context_);
-    v1::CompileRequest request;
-    request.mutable_header()->set_namespace_("test");
-    *request.mutable_header()->mutable_sections() = SectionsOf(script);
-    request.mutable_header()->set_graph_bytes(script.size());
-    stream_->Write(request);
-    request.set_graph_chunk(ZstdCompress(script));
-    stream_->Write(request);
-    stream_->WritesDone();
+    Send("test", script, stream_.get());
   }
   // Reads events up to one of this kind.
   bool Await(v1::CompileEvent::KindCase kind) {

@@ -80,6 +80,24 @@ v1::RequestSections SectionsOf(const std::string& script) {
   return sections;
 }
 
+void Send(const v1::CompileHeader& header, const std::string& graph, CompileStream* stream) {
+  v1::CompileRequest request;
+  *request.mutable_header() = header;
+  if (stream->Write(request)) {
+    request.set_graph_chunk(ZstdCompress(graph));
+    stream->Write(request);
+  }
+  stream->WritesDone();
+}
+
+void Send(const std::string& ns, const std::string& script, CompileStream* stream) {
+  v1::CompileHeader header;
+  header.set_namespace_(ns);
+  *header.mutable_sections() = SectionsOf(script);
+  header.set_graph_bytes(script.size());
+  Send(header, script, stream);
+}
+
 TestDaemon::TestDaemon(const std::string& text, std::vector<std::string> flags, std::string worker,
                        int workers)
     : config_(text),
@@ -176,13 +194,7 @@ CompileResult TestDaemon::Compile(const v1::CompileHeader& header, const std::st
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + limit));
   auto stream = compiler_->Compile(&context);
-  v1::CompileRequest request;
-  *request.mutable_header() = header;
-  if (stream->Write(request)) {
-    request.set_graph_chunk(ZstdCompress(graph));
-    stream->Write(request);
-  }
-  stream->WritesDone();
+  Send(header, graph, stream.get());
   return ReadEvents(stream.get());
 }
 

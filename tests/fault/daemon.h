@@ -78,6 +78,10 @@ class TestDaemon {
 };
 
 v1::RequestSections SectionsOf(const std::string& script);
+// All that a caller sends who does not wait to be asked for the graph.
+using CompileStream = grpc::ClientReaderWriter<v1::CompileRequest, v1::CompileEvent>;
+void Send(const v1::CompileHeader& header, const std::string& graph, CompileStream* stream);
+void Send(const std::string& ns, const std::string& script, CompileStream* stream);
 
 // Polls until `condition`; false when it did not become true in time.
 bool Eventually(const std::function<bool()>& condition, absl::Duration limit = absl::Seconds(10));

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "compiler/support/zstd.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/fault/daemon.h"
@@ -36,14 +35,7 @@ Answer Ask(TestDaemon& daemon, const std::string& ns, const std::string& script)
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   auto stream = daemon.compiler().Compile(&context);
-  v1::CompileRequest request;
-  request.mutable_header()->set_namespace_(ns);
-  *request.mutable_header()->mutable_sections() = SectionsOf(script);
-  request.mutable_header()->set_graph_bytes(script.size());
-  stream->Write(request);
-  request.set_graph_chunk(ZstdCompress(script));
-  stream->Write(request);
-  stream->WritesDone();
+  Send(ns, script, stream.get());
   v1::CompileEvent event;
   while (stream->Read(&event)) answer.durable = answer.durable || event.done().durable();
   answer.status = stream->Finish();

@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "compiler/graph/key.h"
-#include "compiler/support/zstd.h"
 #include "grpcpp/create_channel_posix.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -95,14 +94,7 @@ class Tenants : public testing::Test {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
     auto stream = stub->Compile(&context);
-    v1::CompileRequest request;
-    request.mutable_header()->set_namespace_(asked);
-    *request.mutable_header()->mutable_sections() = SectionsOf(script);
-    request.mutable_header()->set_graph_bytes(script.size());
-    stream->Write(request);
-    request.set_graph_chunk(ZstdCompress(script));
-    stream->Write(request);
-    stream->WritesDone();
+    Send(asked, script, stream.get());
     v1::CompileEvent event;
     while (stream->Read(&event)) *compiled = *compiled || event.has_queued();
     return stream->Finish();
