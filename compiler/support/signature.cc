@@ -73,7 +73,8 @@ absl::StatusOr<std::string> ReadKeyFile(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
   if (file < 0) {
     if (errno == ENOENT) return absl::NotFoundError(path);
-    if (errno == ELOOP) return absl::FailedPreconditionError(absl::StrCat(path, " is a link: name the file itself"));
+    if (errno == ELOOP)
+      return absl::FailedPreconditionError(absl::StrCat(path, " is a link: name the file itself"));
     return Cannot("read", path);
   }
   struct stat facts = {};
@@ -133,10 +134,10 @@ std::string SigningKey::Sign(const SignedSubject& subject) const {
 }
 
 absl::Status TrustedKeys::Add(absl::string_view public_key, std::vector<std::string> namespaces) {
-  EVP_PKEY* const key = public_key.size() != kPublicKeyBytes
-                            ? nullptr
-                            : EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, Bytes(public_key),
-                                                          public_key.size());
+  EVP_PKEY* const key =
+      public_key.size() != kPublicKeyBytes
+          ? nullptr
+          : EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, Bytes(public_key), public_key.size());
   if (key == nullptr) return absl::InvalidArgumentError("no ed25519 public key (32 bytes)");
   Key& entry = keys_[KeyIdOf(public_key)];
   entry.key = Own(key);
@@ -158,9 +159,9 @@ absl::Status TrustedKeys::Verify(const SignedSubject& subject, absl::string_view
   }
   const std::string message = Message(subject);
   EVP_MD_CTX* const context = EVP_MD_CTX_new();
-  const bool good = EVP_DigestVerifyInit(context, nullptr, nullptr, nullptr, Raw(key.key)) == 1 &&
-                    EVP_DigestVerify(context, Bytes(signature), signature.size(), Bytes(message),
-                                     message.size()) == 1;
+  const bool good =
+      EVP_DigestVerifyInit(context, nullptr, nullptr, nullptr, Raw(key.key)) == 1 &&
+      EVP_DigestVerify(context, Bytes(signature), signature.size(), Bytes(message), message.size()) == 1;
   EVP_MD_CTX_free(context);
   return good ? absl::OkStatus() : absl::DataLossError("its signature is of other bytes");
 }

@@ -1,9 +1,9 @@
 // ed25519 signatures of what kiln stores and serves.
 //
-// What is signed is one entry: its kind, the namespace that it is of, its whole key and its bytes, each with its
-// length, so that no entry passes for another. A key's id is the hexadecimal SHA-256 of its public half, so
-// whoever has a public key knows its id. Trust is from keys to namespaces, and a revoked key is trusted for
-// nothing.
+// What is signed is one entry: its kind, the namespace that it is of, its whole key and its bytes, each with
+// its length, so that no entry passes for another. A key's id is the hexadecimal SHA-256 of its public half,
+// so whoever has a public key knows its id. Trust is from keys to namespaces, and a revoked key is trusted
+// for nothing.
 //
 // Threads: all are immutable after they are made; copies are cheap.
 #pragma once
@@ -35,8 +35,8 @@ std::string KeyIdOf(absl::string_view public_key);
 class SigningKey {
  public:
   // PEM (PKCS #8). Makes the file (0600) where there is none; of several processes that do so at once one
-  // wins, and all have its key. FAILED_PRECONDITION where it is another's, a link, or others may read or write it;
-  // INVALID_ARGUMENT where it holds no ed25519 key. Messages name the path.
+  // wins, and all have its key. FAILED_PRECONDITION where it is another's, a link, or others may read or
+  // write it; INVALID_ARGUMENT where it holds no ed25519 key. Messages name the path.
   static absl::StatusOr<SigningKey> LoadOrMake(const std::string& path);
   static SigningKey Make();  // of this process alone
 
@@ -57,8 +57,8 @@ class TrustedKeys {
   absl::Status Add(absl::string_view public_key, std::vector<std::string> namespaces = {});
   void Revoke(absl::string_view key_id) { revoked_.insert(std::string(key_id)); }
 
-  // OK, or why the signature does not count: PERMISSION_DENIED (no such key, not for that namespace, revoked),
-  // DATA_LOSS (not this key's, or of other bytes).
+  // OK, or why the signature does not count: PERMISSION_DENIED (no such key, not for that namespace,
+  // revoked), DATA_LOSS (not this key's, or of other bytes).
   absl::Status Verify(const SignedSubject& subject, absl::string_view key_id,
                       absl::string_view signature) const;
   bool empty() const { return keys_.empty(); }

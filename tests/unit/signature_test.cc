@@ -32,10 +32,11 @@ TEST(Signature, CountsForWhatWasSignedAlone) {
   EXPECT_TRUE(trusted.Verify(kSubject, key.id(), signature).ok());
 
   // The last: the same letters, divided otherwise.
-  for (const SignedSubject& other :
-       {SignedSubject{"kernel", "vision", "key", "bytes"}, SignedSubject{"manifest", "speech", "key", "bytes"},
-        SignedSubject{"manifest", "vision", "yek", "bytes"}, SignedSubject{"manifest", "vision", "key", "byte"},
-        SignedSubject{"manifest", "visionk", "ey", "bytes"}}) {
+  for (const SignedSubject& other : {SignedSubject{"kernel", "vision", "key", "bytes"},
+                                     SignedSubject{"manifest", "speech", "key", "bytes"},
+                                     SignedSubject{"manifest", "vision", "yek", "bytes"},
+                                     SignedSubject{"manifest", "vision", "key", "byte"},
+                                     SignedSubject{"manifest", "visionk", "ey", "bytes"}}) {
     EXPECT_EQ(trusted.Verify(other, key.id(), signature).code(), StatusCode::kDataLoss);
   }
 }
