@@ -2,8 +2,10 @@
 """Which folder may include from which. Every arrow goes from what knows to what is known, and there is no circle.
 
 tests/lint.sh and tests/integration/test_arrows.py ask `faults` about every #include of the sources. To add a folder is
-to add its row; a row names what its folder includes from and no more.
+to add its row; a row names what its folder includes from and no more. Python's modules need no rows: `module_faults`
+says where their imports go round, those within a function and those for types alone included.
 """
+import ast
 import os
 import re
 import sys
@@ -126,9 +128,37 @@ def faults(root, table):
     return found
 
 
+PACKAGE = "client/python/kiln"
+
+
+def _imported(path):
+    """The names behind every `from . import` and `from .module import` of a file."""
+    with open(path, encoding="utf-8") as file:
+        tree = ast.parse(file.read(), path)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            yield from [node.module.split(".")[0]] if node.module else (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "kiln":
+            yield from [*node.module.split(".")[1:2]] or (alias.name for alias in node.names)
+
+
+def read_modules(root):
+    """{module: the modules that it imports} of the package under `root`."""
+    folder = os.path.join(root, PACKAGE)
+    files = {name.rpartition(".")[0]: os.path.join(folder, name) for name in sorted(os.listdir(folder))
+             if name.endswith((".py", ".pyi"))}
+    return {name: files.keys() & set(_imported(path)) for name, path in files.items()}
+
+
+def module_faults(root):
+    """What is wrong with the imports of the package under `root`, a line each."""
+    names = circle(read_modules(root))
+    return [f"{PACKAGE}: the imports have a circle: " + " -> ".join(names)] if names else []
+
+
 def main():
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    found = faults(root, read_table(ARROWS))
+    found = faults(root, read_table(ARROWS)) + module_faults(root)
     print("\n".join(found) or "arrows: one way", file=sys.stderr if found else sys.stdout)
     sys.exit(1 if found else 0)
 

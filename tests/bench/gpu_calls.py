@@ -164,7 +164,7 @@ class _Counted:
 
     def __init__(self, function, *inputs):
         import kiln
-        from kiln import backend, compiled
+        from kiln import compiled
         before = {id(graph) for graph in compiled.live_graphs()}
         whole = torch.compile(function, backend="kiln")
         whole(*inputs)
@@ -175,9 +175,9 @@ class _Counted:
         self._whole, self._program, self._inputs = whole, graphs[0], inputs
         for _ in range(3):
             self.seconds()
-        counts, allocated = backend.run_counts(), self._allocations()
+        counts, allocated = kiln.stats(), self._allocations()
         self.seconds()
-        after = backend.run_counts()
+        after = kiln.stats()
         self.kernels = after["kernel_launches"] - counts["kernel_launches"]
         self.products = after["library_call_runs"] - counts["library_call_runs"]
         self.allocations = self._allocations() - allocated

@@ -98,9 +98,7 @@ def _steps(row, ways):
 
 def _kiln_stats():
     import kiln
-    from kiln import backend
-    return {key: value for key, value in {**kiln.stats(), **backend.run_counts()}.items()
-            if isinstance(value, (int, dict))}
+    return {key: value for key, value in kiln.stats().items() if isinstance(value, (int, dict))}
 
 
 def _peak(torch, step):

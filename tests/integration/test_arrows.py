@@ -43,6 +43,23 @@ def test_an_include_against_the_arrows_is_named(copy, path, included, said):
     assert found.startswith(f"{path}:") and said in found
 
 
+def test_the_modules_import_each_other_one_way():
+    modules = arrows.read_modules(ROOT)
+    assert {"backend", "compiled", "records"} <= modules["__init__"] | modules["backend"]
+    assert arrows.module_faults(ROOT) == []
+
+
+@pytest.mark.parametrize("line", ["from . import fallback", "from .fallback import policy", "from kiln import fallback",
+                                  "from kiln.fallback import policy", "def late():\n    from . import fallback"])
+def test_a_circle_of_modules_is_named(tmp_path, line):
+    package = tmp_path / arrows.PACKAGE
+    shutil.copytree(os.path.join(ROOT, arrows.PACKAGE), package)
+    with open(package / "records.py", "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+    found, = arrows.module_faults(tmp_path)
+    assert "fallback -> records -> fallback" in found or "records -> fallback -> records" in found
+
+
 def test_a_folder_without_a_row_is_named(copy):
     (copy / "server" / "new").mkdir()
     (copy / "server" / "new" / "thing.h").write_text("#pragma once\n")

@@ -8,8 +8,9 @@ from . import declarations
 from .backend import kiln, register
 from .explain import explain
 from .profile import profile
-from .records import reset_stats, stats
+from .records import reset_stats
 from .service import status
+from .stats import stats
 
 register()
 declarations.install()

@@ -10,7 +10,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from . import (_C, attention_masks, autograd_cache, cuda_graphs, debug, decompositions, devices, fallback, guards, library,
                options as options_module, python_calls, records, service, titles)
-from .compiled import CompiledGraph, FallbackGraph, live_graphs, symbols_by_name
+from .compiled import CompiledGraph, FallbackGraph, symbols_by_name
 from .errors import Unsupported
 from .graph import BACKWARD, FORWARD, INFERENCE, export
 from .partition import partition
@@ -18,33 +18,6 @@ from .partitioned_graph import PartitionedGraph
 from .refinement import is_refusal, refined
 
 _KIND_NAMES = {FORWARD: "forward", BACKWARD: "backward", INFERENCE: "inference"}
-
-
-def run_counts():
-    """Sums over the programs that are alive."""
-    total = {"calls": 0, "kernel_launches": 0, "library_call_runs": 0, "stride_copies": 0,
-             "tuned_plans": _C.tuned_plans()}
-    for graph in live_graphs():
-        counts = graph.artifact.counts()
-        total["calls"] += counts["calls"]
-        total["kernel_launches"] += counts["launches"]
-        total["library_call_runs"] += counts["library_calls"]
-        total["stride_copies"] += counts["stride_copies"]
-    total["python"] = _python_counts()
-    return total
-
-
-def _python_counts():
-    """{reason: counts} of the calls of Python in the programs that are alive."""
-    counts = {}
-    for graph in live_graphs():
-        for call in graph.python.calls if graph.python is not None else ():
-            one = counts.setdefault(call.reason, {"calls": 0, "runs": 0, "seconds": 0.0, "of_seconds": 0.0})
-            one["calls"] += 1
-            one["runs"] += call.runs
-            one["seconds"] += call.seconds
-            one["of_seconds"] += graph.python.seconds
-    return counts
 
 
 def _torch_version():

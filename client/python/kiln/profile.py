@@ -11,6 +11,7 @@ import dataclasses
 import threading
 
 from . import _C
+from .compiled import live_graphs
 
 _one_at_a_time = threading.Lock()
 
@@ -95,8 +96,6 @@ class Profile:
 
 
 def _graphs():
-    from .compiled import live_graphs
-
     return [graph for graph in live_graphs() if graph.artifact is not None]
 
 

@@ -4,8 +4,10 @@ The pool is a list of (op, value, args) in which an argument stands before its u
 Semantics are Python's: floor division and modulo with the divisor's sign (proto/kiln/v1/graph.proto).
 """
 import math
+from typing import Any
 
 import sympy
+import torch
 from torch.utils._sympy import functions as torch_functions
 
 from . import wire
@@ -259,11 +261,9 @@ def values_of(nodes, wanted, symbols):
         elif op == POW:
             result = a[0] ** a[1]
         elif op in (MIN, MAX):
-            from torch import sym_max, sym_min
-
             result = a[0]
             for other in a[1:]:
-                result = sym_min(result, other) if op == MIN else sym_max(result, other)
+                result = torch.sym_min(result, other) if op == MIN else torch.sym_max(result, other)
         elif op == EQ:
             result = a[0] == a[1]
         elif op == NE:
