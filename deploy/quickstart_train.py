@@ -6,6 +6,7 @@ such runs. deploy/quickstart.sh runs it; by hand:
 import argparse
 import json
 import math
+import pathlib
 import sys
 import time
 
@@ -67,7 +68,7 @@ def train(arguments):
 
 
 def print_table(paths):
-    eager, cold, warm = (json.load(open(path)) for path in paths)
+    eager, cold, warm = (json.loads(pathlib.Path(path).read_text()) for path in paths)
     rows = [("", "eager", "kiln, cold", "kiln, warm")]
     rows.append(("first step, s", *(f"{run['first_step_s']:.2f}" for run in (eager, cold, warm))))
     rows.append(("later step, ms", *(f"{run['step_ms']:.1f}" for run in (eager, cold, warm))))
@@ -80,7 +81,8 @@ def print_table(paths):
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     print()
     for number, row in enumerate(rows):
-        print("  " + row[0].ljust(widths[0]) + "".join("   " + cell.rjust(width) for cell, width in zip(row[1:], widths[1:])))
+        cells = "".join("   " + cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))
+        print("  " + row[0].ljust(widths[0]) + cells)
         if number == 0:
             print("  " + "-" * (sum(widths) + 9))
     print()

@@ -10,7 +10,8 @@ import subprocess
 import sys
 
 # libstdc++ and libgomp must be the process's own; the rest is glibc.
-NEVER = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl|stdc\+\+|gcc_s|gomp|dnnl|openblas|python.*))\.so")
+NEVER = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl|stdc\+\+|gcc_s|gomp|dnnl|openblas|"
+                   r"python.*))\.so")
 
 
 def needed(path):

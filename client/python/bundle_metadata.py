@@ -5,6 +5,7 @@ Usage: bundle_metadata.py PYPROJECT DIRECTORY. Makes DIRECTORY/kiln-VERSION.dist
 """
 import os
 import sys
+
 import tomllib
 
 

@@ -8,8 +8,23 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from . import (_C, attention_masks, autograd_cache, cuda_graphs, debug, decompositions, devices, fallback, guards, library,
-               options as options_module, python_calls, records, service, titles)
+from . import (
+    _C,
+    attention_masks,
+    autograd_cache,
+    cuda_graphs,
+    debug,
+    decompositions,
+    devices,
+    fallback,
+    guards,
+    library,
+    options as options_module,
+    python_calls,
+    records,
+    service,
+    titles,
+)
 from .compiled import CompiledGraph, FallbackGraph, symbols_by_name
 from .errors import Unsupported
 from .graph import BACKWARD, FORWARD, INFERENCE, export
@@ -127,11 +142,11 @@ def _compiled(module, task, recording):
 
     def compiling(exported):
         recorded = recording
-        if cuda_graphs.may_record(recording) and not recording.partial:
-            if unrecordable := {**cuda_graphs.unrecordable(module), **exported.refused}:
-                if (parts := _in_parts(module, task, recording, unrecordable)) is not None:
-                    return parts
-                recorded = cuda_graphs.skipped(recording, _reasons(unrecordable))
+        whole = cuda_graphs.may_record(recording) and not recording.partial
+        if whole and (unrecordable := {**cuda_graphs.unrecordable(module), **exported.refused}):
+            if (parts := _in_parts(module, task, recording, unrecordable)) is not None:
+                return parts
+            recorded = cuda_graphs.skipped(recording, _reasons(unrecordable))
         compiled, graph = _request(module, task, recorded, exported)
         records.add_seconds("export", time.perf_counter() - began)
         _compile_regions(exported.python, task)
@@ -238,7 +253,7 @@ kiln.reset = cuda_graphs.reset  # torch._dynamo.reset() calls it
 
 
 def _cache_tag(settings):
-    """What torch's cache key has to tell apart for kiln: its own knows neither back-end nor options nor oneDNN's switch."""
+    """What torch's cache key has to tell apart for kiln. It has neither back-end nor options nor oneDNN's switch."""
     extension = os.stat(_C.__file__)
     parts = (repr(settings), decompositions.digest().hex(), str(extension.st_size), str(extension.st_mtime_ns),
              str(devices.has_onednn(None)))
@@ -248,6 +263,7 @@ def _cache_tag(settings):
 def register():
     """Makes the name known also where the package is not installed but only on the path."""
     from importlib.metadata import EntryPoint
+
     from torch._dynamo.backends import registry
 
     if "kiln" not in registry._COMPILER_FNS:

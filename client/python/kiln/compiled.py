@@ -13,7 +13,7 @@ import torch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, FXGraphCacheMiss
 from torch._inductor.output_code import OutputCode
 
-from . import _C, cuda_graphs, debug, devices, fallback, library, python_calls, records, service, stale
+from . import _C, cuda_graphs, debug, devices, fallback, library, records, service, stale
 from .errors import Unsupported
 from .size_numbers import read_size
 from .symbols import SYMBOL, evaluate, values_of

@@ -222,7 +222,9 @@ def _keep_expanded():
         return computed, result
 
     def converted(value, dtype):
-        if not isinstance(value, torch.Tensor) or value.dtype not in _HALF or value.dtype != getattr(half, "dtype", None):
+        if not isinstance(value, torch.Tensor) or value.dtype not in _HALF:
+            return convert(value, dtype)
+        if value.dtype != getattr(half, "dtype", None):
             return convert(value, dtype)
         expanded = [type(stride) is int and stride == 0 for stride in value.stride()]
         if dtype != torch.float32 or not any(expanded):

@@ -17,7 +17,8 @@ from . import declarations, fallback, graph_cut, joint_graph, pinned_layouts
 
 aten = torch.ops.aten
 
-_KEPT_WHOLE = (aten.upsample_bilinear2d.default, aten.upsample_bilinear2d.vec, aten.upsample_bilinear2d_backward.default)
+_KEPT_WHOLE = (aten.upsample_bilinear2d.default, aten.upsample_bilinear2d.vec,
+               aten.upsample_bilinear2d_backward.default)
 
 
 def table() -> dict[Any, Any]:
@@ -153,7 +154,7 @@ def _draws(graph, info):
 
 @contextlib.contextmanager
 def _saved_draws():
-    """While one graph is cut: drawn again, random numbers are others. Under a budget of memory torch would draw again."""
+    """While one graph is cut: drawn again, random numbers are others. Under a memory budget torch would draw again."""
     from torch._functorch import partitioners
 
     original = partitioners.choose_saved_values_set

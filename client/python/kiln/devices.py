@@ -66,7 +66,7 @@ def inputs_from_cpu(module, gpu, float_inputs=()):
         return ()
     placeholders = (node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder")
     return tuple(position for position, value in enumerate(placeholders)
-                 if position in float_inputs or isinstance(value, torch.Tensor) and value.device.type == "cpu")
+                 if position in float_inputs or (isinstance(value, torch.Tensor) and value.device.type == "cpu"))
 
 
 def brought_to(gpu, tensor):

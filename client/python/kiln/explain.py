@@ -70,7 +70,8 @@ def _program_lines(program):
     for target in sorted(set(program["library_calls"])):
         reason = program["library_reasons"].get(target, "")
         lines.append(f"  library {target} ×{program['library_calls'].count(target)}{f' ({reason})' if reason else ''}")
-    lines += [f"  {call['name']} ({call['reason']}), {call['share']:.0%} of the time" for call in program.get("python_calls", ())]
+    lines += [f"  {call['name']} ({call['reason']}), {call['share']:.0%} of the time"
+              for call in program.get("python_calls", ())]
     return lines
 
 

@@ -18,8 +18,18 @@ from . import fallback, graph_cut, python_calls, wire, written_graph
 from .devices import PassedInput
 from .errors import Unsupported
 from .size_numbers import size_number
-from .symbols import (INPUT_SIZE, INPUT_STRIDE, INPUT_VALUE, INT64_MAX, INT64_MIN, SYMBOL_INT, SYMBOL_UNBACKED,
-                      VALUE_ITEM, VALUE_SIZE, ExprPool)
+from .symbols import (
+    INPUT_SIZE,
+    INPUT_STRIDE,
+    INPUT_VALUE,
+    INT64_MAX,
+    INT64_MIN,
+    SYMBOL_INT,
+    SYMBOL_UNBACKED,
+    VALUE_ITEM,
+    VALUE_SIZE,
+    ExprPool,
+)
 
 FORMAT_VERSION = 1
 FORWARD, BACKWARD, INFERENCE = 1, 2, 3
@@ -103,7 +113,7 @@ def _check_pure(target):
     """Only the schema tells who writes, no name. The service takes one that does: copy_, of which it knows to whom."""
     custom = target.namespace not in ("aten", "prims")
     writes = target._schema.is_mutable and target is not torch.ops.aten.copy_.default
-    if writes or custom and any(result.alias_info is not None for result in target._schema.returns):
+    if writes or (custom and any(result.alias_info is not None for result in target._schema.returns)):
         raise Unsupported(f"operator {target} writes its arguments or gives them back")
     if custom and not target._schema.returns:
         raise Unsupported(f"operator {target} has no result")
@@ -224,7 +234,9 @@ class _Exporter:
         # torch's own fakes of quantized tensors claim float32.
         opaque = any(isinstance(part, torch.dtype) and part not in _DTYPES
                      for part in torch.utils._pytree.tree_leaves((node.args, node.kwargs)))
-        parts = [((node, i), part) for i, part in enumerate(value)] if isinstance(value, (list, tuple)) else [(node, value)]
+        parts = [(node, value)]
+        if isinstance(value, (list, tuple)):
+            parts = [((node, i), part) for i, part in enumerate(value)]
         for key, part in parts:
             self.values.pop(key, None)
             if node.op != "call_function" or opaque or not isinstance(part, torch.Tensor):
@@ -265,7 +277,7 @@ class _Exporter:
         for position in range(len(self.inputs)):
             own = position < len(self.placeholders)
             constant = position >= len(self.placeholders) + len(self.more_sizes)
-            fact = (wire.uint(1, position in static_inputs and position not in self.held or constant)
+            fact = (wire.uint(1, (position in static_inputs and position not in self.held) or constant)
                     + wire.uint(2, own and self.placeholders[position] in self.mutated)
                     + wire.uint(3, position in donated_inputs and position not in self.held))
             parts.append(wire.data(1, fact))
@@ -303,7 +315,8 @@ class _Exporter:
         if position in self.held:
             self.more_sizes.append((source, position, dim))
             source, position, dim = INPUT_VALUE, len(self.placeholders) + len(self.more_sizes) - 1, 0
-        self.declare(expr, value.node.shape_env, hint, wire.uint(1, source) + wire.uint(2, position) + wire.uint(3, dim))
+        self.declare(expr, value.node.shape_env, hint,
+                     wire.uint(1, source) + wire.uint(2, position) + wire.uint(3, dim))
 
     def declare(self, symbol, shape_env, hint, binding):
         bounds = shape_env.var_to_range.get(symbol)
@@ -520,7 +533,8 @@ class _Exporter:
         if not isinstance(target, torch._ops.OpOverload):
             raise Unsupported(f"a call of {getattr(target, '__name__', target)}")
         _check_pure(target)
-        if target is torch.ops.aten.unique_consecutive.default and (len(node.args) > 3 or node.kwargs.get("dim") is not None):
+        along = len(node.args) > 3 or node.kwargs.get("dim") is not None
+        if target is torch.ops.aten.unique_consecutive.default and along:
             raise Unsupported("strides that torch's tracing tells otherwise than eager gives them")
         name, arguments = self.arguments(node, target)
         if self.gpu is not None and _is_random(target) and isinstance(value, torch.Tensor) \

@@ -58,17 +58,21 @@ def written_arguments(node):
     return [value for value in torch.utils._pytree.tree_leaves(written) if isinstance(value, fx.Node)]
 
 
+def is_pure_view(node):
+    """Whether it only says how its argument's memory is read."""
+    return pinned_layouts.is_view(node.target) and not written_arguments(node)
+
+
 def _split_copies(graph, refused):
     """What is refused as the source of a copy to an input is converted in Python; the copy itself is the program's."""
     for node in [node for node in refused if node.target is torch.ops.aten.copy_.default]:
         to, source = node.args[:2]
         if to.op != "placeholder" or to in refused:
             continue
+        options = {"dtype": to.meta["val"].dtype, "device": to.meta["val"].device}
         with graph.inserting_before(node):
-            like = to.meta["val"]
-            converted = graph.call_function(torch.ops.aten._to_copy.default, (source,),
-                                            {"dtype": like.dtype, "device": like.device})
-        converted.meta["val"] = torch.ops.aten._to_copy.default(source.meta["val"], dtype=like.dtype, device=like.device)
+            converted = graph.call_function(torch.ops.aten._to_copy.default, (source,), options)
+        converted.meta["val"] = torch.ops.aten._to_copy.default(source.meta["val"], **options)
         node.args = (to, converted, *node.args[2:])
         refused[converted] = refused.pop(node)
 
@@ -142,7 +146,7 @@ class _Cutter:
         Native nodes read a copy, since the program can't have what lies in the frame."""
         viewed, found = {}, []
         for node in self.nodes:
-            is_view = node in self.python and pinned_layouts.is_view(node.target) and not written_arguments(node)
+            is_view = node in self.python and is_pure_view(node)
             if is_view and node.args and isinstance(node.args[0], fx.Node):
                 source = viewed.get(node.args[0], node.args[0])
                 if source.op == "placeholder":
@@ -159,7 +163,8 @@ class _Cutter:
         with self.module.graph.inserting_after(node):
             copy = self.module.graph.call_function(torch.ops.aten.clone.default, (node,))
         copy.meta["val"] = torch.ops.aten.clone.default(node.meta["val"])
-        node.replace_all_uses_with(copy, lambda user: user not in self.python and user.op != "output" and user is not copy)
+        node.replace_all_uses_with(
+            copy, lambda user: user not in self.python and user.op != "output" and user is not copy)
         self.python[copy] = None
         self.list_nodes()
 
@@ -180,7 +185,7 @@ class _Cutter:
 
     def is_read_natively(self, node):
         return isinstance(node.meta.get("val"), torch.Tensor) and any(
-            user not in self.python and user.op != "output" and not self.is_expression(user) or self.is_item(user)
+            (user not in self.python and user.op != "output" and not self.is_expression(user)) or self.is_item(user)
             for user in node.users)
 
     def is_item(self, node):

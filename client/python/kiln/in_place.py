@@ -1,10 +1,10 @@
 """Operators that write into their arguments, and need no copy of them.
 
 AOTAutograd makes such an operator, and a user's Triton kernel, a function (auto_functionalized,
-triton_kernel_wrapper_functional): it copies its bases, writes into the copies and gives them back; a `copy_` brings what
-became of an input back to it. Where nothing reads an input but a row of such operators, each what the one before has
-written, they write into the input itself, as eager does, and nothing is copied. Nor is a base that is made for such an
-operator alone: it is made in Python, too.
+triton_kernel_wrapper_functional): it copies its bases, writes into the copies and gives them back; a `copy_` brings
+what became of an input back to it. Where nothing reads an input but a row of such operators, each what the one before
+has written, they write into the input itself, as eager does, and nothing is copied. Nor is a base that is made for such
+an operator alone: it is made in Python, too.
 """
 import dataclasses
 import operator
@@ -79,9 +79,9 @@ def _follow(node, name, source, found):
     backs = [user for user in source.users if user.target is torch.ops.aten.copy_.default and user.args[0] is source]
     if len(backs) != 1 or backs[0].users or set(source.users) != {node, backs[0]}:
         return
-    row = []
+    row, result = [], source
     while node is not None:
-        if list(_bases(node).values()).count(source if not row else result) != 1 or _read_otherwise(node, row, source):
+        if list(_bases(node).values()).count(result) != 1 or _read_otherwise(node, row, source):
             return
         row.append((node, name))
         result = _result(node, name)

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
-from . import graph_cut, pinned_layouts, written_graph
+from . import graph_cut, written_graph
 from .errors import Unsupported
 
 
@@ -57,7 +57,8 @@ class _Partitioner:
         self.position = {node: i for i, node in enumerate(self.nodes)}
         self.inputs = [node for node in self.nodes if node.op == "placeholder"]
         self.static = {self.inputs[position] for position in static_inputs}
-        self.back = {}  # value of a part that is not recorded -> the copy of it to an input, which it lies in from then on
+        # value of a part that is not recorded -> the copy of it to an input, in which it lies from then on
+        self.back = {}
         self.floating = set()  # views and numbers
         self.apart = set()  # nodes that are not recorded
         self.level = {}
@@ -93,7 +94,7 @@ class _Partitioner:
                     self.apart.add(node)
             elif node in self.unrecordable:
                 self.apart.add(node)
-            elif graph_cut.is_number(node) or pinned_layouts.is_view(node.target) and not graph_cut.written_arguments(node):
+            elif graph_cut.is_number(node) or graph_cut.is_pure_view(node):
                 self.floating.add(node)
             elif node.target is torch.ops.aten.copy_.default and node.args[1] in self.apart:
                 self.apart.add(node)  # Python may write into the input itself
@@ -180,7 +181,8 @@ class _Partitioner:
             told = [node for node in told if node.op == "placeholder" and graph_cut.is_number(node)]
         held = set().union(*map(_symbols_held, told))
         for symbol in sorted(wanted - held, key=str):
-            holder = next((node for node in self.nodes if self.comes_before(node, level) and symbol in _symbols_held(node)
+            holder = next((node for node in self.nodes
+                           if self.comes_before(node, level) and symbol in _symbols_held(node)
                            and (level % 2 or graph_cut.is_number(node))), None)
             if holder is None:
                 raise Unsupported(f"no part holds the size {symbol}")
@@ -243,7 +245,8 @@ def _symbols_held(node):
 
 
 def _values(node):
-    return [value for value in torch.utils._pytree.tree_leaves(node.meta.get("val")) if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))]
+    return [value for value in torch.utils._pytree.tree_leaves(node.meta.get("val"))
+            if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))]
 
 
 def _find_frees(parts, input_count, kept):

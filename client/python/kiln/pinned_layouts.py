@@ -20,13 +20,13 @@ def pinned(graph):
     """The nodes of `graph` whose layout has to stay."""
     found = set()
     for node in reversed(graph.nodes):
-        if node.op == "call_function" and (_reads_by_storage(node.target) or node in found and is_view(node.target)):
+        if node.op == "call_function" and (_reads_by_storage(node.target) or (node in found and is_view(node.target))):
             found.update(node.all_input_nodes)
     return found
 
 
 def _reads_by_storage(target):
-    return target in READERS or isinstance(target, torch._ops.OpOverload) and target.namespace not in _TORCHS
+    return target in READERS or (isinstance(target, torch._ops.OpOverload) and target.namespace not in _TORCHS)
 
 
 def is_view(target):

@@ -120,8 +120,8 @@ _WITH_REGIONS = ("cond", "while_loop", "map_impl", "invoke_subgraph", "scan")
 
 
 def sub_graphs(module):
-    """[(attribute, GraphModule)] of the sub-graphs that may be compiled by themselves, one a node that holds one. One that
-    takes a plain number runs as it is: nothing says of which dtype the number is."""
+    """[(attribute, GraphModule)] of the sub-graphs that may be compiled by themselves, one a node that holds one. One
+    that takes a plain number runs as it is: nothing says of which dtype the number is."""
     found = []
     for node in module.graph.nodes:
         users = [user.target for user in node.users]

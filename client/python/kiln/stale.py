@@ -1,13 +1,12 @@
-"""Dropping a graph that was traced with a wrong declaration: a custom operator's fake told another dtype, size, device or
-number of results than the operator gives.
+"""Dropping a graph that was traced with a wrong declaration: a custom operator's fake told another dtype, size, device
+or number of results than the operator gives.
 
 What was traced stays wrong when the declaration is put right, since no key knows the body of a fake. So it is dropped
-where it is kept: in torch's AOTAutograd cache, which later processes read, and in Dynamo's of this process. kiln's store
-keeps its program, which nobody asks for again: the right graph has another key.
+where it is kept: in torch's AOTAutograd cache, which later processes read, and in Dynamo's of this process. kiln's
+store keeps its program, which nobody asks for again: the right graph has another key.
 """
 import os
 
-import torch
 from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
 
 from . import records

@@ -37,9 +37,9 @@ _FLOORS = _named("FloorToInt")
 _TRUNCATIONS = _named("TruncToInt")
 _CEILINGS = _named("CeilToInt")
 _IDENTITIES = _named("Identity", "RoundToInt")
-_MINIMA = (sympy.Min,) + _named("Min")
-_MAXIMA = (sympy.Max,) + _named("Max")
-_POWERS = (sympy.Pow,) + _named("PowByNatural")
+_MINIMA = (sympy.Min, *_named("Min"))
+_MAXIMA = (sympy.Max, *_named("Max"))
+_POWERS = (sympy.Pow, *_named("PowByNatural"))
 
 
 class ExprPool:

@@ -15,7 +15,8 @@ def compiled_name():
     except AttributeError:  # none, as in a graph that did not come from Dynamo
         return "graph"
     code, values = frame.f_code, frame.f_locals
-    wrapped = values.get("fn") if code.co_filename == external_utils.__file__ else None  # a module or function of torch's
+    # A module or function of torch's.
+    wrapped = values.get("fn") if code.co_filename == external_utils.__file__ else None
     first = values.get(code.co_varnames[0]) if code.co_argcount else None
     for owner in (wrapped, getattr(wrapped, "__self__", None), first, values.get("self")):
         if isinstance(owner, torch.nn.Module):
