@@ -64,7 +64,10 @@ PYTHON
 need torch==2.13.0
 need transformers numpy scikit-build-core lit
 need nvidia-nvptxcompiler==13.0.88  # linked into kiln-worker: PTX to GPUs' machine code
-[ $tests = no ] || need pytest expecttest  # torch's operator database imports expecttest
+if [ $tests = yes ]; then
+  need pytest expecttest  # torch's operator database imports expecttest
+  need ruff==0.17.6       # tests/lint.sh; other versions judge differently
+fi
 
 # ---- Build -------------------------------------------------------------------------------------
 memory_gib=$(awk '/MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)

@@ -73,10 +73,10 @@ def circle(table):
 
     def follow(name, path):
         if name in path:
-            return path[path.index(name):] + [name]
+            return [*path[path.index(name):], name]
         if name not in done:
             for known in sorted(table.get(name, ())):
-                if found := follow(known, path + [name]):
+                if found := follow(known, [*path, name]):
                     return found
             done.add(name)
         return None

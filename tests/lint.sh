@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks that folders include one way (tests/arrows.py), that numbers of machines stand in compiler/target
-# (tests/machine_numbers.py) and that every C++ file is as .clang-format says. The programs
-# are LLVM 22's, since others judge differently: deploy/install_deps.sh --dev.
+# Checks that folders include one way and Python's modules import one way (tests/arrows.py), that numbers of machines
+# stand in compiler/target (tests/machine_numbers.py), that Python is as ruff wants it (pyproject.toml) and that
+# every C++ file is as .clang-format says. A program that is missing is named, and its part is not checked. They judge
+# as these versions do: LLVM 22 (deploy/install_deps.sh --dev), ruff of deploy/setup.sh --tests.
 #   tests/lint.sh --fix         formats the files
 #   tests/lint.sh --tidy        asks clang-tidy (.clang-tidy) about every source of a build (an hour on 2 cores)
 #   tests/lint.sh --tidy-quick  the same without its static analyser (minutes)
@@ -16,13 +17,24 @@ tidy() {  # OPTION…
   echo "clang-tidy: clean"
 }
 case "${1:-}" in
-  "") options=(--dry-run -Werror) ;;
-  --fix) options=(-i) ;;
+  "") options=(--dry-run -Werror) ruff_options=() ;;
+  --fix) options=(-i) ruff_options=(--fix) ;;
   --tidy) tidy; exit ;;
   --tidy-quick) tidy -checks=-clang-analyzer-*; exit ;;
   *) echo "usage: $0 [--fix | --tidy | --tidy-quick]" >&2; exit 2 ;;
 esac
+has() {  # PROGRAM HOW-TO-GET-IT
+  command -v "$1" >/dev/null || { echo "$1 is missing ($2): its part is not checked" >&2; return 1; }
+}
+PATH="$PWD/.venv/bin:$PATH"
 tests/arrows.py
 tests/machine_numbers.py
-find cache client compiler server tests \( -name '*.cc' -o -name '*.h' \) -print0 | xargs -0 clang-format-22 "${options[@]}"
-echo "clang-format: clean"
+if has ruff "deploy/setup.sh --tests"; then
+  ruff check --no-cache --quiet "${ruff_options[@]}" .
+  echo "ruff: clean"
+fi
+if has clang-format-22 "deploy/install_deps.sh --dev"; then
+  find cache client compiler server tests \( -name '*.cc' -o -name '*.h' \) -print0 \
+    | xargs -0 clang-format-22 "${options[@]}"
+  echo "clang-format: clean"
+fi

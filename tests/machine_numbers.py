@@ -12,7 +12,8 @@ FOLDERS = ("passes", "lower", "schedule", "codegen", "artifact")
 # A definition, or a number in a comparison, by what is on its line.
 BYTES = re.compile(r"\b\d+\}?u? << (?:1\d|2\d|3\d)\b")
 COUNTS = re.compile(r"(?<![\w.'])(?:108|114|132|142|144|148|160|216|264|296)(?![\w.'])")
-RATES = re.compile(r"constexpr .*= \d[\d'.e]*;\s*//.*\b(?:cache|memory|bandwidth|nanoseconds?|a second|[µmn]s|library|cuDNN|oneDNN"
+RATES = re.compile(r"constexpr .*= \d[\d'.e]*;\s*//.*\b(?:cache|memory|bandwidth|nanoseconds?|a "
+                   r"second|[µmn]s|library|cuDNN|oneDNN"
                    r"|MKL)\b")
 LARGE = re.compile(r"constexpr (?:double|int64_t) k\w*(?:Operations|Multiplications|Nanoseconds|Bandwidth|Rate)\w* =")
 
@@ -59,7 +60,8 @@ def faults(root, other):
                 known = [row for row in other if row.startswith(f"{path}: ") and row.split(": ")[1] in line]
                 used.update(known)
                 if not known:
-                    found.append(f"compiler/{path}:{number}: a machine's number outside of compiler/target: {line.strip()}")
+                    found.append(f"compiler/{path}:{number}: a machine's number outside of compiler/target: "
+                                 f"{line.strip()}")
     return found + [f"tests/machine_numbers.py: nothing is {row}" for row in sorted(other.keys() - used)]
 
 

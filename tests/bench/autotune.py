@@ -81,5 +81,6 @@ def table(rows):
     warm = ", ".join(f"tuned ÷ {mode} {mean([row.warm_ratio(mode) for row in rows])}" for mode in MODES[:2])
     return [f"Starts with `{MODE}` (warm: medians of {WARM_ROUNDS}):", "",
             f"| row | cold start s: Inductor / kiln | kiln ÷ Inductor | kiln's warm start s: {' / '.join(MODES)} | "
-            "tuned ÷ default | tuned ÷ reduce-overhead |", "|---|---|---|---|---|---|", *(row.line() for row in rows), "",
+            "tuned ÷ default | tuned ÷ reduce-overhead |", "|---|---|---|---|---|---|", *(row.line() for row in rows),
+            "",
             f"Geometric means: cold kiln ÷ Inductor {mean([row.cold_ratio() for row in rows])}, {warm}.", ""]

@@ -3,9 +3,9 @@
     deploy/bundle.sh before.tar.gz                      of the commit before; unpack it into before/
     tests/bench/beside.py --before before/kiln          against the kiln that is installed
 
-Each build is a process a row with caches and a daemon of its own. Cold starts: an empty store. Warm ones: the same store,
-a new process. Steps are timed in turn, the first of a round by turns; a ratio is after ÷ before within a round. Prints a
-Markdown table: seconds, milliseconds, the median of the ratios, and their least and largest as spread.
+Each build is a process a row with caches and a daemon of its own. Cold starts: an empty store. Warm ones: the same
+store, a new process. Steps are timed in turn, the first of a round by turns; a ratio is after ÷ before within a round.
+Prints a Markdown table: seconds, milliseconds, the median of the ratios, and their least and largest as spread.
 """
 import argparse
 import contextlib
@@ -47,7 +47,8 @@ def main():
     cores = set(range(arguments.cores)) if arguments.cores else None
     nurseries = {name: Nursery(cores, getattr(arguments, name) and os.path.abspath(getattr(arguments, name)))
                  for name in BUILDS}
-    print("| row | cold start: before / after | ÷ | warm start: before / after | ÷ | step: before / after | ÷ | spread |\n"
+    print("| row | cold start: before / after | ÷ | warm start: before / after | ÷ | step: before / after | ÷ | spread "
+          "|\n"
           "|---|---|---|---|---|---|---|---|", flush=True)
     rows = [_measured(nurseries, model, task, arguments) for model in arguments.models.split(",")
             for task in arguments.tasks.split(",")]
@@ -94,7 +95,8 @@ def _row(nurseries, directories, model, task, arguments):
            "step": statistics.median(ratios), "rounds": rounds}
     step = {name: statistics.median(each[name] for each in rounds) for name in BUILDS}
     print(f"| {row['row']} | {cold['before']:.2f} / {cold['after']:.2f} | {row['cold']:.2f} | "
-          f"{warm['before']:.2f} / {warm['after']:.2f} | {row['warm']:.2f} | {step['before']:.2f} / {step['after']:.2f} | "
+          f"{warm['before']:.2f} / {warm['after']:.2f} | {row['warm']:.2f} | {step['before']:.2f} / "
+          f"{step['after']:.2f} | "
           f"{row['step']:.3f} | {ratios[0]:.3f} to {ratios[-1]:.3f} |", flush=True)
     return row
 

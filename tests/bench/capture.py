@@ -2,7 +2,8 @@
 
 A file is JSON, gzipped: {"model", "task", "graphs": [{"kind": "forward" | "backward" | "inference", "nodes": […]}]}.
 A node has name, op, target, args, kwargs and meta: {"dtype", "shape", "stride"} of its result, a list of these for
-several results, {"sym", "hint"} for an integer that is symbolic, {"repr"} for another. Sizes are integers or expressions over the symbols.
+several results, {"sym", "hint"} for an integer that is symbolic, {"repr"} for another. Sizes are integers or
+expressions over the symbols.
 Among args {"n": name} is a node, {"f": text} a float, {"dtype"}, {"device"}, {"layout"}, {"memory_format"} by name.
 """
 import dataclasses
@@ -13,7 +14,7 @@ import operator
 import re
 
 import torch
-import torch._inductor.inductor_prims  # noqa: F401  (operators of captures that use Inductor's table)
+import torch._inductor.inductor_prims  # operators of captures that use Inductor's table
 from torch import fx
 from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensorMode

@@ -23,7 +23,7 @@ class Cell:
                        "CUDA_CACHE_PATH": os.path.join(directory, "driver"),  # what it translated from PTX
                        "TOKENIZERS_PARALLELISM": "false"}
         self._timeout = timeout
-        self._errors = tempfile.TemporaryFile(mode="w+")
+        self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - closed with the process
         read, self._commands = os.pipe()
         answers, write = os.pipe()
         try:

@@ -72,6 +72,7 @@ def of_architectures(step):
     with opdb.place() as environment:
         os.environ.update(environment)
         import torch
+
         from architectures import ARCHITECTURES, inputs, make
 
         counted, counts = nodes.NodeCounts(), {}

@@ -16,8 +16,8 @@ Sections, all by default:
 
   --quick  no cold Inductor, no front end, one warm start: kiln's own start, and steps
 
-All of it takes two hours. With --json FILE each row is kept there once it is measured, and with --resume those that FILE
-has are not measured again, if FILE is of the same options and the same kiln.
+All of it takes two hours. With --json FILE each row is kept there once it is measured, and with --resume those that
+FILE has are not measured again, if FILE is of the same options and the same kiln.
 """
 import argparse
 import contextlib
@@ -308,7 +308,8 @@ def fusion_table(rows):
     over_bytes, over_touched = (sum(ratio > 1.05 for ratio in all_ratios) for all_ratios in (moved, touched))
     return [
         "Fusion of each graph: loop nests, bytes that all of it moves, and those of its loops alone; Inductor / kiln. "
-        "Can touch: Inductor's bytes less those of tables that its fused loops cannot touch, which it counts whole.", "",
+        "Can touch: Inductor's bytes less those of tables that its fused loops cannot touch, which it counts whole.",
+        "",
         "| graph | loop nests | kiln ÷ Inductor | MB moved | kiln ÷ Inductor | kiln ÷ what Inductor can touch | "
         "MB of loops | kiln ÷ Inductor |", "|---|---|---|---|---|---|---|---|",
         *(line for row in rows for line in row.fusion_lines()), "",

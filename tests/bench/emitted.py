@@ -18,7 +18,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import scale  # noqa: E402
+import scale
 
 PROGRAM = "emitted_kernels"
 PRINTED_MAX = 40  # differences

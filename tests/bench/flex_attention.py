@@ -68,7 +68,8 @@ def main():
     if not torch.cuda.is_available():
         raise SystemExit("no NVIDIA GPU here")
     ways = ("inductor", "kiln")
-    print("| tokens | | " + " | ".join(f"{way} ms | peak MB" for way in ways) + " | kiln ÷ inductor | largest difference |")
+    print("| tokens | | " + " | ".join(f"{way} ms | peak MB" for way in ways) + " | kiln ÷ inductor | largest "
+                                                                                "difference |")
     print("|---" * 8 + "|")
     for tokens in arguments.tokens:
         for training in (False, True):

@@ -3,9 +3,9 @@ launch, a product) and a result that Python gets.
 
 The bare calls run in a loop in C (gpu_calls.c, compiled by cc), those that a chain of steps is held against in the
 chain's order, as many as the longer of two programs has more. Each round times the short program, the long one and the
-bare calls in turn and takes the difference, so that the cost of a call itself drops out and a slow moment of the machine
-falls on all three; the median of many rounds counts, their quartiles are the spread. The thread stays on one core, nobody
-waits for the GPU while the clock runs, and the programs are called without Dynamo and AOTAutograd.
+bare calls in turn and takes the difference, so that the cost of a call itself drops out and a slow moment of the
+machine falls on all three; the median of many rounds counts, their quartiles are the spread. The thread stays on one
+core, nobody waits for the GPU while the clock runs, and the programs are called without Dynamo and AOTAutograd.
 """
 import ctypes
 import gc
@@ -239,7 +239,8 @@ def line(result):
 
     steps, results = result["steps"], result["results"]
     bare = [f"{microseconds:.2f}" for microseconds in results["bare_us"]]
-    return (f"CPU time of the runtime, medians and quartiles of {ROUNDS} rounds: a step takes {of('step')} over its bare "
-            f"call, of {steps['kernels']} launches and {steps['products']} products in turn, bare {steps['bare_us'][0]:.2f} µs "
+    return (f"CPU time of the runtime, medians and quartiles of {ROUNDS} rounds: a step takes {of('step')} over its "
+            f"bare call, of {steps['kernels']} launches and {steps['products']} products in turn, bare "
+            f"{steps['bare_us'][0]:.2f} µs "
             f"each, with {steps['allocations']} allocations; a result takes {of('result')} over torch's own tensor and "
             f"Python's object, bare {' and '.join(bare[-2:])} µs ({results['allocations']} results).")

@@ -58,9 +58,10 @@ START_CORES = 2  # of a row
 
 def _steps(row, ways):
     """(name, function of no arguments that takes one step) of every way that compiles; errors by name."""
-    import models
     import torch
+
     import kiln
+    import models
 
     torch.set_float32_matmul_precision("high")
     name, task, dtype = ROWS[row]
@@ -161,7 +162,7 @@ def _start(row, arguments, directory):
                        TOKENIZERS_PARALLELISM="false", TORCHINDUCTOR_COMPILE_THREADS="2")
     command = [sys.executable, __file__, "--one", row, "--rounds", str(arguments.rounds), "--steps",
                str(arguments.steps), "--ways", arguments.ways]
-    log = open(os.path.join(directory, f"{row}.log"), "w+")
+    log = open(os.path.join(directory, f"{row}.log"), "w+")  # noqa: SIM115 - the caller's
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                             text=True), log
 

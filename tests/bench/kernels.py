@@ -4,10 +4,10 @@ A kernel's rate is the least bytes that must move (each input once in, each outp
 the rate of bare loops with the same mix of reads and writes over the kernel's own tensors and on the threads that it
 runs on (bandwidth.c: the best of four ways to walk them), taken right before and after each call; so a share is a ratio
 within a moment, and the median over the rounds is what a machine that is shared with others cannot disturb much. Beside
-them stands what eager's and Inductor's versions reach, and libc's memcpy. Where a row's result needs the whole row first,
-so that a row is read twice, the column "bare loops that read twice" has the share of bare loops that do that and nothing
-else: they copy each number one row after they have read it, or where kiln's own kernel makes it, eight rows of a layer
-norm after.
+them stands what eager's and Inductor's versions reach, and libc's memcpy. Where a row's result needs the whole row
+first, so that a row is read twice, the column "bare loops that read twice" has the share of bare loops that do that and
+nothing else: they copy each number one row after they have read it, or where kiln's own kernel makes it, eight rows of
+a layer norm after.
 Calls: a compiled function of eight elements, less the same function by a back-end that only hands back a tensor: that
 is Dynamo's guard check. Steps: chains of two lengths of kernels that cannot fuse.
 
@@ -27,7 +27,7 @@ import time
 import typing
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import c_library  # noqa: E402
+import c_library
 
 WAYS = ("eager", "inductor", "kiln")
 SHORT, LONG = 20, 220
@@ -91,8 +91,8 @@ def functions(torch, megabytes):
 
 
 class Roof:
-    """Seconds that bare loops of one mix take over some tensors and a result of their size. That is the last result of the
-    kernel itself: how fast memory is depends on where in the machine its pages lie."""
+    """Seconds that bare loops of one mix take over some tensors and a result of their size. That is the last result of
+    the kernel itself: how fast memory is depends on where in the machine its pages lie."""
 
     _library = _threads = None
 
@@ -214,7 +214,8 @@ def measure_kernels(arguments):
             row["read_twice"] = statistics.median(around[best] / around[twice] for around in everywhere)
         for way in calls:
             shares = sorted(around[best] / took for around, took in zip(bare[way], taken[way]))
-            row["ways"][way] = {"rate": kernel.least / statistics.median(taken[way]), "share": statistics.median(shares),
+            row["ways"][way] = {"rate": kernel.least / statistics.median(taken[way]),
+                                "share": statistics.median(shares),
                                 "quartiles": [shares[len(shares) // 4], shares[-1 - len(shares) // 4]]}
         table[name] = row
     return {"memcpy": copy_rate(arguments.mb), "kernels": table}
@@ -302,7 +303,8 @@ def measure(megabytes=512, rounds=15, *options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=512,
-                        help="of the largest tensors; of each time 0.2 to 0.3 ms are a call's own, its code out of the cache")
+                        help="of the largest tensors; of each time 0.2 to 0.3 ms are a call's own, its code out of the "
+                             "cache")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--kernels", default="", help="parts of the names of those to run; then calls are not measured")
     parser.add_argument("--ways", default=",".join(WAYS))

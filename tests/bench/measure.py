@@ -25,8 +25,8 @@ import time
 import torch
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import fusion  # noqa: E402
-import models  # noqa: E402
+import fusion
+import models
 
 _WARM_UP_STEPS = 3
 

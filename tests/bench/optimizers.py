@@ -22,7 +22,8 @@ OPTIMIZERS = {"SGD": {"momentum": 0.9}, "Adam": {}, "AdamW": {}, "Adagrad": {}, 
 
 def bert_shapes(hidden=768, layers=12, inner=3072, words=30522):
     shapes = [(words, hidden), (512, hidden), (2, hidden), (hidden,), (hidden,)]
-    layer = [(hidden, hidden), (hidden,)] * 4 + [(hidden,), (hidden,), (inner, hidden), (inner,), (hidden, inner), (hidden,),
+    layer = [(hidden, hidden), (hidden,)] * 4 + [(hidden,), (hidden,), (inner, hidden), (inner,), (hidden, inner),
+                                                 (hidden,),
                                                  (hidden,), (hidden,)]
     return shapes + layer * layers + [(hidden, hidden), (hidden,)]
 
@@ -73,7 +74,8 @@ def main():
     wait = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
     shapes = bert_shapes() if arguments.device == "cuda" else [(64 * (1 + i % 7), 64) for i in range(60)]
     others = [way for way in ways if way != "kiln"]
-    print(f"{len(shapes)} tensors, {sum(torch.Size(shape).numel() for shape in shapes):,} elements on {arguments.device}, "
+    print(f"{len(shapes)} tensors, {sum(torch.Size(shape).numel() for shape in shapes):,} elements on "
+          f"{arguments.device}, "
           f"{rounds} rounds of {arguments.steps} steps, mode {arguments.mode}\n")
     print("| | " + " | ".join(f"{way} ms" for way in ways) + " | kiln's launches | first step s | "
           + " | ".join(f"kiln ÷ {way}" for way in others) + " |")

@@ -1,8 +1,8 @@
 """Matrix products of float32 on this CPU: ATen's library (MKL) and oneDNN, in turn; prints a Markdown table.
 
-That is what compiler/passes/onednn_products goes by: oneDNN is taken on CPUs with AVX-512 that are not Intel's, from the
-sizes on where it wins. Gflop/s, medians; `turned`: the weights lie as a linear layer has them (a row for each column of
-the product).
+That is what compiler/passes/onednn_products goes by: oneDNN is taken on CPUs with AVX-512 that are not Intel's, from
+the sizes on where it wins. Gflop/s, medians; `turned`: the weights lie as a linear layer has them (a row for each
+column of the product).
 
   tests/bench/products.py [--rounds 15] [--rows 2,16,64,512,2048]
 """
@@ -35,11 +35,13 @@ def main():
     if not torch.backends.mkldnn.is_available():
         parser.error("this torch has no oneDNN")
     linear = torch.ops.mkldnn._linear_pointwise
-    print("| rows | summed | columns | MKL, turned | oneDNN, turned | ÷ | MKL | oneDNN | ÷ |\n|---|---|---|---|---|---|---|---|---|")
+    print("| rows | summed | columns | MKL, turned | oneDNN, turned | ÷ | MKL | oneDNN | ÷ "
+          "|\n|---|---|---|---|---|---|---|---|---|")
     with torch.no_grad():
         for summed, columns in MATRICES:
             for rows in map(int, arguments.rows.split(",")):
-                left, turned, result = torch.randn(rows, summed), torch.randn(columns, summed), torch.empty(rows, columns)
+                left, turned, result = torch.randn(rows, summed), torch.randn(columns, summed), torch.empty(rows,
+                                                                                                            columns)
                 right, bias = turned.t().contiguous(), torch.randn(columns)
                 calls = (lambda: torch.addmm(bias, left, turned.t(), out=result),
                          lambda: linear(left, turned, bias, "none", [], ""),

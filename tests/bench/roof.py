@@ -20,8 +20,8 @@ import torch
 import kiln
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import capture  # noqa: E402
-import models  # noqa: E402
+import capture
+import models
 
 SHARE, FACTOR, RUNS = 0.01, 10.0, 5
 
@@ -187,7 +187,8 @@ def main():
             reason = next((why for pattern, why in REASONS if re.search(pattern, what)), "")
             unexplained += not reason
             operators = " ".join(dict.fromkeys(line.operators))
-            print(f"| {name} | {line.name} | {operators[:80]} | {line.least_seconds * 1e6:.0f} | {share:.1%} | {factor:.0f} | "
+            print(f"| {name} | {line.name} | {operators[:80]} | {line.least_seconds * 1e6:.0f} | {share:.1%} | "
+                  f"{factor:.0f} | "
                   f"{line.gigabytes_per_second:.1f} | {reason} |", flush=True)
     print(f"\n{count} graphs or models, {unexplained} kernels without a reason")
     return 1 if unexplained else 0

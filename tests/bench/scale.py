@@ -80,8 +80,8 @@ def plot(rows, path):
     width, height, margin = 640, 420, 50
     xs, ys = [math.log10(row["operators"]) for row in rows], [math.log10(row["seconds"]) for row in rows]
     left, right, low, high = math.floor(min(xs)), math.ceil(max(xs)), math.floor(min(ys)), math.ceil(max(ys))
-    across = lambda x: margin + (x - left) / (right - left) * (width - 2 * margin)  # noqa: E731
-    up = lambda y: height - margin - (y - low) / (high - low) * (height - 2 * margin)  # noqa: E731
+    across = lambda x: margin + (x - left) / (right - left) * (width - 2 * margin)
+    up = lambda y: height - margin - (y - low) / (high - low) * (height - 2 * margin)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
              'font-size="12"><rect width="100%" height="100%" fill="white"/>']
     for x in range(left, right + 1):

@@ -23,10 +23,10 @@ import time
 
 import service_attackers
 import service_compiles
-from service_parts import (Bench, FETCH, Failed, LOOKUP, ROOT, STORE_CONNECTIONS, WAITING_CONNECTIONS, run, spread)
+from service_parts import FETCH, LOOKUP, ROOT, STORE_CONNECTIONS, WAITING_CONNECTIONS, Bench, Failed, run, spread
 
 COMPARED = ("hit", "miss", "objects", "waiting", "manifests")
-ROWS = COMPARED + ("attackers", "herd", "overload", "workers")
+ROWS = (*COMPARED, "attackers", "herd", "overload", "workers")
 SPIN = "while True: pass"
 SPIN_SECONDS, EVICT_SECONDS_MAX = 10, 300
 
@@ -52,7 +52,8 @@ def measure_calls(bench, kilnd, what):
             for _ in range(bench.options.rounds):
                 for server in (unary, generic, kilnd):
                     rounds[server.name].append(bench.load(server, LOOKUP, what, connections, size))
-            rates = {form: statistics.median(result["rate"] for result in rounds[form]) for form in ("unary", "generic")}
+            rates = {form: statistics.median(result["rate"] for result in rounds[form])
+                     for form in ("unary", "generic")}
             row = compare(rounds, max(rates, key=rates.get), ("rate", "p50", "p99", "processor"))
             rows.append(dict(row, row=what, connections=connections, reply_bytes=size))
             print_row(rows[-1])

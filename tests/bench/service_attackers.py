@@ -91,7 +91,7 @@ def honest_load(bench, server):
 def attacked(bench, server, kind):
     """The honest client beside an attack: its numbers, the attack's, and the most that kilnd took."""
     length = bench.options.attack_seconds + 1.5
-    command = NICE + [bench.program("service_attack"), kind, "--socket", server.socket, "--seconds", str(length)]
+    command = [*NICE, bench.program("service_attack"), kind, "--socket", server.socket, "--seconds", str(length)]
     before = server.status()["bytes"]
     with Watch(server) as watch, subprocess.Popen(command + KINDS[kind], stdout=subprocess.PIPE, text=True,
                                                   **other_user(ATTACKER)) as attack:
@@ -107,8 +107,8 @@ def controlled(bench, server, share):
     count = max(1, round(share + 0.5))
     with contextlib.ExitStack() as stack:
         for _ in range(count):
-            burner = stack.enter_context(subprocess.Popen(NICE + [sys.executable, "-c", BURN,
-                                                                  str(min(1, share / count))]))
+            command = [*NICE, sys.executable, "-c", BURN, str(min(1, share / count))]
+            burner = stack.enter_context(subprocess.Popen(command))
             stack.callback(burner.kill)
         time.sleep(0.5)
         return honest_load(bench, server)
@@ -163,7 +163,8 @@ def measure(bench):
 
 
 def print_header():
-    print("| attack | done a second, closed | honest calls, failed, again | p99 attacked | control | ratio | its spread | "
+    print("| attack | done a second, closed | honest calls, failed, again | p99 attacked | control | ratio | its "
+          "spread | "
           "kilnd grew by | descriptors at most, left | holds |")
     print("|---|---|---|---|---|---|---|---|---|---|")
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 
-from service_parts import Failed, LOOKUP, ROOT, run, spread
+from service_parts import LOOKUP, ROOT, Failed, run, spread
 
 CALLERS, CONNECTIONS = 1000, 50
 LAST_RATIO, LAST_SECONDS = 1.2, 0.5
@@ -84,7 +84,8 @@ def herd_once(bench, place):
         lookup = write_lookup(bench, place)
         before = compiles(bench, server)
         result = {}
-        thread = threading.Thread(target=lambda: result.update(ask(bench, server, place, "train", CALLERS, CONNECTIONS)))
+        thread = threading.Thread(target=lambda: result.update(ask(bench, server, place, "train", CALLERS,
+                                                                   CONNECTIONS)))
         thread.start()
         beside = hits(bench, server, lookup, lambda: not thread.is_alive())
         thread.join()
@@ -102,7 +103,8 @@ def herd_once(bench, place):
 
 def measure_herd(bench):
     place = graphs(bench)
-    print("| herd | served, manifests | compiles | first, last answer | hits meanwhile, p99 | beside spinners | ratio | "
+    print("| herd | served, manifests | compiles | first, last answer | hits meanwhile, p99 | beside spinners | ratio "
+          "| "
           "holds |")
     print("|---|---|---|---|---|---|---|---|")
     rows = []
@@ -115,7 +117,8 @@ def measure_herd(bench):
         p99 = row["p99"]
         print(f"| {CALLERS} over {CONNECTIONS} | {row['served']}, {row['manifests']} | {row['compiles']} | "
               f"{row['first']:.2f} s, {row['last']:.2f} s | {p99['beside']['median']:,.0f} µs | "
-              f"{p99['control']['median']:,.0f} µs | {p99['ratio']:.2f} | {'yes' if row['holds'] else 'no'} |", flush=True)
+              f"{p99['control']['median']:,.0f} µs | {p99['ratio']:.2f} | {'yes' if row['holds'] else 'no'} |",
+              flush=True)
     print()
     return rows
 
@@ -143,7 +146,8 @@ def measure_overload(bench):
         print(f"| {name}: clients, served, part of a fair one | {tenant['arrived']:,}, {tenant['served']:,}, "
               f"{row['shares'][name]:.2f} | {said('shares')} |")
     print(f"| a compile is as fast as before, after | {row['recovery']:.1f} s | {said('recovery')} |")
-    print(f"| answers that are wrong, calls that failed otherwise | {row['wrong']}, {row['failed']} | {said('right')} |",
+    print(f"| answers that are wrong, calls that failed otherwise | {row['wrong']}, {row['failed']} | {said('right')} "
+          f"|",
           flush=True)
     print()
     return [row]
@@ -164,7 +168,8 @@ def measure_workers(bench):
     for count, found in rates.items():
         rate, ratio = spread(found), spread([many / few for many, few in zip(found, first, strict=True)])
         rows.append({"row": "workers", "workers": count, "rate": rate, "ratio": ratio})
-        print(f"| {count} | {rate['median']:.1f} | {rate['least']:.1f} – {rate['largest']:.1f} | {ratio['median']:.2f} | "
+        print(f"| {count} | {rate['median']:.1f} | {rate['least']:.1f} – {rate['largest']:.1f} | {ratio['median']:.2f} "
+              f"| "
               f"{ratio['least']:.2f} – {ratio['largest']:.2f} |", flush=True)
     print()
     return rows

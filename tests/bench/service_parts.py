@@ -25,7 +25,7 @@ class Server:
 
     def __init__(self, name, command, socket, log):
         self.name, self.socket = name, socket
-        self._log = open(log, "a+")
+        self._log = open(log, "a+")  # noqa: SIM115 - closed by stop
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log)
         deadline = time.monotonic() + 30
         while not os.path.exists(socket):
@@ -94,7 +94,8 @@ class Bench:
             os.chmod(place, 0o755)
         config = os.path.join(place, "config.textproto")
         with open(config, "w") as file:
-            file.write(KILND_CONFIG.format(worker=self.program(worker), workers=workers) + self.options.config + settings)
+            file.write(KILND_CONFIG.format(worker=self.program(worker), workers=workers))
+            file.write(self.options.config + settings)
         socket = os.path.join(place, "kilnd.sock")
         command = [self.options.kilnd or self.program("kilnd"), "--config", config, "--socket", socket, "--store",
                    store or os.path.join(place, "store")]

@@ -42,14 +42,16 @@ def draw(across_name, up_name, lines):
     points = [point for line in lines.values() for point in line]
     xs, ys = ticks(*(f(p[0] for p in points) for f in (min, max))), ticks(min(p[2] for p in points),
                                                                        max(p[3] for p in points))
-    place = lambda value, axis, length: (math.log(value / axis[0]) / math.log(axis[-1] / axis[0])) * (length - 2 * MARGIN)
+    share = lambda value, axis: math.log(value / axis[0]) / math.log(axis[-1] / axis[0])
+    place = lambda value, axis, length: share(value, axis) * (length - 2 * MARGIN)
     across = lambda x: MARGIN + place(x, xs, WIDTH)
     up = lambda y: HEIGHT - MARGIN - place(y, ys, HEIGHT)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" '
              'font-size="12"><rect width="100%" height="100%" fill="white"/>']
     for x in xs:
         parts.append(f'<line x1="{across(x):.1f}" x2="{across(x):.1f}" y1="{MARGIN}" y2="{HEIGHT - MARGIN}" '
-                     f'stroke="#ddd"/><text x="{across(x):.1f}" y="{HEIGHT - MARGIN + 16}" text-anchor="middle">{x:,g}</text>')
+                     f'stroke="#ddd"/><text x="{across(x):.1f}" y="{HEIGHT - MARGIN + 16}" '
+                     f'text-anchor="middle">{x:,g}</text>')
     for y in ys:
         parts.append(f'<line x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{up(y):.1f}" y2="{up(y):.1f}" stroke="#ddd"/>'
                      f'<text x="{MARGIN - 6}" y="{up(y) + 4:.1f}" text-anchor="end">{y:,g}</text>')

@@ -6,7 +6,8 @@ a call itself drops out.
 import time
 
 import torch
-import kiln  # noqa: F401  (names the back-end)
+
+import kiln
 
 SHORT, LONG = 20, 220
 

@@ -95,7 +95,7 @@ def _leaf(results, position, like):
 def _plain(name, mine, own, layout_only):
     if isinstance(mine, torch.Tensor) != isinstance(own, torch.Tensor):
         return [Difference("type", name, f"{type(mine).__name__}, eager {type(own).__name__}")]
-    same = mine == own or mine != mine and own != own
+    same = mine == own or (mine != mine and own != own)
     if not same and isinstance(own, (float, complex)) and isinstance(mine, (float, complex)):
         same = abs(mine - own) <= 4 * torch.finfo(torch.float32).eps * abs(own)
     return [] if same or layout_only else [Difference("value", name, f"{mine!r}, eager {own!r}")]

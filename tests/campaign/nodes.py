@@ -2,8 +2,8 @@
 
 A node is an ATen operator of a graph as AOTAutograd gives it. One that is a library call of the program by the same
 name counts as library, or as Python where the call went through the interpreter or runs operators of the graph there;
-every other one is native, views included. Library calls that no node names (linear's addmm) are counted as nodes of their own. All nodes of a graph that
-fell back are Python's.
+every other one is native, views included. Library calls that no node names (linear's addmm) are counted as nodes of
+their own. All nodes of a graph that fell back are Python's.
 """
 import collections
 
@@ -29,7 +29,8 @@ class NodeCounts:
             calls = None if artifact is None else [
                 name for name in artifact.info()["library_calls"] if not name.startswith(python_calls.PREFIX)]
             self._graphs.append((targets, calls,
-                                 [name for call in (python.calls if python is not None else ()) for name in call.operators]))
+                                 [name for call in (python.calls if python is not None else ())
+                                  for name in call.operators]))
             return graph
 
         def noted(target, arguments):

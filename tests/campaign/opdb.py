@@ -138,7 +138,7 @@ class Process:
 
     def __init__(self, options, environment):
         self._options = options
-        self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")
+        self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 - the process's
         self._process = subprocess.Popen(command(options), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          stderr=self._errors, env=environment)
         self._pending = b""
@@ -149,7 +149,8 @@ class Process:
         self._process.stdin.flush()
 
     def reply(self, seconds):
-        """The next line; raises Died, or Died of a hang after so many seconds of its processor's time, or _IDLE as many."""
+        """The next line; raises Died, or Died of a hang after so many seconds of its processor's time, or _IDLE as
+        many."""
         begin, used = time.monotonic(), self._processor_seconds()
         output = self._process.stdout
         while b"\n" not in self._pending:
@@ -204,8 +205,9 @@ class Campaign:
 
     def subject(self):
         """What a file is of."""
-        import kiln
         import torch
+
+        import kiln
 
         with open(kiln._C.__file__, "rb") as extension:
             build = hashlib.sha256(extension.read()).hexdigest()[:16]

@@ -8,7 +8,8 @@ import dataclasses
 import random
 import sys
 import warnings
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -57,7 +58,7 @@ class Case:
         generator = torch.Generator().manual_seed(seed)
 
         def moved(tensor):
-            if not tensor.is_floating_point() and not tensor.is_complex() or tensor.layout != torch.strided:
+            if (not tensor.is_floating_point() and not tensor.is_complex()) or tensor.layout != torch.strided:
                 return tensor
             factors = 1 + 2 * by * (torch.rand(tensor.shape, generator=generator, dtype=torch.float64) - 0.5)
             return torch.empty_like(tensor).copy_(tensor * factors.to(tensor.device))

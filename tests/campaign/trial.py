@@ -146,7 +146,7 @@ class Trial:
             found = _at_inputs_nearby(case, call, function, (got.results, eager.results, wider, narrower))
         if found or call.refusals:
             aot, refusals = self._aot(case)
-            if aot.error is not None or call.refusals and refusals:
+            if aot.error is not None or (call.refusals and refusals):
                 return Verdict(REFUSED, _text(aot.error or refusals[0]))
             if call.refusals:
                 return Verdict(ERROR, f"Dynamo broke the graph at {_text(call.refusals[0])}")

@@ -33,7 +33,8 @@ def doubled(value):
 
 
 def check(named, slack=1e-5):
-    """`named`: [(name, actual, eager, exact)]. Fails with every tensor that breaks the rule; `slack`: disagreement's."""
+    """`named`: [(name, actual, eager, exact)]. Fails with every tensor that breaks the rule; `slack`:
+    disagreement's."""
     assert named
     largest = max((rms(exact) for _, _, _, exact in named if exact.is_floating_point()), default=0.0)
     wrong = [f"{name}: {text}" for name, actual, eager, exact in named

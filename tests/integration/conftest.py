@@ -76,6 +76,7 @@ def fresh(request):
     """No compiled code and no counts of the test before."""
     if "torch" in sys.modules or "no_torch" not in request.keywords:
         import torch
+
         import kiln
 
         torch._dynamo.reset()

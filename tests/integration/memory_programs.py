@@ -2,7 +2,6 @@
 
 A program is drawn while it runs in eager, so that every step is one that eager takes; then it is a list of steps that
 any compiled function can run."""
-import random
 
 import torch
 

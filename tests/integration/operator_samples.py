@@ -1,9 +1,10 @@
 """Functions of one operator or a few, with inputs: what PyTorch's users write, not ATen's overloads."""
 import dataclasses
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
-import torch._inductor.inductor_prims  # noqa: F401  (prims.fma, which torch's own decompositions write)
+import torch._inductor.inductor_prims  # prims.fma, which torch's own decompositions write
 import torch.nn.functional as F
 
 
@@ -66,14 +67,16 @@ def _activations():
 
 def _pointwise():
     x, y = t(4, 17), t(4, 17, seed=9)
-    for name in ("abs", "neg", "exp", "exp2", "expm1", "sin", "cos", "tan", "tanh", "atan", "sinh", "cosh", "asinh", "erf",
+    for name in ("abs", "neg", "exp", "exp2", "expm1", "sin", "cos", "tan", "tanh", "atan", "sinh", "cosh", "asinh",
+                 "erf",
                  "erfc", "floor", "ceil", "trunc", "round", "sign", "frac", "square", "sinc", "deg2rad"):
         sample(name, getattr(torch, name), x)
     for name in ("log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "lgamma"):
         sample(name, getattr(torch, name), positive(4, 17))
     for name in ("asin", "acos", "atanh"):
         sample(name, getattr(torch, name), unit(4, 17))
-    for name in ("add", "sub", "mul", "div", "maximum", "minimum", "atan2", "fmax", "fmin", "hypot", "logaddexp", "copysign"):
+    for name in ("add", "sub", "mul", "div", "maximum", "minimum", "atan2", "fmax", "fmin", "hypot", "logaddexp",
+                 "copysign"):
         sample(f"{name}_tensors", getattr(torch, name), x, y)
     sample("add_alpha", lambda x, y: torch.add(x, y, alpha=0.3), x, y)
     sample("sub_alpha", lambda x, y: torch.sub(x, y, alpha=2), x, y)
@@ -90,7 +93,8 @@ def _pointwise():
     sample("floor_divide", lambda x, y: torch.div(x, y, rounding_mode="floor"), x * 10, positive(4, 17), half=False)
     sample("trunc_divide", lambda x, y: torch.div(x, y, rounding_mode="trunc"), x * 10, positive(4, 17), half=False)
     sample("floor_divide_int", lambda i: i // 3, ints(50, 3, 7, low=-50), differentiable=False, half=False)
-    sample("true_divide_int", lambda i, j: i / j, ints(50, 3, 7), ints(9, 3, 7, low=1), differentiable=False, half=False)
+    sample("true_divide_int", lambda i, j: i / j, ints(50, 3, 7), ints(9, 3, 7, low=1), differentiable=False,
+           half=False)
     sample("remainder", lambda x: torch.remainder(x, 1.5), x * 5, half=False)
     sample("fmod", lambda x: torch.fmod(x, 1.5), x * 5, half=False)
     sample("remainder_int", lambda i: i % 7, ints(50, 3, 7, low=-50), differentiable=False, half=False)
@@ -116,11 +120,13 @@ def _pointwise():
     sample("classify", lambda x: (torch.isnan(x), torch.isinf(x), torch.isfinite(x)),
            torch.tensor([1.0, float("nan"), float("inf")]), differentiable=False)
     sample("isclose", lambda x, y: torch.isclose(x, y, atol=0.5), x, y, differentiable=False, half=False)
-    sample("cast", lambda x: (x.to(torch.int32), x.to(torch.float64), x.to(torch.bool), (x * 4).to(torch.uint8).float()),
+    sample("cast",
+           lambda x: (x.to(torch.int32), x.to(torch.float64), x.to(torch.bool), (x * 4).to(torch.uint8).float()),
            positive(4, 9), differentiable=False, half=False)
     sample("int_float_mix", lambda i, x: i * x + i, ints(9, 4, 17), x, half=False)
     sample("bool_arithmetic", lambda b, x: b * x + b, bools(4, 17), x, half=False)
-    sample("exp_of_int", lambda i: (i.exp(), i.sqrt(), i.sigmoid(), i.floor()), ints(5, 7), differentiable=False, half=False)
+    sample("exp_of_int", lambda i: (i.exp(), i.sqrt(), i.sigmoid(), i.floor()), ints(5, 7), differentiable=False,
+           half=False)
     sample("heaviside", torch.heaviside, x, torch.tensor(0.5), differentiable=False, half=False)
 
 
@@ -181,7 +187,8 @@ def _normalization():
     sample("batch_norm_train",
            lambda x, m, v, w, b: F.batch_norm(x, m.detach().clone(), v.detach().clone(), w, b, training=True),
            t(4, 3, 5, 5), torch.zeros(3), torch.ones(3), t(3), t(3, seed=5), half=False)
-    sample("batch_norm_eval", lambda x, m, v, w, b: F.batch_norm(x, m.detach(), v.detach(), w, b), t(4, 3, 5, 5), t(3), positive(3), t(3),
+    sample("batch_norm_eval", lambda x, m, v, w, b: F.batch_norm(x, m.detach(), v.detach(), w, b), t(4, 3, 5, 5), t(3),
+           positive(3), t(3),
            t(3, seed=5), half=False)
     sample("batch_norm_1d", lambda x: F.batch_norm(x, None, None, training=True), t(6, 3), half=False)
     sample("local_response_norm", lambda x: F.local_response_norm(x, 2), t(2, 6, 4, 4), half=False)
@@ -201,12 +208,15 @@ def _losses():
         sample(f"bce_logits_{reduction}",
                lambda x, y, r=reduction: F.binary_cross_entropy_with_logits(x, y, reduction=r), x, unit(6, 9))
         sample(f"cross_entropy_{reduction}", lambda x, t, r=reduction: F.cross_entropy(x, t, reduction=r), x, target)
-        sample(f"cross_entropy_ignore_{reduction}", lambda x, t, r=reduction: F.cross_entropy(x, t, reduction=r), x, padded)
+        sample(f"cross_entropy_ignore_{reduction}", lambda x, t, r=reduction: F.cross_entropy(x, t, reduction=r), x,
+               padded)
         sample(f"cross_entropy_weight_{reduction}",
-               lambda x, t, w, r=reduction: F.cross_entropy(x, t, w.detach(), reduction=r), x, padded, positive(9), half=False)
+               lambda x, t, w, r=reduction: F.cross_entropy(x, t, w.detach(), reduction=r), x, padded, positive(9),
+               half=False)
         sample(f"kl_div_{reduction}",
                lambda x, y, r=reduction: F.kl_div(F.log_softmax(x, -1), F.softmax(y, -1), reduction=r), x, y)
-        sample(f"soft_margin_{reduction}", lambda x, y, r=reduction: F.soft_margin_loss(x, y.sign().detach(), reduction=r), x, y)
+        sample(f"soft_margin_{reduction}",
+               lambda x, y, r=reduction: F.soft_margin_loss(x, y.sign().detach(), reduction=r), x, y)
     sample("cross_entropy_2d", lambda x, t: F.cross_entropy(x, t), t(2, 5, 4, 4), ints(5, 2, 4, 4))
     sample("cross_entropy_smooth", lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), x, target)
     sample("cross_entropy_probabilities", lambda x, p: F.cross_entropy(x, F.softmax(p, -1)), x, y)
@@ -305,7 +315,8 @@ def _indexing():
     sample("gather", lambda x, i: x.gather(1, i), x, ints(6, 5, 3))
     sample("take_along_dim", lambda x, i: torch.take_along_dim(x, i, 0), x, ints(5, 2, 6))
     sample("take", torch.take, x, ints(30, 4))
-    sample("scatter", lambda x, i, s: x.scatter(1, i, s), x, torch.tensor([[0, 3], [1, 2], [4, 5], [2, 0], [3, 1]]), t(5, 2))
+    sample("scatter", lambda x, i, s: x.scatter(1, i, s), x, torch.tensor([[0, 3], [1, 2], [4, 5], [2, 0], [3, 1]]),
+           t(5, 2))
     sample("scatter_value", lambda x: x.scatter(1, torch.tensor([[0], [3], [2], [1], [5]]), 2.0), x)
     sample("scatter_add", lambda x, i, s: x.scatter_add(0, i, s), x, ints(5, 4, 6), t(4, 6), half=False)
     sample("scatter_reduce", lambda x, i, s: x.scatter_reduce(0, i, s, "amax"), x, ints(5, 4, 6), t(4, 6),

@@ -16,9 +16,11 @@ _FUNCTIONS = {
     "std correction": lambda x: torch.std(x, 1, correction=0), "mean": lambda x: x.mean(1), "sum": lambda x: x.sum(1),
     "norm": lambda x: torch.linalg.vector_norm(x, dim=1), "layer norm": lambda x: F.layer_norm(x, x.shape[1:]),
     "softmax": lambda x: x.softmax(1), "log softmax": lambda x: x.log_softmax(1), "logsumexp": lambda x: x.logsumexp(1),
-    "gelu": F.gelu, "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "cumsum": lambda x: x.cumsum(1),
+    "gelu": F.gelu, "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
+    "cumsum": lambda x: x.cumsum(1),
     "plus a number": lambda x: x + 1.7, "chain": lambda x: torch.tanh(x * 1.3) / 1.7 - 0.1,
-    "trunc": lambda x: torch.div(x, 0.7, rounding_mode="trunc"), "floor": lambda x: torch.div(x, 0.7, rounding_mode="floor"),
+    "trunc": lambda x: torch.div(x, 0.7, rounding_mode="trunc"),
+    "floor": lambda x: torch.div(x, 0.7, rounding_mode="floor"),
     "trunc of tensors": lambda x: torch.div(x[:, :2], x[:, 2:4], rounding_mode="trunc"),
     "floor of tensors": lambda x: torch.div(x[:, :2], x[:, 2:4], rounding_mode="floor"),
     "threshold": lambda x: F.threshold(x, 0.1, 0.3), "hardtanh": lambda x: F.hardtanh(x, -0.1, 0.3),
@@ -36,7 +38,8 @@ def _largest_error(value, exact):
 def _last_place(exact, dtype):
     largest = exact[exact.isfinite()].abs().max().item() if exact.isfinite().any() else 0.0
     info = torch.finfo(dtype)
-    return max(2.0 ** math.floor(math.log2(largest)) * info.eps if largest > 0 else 0.0, info.smallest_normal * info.eps)
+    return max(2.0 ** math.floor(math.log2(largest)) * info.eps if largest > 0 else 0.0,
+               info.smallest_normal * info.eps)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -52,9 +55,11 @@ def test_as_exact_as_eager(name, dtype):
             x = (torch.randn(_DRAWS, count) * magnitude + offset).to(dtype)
             exact, eager, got = function(x.double()), function(x), compiled(x)
             assert got.dtype == eager.dtype and got.stride() == eager.stride()
-            mine, theirs = _largest_error(got, exact.to(eager.dtype).double()), _largest_error(eager, exact.to(eager.dtype).double())
-            bound = max(2 * theirs, 2 * _last_place(exact.to(eager.dtype).double(), dtype))
-            assert mine <= bound, f"{name} of {count} about {offset}, magnitude {magnitude}: {mine} against {theirs} of eager"
+            right = exact.to(eager.dtype).double()
+            mine, theirs = _largest_error(got, right), _largest_error(eager, right)
+            bound = max(2 * theirs, 2 * _last_place(right, dtype))
+            told = f"{name} of {count} about {offset}, magnitude {magnitude}: {mine} against {theirs} of eager"
+            assert mine <= bound, told
 
 
 # By name: a function, and shapes of its arguments by a `random.Random`: loops long and short, merged and not.
@@ -80,7 +85,8 @@ _SUMS = {
     "norm 2": (lambda x: torch.linalg.vector_norm(x, 2, dim=0), lambda r: [(r.randrange(100, 2000), 40)]),
     "norm 1/2": (lambda x: torch.linalg.vector_norm(x, 0.5, dim=1), lambda r: [(3, r.randrange(1000, 20000))]),
     "fused rows": (lambda x, y: (x * y + x).sum(1), lambda r: [(5, r.randrange(3000, 20000))] * 2),
-    "fused columns": (lambda x, y: (x * y.relu()).sum(0), lambda r: [(r.randrange(100, 1000), r.randrange(10, 200))] * 2),
+    "fused columns": (lambda x, y: (x * y.relu()).sum(0),
+                      lambda r: [(r.randrange(100, 1000), r.randrange(10, 200))] * 2),
     "sum of squares": (lambda x: (x * x).sum(), lambda r: [(r.randrange(5000, 32000),)]),
 }
 
@@ -103,7 +109,8 @@ def test_sums_of_many_are_as_exact_as_eagers(name, dtype):
                 mine += _largest_error(compiled(*arguments), exact) / 24
                 theirs += _largest_error(function(*arguments), exact) / 24
                 largest = max(largest, _last_place(exact, dtype))
-            assert mine <= 2 * theirs + largest, f"{name} of {sizes}, {values.__name__}: {mine} against {theirs} of eager"
+            told = f"{name} of {sizes}, {values.__name__}: {mine} against {theirs} of eager"
+            assert mine <= 2 * theirs + largest, told
 
 
 def _gradients(function, dtype, *arguments):
@@ -120,7 +127,8 @@ def _check_gradients(function, dtype, *arguments, dynamic=False):
         (function, torch.float64), (function, dtype), (compiled, dtype)))
     for number, (right, theirs, mine) in enumerate(zip(exact, eager, got)):
         bound = max(2 * _largest_error(theirs, right), 2 * _last_place(right, dtype))
-        assert _largest_error(mine, right) <= bound, f"gradient {number}: {_largest_error(mine, right)}, allowed {bound}"
+        error = _largest_error(mine, right)
+        assert error <= bound, f"gradient {number}: {error}, allowed {bound}"
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -131,15 +139,18 @@ def test_gradients_of_batch_norms(norm, shape, dynamic):
     for seed in range(4):
         torch.manual_seed(seed)
         x, weight, bias = torch.randn(shape) + 3 * (seed % 2), torch.randn(400), torch.randn(400)
-        _check_gradients(lambda x, weight, bias: norm(x, None, None, weight, bias, True), torch.float32, x, weight, bias,
+        _check_gradients(lambda x, weight, bias: norm(x, None, None, weight, bias, True), torch.float32, x, weight,
+                         bias,
                          dynamic=dynamic)
 
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"))]
+DEVICES = ["cpu",
+           pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU here"))]
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ["gelu", "gelu tanh", "silu", "mish", "softplus", "selu", "logsigmoid", "tanh", "sigmoid"])
+@pytest.mark.parametrize("name",
+                         ["gelu", "gelu tanh", "silu", "mish", "softplus", "selu", "logsigmoid", "tanh", "sigmoid"])
 def test_gradients_of_activations(name, device):
     """Also far out, where 1 - tanh² has few digits left of the difference."""
     torch._dynamo.reset()
@@ -152,7 +163,8 @@ def test_gradients_of_activations(name, device):
                                          ("rms", (9,)), ("rms", (300,))])
 def test_gradients_of_norms_of_few_elements(name, sizes, device):
     norms = {"group": lambda x, weight: F.group_norm(x, 2, weight, eps=0.5),
-             "layer": lambda x, weight: F.layer_norm(x, sizes, weight), "rms": lambda x, weight: F.rms_norm(x, sizes, weight)}
+             "layer": lambda x, weight: F.layer_norm(x, sizes, weight),
+             "rms": lambda x, weight: F.rms_norm(x, sizes, weight)}
     torch._dynamo.reset()
     for seed in range(4):
         torch.manual_seed(seed)
@@ -170,11 +182,13 @@ def test_gradients_of_norms_of_one_element(order):
 def test_the_gradient_of_hardsigmoid_is_eagers():
     """Whose sixth is a float's in float64, too."""
     x = torch.linspace(-4, 4, 101, dtype=torch.float64)
-    mine, own = (_gradients(of, torch.float64, x)[0] for of in (torch.compile(F.hardsigmoid, backend="kiln"), F.hardsigmoid))
+    mine, own = (_gradients(of, torch.float64, x)[0]
+                 for of in (torch.compile(F.hardsigmoid, backend="kiln"), F.hardsigmoid))
     torch.testing.assert_close(mine, own, rtol=1e-15, atol=0)
 
 
-@pytest.mark.parametrize("sizes, dim", [((125,), 0), ((5, 5, 5), (0, 1, 2)), ((1000, 5), 0), ((33333, 3), 0), ((7, 500, 3), 1),
+@pytest.mark.parametrize("sizes, dim",
+                         [((125,), 0), ((5, 5, 5), (0, 1, 2)), ((1000, 5), 0), ((33333, 3), 0), ((7, 500, 3), 1),
                                         ((4, 4096), 1)], ids=str)
 def test_sums_of_float64(sizes, dim):
     """Against the exact sum, which Python knows."""

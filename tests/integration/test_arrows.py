@@ -8,7 +8,7 @@ import pytest
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOT = os.path.dirname(TESTS)
 sys.path.insert(0, TESTS)
-import arrows
+import arrows  # noqa: E402 - the path comes first
 
 TABLE = arrows.read_table(arrows.ARROWS)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bench"))
-import c_library  # noqa: E402
-import kernels  # noqa: E402
+import c_library
+import kernels
 
 _COUNT, _LAG, _THREADS = 1 << 16, 4096, 2
 

@@ -1,4 +1,5 @@
-"""tests/bench/cpu.py --resume: what its file has is not measured again, and the file is of the same kiln and options."""
+"""tests/bench/cpu.py --resume: what its file has is not measured again, and the file is of the same kiln and
+options."""
 import json
 import os
 import sys
@@ -6,7 +7,7 @@ import sys
 import pytest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bench"))
-import cpu  # noqa: E402
+import cpu
 
 _ROW = {"model": "bert", "task": "infer", "errors": {}, "peak_mb": {},
         "step_ms": {"eager": [3.0], "inductor": [2.0], "kiln": [1.0], "dynamic": [1.0]}}

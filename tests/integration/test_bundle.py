@@ -9,7 +9,8 @@ import pytest
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _BUILD = os.environ.get("KILN_BUILD", os.path.join(_ROOT, "build"))
 _MISSING = [tool for tool in ("patchelf", "strip", "ldd", "gzip") if shutil.which(tool) is None]
-_MISSING += [name for name in ("client/python/_C.abi3.so", "bin/kilnd", "bin/kiln-worker", "bin/kiln-tuner", "bin/kilnctl")
+_MISSING += [name
+             for name in ("client/python/_C.abi3.so", "bin/kilnd", "bin/kiln-worker", "bin/kiln-tuner", "bin/kilnctl")
              if not os.path.exists(os.path.join(_BUILD, name))]
 
 pytestmark = pytest.mark.skipif(bool(_MISSING), reason=f"no {', '.join(_MISSING)}")
@@ -38,7 +39,8 @@ def unpacked(tmp_path_factory):
 
 def test_programs_use_the_bundle_alone(unpacked):
     for program in ("kilnd", "kilnctl"):
-        output = subprocess.run([unpacked / "bin" / program, "--version"], check=True, stdout=subprocess.PIPE, text=True)
+        output = subprocess.run([unpacked / "bin" / program, "--version"], check=True, stdout=subprocess.PIPE,
+                                text=True)
         assert "0.1.0" in output.stdout
     files = [*(unpacked / "kiln" / "bin").iterdir(), unpacked / "kiln" / "_C.abi3.so"]
     libraries = {line.split(" => ")[1].split(" (")[0] for file in files for line in subprocess.run(
@@ -66,7 +68,8 @@ def test_name_is_found_by_the_metadata_alone(unpacked, tmp_path, metadata):
             (tmp_path / part.name).symlink_to(part)
     code = ("from importlib.metadata import entry_points\n"
             "print([point.value for point in entry_points(group='torch_dynamo_backends') if point.name == 'kiln'])")
-    result = subprocess.run([sys.executable, "-I", "-c", f"import sys; sys.path[:] = [{str(tmp_path)!r}] + [path for path "
+    result = subprocess.run([sys.executable, "-I", "-c",
+                             f"import sys; sys.path[:] = [{str(tmp_path)!r}] + [path for path "
                              f"in sys.path if 'site-packages' not in path]\n{code}"], check=True, text=True,
                             stdout=subprocess.PIPE)
     assert result.stdout.strip() == ("['kiln.backend:kiln']" if metadata else "[]")

@@ -15,7 +15,7 @@ import kiln  # noqa: F401  (puts declarations right)
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "campaign"))
 pytest.importorskip("expecttest")  # torch's databases import it
-import subjects  # noqa: E402
+import subjects
 
 # Whose declarations torch has wrong, by what of the database shows it.
 PUT_RIGHT = {"nn.functional.max_unpool2d": "float32", "nn.functional.embedding_bag": "bfloat16",
@@ -90,7 +90,8 @@ def test_put_right(database, name):
 
 def test_operators_are_as_declared(database, request):
     draw = random.Random(7)
-    units = [(name, dtype) for name, subject in database.items() for dtype in subject.dtypes() if dtype != subjects.ERRORS]
+    units = [(name, dtype) for name,
+             subject in database.items() for dtype in subject.dtypes() if dtype != subjects.ERRORS]
     whole = request.config.getoption("--full")
     found = []
     for name, dtype in units if whole else draw.sample(units, 25):
@@ -191,7 +192,8 @@ def test_images_in_any_layout(function):
 
 @pytest.mark.parametrize("function", [
     torch.copysign, torch.floor_divide, torch.heaviside, torch.logaddexp, torch.logaddexp2, torch.logical_and,
-    torch.logical_or, torch.logical_xor, torch.special.xlog1py, torch.xlogy, lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    torch.logical_or, torch.logical_xor, torch.special.xlog1py, torch.xlogy,
+    lambda x, y: torch.div(x, y, rounding_mode="floor"),
     lambda x, y: torch.div(x, y, rounding_mode="trunc")])
 def test_operands_in_any_order(function):
     for seed in range(4):
@@ -199,7 +201,8 @@ def test_operands_in_any_order(function):
         for y in (_image(seed).contiguous() + 2, x[:1] + 2, x[:, :1].contiguous() + 2, x.new_tensor(2.0)):
             for pair in ((x, y), (y, x)):
                 assert _wrong(function, *pair) == []
-                torch.testing.assert_close(torch.compile(function, backend="kiln")(*pair), function(*pair), equal_nan=True,
+                torch.testing.assert_close(torch.compile(function, backend="kiln")(*pair), function(*pair),
+                                           equal_nan=True,
                                            check_stride=True, rtol=1e-4, atol=1e-4)
 
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kiln import records
-
 from daemons import kilnctl
+from kiln import records
 
 GRAPHS = textwrap.dedent("""
     import json, os
@@ -17,7 +16,8 @@ GRAPHS = textwrap.dedent("""
     import torch.nn.functional as F
     from kiln import records
     torch.set_num_threads(int(os.environ["THREADS"]))
-    unary = [torch.sin, torch.exp, torch.tanh, torch.sigmoid, torch.erf, F.gelu, F.silu, torch.log1p, torch.rsqrt, torch.floor]
+    unary = [torch.sin, torch.exp, torch.tanh, torch.sigmoid, torch.erf, F.gelu, F.silu, torch.log1p, torch.rsqrt,
+             torch.floor]
     shapes = [(7,), (64, 33), (3, 128, 5), (2, 1, 9), (1000,)]
     count = int(os.environ["GRAPHS"])
     for number in range(count):

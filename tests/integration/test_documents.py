@@ -14,7 +14,7 @@ PROGRAMS = {name: os.path.join(os.path.dirname(daemon_binary()), name) for name 
 BLOCKS = [(path, block) for path in PATHS for block in documents.blocks(documents.read(path))]
 LISTED = [(path, block) for path, block in BLOCKS if block.language == "sh" and documents.is_listed(block)]
 RUN = sorted({path for path, block in BLOCKS
-              if block.language == "python" or block.language == "sh" and not documents.is_listed(block)})
+              if block.language == "python" or (block.language == "sh" and not documents.is_listed(block))})
 
 README_WORDS_MAX, FOLDER_README_LINES_MAX = 900, 60
 

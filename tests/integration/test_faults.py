@@ -90,8 +90,8 @@ def test_daemon_slower_than_the_deadline(place):
 
 
 def test_daemon_killed_after_a_compile_and_before_the_next(place):
-    """The programs are in the process, which needs no daemon; a later one starts another, which finds them in its store,
-    and says so."""
+    """The programs are in the process, which needs no daemon; a later one starts another, which finds them in its
+    store, and says so."""
     compiled_with(None, place.run(training("""
         import signal
         from daemons import daemon_pid, stop_daemon
@@ -123,9 +123,10 @@ def start_and_wait_for_a_job(place, first=""):
 
 def test_ctrl_c_during_a_compile(place):
     # What a shell starts in the background ignores the signal, and so do its children.
-    process, _ = start_and_wait_for_a_job(place, "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n")
+    process, _ = start_and_wait_for_a_job(place,
+                                          "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n")
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=10)
+    _, errors = process.communicate(timeout=10)
     assert process.returncode != 0 and errors.strip().splitlines()[-1] == "KeyboardInterrupt", errors[-3000:]
     deadline = time.time() + 10
     while json.loads(kilnctl(place, "jobs", "--json").stdout)["jobs"]:  # nobody waits for it
@@ -134,7 +135,7 @@ def test_ctrl_c_during_a_compile(place):
 
 
 def test_daemon_killed_during_a_compile(place):
-    process, stopped = start_and_wait_for_a_job(place)
+    process, _ = start_and_wait_for_a_job(place)
     place.stop(signal.SIGKILL)  # its workers go with it
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors[-3000:]

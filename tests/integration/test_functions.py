@@ -6,7 +6,6 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import kiln
@@ -241,7 +240,7 @@ def test_index_out_of_range():
         torch.testing.assert_close(compiled(table, torch.tensor([0, 4])), use(table, torch.tensor([0, 4])))
         with pytest.raises((IndexError, RuntimeError)) as eager:
             use(table, torch.tensor([0, 5]))
-        with pytest.raises(eager.type, match="index 5 is out of bounds for dimension .*with size 5"):
+        with pytest.raises(eager.type, match=r"index 5 is out of bounds for dimension .*with size 5"):
             compiled(table, torch.tensor([0, 5]))
         # The program is still good.
         torch.testing.assert_close(compiled(table, torch.tensor([1, 2])), use(table, torch.tensor([1, 2])))
@@ -485,7 +484,8 @@ def test_constants_in_the_graph():
 
 
 def test_library_calls_of_the_rest():
-    check_function(lambda x: (x.sort(-1)[0], x.topk(3)[0], torch.linalg.cholesky_ex(x @ x.T + 9 * torch.eye(5, dtype=x.dtype))[0]),
+    check_function(lambda x: (x.sort(-1)[0], x.topk(3)[0],
+                              torch.linalg.cholesky_ex(x @ x.T + 9 * torch.eye(5, dtype=x.dtype))[0]),
                    torch.randn(5, 6))
     calls = kiln.stats()["library_calls"]
     assert calls >= 3

@@ -1,5 +1,6 @@
 """The NVIDIA back-end against eager on a real GPU. Without one these tests skip themselves; what needs no GPU
 (PTX that each target's assembler takes) is in tests/golden."""
+import itertools
 import threading
 
 import pytest
@@ -185,13 +186,15 @@ ACTIVATIONS = {
                                          (torch.float16, False)])
 @pytest.mark.parametrize("biased", [False, True])
 def test_activations_of_products(name, dtype, tf32, biased, allow_tf32):
-    """In the product, but where cuBLASLt has no such function, or F32 is to be exact, or a gradient wants what GELU is of."""
+    """In the product, but where cuBLASLt has no such function, or F32 is to be exact, or a gradient wants what GELU is
+    of."""
     def function(x, w, v, *b):
         return ACTIVATIONS[name](F.linear(x, w, *b)) @ v
 
     allow_tf32(tf32)
     torch.manual_seed(0)
-    x, w, v, b = (torch.randn(*sizes, device="cuda").to(dtype) for sizes in ((4, 96, 256), (1024, 256), (1024, 64), (1024,)))
+    x, w, v, b = (torch.randn(*sizes, device="cuda").to(dtype)
+                  for sizes in ((4, 96, 256), (1024, 256), (1024, 64), (1024,)))
     inputs = (x, w / 16, v / 32, b)[:4 if biased else 3]
     plain, activated = "addmm" if biased else "mm", "_addmm_activation"
     exact_gelu = dtype == torch.float32 and not tf32
@@ -320,7 +323,8 @@ def test_images_by_points_leave_in_the_declared_layout():
 def losses(wrap, steps=5):
     """Of training a small network, with a new batch at another address each step."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(256, 512, bias=False), torch.nn.BatchNorm1d(512), torch.nn.LayerNorm(512),
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512, bias=False), torch.nn.BatchNorm1d(512),
+                                torch.nn.LayerNorm(512),
                                 torch.nn.GELU(), torch.nn.Linear(512, 10)).cuda()
     call, optimizer, values, batches = wrap(model), torch.optim.Adam(model.parameters(), 1e-3), [], []
     for _ in range(steps):
@@ -330,7 +334,7 @@ def losses(wrap, steps=5):
         loss.backward()
         optimizer.step()
         values.append(loss.item())
-    return values + [model[1].running_mean.sum().item(), model[1].num_batches_tracked.item()]
+    return [*values, model[1].running_mean.sum().item(), model[1].num_batches_tracked.item()]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -350,11 +354,13 @@ def test_attention_without_gradients(dtype, tokens):
 @pytest.mark.parametrize("kept", [3, 64], ids=["heads of 8", "heads of 64"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_of_attention_with_dropout(dtype, kept, mode):
-    """Which the library draws again from a seed on the CPU, or on the GPU where a stream records. What a value takes part
-    in forward, of it the gradient flows back: out and its gradients are linear in the value, with the same weights."""
+    """Which the library draws again from a seed on the CPU, or on the GPU where a stream records. What a value takes
+    part in forward, of it the gradient flows back: out and its gradients are linear in the value, with the same
+    weights."""
     head = 8 if kept == 3 else 64
     torch.manual_seed(0)
-    query, key, value = (torch.randn(4, 4, tokens, head, device="cuda").to(dtype).requires_grad_() for tokens in (kept, 64, 64))
+    query, key, value = (torch.randn(4, 4, tokens, head, device="cuda").to(dtype).requires_grad_()
+                         for tokens in (kept, 64, 64))
     attend = lambda *tensors: F.scaled_dot_product_attention(*tensors, dropout_p=0.5)
     compiled = torch.compile(attend, backend="kiln", mode=mode)
     grad = torch.randn(4, 4, kept, head, device="cuda").to(dtype)
@@ -458,7 +464,7 @@ def attention(x):
 def test_graphs_of_inference(replays, skips):
     call = with_graphs(attention)
     with torch.no_grad():
-        for step in range(6):
+        for _ in range(6):
             torch.compiler.cudagraph_mark_step_begin()
             x = torch.randn(2, 4, 128, 64, device="cuda")
             torch.testing.assert_close(call(x), attention(x), rtol=1e-3, atol=1e-3)
@@ -538,7 +544,7 @@ def test_graphs_draw_new_random_numbers(replays):
         torch.compiler.cudagraph_mark_step_begin()
         drawn.append(call(x).clone())
     assert replays["replayed"] >= 4
-    assert all(not torch.equal(a, b) for a, b in zip(drawn, drawn[1:]))
+    assert all(not torch.equal(a, b) for a, b in itertools.pairwise(drawn))
     assert all(400 < (y == 0).sum() < 600 for y in drawn)
 
 
@@ -579,7 +585,8 @@ print(kiln.stats()["autograd_cache_loads"], kiln.stats()["cuda_graphs"], len(rep
 
 @pytest.mark.usefixtures("no_fallback")
 def test_output_that_a_later_replay_overwrote():
-    """A program given its own results, which its replay overwrites: torch's own error, and a context as good as before."""
+    """A program given its own results, which its replay overwrites: torch's own error, and a context as good as
+    before."""
     layer = torch.nn.Linear(64, 64, device="cuda", dtype=torch.float16)
     step = torch.compile(lambda state, x: (state + layer(x), layer(x) * 2), backend="kiln", mode="reduce-overhead")
     state, x = (torch.randn(8, 64, device="cuda", dtype=torch.float16) for _ in range(2))
@@ -648,13 +655,15 @@ def test_batch_norm_in_evaluation_gives_its_statistics():
     x, (weight, bias, mean), var = torch.randn(2, 3), torch.randn(3, 3), torch.rand(3) + 0.1
     arguments = [value.cuda() for value in (x, weight, bias, mean, var)]
     function = lambda *tensors: torch.native_batch_norm(*tensors, False, 0.5, 1e-5)
-    torch.testing.assert_close(torch.compile(function, backend="kiln")(*arguments), function(*arguments), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(torch.compile(function, backend="kiln")(*arguments), function(*arguments), rtol=1e-6,
+                               atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["attention's seed", "attention's seed in a kernel", "declared on the GPU"])
 def test_results_of_operators_that_are_on_the_cpu(name):
     if name == "declared on the GPU":
-        made = torch.library.custom_op("kiln_gpu_test::to_cpu", lambda x: x.cpu() * 2, mutates_args=(), schema="(Tensor x) -> Tensor")
+        made = torch.library.custom_op("kiln_gpu_test::to_cpu", lambda x: x.cpu() * 2, mutates_args=(),
+                                       schema="(Tensor x) -> Tensor")
         made.register_fake(torch.empty_like)
         x = torch.randn(7, 5, device="cuda")
         torch.testing.assert_close(torch.compile(lambda x: made(x.sin()) + x, backend="kiln")(x), x.sin() * 2 + x)

@@ -1,5 +1,5 @@
-"""max-autotune on a real GPU: products, convolutions, layouts of images and schedules, measured once and right. Without a
-GPU these tests skip themselves; tests/fault/tuning_test.cc has a scripted one."""
+"""max-autotune on a real GPU: products, convolutions, layouts of images and schedules, measured once and right. Without
+a GPU these tests skip themselves; tests/fault/tuning_test.cc has a scripted one."""
 import json
 
 import pytest
@@ -132,17 +132,19 @@ assert any(one["candidates"] > 0 for one in convolutions) and not any(one["lost"
 changed = sum(one["changed"] for tuning in tunings for one in tuning["convolutions"] + tuning["products"])
 call = torch.compile(net, backend="kiln", mode="max-autotune-no-cudagraphs")
 results = []
-for run, parameters, image in ((call, net, x), (net, net, x), (exact, exact, x.double()), (narrowed, narrowed, x.double())):
+for run, parameters, image in ((call, net, x), (net, net, x), (exact, exact, x.double()),
+                               (narrowed, narrowed, x.double())):
     parameters.zero_grad()
     out = run(image)
     out.square().sum().backward()
     results.append([out.detach()] + [parameter.grad.clone() for parameter in parameters.parameters()])
 for got, eager, right, rounded in zip(*results):
-    # Which convolutions are rounded to TF32 is the engine's affair, and eager's is often exact where another is not: by a
-    # twentieth of a small gradient here. So what rounding all of them does is the measure there, and eager elsewhere.
+    # Which convolutions are rounded to TF32 is the engine's affair, and eager's is often exact where another is not: by
+    # a twentieth of a small gradient here. So what rounding all of them does is the measure there, and eager elsewhere.
     limit, least = (rounded, 1e-3) if {tf32} else (eager, 1e-5)
     far, allowed = (got - right).abs().max(), 3 * (limit - right).abs().max() + least * right.abs().max()
-    print(f"{{far:.1e}} of {{allowed:.1e}} allowed, eager {{(eager - right).abs().max():.1e}}, largest {{right.abs().max():.1e}}")
+    print(f"{{far:.1e}} of {{allowed:.1e}} allowed, eager {{(eager - right).abs().max():.1e}}, "
+          f"largest {{right.abs().max():.1e}}")
     assert far <= allowed, (far, allowed)
 assert kiln.stats()["tuned_plans"] == changed and not kiln.stats()["fallbacks"], (kiln.stats(), changed)
 """

@@ -59,7 +59,8 @@ def test_fixed_numbers():
 
 
 def test_operator_with_integers_among_its_results(monkeypatch):
-    """Fused attention on a GPU gives the longest lengths beside its tensors; a stand-in of the same schema does here."""
+    """Fused attention on a GPU gives the longest lengths beside its tensors; a stand-in of the same schema does
+    here."""
     target = aten._scaled_dot_product_flash_attention.default
     like = make_fx(lambda x: x * 1, tracing_mode="symbolic")(torch.randn(2, 3, 8, 16))
     fake = next(iter(like.graph.nodes)).meta["val"]

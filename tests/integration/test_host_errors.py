@@ -4,7 +4,6 @@ import random
 import pytest
 import torch
 
-import kiln
 from kiln import devices
 
 pytestmark = pytest.mark.usefixtures("no_fallback")

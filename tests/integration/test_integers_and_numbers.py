@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import kiln
+import kiln  # noqa: F401 - registers the back-end
 
 A = torch.ops.aten
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -25,7 +25,8 @@ def _same(actual, expected):
 
 def _constant(chosen, dtype):
     bits = 7 if dtype in (torch.uint8, torch.int8) else torch.iinfo(dtype).bits - 1
-    value = chosen.choice((chosen.randint(-5, 9), chosen.getrandbits(bits), 2**bits - 1, 3 << max(bits - 2, 0), 6364136223846793005))
+    value = chosen.choice((chosen.randint(-5, 9), chosen.getrandbits(bits), 2**bits - 1, 3 << max(bits - 2, 0),
+                           6364136223846793005))
     value &= 2**bits - 1
     return value if dtype == torch.uint8 or chosen.random() < 0.6 else -value
 
@@ -41,16 +42,21 @@ FORMS = {
                lambda x, y, n, k, rows, device: x * n, lambda x, y, n, k, rows, device: torch.add(x, y, alpha=n)],
     "shift": [lambda x, y, n, k, rows, device: x << k, lambda x, y, n, k, rows, device: x >> k],
     "divide": [lambda x, y, n, k, rows, device: x // (n if n not in (0, -1) else 3),
-               lambda x, y, n, k, rows, device: x % (n if n not in (0, -1) else 5), lambda x, y, n, k, rows, device: x % (k + 2)],
-    "where": [lambda x, y, n, k, rows, device: torch.where(x > y, x, y), lambda x, y, n, k, rows, device: torch.where(x < n, x, y),
-              lambda x, y, n, k, rows, device: (x >= n).to(torch.int32) * k, lambda x, y, n, k, rows, device: (x == y) * y],
-    "one": [lambda x, y, n, k, rows, device: -x, lambda x, y, n, k, rows, device: ~x, lambda x, y, n, k, rows, device: x.abs(),
+               lambda x, y, n, k, rows, device: x % (n if n not in (0, -1) else 5),
+               lambda x, y, n, k, rows, device: x % (k + 2)],
+    "where": [lambda x, y, n, k, rows, device: torch.where(x > y, x, y),
+              lambda x, y, n, k, rows, device: torch.where(x < n, x, y),
+              lambda x, y, n, k, rows, device: (x >= n).to(torch.int32) * k,
+              lambda x, y, n, k, rows, device: (x == y) * y],
+    "one": [lambda x, y, n, k, rows, device: -x, lambda x, y, n, k, rows, device: ~x,
+            lambda x, y, n, k, rows, device: x.abs(),
             lambda x, y, n, k, rows, device: x.to(INTEGERS[k % 5]), lambda x, y, n, k, rows, device: x**(k % 6)],
     "positions": [lambda x, y, n, k, rows, device: torch.arange(rows, device=device),
                   lambda x, y, n, k, rows, device: torch.arange(rows - 1, -1, -1, device=device),
                   lambda x, y, n, k, rows, device: torch.arange(rows, device=device) * n + k,
                   lambda x, y, n, k, rows, device: torch.arange(rows, device=device) * 6364136223846793005 - n],
-    "moved": [lambda x, y, n, k, rows, device: x[(y % rows).long()], lambda x, y, n, k, rows, device: F.pad(x, (2, -2), value=1),
+    "moved": [lambda x, y, n, k, rows, device: x[(y % rows).long()],
+              lambda x, y, n, k, rows, device: F.pad(x, (2, -2), value=1),
               lambda x, y, n, k, rows, device: x.flip(0), lambda x, y, n, k, rows, device: torch.cat([y[2:], x[:2]]),
               lambda x, y, n, k, rows, device: x.cumsum(0), lambda x, y, n, k, rows, device: x + y.sum()],
 }
@@ -59,9 +65,11 @@ FORMS = {
 def integer_program(seed):
     """A function of tensors of integers; what it computes is drawn once."""
     chosen = random.Random(seed)
-    kinds = ("add", "sub", "mul", "number", "number", "number", "shift", "divide", "where", "one", "positions", "positions", "moved")
+    kinds = ("add", "sub", "mul", "number", "number", "number", "shift", "divide", "where", "one", "positions",
+             "positions", "moved")
     steps = [(chosen.choice(FORMS[chosen.choice(kinds)]), chosen.randrange(60), chosen.randrange(60),
-              {dtype: _constant(chosen, dtype) for dtype in INTEGERS}, chosen.randint(0, 9)) for _ in range(chosen.randint(3, 9))]
+              {dtype: _constant(chosen, dtype) for dtype in INTEGERS}, chosen.randint(0, 9))
+              for _ in range(chosen.randint(3, 9))]
 
     def program(*inputs):
         values = list(inputs)
@@ -79,7 +87,8 @@ def integer_inputs(seed, rows):
     for dtype in chosen.choices(INTEGERS, k=2):
         info = torch.iinfo(dtype)
         generator = torch.Generator().manual_seed(seed)
-        inputs.append(torch.randint(max(info.min, -2**62), min(info.max, 2**62), (rows,), generator=generator).to(dtype))
+        values = torch.randint(max(info.min, -2**62), min(info.max, 2**62), (rows,), generator=generator)
+        inputs.append(values.to(dtype))
     return inputs
 
 
@@ -114,7 +123,8 @@ class TestPrograms:
     def test_positions_that_index(self):
         x = torch.randn(10)
         for function in (lambda x: x[torch.arange(4) * 2 + 1], lambda x: x[torch.arange(9, -1, -1)],
-                         lambda x: x[(torch.arange(10) * 6364136223846793005) % 10], lambda x: x[torch.arange(3) * -2 + 9]):
+                         lambda x: x[(torch.arange(10) * 6364136223846793005) % 10],
+                         lambda x: x[torch.arange(3) * -2 + 9]):
             _same(_compiled(function)(x), function(x))
             _same(_compiled(function, dynamic=True)(x), function(x))
 
@@ -146,7 +156,8 @@ class TestPowers:
 MASK = torch.tensor([True, False, True, False])
 INDEX = torch.tensor([0, 1, 2, 3])
 TAKES_A_NUMBER = {
-    "clamp": lambda x, v: x.clamp(v, None), "clamp max": lambda x, v: x.clamp(None, v), "clamp both": lambda x, v: x.clamp(-1000, v),
+    "clamp": lambda x, v: x.clamp(v, None), "clamp max": lambda x, v: x.clamp(None, v),
+    "clamp both": lambda x, v: x.clamp(-1000, v),
     "clamp_min": lambda x, v: x.clamp_min(v), "clamp_max": lambda x, v: x.clamp_max(v),
     "masked_fill": lambda x, v: x.masked_fill(MASK, v), "masked_fill_": lambda x, v: x.clone().masked_fill_(MASK, v),
     "masked_fill tensor": lambda x, v: x.masked_fill(MASK, torch.tensor(v)), "fill": lambda x, v: A.fill.Scalar(x, v),
@@ -158,18 +169,23 @@ TAKES_A_NUMBER = {
     "index_fill": lambda x, v: x.index_fill(0, INDEX[:2], v), "pad": lambda x, v: F.pad(x, (1, 2), value=v),
     "threshold": lambda x, v: F.threshold(x, v, 1), "threshold value": lambda x, v: F.threshold(x, 1, v),
     "hardtanh": lambda x, v: F.hardtanh(x, v, 1000.0), "hardtanh max": lambda x, v: F.hardtanh(x, 0, v),
-    "hardshrink": lambda x, v: F.hardshrink(x, v), "leaky_relu": lambda x, v: F.leaky_relu(x, v), "elu": lambda x, v: F.elu(x, v),
-    "celu": lambda x, v: F.celu(x, v), "softplus": lambda x, v: F.softplus(x, v), "add alpha": lambda x, v: torch.add(x, x, alpha=v),
+    "hardshrink": lambda x, v: F.hardshrink(x, v), "leaky_relu": lambda x, v: F.leaky_relu(x, v),
+    "elu": lambda x, v: F.elu(x, v),
+    "celu": lambda x, v: F.celu(x, v), "softplus": lambda x, v: F.softplus(x, v),
+    "add alpha": lambda x, v: torch.add(x, x, alpha=v),
     "sub alpha": lambda x, v: torch.sub(x, x, alpha=v), "rsub alpha": lambda x, v: torch.rsub(x, x, alpha=v),
-    "addcmul": lambda x, v: torch.addcmul(x, x, x, value=v), "addcdiv": lambda x, v: torch.addcdiv(x, x, x + 1, value=v),
+    "addcmul": lambda x, v: torch.addcmul(x, x, x, value=v),
+    "addcdiv": lambda x, v: torch.addcdiv(x, x, x + 1, value=v),
     "lerp": lambda x, v: torch.lerp(x, x + 1, v), "pow": lambda x, v: x**v, "rpow": lambda x, v: v**x,
     "add": lambda x, v: x + v, "sub": lambda x, v: x - v, "rsub": lambda x, v: v - x, "mul": lambda x, v: x * v,
     "div": lambda x, v: x / v, "lt": lambda x, v: x < v, "eq": lambda x, v: x == v, "ge": lambda x, v: x >= v,
     "and": lambda x, v: x & v, "index_add": lambda x, v: x.index_add(0, INDEX, x, alpha=v),
-    "scalar_tensor": lambda x, v: torch.scalar_tensor(v, dtype=x.dtype) + x, "linspace": lambda x, v: torch.linspace(0, v, 4, dtype=x.dtype),
+    "scalar_tensor": lambda x, v: torch.scalar_tensor(v, dtype=x.dtype) + x,
+    "linspace": lambda x, v: torch.linspace(0, v, 4, dtype=x.dtype),
     "maximum": lambda x, v: torch.maximum(x, torch.tensor(v)), "copysign": lambda x, v: torch.copysign(x, v),
     "xlogy": lambda x, v: torch.xlogy(x, v), "fmod": lambda x, v: torch.fmod(x, v), "addmm": lambda x, v: torch.addmm(
-        x.view(2, 2), x.view(2, 2), x.view(2, 2), alpha=v), "index_fill tensor": lambda x, v: x.index_fill(0, INDEX[:2], torch.tensor(v)),
+        x.view(2, 2), x.view(2, 2), x.view(2, 2), alpha=v),
+        "index_fill tensor": lambda x, v: x.index_fill(0, INDEX[:2], torch.tensor(v)),
 }
 DTYPES = (*INTEGERS, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool)
 
@@ -180,9 +196,11 @@ def _numbers(chosen, dtype):
         return chosen.sample((True, 2, -1, 0.5, float("nan")), 2)
     if dtype.is_floating_point:
         most = torch.finfo(dtype).max
-        return chosen.sample((most, -most, min(most * 1.001, 1.7e308), -1e9, 1e39, 70000, -2**62, float("inf"), float("nan"), 2.5), 3)
+        return chosen.sample((most, -most, min(most * 1.001, 1.7e308), -1e9, 1e39, 70000, -2**62, float("inf"),
+                              float("nan"), 2.5), 3)
     info = torch.iinfo(dtype)
-    return chosen.sample((info.max, info.min, min(info.max + 1, 2**63 - 1), max(info.min - 1, -2**63), -255, 1000, -1000, 2**40, 2.5,
+    return chosen.sample((info.max, info.min, min(info.max + 1, 2**63 - 1), max(info.min - 1, -2**63), -255, 1000,
+                          -1000, 2**40, 2.5,
                           float(info.max) * 2, float("inf"), -1), 4)
 
 
@@ -229,7 +247,8 @@ class TestNumbers:
 
     @pytest.mark.parametrize("function, name, number", [
         (lambda x: x.clamp(-1000, 1000), "clamp", "-1000"), (lambda x: x.masked_fill(MASK, 300), "masked_fill", "300"),
-        (lambda x: torch.full_like(x, 1e9), "full", "1e"), (lambda x: F.pad(x, (1, 1), value=-200), "constant_pad_nd", "-200"),
+        (lambda x: torch.full_like(x, 1e9), "full", "1e"), (lambda x: F.pad(x, (1, 1), value=-200), "constant_pad_nd",
+                                                            "-200"),
         (lambda x: x**-2, "pow", "-2"), (lambda x: x.scatter(0, INDEX, 128), "scatter", "128")])
     def test_what_is_refused_is_named(self, function, name, number, monkeypatch):
         x = torch.arange(4, dtype=torch.int8)
@@ -242,8 +261,10 @@ class TestNumbers:
     @pytest.mark.usefixtures("no_fallback")
     def test_what_fits_is_compiled(self):
         x = torch.arange(4, dtype=torch.int8)
-        for function in (lambda x: x.clamp(-128, 127), lambda x: x.masked_fill(MASK, -128), lambda x: x + 1000, lambda x: x * 300 < 1000,
-                         lambda x: x.to(torch.uint8).masked_fill(MASK, -255), lambda x: x.half().clamp(-65504, float("inf")),
+        for function in (lambda x: x.clamp(-128, 127), lambda x: x.masked_fill(MASK, -128), lambda x: x + 1000,
+                         lambda x: x * 300 < 1000,
+                         lambda x: x.to(torch.uint8).masked_fill(MASK, -255),
+                         lambda x: x.half().clamp(-65504, float("inf")),
                          lambda x: x.bfloat16().masked_fill(MASK, -1e9), lambda x: torch.sub(x, x, alpha=128)):
             _same(_compiled(function)(x), function(x))
 
@@ -277,7 +298,8 @@ WANTS_DTYPES = {
     "layer_norm": lambda x, y, i: F.layer_norm(x, x.shape[1:], y[0]), "layer_norm bias": lambda x, y, i: F.layer_norm(
         x, x.shape[1:], x[0], y[0]), "group_norm": lambda x, y, i: F.group_norm(x, 1, y[0], y[0]),
     "batch_norm": lambda x, y, i: F.batch_norm(x, None, None, y[0], y[0], training=True),
-    "batch_norm statistics": lambda x, y, i: _batch_norm(x, y, True), "batch_norm inference": lambda x, y, i: _batch_norm(x, y, False),
+    "batch_norm statistics": lambda x, y, i: _batch_norm(x, y, True),
+    "batch_norm inference": lambda x, y, i: _batch_norm(x, y, False),
     "rsub": lambda x, y, i: torch.rsub(x > 0, 1) * y, "rsub tensor": lambda x, y, i: torch.rsub(x > 0, y),
     "argmax": lambda x, y, i: (x > 0).argmax(1) + y[:, 0], "argmin": lambda x, y, i: (x > 0).argmin() + y,
 }
@@ -289,10 +311,12 @@ def _as_eager(function, *arguments):
     torch._dynamo.reset()
     expected, actual = _outcome(function, *arguments), _outcome(_compiled(function), *arguments)
     if isinstance(expected, Exception):
-        assert type(actual) is type(expected) and str(actual).split("\n")[0] == str(expected).split("\n")[0], (actual, expected)
+        assert type(actual) is type(expected) and str(actual).split("\n")[0] == str(expected).split("\n")[0], (actual,
+                                                                                                               expected)
         return False
     assert not isinstance(actual, Exception), actual
-    close = {"rtol": 1e-2, "atol": 1e-2} if actual.dtype in (torch.bfloat16, torch.float16) else {"rtol": 1e-5, "atol": 1e-5}
+    close = {"rtol": 1e-2, "atol": 1e-2} if actual.dtype in (torch.bfloat16, torch.float16) else {"rtol": 1e-5,
+                                                                                                  "atol": 1e-5}
     torch.testing.assert_close(actual, expected, **close)
     return True
 
@@ -301,7 +325,8 @@ class TestWhatEagerRefuses:
     @pytest.mark.parametrize("name", OUT_OF_RANGE)
     def test_numbers(self, name):
         function, numbers = OUT_OF_RANGE[name]
-        taken = [_as_eager(lambda x, v=number: function(x, v), torch.randn(random.randrange(1, 9), 5)) for number in numbers]
+        taken = [_as_eager(lambda x, v=number: function(x, v), torch.randn(random.randrange(1, 9), 5))
+                 for number in numbers]
         assert {True, False} <= set(taken)
 
     @pytest.mark.parametrize("name", WANTS_DTYPES)
@@ -322,12 +347,14 @@ class TestWhere:
     def test_dtypes(self, seed):
         chosen = random.Random(seed)
         for _ in range(4):
-            a, b = (torch.randint(0, 100, chosen.choice(((4,), (), (1,))), generator=torch.Generator().manual_seed(seed)).to(dtype)
+            a, b = (torch.randint(0, 100, chosen.choice(((4,), (), (1,))),
+                                  generator=torch.Generator().manual_seed(seed)).to(dtype)
                     for dtype in chosen.choices(DTYPES, k=2))
             number = chosen.choice((True, 3, 2.5))
             condition = MASK
             for function in (lambda a, b: torch.where(condition, a, b), lambda a, b: torch.where(condition, a, number),
-                             lambda a, b: torch.where(condition, number, b), lambda a, b: torch.where(condition, number, 7)):
+                             lambda a, b: torch.where(condition, number, b),
+                             lambda a, b: torch.where(condition, number, 7)):
                 torch._dynamo.reset()
                 _same(_compiled(function)(a, b), function(a, b))
 

@@ -8,7 +8,7 @@ import pytest
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ROOT = os.path.dirname(TESTS)
 sys.path.insert(0, TESTS)
-import machine_numbers
+import machine_numbers  # noqa: E402 - the path comes first
 
 
 def test_no_number_of_a_machine_is_elsewhere():

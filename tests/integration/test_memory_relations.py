@@ -99,7 +99,7 @@ class TestRelations:
             return y.flatten() @ w, y.flatten(), y.reshape(6, 2)
 
         x, w = torch.randn(3, 4), torch.randn(12)
-        products, flat, rows = torch.compile(copies, backend="kiln")(x, w)
+        _, flat, rows = torch.compile(copies, backend="kiln")(x, w)
         flat.zero_()
         torch.testing.assert_close(rows, (x.t() + 1).reshape(6, 2))
 

@@ -8,8 +8,17 @@ import pytest
 import torch
 
 from agreement import check
-from model_checks import (REST_SHARE_MAX, THE_REST, check_inference, check_training, doubles, library_calls, name_of,
-                          outside_closed_list, share_of_the_rest)
+from model_checks import (
+    REST_SHARE_MAX,
+    THE_REST,
+    check_inference,
+    check_training,
+    doubles,
+    library_calls,
+    name_of,
+    outside_closed_list,
+    share_of_the_rest,
+)
 from models import FULL_SIZE, MODELS, make, make_full_size
 
 pytest.importorskip("transformers")

@@ -10,11 +10,13 @@ import kiln
 
 _UNARY = {
     "sigmoid": torch.sigmoid, "tanh": torch.tanh, "sin": torch.sin, "erf": torch.erf, "atan": torch.atan,
-    "exp": lambda v: torch.exp(v * 0.3), "log1p": lambda v: torch.log1p(v.abs()), "rsqrt": lambda v: (v.abs() + 1).rsqrt(),
+    "exp": lambda v: torch.exp(v * 0.3), "log1p": lambda v: torch.log1p(v.abs()),
+    "rsqrt": lambda v: (v.abs() + 1).rsqrt(),
     "gelu": F.gelu, "gelu tanh": lambda v: F.gelu(v, approximate="tanh"), "silu": F.silu, "mish": F.mish,
     "softplus": F.softplus, "times": lambda v: v * 1.3, "plus": lambda v: v + 0.7, "minus": lambda v: 1.7 - v,
     "over": lambda v: v / 1.7, "written gelu": lambda v: 0.5 * v * (1 + torch.tanh(0.79788456 * (v + 0.044715 * v**3))),
-    "written softmax": lambda v: (v - v.amax(-1, keepdim=True)).exp() / (v - v.amax(-1, keepdim=True)).exp().sum(-1, True),
+    "written softmax": lambda v: (v - v.amax(-1, keepdim=True)).exp() / (v - v.amax(-1, keepdim=True)).exp().sum(-1,
+                                                                                                                 True),
     "softmax": lambda v: v.softmax(-1), "layer norm": lambda v: F.layer_norm(v, v.shape[-1:]),
 }
 _BINARY = {"plus x": torch.add, "times x": torch.mul, "atan2 x": torch.atan2, "larger x": torch.maximum,

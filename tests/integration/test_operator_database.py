@@ -12,13 +12,12 @@ import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "campaign"))
 pytest.importorskip("expecttest")  # torch's databases import it
-import judge  # noqa: E402
-import known  # noqa: E402
-import opdb  # noqa: E402
-import subjects  # noqa: E402
-import trial  # noqa: E402
-from verdicts import AS_AOT, BAD, ERROR, FALLBACK, NOT_CAPTURED, OK, WRONG  # noqa: E402
-
+import judge
+import known
+import opdb
+import subjects
+import trial
+from verdicts import AS_AOT, BAD, ERROR, FALLBACK, NOT_CAPTURED, OK, WRONG
 
 # ---- the judge ----
 
@@ -339,7 +338,8 @@ def test_a_process_that_does_not_start_costs_one_sample(scripted, monkeypatch):
 
 def test_a_crash_tells_where(scripted):
     script = scripted.parent / "scripted.py"
-    script.write_text(script.read_text().replace("os.abort()", "import faulthandler; faulthandler.enable(); os.abort()"))
+    script.write_text(script.read_text().replace("os.abort()",
+                                                 "import faulthandler; faulthandler.enable(); os.abort()"))
     assert opdb.main(["--json", str(scripted), "--ways", "static", "--ops", "bad", "--processes", "1"]) == 1
     _, record = map(json.loads, scripted.read_text().splitlines())
     assert "SIGABRT Fatal Python error: Aborted scripted.py 10 in <module>" in record["samples"][1]["detail"]

@@ -71,7 +71,8 @@ def check(sample, backend, dtype, dynamic):
     compiled = torch.compile(sample.function, backend=backend, dynamic=dynamic, fullgraph=True)
     actual = run(compiled, sample.inputs, dtype, sample.differentiable)
     eager = run(sample.function, sample.inputs, dtype, sample.differentiable)
-    exact = run(sample.function, [_rounded(value, dtype) for value in sample.inputs], torch.float64, sample.differentiable)
+    exact = run(sample.function, [_rounded(value, dtype) for value in sample.inputs], torch.float64,
+                sample.differentiable)
     assert len(actual) == len(eager) == len(exact)
     largest = max([rms(value[torch.isfinite(value)]) for value in exact if value.is_floating_point()], default=0.0)
     for got, wanted, reference in zip(actual, eager, exact):

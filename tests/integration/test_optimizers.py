@@ -58,7 +58,8 @@ def test_one_operator_of_a_list(seed, device):
     calls = [lambda function=function, other=other: function(a, other)
              for function in binary for other in (b, number, numbers)]
     calls += [lambda: torch._foreach_add(a, b, alpha=number), lambda: torch._foreach_sub(a, b, alpha=number),
-              lambda: torch._foreach_add(a, one), lambda: torch._foreach_mul(a, one), lambda: torch._foreach_div(a, one),
+              lambda: torch._foreach_add(a, one), lambda: torch._foreach_mul(a, one),
+              lambda: torch._foreach_div(a, one),
               lambda: torch._foreach_pow(a, b), lambda: torch._foreach_pow(a, number),
               lambda: torch._foreach_pow(a, numbers), lambda: torch._foreach_pow(number, a),
               lambda: torch._foreach_lerp(a, b, c), lambda: torch._foreach_lerp(a, b, number),
@@ -92,7 +93,8 @@ def test_dtypes(dtype, device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seed", range(6))
 def test_lists_that_read_one_another(seed, device):
-    """Launches of several members keep the order of what depends: elements are read, written in place and read again."""
+    """Launches of several members keep the order of what depends: elements are read, written in place and read
+    again."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
     shape = draw.choice([(5,), (64, 33), (1000,)])

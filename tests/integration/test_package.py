@@ -123,7 +123,7 @@ def test_explain_writes_a_page_that_stands_alone(tmp_path):
 
 def test_explain_refuses_a_page_that_cannot_be_written(tmp_path):
     ran = []
-    with pytest.raises(ValueError, match="there is no directory .*nowhere"):
+    with pytest.raises(ValueError, match=r"there is no directory .*nowhere"):
         kiln.explain(lambda x: ran.append(x), html=tmp_path / "nowhere" / "page.html")
     with pytest.raises(ValueError, match="no file can be written"):
         kiln.explain(lambda x: ran.append(x), html=tmp_path)

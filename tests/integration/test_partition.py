@@ -3,7 +3,6 @@
 On the CPU nothing is recorded; a recording is put in its place that counts runs, and refuses what torch's trees refuse:
 a result that lies in an input's memory. tests/integration/test_gpu.py has torch's own.
 """
-import dataclasses
 import random
 
 import pytest
@@ -18,7 +17,8 @@ from kiln.partition import Slot, partition
 
 
 def drawn_program(rng):
-    """A function of (x, y, n, size) with views, numbers, draws and a write. AOTAutograd gives a graph its sizes, too."""
+    """A function of (x, y, n, size) with views, numbers, draws and a write. AOTAutograd gives a graph its sizes,
+    too."""
     steps = [rng.randrange(8) for _ in range(rng.randint(3, 14))]
     picks = [(rng.random(), rng.random()) for _ in steps]
     outputs = sorted(rng.sample(range(len(steps)), min(len(steps), rng.randint(1, 3))))
@@ -59,7 +59,8 @@ def test_parts_compute_what_the_graph_does(seed):
     x, y = (torch.randn(4, 4, generator=generator) for _ in range(2))
     module = make_fx(program, tracing_mode="symbolic")(x, y, 3, 4)
     nodes = module.graph.find_nodes(op="call_function", target=torch.ops.aten.sum.default) + [
-        node for node in module.graph.nodes if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor)
+        node for node in module.graph.nodes if node.op == "call_function" and isinstance(node.meta.get("val"),
+                                                                                         torch.Tensor)
         and not isinstance(node.meta["val"], (list, tuple)) and rng.random() < 0.25]
     found = partition(module, dict.fromkeys(nodes, "drawn"))
 
@@ -109,7 +110,8 @@ class Recorder:
             self.runs += 1
             sizes = [value.shape for value in inputs if isinstance(value, torch.Tensor)]
             integers = tuple(value for value in inputs if isinstance(value, int))
-            assert self.sizes.setdefault((run, integers), sizes) == sizes  # trees tell recordings apart by integers alone
+            # trees tell recordings apart by integers alone
+            assert self.sizes.setdefault((run, integers), sizes) == sizes
             moving = [value for i, value in enumerate(inputs)
                       if isinstance(value, torch.Tensor) and i not in recording.static_inputs]
             held = {value.untyped_storage().data_ptr() for value in moving}

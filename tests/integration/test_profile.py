@@ -35,10 +35,8 @@ def test_a_second_profile_starts_anew(no_fallback):
 
 
 def test_one_profile_at_a_time():
-    with kiln.profile():
-        with pytest.raises(RuntimeError, match="another profile"):
-            with kiln.profile():
-                pass
+    with kiln.profile(), pytest.raises(RuntimeError, match="another profile"), kiln.profile():
+        pass
     with kiln.profile():
         pass
 

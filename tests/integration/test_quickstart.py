@@ -19,8 +19,8 @@ _set_up = pytest.mark.skipif(not os.path.exists(os.path.join(_ROOT, "build", "wh
 def _run(*command, **environment):
     everything = {name: value for name, value in os.environ.items() if not name.startswith("KILN_")}
     everything.pop("PYTHONPATH", None)
-    return subprocess.run(command, env={**everything, **environment}, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, timeout=600)
+    return subprocess.run(command, env={**everything, **environment}, text=True, capture_output=True,
+                          timeout=600)
 
 
 @_set_up

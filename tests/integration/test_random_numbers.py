@@ -1,4 +1,5 @@
 """Random integers by their distribution; eager's own numbers under fallback_random."""
+import itertools
 import math
 import os
 import random
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import kiln
+import kiln  # noqa: F401 - registers the back-end
 
 
 def _compiled(function, **options):
@@ -15,7 +16,8 @@ def _compiled(function, **options):
 
 
 def _is_uniform(counts, total, chances):
-    """Chi-square: true but once in some ten thousand draws of a right generator. A seed is fixed, so always or never."""
+    """Chi-square: true but once in some ten thousand draws of a right generator. A seed is fixed, so always or
+    never."""
     expected = [chance * total for chance in chances]
     square = sum((count - mean) ** 2 / mean for count, mean in zip(counts, expected))
     freedom = len(counts) - 1
@@ -38,7 +40,8 @@ def check_uniform(values, low, high, bins=64):
         part = (value - low) * parts // count
         part += (value >= edges[part + 1]) - (value < edges[part])
         counts[part] += 1
-    assert _is_uniform(counts, len(values), [(b - a) / count for a, b in zip(edges, edges[1:])]), (low, high, counts)
+    assert _is_uniform(counts, len(values), [(b - a) / count for a, b in itertools.pairwise(edges)]), (low, high,
+                                                                                                       counts)
     if count > 2**16:
         counts = [0] * 16
         for value in values:
@@ -125,9 +128,11 @@ def test_bounds_that_eager_refuses(function):
 
 DRAWS = [lambda x: F.dropout(x, 0.3), lambda x: F.dropout1d(x[None], 0.5)[0], lambda x: x.sigmoid().bernoulli(),
          lambda x: torch.rand(3), lambda x: torch.randn(2, 5), lambda x: torch.rand_like(x) + x,
-         lambda x: torch.randint(0, 1000, (7,)), lambda x: torch.randperm(6), lambda x: torch.bernoulli(x.sigmoid()) * x,
+         lambda x: torch.randint(0, 1000, (7,)), lambda x: torch.randperm(6),
+         lambda x: torch.bernoulli(x.sigmoid()) * x,
          lambda x: torch.multinomial(x.sigmoid(), 3), lambda x: torch.normal(x, 0.5), lambda x: F.alpha_dropout(x, 0.2),
-         lambda x: torch.empty(4).uniform_(-1, 1), lambda x: torch.empty(4).exponential_(), lambda x: F.rrelu(x, training=True),
+         lambda x: torch.empty(4).uniform_(-1, 1), lambda x: torch.empty(4).exponential_(),
+         lambda x: F.rrelu(x, training=True),
          lambda x: torch.empty(4, dtype=torch.int64).random_(50), lambda x: torch.empty(4).log_normal_()]
 
 
@@ -170,7 +175,8 @@ class TestFallbackRandom:
 
     def test_a_draw_that_waits_for_less_stays_behind(self):
         b = torch.randn(4, 6)
-        assert _agrees_with_eager(lambda b: (F.dropout1d(b[None], 0.5), torch.bernoulli(b.sigmoid()), torch.rand(3)), b, 5)
+        assert _agrees_with_eager(lambda b: (F.dropout1d(b[None], 0.5), torch.bernoulli(b.sigmoid()), torch.rand(3)), b,
+                                  5)
 
     def test_training(self):
         model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 8),

@@ -40,7 +40,8 @@ class TestComplex:
                 assert all(part.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for part in parts)
                 check_function(lambda x: [part * 2 for part in split(x + 1, dim)], x)
 
-    # As Llama's own code has it; the two results of view_as_complex are of one size, and the first outlives its argument.
+    # As Llama's own code has it; the two results of view_as_complex are of one size, and the first outlives its
+    # argument.
     def test_rotary_embedding(self):
         def rotate(q, k, by):
             q, k = (torch.view_as_complex((part * 2).reshape(2, 8, -1, 2)) for part in (q, k))
@@ -83,7 +84,8 @@ class TestOtherDtypes:
 class TestFlags:
     """Tensors whose elements are the conjugates or the negatives of what memory holds."""
 
-    @pytest.mark.parametrize("flagged", [lambda x: x.conj(), lambda x: x.conj().imag, lambda x: torch._neg_view(x.real)])
+    @pytest.mark.parametrize("flagged",
+                             [lambda x: x.conj(), lambda x: x.conj().imag, lambda x: torch._neg_view(x.real)])
     def test_inputs(self, flagged):
         value = flagged(_complex(8))
         assert value.is_conj() or value.is_neg()
@@ -173,7 +175,8 @@ class TestZerosWithoutMemory:
         torch.testing.assert_close(torch.compile(function, backend="kiln")(x),
                                    (x, torch.ones_like(x[1:]), torch.zeros(x.shape[1])))
 
-    @pytest.mark.parametrize("flat", [lambda x: x.trace() * torch.eye(3), lambda x: x.sgn() * x.sum(), lambda x: x.ceil()])
+    @pytest.mark.parametrize("flat",
+                             [lambda x: x.trace() * torch.eye(3), lambda x: x.sgn() * x.sum(), lambda x: x.ceil()])
     def test_second_derivatives_of_what_is_linear(self, flat):
         def function(x):
             return torch.func.jacfwd(torch.func.jacfwd(flat))(x)

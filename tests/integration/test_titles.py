@@ -25,7 +25,10 @@ def titles(model):
     return [program["title"] for program in kiln.explain(model)(torch.randn(2, 4)).programs]
 
 
-def mean_of_block(x, block=Block()):
+BLOCK = Block()
+
+
+def mean_of_block(x, block=BLOCK):
     return block(x).mean()
 
 

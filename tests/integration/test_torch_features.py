@@ -5,8 +5,7 @@ import textwrap
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._higher_order_ops import associative_scan, scan, while_loop
-from torch._higher_order_ops import map as map_over
+from torch._higher_order_ops import associative_scan, map as map_over, scan, while_loop
 from torch.utils.checkpoint import checkpoint
 
 import kiln
@@ -34,7 +33,8 @@ def compare(function, *inputs, backward=False, **compile_arguments):
 # ---- higher-order operators
 
 HIGHER_ORDER = {
-    "while_loop": lambda x: while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, (x * 1.1).sin()), (torch.tensor(0), x))[1],
+    "while_loop": lambda x: while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, (x * 1.1).sin()),
+                                       (torch.tensor(0), x))[1],
     "scan": lambda x: scan(lambda carry, x: (carry + x, (carry * x).cos()), torch.zeros(3), x, dim=0)[1] + 1,
     "map_impl": lambda x: map_over(lambda row: row.sin().softmax(0), x) + 1,
     "cond": lambda x: torch.cond(x.sum() > 0.01, lambda x: x.sin(), lambda x: x.cos() * 2, (x,)) * 2,
@@ -132,7 +132,8 @@ def test_flex_attention_by_inductor(monkeypatch):
 def test_flex_attention():
     from torch.nn.attention.flex_attention import flex_attention
 
-    names = compare(lambda q, k, v: flex_attention(q * 1.5, k, v, score_mod=lambda s, b, h, i, j: s + (i - j) * 0.01) * 2,
+    names = compare(lambda q, k, v: 2 * flex_attention(q * 1.5, k, v,
+                                                       score_mod=lambda s, b, h, i, j: s + (i - j) * 0.01),
                     *(torch.randn(1, 2, 64, 16) for _ in range(3)))
     assert names == {"flex_attention"}
 
@@ -143,7 +144,8 @@ def test_flex_attention():
 def test_scaled_products_of_float8():
     def f(a, b):
         a, b = (a * 1.0).to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t().contiguous().t()
-        return torch._scaled_mm(a, b, scale_a=torch.tensor(1.0), scale_b=torch.tensor(0.5), out_dtype=torch.float32).relu() * 2
+        product = torch._scaled_mm(a, b, scale_a=torch.tensor(1.0), scale_b=torch.tensor(0.5), out_dtype=torch.float32)
+        return product.relu() * 2
 
     names = compare(f, torch.randn(16, 32), torch.randn(32, 16))
     assert "aten._scaled_mm.default" in names and not names & {"aten.relu.default", "aten.mul.Tensor"}
@@ -168,7 +170,8 @@ def test_weights_of_eight_and_four_bits():
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_quantized_tensors():
     """torch's fakes of them claim float32."""
-    names = compare(lambda x: torch.quantize_per_tensor(x.sin(), 0.1, 0, torch.qint8).dequantize() * 2, torch.randn(4, 4))
+    names = compare(lambda x: torch.quantize_per_tensor(x.sin(), 0.1, 0, torch.qint8).dequantize() * 2,
+                    torch.randn(4, 4))
     assert names == {"aten.quantize_per_tensor.default", "aten.dequantize.self"}
 
 
@@ -184,8 +187,8 @@ _weight = torch.randn(6, 4)
 NESTED = {
     "linear": lambda x: F.linear(x, _weight).relu(),
     "softmax": lambda x: torch.softmax(x * 2, -1) * x,
-    "attention": lambda x: F.scaled_dot_product_attention(*[F.linear(x, _weight).unflatten(-1, [2, 3]).transpose(1, 2)] * 3
-                                                          ).transpose(1, 2),
+    "attention": lambda x: F.scaled_dot_product_attention(
+        *[F.linear(x, _weight).unflatten(-1, [2, 3]).transpose(1, 2)] * 3).transpose(1, 2),
     "padded": lambda x: torch.nested.to_padded_tensor(x * 2, 0.0).sin(),
 }
 
@@ -259,7 +262,7 @@ def test_distributed_tensors(place):
         mesh = init_device_mesh("cpu", (1,))
         def f(x, w):
             return (x @ w).relu() * 2
-        x, w = distribute_tensor(torch.randn(4, 4), mesh, [Shard(0)]), distribute_tensor(torch.randn(4, 4), mesh, [Shard(1)])
+        x, w = (distribute_tensor(torch.randn(4, 4), mesh, [Shard(dim)]) for dim in range(2))
         torch.testing.assert_close(torch.compile(f, backend="kiln")(x, w).to_local(), f(x, w).to_local())
         model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 1))
         eager, x = copy.deepcopy(model), torch.randn(5, 4)

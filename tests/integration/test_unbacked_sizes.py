@@ -93,7 +93,8 @@ def _by_a_number(x, t):
     return x * x.detach().sum().tanh().item() + (x.detach() > t).sum().item()
 
 
-UNBACKED = [_rows, _places, _both_places, _selected, _distinct, _runs, _first, _last, _but_last, _counted, _repeated, _parts,
+UNBACKED = [_rows, _places, _both_places, _selected, _distinct, _runs, _first, _last, _but_last, _counted, _repeated,
+            _parts,
             _stored, _if_any, _by_a_number]
 
 KNOWN = [
@@ -130,8 +131,8 @@ def results(function, x, t, gradient):
     x = x.clone().requires_grad_(gradient)
     outputs = function(x, t)
     wanted = [output for output in outputs if output.requires_grad]
-    gradients = torch.autograd.grad([output.square().mean() if output.numel() else output.sum() for output in wanted], x) \
-        if wanted else ()
+    losses = [output.square().mean() if output.numel() else output.sum() for output in wanted]
+    gradients = torch.autograd.grad(losses, x) if wanted else ()
     return [value.detach() for value in (*outputs, *gradients)]
 
 
@@ -212,7 +213,7 @@ def test_an_input_that_is_marked_unbacked():
         return (x.relu() @ y).softmax(-1).sum(0), torch.cat([x, x.flip(0)]), x.detach().cumsum(0) * x.shape[0]
 
     compiled = torch.compile(f, backend="kiln")
-    for rows in random.Random(0).sample(range(2, 30), 2) + [1, 0]:
+    for rows in [*random.Random(0).sample(range(2, 30), 2), 1, 0]:
         x, y = torch.randn(rows, 4, requires_grad=True), torch.randn(4, 3)
         torch._dynamo.decorators.mark_unbacked(x, 0)
         actual, expected = compiled(x, y), f(x, y)
@@ -257,7 +258,8 @@ def _largest(x, n):
     (_row, [(torch.randn(7, 3), torch.tensor([2, 4])), (torch.randn(7, 3), torch.tensor([-7]))],
      [(torch.ones(7, 3), torch.tensor([7])), (torch.ones(7, 3), torch.tensor([-8]))]),
     (_as_long, [(torch.randn(7), torch.tensor([3, 4]))], [(torch.randn(7), torch.tensor([3, 5]))]),
-    (_largest, [(torch.randn(7), torch.ones(7)), (torch.randn(7), torch.eye(7)[3])], [(torch.randn(7), torch.zeros(7))]),
+    (_largest, [(torch.randn(7), torch.ones(7)), (torch.randn(7), torch.eye(7)[3])],
+     [(torch.randn(7), torch.zeros(7))]),
 ])
 def test_what_does_not_hold_raises(function, right, wrong):
     compiled = torch.compile(function, backend="kiln", dynamic=False)
@@ -293,7 +295,8 @@ def test_numbers_that_a_tensor_holds():
     def f(x):
         number, truth, count = x.sum().item(), (x.sum() > 0).item(), (x > 0).sum().item()
         clamped = torch.clamp(x, min=number / 9), torch.clamp(x, number / 9, 0.5), torch.full((3, count), number)
-        return x + number * 2 + 1, x * truth, torch.where(x > 0, x, truth), x - count, count + 1, x / (count + 1), *clamped
+        return (x + number * 2 + 1, x * truth, torch.where(x > 0, x, truth), x - count, count + 1, x / (count + 1),
+                *clamped)
 
     compiled = torch.compile(f, backend="kiln")
     for sign in (1, -1):

@@ -12,8 +12,25 @@ import pytest
 import torch
 
 import kiln
-from kiln import (_C, backend, compiled, cuda_graphs, devices, fallback, graph, graph_cut, guards, in_place, joint_graph,
-                  library, python_calls, size_numbers, symbols, wire, written_graph)
+from kiln import (
+    _C,
+    backend,
+    compiled,
+    cuda_graphs,
+    devices,
+    fallback,
+    graph,
+    graph_cut,
+    guards,
+    in_place,
+    joint_graph,
+    library,
+    python_calls,
+    size_numbers,
+    symbols,
+    wire,
+    written_graph,
+)
 
 _ERRORS = (AttributeError, KeyError, RuntimeError, AssertionError, RecursionError, TypeError, OSError, MemoryError,
            NotImplementedError, ZeroDivisionError)
@@ -40,7 +57,8 @@ def places():
 
 def _runs_graphs(owner, name):
     classes = (python_calls.PythonCall, python_calls.Frame, python_calls.PythonPart, size_numbers.SizeNumber)
-    return owner in classes or (owner, name) in ((python_calls, "own"), (python_calls, "run"), (python_calls, "_memories"),
+    return owner in classes or (owner, name) in ((python_calls, "own"), (python_calls, "run"),
+                                                 (python_calls, "_memories"),
                                                  (python_calls, "_stack"), (size_numbers, "read_size"),
                                                  (size_numbers, "_code")) or name == "reset" or name == "any_on_gpu"
 
@@ -124,7 +142,7 @@ def test_an_error_is_told_by_its_name_and_place(monkeypatch):
 
 def test_fallback_error_raises(monkeypatch, no_fallback):
     Planted(monkeypatch, _C, "build", KeyError("planted"), 1)
-    with pytest.raises(Exception, match="kiln did not compile .*unexpected KeyError: 'planted'") as raised:
+    with pytest.raises(Exception, match=r"kiln did not compile .*unexpected KeyError: 'planted'") as raised:
         run(False)
     assert isinstance(raised.value.inner_exception.__cause__, KeyError)
 

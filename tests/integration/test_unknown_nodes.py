@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import kiln
-from kiln import backend, graph
+from kiln import graph
 from kiln.errors import Unsupported
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
@@ -96,12 +96,14 @@ KNOWN = {
     "erf": lambda x: x.erf() + 0.1,
     "mm": lambda x: torch.mm(x, torch.ones(COLUMNS, COLUMNS) / 3),
     "cumsum": lambda x: x.cumsum(1) / 4,
-    "complex number": lambda x: torch.view_as_real(torch.view_as_complex(x.unflatten(1, (-1, 2))) * (1 + 2j)).flatten(1),
+    "complex number":
+        lambda x: torch.view_as_real(torch.view_as_complex(x.unflatten(1, (-1, 2))) * (1 + 2j)).flatten(1),
     "positive": _positive_sum,
     "positions": _positions,
     "counted": _counted,
 }
-_NATIVE = ("aten.mul", "aten._conj", "aten.sigmoid", "aten._softmax", "aten.native_layer_norm", "aten.erf", "aten.mm", "aten.cumsum", "aten.index",
+_NATIVE = ("aten.mul", "aten._conj", "aten.sigmoid", "aten._softmax", "aten.native_layer_norm", "aten.erf", "aten.mm",
+           "aten.cumsum", "aten.index",
            "aten.nonzero", "aten._local_scalar_dense", "aten.arange")
 
 
@@ -124,7 +126,8 @@ def drawn(draw, unknown, length=8):
 def results(function, x, gradient):
     x = x.clone().requires_grad_(gradient)
     outputs = function(x)
-    gradients = torch.autograd.grad(sum(output.sum() for output in outputs if output.requires_grad), x) if gradient else ()
+    total = sum(output.sum() for output in outputs if output.requires_grad)
+    gradients = torch.autograd.grad(total, x) if gradient else ()
     return [value.detach() for value in (*outputs, *gradients)]
 
 
@@ -237,7 +240,8 @@ def test_the_key_covers_what_runs():
         for function in functions:
             torch._dynamo.reset()
             kiln.reset_stats()
-            torch.compile(lambda x: torch.cond(x.sum() > 0, function, torch.sin, (x,)) * 2, backend="kiln")(torch.ones(4))
+            chosen = torch.compile(lambda x: torch.cond(x.sum() > 0, function, torch.sin, (x,)) * 2, backend="kiln")
+            chosen(torch.ones(4))
             found.add(kiln.records.graphs_since(0)[0]["request_key"])
         return len(found)
 
@@ -316,7 +320,8 @@ def _given_twice(cache, row):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("function, copied", [(_one, False), (_row_of_calls, False), (_read_before, True), (_part, False),
+@pytest.mark.parametrize("function, copied",
+                         [(_one, False), (_row_of_calls, False), (_read_before, True), (_part, False),
                                               (_given_twice, True)])
 def test_an_input_that_is_written_into_is_not_copied(function, copied, dynamic):
     compiled = torch.compile(function, backend="kiln", dynamic=dynamic)
@@ -453,7 +458,8 @@ def test_other_devices_are_pythons():
     assert gpu == torch.device("cuda:0")
     exported = graph.export(module, graph.INFERENCE, gpu=gpu)
     operators = sorted(name for call in exported.python.calls for name in call.operators)
-    assert operators == ["aten._to_copy.default", "aten.add.Tensor", "aten.copy_.default", "aten.mul.Tensor", "aten.rand.default"]
+    assert operators == ["aten._to_copy.default", "aten.add.Tensor", "aten.copy_.default", "aten.mul.Tensor",
+                         "aten.rand.default"]
     reasons = exported.python.reasons()
     for reason in ("a tensor on another GPU", "random numbers of the CPU's generator in a graph on a GPU",
                    "a graph on a GPU that writes into a tensor on the CPU"):
@@ -506,7 +512,8 @@ def test_complex_numbers_written_to_an_input():
 def test_numbers_that_are_made_after_a_call():
     """Sizes of later nodes stand behind the call in the graph, and before it where they are its operands."""
     def f(x):
-        image = torch.nn.functional.interpolate(x[None, None], scale_factor=1.7, mode="bicubic", recompute_scale_factor=True)
+        image = torch.nn.functional.interpolate(x[None, None], scale_factor=1.7, mode="bicubic",
+                                                recompute_scale_factor=True)
         return image.sin().to(torch.float8_e4m3fn).to(torch.float32) * image.shape[-1]
 
     compiled = torch.compile(f, backend="kiln", dynamic=True)
@@ -519,7 +526,8 @@ def test_numbers_that_are_made_after_a_call():
 def test_views_of_inputs_that_python_makes_are_views():
     """What reaches outside of an input is the library's; the caller reads it from the input's memory, by its offset."""
     base = torch.randn(40)
-    compiled = torch.compile(lambda x, offset: (x.as_strided((2, 2), (1, 2), offset), x * 2), backend="kiln", dynamic=True)
+    compiled = torch.compile(lambda x, offset: (x.as_strided((2, 2), (1, 2), offset), x * 2), backend="kiln",
+                             dynamic=True)
     for offset in (0, 10, 7, 30):
         x = base[5:15]
         view, twice = compiled(x, offset)

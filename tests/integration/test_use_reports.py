@@ -26,7 +26,7 @@ def uses(place):
 def test_a_process_reports_at_its_end_and_a_silent_daemon_keeps_it_not(place):
     start_daemon(place)
     code = PROGRAMS + "for _ in range(5): f(x)\n"
-    for processes in range(1, 21):  # a report has 50 ms, which a busy machine may not give it
+    for processes in range(1, 21):  # noqa: B007 - a report has 50 ms, which a busy machine may not give it
         place.run(code, KILN_JOB="night")
         use = uses(place)["night"]
         assert int(use["executed"]) in (0, 5)

@@ -26,12 +26,12 @@ def graph_of(target, *arguments):
     return torch.fx.GraphModule({}, graph)
 
 
-X, I = torch.randn(4, 4), torch.arange(16).view(4, 4)
+X, POSITIONS = torch.randn(4, 4), torch.arange(16).view(4, 4)
 
 
 @pytest.mark.parametrize("target, arguments", [
     (aten.rrelu_with_noise.default, (X, torch.zeros(4, 4), 0.1, 0.3, False)),
-    (aten._cummax_helper.default, (X, X, I, 0)),
+    (aten._cummax_helper.default, (X, X, POSITIONS, 0)),
     (aten.add_.Tensor, (X, X)),
     (aten.silu_backward.grad_input, (X, X)),
 ], ids=str)
