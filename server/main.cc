@@ -18,6 +18,7 @@
 #include "compiler/support/private_directory.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/build_id.h"
+#include "server/auth/gate.h"
 #include "server/config/config.h"
 #include "server/daemonize.h"
 #include "server/flight/coordinator.h"
@@ -58,7 +59,7 @@ int ParseFlags(int argc, char** argv, Flags* flags) {
   app.set_version_flag("--version", absl::StrCat("kilnd ", KILN_VERSION, " (build ", OwnBuildId(), ")"));
   app.add_option("--config", flags->config_file, "Textproto of kiln.v1.Config; flags override it");
   app.add_option("--socket", flags->socket, "Unix socket to listen on (absolute path)");
-  app.add_option("--tcp", flags->tcp, "Loopback HOST:PORT to listen on; port 0 picks one");
+  app.add_option("--tcp", flags->tcp, "HOST:PORT to listen on, by mutual TLS (listen.tls); port 0 picks one");
   app.add_option("--store", flags->store, "Directory of the store (absolute path)");
   app.add_option("--workers", flags->workers, "Compiler processes; default: one a core");
   app.add_option("--worker-binary", flags->worker, "Default: kiln-worker beside kilnd");
@@ -215,18 +216,16 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   // One for all: a server's services are made at a connection, where nothing more may fail.
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<SilenceWatch> silence,
                         SilenceWatch::Create(std::chrono::seconds(config.admission().silent_seconds_max())));
-  std::vector<std::unique_ptr<CompileService>> compile_services;  // a server each
-  AdminService admin_service(config, facts, store.get(), pool.get(), gpus.get(), coordinator.get(),
-                             people.get(), &stats);
-  KILN_ASSIGN_OR_RETURN(auto server,
-                        KilnServer::Start(config.listen(), [&](const std::string& tenant, bool own) {
-                          compile_services.push_back(std::make_unique<CompileService>(
-                              config, tenant, silence.get(), pool.get(), coordinator.get(), &stats));
-                          std::vector<grpc::Service*> services = {compile_services.back().get()};
-                          if (own) services.push_back(&admin_service);
-                          return services;
-                        }));
-  admin_service.SetAddress(server->address());
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  const auto services_of = [&](const Gate& gate, const std::string& address) -> std::vector<grpc::Service*> {
+    facts.address = address;
+    services.push_back(
+        std::make_unique<CompileService>(config, gate, silence.get(), pool.get(), coordinator.get(), &stats));
+    services.push_back(std::make_unique<AdminService>(config, gate, facts, store.get(), pool.get(),
+                                                      gpus.get(), coordinator.get(), people.get(), &stats));
+    return {services.end()[-2].get(), services.back().get()};
+  };
+  KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), services_of));
   std::unique_ptr<PrometheusListener> metrics;
   if (!config.metrics().address().empty()) {
     KILN_ASSIGN_OR_RETURN(metrics, PrometheusListener::Start(config.metrics().address(), [&] {

@@ -37,16 +37,17 @@ cache/chain: cache cache/budget cache/checks cache/engine cache/tiers compiler/s
 
 server/config: compiler/support
 server/observe:
-server/listen: compiler/support
+server/auth: compiler/support
+server/listen: compiler/support server/auth server/config
 server/schedule: compiler/support
 server/pool: compiler/support compiler/worker server/observe
 server/tune: cache compiler/graph compiler/support server/observe server/pool
 server/build: cache compiler/graph compiler/support server/tune
 server/flight: cache compiler/graph compiler/support server/build server/observe server/pool server/schedule server/tune
-server/rpc: cache compiler/graph compiler/ir compiler/support compiler/worker server/build server/flight server/observe
-  server/schedule
+server/rpc: cache compiler/graph compiler/ir compiler/support compiler/worker server/auth server/build server/flight
+  server/observe server/schedule
 server: compiler/support
-server/main.cc: cache/chain compiler/support compiler/worker server server/config server/flight server/listen
+server/main.cc: cache/chain compiler/support compiler/worker server server/auth server/config server/flight server/listen
   server/observe server/pool server/rpc server/schedule server/tune
 
 client/include/kiln:

@@ -1,5 +1,6 @@
 // Which versions of kiln.v1 this build speaks. Client and daemon say theirs with each call of Compiler, as
-// metadata "kiln-protocol: MIN-MAX". Threads: pure functions.
+// metadata "kiln-protocol: MIN-MAX". A caller with role forward names the tenant for whom a call is as
+// "kiln-on-behalf-of: TENANT" (server/auth). Threads: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@ struct ProtocolRange {
 
 inline constexpr ProtocolRange kProtocol = {1, 1};
 inline constexpr char kProtocolMetadata[] = "kiln-protocol";
+inline constexpr char kOnBehalfOfMetadata[] = "kiln-on-behalf-of";
 
 inline std::string ToText(const ProtocolRange& range) { return absl::StrCat(range.min, "-", range.max); }
 

@@ -11,6 +11,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/support/limits.h"
@@ -28,6 +29,7 @@ constexpr uint64_t kWorkerBytesMin = 256u << 20;
 constexpr uint64_t kStoreBytesMin = 1u << 20;
 constexpr uint32_t kSecondsMax = 30 * 24 * 3600;
 constexpr size_t kTenantNameMax = 64;
+constexpr size_t kIdentityBytesMax = 2048;
 constexpr uint32_t kNobody = 65534;
 constexpr uint64_t kListenBytesDefault = 512u << 20;
 constexpr uint64_t kListenBytesMin = 32u << 20;  // a server: some messages at their largest
@@ -56,10 +58,95 @@ absl::Status CheckAtLeast(absl::string_view field, uint64_t value, uint64_t min)
   return Refuse(field, absl::StrCat(value, " is less than ", min));
 }
 
+// Of "HOST:PORT".
+absl::StatusOr<absl::string_view> HostOf(absl::string_view field, absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos || colon == 0) return Refuse(field, "is no HOST:PORT");
+  uint32_t port = 0;
+  if (!absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
+    return Refuse(field, "the port is no number up to 65535");
+  }
+  return address.substr(0, colon);
+}
+
+absl::Status CheckRoles(const v1::TenantConfig& tenant, const absl::flat_hash_set<std::string>& names) {
+  bool forwards = false;
+  for (const int role : tenant.roles()) {
+    if (role == v1::ROLE_UNSPECIFIED || !v1::Role_IsValid(role)) {
+      return Refuse("listen.tenants.roles", absl::StrCat(tenant.name(), ": ", role, " is no role"));
+    }
+    forwards = forwards || role == v1::ROLE_FORWARD;
+  }
+  if (forwards == tenant.speaks_for().empty()) {
+    return Refuse("listen.tenants.speaks_for",
+                  absl::StrCat(tenant.name(), ": goes with ROLE_FORWARD, one is there without the other"));
+  }
+  for (const std::string& name : tenant.speaks_for()) {
+    if (!names.contains(name)) {
+      return Refuse("listen.tenants.speaks_for", absl::StrCat(tenant.name(), ": there is no tenant ", name));
+    }
+  }
+  if (!tenant.reads().empty()) {
+    return Refuse("listen.tenants.reads", absl::StrCat(tenant.name(), ": is not served by this version"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIdentities(const v1::ListenConfig& listen) {
+  absl::flat_hash_set<std::string> uris;
+  for (const v1::TenantConfig& tenant : listen.tenants()) {
+    for (const std::string& uri : tenant.identities()) {
+      if (uri.empty() || uri.size() > kIdentityBytesMax || !absl::StrContains(uri, ':')) {
+        return Refuse(
+            "listen.tenants.identities",
+            absl::StrCat(tenant.name(), ": \"", uri, "\" is no URI, such as spiffe://example.org/train"));
+      }
+      if (!uris.insert(uri).second) {
+        return Refuse("listen.tenants.identities", absl::StrCat(uri, " is there twice"));
+      }
+    }
+  }
+  if (uris.empty() == listen.has_tls()) {
+    return listen.has_tls() ? Refuse("listen.tls",
+                                     "no tenant has identities, so that nobody could call "
+                                     "(listen.tenants.identities)")
+                            : Refuse("listen.tenants.identities", "are of certificates: give listen.tls");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTcp(const v1::ListenConfig& listen) {
+  if (listen.tcp().empty()) {
+    return listen.has_tls() ? Refuse("listen.tls", "is for listen.tcp, which is not given")
+                            : absl::OkStatus();
+  }
+  KILN_RETURN_IF_ERROR(HostOf("listen.tcp", listen.tcp()).status());
+  if (!listen.has_tls()) {
+    if (!listen.dangerously_without_tls()) {
+      return Refuse("listen.tcp",
+                    "is mutual TLS: give listen.tls, and listen.tenants.identities; or, where "
+                    "everybody on this machine may call, listen.dangerously_without_tls");
+    }
+    if (!listen.tenants().empty()) {
+      return Refuse("listen.tcp", "can't be had with tenants and without TLS: it would not say who calls");
+    }
+    return CheckLoopback("listen.tcp", listen.tcp());
+  }
+  if (listen.dangerously_without_tls()) {
+    return Refuse("listen.dangerously_without_tls", "contradicts listen.tls");
+  }
+  const std::pair<const char*, const std::string*> files[] = {
+      {"listen.tls.certificate", &listen.tls().certificate()},
+      {"listen.tls.key", &listen.tls().key()},
+      {"listen.tls.authority", &listen.tls().authority()}};
+  for (const auto& [field, path] : files) {
+    if (path->empty() || path->front() != '/') return Refuse(field, "is no absolute path");
+  }
+  return CheckAtMost("listen.tls.reload_seconds", listen.tls().reload_seconds(), kSecondsMax);
+}
+
 absl::Status CheckTenants(const v1::ListenConfig& listen) {
   if (listen.tenants().empty()) return absl::OkStatus();
-  if (!listen.tcp().empty())
-    return Refuse("listen.tcp", "can't be had with tenants: TCP does not say who calls");
   absl::flat_hash_set<std::string> names;
   absl::flat_hash_set<uint32_t> uids;
   for (const v1::TenantConfig& tenant : listen.tenants()) {
@@ -73,7 +160,9 @@ absl::Status CheckTenants(const v1::ListenConfig& listen) {
     if (!names.insert(tenant.name()).second) {
       return Refuse("listen.tenants.name", absl::StrCat(tenant.name(), " is there twice"));
     }
-    if (tenant.uids().empty()) return Refuse("listen.tenants.uids", absl::StrCat(tenant.name(), " has none"));
+    if (tenant.uids().empty() && tenant.identities().empty()) {
+      return Refuse("listen.tenants.uids", absl::StrCat(tenant.name(), " has none, and no identities"));
+    }
     if (tenant.has_compile_seconds_per_hour()) {
       KILN_RETURN_IF_ERROR(
           CheckAtLeast("listen.tenants.compile_seconds_per_hour", tenant.compile_seconds_per_hour(), 1));
@@ -85,12 +174,8 @@ absl::Status CheckTenants(const v1::ListenConfig& listen) {
       }
     }
   }
+  for (const v1::TenantConfig& tenant : listen.tenants()) KILN_RETURN_IF_ERROR(CheckRoles(tenant, names));
   return absl::OkStatus();
-}
-
-// Each tenant has one, and kilnd's own user.
-uint64_t ServersOf(const v1::ListenConfig& listen) {
-  return listen.tenants().empty() ? 1 : static_cast<uint64_t>(listen.tenants_size()) + 1;
 }
 
 void ListenDefaults(v1::ListenConfig* listen) {
@@ -101,8 +186,9 @@ void ListenDefaults(v1::ListenConfig* listen) {
   if (listen->age_seconds_max() == 0) listen->set_age_seconds_max(3600);
   if (listen->age_grace_seconds_max() == 0) listen->set_age_grace_seconds_max(1800);
   if (listen->streams_max() == 0) listen->set_streams_max(100);
+  if (listen->has_tls() && listen->tls().reload_seconds() == 0) listen->mutable_tls()->set_reload_seconds(10);
   if (listen->memory_bytes() == 0) {
-    listen->set_memory_bytes(std::max(kListenBytesDefault, kListenBytesMin * ServersOf(*listen)));
+    listen->set_memory_bytes(std::max(kListenBytesDefault, kListenBytesMin * MemoryPartsOf(*listen)));
   }
 }
 
@@ -119,7 +205,7 @@ absl::Status CheckConnections(const v1::ListenConfig& listen) {
   KILN_RETURN_IF_ERROR(
       CheckAtMost("listen.age_grace_seconds_max", listen.age_grace_seconds_max(), kSecondsMax));
   KILN_RETURN_IF_ERROR(CheckAtMost("listen.streams_max", listen.streams_max(), kStreamsMax));
-  return CheckAtLeast("listen.memory_bytes", listen.memory_bytes(), kListenBytesMin * ServersOf(listen));
+  return CheckAtLeast("listen.memory_bytes", listen.memory_bytes(), kListenBytesMin * MemoryPartsOf(listen));
 }
 
 }  // namespace
@@ -198,11 +284,12 @@ absl::Status CheckConfig(const v1::Config& config) {
                     absl::StrCat("is longer than ", sizeof(sockaddr_un::sun_path) - 1, " bytes"));
     }
   }
-  if (!listen.tcp().empty()) KILN_RETURN_IF_ERROR(CheckLoopback("listen.tcp", listen.tcp()));
+  KILN_RETURN_IF_ERROR(CheckTcp(listen));
   if (const std::string& metrics = config.metrics().address(); !metrics.empty()) {
     KILN_RETURN_IF_ERROR(CheckLoopback("metrics.address", metrics));
   }
   KILN_RETURN_IF_ERROR(CheckTenants(listen));
+  KILN_RETURN_IF_ERROR(CheckIdentities(listen));
   KILN_RETURN_IF_ERROR(CheckConnections(listen));
   const v1::StoreConfig& store = config.store();
   if (store.directory().empty()) return Refuse("store.directory", "is not given (--store)");
@@ -232,17 +319,16 @@ absl::Status CheckConfig(const v1::Config& config) {
   return CheckAtMost("drain_seconds", config.drain_seconds(), kSecondsMax);
 }
 
+uint64_t MemoryPartsOf(const v1::ListenConfig& listen) {
+  const uint64_t tenants = listen.tenants_size();
+  return tenants == 0 ? 1 : tenants * (listen.has_tls() ? 2 : 1) + 1;
+}
+
 absl::Status CheckLoopback(absl::string_view field, absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  if (colon == absl::string_view::npos) return Refuse(field, "is no HOST:PORT");
-  const absl::string_view host = address.substr(0, colon);
-  uint32_t port = 0;
-  if (!absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
-    return Refuse(field, "the port is no number up to 65535");
-  }
+  KILN_ASSIGN_OR_RETURN(const absl::string_view host, HostOf(field, address));
   if (host == "127.0.0.1" || host == "localhost" || host == "[::1]") return absl::OkStatus();
   return Refuse(field,
-                absl::StrCat("\"", host, "\" is not the loopback; TCP is served to this machine only"));
+                absl::StrCat("\"", host, "\" is not the loopback; without TLS this machine alone is served"));
 }
 
 }  // namespace kiln

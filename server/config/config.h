@@ -26,6 +26,10 @@ uint32_t CountGpus();
 // INVALID_ARGUMENT naming the field.
 absl::Status CheckConfig(const v1::Config& config);
 
+// Of listen.memory_bytes: one for each tenant's users, one for kilnd's own user, and as many as there are
+// tenants for those who come by TLS.
+uint64_t MemoryPartsOf(const v1::ListenConfig& listen);
+
 // "127.0.0.1:7711", "[::1]:7711" or "localhost:7711". INVALID_ARGUMENT that names the field for anything but
 // loopback.
 absl::Status CheckLoopback(absl::string_view field, absl::string_view address);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "compiler/support/status_macros.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "server/config/config.h"
 #include "server/listen/listening_socket.h"
 #include "spdlog/spdlog.h"
 
@@ -23,7 +24,7 @@ namespace {
 constexpr int kMessageBytesMax = 6 << 20;
 constexpr int kHeaderBytesMax = 8 << 10;  // of a call's metadata
 // A connection whose pings come faster is closed.
-constexpr int kPingMillisecondsMin = 10'000;
+constexpr int kPingMillisecondsMin = 5'000;
 constexpr int kPingStrikesMax = 2;
 constexpr std::chrono::seconds kWarningPause(10);
 constexpr char kServiceName[] = "kiln.v1.Compiler";  // whose health is told, beside the server's
@@ -56,13 +57,10 @@ std::string Wanted(const v1::ListenConfig& listen) {
 KilnServer::KilnServer(const v1::ListenConfig& listen, ServicesOf services)
     : listen_(listen),
       services_(std::move(services)),
+      identities_(listen, geteuid()),
       connections_(ConnectionsMax(listen.connections_max()), TenantConnectionsMax(listen)),
       own_connections_(ConnectionsMax(listen.tenant_connections_max()),
-                       ConnectionsMax(listen.tenant_connections_max())) {
-  for (const v1::TenantConfig& tenant : listen_.tenants()) {
-    for (const uint32_t uid : tenant.uids()) tenants_[uid] = tenant.name();
-  }
-}
+                       ConnectionsMax(listen.tenant_connections_max())) {}
 
 absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenConfig& listen,
                                                               ServicesOf services) {
@@ -73,15 +71,12 @@ absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenCo
 }
 
 absl::Status KilnServer::Listen() {
-  if (tenants_.empty()) {
-    absl::MutexLock lock(&mutex_);
-    if (AcceptorOf({"", true}) == nullptr) return absl::UnavailableError("no server could be started");
-  }
   std::vector<int> listeners;
   std::vector<std::string> addresses;
   absl::Status status;
   if (!listen_.unix_socket().empty()) {
-    absl::StatusOr<int> socket = ListenOnUnixSocket(listen_.unix_socket(), tenants_.empty() ? 0600 : 0666);
+    absl::StatusOr<int> socket =
+        ListenOnUnixSocket(listen_.unix_socket(), identities_.has_tenants() ? 0666 : 0600);
     status = socket.status();
     if (socket.ok()) {
       listeners.push_back(*socket);
@@ -93,6 +88,11 @@ absl::Status KilnServer::Listen() {
     status = sockets.status();
     if (sockets.ok()) {
       listeners.insert(listeners.end(), sockets->descriptors.begin(), sockets->descriptors.end());
+      if (!listen_.has_tls()) {
+        spdlog::warn(
+            "listen.dangerously_without_tls: whoever reaches {} may call, and sees and makes what others run",
+            listen_.tcp());
+      }
       addresses.push_back(
           absl::StrCat(listen_.tcp().substr(0, listen_.tcp().rfind(':')), ":", sockets->port));
     }
@@ -104,16 +104,21 @@ absl::Status KilnServer::Listen() {
   }
   unix_socket_ = listen_.unix_socket();
   address_ = absl::StrJoin(addresses, ", ");
+  if (!identities_.has_tenants()) {
+    absl::MutexLock lock(&mutex_);
+    if (AcceptorOf(*identities_.OfUser(geteuid())) == nullptr) {
+      for (const int listener : listeners) close(listener);
+      return absl::UnavailableError("no server could be started");
+    }
+  }
   const auto taken = [this](uid_t uid, int descriptor) { Take(uid, descriptor); };
   KILN_ASSIGN_OR_RETURN(peers_, PeerAcceptor::Start(std::move(listeners), taken));
   return absl::OkStatus();
 }
 
 void KilnServer::SetLimits(grpc::ServerBuilder& builder) const {
-  // Tenants and the daemon's own user.
-  const size_t servers = listen_.tenants().empty() ? 1 : listen_.tenants_size() + 1;
   grpc::ResourceQuota quota("kilnd");
-  quota.Resize(listen_.memory_bytes() / servers);
+  quota.Resize(listen_.memory_bytes() / MemoryPartsOf(listen_));
   builder.SetResourceQuota(quota);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   // Manifests and listings: bounded by what the store takes.
@@ -145,18 +150,15 @@ void KilnServer::Take(uid_t uid, int descriptor) {
 }
 
 KilnServer::Acceptor* KilnServer::AcceptorFor(uid_t uid, int descriptor) {
-  ServerKey key = {"", true};
-  if (!tenants_.empty()) {
-    const auto tenant = tenants_.find(uid);
-    if (tenant == tenants_.end()) {
-      Warn(absl::StrCat("user ", uid, " is no tenant (listen.tenants)"));
-      return nullptr;
-    }
-    key = {tenant->second, uid == geteuid()};
+  const Identity* const identity = identities_.OfUser(uid);
+  if (identity == nullptr) {
+    Warn(absl::StrCat("user ", uid, " is no tenant (listen.tenants)"));
+    return nullptr;
   }
-  ConnectionTable& table = key.second && !tenants_.empty() ? own_connections_ : connections_;
-  if (table.Take(key.first, descriptor)) return AcceptorOf(key);
-  Warn(absl::StrCat("a connection", key.first.empty() ? "" : " of tenant ", key.first,
+  const bool own = identities_.has_tenants() && uid == identities_.own_user();
+  ConnectionTable& table = own ? own_connections_ : connections_;
+  if (table.Take(identity->tenant, descriptor)) return AcceptorOf(*identity);
+  Warn(absl::StrCat("a connection", identity->tenant.empty() ? "" : " of tenant ", identity->tenant,
                     " is refused: as many as may be are open (listen.connections_max, "
                     "listen.tenant_connections_max)"));
   return nullptr;
@@ -170,18 +172,20 @@ void KilnServer::Warn(const std::string& words) {
   spdlog::warn("{}", words);
 }
 
-KilnServer::Acceptor* KilnServer::AcceptorOf(const ServerKey& key) {
-  const auto [found, first] = servers_.try_emplace(key);
+KilnServer::Acceptor* KilnServer::AcceptorOf(const Identity& identity) {
+  const auto [found, first] = servers_.try_emplace(&identity);
   if (!first) return found->second.acceptor.get();
   grpc::ServerBuilder builder;
   SetLimits(builder);
   std::unique_ptr<Acceptor> acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       grpc::InsecureServerCredentials());
-  for (grpc::Service* service : services_(key.first, key.second)) builder.RegisterService(service);
+  for (grpc::Service* service : services_(Gate(&identities_, &identity), address_)) {
+    builder.RegisterService(service);
+  }
   found->second.server = builder.BuildAndStart();
   if (found->second.server == nullptr) {
-    spdlog::error("no server for tenant {}", key.first);
+    spdlog::error("no server for tenant {}", identity.tenant);
     return nullptr;
   }
   found->second.server->GetHealthCheckService()->SetServingStatus(kServiceName, true);

@@ -1,10 +1,11 @@
 // The gRPC servers: where kilnd listens, who may call, and how much a client may take.
 //
 // Without configured tenants: a unix socket (0600 in a directory that belongs to us and that nobody else may
-// write) and loopback TCP (config.h checks), and one server for all. With tenants: a unix socket that anybody
-// may reach, whose peers the kernel names (peer_acceptor.h); each tenant has a server of its own, made at its
-// first connection, whose services know for whom they are, and the user whom the daemon belongs to has
-// another, whatever the tenant, and connections beside the others'. Who is no tenant is closed at once.
+// write) and TCP where the configuration says that it may be (config.h checks), and one server for all. With
+// tenants: a unix socket that anybody may reach, whose peers the kernel names (peer_acceptor.h); each
+// identity (server/auth) has a server of its own, made at its first connection, whose gate knows for whom it
+// is. The user whom the daemon belongs to is another identity, whatever the tenant, and has connections
+// beside the others'. Who is none is closed at once.
 //
 // Services are callbacks and hold no thread. Bounded by the configuration: connections, of each tenant and in
 // all, of the descriptors that the process may open at most half (connection_table.h); what a connection
@@ -16,7 +17,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -26,6 +26,8 @@
 #include "compiler/support/monotonic_time.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/config.pb.h"
+#include "server/auth/gate.h"
+#include "server/auth/identities.h"
 #include "server/listen/connection_table.h"
 #include "server/listen/peer_acceptor.h"
 
@@ -33,10 +35,9 @@ namespace kiln {
 
 class KilnServer {
  public:
-  // The services of a tenant, which outlive the server; `own`: for the user whom the daemon belongs to, and
-  // nobody else of the tenant. An empty name is everybody's where there are no tenants. Asked once a server,
-  // one at a time.
-  using ServicesOf = std::function<std::vector<grpc::Service*>(const std::string& tenant, bool own)>;
+  // The services behind a gate, which outlive the server; `address` as below. Asked once a server, one at a
+  // time.
+  using ServicesOf = std::function<std::vector<grpc::Service*>(const Gate& gate, const std::string& address)>;
 
   // `listen` has its defaults (config.h). Whoever calls holds the lock of the socket (runtime_dir.h), so a
   // socket that is there already is nobody's. UNAVAILABLE when an address cannot be bound.
@@ -53,32 +54,31 @@ class KilnServer {
 
  private:
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
-  struct TenantServer {
+  struct IdentityServer {
     std::unique_ptr<grpc::Server> server;  // null where it could not be started
     std::unique_ptr<Acceptor> acceptor;
   };
   KilnServer(const v1::ListenConfig& listen, ServicesOf services);
-  using ServerKey = std::pair<std::string, bool>;  // the tenant, and whether it is the daemon's own user
   absl::Status Listen();
   void Take(uid_t uid, int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
   // Null where that user is not served.
   Acceptor* AcceptorFor(uid_t uid, int descriptor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Acceptor* AcceptorOf(const ServerKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Acceptor* AcceptorOf(const Identity& identity) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetLimits(grpc::ServerBuilder& builder) const;
   void Warn(const std::string& words) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const v1::ListenConfig listen_;
   const ServicesOf services_;
+  const Identities identities_;
   // Const after Start.
   std::string unix_socket_;
   std::string address_;
-  absl::flat_hash_map<uid_t, std::string> tenants_;
 
   absl::Mutex mutex_;
   ConnectionTable connections_ ABSL_GUARDED_BY(mutex_);
   ConnectionTable own_connections_ ABSL_GUARDED_BY(mutex_);  // of the daemon's user, where there are tenants
   MonotonicTime next_warning_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<ServerKey, TenantServer> servers_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<const Identity*, IdentityServer> servers_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<PeerAcceptor> peers_;  // last: its thread uses all of the above
 };
 

@@ -110,10 +110,7 @@ absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext&, cons
   reply->set_compiler_fingerprint(pool_->hello().compiler_fingerprint());
   reply->set_pid(getpid());
   reply->set_started_unix_seconds(facts_.started_unix_seconds);
-  {
-    absl::MutexLock lock(&mutex_);
-    reply->set_address(address_);
-  }
+  reply->set_address(facts_.address);
   reply->set_store_directory(config_.store().directory());
   reply->set_workers(pool_->size());
   reply->set_workers_busy(pool_->busy());

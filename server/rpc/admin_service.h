@@ -6,13 +6,12 @@
 
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "cache/store.h"
 #include "kiln/v1/admin.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
+#include "server/auth/gate.h"
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
 #include "server/rpc/entry_choice.h"
@@ -24,15 +23,18 @@ namespace kiln {
 struct AdminFacts {
   int64_t started_unix_seconds = 0;
   const std::atomic<bool>* draining = nullptr;  // not owned
+  std::string address;                          // where the daemon listens
 };
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  // All outlive the service; `gpus` is nullptr where nothing is measured.
-  AdminService(const v1::Config& config, const AdminFacts& facts, Store* store, WorkerPool* pool,
+  // `gate`: of the server that the service is registered with. All else outlives the service; `gpus` is
+  // nullptr where nothing is measured.
+  AdminService(const v1::Config& config, const Gate& gate, AdminFacts facts, Store* store, WorkerPool* pool,
                const MeasuringPool* gpus, Coordinator* coordinator, Executor* threads, kiln::Stats* stats)
       : config_(config),
-        facts_(facts),
+        gate_(gate),
+        facts_(std::move(facts)),
         store_(store),
         pool_(pool),
         gpus_(gpus),
@@ -40,56 +42,55 @@ class AdminService final : public v1::Admin::CallbackService {
         threads_(threads),
         stats_(stats) {}
 
-  // Where the daemon listens; known only after the service has been registered with a server.
-  void SetAddress(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    address_ = address;
-  }
-
   grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context, const v1::StatusRequest* request,
                                    v1::StatusReply* reply) override {
-    return Run(context, request, reply, &AdminService::AnswerStatus);
+    return Run(context, Rpc::kStatus, request, reply, &AdminService::AnswerStatus);
   }
   grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context, const v1::StatsRequest* request,
                                   v1::StatsReply* reply) override {
-    return Run(context, request, reply, &AdminService::AnswerStats);
+    return Run(context, Rpc::kStats, request, reply, &AdminService::AnswerStats);
   }
   grpc::ServerUnaryReactor* Jobs(grpc::CallbackServerContext* context, const v1::JobsRequest* request,
                                  v1::JobsReply* reply) override {
-    return Run(context, request, reply, &AdminService::AnswerJobs);
+    return Run(context, Rpc::kJobs, request, reply, &AdminService::AnswerJobs);
   }
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const v1::ListRequest* request,
                                  v1::ListReply* reply) override {
-    return Run(context, request, reply, &AdminService::AnswerList);
+    return Run(context, Rpc::kList, request, reply, &AdminService::AnswerList);
   }
   grpc::ServerUnaryReactor* Show(grpc::CallbackServerContext* context, const v1::ShowRequest* request,
                                  v1::ShowReply* reply) override {
-    return Run(context, request, reply, &AdminService::AnswerShow);
+    return Run(context, Rpc::kShow, request, reply, &AdminService::AnswerShow);
   }
   grpc::ServerUnaryReactor* Verify(grpc::CallbackServerContext* context, const v1::VerifyRequest* request,
                                    v1::VerifyReply* reply) override {
-    return Run(context, request, reply, &AdminService::AnswerVerify);
+    return Run(context, Rpc::kVerify, request, reply, &AdminService::AnswerVerify);
   }
   grpc::ServerUnaryReactor* Remove(grpc::CallbackServerContext* context, const v1::RemoveRequest* request,
                                    v1::RemoveReply* reply) override {
-    return Run(context, request, reply, &AdminService::AnswerRemove);
+    return Run(context, Rpc::kRemove, request, reply, &AdminService::AnswerRemove);
   }
   grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context, const v1::PinRequest* request,
                                 v1::PinReply* reply) override {
-    return Run(context, request, reply, &AdminService::AnswerPin);
+    return Run(context, Rpc::kPin, request, reply, &AdminService::AnswerPin);
   }
   grpc::ServerUnaryReactor* Evict(grpc::CallbackServerContext* context, const v1::EvictRequest* request,
                                   v1::EvictReply* reply) override {
-    return Run(context, request, reply, &AdminService::AnswerEvict);
+    return Run(context, Rpc::kEvict, request, reply, &AdminService::AnswerEvict);
   }
 
  private:
   // On a thread for people, so that nobody else waits for what they ask.
   template <typename Request, typename Reply>
-  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const Request* request, Reply* reply,
+  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, Rpc rpc, const Request* request,
+                                Reply* reply,
                                 absl::Status (AdminService::*answer)(const grpc::CallbackServerContext&,
                                                                      const Request&, Reply*)) {
     grpc::ServerUnaryReactor* call = context->DefaultReactor();
+    if (const auto who = gate_.Admit(*context, rpc); !who.ok()) {
+      call->Finish(ToGrpc(who.status()));
+      return call;
+    }
     auto scope = std::make_shared<CallScope>(stats_);  // copied into the work, which is a std::function
     threads_->Post([this, context, request, reply, answer, call, scope] {
       call->Finish(ToGrpc((this->*answer)(*context, *request, reply)));
@@ -134,6 +135,7 @@ class AdminService final : public v1::Admin::CallbackService {
   absl::StatusOr<std::string> ReadObject(const v1::ObjectRef& ref);
 
   const v1::Config config_;
+  const Gate gate_;
   const AdminFacts facts_;
   Store* const store_;
   WorkerPool* const pool_;
@@ -141,9 +143,6 @@ class AdminService final : public v1::Admin::CallbackService {
   Coordinator* const coordinator_;
   Executor* const threads_;
   kiln::Stats* const stats_;
-
-  absl::Mutex mutex_;
-  std::string address_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kiln

@@ -42,11 +42,10 @@ absl::StatusOr<GraphPtr> Unpack(const std::string& packed, uint64_t raw_bytes, c
 
 // ---- Compile ---------------------------------------------------------------------------------
 
-CompileCall::CompileCall(grpc::CallbackServerContext* context, const std::string& tenant,
-                         uint64_t graph_bytes_max, SilenceWatch* silence, Coordinator* coordinator,
-                         Stats* stats)
+CompileCall::CompileCall(grpc::CallbackServerContext* context, const Identity* who, uint64_t graph_bytes_max,
+                         SilenceWatch* silence, Coordinator* coordinator, Stats* stats)
     : context_(context),
-      tenant_(tenant),
+      who_(who),
       graph_bytes_max_(graph_bytes_max),
       silence_(silence),
       coordinator_(coordinator),
@@ -120,7 +119,7 @@ void CompileCall::TakeHeader(bool ok) {
   v1::CompileHeader& header = *first.mutable_header();
   request.bytes += header.graph_bytes();
   request.graph_bytes = header.graph_bytes();
-  request.ns = NamespaceOf(tenant_, header.namespace_());
+  request.ns = NamespaceOf(*who_, header.namespace_());
   request.request_key = RequestKey(header.sections());
   request.compile_key = coordinator_->KeyOf(request.ns, request.request_key);
   request.caller.tenant = request.ns;
@@ -178,8 +177,8 @@ void CompileCall::OnDone() {
 
 // ---- Attach ----------------------------------------------------------------------------------
 
-AttachCall::AttachCall(grpc::CallbackServerContext* context, const std::string& tenant,
-                       grpc::ByteBuffer bytes, SilenceWatch* silence, Coordinator* coordinator, Stats* stats)
+AttachCall::AttachCall(grpc::CallbackServerContext* context, const Identity& who, grpc::ByteBuffer bytes,
+                       SilenceWatch* silence, Coordinator* coordinator, Stats* stats)
     : coordinator_(coordinator),
       scope_(stats),
       id_(coordinator->NewCall()),
@@ -199,7 +198,7 @@ AttachCall::AttachCall(grpc::CallbackServerContext* context, const std::string& 
   call.hints = std::move(*request.mutable_hints());
   call.deadline = DeadlineOf(*context);
   call.subscriber = stream_;
-  coordinator_->Attach(id_, NamespaceOf(tenant, request.namespace_()), request.job_id(), std::move(call));
+  coordinator_->Attach(id_, NamespaceOf(who, request.namespace_()), request.job_id(), std::move(call));
 }
 
 void AttachCall::OnCancel() {

@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/compile.grpc.pb.h"
+#include "server/auth/identities.h"
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
 #include "server/rpc/flight_stream.h"
@@ -29,7 +30,7 @@ class CompileCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
                           public FlightStream::Transport {
  public:
   // All outlive the call.
-  CompileCall(grpc::CallbackServerContext* context, const std::string& tenant, uint64_t graph_bytes_max,
+  CompileCall(grpc::CallbackServerContext* context, const Identity* who, uint64_t graph_bytes_max,
               SilenceWatch* silence, Coordinator* coordinator, Stats* stats);
 
   // FlightStream::Transport.
@@ -51,7 +52,7 @@ class CompileCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   void HandOver(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   grpc::CallbackServerContext* const context_;
-  const std::string& tenant_;
+  const Identity* const who_;
   const uint64_t graph_bytes_max_;
   SilenceWatch* const silence_;
   Coordinator* const coordinator_;
@@ -72,7 +73,7 @@ class CompileCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
 class AttachCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public FlightStream::Transport {
  public:
   // All but `bytes` outlive the call.
-  AttachCall(grpc::CallbackServerContext* context, const std::string& tenant, grpc::ByteBuffer bytes,
+  AttachCall(grpc::CallbackServerContext* context, const Identity& who, grpc::ByteBuffer bytes,
              SilenceWatch* silence, Coordinator* coordinator, Stats* stats);
 
   void Send(const grpc::ByteBuffer* message) override { StartWrite(message); }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "compiler/support/status_macros.h"
 #include "compiler/worker/build_id.h"
 #include "server/rpc/compile_call.h"
 #include "server/rpc/fetch_call.h"
@@ -23,11 +23,18 @@ class RefusedCall final : public Reactor {
 
 }  // namespace
 
+absl::StatusOr<const Identity*> CompileService::Admit(grpc::CallbackServerContext* context, Rpc rpc) const {
+  KILN_ASSIGN_OR_RETURN(const Identity* who, gate_.Admit(*context, rpc));
+  KILN_RETURN_IF_ERROR(AgreeOnProtocol(context));
+  return who;
+}
+
 grpc::ServerUnaryReactor* CompileService::Hello(grpc::CallbackServerContext* context,
                                                 const v1::HelloRequest* request, v1::HelloReply* reply) {
   CallScope scope(stats_);
   grpc::ServerUnaryReactor* call = context->DefaultReactor();
-  absl::Status status = AgreeOnProtocol(context);
+  const absl::StatusOr<const Identity*> who = Admit(context, Rpc::kHello);
+  absl::Status status = who.status();
   if (status.ok()) status = CheckProtocol({request->protocol_min(), request->protocol_max()});
   if (!status.ok()) {
     call->Finish(ToGrpc(status));
@@ -41,6 +48,7 @@ grpc::ServerUnaryReactor* CompileService::Hello(grpc::CallbackServerContext* con
   reply->set_graph_format(worker.graph_format());
   reply->set_graph_bytes_max(graph_bytes_max_);
   *reply->mutable_targets() = worker.targets();
+  reply->set_tenant((*who)->tenant);
   call->Finish(grpc::Status::OK);
   return call;
 }
@@ -50,7 +58,8 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   grpc::ServerUnaryReactor* call = context->DefaultReactor();
   v1::LookupRequest request;
   grpc::ByteBuffer message(*bytes);
-  absl::Status status = AgreeOnProtocol(context);
+  const absl::StatusOr<const Identity*> who = Admit(context, Rpc::kLookup);
+  absl::Status status = who.status();
   if (status.ok() && !grpc::SerializationTraits<v1::LookupRequest>::Deserialize(&message, &request).ok()) {
     status = absl::InvalidArgumentError("the message is no LookupRequest");
   }
@@ -64,7 +73,7 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
     return call;
   }
   Caller caller;
-  caller.tenant = NamespaceOf(tenant_, request.namespace_());
+  caller.tenant = NamespaceOf(**who, request.namespace_());
   caller.job = JobOf(request.job());
   TakeReport(caller, request.use());
   const std::string key = coordinator_->KeyOf(caller.tenant, request.request_key());
@@ -86,37 +95,38 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CompileService::Compile(
     grpc::CallbackServerContext* context) {
-  const absl::Status status = AgreeOnProtocol(context);
-  if (!status.ok()) {
-    return new RefusedCall<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(status);
+  const absl::StatusOr<const Identity*> who = Admit(context, Rpc::kCompile);
+  if (!who.ok()) {
+    return new RefusedCall<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(who.status());
   }
-  return new CompileCall(context, tenant_, graph_bytes_max_, silence_, coordinator_, stats_);
+  return new CompileCall(context, *who, graph_bytes_max_, silence_, coordinator_, stats_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::Attach(grpc::CallbackServerContext* context,
                                                                    const grpc::ByteBuffer* bytes) {
-  const absl::Status status = AgreeOnProtocol(context);
-  if (!status.ok()) return new RefusedCall<grpc::ServerWriteReactor<grpc::ByteBuffer>>(status);
-  return new AttachCall(context, tenant_, *bytes, silence_, coordinator_, stats_);
+  const absl::StatusOr<const Identity*> who = Admit(context, Rpc::kAttach);
+  if (!who.ok()) return new RefusedCall<grpc::ServerWriteReactor<grpc::ByteBuffer>>(who.status());
+  return new AttachCall(context, **who, *bytes, silence_, coordinator_, stats_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::FetchObjects(grpc::CallbackServerContext* context,
                                                                          const grpc::ByteBuffer* bytes) {
-  const absl::Status status = AgreeOnProtocol(context);
-  if (!status.ok()) return new RefusedCall<grpc::ServerWriteReactor<grpc::ByteBuffer>>(status);
-  return FetchCall::Start(context, tenant_, *bytes, silence_, coordinator_, stats_);
+  const absl::StatusOr<const Identity*> who = Admit(context, Rpc::kFetchObjects);
+  if (!who.ok()) return new RefusedCall<grpc::ServerWriteReactor<grpc::ByteBuffer>>(who.status());
+  return FetchCall::Start(context, **who, *bytes, silence_, coordinator_, stats_);
 }
 
 grpc::ServerUnaryReactor* CompileService::ReportUse(grpc::CallbackServerContext* context,
                                                     const v1::ReportUseRequest* request,
                                                     v1::ReportUseReply*) {
   CallScope scope(stats_);
-  absl::Status status = AgreeOnProtocol(context);
+  const absl::StatusOr<const Identity*> who = Admit(context, Rpc::kReportUse);
+  absl::Status status = who.status();
   if (status.ok()) status = CheckNamespace(request->namespace_());
   if (status.ok()) status = CheckUse(request->use());
   if (status.ok()) {
     Caller caller;
-    caller.tenant = NamespaceOf(tenant_, request->namespace_());
+    caller.tenant = NamespaceOf(**who, request->namespace_());
     caller.job = JobOf(request->job());
     TakeReport(caller, request->use());
   }

@@ -1,5 +1,5 @@
-// The Compiler service (proto/kiln/v1/compile.proto): checks what comes over the wire, turns absl
-// statuses into gRPC's, and leaves every decision to the coordinator.
+// The Compiler service (proto/kiln/v1/compile.proto): asks the gate who calls, checks what comes over the
+// wire, turns absl statuses into gRPC's, and leaves every decision to the coordinator.
 //
 // A client that is silent when it has to send or take something for longer than admission.silent_seconds_max
 // is cut off (CANCELLED).
@@ -7,11 +7,9 @@
 // Thread-safe.
 #pragma once
 
-#include <string>
-#include <utility>
-
 #include "kiln/v1/compile.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
+#include "server/auth/gate.h"
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
 #include "server/rpc/silence_watch.h"
@@ -27,11 +25,10 @@ using CompilerService = v1::Compiler::WithRawCallbackMethod_Lookup<
 
 class CompileService final : public CompilerService {
  public:
-  // `tenant`: whose connections these are; empty: requests name their namespace. All else outlives the
-  // service.
-  CompileService(const v1::Config& config, std::string tenant, SilenceWatch* silence, const WorkerPool* pool,
+  // `gate`: of the server that the service is registered with. All else outlives the service.
+  CompileService(const v1::Config& config, const Gate& gate, SilenceWatch* silence, const WorkerPool* pool,
                  Coordinator* coordinator, Stats* stats)
-      : tenant_(std::move(tenant)),
+      : gate_(gate),
         graph_bytes_max_(config.admission().graph_bytes_max()),
         silence_(silence),
         pool_(pool),
@@ -53,9 +50,11 @@ class CompileService final : public CompilerService {
                                       v1::ReportUseReply* reply) override;
 
  private:
+  // For whom a call is that may be made, in a version that both sides speak.
+  absl::StatusOr<const Identity*> Admit(grpc::CallbackServerContext* context, Rpc rpc) const;
   void TakeReport(const Caller& caller, const v1::UseReport& report);
 
-  const std::string tenant_;
+  const Gate gate_;
   const uint64_t graph_bytes_max_;
   SilenceWatch* const silence_;
   const WorkerPool* const pool_;

@@ -40,16 +40,16 @@ grpc::ByteBuffer ChunkOf(const v1::ObjectChunk& chunk, const EntryValue& packed,
 
 }  // namespace
 
-FetchCall* FetchCall::Start(grpc::CallbackServerContext* context, const std::string& tenant,
+FetchCall* FetchCall::Start(grpc::CallbackServerContext* context, const Identity& who,
                             const grpc::ByteBuffer& bytes, SilenceWatch* silence, Coordinator* coordinator,
                             Stats* stats) {
   const std::shared_ptr<FetchCall> call(new FetchCall(context, silence, coordinator, stats));
   call->self_ = call;
-  call->Begin(tenant, bytes);
+  call->Begin(who, bytes);
   return call.get();
 }
 
-void FetchCall::Begin(const std::string& tenant, grpc::ByteBuffer bytes) {
+void FetchCall::Begin(const Identity& who, grpc::ByteBuffer bytes) {
   absl::Status status = absl::InvalidArgumentError("the message is no FetchObjectsRequest");
   if (grpc::SerializationTraits<v1::FetchObjectsRequest>::Deserialize(&bytes, &request_).ok()) {
     status = Check(request_);
@@ -58,7 +58,7 @@ void FetchCall::Begin(const std::string& tenant, grpc::ByteBuffer bytes) {
     Finish(ToGrpc(status));
     return;
   }
-  if (!tenant.empty()) request_.set_namespace_(tenant);
+  request_.set_namespace_(NamespaceOf(who, request_.namespace_()));
   absl::MutexLock lock(&mutex_);
   ReadNext();
 }

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/compile.grpc.pb.h"
+#include "server/auth/identities.h"
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
 #include "server/rpc/silence_watch.h"
@@ -23,7 +24,7 @@ namespace kiln {
 class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   // All but `bytes` outlive the call.
-  static FetchCall* Start(grpc::CallbackServerContext* context, const std::string& tenant,
+  static FetchCall* Start(grpc::CallbackServerContext* context, const Identity& who,
                           const grpc::ByteBuffer& bytes, SilenceWatch* silence, Coordinator* coordinator,
                           Stats* stats);
 
@@ -34,7 +35,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   FetchCall(grpc::CallbackServerContext* context, SilenceWatch* silence, Coordinator* coordinator,
             Stats* stats)
       : context_(context), silence_(silence), coordinator_(coordinator), scope_(stats) {}
-  void Begin(const std::string& tenant, grpc::ByteBuffer bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Begin(const Identity& who, grpc::ByteBuffer bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Each on its own turn: one thread at a time, and the lock orders them.
   void ReadNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadOne() ABSL_LOCKS_EXCLUDED(mutex_);

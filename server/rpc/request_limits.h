@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/compile.pb.h"
+#include "server/auth/identities.h"
 #include "server/schedule/fair_queue.h"
 
 namespace kiln {
@@ -23,9 +24,9 @@ inline constexpr size_t kSectionBytesMax = 64u << 10;  // of RequestSections, bu
 inline constexpr size_t kFactsBytesMax = 2u << 20;
 inline constexpr size_t kFetchDigestsMax = 65'536;
 
-// Of a request: its tenant's, where the connection says whose it is, and otherwise what it asks for.
-inline const std::string& NamespaceOf(const std::string& tenant, const std::string& asked) {
-  return tenant.empty() ? asked : tenant;
+// Of a request: its tenant's, where there are tenants, and otherwise what it asks for.
+inline const std::string& NamespaceOf(const Identity& who, const std::string& asked) {
+  return who.tenant.empty() ? asked : who.tenant;
 }
 
 // As much of a job's name as is kept, in whole characters.

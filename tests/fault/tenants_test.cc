@@ -166,15 +166,56 @@ TEST_F(Tenants, WhoHasUsedItsQuotaIsServedHitsAlone) {
   }
 }
 
-TEST_F(Tenants, KilnctlAnswersTheDaemonsOwnUserAlone) {
-  for (const auto& [uid, code] :
-       {std::pair{uid_t{1004}, grpc::UNIMPLEMENTED}, std::pair{uid_t{0}, grpc::OK},
-        std::pair{uid_t{1004}, grpc::UNIMPLEMENTED}, std::pair{uid_t{1001}, grpc::UNIMPLEMENTED}}) {
-    const auto admin = v1::Admin::NewStub(ChannelOf(uid));
-    grpc::ClientContext context;
-    v1::StatsReply reply;
-    EXPECT_EQ(admin->Stats(&context, {}, &reply).error_code(), code) << uid;
+TEST_F(Tenants, KilnctlIsAnsweredToTheDaemonsOwnUserAndToAdministrators) {
+  for (const bool admins : {false, true}) {
+    if (admins) StartDaemon(ListenTo("", "roles: ROLE_ADMIN"));
+    const grpc::StatusCode of_red = admins ? grpc::OK : grpc::PERMISSION_DENIED;
+    // User 1004 is of the same tenant as the daemon's own.
+    for (const auto& [uid, code] :
+         {std::pair{uid_t{1004}, grpc::PERMISSION_DENIED}, std::pair{uid_t{0}, grpc::OK},
+          std::pair{uid_t{1004}, grpc::PERMISSION_DENIED}, std::pair{uid_t{1001}, of_red}}) {
+      const auto admin = v1::Admin::NewStub(ChannelOf(uid));
+      grpc::ClientContext context;
+      v1::StatsReply reply;
+      const grpc::Status status = admin->Stats(&context, {}, &reply);
+      EXPECT_EQ(status.error_code(), code) << uid << ": " << status.error_message();
+      const std::string refusal = absl::StrCat("Admin.Stats needs role admin, which tenant \"",
+                                               uid == 1004 ? "own" : "red", "\" lacks");
+      EXPECT_EQ(status.error_message().find(refusal) == 0, code != grpc::OK) << status.error_message();
+    }
   }
+}
+
+TEST_F(Tenants, HelloTellsTheTenant) {
+  for (const auto& [uid, name] : {std::pair{uid_t{1002}, "red"}, std::pair{uid_t{1003}, "blue"}}) {
+    grpc::ClientContext context;
+    v1::HelloRequest request;
+    request.set_protocol_min(1);
+    request.set_protocol_max(1);
+    v1::HelloReply reply;
+    EXPECT_TRUE(v1::Compiler::NewStub(ChannelOf(uid))->Hello(&context, request, &reply).ok());
+    EXPECT_EQ(reply.tenant(), name);
+  }
+}
+
+TEST_F(Tenants, WhoMayOnlyReadHasNothingCompiled) {
+  StartDaemon(ListenTo("", "roles: ROLE_READ"));
+  bool compiled = false;
+  const grpc::Status status = Compile(1001, "name mine", "red", &compiled);
+  EXPECT_EQ(status.error_code(), grpc::PERMISSION_DENIED);
+  EXPECT_NE(status.error_message().find("Compiler.Compile needs role compile, which tenant \"red\" lacks"),
+            std::string::npos)
+      << status.error_message();
+  EXPECT_FALSE(compiled);
+  EXPECT_TRUE(Compile(1003, "name mine", "blue", &compiled).ok()) << "the control: another tenant";
+}
+
+TEST_F(Tenants, TheOwnUserAdministersThoughItIsNoTenant) {
+  StartDaemon("listen { tenants { name: \"red\" uids: 1001 } }");
+  EXPECT_GE(daemon_->Stats().lookups(), 0);
+  bool compiled = false;
+  EXPECT_EQ(Compile(0, "name mine", "red", &compiled).error_code(), grpc::PERMISSION_DENIED);
+  EXPECT_TRUE(Compile(1001, "name mine", "red", &compiled).ok());
 }
 
 }  // namespace

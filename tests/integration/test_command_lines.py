@@ -27,7 +27,7 @@ def test_a_daemon_of_ones_own(place, listen):
     where = "127.0.0.1:0" if listen == "tcp" else f"{place.root}/own/kilnd.sock"
     with open(config, "w") as file:
         field = "tcp" if listen == "tcp" else "unix_socket"
-        file.write(f'listen {{ {field}: "{where}" }}\nworkers {{ count: 2 }}\n'
+        file.write(f'listen {{ {field}: "{where}" dangerously_without_tls: true }}\nworkers {{ count: 2 }}\n'
                    f'store {{ directory: "{place.root}/not-here" }}\n')
     store, log = os.path.join(place.root, "here"), os.path.join(place.root, "log")
     daemon = subprocess.Popen([program("kilnd"), "--config", config, "--store", store, "--log-file", log])
@@ -63,7 +63,8 @@ def test_a_daemon_of_ones_own(place, listen):
     ("kilnd --config missing.textproto", 2, "missing.textproto cannot be read"),
     ("kilnd --config .", 2, "configuration file . cannot be read"),
     ("kilnd --config wrong.textproto", 2, "wrong.textproto: line 2, column .*no field named \"unix_sokcet\""),
-    ("kilnd --tcp 0.0.0.0:7711 --store /tmp/x", 2, "not the loopback"),
+    ("kilnd --tcp 127.0.0.1:7711 --store /tmp/x", 2, "listen.tcp: is mutual TLS: give listen.tls, .*dangerously_without_tls"),
+    ("kilnd --config open.textproto --store /tmp/x", 2, "\"0.0.0.0\" is not the loopback"),
     ("kilnd --tcp 127.0.0.1:70000 --store /tmp/x", 2, "no number up to 65535"),
     ("kilnd --socket x.sock --store /tmp/x", 2, "listen.unix_socket: is no absolute path"),
     ("kilnd --socket {root}/a/x.sock --store {root}/s --workers many", 2, "--workers.*many"),
@@ -85,6 +86,8 @@ def test_a_daemon_of_ones_own(place, listen):
 def test_a_mistake_is_named_with_the_way_out(place, words, code, text):
     with open(os.path.join(place.root, "wrong.textproto"), "w") as file:
         file.write('listen {\n  unix_sokcet: "/tmp/x"\n}\n')
+    with open(os.path.join(place.root, "open.textproto"), "w") as file:
+        file.write('listen { tcp: "0.0.0.0:7711" dangerously_without_tls: true }\n')
     result = call(place, *(word.format(root=place.root) for word in words.split()))
     assert result.returncode == code
     assert re.search(text.format(root=re.escape(place.root)), result.stderr, re.DOTALL), result.stderr

@@ -162,6 +162,30 @@ v1::Config* AddTenant(v1::Config* config, const std::string& name, const std::ve
   return config;
 }
 
+v1::Config* WithoutTls(v1::Config* config) {
+  config->mutable_listen()->set_tcp("127.0.0.1:7711");
+  config->mutable_listen()->set_dangerously_without_tls(true);
+  return config;
+}
+
+v1::Config* WithTls(v1::Config* config) {
+  v1::ListenConfig* listen = AddTenant(config, "red", {})->mutable_listen();
+  listen->set_tcp("0.0.0.0:7711");
+  listen->mutable_tenants(0)->add_identities("kiln:red");
+  listen->mutable_tls()->set_certificate("/etc/kiln/server.crt");
+  listen->mutable_tls()->set_key("/etc/kiln/server.key");
+  listen->mutable_tls()->set_authority("/etc/kiln/ca.crt");
+  return config;
+}
+
+TEST(Config, TcpBeyondTheLoopbackIsTls) {
+  v1::Config config = Good();
+  EXPECT_TRUE(CheckConfig(*WithTls(&config)).ok()) << CheckConfig(config);
+  EXPECT_EQ(config.listen().tls().reload_seconds(), 0);
+  ApplyDefaults("/usr/bin/", &config);
+  EXPECT_EQ(config.listen().tls().reload_seconds(), 10);
+}
+
 TEST(Config, RefusalsNameTheField) {
   struct Case {
     const char* field;
@@ -172,13 +196,12 @@ TEST(Config, RefusalsNameTheField) {
       {"listen.unix_socket", [](v1::Config* c) { c->mutable_listen()->set_unix_socket("kilnd.sock"); }},
       {"listen.unix_socket",
        [](v1::Config* c) { c->mutable_listen()->set_unix_socket("/" + std::string(107, 'x')); }},
-      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("0.0.0.0:7711"); }},
-      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("192.168.0.1:7711"); }},
-      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("[::]:7711"); }},
-      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1"); }},
-      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1:65536"); }},
-      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1:x"); }},
-      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1.evil.org:7711"); }},
+      {"listen.tcp", [](v1::Config* c) { c->mutable_listen()->set_tcp("127.0.0.1:7711"); }},
+      {"listen.tcp", [](v1::Config* c) { WithoutTls(c)->mutable_listen()->set_tcp("192.168.0.1:7711"); }},
+      {"listen.tcp", [](v1::Config* c) { WithoutTls(c)->mutable_listen()->set_tcp("[::]:7711"); }},
+      {"listen.tcp", [](v1::Config* c) { WithoutTls(c)->mutable_listen()->set_tcp("127.0.0.1"); }},
+      {"listen.tcp", [](v1::Config* c) { WithoutTls(c)->mutable_listen()->set_tcp("127.0.0.1:65536"); }},
+      {"listen.tcp", [](v1::Config* c) { WithoutTls(c)->mutable_listen()->set_tcp("127.0.0.1:x"); }},
       {"listen.tenants.name", [](v1::Config* c) { AddTenant(c, "", {1}); }},
       {"listen.tenants.name", [](v1::Config* c) { AddTenant(c, "a/b", {1}); }},
       {"listen.tenants.name", [](v1::Config* c) { AddTenant(c, std::string(65, 'x'), {1}); }},
@@ -190,8 +213,53 @@ TEST(Config, RefusalsNameTheField) {
        [](v1::Config* c) {
          AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0)->set_compile_seconds_per_hour(0);
        }},
-      {"listen.tcp",
-       [](v1::Config* c) { AddTenant(c, "a", {1})->mutable_listen()->set_tcp("127.0.0.1:7711"); }},
+      {"listen.tcp", [](v1::Config* c) { WithoutTls(c)->mutable_listen()->set_tcp("0.0.0.0:7711"); }},
+      {"listen.tcp", [](v1::Config* c) { WithoutTls(c)->mutable_listen()->set_tcp("127.0.0.1.evil.org:1"); }},
+      {"listen.tcp", [](v1::Config* c) { AddTenant(WithoutTls(c), "a", {1}); }},
+      {"listen.tcp", [](v1::Config* c) { WithTls(c)->mutable_listen()->set_tcp("0.0.0.0"); }},
+      {"listen.tls", [](v1::Config* c) { WithTls(c)->mutable_listen()->clear_tcp(); }},
+      {"listen.tls", [](v1::Config* c) { WithTls(c)->mutable_listen()->clear_tenants(); }},
+      {"listen.tls.certificate",
+       [](v1::Config* c) { WithTls(c)->mutable_listen()->mutable_tls()->clear_certificate(); }},
+      {"listen.tls.key", [](v1::Config* c) { WithTls(c)->mutable_listen()->mutable_tls()->set_key("key"); }},
+      {"listen.tls.authority",
+       [](v1::Config* c) { WithTls(c)->mutable_listen()->mutable_tls()->clear_authority(); }},
+      {"listen.tls.reload_seconds",
+       [](v1::Config* c) { WithTls(c)->mutable_listen()->mutable_tls()->set_reload_seconds(UINT32_MAX); }},
+      {"listen.dangerously_without_tls",
+       [](v1::Config* c) { WithTls(c)->mutable_listen()->set_dangerously_without_tls(true); }},
+      {"listen.tenants.identities",
+       [](v1::Config* c) { WithTls(c)->mutable_listen()->mutable_tenants(0)->set_identities(0, "red"); }},
+      {"listen.tenants.identities",
+       [](v1::Config* c) { WithTls(c)->mutable_listen()->mutable_tenants(0)->add_identities("kiln:red"); }},
+      {"listen.tenants.identities",
+       [](v1::Config* c) {
+         AddTenant(WithTls(c), "blue", {})->mutable_listen()->mutable_tenants(1)->add_identities("kiln:red");
+       }},
+      {"listen.tenants.identities",
+       [](v1::Config* c) {
+         AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0)->add_identities("b:c");
+       }},
+      {"listen.tenants.roles",
+       [](v1::Config* c) {
+         AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0)->add_roles(v1::ROLE_UNSPECIFIED);
+       }},
+      {"listen.tenants.speaks_for",
+       [](v1::Config* c) {
+         AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0)->add_roles(v1::ROLE_FORWARD);
+       }},
+      {"listen.tenants.speaks_for",
+       [](v1::Config* c) {
+         AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0)->add_speaks_for("a");
+       }},
+      {"listen.tenants.speaks_for",
+       [](v1::Config* c) {
+         v1::TenantConfig* tenant = AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0);
+         tenant->add_roles(v1::ROLE_FORWARD);
+         tenant->add_speaks_for("b");
+       }},
+      {"listen.tenants.reads",
+       [](v1::Config* c) { AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0)->add_reads("b"); }},
       {"listen.connections_max", [](v1::Config* c) { c->mutable_listen()->set_connections_max(UINT32_MAX); }},
       {"listen.tenant_connections_max",
        [](v1::Config* c) {
@@ -249,6 +317,7 @@ TEST(Config, LimitsThemselvesAreFine) {
   config.mutable_workers()->set_count(1024);
   config.mutable_admission()->set_graph_bytes_max(kGraphBytesMax);
   config.mutable_admission()->set_graphs_bytes_max(kGraphBytesMax + (6u << 20));
+  WithoutTls(&config);
   for (const char* tcp : {"127.0.0.1:0", "localhost:7711", "[::1]:65535"}) {
     config.mutable_listen()->set_tcp(tcp);
     EXPECT_TRUE(CheckConfig(config).ok()) << CheckConfig(config);

@@ -1,0 +1,35 @@
+// The one seam that says who calls, and whether he may: every handler of every service asks it first.
+//
+// A gate belongs to one gRPC server. Of a unix socket the connections of one server are all of one caller,
+// for whom the gate is made; by TLS each call's connection has a certificate that gRPC has verified.
+//
+// Immutable and cheap to copy: any thread.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "grpcpp/grpcpp.h"
+#include "server/auth/identities.h"
+#include "server/auth/role_table.h"
+
+namespace kiln {
+
+class Gate {
+ public:
+  // `identities` outlives it, and so does `connection`, whose the connections are; null: each one's
+  // certificate says.
+  Gate(const Identities* identities, const Identity* connection)
+      : identities_(identities), connection_(connection) {}
+
+  // For whom the call is: the caller, or the tenant that he names in kOnBehalfOfMetadata (compiler/support/
+  // protocol.h). It lives as long as the identities. UNAUTHENTICATED where the certificate says nothing,
+  // PERMISSION_DENIED, which names the role that is missing, where he may not ask that.
+  absl::StatusOr<const Identity*> Admit(const grpc::ServerContextBase& call, Rpc rpc) const;
+
+ private:
+  absl::StatusOr<const Identity*> CallerOf(const grpc::ServerContextBase& call) const;
+
+  const Identities* identities_;
+  const Identity* connection_;
+};
+
+}  // namespace kiln
