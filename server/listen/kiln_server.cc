@@ -1,7 +1,9 @@
 #include "server/listen/kiln_server.h"
 
 #include <limits.h>
+#include <netdb.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "server/config/config.h"
 #include "server/listen/listening_socket.h"
+#include "server/listen/tls_credentials.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -26,7 +29,12 @@ constexpr int kHeaderBytesMax = 8 << 10;  // of a call's metadata
 // A connection whose pings come faster is closed.
 constexpr int kPingMillisecondsMin = 5'000;
 constexpr int kPingStrikesMax = 2;
+// How long who comes by TLS may say nothing during a call before he is asked whether he is there, and then.
+constexpr int kKeepAliveMilliseconds = 8'000;
+constexpr int kKeepAliveAnswerMilliseconds = 5'000;
 constexpr std::chrono::seconds kWarningPause(10);
+constexpr char kTooMany[] =
+    " is refused: as many as may be are open (listen.connections_max, listen.tenant_connections_max)";
 constexpr char kServiceName[] = "kiln.v1.Compiler";  // whose health is told, beside the server's
 
 int Milliseconds(uint32_t seconds) {
@@ -45,6 +53,17 @@ size_t TenantConnectionsMax(const v1::ListenConfig& listen) {
   const size_t all = ConnectionsMax(listen.connections_max());
   if (listen.tenants().empty() || listen.connections_max() == 0) return all;
   return std::max<size_t>(all * listen.tenant_connections_max() / listen.connections_max(), 1);
+}
+
+// Its address, without the port.
+std::string HostOfPeer(int descriptor) {
+  sockaddr_storage peer{};
+  socklen_t bytes = sizeof(peer);
+  char host[NI_MAXHOST] = "";
+  if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0) return host;
+  getnameinfo(reinterpret_cast<const sockaddr*>(&peer), bytes, host, sizeof(host), nullptr, 0,
+              NI_NUMERICHOST);
+  return host;
 }
 
 std::string Wanted(const v1::ListenConfig& listen) {
@@ -66,6 +85,9 @@ absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenCo
                                                               ServicesOf services) {
   grpc::EnableDefaultHealthCheckService(true);
   std::unique_ptr<KilnServer> server(new KilnServer(listen, std::move(services)));
+  if (listen.has_tls()) {
+    KILN_ASSIGN_OR_RETURN(server->tls_, TlsCredentials::Create(listen.tls()));
+  }
   KILN_RETURN_IF_ERROR(server->Listen());
   return server;
 }
@@ -106,7 +128,7 @@ absl::Status KilnServer::Listen() {
   address_ = absl::StrJoin(addresses, ", ");
   if (!identities_.has_tenants()) {
     absl::MutexLock lock(&mutex_);
-    if (AcceptorOf(*identities_.OfUser(geteuid())) == nullptr) {
+    if (AcceptorOf(identities_.OfUser(geteuid())) == nullptr) {
       for (const int listener : listeners) close(listener);
       return absl::UnavailableError("no server could be started");
     }
@@ -116,9 +138,9 @@ absl::Status KilnServer::Listen() {
   return absl::OkStatus();
 }
 
-void KilnServer::SetLimits(grpc::ServerBuilder& builder) const {
+void KilnServer::SetLimits(grpc::ServerBuilder& builder, bool by_tls) const {
   grpc::ResourceQuota quota("kilnd");
-  quota.Resize(listen_.memory_bytes() / MemoryPartsOf(listen_));
+  quota.Resize(listen_.memory_bytes() / MemoryPartsOf(listen_) * (by_tls ? listen_.tenants_size() : 1));
   builder.SetResourceQuota(quota);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   // Manifests and listings: bounded by what the store takes.
@@ -135,6 +157,10 @@ void KilnServer::SetLimits(grpc::ServerBuilder& builder) const {
       {GRPC_ARG_HTTP2_MAX_PING_STRIKES, kPingStrikesMax},
   };
   for (const auto& [name, value] : limits) builder.AddChannelArgument(name, value);
+  if (!by_tls) return;
+  // A host that is gone says nothing; what is compiled for it would go on.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveMilliseconds);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveAnswerMilliseconds);
 }
 
 void KilnServer::Take(uid_t uid, int descriptor) {
@@ -150,6 +176,12 @@ void KilnServer::Take(uid_t uid, int descriptor) {
 }
 
 KilnServer::Acceptor* KilnServer::AcceptorFor(uid_t uid, int descriptor) {
+  if (uid == PeerAcceptor::kNoUser && tls_ != nullptr) {
+    const std::string host = absl::StrCat("host ", HostOfPeer(descriptor));
+    if (connections_.Take(host, descriptor)) return AcceptorOf(nullptr);
+    Warn(absl::StrCat("a connection of ", host, kTooMany));
+    return nullptr;
+  }
   const Identity* const identity = identities_.OfUser(uid);
   if (identity == nullptr) {
     Warn(absl::StrCat("user ", uid, " is no tenant (listen.tenants)"));
@@ -157,10 +189,9 @@ KilnServer::Acceptor* KilnServer::AcceptorFor(uid_t uid, int descriptor) {
   }
   const bool own = identities_.has_tenants() && uid == identities_.own_user();
   ConnectionTable& table = own ? own_connections_ : connections_;
-  if (table.Take(identity->tenant, descriptor)) return AcceptorOf(*identity);
+  if (table.Take(identity->tenant, descriptor)) return AcceptorOf(identity);
   Warn(absl::StrCat("a connection", identity->tenant.empty() ? "" : " of tenant ", identity->tenant,
-                    " is refused: as many as may be are open (listen.connections_max, "
-                    "listen.tenant_connections_max)"));
+                    kTooMany));
   return nullptr;
 }
 
@@ -172,20 +203,20 @@ void KilnServer::Warn(const std::string& words) {
   spdlog::warn("{}", words);
 }
 
-KilnServer::Acceptor* KilnServer::AcceptorOf(const Identity& identity) {
-  const auto [found, first] = servers_.try_emplace(&identity);
+KilnServer::Acceptor* KilnServer::AcceptorOf(const Identity* identity) {
+  const auto [found, first] = servers_.try_emplace(identity);
   if (!first) return found->second.acceptor.get();
   grpc::ServerBuilder builder;
-  SetLimits(builder);
+  SetLimits(builder, identity == nullptr);
   std::unique_ptr<Acceptor> acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      grpc::InsecureServerCredentials());
-  for (grpc::Service* service : services_(Gate(&identities_, &identity), address_)) {
+      identity == nullptr ? tls_ : grpc::InsecureServerCredentials());
+  for (grpc::Service* service : services_(Gate(&identities_, identity), address_)) {
     builder.RegisterService(service);
   }
   found->second.server = builder.BuildAndStart();
   if (found->second.server == nullptr) {
-    spdlog::error("no server for tenant {}", identity.tenant);
+    spdlog::error("no server for {}", identity == nullptr ? "listen.tls" : identity->tenant);
     return nullptr;
   }
   found->second.server->GetHealthCheckService()->SetServingStatus(kServiceName, true);

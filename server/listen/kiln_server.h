@@ -7,6 +7,9 @@
 // is. The user whom the daemon belongs to is another identity, whatever the tenant, and has connections
 // beside the others'. Who is none is closed at once.
 //
+// By TCP, with tenants, it is mutual TLS (tls_credentials.h): one server for all, whose gate asks the
+// certificate at each call. A connection counts as its host's, which is known before it has said anything.
+//
 // Services are callbacks and hold no thread. Bounded by the configuration: connections, of each tenant and in
 // all, of the descriptors that the process may open at most half (connection_table.h); what a connection
 // takes to say hello, how long it idles and lives, its streams; memory, in equal parts for each server. Sizes
@@ -40,7 +43,8 @@ class KilnServer {
   using ServicesOf = std::function<std::vector<grpc::Service*>(const Gate& gate, const std::string& address)>;
 
   // `listen` has its defaults (config.h). Whoever calls holds the lock of the socket (runtime_dir.h), so a
-  // socket that is there already is nobody's. UNAVAILABLE when an address cannot be bound.
+  // socket that is there already is nobody's. UNAVAILABLE when an address cannot be bound;
+  // FAILED_PRECONDITION, which names the field, where the files of listen.tls are not good.
   static absl::StatusOr<std::unique_ptr<KilnServer>> Start(const v1::ListenConfig& listen,
                                                            ServicesOf services);
 
@@ -61,15 +65,17 @@ class KilnServer {
   KilnServer(const v1::ListenConfig& listen, ServicesOf services);
   absl::Status Listen();
   void Take(uid_t uid, int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Null where that user is not served.
+  // Null where that user is not served, or has as many connections as may be.
   Acceptor* AcceptorFor(uid_t uid, int descriptor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Acceptor* AcceptorOf(const Identity& identity) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SetLimits(grpc::ServerBuilder& builder) const;
+  // Null where it can't be started. `identity` is null for those who come by TLS.
+  Acceptor* AcceptorOf(const Identity* identity) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetLimits(grpc::ServerBuilder& builder, bool by_tls) const;
   void Warn(const std::string& words) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const v1::ListenConfig listen_;
   const ServicesOf services_;
   const Identities identities_;
+  std::shared_ptr<grpc::ServerCredentials> tls_;  // null without listen.tls; const after Start
   // Const after Start.
   std::string unix_socket_;
   std::string address_;

@@ -18,7 +18,7 @@ namespace kiln {
 
 class PeerAcceptor {
  public:
-  // The user is -1 where the other side is no unix socket's.
+  static constexpr uid_t kNoUser = static_cast<uid_t>(-1);  // the other side is no unix socket's
   using Taken = std::function<void(uid_t uid, int descriptor)>;
   // Takes the listening sockets (listening_socket.h), whatever it returns. UNAVAILABLE where the system gives
   // no thread.

@@ -64,6 +64,7 @@ def test_a_daemon_of_ones_own(place, listen):
     ("kilnd --config .", 2, "configuration file . cannot be read"),
     ("kilnd --config wrong.textproto", 2, "wrong.textproto: line 2, column .*no field named \"unix_sokcet\""),
     ("kilnd --tcp 127.0.0.1:7711 --store /tmp/x", 2, "listen.tcp: is mutual TLS: give listen.tls, .*dangerously_without_tls"),
+    ("kilnd --config tls.textproto --store {root}/s", 1, "listen.tls.authority: /none/ca cannot be read: No such file"),
     ("kilnd --config open.textproto --store /tmp/x", 2, "\"0.0.0.0\" is not the loopback"),
     ("kilnd --tcp 127.0.0.1:70000 --store /tmp/x", 2, "no number up to 65535"),
     ("kilnd --socket x.sock --store /tmp/x", 2, "listen.unix_socket: is no absolute path"),
@@ -88,6 +89,9 @@ def test_a_mistake_is_named_with_the_way_out(place, words, code, text):
         file.write('listen {\n  unix_sokcet: "/tmp/x"\n}\n')
     with open(os.path.join(place.root, "open.textproto"), "w") as file:
         file.write('listen { tcp: "0.0.0.0:7711" dangerously_without_tls: true }\n')
+    with open(os.path.join(place.root, "tls.textproto"), "w") as file:
+        file.write('listen { tcp: "0.0.0.0:0" tls { certificate: "/none/crt" key: "/none/key" authority: "/none/ca" }\n'
+                   '  tenants { name: "red" identities: "kiln:red" } }\nworkers { count: 1 }\n')
     result = call(place, *(word.format(root=place.root) for word in words.split()))
     assert result.returncode == code
     assert re.search(text.format(root=re.escape(place.root)), result.stderr, re.DOTALL), result.stderr

@@ -1,0 +1,33 @@
+// The three PEM files of one side of mutual TLS: its certificate with the chain to its authority, the key of
+// that certificate, and the authority that has to have signed the other side's.
+//
+// Threads: pure functions but for the file system.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace kiln {
+
+struct TlsFiles {
+  std::string certificate, key, authority;  // paths; or what messages call the three
+};
+
+struct TlsPems {
+  std::string certificate, key, authority;  // texts
+  bool operator==(const TlsPems& other) const {
+    return certificate == other.certificate && key == other.key && authority == other.authority;
+  }
+};
+
+// Texts that belong together, as they are at the moment: files may be replaced while they are read, and then
+// certificate and key do not fit. FAILED_PRECONDITION, which names the file as `names` calls it, where one
+// can't be read, is no such PEM or longer than 1 MiB, where others than its owner may read the key or it is
+// encrypted, or where the key is not the certificate's.
+absl::StatusOr<TlsPems> ReadTlsPems(const TlsFiles& paths, const TlsFiles& names);
+
+// "2027-01-31 12:00:00 UTC": when the first certificate of a PEM ends; empty where there is none.
+std::string EndOfCertificate(const std::string& pem);
+
+}  // namespace kiln
