@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -286,6 +287,9 @@ absl::Status Run(const Flags& flags, const v1::Config& config) {
                                      {absl::StrCat("--memory-bytes=", config.workers().memory_bytes())}));
   Measuring measuring;
   measuring.zygote = ForkMeasuring(config.measuring(), &measuring.without);
+  // No process of the same user reads or writes its memory. After the zygotes, which write files of their own
+  // /proc.
+  prctl(PR_SET_DUMPABLE, 0);
   // Two places of embedded daemons may share one store (XDG_RUNTIME_DIR set here, not there): both serve.
   const WhereInUse where_in_use = flags.embedded ? WhereInUse::kMemoryOnly : WhereInUse::kRefuse;
   absl::Status status = Serve(config, where_in_use, zygote.get(), measuring, signals);

@@ -5,14 +5,19 @@
 
 #include <climits>
 #include <ctime>
+#include <set>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/admin/json.h"
 #include "client/admin/text.h"
 #include "client/src/daemon.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/worker/sandbox_layer.h"
 
 namespace kiln {
 namespace {
@@ -51,6 +56,59 @@ int Ask(const AdminContext& context,
       return kExitUsage;
     default: *context.error << "kilnctl: " << Printable(status.error_message()) << "\n"; return kExitFailed;
   }
+}
+
+// "user, net; off: mount"
+std::string LayersText(const v1::StatusReply& reply) {
+  std::vector<std::string> on, off;
+  for (const v1::SandboxLayer& layer : reply.sandbox()) (layer.on() ? on : off).push_back(layer.name());
+  std::string text = on.empty() ? "NONE" : absl::StrJoin(on, ", ");
+  if (!off.empty()) absl::StrAppend(&text, "; off: ", absl::StrJoin(off, ", "));
+  return Printable(text);
+}
+
+struct Check {
+  std::string name, state, detail;
+};
+
+// A layer that this host does not give is told and no fault; one without which no worker should be is.
+void CheckSandbox(const v1::StatusReply& status, std::vector<Check>* checks) {
+  std::set<std::string> missing(std::begin(kMandatoryLayers), std::end(kMandatoryLayers));
+  for (const v1::SandboxLayer& layer : status.sandbox()) {
+    const bool mandatory = absl::c_linear_search(kMandatoryLayers, layer.name());
+    missing.erase(layer.name());
+    checks->push_back({absl::StrCat("sandbox: ", Printable(layer.name())),
+                       layer.on()  ? "ok"
+                       : mandatory ? "FAILED"
+                                   : "off",
+                       Printable(layer.why_not())});
+  }
+  for (const std::string& name : missing) {
+    checks->push_back(
+        {absl::StrCat("sandbox: ", name), "FAILED", "the workers do not say that they have it"});
+  }
+}
+
+// The checks as a table or as JSON; false where one failed.
+bool ReportChecks(const AdminContext& context, const std::vector<Check>& checks) {
+  bool good = true;
+  Table table({"CHECK", "STATE", "DETAIL"});
+  std::string json;
+  for (const Check& check : checks) {
+    const bool passed = check.state != "FAILED";
+    good = good && passed;
+    table.Add({check.name, check.state, check.detail});
+    absl::StrAppend(&json, json.empty() ? "" : ",\n", "    {\"name\": ", JsonString(check.name),
+                    ", \"ok\": ", passed ? "true" : "false", ", \"state\": ", JsonString(check.state),
+                    ", \"detail\": ", JsonString(check.detail), "}");
+  }
+  if (context.json) {
+    *context.out << "{\n  \"ok\": " << (good ? "true" : "false") << ",\n  \"checks\": [\n"
+                 << json << "\n  ]\n}\n";
+  } else {
+    *context.out << table.ToString();
+  }
+  return good;
 }
 
 std::string UsesTable(const v1::StatsReply& reply) {
@@ -107,6 +165,7 @@ int RunStatus(const AdminContext& context) {
   table.Add({"build", reply.build_id()});
   table.Add({"compiler", reply.compiler_fingerprint()});
   table.Add({"workers", absl::StrCat(reply.workers(), ", ", reply.workers_busy(), " busy")});
+  table.Add({"sandbox", LayersText(reply)});
   for (const v1::MeasuringGpu& gpu : reply.gpus()) {
     const std::string state = !gpu.drained().empty() ? absl::StrCat("not used: ", gpu.drained())
                               : gpu.leased()         ? "measures now"
@@ -291,9 +350,6 @@ int RunEvict(const AdminContext& context, uint64_t live_bytes) {
 }
 
 int RunDoctor(const AdminContext& context) {
-  struct Check {
-    std::string name, state, detail;
-  };
   std::vector<Check> checks;
   const auto add = [&](const std::string& name, bool good, const std::string& detail) {
     checks.push_back({name, good ? "ok" : "FAILED", detail});
@@ -319,7 +375,9 @@ int RunDoctor(const AdminContext& context) {
     add("protocol", greeted.ok(), greeted.ok() ? absl::StrCat(hello.protocol()) : greeted.error_message());
     add("compiler", hello.targets_size() > 0,
         hello.targets_size() > 0 ? hello.compiler_fingerprint() : "the workers offer no target");
+    add("version", true, absl::StrCat(Printable(status.version()), ", build ", status.build_id()));
     add("workers", status.workers() > 0, absl::StrCat(status.workers()));
+    CheckSandbox(status, &checks);
     add("store writable", status.store_writable(),
         status.store_writable() ? status.store_directory()
                                 : absl::StrCat(status.store_message(), "; compiles go on, nothing is kept"));
@@ -335,22 +393,7 @@ int RunDoctor(const AdminContext& context) {
                                       : absl::StrCat(stats.worker_crashes(), "; see the daemon's log"));
     }
   }
-  bool good = true;
-  Table table({"CHECK", "STATE", "DETAIL"});
-  std::string json;
-  for (const Check& check : checks) {
-    good = good && check.state == "ok";
-    table.Add({check.name, check.state, check.detail});
-    absl::StrAppend(&json, json.empty() ? "" : ",\n", "    {\"name\": ", JsonString(check.name),
-                    ", \"ok\": ", check.state == "ok" ? "true" : "false",
-                    ", \"detail\": ", JsonString(check.detail), "}");
-  }
-  if (context.json) {
-    *context.out << "{\n  \"ok\": " << (good ? "true" : "false") << ",\n  \"checks\": [\n"
-                 << json << "\n  ]\n}\n";
-  } else {
-    *context.out << table.ToString();
-  }
+  const bool good = ReportChecks(context, checks);
   if (code == kExitUnreachable) return kExitUnreachable;
   return good ? kExitOk : kExitFailed;
 }

@@ -6,8 +6,8 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 #include "client/runtime/convolutions.h"
 #include "client/runtime/cublas_lt.h"
@@ -39,8 +39,9 @@ class Tuner {
  public:
   explicit Tuner(const Flags& flags) : flags_(flags), channel_(flags.sandbox.frame_fd) {}
 
-  absl::Status Run() {
+  absl::Status Run(const std::vector<SandboxLayer>& layers) {
     v1::Frame hello;
+    TellLayers(layers, hello.mutable_hello());
     hello.mutable_hello()->set_build_id(OwnBuildId());
     hello.mutable_hello()->set_program_format(kProgramFormatVersion);
     return ServeFrames(channel_, hello, [this](const v1::Frame& request) { return Answer(request); });
@@ -115,18 +116,19 @@ int Main(int argc, char** argv) {
   flags.sandbox.gpu = true;
   for (int i = 1; i < argc; ++i) {
     absl::string_view word = argv[i];
-    const bool known =
-        TakeText(word, "--cublas-lt=", &flags.cublas_lt) || TakeText(word, "--cudnn=", &flags.cudnn) ||
-        TakeText(word, "--driver=", &flags.driver) ||
-        (absl::ConsumePrefix(&word, "--fd=") && absl::SimpleAtoi(word, &flags.sandbox.frame_fd));
+    const bool known = TakeText(word, "--cublas-lt=", &flags.cublas_lt) ||
+                       TakeText(word, "--cudnn=", &flags.cudnn) ||
+                       TakeText(word, "--driver=", &flags.driver) || TakeSandboxWord(word, &flags.sandbox);
     if (!known) {
       std::cerr << "kiln-tuner: started by kilnd, not by hand\n";
       return kExitUsage;
     }
   }
   if (flags.sandbox.frame_fd < 0) return kExitUsage;
-  absl::Status status = EnterSandbox(flags.sandbox);
-  if (status.ok()) status = Tuner(flags).Run();
+  flags.sandbox.libraries = {flags.cublas_lt, flags.cudnn, flags.driver};
+  const absl::StatusOr<std::vector<SandboxLayer>> layers = EnterSandbox(flags.sandbox);
+  absl::Status status = layers.status();
+  if (status.ok()) status = Tuner(flags).Run(*layers);
   // What the driver and the libraries hold goes with the process.
   if (status.ok()) _exit(0);
   std::cerr << "kiln-tuner: " << status.message() << "\n";

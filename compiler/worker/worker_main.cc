@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -31,12 +32,12 @@ class Worker {
  public:
   explicit Worker(int frame_fd) : channel_(frame_fd) {}
 
-  absl::Status Run() {
-    return ServeFrames(channel_, Hello(), [this](const v1::Frame& request) { return Answer(request); });
+  absl::Status Run(const std::vector<SandboxLayer>& layers) {
+    return ServeFrames(channel_, Hello(layers), [this](const v1::Frame& request) { return Answer(request); });
   }
 
  private:
-  static v1::Frame Hello() {
+  static v1::Frame Hello(const std::vector<SandboxLayer>& layers) {
     v1::Frame frame;
     v1::WorkerHello* hello = frame.mutable_hello();
     hello->set_build_id(OwnBuildId());
@@ -44,6 +45,7 @@ class Worker {
     hello->set_program_format(kProgramFormatVersion);
     hello->set_graph_format(kGraphFormatVersion);
     hello->add_targets("x86_64-linux-gnu");
+    TellLayers(layers, hello);
     return frame;
   }
 
@@ -118,18 +120,17 @@ int Main(int argc, char** argv) {
   SandboxOptions sandbox;
   for (int i = 1; i < argc; ++i) {
     absl::string_view word = argv[i];
-    const bool known =
-        absl::ConsumePrefix(&word, "--fd=")
-            ? absl::SimpleAtoi(word, &sandbox.frame_fd)
-            : absl::ConsumePrefix(&word, "--memory-bytes=") && absl::SimpleAtoi(word, &sandbox.memory_bytes);
+    const bool known = TakeSandboxWord(word, &sandbox) || (absl::ConsumePrefix(&word, "--memory-bytes=") &&
+                                                           absl::SimpleAtoi(word, &sandbox.memory_bytes));
     if (!known) {
       std::cerr << "kiln-worker: started by kilnd, not by hand\n";
       return kExitUsage;
     }
   }
   if (sandbox.frame_fd < 0) return kExitUsage;
-  absl::Status status = EnterSandbox(sandbox);
-  if (status.ok()) status = Worker(sandbox.frame_fd).Run();
+  const absl::StatusOr<std::vector<SandboxLayer>> layers = EnterSandbox(sandbox);
+  absl::Status status = layers.status();
+  if (status.ok()) status = Worker(sandbox.frame_fd).Run(*layers);
   if (status.ok()) return 0;
   std::cerr << "kiln-worker: " << status.message() << "\n";
   return 1;

@@ -15,12 +15,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/worker/namespaces.h"
 
 namespace kiln {
 namespace {
 
 enum MessageKind : int32_t { kSpawn = 1, kReap = 2 };
 constexpr int kWorkerFrameFd = 3;
+constexpr int kWorkerRootFd = 4;
+constexpr int kFirstOwnFd = 16;  // of the zygote: out of the way of those that a worker starts with
 // What a worker sees of the environment: what sanitizers read, and which GPUs are to be used.
 constexpr const char* kPassedOn[] = {"ASAN_OPTIONS", "CUDA_VISIBLE_DEVICES", "LSAN_OPTIONS", "TSAN_OPTIONS",
                                      "UBSAN_OPTIONS"};
@@ -73,22 +76,89 @@ bool ReceiveMessage(int fd, void* bytes, size_t size, int* passed) {
   return got == static_cast<ssize_t>(size);
 }
 
+// In the zygote's process: what it takes to start a worker.
+class Starter {
+ public:
+  Starter(int binary, std::vector<std::string> words)
+      : zygote_(getpid()), binary_(binary), words_(std::move(words)) {
+    if (geteuid() == 0) words_.push_back(absl::StrCat("--own-user=", kWorkerUid));
+    namespaces_ = Namespaces::Enter();
+    for (const SandboxLayer& layer : namespaces_.layers()) {
+      words_.push_back(absl::StrCat("--layer=", LayerWord(layer)));
+    }
+    if (namespaces_.empty_root() < 0) return;
+    empty_root_ = fcntl(namespaces_.empty_root(), F_DUPFD_CLOEXEC, kFirstOwnFd);
+    words_.push_back(absl::StrCat("--empty-root=", kWorkerRootFd));
+  }
+
+  bool CanStart() const { return namespaces_.Live(); }
+
+  // The worker's pid; -1 and errno.
+  pid_t Start(int frames) {
+    const pid_t pid = fork();
+    if (pid == 0) BecomeWorker(frames);
+    return pid;
+  }
+
+ private:
+  [[noreturn]] void BecomeWorker(int frames) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // From a namespace of processes of their own, workers see their parent as 0.
+    if (getppid() != zygote_ && getppid() != 0) _exit(125);
+    for (int signal_number : {SIGINT, SIGTERM, SIGHUP}) signal(signal_number, SIG_DFL);
+    if (dup2(frames, kWorkerFrameFd) < 0) _exit(125);
+    fcntl(kWorkerFrameFd, F_SETFD, 0);
+    if (empty_root_ >= 0 && dup2(empty_root_, kWorkerRootFd) < 0) _exit(125);
+    close_range(empty_root_ < 0 ? kWorkerFrameFd + 1 : kWorkerRootFd + 1, ~0u, CLOSE_RANGE_CLOEXEC);
+    std::vector<char*> argv;
+    for (std::string& word : words_) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    std::vector<std::string> environment;
+    for (const char* name : kPassedOn) {
+      if (const char* value = getenv(name)) environment.push_back(absl::StrCat(name, "=", value));
+    }
+    std::vector<char*> envp;
+    for (std::string& word : environment) envp.push_back(word.data());
+    envp.push_back(nullptr);
+    fexecve(binary_, argv.data(), envp.data());
+    _exit(126);
+  }
+
+  const pid_t zygote_;
+  const int binary_;
+  std::vector<std::string> words_;
+  Namespaces namespaces_;
+  int empty_root_ = -1;
+};
+
+// Standard input reads nothing, and what is written goes there.
+void UseAsOutput(int output) {
+  const int nothing = open("/dev/null", O_RDWR);
+  if (nothing >= 0) {
+    dup2(nothing, STDIN_FILENO);
+    dup2(nothing, STDOUT_FILENO);
+  }
+  dup2(output, STDERR_FILENO);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Zygote>> Zygote::Fork(const std::string& binary,
                                                      const std::vector<std::string>& args) {
   const int opened = open(binary.c_str(), O_RDONLY | O_CLOEXEC);
   if (opened < 0) return absl::NotFoundError(absl::StrCat("worker binary ", binary, ": ", strerror(errno)));
-  // Out of the way of the descriptors that a worker starts with.
-  const int program = fcntl(opened, F_DUPFD_CLOEXEC, 16);
+  const int program = fcntl(opened, F_DUPFD_CLOEXEC, kFirstOwnFd);
   close(opened);
-  int pair[2];
-  if (program < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+  int pair[2], output[2];
+  // Who writes faster than kilnd reads loses words, and waits for nobody.
+  if (program < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 ||
+      pipe2(output, O_CLOEXEC | O_NONBLOCK) != 0) {
     return Errno("start the zygote");
   }
   const pid_t pid = fork();
   if (pid < 0) return Errno("fork the zygote");
   if (pid == 0) {
+    UseAsOutput(output[1]);
     // One above the program's descriptor: everything else that kilnd had open goes.
     const int link = fcntl(pair[1], F_DUPFD_CLOEXEC, program + 1);
     close_range(3, program - 1, 0);
@@ -97,11 +167,12 @@ absl::StatusOr<std::unique_ptr<Zygote>> Zygote::Fork(const std::string& binary,
     std::vector<std::string> words = {binary.substr(binary.rfind('/') + 1),
                                       absl::StrCat("--fd=", kWorkerFrameFd)};
     words.insert(words.end(), args.begin(), args.end());
-    Serve(link, program, words);
+    Serve(link, program, std::move(words));
   }
   close(pair[1]);
   close(program);
-  return std::unique_ptr<Zygote>(new Zygote(pair[0], pid));
+  close(output[1]);
+  return std::unique_ptr<Zygote>(new Zygote(pair[0], pid, output[0]));
 }
 
 Zygote::~Zygote() {
@@ -111,7 +182,7 @@ Zygote::~Zygote() {
   }
 }
 
-void Zygote::Serve(int fd, int binary, const std::vector<std::string>& words) {
+void Zygote::Serve(int fd, int binary, std::vector<std::string> words) {
   // A Ctrl-C or a hang-up at the terminal is kilnd's to handle: it drains, and needs its workers for that.
   setsid();
   for (int signal_number : {SIGINT, SIGTERM, SIGHUP}) signal(signal_number, SIG_IGN);
@@ -119,13 +190,16 @@ void Zygote::Serve(int fd, int binary, const std::vector<std::string>& words) {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   prctl(PR_SET_NAME, "kilnd-zygote");
+  Starter starter(binary, std::move(words));
+  prctl(PR_SET_DUMPABLE, 0);
   Message message;
   int passed = -1;
   while (ReceiveMessage(fd, &message, sizeof(message), &passed)) {
     Message reply;
     reply.kind = message.kind;
+    if (message.kind == kSpawn && !starter.CanStart()) break;
     if (message.kind == kSpawn && passed >= 0) {
-      reply.pid = StartWorker(binary, words, passed);
+      reply.pid = starter.Start(passed);
       if (reply.pid < 0) reply.status = errno;
     } else if (message.kind == kReap) {
       reply.pid = message.pid;
@@ -137,30 +211,6 @@ void Zygote::Serve(int fd, int binary, const std::vector<std::string>& words) {
     if (!SendMessage(fd, &reply, sizeof(reply), -1).ok()) break;
   }
   _exit(0);
-}
-
-int Zygote::StartWorker(int binary, std::vector<std::string> words, int frames) {
-  const pid_t zygote = getpid();
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != zygote) _exit(125);
-  for (int signal_number : {SIGINT, SIGTERM, SIGHUP}) signal(signal_number, SIG_DFL);
-  if (dup2(frames, kWorkerFrameFd) < 0) _exit(125);
-  fcntl(kWorkerFrameFd, F_SETFD, 0);
-  close_range(kWorkerFrameFd + 1, ~0u, CLOSE_RANGE_CLOEXEC);
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  std::vector<std::string> environment;
-  for (const char* name : kPassedOn) {
-    if (const char* value = getenv(name)) environment.push_back(absl::StrCat(name, "=", value));
-  }
-  std::vector<char*> envp;
-  for (std::string& word : environment) envp.push_back(word.data());
-  envp.push_back(nullptr);
-  fexecve(binary, argv.data(), envp.data());
-  _exit(126);
 }
 
 absl::StatusOr<Zygote::Message> Zygote::Ask(Message request, int pass_fd) {
@@ -175,6 +225,7 @@ absl::StatusOr<Zygote::Message> Zygote::Ask(Message request, int pass_fd) {
 }
 
 absl::StatusOr<Zygote::Worker> Zygote::Spawn() {
+  KILN_RETURN_IF_ERROR(output_.Start());
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return Errno("socketpair");
   Message request;

@@ -2,6 +2,9 @@
 // worker comes from a clean single-threaded parent, out of a binary that was opened once: replacing
 // the file on disk never mixes two compilers in one daemon.
 //
+// It makes their namespaces before the first of them (compiler/worker/namespaces.h). Their standard input
+// reads nothing; what they write becomes lines of kilnd's log (worker_output.h).
+//
 // The zygote is the workers' parent: a pid stays valid until `Reap`, so a kill never hits a stranger.
 // When kilnd ends, the zygote sees the end of its socket and exits, and the kernel kills the workers
 // with it. Threads: all but `Fork` may be called from any.
@@ -9,6 +12,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +20,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "server/pool/worker_output.h"
 
 namespace kiln {
 
@@ -47,14 +52,14 @@ class Zygote {
     int32_t pid = 0;
     int32_t status = 0;
   };
-  Zygote(int fd, pid_t pid) : fd_(fd), pid_(pid) {}
+  Zygote(int fd, pid_t pid, int output) : fd_(fd), pid_(pid), output_(output) {}
   absl::StatusOr<Message> Ask(Message request, int pass_fd);
-  [[noreturn]] static void Serve(int fd, int binary, const std::vector<std::string>& words);
-  static int StartWorker(int binary, std::vector<std::string> words, int frames);
+  [[noreturn]] static void Serve(int fd, int binary, std::vector<std::string> words);
 
   absl::Mutex mutex_;
   const int fd_;
   const pid_t pid_;
+  WorkerOutput output_;
 };
 
 // "signal 11" or "exit code 3".

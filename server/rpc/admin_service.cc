@@ -121,6 +121,12 @@ absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext&, cons
   const StoreStatistics statistics = store_->statistics();
   reply->set_store_writable(statistics.writable);
   reply->set_store_message(statistics.message);
+  for (const v1::WorkerHello::Layer& layer : pool_->hello().sandbox()) {
+    v1::SandboxLayer* told = reply->add_sandbox();
+    told->set_name(layer.name());
+    told->set_on(layer.on());
+    told->set_why_not(layer.why_not());
+  }
   if (gpus_ == nullptr) return absl::OkStatus();
   for (v1::MeasuringGpu& gpu : gpus_->gpus()) *reply->add_gpus() = std::move(gpu);
   return absl::OkStatus();

@@ -20,6 +20,7 @@
 #include "compiler/support/zstd.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "tests/fault/process_facts.h"
 
 namespace kiln {
 namespace {
@@ -249,15 +250,9 @@ std::map<std::string, std::string> TestDaemon::DebugCompile(const std::string& s
 }
 
 std::vector<pid_t> TestDaemon::Workers() const {
-  const auto children = [](pid_t parent) {
-    std::vector<pid_t> pids;
-    std::ifstream list(absl::StrCat("/proc/", parent, "/task/", parent, "/children"));
-    for (pid_t pid; list >> pid;) pids.push_back(pid);
-    return pids;
-  };
   std::vector<pid_t> workers;
-  for (pid_t zygote : children(pid_)) {
-    for (pid_t worker : children(zygote)) workers.push_back(worker);
+  for (pid_t zygote : ChildrenOf(pid_)) {
+    for (const ProcessFacts& worker : MembersOf(zygote)) workers.push_back(worker.pid);
   }
   return workers;
 }

@@ -1,6 +1,7 @@
 // kilnctl against a kilnd of the test's own: what people see, what scripts parse, exit codes.
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -163,6 +164,25 @@ TEST_F(Kilnctl, DoctorAndJobs) {
   EXPECT_FALSE(absl::StrContains(doctor.text, "FAILED"));
   EXPECT_TRUE(absl::StrContains(Ctl("doctor --json").text, "\"ok\": true"));
   EXPECT_EQ(Ctl("jobs").text, "no jobs\n");
+  for (const char* layer : {"user", "mount", "net", "ipc", "pid", "uid", "capabilities", "no_new_privs",
+                            "not_dumpable", "limits", "landlock", "seccomp"}) {
+    EXPECT_TRUE(absl::StrContains(doctor.text, absl::StrCat("sandbox: ", layer, " "))) << doctor.text;
+    EXPECT_TRUE(absl::StrContains(Ctl("status --json").text, absl::StrCat("\"name\": \"", layer, "\"")));
+  }
+}
+
+// The control of its words about the sandbox: a worker that says it lacks a layer.
+TEST(KilnctlAlone, DoctorFailsWithoutAMandatoryLayer) {
+  const std::string worker = absl::StrCat(testing::TempDir(), "/worker_without_seccomp");
+  unlink(worker.c_str());
+  ASSERT_EQ(symlink(SCRIPTED_WORKER, worker.c_str()), 0);
+  TestDaemon daemon("", {}, worker);
+  const Output doctor = RunCtl(daemon.socket(), "doctor");
+  EXPECT_EQ(doctor.code, 1) << doctor.text;
+  EXPECT_TRUE(absl::StrContains(doctor.text, "sandbox: seccomp")) << doctor.text;
+  EXPECT_TRUE(absl::StrContains(doctor.text, "FAILED")) << doctor.text;
+  EXPECT_TRUE(absl::StrContains(RunCtl(daemon.socket(), "doctor --json").text, "\"ok\": false,"));
+  unlink(worker.c_str());
 }
 
 TEST(KilnctlAlone, ExitCodes) {

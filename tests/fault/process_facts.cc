@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "compiler/worker/namespaces.h"
 
 namespace kiln {
 
@@ -35,7 +36,8 @@ std::vector<ProcessFacts> MembersOf(pid_t session) {
     if (words.size() < 17 || !absl::SimpleAtoi(words[3], &its_session) || its_session != session) continue;
     facts.state = words[0][0];
     if (!absl::SimpleAtoi(words[1], &facts.parent) || !absl::SimpleAtoi(words[16], &facts.niceness)) continue;
-    if (facts.pid != session) members.push_back(facts);
+    const bool first = absl::StrContains(line, absl::StrCat("(", kFirstProcess, ")"));
+    if (facts.pid != session && !first) members.push_back(facts);
   }
   return members;
 }

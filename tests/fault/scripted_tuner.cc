@@ -102,7 +102,7 @@ v1::Frame Measure(const v1::Subject& subject, const v1::MeasureCandidate& reques
   if (name == "lucky" && request.rounds() < kShortRounds) measured->set_ratio(0.5);
   if (name == "faster") measured->set_ratio(native ? 0.6 : 0.8);
   if (name == "probe") {
-    measured->set_wrong(absl::StrJoin(OpenDoors(/*gpu=*/true), ", "));
+    measured->set_wrong(absl::StrJoin(OpenDoors(/*gpu=*/true, ProbeTargets()), ", "));
     measured->set_ratio(0.5);
   }
   measured->set_microseconds(measured->default_microseconds() * measured->ratio());
@@ -112,11 +112,9 @@ v1::Frame Measure(const v1::Subject& subject, const v1::MeasureCandidate& reques
 int Main(int argc, char** argv) {
   SandboxOptions sandbox;
   sandbox.gpu = true;
-  for (int i = 1; i < argc; ++i) {
-    std::pair<absl::string_view, absl::string_view> flag = absl::StrSplit(argv[i], '=');
-    if (flag.first == "--fd" && !absl::SimpleAtoi(flag.second, &sandbox.frame_fd)) return 2;
-  }
-  if (!EnterSandbox(sandbox).ok()) return 3;
+  for (int i = 1; i < argc; ++i) TakeSandboxWord(argv[i], &sandbox);
+  const absl::StatusOr<std::vector<SandboxLayer>> layers = EnterSandbox(sandbox);
+  if (!layers.ok()) return 3;
   FrameChannel channel(sandbox.frame_fd);
   v1::Frame hello;
   hello.mutable_hello()->set_build_id("scripted");

@@ -9,7 +9,6 @@
 //   hang               while planning
 //   exhaust            take memory until there is none, while planning
 //   emit WORD          crash, hang or exhaust while emitting, or "slow": 200 ms a kernel
-//   crash_once PATH    crash unless PATH exists (reading is allowed; the test makes it)
 //   products N …       of max-autotune: one to measure for each, as scripted_tuner.cc says. One of so many
 //                      rows has kernels of its own: 9 "wrong", "hang" and "faster", 10 none as the worker
 //                      crashes
@@ -25,7 +24,9 @@
 //   take_mib N         take so much memory and give it back, while planning
 //   keep_mib N         and keep it
 //   lie SEED           answer by the frame with some bits flipped
-//   probe              try what the sandbox denies; the plan's calls list what went through
+//   probe PID          try what the sandbox denies, some of it on that process; the plan's calls list what
+//   got
+//                      through
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -35,6 +36,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -216,7 +218,6 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   TakeMemory(script);
   if (script.contains("hang")) Hang();
   if (script.contains("exhaust")) Exhaust();
-  if (script.contains("crash_once") && access(script["crash_once"].c_str(), F_OK) != 0) abort();
   if (script.contains("refuse")) {
     std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(script["refuse"], absl::MaxSplits(' ', 1));
@@ -230,7 +231,9 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   reply->mutable_program()->set_format_version(kProgramFormatVersion);
   if (script.contains("guarded")) AddGuards(request.hints().values(0), reply->mutable_guards());
   if (script.contains("probe")) {
-    for (const std::string& door : OpenDoors(/*gpu=*/false))
+    ProbeTargets targets;
+    if (!absl::SimpleAtoi(script["probe"], &targets.daemon)) abort();
+    for (const std::string& door : OpenDoors(/*gpu=*/false, targets))
       reply->mutable_program()->add_steps()->mutable_call()->set_target(door);
   }
   if (!request.debug_dir().empty()) {
@@ -325,15 +328,21 @@ int Main(int argc, char** argv) {
   SandboxOptions sandbox;
   for (int i = 1; i < argc; ++i) {
     std::pair<absl::string_view, absl::string_view> flag = absl::StrSplit(argv[i], '=');
-    if (flag.first == "--fd" && !absl::SimpleAtoi(flag.second, &sandbox.frame_fd)) return 2;
+    if (TakeSandboxWord(argv[i], &sandbox)) continue;
     if (flag.first == "--memory-bytes" && !absl::SimpleAtoi(flag.second, &sandbox.memory_bytes)) return 2;
   }
-  if (!EnterSandbox(sandbox).ok()) return 3;
+  absl::StatusOr<std::vector<SandboxLayer>> layers = EnterSandbox(sandbox);
+  if (!layers.ok()) return 3;
   FrameChannel channel(sandbox.frame_fd);
   v1::Frame hello;
   hello.mutable_hello()->set_build_id("scripted");
   hello.mutable_hello()->set_compiler_fingerprint("scripted-1");
   hello.mutable_hello()->add_targets("x86_64-linux-gnu");
+  // By this name it says that it lacks a layer.
+  if (absl::StrContains(argv[0], "without_seccomp"))
+    *absl::c_find_if(*layers, [](const SandboxLayer& layer) { return layer.name == "seccomp"; }) = {
+        "seccomp", false, "so says the test"};
+  TellLayers(*layers, hello.mutable_hello());
   if (!channel.Write(hello, {}).ok()) return 4;
   while (true) {
     absl::StatusOr<v1::Frame> request = channel.Read({});

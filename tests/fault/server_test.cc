@@ -520,7 +520,7 @@ TEST(Server, GraphsThatWaitAreBoundedInBytes) {
 
 TEST(Server, TheSandboxHolds) {
   TestDaemon daemon;
-  const CompileResult result = daemon.Compile("probe");
+  const CompileResult result = daemon.Compile(absl::StrCat("probe ", daemon.pid()));
   ASSERT_TRUE(result.done) << result.failed_reason;
   for (const v1::Step& step : result.manifest.program().steps()) {
     EXPECT_FALSE(step.has_call()) << "not denied: " << step.call().target();
