@@ -79,7 +79,8 @@ KilnServer::KilnServer(const v1::ListenConfig& listen, ServicesOf services)
       identities_(listen, geteuid()),
       connections_(ConnectionsMax(listen.connections_max()), TenantConnectionsMax(listen)),
       own_connections_(ConnectionsMax(listen.tenant_connections_max()),
-                       ConnectionsMax(listen.tenant_connections_max())) {}
+                       ConnectionsMax(listen.tenant_connections_max())),
+      resets_(geteuid()) {}
 
 absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenConfig& listen,
                                                               ServicesOf services) {
@@ -134,7 +135,11 @@ absl::Status KilnServer::Listen() {
     }
   }
   const auto taken = [this](uid_t uid, int descriptor) { Take(uid, descriptor); };
-  KILN_ASSIGN_OR_RETURN(peers_, PeerAcceptor::Start(std::move(listeners), taken));
+  const auto tick = [this] {
+    absl::MutexLock lock(&mutex_);
+    resets_.Look();
+  };
+  KILN_ASSIGN_OR_RETURN(peers_, PeerAcceptor::Start(std::move(listeners), taken, tick));
   return absl::OkStatus();
 }
 
@@ -165,7 +170,7 @@ void KilnServer::SetLimits(grpc::ServerBuilder& builder, bool by_tls) const {
 
 void KilnServer::Take(uid_t uid, int descriptor) {
   absl::MutexLock lock(&mutex_);
-  Acceptor* const acceptor = AcceptorFor(uid, descriptor);
+  Acceptor* const acceptor = resets_.Admits(descriptor) ? AcceptorFor(uid, descriptor) : nullptr;
   if (acceptor == nullptr) {
     close(descriptor);
     return;
@@ -173,6 +178,7 @@ void KilnServer::Take(uid_t uid, int descriptor) {
   Acceptor::NewConnectionParameters connection;
   connection.fd = descriptor;
   acceptor->HandleNewConnection(&connection);
+  resets_.Watch(descriptor);
 }
 
 KilnServer::Acceptor* KilnServer::AcceptorFor(uid_t uid, int descriptor) {

@@ -12,9 +12,9 @@
 //
 // Services are callbacks and hold no thread. Bounded by the configuration: connections, of each tenant and in
 // all, of the descriptors that the process may open at most half (connection_table.h); what a connection
-// takes to say hello, how long it idles and lives, its streams; memory, in equal parts for each server. Sizes
-// of messages and headers, and pings, are bounded here. Each server answers gRPC's health service. Threads:
-// one owner.
+// takes to say hello, how long it idles and lives, its streams, calls that are reset (reset_guard.h); memory,
+// in equal parts for each server. Sizes of messages and headers, and pings, are bounded here. Each server
+// answers gRPC's health service. Threads: one owner.
 #pragma once
 
 #include <functional>
@@ -33,6 +33,7 @@
 #include "server/auth/identities.h"
 #include "server/listen/connection_table.h"
 #include "server/listen/peer_acceptor.h"
+#include "server/listen/reset_guard.h"
 
 namespace kiln {
 
@@ -83,6 +84,7 @@ class KilnServer {
   absl::Mutex mutex_;
   ConnectionTable connections_ ABSL_GUARDED_BY(mutex_);
   ConnectionTable own_connections_ ABSL_GUARDED_BY(mutex_);  // of the daemon's user, where there are tenants
+  ResetGuard resets_ ABSL_GUARDED_BY(mutex_);
   MonotonicTime next_warning_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<const Identity*, IdentityServer> servers_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<PeerAcceptor> peers_;  // last: its thread uses all of the above

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/support/monotonic_time.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 
@@ -20,9 +21,11 @@ constexpr int kPauseMilliseconds = 50;  // when there are no descriptors left
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PeerAcceptor>> PeerAcceptor::Start(std::vector<int> listeners, Taken taken) {
+absl::StatusOr<std::unique_ptr<PeerAcceptor>> PeerAcceptor::Start(std::vector<int> listeners, Taken taken,
+                                                                  Tick tick) {
   const int stop = eventfd(0, EFD_CLOEXEC);
-  std::unique_ptr<PeerAcceptor> acceptor(new PeerAcceptor(std::move(listeners), stop, std::move(taken)));
+  std::unique_ptr<PeerAcceptor> acceptor(
+      new PeerAcceptor(std::move(listeners), stop, std::move(taken), std::move(tick)));
   if (stop < 0) return absl::UnavailableError(absl::StrCat("make an eventfd: ", strerror(errno)));
   KILN_ASSIGN_OR_RETURN(acceptor->thread_, StartThread([self = acceptor.get()] { self->Run(); }));
   return acceptor;
@@ -40,9 +43,14 @@ PeerAcceptor::~PeerAcceptor() {
 void PeerAcceptor::Run() {
   std::vector<pollfd> waits = {{stop_, POLLIN, 0}};
   for (const int listener : listeners_) waits.push_back({listener, POLLIN, 0});
+  MonotonicTime next_tick = MonotonicNow();
   while (true) {
-    if (poll(waits.data(), waits.size(), -1) < 0 && errno != EINTR) return;
+    if (poll(waits.data(), waits.size(), kTickMilliseconds) < 0 && errno != EINTR) return;
     if ((waits[0].revents & POLLIN) != 0) return;
+    if (const MonotonicTime now = MonotonicNow(); now >= next_tick) {
+      next_tick = now + std::chrono::milliseconds(kTickMilliseconds);
+      tick_();
+    }
     for (size_t i = 1; i < waits.size(); ++i) {
       if (waits[i].revents != 0) Accept(waits[i].fd);
     }

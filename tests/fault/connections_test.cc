@@ -2,12 +2,15 @@
 // Each limit has a control beside it, where the same clients take what they want.
 #include <dirent.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
@@ -217,21 +220,106 @@ TEST(Connections, ACallWithLargeHeadersIsRefused) {
   EXPECT_TRUE(CallEnds(*connection, 3, 12'000, kLong));
 }
 
-// Calls that are reset as soon as they are made leave nothing behind, and others are served meanwhile.
+// ---- Calls that are reset --------------------------------------------------------------------
+
+// Another process of the test's user, which says how it went. No gRPC there: the process is a fork.
+class OtherProcess {
+ public:
+  explicit OtherProcess(const std::function<bool()>& body) : pid_(fork()) {
+    if (pid_ == 0) _exit(body() ? 0 : 1);
+  }
+  ~OtherProcess() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  bool Succeeds() {
+    int status = -1;
+    return waitpid(std::exchange(pid_, -1), &status, 0) > 0 && status == 0;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+constexpr int kAFlood = 40'000;  // of resets
+constexpr int kALot = 1'500;     // which may be
+
+// Resets calls until it is cut off, and then comes again; `on_each`: calls on one connection.
+bool IsKeptAwayWhenItResets(const std::string& socket, int on_each) {
+  const auto deadline = std::chrono::steady_clock::now() + kLong;
+  bool closed = false;
+  while (!closed && std::chrono::steady_clock::now() < deadline) {
+    const auto connection = RawConnection::Open(socket);
+    closed = connection == nullptr || !connection->Send(Http2Hello()) ||
+             !SendResets(*connection, 1, kCompile, on_each);
+  }
+  const auto again = RawConnection::Open(socket);
+  return closed && again != nullptr && again->ClosedWithin(seconds(5));
+}
+
+TEST(Connections, WhoResetsCallsByTheThousandIsKeptAway) {
+  TestDaemon daemon;
+  for (const int on_each : {kAFlood, 500, 50}) {
+    const auto other = std::move(Open(daemon, 1, Http2Hello())[0]);
+    OtherProcess attacker([&] { return IsKeptAwayWhenItResets(daemon.socket(), on_each); });
+    EXPECT_TRUE(attacker.Succeeds()) << on_each << " calls on a connection";
+    // Who does not is not.
+    EXPECT_TRUE(other->Receive(milliseconds(0)));
+    EXPECT_TRUE(HonestLookup(daemon).ok());
+  }
+}
+
+// Interrupted by the hundred, and deadlines that pass.
+TEST(Connections, WhoGivesUpCallsStays) {
+  TestDaemon daemon;
+  const auto interrupted = std::move(Open(daemon, 1, Http2Hello())[0]);
+  EXPECT_TRUE(SendResets(*interrupted, 1, kCompile, kALot));
+  for (int i = 0; i < 40; ++i) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + milliseconds(5));
+    v1::CompileEvent event;
+    const auto stream = daemon.compiler().Compile(&context);
+    EXPECT_FALSE(stream->Read(&event));
+    EXPECT_EQ(stream->Finish().error_code(), grpc::DEADLINE_EXCEEDED);
+  }
+  EXPECT_FALSE(interrupted->ClosedWithin(kShort));
+  EXPECT_FALSE(Open(daemon, 1, Http2Hello())[0]->ClosedWithin(milliseconds(500)));
+}
+
+TEST(Connections, AnsweredCallsAreNoResets) {
+  TestDaemon daemon;
+  v1::LookupRequest request;
+  request.set_namespace_("test");
+  request.set_request_key(std::string(32, 'k'));
+  for (int i = 0; i < 5'000; ++i) {
+    grpc::ClientContext context;
+    v1::LookupReply reply;
+    // A connection that is closed would be an error: nobody tries again.
+    ASSERT_EQ(daemon.compiler().Lookup(&context, request, &reply).error_code(), grpc::OK) << i;
+  }
+  // Nor are those that are refused.
+  for (int i = 0; i < 2'500; ++i) {
+    grpc::ClientContext context;
+    v1::LookupReply reply;
+    ASSERT_EQ(daemon.compiler().Lookup(&context, {}, &reply).error_code(), grpc::INVALID_ARGUMENT) << i;
+  }
+}
+
 TEST(Connections, ResetsLeaveNothingBehind) {
   TestDaemon daemon;
   EXPECT_TRUE(HonestLookup(daemon).ok());
   MemoryPeakFromHere(daemon);
   const size_t before = MemoryPeak(daemon);
-  std::thread attacker([&] {
-    const auto connection = std::move(Open(daemon, 1, Http2Hello())[0]);
-    for (uint32_t stream = 1; stream < 40'000; stream += 2) {
-      if (!connection->Send(Http2Call(stream, kCompile) + Http2Reset(stream))) return;
-      if (stream % 400 == 1 && !connection->Receive(milliseconds(0))) return;
-    }
-  });
-  const absl::Cleanup join = [&] { attacker.join(); };
-  for (int i = 0; i < 200; ++i) EXPECT_TRUE(HonestLookup(daemon).ok()) << i;
+  for (int i = 0; i < 10; ++i) {
+    // Each as many as it may.
+    OtherProcess other([&] {
+      const auto connection = RawConnection::Open(daemon.socket());
+      return connection->Send(Http2Hello()) && SendResets(*connection, 1, kCompile, kALot);
+    });
+    for (int lookup = 0; lookup < 20; ++lookup) EXPECT_TRUE(HonestLookup(daemon).ok()) << lookup;
+    EXPECT_TRUE(other.Succeeds());
+  }
   EXPECT_LE(MemoryPeak(daemon), before + (64u << 20));
 }
 

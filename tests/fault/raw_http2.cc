@@ -128,6 +128,10 @@ std::unique_ptr<RawConnection> RawConnection::Open(const std::string& socket_pat
   return open ? std::move(connection) : nullptr;
 }
 
+std::unique_ptr<RawConnection> RawConnection::Of(int descriptor) {
+  return std::unique_ptr<RawConnection>(new RawConnection(descriptor));
+}
+
 RawConnection::~RawConnection() { close(descriptor_); }
 
 bool RawConnection::Send(std::string_view bytes) {
@@ -172,6 +176,14 @@ bool RawConnection::ClosedWithin(std::chrono::milliseconds limit) {
     taken_ = 0;
   }
   return false;
+}
+
+bool SendResets(RawConnection& connection, uint32_t stream, std::string_view path, int calls) {
+  for (int call = 0; call < calls; ++call, stream += 2) {
+    if (!connection.Send(Http2Call(stream, path) + Http2Reset(stream))) return false;
+    if (call % 100 == 99 && !connection.Receive(std::chrono::milliseconds(0))) return false;
+  }
+  return true;
 }
 
 size_t SendLargeMessage(RawConnection& connection, uint32_t stream, std::string_view path, size_t bytes,

@@ -45,6 +45,8 @@ class RawConnection {
  public:
   // Null where nobody listens.
   static std::unique_ptr<RawConnection> Open(const std::string& socket);
+  // Takes a connected socket that blocks.
+  static std::unique_ptr<RawConnection> Of(int descriptor);
   ~RawConnection();
   RawConnection(const RawConnection&) = delete;
   RawConnection& operator=(const RawConnection&) = delete;
@@ -66,6 +68,10 @@ class RawConnection {
   std::string received_;
   size_t taken_ = 0;  // of it
 };
+
+// Makes so many calls, each reset at once; false where the other side closes the connection first. Streams
+// begin at `stream`.
+bool SendResets(RawConnection& connection, uint32_t stream, std::string_view path, int calls);
 
 // Begins a call and sends one message of so many bytes, as fast as the other side's windows allow, until it
 // is sent, refused, or the deadline. Returns the bytes that went.

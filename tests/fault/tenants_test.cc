@@ -1,4 +1,5 @@
 // kilnd's tenants by the users that the kernel names. Needs root, to be other users; skips itself otherwise.
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -164,6 +165,16 @@ TEST_F(Tenants, WhoHasUsedItsQuotaIsServedHitsAlone) {
     EXPECT_TRUE(Compile(1003, "name more", "blue", &compiled).ok());
     EXPECT_TRUE(compiled);
   }
+}
+
+// Whichever of its programs: nobody else, not even of its tenant.
+TEST_F(Tenants, AUserWhoResetsCallsByTheThousandIsKeptAway) {
+  const auto attacker = RawConnection::Of(ConnectAs(1001));
+  fcntl(attacker->descriptor(), F_SETFL, 0);
+  attacker->Send(Http2Hello());
+  EXPECT_FALSE(SendResets(*attacker, 1, "/kiln.v1.Compiler/Compile", 40'000));
+  EXPECT_EQ(Staying(1001, 3), 0);
+  for (const uid_t other : {1002, 1003, 1004}) EXPECT_EQ(Staying(other, 3), 3) << other;
 }
 
 TEST_F(Tenants, KilnctlIsAnsweredToTheDaemonsOwnUserAndToAdministrators) {

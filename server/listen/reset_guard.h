@@ -1,0 +1,83 @@
+// Closes the connections of who resets calls by the thousand, and keeps it away for a minute: a reset costs
+// the server many times what it costs the client, and gRPC reads whatever has come before it serves others.
+//
+// Counted is who made the calls: another user, with all of its processes; of the daemon's own user, who is
+// not to be locked out by one of its programs, a process; of TCP, which names nobody, a connection. Anybody
+// may give up kUnansweredAtOnce calls at once, and kUnansweredPerSecond on and on: a connection that ends
+// with all its calls, a job that is interrupted, deadlines that pass. Connections come and go: what gone ones
+// left unanswered counts where all that went between two looks are the same peer's.
+//
+// gRPC counts by connection (call_counts.h), and a connection's number is found when its descriptor has just
+// been handed over. Connections are looked at only where their server's count says that somebody may have
+// exceeded the limit. One that gRPC does not number at once, because its handshake takes longer (TLS), is not
+// watched.
+//
+// Threads: one at a time. Limits: an entry a connection, and one for who has just exceeded the limit.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "compiler/support/monotonic_time.h"
+
+namespace kiln {
+
+class ResetGuard {
+ public:
+  static constexpr double kUnansweredAtOnce = 2000;
+  static constexpr double kUnansweredPerSecond = 100;
+  static constexpr std::chrono::seconds kAway{60};
+
+  explicit ResetGuard(uid_t own_user) : own_user_(own_user) {}
+
+  // Before a descriptor is handed on: false where it is somebody's who is kept away.
+  bool Admits(int descriptor) const;
+  // Right after gRPC has got it.
+  void Watch(int descriptor);
+  // Several times a second.
+  void Look();
+
+ private:
+  struct Connection {
+    int64_t number;
+    int descriptor;
+    ino_t inode;  // a descriptor is this connection as long as it has it
+    std::string peer;
+    int64_t unanswered = 0;
+  };
+  // Of calls that were not answered; leaks at kUnansweredPerSecond.
+  struct Level {
+    MonotonicTime at;
+    double calls = 0;
+    void Add(int64_t more, MonotonicTime now);
+  };
+  struct Server {
+    std::vector<Connection> connections;
+    int64_t unanswered = 0;  // of all its connections, ever
+    Level level;             // since they were looked at
+    MonotonicTime looked_at;
+    int64_t unanswered_then = 0;
+  };
+  struct Peer {
+    Level level;
+    MonotonicTime away_until;
+  };
+  using Calls = absl::flat_hash_map<std::string, int64_t>;  // by peer
+
+  // "user 1001", "process 4711"; "" where the kernel does not say.
+  std::string PeerOf(int descriptor) const;
+  void LookAt(Server& server, MonotonicTime now);
+  Calls TakeUnanswered(Server& server);
+  static void CloseAll(const std::string& name, const Server& server);
+
+  const uid_t own_user_;
+  int64_t next_number_ = 0;
+  absl::flat_hash_map<int64_t, Server> servers_;
+  absl::flat_hash_map<std::string, Peer> peers_;
+};
+
+}  // namespace kiln
