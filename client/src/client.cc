@@ -15,7 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "client/src/breaker.h"
+#include "compiler/support/breaker.h"
 #include "client/src/daemon.h"
 #include "client/src/object_cache.h"
 #include "compiler/graph/caller_notes.h"

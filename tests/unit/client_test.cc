@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/src/breaker.h"
+#include "compiler/support/breaker.h"
 #include "client/src/daemon.h"
 #include "client/src/object_cache.h"
 #include "compiler/support/monotonic_time.h"
