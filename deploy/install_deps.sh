@@ -12,10 +12,12 @@ packages=(
   libgrpc++-dev libgrpc-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
   # the store, and what its static library needs
   librocksdb-dev libsnappy-dev liblz4-dev libbz2-dev zlib1g-dev libzstd-dev
+  # the shared tier
+  libhiredis-dev
   # the rest of the daemon and the tools
   libssl-dev libseccomp-dev libcli11-dev libspdlog-dev libfmt-dev prometheus-cpp-dev
   # tests
-  libgtest-dev libgmock-dev libmpfr-dev
+  libgtest-dev libgmock-dev libmpfr-dev redis-server
   # Python, for the wheel
   python3 python3-dev python3-venv ca-certificates
 )

@@ -1,0 +1,177 @@
+#include "cache/shared/redis_connection.h"
+
+#include <hiredis/hiredis.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr size_t kBufferBytes = 64u << 10;
+// Of one array: a server that announces more than it can send takes no memory for it.
+constexpr int kElementsMax = 1 << 16;
+
+// hiredis' own, but for the limit.
+redisReader* NewReader() {
+  static redisReplyObjectFunctions functions;
+  static void* (*const create_array)(const redisReadTask*, int) = [] {
+    redisReader* const plain = redisReaderCreate();
+    functions = *plain->fn;
+    redisReaderFree(plain);
+    return functions.createArray;
+  }();
+  static const bool limited = [] {
+    functions.createArray = [](const redisReadTask* task, int elements) -> void* {
+      return elements > kElementsMax ? nullptr : create_array(task, elements);
+    };
+    return true;
+  }();
+  return limited ? redisReaderCreateWithFunctions(&functions) : nullptr;
+}
+
+absl::StatusOr<std::string> Format(absl::Span<const RedisCommand> commands) {
+  std::string bytes;
+  for (const RedisCommand& command : commands) {
+    std::vector<const char*> words;
+    std::vector<size_t> lengths;
+    for (const std::string& word : command) {
+      words.push_back(word.data());
+      lengths.push_back(word.size());
+    }
+    char* formatted = nullptr;
+    const int size =
+        redisFormatCommandArgv(&formatted, static_cast<int>(words.size()), words.data(), lengths.data());
+    if (size < 0) return absl::ResourceExhaustedError("no memory for a command");
+    bytes.append(formatted, static_cast<size_t>(size));
+    redisFreeCommand(formatted);
+  }
+  return bytes;
+}
+
+absl::Status Broke(absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", strerror(errno)));
+}
+
+}  // namespace
+
+void RedisDeleter::operator()(redisContext* context) const { redisFree(context); }
+void RedisDeleter::operator()(redisReader* reader) const { redisReaderFree(reader); }
+void RedisDeleter::operator()(redisReply* reply) const { freeReplyObject(reply); }
+
+absl::Status RedisError(const redisReply& reply) {
+  if (reply.type != REDIS_REPLY_ERROR) return absl::OkStatus();
+  const absl::string_view text(reply.str, reply.len);
+  const auto starts = [text](std::initializer_list<absl::string_view> codes) {
+    for (const absl::string_view code : codes) {
+      if (absl::StartsWith(text, code)) return true;
+    }
+    return false;
+  };
+  if (starts({"OOM"})) return absl::ResourceExhaustedError(text);
+  if (starts({"NOAUTH", "WRONGPASS", "NOPERM"})) return absl::PermissionDeniedError(text);
+  if (starts({"LOADING", "MASTERDOWN", "BUSY", "TRYAGAIN", "CLUSTERDOWN"}))
+    return absl::UnavailableError(text);
+  return absl::FailedPreconditionError(text);
+}
+
+absl::string_view RedisString(const redisReply& reply) {
+  return reply.type == REDIS_REPLY_STRING ? absl::string_view(reply.str, reply.len) : absl::string_view();
+}
+
+RedisConnection::~RedisConnection() = default;
+
+absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Connect(const RedisAddress& address,
+                                                                          const RedisLogin& login,
+                                                                          MonotonicTime deadline) {
+  std::unique_ptr<RedisConnection> made(new RedisConnection());
+  made->context_.reset(address.unix_path.empty() ? redisConnectNonBlock(address.host.c_str(), address.port)
+                                                 : redisConnectUnixNonBlock(address.unix_path.c_str()));
+  made->reader_.reset(NewReader());
+  if (made->context_ == nullptr || made->reader_ == nullptr)
+    return absl::ResourceExhaustedError("no memory for a connection");
+  if (made->context_->err != 0) return absl::UnavailableError(made->context_->errstr);
+  made->buffer_.resize(kBufferBytes);
+  short ready = 0;
+  KILN_RETURN_IF_ERROR(made->Await(POLLOUT, deadline, &ready));
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(made->context_->fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) return absl::UnavailableError(absl::StrCat("connect: ", strerror(error)));
+  // One question, so that who is there is known to answer.
+  RedisCommand first = {"PING"};
+  if (!login.password.empty() && login.user.empty()) first = {"AUTH", login.password};
+  if (!login.password.empty() && !login.user.empty()) first = {"AUTH", login.user, login.password};
+  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies, made->Run({first}, deadline));
+  const absl::Status answer = RedisError(*replies[0]);
+  if (absl::IsFailedPrecondition(answer)) return absl::PermissionDeniedError(answer.message());
+  KILN_RETURN_IF_ERROR(answer);
+  return made;
+}
+
+absl::StatusOr<std::vector<RedisReplyPtr>> RedisConnection::Run(absl::Span<const RedisCommand> commands,
+                                                                MonotonicTime deadline) {
+  KILN_ASSIGN_OR_RETURN(const std::string out, Format(commands));
+  std::vector<RedisReplyPtr> replies;
+  size_t sent = 0;
+  size_t received = 0;
+  while (replies.size() < commands.size()) {
+    // Both at once: a server that has said much takes no more until it is read.
+    short ready = 0;
+    KILN_RETURN_IF_ERROR(Await(sent < out.size() ? POLLIN | POLLOUT : POLLIN, deadline, &ready));
+    if ((ready & POLLOUT) != 0) KILN_RETURN_IF_ERROR(Send(out, &sent));
+    if ((ready & ~POLLOUT) == 0) continue;
+    KILN_RETURN_IF_ERROR(Receive(&received));
+    if (received > kRedisReplyBytesMax) return absl::DataLossError("the server says more than was asked for");
+    for (void* reply = nullptr;;) {
+      if (redisReaderGetReply(reader_.get(), &reply) != REDIS_OK)
+        return absl::DataLossError(absl::StrCat("no Redis protocol: ", reader_->errstr));
+      if (reply == nullptr) break;
+      replies.emplace_back(static_cast<redisReply*>(reply));
+    }
+  }
+  return replies;
+}
+
+absl::Status RedisConnection::Await(short events, MonotonicTime deadline, short* ready) const {
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - MonotonicNow()).count();
+    if (left <= 0) return absl::DeadlineExceededError("the server is slow");
+    pollfd wait = {context_->fd, events, 0};
+    const int polled = poll(&wait, 1, static_cast<int>(std::min<int64_t>(left, 60'000)));
+    if (polled < 0 && errno != EINTR) return Broke("poll");
+    *ready = wait.revents;
+    if (polled > 0) return absl::OkStatus();
+  }
+}
+
+absl::Status RedisConnection::Send(absl::string_view bytes, size_t* sent) {
+  const ssize_t took =
+      send(context_->fd, bytes.data() + *sent, bytes.size() - *sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (took < 0 && errno != EAGAIN && errno != EINTR) return Broke("send");
+  if (took > 0) *sent += static_cast<size_t>(took);
+  return absl::OkStatus();
+}
+
+absl::Status RedisConnection::Receive(size_t* received) {
+  const ssize_t took = recv(context_->fd, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+  if (took == 0) return absl::UnavailableError("the server closed the connection");
+  if (took < 0) return errno == EAGAIN || errno == EINTR ? absl::OkStatus() : Broke("receive");
+  *received += static_cast<size_t>(took);
+  if (redisReaderFeed(reader_.get(), buffer_.data(), static_cast<size_t>(took)) != REDIS_OK)
+    return absl::DataLossError(absl::StrCat("no Redis protocol: ", reader_->errstr));
+  return absl::OkStatus();
+}
+
+bool RedisConnection::IsQuiet() const {
+  pollfd look = {context_->fd, POLLIN, 0};
+  return poll(&look, 1, 0) == 0;
+}
+
+}  // namespace kiln

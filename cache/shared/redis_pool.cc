@@ -1,0 +1,89 @@
+#include "cache/shared/redis_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "compiler/support/start_thread.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr absl::Duration kConnectLimit = absl::Seconds(1);
+constexpr absl::Duration kPauseMin = absl::Milliseconds(50);
+constexpr absl::Duration kPauseMax = absl::Seconds(5);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RedisPool>> RedisPool::Create(Options options) {
+  std::unique_ptr<RedisPool> made(new RedisPool(std::move(options)));
+  RedisPool* const pool = made.get();
+  KILN_ASSIGN_OR_RETURN(made->thread_, StartThread([pool] { pool->KeepConnected(); }));
+  absl::MutexLock lock(&pool->mutex_);
+  pool->mutex_.AwaitWithTimeout(absl::Condition(&pool->tried_), kConnectLimit);
+  return made;
+}
+
+RedisPool::~RedisPool() {
+  {
+    absl::MutexLock lock(&mutex_);
+    closing_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void RedisPool::KeepConnected() {
+  absl::Duration pause = kPauseMin;
+  absl::MutexLock lock(&mutex_);
+  while (true) {
+    mutex_.Await(absl::Condition(this, &RedisPool::HasWork));
+    if (closing_) return;
+    mutex_.Unlock();
+    absl::StatusOr<std::unique_ptr<RedisConnection>> made =
+        RedisConnection::Connect(options_.address, options_.login, MonotonicAfter(kConnectLimit));
+    mutex_.Lock();
+    tried_ = true;
+    last_ = made.status();
+    if (made.ok()) {
+      idle_.push_back(*std::move(made));
+      pause = kPauseMin;
+      continue;
+    }
+    mutex_.AwaitWithTimeout(absl::Condition(&closing_), pause);
+    pause = std::min(pause * 2, kPauseMax);
+  }
+}
+
+absl::StatusOr<std::vector<RedisReplyPtr>> RedisPool::Run(absl::Span<const RedisCommand> commands,
+                                                          MonotonicTime deadline) {
+  std::unique_ptr<RedisConnection> connection;
+  {
+    absl::MutexLock lock(&mutex_);
+    while (connection == nullptr && !idle_.empty()) {
+      connection = std::move(idle_.back());
+      idle_.pop_back();
+      if (!connection->IsQuiet()) connection = nullptr;  // the server has gone since
+    }
+    if (connection == nullptr) {
+      return absl::UnavailableError(last_.ok() ? "no connection is free" : std::string(last_.message()));
+    }
+    ++lent_;
+  }
+  absl::StatusOr<std::vector<RedisReplyPtr>> replies = connection->Run(commands, deadline);
+  absl::MutexLock lock(&mutex_);
+  --lent_;
+  if (replies.ok()) {
+    idle_.push_back(std::move(connection));
+  } else {
+    last_ = replies.status();
+  }
+  return replies;
+}
+
+absl::Status RedisPool::state() const {
+  absl::MutexLock lock(&mutex_);
+  if (!idle_.empty() || lent_ > 0) return absl::OkStatus();
+  return last_.ok() ? absl::UnavailableError("not connected yet") : last_;
+}
+
+}  // namespace kiln

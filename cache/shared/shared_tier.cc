@@ -1,0 +1,251 @@
+#include "cache/shared/shared_tier.h"
+
+#include <hiredis/hiredis.h>
+
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "cache/shared/tier_artifact.h"
+#include "cache/shared/tier_value.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+#include "compiler/support/zstd.h"
+#include "spdlog/spdlog.h"
+
+namespace kiln {
+namespace {
+
+constexpr size_t kConnectionsOfWriter = 1;
+constexpr uint64_t kBytesAtOnce = 8u << 20;
+constexpr absl::Duration kDeleteLimit = absl::Seconds(1);
+
+// Takes a value out unless somebody has replaced it.
+constexpr char kDeleteField[] = R"(
+if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then return redis.call('HDEL', KEYS[1], ARGV[1]) end
+return 0)";
+constexpr char kDeleteValue[] = R"(
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0)";
+
+uint64_t BytesOf(const std::vector<Entry>& entries) {
+  uint64_t bytes = 0;
+  for (const Entry& entry : entries) bytes += entry.value->size();
+  return bytes;
+}
+
+absl::Status AddObjects(const Entry& manifest_entry, absl::flat_hash_set<std::string>* seen,
+                        std::vector<v1::ObjectRef>* objects) {
+  v1::SignedManifest signed_manifest;
+  v1::Manifest manifest;
+  KILN_RETURN_IF_ERROR(ParseProto(*manifest_entry.value, "manifest", &signed_manifest));
+  KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
+  for (const v1::ManifestKernel& kernel : manifest.kernels()) {
+    for (const v1::ObjectRef* ref : {&kernel.object(), &kernel.loop_ir()}) {
+      if (!ref->digest().empty() && seen->insert(ref->digest()).second) objects->push_back(*ref);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options, const SigningKey* signer,
+                                                               const TrustedKeys* trusted) {
+  RedisPool::Options pool;
+  KILN_ASSIGN_OR_RETURN(pool.address, RedisAddress::Parse(options.address));
+  pool.login = options.login;
+  pool.connections = kTierReaders + kConnectionsOfWriter;
+  const uint64_t write_bytes_max = options.write_bytes_max;
+  std::unique_ptr<SharedTier> made(new SharedTier(std::move(options), signer, trusted));
+  KILN_ASSIGN_OR_RETURN(made->pool_, RedisPool::Create(std::move(pool)));
+  KILN_ASSIGN_OR_RETURN(made->writer_, TierWriter::Create(write_bytes_max));
+  return made;
+}
+
+// ---- Reading ---------------------------------------------------------------------------------
+
+absl::StatusOr<std::vector<RedisReplyPtr>> SharedTier::Ask(absl::Span<const RedisCommand> commands,
+                                                           MonotonicTime deadline) {
+  absl::StatusOr<std::vector<RedisReplyPtr>> replies = pool_->Run(commands, deadline);
+  if (replies.ok()) {
+    breaker_.Succeeded();
+  } else if (!absl::IsUnavailable(replies.status())) {  // where there is no connection nobody waits anyway
+    breaker_.Failed(MonotonicNow());
+  }
+  return replies;
+}
+
+absl::StatusOr<SharedTier::Found> SharedTier::LookUp(const std::string& ns, const std::string& compile_key,
+                                                     MonotonicTime deadline) {
+  absl::StatusOr<Found> found = LookUpOnce(ns, compile_key, deadline);
+  if (!found.ok()) misses_.fetch_add(1, std::memory_order_relaxed);
+  return found;
+}
+
+absl::StatusOr<SharedTier::Found> SharedTier::LookUpOnce(const std::string& ns,
+                                                         const std::string& compile_key,
+                                                         MonotonicTime deadline) {
+  if (!breaker_.Allows(MonotonicNow())) return absl::UnavailableError("the shared tier was slow lately");
+  const std::string manifests = TierName(ns, compile_key, "m");
+  const std::string refusal = TierName(ns, compile_key, "f");
+  const std::string record = TierName(ns, compile_key, "r");
+  const std::string life = absl::StrCat(absl::ToInt64Seconds(options_.unused_limit));
+  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
+                        Ask({{"HGETALL", manifests},
+                             {"GET", refusal},
+                             {"GET", record},
+                             {"EXPIRE", manifests, life},  // a replica refuses, and answers the others
+                             {"EXPIRE", record, life}},
+                            deadline));
+  for (size_t i = 0; i < 3; ++i) KILN_RETURN_IF_ERROR(RedisError(*replies[i]));
+  Found found;
+  absl::flat_hash_set<std::string> seen;
+  const auto take = [&](const EntryId& id, const std::string& name, const std::string& field,
+                        absl::string_view sealed) {
+    absl::StatusOr<std::string> value = Open(ns, id, sealed);
+    if (value.ok()) {
+      Entry entry{id, MakeEntryValue(*std::move(value))};
+      if (id.kind != EntryKind::kManifest || AddObjects(entry, &seen, &found.objects).ok()) {
+        found.entries.push_back(std::move(entry));
+        return;
+      }
+    }
+    Refuse(name, field, sealed);
+  };
+  for (size_t i = 0; i + 1 < replies[0]->elements; i += 2) {
+    if (MonotonicNow() >= deadline) return absl::DeadlineExceededError("too many variants to verify");
+    const std::string field(RedisString(*replies[0]->element[i]));
+    take({EntryKind::kManifest, compile_key + absl::HexStringToBytes(field)}, manifests, field,
+         RedisString(*replies[0]->element[i + 1]));
+  }
+  if (replies[1]->type != REDIS_REPLY_NIL)
+    take({EntryKind::kFailure, compile_key}, refusal, "", RedisString(*replies[1]));
+  if (found.entries.empty()) return absl::NotFoundError("the shared tier has no such key");
+  if (replies[2]->type != REDIS_REPLY_NIL)
+    take({EntryKind::kMeta, compile_key + "request"}, record, "", RedisString(*replies[2]));
+  return found;
+}
+
+absl::StatusOr<std::vector<Entry>> SharedTier::Fetch(const std::string& ns,
+                                                     absl::Span<const v1::ObjectRef> objects) {
+  absl::StatusOr<std::vector<Entry>> fetched = FetchOnce(ns, objects);
+  (fetched.ok() ? hits_ : misses_).fetch_add(1, std::memory_order_relaxed);
+  return fetched;
+}
+
+absl::StatusOr<std::vector<Entry>> SharedTier::FetchOnce(const std::string& ns,
+                                                         absl::Span<const v1::ObjectRef> objects) {
+  uint64_t all = 0;
+  for (const v1::ObjectRef& ref : objects) all += ref.packed_size();
+  const MonotonicTime deadline = MonotonicAfter(options_.lookup_limit + TierTransferTime(all));
+  const std::string life = absl::StrCat(absl::ToInt64Seconds(options_.unused_limit));
+  std::vector<Entry> entries;
+  for (size_t begin = 0; begin < objects.size();) {
+    // As many as make a good batch, one at least.
+    std::vector<RedisCommand> commands;
+    uint64_t bytes = 0;
+    size_t end = begin;
+    for (; end < objects.size() && (end == begin || bytes < kBytesAtOnce); ++end) {
+      const v1::ObjectRef& ref = objects[end];
+      for (uint64_t i = 0; i < TierChunks(ref.packed_size()); ++i) {
+        const std::string name = TierChunkName(ns, ref.digest(), ref.packed_size(), i);
+        commands.push_back({"GET", name});
+        commands.push_back({"EXPIRE", name, life});
+      }
+      bytes += ref.packed_size();
+    }
+    KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies, Ask(commands, deadline));
+    absl::Span<const RedisReplyPtr> rest(replies);
+    for (; begin < end; ++begin) {
+      const size_t size = 2 * TierChunks(objects[begin].packed_size());
+      KILN_ASSIGN_OR_RETURN(entries.emplace_back(), OpenObject(ns, objects[begin], rest.first(size)));
+      rest.remove_prefix(size);
+    }
+  }
+  return entries;
+}
+
+// `chunks`: the replies, two a chunk.
+absl::StatusOr<Entry> SharedTier::OpenObject(const std::string& ns, const v1::ObjectRef& ref,
+                                             absl::Span<const RedisReplyPtr> chunks) {
+  const auto name = [&](uint64_t i) { return TierChunkName(ns, ref.digest(), ref.packed_size(), i); };
+  std::string packed;
+  for (uint64_t i = 0; i < chunks.size() / 2; ++i) {
+    const redisReply& reply = *chunks[2 * i];
+    KILN_RETURN_IF_ERROR(RedisError(reply));
+    if (reply.type == REDIS_REPLY_NIL) return absl::NotFoundError("the shared tier lacks an object");
+    absl::StatusOr<std::string> chunk =
+        Open(ns, {EntryKind::kObject, TierChunkKey(ref.digest(), ref.packed_size(), i)}, RedisString(reply));
+    if (!chunk.ok()) {
+      Refuse(name(i), "", RedisString(reply));
+      return chunk.status();
+    }
+    packed += *chunk;
+  }
+  if (!options_.dangerously_believe) {
+    const absl::StatusOr<std::string> raw = ZstdDecompress(packed, ref.raw_size());
+    if (!raw.ok() || Sha256(*raw) != ref.digest()) {
+      for (uint64_t i = 0; i < chunks.size() / 2; ++i) Refuse(name(i), "", RedisString(*chunks[2 * i]));
+      return absl::DataLossError("an object that is not its digest's");
+    }
+  }
+  return Entry{{EntryKind::kObject, ref.digest()}, MakeEntryValue(std::move(packed))};
+}
+
+absl::StatusOr<std::string> SharedTier::Open(const std::string& ns, const EntryId& id,
+                                             absl::string_view sealed) {
+  if (options_.dangerously_believe) return OpenTierValueUnchecked(sealed);
+  return OpenTierValue(*trusted_, id.kind, ns, id.key, sealed);
+}
+
+// `field`: empty for what is no hash.
+void SharedTier::Refuse(std::string name, std::string field, absl::string_view value) {
+  refused_.fetch_add(1, std::memory_order_relaxed);
+  RedisCommand command = {"EVAL", field.empty() ? kDeleteValue : kDeleteField, "1", std::move(name)};
+  if (!field.empty()) command.push_back(std::move(field));
+  command.emplace_back(value);
+  writer_->Post(value.size(), [this, command = std::move(command)]() -> absl::Status {
+    KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
+                          pool_->Run({command}, MonotonicAfter(kDeleteLimit)));
+    return RedisError(*replies[0]);
+  });
+}
+
+// ---- Writing ---------------------------------------------------------------------------------
+
+void SharedTier::WriteArtifact(const std::string& ns, std::vector<Entry> entries, ReadLocal local,
+                               std::function<void()> ended) {
+  const uint64_t bytes = BytesOf(entries);
+  auto artifact = std::make_shared<TierArtifact>(pool_.get(), signer_, ns, options_.unused_limit,
+                                                 std::move(entries), std::move(local));
+  writer_->Post(bytes, [artifact] { return artifact->Write(); }, std::move(ended));
+}
+
+void SharedTier::WriteRefusal(const std::string& ns, std::vector<Entry> entries) {
+  const uint64_t bytes = BytesOf(entries);
+  auto artifact = std::make_shared<TierArtifact>(pool_.get(), signer_, ns, options_.unused_limit,
+                                                 std::move(entries), nullptr);
+  writer_->Post(bytes, [artifact] { return artifact->WriteRefusal(); });
+}
+
+// ---- For people ------------------------------------------------------------------------------
+
+v1::TierStatus SharedTier::status() const {
+  v1::TierStatus status;
+  const absl::Status state = pool_->state();
+  status.set_address(options_.address);
+  status.set_connected(state.ok());
+  status.set_breaker_open(!breaker_.Allows(MonotonicNow()));
+  status.set_message(std::string(state.message()));
+  status.set_hits(hits_.load(std::memory_order_relaxed));
+  status.set_misses(misses_.load(std::memory_order_relaxed));
+  status.set_refused(refused_.load(std::memory_order_relaxed));
+  status.set_writes(writer_->written());
+  status.set_dropped_writes(writer_->dropped());
+  return status;
+}
+
+}  // namespace kiln

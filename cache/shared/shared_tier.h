@@ -1,0 +1,106 @@
+// The tier that daemons of a cluster share: an engine of the Redis protocol that holds what any of them
+// compiled. It is an optimisation: where it is away, slow, full, flushed or lying, a look-up is a miss, and
+// never an error of a compile.
+//
+// Reading. Every value is verified by its signature before anything else looks at it, and an object by its
+// digest too. One that does not count is counted, and taken out in the background where nobody has replaced
+// it. A look-up has `lookup_limit` as a whole, objects besides a second for every 10 MB. After three that
+// took longer the breaker opens, for 0.1 to 10 s at a time: look-ups are misses at once. What is used lives
+// on for `unused_limit`.
+//
+// Writing. In the background: objects, then kernel records, then the manifest, so that who finds a manifest
+// finds what it names; waiting writes hold at most `write_bytes_max`.
+//
+// Threads: thread-safe. LookUp and Fetch block; at most kTierReaders callers at a time have a connection.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "cache/artifact_store.h"
+#include "cache/shared/redis_pool.h"
+#include "cache/shared/tier_writer.h"
+#include "compiler/support/breaker.h"
+#include "compiler/support/monotonic_time.h"
+#include "compiler/support/signature.h"
+#include "kiln/v1/admin.pb.h"
+#include "kiln/v1/artifact.pb.h"
+
+namespace kiln {
+
+inline constexpr size_t kTierReaders = 8;
+
+class SharedTier {
+ public:
+  struct Options {
+    std::string address;
+    RedisLogin login;
+    absl::Duration lookup_limit = absl::Milliseconds(50);
+    absl::Duration unused_limit = absl::Hours(24 * 30);
+    uint64_t write_bytes_max = uint64_t{256} << 20;
+    // DANGEROUS, for the negative control of a test only: signatures and digests are not checked.
+    bool dangerously_believe = false;
+  };
+  // The keys outlive the tier. INVALID_ARGUMENT for an address that is none, UNAVAILABLE where the system
+  // gives no thread; that nobody answers there is no error.
+  static absl::StatusOr<std::unique_ptr<SharedTier>> Create(Options options, const SigningKey* signer,
+                                                            const TrustedKeys* trusted);
+
+  absl::Duration lookup_limit() const { return options_.lookup_limit; }
+
+  // What the tier has of a key: manifests, and what else belongs to it. The manifests' objects are named, and
+  // not here.
+  struct Found {
+    std::vector<Entry> entries;
+    std::vector<v1::ObjectRef> objects;  // of all manifests, no duplicates
+  };
+  // NOT_FOUND, or why it could not be looked up.
+  absl::StatusOr<Found> LookUp(const std::string& ns, const std::string& compile_key, MonotonicTime deadline);
+  // All of them or an error; none is a hit as well.
+  absl::StatusOr<std::vector<Entry>> Fetch(const std::string& ns, absl::Span<const v1::ObjectRef> objects);
+
+  // What an artifact's batch has, and what its manifest names besides from `local`, which is called later,
+  // from another thread. `ended`: when it is in the tier, or never will be.
+  using ReadLocal = std::function<absl::StatusOr<EntryValue>(const EntryId&)>;
+  void WriteArtifact(const std::string& ns, std::vector<Entry> entries, ReadLocal local,
+                     std::function<void()> ended = nullptr);
+  void WriteRefusal(const std::string& ns, std::vector<Entry> entries);
+
+  v1::TierStatus status() const;
+
+ private:
+  SharedTier(Options options, const SigningKey* signer, const TrustedKeys* trusted)
+      : options_(std::move(options)), signer_(signer), trusted_(trusted) {}
+
+  absl::StatusOr<std::vector<RedisReplyPtr>> Ask(absl::Span<const RedisCommand> commands,
+                                                 MonotonicTime deadline);
+  absl::StatusOr<Found> LookUpOnce(const std::string& ns, const std::string& compile_key,
+                                   MonotonicTime deadline);
+  absl::StatusOr<std::vector<Entry>> FetchOnce(const std::string& ns,
+                                               absl::Span<const v1::ObjectRef> objects);
+  absl::StatusOr<std::string> Open(const std::string& ns, const EntryId& id, absl::string_view sealed);
+  absl::StatusOr<Entry> OpenObject(const std::string& ns, const v1::ObjectRef& ref,
+                                   absl::Span<const RedisReplyPtr> chunks);
+  void Refuse(std::string name, std::string field, absl::string_view value);
+
+  const Options options_;
+  const SigningKey* const signer_;
+  const TrustedKeys* const trusted_;
+  Breaker breaker_{{3, absl::Milliseconds(100), absl::Seconds(10)}};
+  std::atomic<uint64_t> hits_{0};
+  std::atomic<uint64_t> misses_{0};
+  std::atomic<uint64_t> refused_{0};
+  std::unique_ptr<RedisPool> pool_;
+  std::unique_ptr<TierWriter> writer_;  // before the pool, which it uses, ends
+};
+
+}  // namespace kiln

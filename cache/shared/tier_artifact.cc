@@ -1,0 +1,192 @@
+#include "cache/shared/tier_artifact.h"
+
+#include <hiredis/hiredis.h>
+
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "cache/shared/tier_value.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+#include "kiln/v1/artifact.pb.h"
+
+namespace kiln {
+namespace {
+
+constexpr absl::Duration kCommandLimit = absl::Seconds(1);
+constexpr absl::Duration kRefusalLife = absl::Hours(24);
+constexpr uint64_t kBytesPerSecond = 10'000'000;
+constexpr uint64_t kBytesAtOnce = 8u << 20;
+
+// Of the key's variants at most so many: one more takes the place of another.
+constexpr char kKeepVariant[] = R"(
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+if redis.call('HLEN', KEYS[1]) > tonumber(ARGV[3]) then
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    if field ~= ARGV[1] then redis.call('HDEL', KEYS[1], field) break end
+  end
+end
+return redis.call('EXPIRE', KEYS[1], ARGV[4]))";
+
+std::string Seconds(absl::Duration duration) { return absl::StrCat(absl::ToInt64Seconds(duration)); }
+
+std::string CompileKeyOf(const EntryId& id) { return id.key.substr(0, kDigestBytes); }
+
+}  // namespace
+
+absl::Duration TierTransferTime(uint64_t bytes) {
+  return absl::Seconds(static_cast<double>(bytes) / kBytesPerSecond);
+}
+
+TierArtifact::TierArtifact(RedisPool* pool, const SigningKey* signer, std::string ns,
+                           absl::Duration unused_limit, std::vector<Entry> entries, ReadLocal local)
+    : pool_(pool),
+      signer_(signer),
+      ns_(std::move(ns)),
+      unused_limit_(unused_limit),
+      entries_(std::move(entries)),
+      local_(std::move(local)) {}
+
+absl::StatusOr<EntryValue> TierArtifact::Read(const EntryId& id) const {
+  for (const Entry& entry : entries_) {
+    if (entry.id == id) return entry.value;
+  }
+  return local_(id);
+}
+
+absl::Status TierArtifact::Run(absl::Span<const RedisCommand> commands, uint64_t bytes) {
+  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
+                        pool_->Run(commands, MonotonicAfter(kCommandLimit + TierTransferTime(bytes))));
+  for (const RedisReplyPtr& reply : replies) KILN_RETURN_IF_ERROR(RedisError(*reply));
+  return absl::OkStatus();
+}
+
+RedisCommand TierArtifact::Set(const std::string& name, std::string sealed, absl::Duration ttl) const {
+  return {"SET", name, std::move(sealed), "EX", Seconds(ttl)};
+}
+
+absl::Status TierArtifact::Write() {
+  for (const Entry& entry : entries_) {
+    if (entry.id.kind != EntryKind::kManifest) continue;
+    v1::SignedManifest signed_manifest;
+    v1::Manifest manifest;
+    KILN_RETURN_IF_ERROR(ParseProto(*entry.value, "manifest", &signed_manifest));
+    KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
+    absl::flat_hash_set<std::string> seen;
+    std::vector<Object> objects;
+    for (const v1::ManifestKernel& kernel : manifest.kernels()) {
+      for (const v1::ObjectRef* ref : {&kernel.object(), &kernel.loop_ir()}) {
+        if (!ref->digest().empty() && seen.insert(ref->digest()).second)
+          objects.push_back({ref->digest(), ref->packed_size()});
+      }
+    }
+    KILN_ASSIGN_OR_RETURN(const std::vector<Object> missing, Missing(objects));
+    KILN_RETURN_IF_ERROR(WriteObjects(missing));
+    seen.clear();
+    for (const Object& object : missing) seen.insert(object.digest);
+    std::vector<std::string> kernel_keys;
+    for (const v1::ManifestKernel& kernel : manifest.kernels()) {
+      if (seen.contains(kernel.object().digest())) kernel_keys.push_back(kernel.kernel_key());
+    }
+    KILN_RETURN_IF_ERROR(WriteKernels(kernel_keys));
+    KILN_RETURN_IF_ERROR(WriteRecord());
+    KILN_RETURN_IF_ERROR(WriteManifest(entry));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TierArtifact::Object>> TierArtifact::Missing(absl::Span<const Object> objects) {
+  std::vector<RedisCommand> commands;
+  for (const Object& object : objects) {
+    for (uint64_t i = 0; i < TierChunks(object.size); ++i) {
+      commands.push_back(
+          {"EXPIRE", TierChunkName(ns_, object.digest, object.size, i), Seconds(unused_limit_)});
+    }
+  }
+  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
+                        pool_->Run(commands, MonotonicAfter(kCommandLimit)));
+  std::vector<Object> missing;
+  size_t next = 0;
+  for (const Object& object : objects) {
+    bool whole = true;
+    for (uint64_t i = 0; i < TierChunks(object.size); ++i) {
+      KILN_RETURN_IF_ERROR(RedisError(*replies[next]));
+      whole = replies[next++]->integer == 1 && whole;
+    }
+    if (!whole) missing.push_back(object);
+  }
+  return missing;
+}
+
+absl::Status TierArtifact::WriteObjects(absl::Span<const Object> objects) {
+  std::vector<RedisCommand> commands;
+  uint64_t bytes = 0;
+  for (const Object& object : objects) {
+    KILN_ASSIGN_OR_RETURN(const EntryValue packed, Read({EntryKind::kObject, object.digest}));
+    if (packed->size() != object.size) return absl::FailedPreconditionError("an object of another size");
+    for (uint64_t i = 0; i < TierChunks(object.size); ++i) {
+      const absl::string_view chunk = absl::string_view(*packed).substr(i * kTierChunkBytes, kTierChunkBytes);
+      commands.push_back(Set(TierChunkName(ns_, object.digest, object.size, i),
+                             SealTierValue(*signer_, EntryKind::kObject, ns_,
+                                           TierChunkKey(object.digest, object.size, i), chunk),
+                             unused_limit_));
+      bytes += chunk.size();
+      if (bytes < kBytesAtOnce) continue;
+      KILN_RETURN_IF_ERROR(Run(commands, bytes));
+      commands.clear();
+      bytes = 0;
+    }
+  }
+  return Run(commands, bytes);
+}
+
+absl::Status TierArtifact::WriteKernels(absl::Span<const std::string> kernel_keys) {
+  std::vector<RedisCommand> commands;
+  for (const std::string& key : kernel_keys) {
+    const absl::StatusOr<EntryValue> record = Read({EntryKind::kKernel, key});
+    if (absl::IsNotFound(record.status())) continue;  // evicted since; the manifest does without
+    KILN_RETURN_IF_ERROR(record.status());
+    commands.push_back(Set(TierName(ns_, key, "k"),
+                           SealTierValue(*signer_, EntryKind::kKernel, ns_, key, **record), unused_limit_));
+  }
+  return Run(commands, 0);
+}
+
+absl::Status TierArtifact::WriteManifest(const Entry& manifest) {
+  const std::string compile_key = CompileKeyOf(manifest.id);
+  const std::string sealed =
+      SealTierValue(*signer_, EntryKind::kManifest, ns_, manifest.id.key, *manifest.value);
+  return Run({{"EVAL", kKeepVariant, "1", TierName(ns_, compile_key, "m"),
+               ToHex(manifest.id.key.substr(kDigestBytes)), sealed, absl::StrCat(kVariantsPerKeyMax),
+               Seconds(unused_limit_)}},
+             sealed.size());
+}
+
+absl::Status TierArtifact::WriteRecord() {
+  for (const Entry& entry : entries_) {
+    if (entry.id.kind != EntryKind::kMeta) continue;
+    KILN_RETURN_IF_ERROR(
+        Run({Set(TierName(ns_, CompileKeyOf(entry.id), "r"),
+                 SealTierValue(*signer_, EntryKind::kMeta, ns_, entry.id.key, *entry.value), unused_limit_)},
+            entry.value->size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TierArtifact::WriteRefusal() {
+  KILN_RETURN_IF_ERROR(WriteRecord());
+  for (const Entry& entry : entries_) {
+    if (entry.id.kind != EntryKind::kFailure) continue;
+    KILN_RETURN_IF_ERROR(
+        Run({Set(TierName(ns_, entry.id.key, "f"),
+                 SealTierValue(*signer_, EntryKind::kFailure, ns_, entry.id.key, *entry.value),
+                 std::min(kRefusalLife, unused_limit_))},
+            entry.value->size()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kiln

@@ -1,0 +1,96 @@
+#include "cache/shared/tier_config.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "cache/shared/redis_address.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr uint32_t kLookupMsMax = 10'000;
+constexpr uint32_t kUnusedDaysMax = 3650;
+constexpr uint64_t kWriteBytesMin = 1u << 20;
+constexpr size_t kPasswordBytesMax = 4096;
+
+absl::Status Refuse(absl::string_view field, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("tier.", field, ": ", why));
+}
+
+absl::StatusOr<std::string> ReadPassword(const std::string& path) {
+  const auto cannot = [&](absl::string_view why) {
+    return absl::FailedPreconditionError(absl::StrCat("tier.password_file: ", path, " ", why));
+  };
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return cannot(absl::StrCat("can't be opened: ", strerror(errno)));
+  struct stat facts = {};
+  std::string text(kPasswordBytesMax, '\0');
+  const bool known = fstat(file, &facts) == 0;
+  const ssize_t size = read(file, text.data(), text.size());
+  close(file);
+  if (!known || size < 0) return cannot("can't be read");
+  if (facts.st_uid != geteuid() || (facts.st_mode & 077) != 0)
+    return cannot("holds a password, and has to be yours alone: chown it, and chmod 600");
+  text.resize(static_cast<size_t>(size));
+  absl::StripTrailingAsciiWhitespace(&text);
+  if (text.empty()) return cannot("is empty");
+  return text;
+}
+
+}  // namespace
+
+void TierDefaults(v1::TierConfig* config) {
+  if (config->lookup_ms_max() == 0) config->set_lookup_ms_max(kTierLookupMsDefault);
+  if (config->unused_days_max() == 0) config->set_unused_days_max(kTierUnusedDaysDefault);
+  if (config->write_bytes_max() == 0) config->set_write_bytes_max(kTierWriteBytesDefault);
+}
+
+absl::Status CheckTierConfig(const v1::TierConfig& config) {
+  if (config.cluster()) {
+    return Refuse("cluster", "this kilnd knows no clusters; name one server, or a proxy before the cluster");
+  }
+  if (!config.sentinel_master().empty()) {
+    return Refuse("sentinel_master",
+                  "this kilnd asks no sentinels; name the master, or a proxy that follows it");
+  }
+  if (config.addresses_size() != 1) {
+    return Refuse("addresses", absl::StrCat(config.addresses_size(), " are given; it takes one"));
+  }
+  const absl::Status address = RedisAddress::Parse(config.addresses(0)).status();
+  if (!address.ok()) return Refuse("addresses", address.message());
+  if (!config.user().empty() && config.password_file().empty())
+    return Refuse("user", "a user needs password_file");
+  if (!config.password_file().empty() && config.password_file()[0] != '/')
+    return Refuse("password_file", "is no absolute path");
+  if (config.lookup_ms_max() > kLookupMsMax)
+    return Refuse("lookup_ms_max", absl::StrCat(config.lookup_ms_max(), " is more than ", kLookupMsMax));
+  if (config.unused_days_max() > kUnusedDaysMax)
+    return Refuse("unused_days_max",
+                  absl::StrCat(config.unused_days_max(), " is more than ", kUnusedDaysMax));
+  if (config.write_bytes_max() < kWriteBytesMin)
+    return Refuse("write_bytes_max",
+                  absl::StrCat(config.write_bytes_max(), " is less than ", kWriteBytesMin));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SharedTier::Options> TierOptions(const v1::TierConfig& config) {
+  SharedTier::Options options;
+  options.address = config.addresses(0);
+  options.login.user = config.user();
+  if (!config.password_file().empty()) {
+    KILN_ASSIGN_OR_RETURN(options.login.password, ReadPassword(config.password_file()));
+  }
+  options.lookup_limit = absl::Milliseconds(config.lookup_ms_max());
+  options.unused_limit = absl::Hours(24) * config.unused_days_max();
+  options.write_bytes_max = config.write_bytes_max();
+  return options;
+}
+
+}  // namespace kiln

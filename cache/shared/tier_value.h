@@ -1,0 +1,46 @@
+// Names and values of the shared tier. Every name starts "kiln:1:NAMESPACE:", so that a user of the engine
+// can be held to a tenant's, and all of one CompileKey have one hash tag, so that a cluster keeps them
+// together:
+//
+//   kiln:1:NS:{COMPILE KEY}:m         hash, variant id → manifest       :f  refusal     :r  request record
+//   kiln:1:NS:{KERNEL KEY}:k          kernel record
+//   kiln:1:NS:{DIGEST}:o:SIZE:INDEX   an object's packed bytes, in chunks of kTierChunkBytes
+//
+// Keys and digests are hexadecimal. A value is a SignedEnvelope over (kind, namespace, key, bytes): a value
+// under another name, in another namespace or for another kind is nobody's.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "cache/artifact_store.h"
+#include "compiler/support/signature.h"
+
+namespace kiln {
+
+inline constexpr size_t kTierChunkBytes = 1u << 20;
+
+// `suffix`: what follows the hash tag, "m" for example.
+std::string TierName(absl::string_view ns, absl::string_view key, absl::string_view suffix);
+
+// An object's chunk, `size` being all that is packed.
+std::string TierChunkName(absl::string_view ns, absl::string_view digest, uint64_t size, uint64_t index);
+std::string TierChunkKey(absl::string_view digest, uint64_t size, uint64_t index);
+inline uint64_t TierChunks(uint64_t size) { return (size + kTierChunkBytes - 1) / kTierChunkBytes; }
+
+std::string SealTierValue(const SigningKey& signer, EntryKind kind, absl::string_view ns,
+                          absl::string_view key, absl::string_view bytes);
+
+// PERMISSION_DENIED or DATA_LOSS where the signature does not count, see TrustedKeys; DATA_LOSS where it is
+// no envelope.
+absl::StatusOr<std::string> OpenTierValue(const TrustedKeys& trusted, EntryKind kind, absl::string_view ns,
+                                          absl::string_view key, absl::string_view sealed);
+// For the negative control of a test.
+absl::StatusOr<std::string> OpenTierValueUnchecked(absl::string_view sealed);
+
+}  // namespace kiln

@@ -1,0 +1,40 @@
+// A redis-server of a test's own, on a unix socket in a temporary directory. It ends with the object.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+struct redisContext;
+
+namespace kiln {
+
+class RedisServer {
+ public:
+  // Whether this host has one; without it tests skip themselves.
+  static bool IsThere();
+
+  explicit RedisServer(std::vector<std::string> flags = {});
+  ~RedisServer();
+
+  void Start();  // waits until it answers; what it held is gone
+  void Kill();
+  void Pause();  // SIGSTOP: it takes connections, and says nothing
+  void Continue();
+
+  std::string socket() const { return directory_ + "/redis.sock"; }
+  std::string address() const { return "unix:" + socket(); }
+  // What it answers, printed in one line; "(nil)", "(error) …".
+  std::string Ask(const std::vector<std::string>& command);
+  size_t Clients();  // connections, this one's own among them
+  std::vector<std::string> Keys(const std::string& pattern = "*");
+
+ private:
+  std::string directory_;
+  const std::vector<std::string> flags_;
+  pid_t pid_ = -1;
+  redisContext* context_ = nullptr;
+};
+
+}  // namespace kiln

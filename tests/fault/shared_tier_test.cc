@@ -1,0 +1,397 @@
+// The shared tier against a server that is away, slow, full, flushed, read-only or lying: a miss, soon, and
+// nothing else.
+#include "cache/shared/shared_tier.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "cache/shared/tier_value.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/zstd.h"
+#include "gtest/gtest.h"
+#include "kiln/v1/artifact.pb.h"
+#include "tests/fault/redis_server.h"
+
+namespace kiln {
+namespace {
+
+constexpr char kNamespace[] = "test";
+
+std::string KeyOf(int number) { return Sha256(absl::StrCat("key ", number)); }
+std::string VariantOf(int number) { return Sha256(absl::StrCat("variant ", number)); }
+
+std::string Noise(size_t bytes, int seed) {
+  std::minstd_rand random(static_cast<uint32_t>(seed) + 1);
+  std::string noise(bytes, '\0');
+  for (char& c : noise) c = static_cast<char>(random());
+  return noise;
+}
+
+// An artifact of one kernel whose object has so many bytes.
+std::vector<Entry> ArtifactOf(int number, size_t bytes = 1000) {
+  std::vector<Entry> entries;
+  v1::Manifest manifest;
+  manifest.set_namespace_(kNamespace);
+  manifest.set_compile_key(KeyOf(number));
+  manifest.set_variant_id(VariantOf(number));
+  v1::ManifestKernel* kernel = manifest.add_kernels();
+  kernel->set_kernel_key(Sha256(absl::StrCat("kernel ", number)));
+  const auto add = [&](const std::string& raw, v1::ObjectRef* ref) {
+    EntryValue packed = MakeEntryValue(ZstdCompress(raw));
+    ref->set_digest(Sha256(raw));
+    ref->set_raw_size(raw.size());
+    ref->set_packed_size(packed->size());
+    entries.push_back({{EntryKind::kObject, ref->digest()}, packed});
+  };
+  add(Noise(bytes, number), kernel->mutable_object());
+  add(absl::StrCat("loops ", number), kernel->mutable_loop_ir());
+  entries.push_back(
+      {{EntryKind::kKernel, kernel->kernel_key()}, MakeEntryValue(SerializeDeterministic(*kernel))});
+  entries.push_back({{EntryKind::kMeta, KeyOf(number) + "request"}, MakeEntryValue("of a caller")});
+  v1::SignedManifest signed_manifest;
+  signed_manifest.set_manifest(SerializeDeterministic(manifest));
+  entries.push_back({{EntryKind::kManifest, ManifestEntryKey(KeyOf(number), VariantOf(number))},
+                     MakeEntryValue(SerializeDeterministic(signed_manifest))});
+  return entries;
+}
+
+class SharedTierTest : public testing::Test {
+ protected:
+  SharedTierTest() { EXPECT_TRUE(trusted_.Add(signer_.public_key()).ok()); }
+  void SetUp() override {
+    if (!RedisServer::IsThere())
+      GTEST_SKIP() << "no redis-server on this host (apt-get install redis-server)";
+    StartServer({});
+  }
+  void StartServer(std::vector<std::string> flags) {
+    tier_ = nullptr;
+    redis_ = nullptr;
+    redis_ = std::make_unique<RedisServer>(std::move(flags));
+    tier_ = Connect({});
+    // All connections, so that none is made while a test has the server in trouble.
+    EXPECT_TRUE(Eventually([&] { return redis_->Clients() >= kTierReaders + 2; }));
+  }
+  // Limits are those of a loaded machine, but for those that a test is about.
+  std::unique_ptr<SharedTier> Connect(SharedTier::Options options) {
+    options.address = redis_->address();
+    absl::StatusOr<std::unique_ptr<SharedTier>> tier =
+        SharedTier::Create(std::move(options), &signer_, &trusted_);
+    EXPECT_TRUE(tier.ok()) << tier.status();
+    google::protobuf::SetLogHandler(nullptr);  // text that is not UTF-8 is what lies are made of
+    return *std::move(tier);
+  }
+
+  absl::StatusOr<SharedTier::Found> LookUp(SharedTier& tier, int number, const std::string& ns = kNamespace) {
+    return tier.LookUp(ns, KeyOf(number), MonotonicAfter(tier.lookup_limit()));
+  }
+  // A look-up that a loaded machine may not fail: the limit is one of a look-up's own.
+  absl::StatusOr<SharedTier::Found> Find(int number) {
+    return tier_->LookUp(kNamespace, KeyOf(number), MonotonicAfter(absl::Seconds(20)));
+  }
+  void Write(int number, size_t bytes = 1000) {
+    absl::Notification ended;
+    tier_->WriteArtifact(
+        kNamespace, ArtifactOf(number, bytes), [](const EntryId&) { return absl::NotFoundError("not here"); },
+        [&] { ended.Notify(); });
+    ended.WaitForNotification();
+  }
+  bool Eventually(const std::function<bool()>& condition) {
+    for (int tries = 0; tries < 1000; ++tries) {
+      if (condition()) return true;
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    return false;
+  }
+  // How long a look-up of nothing takes.
+  absl::Duration TimeOf(SharedTier& tier) {
+    const absl::Time begin = absl::Now();
+    EXPECT_FALSE(LookUp(tier, 12345).ok());
+    return absl::Now() - begin;
+  }
+  std::string ManifestName(int number) { return TierName(kNamespace, KeyOf(number), "m"); }
+  std::string SealedManifest(int number, const std::string& ns = kNamespace) {
+    const Entry entry = ArtifactOf(number).back();
+    return SealTierValue(signer_, EntryKind::kManifest, ns, entry.id.key, *entry.value);
+  }
+
+  const SigningKey signer_ = SigningKey::Make();
+  TrustedKeys trusted_;
+  std::unique_ptr<RedisServer> redis_;
+  std::unique_ptr<SharedTier> tier_;
+};
+
+TEST_F(SharedTierTest, GivesBackWhatItTook) {
+  Write(1, 2'600'000);
+  const std::vector<Entry> written = ArtifactOf(1, 2'600'000);
+  absl::StatusOr<SharedTier::Found> found = Find(1);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->entries.size(), 2);
+  EXPECT_EQ(*found->entries[0].value, *written.back().value);
+  EXPECT_EQ(*found->entries[1].value, "of a caller");
+  ASSERT_EQ(found->objects.size(), 2);
+  absl::StatusOr<std::vector<Entry>> objects = tier_->Fetch(kNamespace, found->objects);
+  ASSERT_TRUE(objects.ok()) << objects.status();
+  EXPECT_EQ(*(*objects)[0].value, *written[0].value);
+  EXPECT_EQ(*(*objects)[1].value, *written[1].value);
+  // Three chunks, a loop, a kernel record, a request record, the manifests; each with an end.
+  EXPECT_EQ(redis_->Keys().size(), 7);
+  for (const std::string& key : redis_->Keys()) {
+    EXPECT_EQ(key.rfind("kiln:1:test:{", 0), 0) << key;
+    EXPECT_NEAR(std::stod(redis_->Ask({"TTL", key})), 30 * 24 * 3600, 100) << key;
+  }
+  EXPECT_TRUE(absl::IsNotFound(LookUp(*tier_, 1, "other").status()));
+  const v1::TierStatus status = tier_->status();
+  EXPECT_TRUE(status.connected());
+  EXPECT_EQ(status.hits(), 1);
+  EXPECT_EQ(status.writes(), 1);
+  EXPECT_EQ(status.dropped_writes(), 0);
+}
+
+TEST_F(SharedTierTest, UseRenewsTheEnd) {
+  Write(1);
+  for (const std::string& key : redis_->Keys()) redis_->Ask({"EXPIRE", key, "100"});
+  absl::StatusOr<SharedTier::Found> found = Find(1);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_TRUE(tier_->Fetch(kNamespace, found->objects).ok());
+  int renewed = 0;
+  for (const std::string& key : redis_->Keys()) renewed += std::stod(redis_->Ask({"TTL", key})) > 1000;
+  EXPECT_EQ(renewed, 4);  // all but the kernel record, which was not used
+}
+
+TEST_F(SharedTierTest, AKeyHasSixteenVariants) {
+  for (int variant = 0; variant < 20; ++variant) {
+    std::vector<Entry> entries = ArtifactOf(1);
+    entries.back().id.key = ManifestEntryKey(KeyOf(1), VariantOf(variant));
+    absl::Notification ended;
+    tier_->WriteArtifact(
+        kNamespace, std::move(entries), [](const EntryId&) { return absl::NotFoundError("not here"); },
+        [&] { ended.Notify(); });
+    ended.WaitForNotification();
+  }
+  EXPECT_EQ(redis_->Ask({"HLEN", ManifestName(1)}), "16");
+  const absl::StatusOr<SharedTier::Found> found = Find(1);
+  ASSERT_TRUE(found.ok());
+  const auto is_last = [](const Entry& entry) {
+    return entry.id.key == ManifestEntryKey(KeyOf(1), VariantOf(19));
+  };
+  EXPECT_TRUE(std::any_of(found->entries.begin(), found->entries.end(), is_last));
+}
+
+// ---- Lies ------------------------------------------------------------------------------------
+
+// Of 11,000 lies, each under a key of its own.
+struct Lies {
+  int accepted = 0;
+  int left = 0;
+};
+
+class SharedTierLies : public SharedTierTest {
+ protected:
+  Lies Tell(SharedTier& tier) {
+    constexpr int kDamaged = 10'000;
+    constexpr int kMisplaced = 1'000;
+    std::minstd_rand random(7);
+    Lies lies;
+    const auto tell = [&](int number, const std::string& sealed) {
+      redis_->Ask({"HSET", ManifestName(number), ToHex(VariantOf(number)), sealed});
+      lies.accepted += tier.LookUp(kNamespace, KeyOf(number), MonotonicAfter(absl::Seconds(20))).ok();
+    };
+    for (int i = 0; i < kDamaged; ++i) {
+      std::string sealed = SealedManifest(i);
+      sealed[random() % sealed.size()] ^= static_cast<char>(1 << (random() % 8));
+      tell(i, sealed);
+    }
+    for (int i = 0; i < kMisplaced; ++i) {
+      // Whole, and another key's; or another namespace's.
+      tell(kDamaged + i, i % 2 == 0 ? SealedManifest(i) : SealedManifest(kDamaged + i, "other"));
+    }
+    Eventually([&] { return tier.status().writes() >= tier.status().refused(); });
+    lies.left = static_cast<int>(redis_->Keys().size());
+    return lies;
+  }
+};
+
+TEST_F(SharedTierLies, NoneIsBelievedAndAllAreTakenOut) {
+  const Lies lies = Tell(*tier_);
+  EXPECT_EQ(lies.accepted, 0);
+  EXPECT_EQ(lies.left, 0);
+  EXPECT_EQ(tier_->status().refused(), 11'000);
+}
+
+// The control.
+TEST_F(SharedTierLies, WithoutTheVerifierTheyAreBelieved) {
+  SharedTier::Options options;
+  options.dangerously_believe = true;
+  const std::unique_ptr<SharedTier> believer = Connect(std::move(options));
+  EXPECT_GT(Tell(*believer).accepted, 8'000);
+}
+
+TEST_F(SharedTierLies, ADamagedChunkIsAMissAndGoes) {
+  Write(1, 2'600'000);
+  const std::vector<std::string> chunks = redis_->Keys("*:o:*:1");
+  ASSERT_EQ(chunks.size(), 1);
+  redis_->Ask({"SETRANGE", chunks[0], "500000", "lie"});
+  absl::StatusOr<SharedTier::Found> found = Find(1);
+  ASSERT_TRUE(found.ok());
+  EXPECT_TRUE(absl::IsDataLoss(tier_->Fetch(kNamespace, found->objects).status()));
+  EXPECT_TRUE(Eventually([&] { return redis_->Keys("*:o:*:1").empty(); }));
+  // Whoever compiles it writes what is missing.
+  Write(1, 2'600'000);
+  EXPECT_TRUE(tier_->Fetch(kNamespace, found->objects).ok());
+}
+
+// Signed by one who is trusted, and yet not what the manifest names.
+TEST_F(SharedTierLies, AnObjectIsItsDigests) {
+  Write(1);
+  absl::StatusOr<SharedTier::Found> found = Find(1);
+  ASSERT_TRUE(found.ok());
+  const v1::ObjectRef& ref = found->objects[0];
+  const std::string other = ZstdCompress(Noise(ref.raw_size(), 99));
+  redis_->Ask({"SET", TierChunkName(kNamespace, ref.digest(), ref.packed_size(), 0),
+               SealTierValue(signer_, EntryKind::kObject, kNamespace,
+                             TierChunkKey(ref.digest(), ref.packed_size(), 0), other)});
+  EXPECT_TRUE(absl::IsDataLoss(tier_->Fetch(kNamespace, found->objects).status()));
+  EXPECT_EQ(tier_->status().refused(), 1);
+}
+
+TEST_F(SharedTierLies, WhatSomebodyHasReplacedStays) {
+  // The lie is read, and by the time that it would be deleted the truth is there: the writer is held up.
+  absl::Notification replaced;
+  std::vector<Entry> half = ArtifactOf(2);
+  half.erase(half.begin());
+  tier_->WriteArtifact(kNamespace, std::move(half), [&](const EntryId&) {
+    replaced.WaitForNotification();
+    return absl::NotFoundError("not here");
+  });
+  redis_->Ask({"HSET", ManifestName(1), ToHex(VariantOf(1)), "a lie"});
+  EXPECT_FALSE(Find(1).ok());
+  EXPECT_EQ(tier_->status().refused(), 1);
+  redis_->Ask({"HSET", ManifestName(1), ToHex(VariantOf(1)), SealedManifest(1)});
+  replaced.Notify();
+  EXPECT_TRUE(Eventually([&] { return tier_->status().writes() == 1; }));
+  EXPECT_EQ(redis_->Ask({"HLEN", ManifestName(1)}), "1");
+}
+
+// ---- A server in trouble ---------------------------------------------------------------------
+
+TEST_F(SharedTierTest, AwayIsAMissAtOnceUntilItIsBack) {
+  Write(1);
+  redis_->Kill();
+  for (int i = 0; i < 20; ++i) TimeOf(*tier_);
+  std::vector<absl::Duration> times;
+  for (int i = 0; i < 100; ++i) times.push_back(TimeOf(*tier_));
+  std::sort(times.begin(), times.end());
+  EXPECT_LT(times[50], absl::Milliseconds(1));
+  EXPECT_FALSE(tier_->status().connected());
+  EXPECT_FALSE(tier_->status().message().empty());
+  redis_->Start();
+  EXPECT_TRUE(Eventually([&] { return tier_->status().connected(); }));
+  Write(1);  // what was flushed is filled again
+  EXPECT_TRUE(Eventually([&] { return Find(1).ok(); }));
+}
+
+TEST_F(SharedTierTest, AWriteWaitsForItsReturn) {
+  redis_->Kill();
+  TimeOf(*tier_);
+  absl::Notification ended;
+  tier_->WriteArtifact(
+      kNamespace, ArtifactOf(1), [](const EntryId&) { return absl::NotFoundError("not here"); },
+      [&] { ended.Notify(); });
+  EXPECT_FALSE(ended.WaitForNotificationWithTimeout(absl::Milliseconds(300)));
+  redis_->Start();
+  ended.WaitForNotification();
+  EXPECT_TRUE(Find(1).ok());
+}
+
+TEST_F(SharedTierTest, ABlackHoleCostsItsLimitAndThenNothing) {
+  redis_->Pause();
+  std::vector<absl::Duration> times;
+  for (int i = 0; i < 300; ++i) times.push_back(TimeOf(*tier_));
+  EXPECT_TRUE(tier_->status().breaker_open());
+  redis_->Continue();
+  std::sort(times.begin(), times.end());
+  std::cout << "a look-up in a black hole: median " << times[150] << ", p99 " << times[297] << ", longest "
+            << times[299] << "\n";
+  EXPECT_LT(times[150], absl::Milliseconds(1));
+  EXPECT_GE(times[297], absl::Milliseconds(50));   // three
+  EXPECT_LT(times[299], absl::Milliseconds(250));  // the machine may be loaded
+  EXPECT_TRUE(Eventually([&] { return !tier_->status().breaker_open() && tier_->status().connected(); }));
+  Write(1);
+  EXPECT_TRUE(Eventually([&] { return Find(1).ok(); }));
+}
+
+// The control: it is the limit that ends it.
+TEST_F(SharedTierTest, WithALongLimitABlackHoleHoldsALookUp) {
+  SharedTier::Options options;
+  options.lookup_limit = absl::Milliseconds(700);
+  const std::unique_ptr<SharedTier> patient = Connect(std::move(options));
+  redis_->Pause();
+  EXPECT_GE(TimeOf(*patient), absl::Milliseconds(700));
+  redis_->Continue();
+}
+
+TEST_F(SharedTierTest, FullDropsWritesAndServesOn) {
+  StartServer({"--maxmemory", "3mb", "--maxmemory-policy", "noeviction"});
+  Write(1);
+  Write(2, 4'000'000);
+  EXPECT_EQ(tier_->status().dropped_writes(), 1);
+  EXPECT_TRUE(Find(1).ok());
+  EXPECT_FALSE(Find(2).ok());  // no manifest without its objects
+}
+
+TEST_F(SharedTierTest, FlushedIsAMiss) {
+  Write(1);
+  redis_->Ask({"FLUSHALL"});
+  EXPECT_TRUE(absl::IsNotFound(Find(1).status()));
+  Write(1);
+  EXPECT_TRUE(Find(1).ok());
+}
+
+TEST_F(SharedTierTest, AReadOnlyReplicaServesAndTakesNothing) {
+  Write(1);
+  EXPECT_EQ(redis_->Ask({"REPLICAOF", "127.0.0.1", "1"}), "OK");
+  Write(2);
+  EXPECT_EQ(tier_->status().dropped_writes(), 1);
+  EXPECT_TRUE(Find(1).ok());
+  redis_->Ask({"REPLICAOF", "NO", "ONE"});
+  Write(2);
+  EXPECT_TRUE(Find(2).ok());
+}
+
+TEST_F(SharedTierTest, WaitingWritesHaveABound) {
+  SharedTier::Options options;
+  options.write_bytes_max = 3'000'000;
+  tier_ = Connect(std::move(options));
+  redis_->Pause();
+  const auto none = [](const EntryId&) { return absl::NotFoundError("not here"); };
+  for (int i = 0; i < 10; ++i) tier_->WriteArtifact(kNamespace, ArtifactOf(i, 1'000'000), none);
+  EXPECT_EQ(tier_->status().dropped_writes(), 8);
+  redis_->Continue();
+}
+
+// A tenant's user of the engine: what is another's it may not touch.
+TEST_F(SharedTierTest, LogsInAsAUserOfTheEngine) {
+  StartServer({"--user", "kiln", "on", ">secret", "~kiln:1:test:*", "&*", "+@all"});
+  SharedTier::Options options;
+  options.login = {"kiln", "secret"};
+  tier_ = Connect(options);
+  ASSERT_TRUE(tier_->status().connected()) << tier_->status().message();
+  Write(1);
+  EXPECT_TRUE(Find(1).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(LookUp(*tier_, 1, "other").status()));
+  options.login.password = "wrong";
+  tier_ = Connect(options);
+  EXPECT_FALSE(tier_->status().connected());
+  EXPECT_NE(tier_->status().message().find("WRONGPASS"), std::string::npos) << tier_->status().message();
+}
+
+}  // namespace
+}  // namespace kiln
