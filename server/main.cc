@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
 #include <iostream>
 
 #include "CLI/CLI.hpp"
@@ -15,12 +16,14 @@
 #include "absl/synchronization/mutex.h"
 #include "cache/chain/old_stores.h"
 #include "cache/chain/store_config.h"
+#include "cache/shared/tier_config.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/private_directory.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/build_id.h"
 #include "server/auth/gate.h"
 #include "server/config/config.h"
+#include "server/config/signing.h"
 #include "server/daemonize.h"
 #include "server/flight/coordinator.h"
 #include "server/listen/kiln_server.h"
@@ -98,6 +101,7 @@ absl::StatusOr<v1::Config> MakeConfig(const Flags& flags) {
   if (flags.embedded) {
     config.mutable_listen()->set_unix_socket(absl::StrCat(flags.runtime_dir, "/kilnd.sock"));
     if (config.idle_exit_seconds() == 0) config.set_idle_exit_seconds(kEmbeddedIdleSeconds);
+    if (config.has_tier()) return absl::InvalidArgumentError("tier: an embedded daemon has none");
     UseAllCores();
   }
   if (!flags.socket.empty()) config.mutable_listen()->set_unix_socket(flags.socket);
@@ -109,6 +113,11 @@ absl::StatusOr<v1::Config> MakeConfig(const Flags& flags) {
   if (!flags.cublas_lt.empty()) config.mutable_measuring()->set_cublas_lt(flags.cublas_lt);
   if (!flags.cudnn.empty()) config.mutable_measuring()->set_cudnn(flags.cudnn);
   if (!flags.cuda_driver.empty()) config.mutable_measuring()->set_driver(flags.cuda_driver);
+  v1::SigningConfig* signing = config.mutable_signing();
+  if (signing->key_file().empty()) {
+    const std::string& beside = flags.config_file.empty() ? config.listen().unix_socket() : flags.config_file;
+    signing->set_key_file(absl::StrCat(std::filesystem::path(beside).parent_path().string(), "/signing.pem"));
+  }
   ApplyDefaults(FolderOfSelf(), &config);
   KILN_RETURN_IF_ERROR(CheckConfig(config));
   return config;
@@ -174,6 +183,29 @@ End WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& s
   }
 }
 
+// Null where none is configured.
+struct Tier {
+  std::unique_ptr<Signing> signing;
+  std::unique_ptr<SharedTier> tier;  // uses the keys
+};
+
+absl::StatusOr<Tier> OpenTier(const v1::Config& config) {
+  Tier opened;
+  if (!config.has_tier()) return opened;
+  KILN_ASSIGN_OR_RETURN(Signing signing, LoadSigning(config.signing()));
+  opened.signing = std::make_unique<Signing>(std::move(signing));
+  KILN_ASSIGN_OR_RETURN(SharedTier::Options options, TierOptions(config.tier()));
+  KILN_ASSIGN_OR_RETURN(
+      opened.tier, SharedTier::Create(std::move(options), &opened.signing->own, &opened.signing->trusted));
+  const v1::TierStatus status = opened.tier->status();
+  if (status.connected()) {
+    spdlog::info("shared tier at {}", status.address());
+  } else {
+    spdlog::warn("the shared tier at {} does not answer yet: {}", status.address(), status.message());
+  }
+  return opened;
+}
+
 absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zygote,
                    const Measuring& measuring, const sigset_t& signals) {
   Stats stats;
@@ -207,13 +239,16 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   store->SetCompiler(pool->hello().compiler_fingerprint());
   const std::unique_ptr<MeasuringPool> gpus = NewMeasuringPool(config.measuring(), measuring.zygote.get());
   Tuner tuner(gpus.get(), measuring.without, store.get(), &stats);
-  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Coordinator> coordinator,
-                        Coordinator::Create(config, store.get(), &index, pool.get(), &tuner, &stats));
+  KILN_ASSIGN_OR_RETURN(const Tier tier, OpenTier(config));
+  KILN_ASSIGN_OR_RETURN(
+      std::unique_ptr<Coordinator> coordinator,
+      Coordinator::Create(config, store.get(), tier.tier.get(), &index, pool.get(), &tuner, &stats));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> people, ThreadExecutor::Create(kPeopleThreads));
   std::atomic<bool> draining{false};
   AdminFacts facts;
   facts.started_unix_seconds = time(nullptr);
   facts.draining = &draining;
+  facts.tier = tier.tier.get();
   // One for all: a server's services are made at a connection, where nothing more may fail.
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<SilenceWatch> silence,
                         SilenceWatch::Create(std::chrono::seconds(config.admission().silent_seconds_max())));

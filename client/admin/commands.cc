@@ -150,6 +150,18 @@ absl::Status ResolveAddress(const std::string& flag, AdminContext* context) {
   return absl::OkStatus();
 }
 
+void AddTier(const v1::TierStatus& tier, Table* table) {
+  std::string state = "connected";
+  if (!tier.connected()) {
+    state = absl::StrCat("NOT CONNECTED: ", tier.message());
+  } else if (tier.breaker_open()) {
+    state = "TOO SLOW, not asked for now";
+  }
+  table->Add({"tier", Printable(absl::StrCat(tier.address(), ", ", state))});
+  table->Add({"", absl::StrCat(tier.hits(), " hits, ", tier.misses(), " misses, ", tier.refused(),
+                               " refused; ", tier.writes(), " writes, ", tier.dropped_writes(), " dropped")});
+}
+
 int RunStatus(const AdminContext& context) {
   v1::StatusReply reply;
   if (int code = Ask(context, &v1::Admin::Stub::Status, v1::StatusRequest(), &reply); code != kExitOk)
@@ -177,6 +189,7 @@ int RunStatus(const AdminContext& context) {
   table.Add({"store", reply.store_directory()});
   table.Add(
       {"", reply.store_writable() ? "writable" : absl::StrCat("NOT WRITABLE: ", reply.store_message())});
+  if (reply.has_tier()) AddTier(reply.tier(), &table);
   if (reply.draining()) table.Add({"state", "stopping: finishes its jobs, takes no new ones"});
   *context.out << table.ToString();
   return kExitOk;

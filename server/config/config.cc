@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cache/shared/tier_config.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 #include "google/protobuf/io/tokenizer.h"
@@ -250,6 +251,7 @@ uint32_t CountGpus() {
 void ApplyDefaults(const std::string& programs, v1::Config* config) {
   if (config->drain_seconds() == 0) config->set_drain_seconds(30);
   ListenDefaults(config->mutable_listen());
+  if (config->has_tier()) TierDefaults(config->mutable_tier());
   if (config->store().hit_index_bytes() == 0)
     config->mutable_store()->set_hit_index_bytes(uint64_t{256} << 20);
   v1::WorkerPoolConfig* workers = config->mutable_workers();
@@ -291,6 +293,12 @@ absl::Status CheckConfig(const v1::Config& config) {
   KILN_RETURN_IF_ERROR(CheckTenants(listen));
   KILN_RETURN_IF_ERROR(CheckIdentities(listen));
   KILN_RETURN_IF_ERROR(CheckConnections(listen));
+  if (config.has_tier()) {
+    // A tier's names begin with its tenant's, which a caller must not choose.
+    if (listen.tenants().empty())
+      return Refuse("tier", "takes listen.tenants, which say who may read and write what");
+    KILN_RETURN_IF_ERROR(CheckTierConfig(config.tier()));
+  }
   const v1::StoreConfig& store = config.store();
   if (store.directory().empty()) return Refuse("store.directory", "is not given (--store)");
   if (store.directory()[0] != '/') return Refuse("store.directory", "is no absolute path");

@@ -5,12 +5,14 @@
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 #include "openssl/rand.h"
+#include "spdlog/spdlog.h"
 
 namespace kiln {
 namespace {
 
 constexpr size_t kJobIdBytes = 16;
 constexpr size_t kDiskThreads = 8;
+constexpr size_t kLookThreads = kTierReaders / 2;  // and as many for transfers: a connection each
 constexpr absl::Duration kDrainStep = absl::Milliseconds(20);
 
 std::string NewJobId() {
@@ -39,24 +41,30 @@ std::shared_ptr<const std::string> Serialized(const v1::LookupReply& reply) {
 
 }  // namespace
 
-Coordinator::Coordinator(const v1::Config& config, Store* store, HitIndex* index, WorkerPool* pool,
-                         Tuner* tuner, Stats* stats)
+Coordinator::Coordinator(const v1::Config& config, Store* store, SharedTier* tier, HitIndex* index,
+                         WorkerPool* pool, Tuner* tuner, Stats* stats)
     : store_(store),
       pool_(pool),
       stats_(stats),
-      keys_(store, index, &clock_),
+      tier_(tier == nullptr ? nullptr : std::make_unique<TierKeys>(tier, store)),
+      keys_(store, tier_.get(), index, &clock_),
       compiler_(config, pool->hello().compiler_fingerprint(), &keys_, tuner, stats),
       table_(TableOptions(config), &clock_, this, this) {}
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Config& config, Store* store,
-                                                                 HitIndex* index, WorkerPool* pool,
-                                                                 Tuner* tuner, Stats* stats) {
-  std::unique_ptr<Coordinator> made(new Coordinator(config, store, index, pool, tuner, stats));
+                                                                 SharedTier* tier, HitIndex* index,
+                                                                 WorkerPool* pool, Tuner* tuner,
+                                                                 Stats* stats) {
+  std::unique_ptr<Coordinator> made(new Coordinator(config, store, tier, index, pool, tuner, stats));
   FlightTable* const table = &made->table_;
   KILN_ASSIGN_OR_RETURN(
       made->strand_,
       Strand::Create(&made->clock_, [table] { return table->NextTick(); }, [table] { table->Tick(); }));
   KILN_ASSIGN_OR_RETURN(made->disk_, ThreadExecutor::Create(kDiskThreads));
+  if (tier != nullptr) {
+    KILN_ASSIGN_OR_RETURN(made->transfers_, ThreadExecutor::Create(kLookThreads));
+    KILN_ASSIGN_OR_RETURN(made->looks_, ThreadExecutor::Create(kLookThreads));
+  }
   KILN_ASSIGN_OR_RETURN(made->gpus_, ThreadExecutor::Create(config.measuring().gpus()));
   return made;
 }
@@ -73,6 +81,8 @@ Coordinator::~Coordinator() {
     work_mutex_.Await(absl::Condition(this, &Coordinator::NothingIsAtWork));
   }
   gpus_ = nullptr;
+  looks_ = nullptr;
+  transfers_ = nullptr;
   // Made artifacts have become writes, which are finished.
   disk_ = nullptr;
   strand_ = nullptr;
@@ -269,17 +279,42 @@ void Coordinator::Stop(FlightId flight) {
 
 void Coordinator::Look(FlightId flight, const std::string& compile_key) {
   if (closing_) return;
-  disk_->Post([this, flight, compile_key] {
-    KnownKeyPtr known = keys_.Load(compile_key);
-    strand_->Post(
-        [this, flight, known = std::move(known)]() mutable { table_.Looked(flight, std::move(known)); });
+  disk_->Post(
+      [this, flight, compile_key] { SayLooked(flight, keys_.Load(compile_key), FlightTable::Where::kHere); });
+}
+
+void Coordinator::SayLooked(FlightId flight, KnownKeyPtr known, FlightTable::Where where) {
+  strand_->Post([this, flight, known = std::move(known), where]() mutable {
+    table_.Looked(flight, std::move(known), where);
   });
+}
+
+// Whatever the tier does, the flight goes on: with what is known without it.
+bool Coordinator::LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
+                              KnownKeyPtr known) {
+  if (tier_ == nullptr || closing_) return false;
+  looks_->Post([this, flight, ns, compile_key, known, deadline = tier_->Deadline()] {
+    absl::StatusOr<SharedTier::Found> found = tier_->LookUp(ns, compile_key, deadline);
+    if (!found.ok()) {
+      SayLooked(flight, known, FlightTable::Where::kEverywhere);
+      return;
+    }
+    auto taken = std::make_shared<SharedTier::Found>(*std::move(found));  // std::function copies
+    transfers_->Post([this, flight, ns, compile_key, taken] {
+      const absl::Status status = tier_->Take(ns, std::move(*taken));
+      if (!status.ok()) spdlog::warn("take a key from the shared tier: {}", status.ToString());
+      keys_.Forget(compile_key);
+      SayLooked(flight, keys_.Load(compile_key), FlightTable::Where::kEverywhere);
+    });
+  });
+  return true;
 }
 
 void Coordinator::Write(FlightId flight, std::shared_ptr<const Artifact> artifact) {
   keys_.Announce(artifact);
   disk_->Post([this, flight, artifact = std::move(artifact)] {
     absl::Status stored = keys_.Put(artifact);
+    if (tier_ != nullptr) tier_->Offer(artifact);
     strand_->Post([this, flight, stored = std::move(stored)] { table_.Stored(flight, stored); });
   });
 }

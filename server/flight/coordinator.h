@@ -5,6 +5,9 @@
 //   Find: a hit, from memory, on the caller's thread        Lookup: with the store, on a thread of the disk's
 //   Compile, Attach, Uploaded, Cancel: inputs of the table (flight_table.h), posted to the strand
 //
+// Where there is a shared tier, a flight whose key the store lacks is looked up there, by threads that do
+// nothing else.
+//
 // No call blocks but those for people. Thread-safe. Limits: the table's; `kDiskThreads` steps and calls are
 // at the disk.
 #pragma once
@@ -30,6 +33,7 @@
 #include "server/flight/flight_table.h"
 #include "server/flight/hit_index.h"
 #include "server/flight/stored_keys.h"
+#include "server/flight/tier_keys.h"
 #include "server/observe/stats.h"
 #include "server/pool/worker_pool.h"
 #include "server/schedule/clock.h"
@@ -40,10 +44,11 @@ namespace kiln {
 
 class Coordinator final : public Workers, public FlightStore {
  public:
-  // All outlive the coordinator. UNAVAILABLE where the system gives no threads.
+  // All outlive the coordinator. `tier` is nullptr where there is none. UNAVAILABLE where the system gives no
+  // threads.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(const v1::Config& config, Store* store,
-                                                             HitIndex* index, WorkerPool* pool, Tuner* tuner,
-                                                             Stats* stats);
+                                                             SharedTier* tier, HitIndex* index,
+                                                             WorkerPool* pool, Tuner* tuner, Stats* stats);
   // After the last caller is gone. Stops what runs, and waits for it.
   ~Coordinator() override;
 
@@ -88,15 +93,18 @@ class Coordinator final : public Workers, public FlightStore {
   bool Drain(absl::Duration limit);
 
  private:
-  Coordinator(const v1::Config& config, Store* store, HitIndex* index, WorkerPool* pool, Tuner* tuner,
-              Stats* stats);
+  Coordinator(const v1::Config& config, Store* store, SharedTier* tier, HitIndex* index, WorkerPool* pool,
+              Tuner* tuner, Stats* stats);
 
   // What the table asks for, on the strand.
   void Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) override;
   void Stop(FlightId flight) override;
   void Look(FlightId flight, const std::string& compile_key) override;
+  bool LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
+                   KnownKeyPtr known) override;
   void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) override;
 
+  void SayLooked(FlightId flight, KnownKeyPtr known, FlightTable::Where where);
   void CountHit(const KnownVariant& variant, const Caller& caller);
   using CompilePtr = std::shared_ptr<FlightCompile>;  // shared by the table's flight and its tasks at work
   CompilePtr CompileOf(FlightId flight, const FlightRequestPtr& request);
@@ -112,6 +120,7 @@ class Coordinator final : public Workers, public FlightStore {
   Store* const store_;
   WorkerPool* const pool_;
   Stats* const stats_;
+  const std::unique_ptr<TierKeys> tier_;  // null: none
   StoredKeys keys_;
   FlightCompiler compiler_;
   std::atomic<CallId> last_call_{0};
@@ -129,6 +138,8 @@ class Coordinator final : public Workers, public FlightStore {
   // In this order: a later one posts to those before it.
   std::unique_ptr<Strand> strand_;
   std::unique_ptr<ThreadExecutor> disk_;
+  std::unique_ptr<ThreadExecutor> transfers_;  // from the tier, which take as long as they are large
+  std::unique_ptr<ThreadExecutor> looks_;      // into the tier, which are short
   std::unique_ptr<ThreadExecutor> gpus_;
 };
 

@@ -133,7 +133,7 @@ void FlightTable::Cancel(CallId id) {
 
 // ---- The store's word ------------------------------------------------------------------------
 
-void FlightTable::Looked(FlightId id, KnownKeyPtr known) {
+void FlightTable::Looked(FlightId id, KnownKeyPtr known, Where where) {
   Flight* flight = Find(id);
   if (flight == nullptr || flight->state != State::kLooking) return;
   AnswerFromKnown(*flight, *known);
@@ -141,6 +141,9 @@ void FlightTable::Looked(FlightId id, KnownKeyPtr known) {
     Erase(*flight);
   } else if (absl::Status refusal = RefusalOf(*known, clock_->WallNow()); !refusal.ok()) {
     EndFailed(*flight, refusal);
+  } else if (where == Where::kHere &&
+             store_->LookFurther(id, flight->request->ns, flight->request->compile_key, known)) {
+    return;
   } else if (flight->request->graph == nullptr) {
     AwaitUpload(*flight);
   } else if (absl::Status room = TakePlace(*flight); !room.ok()) {

@@ -131,6 +131,12 @@ class FlightStore {
  public:
   virtual ~FlightStore() = default;
   virtual void Look(FlightId flight, const std::string& compile_key) = 0;
+  // What the daemon's own store has was not enough. False: there is nowhere else to look; true: `Looked`
+  // comes again, with what others have besides.
+  virtual bool LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
+                           KnownKeyPtr known) {
+    return false;
+  }
   virtual void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) = 0;
 };
 
@@ -166,7 +172,8 @@ class FlightTable {
   void Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call);
   void Uploaded(CallId id, absl::StatusOr<GraphPtr> graph);
   void Cancel(CallId id);  // the caller left: it is told nothing more
-  void Looked(FlightId id, KnownKeyPtr known);
+  enum class Where { kHere, kEverywhere };
+  void Looked(FlightId id, KnownKeyPtr known, Where where = Where::kHere);
   void Progress(FlightId id, absl::string_view phase, FlightEventPtr event);  // null: the phase alone
   // The worker or GPU was taken for `seconds`. `typical`: others of its kind will be as long.
   void Ended(TaskId id, double seconds, bool typical);

@@ -186,6 +186,7 @@ void StoredKeys::PutRefusal(const FlightRequest& request, const absl::Status& st
   if (absl::Status put = store_->artifacts().Put(batch); !put.ok()) {
     spdlog::warn("store a refusal: {}", put.ToString());
   }
+  if (tier_ != nullptr) tier_->OfferRefusal(request.ns, batch);
   index_->Erase(request.compile_key);
 }
 

@@ -20,15 +20,16 @@
 #include "server/flight/flight_table.h"
 #include "server/flight/hit_index.h"
 #include "server/flight/known_key.h"
+#include "server/flight/tier_keys.h"
 #include "server/schedule/clock.h"
 
 namespace kiln {
 
 class StoredKeys {
  public:
-  // All outlive this.
-  StoredKeys(Store* store, HitIndex* index, const Clock* clock)
-      : store_(store), index_(index), clock_(clock) {}
+  // All outlive this. `tier` is nullptr where there is none.
+  StoredKeys(Store* store, TierKeys* tier, HitIndex* index, const Clock* clock)
+      : store_(store), tier_(tier), index_(index), clock_(clock) {}
 
   // From memory alone; nullptr: ask `Load`.
   KnownKeyPtr Find(absl::string_view compile_key) { return index_->Find(compile_key); }
@@ -67,6 +68,7 @@ class StoredKeys {
   void MakeRoom(const KnownKey& known, const std::string& new_variant);
 
   Store* const store_;
+  TierKeys* const tier_;
   HitIndex* const index_;
   const Clock* const clock_;
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "cache/shared/shared_tier.h"
 #include "cache/store.h"
 #include "kiln/v1/admin.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
@@ -24,6 +25,7 @@ struct AdminFacts {
   int64_t started_unix_seconds = 0;
   const std::atomic<bool>* draining = nullptr;  // not owned
   std::string address;                          // where the daemon listens
+  const SharedTier* tier = nullptr;             // not owned; null where there is none
 };
 
 class AdminService final : public v1::Admin::CallbackService {

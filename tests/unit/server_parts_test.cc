@@ -669,7 +669,7 @@ TEST_F(Scratch, WhatAFlightTakesFromTheStoreIsNotEvicted) {
     now += 24 * 3600;  // nobody has used it for long
     HitIndex index(1 << 20);
     SystemClock clock;
-    StoredKeys keys(store->get(), &index, &clock);
+    StoredKeys keys(store->get(), /*tier=*/nullptr, &index, &clock);
     std::vector<Holds::Hold> holds;
     ASSERT_TRUE(keys.ReadKernel("key", &holds).ok());
     if (!held) holds.clear();
@@ -691,7 +691,7 @@ TEST_F(Scratch, ANewVariantTakesNoPinnedOnesPlace) {
   ASSERT_TRUE(store.ok()) << store.status();
   HitIndex index(1 << 20);
   SystemClock clock;
-  StoredKeys keys(store->get(), &index, &clock);
+  StoredKeys keys(store->get(), /*tier=*/nullptr, &index, &clock);
   std::vector<EntryId> variants;
   for (size_t i = 0; i < kVariantsPerKeyMax + 2; ++i) {
     ArtifactIngredients ingredients;
@@ -723,7 +723,7 @@ TEST_F(Scratch, AVariantWithoutItsObjectsIsNoHit) {
   std::erase_if(torn->entries, [](const Entry& entry) { return entry.id.kind == EntryKind::kObject; });
   HitIndex index(1 << 20);
   SystemClock clock;
-  StoredKeys keys(store->get(), &index, &clock);
+  StoredKeys keys(store->get(), /*tier=*/nullptr, &index, &clock);
   keys.Announce(torn);
   EXPECT_EQ(keys.Put(torn).code(), absl::StatusCode::kAborted);
   EXPECT_TRUE(keys.Load(whole->compile_key)->variants.empty());

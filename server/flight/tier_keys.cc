@@ -1,0 +1,84 @@
+#include "server/flight/tier_keys.h"
+
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+#include "kiln/v1/record.pb.h"
+
+namespace kiln {
+namespace {
+
+// The record that the maker of a manifest stored for one of its kernels.
+Entry KernelEntry(const v1::ManifestKernel& kernel) {
+  v1::ManifestKernel record;
+  record.set_kernel_key(kernel.kernel_key());
+  *record.mutable_loop_ir() = kernel.loop_ir();
+  *record.mutable_object() = kernel.object();
+  return {{EntryKind::kKernel, kernel.kernel_key()}, MakeEntryValue(SerializeDeterministic(record))};
+}
+
+// What making it took, where it was made.
+uint32_t RebuildMs(const std::vector<Entry>& entries) {
+  for (const Entry& entry : entries) {
+    v1::RequestRecord record;
+    if (entry.id.kind == EntryKind::kMeta && ParseProto(*entry.value, "request record", &record).ok())
+      return static_cast<uint32_t>(1e3 * (record.plan_seconds() + record.emit_seconds()));
+  }
+  return 0;
+}
+
+}  // namespace
+
+absl::StatusOr<SharedTier::Found> TierKeys::LookUp(const std::string& ns, const std::string& compile_key,
+                                                   MonotonicTime deadline) {
+  KILN_ASSIGN_OR_RETURN(SharedTier::Found found, tier_->LookUp(ns, compile_key, deadline));
+  std::vector<EntryId> ids;
+  for (const Entry& entry : found.entries) ids.push_back(entry.id);
+  for (const v1::ObjectRef& object : found.objects) ids.push_back({EntryKind::kObject, object.digest()});
+  KILN_ASSIGN_OR_RETURN(const std::vector<EntryId> missing, store_->artifacts().FindMissing(ids));
+  const absl::flat_hash_set<EntryId> lacks(missing.begin(), missing.end());
+  SharedTier::Found rest;
+  bool news = false;
+  for (Entry& entry : found.entries) {
+    if (!lacks.contains(entry.id)) continue;
+    news = news || entry.id.kind != EntryKind::kMeta;
+    rest.entries.push_back(std::move(entry));
+  }
+  if (!news) return absl::NotFoundError("the shared tier has no more of the key than the store");
+  for (v1::ObjectRef& object : found.objects) {
+    if (lacks.contains({EntryKind::kObject, object.digest()})) rest.objects.push_back(std::move(object));
+  }
+  return rest;
+}
+
+absl::Status TierKeys::Take(const std::string& ns, SharedTier::Found found) {
+  KILN_ASSIGN_OR_RETURN(std::vector<Entry> batch, tier_->Fetch(ns, found.objects));
+  const uint32_t rebuild_ms = RebuildMs(found.entries);
+  absl::flat_hash_map<std::string, Entry> kernels;
+  for (const Entry& entry : found.entries) {
+    if (entry.id.kind != EntryKind::kManifest) continue;
+    v1::SignedManifest signed_manifest;
+    v1::Manifest manifest;
+    KILN_RETURN_IF_ERROR(ParseProto(*entry.value, "manifest", &signed_manifest));
+    KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
+    for (const v1::ManifestKernel& kernel : manifest.kernels())
+      kernels.emplace(kernel.kernel_key(), KernelEntry(kernel));
+  }
+  for (auto& [key, entry] : kernels) batch.push_back(std::move(entry));
+  for (Entry& entry : found.entries) {
+    if (entry.id.kind == EntryKind::kManifest) entry.rebuild_ms = rebuild_ms;
+    batch.push_back(std::move(entry));
+  }
+  return store_->artifacts().Put(batch);
+}
+
+void TierKeys::Offer(const std::shared_ptr<const Artifact>& artifact) {
+  // With the artifact its holds live on: what it names is not evicted meanwhile.
+  tier_->WriteArtifact(artifact->ns, artifact->entries,
+                       [store = store_, artifact](const EntryId& id) { return store->inspection().Get(id); });
+}
+
+}  // namespace kiln

@@ -1,0 +1,44 @@
+// Between the daemon's own store and the shared tier: takes into the store what the tier has of a key, and
+// offers the tier what is made here.
+//
+// Thread-safe. LookUp and Take block, each within the tier's limits; the others return at once.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cache/shared/shared_tier.h"
+#include "cache/store.h"
+#include "server/build/artifact.h"
+
+namespace kiln {
+
+class TierKeys {
+ public:
+  // Both outlive this.
+  TierKeys(SharedTier* tier, Store* store) : tier_(tier), store_(store) {}
+
+  // When a look-up that begins now is over.
+  MonotonicTime Deadline() const { return MonotonicAfter(tier_->lookup_limit()); }
+  // What the tier has and the store lacks. NOT_FOUND: nothing.
+  absl::StatusOr<SharedTier::Found> LookUp(const std::string& ns, const std::string& compile_key,
+                                           MonotonicTime deadline);
+  // Fetches what that names, and puts all of it into the store; then it is known as what was compiled here
+  // is.
+  absl::Status Take(const std::string& ns, SharedTier::Found found);
+
+  // After the store has it, or has refused it.
+  void Offer(const std::shared_ptr<const Artifact>& artifact);
+  void OfferRefusal(const std::string& ns, const std::vector<Entry>& batch) {
+    tier_->WriteRefusal(ns, batch);
+  }
+
+ private:
+  SharedTier* const tier_;
+  Store* const store_;
+};
+
+}  // namespace kiln
