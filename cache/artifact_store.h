@@ -2,14 +2,15 @@
 // decorators, one a file; chain/store_config.h builds the chain that kilnd uses.
 //
 // Keys and values. An entry is (kind, key, value); keys and values are byte strings. The layout:
-//   kManifest  compile_key (32) + variant_id (32)   serialized v1.SignedManifest, a record a variant
+//   kManifest  compile_key (32) + variant_id (32)   v1.Manifest, a record a variant; signed
 //   kObject    SHA-256 of the raw bytes (32)        one zstd frame of them, with its content size
-//   kKernel    KernelKey                            serialized v1.ManifestKernel
-//   kTuning    TuningKey                            the tuner's record
-//   kFailure   compile_key (32)                     a cacheable refusal (unsupported, invalid)
+//   kKernel    KernelKey                            v1.ManifestKernel; signed
+//   kTuning    TuningKey                            v1.Measurement; signed
+//   kFailure   compile_key (32)                     v1.FailureRecord (unsupported, invalid); signed
 //   kUses      kind byte + key                      the catalogue's own; refused by Put and Get
 //   kMeta      compile_key (32) + a tag             facts for people (key ingredients, notes); lives
 //                                                   as long as a manifest or failure of that key
+// What is signed is in a v1.SignedEnvelope (signatures.h; v1.SignedManifest is one).
 // Who asks for "all variants of a key" uses Catalog::Scan with the compile key as prefix.
 //
 // Values are shared, not owned: the same verified bytes are at once in the memory tier, in several

@@ -52,6 +52,7 @@ constexpr absl::Duration kLastWordsGrace = absl::Seconds(1);
 
 struct Flags {
   std::string config_file, socket, tcp, store, log_file, runtime_dir, worker, cublas_lt, cudnn, cuda_driver;
+  std::string signing_key;
   uint32_t workers = 0;
   int64_t idle_exit_seconds = -1;
   bool embedded = false;
@@ -65,6 +66,10 @@ int ParseFlags(int argc, char** argv, Flags* flags) {
   app.add_option("--socket", flags->socket, "Unix socket to listen on (absolute path)");
   app.add_option("--tcp", flags->tcp, "HOST:PORT to listen on, by mutual TLS (listen.tls); port 0 picks one");
   app.add_option("--store", flags->store, "Directory of the store (absolute path)");
+  app.add_option(
+      "--signing-key", flags->signing_key,
+      "File of the key that signs what is made here, made where there is none; default: signing.pem "
+      "beside the configuration, or the socket");
   app.add_option("--workers", flags->workers, "Compiler processes; default: one a core");
   app.add_option("--worker-binary", flags->worker, "Default: kiln-worker beside kilnd");
   app.add_option("--cublas-lt", flags->cublas_lt,
@@ -113,12 +118,8 @@ absl::StatusOr<v1::Config> MakeConfig(const Flags& flags) {
   if (!flags.cublas_lt.empty()) config.mutable_measuring()->set_cublas_lt(flags.cublas_lt);
   if (!flags.cudnn.empty()) config.mutable_measuring()->set_cudnn(flags.cudnn);
   if (!flags.cuda_driver.empty()) config.mutable_measuring()->set_driver(flags.cuda_driver);
-  v1::SigningConfig* signing = config.mutable_signing();
-  if (signing->key_file().empty()) {
-    const std::string& beside = flags.config_file.empty() ? config.listen().unix_socket() : flags.config_file;
-    signing->set_key_file(absl::StrCat(std::filesystem::path(beside).parent_path().string(), "/signing.pem"));
-  }
-  ApplyDefaults(FolderOfSelf(), &config);
+  if (!flags.signing_key.empty()) config.mutable_signing()->set_key_file(flags.signing_key);
+  ApplyDefaults(FolderOfSelf(), flags.config_file, &config);
   KILN_RETURN_IF_ERROR(CheckConfig(config));
   return config;
 }
@@ -184,34 +185,29 @@ End WaitForEnd(const v1::Config& config, const sigset_t& signals, const Stats& s
 }
 
 // Null where none is configured.
-struct Tier {
-  std::unique_ptr<Signing> signing;
-  std::unique_ptr<SharedTier> tier;  // uses the keys
-};
-
-absl::StatusOr<Tier> OpenTier(const v1::Config& config) {
-  Tier opened;
-  if (!config.has_tier()) return opened;
-  KILN_ASSIGN_OR_RETURN(Signing signing, LoadSigning(config.signing()));
-  opened.signing = std::make_unique<Signing>(std::move(signing));
+absl::StatusOr<std::unique_ptr<SharedTier>> OpenTier(const v1::Config& config, const Signatures& signatures) {
+  if (!config.has_tier()) return nullptr;
   KILN_ASSIGN_OR_RETURN(SharedTier::Options options, TierOptions(config.tier()));
-  KILN_ASSIGN_OR_RETURN(
-      opened.tier, SharedTier::Create(std::move(options), &opened.signing->own, &opened.signing->trusted));
-  const v1::TierStatus status = opened.tier->status();
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<SharedTier> tier,
+                        SharedTier::Create(std::move(options), &signatures));
+  const v1::TierStatus status = tier->status();
   if (status.connected()) {
     spdlog::info("shared tier at {}", status.address());
   } else {
     spdlog::warn("the shared tier at {} does not answer yet: {}", status.address(), status.message());
   }
-  return opened;
+  return tier;
 }
 
 absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zygote,
                    const Measuring& measuring, const sigset_t& signals) {
   Stats stats;
+  // After the fork of those who start workers: none of them ever held the key.
+  KILN_ASSIGN_OR_RETURN(const Signatures signatures, Signatures::Load(config.signing()));
   HitIndex index(config.store().hit_index_bytes());
-  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Store> store,
-                        NewStore(config.store(), StoreEnvironment(), where_in_use));
+  StoreEnvironment environment;
+  environment.signatures = &signatures;
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, NewStore(config.store(), environment, where_in_use));
   store->OnEvicted([&index](absl::Span<const EntryId> ids) {
     for (const EntryId& id : ids) {
       if (id.kind == EntryKind::kManifest) index.Erase(absl::string_view(id.key).substr(0, kDigestBytes));
@@ -238,27 +234,28 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   std::unique_ptr<WorkerPool> pool = *std::move(started);
   store->SetCompiler(pool->hello().compiler_fingerprint());
   const std::unique_ptr<MeasuringPool> gpus = NewMeasuringPool(config.measuring(), measuring.zygote.get());
-  Tuner tuner(gpus.get(), measuring.without, store.get(), &stats);
-  KILN_ASSIGN_OR_RETURN(const Tier tier, OpenTier(config));
+  Tuner tuner(gpus.get(), measuring.without, &signatures, store.get(), &stats);
+  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<SharedTier> tier, OpenTier(config, signatures));
   KILN_ASSIGN_OR_RETURN(
       std::unique_ptr<Coordinator> coordinator,
-      Coordinator::Create(config, store.get(), tier.tier.get(), &index, pool.get(), &tuner, &stats));
+      Coordinator::Create(config, &signatures, store.get(), tier.get(), &index, pool.get(), &tuner, &stats));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> people, ThreadExecutor::Create(kPeopleThreads));
   std::atomic<bool> draining{false};
   AdminFacts facts;
   facts.started_unix_seconds = time(nullptr);
   facts.draining = &draining;
-  facts.tier = tier.tier.get();
+  facts.tier = tier.get();
   // One for all: a server's services are made at a connection, where nothing more may fail.
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<SilenceWatch> silence,
                         SilenceWatch::Create(std::chrono::seconds(config.admission().silent_seconds_max())));
   std::vector<std::unique_ptr<grpc::Service>> services;
   const auto services_of = [&](const Gate& gate, const std::string& address) -> std::vector<grpc::Service*> {
     facts.address = address;
-    services.push_back(
-        std::make_unique<CompileService>(config, gate, silence.get(), pool.get(), coordinator.get(), &stats));
-    services.push_back(std::make_unique<AdminService>(config, gate, facts, store.get(), pool.get(),
-                                                      gpus.get(), coordinator.get(), people.get(), &stats));
+    services.push_back(std::make_unique<CompileService>(config, gate, &signatures, silence.get(), pool.get(),
+                                                        coordinator.get(), &stats));
+    services.push_back(std::make_unique<AdminService>(config, gate, facts, &signatures, store.get(),
+                                                      pool.get(), gpus.get(), coordinator.get(), people.get(),
+                                                      &stats));
     return {services.end()[-2].get(), services.back().get()};
   };
   KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), services_of));

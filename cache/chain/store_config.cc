@@ -141,9 +141,11 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
   KILN_ASSIGN_OR_RETURN(
       std::unique_ptr<ArtifactStore> engine,
       OpenEngine(EngineOptions(config, budget, env), environment.env == nullptr, where_in_use));
-  auto verifying = std::make_unique<VerifyingStore>(
-      std::move(engine), config.dangerously_no_verify() ? VerifyingStore::Mode::kDangerouslyBelieve
-                                                        : VerifyingStore::Mode::kVerify);
+  auto verifying = std::make_unique<VerifyingStore>(std::move(engine),
+                                                    config.dangerously_no_verify()
+                                                        ? VerifyingStore::Mode::kDangerouslyBelieve
+                                                        : VerifyingStore::Mode::kVerify,
+                                                    env.signatures);
   verifying_ = verifying.get();
   auto memory_store = std::make_unique<MemoryStore>(memory);
   EvictingOptions evicting_options;
@@ -184,6 +186,7 @@ StoreStatistics StoreChain::statistics() const {
   statistics.coalesced = coalescing_->shared();
   statistics.incomplete = completeness_->incomplete();
   statistics.quarantined = verifying_->quarantined();
+  statistics.refused_signatures = verifying_->refused_signatures();
   statistics.evicted = evicting_->evicted();
   statistics.unread = evicting_->unread();
   statistics.scrubbed = scrubber_ != nullptr ? scrubber_->entries_read() : 0;

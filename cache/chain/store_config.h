@@ -2,8 +2,8 @@
 //
 //   metrics ▷ uses ▷ completeness ▷ coalescing ▷ tiered( memory ▷ evicting ▷ verifying ▷ rocksdb )
 //
-// so that bytes are checked once, when they enter memory from disk, and a manifest is a hit only if
-// everything it names is there.
+// so that bytes and signatures are checked once, when they enter memory from disk, and a manifest is a hit
+// only if everything it names is there.
 //
 // A directory that can't be written (permissions, read-only file system, disk full) is no reason to
 // refuse service: the store is then read-only if a database is there, or else memory only; every
@@ -19,6 +19,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "cache/signatures.h"
 #include "cache/store.h"
 #include "kiln/v1/config.pb.h"
 
@@ -33,10 +34,12 @@ inline constexpr uint64_t kStoreEntriesMaxDefault = 8'000'000;
 inline constexpr uint64_t kStoreScrubBytesDefault = uint64_t{1} << 20;  // a second
 inline constexpr uint64_t kStoreMemoryBytesDefault = uint64_t{256} << 20;
 
-// Seams for tests; the defaults are the real ones.
+// Where the store is; but for the signatures, seams for tests.
 struct StoreEnvironment {
   rocksdb::Env* env = nullptr;  // not owned, outlives the store
   std::function<int64_t()> now_unix_seconds;
+  // Whose entries count; not owned, outlives the store. kilnd has one. Null: everybody's.
+  const Signatures* signatures = nullptr;
 };
 
 // Where another process has the store open: ABORTED, or a store in memory alone.

@@ -4,6 +4,8 @@
 #include <climits>
 
 #include "absl/strings/str_cat.h"
+#include "cache/signatures.h"
+#include "compiler/support/status_macros.h"
 #include "kiln/v1/artifact.pb.h"
 
 namespace kiln {
@@ -38,17 +40,14 @@ void SortAndUnique(References* references) {
 
 absl::StatusOr<References> ReferencesOf(EntryKind kind, absl::string_view value) {
   References references;
+  KILN_ASSIGN_OR_RETURN(const v1::SignedEnvelope envelope, OpenEnvelope(value));
   if (kind == EntryKind::kKernel) {
     v1::ManifestKernel kernel;
-    if (!Parse(value, &kernel)) return absl::DataLossError("kernel record does not parse");
+    if (!Parse(envelope.value(), &kernel)) return absl::DataLossError("kernel record does not parse");
     AddKernel(kernel, &references);
   } else if (kind == EntryKind::kManifest) {
-    v1::SignedManifest signed_manifest;
     v1::Manifest manifest;
-    if (!Parse(value, &signed_manifest) ||
-        !Parse({signed_manifest.manifest().data(), signed_manifest.manifest().size()}, &manifest)) {
-      return absl::DataLossError("manifest does not parse");
-    }
+    if (!Parse(envelope.value(), &manifest)) return absl::DataLossError("manifest does not parse");
     for (const v1::ManifestKernel& kernel : manifest.kernels()) AddKernel(kernel, &references);
   }
   SortAndUnique(&references);

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "cache/checks/entry_envelope.h"
 #include "compiler/support/digest.h"
@@ -28,13 +29,28 @@ absl::Status CheckObject(const EntryId& id, absl::string_view packed) {
   return absl::OkStatus();
 }
 
+constexpr char kSignature[] = "kiln/signature";  // marks what is damaged by its signature alone
+
 }  // namespace
+
+absl::Status VerifyingStore::CheckSignature(const EntryId& id, absl::string_view value) const {
+  if (signatures_ == nullptr || !IsSigned(id.kind)) return absl::OkStatus();
+  return signatures_->Verify(id, value);
+}
 
 absl::StatusOr<EntryValue> VerifyingStore::Read(const EntryId& id) {
   KILN_ASSIGN_OR_RETURN(EntryValue sealed, base_->Get(id));
   absl::StatusOr<absl::string_view> payload =
       mode_ == Mode::kVerify ? OpenEntry(id, *sealed) : OpenEntryUnchecked(*sealed);
   KILN_RETURN_IF_ERROR(payload.status());
+  const absl::Status counts = mode_ == Mode::kVerify ? CheckSignature(id, *payload) : absl::OkStatus();
+  if (!counts.ok()) {
+    absl::Status refused =
+        absl::DataLossError(absl::StrCat("the signature of ", EntryKindName(id.kind), " ", ToHex(id.key),
+                                         " does not count: ", counts.message()));
+    refused.SetPayload(kSignature, absl::Cord());
+    return refused;
+  }
   return MakeEntryValue(std::string(*payload));
 }
 
@@ -48,6 +64,9 @@ absl::StatusOr<EntryValue> VerifyingStore::Quarantine(const EntryId& id) {
   absl::StatusOr<EntryValue> again = Read(id);
   if (!absl::IsDataLoss(again.status())) return again;
   quarantined_.fetch_add(1, std::memory_order_relaxed);
+  if (again.status().GetPayload(kSignature).has_value()) {
+    refused_signatures_.fetch_add(1, std::memory_order_relaxed);
+  }
   // Should it not go (a full disk), it is found damaged again at the next read: a miss either way.
   absl::Status deleted = base_->Delete({id});
   return absl::NotFoundError(
@@ -60,6 +79,10 @@ absl::Status VerifyingStore::Put(absl::Span<const Entry> batch) {
   sealed.reserve(batch.size());
   for (const Entry& entry : batch) {
     if (entry.id.kind == EntryKind::kObject) KILN_RETURN_IF_ERROR(CheckObject(entry.id, *entry.value));
+    if (const absl::Status counts = CheckSignature(entry.id, *entry.value); !counts.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(EntryKindName(entry.id.kind), " whose signature does not count: ", counts.message()));
+    }
     sealed.push_back({entry.id, MakeEntryValue(SealEntry(entry.id, *entry.value)), entry.rebuild_ms});
   }
   absl::ReaderMutexLock lock(&writing_);

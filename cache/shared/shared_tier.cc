@@ -52,14 +52,14 @@ absl::Status AddObjects(const Entry& manifest_entry, absl::flat_hash_set<std::st
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options, const SigningKey* signer,
-                                                               const TrustedKeys* trusted) {
+absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options,
+                                                               const Signatures* signatures) {
   RedisPool::Options pool;
   KILN_ASSIGN_OR_RETURN(pool.address, RedisAddress::Parse(options.address));
   pool.login = options.login;
   pool.connections = kTierReaders + kConnectionsOfWriter;
   const uint64_t write_bytes_max = options.write_bytes_max;
-  std::unique_ptr<SharedTier> made(new SharedTier(std::move(options), signer, trusted));
+  std::unique_ptr<SharedTier> made(new SharedTier(std::move(options), signatures));
   KILN_ASSIGN_OR_RETURN(made->pool_, RedisPool::Create(std::move(pool)));
   KILN_ASSIGN_OR_RETURN(made->writer_, TierWriter::Create(write_bytes_max));
   return made;
@@ -197,8 +197,8 @@ absl::StatusOr<Entry> SharedTier::OpenObject(const std::string& ns, const v1::Ob
 
 absl::StatusOr<std::string> SharedTier::Open(const std::string& ns, const EntryId& id,
                                              absl::string_view sealed) {
-  if (options_.dangerously_believe) return OpenTierValueUnchecked(sealed);
-  return OpenTierValue(*trusted_, id.kind, ns, id.key, sealed);
+  if (options_.dangerously_believe) return OpenTierValueUnchecked(id, sealed);
+  return OpenTierValue(*signatures_, id, ns, sealed);
 }
 
 // `field`: empty for what is no hash.
@@ -219,14 +219,14 @@ void SharedTier::Refuse(std::string name, std::string field, absl::string_view v
 void SharedTier::WriteArtifact(const std::string& ns, std::vector<Entry> entries, ReadLocal local,
                                std::function<void()> ended) {
   const uint64_t bytes = BytesOf(entries);
-  auto artifact = std::make_shared<TierArtifact>(pool_.get(), signer_, ns, options_.unused_limit,
+  auto artifact = std::make_shared<TierArtifact>(pool_.get(), signatures_, ns, options_.unused_limit,
                                                  std::move(entries), std::move(local));
   writer_->Post(bytes, [artifact] { return artifact->Write(); }, std::move(ended));
 }
 
 void SharedTier::WriteRefusal(const std::string& ns, std::vector<Entry> entries) {
   const uint64_t bytes = BytesOf(entries);
-  auto artifact = std::make_shared<TierArtifact>(pool_.get(), signer_, ns, options_.unused_limit,
+  auto artifact = std::make_shared<TierArtifact>(pool_.get(), signatures_, ns, options_.unused_limit,
                                                  std::move(entries), nullptr);
   writer_->Post(bytes, [artifact] { return artifact->WriteRefusal(); });
 }

@@ -29,9 +29,9 @@
 #include "cache/artifact_store.h"
 #include "cache/shared/redis_pool.h"
 #include "cache/shared/tier_writer.h"
+#include "cache/signatures.h"
 #include "compiler/support/breaker.h"
 #include "compiler/support/monotonic_time.h"
-#include "compiler/support/signature.h"
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/artifact.pb.h"
 
@@ -50,10 +50,9 @@ class SharedTier {
     // DANGEROUS, for the negative control of a test only: signatures and digests are not checked.
     bool dangerously_believe = false;
   };
-  // The keys outlive the tier. INVALID_ARGUMENT for an address that is none, UNAVAILABLE where the system
-  // gives no thread; that nobody answers there is no error.
-  static absl::StatusOr<std::unique_ptr<SharedTier>> Create(Options options, const SigningKey* signer,
-                                                            const TrustedKeys* trusted);
+  // The signatures outlive the tier. INVALID_ARGUMENT for an address that is none, UNAVAILABLE where the
+  // system gives no thread; that nobody answers there is no error.
+  static absl::StatusOr<std::unique_ptr<SharedTier>> Create(Options options, const Signatures* signatures);
 
   absl::Duration lookup_limit() const { return options_.lookup_limit; }
 
@@ -78,8 +77,8 @@ class SharedTier {
   v1::TierStatus status() const;
 
  private:
-  SharedTier(Options options, const SigningKey* signer, const TrustedKeys* trusted)
-      : options_(std::move(options)), signer_(signer), trusted_(trusted) {}
+  SharedTier(Options options, const Signatures* signatures)
+      : options_(std::move(options)), signatures_(signatures) {}
 
   absl::StatusOr<std::vector<RedisReplyPtr>> Ask(absl::Span<const RedisCommand> commands,
                                                  MonotonicTime deadline);
@@ -93,8 +92,7 @@ class SharedTier {
   void Refuse(std::string name, std::string field, absl::string_view value);
 
   const Options options_;
-  const SigningKey* const signer_;
-  const TrustedKeys* const trusted_;
+  const Signatures* const signatures_;
   Breaker breaker_{{3, absl::Milliseconds(100), absl::Seconds(10)}};
   std::atomic<uint64_t> hits_{0};
   std::atomic<uint64_t> misses_{0};

@@ -41,10 +41,10 @@ absl::Duration TierTransferTime(uint64_t bytes) {
   return absl::Seconds(static_cast<double>(bytes) / kBytesPerSecond);
 }
 
-TierArtifact::TierArtifact(RedisPool* pool, const SigningKey* signer, std::string ns,
+TierArtifact::TierArtifact(RedisPool* pool, const Signatures* signatures, std::string ns,
                            absl::Duration unused_limit, std::vector<Entry> entries, ReadLocal local)
     : pool_(pool),
-      signer_(signer),
+      signatures_(signatures),
       ns_(std::move(ns)),
       unused_limit_(unused_limit),
       entries_(std::move(entries)),
@@ -129,10 +129,11 @@ absl::Status TierArtifact::WriteObjects(absl::Span<const Object> objects) {
     if (packed->size() != object.size) return absl::FailedPreconditionError("an object of another size");
     for (uint64_t i = 0; i < TierChunks(object.size); ++i) {
       const absl::string_view chunk = absl::string_view(*packed).substr(i * kTierChunkBytes, kTierChunkBytes);
-      commands.push_back(Set(TierChunkName(ns_, object.digest, object.size, i),
-                             SealTierValue(*signer_, EntryKind::kObject, ns_,
-                                           TierChunkKey(object.digest, object.size, i), chunk),
-                             unused_limit_));
+      commands.push_back(
+          Set(TierChunkName(ns_, object.digest, object.size, i),
+              SealTierValue(*signatures_, {EntryKind::kObject, TierChunkKey(object.digest, object.size, i)},
+                            ns_, chunk),
+              unused_limit_));
       bytes += chunk.size();
       if (bytes < kBytesAtOnce) continue;
       KILN_RETURN_IF_ERROR(Run(commands, bytes));
@@ -150,15 +151,15 @@ absl::Status TierArtifact::WriteKernels(absl::Span<const std::string> kernel_key
     if (absl::IsNotFound(record.status())) continue;  // evicted since; the manifest does without
     KILN_RETURN_IF_ERROR(record.status());
     commands.push_back(Set(TierName(ns_, key, "k"),
-                           SealTierValue(*signer_, EntryKind::kKernel, ns_, key, **record), unused_limit_));
+                           SealTierValue(*signatures_, {EntryKind::kKernel, key}, ns_, **record),
+                           unused_limit_));
   }
   return Run(commands, 0);
 }
 
 absl::Status TierArtifact::WriteManifest(const Entry& manifest) {
   const std::string compile_key = CompileKeyOf(manifest.id);
-  const std::string sealed =
-      SealTierValue(*signer_, EntryKind::kManifest, ns_, manifest.id.key, *manifest.value);
+  const std::string sealed = SealTierValue(*signatures_, manifest.id, ns_, *manifest.value);
   return Run({{"EVAL", kKeepVariant, "1", TierName(ns_, compile_key, "m"),
                ToHex(manifest.id.key.substr(kDigestBytes)), sealed, absl::StrCat(kVariantsPerKeyMax),
                Seconds(unused_limit_)}},
@@ -168,10 +169,9 @@ absl::Status TierArtifact::WriteManifest(const Entry& manifest) {
 absl::Status TierArtifact::WriteRecord() {
   for (const Entry& entry : entries_) {
     if (entry.id.kind != EntryKind::kMeta) continue;
-    KILN_RETURN_IF_ERROR(
-        Run({Set(TierName(ns_, CompileKeyOf(entry.id), "r"),
-                 SealTierValue(*signer_, EntryKind::kMeta, ns_, entry.id.key, *entry.value), unused_limit_)},
-            entry.value->size()));
+    KILN_RETURN_IF_ERROR(Run({Set(TierName(ns_, CompileKeyOf(entry.id), "r"),
+                                  SealTierValue(*signatures_, entry.id, ns_, *entry.value), unused_limit_)},
+                             entry.value->size()));
   }
   return absl::OkStatus();
 }
@@ -181,8 +181,7 @@ absl::Status TierArtifact::WriteRefusal() {
   for (const Entry& entry : entries_) {
     if (entry.id.kind != EntryKind::kFailure) continue;
     KILN_RETURN_IF_ERROR(
-        Run({Set(TierName(ns_, entry.id.key, "f"),
-                 SealTierValue(*signer_, EntryKind::kFailure, ns_, entry.id.key, *entry.value),
+        Run({Set(TierName(ns_, entry.id.key, "f"), SealTierValue(*signatures_, entry.id, ns_, *entry.value),
                  std::min(kRefusalLife, unused_limit_))},
             entry.value->size()));
   }

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "cache/artifact_store.h"
 #include "cache/shared/redis_pool.h"
-#include "compiler/support/signature.h"
+#include "cache/signatures.h"
 
 namespace kiln {
 
@@ -25,7 +25,7 @@ class TierArtifact {
  public:
   using ReadLocal = std::function<absl::StatusOr<EntryValue>(const EntryId&)>;
   // `entries`: a batch as the store takes it. All outlive this.
-  TierArtifact(RedisPool* pool, const SigningKey* signer, std::string ns, absl::Duration unused_limit,
+  TierArtifact(RedisPool* pool, const Signatures* signatures, std::string ns, absl::Duration unused_limit,
                std::vector<Entry> entries, ReadLocal local);
 
   absl::Status Write();
@@ -47,7 +47,7 @@ class TierArtifact {
   absl::Status Run(absl::Span<const RedisCommand> commands, uint64_t bytes);
 
   RedisPool* const pool_;
-  const SigningKey* const signer_;
+  const Signatures* const signatures_;
   const std::string ns_;
   const absl::Duration unused_limit_;
   const std::vector<Entry> entries_;

@@ -6,6 +6,7 @@
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
+#include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/record.pb.h"
 
 namespace kiln {
@@ -22,27 +23,39 @@ std::string TierChunkKey(absl::string_view digest, uint64_t size, uint64_t index
   return absl::StrCat(digest, ":", size, ":", index);
 }
 
-std::string SealTierValue(const SigningKey& signer, EntryKind kind, absl::string_view ns,
-                          absl::string_view key, absl::string_view bytes) {
-  v1::SignedEnvelope envelope;
-  envelope.set_value(std::string(bytes));
-  envelope.set_key_id(signer.id());
-  envelope.set_signature(signer.Sign({EntryKindName(kind), ns, key, bytes}));
-  return SerializeDeterministic(envelope);
+namespace {
+
+// A manifest's envelope has a digest that no signature covers, and might have fields that nobody knows.
+absl::Status CheckManifest(absl::string_view sealed) {
+  v1::SignedManifest manifest;
+  KILN_RETURN_IF_ERROR(ParseProto(sealed, "manifest", &manifest));
+  manifest.DiscardUnknownFields();
+  const bool digest = manifest.digest().empty() || manifest.digest() == Sha256(manifest.manifest());
+  if (digest && SerializeDeterministic(manifest) == sealed) return absl::OkStatus();
+  return absl::DataLossError("beside what is signed it is damaged");
 }
 
-absl::StatusOr<std::string> OpenTierValue(const TrustedKeys& trusted, EntryKind kind, absl::string_view ns,
-                                          absl::string_view key, absl::string_view sealed) {
-  v1::SignedEnvelope envelope;
-  if (!ParseProto(sealed, "envelope", &envelope).ok()) return absl::DataLossError("it is no signed envelope");
-  KILN_RETURN_IF_ERROR(trusted.Verify({EntryKindName(kind), ns, key, envelope.value()}, envelope.key_id(),
-                                      envelope.signature()));
+}  // namespace
+
+std::string SealTierValue(const Signatures& signatures, const EntryId& id, const std::string& ns,
+                          absl::string_view bytes) {
+  if (IsSigned(id.kind)) return std::string(bytes);
+  return SerializeDeterministic(signatures.Sign(id, ns, std::string(bytes)));
+}
+
+absl::StatusOr<std::string> OpenTierValue(const Signatures& signatures, const EntryId& id,
+                                          const std::string& ns, absl::string_view sealed) {
+  KILN_RETURN_IF_ERROR(signatures.Verify(id, sealed));
+  KILN_ASSIGN_OR_RETURN(v1::SignedEnvelope envelope, OpenEnvelope(sealed));
+  if (envelope.namespace_() != ns) return absl::DataLossError("it is another namespace's");
+  if (id.kind == EntryKind::kManifest) KILN_RETURN_IF_ERROR(CheckManifest(sealed));
+  if (IsSigned(id.kind)) return std::string(sealed);
   return std::move(*envelope.mutable_value());
 }
 
-absl::StatusOr<std::string> OpenTierValueUnchecked(absl::string_view sealed) {
-  v1::SignedEnvelope envelope;
-  KILN_RETURN_IF_ERROR(ParseProto(sealed, "envelope", &envelope));
+absl::StatusOr<std::string> OpenTierValueUnchecked(const EntryId& id, absl::string_view sealed) {
+  if (IsSigned(id.kind)) return std::string(sealed);
+  KILN_ASSIGN_OR_RETURN(v1::SignedEnvelope envelope, OpenEnvelope(sealed));
   return std::move(*envelope.mutable_value());
 }
 

@@ -7,7 +7,9 @@
 //   kiln:1:NS:{DIGEST}:o:SIZE:INDEX   an object's packed bytes, in chunks of kTierChunkBytes
 //
 // Keys and digests are hexadecimal. A value is a SignedEnvelope over (kind, namespace, key, bytes): a value
-// under another name, in another namespace or for another kind is nobody's.
+// under another name, in another namespace or for another kind is nobody's. Of the kinds that the store holds
+// signed it is the maker's own, whoever wrote it here; an object's chunks and request records are sealed by
+// who writes them.
 //
 // Threads: pure functions.
 #pragma once
@@ -19,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cache/artifact_store.h"
-#include "compiler/support/signature.h"
+#include "cache/signatures.h"
 
 namespace kiln {
 
@@ -33,14 +35,15 @@ std::string TierChunkName(absl::string_view ns, absl::string_view digest, uint64
 std::string TierChunkKey(absl::string_view digest, uint64_t size, uint64_t index);
 inline uint64_t TierChunks(uint64_t size) { return (size + kTierChunkBytes - 1) / kTierChunkBytes; }
 
-std::string SealTierValue(const SigningKey& signer, EntryKind kind, absl::string_view ns,
-                          absl::string_view key, absl::string_view bytes);
+// `bytes` as the store has them.
+std::string SealTierValue(const Signatures& signatures, const EntryId& id, const std::string& ns,
+                          absl::string_view bytes);
 
-// PERMISSION_DENIED or DATA_LOSS where the signature does not count, see TrustedKeys; DATA_LOSS where it is
-// no envelope.
-absl::StatusOr<std::string> OpenTierValue(const TrustedKeys& trusted, EntryKind kind, absl::string_view ns,
-                                          absl::string_view key, absl::string_view sealed);
+// What SealTierValue was given. PERMISSION_DENIED or DATA_LOSS where the signature does not count, see
+// Signatures::Verify; DATA_LOSS where it is another namespace's.
+absl::StatusOr<std::string> OpenTierValue(const Signatures& signatures, const EntryId& id,
+                                          const std::string& ns, absl::string_view sealed);
 // For the negative control of a test.
-absl::StatusOr<std::string> OpenTierValueUnchecked(absl::string_view sealed);
+absl::StatusOr<std::string> OpenTierValueUnchecked(const EntryId& id, absl::string_view sealed);
 
 }  // namespace kiln

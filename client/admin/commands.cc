@@ -176,6 +176,7 @@ int RunStatus(const AdminContext& context) {
   table.Add({"up", Age(reply.started_unix_seconds(), time(nullptr))});
   table.Add({"build", reply.build_id()});
   table.Add({"compiler", reply.compiler_fingerprint()});
+  table.Add({"signs with", absl::StrCat("key ", reply.signing_key().substr(0, 12), " (kilnctl keys)")});
   table.Add({"workers", absl::StrCat(reply.workers(), ", ", reply.workers_busy(), " busy")});
   table.Add({"sandbox", LayersText(reply)});
   for (const v1::MeasuringGpu& gpu : reply.gpus()) {
@@ -221,6 +222,7 @@ int RunStats(const AdminContext& context) {
   count("worker crashes", reply.worker_crashes());
   count("worker timeouts", reply.worker_timeouts());
   count("quarantined", reply.quarantined());
+  count("  for signatures", reply.refused_signatures());
   count("evicted", reply.evicted());
   count("scrubbed", reply.scrubbed());
   *context.out << table.ToString();
@@ -359,6 +361,26 @@ int RunEvict(const AdminContext& context, uint64_t live_bytes) {
     *context.out << reply.evicted() << " parts of entries evicted; " << HumanBytes(reply.bytes_on_disk())
                  << " on disk\n";
   }
+  return kExitOk;
+}
+
+int RunKeys(const AdminContext& context) {
+  v1::KeysReply reply;
+  if (int code = Ask(context, &v1::Admin::Stub::Keys, v1::KeysRequest(), &reply); code != kExitOk)
+    return code;
+  if (context.json) {
+    *context.out << ToJson(reply);
+    return kExitOk;
+  }
+  Table table({"KEY", "PUBLIC KEY", "COUNTS FOR", "ID"});
+  const auto add = [&](const char* what, const v1::KeysReply::Key& key) {
+    const std::string names = absl::StrJoin(key.namespaces(), ", ");
+    table.Add({what, key.public_key(), names.empty() ? "every namespace" : Printable(names), key.id()});
+  };
+  add("own", reply.own());
+  for (const v1::KeysReply::Key& key : reply.trusted()) add("trusted", key);
+  for (const std::string& id : reply.revoked()) table.Add({"revoked", "", "nothing", Printable(id)});
+  *context.out << table.ToString();
   return kExitOk;
 }
 

@@ -39,6 +39,7 @@ int RunVerify(const AdminContext& context, bool repair);
 int RunRemove(const AdminContext& context, const std::string& key, bool all, bool every_match);
 int RunPin(const AdminContext& context, const std::string& key, bool unpin, bool every_match);
 int RunEvict(const AdminContext& context, uint64_t live_bytes);
+int RunKeys(const AdminContext& context);
 int RunDoctor(const AdminContext& context);
 
 // The text of `show` for one entry.

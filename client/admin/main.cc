@@ -72,6 +72,7 @@ int Main(int argc, char** argv) {
   evict->add_option("--to-bytes", live_bytes, "Until what is left has at most so many; pinned entries stay")
       ->required()
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  app.add_subcommand("keys", "Who signs what the daemon makes, and whose signatures count");
   app.add_subcommand("doctor", "Check that the daemon is reachable and well, and say how to mend it");
   try {
     app.parse(argc, argv);
@@ -103,6 +104,7 @@ int Main(int argc, char** argv) {
   if (command == "rm") return RunRemove(context, key, all, every_match);
   if (command == "pin" || command == "unpin") return RunPin(context, key, command == "unpin", every_match);
   if (command == "evict") return RunEvict(context, live_bytes);
+  if (command == "keys") return RunKeys(context);
   return RunDoctor(context);
 }
 

@@ -223,6 +223,7 @@ PyObject* Info(PyObject* object, PyObject*) {
   SetItem(dict, "joined", PyBool_FromLong(compiled.joined));
   SetItem(dict, "not_kept", Text(compiled.not_kept));
   SetItem(dict, "recovered", TextList(compiled.recovered));
+  SetItem(dict, "refused", TextList(compiled.refused));
   SetItem(dict, "uploaded_bytes", PyLong_FromUnsignedLongLong(compiled.uploaded_bytes));
   SetItem(dict, "fetched_objects", PyLong_FromUnsignedLongLong(compiled.fetched_objects));
   SetItem(dict, "connect_seconds", PyFloat_FromDouble(compiled.connect_seconds));

@@ -87,6 +87,15 @@ PyObject* Configure(PyObject*, PyObject* arguments) {
     }
     options.address = *std::move(address);
   }
+  if (const std::string keys = Entry(dict, "trusted_keys"); !keys.empty()) {
+    absl::StatusOr<std::vector<std::string>> trusted = ReadTrustedKeys(keys);
+    if (!trusted.ok()) {
+      PyErr_SetString(PyExc_ValueError,
+                      absl::StrCat("kiln: KILN_TRUSTED_KEYS: ", trusted.status().message()).c_str());
+      return nullptr;
+    }
+    options.trusted_keys = *std::move(trusted);
+  }
   TheClient() = NewClient(std::move(options));
   Py_RETURN_NONE;
 }

@@ -15,10 +15,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "compiler/support/breaker.h"
 #include "client/src/daemon.h"
+#include "client/src/daemon_keys.h"
 #include "client/src/object_cache.h"
 #include "compiler/graph/caller_notes.h"
+#include "compiler/support/breaker.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/monotonic_cond_var.h"
@@ -156,9 +157,10 @@ bool ReadNext(Stream& stream, Message* message) {
 // One call's way through the service.
 class Session {
  public:
-  Session(const ClientOptions& options, v1::Compiler::Stub& stub, ObjectCache& cache,
+  Session(const ClientOptions& options, std::string address, v1::Compiler::Stub& stub, ObjectCache& cache,
           const CompileRequestInput& input, MonotonicTime deadline, Cancellation& cancellation)
       : options_(options),
+        address_(std::move(address)),
         stub_(stub),
         cache_(cache),
         input_(input),
@@ -168,7 +170,7 @@ class Session {
   absl::StatusOr<CompiledArtifact> Run(bool compile) {
     MonotonicTime start = MonotonicNow();
     v1::LookupReply found;
-    if (!input_.want_debug) KILN_RETURN_IF_ERROR(Lookup(found));
+    KILN_RETURN_IF_ERROR(SayHello(input_.want_debug ? nullptr : &found));
     artifact_.lookup_seconds = SecondsSince(start);
     switch (found.kind_case()) {
       case v1::LookupReply::kHit: {
@@ -176,8 +178,8 @@ class Session {
         absl::Status adopted = Adopt(found.hit().manifest());
         if (adopted.ok()) adopted = Fetch();
         // An entry that the service can no longer serve whole is a miss.
-        if (adopted.code() == absl::StatusCode::kNotFound || adopted.code() == absl::StatusCode::kDataLoss)
-          break;
+        if (absl::IsDataLoss(adopted)) artifact_.refused.push_back(std::string(adopted.message()));
+        if (absl::IsNotFound(adopted) || absl::IsDataLoss(adopted)) break;
         KILN_RETURN_IF_ERROR(adopted);
         return std::move(artifact_);
       }
@@ -201,29 +203,64 @@ class Session {
   }
 
  private:
-  // The context of one RPC.
+  // The context of one RPC. One at a time is told to end, and what it has `beside` it, which outlives it.
   class Call {
    public:
-    explicit Call(const Session& session) : cancellation_(session.cancellation_) {
+    explicit Call(const Session& session, Call* beside = nullptr)
+        : beside_(beside), cancellation_(session.cancellation_) {
       context_.set_deadline(GrpcDeadline(session.deadline_));
       context_.AddMetadata(kProtocolMetadata, ToText(kProtocol));
-      cancellation_.OnCancel([this] { context_.TryCancel(); });
+      Listen();
     }
-    ~Call() { cancellation_.OnCancel(nullptr); }
+    ~Call() {
+      if (beside_ != nullptr) {
+        beside_->Listen();
+      } else {
+        cancellation_.OnCancel(nullptr);
+      }
+    }
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
     grpc::ClientContext* context() { return &context_; }
 
    private:
+    void Listen() {
+      cancellation_.OnCancel([this] {
+        context_.TryCancel();
+        if (beside_ != nullptr) beside_->context_.TryCancel();
+      });
+    }
     grpc::ClientContext context_;
+    Call* const beside_;
     Cancellation& cancellation_;
   };
 
   v1::WorkClass WorkClass() const { return options_.background ? v1::WORK_BACKGROUND : v1::WORK_INTERACTIVE; }
 
-  absl::Status Lookup(v1::LookupReply& reply) {
+  // Learns whose signatures count, and meanwhile, where `found` is not null, looks up: both go out at once.
+  absl::Status SayHello(v1::LookupReply* found) {
+    v1::HelloRequest request;
+    request.set_protocol_min(kProtocol.min);
+    request.set_protocol_max(kProtocol.max);
+    v1::HelloReply reply;
+    grpc::Status said;
+    grpc::CompletionQueue answers;
     Call call(*this);
+    const auto hello = stub_.AsyncHello(call.context(), request, &answers);
+    hello->Finish(&reply, &said, this);
+    const absl::Status looked = found != nullptr ? Lookup(call, *found) : absl::OkStatus();
+    void* which = nullptr;
+    bool ok = false;
+    answers.Next(&which, &ok);  // at the deadline at the latest
+    KILN_RETURN_IF_ERROR(looked);
+    KILN_RETURN_IF_ERROR(FromGrpc(said, "hello"));
+    keys_.emplace(reply, address_, options_.name_space, options_.trusted_keys);
+    return absl::OkStatus();
+  }
+
+  absl::Status Lookup(Call& beside, v1::LookupReply& reply) {
+    Call call(*this, &beside);
     v1::LookupRequest request;
     request.set_namespace_(options_.name_space);
     request.set_request_key(input_.request_key);
@@ -301,13 +338,15 @@ class Session {
   }
 
   absl::Status Adopt(const v1::SignedManifest& signed_manifest) {
-    if (Sha256(signed_manifest.manifest()) != signed_manifest.digest()) {
-      return absl::DataLossError("the manifest does not match its digest");
+    v1::Manifest manifest;
+    if (!ParseProto(signed_manifest.manifest(), "manifest", &manifest).ok()) {
+      return absl::DataLossError("the service answered with what is no manifest");
     }
-    KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &artifact_.manifest));
-    if (artifact_.manifest.request_key() != input_.request_key) {
+    KILN_RETURN_IF_ERROR(keys_->Check(signed_manifest, manifest));
+    if (manifest.request_key() != input_.request_key) {
       return absl::DataLossError("the service answered with the manifest of another request");
     }
+    artifact_.manifest = std::move(manifest);
     return absl::OkStatus();
   }
 
@@ -378,11 +417,13 @@ class Session {
   }
 
   const ClientOptions& options_;
+  const std::string address_;
   v1::Compiler::Stub& stub_;
   ObjectCache& cache_;
   const CompileRequestInput& input_;
   const MonotonicTime deadline_;
   Cancellation& cancellation_;
+  std::optional<DaemonKeys> keys_;  // since Hello
   CompiledArtifact artifact_;
 };
 
@@ -407,6 +448,7 @@ class GrpcClient : public Client {
     // as often as there is time, when the daemon says, or a few times with growing pauses where it does not.
     absl::Duration pause = absl::Milliseconds(50);
     std::string lost;
+    std::vector<std::string> refused;
     for (int attempt = 0; !result.ok() && !cancellation->cancelled(); ++attempt) {
       const bool gone = result.status().code() == absl::StatusCode::kUnavailable && connected && attempt == 0;
       const bool full = result.status().code() == absl::StatusCode::kResourceExhausted;
@@ -417,10 +459,12 @@ class GrpcClient : public Client {
       const absl::Duration wait = asked.value_or(pause);
       if (!again || MonotonicAfter(wait) >= deadline) break;
       if (gone) lost = std::string(result.status().message());
+      if (absl::IsDataLoss(result.status())) refused.emplace_back(result.status().message());
       if (!Pause(wait, *cancellation)) break;
       pause *= 4;
       result = Once(input, compile, deadline, *cancellation, /*second_try=*/true, connected);
     }
+    if (result.ok()) result->refused.insert(result->refused.begin(), refused.begin(), refused.end());
     if (result.ok() && !lost.empty()) {
       result->recovered.push_back(
           absl::StrCat("the compile service went away during a compile (", lost, ")"));
@@ -491,7 +535,7 @@ class GrpcClient : public Client {
       last_address_ = address;
     }
     const double connect_seconds = SecondsSince(start);
-    Session session(options_, *stub, cache_, input, deadline, cancellation);
+    Session session(options_, address, *stub, cache_, input, deadline, cancellation);
     absl::StatusOr<CompiledArtifact> result = session.Run(compile);
     // A call that was not this side's to cancel: it reached a service that was just ending.
     if (absl::IsCancelled(result.status()) && !cancellation.cancelled() &&

@@ -208,23 +208,20 @@ absl::StatusOr<std::string> PlaceSocket(const std::string& named, const std::str
   return place;
 }
 
-// The store where none is named: at home, unless that is away or refused.
-absl::StatusOr<std::string> PlaceStore(const std::string& id, const SharedDirectories& shared) {
-  const std::string home = absl::StrCat(CacheHome(), "/kiln/", id);
-  std::string why;
+// A directory where none is named: `name` at home, unless that is away or refused, which is then in `why`.
+absl::StatusOr<std::string> PlaceAtHome(const std::string& name, const SharedDirectories& shared,
+                                        std::string* why) {
+  const std::string home = absl::StrCat(CacheHome(), "/kiln/", name);
   if (OnNetworkFileSystem(home)) {
-    why = absl::StrCat(home, " is on a network file system");
+    *why = absl::StrCat(home, " is on a network file system");
   } else if (const absl::Status made = MakePrivateDirectory(home); !made.ok()) {
-    why = std::string(made.message());
+    *why = std::string(made.message());
   } else {
     return home;
   }
-  absl::StatusOr<std::string> place = FirstPrivate(OwnDirectoriesIn(shared.store), id, "KILN_STORE");
-  if (!place.ok()) {
-    return absl::Status(place.status().code(), absl::StrCat(why, "; ", place.status().message()));
-  }
-  Notice(absl::StrCat(why, "; the cache is in ", *place));
-  return place;
+  absl::StatusOr<std::string> place = FirstPrivate(OwnDirectoriesIn(shared.store), name, "KILN_STORE");
+  if (place.ok()) return place;
+  return absl::Status(place.status().code(), absl::StrCat(*why, "; ", place.status().message()));
 }
 
 // What a daemon's processes can't do without; the limit is inherited, and only root may raise the hard one.
@@ -261,8 +258,16 @@ absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options, const Shar
                         PlaceSocket(Absolute(options.runtime_dir), place.store_dir, id, shared));
   place.socket = SocketIn(place.runtime_dir);
   if (!place.store_dir.empty()) return place;  // the daemon makes it, or refuses it
-  KILN_ASSIGN_OR_RETURN(place.store_dir, PlaceStore(id, shared));
+  std::string why;
+  KILN_ASSIGN_OR_RETURN(place.store_dir, PlaceAtHome(id, shared, &why));
+  if (!why.empty()) Notice(absl::StrCat(why, "; the cache is in ", place.store_dir));
   return place;
+}
+
+std::string PlaceSigningKey(const DaemonPlace& place, const SharedDirectories& shared) {
+  std::string why_not_home;
+  const absl::StatusOr<std::string> keys = PlaceAtHome("keys", shared, &why_not_home);
+  return absl::StrCat(keys.ok() ? *keys : place.runtime_dir, "/signing.pem");
 }
 
 absl::StatusOr<bool> ProbeSocket(const std::string& socket_path) {
@@ -309,7 +314,9 @@ absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& pl
                                     "--runtime-dir",
                                     place.runtime_dir,
                                     "--store",
-                                    place.store_dir};
+                                    place.store_dir,
+                                    "--signing-key",
+                                    PlaceSigningKey(place)};
   AddCudaLibraries(words);
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));

@@ -42,6 +42,11 @@ absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary);
 // Chooses and makes the directories. Where all were refused: why the first was, and what can name another.
 absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options, const SharedDirectories& shared = {});
 
+// The key by which the user's daemons sign, one for all builds, so that a new one and a restarted machine
+// have it: kiln/keys/signing.pem where caches are that nobody names, never on a network file system; where
+// there is no such place, beside the socket.
+std::string PlaceSigningKey(const DaemonPlace& place, const SharedDirectories& shared = {});
+
 // True when a process of this user accepts on the socket.
 absl::StatusOr<bool> ProbeSocket(const std::string& socket);
 

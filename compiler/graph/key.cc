@@ -40,9 +40,11 @@ std::string KernelKey(absl::string_view kernel, const v1::Target& target, uint32
       .Finish();
 }
 
-std::string TuningKey(const v1::Subject& subject, const v1::GpuFacts& gpu, absl::string_view policy) {
+std::string TuningKey(absl::string_view name_space, const v1::Subject& subject, const v1::GpuFacts& gpu,
+                      absl::string_view policy) {
   return Sha256Builder()
-      .AddField("kiln-tuning-key-2")
+      .AddField("kiln-tuning-key-3")
+      .AddField(name_space)
       .AddField(SerializeDeterministic(subject))
       .AddField(SerializeDeterministic(gpu))
       .AddField(policy)

@@ -29,9 +29,10 @@ std::string CompileKey(absl::string_view name_space, absl::string_view request_k
 std::string KernelKey(absl::string_view kernel, const v1::Target& target, uint32_t abi_version,
                       absl::string_view codegen_fingerprint);
 
-// One measurement: what was measured, on what kind of GPU and library, and how (a policy's name changes
-// with the way of measuring).
-std::string TuningKey(const v1::Subject& subject, const v1::GpuFacts& gpu, absl::string_view policy);
+// One measurement: for whom (what is measured may be code of his), what was measured, on what kind of GPU and
+// library, and how (a policy's name changes with the way of measuring).
+std::string TuningKey(absl::string_view name_space, const v1::Subject& subject, const v1::GpuFacts& gpu,
+                      absl::string_view policy);
 
 // One variant of a CompileKey. `tuning_digest` is empty where nothing was tuned.
 std::string VariantId(absl::string_view compile_key, const v1::Guards& guards,

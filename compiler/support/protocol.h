@@ -15,7 +15,9 @@ struct ProtocolRange {
   uint32_t max = 0;
 };
 
-inline constexpr ProtocolRange kProtocol = {1, 1};
+inline constexpr ProtocolRange kProtocol = {1, 2};
+// From here on a daemon signs its manifests and lists in Hello whose signatures count.
+inline constexpr uint32_t kSigningProtocol = 2;
 inline constexpr char kProtocolMetadata[] = "kiln-protocol";
 inline constexpr char kOnBehalfOfMetadata[] = "kiln-on-behalf-of";
 

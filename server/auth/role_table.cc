@@ -34,13 +34,14 @@ constexpr RpcRule kRules[] = {
     {Rpc::kRemove, "Admin.Remove", kAdmins, false},
     {Rpc::kPin, "Admin.Pin", kAdmins, false},
     {Rpc::kEvict, "Admin.Evict", kAdmins, false},
+    {Rpc::kKeys, "Admin.Keys", kAdmins, false},
 };
 
 constexpr bool InOrder() {
   for (size_t i = 0; i < std::size(kRules); ++i) {
     if (kRules[i].rpc != static_cast<Rpc>(i)) return false;
   }
-  return std::size(kRules) == static_cast<size_t>(Rpc::kEvict) + 1;
+  return std::size(kRules) == static_cast<size_t>(Rpc::kKeys) + 1;
 }
 static_assert(InOrder());
 

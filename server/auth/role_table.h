@@ -30,6 +30,7 @@ enum class Rpc {
   kRemove,
   kPin,
   kEvict,
+  kKeys,
 };
 
 // A set of roles. No role implies another but by the table.

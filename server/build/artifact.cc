@@ -28,6 +28,17 @@ v1::ObjectRef AddObject(v1::ObjectKind kind, const std::string& raw, EmittedKern
   return ref;
 }
 
+// The envelope with what clients want that know no signatures.
+v1::SignedManifest ToSignedManifest(v1::SignedEnvelope envelope) {
+  v1::SignedManifest manifest;
+  manifest.set_digest(Sha256(envelope.value()));
+  manifest.set_manifest(std::move(*envelope.mutable_value()));
+  manifest.set_key_id(std::move(*envelope.mutable_key_id()));
+  manifest.set_signature(std::move(*envelope.mutable_signature()));
+  manifest.set_namespace_(std::move(*envelope.mutable_namespace_()));
+  return manifest;
+}
+
 absl::Status CheckBuffer(const v1::Program& program, uint64_t buffer) {
   return buffer < program.buffers_size() ? absl::OkStatus() : BadPlan("a step names no buffer");
 }
@@ -149,17 +160,17 @@ Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply 
         artifact.entries.push_back({{EntryKind::kObject, digest}, packed});
       }
     }
-    artifact.entries.push_back({{EntryKind::kKernel, emitted.record.kernel_key()},
-                                MakeEntryValue(SerializeDeterministic(emitted.record))});
+    artifact.entries.push_back(
+        ingredients.signatures->SignEntry({EntryKind::kKernel, emitted.record.kernel_key()}, ingredients.ns,
+                                          SerializeDeterministic(emitted.record)));
   }
-  artifact.signed_manifest.set_manifest(SerializeDeterministic(manifest));
-  artifact.signed_manifest.set_digest(Sha256(artifact.signed_manifest.manifest()));
+  const EntryId id = {EntryKind::kManifest, ManifestEntryKey(ingredients.compile_key, artifact.variant_id)};
+  artifact.signed_manifest =
+      ToSignedManifest(ingredients.signatures->Sign(id, ingredients.ns, SerializeDeterministic(manifest)));
   artifact.entries.push_back(
       {RequestRecordId(ingredients.compile_key), MakeEntryValue(ingredients.notes_record)});
   artifact.entries.push_back(
-      {{EntryKind::kManifest, ManifestEntryKey(ingredients.compile_key, artifact.variant_id)},
-       MakeEntryValue(SerializeDeterministic(artifact.signed_manifest)),
-       ingredients.rebuild_ms});
+      {id, MakeEntryValue(SerializeDeterministic(artifact.signed_manifest)), ingredients.rebuild_ms});
   return artifact;
 }
 

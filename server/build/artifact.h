@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "cache/artifact_store.h"
 #include "cache/holds.h"
+#include "cache/signatures.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile.pb.h"
 #include "kiln/v1/worker.pb.h"
@@ -50,6 +51,7 @@ absl::StatusOr<EmittedKernel> PackKernel(const std::string& kernel_key, const st
                                          const v1::EmitReply& reply);
 
 struct ArtifactIngredients {
+  const Signatures* signatures = nullptr;  // who signs; not null
   std::string ns;
   std::string compile_key;
   std::string request_key;

@@ -248,10 +248,17 @@ uint32_t CountGpus() {
   return count;
 }
 
-void ApplyDefaults(const std::string& programs, v1::Config* config) {
+void ApplyDefaults(const std::string& programs, const std::string& file, v1::Config* config) {
   if (config->drain_seconds() == 0) config->set_drain_seconds(30);
   ListenDefaults(config->mutable_listen());
   if (config->has_tier()) TierDefaults(config->mutable_tier());
+  if (config->signing().key_file().empty()) {
+    const std::filesystem::path beside = !file.empty() ? file : config->listen().unix_socket();
+    if (!beside.empty()) {
+      config->mutable_signing()->set_key_file(std::filesystem::absolute(beside).parent_path() /
+                                              "signing.pem");
+    }
+  }
   if (config->store().hit_index_bytes() == 0)
     config->mutable_store()->set_hit_index_bytes(uint64_t{256} << 20);
   v1::WorkerPoolConfig* workers = config->mutable_workers();
@@ -293,6 +300,11 @@ absl::Status CheckConfig(const v1::Config& config) {
   KILN_RETURN_IF_ERROR(CheckTenants(listen));
   KILN_RETURN_IF_ERROR(CheckIdentities(listen));
   KILN_RETURN_IF_ERROR(CheckConnections(listen));
+  if (config.signing().key_file().empty()) {
+    return Refuse("signing.key_file",
+                  "is not given (--signing-key), and there is neither a configuration file "
+                  "nor a socket to keep a key beside");
+  }
   if (config.has_tier()) {
     // A tier's names begin with its tenant's, which a caller must not choose.
     if (listen.tenants().empty())

@@ -17,8 +17,8 @@ inline constexpr uint32_t kEmbeddedIdleSeconds = 600;
 absl::StatusOr<v1::Config> ReadConfigFile(const std::string& path);
 
 // Fills in every default. Where no programs are configured they are kiln-worker and kiln-tuner in `programs`,
-// a folder's name that ends with "/".
-void ApplyDefaults(const std::string& programs, v1::Config* config);
+// a folder's name that ends with "/". `file`: where the configuration was read from; empty: from nowhere.
+void ApplyDefaults(const std::string& programs, const std::string& file, v1::Config* config);
 
 // GPUs of NVIDIA's that this machine shows.
 uint32_t CountGpus();

@@ -41,21 +41,23 @@ std::shared_ptr<const std::string> Serialized(const v1::LookupReply& reply) {
 
 }  // namespace
 
-Coordinator::Coordinator(const v1::Config& config, Store* store, SharedTier* tier, HitIndex* index,
-                         WorkerPool* pool, Tuner* tuner, Stats* stats)
+Coordinator::Coordinator(const v1::Config& config, const Signatures* signatures, Store* store,
+                         SharedTier* tier, HitIndex* index, WorkerPool* pool, Tuner* tuner, Stats* stats)
     : store_(store),
       pool_(pool),
       stats_(stats),
       tier_(tier == nullptr ? nullptr : std::make_unique<TierKeys>(tier, store)),
-      keys_(store, tier_.get(), index, &clock_),
-      compiler_(config, pool->hello().compiler_fingerprint(), &keys_, tuner, stats),
+      keys_(store, tier_.get(), index, &clock_, signatures),
+      compiler_(config, pool->hello().compiler_fingerprint(), signatures, &keys_, tuner, stats),
       table_(TableOptions(config), &clock_, this, this) {}
 
-absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Config& config, Store* store,
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Config& config,
+                                                                 const Signatures* signatures, Store* store,
                                                                  SharedTier* tier, HitIndex* index,
                                                                  WorkerPool* pool, Tuner* tuner,
                                                                  Stats* stats) {
-  std::unique_ptr<Coordinator> made(new Coordinator(config, store, tier, index, pool, tuner, stats));
+  std::unique_ptr<Coordinator> made(
+      new Coordinator(config, signatures, store, tier, index, pool, tuner, stats));
   FlightTable* const table = &made->table_;
   KILN_ASSIGN_OR_RETURN(
       made->strand_,
@@ -117,7 +119,7 @@ void Coordinator::Lookup(const std::string& compile_key, const v1::Hints& hints,
                          std::function<void(std::shared_ptr<const std::string>)> answer) {
   stats_->lookups++;
   disk_->Post([this, compile_key, hints, caller, answer = std::move(answer)] {
-    const KnownKeyPtr known = keys_.Load(compile_key);
+    const KnownKeyPtr known = keys_.Load(caller.tenant, compile_key);
     if (const KnownVariant* variant = ChooseVariant(*known, hints); variant != nullptr) {
       CountHit(*variant, caller);
       answer(variant->reply);
@@ -277,10 +279,11 @@ void Coordinator::Stop(FlightId flight) {
   compiles_.erase(found);
 }
 
-void Coordinator::Look(FlightId flight, const std::string& compile_key) {
+void Coordinator::Look(FlightId flight, const std::string& ns, const std::string& compile_key) {
   if (closing_) return;
-  disk_->Post(
-      [this, flight, compile_key] { SayLooked(flight, keys_.Load(compile_key), FlightTable::Where::kHere); });
+  disk_->Post([this, flight, ns, compile_key] {
+    SayLooked(flight, keys_.Load(ns, compile_key), FlightTable::Where::kHere);
+  });
 }
 
 void Coordinator::SayLooked(FlightId flight, KnownKeyPtr known, FlightTable::Where where) {
@@ -304,7 +307,7 @@ bool Coordinator::LookFurther(FlightId flight, const std::string& ns, const std:
       const absl::Status status = tier_->Take(ns, std::move(*taken));
       if (!status.ok()) spdlog::warn("take a key from the shared tier: {}", status.ToString());
       keys_.Forget(compile_key);
-      SayLooked(flight, keys_.Load(compile_key), FlightTable::Where::kEverywhere);
+      SayLooked(flight, keys_.Load(ns, compile_key), FlightTable::Where::kEverywhere);
     });
   });
   return true;

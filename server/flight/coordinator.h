@@ -46,7 +46,8 @@ class Coordinator final : public Workers, public FlightStore {
  public:
   // All outlive the coordinator. `tier` is nullptr where there is none. UNAVAILABLE where the system gives no
   // threads.
-  static absl::StatusOr<std::unique_ptr<Coordinator>> Create(const v1::Config& config, Store* store,
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Create(const v1::Config& config,
+                                                             const Signatures* signatures, Store* store,
                                                              SharedTier* tier, HitIndex* index,
                                                              WorkerPool* pool, Tuner* tuner, Stats* stats);
   // After the last caller is gone. Stops what runs, and waits for it.
@@ -93,13 +94,13 @@ class Coordinator final : public Workers, public FlightStore {
   bool Drain(absl::Duration limit);
 
  private:
-  Coordinator(const v1::Config& config, Store* store, SharedTier* tier, HitIndex* index, WorkerPool* pool,
-              Tuner* tuner, Stats* stats);
+  Coordinator(const v1::Config& config, const Signatures* signatures, Store* store, SharedTier* tier,
+              HitIndex* index, WorkerPool* pool, Tuner* tuner, Stats* stats);
 
   // What the table asks for, on the strand.
   void Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) override;
   void Stop(FlightId flight) override;
-  void Look(FlightId flight, const std::string& compile_key) override;
+  void Look(FlightId flight, const std::string& ns, const std::string& compile_key) override;
   bool LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
                    KnownKeyPtr known) override;
   void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) override;

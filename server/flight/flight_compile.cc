@@ -202,7 +202,7 @@ bool FlightCompile::TakeKernel(const std::string& key, EmittedKernel* kernel) {
     *kernel = found->second;
     return true;
   }
-  absl::StatusOr<EmittedKernel> stored = compiler_->keys().ReadKernel(key, &holds_);
+  absl::StatusOr<EmittedKernel> stored = compiler_->keys().ReadKernel(request_->ns, key, &holds_);
   if (!stored.ok()) return false;
   *kernel = *std::move(stored);
   compiler_->stats().kernels_reused++;
@@ -275,6 +275,7 @@ FlightCompile::Next FlightCompile::Finish() {
   }
   record.set_emit_seconds(SecondsBetween(emitting_, MonotonicNow()));
   ArtifactIngredients ingredients;
+  ingredients.signatures = &compiler_->signatures();
   ingredients.ns = request_->ns;
   ingredients.compile_key = request_->compile_key;
   ingredients.request_key = request_->request_key;

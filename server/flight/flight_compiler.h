@@ -27,12 +27,18 @@ namespace kiln {
 class FlightCompiler {
  public:
   // All outlive the compiler. `fingerprint`: the workers'.
-  FlightCompiler(const v1::Config& config, std::string fingerprint, StoredKeys* keys, Tuner* tuner,
-                 Stats* stats)
-      : config_(config), fingerprint_(std::move(fingerprint)), keys_(keys), tuner_(tuner), stats_(stats) {}
+  FlightCompiler(const v1::Config& config, std::string fingerprint, const Signatures* signatures,
+                 StoredKeys* keys, Tuner* tuner, Stats* stats)
+      : config_(config),
+        fingerprint_(std::move(fingerprint)),
+        signatures_(signatures),
+        keys_(keys),
+        tuner_(tuner),
+        stats_(stats) {}
 
   const v1::WorkerPoolConfig& limits() const { return config_.workers(); }
   const std::string& fingerprint() const { return fingerprint_; }
+  const Signatures& signatures() const { return *signatures_; }
   StoredKeys& keys() { return *keys_; }
   Tuner& tuner() { return *tuner_; }
   Stats& stats() { return *stats_; }
@@ -55,6 +61,7 @@ class FlightCompiler {
 
   const v1::Config config_;
   const std::string fingerprint_;
+  const Signatures* const signatures_;
   StoredKeys* const keys_;
   Tuner* const tuner_;
   Stats* const stats_;

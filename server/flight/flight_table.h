@@ -130,7 +130,7 @@ class Workers {
 class FlightStore {
  public:
   virtual ~FlightStore() = default;
-  virtual void Look(FlightId flight, const std::string& compile_key) = 0;
+  virtual void Look(FlightId flight, const std::string& ns, const std::string& compile_key) = 0;
   // What the daemon's own store has was not enough. False: there is nowhere else to look; true: `Looked`
   // comes again, with what others have besides.
   virtual bool LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,

@@ -87,6 +87,7 @@ FlightCompile::Next FlightCompile::TryTuning() {
   if (session_ == nullptr) {
     Progress("tuning", {});
     Tuner::Job job;
+    job.ns = request_->ns;
     job.target = target_;
     job.abandoned = [this] { return stopped_ || failed_; };
     job.progress = [this](uint32_t done, uint32_t total) {

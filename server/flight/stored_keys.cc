@@ -34,12 +34,12 @@ void SortVariants(KnownKey* known) {
 
 // ---- Reading ---------------------------------------------------------------------------------
 
-KnownKeyPtr StoredKeys::Load(const std::string& compile_key) {
+KnownKeyPtr StoredKeys::Load(const std::string& ns, const std::string& compile_key) {
   if (KnownKeyPtr known = index_->Find(compile_key); known != nullptr) return known;
-  return index_->Load(compile_key, [&] { return Read(compile_key); });
+  return index_->Load(compile_key, [&] { return Read(ns, compile_key); });
 }
 
-KnownKeyPtr StoredKeys::Read(const std::string& compile_key) {
+KnownKeyPtr StoredKeys::Read(const std::string& ns, const std::string& compile_key) {
   auto known = std::make_shared<KnownKey>();
   absl::StatusOr<std::vector<CatalogEntry>> stored =
       store_->catalog().Scan(EntryKind::kManifest, compile_key);
@@ -48,7 +48,7 @@ KnownKeyPtr StoredKeys::Read(const std::string& compile_key) {
     return known;
   }
   for (const CatalogEntry& entry : *stored) {
-    absl::StatusOr<KnownVariant> variant = ReadVariant(entry);
+    absl::StatusOr<KnownVariant> variant = ReadVariant(ns, entry);
     if (variant.ok()) {
       known->variants.push_back(*std::move(variant));
     } else if (!absl::IsNotFound(variant.status())) {
@@ -56,15 +56,16 @@ KnownKeyPtr StoredKeys::Read(const std::string& compile_key) {
     }
   }
   SortVariants(known.get());
-  ReadRefusal(compile_key, known.get());
+  ReadRefusal(ns, compile_key, known.get());
   return known;
 }
 
-absl::StatusOr<KnownVariant> StoredKeys::ReadVariant(const CatalogEntry& entry) {
+absl::StatusOr<KnownVariant> StoredKeys::ReadVariant(const std::string& ns, const CatalogEntry& entry) {
   KILN_ASSIGN_OR_RETURN(EntryValue value, store_->inspection().Get(entry.id));
   v1::SignedManifest signed_manifest;
   v1::Manifest manifest;
   KILN_RETURN_IF_ERROR(ParseProto(*value, "manifest", &signed_manifest));
+  if (signed_manifest.namespace_() != ns) return absl::NotFoundError("it is another namespace's");
   KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
   KnownVariant variant = VariantOf(signed_manifest, manifest);
   if (variant.entry.key != entry.id.key)
@@ -74,11 +75,14 @@ absl::StatusOr<KnownVariant> StoredKeys::ReadVariant(const CatalogEntry& entry) 
   return variant;
 }
 
-void StoredKeys::ReadRefusal(const std::string& compile_key, KnownKey* known) {
-  absl::StatusOr<EntryValue> value = store_->artifacts().Get({EntryKind::kFailure, compile_key});
-  if (!value.ok()) return;
+void StoredKeys::ReadRefusal(const std::string& ns, const std::string& compile_key, KnownKey* known) {
+  const absl::StatusOr<EntryValue> stored = store_->artifacts().Get({EntryKind::kFailure, compile_key});
+  if (!stored.ok()) return;
+  const absl::StatusOr<std::string> value = OpenFor(ns, **stored);
+  if (absl::IsNotFound(value.status())) return;
   v1::FailureRecord record;
-  if (!ParseProto(**value, "failure", &record).ok() || record.code() <= 0 || record.code() > 16) {
+  if (!value.ok() || !ParseProto(*value, "failure", &record).ok() || record.code() <= 0 ||
+      record.code() > 16) {
     spdlog::warn("a stored failure does not parse");
     return;
   }
@@ -87,11 +91,12 @@ void StoredKeys::ReadRefusal(const std::string& compile_key, KnownKey* known) {
   known->refused_until = absl::FromUnixSeconds(record.created_unix_seconds()) + kQuarantine;
 }
 
-absl::StatusOr<EmittedKernel> StoredKeys::ReadKernel(const std::string& kernel_key,
+absl::StatusOr<EmittedKernel> StoredKeys::ReadKernel(const std::string& ns, const std::string& kernel_key,
                                                      std::vector<Holds::Hold>* holds) {
-  KILN_ASSIGN_OR_RETURN(EntryValue value, store_->artifacts().Get({EntryKind::kKernel, kernel_key}));
+  KILN_ASSIGN_OR_RETURN(EntryValue stored, store_->artifacts().Get({EntryKind::kKernel, kernel_key}));
+  KILN_ASSIGN_OR_RETURN(const std::string value, OpenFor(ns, *stored));
   EmittedKernel kernel;
-  KILN_RETURN_IF_ERROR(ParseProto(*value, "kernel record", &kernel.record));
+  KILN_RETURN_IF_ERROR(ParseProto(value, "kernel record", &kernel.record));
   if (kernel.record.kernel_key() != kernel_key) return absl::DataLossError("a kernel record of another key");
   std::vector<EntryId> objects;
   for (const v1::ObjectRef* object : {&kernel.record.object(), &kernel.record.loop_ir()}) {
@@ -116,13 +121,13 @@ void StoredKeys::Announce(const std::shared_ptr<const Artifact>& artifact) {
 }
 
 absl::Status StoredKeys::Put(const std::shared_ptr<const Artifact>& artifact) {
-  const KnownKeyPtr before = Load(artifact->compile_key);
+  const KnownKeyPtr before = Load(artifact->ns, artifact->compile_key);
   MakeRoom(*before, artifact->variant_id);
   const absl::Status put = store_->artifacts().Put(artifact->entries);
   if (!put.ok()) spdlog::warn("store an artifact: {}", put.ToString());
   index_->Erase(artifact->compile_key);
   const KnownKeyPtr after = index_->Load(artifact->compile_key, [&] {
-    const KnownKeyPtr read = Read(artifact->compile_key);
+    const KnownKeyPtr read = Read(artifact->ns, artifact->compile_key);
     const auto same = [&](const KnownVariant& variant) { return variant.variant_id == artifact->variant_id; };
     // What names objects that have gone is kept nowhere.
     if (absl::IsAborted(put) || std::any_of(read->variants.begin(), read->variants.end(), same)) return read;
@@ -180,8 +185,8 @@ void StoredKeys::PutRefusal(const FlightRequest& request, const absl::Status& st
   *facts.mutable_sections() = request.sections;
   *facts.mutable_notes() = request.notes;
   std::vector<Entry> batch;
-  batch.push_back(
-      {{EntryKind::kFailure, request.compile_key}, MakeEntryValue(SerializeDeterministic(record))});
+  batch.push_back(signatures_->SignEntry({EntryKind::kFailure, request.compile_key}, request.ns,
+                                         SerializeDeterministic(record)));
   batch.push_back({RequestRecordId(request.compile_key), MakeEntryValue(SerializeDeterministic(facts))});
   if (absl::Status put = store_->artifacts().Put(batch); !put.ok()) {
     spdlog::warn("store a refusal: {}", put.ToString());

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "cache/holds.h"
+#include "cache/signatures.h"
 #include "cache/store.h"
 #include "kiln/v1/compile.pb.h"
 #include "server/build/artifact.h"
@@ -28,13 +29,14 @@ namespace kiln {
 class StoredKeys {
  public:
   // All outlive this. `tier` is nullptr where there is none.
-  StoredKeys(Store* store, TierKeys* tier, HitIndex* index, const Clock* clock)
-      : store_(store), tier_(tier), index_(index), clock_(clock) {}
+  StoredKeys(Store* store, TierKeys* tier, HitIndex* index, const Clock* clock, const Signatures* signatures)
+      : store_(store), tier_(tier), index_(index), clock_(clock), signatures_(signatures) {}
 
   // From memory alone; nullptr: ask `Load`.
   KnownKeyPtr Find(absl::string_view compile_key) { return index_->Find(compile_key); }
-  // Reads the store, and fills the index. What can't be read is not known.
-  KnownKeyPtr Load(const std::string& compile_key);
+  // Reads the store, and fills the index. What can't be read is not known, nor what is another namespace's
+  // than `ns`, of which the key is.
+  KnownKeyPtr Load(const std::string& ns, const std::string& compile_key);
   // Counts an answer from it. In memory.
   void RecordUse(const KnownVariant& variant) { store_->catalog().RecordUse(variant.entry); }
 
@@ -45,7 +47,8 @@ class StoredKeys {
   absl::Status Put(const std::shared_ptr<const Artifact>& artifact);
   // A kernel of another program's, for one that is being made. What it names on disk is held until the holds
   // end; what the disk has not, but memory, is in its objects.
-  absl::StatusOr<EmittedKernel> ReadKernel(const std::string& kernel_key, std::vector<Holds::Hold>* holds);
+  absl::StatusOr<EmittedKernel> ReadKernel(const std::string& ns, const std::string& kernel_key,
+                                           std::vector<Holds::Hold>* holds);
   // A refusal that would only repeat or, in quarantine, for a day.
   void PutRefusal(const FlightRequest& request, const absl::Status& status, bool quarantine);
 
@@ -61,9 +64,9 @@ class StoredKeys {
   void Forget(const std::string& compile_key);
 
  private:
-  KnownKeyPtr Read(const std::string& compile_key);
-  absl::StatusOr<KnownVariant> ReadVariant(const CatalogEntry& entry);
-  void ReadRefusal(const std::string& compile_key, KnownKey* known);
+  KnownKeyPtr Read(const std::string& ns, const std::string& compile_key);
+  absl::StatusOr<KnownVariant> ReadVariant(const std::string& ns, const CatalogEntry& entry);
+  void ReadRefusal(const std::string& ns, const std::string& compile_key, KnownKey* known);
   absl::StatusOr<v1::Manifest> ManifestOf(const v1::FetchObjectsRequest& request, const Artifact* fresh);
   void MakeRoom(const KnownKey& known, const std::string& new_variant);
 
@@ -71,6 +74,7 @@ class StoredKeys {
   TierKeys* const tier_;
   HitIndex* const index_;
   const Clock* const clock_;
+  const Signatures* const signatures_;
 
   absl::Mutex mutex_;
   // By manifest entry key; shared with the flight that stores it.

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
@@ -10,15 +9,6 @@
 
 namespace kiln {
 namespace {
-
-// The record that the maker of a manifest stored for one of its kernels.
-Entry KernelEntry(const v1::ManifestKernel& kernel) {
-  v1::ManifestKernel record;
-  record.set_kernel_key(kernel.kernel_key());
-  *record.mutable_loop_ir() = kernel.loop_ir();
-  *record.mutable_object() = kernel.object();
-  return {{EntryKind::kKernel, kernel.kernel_key()}, MakeEntryValue(SerializeDeterministic(record))};
-}
 
 // What making it took, where it was made.
 uint32_t RebuildMs(const std::vector<Entry>& entries) {
@@ -57,17 +47,6 @@ absl::StatusOr<SharedTier::Found> TierKeys::LookUp(const std::string& ns, const 
 absl::Status TierKeys::Take(const std::string& ns, SharedTier::Found found) {
   KILN_ASSIGN_OR_RETURN(std::vector<Entry> batch, tier_->Fetch(ns, found.objects));
   const uint32_t rebuild_ms = RebuildMs(found.entries);
-  absl::flat_hash_map<std::string, Entry> kernels;
-  for (const Entry& entry : found.entries) {
-    if (entry.id.kind != EntryKind::kManifest) continue;
-    v1::SignedManifest signed_manifest;
-    v1::Manifest manifest;
-    KILN_RETURN_IF_ERROR(ParseProto(*entry.value, "manifest", &signed_manifest));
-    KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
-    for (const v1::ManifestKernel& kernel : manifest.kernels())
-      kernels.emplace(kernel.kernel_key(), KernelEntry(kernel));
-  }
-  for (auto& [key, entry] : kernels) batch.push_back(std::move(entry));
   for (Entry& entry : found.entries) {
     if (entry.id.kind == EntryKind::kManifest) entry.rebuild_ms = rebuild_ms;
     batch.push_back(std::move(entry));

@@ -27,7 +27,7 @@ class TierKeys {
   absl::StatusOr<SharedTier::Found> LookUp(const std::string& ns, const std::string& compile_key,
                                            MonotonicTime deadline);
   // Fetches what that names, and puts all of it into the store; then it is known as what was compiled here
-  // is.
+  // is. Its kernels are that program's alone: a record of one would be signed by who made it.
   absl::Status Take(const std::string& ns, SharedTier::Found found);
 
   // After the store has it, or has refused it.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
@@ -112,6 +113,7 @@ absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext&, cons
   reply->set_started_unix_seconds(facts_.started_unix_seconds);
   reply->set_address(facts_.address);
   reply->set_store_directory(config_.store().directory());
+  reply->set_signing_key(signatures_->key_id());
   reply->set_workers(pool_->size());
   reply->set_workers_busy(pool_->busy());
   const Coordinator::Load load = coordinator_->load();
@@ -153,6 +155,7 @@ absl::Status AdminService::AnswerStats(const grpc::CallbackServerContext&, const
   reply->set_worker_crashes(stats_->worker_crashes);
   reply->set_worker_timeouts(stats_->worker_timeouts);
   reply->set_quarantined(store.quarantined);
+  reply->set_refused_signatures(store.refused_signatures);
   reply->set_evicted(store.evicted);
   reply->set_scrubbed(store.scrubbed);
   reply->set_fetched_objects(stats_->fetched_objects);
@@ -384,6 +387,20 @@ absl::Status AdminService::AnswerEvict(const grpc::CallbackServerContext&, const
   const StoreStatistics statistics = store_->statistics();
   reply->set_evicted(statistics.evicted - before);
   reply->set_bytes_on_disk(statistics.bytes_on_disk);
+  return absl::OkStatus();
+}
+
+absl::Status AdminService::AnswerKeys(const grpc::CallbackServerContext&, const v1::KeysRequest&,
+                                      v1::KeysReply* reply) {
+  bool own = true;
+  for (const v1::TrustedKey& key : signatures_->Listed("")) {
+    v1::KeysReply::Key* const shown = own ? reply->mutable_own() : reply->add_trusted();
+    shown->set_id(KeyIdOf(key.public_key()));
+    shown->set_public_key(absl::Base64Escape(key.public_key()));
+    *shown->mutable_namespaces() = key.namespaces();
+    own = false;
+  }
+  *reply->mutable_revoked() = signatures_->config().revoked();
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cache/shared/shared_tier.h"
+#include "cache/signatures.h"
 #include "cache/store.h"
 #include "kiln/v1/admin.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
@@ -32,11 +33,13 @@ class AdminService final : public v1::Admin::CallbackService {
  public:
   // `gate`: of the server that the service is registered with. All else outlives the service; `gpus` is
   // nullptr where nothing is measured.
-  AdminService(const v1::Config& config, const Gate& gate, AdminFacts facts, Store* store, WorkerPool* pool,
-               const MeasuringPool* gpus, Coordinator* coordinator, Executor* threads, kiln::Stats* stats)
+  AdminService(const v1::Config& config, const Gate& gate, AdminFacts facts, const Signatures* signatures,
+               Store* store, WorkerPool* pool, const MeasuringPool* gpus, Coordinator* coordinator,
+               Executor* threads, kiln::Stats* stats)
       : config_(config),
         gate_(gate),
         facts_(std::move(facts)),
+        signatures_(signatures),
         store_(store),
         pool_(pool),
         gpus_(gpus),
@@ -80,6 +83,10 @@ class AdminService final : public v1::Admin::CallbackService {
                                   v1::EvictReply* reply) override {
     return Run(context, Rpc::kEvict, request, reply, &AdminService::AnswerEvict);
   }
+  grpc::ServerUnaryReactor* Keys(grpc::CallbackServerContext* context, const v1::KeysRequest* request,
+                                 v1::KeysReply* reply) override {
+    return Run(context, Rpc::kKeys, request, reply, &AdminService::AnswerKeys);
+  }
 
  private:
   // On a thread for people, so that nobody else waits for what they ask.
@@ -117,6 +124,8 @@ class AdminService final : public v1::Admin::CallbackService {
                          v1::PinReply* reply);
   absl::Status AnswerEvict(const grpc::CallbackServerContext& context, const v1::EvictRequest& request,
                            v1::EvictReply* reply);
+  absl::Status AnswerKeys(const grpc::CallbackServerContext& context, const v1::KeysRequest& request,
+                          v1::KeysReply* reply);
   struct Found {
     CatalogEntry entry;
     v1::Manifest manifest;
@@ -139,6 +148,7 @@ class AdminService final : public v1::Admin::CallbackService {
   const v1::Config config_;
   const Gate gate_;
   const AdminFacts facts_;
+  const Signatures* const signatures_;
   Store* const store_;
   WorkerPool* const pool_;
   const MeasuringPool* const gpus_;

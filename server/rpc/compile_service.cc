@@ -49,6 +49,7 @@ grpc::ServerUnaryReactor* CompileService::Hello(grpc::CallbackServerContext* con
   reply->set_graph_bytes_max(graph_bytes_max_);
   *reply->mutable_targets() = worker.targets();
   reply->set_tenant((*who)->tenant);
+  for (v1::TrustedKey& key : signatures_->Listed((*who)->tenant)) *reply->add_trusted_keys() = std::move(key);
   call->Finish(grpc::Status::OK);
   return call;
 }

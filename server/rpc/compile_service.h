@@ -7,6 +7,7 @@
 // Thread-safe.
 #pragma once
 
+#include "cache/signatures.h"
 #include "kiln/v1/compile.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
 #include "server/auth/gate.h"
@@ -26,9 +27,10 @@ using CompilerService = v1::Compiler::WithRawCallbackMethod_Lookup<
 class CompileService final : public CompilerService {
  public:
   // `gate`: of the server that the service is registered with. All else outlives the service.
-  CompileService(const v1::Config& config, const Gate& gate, SilenceWatch* silence, const WorkerPool* pool,
-                 Coordinator* coordinator, Stats* stats)
+  CompileService(const v1::Config& config, const Gate& gate, const Signatures* signatures,
+                 SilenceWatch* silence, const WorkerPool* pool, Coordinator* coordinator, Stats* stats)
       : gate_(gate),
+        signatures_(signatures),
         graph_bytes_max_(config.admission().graph_bytes_max()),
         silence_(silence),
         pool_(pool),
@@ -55,6 +57,7 @@ class CompileService final : public CompilerService {
   void TakeReport(const Caller& caller, const v1::UseReport& report);
 
   const Gate gate_;
+  const Signatures* const signatures_;
   const uint64_t graph_bytes_max_;
   SilenceWatch* const silence_;
   const WorkerPool* const pool_;

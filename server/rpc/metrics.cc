@@ -32,6 +32,7 @@ std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const C
   counter("worker_timeouts", "Workers that were killed at a limit of time", stats.worker_timeouts);
   counter("store_evicted", "Entries evicted", kept.evicted);
   counter("store_quarantined", "Damaged entries taken out", kept.quarantined);
+  counter("store_refused_signatures", "Of them: signed by nobody who counts", kept.refused_signatures);
   counter("store_scrubbed", "Entries read again to see whether they are whole", kept.scrubbed);
   counter("store_put_failures", "Results that could not be kept", kept.put_failures);
   gauge("flights", "Compiles in flight or waiting", load.flights);

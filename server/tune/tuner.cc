@@ -74,18 +74,19 @@ struct Tuner::Contest {
   }
 };
 
-absl::StatusOr<v1::Measurement> Tuner::Stored(const std::string& key) {
-  KILN_ASSIGN_OR_RETURN(const EntryValue value, store_->artifacts().Get({EntryKind::kTuning, key}));
+absl::StatusOr<v1::Measurement> Tuner::Stored(const std::string& ns, const std::string& key) {
+  KILN_ASSIGN_OR_RETURN(const EntryValue stored, store_->artifacts().Get({EntryKind::kTuning, key}));
+  KILN_ASSIGN_OR_RETURN(const std::string value, OpenFor(ns, *stored));
   v1::Measurement record;
-  KILN_RETURN_IF_ERROR(ParseProto(*value, "tuning record", &record));
+  KILN_RETURN_IF_ERROR(ParseProto(value, "tuning record", &record));
   return record;
 }
 
-v1::Measurement Tuner::Keep(const std::string& key, v1::Measurement record) {
+v1::Measurement Tuner::Keep(const std::string& ns, const std::string& key, v1::Measurement record) {
   absl::MutexLock lock(&keeping_);
-  if (absl::StatusOr<v1::Measurement> earlier = Stored(key); earlier.ok()) return *std::move(earlier);
-  const absl::Status put =
-      store_->artifacts().Put({{{EntryKind::kTuning, key}, MakeEntryValue(SerializeDeterministic(record))}});
+  if (absl::StatusOr<v1::Measurement> earlier = Stored(ns, key); earlier.ok()) return *std::move(earlier);
+  const absl::Status put = store_->artifacts().Put(
+      {signatures_->SignEntry({EntryKind::kTuning, key}, ns, SerializeDeterministic(record))});
   if (!put.ok()) spdlog::warn("store a measurement: {}", put.ToString());
   return record;
 }
@@ -173,13 +174,13 @@ void Tuner::Session::End() {
 }
 
 std::string Tuner::Session::KeyOf(const v1::Subject& subject) const {
-  return TuningKey(subject, *facts_, kPolicy);
+  return TuningKey(job_.ns, subject, *facts_, kPolicy);
 }
 
 void Tuner::Session::EmitAhead(const v1::Subject& subject) {
   if (!subject.has_product()) return;
   const std::string key = KeyOf(subject);
-  if (ahead_.contains(key) || known_.contains(key) || tuner_.Stored(key).ok()) return;
+  if (ahead_.contains(key) || known_.contains(key) || tuner_.Stored(job_.ns, key).ok()) return;
   ahead_[key] = job_.natives(subject.product());
 }
 
@@ -193,7 +194,7 @@ Tuner::Session::Natives Tuner::Session::NativesFor(const std::string& key, const
 }
 
 absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, const v1::Subject& subject) {
-  absl::StatusOr<v1::Measurement> stored = tuner_.Stored(key);
+  absl::StatusOr<v1::Measurement> stored = tuner_.Stored(job_.ns, key);
   if (!stored.ok() && !may_measure_) {
     lacks_gpu_ = true;
     return absl::UnavailableError("waits for a GPU");
@@ -201,7 +202,7 @@ absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, c
   if (!stored.ok() && !over_.ok()) return over_;
   if (!stored.ok() && lease_ == nullptr) {
     KILN_RETURN_IF_ERROR(Lease());
-    stored = tuner_.Stored(key);  // of whoever had the lease before
+    stored = tuner_.Stored(job_.ns, key);  // of whoever had the lease before
   }
   if (stored.ok()) {
     tuner_.stats_->subjects_reused++;
@@ -210,7 +211,7 @@ absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, c
   KILN_ASSIGN_OR_RETURN(v1::Measurement record,
                         tuner_.MeasureSubject(*lease_, subject, NativesFor(key, subject), job_));
   tuner_.stats_->subjects_measured++;
-  return tuner_.Keep(key, std::move(record));
+  return tuner_.Keep(job_.ns, key, std::move(record));
 }
 
 absl::StatusOr<v1::Measurement> Tuner::Session::Measure(const v1::Subject& subject) {

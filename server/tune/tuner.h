@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "cache/signatures.h"
 #include "cache/store.h"
 #include "google/protobuf/repeated_field.h"
 #include "kiln/v1/artifact.pb.h"
@@ -34,11 +35,12 @@ class Tuner {
   using Subjects = google::protobuf::RepeatedPtrField<v1::Subject>;
 
   // All outlive the tuner. `pool` is nullptr where nothing is measured, and `without` says why.
-  Tuner(MeasuringPool* pool, std::string without, Store* store, Stats* stats)
-      : pool_(pool), without_(std::move(without)), store_(store), stats_(stats) {}
+  Tuner(MeasuringPool* pool, std::string without, const Signatures* signatures, Store* store, Stats* stats)
+      : pool_(pool), without_(std::move(without)), signatures_(signatures), store_(store), stats_(stats) {}
 
   // What a program's compile lends its measurements.
   struct Job {
+    std::string ns;  // whose records are used and made
     v1::Target target;
     MeasuringPool::Abandoned abandoned;
     std::function<void(uint32_t done, uint32_t total)> progress;
@@ -92,14 +94,16 @@ class Tuner {
 
  private:
   struct Contest;
-  absl::StatusOr<v1::Measurement> Stored(const std::string& key);
+  absl::StatusOr<v1::Measurement> Stored(const std::string& ns, const std::string& key);
   // The record that stands from now on: an earlier one, if another lease was faster.
-  v1::Measurement Keep(const std::string& key, v1::Measurement record) ABSL_LOCKS_EXCLUDED(keeping_);
+  v1::Measurement Keep(const std::string& ns, const std::string& key, v1::Measurement record)
+      ABSL_LOCKS_EXCLUDED(keeping_);
   absl::StatusOr<v1::Measurement> MeasureSubject(MeasuringPool::Lease& lease, const v1::Subject& subject,
                                                  std::vector<v1::NativeKernel> natives, const Job& job);
 
   MeasuringPool* const pool_;
   const std::string without_;
+  const Signatures* const signatures_;
   Store* const store_;
   Stats* const stats_;
   absl::Mutex keeping_;  // a look at the store and the write that follows it

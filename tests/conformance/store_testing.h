@@ -16,6 +16,7 @@
 #include "compiler/support/zstd.h"
 #include "gtest/gtest.h"
 #include "kiln/v1/artifact.pb.h"
+#include "kiln/v1/record.pb.h"
 
 namespace kiln {
 
@@ -48,6 +49,13 @@ inline Entry ObjectEntry(uint64_t seed, size_t size) {
   return {{EntryKind::kObject, Sha256(raw)}, MakeEntryValue(ZstdCompress(raw))};
 }
 
+// As signed values are, signed by nobody: for stores that are built without signatures.
+inline std::string Enveloped(std::string value) {
+  v1::SignedEnvelope envelope;
+  envelope.set_value(std::move(value));
+  return envelope.SerializeAsString();
+}
+
 inline Entry ManifestEntry(uint64_t seed, const std::vector<Entry>& objects) {
   v1::Manifest manifest;
   manifest.set_compile_key(Sha256(absl::StrCat("compile ", seed)));
@@ -67,7 +75,7 @@ inline Entry KernelEntry(const Entry& object) {
   v1::ManifestKernel kernel;
   kernel.set_kernel_key(Sha256(absl::StrCat("kernel ", object.id.key)));
   kernel.mutable_object()->set_digest(object.id.key);
-  return {{EntryKind::kKernel, kernel.kernel_key()}, MakeEntryValue(kernel.SerializeAsString())};
+  return {{EntryKind::kKernel, kernel.kernel_key()}, MakeEntryValue(Enveloped(kernel.SerializeAsString()))};
 }
 
 // One artifact as the daemon writes it: objects, kernel records, a manifest, notes.
@@ -89,7 +97,7 @@ inline Entry PlainEntry(EntryKind kind, uint64_t seed) {
   if (kind == EntryKind::kKernel) {
     v1::ManifestKernel kernel;
     kernel.set_kernel_key(Sha256(absl::StrCat("plain kernel ", seed)));
-    return {{kind, kernel.kernel_key()}, MakeEntryValue(kernel.SerializeAsString())};
+    return {{kind, kernel.kernel_key()}, MakeEntryValue(Enveloped(kernel.SerializeAsString()))};
   }
   return {{kind, Sha256(absl::StrCat(EntryKindName(kind), seed))},
           MakeEntryValue(RandomBytes(seed, 10 + seed % 100))};

@@ -37,6 +37,8 @@ class TestDaemon {
   ~TestDaemon();
 
   void Start();
+  // What is added to the configuration from the next Start on.
+  void Configure(const std::string& text) { config_ = text; }
   // Ends the process with a signal and returns its wait status.
   int Stop(int signal_number);
   int Wait(absl::Duration limit);  // -1 when it still runs

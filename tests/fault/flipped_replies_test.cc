@@ -17,6 +17,7 @@
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
+#include "compiler/support/protocol.h"
 #include "compiler/support/zstd.h"
 #include "gtest/gtest.h"
 #include "kiln/client.h"
@@ -26,6 +27,7 @@
 namespace kiln {
 namespace {
 
+constexpr char kHello[] = "/kiln.v1.Compiler/Hello";
 constexpr char kLookup[] = "/kiln.v1.Compiler/Lookup";
 constexpr char kCompile[] = "/kiln.v1.Compiler/Compile";
 constexpr char kFetch[] = "/kiln.v1.Compiler/FetchObjects";
@@ -141,6 +143,12 @@ class FlippedReplies : public testing::Test {
     const CompileResult made = daemon_.Compile(script_);
     EXPECT_TRUE(made.durable) << made.failed_reason;
     manifest_ = made.manifest;
+    grpc::ClientContext context;
+    v1::HelloRequest hello;
+    hello.set_protocol_min(1);
+    hello.set_protocol_max(kSigningProtocol);
+    EXPECT_TRUE(daemon_.compiler().Hello(&context, hello, &hello_).ok());
+    replies_[kHello].push_back(hello_.SerializeAsString());
     replies_[kLookup].push_back(daemon_.Lookup(script_).SerializeAsString());
     for (const v1::CompileEvent& event : made.events) replies_[kCompile].push_back(event.SerializeAsString());
     for (const v1::ManifestKernel& kernel : manifest_.kernels()) {
@@ -208,6 +216,7 @@ class FlippedReplies : public testing::Test {
   }
 
   void FlipMany(const std::string& method);
+  Replies WithAnotherObject();
 
   // Kernels of some kilobytes that do not compress away.
   static std::string Noise() {
@@ -221,6 +230,7 @@ class FlippedReplies : public testing::Test {
   Replayer replayer_;
   Replies replies_;
   CompileRequestInput input_;
+  v1::HelloReply hello_;
   v1::Manifest manifest_;
   absl::StatusOr<CompiledArtifact> right_;
 };
@@ -264,34 +274,13 @@ void FlippedReplies::FlipMany(const std::string& method) {
   EXPECT_GT(refused, cases * 9 / 10);
 }
 
-TEST_F(FlippedReplies, OfALookupAreRefused) { FlipMany(kLookup); }
-TEST_F(FlippedReplies, OfACompileAreRefused) { FlipMany(kCompile); }
-TEST_F(FlippedReplies, OfObjectsAreRefused) { FlipMany(kFetch); }
-
-// The control: it is the digests that refuse them. A flip whose digests were made to fit is taken, and seen
-// by the same check.
-TEST_F(FlippedReplies, WithDigestsMadeToFitAreTaken) {
-  std::mt19937_64 random(20261128);
-  int taken = 0;
-  for (int i = 0; i < 100; ++i) {
-    v1::LookupReply lookup;
-    ASSERT_TRUE(lookup.ParseFromString(replies_[kLookup][0]));
-    v1::SignedManifest& signed_manifest = *lookup.mutable_hit()->mutable_manifest();
-    std::string& bytes = *signed_manifest.mutable_manifest();
-    bytes[random() % bytes.size()] ^= static_cast<char>(1 << (random() % 8));
-    signed_manifest.set_digest(Sha256(bytes));
-    Replies replies = replies_;
-    replies[kLookup] = {lookup.SerializeAsString()};
-    replayer_.Say(replies);
-    taken += VerdictOf(*NewClient(Options()), /*compile=*/false) == Verdict::kWrong;
-  }
-  EXPECT_GT(taken, 0) << "of manifests";
-
+// What the daemon said, but for one object and all digests of it.
+Replies FlippedReplies::WithAnotherObject() {
   const v1::ObjectRef& object = manifest_.kernels(0).object();
   grpc::Status status;
   absl::StatusOr<std::string> raw =
       ZstdDecompress(daemon_.Fetch(manifest_, {object.digest()}, &status), object.raw_size());
-  ASSERT_TRUE(raw.ok()) << raw.status();
+  EXPECT_TRUE(raw.ok()) << raw.status();
   (*raw)[raw->size() / 2] ^= 1;
   v1::ObjectChunk chunk;
   chunk.set_digest(Sha256(*raw));
@@ -301,13 +290,96 @@ TEST_F(FlippedReplies, WithDigestsMadeToFitAreTaken) {
   manifest.mutable_kernels(0)->mutable_object()->set_digest(chunk.digest());
   manifest.mutable_kernels(0)->mutable_object()->set_packed_size(chunk.data().size());
   v1::LookupReply lookup;
-  lookup.mutable_hit()->mutable_manifest()->set_manifest(SerializeDeterministic(manifest));
-  lookup.mutable_hit()->mutable_manifest()->set_digest(Sha256(lookup.hit().manifest().manifest()));
+  EXPECT_TRUE(lookup.ParseFromString(replies_[kLookup][0]));
+  v1::SignedManifest& signed_manifest = *lookup.mutable_hit()->mutable_manifest();
+  signed_manifest.set_manifest(SerializeDeterministic(manifest));
+  signed_manifest.set_digest(Sha256(signed_manifest.manifest()));
   Replies replies = replies_;
   replies[kLookup] = {lookup.SerializeAsString()};
   replies[kFetch].push_back(chunk.SerializeAsString());
+  return replies;
+}
+
+TEST_F(FlippedReplies, OfALookupAreRefused) { FlipMany(kLookup); }
+TEST_F(FlippedReplies, OfACompileAreRefused) { FlipMany(kCompile); }
+TEST_F(FlippedReplies, OfObjectsAreRefused) { FlipMany(kFetch); }
+
+// A daemon in between that makes digests fit, for manifests and objects: nothing is taken. The control, which
+// is also what an older daemon is given: where it says that it signs nothing, it is all taken, and seen by
+// the same check.
+TEST_F(FlippedReplies, WithDigestsMadeToFitAreRefused) {
+  int taken = 0;
+  for (const uint32_t protocol : {kSigningProtocol, kSigningProtocol - 1}) {
+    const bool signs = protocol >= kSigningProtocol;
+    hello_.set_protocol(protocol);
+    replies_[kHello] = {hello_.SerializeAsString()};
+    std::mt19937_64 random(20261128);
+    for (int i = 0; i < 100; ++i) {
+      v1::LookupReply lookup;
+      ASSERT_TRUE(lookup.ParseFromString(replies_[kLookup][0]));
+      v1::SignedManifest& signed_manifest = *lookup.mutable_hit()->mutable_manifest();
+      std::string& bytes = *signed_manifest.mutable_manifest();
+      bytes[random() % bytes.size()] ^= static_cast<char>(1 << (random() % 8));
+      signed_manifest.set_digest(Sha256(bytes));
+      Replies replies = replies_;
+      replies[kLookup] = {lookup.SerializeAsString()};
+      replayer_.Say(replies);
+      const Verdict verdict = VerdictOf(*NewClient(Options()), /*compile=*/false);
+      if (signs) {
+        EXPECT_EQ(verdict, Verdict::kRefused);
+      } else {
+        taken += verdict == Verdict::kWrong;
+      }
+    }
+    replayer_.Say(WithAnotherObject());
+    EXPECT_EQ(VerdictOf(*NewClient(Options()), /*compile=*/false),
+              signs ? Verdict::kRefused : Verdict::kWrong)
+        << "of an object";
+  }
+  EXPECT_GT(taken, 0) << "of manifests";
+}
+
+// A lie about a hit costs a compile, of which the caller is told; where that is a lie too, he has no program.
+TEST_F(FlippedReplies, ARefusedHitIsCompiledAnew) {
+  replayer_.Say(WithAnotherObject());
+  const absl::StatusOr<CompiledArtifact> got = Get(*NewClient(Options()), /*compile=*/true);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_TRUE(IsRight(*got));
+  EXPECT_FALSE(got->hit);
+  ASSERT_EQ(got->refused.size(), 1u);
+  EXPECT_NE(got->refused[0].find("signature"), std::string::npos) << got->refused[0];
+
+  Replies replies = WithAnotherObject();
+  v1::LookupReply lie;
+  ASSERT_TRUE(lie.ParseFromString(replies[kLookup][0]));
+  v1::CompileEvent done;
+  *done.mutable_done()->mutable_manifest() = lie.hit().manifest();
+  replies[kCompile] = {done.SerializeAsString()};
   replayer_.Say(replies);
-  EXPECT_EQ(VerdictOf(*NewClient(Options()), /*compile=*/false), Verdict::kWrong) << "of an object";
+  const absl::StatusOr<CompiledArtifact> twice = Get(*NewClient(Options()), /*compile=*/true);
+  EXPECT_EQ(twice.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(twice.status().message().find("signature"), absl::string_view::npos) << twice.status();
+}
+
+// Of before there were digests.
+TEST_F(FlippedReplies, AnOlderDaemonThatSendsNoDigestIsServed) {
+  hello_ = v1::HelloReply();
+  hello_.set_protocol(1);
+  v1::LookupReply lookup;
+  ASSERT_TRUE(lookup.ParseFromString(replies_[kLookup][0]));
+  v1::SignedManifest bare;
+  bare.set_manifest(lookup.hit().manifest().manifest());
+  *lookup.mutable_hit()->mutable_manifest() = bare;
+  replies_[kHello] = {hello_.SerializeAsString()};
+  replies_[kLookup] = {lookup.SerializeAsString()};
+  replayer_.Say(replies_);
+  EXPECT_EQ(VerdictOf(*NewClient(Options()), /*compile=*/false), Verdict::kSame);
+
+  // The control: of a daemon that could have signed it is refused.
+  hello_.set_protocol(kSigningProtocol);
+  replies_[kHello] = {hello_.SerializeAsString()};
+  replayer_.Say(replies_);
+  EXPECT_EQ(VerdictOf(*NewClient(Options()), /*compile=*/false), Verdict::kRefused);
 }
 
 }  // namespace

@@ -52,6 +52,26 @@ TEST_F(Kilnctl, StatusAndStats) {
   }
 }
 
+// What it prints of a key is what `signing.trusted` and `signing.revoked` take.
+TEST_F(Kilnctl, KeysPrintsWhatTheConfigurationTakes) {
+  grpc::ClientContext context;
+  v1::KeysReply own;
+  ASSERT_TRUE(daemon_.admin().Keys(&context, {}, &own).ok());
+  EXPECT_TRUE(absl::StrContains(Ctl("keys").text, "every namespace"));
+  EXPECT_TRUE(absl::StrContains(Ctl("status").text, own.own().id().substr(0, 12)));
+
+  TestDaemon trusting(absl::StrCat("signing { trusted { public_key: \"", own.own().public_key(),
+                                   "\" namespaces: \"vision\" } revoked: \"", std::string(64, 'a'), "\" }"));
+  const Output text = RunCtl(trusting.socket(), "keys");
+  for (const std::string& word : {own.own().public_key(), own.own().id(), std::string("vision"),
+                                  std::string("revoked"), std::string(64, 'a')}) {
+    EXPECT_TRUE(absl::StrContains(text.text, word)) << word << " in " << text.text;
+  }
+  const Output json = RunCtl(trusting.socket(), "keys --json");
+  EXPECT_TRUE(absl::StrContains(json.text, absl::StrCat("\"public_key\": \"", own.own().public_key(), "\"")))
+      << json.text;
+}
+
 TEST_F(Kilnctl, StatsTellsOfTenantsAndJobs) {
   EXPECT_FALSE(absl::StrContains(Ctl("stats").text, "TENANT")) << "nobody did anything";
   grpc::ClientContext context;

@@ -722,6 +722,9 @@ TEST(Server, AClientOfAnotherProtocolIsTold) {
 // A service that notes what clients say of their protocol, and has nothing.
 class Listener final : public v1::Compiler::Service {
  public:
+  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest*, v1::HelloReply*) override {
+    return grpc::Status::OK;
+  }
   grpc::Status Lookup(grpc::ServerContext* context, const v1::LookupRequest*,
                       v1::LookupReply* reply) override {
     const auto said = context->client_metadata().find(kProtocolMetadata);

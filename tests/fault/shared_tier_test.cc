@@ -35,11 +35,16 @@ std::string Noise(size_t bytes, int seed) {
   return noise;
 }
 
+const Signatures& TestSignatures() {
+  static const Signatures& signatures = *new Signatures(Signatures::OfThisProcess());
+  return signatures;
+}
+
 // An artifact of one kernel whose object has so many bytes.
-std::vector<Entry> ArtifactOf(int number, size_t bytes = 1000) {
+std::vector<Entry> ArtifactOf(int number, size_t bytes = 1000, const std::string& ns = kNamespace) {
   std::vector<Entry> entries;
   v1::Manifest manifest;
-  manifest.set_namespace_(kNamespace);
+  manifest.set_namespace_(ns);
   manifest.set_compile_key(KeyOf(number));
   manifest.set_variant_id(VariantOf(number));
   v1::ManifestKernel* kernel = manifest.add_kernels();
@@ -53,19 +58,17 @@ std::vector<Entry> ArtifactOf(int number, size_t bytes = 1000) {
   };
   add(Noise(bytes, number), kernel->mutable_object());
   add(absl::StrCat("loops ", number), kernel->mutable_loop_ir());
-  entries.push_back(
-      {{EntryKind::kKernel, kernel->kernel_key()}, MakeEntryValue(SerializeDeterministic(*kernel))});
+  entries.push_back(TestSignatures().SignEntry({EntryKind::kKernel, kernel->kernel_key()}, ns,
+                                               SerializeDeterministic(*kernel)));
   entries.push_back({{EntryKind::kMeta, KeyOf(number) + "request"}, MakeEntryValue("of a caller")});
-  v1::SignedManifest signed_manifest;
-  signed_manifest.set_manifest(SerializeDeterministic(manifest));
-  entries.push_back({{EntryKind::kManifest, ManifestEntryKey(KeyOf(number), VariantOf(number))},
-                     MakeEntryValue(SerializeDeterministic(signed_manifest))});
+  entries.push_back(
+      TestSignatures().SignEntry({EntryKind::kManifest, ManifestEntryKey(KeyOf(number), VariantOf(number))},
+                                 ns, SerializeDeterministic(manifest)));
   return entries;
 }
 
 class SharedTierTest : public testing::Test {
  protected:
-  SharedTierTest() { EXPECT_TRUE(trusted_.Add(signer_.public_key()).ok()); }
   void SetUp() override {
     if (!RedisServer::IsThere())
       GTEST_SKIP() << "no redis-server on this host (apt-get install redis-server)";
@@ -83,7 +86,7 @@ class SharedTierTest : public testing::Test {
   std::unique_ptr<SharedTier> Connect(SharedTier::Options options) {
     options.address = redis_->address();
     absl::StatusOr<std::unique_ptr<SharedTier>> tier =
-        SharedTier::Create(std::move(options), &signer_, &trusted_);
+        SharedTier::Create(std::move(options), &TestSignatures());
     EXPECT_TRUE(tier.ok()) << tier.status();
     google::protobuf::SetLogHandler(nullptr);  // text that is not UTF-8 is what lies are made of
     return *std::move(tier);
@@ -118,12 +121,9 @@ class SharedTierTest : public testing::Test {
   }
   std::string ManifestName(int number) { return TierName(kNamespace, KeyOf(number), "m"); }
   std::string SealedManifest(int number, const std::string& ns = kNamespace) {
-    const Entry entry = ArtifactOf(number).back();
-    return SealTierValue(signer_, EntryKind::kManifest, ns, entry.id.key, *entry.value);
+    return *ArtifactOf(number, 1000, ns).back().value;
   }
 
-  const SigningKey signer_ = SigningKey::Make();
-  TrustedKeys trusted_;
   std::unique_ptr<RedisServer> redis_;
   std::unique_ptr<SharedTier> tier_;
 };
@@ -169,7 +169,10 @@ TEST_F(SharedTierTest, UseRenewsTheEnd) {
 TEST_F(SharedTierTest, AKeyHasSixteenVariants) {
   for (int variant = 0; variant < 20; ++variant) {
     std::vector<Entry> entries = ArtifactOf(1);
-    entries.back().id.key = ManifestEntryKey(KeyOf(1), VariantOf(variant));
+    const Entry one = entries.back();
+    entries.back() =
+        TestSignatures().SignEntry({EntryKind::kManifest, ManifestEntryKey(KeyOf(1), VariantOf(variant))},
+                                   kNamespace, *OpenFor(kNamespace, *one.value));
     absl::Notification ended;
     tier_->WriteArtifact(
         kNamespace, std::move(entries), [](const EntryId&) { return absl::NotFoundError("not here"); },
@@ -255,9 +258,10 @@ TEST_F(SharedTierLies, AnObjectIsItsDigests) {
   ASSERT_TRUE(found.ok());
   const v1::ObjectRef& ref = found->objects[0];
   const std::string other = ZstdCompress(Noise(ref.raw_size(), 99));
-  redis_->Ask({"SET", TierChunkName(kNamespace, ref.digest(), ref.packed_size(), 0),
-               SealTierValue(signer_, EntryKind::kObject, kNamespace,
-                             TierChunkKey(ref.digest(), ref.packed_size(), 0), other)});
+  redis_->Ask(
+      {"SET", TierChunkName(kNamespace, ref.digest(), ref.packed_size(), 0),
+       SealTierValue(TestSignatures(), {EntryKind::kObject, TierChunkKey(ref.digest(), ref.packed_size(), 0)},
+                     kNamespace, other)});
   EXPECT_TRUE(absl::IsDataLoss(tier_->Fetch(kNamespace, found->objects).status()));
   EXPECT_EQ(tier_->status().refused(), 1);
 }

@@ -194,7 +194,9 @@ void TakePlan(v1::PlanReply plan, Tally* tally) {
       *new absl::StatusOr<EmittedKernel>(PackKernel("key", "kernel", EmitFrame().emit_reply()));
   ASSERT_TRUE(packed.ok()) << packed.status();
   const std::vector<EmittedKernel> kernels(static_cast<size_t>(plan.kernels_size()), *packed);
+  static const Signatures& signatures = *new Signatures(Signatures::OfThisProcess());
   ArtifactIngredients ingredients;
+  ingredients.signatures = &signatures;
   ingredients.ns = "test";
   ingredients.compile_key = std::string(32, 'c');
   ingredients.request_key = std::string(32, 'r');

@@ -14,6 +14,7 @@
 #include "kiln/v1/config.pb.h"
 #include "kiln/v1/graph.pb.h"
 #include "kiln/v1/kernel.pb.h"
+#include "kiln/v1/object.pb.h"
 #include "kiln/v1/record.pb.h"
 #include "kiln/v1/tuning.pb.h"
 #include "kiln/v1/worker.pb.h"
@@ -24,9 +25,10 @@ namespace {
 std::string Described() {
   std::string text;
   for (const google::protobuf::Descriptor* descriptor :
-       {v1::StatusRequest::descriptor(), v1::ObjectRef::descriptor(), v1::HelloRequest::descriptor(),
-        v1::Config::descriptor(), v1::Device::descriptor(), v1::LoopOp::descriptor(),
-        v1::FailureRecord::descriptor(), v1::WorkerHello::descriptor(), v1::MatrixProduct::descriptor()}) {
+       {v1::StatusRequest::descriptor(), v1::ObjectRef::descriptor(), v1::Manifest::descriptor(),
+        v1::HelloRequest::descriptor(), v1::Config::descriptor(), v1::Device::descriptor(),
+        v1::LoopOp::descriptor(), v1::FailureRecord::descriptor(), v1::WorkerHello::descriptor(),
+        v1::MatrixProduct::descriptor()}) {
     text += "// " + descriptor->file()->name() + "\n" + descriptor->file()->DebugString() + "\n";
   }
   return text;

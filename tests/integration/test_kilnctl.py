@@ -41,7 +41,7 @@ def test_every_command_with_a_real_graph(ask):
     assert json.loads(ask("jobs", "--json"))["jobs"] == []
     assert json.loads(ask("verify", "--json"))["corrupt"] == 0
     assert json.loads(ask("doctor", "--json"))["ok"]
-    for command in ("status", "stats", "jobs", "verify", "doctor"):
+    for command in ("status", "stats", "jobs", "verify", "keys", "doctor"):
         assert ask(command)
 
     entries = json.loads(ask("ls", "--json"))["entries"]

@@ -154,15 +154,25 @@ TEST(Key, EveryIngredientCounts) {
   other_subject.mutable_product()->set_bias(true);
   v1::GpuFacts gpu, other_gpu;
   other_gpu.set_cublas_lt_version(1);
-  std::set<std::string> keys = {CompileKey("a", "k", 1, "f"),       CompileKey("b", "k", 1, "f"),
-                                CompileKey("a", "l", 1, "f"),       CompileKey("a", "k", 2, "f"),
-                                CompileKey("a", "k", 1, "g"),       KernelKey("k", target, 1, "f"),
-                                KernelKey("l", target, 1, "f"),     KernelKey("k", other_target, 1, "f"),
-                                KernelKey("k", target, 2, "f"),     KernelKey("k", target, 1, "g"),
-                                VariantId("k", guards, ""),         VariantId("l", guards, ""),
-                                VariantId("k", other_guards, ""),   VariantId("k", guards, "t"),
-                                TuningKey(subject, gpu, "p"),       TuningKey(other_subject, gpu, "p"),
-                                TuningKey(subject, other_gpu, "p"), TuningKey(subject, gpu, "q")};
+  std::set<std::string> keys = {CompileKey("a", "k", 1, "f"),
+                                CompileKey("b", "k", 1, "f"),
+                                CompileKey("a", "l", 1, "f"),
+                                CompileKey("a", "k", 2, "f"),
+                                CompileKey("a", "k", 1, "g"),
+                                KernelKey("k", target, 1, "f"),
+                                KernelKey("l", target, 1, "f"),
+                                KernelKey("k", other_target, 1, "f"),
+                                KernelKey("k", target, 2, "f"),
+                                KernelKey("k", target, 1, "g"),
+                                VariantId("k", guards, ""),
+                                VariantId("l", guards, ""),
+                                VariantId("k", other_guards, ""),
+                                VariantId("k", guards, "t"),
+                                TuningKey("n", subject, gpu, "p"),
+                                TuningKey("n", other_subject, gpu, "p"),
+                                TuningKey("n", subject, other_gpu, "p"),
+                                TuningKey("n", subject, gpu, "q"),
+                                TuningKey("m", subject, gpu, "p")};
   EXPECT_EQ(keys.size(), 18u);
   for (const std::string& key : keys) EXPECT_EQ(key.size(), kDigestBytes);
 }

@@ -115,7 +115,7 @@ v1::Config Good() {
   v1::Config config;
   config.mutable_listen()->set_unix_socket("/run/user/0/kiln/kilnd.sock");
   config.mutable_store()->set_directory("/var/cache/kiln");
-  ApplyDefaults("/usr/bin/", &config);
+  ApplyDefaults("/usr/bin/", "/etc/kiln/kilnd.textproto", &config);
   return config;
 }
 
@@ -149,9 +149,9 @@ TEST(Config, TheExampleShowsTheDefaults) {
   defaults.mutable_store()->set_directory(example->store().directory());
   defaults.mutable_store()->set_budget_bytes(kStoreBudgetBytesDefault);
   defaults.mutable_store()->set_memory_bytes(kStoreMemoryBytesDefault);
-  ApplyDefaults("/usr/bin/", &defaults);
+  ApplyDefaults("/usr/bin/", "/etc/kiln/kilnd.textproto", &defaults);
   EXPECT_GT(example->measuring().lease_seconds_max(), 0) << "it shows them";
-  ApplyDefaults("/usr/bin/", &*example);
+  ApplyDefaults("/usr/bin/", "/etc/kiln/kilnd.textproto", &*example);
   EXPECT_EQ(example->DebugString(), defaults.DebugString());
 }
 
@@ -202,6 +202,7 @@ TEST(Config, RefusalsNameTheField) {
       {"listen.tcp", [](v1::Config* c) { WithoutTls(c)->mutable_listen()->set_tcp("127.0.0.1"); }},
       {"listen.tcp", [](v1::Config* c) { WithoutTls(c)->mutable_listen()->set_tcp("127.0.0.1:65536"); }},
       {"listen.tcp", [](v1::Config* c) { WithoutTls(c)->mutable_listen()->set_tcp("127.0.0.1:x"); }},
+      {"signing.key_file", [](v1::Config* c) { c->clear_signing(); }},
       {"listen.tenants.name", [](v1::Config* c) { AddTenant(c, "", {1}); }},
       {"listen.tenants.name", [](v1::Config* c) { AddTenant(c, "a/b", {1}); }},
       {"listen.tenants.name", [](v1::Config* c) { AddTenant(c, std::string(65, 'x'), {1}); }},
@@ -637,6 +638,11 @@ TEST(HourlyQuotas, WhatWasTakenCountsForAnHour) {
 
 // ---- What is stored --------------------------------------------------------------------------
 
+const Signatures& TestSignatures() {
+  static const Signatures& signatures = *new Signatures(Signatures::OfThisProcess());
+  return signatures;
+}
+
 // Its kernel's record is under "key".
 Artifact ArtifactOfOneKernel() {
   v1::EmitReply reply;
@@ -645,6 +651,7 @@ Artifact ArtifactOfOneKernel() {
   const auto kernel = PackKernel("key", "loops", reply);
   EXPECT_TRUE(kernel.ok()) << kernel.status();
   ArtifactIngredients ingredients;
+  ingredients.signatures = &TestSignatures();
   ingredients.compile_key = Sha256("graph");
   ingredients.kernels = absl::MakeConstSpan(&*kernel, 1);
   v1::PlanReply plan;
@@ -669,9 +676,9 @@ TEST_F(Scratch, WhatAFlightTakesFromTheStoreIsNotEvicted) {
     now += 24 * 3600;  // nobody has used it for long
     HitIndex index(1 << 20);
     SystemClock clock;
-    StoredKeys keys(store->get(), /*tier=*/nullptr, &index, &clock);
+    StoredKeys keys(store->get(), /*tier=*/nullptr, &index, &clock, &TestSignatures());
     std::vector<Holds::Hold> holds;
-    ASSERT_TRUE(keys.ReadKernel("key", &holds).ok());
+    ASSERT_TRUE(keys.ReadKernel("", "key", &holds).ok());
     if (!held) holds.clear();
     now += 3600;  // a long flight
     ASSERT_TRUE((*store)->EvictTo(0).ok());
@@ -691,10 +698,11 @@ TEST_F(Scratch, ANewVariantTakesNoPinnedOnesPlace) {
   ASSERT_TRUE(store.ok()) << store.status();
   HitIndex index(1 << 20);
   SystemClock clock;
-  StoredKeys keys(store->get(), /*tier=*/nullptr, &index, &clock);
+  StoredKeys keys(store->get(), /*tier=*/nullptr, &index, &clock, &TestSignatures());
   std::vector<EntryId> variants;
   for (size_t i = 0; i < kVariantsPerKeyMax + 2; ++i) {
     ArtifactIngredients ingredients;
+    ingredients.signatures = &TestSignatures();
     ingredients.compile_key = Sha256("graph");
     v1::PlanReply plan;
     plan.mutable_guards()->add_conditions(static_cast<uint32_t>(i));
@@ -723,13 +731,13 @@ TEST_F(Scratch, AVariantWithoutItsObjectsIsNoHit) {
   std::erase_if(torn->entries, [](const Entry& entry) { return entry.id.kind == EntryKind::kObject; });
   HitIndex index(1 << 20);
   SystemClock clock;
-  StoredKeys keys(store->get(), /*tier=*/nullptr, &index, &clock);
+  StoredKeys keys(store->get(), /*tier=*/nullptr, &index, &clock, &TestSignatures());
   keys.Announce(torn);
   EXPECT_EQ(keys.Put(torn).code(), absl::StatusCode::kAborted);
-  EXPECT_TRUE(keys.Load(whole->compile_key)->variants.empty());
+  EXPECT_TRUE(keys.Load("", whole->compile_key)->variants.empty());
   keys.Announce(whole);
   EXPECT_TRUE(keys.Put(whole).ok());
-  EXPECT_EQ(keys.Load(whole->compile_key)->variants.size(), 1u);
+  EXPECT_EQ(keys.Load("", whole->compile_key)->variants.size(), 1u);
 }
 
 // ---- Hits ------------------------------------------------------------------------------------
@@ -867,6 +875,7 @@ TEST(Manifests, HoldNoTimes) {
     v1::PlanReply plan = GoodPlan();
     plan.mutable_statistics()->set_plan_seconds(seconds);
     ArtifactIngredients ingredients;
+    ingredients.signatures = &TestSignatures();
     ingredients.compile_key = std::string(32, 'c');
     ingredients.request_key = std::string(32, 'r');
     ingredients.kernels = absl::MakeConstSpan(&*kernel, 1);

@@ -1,7 +1,8 @@
 // libkiln: from a canonical graph to its compiled program, through kilnd.
 //
 // `Client::Get` looks the request up, compiles it on a miss and fetches the objects that this process
-// lacks. Everything that arrives is checked against its digest. With no address configured an embedded
+// lacks. A manifest has to be signed by a key that counts (client/src/daemon_keys.h), and what it names to
+// match its digest; what is not is made anew, and then refused. With no address configured an embedded
 // daemon of the user's own is started and shared by all of the user's processes.
 //
 // Threads: `Get` may be called from many threads. The connection lives for one call: no thread of gRPC
@@ -10,7 +11,8 @@
 // How often programs were called goes along with the next look-up; a report whose answer is lost is not
 // repeated. Errors: UNAVAILABLE or DEADLINE_EXCEEDED when the service is away or slow (and at once while the
 // breaker is open), NOT_FOUND for a miss when only looking up, INVALID_ARGUMENT or UNIMPLEMENTED when the
-// compiler refuses the graph, DATA_LOSS for bytes that do not match their digest, CANCELLED when told to end.
+// compiler refuses the graph, DATA_LOSS for bytes that do not match their digest or signature,
+// FAILED_PRECONDITION for a daemon that is too old to sign where it has to, CANCELLED when told to end.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +39,8 @@ struct ClientOptions {
   std::string store_dir;      // empty: chosen
   std::string name_space = "default";
   std::string job;
-  bool background = false;  // after what is interactive of the same tenant
+  std::vector<std::string> trusted_keys;  // public keys; empty: whichever the daemon lists
+  bool background = false;                // after what is interactive of the same tenant
   double connect_seconds = 5;
   double compile_seconds = 300;
 };
@@ -61,6 +64,7 @@ struct CompiledArtifact {
   std::string not_kept;  // why the service's store refused the program; empty: it did not
   // What ended while it served this process or before, each as a sentence's beginning; others did its work.
   std::vector<std::string> recovered;
+  std::vector<std::string> refused;  // why what came before was not taken
   uint64_t uploaded_bytes = 0;
   uint64_t fetched_objects = 0;
   double connect_seconds = 0;
@@ -113,5 +117,10 @@ std::unique_ptr<Client> NewClient(ClientOptions options);
 // "unix:/path" or "HOST:PORT" as people write it, also "/path". INVALID_ARGUMENT, naming the forms, for
 // anything else.
 absl::StatusOr<std::string> NormalAddress(absl::string_view text);
+
+// Public keys from KILN_TRUSTED_KEYS: base64, separated by commas, or the absolute path of a file with one a
+// line
+// ("#" begins a comment). INVALID_ARGUMENT, naming what is wrong, for anything else.
+absl::StatusOr<std::vector<std::string>> ReadTrustedKeys(absl::string_view text);
 
 }  // namespace kiln

@@ -269,6 +269,8 @@ def _record(info):
     records.count("joined", int(info["joined"]))
     for what in info["recovered"]:
         fallback.note_recovered(what)
+    for reason in info["refused"]:
+        fallback.note_refused(reason)
     if info["not_kept"]:
         fallback.note_not_kept(info["not_kept"])
     records.count("kernels", len(info["launches"]))

@@ -108,6 +108,13 @@ def note_recovered(what):
                             "`kilnctl doctor` says more.")
 
 
+def note_refused(reason):
+    """An answer of the service that was not taken; it was asked again and gave one that was."""
+    records.count("refused")
+    _warn_once("refused", f"an answer of the compile service was not taken: {reason}. It was asked again, and nothing "
+                          "is lost. kiln.stats()['refused'] counts this.")
+
+
 def note_not_measured(reason):
     """A program of max-autotune of which not all was measured: the rest runs as in the default mode."""
     records.count("not_measured")

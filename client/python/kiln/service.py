@@ -61,6 +61,7 @@ def configure() -> None:
                 "runtime_dir": os.environ.get("KILN_RUNTIME_DIR", ""),
                 "store_dir": os.environ.get("KILN_STORE", ""),
                 "job": os.environ.get("KILN_JOB", ""),
+                "trusted_keys": os.environ.get("KILN_TRUSTED_KEYS", ""),
                 "class": _work_class(),
             },
             _seconds("KILN_CONNECT_TIMEOUT", 5.0),

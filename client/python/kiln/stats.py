@@ -7,7 +7,7 @@ from .compiled import live_graphs
 _COUNTS = (
     "graphs", "compiles", "hits", "joined", "not_kept", "contradicted", "recovered", "kernels", "library_calls",
     "python_calls", "autograd_cache_bypasses", "uploaded_bytes", "fetched_objects", "autograd_cache_loads",
-    "cuda_graphs", "not_measured", "left_out")
+    "cuda_graphs", "not_measured", "left_out", "refused")
 
 
 def stats() -> dict[str, Any]:
@@ -17,6 +17,7 @@ def stats() -> dict[str, Any]:
     `joined` of the compiled those that another process had begun, `not_kept` those that the store refused,
     `contradicted` graphs that were dropped since a library call in them gave something else than its declaration said,
     `recovered` how often a daemon or compiler process had ended and another took over,
+    `refused` answers whose signature or digest did not hold before one that was taken,
     `kernels`, `library_calls` and `python_calls` steps in those graphs, `python` what the last ones took, by their
     reason (`seconds` of the `of_seconds` that the graphs took in which they are), `autograd_cache_bypasses` graphs that
     torch's cache can't keep for what such a call holds, `cuda_graphs` graphs given to torch's trees of
