@@ -26,7 +26,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/kiln-bundle-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 package=$work/kiln/kiln
 mkdir -p "$package/bin" "$work/kiln/bin"
-cp "$root"/client/python/kiln/*.py "$package/"
+cp "$root"/client/python/kiln/{*.py,*.pyi,py.typed} "$package/"
 cp "$build/client/python/_C.abi3.so" "$package/"
 for program in kilnd kiln-worker kiln-tuner kilnctl; do
   cp "$build/bin/$program" "$package/bin/"

@@ -9,9 +9,11 @@ import math
 import pathlib
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any
 
 
-def parse_arguments():
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="kiln", help="eager, kiln, inductor")
     parser.add_argument("--steps", type=int, default=30)
@@ -24,7 +26,7 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def train(arguments):
+def train(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
     import transformers
 
@@ -41,14 +43,15 @@ def train(arguments):
     text = text % vocabulary
     run = model if arguments.backend == "eager" else torch.compile(model, backend=arguments.backend)
 
-    def step():
+    def step() -> float:
         optimizer.zero_grad(set_to_none=True)
         loss = run(input_ids=text, labels=text).loss
         loss.backward()
         optimizer.step()
-        return loss.item()
+        return float(loss)
 
-    losses, seconds = [], []
+    losses: list[float] = []
+    seconds: list[float] = []
     for number in range(arguments.steps):
         start = time.perf_counter()
         losses.append(step())
@@ -56,7 +59,7 @@ def train(arguments):
         if number % 10 == 0 or number == arguments.steps - 1:
             print(f"  step {number:3}  loss {losses[-1]:.4f}  {seconds[-1] * 1e3:8.1f} ms", flush=True)
     later = sorted(seconds[len(seconds) // 2:])
-    result = {"losses": losses, "first_step_s": seconds[0], "step_ms": later[len(later) // 2] * 1e3}
+    result: dict[str, Any] = {"losses": losses, "first_step_s": seconds[0], "step_ms": later[len(later) // 2] * 1e3}
     if arguments.backend == "kiln":
         import kiln
 
@@ -67,9 +70,10 @@ def train(arguments):
     return result
 
 
-def print_table(paths):
+def print_table(paths: Sequence[str]) -> bool:
+    """Whether the runs agree."""
     eager, cold, warm = (json.loads(pathlib.Path(path).read_text()) for path in paths)
-    rows = [("", "eager", "kiln, cold", "kiln, warm")]
+    rows: list[tuple[str, ...]] = [("", "eager", "kiln, cold", "kiln, warm")]
     rows.append(("first step, s", *(f"{run['first_step_s']:.2f}" for run in (eager, cold, warm))))
     rows.append(("later step, ms", *(f"{run['step_ms']:.1f}" for run in (eager, cold, warm))))
     rows.append(("loss, first step", *(f"{run['losses'][0]:.5f}" for run in (eager, cold, warm))))
@@ -104,7 +108,7 @@ def print_table(paths):
     return not problems
 
 
-def main():
+def main() -> None:
     arguments = parse_arguments()
     if arguments.table:
         sys.exit(0 if print_table(arguments.table) else 1)

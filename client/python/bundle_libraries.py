@@ -8,13 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 # libstdc++ and libgomp must be the process's own; the rest is glibc.
 NEVER = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl|stdc\+\+|gcc_s|gomp|dnnl|openblas|"
                    r"python.*))\.so")
 
 
-def needed(path):
+def needed(path: str) -> Iterator[tuple[str, str]]:
     """(name, file) of every shared library that `path` loads, directly or not."""
     output = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout
     for line in output.splitlines():
@@ -25,11 +26,11 @@ def needed(path):
             raise SystemExit(f"{path}: {line.strip()}")
 
 
-def set_run_path(path, run_path):
+def set_run_path(path: str, run_path: str) -> None:
     subprocess.run(["patchelf", "--set-rpath", run_path, path], check=True)
 
 
-def main(package):
+def main(package: str) -> None:
     library_directory = os.path.join(package, "lib")
     os.makedirs(library_directory, exist_ok=True)
     extension = os.path.join(package, "_C.abi3.so")

@@ -9,7 +9,7 @@ import sys
 import tomllib
 
 
-def main(pyproject, directory):
+def main(pyproject: str, directory: str) -> None:
     with open(pyproject, "rb") as file:
         project = tomllib.load(file)["project"]
     folder = os.path.join(directory, f"{project['name']}-{project['version']}.dist-info")

@@ -56,10 +56,10 @@ def places():
 
 
 def _runs_graphs(owner, name):
-    classes = (python_calls.PythonCall, python_calls.Frame, python_calls.PythonPart, size_numbers.SizeNumber)
+    classes = (python_calls.PythonCall, python_calls.Frame, python_calls._Frames, python_calls.PythonPart,
+               size_numbers.SizeNumber)
     return owner in classes or (owner, name) in ((python_calls, "own"), (python_calls, "run"),
-                                                 (python_calls, "_memories"),
-                                                 (python_calls, "_stack"), (size_numbers, "read_size"),
+                                                 (python_calls, "_memories"), (size_numbers, "read_size"),
                                                  (size_numbers, "_code")) or name == "reset" or name == "any_on_gpu"
 
 

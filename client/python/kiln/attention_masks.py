@@ -5,8 +5,10 @@ leave out when they run eagerly. A mask of that kind keeps attention from being 
 out as products and a softmax in fp32. What is shown here holds for every size, so that dynamic sizes are no obstacle.
 """
 import operator
+from typing import TypeGuard
 
 import torch
+from torch import fx
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _MASK = 3  # its place among the positional arguments
@@ -16,15 +18,15 @@ _VIEWS = {operator.getitem, torch.unsqueeze, torch.reshape, torch.broadcast_to,
 _AND = {operator.and_, torch.logical_and, torch.bitwise_and, "logical_and", "bitwise_and", "__and__"}
 
 
-def drop(module):
+def drop(module: fx.GraphModule) -> None:
     """Takes them out of a module of Dynamo's, in place."""
     for part in module.modules():
-        if isinstance(part, torch.fx.GraphModule) and any([_drop(node) for node in part.graph.nodes]):
+        if isinstance(part, fx.GraphModule) and any([_drop(node) for node in part.graph.nodes]):
             part.graph.eliminate_dead_code()
             part.recompile()
 
 
-def _drop(node):
+def _drop(node: fx.Node) -> bool:
     if node.op != "call_function" or node.target is not _ATTENTION:
         return False
     if len(node.args) > _MASK:
@@ -38,7 +40,7 @@ def _drop(node):
     return True
 
 
-def _hides_nothing(mask):
+def _hides_nothing(mask: object) -> bool:
     """Whether every element of a boolean tensor is true, as far as its graph shows."""
     if not _is_call(mask):
         return False
@@ -52,7 +54,7 @@ def _hides_nothing(mask):
     return False
 
 
-def _least(positions):
+def _least(positions: object) -> int | None:
     """A number that no element of an int64 tensor lies below; None where the graph shows none."""
     if not _is_call(positions):
         return None
@@ -70,15 +72,15 @@ def _least(positions):
     return None
 
 
-def _is_call(value):
+def _is_call(value: object) -> TypeGuard[fx.Node]:
     """A call whose result nothing wrote into, be it through a view of it."""
-    if not isinstance(value, torch.fx.Node) or value.op not in ("call_function", "call_method") or not value.args:
+    if not isinstance(value, fx.Node) or value.op not in ("call_function", "call_method") or not value.args:
         return False
     result = value.meta.get("example_value")
     return isinstance(result, torch.Tensor) and result._version == 0  # of the fake tensor that tracing wrote into
 
 
-def _is_integer(value):
-    if isinstance(value, torch.fx.Node):
+def _is_integer(value: object) -> bool:
+    if isinstance(value, fx.Node):
         value = value.meta.get("example_value")
     return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)

@@ -3,10 +3,14 @@ import dataclasses
 import hashlib
 import os
 import time
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+import sympy
 import torch
+from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 
 from . import (
     _C,
@@ -25,21 +29,24 @@ from . import (
     service,
     titles,
 )
-from .compiled import CompiledGraph, FallbackGraph, symbols_by_name
+from .compiled import CompiledGraph, FallbackGraph, Use, symbols_by_name
 from .errors import Unsupported
-from .graph import BACKWARD, FORWARD, INFERENCE, export
-from .partition import partition
-from .partitioned_graph import PartitionedGraph
+from .graph import BACKWARD, FORWARD, INFERENCE, ExportedGraph, export
+from .options import Options
+from .partition import Part, partition
+from .partitioned_graph import PartitionedGraph, Places
 from .refinement import is_refusal, refined
+
+Compiled: TypeAlias = CompiledGraph | PartitionedGraph
 
 _KIND_NAMES = {FORWARD: "forward", BACKWARD: "backward", INFERENCE: "inference"}
 
 
-def _torch_version():
+def _torch_version() -> str:
     return ".".join(torch.__version__.split(".")[:2])
 
 
-def _static_inputs(kind):
+def _static_inputs(kind: int) -> tuple[int, ...]:
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if kind == BACKWARD or metadata is None:
@@ -47,7 +54,7 @@ def _static_inputs(kind):
     return tuple(metadata.static_input_indices or ())
 
 
-def _donated_inputs(kind):
+def _donated_inputs(kind: int) -> tuple[int, ...]:
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if kind != BACKWARD or metadata is None:
@@ -55,11 +62,11 @@ def _donated_inputs(kind):
     return tuple(metadata.bw_donated_idxs or ())
 
 
-def _visible_outputs(module, kind):
+def _visible_outputs(module: fx.GraphModule, kind: int) -> range | None:
     return decompositions.results_of_forward(module) if kind == FORWARD else None
 
 
-def _take_layouts(module, inputs):
+def _take_layouts(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
     """What the forward saved may lie otherwise than it was traced; AOTAutograd passes it as the forward's program
     said that it lies."""
     placeholders = (node for node in module.graph.nodes if node.op == "placeholder")
@@ -68,7 +75,7 @@ def _take_layouts(module, inputs):
             node.meta["val"] = value
 
 
-def _guards(inputs):
+def _guards(inputs: Iterable[Any]) -> list[sympy.Basic]:
     """Conditions that torch has recorded on the symbols so far."""
     for value in inputs:
         sizes = [value] if isinstance(value, torch.SymInt) else getattr(value, "shape", ())
@@ -78,7 +85,8 @@ def _guards(inputs):
     return []
 
 
-def compile_graph(module, inputs, kind, settings, pair=None, region=None):
+def compile_graph(module: fx.GraphModule, inputs: Sequence[Any], kind: int, settings: Options,
+                  pair: cuda_graphs.Pair | None = None, region: str | None = None) -> Compiled | FallbackGraph:
     """The compiled graph, or one that runs without kiln; both are OutputCode, as torch's cache wants it.
 
     pair: of the graph and its backward, where CUDA graphs are wanted.
@@ -100,18 +108,19 @@ class _Task:
     """What one graph is compiled for, or a part of it."""
 
     kind: int
-    settings: options_module.Options
+    settings: Options
     title: str
-    gpu: Any  # torch.device; None: the CPU
-    guards: list  # conditions on the symbols
-    symbols: dict  # as from symbols_by_name
-    static_inputs: tuple = ()
-    donated_inputs: tuple = ()
-    visible_outputs: Any = None  # positions; None: all
+    gpu: torch.device | None  # None: the CPU
+    guards: list[sympy.Basic]  # conditions on the symbols
+    symbols: dict[str, torch.SymInt]  # as from symbols_by_name
+    static_inputs: tuple[int, ...] = ()
+    donated_inputs: tuple[int, ...] = ()
+    visible_outputs: range | None = None  # positions; None: all
     inner: bool = False  # torch knows nothing of its outputs
 
 
-def _compile(module, inputs, kind, settings, pair, title, region):
+def _compile(module: fx.GraphModule, inputs: Sequence[Any], kind: int, settings: Options, pair: cuda_graphs.Pair | None,
+             title: str, region: bool) -> Compiled:
     start = time.perf_counter()
     service.configure()
     library.install()
@@ -129,21 +138,21 @@ def _compile(module, inputs, kind, settings, pair, title, region):
     return compiled
 
 
-def _compiled(module, task, recording):
+def _compiled(module: fx.GraphModule, task: _Task, recording: cuda_graphs.Recording | None) -> tuple[Compiled, Use]:
     """(the compiled graph, a function to be called where it is to be used)"""
     began = time.perf_counter()
 
-    def exporting(refused):
+    def exporting(refused: dict[fx.Node, str]) -> ExportedGraph:
         nonlocal began
         began = time.perf_counter()
         return export(module, task.kind, title=task.title, static_inputs=task.static_inputs,
                       donated_inputs=task.donated_inputs, visible_outputs=task.visible_outputs, guards=task.guards,
                       guards_text=guards.texts(), gpu=task.gpu, refused=refused)
 
-    def compiling(exported):
+    def compiling(exported: ExportedGraph) -> tuple[Compiled, Use]:
         recorded = recording
-        whole = cuda_graphs.may_record(recording) and not recording.partial
-        if whole and (unrecordable := {**cuda_graphs.unrecordable(module), **exported.refused}):
+        if (cuda_graphs.may_record(recording) and not recording.partial
+                and (unrecordable := {**cuda_graphs.unrecordable(module), **exported.refused})):
             if (parts := _in_parts(module, task, recording, unrecordable)) is not None:
                 return parts
             recorded = cuda_graphs.skipped(recording, _reasons(unrecordable))
@@ -155,11 +164,12 @@ def _compiled(module, task, recording):
     return refined(exporting, compiling)
 
 
-def _reasons(unrecordable):
+def _reasons(unrecordable: Mapping[fx.Node, str]) -> str:
     return "; ".join(dict.fromkeys(unrecordable.values()))
 
 
-def _in_parts(module, task, recording, unrecordable):
+def _in_parts(module: fx.GraphModule, task: _Task, recording: cuda_graphs.Recording,
+              unrecordable: Mapping[fx.Node, str]) -> tuple[PartitionedGraph, Use] | None:
     """As _compiled, of a graph that is recorded but for some nodes; None where that does not do."""
     try:
         found = partition(module, unrecordable, recording.static_inputs)
@@ -172,7 +182,7 @@ def _in_parts(module, task, recording, unrecordable):
             raise
         return None
 
-    def use():
+    def use() -> None:
         for use_part in uses:
             use_part()
         # All outputs lie as traced.
@@ -180,11 +190,12 @@ def _in_parts(module, task, recording, unrecordable):
         if context is not None and context.output_strides is not None and not context.output_strides:
             context.output_strides.extend([None] * len(found.outputs))
 
-    places = [(part.reads, part.frees, part.gives) for part in found.parts]
+    places = [Places(part.reads, part.frees, part.gives) for part in found.parts]
     return PartitionedGraph(list(graphs), places, found.slot_count, found.outputs), use
 
 
-def _compiled_part(part, number, count, task, recording):
+def _compiled_part(part: Part, number: int, count: int, task: _Task,
+                   recording: cuda_graphs.Recording) -> tuple[Compiled, Use]:
     inputs = [node.meta["val"] for node in part.module.graph.find_nodes(op="placeholder")]
     recording = cuda_graphs.of_part(recording, part)
     title = f"{task.title}, part {number} of {count}"
@@ -193,9 +204,9 @@ def _compiled_part(part, number, count, task, recording):
         visible_outputs=None, inner=True), recording)
 
 
-def _compile_regions(part, task):
+def _compile_regions(part: python_calls.PythonPart | None, task: _Task) -> None:
     """Compiles the sub-graphs of a graph's calls of Python by themselves, each once."""
-    known = {}
+    known: dict[fx.GraphModule, python_calls.Region] = {}
     for call in part.calls if part is not None else ():
         for name, module in python_calls.sub_graphs(call.module) if not call.by_inductor else ():
             if module not in known:
@@ -204,7 +215,8 @@ def _compile_regions(part, task):
             call.regions += (known[module],)
 
 
-def _request(module, task, recording, exported):
+def _request(module: fx.GraphModule, task: _Task, recording: cuda_graphs.Recording | None,
+             exported: ExportedGraph) -> tuple[CompiledGraph, bytes]:
     """(the graph to be loaded, its canonical bytes)"""
     gpu = task.gpu
     key, header, graph, symbols = _C.build(
@@ -224,7 +236,8 @@ def _request(module, task, recording, exported):
                          for_inference=task.kind == INFERENCE, inner=task.inner), graph
 
 
-def kiln(gm, example_inputs, *, mode=None, options=None):
+def kiln(gm: fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None,
+         options: Mapping[str, object] | None = None) -> Callable[..., Any]:
     """Backend function: torch.compile(model, backend="kiln", mode=…, options=…)."""
     settings = options_module.parse(mode, options)
     # What the caller has set wrongly is the caller's error.
@@ -238,7 +251,7 @@ def kiln(gm, example_inputs, *, mode=None, options=None):
     with cuda_graphs.paired() as pair:
         wanted = pair if settings.mode in cuda_graphs.MODES else None
 
-        def compiler(kind):
+        def compiler(kind: int) -> SerializableAOTDispatchCompiler:
             return autograd_cache.serializable(
                 lambda module, inputs: compile_graph(module, inputs, kind, settings, wanted))
 
@@ -249,10 +262,10 @@ def kiln(gm, example_inputs, *, mode=None, options=None):
             return backend(gm, example_inputs)
 
 
-kiln.reset = cuda_graphs.reset  # torch._dynamo.reset() calls it
+kiln.reset = cuda_graphs.reset  # type: ignore[attr-defined]  # torch._dynamo.reset() calls it
 
 
-def _cache_tag(settings):
+def _cache_tag(settings: Options) -> str:
     """What torch's cache key has to tell apart for kiln. It has neither back-end nor options nor oneDNN's switch."""
     extension = os.stat(_C.__file__)
     parts = (repr(settings), decompositions.digest().hex(), str(extension.st_size), str(extension.st_mtime_ns),
@@ -260,7 +273,7 @@ def _cache_tag(settings):
     return "kiln-" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
-def register():
+def register() -> None:
     """Makes the name known also where the package is not installed but only on the path."""
     from importlib.metadata import EntryPoint
 

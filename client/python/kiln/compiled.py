@@ -3,37 +3,50 @@
 Both are torch OutputCode, so that torch's AOTAutograd cache can keep them. A cached CompiledGraph holds the key of
 its program, not the program: loading looks it up at the service, and a miss makes torch trace again.
 """
+from __future__ import annotations
+
 import dataclasses
 import threading
 import time
 import weakref
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
 from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache, FXGraphCacheMiss
+from torch._guards import CompileId
 from torch._inductor.output_code import OutputCode
+from torch._inductor.utils import InputType
 
 from . import _C, cuda_graphs, debug, devices, fallback, library, records, service, stale
 from .errors import Unsupported
-from .size_numbers import read_size
+from .fallback import Boxed
+from .program_record import ProgramRecord
+from .python_calls import PythonPart
+from .size_numbers import Place, read_size
 from .symbols import SYMBOL, evaluate, values_of
 
 _lock = threading.Lock()
-_live = weakref.WeakSet()
+_live: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+
+Use: TypeAlias = Callable[[], None]  # to be called where a loaded program is to be used
 
 
-def live_graphs():
+def live_graphs() -> list[CompiledGraph]:
     with _lock:
         return list(_live)
 
 
-def symbols_by_name(inputs):
+def live_programs() -> list[tuple[CompiledGraph, _C.Artifact]]:
+    """The graphs that have their program."""
+    return [(graph, artifact) for graph in live_graphs() if (artifact := graph.artifact) is not None]
+
+
+def symbols_by_name(inputs: Iterable[Any]) -> dict[str, torch.SymInt]:
     """The symbolic integers among `inputs` and their sizes, by the name of the symbol they are."""
-    found = {}
+    found: dict[str, torch.SymInt] = {}
     for value in inputs:
-        parts = [value]
-        if isinstance(value, torch.Tensor):
-            parts = (*value.shape, *value.stride())
+        parts = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
         for part in parts:
             if isinstance(part, torch.SymInt):
                 expr = getattr(part.node, "expr", None)  # the ragged size of a nested tensor has none
@@ -48,54 +61,56 @@ class CompiledGraph(OutputCode):
 
     request_key: bytes
     header: bytes
-    symbol_names: tuple  # of the program's symbols, in order
-    guesses: tuple  # for them, where they are unbacked; else None
-    constants: tuple  # tensors that follow the inputs of every call
+    symbol_names: tuple[str, ...]  # of the program's symbols, in order
+    guesses: tuple[int | None, ...]  # for them, where they are unbacked; else None
+    constants: tuple[torch.Tensor, ...]  # tensors that follow the inputs of every call
     title: str
-    other_outputs: tuple = ()  # (position, value or function of the inputs) of what the program leaves undefined
-    truths: tuple = ()  # positions of outputs that the program gives as 0 or 1
-    float_inputs: tuple = ()  # positions of numbers that the program takes as tensors
+    # (position, value or function of the inputs) of what the program leaves undefined
+    other_outputs: tuple[tuple[int, Any], ...] = ()
+    truths: tuple[int, ...] = ()  # positions of outputs that the program gives as 0 or 1
+    float_inputs: tuple[int, ...] = ()  # positions of numbers that the program takes as tensors
     cacheable: bool = True  # by torch's cache
-    gpu: Any = None  # torch.device; None: the CPU
-    from_cpu: tuple = ()  # positions of the inputs that go to the GPU first
-    to_cpu: tuple = ()  # positions of the outputs that come from there
-    more_sizes: tuple = ()  # (source, input, dim) of the integers that follow the inputs, before the constants
-    python: Any = None  # python_calls.PythonPart; None: all is native
-    recording: Any = None  # cuda_graphs.Recording, where CUDA graphs are wanted
+    gpu: torch.device | None = None  # None: the CPU
+    from_cpu: tuple[int, ...] = ()  # positions of the inputs that go to the GPU first
+    to_cpu: tuple[int, ...] = ()  # positions of the outputs that come from there
+    more_sizes: tuple[Place, ...] = ()  # of the integers that follow the inputs, before the constants
+    python: PythonPart | None = None  # None: all is native
+    recording: cuda_graphs.Recording | None = None  # where CUDA graphs are wanted
     for_inference: bool = False
     inner: bool = False  # a part, or a sub-graph of a call of Python: torch knows nothing of its outputs
-    artifact: Any = None
-    compile_id: Any = None  # of Dynamo's compile that this belongs to
+    artifact: _C.Artifact | None = None
+    compile_id: CompileId | None = None  # of Dynamo's compile that this belongs to
 
     __hash__ = object.__hash__  # the base class compares by value
     __eq__ = object.__eq__
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._fx_graph_cache_key = self.request_key.hex()
         self._time_taken_ns = 0
         # On the instance: torch's wrappers copy its dictionary.
         self._boxed_call = True
 
-    def __call__(self, inputs):
+    def __call__(self, inputs: list[Any]) -> Any:  # type: ignore[override]  # a list that is its own: _boxed_call
         try:
             if (self.other_outputs or self.truths or self.float_inputs or self.from_cpu or self.to_cpu
                     or self.python is not None):
                 return self._call_with_others(inputs)
             return self._run(inputs)
         except _C.Contradiction as error:
-            stale.drop(self, str(error))
+            stale.drop(self.request_key, self.compile_id, str(error))
             raise
 
-    def _call_with_others(self, inputs):
+    def _call_with_others(self, inputs: list[Any]) -> list[Any]:
         others = [(position, value(inputs) if callable(value) else value) for position, value in self.other_outputs]
         sizes = [read_size(inputs, *place) for place in self.more_sizes]
         frame = self.python.begin(inputs) if self.python is not None else None
         for position in self.float_inputs:
             inputs[position] = torch.tensor(inputs[position], dtype=torch.float64)
-        for position in self.from_cpu:
-            inputs[position] = devices.brought_to(self.gpu, inputs[position])
+        if self.gpu is not None:
+            for position in self.from_cpu:
+                inputs[position] = devices.brought_to(self.gpu, inputs[position])
         inputs.extend(sizes)
-        if frame is None:
+        if self.python is None or frame is None:
             outputs = list(self._run(inputs))
         else:
             with frame:
@@ -109,16 +124,22 @@ class CompiledGraph(OutputCode):
             outputs[position] = devices.brought_back(outputs[position])
         return outputs
 
-    def load(self, graph, symbols):
+    def load(self, graph: bytes, symbols: Mapping[str, torch.SymInt]) -> Use:
         """Gets the program: compiled if `graph` (canonical bytes) is given, else only looked up. What it returns is
         called where the program is to be used, to count it and to tell torch of it.
 
         `symbols` as from symbols_by_name. Raises _C.ServiceError, or Unsupported when the program does not fit."""
         self.compile_id = torch._guards.CompileContext.current_compile_id()
-        values = [symbols.get(name) if guess is None else None for name, guess in zip(self.symbol_names, self.guesses)]
-        if any(value is None and guess is None for value, guess in zip(values, self.guesses)):
-            raise Unsupported("a symbol of the graph is not among its inputs")
-        hints = [int(value.node.hint) if guess is None else guess for value, guess in zip(values, self.guesses)]
+        values: list[torch.SymInt | None] = []
+        hints: list[int] = []
+        for name, guess in zip(self.symbol_names, self.guesses):
+            value = symbols.get(name) if guess is None else None
+            if value is not None:
+                guess = int(value.node.hint)
+            if guess is None:
+                raise Unsupported("a symbol of the graph is not among its inputs")
+            values.append(value)
+            hints.append(guess)
         start = time.perf_counter()
         artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted())
         debug.write(self.title, self.request_key, artifact)
@@ -138,10 +159,10 @@ class CompiledGraph(OutputCode):
         strides = _output_strides(artifact, values)
         if self.python is not None:
             del strides[self.python.output_count:]
-            info.update(self.python.info(info))
+            self.python.add_to(info)
         self.artifact = artifact
 
-        def use():
+        def use() -> None:
             _record(info)
             records.add_seconds("load", taken - info["connect_seconds"] - info["compile_seconds"])
             if (not self.inner and context is not None and context.output_strides is not None
@@ -154,32 +175,32 @@ class CompiledGraph(OutputCode):
 
     # ---- torch's cache
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         state["artifact"] = state["compile_id"] = None
         state.pop("_run", None)
         return state
 
-    def why_not_kept(self):
+    def why_not_kept(self) -> str | None:
         """Why torch's cache can't have the graph; None where it can."""
         if not self.cacheable:
             return "a graph is specialised for the value of a float"
         return self.python.why_not_kept() if self.python is not None else None
 
-    def prepare_for_serialization(self):
+    def prepare_for_serialization(self) -> None:
         if reason := self.why_not_kept():
             records.count("autograd_cache_bypasses")
             raise BypassAOTAutogradCache(reason)
         self.artifact = None
 
-    def post_compile(self, example_inputs, constants, graph_kwargs):
+    def post_compile(self, example_inputs: Sequence[InputType], constants: Any, graph_kwargs: Any) -> None:
         try:
             symbols = symbols_by_name(example_inputs)
         except Exception as error:  # whatever it is, torch traces anew
             raise FXGraphCacheMiss(str(error)) from error
         self.load_again(symbols)
 
-    def load_again(self, symbols):
+    def load_again(self, symbols: Mapping[str, torch.SymInt]) -> None:
         """Gets the program of a graph that torch's cache kept. Raises FXGraphCacheMiss where it is no more."""
         if debug.wanted():
             raise FXGraphCacheMiss("KILN_DEBUG compiles anew")
@@ -187,13 +208,13 @@ class CompiledGraph(OutputCode):
             service.configure()
             library.install()
             for region in self.python.native_regions() if self.python is not None else ():
-                region.load(b"", symbols)()
+                cast(CompiledGraph, region).load(b"", symbols)()  # one that runs without kiln is never kept
             self.load(b"", symbols)()
         except Exception as error:  # whatever it is, torch traces anew
             raise FXGraphCacheMiss(str(error)) from error
         records.count("autograd_cache_loads")
 
-    def set_triton_bundle(self, triton_bundle):
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
         pass
 
 
@@ -201,35 +222,35 @@ class CompiledGraph(OutputCode):
 class FallbackGraph(OutputCode):
     """A graph that runs operator by operator. Never cached: an outage would last for ever."""
 
-    run: Any
+    run: Boxed
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._fx_graph_cache_key = "kiln-fallback"
         self._time_taken_ns = 0
         # On the instance: torch's wrappers copy its dictionary.
         self._boxed_call = True
 
-    def __call__(self, inputs):
+    def __call__(self, inputs: list[Any]) -> Any:  # type: ignore[override]  # as above
         return self.run(inputs)
 
-    def why_not_kept(self):
+    def why_not_kept(self) -> str:
         return "a graph runs without kiln"
 
-    def prepare_for_serialization(self):
+    def prepare_for_serialization(self) -> NoReturn:
         raise BypassAOTAutogradCache(self.why_not_kept())
 
-    def post_compile(self, example_inputs, constants, graph_kwargs):
+    def post_compile(self, example_inputs: Sequence[InputType], constants: Any, graph_kwargs: Any) -> NoReturn:
         raise FXGraphCacheMiss("a graph ran without kiln")
 
-    def set_triton_bundle(self, triton_bundle):
+    def set_triton_bundle(self, triton_bundle: Any) -> None:
         pass
 
 
-def _output_strides(artifact, symbols):
+def _output_strides(artifact: _C.Artifact, symbols: Sequence[torch.SymInt | None]) -> list[tuple[Any, ...] | None]:
     """What AOTAutograd compiles the backward for: of each output its strides, SymInts where they change from call to
     call; None where it is no tensor, or where only the run knows them: then it lies as traced."""
     nodes, outputs = artifact.output_strides()
-    known = []
+    known: list[bool] = []
     for op, value, args in nodes:
         known.append(symbols[value] is not None if op == SYMBOL else all(known[arg] for arg in args))
     outputs = [strides and (None if any(isinstance(stride, tuple) and not known[stride[0]] for stride in strides)
@@ -240,10 +261,10 @@ def _output_strides(artifact, symbols):
             for strides in outputs]
 
 
-def _runner(artifact, constants, gpu):
+def _runner(artifact: _C.Artifact, constants: tuple[torch.Tensor, ...], gpu: torch.device | None) -> Boxed:
     """Holds no CompiledGraph: torch's trees of CUDA graphs live until the functions they replay are gone."""
 
-    def with_constants(inputs):
+    def with_constants(inputs: list[Any]) -> list[Any]:
         inputs.extend(constants)
         return artifact(inputs)
 
@@ -251,10 +272,10 @@ def _runner(artifact, constants, gpu):
     return run if gpu is None or torch.cuda.device_count() == 1 else _on(gpu, run)
 
 
-def _on(gpu, run):
+def _on(gpu: torch.device, run: Boxed) -> Boxed:
     """A program runs on the device that is current, which need not be its tensors' own."""
 
-    def run_there(inputs):
+    def run_there(inputs: list[Any]) -> Any:
         if torch.cuda.current_device() == gpu.index:
             return run(inputs)
         with torch.cuda.device(gpu):
@@ -263,7 +284,7 @@ def _on(gpu, run):
     return run_there
 
 
-def _record(info):
+def _record(info: ProgramRecord) -> None:
     records.count("graphs")
     records.count("hits" if info["hit"] else "compiles")
     records.count("joined", int(info["joined"]))
@@ -278,8 +299,10 @@ def _record(info):
     records.count("python_calls", len(info.get("python_calls", ())))
     records.count("uploaded_bytes", info["uploaded_bytes"])
     records.count("fetched_objects", info["fetched_objects"])
-    for phase in ("connect", "lookup", "compile", "fetch"):
-        records.add_seconds(phase, info[f"{phase}_seconds"])
+    records.add_seconds("connect", info["connect_seconds"])
+    records.add_seconds("lookup", info["lookup_seconds"])
+    records.add_seconds("compile", info["compile_seconds"])
+    records.add_seconds("fetch", info["fetch_seconds"])
     if info.get("tuning", {}).get("without"):
         fallback.note_not_measured(info["tuning"]["without"])
     records.record_graph(info)

@@ -9,11 +9,18 @@ import dataclasses
 import logging
 import sys
 import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeGuard
 
 import torch
+from torch import fx
+from torch._inductor.cudagraph_utils import PlaceholderInfo
 
 from . import records
+from .fallback import Boxed, as_boxed
 from .graph import BACKWARD, FORWARD, INFERENCE
+from .partition import Part
+from .program_record import ProgramRecord
 
 MODES = ("reduce-overhead", "max-autotune")
 
@@ -29,24 +36,24 @@ class Recording:
     skip: str  # why the graph is never recorded, in torch's words; "" if it may be
     kind: int
     device_index: int
-    static_inputs: tuple  # positions of the inputs whose address stays: parameters and buffers
-    mutated_inputs: tuple
-    placeholders: tuple  # with the stack traces for torch's messages
-    stack_traces: tuple  # of the outputs
+    static_inputs: tuple[int, ...]  # positions of the inputs whose address stays: parameters and buffers
+    mutated_inputs: tuple[int, ...]
+    placeholders: tuple[PlaceholderInfo, ...]  # with the stack traces for torch's messages
+    stack_traces: tuple[str | None, ...]  # of the outputs
     partial: bool = False  # of a part of a graph (partition.py): what skips it leaves the others recorded
 
 
 class Pair:
     """The graphs that come of one graph of Dynamo's. A backward is recorded only if its forward may be."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.possible = True
-        self.forward_device = None
-        self.static_names = frozenset()  # of the forward's static inputs; the backward may get them too
+        self.forward_device: int | None = None
+        self.static_names: frozenset[str] = frozenset()  # of the forward's static inputs; the backward may get them too
 
 
 @contextlib.contextmanager
-def paired():
+def paired() -> Iterator[Pair]:
     """In force while one graph of Dynamo's is compiled or loaded, with its backward."""
     outer = getattr(_state, "pair", None)
     _state.pair = pair = Pair()
@@ -56,7 +63,8 @@ def paired():
         _state.pair = outer
 
 
-def describe(module, inputs, kind, gpu, static_inputs, pair):
+def describe(module: fx.GraphModule, inputs: Sequence[Any], kind: int, gpu: torch.device | None,
+             static_inputs: Sequence[int], pair: Pair | None) -> Recording | None:
     """The Recording of a graph on `gpu`; None on the CPU, or where no CUDA graphs are wanted.
 
     static_inputs: as torch tells them of forward and inference graphs."""
@@ -71,7 +79,7 @@ def describe(module, inputs, kind, gpu, static_inputs, pair):
     return _recording(_reason_to_skip(module, inputs, static_inputs), kind, gpu.index or 0, static_inputs, module)
 
 
-def of_part(recording, part):
+def of_part(recording: Recording, part: Part) -> Recording:
     """The Recording of one part of the graph that `recording` describes."""
     static = set(recording.static_inputs)
     positions = [position for position, slot in enumerate(part.reads) if slot in static]
@@ -79,7 +87,8 @@ def of_part(recording, part):
     return dataclasses.replace(found, partial=True)
 
 
-def _recording(skip, kind, device_index, static_inputs, module):
+def _recording(skip: str, kind: int, device_index: int, static_inputs: Sequence[int],
+               module: fx.GraphModule) -> Recording:
     from torch._dynamo.backends import cudagraphs as traces
     from torch._inductor.cudagraph_utils import get_placeholder_info
 
@@ -87,13 +96,13 @@ def _recording(skip, kind, device_index, static_inputs, module):
                      tuple(get_placeholder_info(module.graph)), tuple(traces.get_stack_traces(module)))
 
 
-def _mutated_inputs(module):
+def _mutated_inputs(module: fx.GraphModule) -> tuple[int, ...]:
     from torch._dynamo.backends import cudagraphs as traces
 
     return tuple(sorted(traces.find_input_mutations(module.graph)))
 
 
-def unrecordable(module):
+def unrecordable(module: fx.GraphModule) -> dict[fx.Node, str]:
     """{node: reason} of what torch records in no CUDA graph, and of what has sizes that only the run knows."""
     from torch._inductor import utils
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -110,7 +119,7 @@ def unrecordable(module):
     return found
 
 
-def _reason_to_skip(module, inputs, static_inputs):
+def _reason_to_skip(module: fx.GraphModule, inputs: Sequence[Any], static_inputs: Sequence[int]) -> str:
     """As torch._inductor decides it at compile time; what is known only at a call, the trees decide."""
     from torch._inductor import config, cudagraph_utils
     from torch._inductor.utils import any_is_symbolic
@@ -127,7 +136,7 @@ def _reason_to_skip(module, inputs, static_inputs):
     return ""
 
 
-def may_record(recording):
+def may_record(recording: Recording | None) -> TypeGuard[Recording]:
     """Whether the graph is to be recorded, as far as is known when it is compiled."""
     if recording is None or recording.skip:
         return False
@@ -135,19 +144,19 @@ def may_record(recording):
     return recording.kind != BACKWARD or pair is None or pair.possible
 
 
-def skipped(recording, reason):
+def skipped(recording: Recording, reason: str) -> Recording:
     """The recording of a graph that is not to be recorded, for `reason` unless it has one."""
     return dataclasses.replace(recording, skip=recording.skip or reason)
 
 
-def _reason_in(message):
+def _reason_in(message: str) -> str:
     """Of torch's "skipping cudagraphs due to …"."""
     from torch._inductor.cudagraph_utils import format_default_skip_message
 
     return message.removeprefix(format_default_skip_message(""))
 
 
-def wrap(run, recording, constants, record):
+def wrap(run: Boxed, recording: Recording, constants: Sequence[torch.Tensor], record: ProgramRecord) -> Boxed:
     """`run` (boxed) as torch's trees call it. `record` is the graph's record for kiln.explain."""
     pair = getattr(_state, "pair", None) or Pair()
     if recording.kind == BACKWARD and not pair.possible:
@@ -172,7 +181,7 @@ def wrap(run, recording, constants, record):
                      placeholders=recording.placeholders, mutated_input_idxs=recording.mutated_inputs), record)
 
 
-def wrap_fallback(run, kind, pair, reason):
+def wrap_fallback(run: Boxed, kind: int, pair: Pair, reason: str) -> Boxed:
     """`run` for a graph on a GPU that kiln did not compile."""
     if kind != BACKWARD:
         pair.possible = False
@@ -182,24 +191,24 @@ def wrap_fallback(run, kind, pair, reason):
     return _unrecorded(run, kind, pair)
 
 
-def _unrecorded(run, kind, pair):
-    if kind != BACKWARD or pair.forward_device is None:
+def _unrecorded(run: Boxed, kind: int, pair: Pair) -> Boxed:
+    device = pair.forward_device
+    if kind != BACKWARD or device is None:
         return run
 
     # The trees wait for the backward of a forward that they replayed.
-    def running_backward(inputs):
+    def running_backward(inputs: list[Any]) -> Any:
         from torch._inductor import cudagraph_trees
 
-        manager = cudagraph_trees.get_manager(pair.forward_device, create_if_none_exists=False)
+        manager = cudagraph_trees.get_manager(device, create_if_none_exists=False)
         if manager is not None:
             manager.set_to_running_backward()
         return run(inputs)
 
-    running_backward._boxed_call = True
-    return running_backward
+    return as_boxed(running_backward)
 
 
-def _log_skip(reason):
+def _log_skip(reason: str) -> None:
     from torch._inductor.cudagraph_utils import format_default_skip_message, log_cudagraph_skip_and_bump_counter
 
     log_cudagraph_skip_and_bump_counter(format_default_skip_message(reason))
@@ -208,12 +217,12 @@ def _log_skip(reason):
 class _FirstCall:
     """Notes in the graph's record what the trees say at the first call; afterwards only passes calls on."""
 
-    def __init__(self, run, record):
+    def __init__(self, run: Boxed, record: ProgramRecord) -> None:
         self.run = run
-        self.record = record
+        self.record: ProgramRecord | None = record
         self._boxed_call = True
 
-    def __call__(self, inputs):
+    def __call__(self, inputs: list[Any]) -> Any:
         if self.record is None:
             return self.run(inputs)
         record, self.record = self.record, None
@@ -225,14 +234,14 @@ class _FirstCall:
 
 
 @contextlib.contextmanager
-def _torch_says():
+def _torch_says() -> Iterator[list[str]]:
     """The warnings that this thread makes torch log about CUDA graphs."""
     from torch._inductor.cudagraph_utils import cudagraphs_log
 
-    said = []
+    said: list[str] = []
 
     class Listener(logging.Handler):
-        def emit(self, entry):
+        def emit(self, entry: logging.LogRecord) -> None:
             if entry.thread == threading.get_ident() and entry.levelno >= logging.WARNING:
                 said.append(entry.getMessage())
 
@@ -244,7 +253,7 @@ def _torch_says():
         cudagraphs_log.removeHandler(listener)
 
 
-def reset():
+def reset() -> None:
     """torch._dynamo.reset() forgets the recorded graphs too."""
     if _TREES in sys.modules:
         sys.modules[_TREES].reset_cudagraph_trees()

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable, Sequence
 from html import escape
+
+from .program_record import Entry
 
 _WIDTH, _GAP_X, _GAP_Y, _LINE, _PAD = 190, 18, 34, 14, 6
 _LINES_MOST = 5  # of operators in a box
@@ -21,34 +24,34 @@ class Box:
 
     kernel: int | None  # its number, or None for a library call
     title: str
-    lines: list
-    reads: set
-    writes: set
+    lines: list[str]
+    reads: set[int]
+    writes: set[int]
     result: str = ""  # dtype and shape of what it writes first
     giving: bool = False  # writes an output of the graph
-    before: list = dataclasses.field(default_factory=list)  # positions of the boxes that it reads from
+    before: list[int] = dataclasses.field(default_factory=list)  # positions of the boxes that it reads from
 
 
-def short(target):
+def short(target: str) -> str:
     """"aten.native_layer_norm.default" → "native_layer_norm"."""
     parts = target.split(".")
     return parts[1] if len(parts) == 3 else target
 
 
-def kernel_title(number, kernel):
+def kernel_title(number: int, kernel: Entry) -> str:
     return f"{number}: {kernel['notes']['name']}"
 
 
-def _accesses(loop_ir):
+def _accesses(loop_ir: str) -> list[str]:
     """"read", "write" or "read-write" by position of the kernel's buffers, from the head of its readable loops."""
     return re.findall(r"^ +\S+: \w+\[.*\] (read-write|read|write)$", loop_ir, re.M)
 
 
-def _size(value):
+def _size(value: Entry) -> str:
     return str(value["value"]) if "value" in value else "s"
 
 
-def _tensors(argument):
+def _tensors(argument: Entry) -> list[int]:
     """Buffers of an argument's value."""
     if "as_tensor" in argument:
         return [argument["as_tensor"]]
@@ -57,14 +60,15 @@ def _tensors(argument):
 
 
 class _Reader:
-    def __init__(self, entry):
+    def __init__(self, entry: Entry) -> None:
         self._program = entry["manifest"]["program"]
         self._kernels = entry["manifest"]["kernels"]
         self._loops = [kernel["loop_ir"] for kernel in entry["kernels"]]
 
-    def boxes(self):
+    def boxes(self) -> list[Box]:
         outputs = {self._storage(output["buffer"]) for output in self._program["outputs"] if "buffer" in output}
-        boxes, writers = [], {}
+        boxes: list[Box] = []
+        writers: dict[int, list[int]] = {}
         for step in self._program["steps"]:
             if "launch" in step:
                 box = self._launch(step["launch"])
@@ -80,18 +84,18 @@ class _Reader:
             boxes.append(box)
         return boxes
 
-    def _storage(self, number):
+    def _storage(self, number: int) -> int:
         buffer = self._program["buffers"][number]
         while buffer["kind"] == "VIEW":
             number = buffer["base"]
             buffer = self._program["buffers"][number]
         return number
 
-    def _shape(self, number):
+    def _shape(self, number: int) -> str:
         buffer = self._program["buffers"][number]
         return f"{buffer['dtype'].lower()}[{', '.join(map(_size, buffer['sizes']))}]"
 
-    def _launch(self, launch):
+    def _launch(self, launch: Entry) -> Box:
         number = launch["kernel"]
         kernel = self._kernels[number]
         accesses, buffers = _accesses(self._loops[number]), launch["buffers"]
@@ -103,20 +107,21 @@ class _Reader:
         return Box(number, kernel_title(number, kernel), operators, reads, {self._storage(buffer) for buffer in writes},
                    self._shape(writes[0]) if writes else "")
 
-    def _call(self, call):
+    def _call(self, call: Entry) -> Box:
         results = [int(result) for result in call["results"] if int(result) >= 0]
         reads = {self._storage(buffer) for argument in call["args"] for buffer in _tensors(argument["value"])}
         return Box(None, short(call["target"]), ["library call"], reads, {self._storage(result) for result in results},
                    self._shape(results[0]) if results else "")
 
 
-def steps_of(entry):
+def steps_of(entry: Entry) -> list[Box]:
     """The Boxes of an entry, in the order in which they run. Raises ValueError where its loops cannot be read."""
     return _Reader(entry).boxes()
 
 
-def _layers(boxes):
-    layer_of, layers = [], []
+def _layers(boxes: Sequence[Box]) -> list[list[int]]:
+    layer_of: list[int] = []
+    layers: list[list[int]] = []
     for position, box in enumerate(boxes):
         layer = max((layer_of[before] + 1 for before in box.before), default=0)
         layer_of.append(layer)
@@ -126,9 +131,9 @@ def _layers(boxes):
     return layers
 
 
-def _place(boxes, layers):
+def _place(boxes: Sequence[Box], layers: Sequence[Sequence[int]]) -> dict[int, float]:
     """Left edge of each box."""
-    left = {}
+    left: dict[int, float] = {}
     for layer in layers:
         wish = {}
         for position in layer:
@@ -141,18 +146,18 @@ def _place(boxes, layers):
     return left
 
 
-def _cut(text):
+def _cut(text: str) -> str:
     return text if len(text) <= _LETTERS_MOST else text[:_LETTERS_MOST - 1] + "…"
 
 
-def _lines(box):
+def _lines(box: Box) -> list[str]:
     lines = box.lines[:_LINES_MOST]
     if len(box.lines) > _LINES_MOST:
         lines = [*lines[:-1], f"… {len(box.lines) - _LINES_MOST + 1} more"]
     return [_cut(line) for line in [*lines, *([box.result] if box.result else [])]]
 
 
-def _box(box, x, y, height, link):
+def _box(box: Box, x: float, y: float, height: int, link: Callable[[int], str]) -> str:
     kind = "library" if box.kernel is None else "kernel"
     parts = [f'<g class="{kind}{" giving" if box.giving else ""}"><title>{escape(box.title)}\n'
              f'{escape(", ".join(box.lines))}\n{escape(box.result)}</title>'
@@ -165,11 +170,13 @@ def _box(box, x, y, height, link):
     return f'<a href="#{escape(link(box.kernel))}">{text}</a>' if box.kernel is not None else text
 
 
-def draw(boxes, link):
+def draw(boxes: Sequence[Box], link: Callable[[int], str]) -> str:
     """The SVG. `link(kernel number)` is the id of the place that its box leads to."""
     layers = _layers(boxes)
     left = _place(boxes, layers)
-    top, heights, edge = {}, {}, float(_PAD)
+    top: dict[int, float] = {}
+    heights: dict[int, int] = {}
+    edge = float(_PAD)
     for layer in layers:
         for position in layer:
             top[position] = edge

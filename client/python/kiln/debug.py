@@ -5,12 +5,14 @@ The graphs are compiled anew, by a flight of their own; the service sends the st
 import os
 import re
 
+from . import _C
 
-def wanted():
+
+def wanted() -> bool:
     return bool(os.environ.get("KILN_DEBUG"))
 
 
-def check():
+def check() -> None:
     """Raises ValueError where KILN_DEBUG names no directory that can be written, before anything is compiled."""
     if not wanted():
         return
@@ -23,7 +25,7 @@ def check():
         raise ValueError(f"kiln: KILN_DEBUG={directory!r} is no directory for files: {error}") from error
 
 
-def write(title, request_key, artifact):
+def write(title: str, request_key: bytes, artifact: _C.Artifact) -> None:
     files = artifact.debug_files()
     if not files:
         return

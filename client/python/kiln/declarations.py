@@ -4,8 +4,11 @@ A declaration (a meta function, a fake) says dtype, sizes and strides while a gr
 traced by it. The right one is in force from kiln's import on: Dynamo asks before the backend does, and its answers are
 kept. test_declarations.py compares declarations with results; what it finds belongs here.
 """
+import contextlib
 import functools
 import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch._subclasses import fake_impls
@@ -15,8 +18,11 @@ from . import fallback
 
 aten = torch.ops.aten
 
+# What torch declares: a meta function, a decomposition or a fake. Its arguments are the operator's, its results fakes.
+Given: TypeAlias = Callable[..., Any]
 
-def install():
+
+def install() -> None:
     for op, declare in _DECLARATIONS.items():
         with fallback.left_out(f"the declaration of {op}"):
             _declare(op, declare)
@@ -25,18 +31,18 @@ def install():
     torch._subclasses.FakeTensorMode.cache_clear()
 
 
-def names():
+def names() -> tuple[str, ...]:
     return (*map(str, _DECLARATIONS), "expanded")
 
 
-def _declare(op, declare):
+def _declare(op: torch._ops.OpOverload, declare: Callable[..., Any]) -> None:
     from torch._decomp import decomposition_table, meta_table
 
     given = meta_table.get(op, decomposition_table.get(op))
 
     known = fake_impls.op_implementations_dict.get(op)
 
-    def declared(mode, _, *args, **kwargs):
+    def declared(mode: contextlib.AbstractContextManager[Any], _: object, *args: Any, **kwargs: Any) -> Any:
         with mode:
             return declare(given if known is None else functools.partial(known, mode, op), *args, **kwargs)
 
@@ -48,13 +54,13 @@ def _declare(op, declare):
         meta_table.setdefault(op, given)  # a decomposition without a meta function would be asked first
 
 
-def _max_unpool2d(given, source, *others):
+def _max_unpool2d(given: Given, source: torch.Tensor, *others: Any) -> Any:
     if source.device.type != "cpu":
         return given(source, *others)
     return given(source, *others).contiguous(memory_format=torch._prims_common.suggest_memory_format(source))
 
 
-def _embedding_bag(given, weight, *others, **options):
+def _embedding_bag(given: Given, weight: torch.Tensor, *others: Any, **options: Any) -> Any:
     """BF16 goes the same ways as F16."""
     if weight.dtype != torch.bfloat16 or weight.device.type != "cpu":
         return given(weight, *others, **options)
@@ -63,36 +69,38 @@ def _embedding_bag(given, weight, *others, **options):
     return result.to(torch.bfloat16), *more
 
 
-def _batch_norm(given, source, weight, bias, running_mean, running_var, *others):
+def _batch_norm(given: Given, source: torch.Tensor, weight: Any, bias: Any, running_mean: torch.Tensor,
+                running_var: torch.Tensor, *others: Any) -> Any:
     """Running statistics keep their dtype."""
     *results, mean, var = given(source, weight, bias, running_mean, running_var, *others)
     return *results, mean.to(running_mean.dtype), var.to(running_var.dtype)
 
 
-def _unique(given, *args, **kwargs):
+def _unique(given: Given, *args: Any, **kwargs: Any) -> Any:
     """Positions and counts are I64; until torch 2.12 they were declared in the values' dtype."""
     values, *numbers = given(*args, **kwargs)
     return values, *(number.to(torch.int64) for number in numbers)
 
 
-def _unique_consecutive(given, source, return_inverse=False, return_counts=False, dim=None):
+def _unique_consecutive(given: Given, source: torch.Tensor, return_inverse: bool = False, return_counts: bool = False,
+                        dim: int | None = None) -> Any:
     if dim is None:
         return _unique(given, source, return_inverse, return_counts)
     dim = _from_start(source, dim)
     return _moved(source, dim, *_unique(given, source, return_inverse, return_counts, dim))
 
 
-def _unique_dim(given, source, dim, *others, **options):
+def _unique_dim(given: Given, source: torch.Tensor, dim: int, *others: Any, **options: Any) -> Any:
     dim = _from_start(source, dim)
     return _moved(source, dim, *_unique(given, source, dim, *others, **options))
 
 
-def _from_start(source, dim):
+def _from_start(source: torch.Tensor, dim: int) -> int:
     """torch's own declarations take no dimension from the end."""
     return dim + source.dim() if dim < 0 else dim
 
 
-def _moved(source, dim, values, *numbers):
+def _moved(source: torch.Tensor, dim: int, values: torch.Tensor, *numbers: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """On the CPU what is told apart lies outermost."""
     if source.device.type == "cpu":
         sizes = (values.shape[dim], *values.shape[:dim], *values.shape[dim + 1:])
@@ -100,22 +108,23 @@ def _moved(source, dim, values, *numbers):
     return values, *numbers
 
 
-def _masked_select(given, source, mask):
+def _masked_select(given: Given, source: torch.Tensor, mask: torch.Tensor) -> Any:
     """As many elements as the two have together, at most."""
     return given(*torch.broadcast_tensors(source, mask))
 
 
-def _loss(given, source, *others, **options):
+def _loss(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
     """Of the input's dtype, whatever the target's."""
     return given(source, *others, **options).to(source.dtype)
 
 
-def _addr(given, source, column, row, *others, **options):
+def _addr(given: Given, source: torch.Tensor, column: torch.Tensor, row: torch.Tensor, *others: Any,
+          **options: Any) -> Any:
     """The operator expands a number before it asks which dtype is the larger."""
     return given(source.expand(column.shape[0], row.shape[0]), column, row, *others, **options)
 
 
-def _roll(given, source, shifts, dims=()):
+def _roll(given: Given, source: torch.Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] = ()) -> Any:
     """Two parts joined along each dimension keep the images' layout; a part of nothing does not."""
     result, layout = given(source, shifts, dims), torch._prims_common.suggest_memory_format(source)
     if source.device.type != "cpu" or layout == torch.contiguous_format:
@@ -125,14 +134,14 @@ def _roll(given, source, shifts, dims=()):
     return result.contiguous(memory_format=layout if kept else torch.contiguous_format)
 
 
-def _channel_shuffle(given, source, groups):
+def _channel_shuffle(given: Given, source: torch.Tensor, groups: int) -> Any:
     result = given(source, groups)
     if source.device.type != "cpu":
         return result
     return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(source))
 
 
-def _iterated(given, x, y, *others, **options):
+def _iterated(given: Given, x: torch.Tensor, y: Any, *others: Any, **options: Any) -> Any:
     """Lies as a comparison of its operands does, whose strides torch declares right."""
     result = given(x, y, *others, **options)
     if not isinstance(y, torch.Tensor):
@@ -140,7 +149,7 @@ def _iterated(given, x, y, *others, **options):
     return torch.empty_strided(result.shape, torch.eq(x, y).stride(), dtype=result.dtype, device=result.device)
 
 
-def _pad(given, source, pad, *others, **options):
+def _pad(given: Given, source: torch.Tensor, pad: Sequence[int], *others: Any, **options: Any) -> Any:
     """What is only cropped is a clone of a part and lies like it; that it is cropped becomes a guard."""
     result = given(source, pad, *others, **options)
     if source.is_contiguous() or not any(isinstance(size, torch.SymInt) for size in pad):
@@ -154,19 +163,21 @@ def _pad(given, source, pad, *others, **options):
     return torch.empty_like(part)
 
 
-def _bincount(given, source, weights=None, *others, **options):
+def _bincount(given: Given, source: torch.Tensor, weights: torch.Tensor | None = None, *others: Any,
+              **options: Any) -> Any:
     """Counts are I64; until torch 2.12 they were declared in the values' dtype."""
     counts = given(source, weights, *others, **options)
     return counts if weights is not None else counts.to(torch.int64)
 
 
-def _attention(given, query, *others, **options):
+def _attention(given: Given, query: torch.Tensor, *others: Any, **options: Any) -> Any:
     """The logarithms of sums are F64 where all else is; until torch 2.12 they were declared F32."""
     result, sums = given(query, *others, **options)
     return result, sums.to(torch.float64) if query.dtype == torch.float64 else sums
 
 
-def _efficient_attention_gradients(given, grad, query, key, value, bias, out, *others, window_size=None, **options):
+def _efficient_attention_gradients(given: Given, grad: Any, query: Any, key: Any, value: Any, bias: Any, out: Any,
+                                   *others: Any, window_size: Any = None, **options: Any) -> Any:
     """Dense, however the operands lie, like which torch declares them to lie; parts of one tensor are declared right.
     torch's declaration lacks `out` and `window_size`."""
     results = given(grad, query, key, value, bias, *others, **options)
@@ -176,7 +187,7 @@ def _efficient_attention_gradients(given, grad, query, key, value, bias, out, *o
     return *dense, *results[3:]
 
 
-_DECLARATIONS = {
+_DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten._efficient_attention_backward.default: _efficient_attention_gradients,
     aten.constant_pad_nd.default: _pad,
     aten.bincount.default: _bincount,
@@ -203,7 +214,7 @@ _DECLARATIONS = {
 }
 
 
-def _keep_expanded():
+def _keep_expanded() -> None:
     """torch's references convert half precision to F32 first, which makes a dense tensor of an expanded one; the
     operator itself sees that no element tells in which order its dimensions lie. What it converts itself, to the dtype
     that its operands have in common, is dense there too."""
@@ -214,14 +225,14 @@ def _keep_expanded():
     convert = wrappers._maybe_convert_to_dtype
     half = threading.local()
 
-    def noted(*args, type_promotion_kind):
+    def noted(*args: Any, type_promotion_kind: Any) -> tuple[torch.dtype, torch.dtype]:
         computed, result = dtypes(*args, type_promotion_kind=type_promotion_kind)
         half.dtype = None
         if computed == torch.float32 and result != computed:
             half.dtype = dtypes(*args, type_promotion_kind=kinds.DEFAULT)[1]
         return computed, result
 
-    def converted(value, dtype):
+    def converted(value: Any, dtype: torch.dtype) -> Any:
         if not isinstance(value, torch.Tensor) or value.dtype not in _HALF:
             return convert(value, dtype)
         if value.dtype != getattr(half, "dtype", None):
@@ -232,7 +243,8 @@ def _keep_expanded():
         sizes = [1 if one else size for one, size in zip(expanded, value.shape)]
         return convert(value.as_strided(sizes, value.stride()), dtype).expand(value.shape)
 
-    common.elementwise_dtypes, wrappers._maybe_convert_to_dtype = noted, converted
+    common.elementwise_dtypes = noted
+    wrappers._maybe_convert_to_dtype = converted  # type: ignore[assignment]  # torch's has overloads
 
 
 _HALF = (torch.bfloat16, torch.float16)

@@ -3,15 +3,17 @@
 Decomposition proper is the compiler's: in Python it costs start time. The table here holds only what
 functionalisation, autograd or recomputation need; its digest is in every key.
 """
-
 from __future__ import annotations
 
 import contextlib
 import functools
 import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import fx
+from torch._functorch.partitioners import NodeInfo, OpTypes
 
 from . import declarations, fallback, graph_cut, joint_graph, pinned_layouts
 
@@ -73,7 +75,7 @@ def views() -> tuple[Any, ...]:
 
 
 @contextlib.contextmanager
-def kept_whole():
+def kept_whole() -> Iterator[None]:
     """Bilinear upsampling stays one operator while a graph is traced.
 
     torch decomposes it in Python before autograd sees it, table or no table: its gradient would become sums into
@@ -97,25 +99,29 @@ def kept_whole():
             op._dispatch_cache.clear()
 
 
-def _upsample_with_sizes(input, output_size, align_corners, scale_factors):
+def _upsample_with_sizes(input: torch.Tensor, output_size: Sequence[int] | None, align_corners: bool,
+                         scale_factors: Sequence[float] | None) -> torch.Tensor:
     from torch._decomp.decompositions import upsample_compute_output_size
 
     size = upsample_compute_output_size(input.size(), output_size, scale_factors)
-    return aten.upsample_bilinear2d.default(input, size, align_corners, *(scale_factors or ()))
+    result: torch.Tensor = aten.upsample_bilinear2d.default(input, size, align_corners, *(scale_factors or ()))
+    return result
 
 
-def _upsample_gradient_like(grad_output, output_size, input_size, align_corners, scales_h=None, scales_w=None):
+def _upsample_gradient_like(grad_output: torch.Tensor, output_size: Sequence[int], input_size: Sequence[int],
+                            align_corners: bool, scales_h: float | None = None,
+                            scales_w: float | None = None) -> torch.Tensor:
     return grad_output.new_empty(input_size).to(memory_format=torch._prims_common.suggest_memory_format(grad_output))
 
 
 @contextlib.contextmanager
-def recompute_more():
+def recompute_more() -> Iterator[None]:
     """Widens the partitioner's list of recomputable operators while one graph is cut."""
     from torch._functorch import partitioners
 
     original = partitioners.get_default_op_list
 
-    def widened():
+    def widened() -> OpTypes:
         types = original()
         types.recomputable_ops.update(recomputable())
         types.fusible_ops.update(recomputable(), fusible())
@@ -129,7 +135,8 @@ def recompute_more():
         partitioners.get_default_op_list = original
 
 
-def partition(joint_module, joint_inputs, *, num_fwd_outputs, **kwargs):
+def partition(joint_module: fx.GraphModule, joint_inputs: Sequence[Any], *, num_fwd_outputs: int,
+              **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     with fallback.left_out("a rewrite of the joint graph"):
@@ -144,7 +151,7 @@ def partition(joint_module, joint_inputs, *, num_fwd_outputs, **kwargs):
     return forward, backward
 
 
-def _draws(graph, info):
+def _draws(graph: fx.Graph, info: NodeInfo) -> Iterator[fx.Node]:
     """What operators of the forward draw, but for what checkpointing draws again by the generator's state."""
     for node in graph.nodes:
         if graph_cut.draws(node) and info.is_required_fw(node):
@@ -153,16 +160,16 @@ def _draws(graph, info):
 
 
 @contextlib.contextmanager
-def _saved_draws():
+def _saved_draws() -> Iterator[None]:
     """While one graph is cut: drawn again, random numbers are others. Under a memory budget torch would draw again."""
     from torch._functorch import partitioners
 
     original = partitioners.choose_saved_values_set
 
-    def choose(graph, info, memory_budget=1):
-        saved = original(graph, info, memory_budget)
+    def choose(joint_graph: fx.Graph, node_info: NodeInfo, memory_budget: float = 1) -> list[fx.Node]:
+        saved = original(joint_graph, node_info, memory_budget)
         if memory_budget < 1:
-            saved = list(dict.fromkeys([*saved, *_draws(graph, info)]))
+            saved = list(dict.fromkeys([*saved, *_draws(joint_graph, node_info)]))
         return saved
 
     partitioners.choose_saved_values_set = choose
@@ -175,7 +182,7 @@ def _saved_draws():
 _RESULT_COUNT = "kiln_result_count"
 
 
-def results_of_forward(module: torch.fx.GraphModule) -> Any:
+def results_of_forward(module: fx.GraphModule) -> range | None:
     """Positions of the results that the caller of a forward graph gets, whose strides it knows; the others are for
     the backward alone, and may lie otherwise than traced. None: all are as traced."""
     count = module.meta.get(_RESULT_COUNT)

@@ -7,11 +7,14 @@ writes into a tensor on the CPU runs in Python, and so does what it has on anoth
 """
 import collections
 import dataclasses
+from collections.abc import Container, Sequence
+from typing import Any
 
 import torch
+from torch import fx
 
 
-def gpu_of(module):
+def gpu_of(module: fx.GraphModule) -> torch.device | None:
     """The GPU that the graph runs on, of several that with most of its values; None is the CPU."""
     found = _gpus(module)
     return max(found, key=lambda gpu: (found[gpu], -(gpu.index or 0))) if found else None
@@ -23,16 +26,16 @@ class PassedInput:
 
     position: int
 
-    def __call__(self, inputs):
+    def __call__(self, inputs: Sequence[Any]) -> Any:
         return inputs[self.position]
 
 
-def any_on_gpu(module):
+def any_on_gpu(module: fx.GraphModule) -> bool:
     """Whether any value of the graph, of whatever kind, is on a GPU."""
     return bool(_gpus(module))
 
 
-def architecture(gpu):
+def architecture(gpu: torch.device | None) -> str:
     """"sm_90"; "" for the CPU."""
     if gpu is None:
         return ""
@@ -40,12 +43,12 @@ def architecture(gpu):
     return f"sm_{major}{minor}"
 
 
-def multiprocessors(gpu):
+def multiprocessors(gpu: torch.device | None) -> int:
     """How many; 0 for the CPU."""
     return 0 if gpu is None else torch.cuda.get_device_properties(gpu).multi_processor_count
 
 
-def convolves_without_tf32(gpu):
+def convolves_without_tf32(gpu: torch.device | None) -> bool:
     """Whether torch computes convolutions of float32 on `gpu` without rounding to TF32."""
     if gpu is None:
         return False
@@ -55,12 +58,13 @@ def convolves_without_tf32(gpu):
         return False
 
 
-def has_onednn(gpu):
+def has_onednn(gpu: torch.device | None) -> bool:
     """Whether products on the CPU may be oneDNN's: torch is built with it, and it is not switched off."""
-    return gpu is None and torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+    return gpu is None and torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled)
 
 
-def inputs_from_cpu(module, gpu, float_inputs=()):
+def inputs_from_cpu(module: fx.GraphModule, gpu: torch.device | None,
+                    float_inputs: Container[int] = ()) -> tuple[int, ...]:
     """Positions of the graph's inputs that have to be brought to `gpu` before a call, `float_inputs` among them."""
     if gpu is None:
         return ()
@@ -69,13 +73,13 @@ def inputs_from_cpu(module, gpu, float_inputs=()):
                  if position in float_inputs or (isinstance(value, torch.Tensor) and value.device.type == "cpu"))
 
 
-def brought_to(gpu, tensor):
+def brought_to(gpu: torch.device, tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` of the CPU as it is now, on `gpu`: the caller may write it as soon as this returns. A copy from pageable
     memory has been read by then, one from pinned memory has not; what is read instead is a copy in pageable memory."""
     return (tensor.clone() if tensor.is_pinned() else tensor).to(gpu, non_blocking=True)
 
 
-def brought_back(tensor):
+def brought_back(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` of a GPU on the CPU, as it lies."""
     result = tensor.cpu()
     if result.stride() == tensor.stride() or tensor.numel() == 0:
@@ -84,11 +88,11 @@ def brought_back(tensor):
     return tensor.as_strided((span,), (1,)).cpu().as_strided(tensor.shape, tensor.stride())
 
 
-def _gpus(module):
+def _gpus(module: fx.GraphModule) -> collections.Counter[torch.device]:
     return collections.Counter(value.device for node in module.graph.nodes for value in _values(node)
                                if isinstance(value, torch.Tensor) and value.device.type == "cuda")
 
 
-def _values(node):
+def _values(node: fx.Node) -> Sequence[Any]:
     value = node.meta.get("val")
     return value if isinstance(value, (list, tuple)) else (value,)

@@ -8,16 +8,21 @@ import copy
 import os
 import traceback
 import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import torch
+from torch import fx
 
 from . import _C, records
 from .errors import Unsupported
 
-_warned = set()
+Boxed: TypeAlias = Callable[[list[Any]], Any]  # takes its inputs in a list, which it empties
+
+_warned: set[str] = set()
 
 
-def policy():
+def policy() -> str:
     """"eager" or "error". Raises ValueError for anything else."""
     value = os.environ.get("KILN_FALLBACK", "eager")
     if value not in ("eager", "error"):
@@ -25,11 +30,11 @@ def policy():
     return value
 
 
-def reset():
+def reset() -> None:
     _warned.clear()
 
 
-def reason_of(code, message):
+def reason_of(code: str, message: str) -> str:
     """A short reason to count by, from a status of the service."""
     if code == "UNAVAILABLE":
         return "service unavailable"
@@ -43,7 +48,7 @@ def reason_of(code, message):
     return f"{code.lower()}: {first}"
 
 
-def reason_of_error(error):
+def reason_of_error(error: BaseException) -> tuple[str, str]:
     """(a short reason to count by, a message for people) of what ended the compile of a graph, whatever it is."""
     if isinstance(error, Unsupported):
         return (f"unsupported: {error}",) * 2
@@ -55,13 +60,13 @@ def reason_of_error(error):
     return reason, f"{reason} ({_place_of(error)})"
 
 
-def _place_of(error):
+def _place_of(error: BaseException) -> str:
     """Where it was raised, for whoever is to mend it."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else "no place"
 
 
-def boxed(module):
+def boxed(module: fx.GraphModule) -> Boxed:
     """The FX graph as a function that takes its inputs in a list and frees each at its last use.
 
     A view of it copies where it must: some operators' results have other strides when they run than when torch traced
@@ -69,17 +74,23 @@ def boxed(module):
     graph = copy.deepcopy(module.graph)
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
         node.target = torch.ops.aten.reshape.default
-    graph.set_codegen(torch.fx.graph._BoxedCodeGen())
-    forward = torch.fx.GraphModule(module, graph).forward
+    graph.set_codegen(fx.graph._BoxedCodeGen())
+    forward = fx.GraphModule(module, graph).forward
 
-    def run(args):
+    def run(args: list[Any]) -> Any:
         return forward(args)
 
-    run._boxed_call = True
+    return as_boxed(run)
+
+
+def as_boxed(run: Boxed) -> Boxed:
+    """`run`, which torch is told to give a list that is its own."""
+    run._boxed_call = True  # type: ignore[attr-defined]  # torch asks functions for it
     return run
 
 
-def run_without_kiln(module, title, reason, message=None, cause=None):
+def run_without_kiln(module: fx.GraphModule, title: str, reason: str, message: str | None = None,
+                     cause: BaseException | None = None) -> Boxed:
     """A boxed callable that runs the graph's operators one by one, counted under `reason`.
 
     Raises Unsupported under KILN_FALLBACK=error, from `cause`.
@@ -94,28 +105,28 @@ def run_without_kiln(module, title, reason, message=None, cause=None):
     return boxed(module)
 
 
-def note_not_kept(reason):
+def note_not_kept(reason: str) -> None:
     """A compiled program that the service's store refused: it runs, and the next process compiles it again."""
     records.count("not_kept")
     _warn_once("not kept", f"compiled programs are not kept: {reason}. They run, but every new process compiles them "
                            "again; `kilnctl doctor` says more, kiln.stats()['not_kept'] counts them.")
 
 
-def note_recovered(what):
+def note_recovered(what: str) -> None:
     """A daemon or compiler process that ended, `what` as a sentence's beginning; others did its work."""
     records.count("recovered")
     _warn_once("recovered", f"{what}; another took over and nothing is lost. kiln.stats()['recovered'] counts this, "
                             "`kilnctl doctor` says more.")
 
 
-def note_refused(reason):
+def note_refused(reason: str) -> None:
     """An answer of the service that was not taken; it was asked again and gave one that was."""
     records.count("refused")
     _warn_once("refused", f"an answer of the compile service was not taken: {reason}. It was asked again, and nothing "
                           "is lost. kiln.stats()['refused'] counts this.")
 
 
-def note_not_measured(reason):
+def note_not_measured(reason: str) -> None:
     """A program of max-autotune of which not all was measured: the rest runs as in the default mode."""
     records.count("not_measured")
     _warn_once("not measured", f"max-autotune has not measured all of a program: {reason}. The rest runs "
@@ -123,7 +134,7 @@ def note_not_measured(reason):
 
 
 @contextlib.contextmanager
-def left_out(what):
+def left_out(what: str) -> Iterator[None]:
     """Around what makes a graph faster and no more: where it fails the graph does without, counted.
 
     Each step of `what` leaves a graph that is right. Raises Unsupported under KILN_FALLBACK=error."""
@@ -138,7 +149,7 @@ def left_out(what):
                                        "kiln.stats()['left_out'] counts this, KILN_FALLBACK=error raises here.")
 
 
-def _warn_once(about, text):
+def _warn_once(about: str, text: str) -> None:
     if about not in _warned:
         _warned.add(about)
         warnings.warn(f"kiln: {text}", RuntimeWarning, stacklevel=3)

@@ -4,20 +4,26 @@ Values are numbered as the message wants them: inputs first, then every result o
 Arithmetic on symbolic integers and `getitem` leave no nodes: sizes are expressions, results are listed by node.
 Names, source lines and guards' text go into GraphNotes, which no key covers.
 """
+from __future__ import annotations
+
 import dataclasses
 import operator
 import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import sympy
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from . import fallback, graph_cut, python_calls, wire, written_graph
 from .devices import PassedInput
 from .errors import Unsupported
-from .size_numbers import size_number
+from .fx_nodes import args_of, name_of
+from .size_numbers import Place, size_number
 from .symbols import (
     INPUT_SIZE,
     INPUT_STRIDE,
@@ -30,6 +36,10 @@ from .symbols import (
     VALUE_SIZE,
     ExprPool,
 )
+
+T = TypeVar("T")
+Key: TypeAlias = Any  # of a value: a node, (node, which of its results), or what stands for a number
+Encoded: TypeAlias = tuple[str, bytes]  # an argument's name, and its Argument message
 
 FORMAT_VERSION = 1
 FORWARD, BACKWARD, INFERENCE = 1, 2, 3
@@ -52,21 +62,22 @@ class ExportedGraph:
     graph: bytes  # v1.Graph, not yet in normal form
     facts: bytes  # v1.GraphFacts
     notes: bytes  # v1.GraphNotes
-    hints: list  # value of every symbol at this call, in symbol order; of an unbacked one the compiler's guess
-    unbacked: set  # of torch's symbols, those of which no call before has known anything
-    symbols: list  # torch's symbols, in symbol order
-    constants: list  # tensors that follow the graph's own inputs on every call
+    hints: list[int]  # value of every symbol at this call, in symbol order; of an unbacked one the compiler's guess
+    unbacked: set[sympy.Symbol]  # of torch's symbols, those of which no call before has known anything
+    symbols: list[sympy.Symbol]  # torch's, in symbol order
+    constants: list[torch.Tensor]  # that follow the graph's own inputs on every call
     output_count: int
-    other_outputs: list  # (position, value or function of the inputs) of what the program leaves undefined
-    truths: list  # positions of outputs that the program gives as 0 or 1
-    float_inputs: list  # positions of numbers that the program takes as tensors of one float64
-    to_cpu: list  # positions of outputs that the program leaves on the GPU and the graph has on the CPU
-    more_sizes: list  # (source, position, dim) of the integers that follow the graph's inputs, before the constants
+    other_outputs: list[tuple[int, Any]]  # (position, value or function of the inputs) of what the program lacks
+    truths: list[int]  # positions of outputs that the program gives as 0 or 1
+    float_inputs: list[int]  # positions of numbers that the program takes as tensors of one float64
+    to_cpu: list[int]  # positions of outputs that the program leaves on the GPU and the graph has on the CPU
+    more_sizes: list[Place]  # of the integers that follow the graph's inputs, before the constants
     python: python_calls.PythonPart | None  # what runs in Python, in the middle of the program
-    nodes: list  # (node of the graph as it was given, target) by node of the message
-    refused: dict = dataclasses.field(default_factory=dict)  # node of the graph as it was given -> why Python runs it
+    nodes: list[tuple[fx.Node | None, str]]  # (node of the graph as it was given, target) by node of the message
+    # Node of the graph as it was given -> why Python runs it.
+    refused: Mapping[fx.Node, str] = dataclasses.field(default_factory=dict)
 
-    def node_in(self, message):
+    def node_in(self, message: str) -> fx.Node | None:
         """The node that an error of the service is about; None where it names none."""
         for pattern, certain in ((_NODE_AND_TARGET, True), (_TARGET_OF_NODE, False)):
             for number, target in pattern.findall(message):
@@ -81,8 +92,10 @@ _NODE_AND_TARGET = re.compile(r"\(node (\d+), ([\w.]+)\)")
 _TARGET_OF_NODE = re.compile(r"\bnode (\d+) \(([\w.]+)\)")
 
 
-def export(module: fx.GraphModule, kind: int, *, title="", static_inputs=(), donated_inputs=(),
-           visible_outputs=None, guards=(), guards_text=(), gpu=None, refused=None) -> ExportedGraph:
+def export(module: fx.GraphModule, kind: int, *, title: str = "", static_inputs: Iterable[int] = (),
+           donated_inputs: Iterable[int] = (), visible_outputs: Container[int] | None = None,
+           guards: Iterable[sympy.Basic] = (), guards_text: Iterable[str] = (), gpu: torch.device | None = None,
+           refused: Mapping[fx.Node, str] | None = None) -> ExportedGraph:
     """What kiln cannot express becomes calls of Python. Raises Unsupported where that does not do.
 
     visible_outputs: positions of outputs whose strides must be the traced ones; None is all of them.
@@ -91,25 +104,25 @@ def export(module: fx.GraphModule, kind: int, *, title="", static_inputs=(), don
     refused: {node: reason} of nodes that are to run in Python in any case.
     """
     given = title, set(static_inputs), set(donated_inputs), visible_outputs, guards, guards_text
-    exporter = _Exporter(module, kind, gpu, given_up=refused or {})
+    exporter = _Exporter(module, kind, gpu, None, refused or {})
     exported = exporter.run(*given)
-    if not exporter.refused:
+    if exported is not None:
         return exported
     cut = graph_cut.cut(module, exporter.refused, exporter.is_integer, gpu, exporter.binders)
     refused_nodes = exporter.refused
-    exporter = _Exporter(cut.module, kind, gpu, cut.part)
+    exporter = _Exporter(cut.module, kind, gpu, cut.part, {})
     exported = exporter.run(*given)
-    if exporter.refused:
+    if exported is None:
         raise Unsupported(next(iter(exporter.refused.values())))
     exported.refused = refused_nodes
     return exported
 
 
-def is_symbolic(value):
+def is_symbolic(value: object) -> TypeGuard[torch.SymInt | torch.SymFloat | torch.SymBool]:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def _check_pure(target):
+def _check_pure(target: torch._ops.OpOverload) -> None:
     """Only the schema tells who writes, no name. The service takes one that does: copy_, of which it knows to whom."""
     custom = target.namespace not in ("aten", "prims")
     writes = target._schema.is_mutable and target is not torch.ops.aten.copy_.default
@@ -119,51 +132,54 @@ def _check_pure(target):
         raise Unsupported(f"operator {target} has no result")
 
 
-def _is_number(value):
+def _is_number(value: object) -> bool:
     return is_symbolic(value) or isinstance(value, (int, float, bool))
 
 
 class _Exporter:
-    def __init__(self, module, kind, gpu, python=None, given_up=()):
+    def __init__(self, module: fx.GraphModule, kind: int, gpu: torch.device | None,
+                 python: python_calls.PythonPart | None, given_up: Mapping[fx.Node, str]) -> None:
         self.module = module
         self.kind = kind
         self.gpu = gpu
         self.python = python  # python_calls.PythonPart of a graph that was cut
         held = () if python is None else python.inputs
         self.held = {position for position, _, shared in held if not shared}  # inputs that the program does not have
-        self.refused = {}  # node -> why it can't be written
+        self.refused: dict[fx.Node, str] = {}  # node -> why it can't be written
         self.given_up = given_up
-        self.symbols = {}  # sympy symbol -> number
-        self.unbacked = set()
-        self.binders = {}  # sympy symbol that is known only behind a node -> the node
-        self.offsets = set()  # symbols that are offsets in memory, which nothing is told of
-        self.bindings = {}  # sympy symbol -> (source, input, dim) in the graph's inputs
-        self.more_sizes = []
-        self.symbol_messages = []
-        self.hints = []
-        self.placeholders = []
+        self.symbols: dict[sympy.Symbol, int] = {}  # sympy symbol -> number
+        self.unbacked: set[sympy.Symbol] = set()
+        self.binders: dict[sympy.Symbol, fx.Node] = {}  # sympy symbol that is known only behind a node -> the node
+        self.offsets: set[sympy.Symbol] = set()  # symbols that are offsets in memory, which nothing is told of
+        self.bindings: dict[sympy.Symbol, Place] = {}  # in the graph's inputs
+        self.more_sizes: list[Place] = []
+        self.symbol_messages: list[bytes] = []
+        self.hints: list[int] = []
+        self.placeholders: list[fx.Node] = []
         self.pool = ExprPool(self.symbol_id)
-        self.values = {}  # fx.Node, or (fx.Node, index) -> value id
+        self.values: dict[Key, int] = {}
         self.value_count = 0
-        self.inputs = []
-        self.nodes = []
-        self.node_names = []
-        self.graph_nodes = []
-        self.source_lines = []
-        self.constants = []
-        self.constant_values = {}  # get_attr target -> value id
-        self.float_values = {}  # sympy float expression -> value id of a 0-d tensor
-        self.complex_values = {}  # (text of the number, dtype) -> the same
-        self.float_inputs = []
-        self.other_outputs = []
-        self.truths = []
-        self.to_cpu = []
-        self.types = {}  # encoded TensorMeta, by its description
-        self.mutated = set()
+        self.inputs: list[bytes] = []
+        self.nodes: list[bytes] = []
+        self.node_names: list[str] = []
+        self.graph_nodes: list[tuple[fx.Node | None, str]] = []
+        self.source_lines: list[str] = []
+        self.constants: list[torch.Tensor] = []
+        self.constant_values: dict[str, int] = {}  # get_attr target -> value id
+        self.float_values: dict[sympy.Expr, int] = {}  # value id of a 0-d tensor
+        self.complex_values: dict[tuple[str, torch.dtype], int] = {}  # (text of the number, dtype) -> the same
+        self.float_inputs: list[int] = []
+        self.other_outputs: list[tuple[int, Any]] = []
+        self.truths: list[int] = []
+        self.to_cpu: list[int] = []
+        self.types: dict[object, bytes] = {}  # encoded TensorMeta, by its description
+        self.mutated: set[fx.Node] = set()
 
     # ---- the whole ----
 
-    def run(self, title, static_inputs, donated_inputs, visible_outputs, guards, guards_text):
+    def run(self, title: str, static_inputs: Container[int], donated_inputs: Container[int],
+            visible_outputs: Container[int] | None, guards: Iterable[sympy.Basic],
+            guards_text: Iterable[str]) -> ExportedGraph | None:
         graph = self.module.graph
         self.placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         self.declare_symbols()
@@ -182,7 +198,8 @@ class _Exporter:
             if node.op == "call_function":
                 self.attempt(self.add_node, node)
             elif node.op == "output":
-                outputs = [self.attempt(self.output, value, position) for position, value in enumerate(node.args[0])]
+                outputs = [self.attempt(self.output, value, position)
+                           for position, value in enumerate(args_of(node)[0])]
             elif node.op not in ("placeholder", "get_attr"):
                 raise Unsupported(f"graph node of kind {node.op}")
         if self.refused:
@@ -193,7 +210,7 @@ class _Exporter:
             wire.uint(1, FORMAT_VERSION), wire.uint(2, self.kind), symbol_bytes, self.pool.encode(4),
             b"".join(wire.data(5, part) for part in self.inputs),
             b"".join(wire.data(6, part) for part in self.nodes),
-            b"".join(wire.data(7, part) for part in outputs), wire.packed_uints(8, conditions)])
+            b"".join(wire.data(7, part) for part in outputs if part is not None), wire.packed_uints(8, conditions)])
         facts = self.facts(static_inputs, donated_inputs, len(outputs), visible_outputs)
         notes = b"".join([b"".join(wire.data(1, name) for name in self.node_names),
                           b"".join(wire.data(2, line) for line in self.source_lines),
@@ -204,8 +221,8 @@ class _Exporter:
 
     # ---- what can't be written
 
-    def attempt(self, add, node, *more):
-        """What goes wrong with one node, whatever it is, is that node's."""
+    def attempt(self, add: Callable[..., T], node: Any, *more: Any) -> T | None:
+        """What goes wrong with one node, whatever it is, is that node's; then there is no result."""
         known = len(self.symbols)
         try:
             return add(node, *more)
@@ -214,8 +231,9 @@ class _Exporter:
                 raise
             self.forget(known)
             self.refuse(node, error)
+            return None
 
-    def forget(self, known):
+    def forget(self, known: int) -> None:
         """The symbols but the first `known`; what was written goes with them."""
         if len(self.symbols) == known:
             return
@@ -226,7 +244,7 @@ class _Exporter:
         del self.hints[known:], self.symbol_messages[known:]
         self.pool = ExprPool(self.symbol_id)  # of a graph with a refused node nothing is sent
 
-    def refuse(self, node, error):
+    def refuse(self, node: fx.Node, error: Exception) -> None:
         """The node is for Python to run; of its results the program may have those that can be written."""
         reason, _ = fallback.reason_of_error(error)
         self.refused.setdefault(node, reason.removeprefix("unsupported: "))
@@ -234,7 +252,7 @@ class _Exporter:
         # torch's own fakes of quantized tensors claim float32.
         opaque = any(isinstance(part, torch.dtype) and part not in _DTYPES
                      for part in torch.utils._pytree.tree_leaves((node.args, node.kwargs)))
-        parts = [(node, value)]
+        parts: list[tuple[Key, Any]] = [(node, value)]
         if isinstance(value, (list, tuple)):
             parts = [((node, i), part) for i, part in enumerate(value)]
         for key, part in parts:
@@ -251,18 +269,19 @@ class _Exporter:
                 self.forget(known)
 
     @staticmethod
-    def node_of(node, key):
+    def node_of(node: fx.Node, key: Key) -> fx.Node | None:
         """The node whose value the part of a result is; None where none asks for it."""
-        if key is node:
-            return node
-        return next((user for user in node.users if user.target is operator.getitem and user.args[1] == key[1]), None)
+        if isinstance(key, fx.Node):
+            return key
+        index = key[1]
+        return next((user for user in node.users if user.target is operator.getitem and user.args[1] == index), None)
 
-    def why(self, node):
+    def why(self, node: fx.Node) -> str:
         """Why the program has no such value."""
-        source = node.args[0] if node.target is operator.getitem and node not in self.refused else node
+        source = args_of(node)[0] if node.target is operator.getitem and node not in self.refused else node
         return self.refused.get(source, f"{node.name} is not a tensor here")
 
-    def is_integer(self, value):
+    def is_integer(self, value: object) -> bool:
         """Whether the program can evaluate the number."""
         if not isinstance(value, (torch.SymInt, int)) or isinstance(value, bool):
             return False
@@ -272,7 +291,8 @@ class _Exporter:
             return False
         return True
 
-    def facts(self, static_inputs, donated_inputs, output_count, visible_outputs):
+    def facts(self, static_inputs: Container[int], donated_inputs: Container[int], output_count: int,
+              visible_outputs: Container[int] | None) -> bytes:
         parts = []
         for position in range(len(self.inputs)):
             own = position < len(self.placeholders)
@@ -288,7 +308,7 @@ class _Exporter:
 
     # ---- symbols ----
 
-    def declare_symbols(self):
+    def declare_symbols(self) -> None:
         """Every symbol gets the first place that it can be read from."""
         for position, node in enumerate(self.placeholders):
             value = node.meta.get("val")
@@ -301,7 +321,7 @@ class _Exporter:
                     for dim, stride in enumerate(value.stride()):
                         self.bind(stride, INPUT_STRIDE, position, dim)
 
-    def bind(self, value, source, position, dim):
+    def bind(self, value: Any, source: int, position: int, dim: int) -> None:
         """Where `value` is a symbol and the first of that name, its place is the symbol's."""
         expr = getattr(value.node, "expr", None) if isinstance(value, (torch.SymInt, torch.SymBool)) else None
         if isinstance(value, torch.SymBool):
@@ -318,7 +338,7 @@ class _Exporter:
         self.declare(expr, value.node.shape_env, hint,
                      wire.uint(1, source) + wire.uint(2, position) + wire.uint(3, dim))
 
-    def declare(self, symbol, shape_env, hint, binding):
+    def declare(self, symbol: sympy.Symbol, shape_env: ShapeEnv, hint: int | None, binding: bytes) -> None:
         bounds = shape_env.var_to_range.get(symbol)
         lower = _clamped(bounds.lower) if bounds is not None else INT64_MIN
         upper = _clamped(bounds.upper) if bounds is not None else INT64_MAX
@@ -331,26 +351,30 @@ class _Exporter:
         self.symbol_messages.append(wire.uint(1, kind) + wire.sint(2, lower) + wire.sint(3, upper)
                                     + wire.data(4, binding))
 
-    def bind_sizes(self, node, value, value_id):
+    def bind_sizes(self, node: fx.Node | None, value: torch.Tensor, value_id: int) -> None:
         """What only the run knows of the sizes of a node's tensor is known behind it."""
-        for dim, size in enumerate(value.shape) if node is not None else ():
-            symbol = size.node.expr if isinstance(size, torch.SymInt) else None
+        if node is None:
+            return
+        for dim, size in enumerate(value.shape):
+            if not isinstance(size, torch.SymInt):
+                continue
+            symbol = size.node.expr
             if isinstance(symbol, sympy.Symbol) and _is_unbacked(symbol) and symbol not in self.symbols:
                 self.declare(symbol, size.node.shape_env, None,
                              wire.uint(1, VALUE_SIZE) + wire.uint(3, dim) + wire.uint(4, value_id))
                 self.binders[symbol] = node
-        for symbol, path in (node.meta.get("unbacked_bindings") or {}).items() if node is not None else ():
+        for symbol, path in (node.meta.get("unbacked_bindings") or {}).items():
             if str(path[-1:]) == _STORAGE_OFFSET:
                 self.offsets |= {symbol, _shape_env(value).replace(symbol)}
 
-    def symbol_id(self, symbol):
+    def symbol_id(self, symbol: sympy.Symbol) -> int:
         if symbol not in self.symbols:
             raise Unsupported("an integer that is known only when the graph runs (unbacked symbol)"
                               if symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
                               else "a size that no input holds by itself")
         return self.symbols[symbol]
 
-    def sym_int(self, value):
+    def sym_int(self, value: int | torch.SymInt) -> bytes:
         """The body of a SymInt message."""
         if isinstance(value, torch.SymInt):
             expr = getattr(value.node, "expr", None)
@@ -363,7 +387,7 @@ class _Exporter:
             raise Unsupported(f"integer {value} does not fit 64 bits")
         return wire.sint_in_oneof(1, value)
 
-    def conditions(self, guards):
+    def conditions(self, guards: Iterable[sympy.Basic]) -> list[int]:
         positions = []
         for guard in guards:
             if all(symbol in self.symbols and symbol not in self.unbacked for symbol in guard.free_symbols):
@@ -375,7 +399,7 @@ class _Exporter:
 
     # ---- tensors ----
 
-    def tensor_meta(self, value, with_offset=False):
+    def tensor_meta(self, value: torch.Tensor, with_offset: bool = False) -> bytes:
         self.check_tensor(value)
         sizes, strides = tuple(value.shape), tuple(value.stride())
         offset = value.storage_offset() if with_offset else 0
@@ -391,7 +415,7 @@ class _Exporter:
             self.types[key] = encoded
         return encoded
 
-    def check_tensor(self, value):
+    def check_tensor(self, value: object) -> None:
         """Raises Unsupported for what no program can have, whatever its sizes."""
         if not isinstance(value, torch.Tensor):
             raise Unsupported(f"a result of type {type(value).__name__}")
@@ -401,12 +425,12 @@ class _Exporter:
         self.device(value.device)
 
     @staticmethod
-    def dtype(dtype):
+    def dtype(dtype: torch.dtype) -> int:
         if dtype not in _DTYPES:
             raise Unsupported(f"dtype {dtype}")
         return _DTYPES[dtype]
 
-    def device(self, device):
+    def device(self, device: torch.device) -> bytes:
         if device.type not in _DEVICES:
             raise Unsupported(f"device {device.type}")
         if device.type == "cuda" and self.gpu is not None and device.index not in (None, self.gpu.index):
@@ -415,12 +439,12 @@ class _Exporter:
 
     # ---- inputs, outputs ----
 
-    def new_value(self, key):
+    def new_value(self, key: Key) -> int:
         self.values[key] = self.value_count
         self.value_count += 1
         return self.value_count - 1
 
-    def add_input(self, node, position):
+    def add_input(self, node: fx.Node, position: int) -> None:
         value = node.meta.get("val")
         if position in self.held:
             self.value_count += 1
@@ -446,18 +470,19 @@ class _Exporter:
         else:
             raise Unsupported(f"an input of type {type(value).__name__}")
 
-    def add_constant(self, node):
-        value = written_graph.attribute(self.module, node.target)
+    def add_constant(self, node: fx.Node) -> None:
+        value = written_graph.attribute(self.module, name_of(node))
         if not isinstance(value, torch.Tensor):
             raise Unsupported(f"an attribute of type {type(value).__name__}")
-        if node.target not in self.constant_values:
-            self.constant_values[node.target] = self.new_value(node)
+        name = name_of(node)
+        if name not in self.constant_values:
+            self.constant_values[name] = self.new_value(node)
             with unset_fake_temporarily():  # a constant is a real tensor and has to stay one
                 self.constants.append(value if self.gpu is None else value.to(self.gpu))
             self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
-        self.values[node] = self.constant_values[node.target]
+        self.values[node] = self.constant_values[name]
 
-    def add_complex_numbers(self, node):
+    def add_complex_numbers(self, node: fx.Node) -> None:
         """A complex number of Python is a 0-d tensor, of the dtype that it has in the result."""
         like = node.meta.get("val")
         if not isinstance(like, torch.Tensor) or not like.dtype.is_complex:
@@ -470,9 +495,9 @@ class _Exporter:
                 self.complex_values[repr(value), like.dtype] = self.new_value(("complex", repr(value), like.dtype))
                 self.inputs.append(wire.data(1, self.tensor_meta(number, with_offset=True)))
 
-    def output(self, value, position):
+    def output(self, value: Any, position: int) -> bytes:
         if isinstance(value, fx.Node):
-            meta = value.meta.get("val")
+            meta: Any = value.meta.get("val")
             if not _is_number(meta):
                 of_graph = self.python is None or position < self.python.output_count
                 if self.gpu is not None and meta.device.type == "cpu" and of_graph:
@@ -498,7 +523,7 @@ class _Exporter:
 
     # ---- nodes ----
 
-    def add_node(self, node):
+    def add_node(self, node: fx.Node) -> None:
         target = node.target
         value = node.meta.get("val")
         if _is_number(value):
@@ -540,17 +565,17 @@ class _Exporter:
         if self.gpu is not None and _is_random(target) and isinstance(value, torch.Tensor) \
                 and value.device.type == "cpu":
             raise Unsupported("random numbers of the CPU's generator in a graph on a GPU")
-        if name == "aten.copy_.default" and node.args[0].op == "placeholder":
-            self.mutated.add(node.args[0])
+        if name == "aten.copy_.default" and args_of(node)[0].op == "placeholder":
+            self.mutated.add(args_of(node)[0])
         self.append_node(node, name, arguments, value)
 
-    def add_python_call(self, node, call):
-        tensors, sizes = node.args
+    def add_python_call(self, node: fx.Node, call: python_calls.PythonCall) -> None:
+        tensors, sizes = args_of(node)
         arguments = [("operands", self.list_argument("Tensor", tensors, "operands")),
                      ("sizes", self.list_argument("int", sizes, "sizes")), ("content", wire.data(11, call.digest))]
         self.append_node(node, call.name, arguments, node.meta["val"])
 
-    def is_guarded(self, condition):
+    def is_guarded(self, condition: Any) -> bool:
         """Whether a condition on sizes holds for every call of the graph: asking makes it a guard of torch's."""
         value = condition.meta.get("val") if isinstance(condition, fx.Node) else condition
         if isinstance(value, torch.SymBool):
@@ -561,20 +586,20 @@ class _Exporter:
                 return False
         return isinstance(value, (bool, torch.SymBool)) and bool(value)
 
-    def is_offset(self, value):
+    def is_offset(self, value: Any) -> bool:
         symbols = value.node.expr.free_symbols if is_symbolic(value) and self.offsets else ()
         return bool(symbols) and self.offsets.issuperset(symbols)
 
-    def check_known(self, value):
+    def check_known(self, value: Any) -> None:
         """What the program can't know is for Python to compute."""
         if is_symbolic(value):
             for symbol in getattr(value.node, "expr", sympy.true).free_symbols:
                 if symbol not in self.float_values:
                     self.symbol_id(symbol)
 
-    def add_item(self, node, value):
+    def add_item(self, node: fx.Node, value: Any) -> None:
         """A number that only the run knows: a symbol, or of a float the tensor itself, on which nothing waits."""
-        source = node.args[0]
+        source = args_of(node)[0]
         given, = node.meta.get("unbacked_bindings") or (_unbacked_symbol_of(value),)
         if given is None or source.meta["val"].numel() != 1:
             raise Unsupported("an element of a tensor")
@@ -596,12 +621,13 @@ class _Exporter:
             self.add_assertion(node, sympy.Eq(given, symbol),
                                f"Runtime assertion failed for expression {given} == {symbol}")
 
-    def add_assertion(self, node, condition, message):
+    def add_assertion(self, node: fx.Node, condition: sympy.Basic, message: str) -> None:
         held = wire.data(13, wire.uint_in_oneof(2, self.pool.add(condition)))
         self.append_node(node, "aten._assert_scalar.default", [("self", held), ("assert_msg", wire.data(11, message))],
                          None)
 
-    def append_node(self, node, target, arguments, value, key=None):
+    def append_node(self, node: fx.Node, target: str, arguments: Sequence[Encoded], value: Any,
+                    key: Key | None = None) -> None:
         results = []
         if isinstance(value, (list, tuple)):
             for index, part in enumerate(value):
@@ -623,7 +649,7 @@ class _Exporter:
         self.graph_nodes.append((None if isinstance(node.target, python_calls.PythonCall) else given, target))
         self.source_lines.append(_source_line(node))
 
-    def arguments(self, node, target):
+    def arguments(self, node: fx.Node, target: torch._ops.OpOverload) -> tuple[str, list[Encoded]]:
         """(target name, [(argument name, encoded Argument)]), defaults left out."""
         schema = target._schema
         name = str(target)
@@ -645,9 +671,9 @@ class _Exporter:
             encoded.append((argument.name, wire.uint_in_oneof(2, number)))
         return name, encoded
 
-    def number_as_tensor(self, node, argument, value):
+    def number_as_tensor(self, node: fx.Node, argument: torch._C.Argument, value: Any) -> int | None:
         """The value id of a 0-d tensor, where a number is complex or depends on sizes; None for others."""
-        like = getattr(node.meta.get("val"), "dtype", None)
+        like: Any = getattr(node.meta.get("val"), "dtype", None)
         if type(value) is complex:
             if (repr(value), like) not in self.complex_values:
                 raise Unsupported(f"argument {argument.name} of type complex")
@@ -656,9 +682,9 @@ class _Exporter:
         if clamp and not like.is_floating_point:  # dtypes meet otherwise
             raise Unsupported(f"{node.target} takes no tensor as {argument.name}")
         if clamp and isinstance(value, (int, float)):
-            number = [("s", wire.double_bits_in_oneof(7, float(value))),
-                      ("dtype", wire.uint_in_oneof(15, _DTYPES[torch.float64]))]
-            return self.scalar_node(node, "aten.scalar_tensor.default", number)
+            arguments = [("s", wire.double_bits_in_oneof(7, float(value))),
+                         ("dtype", wire.uint_in_oneof(15, _DTYPES[torch.float64]))]
+            return self.scalar_node(node, "aten.scalar_tensor.default", arguments)
         number = value.meta.get("val") if isinstance(value, fx.Node) else None
         if isinstance(number, torch.SymFloat):
             return self.float_value(node, value)
@@ -666,12 +692,12 @@ class _Exporter:
             return self.truth_value(node, number.node.expr)
         return None
 
-    def tensor(self, node):
+    def tensor(self, node: fx.Node) -> int:
         if node not in self.values:
             raise Unsupported(self.why(node))
         return self.values[node]
 
-    def argument(self, schema_type, value, name):
+    def argument(self, schema_type: object, value: Any, name: str) -> bytes:
         """The body of an Argument message. The schema's type decides where Python's does not."""
         kind = str(schema_type)
         optional = kind.startswith("Optional[")
@@ -706,14 +732,14 @@ class _Exporter:
             return wire.data(18, self.device(value))
         raise Unsupported(f"argument {name} of type {type(value).__name__}")
 
-    def int_argument(self, value):
+    def int_argument(self, value: int | torch.SymInt) -> bytes:
         body = self.sym_int(value)
         if body[0] >> 3 == 1:  # a literal
             return wire.sint_in_oneof(5, int(value))
         return wire.data(13, body)
 
-    def list_argument(self, kind, values, name):
-        metas = [value.meta.get("val") if isinstance(value, fx.Node) else value for value in values]
+    def list_argument(self, kind: str, values: Sequence[Any], name: str) -> bytes:
+        metas: list[Any] = [value.meta.get("val") if isinstance(value, fx.Node) else value for value in values]
         if "Tensor" in kind:
             ids = [-1 if value is None else self.tensor(value) for value in values]
             if "Optional" in kind:
@@ -732,18 +758,18 @@ class _Exporter:
 
     # ---- numbers that depend on sizes ----
 
-    def float_value(self, node, argument):
+    def float_value(self, node: fx.Node, argument: fx.Node) -> int:
         value = argument.meta["val"]
         return self.float_expr(node, value.node.expr)
 
-    def truth_value(self, node, expr):
+    def truth_value(self, node: fx.Node, expr: sympy.Basic) -> int:
         """The same of a truth value."""
         arguments = [("s", self.sympy_int_argument(expr)), ("dtype", wire.uint_in_oneof(15, _DTYPES[torch.bool]))]
         return self.scalar_node(node, "aten.scalar_tensor.default", arguments, _TRUTH_SCALAR)
 
-    def add_float_tensor(self, node):
+    def add_float_tensor(self, node: fx.Node) -> bool:
         """scalar_tensor of a number that depends on sizes is that number's tensor, cast."""
-        number = node.args[0]
+        number = args_of(node)[0]
         given = number.meta.get("val") if isinstance(number, fx.Node) else None
         if not isinstance(given, (torch.SymFloat, torch.SymBool)):
             return False
@@ -757,9 +783,9 @@ class _Exporter:
         self.append_node(node, "aten._to_copy.default", arguments, value)
         return True
 
-    def add_full(self, node):
+    def add_full(self, node: fx.Node) -> bool:
         """full of a number that depends on sizes: ones of them times its tensor."""
-        size, number = node.args
+        size, number = args_of(node)
         given = number.meta.get("val") if isinstance(number, fx.Node) else None
         value = node.meta["val"]
         if not isinstance(given, torch.SymFloat) or not value.dtype.is_floating_point:
@@ -772,7 +798,7 @@ class _Exporter:
         self.append_node(node, "aten.mul.Tensor", arguments, value)
         return True
 
-    def float_expr(self, node, expr):
+    def float_expr(self, node: fx.Node, expr: sympy.Expr) -> int:
         """The value id of a 0-d float64 tensor that holds `expr`."""
         known = self.float_values.get(expr)
         if known is not None:
@@ -808,21 +834,23 @@ class _Exporter:
         self.float_values[expr] = self.scalar_node(node, target, arguments)
         return self.float_values[expr]
 
-    def float_operand(self, node, expr):
+    def float_operand(self, node: fx.Node, expr: sympy.Expr) -> int:
         if expr.is_integer and not expr.is_number:
             return self.float_expr(node, torch.utils._sympy.functions.ToFloat(expr))
         return self.float_expr(node, expr)
 
-    def sympy_int_argument(self, expr):
+    def sympy_int_argument(self, expr: sympy.Basic) -> bytes:
         return wire.data(13, wire.uint_in_oneof(2, self.pool.add(expr)))
 
-    def float_node(self, node, target, left, right=None, right_name="other"):
+    def float_node(self, node: fx.Node, target: str, left: int, right: int | None = None,
+                   right_name: str = "other") -> int:
         arguments = [("self", wire.uint_in_oneof(2, left))]
         if right is not None:
             arguments.append((right_name, wire.uint_in_oneof(2, right)))
         return self.scalar_node(node, target, arguments)
 
-    def scalar_node(self, node, target, arguments, like=None):
+    def scalar_node(self, node: fx.Node, target: str, arguments: Sequence[Encoded],
+                    like: torch.Tensor | None = None) -> int:
         key = ("float", len(self.nodes))
         self.append_node(node, target, arguments, _FLOAT_SCALAR if like is None else like, key)
         return self.values[key]
@@ -837,17 +865,17 @@ _UNBACKED_HINT = 256  # as the compiler's estimate; of no effect but on numbers 
 _STORAGE_OFFSET = "(CallMethodKey(name='storage_offset'),)"
 
 
-def _is_unbacked(symbol):
+def _is_unbacked(symbol: sympy.Symbol) -> bool:
     return symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
 
 
-def _unbacked_symbol_of(value):
+def _unbacked_symbol_of(value: Any) -> sympy.Symbol | None:
     """What a number is where it is nothing but a symbol that only the run knows; else None."""
     expr = getattr(value.node, "expr", None) if isinstance(value, (torch.SymInt, torch.SymFloat)) else None
     return expr if isinstance(expr, sympy.Symbol) and _is_unbacked(expr) else None
 
 
-def _symbol_of_truth(value):
+def _symbol_of_truth(value: torch.SymBool) -> sympy.Symbol | None:
     """The symbol of an item() of a truth value, which torch writes as u0 == 1; None for other conditions."""
     expr = value.node.expr
     symbol = expr.args[0] if isinstance(expr, sympy.Eq) and expr.args[1] == 1 else None
@@ -856,13 +884,14 @@ def _symbol_of_truth(value):
     return symbol if known and bounds.lower == 0 and bounds.upper == 1 else None
 
 
-def _shape_env(value):
+def _shape_env(value: torch.Tensor) -> ShapeEnv:
     """Of a tensor that has symbolic sizes or a symbolic offset."""
-    return next(part.node.shape_env for part in (*value.shape, *value.stride(), value.storage_offset())
-                if is_symbolic(part))
+    symbolic = next(part for part in (*value.shape, *value.stride(), value.storage_offset()) if is_symbolic(part))
+    environment: ShapeEnv = symbolic.node.shape_env
+    return environment
 
 
-def _clamped(bound):
+def _clamped(bound: sympy.Expr) -> int:
     """A range's bound as int64; torch writes infinities of its own."""
     try:
         return max(INT64_MIN, min(INT64_MAX, int(bound)))
@@ -870,11 +899,11 @@ def _clamped(bound):
         return INT64_MAX if bound > 0 else INT64_MIN
 
 
-def _same(value, default):
+def _same(value: object, default: object) -> bool:
     return type(value) is type(default) and not isinstance(value, fx.Node) and value == default
 
 
-def _tensor_overload(target, name, argument):
+def _tensor_overload(target: torch._ops.OpOverload, name: str, argument: str) -> str:
     """add.Scalar(x, number) has a twin that takes the number as a tensor."""
     if name == "aten.clamp.default" and argument in ("min", "max"):
         twin = "aten.clamp.Tensor"
@@ -895,21 +924,21 @@ def _tensor_overload(target, name, argument):
     return twin
 
 
-def _is_clamp_by_a_tensor(node):
+def _is_clamp_by_a_tensor(node: fx.Node) -> bool:
     """Whether a bound depends on sizes: then both are tensors."""
     return node.target is torch.ops.aten.clamp.default and any(
         isinstance(value, fx.Node) and isinstance(value.meta.get("val"), torch.SymFloat) for value in node.args[1:])
 
 
-def _is_written(node):
+def _is_written(node: fx.Node) -> bool:
     return any(user.target is torch.ops.aten.copy_.default and user.args[0] is node for user in node.users)
 
 
-def _is_random(target):
+def _is_random(target: torch._ops.OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in target.tags
 
 
-def _source_line(node):
+def _source_line(node: fx.Node) -> str:
     """"file.py:12 in forward" of the innermost frame of the user's code."""
     trace = node.meta.get("stack_trace")
     if not trace:

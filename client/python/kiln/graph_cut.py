@@ -2,9 +2,13 @@
 
 Refused nodes that feed each other become one call, unless a native node lies between them.
 """
+from __future__ import annotations
+
 import dataclasses
 import heapq
 import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import sympy
 import torch
@@ -12,7 +16,8 @@ from torch import fx
 
 from . import in_place, inductor_calls, pinned_layouts, written_graph
 from .errors import Unsupported
-from .python_calls import GIVEN, HELD, SIZE, TENSOR, TOKEN, PythonCall, PythonPart
+from .fx_nodes import args_of
+from .python_calls import GIVEN, HELD, SIZE, TENSOR, TOKEN, Operand, PythonCall, PythonPart
 
 ORIGIN = "kiln_origin"  # in a copied node's meta: the node of the graph that was cut
 
@@ -26,7 +31,8 @@ class Cut:
     part: PythonPart
 
 
-def cut(module, refused, expressible, gpu, binders):
+def cut(module: fx.GraphModule, refused: dict[fx.Node, str], expressible: Callable[[Any], bool],
+        gpu: torch.device | None, binders: Mapping[sympy.Symbol, fx.Node]) -> Cut:
     """The graph without what was refused. Raises Unsupported where a refused node writes into memory of the program.
 
     refused: {node: reason}; inputs and attributes among them are held in Python.
@@ -37,18 +43,18 @@ def cut(module, refused, expressible, gpu, binders):
     return _Cutter(module, refused, expressible, gpu, binders).run()
 
 
-def is_number(node):
+def is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
-def is_placeholder_of_number(target):
+def is_placeholder_of_number(target: object) -> bool:
     return target is _number
 
 
-def written_arguments(node):
+def written_arguments(node: fx.Node) -> list[fx.Node]:
     """The nodes whose memory an operator writes into, or takes away."""
     if node.target is _RESIZE_STORAGE:
-        return [node.args[0]]
+        return [args_of(node)[0]]
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or not isinstance(schema, torch.FunctionSchema) or not schema.is_mutable:
         return []
@@ -58,15 +64,15 @@ def written_arguments(node):
     return [value for value in torch.utils._pytree.tree_leaves(written) if isinstance(value, fx.Node)]
 
 
-def is_pure_view(node):
+def is_pure_view(node: fx.Node) -> bool:
     """Whether it only says how its argument's memory is read."""
     return pinned_layouts.is_view(node.target) and not written_arguments(node)
 
 
-def _split_copies(graph, refused):
+def _split_copies(graph: fx.Graph, refused: dict[fx.Node, str]) -> None:
     """What is refused as the source of a copy to an input is converted in Python; the copy itself is the program's."""
     for node in [node for node in refused if node.target is torch.ops.aten.copy_.default]:
-        to, source = node.args[:2]
+        to, source = args_of(node)[:2]
         if to.op != "placeholder" or to in refused:
             continue
         options = {"dtype": to.meta["val"].dtype, "device": to.meta["val"].device}
@@ -78,7 +84,8 @@ def _split_copies(graph, refused):
 
 
 class _Cutter:
-    def __init__(self, module, refused, expressible, gpu, binders):
+    def __init__(self, module: fx.GraphModule, refused: dict[fx.Node, str], expressible: Callable[[Any], bool],
+                 gpu: torch.device | None, binders: Mapping[sympy.Symbol, fx.Node]) -> None:
         self.module = module
         self.refused = refused
         self.expressible = expressible
@@ -86,17 +93,17 @@ class _Cutter:
         self.binders = binders
         self.binding = set(binders.values())
         self.list_nodes()
-        self.python = {}  # node -> reason, or None where a neighbour's holds
-        self.before = {}  # node -> nodes whose effects it has to follow
-        self.viewed_inputs = set()  # of which an output is a view that Python makes
-        self.slots = {}  # node -> slot
-        self.readers = []
-        self.calls = []
+        self.python: dict[fx.Node, str | None] = {}  # node -> reason, or None where a neighbour's holds
+        self.before: dict[fx.Node, list[fx.Node]] = {}  # node -> nodes whose effects it has to follow
+        self.viewed_inputs: set[fx.Node] = set()  # of which an output is a view that Python makes
+        self.slots: dict[fx.Node, int] = {}
+        self.readers: list[int] = []  # by slot: how often it is read
+        self.calls: list[PythonCall] = []
         self.graph = fx.Graph()
-        self.copies = {}  # node -> its node in the new graph
-        self.tokens = {}  # node of Python -> its call's last result
+        self.copies: dict[fx.Node, fx.Node] = {}  # node -> its node in the new graph
+        self.tokens: dict[fx.Node, fx.Node] = {}  # node of Python -> its call's last result
 
-    def run(self):
+    def run(self) -> Cut:
         self.choose()
         self.in_place = in_place.find(self.python_in_order())
         self.order_effects()
@@ -111,16 +118,16 @@ class _Cutter:
             if node.op == "placeholder":
                 inputs.append((self.position[node], slot, node not in self.refused))
         part = PythonPart(tuple(self.calls), tuple(self.readers), tuple(inputs), tuple(outputs),
-                          len(self.nodes[-1].args[0]))
+                          len(args_of(self.nodes[-1])[0]))
         return Cut(fx.GraphModule(self.module, self.graph), part)
 
     # ---- which nodes
 
-    def list_nodes(self):
+    def list_nodes(self) -> None:
         self.nodes = list(self.module.graph.nodes)
         self.position = {node: i for i, node in enumerate(self.nodes)}
 
-    def choose(self):
+    def choose(self) -> None:
         for node in self.nodes:
             if node.op == "placeholder" and node in self.refused:
                 self.slot(node)
@@ -141,10 +148,11 @@ class _Cutter:
                         self.python.setdefault(source, None)
         self.find_viewed_inputs()
 
-    def find_viewed_inputs(self):
+    def find_viewed_inputs(self) -> None:
         """Whoever gets such a view reads its memory from the input, by the view's strides and offset: it has to be one.
         Native nodes read a copy, since the program can't have what lies in the frame."""
-        viewed, found = {}, []
+        viewed: dict[fx.Node, fx.Node] = {}
+        found: list[fx.Node] = []
         for node in self.nodes:
             is_view = node in self.python and is_pure_view(node)
             if is_view and node.args and isinstance(node.args[0], fx.Node):
@@ -159,7 +167,7 @@ class _Cutter:
         for node in found:
             self.copy_for_native_nodes(node)
 
-    def copy_for_native_nodes(self, node):
+    def copy_for_native_nodes(self, node: fx.Node) -> None:
         with self.module.graph.inserting_after(node):
             copy = self.module.graph.call_function(torch.ops.aten.clone.default, (node,))
         copy.meta["val"] = torch.ops.aten.clone.default(node.meta["val"])
@@ -168,36 +176,37 @@ class _Cutter:
         self.python[copy] = None
         self.list_nodes()
 
-    def check_writes(self, node):
+    def check_writes(self, node: fx.Node) -> None:
         for value in written_arguments(node):
             if value not in self.python and value not in self.refused:
                 raise Unsupported(f"{node.target} writes into memory of the program ({self.refused[node]})")
 
-    def is_expression(self, node):
+    def is_expression(self, node: fx.Node) -> bool:
         """Whether it is a number that its users write out."""
         return node not in self.python and node.op == "call_function" and is_number(node) and node not in self.binding
 
-    def in_frame(self, node):
+    def in_frame(self, node: fx.Node) -> bool:
         """Whether the value lies in the frame, not in the program."""
         if node in self.python:
             return not self.is_read_natively(node)
         return node in self.refused
 
-    def is_read_natively(self, node):
+    def is_read_natively(self, node: fx.Node) -> bool:
         return isinstance(node.meta.get("val"), torch.Tensor) and any(
             (user not in self.python and user.op != "output" and not self.is_expression(user)) or self.is_item(user)
             for user in node.users)
 
-    def is_item(self, node):
+    def is_item(self, node: fx.Node) -> bool:
         """Whether it is an element of a tensor that the program has. Where Python needs it as well, both take it."""
         return node in self.binding and is_number(node)
 
     # ---- in which order
 
-    def order_effects(self):
+    def order_effects(self) -> None:
         """What has effects or draws random numbers keeps its order, native draws too; what Python writes into comes
         after all that may read."""
-        earlier, last = [], None
+        earlier: list[fx.Node] = []
+        last: fx.Node | None = None
         for node in self.nodes:
             if node in self.python:
                 if written_arguments(node):
@@ -210,22 +219,22 @@ class _Cutter:
                     self.before.setdefault(node, []).append(last)
                 last = node
 
-    def python_in_order(self):
+    def python_in_order(self) -> list[fx.Node]:
         return [node for node in self.nodes if node in self.python]
 
-    def sources(self, node):
+    def sources(self, node: fx.Node) -> list[fx.Node]:
         """The nodes that have to come before `node`."""
-        found = []
+        found: list[fx.Node] = []
         for source in node.all_input_nodes:
             found += self.binders_of(source) if self.is_expression(source) else [source]
         return found + self.before.get(node, [])
 
-    def binders_of(self, number):
+    def binders_of(self, number: fx.Node) -> list[fx.Node]:
         """Behind which nodes the program knows what an expression takes."""
         expr = getattr(getattr(number.meta["val"], "node", None), "expr", sympy.true)
         return [self.binders[symbol] for symbol in expr.free_symbols if symbol in self.binders]
 
-    def readers_before(self, node):
+    def readers_before(self, node: fx.Node) -> list[fx.Node]:
         """A native node that writes into an input comes after whoever reads it."""
         if node in self.python:
             return []
@@ -234,12 +243,13 @@ class _Cutter:
 
     # ---- groups
 
-    def group(self):
+    def group(self) -> dict[fx.Node, fx.Node]:
         """{node of Python: its group's first node}. Between two nodes of a group no native one lies: a node's level
         counts the steps from native nodes to Python's on the way to it, and a group has one level."""
-        level, group = {}, {}
+        level: dict[fx.Node, int] = {}
+        group: dict[fx.Node, fx.Node] = {}
 
-        def find(node):
+        def find(node: fx.Node) -> fx.Node:
             while group[node] is not node:
                 group[node] = group[group[node]]
                 node = group[node]
@@ -258,13 +268,13 @@ class _Cutter:
                     group[find(node)] = find(source)
         return {node: find(node) for node in group}
 
-    def sorted_units(self, groups):
+    def sorted_units(self, groups: Mapping[fx.Node, fx.Node]) -> Iterator[fx.Node | list[fx.Node]]:
         """Native nodes, and lists of a group's nodes: each after its sources, else in the graph's order."""
-        members = {}
+        members: dict[fx.Node, list[fx.Node]] = {}
         for node in self.python_in_order():
             members.setdefault(groups[node], []).append(node)
-        waits = {groups.get(node, node): set() for node in self.nodes}
-        users = {unit: [] for unit in waits}
+        waits: dict[fx.Node, set[fx.Node]] = {groups.get(node, node): set() for node in self.nodes}
+        users: dict[fx.Node, list[fx.Node]] = {unit: [] for unit in waits}
         for node in self.nodes:
             unit = groups.get(node, node)
             for source in self.sources(node) + self.readers_before(node):
@@ -285,22 +295,22 @@ class _Cutter:
 
     # ---- the new graph
 
-    def copied(self, node):
+    def copied(self, node: fx.Node) -> fx.Node:
         """The node's node in the new graph. Numbers that are written out come where they are first asked for."""
         if node not in self.copies and self.is_expression(node):
             self.copy_number(node)
         return self.copies[node]
 
-    def copy(self, node):
+    def copy(self, node: fx.Node) -> None:
         if not self.is_expression(node):
             self.copies[node] = copied = self.graph.node_copy(node, self.copied)
             copied.meta[ORIGIN] = node
 
-    def copy_number(self, node):
+    def copy_number(self, node: fx.Node) -> None:
         self.copies[node] = copied = self.graph.call_function(_number)
         copied.meta = dict(node.meta)
 
-    def slot(self, node, readers=0):
+    def slot(self, node: fx.Node, readers: int = 0) -> int:
         number = self.slots.get(node)
         if number is None:
             number = self.slots[node] = len(self.readers)
@@ -308,10 +318,11 @@ class _Cutter:
         self.readers[number] += readers
         return number
 
-    def add_call(self, nodes):
+    def add_call(self, nodes: Sequence[fx.Node]) -> None:
         inside = set(nodes)
         inner = fx.Graph()
-        copies, operands = {}, _Operands()
+        copies: dict[fx.Node, fx.Node] = {}
+        operands = _Operands()
         outside = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in inside)
         for source in outside:
             if source.op == "get_attr" and source in self.refused:
@@ -328,14 +339,14 @@ class _Cutter:
         # Of these the program reads no more than sizes.
         told = [node for node in nodes if node in self.binding and not is_number(node) and self.in_frame(node)]
         inner.output(tuple(copies[node] for node in leaving + told))
-        reasons = dict.fromkeys(self.python[node] for node in nodes if self.python[node])
+        reasons = dict.fromkeys(reason for node in nodes if (reason := self.python[node]))
         call = PythonCall(len(self.calls), fx.GraphModule(self.module, inner), "; ".join([*reasons][:_REASONS_MAX]),
                           tuple(_name(node) for node in nodes if node.target is not operator.getitem),
                           tuple(operands.places), gpu=self.gpu, by_inductor=inductor_calls.wanted(nodes))
         self.calls.append(call)
         self.add_call_node(call, nodes, leaving, told, operands)
 
-    def add_operand(self, source, operands):
+    def add_operand(self, source: fx.Node, operands: _Operands) -> None:
         value = source.meta.get("val")
         # A float that is an input is one in the frame; the program has a tensor of it. What is written into is the
         # caller's own tensor, which the program may have copied.
@@ -348,15 +359,17 @@ class _Cutter:
             operands.places.append((SIZE, len(operands.sizes), False))
             operands.sizes.append(self.copied(source))
         else:
-            on_cpu = self.gpu is not None and value.device.type == "cpu"
+            on_cpu = self.gpu is not None and source.meta["val"].device.type == "cpu"
             operands.places.append((TENSOR, len(operands.tensors), on_cpu))
             operands.tensors.append(self.copies[source])
 
-    def add_call_node(self, call, nodes, leaving, told, operands):
+    def add_call_node(self, call: PythonCall, nodes: Sequence[fx.Node], leaving: Sequence[fx.Node],
+                      told: Sequence[fx.Node], operands: _Operands) -> None:
         tensors = operands.tensors + operands.tokens
         made = self.graph.call_function(call, (tensors, operands.sizes))
         made.meta = {key: nodes[0].meta[key] for key in ("stack_trace", "nn_module_stack") if key in nodes[0].meta}
-        declared, results = [], []
+        declared: list[torch.Tensor] = []
+        results: list[int] = []
         for node in leaving:
             if self.in_frame(node):
                 results.append(self.slot(node))
@@ -378,9 +391,10 @@ class _Cutter:
             if self.is_item(node):
                 self.copies[node] = self.graph.node_copy(node, self.copied)
 
-    def add_outputs(self):
-        held, values = [], []
-        for position, value in enumerate(self.nodes[-1].args[0]):
+    def add_outputs(self) -> list[tuple[int, int]]:
+        held: list[tuple[int, int]] = []
+        values: list[Any] = []
+        for position, value in enumerate(args_of(self.nodes[-1])[0]):
             if isinstance(value, fx.Node) and self.in_frame(value):
                 held.append((position, self.slot(value, readers=1)))
                 value = None
@@ -392,25 +406,25 @@ class _Cutter:
 class _Operands:
     """What a call is given: places by the inner graph's inputs, and nodes of the new graph."""
 
-    def __init__(self):
-        self.places = []
-        self.tensors = []
-        self.sizes = []
-        self.tokens = []  # of calls that come before
+    def __init__(self) -> None:
+        self.places: list[Operand] = []
+        self.tensors: list[fx.Node] = []
+        self.sizes: list[fx.Node] = []
+        self.tokens: list[fx.Node] = []  # of calls that come before
 
-    def follow(self, tokens):
+    def follow(self, tokens: Iterable[fx.Node]) -> None:
         self.tokens += [token for token in tokens if token not in self.tokens]
 
 
-def _number():
+def _number() -> None:
     """Stands in a graph for a number that its users write out as an expression."""
 
 
-def draws(node):
+def draws(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-def _name(node):
+def _name(node: fx.Node) -> str:
     name = getattr(node.target, "name", None)
     return str(node.target) if isinstance(node.target, torch._ops.OpOverload) else \
         name() if callable(name) else getattr(node.target, "__name__", str(node.target))

@@ -15,18 +15,22 @@ Everything else is left to the compiler. The graph's results are the same up to 
 not allow a rewrite stays as it is, and so does one whose layout others read (pinned_layouts.py).
 """
 import operator
+from collections.abc import Callable, Set
+from typing import Any
 
 import torch
+from torch import fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_eq
 from torch.utils.checkpoint import CheckpointPolicy
 
 from . import pinned_layouts
+from .fx_nodes import args_of, name_of
 
 aten = torch.ops.aten
 prims = torch.ops.prims
 
 
-def rewrite(module):
+def rewrite(module: fx.GraphModule) -> None:
     """Rewrites `module`, in place; what becomes of no use stays for the partitioner to remove. The graph is right after
     each rewrite, and where one fails."""
     graph = module.graph
@@ -42,24 +46,24 @@ def rewrite(module):
     module.recompile()
 
 
-def names():
+def names() -> tuple[str, ...]:
     return tuple(str(op) for op in (*_REWRITES, *_PRODUCTS))
 
 
 class _Emitter:
     """Adds calls at the graph's insertion point, in the name of `node`."""
 
-    def __init__(self, graph, node):
+    def __init__(self, graph: fx.Graph, node: fx.Node) -> None:
         self._graph = graph
         self._node = node
 
-    def __call__(self, op, *args):
+    def __call__(self, op: Callable[..., Any], *args: Any) -> fx.Node:
         added = self._graph.call_function(op, args)
         added.meta = {key: value for key, value in self._node.meta.items() if key not in ("val", "tensor_meta")}
-        added.meta["val"] = op(*torch.fx.map_arg(args, _value))
+        added.meta["val"] = op(*fx.map_arg(args, _value))
         return added
 
-    def replace(self, before, value):
+    def replace(self, before: fx.Node, value: fx.Node) -> fx.Node:
         """Puts `value` in the place of the node `before`, in the same dtype; what then stands there."""
         dtype = _value(before).dtype
         if _value(value).dtype != dtype:
@@ -68,28 +72,28 @@ class _Emitter:
         return value
 
 
-def _value(argument):
-    return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+def _value(argument: Any) -> Any:
+    return argument.meta["val"] if isinstance(argument, fx.Node) else argument
 
 
-def _wide(value):
+def _wide(value: torch.Tensor) -> bool:
     return value.dtype in (torch.float32, torch.float64)
 
 
-def _computed(emit, node):
+def _computed(emit: _Emitter, node: fx.Node) -> fx.Node:
     """`node` in the dtype that its operators compute in. An operator of its own compares with a number as it is; a
     comparison of half precision would round the number first."""
     half = _value(node).dtype in (torch.float16, torch.bfloat16)
     return emit(prims.convert_element_type.default, node, torch.float32) if half else node
 
 
-def _same_layout(a, b):
-    return statically_known_true(sym_eq(tuple(a.stride()), tuple(b.stride())))
+def _same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(statically_known_true(sym_eq(tuple(a.stride()), tuple(b.stride()))))
 
 
-def _batch_norm(emit, node, weight, bias):
+def _batch_norm(emit: _Emitter, node: fx.Node, weight: fx.Node | None, bias: fx.Node | None) -> None:
     """The result from the input and the statistics, for which the operator stays."""
-    source = node.args[0]
+    source = args_of(node)[0]
     result, mean, scale = _value(node)[:3]
     used = next((user for user in node.users if user.args[1] == 0), None)
     rank = result.dim()
@@ -97,7 +101,7 @@ def _batch_norm(emit, node, weight, bias):
         return
     along_channels = [-1] + [1] * (rank - 2)
 
-    def statistic(number):
+    def statistic(number: int) -> fx.Node:
         return emit(aten.view.default, emit(operator.getitem, node, number), along_channels)
 
     value = emit(aten.mul.Tensor, emit(aten.sub.Tensor, source, statistic(1)), statistic(2))
@@ -108,20 +112,20 @@ def _batch_norm(emit, node, weight, bias):
     emit.replace(used, value).meta[_NORMALISED] = True
 
 
-def _functional_batch_norm(emit, node):
-    _, weight, bias, _, _, training = node.args[:6]
+def _functional_batch_norm(emit: _Emitter, node: fx.Node) -> None:
+    _, weight, bias, _, _, training = args_of(node)[:6]
     if training:
         _batch_norm(emit, node, weight, bias)
 
 
-def _batch_norm_without_running_statistics(emit, node):
-    _, weight, bias, training = node.args[:4]
+def _batch_norm_without_running_statistics(emit: _Emitter, node: fx.Node) -> None:
+    _, weight, bias, training = args_of(node)[:4]
     if training:
         _batch_norm(emit, node, weight, bias)
 
 
-def _threshold_gradient(emit, node):
-    gradient, result, threshold = node.args
+def _threshold_gradient(emit: _Emitter, node: fx.Node) -> None:
+    gradient, result, threshold = args_of(node)
     relu = result
     while relu.target is aten.detach.default:
         relu = relu.args[0]
@@ -132,15 +136,15 @@ def _threshold_gradient(emit, node):
     emit.replace(node, emit(aten.masked_fill.Scalar, gradient, emit(aten.le.Scalar, result, threshold), 0))
 
 
-def _hardtanh_gradient(emit, node):
-    gradient, source, low, high = node.args
+def _hardtanh_gradient(emit: _Emitter, node: fx.Node) -> None:
+    gradient, source, low, high = args_of(node)
     source = _computed(emit, source)
     outside = emit(aten.bitwise_or.Tensor, emit(aten.le.Scalar, source, low), emit(aten.ge.Scalar, source, high))
     emit.replace(node, emit(aten.masked_fill.Scalar, gradient, outside, 0))
 
 
-def _log_softmax(emit, node):
-    source, dim, _ = node.args
+def _log_softmax(emit: _Emitter, node: fx.Node) -> None:
+    source, dim, _ = args_of(node)
     result = _value(node)
     length = result.shape[dim] if result.dim() else 0
     if not _wide(result) or not isinstance(length, int) or length == 0:
@@ -154,10 +158,10 @@ def _log_softmax(emit, node):
     emit.replace(node, emit(aten.sub.Tensor, shifted, emit(aten.log.default, total)))
 
 
-def _max_pool_gradient(emit, node):
+def _max_pool_gradient(emit: _Emitter, node: fx.Node) -> None:
     """Positions are saved in as few bits as an image's pixels need, and of the image only the shape. On the CPU, sums
     into the positions; on a GPU, where such sums have no fixed order, the operator stays."""
-    gradient, source, *window, positions = node.args
+    gradient, source, *window, positions = args_of(node)
     result = _value(node)
     sizes = tuple(result.shape)
     on_cpu = result.device.type == "cpu"
@@ -175,7 +179,8 @@ def _max_pool_gradient(emit, node):
     positions = emit(prims.convert_element_type.default, positions, torch.int64)
     if not on_cpu:
         shape = emit(aten.new_empty_strided.default, gradient, list(sizes), list(_value(source).stride()))
-        node.replace_all_uses_with(emit(node.target, gradient, shape, *window, positions))
+        node.replace_all_uses_with(
+            emit(aten.max_pool2d_with_indices_backward.default, gradient, shape, *window, positions))
         return
     rows = [sizes[0], sizes[1], -1]
     zeros = emit(aten.new_zeros.default, gradient, [*sizes[:2], pixels])
@@ -184,38 +189,38 @@ def _max_pool_gradient(emit, node):
     emit.replace(node, emit(aten.view.default, value, list(sizes)))
 
 
-def _make_operands_again(graph, pinned):
+def _make_operands_again(graph: fx.Graph, pinned: Set[fx.Node]) -> None:
     """What a product reads and little makes of what gradients need anyway is made again in the backward: the
     partitioner would save it, too, since the gradient of the product reads it from memory."""
-    backward = set()
+    backward: set[fx.Node] = set()
     for node in graph.nodes:
-        tangent = node.op == "placeholder" and "tangents" in node.target
+        tangent = node.op == "placeholder" and "tangents" in name_of(node)
         if tangent or not backward.isdisjoint(node.all_input_nodes):
             backward.add(node)
     for op in _PRODUCTS:
         for product in graph.find_nodes(op="call_function", target=op):
             for operand in product.all_input_nodes:
                 while operand.target in _VIEWS:
-                    operand = operand.args[0]
+                    operand = args_of(operand)[0]
                 if operand not in pinned:
                     _make_again(operand, backward)
 
 
-def _make_again(operand, backward):
+def _make_again(operand: fx.Node, backward: Set[fx.Node]) -> None:
     result = _value(operand)
     if not isinstance(result, torch.Tensor) or result.device.type != "cpu" or _bytes(result) < _PRODUCT_BYTES_MIN:
         return
-    if operand.target is operator.getitem and operand.args[0].target is aten.native_dropout.default:
+    if operand.target is operator.getitem and args_of(operand)[0].target is aten.native_dropout.default:
         operand = _dropped(operand)
     # What is said to be made again has its operands kept for it.
     if operand.target in _MADE_AGAIN and all(_at_hand(part, backward) for part in operand.all_input_nodes):
         operand.meta.setdefault("recompute", CheckpointPolicy.PREFER_RECOMPUTE)  # the model's own wish goes first
 
 
-def _dropped(result):
+def _dropped(result: fx.Node) -> fx.Node:
     """The result of a dropout from its operand and its mask, where they give the same numbers."""
-    dropout = result.args[0]
-    source, probability, training = dropout.args
+    dropout = args_of(result)[0]
+    source, probability, training = args_of(dropout)
     mask = next((user for user in dropout.users if user.args[1] == 1), None)
     if mask is None or mask is result or not training or not 0 < probability < 1 or not _wide(_value(result)):
         return result
@@ -226,7 +231,7 @@ def _dropped(result):
         return emit.replace(result, emit(aten.mul.Tensor, kept, 1 / (1 - probability)))
 
 
-def _at_hand(node, backward, depth=3):
+def _at_hand(node: fx.Node, backward: Set[fx.Node], depth: int = 3) -> bool:
     """Whether the backward has it in any case: an input, what a gradient is multiplied with, or made of such."""
     if node.op in ("placeholder", "get_attr"):
         return True
@@ -242,7 +247,7 @@ def _at_hand(node, backward, depth=3):
     return made and all(_at_hand(part, backward, depth - 1) for part in node.all_input_nodes)
 
 
-def _bytes(value):
+def _bytes(value: torch.Tensor) -> int:
     count = value.numel()
     if isinstance(count, torch.SymInt):
         count = count.node.hint or 0

@@ -1,12 +1,14 @@
 """Library calls that the runtime makes through Python: any overload that no typed function of torch's serves."""
 import functools
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
 from . import _C, python_calls
 from .graph import _DEVICES, _DTYPES, _MEMORY_FORMATS
 
-_CODES = {
+_CODES: dict[str, dict[int, Any]] = {
     "dtype": {number: dtype for dtype, number in _DTYPES.items()},
     "memory_format": {number: value for value, number in _MEMORY_FORMATS.items()},
     "layout": {0: torch.strided},
@@ -15,18 +17,19 @@ _CODES = {
 
 
 @functools.lru_cache(None)
-def overload(target):
+def overload(target: str) -> torch._ops.OpOverload:
     namespace, name, overload_name = target.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload_name)
+    found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), overload_name)
+    return found
 
 
 @functools.lru_cache(None)
-def _required(target):
+def _required(target: str) -> tuple[str, ...]:
     """Names of the parameters without a default; None is left out of graphs even there."""
     return tuple(argument.name for argument in overload(target)._schema.arguments if not argument.has_default_value())
 
 
-def _tensors(values):
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -38,7 +41,7 @@ def _tensors(values):
 _VIEWS = frozenset(("aten.view.dtype", "aten.view_as_real.default", "aten.view_as_complex.default"))
 
 
-def call(target, arguments):
+def call(target: str, arguments: dict[str, Any]) -> Any:
     """Runs `target` below autograd. `(kind, number)` pairs stand for types that only Python has."""
     if target.startswith("Tensor."):  # a tensor refused to tell the runtime this, and raises here
         getattr(arguments["self"], target.removeprefix("Tensor."))()
@@ -52,7 +55,7 @@ def call(target, arguments):
         arguments.setdefault(name, None)
     with torch._C._AutoDispatchBelowAutograd():
         result = overload(target)(**arguments)
-    memories = set()
+    memories: set[int] = set()
     if target not in _VIEWS:
         memories.update(tensor.untyped_storage()._cdata for tensor in _tensors(arguments.values()))
     if isinstance(result, (tuple, list)):
@@ -61,7 +64,7 @@ def call(target, arguments):
 
 
 @functools.lru_cache(None)
-def install():
+def install() -> None:
     """Tells the extension how tensors cross and whom to call. Once a process."""
     _C.set_torch(torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors,
                  torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs, call)

@@ -18,7 +18,7 @@ class Options:
     # Random operators as torch's own calls, so that they repeat eager's numbers bit by bit.
     fallback_random: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"kiln: unknown mode {self.mode!r}; valid modes are {', '.join(MODES)}")
 
@@ -26,7 +26,7 @@ class Options:
 _SETTABLE = {field.name: field.type for field in dataclasses.fields(Options) if field.name != "mode"}
 
 
-def parse(mode=None, options=None):
+def parse(mode: str | None = None, options: Mapping[str, object] | None = None) -> Options:
     """Options from torch.compile's arguments. Raises ValueError or TypeError, naming what is valid."""
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"kiln: options take a dict such as {{'{next(iter(_SETTABLE))}': True}}, not {options!r}")

@@ -6,9 +6,13 @@ that comes from a model is escaped. Programs and listings fold, drawings scroll:
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from html import escape
 
 from . import dataflow, service
+from .explanation import Explanation
+from .profile import Line, Profile
+from .program_record import Entry, GraphRecord, ProgramRecord
 
 _STYLE = """
 body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 1200px; padding: 0 1em; color: #222; }
@@ -29,7 +33,7 @@ svg path { fill: none; stroke: #999 }
 """
 
 
-def check(path):
+def check(path: str | os.PathLike[str]) -> None:
     """Raises ValueError where no file can be written at `path`, before anything is compiled."""
     directory = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(directory):
@@ -38,7 +42,7 @@ def check(path):
         raise ValueError(f"kiln: html={os.fspath(path)!r}: no file can be written there")
 
 
-def write(explanation, profile, path):
+def write(explanation: Explanation, profile: Profile, path: str | os.PathLike[str]) -> None:
     """profile: of one call after the first, a kiln.profile.Profile."""
     parts = [_head(explanation)]
     for number, program in enumerate(explanation.programs):
@@ -53,7 +57,7 @@ def write(explanation, profile, path):
         file.write(text)
 
 
-def _head(explanation):
+def _head(explanation: Explanation) -> str:
     calls = sum(explanation.library_calls.values())
     parts = [f"<h1>{explanation.graph_count} graphs, {explanation.graph_break_count} graph breaks, "
              f"{len(explanation.programs)} programs: {len(explanation.kernels)} kernels, {calls} library calls, "
@@ -64,7 +68,7 @@ def _head(explanation):
     return "\n".join(parts)
 
 
-def _program(number, program, profile):
+def _program(number: int, program: GraphRecord, profile: Profile) -> str:
     if "fallback" in program:
         return (f'<p class="warning"><b>{escape(program["title"])}</b> falls back: {escape(program["message"])}</p>')
     key = program["compile_key"]
@@ -83,19 +87,19 @@ def _program(number, program, profile):
             f"{_kernel_table(number, program, entry, lines)}\n{_call_table(program, lines)}\n</details>")
 
 
-def _row_id(number, kernel):
+def _row_id(number: int, kernel: int) -> str:
     return f"p{number}k{kernel}"
 
 
-def _milliseconds(seconds):
+def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3f} ms"
 
 
-def _megabytes(count):
+def _megabytes(count: float) -> str:
     return f"{count / 1e6:.2f} MB" if count >= 1e5 else f"{count / 1e3:.2f} kB"
 
 
-def _kernel_table(number, program, entry, lines):
+def _kernel_table(number: int, program: ProgramRecord, entry: Entry | None, lines: Sequence[Line]) -> str:
     times = {line.kernel: line for line in lines if line.kernel is not None}
     listings = [kernel["loop_ir"] for kernel in entry["kernels"]] if entry else []
     rows = ['<table><tr><th>kernel</th><th class="number">launches</th><th class="number">reads</th>'
@@ -117,7 +121,7 @@ def _kernel_table(number, program, entry, lines):
     return "\n".join([*rows, "</table>"])
 
 
-def _call_table(program, lines):
+def _call_table(program: ProgramRecord, lines: Sequence[Line]) -> str:
     in_python = program.get("python_calls", ())
     if not program["library_calls"] and not in_python:
         return ""

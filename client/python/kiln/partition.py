@@ -6,13 +6,17 @@ reads, since a recorded part may be given no view of what another holds.
 """
 import dataclasses
 import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+import sympy
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from . import graph_cut, written_graph
 from .errors import Unsupported
+from .fx_nodes import args_of
 
 
 @dataclasses.dataclass(eq=False)
@@ -22,9 +26,9 @@ class Part:
     module: fx.GraphModule
     recorded: bool
     reasons: str  # why not; "" where it is
-    reads: tuple  # slots, one an input
-    gives: tuple  # slots, one an output
-    frees: tuple = ()  # slots that nobody reads afterwards
+    reads: tuple[int, ...]  # slots, one an input
+    gives: tuple[int, ...]  # slots, one an output
+    frees: tuple[int, ...] = ()  # slots that nobody reads afterwards
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +40,13 @@ class Slot:
 
 @dataclasses.dataclass
 class Partition:
-    parts: list
+    parts: list[Part]
     slot_count: int
-    outputs: tuple  # Slot, or a constant
+    outputs: tuple[Any, ...]  # Slot, or a constant
 
 
-def partition(module, unrecordable, static_inputs=()):
+def partition(module: fx.GraphModule, unrecordable: Mapping[fx.Node, str],
+              static_inputs: Sequence[int] = ()) -> Partition:
     """The parts of a graph, in the order that they run in. Raises Unsupported where a part lacks a size.
 
     unrecordable: {node: reason}.
@@ -50,7 +55,8 @@ def partition(module, unrecordable, static_inputs=()):
 
 
 class _Partitioner:
-    def __init__(self, module, unrecordable, static_inputs):
+    def __init__(self, module: fx.GraphModule, unrecordable: Mapping[fx.Node, str],
+                 static_inputs: Sequence[int]) -> None:
         self.module = module
         self.unrecordable = unrecordable
         self.nodes = list(module.graph.nodes)
@@ -58,13 +64,13 @@ class _Partitioner:
         self.inputs = [node for node in self.nodes if node.op == "placeholder"]
         self.static = {self.inputs[position] for position in static_inputs}
         # value of a part that is not recorded -> the copy of it to an input, in which it lies from then on
-        self.back = {}
-        self.floating = set()  # views and numbers
-        self.apart = set()  # nodes that are not recorded
-        self.level = {}
+        self.back: dict[fx.Node, fx.Node] = {}
+        self.floating: set[fx.Node] = set()  # views and numbers
+        self.apart: set[fx.Node] = set()  # nodes that are not recorded
+        self.level: dict[fx.Node, int] = {}
         self.slots = {node: i for i, node in enumerate(self.inputs)}
 
-    def run(self):
+    def run(self) -> Partition:
         self.choose()
         self.keep_in_place()
         self.find_levels()
@@ -74,16 +80,16 @@ class _Partitioner:
         parts = [self.part(level, nodes, outside[level], [node for node in nodes if node in leaving])
                  for level, nodes in members.items()]
         outputs = tuple(Slot(self.slots[value]) if isinstance(value, fx.Node) else value
-                        for value in self.nodes[-1].args[0])
+                        for value in args_of(self.nodes[-1])[0])
         _find_frees(parts, len(self.inputs), {output.number for output in outputs if isinstance(output, Slot)})
         return Partition(parts, len(self.slots), outputs)
 
-    def outputs(self):
-        return [value for value in self.nodes[-1].args[0] if isinstance(value, fx.Node)]
+    def outputs(self) -> list[fx.Node]:
+        return [value for value in args_of(self.nodes[-1])[0] if isinstance(value, fx.Node)]
 
     # ---- which part
 
-    def choose(self):
+    def choose(self) -> None:
         for node in self.nodes:
             if node.op == "get_attr":
                 self.floating.add(node)
@@ -99,13 +105,13 @@ class _Partitioner:
             elif node.target is torch.ops.aten.copy_.default and node.args[1] in self.apart:
                 self.apart.add(node)  # Python may write into the input itself
 
-    def keep_in_place(self):
+    def keep_in_place(self) -> None:
         """What Python has written to an input is read there. Native nodes that read it are not recorded either where a
         recording would copy the input, which may be a large cache."""
         for node in self.nodes:
-            if node in self.apart and _is_copy_to_input(node) and _lie_alike(*node.args[:2]):
-                self.back[node.args[1]] = node
-        for value in [value for value, back in self.back.items() if back.args[0] not in self.static]:
+            if node in self.apart and _is_copy_to_input(node) and _lie_alike(*args_of(node)[:2]):
+                self.back[args_of(node)[1]] = node
+        for value in [value for value, back in self.back.items() if args_of(back)[0] not in self.static]:
             readers = list(value.users)
             for reader in readers:  # grows by those of views
                 if reader in self.floating:
@@ -113,7 +119,7 @@ class _Partitioner:
                 elif reader.op == "call_function":
                     self.apart.update((reader, *(user for user in reader.users if user.target is operator.getitem)))
 
-    def find_levels(self):
+    def find_levels(self) -> None:
         last = None
         for node in self.nodes:
             sources = list(node.all_input_nodes)
@@ -126,9 +132,10 @@ class _Partitioner:
             placed = node.op == "call_function" and node not in self.floating
             self.level[node] = level + (level % 2 != (node in self.apart)) if placed else level
 
-    def readers_before(self, node):
+    def readers_before(self, node: fx.Node) -> list[fx.Node]:
         """What a node writes into has been read by then, views of it too."""
-        found, seen = [], list(graph_cut.written_arguments(node))
+        found: list[fx.Node] = []
+        seen = list(graph_cut.written_arguments(node))
         for value in seen:
             if value in self.apart and node in self.apart:
                 found += [other for other in self.apart if self.position[other] < self.position[node]]
@@ -137,9 +144,9 @@ class _Partitioner:
                     (seen if user in self.floating else found).append(user)
         return found
 
-    def members(self):
+    def members(self) -> dict[int, list[fx.Node]]:
         """{level: its nodes}, and with them what leaves the graph as a view or a number."""
-        members = {}
+        members: dict[int, list[fx.Node]] = {}
         for node in self.nodes:
             if node.op == "call_function" and node not in self.floating:
                 members.setdefault(self.level[node], []).append(node)
@@ -153,9 +160,10 @@ class _Partitioner:
 
     # ---- what a part reads
 
-    def outside(self, level, nodes):
+    def outside(self, level: int, nodes: Sequence[fx.Node]) -> list[fx.Node]:
         """The inputs and the other parts' nodes that the part reads, in the graph's order."""
-        found, seen = set(), list(nodes)
+        found: set[fx.Node] = set()
+        seen = list(nodes)
         here = set(nodes)
         for node in seen:  # grows by the views and numbers that are made anew
             for source in node.all_input_nodes:
@@ -167,12 +175,12 @@ class _Partitioner:
         self.add_sizes(level, here | found, found)
         return sorted(found, key=self.position.__getitem__)
 
-    def place(self, node, level):
+    def place(self, node: fx.Node, level: int) -> fx.Node:
         """The node that a part of that level reads the value from."""
         back = self.back.get(node)
-        return back.args[0] if back is not None and self.level[node] == self.level[back] < level else node
+        return args_of(back)[0] if back is not None and self.level[node] == self.level[back] < level else node
 
-    def add_sizes(self, level, known, found):
+    def add_sizes(self, level: int, known: set[fx.Node], found: set[fx.Node]) -> None:
         """A part knows a symbol by an input that is it, or has it as a size. One that is recorded has all as inputs of
         their own: torch's trees record it anew for other integers, not for tensors of other sizes."""
         wanted = set().union(*(_symbols(node) for node in known))
@@ -188,20 +196,21 @@ class _Partitioner:
                 raise Unsupported(f"no part holds the size {symbol}")
             found.add(holder)
 
-    def comes_before(self, node, level):
+    def comes_before(self, node: fx.Node, level: int) -> bool:
         return node.op == "placeholder" or (
             node.op == "call_function" and node not in self.floating and self.level[node] < level)
 
     # ---- the part
 
-    def part(self, level, nodes, outside, leaving):
+    def part(self, level: int, nodes: Iterable[fx.Node], outside: Sequence[fx.Node],
+             leaving: Sequence[fx.Node]) -> Part:
         graph = fx.Graph()
-        copies = {}
+        copies: dict[fx.Node, fx.Node] = {}
         for source in outside:
             copies[source] = graph.placeholder(source.name)
             copies[source].meta = dict(source.meta)
 
-        def copied(node):
+        def copied(node: fx.Node) -> fx.Node:
             source = self.place(node, level)
             if source not in copies:  # a view or a number
                 copies[source] = graph.node_copy(source, copied)
@@ -218,22 +227,22 @@ class _Partitioner:
                     tuple(self.slots[node] for node in outside), tuple(self.slots[node] for node in leaving))
 
 
-def _is_copy_to_input(node):
-    return node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder"
+def _is_copy_to_input(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.copy_.default and args_of(node)[0].op == "placeholder"
 
 
-def _lie_alike(a, b):
-    a, b = (node.meta.get("val") for node in (a, b))
-    return (a.dtype, a.device, tuple(a.shape), a.stride()) == (b.dtype, b.device, tuple(b.shape), b.stride())
+def _lie_alike(a: fx.Node, b: fx.Node) -> bool:
+    x, y = a.meta["val"], b.meta["val"]
+    return (x.dtype, x.device, tuple(x.shape), x.stride()) == (y.dtype, y.device, tuple(y.shape), y.stride())
 
 
-def _symbols(node):
+def _symbols(node: fx.Node) -> set[sympy.Symbol]:
     return set().union(*(free_symbols(value) for value in _values(node)))
 
 
-def _symbols_held(node):
+def _symbols_held(node: fx.Node) -> set[sympy.Symbol]:
     """The symbols that a number or a tensor tells: it is one, or has one as a size or stride."""
-    held = set()
+    held: set[sympy.Symbol] = set()
     for value in _values(node):
         parts = (*value.shape, *(value.stride() if value.layout == torch.strided else ())) \
             if isinstance(value, torch.Tensor) else (value,)
@@ -244,12 +253,12 @@ def _symbols_held(node):
     return held
 
 
-def _values(node):
+def _values(node: fx.Node) -> list[Any]:
     return [value for value in torch.utils._pytree.tree_leaves(node.meta.get("val"))
             if isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))]
 
 
-def _find_frees(parts, input_count, kept):
+def _find_frees(parts: Sequence[Part], input_count: int, kept: Iterable[int]) -> None:
     """A slot is free behind its last reader; an input that nobody reads before all."""
     seen = set(kept)
     for part in reversed(parts):

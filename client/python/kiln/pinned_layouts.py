@@ -6,6 +6,7 @@ is a view of. Operators that are not torch's may.
 import operator
 
 import torch
+from torch import fx
 
 aten = torch.ops.aten
 
@@ -16,7 +17,7 @@ _TORCHS = ("aten", "prims")
 _VIEWS = (aten._unsafe_view.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default)
 
 
-def pinned(graph):
+def pinned(graph: fx.Graph) -> set[fx.Node]:
     """The nodes of `graph` whose layout has to stay."""
     found = set()
     for node in reversed(graph.nodes):
@@ -25,11 +26,11 @@ def pinned(graph):
     return found
 
 
-def _reads_by_storage(target):
+def _reads_by_storage(target: object) -> bool:
     return target in READERS or (isinstance(target, torch._ops.OpOverload) and target.namespace not in _TORCHS)
 
 
-def is_view(target):
+def is_view(target: object) -> bool:
     """Whether the operator's results may lie in its arguments' memory."""
     if target is operator.getitem or target in _VIEWS:
         return True

@@ -7,11 +7,17 @@
 Times are wall time inside compiled graphs, on a GPU with the wait for each step's work (a graph that is replayed from
 its recording has no steps and is not in them); what runs between graphs (Python, the optimizer) is not in them.
 """
+from __future__ import annotations
+
 import dataclasses
 import threading
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from . import _C
-from .compiled import live_graphs
+from .compiled import CompiledGraph, live_programs
+
+StepTime: TypeAlias = tuple[int, int | str, int, int, int]  # as of _C.Artifact.times
 
 _one_at_a_time = threading.Lock()
 
@@ -21,7 +27,7 @@ class Line:
     graph: str
     name: str  # of the kernel, or the library call's target
     kernel: int | None  # its number in the graph; None for library calls and for the rest
-    operators: tuple
+    operators: tuple[str, ...]
     runs: int
     seconds: float
     least_seconds: float  # the sum over its steps of each one's fastest run: a call's time without disturbance
@@ -29,53 +35,54 @@ class Line:
     key: str = ""  # of the program, as kilnctl names it
 
     @property
-    def gigabytes_per_second(self):
+    def gigabytes_per_second(self) -> float:
         return self.bytes / self.least_seconds / 1e9 if self.least_seconds and self.bytes else 0.0
 
 
 class Profile:
     """Of the time between entering and leaving. `lines`, longest first."""
 
-    def __init__(self):
-        self.lines = []
-        self._before = {}
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self._before: dict[CompiledGraph, Sequence[StepTime]] = {}
 
-    def __enter__(self):
+    def __enter__(self) -> Profile:
         if not _one_at_a_time.acquire(blocking=False):
             raise RuntimeError("kiln.profile: another profile is running, and timing is one switch for the process")
-        self._before = {graph: graph.artifact.times() for graph in _graphs()}
+        self._before = {graph: artifact.times() for graph, artifact in live_programs()}
         _C.set_timing(True)
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         _C.set_timing(False)
-        for graph in _graphs():
-            self._add(graph, self._before.get(graph, ()))
+        for graph, artifact in live_programs():
+            self._add(graph, artifact, self._before.get(graph, ()))
         self._before = {}
         _one_at_a_time.release()
         self.lines.sort(key=lambda line: -line.seconds)
 
     @property
-    def seconds(self):
+    def seconds(self) -> float:
         return sum(line.seconds for line in self.lines)
 
-    def _add(self, graph, before):
-        info = graph.artifact.info()
+    def _add(self, graph: CompiledGraph, artifact: _C.Artifact, before: Sequence[StepTime]) -> None:
+        info = artifact.info()
         kernels = info["kernels"]
         earlier = {step: (runs, total) for step, _, runs, total, _ in before}
         names = {call.name: call.title for call in graph.python.calls} if graph.python is not None else {}
-        lines = {}
-        for step, what, runs, total, least in graph.artifact.times():
+        lines: dict[int | str, Line] = {}
+        for step, what, runs, total, least in artifact.times():
             runs_before, total_before = earlier.get(step, (0, 0))
             if runs == runs_before:
                 continue
             line = lines.get(what)
             if line is None:
+                name = names.get(str(what), str(what))
+                operators: tuple[str, ...] = ()
                 number = what if isinstance(what, int) else None
-                kernel = kernels[number] if number is not None else None
-                line = lines[what] = Line(graph.title, kernel["name"] if kernel else names.get(what, what), number,
-                                          tuple(kernel["operators"]) if kernel else (), 0, 0.0, 0.0, 0,
-                                          info["compile_key"])
+                if number is not None:
+                    name, operators = kernels[number]["name"], tuple(kernels[number]["operators"])
+                line = lines[what] = Line(graph.title, name, number, operators, 0, 0.0, 0.0, 0, info["compile_key"])
             line.runs += runs - runs_before
             line.seconds += (total - total_before) / 1e9
             line.least_seconds += least / 1e9
@@ -84,7 +91,7 @@ class Profile:
                 line.bytes += kernel["bytes_read"] + kernel["bytes_written"]
         self.lines += lines.values()
 
-    def __str__(self):
+    def __str__(self) -> str:
         total = self.seconds or 1.0
         rows = [f"{'ms':>10} {'share':>6} {'runs':>7} {'fastest ms':>10} {'GB/s':>6}  what"]
         for line in self.lines:
@@ -95,10 +102,6 @@ class Profile:
         return "\n".join(rows)
 
 
-def _graphs():
-    return [graph for graph in live_graphs() if graph.artifact is not None]
-
-
-def profile():
+def profile() -> Profile:
     """A context manager: see the module. One at a time."""
     return Profile()

@@ -8,16 +8,21 @@ A call is found by its number in the graph, so nothing of it travels but a diges
 Threads: a frame belongs to one run, on one thread; calls are immutable but for their counters.
 Errors: what a call raises reaches the caller as it is.
 """
+from __future__ import annotations
+
 import dataclasses
 import threading
 import time
-from typing import Any
+from collections.abc import Callable, Set
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import fx
 
 from . import fallback, written_graph
+from .fallback import Boxed
 from .inductor_calls import InductorCall
+from .program_record import ProgramRecord, PythonCallRecord
 
 PREFIX = "kiln_python.call.n"
 
@@ -27,6 +32,18 @@ TENSOR, SIZE, HELD = range(3)  # where an operand comes from
 GIVEN = -1  # the place of a result that the program takes; others are slots of the frame
 
 
+# (TENSOR, position | SIZE, position | HELD, slot, whether the graph has it on the CPU)
+Operand: TypeAlias = tuple[int, int, bool]
+
+
+class Region(Protocol):
+    """A sub-graph by itself: a CompiledGraph, or a FallbackGraph."""
+
+    def __call__(self, inputs: list[Any]) -> Any: ...
+
+    def why_not_kept(self) -> str | None: ...
+
+
 @dataclasses.dataclass(eq=False)
 class PythonCall:
     """One call: the graph that it runs, and where its operands and results lie."""
@@ -34,31 +51,31 @@ class PythonCall:
     number: int
     module: fx.GraphModule
     reason: str
-    operators: tuple  # for people
-    operands: tuple = ()  # ((TENSOR, position | SIZE, position | HELD, slot), whether the graph has it on the CPU)
-    results: tuple = ()  # GIVEN, or a slot of the frame
-    gpu: Any = None  # of the program
+    operators: tuple[str, ...]  # for people
+    operands: tuple[Operand, ...] = ()
+    results: tuple[int, ...] = ()  # GIVEN, or a slot of the frame
+    gpu: torch.device | None = None  # of the program
     by_inductor: bool = False
-    regions: tuple = ()  # OutputCode of the sub-graphs that sub_graphs finds in `module`
+    regions: tuple[Region, ...] = ()  # of the sub-graphs that sub_graphs finds in `module`
     runs: int = 0
     seconds: float = 0.0
 
     __name__ = "python_call"  # for torch.fx, whose targets have one
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.name = f"{PREFIX}{self.number}"
-        self._run = None
+        self._run: Boxed | None = None
 
     @property
-    def title(self):
+    def title(self) -> str:
         """For people; another one for each call of a graph."""
         return f"Python {self.number}: {', '.join(self.operators)}{' by TorchInductor' if self.by_inductor else ''}"
 
     @property
-    def digest(self):
+    def digest(self) -> str:
         return written_graph.digest(self.module)
 
-    def __call__(self, frame, tensors, sizes):
+    def __call__(self, frame: Frame, tensors: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor | None]:
         start = time.perf_counter()
         try:
             return self._results(frame, tensors, sizes)
@@ -70,15 +87,15 @@ class PythonCall:
             self.runs += 1
             self.seconds += time.perf_counter() - start
 
-    def _results(self, frame, tensors, sizes):
+    def _results(self, frame: Frame, tensors: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor | None]:
         if self._run is None:
             self._run = InductorCall(self.module) if self.by_inductor else fallback.boxed(self._with_regions())
-        memories = set().union(*map(_memories, tensors))
+        memories: set[int] = set().union(*map(_memories, tensors))
         operands = [self._operand(frame, tensors, sizes, *operand) for operand in self.operands]
         del tensors
         with torch.no_grad():
             results = self._run(operands)
-        given = []
+        given: list[torch.Tensor | None] = []
         for value, slot in zip(results, self.results):
             value = own(value, memories)
             if slot == GIVEN:
@@ -89,7 +106,7 @@ class PythonCall:
         given.append(TOKEN if self.gpu is None else torch.empty_like(TOKEN, device=self.gpu))
         return given
 
-    def _with_regions(self):
+    def _with_regions(self) -> fx.GraphModule:
         """The graph, with what is compiled of its sub-graphs in their places."""
         module = fx.GraphModule(self.module, self.module.graph)
         for (target, _), region in zip(sub_graphs(self.module), self.regions):
@@ -99,19 +116,20 @@ class PythonCall:
         return module
 
     @staticmethod
-    def _operand(frame, tensors, sizes, kind, position, on_cpu):
+    def _operand(frame: Frame, tensors: list[torch.Tensor], sizes: list[int], kind: int, position: int,
+                 on_cpu: bool) -> Any:
         if kind == HELD:
             return frame.take(position)
         if kind == SIZE:
             return sizes[position]
         return tensors[position].cpu() if on_cpu else tensors[position]
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         state.update(module=written_graph.write(self.module), _run=None, runs=0, seconds=0.0)
         return state
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, module=written_graph.read(state["module"]))
 
 
@@ -119,7 +137,7 @@ class PythonCall:
 _WITH_REGIONS = ("cond", "while_loop", "map_impl", "invoke_subgraph", "scan")
 
 
-def sub_graphs(module):
+def sub_graphs(module: fx.GraphModule) -> list[tuple[str, fx.GraphModule]]:
     """[(attribute, GraphModule)] of the sub-graphs that may be compiled by themselves, one a node that holds one. One
     that takes a plain number runs as it is: nothing says of which dtype the number is."""
     found = []
@@ -137,14 +155,14 @@ def sub_graphs(module):
     return found
 
 
-def _as_function(region):
-    def run(*arguments):
+def _as_function(region: Region) -> Callable[..., tuple[Any, ...]]:
+    def run(*arguments: object) -> tuple[Any, ...]:
         return tuple(region(list(arguments)))
 
     return run
 
 
-def own(result, memories):
+def own(result: Any, memories: Set[int]) -> Any:
     """`result` in memory of its own, as it is to be read: programs write over dead arguments, and know no lazy bits."""
     if not isinstance(result, torch.Tensor):
         return result
@@ -153,7 +171,7 @@ def own(result, memories):
     return result.clone() if memories & _memories(result) else result
 
 
-def _memories(value):
+def _memories(value: Any) -> set[int]:
     try:
         return {value.untyped_storage()._cdata}
     except (AttributeError, RuntimeError, NotImplementedError):  # no tensor, or none with one memory
@@ -166,42 +184,44 @@ def _memories(value):
 class Frame:
     """The values of one run that the program does not hold. A value goes when its last reader has taken it."""
 
-    def __init__(self, part):
+    def __init__(self, part: PythonPart) -> None:
         self.calls = part.calls
         self._part = part
         self._readers = list(part.readers)
-        self._values = {}
+        self._start = 0.0
+        self._values: dict[int, Any] = {}
 
-    def put(self, slot, value):
+    def put(self, slot: int, value: Any) -> None:
         if self._readers[slot]:
             self._values[slot] = value
 
-    def take(self, slot):
+    def take(self, slot: int) -> Any:
         self._readers[slot] -= 1
         return self._values[slot] if self._readers[slot] else self._values.pop(slot)
 
-    def __enter__(self):
-        _stack().append(self)
+    def __enter__(self) -> Frame:
+        _frames.stack.append(self)
         self._start = time.perf_counter()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._part.note_run(time.perf_counter() - self._start)
-        _stack().pop()
+        _frames.stack.pop()
 
 
-_frames = threading.local()
+class _Frames(threading.local):
+    """Of this thread: the runs that it is in, the innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[Frame] = []
 
 
-def _stack():
-    if not hasattr(_frames, "stack"):
-        _frames.stack = []
-    return _frames.stack
+_frames = _Frames()
 
 
-def run(target, arguments):
+def run(target: str, arguments: dict[str, Any]) -> list[torch.Tensor | None]:
     """A call of the program that runs on this thread, as the runtime makes it."""
-    frame = _stack()[-1]
+    frame = _frames.stack[-1]
     call = frame.calls[int(target[len(PREFIX):])]
     return call(frame, arguments.get("operands", []), arguments.get("sizes", []))
 
@@ -210,19 +230,20 @@ def run(target, arguments):
 class PythonPart:
     """What a compiled graph has in Python."""
 
-    calls: tuple = ()
-    readers: tuple = ()  # by slot of the frame: how often it is read
-    inputs: tuple = ()  # (position, slot, whether the program has it too) of the graph's inputs that lie in the frame
-    outputs: tuple = ()  # (position, slot) of the graph's outputs that lie there
+    calls: tuple[PythonCall, ...] = ()
+    readers: tuple[int, ...] = ()  # by slot of the frame: how often it is read
+    # (position, slot, whether the program has it too) of the graph's inputs that lie in the frame
+    inputs: tuple[tuple[int, int, bool], ...] = ()
+    outputs: tuple[tuple[int, int], ...] = ()  # (position, slot) of the graph's outputs that lie there
     output_count: int = 0  # of the graph; the program's further ones only keep calls alive
     seconds: float = 0.0  # that the runs took, native steps too
-    told: list = dataclasses.field(default_factory=list)  # the calls in the program's record
+    told: list[PythonCallRecord] = dataclasses.field(default_factory=list)  # the calls in the program's record
 
-    def holds(self, position):
+    def holds(self, position: int) -> bool:
         """Whether the program lacks the graph's input."""
         return any(held == position and not shared for held, _, shared in self.inputs)
 
-    def begin(self, inputs):
+    def begin(self, inputs: list[Any]) -> Frame:
         """The frame of a run; takes what it holds from `inputs`."""
         frame = Frame(self)
         for position, slot, shared in self.inputs:
@@ -231,37 +252,37 @@ class PythonPart:
                 inputs[position] = 0
         return frame
 
-    def finish(self, frame, outputs):
+    def finish(self, frame: Frame, outputs: list[Any]) -> list[Any]:
         """The graph's outputs, from the program's."""
         del outputs[self.output_count:]
         for position, slot in self.outputs:
             outputs[position] = frame.take(slot)
         return outputs
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "seconds": 0.0, "told": []}
 
-    def reasons(self):
+    def reasons(self) -> str:
         return "; ".join(dict.fromkeys(call.reason for call in self.calls))
 
-    def info(self, info):
-        """What becomes of a program's record where calls are in it."""
-        libraries = [target for target in info["library_calls"] if not target.startswith(PREFIX)]
+    def add_to(self, record: ProgramRecord) -> None:
+        """Tells a program's record of the calls, which the service takes for library calls."""
+        record["library_calls"] = [target for target in record["library_calls"] if not target.startswith(PREFIX)]
         self.told = [{"name": call.title, "reason": call.reason, "operators": call.operators, "share": 0.0}
                      for call in self.calls]
-        return {"library_calls": libraries, "python_calls": self.told}
+        record["python_calls"] = self.told
 
-    def note_run(self, seconds):
+    def note_run(self, seconds: float) -> None:
         """A run took so long, native steps and all; the calls' shares of all runs stand in the program's record."""
         self.seconds += seconds
         for call, record in zip(self.calls, self.told):
             record["share"] = call.seconds / self.seconds
 
-    def native_regions(self):
+    def native_regions(self) -> list[Region]:
         """The compiled sub-graphs of the calls."""
         return list(dict.fromkeys(region for call in self.calls for region in call.regions))
 
-    def why_not_kept(self):
+    def why_not_kept(self) -> str | None:
         """What a call holds that torch's cache can't; None where it can."""
         for region in self.native_regions():
             if reason := region.why_not_kept():

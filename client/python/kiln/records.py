@@ -1,16 +1,16 @@
 """Counts of this process, and the records behind `kiln.explain`."""
-
 from __future__ import annotations
 
 import collections
 import threading
-from typing import Any
+
+from .program_record import GraphRecord
 
 _lock = threading.Lock()
 _counts: collections.Counter[str] = collections.Counter()
 _fallbacks: collections.Counter[str] = collections.Counter()
 _seconds: collections.defaultdict[str, float] = collections.defaultdict(float)
-_graphs: list[dict[str, Any]] = []
+_graphs: list[GraphRecord] = []
 _GRAPHS_KEPT = 1000
 
 
@@ -29,13 +29,13 @@ def add_seconds(phase: str, seconds: float) -> None:
         _seconds[phase] += seconds
 
 
-def record_graph(record: dict[str, Any]) -> None:
+def record_graph(record: GraphRecord) -> None:
     with _lock:
         if len(_graphs) < _GRAPHS_KEPT:
             _graphs.append(record)
 
 
-def graphs_since(position: int) -> list[dict[str, Any]]:
+def graphs_since(position: int) -> list[GraphRecord]:
     with _lock:
         return _graphs[position:]
 

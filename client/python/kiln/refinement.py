@@ -3,9 +3,14 @@
 An error mostly names its node. Where it names none, the cause is searched for by halves.
 """
 import time
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+from torch import fx
 
 from . import _C, fallback
 from .errors import Unsupported
+from .graph import ExportedGraph
 
 # Nodes of one graph that are moved to Python one after the other.
 _REFUSALS_MAX = 8
@@ -13,20 +18,24 @@ _REFUSALS_MAX = 8
 _SEARCHED_NODES_MAX = 4096
 _SEARCH_SECONDS_MAX = 20.0
 
+T = TypeVar("T")
+Refused: TypeAlias = dict[fx.Node, str]  # nodes that are to run in Python, and why
+Exporting: TypeAlias = Callable[[Refused], ExportedGraph]
+
 _REFUSALS = ("UNIMPLEMENTED", "INVALID_ARGUMENT", "INTERNAL")
 
 
-def is_refusal(error):
+def is_refusal(error: _C.ServiceError) -> bool:
     """Whether a ServiceError is about the graph, not about the service."""
     return error.args[0] in _REFUSALS
 
 
-def refined(exporting, compiling):
+def refined(exporting: Exporting, compiling: Callable[[ExportedGraph], T]) -> T:
     """What `compiling` gives of a graph as `exporting` writes it, with as few nodes in Python as were found to do.
 
     exporting: of {node: reason}, the nodes that are to run in Python, an ExportedGraph.
     compiling: of that, a compiled graph. Raises what it raises where nothing helps."""
-    refused = {}
+    refused: Refused = {}
     while True:
         exported = exporting(refused)
         try:
@@ -44,15 +53,17 @@ def refined(exporting, compiling):
             refused[node] = reason
 
 
-def _searched(exported, refused, reason, exporting, compiling):
+def _searched(exported: ExportedGraph, refused: Refused, reason: str, exporting: Exporting,
+              compiling: Callable[[ExportedGraph], T]) -> T | None:
     """The graph with the smallest set of nodes in Python that was found to do; None where none was."""
     candidates = list(dict.fromkeys(node for node, _ in exported.nodes if node is not None and node not in refused))
     if not candidates or len(candidates) > _SEARCHED_NODES_MAX:
         return None
 
-    best, deadline = None, time.monotonic() + _SEARCH_SECONDS_MAX
+    best: T | None = None
+    deadline = time.monotonic() + _SEARCH_SECONDS_MAX
 
-    def does(nodes):
+    def does(nodes: list[fx.Node]) -> bool:
         nonlocal best
         try:
             best = compiling(exporting({**refused, **dict.fromkeys(nodes, reason)}))
@@ -60,7 +71,7 @@ def _searched(exported, refused, reason, exporting, compiling):
             return False
         return True
 
-    def least(nodes, others):
+    def least(nodes: list[fx.Node], others: list[fx.Node]) -> list[fx.Node]:
         """Those of `nodes` that have to be in Python beside `others`; with all of `nodes` it does."""
         if len(nodes) == 1 or time.monotonic() > deadline:
             return nodes

@@ -1,5 +1,4 @@
 """The connection to kilnd: configuration from the environment, the daemon's binary, status."""
-
 from __future__ import annotations
 
 import atexit
@@ -12,6 +11,7 @@ import threading
 from typing import Any
 
 from . import _C, fallback, programs
+from .program_record import Entry
 
 _lock = threading.Lock()
 _configured = False
@@ -88,7 +88,7 @@ def status() -> dict[str, Any]:
     }
 
 
-def show(key: str) -> dict[str, Any] | None:
+def show(key: str) -> Entry | None:
     """What the daemon keeps of the program of this key: manifest, notes, readable loops; None where it is not kept."""
     configure()
     kilnctl = os.path.join(os.path.dirname(daemon_binary()), "kilnctl")
@@ -101,4 +101,5 @@ def show(key: str) -> dict[str, Any] | None:
         return None
     if done.returncode != 0:
         raise RuntimeError(f"kiln: {' '.join(command)} failed: {done.stderr.strip()}")
-    return json.loads(done.stdout)["entries"][0]
+    entry: Entry = json.loads(done.stdout)["entries"][0]
+    return entry

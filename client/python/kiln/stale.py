@@ -8,18 +8,20 @@ store keeps its program, which nobody asks for again: the right graph has anothe
 import os
 
 from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
+from torch._guards import CompileId
 
 from . import records
 
 
-def drop(graph, contradiction):
-    """Has the next call of `graph` (a CompiledGraph) traced anew, in this process and in later ones."""
+def drop(request_key: bytes, compile_id: CompileId | None, contradiction: str) -> None:
+    """Has the next call of a graph traced anew, in this process and in later ones: of the CompiledGraph of that key,
+    made in that compile of Dynamo's."""
     records.count("contradicted")
-    _forget_entries(graph.request_key)
-    _trace_anew(graph.compile_id, f"kiln: {contradiction}")
+    _forget_entries(request_key)
+    _trace_anew(compile_id, f"kiln: {contradiction}")
 
 
-def _forget_entries(request_key):
+def _forget_entries(request_key: bytes) -> None:
     """Removes what torch's cache keeps of the graph. An entry's file holds the keys of its programs as they are."""
     for folder, _, names in os.walk(AOTAutogradCache._get_tmp_dir()):
         for name in names:
@@ -33,7 +35,7 @@ def _forget_entries(request_key):
                 pass  # another process has removed it, or it is not ours
 
 
-def _trace_anew(compile_id, reason):
+def _trace_anew(compile_id: CompileId | None, reason: str) -> None:
     """Invalidates what Dynamo made in one compile, as it does itself where an object of a guard is gone."""
     from torch._dynamo import convert_frame
     from torch._dynamo.eval_frame import _debug_get_cache_entry_list
@@ -44,5 +46,8 @@ def _trace_anew(compile_id, reason):
     with convert_frame.compile_lock:
         codes = [code for weak in convert_frame.input_codes.seen if (code := weak()) is not None]
         for entry in (entry for code in codes for entry in _debug_get_cache_entry_list(code)):
-            if entry.compile_id == compile_id and not isinstance(entry.guard_manager, DeletedGuardManagerWrapper):
-                entry.guard_manager.extra_state.invalidate(entry, DeletedGuardManagerWrapper(reason))
+            manager = entry.guard_manager
+            if entry.compile_id != compile_id or isinstance(manager, DeletedGuardManagerWrapper):
+                continue
+            if manager.extra_state is not None:
+                manager.extra_state.invalidate(entry, DeletedGuardManagerWrapper(reason))

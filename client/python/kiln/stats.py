@@ -2,7 +2,7 @@
 from typing import Any
 
 from . import _C, records
-from .compiled import live_graphs
+from .compiled import live_programs
 
 _COUNTS = (
     "graphs", "compiles", "hits", "joined", "not_kept", "contradicted", "recovered", "kernels", "library_calls",
@@ -35,12 +35,12 @@ def stats() -> dict[str, Any]:
     return result
 
 
-def _run_counts():
+def _run_counts() -> dict[str, Any]:
     """Sums over the programs that are alive."""
-    total = {"calls": 0, "kernel_launches": 0, "library_call_runs": 0, "stride_copies": 0,
+    total: dict[str, Any] = {"calls": 0, "kernel_launches": 0, "library_call_runs": 0, "stride_copies": 0,
              "tuned_plans": _C.tuned_plans()}
-    for graph in live_graphs():
-        counts = graph.artifact.counts()
+    for _, artifact in live_programs():
+        counts = artifact.counts()
         total["calls"] += counts["calls"]
         total["kernel_launches"] += counts["launches"]
         total["library_call_runs"] += counts["library_calls"]
@@ -49,11 +49,13 @@ def _run_counts():
     return total
 
 
-def _python_counts():
+def _python_counts() -> dict[str, dict[str, float]]:
     """{reason: counts} of the calls of Python in the programs that are alive."""
-    counts = {}
-    for graph in live_graphs():
-        for call in graph.python.calls if graph.python is not None else ():
+    counts: dict[str, dict[str, float]] = {}
+    for graph, _ in live_programs():
+        if graph.python is None:
+            continue
+        for call in graph.python.calls:
             one = counts.setdefault(call.reason, {"calls": 0, "runs": 0, "seconds": 0.0, "of_seconds": 0.0})
             one["calls"] += 1
             one["runs"] += call.runs

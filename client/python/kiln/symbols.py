@@ -4,7 +4,8 @@ The pool is a list of (op, value, args) in which an argument stands before its u
 Semantics are Python's: floor division and modulo with the divisor's sign (proto/kiln/v1/graph.proto).
 """
 import math
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import sympy
 import torch
@@ -15,6 +16,8 @@ from .errors import Unsupported
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
+ExprNode: TypeAlias = tuple[int, int, tuple[int, ...]]  # (op, value, args)
+
 # v1.ExprOp
 CONST, SYMBOL, ADD, MUL, FLOORDIV, MOD, MIN, MAX, CEILDIV, POW, WHERE = range(1, 12)
 EQ, NE, LT, LE, AND, OR, NOT = range(12, 19)
@@ -23,7 +26,7 @@ SYMBOL_INT, SYMBOL_UNBACKED = 1, 4
 INPUT_VALUE, INPUT_SIZE, INPUT_STRIDE, VALUE_ITEM, VALUE_SIZE = range(1, 6)
 
 
-def _named(*names):
+def _named(*names: str) -> tuple[type[sympy.Basic], ...]:
     """The function classes of those names that this torch has."""
     return tuple(getattr(torch_functions, name) for name in names if hasattr(torch_functions, name))
 
@@ -45,20 +48,20 @@ _POWERS = (sympy.Pow, *_named("PowByNatural"))
 class ExprPool:
     """Builds the pool; `symbol_id` maps a sympy symbol to its number or raises Unsupported."""
 
-    def __init__(self, symbol_id):
+    def __init__(self, symbol_id: Callable[[sympy.Symbol], int]) -> None:
         self._symbol_id = symbol_id
-        self._nodes = []
-        self._by_node = {}
-        self._by_sympy = {}
-        self._keys = {}
+        self._nodes: list[ExprNode] = []
+        self._by_node: dict[ExprNode, int] = {}
+        self._by_sympy: dict[sympy.Basic, int] = {}
+        self._keys: dict[sympy.Basic, str] = {}
 
-    def encode(self, field):
+    def encode(self, field: int) -> bytes:
         """The pool as repeated ExprNode messages of field `field`."""
         return b"".join(
             wire.data(field, wire.uint(1, op) + wire.sint(2, value) + wire.packed_uints(3, args))
             for op, value, args in self._nodes)
 
-    def _intern(self, op, value=0, args=()):
+    def _intern(self, op: int, value: int = 0, args: Iterable[int] = ()) -> int:
         node = (op, value, tuple(args))
         position = self._by_node.get(node)
         if position is None:
@@ -66,19 +69,19 @@ class ExprPool:
             self._nodes.append(node)
         return position
 
-    def _const(self, value):
+    def _const(self, value: int) -> int:
         if not INT64_MIN <= value <= INT64_MAX:
             raise Unsupported(f"integer {value} does not fit 64 bits")
         return self._intern(CONST, value)
 
-    def add(self, expr):
+    def add(self, expr: sympy.Basic) -> int:
         """The position of a sympy expression. Raises Unsupported for a form with no integer meaning."""
         position = self._by_sympy.get(expr)
         if position is None:
             position = self._by_sympy[expr] = self._convert(expr)
         return position
 
-    def _convert(self, expr):
+    def _convert(self, expr: sympy.Basic) -> int:
         if expr is sympy.true or expr is sympy.false:
             return self._const(int(expr is sympy.true))
         if isinstance(expr, sympy.Integer):
@@ -112,7 +115,7 @@ class ExprPool:
             return self._pieces(expr.args)
         return self._condition(expr)
 
-    def _condition(self, expr):
+    def _condition(self, expr: sympy.Basic) -> int:
         for kind, op, swap in ((sympy.Eq, EQ, False), (sympy.Ne, NE, False), (sympy.StrictLessThan, LT, False),
                                (sympy.LessThan, LE, False), (sympy.StrictGreaterThan, LT, True),
                                (sympy.GreaterThan, LE, True)):
@@ -127,7 +130,7 @@ class ExprPool:
             return self._intern(NOT, args=(self.add(expr.args[0]),))
         raise Unsupported(f"symbolic expression of kind {type(expr).__name__}")
 
-    def _pieces(self, pieces):
+    def _pieces(self, pieces: Sequence[tuple[sympy.Basic, sympy.Basic]]) -> int:
         """(value, condition) pairs, of which the first that holds counts; the last holds always."""
         (value, condition), *rest = pieces
         if condition is sympy.true:
@@ -136,11 +139,11 @@ class ExprPool:
             raise Unsupported("a choice of which nothing may hold")
         return self._intern(WHERE, args=(self.add(condition), self.add(value), self._pieces(rest)))
 
-    def _binary(self, op, expr):
+    def _binary(self, op: int, expr: sympy.Basic) -> int:
         left, right = expr.args
         return self._intern(op, args=(self.add(left), self.add(right)))
 
-    def _chain(self, op, parts):
+    def _chain(self, op: int, parts: Iterable[sympy.Basic]) -> int:
         """A flat operator as binary ones; the server sorts and folds them anyway."""
         ids = [self.add(part) for part in sorted(parts, key=self._order)]
         result = ids[0]
@@ -148,7 +151,7 @@ class ExprPool:
             result = self._intern(op, args=(result, other))
         return result
 
-    def _order(self, expr):
+    def _order(self, expr: sympy.Basic) -> str:
         """Sorts commutative arguments; sympy's own order is by symbol name, which must not reach the key."""
         key = self._keys.get(expr)
         if key is None:
@@ -164,7 +167,7 @@ class ExprPool:
             self._keys[expr] = key
         return key
 
-    def _product(self, expr):
+    def _product(self, expr: sympy.Mul) -> int:
         """Rational factors become one floor division: torch writes (s0*s1)/4 so when it divides exactly."""
         denominator, factors = 1, []
         for part in expr.args:
@@ -177,7 +180,7 @@ class ExprPool:
         product = self._chain(MUL, factors)
         return product if denominator == 1 else self._intern(FLOORDIV, args=(product, self._const(denominator)))
 
-    def _rounded(self, expr):
+    def _rounded(self, expr: sympy.Basic) -> int:
         inner = expr.args[0]
         if isinstance(inner, _TRUE_DIVISION):
             above, below = inner.args
@@ -197,7 +200,7 @@ class ExprPool:
 _DENOMINATOR_MAX = 1 << 20
 
 
-def _fraction(expr):
+def _fraction(expr: sympy.Expr) -> tuple[sympy.Expr, int]:
     """A float expression as an integer's and a positive denominator that is a power of two: what floats compute of
     such numbers below 2^53 is exact. Raises Unsupported for others."""
     if isinstance(expr, _FLOATS):
@@ -224,13 +227,13 @@ def _fraction(expr):
     raise Unsupported(f"rounding {expr}: of floats only fractions by powers of two are exact")
 
 
-def evaluate(nodes, conditions, symbols):
+def evaluate(nodes: Sequence[ExprNode], conditions: Sequence[int], symbols: Sequence[Any]) -> bool:
     """Guards from the service over live SymInts: evaluating them adds them to torch's guards."""
     values = values_of(nodes, conditions, symbols)
     return all(bool(values[c]) for c in conditions)
 
 
-def values_of(nodes, wanted, symbols):
+def values_of(nodes: Sequence[ExprNode], wanted: Iterable[int], symbols: Sequence[Any]) -> dict[int, Any]:
     """Values over live SymInts by position in `nodes`: of the expressions `wanted` and of what these take alone, since
     comparisons become guards of torch's."""
     needed = set(wanted)

@@ -8,7 +8,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")  # the rest of a function behind a graph break
 
 
-def compiled_name():
+def compiled_name() -> str:
     """Of the frame that Dynamo compiles on this thread: a module's class, or a function's name; "graph" without one."""
     try:
         frame = InstructionTranslator.current_tx()
@@ -28,8 +28,8 @@ def compiled_name():
     return _name(named).rsplit("<locals>.", 1)[-1]
 
 
-def _name(named):
+def _name(named: object) -> str:
     for attribute in ("co_qualname", "co_name", "__qualname__", "__name__"):
         if hasattr(named, attribute):
-            return getattr(named, attribute)
+            return str(getattr(named, attribute))
     return type(named).__name__

@@ -1,0 +1,54 @@
+"""What types say of the extension and of records is so: mypy (tests/lint.sh) believes both."""
+import ast
+import importlib.resources
+
+import torch
+
+import kiln
+from kiln import _C, program_record
+
+
+def declared():
+    """{name: its methods} of the stub, but for what is a type alone."""
+    tree = ast.parse(importlib.resources.files("kiln").joinpath("_C.pyi").read_text(encoding="utf-8"))
+    names = {node.name: {inner.name for inner in node.body if isinstance(inner, ast.FunctionDef)}
+             for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    return {name: methods for name, methods in names.items() if name != "RunCounts"}
+
+
+def public(owner):
+    return {name for name in vars(owner) if not name.startswith("_")}
+
+
+def test_the_stub_has_what_the_extension_has():
+    stub = declared()
+    assert stub.keys() == public(_C)
+    assert stub["Artifact"] == public(_C.Artifact) | {"__call__"}
+    assert {"build", "get", "ServiceError"} <= stub.keys()
+
+
+def check(record, kind):
+    """A record has the keys that its type demands, and no key that the type lacks."""
+    assert kind.__required_keys__ <= record.keys() <= kind.__required_keys__ | kind.__optional_keys__
+
+
+def test_records_are_what_their_types_say(no_fallback):
+    start = kiln.records.graph_count()
+    torch.compile(lambda x: torch.linalg.qr(x.sin() + 1)[0] @ x, backend="kiln")(torch.randn(6, 6))
+    program, = kiln.records.graphs_since(start)
+    check(program, program_record.ProgramRecord)
+    assert program["kernels"] and program["library_calls"]
+    for kernel in program["kernels"]:
+        check(kernel, program_record.KernelRecord)
+
+
+def test_records_of_fallbacks_are_what_their_type_says(monkeypatch):
+    def broken(*_):
+        raise KeyError("planted")
+
+    monkeypatch.setattr(_C, "build", broken)
+    start = kiln.records.graph_count()
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        torch.compile(lambda x: x.sin() + 17, backend="kiln")(torch.randn(6, 6))
+    program, = kiln.records.graphs_since(start)
+    check(program, program_record.FallbackRecord)
