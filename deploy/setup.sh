@@ -65,8 +65,8 @@ need torch==2.13.0
 need transformers numpy scikit-build-core lit
 need nvidia-nvptxcompiler==13.0.88  # linked into kiln-worker: PTX to GPUs' machine code
 if [ $tests = yes ]; then
-  need pytest expecttest  # torch's operator database imports expecttest
-  need ruff==0.17.6       # tests/lint.sh; other versions judge differently
+  need pytest expecttest         # torch's operator database imports expecttest
+  need ruff==0.17.6 mypy==2.4.1  # tests/lint.sh; other versions judge differently
 fi
 
 # ---- Build -------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks that folders include one way and Python's modules import one way (tests/arrows.py), that numbers of machines
-# stand in compiler/target (tests/machine_numbers.py), that Python is as ruff wants it (pyproject.toml) and that
+# stand in compiler/target (tests/machine_numbers.py), that Python is as ruff and mypy want it (pyproject.toml) and that
 # every C++ file is as .clang-format says. A program that is missing is named, and its part is not checked. They judge
-# as these versions do: LLVM 22 (deploy/install_deps.sh --dev), ruff of deploy/setup.sh --tests.
+# as these versions do: LLVM 22 (deploy/install_deps.sh --dev), ruff and mypy of deploy/setup.sh --tests.
 #   tests/lint.sh --fix         formats the files
 #   tests/lint.sh --tidy        asks clang-tidy (.clang-tidy) about every source of a build (an hour on 2 cores)
 #   tests/lint.sh --tidy-quick  the same without its static analyser (minutes)
@@ -32,6 +32,10 @@ tests/machine_numbers.py
 if has ruff "deploy/setup.sh --tests"; then
   ruff check --no-cache --quiet "${ruff_options[@]}" .
   echo "ruff: clean"
+fi
+if has mypy "deploy/setup.sh --tests"; then
+  mypy --no-error-summary --cache-dir "${KILN_BUILD:-build}/.mypy_cache"
+  echo "mypy: clean"
 fi
 if has clang-format-22 "deploy/install_deps.sh --dev"; then
   find cache client compiler server tests \( -name '*.cc' -o -name '*.h' \) -print0 \
