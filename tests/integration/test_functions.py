@@ -121,7 +121,7 @@ def test_views_of_inputs_and_layouts():
 
 
 class Convolutions(torch.nn.Module):
-    """Layers whose images lie by points and one whose are row-major."""
+    """Layers whose images are channels-last and one whose are row-major."""
 
     def __init__(self):
         super().__init__()

@@ -187,7 +187,7 @@ def test_saved_bytes(name):
 
 
 @pytest.mark.parametrize("function", [_widened, _gated])
-def test_made_again(function):
+def test_rematerialised(function):
     agree(lambda x, weight: function(x, weight).mean(), *_wide_inputs())
 
 
@@ -216,7 +216,7 @@ def test_any_number_of_rows_is_as_large_as_the_first():
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_dropout_made_again(dynamic):
+def test_dropout_is_rematerialised(dynamic):
     """The backward drops what the forward dropped: the result is linear in the values, by its own gradient."""
     scores, values = _dropped_inputs()
     torch._dynamo.reset()
@@ -298,8 +298,8 @@ def test_depthwise_convolution_channels_last(dynamic, channels, calls):
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_networks_of_depthwise_convolutions(dynamic, memory_format, size):
-    """Images lie by points from the first convolution to the last one's gradient, as the program says of each result,
-    for all sizes that it is compiled for."""
+    """Images are channels-last from the first convolution to the last one's gradient, as the program says of each
+    result, for all sizes that it is compiled for."""
 
     def function(x, window, each, strided, point):
         x = F.conv2d(F.pad(x, (0, 1, 0, 1)), window).relu()

@@ -225,11 +225,11 @@ def _request(module: fx.GraphModule, task: _Task, recording: cuda_graphs.Recordi
         torch.get_float32_matmul_precision(), devices.convolves_without_tf32(gpu), devices.has_onednn(gpu),
         _torch_version(), decompositions.digest(), devices.architecture(gpu), devices.multiprocessors(gpu))
     names = tuple(str(exported.symbols[symbol]) for symbol in symbols)
-    guesses = tuple(exported.hints[symbol] if exported.symbols[symbol] in exported.unbacked else None
-                    for symbol in symbols)
+    unbacked_hints = tuple(exported.hints[symbol] if exported.symbols[symbol] in exported.unbacked else None
+                           for symbol in symbols)
     from_cpu = [position for position in devices.inputs_from_cpu(module, gpu, exported.float_inputs)
                 if exported.python is None or not exported.python.holds(position)]
-    return CompiledGraph(key, header, names, guesses, tuple(exported.constants), task.title,
+    return CompiledGraph(key, header, names, unbacked_hints, tuple(exported.constants), task.title,
                          tuple(exported.other_outputs), tuple(exported.truths), tuple(exported.float_inputs),
                          autograd_cache.may_keep(), gpu, tuple(from_cpu), tuple(exported.to_cpu),
                          tuple(exported.more_sizes), exported.python, recording,

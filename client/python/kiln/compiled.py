@@ -62,7 +62,7 @@ class CompiledGraph(OutputCode):
     request_key: bytes
     header: bytes
     symbol_names: tuple[str, ...]  # of the program's symbols, in order
-    guesses: tuple[int | None, ...]  # for them, where they are unbacked; else None
+    unbacked_hints: tuple[int | None, ...]  # for those that are unbacked; else None
     constants: tuple[torch.Tensor, ...]  # tensors that follow the inputs of every call
     title: str
     # (position, value or function of the inputs) of what the program leaves undefined
@@ -132,14 +132,14 @@ class CompiledGraph(OutputCode):
         self.compile_id = torch._guards.CompileContext.current_compile_id()
         values: list[torch.SymInt | None] = []
         hints: list[int] = []
-        for name, guess in zip(self.symbol_names, self.guesses):
-            value = symbols.get(name) if guess is None else None
+        for name, hint in zip(self.symbol_names, self.unbacked_hints):
+            value = symbols.get(name) if hint is None else None
             if value is not None:
-                guess = int(value.node.hint)
-            if guess is None:
+                hint = int(value.node.hint)
+            if hint is None:
                 raise Unsupported("a symbol of the graph is not among its inputs")
             values.append(value)
-            hints.append(guess)
+            hints.append(hint)
         start = time.perf_counter()
         artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted())
         debug.write(self.title, self.request_key, artifact)

@@ -61,7 +61,7 @@ def reason_of_error(error: BaseException) -> tuple[str, str]:
 
 
 def _place_of(error: BaseException) -> str:
-    """Where it was raised, for whoever is to mend it."""
+    """Where it was raised, for whoever is to fix it."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else "no place"
 

@@ -62,7 +62,7 @@ class ExportedGraph:
     graph: bytes  # v1.Graph, not yet in normal form
     facts: bytes  # v1.GraphFacts
     notes: bytes  # v1.GraphNotes
-    hints: list[int]  # value of every symbol at this call, in symbol order; of an unbacked one the compiler's guess
+    hints: list[int]  # value of every symbol at this call, in symbol order; of an unbacked one an assumption
     unbacked: set[sympy.Symbol]  # of torch's symbols, those of which no call before has known anything
     symbols: list[sympy.Symbol]  # torch's, in symbol order
     constants: list[torch.Tensor]  # that follow the graph's own inputs on every call

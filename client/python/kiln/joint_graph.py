@@ -8,8 +8,8 @@ its operands, it is said in smaller operators here, so that the cut can save the
   the normalisation's own gradient does
 - log-softmax is a function of its input, often a result of the model, and of two numbers a row
 - max pooling's gradient needs positions, which fit into few bits, and of its input only the shape
-- what a product on the CPU reads, a GELU, a gate, a normalised row times its weight, dropped attention, is made again
-  from operands that gradients need anyway: the partitioner would save both
+- what a product on the CPU reads, a GELU, a gate, a normalised row times its weight, dropped attention, is
+  rematerialised from operands that gradients need anyway: the partitioner would save both
 
 Everything else is left to the compiler. The graph's results are the same up to rounding; an operator whose facts do
 not allow a rewrite stays as it is, and so does one whose layout others read (pinned_layouts.py).
@@ -42,7 +42,7 @@ def rewrite(module: fx.GraphModule) -> None:
                     continue  # what takes its place may lie otherwise
                 with graph.inserting_before(node.next):
                     function(_Emitter(graph, node), node)
-        _make_operands_again(graph, pinned)
+        _rematerialise_operands(graph, pinned)
     module.recompile()
 
 
@@ -189,8 +189,8 @@ def _max_pool_gradient(emit: _Emitter, node: fx.Node) -> None:
     emit.replace(node, emit(aten.view.default, value, list(sizes)))
 
 
-def _make_operands_again(graph: fx.Graph, pinned: Set[fx.Node]) -> None:
-    """What a product reads and little makes of what gradients need anyway is made again in the backward: the
+def _rematerialise_operands(graph: fx.Graph, pinned: Set[fx.Node]) -> None:
+    """What a product reads and little computes from what gradients need anyway is rematerialised in the backward: the
     partitioner would save it, too, since the gradient of the product reads it from memory."""
     backward: set[fx.Node] = set()
     for node in graph.nodes:
@@ -203,17 +203,17 @@ def _make_operands_again(graph: fx.Graph, pinned: Set[fx.Node]) -> None:
                 while operand.target in _VIEWS:
                     operand = args_of(operand)[0]
                 if operand not in pinned:
-                    _make_again(operand, backward)
+                    _rematerialise(operand, backward)
 
 
-def _make_again(operand: fx.Node, backward: Set[fx.Node]) -> None:
+def _rematerialise(operand: fx.Node, backward: Set[fx.Node]) -> None:
     result = _value(operand)
     if not isinstance(result, torch.Tensor) or result.device.type != "cpu" or _bytes(result) < _PRODUCT_BYTES_MIN:
         return
     if operand.target is operator.getitem and args_of(operand)[0].target is aten.native_dropout.default:
         operand = _dropped(operand)
-    # What is said to be made again has its operands kept for it.
-    if operand.target in _MADE_AGAIN and all(_at_hand(part, backward) for part in operand.all_input_nodes):
+    # The operands of what is marked are saved for it.
+    if operand.target in _REMATERIALISED and all(_at_hand(part, backward) for part in operand.all_input_nodes):
         operand.meta.setdefault("recompute", CheckpointPolicy.PREFER_RECOMPUTE)  # the model's own wish goes first
 
 
@@ -232,7 +232,7 @@ def _dropped(result: fx.Node) -> fx.Node:
 
 
 def _at_hand(node: fx.Node, backward: Set[fx.Node], depth: int = 3) -> bool:
-    """Whether the backward has it in any case: an input, what a gradient is multiplied with, or made of such."""
+    """Whether the backward has it in any case: an input, what a gradient is multiplied with, or computed from such."""
     if node.op in ("placeholder", "get_attr"):
         return True
     reached, seen = [node], {node}
@@ -243,7 +243,7 @@ def _at_hand(node: fx.Node, backward: Set[fx.Node], depth: int = 3) -> bool:
             if user not in seen and (user.target in _VIEWS or user.target is aten.detach.default):
                 seen.add(user)
                 reached.append(user)
-    made = depth > 0 and node.target in _MADE_AGAIN + _VIEWS
+    made = depth > 0 and node.target in _REMATERIALISED + _VIEWS
     return made and all(_at_hand(part, backward, depth - 1) for part in node.all_input_nodes)
 
 
@@ -255,7 +255,7 @@ def _bytes(value: torch.Tensor) -> int:
 
 
 _PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
-_MADE_AGAIN = (aten.gelu.default, aten.silu.default, aten.mul.Tensor)
+_REMATERIALISED = (aten.gelu.default, aten.silu.default, aten.mul.Tensor)
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.permute.default, aten.t.default,
           aten.transpose.int, aten.unsqueeze.default, aten.squeeze.dim)
 
