@@ -6,12 +6,14 @@
 #include <climits>
 #include <ctime>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "client/admin/json.h"
 #include "client/admin/text.h"
 #include "client/src/daemon.h"
@@ -392,12 +394,14 @@ int RunDoctor(const AdminContext& context) {
   int code = kExitOk;
   v1::StatusReply status;
   AdminContext quiet = context;
-  std::ostream nowhere(nullptr);
-  quiet.error = &nowhere;
+  std::ostringstream said;
+  quiet.error = &said;
   code = Ask(quiet, &v1::Admin::Stub::Status, v1::StatusRequest(), &status);
   add("reachable", code == kExitOk,
       code == kExitOk ? context.address
-                      : absl::StrCat("nothing answers at ", context.address, " (", context.where, ")"));
+      : code == kExitUnreachable
+          ? absl::StrCat("nothing answers at ", context.address, " (", context.where, ")")
+          : absl::StrCat(context.address, ": ", absl::StripPrefix(said.str(), "kilnctl: ")));
   if (code == kExitOk) {
     auto stub = v1::Compiler::NewStub(context.channel);
     grpc::ClientContext call;

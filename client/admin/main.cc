@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/admin/commands.h"
+#include "client/src/channel.h"
 
 namespace kiln {
 namespace {
@@ -33,6 +34,12 @@ int Main(int argc, char** argv) {
   app.add_option(
       "--address", address,
       "unix:/path, /path or HOST:PORT. Default: KILN_ADDRESS, else the embedded daemon of this build");
+  TlsFiles tls;
+  app.add_option("--tls-ca", tls.authority, "PEM file: who signed kilnd's certificate; for mutual TLS")
+      ->envname("KILN_TLS_CA");
+  app.add_option("--tls-cert", tls.certificate, "PEM file: the caller's certificate")
+      ->envname("KILN_TLS_CERT");
+  app.add_option("--tls-key", tls.key, "PEM file (0600): its key")->envname("KILN_TLS_KEY");
   app.add_flag("--json", context.json, "For scripts");
   app.add_option("--timeout", context.timeout_seconds, "Seconds to wait for the answer")
       ->check(CLI::Range(0.001, 86400.0))
@@ -89,10 +96,14 @@ int Main(int argc, char** argv) {
     std::cerr << "kilnctl: " << status.message() << "\n";
     return absl::IsInvalidArgument(status) ? kExitUsage : kExitUnreachable;
   }
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  context.channel = grpc::CreateCustomChannel(context.address, grpc::InsecureChannelCredentials(), arguments);
+  auto channel =
+      NewChannel(context.address, tls,
+                 {"--tls-cert (KILN_TLS_CERT)", "--tls-key (KILN_TLS_KEY)", "--tls-ca (KILN_TLS_CA)"}, -1);
+  if (!channel.ok()) {
+    std::cerr << "kilnctl: " << channel.status().message() << "\n";
+    return kExitUsage;
+  }
+  context.channel = *std::move(channel);
 
   const std::string command = app.get_subcommands().front()->get_name();
   if (command == "status") return RunStatus(context);

@@ -76,6 +76,9 @@ PyObject* Configure(PyObject*, PyObject* arguments) {
   options.runtime_dir = Entry(dict, "runtime_dir");
   options.store_dir = Entry(dict, "store_dir");
   options.job = Entry(dict, "job");
+  options.tls_authority = Entry(dict, "tls_authority");
+  options.tls_certificate = Entry(dict, "tls_certificate");
+  options.tls_key = Entry(dict, "tls_key");
   options.background = Entry(dict, "class") == "background";
   if (PyErr_Occurred()) return nullptr;
   if (!options.address.empty()) {
@@ -86,6 +89,10 @@ PyObject* Configure(PyObject*, PyObject* arguments) {
       return nullptr;
     }
     options.address = *std::move(address);
+    if (const absl::Status tls = CheckConnection(options); !tls.ok()) {
+      PyErr_SetString(PyExc_ValueError, absl::StrCat("kiln: KILN_ADDRESS: ", tls.message()).c_str());
+      return nullptr;
+    }
   }
   if (const std::string keys = Entry(dict, "trusted_keys"); !keys.empty()) {
     absl::StatusOr<std::vector<std::string>> trusted = ReadTrustedKeys(keys);

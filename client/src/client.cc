@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "client/src/channel.h"
 #include "client/src/daemon.h"
 #include "client/src/daemon_keys.h"
 #include "client/src/object_cache.h"
@@ -129,18 +130,13 @@ bool Pause(absl::Duration pause, Cancellation& cancellation) {
 
 double SecondsSince(MonotonicTime start) { return SecondsBetween(start, MonotonicNow()); }
 
-// A deadline of gRPC's that nobody moves who sets the wall's clock.
-gpr_timespec GrpcDeadline(MonotonicTime deadline) {
-  const int64_t left = absl::ToInt64Nanoseconds(absl::FromChrono(deadline - MonotonicNow()));
-  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left, GPR_TIMESPAN));
+TlsFiles TlsOf(const ClientOptions& options) {
+  return {options.tls_certificate, options.tls_key, options.tls_authority};
 }
 
-std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(const std::string& address,
+                                                         const ClientOptions& options) {
+  return NewChannel(address, TlsOf(options), TlsVariables(), kMessageBytesMax);
 }
 
 // The next message that can be read; false at the end. One that does not parse ends gRPC's Read like the end
@@ -472,7 +468,8 @@ class GrpcClient : public Client {
     const absl::Status& status = result.status();
     if (absl::IsCancelled(status)) return result;  // says nothing about the service
     const bool answered = status.GetPayload(kAnswered).has_value();
-    if (!answered && (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
+    const bool refused = absl::IsUnauthenticated(status) && !connected;
+    if (!answered && (refused || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
       breaker_.Failed(MonotonicNow());
     } else {
       breaker_.Succeeded();
@@ -499,8 +496,10 @@ class GrpcClient : public Client {
     context.set_deadline(GrpcDeadline(MonotonicAfter(limit)));
     context.AddMetadata(kProtocolMetadata, ToText(kProtocol));
     v1::ReportUseReply reply;
+    const auto channel = ChannelTo(address, options_);
+    if (!channel.ok()) return;
     // Nobody is there any more who could be told how it went.
-    v1::Compiler::NewStub(NewChannel(address))->ReportUse(&context, request, &reply).IgnoreError();
+    v1::Compiler::NewStub(*channel)->ReportUse(&context, request, &reply).IgnoreError();
   }
 
  private:
@@ -524,10 +523,8 @@ class GrpcClient : public Client {
       KILN_ASSIGN_OR_RETURN(left_behind, EnsureDaemon(options_.daemon_binary, place, connect_deadline));
       address = absl::StrCat("unix:", place.socket);
     }
-    const std::shared_ptr<grpc::Channel> channel = NewChannel(address);
-    if (!channel->WaitForConnected(GrpcDeadline(connect_deadline))) {
-      return absl::UnavailableError(absl::StrCat("no kilnd answers at ", address));
-    }
+    KILN_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, ChannelTo(address, options_));
+    KILN_RETURN_IF_ERROR(Connect(channel, address, connect_deadline));
     auto stub = v1::Compiler::NewStub(channel);
     connected = true;
     {
@@ -559,6 +556,11 @@ class GrpcClient : public Client {
 };
 
 }  // namespace
+
+absl::Status CheckConnection(const ClientOptions& options) {
+  return options.address.empty() ? absl::OkStatus()
+                                 : CheckTls(options.address, TlsOf(options), TlsVariables());
+}
 
 std::unique_ptr<Client> NewClient(ClientOptions options) {
   return std::make_unique<GrpcClient>(std::move(options));

@@ -84,13 +84,17 @@ def listed_faults(block):
 
 
 def run_shell(block, place, programs):
-    """Runs a block in a directory of its own, with python, kilnd and kilnctl on PATH; fails if a command fails."""
+    """Runs a block in a directory of its own, with python, kilnd and kilnctl on PATH and the checkout's deploy/ beside
+    it; fails if a command fails."""
     folder = pathlib.Path(place.root, "bin")
     folder.mkdir(exist_ok=True)
     for name, program in {"python": sys.executable, **programs}.items():
         wrapper = folder / name
         wrapper.write_text(f'#!/bin/sh\nexec "{program}" "$@"\n')
         wrapper.chmod(0o755)
+    deploy = pathlib.Path(place.root, "deploy")
+    if not deploy.exists():
+        deploy.symlink_to(ROOT / "deploy")
     environment = {**os.environ, **place.environment, "TMPDIR": place.root, "KILN_FALLBACK": "error",
                    "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(["bash", "-euo", "pipefail", "-c", block.code], cwd=place.root, env=environment, text=True,

@@ -66,6 +66,38 @@ TEST(ObjectCacheTest, KeepsTheNewestWithinItsBytes) {
   EXPECT_EQ(cache.Find("c"), nullptr);
 }
 
+TEST(ConnectionTest, AnotherHostIsReachedByTlsAlone) {
+  const struct {
+    const char* address;
+    std::string authority, certificate, key;
+    const char* says;  // empty: it is fine
+  } cases[] = {
+      {"unix:/run/kilnd.sock", "", "", "", ""},
+      {"unix:/run/kilnd.sock", "a", "", "", ""},
+      {"127.0.0.1:7711", "", "", "", ""},
+      {"localhost:7711", "", "", "", ""},
+      {"[::1]:7711", "", "", "", ""},
+      {"farm.example:7711", "a", "b", "c", ""},
+      {"127.0.0.1:7711", "a", "b", "", "not set: KILN_TLS_KEY"},
+      {"farm.example:7711", "", "b", "", "not set: KILN_TLS_CA, KILN_TLS_KEY"},
+      {"farm.example:7711", "", "", "", "farm.example:7711 is another host's"},
+      {"10.0.0.7:7711", "", "", "", "set KILN_TLS_CA, KILN_TLS_CERT and KILN_TLS_KEY"},
+      {"localhost.example:7711", "", "", "", "is another host's"},
+      {"127.0.0.1.example:7711", "", "", "", "is another host's"},
+  };
+  for (const auto& each : cases) {
+    ClientOptions options;
+    options.address = each.address;
+    options.tls_authority = each.authority;
+    options.tls_certificate = each.certificate;
+    options.tls_key = each.key;
+    const absl::Status status = CheckConnection(options);
+    EXPECT_EQ(status.code(), *each.says == 0 ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument)
+        << each.address;
+    EXPECT_TRUE(absl::StrContains(status.message(), each.says)) << status;
+  }
+}
+
 class DaemonTest : public ::testing::Test {
  protected:
   void SetUp() override {

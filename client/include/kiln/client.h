@@ -11,8 +11,10 @@
 // How often programs were called goes along with the next look-up; a report whose answer is lost is not
 // repeated. Errors: UNAVAILABLE or DEADLINE_EXCEEDED when the service is away or slow (and at once while the
 // breaker is open), NOT_FOUND for a miss when only looking up, INVALID_ARGUMENT or UNIMPLEMENTED when the
-// compiler refuses the graph, DATA_LOSS for bytes that do not match their digest or signature,
-// FAILED_PRECONDITION for a daemon that is too old to sign where it has to, CANCELLED when told to end.
+// compiler refuses the graph, UNAUTHENTICATED or PERMISSION_DENIED when kilnd does not take the certificate
+// or the tenant lacks a role, FAILED_PRECONDITION for TLS files that are not good or a daemon that is too old
+// to sign where it has to, DATA_LOSS for bytes that do not match their digest or signature, CANCELLED when told
+// to end.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +35,10 @@
 namespace kiln {
 
 struct ClientOptions {
-  std::string address;        // "unix:/path", "127.0.0.1:7711"; empty: the embedded daemon
+  std::string address;  // "unix:/path", "farm.example:7711"; empty: the embedded daemon
+  // PEM files for mutual TLS: all three, or none. Whoever has to have signed kilnd's certificate, and this
+  // side's.
+  std::string tls_authority, tls_certificate, tls_key;
   std::string daemon_binary;  // kilnd, for the embedded daemon
   std::string runtime_dir;    // of its socket; empty: chosen, see client/src/daemon.h
   std::string store_dir;      // empty: chosen
@@ -111,6 +116,10 @@ class Client {
   // dropped.
   virtual void ReportUse(absl::Duration limit) = 0;
 };
+
+// INVALID_ARGUMENT, naming what to set, where the address is another host's and there is no TLS, or not all
+// of it.
+absl::Status CheckConnection(const ClientOptions& options);
 
 std::unique_ptr<Client> NewClient(ClientOptions options);
 

@@ -1,0 +1,45 @@
+// The way to a kilnd: a unix socket, loopback TCP, or mutual TLS to any host.
+//
+// Files are read anew for each connection, so that new certificates are used without a restart. By TCP a peer
+// that is gone is found within 15 seconds of a call.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "compiler/support/monotonic_time.h"
+#include "compiler/support/tls_files.h"
+#include "grpcpp/grpcpp.h"
+
+namespace kiln {
+
+// What people set the three by: KILN_TLS_CERT, KILN_TLS_KEY, KILN_TLS_CA.
+const TlsFiles& TlsVariables();
+
+// `address` as NormalAddress gives it. By a unix socket there is no TLS, whatever is named. INVALID_ARGUMENT,
+// which says what to name, where another host is to be reached without, or one or two of the three are
+// missing.
+absl::Status CheckTls(absl::string_view address, const TlsFiles& files, const TlsFiles& names);
+
+// Not connected yet. INVALID_ARGUMENT as above; FAILED_PRECONDITION, which names the file, where one is not
+// good.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> NewChannel(const std::string& address, const TlsFiles& files,
+                                                          const TlsFiles& names, int message_bytes_max);
+
+// UNAVAILABLE where nobody answers in time. UNAUTHENTICATED, at once, where one side does not believe the
+// other's certificate, as far as gRPC's words tell.
+absl::Status Connect(const std::shared_ptr<grpc::Channel>& channel, const std::string& address,
+                     MonotonicTime deadline);
+
+// Why the last connection failed, in gRPC's words; empty where there is one.
+std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel);
+
+// A deadline of gRPC's that nobody moves who sets the wall's clock.
+gpr_timespec GrpcDeadline(MonotonicTime deadline);
+
+}  // namespace kiln
