@@ -319,12 +319,12 @@ absl::Status FlightTable::CheckQuota(const Flight& flight) const {
       *until, kPushbackQuotaSecondsMax);
 }
 
-// What its compile takes of workers, by what others took: a graph that is smaller takes less, and of one that
-// is larger no more is said.
+// What its compile takes of workers, by what others of its tenant and class took: a graph that is smaller
+// takes less, and of one that is larger no more is said.
 double FlightTable::SecondsOf(const Flight& flight) const {
-  const double bytes = static_cast<double>(flight.request->bytes);
-  const double part = compile_bytes_.value() > 0 ? std::min(1.0, bytes / compile_bytes_.value()) : 1;
-  return compile_seconds_.value() * part;
+  const Caller caller = CallerOf(flight);
+  const double bytes = static_cast<double>(flight.request->bytes), typical = compile_bytes_of_.Of(caller);
+  return compile_seconds_of_.Of(caller) * (typical > 0 ? std::min(1.0, bytes / typical) : 1);
 }
 
 // Who would not be served in time is told so now, and not when its time is over.
@@ -354,12 +354,13 @@ absl::Status FlightTable::CheckAtFront(const Flight& flight, TaskQueue::Kind kin
     return CheckQueued(flight);
   }
   if (IsFirstBegun(flight)) return absl::OkStatus();
-  double seconds = tasks_.Typical(kind);
+  const Caller caller = CallerOf(flight);
+  double seconds = tasks_.Typical(kind, caller);
   for (const TaskId id : flight.waiting) {
     const TaskQueue::Kind other = doing_.at(id).task.kind;
-    if (other != TaskQueue::Kind::kTune) seconds += tasks_.Typical(other);
+    if (other != TaskQueue::Kind::kTune) seconds += tasks_.Typical(other, caller);
   }
-  return CheckTime(flight, tasks_.SecondsOfNext(CallerOf(flight), seconds));
+  return CheckTime(flight, tasks_.SecondsOfNext(caller, seconds));
 }
 
 absl::Status FlightTable::CheckQueued(const Flight& flight) const {
@@ -430,7 +431,7 @@ void FlightTable::Push(Flight& flight, const std::vector<FlightTask>& tasks) {
     pushed.program = flight.request->program;
     pushed.urgent = task.urgent;
     if (flight.state == State::kQueued)
-      pushed.brings = std::max(0.0, SecondsOf(flight) - tasks_.Typical(task.kind));
+      pushed.brings = std::max(0.0, SecondsOf(flight) - tasks_.Typical(task.kind, pushed.caller));
     const TaskId id = tasks_.Push(std::move(pushed));
     flight.waiting.insert(id);
     doing_[id] = {flight.id, task};
@@ -564,7 +565,9 @@ void FlightTable::Progress(FlightId id, absl::string_view phase, FlightEventPtr 
 
 void FlightTable::Made(Flight& flight, std::shared_ptr<const Artifact> artifact, uint32_t workers_lost) {
   compile_seconds_.Add(flight.worker_seconds);
-  compile_bytes_.Add(static_cast<double>(flight.request->bytes));
+  const Caller caller = CallerOf(flight);
+  compile_seconds_of_.Add(caller, flight.worker_seconds);
+  compile_bytes_of_.Add(caller, static_cast<double>(flight.request->bytes));
   flight.state = State::kStoring;
   flight.artifact = std::move(artifact);
   flight.done = DoneEvent(flight.artifact->signed_manifest, /*durable=*/false, workers_lost);

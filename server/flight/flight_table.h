@@ -24,9 +24,10 @@
 // refused is, before it uploads, again when it is its turn, and while it is queued for that:
 // - whose tenant has used its quota of the hour (hourly_quotas.h): what has begun goes on;
 // - who would not have its program before its deadline, while there is other work to be done: by the time
-//   that compiles took lately and the tenant's share of the workers, an estimate that errs on the short side.
-// Which task runs next is fair to tenants and
-// their jobs (task_queue.h). A flight is background while all that have joined it are.
+//   that its tenant's compiles of its class took lately and the tenant's share of the workers, an estimate
+//   that errs on the short side.
+// Which task runs next is fair to tenants and their jobs (task_queue.h). A flight is background while all
+// that have joined it are.
 //
 // A caller gets events, and at the very last one End. Its status is about the call: RESOURCE_EXHAUSTED (no
 // place), UNAVAILABLE (stopping), DEADLINE_EXCEEDED, NOT_FOUND (attach), what its upload said; what became of
@@ -60,6 +61,7 @@
 #include "server/schedule/fair_queue.h"
 #include "server/schedule/hourly_quotas.h"
 #include "server/schedule/recent_mean.h"
+#include "server/schedule/recent_means.h"
 #include "server/schedule/task_queue.h"
 
 namespace kiln {
@@ -309,8 +311,9 @@ class FlightTable {
   uint64_t graphs_bytes_ = 0;
   absl::btree_map<std::string, Placed> placed_;  // by tenant
   HourlyQuotas quotas_;
-  RecentMean compile_seconds_;  // of workers, for one flight; 0: none was made yet
-  RecentMean compile_bytes_;    // of its request
+  RecentMean compile_seconds_;      // of workers, for one flight; 0: none was made yet
+  RecentMeans compile_seconds_of_;  // likewise, for each tenant and class
+  RecentMeans compile_bytes_of_;    // of their requests
   bool draining_ = false;
 };
 

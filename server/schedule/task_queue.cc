@@ -6,8 +6,8 @@
 namespace kiln {
 
 TaskQueue::TaskQueue(const Options& options)
-    : seconds_{RecentMean(options.plan_seconds), RecentMean(options.emit_seconds),
-               RecentMean(options.tune_seconds)} {
+    : seconds_{RecentMeans(options.plan_seconds), RecentMeans(options.emit_seconds),
+               RecentMeans(options.tune_seconds)} {
   workers_.count = options.workers;
   gpus_.count = options.gpus;
 }
@@ -19,7 +19,7 @@ TaskQueue::TaskId TaskQueue::Push(Task task) {
   if (task.urgent) {
     servers.urgent.push_back(id);
   } else {
-    charged = std::max(Typical(task.kind), FairQueue::kSecondsMin);
+    charged = std::max(Typical(task.kind, task.caller), FairQueue::kSecondsMin);
     PushFair(id, task, charged);
   }
   waiting_.emplace(id, Known{std::move(task), charged});
@@ -83,7 +83,7 @@ void TaskQueue::Ended(TaskId id, double seconds, bool typical) {
   } else {
     servers.queue.Correct(ended.task.caller, seconds - ended.charged);
   }
-  if (typical) seconds_[static_cast<size_t>(ended.task.kind)].Add(seconds);
+  if (typical) seconds_[static_cast<size_t>(ended.task.kind)].Add(ended.task.caller, seconds);
 }
 
 double TaskQueue::SecondsOfNew(const Caller& caller, double seconds) const {
@@ -91,7 +91,11 @@ double TaskQueue::SecondsOfNew(const Caller& caller, double seconds) const {
 }
 
 double TaskQueue::SecondsOfNext(const Caller& caller, double seconds) const {
-  const double urgent = static_cast<double>(workers_.urgent.size()) * Typical(Kind::kEmit);
+  double urgent = 0;
+  for (const TaskId id : workers_.urgent) {
+    const Task& task = waiting_.at(id).task;
+    urgent += Typical(task.kind, task.caller);
+  }
   return (urgent + workers_.queue.SecondsToServe(caller, seconds)) / static_cast<double>(workers_.count);
 }
 

@@ -3,7 +3,8 @@
 // what waits holds neither.
 //
 // Urgent tasks go first: a leased GPU idles for them. They are charged all the same, and so is what was
-// stopped. Estimates are what tasks of a kind took lately; each is set right by what it did take. A class
+// stopped. Estimates are what tasks of a kind took its tenant lately, by class; each is set right by what it
+// did take. A class
 // orders what waits of one tenant; no other tenant's share depends on it.
 //
 // No threads, no clock: whoever owns it locks it. Limits: who pushes bounds what waits.
@@ -16,7 +17,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "server/schedule/fair_queue.h"
-#include "server/schedule/recent_mean.h"
+#include "server/schedule/recent_means.h"
 
 namespace kiln {
 
@@ -57,8 +58,10 @@ class TaskQueue {
   // job, or of what is next in it.
   double SecondsOfNew(const Caller& caller, double seconds) const;
   double SecondsOfNext(const Caller& caller, double seconds) const;
-  // What a task of the kind took lately.
-  double Typical(Kind kind) const { return seconds_[static_cast<size_t>(kind)].value(); }
+  // What a task of the kind took lately that was the caller's tenant's, in its class.
+  double Typical(Kind kind, const Caller& caller) const {
+    return seconds_[static_cast<size_t>(kind)].Of(caller);
+  }
   size_t waiting_for_workers() const { return workers_.waiting(); }
   size_t waiting_for_gpus() const { return gpus_.waiting(); }
   size_t workers_busy() const { return workers_.busy; }
@@ -80,7 +83,7 @@ class TaskQueue {
   void PushFair(TaskId id, const Task& task, double charged);
   std::optional<TaskId> TakeFor(Servers& servers);
 
-  RecentMean seconds_[3];  // by kind
+  RecentMeans seconds_[3];  // by kind
   Servers workers_;
   Servers gpus_;
   absl::flat_hash_map<TaskId, Known> waiting_;

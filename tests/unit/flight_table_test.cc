@@ -24,6 +24,11 @@ struct Listener final : public Subscriber {
   std::optional<absl::Status> ended;
 };
 
+struct Whose {
+  std::string tenant = "red";
+  Caller::Class work_class = Caller::Class::kInteractive;
+};
+
 class FlightTableTest : public ::testing::Test, public Workers, public FlightStore {
  protected:
   FlightTableTest() {
@@ -33,21 +38,30 @@ class FlightTableTest : public ::testing::Test, public Workers, public FlightSto
     options.new_job_id = [this] { return absl::StrCat("job ", ++jobs_); };
     table_ = std::make_unique<FlightTable>(std::move(options), &clock_, this, this);
   }
-  void Start(TaskId, FlightId, FlightRequestPtr, const FlightTask&) override {}
+  void Start(TaskId task, FlightId flight, FlightRequestPtr, const FlightTask&) override {
+    task_ = task;
+    running_ = flight;
+  }
   void Stop(FlightId) override {}
   void Look(FlightId flight, const std::string&, const std::string&) override { looked_ = flight; }
   void Write(FlightId, std::shared_ptr<const Artifact>) override {}
 
   // Of a graph that it says has `graph_bytes`; the header has ten.
   std::shared_ptr<Listener> Compile(CallId id, const std::string& key, uint64_t graph_bytes) {
+    return Compile(id, key, graph_bytes, {}, std::nullopt);
+  }
+  std::shared_ptr<Listener> Compile(CallId id, const std::string& key, uint64_t graph_bytes, Whose whose,
+                                    std::optional<std::chrono::seconds> waits) {
     auto listener = std::make_shared<Listener>();
     FlightRequest request;
-    request.ns = request.caller.tenant = "red";
+    request.ns = request.caller.tenant = whose.tenant;
     request.compile_key = key;
     request.bytes = 10 + graph_bytes;
     request.graph_bytes = graph_bytes;
     FlightCall call;
     call.subscriber = listener;
+    call.work_class = whose.work_class;
+    if (waits.has_value()) call.deadline = clock_.Now() + *waits;
     table_->Compile(id, std::move(request), std::move(call));
     FindNothing();
     return listener;
@@ -60,8 +74,20 @@ class FlightTableTest : public ::testing::Test, public Workers, public FlightSto
     if (looked_ != 0) table_->Looked(std::exchange(looked_, 0), std::make_shared<const KnownKey>());
   }
 
+  // A compile that is its plan's alone.
+  void CompileIn(double seconds) {
+    const FlightId flight = running_;
+    table_->Ended(task_, seconds, /*typical=*/true);
+    FlightNext next;
+    next.outcome = std::make_shared<const Artifact>();
+    table_->Advanced(flight, next);
+    table_->Stored(flight, absl::OkStatus());
+  }
+
   StillClock clock_;
   FlightId looked_ = 0;
+  TaskId task_ = 0;  // the last that was started, and its flight
+  FlightId running_ = 0;
   int jobs_ = 0;
   std::unique_ptr<FlightTable> table_;
 };
@@ -89,6 +115,28 @@ TEST_F(FlightTableTest, ChargesWhatWasSaidOnce) {
   Upload(1, 600);
   EXPECT_EQ(table_->graphs_bytes(), 610u);
   table_->Cancel(1);
+}
+
+// What a tenant's programs of a class took is said of these alone.
+TEST_F(FlightTableTest, LongProgramsOfOneRefuseNoShortOnesOfAnother) {
+  const std::chrono::seconds waits(10);
+  const Whose background{"red", Caller::Class::kBackground};
+  Compile(1, "first", 10, background, std::nullopt);
+  Upload(1, 10);
+  CompileIn(100);
+  // One at work and one that waits: there is a queue.
+  for (const CallId call : {2, 3}) {
+    Compile(call, absl::StrCat("key ", call), 10, background, std::nullopt);
+    Upload(call, 10);
+  }
+  const auto refused = [&](CallId call, const Whose& whose) {
+    const auto listener = Compile(call, absl::StrCat("key ", call), 10, whose, waits);
+    return listener->ended.has_value() && absl::IsResourceExhausted(*listener->ended);
+  };
+  EXPECT_TRUE(refused(4, background));
+  EXPECT_FALSE(refused(5, {"red", Caller::Class::kInteractive}));
+  EXPECT_FALSE(refused(6, {"blue", Caller::Class::kBackground}));
+  EXPECT_FALSE(refused(7, {"blue", Caller::Class::kInteractive}));
 }
 
 }  // namespace

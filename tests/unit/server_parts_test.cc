@@ -33,6 +33,7 @@
 #include "server/schedule/clock.h"
 #include "server/schedule/fair_queue.h"
 #include "server/schedule/hourly_quotas.h"
+#include "server/schedule/recent_means.h"
 #include "server/schedule/strand.h"
 #include "server/schedule/task_queue.h"
 #include "server/schedule/thread_executor.h"
@@ -612,8 +613,25 @@ TEST(TaskQueue, TheFirstOnesSayWhatIsTypical) {
     ASSERT_EQ(queue.Take(), id);
     queue.Ended(id, seconds, /*typical=*/true);
   }
-  EXPECT_DOUBLE_EQ(queue.Typical(TaskQueue::Kind::kEmit), 3);
-  EXPECT_DOUBLE_EQ(queue.Typical(TaskQueue::Kind::kPlan), TaskQueue::Options().plan_seconds);
+  const auto typical = [&queue](TaskQueue::Kind kind, const Caller& of) { return queue.Typical(kind, of); };
+  const Caller background{"t", "", Caller::Class::kBackground};
+  EXPECT_DOUBLE_EQ(typical(TaskQueue::Kind::kEmit, {"t", "any job"}), 3);
+  // Nothing is said of what is none of these.
+  EXPECT_DOUBLE_EQ(typical(TaskQueue::Kind::kPlan, {"t"}), TaskQueue::Options().plan_seconds);
+  EXPECT_DOUBLE_EQ(typical(TaskQueue::Kind::kEmit, {"u"}), TaskQueue::Options().emit_seconds);
+  EXPECT_DOUBLE_EQ(typical(TaskQueue::Kind::kEmit, background), TaskQueue::Options().emit_seconds);
+}
+
+TEST(RecentMeans, ThoseThatCameLastAreKept) {
+  RecentMeans means(1);
+  means.Add({"first"}, 5);
+  means.Add({"second"}, 5);
+  for (size_t i = 0; i < RecentMeans::kKept - 2; ++i) means.Add({absl::StrCat("tenant ", i)}, 2);
+  means.Add({"first"}, 7);
+  means.Add({"one more"}, 3);
+  EXPECT_DOUBLE_EQ(means.Of({"first"}), 6);
+  EXPECT_DOUBLE_EQ(means.Of({"second"}), 1);
+  EXPECT_DOUBLE_EQ(means.Of({"one more"}), 3);
 }
 
 TEST(HourlyQuotas, WhatWasTakenCountsForAnHour) {
