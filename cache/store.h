@@ -56,7 +56,8 @@ class Store {
   // Evicts until the live entries have at most so many bytes, and returns when the disk has them back.
   virtual absl::Status EvictTo(uint64_t live_bytes) = 0;
   virtual StoreStatistics statistics() const = 0;
-  // Reads every entry from disk and checks it; `repair` takes the damaged out (kilnctl verify).
+  // Reads every entry from disk and checks it; `repair` takes the damaged out (kilnctl verify). CANCELLED
+  // when `gone`, asked before each, says so.
   struct VerifyResult {
     uint64_t entries = 0;
     uint64_t objects = 0;
@@ -64,7 +65,7 @@ class Store {
     uint64_t missing = 0;  // objects that a manifest or kernel names and nobody holds
     std::vector<std::string> details;
   };
-  virtual absl::StatusOr<VerifyResult> Verify(bool repair) = 0;
+  virtual absl::StatusOr<VerifyResult> Verify(bool repair, const std::function<bool()>& gone) = 0;
 };
 
 }  // namespace kiln

@@ -68,8 +68,8 @@ class StoreChain : public Store {
   void OnEvicted(EvictionListener listener) override { evicting_->AddListener(std::move(listener)); }
   absl::Status EvictTo(uint64_t live_bytes) override { return evicting_->EvictTo(live_bytes); }
   StoreStatistics statistics() const override;
-  absl::StatusOr<VerifyResult> Verify(bool repair) override {
-    return VerifyEntries(*catalog_, verifying_, repair);
+  absl::StatusOr<VerifyResult> Verify(bool repair, const std::function<bool()>& gone) override {
+    return VerifyEntries(*catalog_, verifying_, repair, gone);
   }
 
  private:

@@ -36,14 +36,15 @@ absl::Status CheckReferences(const EntryId& id, VerifyingStore* store, Store::Ve
 
 }  // namespace
 
-absl::StatusOr<Store::VerifyResult> VerifyEntries(const Catalog& catalog, VerifyingStore* store,
-                                                  bool repair) {
+absl::StatusOr<Store::VerifyResult> VerifyEntries(const Catalog& catalog, VerifyingStore* store, bool repair,
+                                                  const std::function<bool()>& gone) {
   Store::VerifyResult result;
   for (size_t i = 0; i < kEntryKinds; ++i) {
     EntryKind kind = static_cast<EntryKind>(i);
     if (kind == EntryKind::kUses) continue;
     KILN_ASSIGN_OR_RETURN(std::vector<CatalogEntry> entries, catalog.Scan(kind, ""));
     for (const CatalogEntry& entry : entries) {
+      if (gone()) return absl::CancelledError("the caller has gone");
       ++(kind == EntryKind::kObject ? result.objects : result.entries);
       absl::Status checked = store->Check(entry.id);
       if (absl::IsDataLoss(checked)) {

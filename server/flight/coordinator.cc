@@ -260,15 +260,27 @@ void Coordinator::CountWork(int more) {
   at_work_ += static_cast<size_t>(more);
 }
 
-void Coordinator::Submit(const Caller& caller, WorkerTask task) {
+uint64_t Coordinator::Submit(const Caller& caller, WorkerTask task) {
+  const uint64_t number = ++last_chore_;
   auto submitted = std::make_shared<WorkerTask>(std::move(task));  // std::function copies
-  strand_->Post([this, caller, submitted] {
+  strand_->Post([this, number, caller, submitted] {
     if (closing_) {
       submitted->done({absl::CancelledError("the daemon stops"), {}, false});
       return;
     }
-    chores_[++last_chore_] = std::move(*submitted);
-    table_.Chore(last_chore_, caller);
+    chores_[number] = std::move(*submitted);
+    table_.Chore(number, caller);
+  });
+  return number;
+}
+
+void Coordinator::Withdraw(uint64_t number) {
+  strand_->Post([this, number] {
+    const auto found = chores_.find(number);
+    if (found == chores_.end()) return;
+    table_.Withdraw(number);
+    const WorkerTask withdrawn = std::move(chores_.extract(found).mapped());
+    withdrawn.done({absl::CancelledError("nobody waits for the answer"), {}, false});
   });
 }
 

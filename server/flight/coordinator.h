@@ -67,8 +67,11 @@ class Coordinator final : public Workers, public FlightStore {
   void Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call);
   void Uploaded(CallId id, absl::StatusOr<GraphPtr> graph);
   void Cancel(CallId id);
-  // A task of no flight, in its turn. Its `done` is called once, on another thread.
-  void Submit(const Caller& caller, WorkerTask task);
+  // A task of no flight, in its turn. Its `done` is called once, on another thread. Returns the task's
+  // number.
+  uint64_t Submit(const Caller& caller, WorkerTask task);
+  // Where it still waits, its `done` says CANCELLED. Of one at work its `abandoned` decides.
+  void Withdraw(uint64_t number);
   // For what blocks: unpacking and hashing an upload, reading objects.
   void Work(std::function<void()> work) { disk_->Post(std::move(work)); }
 
@@ -125,13 +128,13 @@ class Coordinator final : public Workers, public FlightStore {
   StoredKeys keys_;
   FlightCompiler compiler_;
   std::atomic<CallId> last_call_{0};
+  std::atomic<uint64_t> last_chore_{0};
 
   // The strand's.
   FlightTable table_;
   absl::flat_hash_map<FlightId, CompilePtr> compiles_;
   absl::flat_hash_map<uint64_t, WorkerTask> chores_;  // that wait
-  uint64_t last_chore_ = 0;
-  bool closing_ = false;  // nothing starts any more
+  bool closing_ = false;                              // nothing starts any more
 
   absl::Mutex work_mutex_;
   size_t at_work_ ABSL_GUARDED_BY(work_mutex_) = 0;  // tasks started, and what they bring not yet taken in

@@ -456,6 +456,14 @@ void FlightTable::Chore(uint64_t number, const Caller& caller) {
   StartTasks();
 }
 
+void FlightTable::Withdraw(uint64_t number) {
+  const auto found = std::find_if(doing_.begin(), doing_.end(), [number](const auto& doing) {
+    return doing.second.flight == 0 && doing.second.task.number == number;
+  });
+  if (found == doing_.end() || !tasks_.Remove(found->first)) return;
+  doing_.erase(found);
+}
+
 void FlightTable::StartTasks() {
   while (const std::optional<TaskId> id = tasks_.Take()) {
     const Doing& doing = doing_.at(*id);

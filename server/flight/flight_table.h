@@ -182,6 +182,7 @@ class FlightTable {
   void Advanced(FlightId id, FlightNext next);
   void Asked(FlightId id, const std::vector<FlightTask>& tasks);  // by a task at work
   void Chore(uint64_t number, const Caller& caller);              // an emit for no flight: Start, then Ended
+  void Withdraw(uint64_t number);                                 // a chore that has not been started
   void Stored(FlightId id, const absl::Status& status);
   void Tick();  // at NextTick, or at any time
   std::optional<MonotonicTime> NextTick() const;

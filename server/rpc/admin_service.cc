@@ -8,7 +8,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/blocking_counter.h"
 #include "compiler/graph/caller_notes.h"
 #include "compiler/ir/print.h"
 #include "compiler/support/digest.h"
@@ -28,6 +27,7 @@ namespace {
 
 constexpr size_t kEntriesShownMax = 100'000;
 constexpr size_t kShowMax = 64;
+constexpr absl::Duration kGonePause = absl::Milliseconds(100);  // between two looks for the caller
 constexpr uint64_t kListingBytesMax = 64u << 20;
 
 uint64_t PackedBytes(const v1::Manifest& manifest) {
@@ -239,10 +239,30 @@ void AdminService::ShowKernels(const Found& found, v1::ShownEntry* shown) {
   }
 }
 
-void AdminService::AddListings(const grpc::CallbackServerContext& context, const v1::Target& target,
-                               v1::ShownEntry* shown) {
+// Tasks that workers do, and how many are not done yet.
+class AdminService::Tasks {
+ public:
+  explicit Tasks(size_t count) : left_(count) {}
+  void Done() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    --left_;
+  }
+  // Whether all were done in time.
+  bool Wait(absl::Duration limit) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(+[](size_t* left) { return *left == 0; }, &left_), limit);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  size_t left_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::Status AdminService::AddListings(const grpc::CallbackServerContext& context, const v1::Target& target,
+                                       v1::ShownEntry* shown) {
   std::vector<WorkerResult> results(shown->kernels_size());
-  absl::BlockingCounter left(shown->kernels_size());
+  Tasks tasks(results.size());
+  std::vector<uint64_t> submitted;
   Caller caller;
   caller.job = "kilnctl";
   caller.work_class = Caller::Class::kBackground;
@@ -251,7 +271,7 @@ void AdminService::AddListings(const grpc::CallbackServerContext& context, const
     absl::StatusOr<std::string> loops = ReadObject(kernel.loop_ir());
     if (!loops.ok()) {
       results[i].status = loops.status();
-      left.DecrementCount();
+      tasks.Done();
       continue;
     }
     WorkerTask task;
@@ -262,14 +282,19 @@ void AdminService::AddListings(const grpc::CallbackServerContext& context, const
     *request->mutable_notes()->mutable_sources() = shown->kernels(i).sources();
     request->set_want_listing(true);
     task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
-    task.abandoned = [&context] { return context.IsCancelled(); };
-    task.done = [&left, result = &results[i]](WorkerResult finished) {
+    task.abandoned = Gone(context);
+    task.done = [&tasks, result = &results[i]](WorkerResult finished) {
       *result = std::move(finished);
-      left.DecrementCount();
+      tasks.Done();
     };
-    coordinator_->Submit(caller, std::move(task));
+    submitted.push_back(coordinator_->Submit(caller, std::move(task)));
   }
-  left.Wait();
+  while (!tasks.Wait(kGonePause)) {
+    if (!context.IsCancelled()) continue;
+    for (const uint64_t task : submitted) coordinator_->Withdraw(task);
+    tasks.Wait(absl::InfiniteDuration());
+  }
+  if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
   for (int i = 0; i < shown->kernels_size(); ++i) {
     v1::ShownKernel* kernel = shown->mutable_kernels(i);
     const v1::EmitReply& reply = results[i].reply.emit_reply();
@@ -281,6 +306,7 @@ void AdminService::AddListings(const grpc::CallbackServerContext& context, const
       kernel->set_listing(reply.listing());
     }
   }
+  return absl::OkStatus();
 }
 
 absl::Status AdminService::AnswerShow(const grpc::CallbackServerContext& context,
@@ -299,7 +325,7 @@ absl::Status AdminService::AnswerShow(const grpc::CallbackServerContext& context
     v1::ShownEntry* shown = reply->add_entries();
     *shown->mutable_info() = Describe(match);
     ShowKernels(match, shown);
-    if (request.listings()) AddListings(context, match.manifest.target(), shown);
+    if (request.listings()) KILN_RETURN_IF_ERROR(AddListings(context, match.manifest.target(), shown));
     *shown->mutable_manifest() = std::move(match.manifest);
     *shown->mutable_sections() = std::move(match.sections);
     *shown->mutable_notes() = std::move(match.notes);
@@ -309,9 +335,9 @@ absl::Status AdminService::AnswerShow(const grpc::CallbackServerContext& context
   return absl::OkStatus();
 }
 
-absl::Status AdminService::AnswerVerify(const grpc::CallbackServerContext&, const v1::VerifyRequest& request,
-                                        v1::VerifyReply* reply) {
-  absl::StatusOr<Store::VerifyResult> result = store_->Verify(request.repair());
+absl::Status AdminService::AnswerVerify(const grpc::CallbackServerContext& context,
+                                        const v1::VerifyRequest& request, v1::VerifyReply* reply) {
+  absl::StatusOr<Store::VerifyResult> result = store_->Verify(request.repair(), Gone(context));
   if (!result.ok()) return result.status();
   reply->set_entries(result->entries);
   reply->set_objects(result->objects);

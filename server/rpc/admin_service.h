@@ -1,6 +1,7 @@
 // The Admin service (proto/kiln/v1/admin.proto), for kilnctl. It reads the store through the same
 // chain as everybody else and never shows an entry that does not parse as its key says. Listings are in
-// no store: workers make them anew from the stored loop IR, and only of the code that is stored.
+// no store: workers make them anew from the stored loop IR, and only of the code that is stored. Whoever goes
+// is worked for no more.
 // Thread-safe.
 #pragma once
 
@@ -102,6 +103,10 @@ class AdminService final : public v1::Admin::CallbackService {
     }
     auto scope = std::make_shared<CallScope>(stats_);  // copied into the work, which is a std::function
     threads_->Post([this, context, request, reply, answer, call, scope] {
+      if (context->IsCancelled()) {
+        call->Finish(ToGrpc(absl::CancelledError("the caller has gone")));
+        return;
+      }
       call->Finish(ToGrpc((this->*answer)(*context, *request, reply)));
     });
     return call;
@@ -140,9 +145,11 @@ class AdminService final : public v1::Admin::CallbackService {
   absl::Status RemoveAll(const grpc::CallbackServerContext& context, v1::RemoveReply* reply);
   v1::EntryInfo Describe(const Found& found) const;
   void ShowKernels(const Found& found, v1::ShownEntry* shown);
-  // Emits the entry's kernels again and sets their listings, or texts that say why there is none.
-  void AddListings(const grpc::CallbackServerContext& context, const v1::Target& target,
-                   v1::ShownEntry* shown);
+  // Emits the entry's kernels again and sets their listings, or texts that say why there is none. CANCELLED
+  // when the caller has gone.
+  class Tasks;
+  absl::Status AddListings(const grpc::CallbackServerContext& context, const v1::Target& target,
+                           v1::ShownEntry* shown);
   absl::StatusOr<std::string> ReadObject(const v1::ObjectRef& ref);
 
   const v1::Config config_;

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "grpcpp/grpcpp.h"
@@ -86,6 +88,44 @@ void LeaveInTheMiddle(TestDaemon& daemon, int i) {
     ASSERT_EQ(call.End().error_code(), grpc::RESOURCE_EXHAUSTED);
     absl::SleepFor(absl::Milliseconds(20));
   }
+}
+
+grpc::Status Ask(TestDaemon& daemon, absl::Duration limit) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(limit));
+  v1::StatusReply reply;
+  return daemon.admin().Status(&context, {}, &reply);
+}
+
+// kilnd has two threads for what people ask.
+TEST(Cancellation, WhatPeopleAskedEndsWithThem) {
+  TestDaemon daemon("", {}, "", /*workers=*/1);
+  const CompileResult shown = daemon.Compile("name shown\nkernels 3");
+  ASSERT_TRUE(shown.done);
+  std::thread busy([&] { daemon.Compile("hang", {}, absl::Seconds(12)); });
+  const absl::Cleanup join = [&] { busy.join(); };
+  ASSERT_TRUE(Eventually([&] {
+    v1::StatusReply reply;
+    grpc::ClientContext context;
+    return daemon.admin().Status(&context, {}, &reply).ok() && reply.workers_busy() == 1;
+  }));
+  std::vector<std::thread> people;
+  for (int i = 0; i < 2; ++i) {
+    people.emplace_back([&] {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(4));
+      v1::ShowRequest request;
+      request.set_key_prefix(absl::BytesToHexString(shown.manifest.compile_key()));
+      request.set_listings(true);
+      v1::ShowReply reply;
+      EXPECT_EQ(daemon.admin().Show(&context, request, &reply).error_code(), grpc::DEADLINE_EXCEEDED);
+    });
+  }
+  absl::SleepFor(absl::Seconds(1));
+  // The control: they wait for the worker, and hold both threads.
+  EXPECT_EQ(Ask(daemon, absl::Seconds(1)).error_code(), grpc::DEADLINE_EXCEEDED);
+  for (std::thread& person : people) person.join();
+  EXPECT_EQ(Ask(daemon, absl::Seconds(4)).error_code(), grpc::OK) << "the worker is busy for longer";
 }
 
 TEST(Cancellation, LeavesNoWorkNoProcessAndNoPlaceBehind) {

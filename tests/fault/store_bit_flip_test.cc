@@ -103,7 +103,7 @@ class StoreBitFlipTest : public testing::Test {
     // What was lost can be put anew.
     if (!no_verify) {
       ASSERT_TRUE(store->artifacts().Put(entries_).ok());
-      auto verified = store->Verify(false);
+      auto verified = store->Verify(false, [] { return false; });
       ASSERT_TRUE(verified.ok()) << verified.status();
       EXPECT_EQ(verified->corrupt, 0u);
       EXPECT_EQ(verified->missing, 0u);

@@ -55,7 +55,7 @@ Outcome ServeWithin(uint64_t level) {
       EXPECT_TRUE(!value.ok() || **value == *entry.value);
     }
   }
-  const auto verified = (*store)->Verify(false);
+  const auto verified = (*store)->Verify(false, [] { return false; });
   EXPECT_TRUE(verified.ok()) << verified.status();
   EXPECT_EQ(verified->corrupt, 0u);
   EXPECT_EQ(verified->missing, 0u);

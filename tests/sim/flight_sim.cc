@@ -237,6 +237,10 @@ Outcome World::Run() {
   for (uint64_t number = 1; number <= 6; ++number) {
     At(draw_.Upto(milliseconds(300)),
        [this, number] { Give(Input::kChore, State::kNone, [&] { table_->Chore(number, Caller()); }); });
+    // Before it comes, while it waits, at work or over.
+    if (!draw_.Chance(30)) continue;
+    At(draw_.Upto(milliseconds(300)),
+       [this, number] { Give(Input::kWithdraw, State::kNone, [&] { table_->Withdraw(number); }); });
   }
   if (draw_.Chance(10)) At(milliseconds(270) + draw_.Upto(milliseconds(130)), [this] { table_->Drain(); });
   while (!agenda_.empty() && outcome_.violation.empty()) {
@@ -865,10 +869,10 @@ void World::CheckAtRest() {
 }  // namespace
 
 const char* InputName(Input input) {
-  static constexpr const char* kNames[] = {"compile",    "debug",    "attach",   "uploaded", "upload-failed",
-                                           "cancel",     "looked",   "progress", "ended",    "advanced",
-                                           "asked",      "compiled", "refused",  "chore",    "stored",
-                                           "not-stored", "tick"};
+  static constexpr const char* kNames[] = {"compile", "debug",      "attach",   "uploaded", "upload-failed",
+                                           "cancel",  "looked",     "progress", "ended",    "advanced",
+                                           "asked",   "compiled",   "refused",  "chore",    "withdraw",
+                                           "stored",  "not-stored", "tick"};
   return kNames[static_cast<int>(input)];
 }
 

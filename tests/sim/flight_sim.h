@@ -30,11 +30,12 @@ enum class Input {
   kCompiled,
   kRefused,
   kChore,
+  kWithdraw,
   kStored,
   kNotStored,
   kTick,
 };
-inline constexpr int kInputs = 17;
+inline constexpr int kInputs = 18;
 inline constexpr int kStates = 8;
 const char* InputName(Input input);
 

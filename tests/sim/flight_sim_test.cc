@@ -46,7 +46,8 @@ bool CanMeet(Input input, State state) {
     case Input::kAsked:
     case Input::kCompiled:
     case Input::kRefused: return is({State::kRunning, State::kDying});
-    case Input::kChore: return is({State::kNone});
+    case Input::kChore:
+    case Input::kWithdraw: return is({State::kNone});
     case Input::kStored:
     case Input::kNotStored: return is({State::kStoring});
   }

@@ -980,11 +980,15 @@ TEST(NewStoreTest, VerifyFindsDamageAndRepairs) {
   auto store = NewStore(Config(directory.path()));
   ASSERT_TRUE(store.ok());
   ASSERT_TRUE((*store)->artifacts().Put(batch).ok());
-  auto clean = (*store)->Verify(false);
+  auto clean = (*store)->Verify(false, [] { return false; });
   ASSERT_TRUE(clean.ok());
   EXPECT_EQ(clean->objects, 3u);
   EXPECT_EQ(clean->entries, 5u);
   EXPECT_EQ(clean->corrupt + clean->missing, 0u);
+  int asked = 0;
+  EXPECT_EQ((*store)->Verify(false, [&asked] { return ++asked == 3; }).status().code(),
+            StatusCode::kCancelled);
+  EXPECT_EQ(asked, 3) << "it goes on after its caller";
   store->reset();
   {
     auto engine = RocksdbStore::Open(Options(directory.path()));
@@ -995,9 +999,9 @@ TEST(NewStoreTest, VerifyFindsDamageAndRepairs) {
   }
   store = NewStore(Config(directory.path()));
   ASSERT_TRUE(store.ok());
-  EXPECT_EQ((*store)->Verify(false)->corrupt, 1u);
-  EXPECT_EQ((*store)->Verify(true)->corrupt, 1u);
-  auto repaired = (*store)->Verify(false);
+  EXPECT_EQ((*store)->Verify(false, [] { return false; })->corrupt, 1u);
+  EXPECT_EQ((*store)->Verify(true, [] { return false; })->corrupt, 1u);
+  auto repaired = (*store)->Verify(false, [] { return false; });
   EXPECT_EQ(repaired->corrupt, 0u);
   EXPECT_EQ(repaired->missing, 2u);  // the manifest and the kernel name what is gone
   EXPECT_EQ((*store)->artifacts().Get(batch[6].id).status().code(), StatusCode::kNotFound);

@@ -59,7 +59,9 @@ class CountedStore : public Store {
   void SetCompiler(absl::string_view fingerprint) override { base_->SetCompiler(fingerprint); }
   absl::Status EvictTo(uint64_t live_bytes) override { return base_->EvictTo(live_bytes); }
   StoreStatistics statistics() const override { return base_->statistics(); }
-  absl::StatusOr<VerifyResult> Verify(bool repair) override { return base_->Verify(repair); }
+  absl::StatusOr<VerifyResult> Verify(bool repair, const std::function<bool()>& gone) override {
+    return base_->Verify(repair, gone);
+  }
 
  private:
   const std::unique_ptr<Store> base_;
