@@ -18,9 +18,9 @@
 namespace kiln {
 namespace {
 
-constexpr size_t kConnectionsOfWriter = 1;
+constexpr size_t kConnectionsOfWriterAndClaims = 2;
 constexpr uint64_t kBytesAtOnce = 8u << 20;
-constexpr absl::Duration kDeleteLimit = absl::Seconds(1);
+constexpr absl::Duration kCommandLimit = absl::Seconds(1);  // in the background
 
 // Takes a value out unless somebody has replaced it.
 constexpr char kDeleteField[] = R"(
@@ -57,10 +57,11 @@ absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options,
   RedisPool::Options pool;
   KILN_ASSIGN_OR_RETURN(pool.address, RedisAddress::Parse(options.address));
   pool.login = options.login;
-  pool.connections = kTierReaders + kConnectionsOfWriter;
+  pool.connections = kTierReaders + kConnectionsOfWriterAndClaims;
   const uint64_t write_bytes_max = options.write_bytes_max;
   std::unique_ptr<SharedTier> made(new SharedTier(std::move(options), signatures));
   KILN_ASSIGN_OR_RETURN(made->pool_, RedisPool::Create(std::move(pool)));
+  KILN_ASSIGN_OR_RETURN(made->claims_, TierClaims::Create(made->pool_.get(), made->options_.lookup_limit));
   KILN_ASSIGN_OR_RETURN(made->writer_, TierWriter::Create(write_bytes_max));
   return made;
 }
@@ -209,7 +210,7 @@ void SharedTier::Refuse(std::string name, std::string field, absl::string_view v
   command.emplace_back(value);
   writer_->Post(value.size(), [this, command = std::move(command)]() -> absl::Status {
     KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
-                          pool_->Run({command}, MonotonicAfter(kDeleteLimit)));
+                          pool_->Run({command}, MonotonicAfter(kCommandLimit)));
     return RedisError(*replies[0]);
   });
 }
@@ -229,6 +230,21 @@ void SharedTier::WriteRefusal(const std::string& ns, std::vector<Entry> entries)
   auto artifact = std::make_shared<TierArtifact>(pool_.get(), signatures_, ns, options_.unused_limit,
                                                  std::move(entries), nullptr);
   writer_->Post(bytes, [artifact] { return artifact->WriteRefusal(); });
+}
+
+// ---- Claims ----------------------------------------------------------------------------------
+
+void SharedTier::Claim(uint64_t id, const std::string& ns, const std::string& compile_key,
+                       std::function<void(TierClaims::Answer)> answer) {
+  claims_->Claim(id, TierName(ns, compile_key, "c"), std::move(answer));
+}
+
+void SharedTier::ReleaseAfterWrites(uint64_t id) {
+  if (claims_->IsOurs(id)) {
+    writer_->After([this, id] { claims_->Release(id); });
+  } else {
+    claims_->Release(id);  // what waits is answered no more
+  }
 }
 
 // ---- For people ------------------------------------------------------------------------------

@@ -28,6 +28,7 @@
 #include "absl/types/span.h"
 #include "cache/artifact_store.h"
 #include "cache/shared/redis_pool.h"
+#include "cache/shared/tier_claims.h"
 #include "cache/shared/tier_writer.h"
 #include "cache/signatures.h"
 #include "compiler/support/breaker.h"
@@ -74,6 +75,13 @@ class SharedTier {
                      std::function<void()> ended = nullptr);
   void WriteRefusal(const std::string& ns, std::vector<Entry> entries);
 
+  // See tier_claims.h.
+  void Claim(uint64_t id, const std::string& ns, const std::string& compile_key,
+             std::function<void(TierClaims::Answer)> answer);
+  void Release(uint64_t id) { claims_->Release(id); }
+  // When what was written before is in the tier, or never will be.
+  void ReleaseAfterWrites(uint64_t id);
+
   v1::TierStatus status() const;
 
  private:
@@ -97,8 +105,10 @@ class SharedTier {
   std::atomic<uint64_t> hits_{0};
   std::atomic<uint64_t> misses_{0};
   std::atomic<uint64_t> refused_{0};
+  // Each uses those before it.
   std::unique_ptr<RedisPool> pool_;
-  std::unique_ptr<TierWriter> writer_;  // before the pool, which it uses, ends
+  std::unique_ptr<TierClaims> claims_;
+  std::unique_ptr<TierWriter> writer_;
 };
 
 }  // namespace kiln

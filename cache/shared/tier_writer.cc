@@ -62,9 +62,11 @@ void TierWriter::Run() {
       queue_.pop_front();
       in_time = MayGoOn();
     }
-    const absl::Status status = in_time ? Write(job) : absl::CancelledError("the daemon stops");
-    (status.ok() ? written_ : dropped_).fetch_add(1, std::memory_order_relaxed);
-    if (!status.ok()) spdlog::warn("a write to the shared tier is dropped: {}", status.ToString());
+    if (job.write) {
+      const absl::Status status = in_time ? Write(job) : absl::CancelledError("the daemon stops");
+      (status.ok() ? written_ : dropped_).fetch_add(1, std::memory_order_relaxed);
+      if (!status.ok()) spdlog::warn("a write to the shared tier is dropped: {}", status.ToString());
+    }
     if (job.ended) job.ended();
     absl::MutexLock lock(&mutex_);
     bytes_ -= job.bytes;

@@ -33,6 +33,9 @@ class TierWriter {
   void Post(uint64_t bytes, std::function<absl::Status()> write, std::function<void()> ended = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Calls `ended` when what was posted before has been written or dropped.
+  void After(std::function<void()> ended) { Post(0, nullptr, std::move(ended)); }
+
   uint64_t written() const { return written_.load(std::memory_order_relaxed); }
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 

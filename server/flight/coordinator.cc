@@ -49,7 +49,7 @@ Coordinator::Coordinator(const v1::Config& config, const Signatures* signatures,
       tier_(tier == nullptr ? nullptr : std::make_unique<TierKeys>(tier, store)),
       keys_(store, tier_.get(), index, &clock_, signatures),
       compiler_(config, pool->hello().compiler_fingerprint(), signatures, &keys_, tuner, stats),
-      table_(TableOptions(config), &clock_, this, this) {}
+      table_(TableOptions(config), &clock_, this, this, tier == nullptr ? nullptr : this) {}
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Config& config,
                                                                  const Signatures* signatures, Store* store,
@@ -84,6 +84,12 @@ Coordinator::~Coordinator() {
   }
   gpus_ = nullptr;
   looks_ = nullptr;
+  if (tier_ != nullptr && strand_ != nullptr) {
+    // Those that wait are answered no more.
+    strand_->Run([this] {
+      for (const FlightId flight : claiming_) tier_->Release(flight);
+    });
+  }
   transfers_ = nullptr;
   // Made artifacts have become writes, which are finished.
   disk_ = nullptr;
@@ -304,32 +310,60 @@ void Coordinator::SayLooked(FlightId flight, KnownKeyPtr known, FlightTable::Whe
   });
 }
 
-// Whatever the tier does, the flight goes on: with what is known without it.
-bool Coordinator::LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
+void Coordinator::LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
                               KnownKeyPtr known) {
-  if (tier_ == nullptr || closing_) return false;
-  looks_->Post([this, flight, ns, compile_key, known, deadline = tier_->Deadline()] {
-    absl::StatusOr<SharedTier::Found> found = tier_->LookUp(ns, compile_key, deadline);
-    if (!found.ok()) {
+  if (closing_) return;
+  claiming_.insert(flight);
+  LookInTier(flight, {ns, compile_key}, known, /*claimed=*/false);
+}
+
+// Whatever the tier does, the flight goes on, with what is known without it.
+void Coordinator::LookInTier(FlightId flight, const TierKeys::Name& key, const KnownKeyPtr& known,
+                             bool claimed) {
+  looks_->Post([this, flight, key, known, claimed, deadline = tier_->Deadline()] {
+    absl::StatusOr<SharedTier::Found> found = tier_->LookUp(key, deadline);
+    if (found.ok()) {
+      TakeFromTier(flight, key, std::make_shared<SharedTier::Found>(*std::move(found)));
+    } else if (claimed || !absl::IsNotFound(found.status())) {
       SayLooked(flight, known, FlightTable::Where::kEverywhere);
-      return;
+    } else {
+      tier_->Claim(flight, key, [this, flight, key, known](TierClaims::Answer answer) {
+        // Whoever had it may have been done by the time that it became ours.
+        strand_->Post([this, flight, key, known, answer] {
+          if (closing_) return;
+          if (answer == TierClaims::Answer::kOurs) {
+            LookInTier(flight, key, known, /*claimed=*/true);
+          } else {
+            table_.Looked(flight, known, FlightTable::Where::kEverywhere);
+          }
+        });
+      });
     }
-    auto taken = std::make_shared<SharedTier::Found>(*std::move(found));  // std::function copies
-    transfers_->Post([this, flight, ns, compile_key, taken] {
-      const absl::Status status = tier_->Take(ns, std::move(*taken));
-      if (!status.ok()) spdlog::warn("take a key from the shared tier: {}", status.ToString());
-      keys_.Forget(compile_key);
-      SayLooked(flight, keys_.Load(ns, compile_key), FlightTable::Where::kEverywhere);
-    });
   });
-  return true;
+}
+
+void Coordinator::TakeFromTier(FlightId flight, const TierKeys::Name& key,
+                               std::shared_ptr<SharedTier::Found> found) {
+  transfers_->Post([this, flight, key, found] {
+    const absl::Status status = tier_->Take(key.ns, std::move(*found));
+    if (!status.ok()) spdlog::warn("take a key from the shared tier: {}", status.ToString());
+    keys_.Forget(key.compile_key);
+    // Where it was of no use to the flight's callers, the key is claimed.
+    SayLooked(flight, keys_.Load(key.ns, key.compile_key),
+              status.ok() ? FlightTable::Where::kHere : FlightTable::Where::kEverywhere);
+  });
+}
+
+void Coordinator::Over(FlightId flight) {
+  if (claiming_.erase(flight) > 0) tier_->ReleaseAfterWrites(flight);
 }
 
 void Coordinator::Write(FlightId flight, std::shared_ptr<const Artifact> artifact) {
   keys_.Announce(artifact);
+  claiming_.erase(flight);
   disk_->Post([this, flight, artifact = std::move(artifact)] {
     absl::Status stored = keys_.Put(artifact);
-    if (tier_ != nullptr) tier_->Offer(artifact);
+    if (tier_ != nullptr) tier_->Offer(artifact, flight);
     strand_->Post([this, flight, stored = std::move(stored)] { table_.Stored(flight, stored); });
   });
 }

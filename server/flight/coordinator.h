@@ -21,6 +21,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -42,7 +43,7 @@
 
 namespace kiln {
 
-class Coordinator final : public Workers, public FlightStore {
+class Coordinator final : public Workers, public FlightStore, public FlightClaims {
  public:
   // All outlive the coordinator. `tier` is nullptr where there is none. UNAVAILABLE where the system gives no
   // threads.
@@ -104,11 +105,15 @@ class Coordinator final : public Workers, public FlightStore {
   void Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) override;
   void Stop(FlightId flight) override;
   void Look(FlightId flight, const std::string& ns, const std::string& compile_key) override;
-  bool LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
+  void LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
                    KnownKeyPtr known) override;
+  void Over(FlightId flight) override;
   void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) override;
 
   void SayLooked(FlightId flight, KnownKeyPtr known, FlightTable::Where where);
+  // Into the tier: once before the key is claimed, and once when it is.
+  void LookInTier(FlightId flight, const TierKeys::Name& key, const KnownKeyPtr& known, bool claimed);
+  void TakeFromTier(FlightId flight, const TierKeys::Name& key, std::shared_ptr<SharedTier::Found> found);
   void CountHit(const KnownVariant& variant, const Caller& caller);
   using CompilePtr = std::shared_ptr<FlightCompile>;  // shared by the table's flight and its tasks at work
   CompilePtr CompileOf(FlightId flight, const FlightRequestPtr& request);
@@ -133,6 +138,7 @@ class Coordinator final : public Workers, public FlightStore {
   // The strand's.
   FlightTable table_;
   absl::flat_hash_map<FlightId, CompilePtr> compiles_;
+  absl::flat_hash_set<FlightId> claiming_;  // those whose claims end with them, and not with a write
   absl::flat_hash_map<uint64_t, WorkerTask> chores_;  // that wait
   bool closing_ = false;                              // nothing starts any more
 

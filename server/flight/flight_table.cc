@@ -35,11 +35,13 @@ const char* FlightStateName(FlightTable::State state) {
   return "?";
 }
 
-FlightTable::FlightTable(Options options, const Clock* clock, Workers* workers, FlightStore* store)
+FlightTable::FlightTable(Options options, const Clock* clock, Workers* workers, FlightStore* store,
+                         FlightClaims* claims)
     : options_(std::move(options)),
       clock_(clock),
       workers_(workers),
       store_(store),
+      claims_(claims),
       tasks_(options_.tasks),
       quotas_(options_.quotas) {}
 
@@ -141,9 +143,9 @@ void FlightTable::Looked(FlightId id, KnownKeyPtr known, Where where) {
     Erase(*flight);
   } else if (absl::Status refusal = RefusalOf(*known, clock_->WallNow()); !refusal.ok()) {
     EndFailed(*flight, refusal);
-  } else if (where == Where::kHere &&
-             store_->LookFurther(id, flight->request->ns, flight->request->compile_key, known)) {
-    return;
+  } else if (where == Where::kHere && claims_ != nullptr) {
+    flight->claims = true;
+    claims_->LookFurther(id, flight->request->ns, flight->request->compile_key, std::move(known));
   } else if (flight->request->graph == nullptr) {
     AwaitUpload(*flight);
   } else if (absl::Status room = TakePlace(*flight); !room.ok()) {
@@ -763,6 +765,7 @@ void FlightTable::Hide(const Flight& flight) {
 }
 
 void FlightTable::Erase(Flight& flight) {
+  if (flight.claims) claims_->Over(flight.id);
   SetDue(flight, std::nullopt);
   if (flight.state == State::kQueued) --queued_;
   if (flight.begun) --begun_;

@@ -1,7 +1,7 @@
 // Decides what happens to every call for a key, as a state machine: inputs come in one at a time, outputs go
 // to the small interfaces below, and there is no thread, lock, clock or file in it.
 //
-//   call → known of the store? answered
+//   call → known of the store, or of other daemons? answered
 //        → a flight of its key? joins it
 //        → else starts one:  looking → uploading → queued → running ⇄ waiting → storing → gone
 //
@@ -55,6 +55,7 @@
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/compile.pb.h"
 #include "server/build/artifact.h"
+#include "server/flight/flight_claims.h"
 #include "server/flight/flight_event.h"
 #include "server/flight/known_key.h"
 #include "server/schedule/clock.h"
@@ -133,12 +134,6 @@ class FlightStore {
  public:
   virtual ~FlightStore() = default;
   virtual void Look(FlightId flight, const std::string& ns, const std::string& compile_key) = 0;
-  // What the daemon's own store has was not enough. False: there is nowhere else to look; true: `Looked`
-  // comes again, with what others have besides.
-  virtual bool LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
-                           KnownKeyPtr known) {
-    return false;
-  }
   virtual void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) = 0;
 };
 
@@ -164,8 +159,9 @@ class FlightTable {
   };
   enum class State { kNone, kLooking, kUploading, kQueued, kRunning, kWaiting, kStoring, kDying };
 
-  // All outlive the table.
-  FlightTable(Options options, const Clock* clock, Workers* workers, FlightStore* store);
+  // All outlive the table. `claims` is nullptr for a daemon by itself.
+  FlightTable(Options options, const Clock* clock, Workers* workers, FlightStore* store,
+              FlightClaims* claims = nullptr);
 
   // ---- Inputs ----
   // Of `request` only the first caller's is kept: all that ask for a key ask for the same.
@@ -234,6 +230,7 @@ class FlightTable {
     FlightEventPtr done;
     bool place = false;
     bool begun = false;
+    bool claims = false;  // was looked up further
     uint32_t position = 0;
     std::string phase = "starting";                 // while it runs
     absl::btree_map<int, FlightEventPtr> progress;  // the last of each kind, for who joins later
@@ -297,6 +294,7 @@ class FlightTable {
   const Clock* const clock_;
   Workers* const workers_;
   FlightStore* const store_;
+  FlightClaims* const claims_;
 
   absl::flat_hash_map<FlightId, std::unique_ptr<Flight>> flights_;
   absl::flat_hash_map<std::string, FlightId> by_slot_;  // those that can be joined

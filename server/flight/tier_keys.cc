@@ -22,9 +22,8 @@ uint32_t RebuildMs(const std::vector<Entry>& entries) {
 
 }  // namespace
 
-absl::StatusOr<SharedTier::Found> TierKeys::LookUp(const std::string& ns, const std::string& compile_key,
-                                                   MonotonicTime deadline) {
-  KILN_ASSIGN_OR_RETURN(SharedTier::Found found, tier_->LookUp(ns, compile_key, deadline));
+absl::StatusOr<SharedTier::Found> TierKeys::LookUp(const Name& key, MonotonicTime deadline) {
+  KILN_ASSIGN_OR_RETURN(SharedTier::Found found, tier_->LookUp(key.ns, key.compile_key, deadline));
   std::vector<EntryId> ids;
   for (const Entry& entry : found.entries) ids.push_back(entry.id);
   for (const v1::ObjectRef& object : found.objects) ids.push_back({EntryKind::kObject, object.digest()});
@@ -54,10 +53,12 @@ absl::Status TierKeys::Take(const std::string& ns, SharedTier::Found found) {
   return store_->artifacts().Put(batch);
 }
 
-void TierKeys::Offer(const std::shared_ptr<const Artifact>& artifact) {
+void TierKeys::Offer(const std::shared_ptr<const Artifact>& artifact, uint64_t claim) {
   // With the artifact its holds live on: what it names is not evicted meanwhile.
-  tier_->WriteArtifact(artifact->ns, artifact->entries,
-                       [store = store_, artifact](const EntryId& id) { return store->inspection().Get(id); });
+  tier_->WriteArtifact(
+      artifact->ns, artifact->entries,
+      [store = store_, artifact](const EntryId& id) { return store->inspection().Get(id); },
+      [tier = tier_, claim] { tier->Release(claim); });
 }
 
 }  // namespace kiln

@@ -4,6 +4,7 @@
 // Thread-safe. LookUp and Take block, each within the tier's limits; the others return at once.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,15 +24,26 @@ class TierKeys {
 
   // When a look-up that begins now is over.
   MonotonicTime Deadline() const { return MonotonicAfter(tier_->lookup_limit()); }
+  struct Name {
+    std::string ns;
+    std::string compile_key;
+  };
   // What the tier has and the store lacks. NOT_FOUND: nothing.
-  absl::StatusOr<SharedTier::Found> LookUp(const std::string& ns, const std::string& compile_key,
-                                           MonotonicTime deadline);
+  absl::StatusOr<SharedTier::Found> LookUp(const Name& key, MonotonicTime deadline);
   // Fetches what that names, and puts all of it into the store; then it is known as what was compiled here
   // is. Its kernels are that program's alone: a record of one would be signed by who made it.
   absl::Status Take(const std::string& ns, SharedTier::Found found);
 
+  // As TierClaims'; a claim by this number ends with `Offer`, when the artifact is in the tier or never will
+  // be, or with `ReleaseAfterWrites`, when what was offered before is.
+  void Claim(uint64_t number, const Name& key, std::function<void(TierClaims::Answer)> answer) {
+    tier_->Claim(number, key.ns, key.compile_key, std::move(answer));
+  }
+  void Release(uint64_t number) { tier_->Release(number); }
+  void ReleaseAfterWrites(uint64_t number) { tier_->ReleaseAfterWrites(number); }
+
   // After the store has it, or has refused it.
-  void Offer(const std::shared_ptr<const Artifact>& artifact);
+  void Offer(const std::shared_ptr<const Artifact>& artifact, uint64_t claim);
   void OfferRefusal(const std::string& ns, const std::vector<Entry>& batch) {
     tier_->WriteRefusal(ns, batch);
   }

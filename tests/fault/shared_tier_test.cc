@@ -80,7 +80,7 @@ class SharedTierTest : public testing::Test {
     redis_ = std::make_unique<RedisServer>(std::move(flags));
     tier_ = Connect({});
     // All connections, so that none is made while a test has the server in trouble.
-    EXPECT_TRUE(Eventually([&] { return redis_->Clients() >= kTierReaders + 2; }));
+    EXPECT_TRUE(Eventually([&] { return redis_->Clients() >= kTierReaders + 3; }));
   }
   // Limits are those of a loaded machine, but for those that a test is about.
   std::unique_ptr<SharedTier> Connect(SharedTier::Options options) {

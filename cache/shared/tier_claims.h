@@ -1,0 +1,78 @@
+// Who of a cluster's daemons makes what all of them lack: a claim is a key that one daemon has set where
+// there was none, with an end that it puts off while it works. The others wait, and take over where the claim
+// lapses.
+//
+// Nothing correct rests on a claim: one that is lost, or believed by two, costs a compile that was not
+// needed. So a tier that does not answer, or holds a claim for longer than `kClaimPatience`, is told by
+// kNobodys: go on without.
+//
+// Threads: thread-safe; a thread of its own asks for all claims together, so that who waits holds none.
+// Answers come with a lock held: they return at once, and call nothing here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "cache/shared/redis_pool.h"
+#include "compiler/support/monotonic_time.h"
+
+namespace kiln {
+
+inline constexpr absl::Duration kClaimLife = absl::Seconds(10);
+inline constexpr absl::Duration kClaimPatience = absl::Minutes(2);
+
+class TierClaims {
+ public:
+  // `pool` outlives the claims and has a connection for them. UNAVAILABLE where the system gives no thread.
+  static absl::StatusOr<std::unique_ptr<TierClaims>> Create(RedisPool* pool, absl::Duration command_limit);
+  // Gives back what is held, where the tier answers.
+  ~TierClaims();
+
+  // kOurs: from now on until Release. kNobodys: the tier does not say.
+  enum class Answer { kOurs, kNobodys };
+  // `id` is the caller's, `name` the claim's key. One answer, or none once Release has returned; at once
+  // where it is ours already.
+  void Claim(uint64_t id, std::string name, std::function<void(Answer)> answer) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsOurs(uint64_t id) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // One that is not known is ignored.
+  void Release(uint64_t id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Held {
+    std::string name;
+    std::string token;  // whose it is
+    std::function<void(Answer)> answer;
+    bool ours = false;
+    bool released = false;
+    MonotonicTime next;  // when it is asked for, or put off
+    MonotonicTime patience;
+    absl::Duration pause;
+  };
+  TierClaims(RedisPool* pool, absl::Duration command_limit) : pool_(pool), command_limit_(command_limit) {}
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<uint64_t> Due() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void Ask(const std::vector<uint64_t>& due) ABSL_LOCKS_EXCLUDED(mutex_);
+  static RedisCommand CommandFor(const Held& held);
+  // False when it is over.
+  bool Take(Held* held, bool answered, bool got);
+  bool IsWoken() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return woken_ || closing_; }
+
+  RedisPool* const pool_;
+  const absl::Duration command_limit_;
+  mutable absl::Mutex mutex_;
+  absl::btree_map<uint64_t, Held> held_ ABSL_GUARDED_BY(mutex_);  // and awaited
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace kiln
