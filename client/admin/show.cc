@@ -7,7 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "client/admin/commands.h"
 #include "client/admin/text.h"
-#include "compiler/graph/expr_print.h"
+#include "compiler/graph/guard_text.h"
 #include "compiler/graph/key.h"
 #include "compiler/graph/schedule_text.h"
 #include "compiler/support/digest.h"
@@ -37,22 +37,6 @@ void Indented(std::string* out, absl::string_view text, absl::string_view indent
   for (absl::string_view line : absl::StrSplit(absl::StripTrailingAsciiWhitespace(text), '\n')) {
     absl::StrAppend(out, indent, Printable(line), "\n");
   }
-}
-
-// Conditions of a variant, over s0, s1, …; a pool lists arguments before their users.
-std::vector<std::string> GuardTexts(const v1::Guards& guards) {
-  std::vector<PrintedExpr> printed;
-  for (const v1::ExprNode& node : guards.exprs()) {
-    std::vector<PrintedExpr> args;
-    for (uint32_t arg : node.args()) args.push_back(arg < printed.size() ? printed[arg] : PrintedExpr());
-    printed.push_back(PrintExpr(node.op(), node.value(), args, ExprLeafNames()));
-  }
-  std::vector<std::string> texts;
-  auto text = [&](uint32_t at) { return at < printed.size() ? printed[at].text : "?"; };
-  for (uint32_t condition : guards.conditions()) texts.push_back(text(condition));
-  for (uint32_t condition : guards.given())
-    texts.push_back(absl::StrCat(text(condition), "  (the graph's own)"));
-  return texts;
 }
 
 void ShowIngredients(const v1::ShownEntry& entry, std::string* out) {
@@ -95,9 +79,7 @@ void ShowGuards(const v1::ShownEntry& entry, std::string* out) {
   const v1::Guards& guards = entry.manifest().guards();
   absl::StrAppend(out, "\nguards of this variant\n");
   for (int i = 0; i < guards.symbols_size(); ++i) {
-    const v1::Symbol& symbol = guards.symbols(i);
-    absl::StrAppend(out, "  s", i, " in [", symbol.min(), ", ",
-                    symbol.max() == INT64_MAX ? std::string("inf") : absl::StrCat(symbol.max()), "]\n");
+    absl::StrAppend(out, "  ", RangeText(guards, i), "\n");
   }
   for (const std::string& text : GuardTexts(guards)) absl::StrAppend(out, "  ", Printable(text), "\n");
   if (guards.symbols_size() == 0 && guards.conditions_size() == 0)
