@@ -15,7 +15,7 @@ packages=(
   # the shared tier
   libhiredis-dev
   # the rest of the daemon and the tools
-  libssl-dev libseccomp-dev libcli11-dev libspdlog-dev libfmt-dev prometheus-cpp-dev
+  libssl-dev libseccomp-dev libcli11-dev libspdlog-dev libfmt-dev libdtl-dev prometheus-cpp-dev
   # tests
   libgtest-dev libgmock-dev libmpfr-dev redis-server
   # Python, for the wheel

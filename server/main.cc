@@ -10,6 +10,7 @@
 #include <atomic>
 #include <filesystem>
 #include <iostream>
+#include <map>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -248,6 +249,11 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   // One for all: a server's services are made at a connection, where nothing more may fail.
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<SilenceWatch> silence,
                         SilenceWatch::Create(std::chrono::seconds(config.admission().silent_seconds_max())));
+  std::atomic<KilnServer*> listening{nullptr};
+  facts.connections = [&listening] {
+    KilnServer* const server = listening;
+    return server == nullptr ? std::map<std::string, size_t>() : server->Connections();
+  };
   std::vector<std::unique_ptr<grpc::Service>> services;
   const auto services_of = [&](const Gate& gate, const std::string& address) -> std::vector<grpc::Service*> {
     facts.address = address;
@@ -259,6 +265,7 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
     return {services.end()[-2].get(), services.back().get()};
   };
   KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), services_of));
+  listening = server.get();
   std::unique_ptr<PrometheusListener> metrics;
   if (!config.metrics().address().empty()) {
     KILN_ASSIGN_OR_RETURN(metrics, PrometheusListener::Start(config.metrics().address(), [&] {

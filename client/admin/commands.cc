@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "client/admin/ask.h"
 #include "client/admin/json.h"
 #include "client/admin/text.h"
 #include "client/src/daemon.h"
@@ -34,30 +35,6 @@ std::string BesideSelf(const std::string& name) {
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
   const std::string self(path, length > 0 ? length : 0);
   return absl::StrCat(self.substr(0, self.rfind('/') + 1), name);
-}
-
-// Asks the daemon; a failed call is reported and becomes an exit code.
-template <typename Request, typename Reply>
-int Ask(const AdminContext& context,
-        grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-        const Request& request, Reply* reply) {
-  auto stub = v1::Admin::NewStub(context.channel);
-  grpc::ClientContext call;
-  call.set_deadline(std::chrono::system_clock::now() +
-                    std::chrono::milliseconds(static_cast<int64_t>(context.timeout_seconds * 1e3)));
-  const grpc::Status status = (stub.get()->*method)(&call, request, reply);
-  if (status.ok()) return kExitOk;
-  switch (status.error_code()) {
-    case grpc::UNAVAILABLE:
-    case grpc::DEADLINE_EXCEEDED:
-      *context.error << "kilnctl: no kilnd answers at " << context.address << " (" << context.where
-                     << "): " << Printable(status.error_message()) << "\n";
-      return kExitUnreachable;
-    case grpc::INVALID_ARGUMENT:
-      *context.error << "kilnctl: " << Printable(status.error_message()) << "\n";
-      return kExitUsage;
-    default: *context.error << "kilnctl: " << Printable(status.error_message()) << "\n"; return kExitFailed;
-  }
 }
 
 // "user, net; off: mount"
@@ -164,6 +141,21 @@ void AddTier(const v1::TierStatus& tier, Table* table) {
                                " refused; ", tier.writes(), " writes, ", tier.dropped_writes(), " dropped")});
 }
 
+int ExitCodeOf(const AdminContext& context, const grpc::Status& status) {
+  if (status.ok()) return kExitOk;
+  switch (status.error_code()) {
+    case grpc::UNAVAILABLE:
+    case grpc::DEADLINE_EXCEEDED:
+      *context.error << "kilnctl: no kilnd answers at " << context.address << " (" << context.where
+                     << "): " << Printable(status.error_message()) << "\n";
+      return kExitUnreachable;
+    case grpc::INVALID_ARGUMENT:
+      *context.error << "kilnctl: " << Printable(status.error_message()) << "\n";
+      return kExitUsage;
+    default: *context.error << "kilnctl: " << Printable(status.error_message()) << "\n"; return kExitFailed;
+  }
+}
+
 int RunStatus(const AdminContext& context) {
   v1::StatusReply reply;
   if (int code = Ask(context, &v1::Admin::Stub::Status, v1::StatusRequest(), &reply); code != kExitOk)
@@ -193,6 +185,7 @@ int RunStatus(const AdminContext& context) {
   table.Add(
       {"", reply.store_writable() ? "writable" : absl::StrCat("NOT WRITABLE: ", reply.store_message())});
   if (reply.has_tier()) AddTier(reply.tier(), &table);
+  if (reply.drained()) table.Add({"state", "drained: takes no new compiles until kilnctl drain --undo"});
   if (reply.draining()) table.Add({"state", "stopping: finishes its jobs, takes no new ones"});
   *context.out << table.ToString();
   return kExitOk;
@@ -420,7 +413,10 @@ int RunDoctor(const AdminContext& context) {
     add("store writable", status.store_writable(),
         status.store_writable() ? status.store_directory()
                                 : absl::StrCat(status.store_message(), "; compiles go on, nothing is kept"));
-    add("accepting", !status.draining(), status.draining() ? "the daemon is stopping" : "");
+    add("accepting", !status.draining() && !status.drained(),
+        status.draining()  ? "the daemon is stopping"
+        : status.drained() ? "no new compiles: it is drained; kilnctl drain --undo"
+                           : "");
     v1::StatsReply stats;
     if (Ask(quiet, &v1::Admin::Stub::Stats, v1::StatsRequest(), &stats) == kExitOk) {
       add("damaged entries", stats.quarantined() == 0,

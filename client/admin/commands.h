@@ -41,6 +41,14 @@ int RunPin(const AdminContext& context, const std::string& key, bool unpin, bool
 int RunEvict(const AdminContext& context, uint64_t live_bytes);
 int RunKeys(const AdminContext& context);
 int RunDoctor(const AdminContext& context);
+// `about`: a job, the start of a key, or empty.
+int RunWhy(const AdminContext& context, const std::string& about, uint32_t limit);
+int RunDiff(const AdminContext& context, const std::string& a, const std::string& b);
+int RunTenants(const AdminContext& context);
+// `wait`: until nothing runs or waits any more.
+int RunDrain(const AdminContext& context, bool undo, bool wait);
+// Until it is interrupted; `once`: one look. Rates are of `interval_seconds`.
+int RunTop(const AdminContext& context, bool once, double interval_seconds);
 
 // The text of `show` for one entry.
 std::string ShowText(const v1::ShownEntry& entry, int64_t now);

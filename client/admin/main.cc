@@ -1,125 +1,221 @@
 // kilnctl: looks into a running kilnd.
+#include <functional>
 #include <iostream>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/admin/commands.h"
+#include "client/admin/completion.h"
 #include "client/src/channel.h"
 
 namespace kiln {
 namespace {
 
-std::string Mistake(const CLI::App& app, const CLI::ParseError& error) {
-  const std::vector<std::string> unknown = app.remaining();
-  if (!app.get_subcommands().empty() || unknown.empty()) return error.what();
-  std::vector<std::string> commands;
-  for (const CLI::App* command : app.get_subcommands(nullptr)) commands.push_back(command->get_name());
-  return absl::StrCat("\"", unknown[0], "\" is no command; the commands are ", absl::StrJoin(commands, ", "));
-}
+constexpr char kKeyHelp[] = "Start of a compile key, request key or variant, in hex";
 
-int Main(int argc, char** argv) {
-  CLI::App app(
-      "kilnctl looks into a running kilnd: what it does, what it keeps, why.\n"
-      "\n"
-      "Exit codes: 0 done, 1 nothing found or a check failed, 2 wrong usage, 3 no daemon answers.",
-      "kilnctl");
-  app.set_version_flag("--version", "kilnctl " KILN_VERSION);
-  app.require_subcommand(1);
-  app.fallthrough();
-  AdminContext context;
-  context.out = &std::cout;
-  context.error = &std::cerr;
-  std::string address;
-  app.add_option(
-      "--address", address,
+// What the command line says.
+struct Words {
+  std::string address, key, other;
+  bool listings = false, repair = false, all = false, every_match = false;
+  bool undo = false, wait = false, once = false;
+  uint32_t limit = 50, why_limit = 10;
+  uint64_t live_bytes = 0;
+  double interval = 1;
+};
+
+class CommandLine {
+ public:
+  CommandLine();
+  // The exit code.
+  int Run(int argc, char** argv);
+
+ private:
+  using Command = std::function<int()>;
+  CLI::App* Add(const std::string& name, const std::string& help, const std::string& example, Command run);
+  void AddQuestions();
+  void AddChanges();
+  void AddCompletion();
+  std::string Mistake(const CLI::ParseError& error) const;
+  int Connect();
+
+  CLI::App app_;
+  AdminContext context_;
+  TlsFiles tls_;
+  Words words_;
+  Command run_;  // of the command that was given
+  bool needs_daemon_ = true;
+};
+
+CommandLine::CommandLine()
+    : app_(
+          "kilnctl looks into a running kilnd: what it does, what it keeps, why.\n"
+          "\n"
+          "Exit codes: 0 done, 1 nothing found or a check failed, 2 wrong usage, 3 no daemon answers.",
+          "kilnctl") {
+  app_.set_version_flag("--version", "kilnctl " KILN_VERSION);
+  app_.require_subcommand(1);
+  app_.fallthrough();
+  context_.out = &std::cout;
+  context_.error = &std::cerr;
+  app_.add_option(
+      "--address", words_.address,
       "unix:/path, /path or HOST:PORT. Default: KILN_ADDRESS, else the embedded daemon of this build");
-  TlsFiles tls;
-  app.add_option("--tls-ca", tls.authority, "PEM file: who signed kilnd's certificate; for mutual TLS")
+  app_.add_option("--tls-ca", tls_.authority, "PEM file: who signed kilnd's certificate; for mutual TLS")
       ->envname("KILN_TLS_CA");
-  app.add_option("--tls-cert", tls.certificate, "PEM file: the caller's certificate")
+  app_.add_option("--tls-cert", tls_.certificate, "PEM file: the caller's certificate")
       ->envname("KILN_TLS_CERT");
-  app.add_option("--tls-key", tls.key, "PEM file (0600): its key")->envname("KILN_TLS_KEY");
-  app.add_flag("--json", context.json, "For scripts");
-  app.add_option("--timeout", context.timeout_seconds, "Seconds to wait for the answer")
+  app_.add_option("--tls-key", tls_.key, "PEM file (0600): its key")->envname("KILN_TLS_KEY");
+  app_.add_flag("--json", context_.json, "For scripts");
+  app_.add_option("--timeout", context_.timeout_seconds, "Seconds to wait for the answer")
       ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();
+  AddQuestions();
+  AddChanges();
+  AddCompletion();
+}
 
-  uint32_t limit = 50;
-  std::string key;
-  bool listings = false, repair = false, all = false, every_match = false;
-  uint64_t live_bytes = 0;
-  app.add_subcommand("status", "The daemon: version, workers, jobs, store");
-  app.add_subcommand(
-      "stats",
-      "Counts since the daemon started: lookups, hits, compiles, failures, bytes; by tenant and job");
-  app.add_subcommand("jobs", "What is being compiled now");
-  CLI::App* list = app.add_subcommand("ls", "Entries of the store, the last used first");
-  list->add_option("--limit", limit, "At most so many; 0: all")->capture_default_str();
-  CLI::App* show = app.add_subcommand(
-      "show", "One entry: the key's ingredients, guards, kernels with their loops, library calls");
-  show->add_option("KEY", key, "Start of a compile key, request key or variant, in hex")->required();
-  show->add_flag("--listings", listings, "Also LLVM IR and assembly, made anew from the stored loops");
-  CLI::App* verify = app.add_subcommand("verify", "Read the whole store and check every digest");
-  verify->add_flag("--repair", repair, "Take damaged entries out; they are compiled again when needed");
-  CLI::App* remove = app.add_subcommand(
-      "rm", "Remove entries, and refusals that are remembered; with --all tuning records too");
-  CLI::Option* which =
-      remove->add_option("KEY", key, "Start of a compile key, request key or variant, in hex");
-  remove->add_flag("--all", all, "Everything")->excludes(which);
-  for (const char* name : {"pin", "unpin"}) {
-    CLI::App* command = app.add_subcommand(name, name == std::string("pin")
-                                                     ? "Keep entries from being evicted, with all they name"
-                                                     : "Let entries be evicted again");
-    command->add_option("KEY", key, "Start of a compile key, request key or variant, in hex")->required();
-    command->add_flag("--every-match", every_match, "Where several keys start so, all of them");
+CLI::App* CommandLine::Add(const std::string& name, const std::string& help, const std::string& example,
+                           Command run) {
+  CLI::App* command = app_.add_subcommand(name, help);
+  command->footer(absl::StrCat("Example: kilnctl ", name, example.empty() ? "" : " ", example));
+  command->callback([this, run = std::move(run)] { run_ = run; });
+  return command;
+}
+
+void CommandLine::AddQuestions() {
+  const AdminContext& c = context_;
+  Words& w = words_;
+  CLI::App* command;
+  Add("status", "The daemon: version, workers, jobs, store", "--json", [&] { return RunStatus(c); });
+  Add("stats", "Counts since the daemon started: lookups, hits, compiles, failures, bytes; by tenant and job",
+      "--json", [&] { return RunStats(c); });
+  Add("jobs", "What is being compiled now", "", [&] { return RunJobs(c); });
+  command = Add("ls", "Entries of the store, the last used first", "--limit 10",
+                [&] { return RunList(c, w.limit); });
+  command->add_option("--limit", w.limit, "At most so many; 0: all")->capture_default_str();
+  command = Add("show", "One entry: the key's ingredients, guards, kernels with their loops, library calls",
+                "3f2a1b --listings", [&] { return RunShow(c, w.key, w.listings); });
+  command->add_option("KEY", w.key, kKeyHelp)->required();
+  command->add_flag("--listings", w.listings, "Also LLVM IR and assembly, made anew from the stored loops");
+  command = Add("why", "Why programs were compiled: what of the key differs from the nearest stored one",
+                "nightly", [&] { return RunWhy(c, w.key, w.why_limit); });
+  command->add_option(
+      "KEY|JOB", w.key,
+      "A training job (KILN_JOB), for its last compiles, or the start of a key; default: the last of all");
+  command->add_option("--limit", w.why_limit, "Of a job: at most so many")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command = Add("diff", "What of two stored programs differs: keys, counts, nodes, loops", "3f2a1b 8f0011",
+                [&] { return RunDiff(c, w.key, w.other); });
+  command->add_option("A", w.key, kKeyHelp)->required();
+  command->add_option("B", w.other, "Likewise, of the other")->required();
+  command = Add("top", "Who has work in flight, again each second: workers, compiles, hits by tenant and job",
+                "--once", [&] { return RunTop(c, w.once, w.interval); });
+  command->add_flag("--once", w.once, "One look, of one interval");
+  command->add_option("--interval", w.interval, "Seconds between looks, which rates are of")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  Add("tenants", "Tenants and namespaces: users, quotas, connections, what they have in flight", "",
+      [&] { return RunTenants(c); });
+  Add("keys", "Who signs what the daemon makes, and whose signatures count", "", [&] { return RunKeys(c); });
+  Add("doctor", "Check that the daemon is reachable and well, and say how to mend it", "",
+      [&] { return RunDoctor(c); });
+}
+
+void CommandLine::AddChanges() {
+  const AdminContext& c = context_;
+  Words& w = words_;
+  CLI::App* command = Add("verify", "Read the whole store and check every digest", "--repair",
+                          [&] { return RunVerify(c, w.repair); });
+  command->add_flag("--repair", w.repair, "Take damaged entries out; they are compiled again when needed");
+  command = Add("rm", "Remove entries, and refusals that are remembered; with --all tuning records too",
+                "3f2a1b", [&] { return RunRemove(c, w.key, w.all, w.every_match); });
+  CLI::Option* key = command->add_option("KEY", w.key, kKeyHelp);
+  command->add_flag("--all", w.all, "Everything")->excludes(key);
+  command->add_flag("--every-match", w.every_match, "Where several keys start so, all of them");
+  for (const bool unpin : {false, true}) {
+    command =
+        Add(unpin ? "unpin" : "pin",
+            unpin ? "Let entries be evicted again" : "Keep entries from being evicted, with all they name",
+            "3f2a1b", [&c, &w, unpin] { return RunPin(c, w.key, unpin, w.every_match); });
+    command->add_option("KEY", w.key, kKeyHelp)->required();
+    command->add_flag("--every-match", w.every_match, "Where several keys start so, all of them");
   }
-  remove->add_flag("--every-match", every_match, "Where several keys start so, all of them");
-  CLI::App* evict = app.add_subcommand("evict", "Make room in the store now, in the daemon's own order");
-  evict->add_option("--to-bytes", live_bytes, "Until what is left has at most so many; pinned entries stay")
+  command = Add("evict", "Make room in the store now, in the daemon's own order", "--to-bytes 2GB",
+                [&] { return RunEvict(c, w.live_bytes); });
+  command
+      ->add_option("--to-bytes", w.live_bytes, "Until what is left has at most so many; pinned entries stay")
       ->required()
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
-  app.add_subcommand("keys", "Who signs what the daemon makes, and whose signatures count");
-  app.add_subcommand("doctor", "Check that the daemon is reachable and well, and say how to mend it");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // help, version
-    std::cerr << "kilnctl: " << Mistake(app, error) << "; kilnctl --help tells what it takes\n";
-    return kExitUsage;
-  }
-  if (remove->parsed() && key.empty() && !all) {
-    std::cerr << "kilnctl: rm needs a KEY, or --all\n";
-    return kExitUsage;
-  }
-  if (absl::Status status = ResolveAddress(address, &context); !status.ok()) {
+  command = Add("drain", "Take no new compiles; hits are served, and what runs or waits goes on", "--wait",
+                [&] { return RunDrain(c, w.undo, w.wait); });
+  CLI::Option* wait = command->add_flag("--wait", w.wait, "Until nothing runs or waits any more");
+  command->add_flag("--undo", w.undo, "Take compiles again")->excludes(wait);
+}
+
+void CommandLine::AddCompletion() {
+  CLI::App* completion =
+      app_.add_subcommand("completion", "A script by which a shell completes kilnctl's words");
+  completion->footer("Example: source <(kilnctl completion bash)");
+  completion->require_subcommand(1);
+  const auto add = [&](const char* shell, std::string (*script)(const CLI::App&)) {
+    completion->add_subcommand(shell, absl::StrCat("For ", shell))->callback([this, script] {
+      needs_daemon_ = false;
+      run_ = [this, script] {
+        std::cout << script(app_);
+        return kExitOk;
+      };
+    });
+  };
+  add("bash", BashCompletion);
+  add("zsh", ZshCompletion);
+}
+
+std::string CommandLine::Mistake(const CLI::ParseError& error) const {
+  const std::vector<std::string> unknown = app_.remaining();
+  if (!app_.get_subcommands().empty() || unknown.empty()) return error.what();
+  std::vector<std::string> names;
+  for (const CLI::App* command : app_.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  return absl::StrCat("\"", unknown[0], "\" is no command; the commands are ", absl::StrJoin(names, ", "));
+}
+
+int CommandLine::Connect() {
+  if (absl::Status status = ResolveAddress(words_.address, &context_); !status.ok()) {
     std::cerr << "kilnctl: " << status.message() << "\n";
     return absl::IsInvalidArgument(status) ? kExitUsage : kExitUnreachable;
   }
   auto channel =
-      NewChannel(context.address, tls,
+      NewChannel(context_.address, tls_,
                  {"--tls-cert (KILN_TLS_CERT)", "--tls-key (KILN_TLS_KEY)", "--tls-ca (KILN_TLS_CA)"}, -1);
   if (!channel.ok()) {
     std::cerr << "kilnctl: " << channel.status().message() << "\n";
     return kExitUsage;
   }
-  context.channel = *std::move(channel);
+  context_.channel = *std::move(channel);
+  return kExitOk;
+}
 
-  const std::string command = app.get_subcommands().front()->get_name();
-  if (command == "status") return RunStatus(context);
-  if (command == "stats") return RunStats(context);
-  if (command == "jobs") return RunJobs(context);
-  if (command == "ls") return RunList(context, limit);
-  if (command == "show") return RunShow(context, key, listings);
-  if (command == "verify") return RunVerify(context, repair);
-  if (command == "rm") return RunRemove(context, key, all, every_match);
-  if (command == "pin" || command == "unpin") return RunPin(context, key, command == "unpin", every_match);
-  if (command == "evict") return RunEvict(context, live_bytes);
-  if (command == "keys") return RunKeys(context);
-  return RunDoctor(context);
+int CommandLine::Run(int argc, char** argv) {
+  try {
+    app_.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app_.exit(error);  // help, version
+    std::cerr << "kilnctl: " << Mistake(error) << "; kilnctl --help tells what it takes\n";
+    return kExitUsage;
+  }
+  if (app_.got_subcommand("rm") && words_.key.empty() && !words_.all) {
+    std::cerr << "kilnctl: rm needs a KEY, or --all\n";
+    return kExitUsage;
+  }
+  if (needs_daemon_) {
+    if (const int code = Connect(); code != kExitOk) return code;
+  }
+  return run_();
 }
 
 }  // namespace
 }  // namespace kiln
 
-int main(int argc, char** argv) { return kiln::Main(argc, argv); }
+int main(int argc, char** argv) { return kiln::CommandLine().Run(argc, argv); }

@@ -89,7 +89,7 @@ constexpr char kPushback[] = "kiln/pushback";  // when a full service wants to b
 
 // Keeps what a refusal says of when to come again.
 absl::Status WithPushback(absl::Status status, const grpc::ClientContext& context) {
-  if (!absl::IsResourceExhausted(status)) return status;
+  if (!absl::IsResourceExhausted(status) && !absl::IsUnavailable(status)) return status;
   const auto& metadata = context.GetServerTrailingMetadata();
   if (const auto found = metadata.find("grpc-retry-pushback-ms"); found != metadata.end()) {
     status.SetPayload(kPushback, absl::Cord(absl::string_view(found->second.data(), found->second.size())));
@@ -107,6 +107,11 @@ std::optional<absl::Duration> PauseAskedFor(const absl::Status& status) {
   }
   std::minstd_rand random(std::random_device{}());
   return absl::Milliseconds(milliseconds) * std::uniform_real_distribution<double>(1, 1.5)(random);
+}
+
+// The service takes no new compiles (kilnctl drain): nobody waits for it to take some, and it still has hits.
+bool IsDrained(const absl::Status& status) {
+  return absl::IsUnavailable(status) && status.GetPayload(kPushback).has_value();
 }
 
 // False where the caller was told to end meanwhile.
@@ -446,7 +451,8 @@ class GrpcClient : public Client {
     std::string lost;
     std::vector<std::string> refused;
     for (int attempt = 0; !result.ok() && !cancellation->cancelled(); ++attempt) {
-      const bool gone = result.status().code() == absl::StatusCode::kUnavailable && connected && attempt == 0;
+      const bool gone =
+          absl::IsUnavailable(result.status()) && !IsDrained(result.status()) && connected && attempt == 0;
       const bool full = result.status().code() == absl::StatusCode::kResourceExhausted;
       const bool lost_objects =
           compile && attempt == 0 && (absl::IsNotFound(result.status()) || absl::IsDataLoss(result.status()));
@@ -467,7 +473,7 @@ class GrpcClient : public Client {
     }
     const absl::Status& status = result.status();
     if (absl::IsCancelled(status)) return result;  // says nothing about the service
-    const bool answered = status.GetPayload(kAnswered).has_value();
+    const bool answered = status.GetPayload(kAnswered).has_value() || IsDrained(status);
     const bool refused = absl::IsUnauthenticated(status) && !connected;
     if (!answered && (refused || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
       breaker_.Failed(MonotonicNow());

@@ -35,13 +35,17 @@ constexpr RpcRule kRules[] = {
     {Rpc::kPin, "Admin.Pin", kAdmins, false},
     {Rpc::kEvict, "Admin.Evict", kAdmins, false},
     {Rpc::kKeys, "Admin.Keys", kAdmins, false},
+    {Rpc::kWhy, "Admin.Why", kAdmins, false},
+    {Rpc::kDiff, "Admin.Diff", kAdmins, false},
+    {Rpc::kDrain, "Admin.Drain", kAdmins, false},
+    {Rpc::kTenants, "Admin.Tenants", kAdmins, false},
 };
 
 constexpr bool InOrder() {
   for (size_t i = 0; i < std::size(kRules); ++i) {
     if (kRules[i].rpc != static_cast<Rpc>(i)) return false;
   }
-  return std::size(kRules) == static_cast<size_t>(Rpc::kKeys) + 1;
+  return std::size(kRules) == static_cast<size_t>(Rpc::kTenants) + 1;
 }
 static_assert(InOrder());
 

@@ -31,6 +31,10 @@ enum class Rpc {
   kPin,
   kEvict,
   kKeys,
+  kWhy,
+  kDiff,
+  kDrain,
+  kTenants,
 };
 
 // A set of roles. No role implies another but by the table.

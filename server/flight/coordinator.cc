@@ -1,5 +1,7 @@
 #include "server/flight/coordinator.h"
 
+#include <algorithm>
+
 #include "absl/time/clock.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/limits.h"
@@ -188,9 +190,9 @@ void Coordinator::Start(TaskId id, FlightId flight, FlightRequestPtr request, co
   }
   const CompilePtr compile = CompileOf(flight, request);
   if (task.kind == TaskQueue::Kind::kTune) {
-    StartTuning(id, flight, compile);
+    StartTuning(id, flight, compile, request->caller);
   } else {
-    StartWork(id, flight, compile, task.number);
+    StartWork(id, flight, compile, request->caller, task.number);
   }
 }
 
@@ -210,11 +212,19 @@ Coordinator::CompilePtr Coordinator::CompileOf(FlightId flight, const FlightRequ
   return compile;
 }
 
-void Coordinator::StartWork(TaskId id, FlightId flight, const CompilePtr& compile, uint64_t number) {
+void Coordinator::CountSeconds(const Caller& caller, double seconds) {
+  Use use;
+  use.spent_ms = static_cast<uint64_t>(std::max(0.0, 1e3 * seconds));
+  stats_->uses.Count(caller.tenant, caller.job, use);
+}
+
+void Coordinator::StartWork(TaskId id, FlightId flight, const CompilePtr& compile, const Caller& caller,
+                            uint64_t number) {
   // Its frame may be a large graph's.
-  disk_->Post([this, id, flight, compile, number] {
+  disk_->Post([this, id, flight, compile, caller, number] {
     WorkerTask task = compile->TaskFor(number);
-    task.done = [this, id, flight, compile, number](WorkerResult result) {
+    task.done = [this, id, flight, compile, caller, number](WorkerResult result) {
+      CountSeconds(caller, result.seconds);
       strand_->Post(
           [this, id, seconds = result.seconds, ok = result.status.ok()] { table_.Ended(id, seconds, ok); });
       auto taken = std::make_shared<WorkerResult>(std::move(result));  // std::function copies
@@ -224,13 +234,13 @@ void Coordinator::StartWork(TaskId id, FlightId flight, const CompilePtr& compil
   });
 }
 
-void Coordinator::StartTuning(TaskId id, FlightId flight, const CompilePtr& compile) {
-  gpus_->Post([this, id, flight, compile] {
+void Coordinator::StartTuning(TaskId id, FlightId flight, const CompilePtr& compile, const Caller& caller) {
+  gpus_->Post([this, id, flight, compile, caller] {
     const MonotonicTime begin = clock_.Now();
     compile->TuneOnGpu();
-    strand_->Post([this, id, seconds = SecondsBetween(begin, clock_.Now())] {
-      table_.Ended(id, seconds, /*typical=*/true);
-    });
+    const double seconds = SecondsBetween(begin, clock_.Now());
+    CountSeconds(caller, seconds);
+    strand_->Post([this, id, seconds] { table_.Ended(id, seconds, /*typical=*/true); });
     Take(flight, [compile] { return compile->AfterTuning(); });
   });
 }
@@ -384,8 +394,18 @@ std::vector<v1::JobInfo> Coordinator::Jobs() {
 
 Coordinator::Load Coordinator::load() {
   Load load;
-  strand_->Run([&] { load = {table_.flights(), table_.queued(), table_.begun()}; });
+  strand_->Run([&] { load = {table_.flights(), table_.queued(), table_.begun(), table_.drained()}; });
   return load;
+}
+
+std::map<std::string, FlightTable::TenantLoad> Coordinator::Tenants() {
+  std::map<std::string, FlightTable::TenantLoad> loads;
+  strand_->Run([&] { loads = table_.Tenants(); });
+  return loads;
+}
+
+void Coordinator::SetDrained(bool drained) {
+  strand_->Run([&] { table_.SetDrained(drained); });
 }
 
 void Coordinator::Forget(const std::string& compile_key) {

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -89,8 +90,12 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
     size_t flights = 0;
     size_t queued = 0;
     size_t begun = 0;
+    bool drained = false;
   };
   Load load();
+  std::map<std::string, FlightTable::TenantLoad> Tenants();
+  // As FlightTable's.
+  void SetDrained(bool drained);
   // After a removal: forgets crashes and what memory knows of the key; of every key when empty.
   void Forget(const std::string& compile_key);
 
@@ -118,8 +123,10 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   using CompilePtr = std::shared_ptr<FlightCompile>;  // shared by the table's flight and its tasks at work
   CompilePtr CompileOf(FlightId flight, const FlightRequestPtr& request);
   void StartChore(TaskId id, uint64_t number);
-  void StartWork(TaskId id, FlightId flight, const CompilePtr& compile, uint64_t number);
-  void StartTuning(TaskId id, FlightId flight, const CompilePtr& compile);
+  void StartWork(TaskId id, FlightId flight, const CompilePtr& compile, const Caller& caller,
+                 uint64_t number);
+  void StartTuning(TaskId id, FlightId flight, const CompilePtr& compile, const Caller& caller);
+  void CountSeconds(const Caller& caller, double seconds);
   // What follows a task's end, on a thread of the disk's.
   void Take(FlightId flight, std::function<FlightNext()> step);
   bool NothingIsAtWork() const ABSL_SHARED_LOCKS_REQUIRED(work_mutex_) { return at_work_ == 0; }

@@ -17,6 +17,7 @@ FlightCompile::FlightCompile(FlightCompiler* compiler, FlightRequestPtr request,
   Use use;
   use.compiles = 1;
   compiler_->stats().uses.Count(request_->caller.tenant, request_->caller.job, use);
+  compiler_->RememberMiss(*request_);
   Work plan;
   plan.request = [this] { return PlanFrame(/*images_as_traced=*/false); };
   plan.limit = absl::Seconds(compiler_->limits().plan_seconds_max());
@@ -268,6 +269,7 @@ FlightCompile::Next FlightCompile::Finish() {
   *record.mutable_sections() = request_->sections;
   *record.mutable_notes() = request_->notes;
   *record.mutable_hints() = request_->hints;
+  record.set_compiler_fingerprint(compiler_->fingerprint());
   {
     absl::MutexLock lock(&mutex_);
     record.set_queue_seconds(SecondsBetween(request_->created, planning_));

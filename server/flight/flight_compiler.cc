@@ -1,6 +1,7 @@
 #include "server/flight/flight_compiler.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/kernel_abi.h"
@@ -33,7 +34,25 @@ void FlightCompiler::Record(const FlightRequest& request, const absl::Status& ou
   stats_->failures++;
   spdlog::info("compile {} \"{}\" failed: {}", ToHex(request.compile_key.substr(0, 6)), request.notes.title(),
                outcome.ToString());
-  if (IsLasting(outcome)) keys_->PutRefusal(request, outcome, /*quarantine=*/false);
+  if (IsLasting(outcome)) keys_->PutRefusal(request, fingerprint_, outcome, /*quarantine=*/false);
+}
+
+void FlightCompiler::RememberMiss(const FlightRequest& request) {
+  MissTable::Miss miss;
+  miss.tenant = request.caller.tenant;
+  miss.job = request.caller.job;
+  miss.compile_key = request.compile_key;
+  miss.record.set_namespace_(request.ns);
+  miss.record.set_request_key(request.request_key);
+  *miss.record.mutable_sections() = request.sections;
+  miss.record.mutable_notes()->set_title(request.notes.title());
+  *miss.record.mutable_hints() = request.hints;
+  miss.record.set_compiler_fingerprint(fingerprint_);
+  miss.unix_seconds = absl::ToUnixSeconds(absl::Now());
+  const KnownKeyPtr known = keys_->Find(request.compile_key);
+  miss.variants_known = known == nullptr ? 0 : known->variants.size();
+  miss.debug = request.debug;
+  stats_->last_misses.Add(std::move(miss));
 }
 
 absl::Status FlightCompiler::Strike(const FlightRequest& request, const WorkerResult& crash,
@@ -49,7 +68,7 @@ absl::Status FlightCompiler::Strike(const FlightRequest& request, const WorkerRe
   absl::Status refusal = absl::FailedPreconditionError(absl::StrCat(
       "compiling this graph brought down ", kStrikesAllowed, " compiler processes (", crash.status.message(),
       "); it is refused for a day or until \"kilnctl rm ", ToHex(request.compile_key.substr(0, 6)), "\""));
-  keys_->PutRefusal(request, refusal, /*quarantine=*/true);
+  keys_->PutRefusal(request, fingerprint_, refusal, /*quarantine=*/true);
   return refusal;
 }
 

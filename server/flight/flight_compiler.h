@@ -51,6 +51,8 @@ class FlightCompiler {
   };
   // After a crash: OK to try once more, or why not.
   absl::Status Strike(const FlightRequest& request, const WorkerResult& crash, const Losses& losses);
+  // For `kilnctl why`: a flight that compiles begins.
+  void RememberMiss(const FlightRequest& request);
   // How a flight ended, before its callers are told. Writes the store.
   void Record(const FlightRequest& request, const absl::Status& outcome);
   // After a removal: forgets crashes; of every key when empty.

@@ -16,6 +16,7 @@ constexpr char kPushback[] = "kiln/pushback-milliseconds";
 constexpr double kPushbackSecondsMin = 0.1;
 constexpr double kPushbackSecondsMax = 30;
 constexpr double kPushbackQuotaSecondsMax = 3660;
+constexpr double kPushbackDrainedSeconds = 5;
 constexpr double kUnknownCompileSeconds = 1;
 constexpr std::chrono::milliseconds kTimeLate(1);  // so that what is looked at then has too little left
 
@@ -249,6 +250,10 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
 
 absl::Status FlightTable::TakePlace(Flight& flight) {
   if (draining_) return absl::UnavailableError("the daemon is stopping");
+  if (drained_) {
+    return Refusal(absl::UnavailableError("the daemon is drained (kilnctl drain) and takes no new compiles"),
+                   kPushbackDrainedSeconds, kPushbackSecondsMax);
+  }
   const FlightRequest& request = *flight.request;
   KILN_RETURN_IF_ERROR(CheckQuota(flight));
   KILN_RETURN_IF_ERROR(CheckWait(flight));
@@ -296,17 +301,17 @@ bool FlightTable::Displace(const FlightRequest& newcomer) {
   return true;
 }
 
-absl::Status FlightTable::Refusal(absl::string_view why, double seconds, double longest) {
-  absl::Status status = absl::ResourceExhaustedError(why);
+absl::Status FlightTable::Refusal(absl::Status why, double seconds, double longest) {
   const double told = std::clamp(seconds, kPushbackSecondsMin, longest);
-  status.SetPayload(kPushback, absl::Cord(absl::StrCat(static_cast<int64_t>(told * 1e3))));
-  return status;
+  why.SetPayload(kPushback, absl::Cord(absl::StrCat(static_cast<int64_t>(told * 1e3))));
+  return why;
 }
 
 absl::Status FlightTable::QueueIsFull() const {
   const double typical = compile_seconds_.value();
   const double rounds = static_cast<double>(places_) / static_cast<double>(options_.tasks.workers);
-  return Refusal(absl::StrCat("the queue is full (", places_ - begun_, " waiting); try again later"),
+  return Refusal(absl::ResourceExhaustedError(
+                     absl::StrCat("the queue is full (", places_ - begun_, " waiting); try again later")),
                  rounds * (typical > 0 ? typical : kUnknownCompileSeconds), kPushbackSecondsMax);
 }
 
@@ -316,8 +321,9 @@ absl::Status FlightTable::CheckQuota(const Flight& flight) const {
   const std::optional<double> until = quotas_.SecondsUntilLeft(tenant, clock_->Now());
   if (!until.has_value()) return absl::OkStatus();
   return Refusal(
-      absl::StrCat("tenant ", tenant, " has used its compile_seconds_per_hour (", options_.quotas.at(tenant),
-                   "); try again in ", static_cast<int64_t>(std::ceil(*until)), " s"),
+      absl::ResourceExhaustedError(absl::StrCat("tenant ", tenant, " has used its compile_seconds_per_hour (",
+                                                options_.quotas.at(tenant), "); try again in ",
+                                                static_cast<int64_t>(std::ceil(*until)), " s")),
       *until, kPushbackQuotaSecondsMax);
 }
 
@@ -341,9 +347,10 @@ absl::Status FlightTable::CheckTime(const Flight& flight, double needs) const {
   if (tasks_.waiting_for_workers() <= flight.waiting.size()) return absl::OkStatus();
   const double left = std::max(0.0, SecondsBetween(clock_->Now(), deadline));
   if (needs <= left) return absl::OkStatus();
-  return Refusal(absl::StrCat("the queue is longer (", std::round(10 * needs) / 10,
-                              " s) than the caller waits; try again later"),
-                 needs - left, kPushbackSecondsMax);
+  return Refusal(
+      absl::ResourceExhaustedError(absl::StrCat("the queue is longer (", std::round(10 * needs) / 10,
+                                                " s) than the caller waits; try again later")),
+      needs - left, kPushbackSecondsMax);
 }
 
 // A task of it has been taken for a worker or a GPU, whose time has a limit of its own. What has begun is
@@ -795,10 +802,26 @@ std::vector<v1::JobInfo> FlightTable::Jobs() const {
     job.set_kernels_total(flight->kernels_total);
     job.set_waiters(static_cast<uint32_t>(flight->waiters.size()));
     job.set_seconds(SecondsBetween(flight->request->created, now));
+    job.set_tenant(flight->request->caller.tenant);
+    job.set_job(flight->request->caller.job);
+    job.set_graph_bytes(flight->request->bytes);
   }
   std::sort(jobs.begin(), jobs.end(),
             [](const v1::JobInfo& a, const v1::JobInfo& b) { return a.seconds() > b.seconds(); });
   return jobs;
+}
+
+std::map<std::string, FlightTable::TenantLoad> FlightTable::Tenants() const {
+  std::map<std::string, TenantLoad> loads;
+  for (const auto& [tenant, seconds] : quotas_.Taken(clock_->Now()))
+    loads[tenant].seconds_last_hour = seconds;
+  for (const auto& [id, flight] : flights_) {
+    TenantLoad& load = loads[flight->request->caller.tenant];
+    const bool here = flight->state != State::kLooking && flight->state != State::kUploading;
+    ++(!here ? load.waiting : flight->state == State::kQueued ? load.queued : load.running);
+  }
+  for (const auto& [tenant, placed] : placed_) loads[tenant].graphs_bytes = placed.bytes;
+  return loads;
 }
 
 FlightTable::State FlightTable::StateOfFlight(FlightId id) const {

@@ -29,6 +29,8 @@
 // Which task runs next is fair to tenants and their jobs (task_queue.h). A flight is background while all
 // that have joined it are.
 //
+// A daemon that is drained by hand refuses in the same place with UNAVAILABLE, until that is undone.
+//
 // A caller gets events, and at the very last one End. Its status is about the call: RESOURCE_EXHAUSTED (no
 // place), UNAVAILABLE (stopping), DEADLINE_EXCEEDED, NOT_FOUND (attach), what its upload said; what became of
 // the compile is in the events. `durable` is said of what the store has taken.
@@ -40,6 +42,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -183,10 +186,22 @@ class FlightTable {
   void Tick();  // at NextTick, or at any time
   std::optional<MonotonicTime> NextTick() const;
   void Drain();  // nothing starts any more; what runs, ends
+  // No new flight is taken (UNAVAILABLE, with when to come again), until it is called with false. All that is
+  // here goes on.
+  void SetDrained(bool drained) { drained_ = drained; }
 
   // ---- For people and tests ----
   std::string JobOf(const std::string& compile_key) const;  // empty: nobody compiles it
   std::vector<v1::JobInfo> Jobs() const;
+  struct TenantLoad {
+    uint32_t waiting = 0;  // flights whose graph is not here yet
+    uint32_t queued = 0;
+    uint32_t running = 0;
+    uint64_t graphs_bytes = 0;
+    double seconds_last_hour = 0;  // of workers and GPUs
+  };
+  std::map<std::string, TenantLoad> Tenants() const;  // those that have any of it
+  bool drained() const { return drained_; }
   size_t flights() const { return flights_.size(); }
   size_t calls() const { return calls_.size(); }
   size_t queued() const { return queued_; }  // flights of which nothing has run
@@ -253,7 +268,7 @@ class FlightTable {
   absl::Status ChargeGraph(Flight& flight, uint64_t bytes);
   bool PlacesAreTaken() const { return places_ >= options_.tasks.workers + options_.queue_max; }
   bool Displace(const FlightRequest& newcomer);
-  static absl::Status Refusal(absl::string_view why, double seconds, double longest);
+  static absl::Status Refusal(absl::Status why, double seconds, double longest);
   absl::Status QueueIsFull() const;
   absl::Status CheckQuota(const Flight& flight) const;
   absl::Status CheckWait(const Flight& flight) const;
@@ -314,6 +329,7 @@ class FlightTable {
   RecentMeans compile_seconds_of_;  // likewise, for each tenant and class
   RecentMeans compile_bytes_of_;    // of their requests
   bool draining_ = false;
+  bool drained_ = false;
 };
 
 const char* FlightStateName(FlightTable::State state);

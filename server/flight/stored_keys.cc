@@ -173,7 +173,8 @@ void StoredKeys::MakeRoom(const KnownKey& known, const std::string& new_variant)
   }
 }
 
-void StoredKeys::PutRefusal(const FlightRequest& request, const absl::Status& status, bool quarantine) {
+void StoredKeys::PutRefusal(const FlightRequest& request, const std::string& compiler_fingerprint,
+                            const absl::Status& status, bool quarantine) {
   v1::FailureRecord record;
   record.set_code(static_cast<int>(status.code()));
   record.set_reason(std::string(status.message()));
@@ -184,6 +185,7 @@ void StoredKeys::PutRefusal(const FlightRequest& request, const absl::Status& st
   facts.set_request_key(request.request_key);
   *facts.mutable_sections() = request.sections;
   *facts.mutable_notes() = request.notes;
+  facts.set_compiler_fingerprint(compiler_fingerprint);
   std::vector<Entry> batch;
   batch.push_back(signatures_->SignEntry({EntryKind::kFailure, request.compile_key}, request.ns,
                                          SerializeDeterministic(record)));

@@ -50,7 +50,8 @@ class StoredKeys {
   absl::StatusOr<EmittedKernel> ReadKernel(const std::string& ns, const std::string& kernel_key,
                                            std::vector<Holds::Hold>* holds);
   // A refusal that would only repeat or, in quarantine, for a day.
-  void PutRefusal(const FlightRequest& request, const absl::Status& status, bool quarantine);
+  void PutRefusal(const FlightRequest& request, const std::string& compiler_fingerprint,
+                  const absl::Status& status, bool quarantine);
 
   // Whether all that is asked for may be read. The artifact where the store has yet to take it, or null.
   // INVALID_ARGUMENT for a digest that the variant does not name, NOT_FOUND when the variant is gone (then

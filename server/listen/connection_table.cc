@@ -25,6 +25,13 @@ bool ConnectionTable::Take(const std::string& owner, int descriptor) {
   return true;
 }
 
+std::map<std::string, size_t> ConnectionTable::Counts() {
+  ForgetClosed();
+  std::map<std::string, size_t> counts;
+  for (const Connection& connection : connections_) ++counts[connection.owner];
+  return counts;
+}
+
 bool ConnectionTable::HasRoom(const std::string& owner) const {
   const auto own = of_owner_.find(owner);
   return connections_.size() < all_max_ && (own == of_owner_.end() || own->second < owner_max_);

@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ class ConnectionTable {
 
   // Before the descriptor is handed on. False where there is no room: whoever calls closes it.
   bool Take(const std::string& owner, int descriptor);
+  // How many each has, as of now.
+  std::map<std::string, size_t> Counts();
 
  private:
   struct Connection {

@@ -201,6 +201,13 @@ KilnServer::Acceptor* KilnServer::AcceptorFor(uid_t uid, int descriptor) {
   return nullptr;
 }
 
+std::map<std::string, size_t> KilnServer::Connections() {
+  absl::MutexLock lock(&mutex_);
+  std::map<std::string, size_t> counts = connections_.Counts();
+  for (const auto& [tenant, count] : own_connections_.Counts()) counts[""] += count;
+  return counts;
+}
+
 // Who is refused comes again at once: a line for each would be an attack on the log.
 void KilnServer::Warn(const std::string& words) {
   const MonotonicTime now = MonotonicNow();

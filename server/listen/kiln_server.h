@@ -18,6 +18,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +53,9 @@ class KilnServer {
   // "unix:/run/…/kilnd.sock, 127.0.0.1:7711"; the port is the bound one.
   const std::string& address() const { return address_; }
 
+  // How many connections each tenant has now; those of kilnd's own user, where there are tenants, are under
+  // "".
+  std::map<std::string, size_t> Connections() ABSL_LOCKS_EXCLUDED(mutex_);
   // Nobody new finds the unix socket, and the health service says so; calls go on.
   void Unlink() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends: calls that still run at the deadline are cancelled.

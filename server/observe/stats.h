@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "server/observe/miss_table.h"
 #include "server/observe/use_table.h"
 
 namespace kiln {
@@ -28,6 +29,7 @@ struct Stats {
   Count calls_begun{0};        // RPCs
   Count calls_running{0};      // of those, now
   UseTable uses;               // by tenant and job
+  MissTable last_misses;       // what was compiled lately
 };
 
 // Lives as long as one RPC.

@@ -19,6 +19,7 @@
 #include "kiln/v1/record.pb.h"
 #include "server/build/artifact.h"
 #include "server/rpc/entry_choice.h"
+#include "server/rpc/explanation.h"
 #include "server/rpc/request_limits.h"
 #include "spdlog/spdlog.h"
 
@@ -61,6 +62,12 @@ absl::flat_hash_set<std::string> CompileKeysOf(const std::vector<EntryId>& ids) 
   absl::flat_hash_set<std::string> keys;
   for (const EntryId& id : ids) keys.insert(id.key.substr(0, kDigestBytes));
   return keys;
+}
+
+v1::TenantInfo& TenantRow(const std::string& name, std::map<std::string, v1::TenantInfo>* rows) {
+  v1::TenantInfo& row = (*rows)[name];
+  row.set_name(name);
+  return row;
 }
 
 }  // namespace
@@ -120,6 +127,7 @@ absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext&, cons
   reply->set_queued(load.queued);
   reply->set_running(load.begun);
   reply->set_draining(facts_.draining->load());
+  reply->set_drained(load.drained);
   const StoreStatistics statistics = store_->statistics();
   reply->set_store_writable(statistics.writable);
   reply->set_store_message(statistics.message);
@@ -169,6 +177,7 @@ absl::Status AdminService::AnswerStats(const grpc::CallbackServerContext&, const
     use.set_compiles(row.use.compiles);
     use.set_executed(row.use.executed);
     use.set_seconds_saved(1e-3 * static_cast<double>(row.use.saved_ms));
+    use.set_compile_seconds(1e-3 * static_cast<double>(row.use.spent_ms));
   }
   return absl::OkStatus();
 }
@@ -183,25 +192,11 @@ absl::Status AdminService::AnswerList(const grpc::CallbackServerContext& context
                                       const v1::ListRequest& request, v1::ListReply* reply) {
   const size_t limit =
       request.limit() == 0 ? kEntriesShownMax : std::min<size_t>(request.limit(), kEntriesShownMax);
-  const auto later = [](const CatalogEntry& a, const CatalogEntry& b) {
-    return std::max(a.created_unix_seconds, a.last_used_unix_seconds) >
-           std::max(b.created_unix_seconds, b.last_used_unix_seconds);
-  };
-  std::vector<CatalogEntry> latest;
   uint64_t total = 0;
-  KILN_RETURN_IF_ERROR(VisitEntries(
-      store_->catalog(), EntryKind::kManifest, "", Gone(context), [&](const CatalogEntry& entry) {
-        ++total;
-        latest.push_back(entry);
-        if (latest.size() < 2 * limit) return absl::OkStatus();
-        std::nth_element(latest.begin(), latest.begin() + limit, latest.end(), later);
-        latest.resize(limit);
-        return absl::OkStatus();
-      }));
+  KILN_ASSIGN_OR_RETURN(const std::vector<CatalogEntry> latest,
+                        LatestEntries(store_->catalog(), EntryKind::kManifest, limit, Gone(context), &total));
   reply->set_total(total);
-  std::sort(latest.begin(), latest.end(), later);
   for (const CatalogEntry& entry : latest) {
-    if (reply->entries_size() >= limit) break;
     if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     absl::StatusOr<Found> found = ReadEntry(entry);
     if (found.ok()) {
@@ -427,6 +422,89 @@ absl::Status AdminService::AnswerKeys(const grpc::CallbackServerContext&, const 
     own = false;
   }
   *reply->mutable_revoked() = signatures_->config().revoked();
+  return absl::OkStatus();
+}
+
+absl::Status AdminService::AnswerWhy(const grpc::CallbackServerContext& context,
+                                     const v1::WhyRequest& request, v1::WhyReply* reply) {
+  return Explain(*store_, stats_->last_misses.Last(), request, Gone(context), reply);
+}
+
+absl::StatusOr<ComparedEntry> AdminService::ReadCompared(const grpc::CallbackServerContext& context,
+                                                         absl::string_view field, const std::string& hex) {
+  const absl::StatusOr<KeyPrefix> prefix = KeyPrefix::Parse(hex);
+  if (!prefix.ok())
+    return absl::InvalidArgumentError(absl::StrCat(field, ": must be hexadecimal, in lower case"));
+  KILN_ASSIGN_OR_RETURN(const ChosenEntries chosen,
+                        ChooseEntries(*store_, *prefix, RequestKeys::kElse, kShowMax, Gone(context)));
+  std::vector<EntryId> ids;
+  for (const CatalogEntry& entry : chosen.manifests) ids.push_back(entry.id);
+  const size_t keys = CompileKeysOf(ids).size();
+  if (keys == 0)
+    return absl::NotFoundError(absl::StrCat(field, ": no stored program has a key that starts with ", hex));
+  if (keys > 1) {
+    return absl::FailedPreconditionError(absl::StrCat(field, ": ", keys, " keys start with ", hex,
+                                                      "; give more digits of the one that is meant"));
+  }
+  KILN_ASSIGN_OR_RETURN(Found found, ReadEntry(chosen.manifests.front()));
+  ComparedEntry compared;
+  *compared.shown.mutable_info() = Describe(found);
+  ShowKernels(found, &compared.shown);
+  KILN_ASSIGN_OR_RETURN(compared.record, ReadRequestRecord(*store_, found.manifest.compile_key()));
+  *compared.shown.mutable_manifest() = std::move(found.manifest);
+  return compared;
+}
+
+absl::Status AdminService::AnswerDiff(const grpc::CallbackServerContext& context,
+                                      const v1::DiffRequest& request, v1::DiffReply* reply) {
+  KILN_ASSIGN_OR_RETURN(const ComparedEntry a, ReadCompared(context, "a", request.a()));
+  KILN_ASSIGN_OR_RETURN(const ComparedEntry b, ReadCompared(context, "b", request.b()));
+  CompareEntries(a, b, reply);
+  return absl::OkStatus();
+}
+
+absl::Status AdminService::AnswerDrain(const grpc::CallbackServerContext&, const v1::DrainRequest& request,
+                                       v1::DrainReply* reply) {
+  const bool drained = !request.undo();
+  if (coordinator_->load().drained != drained) {
+    spdlog::info(drained ? "drained: takes no new compiles" : "takes compiles again");
+    coordinator_->SetDrained(drained);
+  }
+  const Coordinator::Load load = coordinator_->load();
+  reply->set_drained(load.drained);
+  reply->set_flights(load.flights);
+  return absl::OkStatus();
+}
+
+absl::Status AdminService::AnswerTenants(const grpc::CallbackServerContext&, const v1::TenantsRequest&,
+                                         v1::TenantsReply* reply) {
+  std::map<std::string, v1::TenantInfo> rows;
+  for (const v1::TenantConfig& tenant : config_.listen().tenants()) {
+    v1::TenantInfo& row = TenantRow(tenant.name(), &rows);
+    row.set_configured(true);
+    *row.mutable_uids() = tenant.uids();
+    row.set_compile_seconds_per_hour(tenant.compile_seconds_per_hour());
+  }
+  for (const auto& [name, load] : coordinator_->Tenants()) {
+    v1::TenantInfo& row = TenantRow(name, &rows);
+    row.set_waiting(load.waiting);
+    row.set_queued(load.queued);
+    row.set_running(load.running);
+    row.set_graphs_bytes(load.graphs_bytes);
+    row.set_compile_seconds_last_hour(load.seconds_last_hour);
+  }
+  for (const UseTable::Row& use : stats_->uses.Rows()) {
+    if (use.several && use.tenant.empty()) continue;  // of tenants that went
+    v1::TenantInfo& row = TenantRow(use.tenant, &rows);
+    row.set_hits(row.hits() + use.use.hits);
+    row.set_compiles(row.compiles() + use.use.compiles);
+  }
+  for (const auto& [name, count] : facts_.connections()) {
+    reply->set_connections(reply->connections() + count);
+    if (const auto row = rows.find(name); row != rows.end() && row->second.configured())
+      row->second.set_connections(count);
+  }
+  for (auto& [name, row] : rows) *reply->add_tenants() = std::move(row);
   return absl::OkStatus();
 }
 

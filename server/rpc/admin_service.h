@@ -5,9 +5,12 @@
 // Thread-safe.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cache/shared/shared_tier.h"
 #include "cache/signatures.h"
@@ -18,6 +21,7 @@
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
 #include "server/rpc/entry_choice.h"
+#include "server/rpc/program_diff.h"
 #include "server/rpc/request_limits.h"
 #include "server/schedule/executor.h"
 
@@ -25,9 +29,10 @@ namespace kiln {
 
 struct AdminFacts {
   int64_t started_unix_seconds = 0;
-  const std::atomic<bool>* draining = nullptr;  // not owned
-  std::string address;                          // where the daemon listens
-  const SharedTier* tier = nullptr;             // not owned; null where there is none
+  const std::atomic<bool>* draining = nullptr;                 // not owned
+  std::string address;                                         // where the daemon listens
+  std::function<std::map<std::string, size_t>()> connections;  // of each tenant
+  const SharedTier* tier = nullptr;                            // not owned; null where there is none
 };
 
 class AdminService final : public v1::Admin::CallbackService {
@@ -88,6 +93,22 @@ class AdminService final : public v1::Admin::CallbackService {
                                  v1::KeysReply* reply) override {
     return Run(context, Rpc::kKeys, request, reply, &AdminService::AnswerKeys);
   }
+  grpc::ServerUnaryReactor* Why(grpc::CallbackServerContext* context, const v1::WhyRequest* request,
+                                v1::WhyReply* reply) override {
+    return Run(context, Rpc::kWhy, request, reply, &AdminService::AnswerWhy);
+  }
+  grpc::ServerUnaryReactor* Diff(grpc::CallbackServerContext* context, const v1::DiffRequest* request,
+                                 v1::DiffReply* reply) override {
+    return Run(context, Rpc::kDiff, request, reply, &AdminService::AnswerDiff);
+  }
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
+                                  v1::DrainReply* reply) override {
+    return Run(context, Rpc::kDrain, request, reply, &AdminService::AnswerDrain);
+  }
+  grpc::ServerUnaryReactor* Tenants(grpc::CallbackServerContext* context, const v1::TenantsRequest* request,
+                                    v1::TenantsReply* reply) override {
+    return Run(context, Rpc::kTenants, request, reply, &AdminService::AnswerTenants);
+  }
 
  private:
   // On a thread for people, so that nobody else waits for what they ask.
@@ -131,6 +152,14 @@ class AdminService final : public v1::Admin::CallbackService {
                            v1::EvictReply* reply);
   absl::Status AnswerKeys(const grpc::CallbackServerContext& context, const v1::KeysRequest& request,
                           v1::KeysReply* reply);
+  absl::Status AnswerWhy(const grpc::CallbackServerContext& context, const v1::WhyRequest& request,
+                         v1::WhyReply* reply);
+  absl::Status AnswerDiff(const grpc::CallbackServerContext& context, const v1::DiffRequest& request,
+                          v1::DiffReply* reply);
+  absl::Status AnswerDrain(const grpc::CallbackServerContext& context, const v1::DrainRequest& request,
+                           v1::DrainReply* reply);
+  absl::Status AnswerTenants(const grpc::CallbackServerContext& context, const v1::TenantsRequest& request,
+                             v1::TenantsReply* reply);
   struct Found {
     CatalogEntry entry;
     v1::Manifest manifest;
@@ -139,6 +168,10 @@ class AdminService final : public v1::Admin::CallbackService {
     v1::Hints hints;
   };
   absl::StatusOr<Found> ReadEntry(const CatalogEntry& entry);
+  // The program, and of several variants the first, of the one key that starts so. `field` names it in
+  // errors.
+  absl::StatusOr<ComparedEntry> ReadCompared(const grpc::CallbackServerContext& context,
+                                             absl::string_view field, const std::string& hex);
   // FAILED_PRECONDITION where several CompileKeys match and not all of them are meant.
   absl::StatusOr<ChosenEntries> ChooseByKey(const grpc::CallbackServerContext& context,
                                             const std::string& hex, bool every_match);

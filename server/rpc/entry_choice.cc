@@ -100,6 +100,27 @@ absl::Status VisitEntries(const Catalog& catalog, EntryKind kind, absl::string_v
   }
 }
 
+absl::StatusOr<std::vector<CatalogEntry>> LatestEntries(const Catalog& catalog, EntryKind kind, size_t limit,
+                                                        const CallerGone& gone, uint64_t* total) {
+  const auto later = [](const CatalogEntry& a, const CatalogEntry& b) {
+    return std::max(a.created_unix_seconds, a.last_used_unix_seconds) >
+           std::max(b.created_unix_seconds, b.last_used_unix_seconds);
+  };
+  std::vector<CatalogEntry> latest;
+  *total = 0;
+  KILN_RETURN_IF_ERROR(VisitEntries(catalog, kind, "", gone, [&](const CatalogEntry& entry) {
+    ++*total;
+    latest.push_back(entry);
+    if (latest.size() < 2 * limit) return absl::OkStatus();
+    std::nth_element(latest.begin(), latest.begin() + static_cast<ptrdiff_t>(limit), latest.end(), later);
+    latest.resize(limit);
+    return absl::OkStatus();
+  }));
+  std::sort(latest.begin(), latest.end(), later);
+  if (latest.size() > limit) latest.resize(limit);
+  return latest;
+}
+
 absl::StatusOr<ChosenEntries> ChooseEntries(Store& store, const KeyPrefix& prefix, RequestKeys request_keys,
                                             size_t limit, const CallerGone& gone) {
   const Catalog& catalog = store.catalog();

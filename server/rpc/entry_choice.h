@@ -55,6 +55,11 @@ absl::Status RemoveEntries(Store& store, const std::vector<EntryId>& ids, const 
 using CountsByKind = std::array<uint64_t, kEntryKinds>;
 absl::Status RemoveAllEntries(Store& store, const CallerGone& gone, CountsByKind* removed);
 
+// The entries of a kind that were made or used last, the latest first; at most `limit`. `total`: how many
+// there are.
+absl::StatusOr<std::vector<CatalogEntry>> LatestEntries(const Catalog& catalog, EntryKind kind, size_t limit,
+                                                        const CallerGone& gone, uint64_t* total);
+
 // Every entry of a kind, in the order of the keys.
 absl::Status VisitEntries(const Catalog& catalog, EntryKind kind, absl::string_view prefix,
                           const CallerGone& gone,

@@ -205,12 +205,140 @@ TEST(KilnctlAlone, DoctorFailsWithoutAMandatoryLayer) {
   unlink(worker.c_str());
 }
 
+// A program of the script whose numerics differ, compiled for a job.
+CompileResult CompileFor(TestDaemon& daemon, const std::string& job, const std::string& script,
+                         bool deterministic, const std::vector<int64_t>& hints = {}) {
+  v1::CompileHeader header;
+  header.set_namespace_("test");
+  header.set_job(job);
+  *header.mutable_sections() = SectionsOf(script);
+  v1::Numerics numerics;
+  numerics.set_deterministic(deterministic);
+  header.mutable_sections()->set_numerics(numerics.SerializeAsString());
+  header.set_graph_bytes(script.size());
+  header.mutable_notes()->set_title("f forward");
+  header.mutable_notes()->add_node_names(script);
+  for (const int64_t hint : hints) header.mutable_hints()->add_values(hint);
+  return daemon.Compile(header, script, absl::Seconds(60));
+}
+
+TEST_F(Kilnctl, WhyNamesTheIngredientThatDiffers) {
+  EXPECT_EQ(Ctl("why").code, 1) << "nothing was compiled yet";
+  ASSERT_TRUE(CompileFor(daemon_, "nightly", "kernels 2", false).durable);
+  const Output first = Ctl("why nightly");
+  EXPECT_EQ(first.code, 0) << first.text;
+  EXPECT_TRUE(absl::StrContains(first.text, "nothing was stored")) << first.text;
+  const CompileResult second = CompileFor(daemon_, "nightly", "kernels 2", true);
+  ASSERT_TRUE(second.durable);
+  for (const std::string& about : {std::string("nightly --limit 1"), std::string("--limit 1"),
+                                   ToHex(second.manifest.compile_key()).substr(0, 12)}) {
+    const Output why = Ctl("why " + about);
+    EXPECT_EQ(why.code, 0) << why.text;
+    EXPECT_TRUE(absl::StrContains(why.text, "job nightly")) << why.text;
+    EXPECT_TRUE(absl::StrContains(why.text, "numerics    deterministic  true  false")) << why.text;
+    EXPECT_FALSE(absl::StrContains(why.text, "graph ")) << "it is the same: " << why.text;
+  }
+  EXPECT_TRUE(absl::StrContains(Ctl("why nightly --json").text, "\"field\": \"deterministic\""));
+  const Output nobody = Ctl("why weekly");
+  EXPECT_EQ(nobody.code, 1);
+  EXPECT_TRUE(absl::StrContains(nobody.text, "there are nightly")) << nobody.text;
+}
+
+TEST_F(Kilnctl, WhyTellsOfSizesAndOfWhatHasGone) {
+  const std::string script = "guarded\nkernels 1";
+  ASSERT_TRUE(CompileFor(daemon_, "nightly", script, false, {5}).durable);
+  ASSERT_TRUE(CompileFor(daemon_, "nightly", script, false, {500}).durable);
+  const Output sizes = Ctl("why nightly --limit 1");
+  EXPECT_TRUE(absl::StrContains(sizes.text, "do not hold at its sizes (s0 = 500)")) << sizes.text;
+  EXPECT_TRUE(absl::StrContains(sizes.text, "asks for ")) << sizes.text;
+  ASSERT_EQ(Ctl("rm --all").code, 0);
+  ASSERT_TRUE(CompileFor(daemon_, "nightly", script, false, {5}).durable);
+  const Output gone = Ctl("why nightly --limit 1");
+  EXPECT_TRUE(absl::StrContains(gone.text, "was not stored any more")) << gone.text;
+}
+
+TEST_F(Kilnctl, DiffComparesTwoPrograms) {
+  const CompileResult a = CompileFor(daemon_, "nightly", "kernels 1", false);
+  const CompileResult b = CompileFor(daemon_, "nightly", "kernels 2", true);
+  ASSERT_TRUE(a.durable && b.durable);
+  const std::string key_a = ToHex(a.manifest.compile_key()), key_b = ToHex(b.manifest.compile_key());
+  const Output diff = Ctl(absl::StrCat("diff ", key_a.substr(0, 12), " ", key_b.substr(0, 12)));
+  EXPECT_EQ(diff.code, 0) << diff.text;
+  for (const char* part : {"numerics    deterministic  false", "graph ", "kernels                    1  2",
+                           "-kernels 1", "+kernels 2"}) {
+    EXPECT_TRUE(absl::StrContains(diff.text, part)) << part << " in\n" << diff.text;
+  }
+  const Output same = Ctl(absl::StrCat("diff ", key_a, " ", key_a));
+  EXPECT_TRUE(absl::StrContains(same.text, "same ingredients")) << same.text;
+  EXPECT_TRUE(
+      absl::StrContains(Ctl(absl::StrCat("diff --json ", key_a, " ", key_b)).text, "\"not_compared\""));
+  EXPECT_EQ(Ctl("diff " + key_a).code, 2);
+  EXPECT_EQ(Ctl("diff nothex " + key_a).code, 2);
+  const Output nobody = Ctl(absl::StrCat("diff ", key_a, " 0123456789abcdef"));
+  EXPECT_EQ(nobody.code, 1);
+  EXPECT_TRUE(absl::StrContains(nobody.text, "b: no stored program")) << nobody.text;
+}
+
+TEST_F(Kilnctl, ADrainedDaemonServesHitsAndTakesNothingNew) {
+  ASSERT_TRUE(daemon_.Compile("name a").durable);
+  EXPECT_EQ(Ctl("drain").code, 0);
+  EXPECT_TRUE(daemon_.Lookup("name a").has_hit());
+  const CompileResult refused = daemon_.Compile("name b");
+  EXPECT_EQ(refused.status.error_code(), grpc::UNAVAILABLE) << refused.status.error_message();
+  EXPECT_TRUE(absl::StrContains(refused.status.error_message(), "kilnctl drain"));
+  EXPECT_TRUE(absl::StrContains(Ctl("status").text, "drain --undo"));
+  EXPECT_EQ(Ctl("doctor").code, 1);
+  EXPECT_TRUE(absl::StrContains(Ctl("drain --undo").text, "takes compiles again"));
+  EXPECT_TRUE(daemon_.Compile("name b").done) << "the control";
+  EXPECT_FALSE(absl::StrContains(Ctl("status").text, "drain"));
+  EXPECT_EQ(Ctl("drain --undo --wait").code, 2);
+}
+
+TEST_F(Kilnctl, DrainWaitsForWhatRuns) {
+  grpc::ClientContext context;
+  auto stream = daemon_.compiler().Compile(&context);
+  Send("test", "sleep_ms 1500", stream.get());
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(Ctl("jobs").text, "planning"); }));
+  EXPECT_TRUE(absl::StrContains(Ctl("drain").text, "1 still run or wait"));
+  const Output waited = Ctl("drain --wait");
+  EXPECT_TRUE(absl::StrContains(waited.text, "none runs or waits")) << waited.text;
+  EXPECT_EQ(Ctl("jobs").text, "no jobs\n");
+  v1::CompileEvent event;
+  bool done = false;
+  while (stream->Read(&event)) done = done || event.has_done();
+  EXPECT_TRUE(done) << "what ran went on";
+}
+
+TEST_F(Kilnctl, TopAndTenantsShowWhoIsAtWork) {
+  ASSERT_TRUE(CompileFor(daemon_, "nightly", "name a", false).done);
+  grpc::ClientContext context;
+  auto stream = daemon_.compiler().Compile(&context);
+  Send("red", "sleep_ms 20000", stream.get());
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(Ctl("jobs").text, "planning"); }));
+  const Output tenants = Ctl("tenants --json");
+  for (const char* part : {"\"name\": \"red\"", "\"running\": 1", "\"name\": \"test\"", "\"compiles\": 1"})
+    EXPECT_TRUE(absl::StrContains(tenants.text, part)) << part << " in " << tenants.text;
+  EXPECT_TRUE(absl::StrContains(Ctl("tenants").text, "connection"));
+  const Output top = Ctl("top --once --interval 0.2");
+  EXPECT_EQ(top.code, 0) << top.text;
+  EXPECT_LT(top.text.find("\nred "), top.text.find("\ntest "))
+      << "who has work in flight first: " << top.text;
+  EXPECT_TRUE(absl::StrContains(top.text, "workers 1 of 2 busy")) << top.text;
+  EXPECT_TRUE(absl::StrContains(top.text, "nightly")) << top.text;
+  const Output json = Ctl("top --once --interval 0.2 --json");
+  EXPECT_TRUE(absl::StrContains(json.text, "\"hits_per_second\": 0")) << json.text;
+  context.TryCancel();
+}
+
 TEST(KilnctlAlone, ExitCodes) {
   EXPECT_EQ(RunCtl("/tmp/kiln-no-such-socket", "status --timeout 2").code, 3);
   EXPECT_EQ(RunCtl("/tmp/kiln-no-such-socket", "doctor --timeout 2").code, 3);
   EXPECT_EQ(RunCtl("", "nonsense").code, 2);
   EXPECT_EQ(RunCtl("", "").code, 2);
   EXPECT_EQ(RunCtl("", "show").code, 2);
+  EXPECT_EQ(RunCtl("", "completion").code, 2);
+  EXPECT_EQ(RunCtl("", "top --interval 0").code, 2);
+  EXPECT_EQ(RunCtl("/tmp/kiln-no-such-socket", "top --once --timeout 2").code, 3);
   const Output help = RunCtl("", "--help");
   EXPECT_EQ(help.code, 0);
   EXPECT_TRUE(absl::StrContains(help.text, "Exit codes"));

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -79,6 +80,9 @@ def test_a_daemon_of_ones_own(place, listen):
     ("kilnctl show", 2, "KEY"),
     ("kilnctl rm", 2, "rm needs a KEY, or --all"),
     ("kilnctl rm 12 --all", 2, "excludes"),
+    ("kilnctl diff 12", 2, "B is required"),
+    ("kilnctl drain --undo --wait", 2, "excludes"),
+    ("kilnctl completion fish", 2, "fish|subcommand"),
     ("kilnctl ls --limit few", 2, "few"),
     ("kilnctl --address somewhere status", 2, "--address: \"somewhere\" is no address.*unix:/path, /path or HOST:PORT"),
     ("kilnctl status", 3, "no kilnd answers at unix:{root}/run.*starts with the first compile"),
@@ -117,3 +121,54 @@ def test_a_socket_in_use(place):
     finally:
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(60) == 0
+
+
+def completed(words):
+    """What bash completes the last word to, by the script that kilnctl prints."""
+    kilnctl = program("kilnctl")
+    text = f"""
+        source <({kilnctl} completion bash)
+        COMP_WORDS=(kilnctl {" ".join(f"'{word}'" for word in words)})
+        COMP_CWORD={len(words)}
+        _kilnctl
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    result = subprocess.run(["bash", "--norc", "-c", text], text=True, capture_output=True, timeout=30)
+    assert result.returncode == 0 and result.stderr == "", result.stderr
+    return sorted(set(result.stdout.split()))
+
+
+@pytest.mark.parametrize("words, found", [
+    (["wh"], ["why"]),
+    (["show", "--li"], ["--listings"]),
+    (["show", "--ever"], []),
+    (["rm", "--ever"], ["--every-match"]),
+    (["--address", "/tmp/x", "--json", "ev"], ["evict"]),
+    (["--address", "sta"], []),
+    (["rm", "12ab", "--al"], ["--all"]),
+    (["completion", ""], ["--address", "--help", "--json", "--timeout", "--version", "bash", "zsh"]),
+])
+def test_bash_completes_commands_and_options(words, found):
+    assert completed(words) == found
+
+
+def test_completion_knows_every_command():
+    text = subprocess.run([program("kilnctl"), "--help"], text=True, capture_output=True, check=True).stdout
+    commands = re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE)
+    assert len(commands) > 15 and set(commands) <= set(completed([""]))
+
+
+def test_help_has_an_example_of_every_command():
+    text = subprocess.run([program("kilnctl"), "--help"], text=True, capture_output=True, check=True).stdout
+    for command in re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE):
+        about = subprocess.run([program("kilnctl"), command, "--help"], text=True, capture_output=True, check=True)
+        assert f"kilnctl {command}" in about.stdout.split("Example: ")[1], about.stdout
+
+
+def test_zsh_takes_the_script():
+    if shutil.which("zsh") is None:
+        pytest.skip("no zsh here")
+    result = subprocess.run(["zsh", "-f", "-c", "autoload -U compinit && compinit -D && "
+                             f"source <({program('kilnctl')} completion zsh) && whence -w _kilnctl && "
+                             "print ${_comps[kilnctl]}"], text=True, capture_output=True, timeout=30)
+    assert result.stdout == "_kilnctl: function\n_kilnctl\n" and result.stderr == "", result.stdout + result.stderr

@@ -66,3 +66,26 @@ def test_every_command_with_a_real_graph(ask):
     assert json.loads(ask("rm", key, "--json"))["removed"] == 1
     assert "no entry" in ask("show", key, code=1)
     assert "1 entry removed" in ask("rm", "--all") and ask("ls") == "no entries\n"
+
+
+OTHER_NUMERICS = TRAIN.replace("import torch, kiln", "import torch, kiln\ntorch.use_deterministic_algorithms(True)")
+
+
+def test_why_and_diff_of_real_graphs(ask, place):
+    """The same model under other numerics compiles again, and kilnctl says for what."""
+    place.run(OTHER_NUMERICS, KILN_JOB="nightly")
+    reply = json.loads(ask("why", "nightly", "--json"))
+    assert len(reply["explanations"]) == 2 and reply["compared"] == reply["stored"] == 4
+    for explanation in reply["explanations"]:
+        assert explanation["why"] == "WHY_INGREDIENT" and explanation["program"]["title"] in ("f forward", "f backward")
+        assert [(each["ingredient"], each["field"], each["here"], each["there"])
+                for each in explanation["differences"]] == [("numerics", "deterministic", "true", "false")]
+    assert "numerics    deterministic  true  false" in ask("why", "nightly")
+
+    keys = {entry["title"]: entry["compile_key"] for entry in json.loads(ask("ls", "--json"))["entries"]}
+    diff = json.loads(ask("diff", keys["f forward"], keys["f backward"], "--json"))
+    assert "graph" in {each["ingredient"] for each in diff["differences"]}
+    assert any(line.startswith("-") and "addmm" in line for line in diff["nodes"]), diff["nodes"]
+    assert diff["kernels"] and {fact["name"] for fact in diff["facts"]} >= {"nodes", "kernels"}
+    text = ask("diff", keys["f forward"][:12], keys["f backward"][:12])
+    assert "nodes of the graphs" in text and "@@ " in text

@@ -139,5 +139,26 @@ TEST_F(FlightTableTest, LongProgramsOfOneRefuseNoShortOnesOfAnother) {
   EXPECT_FALSE(refused(7, {"blue", Caller::Class::kInteractive}));
 }
 
+TEST_F(FlightTableTest, ADrainedOneTakesNothingNewAndKeepsWhatItHas) {
+  const auto before = Compile(1, "a", 10);
+  Upload(1, 10);
+  table_->SetDrained(true);
+  const auto refused = Compile(2, "b", 10), joined = Compile(3, "a", 10);
+  ASSERT_TRUE(refused->ended.has_value());
+  EXPECT_EQ(refused->ended->code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(PushbackOf(*refused->ended).has_value()) << "it says when to come again";
+  EXPECT_FALSE(refused->asked);
+  EXPECT_FALSE(before->ended.has_value());
+  EXPECT_FALSE(joined->ended.has_value()) << "a flight of that key is there";
+  const auto tenants = table_->Tenants();
+  ASSERT_EQ(tenants.size(), 1u);
+  EXPECT_EQ(tenants.at("red").queued + tenants.at("red").running, 1u);
+  EXPECT_EQ(tenants.at("red").graphs_bytes, 20u);
+  table_->SetDrained(false);
+  const auto after = Compile(4, "b", 10);
+  EXPECT_TRUE(after->asked) << "the control";
+  EXPECT_EQ(table_->Tenants().at("red").waiting, 1u);
+}
+
 }  // namespace
 }  // namespace kiln

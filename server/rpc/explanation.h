@@ -1,0 +1,32 @@
+// Why programs were compiled (kilnctl why). A compile is explained by what the daemon remembers of it
+// (observe/miss_table.h) or, where only the store knows the program, by its record there: by the variants of
+// its key that do not hold at its sizes, else by the stored program of another key with most equal
+// ingredients; of several by one of the same title, then by the one that was compiled last, and never by one
+// that was compiled later.
+//
+// Limits: the catalogue is gone through by pages; kComparedMax records are read, those that were made or used
+// last. Errors: NOT_FOUND where no such job or program is known, FAILED_PRECONDITION where several keys start
+// so, CANCELLED once `gone` says so.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cache/store.h"
+#include "kiln/v1/admin.pb.h"
+#include "server/observe/miss_table.h"
+#include "server/rpc/entry_choice.h"
+
+namespace kiln {
+
+inline constexpr size_t kComparedMax = 4096;
+
+// `misses`: the last first.
+absl::Status Explain(Store& store, const std::vector<MissTable::MissPtr>& misses,
+                     const v1::WhyRequest& request, const CallerGone& gone, v1::WhyReply* reply);
+
+// What the store knows of a key's ingredients.
+absl::StatusOr<v1::RequestRecord> ReadRequestRecord(Store& store, const std::string& compile_key);
+
+}  // namespace kiln
