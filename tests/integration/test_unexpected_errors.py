@@ -21,12 +21,14 @@ from kiln import (
     fallback,
     graph,
     graph_cut,
+    graph_symbols,
     guards,
     in_place,
     joint_graph,
     library,
     python_calls,
     size_numbers,
+    size_tensors,
     symbols,
     wire,
     written_graph,
@@ -34,12 +36,12 @@ from kiln import (
 
 _ERRORS = (AttributeError, KeyError, RuntimeError, AssertionError, RecursionError, TypeError, OSError, MemoryError,
            NotImplementedError, ZeroDivisionError)
-_MODULES = (graph, symbols, wire, devices, guards, size_numbers, joint_graph, graph_cut, in_place,
-            python_calls, written_graph)
+_MODULES = (graph, graph_symbols, size_tensors, symbols, wire, devices, guards, size_numbers, joint_graph, graph_cut,
+            in_place, python_calls, written_graph)
 # The client's and the loader's; what runs a graph without kiln is not among them.
 _MORE = [(_C, "build"), (_C, "get"), (library, "install"), (compiled.CompiledGraph, "load"),
          (compiled, "_output_strides"), (compiled, "_runner"), (compiled, "symbols_by_name"), (compiled, "evaluate"),
-         (backend, "_title"), (backend, "_guards"), (backend, "_torch_version"), (backend, "_donated_inputs"),
+         (backend, "_guards"), (backend, "_torch_version"), (backend, "_donated_inputs"),
          (cuda_graphs, "describe")]
 
 

@@ -31,7 +31,8 @@ from . import (
 )
 from .compiled import CompiledGraph, FallbackGraph, Use, symbols_by_name
 from .errors import Unsupported
-from .graph import BACKWARD, FORWARD, INFERENCE, ExportedGraph, export
+from .exported_graph import ExportedGraph
+from .graph import BACKWARD, FORWARD, INFERENCE, export
 from .options import Options
 from .partition import Part, partition
 from .partitioned_graph import PartitionedGraph, Places
@@ -238,7 +239,11 @@ def _request(module: fx.GraphModule, task: _Task, recording: cuda_graphs.Recordi
 
 def kiln(gm: fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None,
          options: Mapping[str, object] | None = None) -> Callable[..., Any]:
-    """Backend function: torch.compile(model, backend="kiln", mode=…, options=…)."""
+    """Backend function: torch.compile(model, backend="kiln", mode=…, options=…).
+
+    Gives what runs the graph: a function of its inputs that gives its outputs, both as traced. Raises ValueError or
+    TypeError for a mode, an option or an environment variable that is not valid, and Unsupported for a graph that is
+    not compiled under KILN_FALLBACK=error."""
     settings = options_module.parse(mode, options)
     # What the caller has set wrongly is the caller's error.
     fallback.policy()

@@ -6,90 +6,34 @@ Names, source lines and guards' text go into GraphNotes, which no key covers.
 """
 from __future__ import annotations
 
-import dataclasses
 import operator
-import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeGuard, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import sympy
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-from . import fallback, graph_cut, python_calls, wire, written_graph
+from . import fallback, graph_cut, python_calls, titles, wire, written_graph
 from .devices import PassedInput
 from .errors import Unsupported
+from .exported_graph import ExportedGraph
 from .fx_nodes import args_of, name_of
-from .size_numbers import Place, size_number
-from .symbols import (
-    INPUT_SIZE,
-    INPUT_STRIDE,
-    INPUT_VALUE,
-    INT64_MAX,
-    INT64_MIN,
-    SYMBOL_INT,
-    SYMBOL_UNBACKED,
-    VALUE_ITEM,
-    VALUE_SIZE,
-    ExprPool,
-)
+from .graph_codes import DEVICES, DTYPES, MEMORY_FORMATS, Encoded
+from .graph_symbols import GraphSymbols, is_symbolic, is_unbacked, symbol_of_truth, unbacked_symbol_of
+from .size_numbers import size_number
+from .size_tensors import SizeTensors
+from .symbols import VALUE_ITEM
 
 T = TypeVar("T")
 Key: TypeAlias = Any  # of a value: a node, (node, which of its results), or what stands for a number
-Encoded: TypeAlias = tuple[str, bytes]  # an argument's name, and its Argument message
 
 FORMAT_VERSION = 1
 FORWARD, BACKWARD, INFERENCE = 1, 2, 3
 
-_DTYPES = {
-    torch.bool: 1, torch.uint8: 2, torch.int8: 3, torch.int16: 4, torch.int32: 5, torch.int64: 6,
-    torch.float16: 7, torch.bfloat16: 8, torch.float32: 9, torch.float64: 10, torch.complex64: 11,
-    torch.complex128: 12,
-}
-_DEVICES = {"cpu": 1, "cuda": 2}
-_MEMORY_FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1, torch.channels_last: 2,
-                   torch.channels_last_3d: 3}
-
 # Without effect on the result in a compiled graph.
 _IGNORED_ARGUMENTS = {"pin_memory", "non_blocking"}
-
-
-@dataclasses.dataclass
-class ExportedGraph:
-    graph: bytes  # v1.Graph, not yet in normal form
-    facts: bytes  # v1.GraphFacts
-    notes: bytes  # v1.GraphNotes
-    hints: list[int]  # value of every symbol at this call, in symbol order; of an unbacked one an assumption
-    unbacked: set[sympy.Symbol]  # of torch's symbols, those of which no call before has known anything
-    symbols: list[sympy.Symbol]  # torch's, in symbol order
-    constants: list[torch.Tensor]  # that follow the graph's own inputs on every call
-    output_count: int
-    other_outputs: list[tuple[int, Any]]  # (position, value or function of the inputs) of what the program lacks
-    truths: list[int]  # positions of outputs that the program gives as 0 or 1
-    float_inputs: list[int]  # positions of numbers that the program takes as tensors of one float64
-    to_cpu: list[int]  # positions of outputs that the program leaves on the GPU and the graph has on the CPU
-    more_sizes: list[Place]  # of the integers that follow the graph's inputs, before the constants
-    python: python_calls.PythonPart | None  # what runs in Python, in the middle of the program
-    nodes: list[tuple[fx.Node | None, str]]  # (node of the graph as it was given, target) by node of the message
-    # Node of the graph as it was given -> why Python runs it.
-    refused: Mapping[fx.Node, str] = dataclasses.field(default_factory=dict)
-
-    def node_in(self, message: str) -> fx.Node | None:
-        """The node that an error of the service is about; None where it names none."""
-        for pattern, certain in ((_NODE_AND_TARGET, True), (_TARGET_OF_NODE, False)):
-            for number, target in pattern.findall(message):
-                node, written = self.nodes[int(number)] if int(number) < len(self.nodes) else (None, "")
-                # Some errors number the nodes of a later stage; those agree in nothing but by chance.
-                if node is not None and (certain or target == written):
-                    return node
-        return None
-
-
-_NODE_AND_TARGET = re.compile(r"\(node (\d+), ([\w.]+)\)")
-_TARGET_OF_NODE = re.compile(r"\bnode (\d+) \(([\w.]+)\)")
 
 
 def export(module: fx.GraphModule, kind: int, *, title: str = "", static_inputs: Iterable[int] = (),
@@ -108,7 +52,7 @@ def export(module: fx.GraphModule, kind: int, *, title: str = "", static_inputs:
     exported = exporter.run(*given)
     if exported is not None:
         return exported
-    cut = graph_cut.cut(module, exporter.refused, exporter.is_integer, gpu, exporter.binders)
+    cut = graph_cut.cut(module, exporter.refused, exporter.is_integer, gpu, exporter.symbols.binders)
     refused_nodes = exporter.refused
     exporter = _Exporter(cut.module, kind, gpu, cut.part, {})
     exported = exporter.run(*given)
@@ -116,10 +60,6 @@ def export(module: fx.GraphModule, kind: int, *, title: str = "", static_inputs:
         raise Unsupported(next(iter(exporter.refused.values())))
     exported.refused = refused_nodes
     return exported
-
-
-def is_symbolic(value: object) -> TypeGuard[torch.SymInt | torch.SymFloat | torch.SymBool]:
-    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def _check_pure(target: torch._ops.OpOverload) -> None:
@@ -147,16 +87,8 @@ class _Exporter:
         self.held = {position for position, _, shared in held if not shared}  # inputs that the program does not have
         self.refused: dict[fx.Node, str] = {}  # node -> why it can't be written
         self.given_up = given_up
-        self.symbols: dict[sympy.Symbol, int] = {}  # sympy symbol -> number
-        self.unbacked: set[sympy.Symbol] = set()
-        self.binders: dict[sympy.Symbol, fx.Node] = {}  # sympy symbol that is known only behind a node -> the node
-        self.offsets: set[sympy.Symbol] = set()  # symbols that are offsets in memory, which nothing is told of
-        self.bindings: dict[sympy.Symbol, Place] = {}  # in the graph's inputs
-        self.more_sizes: list[Place] = []
-        self.symbol_messages: list[bytes] = []
-        self.hints: list[int] = []
-        self.placeholders: list[fx.Node] = []
-        self.pool = ExprPool(self.symbol_id)
+        self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.symbols = GraphSymbols(self.placeholders, self.held)
         self.values: dict[Key, int] = {}
         self.value_count = 0
         self.inputs: list[bytes] = []
@@ -166,7 +98,7 @@ class _Exporter:
         self.source_lines: list[str] = []
         self.constants: list[torch.Tensor] = []
         self.constant_values: dict[str, int] = {}  # get_attr target -> value id
-        self.float_values: dict[sympy.Expr, int] = {}  # value id of a 0-d tensor
+        self.floats = SizeTensors(self.symbols, self.scalar_node)
         self.complex_values: dict[tuple[str, torch.dtype], int] = {}  # (text of the number, dtype) -> the same
         self.float_inputs: list[int] = []
         self.other_outputs: list[tuple[int, Any]] = []
@@ -181,11 +113,10 @@ class _Exporter:
             visible_outputs: Container[int] | None, guards: Iterable[sympy.Basic],
             guards_text: Iterable[str]) -> ExportedGraph | None:
         graph = self.module.graph
-        self.placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        self.declare_symbols()
+        self.symbols.declare_inputs()
         for position, node in enumerate(self.placeholders):
             self.attempt(self.add_input, node, position)
-        for _ in self.more_sizes:
+        for _ in self.symbols.more_sizes:
             self.value_count += 1
         # Tensor constants are inputs too: their values are in no key.
         for node in graph.nodes:
@@ -204,10 +135,10 @@ class _Exporter:
                 raise Unsupported(f"graph node of kind {node.op}")
         if self.refused:
             return None
-        conditions = self.conditions(guards)
-        symbol_bytes = b"".join(wire.data(3, message) for message in self.symbol_messages)
+        conditions = self.symbols.conditions(guards)
+        symbol_bytes = b"".join(wire.data(3, message) for message in self.symbols.messages)
         message = b"".join([
-            wire.uint(1, FORMAT_VERSION), wire.uint(2, self.kind), symbol_bytes, self.pool.encode(4),
+            wire.uint(1, FORMAT_VERSION), wire.uint(2, self.kind), symbol_bytes, self.symbols.pool.encode(4),
             b"".join(wire.data(5, part) for part in self.inputs),
             b"".join(wire.data(6, part) for part in self.nodes),
             b"".join(wire.data(7, part) for part in outputs if part is not None), wire.packed_uints(8, conditions)])
@@ -215,34 +146,23 @@ class _Exporter:
         notes = b"".join([b"".join(wire.data(1, name) for name in self.node_names),
                           b"".join(wire.data(2, line) for line in self.source_lines),
                           b"".join(wire.data(3, text) for text in guards_text), wire.data(4, title)])
-        return ExportedGraph(message, facts, notes, self.hints, self.unbacked, list(self.symbols), self.constants,
-                             len(outputs), self.other_outputs, self.truths, self.float_inputs, self.to_cpu,
-                             self.more_sizes, self.python, self.graph_nodes)
+        return ExportedGraph(message, facts, notes, self.symbols.hints, self.symbols.unbacked,
+                             list(self.symbols.numbers), self.constants, len(outputs), self.other_outputs, self.truths,
+                             self.float_inputs, self.to_cpu, self.symbols.more_sizes, self.python, self.graph_nodes)
 
     # ---- what can't be written
 
     def attempt(self, add: Callable[..., T], node: Any, *more: Any) -> T | None:
         """What goes wrong with one node, whatever it is, is that node's; then there is no result."""
-        known = len(self.symbols)
+        known = len(self.symbols.numbers)
         try:
             return add(node, *more)
         except Exception as error:
             if not isinstance(node, fx.Node):
                 raise
-            self.forget(known)
+            self.symbols.forget(known)
             self.refuse(node, error)
             return None
-
-    def forget(self, known: int) -> None:
-        """The symbols but the first `known`; what was written goes with them."""
-        if len(self.symbols) == known:
-            return
-        for symbol in list(self.symbols)[known:]:
-            del self.symbols[symbol]
-            self.unbacked.discard(symbol)
-            self.binders.pop(symbol, None)
-        del self.hints[known:], self.symbol_messages[known:]
-        self.pool = ExprPool(self.symbol_id)  # of a graph with a refused node nothing is sent
 
     def refuse(self, node: fx.Node, error: Exception) -> None:
         """The node is for Python to run; of its results the program may have those that can be written."""
@@ -250,7 +170,7 @@ class _Exporter:
         self.refused.setdefault(node, reason.removeprefix("unsupported: "))
         value = node.meta.get("val")
         # torch's own fakes of quantized tensors claim float32.
-        opaque = any(isinstance(part, torch.dtype) and part not in _DTYPES
+        opaque = any(isinstance(part, torch.dtype) and part not in DTYPES
                      for part in torch.utils._pytree.tree_leaves((node.args, node.kwargs)))
         parts: list[tuple[Key, Any]] = [(node, value)]
         if isinstance(value, (list, tuple)):
@@ -259,14 +179,14 @@ class _Exporter:
             self.values.pop(key, None)
             if node.op != "call_function" or opaque or not isinstance(part, torch.Tensor):
                 continue
-            known = len(self.symbols)
+            known = len(self.symbols.numbers)
             try:
                 self.check_tensor(part)
-                self.bind_sizes(self.node_of(node, key), part, self.new_value(key))
+                self.symbols.bind_sizes(self.node_of(node, key), part, self.new_value(key))
                 self.tensor_meta(part)
             except Exception:
                 self.values.pop(key, None)
-                self.forget(known)
+                self.symbols.forget(known)
 
     @staticmethod
     def node_of(node: fx.Node, key: Key) -> fx.Node | None:
@@ -286,7 +206,7 @@ class _Exporter:
         if not isinstance(value, (torch.SymInt, int)) or isinstance(value, bool):
             return False
         try:
-            self.sym_int(value)
+            self.symbols.sym_int(value)
         except Exception:
             return False
         return True
@@ -296,7 +216,7 @@ class _Exporter:
         parts = []
         for position in range(len(self.inputs)):
             own = position < len(self.placeholders)
-            constant = position >= len(self.placeholders) + len(self.more_sizes)
+            constant = position >= len(self.placeholders) + len(self.symbols.more_sizes)
             fact = (wire.uint(1, (position in static_inputs and position not in self.held) or constant)
                     + wire.uint(2, own and self.placeholders[position] in self.mutated)
                     + wire.uint(3, position in donated_inputs and position not in self.held))
@@ -305,97 +225,6 @@ class _Exporter:
             visible = visible_outputs is None or position in visible_outputs
             parts.append(wire.data(2, wire.uint(1, visible)))
         return b"".join(parts)
-
-    # ---- symbols ----
-
-    def declare_symbols(self) -> None:
-        """Every symbol gets the first place that it can be read from."""
-        for position, node in enumerate(self.placeholders):
-            value = node.meta.get("val")
-            if isinstance(value, (torch.SymInt, torch.SymBool)):
-                self.bind(value, INPUT_VALUE, position, 0)
-            elif isinstance(value, torch.Tensor):
-                for dim, size in enumerate(value.shape):
-                    self.bind(size, INPUT_SIZE, position, dim)
-                if value.layout == torch.strided:
-                    for dim, stride in enumerate(value.stride()):
-                        self.bind(stride, INPUT_STRIDE, position, dim)
-
-    def bind(self, value: Any, source: int, position: int, dim: int) -> None:
-        """Where `value` is a symbol and the first of that name, its place is the symbol's."""
-        expr = getattr(value.node, "expr", None) if isinstance(value, (torch.SymInt, torch.SymBool)) else None
-        if isinstance(value, torch.SymBool):
-            expr = _symbol_of_truth(value)
-        if not isinstance(expr, sympy.Symbol) or expr in self.symbols:
-            return
-        hint = None if _is_unbacked(expr) else value.node.hint
-        if hint is not None and type(hint) is not int:
-            return  # no number at all (the ragged size of a nested tensor)
-        self.bindings[expr] = (source, position, dim)
-        if position in self.held:
-            self.more_sizes.append((source, position, dim))
-            source, position, dim = INPUT_VALUE, len(self.placeholders) + len(self.more_sizes) - 1, 0
-        self.declare(expr, value.node.shape_env, hint,
-                     wire.uint(1, source) + wire.uint(2, position) + wire.uint(3, dim))
-
-    def declare(self, symbol: sympy.Symbol, shape_env: ShapeEnv, hint: int | None, binding: bytes) -> None:
-        bounds = shape_env.var_to_range.get(symbol)
-        lower = _clamped(bounds.lower) if bounds is not None else INT64_MIN
-        upper = _clamped(bounds.upper) if bounds is not None else INT64_MAX
-        if hint is None:
-            self.unbacked.add(symbol)
-            hint = min(max(_UNBACKED_HINT, lower), upper)
-        self.symbols[symbol] = len(self.symbols)
-        self.hints.append(hint)
-        kind = SYMBOL_UNBACKED if symbol in self.unbacked else SYMBOL_INT
-        self.symbol_messages.append(wire.uint(1, kind) + wire.sint(2, lower) + wire.sint(3, upper)
-                                    + wire.data(4, binding))
-
-    def bind_sizes(self, node: fx.Node | None, value: torch.Tensor, value_id: int) -> None:
-        """What only the run knows of the sizes of a node's tensor is known behind it."""
-        if node is None:
-            return
-        for dim, size in enumerate(value.shape):
-            if not isinstance(size, torch.SymInt):
-                continue
-            symbol = size.node.expr
-            if isinstance(symbol, sympy.Symbol) and _is_unbacked(symbol) and symbol not in self.symbols:
-                self.declare(symbol, size.node.shape_env, None,
-                             wire.uint(1, VALUE_SIZE) + wire.uint(3, dim) + wire.uint(4, value_id))
-                self.binders[symbol] = node
-        for symbol, path in (node.meta.get("unbacked_bindings") or {}).items():
-            if str(path[-1:]) == _STORAGE_OFFSET:
-                self.offsets |= {symbol, _shape_env(value).replace(symbol)}
-
-    def symbol_id(self, symbol: sympy.Symbol) -> int:
-        if symbol not in self.symbols:
-            raise Unsupported("an integer that is known only when the graph runs (unbacked symbol)"
-                              if symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
-                              else "a size that no input holds by itself")
-        return self.symbols[symbol]
-
-    def sym_int(self, value: int | torch.SymInt) -> bytes:
-        """The body of a SymInt message."""
-        if isinstance(value, torch.SymInt):
-            expr = getattr(value.node, "expr", None)
-            if expr is None:
-                raise Unsupported("the ragged size of a nested tensor")
-            if not isinstance(expr, sympy.Integer):
-                return wire.uint_in_oneof(2, self.pool.add(expr))
-            value = int(expr)
-        if not INT64_MIN <= value <= INT64_MAX:
-            raise Unsupported(f"integer {value} does not fit 64 bits")
-        return wire.sint_in_oneof(1, value)
-
-    def conditions(self, guards: Iterable[sympy.Basic]) -> list[int]:
-        positions = []
-        for guard in guards:
-            if all(symbol in self.symbols and symbol not in self.unbacked for symbol in guard.free_symbols):
-                try:
-                    positions.append(self.pool.add(guard))
-                except Unsupported:
-                    continue  # a fact that kiln cannot use; the graph is right without it
-        return list(dict.fromkeys(positions))
 
     # ---- tensors ----
 
@@ -408,9 +237,9 @@ class _Exporter:
         if static and key in self.types:
             return self.types[key]
         encoded = (wire.uint(1, self.dtype(value.dtype)) + wire.data(2, self.device(value.device))
-                   + b"".join(wire.data(3, self.sym_int(size)) for size in sizes)
-                   + b"".join(wire.data(4, self.sym_int(stride)) for stride in strides)
-                   + wire.data(5, self.sym_int(offset)))
+                   + b"".join(wire.data(3, self.symbols.sym_int(size)) for size in sizes)
+                   + b"".join(wire.data(4, self.symbols.sym_int(stride)) for stride in strides)
+                   + wire.data(5, self.symbols.sym_int(offset)))
         if static:
             self.types[key] = encoded
         return encoded
@@ -426,16 +255,16 @@ class _Exporter:
 
     @staticmethod
     def dtype(dtype: torch.dtype) -> int:
-        if dtype not in _DTYPES:
+        if dtype not in DTYPES:
             raise Unsupported(f"dtype {dtype}")
-        return _DTYPES[dtype]
+        return DTYPES[dtype]
 
     def device(self, device: torch.device) -> bytes:
-        if device.type not in _DEVICES:
+        if device.type not in DEVICES:
             raise Unsupported(f"device {device.type}")
         if device.type == "cuda" and self.gpu is not None and device.index not in (None, self.gpu.index):
             raise Unsupported("a tensor on another GPU")
-        return wire.uint(1, _DEVICES["cpu" if self.gpu is None else "cuda"])
+        return wire.uint(1, DEVICES["cpu" if self.gpu is None else "cuda"])
 
     # ---- inputs, outputs ----
 
@@ -448,7 +277,7 @@ class _Exporter:
         value = node.meta.get("val")
         if position in self.held:
             self.value_count += 1
-            self.inputs.append(wire.data(2, self.sym_int(0)))
+            self.inputs.append(wire.data(2, self.symbols.sym_int(0)))
             return
         self.new_value(node)
         if isinstance(value, torch.Tensor):
@@ -459,12 +288,12 @@ class _Exporter:
                 raise Unsupported("a graph on a GPU that writes into a tensor on the CPU")
             self.inputs.append(wire.data(1, self.tensor_meta(value, with_offset=True)))
         elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
-            self.inputs.append(wire.data(2, self.sym_int(value)))
-        elif isinstance(value, torch.SymBool) and _symbol_of_truth(value) in self.symbols:
-            self.inputs.append(wire.data(2, wire.uint_in_oneof(2, self.pool.add(value.node.expr))))
+            self.inputs.append(wire.data(2, self.symbols.sym_int(value)))
+        elif isinstance(value, torch.SymBool) and symbol_of_truth(value) in self.symbols.numbers:
+            self.inputs.append(wire.data(2, wire.uint_in_oneof(2, self.symbols.pool.add(value.node.expr))))
         elif isinstance(value, (torch.SymFloat, float)):
             if isinstance(value, torch.SymFloat):
-                self.float_values[value.node.expr] = self.values[node]
+                self.floats.values[value.node.expr] = self.values[node]
             self.float_inputs.append(len(self.inputs))
             self.inputs.append(wire.data(1, self.tensor_meta(_FLOAT_SCALAR, with_offset=True)))
         else:
@@ -508,13 +337,13 @@ class _Exporter:
                 return wire.uint_in_oneof(1, self.tensor(value))
             value = meta
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
-            return wire.data(2, self.sym_int(value))
-        if isinstance(value, torch.SymBool) and not self.unbacked.isdisjoint(value.node.expr.free_symbols):
+            return wire.data(2, self.symbols.sym_int(value))
+        if isinstance(value, torch.SymBool) and not self.symbols.unbacked.isdisjoint(value.node.expr.free_symbols):
             self.truths.append(position)
-            return wire.data(2, wire.uint_in_oneof(2, self.pool.add(value.node.expr)))
+            return wire.data(2, wire.uint_in_oneof(2, self.symbols.pool.add(value.node.expr)))
         if isinstance(value, (torch.SymFloat, torch.SymBool)):
-            hints = dict(zip(self.symbols, self.hints))
-            self.other_outputs.append((position, size_number(value, self.bindings, hints)))
+            hints = dict(zip(self.symbols.numbers, self.symbols.hints))
+            self.other_outputs.append((position, size_number(value, self.symbols.bindings, hints)))
         elif isinstance(value, (float, bool, str)):
             self.other_outputs.append((position, value))
         elif value is not None:
@@ -531,7 +360,7 @@ class _Exporter:
                 raise Unsupported(self.given_up[node])
             if target is torch.ops.aten._local_scalar_dense.default and is_symbolic(value):
                 self.add_item(node, value)
-            elif not graph_cut.is_placeholder_of_number(target) and not self.is_offset(value):
+            elif not graph_cut.is_placeholder_of_number(target) and not self.symbols.is_offset(value):
                 self.check_known(value)
             return  # its users hold the expression or the number
         if target is operator.getitem:
@@ -579,50 +408,46 @@ class _Exporter:
         """Whether a condition on sizes holds for every call of the graph: asking makes it a guard of torch's."""
         value = condition.meta.get("val") if isinstance(condition, fx.Node) else condition
         if isinstance(value, torch.SymBool):
-            if self.is_offset(value):
+            if self.symbols.is_offset(value):
                 return True  # torch asks whether an offset in memory is negative
             self.check_known(value)
-            if not self.unbacked.isdisjoint(value.node.expr.free_symbols):
+            if not self.symbols.unbacked.isdisjoint(value.node.expr.free_symbols):
                 return False
         return isinstance(value, (bool, torch.SymBool)) and bool(value)
-
-    def is_offset(self, value: Any) -> bool:
-        symbols = value.node.expr.free_symbols if is_symbolic(value) and self.offsets else ()
-        return bool(symbols) and self.offsets.issuperset(symbols)
 
     def check_known(self, value: Any) -> None:
         """What the program can't know is for Python to compute."""
         if is_symbolic(value):
             for symbol in getattr(value.node, "expr", sympy.true).free_symbols:
-                if symbol not in self.float_values:
-                    self.symbol_id(symbol)
+                if symbol not in self.floats.values:
+                    self.symbols.number_of(symbol)
 
     def add_item(self, node: fx.Node, value: Any) -> None:
         """A number that only the run knows: a symbol, or of a float the tensor itself, on which nothing waits."""
         source = args_of(node)[0]
-        given, = node.meta.get("unbacked_bindings") or (_unbacked_symbol_of(value),)
+        given, = node.meta.get("unbacked_bindings") or (unbacked_symbol_of(value),)
         if given is None or source.meta["val"].numel() != 1:
             raise Unsupported("an element of a tensor")
         symbol = value.node.shape_env.replace(given)
         if isinstance(value, torch.SymFloat):
             arguments = [("self", wire.uint_in_oneof(2, self.tensor(source))),
-                         ("dtype", wire.uint_in_oneof(15, _DTYPES[torch.float64]))]
+                         ("dtype", wire.uint_in_oneof(15, DTYPES[torch.float64]))]
             if source.meta["val"].dim():
                 raise Unsupported("an element of a tensor of one element")
-            self.float_values[symbol] = self.scalar_node(node, "aten._to_copy.default", arguments)
-            self.binders[symbol] = node
+            self.floats.values[symbol] = self.scalar_node(node, "aten._to_copy.default", arguments)
+            self.symbols.binders[symbol] = node
             return
-        known = symbol in self.symbols or not isinstance(symbol, sympy.Symbol) or not _is_unbacked(symbol)
+        known = symbol in self.symbols.numbers or not isinstance(symbol, sympy.Symbol) or not is_unbacked(symbol)
         bound = given if known else symbol
-        self.declare(bound, value.node.shape_env, None,
+        self.symbols.declare(bound, value.node.shape_env, None,
                      wire.uint(1, VALUE_ITEM) + wire.uint(4, self.tensor(source)))
-        self.binders[bound] = node
+        self.symbols.binders[bound] = node
         if known:  # torch goes on with what it is to be equal to
             self.add_assertion(node, sympy.Eq(given, symbol),
                                f"Runtime assertion failed for expression {given} == {symbol}")
 
     def add_assertion(self, node: fx.Node, condition: sympy.Basic, message: str) -> None:
-        held = wire.data(13, wire.uint_in_oneof(2, self.pool.add(condition)))
+        held = wire.data(13, wire.uint_in_oneof(2, self.symbols.pool.add(condition)))
         self.append_node(node, "aten._assert_scalar.default", [("self", held), ("assert_msg", wire.data(11, message))],
                          None)
 
@@ -633,11 +458,11 @@ class _Exporter:
             for index, part in enumerate(value):
                 number = self.new_value((node, index))
                 if isinstance(part, torch.Tensor):
-                    self.bind_sizes(self.node_of(node, (node, index)) or node, part, number)
+                    self.symbols.bind_sizes(self.node_of(node, (node, index)) or node, part, number)
                 results.append(b"" if part is None or _is_number(part) else self.tensor_meta(part))
         elif isinstance(value, torch.Tensor):
             number = self.new_value(node if key is None else key)
-            self.bind_sizes(node, value, number)
+            self.symbols.bind_sizes(node, value, number)
             results.append(self.tensor_meta(value))
         elif value is not None:
             raise Unsupported(f"a result of type {type(value).__name__}")
@@ -647,7 +472,7 @@ class _Exporter:
         self.node_names.append(node.name)
         given = node.meta.get(graph_cut.ORIGIN, node)
         self.graph_nodes.append((None if isinstance(node.target, python_calls.PythonCall) else given, target))
-        self.source_lines.append(_source_line(node))
+        self.source_lines.append(titles.source_line(node))
 
     def arguments(self, node: fx.Node, target: torch._ops.OpOverload) -> tuple[str, list[Encoded]]:
         """(target name, [(argument name, encoded Argument)]), defaults left out."""
@@ -683,7 +508,7 @@ class _Exporter:
             raise Unsupported(f"{node.target} takes no tensor as {argument.name}")
         if clamp and isinstance(value, (int, float)):
             arguments = [("s", wire.double_bits_in_oneof(7, float(value))),
-                         ("dtype", wire.uint_in_oneof(15, _DTYPES[torch.float64]))]
+                         ("dtype", wire.uint_in_oneof(15, DTYPES[torch.float64]))]
             return self.scalar_node(node, "aten.scalar_tensor.default", arguments)
         number = value.meta.get("val") if isinstance(value, fx.Node) else None
         if isinstance(number, torch.SymFloat):
@@ -708,7 +533,7 @@ class _Exporter:
             if isinstance(meta, torch.SymInt):
                 return self.int_argument(meta)
             if isinstance(meta, torch.SymBool):  # of an assertion
-                return wire.data(13, wire.uint_in_oneof(2, self.pool.add(meta.node.expr)))
+                return wire.data(13, wire.uint_in_oneof(2, self.symbols.pool.add(meta.node.expr)))
             if is_symbolic(meta):
                 raise Unsupported(f"argument {name} of type {type(meta).__name__}")
             if _is_number(meta):
@@ -727,13 +552,13 @@ class _Exporter:
         if isinstance(value, torch.dtype):
             return wire.uint_in_oneof(15, self.dtype(value))
         if isinstance(value, torch.memory_format):
-            return wire.uint_in_oneof(16, _MEMORY_FORMATS[value])
+            return wire.uint_in_oneof(16, MEMORY_FORMATS[value])
         if isinstance(value, torch.device):
             return wire.data(18, self.device(value))
         raise Unsupported(f"argument {name} of type {type(value).__name__}")
 
     def int_argument(self, value: int | torch.SymInt) -> bytes:
-        body = self.sym_int(value)
+        body = self.symbols.sym_int(value)
         if body[0] >> 3 == 1:  # a literal
             return wire.sint_in_oneof(5, int(value))
         return wire.data(13, body)
@@ -751,7 +576,7 @@ class _Exporter:
             return wire.data(8, wire.packed_doubles(1, [float(value) for value in metas]))
         if "str" in kind:
             return wire.data(12, b"".join(wire.data(1, value) for value in metas))
-        bodies = [self.sym_int(value) for value in metas]
+        bodies = [self.symbols.sym_int(value) for value in metas]
         if all(body[0] >> 3 == 1 for body in bodies):
             return wire.data(6, wire.packed_sints(1, [int(value) for value in metas]))
         return wire.data(14, b"".join(wire.data(1, body) for body in bodies))
@@ -760,11 +585,11 @@ class _Exporter:
 
     def float_value(self, node: fx.Node, argument: fx.Node) -> int:
         value = argument.meta["val"]
-        return self.float_expr(node, value.node.expr)
+        return self.floats.of(node, value.node.expr)
 
     def truth_value(self, node: fx.Node, expr: sympy.Basic) -> int:
         """The same of a truth value."""
-        arguments = [("s", self.sympy_int_argument(expr)), ("dtype", wire.uint_in_oneof(15, _DTYPES[torch.bool]))]
+        arguments = [("s", self.symbols.argument(expr)), ("dtype", wire.uint_in_oneof(15, DTYPES[torch.bool]))]
         return self.scalar_node(node, "aten.scalar_tensor.default", arguments, _TRUTH_SCALAR)
 
     def add_float_tensor(self, node: fx.Node) -> bool:
@@ -798,57 +623,6 @@ class _Exporter:
         self.append_node(node, "aten.mul.Tensor", arguments, value)
         return True
 
-    def float_expr(self, node: fx.Node, expr: sympy.Expr) -> int:
-        """The value id of a 0-d float64 tensor that holds `expr`."""
-        known = self.float_values.get(expr)
-        if known is not None:
-            return known
-        kind = type(expr).__name__
-        if expr.is_number:
-            arguments = [("s", wire.double_bits_in_oneof(7, float(expr)))]
-            target = "aten.scalar_tensor.default"
-        elif kind == "ToFloat":
-            target, arguments = "aten.scalar_tensor.default", [("s", self.sympy_int_argument(expr.args[0]))]
-        elif kind in ("Add", "Mul"):
-            left = self.float_expr(node, expr.args[0])
-            for part in expr.args[1:]:
-                right = self.float_expr(node, part)
-                left = self.float_node(node, "aten.add.Tensor" if kind == "Add" else "aten.mul.Tensor", left, right)
-            self.float_values[expr] = left
-            return left
-        elif kind in ("FloatTrueDiv", "IntTrueDiv"):
-            left, right = (self.float_operand(node, part) for part in expr.args)
-            self.float_values[expr] = left = self.float_node(node, "aten.div.Tensor", left, right)
-            return left
-        elif kind in ("Pow", "FloatPow"):
-            left, right = (self.float_operand(node, part) for part in expr.args)
-            self.float_values[expr] = left = self.float_node(node, "aten.pow.Tensor_Tensor", left, right, "exponent")
-            return left
-        elif kind == "OpaqueUnaryFn_sqrt":
-            operand = self.float_operand(node, expr.args[0])
-            self.float_values[expr] = left = self.float_node(node, "aten.sqrt.default", operand)
-            return left
-        else:
-            raise Unsupported(f"a number that depends on sizes through {kind}")
-        arguments += [("dtype", wire.uint_in_oneof(15, _DTYPES[torch.float64]))]
-        self.float_values[expr] = self.scalar_node(node, target, arguments)
-        return self.float_values[expr]
-
-    def float_operand(self, node: fx.Node, expr: sympy.Expr) -> int:
-        if expr.is_integer and not expr.is_number:
-            return self.float_expr(node, torch.utils._sympy.functions.ToFloat(expr))
-        return self.float_expr(node, expr)
-
-    def sympy_int_argument(self, expr: sympy.Basic) -> bytes:
-        return wire.data(13, wire.uint_in_oneof(2, self.pool.add(expr)))
-
-    def float_node(self, node: fx.Node, target: str, left: int, right: int | None = None,
-                   right_name: str = "other") -> int:
-        arguments = [("self", wire.uint_in_oneof(2, left))]
-        if right is not None:
-            arguments.append((right_name, wire.uint_in_oneof(2, right)))
-        return self.scalar_node(node, target, arguments)
-
     def scalar_node(self, node: fx.Node, target: str, arguments: Sequence[Encoded],
                     like: torch.Tensor | None = None) -> int:
         key = ("float", len(self.nodes))
@@ -860,44 +634,6 @@ _TOKENS = (torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.def
 
 _FLOAT_SCALAR = torch.empty((), dtype=torch.float64, device="cpu")
 _TRUTH_SCALAR = torch.empty((), dtype=torch.bool, device="cpu")
-
-_UNBACKED_HINT = 256  # as the compiler's estimate; of no effect but on numbers for people
-_STORAGE_OFFSET = "(CallMethodKey(name='storage_offset'),)"
-
-
-def _is_unbacked(symbol: sympy.Symbol) -> bool:
-    return symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))
-
-
-def _unbacked_symbol_of(value: Any) -> sympy.Symbol | None:
-    """What a number is where it is nothing but a symbol that only the run knows; else None."""
-    expr = getattr(value.node, "expr", None) if isinstance(value, (torch.SymInt, torch.SymFloat)) else None
-    return expr if isinstance(expr, sympy.Symbol) and _is_unbacked(expr) else None
-
-
-def _symbol_of_truth(value: torch.SymBool) -> sympy.Symbol | None:
-    """The symbol of an item() of a truth value, which torch writes as u0 == 1; None for other conditions."""
-    expr = value.node.expr
-    symbol = expr.args[0] if isinstance(expr, sympy.Eq) and expr.args[1] == 1 else None
-    bounds = value.node.shape_env.var_to_range.get(symbol)
-    known = symbol is not None and _is_unbacked(symbol) and bounds is not None
-    return symbol if known and bounds.lower == 0 and bounds.upper == 1 else None
-
-
-def _shape_env(value: torch.Tensor) -> ShapeEnv:
-    """Of a tensor that has symbolic sizes or a symbolic offset."""
-    symbolic = next(part for part in (*value.shape, *value.stride(), value.storage_offset()) if is_symbolic(part))
-    environment: ShapeEnv = symbolic.node.shape_env
-    return environment
-
-
-def _clamped(bound: sympy.Expr) -> int:
-    """A range's bound as int64; torch writes infinities of its own."""
-    try:
-        return max(INT64_MIN, min(INT64_MAX, int(bound)))
-    except (TypeError, ValueError, OverflowError, AttributeError):
-        return INT64_MAX if bound > 0 else INT64_MIN
-
 
 def _same(value: object, default: object) -> bool:
     return type(value) is type(default) and not isinstance(value, fx.Node) and value == default
@@ -936,17 +672,3 @@ def _is_written(node: fx.Node) -> bool:
 
 def _is_random(target: torch._ops.OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in target.tags
-
-
-def _source_line(node: fx.Node) -> str:
-    """"file.py:12 in forward" of the innermost frame of the user's code."""
-    trace = node.meta.get("stack_trace")
-    if not trace:
-        return ""
-    start = trace.rfind('File "')
-    if start < 0:
-        return ""
-    line = trace[start + 6:trace.find("\n", start) if "\n" in trace[start:] else len(trace)]
-    path, _, rest = line.partition('", line ')
-    number, _, function = rest.partition(", in ")
-    return f"{path.rsplit('/', 1)[-1]}:{number} in {function}" if rest else ""

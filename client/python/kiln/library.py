@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from . import _C, python_calls
-from .graph import _DEVICES, _DTYPES, _MEMORY_FORMATS
+from .graph_codes import DEVICES, DTYPES, MEMORY_FORMATS
 
 _CODES: dict[str, dict[int, Any]] = {
-    "dtype": {number: dtype for dtype, number in _DTYPES.items()},
-    "memory_format": {number: value for value, number in _MEMORY_FORMATS.items()},
+    "dtype": {number: dtype for dtype, number in DTYPES.items()},
+    "memory_format": {number: value for value, number in MEMORY_FORMATS.items()},
     "layout": {0: torch.strided},
-    "device": {number: torch.device(name) for name, number in _DEVICES.items()},
+    "device": {number: torch.device(name) for name, number in DEVICES.items()},
 }
 
 

@@ -10,7 +10,7 @@ from torch import fx
 
 from . import _C, fallback
 from .errors import Unsupported
-from .graph import ExportedGraph
+from .exported_graph import ExportedGraph
 
 # Nodes of one graph that are moved to Python one after the other.
 _REFUSALS_MAX = 8

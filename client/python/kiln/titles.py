@@ -1,7 +1,9 @@
-"""What people call the thing that is being compiled: the module or function that they gave to torch.compile."""
+"""What people call the thing that is being compiled: the module or function that they gave to torch.compile, and lines
+of its source."""
 import re
 
 import torch
+from torch import fx
 from torch._dynamo import external_utils
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
@@ -33,3 +35,17 @@ def _name(named: object) -> str:
         if hasattr(named, attribute):
             return str(getattr(named, attribute))
     return type(named).__name__
+
+
+def source_line(node: fx.Node) -> str:
+    """"file.py:12 in forward" of the innermost frame of the user's code."""
+    trace = node.meta.get("stack_trace")
+    if not trace:
+        return ""
+    start = trace.rfind('File "')
+    if start < 0:
+        return ""
+    line = trace[start + 6:trace.find("\n", start) if "\n" in trace[start:] else len(trace)]
+    path, _, rest = line.partition('", line ')
+    number, _, function = rest.partition(", in ")
+    return f"{path.rsplit('/', 1)[-1]}:{number} in {function}" if rest else ""
