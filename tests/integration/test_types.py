@@ -1,16 +1,20 @@
 """What types say of the extension and of records is so: mypy (tests/lint.sh) believes both."""
 import ast
-import importlib.resources
+import os
 
 import torch
 
 import kiln
 from kiln import _C, program_record
 
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+STUB = os.path.join(ROOT, "client", "python", "kiln", "_C.pyi")
+
 
 def declared():
     """{name: its methods} of the stub, but for what is a type alone."""
-    tree = ast.parse(importlib.resources.files("kiln").joinpath("_C.pyi").read_text(encoding="utf-8"))
+    with open(STUB, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
     names = {node.name: {inner.name for inner in node.body if isinstance(inner, ast.FunctionDef)}
              for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     return {name: methods for name, methods in names.items() if name != "RunCounts"}

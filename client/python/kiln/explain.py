@@ -15,7 +15,7 @@ def explain(function: Callable[..., Any], *, html: str | os.PathLike[str] | None
     """`kiln.explain(model)(*args)` runs the model through Dynamo and then through kiln, and tells what happened.
 
     html: also write a page to this file, with the graphs drawn, each kernel's time and its listing; the model then
-    runs once more, to be timed."""
+    runs once more, to be timed. Raises ValueError where no such file can be written."""
     if html is not None:
         page.check(html)
 

@@ -52,6 +52,7 @@ def snapshot() -> tuple[dict[str, int], dict[str, int], dict[str, float]]:
 
 
 def reset_stats() -> None:
+    """Counts from zero again, but for what the programs that are alive count, and forgets the records."""
     with _lock:
         _counts.clear()
         _fallbacks.clear()

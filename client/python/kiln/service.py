@@ -82,7 +82,8 @@ def interpret_list() -> str:
 
 
 def status() -> dict[str, Any]:
-    """Where this process has its graphs compiled."""
+    """Where this process has its graphs compiled: `address` of the daemon, `daemon` its program's path, `fallback` the
+    policy. Raises ValueError for an environment variable that is not valid."""
     configure()
     return {
         "address": _C.address(),

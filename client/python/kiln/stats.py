@@ -11,7 +11,7 @@ _COUNTS = (
 
 
 def stats() -> dict[str, Any]:
-    """Counts of this process since it started or since `reset_stats`.
+    """Counts of this process since it started or since `reset_stats`; times are in seconds.
 
     `compiles` graphs compiled by the service for this process, `hits` graphs taken from its cache,
     `joined` of the compiled those that another process had begun, `not_kept` those that the store refused,
