@@ -64,7 +64,7 @@ def test_a_daemon_of_ones_own(place, listen):
     ("kilnd --config missing.textproto", 2, "missing.textproto cannot be read"),
     ("kilnd --config .", 2, "configuration file . cannot be read"),
     ("kilnd --config wrong.textproto", 2, "wrong.textproto: line 2, column .*no field named \"unix_sokcet\""),
-    ("kilnd --tcp 127.0.0.1:7711 --store /tmp/x", 2, "listen.tcp: is mutual TLS: give listen.tls, .*dangerously_without_tls"),
+    ("kilnd --tcp 127.0.0.1:7711 --store /tmp/x", 2, "is mutual TLS: give listen.tls, .*dangerously_without_tls"),
     ("kilnd --config tls.textproto --store {root}/s", 1, "listen.tls.authority: /none/ca cannot be read: No such file"),
     ("kilnd --config open.textproto --store /tmp/x", 2, "\"0.0.0.0\" is not the loopback"),
     ("kilnd --tcp 127.0.0.1:70000 --store /tmp/x", 2, "no number up to 65535"),
