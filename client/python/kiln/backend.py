@@ -68,8 +68,8 @@ def _visible_outputs(module: fx.GraphModule, kind: int) -> range | None:
 
 
 def _take_layouts(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """What the forward saved may lie otherwise than it was traced; AOTAutograd passes it as the forward's program
-    said that it lies."""
+    """What the forward saved may have another layout than was traced; AOTAutograd passes it in the one that the
+    forward's program told."""
     placeholders = (node for node in module.graph.nodes if node.op == "placeholder")
     for node, value in zip(placeholders, inputs):
         if isinstance(value, torch.Tensor) and isinstance(node.meta.get("val"), torch.Tensor):
@@ -186,7 +186,7 @@ def _in_parts(module: fx.GraphModule, task: _Task, recording: cuda_graphs.Record
     def use() -> None:
         for use_part in uses:
             use_part()
-        # All outputs lie as traced.
+        # All outputs have the traced layout.
         context = torch._guards.TracingContext.try_get()
         if context is not None and context.output_strides is not None and not context.output_strides:
             context.output_strides.extend([None] * len(found.outputs))

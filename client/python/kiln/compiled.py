@@ -248,7 +248,7 @@ class FallbackGraph(OutputCode):
 
 def _output_strides(artifact: _C.Artifact, symbols: Sequence[torch.SymInt | None]) -> list[tuple[Any, ...] | None]:
     """What AOTAutograd compiles the backward for: of each output its strides, SymInts where they change from call to
-    call; None where it is no tensor, or where only the run knows them: then it lies as traced."""
+    call; None where it is no tensor, or where only the run knows them: then they are the traced ones."""
     nodes, outputs = artifact.output_strides()
     known: list[bool] = []
     for op, value, args in nodes:

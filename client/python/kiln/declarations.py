@@ -101,7 +101,7 @@ def _from_start(source: torch.Tensor, dim: int) -> int:
 
 
 def _moved(source: torch.Tensor, dim: int, values: torch.Tensor, *numbers: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """On the CPU what is told apart lies outermost."""
+    """On the CPU the dimension of what is told apart is the outermost in memory."""
     if source.device.type == "cpu":
         sizes = (values.shape[dim], *values.shape[:dim], *values.shape[dim + 1:])
         values = values.new_empty(sizes).movedim(0, dim)
@@ -142,7 +142,7 @@ def _channel_shuffle(given: Given, source: torch.Tensor, groups: int) -> Any:
 
 
 def _iterated(given: Given, x: torch.Tensor, y: Any, *others: Any, **options: Any) -> Any:
-    """Lies as a comparison of its operands does, whose strides torch declares right."""
+    """In the layout of a comparison of its operands, whose strides torch declares right."""
     result = given(x, y, *others, **options)
     if not isinstance(y, torch.Tensor):
         return result
@@ -150,7 +150,7 @@ def _iterated(given: Given, x: torch.Tensor, y: Any, *others: Any, **options: An
 
 
 def _pad(given: Given, source: torch.Tensor, pad: Sequence[int], *others: Any, **options: Any) -> Any:
-    """What is only cropped is a clone of a part and lies like it; that it is cropped becomes a guard."""
+    """What is only cropped is a clone of a part, in its layout; that it is cropped becomes a guard."""
     result = given(source, pad, *others, **options)
     if source.is_contiguous() or not any(isinstance(size, torch.SymInt) for size in pad):
         return result  # as torch declares it
@@ -178,7 +178,7 @@ def _attention(given: Given, query: torch.Tensor, *others: Any, **options: Any) 
 
 def _efficient_attention_gradients(given: Given, grad: Any, query: Any, key: Any, value: Any, bias: Any, out: Any,
                                    *others: Any, window_size: Any = None, **options: Any) -> Any:
-    """Dense, however the operands lie, like which torch declares them to lie; parts of one tensor are declared right.
+    """Dense, whatever the operands' layouts, which torch declares them to have; parts of one tensor are declared right.
     torch's declaration lacks `out` and `window_size`."""
     results = given(grad, query, key, value, bias, *others, **options)
     if options.get("shared_storage_dqdkdv"):
@@ -216,8 +216,8 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
 
 def _keep_expanded() -> None:
     """torch's references convert half precision to F32 first, which makes a dense tensor of an expanded one; the
-    operator itself sees that no element tells in which order its dimensions lie. What it converts itself, to the dtype
-    that its operands have in common, is dense there too."""
+    operator itself sees that no element tells the order of its dimensions in memory. What it converts itself, to the
+    dtype that its operands have in common, is dense there too."""
     import torch._prims_common as common
     from torch._prims_common import wrappers
 

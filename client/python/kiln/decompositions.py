@@ -184,6 +184,6 @@ _RESULT_COUNT = "kiln_result_count"
 
 def results_of_forward(module: fx.GraphModule) -> range | None:
     """Positions of the results that the caller of a forward graph gets, whose strides it knows; the others are for
-    the backward alone, and may lie otherwise than traced. None: all are as traced."""
+    the backward alone, and may have another layout than was traced. None: all are as traced."""
     count = module.meta.get(_RESULT_COUNT)
     return None if count is None else range(count)

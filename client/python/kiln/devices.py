@@ -80,7 +80,7 @@ def brought_to(gpu: torch.device, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def brought_back(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` of a GPU on the CPU, as it lies."""
+    """`tensor` of a GPU on the CPU, with its strides."""
     result = tensor.cpu()
     if result.stride() == tensor.stride() or tensor.numel() == 0:
         return result

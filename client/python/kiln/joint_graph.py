@@ -39,7 +39,7 @@ def rewrite(module: fx.GraphModule) -> None:
         for op, function in _REWRITES.items():
             for node in graph.find_nodes(op="call_function", target=op):
                 if node in pinned:
-                    continue  # what takes its place may lie otherwise
+                    continue  # what takes its place may have another layout
                 with graph.inserting_before(node.next):
                     function(_Emitter(graph, node), node)
         _rematerialise_operands(graph, pinned)

@@ -109,7 +109,7 @@ class _Partitioner:
         """What Python has written to an input is read there. Native nodes that read it are not recorded either where a
         recording would copy the input, which may be a large cache."""
         for node in self.nodes:
-            if node in self.apart and _is_copy_to_input(node) and _lie_alike(*args_of(node)[:2]):
+            if node in self.apart and _is_copy_to_input(node) and _same_layout(*args_of(node)[:2]):
                 self.back[args_of(node)[1]] = node
         for value in [value for value, back in self.back.items() if args_of(back)[0] not in self.static]:
             readers = list(value.users)
@@ -231,7 +231,7 @@ def _is_copy_to_input(node: fx.Node) -> bool:
     return node.target is torch.ops.aten.copy_.default and args_of(node)[0].op == "placeholder"
 
 
-def _lie_alike(a: fx.Node, b: fx.Node) -> bool:
+def _same_layout(a: fx.Node, b: fx.Node) -> bool:
     x, y = a.meta["val"], b.meta["val"]
     return (x.dtype, x.device, tuple(x.shape), x.stride()) == (y.dtype, y.device, tuple(y.shape), y.stride())
 

@@ -1,4 +1,4 @@
-"""Which values of a traced graph have to lie as they were traced: compiler/passes/pinned_layouts.h, of fx graphs.
+"""Which values of a traced graph have to keep the traced layout: compiler/passes/pinned_layouts.h, of fx graphs.
 
 Operators that read memory by strides and storage offset mean the traced layout, of what they read and of whatever that
 is a view of. Operators that are not torch's may.
