@@ -2,6 +2,7 @@
 
 Control: without what declarations.py puts right the same graphs have nodes that are not as declared.
 """
+import functools
 import os
 import random
 import sys
@@ -206,6 +207,28 @@ def test_operands_in_any_order(function):
                                            check_stride=True, rtol=1e-4, atol=1e-4)
 
 
+def _batch_norm(statistics, training, x):
+    mean, variance = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
+    return torch.nn.functional.batch_norm(x, *((mean, variance) if statistics else (None, None)), training=training)
+
+
+@pytest.mark.parametrize("function", [
+    functools.partial(_batch_norm, True, True), functools.partial(_batch_norm, False, True),
+    functools.partial(_batch_norm, True, False), lambda x: torch.nn.functional.glu(x, 1),
+    lambda x: torch.nn.functional.pad(x, (1, 1, 0, 1), "reflect"), lambda x: torch.nn.functional.dropout(x, 0.5),
+    lambda x: torch.nn.functional.pad(x, (1, 1, 0, 1), "replicate")])
+def test_images_and_gradients_in_any_layout(function):
+    for seed in range(6):
+        x = _image(seed)
+        for given in (x, x[:, :, 0, :], x[:, :, 0, 0]):
+            if given.dim() < 4 and getattr(function, "func", None) is not _batch_norm:
+                continue
+            assert _wrong(function, given) == [] and _wrong(function, given.clone().requires_grad_()) == []
+            torch.manual_seed(seed)
+            mine, own = torch.compile(function, backend="kiln")(given), function(given)
+            assert mine.stride() == own.stride()
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_crops_of_changing_sizes(seed):
     draw = random.Random(seed)
@@ -221,7 +244,7 @@ def test_crops_of_changing_sizes(seed):
 def test_without_them(place):
     """The control, in a process where torch's own declarations stay."""
     code = textwrap.dedent(f"""
-        import sys, torch, types
+        import functools, sys, torch, types
         sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
         sys.modules["kiln"] = types.ModuleType("kiln")
         import test_declarations as tests, subjects
@@ -229,6 +252,11 @@ def test_without_them(place):
         for name, dtype in tests.PUT_RIGHT.items():
             assert tests._wrong_of(database, name, dtype, 20, 1), name
         assert any(tests._wrong(torch.roll, tests._image(seed), 1, 0) for seed in range(6))
+        for function in (functools.partial(tests._batch_norm, True, False), lambda x: torch.nn.functional.glu(x, 1),
+                         lambda x: torch.nn.functional.dropout(x, 0.5),
+                         lambda x: torch.nn.functional.pad(x, (1, 1, 0, 1), "reflect"),
+                         lambda x: torch.nn.functional.pad(x, (1, 1, 0, 1), "replicate")):
+            assert any(tests._wrong(function, tests._image(seed).requires_grad_()) for seed in range(6))
         assert any(tests._wrong(torch.copysign, tests._image(seed), tests._image(seed)[:1]) for seed in range(6))
         assert tests._wrong(torch.addr, torch.randn(()).double(), torch.randn(3), torch.randn(4))
         assert tests._wrong(torch.nn.functional.huber_loss, torch.randn(3), torch.randn(3).double())

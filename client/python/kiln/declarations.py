@@ -69,11 +69,37 @@ def _embedding_bag(given: Given, weight: torch.Tensor, *others: Any, **options: 
     return result.to(torch.bfloat16), *more
 
 
+def _as_images_lie(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
+    """On the CPU the normalized lie channels-last or row-major, in whatever order the dimensions of `source` lie."""
+    result, *statistics = given(source, *others, **options)
+    if source.device.type == "cpu":
+        result = result.contiguous(memory_format=torch._prims_common.suggest_memory_format(source))
+    return result, *statistics
+
+
 def _batch_norm(given: Given, source: torch.Tensor, weight: Any, bias: Any, running_mean: torch.Tensor,
                 running_var: torch.Tensor, *others: Any) -> Any:
     """Running statistics keep their dtype."""
-    *results, mean, var = given(source, weight, bias, running_mean, running_var, *others)
+    *results, mean, var = _as_images_lie(given, source, weight, bias, running_mean, running_var, *others)
     return *results, mean.to(running_mean.dtype), var.to(running_var.dtype)
+
+
+def _gradients(given: Given, grad: torch.Tensor, source: torch.Tensor, *others: Any, **options: Any) -> Any:
+    """As the normalized lie."""
+    results = given(grad, source, *others, **options)
+    if isinstance(results, torch.Tensor):
+        return _as_images_lie(lambda _: (results,), source)[0]
+    return _as_images_lie(lambda _: results, source)
+
+
+def _glu_gradients(given: Given, grad: torch.Tensor, source: torch.Tensor, dim: int) -> torch.Tensor:
+    result = given(grad, source, dim)
+    return result.contiguous() if source.device.type == "cpu" else result
+
+
+def _dropout_gradients(given: Given, grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    """A product of both, whose strides torch declares right."""
+    return grad * mask * scale
 
 
 def _unique(given: Given, *args: Any, **kwargs: Any) -> Any:
@@ -211,6 +237,13 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten._embedding_bag_forward_only.default: _embedding_bag,
     aten._batch_norm_with_update_functional.default: _batch_norm,
     aten._native_batch_norm_legit_functional.default: _batch_norm,
+    **dict.fromkeys((aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
+                     aten._native_batch_norm_legit.no_stats, aten._native_batch_norm_legit_no_training.default,
+                     aten._batch_norm_with_update.default, aten._batch_norm_no_update.default), _as_images_lie),
+    **dict.fromkeys((aten.native_batch_norm_backward.default, aten.batch_norm_backward.default,
+                     aten.reflection_pad2d_backward.default, aten.replication_pad2d_backward.default), _gradients),
+    aten.glu_backward.default: _glu_gradients,
+    aten.native_dropout_backward.default: _dropout_gradients,
 }
 
 
