@@ -31,12 +31,12 @@ struct Whose {
 
 class FlightTableTest : public ::testing::Test, public Workers, public FlightStore {
  protected:
-  FlightTableTest() {
+  explicit FlightTableTest(FlightClaims* claims = nullptr) {
     FlightTable::Options options;
     options.tasks.workers = 1;
     options.graphs_bytes_max = 1000;
     options.new_job_id = [this] { return absl::StrCat("job ", ++jobs_); };
-    table_ = std::make_unique<FlightTable>(std::move(options), &clock_, this, this);
+    table_ = std::make_unique<FlightTable>(std::move(options), &clock_, this, this, claims);
   }
   void Start(TaskId task, FlightId flight, FlightRequestPtr, const FlightTask&) override {
     task_ = task;
@@ -158,6 +158,63 @@ TEST_F(FlightTableTest, ADrainedOneTakesNothingNewAndKeepsWhatItHas) {
   const auto after = Compile(4, "b", 10);
   EXPECT_TRUE(after->asked) << "the control";
   EXPECT_EQ(table_->Tenants().at("red").waiting, 1u);
+}
+
+// With other daemons beside this one.
+class FlightClaimsTest : public FlightClaims, public FlightTableTest {
+ protected:
+  FlightClaimsTest() : FlightTableTest(this) {}
+  void LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
+                   KnownKeyPtr known) override {
+    asked_.push_back(flight);
+    EXPECT_EQ(ns, "red");
+    EXPECT_EQ(compile_key, "a");
+    known_ = std::move(known);
+  }
+  void Over(FlightId flight) override { over_.push_back(flight); }
+  // What the others say: a refusal is all that this test has of a key.
+  void Say(FlightTable::Where where, const absl::Status& refusal = absl::OkStatus()) {
+    auto known = std::make_shared<KnownKey>(*known_);
+    known->refusal = refusal;
+    table_->Looked(asked_.back(), std::move(known), where);
+  }
+
+  std::vector<FlightId> asked_, over_;
+  KnownKeyPtr known_;
+};
+
+TEST_F(FlightClaimsTest, WhoWaitsForOthersHasNoPlaceAndNoUpload) {
+  const auto caller = Compile(1, "a", 10);
+  ASSERT_EQ(asked_.size(), 1u);
+  EXPECT_FALSE(caller->asked);
+  EXPECT_EQ(table_->places(), 0u);
+  EXPECT_EQ(table_->graphs_bytes(), 0u);
+  Say(FlightTable::Where::kEverywhere);
+  EXPECT_TRUE(caller->asked);
+  EXPECT_EQ(table_->places(), 1u);
+  EXPECT_TRUE(over_.empty());
+  table_->Cancel(1);
+  EXPECT_EQ(over_, asked_);
+}
+
+TEST_F(FlightClaimsTest, TheStoreHavingMoreIsAskedForAgain) {
+  const auto caller = Compile(1, "a", 10);
+  Say(FlightTable::Where::kHere);  // and what it has does not fit
+  ASSERT_EQ(asked_.size(), 2u);
+  EXPECT_EQ(asked_[0], asked_[1]);
+  EXPECT_FALSE(caller->asked);
+  Say(FlightTable::Where::kHere, absl::UnimplementedError("no such operator"));
+  EXPECT_TRUE(caller->ended.has_value());
+  EXPECT_EQ(over_, std::vector<FlightId>{asked_[0]});
+}
+
+TEST_F(FlightClaimsTest, WhoeverLeavesMeanwhileLeavesNothing) {
+  Compile(1, "a", 10);
+  table_->Cancel(1);
+  EXPECT_EQ(over_, asked_);
+  EXPECT_EQ(table_->flights(), 0u);
+  Say(FlightTable::Where::kEverywhere);  // too late, and nobody minds
+  EXPECT_EQ(table_->flights(), 0u);
 }
 
 }  // namespace

@@ -187,6 +187,22 @@ TEST(Config, TcpBeyondTheLoopbackIsTls) {
   EXPECT_EQ(config.listen().tls().reload_seconds(), 10);
 }
 
+v1::TierConfig* WithTier(v1::Config* config) {
+  AddTenant(config, "a", {1});
+  config->mutable_tier()->add_addresses("unix:/run/tier.sock");
+  ApplyDefaults("/usr/bin/", config);
+  return config->mutable_tier();
+}
+
+TEST(Config, ATierHasDefaults) {
+  v1::Config config = Good();
+  const v1::TierConfig& tier = *WithTier(&config);
+  EXPECT_TRUE(CheckConfig(config).ok()) << CheckConfig(config);
+  EXPECT_EQ(tier.lookup_ms_max(), 50);
+  EXPECT_EQ(tier.unused_days_max(), 30);
+  EXPECT_EQ(tier.write_bytes_max(), 256u << 20);
+}
+
 TEST(Config, RefusalsNameTheField) {
   struct Case {
     const char* field;
@@ -211,6 +227,17 @@ TEST(Config, RefusalsNameTheField) {
       {"listen.tenants.uids", [](v1::Config* c) { AddTenant(AddTenant(c, "a", {1}), "b", {2, 1}); }},
       {"listen.tenants.uids", [](v1::Config* c) { AddTenant(c, "a", {}); }},
       {"listen.tenants.uids", [](v1::Config* c) { AddTenant(c, "a", {65534}); }},
+      {"tier", [](v1::Config* c) { c->mutable_tier()->add_addresses("unix:/run/tier.sock"); }},
+      {"tier.addresses", [](v1::Config* c) { WithTier(c)->clear_addresses(); }},
+      {"tier.addresses", [](v1::Config* c) { WithTier(c)->add_addresses("other:6379"); }},
+      {"tier.addresses", [](v1::Config* c) { WithTier(c)->set_addresses(0, "other"); }},
+      {"tier.cluster", [](v1::Config* c) { WithTier(c)->set_cluster(true); }},
+      {"tier.sentinel_master", [](v1::Config* c) { WithTier(c)->set_sentinel_master("main"); }},
+      {"tier.user", [](v1::Config* c) { WithTier(c)->set_user("kiln"); }},
+      {"tier.password_file", [](v1::Config* c) { WithTier(c)->set_password_file("password"); }},
+      {"tier.lookup_ms_max", [](v1::Config* c) { WithTier(c)->set_lookup_ms_max(10'001); }},
+      {"tier.unused_days_max", [](v1::Config* c) { WithTier(c)->set_unused_days_max(3'651); }},
+      {"tier.write_bytes_max", [](v1::Config* c) { WithTier(c)->set_write_bytes_max(1); }},
       {"listen.tenants.compile_seconds_per_hour",
        [](v1::Config* c) {
          AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0)->set_compile_seconds_per_hour(0);
