@@ -92,7 +92,7 @@ def _gradients(given: Given, grad: torch.Tensor, source: torch.Tensor, *others: 
     return _as_images_lie(lambda _: results, source)
 
 
-def _glu_gradients(given: Given, grad: torch.Tensor, source: torch.Tensor, dim: int) -> torch.Tensor:
+def _glu_gradients(given: Given, grad: torch.Tensor, source: torch.Tensor, dim: int) -> Any:
     result = given(grad, source, dim)
     return result.contiguous() if source.device.type == "cpu" else result
 

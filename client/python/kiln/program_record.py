@@ -74,6 +74,7 @@ class _Compiled(TypedDict):
     joined: bool  # another process's compile
     not_kept: str  # why the store has not kept it
     recovered: list[str]
+    refused: list[str]  # answers that were not taken, and why
     uploaded_bytes: int
     fetched_objects: int
     connect_seconds: float
