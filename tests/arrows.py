@@ -44,11 +44,13 @@ server/schedule: compiler/support
 server/pool: compiler/support compiler/worker server/observe
 server/tune: cache compiler/graph compiler/support server/observe server/pool
 server/build: cache compiler/graph compiler/support server/tune
-server/flight: cache cache/shared compiler/graph compiler/support server/build server/observe server/pool server/schedule server/tune
+server/flight: cache cache/shared compiler/graph compiler/support server/build server/observe server/pool
+  server/schedule server/tune
 server/rpc: cache cache/shared compiler/graph compiler/ir compiler/support compiler/worker server/auth server/build
   server/flight server/observe server/schedule
 server: compiler/support
-server/main.cc: cache/chain cache/shared compiler/support compiler/worker server server/auth server/config server/flight server/listen
+server/main.cc: cache/chain cache/shared compiler/support compiler/worker server server/auth server/config
+  server/flight server/listen
   server/observe server/pool server/rpc server/schedule server/tune
 
 client/include/kiln:
