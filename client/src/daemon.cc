@@ -208,20 +208,23 @@ absl::StatusOr<std::string> PlaceSocket(const std::string& named, const std::str
   return place;
 }
 
-// A directory where none is named: `name` at home, unless that is away or refused, which is then in `why`.
-absl::StatusOr<std::string> PlaceAtHome(const std::string& name, const SharedDirectories& shared,
-                                        std::string* why) {
-  const std::string home = absl::StrCat(CacheHome(), "/kiln/", name);
+// The store where none is named: at home, unless that is away or refused.
+absl::StatusOr<std::string> PlaceStore(const std::string& id, const SharedDirectories& shared) {
+  const std::string home = absl::StrCat(CacheHome(), "/kiln/", id);
+  std::string why;
   if (OnNetworkFileSystem(home)) {
-    *why = absl::StrCat(home, " is on a network file system");
+    why = absl::StrCat(home, " is on a network file system");
   } else if (const absl::Status made = MakePrivateDirectory(home); !made.ok()) {
-    *why = std::string(made.message());
+    why = std::string(made.message());
   } else {
     return home;
   }
-  absl::StatusOr<std::string> place = FirstPrivate(OwnDirectoriesIn(shared.store), name, "KILN_STORE");
-  if (place.ok()) return place;
-  return absl::Status(place.status().code(), absl::StrCat(*why, "; ", place.status().message()));
+  absl::StatusOr<std::string> place = FirstPrivate(OwnDirectoriesIn(shared.store), id, "KILN_STORE");
+  if (!place.ok()) {
+    return absl::Status(place.status().code(), absl::StrCat(why, "; ", place.status().message()));
+  }
+  Notice(absl::StrCat(why, "; the cache is in ", *place));
+  return place;
 }
 
 // What a daemon's processes can't do without; the limit is inherited, and only root may raise the hard one.
@@ -257,17 +260,27 @@ absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options, const Shar
   KILN_ASSIGN_OR_RETURN(place.runtime_dir,
                         PlaceSocket(Absolute(options.runtime_dir), place.store_dir, id, shared));
   place.socket = SocketIn(place.runtime_dir);
-  if (!place.store_dir.empty()) return place;  // the daemon makes it, or refuses it
-  std::string why;
-  KILN_ASSIGN_OR_RETURN(place.store_dir, PlaceAtHome(id, shared, &why));
-  if (!why.empty()) Notice(absl::StrCat(why, "; the cache is in ", place.store_dir));
+  if (!place.store_dir.empty()) {  // the daemon makes it, or refuses it
+    place.keys_dir = absl::StrCat(place.store_dir, ".keys");
+    return place;
+  }
+  KILN_ASSIGN_OR_RETURN(place.store_dir, PlaceStore(id, shared));
+  place.keys_dir = absl::StrCat(place.store_dir.substr(0, place.store_dir.rfind('/')), "/keys");
   return place;
 }
 
-std::string PlaceSigningKey(const DaemonPlace& place, const SharedDirectories& shared) {
-  std::string why_not_home;
-  const absl::StatusOr<std::string> keys = PlaceAtHome("keys", shared, &why_not_home);
-  return absl::StrCat(keys.ok() ? *keys : place.runtime_dir, "/signing.pem");
+std::string PlaceSigningKey(const DaemonPlace& place) {
+  std::string why;
+  if (OnNetworkFileSystem(place.keys_dir)) {
+    why = absl::StrCat(place.keys_dir, " is on a network file system");
+  } else if (const absl::Status made = MakePrivateDirectory(place.keys_dir); !made.ok()) {
+    why = std::string(made.message());
+  } else {
+    return absl::StrCat(place.keys_dir, "/signing.pem");
+  }
+  Notice(absl::StrCat(why, "; kilnd's signing key is in ", place.runtime_dir,
+                      ", and what it compiles is kept for as long as that is"));
+  return absl::StrCat(place.runtime_dir, "/signing.pem");
 }
 
 absl::StatusOr<bool> ProbeSocket(const std::string& socket_path) {

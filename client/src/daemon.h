@@ -27,7 +27,8 @@ namespace kiln {
 struct DaemonPlace {
   std::string runtime_dir;
   std::string store_dir;
-  std::string socket;  // runtime_dir/kilnd.sock
+  std::string socket;    // runtime_dir/kilnd.sock
+  std::string keys_dir;  // beside the stores of all builds, or the one that was named
 };
 
 // Directories of all users where kiln-UID is made, each once those before it have been refused.
@@ -42,10 +43,10 @@ absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary);
 // Chooses and makes the directories. Where all were refused: why the first was, and what can name another.
 absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options, const SharedDirectories& shared = {});
 
-// The key by which the user's daemons sign, one for all builds, so that a new one and a restarted machine
-// have it: kiln/keys/signing.pem where caches are that nobody names, never on a network file system; where
-// there is no such place, beside the socket.
-std::string PlaceSigningKey(const DaemonPlace& place, const SharedDirectories& shared = {});
+// The file of the key by which the place's daemons sign: in `keys_dir`, which is made, so that daemons of
+// other builds and after a restart have it. Where that can't be, or is on a network file system, it is beside
+// the socket, which is told once.
+std::string PlaceSigningKey(const DaemonPlace& place);
 
 // True when a process of this user accepts on the socket.
 absl::StatusOr<bool> ProbeSocket(const std::string& socket);

@@ -28,6 +28,8 @@ def test_unknown_mode_and_options_name_the_valid_ones():
     ("KILN_COMPILE_TIMEOUT", "soon", "positive number of seconds"),
     ("KILN_CONNECT_TIMEOUT", "nan", "positive number of seconds"),
     ("KILN_CLASS", "batch", "valid values are interactive, background"),
+    ("KILN_TRUSTED_KEYS", "nonsense", '"nonsense" is no public key'),
+    ("KILN_TRUSTED_KEYS", "/nowhere", "neither public keys nor a file of them"),
     ("KILN_ADDRESS", "somewhere", "unix:/path, /path or HOST:PORT"),
     ("KILN_DEBUG", "/dev/null/files", "no directory for files"),
     ("KILN_DEBUG_INTERPRET", "first", "kernel numbers such as 0,3"),

@@ -114,6 +114,28 @@ class DaemonTest : public ::testing::Test {
   ClientOptions options_;
 };
 
+TEST_F(DaemonTest, TheSigningKeyIsBesideTheStore) {
+  const auto mode = [](const std::string& path) {
+    struct stat facts;
+    return stat(path.c_str(), &facts) == 0 ? facts.st_mode & 07777 : 0;
+  };
+  const auto named = PlaceDaemon(options_);
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(PlaceSigningKey(*named), options_.store_dir + ".keys/signing.pem");
+  EXPECT_EQ(mode(options_.store_dir + ".keys"), 0700u);
+
+  options_.store_dir = "";
+  setenv("XDG_CACHE_HOME", root_.c_str(), /*overwrite=*/1);
+  auto found = PlaceDaemon(options_);
+  unsetenv("XDG_CACHE_HOME");
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(PlaceSigningKey(*found), root_ + "/kiln/keys/signing.pem") << "every build's";
+
+  // Where there is no place for it.
+  found->keys_dir = "/proc/keys";
+  EXPECT_EQ(PlaceSigningKey(*found), found->runtime_dir + "/signing.pem");
+}
+
 TEST_F(DaemonTest, NamesThePlaceAndMakesItPrivate) {
   auto place = PlaceDaemon(options_);
   ASSERT_TRUE(place.ok()) << place.status();
