@@ -140,7 +140,9 @@ def measure_manifests(bench):
         for manifests in bench.options.manifests:
             found = fill(bench, manifests)
             started = time.monotonic()
-            server = stack.enter_context(bench.kilnd(found["store"], f"store {{ budget_bytes: {found['budget']} }}"))
+            server = stack.enter_context(bench.kilnd(
+                found["store"], f"store {{ budget_bytes: {found['budget']} }} "
+                f"signing {{ key_file: \"{found['place']}/signing.pem\" }}"))
             bench.lookups(server, found, "hot", connections=1, calls=1)
             opened = time.monotonic() - started
             first = bench.lookups(server, found, "cold", connections=1, calls=2000)

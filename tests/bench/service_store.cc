@@ -33,7 +33,7 @@ struct Options {
 
 std::string RequestKeyOf(size_t number) { return Sha256(absl::StrCat("filled ", number)); }
 
-v1::SignedManifest ManifestOf(const Options& options, size_t number) {
+v1::SignedManifest ManifestOf(const Options& options, const Signatures& signatures, size_t number) {
   v1::Manifest manifest;
   manifest.set_format_version(kProgramFormatVersion);
   manifest.set_namespace_(options.ns);
@@ -46,8 +46,10 @@ v1::SignedManifest ManifestOf(const Options& options, size_t number) {
   std::string filler(options.bytes - std::min(options.bytes, manifest.ByteSizeLong()), ' ');
   for (char& letter : filler) letter = static_cast<char>('0' + random() / 8 % 64);
   manifest.mutable_target()->set_triple(filler);
+  const EntryId id = {EntryKind::kManifest, ManifestEntryKey(manifest.compile_key(), manifest.variant_id())};
   v1::SignedManifest signed_manifest;
-  signed_manifest.set_manifest(manifest.SerializeAsString());
+  signed_manifest.ParseFromString(
+      signatures.Sign(id, options.ns, manifest.SerializeAsString()).SerializeAsString());
   return signed_manifest;
 }
 
@@ -55,11 +57,14 @@ absl::Status Fill(const Options& options) {
   v1::StoreConfig config;
   config.set_directory(options.directory);
   config.set_budget_bytes(std::max<uint64_t>(64u << 20, 4 * options.manifests * options.bytes));
+  v1::SigningConfig signing;
+  signing.set_key_file(options.out + "/signing.pem");
+  KILN_ASSIGN_OR_RETURN(const Signatures signatures, Signatures::Load(signing));
   KILN_ASSIGN_OR_RETURN(const std::unique_ptr<Store> store, NewStore(config));
   store->SetCompiler(options.fingerprint);
   std::vector<Entry> batch;
   for (size_t i = 0; i < options.manifests; ++i) {
-    const v1::SignedManifest manifest = ManifestOf(options, i);
+    const v1::SignedManifest manifest = ManifestOf(options, signatures, i);
     v1::Manifest parsed;
     parsed.ParseFromString(manifest.manifest());
     batch.push_back({{EntryKind::kManifest, ManifestEntryKey(parsed.compile_key(), parsed.variant_id())},
@@ -69,7 +74,7 @@ absl::Status Fill(const Options& options) {
     batch.clear();
   }
   v1::LookupReply reply;
-  *reply.mutable_hit()->mutable_manifest() = ManifestOf(options, 0);
+  *reply.mutable_hit()->mutable_manifest() = ManifestOf(options, signatures, 0);
   uint64_t bytes = 0;
   for (uint64_t of_kind : store->catalog().Totals().bytes) bytes += of_kind;
   printf("{\"reply\": %zu, \"bytes\": %llu}\n", reply.ByteSizeLong(), static_cast<unsigned long long>(bytes));
@@ -99,7 +104,7 @@ int Main(int argc, char** argv) {
   app.add_option("--fingerprint", options.fingerprint, "The compiler's, as the daemon tells it")->required();
   app.add_option("--manifests", options.manifests, "How many")->required()->check(CLI::Range(1, 100'000'000));
   app.add_option("--bytes", options.bytes, "Of each");
-  app.add_option("--out", options.out, "Where the lists of Lookups go")->required();
+  app.add_option("--out", options.out, "Where the lists of Lookups and the signing key go")->required();
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = Fill(options);
   if (!status.ok()) {
