@@ -474,8 +474,8 @@ class GrpcClient : public Client {
     const absl::Status& status = result.status();
     if (absl::IsCancelled(status)) return result;  // says nothing about the service
     const bool answered = status.GetPayload(kAnswered).has_value() || IsDrained(status);
-    const bool refused = absl::IsUnauthenticated(status) && !connected;
-    if (!answered && (refused || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
+    const bool turned_away = absl::IsUnauthenticated(status) && !connected;
+    if (!answered && (turned_away || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
       breaker_.Failed(MonotonicNow());
     } else {
       breaker_.Succeeded();

@@ -183,14 +183,14 @@ TEST(Config, TcpBeyondTheLoopbackIsTls) {
   v1::Config config = Good();
   EXPECT_TRUE(CheckConfig(*WithTls(&config)).ok()) << CheckConfig(config);
   EXPECT_EQ(config.listen().tls().reload_seconds(), 0);
-  ApplyDefaults("/usr/bin/", &config);
+  ApplyDefaults("/usr/bin/", "/etc/kiln/kilnd.textproto", &config);
   EXPECT_EQ(config.listen().tls().reload_seconds(), 10);
 }
 
 v1::TierConfig* WithTier(v1::Config* config) {
   AddTenant(config, "a", {1});
   config->mutable_tier()->add_addresses("unix:/run/tier.sock");
-  ApplyDefaults("/usr/bin/", config);
+  ApplyDefaults("/usr/bin/", "/etc/kiln/kilnd.textproto", config);
   return config->mutable_tier();
 }
 
