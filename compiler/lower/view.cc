@@ -193,12 +193,16 @@ absl::Status LowerAsStrided(LoweringContext& context, const GraphNode& node) {
   return context.status();
 }
 
-// Window k of a dimension begins at k steps.
+// Window k of a dimension begins at k steps. No copy lies as windows do that overlap: where loops are not all
+// that reads them, they show memory of what they are windows of.
 absl::Status LowerUnfold(LoweringContext& context, const GraphNode& node) {
-  const LoweredTensor self = context.Tensor(node, "self");
   const TensorType& type = context.ResultType(node);
-  const size_t dim = context.Dim(node, "dimension", self.rank(), 0);
+  const ValueId id = context.TensorValue(node, "self");
   const int64_t size = context.Int(node, "size", 1), step = context.Int(node, "step", 1);
+  KILN_RETURN_IF_ERROR(context.status());
+  if (step < size && !context.UsedByLoopsOnly(node.results[0])) context.RealiseValue(id);
+  const LoweredTensor self = context.Tensor(node, "self");
+  const size_t dim = context.Dim(node, "dimension", self.rank(), 0);
   KILN_RETURN_IF_ERROR(context.status());
   if (self.rank() == 0 || size < 1 || step < 1) return context.Call(node, "no lowering", false);
   AffineMap map = IdentityMap(context, self.rank());

@@ -9,6 +9,7 @@ import random
 import pytest
 import torch
 
+import kiln
 from memory_programs import Program, add_copy, add_image_step, add_view, add_window
 
 _SIZES = [(4, 3), (3, 4), (2, 6), (4, 4), (2, 3, 4)]
@@ -192,3 +193,23 @@ def test_memory_that_the_function_takes_away_is_read_before(dynamic):
         expected = torch.cos(torch.sin(x + 1) * y) + y
         torch.testing.assert_close(compiled(x, y), expected)
         assert x.untyped_storage().size() == 0
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_that_overlap_lie_in_what_they_are_windows_of(seed, dynamic):
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    sizes = [rng.randint(4, 7) for _ in range(rng.randint(1, 3))]
+    dim, length, step = rng.randrange(len(sizes)), rng.randint(2, 4), rng.randint(1, 3)
+    order = rng.sample(range(len(sizes) + 1), len(sizes) + 1)
+
+    def windows(x):
+        return (x * 2).unfold(dim, length, step).permute(order), x.sin().unfold(dim, length, step) + 1
+
+    x = torch.randn(sizes)
+    mine, own = torch.compile(windows, backend="kiln", dynamic=dynamic)(x), windows(x)
+    torch.testing.assert_close(mine, own, check_stride=True)
+    assert mine[0].untyped_storage().nbytes() == own[0].untyped_storage().nbytes()
+    assert not any(program.get("python_calls") for program in kiln.records.graphs_since(0))
