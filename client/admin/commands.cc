@@ -91,11 +91,12 @@ bool ReportChecks(const AdminContext& context, const std::vector<Check>& checks)
 }
 
 std::string UsesTable(const v1::StatsReply& reply) {
-  Table table({"TENANT", ">HITS", ">SAVED", ">COMPILES", ">CALLS", "JOB"});
+  Table table({"TENANT", ">HITS", ">SAVED", ">COMPILES", ">SPENT", ">CALLS", "JOB"});
   for (const v1::JobUse& use : reply.uses()) {
     const bool tenants = use.several() && use.tenant().empty();
     table.Add({tenants ? "(others)" : use.tenant(), absl::StrCat(use.hits()),
-               HumanSeconds(use.seconds_saved()), absl::StrCat(use.compiles()), absl::StrCat(use.executed()),
+               HumanSeconds(use.seconds_saved()), absl::StrCat(use.compiles()),
+               HumanSeconds(use.compile_seconds()), absl::StrCat(use.executed()),
                use.several() ? "(others)" : use.job()});
   }
   return table.ToString();

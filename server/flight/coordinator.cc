@@ -214,7 +214,7 @@ Coordinator::CompilePtr Coordinator::CompileOf(FlightId flight, const FlightRequ
 
 void Coordinator::CountSeconds(const Caller& caller, double seconds) {
   Use use;
-  use.spent_ms = static_cast<uint64_t>(std::max(0.0, 1e3 * seconds));
+  use.spent_us = static_cast<uint64_t>(std::max(0.0, 1e6 * seconds));
   stats_->uses.Count(caller.tenant, caller.job, use);
 }
 

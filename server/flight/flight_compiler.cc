@@ -49,8 +49,7 @@ void FlightCompiler::RememberMiss(const FlightRequest& request) {
   *miss.record.mutable_hints() = request.hints;
   miss.record.set_compiler_fingerprint(fingerprint_);
   miss.unix_seconds = absl::ToUnixSeconds(absl::Now());
-  const KnownKeyPtr known = keys_->Find(request.compile_key);
-  miss.variants_known = known == nullptr ? 0 : known->variants.size();
+  miss.variants_known = request.variants_known;
   miss.debug = request.debug;
   stats_->last_misses.Add(std::move(miss));
 }

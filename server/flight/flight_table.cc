@@ -139,6 +139,7 @@ void FlightTable::Cancel(CallId id) {
 void FlightTable::Looked(FlightId id, KnownKeyPtr known, Where where) {
   Flight* flight = Find(id);
   if (flight == nullptr || flight->state != State::kLooking) return;
+  flight->request->variants_known = known->variants.size();
   AnswerFromKnown(*flight, *known);
   if (flight->waiters.empty()) {
     Erase(*flight);

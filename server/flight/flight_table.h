@@ -104,6 +104,7 @@ struct FlightRequest {
   // Set by the table, as are job_id, hints and graph.
   uint64_t program = 0;  // in the order of arrival
   MonotonicTime created;
+  size_t variants_known = 0;  // stored ones of the key, none of which fits
 };
 using FlightRequestPtr = std::shared_ptr<const FlightRequest>;  // shared by the table and who compiles
 

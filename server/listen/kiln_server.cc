@@ -247,10 +247,15 @@ void KilnServer::Unlink() {
 
 void KilnServer::Shutdown(absl::Time deadline) {
   peers_ = nullptr;
-  absl::MutexLock lock(&mutex_);
-  for (auto& [key, server] : servers_) {
-    if (server.server != nullptr) server.server->Shutdown(absl::ToChronoTime(deadline));
+  std::vector<grpc::Server*> servers;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto& [key, server] : servers_) {
+      if (server.server != nullptr) servers.push_back(server.server.get());
+    }
   }
+  // Not under the lock: the calls that it waits for may ask for Connections.
+  for (grpc::Server* server : servers) server->Shutdown(absl::ToChronoTime(deadline));
 }
 
 }  // namespace kiln

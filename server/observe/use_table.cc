@@ -18,7 +18,7 @@ void Use::Add(const Use& more) {
   compiles = Sum(compiles, more.compiles);
   executed = Sum(executed, more.executed);
   saved_ms = Sum(saved_ms, more.saved_ms);
-  spent_ms = Sum(spent_ms, more.spent_ms);
+  spent_us = Sum(spent_us, more.spent_us);
 }
 
 void UseTable::Count(absl::string_view tenant_name, absl::string_view job_name, const Use& more) {

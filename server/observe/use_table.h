@@ -28,7 +28,7 @@ struct Use {
   uint64_t compiles = 0;
   uint64_t executed = 0;  // calls of programs, as clients tell
   uint64_t saved_ms = 0;  // what workers took for the programs of the hits
-  uint64_t spent_ms = 0;  // of workers and GPUs, for the compiles
+  uint64_t spent_us = 0;  // of workers and GPUs, for the compiles
 
   void Add(const Use& more);
 };

@@ -177,7 +177,7 @@ absl::Status AdminService::AnswerStats(const grpc::CallbackServerContext&, const
     use.set_compiles(row.use.compiles);
     use.set_executed(row.use.executed);
     use.set_seconds_saved(1e-3 * static_cast<double>(row.use.saved_ms));
-    use.set_compile_seconds(1e-3 * static_cast<double>(row.use.spent_ms));
+    use.set_compile_seconds(1e-6 * static_cast<double>(row.use.spent_us));
   }
   return absl::OkStatus();
 }

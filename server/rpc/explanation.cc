@@ -212,8 +212,10 @@ absl::Status Explain(Store& store, const std::vector<MissPtr>& misses, const v1:
                         LatestEntries(store.catalog(), EntryKind::kMeta, kComparedMax, gone, &stored));
   reply->set_stored(stored);
   std::vector<Nearest> nearest(asked.size());
+  uint64_t bytes = 0;
   for (const CatalogEntry& entry : latest) {
     if (gone()) return Stopped();
+    if (bytes += entry.bytes; bytes > kComparedBytesMax) break;
     const std::string key = entry.id.key.substr(0, kDigestBytes);
     if (!(RequestRecordId(key) == entry.id)) continue;
     const absl::StatusOr<v1::RequestRecord> record = ReadRequestRecord(store, key);

@@ -4,12 +4,13 @@
 // ingredients; of several by one of the same title, then by the one that was compiled last, and never by one
 // that was compiled later.
 //
-// Limits: the catalogue is gone through by pages; kComparedMax records are read, those that were made or used
-// last. Errors: NOT_FOUND where no such job or program is known, FAILED_PRECONDITION where several keys start
-// so, CANCELLED once `gone` says so.
+// Limits: the catalogue is gone through by pages; at most kComparedMax records and kComparedBytesMax of them
+// are read, those that were made or used last. Errors: NOT_FOUND where no such job or program is known,
+// FAILED_PRECONDITION where several keys start so, CANCELLED once `gone` says so.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +22,7 @@
 namespace kiln {
 
 inline constexpr size_t kComparedMax = 4096;
+inline constexpr uint64_t kComparedBytesMax = 64u << 20;
 
 // `misses`: the last first.
 absl::Status Explain(Store& store, const std::vector<MissTable::MissPtr>& misses,

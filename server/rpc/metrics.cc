@@ -37,6 +37,7 @@ std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const C
   counter("store_put_failures", "Results that could not be kept", kept.put_failures);
   gauge("flights", "Compiles in flight or waiting", load.flights);
   gauge("queued", "Flights that wait for their turn", load.queued);
+  gauge("drained", "1 while new compiles are refused (kilnctl drain)", load.drained ? 1 : 0);
   gauge("workers", "Compiler processes", pool.size());
   gauge("workers_busy", "Of those, at work", pool.busy());
   gauge("calls", "RPCs in flight", stats.calls_running);
@@ -60,6 +61,8 @@ std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const C
             [](const Use& use) { return static_cast<double>(use.executed); });
   by_tenant("saved_seconds", "Of workers, for the results that a tenant's hits were answered with",
             [](const Use& use) { return 1e-3 * static_cast<double>(use.saved_ms); });
+  by_tenant("compile_seconds", "Of workers and GPUs, for a tenant's compiles",
+            [](const Use& use) { return 1e-6 * static_cast<double>(use.spent_us); });
   return measures;
 }
 

@@ -681,6 +681,31 @@ TEST(HourlyQuotas, WhatWasTakenCountsForAnHour) {
   EXPECT_EQ(left_after(126), std::nullopt);
 }
 
+TEST(HourlyQuotas, TellsWhatEverybodyTook) {
+  HourlyQuotas quotas({{"bounded", 10}});
+  const MonotonicTime begin(std::chrono::hours(5));
+  EXPECT_TRUE(quotas.Taken(begin).empty());
+  quotas.Spend("bounded", 6, begin);
+  quotas.Spend("free", 1000, begin);
+  quotas.Spend("free", 1, begin + std::chrono::minutes(30));
+  using Taken = std::map<std::string, double>;
+  EXPECT_EQ(quotas.Taken(begin + std::chrono::minutes(30)), (Taken{{"bounded", 6}, {"free", 1001}}));
+  EXPECT_EQ(quotas.Taken(begin + std::chrono::minutes(62)), (Taken{{"free", 1}}));
+}
+
+TEST(HourlyQuotas, RemembersOnlySoManyWithoutAQuota) {
+  HourlyQuotas quotas({{"bounded", 10}});
+  const MonotonicTime begin(std::chrono::hours(5));
+  quotas.Spend("bounded", 0.5, begin);
+  for (size_t i = 0; i < HourlyQuotas::kOthersMax; ++i)
+    quotas.Spend(absl::StrCat("name ", i), 10.0 + i, begin);
+  EXPECT_EQ(quotas.Taken(begin).size(), HourlyQuotas::kOthersMax + 1);
+  quotas.Spend("one more", 1, begin);
+  const std::map<std::string, double> taken = quotas.Taken(begin);
+  EXPECT_EQ(taken.size(), HourlyQuotas::kOthersMax + 1);
+  EXPECT_TRUE(taken.contains("one more") && taken.contains("bounded") && !taken.contains("name 0"));
+}
+
 // ---- What is stored --------------------------------------------------------------------------
 
 const Signatures& TestSignatures() {
