@@ -166,7 +166,7 @@ TEST_F(SignaturesTest, RotationAndRevocation) {
   {
     const std::unique_ptr<Store> store = open(keeping);
     EXPECT_TRUE(store->artifacts().Get(kId).ok());
-    EXPECT_EQ(store->Verify(false)->corrupt, 0u);
+    EXPECT_EQ(store->Verify(false, [] { return false; })->corrupt, 0u);
   }
   const Signatures revoking = Load("after", [&](v1::SigningConfig* config) {
     Trust(config, before, "vision");
@@ -175,8 +175,8 @@ TEST_F(SignaturesTest, RotationAndRevocation) {
   EXPECT_EQ(revoking.key_id(), keeping.key_id()) << "the file's";
   {
     const std::unique_ptr<Store> store = open(revoking);
-    EXPECT_EQ(store->Verify(false)->corrupt, 1u);
-    EXPECT_EQ(store->Verify(/*repair=*/true)->corrupt, 1u);
+    EXPECT_EQ(store->Verify(false, [] { return false; })->corrupt, 1u);
+    EXPECT_EQ(store->Verify(/*repair=*/true, [] { return false; })->corrupt, 1u);
     EXPECT_EQ(store->statistics().refused_signatures, 1u);
     EXPECT_FALSE(store->catalog().Find(kId).ok()) << "it is gone, though nobody asked for it";
   }
