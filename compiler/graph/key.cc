@@ -29,10 +29,11 @@ std::string CompileKey(absl::string_view name_space, absl::string_view request_k
       .Finish();
 }
 
-std::string KernelKey(absl::string_view kernel, const v1::Target& target, uint32_t abi_version,
-                      absl::string_view codegen_fingerprint) {
+std::string KernelKey(absl::string_view name_space, absl::string_view kernel, const v1::Target& target,
+                      uint32_t abi_version, absl::string_view codegen_fingerprint) {
   return Sha256Builder()
-      .AddField("kiln-kernel-key-1")
+      .AddField("kiln-kernel-key-2")
+      .AddField(name_space)
       .AddField(kernel)
       .AddField(SerializeDeterministic(target))
       .AddNumber(abi_version)

@@ -25,9 +25,10 @@ std::vector<std::pair<std::string, std::string>> SectionDigests(const v1::Reques
 std::string CompileKey(absl::string_view name_space, absl::string_view request_key, uint32_t program_format,
                        absl::string_view compiler_fingerprint);
 
-// `kernel` is the serialized canonical v1::Kernel handed to `emit`.
-std::string KernelKey(absl::string_view kernel, const v1::Target& target, uint32_t abi_version,
-                      absl::string_view codegen_fingerprint);
+// `kernel` is the serialized canonical v1::Kernel handed to `emit`. A tenant's kernels are its own: what
+// another had compiled may say something of its graphs, and a worker that is hostile may have written it.
+std::string KernelKey(absl::string_view name_space, absl::string_view kernel, const v1::Target& target,
+                      uint32_t abi_version, absl::string_view codegen_fingerprint);
 
 // One measurement: for whom (what is measured may be code of his), what was measured, on what kind of GPU and
 // library, and how (a policy's name changes with the way of measuring).

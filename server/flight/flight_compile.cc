@@ -37,6 +37,7 @@ FlightTask FlightCompile::Add(Work work) {
 
 WorkerTask FlightCompile::TaskFor(uint64_t number) {
   WorkerTask task;
+  task.tenant = request_->ns;
   task.abandoned = [this] { return stopped_.load(); };
   std::function<v1::Frame()> request;
   {
@@ -168,7 +169,8 @@ FlightCompile::Next FlightCompile::StartEmits() {
   keys_.clear();
   std::vector<int> missing;
   for (int k = 0; k < size; ++k) {
-    const std::string& key = keys_.emplace_back(compiler_->KeyOfKernel(plan_.kernels(k).kernel(), target_));
+    const std::string& key =
+        keys_.emplace_back(compiler_->KeyOfKernel(*request_, plan_.kernels(k).kernel(), target_));
     if (later_.contains(k)) continue;
     // A debug flight shows the machine code, which is not kept: it emits everything anew.
     if (!request_->debug && TakeKernel(key, &kernels_[static_cast<size_t>(k)])) continue;

@@ -21,8 +21,9 @@ bool IsLasting(const absl::Status& status) {
 
 }  // namespace
 
-std::string FlightCompiler::KeyOfKernel(const std::string& kernel, const v1::Target& target) const {
-  return KernelKey(kernel, target, KILN_KERNEL_ABI_VERSION, fingerprint_);
+std::string FlightCompiler::KeyOfKernel(const FlightRequest& request, const std::string& kernel,
+                                        const v1::Target& target) const {
+  return KernelKey(request.ns, kernel, target, KILN_KERNEL_ABI_VERSION, fingerprint_);
 }
 
 void FlightCompiler::Record(const FlightRequest& request, const absl::Status& outcome) {

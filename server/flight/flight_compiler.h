@@ -42,7 +42,8 @@ class FlightCompiler {
   StoredKeys& keys() { return *keys_; }
   Tuner& tuner() { return *tuner_; }
   Stats& stats() { return *stats_; }
-  std::string KeyOfKernel(const std::string& kernel, const v1::Target& target) const;
+  std::string KeyOfKernel(const FlightRequest& request, const std::string& kernel,
+                          const v1::Target& target) const;
 
   // What a flight has lost so far, with the last.
   struct Losses {

@@ -237,7 +237,7 @@ absl::StatusOr<std::vector<std::string>> FlightCompile::ImagesOf(const v1::Kerne
     KILN_RETURN_IF_ERROR(result.status);  // that of a crash, too: the kernel is not measured
     const v1::EmitReply& reply = result.reply.emit_reply();
     const std::string& kernel = asked[k].emit().kernel();
-    const std::string key = compiler_->KeyOfKernel(kernel, target_);
+    const std::string key = compiler_->KeyOfKernel(*request_, kernel, target_);
     KILN_ASSIGN_OR_RETURN(tuned_kernels_[key], PackKernel(key, kernel, reply));
     images.push_back(reply.object());
     compiler_->stats().kernels_emitted++;

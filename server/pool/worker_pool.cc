@@ -39,24 +39,65 @@ WorkerPool::~WorkerPool() {
     stopping_ = true;
   }
   for (std::thread& thread : threads_) thread.join();
+  for (Slot& slot : slots_) {
+    if (slot.task.has_value()) queue_.push_back(*std::move(slot.task));
+  }
   for (WorkerTask& task : queue_) task.done({absl::CancelledError("the daemon stops"), {}, false});
 }
 
 void WorkerPool::Submit(WorkerTask task) {
   absl::MutexLock lock(&mutex_);
   queue_.push_back(std::move(task));
+  Assign();
 }
 
-bool WorkerPool::HasWork() const { return stopping_ || !queue_.empty(); }
+WorkerPool::Slot* WorkerPool::SlotFor(const std::string& tenant) {
+  Slot* fresh = nullptr;
+  Slot* another = nullptr;
+  for (Slot& slot : slots_) {
+    if (!slot.waits) continue;
+    if (slot.tenant == tenant) return &slot;
+    Slot*& kind = slot.tenant.has_value() ? another : fresh;
+    if (kind == nullptr) kind = &slot;
+  }
+  return fresh != nullptr ? fresh : another;
+}
 
-bool WorkerPool::Next(WorkerTask* task) {
+void WorkerPool::Assign() {
+  while (!queue_.empty()) {
+    Slot* const slot = SlotFor(queue_.front().tenant);
+    if (slot == nullptr) return;
+    slot->waits = false;
+    slot->task = std::move(queue_.front());
+    queue_.pop_front();
+    ++busy_;
+  }
+}
+
+bool WorkerPool::Next(size_t slot, WorkerTask* task) {
   absl::MutexLock lock(&mutex_);
-  mutex_.Await(absl::Condition(this, &WorkerPool::HasWork));
+  Slot& own = slots_[slot];
+  own.waits = !own.task.has_value();
+  Assign();
+  const auto ready = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || own.task.has_value(); };
+  mutex_.Await(absl::Condition(&ready));
   if (stopping_) return false;
-  ++busy_;
-  *task = std::move(queue_.front());
-  queue_.pop_front();
+  *task = *std::exchange(own.task, std::nullopt);
   return true;
+}
+
+// Before the task's end is told, so that what follows from it finds the worker that has just served its
+// tenant.
+void WorkerPool::Finish(size_t slot, bool usable) {
+  absl::MutexLock lock(&mutex_);
+  --busy_;
+  slots_[slot].waits = usable;
+  Assign();
+}
+
+bool WorkerPool::ServesAnother(size_t slot, const std::string& tenant) const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return slots_[slot].tenant.has_value() && slots_[slot].tenant != tenant;
 }
 
 absl::Status WorkerPool::EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process) {
@@ -70,7 +111,8 @@ absl::Status WorkerPool::EnsureProcess(size_t slot, std::unique_ptr<WorkerProces
   }
   KILN_ASSIGN_OR_RETURN(*process, WorkerProcess::Spawn(zygote_, MonotonicAfter(kHelloLimit)));
   absl::MutexLock lock(&mutex_);
-  pids_[slot] = (*process)->pid();
+  slots_[slot].pid = (*process)->pid();
+  slots_[slot].tenant = std::nullopt;
   if ((*process)->hello().compiler_fingerprint() == hello_.compiler_fingerprint()) return absl::OkStatus();
   broken_ = absl::FailedPreconditionError("a worker of another build answered; restart the daemon");
   return broken_;
@@ -92,18 +134,15 @@ void WorkerPool::Run(size_t slot, std::unique_ptr<WorkerProcess> process) {
     }
   } else {
     absl::MutexLock lock(&mutex_);
-    pids_[slot] = process->pid();
+    slots_[slot].pid = process->pid();
   }
   WorkerTask task;
-  while (Next(&task)) {
+  while (Next(slot, &task)) {
     const MonotonicTime begin = MonotonicNow();
     WorkerResult result = Execute(slot, &process, &task);
     if (process != nullptr && Spent(slot, *process)) process = nullptr;
     result.seconds = SecondsBetween(begin, MonotonicNow());
-    {
-      absl::MutexLock lock(&mutex_);
-      --busy_;
-    }
+    Finish(slot, process != nullptr);
     task.done(std::move(result));
     task = WorkerTask();
     // Replace a dead worker now, not when the next caller waits for it.
@@ -118,7 +157,12 @@ void WorkerPool::Run(size_t slot, std::unique_ptr<WorkerProcess> process) {
 WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* process, WorkerTask* task) {
   if (task->abandoned && task->abandoned())
     return {absl::CancelledError("nobody waits for the answer"), {}, false};
+  if (ServesAnother(slot, task->tenant)) *process = nullptr;
   if (absl::Status status = EnsureProcess(slot, process); !status.ok()) return {std::move(status), {}, false};
+  {
+    absl::MutexLock lock(&mutex_);
+    slots_[slot].tenant = task->tenant;
+  }
   FrameWait wait;
   wait.deadline = MonotonicAfter(task->time_limit);
   wait.abandoned = [this, task] {
@@ -177,8 +221,10 @@ absl::Status WorkerPool::health() const {
 }
 
 std::vector<pid_t> WorkerPool::pids() const {
+  std::vector<pid_t> pids;
   absl::ReaderMutexLock lock(&mutex_);
-  return pids_;
+  for (const Slot& slot : slots_) pids.push_back(slot.pid);
+  return pids;
 }
 
 }  // namespace kiln

@@ -1,6 +1,10 @@
 // A fixed number of workers. They do what is submitted in that order: who submits no more than there are
 // workers (schedule/task_queue.h) says who is next.
 //
+// A worker serves one tenant in its life, for what a tenant's graph has made of it must not reach another's.
+// A task goes to an idle worker of its tenant, else to one that has served nobody, else to one that is
+// replaced first.
+//
 // One thread a worker; it spawns the process, feeds it one task at a time, kills it at the task's
 // time limit or when nobody waits any more, and replaces it after a crash, after `jobs_max` tasks, and when a
 // task left it with more than `resident_bytes_max`: the memory of a worker belongs to the next task.
@@ -13,6 +17,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -40,6 +45,7 @@ struct WorkerResult {
 };
 
 struct WorkerTask {
+  std::string tenant;                      // for whom
   v1::Frame request;                       // plan or emit
   absl::Duration time_limit;               // from when a worker takes it
   std::function<bool()> abandoned;         // asked while it waits and runs; any thread
@@ -68,14 +74,24 @@ class WorkerPool {
   std::vector<pid_t> pids() const;
 
  private:
+  struct Slot {
+    pid_t pid = -1;
+    std::optional<std::string> tenant;  // whom this process serves; nobody yet
+    bool waits = false;                 // for a task
+    std::optional<WorkerTask> task;     // the one it was given
+  };
   WorkerPool(const Options& options, Zygote* zygote, Stats* stats)
-      : options_(options), zygote_(zygote), stats_(stats), pids_(options.workers, -1) {}
+      : options_(options), zygote_(zygote), stats_(stats), slots_(options.workers) {}
   void Run(size_t slot, std::unique_ptr<WorkerProcess> process);
-  bool Next(WorkerTask* task);
+  bool Next(size_t slot, WorkerTask* task);
+  void Finish(size_t slot, bool usable);
+  void Assign() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of those that wait the one to take the tenant's task; nullptr where none waits.
+  Slot* SlotFor(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ServesAnother(size_t slot, const std::string& tenant) const;
   WorkerResult Execute(size_t slot, std::unique_ptr<WorkerProcess>* process, WorkerTask* task);
   absl::Status EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process);
   bool Spent(size_t slot, const WorkerProcess& process) const;
-  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   Zygote* const zygote_;
@@ -85,7 +101,7 @@ class WorkerPool {
 
   mutable absl::Mutex mutex_;
   std::deque<WorkerTask> queue_ ABSL_GUARDED_BY(mutex_);
-  std::vector<pid_t> pids_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   size_t busy_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);

@@ -253,8 +253,8 @@ class AdminService::Tasks {
   size_t left_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::Status AdminService::AddListings(const grpc::CallbackServerContext& context, const v1::Target& target,
-                                       v1::ShownEntry* shown) {
+absl::Status AdminService::AddListings(const grpc::CallbackServerContext& context,
+                                       const v1::Manifest& manifest, v1::ShownEntry* shown) {
   std::vector<WorkerResult> results(shown->kernels_size());
   Tasks tasks(results.size());
   std::vector<uint64_t> submitted;
@@ -270,9 +270,10 @@ absl::Status AdminService::AddListings(const grpc::CallbackServerContext& contex
       continue;
     }
     WorkerTask task;
+    task.tenant = manifest.namespace_();
     v1::EmitRequest* request = task.request.mutable_emit();
     request->set_kernel(*std::move(loops));
-    *request->mutable_target() = target;
+    *request->mutable_target() = manifest.target();
     *request->mutable_notes() = kernel.notes();
     *request->mutable_notes()->mutable_sources() = shown->kernels(i).sources();
     request->set_want_listing(true);
@@ -320,7 +321,7 @@ absl::Status AdminService::AnswerShow(const grpc::CallbackServerContext& context
     v1::ShownEntry* shown = reply->add_entries();
     *shown->mutable_info() = Describe(match);
     ShowKernels(match, shown);
-    if (request.listings()) KILN_RETURN_IF_ERROR(AddListings(context, match.manifest.target(), shown));
+    if (request.listings()) KILN_RETURN_IF_ERROR(AddListings(context, match.manifest, shown));
     *shown->mutable_manifest() = std::move(match.manifest);
     *shown->mutable_sections() = std::move(match.sections);
     *shown->mutable_notes() = std::move(match.notes);

@@ -181,7 +181,7 @@ class AdminService final : public v1::Admin::CallbackService {
   // Emits the entry's kernels again and sets their listings, or texts that say why there is none. CANCELLED
   // when the caller has gone.
   class Tasks;
-  absl::Status AddListings(const grpc::CallbackServerContext& context, const v1::Target& target,
+  absl::Status AddListings(const grpc::CallbackServerContext& context, const v1::Manifest& manifest,
                            v1::ShownEntry* shown);
   absl::StatusOr<std::string> ReadObject(const v1::ObjectRef& ref);
 

@@ -23,6 +23,9 @@
 //   schedules N …      the same with kernels; candidate 256 crashes the worker that emits it
 //   take_mib N         take so much memory and give it back, while planning
 //   keep_mib N         and keep it
+//   remember TEXT      in the process
+//   recall             the plan's calls list what the process remembers
+//   say N              as many lines on standard error
 //   lie SEED           answer by the frame with some bits flipped
 //   probe PID          try what the sandbox denies, some of it on that process; the plan's calls list what
 //   got
@@ -31,6 +34,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <iostream>
 #include <map>
 #include <random>
 #include <string>
@@ -235,6 +239,15 @@ v1::Frame Plan(const v1::PlanRequest& request) {
     if (!absl::SimpleAtoi(script["probe"], &targets.daemon)) abort();
     for (const std::string& door : OpenDoors(/*gpu=*/false, targets))
       reply->mutable_program()->add_steps()->mutable_call()->set_target(door);
+  }
+  if (absl::SimpleAtoi(script["say"], &number)) {
+    for (; number > 0; --number) std::cerr << "words\n";
+  }
+  static std::vector<std::string> remembered;
+  if (script.contains("remember")) remembered.push_back(script["remember"]);
+  if (script.contains("recall")) {
+    for (const std::string& text : remembered)
+      reply->mutable_program()->add_steps()->mutable_call()->set_target(text);
   }
   if (!request.debug_dir().empty()) {
     for (const char* name : {"00_graph.txt", "../escape.txt", "/etc/passwd"}) {
