@@ -1,23 +1,15 @@
 #include "server/flight/flight_table.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
-#include "absl/strings/cord.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "compiler/graph/guards.h"
 #include "compiler/support/status_macros.h"
+#include "server/flight/refusals.h"
 
 namespace kiln {
 namespace {
 
-constexpr char kPushback[] = "kiln/pushback-milliseconds";
-constexpr double kPushbackSecondsMin = 0.1;
-constexpr double kPushbackSecondsMax = 30;
-constexpr double kPushbackQuotaSecondsMax = 3660;
-constexpr double kPushbackDrainedSeconds = 5;
-constexpr double kUnknownCompileSeconds = 1;
 constexpr std::chrono::milliseconds kTimeLate(1);  // so that what is looked at then has too little left
 
 }  // namespace
@@ -251,10 +243,7 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
 
 absl::Status FlightTable::TakePlace(Flight& flight) {
   if (draining_) return absl::UnavailableError("the daemon is stopping");
-  if (drained_) {
-    return Refusal(absl::UnavailableError("the daemon is drained (kilnctl drain) and takes no new compiles"),
-                   kPushbackDrainedSeconds, kPushbackSecondsMax);
-  }
+  if (drained_) return RefusalOfDrained();
   const FlightRequest& request = *flight.request;
   KILN_RETURN_IF_ERROR(CheckQuota(flight));
   KILN_RETURN_IF_ERROR(CheckWait(flight));
@@ -302,30 +291,18 @@ bool FlightTable::Displace(const FlightRequest& newcomer) {
   return true;
 }
 
-absl::Status FlightTable::Refusal(absl::Status why, double seconds, double longest) {
-  const double told = std::clamp(seconds, kPushbackSecondsMin, longest);
-  why.SetPayload(kPushback, absl::Cord(absl::StrCat(static_cast<int64_t>(told * 1e3))));
-  return why;
-}
-
 absl::Status FlightTable::QueueIsFull() const {
-  const double typical = compile_seconds_.value();
-  const double rounds = static_cast<double>(places_) / static_cast<double>(options_.tasks.workers);
-  return Refusal(absl::ResourceExhaustedError(
-                     absl::StrCat("the queue is full (", places_ - begun_, " waiting); try again later")),
-                 rounds * (typical > 0 ? typical : kUnknownCompileSeconds), kPushbackSecondsMax);
+  return RefusalOfFullQueue(places_ - begun_,
+                            static_cast<double>(places_) / static_cast<double>(options_.tasks.workers),
+                            compile_seconds_.value());
 }
 
 // Clients whose time is over before there is some left do not wait for it.
 absl::Status FlightTable::CheckQuota(const Flight& flight) const {
   const std::string& tenant = flight.request->caller.tenant;
   const std::optional<double> until = quotas_.SecondsUntilLeft(tenant, clock_->Now());
-  if (!until.has_value()) return absl::OkStatus();
-  return Refusal(
-      absl::ResourceExhaustedError(absl::StrCat("tenant ", tenant, " has used its compile_seconds_per_hour (",
-                                                options_.quotas.at(tenant), "); try again in ",
-                                                static_cast<int64_t>(std::ceil(*until)), " s")),
-      *until, kPushbackQuotaSecondsMax);
+  return until.has_value() ? RefusalOfUsedQuota(tenant, options_.quotas.at(tenant), *until)
+                           : absl::OkStatus();
 }
 
 // What its compile takes of workers, by what others of its tenant and class took: a graph that is smaller
@@ -348,10 +325,7 @@ absl::Status FlightTable::CheckTime(const Flight& flight, double needs) const {
   if (tasks_.waiting_for_workers() <= flight.waiting.size()) return absl::OkStatus();
   const double left = std::max(0.0, SecondsBetween(clock_->Now(), deadline));
   if (needs <= left) return absl::OkStatus();
-  return Refusal(
-      absl::ResourceExhaustedError(absl::StrCat("the queue is longer (", std::round(10 * needs) / 10,
-                                                " s) than the caller waits; try again later")),
-      needs - left, kPushbackSecondsMax);
+  return RefusalOfLongQueue(needs, left);
 }
 
 // A task of it has been taken for a worker or a GPU, whose time has a limit of its own. What has begun is
@@ -398,13 +372,6 @@ MonotonicTime FlightTable::LatestDeadline(const Flight& flight) const {
   MonotonicTime latest = MonotonicTime::min();
   for (const CallId waiter : flight.waiters) latest = std::max(latest, calls_.at(waiter).call.deadline);
   return latest;
-}
-
-std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status) {
-  const absl::optional<absl::Cord> payload = status.GetPayload(kPushback);
-  int64_t milliseconds = 0;
-  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &milliseconds)) return std::nullopt;
-  return std::chrono::milliseconds(milliseconds);
 }
 
 void FlightTable::GivePlaceBack(Flight& flight) {

@@ -148,9 +148,6 @@ struct FlightCall {
   std::shared_ptr<Subscriber> subscriber;  // shared with the transport
 };
 
-// What RESOURCE_EXHAUSTED says of when to come again; nothing where it says nothing.
-std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status);
-
 class FlightTable {
  public:
   struct Options {
@@ -269,7 +266,6 @@ class FlightTable {
   absl::Status ChargeGraph(Flight& flight, uint64_t bytes);
   bool PlacesAreTaken() const { return places_ >= options_.tasks.workers + options_.queue_max; }
   bool Displace(const FlightRequest& newcomer);
-  static absl::Status Refusal(absl::Status why, double seconds, double longest);
   absl::Status QueueIsFull() const;
   absl::Status CheckQuota(const Flight& flight) const;
   absl::Status CheckWait(const Flight& flight) const;

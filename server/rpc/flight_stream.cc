@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "server/flight/refusals.h"
 #include "server/rpc/request_limits.h"
 #include "server/rpc/shared_bytes.h"
 

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/guards.h"
+#include "server/flight/refusals.h"
 #include "tests/sim/sim_clock.h"
 
 namespace kiln::sim {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "server/flight/flight_table.h"
+#include "server/flight/refusals.h"
 #include "tests/sim/sim_clock.h"
 
 namespace kiln::sim {

@@ -1,0 +1,64 @@
+#include "server/flight/refusals.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace kiln {
+namespace {
+
+constexpr char kPushback[] = "kiln/pushback-milliseconds";
+constexpr double kPushbackSecondsMin = 0.1;
+constexpr double kPushbackSecondsMax = 30;
+constexpr double kPushbackQuotaSecondsMax = 3660;
+constexpr double kPushbackDrainedSeconds = 5;
+constexpr double kUnknownCompileSeconds = 1;
+
+absl::Status WithPushback(absl::Status status, double seconds, double longest) {
+  const double told = std::clamp(seconds, kPushbackSecondsMin, longest);
+  status.SetPayload(kPushback, absl::Cord(absl::StrCat(static_cast<int64_t>(told * 1e3))));
+  return status;
+}
+
+absl::Status Refusal(absl::string_view why, double seconds, double longest) {
+  return WithPushback(absl::ResourceExhaustedError(why), seconds, longest);
+}
+
+}  // namespace
+
+absl::Status RefusalOfFullQueue(size_t waiting, double rounds, double seconds) {
+  return Refusal(absl::StrCat("the queue is full (", waiting, " waiting); try again later"),
+                 rounds * (seconds > 0 ? seconds : kUnknownCompileSeconds), kPushbackSecondsMax);
+}
+
+absl::Status RefusalOfUsedQuota(const std::string& tenant, double seconds_per_hour, double until) {
+  return Refusal(absl::StrCat("tenant ", tenant, " has used its compile_seconds_per_hour (", seconds_per_hour,
+                              "); try again in ", static_cast<int64_t>(std::ceil(until)), " s"),
+                 until, kPushbackQuotaSecondsMax);
+}
+
+absl::Status RefusalOfLongQueue(double needs, double left) {
+  return Refusal(absl::StrCat("the queue is longer (", std::round(10 * needs) / 10,
+                              " s) than the caller waits; try again later"),
+                 needs - left, kPushbackSecondsMax);
+}
+
+absl::Status RefusalOfDrained() {
+  return WithPushback(
+      absl::UnavailableError("the daemon is drained (kilnctl drain) and takes no new compiles"),
+      kPushbackDrainedSeconds, kPushbackSecondsMax);
+}
+
+std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kPushback);
+  int64_t milliseconds = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &milliseconds)) return std::nullopt;
+  return std::chrono::milliseconds(milliseconds);
+}
+
+}  // namespace kiln

@@ -1,0 +1,27 @@
+// Why a compile is refused for now, and when to come again: for want of room or time (RESOURCE_EXHAUSTED), or
+// as the daemon is drained (UNAVAILABLE).
+//
+// Threads: pure functions.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace kiln {
+
+// So many wait; what is here takes the workers `rounds` compiles each, of `seconds` (0: not known).
+absl::Status RefusalOfFullQueue(size_t waiting, double rounds, double seconds);
+// There is some again after `until` seconds.
+absl::Status RefusalOfUsedQuota(const std::string& tenant, double seconds_per_hour, double until);
+// It would take `needs` seconds, and its callers wait for `left`.
+absl::Status RefusalOfLongQueue(double needs, double left);
+absl::Status RefusalOfDrained();
+
+// When to come again; nothing where it does not say.
+std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status);
+
+}  // namespace kiln
