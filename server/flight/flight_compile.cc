@@ -66,6 +66,7 @@ FlightNext FlightCompile::After(uint64_t number, WorkerResult result) {
       works_.erase(found);
     }
   }
+  if (!result.crashed) held_bytes_ += result.reply.ByteSizeLong();
   if (work.awaited != nullptr) {
     work.awaited->set_value(std::move(result));
     return {};
@@ -97,6 +98,7 @@ FlightNext FlightCompile::Say(Next next) {
   }
   absl::MutexLock lock(&mutex_);
   said.workers_lost = losses_.workers;
+  said.held_bytes = held_bytes_;
   return said;
 }
 

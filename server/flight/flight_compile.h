@@ -110,6 +110,7 @@ class FlightCompile {
   const Outside outside_;
   std::atomic<bool> stopped_{false};
   std::atomic<bool> failed_{false};
+  std::atomic<uint64_t> held_bytes_{0};  // of answers
 
   absl::Mutex mutex_;
   MonotonicTime planning_ ABSL_GUARDED_BY(mutex_);  // when the plan was first begun

@@ -45,6 +45,7 @@ void FlightTable::Compile(CallId id, FlightRequest request, FlightCall call) {
     Flight& flight = NewFlight(std::move(request), "");
     Subscribe(flight, id, std::move(call), /*uploads=*/true);
     AwaitUpload(flight);
+    StartTasks();
     return;
   }
   if (const auto found = by_slot_.find(request.compile_key); found != by_slot_.end()) {
@@ -124,6 +125,7 @@ void FlightTable::KeepGraph(CallId id) {
 
 void FlightTable::Cancel(CallId id) {
   if (Flight* flight = Unsubscribe(id); flight != nullptr) Leave(*flight);
+  StartTasks();
 }
 
 // ---- The store's word ------------------------------------------------------------------------
@@ -147,6 +149,7 @@ void FlightTable::Looked(FlightId id, KnownKeyPtr known, Where where) {
   } else {
     Enqueue(*flight, *flight->waiters.begin());
   }
+  StartTasks();
 }
 
 // Those whom the store has something for, and ends their calls. What it has is said now and never later:
@@ -222,21 +225,24 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
   if (!graph.ok()) {
     EndCall(id, graph.status());
     Leave(flight);
+    StartTasks();
     return;
   }
   SetDue(flight, std::nullopt);
   if (absl::Status charged = ChargeGraph(flight, (*graph)->size()); !charged.ok()) {
     EndAll(flight, charged);
+    StartTasks();
     return;
   }
   flight.request->graph = *std::move(graph);
   found->second.keeps_graph = true;
   if (found->second.looked || flight.request->debug) {
     Enqueue(flight, id);
-    return;
+  } else {
+    // It joined after the look; the store may have what fits it.
+    EndFlight(flight, std::vector<CallId>(flight.waiters.begin(), flight.waiters.end()));
   }
-  // It joined after the look; the store may have what fits it.
-  EndFlight(flight, std::vector<CallId>(flight.waiters.begin(), flight.waiters.end()));
+  StartTasks();
 }
 
 // ---- Places and work -------------------------------------------------------------------------
@@ -266,6 +272,14 @@ absl::Status FlightTable::ChargeGraph(Flight& flight, uint64_t bytes) {
   flight.request->bytes += bytes - flight.request->graph_bytes;
   flight.request->graph_bytes = bytes;
   return TakePlace(flight);
+}
+
+// It is there, whatever may be.
+void FlightTable::ChargeHeld(Flight& flight, uint64_t bytes) {
+  if (!flight.place || bytes <= flight.held_bytes) return;
+  const uint64_t more = bytes - std::exchange(flight.held_bytes, bytes);
+  graphs_bytes_ += more;
+  placed_.at(flight.request->caller.tenant).bytes += more;
 }
 
 // Takes a place from the tenant that holds most of what is short, places or bytes, where that is more than
@@ -378,10 +392,11 @@ void FlightTable::GivePlaceBack(Flight& flight) {
   if (!flight.place) return;
   flight.place = false;
   --places_;
-  graphs_bytes_ -= flight.request->bytes;
+  const uint64_t bytes = flight.request->bytes + std::exchange(flight.held_bytes, 0);
+  graphs_bytes_ -= bytes;
   const auto placed = placed_.find(flight.request->caller.tenant);
   placed->second.flights.erase(flight.id);
-  placed->second.bytes -= flight.request->bytes;
+  placed->second.bytes -= bytes;
   if (placed->second.flights.empty()) placed_.erase(placed);
 }
 
@@ -397,7 +412,6 @@ void FlightTable::Enqueue(Flight& flight, CallId leader) {
     Announce(flight, waiter);
     KeepGraph(waiter);
   }
-  StartTasks();
 }
 
 void FlightTable::Push(Flight& flight, const std::vector<FlightTask>& tasks) {
@@ -407,6 +421,7 @@ void FlightTable::Push(Flight& flight, const std::vector<FlightTask>& tasks) {
     pushed.caller = CallerOf(flight);
     pushed.program = flight.request->program;
     pushed.urgent = task.urgent;
+    pushed.begins = flight.state == State::kQueued;
     if (flight.state == State::kQueued)
       pushed.brings = std::max(0.0, SecondsOf(flight) - tasks_.Typical(task.kind, pushed.caller));
     const TaskId id = tasks_.Push(std::move(pushed));
@@ -441,8 +456,9 @@ void FlightTable::Withdraw(uint64_t number) {
   doing_.erase(found);
 }
 
+// After every input that may end a flight: what it held may be what others wait for.
 void FlightTable::StartTasks() {
-  while (const std::optional<TaskId> id = tasks_.Take()) {
+  while (const std::optional<TaskId> id = tasks_.Take(MayBegin())) {
     const Doing& doing = doing_.at(*id);
     const FlightTask task = doing.task;
     Flight* const flight = Find(doing.flight);
@@ -514,6 +530,7 @@ void FlightTable::Advanced(FlightId id, FlightNext next) {
   Flight* flight = Find(id);
   if (flight == nullptr || flight->at_work == 0) return;
   --flight->at_work;
+  ChargeHeld(*flight, next.held_bytes);
   if (flight->state == State::kDying) {
     if (flight->at_work == 0) Erase(*flight);
   } else if (next.outcome.has_value()) {
@@ -592,6 +609,7 @@ void FlightTable::Stored(FlightId id, const absl::Status& status) {
     EndCall(waiter, absl::OkStatus());
   }
   EndFlight(*flight, unserved);
+  StartTasks();
 }
 
 // Who was not served goes on in the key's next flight, with the same graph, and is looked up there.
@@ -696,6 +714,7 @@ void FlightTable::Tick() {
     EndCall(id, absl::DeadlineExceededError("the compile took longer than the caller waits"));
     Leave(flight);
   }
+  StartTasks();
 }
 
 std::optional<MonotonicTime> FlightTable::NextTick() const {

@@ -18,10 +18,12 @@
 // joins it meanwhile, and what waits of it never runs.
 //
 // Places: at most workers + queue_max flights, of those that wait for an upload, are compiled or stored, with
-// graphs and headers of at most graphs_bytes_max. One more is refused with RESOURCE_EXHAUSTED before it
-// uploads, and told when to come again (`PushbackOf`); where another tenant holds more than its own, of
-// places or of bytes, that one's latest flights that hold nothing else are refused in its stead. Likewise
-// refused is, before it uploads, again when it is its turn, and while it is queued for that:
+// graphs and headers of at most graphs_bytes_max. What workers have made of a graph counts as well: while
+// that comes to more, what has begun is finished before anything else begins. One more is refused with
+// RESOURCE_EXHAUSTED before it uploads, and told when to come again (`PushbackOf`); where another tenant
+// holds more than its own, of places or of bytes, that one's latest flights that hold nothing else are
+// refused in its stead. Likewise refused is, before it uploads, again when it is its turn, and while it is
+// queued for that:
 // - whose tenant has used its quota of the hour (hourly_quotas.h): what has begun goes on;
 // - who would not have its program before its deadline, while there is other work to be done: by the time
 //   that its tenant's compiles of its class took lately and the tenant's share of the workers, an estimate
@@ -120,6 +122,7 @@ struct FlightNext {
   std::vector<FlightTask> tasks;  // to be done now
   std::optional<absl::StatusOr<std::shared_ptr<const Artifact>>> outcome;
   uint32_t workers_lost = 0;  // so far
+  uint64_t held_bytes = 0;    // of what workers have made of it, so far
 };
 
 // Does tasks. Each Start ends with one input `Ended`, when the worker or GPU is free again, and then, for a
@@ -206,7 +209,7 @@ class FlightTable {
   size_t begun() const { return begun_; }    // and the others that have been queued
   const TaskQueue& tasks() const { return tasks_; }
   size_t places() const { return places_; }
-  uint64_t graphs_bytes() const { return graphs_bytes_; }  // of those that hold places
+  uint64_t graphs_bytes() const { return graphs_bytes_; }  // of those that hold places, and what they hold
   State StateOfFlight(FlightId id) const;
   FlightId FlightOfCall(CallId id) const;  // 0: none
   FlightId FlightOfKey(const std::string& compile_key) const;
@@ -242,6 +245,7 @@ class FlightTable {
     std::shared_ptr<const Artifact> artifact;
     FlightEventPtr done;
     bool place = false;
+    uint64_t held_bytes = 0;  // with a place, beside its request's
     bool begun = false;
     bool claims = false;  // was looked up further
     uint32_t position = 0;
@@ -264,6 +268,8 @@ class FlightTable {
   void Join(Flight& flight, CallId id);
   absl::Status TakePlace(Flight& flight);
   absl::Status ChargeGraph(Flight& flight, uint64_t bytes);
+  void ChargeHeld(Flight& flight, uint64_t bytes);
+  bool MayBegin() const { return graphs_bytes_ <= options_.graphs_bytes_max || begun_ == 0; }
   bool PlacesAreTaken() const { return places_ >= options_.tasks.workers + options_.queue_max; }
   bool Displace(const FlightRequest& newcomer);
   absl::Status QueueIsFull() const;

@@ -7,13 +7,12 @@
 namespace kiln {
 namespace {
 
-// Of what waits, the one whose next task starts first; ties go by name. `shares` holds at least one that
-// waits.
-template <typename Shares, typename Waits>
-typename Shares::iterator First(Shares& shares, double now, const Waits& waits) {
+// Of what is ready, the one whose next task starts first; ties go by name.
+template <typename Shares>
+typename Shares::iterator First(Shares& shares, double now, bool may_begin) {
   auto first = shares.end();
   for (auto share = shares.begin(); share != shares.end(); ++share) {
-    if (!waits(share->second)) continue;
+    if (share->second.ready(may_begin) == 0) continue;
     if (first == shares.end() ||
         std::max(now, share->second.share.finish) < std::max(now, first->second.share.finish)) {
       first = share;
@@ -49,6 +48,10 @@ void FairQueue::Push(Task task) {
   job.waiting.emplace(OrderOf(task), task.id);
   job.seconds += task.seconds + task.brings;
   ++jobs.waiting;
+  if (task.begins) {
+    ++job.begins;
+    ++jobs.begins;
+  }
   tasks_.emplace(task.id, std::move(task));
 }
 
@@ -62,6 +65,10 @@ bool FairQueue::Remove(TaskId id) {
   // Sums of what came and went drift.
   job.seconds = job.waiting.empty() ? 0 : std::max(0.0, job.seconds - task.seconds - task.brings);
   --jobs.waiting;
+  if (task.begins) {
+    --job.begins;
+    --jobs.begins;
+  }
   tasks_.erase(found);
   Forget(jobs.jobs, jobs.now,
          [](const Job& candidate) { return candidate.waiting.empty() && candidate.share.running == 0; });
@@ -70,14 +77,15 @@ bool FairQueue::Remove(TaskId id) {
   return true;
 }
 
-std::optional<FairQueue::TaskId> FairQueue::Pop() {
-  if (tasks_.empty()) return std::nullopt;
-  Tenant& tenant =
-      First(tenants_, now_, [](const Tenant& candidate) { return candidate.waiting() > 0; })->second;
-  Jobs& jobs = tenant.classes[tenant.classes[0].waiting > 0 ? 0 : 1];
-  Job& job =
-      First(jobs.jobs, jobs.now, [](const Job& candidate) { return !candidate.waiting.empty(); })->second;
-  const TaskId id = job.waiting.begin()->second;
+std::optional<FairQueue::TaskId> FairQueue::Pop(bool may_begin) {
+  const auto first = First(tenants_, now_, may_begin);
+  if (first == tenants_.end()) return std::nullopt;
+  Tenant& tenant = first->second;
+  Jobs& jobs = tenant.classes[tenant.classes[0].ready(may_begin) > 0 ? 0 : 1];
+  Job& job = First(jobs.jobs, jobs.now, may_begin)->second;
+  const TaskId id = std::find_if(job.waiting.begin(), job.waiting.end(), [&](const auto& waits) {
+                      return may_begin || !tasks_.at(waits.second).begins;
+                    })->second;
   const double seconds = tasks_.at(id).seconds;
   now_ = std::max(now_, tenant.share.finish);
   tenant.share.finish = now_ + seconds;

@@ -49,13 +49,14 @@ class FairQueue {
     int step = 0;          // of the program; the higher goes first
     double seconds = 0;    // estimated, kSecondsMin at least
     double brings = 0;     // seconds of the tasks that are to follow it, which nobody is charged for yet
+    bool begins = false;   // the first of its program
   };
 
   void Push(Task task);
   // False where it does not wait.
   bool Remove(TaskId id);
-  // The next one; it waits no more, and its estimate is charged.
-  std::optional<TaskId> Pop();
+  // The next one; it waits no more, and its estimate is charged. Nothing new begins where it may not.
+  std::optional<TaskId> Pop(bool may_begin = true);
   // Once for each that was taken, when it has ended: what it took beyond its estimate, or less.
   void Correct(const Caller& caller, double seconds);
   // What it was served without having waited.
@@ -82,17 +83,22 @@ class FairQueue {
     Share share;
     absl::btree_map<Order, TaskId> waiting;
     double seconds = 0;  // of what waits, and of what that brings
+    size_t begins = 0;   // of what waits
+    size_t ready(bool may_begin) const { return waiting.size() - (may_begin ? 0 : begins); }
   };
   struct Jobs {  // of one class
     std::map<std::string, Job> jobs;
     double now = 0;  // the start of what was served last
     size_t waiting = 0;
+    size_t begins = 0;  // of these
+    size_t ready(bool may_begin) const { return waiting - (may_begin ? 0 : begins); }
     double seconds() const;
   };
   struct Tenant {
     Share share;
     Jobs classes[2];
     size_t waiting() const { return classes[0].waiting + classes[1].waiting; }
+    size_t ready(bool may_begin) const { return classes[0].ready(may_begin) + classes[1].ready(may_begin); }
     double seconds() const { return classes[0].seconds() + classes[1].seconds(); }
   };
 

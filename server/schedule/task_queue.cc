@@ -28,7 +28,7 @@ TaskQueue::TaskId TaskQueue::Push(Task task) {
 
 void TaskQueue::PushFair(TaskId id, const Task& task, double charged) {
   const int step = task.kind == Kind::kPlan ? 0 : 1;
-  ServersOf(task.kind).queue.Push({id, task.caller, task.program, step, charged, task.brings});
+  ServersOf(task.kind).queue.Push({id, task.caller, task.program, step, charged, task.brings, task.begins});
 }
 
 void TaskQueue::MakeInteractive(TaskId id) {
@@ -54,19 +54,19 @@ bool TaskQueue::Remove(TaskId id) {
   return true;
 }
 
-std::optional<TaskQueue::TaskId> TaskQueue::TakeFor(Servers& servers) {
+std::optional<TaskQueue::TaskId> TaskQueue::TakeFor(Servers& servers, bool may_begin) {
   if (servers.busy >= servers.count) return std::nullopt;
   if (!servers.urgent.empty()) {
     const TaskId id = servers.urgent.front();
     servers.urgent.pop_front();
     return id;
   }
-  return servers.queue.Pop();
+  return servers.queue.Pop(may_begin);
 }
 
-std::optional<TaskQueue::TaskId> TaskQueue::Take() {
-  std::optional<TaskId> id = TakeFor(workers_);
-  if (!id.has_value()) id = TakeFor(gpus_);
+std::optional<TaskQueue::TaskId> TaskQueue::Take(bool may_begin) {
+  std::optional<TaskId> id = TakeFor(workers_, may_begin);
+  if (!id.has_value()) id = TakeFor(gpus_, may_begin);
   if (!id.has_value()) return std::nullopt;
   Known taken = std::move(waiting_.extract(*id).mapped());
   ++ServersOf(taken.task.kind).busy;

@@ -30,7 +30,8 @@ class TaskQueue {
     Caller caller;
     uint64_t program = 0;  // of the caller's job; the lower came first
     bool urgent = false;
-    double brings = 0;  // seconds of those that are to follow
+    double brings = 0;    // seconds of those that are to follow
+    bool begins = false;  // the first of its program
   };
   struct Options {
     size_t workers = 1;
@@ -48,8 +49,8 @@ class TaskQueue {
   bool Remove(TaskId id);
   // One that waits is interactive from now on; nothing where it does not wait.
   void MakeInteractive(TaskId id);
-  // One that can run now, and does until `Ended`.
-  std::optional<TaskId> Take();
+  // One that can run now, and does until `Ended`. No program begins where it may not.
+  std::optional<TaskId> Take(bool may_begin = true);
   // `seconds` of a worker or a GPU are its caller's. `typical`: others will take as long.
   void Ended(TaskId id, double seconds, bool typical);
 
@@ -81,7 +82,7 @@ class TaskQueue {
   };
   Servers& ServersOf(Kind kind) { return kind == Kind::kTune ? gpus_ : workers_; }
   void PushFair(TaskId id, const Task& task, double charged);
-  std::optional<TaskId> TakeFor(Servers& servers);
+  std::optional<TaskId> TakeFor(Servers& servers, bool may_begin);
 
   RecentMeans seconds_[3];  // by kind
   Servers workers_;

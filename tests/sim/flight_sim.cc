@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 constexpr int kRequests = 240;
 constexpr int kKeys = 14;
 constexpr milliseconds kTimerLate(1);
+constexpr absl::Duration kWallJump = absl::Seconds(1'000'000);
 constexpr int kSizes = 60;  // hints are below; a variant fits a range of ten
 
 // The seed's stream of numbers, the same in every process.
@@ -55,7 +56,8 @@ std::string TenantOf(const std::string& key) {
   return number < kKeys / 2 ? "greedy" : number % 2 == 0 ? "even" : "odd";
 }
 
-constexpr uint64_t kBytesMax = 7;  // of a request
+constexpr uint64_t kBytesMax = 7;   // of a request
+constexpr int kAnswerBytesMax = 8;  // of a worker
 uint64_t BytesOf(const std::string& key) {
   return 1 + static_cast<uint64_t>(std::stoi(key.substr(1))) % kBytesMax;
 }
@@ -117,6 +119,7 @@ class World final : public Workers, public FlightStore {
     int urgent_left = 0;  // what a leased GPU waits for
     bool again = false;   // more emits, when it has been tuned
     uint64_t last_number = 0;
+    uint64_t held_bytes = 0;
     std::map<uint64_t, Role> roles;  // of its tasks; the first is kPlan
   };
 
@@ -137,12 +140,16 @@ class World final : public Workers, public FlightStore {
   void TryAttach(SimCaller& caller);
   void Uploads(SimCaller& caller, bool fails);
   void CheckStart(FlightId flight, const FlightRequest& request, const FlightTask& task);
+  bool MayBegin() const;
+  std::set<FlightId> Placed() const;
+  uint64_t BytesOfGraphs() const;
+  uint64_t BytesHeld() const;
   void CheckFirstStart(FlightId flight, const FlightRequest& request);
   void Progresses(FlightId flight);
   void Asks(TaskId tuning, FlightId flight);
   void EndTask(TaskId id);
   void Advance(FlightId flight, uint64_t number, bool crashed);
-  void TakeIn(FlightId flight, const FlightNext& next);
+  void TakeIn(FlightId flight, FlightNext next);
   FlightTask NewTask(Compile& compile, Role role);
   FlightNext NextOf(Compile& compile, FlightId flight, uint64_t number, bool crashed);
   void AddEmits(Compile& compile, int emits, FlightNext* next);
@@ -173,6 +180,7 @@ class World final : public Workers, public FlightStore {
   std::map<FlightId, Compile> compiles_;
   std::set<std::pair<FlightId, uint64_t>> urgent_;  // asked for, and not started
   std::map<FlightId, std::string> storing_;
+  std::map<FlightId, uint64_t> held_bytes_;  // as the table should know
   std::set<FlightId> looking_;
   std::map<FlightId, std::string> keys_of_flights_;
   std::map<FlightId, MonotonicTime> last_asked_;  // for an upload
@@ -203,6 +211,7 @@ struct SimCaller final : public Subscriber {
 
 World::World(uint64_t seed, Fault fault, Coverage* coverage)
     : fault_(fault), coverage_(coverage), draw_(seed) {
+  clock_.limits_by_wall = fault == Fault::kWallClock;
   options_.tasks.workers = 1 + static_cast<size_t>(draw_.Below(4));
   options_.tasks.gpus = 1 + static_cast<size_t>(draw_.Below(2));
   options_.tasks.plan_seconds = 0.01;
@@ -235,6 +244,11 @@ Outcome World::Run() {
     // Eviction.
     At(draw_.Upto(milliseconds(400)), [this] { variants_.erase(absl::StrCat("k", draw_.Below(kKeys))); });
   }
+  // Somebody sets the wall's clock.
+  At(draw_.Upto(milliseconds(300)), [this] {
+    ++outcome_.wall_jumps;
+    clock_.wall += draw_.Chance(50) ? kWallJump : -kWallJump;
+  });
   for (uint64_t number = 1; number <= 6; ++number) {
     At(draw_.Upto(milliseconds(300)),
        [this, number] { Give(Input::kChore, State::kNone, [&] { table_->Chore(number, Caller()); }); });
@@ -433,8 +447,49 @@ void World::CheckStart(FlightId flight, const FlightRequest& request, const Flig
     Fail("a leased GPU waits for a worker that does something else");
 }
 
+// The flights that hold a place.
+std::set<FlightId> World::Placed() const {
+  std::set<FlightId> placed;
+  for (const auto& [flight, compile] : compiles_) {
+    if (!compile.told) placed.insert(flight);
+  }
+  for (const auto& [flight, variant] : storing_) placed.insert(flight);
+  for (const SimCaller* caller : active_) {
+    const FlightId flight = table_->FlightOfCall(caller->id);
+    const State state = table_->StateOfFlight(flight);
+    if (state == State::kQueued || state == State::kUploading) placed.insert(flight);
+  }
+  return placed;
+}
+
+uint64_t World::BytesOfGraphs() const {
+  uint64_t bytes = 0;
+  for (const FlightId flight : Placed()) {
+    const auto key = keys_of_flights_.find(flight);
+    bytes += key == keys_of_flights_.end() ? 0 : BytesOf(key->second);  // of one that comes just now
+  }
+  return bytes;
+}
+
+uint64_t World::BytesHeld() const {
+  uint64_t bytes = BytesOfGraphs();
+  for (const FlightId flight : Placed()) {
+    const auto held = held_bytes_.find(flight);
+    bytes += held == held_bytes_.end() ? 0 : held->second;
+  }
+  return bytes;
+}
+
+// What is held comes to no more than may be, or nothing has begun.
+bool World::MayBegin() const {
+  const bool begun = !storing_.empty() || std::any_of(compiles_.begin(), compiles_.end(),
+                                                      [](const auto& of) { return !of.second.told; });
+  return !begun || BytesHeld() <= options_.graphs_bytes_max;
+}
+
 void World::CheckFirstStart(FlightId flight, const FlightRequest& request) {
   ++outcome_.compiles;
+  if (!MayBegin()) Fail("a compile begins though others hold more than may be");
   const std::string key = request.compile_key.substr(0, request.compile_key.find('+'));
   if (!request.debug) {
     for (const auto& [other, compile] : compiles_) {
@@ -530,6 +585,8 @@ void World::Advance(FlightId flight, uint64_t number, bool crashed) {
   FlightNext next;
   if (!compile.over && (!compile.stopped || draw_.Chance(30)))
     next = NextOf(compile, flight, number, crashed);
+  if (!crashed) compile.held_bytes += static_cast<uint64_t>(draw_.Below(kAnswerBytesMax));
+  next.held_bytes = compile.held_bytes;
   compile.over = compile.over || next.outcome.has_value();
   compile.made = compile.made || (next.outcome.has_value() && next.outcome->ok());
   if (draw_.Chance(30)) {
@@ -539,11 +596,14 @@ void World::Advance(FlightId flight, uint64_t number, bool crashed) {
   }
 }
 
-void World::TakeIn(FlightId flight, const FlightNext& next) {
+void World::TakeIn(FlightId flight, FlightNext next) {
   Compile& compile = compiles_.at(flight);
   --compile.at_work;
   if (!compile.stopped && Plant(Fault::kLostEnd, 5)) return;
   const State state = table_->StateOfFlight(flight);
+  uint64_t& held = held_bytes_[flight];
+  held = std::max(held, next.held_bytes);
+  if (Plant(Fault::kUntold, 50)) next.held_bytes = 0;
   compile.told = compile.told || (!compile.stopped && next.outcome.has_value() && next.outcome->ok());
   // One that has failed is stopped by the table.
   if (compile.at_work == 0 && (compile.stopped || compile.made)) compiles_.erase(flight);
@@ -742,7 +802,7 @@ bool World::UploadIsComing(FlightId flight) {
 bool World::HasSomethingComing(FlightId flight) {
   switch (table_->StateOfFlight(flight)) {
     case State::kLooking: return looking_.contains(flight);
-    case State::kQueued: return AtWork(/*gpu=*/false) >= options_.tasks.workers;
+    case State::kQueued: return AtWork(/*gpu=*/false) >= options_.tasks.workers || !MayBegin();
     case State::kRunning: return compiles_.contains(flight) && compiles_.at(flight).at_work > 0;
     case State::kWaiting:
       return compiles_.at(flight).at_work == 0 &&
@@ -768,11 +828,7 @@ void World::CheckRefusal(const SimCaller& caller, const absl::Status& status) {
     Fail("a caller is refused though there is a place");
   if (!PushbackOf(status).has_value()) Fail("a refusal does not say when to come again");
   // Flights that hold a place, and those of them that could give it to another tenant.
-  std::set<FlightId> placed, waiting;
-  for (const auto& [flight, compile] : compiles_) {
-    if (!compile.told) placed.insert(flight);
-  }
-  for (const auto& [flight, variant] : storing_) placed.insert(flight);
+  std::set<FlightId> placed = Placed(), waiting;
   for (const SimCaller* other : active_) {
     const FlightId flight = table_->FlightOfCall(other->id);
     const State state = table_->StateOfFlight(flight);
@@ -783,8 +839,10 @@ void World::CheckRefusal(const SimCaller& caller, const absl::Status& status) {
   std::map<std::string, uint64_t> held;
   std::set<std::string> could_give;
   placed.insert(waiting.begin(), waiting.end());
-  for (const FlightId flight : placed)
-    held[TenantOf(keys_of_flights_[flight])] += weight(keys_of_flights_[flight]);
+  for (const FlightId flight : placed) {
+    held[TenantOf(keys_of_flights_[flight])] +=
+        weight(keys_of_flights_[flight]) + (places ? 0 : held_bytes_[flight]);
+  }
   for (const FlightId flight : waiting) could_give.insert(TenantOf(keys_of_flights_[flight]));
   for (const std::string& tenant : could_give) {
     if (held[tenant] > held[TenantOf(caller.key)] + weight(caller.key))
@@ -811,7 +869,7 @@ void World::CheckSlots() {
   const TaskQueue& tasks = table_->tasks();
   const size_t workers = AtWork(/*gpu=*/false), gpus = AtWork(/*gpu=*/true);
   if (workers > options_.tasks.workers || gpus > options_.tasks.gpus) Fail("more work than there are slots");
-  if (workers < options_.tasks.workers && tasks.waiting_for_workers() > 0)
+  if (workers < options_.tasks.workers && tasks.waiting_for_workers() > (MayBegin() ? 0 : table_->queued()))
     Fail("a worker idles while a task waits for one");
   if (gpus < options_.tasks.gpus && tasks.waiting_for_gpus() > 0)
     Fail("a GPU idles while a task waits for one");
@@ -842,15 +900,9 @@ void World::Check() {
   if (table_->places() != table_->begun() + queued.size() + uploading.size()) {
     Fail(absl::StrCat("a place leaks: ", table_->places(), " taken"));
   }
-  uint64_t bytes = 0;
-  for (const auto& [flight, compile] : compiles_)
-    bytes += compile.told ? 0 : BytesOf(keys_of_flights_[flight]);
-  for (const auto& [flight, variant] : storing_) bytes += BytesOf(keys_of_flights_[flight]);
-  for (const FlightId flight : queued) bytes += BytesOf(keys_of_flights_[flight]);
-  for (const FlightId flight : uploading) bytes += BytesOf(keys_of_flights_[flight]);
-  if (table_->graphs_bytes() != bytes)
+  if (const uint64_t bytes = BytesHeld(); table_->graphs_bytes() != bytes)
     Fail(absl::StrCat("bytes leak: ", table_->graphs_bytes(), " held, ", bytes, " there"));
-  if (bytes > options_.graphs_bytes_max) Fail("more bytes of graphs are held than there may be");
+  if (BytesOfGraphs() > options_.graphs_bytes_max) Fail("more bytes of graphs are held than there may be");
 }
 
 void World::CheckAtRest() {
@@ -879,9 +931,9 @@ const char* InputName(Input input) {
 
 const char* FaultName(Fault fault) {
   static constexpr const char* kNames[] = {
-      "none",          "second flight",  "two answers", "lost end",    "leaked slot",
-      "false durable", "deaf to cancel", "late timer",  "stale store", "another's variant",
-      "one tenant",    "held worker",    "no deadline", "not urgent"};
+      "none",           "second flight", "two answers",  "lost end",          "leaked slot", "false durable",
+      "deaf to cancel", "late timer",    "stale store",  "another's variant", "one tenant",  "held worker",
+      "no deadline",    "wall clock",    "untold plans", "not urgent"};
   return kNames[static_cast<int>(fault)];
 }
 

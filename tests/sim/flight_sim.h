@@ -57,9 +57,11 @@ enum class Fault {
   kOneTenant,      // all are one tenant's
   kHeldWorker,     // a flight that waits for a GPU keeps the worker of its plan
   kNoDeadline,     // a caller's deadline is not told
+  kWallClock,      // limits are by the clock that somebody sets
+  kUntold,         // the table is not told what plans hold
   kNotUrgent,      // what a leased GPU waits for waits its turn
 };
-inline constexpr int kFaults = 14;
+inline constexpr int kFaults = 16;
 const char* FaultName(Fault fault);
 
 struct Outcome {
@@ -68,6 +70,7 @@ struct Outcome {
   size_t events = 0;  // inputs and outputs of the table
   size_t compiles = 0;
   size_t hits = 0;
+  size_t wall_jumps = 0;
   size_t refused_early = 0;  // for a queue longer than the caller waits
 };
 

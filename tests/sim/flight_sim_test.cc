@@ -19,6 +19,7 @@ constexpr uint64_t kSeeds = 2'000;
 constexpr uint64_t kSeedsFull = 100'000;
 constexpr size_t kRequestsMin = 200;
 constexpr size_t kEventsMin = 1'000;
+constexpr size_t kWallJumpsMin = 1'000;  // of all seeds
 
 uint64_t Seeds() { return std::getenv("KILN_FULL") != nullptr ? kSeedsFull : kSeeds; }
 
@@ -76,7 +77,7 @@ TEST(FlightSim, WhatMustHoldHoldsInEveryHistory) {
   uint64_t first = 1, last = Seeds();
   if (const char* seed = std::getenv("KILN_SEED"); seed != nullptr)
     first = last = std::strtoull(seed, nullptr, 10);
-  size_t requests = 0, events = 0, compiles = 0, hits = 0, refused_early = 0;
+  size_t requests = 0, events = 0, compiles = 0, hits = 0, refused_early = 0, wall_jumps = 0;
   for (uint64_t seed = first; seed <= last; ++seed) {
     const Outcome outcome = Simulate(seed, Fault::kNone, &coverage);
     ASSERT_EQ(outcome.violation, "") << "seed " << seed;
@@ -87,6 +88,7 @@ TEST(FlightSim, WhatMustHoldHoldsInEveryHistory) {
     compiles += outcome.compiles;
     hits += outcome.hits;
     refused_early += outcome.refused_early;
+    wall_jumps += outcome.wall_jumps;
   }
   std::printf(
       "%llu seeds: %zu requests, %zu events, %zu compiles, %zu answered by the store, %zu refused early\n",
@@ -94,6 +96,7 @@ TEST(FlightSim, WhatMustHoldHoldsInEveryHistory) {
   Print(coverage);
   if (first == last) return;
   EXPECT_GT(refused_early, 0u);
+  EXPECT_GE(wall_jumps, kWallJumpsMin);
   for (int input = 0; input < kInputs; ++input) {
     for (int state = 0; state < kStates; ++state) {
       const bool met = coverage[static_cast<size_t>(input)][static_cast<size_t>(state)] > 0;

@@ -1,4 +1,4 @@
-// Time that a simulation sets. Threads: one.
+// Time that a simulation sets; the wall's is whatever somebody sets it to. Threads: one.
 #pragma once
 
 #include <chrono>
@@ -10,9 +10,14 @@ namespace kiln::sim {
 
 class SimClock final : public Clock {
  public:
-  MonotonicTime Now() const override { return now; }
-  absl::Time WallNow() const override { return absl::UnixEpoch(); }
+  MonotonicTime Now() const override {
+    return limits_by_wall ? now + absl::ToChronoMicroseconds(wall - absl::UnixEpoch()) : now;
+  }
+  absl::Time WallNow() const override { return wall; }
+
   MonotonicTime now{std::chrono::hours(1)};
+  absl::Time wall = absl::UnixEpoch();
+  bool limits_by_wall = false;  // planted: what no clock may do
 };
 
 }  // namespace kiln::sim

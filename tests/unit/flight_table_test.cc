@@ -84,6 +84,26 @@ class FlightTableTest : public ::testing::Test, public Workers, public FlightSto
     table_->Stored(flight, absl::OkStatus());
   }
 
+  // Three tenants ask, and one worker has made two plans. The first was long, holds so much, and needs an
+  // emit: whose task is next.
+  CallId NextBesidePlanOf(uint64_t held_bytes) {
+    for (const CallId call : {1, 2, 3}) {
+      Compile(call, absl::StrCat("key ", call), 10, {absl::StrCat("tenant ", call)}, std::nullopt);
+      Upload(call, 10);
+    }
+    table_->Ended(task_, 100, /*typical=*/true);
+    EXPECT_EQ(running_, table_->FlightOfCall(2));
+    FlightNext next;
+    next.tasks.push_back({TaskQueue::Kind::kEmit, 1, false});
+    next.held_bytes = held_bytes;
+    table_->Advanced(table_->FlightOfCall(1), next);
+    table_->Ended(task_, 1, /*typical=*/true);
+    for (const CallId call : {1, 2, 3}) {
+      if (running_ == table_->FlightOfCall(call)) return call;
+    }
+    return 0;
+  }
+
   StillClock clock_;
   FlightId looked_ = 0;
   TaskId task_ = 0;  // the last that was started, and its flight
@@ -138,6 +158,10 @@ TEST_F(FlightTableTest, LongProgramsOfOneRefuseNoShortOnesOfAnother) {
   EXPECT_FALSE(refused(6, {"blue", Caller::Class::kBackground}));
   EXPECT_FALSE(refused(7, {"blue", Caller::Class::kInteractive}));
 }
+
+// A plan is held until its kernels are there, so these go before other plans while there is much of it.
+TEST_F(FlightTableTest, WhatHoldsMuchIsFinishedBeforeOthersBegin) { EXPECT_EQ(NextBesidePlanOf(2'000), 1u); }
+TEST_F(FlightTableTest, WhatHoldsLittleWaitsForItsTurn) { EXPECT_EQ(NextBesidePlanOf(10), 3u); }
 
 TEST_F(FlightTableTest, ADrainedOneTakesNothingNewAndKeepsWhatItHas) {
   const auto before = Compile(1, "a", 10);
