@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "server/flight/refusals.h"
 
 namespace kiln {
 namespace {
