@@ -1,8 +1,12 @@
 // Who calls kilnd over TCP: certificates, good and bad; roles; what one tenant sees of another; certificates
 // that change while kilnd serves.
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -645,6 +649,31 @@ TEST_F(IdentityTest, FilesThatAreNotGoodAreNamed) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << each.says;
     EXPECT_TRUE(std::regex_search(std::string(status.message()), std::regex(each.says))) << status;
   }
+}
+
+// How long kilnd leaves a TCP connection open that says nothing, or `text`, and no more.
+absl::Duration OpenFor(const std::string& address, const std::string& text) {
+  const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in peer = {};
+  peer.sin_family = AF_INET;
+  peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  peer.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  EXPECT_EQ(connect(descriptor, reinterpret_cast<const sockaddr*>(&peer), sizeof(peer)), 0);
+  const absl::Time start = absl::Now();
+  send(descriptor, text.data(), text.size(), MSG_NOSIGNAL);
+  pollfd wait = {descriptor, POLLRDHUP, 0};
+  poll(&wait, 1, 30'000);
+  close(descriptor);
+  return absl::Now() - start;
+}
+
+TEST_F(IdentityTest, WhoDoesNotShakeHandsIsCutOff) {
+  Start("handshake_seconds_max: 1");
+  EXPECT_LT(OpenFor(address_, ""), absl::Seconds(10));
+  EXPECT_LT(OpenFor(address_, std::string("\x16\x03\x01", 3)), absl::Seconds(10))
+      << "the start of a ClientHello";
+  Start("handshake_seconds_max: 12");  // the control
+  EXPECT_GT(OpenFor(address_, ""), absl::Seconds(10));
 }
 
 // The control is the daemon that lets a tenant have them all.

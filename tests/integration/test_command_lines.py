@@ -55,6 +55,9 @@ def test_a_daemon_of_ones_own(place, listen):
         code = daemon.wait(60)
     assert code == 0
     assert not os.path.exists(where)
+    with open(log) as file:
+        warned = "listen.dangerously_without_tls: whoever reaches 127.0.0.1:0 may call" in file.read()
+    assert warned == (listen == "tcp")
 
 
 @pytest.mark.parametrize("words, code, text", [
