@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <map>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -327,7 +329,24 @@ TEST_F(Kilnctl, TopAndTenantsShowWhoIsAtWork) {
   EXPECT_TRUE(absl::StrContains(top.text, "nightly")) << top.text;
   const Output json = Ctl("top --once --interval 0.2 --json");
   EXPECT_TRUE(absl::StrContains(json.text, "\"hits_per_second\": 0")) << json.text;
+  double seconds = 0;
+  const v1::StatsReply stats = daemon_.Stats();
+  for (const v1::JobUse& use : stats.uses()) seconds += use.tenant() == "test" ? use.compile_seconds() : 0;
+  EXPECT_GT(seconds, 0);
   context.TryCancel();
+}
+
+TEST_F(Kilnctl, TopCountsHitsASecond) {
+  ASSERT_TRUE(daemon_.Compile("name a").durable);
+  std::atomic<bool> over{false};
+  std::thread asks([&] {
+    while (!over) daemon_.Lookup("name a");
+  });
+  const Output top = Ctl("top --once --interval 0.5 --json");
+  over = true;
+  asks.join();
+  EXPECT_EQ(top.code, 0) << top.text;
+  EXPECT_FALSE(absl::StrContains(top.text, "\"hits_per_second\": 0,")) << top.text;
 }
 
 TEST(KilnctlAlone, ExitCodes) {

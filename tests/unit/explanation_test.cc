@@ -218,5 +218,22 @@ TEST_F(ExplanationTest, SoManyRecordsAreReadTheLatest) {
   EXPECT_NE(reply->explanations(0).nearest().compile_key(), KeyOf("nearest, long ago"));
 }
 
+TEST_F(ExplanationTest, SoManyBytesAreRead) {
+  v1::RequestRecord record = RecordOf({.graph = "other"});
+  record.mutable_notes()->add_guards(std::string(1u << 20, 'g'));
+  constexpr uint64_t kRecords = (kComparedBytesMax >> 20) + 6;
+  for (uint64_t i = 0; i < kRecords; ++i) {
+    const std::string key = KeyOf(absl::StrCat("other ", i));
+    ASSERT_TRUE(
+        store_->artifacts().Put({{RequestRecordId(key), MakeEntryValue(record.SerializeAsString())}}).ok());
+  }
+  Miss("new", {});
+  const auto reply = Ask("nightly");
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->stored(), kRecords);
+  EXPECT_LT(reply->compared(), kRecords);
+  EXPECT_GT(reply->compared(), kRecords - 10);
+}
+
 }  // namespace
 }  // namespace kiln
