@@ -233,7 +233,8 @@ absl::Status EvictingStore::Gather(EvictionPlan* plan) {
   absl::Status why;
   KILN_RETURN_IF_ERROR(Each(EntryKind::kManifest, [&](CatalogEntry entry) {
     ++manifests;
-    absl::StatusOr<EntryValue> value = base_->Get(entry.id);
+    absl::StatusOr<EntryValue> value =
+        options_.read_manifest ? options_.read_manifest(entry.id) : base_->Get(entry.id);
     // Damaged and taken out by this very read, or deleted since.
     if (absl::IsNotFound(value.status())) return absl::OkStatus();
     if (!value.ok()) {

@@ -40,6 +40,8 @@ struct EvictingOptions {
   int64_t grace_seconds = 600;
   int64_t pressed_grace_seconds = 60;  // instead, for what nobody holds, while writes are refused
   std::function<int64_t()> now_unix_seconds;
+  // How a sweep reads a manifest, which only asks what it names; empty: the base's Get.
+  std::function<absl::StatusOr<EntryValue>(const EntryId&)> read_manifest;
 };
 
 class EvictingStore : public ArtifactStore {

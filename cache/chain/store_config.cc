@@ -153,6 +153,9 @@ absl::Status StoreChain::Build(const v1::StoreConfig& config, const StoreEnviron
   evicting_options.entries_max = config.entries_max() != 0 ? config.entries_max() : kStoreEntriesMaxDefault;
   evicting_options.unused_seconds_max = config.unused_seconds_max();
   evicting_options.now_unix_seconds = env.now_unix_seconds;
+  evicting_options.read_manifest = [verifying = verifying_](const EntryId& id) {
+    return verifying->GetWhole(id);
+  };
   auto evicting =
       std::make_unique<EvictingStore>(std::move(verifying), catalog_, std::move(evicting_options));
   evicting_ = evicting.get();

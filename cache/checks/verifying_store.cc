@@ -38,12 +38,13 @@ absl::Status VerifyingStore::CheckSignature(const EntryId& id, absl::string_view
   return signatures_->Verify(id, value);
 }
 
-absl::StatusOr<EntryValue> VerifyingStore::Read(const EntryId& id) {
+absl::StatusOr<EntryValue> VerifyingStore::Read(const EntryId& id, Checks checks) {
   KILN_ASSIGN_OR_RETURN(EntryValue sealed, base_->Get(id));
   absl::StatusOr<absl::string_view> payload =
       mode_ == Mode::kVerify ? OpenEntry(id, *sealed) : OpenEntryUnchecked(*sealed);
   KILN_RETURN_IF_ERROR(payload.status());
-  const absl::Status counts = mode_ == Mode::kVerify ? CheckSignature(id, *payload) : absl::OkStatus();
+  const bool ask = mode_ == Mode::kVerify && checks == Checks::kAll;
+  const absl::Status counts = ask ? CheckSignature(id, *payload) : absl::OkStatus();
   if (!counts.ok()) {
     absl::Status refused =
         absl::DataLossError(absl::StrCat("the signature of ", EntryKindName(id.kind), " ", ToHex(id.key),
@@ -55,13 +56,18 @@ absl::StatusOr<EntryValue> VerifyingStore::Read(const EntryId& id) {
 }
 
 absl::StatusOr<EntryValue> VerifyingStore::Get(const EntryId& id) {
-  absl::StatusOr<EntryValue> value = Read(id);
-  return absl::IsDataLoss(value.status()) ? Quarantine(id) : value;
+  absl::StatusOr<EntryValue> value = Read(id, Checks::kAll);
+  return absl::IsDataLoss(value.status()) ? Quarantine(id, Checks::kAll) : value;
 }
 
-absl::StatusOr<EntryValue> VerifyingStore::Quarantine(const EntryId& id) {
+absl::StatusOr<EntryValue> VerifyingStore::GetWhole(const EntryId& id) {
+  absl::StatusOr<EntryValue> value = Read(id, Checks::kDigest);
+  return absl::IsDataLoss(value.status()) ? Quarantine(id, Checks::kDigest) : value;
+}
+
+absl::StatusOr<EntryValue> VerifyingStore::Quarantine(const EntryId& id, Checks checks) {
   absl::MutexLock lock(&writing_);
-  absl::StatusOr<EntryValue> again = Read(id);
+  absl::StatusOr<EntryValue> again = Read(id, checks);
   if (!absl::IsDataLoss(again.status())) return again;
   quarantined_.fetch_add(1, std::memory_order_relaxed);
   if (again.status().GetPayload(kSignature).has_value()) {

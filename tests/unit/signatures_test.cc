@@ -120,6 +120,21 @@ TEST_F(SignaturesTest, WhatDoesNotCountIsAMissAndIsTakenOut) {
   }
 }
 
+// A sweep asks what an entry names, whoever signed it; damage it takes out as everybody does.
+TEST_F(SignaturesTest, WhoOnlyAsksWhatAnEntryNamesIsGivenIt) {
+  const Signatures own = Load("own"), foreign = Load("foreign");
+  Shelf shelf(&own);
+  const Entry entry = foreign.SignEntry(kId, "vision", "value");
+  shelf.Put(entry);
+  EXPECT_TRUE(shelf.store->GetWhole(kId).ok());
+  EXPECT_EQ(shelf.store->quarantined(), 0u);
+  std::string damaged = SealEntry(kId, *entry.value);
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  ASSERT_TRUE(shelf.engine->Put({{kId, MakeEntryValue(damaged)}}).ok());
+  EXPECT_EQ(shelf.store->GetWhole(kId).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(shelf.store->quarantined(), 1u);
+}
+
 TEST_F(SignaturesTest, ObjectsAndNotesAreNotSigned) {
   const Signatures own = Load("own");
   Shelf shelf(&own);
