@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -117,6 +118,31 @@ TEST_F(Tenants, AreTheUsersThatTheKernelNames) {
   compiled = false;
   ASSERT_TRUE(Compile(1003, "name mine", "red", &compiled).ok());
   EXPECT_TRUE(compiled);
+}
+
+TEST_F(Tenants, AreToldWithUsersQuotasAndConnections) {
+  StartDaemon(ListenTo("", "compile_seconds_per_hour: 60"));
+  bool compiled = false;
+  ASSERT_TRUE(Compile(1001, "sleep_ms 300\nname mine", "whatever", &compiled).ok());
+  descriptors_.push_back(ConnectAs(1002));
+  std::map<std::string, v1::TenantInfo> tenants;
+  // Compile's own connection may take a moment to go.
+  ASSERT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::TenantsReply reply;
+    EXPECT_TRUE(daemon_->admin().Tenants(&context, v1::TenantsRequest(), &reply).ok());
+    for (const v1::TenantInfo& tenant : reply.tenants()) tenants[tenant.name()] = tenant;
+    return tenants["red"].connections() == 1 && reply.connections() == 2;  // and this one
+  }));
+  ASSERT_EQ(tenants.size(), 3u);
+  const v1::TenantInfo &red = tenants["red"], &blue = tenants["blue"];
+  EXPECT_EQ(std::vector<uint32_t>(red.uids().begin(), red.uids().end()), (std::vector<uint32_t>{1001, 1002}));
+  EXPECT_TRUE(red.configured());
+  EXPECT_EQ(red.compile_seconds_per_hour(), 60u);
+  EXPECT_GE(red.compile_seconds_last_hour(), 0.3);
+  EXPECT_EQ(red.compiles(), 1u);
+  EXPECT_EQ(blue.compile_seconds_per_hour() + blue.connections() + blue.compiles(), 0u);
+  EXPECT_EQ(blue.compile_seconds_last_hour(), 0);
 }
 
 TEST_F(Tenants, WhoIsNoneIsNotServed) {
