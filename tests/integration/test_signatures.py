@@ -12,7 +12,8 @@ from kiln.service import daemon_binary
 CALL = textwrap.dedent("""
     import json
     import torch, kiln
-    torch.testing.assert_close(torch.compile(lambda x: x.sin() + 1, backend="kiln")(torch.ones(3)), torch.ones(3).sin() + 1)
+    result = torch.compile(lambda x: x.sin() + 1, backend="kiln")(torch.ones(3))
+    torch.testing.assert_close(result, torch.ones(3).sin() + 1)
     print(json.dumps(kiln.stats()))
 """)
 
