@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,10 +35,9 @@ absl::Status WriteFile(const std::string& path, absl::string_view text) {
 
 // Root's children keep their user until they take the workers'; so both are known inside. Only a process
 // outside may say so.
-absl::Status MapRoot(pid_t process) {
-  const std::string both = absl::StrCat("0 0 1\n", kWorkerUid, " ", kWorkerUid, " 1\n");
-  KILN_RETURN_IF_ERROR(WriteFile(absl::StrCat("/proc/", process, "/uid_map"), both));
-  return WriteFile(absl::StrCat("/proc/", process, "/gid_map"), both);
+absl::Status MapRoot(pid_t process, const std::string& users) {
+  KILN_RETURN_IF_ERROR(WriteFile(absl::StrCat("/proc/", process, "/uid_map"), users));
+  return WriteFile(absl::StrCat("/proc/", process, "/gid_map"), users);
 }
 
 absl::Status MapSelf(uid_t user, gid_t group) {
@@ -57,7 +57,10 @@ absl::Status NewUsersOfRoot() {
     close(go[1]);
     char byte;
     if (read(go[0], &byte, 1) != 1) _exit(0);
-    const absl::Status mapped = MapRoot(self);
+    const std::string root = "0 0 1\n";
+    // The second is there unless this is a container of fewer ids.
+    absl::Status mapped = MapRoot(self, absl::StrCat(root, kWorkerUid, " ", kWorkerUid, " 1\n"));
+    if (!mapped.ok()) mapped = MapRoot(self, root);
     _exit(mapped.ok() ? 0 : errno);
   }
   close(go[0]);
@@ -120,12 +123,12 @@ Namespaces Namespaces::Enter(const std::optional<std::set<std::string>>& only) {
   return made;
 }
 
-// It reads from a pipe whose other end only its parent has, and so ends with it.
+// It reads from a socket whose other end only its parent has, and so ends with it.
 bool Namespaces::StartFirstProcess() {
   int life[2];
-  if (pipe2(life, O_CLOEXEC) != 0) return false;
-  first_ = fork();
-  if (first_ == 0) {
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, life) != 0) return false;
+  const pid_t first = fork();
+  if (first == 0) {
     prctl(PR_SET_NAME, kFirstProcess);
     dup2(life[0], 0);
     close_range(1, ~0u, 0);
@@ -135,10 +138,18 @@ bool Namespaces::StartFirstProcess() {
     _exit(0);
   }
   close(life[0]);
+  if (first < 0) {
+    close(life[1]);
+    return false;
+  }
   life_ = life[1];
-  return first_ > 0;
+  return true;
 }
 
-bool Namespaces::Live() const { return first_ < 0 || waitpid(first_, nullptr, WNOHANG) == 0; }
+// Its end of the socket is closed before the namespace is.
+bool Namespaces::Live() const {
+  char byte;
+  return life_ < 0 || recv(life_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
+}
 
 }  // namespace kiln

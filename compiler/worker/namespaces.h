@@ -41,8 +41,7 @@ class Namespaces {
 
   std::vector<SandboxLayer> layers_;
   int empty_root_ = -1;
-  pid_t first_ = -1;
-  int life_ = -1;  // as long as it is open, the first process lives
+  int life_ = -1;  // a socket to the first process
 };
 
 }  // namespace kiln

@@ -197,10 +197,10 @@ void Zygote::Serve(int fd, int binary, std::vector<std::string> words) {
   while (ReceiveMessage(fd, &message, sizeof(message), &passed)) {
     Message reply;
     reply.kind = message.kind;
-    if (message.kind == kSpawn && !starter.CanStart()) break;
     if (message.kind == kSpawn && passed >= 0) {
       reply.pid = starter.Start(passed);
       if (reply.pid < 0) reply.status = errno;
+      if (!starter.CanStart()) break;  // and all workers have ended
     } else if (message.kind == kReap) {
       reply.pid = message.pid;
       kill(message.pid, SIGKILL);

@@ -27,6 +27,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "compiler/worker/sandbox.h"
+
 namespace kiln {
 namespace {
 
@@ -312,7 +314,7 @@ void AddDoors(const ProbeTargets& targets, std::vector<Probe>* probes) {
           return ioctl(connected, FIONREAD, &bytes) == 0;
         }},
        {"memory of 1.5 GiB in a memfd", HidesMemoryInAFile},
-       {"memory of 64 GiB", [] { return TakesMemoryOf(size_t{64} << 30); }},
+       {"memory of 64 GiB", [] { return kBoundAddressSpace && TakesMemoryOf(size_t{64} << 30); }},
        {"shared memory", SharesMemory, true},
        {"memory with code", MakesCode},
        {"memory turned into code", TurnsMemoryIntoCode},
