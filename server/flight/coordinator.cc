@@ -220,18 +220,15 @@ void Coordinator::CountSeconds(const Caller& caller, double seconds) {
 
 void Coordinator::StartWork(TaskId id, FlightId flight, const CompilePtr& compile, const Caller& caller,
                             uint64_t number) {
-  // Its frame may be a large graph's.
-  disk_->Post([this, id, flight, compile, caller, number] {
-    WorkerTask task = compile->TaskFor(number);
-    task.done = [this, id, flight, compile, caller, number](WorkerResult result) {
-      CountSeconds(caller, result.seconds);
-      strand_->Post(
-          [this, id, seconds = result.seconds, ok = result.status.ok()] { table_.Ended(id, seconds, ok); });
-      auto taken = std::make_shared<WorkerResult>(std::move(result));  // std::function copies
-      Take(flight, [compile, number, taken] { return compile->After(number, std::move(*taken)); });
-    };
-    pool_->Submit(std::move(task));
-  });
+  WorkerTask task = compile->TaskFor(number);
+  task.done = [this, id, flight, compile, caller, number](WorkerResult result) {
+    CountSeconds(caller, result.seconds);
+    strand_->Post(
+        [this, id, seconds = result.seconds, ok = result.status.ok()] { table_.Ended(id, seconds, ok); });
+    auto taken = std::make_shared<WorkerResult>(std::move(result));  // std::function copies
+    Take(flight, [compile, number, taken] { return compile->After(number, std::move(*taken)); });
+  };
+  pool_->Submit(std::move(task));
 }
 
 void Coordinator::StartTuning(TaskId id, FlightId flight, const CompilePtr& compile, const Caller& caller) {

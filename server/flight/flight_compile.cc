@@ -39,17 +39,13 @@ WorkerTask FlightCompile::TaskFor(uint64_t number) {
   WorkerTask task;
   task.tenant = request_->ns;
   task.abandoned = [this] { return stopped_.load(); };
-  std::function<v1::Frame()> request;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (planning_ == MonotonicTime()) planning_ = MonotonicNow();
-    const auto found = works_.find(number);
-    if (found == works_.end()) return task;  // stopped
-    found->second.started = true;
-    request = found->second.request;
-    task.time_limit = found->second.limit;
-  }
-  task.request = request();
+  absl::MutexLock lock(&mutex_);
+  if (planning_ == MonotonicTime()) planning_ = MonotonicNow();
+  const auto found = works_.find(number);
+  if (found == works_.end()) return task;  // stopped
+  found->second.started = true;
+  task.request = found->second.request;
+  task.time_limit = found->second.limit;
   return task;
 }
 

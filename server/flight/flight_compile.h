@@ -43,7 +43,7 @@ class FlightCompile {
   // `compiler` outlives it.
   FlightCompile(FlightCompiler* compiler, FlightRequestPtr request, Outside outside);
 
-  // For the worker, without `done`; a plan or an emit starts with it.
+  // For the worker, without `done`; a plan or an emit starts with it. It lives no longer than this.
   WorkerTask TaskFor(uint64_t number);
   // A step, when the worker has ended.
   FlightNext After(uint64_t number, WorkerResult result);

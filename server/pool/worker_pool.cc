@@ -170,8 +170,9 @@ WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* pr
     absl::ReaderMutexLock lock(&mutex_);
     return stopping_;
   };
-  const bool plan = task->request.has_plan();
-  absl::StatusOr<v1::Frame> reply = (*process)->Call(std::move(task->request), wait);
+  v1::Frame request = task->request();
+  const bool plan = request.has_plan();
+  absl::StatusOr<v1::Frame> reply = (*process)->Call(std::move(request), wait);
   if (reply.ok()) {
     if (reply->has_error()) return {StatusOf(reply->error()), {}, false};
     if (plan ? reply->has_plan_reply() : reply->has_emit_reply())

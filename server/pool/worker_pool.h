@@ -45,10 +45,10 @@ struct WorkerResult {
 };
 
 struct WorkerTask {
-  std::string tenant;                      // for whom
-  v1::Frame request;                       // plan or emit
-  absl::Duration time_limit;               // from when a worker takes it
-  std::function<bool()> abandoned;         // asked while it waits and runs; any thread
+  std::string tenant;                  // for whom
+  std::function<v1::Frame()> request;  // plan or emit; made on the worker's thread, when it takes the task
+  absl::Duration time_limit;           // from when a worker takes it
+  std::function<bool()> abandoned;     // asked while it waits and runs; any thread
   std::function<void(WorkerResult)> done;  // called once, on a pool thread; must not block for long
 };
 

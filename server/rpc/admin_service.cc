@@ -269,14 +269,16 @@ absl::Status AdminService::AddListings(const grpc::CallbackServerContext& contex
       tasks.Done();
       continue;
     }
-    WorkerTask task;
-    task.tenant = manifest.namespace_();
-    v1::EmitRequest* request = task.request.mutable_emit();
+    v1::Frame frame;
+    v1::EmitRequest* request = frame.mutable_emit();
     request->set_kernel(*std::move(loops));
     *request->mutable_target() = manifest.target();
     *request->mutable_notes() = kernel.notes();
     *request->mutable_notes()->mutable_sources() = shown->kernels(i).sources();
     request->set_want_listing(true);
+    WorkerTask task;
+    task.tenant = manifest.namespace_();
+    task.request = [frame = std::move(frame)] { return frame; };
     task.time_limit = absl::Seconds(config_.workers().emit_seconds_max());
     task.abandoned = Gone(context);
     task.done = [&tasks, result = &results[i]](WorkerResult finished) {
