@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache/signatures.h"
+#include "compiler/support/manifest_objects.h"
 #include "compiler/support/status_macros.h"
 #include "kiln/v1/artifact.pb.h"
 
@@ -16,13 +17,13 @@ bool Parse(absl::string_view bytes, Message* message) {
   return bytes.size() <= INT_MAX && message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
 }
 
-void AddObject(const v1::ObjectRef& object, References* references) {
-  if (!object.digest().empty()) references->objects.push_back({EntryKind::kObject, object.digest()});
+void AddObjects(const std::vector<const v1::ObjectRef*>& objects, References* references) {
+  for (const v1::ObjectRef* object : objects) {
+    references->objects.push_back({EntryKind::kObject, object->digest()});
+  }
 }
 
-void AddKernel(const v1::ManifestKernel& kernel, References* references) {
-  AddObject(kernel.object(), references);
-  AddObject(kernel.loop_ir(), references);
+void AddKey(const v1::ManifestKernel& kernel, References* references) {
   if (!kernel.kernel_key().empty()) references->kernel_keys.push_back(kernel.kernel_key());
 }
 
@@ -44,11 +45,13 @@ absl::StatusOr<References> ReferencesOf(EntryKind kind, absl::string_view value)
   if (kind == EntryKind::kKernel) {
     v1::ManifestKernel kernel;
     if (!Parse(envelope.value(), &kernel)) return absl::DataLossError("kernel record does not parse");
-    AddKernel(kernel, &references);
+    AddObjects(ObjectsOf(kernel), &references);
+    AddKey(kernel, &references);
   } else if (kind == EntryKind::kManifest) {
     v1::Manifest manifest;
     if (!Parse(envelope.value(), &manifest)) return absl::DataLossError("manifest does not parse");
-    for (const v1::ManifestKernel& kernel : manifest.kernels()) AddKernel(kernel, &references);
+    AddObjects(ObjectsOf(manifest), &references);
+    for (const v1::ManifestKernel& kernel : manifest.kernels()) AddKey(kernel, &references);
   }
   SortAndUnique(&references);
   return references;

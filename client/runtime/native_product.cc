@@ -8,12 +8,13 @@
 namespace kiln::runtime {
 
 absl::StatusOr<std::shared_ptr<const NativeProduct>> NativeProduct::Create(const v1::NativeKernel& kernel,
+                                                                           const std::string& bytes,
                                                                            const v1::MatrixProduct& product) {
-  KILN_ASSIGN_OR_RETURN(const GpuImage image, ParseGpuImage(kernel.image()));
+  KILN_ASSIGN_OR_RETURN(const GpuImage image, ParseGpuImage(bytes));
   const uint32_t operands = 3 + (product.has_c() ? 1 : 0) + (product.bias() ? 1 : 0);
   if (image.buffers != operands || image.symbols != 0 || image.points_per_block != 1 || kernel.units() == 0)
     return absl::InvalidArgumentError("a kernel that is none of its product");
-  KILN_ASSIGN_OR_RETURN(auto runner, NewCudaKernel(kernel.image()));
+  KILN_ASSIGN_OR_RETURN(auto runner, NewCudaKernel(bytes));
   return std::shared_ptr<const NativeProduct>(new NativeProduct(std::move(runner), kernel.units()));
 }
 

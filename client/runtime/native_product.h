@@ -18,7 +18,9 @@ namespace kiln::runtime {
 
 class NativeProduct {
  public:
+  // `image`: the kernel's, wherever it came from.
   static absl::StatusOr<std::shared_ptr<const NativeProduct>> Create(const v1::NativeKernel& kernel,
+                                                                     const std::string& image,
                                                                      const v1::MatrixProduct& product);
 
   // Of products that are described alike: whether the kernel does this one, whose factors it does not have.

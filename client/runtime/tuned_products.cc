@@ -81,7 +81,8 @@ v1::ProductAlgorithm Describe(const CublasLt::Heuristic& algorithm) {
   return description;
 }
 
-absl::StatusOr<std::shared_ptr<const TunedProducts>> TunedProducts::Create(const v1::Tuning& tuning) {
+absl::StatusOr<std::shared_ptr<const TunedProducts>> TunedProducts::Create(const v1::Tuning& tuning,
+                                                                           const ObjectMap& objects) {
   if (tuning.measurements().empty()) return nullptr;
   std::shared_ptr<TunedProducts> tuned(new TunedProducts);
   tuned->library_version_ = tuning.gpu().cublas_lt_version();
@@ -90,7 +91,10 @@ absl::StatusOr<std::shared_ptr<const TunedProducts>> TunedProducts::Create(const
     const v1::MatrixProduct& product = measured.subject().product();
     Choice& choice = tuned->choices_[SerializeDeterministic(product)];
     if (measured.winner().has_native()) {
-      KILN_ASSIGN_OR_RETURN(choice.native, NativeProduct::Create(measured.winner().native(), product));
+      const v1::NativeKernel& native = measured.winner().native();
+      const auto image = objects.find(native.object().digest());
+      if (image == objects.end()) return absl::InvalidArgumentError("a product's kernel is not there");
+      KILN_ASSIGN_OR_RETURN(choice.native, NativeProduct::Create(native, *image->second, product));
     } else {
       KILN_ASSIGN_OR_RETURN(choice.algorithm, AlgorithmOf(measured.winner().algorithm()));
     }

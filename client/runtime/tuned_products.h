@@ -2,6 +2,7 @@
 // algorithms, or a kernel of our own.
 //
 // Ownership: values. Threads: immutable. Errors of Create: INVALID_ARGUMENT for an algorithm that is none,
+// or of which there is no object,
 // NativeProduct's for a kernel that is none. The library is asked again before an algorithm is used, so a
 // wrong one is refused there.
 #pragma once
@@ -13,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "client/runtime/cublas_lt.h"
+#include "client/runtime/kernels.h"
 #include "client/runtime/matrix_products.h"
 #include "client/runtime/native_product.h"
 #include "kiln/v1/tuning.pb.h"
@@ -29,8 +31,9 @@ v1::ProductAlgorithm Describe(const CublasLt::Heuristic& algorithm);
 
 class TunedProducts {
  public:
-  // nullptr where the program has no measurements.
-  static absl::StatusOr<std::shared_ptr<const TunedProducts>> Create(const v1::Tuning& tuning);
+  // nullptr where the program has no measurements. `objects` has the images of kernels of our own.
+  static absl::StatusOr<std::shared_ptr<const TunedProducts>> Create(const v1::Tuning& tuning,
+                                                                     const ObjectMap& objects);
 
   struct Choice {
     CublasLt::Heuristic algorithm = {};           // where there is no kernel

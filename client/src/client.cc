@@ -23,6 +23,7 @@
 #include "compiler/support/breaker.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
+#include "compiler/support/manifest_objects.h"
 #include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/proto_util.h"
@@ -363,9 +364,8 @@ class Session {
         order.push_back(ref.digest());
       }
     };
-    for (const v1::ManifestKernel& kernel : artifact_.manifest.kernels()) {
-      want(kernel.object());
-      if (input_.want_loop_ir) want(kernel.loop_ir());
+    for (const v1::ObjectRef* object : ObjectsOf(artifact_.manifest)) {
+      if (object->kind() != v1::LOOP_IR || input_.want_loop_ir) want(*object);
     }
     if (!order.empty()) KILN_RETURN_IF_ERROR(FetchMissing(order, missing));
     artifact_.fetch_seconds = SecondsSince(start);

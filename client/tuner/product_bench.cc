@@ -163,7 +163,8 @@ absl::Status ProductBench::Choose(const v1::Candidate& candidate) {
   if (reference_.empty()) return absl::FailedPreconditionError("a measurement before its list");
   chosen_ = Way();
   if (candidate.has_native()) {
-    KILN_ASSIGN_OR_RETURN(chosen_.native, runtime::NativeProduct::Create(candidate.native(), description_));
+    KILN_ASSIGN_OR_RETURN(chosen_.native, runtime::NativeProduct::Create(
+                                              candidate.native(), candidate.native().image(), description_));
   } else {
     KILN_ASSIGN_OR_RETURN(chosen_.algorithm, runtime::AlgorithmOf(candidate.algorithm()));
   }

@@ -17,15 +17,36 @@ absl::Status BadPlan(absl::string_view what) {
   return absl::InternalError(absl::StrCat("the plan is inconsistent: ", what));
 }
 
-v1::ObjectRef AddObject(v1::ObjectKind kind, const std::string& raw, EmittedKernel* kernel) {
+using ObjectsByDigest = absl::flat_hash_map<std::string, EntryValue>;
+
+v1::ObjectRef AddObject(v1::ObjectKind kind, const std::string& raw, ObjectsByDigest* objects) {
   v1::ObjectRef ref;
   EntryValue packed = MakeEntryValue(ZstdCompress(raw));
   ref.set_digest(Sha256(raw));
   ref.set_kind(kind);
   ref.set_raw_size(raw.size());
   ref.set_packed_size(packed->size());
-  kernel->objects.emplace(ref.digest(), std::move(packed));
+  objects->emplace(ref.digest(), std::move(packed));
   return ref;
+}
+
+// The tuning as a manifest has it: records of the store hold code, a manifest names it.
+v1::Tuning WithImagesAsObjects(v1::Tuning tuning, ObjectsByDigest* objects) {
+  for (v1::Measurement& measured : *tuning.mutable_measurements()) {
+    if (!measured.winner().has_native()) continue;
+    v1::NativeKernel& native = *measured.mutable_winner()->mutable_native();
+    *native.mutable_object() = AddObject(v1::GPU_IMAGE, native.image(), objects);
+    native.clear_image();
+  }
+  return tuning;
+}
+
+void AddEntries(const ObjectsByDigest& objects, Artifact* artifact) {
+  for (const auto& [digest, packed] : objects) {
+    if (artifact->objects.emplace(digest, packed).second) {
+      artifact->entries.push_back({{EntryKind::kObject, digest}, packed});
+    }
+  }
 }
 
 // The envelope with what clients want that know no signatures.
@@ -116,8 +137,8 @@ absl::StatusOr<EmittedKernel> PackKernel(const std::string& kernel_key, const st
   if (reply.object().empty()) return absl::InternalError("an emitted object without bytes");
   EmittedKernel emitted;
   emitted.record.set_kernel_key(kernel_key);
-  *emitted.record.mutable_loop_ir() = AddObject(v1::LOOP_IR, kernel, &emitted);
-  *emitted.record.mutable_object() = AddObject(reply.kind(), reply.object(), &emitted);
+  *emitted.record.mutable_loop_ir() = AddObject(v1::LOOP_IR, kernel, &emitted.objects);
+  *emitted.record.mutable_object() = AddObject(reply.kind(), reply.object(), &emitted.objects);
   return emitted;
 }
 
@@ -126,18 +147,22 @@ Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply 
   artifact.ns = ingredients.ns;
   artifact.compile_key = ingredients.compile_key;
   artifact.guards = plan.guards();
+  v1::Manifest manifest;
   std::string tuning_digest;
-  if (ingredients.tuning != nullptr) tuning_digest = Sha256(SerializeDeterministic(*ingredients.tuning));
+  if (ingredients.tuning != nullptr) {
+    ObjectsByDigest images;
+    *manifest.mutable_tuning() = WithImagesAsObjects(*ingredients.tuning, &images);
+    AddEntries(images, &artifact);
+    tuning_digest = Sha256(SerializeDeterministic(manifest.tuning()));
+  }
   artifact.variant_id = VariantId(ingredients.compile_key, plan.guards(), tuning_digest);
 
-  v1::Manifest manifest;
   manifest.set_format_version(kProgramFormatVersion);
   manifest.set_namespace_(ingredients.ns);
   manifest.set_compile_key(ingredients.compile_key);
   manifest.set_variant_id(artifact.variant_id);
   manifest.set_request_key(ingredients.request_key);
   *manifest.mutable_target() = ingredients.target;
-  if (ingredients.tuning != nullptr) *manifest.mutable_tuning() = *ingredients.tuning;
   *manifest.mutable_program() = std::move(*plan.mutable_program());
   *manifest.mutable_guards() = std::move(*plan.mutable_guards());
   *manifest.mutable_byte_exprs() = std::move(*plan.mutable_byte_exprs());
@@ -155,11 +180,7 @@ Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply 
     *kernel->mutable_bytes_read() = std::move(*planned.mutable_bytes_read());
     *kernel->mutable_bytes_written() = std::move(*planned.mutable_bytes_written());
     if (emitted.objects.empty()) continue;
-    for (const auto& [digest, packed] : emitted.objects) {
-      if (artifact.objects.emplace(digest, packed).second) {
-        artifact.entries.push_back({{EntryKind::kObject, digest}, packed});
-      }
-    }
+    AddEntries(emitted.objects, &artifact);
     artifact.entries.push_back(
         ingredients.signatures->SignEntry({EntryKind::kKernel, emitted.record.kernel_key()}, ingredients.ns,
                                           SerializeDeterministic(emitted.record)));

@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "compiler/support/limits.h"
+#include "compiler/support/manifest_objects.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "kiln/v1/record.pb.h"
@@ -237,11 +238,7 @@ absl::StatusOr<std::shared_ptr<const Artifact>> StoredKeys::CheckFetch(
   if (!manifest.ok()) index_->Erase(request.compile_key());
   KILN_RETURN_IF_ERROR(manifest.status());
   absl::flat_hash_set<std::string> named;
-  for (const v1::ManifestKernel& kernel : manifest->kernels()) {
-    for (const v1::ObjectRef* ref : {&kernel.object(), &kernel.loop_ir()}) {
-      if (!ref->digest().empty()) named.insert(ref->digest());
-    }
-  }
+  for (const v1::ObjectRef* object : ObjectsOf(*manifest)) named.insert(object->digest());
   for (const std::string& digest : request.digests()) {
     if (!named.contains(digest)) return absl::InvalidArgumentError("a digest that the variant does not name");
   }

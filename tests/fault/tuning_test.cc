@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/zstd.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "tests/fault/daemon.h"
@@ -78,12 +80,15 @@ TEST(Tuning, CandidatesThatCrashHangOrLieLose) {
 
 TEST(Tuning, AKernelOfOurOwnCompetesUnderTheSameRules) {
   TestDaemon daemon(Measuring());
-  const v1::Tuning tuning = TuningOf(daemon.Compile("rows 9\nproducts 1"));
+  const CompileResult compiled = daemon.Compile("rows 9\nproducts 1");
+  const v1::Tuning tuning = TuningOf(compiled);
   EXPECT_EQ(tuning.without(), "");
   ASSERT_EQ(tuning.measurements_size(), 1);
   const v1::Measurement& measured = tuning.measurements(0);
   EXPECT_EQ(measured.winner().native().name(), "faster");  // than the algorithm that is faster too
-  EXPECT_EQ(measured.winner().native().image(), "code");   // what was measured travels
+  EXPECT_TRUE(measured.winner().native().image().empty()) << "no code in a manifest";
+  EXPECT_EQ(measured.winner().native().object().digest(), Sha256("code"))
+      << "what was measured, by its digest";
   EXPECT_EQ(measured.microseconds(), 6);
   EXPECT_EQ(measured.candidates(), 4);
   EXPECT_EQ(measured.lost(), 2);  // one wrong, one that hangs

@@ -360,7 +360,7 @@ class TunedProductsTest : public ProductsTest {
       *record->mutable_winner()->mutable_algorithm() = Describe(best);
     }
     ASSERT_GT(tuning.measurements_size(), 0);
-    tuned_ = *TunedProducts::Create(tuning);
+    tuned_ = *TunedProducts::Create(tuning, {});
     context_.tuned = tuned_.get();
   }
   bool Runs(const std::string& target, const Tensors& tensors, Tensor d) {
@@ -491,11 +491,13 @@ TEST_F(TunedProductsTest, EachActivationIsMeasured) {
 
 TEST_F(TunedProductsTest, RefusesWhatIsNoAlgorithm) {
   v1::Tuning tuning;
-  EXPECT_EQ(*TunedProducts::Create(tuning), nullptr);
+  EXPECT_EQ(*TunedProducts::Create(tuning, {}), nullptr);
   v1::Measurement* measured = tuning.add_measurements();
   measured->mutable_subject()->mutable_product();
   measured->mutable_winner()->mutable_algorithm()->set_data("short");
-  EXPECT_EQ(TunedProducts::Create(tuning).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(TunedProducts::Create(tuning, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  measured->mutable_winner()->mutable_native()->mutable_object()->set_digest("gone");
+  EXPECT_EQ(TunedProducts::Create(tuning, {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(ProductsTest, OffersEachAlgorithmOnceAndTheDefaultFirst) {
