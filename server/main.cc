@@ -24,7 +24,6 @@
 #include "compiler/worker/build_id.h"
 #include "server/auth/gate.h"
 #include "server/config/config.h"
-#include "server/config/signing.h"
 #include "server/daemonize.h"
 #include "server/flight/coordinator.h"
 #include "server/listen/kiln_server.h"
