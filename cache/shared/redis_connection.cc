@@ -18,22 +18,22 @@ constexpr size_t kBufferBytes = 64u << 10;
 // Of one array: a server that announces more than it can send takes no memory for it.
 constexpr int kElementsMax = 1 << 16;
 
-// hiredis' own, but for the limit.
-redisReader* NewReader() {
-  static redisReplyObjectFunctions functions;
-  static void* (*const create_array)(const redisReadTask*, int) = [] {
-    redisReader* const plain = redisReaderCreate();
-    functions = *plain->fn;
-    redisReaderFree(plain);
-    return functions.createArray;
+// What makes replies of what is read: hiredis' own functions, but for the limit.
+redisReplyObjectFunctions* LimitedFunctions() {
+  static const redisReplyObjectFunctions own = [] {
+    redisReader* const reader = redisReaderCreate();
+    const redisReplyObjectFunctions functions = *reader->fn;
+    redisReaderFree(reader);
+    return functions;
   }();
-  static const bool limited = [] {
+  static redisReplyObjectFunctions limited = [] {
+    redisReplyObjectFunctions functions = own;
     functions.createArray = [](const redisReadTask* task, int elements) -> void* {
-      return elements > kElementsMax ? nullptr : create_array(task, elements);
+      return elements > kElementsMax ? nullptr : own.createArray(task, elements);
     };
-    return true;
+    return functions;
   }();
-  return limited ? redisReaderCreateWithFunctions(&functions) : nullptr;
+  return &limited;
 }
 
 absl::StatusOr<std::string> Format(absl::Span<const RedisCommand> commands) {
@@ -93,7 +93,7 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Connect(const 
   std::unique_ptr<RedisConnection> made(new RedisConnection());
   made->context_.reset(address.unix_path.empty() ? redisConnectNonBlock(address.host.c_str(), address.port)
                                                  : redisConnectUnixNonBlock(address.unix_path.c_str()));
-  made->reader_.reset(NewReader());
+  made->reader_.reset(redisReaderCreateWithFunctions(LimitedFunctions()));
   if (made->context_ == nullptr || made->reader_ == nullptr)
     return absl::ResourceExhaustedError("no memory for a connection");
   if (made->context_->err != 0) return absl::UnavailableError(made->context_->errstr);

@@ -36,20 +36,6 @@ uint64_t BytesOf(const std::vector<Entry>& entries) {
   return bytes;
 }
 
-absl::Status AddObjects(const Entry& manifest_entry, absl::flat_hash_set<std::string>* seen,
-                        std::vector<v1::ObjectRef>* objects) {
-  v1::SignedManifest signed_manifest;
-  v1::Manifest manifest;
-  KILN_RETURN_IF_ERROR(ParseProto(*manifest_entry.value, "manifest", &signed_manifest));
-  KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
-  for (const v1::ManifestKernel& kernel : manifest.kernels()) {
-    for (const v1::ObjectRef* ref : {&kernel.object(), &kernel.loop_ir()}) {
-      if (!ref->digest().empty() && seen->insert(ref->digest()).second) objects->push_back(*ref);
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options,
@@ -107,14 +93,16 @@ absl::StatusOr<SharedTier::Found> SharedTier::LookUpOnce(const std::string& ns,
   const auto take = [&](const EntryId& id, const std::string& name, const std::string& field,
                         absl::string_view sealed) {
     absl::StatusOr<std::string> value = Open(ns, id, sealed);
-    if (value.ok()) {
-      Entry entry{id, MakeEntryValue(*std::move(value))};
-      if (id.kind != EntryKind::kManifest || AddObjects(entry, &seen, &found.objects).ok()) {
-        found.entries.push_back(std::move(entry));
-        return;
-      }
+    absl::StatusOr<v1::Manifest> manifest =
+        value.ok() && id.kind == EntryKind::kManifest ? ManifestIn(*value) : v1::Manifest();
+    if (!value.ok() || !manifest.ok()) {
+      Refuse(name, field, sealed);
+      return;
     }
-    Refuse(name, field, sealed);
+    for (v1::ObjectRef& object : DistinctObjects(*manifest)) {
+      if (seen.insert(object.digest()).second) found.objects.push_back(std::move(object));
+    }
+    found.entries.push_back({id, MakeEntryValue(*std::move(value))});
   };
   for (size_t i = 0; i + 1 < replies[0]->elements; i += 2) {
     if (MonotonicNow() >= deadline) return absl::DeadlineExceededError("too many variants to verify");

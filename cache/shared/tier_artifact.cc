@@ -71,25 +71,17 @@ RedisCommand TierArtifact::Set(const std::string& name, std::string sealed, absl
 absl::Status TierArtifact::Write() {
   for (const Entry& entry : entries_) {
     if (entry.id.kind != EntryKind::kManifest) continue;
-    v1::SignedManifest signed_manifest;
-    v1::Manifest manifest;
-    KILN_RETURN_IF_ERROR(ParseProto(*entry.value, "manifest", &signed_manifest));
-    KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
-    absl::flat_hash_set<std::string> seen;
+    KILN_ASSIGN_OR_RETURN(const v1::Manifest manifest, ManifestIn(*entry.value));
     std::vector<Object> objects;
-    for (const v1::ManifestKernel& kernel : manifest.kernels()) {
-      for (const v1::ObjectRef* ref : {&kernel.object(), &kernel.loop_ir()}) {
-        if (!ref->digest().empty() && seen.insert(ref->digest()).second)
-          objects.push_back({ref->digest(), ref->packed_size()});
-      }
-    }
+    for (const v1::ObjectRef& ref : DistinctObjects(manifest))
+      objects.push_back({ref.digest(), ref.packed_size()});
     KILN_ASSIGN_OR_RETURN(const std::vector<Object> missing, Missing(objects));
     KILN_RETURN_IF_ERROR(WriteObjects(missing));
-    seen.clear();
-    for (const Object& object : missing) seen.insert(object.digest);
+    absl::flat_hash_set<std::string> were_missing;
+    for (const Object& object : missing) were_missing.insert(object.digest);
     std::vector<std::string> kernel_keys;
     for (const v1::ManifestKernel& kernel : manifest.kernels()) {
-      if (seen.contains(kernel.object().digest())) kernel_keys.push_back(kernel.kernel_key());
+      if (were_missing.contains(kernel.object().digest())) kernel_keys.push_back(kernel.kernel_key());
     }
     KILN_RETURN_IF_ERROR(WriteKernels(kernel_keys));
     KILN_RETURN_IF_ERROR(WriteRecord());

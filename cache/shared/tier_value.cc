@@ -2,8 +2,10 @@
 
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/manifest_objects.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "kiln/v1/artifact.pb.h"
@@ -36,6 +38,25 @@ absl::Status CheckManifest(absl::string_view sealed) {
 }
 
 }  // namespace
+
+absl::StatusOr<v1::Manifest> ManifestIn(absl::string_view sealed) {
+  v1::SignedManifest signed_manifest;
+  v1::Manifest manifest;
+  if (!ParseProto(sealed, "manifest", &signed_manifest).ok() ||
+      !ParseProto(signed_manifest.manifest(), "manifest", &manifest).ok()) {
+    return absl::DataLossError("it is no manifest");
+  }
+  return manifest;
+}
+
+std::vector<v1::ObjectRef> DistinctObjects(const v1::Manifest& manifest) {
+  std::vector<v1::ObjectRef> distinct;
+  absl::flat_hash_set<std::string> seen;
+  for (const v1::ObjectRef* object : ObjectsOf(manifest)) {
+    if (seen.insert(object->digest()).second) distinct.push_back(*object);
+  }
+  return distinct;
+}
 
 std::string SealTierValue(const Signatures& signatures, const EntryId& id, const std::string& ns,
                           absl::string_view bytes) {

@@ -17,11 +17,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "cache/artifact_store.h"
 #include "cache/signatures.h"
+#include "kiln/v1/artifact.pb.h"
 
 namespace kiln {
 
@@ -36,6 +38,11 @@ std::string TierChunkKey(absl::string_view digest, uint64_t size, uint64_t index
 inline uint64_t TierChunks(uint64_t size) { return (size + kTierChunkBytes - 1) / kTierChunkBytes; }
 
 // `bytes` as the store has them.
+// The manifest in a value that has been verified; DATA_LOSS where it is none.
+absl::StatusOr<v1::Manifest> ManifestIn(absl::string_view sealed);
+// All objects that it names, each once.
+std::vector<v1::ObjectRef> DistinctObjects(const v1::Manifest& manifest);
+
 std::string SealTierValue(const Signatures& signatures, const EntryId& id, const std::string& ns,
                           absl::string_view bytes);
 
