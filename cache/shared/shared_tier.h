@@ -68,6 +68,9 @@ class SharedTier {
   // All of them or an error; none is a hit as well.
   absl::StatusOr<std::vector<Entry>> Fetch(const std::string& ns, absl::Span<const v1::ObjectRef> objects);
 
+  // A kernel record and its objects, for another program; counted neither as hit nor as miss.
+  absl::StatusOr<std::vector<Entry>> LookUpKernel(const std::string& ns, const std::string& kernel_key);
+
   // What an artifact's batch has, and what its manifest names besides from `local`, which is called later,
   // from another thread. `ended`: when it is in the tier, or never will be.
   using ReadLocal = std::function<absl::StatusOr<EntryValue>(const EntryId&)>;

@@ -131,6 +131,8 @@ void Coordinator::Lookup(const std::string& compile_key, const v1::Hints& hints,
     if (const KnownVariant* variant = ChooseVariant(*known, hints); variant != nullptr) {
       CountHit(*variant, caller);
       answer(variant->reply);
+      // The index had it not: what it answers by itself is told nobody.
+      if (tier_ != nullptr && variant->durable) tier_->Renew(caller.tenant, variant->entry);
       return;
     }
     stats_->misses++;

@@ -94,7 +94,11 @@ void StoredKeys::ReadRefusal(const std::string& ns, const std::string& compile_k
 
 absl::StatusOr<EmittedKernel> StoredKeys::ReadKernel(const std::string& ns, const std::string& kernel_key,
                                                      std::vector<Holds::Hold>* holds) {
-  KILN_ASSIGN_OR_RETURN(EntryValue stored, store_->artifacts().Get({EntryKind::kKernel, kernel_key}));
+  const EntryId record = {EntryKind::kKernel, kernel_key};
+  absl::StatusOr<EntryValue> found = store_->artifacts().Get(record);
+  if (absl::IsNotFound(found.status()) && tier_ != nullptr && tier_->TakeKernel(ns, kernel_key).ok())
+    found = store_->artifacts().Get(record);
+  KILN_ASSIGN_OR_RETURN(EntryValue stored, std::move(found));
   KILN_ASSIGN_OR_RETURN(const std::string value, OpenFor(ns, *stored));
   EmittedKernel kernel;
   KILN_RETURN_IF_ERROR(ParseProto(value, "kernel record", &kernel.record));

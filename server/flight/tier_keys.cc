@@ -53,6 +53,18 @@ absl::Status TierKeys::Take(const std::string& ns, SharedTier::Found found) {
   return store_->artifacts().Put(batch);
 }
 
+absl::Status TierKeys::TakeKernel(const std::string& ns, const std::string& kernel_key) {
+  KILN_ASSIGN_OR_RETURN(const std::vector<Entry> batch, tier_->LookUpKernel(ns, kernel_key));
+  return store_->artifacts().Put(batch);
+}
+
+void TierKeys::Renew(const std::string& ns, const EntryId& manifest) {
+  absl::StatusOr<EntryValue> value = store_->inspection().Get(manifest);
+  if (!value.ok()) return;  // gone since, or damaged: no use to others either
+  tier_->WriteArtifact(ns, {{manifest, *std::move(value)}},
+                       [store = store_](const EntryId& id) { return store->inspection().Get(id); });
+}
+
 void TierKeys::Offer(const std::shared_ptr<const Artifact>& artifact, uint64_t claim) {
   // With the artifact its holds live on: what it names is not evicted meanwhile.
   tier_->WriteArtifact(

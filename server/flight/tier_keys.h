@@ -1,7 +1,7 @@
 // Between the daemon's own store and the shared tier: takes into the store what the tier has of a key, and
 // offers the tier what is made here.
 //
-// Thread-safe. LookUp and Take block, each within the tier's limits; the others return at once.
+// Thread-safe. LookUp, Take and TakeKernel block, each within the tier's limits; the others return at once.
 #pragma once
 
 #include <functional>
@@ -31,8 +31,11 @@ class TierKeys {
   // What the tier has and the store lacks. NOT_FOUND: nothing.
   absl::StatusOr<SharedTier::Found> LookUp(const Name& key, MonotonicTime deadline);
   // Fetches what that names, and puts all of it into the store; then it is known as what was compiled here
-  // is. Its kernels are that program's alone: a record of one would be signed by who made it.
+  // is. Its kernels are that program's alone: other programs take them by themselves.
   absl::Status Take(const std::string& ns, SharedTier::Found found);
+
+  // Likewise a kernel of another program's. NOT_FOUND where the tier has it not.
+  absl::Status TakeKernel(const std::string& ns, const std::string& kernel_key);
 
   // As TierClaims'; a claim by this number ends with `Offer`, when the artifact is in the tier or never will
   // be, or with `ReleaseAfterWrites`, when what was offered before is.
@@ -44,6 +47,9 @@ class TierKeys {
 
   // After the store has it, or has refused it.
   void Offer(const std::shared_ptr<const Artifact>& artifact, uint64_t claim);
+  // A manifest that the store has had for long is used: the tier keeps it, with all it names, or has it
+  // again.
+  void Renew(const std::string& ns, const EntryId& manifest);
   void OfferRefusal(const std::string& ns, const std::vector<Entry>& batch) {
     tier_->WriteRefusal(ns, batch);
   }

@@ -155,6 +155,33 @@ TEST_F(TierDaemons, VariantsComeOneByOne) {
   EXPECT_EQ(second.Stats().compiles(), 1);
 }
 
+// Another program with the same kernels: it is planned, and none of them is emitted again.
+TEST_F(TierDaemons, KernelsOfAnotherProgramAreTaken) {
+  TestDaemon first(Config("first", {"second"}));
+  TestDaemon second(Config("second", {"first"}));
+  EXPECT_TRUE(first.Compile("name kernels\nkernels 5").done);
+  AwaitWrites(first, 1);
+  EXPECT_TRUE(second.Compile("name kernels\nkernels 5\nsleep_ms 1").done);
+  EXPECT_EQ(second.Stats().compiles(), 1);
+  EXPECT_EQ(second.Stats().kernels_reused(), 5);
+  EXPECT_EQ(second.Stats().kernels_emitted(), 0);
+}
+
+// By what a daemon has had for long, when it is asked for it.
+TEST_F(TierDaemons, AFlushedTierIsFilledByUse) {
+  TestDaemon first(Config("first", {"second"}));
+  TestDaemon second(Config("second", {"first"}));
+  const std::string script = "name kept\nkernels 3";
+  EXPECT_TRUE(first.Compile(script).done);
+  AwaitWrites(first, 1);
+  redis_->Ask({"FLUSHALL"});
+  first.Stop(SIGTERM);
+  first.Start();
+  EXPECT_TRUE(first.Lookup(script).has_hit());
+  AwaitWrites(first, 1);
+  EXPECT_EQ(CompileAll(second, {script}), 0);
+}
+
 // ---- Claims ----------------------------------------------------------------------------------
 
 class TierClaimsOfDaemons : public TierDaemons {
