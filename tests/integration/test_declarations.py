@@ -229,6 +229,22 @@ def test_images_and_gradients_in_any_layout(function):
             assert mine.stride() == own.stride()
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_gradients_of_a_batch_norm_whose_input_wants_none(training):
+    def function(x, weight, bias):
+        mean, variance = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
+        return torch.nn.functional.batch_norm(x, mean, variance, weight, bias, training=training)
+
+    for seed in range(3):
+        x = _image(seed)
+        scales = [torch.randn(x.shape[1], generator=torch.Generator().manual_seed(seed)) for _ in range(2)]
+        gradients = []
+        for run in (function, torch.compile(function, backend="kiln")):
+            leaves = [scale.clone().requires_grad_() for scale in scales]
+            gradients.append(torch.autograd.grad(run(x, *leaves).square().sum(), leaves))
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_crops_of_changing_sizes(seed):
     draw = random.Random(seed)

@@ -97,9 +97,9 @@ def _glu_gradients(given: Given, grad: torch.Tensor, source: torch.Tensor, dim: 
     return result.contiguous() if source.device.type == "cpu" else result
 
 
-def _dropout_gradients(given: Given, grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
-    """A product of both, whose strides torch declares right."""
-    return grad * mask * scale
+def _dropout_gradients(given: Given, grad: torch.Tensor, mask: torch.Tensor, scale: float) -> Any:
+    """On the CPU a product of both, whose strides torch declares right."""
+    return grad * mask * scale if grad.device.type == "cpu" else given(grad, mask, scale)
 
 
 def _unique(given: Given, *args: Any, **kwargs: Any) -> Any:
