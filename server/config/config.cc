@@ -87,9 +87,6 @@ absl::Status CheckRoles(const v1::TenantConfig& tenant, const absl::flat_hash_se
       return Refuse("listen.tenants.speaks_for", absl::StrCat(tenant.name(), ": there is no tenant ", name));
     }
   }
-  if (!tenant.reads().empty()) {
-    return Refuse("listen.tenants.reads", absl::StrCat(tenant.name(), ": is not served by this version"));
-  }
   return absl::OkStatus();
 }
 

@@ -287,8 +287,6 @@ TEST(Config, RefusalsNameTheField) {
          tenant->add_roles(v1::ROLE_FORWARD);
          tenant->add_speaks_for("b");
        }},
-      {"listen.tenants.reads",
-       [](v1::Config* c) { AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0)->add_reads("b"); }},
       {"listen.connections_max", [](v1::Config* c) { c->mutable_listen()->set_connections_max(UINT32_MAX); }},
       {"listen.tenant_connections_max",
        [](v1::Config* c) {
