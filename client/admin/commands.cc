@@ -210,8 +210,8 @@ int RunStats(const AdminContext& context) {
   count("failures", reply.failures());
   count("kernels emitted", reply.kernels_emitted());
   count("kernels reused", reply.kernels_reused());
-  count("subjects measured", reply.subjects_measured());
-  count("subjects reused", reply.subjects_reused());
+  count("tunables measured", reply.tunables_measured());
+  count("tunables reused", reply.tunables_reused());
   count("candidates lost", reply.candidates_lost());
   count("graphs uploaded", reply.graphs_uploaded());
   count("objects fetched", reply.fetched_objects());

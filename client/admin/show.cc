@@ -142,13 +142,13 @@ std::string ConvolutionText(const v1::Convolution& convolution) {
   return absl::StrCat(
       kDirections[known ? convolution.direction() : 0], absl::StrJoin(convolution.input(), "x"), " by ",
       absl::StrJoin(convolution.weight(), "x"), " to ", absl::StrJoin(convolution.output(), "x"), " ",
-      v1::DType_Name(convolution.dtype()), convolution.by_points() ? ", by points" : "");
+      v1::DType_Name(convolution.dtype()), convolution.channels_last() ? ", channels-last" : "");
 }
 
-std::string SubjectText(const v1::Measurement& measured) {
-  const v1::Subject& subject = measured.subject();
-  if (subject.has_kernel()) return absl::StrCat("kernel ", Printable(measured.name()));
-  return subject.has_convolution() ? ConvolutionText(subject.convolution()) : ProductText(subject.product());
+std::string TunableText(const v1::Measurement& measured) {
+  const v1::Tunable& tunable = measured.tunable();
+  if (tunable.has_kernel()) return absl::StrCat("kernel ", Printable(measured.name()));
+  return tunable.has_convolution() ? ConvolutionText(tunable.convolution()) : ProductText(tunable.product());
 }
 
 std::string WinnerText(const v1::Candidate& winner) {
@@ -159,20 +159,21 @@ std::string WinnerText(const v1::Candidate& winner) {
 
 // Of a kernel: the schedules that were measured.
 void ShowSchedules(const v1::Measurement& measured, std::string* out) {
-  const v1::KernelSubject& kernel = measured.subject().kernel();
+  const v1::KernelTunable& kernel = measured.tunable().kernel();
   for (int k = 0; k < kernel.schedules_size(); ++k) {
     absl::StrAppend(out, k == 0 ? "    default: " : "    ", ScheduleText(kernel.schedules(k)), "\n");
   }
 }
 
 void ShowImages(const v1::ImageLayout& images, std::string* out) {
-  absl::StrAppend(out, "  images lie ", images.as_traced() ? "as traced" : "by points");
+  absl::StrAppend(out, "  images are ", images.as_traced() ? "as traced" : "channels-last");
   if (!images.without().empty()) {
     absl::StrAppend(out, ", not measured: ", Printable(images.without()), "\n");
     return;
   }
-  absl::StrAppendFormat(out, ": %.2f us by points, %s%.2f us as traced\n", images.by_points_microseconds(),
-                        images.at_least() ? "at least " : "", images.as_traced_microseconds());
+  absl::StrAppendFormat(out, ": %.2f us channels-last, %s%.2f us as traced\n",
+                        images.channels_last_microseconds(), images.at_least() ? "at least " : "",
+                        images.as_traced_microseconds());
 }
 
 void ShowTuning(const v1::Tuning& tuning, std::string* out) {
@@ -182,7 +183,7 @@ void ShowTuning(const v1::Tuning& tuning, std::string* out) {
   if (!tuning.without().empty()) absl::StrAppend(out, "  not all: ", Printable(tuning.without()), "\n");
   if (tuning.has_images()) ShowImages(tuning.images(), out);
   for (const v1::Measurement& measured : tuning.measurements()) {
-    absl::StrAppendFormat(out, "  %s: %.2f us", SubjectText(measured), measured.default_microseconds());
+    absl::StrAppendFormat(out, "  %s: %.2f us", TunableText(measured), measured.default_microseconds());
     if (measured.has_winner()) {
       absl::StrAppendFormat(out, ", by %s %.2f us", WinnerText(measured.winner()), measured.microseconds());
     }

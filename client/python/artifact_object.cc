@@ -138,7 +138,7 @@ PyObject* OutcomeInfo(const v1::Measurement& measured) {
 }
 
 PyObject* ConvolutionInfo(const v1::Measurement& measured) {
-  const v1::Convolution& convolution = measured.subject().convolution();
+  const v1::Convolution& convolution = measured.tunable().convolution();
   Ref item(OutcomeInfo(measured));
   SetItem(item.get(), "of", Text(v1::Convolution::Direction_Name(convolution.direction())));
   SetItem(item.get(), "input", NumberTuple(convolution.input()));
@@ -149,11 +149,11 @@ PyObject* ConvolutionInfo(const v1::Measurement& measured) {
 
 // A kernel of which other schedules were measured.
 PyObject* MeasuredKernelInfo(const v1::Measurement& measured) {
-  const v1::KernelSubject& subject = measured.subject().kernel();
+  const v1::KernelTunable& tunable = measured.tunable().kernel();
   Ref item(OutcomeInfo(measured));
   SetItem(item.get(), "name", Text(measured.name()));
   Ref schedules(PyList_New(0));  // the default's first
-  for (const v1::ThreadSchedule& schedule : subject.schedules()) {
+  for (const v1::ThreadSchedule& schedule : tunable.schedules()) {
     Ref text(Text(ScheduleText(schedule)));
     PyList_Append(schedules.get(), text.get());
   }
@@ -166,7 +166,7 @@ PyObject* ImagesInfo(const v1::ImageLayout& images) {
   Ref item(PyDict_New());
   SetItem(item.get(), "without", Text(images.without()));
   SetItem(item.get(), "as_traced", PyBool_FromLong(images.as_traced()));
-  SetItem(item.get(), "by_points_microseconds", PyFloat_FromDouble(images.by_points_microseconds()));
+  SetItem(item.get(), "channels_last_microseconds", PyFloat_FromDouble(images.channels_last_microseconds()));
   SetItem(item.get(), "as_traced_microseconds", PyFloat_FromDouble(images.as_traced_microseconds()));
   SetItem(item.get(), "at_least", PyBool_FromLong(images.at_least()));
   return item.release();
@@ -178,16 +178,16 @@ PyObject* TuningInfo(const v1::Tuning& tuning) {
   SetItem(info.get(), "gpu", Text(tuning.gpu().name()));
   Ref products(PyList_New(0)), convolutions(PyList_New(0)), kernels(PyList_New(0));
   for (const v1::Measurement& measured : tuning.measurements()) {
-    if (measured.subject().has_convolution()) {
+    if (measured.tunable().has_convolution()) {
       Ref item(ConvolutionInfo(measured));
       PyList_Append(convolutions.get(), item.get());
     }
-    if (measured.subject().has_kernel()) {
+    if (measured.tunable().has_kernel()) {
       Ref item(MeasuredKernelInfo(measured));
       PyList_Append(kernels.get(), item.get());
     }
-    if (!measured.subject().has_product()) continue;
-    const v1::MatrixProduct& product = measured.subject().product();
+    if (!measured.tunable().has_product()) continue;
+    const v1::MatrixProduct& product = measured.tunable().product();
     Ref item(OutcomeInfo(measured));
     SetItem(item.get(), "sizes",
             Py_BuildValue("(LLLL)", static_cast<long long>(product.batch()),

@@ -1,4 +1,4 @@
-#include "client/runtime/recorded_order.h"
+#include "client/runtime/capture_dependencies.h"
 
 #include <algorithm>
 #include <iterator>
@@ -25,11 +25,13 @@ void PutAll(std::vector<uint64_t>& bits, const std::vector<uint64_t>& others) {
 
 }  // namespace
 
-RecordedOrder::RecordedOrder(Capture& capture) : capture_(capture) { serial_ = !capture_.Get(root_); }
+CaptureDependencies::CaptureDependencies(Capture& capture) : capture_(capture) {
+  serial_ = !capture_.Get(root_);
+}
 
-RecordedOrder::~RecordedOrder() { Fence().IgnoreError(); }
+CaptureDependencies::~CaptureDependencies() { Fence().IgnoreError(); }
 
-absl::Status RecordedOrder::Begin(absl::Span<const MemoryRange> ranges) {
+absl::Status CaptureDependencies::Begin(absl::Span<const MemoryRange> ranges) {
   open_ = true;
   fenced_ = false;
   if (serial_) return absl::OkStatus();
@@ -46,7 +48,7 @@ absl::Status RecordedOrder::Begin(absl::Span<const MemoryRange> ranges) {
   return Fence();
 }
 
-absl::Status RecordedOrder::Touch(const MemoryRange& range) {
+absl::Status CaptureDependencies::Touch(const MemoryRange& range) {
   if (serial_ || fenced_ || !open_) return absl::OkStatus();
   std::set<uint32_t> waits;
   Collect(range, waits);
@@ -54,7 +56,7 @@ absl::Status RecordedOrder::Touch(const MemoryRange& range) {
 }
 
 // To what the stream's next node waits for.
-absl::Status RecordedOrder::Add(std::vector<Node> nodes) {
+absl::Status CaptureDependencies::Add(std::vector<Node> nodes) {
   if (nodes.empty()) return absl::OkStatus();
   std::vector<Node> known;
   if (!capture_.Get(known)) serial_ = true;
@@ -63,7 +65,7 @@ absl::Status RecordedOrder::Add(std::vector<Node> nodes) {
   return absl::InternalError("the CUDA driver takes no dependencies of a node");
 }
 
-absl::Status RecordedOrder::Fence() {
+absl::Status CaptureDependencies::Fence() {
   fenced_ = true;
   KILN_RETURN_IF_ERROR(Add(Leaves()));
   steps_.clear();
@@ -73,7 +75,7 @@ absl::Status RecordedOrder::Fence() {
   return absl::OkStatus();
 }
 
-absl::Status RecordedOrder::End() {
+absl::Status CaptureDependencies::End() {
   open_ = false;
   std::vector<Node> nodes;
   if (!serial_ && !capture_.Get(nodes)) serial_ = true;
@@ -88,7 +90,7 @@ absl::Status RecordedOrder::End() {
 }
 
 // Adds the earlier steps that the current one has to wait for, and notes its access.
-void RecordedOrder::Collect(const MemoryRange& range, std::set<uint32_t>& steps) {
+void CaptureDependencies::Collect(const MemoryRange& range, std::set<uint32_t>& steps) {
   if (range.bytes <= 0 || range.data == nullptr) return;
   const auto current = static_cast<uint32_t>(steps_.size() - 1);
   const auto begin = reinterpret_cast<uintptr_t>(range.data);
@@ -117,7 +119,7 @@ void RecordedOrder::Collect(const MemoryRange& range, std::set<uint32_t>& steps)
   }
 }
 
-std::map<uintptr_t, RecordedOrder::Bytes>::iterator RecordedOrder::SplitAt(uintptr_t address) {
+std::map<uintptr_t, CaptureDependencies::Bytes>::iterator CaptureDependencies::SplitAt(uintptr_t address) {
   auto after = memory_.lower_bound(address);
   if (after == memory_.begin() || (after != memory_.end() && after->first == address)) return after;
   const auto holds = std::prev(after);
@@ -127,7 +129,7 @@ std::map<uintptr_t, RecordedOrder::Bytes>::iterator RecordedOrder::SplitAt(uintp
   return memory_.emplace(address, std::move(rest)).first;
 }
 
-std::vector<RecordedOrder::Node> RecordedOrder::WaitFor(const std::set<uint32_t>& steps) {
+std::vector<CaptureDependencies::Node> CaptureDependencies::WaitFor(const std::set<uint32_t>& steps) {
   Step& current = steps_.back();
   std::vector<Node> nodes;
   // A step only waits for earlier ones, so the latest of them comes first.
@@ -144,7 +146,7 @@ std::vector<RecordedOrder::Node> RecordedOrder::WaitFor(const std::set<uint32_t>
   return nodes;
 }
 
-std::vector<RecordedOrder::Node> RecordedOrder::Leaves() const {
+std::vector<CaptureDependencies::Node> CaptureDependencies::Leaves() const {
   std::vector<Node> nodes;
   for (const Step& step : steps_) {
     if (!step.awaited) nodes.insert(nodes.end(), step.last.begin(), step.last.end());

@@ -47,15 +47,15 @@ struct MemoryRange {
   bool written = false;
 };
 
-class RecordedOrder {
+class CaptureDependencies {
  public:
   static constexpr int64_t kAloneBytes = int64_t{32} << 20;
   static constexpr size_t kStepsMax = 2048;  // between two fences
 
-  explicit RecordedOrder(Capture& capture);
-  ~RecordedOrder();
-  RecordedOrder(const RecordedOrder&) = delete;
-  RecordedOrder& operator=(const RecordedOrder&) = delete;
+  explicit CaptureDependencies(Capture& capture);
+  ~CaptureDependencies();
+  CaptureDependencies(const CaptureDependencies&) = delete;
+  CaptureDependencies& operator=(const CaptureDependencies&) = delete;
 
   absl::Status Begin(absl::Span<const MemoryRange> ranges);
   // More memory of the step that has begun, which may have recorded nodes already.

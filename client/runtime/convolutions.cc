@@ -42,8 +42,8 @@ std::array<const TensorMemory*, 3> TensorsOf(const Convolution& convolution) {
   return {&convolution.weight, &convolution.input, &convolution.output};
 }
 
-bool LiesSo(const TensorMemory& tensor, bool by_points) {
-  const Dims strides = StridesOf(tensor.sizes, by_points);
+bool LiesSo(const TensorMemory& tensor, bool channels_last) {
+  const Dims strides = StridesOf(tensor.sizes, channels_last);
   for (size_t d = 0; d < strides.size(); ++d) {
     if (tensor.sizes[d] > 1 && tensor.strides[d] != strides[d]) return false;
   }
@@ -107,16 +107,16 @@ class Descriptor {
   bool good_ = false;
 };
 
-bool AllLieSo(const Convolution& convolution, bool by_points) {
+bool AllLieSo(const Convolution& convolution, bool channels_last) {
   const auto tensors = TensorsOf(convolution);
   return std::all_of(tensors.begin(), tensors.end(),
-                     [&](const TensorMemory* tensor) { return LiesSo(*tensor, by_points); });
+                     [&](const TensorMemory* tensor) { return LiesSo(*tensor, channels_last); });
 }
 
 }  // namespace
 
-std::array<int64_t, 4> StridesOf(absl::Span<const int64_t> sizes, bool by_points) {
-  if (by_points) return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
+std::array<int64_t, 4> StridesOf(absl::Span<const int64_t> sizes, bool channels_last) {
+  if (channels_last) return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
   return {sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1};
 }
 
@@ -210,9 +210,9 @@ class Convolutions::Builder {
     int type = 0;
     if (!DataTypeOf(convolution_.input.dtype, &type)) return false;
     const auto tensors = TensorsOf(convolution_);
-    const bool by_points = !LiesByRows(convolution_);
+    const bool channels_last = !LiesByRows(convolution_);
     for (size_t i = 0; i < tensors.size(); ++i) {
-      const Dims strides = StridesOf(tensors[i]->sizes, by_points);
+      const Dims strides = StridesOf(tensors[i]->sizes, channels_last);
       Descriptor tensor(library_, Cudnn::kTensor);
       tensor.Set(Cudnn::kTensorType, Cudnn::kTypeDataType, type);
       tensor.SetAll(Cudnn::kTensorSizes, Cudnn::kTypeInt64, tensors[i]->sizes);

@@ -41,8 +41,8 @@ struct Convolution {
   const TunedConvolutions* tuned = nullptr;  // borrowed for the call
 };
 
-// Of images that lie by points (channels last), or by rows, without gaps.
-std::array<int64_t, 4> StridesOf(absl::Span<const int64_t> sizes, bool by_points);
+// Of images that are channels-last, or by rows, without gaps.
+std::array<int64_t, 4> StridesOf(absl::Span<const int64_t> sizes, bool channels_last);
 // All three tensors.
 bool LiesByRows(const Convolution& convolution);
 
@@ -55,7 +55,7 @@ class Convolutions {
   explicit Convolutions(const Cudnn& library) : library_(library) {}
 
   // Whether the convolution is on its way; false leaves the result without meaning. Groups follow from the
-  // channels. All three tensors lie by rows, or all by points; nothing else is done.
+  // channels. All three tensors lie by rows, or all channels-last; nothing else is done.
   bool Run(const Convolution& convolution, const CallContext& call, Workspace workspace);
 
   // A plan that the library made and how to make it again; for operands aligned to 16 bytes.

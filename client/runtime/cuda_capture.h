@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "client/runtime/capture_dependencies.h"
 #include "client/runtime/cuda_driver.h"
-#include "client/runtime/recorded_order.h"
 
 namespace kiln::runtime {
 

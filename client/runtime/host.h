@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "client/runtime/recorded_order.h"
+#include "client/runtime/capture_dependencies.h"
 #include "kiln/v1/graph.pb.h"
 
 namespace kiln::runtime {
@@ -93,13 +93,14 @@ struct CallContext {
   size_t scratch_turn = 0;
   // Whether products and convolutions may round F32, by torch's settings when a call first asked.
   std::array<std::optional<std::optional<bool>>, 2> tf32;
-  RecordedOrder* order = nullptr;  // of the steps that are recorded, where they are put in one; borrowed
+  CaptureDependencies* order =
+      nullptr;  // of the steps that are recorded, where they are put in one; borrowed
 
   bool on_gpu() const { return device >= 0; }
 };
 
-// A library call of one step of a program that needs no handles, which are dear to make. It remembers what it
-// found out when it last ran, so only one thread at a time runs it.
+// A library call of one step of a program that needs no handles, which are expensive to make. It remembers
+// what it found out when it last ran, so only one thread at a time runs it.
 class MemoryCall {
  public:
   virtual ~MemoryCall() = default;

@@ -1,8 +1,8 @@
 // What a step that is recorded into a CUDA graph touches, by its tensors.
 #pragma once
 
+#include "client/runtime/capture_dependencies.h"
 #include "client/runtime/host.h"
-#include "client/runtime/recorded_order.h"
 #include "client/runtime/span.h"
 #include "compiler/graph/dtype_size.h"
 

@@ -51,7 +51,7 @@ class Frame {
     order_.reset();  // before any memory is given back
     for (Slot& slot : slots_) Drop(slot.tensor);
     for (Tensor& tensor : kept_) Drop(tensor);
-    for (StandIn& written : stand_ins_) Drop(written.copy);
+    for (InputCopy& written : input_copies_) Drop(written.copy);
     for (Tensor& tensor : temporaries_) Drop(tensor);
     for (CallContext::Kept& kept : call_.scratch) Drop(kept.tensor);
     Drop(arena_);  // after all that lie in it
@@ -110,7 +110,7 @@ class Frame {
   absl::Status Execute() {
     KILN_RETURN_IF_ERROR(MakeArena());
     if (call_.recorded && (capture_ = host_.NewCapture(call_)) != nullptr) {
-      order_ = std::make_unique<RecordedOrder>(*capture_);
+      order_ = std::make_unique<CaptureDependencies>(*capture_);
       call_.order = order_.get();
     }
     StepTimes* const times = StepTimes::On() ? program_.times_.get() : nullptr;
@@ -155,7 +155,7 @@ class Frame {
 
   // What the steps stored to copies of inputs belongs into the inputs. Not reached when a step fails.
   absl::Status CopyBack() {
-    for (const StandIn& written : stand_ins_) {
+    for (const InputCopy& written : input_copies_) {
       program_.counts_->stride_copies.fetch_add(1, std::memory_order_relaxed);
       KILN_RETURN_IF_ERROR(host_.Copy(written.input, written.copy));
     }
@@ -199,7 +199,7 @@ class Frame {
   };
 
   // A copy that is to be copied back. Its reference outlives the program's last use of the buffer.
-  struct StandIn {
+  struct InputCopy {
     Tensor input;  // borrowed from kept_
     Tensor copy;
   };
@@ -274,7 +274,7 @@ class Frame {
       slot.tensor = copy;
       if (input.written) {
         KILN_ASSIGN_OR_RETURN(Tensor shared, host_.Share(copy));
-        stand_ins_.push_back({slot.caller, shared});
+        input_copies_.push_back({slot.caller, shared});
       }
     }
     KILN_RETURN_IF_ERROR(SetData(slot));
@@ -382,7 +382,8 @@ class Frame {
     return SetData(slot);
   }
 
-  // A handle is dear to make, and kernels need none: one of the new layout is made where it is asked for.
+  // A handle is expensive to make, and kernels need none: one of the new layout is made where it is asked
+  // for.
   void TakeOver(Slot& from, bool other_layout, Slot& to) {
     to = {std::exchange(from.tensor, nullptr), from.data, nullptr, from.other_layout || other_layout};
   }
@@ -774,16 +775,16 @@ class Frame {
   Host& host_;
   ExprFrame exprs_;
   std::vector<Slot> slots_;
-  std::vector<Tensor> kept_;        // released when the call ends
-  std::vector<StandIn> stand_ins_;  // of inputs that the program writes, in the order of the inputs
-  Tensor arena_ = nullptr;          // memory of the buffers that have no tensor
+  std::vector<Tensor> kept_;             // released when the call ends
+  std::vector<InputCopy> input_copies_;  // of inputs that the program writes, in the order of the inputs
+  Tensor arena_ = nullptr;               // memory of the buffers that have no tensor
   char* arena_data_ = nullptr;
   std::shared_ptr<const Arena> places_;  // in it; none where each buffer has a tensor of its own
   std::vector<Tensor> temporaries_;      // views made for the running call
   std::unique_ptr<Program::Scratch> scratch_;
   CallContext call_;
   std::unique_ptr<Capture> capture_;  // of a call that is recorded
-  std::unique_ptr<RecordedOrder> order_;
+  std::unique_ptr<CaptureDependencies> order_;
   uint64_t launches_ = 0;
   uint64_t library_calls_ = 0;
   int64_t bad_input_ = -1;

@@ -316,7 +316,7 @@ class ProgramLoader {
   }
 
   // On a GPU results may have the memory of temporaries that are gone before them, but not their places in an
-  // arena; so only what is small, whose allocation is dear beside the kernel that fills it.
+  // arena; so only what is small, whose allocation is expensive beside the kernel that fills it.
   void KeepLargeOutOfGpuArena() {
     std::vector<Held> held;
     for (const auto& [storage, on_gpu, temporary, place] : blocks_) {

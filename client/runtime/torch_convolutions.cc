@@ -52,8 +52,8 @@ bool TorchConvolutions::Settle(const CallArguments& a, Convolution& convolution,
   if (input == nullptr || weight == nullptr || transposed == nullptr || transposed->number != 0) return false;
   if (input->sizes.size() != 4 || weight->sizes.size() != 4 || groups == nullptr) return false;
   if (weight->sizes[1] * groups->number != input->sizes[1]) return false;
-  const bool by_points = input->strides[1] == 1 && input->sizes[1] > 1;
-  if (groups->number > 1 && groups->number == input->sizes[1] && !by_points) return false;
+  const bool channels_last = input->strides[1] == 1 && input->sizes[1] > 1;
+  if (groups->number > 1 && groups->number == input->sizes[1] && !channels_last) return false;
   if (!Pair(a, "stride", convolution.stride) || !Pair(a, "padding", convolution.padding) ||
       !Pair(a, "dilation", convolution.dilation)) {
     return false;

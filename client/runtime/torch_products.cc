@@ -152,8 +152,8 @@ class TorchProducts::Call : public MemoryCall {
       return false;
     product_.dtype = input.dtype;
     made_sizes_ = {images, outputs, sizes[2], sizes[3]};
-    const bool by_points = inputs > 1 && points > 1 && strides[1] == 1;
-    if (by_points) {
+    const bool channels_last = inputs > 1 && points > 1 && strides[1] == 1;
+    if (channels_last) {
       if (images > 1 && strides[0] != points * strides[3]) return false;
       made_strides_ = {points * outputs, 1, sizes[3] * outputs, outputs};
       product_.a = {nullptr, images * points, inputs, strides[3], 1, 0};

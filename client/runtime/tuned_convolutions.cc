@@ -31,7 +31,7 @@ v1::Convolution Describe(const Convolution& convolution) {
   Write(convolution.stride, description.mutable_stride());
   Write(convolution.padding, description.mutable_padding());
   Write(convolution.dilation, description.mutable_dilation());
-  description.set_by_points(!LiesByRows(convolution));
+  description.set_channels_last(!LiesByRows(convolution));
   description.set_tf32(convolution.tf32);
   description.set_deterministic(convolution.deterministic);
   return description;
@@ -42,8 +42,8 @@ std::shared_ptr<const TunedConvolutions> TunedConvolutions::Create(const v1::Tun
   std::shared_ptr<TunedConvolutions> tuned(new TunedConvolutions);
   tuned->library_version_ = tuning.gpu().cudnn_version();
   for (const v1::Measurement& measured : tuning.measurements()) {
-    if (!measured.subject().has_convolution() || !measured.winner().has_plan()) continue;
-    tuned->plans_[SerializeDeterministic(measured.subject().convolution())] = measured.winner().plan();
+    if (!measured.tunable().has_convolution() || !measured.winner().has_plan()) continue;
+    tuned->plans_[SerializeDeterministic(measured.tunable().convolution())] = measured.winner().plan();
   }
   return tuned;
 }

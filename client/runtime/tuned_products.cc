@@ -87,8 +87,8 @@ absl::StatusOr<std::shared_ptr<const TunedProducts>> TunedProducts::Create(const
   std::shared_ptr<TunedProducts> tuned(new TunedProducts);
   tuned->library_version_ = tuning.gpu().cublas_lt_version();
   for (const v1::Measurement& measured : tuning.measurements()) {
-    if (!measured.subject().has_product() || !measured.has_winner()) continue;
-    const v1::MatrixProduct& product = measured.subject().product();
+    if (!measured.tunable().has_product() || !measured.has_winner()) continue;
+    const v1::MatrixProduct& product = measured.tunable().product();
     Choice& choice = tuned->choices_[SerializeDeterministic(product)];
     if (measured.winner().has_native()) {
       const v1::NativeKernel& native = measured.winner().native();

@@ -1,4 +1,4 @@
-// One subject on a GPU: what can compute it, whether a candidate is right, and how long it takes beside the
+// One tunable on a GPU: what can compute it, whether a candidate is right, and how long it takes beside the
 // default.
 //
 // Right means: the default's result is what it should be, the candidate's agrees with it, and no red zone
@@ -6,7 +6,7 @@
 // cache was filled with other data, as a model's weights are read from memory; the order changes with every
 // round. A candidate that is clearly slower in a few rounds is measured no further, nor compared.
 //
-// Threads: one. Errors: INVALID_ARGUMENT for what is no subject or candidate, UNIMPLEMENTED where nothing
+// Threads: one. Errors: INVALID_ARGUMENT for what is no tunable or candidate, UNIMPLEMENTED where nothing
 // computes it, RESOURCE_EXHAUSTED where it does not fit the GPU, INTERNAL as Gpu's, and for a red zone that
 // was written to: who knows what else was, so the process should end then too.
 #pragma once

@@ -63,7 +63,7 @@ absl::Status ConvolutionBench::Describe(const v1::Convolution& description) {
   for (auto [images, memory] : {std::pair{&input_, &convolution_.input},
                                 {&weight_, &convolution_.weight},
                                 {&output_, &convolution_.output}}) {
-    images->strides = runtime::StridesOf(images->sizes, description.by_points());
+    images->strides = runtime::StridesOf(images->sizes, description.channels_last());
     *memory = {nullptr, description.dtype(), images->sizes, images->strides};
   }
   if (!Convolutions::IsSensible(convolution_))

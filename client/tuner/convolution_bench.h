@@ -1,4 +1,4 @@
-// A convolution of images, or one of its gradients, as a subject, with cuDNN's plans for candidates.
+// A convolution of images, or one of its gradients, as a tunable, with cuDNN's plans for candidates.
 //
 // The default agrees with sums in double on the CPU at sampled elements; a candidate's result agrees with the
 // default's wherever Operand::Read reads it. The rest as Bench.

@@ -1,4 +1,4 @@
-// A copy within a GPU's memory as a subject: nothing competes, its time is what is asked for.
+// A copy within a GPU's memory as a tunable: nothing competes, its time is what is asked for.
 //
 // Right means: what was copied is there. The rest as Bench.
 #pragma once

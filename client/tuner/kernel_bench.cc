@@ -28,22 +28,22 @@ double Tolerance(v1::DType dtype) {
 
 }  // namespace
 
-KernelBench::KernelBench(const v1::KernelSubject& subject, Gpu& gpu) : Bench(gpu), subject_(subject) {
+KernelBench::KernelBench(const v1::KernelTunable& tunable, Gpu& gpu) : Bench(gpu), tunable_(tunable) {
   call_.device = gpu.ordinal();
   call_.stream = gpu.stream();
 }
 
-absl::StatusOr<std::unique_ptr<Bench>> KernelBench::Create(const v1::KernelSubject& subject,
+absl::StatusOr<std::unique_ptr<Bench>> KernelBench::Create(const v1::KernelTunable& tunable,
                                                            const Images& images, Gpu& gpu) {
-  if (images.empty() || images.size() != subject.schedules_size())
+  if (images.empty() || images.size() != tunable.schedules_size())
     return absl::InvalidArgumentError("not an image a schedule");
-  if (subject.units() < 1 || subject.operands().empty() ||
-      static_cast<size_t>(subject.operands_size()) > kOperandsMax) {
+  if (tunable.units() < 1 || tunable.operands().empty() ||
+      static_cast<size_t>(tunable.operands_size()) > kOperandsMax) {
     return absl::InvalidArgumentError("a kernel of no sensible size");
   }
-  std::unique_ptr<KernelBench> bench(new KernelBench(subject, gpu));
+  std::unique_ptr<KernelBench> bench(new KernelBench(tunable, gpu));
   uint64_t seed = 0;
-  for (const v1::KernelOperand& operand : subject.operands()) {
+  for (const v1::KernelOperand& operand : tunable.operands()) {
     if (operand.elements() < 1 || operand.elements() > kElementsMax)
       return absl::InvalidArgumentError("an operand of no sensible size");
     KILN_ASSIGN_OR_RETURN(
@@ -66,20 +66,20 @@ absl::Status KernelBench::Launch(size_t schedule) {
   args.struct_size = sizeof args;
   args.buffer_count = static_cast<uint32_t>(buffers.size());
   args.buffers = buffers.data();
-  return kernels_[schedule]->Run(args, 0, subject_.units(), 0, call_);
+  return kernels_[schedule]->Run(args, 0, tunable_.units(), 0, call_);
 }
 
 absl::StatusOr<std::vector<std::string>> KernelBench::ResultsOf(size_t schedule) {
-  for (int k = 0; k < subject_.operands_size(); ++k) {
-    const v1::BufferAccess access = subject_.operands(k).access();
+  for (int k = 0; k < tunable_.operands_size(); ++k) {
+    const v1::BufferAccess access = tunable_.operands(k).access();
     if (access == v1::WRITE) KILN_RETURN_IF_ERROR(operands_[k].Spoil());
     if (access == v1::READ_WRITE) KILN_RETURN_IF_ERROR(operands_[k].Fill());
   }
   KILN_RETURN_IF_ERROR(Launch(schedule));
   std::vector<std::string> results;
-  for (int k = 0; k < subject_.operands_size(); ++k) {
+  for (int k = 0; k < tunable_.operands_size(); ++k) {
     results.emplace_back();
-    if (subject_.operands(k).access() == v1::READ) continue;
+    if (tunable_.operands(k).access() == v1::READ) continue;
     KILN_ASSIGN_OR_RETURN(results.back(), operands_[k].Read());
   }
   return results;
@@ -87,8 +87,8 @@ absl::StatusOr<std::vector<std::string>> KernelBench::ResultsOf(size_t schedule)
 
 absl::StatusOr<std::string> KernelBench::Difference() {
   KILN_ASSIGN_OR_RETURN(const std::vector<std::string> results, ResultsOf(chosen_));
-  for (int k = 0; k < subject_.operands_size(); ++k) {
-    const v1::DType dtype = subject_.operands(k).dtype();
+  for (int k = 0; k < tunable_.operands_size(); ++k) {
+    const v1::DType dtype = tunable_.operands(k).dtype();
     const std::string difference = FirstDifference(results[k], reference_[k], dtype, Tolerance(dtype));
     if (!difference.empty()) return absl::StrCat("buffer ", k, ": ", difference);
   }
@@ -104,7 +104,7 @@ absl::StatusOr<v1::Candidates> KernelBench::List() {
   KILN_ASSIGN_OR_RETURN(reference_, ResultsOf(0));
   KILN_RETURN_IF_ERROR(CheckIntact());
   v1::Candidates list;
-  for (const v1::ThreadSchedule& schedule : subject_.schedules()) {
+  for (const v1::ThreadSchedule& schedule : tunable_.schedules()) {
     *list.add_candidates()->mutable_threads() = schedule;
   }
   return list;
@@ -114,10 +114,10 @@ absl::Status KernelBench::Choose(const v1::Candidate& candidate) {
   if (reference_.empty()) return absl::FailedPreconditionError("a measurement before its list");
   const std::string wanted = SerializeDeterministic(candidate.threads());
   const auto found = std::find_if(
-      subject_.schedules().begin(), subject_.schedules().end(),
+      tunable_.schedules().begin(), tunable_.schedules().end(),
       [&](const v1::ThreadSchedule& schedule) { return SerializeDeterministic(schedule) == wanted; });
-  if (found == subject_.schedules().end()) return absl::InvalidArgumentError("a schedule of no image");
-  chosen_ = static_cast<size_t>(found - subject_.schedules().begin());
+  if (found == tunable_.schedules().end()) return absl::InvalidArgumentError("a schedule of no image");
+  chosen_ = static_cast<size_t>(found - tunable_.schedules().begin());
   return absl::OkStatus();
 }
 

@@ -1,6 +1,6 @@
 // One kernel of our own on a GPU by other schedules of its threads.
 //
-// The images come with the subject, the default's first. Right means: what the candidate leaves in every
+// The images come with the tunable, the default's first. Right means: what the candidate leaves in every
 // buffer that the kernel stores to agrees with what the default leaves, both begun with the same contents;
 // up to rounding, since a schedule decides in which order a reduction adds. Of the default itself nothing is
 // known here: it is what a program runs without measuring.
@@ -22,14 +22,14 @@ class KernelBench : public Bench {
  public:
   using Images = google::protobuf::RepeatedPtrField<std::string>;
 
-  // `gpu` outlives it. One image a schedule of the subject.
-  static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::KernelSubject& subject, const Images& images,
+  // `gpu` outlives it. One image a schedule of the tunable.
+  static absl::StatusOr<std::unique_ptr<Bench>> Create(const v1::KernelTunable& tunable, const Images& images,
                                                        Gpu& gpu);
 
   absl::StatusOr<v1::Candidates> List() override;
 
  private:
-  KernelBench(const v1::KernelSubject& subject, Gpu& gpu);
+  KernelBench(const v1::KernelTunable& tunable, Gpu& gpu);
   absl::Status Choose(const v1::Candidate& candidate) override;
   absl::Status Run(bool candidate) override { return Launch(candidate ? chosen_ : 0); }
   absl::StatusOr<std::string> Difference() override;
@@ -38,7 +38,7 @@ class KernelBench : public Bench {
   // What schedule `schedule` leaves in the buffers that are stored to.
   absl::StatusOr<std::vector<std::string>> ResultsOf(size_t schedule);
 
-  const v1::KernelSubject subject_;
+  const v1::KernelTunable tunable_;
   runtime::CallContext call_;
   std::vector<std::shared_ptr<const runtime::KernelRunner>> kernels_;  // by schedule
   std::vector<Operand> operands_;

@@ -32,7 +32,7 @@ class Operand {
   absl::Status Fill();
   // On the stream. INVALID_ARGUMENT for an operand of another size.
   absl::Status CopyFrom(const Operand& from) { return buffer_.CopyFrom(from.buffer_); }
-  // Over the values: bytes that are no number in any type.
+  // Over the values: bytes that are NaN in every float type.
   absl::Status Spoil() { return buffer_.Fill(0xFF); }
   // What is on the GPU now: all of it, or of more than 16 MiB 256 pieces of 64 KiB that lie evenly, the first
   // and the last among them.
@@ -49,7 +49,7 @@ class Operand {
   uint64_t seed_;
 };
 
-bool IsMeasuredType(v1::DType dtype);  // of a library's subject
+bool IsMeasuredType(v1::DType dtype);  // of a library's tunable
 // How far a right result of a library may be from a sum of products of such values, taken in double, whose
 // terms have the root of squares `magnitude`. Factors are exact in every type, so what errs is the sum and,
 // where partial sums are kept in a narrow type, those.

@@ -1,4 +1,4 @@
-// A matrix product as a subject, with cuBLASLt's algorithms for candidates, and kernels of our own that the
+// A matrix product as a tunable, with cuBLASLt's algorithms for candidates, and kernels of our own that the
 // request brings.
 //
 // The default agrees with sums in double on the CPU at sampled elements; a candidate's result agrees with the

@@ -1,5 +1,5 @@
 // kiln-tuner: measures on one GPU what the kilnd that started it asks for, one frame at a time, from inside
-// the sandbox. It runs subjects as the runtime does in a user's process. It exits 0 when kilnd closes the
+// the sandbox. It runs tunables as the runtime does in a user's process. It exits 0 when kilnd closes the
 // stream; whatever hangs or breaks here, kilnd kills the process and starts another.
 #include <stdlib.h>
 
@@ -73,15 +73,15 @@ class Tuner {
   }
 
   absl::StatusOr<std::unique_ptr<Bench>> BenchFor(const v1::ListCandidates& request) {
-    const v1::Subject& subject = request.subject();
-    if (subject.has_kernel()) return KernelBench::Create(subject.kernel(), request.images(), *gpu_);
-    if (subject.has_product()) return ProductBench::Create(subject.product(), *gpu_, *products_);
-    if (subject.has_copy()) return CopyBench::Create(subject.copy(), *gpu_);
-    if (subject.has_convolution()) {
+    const v1::Tunable& tunable = request.tunable();
+    if (tunable.has_kernel()) return KernelBench::Create(tunable.kernel(), request.images(), *gpu_);
+    if (tunable.has_product()) return ProductBench::Create(tunable.product(), *gpu_, *products_);
+    if (tunable.has_copy()) return CopyBench::Create(tunable.copy(), *gpu_);
+    if (tunable.has_convolution()) {
       if (convolutions_ == nullptr) return absl::UnimplementedError(without_cudnn_);
-      return ConvolutionBench::Create(subject.convolution(), *gpu_, *convolutions_);
+      return ConvolutionBench::Create(tunable.convolution(), *gpu_, *convolutions_);
     }
-    return absl::InvalidArgumentError("a subject of no kind");
+    return absl::InvalidArgumentError("a tunable of no kind");
   }
 
   absl::Status Open(uint32_t ordinal) {

@@ -16,16 +16,16 @@ std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, co
                                         const FixedTensor& output, const v1::Numerics& numerics) {
   const v1::DType dtype = input.dtype;
   if (dtype != v1::F32 && dtype != v1::F16 && dtype != v1::BF16) return std::nullopt;
-  bool by_rows = true, by_points = true;
+  bool by_rows = true, channels_last = true;
   for (const FixedTensor* tensor : {&input, &weight, &output}) {
     if (tensor->dtype != dtype || tensor->sizes.size() != 4) return std::nullopt;
     for (const int64_t size : tensor->sizes) {
       if (size <= 0) return std::nullopt;
     }
     by_rows = by_rows && tensor->LiesSo(false);
-    by_points = by_points && tensor->LiesSo(true);
+    channels_last = channels_last && tensor->LiesSo(true);
   }
-  if (!by_rows && !by_points) return std::nullopt;
+  if (!by_rows && !channels_last) return std::nullopt;
   v1::Convolution convolution;
   convolution.set_direction(direction);
   convolution.set_dtype(dtype);
@@ -35,7 +35,7 @@ std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, co
   Write(window.stride, convolution.mutable_stride());
   Write(window.padding, convolution.mutable_padding());
   Write(window.dilation, convolution.mutable_dilation());
-  convolution.set_by_points(!by_rows);
+  convolution.set_channels_last(!by_rows);
   convolution.set_tf32(dtype == v1::F32 && !numerics.convolutions_without_tf32());
   convolution.set_deterministic(numerics.deterministic());
   return convolution;
@@ -43,8 +43,8 @@ std::optional<v1::Convolution> Describe(v1::Convolution::Direction direction, co
 
 // A window for each channel in row-major order, and dilated ones that have to repeat, are ATen's.
 bool LeftToAten(const FixedWindow& window, const v1::Numerics& numerics) {
-  const bool by_points = window.input.strides[1] == 1 && window.input.sizes[1] > 1;
-  if (window.groups > 1 && window.groups == window.input.sizes[1] && !by_points) return true;
+  const bool channels_last = window.input.strides[1] == 1 && window.input.sizes[1] > 1;
+  if (window.groups > 1 && window.groups == window.input.sizes[1] && !channels_last) return true;
   const bool dilated = window.dilation != std::vector<int64_t>{1, 1};
   return numerics.deterministic() && dilated;
 }

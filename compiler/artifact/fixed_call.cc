@@ -18,10 +18,10 @@ bool IsAbsent(const v1::Argument* argument) {
 
 }  // namespace
 
-bool FixedTensor::LiesSo(bool by_points) const {
+bool FixedTensor::LiesSo(bool channels_last) const {
   if (sizes.size() != 4) return false;
   const std::vector<size_t> order =
-      by_points ? std::vector<size_t>{1, 3, 2, 0} : std::vector<size_t>{3, 2, 1, 0};
+      channels_last ? std::vector<size_t>{1, 3, 2, 0} : std::vector<size_t>{3, 2, 1, 0};
   int64_t stride = 1;
   for (const size_t d : order) {
     if (sizes[d] > 1 && strides[d] != stride) return false;

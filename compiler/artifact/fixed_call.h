@@ -16,8 +16,8 @@ struct FixedTensor {
   v1::DType dtype;
   std::vector<int64_t> sizes, strides;
 
-  // Whether images lie by points (channels last), or by rows, without gaps.
-  bool LiesSo(bool by_points) const;
+  // Whether images are channels-last, or by rows, without gaps.
+  bool LiesSo(bool channels_last) const;
 };
 
 // What a convolution of images and its gradients have in common.

@@ -88,7 +88,7 @@ bool DescribeCall(const v1::Program& program, const v1::Call& call, const v1::Nu
          product->a().columns() > 0;
 }
 
-// A convolution of one point, of images that lie by points or by rows without gaps.
+// A 1×1 convolution, of images that are channels-last or by rows without gaps.
 bool DescribePoints(const v1::Program& program, const v1::Call& call, const v1::Numerics& numerics,
                     v1::MatrixProduct* product) {
   const std::optional<FixedWindow> window = FixedWindowOf(program, call);
@@ -99,8 +99,8 @@ bool DescribePoints(const v1::Program& program, const v1::Call& call, const v1::
   const int64_t images = image.sizes[0], inputs = image.sizes[1], outputs = weight.sizes[0],
                 points = image.sizes[2] * image.sizes[3];
   if (images <= 0 || inputs <= 0 || outputs <= 0 || points <= 0) return false;
-  const bool by_points = inputs > 1 && points > 1 && image.strides[1] == 1;
-  if (!image.LiesSo(by_points) || !result->LiesSo(by_points)) return false;
+  const bool channels_last = inputs > 1 && points > 1 && image.strides[1] == 1;
+  if (!image.LiesSo(channels_last) || !result->LiesSo(channels_last)) return false;
   const auto write = [](v1::MatrixOperand* to, int64_t rows, int64_t columns, int64_t row_stride,
                         int64_t column_stride, int64_t batch_stride) {
     to->set_rows(rows);
@@ -110,8 +110,8 @@ bool DescribePoints(const v1::Program& program, const v1::Call& call, const v1::
     to->set_batch_stride(batch_stride);
   };
   product->set_dtype(image.dtype);
-  product->set_batch(by_points ? 1 : images);
-  if (by_points) {
+  product->set_batch(channels_last ? 1 : images);
+  if (channels_last) {
     write(product->mutable_a(), images * points, inputs, image.strides[3], 1, 0);
     write(product->mutable_b(), inputs, outputs, weight.strides[1], weight.strides[0], 0);
     write(product->mutable_d(), images * points, outputs, outputs, 1, 0);

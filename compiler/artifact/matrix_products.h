@@ -1,7 +1,7 @@
 // The matrix product that the runtime gives to cuBLASLt as it stands, of a program's library call.
 //
 // It counts if every size and stride of it is fixed, and is described by what the runtime will see of it
-// (client/runtime/tuned_products.h); convolutions of one point are such products. Precision of products is as
+// (client/runtime/tuned_products.h); 1×1 convolutions are such products. Precision of products is as
 // at compile time, the rest as torch has it unless told otherwise. One that the runtime sees otherwise runs
 // by cuBLASLt's own choice. Threads: pure function.
 #pragma once

@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "compiler/artifact/fixed_symbols.h"
-#include "compiler/artifact/kernel_subjects.h"
 #include "compiler/artifact/program_builder.h"
-#include "compiler/artifact/subjects.h"
+#include "compiler/artifact/tunable_kernels.h"
+#include "compiler/artifact/tunables.h"
 #include "compiler/frontend/import.h"
 #include "compiler/graph/caller_notes.h"
 #include "compiler/ir/print.h"
@@ -110,7 +110,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   passes.tf32 = numerics.float32_matmul_precision() != "highest";
   passes.onednn_products = numerics.products_by_onednn();
   bool images_laid = false;
-  passes.images_as_traced = request.images_as_traced();
+  passes.keep_traced_layout = request.keep_traced_layout();
   passes.images_laid = &images_laid;
   if (debug.wanted()) {
     passes.dump = [&](absl::string_view pass, const std::string& text) {
@@ -141,13 +141,13 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   KILN_RETURN_IF_ERROR(loops.exprs.status());
   if (Measures(options, target)) {
     // Of training the forward's layout is the backward's too, of which nothing is known here.
-    if (graph.kind == v1::INFERENCE && (images_laid || request.images_as_traced()))
+    if (graph.kind == v1::INFERENCE && (images_laid || request.keep_traced_layout()))
       *reply.mutable_images() = ImageConvolutionsOf(reply.program(), numerics);
-    for (v1::Subject& subject : SubjectsOf(reply.program(), numerics))
-      *reply.add_subjects() = std::move(subject);
+    for (v1::Tunable& tunable : TunablesOf(reply.program(), numerics))
+      *reply.add_tunables() = std::move(tunable);
     if (backend != nullptr) {
-      for (v1::Subject& subject : KernelSubjectsOf(reply, *backend, machine))
-        *reply.add_subjects() = std::move(subject);
+      for (v1::Tunable& tunable : TunableKernelsOf(reply, *backend, machine))
+        *reply.add_tunables() = std::move(tunable);
     }
   }
   return reply;

@@ -1,4 +1,4 @@
-#include "compiler/artifact/kernel_subjects.h"
+#include "compiler/artifact/tunable_kernels.h"
 
 #include <algorithm>
 #include <optional>
@@ -13,7 +13,7 @@ namespace kiln {
 namespace {
 
 constexpr uint64_t kBytesHeldMax = uint64_t{4} << 30;
-constexpr size_t kSubjectsMax = 16;
+constexpr size_t kTunablesMax = 16;
 
 bool IsTrap(const v1::LoopOp& op) {
   switch (static_cast<LoopOpcode>(op.op())) {
@@ -51,13 +51,13 @@ bool RunsOnAnyData(const v1::Kernel& kernel) {
 }
 
 // False for what has no fixed size, or too large a one.
-bool AddOperands(const v1::Kernel& kernel, v1::KernelSubject* subject) {
+bool AddOperands(const v1::Kernel& kernel, v1::KernelTunable* tunable) {
   uint64_t bytes = 0;
   for (const v1::KernelBuffer& buffer : kernel.buffers()) {
     const std::optional<int64_t> elements = ConstantOf(kernel, buffer.span());
     if (!elements.has_value() || *elements < 1 || static_cast<uint64_t>(*elements) > kBytesHeldMax)
       return false;
-    v1::KernelOperand* operand = subject->add_operands();
+    v1::KernelOperand* operand = tunable->add_operands();
     operand->set_dtype(buffer.dtype());
     operand->set_elements(*elements);
     operand->set_access(buffer.access());
@@ -75,7 +75,7 @@ struct Planned {
 
 }  // namespace
 
-std::vector<v1::Subject> KernelSubjectsOf(const v1::PlanReply& plan, const CodegenBackend& backend,
+std::vector<v1::Tunable> TunableKernelsOf(const v1::PlanReply& plan, const CodegenBackend& backend,
                                           const Machine& machine) {
   const auto bytes_min = static_cast<uint64_t>(cost::MeasuredBytesMin(machine));
   std::vector<Planned> planned;
@@ -95,23 +95,23 @@ std::vector<v1::Subject> KernelSubjectsOf(const v1::PlanReply& plan, const Codeg
   std::stable_sort(planned.begin(), planned.end(), [&](const Planned& a, const Planned& b) {
     return a.launches * moved(a) > b.launches * moved(b);
   });
-  std::vector<v1::Subject> subjects;
+  std::vector<v1::Tunable> tunables;
   for (const Planned& one : planned) {
-    if (subjects.size() == kSubjectsMax) break;
+    if (tunables.size() == kTunablesMax) break;
     if (one.units < 1 || moved(one) < bytes_min) continue;
     const std::string& bytes = plan.kernels(one.kernel).kernel();
     v1::Kernel kernel;
-    v1::Subject subject;
-    v1::KernelSubject* measured = subject.mutable_kernel();
+    v1::Tunable tunable;
+    v1::KernelTunable* measured = tunable.mutable_kernel();
     if (!kernel.ParseFromString(bytes) || !RunsOnAnyData(kernel) || !AddOperands(kernel, measured)) continue;
     measured->set_digest(Sha256(bytes));
     measured->set_units(one.units);
     for (v1::ThreadSchedule& schedule : backend.Schedules(kernel)) {
       *measured->add_schedules() = std::move(schedule);
     }
-    if (measured->schedules_size() > 1) subjects.push_back(std::move(subject));
+    if (measured->schedules_size() > 1) tunables.push_back(std::move(tunable));
   }
-  return subjects;
+  return tunables;
 }
 
 }  // namespace kiln

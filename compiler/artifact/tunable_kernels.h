@@ -14,7 +14,7 @@
 
 namespace kiln {
 
-std::vector<v1::Subject> KernelSubjectsOf(const v1::PlanReply& plan, const CodegenBackend& backend,
+std::vector<v1::Tunable> TunableKernelsOf(const v1::PlanReply& plan, const CodegenBackend& backend,
                                           const Machine& machine);
 
 }  // namespace kiln

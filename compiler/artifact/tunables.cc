@@ -1,4 +1,4 @@
-#include "compiler/artifact/subjects.h"
+#include "compiler/artifact/tunables.h"
 
 #include <algorithm>
 #include <map>
@@ -15,13 +15,13 @@ namespace kiln {
 namespace {
 
 // Multiplications, of which every one comes with an addition.
-double WorkOf(const v1::Subject& subject) {
-  if (subject.has_product()) {
-    const v1::MatrixProduct& product = subject.product();
+double WorkOf(const v1::Tunable& tunable) {
+  if (tunable.has_product()) {
+    const v1::MatrixProduct& product = tunable.product();
     return static_cast<double>(product.batch()) * static_cast<double>(product.d().rows()) *
            static_cast<double>(product.d().columns()) * static_cast<double>(product.a().columns());
   }
-  const v1::Convolution& convolution = subject.convolution();
+  const v1::Convolution& convolution = tunable.convolution();
   double work = 1;
   for (const int64_t size : convolution.output()) work *= static_cast<double>(size);
   for (int d = 1; d < convolution.weight_size(); ++d) work *= static_cast<double>(convolution.weight(d));
@@ -29,31 +29,31 @@ double WorkOf(const v1::Subject& subject) {
 }
 
 // Of one call; none for one that nothing describes.
-std::vector<v1::Subject> SubjectsOfCall(const v1::Program& program, const v1::Call& call,
+std::vector<v1::Tunable> TunablesOfCall(const v1::Program& program, const v1::Call& call,
                                         const v1::Numerics& numerics) {
-  std::vector<v1::Subject> subjects;
+  std::vector<v1::Tunable> tunables;
   if (auto product = MatrixProductOf(program, call, numerics)) {
-    *subjects.emplace_back().mutable_product() = *std::move(product);
+    *tunables.emplace_back().mutable_product() = *std::move(product);
   }
   for (v1::Convolution& convolution : ConvolutionsOf(program, call, numerics)) {
-    *subjects.emplace_back().mutable_convolution() = std::move(convolution);
+    *tunables.emplace_back().mutable_convolution() = std::move(convolution);
   }
-  return subjects;
+  return tunables;
 }
 
-// Equal subjects as one.
+// Equal tunables as one.
 class Census {
  public:
-  void Add(v1::Subject subject) {
-    const auto [at, first] = known_.emplace(SerializeDeterministic(subject), found_.size());
-    const double work = WorkOf(subject);
-    if (first) found_.push_back({std::move(subject)});
+  void Add(v1::Tunable tunable) {
+    const auto [at, first] = known_.emplace(SerializeDeterministic(tunable), found_.size());
+    const double work = WorkOf(tunable);
+    if (first) found_.push_back({std::move(tunable)});
     found_[at->second].work += work;
     ++found_[at->second].calls;
   }
 
   struct Found {
-    v1::Subject subject;
+    v1::Tunable tunable;
     double work = 0;  // of all its calls
     uint32_t calls = 0;
   };
@@ -70,16 +70,16 @@ class Census {
 
 }  // namespace
 
-std::vector<v1::Subject> SubjectsOf(const v1::Program& program, const v1::Numerics& numerics) {
+std::vector<v1::Tunable> TunablesOf(const v1::Program& program, const v1::Numerics& numerics) {
   Census census;
   for (const v1::Step& step : program.steps()) {
     if (!step.has_call()) continue;
-    for (v1::Subject& subject : SubjectsOfCall(program, step.call(), numerics))
-      census.Add(std::move(subject));
+    for (v1::Tunable& tunable : TunablesOfCall(program, step.call(), numerics))
+      census.Add(std::move(tunable));
   }
-  std::vector<v1::Subject> subjects;
-  for (Census::Found& found : std::move(census).ByWork()) subjects.push_back(std::move(found.subject));
-  return subjects;
+  std::vector<v1::Tunable> tunables;
+  for (Census::Found& found : std::move(census).ByWork()) tunables.push_back(std::move(found.tunable));
+  return tunables;
 }
 
 v1::ImageConvolutions ImageConvolutionsOf(const v1::Program& program, const v1::Numerics& numerics) {
@@ -87,13 +87,13 @@ v1::ImageConvolutions ImageConvolutionsOf(const v1::Program& program, const v1::
   v1::ImageConvolutions convolutions;
   for (const v1::Step& step : program.steps()) {
     if (!step.has_call() || !absl::StartsWith(step.call().target(), "aten.convolution")) continue;
-    std::vector<v1::Subject> subjects = SubjectsOfCall(program, step.call(), numerics);
-    if (subjects.empty()) convolutions.set_others(convolutions.others() + 1);
-    for (v1::Subject& subject : subjects) census.Add(std::move(subject));
+    std::vector<v1::Tunable> tunables = TunablesOfCall(program, step.call(), numerics);
+    if (tunables.empty()) convolutions.set_others(convolutions.others() + 1);
+    for (v1::Tunable& tunable : tunables) census.Add(std::move(tunable));
   }
   for (Census::Found& found : std::move(census).ByWork()) {
     v1::ImageConvolutions::Use* use = convolutions.add_measured();
-    *use->mutable_subject() = std::move(found.subject);
+    *use->mutable_tunable() = std::move(found.tunable);
     use->set_calls(found.calls);
   }
   return convolutions;

@@ -12,7 +12,7 @@
 
 namespace kiln {
 
-std::vector<v1::Subject> SubjectsOf(const v1::Program& program, const v1::Numerics& numerics);
+std::vector<v1::Tunable> TunablesOf(const v1::Program& program, const v1::Numerics& numerics);
 // Those of its convolutions and their gradients, and the calls that have none.
 v1::ImageConvolutions ImageConvolutionsOf(const v1::Program& program, const v1::Numerics& numerics);
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "compiler/codegen/ptx_assembler.h"
-#include "compiler/codegen/skinny_product.h"
+#include "compiler/codegen/skinny_gemm.h"
 #include "compiler/codegen/thread_emitter.h"
 #include "compiler/image/gpu_image.h"
 #include "compiler/ir/print.h"
@@ -131,7 +131,7 @@ class NvptxBackend : public CodegenBackend {
       llvm::Module module("product", context);
       module.setTargetTriple(machine_->getTargetTriple());
       module.setDataLayout(machine_->createDataLayout());
-      KILN_ASSIGN_OR_RETURN(SkinnyLaunch launch, EmitSkinnyProduct(product, schedule, &module));
+      KILN_ASSIGN_OR_RETURN(SkinnyLaunch launch, EmitSkinnyGemm(product, schedule, &module));
       KILN_RETURN_IF_ERROR(Translate(&module, &launch.image));
       emitted.push_back({SkinnyName(schedule), SerializeGpuImage(launch.image), launch.units});
     }

@@ -179,10 +179,10 @@ void KernelEmitter::EmitEntry() {
   }
   EmitExtents();
   ChooseStreams();
-  ChooseKeptRow();
+  ChooseRowCache();
   ChooseSummedExponentials();
-  ChooseGuess();
-  ChoosePipeline();
+  ChooseShiftedReduction();
+  ChooseRowPipeline();
   ChooseReadAhead();
 }
 
@@ -251,7 +251,7 @@ void KernelEmitter::EmitOuterRange(uint32_t loop, llvm::Value* lo, llvm::Value* 
     VectorLoop(loop, lo, hi, 1, [&] { EmitStages(); });
     return;
   }
-  if (last && !pipeline_.walks.empty()) {
+  if (last && !pipeline_.passes.empty()) {
     EmitPipeline(lo, hi);
     return;
   }
@@ -267,7 +267,7 @@ void KernelEmitter::EmitOuterRange(uint32_t loop, llvm::Value* lo, llvm::Value* 
 
 void KernelEmitter::EmitStages() {
   for (const StageInfo& info : stages_) {
-    if (IsDoneWithGuess(info)) continue;
+    if (IsDoneShifted(info)) continue;
     stage_ = &info;
     EmitStage(info);
   }
@@ -275,8 +275,8 @@ void KernelEmitter::EmitStages() {
 
 void KernelEmitter::EmitStage(const StageInfo& info) {
   variables_.resize(kernel_.outer_size() + info.extents.size());
-  if (guess_ && guess_->first == &info) {
-    EmitGuessedStages();
+  if (shifted_ && shifted_->first == &info) {
+    EmitShiftedStages();
     return;
   }
   if (info.extents.empty()) {  // a reduction here is of one value

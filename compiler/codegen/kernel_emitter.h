@@ -1,17 +1,17 @@
 // Emits the LLVM IR of one loop kernel: explicit vectors along the scheduled dimension, masked tails.
-// The class is one; its subjects have a file each:
-//   kernel_emitter.cc   entry, units, loop nests, stages
-//   index_emitter.cc    index expressions: uniform, contiguous or per lane
-//   memory_emitter.cc   loads and stores
-//   stream_emitter.cc   stores past the cache, reads ahead
-//   keep_emitter.cc     values of a row that a later stage reads back
-//   guess_emitter.cc    two reductions of a row in one walk
-//   pipeline_emitter.cc walks of neighbouring rows in one loop
-//   op_emitter.cc       arithmetic, comparison, logic
-//   convert_emitter.cc  casts
-//   reduce_emitter.cc   reductions and scans
-//   check_emitter.cc    index checks, integer division, failures
-//   random_emitter.cc   Philox
+// The class is one; its parts have a file each:
+//   kernel_emitter.cc             entry, units, loop nests, stages
+//   index_emitter.cc              index expressions: uniform, contiguous or per lane
+//   memory_emitter.cc             loads and stores
+//   prefetch_emitter.cc           nontemporal stores, reads ahead
+//   row_cache_emitter.cc          values of a row that a later stage reads back
+//   shifted_reduction_emitter.cc  two reductions of a row in one pass
+//   row_pipeline_emitter.cc       passes over neighbouring rows in one loop
+//   op_emitter.cc                 arithmetic, comparison, logic
+//   convert_emitter.cc            casts
+//   reduce_emitter.cc             reductions and scans
+//   check_emitter.cc              index checks, integer division, failures
+//   random_emitter.cc             Philox
 // Math functions are in math.h.
 //
 // Ownership: borrows the kernel and the module. Threads: one. Errors: UNIMPLEMENTED for what has no
@@ -82,13 +82,13 @@ class KernelEmitter {
     llvm::Value* position = nullptr;  // of the values that are being computed
   };
   // A row of one op's values that another op, which would compute the same, reads back.
-  struct KeptRow {
+  struct RowCache {
     uint32_t writer = 0;
     uint32_t reader = 0;
     llvm::AllocaInst* slots = nullptr;
   };
-  // Two stages that reduce a row, done in one walk about a guess at what the second asks of the first.
-  struct Guess {
+  // Two stages that reduce a row, done in one pass about a guess at what the second asks of the first.
+  struct ShiftedReduction {
     const StageInfo* first = nullptr;
     const StageInfo* second = nullptr;
     bool of_mean = false;               // else of the maximum
@@ -99,23 +99,23 @@ class KernelEmitter {
     llvm::AllocaInst* scale = nullptr;  // of a row's kept exponentials, where any are
   };
   // Stages that walk a row, and those of one point that follow each.
-  struct Walk {
+  struct RowPass {
     const StageInfo* stage = nullptr;
     std::vector<const StageInfo*> after;
   };
-  // A value of a row that a later walk asks for, some turns later.
-  struct Carried {
+  // A value of a row that a later pass asks for, some turns later.
+  struct CarriedScalar {
     uint32_t op = 0;
-    size_t walk = 0;                       // that makes it
+    size_t pass = 0;                       // that makes it
     std::vector<llvm::AllocaInst*> turns;  // its value of one turn ago, of two, …
     LaneValue made;                        // in the present turn
   };
-  struct Pipeline {
-    std::vector<const StageInfo*> before;  // the first walk
-    std::vector<Walk> walks;               // none: rows are done one after the other
+  struct RowPipeline {
+    std::vector<const StageInfo*> before;  // the first pass
+    std::vector<RowPass> passes;           // none: rows are done one after the other
     std::vector<const v1::LoopOp*> reads;  // loads of what comes from memory
     int64_t row_bytes = 0;                 // of all of them
-    std::vector<Carried> carried;
+    std::vector<CarriedScalar> carried;
     bool in_groups = false;    // then a value's first slot is an array of two groups' values
     int64_t rows_at_once = 1;  // of a group, walked for the first time side by side
   };
@@ -193,20 +193,20 @@ class KernelEmitter {
   virtual llvm::Align VectorAlign(const v1::LoopOp& op) const;
   virtual llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer);
 
-  // stream_emitter.cc
+  // prefetch_emitter.cc
   void ChooseStreams();  // after the extents
   bool MayStream(const v1::LoopOp& op) const;
   llvm::Value* StartOfVectors(const v1::LoopOp& op, llvm::Value* pointer);
   void StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer);
   void EndStreams();
   void ChooseReadAhead();
-  int64_t WalkedRowBytes(const StageInfo& info, int number, int64_t buffer_bytes_min) const;
+  int64_t RowBytesRead(const StageInfo& info, int number, int64_t buffer_bytes_min) const;
   void ChooseRowsAhead();
-  void ChooseWalksAhead();
+  void ChoosePassesAhead();
   void ReadAhead(const v1::LoopOp& op);
 
-  // keep_emitter.cc
-  void ChooseKeptRow();  // after the entry's start
+  // row_cache_emitter.cc
+  void ChooseRowCache();  // after the entry's start
   bool SameValue(uint32_t a, uint32_t b) const;
   bool SameValue(uint32_t a, uint32_t b, int* budget) const;
   std::optional<uint32_t> EarlierExponential(const StageInfo& info, uint32_t exponential) const;
@@ -216,48 +216,48 @@ class KernelEmitter {
   bool ReadKeptValue(uint32_t id);
   llvm::Value* KeptTimes(llvm::Value* factor);
 
-  // guess_emitter.cc
-  void ChooseGuess();  // after the summed exponentials
-  std::optional<Guess> GuessOf(const StageInfo& info, uint32_t sum) const;
-  bool MayShareAWalk(const Guess& guess) const;
-  bool IsDoneWithGuess(const StageInfo& info) const;  // by SettleGuess
-  bool ReadsWithGuess(const StageInfo& info) const;
-  llvm::Value* EmitGuess();
-  void InitGuessed(unsigned unroll);
-  void EmitGuessedOps();
-  void SettleGuess(llvm::Value* origin);
-  void EmitGuessedStages();
+  // shifted_reduction_emitter.cc
+  void ChooseShiftedReduction();  // after the summed exponentials
+  std::optional<ShiftedReduction> ShiftedReductionOf(const StageInfo& info, uint32_t sum) const;
+  bool MayShareAPass(const ShiftedReduction& shifted) const;
+  bool IsDoneShifted(const StageInfo& info) const;  // by SettleShifted
+  bool ReadsShifted(const StageInfo& info) const;
+  llvm::Value* EmitShift();
+  void InitShifted(unsigned unroll);
+  void EmitShiftedOps();
+  void SettleShifted(llvm::Value* origin);
+  void EmitShiftedStages();
 
-  // pipeline_emitter.cc
-  void ChoosePipeline();  // after the guess
-  static size_t WalkOf(const Pipeline& pipeline, uint32_t op);
-  void FindReads(Pipeline& pipeline) const;
-  void FindCarried(Pipeline& pipeline) const;
-  bool WalksMemory(const StageInfo& info) const;
-  bool FitsGroups(const Pipeline& pipeline) const;
+  // row_pipeline_emitter.cc
+  void ChooseRowPipeline();  // after the guess
+  static size_t PassOf(const RowPipeline& pipeline, uint32_t op);
+  void FindReads(RowPipeline& pipeline) const;
+  void FindCarried(RowPipeline& pipeline) const;
+  bool ReadsRowFromMemory(const StageInfo& info) const;
+  bool FitsGroups(const RowPipeline& pipeline) const;
   void EmitPipeline(llvm::Value* lo, llvm::Value* hi);
-  bool IsGuessed(const Walk& walk) const;
-  void InitWalk(const Walk& walk, unsigned unroll);
-  void EmitWalkOps(const Walk& walk);
-  void FinishWalk(const Walk& walk, llvm::Value* origin);  // and the stages that follow it
+  bool IsShifted(const RowPass& pass) const;
+  void InitPass(const RowPass& pass, unsigned unroll);
+  void EmitPassOps(const RowPass& pass);
+  void FinishPass(const RowPass& pass, llvm::Value* origin);  // and the stages that follow it
   void EmitGroups(llvm::Value* lo, llvm::Value* hi);
   void EmitGroup(llvm::Value* begin);
   void EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number);
   void EmitEdgeGroup(llvm::Value* begin, llvm::Value* lo, llvm::Value* hi);
-  llvm::Value* CarriedOfGroup(const Carried& carried, llvm::Value* number);
+  llvm::Value* CarriedOfGroup(const CarriedScalar& carried, llvm::Value* number);
   void TakeCarriedOfGroup(llvm::Value* number);
   void KeepCarriedOfGroup(llvm::Value* number);
   void EmitTurn(llvm::Value* turn);
   void EmitEdgeTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value* hi);
-  void EmitWalksStages(const std::vector<const StageInfo*>& stages);
-  void ShiftCarried(const Carried& carried);
-  void TakeCarried(size_t walk, llvm::Value* row);
+  void EmitPassStages(const std::vector<const StageInfo*>& stages);
+  void ShiftCarried(const CarriedScalar& carried);
+  void TakeCarried(size_t pass, llvm::Value* row);
 
   // op_emitter.cc
   llvm::Value* EmitPointwise(uint32_t id, const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
-  llvm::Value* EmitAboutGuess(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
+  llvm::Value* EmitAboutShift(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitInteger(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* ComparePosition(const v1::LoopOp& op);
@@ -351,10 +351,10 @@ class KernelEmitter {
   std::vector<llvm::MDNode*> other_scopes_;
   std::vector<llvm::Value*> streamed_;  // per buffer: whether stores pass the cache by; null: never
   llvm::DenseMap<const v1::LoopOp*, std::pair<unsigned, unsigned>>
-      read_ahead_;  // its share of the next row's lines, of how many; of none: lines of the present walk
-  std::optional<KeptRow> kept_;
-  std::optional<Guess> guess_;
-  Pipeline pipeline_;
+      read_ahead_;  // its share of the next row's lines, of how many; of none: lines of the present pass
+  std::optional<RowCache> row_cache_;
+  std::optional<ShiftedReduction> shifted_;
+  RowPipeline pipeline_;
   llvm::DenseMap<uint32_t, uint32_t> summed_exponents_;  // by sum: the exponents of what it adds
   llvm::DenseSet<uint32_t> skipped_;                     // ops that nothing asks for
   std::vector<llvm::Value*> symbols_;

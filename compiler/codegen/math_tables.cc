@@ -107,7 +107,7 @@ V MathEmitter::TimesPowerOfTwo(MathBuilder& m, V x, V whole, V n) {
 }
 
 // x = (n + i/32) ln2 + r with |r| ≤ ln2/64: 2^n 2^(i/32) e^r. Added to `magic`, n + i/32 has i in its lowest
-// bits. Where x is so large that r is not small, or not finite, or x is no number, n alone decides what the
+// bits. Where x is so large that r is not small, or not finite, or x is NaN, n alone decides what the
 // result is, and any |r| < 2 will do, of which the polynomial stays above 0: clearing the exponent's first
 // bit gives that, leaves a small r as it is and, unlike minimum and maximum, does not wait for the
 // multipliers.

@@ -8,7 +8,7 @@
 // memory would wait for them. So they ask for the next row's lines. What is walked once, front to back, is
 // asked for a page and a half before its turn: the processor's own prefetching ends with a page, and finding
 // the next one takes as long as a read or longer where pages of 4 KiB lie anywhere in a virtual machine's
-// memory. A loop that computes has too few lines under way to bridge that. Where the processor goes on to the
+// memory. A loop that computes has too few lines in flight to bridge that. Where the processor goes on to the
 // next page by itself, only what waits beside other walks of the same loop is asked for.
 #include <algorithm>
 
@@ -90,16 +90,16 @@ void KernelEmitter::StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm
 
 void KernelEmitter::ChooseReadAhead() {
   if (on_gpu_ || kernel_.outer_size() == 0) return;
-  if (!pipeline_.walks.empty()) {  // memory is asked for all the time
+  if (!pipeline_.passes.empty()) {  // memory is asked for all the time
     for (const v1::LoopOp* op : pipeline_.reads) read_ahead_[op] = {0, 0};
     return;
   }
   if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) ChooseRowsAhead();
   const bool walks = kernel_.schedule().vector_dim() == v1::VECTOR_OUTER_LAST && !tiled_;
-  if (walks && !target_.machine.cpu.prefetch.crosses_pages) ChooseWalksAhead();
+  if (walks && !target_.machine.cpu.prefetch.crosses_pages) ChoosePassesAhead();
 }
 
-void KernelEmitter::ChooseWalksAhead() {
+void KernelEmitter::ChoosePassesAhead() {
   const int64_t bytes_min = cost::PrefetchedBytesMin(target_.machine);
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() > 0) continue;
@@ -116,7 +116,7 @@ void KernelEmitter::ChooseWalksAhead() {
 
 // Of a load that walks a row front to back, where rows follow each other and come from a buffer of so many
 // bytes; 0 of any other, and of a row too long for the second-level cache.
-int64_t KernelEmitter::WalkedRowBytes(const StageInfo& info, int number, int64_t buffer_bytes_min) const {
+int64_t KernelEmitter::RowBytesRead(const StageInfo& info, int number, int64_t buffer_bytes_min) const {
   const v1::LoopOp& op = info.stage->ops(number);
   if (skipped_.contains(info.first_op + number)) return 0;
   if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad || op.args_size() > 0) return 0;
@@ -136,12 +136,12 @@ void KernelEmitter::ChooseRowsAhead() {
   llvm::DenseMap<std::pair<uint32_t, uint32_t>, llvm::SmallVector<const v1::LoopOp*, 4>> readers;
   for (const StageInfo& info : stages_) {
     if (info.stage->inner_size() != 1 || info.has_scan) continue;
-    if (ReadsWithGuess(info)) continue;
+    if (ReadsShifted(info)) continue;
     for (int k = 0; k < info.stage->ops_size(); ++k) {
       const v1::LoopOp& op = info.stage->ops(k);
-      if (WalkedRowBytes(info, k, buffer_bytes_min) < row_bytes_min) continue;
+      if (RowBytesRead(info, k, buffer_bytes_min) < row_bytes_min) continue;
       readers[{op.buffer(), op.index()}].push_back(&op);
-      if (guess_ && (guess_->first == &info || guess_->second == &info)) read_ahead_[&op] = {0, 0};
+      if (shifted_ && (shifted_->first == &info || shifted_->second == &info)) read_ahead_[&op] = {0, 0};
     }
   }
   for (const auto& [access, ops] : readers) {
@@ -178,7 +178,7 @@ void KernelEmitter::ReadAhead(const v1::LoopOp& op) {
   } else if (shares == 0) {
     int64_t ahead = prefetch.walk_distance;
     if (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST) {
-      const bool side_by_side = !pipeline_.walks.empty();
+      const bool side_by_side = !pipeline_.passes.empty();
       if (!prefetch.rows_into_second_level) {
         const bool once = prefetch.crosses_pages && side_by_side && !pipeline_.in_groups;
         level = once ? kOnce : kFirstLevel;

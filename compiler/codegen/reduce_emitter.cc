@@ -115,7 +115,7 @@ void KernelEmitter::ChooseSummedExponentials() {
       if (opcode(sum) != LoopOpcode::kReduce || ops_[sum]->mode() != v1::REDUCE_SUM) continue;
       const uint32_t exponential = ops_[sum]->args(0);
       if (!IsExponential(opcode(exponential)) || uses_[exponential] != 1 ||
-          (kept_ && kept_->writer == exponential)) {
+          (row_cache_ && row_cache_->writer == exponential)) {
         continue;
       }
       if (!MaximumBelow(info, exponential)) continue;
@@ -280,8 +280,8 @@ void KernelEmitter::EmitReduce(uint32_t id, const v1::LoopOp& op) {
   }
 }
 
-// Maxima of an unrolled body have passed over what is no number: one comparison of two of its vectors finds
-// that, and a maximum that is no number once stays so.
+// Maxima of an unrolled body have passed over NaN: one comparison of two of its vectors finds
+// that, and a maximum that is NaN once stays so.
 void KernelEmitter::TestForNans() {
   for (Accumulator& accumulator : accumulators_) {
     llvm::Value* found = nullptr;

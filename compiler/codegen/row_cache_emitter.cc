@@ -65,7 +65,7 @@ std::optional<uint32_t> KernelEmitter::EarlierExponential(const StageInfo& info,
   return std::nullopt;
 }
 
-void KernelEmitter::ChooseKeptRow() {
+void KernelEmitter::ChooseRowCache() {
   if (on_gpu_ || vector_lanes_ == 1 || kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST) return;
   if (IndexesByValues()) return;
   const int64_t elements_max = std::min(kKeptBytesMax, cost::SecondLevelRowBytesMax(target_.machine)) / 4;
@@ -82,7 +82,7 @@ void KernelEmitter::ChooseKeptRow() {
       llvm::AllocaInst* slots = Slot(llvm::ArrayType::get(b_.getFloatTy(), elements + vector_lanes_), "kept");
       slots->setAlignment(llvm::Align(target_.machine.cpu.cache_line_bytes));
       function_->addFnAttr("probe-stack", "inline-asm");  // a frame larger than the guard behind a stack
-      kept_ = {.writer = *earlier, .reader = id, .slots = slots};
+      row_cache_ = {.writer = *earlier, .reader = id, .slots = slots};
       SkipArgumentsOf(info, id);
       return;
     }
@@ -108,16 +108,16 @@ void KernelEmitter::SkipArgumentsOf(const StageInfo& info, uint32_t reader) {
 
 llvm::Value* KernelEmitter::KeptSlot() {
   llvm::Value* position = variables_[kernel_.outer_size()];
-  return b_.CreateInBoundsGEP(b_.getFloatTy(), kept_->slots, position);
+  return b_.CreateInBoundsGEP(b_.getFloatTy(), row_cache_->slots, position);
 }
 
 void KernelEmitter::KeepValue(uint32_t id) {
-  if (!kept_ || kept_->writer != id) return;
+  if (!row_cache_ || row_cache_->writer != id) return;
   b_.CreateAlignedStore(Broadcast(values_[id]), KeptSlot(), llvm::Align(vector_lanes_ * sizeof(float)));
 }
 
 bool KernelEmitter::ReadKeptValue(uint32_t id) {
-  if (!kept_ || kept_->reader != id) return false;
+  if (!row_cache_ || row_cache_->reader != id) return false;
   values_[id] = {KeptTimes(nullptr), true};
   return true;
 }
@@ -126,8 +126,8 @@ bool KernelEmitter::ReadKeptValue(uint32_t id) {
 llvm::Value* KernelEmitter::KeptTimes(llvm::Value* factor) {
   llvm::Type* type = Wide(b_.getFloatTy());
   llvm::Value* value = b_.CreateAlignedLoad(type, KeptSlot(), llvm::Align(vector_lanes_ * sizeof(float)));
-  if (guess_ && guess_->scale != nullptr) {
-    llvm::Value* scale = b_.CreateLoad(b_.getFloatTy(), guess_->scale);
+  if (shifted_ && shifted_->scale != nullptr) {
+    llvm::Value* scale = b_.CreateLoad(b_.getFloatTy(), shifted_->scale);
     factor = factor == nullptr ? scale : b_.CreateFMul(scale, factor);
   }
   return factor == nullptr ? value : b_.CreateFMul(value, Splat(factor));

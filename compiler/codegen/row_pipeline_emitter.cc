@@ -1,19 +1,19 @@
 // Rows side by side.
 //
-// What walks a row more than once waits for memory in the first walk and leaves memory idle in the others.
-// Where those compute much (a softmax's exponentials), the walks of neighbouring rows share one loop: the
-// first walk of one row, the second of the row before it, the third of the one before that. So memory is
+// What walks a row more than once waits for memory in the first pass and leaves memory idle in the others.
+// Where those compute much (a softmax's exponentials), the passes of neighbouring rows share one loop: the
+// first pass of one row, the second of the row before it, the third of the one before that. So memory is
 // asked for evenly, and the processor has something to compute meanwhile.
 //
-// A range of rows starts and ends with turns in which some walk has no row of its own and is left out. The
-// others then run one after the other: each walk of each row runs once, after the row's walks before it. (A
+// A range of rows starts and ends with turns in which some pass has no row of its own and is left out. The
+// others then run one after the other: each pass of each row runs once, after the row's passes before it. (A
 // result may lie where an operand did, schedule/plan_memory.h: no row may be stored before it has been read.)
 //
-// What the last walk reads beside its row, alike for all rows (a layer norm's weights), would be driven out
+// What the last pass reads beside its row, alike for all rows (a layer norm's weights), would be driven out
 // of the first-level cache before the next row asks for it. So where that is much, rows go in groups: while
 // the rows of a group are walked for the first time, the results of the group before are made by blocks of
-// columns, in which its rows take turns. The first walks go one by one, or, where the processor's own
-// prefetching needs several rows under way to keep memory busy, several side by side.
+// columns, in which its rows take turns. The first passes go one by one, or, where the processor's own
+// prefetching needs several rows in flight to keep memory busy, several side by side.
 #include <algorithm>
 #include <utility>
 
@@ -24,7 +24,7 @@
 namespace kiln {
 namespace {
 
-// A range of rows takes a turn more for each walk but the first: few beside the rows of a thread, even where
+// A range of rows takes a turn more for each pass but the first: few beside the rows of a thread, even where
 // there are many threads.
 constexpr int64_t kRowsMin = 1024;
 constexpr int64_t kGroup = 8;       // rows
@@ -33,7 +33,7 @@ constexpr int64_t kRowsAtOnce = 4;  // of a group, where not the processor itsel
 
 }  // namespace
 
-void KernelEmitter::ChoosePipeline() {
+void KernelEmitter::ChooseRowPipeline() {
   if (on_gpu_ || tiled_ || vector_lanes_ == 1 || kernel_.outer_size() != 1 ||
       kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST ||
       ConstantExpr(kernel_.outer(0)).value_or(0) < kRowsMin) {
@@ -45,7 +45,7 @@ void KernelEmitter::ChoosePipeline() {
   if (IndexesByValues() || std::any_of(kernel_.buffers().begin(), kernel_.buffers().end(), updated)) {
     return;
   }
-  Pipeline pipeline;
+  RowPipeline pipeline;
   bool exponentials = false;
   for (const StageInfo& info : stages_) {
     if (info.has_scan || info.stage->inner_size() > 1) return;
@@ -55,32 +55,33 @@ void KernelEmitter::ChoosePipeline() {
       if (opcode == LoopOpcode::kStore && op.mode() != v1::STORE_PLAIN) return;
       exponentials |= IsExponential(opcode);
     }
-    if (IsDoneWithGuess(info)) continue;
+    if (IsDoneShifted(info)) continue;
     if (info.stage->inner_size() == 0) {
-      (pipeline.walks.empty() ? pipeline.before : pipeline.walks.back().after).push_back(&info);
-    } else if (pipeline.walks.empty() || info.stage->inner(0) == pipeline.walks[0].stage->stage->inner(0)) {
-      pipeline.walks.push_back({&info, {}});
+      (pipeline.passes.empty() ? pipeline.before : pipeline.passes.back().after).push_back(&info);
+    } else if (pipeline.passes.empty() || info.stage->inner(0) == pipeline.passes[0].stage->stage->inner(0)) {
+      pipeline.passes.push_back({&info, {}});
     } else {
       return;
     }
   }
-  if (guess_ && pipeline.walks[0].stage != guess_->first) return;  // the guess is made where a turn begins
-  if (pipeline.walks.size() < 2 || (pipeline.walks.size() > 2 && !exponentials && !guess_)) return;
-  if (kept_ && WalkOf(pipeline, kept_->reader) != WalkOf(pipeline, kept_->writer) + 1) return;
+  if (shifted_ && pipeline.passes[0].stage != shifted_->first)
+    return;  // the guess is made where a turn begins
+  if (pipeline.passes.size() < 2 || (pipeline.passes.size() > 2 && !exponentials && !shifted_)) return;
+  if (row_cache_ && PassOf(pipeline, row_cache_->reader) != PassOf(pipeline, row_cache_->writer) + 1) return;
   FindReads(pipeline);
   if (pipeline.reads.empty()) return;
   FindCarried(pipeline);
   pipeline.in_groups = FitsGroups(pipeline);
   if (pipeline.in_groups && !target_.machine.cpu.prefetch.crosses_pages) pipeline.rows_at_once = kRowsAtOnce;
-  if (pipeline.in_groups && !guess_ && pipeline.reads.size() > 1) return;
+  if (pipeline.in_groups && !shifted_ && pipeline.reads.size() > 1) return;
   pipeline_ = std::move(pipeline);
 }
 
-bool KernelEmitter::FitsGroups(const Pipeline& pipeline) const {
-  const Walk& last = pipeline.walks.back();
+bool KernelEmitter::FitsGroups(const RowPipeline& pipeline) const {
+  const RowPass& last = pipeline.passes.back();
   const std::optional<int64_t> columns = ConstantExpr(last.stage->stage->inner(0));
-  if (kept_ || pipeline.walks.size() != 2 || last.stage->has_reduce || !last.after.empty() || !columns ||
-      *columns % kBlock != 0) {
+  if (row_cache_ || pipeline.passes.size() != 2 || last.stage->has_reduce || !last.after.empty() ||
+      !columns || *columns % kBlock != 0) {
     return false;
   }
   llvm::DenseSet<std::pair<uint32_t, uint32_t>> seen;
@@ -94,29 +95,29 @@ bool KernelEmitter::FitsGroups(const Pipeline& pipeline) const {
   return bytes >= cost::SharedColumnsBytesMin(target_.machine);
 }
 
-// The walk that an op belongs to, alone or as part of a stage beside it.
-size_t KernelEmitter::WalkOf(const Pipeline& pipeline, uint32_t op) {
-  size_t walk = 0;
-  while (walk + 1 < pipeline.walks.size() && pipeline.walks[walk + 1].stage->first_op <= op) ++walk;
-  return walk;
+// The pass that an op belongs to, alone or as part of a stage beside it.
+size_t KernelEmitter::PassOf(const RowPipeline& pipeline, uint32_t op) {
+  size_t pass = 0;
+  while (pass + 1 < pipeline.passes.size() && pipeline.passes[pass + 1].stage->first_op <= op) ++pass;
+  return pass;
 }
 
 // Whether a stage walks a row that comes from memory.
-bool KernelEmitter::WalksMemory(const StageInfo& info) const {
+bool KernelEmitter::ReadsRowFromMemory(const StageInfo& info) const {
   for (int k = 0; k < info.stage->ops_size(); ++k) {
-    if (WalkedRowBytes(info, k, cost::FromMemoryBytesMin(target_.machine)) > 0) return true;
+    if (RowBytesRead(info, k, cost::FromMemoryBytesMin(target_.machine)) > 0) return true;
   }
   return false;
 }
 
 // The first load of each row that comes from memory.
-void KernelEmitter::FindReads(Pipeline& pipeline) const {
+void KernelEmitter::FindReads(RowPipeline& pipeline) const {
   llvm::DenseSet<std::pair<uint32_t, uint32_t>> seen;
   for (const StageInfo& info : stages_) {
-    if (info.stage->inner_size() == 0 || ReadsWithGuess(info)) continue;
+    if (info.stage->inner_size() == 0 || ReadsShifted(info)) continue;
     for (int k = 0; k < info.stage->ops_size(); ++k) {
       const v1::LoopOp& op = info.stage->ops(k);
-      const int64_t bytes = WalkedRowBytes(info, k, cost::FromMemoryBytesMin(target_.machine));
+      const int64_t bytes = RowBytesRead(info, k, cost::FromMemoryBytesMin(target_.machine));
       if (bytes == 0 || !seen.insert({op.buffer(), op.index()}).second) continue;
       pipeline.reads.push_back(&op);
       pipeline.row_bytes += bytes;
@@ -124,13 +125,13 @@ void KernelEmitter::FindReads(Pipeline& pipeline) const {
   }
 }
 
-void KernelEmitter::FindCarried(Pipeline& pipeline) const {
+void KernelEmitter::FindCarried(RowPipeline& pipeline) const {
   for (uint32_t id = 0; id < ops_.size(); ++id) {
     if (skipped_.contains(id)) continue;
     for (uint32_t arg : ops_[id]->args()) {
-      const size_t maker = WalkOf(pipeline, arg), turns = WalkOf(pipeline, id) - maker;
+      const size_t maker = PassOf(pipeline, arg), turns = PassOf(pipeline, id) - maker;
       if (turns == 0) continue;
-      const auto same = [&](const Carried& carried) { return carried.op == arg; };
+      const auto same = [&](const CarriedScalar& carried) { return carried.op == arg; };
       auto found = std::find_if(pipeline.carried.begin(), pipeline.carried.end(), same);
       if (found == pipeline.carried.end()) found = pipeline.carried.insert(found, {arg, maker, {}, {}});
       found->turns.resize(std::max(found->turns.size(), turns));
@@ -144,10 +145,10 @@ void KernelEmitter::EmitPipeline(llvm::Value* lo, llvm::Value* hi) {
     return;
   }
   If(b_.CreateICmpSLT(lo, hi), "rows", [&] {
-    for (Carried& carried : pipeline_.carried) {
+    for (CarriedScalar& carried : pipeline_.carried) {
       for (llvm::AllocaInst*& slot : carried.turns) slot = Slot(ScalarType(DTypeOf(carried.op)), "carried");
     }
-    llvm::Value* more = I64(static_cast<int64_t>(pipeline_.walks.size()) - 1);
+    llvm::Value* more = I64(static_cast<int64_t>(pipeline_.passes.size()) - 1);
     llvm::Value* first = b_.CreateNSWAdd(lo, more);
     ScalarLoop(lo, b_.CreateNSWAdd(hi, more), I64(1), "turn", [&](llvm::Value* turn) {
       llvm::Value* whole = b_.CreateAnd(b_.CreateICmpSGE(turn, first), b_.CreateICmpSLT(turn, hi));
@@ -157,45 +158,45 @@ void KernelEmitter::EmitPipeline(llvm::Value* lo, llvm::Value* hi) {
   });
 }
 
-void KernelEmitter::EmitWalksStages(const std::vector<const StageInfo*>& stages) {
+void KernelEmitter::EmitPassStages(const std::vector<const StageInfo*>& stages) {
   for (const StageInfo* info : stages) {
     stage_ = info;
     EmitStage(*info);
   }
 }
 
-bool KernelEmitter::IsGuessed(const Walk& walk) const { return guess_ && walk.stage == guess_->first; }
+bool KernelEmitter::IsShifted(const RowPass& pass) const { return shifted_ && pass.stage == shifted_->first; }
 
-void KernelEmitter::InitWalk(const Walk& walk, unsigned unroll) {
-  if (IsGuessed(walk)) {
-    InitGuessed(unroll);
+void KernelEmitter::InitPass(const RowPass& pass, unsigned unroll) {
+  if (IsShifted(pass)) {
+    InitShifted(unroll);
   } else {
-    InitAccumulators(*walk.stage, unroll);
+    InitAccumulators(*pass.stage, unroll);
   }
 }
 
-void KernelEmitter::EmitWalkOps(const Walk& walk) {
-  if (IsGuessed(walk)) {
-    EmitGuessedOps();
+void KernelEmitter::EmitPassOps(const RowPass& pass) {
+  if (IsShifted(pass)) {
+    EmitShiftedOps();
   } else {
-    stage_ = walk.stage;
+    stage_ = pass.stage;
     EmitOps(*stage_);
   }
 }
 
-void KernelEmitter::FinishWalk(const Walk& walk, llvm::Value* origin) {
-  stage_ = walk.stage;
-  if (IsGuessed(walk)) {
-    SettleGuess(origin);
+void KernelEmitter::FinishPass(const RowPass& pass, llvm::Value* origin) {
+  stage_ = pass.stage;
+  if (IsShifted(pass)) {
+    SettleShifted(origin);
   } else {
-    FinishAccumulators(*walk.stage);
+    FinishAccumulators(*pass.stage);
   }
-  EmitWalksStages(walk.after);
+  EmitPassStages(pass.after);
 }
 
-// A turn is of the first walk of a group's rows and the last walk of those of the group before.
+// A turn is of the first pass of a group's rows and the last pass of those of the group before.
 void KernelEmitter::EmitGroups(llvm::Value* lo, llvm::Value* hi) {
-  for (Carried& carried : pipeline_.carried) {
+  for (CarriedScalar& carried : pipeline_.carried) {
     llvm::Type* rows = llvm::ArrayType::get(ScalarType(DTypeOf(carried.op)), 2 * kGroup);
     carried.turns = {Slot(rows, "carried")};
   }
@@ -205,7 +206,7 @@ void KernelEmitter::EmitGroups(llvm::Value* lo, llvm::Value* hi) {
       llvm::Value* whole = b_.CreateAnd(b_.CreateICmpSGT(begin, lo), b_.CreateICmpSLE(end, hi));
       If(whole, "whole", [&] { EmitGroup(begin); });
       If(b_.CreateNot(whole), "edge", [&] { EmitEdgeGroup(begin, lo, hi); });
-      for (const Carried& carried : pipeline_.carried) {
+      for (const CarriedScalar& carried : pipeline_.carried) {
         for (int64_t k = 0; k < kGroup; ++k) {
           llvm::Value* value =
               b_.CreateLoad(ScalarType(DTypeOf(carried.op)), CarriedOfGroup(carried, I64(kGroup + k)));
@@ -217,12 +218,12 @@ void KernelEmitter::EmitGroups(llvm::Value* lo, llvm::Value* hi) {
 }
 
 // Of the group before from 0 on, of the present one behind it.
-llvm::Value* KernelEmitter::CarriedOfGroup(const Carried& carried, llvm::Value* number) {
+llvm::Value* KernelEmitter::CarriedOfGroup(const CarriedScalar& carried, llvm::Value* number) {
   return b_.CreateInBoundsGEP(ScalarType(DTypeOf(carried.op)), carried.turns[0], number);
 }
 
 void KernelEmitter::TakeCarriedOfGroup(llvm::Value* number) {
-  for (const Carried& carried : pipeline_.carried) {
+  for (const CarriedScalar& carried : pipeline_.carried) {
     llvm::Type* type = ScalarType(DTypeOf(carried.op));
     values_[carried.op] = {b_.CreateLoad(type, CarriedOfGroup(carried, number)), false};
   }
@@ -230,7 +231,7 @@ void KernelEmitter::TakeCarriedOfGroup(llvm::Value* number) {
 
 void KernelEmitter::KeepCarriedOfGroup(llvm::Value* number) {
   llvm::Value* place = b_.CreateNSWAdd(number, I64(kGroup));
-  for (const Carried& carried : pipeline_.carried) {
+  for (const CarriedScalar& carried : pipeline_.carried) {
     b_.CreateStore(values_[carried.op].v, CarriedOfGroup(carried, place));
   }
 }
@@ -240,10 +241,10 @@ void KernelEmitter::EmitGroup(llvm::Value* begin) {
              [&](llvm::Value* number) { EmitRowsOfGroup(begin, number); });
 }
 
-// The first walk of `rows_at_once` rows, which take turns at a vector each, and the results of as many
+// The first pass of `rows_at_once` rows, which take turns at a vector each, and the results of as many
 // vectors.
 void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
-  const Walk &first = pipeline_.walks[0], &last = pipeline_.walks[1];
+  const RowPass &first = pipeline_.passes[0], &last = pipeline_.passes[1];
   const int64_t at_once = pipeline_.rows_at_once, width = vector_lanes_;
   const int64_t blocks = *ConstantExpr(first.stage->stage->inner(0)) / kBlock;  // of a row
   const unsigned copies = Unroll(*first.stage);
@@ -263,9 +264,9 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
   for (int64_t k = 0; k < at_once; ++k) {
     rows[k].number = b_.CreateNSWAdd(number, I64(k));
     variables_ = {b_.CreateNSWAdd(begin, rows[k].number)};
-    EmitWalksStages(pipeline_.before);
-    if (guess_) rows[k].origin = EmitGuess();
-    InitWalk(first, copies);
+    EmitPassStages(pipeline_.before);
+    if (shifted_) rows[k].origin = EmitShift();
+    InitPass(first, copies);
     rows[k].values = values_;
     rows[k].accumulators = std::exchange(accumulators_, {});
   }
@@ -282,18 +283,18 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
       llvm::Value* lane = variables_[1];
       values_ = before;
       variables_ = {earlier_row, b_.CreateNSWAdd(earlier_column, lane)};
-      EmitWalkOps(last);
+      EmitPassOps(last);
       // Of the copies one in `at_once` is the row's.
       const unsigned copy = copy_;
       const bool unrolled = unrolled_;
       Row& row = rows[copy % at_once];
       llvm::Value* turn = b_.CreateUDiv(b_.CreateNSWSub(lane, I64(copy * width)), I64(at_once));
       copy_ /= at_once;
-      unrolled_ = false;  // what no number passes over is found at once
+      unrolled_ = false;  // a NaN is found at once
       values_ = row.values;
       variables_ = {b_.CreateNSWAdd(begin, row.number),
                     b_.CreateNSWAdd(column, b_.CreateNSWAdd(turn, I64(copy_ * width)))};
-      with_accumulators_of(row, [&] { EmitWalkOps(first); });
+      with_accumulators_of(row, [&] { EmitPassOps(first); });
       copy_ = copy;
       unrolled_ = unrolled;
     });
@@ -308,7 +309,7 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
     values_ = row.values;
     variables_ = {b_.CreateNSWAdd(begin, row.number), nullptr};
     accumulators_ = std::move(row.accumulators);
-    FinishWalk(first, row.origin);
+    FinishPass(first, row.origin);
     KeepCarriedOfGroup(row.number);
   }
 }
@@ -317,97 +318,97 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
 void KernelEmitter::EmitEdgeGroup(llvm::Value* begin, llvm::Value* lo, llvm::Value* hi) {
   ScalarLoop(I64(0), I64(kGroup), I64(1), "result", [&](llvm::Value* number) {
     llvm::Value* row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, I64(kGroup)), number);
-    If(b_.CreateAnd(b_.CreateICmpSGE(row, lo), b_.CreateICmpSLT(row, hi)), "walk", [&] {
+    If(b_.CreateAnd(b_.CreateICmpSGE(row, lo), b_.CreateICmpSLT(row, hi)), "pass", [&] {
       variables_[0] = row;
       TakeCarriedOfGroup(number);
-      EmitWalksStages({pipeline_.walks[1].stage});
+      EmitPassStages({pipeline_.passes[1].stage});
     });
   });
   ScalarLoop(I64(0), I64(kGroup), I64(1), "first", [&](llvm::Value* number) {
     llvm::Value* row = b_.CreateNSWAdd(begin, number);
-    If(b_.CreateICmpSLT(row, hi), "walk", [&] {
+    If(b_.CreateICmpSLT(row, hi), "pass", [&] {
       variables_[0] = row;
-      EmitWalksStages(pipeline_.before);
-      EmitWalksStages({pipeline_.walks[0].stage});
-      EmitWalksStages(pipeline_.walks[0].after);
+      EmitPassStages(pipeline_.before);
+      EmitPassStages({pipeline_.passes[0].stage});
+      EmitPassStages(pipeline_.passes[0].after);
       KeepCarriedOfGroup(number);
     });
   });
 }
 
-// Every walk has a row of its own.
+// Every pass has a row of its own.
 void KernelEmitter::EmitTurn(llvm::Value* turn) {
-  const size_t count = pipeline_.walks.size();
+  const size_t count = pipeline_.passes.size();
   std::vector<llvm::Value*> rows;
   for (size_t k = 0; k < count; ++k) rows.push_back(b_.CreateNSWSub(turn, I64(static_cast<int64_t>(k))));
-  for (Carried& carried : pipeline_.carried) carried.made = {};
-  const auto keep = [&](size_t walk) {
-    for (Carried& carried : pipeline_.carried) {
-      if (carried.walk == walk) carried.made = values_[carried.op];
+  for (CarriedScalar& carried : pipeline_.carried) carried.made = {};
+  const auto keep = [&](size_t pass) {
+    for (CarriedScalar& carried : pipeline_.carried) {
+      if (carried.pass == pass) carried.made = values_[carried.op];
     }
   };
   variables_[0] = rows[0];
-  EmitWalksStages(pipeline_.before);
-  llvm::Value* origin = guess_ ? EmitGuess() : nullptr;
+  EmitPassStages(pipeline_.before);
+  llvm::Value* origin = shifted_ ? EmitShift() : nullptr;
   keep(0);
 
   unsigned unroll = 1;
-  for (const Walk& walk : pipeline_.walks) unroll = std::max(unroll, Unroll(*walk.stage));
-  for (const Walk& walk : pipeline_.walks) InitWalk(walk, unroll);
+  for (const RowPass& pass : pipeline_.passes) unroll = std::max(unroll, Unroll(*pass.stage));
+  for (const RowPass& pass : pipeline_.passes) InitPass(pass, unroll);
   variables_.resize(2);
-  VectorLoop(1, I64(0), pipeline_.walks[0].stage->extents[0], unroll, [&] {
-    // The last walk first: it reads what was kept of its row before the present one takes the place.
+  VectorLoop(1, I64(0), pipeline_.passes[0].stage->extents[0], unroll, [&] {
+    // The last pass first: it reads what was kept of its row before the present one takes the place.
     for (size_t k = count; k-- > 0;) {
       TakeCarried(k, rows[k]);
-      EmitWalkOps(pipeline_.walks[k]);
+      EmitPassOps(pipeline_.passes[k]);
     }
   });
   for (size_t k = 0; k < count; ++k) {
     TakeCarried(k, rows[k]);
-    FinishWalk(pipeline_.walks[k], origin);
+    FinishPass(pipeline_.passes[k], origin);
     keep(k);
   }
-  for (const Carried& carried : pipeline_.carried) {
+  for (const CarriedScalar& carried : pipeline_.carried) {
     ShiftCarried(carried);
     b_.CreateStore(carried.made.v, carried.turns[0]);
   }
 }
 
-// One of a range's first or last turns. The last walk first, as in a whole turn.
+// One of a range's first or last turns. The last pass first, as in a whole turn.
 void KernelEmitter::EmitEdgeTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value* hi) {
-  for (Carried& carried : pipeline_.carried) carried.made = {};
-  for (size_t k = pipeline_.walks.size(); k-- > 0;) {
-    for (const Carried& carried : pipeline_.carried) {
-      if (carried.walk == k) ShiftCarried(carried);
+  for (CarriedScalar& carried : pipeline_.carried) carried.made = {};
+  for (size_t k = pipeline_.passes.size(); k-- > 0;) {
+    for (const CarriedScalar& carried : pipeline_.carried) {
+      if (carried.pass == k) ShiftCarried(carried);
     }
     llvm::Value* row = b_.CreateNSWSub(turn, I64(static_cast<int64_t>(k)));
-    If(b_.CreateAnd(b_.CreateICmpSGE(row, lo), b_.CreateICmpSLT(row, hi)), "walk", [&] {
+    If(b_.CreateAnd(b_.CreateICmpSGE(row, lo), b_.CreateICmpSLT(row, hi)), "pass", [&] {
       TakeCarried(k, row);
-      if (k == 0) EmitWalksStages(pipeline_.before);
-      EmitWalksStages({pipeline_.walks[k].stage});
-      EmitWalksStages(pipeline_.walks[k].after);
-      for (const Carried& carried : pipeline_.carried) {
-        if (carried.walk == k) b_.CreateStore(values_[carried.op].v, carried.turns[0]);
+      if (k == 0) EmitPassStages(pipeline_.before);
+      EmitPassStages({pipeline_.passes[k].stage});
+      EmitPassStages(pipeline_.passes[k].after);
+      for (const CarriedScalar& carried : pipeline_.carried) {
+        if (carried.pass == k) b_.CreateStore(values_[carried.op].v, carried.turns[0]);
       }
     });
   }
 }
 
 // A turn has gone by since the value was made.
-void KernelEmitter::ShiftCarried(const Carried& carried) {
+void KernelEmitter::ShiftCarried(const CarriedScalar& carried) {
   for (size_t k = carried.turns.size(); k-- > 1;) {
     llvm::AllocaInst* from = carried.turns[k - 1];
     b_.CreateStore(b_.CreateLoad(from->getAllocatedType(), from), carried.turns[k]);
   }
 }
 
-// The values of a walk's row that earlier walks made, in this turn or in those before.
-void KernelEmitter::TakeCarried(size_t walk, llvm::Value* row) {
+// The values of a pass's row that earlier passes made, in this turn or in those before.
+void KernelEmitter::TakeCarried(size_t pass, llvm::Value* row) {
   variables_[0] = row;
-  for (const Carried& carried : pipeline_.carried) {
-    if (carried.walk == walk && carried.made.v != nullptr) values_[carried.op] = carried.made;
-    if (carried.walk >= walk || walk - carried.walk > carried.turns.size()) continue;
-    llvm::AllocaInst* slot = carried.turns[walk - carried.walk - 1];
+  for (const CarriedScalar& carried : pipeline_.carried) {
+    if (carried.pass == pass && carried.made.v != nullptr) values_[carried.op] = carried.made;
+    if (carried.pass >= pass || pass - carried.pass > carried.turns.size()) continue;
+    llvm::AllocaInst* slot = carried.turns[pass - carried.pass - 1];
     values_[carried.op] = {b_.CreateLoad(slot->getAllocatedType(), slot), false};
   }
 }

@@ -1,16 +1,16 @@
-// Two sums over a row in one walk, the second of which asks for the first.
+// Two sums over a row in one pass, the second of which asks for the first.
 //
 // A softmax subtracts a row's maximum before each exponential, so that none overflows; a variance is the sum
 // of squares of what a row's mean is subtracted from. Either walks the row once for little else than to read
 // it, from memory or the second-level cache. Any number nearby does as well, since
 //   sum e^(x - m) = e^(g - m) sum e^(x - g)   and   sum (x - c)² = sum (x - g)² - d (2 sum (x - g) - n d), d
 //   = c - g:
-// the row's first vector gives a guess g, and one walk sums up both and finds what m or c is on the way.
+// the row's first vector gives a guess g, and one pass sums up both and finds what m or c is on the way.
 // Where that turns out to lie so far from g that exponentials may have overflowed, or digits were lost, the
-// second walk is made after all. The row's own values decide all of it, so results don't depend on threads.
+// second pass is made after all. The row's own values decide all of it, so results don't depend on threads.
 //
-// What is special comes out as two walks have it. Rows of -inf have the second walk; infinities beside
-// numbers have it too, or their sum is no number at once; a mean that is infinite or no number is guessed to
+// What is special comes out as two passes have it. Rows of -inf have the second pass; infinities beside
+// numbers have it too, or their sum is NaN at once; a mean that is infinite or NaN is guessed to
 // be 0.
 #include <algorithm>
 #include <cmath>
@@ -39,7 +39,7 @@ bool IsReduction(const v1::LoopOp& op, v1::ReduceKind kind) {
 
 }  // namespace
 
-void KernelEmitter::ChooseGuess() {
+void KernelEmitter::ChooseShiftedReduction() {
   if (on_gpu_ || tiled_ || vector_lanes_ == 1 || IndexesByValues() ||
       kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST) {
     return;
@@ -49,61 +49,63 @@ void KernelEmitter::ChooseGuess() {
     for (int k = 0; k < info.stage->ops_size(); ++k) {
       const uint32_t sum = info.first_op + k;
       if (!IsReduction(*ops_[sum], v1::REDUCE_SUM) || uses_[ops_[sum]->args(0)] != 1) continue;
-      std::optional<Guess> guess = GuessOf(info, sum);
-      if (!guess || uses_[guess->difference] != (guess->of_mean ? 2 : 1) || !MayShareAWalk(*guess)) continue;
-      if (kept_ && kept_->writer == ops_[sum]->args(0)) {
+      std::optional<ShiftedReduction> shifted = ShiftedReductionOf(info, sum);
+      if (!shifted || uses_[shifted->difference] != (shifted->of_mean ? 2 : 1) || !MayShareAPass(*shifted))
+        continue;
+      if (row_cache_ && row_cache_->writer == ops_[sum]->args(0)) {
         // Others than a softmax's are values with bits of their own.
-        if (OpcodeOf(*ops_[kept_->writer]) != LoopOpcode::kSoftmaxExp) continue;
-        guess->scale = Slot(b_.getFloatTy(), "scale");
+        if (OpcodeOf(*ops_[row_cache_->writer]) != LoopOpcode::kSoftmaxExp) continue;
+        shifted->scale = Slot(b_.getFloatTy(), "scale");
       }
-      guess_ = std::move(guess);
+      shifted_ = std::move(shifted);
       return;
     }
   }
 }
 
 // Of the sum of e^(x - maximum of x), or of (x - mean of x)².
-std::optional<KernelEmitter::Guess> KernelEmitter::GuessOf(const StageInfo& info, uint32_t sum) const {
-  Guess guess;
-  guess.second = &info;
-  guess.sum = sum;
+std::optional<KernelEmitter::ShiftedReduction> KernelEmitter::ShiftedReductionOf(const StageInfo& info,
+                                                                                 uint32_t sum) const {
+  ShiftedReduction shifted;
+  shifted.second = &info;
+  shifted.sum = sum;
   const uint32_t summed = ops_[sum]->args(0);
   if (IsExponential(OpcodeOf(*ops_[summed]))) {
     const std::optional<uint32_t> maximum = MaximumBelow(info, summed);
     if (!maximum) return std::nullopt;
-    guess.difference = ops_[summed]->args(0);
-    guess.reduced = guess.center = *maximum;
-    guess.first = &StageOf(*maximum);
-    return guess;
+    shifted.difference = ops_[summed]->args(0);
+    shifted.reduced = shifted.center = *maximum;
+    shifted.first = &StageOf(*maximum);
+    return shifted;
   }
   const v1::LoopOp& square = *ops_[summed];
   if (OpcodeOf(square) != LoopOpcode::kMul || square.args(0) != square.args(1)) return std::nullopt;
-  guess.of_mean = true;
-  guess.difference = square.args(0);
-  const v1::LoopOp& difference = *ops_[guess.difference];
+  shifted.of_mean = true;
+  shifted.difference = square.args(0);
+  const v1::LoopOp& difference = *ops_[shifted.difference];
   if (OpcodeOf(difference) != LoopOpcode::kSub || difference.dtype() != v1::F32) return std::nullopt;
-  guess.center = difference.args(1);
-  const v1::LoopOp& mean = *ops_[guess.center];
+  shifted.center = difference.args(1);
+  const v1::LoopOp& mean = *ops_[shifted.center];
   if ((OpcodeOf(mean) != LoopOpcode::kDiv && OpcodeOf(mean) != LoopOpcode::kMul) ||
       OpcodeOf(*ops_[mean.args(1)]) != LoopOpcode::kConstant) {
     return std::nullopt;
   }
-  guess.reduced = mean.args(0);
-  if (!IsReduction(*ops_[guess.reduced], v1::REDUCE_SUM)) return std::nullopt;
-  guess.first = &StageOf(guess.reduced);
-  if (!SameRow(info, guess.reduced) || !SameValue(difference.args(0), ops_[guess.reduced]->args(0))) {
+  shifted.reduced = mean.args(0);
+  if (!IsReduction(*ops_[shifted.reduced], v1::REDUCE_SUM)) return std::nullopt;
+  shifted.first = &StageOf(shifted.reduced);
+  if (!SameRow(info, shifted.reduced) || !SameValue(difference.args(0), ops_[shifted.reduced]->args(0))) {
     return std::nullopt;
   }
-  return guess;
+  return shifted;
 }
 
 // Both stages only read what the kernel does not change and reduce once each, and the second needs nothing
 // but the guessed of what comes between.
-bool KernelEmitter::MayShareAWalk(const Guess& guess) const {
-  const StageInfo &first = *guess.first, &second = *guess.second;
-  const bool hidden = kernel_.outer_size() == 1 && WalksMemory(guess.of_mean ? second : first);
+bool KernelEmitter::MayShareAPass(const ShiftedReduction& shifted) const {
+  const StageInfo &first = *shifted.first, &second = *shifted.second;
+  const bool hidden = kernel_.outer_size() == 1 && ReadsRowFromMemory(shifted.of_mean ? second : first);
   const int64_t elements_min = hidden ? kMemoryRowElementsMin : kRowElementsMin;
-  if (&first >= &second || guess.center >= second.first_op) return false;
+  if (&first >= &second || shifted.center >= second.first_op) return false;
   if (ConstantExpr(first.stage->inner(0)).value_or(0) < elements_min) return false;
   for (const StageInfo* info = &first + 1; info < &second; ++info) {
     if (info->stage->inner_size() != 0) return false;
@@ -121,7 +123,7 @@ bool KernelEmitter::MayShareAWalk(const Guess& guess) const {
   int centers = 0;
   for (const v1::LoopOp& op : second.stage->ops()) {
     for (uint32_t arg : op.args()) {
-      if (arg == guess.center) {
+      if (arg == shifted.center) {
         ++centers;
       } else if (arg >= first.first_op && arg < second.first_op) {
         return false;
@@ -131,28 +133,28 @@ bool KernelEmitter::MayShareAWalk(const Guess& guess) const {
   return centers == 1;
 }
 
-bool KernelEmitter::IsDoneWithGuess(const StageInfo& info) const {
-  return guess_ && &info > guess_->first && &info <= guess_->second;
+bool KernelEmitter::IsDoneShifted(const StageInfo& info) const {
+  return shifted_ && &info > shifted_->first && &info <= shifted_->second;
 }
 
-// Of two stages in one walk: the one whose loads are the other's.
-bool KernelEmitter::ReadsWithGuess(const StageInfo& info) const {
-  return guess_ && &info == (guess_->of_mean ? guess_->first : guess_->second);
+// Of two stages in one pass: the one whose loads are the other's.
+bool KernelEmitter::ReadsShifted(const StageInfo& info) const {
+  return shifted_ && &info == (shifted_->of_mean ? shifted_->first : shifted_->second);
 }
 
 // From the row's first vector. Of a maximum it is no more than that, and never less than all numbers are. It
 // becomes the second stage's center.
-llvm::Value* KernelEmitter::EmitGuess() {
-  const StageInfo& info = *guess_->first;
+llvm::Value* KernelEmitter::EmitShift() {
+  const StageInfo& info = *shifted_->first;
   stage_ = &info;
   variables_.resize(kernel_.outer_size() + 1);
   InitAccumulators(info, 1);
   VectorLoop(kernel_.outer_size(), I64(0), I64(vector_lanes_), 1, [&] { EmitOps(info); });
   FinishAccumulators(info);
   llvm::Type* type = b_.getFloatTy();
-  llvm::Value* found = values_[guess_->reduced].v;
+  llvm::Value* found = values_[shifted_->reduced].v;
   llvm::Value* origin;
-  if (guess_->of_mean) {
+  if (shifted_->of_mean) {
     llvm::Value* mean = b_.CreateFMul(found, llvm::ConstantFP::get(type, 1.0 / vector_lanes_));
     llvm::Value* finite = b_.CreateFCmpORD(b_.CreateFSub(mean, mean), mean);
     origin = b_.CreateSelect(finite, mean, llvm::ConstantFP::get(type, 0.0));
@@ -161,53 +163,53 @@ llvm::Value* KernelEmitter::EmitGuess() {
     llvm::Constant* lowest = llvm::ConstantFP::get(type, std::numeric_limits<float>::lowest());
     origin = b_.CreateSelect(none, lowest, found);
   }
-  values_[guess_->center] = {origin, false};
+  values_[shifted_->center] = {origin, false};
   return origin;
 }
 
 // In a loop along the row, in which what is guessed is the second stage's center.
-void KernelEmitter::EmitGuessedOps() {
-  if (!guess_->of_mean) {
-    stage_ = guess_->first;
+void KernelEmitter::EmitShiftedOps() {
+  if (!shifted_->of_mean) {
+    stage_ = shifted_->first;
     EmitOps(*stage_);
   }
-  stage_ = guess_->second;
+  stage_ = shifted_->second;
   EmitOps(*stage_);
-  if (guess_->of_mean) {
-    const v1::LoopOp& sum = *ops_[guess_->reduced];
-    values_[sum.args(0)] = values_[guess_->difference];
-    EmitReduce(guess_->reduced, sum);
+  if (shifted_->of_mean) {
+    const v1::LoopOp& sum = *ops_[shifted_->reduced];
+    values_[sum.args(0)] = values_[shifted_->difference];
+    EmitReduce(shifted_->reduced, sum);
   }
 }
 
-void KernelEmitter::InitGuessed(unsigned unroll) {
-  InitAccumulators(*guess_->first, unroll);
-  InitAccumulators(*guess_->second, unroll);
+void KernelEmitter::InitShifted(unsigned unroll) {
+  InitAccumulators(*shifted_->first, unroll);
+  InitAccumulators(*shifted_->second, unroll);
 }
 
-// After the walk from `origin`: what it reduced becomes what two walks have reduced, and the stages between
+// After the pass from `origin`: what it reduced becomes what two passes have reduced, and the stages between
 // are emitted.
-void KernelEmitter::SettleGuess(llvm::Value* origin) {
-  FinishAccumulators(*guess_->first);
-  FinishAccumulators(*guess_->second);
+void KernelEmitter::SettleShifted(llvm::Value* origin) {
+  FinishAccumulators(*shifted_->first);
+  FinishAccumulators(*shifted_->second);
   llvm::Type *f32 = b_.getFloatTy(), *f64 = b_.getDoubleTy();
   const auto wide = [&](llvm::Value* v) { return b_.CreateFPExt(v, f64); };
   const auto constant = [](llvm::Type* type, double v) { return llvm::ConstantFP::get(type, v); };
-  llvm::Value* found = values_[guess_->reduced].v;
-  llvm::Value* count = b_.CreateSIToFP(guess_->first->extents[0], f64);
-  if (guess_->of_mean) {
+  llvm::Value* found = values_[shifted_->reduced].v;
+  llvm::Value* count = b_.CreateSIToFP(shifted_->first->extents[0], f64);
+  if (shifted_->of_mean) {
     llvm::Value* all = b_.CreateFAdd(wide(found), b_.CreateFMul(count, wide(origin)));
-    values_[guess_->reduced].v = b_.CreateFPTrunc(all, f32);
+    values_[shifted_->reduced].v = b_.CreateFPTrunc(all, f32);
   }
-  llvm::Value* sum = values_[guess_->sum].v;
-  for (const StageInfo* info = guess_->first + 1; info < guess_->second; ++info) {
+  llvm::Value* sum = values_[shifted_->sum].v;
+  for (const StageInfo* info = shifted_->first + 1; info < shifted_->second; ++info) {
     stage_ = info;
     EmitStage(*info);
   }
-  llvm::Value* center = values_[guess_->center].v;
+  llvm::Value* center = values_[shifted_->center].v;
   llvm::Value* unshift = constant(f32, std::ldexp(1.0, -math_.ExpBelowShift()));
   llvm::Value *misfit, *settled;
-  if (guess_->of_mean) {
+  if (shifted_->of_mean) {
     llvm::Value* d = b_.CreateFSub(wide(center), wide(origin));
     llvm::Value* times = b_.CreateFMul(count, d);
     llvm::Value* less = b_.CreateFMul(d, b_.CreateFSub(b_.CreateFMul(constant(f64, 2), wide(found)), times));
@@ -219,35 +221,35 @@ void KernelEmitter::SettleGuess(llvm::Value* origin) {
     misfit = b_.CreateFCmpOGT(b_.CreateFSub(center, origin), constant(f32, kExponentMax));
     misfit = b_.CreateOr(none, misfit);
     llvm::Value* scale = EmitFloat(LoopOpcode::kExp, {b_.CreateFSub(origin, center)});
-    if (guess_->scale != nullptr) {  // of exponentials that are kept with a shift
+    if (shifted_->scale != nullptr) {  // of exponentials that are kept with a shift
       scale = b_.CreateFMul(scale, unshift);
-      b_.CreateStore(b_.CreateSelect(misfit, unshift, scale), guess_->scale);
+      b_.CreateStore(b_.CreateSelect(misfit, unshift, scale), shifted_->scale);
     }
     settled = b_.CreateFMul(sum, scale);
   }
   llvm::AllocaInst* result = Slot(f32, "settled");
   b_.CreateStore(settled, result);
   const std::vector<LaneValue> values = values_;
-  std::vector<Accumulator> others;  // of walks beside this one
+  std::vector<Accumulator> others;  // of passes beside this one
   std::swap(accumulators_, others);
-  const auto walk_again = [&] {
-    stage_ = guess_->second;
+  const auto pass_again = [&] {
+    stage_ = shifted_->second;
     EmitStage(*stage_);
-    llvm::Value* again = values_[guess_->sum].v;
-    b_.CreateStore(guess_->scale == nullptr ? again : b_.CreateFMul(again, unshift), result);
+    llvm::Value* again = values_[shifted_->sum].v;
+    b_.CreateStore(shifted_->scale == nullptr ? again : b_.CreateFMul(again, unshift), result);
   };
-  If(misfit, "again", walk_again, /*rarely=*/true);
+  If(misfit, "again", pass_again, /*rarely=*/true);
   std::swap(accumulators_, others);
   values_ = values;
-  values_[guess_->sum] = {b_.CreateLoad(f32, result), false};
+  values_[shifted_->sum] = {b_.CreateLoad(f32, result), false};
 }
 
-void KernelEmitter::EmitGuessedStages() {
-  llvm::Value* origin = EmitGuess();
-  const unsigned unroll = Unroll(*guess_->second);
-  InitGuessed(unroll);
-  VectorLoop(kernel_.outer_size(), I64(0), guess_->first->extents[0], unroll, [&] { EmitGuessedOps(); });
-  SettleGuess(origin);
+void KernelEmitter::EmitShiftedStages() {
+  llvm::Value* origin = EmitShift();
+  const unsigned unroll = Unroll(*shifted_->second);
+  InitShifted(unroll);
+  VectorLoop(kernel_.outer_size(), I64(0), shifted_->first->extents[0], unroll, [&] { EmitShiftedOps(); });
+  SettleShifted(origin);
 }
 
 }  // namespace kiln

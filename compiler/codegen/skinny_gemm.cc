@@ -1,4 +1,4 @@
-#include "compiler/codegen/skinny_product.h"
+#include "compiler/codegen/skinny_gemm.h"
 
 #include <algorithm>
 #include <array>
@@ -211,7 +211,7 @@ class SkinnyEmitter {
   }
 
   // In a row with the loads the assembler would take each down to its use, or the uses up, so as to spare
-  // registers, and then few loads are under way. So the sums stand in a loop, and loads stay before it. It
+  // registers, and then few loads are in flight. So the sums stand in a loop, and loads stay before it. It
   // ends after a turn: a launch has one row of blocks, which the assembler cannot know.
   void AddLast(const std::vector<Step>& steps) {
     llvm::BasicBlock* before = b_.GetInsertBlock();
@@ -459,7 +459,7 @@ class SkinnyEmitter {
   Value* Activate(Value* x) {
     MathBuilder m(b_, b_.getFloatTy());
     switch (shape_.activation) {
-      case v1::ACTIVATION_RELU: return m.Sel(m.Lt(x, m.C(0)), m.C(0), x);  // keeps what is no number
+      case v1::ACTIVATION_RELU: return m.Sel(m.Lt(x, m.C(0)), m.C(0), x);  // keeps NaN
       case v1::ACTIVATION_GELU_TANH: {
         const double scale = 0.7978845608028654;  // sqrt(2 / pi)
         Value* inner = m.Mul(x, m.Fma(m.Mul(x, x), m.C(scale * 0.044715), m.C(scale)));
@@ -506,8 +506,8 @@ class SkinnyEmitter {
 
 }  // namespace
 
-absl::StatusOr<SkinnyLaunch> EmitSkinnyProduct(const v1::MatrixProduct& product,
-                                               const SkinnySchedule& schedule, llvm::Module* module) {
+absl::StatusOr<SkinnyLaunch> EmitSkinnyGemm(const v1::MatrixProduct& product, const SkinnySchedule& schedule,
+                                            llvm::Module* module) {
   KILN_ASSIGN_OR_RETURN(const SkinnyShape shape, SkinnyShape::Of(product, schedule));
   SkinnyEmitter(shape, module).Emit();
   SkinnyLaunch launch;

@@ -35,7 +35,7 @@ struct SkinnySchedule {
   uint32_t tiles = 1;   // of sixteen columns that a block takes: 1, 2 or 4
   uint32_t warps = 8;   // of a block
   uint32_t blocks = 1;  // that share a tile's sum, as a cluster: 1, 2, 4 or 8
-  uint32_t steps = 1;   // of K, 64 bytes each, whose loads a warp has under way together
+  uint32_t steps = 1;   // of K, 64 bytes each, whose loads a warp has in flight together
 
   friend bool operator==(const SkinnySchedule&, const SkinnySchedule&) = default;
 };
@@ -55,7 +55,7 @@ struct SkinnyLaunch {
   GpuImage image;
   uint32_t units = 0;
 };
-absl::StatusOr<SkinnyLaunch> EmitSkinnyProduct(const v1::MatrixProduct& product,
-                                               const SkinnySchedule& schedule, llvm::Module* module);
+absl::StatusOr<SkinnyLaunch> EmitSkinnyGemm(const v1::MatrixProduct& product, const SkinnySchedule& schedule,
+                                            llvm::Module* module);
 
 }  // namespace kiln

@@ -45,7 +45,7 @@ uint32_t StepsFor(const SkinnyShape& shape) {
   const auto most = std::clamp<uint32_t>(words / shape.words_of_step(), 1, kStepsMax);
   const auto needed = static_cast<uint32_t>((shape.steps_all() + shape.slots() - 1) / shape.slots());
   if (needed <= most) return needed;
-  const uint32_t half = std::max<uint32_t>(1, most / 2);  // the next round's are under way as well
+  const uint32_t half = std::max<uint32_t>(1, most / 2);  // the next round's are in flight as well
   const uint32_t rounds = (needed + half - 1) / half;
   return (needed + rounds - 1) / rounds;
 }

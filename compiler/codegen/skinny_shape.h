@@ -1,5 +1,5 @@
 // A product of few rows with a schedule, as numbers that the code is made of: which products the kernel does,
-// and what follows from both. See skinny_product.h.
+// and what follows from both. See skinny_gemm.h.
 //
 // Threads: values. Errors as there.
 #pragma once
@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "compiler/codegen/skinny_product.h"
+#include "compiler/codegen/skinny_gemm.h"
 #include "kiln/v1/tuning.pb.h"
 
 namespace kiln {

@@ -178,7 +178,7 @@ unsigned ThreadEmitter::LanesAlongOuter() {
   return lanes;
 }
 
-// Where a thread's accesses are narrow it takes several points, so that more of them are under way. What
+// Where a thread's accesses are narrow it takes several points, so that more of them are in flight. What
 // computes much for each has fewer threads a block.
 void ThreadEmitter::ChooseTurns() {
   bool cheap = true;

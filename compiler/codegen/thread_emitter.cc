@@ -330,7 +330,7 @@ void ThreadEmitter::UnrollLoop(llvm::Instruction* back, unsigned times) {
 }
 
 // Turns that a block's threads share; neighbours take neighbouring ones. Of a known number those that every
-// thread has stand in a row without conditions: their loads are under way at once, and a later stage finds
+// thread has stand in a row without conditions: their loads are in flight at once, and a later stage finds
 // the values in registers.
 void ThreadEmitter::EmitTurns(llvm::Value* thread, llvm::Value* count, unsigned at_once,
                               absl::FunctionRef<void(llvm::Value*)> turn) {

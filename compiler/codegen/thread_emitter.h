@@ -69,7 +69,7 @@ class ThreadEmitter : public KernelEmitter {
   static constexpr int64_t kAccessBytes = 16;  // the widest access of a thread
   static constexpr int64_t kTurns =
       4;  // of a thread in a row, before the block has more threads: combining costs too
-  static constexpr int64_t kUnrolledTurns = 8;           // whose loads are under way at the same time
+  static constexpr int64_t kUnrolledTurns = 8;           // whose loads are in flight at the same time
   static constexpr int64_t kLoopMax = int64_t{1} << 30;  // numbers that 32 bits keep
   static bool IsAccess(const v1::LoopOp& op);            // a load or a store
   static bool HasStore(const v1::Stage& stage);
@@ -195,7 +195,7 @@ class ThreadEmitter : public KernelEmitter {
   void EmitTurns(llvm::Value* thread, llvm::Value* count, unsigned at_once,
                  absl::FunctionRef<void(llvm::Value*)> turn);
   bool IsRead(uint32_t buffer) const;
-  // The loop's body that many times in a row, where its accesses are under way at once.
+  // The loop's body that many times in a row, where its accesses are in flight at once.
   void UnrollLoop(llvm::Instruction* back, unsigned times);
   // Are the addresses aligned of all vectors at the current point?
   llvm::Value* IsAligned(llvm::ArrayRef<const StageInfo*> stages);

@@ -79,7 +79,7 @@ bool ThreadEmitter::SoftmaxSumFits() const {
          !LongSum(second, second.stage->ops(second.stage->ops_size() - 1), 1);
 }
 
-// The values of some turns, all of them under way at once, join what there is.
+// The values of some turns, all of them in flight at once, join what there is.
 void ThreadEmitter::AddToSoftmaxSum(llvm::Value* first_turn, int64_t turns, llvm::AllocaInst* largest,
                                     llvm::AllocaInst* sum) {
   const StageInfo& info = stages_[softmax_sum_->largest];

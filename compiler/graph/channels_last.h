@@ -1,4 +1,4 @@
-// The layout of images by points: a point's channels beside each other ("channels last").
+// The layout of images channels-last: a point's channels beside each other ("channels last").
 //
 // Pure functions. Only what is provable counts: with symbolic sizes an answer may be false where it could be
 // true.
@@ -13,7 +13,7 @@ namespace kiln {
 // Of images × channels × rows × columns.
 std::vector<ExprId> ChannelsLastStrides(ExprPool& pool, const std::vector<ExprId>& sizes);
 
-// True for images of several channels and points that lie by points, which row-major ones do not.
+// True for images of several channels and points that are channels-last, which row-major ones do not.
 bool IsChannelsLast(ExprPool& pool, const TensorType& type);
 
 // A convolution of images that gives each channel a window of its own, or the gradient of one.

@@ -41,12 +41,12 @@ std::string KernelKey(absl::string_view name_space, absl::string_view kernel, co
       .Finish();
 }
 
-std::string TuningKey(absl::string_view name_space, const v1::Subject& subject, const v1::GpuFacts& gpu,
+std::string TuningKey(absl::string_view name_space, const v1::Tunable& tunable, const v1::GpuFacts& gpu,
                       absl::string_view policy) {
   return Sha256Builder()
       .AddField("kiln-tuning-key-3")
       .AddField(name_space)
-      .AddField(SerializeDeterministic(subject))
+      .AddField(SerializeDeterministic(tunable))
       .AddField(SerializeDeterministic(gpu))
       .AddField(policy)
       .Finish();

@@ -32,7 +32,7 @@ std::string KernelKey(absl::string_view name_space, absl::string_view kernel, co
 
 // One measurement: for whom (what is measured may be code of his), what was measured, on what kind of GPU and
 // library, and how (a policy's name changes with the way of measuring).
-std::string TuningKey(absl::string_view name_space, const v1::Subject& subject, const v1::GpuFacts& gpu,
+std::string TuningKey(absl::string_view name_space, const v1::Tunable& tunable, const v1::GpuFacts& gpu,
                       absl::string_view policy);
 
 // One variant of a CompileKey. `tuning_digest` is empty where nothing was tuned.

@@ -75,15 +75,16 @@ bool CutsPatches(LoweringContext& context, const GraphNode& node, const TensorTy
   return window.kernel[0] * window.kernel[1] > 1 && context.status().ok();
 }
 
-// The runtime convolves images by points itself, so their memory can be planned. Others may be ATen's, which
-// makes a result of its own.
-bool IntoResults(const TensorType& type, bool by_points) {
-  return by_points && (type.dtype == v1::F32 || type.dtype == v1::F16 || type.dtype == v1::BF16);
+// The runtime convolves images channels-last itself, so their memory can be planned. Others may be ATen's,
+// which makes a result of its own.
+bool IntoResults(const TensorType& type, bool channels_last) {
+  return channels_last && (type.dtype == v1::F32 || type.dtype == v1::F16 || type.dtype == v1::BF16);
 }
 
 // The convolution as one of one point over an image of the patches, whose channels are those of all of a
 // patch's points: a matrix product for the runtime.
-absl::Status CallOnPatches(LoweringContext& context, GraphNode node, const TensorType& type, bool by_points) {
+absl::Status CallOnPatches(LoweringContext& context, GraphNode node, const TensorType& type,
+                           bool channels_last) {
   ExprPool& exprs = context.exprs();
   const LoweredTensor input = context.Tensor(node, "input"), weight = context.Tensor(node, "weight");
   const Window window = WindowOf(context, node, weight);
@@ -93,7 +94,8 @@ absl::Status CallOnPatches(LoweringContext& context, GraphNode node, const Tenso
   const ExprId channels = exprs.Mul(input.sizes[1], points), one = context.Const(1);
   const auto dense = [&](std::vector<ExprId> sizes) {
     TensorType made{type.dtype, type.device, std::move(sizes), {}, 0};
-    made.strides = by_points ? ChannelsLastStrides(exprs, made.sizes) : ContiguousStrides(exprs, made.sizes);
+    made.strides =
+        channels_last ? ChannelsLastStrides(exprs, made.sizes) : ContiguousStrides(exprs, made.sizes);
     return made;
   };
   const TensorType image = dense({type.sizes[0], channels, type.sizes[2], type.sizes[3]});
@@ -110,19 +112,19 @@ absl::Status CallOnPatches(LoweringContext& context, GraphNode node, const Tenso
   for (auto& [name, argument] : node.args) {
     if (name == "stride") argument = IntListArg{{one, one}};
   }
-  return context.Call(node, "convolution", IntoResults(type, by_points),
+  return context.Call(node, "convolution", IntoResults(type, channels_last),
                       {{"input", {image.strides, &patches}}, {"weight", {rows.strides, &weights}}});
 }
 
 absl::Status CallLibrary(LoweringContext& context, const GraphNode& node, const TensorType& type) {
-  const bool by_points = IsChannelsLast(context.exprs(), type);
-  if (CutsPatches(context, node, type)) return CallOnPatches(context, node, type, by_points);
+  const bool channels_last = IsChannelsLast(context.exprs(), type);
+  if (CutsPatches(context, node, type)) return CallOnPatches(context, node, type, channels_last);
   LoweringContext::CallOperands operands;
   for (const char* name : {"input", "weight"}) {
-    if (by_points)
+    if (channels_last)
       operands[name].strides = ChannelsLastStrides(context.exprs(), context.Tensor(node, name).sizes);
   }
-  return context.Call(node, "convolution", IntoResults(type, by_points), operands);
+  return context.Call(node, "convolution", IntoResults(type, channels_last), operands);
 }
 
 // The library gives the result the layout of the image, so the image gets the one that the result has.

@@ -1,9 +1,9 @@
 // Convolutions: a library call, and on a GPU what belongs around it.
 //
 // On a GPU the bias is added by a loop of ours, which fuses with what follows (ATen launches a kernel for
-// it), images whose result is declared by points (channels last) go to the library by points with their
+// it), images whose result is declared channels-last go to the library channels-last with their
 // weights, and a window a channel (a depthwise convolution) is a loop of its own. Windows that cut the image
-// into patches become a convolution of one point over the patches, which the runtime does as a matrix
+// into patches become a 1×1 convolution over the patches, which the runtime does as a matrix
 // product. On the CPU a convolution is the library's as it stands, of an image that lies as the result does.
 // Errors: those of the context.
 #pragma once
@@ -17,7 +17,7 @@ inline constexpr char kConvolution[] = "aten.convolution.default";
 inline constexpr char kConvolutionBackward[] = "aten.convolution_backward.default";
 
 absl::Status LowerConvolution(LoweringContext& context, const GraphNode& node);
-// Images and weights go to the library by points where a gradient is declared so.
+// Images and weights go to the library channels-last where a gradient is declared so.
 absl::Status LowerConvolutionBackward(LoweringContext& context, const GraphNode& node);
 
 }  // namespace kiln

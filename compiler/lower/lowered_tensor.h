@@ -17,7 +17,7 @@ struct VirtualBody {
   LoopOpId result = 0;          // in the compute type of the tensor's dtype
   std::vector<ExprId> vars;     // by dimension: a canonical variable, or 0 where the size is 1
   uint32_t loads = 0;
-  bool heavy = false;             // a transcendental function or a random number: dear to repeat
+  bool heavy = false;             // a transcendental function or a random number: expensive to repeat
   bool divides = false;           // an index holds a floor-division or a modulo
   std::vector<uint32_t> origins;  // graph nodes, ascending
 };

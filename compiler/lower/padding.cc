@@ -46,7 +46,7 @@ absl::Status StorePadded(LoweringContext& context, const GraphNode& node) {
   const LoweredTensor self = context.Tensor(node, "self");
   const TensorType& type = context.ResultType(node);
   const Argument* value = node.Find("value");
-  // An image by points stays one: the loops on both sides of it are.
+  // An image channels-last stays one: the loops on both sides of it are.
   const bool as_declared = type.strides.size() == type.rank() && context.IsDense(type.sizes, type.strides);
   BufferView whole{0, type.dtype, type.sizes,
                    as_declared ? type.strides : ContiguousStrides(context.exprs(), type.sizes),

@@ -1,4 +1,4 @@
-// Mean and variance of every channel of images that lie by points (channels last) in one pass over them.
+// Mean and variance of every channel of images that are channels-last in one pass over them.
 //
 // Two passes read large images twice. Here blocks of points are summed relative to their own first point,
 // which bounds what cancels: the squares about a block's mean are at least the first point's, so that their

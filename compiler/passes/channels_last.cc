@@ -9,9 +9,9 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "compiler/graph/channels_last.h"
+#include "compiler/passes/conv1x1_to_gemm.h"
 #include "compiler/passes/core_set.h"
 #include "compiler/passes/graph_rewrite.h"
-#include "compiler/passes/point_convolutions.h"
 #include "compiler/passes/types.h"
 #include "compiler/target/cost_model.h"
 
@@ -27,7 +27,8 @@ bool IsUngrouped(const Graph& graph, const GraphNode& node) {
 
 bool IsConvolutionByPointsOnGpu(const Graph& graph, const GraphNode& node) {
   const v1::DType dtype = graph.type(node.results[0]).dtype;
-  if (dtype != v1::F16 && dtype != v1::BF16 && dtype != v1::F32) return false;  // cuDNN has no F64 by points
+  if (dtype != v1::F16 && dtype != v1::BF16 && dtype != v1::F32)
+    return false;  // cuDNN has no F64 channels-last
   if (IsDepthwise(graph, node)) return !IsWindowPerChannel(graph, node);
   return IsUngrouped(graph, node);
 }
@@ -46,7 +47,7 @@ bool ConvolvesByPointsOnCpu(const Graph& graph, const GraphNode& node) {
   return IsUngrouped(graph, node) || IsDepthwise(graph, node);
 }
 
-// A step of training on a CPU is by points where all its convolutions, of which there are some, can be.
+// A step of training on a CPU is channels-last where all its convolutions, of which there are some, can be.
 bool TrainsByPointsOnCpu(const Graph& graph) {
   bool found = false;
   for (const GraphNode& node : graph.nodes) {
@@ -64,7 +65,7 @@ bool IsConvolutionByPointsOnCpu(const Graph& graph, const GraphNode& node, bool 
   const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
   if (input == kNoValue || weight == kNoValue) return false;
   if (graph.kind != v1::INFERENCE) return ConvolvesByPointsOnCpu(graph, node);
-  if (IsDepthwise(graph, node) || (point_products && IsPointConvolution(graph, node))) return true;
+  if (IsDepthwise(graph, node) || (point_products && IsConv1x1(graph, node))) return true;
   return IsUngrouped(graph, node) &&
          cost::PaysChannelsLast(machine, Bytes(graph, graph.type(weight)), Bytes(graph, graph.type(input)),
                                 Bytes(graph, result));
@@ -78,7 +79,7 @@ bool IsConvolutionByPoints(const Graph& graph, const GraphNode& node, bool point
              : IsConvolutionByPointsOnCpu(graph, node, point_products, machine);
 }
 
-// A part of images that lie by points does so too, with gaps.
+// A part of images that are channels-last does so too, with gaps.
 bool LiesByPoints(Graph& graph, const TensorType& type) {
   if (IsChannelsLast(graph.exprs, type)) return true;
   if (type.rank() != 4 || type.strides.size() != 4 || graph.exprs.AsConst(type.sizes[1]) == 1) return false;
@@ -99,8 +100,8 @@ bool ReadsByPoints(Graph& graph, const GraphNode& node) {
   return found;
 }
 
-// Gradients that the library computes by points as well as the convolution itself. On a CPU it does so where
-// the image lies so (its weights never do), on a GPU where anything does.
+// Gradients that the library computes channels-last as well as the convolution itself. On a CPU it does so
+// where the image lies so (its weights never do), on a GPU where anything does.
 bool IsGradientByPoints(Graph& graph, const GraphNode& node) {
   if (node.target != "aten.convolution_backward.default" || node.results.size() != 3) return false;
   const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
@@ -147,14 +148,14 @@ std::vector<bool> LaidForGradients(const Graph& graph) {
 // Values whose layout others know: the caller's own results, what is written into inputs, and what either is
 // a view of. What a forward graph saves for its backward lies as the graph likes: its program says how, and
 // the backward is compiled for that. On a GPU only where all sizes are known: others were not tried.
-std::vector<bool> KnownLayouts(const Graph& graph, bool by_points_on_cpu) {
+std::vector<bool> KnownLayouts(const Graph& graph, bool channels_last_on_cpu) {
   const std::vector<int32_t> producers = Producers(graph);
   return EscapingValues(graph, [&](const GraphOutput& output) {
     const TensorType& type = graph.type(output.value);
     const int32_t producer = producers[output.value];
     const bool is_static =
         absl::c_all_of(type.sizes, [&](ExprId size) { return graph.exprs.AsConst(size).has_value(); });
-    const bool may_lay = type.device == v1::CUDA ? is_static : by_points_on_cpu;
+    const bool may_lay = type.device == v1::CUDA ? is_static : channels_last_on_cpu;
     return graph.kind != v1::FORWARD || output.fact.user_visible() || !may_lay || producer < 0 ||
            IsViewNode(graph.nodes[producer]);
   });
@@ -187,8 +188,8 @@ class Layouter {
       : graph_(graph),
         point_products_(point_products),
         machine_(machine),
-        by_points_on_cpu_(graph.kind == v1::INFERENCE || TrainsByPointsOnCpu(graph)),
-        known_(KnownLayouts(graph, by_points_on_cpu_)) {
+        channels_last_on_cpu_(graph.kind == v1::INFERENCE || TrainsByPointsOnCpu(graph)),
+        known_(KnownLayouts(graph, channels_last_on_cpu_)) {
     const std::vector<bool> laid = LaidForGradients(graph);
     for (size_t v = 0; v < laid.size(); ++v) known_[v] = known_[v] || laid[v];
   }
@@ -212,7 +213,7 @@ class Layouter {
 
  private:
   bool MayConvolveByPoints(ValueId image) const {
-    return by_points_on_cpu_ || graph_.type(image).device == v1::CUDA;
+    return channels_last_on_cpu_ || graph_.type(image).device == v1::CUDA;
   }
 
   bool MayLay(ValueId value) {
@@ -274,7 +275,7 @@ class Layouter {
   Graph& graph_;
   const bool point_products_;
   const Machine& machine_;
-  const bool by_points_on_cpu_;
+  const bool channels_last_on_cpu_;
   std::vector<bool> known_;
   bool changed_ = false;
 };

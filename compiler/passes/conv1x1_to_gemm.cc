@@ -1,4 +1,4 @@
-#include "compiler/passes/point_convolutions.h"
+#include "compiler/passes/conv1x1_to_gemm.h"
 
 #include <utility>
 #include <variant>
@@ -35,7 +35,7 @@ cost::Conv1x1 SizesOf(const Graph& graph, const TensorType& weight, const Tensor
 
 }  // namespace
 
-bool IsPointConvolution(const Graph& graph, const GraphNode& node) {
+bool IsConv1x1(const Graph& graph, const GraphNode& node) {
   if (node.target != "aten.convolution.default" || node.results.size() != 1) return false;
   const TensorType& result = graph.type(node.results[0]);
   const ValueId input = TensorOf(node, "input"), weight = TensorOf(node, "weight");
@@ -89,9 +89,9 @@ Value Product(GraphBuilder& b, const GraphNode& node, const TensorType& type) {
 
 }  // namespace
 
-absl::Status MultiplyPointConvolutions(Graph& graph, bool by_onednn, const Machine& machine) {
+absl::Status Conv1x1ToGemm(Graph& graph, bool by_onednn, const Machine& machine) {
   const auto becomes_product = [&](const GraphNode& node) {
-    if (!IsPointConvolution(graph, node)) return false;
+    if (!IsConv1x1(graph, node)) return false;
     const TensorType &weight = graph.type(TensorOf(node, "weight")), &result = graph.type(node.results[0]);
     return IsChannelsLast(graph.exprs, result) &&
            cost::PaysConv1x1AsGemm(machine, SizesOf(graph, weight, result), by_onednn);

@@ -1,4 +1,4 @@
-// Makes matrix products of convolutions of one point on a CPU, where images lie by points (channels last):
+// Makes matrix products of 1×1 convolutions on a CPU, where images are channels-last:
 // the image is the product's left matrix as it lies, and the weights need not be laid anew, which oneDNN does
 // at each call of a convolution. Products of ATen's own (MKL's) are made of small ones only; of oneDNN's
 // (`by_onednn`, which pass onednn_products makes them) of all but large images with few weights, at which a
@@ -11,9 +11,9 @@
 
 namespace kiln {
 
-absl::Status MultiplyPointConvolutions(Graph& graph, bool by_onednn, const Machine& machine);
+absl::Status Conv1x1ToGemm(Graph& graph, bool by_onednn, const Machine& machine);
 
 // Of images in F32 on a CPU, each point by itself.
-bool IsPointConvolution(const Graph& graph, const GraphNode& node);
+bool IsConv1x1(const Graph& graph, const GraphNode& node);
 
 }  // namespace kiln

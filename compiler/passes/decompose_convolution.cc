@@ -40,7 +40,7 @@ struct Operands {
   Value gradient, input, weight;
 };
 
-// The results for `count` channels from `from` on, images by points.
+// The results for `count` channels from `from` on, images channels-last.
 std::vector<Value> GradientsOf(Match& m, const Operands& of, int64_t from, int64_t count) {
   GraphBuilder& b = m.b();
   const auto cut = [&](const Value& x, int64_t dim) {

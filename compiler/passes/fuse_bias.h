@@ -2,8 +2,8 @@
 //
 // torch writes a linear layer on an input that is not contiguous as mm, view and add, where the sum reads and
 // writes the product once more. Operands, bias and sum have one float dtype, nothing else reads the product,
-// and the bias is there before it. A bias that is computed by points stays in the sum's kernel, for it would
-// need one of its own. The addmm rounds once what product and sum rounded each. Errors: none.
+// and the bias is there before it. A bias that is computed channels-last stays in the sum's kernel, for it
+// would need one of its own. The addmm rounds once what product and sum rounded each. Errors: none.
 #pragma once
 
 #include "absl/status/status.h"

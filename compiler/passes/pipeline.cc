@@ -10,6 +10,7 @@
 #include "compiler/passes/check_dtypes.h"
 #include "compiler/passes/check_numbers.h"
 #include "compiler/passes/common_subexpressions.h"
+#include "compiler/passes/conv1x1_to_gemm.h"
 #include "compiler/passes/dead_code.h"
 #include "compiler/passes/decompose.h"
 #include "compiler/passes/expand_foreach.h"
@@ -18,7 +19,6 @@
 #include "compiler/passes/fuse_bias.h"
 #include "compiler/passes/onednn_products.h"
 #include "compiler/passes/pinned_layouts.h"
-#include "compiler/passes/point_convolutions.h"
 #include "compiler/passes/remove_no_ops.h"
 #include "compiler/support/status_macros.h"
 
@@ -82,7 +82,7 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   KILN_RETURN_IF_ERROR(
       runner.Run("fuse_activation", [&](Graph& g) { return FuseActivation(g, options.tf32); }));
   bool laid = false;
-  if (!options.images_as_traced) {
+  if (!options.keep_traced_layout) {
     KILN_RETURN_IF_ERROR(runner.Run("channels_last", [&](Graph& g) {
       laid = PreferChannelsLast(g, options.onednn_products, options.machine);
       return absl::OkStatus();
@@ -91,8 +91,8 @@ absl::Status RunPasses(Graph& graph, const PassOptions& options) {
   if (options.images_laid != nullptr) *options.images_laid = laid;
   KILN_RETURN_IF_ERROR(
       runner.Run("channel_moments", [&](Graph& g) { return CombineChannelMoments(g, options.machine); }));
-  KILN_RETURN_IF_ERROR(runner.Run("point_convolutions", [&](Graph& g) {
-    return MultiplyPointConvolutions(g, options.onednn_products, options.machine);
+  KILN_RETURN_IF_ERROR(runner.Run("conv1x1_to_gemm", [&](Graph& g) {
+    return Conv1x1ToGemm(g, options.onednn_products, options.machine);
   }));
   // Nothing after this knows the product any more.
   if (options.onednn_products)

@@ -42,7 +42,7 @@ struct CpuMachine {
 // What calls of the CPU's libraries, oneDNN and MKL, cost beside kernels of kiln's.
 struct CpuLibraries {
   int64_t onednn_gemm_multiplications_min = 3 << 20;  // where a call's own 10 µs are paid back
-  // A convolution of one point is a gemm up to so many operations; above, oneDNN's convolution is faster by
+  // A 1×1 convolution is a gemm up to so many operations; above, oneDNN's convolution is faster by
   // more than packing its weights takes. With MKL the two are even at 38 million (MobileNetV2's 16 to 96
   // channels of 112 × 112), at 103 million the gemm takes 1.1 × as long (ResNet-50's 64 to 256 of 56 × 56).
   int64_t mkl_conv1x1_operations_max = 64'000'000;

@@ -17,16 +17,16 @@ namespace {
 constexpr int64_t kSmallCopy = 4096;
 constexpr int64_t kLargeCopy = int64_t{256} << 20;
 
-absl::StatusOr<double> MicrosecondsOf(const v1::Subject& subject, Tuner::Session& session) {
-  KILN_ASSIGN_OR_RETURN(const v1::Measurement record, session.Measure(subject));
+absl::StatusOr<double> MicrosecondsOf(const v1::Tunable& tunable, Tuner::Session& session) {
+  KILN_ASSIGN_OR_RETURN(const v1::Measurement record, session.Measure(tunable));
   if (record.microseconds() > 0) return record.microseconds();
   return absl::UnavailableError("a measurement without a time");
 }
 
 absl::StatusOr<double> CopyMicroseconds(int64_t bytes, Tuner::Session& session) {
-  v1::Subject subject;
-  subject.mutable_copy()->set_bytes(bytes);
-  return MicrosecondsOf(subject, session);
+  v1::Tunable tunable;
+  tunable.mutable_copy()->set_bytes(bytes);
+  return MicrosecondsOf(tunable, session);
 }
 
 absl::StatusOr<double> KernelMicroseconds(const v1::PlanReply& plan, Tuner::Session& session) {
@@ -57,7 +57,7 @@ absl::StatusOr<double> PriceOf(const v1::PlanReply& plan, double enough, Tuner::
   }
   KILN_ASSIGN_OR_RETURN(double price, KernelMicroseconds(plan, session));
   for (const v1::ImageConvolutions::Use& use : plan.images().measured()) {
-    KILN_ASSIGN_OR_RETURN(const double microseconds, MicrosecondsOf(use.subject(), session));
+    KILN_ASSIGN_OR_RETURN(const double microseconds, MicrosecondsOf(use.tunable(), session));
     price += use.calls() * microseconds;
     *stopped = price >= enough && &use != &*plan.images().measured().rbegin();
     if (*stopped) break;
@@ -74,16 +74,16 @@ std::map<std::string, uint32_t> OtherCalls(const v1::PlanReply& plan) {
   return calls;
 }
 
-absl::Status Weigh(const v1::PlanReply& by_points, const PlanAsTraced& plan_as_traced,
+absl::Status Weigh(const v1::PlanReply& channels_last, const PlanAsTraced& plan_as_traced,
                    Tuner::Session& session, v1::PlanReply* as_traced, v1::ImageLayout* layout) {
   bool stopped = false;
   KILN_ASSIGN_OR_RETURN(const double first,
-                        PriceOf(by_points, std::numeric_limits<double>::infinity(), session, &stopped));
+                        PriceOf(channels_last, std::numeric_limits<double>::infinity(), session, &stopped));
   KILN_ASSIGN_OR_RETURN(*as_traced, plan_as_traced());
-  if (OtherCalls(by_points) != OtherCalls(*as_traced))
+  if (OtherCalls(channels_last) != OtherCalls(*as_traced))
     return absl::UnimplementedError("the layouts differ in other library calls than convolutions");
   KILN_ASSIGN_OR_RETURN(const double second, PriceOf(*as_traced, first, session, &stopped));
-  layout->set_by_points_microseconds(first);
+  layout->set_channels_last_microseconds(first);
   layout->set_as_traced_microseconds(second);
   layout->set_at_least(stopped);
   layout->set_as_traced(second < Tuner::kWorthwhile * first);
@@ -92,10 +92,10 @@ absl::Status Weigh(const v1::PlanReply& by_points, const PlanAsTraced& plan_as_t
 
 }  // namespace
 
-v1::ImageLayout ChooseImageLayout(const v1::PlanReply& by_points, const PlanAsTraced& plan_as_traced,
+v1::ImageLayout ChooseImageLayout(const v1::PlanReply& channels_last, const PlanAsTraced& plan_as_traced,
                                   Tuner::Session& session, v1::PlanReply* as_traced) {
   v1::ImageLayout layout;
-  const absl::Status weighed = Weigh(by_points, plan_as_traced, session, as_traced, &layout);
+  const absl::Status weighed = Weigh(channels_last, plan_as_traced, session, as_traced, &layout);
   if (!weighed.ok()) layout.set_without(std::string(weighed.message()));
   return layout;
 }

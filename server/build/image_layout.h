@@ -1,4 +1,4 @@
-// Max-autotune: whether a program's images lie by points (channels last) or as they were traced, by what both
+// Max-autotune: whether a program's images are channels-last or as they were traced, by what both
 // plans' convolutions were measured to take.
 //
 // A plan's price is the sum over its calls of a convolution, each by its fastest candidate, and what its
@@ -6,7 +6,7 @@
 // library calls have to be the same in both. The traced layout must be cheaper by as much as a candidate that
 // wins (Tuner::kWorthwhile). Where anything could not be measured, `without` says what, and images lie by
 // points. What is measured are records like any other, so another program with these convolutions pays
-// nothing. As soon as the traced layout's are as dear as the other's no more of them are measured.
+// nothing. As soon as the traced layout's are as expensive as the other's no more of them are measured.
 //
 // Blocks as the session does. Errors: none.
 #pragma once
@@ -24,7 +24,7 @@ namespace kiln {
 using PlanAsTraced = std::function<absl::StatusOr<v1::PlanReply>()>;
 
 // `as_traced` is the second plan where there is one.
-v1::ImageLayout ChooseImageLayout(const v1::PlanReply& by_points, const PlanAsTraced& plan_as_traced,
+v1::ImageLayout ChooseImageLayout(const v1::PlanReply& channels_last, const PlanAsTraced& plan_as_traced,
                                   Tuner::Session& session, v1::PlanReply* as_traced);
 
 }  // namespace kiln

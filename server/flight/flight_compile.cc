@@ -19,7 +19,7 @@ FlightCompile::FlightCompile(FlightCompiler* compiler, FlightRequestPtr request,
   compiler_->stats().uses.Count(request_->caller.tenant, request_->caller.job, use);
   compiler_->RememberMiss(*request_);
   Work plan;
-  plan.request = [this] { return PlanFrame(/*images_as_traced=*/false); };
+  plan.request = [this] { return PlanFrame(/*keep_traced_layout=*/false); };
   plan.limit = absl::Seconds(compiler_->limits().plan_seconds_max());
   plan.after = [this](WorkerResult result) { return Planned(std::move(result)); };
   works_[0] = std::move(plan);
@@ -111,13 +111,13 @@ void FlightCompile::Stop() {
 
 // ---- Plan ------------------------------------------------------------------------------------
 
-v1::Frame FlightCompile::PlanFrame(bool images_as_traced) const {
+v1::Frame FlightCompile::PlanFrame(bool keep_traced_layout) const {
   v1::Frame frame;
   v1::PlanRequest* request = frame.mutable_plan();
   *request->mutable_sections() = request_->sections;
   request->set_graph(*request_->graph);
   *request->mutable_hints() = request_->hints;
-  request->set_images_as_traced(images_as_traced);
+  request->set_keep_traced_layout(keep_traced_layout);
   if (request_->debug) {
     request->set_debug_dir("wanted");
     *request->mutable_notes() = request_->notes;
@@ -131,7 +131,7 @@ FlightCompile::Next FlightCompile::Planned(WorkerResult result) {
   KILN_RETURN_IF_ERROR(ParseProto(request_->sections.target(), "target", &target_));
   plan_ = std::move(*result.reply.mutable_plan_reply());
   emitting_ = MonotonicNow();
-  if (plan_.subjects().empty() && !plan_.has_images()) {
+  if (plan_.tunables().empty() && !plan_.has_images()) {
     SendPlanDebug();
     return StartEmits();
   }

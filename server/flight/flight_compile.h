@@ -73,7 +73,7 @@ class FlightCompile {
   Next TryAgain(const FlightTask& task, const WorkerResult& crash) ABSL_LOCKS_EXCLUDED(mutex_);
   FlightNext Say(Next next) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  v1::Frame PlanFrame(bool images_as_traced) const;
+  v1::Frame PlanFrame(bool keep_traced_layout) const;
   v1::Frame EmitFrame(const std::string& kernel, const v1::KernelNotes& notes) const;
   v1::Frame KernelFrame(int kernel) const;
   Next Planned(WorkerResult result);
@@ -92,7 +92,7 @@ class FlightCompile {
   Lacks WeighImages(bool on_gpu);
   Next PlannedAsTraced(WorkerResult result);
   absl::StatusOr<v1::PlanReply> PlanAsTraced();
-  absl::StatusOr<std::vector<std::string>> ImagesOf(const v1::KernelSubject& subject);
+  absl::StatusOr<std::vector<std::string>> ImagesOf(const v1::KernelTunable& tunable);
   std::future<std::vector<v1::NativeKernel>> NativesFor(const v1::MatrixProduct& product);
   // What a leased GPU waits for, before all that wait.
   std::vector<std::future<WorkerResult>> AskWorkers(std::vector<v1::Frame> requests, absl::Duration limit)

@@ -30,23 +30,23 @@ absl::flat_hash_map<std::string, int> KernelsByDigest(const v1::PlanReply& plan)
   return kernels;
 }
 
-Tuner::Subjects LibrarySubjects(const v1::PlanReply& plan) {
-  Tuner::Subjects subjects;
-  for (const v1::Subject& subject : plan.subjects()) {
-    if (!subject.has_kernel()) *subjects.Add() = subject;
+Tuner::Tunables LibraryTunables(const v1::PlanReply& plan) {
+  Tuner::Tunables tunables;
+  for (const v1::Tunable& tunable : plan.tunables()) {
+    if (!tunable.has_kernel()) *tunables.Add() = tunable;
   }
-  return subjects;
+  return tunables;
 }
 
 // What is measured of them is the code of this compiler.
-Tuner::Subjects KernelSubjects(const v1::PlanReply& plan, const std::string& compiler) {
-  Tuner::Subjects subjects;
-  for (const v1::Subject& subject : plan.subjects()) {
-    if (!subject.has_kernel()) continue;
-    *subjects.Add() = subject;
-    subjects.rbegin()->mutable_kernel()->set_compiler(compiler);
+Tuner::Tunables TunableKernels(const v1::PlanReply& plan, const std::string& compiler) {
+  Tuner::Tunables tunables;
+  for (const v1::Tunable& tunable : plan.tunables()) {
+    if (!tunable.has_kernel()) continue;
+    *tunables.Add() = tunable;
+    tunables.rbegin()->mutable_kernel()->set_compiler(compiler);
   }
-  return subjects;
+  return tunables;
 }
 
 }  // namespace
@@ -55,8 +55,8 @@ Tuner::Subjects KernelSubjects(const v1::PlanReply& plan, const std::string& com
 void FlightCompile::GiveSchedules() {
   const absl::flat_hash_map<std::string, int> kernels = KernelsByDigest(plan_);
   for (v1::Measurement& measured : *tuning_.mutable_measurements()) {
-    if (!measured.subject().has_kernel()) continue;
-    const auto found = kernels.find(measured.subject().kernel().digest());
+    if (!measured.tunable().has_kernel()) continue;
+    const auto found = kernels.find(measured.tunable().kernel().digest());
     if (found == kernels.end()) continue;
     v1::PlannedKernel* kernel = plan_.mutable_kernels(found->second);
     measured.set_name(kernel->notes().name());
@@ -73,9 +73,9 @@ void FlightCompile::GiveSchedules() {
 absl::flat_hash_set<int> FlightCompile::MeasuredKernels() const {
   const absl::flat_hash_map<std::string, int> by_digest = KernelsByDigest(plan_);
   absl::flat_hash_set<int> measured;
-  for (const v1::Subject& subject : plan_.subjects()) {
-    const auto found = by_digest.find(subject.kernel().digest());
-    if (subject.has_kernel() && found != by_digest.end()) measured.insert(found->second);
+  for (const v1::Tunable& tunable : plan_.tunables()) {
+    const auto found = by_digest.find(tunable.kernel().digest());
+    if (tunable.has_kernel() && found != by_digest.end()) measured.insert(found->second);
   }
   return measured;
 }
@@ -96,7 +96,7 @@ FlightCompile::Next FlightCompile::TryTuning() {
       event.mutable_tuned()->set_total(total);
       Progress("tuning", std::move(event));
     };
-    job.images = [this](const v1::KernelSubject& subject) { return ImagesOf(subject); };
+    job.images = [this](const v1::KernelTunable& tunable) { return ImagesOf(tunable); };
     job.natives = [this](const v1::MatrixProduct& product) { return NativesFor(product); };
     session_ = std::make_unique<Tuner::Session>(compiler_->tuner(), std::move(job));
   }
@@ -112,7 +112,7 @@ FlightCompile::Next FlightCompile::TryTuning() {
     }
     case Lacks::kPlan: {
       Work work;
-      work.request = [this] { return PlanFrame(/*images_as_traced=*/true); };
+      work.request = [this] { return PlanFrame(/*keep_traced_layout=*/true); };
       work.limit = absl::Seconds(compiler_->limits().plan_seconds_max());
       work.after = [this](WorkerResult result) { return PlannedAsTraced(std::move(result)); };
       work.once = true;  // without it the first plan is as good as ever
@@ -138,12 +138,12 @@ FlightCompile::Next FlightCompile::TuningEnded() {
 FlightCompile::Lacks FlightCompile::Tune(bool on_gpu) {
   chosen_ = &plan_;
   tuning_.Clear();
-  session_->Tune(LibrarySubjects(plan_), &tuning_);
+  session_->Tune(LibraryTunables(plan_), &tuning_);
   if (session_->lacks_gpu()) return Lacks::kGpu;
   if (plan_.has_images()) {
     if (const Lacks lacks = WeighImages(on_gpu); lacks != Lacks::kNothing) return lacks;
   }
-  session_->Tune(KernelSubjects(*chosen_, compiler_->fingerprint()), &tuning_);
+  session_->Tune(TunableKernels(*chosen_, compiler_->fingerprint()), &tuning_);
   return session_->lacks_gpu() ? Lacks::kGpu : Lacks::kNothing;
 }
 
@@ -162,7 +162,7 @@ FlightCompile::Lacks FlightCompile::WeighImages(bool on_gpu) {
   if (layout.as_traced()) {
     chosen_ = &**other_;
     tuning_.Clear();
-    session_->Tune(LibrarySubjects(*chosen_), &tuning_);
+    session_->Tune(LibraryTunables(*chosen_), &tuning_);
     if (session_->lacks_gpu()) return Lacks::kGpu;
   }
   *tuning_.mutable_images() = layout;
@@ -188,7 +188,7 @@ FlightCompile::Next FlightCompile::PlannedAsTraced(WorkerResult result) {
 
 absl::StatusOr<v1::PlanReply> FlightCompile::PlanAsTraced() {
   std::vector<v1::Frame> requests;
-  requests.push_back(PlanFrame(/*images_as_traced=*/true));
+  requests.push_back(PlanFrame(/*keep_traced_layout=*/true));
   return CheckedPlan(
       AskWorkers(std::move(requests), absl::Seconds(compiler_->limits().plan_seconds_max()))[0].get());
 }
@@ -215,16 +215,16 @@ std::vector<std::future<WorkerResult>> FlightCompile::AskWorkers(std::vector<v1:
 }
 
 // The first is the planned kernel's own.
-absl::StatusOr<std::vector<std::string>> FlightCompile::ImagesOf(const v1::KernelSubject& subject) {
+absl::StatusOr<std::vector<std::string>> FlightCompile::ImagesOf(const v1::KernelTunable& tunable) {
   const absl::flat_hash_map<std::string, int> kernels = KernelsByDigest(*chosen_);
-  const auto found = kernels.find(subject.digest());
+  const auto found = kernels.find(tunable.digest());
   if (found == kernels.end()) return absl::InternalError("a measured kernel that the plan has not");
   const v1::PlannedKernel& planned = chosen_->kernels(found->second);
   std::vector<v1::Frame> requests;
-  for (int k = 0; k < subject.schedules_size(); ++k) {
+  for (int k = 0; k < tunable.schedules_size(); ++k) {
     std::string kernel = planned.kernel();
     if (k > 0) {
-      KILN_ASSIGN_OR_RETURN(kernel, WithThreads(kernel, subject.schedules(k)));
+      KILN_ASSIGN_OR_RETURN(kernel, WithThreads(kernel, tunable.schedules(k)));
     }
     requests.push_back(EmitFrame(kernel, planned.notes()));
   }

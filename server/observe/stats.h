@@ -23,8 +23,8 @@ struct Stats {
   Count worker_timeouts{0};
   Count fetched_objects{0};
   Count graphs_uploaded{0};
-  Count subjects_measured{0};  // by max-autotune
-  Count subjects_reused{0};    // whose measurement was in the store
+  Count tunables_measured{0};  // by max-autotune
+  Count tunables_reused{0};    // whose measurement was in the store
   Count candidates_lost{0};    // wrong, hung or ended their process
   Count calls_begun{0};        // RPCs
   Count calls_running{0};      // of those, now

@@ -157,8 +157,8 @@ absl::Status AdminService::AnswerStats(const grpc::CallbackServerContext&, const
   reply->set_objects(store.objects);
   reply->set_kernels_emitted(stats_->kernels_emitted);
   reply->set_kernels_reused(stats_->kernels_reused);
-  reply->set_subjects_measured(stats_->subjects_measured);
-  reply->set_subjects_reused(stats_->subjects_reused);
+  reply->set_tunables_measured(stats_->tunables_measured);
+  reply->set_tunables_reused(stats_->tunables_reused);
   reply->set_candidates_lost(stats_->candidates_lost);
   reply->set_worker_crashes(stats_->worker_crashes);
   reply->set_worker_timeouts(stats_->worker_timeouts);

@@ -21,8 +21,8 @@ constexpr absl::string_view kPolicy =
     "default without rivals too; machine code";
 constexpr uint32_t kRounds = 15;
 constexpr uint32_t kConfirmingRounds = 41;
-constexpr int kSubjectsAhead = 4;          // the one that is measured among them
-constexpr uint32_t kProcessesLostMax = 3;  // by one subject; each costs a second
+constexpr int kTunablesAhead = 4;          // the one that is measured among them
+constexpr uint32_t kProcessesLostMax = 3;  // by one tunable; each costs a second
 
 // What a candidate does to itself, and not to the measurement.
 bool IsLoss(const absl::Status& status) {
@@ -31,10 +31,10 @@ bool IsLoss(const absl::Status& status) {
 
 }  // namespace
 
-// The candidates for one subject on a lease, whatever becomes of its process.
-struct Tuner::Contest {
+// The candidates for one tunable on a lease, whatever becomes of its process.
+struct Tuner::Trial {
   MeasuringPool::Lease& lease;
-  const v1::Subject& subject;
+  const v1::Tunable& tunable;
   std::vector<v1::NativeKernel> natives;  // candidates besides those that the process lists
   std::vector<std::string> images;        // of a kernel
   v1::Candidates candidates;
@@ -44,13 +44,13 @@ struct Tuner::Contest {
 
   absl::Status List() {
     v1::Frame request;
-    *request.mutable_list_candidates()->mutable_subject() = subject;
+    *request.mutable_list_candidates()->mutable_tunable() = tunable;
     for (const std::string& image : images) request.mutable_list_candidates()->add_images(image);
     KILN_ASSIGN_OR_RETURN(v1::Frame reply, lease.Call(std::move(request)));
     process = lease.process();
     if (size() > 0) return absl::OkStatus();
-    if (subject.has_kernel()) {  // which schedules it has the compiler knows, not the process
-      for (const v1::ThreadSchedule& schedule : subject.kernel().schedules())
+    if (tunable.has_kernel()) {  // which schedules it has the compiler knows, not the process
+      for (const v1::ThreadSchedule& schedule : tunable.kernel().schedules())
         *candidates.add_candidates()->mutable_threads() = schedule;
     } else {
       candidates = std::move(*reply.mutable_candidates());
@@ -91,20 +91,20 @@ v1::Measurement Tuner::Keep(const std::string& ns, const std::string& key, v1::M
   return record;
 }
 
-absl::StatusOr<v1::Measurement> Tuner::MeasureSubject(MeasuringPool::Lease& lease, const v1::Subject& subject,
+absl::StatusOr<v1::Measurement> Tuner::MeasureTunable(MeasuringPool::Lease& lease, const v1::Tunable& tunable,
                                                       std::vector<v1::NativeKernel> natives, const Job& job) {
-  Contest contest{lease, subject, std::move(natives), {}, {}, 0};
-  if (subject.has_kernel()) {
-    KILN_ASSIGN_OR_RETURN(contest.images, job.images(subject.kernel()));
+  Trial trial{lease, tunable, std::move(natives), {}, {}, 0};
+  if (tunable.has_kernel()) {
+    KILN_ASSIGN_OR_RETURN(trial.images, job.images(tunable.kernel()));
   }
-  KILN_RETURN_IF_ERROR(contest.List());
+  KILN_RETURN_IF_ERROR(trial.List());
   v1::Measurement record;
-  *record.mutable_subject() = subject;
+  *record.mutable_tunable() = tunable;
   uint32_t ended = 0;
   int best = 0;
   double best_ratio = kWorthwhile;
   const auto measure = [&](int candidate, uint32_t rounds) -> absl::StatusOr<v1::Measured> {
-    absl::StatusOr<v1::Measured> measured = contest.Measure(candidate, rounds);
+    absl::StatusOr<v1::Measured> measured = trial.Measure(candidate, rounds);
     if (measured.ok() && measured->wrong().empty()) return measured;
     const std::string why = measured.ok() ? measured->wrong() : std::string(measured.status().message());
     if (!measured.ok()) {
@@ -120,7 +120,7 @@ absl::StatusOr<v1::Measurement> Tuner::MeasureSubject(MeasuringPool::Lease& leas
     lost.set_wrong(why);
     return lost;
   };
-  for (int candidate = 1; candidate < contest.size(); ++candidate) {
+  for (int candidate = 1; candidate < trial.size(); ++candidate) {
     KILN_ASSIGN_OR_RETURN(const v1::Measured measured, measure(candidate, kRounds));
     record.set_candidates(record.candidates() + 1);
     if (!measured.wrong().empty()) continue;
@@ -138,7 +138,7 @@ absl::StatusOr<v1::Measurement> Tuner::MeasureSubject(MeasuringPool::Lease& leas
   // The smallest of many ratios is small by luck too.
   KILN_ASSIGN_OR_RETURN(const v1::Measured measured, measure(best, kConfirmingRounds));
   if (!measured.wrong().empty() || measured.ratio() >= kWorthwhile) return record;
-  *record.mutable_winner() = contest.candidates.candidates(best);
+  *record.mutable_winner() = trial.candidates.candidates(best);
   record.set_default_microseconds(measured.default_microseconds());
   record.set_microseconds(measured.microseconds());
   return record;
@@ -173,27 +173,27 @@ void Tuner::Session::End() {
   lease_ = nullptr;
 }
 
-std::string Tuner::Session::KeyOf(const v1::Subject& subject) const {
-  return TuningKey(job_.ns, subject, *facts_, kPolicy);
+std::string Tuner::Session::KeyOf(const v1::Tunable& tunable) const {
+  return TuningKey(job_.ns, tunable, *facts_, kPolicy);
 }
 
-void Tuner::Session::EmitAhead(const v1::Subject& subject) {
-  if (!subject.has_product()) return;
-  const std::string key = KeyOf(subject);
+void Tuner::Session::EmitAhead(const v1::Tunable& tunable) {
+  if (!tunable.has_product()) return;
+  const std::string key = KeyOf(tunable);
   if (ahead_.contains(key) || known_.contains(key) || tuner_.Stored(job_.ns, key).ok()) return;
-  ahead_[key] = job_.natives(subject.product());
+  ahead_[key] = job_.natives(tunable.product());
 }
 
-Tuner::Session::Natives Tuner::Session::NativesFor(const std::string& key, const v1::Subject& subject) {
-  if (!subject.has_product()) return {};
+Tuner::Session::Natives Tuner::Session::NativesFor(const std::string& key, const v1::Tunable& tunable) {
+  if (!tunable.has_product()) return {};
   const auto found = ahead_.find(key);
-  if (found == ahead_.end()) return job_.natives(subject.product()).get();
+  if (found == ahead_.end()) return job_.natives(tunable.product()).get();
   Natives natives = found->second.get();
   ahead_.erase(found);
   return natives;
 }
 
-absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, const v1::Subject& subject) {
+absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, const v1::Tunable& tunable) {
   absl::StatusOr<v1::Measurement> stored = tuner_.Stored(job_.ns, key);
   if (!stored.ok() && !may_measure_) {
     lacks_gpu_ = true;
@@ -205,30 +205,30 @@ absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, c
     stored = tuner_.Stored(job_.ns, key);  // of whoever had the lease before
   }
   if (stored.ok()) {
-    tuner_.stats_->subjects_reused++;
+    tuner_.stats_->tunables_reused++;
     return stored;
   }
   KILN_ASSIGN_OR_RETURN(v1::Measurement record,
-                        tuner_.MeasureSubject(*lease_, subject, NativesFor(key, subject), job_));
-  tuner_.stats_->subjects_measured++;
+                        tuner_.MeasureTunable(*lease_, tunable, NativesFor(key, tunable), job_));
+  tuner_.stats_->tunables_measured++;
   return tuner_.Keep(job_.ns, key, std::move(record));
 }
 
-absl::StatusOr<v1::Measurement> Tuner::Session::Measure(const v1::Subject& subject) {
+absl::StatusOr<v1::Measurement> Tuner::Session::Measure(const v1::Tunable& tunable) {
   KILN_RETURN_IF_ERROR(facts_.status());
-  const std::string key = KeyOf(subject);
+  const std::string key = KeyOf(tunable);
   if (const auto found = known_.find(key); found != known_.end()) return found->second;
-  absl::StatusOr<v1::Measurement> record = Obtain(key, subject);
+  absl::StatusOr<v1::Measurement> record = Obtain(key, tunable);
   if (record.ok()) {
     known_[key] = *record;
   } else if (!lacks_gpu_) {
-    spdlog::info("a subject is not measured: {}", record.status().ToString());
+    spdlog::info("a tunable is not measured: {}", record.status().ToString());
     if (lease_ != nullptr && lease_->over()) over_ = record.status();
   }
   return record;
 }
 
-void Tuner::Session::Tune(const Subjects& subjects, v1::Tuning* tuning) {
+void Tuner::Session::Tune(const Tunables& tunables, v1::Tuning* tuning) {
   if (lacks_gpu_) return;
   if (!facts_.ok()) {
     tuning->set_without(std::string(facts_.status().message()));
@@ -237,12 +237,12 @@ void Tuner::Session::Tune(const Subjects& subjects, v1::Tuning* tuning) {
   *tuning->mutable_gpu() = *facts_;
   const MonotonicTime start = MonotonicNow();
   int measured = 0;
-  total_ += static_cast<uint32_t>(subjects.size());
+  total_ += static_cast<uint32_t>(tunables.size());
   int next = 0;  // whose kernels were not asked for yet
-  for (int k = 0; k < subjects.size(); ++k) {
-    for (; may_measure_ && over_.ok() && next < std::min(subjects.size(), k + kSubjectsAhead); ++next)
-      EmitAhead(subjects[next]);
-    absl::StatusOr<v1::Measurement> record = Measure(subjects[k]);
+  for (int k = 0; k < tunables.size(); ++k) {
+    for (; may_measure_ && over_.ok() && next < std::min(tunables.size(), k + kTunablesAhead); ++next)
+      EmitAhead(tunables[next]);
+    absl::StatusOr<v1::Measurement> record = Measure(tunables[k]);
     if (lacks_gpu_) return;
     if (record.ok()) {
       *tuning->add_measurements() = *std::move(record);
@@ -253,7 +253,7 @@ void Tuner::Session::Tune(const Subjects& subjects, v1::Tuning* tuning) {
     }
     job_.progress(++done_, total_);
   }
-  spdlog::info("{} of {} subjects measured or known after {}", measured, subjects.size(),
+  spdlog::info("{} of {} tunables measured or known after {}", measured, tunables.size(),
                absl::FormatDuration(absl::FromChrono(MonotonicNow() - start)));
 }
 

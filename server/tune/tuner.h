@@ -1,6 +1,6 @@
-// Mode max-autotune: which of its candidates is fastest for each subject of a program (tuning.proto).
+// Mode max-autotune: which of its candidates is fastest for each tunable of a program (tuning.proto).
 //
-// A subject is measured once for a kind of GPU: the outcome is a record in the store, by TuningKey, that
+// A tunable is measured once for a kind of GPU: the outcome is a record in the store, by TuningKey, that
 // every later program uses. What is missing is measured under a lease of the MeasuringPool. A candidate whose
 // results are wrong, that hangs or that ends its process loses; so does one that is not clearly faster, by a
 // second and longer measurement too. What can't be measured runs by its default, and `Tuning.without`
@@ -32,7 +32,7 @@ namespace kiln {
 
 class Tuner {
  public:
-  using Subjects = google::protobuf::RepeatedPtrField<v1::Subject>;
+  using Tunables = google::protobuf::RepeatedPtrField<v1::Tunable>;
 
   // All outlive the tuner. `pool` is nullptr where nothing is measured, and `without` says why.
   Tuner(MeasuringPool* pool, std::string without, const Signatures* signatures, Store* store, Stats* stats)
@@ -47,7 +47,7 @@ class Tuner {
     // Kernels of our own for a product; asked for only where it is measured. Returns at once.
     std::function<std::future<std::vector<v1::NativeKernel>>(const v1::MatrixProduct&)> natives;
     // A kernel's code by each of its schedules; asked for only where the kernel is measured.
-    std::function<absl::StatusOr<std::vector<std::string>>(const v1::KernelSubject&)> images;
+    std::function<absl::StatusOr<std::vector<std::string>>(const v1::KernelTunable&)> images;
   };
 
   // A winner takes less than this part of what it beats.
@@ -60,24 +60,24 @@ class Tuner {
     Session(Tuner& tuner, Job job) : tuner_(tuner), job_(std::move(job)) {}
 
     // Where nothing may be measured, a try goes by what the store has, and never waits. Where it may, it
-    // leases a GPU for the first subject that the store does not have, and the lease ends with the try.
+    // leases a GPU for the first tunable that the store does not have, and the lease ends with the try.
     void Begin(bool may_measure);
     void End();
     // That it may not measure has stopped it: what it says is of no use.
     bool lacks_gpu() const { return lacks_gpu_; }
 
-    // Adds the records of `subjects` to `tuning`, or to `without` why one is missing.
-    void Tune(const Subjects& subjects, v1::Tuning* tuning);
+    // Adds the records of `tunables` to `tuning`, or to `without` why one is missing.
+    void Tune(const Tunables& tunables, v1::Tuning* tuning);
     // One record. CANCELLED when abandoned; other errors say why it can't be had.
-    absl::StatusOr<v1::Measurement> Measure(const v1::Subject& subject);
+    absl::StatusOr<v1::Measurement> Measure(const v1::Tunable& tunable);
 
    private:
     using Natives = std::vector<v1::NativeKernel>;
-    std::string KeyOf(const v1::Subject& subject) const;  // facts_ are OK
+    std::string KeyOf(const v1::Tunable& tunable) const;  // facts_ are OK
     // Has kernels of our own emitted for a product while others are measured.
-    void EmitAhead(const v1::Subject& subject);
-    Natives NativesFor(const std::string& key, const v1::Subject& subject);
-    absl::StatusOr<v1::Measurement> Obtain(const std::string& key, const v1::Subject& subject);
+    void EmitAhead(const v1::Tunable& tunable);
+    Natives NativesFor(const std::string& key, const v1::Tunable& tunable);
+    absl::StatusOr<v1::Measurement> Obtain(const std::string& key, const v1::Tunable& tunable);
     absl::Status Lease();
 
     Tuner& tuner_;
@@ -93,12 +93,12 @@ class Tuner {
   };
 
  private:
-  struct Contest;
+  struct Trial;
   absl::StatusOr<v1::Measurement> Stored(const std::string& ns, const std::string& key);
   // The record that stands from now on: an earlier one, if another lease was faster.
   v1::Measurement Keep(const std::string& ns, const std::string& key, v1::Measurement record)
       ABSL_LOCKS_EXCLUDED(keeping_);
-  absl::StatusOr<v1::Measurement> MeasureSubject(MeasuringPool::Lease& lease, const v1::Subject& subject,
+  absl::StatusOr<v1::Measurement> MeasureTunable(MeasuringPool::Lease& lease, const v1::Tunable& tunable,
                                                  std::vector<v1::NativeKernel> natives, const Job& job);
 
   MeasuringPool* const pool_;

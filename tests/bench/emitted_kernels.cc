@@ -62,7 +62,7 @@ class Emitter {
       KILN_ASSIGN_OR_RETURN(const std::string digest, DigestOfKernel(planned));
       Add(planned.notes().name(), digest, &text);
     }
-    KILN_RETURN_IF_ERROR(AddSubjects(plan, &text));
+    KILN_RETURN_IF_ERROR(AddTunables(plan, &text));
     return text;
   }
 
@@ -93,17 +93,17 @@ class Emitter {
     return digest;
   }
 
-  absl::Status AddSubjects(const v1::PlanReply& plan, std::string* text) {
+  absl::Status AddTunables(const v1::PlanReply& plan, std::string* text) {
     std::string all;
     int products = 0;
-    for (const v1::Subject& subject : plan.subjects()) {
-      const std::string bytes = SerializeDeterministic(subject);
+    for (const v1::Tunable& tunable : plan.tunables()) {
+      const std::string bytes = SerializeDeterministic(tunable);
       absl::StrAppend(&all, bytes.size(), " ", bytes);
-      if (!subject.has_product()) continue;
-      KILN_ASSIGN_OR_RETURN(const std::string digest, DigestOfProduct(subject.product(), bytes));
+      if (!tunable.has_product()) continue;
+      KILN_ASSIGN_OR_RETURN(const std::string digest, DigestOfProduct(tunable.product(), bytes));
       Add(absl::StrCat("(gemm_", products++, ")"), digest, text);
     }
-    if (plan.subjects_size() > 0) Add("(measured)", ShortDigest(all), text);
+    if (plan.tunables_size() > 0) Add("(measured)", ShortDigest(all), text);
     return absl::OkStatus();
   }
 

@@ -156,7 +156,7 @@ class Block {
   static Block& Current() { return *current_block; }
 
  private:
-  // Kept for the next kernel: their pages are dear.
+  // Kept for the next kernel: their pages are expensive.
   static std::vector<std::unique_ptr<char[]>>& Stacks(size_t count) {
     static auto* stacks = new std::vector<std::unique_ptr<char[]>>;
     while (stacks->size() < count) stacks->push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
@@ -521,7 +521,7 @@ absl::StatusOr<std::unique_ptr<SimulatedKernel>> SimulatedKernel::Create(const v
                                                                          const SkinnySchedule& schedule) {
   std::unique_ptr<SimulatedKernel> result(new SimulatedKernel);
   KILN_ASSIGN_OR_RETURN(const SkinnyLaunch launch,
-                        EmitSkinnyProduct(product, schedule, result->code_->module.get()));
+                        EmitSkinnyGemm(product, schedule, result->code_->module.get()));
   result->code_->launch = launch.image;
   result->code_->units = launch.units;
   result->code_->cluster = schedule.blocks;

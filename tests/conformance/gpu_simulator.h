@@ -2,7 +2,7 @@
 // instructions replaced by calls. Threads of a block are coroutines, resumed in random order, one block after
 // the other; blocks of a cluster run together, with shared memory of their own.
 //
-// What it shows: the code of ThreadEmitter, of SkinnyProduct and below, with barriers, shuffles and matrix
+// What it shows: the code of ThreadEmitter, of SkinnyGemm and below, with barriers, shuffles and matrix
 // instructions (threads that meet at different ones, or wait for one that has ended, are an error). What it
 // does not: LLVM's NVPTX back-end, ptxas, approximate instructions bit for bit, a cluster's barrier that is
 // not arrived at before it is waited for, and threads that truly run at the same time. Threads: one. Errors:
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "compiler/codegen/skinny_product.h"
+#include "compiler/codegen/skinny_gemm.h"
 #include "kiln/v1/kernel.pb.h"
 #include "kiln/v1/tuning.pb.h"
 

@@ -1,6 +1,6 @@
 // Matrix products of few rows by kiln's own kernel against sums in double: on the simulator, and on a GPU
 // where there is one.
-#include "compiler/codegen/skinny_product.h"
+#include "compiler/codegen/skinny_gemm.h"
 
 #include <gtest/gtest.h>
 
@@ -188,7 +188,7 @@ std::shared_ptr<char> FromHeap(size_t bytes) {
   return std::shared_ptr<char>(static_cast<char*>(std::aligned_alloc(16, (bytes + 31) / 16 * 16)), std::free);
 }
 
-TEST(SkinnyProduct, AgreesOnTheSimulator) {
+TEST(SkinnyGemm, AgreesOnTheSimulator) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the simulator jumps between stacks, which AddressSanitizer does not follow";
 #endif
@@ -211,7 +211,7 @@ TEST(SkinnyProduct, AgreesOnTheSimulator) {
   }
 }
 
-TEST(SkinnyProduct, BecomesMachineCodeOfEachArchitecture) {
+TEST(SkinnyGemm, BecomesMachineCodeOfEachArchitecture) {
   if (!HasPtxAssembler()) GTEST_SKIP() << "kiln was built without nvPTXCompiler";
   for (const char* architecture : {"sm_80", "sm_90a", "sm_100"}) {
     auto backend = NewCodegenBackend(GpuTarget(architecture));
@@ -227,7 +227,7 @@ TEST(SkinnyProduct, BecomesMachineCodeOfEachArchitecture) {
   }
 }
 
-TEST(SkinnyProduct, AgreesOnAGpuAndGivesTheSameBitsAgain) {
+TEST(SkinnyGemm, AgreesOnAGpuAndGivesTheSameBitsAgain) {
   const absl::StatusOr<testing::GpuDevice*> gpu = testing::GpuDevice::Find();
   if (!gpu.ok()) GTEST_SKIP() << gpu.status().message();
   auto backend = NewCodegenBackend((*gpu)->target());
@@ -259,7 +259,7 @@ TEST(SkinnyProduct, AgreesOnAGpuAndGivesTheSameBitsAgain) {
   }
 }
 
-TEST(SkinnyProduct, RefusesWhatItDoesNotDo) {
+TEST(SkinnyGemm, RefusesWhatItDoesNotDo) {
   const auto refusal = [](const std::function<void(v1::MatrixProduct*)>& change) {
     v1::MatrixProduct product = ProductOf({v1::F32, 12, 64, 64});
     change(&product);

@@ -19,8 +19,8 @@ struct ProcessFacts {
 // Children of the process' first thread.
 std::vector<pid_t> ChildrenOf(pid_t pid);
 
-// All processes of a session but its leader, zombies too, and kFirstProcess of workers' namespace. A kilnd's zygote
-// leads one, and no worker leaves it.
+// All processes of a session but its leader, zombies too, and kFirstProcess of workers' namespace. A kilnd's
+// zygote leads one, and no worker leaves it.
 std::vector<ProcessFacts> MembersOf(pid_t session);
 
 uint64_t ResidentBytes(pid_t pid);

@@ -35,14 +35,14 @@ constexpr std::pair<int64_t, const char*> kOffers[] = {{2, "crash"},     {4, "ha
                                                        {16, "nonsense"}, {32, "lucky"}, {128, "slow"},
                                                        {4096, "probe"},  {1, "faster"}};
 
-v1::Frame List(const v1::Subject& subject) {
-  if (subject.has_copy()) {
+v1::Frame List(const v1::Tunable& tunable) {
+  if (tunable.has_copy()) {
     v1::Frame frame;
     frame.mutable_candidates()->add_candidates();
     return frame;
   }
-  const bool convolves = subject.has_convolution();
-  const int64_t sum = convolves ? subject.convolution().input(0) : subject.product().batch();
+  const bool convolves = tunable.has_convolution();
+  const int64_t sum = convolves ? tunable.convolution().input(0) : tunable.product().batch();
   if ((sum & 64) != 0) abort();
   v1::Frame frame;
   const auto offer = [&](int64_t bit, const char* name) {
@@ -62,7 +62,7 @@ v1::Frame List(const v1::Subject& subject) {
 
 // A kernel's candidates come with their code, in which the schedule stands (scripted_worker.cc).
 v1::Frame ListSchedules(const v1::ListCandidates& request) {
-  const v1::KernelSubject& kernel = request.subject().kernel();
+  const v1::KernelTunable& kernel = request.tunable().kernel();
   if (request.images_size() != kernel.schedules_size()) abort();
   v1::Frame frame;
   for (int k = 0; k < request.images_size(); ++k) {
@@ -82,22 +82,22 @@ std::string NameOf(const v1::Candidate& candidate) {
   return candidate.has_native() ? candidate.native().name() : candidate.algorithm().data();
 }
 
-double DefaultMicroseconds(const v1::Subject& subject) {
-  return subject.has_copy() ? 1.0 + static_cast<double>(subject.copy().bytes()) / (1 << 20) : 10.0;
+double DefaultMicroseconds(const v1::Tunable& tunable) {
+  return tunable.has_copy() ? 1.0 + static_cast<double>(tunable.copy().bytes()) / (1 << 20) : 10.0;
 }
 
-v1::Frame Measure(const v1::Subject& subject, const v1::MeasureCandidate& request) {
+v1::Frame Measure(const v1::Tunable& tunable, const v1::MeasureCandidate& request) {
   const bool native = request.candidate().has_native();
   const std::string name = NameOf(request.candidate());
   v1::Frame frame;
   v1::Measured* measured = frame.mutable_measured();
-  measured->set_default_microseconds(DefaultMicroseconds(subject));
+  measured->set_default_microseconds(DefaultMicroseconds(tunable));
   measured->set_ratio(1);
   if (name == "crash") abort();
   while (name == "hang") absl::SleepFor(absl::Seconds(10));
   if (name == "wrong") measured->set_wrong("element 7 is 1, not 2");
   if (name == "wrong") measured->set_ratio(0.1);
-  if (name == "nonsense") return List(v1::Subject());
+  if (name == "nonsense") return List(v1::Tunable());
   if (name == "slow") absl::SleepFor(absl::Milliseconds(300));
   if (name == "lucky" && request.rounds() < kShortRounds) measured->set_ratio(0.5);
   if (name == "faster") measured->set_ratio(native ? 0.6 : 0.8);
@@ -119,7 +119,7 @@ int Main(int argc, char** argv) {
   v1::Frame hello;
   hello.mutable_hello()->set_build_id("scripted");
   if (!channel.Write(hello, {}).ok()) return 4;
-  v1::Subject listed;
+  v1::Tunable listed;
   while (true) {
     absl::StatusOr<v1::Frame> request = channel.Read({});
     if (!request.ok()) return 0;
@@ -128,11 +128,11 @@ int Main(int argc, char** argv) {
       reply.mutable_gpu()->set_name("scripted GPU");
       reply.mutable_gpu()->set_architecture(90);
       reply.mutable_gpu()->set_cublas_lt_version(1);
-    } else if (request->has_measure() && listed.kind_case() == v1::Subject::KIND_NOT_SET) {
+    } else if (request->has_measure() && listed.kind_case() == v1::Tunable::KIND_NOT_SET) {
       reply.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kFailedPrecondition));
       reply.mutable_error()->set_message("a measurement before its list");
     } else {
-      if (!request->has_measure()) listed = request->list_candidates().subject();
+      if (!request->has_measure()) listed = request->list_candidates().tunable();
       reply = request->has_measure() ? Measure(listed, request->measure())
               : listed.has_kernel()  ? ListSchedules(request->list_candidates())
                                      : List(listed);

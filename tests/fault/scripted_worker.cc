@@ -13,10 +13,11 @@
 //                      rows has kernels of its own: 9 "wrong", "hang" and "faster", 10 none as the worker
 //                      crashes
 //   convolutions N …   likewise, after those
-//   traced N …         the plan has images by points; those are the same program's convolutions with images
+//   traced N …         the plan has images channels-last; those are the same program's convolutions with
+//   images
 //                      as traced, whose kernels are others. "traced crash": when that is planned
 //   tells_hint         a kernel says that it writes hint 0 bytes: a hole, which must not be
-//   bytes N M          that the kernels move, by points and as traced
+//   bytes N M          that the kernels move, channels-last and as traced
 //   others N M         convolutions that can't be measured, likewise
 //   calls WORD         a library call of the plan with images as traced
 //   rows N             of the products (default 8)
@@ -129,7 +130,7 @@ void AddGuards(int64_t hint, v1::Guards* guards) {
   guards->add_conditions(4);
 }
 
-void AddConvolution(int64_t images, bool by_points, v1::Convolution* convolution) {
+void AddConvolution(int64_t images, bool channels_last, v1::Convolution* convolution) {
   const auto sizes = [](std::initializer_list<int64_t> numbers,
                         google::protobuf::RepeatedField<int64_t>* to) {
     to->Assign(numbers.begin(), numbers.end());
@@ -142,7 +143,7 @@ void AddConvolution(int64_t images, bool by_points, v1::Convolution* convolution
   sizes({2, 2}, convolution->mutable_stride());
   sizes({1, 1}, convolution->mutable_padding());
   sizes({1, 1}, convolution->mutable_dilation());
-  convolution->set_by_points(by_points);
+  convolution->set_channels_last(channels_last);
 }
 
 void AddProduct(int64_t batch, int64_t rows, v1::MatrixProduct* product) {
@@ -167,43 +168,44 @@ void AddScheduled(int64_t number, int64_t candidates, v1::PlanReply* reply) {
   v1::PlannedKernel* planned = reply->add_kernels();
   planned->set_kernel(SerializeDeterministic(kernel));
   planned->mutable_notes()->set_name(absl::StrCat("scheduled_", number));
-  v1::KernelSubject* subject = reply->add_subjects()->mutable_kernel();
-  subject->set_digest(Sha256(planned->kernel()));
-  subject->set_units(kScheduledElements);
+  v1::KernelTunable* tunable = reply->add_tunables()->mutable_kernel();
+  tunable->set_digest(Sha256(planned->kernel()));
+  tunable->set_units(kScheduledElements);
   for (const v1::BufferAccess access : {v1::READ, v1::WRITE}) {
-    v1::KernelOperand* operand = subject->add_operands();
+    v1::KernelOperand* operand = tunable->add_operands();
     operand->set_dtype(v1::F32);
     operand->set_elements(kScheduledElements);
     operand->set_access(access);
   }
-  subject->add_schedules()->set_threads(64);
+  tunable->add_schedules()->set_threads(64);
   for (uint32_t bit = 1; bit <= candidates; bit *= 2) {
-    if ((candidates & bit) != 0) subject->add_schedules()->set_threads(bit);
+    if ((candidates & bit) != 0) tunable->add_schedules()->set_threads(bit);
   }
 }
 
-// Of "N M" the first for images by points, the second for those as traced; 0 where nothing is said.
+// Of "N M" the first for images channels-last, the second for those as traced; 0 where nothing is said.
 int64_t NumberFor(const v1::PlanRequest& request, const std::string& words) {
   const std::vector<std::string> numbers = absl::StrSplit(words, ' ', absl::SkipEmpty());
   int64_t number = 0;
-  if (!numbers.empty() && !absl::SimpleAtoi(numbers.at(request.images_as_traced() ? 1 : 0), &number)) abort();
+  if (!numbers.empty() && !absl::SimpleAtoi(numbers.at(request.keep_traced_layout() ? 1 : 0), &number))
+    abort();
   return number;
 }
 
 void AddConvolutions(const v1::PlanRequest& request, Script& script, v1::PlanReply* reply) {
-  const bool traced = request.images_as_traced();
+  const bool traced = request.keep_traced_layout();
   if (traced) Misbehave(script["traced"]);
   std::map<std::string, int> uses;
   for (absl::string_view word :
        absl::StrSplit(script[traced ? "traced" : "convolutions"], ' ', absl::SkipEmpty())) {
     int64_t number = 0;
     if (!absl::SimpleAtoi(word, &number)) abort();
-    v1::Subject subject;
-    AddConvolution(number, !traced, subject.mutable_convolution());
+    v1::Tunable tunable;
+    AddConvolution(number, !traced, tunable.mutable_convolution());
     const auto [use, first] = uses.emplace(word, reply->images().measured_size());
-    if (first) *reply->add_subjects() = subject;
+    if (first) *reply->add_tunables() = tunable;
     if (!script.contains("traced")) continue;
-    if (first) *reply->mutable_images()->add_measured()->mutable_subject() = subject;
+    if (first) *reply->mutable_images()->add_measured()->mutable_tunable() = tunable;
     v1::ImageConvolutions::Use* counted = reply->mutable_images()->mutable_measured(use->second);
     counted->set_calls(counted->calls() + 1);
   }
@@ -253,14 +255,14 @@ v1::Frame Plan(const v1::PlanRequest& request) {
     for (const char* name : {"00_graph.txt", "../escape.txt", "/etc/passwd"}) {
       v1::DebugFile* file = reply->add_debug_files();
       file->set_name(name);
-      file->set_contents(absl::StrCat(request.graph(), request.images_as_traced() ? " as traced" : ""));
+      file->set_contents(absl::StrCat(request.graph(), request.keep_traced_layout() ? " as traced" : ""));
     }
   }
   for (absl::string_view word : absl::StrSplit(script["products"], ' ', absl::SkipEmpty())) {
     int64_t rows = 8;
     if (!absl::SimpleAtoi(word, &number)) abort();
     if (script.contains("rows") && !absl::SimpleAtoi(script["rows"], &rows)) abort();
-    AddProduct(number, rows, reply->add_subjects()->mutable_product());
+    AddProduct(number, rows, reply->add_tunables()->mutable_product());
   }
   AddConvolutions(request, script, reply);
   for (absl::string_view word : absl::StrSplit(script["schedules"], ' ', absl::SkipEmpty())) {
@@ -272,7 +274,7 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   for (int64_t i = 0; i < kernels; ++i) {
     v1::PlannedKernel* kernel = reply->add_kernels();
     kernel->set_kernel(absl::StrCat("kernel ", i, "\nname ", script["name"], "\nemit ", script["emit"],
-                                    request.images_as_traced() ? "\nas traced" : ""));
+                                    request.keep_traced_layout() ? "\nas traced" : ""));
     kernel->mutable_bytes_read()->set_value(NumberFor(request, script["bytes"]));
     if (script.contains("tells_hint")) kernel->mutable_bytes_written()->set_value(request.hints().values(0));
     kernel->mutable_notes()->set_name(absl::StrCat("kernel_", i));

@@ -43,19 +43,19 @@ TEST(Tuning, TheFasterAlgorithmIsKeptAndMeasuredOnce) {
   EXPECT_EQ(first.measurements(0).winner().algorithm().data(), "faster");
   EXPECT_EQ(first.measurements(0).microseconds(), 8);
   EXPECT_FALSE(first.measurements(1).has_winner());  // nothing but the default
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 2);
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 2);
 
   const v1::Tuning second = TuningOf(daemon.Compile("products 1\nname another graph"));
   EXPECT_EQ(second.measurements(0).SerializeAsString(), first.measurements(0).SerializeAsString());
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 2);
-  EXPECT_EQ(daemon.Stats().subjects_reused(), 1);
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 2);
+  EXPECT_EQ(daemon.Stats().tunables_reused(), 1);
   EXPECT_EQ(GpuOf(daemon).leases(), 1);  // to learn the kind of the GPU and to measure
 
   daemon.Stop(SIGTERM);
   daemon.Start();
   EXPECT_EQ(TuningOf(daemon.Compile("products 1\nname a third")).measurements(0).winner().algorithm().data(),
             "faster");
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 0);
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 0);
 }
 
 TEST(Tuning, WhatIsMeasuredIsPartOfTheVariant) {
@@ -94,7 +94,7 @@ TEST(Tuning, AKernelOfOurOwnCompetesUnderTheSameRules) {
   EXPECT_EQ(measured.lost(), 2);  // one wrong, one that hangs
   EXPECT_EQ(TuningOf(daemon.Compile("rows 9\nproducts 1\nname next")).SerializeAsString(),
             tuning.SerializeAsString());
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 1);
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 1);
 }
 
 TEST(Tuning, WithoutKernelsOfOurOwnAlgorithmsAreMeasured) {
@@ -120,7 +120,7 @@ TEST(Tuning, TheTunerSeesWrongResultsAndWritesBeyondABuffer) {
     EXPECT_EQ(measured.candidates(), 5);
     EXPECT_EQ(measured.lost(), 4);  // a wrong sum, a write beyond, one that is not written, one refused
     // The right one, though the wrong ones are faster.
-    if (measured.subject().has_convolution()) {
+    if (measured.tunable().has_convolution()) {
       EXPECT_EQ(measured.winner().plan().engine(), 1);
       EXPECT_EQ(measured.winner().plan().knobs_size(), 1);
     } else {
@@ -144,10 +144,10 @@ TEST(Tuning, ConvolutionsAreMeasuredByTheSameRules) {
   EXPECT_EQ(tuning.measurements(1).winner().plan().engine(), 1);
   EXPECT_FALSE(tuning.measurements(2).has_winner());  // lucky
   EXPECT_FALSE(tuning.measurements(3).has_winner());  // nothing but the default
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 4);
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 4);
   EXPECT_EQ(TuningOf(daemon.Compile(script + "\nname next")).SerializeAsString(), tuning.SerializeAsString());
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 4);
-  EXPECT_EQ(daemon.Stats().subjects_reused(), 4);
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 4);
+  EXPECT_EQ(daemon.Stats().tunables_reused(), 4);
 }
 
 TEST(Tuning, WithoutCudnnProductsAreMeasuredAndConvolutionsKeepTheirDefault) {
@@ -182,13 +182,13 @@ TEST(Tuning, TheFasterScheduleIsEmittedAndMeasuredOnce) {
   EXPECT_EQ(tuning.measurements(0).winner().threads().threads(), 1);
   EXPECT_FALSE(tuning.measurements(1).has_winner());
   ASSERT_EQ(compiled.manifest.kernels_size(), 3);  // and one that is not measured
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 2);
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 2);
 
   // Another graph with these kernels measures nothing and has the same code.
   const CompileResult other = daemon.Compile("schedules 1 0\nname two");
   EXPECT_EQ(TuningOf(other).measurements(0).winner().threads().threads(), 1);
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 2);
-  EXPECT_EQ(daemon.Stats().subjects_reused(), 2);
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 2);
+  EXPECT_EQ(daemon.Stats().tunables_reused(), 2);
   EXPECT_EQ(other.manifest.kernels(0).kernel_key(), compiled.manifest.kernels(0).kernel_key());
 
   // The same kernel by its default, where nothing is measured, is another.
@@ -234,7 +234,7 @@ TEST(Tuning, TheTunerSeesWrongSchedules) {
   EXPECT_NEAR(measured.microseconds(), 8, 1e-3);
 }
 
-// ---- layouts of images: the plan by points has `convolutions`, the one as traced `traced`
+// ---- layouts of images: the plan channels-last has `convolutions`, the one as traced `traced`
 
 constexpr double kLaunch = 1 + 4096.0 / (1 << 20);  // of the scripts' one kernel
 
@@ -245,13 +245,13 @@ TEST(Tuning, ImagesLieAsTracedWhereThatIsFaster) {
   EXPECT_EQ(tuning.without(), "");
   EXPECT_EQ(tuning.images().without(), "");
   EXPECT_TRUE(tuning.images().as_traced());
-  EXPECT_NEAR(tuning.images().by_points_microseconds(), 20 + kLaunch, 1e-6);
+  EXPECT_NEAR(tuning.images().channels_last_microseconds(), 20 + kLaunch, 1e-6);
   EXPECT_NEAR(tuning.images().as_traced_microseconds(), 16 + kLaunch, 1e-6);
   // All else is of the plan that won: what it measured and what runs.
   ASSERT_EQ(tuning.measurements_size(), 1);
-  EXPECT_FALSE(tuning.measurements(0).subject().convolution().by_points());
+  EXPECT_FALSE(tuning.measurements(0).tunable().convolution().channels_last());
   EXPECT_EQ(tuning.measurements(0).winner().plan().engine(), 1);
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 4);  // two convolutions, two copies
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 4);  // two convolutions, two copies
   TestDaemon off("measuring { off: true }");
   const CompileResult by_rule = off.Compile("convolutions 0 0\ntraced 1 1");
   EXPECT_NE(compiled.manifest.kernels(0).kernel_key(), by_rule.manifest.kernels(0).kernel_key());
@@ -261,9 +261,9 @@ TEST(Tuning, ImagesLieAsTracedWhereThatIsFaster) {
   // Another program with these convolutions, and another use of them, pays nothing.
   const v1::Tuning next = TuningOf(daemon.Compile("convolutions 0\ntraced 1\nname next"));
   EXPECT_TRUE(next.images().as_traced());
-  EXPECT_NEAR(next.images().by_points_microseconds(), 10 + kLaunch, 1e-6);
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 4);
-  EXPECT_EQ(daemon.Stats().subjects_reused(), 4);
+  EXPECT_NEAR(next.images().channels_last_microseconds(), 10 + kLaunch, 1e-6);
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 4);
+  EXPECT_EQ(daemon.Stats().tunables_reused(), 4);
 }
 
 TEST(Tuning, ImagesLieByPointsWhereTheOtherLayoutIsNotClearlyFaster) {
@@ -274,7 +274,7 @@ TEST(Tuning, ImagesLieByPointsWhereTheOtherLayoutIsNotClearlyFaster) {
     EXPECT_EQ(tuning.images().without(), "") << script;
     EXPECT_GT(tuning.images().as_traced_microseconds(), 0) << script;
     EXPECT_FALSE(tuning.images().as_traced()) << script;
-    EXPECT_TRUE(tuning.measurements(0).subject().convolution().by_points()) << script;
+    EXPECT_TRUE(tuning.measurements(0).tunable().convolution().channels_last()) << script;
     return tuning.images();
   };
   layout("convolutions 1\ntraced 0");
@@ -282,7 +282,7 @@ TEST(Tuning, ImagesLieByPointsWhereTheOtherLayoutIsNotClearlyFaster) {
   // 0.986 of the time, as is seen where a margin of 3 % is not asked for.
   const v1::ImageLayout close =
       layout("convolutions 0 0 0 0 0 0 0 0 0 0 0 0 0\ntraced 1 0 0 0 0 0 0 0 0 0 0 0 0");
-  EXPECT_LT(close.as_traced_microseconds(), close.by_points_microseconds());
+  EXPECT_LT(close.as_traced_microseconds(), close.channels_last_microseconds());
   // The convolution is faster, but the kernels move more.
   const v1::ImageLayout moved = layout("convolutions 0\ntraced 1\nbytes 0 67108864");
   EXPECT_NEAR(moved.as_traced_microseconds(), 8 + kLaunch + 32, 0.1);
@@ -296,11 +296,11 @@ TEST(Tuning, NoMoreIsMeasuredOfALayoutThatHasLost) {
   EXPECT_FALSE(lost.as_traced());
   EXPECT_EQ(lost.without(), "");
   EXPECT_NEAR(lost.as_traced_microseconds(), 30 + kLaunch, 1e-6);
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 4);  // one of three as traced, two copies
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 4);  // one of three as traced, two copies
   const v1::ImageLayout close = TuningOf(daemon.Compile("convolutions 1 1 1 1 1 1" + rest)).images();
   EXPECT_FALSE(close.at_least());
   EXPECT_NEAR(close.as_traced_microseconds(), 50 + kLaunch, 1e-6);
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 6);
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 6);
 }
 
 TEST(Tuning, ImagesWhoseLayoutsCantBeMeasuredLieByPointsAndThatIsSaid) {
@@ -363,7 +363,7 @@ TEST(Tuning, TheTunerMeasuresCopies) {
   const v1::Tuning tuning = TuningOf(daemon.Compile("convolutions 1\ntraced 2\nbytes 0 1048576"));
   EXPECT_EQ(tuning.images().without(), "");
   EXPECT_FALSE(tuning.images().as_traced());
-  EXPECT_NEAR(tuning.images().by_points_microseconds(), 8 + kLaunch, 1e-2);
+  EXPECT_NEAR(tuning.images().channels_last_microseconds(), 8 + kLaunch, 1e-2);
   EXPECT_NEAR(tuning.images().as_traced_microseconds(), 8 + kLaunch + 0.5, 1e-2);
 }
 
@@ -440,8 +440,8 @@ TEST(Tuning, OneLeaseAtATime) {
   }
   for (auto& graph : graphs)
     EXPECT_EQ(TuningOf(graph.get()).measurements(0).winner().algorithm().data(), "faster");
-  EXPECT_EQ(daemon.Stats().subjects_measured(), 1);  // whoever came second found the record
-  EXPECT_EQ(daemon.Stats().subjects_reused(), 1);
+  EXPECT_EQ(daemon.Stats().tunables_measured(), 1);  // whoever came second found the record
+  EXPECT_EQ(daemon.Stats().tunables_reused(), 1);
 }
 
 TEST(Tuning, TheClockOfALeaseRunsFromTheGrant) {
@@ -453,7 +453,7 @@ TEST(Tuning, TheClockOfALeaseRunsFromTheGrant) {
   const v1::Tuning tuning = TuningOf(daemon.Compile(script));
   ASSERT_GE(tuning.measurements_size(), 2);
   EXPECT_LT(tuning.measurements_size(), 13);
-  EXPECT_EQ(tuning.measurements(tuning.measurements_size() - 1).subject().product().batch(), 1);
+  EXPECT_EQ(tuning.measurements(tuning.measurements_size() - 1).tunable().product().batch(), 1);
   EXPECT_NE(tuning.without().find("was over"), std::string::npos) << tuning.without();
   // The rest is measured by whoever comes next.
   EXPECT_GT(TuningOf(daemon.Compile(script + "\nname next")).measurements_size(), tuning.measurements_size());

@@ -306,7 +306,7 @@ def test_training_of_convolutions(kind, allow_tf32):
 
 
 def test_channels_last_images_leave_in_the_declared_layout():
-    """Inside, images lie channels last; what leaves the graph lies as eager's does."""
+    """Inside, images are channels-last; what leaves the graph lies as eager's does."""
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).cuda()
 
     def function(x):

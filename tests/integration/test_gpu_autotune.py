@@ -79,7 +79,7 @@ def test_max_autotune_measures_a_product_once(place):
     for function in ("sin", "cos"):  # other graphs with the same product
         place.run(_MEASURED.format(function))
         stats = json.loads(kilnctl(place, "stats", "--json").stdout)
-        counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
+        counts.append((int(stats["tunables_measured"]), int(stats["tunables_reused"])))
     assert counts == [(1, 0), (1, 1)]
 
 
@@ -124,7 +124,7 @@ tunings = [program["tuning"] for program in explanation.programs]
 assert all(tuning["without"] == "" for tuning in tunings), tunings
 convolutions = [one for tuning in tunings for one in tuning["convolutions"]]
 kinds = sorted((one["of"], one["weight"][2]) for one in convolutions)
-# Forward the convolution of one point is a product, and the image has no gradient.
+# Forward the 1×1 convolution is a product, and the image has no gradient.
 assert kinds == [("FORWARD", 3), ("FORWARD", 7), ("INPUT_GRADIENT", 1), ("INPUT_GRADIENT", 3),
                  ("WEIGHT_GRADIENT", 1), ("WEIGHT_GRADIENT", 3), ("WEIGHT_GRADIENT", 7)], kinds
 assert sum(len(tuning["products"]) for tuning in tunings) == 1, tunings
@@ -156,7 +156,7 @@ def test_max_autotune_measures_a_convolution_once(place, tf32):
     for activation in ("ReLU", "SiLU"):  # other graphs with the same convolutions
         print(place.run(_CONVOLVED.format(activation=activation, tf32=tf32))[0])
         stats = json.loads(kilnctl(place, "stats", "--json").stdout)
-        counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
+        counts.append((int(stats["tunables_measured"]), int(stats["tunables_reused"])))
     assert counts == [(8, 0), (8, 8)]
 
 
@@ -174,7 +174,7 @@ with torch.no_grad():
     tuning, = (program["tuning"] for program in explanation.programs)
     assert tuning["without"] == "" == tuning["images"]["without"], tuning
     images = tuning["images"]
-    first, second = images["by_points_microseconds"], images["as_traced_microseconds"]
+    first, second = images["channels_last_microseconds"], images["as_traced_microseconds"]
     assert first > 0 and second > 0 and images["as_traced"] == (second < 0.97 * first), images
     assert "as traced, measured" in str(explanation) or "channels-last, measured" in str(explanation), str(explanation)
     assert len(tuning["convolutions"]) == 2 and len(tuning["products"]) == 1, tuning  # of the plan that won
@@ -193,7 +193,7 @@ def test_max_autotune_measures_the_layout_of_images(place, dtype, tf32, toleranc
     for activation in ("ReLU", "SiLU"):  # another graph with the same convolutions
         print(place.run(_LAID.format(activation, dtype=dtype, tf32=tf32, tolerance=tolerance, images=images))[0])
         stats = json.loads(kilnctl(place, "stats", "--json").stdout)
-        counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
+        counts.append((int(stats["tunables_measured"]), int(stats["tunables_reused"])))
     measured, reused = counts[0]
     assert 6 <= measured <= 8 and counts[1][0] == measured and counts[1][1] > reused, counts
 
@@ -223,5 +223,5 @@ def test_max_autotune_measures_a_kernels_schedules_once(place):
     for function in ("sin", "sin", "cos"):  # again, of which the artifact is stored, and another graph
         place.run(_SCHEDULED.format(function))
         stats = json.loads(kilnctl(place, "stats", "--json").stdout)
-        counts.append((int(stats["subjects_measured"]), int(stats["subjects_reused"])))
+        counts.append((int(stats["tunables_measured"]), int(stats["tunables_reused"])))
     assert counts == [(1, 0), (1, 0), (1, 1)]

@@ -1,5 +1,5 @@
 // The order of recorded steps: who waits for whom in the graph that comes of it.
-#include "client/runtime/recorded_order.h"
+#include "client/runtime/capture_dependencies.h"
 
 #include <gtest/gtest.h>
 
@@ -19,19 +19,19 @@ char memory[1024];
 MemoryRange Reads(int64_t at, int64_t bytes = 16) { return {memory + at, bytes, false}; }
 MemoryRange Writes(int64_t at, int64_t bytes = 16) { return {memory + at, bytes, true}; }
 
-size_t Step(RecordedOrder& order, Graph& graph, const std::vector<MemoryRange>& ranges) {
+size_t Step(CaptureDependencies& order, Graph& graph, const std::vector<MemoryRange>& ranges) {
   EXPECT_TRUE(order.Begin(ranges).ok());
   const size_t node = graph.Record();
   EXPECT_TRUE(order.End().ok());
   return node;
 }
 
-TEST(RecordedOrder, ProductsOfOneInputWaitForItAndNotForEachOther) {
+TEST(CaptureDependencies, ProductsOfOneInputWaitForItAndNotForEachOther) {
   Graph graph;
   const size_t first = graph.Record();
   size_t after = 0;
   {
-    RecordedOrder order(graph);
+    CaptureDependencies order(graph);
     const size_t input = Step(order, graph, {Writes(0)});
     const size_t q = Step(order, graph, {Reads(0), Writes(100)}),
                  k = Step(order, graph, {Reads(0), Writes(200)});
@@ -50,9 +50,9 @@ TEST(RecordedOrder, ProductsOfOneInputWaitForItAndNotForEachOther) {
   for (size_t node = 1; node < after; ++node) EXPECT_TRUE(graph.Waits(after, node)) << node;
 }
 
-TEST(RecordedOrder, MemoryThatIsUsedAgainWaitsForItsReaders) {
+TEST(CaptureDependencies, MemoryThatIsUsedAgainWaitsForItsReaders) {
   Graph graph;
-  RecordedOrder order(graph);
+  CaptureDependencies order(graph);
   const size_t made = Step(order, graph, {Writes(0)});
   const size_t one = Step(order, graph, {Reads(0), Writes(100)}),
                two = Step(order, graph, {Reads(8), Writes(200)});
@@ -64,9 +64,9 @@ TEST(RecordedOrder, MemoryThatIsUsedAgainWaitsForItsReaders) {
   EXPECT_FALSE(graph.Waits(beside, again));
 }
 
-TEST(RecordedOrder, WhatIsTouchedLateIsWaitedFor) {
+TEST(CaptureDependencies, WhatIsTouchedLateIsWaitedFor) {
   Graph graph;
-  RecordedOrder order(graph);
+  CaptureDependencies order(graph);
   const size_t one = Step(order, graph, {Writes(0)}), two = Step(order, graph, {Writes(100)});
   ASSERT_TRUE(order.Begin({{Writes(200)}}).ok());
   const size_t early = graph.Record();
@@ -80,9 +80,9 @@ TEST(RecordedOrder, WhatIsTouchedLateIsWaitedFor) {
   EXPECT_TRUE(graph.Waits(Step(order, graph, {Reads(100)}), late));
 }
 
-TEST(RecordedOrder, AFencedStepIsBetweenAllOthers) {
+TEST(CaptureDependencies, AFencedStepIsBetweenAllOthers) {
   Graph graph;
-  RecordedOrder order(graph);
+  CaptureDependencies order(graph);
   const size_t one = Step(order, graph, {Writes(0)}), two = Step(order, graph, {Writes(100)});
   ASSERT_TRUE(order.Begin({{Writes(200)}}).ok());
   ASSERT_TRUE(order.Fence().ok());
@@ -96,20 +96,20 @@ TEST(RecordedOrder, AFencedStepIsBetweenAllOthers) {
   EXPECT_FALSE(graph.Waits(beside, after));
 }
 
-TEST(RecordedOrder, WhatFillsTheDeviceRunsAlone) {
+TEST(CaptureDependencies, WhatFillsTheDeviceRunsAlone) {
   Graph graph;
-  RecordedOrder order(graph);
+  CaptureDependencies order(graph);
   const size_t one = Step(order, graph, {Writes(0)});
-  const size_t large = Step(order, graph, {{memory + 512, RecordedOrder::kAloneBytes, false}});
+  const size_t large = Step(order, graph, {{memory + 512, CaptureDependencies::kAloneBytes, false}});
   EXPECT_TRUE(graph.Waits(large, one));
   EXPECT_TRUE(graph.Waits(Step(order, graph, {Writes(100)}), large));
 }
 
-TEST(RecordedOrder, WithoutTheDriversWordAllStaysInARow) {
+TEST(CaptureDependencies, WithoutTheDriversWordAllStaysInARow) {
   for (const bool from_start : {true, false}) {
     Graph graph;
     graph.tells = !from_start;
-    RecordedOrder order(graph);
+    CaptureDependencies order(graph);
     size_t last = Step(order, graph, {Writes(0)});
     Step(order, graph, {Writes(100)});
     graph.tells = false;
@@ -122,15 +122,15 @@ TEST(RecordedOrder, WithoutTheDriversWordAllStaysInARow) {
   }
 }
 
-TEST(RecordedOrder, ADriverThatTakesNothingIsAnErrorOnlyWhereStepsRanBesideEachOther) {
+TEST(CaptureDependencies, ADriverThatTakesNothingIsAnErrorOnlyWhereStepsRanBesideEachOther) {
   Graph graph;
   graph.takes = false;
-  RecordedOrder order(graph);
+  CaptureDependencies order(graph);
   const size_t one = Step(order, graph, {Writes(0)}), two = Step(order, graph, {Writes(100)});
   EXPECT_TRUE(graph.Waits(two, one));
   graph.takes = true;
   Graph other;
-  RecordedOrder beside(other);
+  CaptureDependencies beside(other);
   Step(beside, other, {Writes(0)});
   Step(beside, other, {Writes(100)});
   other.takes = false;
@@ -140,11 +140,11 @@ TEST(RecordedOrder, ADriverThatTakesNothingIsAnErrorOnlyWhereStepsRanBesideEachO
 
 // Steps at random: two wait for each other exactly where one writes what the other touches, or a chain of
 // such leads from one to the other.
-TEST(RecordedOrder, RandomStepsWaitExactlyForWhatTheyMust) {
+TEST(CaptureDependencies, RandomStepsWaitExactlyForWhatTheyMust) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
     Graph graph;
-    RecordedOrder order(graph);
+    CaptureDependencies order(graph);
     std::vector<std::vector<MemoryRange>> steps;
     std::vector<std::vector<bool>> must;
     for (size_t i = 0; i < 30; ++i) {

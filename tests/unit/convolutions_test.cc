@@ -6,7 +6,7 @@
 
 #include "client/runtime/torch_convolutions.h"
 #include "client/runtime/tuned_convolutions.h"
-#include "compiler/artifact/subjects.h"
+#include "compiler/artifact/tunables.h"
 #include "tests/unit/cudnn_stand_in.h"
 #include "tests/unit/memory_calls.h"
 
@@ -15,8 +15,8 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-Sizes Strides(const Sizes& n, bool by_points) {
-  if (by_points) return {n[1] * n[2] * n[3], 1, n[3] * n[1], n[1]};
+Sizes Strides(const Sizes& n, bool channels_last) {
+  if (channels_last) return {n[1] * n[2] * n[3], 1, n[3] * n[1], n[1]};
   return {n[1] * n[2] * n[3], n[2] * n[3], n[3], 1};
 }
 
@@ -24,16 +24,17 @@ class ConvolutionsTest : public MemoryCallsTest {
  protected:
   ConvolutionsTest() { fake = {}; }
 
-  Tensor Images(const Sizes& sizes, bool by_points = false) {
-    return Filled(sizes, Strides(sizes, by_points));
+  Tensor Images(const Sizes& sizes, bool channels_last = false) {
+    return Filled(sizes, Strides(sizes, channels_last));
   }
   // Results declared as `wanted` says; no sizes: not wanted.
   bool Call(const std::string& target, const Tensors& tensors, Rest rest, const std::vector<Sizes>& wanted,
-            bool by_points = false) {
+            bool channels_last = false) {
     const Arguments bound = Bind(tensors, std::move(rest));
     std::vector<Sizes> strides;
     std::vector<TensorMemory> declared(wanted.size());
-    for (const Sizes& sizes : wanted) strides.push_back(sizes.empty() ? Sizes() : Strides(sizes, by_points));
+    for (const Sizes& sizes : wanted)
+      strides.push_back(sizes.empty() ? Sizes() : Strides(sizes, channels_last));
     for (size_t i = 0; i < wanted.size(); ++i) {
       if (!wanted[i].empty()) declared[i] = {nullptr, v1::F32, wanted[i], strides[i]};
     }
@@ -46,9 +47,9 @@ class ConvolutionsTest : public MemoryCallsTest {
     }
     return done;
   }
-  bool Forward(Tensor input, Tensor weight, Rest rest, const Sizes& result, bool by_points = false) {
+  bool Forward(Tensor input, Tensor weight, Rest rest, const Sizes& result, bool channels_last = false) {
     return Call("aten.convolution.default", {{"input", input}, {"weight", weight}}, std::move(rest), {result},
-                by_points);
+                channels_last);
   }
 
   Convolutions convolutions_{Library()};
@@ -57,11 +58,11 @@ class ConvolutionsTest : public MemoryCallsTest {
 };
 
 TEST_F(ConvolutionsTest, ConvolvesInBothLayouts) {
-  for (const bool by_points : {false, true}) {
-    const Tensor x = Images({2, 4, 5, 6}, by_points), w = Images({6, 2, 3, 2}, by_points);
+  for (const bool channels_last : {false, true}) {
+    const Tensor x = Images({2, 4, 5, 6}, channels_last), w = Images({6, 2, 3, 2}, channels_last);
     Rest window = {{"stride", Pair(2, 1)},   {"padding", Pair(1, 2)},        {"dilation", Pair(1, 2)},
                    {"transposed", Count(0)}, {"output_padding", Pair(0, 0)}, {"groups", Count(2)}};
-    ASSERT_TRUE(Forward(x, w, window, {2, 6, 3, 8}, by_points));
+    ASSERT_TRUE(Forward(x, w, window, {2, 6, 3, 8}, channels_last));
     for (int64_t k = 0; k < 6; ++k) {
       float sum = 0;  // at image 1, row 1, column 3
       for (int64_t c = 0; c < 2; ++c) {
@@ -80,10 +81,10 @@ TEST_F(ConvolutionsTest, ConvolvesInBothLayouts) {
 
 // <grad, convolution of x by w> is linear in both: its gradients against it, for ones in one place.
 TEST_F(ConvolutionsTest, GivesBothGradients) {
-  for (const bool by_points : {false, true}) {
-    const Tensor x = Images({2, 3, 4, 4}, by_points), w = Images({5, 3, 3, 3}, by_points);
-    const Tensor grad = Images({2, 5, 4, 4}, by_points);
-    ASSERT_TRUE(Forward(x, w, Window(1, 1, 1), {2, 5, 4, 4}, by_points));
+  for (const bool channels_last : {false, true}) {
+    const Tensor x = Images({2, 3, 4, 4}, channels_last), w = Images({5, 3, 3, 3}, channels_last);
+    const Tensor grad = Images({2, 5, 4, 4}, channels_last);
+    ASSERT_TRUE(Forward(x, w, Window(1, 1, 1), {2, 5, 4, 4}, channels_last));
     const Tensor y = made_[0];
     double product = 0, by_input = 0, by_weight = 0;
     const auto each = [&](const Sizes& sizes, auto visit) {
@@ -95,16 +96,17 @@ TEST_F(ConvolutionsTest, GivesBothGradients) {
     each({2, 5, 4, 4}, [&](const Sizes& at) { product += At(y, at) * At(grad, at); });
     const Tensors tensors = {{"grad_output", grad}, {"input", x}, {"weight", w}};
     ASSERT_TRUE(Call("aten.convolution_backward.default", tensors, Window(1, 1, 1),
-                     {{2, 3, 4, 4}, {5, 3, 3, 3}, {}}, by_points));
+                     {{2, 3, 4, 4}, {5, 3, 3, 3}, {}}, channels_last));
     each({2, 3, 4, 4}, [&](const Sizes& at) { by_input += At(made_[0], at) * At(x, at); });
     each({5, 3, 3, 3}, [&](const Sizes& at) { by_weight += At(made_[1], at) * At(w, at); });
     EXPECT_EQ(by_input, product);
     EXPECT_EQ(by_weight, product);
     ASSERT_TRUE(Call("aten.convolution_backward.default", tensors, Window(1, 1, 1), {{}, {5, 3, 3, 3}, {}},
-                     by_points));
+                     channels_last));
     EXPECT_EQ(made_[0], nullptr);
     EXPECT_FALSE(Call("aten.convolution_backward.default", tensors, Window(1, 1, 1),
-                      {{2, 3, 4, 4}, {5, 3, 3, 3}, {5, 1, 1, 1}}, by_points));  // a bias' gradient is ATen's
+                      {{2, 3, 4, 4}, {5, 3, 3, 3}, {5, 1, 1, 1}},
+                      channels_last));  // a bias' gradient is ATen's
   }
 }
 
@@ -224,9 +226,9 @@ class TunedConvolutionsTest : public ConvolutionsTest {
   void Tune(uint64_t version = kFakeCudnn, int best = kBest, int64_t knob = KnobOf(kBest)) {
     v1::Tuning tuning;
     tuning.mutable_gpu()->set_cudnn_version(version);
-    for (const v1::Subject& subject : SubjectsOf(program_, numerics_)) {
+    for (const v1::Tunable& tunable : TunablesOf(program_, numerics_)) {
       v1::Measurement* record = tuning.add_measurements();
-      *record->mutable_subject() = subject;
+      *record->mutable_tunable() = tunable;
       record->mutable_winner()->mutable_plan()->set_engine(best);
       v1::ConvolutionPlan::Knob* choice = record->mutable_winner()->mutable_plan()->add_knobs();
       choice->set_kind(kFakeKnob);
@@ -241,10 +243,10 @@ class TunedConvolutionsTest : public ConvolutionsTest {
 };
 
 TEST_F(TunedConvolutionsTest, WhatWasMeasuredRuns) {
-  for (const bool by_points : {false, true}) {
+  for (const bool channels_last : {false, true}) {
     program_.Clear();
-    const Tensor x = Images({2, 4, 5, 6}, by_points), w = Images({6, 2, 3, 2}, by_points),
-                 y = Images({2, 6, 3, 8}, by_points);
+    const Tensor x = Images({2, 4, 5, 6}, channels_last), w = Images({6, 2, 3, 2}, channels_last),
+                 y = Images({2, 6, 3, 8}, channels_last);
     const Rest window = {{"stride", Pair(2, 1)},   {"padding", Pair(1, 2)},        {"dilation", Pair(1, 2)},
                          {"transposed", Count(0)}, {"output_padding", Pair(0, 0)}, {"groups", Count(2)}};
     const Tensors forward = {{"input", x}, {"weight", w}},
@@ -252,20 +254,20 @@ TEST_F(TunedConvolutionsTest, WhatWasMeasuredRuns) {
     AddCall("aten.convolution.default", forward, {y}, window);
     AddCall("aten.convolution.default", forward, {y}, window);
     AddCall("aten.convolution_backward.default", backward, {x, w, nullptr}, window);
-    EXPECT_EQ(SubjectsOf(program_, numerics_).size(), 3u);  // each once
+    EXPECT_EQ(TunablesOf(program_, numerics_).size(), 3u);  // each once
     Tune();
     const uint64_t before = Convolutions::TunedPlans();
-    ASSERT_TRUE(Call("aten.convolution.default", forward, window, {{2, 6, 3, 8}}, by_points));
+    ASSERT_TRUE(Call("aten.convolution.default", forward, window, {{2, 6, 3, 8}}, channels_last));
     EXPECT_EQ(fake.last_engine, kBest);
     ASSERT_TRUE(Call("aten.convolution_backward.default", backward, window, {{2, 4, 5, 6}, {6, 2, 3, 2}, {}},
-                     by_points));
+                     channels_last));
     EXPECT_EQ(fake.last_engine, kBest);
     EXPECT_EQ(Convolutions::TunedPlans(), before + 3);
     // Others are not measured, and a program without measurements has none.
-    ASSERT_TRUE(Forward(Images({1, 4, 5, 6}, by_points), w, window, {1, 6, 3, 8}, by_points));
+    ASSERT_TRUE(Forward(Images({1, 4, 5, 6}, channels_last), w, window, {1, 6, 3, 8}, channels_last));
     EXPECT_EQ(fake.last_engine, 0);
     context_.tuned_convolutions = nullptr;
-    ASSERT_TRUE(Forward(x, w, window, {2, 6, 3, 8}, by_points));
+    ASSERT_TRUE(Forward(x, w, window, {2, 6, 3, 8}, channels_last));
     EXPECT_EQ(fake.last_engine, 0);
   }
 }
@@ -302,17 +304,17 @@ TEST_F(TunedConvolutionsTest, NothingRunsThatTheLibraryOrTorchRefuses) {
 
 TEST_F(TunedConvolutionsTest, WhatIsNotFixedOrNotCudnnsIsNotMeasured) {
   const Tensor x = Images({1, 3, 4, 4}), w = Images({2, 3, 3, 3}), y = Images({1, 2, 4, 4}),
-               by_points = Images({2, 3, 3, 3}, true), channels = Images({3, 1, 3, 3}),
+               channels_last = Images({2, 3, 3, 3}, true), channels = Images({3, 1, 3, 3}),
                z = Images({1, 3, 4, 4});
   const auto count = [&](const Tensors& tensors, Tensor result, const Rest& window) {
     program_.Clear();
     AddCall("aten.convolution.default", tensors, {result}, window);
-    return SubjectsOf(program_, numerics_).size();
+    return TunablesOf(program_, numerics_).size();
   };
   EXPECT_EQ(count({{"input", x}, {"weight", w}}, y, Window(1, 1, 1)), 1u);
   program_.mutable_buffers(0)->mutable_sizes(0)->set_expr(0);
-  EXPECT_EQ(SubjectsOf(program_, numerics_).size(), 0u);
-  EXPECT_EQ(count({{"input", x}, {"weight", by_points}}, y, Window(1, 1, 1)), 0u);
+  EXPECT_EQ(TunablesOf(program_, numerics_).size(), 0u);
+  EXPECT_EQ(count({{"input", x}, {"weight", channels_last}}, y, Window(1, 1, 1)), 0u);
   EXPECT_EQ(count({{"input", x}, {"weight", w}, {"bias", w}}, y, Window(1, 1, 1)), 0u);
   EXPECT_EQ(count({{"input", x}, {"weight", channels}}, z, Window(1, 1, 3)), 0u);
   Rest transposed = Window(1, 1, 1);

@@ -504,7 +504,7 @@ TEST(EvictingStoreTest, DiskStaysWithinTheBudgetAndTheLatestSurvives) {
   }
   auto first = ArtifactBatch(1, 4, 64u << 10);
   for (const Entry& entry : first) EXPECT_FALSE((*store)->artifacts().Get(entry.id).ok());
-  ASSERT_TRUE((*store)->EvictTo(UINT64_MAX).ok());  // returns after the sweep that may be under way
+  ASSERT_TRUE((*store)->EvictTo(UINT64_MAX).ok());  // returns after the sweep that may be running
   auto verified = (*store)->Verify(false, [] { return false; });
   ASSERT_TRUE(verified.ok());
   EXPECT_EQ(verified->missing, 0u);

@@ -79,7 +79,7 @@ struct Layer : Maker {
     }
     return nullptr;
   }
-  // Whether no kernel by points is left.
+  // Whether no kernel channels-last is left.
   bool IsWhole() const {
     for (const GraphNode& node : graph.nodes) {
       if (node.target != kActivated && node.target != "aten.mm.default" &&
@@ -160,7 +160,7 @@ TEST(FuseActivation, LeavesWhatItShould) {
       {"a matrix added", [](Layer& m) { m.bias_sizes = {8, 4}; }},
       {"one number added", [](Layer& m) { m.bias_sizes = {1}; }},
       {"a bias that is scaled", [](Layer& m) { m.more = {{"beta", FloatArg{2}}}; }},
-      {"weights by points, no bias", [](Layer& m) { m.biased = false, m.weights_of_points = true; }},
+      {"weights channels-last, no bias", [](Layer& m) { m.biased = false, m.weights_of_points = true; }},
       {"GELU by erf", [](Layer& m) { m.activation = GeluByErf; }},
       {"GELU of exact F32", [](Layer& m) { m.activation = Gelu, m.dtype = v1::F32; }},
       {"another activation",

@@ -116,7 +116,7 @@ TEST(FuseBias, LeavesOtherSums) {
       {"a wide sum", [](BiasedProduct& m) { m.SetDType(v1::BF16), m.sum_dtype = v1::F32; }},
       {"integers", [](BiasedProduct& m) { m.SetDType(v1::I64); }},
       {"alpha", [](BiasedProduct& m) { m.more = {{"alpha", FloatArg{2}}}; }},
-      {"computed by points", [](BiasedProduct& m) { m.pointwise_bias = true; }},
+      {"computed channels-last", [](BiasedProduct& m) { m.pointwise_bias = true; }},
       {"known later", [](BiasedProduct& m) { m.bias_late = true; }},
   };
   for (const auto& [name, change] : cases) {
@@ -148,7 +148,7 @@ TEST(FuseBias, LeavesSumsInAnotherLayout) {
   EXPECT_EQ(m.Run().back(), "aten.add.Tensor");
 }
 
-// In the pipeline alpha is a product by points.
+// In the pipeline alpha is a product channels-last.
 TEST(FuseBias, LeavesAlphaToTheSumsKernel) {
   for (bool alpha : {false, true}) {
     BiasedProduct m;

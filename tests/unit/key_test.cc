@@ -150,8 +150,8 @@ TEST(Key, EveryIngredientCounts) {
   other_target.add_features("avx2");
   v1::Guards guards, other_guards;
   other_guards.add_conditions(0);
-  v1::Subject subject, other_subject;
-  other_subject.mutable_product()->set_bias(true);
+  v1::Tunable tunable, other_tunable;
+  other_tunable.mutable_product()->set_bias(true);
   v1::GpuFacts gpu, other_gpu;
   other_gpu.set_cublas_lt_version(1);
   std::set<std::string> keys = {CompileKey("a", "k", 1, "f"),
@@ -169,11 +169,11 @@ TEST(Key, EveryIngredientCounts) {
                                 VariantId("l", guards, ""),
                                 VariantId("k", other_guards, ""),
                                 VariantId("k", guards, "t"),
-                                TuningKey("n", subject, gpu, "p"),
-                                TuningKey("n", other_subject, gpu, "p"),
-                                TuningKey("n", subject, other_gpu, "p"),
-                                TuningKey("n", subject, gpu, "q"),
-                                TuningKey("m", subject, gpu, "p")};
+                                TuningKey("n", tunable, gpu, "p"),
+                                TuningKey("n", other_tunable, gpu, "p"),
+                                TuningKey("n", tunable, other_gpu, "p"),
+                                TuningKey("n", tunable, gpu, "q"),
+                                TuningKey("m", tunable, gpu, "p")};
   EXPECT_EQ(keys.size(), 20u);
   for (const std::string& key : keys) EXPECT_EQ(key.size(), kDigestBytes);
 }

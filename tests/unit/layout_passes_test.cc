@@ -1,4 +1,4 @@
-// The passes that choose how images and matrices lie: by points, as products, in aligned rows.
+// The passes that choose how images and matrices lie: channels-last, as products, in aligned rows.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -11,8 +11,8 @@
 #include "compiler/passes/aligned_products.h"
 #include "compiler/passes/channel_moments.h"
 #include "compiler/passes/channels_last.h"
+#include "compiler/passes/conv1x1_to_gemm.h"
 #include "compiler/passes/pipeline.h"
-#include "compiler/passes/point_convolutions.h"
 #include "tests/unit/graph_maker.h"
 
 namespace kiln {
@@ -42,7 +42,7 @@ struct Images : Maker {
                 Type(sizes, graph.type(input).dtype));
   }
   ValueId Relu(ValueId x) { return Node("aten.relu.default", {{"self", T(x)}}, graph.type(x)); }
-  bool ByPoints(ValueId x) { return IsChannelsLast(graph.exprs, graph.type(x)); }
+  bool ChannelsLast(ValueId x) { return IsChannelsLast(graph.exprs, graph.type(x)); }
   void Run(v1::DeviceType device) {
     for (TensorType& type : graph.values) type.device = device;
     PreferChannelsLast(graph, point_products, {});
@@ -60,13 +60,13 @@ TEST(ChannelsLast, FollowsConvolutionsUpToWhatLeaves) {
       const ValueId wide = m.Convolve(each, 8, false, 7), second = m.Convolve(wide), last = m.Relu(second);
       m.Output(last);
       m.Run(device);
-      EXPECT_FALSE(m.ByPoints(before));
-      EXPECT_TRUE(m.ByPoints(first));
-      EXPECT_TRUE(m.ByPoints(middle));
-      EXPECT_TRUE(m.ByPoints(each));
-      EXPECT_TRUE(m.ByPoints(wide));
-      EXPECT_TRUE(m.ByPoints(second));
-      EXPECT_FALSE(m.ByPoints(last));
+      EXPECT_FALSE(m.ChannelsLast(before));
+      EXPECT_TRUE(m.ChannelsLast(first));
+      EXPECT_TRUE(m.ChannelsLast(middle));
+      EXPECT_TRUE(m.ChannelsLast(each));
+      EXPECT_TRUE(m.ChannelsLast(wide));
+      EXPECT_TRUE(m.ChannelsLast(second));
+      EXPECT_FALSE(m.ChannelsLast(last));
     }
   }
 }
@@ -85,8 +85,8 @@ TEST(ChannelsLast, LeavesWhatIsReadByStorage) {
       m.Output(m.Relu(m.Node(reader, {{"self", T(turned)}}, m.Type({7, 5, 8, 2}))));
       m.Output(m.Relu(m.Convolve(beside)));
       m.Run(device);
-      EXPECT_TRUE(m.ByPoints(first));
-      EXPECT_EQ(m.ByPoints(second), std::string(reader) == "aten.exp.default") << reader;
+      EXPECT_TRUE(m.ChannelsLast(first));
+      EXPECT_EQ(m.ChannelsLast(second), std::string(reader) == "aten.exp.default") << reader;
     }
   }
 }
@@ -98,29 +98,29 @@ TEST(ChannelsLast, IsLeftOutWhereImagesStayAsTraced) {
     m.Output(m.Convolve(z));
     for (TensorType& type : m.graph.values) type.device = v1::CUDA;
     bool laid = as_traced;
-    ASSERT_TRUE(RunPasses(m.graph, {.images_as_traced = as_traced, .images_laid = &laid}).ok());
+    ASSERT_TRUE(RunPasses(m.graph, {.keep_traced_layout = as_traced, .images_laid = &laid}).ok());
     EXPECT_EQ(laid, !as_traced);
-    EXPECT_EQ(m.ByPoints(y), !as_traced);
-    EXPECT_EQ(m.ByPoints(z), !as_traced);
+    EXPECT_EQ(m.ChannelsLast(y), !as_traced);
+    EXPECT_EQ(m.ChannelsLast(z), !as_traced);
   }
 }
 
 TEST(ChannelsLast, SaysWhetherAnythingChanged) {
-  for (const bool by_points : {false, true}) {
+  for (const bool channels_last : {false, true}) {
     Images m;
     const ValueId y = m.Convolve(m.Input({2, 8, 5, 7}));
-    if (by_points) m.graph.values[y].strides = ChannelsLastStrides(m.graph.exprs, m.graph.type(y).sizes);
+    if (channels_last) m.graph.values[y].strides = ChannelsLastStrides(m.graph.exprs, m.graph.type(y).sizes);
     m.Output(m.Convolve(y));
     for (TensorType& type : m.graph.values) type.device = v1::CUDA;
-    EXPECT_EQ(PreferChannelsLast(m.graph, false, {}), !by_points);
+    EXPECT_EQ(PreferChannelsLast(m.graph, false, {}), !channels_last);
   }
 }
 
 // The backward graph is compiled for what the forward saves as it lies; the caller's own results lie as
 // traced.
 TEST(ChannelsLast, LaysWhatAForwardSaves) {
-  const auto saved_by_points = [](v1::DeviceType device, v1::GraphKind kind, bool visible, bool viewed,
-                                  int64_t groups = 1, bool sizes_known = true) {
+  const auto saved_channels_last = [](v1::DeviceType device, v1::GraphKind kind, bool visible, bool viewed,
+                                      int64_t groups = 1, bool sizes_known = true) {
     Images m;
     m.graph.kind = kind;
     const ValueId image = m.Input({2, 8, 5, 7}), result = m.Convolve(image), saved = m.Relu(result);
@@ -137,28 +137,28 @@ TEST(ChannelsLast, LaysWhatAForwardSaves) {
           false);
     }
     m.Run(device);
-    return m.ByPoints(saved);
+    return m.ChannelsLast(saved);
   };
   for (const v1::DeviceType device : {v1::CUDA, v1::CPU}) {
-    EXPECT_TRUE(saved_by_points(device, v1::FORWARD, false, false));
-    EXPECT_FALSE(saved_by_points(device, v1::FORWARD, true, false));
-    EXPECT_FALSE(saved_by_points(device, v1::FORWARD, false, true));
-    EXPECT_FALSE(saved_by_points(device, v1::INFERENCE, false, false));
-    EXPECT_TRUE(saved_by_points(device, v1::FORWARD, false, false, 8));
-    EXPECT_EQ(saved_by_points(device, v1::FORWARD, false, false, 4), device == v1::CUDA);
-    EXPECT_EQ(saved_by_points(device, v1::FORWARD, false, false, 1, false), device == v1::CPU);
+    EXPECT_TRUE(saved_channels_last(device, v1::FORWARD, false, false));
+    EXPECT_FALSE(saved_channels_last(device, v1::FORWARD, true, false));
+    EXPECT_FALSE(saved_channels_last(device, v1::FORWARD, false, true));
+    EXPECT_FALSE(saved_channels_last(device, v1::INFERENCE, false, false));
+    EXPECT_TRUE(saved_channels_last(device, v1::FORWARD, false, false, 8));
+    EXPECT_EQ(saved_channels_last(device, v1::FORWARD, false, false, 4), device == v1::CUDA);
+    EXPECT_EQ(saved_channels_last(device, v1::FORWARD, false, false, 1, false), device == v1::CPU);
   }
 }
 
 TEST(ChannelsLast, LaysGradientsBackWhereTheirLayoutIsKnown) {
   for (const v1::DeviceType device : {v1::CUDA, v1::CPU}) {
     for (const int64_t groups : {1, 4, 8}) {
-      for (const bool image_by_points : {true, false}) {
+      for (const bool image_channels_last : {true, false}) {
         Images m;
         m.graph.kind = v1::BACKWARD;
         const ValueId gradient = m.Input({2, 8, 5, 7}), weight = m.Input({8, 8 / groups, 3, 3});
         const ValueId image = m.Input({2, 8, 5, 7});
-        TensorType& laid = m.graph.values[image_by_points ? image : gradient];
+        TensorType& laid = m.graph.values[image_channels_last ? image : gradient];
         laid.strides = ChannelsLastStrides(m.graph.exprs, laid.sizes);
         const ValueId to_image = m.Relu(image), to_weight = m.Relu(weight);  // of their types; made below
         m.graph.values[to_image] = m.Type({2, 8, 5, 7});
@@ -176,13 +176,13 @@ TEST(ChannelsLast, LaysGradientsBackWhereTheirLayoutIsKnown) {
         m.Output(to_weight);
         m.Run(device);
         const bool on_gpu = device == v1::CUDA;
-        const bool lays_image = on_gpu ? groups == 1 : groups != 4 && image_by_points;
+        const bool lays_image = on_gpu ? groups == 1 : groups != 4 && image_channels_last;
         const bool lays_weight = on_gpu && groups == 1;
-        EXPECT_EQ(m.ByPoints(to_image), lays_image) << groups << image_by_points << on_gpu;
-        EXPECT_FALSE(m.ByPoints(to_weight));
+        EXPECT_EQ(m.ChannelsLast(to_image), lays_image) << groups << image_channels_last << on_gpu;
+        EXPECT_FALSE(m.ChannelsLast(to_weight));
         const bool cloned = absl::StrContains(m.graph.ToString(), "aten.clone.default");
         EXPECT_EQ(cloned, lays_weight) << m.graph.ToString();
-        EXPECT_EQ(m.ByPoints(m.graph.nodes[0].results[1]), lays_weight);
+        EXPECT_EQ(m.ChannelsLast(m.graph.nodes[0].results[1]), lays_weight);
       }
     }
   }
@@ -205,9 +205,10 @@ struct Statistics : Images {
     squares = sum(Node("aten.mul.Tensor", {{"self", T(centered)}, {"other", T(centered)}}, type));
     Output(squares);
   }
-  ValueId Image(const std::vector<int64_t>& sizes, bool by_points) {
+  ValueId Image(const std::vector<int64_t>& sizes, bool channels_last) {
     const ValueId image = Input(sizes);
-    if (by_points) graph.values[image].strides = ChannelsLastStrides(graph.exprs, graph.type(image).sizes);
+    if (channels_last)
+      graph.values[image].strides = ChannelsLastStrides(graph.exprs, graph.type(image).sizes);
     return image;
   }
   bool IsCombined(v1::DeviceType device) {
@@ -219,11 +220,11 @@ struct Statistics : Images {
   }
 };
 
-TEST(ChannelMoments, TakeOnePassOverLargeImagesByPoints) {
-  const auto combined = [](const std::vector<int64_t>& sizes, bool by_points, v1::DeviceType device,
+TEST(ChannelMoments, TakeOnePassOverLargeChannelsLastImages) {
+  const auto combined = [](const std::vector<int64_t>& sizes, bool channels_last, v1::DeviceType device,
                            int64_t count) {
     Statistics m;
-    m.Normalise(m.Image(sizes, by_points), static_cast<double>(count));
+    m.Normalise(m.Image(sizes, channels_last), static_cast<double>(count));
     return m.IsCombined(device);
   };
   EXPECT_TRUE(combined({8, 64, 56, 56}, true, v1::CUDA, 8 * 56 * 56));
@@ -243,7 +244,7 @@ TEST(ChannelsLast, WeighsWeightsAgainstImagesOnACpu) {
     const ValueId y = m.Convolve(x, weight, {1, 512, points, points});
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
-    EXPECT_EQ(m.ByPoints(y), points == 192);
+    EXPECT_EQ(m.ChannelsLast(y), points == 192);
   }
 }
 
@@ -254,7 +255,7 @@ TEST(ChannelsLast, LeavesOtherConvolutionsAlone) {
   const ValueId some = m.Convolve(m.Input({2, 8, 5, 7}), 4), seen = m.Convolve(m.Input({2, 8, 5, 7}));
   m.Output(m.Node("aten.view.default", {{"self", T(seen)}, {"size", m.Ints({2, 280})}}, m.Type({2, 280})));
   m.Run(v1::CUDA);
-  for (ValueId value : {wide, back, some, seen}) EXPECT_FALSE(m.ByPoints(value)) << value;
+  for (ValueId value : {wide, back, some, seen}) EXPECT_FALSE(m.ChannelsLast(value)) << value;
 }
 
 // Copies that gradients of convolutions read were made for their layout; others follow what they copy.
@@ -262,24 +263,24 @@ TEST(ChannelsLast, LeavesCopiesForGradientsOnACpu) {
   for (const v1::DeviceType device : {v1::CUDA, v1::CPU}) {
     Images m;
     m.graph.kind = v1::BACKWARD;
-    TensorType by_points = m.Type({2, 8, 5, 7});
-    const TensorType rows = by_points;
-    by_points.strides = ChannelsLastStrides(m.graph.exprs, by_points.sizes);
+    TensorType channels_last = m.Type({2, 8, 5, 7});
+    const TensorType rows = channels_last;
+    channels_last.strides = ChannelsLastStrides(m.graph.exprs, channels_last.sizes);
     const auto clone = [&](ValueId x) { return m.Node("aten.clone.default", {{"self", T(x)}}, rows); };
     const ValueId image = m.Input({2, 8, 5, 7});
-    m.graph.values[image] = by_points;
+    m.graph.values[image] = channels_last;
     const ValueId copy = clone(image), other = clone(image);
     m.Output(m.Node("aten.convolution_backward.default",
                     {{"grad_output", T(copy)}, {"input", T(copy)}, {"weight", T(m.Input({8, 1, 3, 3}))}},
                     rows));
     m.Output(m.Relu(m.Relu(other)));
     m.Run(device);
-    EXPECT_TRUE(m.ByPoints(other));
-    EXPECT_EQ(m.ByPoints(copy), device == v1::CUDA);
+    EXPECT_TRUE(m.ChannelsLast(other));
+    EXPECT_EQ(m.ChannelsLast(copy), device == v1::CUDA);
   }
 }
 
-TEST(PointConvolutions, AreProductsWhereImagesLieByPoints) {
+TEST(Conv1x1ToGemm, AreGemmsWhereImagesAreChannelsLast) {
   for (const bool biased : {false, true}) {
     Images m;
     const ValueId x = m.Relu(m.Input({2, 8, 5, 7})), weight = m.Input({4, 8, 1, 1});
@@ -287,7 +288,7 @@ TEST(PointConvolutions, AreProductsWhereImagesLieByPoints) {
     const ValueId y = m.Convolve(x, weight, {2, 4, 5, 7}, 1, false, bias);
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
-    ASSERT_TRUE(MultiplyPointConvolutions(m.graph, m.point_products, {}).ok());
+    ASSERT_TRUE(Conv1x1ToGemm(m.graph, m.point_products, {}).ok());
     const absl::Status valid = VerifyGraph(m.graph);
     ASSERT_TRUE(valid.ok()) << valid;
     const std::string text = m.graph.ToString();
@@ -296,11 +297,11 @@ TEST(PointConvolutions, AreProductsWhereImagesLieByPoints) {
   }
 }
 
-TEST(PointConvolutions, LeaveOthers) {
+TEST(Conv1x1ToGemm, LeaveOthers) {
   const auto remains = [](Images& m, ValueId y, v1::DeviceType device) {
     m.Output(m.Relu(y));
     m.Run(device);
-    EXPECT_TRUE(MultiplyPointConvolutions(m.graph, m.point_products, {}).ok());
+    EXPECT_TRUE(Conv1x1ToGemm(m.graph, m.point_products, {}).ok());
     return absl::StrContains(m.graph.ToString(), "aten.convolution");
   };
   Images wide, gpu, training, large;
@@ -314,7 +315,7 @@ TEST(PointConvolutions, LeaveOthers) {
   EXPECT_TRUE(remains(large, large.Convolve(image, weight, {1, 128, 64, 64}), v1::CPU));
 }
 
-TEST(PointConvolutions, AreProductsOfFewWeightsWhereSizesAreUnknown) {
+TEST(Conv1x1ToGemm, AreProductsOfFewWeightsWhereSizesAreUnknown) {
   const auto remains = [](int64_t from) {
     Images m;
     const ExprId height = m.graph.exprs.Symbol(0, {2, 4096}), width = m.graph.exprs.Symbol(1, {2, 4096});
@@ -328,7 +329,7 @@ TEST(PointConvolutions, AreProductsOfFewWeightsWhereSizesAreUnknown) {
     }
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
-    EXPECT_TRUE(MultiplyPointConvolutions(m.graph, m.point_products, {}).ok());
+    EXPECT_TRUE(Conv1x1ToGemm(m.graph, m.point_products, {}).ok());
     return absl::StrContains(m.graph.ToString(), "aten.convolution");
   };
   EXPECT_FALSE(remains(64));
@@ -337,7 +338,7 @@ TEST(PointConvolutions, AreProductsOfFewWeightsWhereSizesAreUnknown) {
 
 // oneDNN's product is as fast as its convolution but of large images with few weights, whatever the sizes
 // are.
-TEST(PointConvolutions, AreOnednnsProductsOfMostImages) {
+TEST(Conv1x1ToGemm, AreOnednnsProductsOfMostImages) {
   const auto becomes_product = [](int64_t from, int64_t to, int64_t side, bool unknown) {
     Images m;
     m.point_products = true;
@@ -352,7 +353,7 @@ TEST(PointConvolutions, AreOnednnsProductsOfMostImages) {
     }
     m.Output(m.Relu(y));
     m.Run(v1::CPU);
-    EXPECT_TRUE(MultiplyPointConvolutions(m.graph, true, {}).ok());
+    EXPECT_TRUE(Conv1x1ToGemm(m.graph, true, {}).ok());
     return absl::StrContains(m.graph.ToString(), "aten.mm");
   };
   EXPECT_TRUE(becomes_product(256, 64, 56, false));  // 103 million operations; too many for MKL
@@ -372,7 +373,7 @@ TEST(PointConvolutions, AreOnednnsProductsOfMostImages) {
   }
   m.Output(m.Relu(y));
   m.Run(v1::CPU);
-  EXPECT_TRUE(MultiplyPointConvolutions(m.graph, true, {}).ok());
+  EXPECT_TRUE(Conv1x1ToGemm(m.graph, true, {}).ok());
   EXPECT_TRUE(absl::StrContains(m.graph.ToString(), "aten.convolution")) << m.graph.ToString();
 }
 

@@ -103,11 +103,11 @@ TEST(LowerIndex, PaddingsOfOneTensorKeepTheirFillings) {
   EXPECT_EQ(Values<float>(result.outputs[1]), (std::vector<float>{1, 1, 1, 7, 7, 1, 1, 1, 7, 7}));
 }
 
-// An image by points that a convolution reads stays one behind its padding: what is stored is not turned
+// An image channels-last that a convolution reads stays one behind its padding: what is stored is not turned
 // round.
 TEST(LowerIndex, PaddedImagesLieAsDeclared) {
   GraphMaker maker;
-  const auto by_points = [&](ValueId image) {
+  const auto channels_last = [&](ValueId image) {
     TensorType& type = maker.graph.values[image];
     type.strides = ChannelsLastStrides(maker.graph.exprs, type.sizes);
   };
@@ -115,8 +115,8 @@ TEST(LowerIndex, PaddedImagesLieAsDeclared) {
   const ValueId padded = maker.Node(
       "aten.constant_pad_nd.default",
       {{"self", T(x)}, {"pad", maker.Ints({0, 1, 0, 1})}, {"value", FloatArg{5}}}, v1::F32, {1, 2, 3, 3});
-  by_points(x);
-  by_points(padded);
+  channels_last(x);
+  channels_last(padded);
   maker.Output(padded);
   for (TensorType& type : maker.graph.values) type.device = v1::CUDA;
   const LoopGraph graph = Lower(maker);

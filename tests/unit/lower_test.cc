@@ -662,22 +662,23 @@ TEST(LowerConvolution, TheBiasIsALoopsOnAGpu) {
   }
 }
 
-TEST(LowerConvolution, ImagesByPointsGoToTheLibraryByPoints) {
-  for (const bool by_points : {true, false}) {
+TEST(LowerConvolution, ChannelsLastImagesGoToTheLibraryChannelsLast) {
+  for (const bool channels_last : {true, false}) {
     GraphMaker maker;
     ExprPool& exprs = maker.graph.exprs;
     const ValueId x = maker.Input(v1::F32, {1, 4, 6, 6}), w = maker.Input(v1::F32, {8, 4, 3, 3});
     TensorType type = maker.Type(v1::F32, maker.Sizes({1, 8, 6, 6}));
-    if (by_points) type.strides = maker.Sizes({288, 1, 48, 8});
+    if (channels_last) type.strides = maker.Sizes({288, 1, 48, 8});
     maker.Output(
         maker.NodeOf("aten.convolution.default", ConvolutionArgs(maker, x, w, NoneArg{}, 1, 1, 1, 1), type));
     MoveToGpu(maker.graph);
     const LoopGraph graph = Lower(maker);
-    EXPECT_EQ(LoopCount(graph), by_points ? 2u : 0u);  // the image and the weights, brought into that layout
+    EXPECT_EQ(LoopCount(graph),
+              channels_last ? 2u : 0u);  // the image and the weights, brought into that layout
     const CallNode& call = graph.nodes.back().call;
     ASSERT_EQ(call.tensors.size(), 2u);
-    EXPECT_EQ(exprs.AsConst(call.tensors[0].strides[1]), by_points ? 1 : 36);
-    EXPECT_EQ(exprs.AsConst(call.tensors[1].strides[1]), by_points ? 1 : 9);
+    EXPECT_EQ(exprs.AsConst(call.tensors[0].strides[1]), channels_last ? 1 : 36);
+    EXPECT_EQ(exprs.AsConst(call.tensors[1].strides[1]), channels_last ? 1 : 9);
   }
 }
 

@@ -72,7 +72,9 @@ TEST(Machine, HostsOfOneKindHaveEqualKeys) {
     sections.set_target(SerializeDeterministic(target));
     return RequestKey(sections);
   };
-  const auto kernel_key = [](const v1::Target& target) { return KernelKey("ns", "kernel", target, 1, "build"); };
+  const auto kernel_key = [](const v1::Target& target) {
+    return KernelKey("ns", "kernel", target, 1, "build");
+  };
   const v1::Target large = CpuOf(CpuMachineName({true, 0x19, 0x11})),  // a server's, and a desktop's
       small = CpuOf(CpuMachineName({true, 0x19, 0x61})), other = CpuOf(CpuMachineName({true, 0x1a, 0x02}));
   EXPECT_EQ(request_key(large), request_key(small));

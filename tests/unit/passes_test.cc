@@ -59,7 +59,7 @@ TEST(Decompose, LeavesWhatItDoesNotCover) {
 TEST(Decompose, GradientsOfDepthwiseConvolutionsPadFewChannelsAtATime) {
   struct Case {
     int64_t channels, window;
-    bool by_points;
+    bool channels_last;
     std::vector<int64_t> groups;
   };
   for (const Case& c :
@@ -71,8 +71,8 @@ TEST(Decompose, GradientsOfDepthwiseConvolutionsPadFewChannelsAtATime) {
     const auto image = [&] {
       TensorType type = m.Type({4, c.channels, 7, 7});
       type.sizes[2] = rows;
-      type.strides = c.by_points ? ChannelsLastStrides(m.graph.exprs, type.sizes)
-                                 : ContiguousStrides(m.graph.exprs, type.sizes);
+      type.strides = c.channels_last ? ChannelsLastStrides(m.graph.exprs, type.sizes)
+                                     : ContiguousStrides(m.graph.exprs, type.sizes);
       return type;
     };
     ValueId gradient = m.Input({}), input = m.Input({});

@@ -1,11 +1,11 @@
-// A plan's images: by points or as traced, and what max-autotune is told of their convolutions.
+// A plan's images: channels-last or as traced, and what max-autotune is told of their convolutions.
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include "compiler/artifact/plan.h"
-#include "compiler/artifact/subjects.h"
+#include "compiler/artifact/tunables.h"
 #include "compiler/graph/canonical.h"
 #include "compiler/support/proto_util.h"
 
@@ -17,7 +17,7 @@ struct Net {
   v1::Mode mode = v1::MODE_MAX_AUTOTUNE;
   std::string triple = "nvptx64-nvidia-cuda";
   v1::DType dtype = v1::F32;
-  bool traced_by_points = false;  // all of its images
+  bool traced_channels_last = false;  // all of its images
   bool without_tf32 = false;
 };
 
@@ -26,7 +26,7 @@ v1::TensorMeta Meta(const Net& net, const std::vector<int64_t>& n) {
   meta.set_dtype(net.dtype);
   meta.mutable_device()->set_type(net.triple[0] == 'n' ? v1::CUDA : v1::CPU);
   for (const int64_t size : n) meta.add_sizes()->set_value(size);
-  const std::vector<int64_t> strides = net.traced_by_points
+  const std::vector<int64_t> strides = net.traced_channels_last
                                            ? std::vector<int64_t>{n[1] * n[2] * n[3], 1, n[3] * n[1], n[1]}
                                            : std::vector<int64_t>{n[1] * n[2] * n[3], n[2] * n[3], n[3], 1};
   for (const int64_t stride : strides) meta.add_strides()->set_value(stride);
@@ -94,7 +94,7 @@ v1::PlanRequest RequestFor(const Net& net) {
 
 v1::PlanReply PlanFor(const Net& net, bool as_traced = false) {
   v1::PlanRequest request = RequestFor(net);
-  request.set_images_as_traced(as_traced);
+  request.set_keep_traced_layout(as_traced);
   const auto reply = PlanGraph(request);
   EXPECT_TRUE(reply.ok()) << reply.status();
   return reply.ok() ? *reply : v1::PlanReply();
@@ -106,11 +106,11 @@ TEST(PlanImages, LieAsThePlanWasAskedFor) {
     ASSERT_EQ(plan.images().measured_size(), 2);
     const v1::ImageConvolutions::Use &wide = plan.images().measured(0), &point = plan.images().measured(1);
     EXPECT_EQ(wide.calls(), 2u);
-    EXPECT_EQ(wide.subject().convolution().by_points(), !as_traced);
+    EXPECT_EQ(wide.tunable().convolution().channels_last(), !as_traced);
     EXPECT_EQ(point.calls(), 1u);
-    EXPECT_EQ(point.subject().product().batch(), as_traced ? 2 : 1);  // of each image, or of all points
+    EXPECT_EQ(point.tunable().product().batch(), as_traced ? 2 : 1);  // of each image, or of all points
     EXPECT_EQ(plan.images().others(), 0u);
-    EXPECT_EQ(plan.subjects_size(), 2);
+    EXPECT_EQ(plan.tunables_size(), 2);
   }
 }
 
@@ -120,19 +120,19 @@ TEST(PlanImages, AreNoQuestionWhereTheCompilerLaysNothing) {
   EXPECT_FALSE(PlanFor({.mode = v1::MODE_DEFAULT}).has_images());
   EXPECT_FALSE(PlanFor({.triple = "x86_64-linux-gnu"}).has_images());
   EXPECT_FALSE(PlanFor({.dtype = v1::F64}).has_images());
-  EXPECT_FALSE(PlanFor({.traced_by_points = true}).has_images());
+  EXPECT_FALSE(PlanFor({.traced_channels_last = true}).has_images());
 }
 
 TEST(PlanImages, AreMeasuredInThePrecisionThatTheyRunIn) {
   for (const bool without : {false, true}) {
     const v1::PlanReply plan = PlanFor({.without_tf32 = without});
-    EXPECT_EQ(plan.subjects_size(), 2);
+    EXPECT_EQ(plan.tunables_size(), 2);
     // One that becomes a gemm takes the precision of gemms.
-    for (const v1::Subject& subject : plan.subjects()) {
-      if (subject.has_product()) {
-        EXPECT_FALSE(subject.product().tf32());
+    for (const v1::Tunable& tunable : plan.tunables()) {
+      if (tunable.has_product()) {
+        EXPECT_FALSE(tunable.product().tf32());
       } else {
-        EXPECT_EQ(subject.convolution().tf32(), !without);
+        EXPECT_EQ(tunable.convolution().tf32(), !without);
       }
     }
   }

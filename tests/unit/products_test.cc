@@ -10,7 +10,7 @@
 #include "client/runtime/matrix_products.h"
 #include "client/runtime/torch_products.h"
 #include "client/runtime/tuned_products.h"
-#include "compiler/artifact/subjects.h"
+#include "compiler/artifact/tunables.h"
 #include "tests/unit/cublas_lt_stand_in.h"
 #include "tests/unit/memory_calls.h"
 
@@ -354,9 +354,9 @@ class TunedProductsTest : public ProductsTest {
     CublasLt::Heuristic best = {};
     best.algorithm.data[0] = static_cast<uint64_t>(splits);
     best.algorithm.data[1] = kBest;
-    for (const v1::Subject& subject : SubjectsOf(program_, numerics_)) {
+    for (const v1::Tunable& tunable : TunablesOf(program_, numerics_)) {
       v1::Measurement* record = tuning.add_measurements();
-      *record->mutable_subject() = subject;
+      *record->mutable_tunable() = tunable;
       *record->mutable_winner()->mutable_algorithm() = Describe(best);
     }
     ASSERT_GT(tuning.measurements_size(), 0);
@@ -403,9 +403,9 @@ TEST_F(TunedProductsTest, WhatWasMeasuredRuns) {
 TEST_F(TunedProductsTest, AConvolutionOfOnePointIsAProduct) {
   numerics_.set_float32_matmul_precision("highest");
   const Tensor w = Filled({5, 3, 1, 1}, {3, 1, 1, 1});
-  for (const bool by_points : {false, true}) {
+  for (const bool channels_last : {false, true}) {
     const auto images = [&](int64_t channels) {
-      return Filled({2, channels, 4, 4}, by_points
+      return Filled({2, channels, 4, 4}, channels_last
                                              ? std::vector<int64_t>{16 * channels, 1, 4 * channels, channels}
                                              : std::vector<int64_t>{16 * channels, 16, 4, 1});
     };
@@ -416,7 +416,7 @@ TEST_F(TunedProductsTest, AConvolutionOfOnePointIsAProduct) {
     Tune();
     fake.last_algorithm = 0;
     EXPECT_TRUE(Call("aten.convolution.default", {{"input", x}, {"weight", w}}, &y, true, Window(1, 0, 1)));
-    EXPECT_EQ(fake.last_algorithm, kBest) << by_points;
+    EXPECT_EQ(fake.last_algorithm, kBest) << channels_last;
   }
 }
 
@@ -425,9 +425,9 @@ TEST_F(TunedProductsTest, WhatTakesMostOfTheProgramComesFirst) {
   const Tensor d = New({4, 8}, {8, 1}), e = New({4, 12}, {12, 1});
   AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, {d});
   AddCall("aten.mm.default", {{"self", a}, {"mat2", wide}}, {e});
-  EXPECT_EQ(SubjectsOf(program_, numerics_)[0].product().d().columns(), 12);
+  EXPECT_EQ(TunablesOf(program_, numerics_)[0].product().d().columns(), 12);
   AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, {d});
-  EXPECT_EQ(SubjectsOf(program_, numerics_)[0].product().d().columns(), 8);  // twice
+  EXPECT_EQ(TunablesOf(program_, numerics_)[0].product().d().columns(), 8);  // twice
 }
 
 TEST_F(TunedProductsTest, NothingRunsThatTheLibraryRefuses) {
@@ -460,12 +460,12 @@ TEST_F(TunedProductsTest, SplitsOnlyWhereALaunchIsPaidOnce) {
 TEST_F(TunedProductsTest, SizesThatChangeAreNotMeasured) {
   const Tensor a = Filled({4, 6}, {6, 1}), b = Filled({6, 8}, {8, 1});
   AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, {New({4, 8}, {8, 1})});
-  EXPECT_EQ(SubjectsOf(program_, numerics_).size(), 1u);
+  EXPECT_EQ(TunablesOf(program_, numerics_).size(), 1u);
   AddCall("aten.mm.default", {{"self", a}, {"mat2", b}}, {New({4, 8}, {8, 1})});
-  EXPECT_EQ(SubjectsOf(program_, numerics_).size(), 1u);  // each once
+  EXPECT_EQ(TunablesOf(program_, numerics_).size(), 1u);  // each once
   program_.mutable_buffers(0)->mutable_sizes(0)->set_expr(0);
   program_.mutable_buffers(3)->mutable_sizes(0)->set_expr(0);
-  EXPECT_EQ(SubjectsOf(program_, numerics_).size(), 0u);
+  EXPECT_EQ(TunablesOf(program_, numerics_).size(), 0u);
 }
 
 TEST_F(TunedProductsTest, EachActivationIsMeasured) {
@@ -480,8 +480,8 @@ TEST_F(TunedProductsTest, EachActivationIsMeasured) {
     argument->mutable_value()->set_as_bool(gelu);
   }
   std::vector<v1::Activation> activations;
-  for (const v1::Subject& subject : SubjectsOf(program_, numerics_)) {
-    const v1::MatrixProduct& product = subject.product();
+  for (const v1::Tunable& tunable : TunablesOf(program_, numerics_)) {
+    const v1::MatrixProduct& product = tunable.product();
     activations.push_back(product.activation());
     EXPECT_EQ(Describe(ProductOf(product)).SerializeAsString(), product.SerializeAsString());
   }
@@ -493,7 +493,7 @@ TEST_F(TunedProductsTest, RefusesWhatIsNoAlgorithm) {
   v1::Tuning tuning;
   EXPECT_EQ(*TunedProducts::Create(tuning, {}), nullptr);
   v1::Measurement* measured = tuning.add_measurements();
-  measured->mutable_subject()->mutable_product();
+  measured->mutable_tunable()->mutable_product();
   measured->mutable_winner()->mutable_algorithm()->set_data("short");
   EXPECT_EQ(TunedProducts::Create(tuning, {}).status().code(), absl::StatusCode::kInvalidArgument);
   measured->mutable_winner()->mutable_native()->mutable_object()->set_digest("gone");
@@ -539,15 +539,15 @@ TEST_F(ProductsTest, LeavesTheRestToTorch) {
 
 TEST_F(ProductsTest, ConvolvesWithOnePoint) {
   const int64_t n = 2, c = 3, h = 4, w = 5, o = 6;
-  for (const bool by_points : {false, true}) {
-    const Tensor x = by_points ? Filled({n, c, h, w}, {c * h * w, 1, w * c, c})
-                               : Filled({n, c, h, w}, {c * h * w, h * w, w, 1});
+  for (const bool channels_last : {false, true}) {
+    const Tensor x = channels_last ? Filled({n, c, h, w}, {c * h * w, 1, w * c, c})
+                                   : Filled({n, c, h, w}, {c * h * w, h * w, w, 1});
     const Tensor weight = Filled({o, c, 1, 1}, {c, 1, 1, 1});
     Tensor y = nullptr;
     ASSERT_TRUE(
         Call("aten.convolution.default", {{"input", x}, {"weight", weight}}, &y, false, Window(1, 0, 1)));
     EXPECT_EQ(fake.last_compute, CublasLt::kCompute32F);  // the setting of gemms, not cuDNN's
-    EXPECT_EQ((*host_.Strides(y))[1], by_points ? 1 : h * w);
+    EXPECT_EQ((*host_.Strides(y))[1], channels_last ? 1 : h * w);
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < o; ++j) {
         for (int64_t p = 0; p < h * w; ++p) {
@@ -557,13 +557,13 @@ TEST_F(ProductsTest, ConvolvesWithOnePoint) {
         }
       }
     }
-    Tensor filled =
-        by_points ? New({n, o, h, w}, {o * h * w, 1, w * o, o}) : New({n, o, h, w}, {o * h * w, h * w, w, 1});
+    Tensor filled = channels_last ? New({n, o, h, w}, {o * h * w, 1, w * o, o})
+                                  : New({n, o, h, w}, {o * h * w, h * w, w, 1});
     ASSERT_TRUE(
         Call("aten.convolution.default", {{"input", x}, {"weight", weight}}, &filled, true, Window(1, 0, 1)));
     EXPECT_EQ(At(filled, {1, 5, 3, 4}), At(y, {1, 5, 3, 4}));
-    Tensor other =
-        by_points ? New({n, o, h, w}, {o * h * w, h * w, w, 1}) : New({n, o, h, w}, {o * h * w, 1, w * o, o});
+    Tensor other = channels_last ? New({n, o, h, w}, {o * h * w, h * w, w, 1})
+                                 : New({n, o, h, w}, {o * h * w, 1, w * o, o});
     EXPECT_FALSE(
         Call("aten.convolution.default", {{"input", x}, {"weight", weight}}, &other, true, Window(1, 0, 1)));
     host_.Release(y);

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/runtime/recorded_order.h"
+#include "client/runtime/capture_dependencies.h"
 
 namespace kiln::runtime {
 

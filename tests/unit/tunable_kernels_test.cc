@@ -1,5 +1,5 @@
 // Which kernels of a plan max-autotune measures.
-#include "compiler/artifact/kernel_subjects.h"
+#include "compiler/artifact/tunable_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMany = int64_t{1} << 22;
 
-class KernelSubjectsTest : public testing::Test {
+class TunableKernelsTest : public testing::Test {
  protected:
   void SetUp() override {
     auto backend = NewCodegenBackend(GpuTarget("sm_90"));
@@ -62,48 +62,48 @@ class KernelSubjectsTest : public testing::Test {
     }
   }
 
-  std::vector<v1::Subject> Subjects() const { return KernelSubjectsOf(plan_, *backend_, {}); }
+  std::vector<v1::Tunable> Tunables() const { return TunableKernelsOf(plan_, *backend_, {}); }
 
   std::unique_ptr<CodegenBackend> backend_;
   v1::PlanReply plan_;
 };
 
-TEST_F(KernelSubjectsTest, TellsWhatAKernelNeeds) {
+TEST_F(TunableKernelsTest, TellsWhatAKernelNeeds) {
   const v1::Kernel kernel = Pointwise(v1::F32, LoopOpcode::kAdd, kMany);
   Add(kernel, 1 << 24);
-  const std::vector<v1::Subject> subjects = Subjects();
-  ASSERT_EQ(subjects.size(), 1u);
-  const v1::KernelSubject& subject = subjects[0].kernel();
-  EXPECT_EQ(subject.digest(), Sha256(SerializeDeterministic(kernel)));
-  EXPECT_EQ(subject.units(), kMany);
-  ASSERT_EQ(subject.operands_size(), 2);
-  EXPECT_EQ(subject.operands(0).dtype(), v1::F32);
-  EXPECT_EQ(subject.operands(0).elements(), kMany);
-  EXPECT_EQ(subject.operands(0).access(), v1::READ);
-  EXPECT_EQ(subject.operands(1).access(), v1::WRITE);
-  EXPECT_GE(subject.schedules_size(), 2);
+  const std::vector<v1::Tunable> tunables = Tunables();
+  ASSERT_EQ(tunables.size(), 1u);
+  const v1::KernelTunable& tunable = tunables[0].kernel();
+  EXPECT_EQ(tunable.digest(), Sha256(SerializeDeterministic(kernel)));
+  EXPECT_EQ(tunable.units(), kMany);
+  ASSERT_EQ(tunable.operands_size(), 2);
+  EXPECT_EQ(tunable.operands(0).dtype(), v1::F32);
+  EXPECT_EQ(tunable.operands(0).elements(), kMany);
+  EXPECT_EQ(tunable.operands(0).access(), v1::READ);
+  EXPECT_EQ(tunable.operands(1).access(), v1::WRITE);
+  EXPECT_GE(tunable.schedules_size(), 2);
 }
 
-TEST_F(KernelSubjectsTest, TheHeaviestComeFirst) {
+TEST_F(TunableKernelsTest, TheHeaviestComeFirst) {
   Add(Pointwise(v1::F32, LoopOpcode::kAdd, kMany), 1 << 24);
   Add(Pointwise(v1::F32, LoopOpcode::kSub, kMany), 1 << 24, 3);
   Add(Pointwise(v1::F32, LoopOpcode::kMul, kMany), 1 << 25);
-  const std::vector<v1::Subject> subjects = Subjects();
-  ASSERT_EQ(subjects.size(), 3u);
-  EXPECT_EQ(subjects[0].kernel().digest(), Sha256(plan_.kernels(1).kernel()));
-  EXPECT_EQ(subjects[1].kernel().digest(), Sha256(plan_.kernels(2).kernel()));
+  const std::vector<v1::Tunable> tunables = Tunables();
+  ASSERT_EQ(tunables.size(), 3u);
+  EXPECT_EQ(tunables[0].kernel().digest(), Sha256(plan_.kernels(1).kernel()));
+  EXPECT_EQ(tunables[1].kernel().digest(), Sha256(plan_.kernels(2).kernel()));
 }
 
-TEST_F(KernelSubjectsTest, SmallOnesAndThoseThatNeedCertainDataAreLeftAlone) {
+TEST_F(TunableKernelsTest, SmallOnesAndThoseThatNeedCertainDataAreLeftAlone) {
   Add(Pointwise(v1::F32, LoopOpcode::kAdd, kMany), 1 << 20);
   Add(Gathered(), 1 << 25);
   Add(Pointwise(v1::I32, LoopOpcode::kFloorDiv, kMany), 1 << 25);
-  EXPECT_TRUE(Subjects().empty());
+  EXPECT_TRUE(Tunables().empty());
   Add(Pointwise(v1::F32, LoopOpcode::kFloorDiv, kMany), 1 << 25);  // of floats it can't fail
-  EXPECT_EQ(Subjects().size(), 1u);
+  EXPECT_EQ(Tunables().size(), 1u);
 }
 
-TEST_F(KernelSubjectsTest, SizesThatAreNotFixedAreLeftAlone) {
+TEST_F(TunableKernelsTest, SizesThatAreNotFixedAreLeftAlone) {
   KernelBuilder b;
   const uint32_t n = b.Symbol(0);
   const uint32_t y = b.Buffer(v1::F32, v1::WRITE, n);
@@ -112,7 +112,7 @@ TEST_F(KernelSubjectsTest, SizesThatAreNotFixedAreLeftAlone) {
   b.Store(y, b.Var(0), b.Float(v1::F32, 1));
   b.Schedule(1, 1, v1::VECTOR_OUTER_LAST);
   Add(b.Build(), 1 << 25);
-  EXPECT_TRUE(Subjects().empty());
+  EXPECT_TRUE(Tunables().empty());
 }
 
 }  // namespace

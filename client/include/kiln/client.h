@@ -13,8 +13,8 @@
 // breaker is open), NOT_FOUND for a miss when only looking up, INVALID_ARGUMENT or UNIMPLEMENTED when the
 // compiler refuses the graph, UNAUTHENTICATED or PERMISSION_DENIED when kilnd does not take the certificate
 // or the tenant lacks a role, FAILED_PRECONDITION for TLS files that are not good or a daemon that is too old
-// to sign where it has to, DATA_LOSS for bytes that do not match their digest or signature, CANCELLED when told
-// to end.
+// to sign where it has to, DATA_LOSS for bytes that do not match their digest or signature, CANCELLED when
+// told to end.
 #pragma once
 
 #include <cstdint>

@@ -70,7 +70,7 @@ def _embedding_bag(given: Given, weight: torch.Tensor, *others: Any, **options: 
 
 
 def _as_images_lie(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
-    """On the CPU the normalized lie channels-last or row-major, in whatever order the dimensions of `source` lie."""
+    """On the CPU the normalized are channels-last or row-major, in whatever order the dimensions of `source` lie."""
     result, *statistics = given(source, *others, **options)
     if source.device.type == "cpu":
         result = result.contiguous(memory_format=torch._prims_common.suggest_memory_format(source))

@@ -120,7 +120,7 @@ def _layout_lines(images: ImagesRecord | None) -> list[str]:
     if images["without"]:
         return [f"  images are channels-last, as their layouts were not measured: {images['without']}"]
     return [f"  images are {'as traced' if images['as_traced'] else 'channels-last'}, measured: "
-            f"{images['by_points_microseconds']:.1f} µs channels-last, "
+            f"{images['channels_last_microseconds']:.1f} µs channels-last, "
             f"{'at least ' if images['at_least'] else ''}{images['as_traced_microseconds']:.1f} µs as traced "
             "(convolutions, and kernels by their launches and bytes)"]
 

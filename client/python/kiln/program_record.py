@@ -44,7 +44,7 @@ class ImagesRecord(TypedDict):
 
     without: str  # why nothing was measured
     as_traced: bool
-    by_points_microseconds: float  # channels-last
+    channels_last_microseconds: float
     as_traced_microseconds: float
     at_least: bool  # the latter took longer than was waited for
 
