@@ -1,9 +1,9 @@
 // Who vouches for entries: the key that signs what this daemon makes, and the keys whose signatures count.
 //
 // The value of every signed kind is a serialized v1::SignedEnvelope, from the one who made it to the client
-// (a v1::SignedManifest is one, with a digest besides); nobody signs what another made, so a revoked key's
-// entries are known wherever they went. `Sign` makes one; the store verifies it whenever it
-// comes from disk (checks/verifying_store.h), so that who reads from the store only has to `Open` it.
+// (a v1::SignedManifest is one, with a digest besides); nobody signs an entry of another's, so a revoked
+// key's entries are known wherever they went. `Sign` makes one; the store verifies it whenever it comes from
+// disk (checks/verifying_store.h), so that who reads from the store only has to `Open` it.
 //
 // Immutable; thread-safe. A signature takes 25 µs, a verification 80 µs.
 #pragma once

@@ -36,7 +36,7 @@ cache/tiers: cache compiler/support
 cache/shared: cache compiler/support
 cache/chain: cache cache/budget cache/checks cache/engine cache/tiers compiler/support
 
-server/config: cache/shared compiler/support
+server/config: cache/shared compiler/support compiler/worker
 server/observe:
 server/auth: compiler/support
 server/listen: compiler/support server/auth server/config

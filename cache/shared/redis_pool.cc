@@ -28,6 +28,7 @@ RedisPool::~RedisPool() {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
+    closed_.SignalAll();
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -49,7 +50,8 @@ void RedisPool::KeepConnected() {
       pause = kPauseMin;
       continue;
     }
-    mutex_.AwaitWithTimeout(absl::Condition(&closing_), pause);
+    const MonotonicTime until = MonotonicAfter(pause);
+    while (!closing_ && MonotonicNow() < until) closed_.WaitUntil(&mutex_, until);
     pause = std::min(pause * 2, kPauseMax);
   }
 }

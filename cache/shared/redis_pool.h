@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "cache/shared/redis_address.h"
 #include "cache/shared/redis_connection.h"
+#include "compiler/support/monotonic_cond_var.h"
 
 namespace kiln {
 
@@ -47,6 +48,7 @@ class RedisPool {
 
   const Options options_;
   mutable absl::Mutex mutex_;
+  MonotonicCondVar closed_;
   std::vector<std::unique_ptr<RedisConnection>> idle_ ABSL_GUARDED_BY(mutex_);  // the last used at the end
   size_t lent_ ABSL_GUARDED_BY(mutex_) = 0;
   bool tried_ ABSL_GUARDED_BY(mutex_) = false;

@@ -76,6 +76,8 @@ absl::StatusOr<SharedTier::Found> SharedTier::LookUpOnce(const std::string& ns,
                                                          const std::string& compile_key,
                                                          MonotonicTime deadline) {
   if (!breaker_.Allows(MonotonicNow())) return absl::UnavailableError("the shared tier was slow lately");
+  // It waited for its turn here, which says nothing of the tier.
+  if (MonotonicNow() >= deadline) return absl::DeadlineExceededError("too many look-ups at a time");
   const std::string manifests = TierName(ns, compile_key, "m");
   const std::string refusal = TierName(ns, compile_key, "f");
   const std::string record = TierName(ns, compile_key, "r");
@@ -116,30 +118,6 @@ absl::StatusOr<SharedTier::Found> SharedTier::LookUpOnce(const std::string& ns,
   if (replies[2]->type != REDIS_REPLY_NIL)
     take({EntryKind::kMeta, compile_key + "request"}, record, "", RedisString(*replies[2]));
   return found;
-}
-
-absl::StatusOr<std::vector<Entry>> SharedTier::LookUpKernel(const std::string& ns,
-                                                            const std::string& kernel_key) {
-  if (!breaker_.Allows(MonotonicNow())) return absl::UnavailableError("the shared tier was slow lately");
-  const std::string name = TierName(ns, kernel_key, "k");
-  const std::string life = absl::StrCat(absl::ToInt64Seconds(options_.unused_limit));
-  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
-                        Ask({{"GET", name}, {"EXPIRE", name, life}}, MonotonicAfter(options_.lookup_limit)));
-  KILN_RETURN_IF_ERROR(RedisError(*replies[0]));
-  if (replies[0]->type == REDIS_REPLY_NIL) return absl::NotFoundError("the shared tier has no such kernel");
-  const EntryId id = {EntryKind::kKernel, kernel_key};
-  absl::StatusOr<std::string> sealed = Open(ns, id, RedisString(*replies[0]));
-  v1::ManifestKernel record;
-  if (sealed.ok()) {
-    KILN_ASSIGN_OR_RETURN(const std::string value, OpenFor(ns, *sealed));
-    KILN_RETURN_IF_ERROR(ParseProto(value, "kernel record", &record));
-  } else {
-    Refuse(name, "", RedisString(*replies[0]));
-    return sealed.status();
-  }
-  KILN_ASSIGN_OR_RETURN(std::vector<Entry> entries, FetchOnce(ns, {record.object(), record.loop_ir()}));
-  entries.push_back({id, MakeEntryValue(*std::move(sealed))});
-  return entries;
 }
 
 absl::StatusOr<std::vector<Entry>> SharedTier::Fetch(const std::string& ns,

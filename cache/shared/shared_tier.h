@@ -8,7 +8,7 @@
 // took longer the breaker opens, for 0.1 to 10 s at a time: look-ups are misses at once. What is used lives
 // on for `unused_limit`.
 //
-// Writing. In the background: objects, then kernel records, then the manifest, so that who finds a manifest
+// Writing. In the background: objects, then the manifest, so that who finds a manifest
 // finds what it names; waiting writes hold at most `write_bytes_max`.
 //
 // Threads: thread-safe. LookUp and Fetch block; at most kTierReaders callers at a time have a connection.
@@ -67,9 +67,6 @@ class SharedTier {
   absl::StatusOr<Found> LookUp(const std::string& ns, const std::string& compile_key, MonotonicTime deadline);
   // All of them or an error; none is a hit as well.
   absl::StatusOr<std::vector<Entry>> Fetch(const std::string& ns, absl::Span<const v1::ObjectRef> objects);
-
-  // A kernel record and its objects, for another program; counted neither as hit nor as miss.
-  absl::StatusOr<std::vector<Entry>> LookUpKernel(const std::string& ns, const std::string& kernel_key);
 
   // What an artifact's batch has, and what its manifest names besides from `local`, which is called later,
   // from another thread. `ended`: when it is in the tier, or never will be.

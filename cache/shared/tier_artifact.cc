@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "cache/shared/tier_value.h"
 #include "compiler/support/digest.h"
@@ -77,13 +76,6 @@ absl::Status TierArtifact::Write() {
       objects.push_back({ref.digest(), ref.packed_size()});
     KILN_ASSIGN_OR_RETURN(const std::vector<Object> missing, Missing(objects));
     KILN_RETURN_IF_ERROR(WriteObjects(missing));
-    absl::flat_hash_set<std::string> were_missing;
-    for (const Object& object : missing) were_missing.insert(object.digest);
-    std::vector<std::string> kernel_keys;
-    for (const v1::ManifestKernel& kernel : manifest.kernels()) {
-      if (were_missing.contains(kernel.object().digest())) kernel_keys.push_back(kernel.kernel_key());
-    }
-    KILN_RETURN_IF_ERROR(WriteKernels(kernel_keys));
     KILN_RETURN_IF_ERROR(WriteRecord());
     KILN_RETURN_IF_ERROR(WriteManifest(entry));
   }
@@ -134,19 +126,6 @@ absl::Status TierArtifact::WriteObjects(absl::Span<const Object> objects) {
     }
   }
   return Run(commands, bytes);
-}
-
-absl::Status TierArtifact::WriteKernels(absl::Span<const std::string> kernel_keys) {
-  std::vector<RedisCommand> commands;
-  for (const std::string& key : kernel_keys) {
-    const absl::StatusOr<EntryValue> record = Read({EntryKind::kKernel, key});
-    if (absl::IsNotFound(record.status())) continue;  // evicted since; the manifest does without
-    KILN_RETURN_IF_ERROR(record.status());
-    commands.push_back(Set(TierName(ns_, key, "k"),
-                           SealTierValue(*signatures_, {EntryKind::kKernel, key}, ns_, **record),
-                           unused_limit_));
-  }
-  return Run(commands, 0);
 }
 
 absl::Status TierArtifact::WriteManifest(const Entry& manifest) {

@@ -40,7 +40,6 @@ class TierArtifact {
   // Renews the chunks that are there; the objects of which some are not.
   absl::StatusOr<std::vector<Object>> Missing(absl::Span<const Object> objects);
   absl::Status WriteObjects(absl::Span<const Object> objects);
-  absl::Status WriteKernels(absl::Span<const std::string> kernel_keys);
   absl::Status WriteManifest(const Entry& manifest);
   absl::Status WriteRecord();
   RedisCommand Set(const std::string& name, std::string sealed, absl::Duration ttl) const;

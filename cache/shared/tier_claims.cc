@@ -53,9 +53,10 @@ TierClaims::~TierClaims() {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
+    changed_.SignalAll();
     for (auto& [id, held] : held_) {
       held.released = true;
-      held.next = MonotonicTime::min();
+      held.next = MonotonicNow();
     }
   }
   if (thread_.joinable()) thread_.join();
@@ -77,6 +78,7 @@ void TierClaims::Claim(uint64_t id, std::string name, std::function<void(Answer)
   }
   held_[id] = std::move(held);
   woken_ = true;
+  changed_.SignalAll();
 }
 
 bool TierClaims::IsOurs(uint64_t id) const {
@@ -93,6 +95,7 @@ void TierClaims::Release(uint64_t id) {
   found->second.released = true;
   found->second.next = MonotonicNow();
   woken_ = true;
+  changed_.SignalAll();
 }
 
 std::vector<uint64_t> TierClaims::Due() const {
@@ -111,12 +114,7 @@ void TierClaims::Run() {
       absl::MutexLock lock(&mutex_);
       MonotonicTime next = MonotonicTime::max();
       for (const auto& [id, held] : held_) next = std::min(next, held.next);
-      if (next == MonotonicTime::max()) {
-        mutex_.Await(absl::Condition(this, &TierClaims::IsWoken));
-      } else {
-        mutex_.AwaitWithTimeout(absl::Condition(this, &TierClaims::IsWoken),
-                                absl::FromChrono(next - MonotonicNow()));
-      }
+      while (!IsWoken() && MonotonicNow() < next) changed_.WaitUntil(&mutex_, next);
       woken_ = false;
       due = Due();
       if (closing_ && due.empty()) return;

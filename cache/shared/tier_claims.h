@@ -23,6 +23,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache/shared/redis_pool.h"
+#include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/monotonic_time.h"
 
 namespace kiln {
@@ -69,6 +70,7 @@ class TierClaims {
   RedisPool* const pool_;
   const absl::Duration command_limit_;
   mutable absl::Mutex mutex_;
+  MonotonicCondVar changed_;
   absl::btree_map<uint64_t, Held> held_ ABSL_GUARDED_BY(mutex_);  // and awaited
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -3,7 +3,6 @@
 // together:
 //
 //   kiln:1:NS:{COMPILE KEY}:m         hash, variant id → manifest       :f  refusal     :r  request record
-//   kiln:1:NS:{KERNEL KEY}:k          kernel record
 //   kiln:1:NS:{DIGEST}:o:SIZE:INDEX   an object's packed bytes, in chunks of kTierChunkBytes
 //
 // Keys and digests are hexadecimal. A value is a SignedEnvelope over (kind, namespace, key, bytes): a value
@@ -37,12 +36,12 @@ std::string TierChunkName(absl::string_view ns, absl::string_view digest, uint64
 std::string TierChunkKey(absl::string_view digest, uint64_t size, uint64_t index);
 inline uint64_t TierChunks(uint64_t size) { return (size + kTierChunkBytes - 1) / kTierChunkBytes; }
 
-// `bytes` as the store has them.
 // The manifest in a value that has been verified; DATA_LOSS where it is none.
 absl::StatusOr<v1::Manifest> ManifestIn(absl::string_view sealed);
 // All objects that it names, each once.
 std::vector<v1::ObjectRef> DistinctObjects(const v1::Manifest& manifest);
 
+// `bytes` as the store has them.
 std::string SealTierValue(const Signatures& signatures, const EntryId& id, const std::string& ns,
                           absl::string_view bytes);
 

@@ -32,6 +32,7 @@ TierWriter::~TierWriter() {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
+    closed_.SignalAll();
     closing_at_latest_ = MonotonicAfter(kLastWrites);
   }
   if (thread_.joinable()) thread_.join();
@@ -80,7 +81,9 @@ absl::Status TierWriter::Write(const Job& job) {
     const absl::Status status = job.write();
     if (!IsForNow(status) || MonotonicNow() >= patience) return status;
     absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&closing_), pause)) return status;
+    const MonotonicTime until = MonotonicAfter(pause);
+    while (!closing_ && MonotonicNow() < until) closed_.WaitUntil(&mutex_, until);
+    if (closing_) return status;
     pause = std::min(pause * 2, kPauseMax);
   }
 }

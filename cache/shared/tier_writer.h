@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/monotonic_time.h"
 
 namespace kiln {
@@ -57,6 +58,7 @@ class TierWriter {
   std::atomic<uint64_t> written_{0};
   std::atomic<uint64_t> dropped_{0};
   absl::Mutex mutex_;
+  MonotonicCondVar closed_;
   std::deque<Job> queue_ ABSL_GUARDED_BY(mutex_);
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the one being written too
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -17,6 +17,7 @@
 #include "cache/shared/tier_config.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/worker/namespaces.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 
@@ -167,6 +168,8 @@ absl::Status CheckTenants(const v1::ListenConfig& listen) {
     }
     for (const uint32_t uid : tenant.uids()) {
       if (uid == kNobody) return Refuse("listen.tenants.uids", "65534 is nobody's own");
+      if (uid == kWorkerUid)
+        return Refuse("listen.tenants.uids", absl::StrCat(kWorkerUid, " is what workers run as"));
       if (!uids.insert(uid).second) {
         return Refuse("listen.tenants.uids", absl::StrCat(uid, " belongs to two tenants"));
       }

@@ -332,34 +332,42 @@ void Coordinator::LookInTier(FlightId flight, const TierKeys::Name& key, const K
   looks_->Post([this, flight, key, known, claimed, deadline = tier_->Deadline()] {
     absl::StatusOr<SharedTier::Found> found = tier_->LookUp(key, deadline);
     if (found.ok()) {
-      TakeFromTier(flight, key, std::make_shared<SharedTier::Found>(*std::move(found)));
+      TakeFromTier(flight, key, std::make_shared<SharedTier::Found>(*std::move(found)), claimed);
     } else if (claimed || !absl::IsNotFound(found.status())) {
       SayLooked(flight, known, FlightTable::Where::kEverywhere);
     } else {
-      tier_->Claim(flight, key, [this, flight, key, known](TierClaims::Answer answer) {
-        // Whoever had it may have been done by the time that it became ours.
-        strand_->Post([this, flight, key, known, answer] {
-          if (closing_) return;
-          if (answer == TierClaims::Answer::kOurs) {
-            LookInTier(flight, key, known, /*claimed=*/true);
-          } else {
-            table_.Looked(flight, known, FlightTable::Where::kEverywhere);
-          }
-        });
-      });
+      strand_->Post([this, flight, key, known] { ClaimInTier(flight, key, known); });
     }
   });
 }
 
+void Coordinator::ClaimInTier(FlightId flight, const TierKeys::Name& key, const KnownKeyPtr& known) {
+  if (closing_ || !claiming_.contains(flight))
+    return;  // all of its callers have left: nobody would give it back
+  tier_->Claim(flight, key, [this, flight, key, known](TierClaims::Answer answer) {
+    // Whoever had it may have been done by the time that it became ours.
+    strand_->Post([this, flight, key, known, answer] {
+      if (closing_) return;
+      if (answer == TierClaims::Answer::kOurs) {
+        LookInTier(flight, key, known, /*claimed=*/true);
+      } else {
+        table_.Looked(flight, known, FlightTable::Where::kEverywhere);
+      }
+    });
+  });
+}
+
 void Coordinator::TakeFromTier(FlightId flight, const TierKeys::Name& key,
-                               std::shared_ptr<SharedTier::Found> found) {
-  transfers_->Post([this, flight, key, found] {
+                               std::shared_ptr<SharedTier::Found> found, bool claimed) {
+  transfers_->Post([this, flight, key, found, claimed] {
     const absl::Status status = tier_->Take(key.ns, std::move(*found));
-    if (!status.ok()) spdlog::warn("take a key from the shared tier: {}", status.ToString());
     keys_.Forget(key.compile_key);
+    KnownKeyPtr known = keys_.Load(key.ns, key.compile_key);
     // Where it was of no use to the flight's callers, the key is claimed.
-    SayLooked(flight, keys_.Load(key.ns, key.compile_key),
-              status.ok() ? FlightTable::Where::kHere : FlightTable::Where::kEverywhere);
+    if (status.ok()) return SayLooked(flight, std::move(known), FlightTable::Where::kHere);
+    spdlog::warn("take a key from the shared tier: {}", status.ToString());
+    if (claimed) return SayLooked(flight, std::move(known), FlightTable::Where::kEverywhere);
+    strand_->Post([this, flight, key, known = std::move(known)] { ClaimInTier(flight, key, known); });
   });
 }
 

@@ -118,7 +118,9 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   void SayLooked(FlightId flight, KnownKeyPtr known, FlightTable::Where where);
   // Into the tier: once before the key is claimed, and once when it is.
   void LookInTier(FlightId flight, const TierKeys::Name& key, const KnownKeyPtr& known, bool claimed);
-  void TakeFromTier(FlightId flight, const TierKeys::Name& key, std::shared_ptr<SharedTier::Found> found);
+  void ClaimInTier(FlightId flight, const TierKeys::Name& key, const KnownKeyPtr& known);  // on the strand
+  void TakeFromTier(FlightId flight, const TierKeys::Name& key, std::shared_ptr<SharedTier::Found> found,
+                    bool claimed);
   void CountHit(const KnownVariant& variant, const Caller& caller);
   using CompilePtr = std::shared_ptr<FlightCompile>;  // shared by the table's flight and its tasks at work
   CompilePtr CompileOf(FlightId flight, const FlightRequestPtr& request);

@@ -1,5 +1,5 @@
 // What a flight asks of the daemons beside this one: whether they have its key, and who of them compiles it.
-// A daemon by itself has none. `FlightTable` calls it on its strand, and `tests/sim` has one of its own.
+// A daemon by itself has none. `FlightTable` calls it on its strand.
 #pragma once
 
 #include <cstdint>

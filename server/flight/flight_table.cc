@@ -139,6 +139,8 @@ void FlightTable::Looked(FlightId id, KnownKeyPtr known, Where where) {
     Erase(*flight);
   } else if (absl::Status refusal = RefusalOf(*known, clock_->WallNow()); !refusal.ok()) {
     EndFailed(*flight, refusal);
+  } else if (where == Where::kHere && claims_ != nullptr && (draining_ || drained_)) {
+    EndAll(*flight, draining_ ? absl::UnavailableError("the daemon is stopping") : RefusalOfDrained());
   } else if (where == Where::kHere && claims_ != nullptr) {
     flight->claims = true;
     claims_->LookFurther(id, flight->request->ns, flight->request->compile_key, std::move(known));
@@ -722,7 +724,15 @@ std::optional<MonotonicTime> FlightTable::NextTick() const {
   return timers_.begin()->first;
 }
 
-void FlightTable::Drain() { draining_ = true; }
+void FlightTable::Drain() {
+  draining_ = true;
+  // Those that wait for what other daemons make, which may be minutes.
+  std::vector<FlightId> waiting;
+  for (const auto& [id, flight] : flights_) {
+    if (flight->state == State::kLooking && flight->claims) waiting.push_back(id);
+  }
+  for (const FlightId id : waiting) EndAll(*Find(id), absl::UnavailableError("the daemon is stopping"));
+}
 
 // ---- Flights ---------------------------------------------------------------------------------
 

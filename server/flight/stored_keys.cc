@@ -94,11 +94,7 @@ void StoredKeys::ReadRefusal(const std::string& ns, const std::string& compile_k
 
 absl::StatusOr<EmittedKernel> StoredKeys::ReadKernel(const std::string& ns, const std::string& kernel_key,
                                                      std::vector<Holds::Hold>* holds) {
-  const EntryId record = {EntryKind::kKernel, kernel_key};
-  absl::StatusOr<EntryValue> found = store_->artifacts().Get(record);
-  if (absl::IsNotFound(found.status()) && tier_ != nullptr && tier_->TakeKernel(ns, kernel_key).ok())
-    found = store_->artifacts().Get(record);
-  KILN_ASSIGN_OR_RETURN(EntryValue stored, std::move(found));
+  KILN_ASSIGN_OR_RETURN(EntryValue stored, store_->artifacts().Get({EntryKind::kKernel, kernel_key}));
   KILN_ASSIGN_OR_RETURN(const std::string value, OpenFor(ns, *stored));
   EmittedKernel kernel;
   KILN_RETURN_IF_ERROR(ParseProto(value, "kernel record", &kernel.record));
@@ -198,7 +194,8 @@ void StoredKeys::PutRefusal(const FlightRequest& request, const std::string& com
   if (absl::Status put = store_->artifacts().Put(batch); !put.ok()) {
     spdlog::warn("store a refusal: {}", put.ToString());
   }
-  if (tier_ != nullptr) tier_->OfferRefusal(request.ns, batch);
+  // A quarantine is this daemon's: others have other workers, and `kilnctl rm` ends it here.
+  if (tier_ != nullptr && !quarantine) tier_->OfferRefusal(request.ns, batch);
   index_->Erase(request.compile_key);
 }
 

@@ -1,8 +1,10 @@
 #include "server/flight/tier_keys.h"
 
+#include <iterator>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "cache/shared/tier_value.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "kiln/v1/record.pb.h"
@@ -36,26 +38,42 @@ absl::StatusOr<SharedTier::Found> TierKeys::LookUp(const Name& key, MonotonicTim
     news = news || entry.id.kind != EntryKind::kMeta;
     rest.entries.push_back(std::move(entry));
   }
-  if (!news) return absl::NotFoundError("the shared tier has no more of the key than the store");
   for (v1::ObjectRef& object : found.objects) {
     if (lacks.contains({EntryKind::kObject, object.digest()})) rest.objects.push_back(std::move(object));
   }
+  // An object without its manifest is what this store has lost of one.
+  if (!news && rest.objects.empty())
+    return absl::NotFoundError("the shared tier has no more of the key than the store");
   return rest;
 }
 
 absl::Status TierKeys::Take(const std::string& ns, SharedTier::Found found) {
-  KILN_ASSIGN_OR_RETURN(std::vector<Entry> batch, tier_->Fetch(ns, found.objects));
   const uint32_t rebuild_ms = RebuildMs(found.entries);
   for (Entry& entry : found.entries) {
     if (entry.id.kind == EntryKind::kManifest) entry.rebuild_ms = rebuild_ms;
-    batch.push_back(std::move(entry));
   }
-  return store_->artifacts().Put(batch);
+  absl::StatusOr<std::vector<Entry>> batch = tier_->Fetch(ns, found.objects);
+  if (!batch.ok()) return TakeWhatIsWhole(ns, found, batch.status());
+  std::move(found.entries.begin(), found.entries.end(), std::back_inserter(*batch));
+  return store_->artifacts().Put(*batch);
 }
 
-absl::Status TierKeys::TakeKernel(const std::string& ns, const std::string& kernel_key) {
-  KILN_ASSIGN_OR_RETURN(const std::vector<Entry> batch, tier_->LookUpKernel(ns, kernel_key));
-  return store_->artifacts().Put(batch);
+// One variant that lacks an object takes no other with it.
+absl::Status TierKeys::TakeWhatIsWhole(const std::string& ns, const SharedTier::Found& found,
+                                       absl::Status lacking) {
+  std::vector<Entry> batch;
+  bool use = false;
+  for (const Entry& entry : found.entries) {
+    if (entry.id.kind == EntryKind::kManifest) {
+      KILN_ASSIGN_OR_RETURN(const v1::Manifest manifest, ManifestIn(*entry.value));
+      absl::StatusOr<std::vector<Entry>> objects = tier_->Fetch(ns, DistinctObjects(manifest));
+      if (!objects.ok()) continue;
+      std::move(objects->begin(), objects->end(), std::back_inserter(batch));
+    }
+    use = use || entry.id.kind != EntryKind::kMeta;
+    batch.push_back(entry);
+  }
+  return use ? store_->artifacts().Put(batch) : lacking;
 }
 
 void TierKeys::Renew(const std::string& ns, const EntryId& manifest) {

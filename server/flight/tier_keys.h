@@ -1,7 +1,7 @@
 // Between the daemon's own store and the shared tier: takes into the store what the tier has of a key, and
 // offers the tier what is made here.
 //
-// Thread-safe. LookUp, Take and TakeKernel block, each within the tier's limits; the others return at once.
+// Thread-safe. LookUp and Take block, each within the tier's limits; the others return at once.
 #pragma once
 
 #include <functional>
@@ -31,11 +31,8 @@ class TierKeys {
   // What the tier has and the store lacks. NOT_FOUND: nothing.
   absl::StatusOr<SharedTier::Found> LookUp(const Name& key, MonotonicTime deadline);
   // Fetches what that names, and puts all of it into the store; then it is known as what was compiled here
-  // is. Its kernels are that program's alone: other programs take them by themselves.
+  // is. Its kernels are that program's alone: a record of one would be signed by who made it.
   absl::Status Take(const std::string& ns, SharedTier::Found found);
-
-  // Likewise a kernel of another program's. NOT_FOUND where the tier has it not.
-  absl::Status TakeKernel(const std::string& ns, const std::string& kernel_key);
 
   // As TierClaims'; a claim by this number ends with `Offer`, when the artifact is in the tier or never will
   // be, or with `ReleaseAfterWrites`, when what was offered before is.
@@ -55,6 +52,8 @@ class TierKeys {
   }
 
  private:
+  absl::Status TakeWhatIsWhole(const std::string& ns, const SharedTier::Found& found, absl::Status lacking);
+
   SharedTier* const tier_;
   Store* const store_;
 };

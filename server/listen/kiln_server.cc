@@ -177,8 +177,11 @@ void KilnServer::Take(uid_t uid, int descriptor) {
   }
   Acceptor::NewConnectionParameters connection;
   connection.fd = descriptor;
+  // One by TLS has its number at the end of its handshake, whenever that is.
+  const bool watched = uid != PeerAcceptor::kNoUser || tls_ == nullptr;
+  if (watched) resets_.PassOver();
   acceptor->HandleNewConnection(&connection);
-  resets_.Watch(descriptor);
+  if (watched) resets_.Watch(descriptor);
 }
 
 KilnServer::Acceptor* KilnServer::AcceptorFor(uid_t uid, int descriptor) {

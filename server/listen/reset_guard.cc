@@ -54,6 +54,13 @@ bool ResetGuard::Admits(int descriptor) const {
   return found == peers_.end() || found->second.away_until <= MonotonicNow();
 }
 
+void ResetGuard::PassOver() {
+  for (const int64_t server : NumbersOfServers()) {
+    for (const int64_t number : NumbersOfConnections(server, next_number_))
+      next_number_ = std::max(next_number_, number + 1);
+  }
+}
+
 void ResetGuard::Watch(int descriptor) {
   int64_t server = 0;
   std::vector<int64_t> numbers;

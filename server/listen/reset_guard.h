@@ -9,8 +9,7 @@
 //
 // gRPC counts by connection (call_counts.h), and a connection's number is found when its descriptor has just
 // been handed over. Connections are looked at only where their server's count says that somebody may have
-// exceeded the limit. One that gRPC does not number at once, because its handshake takes longer (TLS), is not
-// watched.
+// exceeded the limit. Connections by TLS, which gRPC numbers when their handshake is over, are not watched.
 //
 // Threads: one at a time. Limits: an entry a connection, and one for who has just exceeded the limit.
 #pragma once
@@ -36,7 +35,8 @@ class ResetGuard {
 
   // Before a descriptor is handed on: false where it is somebody's who is kept away.
   bool Admits(int descriptor) const;
-  // Right after gRPC has got it.
+  // Around handing it to gRPC: the connection that is new then is this one.
+  void PassOver();
   void Watch(int descriptor);
   // Several times a second.
   void Look();

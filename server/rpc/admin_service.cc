@@ -12,6 +12,7 @@
 #include "compiler/ir/print.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
+#include "compiler/support/manifest_objects.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/support/zstd.h"
@@ -33,9 +34,7 @@ constexpr uint64_t kListingBytesMax = 64u << 20;
 
 uint64_t PackedBytes(const v1::Manifest& manifest) {
   uint64_t bytes = manifest.ByteSizeLong();
-  for (const v1::ManifestKernel& kernel : manifest.kernels()) {
-    bytes += kernel.object().packed_size() + kernel.loop_ir().packed_size();
-  }
+  for (const v1::ObjectRef* object : ObjectsOf(manifest)) bytes += object->packed_size();
   return bytes;
 }
 

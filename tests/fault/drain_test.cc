@@ -79,8 +79,8 @@ TEST(Drain, ARefusalSaysWhenToComeAgain) {
 TEST(Drain, WhatWaitsGoesOnAndWhoJoinsItIsServed) {
   TestDaemon daemon("", {}, "", /*workers=*/1);
   CompileResult first, second, joined;
-  std::thread running([&] { first = daemon.Compile("sleep_ms 1500\nname first"); });
-  ASSERT_TRUE(Eventually([&] { return daemon.Lookup("sleep_ms 1500\nname first").has_in_flight(); }));
+  std::thread running([&] { first = daemon.Compile("sleep_ms 5000\nname first"); });
+  ASSERT_TRUE(Eventually([&] { return daemon.Lookup("sleep_ms 5000\nname first").has_in_flight(); }));
   std::thread queued([&] { second = daemon.Compile("name second"); });
   ASSERT_TRUE(Eventually([&] { return daemon.Lookup("name second").has_in_flight(); }));
   // It holds a place once its graph is here.

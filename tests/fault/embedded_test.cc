@@ -82,8 +82,8 @@ TEST_F(Embedded, ASocketLeftByADeadDaemonIsReplaced) {
   kill(first, SIGKILL);
   ASSERT_TRUE(Eventually([&] { return kill(first, 0) != 0 || Pid() < 0; }));
   EXPECT_TRUE(std::filesystem::exists(RuntimeDir() + "/kilnd.sock"));
-  ASSERT_EQ(Start(), 0);
-  EXPECT_TRUE(Eventually([&] { return Pid() > 0 && Pid() != first; }));
+  // As clients do: who starts one while the last threads of the dead one still end finds the lock taken.
+  EXPECT_TRUE(Eventually([&] { return Start() == 0 && Pid() > 0 && Pid() != first; }));
 }
 
 TEST_F(Embedded, WithoutAProcessThatStartsWorkersItMakesRoomForAnother) {

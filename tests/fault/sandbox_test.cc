@@ -323,6 +323,11 @@ TEST(SandboxOfKilnd, ADaemonWhoseNamespaceIsKilledEnds) {
   }
   if (first < 0) GTEST_SKIP() << "this host gives no namespace of processes";
   kill(first, SIGKILL);
+  // The kernel ends them with it, and takes its time.
+  ASSERT_TRUE(Eventually([&] {
+    return absl::c_all_of(MembersOf(zygotes[0]),
+                          [](const ProcessFacts& worker) { return worker.state == 'Z'; });
+  }));
   EXPECT_FALSE(daemon.Compile("name after").done);
   EXPECT_NE(daemon.Wait(absl::Seconds(60)), -1);
 }

@@ -45,7 +45,9 @@ class TierDaemons : public testing::Test {
                       "\" namespaces: \"test\" }\n");
     }
     absl::StrAppend(&config, "}\n");
-    if (tier) absl::StrAppend(&config, "tier { addresses: \"", redis_->address(), "\" }\n");
+    // The limit is a loaded machine's.
+    if (tier)
+      absl::StrAppend(&config, "tier { lookup_ms_max: 10000 addresses: \"", redis_->address(), "\" }\n");
     return config;
   }
   v1::TierStatus StatusOf(TestDaemon& daemon) {
@@ -153,18 +155,6 @@ TEST_F(TierDaemons, VariantsComeOneByOne) {
   EXPECT_EQ(second.Stats().compiles(), 0);
   EXPECT_TRUE(second.Compile(script, {350}).done);
   EXPECT_EQ(second.Stats().compiles(), 1);
-}
-
-// Another program with the same kernels: it is planned, and none of them is emitted again.
-TEST_F(TierDaemons, KernelsOfAnotherProgramAreTaken) {
-  TestDaemon first(Config("first", {"second"}));
-  TestDaemon second(Config("second", {"first"}));
-  EXPECT_TRUE(first.Compile("name kernels\nkernels 5").done);
-  AwaitWrites(first, 1);
-  EXPECT_TRUE(second.Compile("name kernels\nkernels 5\nsleep_ms 1").done);
-  EXPECT_EQ(second.Stats().compiles(), 1);
-  EXPECT_EQ(second.Stats().kernels_reused(), 5);
-  EXPECT_EQ(second.Stats().kernels_emitted(), 0);
 }
 
 // By what a daemon has had for long, when it is asked for it.

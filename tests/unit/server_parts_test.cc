@@ -227,6 +227,7 @@ TEST(Config, RefusalsNameTheField) {
       {"listen.tenants.uids", [](v1::Config* c) { AddTenant(AddTenant(c, "a", {1}), "b", {2, 1}); }},
       {"listen.tenants.uids", [](v1::Config* c) { AddTenant(c, "a", {}); }},
       {"listen.tenants.uids", [](v1::Config* c) { AddTenant(c, "a", {65534}); }},
+      {"listen.tenants.uids", [](v1::Config* c) { AddTenant(c, "a", {65528}); }},
       {"tier", [](v1::Config* c) { c->mutable_tier()->add_addresses("unix:/run/tier.sock"); }},
       {"tier.addresses", [](v1::Config* c) { WithTier(c)->clear_addresses(); }},
       {"tier.addresses", [](v1::Config* c) { WithTier(c)->add_addresses("other:6379"); }},
