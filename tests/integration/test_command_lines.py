@@ -149,7 +149,8 @@ def completed(words):
     (["--address", "/tmp/x", "--json", "ev"], ["evict"]),
     (["--address", "sta"], []),
     (["rm", "12ab", "--al"], ["--all"]),
-    (["completion", ""], ["--address", "--help", "--json", "--timeout", "--version", "bash", "zsh"]),
+    (["completion", ""], ["--address", "--help", "--json", "--timeout", "--tls-ca", "--tls-cert", "--tls-key",
+                          "--version", "bash", "zsh"]),
 ])
 def test_bash_completes_commands_and_options(words, found):
     assert completed(words) == found

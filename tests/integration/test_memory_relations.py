@@ -211,5 +211,6 @@ def test_windows_that_overlap_lie_in_what_they_are_windows_of(seed, dynamic):
     x = torch.randn(sizes)
     mine, own = torch.compile(windows, backend="kiln", dynamic=dynamic)(x), windows(x)
     torch.testing.assert_close(mine, own, check_stride=True)
-    assert mine[0].untyped_storage().nbytes() == own[0].untyped_storage().nbytes()
+    # Not a copy of each window; of what no window shows eager's may have more.
+    assert mine[0].untyped_storage().nbytes() <= own[0].untyped_storage().nbytes()
     assert not any(program.get("python_calls") for program in kiln.records.graphs_since(0))
