@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cache/shared/tier_claims.h"
 #include "compiler/support/signature.h"
 #include "gtest/gtest.h"
 #include "tests/fault/daemon.h"
@@ -278,6 +279,23 @@ TEST_F(TierClaimsOfDaemons, TheNextTakesOverWhereNobodyWaitsForTheOwner) {
   EXPECT_TRUE(daemons_[1]->Compile(script).done);
   left.join();
   EXPECT_EQ(daemons_[1]->Stats().compiles(), 1);
+}
+
+// While the tier is being asked: a claim by then would be nobody's, and the others would wait for its
+// patience.
+TEST_F(TierClaimsOfDaemons, WhomEverybodyLeftEarlyClaimsNothing) {
+  const std::string script = "name early";
+  redis_->Pause();
+  EXPECT_FALSE(daemons_[0]->Compile(script, {}, absl::Milliseconds(500)).done);
+  EXPECT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::JobsReply jobs;
+    return daemons_[0]->admin().Jobs(&context, {}, &jobs).ok() && jobs.jobs().empty();
+  }));
+  const uint64_t misses = StatusOf(*daemons_[0]).misses();
+  redis_->Continue();
+  EXPECT_TRUE(Eventually([&] { return StatusOf(*daemons_[0]).misses() > misses; }));
+  EXPECT_TRUE(daemons_[1]->Compile(script, {}, kClaimPatience / 2).done);
 }
 
 }  // namespace
