@@ -139,8 +139,9 @@ void FlightTable::Looked(FlightId id, KnownKeyPtr known, Where where) {
     Erase(*flight);
   } else if (absl::Status refusal = RefusalOf(*known, clock_->WallNow()); !refusal.ok()) {
     EndFailed(*flight, refusal);
-  } else if (where == Where::kHere && claims_ != nullptr && (draining_ || drained_)) {
-    EndAll(*flight, draining_ ? absl::UnavailableError("the daemon is stopping") : RefusalOfDrained());
+  } else if (absl::Status begins = CheckBegins();
+             where == Where::kHere && claims_ != nullptr && !begins.ok()) {
+    EndAll(*flight, begins);
   } else if (where == Where::kHere && claims_ != nullptr) {
     flight->claims = true;
     claims_->LookFurther(id, flight->request->ns, flight->request->compile_key, std::move(known));
@@ -249,9 +250,14 @@ void FlightTable::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
 
 // ---- Places and work -------------------------------------------------------------------------
 
+// Whether anything new is begun at all.
+absl::Status FlightTable::CheckBegins() const {
+  if (draining_) return RefusalOfStopping();
+  return drained_ ? RefusalOfDrained() : absl::OkStatus();
+}
+
 absl::Status FlightTable::TakePlace(Flight& flight) {
-  if (draining_) return absl::UnavailableError("the daemon is stopping");
-  if (drained_) return RefusalOfDrained();
+  KILN_RETURN_IF_ERROR(CheckBegins());
   const FlightRequest& request = *flight.request;
   KILN_RETURN_IF_ERROR(CheckQuota(flight));
   KILN_RETURN_IF_ERROR(CheckWait(flight));
@@ -672,7 +678,7 @@ void FlightTable::EndOfAll(Flight& flight) {
 // The compile's own verdict, for everybody.
 void FlightTable::EndFailed(Flight& flight, const absl::Status& status) {
   if (absl::IsCancelled(status)) {  // its worker was stopped though there are callers
-    EndAll(flight, absl::UnavailableError("the daemon is stopping"));
+    EndAll(flight, RefusalOfStopping());
     return;
   }
   const FlightEventPtr failed = FailedEvent(status);
@@ -731,7 +737,7 @@ void FlightTable::Drain() {
   for (const auto& [id, flight] : flights_) {
     if (flight->state == State::kLooking && flight->claims) waiting.push_back(id);
   }
-  for (const FlightId id : waiting) EndAll(*Find(id), absl::UnavailableError("the daemon is stopping"));
+  for (const FlightId id : waiting) EndAll(*Find(id), RefusalOfStopping());
 }
 
 // ---- Flights ---------------------------------------------------------------------------------

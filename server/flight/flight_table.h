@@ -266,6 +266,7 @@ class FlightTable {
   void AddWaiter(Flight& flight, CallId id);
   Caller CallerOf(const Flight& flight) const;
   void Join(Flight& flight, CallId id);
+  absl::Status CheckBegins() const;
   absl::Status TakePlace(Flight& flight);
   absl::Status ChargeGraph(Flight& flight, uint64_t bytes);
   void ChargeHeld(Flight& flight, uint64_t bytes);

@@ -54,6 +54,8 @@ absl::Status RefusalOfDrained() {
       kPushbackDrainedSeconds, kPushbackSecondsMax);
 }
 
+absl::Status RefusalOfStopping() { return absl::UnavailableError("the daemon is stopping"); }
+
 std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kPushback);
   int64_t milliseconds = 0;

@@ -1,5 +1,5 @@
 // Why a compile is refused for now, and when to come again: for want of room or time (RESOURCE_EXHAUSTED), or
-// as the daemon is drained (UNAVAILABLE).
+// as the daemon is drained or stops (UNAVAILABLE; of stopping it does not say when).
 //
 // Threads: pure functions.
 #pragma once
@@ -20,6 +20,7 @@ absl::Status RefusalOfUsedQuota(const std::string& tenant, double seconds_per_ho
 // It would take `needs` seconds, and its callers wait for `left`.
 absl::Status RefusalOfLongQueue(double needs, double left);
 absl::Status RefusalOfDrained();
+absl::Status RefusalOfStopping();
 
 // When to come again; nothing where it does not say.
 std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status);
