@@ -136,9 +136,11 @@ std::unique_ptr<Zygote> ForkMeasuring(const v1::MeasuringConfig& config, std::st
     *without = "the daemon's machine shows no GPU to measure on";
     return nullptr;
   }
-  auto zygote = Zygote::Fork(config.binary(), {absl::StrCat("--cublas-lt=", config.cublas_lt()),
-                                               absl::StrCat("--cudnn=", config.cudnn()),
-                                               absl::StrCat("--driver=", config.driver())});
+  auto zygote = Zygote::Fork(
+      {.binary = config.binary(),
+       .args = {absl::StrCat("--cublas-lt=", config.cublas_lt()), absl::StrCat("--cudnn=", config.cudnn()),
+                absl::StrCat("--driver=", config.driver())},
+       .gpu = true});
   if (zygote.ok()) return *std::move(zygote);
   *without = std::string(zygote.status().message());
   spdlog::warn("max-autotune measures nothing: {}", *without);
@@ -320,9 +322,10 @@ absl::Status Run(const Flags& flags, const v1::Config& config) {
   sigaddset(&signals, SIGINT);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Zygote> zygote,
-                        Zygote::Fork(config.workers().binary(),
-                                     {absl::StrCat("--memory-bytes=", config.workers().memory_bytes())}));
+  KILN_ASSIGN_OR_RETURN(
+      std::unique_ptr<Zygote> zygote,
+      Zygote::Fork({.binary = config.workers().binary(),
+                    .args = {absl::StrCat("--memory-bytes=", config.workers().memory_bytes())}}));
   Measuring measuring;
   measuring.zygote = ForkMeasuring(config.measuring(), &measuring.without);
   // No process of the same user reads or writes its memory. After the zygotes, which write files of their own

@@ -85,6 +85,12 @@ absl::Status NewUsers() {
   return MapSelf(user, group);
 }
 
+// The host's /proc knows it by another number, and the driver does not start where its thread's file is
+// missing.
+absl::Status WithoutProcesses() {
+  return absl::UnavailableError("the driver opens files of /proc by its threads' numbers");
+}
+
 absl::Status Unshare(int flag) { return unshare(flag) == 0 ? absl::OkStatus() : Errno("unshare"); }
 
 absl::Status NewMounts(int* empty_root) {
@@ -105,7 +111,7 @@ absl::Status NewMounts(int* empty_root) {
 
 }  // namespace
 
-Namespaces Namespaces::Enter(const std::optional<std::set<std::string>>& only) {
+Namespaces Namespaces::Enter(bool gpu, const std::optional<std::set<std::string>>& only) {
   Namespaces made;
   const auto wanted = [&](const char* name) { return !only.has_value() || only->contains(name); };
   const auto note = [&](const char* name, const absl::Status& status) {
@@ -115,12 +121,13 @@ Namespaces Namespaces::Enter(const std::optional<std::set<std::string>>& only) {
   if (wanted("mount")) note("mount", NewMounts(&made.empty_root_));
   if (wanted("net")) note("net", Unshare(CLONE_NEWNET));
   if (wanted("ipc")) note("ipc", Unshare(CLONE_NEWIPC));
-  if (wanted("pid")) {
-    absl::Status status = Unshare(CLONE_NEWPID);
-    if (status.ok() && !made.StartFirstProcess()) status = Errno("fork");
-    note("pid", status);
-  }
+  if (wanted("pid")) note("pid", gpu ? WithoutProcesses() : made.NewProcesses());
   return made;
+}
+
+absl::Status Namespaces::NewProcesses() {
+  KILN_RETURN_IF_ERROR(Unshare(CLONE_NEWPID));
+  return StartFirstProcess() ? absl::OkStatus() : Errno("fork");
 }
 
 // It reads from a socket whose other end only its parent has, and so ends with it.

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "compiler/worker/sandbox_layer.h"
 
 namespace kiln {
@@ -26,8 +27,9 @@ inline constexpr uid_t kWorkerUid = 65528;
 
 class Namespaces {
  public:
-  // `only` is for tests, which see what each layer does alone.
-  static Namespaces Enter(const std::optional<std::set<std::string>>& only = std::nullopt);
+  // `gpu`: for users of NVIDIA's driver, as SandboxOptions::gpu; they keep the host's processes. `only` is
+  // for tests, which see what each layer does alone.
+  static Namespaces Enter(bool gpu, const std::optional<std::set<std::string>>& only = std::nullopt);
 
   const std::vector<SandboxLayer>& layers() const { return layers_; }
   // An empty file tree that may not be written, for EnterSandbox; -1 where there is none. Close-on-exec.
@@ -37,6 +39,7 @@ class Namespaces {
   bool Live() const;
 
  private:
+  absl::Status NewProcesses();
   bool StartFirstProcess();
 
   std::vector<SandboxLayer> layers_;

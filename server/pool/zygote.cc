@@ -79,10 +79,11 @@ bool ReceiveMessage(int fd, void* bytes, size_t size, int* passed) {
 // In the zygote's process: what it takes to start a worker.
 class Starter {
  public:
-  Starter(int binary, std::vector<std::string> words)
-      : zygote_(getpid()), binary_(binary), words_(std::move(words)) {
+  Starter(int binary, const Zygote::Program& program)
+      : zygote_(getpid()), binary_(binary), namespaces_(Namespaces::Enter(program.gpu)) {
+    words_ = {program.binary.substr(program.binary.rfind('/') + 1), absl::StrCat("--fd=", kWorkerFrameFd)};
+    words_.insert(words_.end(), program.args.begin(), program.args.end());
     if (geteuid() == 0) words_.push_back(absl::StrCat("--own-user=", kWorkerUid));
-    namespaces_ = Namespaces::Enter();
     for (const SandboxLayer& layer : namespaces_.layers()) {
       words_.push_back(absl::StrCat("--layer=", LayerWord(layer)));
     }
@@ -143,15 +144,15 @@ void UseAsOutput(int output) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Zygote>> Zygote::Fork(const std::string& binary,
-                                                     const std::vector<std::string>& args) {
-  const int opened = open(binary.c_str(), O_RDONLY | O_CLOEXEC);
-  if (opened < 0) return absl::NotFoundError(absl::StrCat("worker binary ", binary, ": ", strerror(errno)));
-  const int program = fcntl(opened, F_DUPFD_CLOEXEC, kFirstOwnFd);
+absl::StatusOr<std::unique_ptr<Zygote>> Zygote::Fork(const Program& program) {
+  const int opened = open(program.binary.c_str(), O_RDONLY | O_CLOEXEC);
+  if (opened < 0)
+    return absl::NotFoundError(absl::StrCat("worker binary ", program.binary, ": ", strerror(errno)));
+  const int binary = fcntl(opened, F_DUPFD_CLOEXEC, kFirstOwnFd);
   close(opened);
   int pair[2], output[2];
   // Who writes faster than kilnd reads loses words, and waits for nobody.
-  if (program < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 ||
+  if (binary < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 ||
       pipe2(output, O_CLOEXEC | O_NONBLOCK) != 0) {
     return Errno("start the zygote");
   }
@@ -159,18 +160,15 @@ absl::StatusOr<std::unique_ptr<Zygote>> Zygote::Fork(const std::string& binary,
   if (pid < 0) return Errno("fork the zygote");
   if (pid == 0) {
     UseAsOutput(output[1]);
-    // One above the program's descriptor: everything else that kilnd had open goes.
-    const int link = fcntl(pair[1], F_DUPFD_CLOEXEC, program + 1);
-    close_range(3, program - 1, 0);
-    if (link > program + 1) close_range(program + 1, link - 1, 0);
+    // One above the binary's descriptor: everything else that kilnd had open goes.
+    const int link = fcntl(pair[1], F_DUPFD_CLOEXEC, binary + 1);
+    close_range(3, binary - 1, 0);
+    if (link > binary + 1) close_range(binary + 1, link - 1, 0);
     close_range(link + 1, ~0u, 0);
-    std::vector<std::string> words = {binary.substr(binary.rfind('/') + 1),
-                                      absl::StrCat("--fd=", kWorkerFrameFd)};
-    words.insert(words.end(), args.begin(), args.end());
-    Serve(link, program, std::move(words));
+    Serve(link, binary, program);
   }
   close(pair[1]);
-  close(program);
+  close(binary);
   close(output[1]);
   return std::unique_ptr<Zygote>(new Zygote(pair[0], pid, output[0]));
 }
@@ -182,7 +180,7 @@ Zygote::~Zygote() {
   }
 }
 
-void Zygote::Serve(int fd, int binary, std::vector<std::string> words) {
+void Zygote::Serve(int fd, int binary, const Program& program) {
   // A Ctrl-C or a hang-up at the terminal is kilnd's to handle: it drains, and needs its workers for that.
   setsid();
   for (int signal_number : {SIGINT, SIGTERM, SIGHUP}) signal(signal_number, SIG_IGN);
@@ -190,7 +188,7 @@ void Zygote::Serve(int fd, int binary, std::vector<std::string> words) {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   prctl(PR_SET_NAME, "kilnd-zygote");
-  Starter starter(binary, std::move(words));
+  Starter starter(binary, program);
   prctl(PR_SET_DUMPABLE, 0);
   Message message;
   int passed = -1;

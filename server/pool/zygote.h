@@ -26,10 +26,13 @@ namespace kiln {
 
 class Zygote {
  public:
-  // `binary` (kiln-worker or kiln-tuner) is started with `args` after its name and "--fd=3", the frame
-  // socket. Must be called before the process has a second thread.
-  static absl::StatusOr<std::unique_ptr<Zygote>> Fork(const std::string& binary,
-                                                      const std::vector<std::string>& args);
+  struct Program {
+    std::string binary;             // kiln-worker or kiln-tuner
+    std::vector<std::string> args;  // after its name and "--fd=3", the frame socket
+    bool gpu = false;               // kiln-tuner: see SandboxOptions
+  };
+  // Must be called before the process has a second thread.
+  static absl::StatusOr<std::unique_ptr<Zygote>> Fork(const Program& program);
   ~Zygote();
   Zygote(const Zygote&) = delete;
   Zygote& operator=(const Zygote&) = delete;
@@ -54,7 +57,7 @@ class Zygote {
   };
   Zygote(int fd, pid_t pid, int output) : fd_(fd), pid_(pid), output_(output) {}
   absl::StatusOr<Message> Ask(Message request, int pass_fd);
-  [[noreturn]] static void Serve(int fd, int binary, std::vector<std::string> words);
+  [[noreturn]] static void Serve(int fd, int binary, const Program& program);
 
   absl::Mutex mutex_;
   const int fd_;

@@ -60,7 +60,7 @@ Outcome Try(const Only& only, const ProbeTargets& targets, const std::function<b
     options.frame_fd = targets.socket;
     options.memory_bytes = uint64_t{4} << 30;
     options.only = only;
-    const Namespaces namespaces = Namespaces::Enter(only);
+    const Namespaces namespaces = Namespaces::Enter(false, only);
     options.entered = namespaces.layers();
     options.empty_root = namespaces.empty_root();
     const pid_t worker = fork();

@@ -33,7 +33,8 @@ v1::Frame EmitForGpu() {
 
 TEST(Worker, MakesMachineCodeForAGpuInItsSandbox) {
   if (!HasPtxAssembler()) GTEST_SKIP() << "kiln was built without nvPTXCompiler";
-  auto zygote = Zygote::Fork(KILN_WORKER, {absl::StrCat("--memory-bytes=", uint64_t{4} << 30)});
+  auto zygote =
+      Zygote::Fork({.binary = KILN_WORKER, .args = {absl::StrCat("--memory-bytes=", uint64_t{4} << 30)}});
   ASSERT_TRUE(zygote.ok()) << zygote.status();
   const MonotonicTime deadline = MonotonicAfter(absl::Seconds(60));
   auto worker = WorkerProcess::Spawn(zygote->get(), deadline);
