@@ -236,8 +236,9 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   std::unique_ptr<WorkerPool> pool = *std::move(started);
   store->SetCompiler(pool->hello().compiler_fingerprint());
   const std::unique_ptr<MeasuringPool> gpus = NewMeasuringPool(config.measuring(), measuring.zygote.get());
-  Tuner tuner(gpus.get(), measuring.without, &signatures, store.get(), &stats);
   KILN_ASSIGN_OR_RETURN(const std::unique_ptr<SharedTier> tier, OpenTier(config, signatures));
+  TuningRecords tuning_records(&signatures, store.get(), tier.get());
+  Tuner tuner(gpus.get(), measuring.without, &tuning_records, &stats);
   KILN_ASSIGN_OR_RETURN(
       std::unique_ptr<Coordinator> coordinator,
       Coordinator::Create(config, &signatures, store.get(), tier.get(), &index, pool.get(), &tuner, &stats));

@@ -42,7 +42,7 @@ server/auth: compiler/support
 server/listen: compiler/support server/auth server/config
 server/schedule: compiler/support
 server/pool: compiler/support compiler/worker server/observe
-server/tune: cache compiler/graph compiler/support server/observe server/pool
+server/tune: cache cache/shared compiler/graph compiler/support server/observe server/pool
 server/build: cache compiler/graph compiler/support server/tune
 server/flight: cache cache/shared compiler/graph compiler/support server/build server/observe server/pool
   server/schedule server/tune

@@ -38,6 +38,18 @@ uint64_t BytesOf(const std::vector<Entry>& entries) {
 
 }  // namespace
 
+SharedTier::SharedTier(Options options, const Signatures* signatures)
+    : options_(std::move(options)),
+      signatures_(signatures),
+      tuning_({[this](absl::Span<const RedisCommand> commands, MonotonicTime deadline) {
+                 return Ask(commands, deadline);
+               },
+               [this](const std::string& ns, const EntryId& id, absl::string_view sealed) {
+                 return Open(ns, id, sealed);
+               },
+               [this](std::string name, absl::string_view value) { Refuse(std::move(name), "", value); }},
+              signatures, options_.unused_limit) {}
+
 absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options,
                                                                const Signatures* signatures) {
   RedisPool::Options pool;
@@ -220,6 +232,18 @@ void SharedTier::WriteRefusal(const std::string& ns, std::vector<Entry> entries)
   auto artifact = std::make_shared<TierArtifact>(pool_.get(), signatures_, ns, options_.unused_limit,
                                                  std::move(entries), nullptr);
   writer_->Post(bytes, [artifact] { return artifact->WriteRefusal(); });
+}
+
+// ---- Tuning records --------------------------------------------------------------------------
+
+absl::StatusOr<std::vector<TierTuning::Record>> SharedTier::AgreeOnTuning(
+    const std::string& ns, absl::Span<const TierTuning::Record> own) {
+  if (!breaker_.Allows(MonotonicNow())) return absl::UnavailableError("the shared tier was slow lately");
+  return tuning_.Agree(ns, own, MonotonicAfter(options_.lookup_limit));
+}
+
+absl::Status SharedTier::BarTuning(const std::string& ns, const TierTuning::Record& record) {
+  return tuning_.Bar(ns, record, MonotonicAfter(kCommandLimit));
 }
 
 // ---- Claims ----------------------------------------------------------------------------------

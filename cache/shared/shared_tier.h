@@ -29,6 +29,7 @@
 #include "cache/artifact_store.h"
 #include "cache/shared/redis_pool.h"
 #include "cache/shared/tier_claims.h"
+#include "cache/shared/tier_tuning.h"
 #include "cache/shared/tier_writer.h"
 #include "cache/signatures.h"
 #include "compiler/support/breaker.h"
@@ -75,6 +76,11 @@ class SharedTier {
                      std::function<void()> ended = nullptr);
   void WriteRefusal(const std::string& ns, std::vector<Entry> entries);
 
+  // See tier_tuning.h. With what is asked here the breaker may say that nobody is kept waiting: UNAVAILABLE.
+  absl::StatusOr<std::vector<TierTuning::Record>> AgreeOnTuning(const std::string& ns,
+                                                                absl::Span<const TierTuning::Record> own);
+  absl::Status BarTuning(const std::string& ns, const TierTuning::Record& record);
+
   // See tier_claims.h.
   void Claim(uint64_t id, const std::string& ns, const std::string& compile_key,
              std::function<void(TierClaims::Answer)> answer);
@@ -85,8 +91,7 @@ class SharedTier {
   v1::TierStatus status() const;
 
  private:
-  SharedTier(Options options, const Signatures* signatures)
-      : options_(std::move(options)), signatures_(signatures) {}
+  SharedTier(Options options, const Signatures* signatures);
 
   absl::StatusOr<std::vector<RedisReplyPtr>> Ask(absl::Span<const RedisCommand> commands,
                                                  MonotonicTime deadline);
@@ -105,6 +110,7 @@ class SharedTier {
   std::atomic<uint64_t> hits_{0};
   std::atomic<uint64_t> misses_{0};
   std::atomic<uint64_t> refused_{0};
+  const TierTuning tuning_;
   // Each uses those before it.
   std::unique_ptr<RedisPool> pool_;
   std::unique_ptr<TierClaims> claims_;

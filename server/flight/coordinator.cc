@@ -228,7 +228,7 @@ void Coordinator::StartWork(TaskId id, FlightId flight, const CompilePtr& compil
     strand_->Post(
         [this, id, seconds = result.seconds, ok = result.status.ok()] { table_.Ended(id, seconds, ok); });
     auto taken = std::make_shared<WorkerResult>(std::move(result));  // std::function copies
-    Take(flight, [compile, number, taken] { return compile->After(number, std::move(*taken)); });
+    Take(flight, compile, [compile, number, taken] { return compile->After(number, std::move(*taken)); });
   };
   pool_->Submit(std::move(task));
 }
@@ -240,7 +240,7 @@ void Coordinator::StartTuning(TaskId id, FlightId flight, const CompilePtr& comp
     const double seconds = SecondsBetween(begin, clock_.Now());
     CountSeconds(caller, seconds);
     strand_->Post([this, id, seconds] { table_.Ended(id, seconds, /*typical=*/true); });
-    Take(flight, [compile] { return compile->AfterTuning(); });
+    Take(flight, compile, [compile] { return compile->AfterTuning(); });
   });
 }
 
@@ -258,15 +258,21 @@ void Coordinator::StartChore(TaskId id, uint64_t number) {
   pool_->Submit(std::move(task));
 }
 
-void Coordinator::Take(FlightId flight, std::function<FlightNext()> step) {
-  disk_->Post([this, flight, step = std::move(step)] {
-    FlightNext next = step();
-    strand_->Post([this, flight, next = std::move(next)]() mutable {
-      const bool over = next.outcome.has_value();
-      table_.Advanced(flight, std::move(next));
-      if (over) compiles_.erase(flight);
-      CountWork(-1);
-    });
+void Coordinator::Take(FlightId flight, const CompilePtr& compile, std::function<FlightNext()> step) {
+  disk_->Post([this, flight, compile, step = std::move(step)] { Advance(flight, compile, step()); });
+}
+
+void Coordinator::Advance(FlightId flight, const CompilePtr& compile, FlightNext next) {
+  if (next.tries_tuning) {
+    ThreadExecutor* const threads = looks_ == nullptr ? disk_.get() : looks_.get();
+    threads->Post([this, flight, compile] { Advance(flight, compile, compile->TryTuning()); });
+    return;
+  }
+  strand_->Post([this, flight, next = std::move(next)]() mutable {
+    const bool over = next.outcome.has_value();
+    table_.Advanced(flight, std::move(next));
+    if (over) compiles_.erase(flight);
+    CountWork(-1);
   });
 }
 

@@ -129,8 +129,9 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
                  uint64_t number);
   void StartTuning(TaskId id, FlightId flight, const CompilePtr& compile, const Caller& caller);
   void CountSeconds(const Caller& caller, double seconds);
-  // What follows a task's end, on a thread of the disk's.
-  void Take(FlightId flight, std::function<FlightNext()> step);
+  // What follows a task's end, on a thread of the disk's; and, where that waits for the tier, on one of its.
+  void Take(FlightId flight, const CompilePtr& compile, std::function<FlightNext()> step);
+  void Advance(FlightId flight, const CompilePtr& compile, FlightNext next);
   bool NothingIsAtWork() const ABSL_SHARED_LOCKS_REQUIRED(work_mutex_) { return at_work_ == 0; }
   void CountWork(int more) ABSL_LOCKS_EXCLUDED(work_mutex_);
 

@@ -142,11 +142,12 @@ FlightCompile::Next FlightCompile::Planned(WorkerResult result) {
   }
   // What is shown is of the plan that is used, and emitted for it. Else a GPU measures while processors
   // compile, and a kernel whose schedule is still to be found is emitted when it is known.
-  if (request_->debug) return TryTuning();
+  FlightNext next;
+  next.tries_tuning = true;
+  if (request_->debug) return next;
   later_ = MeasuredKernels();
   KILN_ASSIGN_OR_RETURN(FlightNext emits, StartEmits());
-  KILN_ASSIGN_OR_RETURN(FlightNext next, TryTuning());
-  next.tasks.insert(next.tasks.begin(), emits.tasks.begin(), emits.tasks.end());
+  outside_.ask(std::move(emits.tasks));
   return next;
 }
 

@@ -3,8 +3,9 @@
 // workers; with max-autotune, meanwhile: what the store has not of the program's measurements, measured on a
 // GPU → manifest. It holds no thread but in the steps below: what it needs next it says by `FlightNext`.
 //
-// Tuning is tried without a GPU first, with what the store has. Where that is not enough it asks for what is
-// missing, a second plan or a turn on a GPU, and starts over with it; what was found out stays.
+// Tuning is tried without a GPU first, with what the store and the cluster have. Where that is not enough it
+// asks for what is missing, a second plan or a turn on a GPU, and starts over with it; what was found out
+// stays.
 //
 // Threads: several steps may run at a time, each on any thread; Stop at any time.
 #pragma once
@@ -38,7 +39,7 @@ class FlightCompile {
   struct Outside {
     // The phase, and an event or null.
     std::function<void(absl::string_view phase, FlightEventPtr event)> progress;
-    std::function<void(std::vector<FlightTask> tasks)> ask;  // by tuning, which waits for them
+    std::function<void(std::vector<FlightTask> tasks)> ask;  // beside a step that goes on
   };
   // `compiler` outlives it.
   FlightCompile(FlightCompiler* compiler, FlightRequestPtr request, Outside outside);
@@ -47,6 +48,8 @@ class FlightCompile {
   WorkerTask TaskFor(uint64_t number);
   // A step, when the worker has ended.
   FlightNext After(uint64_t number, WorkerResult result);
+  // A step that waits for the tier, after one that `tries_tuning`.
+  FlightNext TryTuning();
   // Blocks while it measures, on a thread of the GPU's; then a step.
   void TuneOnGpu();
   FlightNext AfterTuning();
@@ -86,7 +89,7 @@ class FlightCompile {
   Next Finish();
 
   // flight_tune.cc
-  Next TryTuning();
+  Next TuneWithoutGpu();
   Next TuningEnded();
   Lacks Tune(bool on_gpu);
   Lacks WeighImages(bool on_gpu);

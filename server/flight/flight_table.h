@@ -123,6 +123,7 @@ struct FlightNext {
   std::optional<absl::StatusOr<std::shared_ptr<const Artifact>>> outcome;
   uint32_t workers_lost = 0;  // so far
   uint64_t held_bytes = 0;    // of what workers have made of it, so far
+  bool tries_tuning = false;  // not told to the table: FlightCompile::TryTuning comes before
 };
 
 // Does tasks. Each Start ends with one input `Ended`, when the worker or GPU is free again, and then, for a

@@ -82,8 +82,10 @@ absl::flat_hash_set<int> FlightCompile::MeasuredKernels() const {
 
 // ---- Tries -----------------------------------------------------------------------------------
 
-// With what the store has, and asks for what is missing.
-FlightCompile::Next FlightCompile::TryTuning() {
+FlightNext FlightCompile::TryTuning() { return Say(TuneWithoutGpu()); }
+
+// With what there is, and asks for what is missing.
+FlightCompile::Next FlightCompile::TuneWithoutGpu() {
   if (session_ == nullptr) {
     Progress("tuning", {});
     Tuner::Job job;
@@ -183,7 +185,9 @@ absl::StatusOr<v1::PlanReply> CheckedPlan(WorkerResult result) {
 
 FlightCompile::Next FlightCompile::PlannedAsTraced(WorkerResult result) {
   other_ = CheckedPlan(std::move(result));
-  return TryTuning();
+  FlightNext next;
+  next.tries_tuning = true;
+  return next;
 }
 
 absl::StatusOr<v1::PlanReply> FlightCompile::PlanAsTraced() {

@@ -74,21 +74,11 @@ struct Tuner::Trial {
   }
 };
 
-absl::StatusOr<v1::Measurement> Tuner::Stored(const std::string& ns, const std::string& key) {
-  KILN_ASSIGN_OR_RETURN(const EntryValue stored, store_->artifacts().Get({EntryKind::kTuning, key}));
-  KILN_ASSIGN_OR_RETURN(const std::string value, OpenFor(ns, *stored));
-  v1::Measurement record;
-  KILN_RETURN_IF_ERROR(ParseProto(value, "tuning record", &record));
-  return record;
-}
-
-v1::Measurement Tuner::Keep(const std::string& ns, const std::string& key, v1::Measurement record) {
-  absl::MutexLock lock(&keeping_);
-  if (absl::StatusOr<v1::Measurement> earlier = Stored(ns, key); earlier.ok()) return *std::move(earlier);
-  const absl::Status put = store_->artifacts().Put(
-      {signatures_->SignEntry({EntryKind::kTuning, key}, ns, SerializeDeterministic(record))});
-  if (!put.ok()) spdlog::warn("store a measurement: {}", put.ToString());
-  return record;
+std::vector<std::string> Tuner::KeysOf(const std::string& ns, const v1::Tuning& tuning) {
+  std::vector<std::string> keys;
+  for (const v1::Measurement& measured : tuning.measurements())
+    keys.push_back(TuningKey(ns, measured.tunable(), tuning.gpu(), kPolicy));
+  return keys;
 }
 
 absl::StatusOr<v1::Measurement> Tuner::MeasureTunable(MeasuringPool::Lease& lease, const v1::Tunable& tunable,
@@ -147,6 +137,7 @@ absl::StatusOr<v1::Measurement> Tuner::MeasureTunable(MeasuringPool::Lease& leas
 void Tuner::Session::Begin(bool may_measure) {
   may_measure_ = may_measure;
   lacks_gpu_ = false;
+  consulted_.clear();
   over_ = absl::OkStatus();
   done_ = total_ = 0;
   if (tuner_.pool_ == nullptr) {
@@ -177,10 +168,19 @@ std::string Tuner::Session::KeyOf(const v1::Tunable& tunable) const {
   return TuningKey(job_.ns, tunable, *facts_, kPolicy);
 }
 
+void Tuner::Session::Consult(const Tunables& tunables) {
+  std::vector<std::string> keys;
+  for (const v1::Tunable& tunable : tunables) {
+    std::string key = KeyOf(tunable);
+    if (!known_.contains(key) && consulted_.insert(key).second) keys.push_back(std::move(key));
+  }
+  tuner_.records_->Consult(job_.ns, keys);
+}
+
 void Tuner::Session::EmitAhead(const v1::Tunable& tunable) {
   if (!tunable.has_product()) return;
   const std::string key = KeyOf(tunable);
-  if (ahead_.contains(key) || known_.contains(key) || tuner_.Stored(job_.ns, key).ok()) return;
+  if (ahead_.contains(key) || known_.contains(key) || tuner_.records_->Find(job_.ns, key).ok()) return;
   ahead_[key] = job_.natives(tunable.product());
 }
 
@@ -194,15 +194,18 @@ Tuner::Session::Natives Tuner::Session::NativesFor(const std::string& key, const
 }
 
 absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, const v1::Tunable& tunable) {
-  absl::StatusOr<v1::Measurement> stored = tuner_.Stored(job_.ns, key);
+  if (consulted_.insert(key).second) tuner_.records_->Consult(job_.ns, {key});
+  absl::StatusOr<v1::Measurement> stored = tuner_.records_->Find(job_.ns, key);
   if (!stored.ok() && !may_measure_) {
     lacks_gpu_ = true;
     return absl::UnavailableError("waits for a GPU");
   }
   if (!stored.ok() && !over_.ok()) return over_;
-  if (!stored.ok() && lease_ == nullptr) {
-    KILN_RETURN_IF_ERROR(Lease());
-    stored = tuner_.Stored(job_.ns, key);  // of whoever had the lease before
+  if (!stored.ok()) {
+    if (lease_ == nullptr) KILN_RETURN_IF_ERROR(Lease());
+    // Of whoever had the lease before, or of another daemon since.
+    tuner_.records_->Consult(job_.ns, {key});
+    stored = tuner_.records_->Find(job_.ns, key);
   }
   if (stored.ok()) {
     tuner_.stats_->tunables_reused++;
@@ -211,7 +214,7 @@ absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, c
   KILN_ASSIGN_OR_RETURN(v1::Measurement record,
                         tuner_.MeasureTunable(*lease_, tunable, NativesFor(key, tunable), job_));
   tuner_.stats_->tunables_measured++;
-  return tuner_.Keep(job_.ns, key, std::move(record));
+  return tuner_.records_->Keep(job_.ns, key, std::move(record));
 }
 
 absl::StatusOr<v1::Measurement> Tuner::Session::Measure(const v1::Tunable& tunable) {
@@ -235,6 +238,7 @@ void Tuner::Session::Tune(const Tunables& tunables, v1::Tuning* tuning) {
     return;
   }
   *tuning->mutable_gpu() = *facts_;
+  Consult(tunables);
   const MonotonicTime start = MonotonicNow();
   int measured = 0;
   total_ += static_cast<uint32_t>(tunables.size());

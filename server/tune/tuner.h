@@ -1,12 +1,13 @@
 // Mode max-autotune: which of its candidates is fastest for each tunable of a program (tuning.proto).
 //
 // A tunable is measured once for a kind of GPU: the outcome is a record in the store, by TuningKey, that
-// every later program uses. What is missing is measured under a lease of the MeasuringPool. A candidate whose
-// results are wrong, that hangs or that ends its process loses; so does one that is not clearly faster, by a
-// second and longer measurement too. What can't be measured runs by its default, and `Tuning.without`
-// says why.
+// every later program uses, and of a cluster every daemon (tuning_records.h). What is missing is measured
+// under a lease of the MeasuringPool. A candidate whose results are wrong, that hangs or that ends its
+// process loses; so does one that is not clearly faster, by a second and longer measurement too. What can't
+// be measured runs by its default, and `Tuning.without` says why.
 //
-// Thread-safe but for its sessions. Errors: none where a program is tuned; the default is always good.
+// Thread-safe but for its sessions, which may wait for the tier. Errors: none where a program is tuned; the
+// default is always good.
 #pragma once
 
 #include <functional>
@@ -16,17 +17,15 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
-#include "cache/signatures.h"
-#include "cache/store.h"
 #include "google/protobuf/repeated_field.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/tuning.pb.h"
 #include "server/observe/stats.h"
 #include "server/pool/measuring_pool.h"
+#include "server/tune/tuning_records.h"
 
 namespace kiln {
 
@@ -35,8 +34,11 @@ class Tuner {
   using Tunables = google::protobuf::RepeatedPtrField<v1::Tunable>;
 
   // All outlive the tuner. `pool` is nullptr where nothing is measured, and `without` says why.
-  Tuner(MeasuringPool* pool, std::string without, const Signatures* signatures, Store* store, Stats* stats)
-      : pool_(pool), without_(std::move(without)), signatures_(signatures), store_(store), stats_(stats) {}
+  Tuner(MeasuringPool* pool, std::string without, TuningRecords* records, Stats* stats)
+      : pool_(pool), without_(std::move(without)), records_(records), stats_(stats) {}
+
+  // The keys of the records that a program of `ns` was made by.
+  static std::vector<std::string> KeysOf(const std::string& ns, const v1::Tuning& tuning);
 
   // What a program's compile lends its measurements.
   struct Job {
@@ -59,8 +61,8 @@ class Tuner {
    public:
     Session(Tuner& tuner, Job job) : tuner_(tuner), job_(std::move(job)) {}
 
-    // Where nothing may be measured, a try goes by what the store has, and never waits. Where it may, it
-    // leases a GPU for the first tunable that the store does not have, and the lease ends with the try.
+    // Where nothing may be measured, a try goes by what the store and the cluster have. Where it may, it
+    // leases a GPU for the first tunable that they do not have, and the lease ends with the try.
     void Begin(bool may_measure);
     void End();
     // That it may not measure has stopped it: what it says is of no use.
@@ -74,6 +76,8 @@ class Tuner {
    private:
     using Natives = std::vector<v1::NativeKernel>;
     std::string KeyOf(const v1::Tunable& tunable) const;  // facts_ are OK
+    // Asks the cluster for all of them at once, and for each once a try.
+    void Consult(const Tunables& tunables);
     // Has kernels of our own emitted for a product while others are measured.
     void EmitAhead(const v1::Tunable& tunable);
     Natives NativesFor(const std::string& key, const v1::Tunable& tunable);
@@ -88,25 +92,20 @@ class Tuner {
     std::unique_ptr<MeasuringPool::Lease> lease_;
     absl::Status over_;                                             // why no more is measured
     absl::flat_hash_map<std::string, v1::Measurement> known_;       // by TuningKey
+    absl::flat_hash_set<std::string> consulted_;                    // likewise, in this try
     absl::flat_hash_map<std::string, std::future<Natives>> ahead_;  // likewise
     uint32_t done_ = 0, total_ = 0;
   };
 
  private:
   struct Trial;
-  absl::StatusOr<v1::Measurement> Stored(const std::string& ns, const std::string& key);
-  // The record that stands from now on: an earlier one, if another lease was faster.
-  v1::Measurement Keep(const std::string& ns, const std::string& key, v1::Measurement record)
-      ABSL_LOCKS_EXCLUDED(keeping_);
   absl::StatusOr<v1::Measurement> MeasureTunable(MeasuringPool::Lease& lease, const v1::Tunable& tunable,
                                                  std::vector<v1::NativeKernel> natives, const Job& job);
 
   MeasuringPool* const pool_;
   const std::string without_;
-  const Signatures* const signatures_;
-  Store* const store_;
+  TuningRecords* const records_;
   Stats* const stats_;
-  absl::Mutex keeping_;  // a look at the store and the write that follows it
 };
 
 }  // namespace kiln
