@@ -248,6 +248,7 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   facts.started_unix_seconds = time(nullptr);
   facts.draining = &draining;
   facts.tier = tier.get();
+  facts.tuning_records = &tuning_records;
   // One for all: a server's services are made at a connection, where nothing more may fail.
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<SilenceWatch> silence,
                         SilenceWatch::Create(std::chrono::seconds(config.admission().silent_seconds_max())));

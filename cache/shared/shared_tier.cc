@@ -246,6 +246,15 @@ absl::Status SharedTier::BarTuning(const std::string& ns, const TierTuning::Reco
   return tuning_.Bar(ns, record, MonotonicAfter(kCommandLimit));
 }
 
+absl::Status SharedTier::RemoveManifest(const std::string& ns, const EntryId& manifest) {
+  const std::string compile_key = manifest.key.substr(0, kDigestBytes);
+  KILN_ASSIGN_OR_RETURN(
+      const std::vector<RedisReplyPtr> replies,
+      pool_->Run({{"HDEL", TierName(ns, compile_key, "m"), ToHex(manifest.key.substr(kDigestBytes))}},
+                 MonotonicAfter(kCommandLimit)));
+  return RedisError(*replies[0]);
+}
+
 // ---- Claims ----------------------------------------------------------------------------------
 
 void SharedTier::Claim(uint64_t id, const std::string& ns, const std::string& compile_key,

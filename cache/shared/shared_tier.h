@@ -80,6 +80,8 @@ class SharedTier {
   absl::StatusOr<std::vector<TierTuning::Record>> AgreeOnTuning(const std::string& ns,
                                                                 absl::Span<const TierTuning::Record> own);
   absl::Status BarTuning(const std::string& ns, const TierTuning::Record& record);
+  // A person's; waits. That it was not there is no error.
+  absl::Status RemoveManifest(const std::string& ns, const EntryId& manifest);
 
   // See tier_claims.h.
   void Claim(uint64_t id, const std::string& ns, const std::string& compile_key,

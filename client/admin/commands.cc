@@ -309,11 +309,12 @@ int RunVerify(const AdminContext& context, bool repair) {
   return reply.corrupt() == 0 && reply.missing() == 0 ? kExitOk : kExitFailed;
 }
 
-int RunRemove(const AdminContext& context, const std::string& key, bool all, bool every_match) {
+int RunRemove(const AdminContext& context, const std::string& key, bool all, bool every_match, bool tuning) {
   v1::RemoveRequest request;
   request.set_key_prefix(key);
   request.set_all(all);
   request.set_every_match(every_match);
+  request.set_tuning(tuning);
   v1::RemoveReply reply;
   if (int code = Ask(context, &v1::Admin::Stub::Remove, request, &reply); code != kExitOk) return code;
   if (context.json) {
@@ -325,6 +326,7 @@ int RunRemove(const AdminContext& context, const std::string& key, bool all, boo
       *context.out << ", with " << reply.kernels() << " kernels, " << reply.objects() << " objects, "
                    << reply.tuning_records() << " tuning records";
     }
+    if (tuning) *context.out << ", with " << reply.tuning_records() << " tuning records";
     *context.out << "\n";
   }
   return reply.removed() > 0 || all ? kExitOk : kExitFailed;

@@ -36,7 +36,7 @@ int RunJobs(const AdminContext& context);
 int RunList(const AdminContext& context, uint32_t limit);
 int RunShow(const AdminContext& context, const std::string& key, bool listings);
 int RunVerify(const AdminContext& context, bool repair);
-int RunRemove(const AdminContext& context, const std::string& key, bool all, bool every_match);
+int RunRemove(const AdminContext& context, const std::string& key, bool all, bool every_match, bool tuning);
 int RunPin(const AdminContext& context, const std::string& key, bool unpin, bool every_match);
 int RunEvict(const AdminContext& context, uint64_t live_bytes);
 int RunKeys(const AdminContext& context);

@@ -17,7 +17,7 @@ constexpr char kKeyHelp[] = "Start of a compile key, request key or variant, in 
 // What the command line says.
 struct Words {
   std::string address, key, other;
-  bool listings = false, repair = false, all = false, every_match = false;
+  bool listings = false, repair = false, all = false, every_match = false, tuning = false;
   bool undo = false, wait = false, once = false;
   uint32_t limit = 50, why_limit = 10;
   uint64_t live_bytes = 0;
@@ -130,9 +130,14 @@ void CommandLine::AddChanges() {
                           [&] { return RunVerify(c, w.repair); });
   command->add_flag("--repair", w.repair, "Take damaged entries out; they are compiled again when needed");
   command = Add("rm", "Remove entries, and refusals that are remembered; with --all tuning records too",
-                "3f2a1b", [&] { return RunRemove(c, w.key, w.all, w.every_match); });
+                "3f2a1b", [&] { return RunRemove(c, w.key, w.all, w.every_match, w.tuning); });
   CLI::Option* key = command->add_option("KEY", w.key, kKeyHelp);
   command->add_flag("--all", w.all, "Everything")->excludes(key);
+  command
+      ->add_flag(
+          "--tuning", w.tuning,
+          "Measure anew: the measurements by which they were made go as well, for all daemons of a tier")
+      ->needs(key);
   command->add_flag("--every-match", w.every_match, "Where several keys start so, all of them");
   for (const bool unpin : {false, true}) {
     command =

@@ -22,6 +22,7 @@
 #include "server/rpc/entry_choice.h"
 #include "server/rpc/explanation.h"
 #include "server/rpc/request_limits.h"
+#include "server/rpc/tuning_removal.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -374,9 +375,17 @@ absl::Status AdminService::RemoveAll(const grpc::CallbackServerContext& context,
 
 absl::Status AdminService::AnswerRemove(const grpc::CallbackServerContext& context,
                                         const v1::RemoveRequest& request, v1::RemoveReply* reply) {
+  if (request.tuning() && request.all())
+    return absl::InvalidArgumentError(
+        "tuning: of the programs of a key_prefix; all takes the store's records");
   if (request.all()) return RemoveAll(context, reply);
   KILN_ASSIGN_OR_RETURN(const ChosenEntries chosen,
                         ChooseByKey(context, request.key_prefix(), request.every_match()));
+  if (request.tuning()) {
+    KILN_ASSIGN_OR_RETURN(const uint64_t removed, RemoveTuning(*store_, *facts_.tuning_records, facts_.tier,
+                                                               chosen.manifests, Gone(context)));
+    reply->set_tuning_records(removed);
+  }
   const std::vector<EntryId> ids = IdsOf(chosen);
   const absl::Status status = RemoveEntries(*store_, ids, Gone(context));
   for (const std::string& key : CompileKeysOf(ids)) coordinator_->Forget(key);

@@ -24,6 +24,7 @@
 #include "server/rpc/program_diff.h"
 #include "server/rpc/request_limits.h"
 #include "server/schedule/executor.h"
+#include "server/tune/tuning_records.h"
 
 namespace kiln {
 
@@ -32,7 +33,8 @@ struct AdminFacts {
   const std::atomic<bool>* draining = nullptr;                 // not owned
   std::string address;                                         // where the daemon listens
   std::function<std::map<std::string, size_t>()> connections;  // of each tenant
-  const SharedTier* tier = nullptr;                            // not owned; null where there is none
+  SharedTier* tier = nullptr;                                  // not owned; null where there is none
+  TuningRecords* tuning_records = nullptr;                     // not owned
 };
 
 class AdminService final : public v1::Admin::CallbackService {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/support/digest.h"
 #include "gtest/gtest.h"
 #include "tests/fault/tier_daemons.h"
 
@@ -136,6 +137,70 @@ TEST_F(TierTunings, ADamagedWinnerIsReplaced) {
   const CompileResult own = Make(stranger, kOwnTime);
   EXPECT_EQ(stranger.Stats().tunables_measured(), 1);
   EXPECT_NE(BytesOf(own), BytesOf(made));
+}
+
+// ---- A bad winner ----------------------------------------------------------------------------
+
+class BadWinner : public TierTunings {
+ protected:
+  void SetUp() override {
+    TierTunings::SetUp();
+    if (IsSkipped()) return;
+    bad_ = MakeAndWrite(*first_, kOwnTime);
+    Make(*second_, absl::StrCat(kOwnTime, "\nname another"));  // it has the record as well
+  }
+  grpc::Status Remove(bool tuning, v1::RemoveReply* reply) {
+    grpc::ClientContext context;
+    v1::RemoveRequest request;
+    request.set_key_prefix(ToHex(bad_.manifest.compile_key()));
+    request.set_tuning(tuning);
+    return first_->admin().Remove(&context, request, reply);
+  }
+  std::string WinnerAt(TestDaemon& daemon, const char* name) {
+    return WinnerOf(daemon.Compile(absl::StrCat(kOwnTime, "\nname ", name))).SerializeAsString();
+  }
+  std::string Bad() const { return WinnerOf(bad_).SerializeAsString(); }
+
+  CompileResult bad_;
+};
+
+TEST_F(BadWinner, IsMeasuredAnewAndNobodyBringsItBack) {
+  v1::RemoveReply reply;
+  ASSERT_TRUE(Remove(/*tuning=*/true, &reply).ok());
+  EXPECT_EQ(reply.manifests(), 1);
+  EXPECT_EQ(reply.tuning_records(), 1);
+  EXPECT_TRUE(Records().empty());
+  // Who still has it takes it no more, and what it finds now is everybody's.
+  const std::string found = WinnerAt(*second_, "a third");
+  EXPECT_NE(found, Bad());
+  EXPECT_EQ(second_->Stats().tunables_measured(), 1);
+  EXPECT_EQ(WinnerAt(*first_, "a fourth"), found);
+  EXPECT_EQ(WinnerOf(first_->Compile(kOwnTime)).SerializeAsString(), found) << "the program came back";
+  EXPECT_EQ(first_->Stats().tunables_measured(), 1);
+  EXPECT_EQ(StatusOf(*second_).refused(), 0);
+}
+
+// The control: the record alone comes back by use.
+TEST_F(BadWinner, RemovedWithoutItsRecordItStays) {
+  v1::RemoveReply reply;
+  ASSERT_TRUE(Remove(/*tuning=*/false, &reply).ok());
+  EXPECT_EQ(reply.manifests(), 1);
+  EXPECT_EQ(reply.tuning_records(), 0);
+  for (const std::string& name : Records()) redis_->Ask({"DEL", name});
+  EXPECT_EQ(WinnerAt(*second_, "a third"), Bad());
+  EXPECT_EQ(WinnerAt(*first_, "a fourth"), Bad());
+}
+
+TEST_F(BadWinner, StaysWhereTheTierTakesNothing) {
+  redis_->Kill();
+  v1::RemoveReply reply;
+  const grpc::Status refused = Remove(/*tuning=*/true, &reply);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE) << refused.error_message();
+  EXPECT_EQ(WinnerAt(*first_, "a third"), Bad());
+  redis_->Start();
+  EXPECT_TRUE(Eventually([&] { return StatusOf(*first_).connected(); }));
+  EXPECT_TRUE(Remove(/*tuning=*/true, &reply).ok());
+  EXPECT_EQ(reply.tuning_records(), 1);
 }
 
 }  // namespace
