@@ -17,7 +17,7 @@ packages=(
   # the rest of the daemon and the tools
   libssl-dev libseccomp-dev libcli11-dev libspdlog-dev libfmt-dev libdtl-dev prometheus-cpp-dev
   # tests
-  libgtest-dev libgmock-dev libmpfr-dev redis-server openssl
+  libgtest-dev libgmock-dev libmpfr-dev redis-server openssl stunnel4 iproute2 nftables
   # Python, for the wheel
   python3 python3-dev python3-venv ca-certificates
 )

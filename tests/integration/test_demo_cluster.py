@@ -1,0 +1,138 @@
+"""deploy/demo_cluster.sh: a job that one machine has compiled compiles nothing on the next; and its control."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import pytest
+
+DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
+DEMO, REPORT = DEPLOY / "demo_cluster.sh", DEPLOY / "demo_cluster_report.py"
+FIRST, LATER, OTHER, FARM = ("machine-1, first process", "machine-1, later process", "machine-2, first process",
+                             "machine-2, by the hub's kilnd")
+
+
+@pytest.fixture
+def temporary():
+    """A TMPDIR of the demonstration's own; in /tmp because a socket's path is short."""
+    with tempfile.TemporaryDirectory(prefix="kd") as folder:
+        yield pathlib.Path(folder)
+
+
+def start(temporary, *words):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KILN_")}
+    return subprocess.Popen([DEMO, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            env={**environment, "KILN_PYTHON": sys.executable, "TMPDIR": str(temporary)})
+
+
+def finished(process):
+    """(exit code, output, errors); a host that can't play it skips the test with the script's reason."""
+    output, errors = process.communicate(timeout=600)
+    if process.returncode == 3:
+        pytest.skip(errors.strip())
+    return process.returncode, output, errors
+
+
+def names_left(temporary):
+    """Processes and files of the demonstration."""
+    found = list(temporary.iterdir())
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_text(errors="replace").replace("\0", " ")
+        except OSError:  # it has ended
+            continue
+        found += [words] if str(temporary) in words else []
+    return found
+
+
+def is_serving(temporary):
+    return any("kilnd --config" in str(name) for name in names_left(temporary))
+
+
+@pytest.mark.parametrize("options", [[], ["--without-tier"]])
+def test_what_the_next_machine_compiles(temporary, options, tmp_path):
+    code, output, errors = finished(start(temporary, *options, "--json", str(tmp_path / "rows.json")))
+    assert code == 0, output + errors
+    counts = {row["name"]: row["counts"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]}
+    compiled = counts[FIRST]["compiles"]
+    assert compiled > 0 and counts[FIRST]["graphs_uploaded"] == compiled
+    assert counts[LATER]["compiles"] == 0 and counts[LATER]["hits"] == counts[LATER]["lookups"]
+    for name in (OTHER, FARM):
+        assert counts[name]["compiles"] == counts[name]["graphs_uploaded"] == (compiled if options else 0)
+        assert counts[name]["tier_hits"] == (0 if options else compiled)
+    assert names_left(temporary) == []
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_nothing_stays_however_it_ends(temporary, number, code):
+    process = start(temporary)
+    deadline = time.time() + 60
+    while process.poll() is None and not is_serving(temporary):
+        assert time.time() < deadline
+        time.sleep(0.2)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    if process.returncode == 3:
+        pytest.skip(errors.strip())
+    assert process.returncode == code, output + errors
+    if number == signal.SIGKILL:  # the kernel ends the processes; an empty directory stays
+        folder, = temporary.iterdir()
+        while [name for name in names_left(temporary) if name != folder]:
+            assert time.time() < deadline
+            time.sleep(0.1)
+        folder.rmdir()
+    assert names_left(temporary) == []
+
+
+@pytest.mark.parametrize("words, code, told", [
+    (["--help"], 0, "--without-tier  the control"),
+    (["--fast"], 2, '"--fast" is no option; --help lists them'),
+    (["--rounds", "no"], 2, "--rounds takes a number from 1 to 99"),
+    (["--rounds"], 2, "--rounds takes a number from 1 to 99"),
+])
+def test_its_options(temporary, words, code, told):
+    process = start(temporary, *words)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == code and told in output + errors
+    assert names_left(temporary) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_is_told_what_it_takes(temporary):
+    ran = subprocess.run(["setpriv", "--reuid=65534", "--clear-groups", "bash", "-s"], input=DEMO.read_text(),
+                         text=True, capture_output=True, timeout=60, cwd="/")
+    assert ran.returncode == 3 and "namespaces and networks take root: sudo" in ran.stderr, ran.stderr
+
+
+GOOD = {"lookups": 4, "hits": 0, "compiles": 0, "graphs_uploaded": 0, "fetched_objects": 9}
+
+
+def report(folder, changes, *options):
+    """What the report says of processes that are as promised but for `changes`: {process: {count: number}}."""
+    for name in (FIRST, f"{LATER}, 1", f"{OTHER}, 1", FARM):
+        counts = {**GOOD, **({"compiles": 4, "graphs_uploaded": 4} if name == FIRST else {}), **changes.get(name, {})}
+        losses = counts.pop("losses", [8.0, 7.5])
+        (folder / f"{name}.job").write_text(json.dumps({"first_step_s": 1.0, "losses": losses}))
+        for end, stats in (("before", dict.fromkeys(GOOD, 0)), ("after", counts)):
+            (folder / f"{name}.{end}.stats").write_text(json.dumps(stats))
+            (folder / f"{name}.{end}.status").write_text("{}")
+    return subprocess.run([sys.executable, REPORT, *options, folder], text=True, capture_output=True, timeout=60)
+
+
+@pytest.mark.parametrize("changes, options, problem", [
+    ({}, [], None),
+    ({FIRST: {"compiles": 0, "graphs_uploaded": 0}}, [], "so that this shows nothing"),
+    ({f"{LATER}, 1": {"compiles": 1}}, [], f"{LATER}: it compiled 1 programs again"),
+    ({f"{OTHER}, 1": {"compiles": 1}}, [], f"{OTHER}: compiled 1, not 0"),
+    ({FARM: {"graphs_uploaded": 2}}, [], f"{FARM}: uploaded 2, not 0"),
+    ({f"{OTHER}, 1": {"losses": [8.0, 7.6]}}, [], "the losses of the processes differ"),
+    ({}, ["--without-tier"], f"{OTHER}: compiled 0, not 4"),
+])
+def test_what_is_not_as_promised_is_a_problem(tmp_path, changes, options, problem):
+    ran = report(tmp_path, changes, *options)
+    assert (ran.returncode == 0) == (problem is None), ran.stderr
+    assert (problem or "") in ran.stderr and bool(problem) == ("PROBLEM" in ran.stderr)
