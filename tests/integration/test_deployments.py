@@ -1,0 +1,156 @@
+"""deploy/compose and deploy/systemd: their text is right, and programs take their files. No container, no unit is
+started."""
+import os
+import pathlib
+import shutil
+import subprocess
+import time
+
+import pytest
+import yaml
+
+from kiln.service import daemon_binary
+
+DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+
+
+@pytest.fixture
+def prepared(place):
+    """A copy of compose.yaml with what prepare.sh makes beside it; in /tmp because a socket's path is short."""
+    folder = pathlib.Path(place.root) / "compose"
+    folder.mkdir()
+    shutil.copy(DEPLOY / "compose" / "compose.yaml", folder)
+    subprocess.run([DEPLOY / "compose" / "prepare.sh", folder], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def compose_command():
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]) and subprocess.run([*command, "version"], capture_output=True).returncode == 0:
+            return command
+    pytest.skip("no docker compose on this host (its plugin, or apt-get install docker-compose)")
+
+
+@pytest.mark.parametrize("old, new, told", [
+    ("", "", None),
+    ("  farm-2: {}\n", "", "farm-2"),  # the last: the volume
+    ("{KILN_UID:?", "{KILN_NOBODY:?", "run prepare.sh"),
+    ("cap_drop: [ALL]", "cap_dropped: [ALL]", "cap_dropped"),
+])
+def test_compose_takes_the_file(prepared, old, new, told):
+    file = prepared / "compose.yaml"
+    before, _, after = file.read_text().rpartition(old) if old else (file.read_text(), "", "")
+    file.write_text(before + new + after)
+    ran = subprocess.run([*compose_command(), "-f", file, "config", "-q"], cwd=prepared, text=True,
+                         capture_output=True, timeout=60)
+    assert (ran.returncode == 0) == (told is None), ran.stderr
+    assert (told or "") in ran.stderr
+
+
+def test_what_compose_mounts_is_there(prepared):
+    """And no trainer is given what is another's: keys of the daemons, the tier's password, its network."""
+    services = yaml.safe_load((prepared / "compose.yaml").read_text())["services"]
+    given = {}
+    for name, service in services.items():
+        mounted = [volume.split(":")[0] for volume in service["volumes"] if volume.startswith("./")]
+        assert mounted and all((prepared / folder).is_dir() for folder in mounted), name
+        given[name] = {path.name for folder in mounted for path in (prepared / folder).iterdir()}
+    assert {"kilnd.textproto", "tunnel.conf", "server.key", "kilnd.key", "tier.password"} <= given["farm-1"]
+    assert {"redis.conf", "users.acl", "server.key"} <= given["tier"]
+    for trainer in ("trainer-1", "trainer-2"):
+        assert given[trainer] == {"ca.crt", "train.crt", "train.key"}
+        assert not set(services[trainer]["networks"]) & set(services["tier"]["networks"])
+    assert not any("ca.key" in names for names in given.values())
+    secret = [path for path in (prepared / "secrets").rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o077 for path in secret} == {0}
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("redis-server", "stunnel"))),
+                    reason="no redis-server or stunnel (deploy/install_deps.sh)")
+def test_daemon_tunnel_and_tier_take_their_files(place, prepared):
+    """As processes of this host: the names of containers and their folders are replaced, and kilnd finds the tier."""
+    secrets, run = prepared / "secrets", pathlib.Path(place.root) / "r"
+    run.mkdir(mode=0o700)
+    port = 20000 + os.getpid() % 20000
+
+    def write(part, name, *changes):
+        path = secrets / part / name
+        text = path.read_text()
+        for old, new in (("/etc/kiln", str(secrets / part)), ("/run/kiln", str(run)), *changes):
+            assert old == "/run/kiln" or old in text, f"{name}: {old}"
+            text = text.replace(old, new)
+        path.write_text(text)
+        return path
+
+    for path in [secrets, *secrets.rglob("*")]:
+        os.chown(path, os.geteuid(), -1)
+    redis = write("tier", "redis.conf", ("tls-port 6379", f"tls-port {port}"))
+    tunnel = write("farm", "tunnel.conf", ("connect = tier:6379", f"connect = 127.0.0.1:{port}"))
+    config = write("farm", "kilnd.textproto", ("0.0.0.0:7711", "127.0.0.1:0"), ("/var/lib/kiln", f"{place.root}/lib"))
+    (pathlib.Path(place.root) / "lib").mkdir(mode=0o700)
+    log = prepared / "log"
+    for command in (["redis-server", redis], ["stunnel", tunnel], [daemon_binary(), "--config", config]):
+        with open(log, "a") as file:
+            place.processes.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, umask=0o077))
+    deadline = time.time() + 60
+    kilnctl = pathlib.Path(daemon_binary()).with_name("kilnctl")
+    while True:
+        ran = subprocess.run([kilnctl, "--address", f"unix:{run}/kilnd.sock", "status"], text=True,
+                             capture_output=True, timeout=60)
+        if ran.returncode == 0 and "tier" in ran.stdout and "NOT CONNECTED" not in ran.stdout:
+            break
+        if time.time() >= deadline or any(process.poll() is not None for process in place.processes):
+            pytest.fail(ran.stdout + ran.stderr + log.read_text())
+        time.sleep(0.1)
+    assert (run / "tier.sock").stat().st_mode & 0o077 == 0
+
+
+def faults_of(unit, text, tmp_path):
+    """What systemd says of a unit whose program is one of this host."""
+    path = tmp_path / unit.name
+    path.write_text(text.replace("/opt/kiln/bin/kilnd", daemon_binary()))
+    ran = subprocess.run(["systemd-analyze", "verify", "--man=no", path], text=True, capture_output=True, timeout=60)
+    return ran.stdout + ran.stderr
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("systemd-analyze", "stunnel"))),
+                    reason="no systemd-analyze or stunnel (apt-get install systemd stunnel4)")
+@pytest.mark.parametrize("unit", UNITS, ids=[unit.name for unit in UNITS])
+def test_systemd_takes_the_units(unit, tmp_path):
+    text = unit.read_text()
+    assert faults_of(unit, text, tmp_path) == ""
+    assert "Unknown key 'RestrictNamespace'" in faults_of(unit, text + "[Service]\nRestrictNamespace=yes\n", tmp_path)
+    assert "not executable" in faults_of(unit, text.replace("ExecStart=/", "ExecStart=/none/"), tmp_path)
+
+
+def test_the_unit_leaves_workers_what_their_sandbox_takes():
+    """Namespaces that kilnd makes and calls of its sandbox are not taken from it (compiler/worker/namespaces.cc)."""
+    unit = (DEPLOY / "systemd" / "kilnd.service").read_text()
+    settings = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line and not line.startswith("#"))
+    assert set(settings["RestrictNamespaces"].split()) == {"user", "mnt", "net", "ipc", "pid"}
+    assert {"@mount", "unshare", "seccomp", "landlock_restrict_self"} <= set(settings["SystemCallFilter"].split())
+    assert settings["RuntimeDirectory"] == "kiln" and "kiln/store" in settings["StateDirectory"].split()
+
+
+def test_kilnd_takes_the_units_configuration(place):
+    """As a user's of this host: with the unit's directories elsewhere it serves, socket open to its tenants."""
+    root = pathlib.Path(place.root)
+    for folder, mode in (("run", 0o755), ("store", 0o700), ("keys", 0o700)):
+        (root / folder).mkdir()
+        (root / folder).chmod(mode)
+    text = (DEPLOY / "systemd" / "kilnd.textproto").read_text()
+    for old, new in (("/run/kiln/", f"{root}/run/"), ("/var/lib/kiln/", f"{root}/")):
+        assert old in text
+        text = text.replace(old, new)
+    config = root / "kilnd.textproto"
+    config.write_text(text)
+    with open(root / "log", "w+") as log:
+        daemon = subprocess.Popen([daemon_binary(), "--config", config], stderr=log)
+        place.processes.append(daemon)
+        deadline = time.time() + 60
+        while not (root / "run" / "kilnd.sock").exists():
+            log.seek(0)
+            assert daemon.poll() is None and time.time() < deadline, log.read()
+            time.sleep(0.05)
+    assert (root / "keys" / "signing.pem").stat().st_mode & 0o077 == 0
