@@ -14,58 +14,13 @@
 #include "absl/time/clock.h"
 #include "cache/shared/tier_value.h"
 #include "compiler/support/digest.h"
-#include "compiler/support/proto_util.h"
 #include "compiler/support/zstd.h"
 #include "gtest/gtest.h"
-#include "kiln/v1/artifact.pb.h"
 #include "tests/fault/redis_server.h"
+#include "tests/fault/tier_artifacts.h"
 
 namespace kiln {
 namespace {
-
-constexpr char kNamespace[] = "test";
-
-std::string KeyOf(int number) { return Sha256(absl::StrCat("key ", number)); }
-std::string VariantOf(int number) { return Sha256(absl::StrCat("variant ", number)); }
-
-std::string Noise(size_t bytes, int seed) {
-  std::minstd_rand random(static_cast<uint32_t>(seed) + 1);
-  std::string noise(bytes, '\0');
-  for (char& c : noise) c = static_cast<char>(random());
-  return noise;
-}
-
-const Signatures& TestSignatures() {
-  static const Signatures& signatures = *new Signatures(Signatures::OfThisProcess());
-  return signatures;
-}
-
-// An artifact of one kernel whose object has so many bytes.
-std::vector<Entry> ArtifactOf(int number, size_t bytes = 1000, const std::string& ns = kNamespace) {
-  std::vector<Entry> entries;
-  v1::Manifest manifest;
-  manifest.set_namespace_(ns);
-  manifest.set_compile_key(KeyOf(number));
-  manifest.set_variant_id(VariantOf(number));
-  v1::ManifestKernel* kernel = manifest.add_kernels();
-  kernel->set_kernel_key(Sha256(absl::StrCat("kernel ", number)));
-  const auto add = [&](const std::string& raw, v1::ObjectRef* ref) {
-    EntryValue packed = MakeEntryValue(ZstdCompress(raw));
-    ref->set_digest(Sha256(raw));
-    ref->set_raw_size(raw.size());
-    ref->set_packed_size(packed->size());
-    entries.push_back({{EntryKind::kObject, ref->digest()}, packed});
-  };
-  add(Noise(bytes, number), kernel->mutable_object());
-  add(absl::StrCat("loops ", number), kernel->mutable_loop_ir());
-  entries.push_back(TestSignatures().SignEntry({EntryKind::kKernel, kernel->kernel_key()}, ns,
-                                               SerializeDeterministic(*kernel)));
-  entries.push_back({{EntryKind::kMeta, KeyOf(number) + "request"}, MakeEntryValue("of a caller")});
-  entries.push_back(
-      TestSignatures().SignEntry({EntryKind::kManifest, ManifestEntryKey(KeyOf(number), VariantOf(number))},
-                                 ns, SerializeDeterministic(manifest)));
-  return entries;
-}
 
 class SharedTierTest : public testing::Test {
  protected:
@@ -94,18 +49,19 @@ class SharedTierTest : public testing::Test {
     return *std::move(tier);
   }
 
-  absl::StatusOr<SharedTier::Found> LookUp(SharedTier& tier, int number, const std::string& ns = kNamespace) {
+  absl::StatusOr<SharedTier::Found> LookUp(SharedTier& tier, int number,
+                                           const std::string& ns = kTierTestNamespace) {
     return tier.LookUp(ns, KeyOf(number), MonotonicAfter(tier.lookup_limit()));
   }
   // A look-up that a loaded machine may not fail: the limit is one of a look-up's own.
   absl::StatusOr<SharedTier::Found> Find(int number) {
-    return tier_->LookUp(kNamespace, KeyOf(number), MonotonicAfter(absl::Seconds(20)));
+    return tier_->LookUp(kTierTestNamespace, KeyOf(number), MonotonicAfter(absl::Seconds(20)));
   }
   void Write(int number, size_t bytes = 1000) {
     absl::Notification ended;
     tier_->WriteArtifact(
-        kNamespace, ArtifactOf(number, bytes), [](const EntryId&) { return absl::NotFoundError("not here"); },
-        [&] { ended.Notify(); });
+        kTierTestNamespace, ArtifactOf(number, bytes),
+        [](const EntryId&) { return absl::NotFoundError("not here"); }, [&] { ended.Notify(); });
     ended.WaitForNotification();
   }
   bool Eventually(const std::function<bool()>& condition) {
@@ -121,8 +77,8 @@ class SharedTierTest : public testing::Test {
     EXPECT_FALSE(LookUp(tier, 12345).ok());
     return absl::Now() - begin;
   }
-  std::string ManifestName(int number) { return TierName(kNamespace, KeyOf(number), "m"); }
-  std::string SealedManifest(int number, const std::string& ns = kNamespace) {
+  std::string ManifestName(int number) { return TierName(kTierTestNamespace, KeyOf(number), "m"); }
+  std::string SealedManifest(int number, const std::string& ns = kTierTestNamespace) {
     return *ArtifactOf(number, 1000, ns).back().value;
   }
 
@@ -139,7 +95,7 @@ TEST_F(SharedTierTest, GivesBackWhatItTook) {
   EXPECT_EQ(*found->entries[0].value, *written.back().value);
   EXPECT_EQ(*found->entries[1].value, "of a caller");
   ASSERT_EQ(found->objects.size(), 2);
-  absl::StatusOr<std::vector<Entry>> objects = tier_->Fetch(kNamespace, found->objects);
+  absl::StatusOr<std::vector<Entry>> objects = tier_->Fetch(kTierTestNamespace, found->objects);
   ASSERT_TRUE(objects.ok()) << objects.status();
   EXPECT_EQ(*(*objects)[0].value, *written[0].value);
   EXPECT_EQ(*(*objects)[1].value, *written[1].value);
@@ -162,7 +118,7 @@ TEST_F(SharedTierTest, UseRenewsTheEnd) {
   for (const std::string& key : redis_->Keys()) redis_->Ask({"EXPIRE", key, "100"});
   absl::StatusOr<SharedTier::Found> found = Find(1);
   ASSERT_TRUE(found.ok()) << found.status();
-  ASSERT_TRUE(tier_->Fetch(kNamespace, found->objects).ok());
+  ASSERT_TRUE(tier_->Fetch(kTierTestNamespace, found->objects).ok());
   int renewed = 0;
   for (const std::string& key : redis_->Keys()) renewed += std::stod(redis_->Ask({"TTL", key})) > 1000;
   EXPECT_EQ(renewed, 4);
@@ -174,11 +130,11 @@ TEST_F(SharedTierTest, AKeyHasSixteenVariants) {
     const Entry one = entries.back();
     entries.back() =
         TestSignatures().SignEntry({EntryKind::kManifest, ManifestEntryKey(KeyOf(1), VariantOf(variant))},
-                                   kNamespace, *OpenFor(kNamespace, *one.value));
+                                   kTierTestNamespace, *OpenFor(kTierTestNamespace, *one.value));
     absl::Notification ended;
     tier_->WriteArtifact(
-        kNamespace, std::move(entries), [](const EntryId&) { return absl::NotFoundError("not here"); },
-        [&] { ended.Notify(); });
+        kTierTestNamespace, std::move(entries),
+        [](const EntryId&) { return absl::NotFoundError("not here"); }, [&] { ended.Notify(); });
     ended.WaitForNotification();
   }
   EXPECT_EQ(redis_->Ask({"HLEN", ManifestName(1)}), "16");
@@ -207,7 +163,7 @@ class SharedTierLies : public SharedTierTest {
     Lies lies;
     const auto tell = [&](int number, const std::string& sealed) {
       redis_->Ask({"HSET", ManifestName(number), ToHex(VariantOf(number)), sealed});
-      lies.accepted += tier.LookUp(kNamespace, KeyOf(number), MonotonicAfter(absl::Seconds(20))).ok();
+      lies.accepted += tier.LookUp(kTierTestNamespace, KeyOf(number), MonotonicAfter(absl::Seconds(20))).ok();
     };
     for (int i = 0; i < kDamaged; ++i) {
       std::string sealed = SealedManifest(i);
@@ -246,11 +202,11 @@ TEST_F(SharedTierLies, ADamagedChunkIsAMissAndGoes) {
   redis_->Ask({"SETRANGE", chunks[0], "500000", "lie"});
   absl::StatusOr<SharedTier::Found> found = Find(1);
   ASSERT_TRUE(found.ok());
-  EXPECT_TRUE(absl::IsDataLoss(tier_->Fetch(kNamespace, found->objects).status()));
+  EXPECT_TRUE(absl::IsDataLoss(tier_->Fetch(kTierTestNamespace, found->objects).status()));
   EXPECT_TRUE(Eventually([&] { return redis_->Keys("*:o:*:1").empty(); }));
   // Whoever compiles it writes what is missing.
   Write(1, 2'600'000);
-  EXPECT_TRUE(tier_->Fetch(kNamespace, found->objects).ok());
+  EXPECT_TRUE(tier_->Fetch(kTierTestNamespace, found->objects).ok());
 }
 
 // Signed by one who is trusted, and yet not what the manifest names.
@@ -261,10 +217,10 @@ TEST_F(SharedTierLies, AnObjectIsItsDigests) {
   const v1::ObjectRef& ref = found->objects[0];
   const std::string other = ZstdCompress(Noise(ref.raw_size(), 99));
   redis_->Ask(
-      {"SET", TierChunkName(kNamespace, ref.digest(), ref.packed_size(), 0),
+      {"SET", TierChunkName(kTierTestNamespace, ref.digest(), ref.packed_size(), 0),
        SealTierValue(TestSignatures(), {EntryKind::kObject, TierChunkKey(ref.digest(), ref.packed_size(), 0)},
-                     kNamespace, other)});
-  EXPECT_TRUE(absl::IsDataLoss(tier_->Fetch(kNamespace, found->objects).status()));
+                     kTierTestNamespace, other)});
+  EXPECT_TRUE(absl::IsDataLoss(tier_->Fetch(kTierTestNamespace, found->objects).status()));
   EXPECT_EQ(tier_->status().refused(), 1);
 }
 
@@ -273,7 +229,7 @@ TEST_F(SharedTierLies, WhatSomebodyHasReplacedStays) {
   absl::Notification replaced;
   std::vector<Entry> half = ArtifactOf(2);
   half.erase(half.begin());
-  tier_->WriteArtifact(kNamespace, std::move(half), [&](const EntryId&) {
+  tier_->WriteArtifact(kTierTestNamespace, std::move(half), [&](const EntryId&) {
     replaced.WaitForNotification();
     return absl::NotFoundError("not here");
   });
@@ -309,7 +265,7 @@ TEST_F(SharedTierTest, AWriteWaitsForItsReturn) {
   TimeOf(*tier_);
   absl::Notification ended;
   tier_->WriteArtifact(
-      kNamespace, ArtifactOf(1), [](const EntryId&) { return absl::NotFoundError("not here"); },
+      kTierTestNamespace, ArtifactOf(1), [](const EntryId&) { return absl::NotFoundError("not here"); },
       [&] { ended.Notify(); });
   EXPECT_FALSE(ended.WaitForNotificationWithTimeout(absl::Milliseconds(300)));
   redis_->Start();
@@ -380,7 +336,7 @@ TEST_F(SharedTierTest, WaitingWritesHaveABound) {
   tier_ = Connect(std::move(options));
   redis_->Pause();
   const auto none = [](const EntryId&) { return absl::NotFoundError("not here"); };
-  for (int i = 0; i < 10; ++i) tier_->WriteArtifact(kNamespace, ArtifactOf(i, 1'000'000), none);
+  for (int i = 0; i < 10; ++i) tier_->WriteArtifact(kTierTestNamespace, ArtifactOf(i, 1'000'000), none);
   EXPECT_EQ(tier_->status().dropped_writes(), 8);
   redis_->Continue();
 }
