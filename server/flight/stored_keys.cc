@@ -216,8 +216,13 @@ absl::StatusOr<v1::Manifest> StoredKeys::ManifestOf(const v1::FetchObjectsReques
     signed_manifest = fresh->signed_manifest;
   } else {
     const std::string key = ManifestEntryKey(request.compile_key(), request.variant_id());
-    KILN_ASSIGN_OR_RETURN(EntryValue value, store_->inspection().Get({EntryKind::kManifest, key}));
-    KILN_RETURN_IF_ERROR(ParseProto(*value, "manifest", &signed_manifest));
+    const absl::StatusOr<EntryValue> value = store_->inspection().Get({EntryKind::kManifest, key});
+    if (!value.ok()) {
+      // The index may have named what has gone since: the next look-up reads the store.
+      index_->Erase(request.compile_key());
+      return value.status();
+    }
+    KILN_RETURN_IF_ERROR(ParseProto(**value, "manifest", &signed_manifest));
   }
   v1::Manifest manifest;
   KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
@@ -234,12 +239,9 @@ absl::StatusOr<std::shared_ptr<const Artifact>> StoredKeys::CheckFetch(
     const auto found = announced_.find(ManifestEntryKey(request.compile_key(), request.variant_id()));
     if (found != announced_.end()) fresh = found->second;
   }
-  absl::StatusOr<v1::Manifest> manifest = ManifestOf(request, fresh.get());
-  // The index may have named what has gone since: the next look-up reads the store.
-  if (!manifest.ok()) index_->Erase(request.compile_key());
-  KILN_RETURN_IF_ERROR(manifest.status());
+  KILN_ASSIGN_OR_RETURN(const v1::Manifest manifest, ManifestOf(request, fresh.get()));
   absl::flat_hash_set<std::string> named;
-  for (const v1::ObjectRef* object : ObjectsOf(*manifest)) named.insert(object->digest());
+  for (const v1::ObjectRef* object : ObjectsOf(manifest)) named.insert(object->digest());
   for (const std::string& digest : request.digests()) {
     if (!named.contains(digest)) return absl::InvalidArgumentError("a digest that the variant does not name");
   }

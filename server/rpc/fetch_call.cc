@@ -75,6 +75,10 @@ void FetchCall::ReadOne() {
     status = fresh.status();
     if (fresh.ok()) fresh_ = *std::move(fresh);
     checked_ = true;
+    if (absl::IsNotFound(status)) {
+      RefuseLater(status);
+      return;
+    }
   }
   if (status.ok() && next_ < request_.digests_size()) {
     absl::StatusOr<EntryValue> packed =
@@ -89,6 +93,15 @@ void FetchCall::ReadOne() {
     }
   }
   Finish(ToGrpc(status));
+}
+
+void FetchCall::RefuseLater(const absl::Status& status) {
+  const absl::Duration passed = absl::FromChrono(MonotonicNow() - came_);
+  const absl::Duration left = absl::Ceil(passed, kNotFoundAfter) - passed;
+  // gRPC holds the call until it has its answer, and the alarm until it has rung.
+  refusal_.Set(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                            gpr_time_from_nanos(absl::ToInt64Nanoseconds(left), GPR_TIMESPAN)),
+               [this, status](bool) { Finish(ToGrpc(status)); });
 }
 
 void FetchCall::SendChunk() {

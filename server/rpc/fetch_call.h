@@ -3,6 +3,10 @@
 //
 // gRPC holds a call until it is done, and who reads for it as long as he does: the answer that ends it comes
 // from another thread than the end.
+//
+// That there is no such variant is told when kNotFoundAfter, or a multiple of it, has passed since the call
+// came: another namespace's, which is read and found to be so, takes longer than one that never was, and who
+// guesses is not to see it. The call holds no thread meanwhile.
 #pragma once
 
 #include <memory>
@@ -11,7 +15,11 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "compiler/support/monotonic_time.h"
+#include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/compile.grpc.pb.h"
 #include "server/auth/identities.h"
@@ -20,6 +28,8 @@
 #include "server/rpc/silence_watch.h"
 
 namespace kiln {
+
+inline constexpr absl::Duration kNotFoundAfter = absl::Milliseconds(10);
 
 class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
@@ -40,11 +50,13 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void ReadNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadOne() ABSL_LOCKS_EXCLUDED(mutex_);
   void SendChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RefuseLater(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   grpc::CallbackServerContext* const context_;
   SilenceWatch* const silence_;
   Coordinator* const coordinator_;
   const CallScope scope_;
+  const MonotonicTime came_ = MonotonicNow();
   v1::FetchObjectsRequest request_;  // const after Begin
   std::shared_ptr<FetchCall> self_;  // gRPC's hold
 
@@ -56,6 +68,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   size_t sent_ ABSL_GUARDED_BY(mutex_) = 0;                        // bytes of it
   grpc::ByteBuffer sending_ ABSL_GUARDED_BY(mutex_);
   std::optional<SilenceWatch::Turn> turn_ ABSL_GUARDED_BY(mutex_);
+  grpc::Alarm refusal_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kiln

@@ -809,6 +809,31 @@ TEST_F(Scratch, AVariantWithoutItsObjectsIsNoHit) {
   EXPECT_EQ(keys.Load("", whole->compile_key)->variants.size(), 1u);
 }
 
+// Who guesses another namespace's variant takes nothing from its owner. The control: one that has gone is
+// forgotten.
+TEST_F(Scratch, AGuessLeavesTheOwnersHits) {
+  v1::StoreConfig config;
+  config.set_directory(directory_ + "/store");
+  auto store = NewStore(config);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto artifact = std::make_shared<const Artifact>(ArtifactOfOneKernel());
+  HitIndex index(1 << 20);
+  SystemClock clock;
+  StoredKeys keys(store->get(), /*tier=*/nullptr, &index, &clock, &TestSignatures());
+  keys.Announce(artifact);
+  ASSERT_TRUE(keys.Put(artifact).ok());
+  v1::FetchObjectsRequest request;
+  request.set_compile_key(artifact->compile_key);
+  request.set_variant_id(artifact->variant_id);
+  EXPECT_TRUE(keys.CheckFetch(request).ok());
+  request.set_namespace_("guesser");
+  EXPECT_TRUE(absl::IsNotFound(keys.CheckFetch(request).status()));
+  EXPECT_NE(index.Find(artifact->compile_key), nullptr);
+  ASSERT_TRUE((*store)->EvictTo(0).ok());
+  EXPECT_TRUE(absl::IsNotFound(keys.CheckFetch(request).status()));
+  EXPECT_EQ(index.Find(artifact->compile_key), nullptr);
+}
+
 // ---- Hits ------------------------------------------------------------------------------------
 
 KnownKeyPtr KnownOf(size_t bytes) {
