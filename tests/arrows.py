@@ -14,6 +14,7 @@ import sys
 # know proto, and nobody a program's file.
 ARROWS = """
 compiler/support:
+compiler/channel: compiler/support
 compiler/graph: compiler/support
 compiler/ir: compiler/graph compiler/support
 compiler/target: compiler/ir
@@ -54,12 +55,12 @@ server/main.cc: cache/chain cache/shared compiler/support compiler/worker server
   server/observe server/pool server/rpc server/schedule server/tune
 
 client/include/kiln:
-client/src: client/include/kiln compiler/graph compiler/support
+client/src: client/include/kiln compiler/channel compiler/graph compiler/support
 client/runtime: compiler/graph compiler/image compiler/ir compiler/support
 client/tuner: client/runtime compiler/graph compiler/image compiler/ir compiler/support
 client/tuner/tuner_main.cc: client/runtime client/tuner compiler/support compiler/worker
 client/python: client/include/kiln client/runtime compiler/graph compiler/support compiler/target
-client/admin: client/src compiler/graph compiler/support compiler/worker
+client/admin: client/src compiler/channel compiler/graph compiler/support compiler/worker
 """
 
 ROOTS = ("cache", "client", "compiler", "server")

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "client/admin/commands.h"
 #include "client/admin/completion.h"
-#include "client/src/channel.h"
+#include "compiler/channel/channel.h"
 
 namespace kiln {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/src/channel.h"
+#include "compiler/channel/channel.h"
 
 #include <vector>
 
