@@ -38,6 +38,8 @@
 #include "server/rpc/silence_watch.h"
 #include "server/schedule/thread_executor.h"
 #include "server/tune/tuner.h"
+#include "server/upstream/upstream.h"
+#include "server/upstream/upstream_config.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -201,6 +203,16 @@ absl::StatusOr<std::unique_ptr<SharedTier>> OpenTier(const v1::Config& config, c
   return tier;
 }
 
+// Null where none is configured.
+absl::StatusOr<std::unique_ptr<Upstream>> OpenUpstream(const v1::Config& config) {
+  if (!config.has_upstream()) return nullptr;
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Upstream> upstream,
+                        Upstream::Create(UpstreamOptions(config.upstream())));
+  if (const absl::Status usable = upstream->Usable(); usable.ok())
+    spdlog::info("what this kilnd lacks is asked of {}", upstream->address());
+  return upstream;
+}
+
 absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zygote,
                    const Measuring& measuring, const sigset_t& signals) {
   Stats stats;
@@ -239,9 +251,10 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   KILN_ASSIGN_OR_RETURN(const std::unique_ptr<SharedTier> tier, OpenTier(config, signatures));
   TuningRecords tuning_records(&signatures, store.get(), tier.get());
   Tuner tuner(gpus.get(), measuring.without, &tuning_records, &stats);
-  KILN_ASSIGN_OR_RETURN(
-      std::unique_ptr<Coordinator> coordinator,
-      Coordinator::Create(config, &signatures, store.get(), tier.get(), &index, pool.get(), &tuner, &stats));
+  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<Upstream> upstream, OpenUpstream(config));
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Coordinator> coordinator,
+                        Coordinator::Create(config, &signatures, store.get(), tier.get(), upstream.get(),
+                                            &index, pool.get(), &tuner, &stats));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> people, ThreadExecutor::Create(kPeopleThreads));
   std::atomic<bool> draining{false};
   AdminFacts facts;
@@ -249,6 +262,7 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   facts.draining = &draining;
   facts.tier = tier.get();
   facts.tuning_records = &tuning_records;
+  facts.upstream = upstream.get();
   // One for all: a server's services are made at a connection, where nothing more may fail.
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<SilenceWatch> silence,
                         SilenceWatch::Create(std::chrono::seconds(config.admission().silent_seconds_max())));
@@ -261,7 +275,7 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   const auto services_of = [&](const Gate& gate, const std::string& address) -> std::vector<grpc::Service*> {
     facts.address = address;
     services.push_back(std::make_unique<CompileService>(config, gate, &signatures, silence.get(), pool.get(),
-                                                        coordinator.get(), &stats));
+                                                        upstream.get(), coordinator.get(), &stats));
     services.push_back(std::make_unique<AdminService>(config, gate, facts, &signatures, store.get(),
                                                       pool.get(), gpus.get(), coordinator.get(), people.get(),
                                                       &stats));

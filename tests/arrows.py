@@ -37,7 +37,8 @@ cache/tiers: cache compiler/support
 cache/shared: cache compiler/support
 cache/chain: cache cache/budget cache/checks cache/engine cache/tiers compiler/support
 
-server/config: cache/shared compiler/support compiler/worker
+server/upstream: compiler/channel compiler/support
+server/config: cache/shared compiler/support compiler/worker server/upstream
 server/observe:
 server/auth: compiler/support
 server/listen: compiler/support server/auth server/config
@@ -45,14 +46,14 @@ server/schedule: compiler/support
 server/pool: compiler/support compiler/worker server/observe
 server/tune: cache cache/shared compiler/graph compiler/support server/observe server/pool
 server/build: cache compiler/graph compiler/support server/tune
-server/flight: cache cache/shared compiler/graph compiler/support server/build server/observe server/pool
-  server/schedule server/tune
+server/flight: cache cache/shared compiler/channel compiler/graph compiler/support server/build server/observe
+  server/pool server/schedule server/tune server/upstream
 server/rpc: cache cache/shared compiler/graph compiler/ir compiler/support compiler/worker server/auth server/build
-  server/flight server/observe server/schedule server/tune
+  server/flight server/observe server/schedule server/tune server/upstream
 server: compiler/support
 server/main.cc: cache/chain cache/shared compiler/support compiler/worker server server/auth server/config
   server/flight server/listen
-  server/observe server/pool server/rpc server/schedule server/tune
+  server/observe server/pool server/rpc server/schedule server/tune server/upstream
 
 client/include/kiln:
 client/src: client/include/kiln compiler/channel compiler/graph compiler/support

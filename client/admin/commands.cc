@@ -142,6 +142,19 @@ void AddTier(const v1::TierStatus& tier, Table* table) {
                                " refused; ", tier.writes(), " writes, ", tier.dropped_writes(), " dropped")});
 }
 
+void AddUpstream(const v1::UpstreamStatus& upstream, Table* table) {
+  std::string state = "connected";
+  if (!upstream.connected()) {
+    state = absl::StrCat("NOT CONNECTED: ", upstream.message());
+  } else if (!upstream.message().empty()) {
+    absl::StrAppend(&state, "; lately: ", upstream.message());
+  }
+  table->Add({"upstream", Printable(absl::StrCat(upstream.address(), ", ", state))});
+  table->Add({"", absl::StrCat(upstream.hits(), " hits, ", upstream.misses(), " misses, ",
+                               upstream.forwarded(), " compiled there, ", upstream.refused(), " refused, ",
+                               upstream.away(), " times not to be had")});
+}
+
 int ExitCodeOf(const AdminContext& context, const grpc::Status& status) {
   if (status.ok()) return kExitOk;
   switch (status.error_code()) {
@@ -186,6 +199,7 @@ int RunStatus(const AdminContext& context) {
   table.Add(
       {"", reply.store_writable() ? "writable" : absl::StrCat("NOT WRITABLE: ", reply.store_message())});
   if (reply.has_tier()) AddTier(reply.tier(), &table);
+  if (reply.has_upstream()) AddUpstream(reply.upstream(), &table);
   if (reply.drained()) table.Add({"state", "drained: takes no new compiles until kilnctl drain --undo"});
   if (reply.draining()) table.Add({"state", "stopping: finishes its jobs, takes no new ones"});
   *context.out << table.ToString();

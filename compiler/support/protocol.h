@@ -1,8 +1,10 @@
 // Which versions of kiln.v1 this build speaks. Client and daemon say theirs with each call of Compiler, as
 // metadata "kiln-protocol: MIN-MAX". A caller with role forward names the tenant for whom a call is as
-// "kiln-on-behalf-of: TENANT" (server/auth). Threads: pure functions.
+// "kiln-on-behalf-of: TENANT" (server/auth). A daemon that passes a call on adds its id to "kiln-hops:
+// ID,ID", the daemons that the call has passed. Threads: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -20,6 +22,8 @@ inline constexpr ProtocolRange kProtocol = {1, 2};
 inline constexpr uint32_t kSigningProtocol = 2;
 inline constexpr char kProtocolMetadata[] = "kiln-protocol";
 inline constexpr char kOnBehalfOfMetadata[] = "kiln-on-behalf-of";
+inline constexpr char kHopsMetadata[] = "kiln-hops";
+inline constexpr size_t kHopsMax = 2;
 
 inline std::string ToText(const ProtocolRange& range) { return absl::StrCat(range.min, "-", range.max); }
 

@@ -20,6 +20,7 @@
 #include "compiler/worker/namespaces.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
+#include "server/upstream/upstream_config.h"
 
 namespace kiln {
 namespace {
@@ -209,6 +210,16 @@ absl::Status CheckConnections(const v1::ListenConfig& listen) {
   return CheckAtLeast("listen.memory_bytes", listen.memory_bytes(), kListenBytesMin * MemoryPartsOf(listen));
 }
 
+absl::Status CheckUpstream(const v1::Config& config) {
+  if (!config.has_upstream()) return absl::OkStatus();
+  KILN_RETURN_IF_ERROR(CheckUpstreamConfig(config.upstream()));
+  if (config.has_tier())
+    return Refuse("upstream", "goes without tier: it is the upstream that has the cluster's");
+  if (config.upstream().names_tenants() && config.listen().tenants().empty())
+    return Refuse("upstream.names_tenants", "takes listen.tenants, which say whom a caller may speak for");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<v1::Config> ReadConfigFile(const std::string& path) {
@@ -252,6 +263,7 @@ void ApplyDefaults(const std::string& programs, const std::string& file, v1::Con
   if (config->drain_seconds() == 0) config->set_drain_seconds(30);
   ListenDefaults(config->mutable_listen());
   if (config->has_tier()) TierDefaults(config->mutable_tier());
+  if (config->has_upstream()) UpstreamDefaults(config->mutable_upstream());
   if (config->signing().key_file().empty()) {
     const std::filesystem::path beside = !file.empty() ? file : config->listen().unix_socket();
     if (!beside.empty()) {
@@ -311,6 +323,7 @@ absl::Status CheckConfig(const v1::Config& config) {
       return Refuse("tier", "takes listen.tenants, which say who may read and write what");
     KILN_RETURN_IF_ERROR(CheckTierConfig(config.tier()));
   }
+  KILN_RETURN_IF_ERROR(CheckUpstream(config));
   const v1::StoreConfig& store = config.store();
   if (store.directory().empty()) return Refuse("store.directory", "is not given (--store)");
   if (store.directory()[0] != '/') return Refuse("store.directory", "is no absolute path");

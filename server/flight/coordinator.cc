@@ -27,6 +27,7 @@ FlightTable::Options TableOptions(const v1::Config& config) {
   FlightTable::Options options;
   options.tasks.workers = config.workers().count();
   options.tasks.gpus = config.measuring().gpus();
+  options.tasks.forwards = config.has_upstream() ? kForwardsMax : 0;
   options.queue_max = config.admission().queue_max();
   options.graphs_bytes_max = config.admission().graphs_bytes_max();
   for (const v1::TenantConfig& tenant : config.listen().tenants()) {
@@ -44,22 +45,27 @@ std::shared_ptr<const std::string> Serialized(const v1::LookupReply& reply) {
 }  // namespace
 
 Coordinator::Coordinator(const v1::Config& config, const Signatures* signatures, Store* store,
-                         SharedTier* tier, HitIndex* index, WorkerPool* pool, Tuner* tuner, Stats* stats)
+                         SharedTier* tier, Upstream* upstream, HitIndex* index, WorkerPool* pool,
+                         Tuner* tuner, Stats* stats)
     : store_(store),
       pool_(pool),
       stats_(stats),
       tier_(tier == nullptr ? nullptr : std::make_unique<TierKeys>(tier, store)),
       keys_(store, tier_.get(), index, &clock_, signatures),
       compiler_(config, pool->hello().compiler_fingerprint(), signatures, &keys_, tuner, stats),
-      table_(TableOptions(config), &clock_, this, this, tier == nullptr ? nullptr : this) {}
+      upstream_(NewUpstreamFlights(config, signatures, upstream)),
+      table_(TableOptions(config), &clock_, this, this,
+             upstream_ != nullptr ? static_cast<FlightClaims*>(upstream_.get())
+             : tier != nullptr    ? this
+                                  : nullptr) {}
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Config& config,
                                                                  const Signatures* signatures, Store* store,
-                                                                 SharedTier* tier, HitIndex* index,
-                                                                 WorkerPool* pool, Tuner* tuner,
-                                                                 Stats* stats) {
+                                                                 SharedTier* tier, Upstream* upstream,
+                                                                 HitIndex* index, WorkerPool* pool,
+                                                                 Tuner* tuner, Stats* stats) {
   std::unique_ptr<Coordinator> made(
-      new Coordinator(config, signatures, store, tier, index, pool, tuner, stats));
+      new Coordinator(config, signatures, store, tier, upstream, index, pool, tuner, stats));
   FlightTable* const table = &made->table_;
   KILN_ASSIGN_OR_RETURN(
       made->strand_,
@@ -69,6 +75,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Confi
     KILN_ASSIGN_OR_RETURN(made->transfers_, ThreadExecutor::Create(kLookThreads));
     KILN_ASSIGN_OR_RETURN(made->looks_, ThreadExecutor::Create(kLookThreads));
   }
+  if (upstream != nullptr) KILN_RETURN_IF_ERROR(made->upstream_->Start(made->strand_.get()));
   KILN_ASSIGN_OR_RETURN(made->gpus_, ThreadExecutor::Create(config.measuring().gpus()));
   return made;
 }
@@ -78,6 +85,7 @@ Coordinator::~Coordinator() {
     strand_->Run([this] {
       closing_ = true;
       for (const auto& [id, compile] : compiles_) compile->Stop();
+      if (upstream_ != nullptr) upstream_->Close();
       for (const auto& [id, chore] : chores_)
         chore.done({absl::CancelledError("the daemon stops"), {}, false});
     });
@@ -85,6 +93,7 @@ Coordinator::~Coordinator() {
     work_mutex_.Await(absl::Condition(this, &Coordinator::NothingIsAtWork));
   }
   gpus_ = nullptr;
+  if (upstream_ != nullptr) upstream_->EndThreads();
   looks_ = nullptr;
   if (tier_ != nullptr && strand_ != nullptr) {
     // Those that wait are answered no more.
@@ -102,6 +111,39 @@ std::string Coordinator::KeyOf(const std::string& ns, const std::string& request
   return CompileKey(ns, request_key, kProgramFormatVersion, pool_->hello().compiler_fingerprint());
 }
 
+std::vector<std::string> Coordinator::KeysOf(const std::string& ns, const std::string& request_key) const {
+  std::vector<std::string> keys = {KeyOf(ns, request_key)};
+  if (upstream_ == nullptr) return keys;
+  std::string there = upstream_->KeyThere(ns, request_key);
+  if (!there.empty() && there != keys.front()) keys.insert(keys.begin(), std::move(there));
+  return keys;
+}
+
+std::unique_ptr<UpstreamFlights> Coordinator::NewUpstreamFlights(const v1::Config& config,
+                                                                 const Signatures* signatures,
+                                                                 Upstream* upstream) {
+  if (upstream == nullptr) return nullptr;
+  UpstreamFlights::Outside outside;
+  outside.looked = [this](FlightId flight, KnownKeyPtr known, FlightTable::Where where) {
+    SayLooked(flight, std::move(known), where);
+  };
+  outside.progress = [this](FlightId flight, absl::string_view phase, FlightEventPtr event) {
+    strand_->Post([this, flight, phase = std::string(phase), event = std::move(event)] {
+      table_.Progress(flight, phase, event);
+    });
+  };
+  outside.ended = [this](TaskId id, FlightId flight, FlightNext next) {
+    strand_->Post([this, id, flight, next = std::move(next)]() mutable {
+      table_.Ended(id, /*seconds=*/0, /*typical=*/false);
+      table_.Advanced(flight, std::move(next));
+      CountWork(-1);
+    });
+  };
+  return std::make_unique<UpstreamFlights>(UpstreamFlights::Parts{upstream, signatures, store_, &keys_},
+                                           config.upstream().when_away() != v1::AWAY_FAIL,
+                                           std::move(outside));
+}
+
 // ---- Look-ups --------------------------------------------------------------------------------
 
 void Coordinator::CountHit(const KnownVariant& variant, const Caller& caller) {
@@ -113,22 +155,30 @@ void Coordinator::CountHit(const KnownVariant& variant, const Caller& caller) {
   keys_.RecordUse(variant);
 }
 
-std::shared_ptr<const std::string> Coordinator::Find(const std::string& compile_key, const v1::Hints& hints,
+std::shared_ptr<const std::string> Coordinator::Find(const std::string& request_key, const v1::Hints& hints,
                                                      const Caller& caller) {
-  const KnownKeyPtr known = keys_.Find(compile_key);
-  const KnownVariant* variant = known == nullptr ? nullptr : ChooseVariant(*known, hints);
-  if (variant == nullptr) return nullptr;
-  stats_->lookups++;
-  CountHit(*variant, caller);
-  return variant->reply;
+  for (const std::string& key : KeysOf(caller.tenant, request_key)) {
+    const KnownKeyPtr known = keys_.Find(key);
+    const KnownVariant* variant = known == nullptr ? nullptr : ChooseVariant(*known, hints);
+    if (variant == nullptr) continue;
+    stats_->lookups++;
+    CountHit(*variant, caller);
+    return variant->reply;
+  }
+  return nullptr;
 }
 
-void Coordinator::Lookup(const std::string& compile_key, const v1::Hints& hints, const Caller& caller,
+void Coordinator::Lookup(const std::string& request_key, const v1::Hints& hints, const Caller& caller,
                          std::function<void(std::shared_ptr<const std::string>)> answer) {
   stats_->lookups++;
-  disk_->Post([this, compile_key, hints, caller, answer = std::move(answer)] {
-    const KnownKeyPtr known = keys_.Load(caller.tenant, compile_key);
-    if (const KnownVariant* variant = ChooseVariant(*known, hints); variant != nullptr) {
+  disk_->Post([this, request_key, hints, caller, answer = std::move(answer)] {
+    const std::vector<std::string> keys = KeysOf(caller.tenant, request_key);
+    const std::string& compile_key = keys.back();  // this daemon's own
+    KnownKeyPtr known;
+    for (const std::string& key : keys) {
+      known = keys_.Load(caller.tenant, key);
+      const KnownVariant* variant = ChooseVariant(*known, hints);
+      if (variant == nullptr) continue;
       CountHit(*variant, caller);
       answer(variant->reply);
       // The index had it not: what it answers by itself is told nobody.
@@ -188,6 +238,10 @@ void Coordinator::Start(TaskId id, FlightId flight, FlightRequestPtr request, co
   CountWork(1);
   if (flight == 0) {
     StartChore(id, task.number);
+    return;
+  }
+  if (task.kind == TaskQueue::Kind::kForward) {
+    upstream_->Forward(id, flight, std::move(request));
     return;
   }
   const CompilePtr compile = CompileOf(flight, request);
@@ -306,6 +360,7 @@ void Coordinator::Withdraw(uint64_t number) {
 }
 
 void Coordinator::Stop(FlightId flight) {
+  if (upstream_ != nullptr) upstream_->Stop(flight);
   const auto found = compiles_.find(flight);
   if (found == compiles_.end()) return;
   found->second->Stop();
@@ -325,11 +380,11 @@ void Coordinator::SayLooked(FlightId flight, KnownKeyPtr known, FlightTable::Whe
   });
 }
 
-void Coordinator::LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
+void Coordinator::LookFurther(FlightId flight, const FlightRequest& request, const v1::Hints&,
                               KnownKeyPtr known) {
   if (closing_) return;
   claiming_.insert(flight);
-  LookInTier(flight, {ns, compile_key}, known, /*claimed=*/false);
+  LookInTier(flight, {request.ns, request.compile_key}, known, /*claimed=*/false);
 }
 
 // Whatever the tier does, the flight goes on, with what is known without it.

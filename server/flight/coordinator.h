@@ -6,7 +6,7 @@
 //   Compile, Attach, Uploaded, Cancel: inputs of the table (flight_table.h), posted to the strand
 //
 // Where there is a shared tier, a flight whose key the store lacks is looked up there, by threads that do
-// nothing else.
+// nothing else; where there is an upstream, by upstream_flights.
 //
 // No call blocks but those for people. Thread-safe. Limits: the table's; `kDiskThreads` steps and calls are
 // at the disk.
@@ -36,6 +36,7 @@
 #include "server/flight/hit_index.h"
 #include "server/flight/stored_keys.h"
 #include "server/flight/tier_keys.h"
+#include "server/flight/upstream_flights.h"
 #include "server/observe/stats.h"
 #include "server/pool/worker_pool.h"
 #include "server/schedule/clock.h"
@@ -46,22 +47,24 @@ namespace kiln {
 
 class Coordinator final : public Workers, public FlightStore, public FlightClaims {
  public:
-  // All outlive the coordinator. `tier` is nullptr where there is none. UNAVAILABLE where the system gives no
-  // threads.
+  // All outlive the coordinator. `tier` and `upstream` are nullptr where there is none, and one of them is.
+  // UNAVAILABLE where the system gives no threads.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(const v1::Config& config,
                                                              const Signatures* signatures, Store* store,
-                                                             SharedTier* tier, HitIndex* index,
-                                                             WorkerPool* pool, Tuner* tuner, Stats* stats);
+                                                             SharedTier* tier, Upstream* upstream,
+                                                             HitIndex* index, WorkerPool* pool, Tuner* tuner,
+                                                             Stats* stats);
   // After the last caller is gone. Stops what runs, and waits for it.
   ~Coordinator() override;
 
+  // What a request is compiled under here.
   std::string KeyOf(const std::string& ns, const std::string& request_key) const;
 
   // The hit, serialized, where memory has it; nullptr: ask Lookup. Both count a hit as `caller`'s.
-  std::shared_ptr<const std::string> Find(const std::string& compile_key, const v1::Hints& hints,
+  std::shared_ptr<const std::string> Find(const std::string& request_key, const v1::Hints& hints,
                                           const Caller& caller);
   // `answer` is called once, on another thread, with a serialized LookupReply.
-  void Lookup(const std::string& compile_key, const v1::Hints& hints, const Caller& caller,
+  void Lookup(const std::string& request_key, const v1::Hints& hints, const Caller& caller,
               std::function<void(std::shared_ptr<const std::string>)> answer);
 
   CallId NewCall() { return ++last_call_; }
@@ -104,13 +107,18 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
 
  private:
   Coordinator(const v1::Config& config, const Signatures* signatures, Store* store, SharedTier* tier,
-              HitIndex* index, WorkerPool* pool, Tuner* tuner, Stats* stats);
+              Upstream* upstream, HitIndex* index, WorkerPool* pool, Tuner* tuner, Stats* stats);
+
+  // What a request may be stored under: as the upstream's compiler makes it, then as this one's.
+  std::vector<std::string> KeysOf(const std::string& ns, const std::string& request_key) const;
+  std::unique_ptr<UpstreamFlights> NewUpstreamFlights(const v1::Config& config, const Signatures* signatures,
+                                                      Upstream* upstream);
 
   // What the table asks for, on the strand.
   void Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) override;
   void Stop(FlightId flight) override;
   void Look(FlightId flight, const std::string& ns, const std::string& compile_key) override;
-  void LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
+  void LookFurther(FlightId flight, const FlightRequest& request, const v1::Hints& hints,
                    KnownKeyPtr known) override;
   void Over(FlightId flight) override;
   void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) override;
@@ -142,6 +150,7 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   const std::unique_ptr<TierKeys> tier_;  // null: none
   StoredKeys keys_;
   FlightCompiler compiler_;
+  const std::unique_ptr<UpstreamFlights> upstream_;  // null: none
   std::atomic<CallId> last_call_{0};
   std::atomic<uint64_t> last_chore_{0};
 

@@ -144,15 +144,23 @@ void FlightTable::Looked(FlightId id, KnownKeyPtr known, Where where) {
     EndAll(*flight, begins);
   } else if (where == Where::kHere && claims_ != nullptr) {
     flight->claims = true;
-    claims_->LookFurther(id, flight->request->ns, flight->request->compile_key, std::move(known));
-  } else if (flight->request->graph == nullptr) {
-    AwaitUpload(*flight);
-  } else if (absl::Status room = TakePlace(*flight); !room.ok()) {
-    EndAll(*flight, room);
+    claims_->LookFurther(id, *flight->request, calls_.at(*flight->waiters.begin()).call.hints,
+                         std::move(known));
   } else {
-    Enqueue(*flight, *flight->waiters.begin());
+    flight->elsewhere = where == Where::kElsewhere;
+    BeginCompile(*flight);
   }
   StartTasks();
+}
+
+void FlightTable::BeginCompile(Flight& flight) {
+  if (flight.request->graph == nullptr) {
+    AwaitUpload(flight);
+  } else if (absl::Status room = TakePlace(flight); !room.ok()) {
+    EndAll(flight, room);
+  } else {
+    Enqueue(flight, *flight.waiters.begin());
+  }
 }
 
 // Those whom the store has something for, and ends their calls. What it has is said now and never later:
@@ -259,8 +267,10 @@ absl::Status FlightTable::CheckBegins() const {
 absl::Status FlightTable::TakePlace(Flight& flight) {
   KILN_RETURN_IF_ERROR(CheckBegins());
   const FlightRequest& request = *flight.request;
-  KILN_RETURN_IF_ERROR(CheckQuota(flight));
-  KILN_RETURN_IF_ERROR(CheckWait(flight));
+  if (!flight.elsewhere) {
+    KILN_RETURN_IF_ERROR(CheckQuota(flight));
+    KILN_RETURN_IF_ERROR(CheckWait(flight));
+  }
   while (PlacesAreTaken() || graphs_bytes_ + request.bytes > options_.graphs_bytes_max) {
     if (!Displace(request)) return QueueIsFull();
   }
@@ -354,7 +364,7 @@ absl::Status FlightTable::CheckTime(const Flight& flight, double needs) const {
 // given up where all that it is known to need ends too late; the first that has begun never is, so that what
 // tasks take is learnt whatever is believed of it.
 absl::Status FlightTable::CheckAtFront(const Flight& flight, TaskQueue::Kind kind) const {
-  if (kind == TaskQueue::Kind::kTune) return absl::OkStatus();
+  if (kind == TaskQueue::Kind::kTune || kind == TaskQueue::Kind::kForward) return absl::OkStatus();
   if (!flight.begun) {
     KILN_RETURN_IF_ERROR(CheckQuota(flight));
     return CheckQueued(flight);
@@ -411,11 +421,13 @@ void FlightTable::GivePlaceBack(Flight& flight) {
 void FlightTable::Enqueue(Flight& flight, CallId leader) {
   flight.leader = leader;
   flight.request->hints = calls_.at(leader).call.hints;
+  flight.request->deadline = LatestDeadline(flight);
+  flight.request->caller.work_class = flight.work_class;
   flight.state = State::kQueued;
   flight.position = static_cast<uint32_t>(queued_ + begun_);
   ++queued_;
-  WatchTime(flight);
-  Push(flight, {FlightTask()});
+  if (!flight.elsewhere) WatchTime(flight);
+  Push(flight, {{flight.elsewhere ? TaskQueue::Kind::kForward : TaskQueue::Kind::kPlan, 0, false}});
   for (const CallId waiter : flight.waiters) {
     Announce(flight, waiter);
     KeepGraph(waiter);
@@ -430,7 +442,7 @@ void FlightTable::Push(Flight& flight, const std::vector<FlightTask>& tasks) {
     pushed.program = flight.request->program;
     pushed.urgent = task.urgent;
     pushed.begins = flight.state == State::kQueued;
-    if (flight.state == State::kQueued)
+    if (flight.state == State::kQueued && !flight.elsewhere)
       pushed.brings = std::max(0.0, SecondsOf(flight) - tasks_.Typical(task.kind, pushed.caller));
     const TaskId id = tasks_.Push(std::move(pushed));
     flight.waiting.insert(id);
@@ -500,7 +512,7 @@ void FlightTable::Begin(Flight& flight) {
     ++begun_;
     flight.begun = true;
     SetDue(flight, std::nullopt);
-    flight.phase = "planning";
+    flight.phase = flight.elsewhere ? "forwarded" : "planning";
   }
   flight.state = State::kRunning;
 }
@@ -547,11 +559,20 @@ void FlightTable::Advanced(FlightId id, FlightNext next) {
     } else {
       EndFailed(*flight, next.outcome->status());
     }
+  } else if (absl::Status here = GoOnHere(*flight); !here.ok()) {
+    EndAll(*flight, here);
   } else if (flight->state != State::kStoring) {  // else told after the last one, though it ended before
     Push(*flight, next.tasks);
     Settle(*flight);
   }
   StartTasks();
+}
+
+// Of one that came back from another daemon without a program.
+absl::Status FlightTable::GoOnHere(Flight& flight) {
+  if (!std::exchange(flight.elsewhere, false)) return absl::OkStatus();
+  flight.phase = "planning";
+  return CheckQuota(flight);
 }
 
 // Nothing of it is at work: it waits for its turn.
@@ -574,10 +595,12 @@ void FlightTable::Progress(FlightId id, absl::string_view phase, FlightEventPtr 
 }
 
 void FlightTable::Made(Flight& flight, std::shared_ptr<const Artifact> artifact, uint32_t workers_lost) {
-  compile_seconds_.Add(flight.worker_seconds);
-  const Caller caller = CallerOf(flight);
-  compile_seconds_of_.Add(caller, flight.worker_seconds);
-  compile_bytes_of_.Add(caller, static_cast<double>(flight.request->bytes));
+  if (!flight.elsewhere) {
+    compile_seconds_.Add(flight.worker_seconds);
+    const Caller caller = CallerOf(flight);
+    compile_seconds_of_.Add(caller, flight.worker_seconds);
+    compile_bytes_of_.Add(caller, static_cast<double>(flight.request->bytes));
+  }
   flight.state = State::kStoring;
   flight.artifact = std::move(artifact);
   flight.done = DoneEvent(flight.artifact->signed_manifest, /*durable=*/false, workers_lost);

@@ -5,6 +5,10 @@
 //        → a flight of its key? joins it
 //        → else starts one:  looking → uploading → queued → running ⇄ waiting → storing → gone
 //
+// Where another daemon compiles the key, the flight's task is to give it the graph and take what comes back:
+// it takes no worker, is charged to nobody, and runs beside all others; where nothing comes back it goes on
+// here.
+//
 // A compile is tasks: the plan, then what each one's end asks for next (emits, tuning), until one brings the
 // outcome. A flight runs while a task of it is at a worker or a GPU, or what a task brought is being taken
 // in; while all that it needs waits for its turn it is waiting, and holds neither worker, GPU nor thread.
@@ -94,23 +98,26 @@ struct FlightRequest {
   std::string ns;
   std::string compile_key;
   std::string request_key;
-  Caller caller;       // the first one; its class is the flight's own matter
+  Caller caller;       // the first one; its class is that of the flight when it is queued
   std::string job_id;  // 16 random bytes
   bool debug = false;  // stages as text, kernels emitted anew with their listings
   v1::RequestSections sections;
   v1::GraphNotes notes;
-  uint64_t bytes = 0;        // of the graph, before it is here, and of the header
-  uint64_t graph_bytes = 0;  // of those the graph's, as the caller says
-  v1::Hints hints;           // of the caller for whom it compiles
-  GraphPtr graph;            // null until it is here
-  // Set by the table, as are job_id, hints and graph.
+  uint64_t bytes = 0;                             // of the graph, before it is here, and of the header
+  uint64_t graph_bytes = 0;                       // of those the graph's, as the caller says
+  std::vector<std::string> hops;                  // daemons that the request has passed
+  v1::Hints hints;                                // of the caller for whom it compiles
+  GraphPtr graph;                                 // null until it is here
+  MonotonicTime deadline = MonotonicTime::max();  // of who waits when it is queued
+  // Set by the table, as are job_id, hints, graph and deadline.
   uint64_t program = 0;  // in the order of arrival
   MonotonicTime created;
   size_t variants_known = 0;  // stored ones of the key, none of which fits
 };
 using FlightRequestPtr = std::shared_ptr<const FlightRequest>;  // shared by the table and who compiles
 
-// A task of a flight's. Number 0 is its first plan; the others are chosen by who compiles.
+// A task of a flight's. Number 0 is its first plan, or is given to another daemon (kForward); the others are
+// chosen by who compiles.
 struct FlightTask {
   TaskQueue::Kind kind = TaskQueue::Kind::kPlan;
   uint64_t number = 0;
@@ -175,7 +182,7 @@ class FlightTable {
   void Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call);
   void Uploaded(CallId id, absl::StatusOr<GraphPtr> graph);
   void Cancel(CallId id);  // the caller left: it is told nothing more
-  enum class Where { kHere, kEverywhere };
+  enum class Where { kHere, kEverywhere, kElsewhere };
   void Looked(FlightId id, KnownKeyPtr known, Where where = Where::kHere);
   void Progress(FlightId id, absl::string_view phase, FlightEventPtr event);  // null: the phase alone
   // The worker or GPU was taken for `seconds`. `typical`: others of its kind will be as long.
@@ -248,7 +255,8 @@ class FlightTable {
     bool place = false;
     uint64_t held_bytes = 0;  // with a place, beside its request's
     bool begun = false;
-    bool claims = false;  // was looked up further
+    bool claims = false;     // was looked up further
+    bool elsewhere = false;  // another daemon compiles it: none of this one's limits of time are its
     uint32_t position = 0;
     std::string phase = "starting";                 // while it runs
     absl::btree_map<int, FlightEventPtr> progress;  // the last of each kind, for who joins later
@@ -278,6 +286,7 @@ class FlightTable {
   absl::Status CheckQuota(const Flight& flight) const;
   absl::Status CheckWait(const Flight& flight) const;
   absl::Status CheckTime(const Flight& flight, double needs) const;
+  absl::Status GoOnHere(Flight& flight);
   absl::Status CheckAtFront(const Flight& flight, TaskQueue::Kind kind) const;
   absl::Status CheckQueued(const Flight& flight) const;
   bool IsFirstBegun(const Flight& flight) const;
@@ -286,6 +295,7 @@ class FlightTable {
   void GivePlaceBack(Flight& flight);
   void Announce(Flight& flight, CallId id);
   void KeepGraph(CallId id);
+  void BeginCompile(Flight& flight);
   void AwaitUpload(Flight& flight);
   bool AskForUpload(Flight& flight);
   void SetDue(Flight& flight, std::optional<MonotonicTime> due);

@@ -138,6 +138,7 @@ absl::Status AdminService::AnswerStatus(const grpc::CallbackServerContext&, cons
     told->set_why_not(layer.why_not());
   }
   if (facts_.tier != nullptr) *reply->mutable_tier() = facts_.tier->status();
+  if (facts_.upstream != nullptr) *reply->mutable_upstream() = facts_.upstream->status();
   if (gpus_ == nullptr) return absl::OkStatus();
   for (v1::MeasuringGpu& gpu : gpus_->gpus()) *reply->add_gpus() = std::move(gpu);
   return absl::OkStatus();
@@ -168,6 +169,7 @@ absl::Status AdminService::AnswerStats(const grpc::CallbackServerContext&, const
   reply->set_scrubbed(store.scrubbed);
   reply->set_fetched_objects(stats_->fetched_objects);
   reply->set_graphs_uploaded(stats_->graphs_uploaded);
+  if (facts_.upstream != nullptr) reply->set_forwarded(facts_.upstream->status().forwarded());
   for (UseTable::Row& row : stats_->uses.Rows()) {
     v1::JobUse& use = *reply->add_uses();
     use.set_tenant(std::move(row.tenant));

@@ -25,6 +25,7 @@
 #include "server/rpc/request_limits.h"
 #include "server/schedule/executor.h"
 #include "server/tune/tuning_records.h"
+#include "server/upstream/upstream.h"
 
 namespace kiln {
 
@@ -35,6 +36,7 @@ struct AdminFacts {
   std::function<std::map<std::string, size_t>()> connections;  // of each tenant
   SharedTier* tier = nullptr;                                  // not owned; null where there is none
   TuningRecords* tuning_records = nullptr;                     // not owned
+  const Upstream* upstream = nullptr;                          // not owned; null where there is none
 };
 
 class AdminService final : public v1::Admin::CallbackService {

@@ -42,10 +42,12 @@ absl::StatusOr<GraphPtr> Unpack(const std::string& packed, uint64_t raw_bytes, c
 
 // ---- Compile ---------------------------------------------------------------------------------
 
-CompileCall::CompileCall(grpc::CallbackServerContext* context, const Identity* who, uint64_t graph_bytes_max,
-                         SilenceWatch* silence, Coordinator* coordinator, Stats* stats)
+CompileCall::CompileCall(grpc::CallbackServerContext* context, const Identity* who,
+                         std::vector<std::string> hops, uint64_t graph_bytes_max, SilenceWatch* silence,
+                         Coordinator* coordinator, Stats* stats)
     : context_(context),
       who_(who),
+      hops_(std::move(hops)),
       graph_bytes_max_(graph_bytes_max),
       silence_(silence),
       coordinator_(coordinator),
@@ -125,6 +127,7 @@ void CompileCall::TakeHeader(bool ok) {
   request.caller.tenant = request.ns;
   request.caller.job = JobOf(header.job());
   request.debug = header.want_debug();
+  request.hops = hops_;
   request.sections = std::move(*header.mutable_sections());
   request.notes = std::move(*header.mutable_notes());
   LimitNotes(&request.notes);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -29,9 +30,9 @@ namespace kiln {
 class CompileCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                           public FlightStream::Transport {
  public:
-  // All outlive the call.
-  CompileCall(grpc::CallbackServerContext* context, const Identity* who, uint64_t graph_bytes_max,
-              SilenceWatch* silence, Coordinator* coordinator, Stats* stats);
+  // All outlive the call. `hops`: daemons that it has passed.
+  CompileCall(grpc::CallbackServerContext* context, const Identity* who, std::vector<std::string> hops,
+              uint64_t graph_bytes_max, SilenceWatch* silence, Coordinator* coordinator, Stats* stats);
 
   // FlightStream::Transport.
   void Send(const grpc::ByteBuffer* message) override { StartWrite(message); }
@@ -53,6 +54,7 @@ class CompileCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
 
   grpc::CallbackServerContext* const context_;
   const Identity* const who_;
+  const std::vector<std::string> hops_;
   const uint64_t graph_bytes_max_;
   SilenceWatch* const silence_;
   Coordinator* const coordinator_;

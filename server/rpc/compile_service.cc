@@ -6,6 +6,7 @@
 #include "compiler/worker/build_id.h"
 #include "server/rpc/compile_call.h"
 #include "server/rpc/fetch_call.h"
+#include "server/rpc/hops.h"
 #include "server/rpc/protocol.h"
 #include "server/rpc/request_limits.h"
 #include "server/rpc/shared_bytes.h"
@@ -26,7 +27,13 @@ class RefusedCall final : public Reactor {
 absl::StatusOr<const Identity*> CompileService::Admit(grpc::CallbackServerContext* context, Rpc rpc) const {
   KILN_ASSIGN_OR_RETURN(const Identity* who, gate_.Admit(*context, rpc));
   KILN_RETURN_IF_ERROR(AgreeOnProtocol(context));
+  KILN_RETURN_IF_ERROR(Hops(*context).status());
   return who;
+}
+
+absl::StatusOr<std::vector<std::string>> CompileService::Hops(
+    const grpc::CallbackServerContext& context) const {
+  return HopsOf(context, upstream_ == nullptr ? "" : upstream_->id());
 }
 
 grpc::ServerUnaryReactor* CompileService::Hello(grpc::CallbackServerContext* context,
@@ -50,6 +57,9 @@ grpc::ServerUnaryReactor* CompileService::Hello(grpc::CallbackServerContext* con
   *reply->mutable_targets() = worker.targets();
   reply->set_tenant((*who)->tenant);
   for (v1::TrustedKey& key : signatures_->Listed((*who)->tenant)) *reply->add_trusted_keys() = std::move(key);
+  if (upstream_ != nullptr) {
+    for (std::string& id : upstream_->Forwarders()) reply->add_forwarders(std::move(id));
+  }
   call->Finish(grpc::Status::OK);
   return call;
 }
@@ -77,8 +87,7 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   caller.tenant = NamespaceOf(**who, request.namespace_());
   caller.job = JobOf(request.job());
   TakeReport(caller, request.use());
-  const std::string key = coordinator_->KeyOf(caller.tenant, request.request_key());
-  if (auto hit = coordinator_->Find(key, request.hints(), caller); hit != nullptr) {
+  if (auto hit = coordinator_->Find(request.request_key(), request.hints(), caller); hit != nullptr) {
     CallScope scope(stats_);
     *reply = SharedBytes(*hit, hit);
     call->Finish(grpc::Status::OK);
@@ -86,7 +95,7 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   }
   // Copied into the answer, which is a std::function.
   auto scope = std::make_shared<CallScope>(stats_);
-  coordinator_->Lookup(key, request.hints(), caller,
+  coordinator_->Lookup(request.request_key(), request.hints(), caller,
                        [call, reply, scope](std::shared_ptr<const std::string> answer) {
                          *reply = SharedBytes(*answer, answer);
                          call->Finish(grpc::Status::OK);
@@ -100,7 +109,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CompileService::Com
   if (!who.ok()) {
     return new RefusedCall<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(who.status());
   }
-  return new CompileCall(context, *who, graph_bytes_max_, silence_, coordinator_, stats_);
+  return new CompileCall(context, *who, *Hops(*context), graph_bytes_max_, silence_, coordinator_, stats_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::Attach(grpc::CallbackServerContext* context,

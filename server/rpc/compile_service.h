@@ -7,6 +7,9 @@
 // Thread-safe.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "cache/signatures.h"
 #include "kiln/v1/compile.grpc.pb.h"
 #include "kiln/v1/config.pb.h"
@@ -15,6 +18,7 @@
 #include "server/observe/stats.h"
 #include "server/rpc/silence_watch.h"
 #include "server/schedule/fair_queue.h"
+#include "server/upstream/upstream.h"
 
 namespace kiln {
 
@@ -26,14 +30,17 @@ using CompilerService = v1::Compiler::WithRawCallbackMethod_Lookup<
 
 class CompileService final : public CompilerService {
  public:
-  // `gate`: of the server that the service is registered with. All else outlives the service.
+  // `gate`: of the server that the service is registered with. All else outlives the service; `upstream` is
+  // nullptr where there is none.
   CompileService(const v1::Config& config, const Gate& gate, const Signatures* signatures,
-                 SilenceWatch* silence, const WorkerPool* pool, Coordinator* coordinator, Stats* stats)
+                 SilenceWatch* silence, const WorkerPool* pool, const Upstream* upstream,
+                 Coordinator* coordinator, Stats* stats)
       : gate_(gate),
         signatures_(signatures),
         graph_bytes_max_(config.admission().graph_bytes_max()),
         silence_(silence),
         pool_(pool),
+        upstream_(upstream),
         coordinator_(coordinator),
         stats_(stats) {}
 
@@ -52,8 +59,9 @@ class CompileService final : public CompilerService {
                                       v1::ReportUseReply* reply) override;
 
  private:
-  // For whom a call is that may be made, in a version that both sides speak.
+  // For whom a call is that may be made, in a version that both sides speak, and that has not come too far.
   absl::StatusOr<const Identity*> Admit(grpc::CallbackServerContext* context, Rpc rpc) const;
+  absl::StatusOr<std::vector<std::string>> Hops(const grpc::CallbackServerContext& context) const;
   void TakeReport(const Caller& caller, const v1::UseReport& report);
 
   const Gate gate_;
@@ -61,6 +69,7 @@ class CompileService final : public CompilerService {
   const uint64_t graph_bytes_max_;
   SilenceWatch* const silence_;
   const WorkerPool* const pool_;
+  const Upstream* const upstream_;
   Coordinator* const coordinator_;
   Stats* const stats_;
 };

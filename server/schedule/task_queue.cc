@@ -7,9 +7,10 @@ namespace kiln {
 
 TaskQueue::TaskQueue(const Options& options)
     : seconds_{RecentMeans(options.plan_seconds), RecentMeans(options.emit_seconds),
-               RecentMeans(options.tune_seconds)} {
+               RecentMeans(options.tune_seconds), RecentMeans(0)} {
   workers_.count = options.workers;
   gpus_.count = options.gpus;
+  forwards_.count = options.forwards;
 }
 
 TaskQueue::TaskId TaskQueue::Push(Task task) {
@@ -27,7 +28,7 @@ TaskQueue::TaskId TaskQueue::Push(Task task) {
 }
 
 void TaskQueue::PushFair(TaskId id, const Task& task, double charged) {
-  const int step = task.kind == Kind::kPlan ? 0 : 1;
+  const int step = task.kind == Kind::kPlan || task.kind == Kind::kForward ? 0 : 1;
   ServersOf(task.kind).queue.Push({id, task.caller, task.program, step, charged, task.brings, task.begins});
 }
 
@@ -67,6 +68,7 @@ std::optional<TaskQueue::TaskId> TaskQueue::TakeFor(Servers& servers, bool may_b
 std::optional<TaskQueue::TaskId> TaskQueue::Take(bool may_begin) {
   std::optional<TaskId> id = TakeFor(workers_, may_begin);
   if (!id.has_value()) id = TakeFor(gpus_, may_begin);
+  if (!id.has_value()) id = TakeFor(forwards_, may_begin);
   if (!id.has_value()) return std::nullopt;
   Known taken = std::move(waiting_.extract(*id).mapped());
   ++ServersOf(taken.task.kind).busy;

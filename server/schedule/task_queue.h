@@ -1,6 +1,6 @@
-// All the work of a daemon in one queue: plans and emits, which workers do, and tuning, which needs a GPU.
-// Who is next is fair by seconds to tenants and their jobs (fair_queue.h), for workers and for GPUs apart;
-// what waits holds neither.
+// All the work of a daemon in one queue: plans and emits, which workers do, tuning, which needs a GPU, and
+// compiles that another daemon does, which need neither. Who is next is fair by seconds to tenants and their
+// jobs (fair_queue.h), for each of the three apart; what waits holds nothing.
 //
 // Urgent tasks go first: a leased GPU idles for them. They are charged all the same, and so is what was
 // stopped. Estimates are what tasks of a kind took its tenant lately, by class; each is set right by what it
@@ -24,7 +24,7 @@ namespace kiln {
 class TaskQueue {
  public:
   using TaskId = FairQueue::TaskId;  // chosen by the queue, never twice
-  enum class Kind { kPlan, kEmit, kTune };
+  enum class Kind { kPlan, kEmit, kTune, kForward };
   struct Task {
     Kind kind = Kind::kPlan;
     Caller caller;
@@ -36,6 +36,7 @@ class TaskQueue {
   struct Options {
     size_t workers = 1;
     size_t gpus = 0;
+    size_t forwards = 0;  // at other daemons at a time
     // What a task takes, before any has shown it: little, so that nobody is refused for it.
     double plan_seconds = 0.05;
     double emit_seconds = 0.05;
@@ -80,13 +81,16 @@ class TaskQueue {
     Task task;
     double charged = 0;  // when it is taken
   };
-  Servers& ServersOf(Kind kind) { return kind == Kind::kTune ? gpus_ : workers_; }
+  Servers& ServersOf(Kind kind) {
+    return kind == Kind::kTune ? gpus_ : kind == Kind::kForward ? forwards_ : workers_;
+  }
   void PushFair(TaskId id, const Task& task, double charged);
   std::optional<TaskId> TakeFor(Servers& servers, bool may_begin);
 
-  RecentMeans seconds_[3];  // by kind
+  RecentMeans seconds_[4];  // by kind
   Servers workers_;
   Servers gpus_;
+  Servers forwards_;
   absl::flat_hash_map<TaskId, Known> waiting_;
   absl::flat_hash_map<TaskId, Known> running_;
   TaskId last_ = 0;

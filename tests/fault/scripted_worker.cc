@@ -351,7 +351,9 @@ int Main(int argc, char** argv) {
   FrameChannel channel(sandbox.frame_fd);
   v1::Frame hello;
   hello.mutable_hello()->set_build_id("scripted");
-  hello.mutable_hello()->set_compiler_fingerprint("scripted-1");
+  hello.mutable_hello()->set_compiler_fingerprint(FINGERPRINT);
+  hello.mutable_hello()->set_graph_format(kGraphFormatVersion);
+  hello.mutable_hello()->set_program_format(kProgramFormatVersion);
   hello.mutable_hello()->add_targets("x86_64-linux-gnu");
   // By this name it says that it lacks a layer.
   if (absl::StrContains(argv[0], "without_seccomp"))

@@ -189,11 +189,11 @@ TEST_F(FlightTableTest, ADrainedOneTakesNothingNewAndKeepsWhatItHas) {
 class FlightClaimsTest : public FlightClaims, public FlightTableTest {
  protected:
   FlightClaimsTest() : FlightTableTest(this) {}
-  void LookFurther(FlightId flight, const std::string& ns, const std::string& compile_key,
+  void LookFurther(FlightId flight, const FlightRequest& request, const v1::Hints&,
                    KnownKeyPtr known) override {
     asked_.push_back(flight);
-    EXPECT_EQ(ns, "red");
-    EXPECT_EQ(compile_key, "a");
+    EXPECT_EQ(request.ns, "red");
+    EXPECT_EQ(request.compile_key, "a");
     known_ = std::move(known);
   }
   void Over(FlightId flight) override { over_.push_back(flight); }

@@ -1,0 +1,108 @@
+// What flights do with the upstream: look their key up there, give it their graph where it has none of it,
+// and take what comes back into the store, verified. Where it is not to be had, the flight goes on here, or
+// fails, as `upstream.when_away` says.
+//
+// A program of an upstream with another compiler has another CompileKey than one that is made here; it is
+// kept under its own, and looked for under both (Coordinator::KeysOf).
+//
+// Threads: what flights ask, and Close, on the table's strand; look-ups and transfers on kUpstreamThreads of
+// its own. A compile at the upstream holds no thread.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cache/signatures.h"
+#include "cache/store.h"
+#include "kiln/v1/compile.pb.h"
+#include "server/build/artifact.h"
+#include "server/flight/flight_claims.h"
+#include "server/flight/flight_table.h"
+#include "server/flight/stored_keys.h"
+#include "server/schedule/executor.h"
+#include "server/schedule/thread_executor.h"
+#include "server/upstream/upstream.h"
+
+namespace kiln {
+
+inline constexpr size_t kUpstreamThreads = 8;
+inline constexpr size_t kForwardsMax = 64;  // compiles at the upstream at a time
+
+class UpstreamFlights final : public FlightClaims {
+ public:
+  // Inputs of the table, from any thread; they are posted to its strand.
+  struct Outside {
+    std::function<void(FlightId, KnownKeyPtr, FlightTable::Where)> looked;
+    std::function<void(FlightId, absl::string_view phase, FlightEventPtr)> progress;
+    std::function<void(TaskId, FlightId, FlightNext)> ended;  // Ended, then Advanced
+  };
+  struct Parts {
+    Upstream* upstream;
+    const Signatures* signatures;
+    Store* store;
+    StoredKeys* keys;
+  };
+  // All of `parts` outlive it. `compiles_here`: where the upstream is not to be had.
+  UpstreamFlights(const Parts& parts, bool compiles_here, Outside outside)
+      : parts_(parts), compiles_here_(compiles_here), outside_(std::move(outside)) {}
+  // Before anything else. UNAVAILABLE where the system gives no threads.
+  absl::Status Start(Executor* strand);
+
+  // The key that the upstream's compiler makes, of a request; empty where it is not known.
+  std::string KeyThere(absl::string_view ns, absl::string_view request_key) const;
+
+  // FlightClaims.
+  void LookFurther(FlightId flight, const FlightRequest& request, const v1::Hints& hints,
+                   KnownKeyPtr known) override;
+  void Over(FlightId) override {}
+
+  // The task that gives the upstream the graph: ends with `ended`, whose outcome is a program or a verdict,
+  // or whose task is a plan.
+  void Forward(TaskId task, FlightId flight, FlightRequestPtr request);
+  // Nobody waits for it.
+  void Stop(FlightId flight);
+  // What runs ends soon, and nothing starts.
+  void Close();
+  // After Close, off the strand.
+  void EndThreads() { threads_ = nullptr; }
+
+ private:
+  // A compile at the upstream; the strand's.
+  struct Forwarded;
+  using ForwardedPtr = std::shared_ptr<Forwarded>;  // shared with what is posted of it
+  struct Verdict {
+    KnownKeyPtr known;
+    FlightTable::Where where;
+  };
+
+  Verdict LookUp(const FlightRequest& request, const KnownKeyPtr& known);
+  Verdict Away(const absl::Status& why, const KnownKeyPtr& known);
+  absl::StatusOr<KnownKeyPtr> Keep(const FlightRequest& request, const v1::SignedManifest& manifest,
+                                   const std::string& fingerprint);
+  absl::StatusOr<std::shared_ptr<const Artifact>> Take(const FlightRequest& request,
+                                                       const v1::SignedManifest& manifest,
+                                                       const std::string& fingerprint, MonotonicTime begun);
+  absl::Status CountFailure(const absl::Status& why);
+  void Call(const ForwardedPtr& forwarded);
+  void CallEnded(const ForwardedPtr& forwarded, ForwardedCompile::End end);
+  FlightNext Made(const Forwarded& forwarded, const ForwardedCompile::End& end);
+  FlightNext NotMade(const absl::Status& why);
+  void Finish(const ForwardedPtr& forwarded, FlightNext next);
+
+  const Parts parts_;
+  const bool compiles_here_;
+  const Outside outside_;
+  Executor* strand_ = nullptr;
+  absl::flat_hash_map<FlightId, ForwardedPtr> forwarded_;
+  bool closed_ = false;
+  std::unique_ptr<ThreadExecutor> threads_;
+};
+
+}  // namespace kiln
