@@ -27,6 +27,7 @@ PyObject* service_error = nullptr;
 PyObject* contradiction = nullptr;
 
 namespace {
+PyObject* no_verdict = nullptr;
 // Where an index is out of range eager raises IndexError for some operators, RuntimeError for others (gather,
 // scatter); one kernel may hold both kinds, so this is both.
 PyObject* index_error = nullptr;
@@ -35,7 +36,7 @@ PyObject* index_error = nullptr;
 PyObject* RaiseService(const absl::Status& status) {
   Ref value(Py_BuildValue("(NN)", Text(absl::StatusCodeToString(status.code())),
                           Text(std::string(status.message()))));
-  if (value) PyErr_SetObject(service_error, value.get());
+  if (value) PyErr_SetObject(IsWithoutVerdict(status) ? no_verdict : service_error, value.get());
   return nullptr;
 }
 
@@ -195,12 +196,14 @@ PyObject* Build(PyObject*, PyObject* arguments) {
 }
 
 PyObject* Get(PyObject*, PyObject* arguments) {
-  Buffer key, header_bytes, graph;
+  Buffer key, header_bytes, graph, gang;
   PyObject* hints = nullptr;
   const char* interpret = nullptr;
   int debug = 0;
-  if (!PyArg_ParseTuple(arguments, "y#y#y#O!sp", &key.data, &key.size, &header_bytes.data, &header_bytes.size,
-                        &graph.data, &graph.size, &PyList_Type, &hints, &interpret, &debug)) {
+  unsigned int gang_size = 0;
+  if (!PyArg_ParseTuple(arguments, "y#y#y#O!spy#I", &key.data, &key.size, &header_bytes.data,
+                        &header_bytes.size, &graph.data, &graph.size, &PyList_Type, &hints, &interpret,
+                        &debug, &gang.data, &gang.size, &gang_size)) {
     return nullptr;
   }
   const std::shared_ptr<Client> client = TheClient();
@@ -219,6 +222,8 @@ PyObject* Get(PyObject*, PyObject* arguments) {
   if (PyErr_Occurred()) return nullptr;
   input.notes = std::move(*header.mutable_notes());
   input.want_loop_ir = interpret[0] != '\0';
+  input.gang.set_id(gang.str());
+  input.gang.set_size(gang_size);
   input.want_debug = debug != 0 && !input.graph.empty();
   const std::string interpreted = interpret;
   // In a thread of its own, so that this one sees a Ctrl-C.
@@ -269,7 +274,7 @@ PyMethodDef functions[] = {
     {"tuned_plans", TunedPlans, METH_NOARGS, "Kinds of products and convolutions that run as measured."},
     {"build", Build, METH_VARARGS, "Key, header, canonical bytes and canonical symbol order of a request."},
     {"get", Get, METH_VARARGS,
-     "get(key, header, graph, hints, interpret, debug) -> Artifact; an empty graph: only look up"},
+     "get(key, header, graph, hints, interpret, debug, gang, ranks) -> Artifact; no graph: only look up"},
     {"keep_freed_memory", KeepFreedMemory, METH_NOARGS, "Has malloc keep what a step of inference frees."},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -282,11 +287,15 @@ PyObject* NewModule() {
   Ref both(PyTuple_Pack(2, PyExc_IndexError, PyExc_RuntimeError));
   index_error = both ? PyErr_NewException("kiln._C.IndexOutOfRange", both.get(), nullptr) : nullptr;
   service_error = PyErr_NewException("kiln._C.ServiceError", PyExc_RuntimeError, nullptr);
+  no_verdict =
+      service_error != nullptr ? PyErr_NewException("kiln._C.NoVerdict", service_error, nullptr) : nullptr;
   contradiction = PyErr_NewException("kiln._C.Contradiction", PyExc_RuntimeError, nullptr);
   Py_XINCREF(service_error);
+  Py_XINCREF(no_verdict);
   Py_XINCREF(contradiction);
-  if (index_error == nullptr || service_error == nullptr || contradiction == nullptr ||
+  if (index_error == nullptr || no_verdict == nullptr || contradiction == nullptr ||
       PyModule_AddObject(module, "ServiceError", service_error) != 0 ||
+      PyModule_AddObject(module, "NoVerdict", no_verdict) != 0 ||
       PyModule_AddObject(module, "Contradiction", contradiction) != 0 || !AddArtifactType(module)) {
     Py_DECREF(module);
     return nullptr;

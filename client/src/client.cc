@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "client/src/daemon.h"
 #include "client/src/daemon_keys.h"
+#include "client/src/gang_client.h"
 #include "client/src/object_cache.h"
 #include "compiler/channel/channel.h"
 #include "compiler/graph/caller_notes.h"
@@ -77,12 +78,14 @@ absl::Status FromGrpc(const grpc::Status& status, absl::string_view what) {
                       absl::StrCat(what, ": ", status.error_message()));
 }
 
-constexpr char kAnswered[] = "kiln/answered";  // marks what the service itself said of a compile
-
-absl::Status FromFailure(int code, const std::string& reason) {
-  if (code <= 0 || code > 16) code = static_cast<int>(absl::StatusCode::kInternal);
-  absl::Status failure(static_cast<absl::StatusCode>(code), reason);
+// `Failed`: of a look-up or a compile.
+template <typename Failed>
+absl::Status FromFailure(const Failed& failed) {
+  const bool known = failed.code() > 0 && failed.code() <= 16;
+  absl::Status failure(known ? static_cast<absl::StatusCode>(failed.code()) : absl::StatusCode::kInternal,
+                       failed.reason());
   failure.SetPayload(kAnswered, absl::Cord());
+  if (failed.no_verdict()) failure.SetPayload(kWithoutVerdict, absl::Cord());
   return failure;
 }
 
@@ -185,7 +188,7 @@ class Session {
         KILN_RETURN_IF_ERROR(adopted);
         return std::move(artifact_);
       }
-      case v1::LookupReply::kFailed: return FromFailure(found.failed().code(), found.failed().reason());
+      case v1::LookupReply::kFailed: return FromFailure(found.failed());
       default: break;
     }
     if (!compile) return absl::NotFoundError("not in the cache");
@@ -268,6 +271,7 @@ class Session {
     request.set_request_key(input_.request_key);
     *request.mutable_hints() = input_.hints;
     request.set_job(options_.job);
+    *request.mutable_gang() = input_.gang;
     if (const uint64_t runs = TakeRuns(); runs > 0) request.mutable_use()->set_executed(runs);
     return FromGrpc(stub_.Lookup(call.context(), request, &reply), "lookup");
   }
@@ -283,7 +287,7 @@ class Session {
       } else if (event.kind_case() == v1::CompileEvent::kDebug) {
         artifact_.debug_files.push_back(std::move(*event.mutable_debug()));
       } else if (event.kind_case() == v1::CompileEvent::kFailed) {
-        failed = FromFailure(event.failed().code(), event.failed().reason());
+        failed = FromFailure(event.failed());
       } else if (event.kind_case() == v1::CompileEvent::kDone && !have) {
         failed = Adopt(event.done().manifest());
         have = failed.ok();
@@ -316,6 +320,7 @@ class Session {
     header.set_job(options_.job);
     header.set_work_class(WorkClass());
     header.set_want_debug(input_.want_debug);
+    *header.mutable_gang() = input_.gang;
     bool open = stream->Write(request);
     const std::string packed = ZstdCompress(input_.graph);
     artifact_.uploaded_bytes = packed.size();
@@ -334,6 +339,7 @@ class Session {
     request.set_job_id(job);
     *request.mutable_hints() = input_.hints;
     request.set_work_class(WorkClass());
+    *request.mutable_gang() = input_.gang;
     artifact_.joined = true;
     auto stream = stub_.Attach(call.context(), request);
     return WithPushback(Follow(*stream), *call.context());
@@ -569,7 +575,7 @@ absl::Status CheckConnection(const ClientOptions& options) {
 }
 
 std::unique_ptr<Client> NewClient(ClientOptions options) {
-  return std::make_unique<GrpcClient>(std::move(options));
+  return NewGangClient(std::make_unique<GrpcClient>(std::move(options)));
 }
 
 }  // namespace kiln

@@ -34,6 +34,14 @@ inline constexpr size_t kChunkBytesMax = 1u << 20;
 inline constexpr size_t kFrameBytesMax = 256u << 20;
 inline constexpr size_t kVariantsPerKeyMax = 16;
 
+// Gangs: of one verdict, and of all that a tenant's gangs, or everybody's, are given at a time.
+inline constexpr size_t kGangIdBytes = 16;
+inline constexpr size_t kGangVariantsMax = 64;
+inline constexpr size_t kGangVerdictBytesMax = 1u << 20;
+inline constexpr size_t kGangVerdictsPerTenantMax = 16'384;
+inline constexpr size_t kGangBytesPerTenantMax = 64u << 20;
+inline constexpr size_t kGangBytesMax = 256u << 20;
+
 // Files that a daemon and each of its compilers have to be allowed to open.
 inline constexpr uint64_t kDaemonOpenFilesMin = 64;
 

@@ -7,6 +7,7 @@
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 #include "openssl/rand.h"
+#include "server/flight/gang_subscriber.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
@@ -36,6 +37,14 @@ FlightTable::Options TableOptions(const v1::Config& config) {
   }
   options.new_job_id = NewJobId;
   return options;
+}
+
+v1::LookupReply FailedReply(const absl::Status& status, bool no_verdict) {
+  v1::LookupReply reply;
+  reply.mutable_failed()->set_code(static_cast<int>(status.code()));
+  reply.mutable_failed()->set_reason(std::string(status.message()));
+  reply.mutable_failed()->set_no_verdict(no_verdict);
+  return reply;
 }
 
 std::shared_ptr<const std::string> Serialized(const v1::LookupReply& reply) {
@@ -75,6 +84,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Confi
     KILN_ASSIGN_OR_RETURN(made->transfers_, ThreadExecutor::Create(kLookThreads));
     KILN_ASSIGN_OR_RETURN(made->looks_, ThreadExecutor::Create(kLookThreads));
   }
+  KILN_ASSIGN_OR_RETURN(made->gangs_, Gangs::Create(&made->clock_, &made->keys_));
   if (upstream != nullptr) KILN_RETURN_IF_ERROR(made->upstream_->Start(made->strand_.get()));
   KILN_ASSIGN_OR_RETURN(made->gpus_, ThreadExecutor::Create(config.measuring().gpus()));
   return made;
@@ -94,6 +104,7 @@ Coordinator::~Coordinator() {
   }
   gpus_ = nullptr;
   if (upstream_ != nullptr) upstream_->EndThreads();
+  gangs_ = nullptr;
   looks_ = nullptr;
   if (tier_ != nullptr && strand_ != nullptr) {
     // Those that wait are answered no more.
@@ -156,10 +167,12 @@ void Coordinator::CountHit(const KnownVariant& variant, const Caller& caller) {
 }
 
 std::shared_ptr<const std::string> Coordinator::Find(const std::string& request_key, const v1::Hints& hints,
-                                                     const Caller& caller) {
+                                                     const Caller& caller, const std::string& gang) {
   for (const std::string& key : KeysOf(caller.tenant, request_key)) {
     const KnownKeyPtr known = keys_.Find(key);
-    const KnownVariant* variant = known == nullptr ? nullptr : ChooseVariant(*known, hints);
+    if (known == nullptr) continue;
+    const KnownVariant* variant =
+        gang.empty() ? ChooseVariant(*known, hints) : gangs_->Find({caller.tenant, gang, key}, hints, *known);
     if (variant == nullptr) continue;
     stats_->lookups++;
     CountHit(*variant, caller);
@@ -169,44 +182,83 @@ std::shared_ptr<const std::string> Coordinator::Find(const std::string& request_
 }
 
 void Coordinator::Lookup(const std::string& request_key, const v1::Hints& hints, const Caller& caller,
-                         std::function<void(std::shared_ptr<const std::string>)> answer) {
+                         const std::string& gang, LookupAnswer answer) {
   stats_->lookups++;
-  disk_->Post([this, request_key, hints, caller, answer = std::move(answer)] {
+  disk_->Post([this, request_key, hints, caller, gang, answer = std::move(answer)] {
     const std::vector<std::string> keys = KeysOf(caller.tenant, request_key);
     const std::string& compile_key = keys.back();  // this daemon's own
+    if (!gang.empty()) {
+      LookupForGang({caller.tenant, gang, compile_key}, hints, caller, answer);
+      return;
+    }
     KnownKeyPtr known;
     for (const std::string& key : keys) {
       known = keys_.Load(caller.tenant, key);
       const KnownVariant* variant = ChooseVariant(*known, hints);
       if (variant == nullptr) continue;
-      CountHit(*variant, caller);
-      answer(variant->reply);
-      // The index had it not: what it answers by itself is told nobody.
-      if (tier_ != nullptr && variant->durable) tier_->Renew(caller.tenant, variant->entry);
+      AnswerHit(*variant, caller, answer);
       return;
     }
     stats_->misses++;
-    if (absl::Status refusal = RefusalOf(*known, clock_.WallNow()); !refusal.ok()) {
-      v1::LookupReply reply;
-      reply.mutable_failed()->set_code(static_cast<int>(refusal.code()));
-      reply.mutable_failed()->set_reason(std::string(refusal.message()));
-      answer(Serialized(reply));
+    if (const absl::Status refusal = RefusalOf(*known, clock_.WallNow()); !refusal.ok()) {
+      answer(Serialized(FailedReply(refusal, /*no_verdict=*/false)));
       return;
     }
-    strand_->Post([this, compile_key, answer] {
-      v1::LookupReply reply;
-      reply.mutable_miss();
-      if (std::string job = table_.JobOf(compile_key); !job.empty()) {
-        reply.mutable_in_flight()->set_job_id(std::move(job));
-      }
-      answer(Serialized(reply));
-    });
+    AnswerMiss(compile_key, answer);
   });
+}
+
+void Coordinator::AnswerHit(const KnownVariant& variant, const Caller& caller, const LookupAnswer& answer) {
+  CountHit(variant, caller);
+  answer(variant.reply);
+  // The index had it not: what it answers by itself is told nobody.
+  if (tier_ != nullptr && variant.durable) tier_->Renew(caller.tenant, variant.entry);
+}
+
+void Coordinator::AnswerMiss(const std::string& compile_key, const LookupAnswer& answer) {
+  strand_->Post([this, compile_key, answer] {
+    v1::LookupReply reply;
+    reply.mutable_miss();
+    if (std::string job = table_.JobOf(compile_key); !job.empty()) {
+      reply.mutable_in_flight()->set_job_id(std::move(job));
+    }
+    answer(Serialized(reply));
+  });
+}
+
+void Coordinator::LookupForGang(const GangName& name, const v1::Hints& hints, const Caller& caller,
+                                const LookupAnswer& answer) {
+  const KnownKeyPtr known = keys_.Load(name.ns, name.compile_key);
+  gangs_->Decide(name, hints, ProposalOf(*known, hints, clock_.WallNow()),
+                 [this, name, caller, answer, known](const GangAnswer& decided) {
+                   const KnownVariant* variant = decided.kind == GangAnswer::Kind::kVariant
+                                                     ? VariantById(*known, decided.variant_id)
+                                                     : nullptr;
+                   if (variant != nullptr) {
+                     AnswerHit(*variant, caller, answer);
+                     return;
+                   }
+                   stats_->misses++;
+                   if (!decided.status.ok()) {
+                     const bool no_verdict = decided.kind == GangAnswer::Kind::kUnknown;
+                     answer(Serialized(FailedReply(decided.status, no_verdict)));
+                     return;
+                   }
+                   // A variant that is not here comes with the flight.
+                   AnswerMiss(name.compile_key, answer);
+                 });
 }
 
 // ---- Inputs ----------------------------------------------------------------------------------
 
+void Coordinator::Join(const std::string& ns, const std::string& compile_key, FlightCall* call) {
+  if (call->gang.empty()) return;
+  call->subscriber = std::make_shared<GangSubscriber>(gangs_.get(), GangName{ns, call->gang, compile_key},
+                                                      call->hints, std::move(call->subscriber));
+}
+
 void Coordinator::Compile(CallId id, FlightRequest request, FlightCall call) {
+  Join(request.ns, request.compile_key, &call);
   strand_->Post([this, id, request = std::move(request), call = std::move(call)]() mutable {
     if (!request.debug && table_.FlightOfKey(request.compile_key) != 0) stats_->joined++;
     table_.Compile(id, std::move(request), std::move(call));
@@ -215,6 +267,7 @@ void Coordinator::Compile(CallId id, FlightRequest request, FlightCall call) {
 
 void Coordinator::Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call) {
   strand_->Post([this, id, ns, job_id, call = std::move(call)]() mutable {
+    Join(ns, table_.KeyOfJob(job_id), &call);
     table_.Attach(id, ns, job_id, std::move(call));
     if (table_.FlightOfCall(id) != 0) stats_->joined++;
   });

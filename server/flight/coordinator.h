@@ -33,6 +33,7 @@
 #include "server/flight/flight_compile.h"
 #include "server/flight/flight_compiler.h"
 #include "server/flight/flight_table.h"
+#include "server/flight/gangs.h"
 #include "server/flight/hit_index.h"
 #include "server/flight/stored_keys.h"
 #include "server/flight/tier_keys.h"
@@ -60,12 +61,14 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   // What a request is compiled under here.
   std::string KeyOf(const std::string& ns, const std::string& request_key) const;
 
-  // The hit, serialized, where memory has it; nullptr: ask Lookup. Both count a hit as `caller`'s.
+  // The hit, serialized, where memory has it; nullptr: ask Lookup. Both count a hit as `caller`'s. `gang`:
+  // the id of the caller's; empty: it is in none.
   std::shared_ptr<const std::string> Find(const std::string& request_key, const v1::Hints& hints,
-                                          const Caller& caller);
+                                          const Caller& caller, const std::string& gang);
   // `answer` is called once, on another thread, with a serialized LookupReply.
+  using LookupAnswer = std::function<void(std::shared_ptr<const std::string>)>;
   void Lookup(const std::string& request_key, const v1::Hints& hints, const Caller& caller,
-              std::function<void(std::shared_ptr<const std::string>)> answer);
+              const std::string& gang, LookupAnswer answer);
 
   CallId NewCall() { return ++last_call_; }
   void Compile(CallId id, FlightRequest request, FlightCall call);
@@ -130,6 +133,13 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   void TakeFromTier(FlightId flight, const TierKeys::Name& key, std::shared_ptr<SharedTier::Found> found,
                     bool claimed);
   void CountHit(const KnownVariant& variant, const Caller& caller);
+  // The parts of Lookup.
+  void AnswerHit(const KnownVariant& variant, const Caller& caller, const LookupAnswer& answer);
+  void AnswerMiss(const std::string& compile_key, const LookupAnswer& answer);
+  void LookupForGang(const GangName& name, const v1::Hints& hints, const Caller& caller,
+                     const LookupAnswer& answer);
+  // Between the flight and the call of a gang's member.
+  void Join(const std::string& ns, const std::string& compile_key, FlightCall* call);
   using CompilePtr = std::shared_ptr<FlightCompile>;  // shared by the table's flight and its tasks at work
   CompilePtr CompileOf(FlightId flight, const FlightRequestPtr& request);
   void StartChore(TaskId id, uint64_t number);
@@ -170,6 +180,7 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   std::unique_ptr<ThreadExecutor> transfers_;  // from the tier, which take as long as they are large
   std::unique_ptr<ThreadExecutor> looks_;      // into the tier, which are short
   std::unique_ptr<ThreadExecutor> gpus_;
+  std::unique_ptr<Gangs> gangs_;
 };
 
 }  // namespace kiln

@@ -14,6 +14,13 @@ const std::string& FlightEvent::bytes() const {
   return bytes_;
 }
 
+const v1::Manifest& FlightEvent::manifest() const {
+  // Made here, or verified where it came from.
+  absl::call_once(manifest_once_,
+                  [this] { manifest_.ParseFromString(message_.done().manifest().manifest()); });
+  return manifest_;
+}
+
 bool FlightEvent::outdated_by(const FlightEvent& later) const {
   return IsCount(message_) && message_.kind_case() == later.message_.kind_case();
 }
@@ -41,10 +48,17 @@ FlightEventPtr StoredEvent(const absl::Status& stored) {
   return std::make_shared<const FlightEvent>(std::move(event));
 }
 
-FlightEventPtr FailedEvent(const absl::Status& status) {
+FlightEventPtr KnownEvent(const KnownVariant& variant) {
+  v1::LookupReply reply;
+  reply.ParseFromString(*variant.reply);
+  return DoneEvent(std::move(*reply.mutable_hit()->mutable_manifest()), variant.durable, 0);
+}
+
+FlightEventPtr FailedEvent(const absl::Status& status, bool no_verdict) {
   v1::CompileEvent event;
   event.mutable_failed()->set_code(static_cast<int>(status.code()));
   event.mutable_failed()->set_reason(std::string(status.message()));
+  event.mutable_failed()->set_no_verdict(no_verdict);
   return std::make_shared<const FlightEvent>(std::move(event));
 }
 

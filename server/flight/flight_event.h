@@ -1,7 +1,7 @@
 // One event of a compile, made once for all who wait for it: a manifest may be a megabyte and its readers a
 // thousand, so they share the message and its serialized bytes.
 //
-// Immutable; thread-safe. The bytes are made when the first reader asks.
+// Immutable; thread-safe. The bytes are made, and a manifest parsed, when the first reader asks.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,9 @@
 
 #include "absl/base/call_once.h"
 #include "absl/status/status.h"
+#include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile.pb.h"
+#include "server/flight/known_key.h"
 
 namespace kiln {
 
@@ -22,6 +24,8 @@ class FlightEvent {
 
   const v1::CompileEvent& message() const { return message_; }
   const std::string& bytes() const;
+  // Of one that has a manifest; else empty.
+  const v1::Manifest& manifest() const;
   // Whether a later one of its kind says all that this one does, so that a slow reader may miss it.
   bool outdated_by(const FlightEvent& later) const;
 
@@ -29,6 +33,8 @@ class FlightEvent {
   const v1::CompileEvent message_;
   mutable absl::once_flag once_;
   mutable std::string bytes_;
+  mutable absl::once_flag manifest_once_;
+  mutable v1::Manifest manifest_;
 };
 // Shared by every caller who is told.
 using FlightEventPtr = std::shared_ptr<const FlightEvent>;
@@ -37,6 +43,9 @@ FlightEventPtr QueuedEvent(const std::string& job_id, uint32_t position, bool jo
 FlightEventPtr DoneEvent(v1::SignedManifest manifest, bool durable, uint32_t workers_lost);
 // After a DoneEvent that was not durable: how the store took it.
 FlightEventPtr StoredEvent(const absl::Status& stored);
-FlightEventPtr FailedEvent(const absl::Status& status);
+// What a KnownVariant's hit says.
+FlightEventPtr KnownEvent(const KnownVariant& variant);
+// `no_verdict`: see CompileEvent.Failed.
+FlightEventPtr FailedEvent(const absl::Status& status, bool no_verdict = false);
 
 }  // namespace kiln

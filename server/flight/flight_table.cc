@@ -174,11 +174,7 @@ void FlightTable::AnswerFromKnown(Flight& flight, const KnownKey& known) {
     const KnownVariant* variant = ChooseVariant(known, waiting.call.hints);
     if (variant == nullptr) continue;
     FlightEventPtr& done = events[variant];
-    if (done == nullptr) {
-      v1::LookupReply reply;
-      reply.ParseFromString(*variant->reply);
-      done = DoneEvent(std::move(*reply.mutable_hit()->mutable_manifest()), variant->durable, 0);
-    }
+    if (done == nullptr) done = KnownEvent(*variant);
     waiting.call.subscriber->Event(done);
     if (!variant->durable) {
       waiting.call.subscriber->Event(StoredEvent(absl::UnavailableError("the program is in memory only")));
@@ -858,6 +854,11 @@ FlightTable::State FlightTable::StateOfFlight(FlightId id) const {
 FlightId FlightTable::FlightOfCall(CallId id) const {
   const auto found = calls_.find(id);
   return found == calls_.end() ? 0 : found->second.flight;
+}
+
+std::string FlightTable::KeyOfJob(const std::string& job_id) const {
+  const auto found = by_job_.find(job_id);
+  return found == by_job_.end() ? "" : flights_.at(found->second)->request->compile_key;
 }
 
 FlightId FlightTable::FlightOfKey(const std::string& compile_key) const {

@@ -154,6 +154,7 @@ class FlightStore {
 
 struct FlightCall {
   v1::Hints hints;
+  std::string gang;  // the id of the caller's; empty: it is in none. Not the table's matter
   Caller::Class work_class = Caller::Class::kInteractive;
   MonotonicTime deadline = MonotonicTime::max();
   std::shared_ptr<Subscriber> subscriber;  // shared with the transport
@@ -201,6 +202,7 @@ class FlightTable {
 
   // ---- For people and tests ----
   std::string JobOf(const std::string& compile_key) const;  // empty: nobody compiles it
+  std::string KeyOfJob(const std::string& job_id) const;    // empty: no such job
   std::vector<v1::JobInfo> Jobs() const;
   struct TenantLoad {
     uint32_t waiting = 0;  // flights whose graph is not here yet

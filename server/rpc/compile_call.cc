@@ -133,6 +133,7 @@ void CompileCall::TakeHeader(bool ok) {
   LimitNotes(&request.notes);
   FlightCall call;
   call.hints = std::move(*header.mutable_hints());
+  call.gang = GangOf(header.gang());
   call.work_class = *WorkClassOf(header.work_class());  // as CheckHeader has seen
   call.deadline = DeadlineOf(*context_);
   call.subscriber = stream_;
@@ -193,12 +194,14 @@ AttachCall::AttachCall(grpc::CallbackServerContext* context, const Identity& who
     const absl::StatusOr<Caller::Class> work_class = WorkClassOf(request.work_class());
     status = work_class.ok() ? CheckHints(request.hints()) : work_class.status();
     if (work_class.ok()) call.work_class = *work_class;
+    if (status.ok()) status = CheckGang(request.gang());
   }
   if (!status.ok()) {
     stream_->End(status);
     return;
   }
   call.hints = std::move(*request.mutable_hints());
+  call.gang = GangOf(request.gang());
   call.deadline = DeadlineOf(*context);
   call.subscriber = stream_;
   coordinator_->Attach(id_, NamespaceOf(who, request.namespace_()), request.job_id(), std::move(call));

@@ -78,6 +78,7 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   if (status.ok()) status = CheckDigest("request_key", request.request_key());
   if (status.ok()) status = CheckHints(request.hints());
   if (status.ok()) status = CheckUse(request.use());
+  if (status.ok()) status = CheckGang(request.gang());
   if (!status.ok()) {
     CallScope scope(stats_);
     call->Finish(ToGrpc(status));
@@ -87,7 +88,8 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   caller.tenant = NamespaceOf(**who, request.namespace_());
   caller.job = JobOf(request.job());
   TakeReport(caller, request.use());
-  if (auto hit = coordinator_->Find(request.request_key(), request.hints(), caller); hit != nullptr) {
+  const std::string& gang = GangOf(request.gang());
+  if (auto hit = coordinator_->Find(request.request_key(), request.hints(), caller, gang); hit != nullptr) {
     CallScope scope(stats_);
     *reply = SharedBytes(*hit, hit);
     call->Finish(grpc::Status::OK);
@@ -95,7 +97,7 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   }
   // Copied into the answer, which is a std::function.
   auto scope = std::make_shared<CallScope>(stats_);
-  coordinator_->Lookup(request.request_key(), request.hints(), caller,
+  coordinator_->Lookup(request.request_key(), request.hints(), caller, gang,
                        [call, reply, scope](std::shared_ptr<const std::string> answer) {
                          *reply = SharedBytes(*answer, answer);
                          call->Finish(grpc::Status::OK);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -47,6 +48,17 @@ absl::Status CheckHints(const v1::Hints& hints) {
   return absl::InvalidArgumentError(absl::StrCat("hints: more than ", kHintsMax));
 }
 
+const std::string& GangOf(const v1::Gang& gang) {
+  static const std::string* const kNone = new std::string();
+  return gang.size() > 1 ? gang.id() : *kNone;
+}
+
+absl::Status CheckGang(const v1::Gang& gang) {
+  if (gang.id().empty() || gang.id().size() == kGangIdBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("gang.id: has ", gang.id().size(), " bytes, and has to have ", kGangIdBytes));
+}
+
 absl::Status CheckUse(const v1::UseReport& use) {
   if (use.executed() <= kExecutedMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("use.executed: more than ", kExecutedMax));
@@ -63,6 +75,7 @@ absl::StatusOr<Caller::Class> WorkClassOf(v1::WorkClass asked) {
 absl::Status CheckHeader(const v1::CompileHeader& header, uint64_t graph_bytes_max) {
   KILN_RETURN_IF_ERROR(CheckNamespace(header.namespace_()));
   KILN_RETURN_IF_ERROR(CheckHints(header.hints()));
+  KILN_RETURN_IF_ERROR(CheckGang(header.gang()));
   KILN_RETURN_IF_ERROR(WorkClassOf(header.work_class()).status());
   KILN_RETURN_IF_ERROR(CheckSections(header.sections()));
   if (header.graph_bytes() == 0) return absl::InvalidArgumentError("graph_bytes: no graph");

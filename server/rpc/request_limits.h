@@ -32,9 +32,13 @@ inline const std::string& NamespaceOf(const Identity& who, const std::string& as
 // As much of a job's name as is kept, in whole characters.
 std::string JobOf(absl::string_view job);
 
+// The id of the gang that a caller is in; empty: of none, also where it is the only member.
+const std::string& GangOf(const v1::Gang& gang);
+
 absl::Status CheckNamespace(const std::string& ns);
 absl::Status CheckDigest(absl::string_view field, const std::string& digest);
 absl::Status CheckHints(const v1::Hints& hints);
+absl::Status CheckGang(const v1::Gang& gang);
 absl::Status CheckUse(const v1::UseReport& use);
 absl::StatusOr<Caller::Class> WorkClassOf(v1::WorkClass asked);
 absl::Status CheckHeader(const v1::CompileHeader& header, uint64_t graph_bytes_max);

@@ -3,7 +3,9 @@
 //   kernels N          plan N kernels (default 1)
 //   name TEXT          goes into the kernels' bytes, so that they differ between graphs
 //   guarded            the variant holds for hint 0 in the same hundred as this call's
+//   around N           likewise, for hint 0 at most N from this call's
 //   sleep_ms N         before planning
+//   slow_from N        three seconds more, where hint 0 is N or more
 //   refuse CODE TEXT   answer with this error
 //   crash [WORD]       while planning: by abort, "segv" or "exit"
 //   hang               while planning
@@ -109,12 +111,12 @@ void Misbehave(const std::string& how) {
   if (how == "slow") absl::SleepFor(absl::Milliseconds(200));
 }
 
-void AddGuards(int64_t hint, v1::Guards* guards) {
+// From `low` to below `high`.
+void AddGuards(int64_t low, int64_t high, v1::Guards* guards) {
   v1::Symbol* symbol = guards->add_symbols();
   symbol->set_kind(v1::SYMBOL_INT);
   symbol->set_min(0);
   symbol->set_max(1'000'000);
-  const int64_t low = hint / 100 * 100;
   const auto add = [&](v1::ExprOp op, int64_t value, const std::vector<uint32_t>& args) {
     v1::ExprNode* node = guards->add_exprs();
     node->set_op(op);
@@ -124,7 +126,7 @@ void AddGuards(int64_t hint, v1::Guards* guards) {
   add(v1::EXPR_SYMBOL, 0, {});
   add(v1::EXPR_CONST, low, {});
   add(v1::EXPR_LE, 0, {1, 0});
-  add(v1::EXPR_CONST, low + 100, {});
+  add(v1::EXPR_CONST, high, {});
   add(v1::EXPR_LT, 0, {0, 3});
   guards->add_conditions(2);
   guards->add_conditions(4);
@@ -220,6 +222,8 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   Script script = ParseScript(request.graph());
   int64_t number = 0;
   if (absl::SimpleAtoi(script["sleep_ms"], &number)) absl::SleepFor(absl::Milliseconds(number));
+  if (absl::SimpleAtoi(script["slow_from"], &number) && request.hints().values(0) >= number)
+    absl::SleepFor(absl::Seconds(3));
   if (script.contains("crash")) Crash(script["crash"]);
   TakeMemory(script);
   if (script.contains("hang")) Hang();
@@ -235,7 +239,14 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   }
   v1::PlanReply* reply = frame.mutable_plan_reply();
   reply->mutable_program()->set_format_version(kProgramFormatVersion);
-  if (script.contains("guarded")) AddGuards(request.hints().values(0), reply->mutable_guards());
+  if (script.contains("guarded")) {
+    const int64_t low = request.hints().values(0) / 100 * 100;
+    AddGuards(low, low + 100, reply->mutable_guards());
+  }
+  if (absl::SimpleAtoi(script["around"], &number)) {
+    const int64_t hint = request.hints().values(0);
+    AddGuards(hint - number, hint + number + 1, reply->mutable_guards());
+  }
   if (script.contains("probe")) {
     ProbeTargets targets;
     if (!absl::SimpleAtoi(script["probe"], &targets.daemon)) abort();

@@ -58,6 +58,7 @@ struct CompileRequestInput {
   v1::GraphNotes notes;
   bool want_loop_ir = false;  // for the interpreter
   bool want_debug = false;    // compile anew and bring every stage back as text
+  v1::Gang gang;              // ranks of one job, who are served alike; no id: of none
 };
 
 struct CompiledArtifact {
@@ -126,6 +127,10 @@ std::unique_ptr<Client> NewClient(ClientOptions options);
 // "unix:/path" or "HOST:PORT" as people write it, also "/path". INVALID_ARGUMENT, naming the forms, for
 // anything else.
 absl::StatusOr<std::string> NormalAddress(absl::string_view text);
+
+// Of an error of `Get` for a gang's member: that it says nothing of what the other members are served, who
+// may run a program. False: they were told the same, or will be.
+bool IsWithoutVerdict(const absl::Status& status);
 
 // Public keys from KILN_TRUSTED_KEYS: base64, separated by commas, or the absolute path of a file with one a
 // line

@@ -9,6 +9,9 @@ from .symbols import ExprNode
 class ServiceError(RuntimeError):
     """args: the status code's name, and its message."""
 
+class NoVerdict(ServiceError):
+    """Of a gang's member: says nothing of what the other members are served."""
+
 class Contradiction(RuntimeError):
     """A library call gave something else than its operator's declaration said."""
 
@@ -50,5 +53,6 @@ def build(graph: bytes, facts: bytes, notes: bytes, hints: list[int], mode: int,
           multiprocessors: int, /) -> tuple[bytes, bytes, bytes, list[int]]:
     """(request key, header, canonical bytes, the given symbols' numbers in the canonical order) of a request."""
 
-def get(key: bytes, header: bytes, graph: bytes, hints: list[int], interpret: str, debug: bool, /) -> Artifact:
-    """The program; an empty `graph` only looks it up."""
+def get(key: bytes, header: bytes, graph: bytes, hints: list[int], interpret: str, debug: bool, gang: bytes, ranks: int,
+        /) -> Artifact:
+    """The program; an empty `graph` only looks it up. `gang`: see gang.py."""

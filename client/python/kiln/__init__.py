@@ -6,6 +6,7 @@ torch's right (declarations.py); the compile service is contacted when the first
 
 from . import declarations
 from .backend import kiln, register
+from .errors import GangDiverges
 from .explain import explain
 from .profile import profile
 from .records import reset_stats
@@ -15,5 +16,5 @@ from .stats import stats
 register()
 declarations.install()
 
-__all__ = ["explain", "kiln", "profile", "reset_stats", "stats", "status"]
+__all__ = ["GangDiverges", "explain", "kiln", "profile", "reset_stats", "stats", "status"]
 __version__ = "0.1.0"

@@ -21,6 +21,7 @@ from . import (
     decompositions,
     devices,
     fallback,
+    gang,
     guards,
     library,
     options as options_module,
@@ -97,6 +98,7 @@ def compile_graph(module: fx.GraphModule, inputs: Sequence[Any], kind: int, sett
         title = region or f"{titles.compiled_name()} {_KIND_NAMES[kind]}"
         return _compile(module, inputs, kind, settings, pair, title, region is not None)
     except Exception as error:  # whatever it is, torch can run the graph
+        gang.check_verdict(title, error)
         reason, message = fallback.reason_of_error(error)
         run = fallback.run_without_kiln(module, title, reason, message, error)
     if pair is not None and devices.any_on_gpu(module):
@@ -242,11 +244,12 @@ def kiln(gm: fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None 
     """Backend function: torch.compile(model, backend="kiln", mode=…, options=…).
 
     Gives what runs the graph: a function of its inputs that gives its outputs, both as traced. Raises ValueError or
-    TypeError for a mode, an option or an environment variable that is not valid, and Unsupported for a graph that is
-    not compiled under KILN_FALLBACK=error."""
+    TypeError for a mode, an option or an environment variable that is not valid, Unsupported for a graph that is
+    not compiled under KILN_FALLBACK=error, and GangDiverges under KILN_GANG=strict."""
     settings = options_module.parse(mode, options)
     # What the caller has set wrongly is the caller's error.
     fallback.policy()
+    gang.check()
     service.interpret_list()
     service.configure()
     debug.check()

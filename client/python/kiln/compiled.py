@@ -18,7 +18,7 @@ from torch._guards import CompileId
 from torch._inductor.output_code import OutputCode
 from torch._inductor.utils import InputType
 
-from . import _C, cuda_graphs, debug, devices, fallback, library, records, service, stale
+from . import _C, cuda_graphs, debug, devices, fallback, gang, library, records, service, stale
 from .errors import Unsupported
 from .fallback import Boxed
 from .program_record import ProgramRecord
@@ -141,7 +141,8 @@ class CompiledGraph(OutputCode):
             values.append(value)
             hints.append(hint)
         start = time.perf_counter()
-        artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted())
+        artifact = _C.get(self.request_key, self.header, graph, hints, service.interpret_list(), debug.wanted(),
+                          *gang.current())
         debug.write(self.title, self.request_key, artifact)
         nodes, conditions, _ = artifact.guards()
         # What the service specialised on becomes a guard of torch's own; what the graph's guards say already is.

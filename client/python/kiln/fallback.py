@@ -54,7 +54,8 @@ def reason_of_error(error: BaseException) -> tuple[str, str]:
         return (f"unsupported: {error}",) * 2
     if isinstance(error, _C.ServiceError):
         code, message = error.args
-        return reason_of(code, message), message
+        reason = reason_of(code, message)
+        return f"without the gang: {reason}" if isinstance(error, _C.NoVerdict) else reason, message
     first = str(error).split("\n", 1)[0][:200]
     reason = f"unexpected {type(error).__name__}: {first}"
     return reason, f"{reason} ({_place_of(error)})"
@@ -124,6 +125,12 @@ def note_refused(reason: str) -> None:
     records.count("refused")
     _warn_once("refused", f"an answer of the compile service was not taken: {reason}. It was asked again, and nothing "
                           "is lost. kiln.stats()['refused'] counts this.")
+
+
+def note_without_gang(reason: str) -> None:
+    """A rank that knows no gang: what it is served may be another variant than the others'."""
+    _warn_once("without gang", f"this rank does not know its gang, and may run other variants than the others: {reason}. "
+                               "KILN_GANG=strict raises here, KILN_GANG=off asks for no gang.")
 
 
 def note_not_measured(reason: str) -> None:

@@ -26,8 +26,8 @@ _REFUSALS = ("UNIMPLEMENTED", "INVALID_ARGUMENT", "INTERNAL")
 
 
 def is_refusal(error: _C.ServiceError) -> bool:
-    """Whether a ServiceError is about the graph, not about the service."""
-    return error.args[0] in _REFUSALS
+    """Whether a ServiceError is about the graph, not about the service or what a gang is served."""
+    return error.args[0] in _REFUSALS and not isinstance(error, _C.NoVerdict)
 
 
 def refined(exporting: Exporting, compiling: Callable[[ExportedGraph], T]) -> T:
@@ -67,6 +67,8 @@ def _searched(exported: ExportedGraph, refused: Refused, reason: str, exporting:
         nonlocal best
         try:
             best = compiling(exporting({**refused, **dict.fromkeys(nodes, reason)}))
+        except _C.NoVerdict:
+            raise  # the others may have been told that it does
         except (_C.ServiceError, Unsupported):
             return False
         return True
