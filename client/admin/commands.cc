@@ -68,6 +68,21 @@ void CheckSandbox(const v1::StatusReply& status, std::vector<Check>* checks) {
   }
 }
 
+void CheckUpstream(const v1::StatusReply& status, std::vector<Check>* checks) {
+  if (!status.has_upstream()) return;
+  const v1::UpstreamStatus& upstream = status.upstream();
+  const bool good = upstream.connected();
+  checks->push_back(
+      {"upstream", good ? "ok" : "FAILED",
+       Printable(absl::StrCat(upstream.address(), good ? "" : ": ", good ? "" : upstream.message()))});
+  if (upstream.refused() == 0) return;
+  checks->push_back({"upstream's answers", "FAILED",
+                     absl::StrCat(upstream.refused(),
+                                  " refused; is its key (kilnctl keys, there) in "
+                                  "signing.trusted? The last: ",
+                                  Printable(upstream.message()))});
+}
+
 // The checks as a table or as JSON; false where one failed.
 bool ReportChecks(const AdminContext& context, const std::vector<Check>& checks) {
   bool good = true;
@@ -220,6 +235,7 @@ int RunStats(const AdminContext& context) {
   count("  hits", reply.hits());
   count("  misses", reply.misses());
   count("compiles", reply.compiles());
+  count("compiles upstream", reply.forwarded());
   count("joined", reply.joined());
   count("failures", reply.failures());
   count("kernels emitted", reply.kernels_emitted());
@@ -427,6 +443,7 @@ int RunDoctor(const AdminContext& context) {
     add("version", true, absl::StrCat(Printable(status.version()), ", build ", status.build_id()));
     add("workers", status.workers() > 0, absl::StrCat(status.workers()));
     CheckSandbox(status, &checks);
+    CheckUpstream(status, &checks);
     add("store writable", status.store_writable(),
         status.store_writable() ? status.store_directory()
                                 : absl::StrCat(status.store_message(), "; compiles go on, nothing is kept"));

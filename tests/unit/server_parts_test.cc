@@ -203,6 +203,26 @@ TEST(Config, ATierHasDefaults) {
   EXPECT_EQ(tier.write_bytes_max(), 256u << 20);
 }
 
+v1::UpstreamConfig* WithUpstream(v1::Config* config, const std::string& address = "farm.example:7711") {
+  config->mutable_upstream()->set_address(address);
+  v1::TlsConfig* tls = config->mutable_upstream()->mutable_tls();
+  tls->set_certificate("/etc/kiln/a.crt");
+  tls->set_key("/etc/kiln/a.key");
+  tls->set_authority("/etc/kiln/ca.crt");
+  ApplyDefaults("/usr/bin/", "/etc/kiln/kilnd.textproto", config);
+  return config->mutable_upstream();
+}
+
+TEST(Config, AnUpstreamHasDefaults) {
+  v1::Config config = Good();
+  const v1::UpstreamConfig& upstream = *WithUpstream(&config);
+  EXPECT_TRUE(CheckConfig(config).ok()) << CheckConfig(config);
+  EXPECT_EQ(upstream.lookup_ms_max(), 2'000);
+  EXPECT_EQ(upstream.when_away(), v1::AWAY_COMPILE_HERE);
+  WithUpstream(&config, "unix:/run/farm.sock")->clear_tls();
+  EXPECT_TRUE(CheckConfig(config).ok()) << CheckConfig(config);
+}
+
 TEST(Config, RefusalsNameTheField) {
   struct Case {
     const char* field;
@@ -239,6 +259,23 @@ TEST(Config, RefusalsNameTheField) {
       {"tier.lookup_ms_max", [](v1::Config* c) { WithTier(c)->set_lookup_ms_max(10'001); }},
       {"tier.unused_days_max", [](v1::Config* c) { WithTier(c)->set_unused_days_max(3'651); }},
       {"tier.write_bytes_max", [](v1::Config* c) { WithTier(c)->set_write_bytes_max(1); }},
+      {"upstream", [](v1::Config* c) { WithUpstream((WithTier(c), c)); }},
+      {"upstream.address", [](v1::Config* c) { WithUpstream(c)->clear_address(); }},
+      {"upstream.address", [](v1::Config* c) { WithUpstream(c, "farm"); }},
+      {"upstream.address", [](v1::Config* c) { WithUpstream(c, "farm:0"); }},
+      {"upstream.address", [](v1::Config* c) { WithUpstream(c, "farm:65536"); }},
+      {"upstream.address", [](v1::Config* c) { WithUpstream(c, "unix:farm.sock")->clear_tls(); }},
+      {"upstream.tls", [](v1::Config* c) { WithUpstream(c)->clear_tls(); }},
+      {"upstream.tls", [](v1::Config* c) { WithUpstream(c, "unix:/run/farm.sock"); }},
+      {"upstream.tls.certificate", [](v1::Config* c) { WithUpstream(c)->mutable_tls()->clear_certificate(); }},
+      {"upstream.tls.key", [](v1::Config* c) { WithUpstream(c)->mutable_tls()->set_key("key"); }},
+      {"upstream.tls.authority", [](v1::Config* c) { WithUpstream(c)->mutable_tls()->clear_authority(); }},
+      {"upstream.tls.reload_seconds",
+       [](v1::Config* c) { WithUpstream(c)->mutable_tls()->set_reload_seconds(1); }},
+      {"upstream.names_tenants", [](v1::Config* c) { WithUpstream(c)->set_names_tenants(true); }},
+      {"upstream.when_away",
+       [](v1::Config* c) { WithUpstream(c)->set_when_away(static_cast<v1::WhenAway>(3)); }},
+      {"upstream.lookup_ms_max", [](v1::Config* c) { WithUpstream(c)->set_lookup_ms_max(60'001); }},
       {"listen.tenants.compile_seconds_per_hour",
        [](v1::Config* c) {
          AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0)->set_compile_seconds_per_hour(0);
