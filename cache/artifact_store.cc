@@ -27,6 +27,10 @@ std::string ManifestEntryKey(absl::string_view compile_key, absl::string_view va
   return absl::StrCat(compile_key, variant_id);
 }
 
+EntryId RequestRecordId(absl::string_view compile_key) {
+  return {EntryKind::kMeta, absl::StrCat(compile_key, "request")};
+}
+
 uint32_t CompilerNumber(absl::string_view fingerprint) {
   if (fingerprint.empty()) return 0;
   const std::string digest = Sha256(fingerprint);

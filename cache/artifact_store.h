@@ -86,6 +86,9 @@ EntryValue MakeEntryValue(std::string bytes);
 // The key of a manifest record.
 std::string ManifestEntryKey(absl::string_view compile_key, absl::string_view variant_id);
 
+// Of the v1.RequestRecord of a CompileKey.
+EntryId RequestRecordId(absl::string_view compile_key);
+
 // INVALID_ARGUMENT where an id, or a batch, is outside the limits above or of kind kUses.
 absl::Status CheckEntryId(const EntryId& id);
 absl::Status CheckBatch(absl::Span<const Entry> batch);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 
@@ -92,20 +93,39 @@ absl::Status Signatures::Verify(const EntryId& id, absl::string_view value) cons
                          envelope.key_id(), envelope.signature());
 }
 
-std::vector<v1::TrustedKey> Signatures::Listed(const std::string& tenant) const {
+v1::SignedManifest Signatures::SignManifest(const v1::Manifest& manifest) const {
+  const EntryId id = {EntryKind::kManifest, ManifestEntryKey(manifest.compile_key(), manifest.variant_id())};
+  v1::SignedEnvelope envelope = Sign(id, manifest.namespace_(), SerializeDeterministic(manifest));
+  v1::SignedManifest made;
+  made.set_digest(Sha256(envelope.value()));
+  made.set_manifest(std::move(*envelope.mutable_value()));
+  made.set_key_id(std::move(*envelope.mutable_key_id()));
+  made.set_signature(std::move(*envelope.mutable_signature()));
+  made.set_namespace_(std::move(*envelope.mutable_namespace_()));
+  return made;
+}
+
+std::vector<v1::TrustedKey> Signatures::Listed(const std::string& tenant,
+                                               const std::vector<std::string>& reads) const {
+  std::vector<std::string> wanted = reads;
+  if (!tenant.empty()) wanted.push_back(tenant);
   std::vector<v1::TrustedKey> listed(1);
   listed[0].set_public_key(key_.public_key());
-  if (!tenant.empty()) listed[0].add_namespaces(tenant);
+  for (const std::string& name : wanted) listed[0].add_namespaces(name);
   for (const v1::TrustedKey& besides : besides_) {
     const auto& names = besides.namespaces();
     const bool is_revoked =
         std::count(config_.revoked().begin(), config_.revoked().end(), KeyIdOf(besides.public_key())) > 0;
-    const bool concerns = tenant.empty() || std::count(names.begin(), names.end(), tenant) > 0;
-    if (is_revoked || !concerns) continue;
-    listed.push_back(besides);
-    if (tenant.empty()) continue;
-    listed.back().clear_namespaces();
-    listed.back().add_namespaces(tenant);
+    if (is_revoked) continue;
+    v1::TrustedKey key = besides;
+    if (!tenant.empty()) {
+      key.clear_namespaces();
+      for (const std::string& name : wanted) {
+        if (std::count(names.begin(), names.end(), name) > 0) key.add_namespaces(name);
+      }
+      if (key.namespaces().empty()) continue;  // it concerns others
+    }
+    listed.push_back(std::move(key));
   }
   return listed;
 }

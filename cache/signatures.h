@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "cache/artifact_store.h"
 #include "compiler/support/signature.h"
+#include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/compile.pb.h"
 #include "kiln/v1/config.pb.h"
 #include "kiln/v1/record.pb.h"
@@ -46,11 +47,20 @@ class Signatures {
   Entry SignEntry(EntryId id, const std::string& name_space, std::string value) const;
   // OK, or why the value is nobody's: PERMISSION_DENIED (TrustedKeys::Verify's), or DATA_LOSS.
   absl::Status Verify(const EntryId& id, absl::string_view value) const;
+  // A manifest as the store has it and clients get it.
+  v1::SignedManifest SignManifest(const v1::Manifest& manifest) const;
+  // Of what is no entry: a bundle (bundle/bundle_file.h).
+  std::string SignSubject(const SignedSubject& subject) const { return key_.Sign(subject); }
+  absl::Status VerifySubject(const SignedSubject& subject, absl::string_view key_id,
+                             absl::string_view signature) const {
+    return trusted_.Verify(subject, key_id, signature);
+  }
 
   const std::string& key_id() const { return key_.id(); }
   // Its own key, then those trusted besides: whose signatures count. Of everybody, or, where there are
-  // tenants, of `tenant` alone.
-  std::vector<v1::TrustedKey> Listed(const std::string& tenant) const;
+  // tenants, of `tenant` and the namespaces that it `reads` alone.
+  std::vector<v1::TrustedKey> Listed(const std::string& tenant,
+                                     const std::vector<std::string>& reads = {}) const;
   const v1::SigningConfig& config() const { return config_; }
 
  private:

@@ -13,6 +13,8 @@
 
 namespace kiln {
 
+inline constexpr uint64_t kStoreBudgetBytesDefault = uint64_t{8} << 30;
+
 struct StoreStatistics {
   uint64_t gets = 0;
   uint64_t hits = 0;

@@ -34,6 +34,7 @@ cache/engine: cache compiler/support
 cache/checks: cache compiler/support
 cache/budget: cache cache/checks compiler/support
 cache/tiers: cache compiler/support
+cache/bundle: cache cache/checks compiler/graph compiler/support
 cache/shared: cache compiler/support
 cache/chain: cache cache/budget cache/checks cache/engine cache/tiers compiler/support
 

@@ -29,7 +29,6 @@ class Env;
 
 namespace kiln {
 
-inline constexpr uint64_t kStoreBudgetBytesDefault = uint64_t{8} << 30;
 inline constexpr uint64_t kStoreEntriesMaxDefault = 8'000'000;
 inline constexpr uint64_t kStoreScrubBytesDefault = uint64_t{1} << 20;  // a second
 inline constexpr uint64_t kStoreMemoryBytesDefault = uint64_t{256} << 20;

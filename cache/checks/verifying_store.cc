@@ -1,33 +1,16 @@
 #include "cache/checks/verifying_store.h"
 
-#include <zstd.h>
-
 #include <string>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "cache/checks/entry_envelope.h"
+#include "cache/checks/object_check.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/status_macros.h"
-#include "compiler/support/zstd.h"
 
 namespace kiln {
 namespace {
-
-// INVALID_ARGUMENT unless `packed` is one frame, with its size in the header, of bytes whose digest is
-// `key`.
-absl::Status CheckObject(const EntryId& id, absl::string_view packed) {
-  unsigned long long raw_size = ZSTD_getFrameContentSize(packed.data(), packed.size());
-  if (raw_size == ZSTD_CONTENTSIZE_ERROR || raw_size == ZSTD_CONTENTSIZE_UNKNOWN ||
-      raw_size > kEntryValueBytesMax) {
-    return absl::InvalidArgumentError("object is not a zstd frame of a permitted size");
-  }
-  absl::StatusOr<std::string> raw = ZstdDecompress(packed, raw_size);
-  if (!raw.ok() || Sha256(*raw) != id.key) {
-    return absl::InvalidArgumentError(absl::StrCat("object does not match its digest ", ToHex(id.key)));
-  }
-  return absl::OkStatus();
-}
 
 constexpr char kSignature[] = "kiln/signature";  // marks what is damaged by its signature alone
 
@@ -84,7 +67,7 @@ absl::Status VerifyingStore::Put(absl::Span<const Entry> batch) {
   std::vector<Entry> sealed;
   sealed.reserve(batch.size());
   for (const Entry& entry : batch) {
-    if (entry.id.kind == EntryKind::kObject) KILN_RETURN_IF_ERROR(CheckObject(entry.id, *entry.value));
+    if (entry.id.kind == EntryKind::kObject) KILN_RETURN_IF_ERROR(CheckObject(entry.id.key, *entry.value));
     if (const absl::Status counts = CheckSignature(entry.id, *entry.value); !counts.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat(EntryKindName(entry.id.kind), " whose signature does not count: ", counts.message()));

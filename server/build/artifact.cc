@@ -49,17 +49,6 @@ void AddEntries(const ObjectsByDigest& objects, Artifact* artifact) {
   }
 }
 
-// The envelope with what clients want that know no signatures.
-v1::SignedManifest ToSignedManifest(v1::SignedEnvelope envelope) {
-  v1::SignedManifest manifest;
-  manifest.set_digest(Sha256(envelope.value()));
-  manifest.set_manifest(std::move(*envelope.mutable_value()));
-  manifest.set_key_id(std::move(*envelope.mutable_key_id()));
-  manifest.set_signature(std::move(*envelope.mutable_signature()));
-  manifest.set_namespace_(std::move(*envelope.mutable_namespace_()));
-  return manifest;
-}
-
 absl::Status CheckBuffer(const v1::Program& program, uint64_t buffer) {
   return buffer < program.buffers_size() ? absl::OkStatus() : BadPlan("a step names no buffer");
 }
@@ -186,17 +175,12 @@ Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply 
                                           SerializeDeterministic(emitted.record)));
   }
   const EntryId id = {EntryKind::kManifest, ManifestEntryKey(ingredients.compile_key, artifact.variant_id)};
-  artifact.signed_manifest =
-      ToSignedManifest(ingredients.signatures->Sign(id, ingredients.ns, SerializeDeterministic(manifest)));
+  artifact.signed_manifest = ingredients.signatures->SignManifest(manifest);
   artifact.entries.push_back(
       {RequestRecordId(ingredients.compile_key), MakeEntryValue(ingredients.notes_record)});
   artifact.entries.push_back(
       {id, MakeEntryValue(SerializeDeterministic(artifact.signed_manifest)), ingredients.rebuild_ms});
   return artifact;
-}
-
-EntryId RequestRecordId(const std::string& compile_key) {
-  return {EntryKind::kMeta, absl::StrCat(compile_key, "request")};
 }
 
 }  // namespace kiln

@@ -64,7 +64,4 @@ struct ArtifactIngredients {
 };
 Artifact AssembleArtifact(const ArtifactIngredients& ingredients, v1::PlanReply plan);
 
-// Key of the RequestRecord of a CompileKey.
-EntryId RequestRecordId(const std::string& compile_key);
-
 }  // namespace kiln
