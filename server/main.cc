@@ -19,6 +19,8 @@
 #include "cache/chain/store_config.h"
 #include "cache/shared/tier_config.h"
 #include "compiler/support/digest.h"
+#include "compiler/support/kernel_abi.h"
+#include "compiler/support/limits.h"
 #include "compiler/support/private_directory.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/build_id.h"
@@ -33,6 +35,7 @@
 #include "server/pool/measuring_pool.h"
 #include "server/pool/zygote.h"
 #include "server/rpc/admin_service.h"
+#include "server/rpc/bundle_service.h"
 #include "server/rpc/compile_service.h"
 #include "server/rpc/metrics.h"
 #include "server/rpc/silence_watch.h"
@@ -213,6 +216,16 @@ absl::StatusOr<std::unique_ptr<Upstream>> OpenUpstream(const v1::Config& config)
   return upstream;
 }
 
+BundleCompiler BundleCompilerOf(const WorkerPool& pool) {
+  BundleCompiler compiler;
+  compiler.fingerprint = pool.hello().compiler_fingerprint();
+  compiler.program_format = kProgramFormatVersion;
+  compiler.kernel_abi = KILN_KERNEL_ABI_VERSION;
+  compiler.tuning_policy = std::string(Tuner::Policy());
+  compiler.kiln_version = KILN_VERSION;
+  return compiler;
+}
+
 absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zygote,
                    const Measuring& measuring, const sigset_t& signals) {
   Stats stats;
@@ -279,7 +292,10 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
     services.push_back(std::make_unique<AdminService>(config, gate, facts, &signatures, store.get(),
                                                       pool.get(), gpus.get(), coordinator.get(), people.get(),
                                                       &stats));
-    return {services.end()[-2].get(), services.back().get()};
+    services.push_back(std::make_unique<BundleService>(config, gate, BundleCompilerOf(*pool), &signatures,
+                                                       silence.get(), store.get(), coordinator.get(),
+                                                       people.get(), &stats));
+    return {services.end()[-3].get(), services.end()[-2].get(), services.back().get()};
   };
   KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), services_of));
   listening = server.get();

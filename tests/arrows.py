@@ -49,8 +49,8 @@ server/tune: cache cache/shared compiler/graph compiler/support server/observe s
 server/build: cache compiler/graph compiler/support server/tune
 server/flight: cache cache/shared compiler/channel compiler/graph compiler/support server/build server/observe
   server/pool server/schedule server/tune server/upstream
-server/rpc: cache cache/shared compiler/graph compiler/ir compiler/support compiler/worker server/auth server/build
-  server/flight server/observe server/schedule server/tune server/upstream
+server/rpc: cache cache/bundle cache/shared compiler/graph compiler/ir compiler/support compiler/worker server/auth
+  server/build server/flight server/observe server/schedule server/tune server/upstream
 server: compiler/support
 server/main.cc: cache/chain cache/shared compiler/support compiler/worker server server/auth server/config
   server/flight server/listen

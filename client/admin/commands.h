@@ -4,6 +4,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "grpcpp/grpcpp.h"
@@ -47,6 +48,11 @@ int RunDiff(const AdminContext& context, const std::string& a, const std::string
 int RunTenants(const AdminContext& context);
 // `wait`: until nothing runs or waits any more.
 int RunDrain(const AdminContext& context, bool undo, bool wait);
+// `about`: a job, or the starts of keys. `path` is made when all of it is there.
+int RunExport(const AdminContext& context, const std::vector<std::string>& about, const std::string& tenant,
+              bool every_match, const std::string& path);
+// `into`: a namespace, or empty.
+int RunImport(const AdminContext& context, const std::string& path, const std::string& into, bool pin);
 // Until it is interrupted; `once`: one look. Rates are of `interval_seconds`.
 int RunTop(const AdminContext& context, bool once, double interval_seconds);
 

@@ -22,6 +22,14 @@ std::vector<const CLI::Option*> NamedOptions(const CLI::App& app) {
 
 bool TakesValue(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
 
+bool IsFile(const CLI::Option& option) { return option.get_type_name() == "FILE"; }
+
+// Whether what follows the command is a file's name.
+bool TakesFile(const CLI::App& command) {
+  const auto files = [](const CLI::Option* option) { return option->get_positional() && IsFile(*option); };
+  return !command.get_options(files).empty();
+}
+
 // "--listings --help".
 std::vector<std::string> OptionWords(const CLI::App& app) {
   std::vector<std::string> words;
@@ -59,8 +67,9 @@ std::string ZshOptions(const CLI::App& app) {
   std::string text;
   for (const CLI::Option* option : NamedOptions(app)) {
     for (const std::string& name : option->get_lnames()) {
+      const char* const value = IsFile(*option) ? ":file:_files" : ":value:";
       absl::StrAppend(&text, " '--", name, TakesValue(*option) ? "=" : "", "[",
-                      Quotable(option->get_description()), "]", TakesValue(*option) ? ":value:" : "", "'");
+                      Quotable(option->get_description()), "]", TakesValue(*option) ? value : "", "'");
     }
   }
   return text;
@@ -110,9 +119,12 @@ std::string ZshCompletion(const CLI::App& app) {
     absl::StrAppend(&commands, "    '", command->get_name(), ":", Quotable(command->get_description()),
                     "'\n");
     const std::vector<std::string> below = CommandNames(*command);
-    absl::StrAppend(
-        &cases, "        ", command->get_name(), ") _arguments $global", ZshOptions(*command), " '",
-        below.empty() ? "*:word:" : absl::StrCat("1:command:(", absl::StrJoin(below, " "), ")"), "' ;;\n");
+    absl::StrAppend(&cases, "        ", command->get_name(), ") _arguments $global", ZshOptions(*command),
+                    " '",
+                    TakesFile(*command) ? "1:file:_files"
+                    : below.empty()     ? "*:word:"
+                                        : absl::StrCat("1:command:(", absl::StrJoin(below, " "), ")"),
+                    "' ;;\n");
   }
   return absl::StrCat(
       "#compdef kilnctl\n"

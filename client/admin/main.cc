@@ -16,9 +16,10 @@ constexpr char kKeyHelp[] = "Start of a compile key, request key or variant, in 
 
 // What the command line says.
 struct Words {
-  std::string address, key, other;
+  std::string address, key, other, file, into, tenant;
+  std::vector<std::string> about;
   bool listings = false, repair = false, all = false, every_match = false, tuning = false;
-  bool undo = false, wait = false, once = false;
+  bool undo = false, wait = false, once = false, pin = false;
   uint32_t limit = 50, why_limit = 10;
   uint64_t live_bytes = 0;
   double interval = 1;
@@ -35,6 +36,7 @@ class CommandLine {
   CLI::App* Add(const std::string& name, const std::string& help, const std::string& example, Command run);
   void AddQuestions();
   void AddChanges();
+  void AddBundles();
   void AddCompletion();
   std::string Mistake(const CLI::ParseError& error) const;
   int Connect();
@@ -72,6 +74,7 @@ CommandLine::CommandLine()
       ->capture_default_str();
   AddQuestions();
   AddChanges();
+  AddBundles();
   AddCompletion();
 }
 
@@ -157,6 +160,33 @@ void CommandLine::AddChanges() {
                 [&] { return RunDrain(c, w.undo, w.wait); });
   CLI::Option* wait = command->add_flag("--wait", w.wait, "Until nothing runs or waits any more");
   command->add_flag("--undo", w.undo, "Take compiles again")->excludes(wait);
+}
+
+void CommandLine::AddBundles() {
+  const AdminContext& c = context_;
+  Words& w = words_;
+  CLI::App* command =
+      Add("export", "Write a bundle: programs with all that they need, in one signed file",
+          "nightly -o nightly.kiln", [&] { return RunExport(c, w.about, w.tenant, w.every_match, w.file); });
+  command
+      ->add_option("JOB|KEY", w.about,
+                   "A training job (KILN_JOB), for all that it used since the daemon started, or starts of "
+                   "keys, in hex")
+      ->required();
+  command->add_option("-o,--output", w.file, "The bundle")->required()->type_name("FILE");
+  command->add_option("--tenant", w.tenant, "Whose job it is, where jobs of several have that name");
+  command->add_flag("--every-match", w.every_match, "Where several keys start so, all of them");
+  for (const bool warm : {false, true}) {
+    command = Add(warm ? "warm" : "import",
+                  warm ? "Import a bundle and pin its programs, before the job that needs them starts"
+                       : "Take a bundle into the store, once all of it is checked",
+                  warm ? "nightly.kiln" : "ci.kiln --into production",
+                  [&c, &w, warm] { return RunImport(c, w.file, w.into, warm || w.pin); });
+    command->add_option("FILE", w.file, "A bundle of kilnctl export")->required()->type_name("FILE");
+    command->add_option("--into", w.into,
+                        "Another namespace than it was made in: new keys, and this daemon's signature");
+    if (!warm) command->add_flag("--pin", w.pin, "Keep its programs from being evicted");
+  }
 }
 
 void CommandLine::AddCompletion() {

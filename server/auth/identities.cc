@@ -27,6 +27,7 @@ Identities::Identities(const v1::ListenConfig& listen, uid_t own)
   for (const v1::TenantConfig& tenant : listen.tenants()) {
     Identity identity = {tenant.name(), RolesOf(tenant), {}};
     identity.speaks_for.insert(tenant.speaks_for().begin(), tenant.speaks_for().end());
+    identity.reads.assign(tenant.reads().begin(), tenant.reads().end());
     const Identity* const kept = Keep(identity);
     for (const std::string& uri : tenant.identities()) of_uris_[uri] = kept;
     for (const uint32_t uid : tenant.uids()) {

@@ -26,6 +26,7 @@ struct Identity {
   std::string tenant;  // empty: there are no tenants, and requests name their namespace; or it is none
   Roles roles;
   absl::flat_hash_set<std::string> speaks_for;  // with ROLE_FORWARD
+  std::vector<std::string> reads;               // namespaces that its callers are served besides
 };
 
 class Identities {

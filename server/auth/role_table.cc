@@ -39,13 +39,15 @@ constexpr RpcRule kRules[] = {
     {Rpc::kDiff, "Admin.Diff", kAdmins, false},
     {Rpc::kDrain, "Admin.Drain", kAdmins, false},
     {Rpc::kTenants, "Admin.Tenants", kAdmins, false},
+    {Rpc::kExport, "Bundles.Export", kAdmins, false},
+    {Rpc::kImport, "Bundles.Import", kAdmins, false},
 };
 
 constexpr bool InOrder() {
   for (size_t i = 0; i < std::size(kRules); ++i) {
     if (kRules[i].rpc != static_cast<Rpc>(i)) return false;
   }
-  return std::size(kRules) == static_cast<size_t>(Rpc::kTenants) + 1;
+  return std::size(kRules) == static_cast<size_t>(Rpc::kImport) + 1;
 }
 static_assert(InOrder());
 

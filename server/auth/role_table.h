@@ -35,6 +35,8 @@ enum class Rpc {
   kDiff,
   kDrain,
   kTenants,
+  kExport,
+  kImport,
 };
 
 // A set of roles. No role implies another but by the table.

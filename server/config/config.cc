@@ -32,6 +32,8 @@ constexpr uint64_t kWorkerBytesMin = 256u << 20;
 constexpr uint64_t kStoreBytesMin = 1u << 20;
 constexpr uint32_t kSecondsMax = 30 * 24 * 3600;
 constexpr size_t kTenantNameMax = 64;
+constexpr char kTenantNameRule[] = "1 to 64 letters, digits, \"_\", \"-\", \".\"";
+constexpr int kReadsMax = 8;
 constexpr size_t kIdentityBytesMax = 2048;
 constexpr uint32_t kNobody = 65534;
 constexpr uint64_t kListenBytesDefault = 512u << 20;
@@ -72,6 +74,11 @@ absl::StatusOr<absl::string_view> HostOf(absl::string_view field, absl::string_v
   return address.substr(0, colon);
 }
 
+bool IsTenantName(const std::string& name) {
+  const auto valid = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.'; };
+  return !name.empty() && name.size() <= kTenantNameMax && absl::c_all_of(name, valid);
+}
+
 absl::Status CheckRoles(const v1::TenantConfig& tenant, const absl::flat_hash_set<std::string>& names) {
   bool forwards = false;
   for (const int role : tenant.roles()) {
@@ -88,6 +95,26 @@ absl::Status CheckRoles(const v1::TenantConfig& tenant, const absl::flat_hash_se
     if (!names.contains(name)) {
       return Refuse("listen.tenants.speaks_for", absl::StrCat(tenant.name(), ": there is no tenant ", name));
     }
+  }
+  return absl::OkStatus();
+}
+
+// What a tenant's callers compile is not for others to run.
+absl::Status CheckReads(const v1::TenantConfig& tenant, const absl::flat_hash_set<std::string>& names) {
+  const auto refuse = [&](absl::string_view why) {
+    return Refuse("listen.tenants.reads", absl::StrCat(tenant.name(), ": ", why));
+  };
+  if (tenant.reads_size() > kReadsMax) return refuse(absl::StrCat("more than ", kReadsMax));
+  absl::flat_hash_set<std::string> seen;
+  for (const std::string& name : tenant.reads()) {
+    if (!IsTenantName(name))
+      return refuse(absl::StrCat("\"", name, "\" is no namespace's name: ", kTenantNameRule));
+    if (names.contains(name)) {
+      return refuse(absl::StrCat("\"", name,
+                                 "\" is a tenant, who compiles there; a namespace that others read is "
+                                 "filled by `kilnctl import --into` alone"));
+    }
+    if (!seen.insert(name).second) return refuse(absl::StrCat(name, " is there twice"));
   }
   return absl::OkStatus();
 }
@@ -150,12 +177,9 @@ absl::Status CheckTenants(const v1::ListenConfig& listen) {
   absl::flat_hash_set<std::string> names;
   absl::flat_hash_set<uint32_t> uids;
   for (const v1::TenantConfig& tenant : listen.tenants()) {
-    const auto valid = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '.'; };
-    if (tenant.name().empty() || tenant.name().size() > kTenantNameMax ||
-        !absl::c_all_of(tenant.name(), valid)) {
+    if (!IsTenantName(tenant.name())) {
       return Refuse("listen.tenants.name",
-                    absl::StrCat("\"", tenant.name(), "\" is no tenant's name: 1 to ", kTenantNameMax,
-                                 " letters, digits, \"_\", \"-\", \".\""));
+                    absl::StrCat("\"", tenant.name(), "\" is no tenant's name: ", kTenantNameRule));
     }
     if (!names.insert(tenant.name()).second) {
       return Refuse("listen.tenants.name", absl::StrCat(tenant.name(), " is there twice"));
@@ -176,7 +200,10 @@ absl::Status CheckTenants(const v1::ListenConfig& listen) {
       }
     }
   }
-  for (const v1::TenantConfig& tenant : listen.tenants()) KILN_RETURN_IF_ERROR(CheckRoles(tenant, names));
+  for (const v1::TenantConfig& tenant : listen.tenants()) {
+    KILN_RETURN_IF_ERROR(CheckRoles(tenant, names));
+    KILN_RETURN_IF_ERROR(CheckReads(tenant, names));
+  }
   return absl::OkStatus();
 }
 

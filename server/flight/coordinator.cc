@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "compiler/graph/key.h"
+#include "compiler/support/digest.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
 #include "openssl/rand.h"
@@ -60,7 +62,8 @@ Coordinator::Coordinator(const v1::Config& config, const Signatures* signatures,
       pool_(pool),
       stats_(stats),
       tier_(tier == nullptr ? nullptr : std::make_unique<TierKeys>(tier, store)),
-      keys_(store, tier_.get(), index, &clock_, signatures),
+      readable_(config.listen(), pool->hello().compiler_fingerprint()),
+      keys_(store, tier_.get(), index, &clock_, signatures, &readable_),
       compiler_(config, pool->hello().compiler_fingerprint(), signatures, &keys_, tuner, stats),
       upstream_(NewUpstreamFlights(config, signatures, upstream)),
       table_(TableOptions(config), &clock_, this, this,
@@ -163,22 +166,34 @@ void Coordinator::CountHit(const KnownVariant& variant, const Caller& caller) {
   use.hits = 1;
   use.saved_ms = variant.rebuild_ms;
   stats_->uses.Count(caller.tenant, caller.job, use);
+  stats_->job_keys.Add(caller.tenant, caller.job,
+                       absl::string_view(variant.entry.key).substr(0, kDigestBytes));
   keys_.RecordUse(variant);
 }
 
 std::shared_ptr<const std::string> Coordinator::Find(const std::string& request_key, const v1::Hints& hints,
                                                      const Caller& caller, const std::string& gang) {
+  std::optional<KnownVariant> readable;
+  const KnownVariant* variant = nullptr;
+  bool loaded = true;
+  KnownKeyPtr known;
   for (const std::string& key : KeysOf(caller.tenant, request_key)) {
-    const KnownKeyPtr known = keys_.Find(key);
+    known = keys_.Find(key);
+    loaded &= known != nullptr;
     if (known == nullptr) continue;
-    const KnownVariant* variant =
+    variant =
         gang.empty() ? ChooseVariant(*known, hints) : gangs_->Find({caller.tenant, gang, key}, hints, *known);
-    if (variant == nullptr) continue;
-    stats_->lookups++;
-    CountHit(*variant, caller);
-    return variant->reply;
+    if (variant != nullptr) break;
   }
-  return nullptr;
+  // Only once all that is the tenant's own is known to have none.
+  if (variant == nullptr && loaded && gang.empty()) {
+    readable = keys_.FindReadable(caller.tenant, request_key, hints);
+    if (readable.has_value()) variant = &*readable;
+  }
+  if (variant == nullptr) return nullptr;
+  stats_->lookups++;
+  CountHit(*variant, caller);
+  return variant->reply;
 }
 
 void Coordinator::Lookup(const std::string& request_key, const v1::Hints& hints, const Caller& caller,
@@ -187,16 +202,18 @@ void Coordinator::Lookup(const std::string& request_key, const v1::Hints& hints,
   disk_->Post([this, request_key, hints, caller, gang, answer = std::move(answer)] {
     const std::vector<std::string> keys = KeysOf(caller.tenant, request_key);
     const std::string& compile_key = keys.back();  // this daemon's own
+    KnownKeyPtr known;
     if (!gang.empty()) {
-      LookupForGang({caller.tenant, gang, compile_key}, hints, caller, answer);
+      known = keys_.LoadReadable(caller.tenant, compile_key, request_key);
+      AnswerGang({caller.tenant, gang, compile_key}, std::move(known), hints, caller, answer);
       return;
     }
-    KnownKeyPtr known;
     for (const std::string& key : keys) {
-      known = keys_.Load(caller.tenant, key);
+      known = key == compile_key ? keys_.LoadReadable(caller.tenant, key, request_key)
+                                 : keys_.Load(caller.tenant, key);
       const KnownVariant* variant = ChooseVariant(*known, hints);
       if (variant == nullptr) continue;
-      AnswerHit(*variant, caller, answer);
+      AnswerHit(*variant, compile_key, caller, answer);
       return;
     }
     stats_->misses++;
@@ -204,38 +221,42 @@ void Coordinator::Lookup(const std::string& request_key, const v1::Hints& hints,
       answer(Serialized(FailedReply(refusal, /*no_verdict=*/false)));
       return;
     }
-    AnswerMiss(compile_key, answer);
+    AnswerMiss(compile_key, caller, answer);
   });
 }
 
-void Coordinator::AnswerHit(const KnownVariant& variant, const Caller& caller, const LookupAnswer& answer) {
+void Coordinator::AnswerHit(const KnownVariant& variant, const std::string& compile_key, const Caller& caller,
+                            const LookupAnswer& answer) {
   CountHit(variant, caller);
   answer(variant.reply);
-  // The index had it not: what it answers by itself is told nobody.
-  if (tier_ != nullptr && variant.durable) tier_->Renew(caller.tenant, variant.entry);
+  // The index had it not: what it answers by itself is told nobody. Another namespace's is not this tenant's
+  // in the tier.
+  const bool own = absl::StartsWith(variant.entry.key, compile_key);
+  if (tier_ != nullptr && own && variant.durable) tier_->Renew(caller.tenant, variant.entry);
 }
 
-void Coordinator::AnswerMiss(const std::string& compile_key, const LookupAnswer& answer) {
-  strand_->Post([this, compile_key, answer] {
+void Coordinator::AnswerMiss(const std::string& compile_key, const Caller& caller,
+                             const LookupAnswer& answer) {
+  strand_->Post([this, compile_key, caller, answer] {
     v1::LookupReply reply;
     reply.mutable_miss();
     if (std::string job = table_.JobOf(compile_key); !job.empty()) {
+      stats_->job_keys.Add(caller.tenant, caller.job, compile_key);
       reply.mutable_in_flight()->set_job_id(std::move(job));
     }
     answer(Serialized(reply));
   });
 }
 
-void Coordinator::LookupForGang(const GangName& name, const v1::Hints& hints, const Caller& caller,
-                                const LookupAnswer& answer) {
-  const KnownKeyPtr known = keys_.Load(name.ns, name.compile_key);
+void Coordinator::AnswerGang(const GangName& name, KnownKeyPtr known, const v1::Hints& hints,
+                             const Caller& caller, const LookupAnswer& answer) {
   gangs_->Decide(name, hints, ProposalOf(*known, hints, clock_.WallNow()),
                  [this, name, caller, answer, known](const GangAnswer& decided) {
                    const KnownVariant* variant = decided.kind == GangAnswer::Kind::kVariant
                                                      ? VariantById(*known, decided.variant_id)
                                                      : nullptr;
                    if (variant != nullptr) {
-                     AnswerHit(*variant, caller, answer);
+                     AnswerHit(*variant, name.compile_key, caller, answer);
                      return;
                    }
                    stats_->misses++;
@@ -245,7 +266,7 @@ void Coordinator::LookupForGang(const GangName& name, const v1::Hints& hints, co
                      return;
                    }
                    // A variant that is not here comes with the flight.
-                   AnswerMiss(name.compile_key, answer);
+                   AnswerMiss(name.compile_key, caller, answer);
                  });
 }
 
@@ -258,6 +279,7 @@ void Coordinator::Join(const std::string& ns, const std::string& compile_key, Fl
 }
 
 void Coordinator::Compile(CallId id, FlightRequest request, FlightCall call) {
+  stats_->job_keys.Add(request.caller.tenant, request.caller.job, request.compile_key);
   Join(request.ns, request.compile_key, &call);
   strand_->Post([this, id, request = std::move(request), call = std::move(call)]() mutable {
     if (!request.debug && table_.FlightOfKey(request.compile_key) != 0) stats_->joined++;
@@ -420,10 +442,10 @@ void Coordinator::Stop(FlightId flight) {
   compiles_.erase(found);
 }
 
-void Coordinator::Look(FlightId flight, const std::string& ns, const std::string& compile_key) {
+void Coordinator::Look(FlightId flight, const FlightRequest& request) {
   if (closing_) return;
-  disk_->Post([this, flight, ns, compile_key] {
-    SayLooked(flight, keys_.Load(ns, compile_key), FlightTable::Where::kHere);
+  disk_->Post([this, flight, ns = request.ns, key = request.compile_key, request_key = request.request_key] {
+    SayLooked(flight, keys_.LoadReadable(ns, key, request_key), FlightTable::Where::kHere);
   });
 }
 

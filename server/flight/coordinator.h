@@ -35,6 +35,7 @@
 #include "server/flight/flight_table.h"
 #include "server/flight/gangs.h"
 #include "server/flight/hit_index.h"
+#include "server/flight/readable_namespaces.h"
 #include "server/flight/stored_keys.h"
 #include "server/flight/tier_keys.h"
 #include "server/flight/upstream_flights.h"
@@ -102,7 +103,11 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   std::map<std::string, FlightTable::TenantLoad> Tenants();
   // As FlightTable's.
   void SetDrained(bool drained);
-  // After a removal: forgets crashes and what memory knows of the key; of every key when empty.
+  // As StoredKeys'; blocks.
+  void MakeRoomFor(const std::string& ns, const std::string& compile_key, const std::string& new_variant) {
+    keys_.MakeRoomFor(ns, compile_key, new_variant);
+  }
+  // After a removal or an import: forgets crashes and what memory knows of the key; of every key when empty.
   void Forget(const std::string& compile_key);
 
   // Nothing starts any more. True when everything ended before the limit.
@@ -120,7 +125,7 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   // What the table asks for, on the strand.
   void Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) override;
   void Stop(FlightId flight) override;
-  void Look(FlightId flight, const std::string& ns, const std::string& compile_key) override;
+  void Look(FlightId flight, const FlightRequest& request) override;
   void LookFurther(FlightId flight, const FlightRequest& request, const v1::Hints& hints,
                    KnownKeyPtr known) override;
   void Over(FlightId flight) override;
@@ -134,10 +139,12 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
                     bool claimed);
   void CountHit(const KnownVariant& variant, const Caller& caller);
   // The parts of Lookup.
-  void AnswerHit(const KnownVariant& variant, const Caller& caller, const LookupAnswer& answer);
-  void AnswerMiss(const std::string& compile_key, const LookupAnswer& answer);
-  void LookupForGang(const GangName& name, const v1::Hints& hints, const Caller& caller,
-                     const LookupAnswer& answer);
+  // `compile_key` is the request's in the caller's own namespace.
+  void AnswerHit(const KnownVariant& variant, const std::string& compile_key, const Caller& caller,
+                 const LookupAnswer& answer);
+  void AnswerMiss(const std::string& compile_key, const Caller& caller, const LookupAnswer& answer);
+  void AnswerGang(const GangName& name, KnownKeyPtr known, const v1::Hints& hints, const Caller& caller,
+                  const LookupAnswer& answer);
   // Between the flight and the call of a gang's member.
   void Join(const std::string& ns, const std::string& compile_key, FlightCall* call);
   using CompilePtr = std::shared_ptr<FlightCompile>;  // shared by the table's flight and its tasks at work
@@ -158,6 +165,7 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   WorkerPool* const pool_;
   Stats* const stats_;
   const std::unique_ptr<TierKeys> tier_;  // null: none
+  const ReadableNamespaces readable_;
   StoredKeys keys_;
   FlightCompiler compiler_;
   const std::unique_ptr<UpstreamFlights> upstream_;  // null: none

@@ -57,7 +57,7 @@ void FlightTable::Compile(CallId id, FlightRequest request, FlightCall call) {
   const std::string key = request.compile_key;
   Flight& flight = NewFlight(std::move(request), key);
   Subscribe(flight, id, std::move(call), /*uploads=*/true);
-  store_->Look(flight.id, flight.request->ns, key);
+  store_->Look(flight.id, *flight.request);
 }
 
 void FlightTable::Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call) {
@@ -654,7 +654,7 @@ void FlightTable::EndFlight(Flight& flight, const std::vector<CallId>& unserved)
     calls_.at(waiter).flight = next.id;
     AddWaiter(next, waiter);
   }
-  store_->Look(next.id, request->ns, request->compile_key);
+  store_->Look(next.id, *request);
 }
 
 // ---- Ends ------------------------------------------------------------------------------------

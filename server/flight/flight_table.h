@@ -148,7 +148,7 @@ class Workers {
 class FlightStore {
  public:
   virtual ~FlightStore() = default;
-  virtual void Look(FlightId flight, const std::string& ns, const std::string& compile_key) = 0;
+  virtual void Look(FlightId flight, const FlightRequest& request) = 0;
   virtual void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) = 0;
 };
 

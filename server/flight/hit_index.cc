@@ -29,7 +29,8 @@ KnownKeyPtr HitIndex::Find(absl::string_view compile_key) {
   return found->second->known;
 }
 
-KnownKeyPtr HitIndex::Load(const std::string& compile_key, const std::function<KnownKeyPtr()>& read) {
+KnownKeyPtr HitIndex::Load(const std::string& compile_key, const std::function<KnownKeyPtr()>& read,
+                           Keep keep) {
   Shard& shard = ShardOf(compile_key);
   uint64_t erased = 0;
   {
@@ -41,12 +42,13 @@ KnownKeyPtr HitIndex::Load(const std::string& compile_key, const std::function<K
   KnownKeyPtr known = read();
   absl::MutexLock lock(&shard.mutex);
   const auto reading = shard.reading.find(compile_key);
-  if (reading->second.erased == erased && !known->variants.empty()) Keep(shard, compile_key, known);
+  const bool worth_it = keep == Keep::kAll || !known->variants.empty();
+  if (reading->second.erased == erased && worth_it) Add(shard, compile_key, known);
   if (--reading->second.readers == 0) shard.reading.erase(reading);
   return known;
 }
 
-void HitIndex::Keep(Shard& shard, const std::string& compile_key, const KnownKeyPtr& known) {
+void HitIndex::Add(Shard& shard, const std::string& compile_key, const KnownKeyPtr& known) {
   Drop(shard, compile_key);
   const uint64_t bytes = BytesOf(*known);
   if (bytes > shard_bytes_max_) return;

@@ -30,8 +30,10 @@ class HitIndex {
   KnownKeyPtr Find(absl::string_view compile_key);
 
   // `read` reads the store; what it finds is kept unless the key was erased since this call began. Keys
-  // without a variant are not kept.
-  KnownKeyPtr Load(const std::string& compile_key, const std::function<KnownKeyPtr()>& read);
+  // without a variant are kept only where the store was asked for one that stands in for it (`kAll`).
+  enum class Keep { kWithVariants, kAll };
+  KnownKeyPtr Load(const std::string& compile_key, const std::function<KnownKeyPtr()>& read,
+                   Keep keep = Keep::kWithVariants);
   void Erase(absl::string_view compile_key);
   void Clear();
 
@@ -59,7 +61,7 @@ class HitIndex {
 
   Shard& ShardOf(absl::string_view compile_key);
   static void Drop(Shard& shard, absl::string_view compile_key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
-  void Keep(Shard& shard, const std::string& compile_key, const KnownKeyPtr& known)
+  void Add(Shard& shard, const std::string& compile_key, const KnownKeyPtr& known)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mutex);
 
   const uint64_t shard_bytes_max_;

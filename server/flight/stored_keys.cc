@@ -35,9 +35,40 @@ void SortVariants(KnownKey* known) {
 
 // ---- Reading ---------------------------------------------------------------------------------
 
-KnownKeyPtr StoredKeys::Load(const std::string& ns, const std::string& compile_key) {
+KnownKeyPtr StoredKeys::Load(const std::string& ns, const std::string& compile_key, HitIndex::Keep keep) {
   if (KnownKeyPtr known = index_->Find(compile_key); known != nullptr) return known;
-  return index_->Load(compile_key, [&] { return Read(ns, compile_key); });
+  return index_->Load(compile_key, [&] { return Read(ns, compile_key); }, keep);
+}
+
+KnownKeyPtr StoredKeys::LoadReadable(const std::string& ns, const std::string& compile_key,
+                                     const std::string& request_key) {
+  if (readable_ == nullptr || readable_->Of(ns).empty()) return Load(ns, compile_key);
+  const std::vector<std::string>& namespaces = readable_->Of(ns);
+  std::vector<KnownKeyPtr> others(namespaces.size());
+  // From the last to the first: memory keeps that one is empty where another stands in for it.
+  HitIndex::Keep keep = HitIndex::Keep::kWithVariants;
+  for (size_t i = namespaces.size(); i-- > 0;) {
+    others[i] = Load(namespaces[i], readable_->KeyOf(namespaces[i], request_key), keep);
+    if (!others[i]->variants.empty()) keep = HitIndex::Keep::kAll;
+  }
+  const KnownKeyPtr own = Load(ns, compile_key, keep);
+  if (keep == HitIndex::Keep::kWithVariants) return own;
+  auto all = std::make_shared<KnownKey>(*own);
+  for (const KnownKeyPtr& other : others) {
+    all->variants.insert(all->variants.end(), other->variants.begin(), other->variants.end());
+  }
+  return all;
+}
+
+std::optional<KnownVariant> StoredKeys::FindReadable(const std::string& ns, const std::string& request_key,
+                                                     const v1::Hints& hints) {
+  if (readable_ == nullptr) return std::nullopt;
+  for (const std::string& other : readable_->Of(ns)) {
+    const KnownKeyPtr known = index_->Find(readable_->KeyOf(other, request_key));
+    if (known == nullptr) return std::nullopt;
+    if (const KnownVariant* variant = ChooseVariant(*known, hints); variant != nullptr) return *variant;
+  }
+  return std::nullopt;
 }
 
 KnownKeyPtr StoredKeys::Read(const std::string& ns, const std::string& compile_key) {
@@ -227,7 +258,10 @@ absl::StatusOr<v1::Manifest> StoredKeys::ManifestOf(const v1::FetchObjectsReques
   v1::Manifest manifest;
   KILN_RETURN_IF_ERROR(ParseProto(signed_manifest.manifest(), "manifest", &manifest));
   // The same answer as for a variant that never was: a guess learns nothing of other namespaces.
-  if (manifest.namespace_() != request.namespace_()) return absl::NotFoundError("no such entry");
+  const bool may_read = readable_ == nullptr
+                            ? manifest.namespace_() == request.namespace_()
+                            : readable_->MayRead(request.namespace_(), manifest.namespace_());
+  if (!may_read) return absl::NotFoundError("no such entry");
   return manifest;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "server/flight/flight_table.h"
 #include "server/flight/hit_index.h"
 #include "server/flight/known_key.h"
+#include "server/flight/readable_namespaces.h"
 #include "server/flight/tier_keys.h"
 #include "server/schedule/clock.h"
 
@@ -29,14 +31,29 @@ namespace kiln {
 class StoredKeys {
  public:
   // All outlive this. `tier` is nullptr where there is none.
-  StoredKeys(Store* store, TierKeys* tier, HitIndex* index, const Clock* clock, const Signatures* signatures)
-      : store_(store), tier_(tier), index_(index), clock_(clock), signatures_(signatures) {}
+  // So is `readable`: then everybody reads his own namespace alone.
+  StoredKeys(Store* store, TierKeys* tier, HitIndex* index, const Clock* clock, const Signatures* signatures,
+             const ReadableNamespaces* readable = nullptr)
+      : store_(store),
+        tier_(tier),
+        index_(index),
+        clock_(clock),
+        signatures_(signatures),
+        readable_(readable) {}
 
   // From memory alone; nullptr: ask `Load`.
   KnownKeyPtr Find(absl::string_view compile_key) { return index_->Find(compile_key); }
   // Reads the store, and fills the index. What can't be read is not known, nor what is another namespace's
   // than `ns`, of which the key is.
-  KnownKeyPtr Load(const std::string& ns, const std::string& compile_key);
+  KnownKeyPtr Load(const std::string& ns, const std::string& compile_key,
+                   HitIndex::Keep keep = HitIndex::Keep::kWithVariants);
+  // The same, and after its variants those that the namespace's callers are served from others.
+  KnownKeyPtr LoadReadable(const std::string& ns, const std::string& compile_key,
+                           const std::string& request_key);
+  // From memory alone: a variant for these sizes from the namespaces that `ns` reads besides; none where
+  // memory does not know of one that comes before.
+  std::optional<KnownVariant> FindReadable(const std::string& ns, const std::string& request_key,
+                                           const v1::Hints& hints);
   // Counts an answer from it. In memory.
   void RecordUse(const KnownVariant& variant) { store_->catalog().RecordUse(variant.entry); }
 
@@ -45,6 +62,10 @@ class StoredKeys {
   // Writes an announced one. A key has at most kVariantsPerKeyMax variants beside the pinned ones: one more
   // takes the place of the least recently used. What the store refuses is still known, and not durable.
   absl::Status Put(const std::shared_ptr<const Artifact>& artifact);
+  // Before a variant is written that was made elsewhere: likewise.
+  void MakeRoomFor(const std::string& ns, const std::string& compile_key, const std::string& new_variant) {
+    MakeRoom(*Load(ns, compile_key), new_variant);
+  }
   // A kernel of another program's, for one that is being made. What it names on disk is held until the holds
   // end; what the disk has not, but memory, is in its objects.
   absl::StatusOr<EmittedKernel> ReadKernel(const std::string& ns, const std::string& kernel_key,
@@ -76,6 +97,7 @@ class StoredKeys {
   HitIndex* const index_;
   const Clock* const clock_;
   const Signatures* const signatures_;
+  const ReadableNamespaces* const readable_;  // may be null
 
   absl::Mutex mutex_;
   // By manifest entry key; shared with the flight that stores it.

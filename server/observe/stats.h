@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "server/observe/job_keys.h"
 #include "server/observe/miss_table.h"
 #include "server/observe/use_table.h"
 
@@ -29,6 +30,7 @@ struct Stats {
   Count calls_begun{0};        // RPCs
   Count calls_running{0};      // of those, now
   UseTable uses;               // by tenant and job
+  JobKeys job_keys;            // what each asked for
   MissTable last_misses;       // what was compiled lately
 };
 

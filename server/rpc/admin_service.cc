@@ -347,20 +347,6 @@ absl::Status AdminService::AnswerVerify(const grpc::CallbackServerContext& conte
   return absl::OkStatus();
 }
 
-absl::StatusOr<ChosenEntries> AdminService::ChooseByKey(const grpc::CallbackServerContext& context,
-                                                        const std::string& hex, bool every_match) {
-  KILN_ASSIGN_OR_RETURN(const KeyPrefix prefix, KeyPrefix::Parse(hex));
-  KILN_ASSIGN_OR_RETURN(ChosenEntries chosen,
-                        ChooseEntries(*store_, prefix, RequestKeys::kToo, /*limit=*/0, Gone(context)));
-  const size_t keys = CompileKeysOf(IdsOf(chosen)).size();
-  if (keys > 1 && !every_match) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("key_prefix: ", keys, " keys start with ", hex,
-                     "; give more digits of the one that is meant, or say every_match (--every-match)"));
-  }
-  return chosen;
-}
-
 absl::Status AdminService::RemoveAll(const grpc::CallbackServerContext& context, v1::RemoveReply* reply) {
   CountsByKind removed = {};
   const absl::Status status = RemoveAllEntries(*store_, Gone(context), &removed);
@@ -382,7 +368,7 @@ absl::Status AdminService::AnswerRemove(const grpc::CallbackServerContext& conte
         "tuning: of the programs of a key_prefix; all takes the store's records");
   if (request.all()) return RemoveAll(context, reply);
   KILN_ASSIGN_OR_RETURN(const ChosenEntries chosen,
-                        ChooseByKey(context, request.key_prefix(), request.every_match()));
+                        ChooseOneKey(*store_, request.key_prefix(), request.every_match(), Gone(context)));
   if (request.tuning()) {
     KILN_ASSIGN_OR_RETURN(const uint64_t removed, RemoveTuning(*store_, *facts_.tuning_records, facts_.tier,
                                                                chosen.manifests, Gone(context)));
@@ -400,7 +386,7 @@ absl::Status AdminService::AnswerRemove(const grpc::CallbackServerContext& conte
 absl::Status AdminService::AnswerPin(const grpc::CallbackServerContext& context,
                                      const v1::PinRequest& request, v1::PinReply* reply) {
   KILN_ASSIGN_OR_RETURN(const ChosenEntries chosen,
-                        ChooseByKey(context, request.key_prefix(), request.every_match()));
+                        ChooseOneKey(*store_, request.key_prefix(), request.every_match(), Gone(context)));
   for (const EntryId& id : IdsOf(chosen)) {
     if (context.IsCancelled()) return absl::CancelledError("the caller has gone");
     // Held first: a sweep either sees the pin or has it told here that the entry is going.

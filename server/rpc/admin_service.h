@@ -176,9 +176,6 @@ class AdminService final : public v1::Admin::CallbackService {
   // errors.
   absl::StatusOr<ComparedEntry> ReadCompared(const grpc::CallbackServerContext& context,
                                              absl::string_view field, const std::string& hex);
-  // FAILED_PRECONDITION where several CompileKeys match and not all of them are meant.
-  absl::StatusOr<ChosenEntries> ChooseByKey(const grpc::CallbackServerContext& context,
-                                            const std::string& hex, bool every_match);
   absl::Status RemoveAll(const grpc::CallbackServerContext& context, v1::RemoveReply* reply);
   v1::EntryInfo Describe(const Found& found) const;
   void ShowKernels(const Found& found, v1::ShownEntry* shown);

@@ -8,21 +8,11 @@
 #include "server/rpc/fetch_call.h"
 #include "server/rpc/hops.h"
 #include "server/rpc/protocol.h"
+#include "server/rpc/refused_call.h"
 #include "server/rpc/request_limits.h"
 #include "server/rpc/shared_bytes.h"
 
 namespace kiln {
-namespace {
-
-// A stream that is refused before it does anything. gRPC owns it: it deletes itself.
-template <typename Reactor>
-class RefusedCall final : public Reactor {
- public:
-  explicit RefusedCall(const absl::Status& status) { this->Finish(ToGrpc(status)); }
-  void OnDone() override { delete this; }
-};
-
-}  // namespace
 
 absl::StatusOr<const Identity*> CompileService::Admit(grpc::CallbackServerContext* context, Rpc rpc) const {
   KILN_ASSIGN_OR_RETURN(const Identity* who, gate_.Admit(*context, rpc));
@@ -56,7 +46,8 @@ grpc::ServerUnaryReactor* CompileService::Hello(grpc::CallbackServerContext* con
   reply->set_graph_bytes_max(graph_bytes_max_);
   *reply->mutable_targets() = worker.targets();
   reply->set_tenant((*who)->tenant);
-  for (v1::TrustedKey& key : signatures_->Listed((*who)->tenant)) *reply->add_trusted_keys() = std::move(key);
+  for (v1::TrustedKey& key : signatures_->Listed((*who)->tenant, (*who)->reads))
+    *reply->add_trusted_keys() = std::move(key);
   if (upstream_ != nullptr) {
     for (std::string& id : upstream_->Forwarders()) reply->add_forwarders(std::move(id));
   }

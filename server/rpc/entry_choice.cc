@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "kiln/v1/artifact.pb.h"
@@ -146,6 +148,23 @@ absl::StatusOr<ChosenEntries> ChooseEntries(Store& store, const KeyPrefix& prefi
       Choose(catalog, EntryKind::kManifest, "", limit, gone, by_request_key, &chosen.manifests));
   KILN_RETURN_IF_ERROR(
       Choose(catalog, EntryKind::kFailure, "", limit, gone, by_request_key, &chosen.failures));
+  return chosen;
+}
+
+absl::StatusOr<ChosenEntries> ChooseOneKey(Store& store, const std::string& hex, bool every_match,
+                                           const CallerGone& gone) {
+  KILN_ASSIGN_OR_RETURN(const KeyPrefix prefix, KeyPrefix::Parse(hex));
+  KILN_ASSIGN_OR_RETURN(ChosenEntries chosen,
+                        ChooseEntries(store, prefix, RequestKeys::kToo, /*limit=*/0, gone));
+  absl::flat_hash_set<absl::string_view> keys;
+  for (const auto* entries : {&chosen.manifests, &chosen.failures}) {
+    for (const CatalogEntry& entry : *entries) keys.insert(CompileKeyOf(entry.id));
+  }
+  if (keys.size() > 1 && !every_match) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("key_prefix: ", keys.size(), " keys start with ", hex,
+                     "; give more digits of the one that is meant, or say every_match (--every-match)"));
+  }
   return chosen;
 }
 

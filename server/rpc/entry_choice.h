@@ -47,6 +47,11 @@ struct ChosenEntries {
 absl::StatusOr<ChosenEntries> ChooseEntries(Store& store, const KeyPrefix& prefix, RequestKeys request_keys,
                                             size_t limit, const CallerGone& gone);
 
+// As ChooseEntries with kToo, for who changes what is chosen: FAILED_PRECONDITION, which names the field,
+// where several CompileKeys start so and not all of them are meant.
+absl::StatusOr<ChosenEntries> ChooseOneKey(Store& store, const std::string& hex, bool every_match,
+                                           const CallerGone& gone);
+
 // Deletes in batches, so that no writer waits for long.
 absl::Status RemoveEntries(Store& store, const std::vector<EntryId>& ids, const CallerGone& gone);
 

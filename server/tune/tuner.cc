@@ -81,6 +81,8 @@ std::vector<std::string> Tuner::KeysOf(const std::string& ns, const v1::Tuning& 
   return keys;
 }
 
+absl::string_view Tuner::Policy() { return kPolicy; }
+
 absl::StatusOr<v1::Measurement> Tuner::MeasureTunable(MeasuringPool::Lease& lease, const v1::Tunable& tunable,
                                                       std::vector<v1::NativeKernel> natives, const Job& job) {
   Trial trial{lease, tunable, std::move(natives), {}, {}, 0};

@@ -20,6 +20,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "google/protobuf/repeated_field.h"
 #include "kiln/v1/artifact.pb.h"
 #include "kiln/v1/tuning.pb.h"
@@ -39,6 +40,9 @@ class Tuner {
 
   // The keys of the records that a program of `ns` was made by.
   static std::vector<std::string> KeysOf(const std::string& ns, const v1::Tuning& tuning);
+
+  // How measurements are made and judged, as it is in TuningKeys.
+  static absl::string_view Policy();
 
   // What a program's compile lends its measurements.
   struct Job {

@@ -49,6 +49,15 @@ uint64_t ResidentBytes(pid_t pid) {
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
+uint64_t PeakResidentBytes(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string word; file >> word;) {
+    uint64_t kib = 0;
+    if (word == "VmHWM:" && file >> kib) return kib << 10;
+  }
+  return 0;
+}
+
 size_t OpenDescriptors(pid_t pid, const std::string& except) {
   size_t count = 0;
   std::error_code ignored;

@@ -24,6 +24,7 @@ std::vector<pid_t> ChildrenOf(pid_t pid);
 std::vector<ProcessFacts> MembersOf(pid_t session);
 
 uint64_t ResidentBytes(pid_t pid);
+uint64_t PeakResidentBytes(pid_t pid);
 
 // Open descriptors but files below `except`: a database's tables come and go.
 size_t OpenDescriptors(pid_t pid, const std::string& except);

@@ -22,6 +22,7 @@
 //   bytes N M          that the kernels move, channels-last and as traced
 //   others N M         convolutions that can't be measured, likewise
 //   calls WORD         a library call of the plan with images as traced
+//   object_kib N       of bytes at random in each kernel's code
 //   rows N             of the products (default 8)
 //   schedules N …      the same with kernels; candidate 256 crashes the worker that emits it
 //   take_mib N         take so much memory and give it back, while planning
@@ -284,8 +285,10 @@ v1::Frame Plan(const v1::PlanRequest& request) {
   if (script.contains("kernels") && !absl::SimpleAtoi(script["kernels"], &kernels)) abort();
   for (int64_t i = 0; i < kernels; ++i) {
     v1::PlannedKernel* kernel = reply->add_kernels();
-    kernel->set_kernel(absl::StrCat("kernel ", i, "\nname ", script["name"], "\nemit ", script["emit"],
-                                    request.keep_traced_layout() ? "\nas traced" : ""));
+    kernel->set_kernel(
+        absl::StrCat("kernel ", i, "\nname ", script["name"], "\nemit ", script["emit"],
+                     request.keep_traced_layout() ? "\nas traced" : "",
+                     script.contains("object_kib") ? "\nobject_kib " + script["object_kib"] : ""));
     kernel->mutable_bytes_read()->set_value(NumberFor(request, script["bytes"]));
     if (script.contains("tells_hint")) kernel->mutable_bytes_written()->set_value(request.hints().values(0));
     kernel->mutable_notes()->set_name(absl::StrCat("kernel_", i));
@@ -333,7 +336,16 @@ v1::Frame Emit(const v1::EmitRequest& request) {
   Misbehave(script["emit"]);
   v1::Frame frame;
   frame.mutable_emit_reply()->set_kind(v1::FLAT_IMAGE);
-  frame.mutable_emit_reply()->set_object(absl::StrCat("object of ", request.kernel()));
+  std::string& object = *frame.mutable_emit_reply()->mutable_object();
+  object = absl::StrCat("object of ", request.kernel());
+  int64_t kib = 0;
+  if (absl::SimpleAtoi(script["object_kib"], &kib)) {
+    std::mt19937_64 random(std::hash<std::string>()(object));
+    for (int64_t i = 0; i < kib * 128; ++i) {
+      const uint64_t word = random();
+      object.append(reinterpret_cast<const char*>(&word), sizeof(word));
+    }
+  }
   if (request.want_listing()) frame.mutable_emit_reply()->set_listing("listing of " + request.kernel());
   return frame;
 }

@@ -87,7 +87,7 @@ class World final : public Workers, public FlightStore {
   // Workers and FlightStore: what the table asks.
   void Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) override;
   void Stop(FlightId flight) override;
-  void Look(FlightId flight, const std::string& ns, const std::string& compile_key) override;
+  void Look(FlightId flight, const FlightRequest& request) override;
   void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) override;
 
   // What a caller hears.
@@ -388,9 +388,9 @@ void World::Uploads(SimCaller& caller, bool fails) {
 
 // ---- What the table asks ---------------------------------------------------------------------
 
-void World::Look(FlightId flight, const std::string&, const std::string& compile_key) {
+void World::Look(FlightId flight, const FlightRequest& request) {
   ++outcome_.events;
-  const std::string key = compile_key.substr(0, compile_key.find('+'));
+  const std::string key = request.compile_key.substr(0, request.compile_key.find('+'));
   for (const SimCaller* caller : active_) {
     if (caller->debug && table_->FlightOfCall(caller->id) == flight) Fail("a debug call is looked up");
   }

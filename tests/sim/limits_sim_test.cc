@@ -82,7 +82,7 @@ class World final : public Workers, public FlightStore {
     return result_;
   }
 
-  void Look(FlightId flight, const std::string&, const std::string&) override {
+  void Look(FlightId flight, const FlightRequest&) override {
     At(0, [this, flight] { table_->Looked(flight, std::make_shared<KnownKey>()); });
   }
   void Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) override {

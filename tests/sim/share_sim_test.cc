@@ -56,7 +56,7 @@ class ShareWorld final : public Workers, public FlightStore {
     return worst;
   }
 
-  void Look(FlightId flight, const std::string&, const std::string&) override {
+  void Look(FlightId flight, const FlightRequest&) override {
     At(0, [this, flight] { table_->Looked(flight, std::make_shared<KnownKey>()); });
   }
   void Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) override {

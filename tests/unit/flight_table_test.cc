@@ -44,7 +44,7 @@ class FlightTableTest : public ::testing::Test, public Workers, public FlightSto
     running_ = flight;
   }
   void Stop(FlightId) override {}
-  void Look(FlightId flight, const std::string&, const std::string&) override { looked_ = flight; }
+  void Look(FlightId flight, const FlightRequest&) override { looked_ = flight; }
   void Write(FlightId, std::shared_ptr<const Artifact>) override {}
 
   // Of a graph that it says has `graph_bytes`; the header has ten.

@@ -325,6 +325,23 @@ TEST(Config, RefusalsNameTheField) {
          tenant->add_roles(v1::ROLE_FORWARD);
          tenant->add_speaks_for("b");
        }},
+      {"listen.tenants.reads",
+       [](v1::Config* c) {
+         AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0)->add_reads("b");
+         AddTenant(c, "b", {2});
+       }},
+      {"listen.tenants.reads",
+       [](v1::Config* c) { AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0)->add_reads("a b"); }},
+      {"listen.tenants.reads",
+       [](v1::Config* c) {
+         v1::TenantConfig* tenant = AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0);
+         for (int i = 0; i < 2; ++i) tenant->add_reads("twice");
+       }},
+      {"listen.tenants.reads",
+       [](v1::Config* c) {
+         v1::TenantConfig* tenant = AddTenant(c, "a", {1})->mutable_listen()->mutable_tenants(0);
+         for (int i = 0; i < 9; ++i) tenant->add_reads(absl::StrCat("shared-", i));
+       }},
       {"listen.connections_max", [](v1::Config* c) { c->mutable_listen()->set_connections_max(UINT32_MAX); }},
       {"listen.tenant_connections_max",
        [](v1::Config* c) {
@@ -905,6 +922,8 @@ TEST(HitIndex, ForgetsByName) {
   for (int i = 0; i < 10; ++i) EXPECT_EQ(index.Find(KeyNumber(i)) == nullptr, i == 3) << i;
   index.Load(KeyNumber(11), [] { return std::make_shared<const KnownKey>(); });
   EXPECT_EQ(index.Find(KeyNumber(11)), nullptr) << "nothing is known of it";
+  index.Load(KeyNumber(11), [] { return std::make_shared<const KnownKey>(); }, HitIndex::Keep::kAll);
+  EXPECT_NE(index.Find(KeyNumber(11)), nullptr) << "that it has nothing is worth knowing";
   index.Clear();
   EXPECT_EQ(index.entries() + index.bytes(), 0u);
 }
