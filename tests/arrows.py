@@ -23,7 +23,7 @@ compiler/passes: compiler/graph compiler/ir compiler/support compiler/target
 compiler/lower: compiler/graph compiler/ir compiler/passes compiler/support compiler/target
 compiler/schedule: compiler/graph compiler/ir compiler/lower compiler/support compiler/target
 compiler/image: compiler/support
-compiler/codegen: compiler/image compiler/ir compiler/support compiler/target
+compiler/codegen: compiler/image compiler/ir compiler/schedule compiler/support compiler/target
 compiler/artifact: compiler/codegen compiler/frontend compiler/graph compiler/ir compiler/lower compiler/passes
   compiler/schedule compiler/support compiler/target
 compiler/worker: compiler/support

@@ -20,9 +20,11 @@
 #include "compiler/passes/pipeline.h"
 #include "compiler/schedule/plan_memory.h"
 #include "compiler/schedule/schedule.h"
+#include "compiler/schedule/vector_schedule.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/machine.h"
+#include "compiler/target/vector_target.h"
 
 namespace kiln {
 namespace {
@@ -59,15 +61,23 @@ class DebugLog {
   int count_ = 0;
 };
 
-absl::Status VerifyKernels(const Schedule& schedule) {
-  for (const ScheduledStep& step : schedule.steps) {
+// Verifies, and gives kernels of a CPU their vectors' schedule: what their keys are made of is complete then.
+// `vectors` is an error where no back-end emits for the target.
+absl::Status FinishKernels(const absl::StatusOr<VectorTarget>& vectors, Schedule* schedule) {
+  for (ScheduledStep& step : schedule->steps) {
     if (step.kind != ScheduledStep::Kind::kKernel) continue;
     absl::Status status = VerifyKernel(step.kernel.kernel);
-    if (!status.ok()) {
+    if (status.ok() && vectors.ok()) status = ScheduleVectors(*vectors, &step.kernel.kernel);
+    if (!status.ok() && !absl::IsUnimplemented(status)) {
       return absl::InternalError(absl::StrCat("kernel ", step.kernel.notes.name(), ": ", status.message()));
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<VectorTarget> VectorsOf(const v1::Target& target) {
+  if (absl::StartsWith(target.triple(), "x86_64-")) return VectorTarget::FromProto(target);
+  return absl::UnimplementedError("vectors are not explicit here");
 }
 
 void NoteOrigins(Schedule* schedule) {
@@ -129,7 +139,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   if (debug.wanted()) debug.Add("loops", loops.ToString());
 
   KILN_ASSIGN_OR_RETURN(Schedule schedule, ScheduleLoops(loops, {.machine = machine}));
-  KILN_RETURN_IF_ERROR(VerifyKernels(schedule));
+  KILN_RETURN_IF_ERROR(FinishKernels(VectorsOf(target), &schedule));
   NoteOrigins(&schedule);
   if (debug.wanted()) debug.Add("schedule", schedule.ToString(loops));
 

@@ -106,8 +106,8 @@ std::vector<v1::Tunable> TunableKernelsOf(const v1::PlanReply& plan, const Codeg
     if (!kernel.ParseFromString(bytes) || !RunsOnAnyData(kernel) || !AddOperands(kernel, measured)) continue;
     measured->set_digest(Sha256(bytes));
     measured->set_units(one.units);
-    for (v1::ThreadSchedule& schedule : backend.Schedules(kernel)) {
-      *measured->add_schedules() = std::move(schedule);
+    for (v1::KernelSchedule& schedule : backend.Schedules(kernel)) {
+      *measured->add_schedules() = std::move(*schedule.mutable_threads());
     }
     if (measured->schedules_size() > 1) tunables.push_back(std::move(tunable));
   }

@@ -41,10 +41,9 @@ class CodegenBackend {
   // The kernel must have passed ir/verify.h. INVALID_ARGUMENT otherwise.
   virtual absl::StatusOr<EmittedObject> Emit(const v1::Kernel& kernel, const v1::KernelNotes& notes,
                                              bool want_listing) = 0;
-  // For measuring: how this back-end shares the kernel among a GPU's threads, then a few other ways that may
-  // be faster (KernelSchedule.threads of the same kernel). None where there is no choice. The kernel must
-  // have passed ir/verify.h.
-  virtual std::vector<v1::ThreadSchedule> Schedules(const v1::Kernel& kernel) const { return {}; }
+  // Schedules of the same kernel: the one that `Emit` takes where the kernel has none for this target, then a
+  // few others. None where there is no choice. The kernel must have passed ir/verify.h.
+  virtual std::vector<v1::KernelSchedule> Schedules(const v1::Kernel& kernel) const { return {}; }
   // The product by at most `wanted` schedules, the most promising first. UNIMPLEMENTED where this back-end
   // has no kernel for it.
   virtual absl::StatusOr<std::vector<EmittedProduct>> EmitProduct(const v1::MatrixProduct& product,

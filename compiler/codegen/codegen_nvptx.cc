@@ -89,18 +89,27 @@ class NvptxBackend : public CodegenBackend {
     return absl::OkStatus();
   }
 
-  std::vector<v1::ThreadSchedule> Schedules(const v1::Kernel& kernel) const override {
+  std::vector<v1::KernelSchedule> Schedules(const v1::Kernel& kernel) const override {
+    if (kernel.schedule().has_vectors()) return {};
     llvm::LLVMContext context;
     llvm::Module module("kernel", context);
     module.setTargetTriple(machine_->getTargetTriple());
     module.setDataLayout(machine_->createDataLayout());
-    return ThreadEmitter(kernel, target_, &module).Schedules();
+    std::vector<v1::KernelSchedule> schedules;
+    for (v1::ThreadSchedule& threads : ThreadEmitter(kernel, target_, &module).Schedules()) {
+      schedules.push_back(kernel.schedule());
+      *schedules.back().mutable_threads() = std::move(threads);
+    }
+    return schedules;
   }
 
   absl::StatusOr<EmittedObject> Emit(const v1::Kernel& kernel, const v1::KernelNotes& notes,
                                      bool want_listing) override {
     KILN_RETURN_IF_ERROR(VerifyKernel(kernel));
     KILN_RETURN_IF_ERROR(Supports(kernel));
+    if (kernel.schedule().has_vectors()) {
+      return absl::InvalidArgumentError("schedule: of a CPU's vectors, for a GPU");
+    }
     llvm::LLVMContext context;
     llvm::Module module("kernel", context);
     module.setTargetTriple(machine_->getTargetTriple());
@@ -113,8 +122,10 @@ class NvptxBackend : public CodegenBackend {
     result.kind = v1::GPU_IMAGE;
     result.bytes = SerializeGpuImage(image);
     if (want_listing) {
+      v1::Kernel scheduled = kernel;
+      *scheduled.mutable_schedule()->mutable_threads() = emitter.Chosen();
       result.listing =
-          absl::StrCat("; ---- loop IR\n", PrintKernel(kernel, notes), "\n; ---- PTX: ", image.threads,
+          absl::StrCat("; ---- loop IR\n", PrintKernel(scheduled, notes), "\n; ---- PTX: ", image.threads,
                        " threads a block, for ", image.points_per_block,
                        image.points_per_block == 1 ? " point\n" : " points\n", image.ptx);
     }

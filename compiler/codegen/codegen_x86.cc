@@ -1,6 +1,7 @@
 #include "compiler/codegen/codegen_x86.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/image_builder.h"
@@ -8,6 +9,7 @@
 #include "compiler/codegen/optimizer.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
+#include "compiler/schedule/vector_schedule.h"
 #include "compiler/support/status_macros.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/Transforms/Utils/Cloning.h"
@@ -45,10 +47,33 @@ class X86Backend : public CodegenBackend {
     return absl::OkStatus();
   }
 
+  std::vector<v1::KernelSchedule> Schedules(const v1::Kernel& kernel) const override {
+    const KernelFacts facts(kernel);
+    if (!facts.ExpressionsFit()) return {};
+    std::vector<v1::KernelSchedule> schedules;
+    for (v1::VectorSchedule& vectors : VectorSchedules(facts, target_)) {
+      schedules.push_back(kernel.schedule());
+      *schedules.back().mutable_vectors() = std::move(vectors);
+    }
+    return schedules;
+  }
+
   absl::StatusOr<EmittedObject> Emit(const v1::Kernel& kernel, const v1::KernelNotes& notes,
                                      bool want_listing) override {
     KILN_RETURN_IF_ERROR(VerifyKernel(kernel));
     KILN_RETURN_IF_ERROR(Supports(kernel));
+    v1::Kernel scheduled = kernel;
+    KILN_RETURN_IF_ERROR(ScheduleVectors(target_, &scheduled));
+    return EmitScheduled(scheduled, notes, want_listing);
+  }
+
+ private:
+  static absl::Status Unsupported(absl::string_view what, v1::DType dtype) {
+    return absl::UnimplementedError(absl::StrCat("unsupported: ", what, " of dtype ", v1::DType_Name(dtype)));
+  }
+
+  absl::StatusOr<EmittedObject> EmitScheduled(const v1::Kernel& kernel, const v1::KernelNotes& notes,
+                                              bool want_listing) {
     llvm::LLVMContext context;
     llvm::Module module("kernel", context);
     optimizer_->Prepare(&module);
@@ -65,11 +90,6 @@ class X86Backend : public CodegenBackend {
     KILN_ASSIGN_OR_RETURN(result.bytes, BuildFlatImage(object, kKernelEntryName));
     if (want_listing) result.elf = std::move(object);
     return result;
-  }
-
- private:
-  static absl::Status Unsupported(absl::string_view what, v1::DType dtype) {
-    return absl::UnimplementedError(absl::StrCat("unsupported: ", what, " of dtype ", v1::DType_Name(dtype)));
   }
 
   absl::StatusOr<std::string> Listing(const v1::Kernel& kernel, const v1::KernelNotes& notes,

@@ -13,57 +13,8 @@ bool IsPointwiseOp(v1::ExprOp op) {
 
 }  // namespace
 
-std::optional<int64_t> KernelEmitter::ConstantExpr(uint32_t expr) const {
-  const v1::ExprNode& node = kernel_.exprs(expr);
-  if (node.op() != v1::EXPR_CONST) return std::nullopt;
-  return node.value();
-}
-
 std::optional<int64_t> KernelEmitter::CoefficientOf(uint32_t expr, uint32_t variable) const {
-  const v1::ExprNode& node = kernel_.exprs(expr);
-  switch (node.op()) {
-    case v1::EXPR_CONST:
-    case v1::EXPR_SYMBOL: return 0;
-    case v1::EXPR_VAR: return static_cast<uint32_t>(node.value()) == variable ? 1 : 0;
-    case v1::EXPR_INDIRECT:
-      if (values_[node.value()].vector) return std::nullopt;
-      return 0;
-    case v1::EXPR_ADD: {
-      int64_t sum = 0;
-      for (uint32_t arg : node.args()) {
-        const std::optional<int64_t> coefficient = CoefficientOf(arg, variable);
-        if (!coefficient) return std::nullopt;
-        sum += *coefficient;
-      }
-      return sum;
-    }
-    case v1::EXPR_MUL: {
-      int64_t factor = 1;
-      int64_t varying = 0;
-      bool varies = false;
-      bool constant = true;
-      for (uint32_t arg : node.args()) {
-        const std::optional<int64_t> coefficient = CoefficientOf(arg, variable);
-        if (!coefficient || (*coefficient != 0 && varies)) return std::nullopt;
-        if (*coefficient != 0) {
-          varies = true;
-          varying = *coefficient;
-        } else if (const std::optional<int64_t> value = ConstantExpr(arg)) {
-          factor *= *value;
-        } else {
-          constant = false;
-        }
-      }
-      if (!varies) return 0;
-      if (!constant) return std::nullopt;
-      return factor * varying;
-    }
-    default:
-      for (uint32_t arg : node.args()) {
-        if (CoefficientOf(arg, variable) != 0) return std::nullopt;
-      }
-      return 0;
-  }
+  return facts_.CoefficientOf(expr, variable, [this](uint32_t op) { return values_[op].vector; });
 }
 
 bool KernelEmitter::NonNegative(uint32_t expr) const {
@@ -105,17 +56,6 @@ int KernelEmitter::Depth(uint32_t expr) {
   int depth = 0;
   for (uint32_t arg : node.args()) depth = std::max(depth, Depth(arg));
   return depth;
-}
-
-bool KernelEmitter::IndexesByValues() const {
-  return std::any_of(kernel_.exprs().begin(), kernel_.exprs().end(),
-                     [](const v1::ExprNode& node) { return node.op() == v1::EXPR_INDIRECT; });
-}
-
-bool KernelEmitter::DependsOnOps(uint32_t expr) const {
-  const v1::ExprNode& node = kernel_.exprs(expr);
-  return node.op() == v1::EXPR_INDIRECT ||
-         std::any_of(node.args().begin(), node.args().end(), [&](uint32_t arg) { return DependsOnOps(arg); });
 }
 
 llvm::Value* KernelEmitter::ScalarIndex(uint32_t expr) {

@@ -4,35 +4,36 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/ir/dtypes.h"
-#include "compiler/ir/reduce_kinds.h"
+#include "compiler/schedule/row_cache.h"
 #include "compiler/support/kernel_abi.h"
-#include "compiler/target/cost_model.h"
 #include "llvm/IR/MDBuilder.h"
 
 namespace kiln {
-namespace {
-
-unsigned BytesOf(v1::DType dtype) { return static_cast<unsigned>(ir::ByteWidth(dtype)); }
-
-}  // namespace
 
 KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
     : kernel_(kernel),
       target_(target),
+      facts_(kernel),
+      schedule_(kernel.schedule().vectors()),
+      rows_(schedule_.rows()),
       module_(module),
       context_(module->getContext()),
       on_gpu_(module->getTargetTriple().isNVPTX()),
       b_(module->getContext()),
-      math_(module, target.avx512) {}
+      math_(module, target.avx512),
+      skipped_(SkippedOps(facts_, rows_)),
+      ops_(facts_.ops()),
+      values_(ops_.size()) {
+  streamed_.resize(kernel.buffers_size());
+  for (const StageFacts& stage : facts_.stages()) stages_.push_back({stage, {}});
+}
 
 absl::Status KernelEmitter::Emit() {
-  absl::Status small = CheckExpressionSizes();
-  if (!small.ok()) return small;
-  AnalyzeStages();
-  ChooseLanes();
+  if (!facts_.ExpressionsFit()) {
+    return absl::UnimplementedError("unsupported: an index expression of too many terms");
+  }
+  UseSchedule();
   if (!status_.ok()) return status_;
-  ChooseTile();
   EmitEntry();
   EmitUnits();
   EndStreams();
@@ -44,105 +45,14 @@ void KernelEmitter::Fail(absl::Status status) {
   if (status_.ok()) status_ = std::move(status);
 }
 
-// Expressions share parts, and code is emitted for each use: the expanded size is what counts.
-absl::Status KernelEmitter::CheckExpressionSizes() const {
-  constexpr uint64_t kExpandedNodesMax = 4096;
-  std::vector<uint64_t> sizes;
-  for (const v1::ExprNode& node : kernel_.exprs()) {
-    uint64_t size = 1;
-    for (uint32_t arg : node.args()) size = std::min(size + sizes[arg], kExpandedNodesMax + 1);
-    sizes.push_back(size);
+void KernelEmitter::UseSchedule() {
+  vector_lanes_ = schedule_.lanes();
+  tiled_ = schedule_.has_tile();
+  for (const uint32_t load : schedule_.tile().packed()) packable_.push_back(ops_[load]);
+  for (const uint32_t sum : rows_.summed_exponentials()) {
+    summed_exponents_[sum] = ops_[ops_[sum]->args(0)]->args(0);
   }
-  const auto used = [&](uint32_t expr) { return sizes[expr] > kExpandedNodesMax; };
-  bool large = std::any_of(kernel_.outer().begin(), kernel_.outer().end(), used);
-  for (const v1::Stage& stage : kernel_.stages()) {
-    large |= std::any_of(stage.inner().begin(), stage.inner().end(), used);
-    for (const v1::LoopOp& op : stage.ops()) {
-      const auto opcode = static_cast<LoopOpcode>(op.op());
-      const bool indexes = opcode == LoopOpcode::kLoad || opcode == LoopOpcode::kStore ||
-                           opcode == LoopOpcode::kIndexExpr || opcode == LoopOpcode::kCheckIndex;
-      large |= indexes && used(op.index());
-    }
-  }
-  if (large) return absl::UnimplementedError("unsupported: an index expression of too many terms");
-  return absl::OkStatus();
-}
-
-void KernelEmitter::AnalyzeStages() {
-  for (const v1::Stage& stage : kernel_.stages()) {
-    StageInfo info;
-    info.stage = &stage;
-    info.first_op = ops_.size();
-    int exponentials = 0;
-    for (const v1::LoopOp& op : stage.ops()) {
-      const auto opcode = static_cast<LoopOpcode>(op.op());
-      info.has_scan |= opcode == LoopOpcode::kScan;
-      info.has_reduce |= opcode == LoopOpcode::kReduce;
-      const bool cheap = cost::IsCheap(opcode) && !(opcode == LoopOpcode::kReduce &&
-                                                    IsArgReduce(static_cast<v1::ReduceKind>(op.mode())));
-      info.cheap &= cheap;
-      exponentials += IsExponential(opcode) ? 1 : 0;
-      info.short_body &= cheap || (IsExponential(opcode) && exponentials == 1);
-      ops_.push_back(&op);
-      dtypes_.push_back(op.dtype());
-    }
-    stages_.push_back(std::move(info));
-  }
-  uses_.resize(ops_.size());
-  for (const v1::LoopOp* op : ops_) {
-    for (uint32_t arg : op->args()) ++uses_[arg];
-  }
-  values_.resize(ops_.size());
-  streamed_.resize(kernel_.buffers_size());
-}
-
-// Whether some vector loop is short and ends with a masked part, which narrower vectors would make smaller.
-bool KernelEmitter::HasShortVectorLoop() const {
-  constexpr int64_t kShort = 128;
-  const auto is_short = [&](uint32_t extent) {
-    const std::optional<int64_t> turns = ConstantExpr(extent);
-    return turns && *turns < kShort && *turns % target_.lanes != 0;
-  };
-  if (kernel_.schedule().vector_dim() == v1::VECTOR_OUTER_LAST) {
-    return is_short(kernel_.outer(kernel_.outer_size() - 1));
-  }
-  return std::any_of(stages_.begin(), stages_.end(), [&](const StageInfo& info) {
-    return info.stage->inner_size() > 0 && is_short(*info.stage->inner().rbegin());
-  });
-}
-
-// A reduction along strided rows reads few bytes a row unless several vectors run side by side; as many
-// do as the registers hold accumulators for.
-void KernelEmitter::ChooseLanes() {
-  const v1::KernelSchedule& schedule = kernel_.schedule();
-  const bool outer = schedule.vector_dim() == v1::VECTOR_OUTER_LAST;
-  if (schedule.vector_dim() == v1::VECTOR_NONE || (outer && kernel_.outer().empty())) {
-    vector_lanes_ = 1;
-    return;
-  }
-  vector_lanes_ = HasShortVectorLoop() ? target_.register_lanes : target_.lanes;
-  if (!outer) return;
-  unsigned registers = 0;  // of accumulators, of the stage with most, for the narrow lanes
-  for (const StageInfo& info : stages_) {
-    if (!info.cheap) return;
-    unsigned used = 0;
-    for (const v1::LoopOp& op : info.stage->ops()) {
-      if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce) continue;
-      used += BytesOf(DTypeOf(op.args(0))) == 8 ? 2 : 1;
-    }
-    registers = std::max(registers, used);
-  }
-  if (registers == 0) return;
-  const unsigned available = target_.avx512 ? 16 : 8;
-  unsigned factor = 8;
-  while (factor > 1 && factor * registers > available) factor /= 2;
-  unsigned lanes = vector_lanes_ * factor;
-  const uint32_t last = kernel_.outer_size() - 1;
-  const std::optional<int64_t> extent = ConstantExpr(kernel_.outer(last));
-  const bool parallel = schedule.parallel_dims() == last + 1;
-  while (lanes > vector_lanes_ && ((extent && *extent < lanes) || (parallel && schedule.chunk() < lanes)))
-    lanes /= 2;
-  vector_lanes_ = lanes;
+  for (const v1::Prefetch& prefetch : schedule_.prefetches()) prefetches_[ops_[prefetch.load()]] = &prefetch;
 }
 
 void KernelEmitter::EmitEntry() {
@@ -178,12 +88,10 @@ void KernelEmitter::EmitEntry() {
     }
   }
   EmitExtents();
-  ChooseStreams();
-  ChooseRowCache();
-  ChooseSummedExponentials();
-  ChooseShiftedReduction();
-  ChooseRowPipeline();
-  ChooseReadAhead();
+  EmitStreamConditions();
+  UseRowCache();
+  UseShiftedReduction();
+  UseRowPipeline();
 }
 
 void KernelEmitter::MakeAliasScopes() {
@@ -291,16 +199,7 @@ void KernelEmitter::EmitStage(const StageInfo& info) {
 }
 
 unsigned KernelEmitter::Unroll(const StageInfo& info) const {
-  if (pipeline_.rows_at_once > 1) return 1;  // by rows instead
-  const bool inner_vector = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST;
-  if (!inner_vector || !info.has_reduce || !info.short_body || info.has_scan) return 1;
-  // Rows that wait in the second-level cache alternate in shorter pieces: memory is busier then.
-  if (target_.machine.cpu.prefetch.crosses_pages && pipeline_.in_groups) return 2;
-  if (target_.machine.cpu.prefetch.crosses_pages &&
-      pipeline_.row_bytes > cost::FirstLevelRowBytesMax(target_.machine)) {
-    return 1;
-  }
-  return !on_gpu_ && vector_lanes_ > target_.register_lanes ? 2 : 4;
+  return schedule_.has_rows() ? rows_.unroll(static_cast<int>(&info - stages_.data())) : 1;
 }
 
 void KernelEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
@@ -335,7 +234,7 @@ void KernelEmitter::EmitOps(const StageInfo& info) {
   }
   for (int k = 0; k < info.stage->ops_size(); ++k) {
     const uint32_t id = info.first_op + k;
-    if (MayLoadFirst(info.stage->ops(k)) || skipped_.contains(id) || ReadKeptValue(id)) continue;
+    if (MayLoadFirst(info.stage->ops(k)) || skipped_[id] || ReadKeptValue(id)) continue;
     EmitOp(id, info.stage->ops(k));
     KeepValue(id);
   }
@@ -345,11 +244,6 @@ void KernelEmitter::EmitOps(const StageInfo& info) {
 // are under way at once.
 bool KernelEmitter::MayLoadFirst(const v1::LoopOp& op) const {
   return on_gpu_ && op.args_size() == 0 && IsSourceLoad(op);
-}
-
-bool KernelEmitter::IsSourceLoad(const v1::LoopOp& op) const {
-  return static_cast<LoopOpcode>(op.op()) == LoopOpcode::kLoad &&
-         kernel_.buffers(op.buffer()).access() == v1::READ && !DependsOnOps(op.index());
 }
 
 void KernelEmitter::EmitOp(uint32_t id, const v1::LoopOp& op) {

@@ -13,9 +13,10 @@
 //   check_emitter.cc              index checks, integer division, failures
 //   random_emitter.cc             Philox
 // Math functions are in math.h.
+// What is a choice is the schedule's (compiler/schedule/vector_schedule.h): the emitter obeys.
 //
 // Ownership: borrows the kernel and the module. Threads: one. Errors: UNIMPLEMENTED for what has no
-// lowering; the kernel is taken to be verified.
+// lowering; the kernel and its schedule are taken to be verified.
 #pragma once
 
 #include <array>
@@ -27,11 +28,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "compiler/codegen/math.h"
-#include "compiler/codegen/vector_target.h"
 #include "compiler/ir/ops.h"
+#include "compiler/schedule/kernel_facts.h"
+#include "compiler/target/vector_target.h"
 #include "kiln/v1/kernel.pb.h"
 #include "llvm/ADT/DenseMap.h"
-#include "llvm/ADT/DenseSet.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Module.h"
 
@@ -66,13 +67,7 @@ class KernelEmitter {
     std::vector<llvm::AllocaInst*> position;  // arg reductions only
     std::vector<llvm::Value*> untested;       // what an unrolled body's copies reduced, an even number
   };
-  struct StageInfo {
-    const v1::Stage* stage = nullptr;
-    uint32_t first_op = 0;
-    bool has_scan = false;
-    bool has_reduce = false;
-    bool cheap = true;       // nothing but memory and simple arithmetic
-    bool short_body = true;  // that, and an exponential at most
+  struct StageInfo : StageFacts {
     std::vector<llvm::Value*> extents;
   };
   // Where the elements lie that a tile's load was turned round into.
@@ -81,21 +76,10 @@ class KernelEmitter {
     llvm::Value* slots = nullptr;
     llvm::Value* position = nullptr;  // of the values that are being computed
   };
-  // A row of one op's values that another op, which would compute the same, reads back.
-  struct RowCache {
-    uint32_t writer = 0;
-    uint32_t reader = 0;
-    llvm::AllocaInst* slots = nullptr;
-  };
-  // Two stages that reduce a row, done in one pass about a guess at what the second asks of the first.
-  struct ShiftedReduction {
+  // The two stages of the schedule's shifted reduction.
+  struct ShiftedStages {
     const StageInfo* first = nullptr;
     const StageInfo* second = nullptr;
-    bool of_mean = false;               // else of the maximum
-    uint32_t reduced = 0;               // by the first: maximum or sum
-    uint32_t center = 0;                // what the second subtracts: that maximum, or the mean
-    uint32_t difference = 0;            // from it
-    uint32_t sum = 0;                   // by the second
     llvm::AllocaInst* scale = nullptr;  // of a row's kept exponentials, where any are
   };
   // Stages that walk a row, and those of one point that follow each.
@@ -113,21 +97,14 @@ class KernelEmitter {
   struct RowPipeline {
     std::vector<const StageInfo*> before;  // the first pass
     std::vector<RowPass> passes;           // none: rows are done one after the other
-    std::vector<const v1::LoopOp*> reads;  // loads of what comes from memory
-    int64_t row_bytes = 0;                 // of all of them
-    std::vector<CarriedScalar> carried;
-    bool in_groups = false;    // then a value's first slot is an array of two groups' values
-    int64_t rows_at_once = 1;  // of a group, walked for the first time side by side
+    std::vector<CarriedScalar> carried;    // in groups a value's first slot is an array of two groups' values
   };
   using Body = absl::FunctionRef<void()>;
 
   static constexpr uint32_t kNoVariable = ~0u;
 
   // kernel_emitter.cc
-  absl::Status CheckExpressionSizes() const;
-  void AnalyzeStages();
-  virtual void ChooseLanes();
-  bool HasShortVectorLoop() const;
+  virtual void UseSchedule();
   virtual void EmitEntry();
   void MakeAliasScopes();  // which say that no two buffers overlap
   void EmitExtents();      // of all loops, and the slot that ends the entry
@@ -154,26 +131,24 @@ class KernelEmitter {
   void Fail(absl::Status status);
 
   // tile_emitter.cc
-  virtual void ChooseTile();
   void EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi);
   void PackTile(const v1::LoopOp& op, llvm::Value* start, llvm::AllocaInst* slot);
 
   // index_emitter.cc
   // Of the vector variable: 0 uniform, a constant stride, or nullopt: per lane.
   std::optional<int64_t> Coefficient(uint32_t expr) const { return CoefficientOf(expr, vector_variable_); }
+  // As far as code is emitted: an op that was computed may differ by lane.
   std::optional<int64_t> CoefficientOf(uint32_t expr, uint32_t variable) const;
   llvm::Value* ScalarIndex(uint32_t expr);  // at the first lane
   llvm::Value* VectorIndex(uint32_t expr);  // <lanes x i64>
   LaneValue IndexValue(uint32_t expr);      // as a value that ops compute with
   llvm::Value* ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* VectorExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args);
-  std::optional<int64_t> ConstantExpr(uint32_t expr) const;
+  std::optional<int64_t> ConstantExpr(uint32_t expr) const { return facts_.ConstantExpr(expr); }
   bool NonNegative(uint32_t expr) const;
   int Depth(uint32_t expr);
-  bool DependsOnOps(uint32_t expr) const;
-  bool IndexesByValues() const;  // somewhere: an op may be asked for by an index
-  // A load of what the kernel only reads, at a place that no op gives.
-  bool IsSourceLoad(const v1::LoopOp& op) const;
+  bool DependsOnOps(uint32_t expr) const { return facts_.DependsOnOps(expr); }
+  bool IsSourceLoad(const v1::LoopOp& op) const { return facts_.IsSourceLoad(op); }
   llvm::Value* FloorDivide(llvm::Value* a, llvm::Value* b, bool both_non_negative);
   llvm::Value* FloorModulo(llvm::Value* a, llvm::Value* b, bool both_non_negative);
 
@@ -194,34 +169,23 @@ class KernelEmitter {
   virtual llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer);
 
   // prefetch_emitter.cc
-  void ChooseStreams();  // after the extents
+  void EmitStreamConditions();  // after the extents
   bool MayStream(const v1::LoopOp& op) const;
   llvm::Value* StartOfVectors(const v1::LoopOp& op, llvm::Value* pointer);
   void StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer);
   void EndStreams();
-  void ChooseReadAhead();
-  int64_t RowBytesRead(const StageInfo& info, int number, int64_t buffer_bytes_min) const;
-  void ChooseRowsAhead();
-  void ChoosePassesAhead();
-  void ReadAhead(const v1::LoopOp& op);
+  void EmitPrefetch(const v1::LoopOp& op);
 
   // row_cache_emitter.cc
-  void ChooseRowCache();  // after the entry's start
-  bool SameValue(uint32_t a, uint32_t b) const;
-  bool SameValue(uint32_t a, uint32_t b, int* budget) const;
-  std::optional<uint32_t> EarlierExponential(const StageInfo& info, uint32_t exponential) const;
-  void SkipArgumentsOf(const StageInfo& info, uint32_t reader);
+  void UseRowCache();  // after the entry's start
   llvm::Value* KeptSlot();
   void KeepValue(uint32_t id);
   bool ReadKeptValue(uint32_t id);
   llvm::Value* KeptTimes(llvm::Value* factor);
 
   // shifted_reduction_emitter.cc
-  void ChooseShiftedReduction();  // after the summed exponentials
-  std::optional<ShiftedReduction> ShiftedReductionOf(const StageInfo& info, uint32_t sum) const;
-  bool MayShareAPass(const ShiftedReduction& shifted) const;
-  bool IsDoneShifted(const StageInfo& info) const;  // by SettleShifted
-  bool ReadsShifted(const StageInfo& info) const;
+  void UseShiftedReduction();  // after the row cache
+  bool IsDoneShifted(const StageInfo& info) const;
   llvm::Value* EmitShift();
   void InitShifted(unsigned unroll);
   void EmitShiftedOps();
@@ -229,12 +193,9 @@ class KernelEmitter {
   void EmitShiftedStages();
 
   // row_pipeline_emitter.cc
-  void ChooseRowPipeline();  // after the guess
-  static size_t PassOf(const RowPipeline& pipeline, uint32_t op);
-  void FindReads(RowPipeline& pipeline) const;
-  void FindCarried(RowPipeline& pipeline) const;
-  bool ReadsRowFromMemory(const StageInfo& info) const;
-  bool FitsGroups(const RowPipeline& pipeline) const;
+  void UseRowPipeline();
+  int64_t GroupRows() const { return rows_.pipeline().group_rows(); }
+  int64_t BlockColumns() const { return rows_.pipeline().block_columns(); }
   void EmitPipeline(llvm::Value* lo, llvm::Value* hi);
   bool IsShifted(const RowPass& pass) const;
   void InitPass(const RowPass& pass, unsigned unroll);
@@ -276,9 +237,6 @@ class KernelEmitter {
   llvm::Value* HalfFromFloat(v1::DType to, llvm::Value* v);
 
   // reduce_emitter.cc
-  void ChooseSummedExponentials();  // after the kept row
-  std::optional<uint32_t> MaximumBelow(const StageInfo& info, uint32_t exponential) const;
-  bool SameRow(const StageInfo& info, uint32_t op) const;
   const StageInfo& StageOf(uint32_t op) const;
   void InitAccumulators(const StageInfo& info, unsigned unroll);
   void FinishAccumulators(const StageInfo& info);
@@ -331,10 +289,13 @@ class KernelEmitter {
   llvm::Value* LaneNumbers(llvm::Type* scalar);  // 0, 1, 2, …
   llvm::Value* Any(llvm::Value* mask);           // i1
   llvm::ConstantInt* I64(int64_t v);
-  v1::DType DTypeOf(uint32_t op) const { return dtypes_[op]; }
+  v1::DType DTypeOf(uint32_t op) const { return ops_[op]->dtype(); }
 
   const v1::Kernel& kernel_;
   const VectorTarget& target_;
+  const KernelFacts facts_;
+  const v1::VectorSchedule& schedule_;  // empty where lanes are threads
+  const v1::RowSchedule& rows_;         // likewise, and where vectors run along the outer loop
   llvm::Module* module_;
   llvm::LLVMContext& context_;
   const bool on_gpu_;
@@ -350,27 +311,24 @@ class KernelEmitter {
   std::vector<llvm::MDNode*> own_scope_;  // per buffer
   std::vector<llvm::MDNode*> other_scopes_;
   std::vector<llvm::Value*> streamed_;  // per buffer: whether stores pass the cache by; null: never
-  llvm::DenseMap<const v1::LoopOp*, std::pair<unsigned, unsigned>>
-      read_ahead_;  // its share of the next row's lines, of how many; of none: lines of the present pass
-  std::optional<RowCache> row_cache_;
-  std::optional<ShiftedReduction> shifted_;
+  llvm::DenseMap<const v1::LoopOp*, const v1::Prefetch*> prefetches_;
+  llvm::AllocaInst* kept_ = nullptr;  // the row cache
+  std::optional<ShiftedStages> shifted_;
   RowPipeline pipeline_;
   llvm::DenseMap<uint32_t, uint32_t> summed_exponents_;  // by sum: the exponents of what it adds
-  llvm::DenseSet<uint32_t> skipped_;                     // ops that nothing asks for
+  std::vector<bool> skipped_;                            // by op: nothing asks for it
   std::vector<llvm::Value*> symbols_;
   std::vector<llvm::Value*> outer_extents_;
   llvm::Value* zero_slot_ = nullptr;  // 64 zero bytes: what a masked-out scalar load reads
 
-  std::vector<v1::DType> dtypes_;       // by op
-  std::vector<int> uses_;               // by op: as an argument
-  std::vector<const v1::LoopOp*> ops_;  // by op
-  std::vector<LaneValue> values_;       // by op: in the code being emitted
+  const std::vector<const v1::LoopOp*>& ops_;  // of facts_
+  std::vector<LaneValue> values_;              // by op: in the code being emitted
   std::vector<StageInfo> stages_;
   const StageInfo* stage_ = nullptr;                      // being emitted
   std::vector<llvm::Value*> variables_;                   // by loop variable: of the first lane
   unsigned vector_lanes_ = 1;                             // in vector loops
   unsigned lanes_ = 1;                                    // here
-  bool tiled_ = false;                                    // see ChooseTile
+  bool tiled_ = false;                                    // the last two outer loops run in tiles
   std::vector<const v1::LoopOp*> packable_;               // loads that a tile turns round
   llvm::DenseMap<const v1::LoopOp*, PackedTile> packed_;  // in a tile
   uint32_t vector_variable_ = kNoVariable;

@@ -12,7 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "compiler/codegen/math_builder.h"
-#include "compiler/codegen/vector_target.h"
+#include "compiler/target/vector_target.h"
 #include "compiler/ir/ops.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/IR/IRBuilder.h"

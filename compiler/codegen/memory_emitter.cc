@@ -69,7 +69,7 @@ KernelEmitter::LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
   llvm::Value* active = ActiveMask(mask);
   llvm::Type* type = Wide(MemoryType(dtype));
   if (coefficient != 1) return {FromMemory(Gather(op, VectorIndex(op.index()), active), dtype), true};
-  ReadAhead(op);
+  EmitPrefetch(op);
   llvm::Value* pointer = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], ScalarIndex(op.index()));
   llvm::Instruction* loaded;
   if (active == nullptr) {

@@ -157,15 +157,16 @@ llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*
 // Where a row's kept exponentials are about the row's guess: they themselves, and their products with the
 // inverse of their sum. nullptr: op is neither.
 llvm::Value* KernelEmitter::EmitAboutShift(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
-  if (!row_cache_ || !shifted_ || shifted_->scale == nullptr) return nullptr;
-  if (op == LoopOpcode::kSoftmaxExp && row_cache_->writer == id) return math_.ShiftedExpBelow(b_, args[0]);
+  if (kept_ == nullptr || !shifted_ || shifted_->scale == nullptr) return nullptr;
+  if (op == LoopOpcode::kSoftmaxExp && rows_.cache().writer() == id)
+    return math_.ShiftedExpBelow(b_, args[0]);
   if (op != LoopOpcode::kMul) return nullptr;
   for (int k : {0, 1}) {
     // Of other factors the product with the row's scale might be too small.
     const uint32_t factor = ops_[id]->args(1 - k);
     const bool inverse = static_cast<LoopOpcode>(ops_[factor]->op()) == LoopOpcode::kReciprocal &&
-                         ops_[factor]->args(0) == shifted_->sum;
-    if (ops_[id]->args(k) == row_cache_->reader && inverse) return KeptTimes(values_[factor].v);
+                         ops_[factor]->args(0) == rows_.shifted().sum();
+    if (ops_[id]->args(k) == rows_.cache().reader() && inverse) return KeptTimes(values_[factor].v);
   }
   return nullptr;
 }

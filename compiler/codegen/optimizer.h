@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "compiler/codegen/vector_target.h"
+#include "compiler/target/vector_target.h"
 #include "llvm/IR/Module.h"
 
 namespace kiln {

@@ -2,10 +2,10 @@
 // order at the end of the stage; so a result depends on the kernel alone, never on the threads.
 #include <algorithm>
 #include <bit>
-#include <iterator>
 
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/ir/reduce_kinds.h"
+#include "compiler/schedule/row_pipeline.h"
 
 namespace kiln {
 namespace {
@@ -15,10 +15,8 @@ namespace {
 // much.
 constexpr int64_t kFloatAdditionsMax = 32;
 constexpr int64_t kFloatAdditionsMaxGpu = 512;
-// Turns of one loop before its F32 accumulators are added to such a sum: rare, and few enough for equal
-// numbers, whose errors all point one way.
-constexpr int64_t kTurnsToTotal = 16;
-// Runs of an inner loop of unknown length before that: each leaves up to as many turns behind.
+// Runs of an inner loop of unknown length before it is added to such a sum: each leaves up to as many turns
+// behind.
 constexpr int64_t kRunsToTotal = 4;
 
 bool IsFloat(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F64; }
@@ -103,52 +101,8 @@ llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::
   }
 }
 
-// Sums of e^(x - m) over a row, where m is the row's maximum: what is below 1 there need not be exact in its
-// own last place, only in that of the sum, to which the maximum itself gives 1.
-void KernelEmitter::ChooseSummedExponentials() {
-  if (kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST || IndexesByValues() || on_gpu_) return;
-  const auto opcode = [&](uint32_t id) { return static_cast<LoopOpcode>(ops_[id]->op()); };
-  for (const StageInfo& info : stages_) {
-    if (info.has_scan || info.stage->inner_size() != 1) continue;
-    for (int k = 0; k < info.stage->ops_size(); ++k) {
-      const uint32_t sum = info.first_op + k;
-      if (opcode(sum) != LoopOpcode::kReduce || ops_[sum]->mode() != v1::REDUCE_SUM) continue;
-      const uint32_t exponential = ops_[sum]->args(0);
-      if (!IsExponential(opcode(exponential)) || uses_[exponential] != 1 ||
-          (row_cache_ && row_cache_->writer == exponential)) {
-        continue;
-      }
-      if (!MaximumBelow(info, exponential)) continue;
-      summed_exponents_[sum] = ops_[exponential]->args(0);
-      skipped_.insert(exponential);
-    }
-  }
-}
-
-// The maximum m of a row's x where the op is e^(x - m) and its stage walks the same row.
-std::optional<uint32_t> KernelEmitter::MaximumBelow(const StageInfo& info, uint32_t exponential) const {
-  if (info.has_scan || info.stage->inner_size() != 1 || DTypeOf(exponential) != v1::F32) return std::nullopt;
-  const v1::LoopOp& difference = *ops_[ops_[exponential]->args(0)];
-  if (static_cast<LoopOpcode>(difference.op()) != LoopOpcode::kSub) return std::nullopt;
-  const uint32_t x = difference.args(0), maximum = difference.args(1);
-  if (static_cast<LoopOpcode>(ops_[maximum]->op()) != LoopOpcode::kReduce ||
-      ops_[maximum]->mode() != v1::REDUCE_MAX) {
-    return std::nullopt;
-  }
-  if (!SameRow(info, maximum) || !SameValue(x, ops_[maximum]->args(0))) return std::nullopt;
-  return maximum;
-}
-
-// Whether an earlier op's stage walks the row that this one walks.
-bool KernelEmitter::SameRow(const StageInfo& info, uint32_t op) const {
-  const StageInfo& earlier = StageOf(op);
-  return !earlier.has_scan && earlier.stage->inner_size() == 1 &&
-         earlier.stage->inner(0) == info.stage->inner(0);
-}
-
 const KernelEmitter::StageInfo& KernelEmitter::StageOf(uint32_t op) const {
-  const auto after = [](uint32_t id, const StageInfo& stage) { return id < stage.first_op; };
-  return *std::prev(std::upper_bound(stages_.begin(), stages_.end(), op, after));
+  return stages_[static_cast<size_t>(&facts_.StageOf(op) - facts_.stages().data())];
 }
 
 void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {

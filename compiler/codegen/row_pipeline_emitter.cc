@@ -18,129 +18,37 @@
 #include <utility>
 
 #include "compiler/codegen/kernel_emitter.h"
-#include "compiler/ir/dtypes.h"
-#include "compiler/target/cost_model.h"
+#include "compiler/schedule/row_pipeline.h"
 
 namespace kiln {
-namespace {
 
-// A range of rows takes a turn more for each pass but the first: few beside the rows of a thread, even where
-// there are many threads.
-constexpr int64_t kRowsMin = 1024;
-constexpr int64_t kGroup = 8;       // rows
-constexpr int64_t kBlock = 256;     // columns
-constexpr int64_t kRowsAtOnce = 4;  // of a group, where not the processor itself fetches ahead
-
-}  // namespace
-
-void KernelEmitter::ChooseRowPipeline() {
-  if (on_gpu_ || tiled_ || vector_lanes_ == 1 || kernel_.outer_size() != 1 ||
-      kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST ||
-      ConstantExpr(kernel_.outer(0)).value_or(0) < kRowsMin) {
-    return;
-  }
-  const auto updated = [](const v1::KernelBuffer& buffer) {
-    return buffer.access() != v1::READ && buffer.access() != v1::WRITE;
+void KernelEmitter::UseRowPipeline() {
+  if (!rows_.has_pipeline()) return;
+  const RowPasses all = *RowPassesOf(facts_, rows_);
+  const auto stages = [&](const std::vector<size_t>& numbers) {
+    std::vector<const StageInfo*> found;
+    for (const size_t k : numbers) found.push_back(&stages_[k]);
+    return found;
   };
-  if (IndexesByValues() || std::any_of(kernel_.buffers().begin(), kernel_.buffers().end(), updated)) {
-    return;
+  pipeline_.before = stages(all.before);
+  for (const RowPasses::Pass& pass : all.passes) {
+    pipeline_.passes.push_back({&stages_[pass.stage], stages(pass.after)});
   }
-  RowPipeline pipeline;
-  bool exponentials = false;
-  for (const StageInfo& info : stages_) {
-    if (info.has_scan || info.stage->inner_size() > 1) return;
-    if (!info.short_body && info.stage->inner_size() > 0) return;
-    for (const v1::LoopOp& op : info.stage->ops()) {
-      const auto opcode = static_cast<LoopOpcode>(op.op());
-      if (opcode == LoopOpcode::kStore && op.mode() != v1::STORE_PLAIN) return;
-      exponentials |= IsExponential(opcode);
-    }
-    if (IsDoneShifted(info)) continue;
-    if (info.stage->inner_size() == 0) {
-      (pipeline.passes.empty() ? pipeline.before : pipeline.passes.back().after).push_back(&info);
-    } else if (pipeline.passes.empty() || info.stage->inner(0) == pipeline.passes[0].stage->stage->inner(0)) {
-      pipeline.passes.push_back({&info, {}});
-    } else {
-      return;
-    }
-  }
-  if (shifted_ && pipeline.passes[0].stage != shifted_->first)
-    return;  // the guess is made where a turn begins
-  if (pipeline.passes.size() < 2 || (pipeline.passes.size() > 2 && !exponentials && !shifted_)) return;
-  if (row_cache_ && PassOf(pipeline, row_cache_->reader) != PassOf(pipeline, row_cache_->writer) + 1) return;
-  FindReads(pipeline);
-  if (pipeline.reads.empty()) return;
-  FindCarried(pipeline);
-  pipeline.in_groups = FitsGroups(pipeline);
-  if (pipeline.in_groups && !target_.machine.cpu.prefetch.crosses_pages) pipeline.rows_at_once = kRowsAtOnce;
-  if (pipeline.in_groups && !shifted_ && pipeline.reads.size() > 1) return;
-  pipeline_ = std::move(pipeline);
-}
-
-bool KernelEmitter::FitsGroups(const RowPipeline& pipeline) const {
-  const RowPass& last = pipeline.passes.back();
-  const std::optional<int64_t> columns = ConstantExpr(last.stage->stage->inner(0));
-  if (row_cache_ || pipeline.passes.size() != 2 || last.stage->has_reduce || !last.after.empty() ||
-      !columns || *columns % kBlock != 0) {
-    return false;
-  }
-  llvm::DenseSet<std::pair<uint32_t, uint32_t>> seen;
-  int64_t bytes = 0;
-  for (const v1::LoopOp& op : last.stage->stage->ops()) {
-    if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad || DependsOnOps(op.index())) continue;
-    if (CoefficientOf(op.index(), 0) != 0 || CoefficientOf(op.index(), 1) != 1) continue;
-    if (!seen.insert({op.buffer(), op.index()}).second) continue;
-    bytes += *columns * static_cast<int64_t>(ir::ByteWidth(kernel_.buffers(op.buffer()).dtype()));
-  }
-  return bytes >= cost::SharedColumnsBytesMin(target_.machine);
-}
-
-// The pass that an op belongs to, alone or as part of a stage beside it.
-size_t KernelEmitter::PassOf(const RowPipeline& pipeline, uint32_t op) {
-  size_t pass = 0;
-  while (pass + 1 < pipeline.passes.size() && pipeline.passes[pass + 1].stage->first_op <= op) ++pass;
-  return pass;
-}
-
-// Whether a stage walks a row that comes from memory.
-bool KernelEmitter::ReadsRowFromMemory(const StageInfo& info) const {
-  for (int k = 0; k < info.stage->ops_size(); ++k) {
-    if (RowBytesRead(info, k, cost::FromMemoryBytesMin(target_.machine)) > 0) return true;
-  }
-  return false;
-}
-
-// The first load of each row that comes from memory.
-void KernelEmitter::FindReads(RowPipeline& pipeline) const {
-  llvm::DenseSet<std::pair<uint32_t, uint32_t>> seen;
-  for (const StageInfo& info : stages_) {
-    if (info.stage->inner_size() == 0 || ReadsShifted(info)) continue;
-    for (int k = 0; k < info.stage->ops_size(); ++k) {
-      const v1::LoopOp& op = info.stage->ops(k);
-      const int64_t bytes = RowBytesRead(info, k, cost::FromMemoryBytesMin(target_.machine));
-      if (bytes == 0 || !seen.insert({op.buffer(), op.index()}).second) continue;
-      pipeline.reads.push_back(&op);
-      pipeline.row_bytes += bytes;
-    }
-  }
-}
-
-void KernelEmitter::FindCarried(RowPipeline& pipeline) const {
   for (uint32_t id = 0; id < ops_.size(); ++id) {
-    if (skipped_.contains(id)) continue;
+    if (skipped_[id]) continue;
     for (uint32_t arg : ops_[id]->args()) {
-      const size_t maker = PassOf(pipeline, arg), turns = PassOf(pipeline, id) - maker;
+      const size_t maker = all.PassOf(facts_, arg), turns = all.PassOf(facts_, id) - maker;
       if (turns == 0) continue;
       const auto same = [&](const CarriedScalar& carried) { return carried.op == arg; };
-      auto found = std::find_if(pipeline.carried.begin(), pipeline.carried.end(), same);
-      if (found == pipeline.carried.end()) found = pipeline.carried.insert(found, {arg, maker, {}, {}});
+      auto found = std::find_if(pipeline_.carried.begin(), pipeline_.carried.end(), same);
+      if (found == pipeline_.carried.end()) found = pipeline_.carried.insert(found, {arg, maker, {}, {}});
       found->turns.resize(std::max(found->turns.size(), turns));
     }
   }
 }
 
 void KernelEmitter::EmitPipeline(llvm::Value* lo, llvm::Value* hi) {
-  if (pipeline_.in_groups) {
+  if (rows_.pipeline().group_rows() > 0) {
     EmitGroups(lo, hi);
     return;
   }
@@ -197,19 +105,19 @@ void KernelEmitter::FinishPass(const RowPass& pass, llvm::Value* origin) {
 // A turn is of the first pass of a group's rows and the last pass of those of the group before.
 void KernelEmitter::EmitGroups(llvm::Value* lo, llvm::Value* hi) {
   for (CarriedScalar& carried : pipeline_.carried) {
-    llvm::Type* rows = llvm::ArrayType::get(ScalarType(DTypeOf(carried.op)), 2 * kGroup);
+    llvm::Type* rows = llvm::ArrayType::get(ScalarType(DTypeOf(carried.op)), 2 * GroupRows());
     carried.turns = {Slot(rows, "carried")};
   }
   If(b_.CreateICmpSLT(lo, hi), "groups", [&] {
-    ScalarLoop(lo, b_.CreateNSWAdd(hi, I64(kGroup)), I64(kGroup), "group", [&](llvm::Value* begin) {
-      llvm::Value* end = b_.CreateNSWAdd(begin, I64(kGroup));
+    ScalarLoop(lo, b_.CreateNSWAdd(hi, I64(GroupRows())), I64(GroupRows()), "group", [&](llvm::Value* begin) {
+      llvm::Value* end = b_.CreateNSWAdd(begin, I64(GroupRows()));
       llvm::Value* whole = b_.CreateAnd(b_.CreateICmpSGT(begin, lo), b_.CreateICmpSLE(end, hi));
       If(whole, "whole", [&] { EmitGroup(begin); });
       If(b_.CreateNot(whole), "edge", [&] { EmitEdgeGroup(begin, lo, hi); });
       for (const CarriedScalar& carried : pipeline_.carried) {
-        for (int64_t k = 0; k < kGroup; ++k) {
+        for (int64_t k = 0; k < GroupRows(); ++k) {
           llvm::Value* value =
-              b_.CreateLoad(ScalarType(DTypeOf(carried.op)), CarriedOfGroup(carried, I64(kGroup + k)));
+              b_.CreateLoad(ScalarType(DTypeOf(carried.op)), CarriedOfGroup(carried, I64(GroupRows() + k)));
           b_.CreateStore(value, CarriedOfGroup(carried, I64(k)));
         }
       }
@@ -230,14 +138,14 @@ void KernelEmitter::TakeCarriedOfGroup(llvm::Value* number) {
 }
 
 void KernelEmitter::KeepCarriedOfGroup(llvm::Value* number) {
-  llvm::Value* place = b_.CreateNSWAdd(number, I64(kGroup));
+  llvm::Value* place = b_.CreateNSWAdd(number, I64(GroupRows()));
   for (const CarriedScalar& carried : pipeline_.carried) {
     b_.CreateStore(values_[carried.op].v, CarriedOfGroup(carried, place));
   }
 }
 
 void KernelEmitter::EmitGroup(llvm::Value* begin) {
-  ScalarLoop(I64(0), I64(kGroup), I64(pipeline_.rows_at_once), "rows",
+  ScalarLoop(I64(0), I64(GroupRows()), I64(int64_t{rows_.pipeline().rows_at_once()}), "rows",
              [&](llvm::Value* number) { EmitRowsOfGroup(begin, number); });
 }
 
@@ -245,8 +153,8 @@ void KernelEmitter::EmitGroup(llvm::Value* begin) {
 // vectors.
 void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
   const RowPass &first = pipeline_.passes[0], &last = pipeline_.passes[1];
-  const int64_t at_once = pipeline_.rows_at_once, width = vector_lanes_;
-  const int64_t blocks = *ConstantExpr(first.stage->stage->inner(0)) / kBlock;  // of a row
+  const int64_t at_once = int64_t{rows_.pipeline().rows_at_once()}, width = vector_lanes_;
+  const int64_t blocks = *ConstantExpr(first.stage->stage->inner(0)) / BlockColumns();  // of a row
   const unsigned copies = Unroll(*first.stage);
   const int64_t turn_columns = copies * width;
   struct Row {
@@ -272,14 +180,14 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
   }
   ScalarLoop(I64(0), I64(at_once * blocks), I64(1), "block", [&](llvm::Value* block) {
     llvm::Value* step = b_.CreateNSWAdd(b_.CreateNSWMul(number, I64(blocks)), block);
-    llvm::Value* earlier = b_.CreateURem(step, I64(kGroup));
-    llvm::Value* earlier_row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, I64(kGroup)), earlier);
-    llvm::Value* earlier_column = b_.CreateNSWMul(b_.CreateUDiv(step, I64(kGroup)), I64(kBlock));
-    llvm::Value* column = b_.CreateNSWMul(block, I64(kBlock / at_once));
+    llvm::Value* earlier = b_.CreateURem(step, I64(GroupRows()));
+    llvm::Value* earlier_row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, I64(GroupRows())), earlier);
+    llvm::Value* earlier_column = b_.CreateNSWMul(b_.CreateUDiv(step, I64(GroupRows())), I64(BlockColumns()));
+    llvm::Value* column = b_.CreateNSWMul(block, I64(BlockColumns() / at_once));
     TakeCarriedOfGroup(earlier);
     const std::vector<LaneValue> before = values_;
     variables_.resize(2);
-    VectorLoop(1, I64(0), I64(kBlock), copies * at_once, [&] {
+    VectorLoop(1, I64(0), I64(BlockColumns()), copies * at_once, [&] {
       llvm::Value* lane = variables_[1];
       values_ = before;
       variables_ = {earlier_row, b_.CreateNSWAdd(earlier_column, lane)};
@@ -300,7 +208,7 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
     });
     for (Row& row : rows) {
       with_accumulators_of(row, [&] {
-        AddToTotals(b_.CreateNSWAdd(column, I64(kBlock / at_once - turn_columns)), turn_columns,
+        AddToTotals(b_.CreateNSWAdd(column, I64(BlockColumns() / at_once - turn_columns)), turn_columns,
                     first.stage->extents[0]);
       });
     }
@@ -316,15 +224,15 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
 
 // One of a range's first or last groups: the rows that there are one after the other, results first.
 void KernelEmitter::EmitEdgeGroup(llvm::Value* begin, llvm::Value* lo, llvm::Value* hi) {
-  ScalarLoop(I64(0), I64(kGroup), I64(1), "result", [&](llvm::Value* number) {
-    llvm::Value* row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, I64(kGroup)), number);
+  ScalarLoop(I64(0), I64(GroupRows()), I64(1), "result", [&](llvm::Value* number) {
+    llvm::Value* row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, I64(GroupRows())), number);
     If(b_.CreateAnd(b_.CreateICmpSGE(row, lo), b_.CreateICmpSLT(row, hi)), "pass", [&] {
       variables_[0] = row;
       TakeCarriedOfGroup(number);
       EmitPassStages({pipeline_.passes[1].stage});
     });
   });
-  ScalarLoop(I64(0), I64(kGroup), I64(1), "first", [&](llvm::Value* number) {
+  ScalarLoop(I64(0), I64(GroupRows()), I64(1), "first", [&](llvm::Value* number) {
     llvm::Value* row = b_.CreateNSWAdd(begin, number);
     If(b_.CreateICmpSLT(row, hi), "pass", [&] {
       variables_[0] = row;

@@ -266,7 +266,7 @@ void ThreadEmitter::ChooseRows() {
 }
 
 // The kernel's own schedule, or what seems best.
-void ThreadEmitter::ChooseLanes() {
+void ThreadEmitter::UseSchedule() {
   ChooseSchedule();
   if (kernel_.schedule().has_threads() && !Use(kernel_.schedule().threads())) {
     Fail(absl::InvalidArgumentError("the kernel does not allow this schedule of threads"));

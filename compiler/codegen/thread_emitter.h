@@ -51,7 +51,9 @@ class ThreadEmitter : public KernelEmitter {
   // Adds the kernel kGpuEntryName to the module. `Emit` of the base makes the device function it calls.
   absl::Status EmitKernel();
 
+  // After EmitKernel.
   GpuImage Launch() const;  // without code
+  v1::ThreadSchedule Chosen() const;
 
   // Instead of EmitKernel: how this class would share the kernel among threads, and a few other ways that it
   // could and that may be faster. None of a kernel that it refuses.
@@ -118,10 +120,9 @@ class ThreadEmitter : public KernelEmitter {
   llvm::Value* ExpOf(llvm::Value* v);
 
   unsigned PointsPerBlock() const;
-  void ChooseLanes() override;
+  void UseSchedule() override;
   void ChooseSchedule();
   void ShareRows();  // of threads that share a point
-  void ChooseTile() override {}
   void EmitEntry() override;
   // member_entry.cc: the kernel of a launch with several members. Each block finds its own.
   llvm::Function* EmitMemberEntry();
@@ -167,7 +168,6 @@ class ThreadEmitter : public KernelEmitter {
   void ChooseRows();
   uint32_t SharedLevel(const StageInfo& info) const;  // the longest inner loop
   // thread_schedule.cc
-  v1::ThreadSchedule Chosen() const;
   bool Use(const v1::ThreadSchedule& schedule);  // false: the kernel does not allow it
   bool UseForSharedPoints(const v1::ThreadSchedule& schedule);
   bool UseForOwnPoints(const v1::ThreadSchedule& schedule);

@@ -123,8 +123,7 @@ std::vector<v1::ThreadSchedule> ThreadEmitter::Alternatives(const v1::ThreadSche
 }
 
 std::vector<v1::ThreadSchedule> ThreadEmitter::Schedules() {
-  if (!CheckExpressionSizes().ok()) return {};
-  AnalyzeStages();
+  if (!facts_.ExpressionsFit()) return {};
   ChooseSchedule();
   std::vector<v1::ThreadSchedule> schedules = {Chosen()};
   for (const v1::ThreadSchedule& other : Alternatives(schedules.front())) {

@@ -1,42 +1,9 @@
 // Transposed access. Where loads run against the vectors but along the loop outside of them, the two
 // loops are cut into square tiles: a tile is read row by row, turned round in registers and kept on the
 // stack, and the loop outside runs over it innermost. So each cache line is read once.
-#include <algorithm>
-
 #include "compiler/codegen/kernel_emitter.h"
 
 namespace kiln {
-
-void KernelEmitter::ChooseTile() {
-  if (kernel_.schedule().vector_dim() != v1::VECTOR_OUTER_LAST || kernel_.outer_size() < 2) return;
-  const uint32_t last = kernel_.outer_size() - 1;
-  // Of one of the two loops, for an index that depends on no op.
-  const auto coefficient = [&](uint32_t expr, uint32_t variable) {
-    vector_variable_ = variable;
-    const std::optional<int64_t> result = DependsOnOps(expr) ? std::nullopt : Coefficient(expr);
-    vector_variable_ = kNoVariable;
-    return result;
-  };
-  bool cheap = true;
-  for (const StageInfo& info : stages_) {
-    if (info.stage->inner_size() > 0) return;
-    cheap &= info.cheap;
-    for (const v1::LoopOp& op : info.stage->ops()) {
-      const auto opcode = static_cast<LoopOpcode>(op.op());
-      if (opcode != LoopOpcode::kLoad && opcode != LoopOpcode::kStore) continue;
-      const std::optional<int64_t> along = coefficient(op.index(), last);
-      if (!along || *along == 0 || *along == 1 || coefficient(op.index(), last - 1) != 1) continue;
-      tiled_ = true;
-      if (opcode == LoopOpcode::kLoad && op.args_size() == 0) packable_.push_back(&op);
-    }
-  }
-  // The packed copy of the body is one more; and what is also written must be read where it stands.
-  const auto written = [&](const v1::LoopOp* op) {
-    return kernel_.buffers(op->buffer()).access() != v1::READ;
-  };
-  if (!cheap) packable_.clear();
-  packable_.erase(std::remove_if(packable_.begin(), packable_.end(), written), packable_.end());
-}
 
 void KernelEmitter::EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi) {
   llvm::Value* size = I64(vector_lanes_);

@@ -1,8 +1,67 @@
 #include "compiler/graph/schedule_text.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace kiln {
+namespace {
+
+std::string Op(uint32_t id) { return absl::StrCat("%", id); }
+
+const char* LevelName(v1::CacheLevel level) {
+  switch (level) {
+    case v1::CACHE_FIRST_LEVEL: return "into the first level";
+    case v1::CACHE_SECOND_LEVEL: return "into the second level";
+    default: return "for one use";
+  }
+}
+
+template <typename Numbers>
+std::string NumbersText(const Numbers& numbers, absl::string_view sign) {
+  return absl::StrJoin(numbers, " ", [&](std::string* out, uint32_t k) { absl::StrAppend(out, sign, k); });
+}
+
+std::string PrefetchText(const v1::Prefetch& prefetch) {
+  std::string ahead = absl::StrCat(prefetch.bytes_ahead(), " bytes ahead ");
+  if (prefetch.bytes_ahead() == 0) {
+    ahead = absl::StrCat(prefetch.rows_ahead(), prefetch.rows_ahead() == 1 ? " row ahead " : " rows ahead ");
+    if (prefetch.shares() > 0) {
+      absl::StrAppend(&ahead, "(", prefetch.share() + 1, " of ", prefetch.shares(), " shares) ");
+    }
+  }
+  return absl::StrCat("prefetch of ", Op(prefetch.load()), " ", ahead, LevelName(prefetch.level()));
+}
+
+void AddRows(const v1::RowSchedule& rows, std::vector<std::string>* parts) {
+  const auto one = [](uint32_t unroll) { return unroll == 1; };
+  if (!std::all_of(rows.unroll().begin(), rows.unroll().end(), one)) {
+    parts->push_back(absl::StrCat("stages unrolled ", NumbersText(rows.unroll(), "")));
+  }
+  if (rows.has_cache()) {
+    parts->push_back(
+        absl::StrCat("row cache of ", Op(rows.cache().writer()), " for ", Op(rows.cache().reader())));
+  }
+  if (rows.summed_exponentials_size() > 0) {
+    parts->push_back(absl::StrCat("sums of exponentials ", NumbersText(rows.summed_exponentials(), "%")));
+  }
+  if (const v1::ShiftedReduction& shifted = rows.shifted(); rows.has_shifted()) {
+    parts->push_back(absl::StrCat(Op(shifted.reduced()), " and ", Op(shifted.sum()),
+                                  " in one pass about a guess at the ",
+                                  shifted.of_mean() ? "mean " : "maximum ", Op(shifted.center())));
+  }
+  if (const v1::RowPipeline& pipeline = rows.pipeline(); rows.has_pipeline()) {
+    parts->push_back(pipeline.group_rows() == 0
+                         ? std::string("passes of neighbouring rows in one loop")
+                         : absl::StrCat("rows in groups of ", pipeline.group_rows(), ", ",
+                                        pipeline.rows_at_once(), " at once, results by blocks of ",
+                                        pipeline.block_columns(), " columns"));
+  }
+}
+
+}  // namespace
 
 std::string ScheduleText(const v1::ThreadSchedule& schedule) {
   std::string text = absl::StrCat(schedule.threads(), " threads");
@@ -15,6 +74,24 @@ std::string ScheduleText(const v1::ThreadSchedule& schedule) {
   add(schedule.rounds(), "rounds");
   add(schedule.tile(), "points a tile's side");
   return text;
+}
+
+std::string ScheduleText(const v1::VectorSchedule& schedule) {
+  std::vector<std::string> parts = {schedule.lanes() == 1 ? "scalars"
+                                                          : absl::StrCat(schedule.lanes(), " lanes")};
+  if (schedule.has_tile()) {
+    parts.push_back(
+        schedule.tile().packed_size() == 0
+            ? std::string("tiles")
+            : absl::StrCat("tiles, ", NumbersText(schedule.tile().packed(), "%"), " turned round"));
+  }
+  AddRows(schedule.rows(), &parts);
+  if (schedule.nontemporal_size() > 0) {
+    parts.push_back(absl::StrCat("nontemporal ", NumbersText(schedule.nontemporal(), "b"), " from ",
+                                 schedule.nontemporal_bytes_min(), " bytes"));
+  }
+  for (const v1::Prefetch& prefetch : schedule.prefetches()) parts.push_back(PrefetchText(prefetch));
+  return absl::StrJoin(parts, "; ");
 }
 
 }  // namespace kiln

@@ -47,6 +47,9 @@ class Printer {
   std::string Print() {
     absl::StrAppend(&text_, "kernel ", notes_.name().empty() ? "unnamed" : notes_.name(), ": ",
                     VectorName(kernel_.schedule().vector_dim()), ThreadsText(), MembersText(), "\n");
+    if (kernel_.schedule().has_vectors()) {
+      Line(1, absl::StrCat("schedule: ", ScheduleText(kernel_.schedule().vectors())));
+    }
     if (notes_.operators_size() > 0)
       Line(1, absl::StrCat("# fused: ", absl::StrJoin(notes_.operators(), ", ")));
     for (const std::string& source : notes_.sources()) Line(1, absl::StrCat("# ", source));

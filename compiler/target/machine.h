@@ -5,7 +5,7 @@
 // A machine is a row of a closed table (machine.cc). A target names its row, and only the name is in a key:
 // hosts of one kind have equal keys and equal code, whatever cores they have and whatever they measure. A
 // target that names no row of its kind is the generic one, so that a client may know more rows than its
-// daemon. Which instructions there are is the target's features' matter (codegen/vector_target.h).
+// daemon. Which instructions there are is the target's features' matter (vector_target.h).
 //
 // cost_model.h answers questions by these numbers. Threads: any. A Machine is a value; tests make their own.
 #pragma once

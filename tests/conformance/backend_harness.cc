@@ -404,9 +404,9 @@ std::vector<v1::Kernel> WithEverySchedule(const v1::Kernel& kernel) {
   const auto backend = NewCodegenBackend(GpuTarget("sm_90"));
   if (!backend.ok()) return {};
   std::vector<v1::Kernel> kernels;
-  for (const v1::ThreadSchedule& schedule : (*backend)->Schedules(kernel)) {
+  for (const v1::KernelSchedule& schedule : (*backend)->Schedules(kernel)) {
     kernels.push_back(kernel);
-    *kernels.back().mutable_schedule()->mutable_threads() = schedule;
+    *kernels.back().mutable_schedule() = schedule;
   }
   return kernels;
 }

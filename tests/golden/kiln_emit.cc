@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
       std::cout << "no such schedule: " << schedules.size() << "\n";
       return 1;
     }
-    *kernel.mutable_schedule()->mutable_threads() = schedules[number];
+    *kernel.mutable_schedule() = schedules[number];
   }
   kiln::v1::KernelNotes notes;
   notes.set_name("golden");

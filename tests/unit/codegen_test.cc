@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "compiler/codegen/codegen_backend.h"
+#include "compiler/graph/schedule_text.h"
 #include "compiler/image/flat_image.h"
 #include "compiler/ir/kernel_builder.h"
 #include "tests/conformance/host_target.h"
@@ -224,6 +227,17 @@ TEST_P(CodegenTest, RowsThatSeveralStagesReadAreReadAhead) {
   }
 }
 
+// Gives a kernel a schedule of its own.
+using Reschedule = std::function<void(const CodegenBackend& backend, v1::Kernel& kernel)>;
+
+// The back-end's schedule of that number, the last one where there are fewer.
+Reschedule Alternative(size_t number) {
+  return [number](const CodegenBackend& backend, v1::Kernel& kernel) {
+    const std::vector<v1::KernelSchedule> schedules = backend.Schedules(kernel);
+    *kernel.mutable_schedule() = schedules[std::min(number, schedules.size() - 1)];
+  };
+}
+
 // What becomes of rows whose maximum and exponentials are made first. kSameMemory: a result that lies where
 // the operand does, as PlanMemory may have it.
 enum class Result { kKept, kFromMaximum, kInPlace, kSameMemory, kAfterAWalk };
@@ -266,7 +280,7 @@ v1::Kernel SoftmaxKernel(Result result, int64_t row_count, int64_t columns) {
 // Maximum, exponentials and result of neighbouring rows in one loop, by ranges of one row and more: with the
 // exponentials kept, computed from what an earlier walk gave, and in place, where a row may not be touched
 // early.
-void TestRowsInTurns(CodegenBackend* backend, int64_t columns) {
+void TestRowsInTurns(CodegenBackend* backend, int64_t columns, const Reschedule& reschedule = nullptr) {
   constexpr int64_t kRows = 1027;
   std::vector<float> start(kRows * columns), bias(kRows);
   for (size_t k = 0; k < start.size(); ++k) start[k] = static_cast<float>(k * 7919 % 1001) / 256;
@@ -274,7 +288,9 @@ void TestRowsInTurns(CodegenBackend* backend, int64_t columns) {
   for (Result result :
        {Result::kKept, Result::kFromMaximum, Result::kInPlace, Result::kSameMemory, Result::kAfterAWalk}) {
     const bool in_place = result == Result::kInPlace;
-    auto compiled = CompiledKernel::Create(backend, SoftmaxKernel(result, kRows, columns));
+    v1::Kernel kernel = SoftmaxKernel(result, kRows, columns);
+    if (reschedule) reschedule(*backend, kernel);
+    auto compiled = CompiledKernel::Create(backend, kernel);
     ASSERT_TRUE(compiled.ok()) << compiled.status();
     const bool same_memory = in_place || result == Result::kSameMemory;
     std::vector<float> x = start, tops(kRows), other(same_memory ? 0 : start.size());
@@ -504,7 +520,7 @@ TEST_P(CodegenTest, VariancesAboutAGuess) {
 // Layer norms of rows from memory, with weights that drive each other out of the cache (in groups of rows)
 // and without: by ranges that hold whole groups, parts of one and none, always the same bits. Groups' rows
 // are walked one by one or, as the target has it, several at once; sums of the longer ones are kept in F64.
-void TestRowsInGroups(bool avx512, bool at_once, int64_t columns) {
+void TestRowsInGroups(bool avx512, bool at_once, int64_t columns, const Reschedule& reschedule = nullptr) {
   constexpr int64_t kRows = 1027;
   const auto count = static_cast<double>(columns);
   const auto backend = BackendOf(avx512, at_once ? "" : "zen5");
@@ -543,7 +559,9 @@ void TestRowsInGroups(bool avx512, bool at_once, int64_t columns) {
     }
     m.Store(out, index, m.Op(LoopOpcode::kAdd, v1::F32, {value, plus}));
     m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
-    auto compiled = CompiledKernel::Create(backend.get(), m.Build());
+    v1::Kernel kernel = m.Build();
+    if (reschedule) reschedule(*backend, kernel);
+    auto compiled = CompiledKernel::Create(backend.get(), kernel);
     ASSERT_TRUE(compiled.ok()) << compiled.status();
     const auto run = [&](const std::vector<std::pair<int64_t, int64_t>>& ranges) {
       std::vector<float> result(x.size(), 1e30F);
@@ -580,6 +598,63 @@ TEST_P(CodegenTest, ResultsOfRowsInGroups) {
   TestRowsInGroups(GetParam(), false, 4096);
   TestRowsInGroups(GetParam(), true, 4096);
   TestRowsInGroups(GetParam(), true, 10240);
+}
+
+constexpr size_t kSchedulesOfRows = 5;
+
+TEST_P(CodegenTest, EveryScheduleGivesTheSameRows) {
+  for (size_t k = 1; k < kSchedulesOfRows; ++k) {
+    TestRowsInGroups(GetParam(), true, 4096, Alternative(k));
+    TestRowsInTurns(backend_.get(), 4096, Alternative(k));
+  }
+}
+
+TEST_P(CodegenTest, NumbersOfAScheduleAreTheCodes) {
+  const auto with = [](uint32_t group, uint32_t at_once, uint32_t block, uint32_t unroll) {
+    return [=](const CodegenBackend& backend, v1::Kernel& kernel) {
+      Alternative(0)(backend, kernel);
+      v1::RowSchedule& rows = *kernel.mutable_schedule()->mutable_vectors()->mutable_rows();
+      ASSERT_TRUE(rows.has_pipeline());
+      if (rows.pipeline().group_rows() == 0) return;  // without weights
+      rows.mutable_pipeline()->set_group_rows(group);
+      rows.mutable_pipeline()->set_rows_at_once(at_once);
+      rows.mutable_pipeline()->set_block_columns(block);
+      for (int k = 0; k < rows.unroll_size(); ++k) {
+        if (kernel.stages(k).inner_size() > 0 && k + 1 < rows.unroll_size()) rows.set_unroll(k, unroll);
+      }
+    };
+  };
+  TestRowsInGroups(GetParam(), true, 4096, with(4, 2, 512, 1));
+  TestRowsInGroups(GetParam(), true, 4096, with(16, 1, 128, 4));
+  TestRowsInGroups(GetParam(), true, 4096, with(2, 2, 1024, 2));
+}
+
+TEST_P(CodegenTest, AScheduleIsListedAndChangesTheCode) {
+  v1::Kernel kernel = SoftmaxKernel(Result::kKept, 1027, 4097);
+  const std::vector<v1::KernelSchedule> schedules = backend_->Schedules(kernel);
+  ASSERT_GE(schedules.size(), kSchedulesOfRows);
+  std::vector<std::string> images;
+  for (const v1::KernelSchedule& schedule : schedules) {
+    *kernel.mutable_schedule() = schedule;
+    auto object = backend_->Emit(kernel, {}, true);
+    ASSERT_TRUE(object.ok()) << object.status();
+    EXPECT_NE(object->listing.find(ScheduleText(schedule.vectors())), std::string::npos);
+    images.push_back(object->bytes);
+  }
+  kernel.mutable_schedule()->clear_vectors();
+  auto chosen = backend_->Emit(kernel, {}, false);
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_TRUE(images[0] == chosen->bytes);
+  for (size_t k = 1; k < images.size(); ++k) EXPECT_FALSE(images[0] == images[k]) << k;
+}
+
+TEST_P(CodegenTest, AScheduleThatAKernelDoesNotAllowIsRefused) {
+  v1::Kernel kernel = SoftmaxKernel(Result::kKept, 1027, 4096);
+  Alternative(0)(*backend_, kernel);
+  kernel.mutable_schedule()->mutable_vectors()->mutable_rows()->mutable_cache()->set_writer(100000);
+  EXPECT_EQ(backend_->Emit(kernel, {}, false).status().code(), absl::StatusCode::kInvalidArgument);
+  kernel.mutable_schedule()->mutable_threads()->set_threads(256);
+  EXPECT_EQ(backend_->Emit(kernel, {}, false).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_P(CodegenTest, PositionsComparedWithOneNumber) {

@@ -125,10 +125,10 @@ TEST_F(ThreadScheduleTest, TheFirstIsWhatIsEmittedWithoutOne) {
     v1::Kernel kernel = Sums(4096, 4096, of_rows);
     const auto chosen = backend_->Emit(kernel, {}, false);
     ASSERT_TRUE(chosen.ok()) << chosen.status();
-    const std::vector<v1::ThreadSchedule> schedules = backend_->Schedules(kernel);
+    const std::vector<v1::KernelSchedule> schedules = backend_->Schedules(kernel);
     ASSERT_GE(schedules.size(), 3u);
     for (size_t k = 0; k < schedules.size(); ++k) {
-      *kernel.mutable_schedule()->mutable_threads() = schedules[k];
+      *kernel.mutable_schedule() = schedules[k];
       const auto emitted = backend_->Emit(kernel, {}, false);
       ASSERT_TRUE(emitted.ok()) << emitted.status();
       EXPECT_EQ(emitted->bytes == chosen->bytes, k == 0) << schedules[k].ShortDebugString();
@@ -138,7 +138,7 @@ TEST_F(ThreadScheduleTest, TheFirstIsWhatIsEmittedWithoutOne) {
 
 TEST_F(ThreadScheduleTest, TheNumbersAreTheLaunchs) {
   const v1::Kernel rows = Sums(4096, 4096, true);
-  v1::ThreadSchedule schedule = backend_->Schedules(rows).front();
+  v1::ThreadSchedule schedule = backend_->Schedules(rows).front().threads();
   schedule.set_threads(128);
   auto image = Launch(rows, schedule);
   ASSERT_TRUE(image.ok()) << image.status();
@@ -152,7 +152,7 @@ TEST_F(ThreadScheduleTest, TheNumbersAreTheLaunchs) {
   EXPECT_EQ(image->points_per_block, 4);
 
   const v1::Kernel columns = Sums(4096, 4096, false);
-  schedule = backend_->Schedules(columns).front();
+  schedule = backend_->Schedules(columns).front().threads();
   schedule.set_threads(256);
   schedule.set_rows(16);
   image = Launch(columns, schedule);
@@ -164,7 +164,7 @@ TEST_F(ThreadScheduleTest, TheNumbersAreTheLaunchs) {
 TEST_F(ThreadScheduleTest, WhatAKernelDoesNotAllowIsRefused) {
   const v1::Kernel rows = Sums(4096, 4096, true), columns = Sums(4096, 4096, false);
   const auto refused = [&](const v1::Kernel& kernel, absl::FunctionRef<void(v1::ThreadSchedule&)> change) {
-    v1::ThreadSchedule schedule = backend_->Schedules(kernel).front();
+    v1::ThreadSchedule schedule = backend_->Schedules(kernel).front().threads();
     change(schedule);
     const absl::Status status = Launch(kernel, schedule).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status << schedule.ShortDebugString();
@@ -180,6 +180,9 @@ TEST_F(ThreadScheduleTest, WhatAKernelDoesNotAllowIsRefused) {
   refused(columns, [](auto& s) { s.set_rows(3); });
   refused(columns, [](auto& s) { s.set_rows(1024); });
   refused(columns, [](auto& s) { s.set_tile(32); });  // nothing is transposed
+  v1::Kernel of_a_cpu = rows;
+  of_a_cpu.mutable_schedule()->mutable_vectors()->set_lanes(16);
+  EXPECT_TRUE(absl::IsInvalidArgument(backend_->Emit(of_a_cpu, {}, false).status()));
   refused(columns, [](auto& s) {
     s.set_rows(1);
     s.set_turns(64);

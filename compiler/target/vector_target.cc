@@ -1,4 +1,4 @@
-#include "compiler/codegen/vector_target.h"
+#include "compiler/target/vector_target.h"
 
 #include <set>
 
