@@ -21,7 +21,6 @@ LARGE = re.compile(r"constexpr (?:double|int64_t) k\w*(?:Operations|Multiplicati
 OTHER = {
     "artifact/tunable_kernels.cc: kBytesHeldMax": "what the tuner may allocate",
     "codegen/check_emitter.cc: 1 << 20": "a branch's weight",
-    "codegen/row_cache_emitter.cc: kKeptBytesMax": "of a thread's stack",
     "codegen/reduce_emitter.cc: kMany": "a count of additions",
     "codegen/skinny_shape.cc: kUnitsMax": "blocks of a launch",
     "codegen/skinny_shape.h: kLaidBytesMax": "static shared memory that PTX allows",
@@ -32,6 +31,8 @@ OTHER = {
     "passes/decompose_normalization.cc: kWideElementsMax": "numerics: which sums are F64",
     "passes/decompose_random.cc: 1 << 11": "steps of a uniform F16",
     "schedule/group_launches.cc: kHeldBytesMax": "of a program's memory",
+    "schedule/prefetch.cc: kBytesAheadMax": "what a kernel may bring, far beyond what any rule chooses",
+    "schedule/row_cache.cc: kCachedBytesMax": "of a thread's stack",
 }
 
 

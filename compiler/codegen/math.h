@@ -12,8 +12,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "compiler/codegen/math_builder.h"
-#include "compiler/target/vector_target.h"
 #include "compiler/ir/ops.h"
+#include "compiler/target/vector_target.h"
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Module.h"
