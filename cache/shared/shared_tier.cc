@@ -55,12 +55,14 @@ absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options,
   RedisPool::Options pool;
   KILN_ASSIGN_OR_RETURN(pool.address, RedisAddress::Parse(options.address));
   pool.login = options.login;
-  pool.connections = kTierReaders + kConnectionsOfWriterAndClaims;
+  pool.connections = kTierReaders + kTierVerdictAskers + kConnectionsOfWriterAndClaims;
   const uint64_t write_bytes_max = options.write_bytes_max;
   std::unique_ptr<SharedTier> made(new SharedTier(std::move(options), signatures));
   KILN_ASSIGN_OR_RETURN(made->pool_, RedisPool::Create(std::move(pool)));
   KILN_ASSIGN_OR_RETURN(made->claims_, TierClaims::Create(made->pool_.get(), made->options_.lookup_limit));
   KILN_ASSIGN_OR_RETURN(made->writer_, TierWriter::Create(write_bytes_max));
+  made->verdicts_ =
+      std::make_unique<TierVerdicts>(made->pool_.get(), signatures, made->options_.lookup_limit);
   return made;
 }
 
@@ -281,7 +283,7 @@ v1::TierStatus SharedTier::status() const {
   status.set_message(std::string(state.message()));
   status.set_hits(hits_.load(std::memory_order_relaxed));
   status.set_misses(misses_.load(std::memory_order_relaxed));
-  status.set_refused(refused_.load(std::memory_order_relaxed));
+  status.set_refused(refused_.load(std::memory_order_relaxed) + verdicts_->refused());
   status.set_writes(writer_->written());
   status.set_dropped_writes(writer_->dropped());
   return status;

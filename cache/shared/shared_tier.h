@@ -30,6 +30,7 @@
 #include "cache/shared/redis_pool.h"
 #include "cache/shared/tier_claims.h"
 #include "cache/shared/tier_tuning.h"
+#include "cache/shared/tier_verdicts.h"
 #include "cache/shared/tier_writer.h"
 #include "cache/signatures.h"
 #include "compiler/support/breaker.h"
@@ -90,6 +91,9 @@ class SharedTier {
   // When what was written before is in the tier, or never will be.
   void ReleaseAfterWrites(uint64_t id);
 
+  // See tier_verdicts.h.
+  TierVerdicts* verdicts() { return verdicts_.get(); }
+
   v1::TierStatus status() const;
 
  private:
@@ -117,6 +121,7 @@ class SharedTier {
   std::unique_ptr<RedisPool> pool_;
   std::unique_ptr<TierClaims> claims_;
   std::unique_ptr<TierWriter> writer_;
+  std::unique_ptr<TierVerdicts> verdicts_;
 };
 
 }  // namespace kiln

@@ -4,12 +4,13 @@
 //
 //   kiln:1:NS:{COMPILE KEY}:m         hash, variant id → manifest       :f  refusal     :r  request record
 //   kiln:1:NS:{TUNING KEY}:t          tuning record                 :b  those barred, see tier_tuning.h
+//   kiln:1:NS:{COMPILE KEY}:g:GANG    what a gang is served
 //   kiln:1:NS:{DIGEST}:o:SIZE:INDEX   an object's packed bytes, in chunks of kTierChunkBytes
 //
 // Keys and digests are hexadecimal. A value is a SignedEnvelope over (kind, namespace, key, bytes): a value
 // under another name, in another namespace or for another kind is nobody's. Of the kinds that the store holds
-// signed it is the maker's own, whoever wrote it here; an object's chunks and request records are sealed by
-// who writes them.
+// signed it is the maker's own, whoever wrote it here; an object's chunks, request records and gangs'
+// verdicts are sealed by who writes them.
 //
 // Threads: pure functions.
 #pragma once

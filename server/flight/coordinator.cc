@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Confi
     KILN_ASSIGN_OR_RETURN(made->transfers_, ThreadExecutor::Create(kLookThreads));
     KILN_ASSIGN_OR_RETURN(made->looks_, ThreadExecutor::Create(kLookThreads));
   }
-  KILN_ASSIGN_OR_RETURN(made->gangs_, Gangs::Create(&made->clock_, &made->keys_));
+  KILN_ASSIGN_OR_RETURN(made->gangs_, Gangs::Create(&made->clock_, &made->keys_, made->tier_.get()));
   if (upstream != nullptr) KILN_RETURN_IF_ERROR(made->upstream_->Start(made->strand_.get()));
   KILN_ASSIGN_OR_RETURN(made->gpus_, ThreadExecutor::Create(config.measuring().gpus()));
   return made;

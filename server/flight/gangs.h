@@ -1,24 +1,40 @@
 // What the gangs of this daemon's callers are served: decides for each member, so that equal hints get an
-// equal variant, and nobody a program where another is told to fall back. A daemon by itself decides in
-// memory.
+// equal variant, and nobody a program where another is told to fall back.
 //
-// Threads: thread-safe. No call blocks: what reads the disk is done by a thread of its own, which also calls
-// `answer` then; else it is called before the call returns. Errors: answers of kUnknown.
+// A daemon by itself decides in memory. Where there is a shared tier, members may be at other daemons: what
+// is held here is a part of what the tier has, or all of it, which answers most; what it does not answer is
+// decided in the tier, within kVerdictPatience, and told as kUnknown where that does not answer. A variant
+// that another daemon has told is brought from there, within kVariantPatience. What is held is put back into
+// a tier that lost it, within kKeepEvery.
+//
+// Threads: thread-safe. No call blocks: what may is done by threads of its own, which also call `answer`
+// then; else it is called before the call returns. Errors: answers of kUnknown.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "compiler/support/monotonic_cond_var.h"
+#include "compiler/support/monotonic_time.h"
 #include "server/flight/gang_table.h"
 #include "server/flight/gang_verdict.h"
 #include "server/flight/known_key.h"
 #include "server/flight/stored_keys.h"
+#include "server/flight/tier_keys.h"
 #include "server/schedule/clock.h"
 #include "server/schedule/thread_executor.h"
 
 namespace kiln {
+
+inline constexpr absl::Duration kVerdictPatience = absl::Seconds(1);
+inline constexpr absl::Duration kVariantPatience = absl::Seconds(10);
+inline constexpr absl::Duration kKeepEvery = absl::Seconds(2);
 
 // The variant of this id; nullptr where there is none. Points into `known`.
 const KnownVariant* VariantById(const KnownKey& known, const std::string& variant_id);
@@ -28,8 +44,9 @@ GangProposal ProposalOf(const KnownKey& known, const v1::Hints& hints, absl::Tim
 
 class Gangs {
  public:
-  // All outlive this. UNAVAILABLE where the system gives no thread.
-  static absl::StatusOr<std::unique_ptr<Gangs>> Create(const Clock* clock, StoredKeys* keys);
+  // All outlive this. `tier` is nullptr where there is none. UNAVAILABLE where the system gives no thread.
+  static absl::StatusOr<std::unique_ptr<Gangs>> Create(const Clock* clock, StoredKeys* keys, TierKeys* tier);
+  ~Gangs();
 
   // From memory alone: the variant of `known` that the member is to be answered with; nullptr: ask Decide.
   const KnownVariant* Find(const GangName& name, const v1::Hints& hints, const KnownKey& known);
@@ -41,11 +58,29 @@ class Gangs {
   void Variant(const GangName& name, const std::string& variant_id, VariantAnswer answer);
 
  private:
-  Gangs(const Clock* clock, StoredKeys* keys) : keys_(keys), table_(clock) {}
+  Gangs(const Clock* clock, StoredKeys* keys, TierKeys* tier) : keys_(keys), tier_(tier), table_(clock) {}
+
+  GangAnswer DecideInTier(const GangName& name, const v1::Hints& hints, const GangProposal& proposal,
+                          MonotonicTime deadline);
+  absl::StatusOr<KnownVariant> AwaitVariant(const GangName& name, const std::string& variant_id,
+                                            MonotonicTime deadline);
+  void BringFromTier(const GangName& name);
+  void Keep() ABSL_LOCKS_EXCLUDED(mutex_);
+  void KeepAll();
+  void PutBack(const GangName& name, absl::Duration life);
 
   StoredKeys* const keys_;
+  TierKeys* const tier_;
   GangTable table_;
-  std::unique_ptr<ThreadExecutor> asks_;  // last: it uses all of the above
+
+  absl::Mutex mutex_;
+  MonotonicCondVar closed_;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // These use all of the above, and who is answered by the second posts to the first.
+  std::unique_ptr<ThreadExecutor> brings_;  // which may wait for what another daemon writes
+  std::unique_ptr<ThreadExecutor> asks_;    // short; where there is a tier
+  std::thread keeper_;                      // likewise
 };
 
 }  // namespace kiln

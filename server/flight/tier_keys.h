@@ -42,6 +42,8 @@ class TierKeys {
   void Release(uint64_t number) { tier_->Release(number); }
   void ReleaseAfterWrites(uint64_t number) { tier_->ReleaseAfterWrites(number); }
 
+  TierVerdicts* verdicts() { return tier_->verdicts(); }
+
   // After the store has it, or has refused it.
   void Offer(const std::shared_ptr<const Artifact>& artifact, uint64_t claim);
   // A manifest that the store has had for long is used: the tier keeps it, with all it names, or has it

@@ -1,0 +1,87 @@
+#include "cache/shared/tier_verdicts.h"
+
+#include <hiredis/hiredis.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache/shared/tier_value.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+// What stands there now, and nil where it is what was wanted.
+constexpr char kReplace[] = R"(
+local there = redis.call('GET', KEYS[1]) or ''
+if there ~= ARGV[1] then return there end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return false)";
+
+std::string KeyOf(const TierVerdicts::Name& name) {
+  return TierName(name.ns, name.compile_key, absl::StrCat("g:", ToHex(name.gang)));
+}
+
+EntryId IdOf(const TierVerdicts::Name& name) {
+  return {EntryKind::kMeta, absl::StrCat(name.compile_key, "gang", name.gang)};
+}
+
+std::string Milliseconds(absl::Duration life) {
+  return absl::StrCat(std::max<int64_t>(1, absl::ToInt64Milliseconds(life)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<RedisReplyPtr>> TierVerdicts::Ask(absl::Span<const RedisCommand> commands) {
+  if (!breaker_.Allows(MonotonicNow())) return absl::UnavailableError("it was slow lately");
+  absl::StatusOr<std::vector<RedisReplyPtr>> replies = pool_->Run(commands, MonotonicAfter(command_limit_));
+  if (!replies.ok()) {
+    // Where there is no connection nobody waits anyway.
+    if (!absl::IsUnavailable(replies.status())) breaker_.Failed(MonotonicNow());
+    return replies;
+  }
+  breaker_.Succeeded();
+  for (const RedisReplyPtr& reply : *replies) KILN_RETURN_IF_ERROR(RedisError(*reply));
+  return replies;
+}
+
+TierVerdicts::Value TierVerdicts::Open(const Name& name, absl::string_view sealed) {
+  Value value;
+  value.sealed = std::string(sealed);
+  if (sealed.empty()) return value;
+  const absl::StatusOr<std::string> bytes = OpenTierValue(*signatures_, IdOf(name), name.ns, sealed);
+  if (!bytes.ok() || !ParseProto(*bytes, "verdict", &value.verdict).ok()) {
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    value.verdict.Clear();
+  }
+  return value;
+}
+
+absl::StatusOr<TierVerdicts::Value> TierVerdicts::Read(const Name& name) {
+  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies, Ask({{"GET", KeyOf(name)}}));
+  return Open(name, RedisString(*replies[0]));
+}
+
+absl::StatusOr<TierVerdicts::Value> TierVerdicts::Replace(const Name& name, const std::string& seen,
+                                                          const v1::GangVerdict& wanted,
+                                                          absl::Duration life) {
+  std::string sealed = SealTierValue(*signatures_, IdOf(name), name.ns, SerializeDeterministic(wanted));
+  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
+                        Ask({{"EVAL", kReplace, "1", KeyOf(name), seen, sealed, Milliseconds(life)}}));
+  if (replies[0]->type == REDIS_REPLY_NIL) return Value{std::move(sealed), wanted};
+  return Open(name, RedisString(*replies[0]));
+}
+
+absl::StatusOr<std::vector<bool>> TierVerdicts::Renew(absl::Span<const Life> lives) {
+  std::vector<RedisCommand> commands;
+  for (const Life& life : lives) commands.push_back({"PEXPIRE", KeyOf(life.name), Milliseconds(life.left)});
+  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies, Ask(commands));
+  std::vector<bool> there;
+  for (const RedisReplyPtr& reply : replies) there.push_back(reply->integer == 1);
+  return there;
+}
+
+}  // namespace kiln

@@ -1,0 +1,36 @@
+#include "server/flight/gang_decision.h"
+
+namespace kiln {
+
+std::optional<GangDecision::Question> GangDecision::Next() {
+  if (!contradiction_.ok()) {
+    answer_ = UnknownVerdict(contradiction_);
+    return std::nullopt;
+  }
+  answer_ = table_->Find(name_, hints_);
+  if (answer_.kind != GangAnswer::Kind::kOpen) return std::nullopt;
+  if (seen_.has_value() && proposal_.empty()) return std::nullopt;
+  if (++asked_ > kGangAsksMax) {
+    answer_ =
+        UnknownVerdict(absl::AbortedError("the shared tier says something else each time that it is asked"));
+    return std::nullopt;
+  }
+  Question question;
+  if (proposal_.empty()) return question;
+  absl::StatusOr<v1::GangVerdict> extended = Extended(table_->Held(name_), proposal_);
+  if (extended.ok()) {
+    question.wanted = *std::move(extended);
+    question.seen = seen_.value_or("");
+  } else if (seen_.has_value()) {  // and not by what is held here alone
+    answer_ = UnknownVerdict(extended.status());
+    return std::nullopt;
+  }
+  return question;
+}
+
+void GangDecision::Told(std::string sealed, v1::GangVerdict verdict) {
+  seen_ = std::move(sealed);
+  contradiction_ = table_->Adopt(name_, std::move(verdict));
+}
+
+}  // namespace kiln

@@ -1,0 +1,49 @@
+// How one member's answer is found where verdicts are in a tier that daemons share, step by step: what to ask
+// the tier next, by what is held here and what the tier said last. Whoever runs it does the asking.
+//
+// Threads: one at a time; the table is everybody's. Errors: answers of kUnknown. Limits: kGangAsksMax
+// questions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "compiler/support/limits.h"
+#include "server/flight/gang_table.h"
+#include "server/flight/gang_verdict.h"
+
+namespace kiln {
+
+inline constexpr int kGangAsksMax = 2 * kGangVariantsMax;  // one that is lost is another member's gain
+
+class GangDecision {
+ public:
+  // The table outlives it.
+  GangDecision(GangTable* table, GangName name, v1::Hints hints, GangProposal proposal)
+      : table_(table), name_(std::move(name)), hints_(std::move(hints)), proposal_(std::move(proposal)) {}
+
+  // What stands in the tier is to be read, or to be replaced by `wanted` where it is `seen`.
+  struct Question {
+    std::optional<v1::GangVerdict> wanted;
+    std::string seen;
+  };
+  // Nothing: `answer` is the member's.
+  std::optional<Question> Next();
+  // What stands in the tier by now, and, read, the verdict that it is.
+  void Told(std::string sealed, v1::GangVerdict verdict);
+
+  const GangAnswer& answer() const { return answer_; }
+
+ private:
+  GangTable* const table_;
+  const GangName name_;
+  const v1::Hints hints_;
+  const GangProposal proposal_;
+  GangAnswer answer_;
+  std::optional<std::string> seen_;
+  absl::Status contradiction_;
+  int asked_ = 0;
+};
+
+}  // namespace kiln
