@@ -129,8 +129,8 @@ def note_refused(reason: str) -> None:
 
 def note_without_gang(reason: str) -> None:
     """A rank that knows no gang: what it is served may be another variant than the others'."""
-    _warn_once("without gang", f"this rank does not know its gang, and may run other variants than the others: {reason}. "
-                               "KILN_GANG=strict raises here, KILN_GANG=off asks for no gang.")
+    _warn_once("without gang", f"this rank does not know its gang, and may run other variants than the others: {reason}"
+                               ". KILN_GANG=strict raises here, KILN_GANG=off asks for no gang.")
 
 
 def note_not_measured(reason: str) -> None:

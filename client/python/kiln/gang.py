@@ -1,8 +1,9 @@
-"""The gang that this process is in: the ranks of one training job, whom the service serves alike. Of one graph and equal
-sizes each gets the same variant, or all run without kiln.
+"""The gang that this process is in: the ranks of one training job, whom the service serves alike. Of one graph and
+equal sizes each gets the same variant, or all run without kiln.
 
-Ranks of torch.distributed are a gang by themselves: the first that needs it puts a random id into the job's store, which
-is another one after each restart. KILN_GANG_ID names the gang of ranks that have no such store. KILN_GANG=off: no gang.
+Ranks of torch.distributed are a gang by themselves: the first that needs it puts a random id into the job's store,
+which is another one after each restart. KILN_GANG_ID names the gang of ranks that have no such store. KILN_GANG=off: no
+gang.
 
 What the others are served may be beyond finding out: the service does not answer this rank, or has lost what it said.
 Then the rank runs without kiln, with a warning, or, under KILN_GANG=strict, raises GangDiverges. It does not try again
@@ -55,10 +56,6 @@ def current() -> tuple[bytes, int]:
         return _NONE
 
 
-def is_member() -> bool:
-    return current() != _NONE
-
-
 def check_verdict(title: str, error: BaseException) -> None:
     """Of what ended the compile of a graph: raises GangDiverges under KILN_GANG=strict where the others may not have
     been told the same."""
@@ -80,8 +77,8 @@ def _named() -> tuple[bytes, int] | None:
     name = "KILN_GANG_SIZE" if os.environ.get("KILN_GANG_SIZE") else "WORLD_SIZE"
     size = os.environ.get(name) or ""
     if not re.fullmatch(r"[1-9]\d{0,8}", size):
-        raise ValueError(f"kiln: KILN_GANG_ID is set, and KILN_GANG_SIZE (or WORLD_SIZE) has to be the number of ranks, "
-                         f"not {size!r}")
+        raise ValueError("kiln: KILN_GANG_ID is set: KILN_GANG_SIZE (or WORLD_SIZE) has to be the number of ranks, not "
+                         f"{size!r}")
     return (bytes.fromhex(text), int(size)) if int(size) > 1 else _NONE
 
 
