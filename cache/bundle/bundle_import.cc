@@ -18,6 +18,9 @@ namespace kiln {
 absl::StatusOr<v1::ImportReply> BundleImport::Run(FILE* file) {
   KILN_ASSIGN_OR_RETURN(const v1::BundleHeader header, Check(file));
   reply_.set_job(header.job());
+  // Both are told, whatever they count.
+  reply_.mutable_fresh();
+  reply_.mutable_there();
   if (options_.into.empty()) {
     *reply_.mutable_namespaces() = header.namespaces();
   } else {
