@@ -138,7 +138,8 @@ daemons=(machine-1 machine-2 hub)
 for name in "${daemons[@]}"; do openssl genpkey -algorithm ed25519 -out "$name.pem"; done
 openssl rand -hex 16 >tier.password
 mkdir redis
-printf 'user default off\nuser kiln on >%s ~kiln:1:train:* +@all\n' "$(cat tier.password)" >redis/users.acl
+printf 'user default off\nuser kiln on >%s ~kiln:1:train:* %s\n' "$(cat tier.password)" \
+  "+@read +@write +@scripting +@connection -@dangerous" >redis/users.acl
 redis-server --port 0 --bind $hub --tls-port 6379 --tls-cert-file "$work/certs/server.crt" \
   --tls-key-file "$work/certs/server.key" --tls-ca-cert-file "$work/certs/ca.crt" --tls-auth-clients yes --aclfile "$work/redis/users.acl" --dir "$work/redis" --save "" \
   --appendonly no --maxmemory 512mb --maxmemory-policy volatile-lru >redis.log 2>&1 &

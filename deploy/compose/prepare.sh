@@ -24,8 +24,8 @@ cp secrets/authority/server.crt secrets/authority/server.key secrets/tier/
 cp secrets/authority/train.crt secrets/authority/train.key secrets/train/
 [ -e secrets/farm/signing.pem ] || openssl genpkey -quiet -algorithm ed25519 -out secrets/farm/signing.pem
 [ -e secrets/farm/tier.password ] || openssl rand -hex 16 >secrets/farm/tier.password
-printf 'user default off\nuser kiln on >%s ~kiln:1:train:* +@all\n' "$(cat secrets/farm/tier.password)" \
-    >secrets/tier/users.acl
+printf 'user default off\nuser kiln on >%s ~kiln:1:train:* %s\n' "$(cat secrets/farm/tier.password)" \
+    "+@read +@write +@scripting +@connection -@dangerous" >secrets/tier/users.acl
 cp "$here/farm.textproto" secrets/farm/kilnd.textproto
 cp "$here/tunnel.conf" secrets/farm/
 cp "$here/redis.conf" secrets/tier/

@@ -343,7 +343,8 @@ TEST_F(SharedTierTest, WaitingWritesHaveABound) {
 
 // A tenant's user of the engine: what is another's it may not touch.
 TEST_F(SharedTierTest, LogsInAsAUserOfTheEngine) {
-  StartServer({"--user", "kiln", "on", ">secret", "~kiln:1:test:*", "&*", "+@all"});
+  StartServer({"--user", "kiln", "on", ">secret", "~kiln:1:test:*", "+@read", "+@write", "+@scripting",
+               "+@connection", "-@dangerous"});
   SharedTier::Options options;
   options.login = {"kiln", "secret"};
   tier_ = Connect(options);
