@@ -200,7 +200,7 @@ absl::Status CheckUnroll(const KernelFacts& facts, const VectorTarget&, const v1
   uint32_t of_passes = 0;
   for (int k = 0; k < unroll.size(); ++k) {
     const StageFacts& stage = facts.stages()[static_cast<size_t>(k)];
-    const bool may_unroll = stage.has_reduce && !stage.has_scan;
+    const bool may_unroll = stage.has_reduce && !stage.has_scan && schedule.lanes() > 1;
     // Rows at the ends of a range are walked a stage at a time, and must be added up as others are.
     if (schedule.rows().has_pipeline() && may_unroll && stage.stage->inner_size() > 0) {
       if (of_passes != 0 && unroll[k] != of_passes) return Refuse("passes that are unrolled differently");

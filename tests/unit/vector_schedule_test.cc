@@ -316,6 +316,11 @@ TEST_F(VectorScheduleCheck, PipelinesHaveNumbersThatDivide) {
   Refused(norm, "stage 1 unrolled 2 times", [](auto& s) { s.mutable_rows()->set_unroll(1, 2); });
   const v1::Kernel few = LayerNorm(64, 4096);  // without a pipeline
   Refused(few, "stage 0 unrolled 3 times", [](auto& s) { s.mutable_rows()->set_unroll(0, 3); });
+  Refused(few, "stage 0 unrolled 4 times", [](auto& s) {  // scalars have one accumulator
+    s.Clear();
+    s.set_lanes(1);
+    for (const uint32_t unroll : {4, 1, 1, 1, 1}) s.mutable_rows()->add_unroll(unroll);
+  });
   Refused(few, "stage 0 unrolled 8 times", [](auto& s) { s.mutable_rows()->set_unroll(0, 8); });
   Refused(norm, "unrolled differently", [](auto& s) { s.mutable_rows()->set_unroll(2, 2); });
 }
