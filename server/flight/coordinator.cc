@@ -173,27 +173,36 @@ void Coordinator::CountHit(const KnownVariant& variant, const Caller& caller) {
 
 std::shared_ptr<const std::string> Coordinator::Find(const std::string& request_key, const v1::Hints& hints,
                                                      const Caller& caller, const std::string& gang) {
-  std::optional<KnownVariant> readable;
-  const KnownVariant* variant = nullptr;
-  bool loaded = true;
-  KnownKeyPtr known;
+  if (!gang.empty()) return FindForGang(request_key, hints, caller, gang);
+  bool all_known = true;
   for (const std::string& key : KeysOf(caller.tenant, request_key)) {
-    known = keys_.Find(key);
-    loaded &= known != nullptr;
-    if (known == nullptr) continue;
-    variant =
-        gang.empty() ? ChooseVariant(*known, hints) : gangs_->Find({caller.tenant, gang, key}, hints, *known);
-    if (variant != nullptr) break;
+    const KnownKeyPtr known = keys_.Find(key);
+    all_known &= known != nullptr;
+    const KnownVariant* variant = known == nullptr ? nullptr : ChooseVariant(*known, hints);
+    if (variant != nullptr) return CountedHit(*variant, caller);
   }
-  // Only once all that is the tenant's own is known to have none.
-  if (variant == nullptr && loaded && gang.empty()) {
-    readable = keys_.FindReadable(caller.tenant, request_key, hints);
-    if (readable.has_value()) variant = &*readable;
-  }
-  if (variant == nullptr) return nullptr;
+  // Only once the tenant's own namespace is known to have none.
+  if (!all_known) return nullptr;
+  const std::optional<KnownVariant> other = keys_.FindReadable(caller.tenant, request_key, hints);
+  return other.has_value() ? CountedHit(*other, caller) : nullptr;
+}
+
+// One key for all members, or there were two verdicts.
+std::shared_ptr<const std::string> Coordinator::FindForGang(const std::string& request_key,
+                                                            const v1::Hints& hints, const Caller& caller,
+                                                            const std::string& gang) {
+  const std::string key = KeyOf(caller.tenant, request_key);
+  const KnownKeyPtr known = keys_.Find(key);
+  if (known == nullptr) return nullptr;
+  const KnownVariant* variant = gangs_->Find({caller.tenant, gang, key}, hints, *known);
+  return variant == nullptr ? nullptr : CountedHit(*variant, caller);
+}
+
+std::shared_ptr<const std::string> Coordinator::CountedHit(const KnownVariant& variant,
+                                                           const Caller& caller) {
   stats_->lookups++;
-  CountHit(*variant, caller);
-  return variant->reply;
+  CountHit(variant, caller);
+  return variant.reply;
 }
 
 void Coordinator::Lookup(const std::string& request_key, const v1::Hints& hints, const Caller& caller,

@@ -139,6 +139,9 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
                     bool claimed);
   void CountHit(const KnownVariant& variant, const Caller& caller);
   // The parts of Lookup.
+  std::shared_ptr<const std::string> FindForGang(const std::string& request_key, const v1::Hints& hints,
+                                                 const Caller& caller, const std::string& gang);
+  std::shared_ptr<const std::string> CountedHit(const KnownVariant& variant, const Caller& caller);
   // `compile_key` is the request's in the caller's own namespace.
   void AnswerHit(const KnownVariant& variant, const std::string& compile_key, const Caller& caller,
                  const LookupAnswer& answer);
