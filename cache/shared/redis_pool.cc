@@ -1,8 +1,12 @@
 #include "cache/shared/redis_pool.h"
 
+#include <hiredis/hiredis.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 
@@ -12,6 +16,14 @@ namespace {
 constexpr absl::Duration kConnectLimit = absl::Seconds(1);
 constexpr absl::Duration kPauseMin = absl::Milliseconds(50);
 constexpr absl::Duration kPauseMax = absl::Seconds(5);
+constexpr absl::Duration kLookEvery = absl::Milliseconds(500);
+
+bool IsReplica(const std::vector<RedisReplyPtr>& replies) {
+  return std::any_of(replies.begin(), replies.end(), [](const RedisReplyPtr& reply) {
+    return reply->type == REDIS_REPLY_ERROR &&
+           absl::StartsWith(absl::string_view(reply->str, reply->len), "READONLY");
+  });
+}
 
 }  // namespace
 
@@ -33,15 +45,30 @@ RedisPool::~RedisPool() {
   if (thread_.joinable()) thread_.join();
 }
 
+absl::StatusOr<std::unique_ptr<RedisConnection>> RedisPool::Connect() const {
+  const MonotonicTime deadline = MonotonicAfter(kConnectLimit);
+  KILN_ASSIGN_OR_RETURN(const RedisAddress address, options_.find(deadline));
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<RedisConnection> made,
+                        RedisConnection::Connect(address, options_.login, deadline));
+  if (!options_.master_only) return made;
+  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> role, made->Run({{"ROLE"}}, deadline));
+  KILN_RETURN_IF_ERROR(RedisError(*role[0]));
+  if (role[0]->elements == 0 || RedisString(*role[0]->element[0]) != "master")
+    return absl::UnavailableError("the server that was the master is none any more");
+  return made;
+}
+
 void RedisPool::KeepConnected() {
   absl::Duration pause = kPauseMin;
   absl::MutexLock lock(&mutex_);
   while (true) {
-    mutex_.Await(absl::Condition(this, &RedisPool::HasWork));
+    // Who asks next shall find no connection that the server has closed since.
+    while (!mutex_.AwaitWithTimeout(absl::Condition(this, &RedisPool::HasWork), kLookEvery)) {
+      std::erase_if(idle_, [](const std::unique_ptr<RedisConnection>& idle) { return !idle->IsQuiet(); });
+    }
     if (closing_) return;
     mutex_.Unlock();
-    absl::StatusOr<std::unique_ptr<RedisConnection>> made =
-        RedisConnection::Connect(options_.address, options_.login, MonotonicAfter(kConnectLimit));
+    absl::StatusOr<std::unique_ptr<RedisConnection>> made = Connect();
     mutex_.Lock();
     tried_ = true;
     last_ = made.status();
@@ -72,9 +99,13 @@ absl::StatusOr<std::vector<RedisReplyPtr>> RedisPool::Run(absl::Span<const Redis
     ++lent_;
   }
   absl::StatusOr<std::vector<RedisReplyPtr>> replies = connection->Run(commands, deadline);
+  const bool leaves = replies.ok() && options_.master_only && IsReplica(*replies);
   absl::MutexLock lock(&mutex_);
   --lent_;
-  if (replies.ok()) {
+  if (leaves) {
+    last_ = absl::UnavailableError("the master has changed");
+    idle_.clear();
+  } else if (replies.ok()) {
     idle_.push_back(std::move(connection));
   } else {
     last_ = replies.status();

@@ -1,10 +1,11 @@
 // Connections to one server, made beside the callers and kept ready: a caller never waits for one to be made.
 //
-// Threads: thread-safe. A thread of its own connects, and again where a connection broke, after a pause that
-// doubles up to 5 s. Errors: UNAVAILABLE at once where no connection is free; else those of RedisConnection.
-// Limits: `connections` calls at a time.
+// Threads: thread-safe. A thread of its own finds the server and connects, and again where a connection
+// broke or the server closed one that nobody used, after a pause that doubles up to 5 s. Limits:
+// `connections` calls at a time.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -17,30 +18,33 @@
 #include "absl/types/span.h"
 #include "cache/shared/redis_address.h"
 #include "cache/shared/redis_connection.h"
+#include "cache/shared/redis_engine.h"
 #include "compiler/support/monotonic_cond_var.h"
 
 namespace kiln {
 
-class RedisPool {
+class RedisPool final : public RedisEngine {
  public:
   struct Options {
-    RedisAddress address;
+    // Where it is, asked before each connection is made.
+    std::function<absl::StatusOr<RedisAddress>(MonotonicTime deadline)> find;
     RedisLogin login;
     size_t connections = 1;
+    // Masters change: who is none is not connected to, and left once it says that it is none any more.
+    bool master_only = false;
   };
   // Waits for the first connection, for a second at most: that nobody answers is no error.
   static absl::StatusOr<std::unique_ptr<RedisPool>> Create(Options options);
   // After the last caller.
-  ~RedisPool();
+  ~RedisPool() override;
 
   absl::StatusOr<std::vector<RedisReplyPtr>> Run(absl::Span<const RedisCommand> commands,
-                                                 MonotonicTime deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // OK while there is a connection, else why there is none.
-  absl::Status state() const ABSL_LOCKS_EXCLUDED(mutex_);
+                                                 MonotonicTime deadline) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status state() const override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   explicit RedisPool(Options options) : options_(std::move(options)) {}
+  absl::StatusOr<std::unique_ptr<RedisConnection>> Connect() const;
   void KeepConnected() ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return closing_ || idle_.size() + lent_ < options_.connections;

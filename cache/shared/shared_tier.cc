@@ -7,6 +7,10 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cache/shared/redis_cluster.h"
+#include "cache/shared/redis_pool.h"
+#include "cache/shared/redis_sentinel.h"
 #include "cache/shared/tier_artifact.h"
 #include "cache/shared/tier_value.h"
 #include "compiler/support/digest.h"
@@ -30,6 +34,36 @@ constexpr char kDeleteValue[] = R"(
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0)";
 
+absl::StatusOr<std::unique_ptr<RedisEngine>> ConnectTo(const SharedTier::Options& options) {
+  constexpr size_t kConnections = kTierReaders + kTierVerdictAskers + kConnectionsOfWriterAndClaims;
+  std::vector<RedisAddress> addresses;
+  for (const std::string& text : options.addresses) {
+    KILN_ASSIGN_OR_RETURN(addresses.emplace_back(), RedisAddress::Parse(text));
+  }
+  if (addresses.empty()) return absl::InvalidArgumentError("no address");
+  if (options.cluster) return RedisCluster::Create({addresses, options.login, kConnections});
+  RedisPool::Options pool;
+  pool.login = options.login;
+  pool.connections = kConnections;
+  if (options.sentinel_master.empty()) {
+    pool.find = [server = addresses[0]](MonotonicTime) { return server; };
+  } else {
+    pool.master_only = true;
+    pool.find = [addresses, master = options.sentinel_master](MonotonicTime deadline) {
+      return FindMaster(addresses, master, deadline);
+    };
+  }
+  return RedisPool::Create(std::move(pool));
+}
+
+// For people.
+std::string AddressOf(const SharedTier::Options& options) {
+  const std::string addresses = absl::StrJoin(options.addresses, ", ");
+  if (options.cluster) return absl::StrCat("cluster of ", addresses);
+  if (options.sentinel_master.empty()) return addresses;
+  return absl::StrCat("master ", options.sentinel_master, " of sentinels ", addresses);
+}
+
 uint64_t BytesOf(const std::vector<Entry>& entries) {
   uint64_t bytes = 0;
   for (const Entry& entry : entries) bytes += entry.value->size();
@@ -52,17 +86,14 @@ SharedTier::SharedTier(Options options, const Signatures* signatures)
 
 absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options,
                                                                const Signatures* signatures) {
-  RedisPool::Options pool;
-  KILN_ASSIGN_OR_RETURN(pool.address, RedisAddress::Parse(options.address));
-  pool.login = options.login;
-  pool.connections = kTierReaders + kTierVerdictAskers + kConnectionsOfWriterAndClaims;
   const uint64_t write_bytes_max = options.write_bytes_max;
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<RedisEngine> engine, ConnectTo(options));
   std::unique_ptr<SharedTier> made(new SharedTier(std::move(options), signatures));
-  KILN_ASSIGN_OR_RETURN(made->pool_, RedisPool::Create(std::move(pool)));
-  KILN_ASSIGN_OR_RETURN(made->claims_, TierClaims::Create(made->pool_.get(), made->options_.lookup_limit));
+  made->engine_ = std::move(engine);
+  KILN_ASSIGN_OR_RETURN(made->claims_, TierClaims::Create(made->engine_.get(), made->options_.lookup_limit));
   KILN_ASSIGN_OR_RETURN(made->writer_, TierWriter::Create(write_bytes_max));
   made->verdicts_ =
-      std::make_unique<TierVerdicts>(made->pool_.get(), signatures, made->options_.lookup_limit);
+      std::make_unique<TierVerdicts>(made->engine_.get(), signatures, made->options_.lookup_limit);
   return made;
 }
 
@@ -70,7 +101,7 @@ absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options,
 
 absl::StatusOr<std::vector<RedisReplyPtr>> SharedTier::Ask(absl::Span<const RedisCommand> commands,
                                                            MonotonicTime deadline) {
-  absl::StatusOr<std::vector<RedisReplyPtr>> replies = pool_->Run(commands, deadline);
+  absl::StatusOr<std::vector<RedisReplyPtr>> replies = engine_->Run(commands, deadline);
   if (replies.ok()) {
     breaker_.Succeeded();
   } else if (!absl::IsUnavailable(replies.status())) {  // where there is no connection nobody waits anyway
@@ -214,7 +245,7 @@ void SharedTier::Refuse(std::string name, std::string field, absl::string_view v
   command.emplace_back(value);
   writer_->Post(value.size(), [this, command = std::move(command)]() -> absl::Status {
     KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
-                          pool_->Run({command}, MonotonicAfter(kCommandLimit)));
+                          engine_->Run({command}, MonotonicAfter(kCommandLimit)));
     return RedisError(*replies[0]);
   });
 }
@@ -224,14 +255,14 @@ void SharedTier::Refuse(std::string name, std::string field, absl::string_view v
 void SharedTier::WriteArtifact(const std::string& ns, std::vector<Entry> entries, ReadLocal local,
                                std::function<void()> ended) {
   const uint64_t bytes = BytesOf(entries);
-  auto artifact = std::make_shared<TierArtifact>(pool_.get(), signatures_, ns, options_.unused_limit,
+  auto artifact = std::make_shared<TierArtifact>(engine_.get(), signatures_, ns, options_.unused_limit,
                                                  std::move(entries), std::move(local));
   writer_->Post(bytes, [artifact] { return artifact->Write(); }, std::move(ended));
 }
 
 void SharedTier::WriteRefusal(const std::string& ns, std::vector<Entry> entries) {
   const uint64_t bytes = BytesOf(entries);
-  auto artifact = std::make_shared<TierArtifact>(pool_.get(), signatures_, ns, options_.unused_limit,
+  auto artifact = std::make_shared<TierArtifact>(engine_.get(), signatures_, ns, options_.unused_limit,
                                                  std::move(entries), nullptr);
   writer_->Post(bytes, [artifact] { return artifact->WriteRefusal(); });
 }
@@ -252,8 +283,8 @@ absl::Status SharedTier::RemoveManifest(const std::string& ns, const EntryId& ma
   const std::string compile_key = manifest.key.substr(0, kDigestBytes);
   KILN_ASSIGN_OR_RETURN(
       const std::vector<RedisReplyPtr> replies,
-      pool_->Run({{"HDEL", TierName(ns, compile_key, "m"), ToHex(manifest.key.substr(kDigestBytes))}},
-                 MonotonicAfter(kCommandLimit)));
+      engine_->Run({{"HDEL", TierName(ns, compile_key, "m"), ToHex(manifest.key.substr(kDigestBytes))}},
+                   MonotonicAfter(kCommandLimit)));
   return RedisError(*replies[0]);
 }
 
@@ -276,8 +307,8 @@ void SharedTier::ReleaseAfterWrites(uint64_t id) {
 
 v1::TierStatus SharedTier::status() const {
   v1::TierStatus status;
-  const absl::Status state = pool_->state();
-  status.set_address(options_.address);
+  const absl::Status state = engine_->state();
+  status.set_address(AddressOf(options_));
   status.set_connected(state.ok());
   status.set_breaker_open(!breaker_.Allows(MonotonicNow()));
   status.set_message(std::string(state.message()));

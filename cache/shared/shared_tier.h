@@ -27,7 +27,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache/artifact_store.h"
-#include "cache/shared/redis_pool.h"
+#include "cache/shared/redis_engine.h"
 #include "cache/shared/tier_claims.h"
 #include "cache/shared/tier_tuning.h"
 #include "cache/shared/tier_verdicts.h"
@@ -45,7 +45,9 @@ inline constexpr size_t kTierReaders = 8;
 class SharedTier {
  public:
   struct Options {
-    std::string address;
+    std::vector<std::string> addresses;  // a server; of sentinels, or of a cluster, one or more
+    std::string sentinel_master;         // whom the sentinels know; empty: the addresses are no sentinels
+    bool cluster = false;
     RedisLogin login;
     absl::Duration lookup_limit = absl::Milliseconds(50);
     absl::Duration unused_limit = absl::Hours(24 * 30);
@@ -118,7 +120,7 @@ class SharedTier {
   std::atomic<uint64_t> refused_{0};
   const TierTuning tuning_;
   // Each uses those before it.
-  std::unique_ptr<RedisPool> pool_;
+  std::unique_ptr<RedisEngine> engine_;
   std::unique_ptr<TierClaims> claims_;
   std::unique_ptr<TierWriter> writer_;
   std::unique_ptr<TierVerdicts> verdicts_;

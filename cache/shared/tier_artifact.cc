@@ -40,9 +40,9 @@ absl::Duration TierTransferTime(uint64_t bytes) {
   return absl::Seconds(static_cast<double>(bytes) / kBytesPerSecond);
 }
 
-TierArtifact::TierArtifact(RedisPool* pool, const Signatures* signatures, std::string ns,
+TierArtifact::TierArtifact(RedisEngine* engine, const Signatures* signatures, std::string ns,
                            absl::Duration unused_limit, std::vector<Entry> entries, ReadLocal local)
-    : pool_(pool),
+    : engine_(engine),
       signatures_(signatures),
       ns_(std::move(ns)),
       unused_limit_(unused_limit),
@@ -58,7 +58,7 @@ absl::StatusOr<EntryValue> TierArtifact::Read(const EntryId& id) const {
 
 absl::Status TierArtifact::Run(absl::Span<const RedisCommand> commands, uint64_t bytes) {
   KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
-                        pool_->Run(commands, MonotonicAfter(kCommandLimit + TierTransferTime(bytes))));
+                        engine_->Run(commands, MonotonicAfter(kCommandLimit + TierTransferTime(bytes))));
   for (const RedisReplyPtr& reply : replies) KILN_RETURN_IF_ERROR(RedisError(*reply));
   return absl::OkStatus();
 }
@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<TierArtifact::Object>> TierArtifact::Missing(absl::Sp
     }
   }
   KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
-                        pool_->Run(commands, MonotonicAfter(kCommandLimit)));
+                        engine_->Run(commands, MonotonicAfter(kCommandLimit)));
   std::vector<Object> missing;
   size_t next = 0;
   for (const Object& object : objects) {

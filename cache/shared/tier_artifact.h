@@ -1,6 +1,6 @@
 // Writes one artifact, or a refusal, to the shared tier: see shared_tier.h for the order.
 //
-// Threads: each is one thread's. Errors: RedisPool's and RedisError's; what has been written by then stays,
+// Threads: each is one thread's. Errors: RedisEngine's and RedisError's; what has been written by then stays,
 // and is written again by the next try or expires.
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache/artifact_store.h"
-#include "cache/shared/redis_pool.h"
+#include "cache/shared/redis_engine.h"
 #include "cache/signatures.h"
 
 namespace kiln {
@@ -25,7 +25,7 @@ class TierArtifact {
  public:
   using ReadLocal = std::function<absl::StatusOr<EntryValue>(const EntryId&)>;
   // `entries`: a batch as the store takes it. All outlive this.
-  TierArtifact(RedisPool* pool, const Signatures* signatures, std::string ns, absl::Duration unused_limit,
+  TierArtifact(RedisEngine* engine, const Signatures* signatures, std::string ns, absl::Duration unused_limit,
                std::vector<Entry> entries, ReadLocal local);
 
   absl::Status Write();
@@ -45,7 +45,7 @@ class TierArtifact {
   RedisCommand Set(const std::string& name, std::string sealed, absl::Duration ttl) const;
   absl::Status Run(absl::Span<const RedisCommand> commands, uint64_t bytes);
 
-  RedisPool* const pool_;
+  RedisEngine* const engine_;
   const Signatures* const signatures_;
   const std::string ns_;
   const absl::Duration unused_limit_;

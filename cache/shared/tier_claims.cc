@@ -41,9 +41,9 @@ bool IsYes(const redisReply& reply) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TierClaims>> TierClaims::Create(RedisPool* pool,
+absl::StatusOr<std::unique_ptr<TierClaims>> TierClaims::Create(RedisEngine* engine,
                                                                absl::Duration command_limit) {
-  std::unique_ptr<TierClaims> made(new TierClaims(pool, command_limit));
+  std::unique_ptr<TierClaims> made(new TierClaims(engine, command_limit));
   TierClaims* const claims = made.get();
   KILN_ASSIGN_OR_RETURN(made->thread_, StartThread([claims] { claims->Run(); }));
   return made;
@@ -141,7 +141,7 @@ void TierClaims::Ask(const std::vector<uint64_t>& due) {
     }
   }
   const absl::StatusOr<std::vector<RedisReplyPtr>> replies =
-      pool_->Run(commands, MonotonicAfter(command_limit_));
+      engine_->Run(commands, MonotonicAfter(command_limit_));
   absl::MutexLock lock(&mutex_);
   for (size_t i = 0; i < due.size(); ++i) {
     const auto held = held_.find(due[i]);

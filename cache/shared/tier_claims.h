@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cache/shared/redis_pool.h"
+#include "cache/shared/redis_engine.h"
 #include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/monotonic_time.h"
 
@@ -33,8 +33,9 @@ inline constexpr absl::Duration kClaimPatience = absl::Minutes(2);
 
 class TierClaims {
  public:
-  // `pool` outlives the claims and has a connection for them. UNAVAILABLE where the system gives no thread.
-  static absl::StatusOr<std::unique_ptr<TierClaims>> Create(RedisPool* pool, absl::Duration command_limit);
+  // `engine` outlives the claims and has a connection for them. UNAVAILABLE where the system gives no thread.
+  static absl::StatusOr<std::unique_ptr<TierClaims>> Create(RedisEngine* engine,
+                                                            absl::Duration command_limit);
   // Gives back what is held, where the tier answers.
   ~TierClaims();
 
@@ -58,7 +59,8 @@ class TierClaims {
     MonotonicTime patience;
     absl::Duration pause;
   };
-  TierClaims(RedisPool* pool, absl::Duration command_limit) : pool_(pool), command_limit_(command_limit) {}
+  TierClaims(RedisEngine* engine, absl::Duration command_limit)
+      : engine_(engine), command_limit_(command_limit) {}
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<uint64_t> Due() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Ask(const std::vector<uint64_t>& due) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -67,7 +69,7 @@ class TierClaims {
   bool Take(Held* held, bool answered, bool got);
   bool IsWoken() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return woken_ || closing_; }
 
-  RedisPool* const pool_;
+  RedisEngine* const engine_;
   const absl::Duration command_limit_;
   mutable absl::Mutex mutex_;
   MonotonicCondVar changed_;

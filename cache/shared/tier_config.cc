@@ -15,6 +15,7 @@
 namespace kiln {
 namespace {
 
+constexpr int kAddressesMax = 64;
 constexpr uint32_t kLookupMsMax = 10'000;
 constexpr uint32_t kUnusedDaysMax = 3650;
 constexpr uint64_t kWriteBytesMin = 1u << 20;
@@ -53,18 +54,21 @@ void TierDefaults(v1::TierConfig* config) {
 }
 
 absl::Status CheckTierConfig(const v1::TierConfig& config) {
-  if (config.cluster()) {
-    return Refuse("cluster", "this kilnd knows no clusters; name one server, or a proxy before the cluster");
+  if (config.cluster() && !config.sentinel_master().empty())
+    return Refuse("sentinel_master", "a cluster has no sentinels; name its nodes, and not both");
+  const bool several = config.cluster() || !config.sentinel_master().empty();
+  if (config.addresses_size() == 0 || config.addresses_size() > kAddressesMax)
+    return Refuse("addresses",
+                  absl::StrCat(config.addresses_size(), " are given; it takes 1 to ", kAddressesMax));
+  if (config.addresses_size() > 1 && !several) {
+    return Refuse("addresses",
+                  absl::StrCat(config.addresses_size(),
+                               " are given; a server has one, else set cluster or sentinel_master"));
   }
-  if (!config.sentinel_master().empty()) {
-    return Refuse("sentinel_master",
-                  "this kilnd asks no sentinels; name the master, or a proxy that follows it");
+  for (const std::string& text : config.addresses()) {
+    const absl::Status address = RedisAddress::Parse(text).status();
+    if (!address.ok()) return Refuse("addresses", address.message());
   }
-  if (config.addresses_size() != 1) {
-    return Refuse("addresses", absl::StrCat(config.addresses_size(), " are given; it takes one"));
-  }
-  const absl::Status address = RedisAddress::Parse(config.addresses(0)).status();
-  if (!address.ok()) return Refuse("addresses", address.message());
   if (!config.user().empty() && config.password_file().empty())
     return Refuse("user", "a user needs password_file");
   if (!config.password_file().empty() && config.password_file()[0] != '/')
@@ -82,7 +86,9 @@ absl::Status CheckTierConfig(const v1::TierConfig& config) {
 
 absl::StatusOr<SharedTier::Options> TierOptions(const v1::TierConfig& config) {
   SharedTier::Options options;
-  options.address = config.addresses(0);
+  options.addresses.assign(config.addresses().begin(), config.addresses().end());
+  options.sentinel_master = config.sentinel_master();
+  options.cluster = config.cluster();
   options.login.user = config.user();
   if (!config.password_file().empty()) {
     KILN_ASSIGN_OR_RETURN(options.login.password, ReadPassword(config.password_file()));

@@ -37,7 +37,7 @@ std::string Milliseconds(absl::Duration life) {
 
 absl::StatusOr<std::vector<RedisReplyPtr>> TierVerdicts::Ask(absl::Span<const RedisCommand> commands) {
   if (!breaker_.Allows(MonotonicNow())) return absl::UnavailableError("it was slow lately");
-  absl::StatusOr<std::vector<RedisReplyPtr>> replies = pool_->Run(commands, MonotonicAfter(command_limit_));
+  absl::StatusOr<std::vector<RedisReplyPtr>> replies = engine_->Run(commands, MonotonicAfter(command_limit_));
   if (!replies.ok()) {
     // Where there is no connection nobody waits anyway.
     if (!absl::IsUnavailable(replies.status())) breaker_.Failed(MonotonicNow());

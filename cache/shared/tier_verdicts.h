@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "cache/shared/redis_pool.h"
+#include "cache/shared/redis_engine.h"
 #include "cache/signatures.h"
 #include "compiler/support/breaker.h"
 #include "compiler/support/monotonic_time.h"
@@ -31,8 +31,8 @@ inline constexpr size_t kTierVerdictAskers = 8;
 class TierVerdicts {
  public:
   // Both outlive this.
-  TierVerdicts(RedisPool* pool, const Signatures* signatures, absl::Duration command_limit)
-      : pool_(pool), signatures_(signatures), command_limit_(command_limit) {}
+  TierVerdicts(RedisEngine* engine, const Signatures* signatures, absl::Duration command_limit)
+      : engine_(engine), signatures_(signatures), command_limit_(command_limit) {}
 
   struct Name {
     std::string ns;
@@ -61,7 +61,7 @@ class TierVerdicts {
   absl::StatusOr<std::vector<RedisReplyPtr>> Ask(absl::Span<const RedisCommand> commands);
   Value Open(const Name& name, absl::string_view sealed);
 
-  RedisPool* const pool_;
+  RedisEngine* const engine_;
   const Signatures* const signatures_;
   const absl::Duration command_limit_;
   Breaker breaker_{{3, absl::Milliseconds(100), absl::Seconds(10)}};

@@ -1,14 +1,18 @@
 #include "tests/fault/redis_server.h"
 
+#include <arpa/inet.h>
 #include <hiredis/hiredis.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -34,9 +38,14 @@ std::string Printed(const redisReply& reply) {
 
 bool RedisServer::IsThere() { return access(kProgram, X_OK) == 0; }
 
-RedisServer::RedisServer(std::vector<std::string> flags) : flags_(std::move(flags)) {
+RedisServer::RedisServer(std::vector<std::string> flags, const std::string& file) : flags_(std::move(flags)) {
+  signal(SIGPIPE, SIG_IGN);  // hiredis writes to who has closed
   char path[] = "/tmp/kiln-redis-XXXXXX";
   directory_ = mkdtemp(path);
+  if (!file.empty()) {
+    file_ = directory_ + "/redis.conf";
+    std::ofstream(file_) << file;
+  }
   Start();
 }
 
@@ -46,9 +55,12 @@ RedisServer::~RedisServer() {
 }
 
 void RedisServer::Start() {
-  std::vector<std::string> words = {
-      kProgram,       "--port", "0",     "--unixsocket", socket(),    "--save",           "",
-      "--appendonly", "no",     "--dir", directory_,     "--logfile", directory_ + "/log"};
+  std::vector<std::string> words = {kProgram};
+  if (!file_.empty()) words.push_back(file_);
+  const std::vector<std::string> common = {"--port", "0",        "--unixsocket", socket(),
+                                           "--save", "",         "--appendonly", "no",
+                                           "--dir",  directory_, "--logfile",    directory_ + "/log"};
+  words.insert(words.end(), common.begin(), common.end());
   words.insert(words.end(), flags_.begin(), flags_.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -78,6 +90,25 @@ void RedisServer::Kill() {
   pid_ = -1;
 }
 
+int RedisServer::FreePort() {
+  constexpr int kFirst = 20'000, kPorts = 12'000, kBus = 10'000;
+  static std::minstd_rand random(static_cast<uint32_t>(getpid()));
+  const auto is_free = [](int port) {
+    const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    const bool bound = bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+    close(listener);
+    return bound;
+  };
+  while (true) {
+    const int port = kFirst + static_cast<int>(random() % kPorts);
+    if (is_free(port) && is_free(port + kBus)) return port;
+  }
+}
+
 void RedisServer::Pause() { kill(pid_, SIGSTOP); }
 void RedisServer::Continue() { kill(pid_, SIGCONT); }
 
@@ -90,7 +121,11 @@ std::string RedisServer::Ask(const std::vector<std::string>& command) {
   }
   auto* reply = static_cast<redisReply*>(
       redisCommandArgv(context_, static_cast<int>(words.size()), words.data(), sizes.data()));
-  if (reply == nullptr) return absl::StrCat("(error) ", context_->errstr);
+  if (reply == nullptr) {  // a master that became a replica closes its connections
+    redisFree(context_);
+    context_ = redisConnectUnix(socket().c_str());
+    return absl::StrCat("(error) ", context_->errstr);
+  }
   std::string printed = Printed(*reply);
   freeReplyObject(reply);
   return printed;

@@ -1,4 +1,5 @@
-// A redis-server of a test's own, on a unix socket in a temporary directory. It ends with the object.
+// A redis-server of a test's own, on a unix socket in a temporary directory; flags may give it a port as
+// well. It ends with the object.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +16,8 @@ class RedisServer {
   // Whether this host has one; without it tests skip themselves.
   static bool IsThere();
 
-  explicit RedisServer(std::vector<std::string> flags = {});
+  // By flags, and by lines of a file that the server may write anew (a sentinel's).
+  explicit RedisServer(std::vector<std::string> flags = {}, const std::string& file = "");
   ~RedisServer();
 
   void Start();  // waits until it answers; what it held is gone
@@ -25,6 +27,9 @@ class RedisServer {
 
   std::string socket() const { return directory_ + "/redis.sock"; }
   std::string address() const { return "unix:" + socket(); }
+  // One that nobody listens at, nor at 10,000 beyond it (a cluster's bus).
+  static int FreePort();
+
   // What it answers, printed in one line; "(nil)", "(error) …".
   std::string Ask(const std::vector<std::string>& command);
   size_t Clients();  // connections, this one's own among them
@@ -33,6 +38,7 @@ class RedisServer {
  private:
   std::string directory_;
   const std::vector<std::string> flags_;
+  std::string file_;  // its path; empty: none
   pid_t pid_ = -1;
   redisContext* context_ = nullptr;
 };

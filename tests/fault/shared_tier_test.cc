@@ -41,7 +41,7 @@ class SharedTierTest : public testing::Test {
   }
   // Limits are those of a loaded machine, but for those that a test is about.
   std::unique_ptr<SharedTier> Connect(SharedTier::Options options) {
-    options.address = redis_->address();
+    options.addresses = {redis_->address()};
     absl::StatusOr<std::unique_ptr<SharedTier>> tier =
         SharedTier::Create(std::move(options), &TestSignatures());
     EXPECT_TRUE(tier.ok()) << tier.status();

@@ -223,6 +223,20 @@ TEST(Config, AnUpstreamHasDefaults) {
   EXPECT_TRUE(CheckConfig(config).ok()) << CheckConfig(config);
 }
 
+TEST(Config, SentinelsAndNodesOfAClusterMayBeSeveral) {
+  for (const bool cluster : {false, true}) {
+    v1::Config config = Good();
+    v1::TierConfig* tier = WithTier(&config);
+    tier->add_addresses("other:6379");
+    EXPECT_FALSE(CheckConfig(config).ok());
+    tier->set_cluster(cluster);
+    if (!cluster) tier->set_sentinel_master("main");
+    EXPECT_TRUE(CheckConfig(config).ok()) << CheckConfig(config);
+    for (int i = tier->addresses_size(); i <= 64; ++i) tier->add_addresses("other:6379");
+    EXPECT_EQ(CheckConfig(config).message(), "tier.addresses: 65 are given; it takes 1 to 64");
+  }
+}
+
 TEST(Config, RefusalsNameTheField) {
   struct Case {
     const char* field;
@@ -252,8 +266,11 @@ TEST(Config, RefusalsNameTheField) {
       {"tier.addresses", [](v1::Config* c) { WithTier(c)->clear_addresses(); }},
       {"tier.addresses", [](v1::Config* c) { WithTier(c)->add_addresses("other:6379"); }},
       {"tier.addresses", [](v1::Config* c) { WithTier(c)->set_addresses(0, "other"); }},
-      {"tier.cluster", [](v1::Config* c) { WithTier(c)->set_cluster(true); }},
-      {"tier.sentinel_master", [](v1::Config* c) { WithTier(c)->set_sentinel_master("main"); }},
+      {"tier.sentinel_master",
+       [](v1::Config* c) {
+         WithTier(c)->set_cluster(true);
+         c->mutable_tier()->set_sentinel_master("main");
+       }},
       {"tier.user", [](v1::Config* c) { WithTier(c)->set_user("kiln"); }},
       {"tier.password_file", [](v1::Config* c) { WithTier(c)->set_password_file("password"); }},
       {"tier.lookup_ms_max", [](v1::Config* c) { WithTier(c)->set_lookup_ms_max(10'001); }},

@@ -1,0 +1,100 @@
+// A Redis cluster: keys are spread over 16,384 slots, and slots over nodes, each with connections of its own
+// (redis_pool.h). Commands go to the nodes of their keys, those of one node together.
+//
+// Slots move, and nodes say so: MOVED, the slot is another's now, so ask there and read the map again; ASK,
+// this key is another's already while its slot moves, so ask there this once. Either is followed
+// `redirections_max` times within the deadline, then told as the server's error.
+//
+// Threads: thread-safe. A thread of its own reads the map, from whichever node answers, when it starts, when
+// a node says MOVED or breaks, and each half minute; no caller waits for it: a node that is not known yet is
+// UNAVAILABLE.
+// Limits: the nodes of one call are asked in turn.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "cache/shared/redis_address.h"
+#include "cache/shared/redis_engine.h"
+#include "cache/shared/redis_pool.h"
+#include "compiler/support/monotonic_cond_var.h"
+
+namespace kiln {
+
+inline constexpr size_t kRedisSlots = 16'384;
+
+// CRC16 of the key, or of what stands between its first braces.
+uint16_t RedisSlot(absl::string_view key);
+
+class RedisCluster final : public RedisEngine {
+ public:
+  struct Options {
+    std::vector<RedisAddress> seeds;  // nodes that know the others
+    RedisLogin login;
+    size_t connections = 1;  // to each node
+    int redirections_max = 5;
+  };
+  // Waits for the first map, for a second at most: that nobody answers is no error. UNAVAILABLE where the
+  // system gives no thread.
+  static absl::StatusOr<std::unique_ptr<RedisCluster>> Create(Options options);
+  // After the last caller.
+  ~RedisCluster() override;
+
+  absl::StatusOr<std::vector<RedisReplyPtr>> Run(absl::Span<const RedisCommand> commands,
+                                                 MonotonicTime deadline) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status state() const override ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  using Node = std::shared_ptr<RedisPool>;  // shared by the map and the calls that are there
+  struct Map {
+    std::vector<RedisAddress> masters;
+    std::array<uint16_t, kRedisSlots> master_of;  // by position; kNobody
+  };
+  static constexpr uint16_t kNobody = 0xffff;
+  // Which of a call's commands goes where next.
+  struct Errand {
+    size_t command = 0;
+    std::string node;
+    bool asking = false;
+  };
+  explicit RedisCluster(Options options) : options_(std::move(options)) {}
+
+  absl::StatusOr<std::vector<Errand>> ErrandsOf(absl::Span<const RedisCommand> commands)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::vector<RedisReplyPtr>> RunAt(absl::Span<const RedisCommand> commands,
+                                                   absl::Span<const Errand> errands, MonotonicTime deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Distrust() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void KeepMap() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Map> ReadMap() ABSL_LOCKS_EXCLUDED(mutex_);
+  static absl::StatusOr<Map> ReadMapAt(const RedisAddress& address, const RedisLogin& login);
+  absl::Status TakeMap(Map map) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsWoken() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return closing_ || stale_; }
+
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  MonotonicCondVar changed_;
+  std::shared_ptr<const Map> map_ ABSL_GUARDED_BY(mutex_);                // null: not known yet
+  absl::flat_hash_map<std::string, Node> nodes_ ABSL_GUARDED_BY(mutex_);  // the map's masters
+  std::vector<Node> left_ ABSL_GUARDED_BY(mutex_);                        // that the map no longer has
+  absl::Status last_ ABSL_GUARDED_BY(mutex_);                             // of the latest reading
+  bool tried_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stale_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace kiln

@@ -1,0 +1,280 @@
+// The shared tier on a Redis cluster of six: three masters with a replica each, slots that move, a master
+// that dies.
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "cache/shared/redis_cluster.h"
+#include "cache/shared/shared_tier.h"
+#include "cache/shared/tier_value.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/proto_util.h"
+#include "compiler/support/zstd.h"
+#include "gtest/gtest.h"
+#include "kiln/v1/artifact.pb.h"
+#include "tests/fault/redis_server.h"
+
+namespace kiln {
+namespace {
+
+constexpr char kNamespace[] = "test";
+constexpr int kMasters = 3;
+constexpr int kPrograms = 30;
+
+const Signatures& TestSignatures() {
+  static const Signatures& signatures = *new Signatures(Signatures::OfThisProcess());
+  return signatures;
+}
+
+std::string KeyOf(int number) { return Sha256(absl::StrCat("key ", number)); }
+
+// One object and the manifest that names it.
+std::vector<Entry> ArtifactOf(int number) {
+  const std::string raw = absl::StrCat("code of ", number);
+  const EntryValue packed = MakeEntryValue(ZstdCompress(raw));
+  v1::Manifest manifest;
+  manifest.set_namespace_(kNamespace);
+  manifest.set_compile_key(KeyOf(number));
+  manifest.set_variant_id(Sha256("variant"));
+  v1::ObjectRef* object = manifest.add_kernels()->mutable_object();
+  object->set_digest(Sha256(raw));
+  object->set_raw_size(raw.size());
+  object->set_packed_size(packed->size());
+  return {{{EntryKind::kObject, object->digest()}, packed},
+          TestSignatures().SignEntry(
+              {EntryKind::kManifest, ManifestEntryKey(KeyOf(number), manifest.variant_id())}, kNamespace,
+              SerializeDeterministic(manifest))};
+}
+
+bool Eventually(const std::function<bool()>& condition) {
+  for (int tries = 0; tries < 1500; ++tries) {
+    if (condition()) return true;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  return false;
+}
+
+class TierCluster : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!RedisServer::IsThere())
+      GTEST_SKIP() << "no redis-server on this host (apt-get install redis-server)";
+    for (int i = 0; i < 2 * kMasters; ++i) {
+      ports_.push_back(RedisServer::FreePort());
+      servers_.push_back(std::make_unique<RedisServer>(std::vector<std::string>{
+          "--port", absl::StrCat(ports_.back()), "--bind", "127.0.0.1", "--cluster-enabled", "yes",
+          "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1500"}));
+      ids_.push_back(servers_.back()->Ask({"CLUSTER", "MYID"}));
+    }
+    for (int i = 0; i < kMasters; ++i) {
+      const int first = i * static_cast<int>(kRedisSlots) / kMasters;
+      const int last = (i + 1) * static_cast<int>(kRedisSlots) / kMasters - 1;
+      EXPECT_EQ(Ask(i, {"CLUSTER", "ADDSLOTSRANGE", absl::StrCat(first), absl::StrCat(last)}), "OK");
+      EXPECT_EQ(Ask(i, {"CLUSTER", "SET-CONFIG-EPOCH", absl::StrCat(i + 1)}), "OK");
+    }
+    for (int i = 1; i < 2 * kMasters; ++i)
+      EXPECT_EQ(Ask(i, {"CLUSTER", "MEET", "127.0.0.1", absl::StrCat(ports_[0])}), "OK");
+    for (int i = kMasters; i < 2 * kMasters; ++i) {
+      EXPECT_TRUE(Eventually(
+          [&] { return Ask(i, {"CLUSTER", "REPLICATE", ids_[static_cast<size_t>(i - kMasters)]}) == "OK"; }));
+    }
+    ASSERT_TRUE(Eventually([&] { return IsWhole(); }));
+  }
+  std::string Ask(int server, const std::vector<std::string>& command) {
+    return servers_[static_cast<size_t>(server)]->Ask(command);
+  }
+  // Everybody knows all slots, and each master that it has a replica that is up to date.
+  bool IsWhole() {
+    for (int i = 0; i < 2 * kMasters; ++i) {
+      if (Ask(i, {"CLUSTER", "INFO"}).find("cluster_state:ok") == std::string::npos) return false;
+      if (Ask(i, {"CLUSTER", "INFO"}).find("cluster_known_nodes:6") == std::string::npos) return false;
+      const std::string info = Ask(i, {"INFO", "replication"});
+      if (info.find(i < kMasters ? "state=online" : "master_link_status:up") == std::string::npos)
+        return false;
+    }
+    return true;
+  }
+  RedisAddress AddressOf(int server) {
+    return *RedisAddress::Parse(absl::StrCat("127.0.0.1:", ports_[static_cast<size_t>(server)]));
+  }
+
+  std::unique_ptr<SharedTier> Connect() {
+    SharedTier::Options options;
+    // Nodes that know the others.
+    options.addresses = {absl::StrCat("127.0.0.1:", ports_[4]), absl::StrCat("127.0.0.1:", ports_[1])};
+    options.cluster = true;
+    options.lookup_limit = absl::Seconds(20);
+    absl::StatusOr<std::unique_ptr<SharedTier>> tier =
+        SharedTier::Create(std::move(options), &TestSignatures());
+    EXPECT_TRUE(tier.ok()) << tier.status();
+    EXPECT_TRUE(Eventually([&] { return (*tier)->status().connected(); })) << (*tier)->status().message();
+    return *std::move(tier);
+  }
+  void WriteAll(SharedTier& tier) {
+    for (int i = 0; i < kPrograms; ++i) Write(tier, i);
+  }
+  void Write(SharedTier& tier, int number) {
+    absl::Notification ended;
+    tier.WriteArtifact(
+        kNamespace, ArtifactOf(number), [](const EntryId&) { return absl::NotFoundError("not here"); },
+        [&] { ended.Notify(); });
+    ended.WaitForNotification();
+  }
+  // OK where all of it came, and is what was written.
+  absl::Status Check(SharedTier& tier, int number) {
+    absl::StatusOr<SharedTier::Found> found =
+        tier.LookUp(kNamespace, KeyOf(number), MonotonicAfter(absl::Seconds(20)));
+    if (!found.ok()) return found.status();
+    absl::StatusOr<std::vector<Entry>> objects = tier.Fetch(kNamespace, found->objects);
+    if (!objects.ok()) return objects.status();
+    const std::vector<Entry> written = ArtifactOf(number);
+    const bool same = found->entries.size() == 1 && *found->entries[0].value == *written[1].value &&
+                      objects->size() == 1 && *(*objects)[0].value == *written[0].value;
+    return same ? absl::OkStatus() : absl::DataLossError("other bytes than were written");
+  }
+
+  // ---- A slot that moves
+  void BeginMove(int slot, int from, int to) {
+    EXPECT_EQ(Ask(to, {"CLUSTER", "SETSLOT", absl::StrCat(slot), "IMPORTING", IdOf(from)}), "OK");
+    EXPECT_EQ(Ask(from, {"CLUSTER", "SETSLOT", absl::StrCat(slot), "MIGRATING", IdOf(to)}), "OK");
+  }
+  void MoveKeys(const std::vector<std::string>& names, int from, int to) {
+    for (const std::string& name : names) {
+      EXPECT_EQ(Ask(from, {"MIGRATE", "127.0.0.1", absl::StrCat(ports_[static_cast<size_t>(to)]), name, "0",
+                           "5000"}),
+                "OK");
+    }
+  }
+  void EndMove(int slot, int to) {
+    for (const int server : {to, 0, 1, 2})
+      Ask(server, {"CLUSTER", "SETSLOT", absl::StrCat(slot), "NODE", IdOf(to)});
+  }
+  const std::string& IdOf(int server) const { return ids_[static_cast<size_t>(server)]; }
+  static int OwnerOf(int slot) { return slot * kMasters / static_cast<int>(kRedisSlots); }
+
+  std::vector<int> ports_;
+  std::vector<std::unique_ptr<RedisServer>> servers_;
+  std::vector<std::string> ids_;
+};
+
+TEST(RedisSlots, AreThoseOfTheSpecification) {
+  EXPECT_EQ(RedisSlot("123456789"), 0x31C3 % kRedisSlots);
+  EXPECT_EQ(RedisSlot("{user1000}.following"), RedisSlot("{user1000}.followers"));
+  EXPECT_EQ(RedisSlot("foo{{bar}}zap"), RedisSlot("{bar"));
+  EXPECT_NE(RedisSlot("foo{}{bar}"), RedisSlot("bar"));
+}
+
+TEST_F(TierCluster, KeysAreSpreadAndFound) {
+  const std::unique_ptr<SharedTier> tier = Connect();
+  WriteAll(*tier);
+  for (int i = 0; i < kPrograms; ++i) EXPECT_TRUE(Check(*tier, i).ok()) << i << ": " << Check(*tier, i);
+  for (int i = 0; i < kMasters; ++i) EXPECT_GT(std::stoi(Ask(i, {"DBSIZE"})), 5) << i;
+  const std::string name = TierName(kNamespace, KeyOf(0), "m");
+  EXPECT_EQ(Ask(0, {"CLUSTER", "KEYSLOT", name}), absl::StrCat(RedisSlot(name)));
+  EXPECT_EQ(tier->status().dropped_writes(), 0);
+  absl::Notification ours;
+  tier->Claim(1, kNamespace, KeyOf(1), [&](TierClaims::Answer answer) {
+    EXPECT_EQ(answer, TierClaims::Answer::kOurs);
+    ours.Notify();
+  });
+  ours.WaitForNotification();
+  tier->Release(1);
+  EXPECT_TRUE(absl::IsNotFound(Check(*tier, kPrograms)));
+}
+
+// With the slot half moved: its one key is at the new node, and the old one says ASK; then MOVED.
+TEST_F(TierCluster, AskAndMovedAreFollowed) {
+  for (const bool follows : {true, false}) {
+    RedisCluster::Options options;
+    options.seeds = {AddressOf(0)};
+    options.redirections_max = follows ? 5 : 0;  // the control
+    const absl::StatusOr<std::unique_ptr<RedisCluster>> cluster = RedisCluster::Create(options);
+    ASSERT_TRUE(cluster.ok());
+    ASSERT_TRUE(Eventually([&] { return (*cluster)->state().ok(); })) << (*cluster)->state();
+    const std::string name = follows ? "followed" : "not followed";
+    const auto ask = [&](const RedisCommand& command) -> absl::StatusOr<std::string> {
+      auto replies = (*cluster)->Run({command}, MonotonicAfter(absl::Seconds(20)));
+      if (!replies.ok()) return replies.status();
+      const absl::Status error = RedisError(*(*replies)[0]);
+      if (!error.ok()) return error;
+      return std::string(RedisString(*(*replies)[0]));
+    };
+    EXPECT_TRUE(ask({"SET", name, "value"}).ok());
+    const int slot = RedisSlot(name), from = OwnerOf(slot), to = (from + 1) % kMasters;
+    BeginMove(slot, from, to);
+    MoveKeys({name}, from, to);
+    const absl::StatusOr<std::string> asked = ask({"GET", name});
+    EXPECT_EQ(asked.ok() && *asked == "value", follows) << asked.status();
+    EndMove(slot, to);
+    const absl::StatusOr<std::string> moved = ask({"GET", name});
+    EXPECT_EQ(moved.ok() && *moved == "value", follows) << moved.status();
+    // The map is read anew, and names the new owner.
+    EXPECT_TRUE(Eventually([&] { return ask({"GET", name}).ok(); }));
+  }
+}
+
+TEST_F(TierCluster, ASlotMovesWhileLookUpsRun) {
+  const std::unique_ptr<SharedTier> tier = Connect();
+  WriteAll(*tier);
+  const std::string name = TierName(kNamespace, KeyOf(0), "m");
+  const int slot = RedisSlot(name), home = OwnerOf(slot), other = (home + 1) % kMasters;
+  std::atomic<bool> over{false};
+  std::atomic<int> looked{0}, failed{0};
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 3; ++i) {
+    readers.emplace_back([&] {
+      while (!over) {
+        const absl::Status status = Check(*tier, 0);
+        ++looked;
+        if (!status.ok() && failed++ < 3) ADD_FAILURE() << status;
+      }
+    });
+  }
+  for (int round = 0; round < 10; ++round) {
+    const int from = round % 2 == 0 ? home : other, to = round % 2 == 0 ? other : home;
+    BeginMove(slot, from, to);
+    absl::SleepFor(absl::Milliseconds(30));
+    MoveKeys(servers_[static_cast<size_t>(from)]->Keys(absl::StrCat("*{", ToHex(KeyOf(0)), "}*")), from, to);
+    absl::SleepFor(absl::Milliseconds(30));
+    EndMove(slot, to);
+    absl::SleepFor(absl::Milliseconds(30));
+  }
+  over = true;
+  for (std::thread& reader : readers) reader.join();
+  std::cout << looked << " look-ups while a slot moved ten times\n";
+  EXPECT_GT(looked, 50);
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(tier->status().refused(), 0);
+}
+
+TEST_F(TierCluster, AReplicaTakesOverWhereAMasterDies) {
+  const std::unique_ptr<SharedTier> tier = Connect();
+  WriteAll(*tier);
+  EXPECT_TRUE(Eventually([&] { return Ask(0, {"DBSIZE"}) == Ask(kMasters, {"DBSIZE"}); }));
+  servers_[0]->Kill();
+  const absl::Time died = absl::Now();
+  const auto all_there = [&] {
+    for (int i = 0; i < kPrograms; ++i) {
+      const absl::Status status = Check(*tier, i);
+      if (status.ok()) continue;
+      EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) << status;
+      return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(Eventually(all_there));
+  std::cout << "a replica serves " << absl::Now() - died << " after its master died\n";
+  Write(*tier, kPrograms);
+  EXPECT_TRUE(Check(*tier, kPrograms).ok());
+}
+
+}  // namespace
+}  // namespace kiln
