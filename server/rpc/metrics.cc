@@ -8,7 +8,7 @@
 namespace kiln {
 
 std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const Coordinator::Load& load,
-                                 const WorkerPool& pool) {
+                                 const WorkerPool& pool, const SharedTier* tier) {
   std::vector<Measure> measures;
   const auto counter = [&](const char* name, const char* help, uint64_t value) {
     measures.push_back(
@@ -46,6 +46,16 @@ std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const C
   gauge("store_unread", "Manifests that the last sweep could not read", kept.unread);
   gauge("store_disk_bytes", "Of all files of the store", kept.bytes_on_disk);
   gauge("store_writable", "1 while results can be kept", kept.writable ? 1 : 0);
+  if (tier != nullptr) {
+    const v1::TierStatus shared = tier->status();
+    counter("tier_hits", "Programs that were taken from the shared tier", shared.hits());
+    counter("tier_misses", "Look-ups that it did not answer with one", shared.misses());
+    counter("tier_refused", "Values of it whose signature or digest did not hold", shared.refused());
+    counter("tier_writes", "Writes that it has taken", shared.writes());
+    counter("tier_dropped_writes", "Writes that it has not", shared.dropped_writes());
+    gauge("tier_connected", "1 while it answers", shared.connected() ? 1 : 0);
+    gauge("tier_breaker_open", "1 while nobody waits for it", shared.breaker_open() ? 1 : 0);
+  }
   const std::map<std::string, Use> uses = stats.uses.ByTenant();
   const auto by_tenant = [&](const char* name, const char* help, double (*value)(const Use&)) {
     for (const auto& [tenant, use] : uses) {

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "cache/shared/shared_tier.h"
 #include "cache/store.h"
 #include "server/flight/coordinator.h"
 #include "server/observe/prometheus.h"
@@ -11,7 +12,8 @@
 
 namespace kiln {
 
+// `tier` is null where there is none.
 std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const Coordinator::Load& load,
-                                 const WorkerPool& pool);
+                                 const WorkerPool& pool, const SharedTier* tier);
 
 }  // namespace kiln

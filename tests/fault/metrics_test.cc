@@ -13,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "tests/fault/daemon.h"
+#include "tests/fault/tier_daemons.h"
 
 namespace kiln {
 namespace {
@@ -111,6 +111,28 @@ TEST(Metrics, NobodyListensUnlessAsked) {
   EXPECT_EQ(PortOf(off), 0);
   EXPECT_GT(PortOf(on), 0);
   EXPECT_LT(threads(off), threads(on));
+}
+
+using MetricsOfATier = TierDaemons;
+
+TEST_F(MetricsOfATier, AreThereWhereThereIsOne) {
+  TestDaemon daemon(absl::StrCat(Config("first", {}), kOn)),
+      alone(absl::StrCat(Config("alone", {}, false), kOn));
+  ASSERT_TRUE(daemon.Compile("kernels 2").done);
+  AwaitWrites(daemon, 1);
+  const std::string told = Scrape(PortOf(daemon));
+  EXPECT_EQ(ValueOf(told, "kiln_tier_hits_total"), 0);
+  EXPECT_EQ(ValueOf(told, "kiln_tier_misses_total"), StatusOf(daemon).misses());
+  EXPECT_GT(ValueOf(told, "kiln_tier_misses_total"), 0);
+  EXPECT_EQ(ValueOf(told, "kiln_tier_writes_total"), 1);
+  EXPECT_EQ(ValueOf(told, "kiln_tier_dropped_writes_total"), 0);
+  EXPECT_EQ(ValueOf(told, "kiln_tier_refused_total"), 0);
+  EXPECT_EQ(ValueOf(told, "kiln_tier_connected"), 1);
+  EXPECT_EQ(ValueOf(told, "kiln_tier_breaker_open"), 0);
+  EXPECT_TRUE(std::isnan(ValueOf(Scrape(PortOf(alone)), "kiln_tier_connected")));
+  redis_->Kill();
+  EXPECT_TRUE(daemon.Compile("kernels 3").done);  // which finds its connection closed
+  EXPECT_TRUE(Eventually([&] { return ValueOf(Scrape(PortOf(daemon)), "kiln_tier_connected") == 0; }));
 }
 
 }  // namespace
