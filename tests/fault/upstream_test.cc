@@ -449,5 +449,151 @@ TEST_F(UpstreamTest, TheThirdInARowCompiles) {
   EXPECT_EQ(first.Stats().compiles() + second.Stats().compiles(), 0);
 }
 
+// ---- By TLS, for several tenants -------------------------------------------------------------
+
+// A farm, and a daemon of another host that speaks for its tenants there.
+class UpstreamTlsTest : public UpstreamTest {
+ protected:
+  UpstreamTlsTest() {
+    CertificateWish server;
+    server.hosts = {"DNS:localhost", "IP:127.0.0.1"};
+    server.usage = "serverAuth";
+    Write("ca.crt", authority_.certificate());
+    WritePair("server", authority_.Issue(server));
+    for (const char* tenant : {"red", "blue", "green", "edge"}) WritePair(tenant, PairOf(tenant));
+  }
+
+  CertificatePair PairOf(const std::string& tenant) const {
+    CertificateWish wish;
+    wish.uris = {absl::StrCat("kiln:", tenant)};
+    return authority_.Issue(wish);
+  }
+  // A file is replaced at once, as those do that renew certificates.
+  void Write(const std::string& name, const std::string& text) {
+    const std::string path = absl::StrCat(directory_, "/", name);
+    std::ofstream(path + ".new") << text;
+    chmod((path + ".new").c_str(), 0600);
+    std::filesystem::rename(path + ".new", path);
+  }
+  void WritePair(const std::string& name, const CertificatePair& pair) {
+    Write(name + ".crt", pair.certificate);
+    Write(name + ".key", pair.key);
+  }
+  std::string Tls(const std::string& name) const {
+    return absl::StrCat("tls { certificate: \"", directory_, "/", name, ".crt\" key: \"", directory_, "/",
+                        name, ".key\" authority: \"", directory_, "/ca.crt\" }\n");
+  }
+  std::string Listen(const std::string& tenants) const {
+    return absl::StrCat("listen { tcp: \"127.0.0.1:0\"\n", Tls("server"), tenants, "}\n");
+  }
+  std::string Farm() {
+    return absl::StrCat(Listen(R"(tenants { name: "red" identities: "kiln:red" }
+                                  tenants { name: "blue" identities: "kiln:blue" }
+                                  tenants { name: "green" identities: "kiln:green" }
+                                  tenants { name: "edge" identities: "kiln:edge" roles: ROLE_FORWARD
+                                            speaks_for: "red" speaks_for: "blue" })"),
+                        Signing("farm", {}));
+  }
+  std::string Local(TestDaemon& farm, const std::string& certificate, const std::string& more) {
+    return absl::StrCat(Listen(R"(tenants { name: "red" identities: "kiln:red" }
+                                  tenants { name: "blue" identities: "kiln:blue" }
+                                  tenants { name: "green" identities: "kiln:green" })"),
+                        Signing("local", {"farm"}, {"red", "blue", "green"}), "upstream { address: \"",
+                        AddressOf(farm), "\" lookup_ms_max: 10000 ", Tls(certificate), more, " }\n");
+  }
+  static std::string AddressOf(TestDaemon& daemon) {
+    v1::StatusReply status;
+    grpc::ClientContext context;
+    EXPECT_TRUE(daemon.admin().Status(&context, {}, &status).ok());
+    return status.address().substr(status.address().rfind(' ') + 1);
+  }
+  // The namespace of the program; empty: there is none.
+  std::string CompileAs(const std::string& tenant, TestDaemon& daemon, const std::string& script) {
+    const CertificatePair pair = PairOf(tenant);
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = authority_.certificate();
+    options.pem_cert_chain = pair.certificate;
+    options.pem_private_key = pair.key;
+    const auto stub =
+        v1::Compiler::NewStub(grpc::CreateChannel(AddressOf(daemon), grpc::SslCredentials(options)));
+    grpc::ClientContext context;
+    const auto stream = stub->Compile(&context);
+    Send(tenant, script, stream.get());
+    std::string ns;
+    v1::CompileEvent event;
+    while (stream->Read(&event)) {
+      v1::Manifest manifest;
+      if (event.done().has_manifest() && manifest.ParseFromString(event.done().manifest().manifest()))
+        ns = manifest.namespace_();
+    }
+    EXPECT_TRUE(stream->Finish().ok());
+    return ns;
+  }
+
+  TestAuthority authority_;
+};
+
+TEST_F(UpstreamTlsTest, TenantsOfOneConnectionNeverMeet) {
+  TestDaemon farm(Farm());
+  TestDaemon local(Local(farm, "edge", "names_tenants: true"));
+  const std::string script = "name shared\nkernels 2";
+  EXPECT_EQ(CompileAs("red", local, script), "red");
+  EXPECT_EQ(farm.Stats().compiles(), 1);
+  EXPECT_EQ(CompileAs("blue", local, script), "blue");
+  EXPECT_EQ(farm.Stats().compiles(), 2) << "what red has is nobody else's";
+  EXPECT_EQ(CompileAs("red", farm, script), "red") << "and red's own there";
+  EXPECT_EQ(farm.Stats().compiles(), 2);
+  EXPECT_EQ(local.Stats().compiles(), 0);
+  // For whom it does not speak, it does not ask.
+  EXPECT_EQ(CompileAs("green", local, script), "green");
+  EXPECT_EQ(farm.Stats().compiles(), 2);
+  EXPECT_EQ(local.Stats().compiles(), 1);
+  EXPECT_TRUE(absl::StrContains(StatusOf(local).message(), "green")) << StatusOf(local).message();
+  EXPECT_TRUE(StatusOf(local).connected());
+}
+
+TEST_F(UpstreamTlsTest, ACertificateSpeaksForItsTenantAlone) {
+  TestDaemon farm(Farm());
+  TestDaemon local(Local(farm, "red", ""));
+  EXPECT_EQ(CompileAs("red", local, "name program"), "red");
+  EXPECT_EQ(farm.Stats().compiles(), 1);
+  EXPECT_EQ(CompileAs("blue", local, "name program"), "blue");
+  EXPECT_EQ(farm.Stats().compiles(), 1);
+  EXPECT_EQ(local.Stats().compiles(), 1);
+  EXPECT_TRUE(absl::StrContains(StatusOf(local).message(), "tenant \"red\"")) << StatusOf(local).message();
+}
+
+// A host that is gone says nothing, not even that.
+TEST_F(UpstreamTlsTest, AFarmThatFreezesWhileItCompilesIsFoundOut) {
+  TestDaemon farm(Farm());
+  TestDaemon local(Local(farm, "red", ""));
+  const MonotonicTime begin = MonotonicNow();
+  std::thread caller([&] { EXPECT_EQ(CompileAs("red", local, "name long\nsleep_ms 1000"), "red"); });
+  EXPECT_TRUE(Eventually([&] { return farm.Stats().compiles() == 1; }));
+  kill(farm.pid(), SIGSTOP);
+  caller.join();
+  EXPECT_LT(SecondsBetween(begin, MonotonicNow()), 20);
+  EXPECT_EQ(local.Stats().compiles(), 1);
+  kill(farm.pid(), SIGCONT);
+}
+
+TEST_F(UpstreamTlsTest, WhoseCertificateIsNotTakenSaysSoAndIsTakenWhenItIsGood) {
+  TestDaemon farm(Farm());
+  const TestAuthority other;
+  CertificateWish wish;
+  wish.uris = {"kiln:red"};
+  WritePair("mine", other.Issue(wish));
+  TestDaemon local(Local(farm, "mine", ""));
+  EXPECT_EQ(CompileAs("red", local, "name before"), "red");
+  EXPECT_EQ(local.Stats().compiles(), 1);
+  EXPECT_FALSE(StatusOf(local).connected());
+  EXPECT_FALSE(StatusOf(local).message().empty());
+  WritePair("mine", PairOf("red"));
+  EXPECT_TRUE(Eventually([&] { return StatusOf(local).connected(); }));
+  EXPECT_EQ(CompileAs("red", local, "name after"), "red");
+  EXPECT_EQ(farm.Stats().compiles(), 1);
+  EXPECT_EQ(local.Stats().compiles(), 1);
+}
+
 }  // namespace
 }  // namespace kiln

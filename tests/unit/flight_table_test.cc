@@ -35,12 +35,15 @@ class FlightTableTest : public ::testing::Test, public Workers, public FlightSto
   explicit FlightTableTest(FlightClaims* claims = nullptr) {
     FlightTable::Options options;
     options.tasks.workers = 1;
+    options.tasks.forwards = 1;
     options.graphs_bytes_max = 1000;
+    options.quotas["red"] = 500;
     options.new_job_id = [this] { return absl::StrCat("job ", ++jobs_); };
     table_ = std::make_unique<FlightTable>(std::move(options), &clock_, this, this, claims);
   }
-  void Start(TaskId task, FlightId flight, FlightRequestPtr, const FlightTask&) override {
+  void Start(TaskId task, FlightId flight, FlightRequestPtr, const FlightTask& what) override {
     task_ = task;
+    kind_ = what.kind;
     running_ = flight;
   }
   void Stop(FlightId) override {}
@@ -109,6 +112,7 @@ class FlightTableTest : public ::testing::Test, public Workers, public FlightSto
   FlightId looked_ = 0;
   TaskId task_ = 0;  // the last that was started, and its flight
   FlightId running_ = 0;
+  TaskQueue::Kind kind_ = TaskQueue::Kind::kTune;
   int jobs_ = 0;
   std::unique_ptr<FlightTable> table_;
 };
@@ -193,7 +197,6 @@ class FlightClaimsTest : public FlightClaims, public FlightTableTest {
                    KnownKeyPtr known) override {
     asked_.push_back(flight);
     EXPECT_EQ(request.ns, "red");
-    EXPECT_EQ(request.compile_key, "a");
     known_ = std::move(known);
   }
   void Over(FlightId flight) override { over_.push_back(flight); }
@@ -231,6 +234,63 @@ TEST_F(FlightClaimsTest, TheStoreHavingMoreIsAskedForAgain) {
   Say(FlightTable::Where::kHere, absl::UnimplementedError("no such operator"));
   EXPECT_TRUE(caller->ended.has_value());
   EXPECT_EQ(over_, std::vector<FlightId>{asked_[0]});
+}
+
+// What another daemon compiles where it has the graph.
+TEST_F(FlightClaimsTest, WhatAnotherCompilesTakesNoWorker) {
+  Compile(1, "a", 10);
+  Say(FlightTable::Where::kEverywhere);
+  Upload(1, 10);
+  EXPECT_EQ(kind_, TaskQueue::Kind::kPlan);
+  const FlightId here = running_;
+  const auto caller = Compile(2, "b", 10);
+  Say(FlightTable::Where::kElsewhere);
+  ASSERT_TRUE(caller->asked);
+  EXPECT_EQ(running_, here);
+  Upload(2, 10);
+  EXPECT_EQ(running_, table_->FlightOfCall(2)) << "beside what the one worker does";
+  EXPECT_EQ(kind_, TaskQueue::Kind::kForward);
+  EXPECT_EQ(table_->places(), 2u);
+  // Its program is served like any other.
+  const FlightId flight = running_;
+  table_->Ended(task_, 0, /*typical=*/false);
+  FlightNext next;
+  next.outcome = std::make_shared<const Artifact>();
+  table_->Advanced(flight, next);
+  EXPECT_EQ(table_->StateOfFlight(flight), FlightTable::State::kStoring);
+  table_->Stored(flight, absl::OkStatus());
+  EXPECT_TRUE(caller->ended.has_value() && caller->ended->ok());
+  EXPECT_EQ(table_->places(), 1u);
+}
+
+TEST_F(FlightClaimsTest, WhatComesBackWithoutAProgramIsCompiledHere) {
+  Compile(1, "a", 10);
+  Say(FlightTable::Where::kElsewhere);
+  Upload(1, 10);
+  const FlightId flight = running_;
+  EXPECT_EQ(kind_, TaskQueue::Kind::kForward);
+  table_->Ended(task_, 0, /*typical=*/false);
+  FlightNext next;
+  next.tasks.push_back({TaskQueue::Kind::kPlan, 0, false});
+  table_->Advanced(flight, next);
+  EXPECT_EQ(kind_, TaskQueue::Kind::kPlan);
+  EXPECT_EQ(running_, flight);
+  EXPECT_EQ(table_->places(), 1u);
+}
+
+// Seconds of this daemon's workers are not what it takes.
+TEST_F(FlightClaimsTest, NoQuotaIsForWhatAnotherCompiles) {
+  const auto begins = [&](CallId id, const std::string& key, FlightTable::Where where) {
+    const auto caller = Compile(id, key, 10);
+    Say(where);
+    return !caller->ended.has_value();
+  };
+  Compile(1, "a", 10);
+  Say(FlightTable::Where::kEverywhere);
+  Upload(1, 10);
+  CompileIn(1000);
+  EXPECT_TRUE(begins(2, "b", FlightTable::Where::kElsewhere));
+  EXPECT_FALSE(begins(3, "c", FlightTable::Where::kEverywhere)) << "the control";
 }
 
 TEST_F(FlightClaimsTest, WhoeverLeavesMeanwhileLeavesNothing) {
