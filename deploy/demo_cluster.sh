@@ -224,7 +224,7 @@ job() {  # NAME MACHINE DAEMON VARIABLE=…
   local name=$1 machine=$2 daemon=$3 what
   say "  $name"
   for what in stats status; do ask "$daemon" $what >"results/$name.before.$what"; done
-  on "$machine" env KILN_FALLBACK=error KILN_JOB=demo "${@:4}" timeout 300 "$python" -W ignore \
+  on "$machine" env KILN_FALLBACK=error KILN_JOB=demo "${@:4}" timeout 900 "$python" -W ignore \
     "$root/deploy/quickstart_train.py" --backend kiln --steps 3 --layers 2 --width 128 --json result.json \
     >"$name.log" 2>&1 || fail "the job failed: $name"
   on "$machine" cat result.json >"results/$name.job"
