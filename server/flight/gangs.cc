@@ -32,13 +32,6 @@ bool Pause(absl::Duration* pause, MonotonicTime deadline) {
 
 }  // namespace
 
-const KnownVariant* VariantById(const KnownKey& known, const std::string& variant_id) {
-  const auto found =
-      std::find_if(known.variants.begin(), known.variants.end(),
-                   [&](const KnownVariant& variant) { return variant.variant_id == variant_id; });
-  return found == known.variants.end() ? nullptr : &*found;
-}
-
 GangProposal ProposalOf(const KnownKey& known, const v1::Hints& hints, absl::Time now) {
   GangProposal proposal;
   if (const KnownVariant* variant = ChooseVariant(known, hints); variant != nullptr) {

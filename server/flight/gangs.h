@@ -36,9 +36,6 @@ inline constexpr absl::Duration kVerdictPatience = absl::Seconds(1);
 inline constexpr absl::Duration kVariantPatience = absl::Seconds(10);
 inline constexpr absl::Duration kKeepEvery = absl::Seconds(2);
 
-// The variant of this id; nullptr where there is none. Points into `known`.
-const KnownVariant* VariantById(const KnownKey& known, const std::string& variant_id);
-
 // What is known of a key for one member.
 GangProposal ProposalOf(const KnownKey& known, const v1::Hints& hints, absl::Time now);
 

@@ -1,5 +1,7 @@
 #include "server/flight/known_key.h"
 
+#include <algorithm>
+
 #include "compiler/graph/guards.h"
 
 namespace kiln {
@@ -19,6 +21,13 @@ std::string HitReply(const v1::SignedManifest& manifest) {
   v1::LookupReply reply;
   *reply.mutable_hit()->mutable_manifest() = manifest;
   return reply.SerializeAsString();
+}
+
+const KnownVariant* VariantById(const KnownKey& known, const std::string& variant_id) {
+  const auto found =
+      std::find_if(known.variants.begin(), known.variants.end(),
+                   [&](const KnownVariant& variant) { return variant.variant_id == variant_id; });
+  return found == known.variants.end() ? nullptr : &*found;
 }
 
 }  // namespace kiln

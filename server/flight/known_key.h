@@ -45,4 +45,7 @@ absl::Status RefusalOf(const KnownKey& known, absl::Time now);
 // The hit for a manifest, serialized.
 std::string HitReply(const v1::SignedManifest& manifest);
 
+// The variant of this id; nullptr where there is none. Points into `known`.
+const KnownVariant* VariantById(const KnownKey& known, const std::string& variant_id);
+
 }  // namespace kiln

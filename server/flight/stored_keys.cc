@@ -249,8 +249,10 @@ absl::StatusOr<v1::Manifest> StoredKeys::ManifestOf(const v1::FetchObjectsReques
     const std::string key = ManifestEntryKey(request.compile_key(), request.variant_id());
     const absl::StatusOr<EntryValue> value = store_->inspection().Get({EntryKind::kManifest, key});
     if (!value.ok()) {
-      // The index may have named what has gone since: the next look-up reads the store.
-      index_->Erase(request.compile_key());
+      // Where the index names what has gone since, the next look-up reads the store.
+      const KnownKeyPtr named = index_->Find(request.compile_key());
+      if (named != nullptr && VariantById(*named, request.variant_id()) != nullptr)
+        index_->Erase(request.compile_key());
       return value.status();
     }
     KILN_RETURN_IF_ERROR(ParseProto(**value, "manifest", &signed_manifest));

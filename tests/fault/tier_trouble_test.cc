@@ -157,7 +157,7 @@ class TierInTrouble : public TierDaemons, public testing::WithParamInterface<Tro
 
   std::unique_ptr<SharedTier> Connect() {
     SharedTier::Options options;  // limits as people have them
-    options.address = address();
+    options.addresses = {address()};
     absl::StatusOr<std::unique_ptr<SharedTier>> tier =
         SharedTier::Create(std::move(options), &TestSignatures());
     EXPECT_TRUE(tier.ok()) << tier.status();
@@ -309,7 +309,7 @@ TEST(TierInTroubleControl, WithALongLimitALookUpTakesLonger) {
   RedisServer redis;
   TierProxy proxy(redis.socket());
   SharedTier::Options options;
-  options.address = proxy.address();
+  options.addresses = {proxy.address()};
   options.lookup_limit = absl::Seconds(2);
   absl::StatusOr<std::unique_ptr<SharedTier>> tier =
       SharedTier::Create(std::move(options), &TestSignatures());
