@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compiler/support/status_macros.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/config/config.h"
 #include "server/listen/listening_socket.h"
@@ -86,8 +85,6 @@ KilnServer::KilnServer(const v1::ListenConfig& listen, ServicesOf services)
 absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenConfig& listen,
                                                               ServicesOf services) {
   grpc::EnableDefaultHealthCheckService(true);
-  // For every server that is built from now on.
-  if (listen.reflection()) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<KilnServer> server(new KilnServer(listen, std::move(services)));
   if (listen.has_tls()) {
     KILN_ASSIGN_OR_RETURN(server->tls_, TlsCredentials::Create(listen.tls()));

@@ -14,8 +14,7 @@
 // all, of the descriptors that the process may open at most half (connection_table.h); what a connection
 // takes to say hello, how long it idles and lives, its streams, calls that are reset (reset_guard.h); memory,
 // in equal parts for each server. Sizes of messages and headers, and pings, are bounded here. Each server
-// answers gRPC's health service, and where listen.reflection says so its reflection, which has threads.
-// Threads: one owner.
+// answers gRPC's health service. Threads: one owner.
 #pragma once
 
 #include <functional>

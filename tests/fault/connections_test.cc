@@ -189,43 +189,6 @@ TEST(Connections, CallsOnOneAreBounded) {
 
 // ---- What it sends ---------------------------------------------------------------------------
 
-// What grpcurl asks first; its messages are not installed with gRPC, so in their bytes.
-std::string AskReflection(TestDaemon& daemon, grpc::Status* status) {
-  grpc::GenericStub stub(grpc::CreateChannel("unix:" + daemon.socket(), grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kLong);
-  grpc::CompletionQueue queue;
-  void* tag;
-  bool ok;
-  const auto call =
-      stub.PrepareCall(&context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
-  const grpc::Slice list_services("\x3a\x01*");
-  const grpc::ByteBuffer request(&list_services, 1);
-  grpc::ByteBuffer reply;
-  call->StartCall(nullptr);
-  queue.Next(&tag, &ok);
-  call->WriteLast(request, grpc::WriteOptions(), nullptr);
-  queue.Next(&tag, &ok);
-  call->Read(&reply, nullptr);
-  queue.Next(&tag, &ok);
-  call->Finish(status, nullptr);
-  queue.Next(&tag, &ok);
-  grpc::Slice bytes;
-  return reply.Valid() && reply.DumpToSingleSlice(&bytes).ok()
-             ? std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size())
-             : "";
-}
-
-TEST(Connections, ReflectionIsThereWhereItIsWanted) {
-  for (const bool wanted : {false, true}) {
-    TestDaemon daemon(wanted ? "listen { reflection: true }" : "");
-    grpc::Status status;
-    const std::string services = AskReflection(daemon, &status);
-    EXPECT_EQ(absl::StrContains(services, "kiln.v1.Compiler"), wanted);
-    EXPECT_EQ(status.error_code(), wanted ? grpc::StatusCode::OK : grpc::StatusCode::UNIMPLEMENTED);
-  }
-}
-
 TEST(Connections, WhoPingsTooOftenIsClosed) {
   TestDaemon daemon;
   const std::string ping = Http2Bytes(Http2Type::kPing, 0, 0, "12345678");
