@@ -44,6 +44,13 @@ absl::Status BundleExport::AddProgram(const EntryId& id) {
   v1::Manifest manifest;
   KILN_RETURN_IF_ERROR(ParseProto(envelope.value(), "manifest", &manifest));
   const std::string& ns = manifest.namespace_();
+  if (manifest.compile_key() !=
+      CompileKey(ns, manifest.request_key(), compiler_.program_format, compiler_.fingerprint)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "program ", ToHex(manifest.compile_key()).substr(0, 16),
+        " is another compiler's, as of an earlier build or an upstream, and no daemon would take "
+        "it with this one's: export the job where that compiler runs"));
+  }
   if (!absl::c_linear_search(namespaces_, ns)) namespaces_.push_back(ns);
   for (const EntryId& object : references.objects) Add(object);
   for (const std::string& key : references.kernel_keys) AddRecord({EntryKind::kKernel, key}, ns);

@@ -115,7 +115,9 @@ absl::Status BundleImport::PutWhatIsMissing(const std::vector<Entry>& entries) {
 // Of what is signed a reader decides: one whose key no longer counts is as good as missing.
 absl::StatusOr<bool> BundleImport::IsThere(const EntryId& id) {
   KILN_ASSIGN_OR_RETURN(const std::vector<EntryId> missing, store_->artifacts().FindMissing({id}));
-  if (!missing.empty() || !IsSigned(id.kind)) return missing.empty();
+  // What memory alone has is to be kept now.
+  if (!missing.empty() || !store_->catalog().Find(id).ok()) return false;
+  if (!IsSigned(id.kind)) return true;
   const absl::Status read = store_->inspection().Get(id).status();
   if (!read.ok() && !absl::IsNotFound(read)) return read;
   return read.ok();

@@ -22,7 +22,8 @@
 namespace kiln {
 namespace {
 
-constexpr size_t kConnectionsOfWriterAndClaims = 2;
+// Of who writes, claims and keeps verdicts, and of threads that measure.
+constexpr size_t kOtherConnections = 6;
 constexpr uint64_t kBytesAtOnce = 8u << 20;
 constexpr absl::Duration kCommandLimit = absl::Seconds(1);  // in the background
 
@@ -35,7 +36,7 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) 
 return 0)";
 
 absl::StatusOr<std::unique_ptr<RedisEngine>> ConnectTo(const SharedTier::Options& options) {
-  constexpr size_t kConnections = kTierReaders + kTierVerdictAskers + kConnectionsOfWriterAndClaims;
+  constexpr size_t kConnections = kTierReaders + kTierVerdictAskers + kOtherConnections;
   std::vector<RedisAddress> addresses;
   for (const std::string& text : options.addresses) {
     KILN_ASSIGN_OR_RETURN(addresses.emplace_back(), RedisAddress::Parse(text));

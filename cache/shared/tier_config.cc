@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cache/shared/redis_address.h"
 #include "compiler/support/status_macros.h"
@@ -68,6 +69,9 @@ absl::Status CheckTierConfig(const v1::TierConfig& config) {
   for (const std::string& text : config.addresses()) {
     const absl::Status address = RedisAddress::Parse(text).status();
     if (!address.ok()) return Refuse("addresses", address.message());
+    // The others are named by where they listen, and would be reached past the tunnel.
+    if (several && absl::StartsWith(text, "unix:"))
+      return Refuse("addresses", "a unix socket leads to one server: not with cluster or sentinel_master");
   }
   if (!config.user().empty() && config.password_file().empty())
     return Refuse("user", "a user needs password_file");

@@ -9,6 +9,7 @@
 #include "cache/shared/tier_value.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
+#include "compiler/support/signature.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -20,6 +21,13 @@ local there = redis.call('GET', KEYS[1]) or ''
 if there ~= ARGV[1] then return there end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return false)";
+// Others may have said that it lasts longer.
+constexpr char kLengthen[] = R"(
+local bytes = redis.call('STRLEN', KEYS[1])
+if bytes > 0 and redis.call('PTTL', KEYS[1]) < tonumber(ARGV[1]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[1])
+end
+return bytes)";
 
 std::string KeyOf(const TierVerdicts::Name& name) {
   return TierName(name.ns, name.compile_key, absl::StrCat("g:", ToHex(name.gang)));
@@ -75,13 +83,23 @@ absl::StatusOr<TierVerdicts::Value> TierVerdicts::Replace(const Name& name, cons
   return Open(name, RedisString(*replies[0]));
 }
 
-absl::StatusOr<std::vector<bool>> TierVerdicts::Renew(absl::Span<const Life> lives) {
+absl::StatusOr<std::vector<size_t>> TierVerdicts::Renew(absl::Span<const Life> lives) {
   std::vector<RedisCommand> commands;
-  for (const Life& life : lives) commands.push_back({"PEXPIRE", KeyOf(life.name), Milliseconds(life.left)});
+  for (const Life& life : lives)
+    commands.push_back({"EVAL", kLengthen, "1", KeyOf(life.name), Milliseconds(life.left)});
   KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies, Ask(commands));
-  std::vector<bool> there;
-  for (const RedisReplyPtr& reply : replies) there.push_back(reply->integer == 1);
-  return there;
+  std::vector<size_t> sizes;
+  for (const RedisReplyPtr& reply : replies) sizes.push_back(static_cast<size_t>(reply->integer));
+  return sizes;
+}
+
+// A signature for each would take longer than all the rest; keys and signatures have one length.
+size_t TierVerdicts::SealedBytes(const Name& name, const v1::GangVerdict& verdict) const {
+  v1::SignedEnvelope envelope;
+  envelope.set_namespace_(name.ns);
+  envelope.set_key_id(signatures_->key_id());
+  envelope.set_signature(std::string(kSignatureBytes, 0));
+  return envelope.ByteSizeLong() + verdict.ByteSizeLong();
 }
 
 }  // namespace kiln

@@ -52,8 +52,12 @@ class TierVerdicts {
     Name name;
     absl::Duration left;
   };
-  // Has them end then. Whether each was there.
-  absl::StatusOr<std::vector<bool>> Renew(absl::Span<const Life> lives);
+  // None ends earlier than that, and later where somebody else has said so. How long each value is as it
+  // stands there; 0: nothing does.
+  absl::StatusOr<std::vector<size_t>> Renew(absl::Span<const Life> lives);
+  // How long that of a verdict is, give or take kSealedSlack, of whichever daemon.
+  static constexpr size_t kSealedSlack = 16;
+  size_t SealedBytes(const Name& name, const v1::GangVerdict& verdict) const;
 
   uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 

@@ -97,6 +97,8 @@ bool MayShareAPass(const KernelFacts& facts, const v1::RowSchedule& rows,
       facts.opcode(summed) != LoopOpcode::kSoftmaxExp) {
     return false;
   }
+  // Off a mean the pass emits the second stage alone: what the first keeps would not be there.
+  if (shifted.of_mean() && rows.has_cache() && &facts.StageOf(rows.cache().writer()) == &first) return false;
   return OnlyReduces(facts, first) && OnlyReduces(facts, second) &&
          AsksForCenterAlone(facts, shifted, first, second);
 }

@@ -10,7 +10,9 @@ bool MayShorten(const KernelFacts& facts, const v1::RowSchedule& rows, uint32_t 
   if (!facts.StageOf(sum).IsRowWalk()) return false;
   const uint32_t exponential = facts.op(sum).args(0);
   if (!IsExponential(facts.opcode(exponential)) || facts.uses(exponential) != 1) return false;
-  if (rows.has_cache() && rows.cache().writer() == exponential) return false;
+  // What is kept has bits of its own, and what is read back has no argument here.
+  if (rows.has_cache() && (rows.cache().writer() == exponential || rows.cache().reader() == exponential))
+    return false;
   return MaximumBelow(facts, exponential).has_value();
 }
 

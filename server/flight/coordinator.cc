@@ -182,7 +182,7 @@ std::shared_ptr<const std::string> Coordinator::Find(const std::string& request_
     if (variant != nullptr) return CountedHit(*variant, caller);
   }
   // Only once the tenant's own namespace is known to have none.
-  if (!all_known) return nullptr;
+  if (!all_known || caller.forwarded) return nullptr;
   const std::optional<KnownVariant> other = keys_.FindReadable(caller.tenant, request_key, hints);
   return other.has_value() ? CountedHit(*other, caller) : nullptr;
 }
@@ -196,6 +196,12 @@ std::shared_ptr<const std::string> Coordinator::FindForGang(const std::string& r
   if (known == nullptr) return nullptr;
   const KnownVariant* variant = gangs_->Find({caller.tenant, gang, key}, hints, *known);
   return variant == nullptr ? nullptr : CountedHit(*variant, caller);
+}
+
+// `own_alone`: not what the tenant reads besides.
+KnownKeyPtr Coordinator::LoadFor(const std::string& ns, const std::string& compile_key,
+                                 const std::string& request_key, bool own_alone) {
+  return own_alone ? keys_.Load(ns, compile_key) : keys_.LoadReadable(ns, compile_key, request_key);
 }
 
 std::shared_ptr<const std::string> Coordinator::CountedHit(const KnownVariant& variant,
@@ -213,13 +219,12 @@ void Coordinator::Lookup(const std::string& request_key, const v1::Hints& hints,
     const std::string& compile_key = keys.back();  // this daemon's own
     KnownKeyPtr known;
     if (!gang.empty()) {
-      known = keys_.LoadReadable(caller.tenant, compile_key, request_key);
+      known = LoadFor(caller.tenant, compile_key, request_key, caller.forwarded);
       AnswerGang({caller.tenant, gang, compile_key}, std::move(known), hints, caller, answer);
       return;
     }
     for (const std::string& key : keys) {
-      known = key == compile_key ? keys_.LoadReadable(caller.tenant, key, request_key)
-                                 : keys_.Load(caller.tenant, key);
+      known = LoadFor(caller.tenant, key, request_key, caller.forwarded || key != compile_key);
       const KnownVariant* variant = ChooseVariant(*known, hints);
       if (variant == nullptr) continue;
       AnswerHit(*variant, compile_key, caller, answer);
@@ -402,7 +407,8 @@ void Coordinator::Take(FlightId flight, const CompilePtr& compile, std::function
 
 void Coordinator::Advance(FlightId flight, const CompilePtr& compile, FlightNext next) {
   if (next.tries_tuning) {
-    ThreadExecutor* const threads = looks_ == nullptr ? disk_.get() : looks_.get();
+    // Not where look-ups wait, whose limits run.
+    ThreadExecutor* const threads = transfers_ == nullptr ? disk_.get() : transfers_.get();
     threads->Post([this, flight, compile] { Advance(flight, compile, compile->TryTuning()); });
     return;
   }
@@ -453,8 +459,9 @@ void Coordinator::Stop(FlightId flight) {
 
 void Coordinator::Look(FlightId flight, const FlightRequest& request) {
   if (closing_) return;
-  disk_->Post([this, flight, ns = request.ns, key = request.compile_key, request_key = request.request_key] {
-    SayLooked(flight, keys_.LoadReadable(ns, key, request_key), FlightTable::Where::kHere);
+  disk_->Post([this, flight, ns = request.ns, key = request.compile_key, request_key = request.request_key,
+               forwarded = !request.hops.empty()] {
+    SayLooked(flight, LoadFor(ns, key, request_key, forwarded), FlightTable::Where::kHere);
   });
 }
 

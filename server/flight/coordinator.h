@@ -141,6 +141,8 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   // The parts of Lookup.
   std::shared_ptr<const std::string> FindForGang(const std::string& request_key, const v1::Hints& hints,
                                                  const Caller& caller, const std::string& gang);
+  KnownKeyPtr LoadFor(const std::string& ns, const std::string& compile_key, const std::string& request_key,
+                      bool own_alone);
   std::shared_ptr<const std::string> CountedHit(const KnownVariant& variant, const Caller& caller);
   // `compile_key` is the request's in the caller's own namespace.
   void AnswerHit(const KnownVariant& variant, const std::string& compile_key, const Caller& caller,

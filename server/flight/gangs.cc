@@ -170,21 +170,33 @@ void Gangs::KeepAll() {
     std::vector<TierVerdicts::Life> lives;
     for (size_t i = begin; i < std::min(begin + kKeptAtOnce, held.size()); ++i)
       lives.push_back({TierNameOf(held[i].name), absl::FromChrono(held[i].until - MonotonicNow())});
-    const absl::StatusOr<std::vector<bool>> there = tier_->verdicts()->Renew(lives);
+    const absl::StatusOr<std::vector<size_t>> there = tier_->verdicts()->Renew(lives);
     if (!there.ok()) return;  // the next time
     for (size_t i = 0; i < lives.size(); ++i) {
-      if (!(*there)[i]) PutBack(held[begin + i].name, lives[i].left);
+      const size_t here = tier_->verdicts()->SealedBytes(lives[i].name, table_.Held(held[begin + i].name));
+      if ((*there)[i] + TierVerdicts::kSealedSlack < here) PutBack(held[begin + i].name, lives[i].left);
     }
   }
 }
 
-// The tier was flushed, or has lost it.
+// The tier was flushed, or a server that lags has become its master: it has less than was told.
 void Gangs::PutBack(const GangName& name, absl::Duration life) {
-  const v1::GangVerdict verdict = table_.Held(name);
-  if (IsEmpty(verdict)) return;
-  absl::StatusOr<TierVerdicts::Value> there = tier_->verdicts()->Replace(TierNameOf(name), "", verdict, life);
-  if (!there.ok()) return;  // the next time
-  if (const absl::Status adopted = table_.Adopt(name, std::move(there->verdict)); !adopted.ok())
+  const TierVerdicts::Name there = TierNameOf(name);
+  absl::StatusOr<TierVerdicts::Value> stands = tier_->verdicts()->Read(there);
+  absl::Status adopted = stands.status();
+  if (stands.ok()) adopted = table_.Adopt(name, stands->verdict);
+  const v1::GangVerdict held = table_.Held(name);
+  if (adopted.ok() && !IsEmpty(held) && Compare(held, stands->verdict) == GangAgreement::kSecondIsEarlier) {
+    const std::string seen = std::move(stands->sealed);
+    stands = tier_->verdicts()->Replace(there, seen, held, life);
+    adopted = stands.status();
+    if (stands.ok()) adopted = table_.Adopt(name, std::move(stands->verdict));
+    // The programs may have gone with it.
+    for (const v1::GangVerdict::Variant& variant : held.variants())
+      tier_->Renew(name.ns, {EntryKind::kManifest, ManifestEntryKey(name.compile_key, variant.variant_id())});
+  }
+  // The tier's trouble is for the next time.
+  if (stands.ok() && !adopted.ok())
     spdlog::warn("put a gang's verdict back into the shared tier: {}", adopted.ToString());
 }
 

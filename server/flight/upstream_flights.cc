@@ -198,6 +198,7 @@ void UpstreamFlights::Forward(TaskId task, FlightId flight, FlightRequestPtr req
 }
 
 void UpstreamFlights::Call(const ForwardedPtr& forwarded) {
+  forwarded->again = nullptr;  // which has what it calls, which has this
   if (forwarded->stopped) {
     FlightNext next;
     next.outcome = absl::CancelledError("nobody waits for the answer");

@@ -129,11 +129,9 @@ absl::StatusOr<FILE*> BundleService::NewSpool(uint64_t bytes) const {
     return absl::FailedPreconditionError(absl::StrCat("the store can't be written: ", facts.message));
   std::string path = config_.store().directory() + "/import-XXXXXX";
   const int descriptor = mkostemp(path.data(), O_CLOEXEC);
+  if (descriptor >= 0) unlink(path.c_str());
   FILE* const file = descriptor < 0 ? nullptr : fdopen(descriptor, "w+");
-  if (file != nullptr) {
-    unlink(path.c_str());
-    return file;
-  }
+  if (file != nullptr) return file;
   const int error = errno;
   if (descriptor >= 0) close(descriptor);
   return absl::ErrnoToStatus(error, "no file for the bundle in the store's directory");

@@ -78,6 +78,7 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   Caller caller;
   caller.tenant = NamespaceOf(**who, request.namespace_());
   caller.job = JobOf(request.job());
+  caller.forwarded = !Hops(*context)->empty();
   TakeReport(caller, request.use());
   const std::string& gang = GangOf(request.gang());
   if (auto hit = coordinator_->Find(request.request_key(), request.hints(), caller, gang); hit != nullptr) {

@@ -1,6 +1,7 @@
 #include "server/rpc/tuning_removal.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cache/signatures.h"
@@ -29,7 +30,10 @@ absl::StatusOr<uint64_t> RemoveTuning(Store& store, TuningRecords& records, Shar
     KILN_ASSIGN_OR_RETURN(const v1::SignedEnvelope envelope, OpenEnvelope(**value));
     v1::Manifest manifest;
     KILN_RETURN_IF_ERROR(ParseProto(envelope.value(), "manifest", &manifest));
-    for (const std::string& key : Tuner::KeysOf(envelope.namespace_(), manifest.tuning())) {
+    const std::vector<std::string> keys = Tuner::KeysOf(envelope.namespace_(), manifest.tuning());
+    // A program that came from the tier came without its records.
+    KILN_RETURN_IF_ERROR(OfTier(records.Consult(envelope.namespace_(), keys)));
+    for (const std::string& key : keys) {
       absl::StatusOr<bool> was_here = records.Remove(key);
       if (!was_here.ok()) return OfTier(was_here.status());
       removed += *was_here ? 1 : 0;

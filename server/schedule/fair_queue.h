@@ -36,6 +36,8 @@ struct Caller {
   std::string tenant;
   std::string job;
   Class work_class = Class::kInteractive;
+  // By another daemon, which keeps what it is told as the tenant's own.
+  bool forwarded = false;
 };
 
 class FairQueue {

@@ -176,7 +176,7 @@ void Tuner::Session::Consult(const Tunables& tunables) {
     std::string key = KeyOf(tunable);
     if (!known_.contains(key) && consulted_.insert(key).second) keys.push_back(std::move(key));
   }
-  tuner_.records_->Consult(job_.ns, keys);
+  tuner_.records_->Consult(job_.ns, keys).IgnoreError();  // a miss
 }
 
 void Tuner::Session::EmitAhead(const v1::Tunable& tunable) {
@@ -196,7 +196,7 @@ Tuner::Session::Natives Tuner::Session::NativesFor(const std::string& key, const
 }
 
 absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, const v1::Tunable& tunable) {
-  if (consulted_.insert(key).second) tuner_.records_->Consult(job_.ns, {key});
+  if (consulted_.insert(key).second) tuner_.records_->Consult(job_.ns, {key}).IgnoreError();
   absl::StatusOr<v1::Measurement> stored = tuner_.records_->Find(job_.ns, key);
   if (!stored.ok() && !may_measure_) {
     lacks_gpu_ = true;
@@ -206,7 +206,7 @@ absl::StatusOr<v1::Measurement> Tuner::Session::Obtain(const std::string& key, c
   if (!stored.ok()) {
     if (lease_ == nullptr) KILN_RETURN_IF_ERROR(Lease());
     // Of whoever had the lease before, or of another daemon since.
-    tuner_.records_->Consult(job_.ns, {key});
+    tuner_.records_->Consult(job_.ns, {key}).IgnoreError();
     stored = tuner_.records_->Find(job_.ns, key);
   }
   if (stored.ok()) {

@@ -27,14 +27,14 @@ absl::StatusOr<v1::Measurement> TuningRecords::Find(const std::string& ns, const
   return record;
 }
 
-void TuningRecords::Consult(const std::string& ns, const std::vector<std::string>& keys) {
-  if (tier_ == nullptr || keys.empty()) return;
+absl::Status TuningRecords::Consult(const std::string& ns, const std::vector<std::string>& keys) {
+  if (tier_ == nullptr || keys.empty()) return absl::OkStatus();
   std::vector<TierTuning::Record> own;
   for (const std::string& key : keys) own.push_back({key, Stored(key), false});
-  const absl::StatusOr<std::vector<TierTuning::Record>> stand = tier_->AgreeOnTuning(ns, own);
-  if (!stand.ok()) return;  // a miss; the tier's status says why
+  KILN_ASSIGN_OR_RETURN(const std::vector<TierTuning::Record> stand, tier_->AgreeOnTuning(ns, own));
   absl::MutexLock lock(&keeping_);
-  for (size_t i = 0; i < own.size(); ++i) Take(own[i], (*stand)[i]);
+  for (size_t i = 0; i < own.size(); ++i) Take(own[i], stand[i]);
+  return absl::OkStatus();
 }
 
 // `keeping_` is held.
@@ -58,7 +58,7 @@ v1::Measurement TuningRecords::Keep(const std::string& ns, const std::string& ke
         {signatures_->SignEntry({EntryKind::kTuning, key}, ns, SerializeDeterministic(record))});
     if (!put.ok()) spdlog::warn("store a measurement: {}", put.ToString());
   }
-  Consult(ns, {key});
+  Consult(ns, {key}).IgnoreError();  // a miss; the tier's status says why
   absl::StatusOr<v1::Measurement> first = Find(ns, key);
   return first.ok() ? *std::move(first) : std::move(record);
 }

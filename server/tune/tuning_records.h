@@ -28,8 +28,9 @@ class TuningRecords {
   // The store's.
   absl::StatusOr<v1::Measurement> Find(const std::string& ns, const std::string& key) const;
   // Takes into the store what the cluster has of `keys`, offers it what it lacks, and drops what somebody has
-  // barred.
-  void Consult(const std::string& ns, const std::vector<std::string>& keys) ABSL_LOCKS_EXCLUDED(keeping_);
+  // barred. An error: the tier does not answer for now, and the store's stand.
+  absl::Status Consult(const std::string& ns, const std::vector<std::string>& keys)
+      ABSL_LOCKS_EXCLUDED(keeping_);
   // The record that stands from now on: an earlier one, if another lease or another daemon was faster.
   v1::Measurement Keep(const std::string& ns, const std::string& key, v1::Measurement record)
       ABSL_LOCKS_EXCLUDED(keeping_);

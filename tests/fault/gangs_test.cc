@@ -1,5 +1,7 @@
 // Ranks of one job, of one daemon and of several: equal hints get one variant, and nobody has a program where
 // another is told to fall back. The controls are the same callers without a gang.
+#include "server/flight/gangs.h"
+
 #include <unistd.h>
 
 #include <array>
@@ -17,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/signature.h"
 #include "gtest/gtest.h"
@@ -245,6 +248,40 @@ TEST_F(GangsOfDaemons, AVerdictIsPutBackIntoAFlushedTier) {
   redis_->Ask({"FLUSHALL"});
   EXPECT_TRUE(Eventually([&] { return HasVerdicts(); }));
   EXPECT_EQ(Ask(*ClientOf(Daemon(1)), kScript, 190, gang).variant, apart_[0]);
+}
+
+// As by a replica that lags and becomes the master.
+TEST_F(GangsOfDaemons, AVerdictThatTheTierLostAPartOfIsMadeWhole) {
+  const v1::Gang gang = GangOf("a");
+  EXPECT_EQ(Ask(*ClientOf(Daemon(0)), kScript, 190, gang).variant, apart_[0]);
+  const std::string key = redis_->Keys("*:g:*").at(0), before = redis_->Ask({"GET", key});
+  EXPECT_EQ(Ask(*ClientOf(Daemon(1)), kScript, 240, gang).variant, apart_[1]);
+  const size_t whole = redis_->Ask({"GET", key}).size();
+  ASSERT_GT(whole, before.size());
+  redis_->Ask({"SET", key, before});
+  EXPECT_TRUE(Eventually([&] { return redis_->Ask({"GET", key}).size() == whole; }));
+  EXPECT_EQ(Ask(*ClientOf(Daemon(2)), kScript, 240, gang).variant, apart_[1]);
+}
+
+// Another daemon's members may have asked later than this one's.
+TEST_F(GangsOfDaemons, NobodyShortensAVerdictsLife) {
+  EXPECT_EQ(Ask(*ClientOf(Daemon(0)), kScript, 190, GangOf("a")).variant, apart_[0]);
+  const std::string key = redis_->Keys("*:g:*").at(0);
+  const absl::Duration longer = kGangVerdictLife + absl::Minutes(10);
+  redis_->Ask({"PEXPIRE", key, absl::StrCat(absl::ToInt64Milliseconds(longer))});
+  absl::SleepFor(kKeepEvery + absl::Seconds(1));
+  EXPECT_EQ(
+      redis_->Ask({"EVAL",
+                   absl::StrCat("return redis.call('PTTL', KEYS[1]) > ",
+                                absl::ToInt64Milliseconds(kGangVerdictLife), " and 'longer' or 'shorter'"),
+                   "1", key}),
+      "longer");
+  // A shorter one is put off.
+  redis_->Ask({"PEXPIRE", key, "60000"});
+  EXPECT_TRUE(Eventually([&] {
+    return redis_->Ask({"EVAL", "return redis.call('PTTL', KEYS[1]) > 60000 and 'longer' or 'shorter'", "1",
+                        key}) == "longer";
+  }));
 }
 
 // The control: nobody is there who holds it.

@@ -227,6 +227,7 @@ TEST(Config, SentinelsAndNodesOfAClusterMayBeSeveral) {
   for (const bool cluster : {false, true}) {
     v1::Config config = Good();
     v1::TierConfig* tier = WithTier(&config);
+    tier->set_addresses(0, "one:6379");
     tier->add_addresses("other:6379");
     EXPECT_FALSE(CheckConfig(config).ok());
     tier->set_cluster(cluster);
@@ -234,6 +235,11 @@ TEST(Config, SentinelsAndNodesOfAClusterMayBeSeveral) {
     EXPECT_TRUE(CheckConfig(config).ok()) << CheckConfig(config);
     for (int i = tier->addresses_size(); i <= 64; ++i) tier->add_addresses("other:6379");
     EXPECT_EQ(CheckConfig(config).message(), "tier.addresses: 65 are given; it takes 1 to 64");
+    // Behind a tunnel there is one, and the others would be reached past it.
+    tier->clear_addresses();
+    tier->add_addresses("unix:/run/tier.sock");
+    EXPECT_EQ(CheckConfig(config).message(),
+              "tier.addresses: a unix socket leads to one server: not with cluster or sentinel_master");
   }
 }
 

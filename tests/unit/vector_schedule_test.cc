@@ -93,6 +93,28 @@ v1::Kernel Softmax(int64_t rows, int64_t columns) {
   return m.Build();
 }
 
+// The sum of squares of a row's exponentials off their mean.
+v1::Kernel SquaresOfExponentials(int64_t rows, int64_t columns) {
+  KernelBuilder m;
+  const uint32_t c = m.Const(columns), n = m.Const(rows * columns);
+  const uint32_t in = m.Buffer(v1::F32, v1::READ, n), out = m.Buffer(v1::F32, v1::WRITE, m.Const(rows));
+  m.Outer(m.Const(rows));
+  const uint32_t index = m.Add(m.Mul(m.Var(0), c), m.Var(1));
+  const auto exponential = [&] { return m.Op(LoopOpcode::kExp, v1::F32, {m.Load(in, index)}); };
+  m.BeginStage({c});
+  const uint32_t sum = m.Reduce(v1::REDUCE_SUM, exponential());
+  m.BeginStage({});
+  const uint32_t count = m.Float(v1::F32, static_cast<double>(columns));
+  const uint32_t mean = m.Op(LoopOpcode::kDiv, v1::F32, {sum, count});
+  m.BeginStage({c});
+  const uint32_t off = m.Op(LoopOpcode::kSub, v1::F32, {exponential(), mean});
+  const uint32_t squares = m.Reduce(v1::REDUCE_SUM, m.Op(LoopOpcode::kMul, v1::F32, {off, off}));
+  m.BeginStage({});
+  m.Store(out, m.Var(0), squares);
+  m.Schedule(1, 1, v1::VECTOR_INNER_LAST);
+  return m.Build();
+}
+
 // So many sums down each column.
 v1::Kernel ColumnSums(int64_t columns, int sums, uint32_t chunk) {
   KernelBuilder m;
@@ -174,6 +196,16 @@ TEST(VectorSchedule, ExponentialsAreKeptWhereTheSecondLevelHoldsThem) {
   rows = Chosen(kernel, target).rows();
   EXPECT_FALSE(rows.has_cache());
   EXPECT_THAT(rows.summed_exponentials(), ElementsAre(5));
+}
+
+// One pass about a guess at the mean emits its second stage alone, where the kept values would be missing.
+TEST(VectorSchedule, WhatIsKeptIsOfAStageThatIsEmitted) {
+  const v1::VectorSchedule kept = Chosen(SquaresOfExponentials(64, 4096), TargetOf(""));
+  EXPECT_TRUE(kept.rows().has_cache());
+  EXPECT_FALSE(kept.rows().has_shifted());
+  const v1::VectorSchedule large = Chosen(SquaresOfExponentials(64, 1 << 22), TargetOf(""));
+  EXPECT_FALSE(large.rows().has_cache());
+  EXPECT_TRUE(large.rows().has_shifted());
 }
 
 TEST(VectorSchedule, ColumnsTakeAsManyVectorsAsRegistersHold) {
