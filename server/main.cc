@@ -51,6 +51,7 @@ namespace {
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 constexpr size_t kPeopleThreads = 2;  // for what kilnctl asks
+constexpr size_t kBundleThreads = 2;  // an import holds one until all of it is in the store
 // After the socket is gone, a client that connected just before is still served.
 constexpr absl::Duration kBacklogGrace = absl::Milliseconds(200);
 constexpr absl::Duration kLastWordsGrace = absl::Seconds(1);
@@ -269,6 +270,7 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
                         Coordinator::Create(config, &signatures, store.get(), tier.get(), upstream.get(),
                                             &index, pool.get(), &tuner, &stats));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> people, ThreadExecutor::Create(kPeopleThreads));
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> bundles, ThreadExecutor::Create(kBundleThreads));
   std::atomic<bool> draining{false};
   AdminFacts facts;
   facts.started_unix_seconds = time(nullptr);
@@ -294,7 +296,7 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
                                                       &stats));
     services.push_back(std::make_unique<BundleService>(config, gate, BundleCompilerOf(*pool), &signatures,
                                                        silence.get(), store.get(), coordinator.get(),
-                                                       people.get(), &stats));
+                                                       bundles.get(), &stats));
     return {services.end()[-3].get(), services.end()[-2].get(), services.back().get()};
   };
   KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), services_of));

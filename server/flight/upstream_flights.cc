@@ -1,5 +1,6 @@
 #include "server/flight/upstream_flights.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 #include <vector>
@@ -33,6 +34,8 @@ v1::CompileHeader HeaderOf(const FlightRequest& request) {
                                                                                 : v1::WORK_INTERACTIVE);
   return header;
 }
+
+constexpr absl::Duration kComeAgainMax = absl::Seconds(30);
 
 absl::string_view PhaseOf(const v1::CompileEvent& event) {
   return event.has_tuned() ? "tuning, upstream" : "emitting, upstream";
@@ -223,7 +226,9 @@ void UpstreamFlights::Call(const ForwardedPtr& forwarded) {
 void UpstreamFlights::CallEnded(const ForwardedPtr& forwarded, ForwardedCompile::End end) {
   forwarded->call = nullptr;  // which has the listener, which has this
   if (forwarded->stopped) return Call(forwarded);
-  const absl::Duration pause = WithJitter(end.come_again.value_or(absl::ZeroDuration()));
+  // A place of kForwardsMax is kept meanwhile.
+  const absl::Duration pause =
+      WithJitter(std::min(end.come_again.value_or(absl::ZeroDuration()), kComeAgainMax));
   const bool answered = end.manifest.has_value() || !end.verdict.ok();
   if (!answered && absl::IsResourceExhausted(end.call) && end.come_again.has_value() &&
       MonotonicAfter(pause) < forwarded->request->deadline) {

@@ -1,5 +1,6 @@
-// One Export and one Import in flight, as callbacks: what blocks is done on a thread for people, a chunk at a
-// time, so that a slow client holds none. An import is spooled to a file, and begins when all of it is there.
+// One Export and one Import in flight, as callbacks: what blocks is done on a thread for bundles, a chunk at
+// a time, so that a slow client holds none. An import is spooled to a file, and begins when all of it is
+// there.
 //
 // gRPC holds a call until it is done, and who works for it as long as he does.
 #pragma once

@@ -49,7 +49,7 @@ class BundleService final : public v1::Bundles::CallbackService {
   grpc::ServerReadReactor<v1::ImportRequest>* Import(grpc::CallbackServerContext* context,
                                                      v1::ImportReply* reply) override;
 
-  // For the calls, on a thread for people.
+  // For the calls, on threads of their own.
   // NOT_FOUND, and FAILED_PRECONDITION where it could be several jobs or keys. Sets what the summary says of
   // a job.
   absl::StatusOr<std::unique_ptr<BundleExport>> Collect(const v1::ExportRequest& request,
