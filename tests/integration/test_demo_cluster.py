@@ -26,7 +26,9 @@ def temporary():
 def start(temporary, *words):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KILN_")}
     return subprocess.Popen([DEMO, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env={**environment, "KILN_PYTHON": sys.executable, "TMPDIR": str(temporary)})
+                            env={**environment, "KILN_PYTHON": sys.executable, "TMPDIR": str(temporary)},
+                            # What a shell runs in the background ignores it, and so would all it starts.
+                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
 
 def finished(process):
