@@ -1,11 +1,8 @@
 // Bundles between daemons: what a job used warms an empty one; what is flipped, cut or signed by a stranger
 // changes nothing; a bundle of one namespace serves another, and those who read it.
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -22,24 +19,16 @@
 #include "gtest/gtest.h"
 #include "kiln/client.h"
 #include "tests/fault/daemon.h"
+#include "tests/fault/kilnctl.h"
 #include "tests/fault/process_facts.h"
 
 namespace kiln {
 namespace {
 
-struct Output {
-  int code = -1;
-  std::string text;  // both streams
-};
+using Output = KilnctlOutput;
 
 Output Ctl(const TestDaemon& daemon, const std::string& words) {
-  const std::string command = absl::StrCat(KILNCTL, " --address ", daemon.socket(), " ", words, " 2>&1");
-  Output output;
-  FILE* pipe = popen(command.c_str(), "r");
-  std::array<char, 4096> block;
-  while (size_t got = fread(block.data(), 1, block.size(), pipe)) output.text.append(block.data(), got);
-  output.code = WEXITSTATUS(pclose(pipe));
-  return output;
+  return RunKilnctl(KILNCTL, daemon.socket(), words);
 }
 
 std::string ReadFile(const std::string& path) {

@@ -1,11 +1,10 @@
 // kilnctl against a kilnd of the test's own: what people see, what scripts parse, exit codes.
+#include "tests/fault/kilnctl.h"
+
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
-#include <cstdio>
 #include <map>
 #include <thread>
 
@@ -18,20 +17,10 @@
 namespace kiln {
 namespace {
 
-struct Output {
-  int code = -1;
-  std::string text;  // both streams
-};
+using Output = KilnctlOutput;
 
 Output RunCtl(const std::string& address, const std::string& words) {
-  const std::string command =
-      absl::StrCat(KILNCTL, address.empty() ? "" : absl::StrCat(" --address ", address), " ", words, " 2>&1");
-  Output output;
-  FILE* pipe = popen(command.c_str(), "r");
-  std::array<char, 4096> block;
-  while (size_t got = fread(block.data(), 1, block.size(), pipe)) output.text.append(block.data(), got);
-  output.code = WEXITSTATUS(pclose(pipe));
-  return output;
+  return RunKilnctl(KILNCTL, address, words);
 }
 
 class Kilnctl : public testing::Test {
