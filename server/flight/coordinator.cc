@@ -125,11 +125,14 @@ std::string Coordinator::KeyOf(const std::string& ns, const std::string& request
   return CompileKey(ns, request_key, kProgramFormatVersion, pool_->hello().compiler_fingerprint());
 }
 
-std::vector<std::string> Coordinator::KeysOf(const std::string& ns, const std::string& request_key) const {
-  std::vector<std::string> keys = {KeyOf(ns, request_key)};
-  if (upstream_ == nullptr) return keys;
-  std::string there = upstream_->KeyThere(ns, request_key);
-  if (!there.empty() && there != keys.front()) keys.insert(keys.begin(), std::move(there));
+Coordinator::Keys Coordinator::KeysOf(const std::string& ns, const std::string& request_key) const {
+  Keys keys;
+  std::string own = KeyOf(ns, request_key);
+  if (upstream_ != nullptr) {
+    std::string there = upstream_->KeyThere(ns, request_key);
+    if (!there.empty() && there != own) keys.push_back(std::move(there));
+  }
+  keys.push_back(std::move(own));
   return keys;
 }
 
@@ -215,7 +218,7 @@ void Coordinator::Lookup(const std::string& request_key, const v1::Hints& hints,
                          const std::string& gang, LookupAnswer answer) {
   stats_->lookups++;
   disk_->Post([this, request_key, hints, caller, gang, answer = std::move(answer)] {
-    const std::vector<std::string> keys = KeysOf(caller.tenant, request_key);
+    const Keys keys = KeysOf(caller.tenant, request_key);
     const std::string& compile_key = keys.back();  // this daemon's own
     KnownKeyPtr known;
     if (!gang.empty()) {

@@ -23,6 +23,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -117,8 +118,10 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   Coordinator(const v1::Config& config, const Signatures* signatures, Store* store, SharedTier* tier,
               Upstream* upstream, HitIndex* index, WorkerPool* pool, Tuner* tuner, Stats* stats);
 
-  // What a request may be stored under: as the upstream's compiler makes it, then as this one's.
-  std::vector<std::string> KeysOf(const std::string& ns, const std::string& request_key) const;
+  // What a request may be stored under: as the upstream's compiler makes it, then as this one's. A hit makes
+  // one, and no room for it.
+  using Keys = absl::InlinedVector<std::string, 2>;
+  Keys KeysOf(const std::string& ns, const std::string& request_key) const;
   std::unique_ptr<UpstreamFlights> NewUpstreamFlights(const v1::Config& config, const Signatures* signatures,
                                                       Upstream* upstream);
 
