@@ -10,6 +10,7 @@
 namespace kiln {
 namespace {
 
+constexpr double kUnknownCompileSeconds = 1;
 constexpr std::chrono::milliseconds kTimeLate(1);  // so that what is looked at then has too little left
 
 }  // namespace
@@ -268,7 +269,7 @@ absl::Status FlightTable::TakePlace(Flight& flight) {
     KILN_RETURN_IF_ERROR(CheckWait(flight));
   }
   while (PlacesAreTaken() || graphs_bytes_ + request.bytes > options_.graphs_bytes_max) {
-    if (!Displace(request)) return QueueIsFull();
+    if (!Displace(request)) return QueueIsFull(flight);
   }
   flight.place = true;
   ++places_;
@@ -315,14 +316,30 @@ bool FlightTable::Displace(const FlightRequest& newcomer) {
     latest = Find(*waits);
   }
   if (latest == nullptr) return false;
-  EndAll(*latest, QueueIsFull());
+  EndAll(*latest, QueueIsFull(*latest));
   return true;
 }
 
-absl::Status FlightTable::QueueIsFull() const {
-  return RefusalOfFullQueue(places_ - begun_,
-                            static_cast<double>(places_) / static_cast<double>(options_.tasks.workers),
-                            compile_seconds_.value());
+absl::Status FlightTable::QueueIsFull(const Flight& flight) {
+  const double mean = compile_seconds_.value() > 0 ? compile_seconds_.value() : kUnknownCompileSeconds;
+  const double rounds = static_cast<double>(places_) / static_cast<double>(options_.tasks.workers);
+  const double again = std::max(rounds * mean, SecondsBehindExpected(flight));
+  return ComesAgain(flight, RefusalOfFullQueue(places_ - begun_, again));
+}
+
+// Until those of its tenant are served who were told before to come again.
+double FlightTable::SecondsBehindExpected(const Flight& flight) {
+  const Caller caller = CallerOf(flight);
+  const size_t expected = expected_.Of(caller.tenant, clock_->Now());
+  return expected == 0 ? 0 : tasks_.SecondsOfNew(caller, static_cast<double>(expected) * SecondsOf(flight));
+}
+
+absl::Status FlightTable::ComesAgain(const Flight& flight, absl::Status refusal) {
+  if (const auto told = PushbackOf(refusal); told.has_value()) {
+    expected_.Expect(flight.request->caller.tenant, std::chrono::duration<double>(*told).count(),
+                     clock_->Now());
+  }
+  return refusal;
 }
 
 // Clients whose time is over before there is some left do not wait for it.
@@ -342,24 +359,25 @@ double FlightTable::SecondsOf(const Flight& flight) const {
 }
 
 // Who would not be served in time is told so now, and not when its time is over.
-absl::Status FlightTable::CheckWait(const Flight& flight) const {
+absl::Status FlightTable::CheckWait(const Flight& flight) {
   return CheckTime(flight, tasks_.SecondsOfNew(CallerOf(flight), SecondsOf(flight)));
 }
 
 // Where nothing else waits it is tried: there is nothing better to do, and what it takes is learnt.
-absl::Status FlightTable::CheckTime(const Flight& flight, double needs) const {
+absl::Status FlightTable::CheckTime(const Flight& flight, double needs) {
   const MonotonicTime deadline = LatestDeadline(flight);
   if (deadline == MonotonicTime::max()) return absl::OkStatus();
   if (tasks_.waiting_for_workers() <= flight.waiting.size()) return absl::OkStatus();
   const double left = std::max(0.0, SecondsBetween(clock_->Now(), deadline));
   if (needs <= left) return absl::OkStatus();
-  return RefusalOfLongQueue(needs, left);
+  const double again = std::max(needs, SecondsBehindExpected(flight)) - left;
+  return ComesAgain(flight, RefusalOfLongQueue(needs, again));
 }
 
 // A task of it has been taken for a worker or a GPU, whose time has a limit of its own. What has begun is
 // given up where all that it is known to need ends too late; the first that has begun never is, so that what
 // tasks take is learnt whatever is believed of it.
-absl::Status FlightTable::CheckAtFront(const Flight& flight, TaskQueue::Kind kind) const {
+absl::Status FlightTable::CheckAtFront(const Flight& flight, TaskQueue::Kind kind) {
   if (kind == TaskQueue::Kind::kTune || kind == TaskQueue::Kind::kForward) return absl::OkStatus();
   if (!flight.begun) {
     KILN_RETURN_IF_ERROR(CheckQuota(flight));
@@ -375,7 +393,7 @@ absl::Status FlightTable::CheckAtFront(const Flight& flight, TaskQueue::Kind kin
   return CheckTime(flight, tasks_.SecondsOfNext(caller, seconds));
 }
 
-absl::Status FlightTable::CheckQueued(const Flight& flight) const {
+absl::Status FlightTable::CheckQueued(const Flight& flight) {
   return CheckTime(flight, tasks_.SecondsOfNext(CallerOf(flight), SecondsOf(flight)));
 }
 

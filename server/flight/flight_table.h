@@ -24,10 +24,10 @@
 // Places: at most workers + queue_max flights, of those that wait for an upload, are compiled or stored, with
 // graphs and headers of at most graphs_bytes_max. What workers have made of a graph counts as well: while
 // that comes to more, what has begun is finished before anything else begins. One more is refused with
-// RESOURCE_EXHAUSTED before it uploads, and told when to come again (`PushbackOf`); where another tenant
-// holds more than its own, of places or of bytes, that one's latest flights that hold nothing else are
-// refused in its stead. Likewise refused is, before it uploads, again when it is its turn, and while it is
-// queued for that:
+// RESOURCE_EXHAUSTED before it uploads, and told when to come again (`PushbackOf`), behind those of its tenant
+// who were told before; where another tenant holds more than its own, of places or of bytes, that one's
+// latest flights that hold nothing else are refused in its stead. Likewise refused is, before it uploads,
+// again when it is its turn, and while it is queued for that:
 // - whose tenant has used its quota of the hour (hourly_quotas.h): what has begun goes on;
 // - who would not have its program before its deadline, while there is other work to be done: by the time
 //   that its tenant's compiles of its class took lately and the tenant's share of the workers, an estimate
@@ -68,6 +68,7 @@
 #include "server/flight/flight_event.h"
 #include "server/flight/known_key.h"
 #include "server/schedule/clock.h"
+#include "server/schedule/expected_callers.h"
 #include "server/schedule/fair_queue.h"
 #include "server/schedule/hourly_quotas.h"
 #include "server/schedule/recent_mean.h"
@@ -284,13 +285,15 @@ class FlightTable {
   bool MayBegin() const { return graphs_bytes_ <= options_.graphs_bytes_max || begun_ == 0; }
   bool PlacesAreTaken() const { return places_ >= options_.tasks.workers + options_.queue_max; }
   bool Displace(const FlightRequest& newcomer);
-  absl::Status QueueIsFull() const;
+  absl::Status QueueIsFull(const Flight& flight);
+  double SecondsBehindExpected(const Flight& flight);
+  absl::Status ComesAgain(const Flight& flight, absl::Status refusal);
   absl::Status CheckQuota(const Flight& flight) const;
-  absl::Status CheckWait(const Flight& flight) const;
-  absl::Status CheckTime(const Flight& flight, double needs) const;
+  absl::Status CheckWait(const Flight& flight);
+  absl::Status CheckTime(const Flight& flight, double needs);
   absl::Status GoOnHere(Flight& flight);
-  absl::Status CheckAtFront(const Flight& flight, TaskQueue::Kind kind) const;
-  absl::Status CheckQueued(const Flight& flight) const;
+  absl::Status CheckAtFront(const Flight& flight, TaskQueue::Kind kind);
+  absl::Status CheckQueued(const Flight& flight);
   bool IsFirstBegun(const Flight& flight) const;
   double SecondsOf(const Flight& flight) const;
   MonotonicTime LatestDeadline(const Flight& flight) const;
@@ -342,6 +345,7 @@ class FlightTable {
   uint64_t graphs_bytes_ = 0;
   absl::btree_map<std::string, Placed> placed_;  // by tenant
   HourlyQuotas quotas_;
+  ExpectedCallers expected_;
   RecentMean compile_seconds_;      // of workers, for one flight; 0: none was made yet
   RecentMeans compile_seconds_of_;  // likewise, for each tenant and class
   RecentMeans compile_bytes_of_;    // of their requests

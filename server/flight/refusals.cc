@@ -17,7 +17,6 @@ constexpr double kPushbackSecondsMin = 0.1;
 constexpr double kPushbackSecondsMax = 30;
 constexpr double kPushbackQuotaSecondsMax = 3660;
 constexpr double kPushbackDrainedSeconds = 5;
-constexpr double kUnknownCompileSeconds = 1;
 
 absl::Status WithPushback(absl::Status status, double seconds, double longest) {
   const double told = std::clamp(seconds, kPushbackSecondsMin, longest);
@@ -31,9 +30,9 @@ absl::Status Refusal(absl::string_view why, double seconds, double longest) {
 
 }  // namespace
 
-absl::Status RefusalOfFullQueue(size_t waiting, double rounds, double seconds) {
-  return Refusal(absl::StrCat("the queue is full (", waiting, " waiting); try again later"),
-                 rounds * (seconds > 0 ? seconds : kUnknownCompileSeconds), kPushbackSecondsMax);
+absl::Status RefusalOfFullQueue(size_t waiting, double again) {
+  return Refusal(absl::StrCat("the queue is full (", waiting, " waiting); try again later"), again,
+                 kPushbackSecondsMax);
 }
 
 absl::Status RefusalOfUsedQuota(const std::string& tenant, double seconds_per_hour, double until) {
@@ -42,10 +41,10 @@ absl::Status RefusalOfUsedQuota(const std::string& tenant, double seconds_per_ho
                  until, kPushbackQuotaSecondsMax);
 }
 
-absl::Status RefusalOfLongQueue(double needs, double left) {
+absl::Status RefusalOfLongQueue(double needs, double again) {
   return Refusal(absl::StrCat("the queue is longer (", std::round(10 * needs) / 10,
                               " s) than the caller waits; try again later"),
-                 needs - left, kPushbackSecondsMax);
+                 again, kPushbackSecondsMax);
 }
 
 absl::Status RefusalOfDrained() {

@@ -13,12 +13,12 @@
 
 namespace kiln {
 
-// So many wait; what is here takes the workers `rounds` compiles each, of `seconds` (0: not known).
-absl::Status RefusalOfFullQueue(size_t waiting, double rounds, double seconds);
+// So many wait. `again`: seconds until there may be room.
+absl::Status RefusalOfFullQueue(size_t waiting, double again);
 // There is some again after `until` seconds.
 absl::Status RefusalOfUsedQuota(const std::string& tenant, double seconds_per_hour, double until);
-// It would take `needs` seconds, and its callers wait for `left`.
-absl::Status RefusalOfLongQueue(double needs, double left);
+// It would take `needs` seconds, which is more than its callers wait.
+absl::Status RefusalOfLongQueue(double needs, double again);
 absl::Status RefusalOfDrained();
 absl::Status RefusalOfStopping();
 

@@ -1,5 +1,6 @@
 #include "server/listen/call_counts.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <string_view>
 
@@ -63,8 +64,11 @@ std::vector<int64_t> Numbers(int64_t first, const char* list, const char* number
 
 }  // namespace
 
-std::vector<int64_t> NumbersOfServers() {
-  return Numbers(0, "server", "serverId", [](int64_t first) { return grpc_channelz_get_servers(first); });
+std::optional<int64_t> NumberOfNewestServer() {
+  const std::vector<int64_t> numbers =
+      Numbers(0, "server", "serverId", [](int64_t first) { return grpc_channelz_get_servers(first); });
+  if (numbers.empty()) return std::nullopt;
+  return *std::max_element(numbers.begin(), numbers.end());
 }
 
 std::vector<int64_t> NumbersOfConnections(int64_t server, int64_t first) {

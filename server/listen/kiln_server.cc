@@ -15,6 +15,7 @@
 #include "compiler/support/status_macros.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/config/config.h"
+#include "server/listen/call_counts.h"
 #include "server/listen/listening_socket.h"
 #include "server/listen/tls_credentials.h"
 #include "spdlog/spdlog.h"
@@ -48,6 +49,13 @@ size_t ConnectionsMax(uint64_t configured) {
   return std::min<uint64_t>(configured, limit.rlim_cur / 2);
 }
 
+// Of those that wait for their turn, of all owners; each has half of it.
+size_t LineMax(uint64_t connections_max) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return connections_max;
+  return std::min<uint64_t>(2 * connections_max, limit.rlim_cur / 4);
+}
+
 // As much of them as is configured, of fewer in proportion, lest one tenant has all.
 size_t TenantConnectionsMax(const v1::ListenConfig& listen) {
   const size_t all = ConnectionsMax(listen.connections_max());
@@ -66,6 +74,8 @@ std::string HostOfPeer(int descriptor) {
   return host;
 }
 
+std::string Of(absl::string_view owner) { return owner.empty() ? "" : absl::StrCat(" of ", owner); }
+
 std::string Wanted(const v1::ListenConfig& listen) {
   const bool both = !listen.unix_socket().empty() && !listen.tcp().empty();
   return absl::StrCat(listen.unix_socket(), both ? " and " : "", listen.tcp());
@@ -80,6 +90,7 @@ KilnServer::KilnServer(const v1::ListenConfig& listen, ServicesOf services)
       connections_(ConnectionsMax(listen.connections_max()), TenantConnectionsMax(listen)),
       own_connections_(ConnectionsMax(listen.tenant_connections_max()),
                        ConnectionsMax(listen.tenant_connections_max())),
+      line_(LineMax(listen.connections_max()), std::chrono::seconds(listen.handshake_seconds_max())),
       resets_(geteuid()) {}
 
 absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenConfig& listen,
@@ -129,17 +140,13 @@ absl::Status KilnServer::Listen() {
   address_ = absl::StrJoin(addresses, ", ");
   if (!identities_.has_tenants()) {
     absl::MutexLock lock(&mutex_);
-    if (AcceptorOf(identities_.OfUser(geteuid())) == nullptr) {
+    if (ServerOf(identities_.OfUser(geteuid())) == nullptr) {
       for (const int listener : listeners) close(listener);
       return absl::UnavailableError("no server could be started");
     }
   }
-  const auto taken = [this](uid_t uid, int descriptor) { Take(uid, descriptor); };
-  const auto tick = [this] {
-    absl::MutexLock lock(&mutex_);
-    resets_.Look();
-  };
-  KILN_ASSIGN_OR_RETURN(peers_, PeerAcceptor::Start(std::move(listeners), taken, tick));
+  const auto taken = [this](uid_t uid, int descriptor) { Arrive(uid, descriptor); };
+  KILN_ASSIGN_OR_RETURN(peers_, PeerAcceptor::Start(std::move(listeners), taken, [this] { Tick(); }));
   return absl::OkStatus();
 }
 
@@ -168,40 +175,65 @@ void KilnServer::SetLimits(grpc::ServerBuilder& builder, bool by_tls) const {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveAnswerMilliseconds);
 }
 
-void KilnServer::Take(uid_t uid, int descriptor) {
+void KilnServer::Arrive(uid_t uid, int descriptor) {
   absl::MutexLock lock(&mutex_);
-  Acceptor* const acceptor = resets_.Admits(descriptor) ? AcceptorFor(uid, descriptor) : nullptr;
-  if (acceptor == nullptr) {
+  const Owner owner = OwnerOf(uid, descriptor);
+  if (owner.table == nullptr || !resets_.Admits(descriptor)) {
+    close(descriptor);
+    return;
+  }
+  // kilnd's own user does not wait behind others of its tenant.
+  const bool own = owner.table == &own_connections_;
+  switch (line_.Arrive(absl::StrCat(own ? "own " : "", owner.name), {uid, descriptor}, MonotonicNow())) {
+    case ConnectionLine::Turn::kNow: Take(owner, descriptor); break;
+    case ConnectionLine::Turn::kLater: break;
+    case ConnectionLine::Turn::kNever:
+      Warn(absl::StrCat("a connection", Of(owner.name), " is refused: too many wait for their turn"));
+      break;
+  }
+}
+
+void KilnServer::Tick() {
+  absl::MutexLock lock(&mutex_);
+  resets_.Look();
+  for (const auto& [uid, descriptor] : line_.Due(MonotonicNow())) {
+    const Owner owner = OwnerOf(uid, descriptor);
+    if (owner.table == nullptr || !resets_.Admits(descriptor)) {
+      close(descriptor);
+    } else {
+      Take(owner, descriptor);
+    }
+  }
+}
+
+KilnServer::Owner KilnServer::OwnerOf(uid_t uid, int descriptor) {
+  if (uid == PeerAcceptor::kNoUser && tls_ != nullptr)
+    return {nullptr, &connections_, absl::StrCat("host ", HostOfPeer(descriptor))};
+  const Identity* const identity = identities_.OfUser(uid);
+  if (identity == nullptr) {
+    Warn(absl::StrCat("user ", uid, " is no tenant (listen.tenants)"));
+    return {};
+  }
+  const bool own = identities_.has_tenants() && uid == identities_.own_user();
+  return {identity, own ? &own_connections_ : &connections_, identity->tenant};
+}
+
+void KilnServer::Take(const Owner& owner, int descriptor) {
+  const IdentityServer* server = nullptr;
+  if (owner.table->Take(owner.name, descriptor)) {
+    server = ServerOf(owner.identity);
+  } else {
+    Warn(absl::StrCat("a connection", Of(owner.name), kTooMany));
+  }
+  if (server == nullptr) {
     close(descriptor);
     return;
   }
   Acceptor::NewConnectionParameters connection;
   connection.fd = descriptor;
+  server->acceptor->HandleNewConnection(&connection);
   // One by TLS has its number at the end of its handshake, whenever that is.
-  const bool watched = uid != PeerAcceptor::kNoUser || tls_ == nullptr;
-  if (watched) resets_.PassOver();
-  acceptor->HandleNewConnection(&connection);
-  if (watched) resets_.Watch(descriptor);
-}
-
-KilnServer::Acceptor* KilnServer::AcceptorFor(uid_t uid, int descriptor) {
-  if (uid == PeerAcceptor::kNoUser && tls_ != nullptr) {
-    const std::string host = absl::StrCat("host ", HostOfPeer(descriptor));
-    if (connections_.Take(host, descriptor)) return AcceptorOf(nullptr);
-    Warn(absl::StrCat("a connection of ", host, kTooMany));
-    return nullptr;
-  }
-  const Identity* const identity = identities_.OfUser(uid);
-  if (identity == nullptr) {
-    Warn(absl::StrCat("user ", uid, " is no tenant (listen.tenants)"));
-    return nullptr;
-  }
-  const bool own = identities_.has_tenants() && uid == identities_.own_user();
-  ConnectionTable& table = own ? own_connections_ : connections_;
-  if (table.Take(identity->tenant, descriptor)) return AcceptorOf(identity);
-  Warn(absl::StrCat("a connection", identity->tenant.empty() ? "" : " of tenant ", identity->tenant,
-                    kTooMany));
-  return nullptr;
+  if (owner.identity != nullptr) resets_.Watch(server->number, descriptor);
 }
 
 std::map<std::string, size_t> KilnServer::Connections() {
@@ -219,9 +251,10 @@ void KilnServer::Warn(const std::string& words) {
   spdlog::warn("{}", words);
 }
 
-KilnServer::Acceptor* KilnServer::AcceptorOf(const Identity* identity) {
+const KilnServer::IdentityServer* KilnServer::ServerOf(const Identity* identity) {
   const auto [found, first] = servers_.try_emplace(identity);
-  if (!first) return found->second.acceptor.get();
+  IdentityServer& made = found->second;
+  if (!first) return made.acceptor == nullptr ? nullptr : &made;
   grpc::ServerBuilder builder;
   SetLimits(builder, identity == nullptr);
   std::unique_ptr<Acceptor> acceptor = builder.experimental().AddExternalConnectionAcceptor(
@@ -230,14 +263,15 @@ KilnServer::Acceptor* KilnServer::AcceptorOf(const Identity* identity) {
   for (grpc::Service* service : services_(Gate(&identities_, identity), address_)) {
     builder.RegisterService(service);
   }
-  found->second.server = builder.BuildAndStart();
-  if (found->second.server == nullptr) {
+  made.server = builder.BuildAndStart();
+  if (made.server == nullptr) {
     spdlog::error("no server for {}", identity == nullptr ? "listen.tls" : identity->tenant);
     return nullptr;
   }
-  found->second.server->GetHealthCheckService()->SetServingStatus(kServiceName, true);
-  found->second.acceptor = std::move(acceptor);
-  return found->second.acceptor.get();
+  made.server->GetHealthCheckService()->SetServingStatus(kServiceName, true);
+  made.acceptor = std::move(acceptor);
+  made.number = NumberOfNewestServer().value_or(0);
+  return &made;
 }
 
 void KilnServer::Unlink() {

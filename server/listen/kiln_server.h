@@ -32,6 +32,7 @@
 #include "kiln/v1/config.pb.h"
 #include "server/auth/gate.h"
 #include "server/auth/identities.h"
+#include "server/listen/connection_line.h"
 #include "server/listen/connection_table.h"
 #include "server/listen/peer_acceptor.h"
 #include "server/listen/reset_guard.h"
@@ -66,14 +67,23 @@ class KilnServer {
   struct IdentityServer {
     std::unique_ptr<grpc::Server> server;  // null where it could not be started
     std::unique_ptr<Acceptor> acceptor;
+    int64_t number = 0;  // gRPC's (call_counts.h)
   };
   KilnServer(const v1::ListenConfig& listen, ServicesOf services);
   absl::Status Listen();
-  void Take(uid_t uid, int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Null where that user is not served, or has as many connections as may be.
-  Acceptor* AcceptorFor(uid_t uid, int descriptor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null where it can't be started. `identity` is null for those who come by TLS.
-  Acceptor* AcceptorOf(const Identity* identity) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whose a connection is: an identity's, or, by TLS, a host's, which has none before its handshake.
+  struct Owner {
+    const Identity* identity = nullptr;
+    ConnectionTable* table = nullptr;  // null: nobody's who is served
+    std::string name;                  // the tenant's, "host 10.0.0.7", or "" where there are no tenants
+  };
+  void Arrive(uid_t uid, int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Tick() ABSL_LOCKS_EXCLUDED(mutex_);
+  Owner OwnerOf(uid_t uid, int descriptor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Hands the descriptor to gRPC, or closes it where its owner has as many connections as may be.
+  void Take(const Owner& owner, int descriptor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null where it can't be started; valid until the next call. `identity` is null for those who come by TLS.
+  const IdentityServer* ServerOf(const Identity* identity) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetLimits(grpc::ServerBuilder& builder, bool by_tls) const;
   void Warn(const std::string& words) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -88,6 +98,7 @@ class KilnServer {
   absl::Mutex mutex_;
   ConnectionTable connections_ ABSL_GUARDED_BY(mutex_);
   ConnectionTable own_connections_ ABSL_GUARDED_BY(mutex_);  // of the daemon's user, where there are tenants
+  ConnectionLine line_ ABSL_GUARDED_BY(mutex_);
   ResetGuard resets_ ABSL_GUARDED_BY(mutex_);
   MonotonicTime next_warning_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<const Identity*, IdentityServer> servers_ ABSL_GUARDED_BY(mutex_);

@@ -54,30 +54,17 @@ bool ResetGuard::Admits(int descriptor) const {
   return found == peers_.end() || found->second.away_until <= MonotonicNow();
 }
 
-void ResetGuard::PassOver() {
-  for (const int64_t server : NumbersOfServers()) {
-    for (const int64_t number : NumbersOfConnections(server, next_number_))
-      next_number_ = std::max(next_number_, number + 1);
-  }
-}
-
-void ResetGuard::Watch(int descriptor) {
-  int64_t server = 0;
-  std::vector<int64_t> numbers;
-  for (const int64_t candidate : NumbersOfServers()) {
-    for (const int64_t number : NumbersOfConnections(candidate, next_number_)) {
-      server = candidate;
-      numbers.push_back(number);
-    }
-  }
+void ResetGuard::Watch(int64_t server, int descriptor) {
+  const auto [found, first] = servers_.try_emplace(server);
+  Server& handed = found->second;
+  if (first) handed.looked_at = handed.level.at = MonotonicNow();
+  const std::vector<int64_t> numbers = NumbersOfConnections(server, handed.next_number);
   if (numbers.empty()) return;
-  next_number_ = *std::max_element(numbers.begin(), numbers.end()) + 1;
+  handed.next_number = *std::max_element(numbers.begin(), numbers.end()) + 1;
   if (numbers.size() > 1) return;  // one of them had been handed over before
   std::string peer = PeerOf(descriptor);
   if (peer.empty()) peer = absl::StrCat("connection ", numbers[0]);
-  const auto [found, first] = servers_.try_emplace(server);
-  if (first) found->second.looked_at = found->second.level.at = MonotonicNow();
-  found->second.connections.push_back({numbers[0], descriptor, InodeOf(descriptor), std::move(peer)});
+  handed.connections.push_back({numbers[0], descriptor, InodeOf(descriptor), std::move(peer)});
 }
 
 void ResetGuard::Look() {

@@ -8,8 +8,9 @@
 // left unanswered counts where all that went between two looks are the same peer's.
 //
 // gRPC counts by connection (call_counts.h), and a connection's number is found when its descriptor has just
-// been handed over. Connections are looked at only where their server's count says that somebody may have
-// exceeded the limit. Connections by TLS, which gRPC numbers when their handshake is over, are not watched.
+// been handed over: it is the one that its server did not have before. Connections are looked at only where
+// their server's count says that somebody may have exceeded the limit. Connections by TLS, which gRPC numbers
+// when their handshake is over, are not watched.
 //
 // Threads: one at a time. Limits: an entry a connection, and one for who has just exceeded the limit.
 #pragma once
@@ -35,9 +36,8 @@ class ResetGuard {
 
   // Before a descriptor is handed on: false where it is somebody's who is kept away.
   bool Admits(int descriptor) const;
-  // Around handing it to gRPC: the connection that is new then is this one.
-  void PassOver();
-  void Watch(int descriptor);
+  // After it was handed to the server of that number: the connection that is new there is this one.
+  void Watch(int64_t server, int descriptor);
   // Several times a second.
   void Look();
 
@@ -57,6 +57,7 @@ class ResetGuard {
   };
   struct Server {
     std::vector<Connection> connections;
+    int64_t next_number = 0;  // of a connection
     int64_t unanswered = 0;  // of all its connections, ever
     Level level;             // since they were looked at
     MonotonicTime looked_at;
@@ -75,7 +76,6 @@ class ResetGuard {
   static void CloseAll(const std::string& name, const Server& server);
 
   const uid_t own_user_;
-  int64_t next_number_ = 0;
   absl::flat_hash_map<int64_t, Server> servers_;
   absl::flat_hash_map<std::string, Peer> peers_;
 };

@@ -177,6 +177,30 @@ TEST(Connections, WithoutALimitAllStay) {
   EXPECT_EQ(StillOpen(connections), 60);
 }
 
+// How many of so many that come together have an answer within a second.
+int AnsweredAtOnce(const TestDaemon& daemon, int count) {
+  const auto connections = Open(daemon, count, Http2Hello());
+  const auto end = std::chrono::steady_clock::now() + seconds(1);
+  int answered = 0;
+  for (const auto& connection : connections) {
+    const auto left = std::chrono::duration_cast<milliseconds>(end - std::chrono::steady_clock::now());
+    Http2Frame frame;
+    EXPECT_TRUE(connection->Receive(std::max(left, milliseconds(0))));
+    answered += connection->Next(&frame) ? 1 : 0;
+  }
+  EXPECT_TRUE(Eventually([&] { return StillOpen(connections) == count; }));
+  return answered;
+}
+
+TEST(Connections, ThoseOfOneUserByTheHundredWaitForTheirTurn) {
+  TestDaemon daemon;
+  EXPECT_EQ(AnsweredAtOnce(daemon, 200), 200);
+  const int answered = AnsweredAtOnce(daemon, 800);
+  EXPECT_GE(answered, 100);
+  EXPECT_LE(answered, 600);
+  EXPECT_TRUE(HonestLookup(daemon).ok());
+}
+
 TEST(Connections, CallsOnOneAreBounded) {
   for (const bool bounded : {true, false}) {
     TestDaemon daemon(absl::StrCat("listen { streams_max: ", bounded ? 10 : 1000, " }"));

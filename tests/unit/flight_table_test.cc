@@ -1,6 +1,7 @@
 // What a FlightTable does of itself, input by input; whole histories are in tests/sim.
 #include "server/flight/flight_table.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,8 +14,10 @@ namespace kiln {
 namespace {
 
 struct StillClock final : public Clock {
-  MonotonicTime Now() const override { return MonotonicTime(std::chrono::hours(1)); }
+  MonotonicTime Now() const override { return now; }
   absl::Time WallNow() const override { return absl::UnixEpoch(); }
+  void Pass(std::chrono::seconds seconds) { now += seconds; }
+  MonotonicTime now{std::chrono::hours(1)};
 };
 
 struct Listener final : public Subscriber {
@@ -162,6 +165,40 @@ TEST_F(FlightTableTest, LongProgramsOfOneRefuseNoShortOnesOfAnother) {
   EXPECT_FALSE(refused(5, {"red", Caller::Class::kInteractive}));
   EXPECT_FALSE(refused(6, {"blue", Caller::Class::kBackground}));
   EXPECT_FALSE(refused(7, {"blue", Caller::Class::kInteractive}));
+}
+
+// Of many that are refused together, one is told to come behind the other, as far as anybody is told; another
+// tenant does not wait for them.
+TEST_F(FlightTableTest, WhoIsRefusedComesBehindThoseThatWereBefore) {
+  Compile(1, "first", 10, {}, std::nullopt);
+  Upload(1, 10);
+  CompileIn(4);
+  Compile(2, "blue's", 10, {"blue"}, std::nullopt);
+  Upload(2, 10);
+  CompileIn(4);
+  for (const CallId call : {3, 4}) {
+    Compile(call, absl::StrCat("key ", call), 10, {}, std::nullopt);
+    Upload(call, 10);
+  }
+  CallId call = 5;
+  const auto told = [&](const std::string& tenant) {
+    const auto listener =
+        Compile(call, absl::StrCat("key ", call), 10, {tenant}, std::chrono::seconds(tenant == "red" ? 5 : 1));
+    ++call;
+    const auto pushback = PushbackOf(listener->ended.value_or(absl::OkStatus()));
+    EXPECT_TRUE(pushback.has_value()) << tenant;
+    return std::chrono::duration<double>(pushback.value_or(std::chrono::milliseconds(0))).count();
+  };
+  std::vector<double> red;
+  for (int i = 0; i < 20; ++i) red.push_back(told("red"));
+  EXPECT_LT(red[0], 10);
+  EXPECT_GT(red[5], red[0]);
+  EXPECT_EQ(red.back(), 30);
+  EXPECT_TRUE(std::is_sorted(red.begin(), red.end()));
+  EXPECT_LT(told("blue"), 10);
+  // Who was told is due, and comes or does not.
+  clock_.Pass(std::chrono::seconds(31));
+  EXPECT_EQ(told("red"), red[0]);
 }
 
 // A plan is held until its kernels are there, so these go before other plans while there is much of it.

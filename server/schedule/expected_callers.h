@@ -1,0 +1,34 @@
+// How many of each tenant were told to come again and are not due yet: who is told next comes behind them.
+// Otherwise all that a full queue refuses come back together, as often as they are told, and refusing them
+// takes the time of those that are served.
+//
+// No threads: whoever owns it locks it. Limits: an entry a tenant and second, as far ahead as one is told.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "compiler/support/monotonic_time.h"
+
+namespace kiln {
+
+class ExpectedCallers {
+ public:
+  void Expect(const std::string& tenant, double in_seconds, MonotonicTime now);
+  // Not due yet. Some of them may have given up.
+  size_t Of(const std::string& tenant, MonotonicTime now);
+
+ private:
+  struct Expected {
+    std::map<int64_t, size_t> by_second;
+    size_t count = 0;
+  };
+  void ForgetDue(Expected& expected, int64_t second);
+
+  absl::flat_hash_map<std::string, Expected> tenants_;
+};
+
+}  // namespace kiln
