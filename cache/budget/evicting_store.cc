@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "cache/checks/references.h"
+#include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
@@ -19,7 +20,10 @@ constexpr size_t kPage = 512;           // entries of the catalogue that are loo
 constexpr size_t kTakenTogether = 512;  // entries, and what goes with the last root
 constexpr uint64_t kUnreadMost = 16;    // one manifest in so many, and one more
 constexpr absl::Duration kBetweenLooks = absl::Hours(1);
-constexpr int kNiceness = 5;
+constexpr int kNiceness = 10;
+
+// The thread's; advice. It cannot be taken back without a privilege, so it is never a caller's thread.
+void BeNice() { setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness); }
 
 uint64_t Tenths(uint64_t whole, uint64_t tenths) { return whole / 10 * tenths; }
 
@@ -146,7 +150,7 @@ absl::Status EvictingStore::last_sweep() const {
 // ---- The sweep ------------------------------------------------------------------------------
 
 void EvictingStore::Run() {
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);  // the thread's; advice
+  BeNice();
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
@@ -196,12 +200,19 @@ absl::Status EvictingStore::Sweep() {
   return status;
 }
 
+// Hits go on meanwhile, and before it.
 absl::Status EvictingStore::EvictTo(uint64_t live_bytes) {
-  absl::MutexLock lock(&sweeping_);
-  EvictionLimits limits = Limits(catalog_->Totals());
-  limits.live_bytes_wanted = live_bytes;
-  KILN_RETURN_IF_ERROR(Evict(limits));
-  return catalog_->Reclaim(&closing_);
+  absl::Status status;
+  KILN_ASSIGN_OR_RETURN(std::thread thread, StartThread([&] {
+                          BeNice();
+                          absl::MutexLock lock(&sweeping_);
+                          EvictionLimits limits = Limits(catalog_->Totals());
+                          limits.live_bytes_wanted = live_bytes;
+                          status = Evict(limits);
+                          if (status.ok()) status = catalog_->Reclaim(&closing_);
+                        }));
+  thread.join();
+  return status;
 }
 
 absl::Status EvictingStore::Each(EntryKind kind,

@@ -226,6 +226,8 @@ rocksdb::Status RocksdbStore::OpenColumnFamilies() {
           ? rocksdb::DB::OpenForReadOnly(db_options_, DatabasePath(), descriptors, &handles, &db)
           : rocksdb::DB::Open(db_options_, DatabasePath(), descriptors, &handles, &db);
   if (!status.ok()) return status;
+  // Compactions: what they rewrite has no reader that waits. Where the system knows no priorities, without.
+  env_->LowerThreadPoolCPUPriority(rocksdb::Env::LOW, rocksdb::CpuPriority::kLow).PermitUncheckedError();
   db_.reset(db);
   std::copy(handles.begin() + 1, handles.end(), families_.begin());
   return db->DestroyColumnFamilyHandle(handles[0]);

@@ -89,11 +89,12 @@ absl::Status PutPatiently(ArtifactStore* store, const std::vector<Entry>& batch)
 
 // The sweep stands still while it reads a manifest, and then while it deletes. Callers do not.
 TEST(EvictingStoreTest, NobodyWaitsForASweepButWhoWritesWhatGoes) {
-  std::atomic<std::thread::id> sweeper;
+  const std::thread::id caller = std::this_thread::get_id();
+  std::atomic<bool> stops = true;
   std::atomic<Operation> stops_at = Operation::kGet;
   absl::Notification at_read, may_read, at_delete, may_delete;
   Subject subject([&](Operation operation) {
-    if (std::this_thread::get_id() != sweeper.load() || operation != stops_at.load()) return absl::OkStatus();
+    if (std::this_thread::get_id() == caller || !stops || operation != stops_at) return absl::OkStatus();
     (operation == Operation::kGet ? at_read : at_delete).Notify();
     (operation == Operation::kGet ? may_read : may_delete).WaitForNotification();
     return absl::OkStatus();
@@ -101,10 +102,7 @@ TEST(EvictingStoreTest, NobodyWaitsForASweepButWhoWritesWhatGoes) {
   const std::vector<Entry> doomed = ArtifactBatch(1, 2, 500), other = ArtifactBatch(2, 2, 500);
   ASSERT_TRUE(subject.store->Put(doomed).ok());
   subject.now += 10'000;
-  std::thread sweep([&] {
-    sweeper = std::this_thread::get_id();
-    EXPECT_TRUE(subject.store->EvictTo(0).ok());
-  });
+  std::thread sweep([&] { EXPECT_TRUE(subject.store->EvictTo(0).ok()); });
   const auto call_everything = [&] {
     for (const Entry& entry : doomed) EXPECT_TRUE(subject.store->Get(entry.id).ok());
     EXPECT_EQ(subject.store->FindMissing({other[0].id})->size(), subject.Has(other[0].id) ? 0u : 1u);
@@ -126,7 +124,7 @@ TEST(EvictingStoreTest, NobodyWaitsForASweepButWhoWritesWhatGoes) {
   });
   absl::SleepFor(absl::Milliseconds(200));
   EXPECT_FALSE(written.HasBeenNotified());
-  stops_at = Operation::kFindMissing;
+  stops = false;
   may_delete.Notify();
   writer.join();
   sweep.join();
