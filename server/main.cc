@@ -304,7 +304,7 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   std::unique_ptr<PrometheusListener> metrics;
   if (!config.metrics().address().empty()) {
     KILN_ASSIGN_OR_RETURN(metrics, PrometheusListener::Start(config.metrics().address(), [&] {
-                            return ReadMetrics(stats, *store, coordinator->load(), *pool, tier.get());
+                            return ReadMetrics(stats, *store, coordinator->load(), *pool, tier.get(), upstream.get());
                           }));
     spdlog::info("metrics at http://{}/metrics", metrics->address());
   }

@@ -8,7 +8,7 @@
 namespace kiln {
 
 std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const Coordinator::Load& load,
-                                 const WorkerPool& pool, const SharedTier* tier) {
+                                 const WorkerPool& pool, const SharedTier* tier, const Upstream* upstream) {
   std::vector<Measure> measures;
   const auto counter = [&](const char* name, const char* help, uint64_t value) {
     measures.push_back(
@@ -55,6 +55,16 @@ std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const C
     counter("tier_dropped_writes", "Writes that it has not", shared.dropped_writes());
     gauge("tier_connected", "1 while it answers", shared.connected() ? 1 : 0);
     gauge("tier_breaker_open", "1 while nobody waits for it", shared.breaker_open() ? 1 : 0);
+  }
+  if (upstream != nullptr) {
+    const v1::UpstreamStatus asked = upstream->status();
+    counter("upstream_hits", "Programs that were taken from the upstream", asked.hits());
+    counter("upstream_misses", "Look-ups that it did not answer with one", asked.misses());
+    counter("upstream_forwarded", "Compiles that it did", asked.forwarded());
+    counter("upstream_refused", "Answers of it that did not hold", asked.refused());
+    counter("upstream_away", "Times that it was not to be had", asked.away());
+    counter("upstream_fetched_objects", "Objects that were taken from it", asked.fetched_objects());
+    gauge("upstream_connected", "1 while it answers; else nobody asks it", asked.connected() ? 1 : 0);
   }
   const std::map<std::string, Use> uses = stats.uses.ByTenant();
   const auto by_tenant = [&](const char* name, const char* help, double (*value)(const Use&)) {

@@ -9,11 +9,12 @@
 #include "server/flight/coordinator.h"
 #include "server/observe/prometheus.h"
 #include "server/observe/stats.h"
+#include "server/upstream/upstream.h"
 
 namespace kiln {
 
-// `tier` is null where there is none.
+// `tier` and `upstream` are null where there is none.
 std::vector<Measure> ReadMetrics(const Stats& stats, const Store& store, const Coordinator::Load& load,
-                                 const WorkerPool& pool, const SharedTier* tier);
+                                 const WorkerPool& pool, const SharedTier* tier, const Upstream* upstream);
 
 }  // namespace kiln

@@ -1,6 +1,7 @@
 // A scrape of a running kilnd: what it is told, and that nobody listens unless asked to.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/fault/tier_daemons.h"
+#include "tests/fault/upstream_daemons.h"
 
 namespace kiln {
 namespace {
@@ -133,6 +135,36 @@ TEST_F(MetricsOfATier, AreThereWhereThereIsOne) {
   redis_->Kill();
   EXPECT_TRUE(daemon.Compile("kernels 3").done);  // which finds its connection closed
   EXPECT_TRUE(Eventually([&] { return ValueOf(Scrape(PortOf(daemon)), "kiln_tier_connected") == 0; }));
+}
+
+using MetricsOfAnUpstream = UpstreamDaemons;
+
+TEST_F(MetricsOfAnUpstream, AreThereWhereThereIsOne) {
+  TestDaemon farm(absl::StrCat(Signing("farm", {}), kOn));
+  TestDaemon local(LocalOf(farm) + kOn), untrusting(Signing("other", {}) + Asks(farm) + kOn);
+  ASSERT_TRUE(farm.Compile("name there\nkernels 2").done);
+  ASSERT_TRUE(local.Compile("name there\nkernels 2").done);
+  ASSERT_TRUE(local.Compile("name new\nkernels 3").done);
+  const auto told = [&](const std::string& name) {
+    return ValueOf(Scrape(PortOf(local)), absl::StrCat("kiln_upstream_", name));
+  };
+  EXPECT_EQ(told("hits_total"), 1);
+  EXPECT_EQ(told("misses_total"), 1);
+  EXPECT_EQ(told("forwarded_total"), 1);
+  EXPECT_EQ(told("refused_total"), 0);
+  EXPECT_EQ(told("away_total"), 0);
+  EXPECT_EQ(told("fetched_objects_total"), StatusOf(local).fetched_objects());
+  EXPECT_GT(told("fetched_objects_total"), 0);
+  EXPECT_EQ(told("connected"), 1);
+  EXPECT_TRUE(std::isnan(ValueOf(Scrape(PortOf(farm)), "kiln_upstream_connected")));
+
+  ASSERT_TRUE(untrusting.Compile("name there\nkernels 2").done);
+  EXPECT_EQ(ValueOf(Scrape(PortOf(untrusting)), "kiln_upstream_refused_total"), 1);
+
+  farm.Stop(SIGKILL);
+  ASSERT_TRUE(local.Compile("name here").done);
+  EXPECT_EQ(told("away_total"), 1);
+  EXPECT_EQ(told("connected"), 0);
 }
 
 }  // namespace
