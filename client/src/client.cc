@@ -196,9 +196,10 @@ class Session {
     start = MonotonicNow();
     if (found.kind_case() == v1::LookupReply::kInFlight) {
       absl::Status attached = Attach(found.in_flight().job_id());
-      // The flight may have ended between the two calls.
-      if (!attached.ok() && attached.code() != absl::StatusCode::kNotFound) return attached;
-      if (!attached.ok()) KILN_RETURN_IF_ERROR(Compile());
+      // The flight may have ended between the two calls, or the daemon be too old to be asked so.
+      const bool lacking = absl::IsUnimplemented(attached) && !attached.GetPayload(kAnswered).has_value();
+      if (absl::IsNotFound(attached) || lacking) attached = Compile();
+      KILN_RETURN_IF_ERROR(attached);
     } else {
       KILN_RETURN_IF_ERROR(Compile());
     }
