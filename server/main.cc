@@ -286,11 +286,16 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
     KilnServer* const server = listening;
     return server == nullptr ? std::map<std::string, size_t>() : server->Connections();
   };
+  const ConnectionLost lost = [&listening](const std::string& peer) {
+    KilnServer* const server = listening;
+    return server != nullptr && server->Lost(peer);
+  };
   std::vector<std::unique_ptr<grpc::Service>> services;
   const auto services_of = [&](const Gate& gate, const std::string& address) -> std::vector<grpc::Service*> {
     facts.address = address;
-    services.push_back(std::make_unique<CompileService>(config, gate, &signatures, silence.get(), pool.get(),
-                                                        upstream.get(), coordinator.get(), &stats));
+    services.push_back(std::make_unique<CompileService>(config, gate, lost, &signatures, silence.get(),
+                                                        pool.get(), upstream.get(), coordinator.get(),
+                                                        &stats));
     services.push_back(std::make_unique<AdminService>(config, gate, facts, &signatures, store.get(),
                                                       pool.get(), gpus.get(), coordinator.get(), people.get(),
                                                       &stats));
@@ -304,7 +309,8 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   std::unique_ptr<PrometheusListener> metrics;
   if (!config.metrics().address().empty()) {
     KILN_ASSIGN_OR_RETURN(metrics, PrometheusListener::Start(config.metrics().address(), [&] {
-                            return ReadMetrics(stats, *store, coordinator->load(), *pool, tier.get(), upstream.get());
+                            return ReadMetrics(stats, *store, coordinator->load(), *pool, tier.get(),
+                                               upstream.get());
                           }));
     spdlog::info("metrics at http://{}/metrics", metrics->address());
   }

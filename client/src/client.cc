@@ -1,10 +1,8 @@
 #include "kiln/client.h"
 
 #include <grpcpp/grpcpp.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <optional>
 #include <random>
 #include <utility>
@@ -18,6 +16,8 @@
 #include "client/src/daemon.h"
 #include "client/src/daemon_keys.h"
 #include "client/src/gang_client.h"
+#include "client/src/kept_channel.h"
+#include "client/src/live_call.h"
 #include "client/src/object_cache.h"
 #include "compiler/channel/channel.h"
 #include "compiler/graph/caller_notes.h"
@@ -39,38 +39,8 @@ namespace {
 
 constexpr size_t kObjectCacheBytes = 256u << 20;
 constexpr int kFullAttempts = 4;  // of a daemon that does not say when to come again
-constexpr int kMessageBytesMax = 64 << 20;
-
-// Calls that hold a channel (low half), of which process (high half). A child forked meanwhile sees the
-// parent's pid.
-std::atomic<uint64_t> live_calls{0};
-
-class LiveCall {
- public:
-  static absl::StatusOr<LiveCall> Enter() {
-    const uint64_t mine = static_cast<uint64_t>(getpid()) << 32;
-    uint64_t seen = live_calls.load();
-    uint64_t next;
-    do {
-      const bool others = (seen ^ mine) >> 32 != 0;
-      const uint64_t calls = seen & 0xffffffff;
-      if (others && calls > 0) {
-        return absl::UnavailableError("this process was forked while its parent was compiling");
-      }
-      next = mine + (others ? 0 : calls) + 1;
-    } while (!live_calls.compare_exchange_weak(seen, next));
-    return LiveCall();
-  }
-  LiveCall(LiveCall&& other) noexcept : active_(std::exchange(other.active_, false)) {}
-  LiveCall& operator=(LiveCall&&) = delete;
-  ~LiveCall() {
-    if (active_) live_calls.fetch_sub(1);
-  }
-
- private:
-  LiveCall() = default;
-  bool active_ = true;
-};
+// Connections that a compile may lose: a network that is away for some seconds is waited for.
+constexpr int kLossesMax = 4;
 
 absl::Status FromGrpc(const grpc::Status& status, absl::string_view what) {
   if (status.ok()) return absl::OkStatus();
@@ -141,11 +111,6 @@ double SecondsSince(MonotonicTime start) { return SecondsBetween(start, Monotoni
 
 TlsFiles TlsOf(const ClientOptions& options) {
   return {options.tls_certificate, options.tls_key, options.tls_authority};
-}
-
-absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(const std::string& address,
-                                                         const ClientOptions& options) {
-  return NewChannel(address, TlsOf(options), TlsVariables(), kMessageBytesMax);
 }
 
 // The next message that can be read; false at the end. One that does not parse ends gRPC's Read like the end
@@ -437,7 +402,10 @@ class Session {
 
 class GrpcClient : public Client {
  public:
-  explicit GrpcClient(ClientOptions options) : options_(std::move(options)), cache_(kObjectCacheBytes) {}
+  explicit GrpcClient(ClientOptions options)
+      : options_(std::move(options)),
+        cache_(kObjectCacheBytes),
+        kept_(absl::Seconds(options_.idle_seconds)) {}
 
   absl::StatusOr<CompiledArtifact> Get(const CompileRequestInput& input, bool compile,
                                        Cancellation* cancellation) override {
@@ -451,15 +419,22 @@ class GrpcClient : public Client {
     bool connected = false;
     absl::StatusOr<CompiledArtifact> result =
         Once(input, compile, deadline, *cancellation, /*second_try=*/false, connected);
-    // A daemon that left between the connection and the reply: once more, with a new one. Objects that went
-    // between a compile and their fetch, damaged or evicted: once more, which makes them anew. A full queue:
-    // as often as there is time, when the daemon says, or a few times with growing pauses where it does not.
+    // A daemon that left between the connection and the reply: once more, with a new one. A compile on
+    // another host goes on while its caller is away, which joins it when the network is back. Objects that
+    // went between a compile and their fetch, damaged or evicted: once more, which makes them anew. A full
+    // queue: as often as there is time, when the daemon says, or a few times with growing pauses where it
+    // does not.
     absl::Duration pause = absl::Milliseconds(50);
+    const int losses_max = compile && IsAnotherHost() ? kLossesMax : 1;
+    int losses = 0;
     std::string lost;
     std::vector<std::string> refused;
     for (int attempt = 0; !result.ok() && !cancellation->cancelled(); ++attempt) {
+      // Certificates that were good a moment ago are: it broke in the handshake.
+      const bool away = absl::IsUnavailable(result.status()) ||
+                        (absl::IsUnauthenticated(result.status()) && !connected && losses > 0);
       const bool gone =
-          absl::IsUnavailable(result.status()) && !IsDrained(result.status()) && connected && attempt == 0;
+          away && !IsDrained(result.status()) && (connected || losses > 0) && losses < losses_max;
       const bool full = result.status().code() == absl::StatusCode::kResourceExhausted;
       const bool lost_objects =
           compile && attempt == 0 && (absl::IsNotFound(result.status()) || absl::IsDataLoss(result.status()));
@@ -467,7 +442,7 @@ class GrpcClient : public Client {
       const bool again = gone || lost_objects || (full && (asked.has_value() || attempt < kFullAttempts));
       const absl::Duration wait = asked.value_or(pause);
       if (!again || MonotonicAfter(wait) >= deadline) break;
-      if (gone) lost = std::string(result.status().message());
+      if (gone && losses++ == 0) lost = std::string(result.status().message());
       if (absl::IsDataLoss(result.status())) refused.emplace_back(result.status().message());
       if (!Pause(wait, *cancellation)) break;
       pause *= 4;
@@ -497,25 +472,36 @@ class GrpcClient : public Client {
   }
 
   void ReportUse(absl::Duration limit) override {
+    Report(limit);
+    kept_.Close();
+  }
+
+ private:
+  // An embedded daemon is this host's, and so is a unix socket.
+  bool IsAnotherHost() const {
+    return !options_.address.empty() && !absl::StartsWith(options_.address, "unix:");
+  }
+
+  void Report(absl::Duration limit) {
     v1::ReportUseRequest request;
     request.mutable_use()->set_executed(TakeRuns());
     if (request.use().executed() == 0 || !breaker_.Allows(MonotonicNow())) return;
     const absl::StatusOr<LiveCall> live = LiveCall::Enter();
     const std::string address = LastAddress();
     if (!live.ok() || address.empty()) return;
+    const MonotonicTime deadline = MonotonicAfter(limit);
     request.set_namespace_(options_.name_space);
     request.set_job(options_.job);
     grpc::ClientContext context;
-    context.set_deadline(GrpcDeadline(MonotonicAfter(limit)));
+    context.set_deadline(GrpcDeadline(deadline));
     context.AddMetadata(kProtocolMetadata, ToText(kProtocol));
     v1::ReportUseReply reply;
-    const auto channel = ChannelTo(address, options_);
-    if (!channel.ok()) return;
+    const absl::StatusOr<KeptChannel::Lease> lease = kept_.Take(address, TlsOf(options_), deadline);
+    if (!lease.ok()) return;
     // Nobody is there any more who could be told how it went.
-    v1::Compiler::NewStub(*channel)->ReportUse(&context, request, &reply).IgnoreError();
+    v1::Compiler::NewStub(lease->channel())->ReportUse(&context, request, &reply).IgnoreError();
   }
 
- private:
   std::string LastAddress() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return last_address_;
@@ -536,9 +522,8 @@ class GrpcClient : public Client {
       KILN_ASSIGN_OR_RETURN(left_behind, EnsureDaemon(options_.daemon_binary, place, connect_deadline));
       address = absl::StrCat("unix:", place.socket);
     }
-    KILN_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, ChannelTo(address, options_));
-    KILN_RETURN_IF_ERROR(Connect(channel, address, connect_deadline));
-    auto stub = v1::Compiler::NewStub(channel);
+    KILN_ASSIGN_OR_RETURN(KeptChannel::Lease lease, kept_.Take(address, TlsOf(options_), connect_deadline));
+    auto stub = v1::Compiler::NewStub(lease.channel());
     connected = true;
     {
       absl::MutexLock lock(&mutex_);
@@ -547,6 +532,7 @@ class GrpcClient : public Client {
     const double connect_seconds = SecondsSince(start);
     Session session(options_, address, *stub, cache_, input, deadline, cancellation);
     absl::StatusOr<CompiledArtifact> result = session.Run(compile);
+    if (absl::IsUnavailable(result.status())) lease.SetBroken();
     // A call that was not this side's to cancel: it reached a service that was just ending.
     if (absl::IsCancelled(result.status()) && !cancellation.cancelled() &&
         !result.status().GetPayload(kAnswered).has_value()) {
@@ -563,6 +549,7 @@ class GrpcClient : public Client {
 
   const ClientOptions options_;
   ObjectCache cache_;
+  KeptChannel kept_;
   Breaker breaker_;
   mutable absl::Mutex mutex_;
   std::string last_address_ ABSL_GUARDED_BY(mutex_);  // that a connection was made to

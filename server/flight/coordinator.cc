@@ -319,8 +319,12 @@ void Coordinator::Uploaded(CallId id, absl::StatusOr<GraphPtr> graph) {
   });
 }
 
-void Coordinator::Cancel(CallId id) {
-  strand_->Post([this, id] { table_.Cancel(id); });
+void Coordinator::Cancel(CallId id, std::function<bool()> lost) {
+  strand_->Post([this, id, lost = std::move(lost)] {
+    // Of most calls that are over there is nothing left to cancel.
+    if (table_.FlightOfCall(id) == 0) return;
+    table_.Cancel(id, lost() ? FlightTable::Gone::kLost : FlightTable::Gone::kLeft);
+  });
 }
 
 // ---- What the table asks for -----------------------------------------------------------------

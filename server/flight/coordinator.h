@@ -76,7 +76,8 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   void Compile(CallId id, FlightRequest request, FlightCall call);
   void Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call);
   void Uploaded(CallId id, absl::StatusOr<GraphPtr> graph);
-  void Cancel(CallId id);
+  // `lost`: whether the call's connection broke; asked on the strand, where gRPC has no lock.
+  void Cancel(CallId id, std::function<bool()> lost);
   // A task of no flight, in its turn. Its `done` is called once, on another thread. Returns the task's
   // number.
   uint64_t Submit(const Caller& caller, WorkerTask task);

@@ -13,6 +13,14 @@ namespace {
 constexpr double kUnknownCompileSeconds = 1;
 constexpr std::chrono::milliseconds kTimeLate(1);  // so that what is looked at then has too little left
 
+// In the place of a caller whose connection broke.
+class Nobody final : public Subscriber {
+ public:
+  void Event(const FlightEventPtr&) override {}
+  void Graph(Upload) override {}
+  void End(const absl::Status&) override {}
+};
+
 }  // namespace
 
 const char* FlightStateName(FlightTable::State state) {
@@ -76,6 +84,7 @@ void FlightTable::Subscribe(Flight& flight, CallId id, FlightCall call, bool upl
   if (call.deadline != MonotonicTime::max()) timers_.insert({call.deadline, {Timer::kCall, id}});
   Waiting waiting;
   waiting.call = std::move(call);
+  waiting.until = waiting.call.deadline;
   waiting.flight = flight.id;
   waiting.uploads = uploads;
   calls_.emplace(id, std::move(waiting));
@@ -97,6 +106,7 @@ Caller FlightTable::CallerOf(const Flight& flight) const {
 
 void FlightTable::Join(Flight& flight, CallId id) {
   if (flight.state == State::kLooking) return;
+  DropLost(flight);
   Announce(flight, id);
   if (flight.state == State::kUploading) {
     // Whoever was asked before has had his time, and there was nobody else.
@@ -124,9 +134,36 @@ void FlightTable::KeepGraph(CallId id) {
   waiting.call.subscriber->Graph(Subscriber::Upload::kNever);
 }
 
-void FlightTable::Cancel(CallId id) {
+void FlightTable::Cancel(CallId id, Gone gone) {
+  if (gone == Gone::kLost && AwaitReturn(id)) return;
+  if (const auto found = calls_.find(id); found != calls_.end() && found->second.lost) return;
   if (Flight* flight = Unsubscribe(id); flight != nullptr) Leave(*flight);
   StartTasks();
+}
+
+// A flight without its graph, or with other callers, has nothing to wait for.
+bool FlightTable::AwaitReturn(CallId id) {
+  const auto found = calls_.find(id);
+  if (found == calls_.end() || found->second.lost) return false;
+  Waiting& waiting = found->second;
+  const Flight& flight = *Find(waiting.flight);
+  const bool works =
+      flight.state == State::kQueued || flight.state == State::kRunning || flight.state == State::kWaiting;
+  if (!works || flight.waiters.size() > 1 || flight.request->debug) return false;
+  timers_.erase({waiting.until, {Timer::kCall, id}});
+  waiting.until = std::min(waiting.call.deadline, clock_->Now() + options_.lost_patience);
+  timers_.insert({waiting.until, {Timer::kCall, id}});
+  waiting.call.subscriber = std::make_shared<Nobody>();
+  waiting.lost = true;
+  return true;
+}
+
+// Somebody is there again.
+void FlightTable::DropLost(Flight& flight) {
+  const std::vector<CallId> waiters(flight.waiters.begin(), flight.waiters.end());
+  for (const CallId waiter : waiters) {
+    if (calls_.at(waiter).lost) Unsubscribe(waiter);
+  }
 }
 
 // ---- The store's word ------------------------------------------------------------------------
@@ -646,7 +683,7 @@ void FlightTable::Stored(FlightId id, const absl::Status& status) {
   const std::vector<CallId> waiters(flight->waiters.begin(), flight->waiters.end());
   for (const CallId waiter : waiters) {
     const Waiting& waiting = calls_.at(waiter);
-    if (!waiting.served) {
+    if (!waiting.served && !waiting.lost) {
       unserved.push_back(waiter);
       continue;
     }
@@ -681,7 +718,7 @@ FlightTable::Flight* FlightTable::Unsubscribe(CallId id) {
   const auto found = calls_.find(id);
   if (found == calls_.end()) return nullptr;
   Flight* flight = Find(found->second.flight);
-  timers_.erase({found->second.call.deadline, {Timer::kCall, id}});
+  timers_.erase({found->second.until, {Timer::kCall, id}});
   flight->waiters.erase(id);
   if (flight->leader == id) flight->leader = 0;
   calls_.erase(found);

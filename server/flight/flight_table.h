@@ -19,7 +19,8 @@
 // flight's end and go on in the key's next flight, with the graph that is here already, and so do all whose
 // upload came from one that joined after the look. A flight that everybody left, or that has failed, gives
 // its place back at once while it waits, and when its tasks have ended while it runs (state dying): nobody
-// joins it meanwhile, and what waits of it never runs.
+// joins it meanwhile, and what waits of it never runs. One that has its graph, and whose last caller's
+// connection broke, goes on for lost_patience: that caller comes again, and joins it.
 //
 // Places: at most workers + queue_max flights, of those that wait for an upload, are compiled or stored, with
 // graphs and headers of at most graphs_bytes_max. What workers have made of a graph counts as well: while
@@ -168,7 +169,8 @@ class FlightTable {
     size_t queue_max = 256;
     uint64_t graphs_bytes_max = uint64_t{1} << 30;                        // no less than one request's
     std::chrono::milliseconds upload_patience = std::chrono::seconds(5);  // then another caller is asked
-    HourlyQuotas::Seconds quotas;                                         // of workers and GPUs
+    std::chrono::milliseconds lost_patience = std::chrono::seconds(30);
+    HourlyQuotas::Seconds quotas;  // of workers and GPUs
     std::function<std::string()> new_job_id;
   };
   enum class State { kNone, kLooking, kUploading, kQueued, kRunning, kWaiting, kStoring, kDying };
@@ -183,7 +185,9 @@ class FlightTable {
   // NOT_FOUND when no such job runs in the namespace. It has no graph to upload.
   void Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call);
   void Uploaded(CallId id, absl::StatusOr<GraphPtr> graph);
-  void Cancel(CallId id);  // the caller left: it is told nothing more
+  // The caller left, or its connection broke, and it may come again: it is told nothing more.
+  enum class Gone { kLeft, kLost };
+  void Cancel(CallId id, Gone gone = Gone::kLeft);
   enum class Where { kHere, kEverywhere, kElsewhere };
   void Looked(FlightId id, KnownKeyPtr known, Where where = Where::kHere);
   void Progress(FlightId id, absl::string_view phase, FlightEventPtr event);  // null: the phase alone
@@ -244,6 +248,8 @@ class FlightTable {
     bool keeps_graph = false;  // has uploaded, or was told that it need not
     bool announced = false;
     bool served = false;  // has the program, and waits for the store
+    bool lost = false;    // nobody is there; the flight goes on until `until`
+    MonotonicTime until;  // of its timer: the call's deadline
   };
   struct Flight {
     FlightId id = 0;
@@ -298,6 +304,8 @@ class FlightTable {
   double SecondsOf(const Flight& flight) const;
   MonotonicTime LatestDeadline(const Flight& flight) const;
   void GivePlaceBack(Flight& flight);
+  bool AwaitReturn(CallId id);
+  void DropLost(Flight& flight);
   void Announce(Flight& flight, CallId id);
   void KeepGraph(CallId id);
   void BeginCompile(Flight& flight);

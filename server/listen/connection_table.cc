@@ -1,13 +1,21 @@
 #include "server/listen/connection_table.h"
 
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace kiln {
 namespace {
 
 constexpr std::chrono::milliseconds kLookPause(20);
+constexpr uint32_t kSilentMilliseconds = 3'000;  // who leaves has just said so
 
 // 0 for what is no socket.
 ino_t InodeOf(int descriptor) {
@@ -17,10 +25,38 @@ ino_t InodeOf(int descriptor) {
 
 }  // namespace
 
+bool IsTcpPeer(absl::string_view peer) {
+  return absl::StartsWith(peer, "ipv4:") || absl::StartsWith(peer, "ipv6:");
+}
+
+std::string TcpPeerOf(int descriptor) {
+  sockaddr_storage peer{};
+  socklen_t bytes = sizeof(peer);
+  char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+  if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0 ||
+      (peer.ss_family != AF_INET && peer.ss_family != AF_INET6) ||
+      getnameinfo(reinterpret_cast<const sockaddr*>(&peer), bytes, host, sizeof(host), port, sizeof(port),
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "";
+  }
+  return peer.ss_family == AF_INET ? absl::StrCat("ipv4:", host, ":", port)
+                                   : absl::StrCat("ipv6:%5B", host, "%5D:", port);
+}
+
+bool ConnectionTable::Lives(const std::string& peer) const {
+  return std::any_of(connections_.begin(), connections_.end(), [&](const Connection& connection) {
+    if (connection.peer != peer || InodeOf(connection.descriptor) != connection.inode) return false;
+    tcp_info info{};
+    socklen_t bytes = sizeof(info);
+    return getsockopt(connection.descriptor, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+           info.tcpi_state == TCP_ESTABLISHED && info.tcpi_last_data_recv < kSilentMilliseconds;
+  });
+}
+
 bool ConnectionTable::Take(const std::string& owner, int descriptor) {
   if (!HasRoom(owner)) ForgetClosed();
   if (!HasRoom(owner)) return false;
-  connections_.push_back({owner, descriptor, InodeOf(descriptor)});
+  connections_.push_back({owner, descriptor, InodeOf(descriptor), TcpPeerOf(descriptor)});
   ++of_owner_[owner];
   return true;
 }

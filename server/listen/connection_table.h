@@ -16,8 +16,13 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 
 namespace kiln {
+
+// The other side of a TCP connection as gRPC names it ("ipv4:10.0.0.7:4711"); empty for any other.
+std::string TcpPeerOf(int descriptor);
+bool IsTcpPeer(absl::string_view peer);
 
 class ConnectionTable {
  public:
@@ -26,6 +31,9 @@ class ConnectionTable {
 
   // Before the descriptor is handed on. False where there is no room: whoever calls closes it.
   bool Take(const std::string& owner, int descriptor);
+  // Whether the peer's connection is there, and something came by it a moment ago: one that is silent for
+  // long may be of a host that is gone. Of TCP alone.
+  bool Lives(const std::string& peer) const;
   // How many each has, as of now.
   std::map<std::string, size_t> Counts();
 
@@ -34,6 +42,7 @@ class ConnectionTable {
     std::string owner;
     int descriptor;
     ino_t inode;
+    std::string peer;  // empty: no TCP
   };
   bool HasRoom(const std::string& owner) const;
   void ForgetClosed();

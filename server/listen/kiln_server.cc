@@ -243,6 +243,12 @@ std::map<std::string, size_t> KilnServer::Connections() {
   return counts;
 }
 
+bool KilnServer::Lost(const std::string& peer) {
+  if (!IsTcpPeer(peer)) return false;
+  absl::MutexLock lock(&mutex_);
+  return !connections_.Lives(peer) && !own_connections_.Lives(peer);
+}
+
 // Who is refused comes again at once: a line for each would be an attack on the log.
 void KilnServer::Warn(const std::string& words) {
   const MonotonicTime now = MonotonicNow();

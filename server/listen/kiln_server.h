@@ -57,6 +57,9 @@ class KilnServer {
   // How many connections each tenant has now; those of kilnd's own user, where there are tenants, are under
   // "".
   std::map<std::string, size_t> Connections() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether the connection of `peer`, as gRPC names it, broke: that a call of it ended was nobody's will. Of
+  // TCP alone.
+  bool Lost(const std::string& peer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Nobody new finds the unix socket, and the health service says so; calls go on.
   void Unlink() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends: calls that still run at the deadline are cancelled.

@@ -38,17 +38,22 @@ absl::StatusOr<GraphPtr> Unpack(const std::string& packed, uint64_t raw_bytes, c
   return std::make_shared<const std::string>(*std::move(graph));
 }
 
+std::function<bool()> LostOf(const grpc::CallbackServerContext& context, const ConnectionLost& lost) {
+  return [peer = context.peer(), &lost] { return lost(peer); };
+}
+
 }  // namespace
 
 // ---- Compile ---------------------------------------------------------------------------------
 
 CompileCall::CompileCall(grpc::CallbackServerContext* context, const Identity* who,
-                         std::vector<std::string> hops, uint64_t graph_bytes_max, SilenceWatch* silence,
-                         Coordinator* coordinator, Stats* stats)
+                         std::vector<std::string> hops, uint64_t graph_bytes_max, const ConnectionLost& lost,
+                         SilenceWatch* silence, Coordinator* coordinator, Stats* stats)
     : context_(context),
       who_(who),
       hops_(std::move(hops)),
       graph_bytes_max_(graph_bytes_max),
+      lost_(LostOf(*context, lost)),
       silence_(silence),
       coordinator_(coordinator),
       scope_(stats),
@@ -169,12 +174,12 @@ void CompileCall::HandOver(absl::Status status) {
 }
 
 void CompileCall::OnCancel() {
-  coordinator_->Cancel(id_);
+  coordinator_->Cancel(id_, lost_);
   stream_->OnCancel();
 }
 
 void CompileCall::OnDone() {
-  coordinator_->Cancel(id_);  // where a message could not be sent; nothing where it was answered
+  coordinator_->Cancel(id_, lost_);  // where a message could not be sent; nothing where it was answered
   stream_->Detach();
   delete this;
 }
@@ -182,8 +187,10 @@ void CompileCall::OnDone() {
 // ---- Attach ----------------------------------------------------------------------------------
 
 AttachCall::AttachCall(grpc::CallbackServerContext* context, const Identity& who, grpc::ByteBuffer bytes,
-                       SilenceWatch* silence, Coordinator* coordinator, Stats* stats)
-    : coordinator_(coordinator),
+                       const ConnectionLost& lost, SilenceWatch* silence, Coordinator* coordinator,
+                       Stats* stats)
+    : lost_(LostOf(*context, lost)),
+      coordinator_(coordinator),
       scope_(stats),
       id_(coordinator->NewCall()),
       stream_(std::make_shared<FlightStream>(this, silence, context)) {
@@ -208,12 +215,12 @@ AttachCall::AttachCall(grpc::CallbackServerContext* context, const Identity& who
 }
 
 void AttachCall::OnCancel() {
-  coordinator_->Cancel(id_);
+  coordinator_->Cancel(id_, lost_);
   stream_->OnCancel();
 }
 
 void AttachCall::OnDone() {
-  coordinator_->Cancel(id_);
+  coordinator_->Cancel(id_, lost_);
   stream_->Detach();
   delete this;
 }

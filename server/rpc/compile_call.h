@@ -10,6 +10,7 @@
 // gRPC owns a call: it deletes itself when all is over.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,12 +28,17 @@
 
 namespace kiln {
 
+// Whether the connection of a peer, as gRPC names it, broke, rather than its caller having left. May block a
+// moment.
+using ConnectionLost = std::function<bool(const std::string& peer)>;
+
 class CompileCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                           public FlightStream::Transport {
  public:
   // All outlive the call. `hops`: daemons that it has passed.
   CompileCall(grpc::CallbackServerContext* context, const Identity* who, std::vector<std::string> hops,
-              uint64_t graph_bytes_max, SilenceWatch* silence, Coordinator* coordinator, Stats* stats);
+              uint64_t graph_bytes_max, const ConnectionLost& lost, SilenceWatch* silence,
+              Coordinator* coordinator, Stats* stats);
 
   // FlightStream::Transport.
   void Send(const grpc::ByteBuffer* message) override { StartWrite(message); }
@@ -56,6 +62,7 @@ class CompileCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   const Identity* const who_;
   const std::vector<std::string> hops_;
   const uint64_t graph_bytes_max_;
+  const std::function<bool()> lost_;
   SilenceWatch* const silence_;
   Coordinator* const coordinator_;
   const CallScope scope_;
@@ -76,7 +83,7 @@ class AttachCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
  public:
   // All but `bytes` outlive the call.
   AttachCall(grpc::CallbackServerContext* context, const Identity& who, grpc::ByteBuffer bytes,
-             SilenceWatch* silence, Coordinator* coordinator, Stats* stats);
+             const ConnectionLost& lost, SilenceWatch* silence, Coordinator* coordinator, Stats* stats);
 
   void Send(const grpc::ByteBuffer* message) override { StartWrite(message); }
   void Finish(const grpc::Status& status) override { ServerWriteReactor::Finish(status); }
@@ -87,6 +94,7 @@ class AttachCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
   void OnDone() override;
 
  private:
+  const std::function<bool()> lost_;
   Coordinator* const coordinator_;
   const CallScope scope_;
   const CallId id_;

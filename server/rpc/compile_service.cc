@@ -4,7 +4,6 @@
 
 #include "compiler/support/status_macros.h"
 #include "compiler/worker/build_id.h"
-#include "server/rpc/compile_call.h"
 #include "server/rpc/fetch_call.h"
 #include "server/rpc/hops.h"
 #include "server/rpc/protocol.h"
@@ -103,14 +102,15 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CompileService::Com
   if (!who.ok()) {
     return new RefusedCall<grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>(who.status());
   }
-  return new CompileCall(context, *who, *Hops(*context), graph_bytes_max_, silence_, coordinator_, stats_);
+  return new CompileCall(context, *who, *Hops(*context), graph_bytes_max_, lost_, silence_, coordinator_,
+                         stats_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::Attach(grpc::CallbackServerContext* context,
                                                                    const grpc::ByteBuffer* bytes) {
   const absl::StatusOr<const Identity*> who = Admit(context, Rpc::kAttach);
   if (!who.ok()) return new RefusedCall<grpc::ServerWriteReactor<grpc::ByteBuffer>>(who.status());
-  return new AttachCall(context, **who, *bytes, silence_, coordinator_, stats_);
+  return new AttachCall(context, **who, *bytes, lost_, silence_, coordinator_, stats_);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CompileService::FetchObjects(grpc::CallbackServerContext* context,

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cache/signatures.h"
@@ -16,6 +17,7 @@
 #include "server/auth/gate.h"
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
+#include "server/rpc/compile_call.h"
 #include "server/rpc/silence_watch.h"
 #include "server/schedule/fair_queue.h"
 #include "server/upstream/upstream.h"
@@ -30,12 +32,13 @@ using CompilerService = v1::Compiler::WithRawCallbackMethod_Lookup<
 
 class CompileService final : public CompilerService {
  public:
-  // `gate`: of the server that the service is registered with. All else outlives the service; `upstream` is
-  // nullptr where there is none.
-  CompileService(const v1::Config& config, const Gate& gate, const Signatures* signatures,
-                 SilenceWatch* silence, const WorkerPool* pool, const Upstream* upstream,
-                 Coordinator* coordinator, Stats* stats)
+  // `gate`: of the server that the service is registered with. All else but `lost` outlives the service;
+  // `upstream` is nullptr where there is none.
+  CompileService(const v1::Config& config, const Gate& gate, ConnectionLost lost,
+                 const Signatures* signatures, SilenceWatch* silence, const WorkerPool* pool,
+                 const Upstream* upstream, Coordinator* coordinator, Stats* stats)
       : gate_(gate),
+        lost_(std::move(lost)),
         signatures_(signatures),
         graph_bytes_max_(config.admission().graph_bytes_max()),
         silence_(silence),
@@ -65,6 +68,7 @@ class CompileService final : public CompilerService {
   void TakeReport(const Caller& caller, const v1::UseReport& report);
 
   const Gate gate_;
+  const ConnectionLost lost_;
   const Signatures* const signatures_;
   const uint64_t graph_bytes_max_;
   SilenceWatch* const silence_;

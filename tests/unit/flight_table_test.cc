@@ -145,6 +145,69 @@ TEST_F(FlightTableTest, ChargesWhatWasSaidOnce) {
   table_->Cancel(1);
 }
 
+// ---- Whose connection broke ------------------------------------------------------------------
+
+TEST_F(FlightTableTest, AFlightGoesOnForAWhileForWhoseConnectionBroke) {
+  const auto lost = Compile(1, "a", 10);
+  Upload(1, 10);
+  table_->Cancel(1, FlightTable::Gone::kLost);
+  table_->Cancel(1);  // as each call ends
+  EXPECT_EQ(table_->StateOfFlight(1), FlightTable::State::kRunning);
+  // He is back, and leaves.
+  FlightCall back;
+  auto listener = std::make_shared<Listener>();
+  back.subscriber = listener;
+  table_->Attach(2, "red", "job 1", std::move(back));
+  EXPECT_FALSE(listener->ended.has_value());
+  EXPECT_EQ(table_->calls(), 1) << "one of him";
+  CompileIn(1);
+  EXPECT_TRUE(listener->ended.has_value() && listener->ended->ok());
+  EXPECT_FALSE(lost->ended.has_value()) << "nobody is told there";
+  EXPECT_EQ(table_->flights() + table_->calls(), 0);
+}
+
+TEST_F(FlightTableTest, WhoDoesNotComeBackIsForgotten) {
+  Compile(1, "a", 10);
+  Upload(1, 10);
+  table_->Cancel(1, FlightTable::Gone::kLost);
+  const MonotonicTime until = *table_->NextTick();
+  EXPECT_EQ(until, clock_.now + std::chrono::seconds(30));
+  clock_.now = until - std::chrono::milliseconds(1);
+  table_->Tick();
+  EXPECT_EQ(table_->StateOfFlight(1), FlightTable::State::kRunning);
+  clock_.now = until;
+  table_->Tick();
+  EXPECT_EQ(table_->StateOfFlight(1), FlightTable::State::kDying);
+  EXPECT_EQ(table_->calls(), 0);
+}
+
+TEST_F(FlightTableTest, ACompileThatEndsMeanwhileIsStored) {
+  Compile(1, "a", 10);
+  Upload(1, 10);
+  table_->Cancel(1, FlightTable::Gone::kLost);
+  CompileIn(1);  // which has it written
+  EXPECT_EQ(table_->flights() + table_->calls(), 0) << "nobody goes on in a next flight";
+}
+
+// The controls: no deadline is put off, and there has to be something to come back to.
+TEST_F(FlightTableTest, NobodyIsAwaitedLongerThanHeWaits) {
+  Compile(1, "a", 10, {}, std::chrono::seconds(7));
+  Upload(1, 10);
+  table_->Cancel(1, FlightTable::Gone::kLost);
+  EXPECT_EQ(*table_->NextTick(), clock_.now + std::chrono::seconds(7));
+}
+
+TEST_F(FlightTableTest, WhoLeavesOrHasNotUploadedIsNotAwaited) {
+  Compile(1, "left", 10);
+  Upload(1, 10);
+  table_->Cancel(1);
+  EXPECT_EQ(table_->StateOfFlight(1), FlightTable::State::kDying);
+  const auto half = Compile(2, "half", 10);
+  EXPECT_TRUE(half->asked);
+  table_->Cancel(2, FlightTable::Gone::kLost);
+  EXPECT_EQ(table_->FlightOfKey("half"), 0u);
+}
+
 // What a tenant's programs of a class took is said of these alone.
 TEST_F(FlightTableTest, LongProgramsOfOneRefuseNoShortOnesOfAnother) {
   const std::chrono::seconds waits(10);

@@ -5,9 +5,11 @@
 // match its digest; what is not is made anew, and then refused. With no address configured an embedded
 // daemon of the user's own is started and shared by all of the user's processes.
 //
-// Threads: `Get` may be called from many threads. The connection lives for one call: no thread of gRPC
-// is left when the last running call returns, so the process may fork between calls. A child forked
-// while a call ran in its parent gets UNAVAILABLE.
+// Threads: `Get` may be called from many threads. By a unix socket the connection lives for one call: no
+// thread of gRPC is left when the last running call returns. To another host it is kept for `idle_seconds`
+// more (client/src/kept_channel.h); it ends before the process forks, and with ReportUse. So the process may
+// fork between calls, and parent and child go on. A child forked while a call ran in its parent gets
+// UNAVAILABLE. A compile whose connection breaks goes on there, and is joined again, a few times.
 // How often programs were called goes along with the next look-up; a report whose answer is lost is not
 // repeated. Errors: UNAVAILABLE or DEADLINE_EXCEEDED when the service is away or slow (and at once while the
 // breaker is open), NOT_FOUND for a miss when only looking up, INVALID_ARGUMENT or UNIMPLEMENTED when the
@@ -48,6 +50,7 @@ struct ClientOptions {
   bool background = false;                // after what is interactive of the same tenant
   double connect_seconds = 5;
   double compile_seconds = 300;
+  double idle_seconds = 10;  // that a connection to another host is kept after the last call
 };
 
 struct CompileRequestInput {
@@ -114,7 +117,7 @@ class Client {
   virtual std::string address() const = 0;  // of the daemon in use, for people
   // Tells the service of the runs (kiln/run_count.h) that no look-up has told it of, when the process ends:
   // of the daemon that answered last, which is not started again. Within `limit`; what does not arrive is
-  // dropped.
+  // dropped. A connection that was kept ends.
   virtual void ReportUse(absl::Duration limit) = 0;
 };
 

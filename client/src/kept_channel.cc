@@ -1,0 +1,189 @@
+#include "client/src/kept_channel.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <functional>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/synchronization/mutex.h"
+#include "compiler/channel/channel.h"
+#include "compiler/support/monotonic_cond_var.h"
+#include "compiler/support/status_macros.h"
+
+namespace kiln {
+namespace {
+
+constexpr int kMessageBytesMax = 64 << 20;
+
+}  // namespace
+
+// What pthread_atfork's functions go through: all of the process.
+class ForkGuard {
+ public:
+  static ForkGuard& Get() {
+    static auto* guard = new ForkGuard();  // never destroyed: a process may fork as it ends
+    return *guard;
+  }
+  void Add(KeptChannel* kept) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    all_.push_back(kept);
+  }
+  void Remove(KeptChannel* kept) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase(all_, kept);
+  }
+
+ private:
+  ForkGuard() {
+    pthread_atfork([] { Get().Before(); }, [] { Get().After(/*in_child=*/false); },
+                   [] { Get().After(/*in_child=*/true); });
+  }
+  void Before() {
+    mutex_.lock();
+    for (KeptChannel* kept : all_) kept->BeforeFork();
+  }
+  void After(bool in_child) {
+    for (KeptChannel* kept : all_) kept->AfterFork(in_child);
+    mutex_.unlock();
+  }
+  std::mutex mutex_;
+  std::vector<KeptChannel*> all_;
+};
+
+// Calls once, after `pause`, unless it is destroyed before. A sleeping thread that holds nothing.
+class KeptChannel::Timer {
+ public:
+  Timer(absl::Duration pause, std::function<void()> ring)
+      : thread_([this, pause, ring = std::move(ring)] {
+          const MonotonicTime end = MonotonicAfter(pause);
+          {
+            absl::MutexLock lock(&mutex_);
+            while (!stopped_ && MonotonicNow() < end) changed_.WaitUntil(&mutex_, end);
+            if (stopped_) return;
+          }
+          ring();
+        }) {}
+  ~Timer() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopped_ = true;
+      changed_.SignalAll();
+    }
+    thread_.join();
+  }
+
+ private:
+  absl::Mutex mutex_;
+  MonotonicCondVar changed_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+KeptChannel::KeptChannel(absl::Duration idle) : idle_(idle) { ForkGuard::Get().Add(this); }
+
+KeptChannel::~KeptChannel() {
+  ForkGuard::Get().Remove(this);
+  Close();
+}
+
+absl::StatusOr<KeptChannel::Lease> KeptChannel::Take(const std::string& address, const TlsFiles& files,
+                                                     MonotonicTime deadline) {
+  KILN_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, Hold(address, files));
+  Lease lease(this, std::move(channel));
+  const absl::Status connected = Connect(lease.channel(), address, deadline);
+  if (connected.ok()) return lease;
+  lease.SetBroken();
+  return connected;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> KeptChannel::Hold(const std::string& address,
+                                                                 const TlsFiles& files) {
+  if (absl::StartsWith(address, "unix:")) {
+    return NewChannel(address, files, TlsVariables(), kMessageBytesMax);
+  }
+  TlsPems pems;
+  if (!files.certificate.empty() && !files.key.empty() && !files.authority.empty()) {
+    KILN_ASSIGN_OR_RETURN(pems, ReadTlsPems(files, TlsVariables()));
+  }
+  std::unique_ptr<Timer> timer;  // destroyed without the lock, which it may be waiting for
+  const std::lock_guard<std::mutex> lock(mutex_);
+  timer = std::move(timer_);
+  const bool good = channel_ != nullptr && address_ == address && pems_ == pems &&
+                    channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_TRANSIENT_FAILURE;
+  if (!good) {
+    // Who has a lease of the other goes on with it.
+    Drop();
+    KILN_ASSIGN_OR_RETURN(LiveCall live, LiveCall::Enter());
+    KILN_ASSIGN_OR_RETURN(channel_, NewChannel(address, files, TlsVariables(), kMessageBytesMax));
+    live_.emplace(std::move(live));
+    address_ = address;
+    pems_ = std::move(pems);
+  }
+  ++leases_;
+  return channel_;
+}
+
+// With the lock.
+void KeptChannel::Drop() {
+  channel_ = nullptr;
+  live_.reset();
+  leases_ = 0;
+}
+
+void KeptChannel::Return(std::shared_ptr<grpc::Channel> channel, bool broken) {
+  std::unique_ptr<Timer> timer;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (channel != channel_) return;
+  --leases_;
+  channel = nullptr;
+  if (broken) {
+    Drop();
+    return;
+  }
+  if (leases_ > 0) return;
+  timer = std::move(timer_);
+  try {
+    timer_ = std::make_unique<Timer>(idle_, [this] { EndIdle(); });
+  } catch (const std::system_error&) {  // no thread to end it later
+    Drop();
+  }
+}
+
+void KeptChannel::EndIdle() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (leases_ == 0) Drop();
+}
+
+void KeptChannel::Close() {
+  std::unique_ptr<Timer> timer;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  timer = std::move(timer_);
+  if (leases_ == 0) Drop();
+}
+
+void KeptChannel::BeforeFork() {
+  mutex_.lock();
+  while (timer_ != nullptr) {
+    std::unique_ptr<Timer> timer = std::move(timer_);
+    mutex_.unlock();
+    timer = nullptr;
+    mutex_.lock();
+  }
+  if (leases_ == 0) Drop();
+}
+
+void KeptChannel::AfterFork(bool in_child) {
+  if (in_child && channel_ != nullptr) {
+    new std::shared_ptr<grpc::Channel>(std::move(channel_));
+    live_->Abandon();
+    Drop();
+  }
+  mutex_.unlock();
+}
+
+}  // namespace kiln
