@@ -3,7 +3,7 @@
 #include <hiredis/hiredis.h>
 #include <openssl/rand.h>
 
-#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,9 +14,6 @@
 namespace kiln {
 namespace {
 
-constexpr absl::Duration kRenewEvery = absl::Milliseconds(2500);  // thrice in a claim's life
-constexpr absl::Duration kPauseMin = absl::Milliseconds(5);
-constexpr absl::Duration kPauseMax = absl::Milliseconds(250);
 constexpr size_t kTokenBytes = 16;
 
 // Ours: put off. Nobody's, as after a flush: ours again. Another's: no more.
@@ -39,7 +36,22 @@ bool IsYes(const redisReply& reply) {
   return reply.type == REDIS_REPLY_STATUS || (reply.type == REDIS_REPLY_INTEGER && reply.integer == 1);
 }
 
+RedisCommand CommandFor(const ClaimTable::Question& question) {
+  const std::string life = absl::StrCat(absl::ToInt64Milliseconds(kClaimLife));
+  switch (question.kind) {
+    case ClaimTable::Question::Kind::kTake: break;
+    case ClaimTable::Question::Kind::kPutOff:
+      return {"EVAL", kRenew, "1", question.name, question.token, life};
+    case ClaimTable::Question::Kind::kGiveBack:
+      return {"EVAL", kGiveBack, "1", question.name, question.token};
+  }
+  return {"SET", question.name, question.token, "NX", "PX", life};
+}
+
 }  // namespace
+
+TierClaims::TierClaims(RedisEngine* engine, absl::Duration command_limit)
+    : engine_(engine), command_limit_(command_limit), table_(NewToken) {}
 
 absl::StatusOr<std::unique_ptr<TierClaims>> TierClaims::Create(RedisEngine* engine,
                                                                absl::Duration command_limit) {
@@ -53,126 +65,60 @@ TierClaims::~TierClaims() {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
-    changed_.SignalAll();
-    for (auto& [id, held] : held_) {
-      held.released = true;
-      held.next = MonotonicNow();
-    }
+    table_.ReleaseAll(MonotonicNow());
+    Wake();
   }
   if (thread_.joinable()) thread_.join();
 }
 
-void TierClaims::Claim(uint64_t id, std::string name, std::function<void(Answer)> answer) {
-  Held held;
-  held.name = std::move(name);
-  held.token = NewToken();
-  held.answer = std::move(answer);
-  held.next = MonotonicNow();
-  held.patience = MonotonicAfter(kClaimPatience);
-  held.pause = kPauseMin;
-  absl::MutexLock lock(&mutex_);
-  if (const auto found = held_.find(id);
-      found != held_.end() && found->second.ours && !found->second.released) {
-    held.answer(Answer::kOurs);
-    return;
-  }
-  held_[id] = std::move(held);
+void TierClaims::Wake() {
   woken_ = true;
   changed_.SignalAll();
+}
+
+void TierClaims::Claim(uint64_t id, std::string name, std::function<void(Answer)> answer) {
+  absl::MutexLock lock(&mutex_);
+  table_.Claim(id, std::move(name), std::move(answer), MonotonicNow());
+  Wake();
 }
 
 bool TierClaims::IsOurs(uint64_t id) const {
   absl::MutexLock lock(&mutex_);
-  const auto found = held_.find(id);
-  return found != held_.end() && found->second.ours;
+  return table_.IsOurs(id);
 }
 
 void TierClaims::Release(uint64_t id) {
   absl::MutexLock lock(&mutex_);
-  const auto found = held_.find(id);
-  if (found == held_.end()) return;
-  // One that is being asked for may be ours already.
-  found->second.released = true;
-  found->second.next = MonotonicNow();
-  woken_ = true;
-  changed_.SignalAll();
-}
-
-std::vector<uint64_t> TierClaims::Due() const {
-  std::vector<uint64_t> due;
-  const MonotonicTime now = MonotonicNow();
-  for (const auto& [id, held] : held_) {
-    if (held.next <= now) due.push_back(id);
-  }
-  return due;
+  table_.Release(id, MonotonicNow());
+  Wake();
 }
 
 void TierClaims::Run() {
   while (true) {
-    std::vector<uint64_t> due;
+    std::vector<ClaimTable::Question> due;
     {
       absl::MutexLock lock(&mutex_);
-      MonotonicTime next = MonotonicTime::max();
-      for (const auto& [id, held] : held_) next = std::min(next, held.next);
+      const MonotonicTime next = table_.Next();
       while (!IsWoken() && MonotonicNow() < next) changed_.WaitUntil(&mutex_, next);
       woken_ = false;
-      due = Due();
+      due = table_.Due(MonotonicNow());
       if (closing_ && due.empty()) return;
     }
     if (!due.empty()) Ask(due);
   }
 }
 
-RedisCommand TierClaims::CommandFor(const Held& held) {
-  const std::string life = absl::StrCat(absl::ToInt64Milliseconds(kClaimLife));
-  if (held.released) return {"EVAL", kGiveBack, "1", held.name, held.token};
-  if (held.ours) return {"EVAL", kRenew, "1", held.name, held.token, life};
-  return {"SET", held.name, held.token, "NX", "PX", life};
-}
-
-void TierClaims::Ask(const std::vector<uint64_t>& due) {
+void TierClaims::Ask(const std::vector<ClaimTable::Question>& due) {
   std::vector<RedisCommand> commands;
-  std::vector<bool> gives_back;
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const uint64_t id : due) {
-      commands.push_back(CommandFor(held_.at(id)));
-      gives_back.push_back(held_.at(id).released);
-    }
-  }
+  for (const ClaimTable::Question& question : due) commands.push_back(CommandFor(question));
   const absl::StatusOr<std::vector<RedisReplyPtr>> replies =
       engine_->Run(commands, MonotonicAfter(command_limit_));
   absl::MutexLock lock(&mutex_);
   for (size_t i = 0; i < due.size(); ++i) {
-    const auto held = held_.find(due[i]);
-    const bool answered = replies.ok() && RedisError(*(*replies)[i]).ok();
-    if (gives_back[i] || !Take(&held->second, answered, answered && IsYes(*(*replies)[i]))) held_.erase(held);
+    std::optional<bool> yes;
+    if (replies.ok() && RedisError(*(*replies)[i]).ok()) yes = IsYes(*(*replies)[i]);
+    table_.Told(due[i], yes, MonotonicNow());
   }
-}
-
-bool TierClaims::Take(Held* held, bool answered, bool got) {
-  const MonotonicTime now = MonotonicNow();
-  if (held->released) {  // meanwhile; given back at once
-    held->next = now;
-    return true;
-  }
-  if (held->ours) {
-    held->next = now + absl::ToChronoNanoseconds(kRenewEvery);
-    return got || !answered;  // another's: it is over
-  }
-  if (got) {
-    held->ours = true;
-    held->next = now + absl::ToChronoNanoseconds(kRenewEvery);
-    held->answer(Answer::kOurs);
-    return true;
-  }
-  if (!answered || now >= held->patience) {
-    held->answer(Answer::kNobodys);
-    return false;
-  }
-  held->next = now + absl::ToChronoNanoseconds(held->pause);
-  held->pause = std::min(held->pause * 2, kPauseMax);
-  return true;
 }
 
 }  // namespace kiln

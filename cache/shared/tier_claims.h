@@ -4,7 +4,7 @@
 //
 // Nothing correct rests on a claim: one that is lost, or believed by two, costs a compile that was not
 // needed. So a tier that does not answer, or holds a claim for longer than `kClaimPatience`, is told by
-// kNobodys: go on without.
+// kNobodys: go on without. claim_table.h decides; this asks.
 //
 // Threads: thread-safe; a thread of its own asks for all claims together, so that who waits holds none.
 // Answers come with a lock held: they return at once, and call nothing here.
@@ -15,21 +15,19 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "cache/shared/claim_table.h"
 #include "cache/shared/redis_engine.h"
 #include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/monotonic_time.h"
 
 namespace kiln {
-
-inline constexpr absl::Duration kClaimLife = absl::Seconds(10);
-inline constexpr absl::Duration kClaimPatience = absl::Minutes(2);
 
 class TierClaims {
  public:
@@ -39,8 +37,7 @@ class TierClaims {
   // Gives back what is held, where the tier answers.
   ~TierClaims();
 
-  // kOurs: from now on until Release. kNobodys: the tier does not say.
-  enum class Answer { kOurs, kNobodys };
+  using Answer = ClaimTable::Answer;
   // `id` is the caller's, `name` the claim's key. One answer, or none once Release has returned; at once
   // where it is ours already.
   void Claim(uint64_t id, std::string name, std::function<void(Answer)> answer) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -49,31 +46,17 @@ class TierClaims {
   void Release(uint64_t id) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Held {
-    std::string name;
-    std::string token;  // whose it is
-    std::function<void(Answer)> answer;
-    bool ours = false;
-    bool released = false;
-    MonotonicTime next;  // when it is asked for, or put off
-    MonotonicTime patience;
-    absl::Duration pause;
-  };
-  TierClaims(RedisEngine* engine, absl::Duration command_limit)
-      : engine_(engine), command_limit_(command_limit) {}
+  TierClaims(RedisEngine* engine, absl::Duration command_limit);
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<uint64_t> Due() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  void Ask(const std::vector<uint64_t>& due) ABSL_LOCKS_EXCLUDED(mutex_);
-  static RedisCommand CommandFor(const Held& held);
-  // False when it is over.
-  bool Take(Held* held, bool answered, bool got);
+  void Ask(const std::vector<ClaimTable::Question>& due) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsWoken() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return woken_ || closing_; }
 
   RedisEngine* const engine_;
   const absl::Duration command_limit_;
   mutable absl::Mutex mutex_;
   MonotonicCondVar changed_;
-  absl::btree_map<uint64_t, Held> held_ ABSL_GUARDED_BY(mutex_);  // and awaited
+  ClaimTable table_ ABSL_GUARDED_BY(mutex_);
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above

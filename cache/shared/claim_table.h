@@ -1,0 +1,75 @@
+// The claims of one daemon as a state machine: what to ask the tier when, and what follows from its answers.
+//
+//   Claim → awaited: taken, with pauses that double, until it is ours, or patience is over, or there is no
+//           answer → ours: put off thrice in a claim's life, until it is released, or another has it
+//
+// Who runs it asks what is `Due`, and hands each question back with what was `Told`, before it asks again.
+//
+// Threads: one at a time. Answers are called from Claim and Told, return at once and call nothing here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/time/time.h"
+#include "compiler/support/monotonic_time.h"
+
+namespace kiln {
+
+inline constexpr absl::Duration kClaimLife = absl::Seconds(10);
+inline constexpr absl::Duration kClaimPatience = absl::Minutes(2);
+inline constexpr absl::Duration kClaimPauseMax = absl::Milliseconds(250);  // of who waits for another's
+
+class ClaimTable {
+ public:
+  // `new_token`: what nobody else will say.
+  explicit ClaimTable(std::function<std::string()> new_token) : new_token_(std::move(new_token)) {}
+
+  // kOurs: from now on until Release. kNobodys: the tier does not say.
+  enum class Answer { kOurs, kNobodys };
+  // As TierClaims'.
+  void Claim(uint64_t id, std::string name, std::function<void(Answer)> answer, MonotonicTime now);
+  bool IsOurs(uint64_t id) const;
+  void Release(uint64_t id, MonotonicTime now);
+  void ReleaseAll(MonotonicTime now);
+
+  struct Question {
+    // To set the claim where there is none; to put its end off, and to set it where it is gone, unless it is
+    // another's; to take it out unless it is another's.
+    enum class Kind { kTake, kPutOff, kGiveBack };
+    Kind kind;
+    uint64_t id;
+    std::string name;
+    std::string token;
+  };
+  std::vector<Question> Due(MonotonicTime now) const;
+  // Nothing: the tier did not answer, whatever it did.
+  void Told(const Question& question, std::optional<bool> yes, MonotonicTime now);
+  // When something is due; max: there is nothing.
+  MonotonicTime Next() const;
+  bool empty() const { return held_.empty(); }
+
+ private:
+  struct Held {
+    std::string name;
+    std::string token;  // whose it is
+    std::function<void(Answer)> answer;
+    bool ours = false;
+    bool released = false;
+    MonotonicTime next;  // when it is asked for, or put off
+    MonotonicTime patience;
+    absl::Duration pause;
+  };
+  // False when it is over.
+  static bool Take(Held* held, std::optional<bool> yes, MonotonicTime now);
+
+  const std::function<std::string()> new_token_;
+  absl::btree_map<uint64_t, Held> held_;  // and awaited
+};
+
+}  // namespace kiln
