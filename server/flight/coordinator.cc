@@ -66,10 +66,9 @@ Coordinator::Coordinator(const v1::Config& config, const Signatures* signatures,
       keys_(store, tier_.get(), index, &clock_, signatures, &readable_),
       compiler_(config, pool->hello().compiler_fingerprint(), signatures, &keys_, tuner, stats),
       upstream_(NewUpstreamFlights(config, signatures, upstream)),
+      tier_flights_(tier == nullptr ? nullptr : NewTierFlights()),
       table_(TableOptions(config), &clock_, this, this,
-             upstream_ != nullptr ? static_cast<FlightClaims*>(upstream_.get())
-             : tier != nullptr    ? this
-                                  : nullptr) {}
+             upstream_ != nullptr ? static_cast<FlightClaims*>(upstream_.get()) : tier_flights_.get()) {}
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Config& config,
                                                                  const Signatures* signatures, Store* store,
@@ -111,9 +110,7 @@ Coordinator::~Coordinator() {
   looks_ = nullptr;
   if (tier_ != nullptr && strand_ != nullptr) {
     // Those that wait are answered no more.
-    strand_->Run([this] {
-      for (const FlightId flight : claiming_) tier_->Release(flight);
-    });
+    strand_->Run([this] { tier_flights_->Close(); });
   }
   transfers_ = nullptr;
   // Made artifacts have become writes, which are finished.
@@ -478,65 +475,53 @@ void Coordinator::SayLooked(FlightId flight, KnownKeyPtr known, FlightTable::Whe
   });
 }
 
-void Coordinator::LookFurther(FlightId flight, const FlightRequest& request, const v1::Hints&,
-                              KnownKeyPtr known) {
-  if (closing_) return;
-  claiming_.insert(flight);
-  LookInTier(flight, {request.ns, request.compile_key}, known, /*claimed=*/false);
+std::unique_ptr<TierFlights> Coordinator::NewTierFlights() {
+  TierFlights::Outside outside;
+  outside.look = [this](FlightId flight, const TierKeys::Name& key) {
+    if (!closing_) LookInTier(flight, key);
+  };
+  outside.claim = [this](FlightId flight, const TierKeys::Name& key) {
+    if (!closing_) ClaimInTier(flight, key);
+  };
+  outside.give_back = [this](FlightId flight) { tier_->ReleaseAfterWrites(flight); };
+  outside.looked = [this](FlightId flight, KnownKeyPtr known, FlightTable::Where where) {
+    table_.Looked(flight, std::move(known), where);
+  };
+  return std::make_unique<TierFlights>(std::move(outside));
 }
 
-// Whatever the tier does, the flight goes on, with what is known without it.
-void Coordinator::LookInTier(FlightId flight, const TierKeys::Name& key, const KnownKeyPtr& known,
-                             bool claimed) {
-  looks_->Post([this, flight, key, known, claimed, deadline = tier_->Deadline()] {
+void Coordinator::LookInTier(FlightId flight, const TierKeys::Name& key) {
+  looks_->Post([this, flight, key, deadline = tier_->Deadline()] {
     absl::StatusOr<SharedTier::Found> found = tier_->LookUp(key, deadline);
     if (found.ok()) {
-      TakeFromTier(flight, key, std::make_shared<SharedTier::Found>(*std::move(found)), claimed);
-    } else if (claimed || !absl::IsNotFound(found.status())) {
-      SayLooked(flight, known, FlightTable::Where::kEverywhere);
+      TakeFromTier(flight, key, std::make_shared<SharedTier::Found>(*std::move(found)));
     } else {
-      strand_->Post([this, flight, key, known] { ClaimInTier(flight, key, known); });
+      strand_->Post([this, flight, why = found.status()] { tier_flights_->Missed(flight, why); });
     }
   });
 }
 
-void Coordinator::ClaimInTier(FlightId flight, const TierKeys::Name& key, const KnownKeyPtr& known) {
-  if (closing_ || !claiming_.contains(flight))
-    return;  // all of its callers have left: nobody would give it back
-  tier_->Claim(flight, key, [this, flight, key, known](TierClaims::Answer answer) {
-    // Whoever had it may have been done by the time that it became ours.
-    strand_->Post([this, flight, key, known, answer] {
-      if (closing_) return;
-      if (answer == TierClaims::Answer::kOurs) {
-        LookInTier(flight, key, known, /*claimed=*/true);
-      } else {
-        table_.Looked(flight, known, FlightTable::Where::kEverywhere);
-      }
+void Coordinator::TakeFromTier(FlightId flight, const TierKeys::Name& key,
+                               std::shared_ptr<SharedTier::Found> found) {
+  transfers_->Post([this, flight, key, found] {
+    const absl::Status status = tier_->Take(key.ns, std::move(*found));
+    if (!status.ok()) spdlog::warn("take a key from the shared tier: {}", status.ToString());
+    keys_.Forget(key.compile_key);
+    strand_->Post([this, flight, known = keys_.Load(key.ns, key.compile_key), whole = status.ok()]() mutable {
+      tier_flights_->Taken(flight, std::move(known), whole);
     });
   });
 }
 
-void Coordinator::TakeFromTier(FlightId flight, const TierKeys::Name& key,
-                               std::shared_ptr<SharedTier::Found> found, bool claimed) {
-  transfers_->Post([this, flight, key, found, claimed] {
-    const absl::Status status = tier_->Take(key.ns, std::move(*found));
-    keys_.Forget(key.compile_key);
-    KnownKeyPtr known = keys_.Load(key.ns, key.compile_key);
-    // Where it was of no use to the flight's callers, the key is claimed.
-    if (status.ok()) return SayLooked(flight, std::move(known), FlightTable::Where::kHere);
-    spdlog::warn("take a key from the shared tier: {}", status.ToString());
-    if (claimed) return SayLooked(flight, std::move(known), FlightTable::Where::kEverywhere);
-    strand_->Post([this, flight, key, known = std::move(known)] { ClaimInTier(flight, key, known); });
+void Coordinator::ClaimInTier(FlightId flight, const TierKeys::Name& key) {
+  tier_->Claim(flight, key, [this, flight](TierClaims::Answer answer) {
+    strand_->Post([this, flight, answer] { tier_flights_->Claimed(flight, answer); });
   });
-}
-
-void Coordinator::Over(FlightId flight) {
-  if (claiming_.erase(flight) > 0) tier_->ReleaseAfterWrites(flight);
 }
 
 void Coordinator::Write(FlightId flight, std::shared_ptr<const Artifact> artifact) {
   keys_.Announce(artifact);
-  claiming_.erase(flight);
+  if (tier_flights_ != nullptr) tier_flights_->Made(flight);
   disk_->Post([this, flight, artifact = std::move(artifact)] {
     absl::Status stored = keys_.Put(artifact);
     if (tier_ != nullptr) tier_->Offer(artifact, flight);

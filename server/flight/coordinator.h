@@ -6,7 +6,7 @@
 //   Compile, Attach, Uploaded, Cancel: inputs of the table (flight_table.h), posted to the strand
 //
 // Where there is a shared tier, a flight whose key the store lacks is looked up there, by threads that do
-// nothing else; where there is an upstream, by upstream_flights.
+// nothing else, as tier_flights decides; where there is an upstream, by upstream_flights.
 //
 // No call blocks but those for people. Thread-safe. Limits: the table's; `kDiskThreads` steps and calls are
 // at the disk.
@@ -22,7 +22,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -38,6 +37,7 @@
 #include "server/flight/hit_index.h"
 #include "server/flight/readable_namespaces.h"
 #include "server/flight/stored_keys.h"
+#include "server/flight/tier_flights.h"
 #include "server/flight/tier_keys.h"
 #include "server/flight/upstream_flights.h"
 #include "server/observe/stats.h"
@@ -48,7 +48,7 @@
 
 namespace kiln {
 
-class Coordinator final : public Workers, public FlightStore, public FlightClaims {
+class Coordinator final : public Workers, public FlightStore {
  public:
   // All outlive the coordinator. `tier` and `upstream` are nullptr where there is none, and one of them is.
   // UNAVAILABLE where the system gives no threads.
@@ -130,17 +130,14 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   void Start(TaskId id, FlightId flight, FlightRequestPtr request, const FlightTask& task) override;
   void Stop(FlightId flight) override;
   void Look(FlightId flight, const FlightRequest& request) override;
-  void LookFurther(FlightId flight, const FlightRequest& request, const v1::Hints& hints,
-                   KnownKeyPtr known) override;
-  void Over(FlightId flight) override;
   void Write(FlightId flight, std::shared_ptr<const Artifact> artifact) override;
 
   void SayLooked(FlightId flight, KnownKeyPtr known, FlightTable::Where where);
-  // Into the tier: once before the key is claimed, and once when it is.
-  void LookInTier(FlightId flight, const TierKeys::Name& key, const KnownKeyPtr& known, bool claimed);
-  void ClaimInTier(FlightId flight, const TierKeys::Name& key, const KnownKeyPtr& known);  // on the strand
-  void TakeFromTier(FlightId flight, const TierKeys::Name& key, std::shared_ptr<SharedTier::Found> found,
-                    bool claimed);
+  // What tier_flights asks for, on the strand.
+  std::unique_ptr<TierFlights> NewTierFlights();
+  void LookInTier(FlightId flight, const TierKeys::Name& key);
+  void TakeFromTier(FlightId flight, const TierKeys::Name& key, std::shared_ptr<SharedTier::Found> found);
+  void ClaimInTier(FlightId flight, const TierKeys::Name& key);
   void CountHit(const KnownVariant& variant, const Caller& caller);
   // The parts of Lookup.
   std::shared_ptr<const std::string> FindForGang(const std::string& request_key, const v1::Hints& hints,
@@ -182,9 +179,9 @@ class Coordinator final : public Workers, public FlightStore, public FlightClaim
   std::atomic<uint64_t> last_chore_{0};
 
   // The strand's.
+  const std::unique_ptr<TierFlights> tier_flights_;  // null: no tier
   FlightTable table_;
   absl::flat_hash_map<FlightId, CompilePtr> compiles_;
-  absl::flat_hash_set<FlightId> claiming_;  // those whose claims end with them, and not with a write
   absl::flat_hash_map<uint64_t, WorkerTask> chores_;  // that wait
   bool closing_ = false;                              // nothing starts any more
 

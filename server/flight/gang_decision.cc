@@ -1,5 +1,9 @@
 #include "server/flight/gang_decision.h"
 
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
 namespace kiln {
 
 std::optional<GangDecision::Question> GangDecision::Next() {
@@ -16,11 +20,13 @@ std::optional<GangDecision::Question> GangDecision::Next() {
     return std::nullopt;
   }
   Question question;
+  adds_ = false;
   if (proposal_.empty()) return question;
   absl::StatusOr<v1::GangVerdict> extended = Extended(table_->Held(name_), proposal_);
   if (extended.ok()) {
     question.wanted = *std::move(extended);
     question.seen = seen_.value_or("");
+    adds_ = true;
   } else if (seen_.has_value()) {  // and not by what is held here alone
     answer_ = UnknownVerdict(extended.status());
     return std::nullopt;
@@ -31,6 +37,16 @@ std::optional<GangDecision::Question> GangDecision::Next() {
 void GangDecision::Told(std::string sealed, v1::GangVerdict verdict) {
   seen_ = std::move(sealed);
   contradiction_ = table_->Adopt(name_, std::move(verdict));
+}
+
+std::optional<absl::Duration> GangDecision::Untold(const absl::Status& why, MonotonicTime now,
+                                                   MonotonicTime deadline) {
+  if (now + absl::ToChronoNanoseconds(pause_) < deadline) {
+    return std::exchange(pause_, std::min(pause_ * 2, kGangPauseMax));
+  }
+  answer_ = UnknownVerdict(absl::Status(
+      why.code(), absl::StrCat("the shared tier does not say what the gang is served: ", why.message())));
+  return std::nullopt;
 }
 
 }  // namespace kiln

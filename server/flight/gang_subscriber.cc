@@ -34,7 +34,7 @@ void GangSubscriber::Event(const FlightEventPtr& event) {
     }
     state_ = State::kDeciding;
   }
-  gangs_->Decide(
+  decider_->Decide(
       name_, hints_, ProposalIn(*event),
       [self = shared_from_this(), event](const GangAnswer& answer) { self->Decided(event, answer); });
 }
@@ -52,14 +52,14 @@ void GangSubscriber::Decided(const FlightEventPtr& proposed, const GangAnswer& a
     Tell(proposed, State::kTold);
     return;
   }
-  gangs_->Variant(name_, answer.variant_id,
-                  [self = shared_from_this()](absl::StatusOr<KnownVariant> variant) {
-                    if (!variant.ok()) {
-                      self->TellUnknown(variant.status());
-                      return;
-                    }
-                    self->Tell(KnownEvent(*variant), State::kToldAnother);
-                  });
+  decider_->Variant(name_, answer.variant_id,
+                    [self = shared_from_this()](absl::StatusOr<KnownVariant> variant) {
+                      if (!variant.ok()) {
+                        self->TellUnknown(variant.status());
+                        return;
+                      }
+                      self->Tell(KnownEvent(*variant), State::kToldAnother);
+                    });
 }
 
 void GangSubscriber::TellUnknown(const absl::Status& why) {

@@ -15,15 +15,15 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "server/flight/flight_table.h"
-#include "server/flight/gangs.h"
+#include "server/flight/gang_decider.h"
 
 namespace kiln {
 
 class GangSubscriber final : public Subscriber, public std::enable_shared_from_this<GangSubscriber> {
  public:
-  // `gangs` outlives it; `call` is whom it stands before, shared with the transport.
-  GangSubscriber(Gangs* gangs, GangName name, v1::Hints hints, std::shared_ptr<Subscriber> call)
-      : gangs_(gangs), name_(std::move(name)), hints_(std::move(hints)), call_(std::move(call)) {}
+  // `decider` outlives it; `call` is whom it stands before, shared with the transport.
+  GangSubscriber(GangDecider* decider, GangName name, v1::Hints hints, std::shared_ptr<Subscriber> call)
+      : decider_(decider), name_(std::move(name)), hints_(std::move(hints)), call_(std::move(call)) {}
 
   void Event(const FlightEventPtr& event) override ABSL_LOCKS_EXCLUDED(mutex_);
   void Graph(Upload wanted) override { call_->Graph(wanted); }
@@ -36,7 +36,7 @@ class GangSubscriber final : public Subscriber, public std::enable_shared_from_t
   void TellUnknown(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void Pass(const FlightEventPtr& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Gangs* const gangs_;
+  GangDecider* const decider_;
   const GangName name_;
   const v1::Hints hints_;
   const std::shared_ptr<Subscriber> call_;

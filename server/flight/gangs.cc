@@ -9,15 +9,13 @@
 #include "absl/time/clock.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
-#include "server/flight/gang_decision.h"
+#include "server/flight/gang_put_back.h"
 #include "spdlog/spdlog.h"
 
 namespace kiln {
 namespace {
 
 constexpr size_t kThreads = kTierVerdictAskers / 2;  // of each kind, a connection each
-constexpr absl::Duration kPauseMin = absl::Milliseconds(10);
-constexpr absl::Duration kPauseMax = absl::Milliseconds(250);
 constexpr size_t kKeptAtOnce = 256;
 
 TierVerdicts::Name TierNameOf(const GangName& name) { return {name.ns, name.gang, name.compile_key}; }
@@ -26,7 +24,7 @@ TierVerdicts::Name TierNameOf(const GangName& name) { return {name.ns, name.gang
 bool Pause(absl::Duration* pause, MonotonicTime deadline) {
   if (MonotonicAfter(*pause) >= deadline) return false;
   absl::SleepFor(*pause);
-  *pause = std::min(*pause * 2, kPauseMax);
+  *pause = std::min(*pause * 2, kGangPauseMax);
   return true;
 }
 
@@ -93,27 +91,27 @@ void Gangs::Decide(const GangName& name, const v1::Hints& hints, const GangPropo
       });
 }
 
+absl::StatusOr<TierVerdicts::Value> Gangs::Ask(const GangName& name, const GangDecision::Question& question,
+                                               absl::Duration life) {
+  TierVerdicts* const verdicts = tier_->verdicts();
+  if (!question.wanted.has_value()) return verdicts->Read(TierNameOf(name));
+  return verdicts->Replace(TierNameOf(name), question.seen, *question.wanted, life);
+}
+
 GangAnswer Gangs::DecideInTier(const GangName& name, const v1::Hints& hints, const GangProposal& proposal,
                                MonotonicTime deadline) {
   GangDecision decision(&table_, name, hints, proposal);
-  absl::Duration pause = kPauseMin;
-  bool replaced = false;
   while (const std::optional<GangDecision::Question> question = decision.Next()) {
-    absl::StatusOr<TierVerdicts::Value> there =
-        question->wanted.has_value() ? tier_->verdicts()->Replace(TierNameOf(name), question->seen,
-                                                                  *question->wanted, kGangVerdictLife)
-                                     : tier_->verdicts()->Read(TierNameOf(name));
-    replaced = question->wanted.has_value();
+    absl::StatusOr<TierVerdicts::Value> there = Ask(name, *question, kGangVerdictLife);
     if (there.ok()) {
       decision.Told(std::move(there->sealed), std::move(there->verdict));
-    } else if (!Pause(&pause, deadline)) {  // else whatever was written comes back with the next question
-      return UnknownVerdict(absl::Status(
-          there.status().code(),
-          absl::StrCat("the shared tier does not say what the gang is served: ", there.status().message())));
+      continue;
     }
+    const std::optional<absl::Duration> pause = decision.Untold(there.status(), MonotonicNow(), deadline);
+    if (!pause.has_value()) break;
+    absl::SleepFor(*pause);
   }
-  // Others are told of it, and have to find it.
-  if (replaced && !proposal.variant_id.empty() && decision.answer().variant_id == proposal.variant_id)
+  if (decision.adds())
     tier_->Renew(name.ns, {EntryKind::kManifest, ManifestEntryKey(name.compile_key, proposal.variant_id)});
   return decision.answer();
 }
@@ -129,7 +127,7 @@ void Gangs::Variant(const GangName& name, const std::string& variant_id, Variant
 
 absl::StatusOr<KnownVariant> Gangs::AwaitVariant(const GangName& name, const std::string& variant_id,
                                                  MonotonicTime deadline) {
-  absl::Duration pause = kPauseMin;
+  absl::Duration pause = kGangPauseMin;
   do {
     for (const bool brought : {false, true}) {
       if (brought && tier_ != nullptr) BringFromTier(name);
@@ -179,25 +177,17 @@ void Gangs::KeepAll() {
   }
 }
 
-// The tier was flushed, or a server that lags has become its master: it has less than was told.
 void Gangs::PutBack(const GangName& name, absl::Duration life) {
-  const TierVerdicts::Name there = TierNameOf(name);
-  absl::StatusOr<TierVerdicts::Value> stands = tier_->verdicts()->Read(there);
-  absl::Status adopted = stands.status();
-  if (stands.ok()) adopted = table_.Adopt(name, stands->verdict);
-  const v1::GangVerdict held = table_.Held(name);
-  if (adopted.ok() && !IsEmpty(held) && Compare(held, stands->verdict) == GangAgreement::kSecondIsEarlier) {
-    const std::string seen = std::move(stands->sealed);
-    stands = tier_->verdicts()->Replace(there, seen, held, life);
-    adopted = stands.status();
-    if (stands.ok()) adopted = table_.Adopt(name, std::move(stands->verdict));
-    // The programs may have gone with it.
-    for (const v1::GangVerdict::Variant& variant : held.variants())
-      tier_->Renew(name.ns, {EntryKind::kManifest, ManifestEntryKey(name.compile_key, variant.variant_id())});
+  GangPutBack put_back(&table_, name);
+  while (const std::optional<GangDecision::Question> question = put_back.Next()) {
+    absl::StatusOr<TierVerdicts::Value> there = Ask(name, *question, life);
+    if (!there.ok()) break;  // the next time
+    put_back.Told(std::move(there->sealed), std::move(there->verdict));
   }
-  // The tier's trouble is for the next time.
-  if (stands.ok() && !adopted.ok())
-    spdlog::warn("put a gang's verdict back into the shared tier: {}", adopted.ToString());
+  for (const v1::GangVerdict::Variant& variant : put_back.written().variants())
+    tier_->Renew(name.ns, {EntryKind::kManifest, ManifestEntryKey(name.compile_key, variant.variant_id())});
+  if (!put_back.status().ok())
+    spdlog::warn("put a gang's verdict back into the shared tier: {}", put_back.status().ToString());
 }
 
 }  // namespace kiln

@@ -22,6 +22,8 @@
 #include "absl/time/time.h"
 #include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/monotonic_time.h"
+#include "server/flight/gang_decider.h"
+#include "server/flight/gang_decision.h"
 #include "server/flight/gang_table.h"
 #include "server/flight/gang_verdict.h"
 #include "server/flight/known_key.h"
@@ -39,24 +41,24 @@ inline constexpr absl::Duration kKeepEvery = absl::Seconds(2);
 // What is known of a key for one member.
 GangProposal ProposalOf(const KnownKey& known, const v1::Hints& hints, absl::Time now);
 
-class Gangs {
+class Gangs final : public GangDecider {
  public:
   // All outlive this. `tier` is nullptr where there is none. UNAVAILABLE where the system gives no thread.
   static absl::StatusOr<std::unique_ptr<Gangs>> Create(const Clock* clock, StoredKeys* keys, TierKeys* tier);
-  ~Gangs();
+  ~Gangs() override;
 
   // From memory alone: the variant of `known` that the member is to be answered with; nullptr: ask Decide.
   const KnownVariant* Find(const GangName& name, const v1::Hints& hints, const KnownKey& known);
-  // kOpen only where nothing is proposed.
   void Decide(const GangName& name, const v1::Hints& hints, const GangProposal& proposal,
-              std::function<void(GangAnswer)> answer);
-  // The variant by its id. NOT_FOUND where it is no more.
-  using VariantAnswer = std::function<void(absl::StatusOr<KnownVariant>)>;
-  void Variant(const GangName& name, const std::string& variant_id, VariantAnswer answer);
+              std::function<void(GangAnswer)> answer) override;
+  void Variant(const GangName& name, const std::string& variant_id, VariantAnswer answer) override;
 
  private:
   Gangs(const Clock* clock, StoredKeys* keys, TierKeys* tier) : keys_(keys), tier_(tier), table_(clock) {}
 
+  // `life`: of what is written.
+  absl::StatusOr<TierVerdicts::Value> Ask(const GangName& name, const GangDecision::Question& question,
+                                          absl::Duration life);
   GangAnswer DecideInTier(const GangName& name, const v1::Hints& hints, const GangProposal& proposal,
                           MonotonicTime deadline);
   absl::StatusOr<KnownVariant> AwaitVariant(const GangName& name, const std::string& variant_id,

@@ -1,0 +1,75 @@
+// What flights do with the shared tier, as a state machine: look the key up there; where it is not there,
+// claim it, and once it is claimed look again, for whoever had it may have been done by then.
+//
+//   looking → there: known here now     → not there: claiming → ours: checking → there | compile it here
+//           → it does not say: compile it here                → it does not say: compile it here
+//
+// Whatever the tier does, the flight goes on, with what is known without it. A claim ends with the write of
+// what was made, or with its flight.
+//
+// Threads: one at a time (the table's strand). An input about what is gone is ignored. `Outside` returns at
+// once; `looked` may call LookFurther and Over.
+#pragma once
+
+#include <functional>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "cache/shared/claim_table.h"
+#include "server/flight/flight_claims.h"
+#include "server/flight/flight_table.h"
+#include "server/flight/known_key.h"
+#include "server/flight/tier_keys.h"
+
+namespace kiln {
+
+class TierFlights final : public FlightClaims {
+ public:
+  struct Outside {
+    // Looks into the tier, and takes what it has into the store: ends with `Missed` or with `Taken`.
+    std::function<void(FlightId, const TierKeys::Name&)> look;
+    // Ends with `Claimed`, or with nothing once it is given back.
+    std::function<void(FlightId, const TierKeys::Name&)> claim;
+    // When what was written before is in the tier, or never will be. Also of what was never claimed.
+    std::function<void(FlightId)> give_back;
+    std::function<void(FlightId, KnownKeyPtr, FlightTable::Where)> looked;  // the table's input
+  };
+  explicit TierFlights(Outside outside) : outside_(std::move(outside)) {}
+
+  // FlightClaims.
+  void LookFurther(FlightId id, const FlightRequest& request, const v1::Hints& hints,
+                   KnownKeyPtr known) override;
+  void Over(FlightId id) override;
+
+  // NOT_FOUND: it has no more than the store; else it does not say.
+  void Missed(FlightId id, const absl::Status& why);
+  // What is known now; `whole`: the store has taken what the tier has.
+  void Taken(FlightId id, KnownKeyPtr known, bool whole);
+  void Claimed(FlightId id, ClaimTable::Answer answer);
+  // What was made is written from now on, and the claim ends with that.
+  void Made(FlightId id);
+  // Gives all back; those that wait are answered no more.
+  void Close();
+
+  enum class State { kNone, kLooking, kClaiming, kChecking, kGoingOn };
+  State StateOf(FlightId id) const;
+
+ private:
+  struct Flight {
+    State state = State::kLooking;
+    TierKeys::Name key;
+    KnownKeyPtr known;
+  };
+  // Null: it has ended, or its answer came already.
+  Flight* Find(FlightId id, bool waits_for_claim);
+  void Look(FlightId id, Flight* flight, State state);
+  void Claim(FlightId id, Flight* flight);
+  void GoOn(FlightId id, Flight* flight, FlightTable::Where where);
+
+  const Outside outside_;
+  absl::flat_hash_map<FlightId, Flight> flights_;
+};
+
+const char* TierFlightStateName(TierFlights::State state);
+
+}  // namespace kiln
