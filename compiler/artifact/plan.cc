@@ -75,11 +75,6 @@ absl::Status FinishKernels(const absl::StatusOr<VectorTarget>& vectors, Schedule
   return absl::OkStatus();
 }
 
-absl::StatusOr<VectorTarget> VectorsOf(const v1::Target& target) {
-  if (absl::StartsWith(target.triple(), "x86_64-")) return VectorTarget::FromProto(target);
-  return absl::UnimplementedError("vectors are not explicit here");
-}
-
 void NoteOrigins(Schedule* schedule) {
   for (ScheduledStep& step : schedule->steps) {
     if (step.kind != ScheduledStep::Kind::kKernel) continue;
@@ -139,7 +134,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   if (debug.wanted()) debug.Add("loops", loops.ToString());
 
   KILN_ASSIGN_OR_RETURN(Schedule schedule, ScheduleLoops(loops, {.machine = machine}));
-  KILN_RETURN_IF_ERROR(FinishKernels(VectorsOf(target), &schedule));
+  KILN_RETURN_IF_ERROR(FinishKernels(VectorTarget::FromProto(target), &schedule));
   NoteOrigins(&schedule);
   if (debug.wanted()) debug.Add("schedule", schedule.ToString(loops));
 

@@ -6,8 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/codegen/codegen_cpu.h"
 #include "compiler/codegen/codegen_nvptx.h"
-#include "compiler/codegen/codegen_x86.h"
 #include "llvm/Support/ErrorHandling.h"
 
 namespace kiln {
@@ -28,9 +28,8 @@ absl::StatusOr<std::vector<EmittedProduct>> CodegenBackend::EmitProduct(const v1
 absl::StatusOr<std::unique_ptr<CodegenBackend>> NewCodegenBackend(const v1::Target& target) {
   static const bool installed = (llvm::install_bad_alloc_error_handler(EndAsNewDoes), true);
   (void)installed;
-  if (absl::StartsWith(target.triple(), "x86_64-")) return NewX86Backend(target);
   if (absl::StartsWith(target.triple(), "nvptx64-")) return NewNvptxBackend(target);
-  return absl::UnimplementedError(absl::StrCat("unsupported: target ", target.triple()));
+  return NewCpuBackend(target);
 }
 
 }  // namespace kiln

@@ -35,7 +35,7 @@ struct EmittedProduct {
 class CodegenBackend {
  public:
   virtual ~CodegenBackend() = default;
-  virtual absl::string_view name() const = 0;  // "x86", "interpreter"
+  virtual absl::string_view name() const = 0;  // "x86", "nvptx"
   // UNIMPLEMENTED with the op named, when this back-end cannot emit the kernel.
   virtual absl::Status Supports(const v1::Kernel& kernel) const = 0;
   // The kernel must have passed ir/verify.h. INVALID_ARGUMENT otherwise.

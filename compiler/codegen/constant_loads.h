@@ -1,4 +1,4 @@
-// Pass of the x86 back-end for targets without AVX-512, last in its pipeline: constants that arithmetic on
+// Pass for x86 without AVX-512, last in its pipeline: constants that arithmetic on
 // vectors takes from memory.
 //
 // LLVM makes a constant vector by a broadcast. Sixteen registers don't hold those of an exponential beside a

@@ -15,7 +15,7 @@ llvm::Value* KernelEmitter::FloatFromHalf(v1::DType from, llvm::Value* v) {
   if (from == v1::F16) {
     return b_.CreateFPExt(b_.CreateBitCast(v, v->getType()->getWithNewType(b_.getHalfTy())), f32);
   }
-  if (on_gpu_)
+  if (operations_.converts_bf16)
     return b_.CreateFPExt(b_.CreateBitCast(v, v->getType()->getWithNewType(b_.getBFloatTy())), f32);
   llvm::Type* i32 = v->getType()->getWithNewType(b_.getInt32Ty());
   return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(v, i32), 16), f32);
@@ -26,7 +26,7 @@ llvm::Value* KernelEmitter::HalfFromFloat(v1::DType to, llvm::Value* v) {
   if (to == v1::F16) {
     return b_.CreateBitCast(b_.CreateFPTrunc(v, v->getType()->getWithNewType(b_.getHalfTy())), i16);
   }
-  if (on_gpu_)
+  if (operations_.converts_bf16)
     return b_.CreateBitCast(b_.CreateFPTrunc(v, v->getType()->getWithNewType(b_.getBFloatTy())), i16);
   // Round to nearest even on the bits; any NaN becomes the quiet one.
   llvm::Type* i32 = v->getType()->getWithNewType(b_.getInt32Ty());

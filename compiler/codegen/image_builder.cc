@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/codegen/target_operations.h"
 #include "compiler/image/flat_image.h"
 #include "compiler/support/status_macros.h"
 #include "llvm/BinaryFormat/ELF.h"
@@ -40,7 +41,8 @@ absl::StatusOr<T> Take(llvm::Expected<T> value, absl::string_view what) {
 
 class Builder {
  public:
-  explicit Builder(const ELF64LEObjectFile& object) : object_(object) {}
+  Builder(const ELF64LEObjectFile& object, const TargetOperations& operations)
+      : object_(object), operations_(operations) {}
 
   absl::StatusOr<std::string> Build(absl::string_view entry) {
     KILN_RETURN_IF_ERROR(CollectSections());
@@ -123,24 +125,34 @@ class Builder {
 
   absl::Status Apply(const RelocationRef& relocation, const Placed& in) {
     KILN_ASSIGN_OR_RETURN(const uint64_t target, Address(*relocation.getSymbol()));
-    const uint64_t type = relocation.getType();
-    if (type != llvm::ELF::R_X86_64_PC32 && type != llvm::ELF::R_X86_64_PLT32) {
-      llvm::SmallString<32> name;
-      relocation.getTypeName(name);
-      KILN_ASSIGN_OR_RETURN(llvm::StringRef symbol, Take(relocation.getSymbol()->getName(), "symbol name"));
-      return absl::InternalError(
-          absl::StrCat("code image: relocation ", View(name), " against symbol ", View(symbol)));
-    }
     KILN_ASSIGN_OR_RETURN(const int64_t addend,
                           Take(llvm::object::ELFRelocationRef(relocation).getAddend(), "addend"));
     const uint64_t place = in.offset + relocation.getOffset();
     if (in.bytes.size() < 4 || relocation.getOffset() > in.bytes.size() - 4)
       return absl::InternalError("code image: stray relocation");
-    const int64_t value = static_cast<int64_t>(target) + addend - static_cast<int64_t>(place);
-    if (value != static_cast<int32_t>(value)) return absl::InternalError("code image: relocation overflows");
-    const int32_t word = static_cast<int32_t>(value);
+    uint32_t word;
+    std::memcpy(&word, image_.data() + place, sizeof(word));
+    const int64_t distance = static_cast<int64_t>(target) + addend - static_cast<int64_t>(place);
+    const auto size = static_cast<int64_t>(image_.size());
+    if (distance > size || distance < -size) {
+      return absl::InternalError("code image: a relocation leads out of the image");
+    }
+    switch (operations_.relocate(relocation.getType(), distance, &word)) {
+      case Relocation::kDone: break;
+      case Relocation::kTooFar:
+        return absl::UnimplementedError("unsupported: a kernel of more code than this target's jumps reach");
+      case Relocation::kUnknown: return NeedsLinker(relocation);
+    }
     std::memcpy(image_.data() + place, &word, sizeof(word));
     return absl::OkStatus();
+  }
+
+  static absl::Status NeedsLinker(const RelocationRef& relocation) {
+    llvm::SmallString<32> name;
+    relocation.getTypeName(name);
+    KILN_ASSIGN_OR_RETURN(llvm::StringRef symbol, Take(relocation.getSymbol()->getName(), "symbol name"));
+    return absl::InternalError(
+        absl::StrCat("code image: relocation ", View(name), " against symbol ", View(symbol)));
   }
 
   absl::Status WriteHeader(absl::string_view entry) {
@@ -159,11 +171,13 @@ class Builder {
     header.text_offset = text_offset_;
     header.text_size = image_.size() - text_offset_;
     header.entry_offset = *entry_offset;
+    header.machine = operations_.elf_machine == llvm::ELF::EM_X86_64 ? 0 : operations_.elf_machine;
     std::memcpy(image_.data(), &header, sizeof(header));
     return CheckFlatImage(image_);
   }
 
   const ELF64LEObjectFile& object_;
+  const TargetOperations& operations_;
   std::vector<Placed> placed_;
   std::map<uint64_t, const Placed*> by_index_;  // by ELF section number
   uint64_t text_offset_ = 0;
@@ -175,7 +189,12 @@ class Builder {
 absl::StatusOr<std::string> BuildFlatImage(absl::string_view elf_object, absl::string_view entry) {
   const llvm::MemoryBufferRef buffer(llvm::StringRef(elf_object.data(), elf_object.size()), "kernel");
   KILN_ASSIGN_OR_RETURN(auto object, Take(ELF64LEObjectFile::create(buffer), "code image: object"));
-  return Builder(object).Build(entry);
+  const uint16_t machine = object.getELFFile().getHeader().e_machine;
+  const TargetOperations* operations = OperationsOfElf(machine);
+  if (operations == nullptr) {
+    return absl::InternalError(absl::StrCat("code image: an object of ELF machine ", machine));
+  }
+  return Builder(object, *operations).Build(entry);
 }
 
 }  // namespace kiln

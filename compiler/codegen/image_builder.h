@@ -1,8 +1,9 @@
 // Makes a flat image (flat_image.h) out of a relocatable ELF object: lays out code and constants and
 // applies the PC-relative relocations between them.
 //
-// Errors: INTERNAL, naming the symbol, for anything that would need a linker: an undefined symbol
-// (a library call that LLVM put in), an absolute or GOT relocation, writable data.
+// Errors: UNIMPLEMENTED for code that is too large for the target's addresses; INTERNAL, naming the symbol,
+// for anything that would need a linker: an undefined symbol (a library call that LLVM put in), an absolute
+// or GOT relocation, writable data.
 #pragma once
 
 #include <string>

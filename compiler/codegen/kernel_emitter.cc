@@ -13,6 +13,7 @@ namespace kiln {
 KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
     : kernel_(kernel),
       target_(target),
+      operations_(OperationsOf(target.instructions)),
       facts_(kernel),
       schedule_(kernel.schedule().vectors()),
       rows_(schedule_.rows()),
@@ -20,7 +21,7 @@ KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& targe
       context_(module->getContext()),
       on_gpu_(module->getTargetTriple().isNVPTX()),
       b_(module->getContext()),
-      math_(module, target.avx512),
+      math_(module, operations_.table_functions),
       skipped_(SkippedOps(facts_, rows_)),
       ops_(facts_.ops()),
       values_(ops_.size()) {

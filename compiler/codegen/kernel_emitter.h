@@ -28,6 +28,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "compiler/codegen/math.h"
+#include "compiler/codegen/target_operations.h"
 #include "compiler/ir/ops.h"
 #include "compiler/schedule/kernel_facts.h"
 #include "compiler/target/vector_target.h"
@@ -293,6 +294,7 @@ class KernelEmitter {
 
   const v1::Kernel& kernel_;
   const VectorTarget& target_;
+  const TargetOperations& operations_;
   const KernelFacts facts_;
   const v1::VectorSchedule& schedule_;  // empty where lanes are threads
   const v1::RowSchedule& rows_;         // likewise, and where vectors run along the outer loop

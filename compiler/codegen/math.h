@@ -3,7 +3,8 @@
 // as internal functions and called.
 //
 // Files by family: math_exp_log.cc, math_trig.cc, math_special.cc; coefficients stand beside their use.
-// math_gpu.cc has shorter ways for modules whose target is an NVIDIA GPU, math_tables.cc for AVX-512.
+// math_gpu.cc has shorter ways for modules whose target is an NVIDIA GPU, math_tables.cc where tables can
+// be looked up.
 // A float function without a formula of its own is computed in double and rounded once.
 // Threads: one. Ownership: borrows the module.
 #pragma once
@@ -24,9 +25,9 @@ class MathEmitter {
  public:
   using V = llvm::Value*;
 
-  // `avx512`: the functions may use its instructions.
-  MathEmitter(llvm::Module* module, bool avx512)
-      : module_(module), on_gpu_(module->getTargetTriple().isNVPTX()), avx512_(avx512 && !on_gpu_) {}
+  // `tables`: the functions may use those of math_tables.cc.
+  MathEmitter(llvm::Module* module, bool tables)
+      : module_(module), on_gpu_(module->getTargetTriple().isNVPTX()), tables_(tables && !on_gpu_) {}
 
   // A function of ops.def's floating point section that is not a plain instruction, and the inexact
   // divisions of floats. `args` have one type: float, double or a vector of them. nullptr for an op
@@ -40,7 +41,7 @@ class MathEmitter {
   // e^x of floats for x ≤ 16 times 2^ExpBelowShift, within 5 ulp; NaN where x is. Never subnormal where the
   // shift is not 0. Not on a GPU.
   V ShiftedExpBelow(llvm::IRBuilder<>& b, V x);
-  int ExpBelowShift() const { return avx512_ ? 0 : kExpBelowScale; }
+  int ExpBelowShift() const { return tables_ ? 0 : kExpBelowScale; }
 
  private:
   // Calls an internal function, made at the first call.
@@ -128,7 +129,7 @@ class MathEmitter {
 
   llvm::Module* module_;
   const bool on_gpu_;
-  const bool avx512_;
+  const bool tables_;
   V quadrant_of_ = nullptr;  // sine and cosine of one argument share its reduction
   Quadrant quadrant_;
 };

@@ -76,7 +76,7 @@ V ScaledByPower(MathBuilder& m, V x, V power) {  // x * 2^floor(power), rounded 
 
 }  // namespace
 
-bool MathEmitter::HasTables(llvm::Type* type) const { return avx512_ && type->getScalarType()->isFloatTy(); }
+bool MathEmitter::HasTables(llvm::Type* type) const { return tables_ && type->getScalarType()->isFloatTy(); }
 
 V MathEmitter::InSixteens(MathBuilder& m, V x, Function function) {
   constexpr unsigned kLanes = 16;

@@ -83,7 +83,7 @@ KernelEmitter::LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
 
 llvm::Value* KernelEmitter::Gather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask) {
   const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
-  if (ByteWidth(dtype) < 4 || !target_.avx512) return ElementGather(op, indices, mask);
+  if (ByteWidth(dtype) < 4 || !operations_.gathers) return ElementGather(op, indices, mask);
   llvm::Type* type = Wide(MemoryType(dtype));
   llvm::Value* pointers = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], indices);
   return Annotate(
@@ -177,7 +177,7 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
     Annotate(store, op.buffer());
     return;
   }
-  if (!accumulate && target_.avx512 && ByteWidth(dtype) >= 4) {
+  if (!accumulate && operations_.gathers && ByteWidth(dtype) >= 4) {
     llvm::Value* pointers = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], VectorIndex(op.index()));
     Annotate(b_.CreateMaskedScatter(wide, pointers, ElementAlign(dtype), active), op.buffer());
     return;

@@ -4,7 +4,6 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/kernel_emitter.h"
 #include "llvm/Analysis/VectorUtils.h"
-#include "llvm/IR/IntrinsicsX86.h"
 
 namespace kiln {
 namespace {
@@ -72,11 +71,10 @@ llvm::Value* KernelEmitter::EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType
 // NaN if either is NaN; of booleans: or, and.
 llvm::Value* KernelEmitter::MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Value* b, bool maximum) {
   if (dtype == v1::BOOL) return maximum ? b_.CreateOr(a, b) : b_.CreateAnd(a, b);
-  if (on_gpu_ && dtype == v1::F32) {  // one instruction
+  if (IsFloat(dtype) && a->getType()->getScalarSizeInBits() <= operations_.maximum_bits) {
     return b_.CreateBinaryIntrinsic(maximum ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum, a, b);
   }
   if (llvm::Value* chosen = VectorMaximum(a, b, maximum)) {
-    // The instruction gives its second argument where either is NaN.
     return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, chosen);
   }
   if (IsFloat(dtype)) {
@@ -89,31 +87,21 @@ llvm::Value* KernelEmitter::MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Val
   return b_.CreateSelect(maximum ? b_.CreateICmpSGT(a, b) : b_.CreateICmpSLT(a, b), a, b);
 }
 
-// By the one instruction for it, which LLVM would not make of comparisons that ask for NaN beside it: b where
-// that is beyond a, else a. nullptr: there is none for values of this type.
+// By the one instruction for it: b where that is beyond a, else a. nullptr: there is none for values of this
+// type.
 llvm::Value* KernelEmitter::VectorMaximum(llvm::Value* a, llvm::Value* b, bool maximum) {
   auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(a->getType());
-  if (on_gpu_ || vector == nullptr || !vector->getElementType()->isFloatTy()) return nullptr;
+  if (operations_.beyond == nullptr || vector == nullptr || !vector->getElementType()->isFloatTy())
+    return nullptr;
   const unsigned native = target_.register_lanes, lanes = vector->getNumElements();
   if (lanes % native != 0) return nullptr;
-  const auto chosen = [&](llvm::Value* x, llvm::Value* y) -> llvm::Value* {
-    namespace x86 = llvm::Intrinsic;
-    if (!target_.avx512) {
-      return b_.CreateIntrinsic(maximum ? x86::x86_avx_max_ps_256 : x86::x86_avx_min_ps_256,
-                                llvm::ArrayRef<llvm::Type*>{}, llvm::ArrayRef<llvm::Value*>{y, x});
-    }
-    constexpr int kCurrentRounding = 4;
-    return b_.CreateIntrinsic(maximum ? x86::x86_avx512_max_ps_512 : x86::x86_avx512_min_ps_512,
-                              llvm::ArrayRef<llvm::Type*>{},
-                              llvm::ArrayRef<llvm::Value*>{y, x, b_.getInt32(kCurrentRounding)});
-  };
-  if (lanes == native) return chosen(a, b);
+  if (lanes == native) return operations_.beyond(b_, a, b, maximum);
   llvm::SmallVector<llvm::Value*, 8> parts;
   for (unsigned first = 0; first < lanes; first += native) {
     const auto part = [&](llvm::Value* whole) {
       return b_.CreateExtractVector(llvm::FixedVectorType::get(b_.getFloatTy(), native), whole, first);
     };
-    parts.push_back(chosen(part(a), part(b)));
+    parts.push_back(operations_.beyond(b_, part(a), part(b), maximum));
   }
   return llvm::concatenateVectors(b_, parts);
 }

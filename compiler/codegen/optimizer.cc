@@ -2,13 +2,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/constant_loads.h"
+#include "compiler/codegen/target_operations.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Analysis/TargetLibraryInfo.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Verifier.h"
 #include "llvm/MC/TargetRegistry.h"
 #include "llvm/Passes/PassBuilder.h"
-#include "llvm/Support/TargetSelect.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/Target/TargetMachine.h"
 #include "llvm/Transforms/IPO/GlobalDCE.h"
@@ -21,23 +21,10 @@
 #include "llvm/Transforms/Scalar/SimplifyCFG.h"
 
 namespace kiln {
-namespace {
-
-void InitializeX86Once() {
-  static const bool done = [] {
-    LLVMInitializeX86TargetInfo();
-    LLVMInitializeX86Target();
-    LLVMInitializeX86TargetMC();
-    LLVMInitializeX86AsmPrinter();
-    return true;
-  }();
-  (void)done;
-}
-
-}  // namespace
 
 struct Optimizer::State {
   VectorTarget target;
+  const TargetOperations* operations = nullptr;
   std::unique_ptr<llvm::TargetMachine> machine;
   std::unique_ptr<llvm::TargetLibraryInfoImpl> library;
   llvm::LoopAnalysisManager loops;
@@ -52,10 +39,14 @@ struct Optimizer::State {
     llvm::legacy::PassManager passes;
     passes.add(new llvm::TargetLibraryInfoWrapperPass(*library));
     if (machine->addPassesToEmitFile(passes, out, nullptr, type, /*DisableVerify=*/true)) {
-      return absl::InternalError("x86: this LLVM emits no such file");
+      return Broken("this LLVM emits no such file");
     }
     passes.run(*module);
     return std::string(bytes.data(), bytes.size());
+  }
+
+  absl::Status Broken(absl::string_view what) const {
+    return absl::InternalError(absl::StrCat(operations->name, ": ", what));
   }
 };
 
@@ -63,19 +54,20 @@ Optimizer::Optimizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Optimizer::~Optimizer() = default;
 
 absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const VectorTarget& target) {
-  InitializeX86Once();
   auto state = std::make_unique<State>();
   state->target = target;
+  state->operations = &OperationsOf(target.instructions);
+  state->operations->initialize();
   const llvm::Triple triple(target.triple);
   std::string error;
   const llvm::Target* llvm_target = llvm::TargetRegistry::lookupTarget(triple, error);
-  if (llvm_target == nullptr) return absl::InternalError(absl::StrCat("x86: ", error));
+  if (llvm_target == nullptr) return state->Broken(error);
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
-  state->machine.reset(llvm_target->createTargetMachine(triple, "x86-64", target.features, options,
-                                                        llvm::Reloc::PIC_, llvm::CodeModel::Small,
-                                                        llvm::CodeGenOptLevel::Default));
-  if (state->machine == nullptr) return absl::InternalError("x86: no target machine");
+  state->machine.reset(llvm_target->createTargetMachine(
+      triple, state->operations->cpu, target.features, options, llvm::Reloc::PIC_,
+      state->operations->code_model, llvm::CodeGenOptLevel::Default));
+  if (state->machine == nullptr) return state->Broken("no target machine");
   state->library = std::make_unique<llvm::TargetLibraryInfoImpl>(triple);
   state->library->disableAllFunctions();
 
@@ -98,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const VectorTarget&
   passes.addPass(llvm::createFunctionToLoopPassAdaptor(std::move(loop_passes), /*UseMemorySSA=*/true));
   passes.addPass(llvm::EarlyCSEPass(/*UseMemorySSA=*/true));
   passes.addPass(llvm::DCEPass());
-  if (!target.avx512) passes.addPass(ConstantLoadsPass());
+  if (state->operations->constants_from_memory) passes.addPass(ConstantLoadsPass());
   state->pipeline.addPass(llvm::createModuleToFunctionPassAdaptor(std::move(passes)));
   return std::unique_ptr<Optimizer>(new Optimizer(std::move(state)));
 }
@@ -106,16 +98,18 @@ absl::StatusOr<std::unique_ptr<Optimizer>> Optimizer::Create(const VectorTarget&
 void Optimizer::Prepare(llvm::Module* module) const {
   module->setTargetTriple(state_->machine->getTargetTriple());
   module->setDataLayout(state_->machine->createDataLayout());
-  const char* width = state_->target.avx512 ? "512" : "256";
+  const char* width = state_->operations->vector_bits;
   for (llvm::Function& function : *module) {
     if (function.isDeclaration()) continue;
     function.setDSOLocal(true);
     function.addFnAttr(llvm::Attribute::NoUnwind);
     function.addFnAttr("no-builtins");
     function.addFnAttr("no-jump-tables", "true");
-    function.addFnAttr("prefer-vector-width", width);
-    function.addFnAttr("min-legal-vector-width", width);
-    function.addFnAttr("target-cpu", "x86-64");
+    if (width != nullptr) {
+      function.addFnAttr("prefer-vector-width", width);
+      function.addFnAttr("min-legal-vector-width", width);
+    }
+    function.addFnAttr("target-cpu", state_->operations->cpu);
     function.addFnAttr("target-features", state_->target.features);
   }
 }
@@ -123,7 +117,7 @@ void Optimizer::Prepare(llvm::Module* module) const {
 absl::Status Optimizer::Optimize(llvm::Module* module) {
   std::string broken;
   llvm::raw_string_ostream out(broken);
-  if (llvm::verifyModule(*module, &out)) return absl::InternalError(absl::StrCat("x86: broken IR: ", broken));
+  if (llvm::verifyModule(*module, &out)) return state_->Broken(absl::StrCat("broken IR: ", broken));
   state_->pipeline.run(*module, state_->modules);
   state_->loops.clear();
   state_->functions.clear();

@@ -1,4 +1,4 @@
-// LLVM's part of the x86 back-end: one target machine and one short pass pipeline, made once and used
+// LLVM's part of the CPUs' back-end: one target machine and one short pass pipeline, made once and used
 // for every kernel.
 //
 // Threads: one at a time. Errors: INTERNAL, with LLVM's words.

@@ -14,7 +14,6 @@
 
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/ir/dtypes.h"
-#include "llvm/IR/IntrinsicsX86.h"
 
 namespace kiln {
 namespace {
@@ -119,9 +118,10 @@ void KernelEmitter::EmitPrefetch(const v1::LoopOp& op) {
 
 // Streamed stores are not ordered with others: what says that the kernel has ended comes after them.
 void KernelEmitter::EndStreams() {
+  if (operations_.stream_fence == llvm::Intrinsic::not_intrinsic) return;
   const auto streams = [](llvm::Value* condition) { return condition != nullptr; };
   if (std::any_of(streamed_.begin(), streamed_.end(), streams)) {
-    b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, llvm::ArrayRef<llvm::Type*>{},
+    b_.CreateIntrinsic(operations_.stream_fence, llvm::ArrayRef<llvm::Type*>{},
                        llvm::ArrayRef<llvm::Value*>{});
   }
 }

@@ -1,7 +1,6 @@
 // Philox4x32-10: key = seed, counter = (flat >> 2, op number), lane = flat & 3.
 #include "compiler/codegen/kernel_emitter.h"
 #include "llvm/Analysis/ValueTracking.h"
-#include "llvm/IR/IntrinsicsNVPTX.h"
 #include "llvm/Support/KnownBits.h"
 
 namespace kiln {
@@ -20,13 +19,12 @@ llvm::Value* High(llvm::IRBuilder<>& b, llvm::Value* v) { return Low(b, b.Create
 // would draw the rest of the function into 64 bits, of which it has no instructions.
 std::pair<llvm::Value*, llvm::Value*> KernelEmitter::WideProduct(llvm::Value* v, uint32_t multiplier) {
   llvm::Type* i64 = v->getType()->getWithNewType(b_.getInt64Ty());
-  if (!on_gpu_) {
+  if (operations_.high_product == llvm::Intrinsic::not_intrinsic) {
     llvm::Value* product = b_.CreateMul(b_.CreateZExt(v, i64), llvm::ConstantInt::get(i64, multiplier));
     return {Low(b_, product), High(b_, product)};
   }
   const auto high = [&](llvm::Value* word) {
-    return b_.CreateIntrinsic(b_.getInt32Ty(), llvm::Intrinsic::nvvm_mulhi_ui,
-                              {word, b_.getInt32(multiplier)});
+    return b_.CreateIntrinsic(b_.getInt32Ty(), operations_.high_product, {word, b_.getInt32(multiplier)});
   };
   llvm::Value* low = b_.CreateMul(v, llvm::ConstantInt::get(v->getType(), multiplier));
   auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());

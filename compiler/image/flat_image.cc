@@ -21,6 +21,8 @@ FlatImageHeader ReadHeader(absl::string_view image) {
   return header;
 }
 
+constexpr uint64_t kThisMachine = 0;  // what loads images is built for x86-64
+
 absl::Status Bad(absl::string_view what) { return absl::DataLossError(absl::StrCat("code image: ", what)); }
 
 }  // namespace
@@ -36,7 +38,8 @@ absl::Status CheckFlatImage(absl::string_view image) {
   }
   if (header.header_size != sizeof(FlatImageHeader)) return Bad("wrong header size");
   if (header.total_size != image.size()) return Bad("size differs from the header's");
-  if (header.reserved[0] != 0 || header.reserved[1] != 0) return Bad("reserved fields are set");
+  if (header.machine > UINT16_MAX) return Bad("unknown machine");
+  if (header.reserved != 0) return Bad("a reserved field is set");
   if (header.text_offset < sizeof(FlatImageHeader) || header.text_offset > image.size() ||
       header.text_size == 0 || header.text_size > image.size() - header.text_offset) {
     return Bad("text lies outside of the image");
@@ -57,6 +60,10 @@ absl::StatusOr<std::unique_ptr<LoadedImages>> LoadImages(absl::Span<const absl::
   std::vector<uint64_t> offsets;
   for (absl::string_view image : images) {
     KILN_RETURN_IF_ERROR(CheckFlatImage(image));
+    if (const uint64_t machine = ReadHeader(image).machine; machine != kThisMachine) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("code image: for another machine than this one (ELF's number ", machine, ")"));
+    }
     offsets.push_back(total);
     total = RoundUp(total + image.size(), kFlatImageAlignment);
   }

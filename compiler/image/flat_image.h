@@ -1,4 +1,4 @@
-// The object of an x86 kernel: freestanding, position-independent code with its constants. No relocation
+// The object of a CPU's kernel: freestanding, position-independent code with its constants. No relocation
 // is left and no symbol is undefined, so loading is copying.
 //
 //   offset 0   FlatImageHeader (64 bytes, little endian)
@@ -9,8 +9,8 @@
 // ties the bytes to the compiler.
 //
 // Threads: the functions are thread safe; LoadedImages is immutable after LoadImages.
-// Errors: DATA_LOSS for bytes that are no image, FAILED_PRECONDITION for an image of another ABI,
-// RESOURCE_EXHAUSTED when the system has no memory to map.
+// Errors: DATA_LOSS for bytes that are no image, FAILED_PRECONDITION for an image of another ABI
+// or machine, RESOURCE_EXHAUSTED when the system has no memory to map.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,8 @@ struct FlatImageHeader {
   uint64_t text_offset;  // from the start of the image
   uint64_t text_size;
   uint64_t entry_offset;  // from the start of the image, inside the text
-  uint64_t reserved[2];   // 0
+  uint64_t machine;       // ELF's number of the architecture that the code is for; 0: x86-64
+  uint64_t reserved;      // 0
 };
 static_assert(sizeof(FlatImageHeader) == 64);
 
@@ -67,7 +68,7 @@ class LoadedImages {
   std::vector<absl::string_view> code_;
 };
 
-// Checks and copies the images; nothing is mapped unless all are good.
+// Checks and copies the images; nothing is mapped unless all are good and for this machine.
 absl::StatusOr<std::unique_ptr<LoadedImages>> LoadImages(absl::Span<const absl::string_view> images);
 
 }  // namespace kiln

@@ -12,9 +12,7 @@ namespace kiln {
 namespace {
 
 constexpr int64_t kShortLoop = 128;
-constexpr unsigned kColumnVectorsMax = 8;     // side by side down a column
-constexpr unsigned kAccumulators = 8;         // of 16 lanes or of 8 that registers hold beside the rest,
-constexpr unsigned kAccumulatorsAvx512 = 16;  // of twice as many registers
+constexpr unsigned kColumnVectorsMax = 8;  // side by side down a column
 
 bool AllCheap(const KernelFacts& facts) {
   return std::all_of(facts.stages().begin(), facts.stages().end(),
@@ -85,9 +83,8 @@ void ChooseLanes(const KernelFacts& facts, const VectorTarget& target, v1::Vecto
   if (facts.WalksRows()) return;
   const unsigned accumulators = AccumulatorsOf(facts);
   if (accumulators == 0 || !AllCheap(facts)) return;
-  const unsigned available = target.avx512 ? kAccumulatorsAvx512 : kAccumulators;
   unsigned vectors = kColumnVectorsMax;
-  while (vectors > 1 && vectors * accumulators > available) vectors /= 2;
+  while (vectors > 1 && vectors * accumulators > target.accumulators) vectors /= 2;
   unsigned lanes = narrow * vectors;
   const int last = facts.kernel().outer_size() - 1;
   const std::optional<int64_t> extent = facts.ConstantExpr(facts.kernel().outer(last));

@@ -19,6 +19,7 @@
 #include "compiler/support/limits.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/vector_target.h"
 #include "compiler/worker/build_id.h"
 #include "compiler/worker/frame.h"
 #include "compiler/worker/sandbox.h"
@@ -44,7 +45,7 @@ class Worker {
     hello->set_compiler_fingerprint(OwnBuildId());
     hello->set_program_format(kProgramFormatVersion);
     hello->set_graph_format(kGraphFormatVersion);
-    hello->add_targets("x86_64-linux-gnu");
+    for (absl::string_view triple : CpuTriples()) hello->add_targets(std::string(triple));
     TellLayers(layers, hello);
     return frame;
   }

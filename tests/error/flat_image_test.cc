@@ -74,7 +74,15 @@ TEST_F(FlatImageTest, RefusesEveryBadField) {
     }
   }
   EXPECT_FALSE(CheckFlatImage(With<uint64_t>(offsetof(FlatImageHeader, text_size), 0)).ok());
+  EXPECT_FALSE(CheckFlatImage(With<uint64_t>(offsetof(FlatImageHeader, machine), 1 << 16)).ok());
   EXPECT_FALSE(CheckFlatImage(With<uint64_t>(offsetof(FlatImageHeader, entry_offset), 64 - 1)).ok());
+}
+
+TEST_F(FlatImageTest, CodeOfAnotherMachineIsAnImageAndNotLoaded) {
+  const std::string other = With<uint64_t>(offsetof(FlatImageHeader, machine), EM_AARCH64);
+  EXPECT_TRUE(CheckFlatImage(other).ok());
+  const absl::string_view images[] = {other};
+  EXPECT_EQ(LoadImages(images).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(FlatImageTest, OneBadImageOfSeveralLoadsNone) {

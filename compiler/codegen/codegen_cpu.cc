@@ -1,4 +1,4 @@
-#include "compiler/codegen/codegen_x86.h"
+#include "compiler/codegen/codegen_cpu.h"
 
 #include <utility>
 #include <vector>
@@ -7,6 +7,7 @@
 #include "compiler/codegen/image_builder.h"
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/codegen/optimizer.h"
+#include "compiler/codegen/target_operations.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
 #include "compiler/schedule/vector_schedule.h"
@@ -26,12 +27,12 @@ std::string IrText(const llvm::Module& module) {
   return text;
 }
 
-class X86Backend : public CodegenBackend {
+class CpuBackend : public CodegenBackend {
  public:
-  X86Backend(VectorTarget target, std::unique_ptr<Optimizer> optimizer)
+  CpuBackend(VectorTarget target, std::unique_ptr<Optimizer> optimizer)
       : target_(std::move(target)), optimizer_(std::move(optimizer)) {}
 
-  absl::string_view name() const override { return "x86"; }
+  absl::string_view name() const override { return OperationsOf(target_.instructions).name; }
 
   absl::Status Supports(const v1::Kernel& kernel) const override {
     for (const v1::KernelBuffer& buffer : kernel.buffers()) {
@@ -109,10 +110,10 @@ class X86Backend : public CodegenBackend {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CodegenBackend>> NewX86Backend(const v1::Target& target) {
+absl::StatusOr<std::unique_ptr<CodegenBackend>> NewCpuBackend(const v1::Target& target) {
   KILN_ASSIGN_OR_RETURN(VectorTarget vector_target, VectorTarget::FromProto(target));
   KILN_ASSIGN_OR_RETURN(auto optimizer, Optimizer::Create(vector_target));
-  return std::unique_ptr<CodegenBackend>(new X86Backend(std::move(vector_target), std::move(optimizer)));
+  return std::unique_ptr<CodegenBackend>(new CpuBackend(std::move(vector_target), std::move(optimizer)));
 }
 
 }  // namespace kiln
