@@ -11,6 +11,8 @@ namespace kiln {
 namespace {
 
 constexpr absl::Duration kHelloLimit = absl::Seconds(30);
+constexpr absl::Duration kShelfLook = absl::Minutes(1);
+constexpr uint64_t kShelvedBytesMax = 256u << 20;
 
 }  // namespace
 
@@ -80,7 +82,11 @@ bool WorkerPool::Next(size_t slot, WorkerTask* task) {
   own.waits = !own.task.has_value();
   Assign();
   const auto ready = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || own.task.has_value(); };
-  mutex_.Await(absl::Condition(&ready));
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&ready), kShelfLook)) {
+    mutex_.Unlock();
+    shelf_.EndIdle(MonotonicNow());
+    mutex_.Lock();
+  }
   if (stopping_) return false;
   *task = *std::exchange(own.task, std::nullopt);
   return true;
@@ -95,9 +101,22 @@ void WorkerPool::Finish(size_t slot, bool usable) {
   Assign();
 }
 
-bool WorkerPool::ServesAnother(size_t slot, const std::string& tenant) const {
-  absl::ReaderMutexLock lock(&mutex_);
-  return slots_[slot].tenant.has_value() && slots_[slot].tenant != tenant;
+void WorkerPool::MakeRoomFor(size_t slot, const std::string& tenant,
+                             std::unique_ptr<WorkerProcess>* process) {
+  std::optional<std::string> served;
+  {
+    absl::MutexLock lock(&mutex_);
+    served = slots_[slot].tenant;
+    if (!served.has_value() || served == tenant) return;
+    slots_[slot].tenant = std::nullopt;
+  }
+  if (*process != nullptr && (*process)->ResidentBytes() <= kShelvedBytesMax)
+    shelf_.Put(*std::move(served), std::move(*process), MonotonicNow());
+  *process = shelf_.Take(tenant);
+  if (*process == nullptr) return;
+  absl::MutexLock lock(&mutex_);
+  slots_[slot].pid = (*process)->pid();
+  slots_[slot].tenant = tenant;
 }
 
 absl::Status WorkerPool::EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process) {
@@ -157,7 +176,7 @@ void WorkerPool::Run(size_t slot, std::unique_ptr<WorkerProcess> process) {
 WorkerResult WorkerPool::Execute(size_t slot, std::unique_ptr<WorkerProcess>* process, WorkerTask* task) {
   if (task->abandoned && task->abandoned())
     return {absl::CancelledError("nobody waits for the answer"), {}, false};
-  if (ServesAnother(slot, task->tenant)) *process = nullptr;
+  MakeRoomFor(slot, task->tenant, process);
   if (absl::Status status = EnsureProcess(slot, process); !status.ok()) return {std::move(status), {}, false};
   {
     absl::MutexLock lock(&mutex_);

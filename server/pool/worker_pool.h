@@ -2,8 +2,9 @@
 // workers (schedule/task_queue.h) says who is next.
 //
 // A worker serves one tenant in its life, for what a tenant's graph has made of it must not reach another's.
-// A task goes to an idle worker of its tenant, else to one that has served nobody, else to one that is
-// replaced first.
+// A task goes to an idle worker of its tenant, else to one that has served nobody, else to one that makes
+// room first: it waits on the shelf (worker_shelf.h) for its tenant's next task, and one of this tenant's is
+// taken from there, or a new one started.
 //
 // One thread a worker; it spawns the process, feeds it one task at a time, kills it at the task's
 // time limit or when nobody waits any more, and replaces it after a crash, after `jobs_max` tasks, and when a
@@ -29,6 +30,7 @@
 #include "kiln/v1/worker.pb.h"
 #include "server/observe/stats.h"
 #include "server/pool/worker_process.h"
+#include "server/pool/worker_shelf.h"
 #include "server/pool/zygote.h"
 
 namespace kiln {
@@ -59,6 +61,7 @@ class WorkerPool {
     uint32_t jobs_max = 500;
     uint64_t memory_bytes = 0;  // a worker's limit, for the words of the refusal
     uint64_t resident_bytes_max = UINT64_MAX;
+    size_t shelf_max = 8;  // workers beside those that have a place
   };
   // Waits for the first worker's hello. `zygote` and `stats` outlive the pool.
   static absl::StatusOr<std::unique_ptr<WorkerPool>> Start(const Options& options, Zygote* zygote,
@@ -81,14 +84,15 @@ class WorkerPool {
     std::optional<WorkerTask> task;     // the one it was given
   };
   WorkerPool(const Options& options, Zygote* zygote, Stats* stats)
-      : options_(options), zygote_(zygote), stats_(stats), slots_(options.workers) {}
+      : options_(options), zygote_(zygote), stats_(stats), shelf_(options.shelf_max), slots_(options.workers) {}
   void Run(size_t slot, std::unique_ptr<WorkerProcess> process);
   bool Next(size_t slot, WorkerTask* task);
   void Finish(size_t slot, bool usable);
   void Assign() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of those that wait the one to take the tenant's task; nullptr where none waits.
   Slot* SlotFor(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool ServesAnother(size_t slot, const std::string& tenant) const;
+  // Leaves the slot a process that has served the tenant or nobody, or none.
+  void MakeRoomFor(size_t slot, const std::string& tenant, std::unique_ptr<WorkerProcess>* process);
   WorkerResult Execute(size_t slot, std::unique_ptr<WorkerProcess>* process, WorkerTask* task);
   absl::Status EnsureProcess(size_t slot, std::unique_ptr<WorkerProcess>* process);
   bool Spent(size_t slot, const WorkerProcess& process) const;
@@ -98,6 +102,7 @@ class WorkerPool {
   Stats* const stats_;
   v1::WorkerHello hello_;  // const after Start
   std::vector<std::thread> threads_;
+  WorkerShelf shelf_;
 
   mutable absl::Mutex mutex_;
   std::deque<WorkerTask> queue_ ABSL_GUARDED_BY(mutex_);

@@ -2,6 +2,7 @@
 // configured tenants each namespace is one.
 #include <sys/types.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
@@ -38,17 +39,25 @@ std::set<std::string> Remembered(TestDaemon& daemon, const std::string& tenant, 
   return words;
 }
 
-TEST(WorkerTenants, AWorkerIsReplacedBeforeItServesAnother) {
+TEST(WorkerTenants, AWorkerWaitsForItsTenantWhileAnotherHasItsPlace) {
+  constexpr size_t kShelf = 8;
   TestDaemon daemon("", {}, "", 1);
-  CompileFor(daemon, "red", "name a");
-  const std::set<pid_t> first = WorkersOf(daemon, 1);
-  CompileFor(daemon, "red", "name b");
-  EXPECT_EQ(WorkersOf(daemon, 1), first) << "the control: the same tenant keeps its worker";
-  CompileFor(daemon, "blue", "name c");
-  const std::set<pid_t> second = WorkersOf(daemon, 1);
-  EXPECT_NE(second, first);
-  CompileFor(daemon, "red", "name d");
-  EXPECT_NE(WorkersOf(daemon, 1), second);
+  int call = 0;
+  const auto compile_for = [&](const std::string& tenant) {
+    CompileFor(daemon, tenant, absl::StrCat("name ", ++call));
+  };
+  compile_for("red");
+  const pid_t red = *WorkersOf(daemon, 1).begin();
+  for (const char* tenant : {"blue", "green"}) compile_for(tenant);
+  const std::set<pid_t> of_three = WorkersOf(daemon, 3);
+  EXPECT_TRUE(of_three.contains(red));
+  for (int turn = 0; turn < 4; ++turn) {
+    for (const char* tenant : {"red", "red", "blue", "green"}) compile_for(tenant);
+  }
+  EXPECT_EQ(WorkersOf(daemon, 3), of_three);
+  // Those who wait are so many at most.
+  for (size_t other = 0; other < kShelf + 2; ++other) compile_for(absl::StrCat("other ", other));
+  EXPECT_FALSE(WorkersOf(daemon, 1 + kShelf).contains(red));
   EXPECT_EQ(daemon.Stats().worker_crashes(), 0);
 }
 
@@ -61,7 +70,8 @@ TEST(WorkerTenants, AnotherTenantTakesAWorkerThatHasServedNobody) {
   }
   EXPECT_EQ(WorkersOf(daemon, 2), fresh) << "each has its own";
   CompileFor(daemon, "green", "name green");
-  EXPECT_NE(WorkersOf(daemon, 2), fresh);
+  const std::set<pid_t> of_three = WorkersOf(daemon, 3);
+  EXPECT_TRUE(std::includes(of_three.begin(), of_three.end(), fresh.begin(), fresh.end()));
 }
 
 TEST(WorkerTenants, NothingThatAWorkerKeepsReachesAnother) {
