@@ -49,8 +49,11 @@ run "C++ and text tests" "$reports/ctest.xml" \
   ctest --test-dir "$build" -j "$(nproc)" --timeout "$timeout" --output-on-failure --progress \
   --output-junit "$reports/ctest.xml"
 if [ $python_tests = yes ]; then
+  # Each process has a daemon of its own (tests/integration/conftest.py) and takes whole files, whose fixtures are shared.
+  processes=$(nproc)
+  [ "$processes" -le 4 ] || processes=4
   run "Python tests" "$reports/pytest.xml" \
-    "$python" -m pytest -q -p no:cacheprovider --durations=10 "${pytest_options[@]}" \
+    "$python" -m pytest -q -p no:cacheprovider -n "$processes" --dist loadfile --durations=10 "${pytest_options[@]}" \
     --junitxml "$reports/pytest.xml" "$root/tests/integration"
 fi
 if [ $full = yes ]; then
