@@ -41,6 +41,7 @@
 #include "server/rpc/silence_watch.h"
 #include "server/schedule/thread_executor.h"
 #include "server/tune/tuner.h"
+#include "server/upstream/embedded_upstream.h"
 #include "server/upstream/upstream.h"
 #include "server/upstream/upstream_config.h"
 #include "spdlog/spdlog.h"
@@ -59,6 +60,7 @@ constexpr absl::Duration kLastWordsGrace = absl::Seconds(1);
 struct Flags {
   std::string config_file, socket, tcp, store, log_file, runtime_dir, worker, cublas_lt, cudnn, cuda_driver;
   std::string signing_key;
+  std::string upstream, upstream_certificate, upstream_key, upstream_authority;
   uint32_t workers = 0;
   int64_t idle_exit_seconds = -1;
   bool embedded = false;
@@ -82,6 +84,12 @@ int ParseFlags(int argc, char** argv, Flags* flags) {
                  "cuBLASLt's file, for max-autotune; default: what the system's loader finds");
   app.add_option("--cudnn", flags->cudnn, "cuDNN's file; likewise");
   app.add_option("--cuda-driver", flags->cuda_driver, "libcuda.so.1's file; likewise");
+  app.add_option("--upstream", flags->upstream,
+                 "HOST:PORT of a kilnd that is asked for what this one lacks, by mutual TLS; or unix:/path");
+  app.add_option("--upstream-ca", flags->upstream_authority,
+                 "PEM file: who signed the upstream's certificate");
+  app.add_option("--upstream-cert", flags->upstream_certificate, "PEM file: this daemon's certificate there");
+  app.add_option("--upstream-key", flags->upstream_key, "PEM file (0600): its key");
   app.add_option("--idle-exit-seconds", flags->idle_exit_seconds,
                  "Exit after so long without a call; 0: never")
       ->check(CLI::NonNegativeNumber);
@@ -102,6 +110,13 @@ int ParseFlags(int argc, char** argv, Flags* flags) {
     return kExitUsage;
   }
   return -1;
+}
+
+void SetUpstream(const Flags& flags, v1::UpstreamConfig* config) {
+  if (!flags.upstream.empty()) config->set_address(flags.upstream);
+  if (!flags.upstream_certificate.empty()) config->mutable_tls()->set_certificate(flags.upstream_certificate);
+  if (!flags.upstream_key.empty()) config->mutable_tls()->set_key(flags.upstream_key);
+  if (!flags.upstream_authority.empty()) config->mutable_tls()->set_authority(flags.upstream_authority);
 }
 
 absl::StatusOr<v1::Config> MakeConfig(const Flags& flags) {
@@ -125,6 +140,9 @@ absl::StatusOr<v1::Config> MakeConfig(const Flags& flags) {
   if (!flags.cudnn.empty()) config.mutable_measuring()->set_cudnn(flags.cudnn);
   if (!flags.cuda_driver.empty()) config.mutable_measuring()->set_driver(flags.cuda_driver);
   if (!flags.signing_key.empty()) config.mutable_signing()->set_key_file(flags.signing_key);
+  const bool names_upstream = !flags.upstream.empty() || !flags.upstream_certificate.empty() ||
+                              !flags.upstream_key.empty() || !flags.upstream_authority.empty();
+  if (names_upstream) SetUpstream(flags, config.mutable_upstream());
   ApplyDefaults(FolderOfSelf(), flags.config_file, &config);
   KILN_RETURN_IF_ERROR(CheckConfig(config));
   return config;
@@ -217,6 +235,21 @@ absl::StatusOr<std::unique_ptr<Upstream>> OpenUpstream(const v1::Config& config)
   return upstream;
 }
 
+// Null where none is configured, or nothing is known of it yet: then the daemon compiles by itself, and ends
+// soon.
+absl::StatusOr<std::unique_ptr<Upstream>> OpenEmbeddedUpstream(v1::Config* config) {
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<Upstream> upstream, OpenUpstream(*config));
+  if (upstream == nullptr) return nullptr;
+  if (const absl::Status adopted = AdoptUpstream(*upstream, geteuid(), config); !adopted.ok()) {
+    spdlog::warn("{}; this kilnd compiles by itself, and a later one asks again", adopted.ToString());
+    config->clear_upstream();
+    config->set_idle_exit_seconds(std::min(config->idle_exit_seconds(), kUnknownUpstreamIdleSeconds));
+    return nullptr;
+  }
+  KILN_RETURN_IF_ERROR(CheckConfig(*config));
+  return upstream;
+}
+
 BundleCompiler BundleCompilerOf(const WorkerPool& pool) {
   BundleCompiler compiler;
   compiler.fingerprint = pool.hello().compiler_fingerprint();
@@ -227,9 +260,12 @@ BundleCompiler BundleCompilerOf(const WorkerPool& pool) {
   return compiler;
 }
 
-absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zygote,
-                   const Measuring& measuring, const sigset_t& signals) {
+absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, const Measuring& measuring,
+                   const sigset_t& signals) {
   Stats stats;
+  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<Upstream> upstream, where_in_use == WhereInUse::kMemoryOnly
+                                                                      ? OpenEmbeddedUpstream(&config)
+                                                                      : OpenUpstream(config));
   // After the fork of those who start workers: none of them ever held the key.
   KILN_ASSIGN_OR_RETURN(const Signatures signatures, Signatures::Load(config.signing()));
   HitIndex index(config.store().hit_index_bytes());
@@ -265,7 +301,6 @@ absl::Status Serve(const v1::Config& config, WhereInUse where_in_use, Zygote* zy
   KILN_ASSIGN_OR_RETURN(const std::unique_ptr<SharedTier> tier, OpenTier(config, signatures));
   TuningRecords tuning_records(&signatures, store.get(), tier.get());
   Tuner tuner(gpus.get(), measuring.without, &tuning_records, &stats);
-  KILN_ASSIGN_OR_RETURN(const std::unique_ptr<Upstream> upstream, OpenUpstream(config));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<Coordinator> coordinator,
                         Coordinator::Create(config, &signatures, store.get(), tier.get(), upstream.get(),
                                             &index, pool.get(), &tuner, &stats));

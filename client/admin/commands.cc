@@ -68,7 +68,17 @@ void CheckSandbox(const v1::StatusReply& status, std::vector<Check>* checks) {
   }
 }
 
-void CheckUpstream(const v1::StatusReply& status, std::vector<Check>* checks) {
+// `wanted`: as KILN_UPSTREAM names it, of the embedded daemon.
+void CheckUpstream(const v1::StatusReply& status, const std::string& wanted, std::vector<Check>* checks) {
+  if (!wanted.empty() && status.upstream().address() != wanted) {
+    checks->push_back(
+        {"upstream", "FAILED",
+         absl::StrCat("KILN_UPSTREAM is ", wanted, ", and this daemon ",
+                      status.has_upstream() ? "asks " : "asks nobody", Printable(status.upstream().address()),
+                      ": it has not been reached yet (the log is beside the socket), or another "
+                      "process started the daemon that serves KILN_RUNTIME_DIR")});
+    return;
+  }
   if (!status.has_upstream()) return;
   const v1::UpstreamStatus& upstream = status.upstream();
   const bool good = upstream.connected();
@@ -132,6 +142,17 @@ absl::Status ResolveAddress(const std::string& flag, AdminContext* context) {
     if (options.daemon_binary.empty()) options.daemon_binary = BesideSelf("kilnd");
     options.runtime_dir = Environment("KILN_RUNTIME_DIR");
     options.store_dir = Environment("KILN_STORE");
+    if (options.upstream = Environment("KILN_UPSTREAM"); !options.upstream.empty()) {
+      absl::StatusOr<std::string> upstream = NormalAddress(options.upstream);
+      if (!upstream.ok()) {
+        return absl::Status(upstream.status().code(),
+                            absl::StrCat("KILN_UPSTREAM: ", upstream.status().message()));
+      }
+      options.upstream = context->upstream = *std::move(upstream);
+      options.tls_authority = Environment("KILN_TLS_CA");
+      options.tls_certificate = Environment("KILN_TLS_CERT");
+      options.tls_key = Environment("KILN_TLS_KEY");
+    }
     KILN_ASSIGN_OR_RETURN(const DaemonPlace place, PlaceDaemon(options));
     context->where = "the embedded daemon of this build; it starts with the first compile and goes when idle";
     context->address = absl::StrCat("unix:", place.socket);
@@ -443,7 +464,7 @@ int RunDoctor(const AdminContext& context) {
     add("version", true, absl::StrCat(Printable(status.version()), ", build ", status.build_id()));
     add("workers", status.workers() > 0, absl::StrCat(status.workers()));
     CheckSandbox(status, &checks);
-    CheckUpstream(status, &checks);
+    CheckUpstream(status, context.upstream, &checks);
     add("store writable", status.store_writable(),
         status.store_writable() ? status.store_directory()
                                 : absl::StrCat(status.store_message(), "; compiles go on, nothing is kept"));

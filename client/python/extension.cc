@@ -73,6 +73,7 @@ PyObject* Configure(PyObject*, PyObject* arguments) {
     return nullptr;
   }
   options.address = Entry(dict, "address");
+  options.upstream = Entry(dict, "upstream");
   options.daemon_binary = Entry(dict, "daemon_binary");
   options.runtime_dir = Entry(dict, "runtime_dir");
   options.store_dir = Entry(dict, "store_dir");
@@ -82,18 +83,15 @@ PyObject* Configure(PyObject*, PyObject* arguments) {
   options.tls_key = Entry(dict, "tls_key");
   options.background = Entry(dict, "class") == "background";
   if (PyErr_Occurred()) return nullptr;
-  if (!options.address.empty()) {
-    absl::StatusOr<std::string> address = NormalAddress(options.address);
-    if (!address.ok()) {
-      PyErr_SetString(PyExc_ValueError,
-                      absl::StrCat("kiln: KILN_ADDRESS: ", address.status().message()).c_str());
-      return nullptr;
-    }
-    options.address = *std::move(address);
-    if (const absl::Status tls = CheckConnection(options); !tls.ok()) {
-      PyErr_SetString(PyExc_ValueError, absl::StrCat("kiln: KILN_ADDRESS: ", tls.message()).c_str());
-      return nullptr;
-    }
+  for (const auto& [variable, named] :
+       {std::pair("KILN_ADDRESS", &options.address), std::pair("KILN_UPSTREAM", &options.upstream)}) {
+    if (named->empty()) continue;
+    absl::StatusOr<std::string> address = NormalAddress(*named);
+    if (address.ok()) *named = *address;
+    const absl::Status good = address.ok() ? CheckConnection(options) : address.status();
+    if (good.ok()) continue;
+    PyErr_SetString(PyExc_ValueError, absl::StrCat("kiln: ", variable, ": ", good.message()).c_str());
+    return nullptr;
   }
   if (const std::string keys = Entry(dict, "trusted_keys"); !keys.empty()) {
     absl::StatusOr<std::vector<std::string>> trusted = ReadTrustedKeys(keys);

@@ -558,8 +558,24 @@ class GrpcClient : public Client {
 }  // namespace
 
 absl::Status CheckConnection(const ClientOptions& options) {
-  return options.address.empty() ? absl::OkStatus()
-                                 : CheckTls(options.address, TlsOf(options), TlsVariables());
+  if (options.upstream.empty()) {
+    return options.address.empty() ? absl::OkStatus()
+                                   : CheckTls(options.address, TlsOf(options), TlsVariables());
+  }
+  if (!options.address.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("KILN_UPSTREAM is the embedded daemon's, and KILN_ADDRESS (", options.address,
+                     ") is asked instead of it: set one of them"));
+  }
+  if (absl::StartsWith(options.upstream, "unix:")) return absl::OkStatus();
+  const TlsFiles files = TlsOf(options);
+  KILN_RETURN_IF_ERROR(CheckTls(options.upstream, files, TlsVariables()));
+  if (files.certificate.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(options.upstream, " is reached by mutual TLS alone: set ",
+                                                   TlsVariables().authority, ", ", TlsVariables().certificate,
+                                                   " and ", TlsVariables().key));
+  }
+  return ReadTlsPems(files, TlsVariables()).status();
 }
 
 std::unique_ptr<Client> NewClient(ClientOptions options) {

@@ -142,6 +142,14 @@ void AddCudaLibraries(std::vector<std::string>& words) {
   if (!driver.empty()) words.insert(words.end(), {"--cuda-driver", driver});
 }
 
+void AddUpstream(const DaemonPlace& place, std::vector<std::string>& words) {
+  if (place.upstream.empty()) return;
+  words.insert(words.end(), {"--upstream", place.upstream});
+  if (place.tls.certificate.empty()) return;
+  words.insert(words.end(), {"--upstream-cert", place.tls.certificate, "--upstream-key", place.tls.key,
+                             "--upstream-ca", place.tls.authority});
+}
+
 // The daemon runs in another working directory. One directory has one name.
 std::string Absolute(const std::string& path) {
   if (path.empty()) return path;
@@ -255,7 +263,17 @@ absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary) {
 
 absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options, const SharedDirectories& shared) {
   DaemonPlace place;
-  KILN_ASSIGN_OR_RETURN(const std::string id, DaemonBuildId(options.daemon_binary));
+  KILN_ASSIGN_OR_RETURN(std::string id, DaemonBuildId(options.daemon_binary));
+  if (!options.upstream.empty()) {
+    place.upstream = options.upstream;
+    if (!absl::StartsWith(place.upstream, "unix:")) {
+      place.tls = {Absolute(options.tls_certificate), Absolute(options.tls_key),
+                   Absolute(options.tls_authority)};
+    }
+    id = ToHex(Sha256(absl::StrCat(id, "\n", place.upstream, "\n", place.tls.certificate, "\n", place.tls.key,
+                                   "\n", place.tls.authority)))
+             .substr(0, id.size());
+  }
   place.store_dir = Absolute(options.store_dir);
   KILN_ASSIGN_OR_RETURN(place.runtime_dir,
                         PlaceSocket(Absolute(options.runtime_dir), place.store_dir, id, shared));
@@ -330,6 +348,7 @@ absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& pl
                                     place.store_dir,
                                     "--signing-key",
                                     PlaceSigningKey(place)};
+  AddUpstream(place, words);
   AddCudaLibraries(words);
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));

@@ -1,9 +1,10 @@
 // Finding and starting the embedded daemon (one for all of a user's processes and one build).
 //
-// The socket, lock and store directories are named by the build id of kilnd and kiln-worker, so an
-// upgrade and a second virtual environment never meet. The client connects, else spawns and connects
-// again with growing pauses until its deadline; it never unlinks a socket: only the daemon that holds
-// the lock does, and a daemon that loses the race exits.
+// The socket, lock and store directories are named by the build id of kilnd and kiln-worker, and by an
+// upstream and whose certificate it is asked with, so an upgrade, a second virtual environment and another
+// upstream never meet. The client connects, else spawns and connects again with growing pauses until its
+// deadline; it never unlinks a socket: only the daemon that holds the lock does, and a daemon that loses the
+// race exits.
 //
 // Where nothing is named, the first place that is private will do: a pod's /tmp may be one that is not. What
 // is named and not private is refused. A directory whose name is too long for a socket is not used: a name by
@@ -20,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "compiler/support/monotonic_time.h"
+#include "compiler/support/tls_files.h"
 #include "kiln/client.h"
 
 namespace kiln {
@@ -29,6 +31,8 @@ struct DaemonPlace {
   std::string store_dir;
   std::string socket;    // runtime_dir/kilnd.sock
   std::string keys_dir;  // beside the stores of all builds, or the one that was named
+  std::string upstream;  // whom the daemon asks for what it lacks; empty: nobody
+  TlsFiles tls;          // with which
 };
 
 // Directories of all users where kiln-UID is made, each once those before it have been refused.

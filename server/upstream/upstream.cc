@@ -111,13 +111,18 @@ void Upstream::Close() {
 std::vector<std::string> Upstream::Forwarders() const {
   absl::MutexLock lock(&mutex_);
   std::vector<std::string> all = {id_};
-  all.insert(all.end(), beyond_.begin(), beyond_.end());
+  if (hello_.has_value()) all.insert(all.end(), hello_->forwarders().begin(), hello_->forwarders().end());
   return all;
 }
 
 std::string Upstream::fingerprint() const {
   absl::MutexLock lock(&mutex_);
-  return fingerprint_;
+  return hello_.has_value() ? hello_->compiler_fingerprint() : "";
+}
+
+std::optional<v1::HelloReply> Upstream::Hello() const {
+  absl::MutexLock lock(&mutex_);
+  return hello_;
 }
 
 absl::Status Upstream::Usable() const {
@@ -137,7 +142,7 @@ v1::UpstreamStatus Upstream::status() const {
   absl::MutexLock lock(&mutex_);
   status.set_connected(usable_.ok());
   status.set_message(usable_.ok() ? last_failure_ : std::string(usable_.message()));
-  status.set_fingerprint(fingerprint_);
+  if (hello_.has_value()) status.set_fingerprint(hello_->compiler_fingerprint());
   return status;
 }
 
@@ -164,8 +169,7 @@ absl::Status Upstream::CheckHello(const std::string& ns, const v1::HelloReply& h
 
 void Upstream::Learn(const v1::HelloReply& hello) {
   absl::MutexLock lock(&mutex_);
-  fingerprint_ = hello.compiler_fingerprint();
-  beyond_.assign(hello.forwarders().begin(), hello.forwarders().end());
+  hello_ = hello;
 }
 
 // ---- The connection --------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -60,6 +61,8 @@ class Upstream {
   // This daemon's among those that pass requests on, and those that its own may pass, itself first.
   const std::string& id() const { return id_; }
   std::vector<std::string> Forwarders() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What it said of itself last; nothing before it has.
+  std::optional<v1::HelloReply> Hello() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Of the upstream's compiler, as it said last; empty before it has.
   std::string fingerprint() const ABSL_LOCKS_EXCLUDED(mutex_);
   // OK, or why it is not asked. At once.
@@ -128,10 +131,9 @@ class Upstream {
   MonotonicCondVar changed_;
   LinkPtr link_ ABSL_GUARDED_BY(mutex_);
   absl::Status usable_ ABSL_GUARDED_BY(mutex_);
-  std::string last_failure_ ABSL_GUARDED_BY(mutex_);  // for people
-  std::string fingerprint_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::string> beyond_ ABSL_GUARDED_BY(mutex_);   // the upstream's forwarders
-  absl::flat_hash_set<Call*> calls_ ABSL_GUARDED_BY(mutex_);  // that block
+  std::string last_failure_ ABSL_GUARDED_BY(mutex_);             // for people
+  std::optional<v1::HelloReply> hello_ ABSL_GUARDED_BY(mutex_);  // the last
+  absl::flat_hash_set<Call*> calls_ ABSL_GUARDED_BY(mutex_);     // that block
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread keeper_;  // const after Create
 };

@@ -21,17 +21,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/runtime/program.h"
-#include "compiler/graph/canonical.h"
 #include "compiler/graph/key.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/manifest_objects.h"
-#include "compiler/support/proto_util.h"
 #include "compiler/support/protocol.h"
 #include "compiler/support/zstd.h"
-#include "google/protobuf/text_format.h"
 #include "kiln/client.h"
 #include "kiln/run_count.h"
 #include "tests/fault/daemon.h"
+#include "tests/fault/small_graph.h"
 #include "tests/fault/wire_proxy.h"
 #include "tests/unit/plain_host.h"
 
@@ -49,46 +47,9 @@ constexpr char kReportUse[] = "/kiln.v1.Compiler/ReportUse";
 constexpr char kNamespace[] = "default";
 constexpr char kSlow[] = "name slow\nsleep_ms 1500";  // for the scripted worker
 
-// relu(x) + x
-constexpr char kGraph[] = R"(
-  format_version: 1 kind: INFERENCE
-  inputs { tensor { dtype: F32 device { type: CPU } sizes { value: 6 } strides { value: 1 } } }
-  nodes { target: "aten.relu.default" args { name: "self" value { as_tensor: 0 } }
-          results { dtype: F32 device { type: CPU } sizes { value: 6 } strides { value: 1 } } }
-  nodes { target: "aten.add.Tensor" args { name: "self" value { as_tensor: 1 } }
-          args { name: "other" value { as_tensor: 0 } }
-          results { dtype: F32 device { type: CPU } sizes { value: 6 } strides { value: 1 } } }
-  outputs { value: 2 })";
-
-template <typename Message>
-Message TextProto(const std::string& text) {
-  Message message;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &message));
-  return message;
-}
-
-CompileRequestInput InputOfGraph() {
-  CompileRequestInput input;
-  const auto canonical = Canonicalize(TextProto<v1::Graph>(kGraph));
-  EXPECT_TRUE(canonical.ok()) << canonical.status();
-  input.graph = canonical->bytes;
-  v1::RequestSections& sections = input.sections;
-  sections.set_options(SerializeDeterministic(v1::Options()));
-  sections.set_target(SerializeDeterministic(TextProto<v1::Target>(
-      R"(triple: "x86_64-linux-gnu" features: "avx2" features: "bmi2" features: "f16c" features: "fma")")));
-  sections.set_numerics(
-      SerializeDeterministic(TextProto<v1::Numerics>(R"(float32_matmul_precision: "highest")")));
-  sections.set_facts(SerializeDeterministic(
-      TextProto<v1::GraphFacts>("inputs { aligned16: true } outputs { user_visible: true }")));
-  v1::Environment environment;
-  environment.set_torch_version("2.13");
-  environment.set_decomposition_digest(Sha256("decompositions"));
-  sections.set_environment(SerializeDeterministic(environment));
-  sections.set_graph_digest(Sha256(input.graph));
-  input.request_key = RequestKey(sections);
-  input.notes.set_title("Small forward");
-  input.notes.add_node_names("relu");
-  input.notes.add_guards("tensor 'x' size 6");
+// A gang's member asks for it.
+CompileRequestInput InputOfMember() {
+  CompileRequestInput input = InputOfGraph();
   input.gang.set_id(std::string(16, '\7'));
   input.gang.set_size(2);
   return input;
@@ -242,7 +203,7 @@ std::vector<WireCall> Today(TestDaemon& daemon) {
   const std::unique_ptr<Client> client = NewClient(OptionsFor(proxy));
   TakeRuns();
   for (int i = 0; i < 3; ++i) CountRun();
-  const absl::StatusOr<CompiledArtifact> got = client->Get(InputOfGraph(), /*compile=*/true);
+  const absl::StatusOr<CompiledArtifact> got = client->Get(InputOfMember(), /*compile=*/true);
   EXPECT_TRUE(got.ok()) << got.status();
   for (int i = 0; i < 2; ++i) CountRun();
   client->ReportUse(absl::Seconds(10));
@@ -476,7 +437,7 @@ TEST_F(Generations, ThisClientIsServedByANewerDaemon) {
   };
   const std::unique_ptr<Client> client = NewClient(OptionsFor(newer));
   for (const bool hit : {false, true}) {
-    const absl::StatusOr<CompiledArtifact> got = client->Get(InputOfGraph(), /*compile=*/true);
+    const absl::StatusOr<CompiledArtifact> got = client->Get(InputOfMember(), /*compile=*/true);
     ASSERT_TRUE(got.ok()) << got.status();
     EXPECT_EQ(got->hit, hit);
     ExpectRuns({got->manifest, got->objects});
@@ -490,7 +451,7 @@ TEST_F(Generations, ADaemonThatIsTooNewIsTold) {
   const std::string earlier = ToText({0, kProtocol.min - 1});
   newer.change_call = [&](WireCall* call) { call->metadata[kProtocolMetadata] = earlier; };
   const absl::StatusOr<CompiledArtifact> got =
-      NewClient(OptionsFor(newer))->Get(InputOfGraph(), /*compile=*/true);
+      NewClient(OptionsFor(newer))->Get(InputOfMember(), /*compile=*/true);
   EXPECT_EQ(got.status().code(), absl::StatusCode::kFailedPrecondition);
   for (const std::string& range : {earlier, ToText(kProtocol)})
     EXPECT_TRUE(absl::StrContains(got.status().message(), range)) << got.status();

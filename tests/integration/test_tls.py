@@ -75,6 +75,47 @@ def test_a_tenant_compiles_and_the_next_process_hits(place, farm):
     assert (second["hits"], second["compiles"], second["fallbacks"]) == (1, 0, {})
 
 
+FORK = """
+import json, os
+import torch, kiln
+def compiled(number):
+    result = torch.compile(lambda x: x.sin() + number, backend="kiln")(torch.ones(3))
+    torch.testing.assert_close(result, torch.ones(3).sin() + number)
+compiled(1)
+children = []
+for number in (2, 3):
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        before = kiln.stats()["compiles"]
+        compiled(10 * number)
+        stats = kiln.stats()
+        os._exit(0 if stats["compiles"] == before + 1 and not stats["fallbacks"] else 3)
+    children.append(child)
+    compiled(number)  # at the same time
+assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+print(json.dumps(kiln.stats()))
+"""
+
+
+def test_parent_and_child_compile_after_a_fork(place, farm):
+    output, _ = place.run(FORK, **farm("train"))
+    stats = json.loads(output.strip().splitlines()[-1])
+    assert (stats["compiles"], stats["fallbacks"]) == (3, {})
+
+
+def test_an_embedded_daemon_asks_the_farm(place, farm):
+    environment = farm("train")
+    environment["KILN_UPSTREAM"] = environment.pop("KILN_ADDRESS")
+    first = call(place, environment)
+    assert (first["compiles"], first["fallbacks"]) == (1, {})
+    checked = subprocess.run([program("kilnctl"), "doctor"], env={**os.environ, **place.environment, **environment},
+                             text=True, capture_output=True, timeout=60)
+    assert re.search(rf"upstream +ok +{environment['KILN_UPSTREAM']}", checked.stdout), checked.stdout
+    # Another host's process has it from there.
+    assert call(place, farm("train"))["hits"] == 1
+
+
 @pytest.mark.parametrize("name, changes, reason", [
     ("read", {}, "permission_denied: .*needs role compile, which tenant \"read\" lacks"),
     ("stranger", {}, "unauthenticated: .*spiffe://example.org/stranger is no tenant's"),
@@ -96,6 +137,11 @@ def test_a_graph_runs_without_kiln_and_the_reason_is_told(place, farm, name, cha
 @pytest.mark.parametrize("variables, reason", [
     ({"KILN_ADDRESS": "farm.example:7711"}, "farm.example:7711 is another host's, which is reached by mutual TLS"),
     ({"KILN_ADDRESS": "localhost:7711", "KILN_TLS_CA": "ca", "KILN_TLS_CERT": "crt"}, "not set: KILN_TLS_KEY"),
+    ({"KILN_UPSTREAM": "farm.example"}, "KILN_UPSTREAM: \"farm.example\" is no address of a kilnd"),
+    ({"KILN_UPSTREAM": "farm.example:7711"}, "KILN_UPSTREAM: farm.example:7711 is another host's"),
+    ({"KILN_UPSTREAM": "farm.example:7711", "KILN_TLS_CA": "/none", "KILN_TLS_CERT": "/none", "KILN_TLS_KEY": "/none"},
+     "KILN_UPSTREAM: KILN_TLS_CERT: /none cannot be read"),
+    ({"KILN_UPSTREAM": "unix:/run/a", "KILN_ADDRESS": "unix:/run/b"}, "set one of them"),
 ])
 def test_what_is_missing_is_an_error_that_names_it(place, variables, reason):
     process = place.start(CALL, **variables)

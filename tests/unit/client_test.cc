@@ -98,6 +98,28 @@ TEST(ConnectionTest, AnotherHostIsReachedByTlsAlone) {
   }
 }
 
+TEST(ConnectionTest, AnUpstreamIsTheEmbeddedDaemonsAndItsFilesAreGood) {
+  ClientOptions options;
+  options.upstream = "unix:/run/kilnd.sock";
+  EXPECT_TRUE(CheckConnection(options).ok());
+  options.address = "unix:/run/other.sock";
+  EXPECT_TRUE(absl::StrContains(CheckConnection(options).message(), "set one of them"));
+  options.address = "";
+  for (const char* upstream : {"farm.example:7711", "localhost:7711"}) {
+    options.upstream = upstream;
+    EXPECT_TRUE(absl::StrContains(CheckConnection(options).message(),
+                                  "set KILN_TLS_CA, KILN_TLS_CERT and KILN_TLS_KEY"))
+        << CheckConnection(options);
+  }
+  options.tls_authority = options.tls_certificate = "/none/file";
+  EXPECT_TRUE(absl::StrContains(CheckConnection(options).message(), "not set: KILN_TLS_KEY"));
+  options.tls_key = "/none/file";
+  const absl::Status unreadable = CheckConnection(options);
+  EXPECT_EQ(unreadable.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(unreadable.message(), "KILN_TLS_")) << unreadable;
+  EXPECT_TRUE(absl::StrContains(unreadable.message(), "/none/file")) << unreadable;
+}
+
 class DaemonTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -155,6 +177,26 @@ TEST_F(DaemonTest, GivesEachStoreADaemonOfItsOwn) {
   ASSERT_TRUE(first.ok() && again.ok() && second.ok());
   EXPECT_EQ(first->socket, again->socket);
   EXPECT_NE(first->socket, second->socket);
+}
+
+// A daemon of another upstream, or of another tenant's there, would serve what is not its caller's.
+TEST_F(DaemonTest, GivesEachUpstreamADaemonOfItsOwn) {
+  options_.runtime_dir = options_.store_dir = "";
+  setenv("XDG_CACHE_HOME", root_.c_str(), /*overwrite=*/1);
+  std::set<std::string> sockets, stores;
+  for (const char* upstream : {"", "farm.example:7711", "other.example:7711"}) {
+    for (const char* certificate : {"/etc/kiln/a.crt", "/etc/kiln/b.crt"}) {
+      options_.upstream = upstream;
+      options_.tls_certificate = certificate;
+      const auto place = PlaceDaemon(options_);
+      ASSERT_TRUE(place.ok()) << place.status();
+      sockets.insert(place->socket);
+      stores.insert(place->store_dir);
+    }
+  }
+  unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(sockets.size(), 5) << "without an upstream no certificate is asked for";
+  EXPECT_EQ(stores.size(), 5);
 }
 
 TEST_F(DaemonTest, RefusesADirectoryThatOthersCanWrite) {

@@ -38,8 +38,11 @@ namespace kiln {
 
 struct ClientOptions {
   std::string address;  // "unix:/path", "farm.example:7711"; empty: the embedded daemon
-  // PEM files for mutual TLS: all three, or none. Whoever has to have signed kilnd's certificate, and this
-  // side's.
+  // Of the embedded daemon, which passes on what it lacks: "farm.example:7711", "unix:/path". Not with
+  // `address`.
+  std::string upstream;
+  // PEM files for mutual TLS with `address` or `upstream`: all three, or none. Whoever has to have signed
+  // kilnd's certificate, and this side's.
   std::string tls_authority, tls_certificate, tls_key;
   std::string daemon_binary;  // kilnd, for the embedded daemon
   std::string runtime_dir;    // of its socket; empty: chosen, see client/src/daemon.h
@@ -122,7 +125,7 @@ class Client {
 };
 
 // INVALID_ARGUMENT, naming what to set, where the address is another host's and there is no TLS, or not all
-// of it.
+// of it; likewise of an upstream, whose files have to be good now (FAILED_PRECONDITION, which names the one).
 absl::Status CheckConnection(const ClientOptions& options);
 
 std::unique_ptr<Client> NewClient(ClientOptions options);

@@ -57,6 +57,7 @@ def configure() -> None:
         _C.configure(
             {
                 "address": address,
+                "upstream": os.environ.get("KILN_UPSTREAM", ""),
                 "daemon_binary": "" if address else daemon_binary(),
                 "runtime_dir": os.environ.get("KILN_RUNTIME_DIR", ""),
                 "store_dir": os.environ.get("KILN_STORE", ""),
