@@ -385,9 +385,21 @@ bool IsClose(Match& m) {
   return m.Return(LogicalOr(close, LogicalAnd(finite, Le(error, allowed))));
 }
 
+// The dtype that ATen rounds the power to: its base is a number, or of the dtype of `self` where that is not F32.
+v1::DType DTypeOfPower(const Value& self, const Value& exponent) {
+  using Rank = PromotionOperand::Rank;
+  const bool is_number = !IsFloat(self.dtype()) || self.dtype() == v1::F32;
+  const Rank rank = exponent.sizes().empty() ? Rank::kZeroDim : Rank::kDimensioned;
+  return PromoteDTypes({{is_number ? v1::F32 : self.dtype(), is_number ? Rank::kScalar : Rank::kZeroDim},
+                        {exponent.dtype(), rank}});
+}
+
 bool Ldexp(Match& m) {
-  Value x = Cast(m.Tensor("self"), ResultCompute(m)), e = Cast(m.Tensor("other"), ResultCompute(m));
-  return m.Return(x * m.b().Unary("exp2", e));
+  Value self = m.Tensor("self"), exponent = m.Tensor("other");
+  if (!self.ok() || !exponent.ok()) return false;
+  const v1::DType dtype = DTypeOfPower(self, exponent);
+  Value power = Cast(m.b().Unary("exp2", Cast(exponent, ComputeDType(dtype))), dtype);
+  return m.Return(m.b().Binary("mul.Tensor", self, power));
 }
 
 // A device or dtype conversion that changes the dtype alone; options other than the dtype are dropped.

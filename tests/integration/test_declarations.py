@@ -11,8 +11,10 @@ import textwrap
 import pytest
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses import FakeTensorMode, fake_impls
 
-import kiln  # noqa: F401  (puts declarations right)
+import kiln  # puts declarations right
+from kiln import declarations
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "campaign"))
 pytest.importorskip("expecttest")  # torch's databases import it
@@ -205,6 +207,46 @@ def test_operands_in_any_order(function):
                 torch.testing.assert_close(torch.compile(function, backend="kiln")(*pair), function(*pair),
                                            equal_nan=True,
                                            check_stride=True, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("number", [7, -2.5, True])
+def test_numbers_before_tensors(number, dynamic):
+    for x in (torch.tensor([[2, -3, 5]]), torch.tensor([0.5, -4.0]), torch.tensor([3.0, 2.0], dtype=torch.bfloat16)):
+        for function in (lambda x: number // x, lambda x: torch.floor_divide(number, x), lambda x: number % x,
+                         lambda x: torch.xlogy(number, x), lambda x: torch.special.xlog1py(number, x)):
+            torch._dynamo.reset()
+            compiled = torch.compile(function, backend="kiln", dynamic=dynamic, fullgraph=True)
+            torch.testing.assert_close(compiled(x), function(x), equal_nan=True)
+
+
+def test_without_a_correction_that_fails_torch_s_own_is_taken(monkeypatch):
+    def fails(given, *args, **options):
+        raise ZeroDivisionError("planted")
+
+    for op in (torch.ops.aten.roll.default, torch.ops.aten.copysign.Tensor):
+        monkeypatch.delitem(fake_impls.op_implementations_dict, op)
+        declarations._declare(op, fails)
+    kiln.reset_stats()
+    x = torch.randn(3, 4)
+    with pytest.warns(RuntimeWarning, match="planted"):
+        result = torch.compile(lambda x: torch.copysign(torch.roll(x, 1, 0), x), backend="kiln")(x)
+    assert torch.equal(result, torch.copysign(torch.roll(x, 1, 0), x)) and kiln.stats()["left_out"] > 0
+    with FakeTensorMode(), pytest.raises(IndexError):  # what torch itself refuses
+        torch.roll(torch.empty(3, 4), 1, 7)
+
+
+def test_powers_of_two_times_another_dtype():
+    draw = random.Random(5)
+    dtypes = torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8
+    for _ in range(12):
+        x, exponent = ((torch.randn(draw.choice([(), (3, 7)])) * 3).to(draw.choice(dtypes)) for _ in range(2))
+        if not (x.is_floating_point() or exponent.is_floating_point()):
+            continue
+        assert _wrong(torch.ldexp, x, exponent) == []
+        torch.testing.assert_close(torch.compile(torch.ldexp, backend="kiln")(x, exponent),
+                                   torch.ldexp(x, exponent), rtol=1e-6, atol=1e-6)
 
 
 def _batch_norm(statistics, training, x):

@@ -44,7 +44,16 @@ def _declare(op: torch._ops.OpOverload, declare: Callable[..., Any]) -> None:
 
     def declared(mode: contextlib.AbstractContextManager[Any], _: object, *args: Any, **kwargs: Any) -> Any:
         with mode:
-            return declare(given if known is None else functools.partial(known, mode, op), *args, **kwargs)
+            own = given if known is None else functools.partial(known, mode, op)
+            try:
+                return declare(own, *args, **kwargs)
+            except Exception as failure:
+                if own is None:
+                    raise
+                result = own(*args, **kwargs)  # raises what torch itself refuses
+                with fallback.left_out(f"the declaration of {op}"):
+                    raise failure
+                return result
 
     if known is None:
         fake_impls.register_op_impl(op)(declared)
@@ -167,12 +176,17 @@ def _channel_shuffle(given: Given, source: torch.Tensor, groups: int) -> Any:
     return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(source))
 
 
-def _iterated(given: Given, x: torch.Tensor, y: Any, *others: Any, **options: Any) -> Any:
-    """In the layout of a comparison of its operands, whose strides torch declares right."""
+def _iterated(given: Given, x: Any, y: Any, *others: Any, **options: Any) -> Any:
+    """In the layout of a comparison of its operands, whose strides torch declares right, as those beside a number."""
     result = given(x, y, *others, **options)
-    if not isinstance(y, torch.Tensor):
+    if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)):
         return result
     return torch.empty_strided(result.shape, torch.eq(x, y).stride(), dtype=result.dtype, device=result.device)
+
+
+def _ldexp(given: Given, x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """What has no fractions is multiplied by a power in the exponent's dtype, not in float32."""
+    return given(x, exponent) if x.is_floating_point() or x.is_complex() else x * torch.pow(2.0, exponent)
 
 
 def _pad(given: Given, source: torch.Tensor, pad: Sequence[int], *others: Any, **options: Any) -> Any:
@@ -226,6 +240,7 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
                      aten.logaddexp.default, aten.logaddexp2.default, aten.logical_and.default, aten.logical_or.default,
                      aten.logical_xor.default, aten.special_xlog1py.default, aten.xlogy.Tensor), _iterated),
     aten.addr.default: _addr,
+    aten.ldexp.Tensor: _ldexp,
     aten.huber_loss.default: _loss,
     aten.soft_margin_loss.default: _loss,
     aten._unique.default: _unique,
