@@ -13,6 +13,7 @@ Time of a server's processor a call says most where other programs use the machi
 """
 import argparse
 import contextlib
+import datetime
 import json
 import os
 import statistics
@@ -276,6 +277,16 @@ def parse(arguments):
     return options
 
 
+def facts(options, arguments):
+    """What the first line of a page says (service_document.py)."""
+    with open("/proc/cpuinfo") as file:
+        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    kilnd = options.kilnd or os.path.join(options.build, "bin", "kilnd")
+    return {"date": datetime.date.today().isoformat(), "processor": names[0] if names else "unknown",
+            "processors": len(os.sched_getaffinity(0)), "kiln": run([kilnd, "--version"]).strip(),
+            "command": " ".join(["tests/bench/service.sh", *arguments])}
+
+
 def main(arguments):
     options = parse(arguments)
     rows = []
@@ -307,7 +318,7 @@ def main(arguments):
     except Failed as error:
         print(f"service.py: {error}", file=sys.stderr)
         return 1
-    result = json.dumps({"processors": os.cpu_count(), "load_before": started, "rounds": options.rounds,
+    result = json.dumps({"facts": facts(options, arguments), "load_before": started, "rounds": options.rounds,
                          "seconds": options.seconds, "outstanding": options.outstanding, "rows": rows})
     print(result)
     if options.json:

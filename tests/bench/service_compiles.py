@@ -103,24 +103,30 @@ def herd_once(bench, place):
 
 def measure_herd(bench):
     place = graphs(bench)
-    print("| herd | served, manifests | compiles | first, last answer | hits meanwhile, p99 | beside spinners | ratio "
-          "| "
-          "holds |")
-    print("|---|---|---|---|---|---|---|---|")
     rows = []
+    print_herd_header()
     for _ in range(bench.options.herd_rounds):
         row = dict(herd_once(bench, place), row="herd")
         row["holds"] = (row.get("served") == CALLERS and row["manifests"] == 1 and row["compiles"] == 1
                         and row["last"] <= LAST_RATIO * row["first"] + LAST_SECONDS
                         and row["p99"]["ratio"] <= RATIO_MAX)
         rows.append(row)
-        p99 = row["p99"]
-        print(f"| {CALLERS} over {CONNECTIONS} | {row['served']}, {row['manifests']} | {row['compiles']} | "
-              f"{row['first']:.2f} s, {row['last']:.2f} s | {p99['beside']['median']:,.0f} µs | "
-              f"{p99['control']['median']:,.0f} µs | {p99['ratio']:.2f} | {'yes' if row['holds'] else 'no'} |",
-              flush=True)
+        print_herd(row)
     print()
     return rows
+
+
+def print_herd_header():
+    print("| herd | served, manifests | compiles | first, last answer | hits meanwhile, p99 | beside spinners | ratio "
+          "| holds |")
+    print("|---|---|---|---|---|---|---|---|")
+
+
+def print_herd(row):
+    p99 = row["p99"]
+    print(f"| {CALLERS} over {CONNECTIONS} | {row['served']}, {row['manifests']} | {row['compiles']} | "
+          f"{row['first']:.2f} s, {row['last']:.2f} s | {p99['beside']['median']:,.0f} µs | "
+          f"{p99['control']['median']:,.0f} µs | {p99['ratio']:.2f} | {'yes' if row['holds'] else 'no'} |", flush=True)
 
 
 def measure_overload(bench):
@@ -134,10 +140,16 @@ def measure_overload(bench):
                     "shares": all(abs(share - 1) <= SHARE_OFF_MAX for share in row["shares"].values()),
                     "recovery": row["recovery"] <= RECOVERY_SECONDS_MAX,
                     "right": row["wrong"] == 0 and row["failed"] == 0}
-    row["row"] = "overload"
+    row.update(row="overload", factor=bench.options.overload_factor, seconds=bench.options.overload_seconds)
+    print_overload(row)
+    print()
+    return [row]
+
+
+def print_overload(row):
     said = lambda what: "yes" if row["holds"][what] else "no"
-    print(f"| overload, {bench.options.overload_factor:g} × {row['capacity']:.1f} compiles a second for "
-          f"{bench.options.overload_seconds:g} s | measured | holds |")
+    print(f"| overload, {row['factor']:g} × {row['capacity']:.1f} compiles a second for {row['seconds']:g} s | measured "
+          "| holds |")
     print("|---|---|---|")
     print(f"| admitted, of these without an answer at the client's deadline | {row['admitted']:,}, {row['late']:,} | "
           f"{said('deadlines')} |")
@@ -146,11 +158,8 @@ def measure_overload(bench):
         print(f"| {name}: clients, served, part of a fair one | {tenant['arrived']:,}, {tenant['served']:,}, "
               f"{row['shares'][name]:.2f} | {said('shares')} |")
     print(f"| a compile is as fast as before, after | {row['recovery']:.1f} s | {said('recovery')} |")
-    print(f"| answers that are wrong, calls that failed otherwise | {row['wrong']}, {row['failed']} | {said('right')} "
-          f"|",
+    print(f"| wrong answers, calls that failed otherwise | {row['wrong']}, {row['failed']} | {said('right')} |",
           flush=True)
-    print()
-    return [row]
 
 
 def measure_workers(bench):
@@ -162,14 +171,22 @@ def measure_workers(bench):
                 found = json.loads(run([bench.program("service_overload"), "--socket", server.socket, "--seconds", "0",
                                         "--seed", str(turn + 1)]))
                 rates[count].append(found["capacity"])
-    print("| workers | compiles a second | its spread | against the fewest | its spread |")
-    print("|---|---|---|---|---|")
     rows, first = [], rates[bench.options.workers[0]]
+    print_workers_header()
     for count, found in rates.items():
-        rate, ratio = spread(found), spread([many / few for many, few in zip(found, first, strict=True)])
-        rows.append({"row": "workers", "workers": count, "rate": rate, "ratio": ratio})
-        print(f"| {count} | {rate['median']:.1f} | {rate['least']:.1f} – {rate['largest']:.1f} | {ratio['median']:.2f} "
-              f"| "
-              f"{ratio['least']:.2f} – {ratio['largest']:.2f} |", flush=True)
+        ratio = spread([many / few for many, few in zip(found, first, strict=True)])
+        rows.append({"row": "workers", "workers": count, "rate": spread(found), "ratio": ratio})
+        print_workers(rows[-1])
     print()
     return rows
+
+
+def print_workers_header():
+    print("| workers | compiles a second | its spread | against the fewest | its spread |")
+    print("|---|---|---|---|---|")
+
+
+def print_workers(row):
+    rate, ratio = row["rate"], row["ratio"]
+    print(f"| {row['workers']} | {rate['median']:.1f} | {rate['least']:.1f} – {rate['largest']:.1f} | "
+          f"{ratio['median']:.2f} | {ratio['least']:.2f} – {ratio['largest']:.2f} |", flush=True)

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""The page of the service's tables, as docs/benchmarks/service.md is:
+
+  tests/bench/service_document.py FILE.json… > docs/benchmarks/service.md
+
+The files are what `service.sh --json` wrote, in one run or in several on one machine; service_plot.py draws the plots
+that the page names. A row whose file comes later is beside the earlier ones.
+"""
+import json
+import sys
+
+import service
+import service_attackers
+import service_compiles
+
+# Of each table: its title, its rows, and what prints its head and a row of it.
+TABLES = (
+    ("Calls beside a bare gRPC server", ("hit", "miss", "objects", "waiting", "manifests"), service.print_header,
+     service.print_row),
+    ("Attackers", ("attackers",), service_attackers.print_header, service_attackers.print_row),
+    ("A thousand callers of one program", ("herd",), service_compiles.print_herd_header, service_compiles.print_herd),
+    ("More work than there are workers for", ("overload",), lambda: None, service_compiles.print_overload),
+    ("Workers", ("workers",), service_compiles.print_workers_header, service_compiles.print_workers),
+)
+PLOTS = (("hits", "hits a second against connections"), ("compiles", "compiles a second against workers"),
+         ("open", "seconds to the first hit against manifests"))
+
+
+def main(paths):
+    results = []
+    for path in paths:
+        with open(path) as file:
+            results.append(json.load(file))
+    facts = results[0]["facts"]
+    if any(result["facts"]["kiln"] != facts["kiln"] for result in results):
+        print("service_document.py: the files are of several builds of kilnd", file=sys.stderr)
+        return 1
+    print("# kilnd under load\n")
+    print(f"Printed on {facts['date']}: {facts['processors']} processors of an {facts['processor']}, unix socket, "
+          f"{facts['kiln']}, by\n")
+    for command in dict.fromkeys(result["facts"]["command"] for result in results):
+        print(f"- `{command}`")
+    print("\n`bare` is a server of gRPC's callbacks alone that sends bytes of the same size, the faster of its unary\n"
+          "and generic forms; a ratio is taken within a round.")
+    rows = [row for result in results for row in result["rows"]]
+    for title, names, print_head, print_row in TABLES:
+        found = [row for name in names for row in rows if row["row"] == name]
+        if not found:
+            continue
+        print(f"\n## {title}\n")
+        print_head()
+        for row in found:
+            print_row(row)
+    print("\n## Growth\n")
+    for name, words in PLOTS:
+        print(f"![{words}](service-{name}.png)")
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    sys.exit(main(sys.argv[1:]))
