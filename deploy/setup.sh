@@ -65,7 +65,7 @@ need torch==2.13.0
 need transformers numpy scikit-build-core lit
 need nvidia-nvptxcompiler==13.0.88  # linked into kiln-worker: PTX to GPUs' machine code
 if [ $tests = yes ]; then
-  need pytest pytest-xdist==3.8.0
+  need pytest pytest-xdist==3.8.0 matplotlib
   need expecttest                # torch's operator database imports it
   need ruff==0.17.6 mypy==2.4.1  # tests/lint.sh; other versions judge differently
 fi

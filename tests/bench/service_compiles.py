@@ -148,8 +148,8 @@ def measure_overload(bench):
 
 def print_overload(row):
     said = lambda what: "yes" if row["holds"][what] else "no"
-    print(f"| overload, {row['factor']:g} × {row['capacity']:.1f} compiles a second for {row['seconds']:g} s | measured "
-          "| holds |")
+    print(f"| overload, {row['factor']:g} × {row['capacity']:.1f} compiles a second for {row['seconds']:g} s "
+          "| measured | holds |")
     print("|---|---|---|")
     print(f"| admitted, of these without an answer at the client's deadline | {row['admitted']:,}, {row['late']:,} | "
           f"{said('deadlines')} |")
