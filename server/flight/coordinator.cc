@@ -26,8 +26,9 @@ std::string NewJobId() {
   return id;
 }
 
-FlightTable::Options TableOptions(const v1::Config& config) {
+FlightTable::Options TableOptions(const v1::Config& config, JoinableKeys* joinable) {
   FlightTable::Options options;
+  options.joinable = joinable;
   options.tasks.workers = config.workers().count();
   options.tasks.gpus = config.measuring().gpus();
   options.tasks.forwards = config.has_upstream() ? kForwardsMax : 0;
@@ -49,6 +50,12 @@ v1::LookupReply FailedReply(const absl::Status& status, bool no_verdict) {
   return reply;
 }
 
+v1::LookupReply MissReply() {
+  v1::LookupReply reply;
+  reply.mutable_miss();
+  return reply;
+}
+
 std::shared_ptr<const std::string> Serialized(const v1::LookupReply& reply) {
   return std::make_shared<const std::string>(reply.SerializeAsString());
 }
@@ -67,7 +74,7 @@ Coordinator::Coordinator(const v1::Config& config, const Signatures* signatures,
       compiler_(config, pool->hello().compiler_fingerprint(), signatures, &keys_, tuner, stats),
       upstream_(NewUpstreamFlights(config, signatures, upstream)),
       tier_flights_(tier == nullptr ? nullptr : NewTierFlights()),
-      table_(TableOptions(config), &clock_, this, this,
+      table_(TableOptions(config, &joinable_), &clock_, this, this,
              upstream_ != nullptr ? static_cast<FlightClaims*>(upstream_.get()) : tier_flights_.get()) {}
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Config& config,
@@ -175,16 +182,25 @@ std::shared_ptr<const std::string> Coordinator::Find(const std::string& request_
                                                      const Caller& caller, const std::string& gang) {
   if (!gang.empty()) return FindForGang(request_key, hints, caller, gang);
   bool all_known = true;
-  for (const std::string& key : KeysOf(caller.tenant, request_key)) {
+  const Keys keys = KeysOf(caller.tenant, request_key);
+  for (const std::string& key : keys) {
     const KnownKeyPtr known = keys_.Find(key);
     all_known &= known != nullptr;
     const KnownVariant* variant = known == nullptr ? nullptr : ChooseVariant(*known, hints);
     if (variant != nullptr) return CountedHit(*variant, caller);
   }
-  // Only once the tenant's own namespace is known to have none.
-  if (!all_known || caller.forwarded) return nullptr;
-  const std::optional<KnownVariant> other = keys_.FindReadable(caller.tenant, request_key, hints);
-  return other.has_value() ? CountedHit(*other, caller) : nullptr;
+  if (all_known && !caller.forwarded) {
+    // Only once the tenant's own namespace is known to have none.
+    const std::optional<KnownVariant> other = keys_.FindReadable(caller.tenant, request_key, hints);
+    return other.has_value() ? CountedHit(*other, caller) : nullptr;
+  }
+  // What another daemon may have, or a flight brings, is asked for by `Lookup`.
+  const bool alone = tier_ == nullptr && upstream_ == nullptr;
+  if (!alone || joinable_.Contains(keys.back()) || !keys_.IsAbsent(caller.tenant, keys.back())) return nullptr;
+  static const std::shared_ptr<const std::string> miss = Serialized(MissReply());
+  stats_->lookups++;
+  stats_->misses++;
+  return miss;
 }
 
 // One key for all members, or there were two verdicts.
@@ -252,8 +268,7 @@ void Coordinator::AnswerHit(const KnownVariant& variant, const std::string& comp
 void Coordinator::AnswerMiss(const std::string& compile_key, const Caller& caller,
                              const LookupAnswer& answer) {
   strand_->Post([this, compile_key, caller, answer] {
-    v1::LookupReply reply;
-    reply.mutable_miss();
+    v1::LookupReply reply = MissReply();
     if (std::string job = table_.JobOf(compile_key); !job.empty()) {
       stats_->job_keys.Add(caller.tenant, caller.job, compile_key);
       reply.mutable_in_flight()->set_job_id(std::move(job));

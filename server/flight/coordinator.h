@@ -63,8 +63,8 @@ class Coordinator final : public Workers, public FlightStore {
   // What a request is compiled under here.
   std::string KeyOf(const std::string& ns, const std::string& request_key) const;
 
-  // The hit, serialized, where memory has it; nullptr: ask Lookup. Both count a hit as `caller`'s. `gang`:
-  // the id of the caller's; empty: it is in none.
+  // The hit, serialized, where memory has it, or the miss where memory knows that there is nothing; nullptr:
+  // ask Lookup. Both count a hit as `caller`'s. `gang`: the id of the caller's; empty: it is in none.
   std::shared_ptr<const std::string> Find(const std::string& request_key, const v1::Hints& hints,
                                           const Caller& caller, const std::string& gang);
   // `answer` is called once, on another thread, with a serialized LookupReply.
@@ -177,6 +177,8 @@ class Coordinator final : public Workers, public FlightStore {
   const std::unique_ptr<UpstreamFlights> upstream_;  // null: none
   std::atomic<CallId> last_call_{0};
   std::atomic<uint64_t> last_chore_{0};
+
+  JoinableKeys joinable_;  // of the table
 
   // The strand's.
   const std::unique_ptr<TierFlights> tier_flights_;  // null: no tier

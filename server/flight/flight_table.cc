@@ -830,7 +830,10 @@ FlightTable::Flight& FlightTable::NewFlight(FlightRequest request, std::string s
   request.program = flight->id;
   flight->request = std::make_shared<FlightRequest>(std::move(request));
   flight->slot = std::move(slot);
-  if (!flight->slot.empty()) by_slot_[flight->slot] = flight->id;
+  if (!flight->slot.empty()) {
+    by_slot_[flight->slot] = flight->id;
+    if (options_.joinable != nullptr) options_.joinable->Add(flight->slot);
+  }
   by_job_[flight->request->job_id] = flight->id;
   Flight& made = *flight;
   flights_[made.id] = std::move(flight);
@@ -841,6 +844,7 @@ FlightTable::Flight& FlightTable::NewFlight(FlightRequest request, std::string s
 void FlightTable::Hide(const Flight& flight) {
   if (const auto found = by_slot_.find(flight.slot); found != by_slot_.end() && found->second == flight.id) {
     by_slot_.erase(found);
+    if (options_.joinable != nullptr) options_.joinable->Remove(flight.slot);
   }
   if (const auto found = by_job_.find(flight.request->job_id);
       found != by_job_.end() && found->second == flight.id) {

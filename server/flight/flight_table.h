@@ -67,6 +67,7 @@
 #include "server/build/artifact.h"
 #include "server/flight/flight_claims.h"
 #include "server/flight/flight_event.h"
+#include "server/flight/joinable_keys.h"
 #include "server/flight/known_key.h"
 #include "server/schedule/clock.h"
 #include "server/schedule/expected_callers.h"
@@ -165,6 +166,7 @@ struct FlightCall {
 class FlightTable {
  public:
   struct Options {
+    JoinableKeys* joinable = nullptr;  // told of each key that has a flight; outlives the table
     TaskQueue::Options tasks;
     size_t queue_max = 256;
     uint64_t graphs_bytes_max = uint64_t{1} << 30;                        // no less than one request's

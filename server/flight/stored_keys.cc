@@ -71,6 +71,18 @@ std::optional<KnownVariant> StoredKeys::FindReadable(const std::string& ns, cons
   return std::nullopt;
 }
 
+bool StoredKeys::IsAbsent(const std::string& ns, const std::string& compile_key) const {
+  if (readable_ != nullptr && !readable_->Of(ns).empty()) return false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!announced_.empty()) return false;
+  }
+  const Catalog& catalog = store_->catalog();
+  const auto manifests = catalog.Scan(EntryKind::kManifest, compile_key, /*limit=*/1, /*after=*/"");
+  return manifests.ok() && manifests->empty() &&
+         absl::IsNotFound(catalog.Find({EntryKind::kFailure, compile_key}).status());
+}
+
 KnownKeyPtr StoredKeys::Read(const std::string& ns, const std::string& compile_key) {
   auto known = std::make_shared<KnownKey>();
   absl::StatusOr<std::vector<CatalogEntry>> stored =

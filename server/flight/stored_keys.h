@@ -1,7 +1,7 @@
 // What the daemon knows of keys, between the flights and the store: variants (by the hit index, then the
 // store), refusals, and artifacts that the store is still taking.
 //
-// Thread-safe. All but `Find` and `Announce` read or write the disk.
+// Thread-safe. All but `Find…`, `IsAbsent` and `Announce` read or write the disk.
 #pragma once
 
 #include <memory>
@@ -43,6 +43,9 @@ class StoredKeys {
 
   // From memory alone; nullptr: ask `Load`.
   KnownKeyPtr Find(absl::string_view compile_key) { return index_->Find(compile_key); }
+  // Whether there is nothing for `ns` under the key, and in no namespace that it reads besides: no variant and
+  // no refusal. From memory alone; false says nothing.
+  bool IsAbsent(const std::string& ns, const std::string& compile_key) const;
   // Reads the store, and fills the index. What can't be read is not known, nor what is another namespace's
   // than `ns`, of which the key is.
   KnownKeyPtr Load(const std::string& ns, const std::string& compile_key,
@@ -99,7 +102,7 @@ class StoredKeys {
   const Signatures* const signatures_;
   const ReadableNamespaces* const readable_;  // may be null
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   // By manifest entry key; shared with the flight that stores it.
   absl::flat_hash_map<std::string, std::shared_ptr<const Artifact>> announced_ ABSL_GUARDED_BY(mutex_);
 };
