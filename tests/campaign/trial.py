@@ -154,7 +154,8 @@ class Trial:
                 return Verdict(AS_AOT, str(found[0]))
             return Verdict(WRONG, "; ".join(map(str, found[:3])) + (f" (fell back: {fallback})" if fallback else ""))
         if fallback:
-            return Verdict(FALLBACK, fallback)
+            aot, _ = self._aot(case)
+            return Verdict(REFUSED if aot.error is not None else FALLBACK, fallback)
         return Verdict(OK) if call.graphs else Verdict(NOT_CAPTURED)
 
     def _without_free(self, found):

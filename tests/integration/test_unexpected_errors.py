@@ -166,6 +166,58 @@ def test_control_unprotected_errors_end_the_program(monkeypatch):
         run(False)
 
 
+def _volumes_sampled(theta, x):
+    grid = torch.nn.functional.affine_grid(theta, x.shape, align_corners=False)
+    return torch.nn.functional.grid_sample(x, grid, align_corners=False)
+
+
+@torch.library.custom_op("kiln_test::exponentials", mutates_args=())
+def _exponentials(x: torch.Tensor) -> torch.Tensor:
+    return x.exp()
+
+
+def _gradient_that_reads(context, gradient):
+    return gradient * context.saved_tensors[0].exp() * min(context.saved_tensors[0].data_ptr(), 1)
+
+
+_exponentials.register_fake(torch.empty_like)
+_exponentials.register_autograd(_gradient_that_reads,
+                                setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]))
+
+
+def _read_in_its_gradient(theta, x):
+    return _exponentials(theta).sum() + x.mean()
+
+
+@pytest.mark.parametrize("function", [_volumes_sampled, _read_in_its_gradient])
+def test_what_autograd_cannot_trace_runs_as_in_eager(function):
+    theta, x = torch.randn(2, 3, 4, requires_grad=True), torch.randn(2, 3, 4, 5, 6, requires_grad=True)
+    compiled = torch.compile(function, backend="kiln", dynamic=True)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(theta, x), function(theta, x))
+        gradients = (torch.autograd.grad(call(theta, x).square().sum(), (theta, x)) for call in (compiled, function))
+        torch.testing.assert_close(*gradients)
+    fallbacks = kiln.stats()["fallbacks"]
+    assert fallbacks and all(reason.startswith("AOTAutograd: ") for reason in fallbacks), fallbacks
+
+
+def test_control_without_a_fallback_autograd_s_error_ends_the_program(no_fallback):
+    theta, x = torch.randn(2, 3, 4, requires_grad=True), torch.randn(2, 3, 4, 5, 6)
+    with pytest.raises(Exception, match="AOTAutograd cannot trace it"):
+        torch.compile(_volumes_sampled, backend="kiln", dynamic=True)(theta, x)
+
+
+def test_graph_breaks_that_a_trace_asks_for_are_dynamo_s():
+    def function(x):
+        y = x * 2
+        y[x > 0] *= 3
+        return y[~(x > 0)], y + 1
+
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(torch.compile(function, backend="kiln")(x), function(x))
+    assert kiln.stats()["fallbacks"] == {} and kiln.stats()["graphs"] > 0
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_loader_that_fails_makes_torch_trace_anew(monkeypatch, dynamic):
     with torch._functorch.config.patch(enable_autograd_cache=True):

@@ -10,6 +10,7 @@ import sympy
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 
 from . import (
@@ -31,7 +32,7 @@ from . import (
     titles,
 )
 from .compiled import CompiledGraph, FallbackGraph, Use, symbols_by_name
-from .errors import Unsupported
+from .errors import GangDiverges, Unsupported
 from .exported_graph import ExportedGraph
 from .graph import BACKWARD, FORWARD, INFERENCE, export
 from .options import Options
@@ -40,6 +41,9 @@ from .partitioned_graph import PartitionedGraph, Places
 from .refinement import is_refusal, refined
 
 Compiled: TypeAlias = CompiledGraph | PartitionedGraph
+
+# What Dynamo handles itself, by tracing anew or by a graph break, and what the caller has asked for.
+_RAISED = (TorchDynamoException, *exceptions_allowed_to_be_fallback, Unsupported, GangDiverges)
 
 _KIND_NAMES = {FORWARD: "forward", BACKWARD: "backward", INFERENCE: "inference"}
 
@@ -266,8 +270,13 @@ def kiln(gm: fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None 
         backend = aot_autograd(fw_compiler=compiler(FORWARD), bw_compiler=compiler(BACKWARD),
                                inference_compiler=compiler(INFERENCE), decompositions=decompositions.table(),
                                partition_fn=decompositions.partition, keep_inference_input_mutations=True)
-        with autograd_cache.joined(_cache_tag(settings)), decompositions.kept_whole():
-            return backend(gm, example_inputs)
+        try:
+            with autograd_cache.joined(_cache_tag(settings)), decompositions.kept_whole():
+                return backend(gm, example_inputs)
+        except _RAISED:
+            raise
+        except Exception as error:  # in AOTAutograd: compile_graph raises none of these
+            return fallback.run_as_captured(gm, titles.compiled_name(), error)
 
 
 kiln.reset = cuda_graphs.reset  # type: ignore[attr-defined]  # torch._dynamo.reset() calls it

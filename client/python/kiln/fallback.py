@@ -96,14 +96,25 @@ def run_without_kiln(module: fx.GraphModule, title: str, reason: str, message: s
 
     Raises Unsupported under KILN_FALLBACK=error, from `cause`.
     """
-    message = message or reason
+    _note_without_kiln(title, reason, message or reason, cause)
+    return boxed(module)
+
+
+def run_as_captured(module: fx.GraphModule, title: str, cause: BaseException) -> Callable[..., Any]:
+    """A callable that runs Dynamo's graph as eager would, gradients too: AOTAutograd could not trace it, for `cause`,
+    which eager raises as well or does not meet. Raises Unsupported under KILN_FALLBACK=error."""
+    reason, message = reason_of_error(cause)
+    _note_without_kiln(title, f"AOTAutograd: {reason}", f"torch's AOTAutograd cannot trace it, {message}", cause)
+    return module.forward
+
+
+def _note_without_kiln(title: str, reason: str, message: str, cause: BaseException | None) -> None:
     if policy() == "error":
         raise Unsupported(f"kiln did not compile {title}: {message} (KILN_FALLBACK=error is set)") from cause
     records.count_fallback(reason)
     records.record_graph({"title": title, "fallback": reason, "message": message})
     _warn_once(reason, f"{title} runs without kiln: {message}. The result is the same, as fast as eager. "
                        "kiln.stats()['fallbacks'] counts such graphs; KILN_FALLBACK=error raises here.")
-    return boxed(module)
 
 
 def note_not_kept(reason: str) -> None:
