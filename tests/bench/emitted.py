@@ -4,8 +4,9 @@ compiler changes, and what it leaves.
     emitted.py DIRECTORY [--json FILE] [--compare OLD.json]
 
 DIRECTORY holds captures (capture.py tells their form). Each graph is planned and emitted for CPUs and, as a graph of a
-GPU, for GPUs; nothing is run, so that any machine prints what any other does. With the kernels: the program, what
-max-autotune would measure, and the kernels of gemms that it would try. Ends 1 where --compare finds a difference.
+GPU, for GPUs; nothing is run, so that any machine prints what any other does. With the kernels: the program, and what
+max-autotune would measure, kernels by all of their schedules and gemms by all that it would try. Ends 1 where --compare
+finds a difference.
 """
 import argparse
 import collections

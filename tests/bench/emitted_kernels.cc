@@ -1,9 +1,11 @@
 // Plans graphs and emits their kernels for emitted.py, which asks by its standard input:
 //   PlanRequest in, a 32-bit size before it; its graph need not be canonical, and its digest is not looked at
 //   text out: a line "NAME DIGEST" for the program, for each kernel and, of what max-autotune would measure
-//   on a GPU, for the list and each kernel of a gemm; or "error MESSAGE"; then an empty line
+//   on a GPU, for the list, for all schedules of a kernel and for the kernels of a gemm; or "error MESSAGE";
+//   then an empty line
 // Digests are of an x86 kernel's image, and of a GPU kernel's PTX and launch: a build with an assembler
-// prints what one without does. Ends with the input; 1 for an input that is none.
+// prints what one without does. How a schedule is written down is in none. Ends with the input; 1 for an
+// input that is none.
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
@@ -94,10 +96,20 @@ class Emitter {
   }
 
   absl::Status AddTunables(const v1::PlanReply& plan, std::string* text) {
+    std::map<std::string, const v1::PlannedKernel*> kernels;
+    for (const v1::PlannedKernel& planned : plan.kernels()) kernels[Sha256(planned.kernel())] = &planned;
     std::string all;
     int products = 0;
     for (const v1::Tunable& tunable : plan.tunables()) {
-      const std::string bytes = SerializeDeterministic(tunable);
+      v1::Tunable unscheduled = tunable;
+      if (tunable.has_kernel()) {
+        const v1::PlannedKernel& planned = *kernels.at(tunable.kernel().digest());
+        KILN_ASSIGN_OR_RETURN(const std::string digest, DigestOfSchedules(planned, tunable.kernel()));
+        Add(absl::StrCat("(schedules_of_", planned.notes().name(), ")"), digest, text);
+        unscheduled.mutable_kernel()->clear_digest();
+        unscheduled.mutable_kernel()->clear_schedules();
+      }
+      const std::string bytes = SerializeDeterministic(unscheduled);
       absl::StrAppend(&all, bytes.size(), " ", bytes);
       if (!tunable.has_product()) continue;
       KILN_ASSIGN_OR_RETURN(const std::string digest, DigestOfProduct(tunable.product(), bytes));
@@ -105,6 +117,22 @@ class Emitter {
     }
     if (plan.tunables_size() > 0) Add("(measured)", ShortDigest(all), text);
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> DigestOfSchedules(const v1::PlannedKernel& planned,
+                                                const v1::KernelTunable& tunable) {
+    std::string& digest = schedules_[{backend_, tunable.digest()}];
+    if (!digest.empty()) return digest;
+    v1::Kernel kernel;
+    KILN_RETURN_IF_ERROR(ParseProto(planned.kernel(), "kernel", &kernel));
+    std::string all;
+    for (const v1::ThreadSchedule& threads : tunable.schedules()) {
+      *kernel.mutable_schedule()->mutable_threads() = threads;
+      KILN_ASSIGN_OR_RETURN(const EmittedObject object, backend_->Emit(kernel, planned.notes(), false));
+      KILN_ASSIGN_OR_RETURN(const std::string of_image, DigestOfImage(object.bytes, on_gpu()));
+      absl::StrAppend(&all, of_image, "\n");
+    }
+    return digest = ShortDigest(all);
   }
 
   absl::StatusOr<std::string> DigestOfProduct(const v1::MatrixProduct& product, const std::string& bytes) {
@@ -126,6 +154,7 @@ class Emitter {
   CodegenBackend* backend_ = nullptr;
   std::map<std::string, std::unique_ptr<CodegenBackend>> backends_;  // by the target's bytes
   std::map<std::pair<const CodegenBackend*, std::string>, std::string> digests_;
+  std::map<std::pair<const CodegenBackend*, std::string>, std::string> schedules_;  // likewise, of kernels
 };
 
 int Main() {
