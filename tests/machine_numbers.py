@@ -24,15 +24,15 @@ OTHER = {
     "codegen/reduce_emitter.cc: kMany": "a count of additions",
     "codegen/skinny_shape.cc: kUnitsMax": "blocks of a launch",
     "codegen/skinny_shape.h: kLaidBytesMax": "static shared memory that PTX allows",
-    "codegen/thread_emitter.h: kColumnsMin": "a sector, which all GPUs of NVIDIA move",
-    "codegen/thread_emitter.h: kLoopMax": "numbers that 32 bits keep",
     "lower/lowering.cc: kManyUses": "a count of uses",
     "lower/random.cc: 1 << 24": "steps of a uniform F32",
     "passes/decompose_normalization.cc: kWideElementsMax": "numerics: which sums are F64",
     "passes/decompose_random.cc: 1 << 11": "steps of a uniform F16",
+    "schedule/column_threads.cc: kColumnsMin": "a sector, which all GPUs of NVIDIA move",
     "schedule/group_launches.cc: kHeldBytesMax": "of a program's memory",
     "schedule/prefetch.cc: kBytesAheadMax": "what a kernel may bring, far beyond what any rule chooses",
     "schedule/row_cache.cc: kCachedBytesMax": "of a thread's stack",
+    "schedule/thread_walk.h: kLoopMax": "numbers that 32 bits keep",
 }
 
 

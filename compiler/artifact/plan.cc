@@ -20,6 +20,7 @@
 #include "compiler/passes/pipeline.h"
 #include "compiler/schedule/plan_memory.h"
 #include "compiler/schedule/schedule.h"
+#include "compiler/schedule/thread_schedule.h"
 #include "compiler/schedule/vector_schedule.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
@@ -61,13 +62,19 @@ class DebugLog {
   int count_ = 0;
 };
 
-// Verifies, and gives kernels of a CPU their vectors' schedule: what their keys are made of is complete then.
-// `vectors` is an error where no back-end emits for the target.
-absl::Status FinishKernels(const absl::StatusOr<VectorTarget>& vectors, Schedule* schedule) {
+// UNIMPLEMENTED where no back-end emits for the target.
+absl::Status ScheduleKernel(const v1::Target& target, v1::Kernel* kernel) {
+  if (absl::StartsWith(target.triple(), "nvptx64-")) return ScheduleThreads(MachineOf(target), kernel);
+  KILN_ASSIGN_OR_RETURN(const VectorTarget vectors, VectorTarget::FromProto(target));
+  return ScheduleVectors(vectors, kernel);
+}
+
+// Verifies, and gives kernels their schedule: what their keys are made of is complete then.
+absl::Status FinishKernels(const v1::Target& target, Schedule* schedule) {
   for (ScheduledStep& step : schedule->steps) {
     if (step.kind != ScheduledStep::Kind::kKernel) continue;
     absl::Status status = VerifyKernel(step.kernel.kernel);
-    if (status.ok() && vectors.ok()) status = ScheduleVectors(*vectors, &step.kernel.kernel);
+    if (status.ok()) status = ScheduleKernel(target, &step.kernel.kernel);
     if (!status.ok() && !absl::IsUnimplemented(status)) {
       return absl::InternalError(absl::StrCat("kernel ", step.kernel.notes.name(), ": ", status.message()));
     }
@@ -134,7 +141,7 @@ absl::StatusOr<v1::PlanReply> PlanGraph(const v1::PlanRequest& request, const Co
   if (debug.wanted()) debug.Add("loops", loops.ToString());
 
   KILN_ASSIGN_OR_RETURN(Schedule schedule, ScheduleLoops(loops, {.machine = machine}));
-  KILN_RETURN_IF_ERROR(FinishKernels(VectorTarget::FromProto(target), &schedule));
+  KILN_RETURN_IF_ERROR(FinishKernels(target, &schedule));
   NoteOrigins(&schedule);
   if (debug.wanted()) debug.Add("schedule", schedule.ToString(loops));
 

@@ -13,6 +13,7 @@
 #include "compiler/image/gpu_image.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
+#include "compiler/schedule/thread_schedule.h"
 #include "compiler/support/status_macros.h"
 #include "llvm/ADT/SmallString.h"
 #include "llvm/Analysis/TargetLibraryInfo.h"
@@ -90,13 +91,10 @@ class NvptxBackend : public CodegenBackend {
   }
 
   std::vector<v1::KernelSchedule> Schedules(const v1::Kernel& kernel) const override {
-    if (kernel.schedule().has_vectors()) return {};
-    llvm::LLVMContext context;
-    llvm::Module module("kernel", context);
-    module.setTargetTriple(machine_->getTargetTriple());
-    module.setDataLayout(machine_->createDataLayout());
+    const KernelFacts facts(kernel);
+    if (kernel.schedule().has_vectors() || !facts.ExpressionsFit()) return {};
     std::vector<v1::KernelSchedule> schedules;
-    for (v1::ThreadSchedule& threads : ThreadEmitter(kernel, target_, &module).Schedules()) {
+    for (v1::ThreadSchedule& threads : ThreadSchedules(facts, target_.machine)) {
       schedules.push_back(kernel.schedule());
       *schedules.back().mutable_threads() = std::move(threads);
     }
@@ -107,14 +105,13 @@ class NvptxBackend : public CodegenBackend {
                                      bool want_listing) override {
     KILN_RETURN_IF_ERROR(VerifyKernel(kernel));
     KILN_RETURN_IF_ERROR(Supports(kernel));
-    if (kernel.schedule().has_vectors()) {
-      return absl::InvalidArgumentError("schedule: of a CPU's vectors, for a GPU");
-    }
+    v1::Kernel scheduled = kernel;
+    KILN_RETURN_IF_ERROR(ScheduleThreads(target_.machine, &scheduled));
     llvm::LLVMContext context;
     llvm::Module module("kernel", context);
     module.setTargetTriple(machine_->getTargetTriple());
     module.setDataLayout(machine_->createDataLayout());
-    ThreadEmitter emitter(kernel, target_, &module);
+    ThreadEmitter emitter(scheduled, target_, &module);
     KILN_RETURN_IF_ERROR(emitter.EmitKernel());
     GpuImage image = emitter.Launch();
     KILN_RETURN_IF_ERROR(Translate(&module, &image));
@@ -122,8 +119,6 @@ class NvptxBackend : public CodegenBackend {
     result.kind = v1::GPU_IMAGE;
     result.bytes = SerializeGpuImage(image);
     if (want_listing) {
-      v1::Kernel scheduled = kernel;
-      *scheduled.mutable_schedule()->mutable_threads() = emitter.Chosen();
       result.listing =
           absl::StrCat("; ---- loop IR\n", PrintKernel(scheduled, notes), "\n; ---- PTX: ", image.threads,
                        " threads a block, for ", image.points_per_block,

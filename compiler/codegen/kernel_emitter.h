@@ -247,7 +247,7 @@ class KernelEmitter {
   // Where threads share the stage's loop: makes their partial results one, which all of them get.
   virtual void CombineThreads(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
                               llvm::Value** position) {}
-  virtual int64_t ThreadsOf(const StageInfo& info) const { return 1; }  // that share the stage's loop
+  virtual bool IsLongSumOfThreads(const StageInfo& info) const { return false; }  // likewise
   void InitScans(const StageInfo& info);
   bool HasTotals() const;
   void AddToTotal(const Accumulator& accumulator);

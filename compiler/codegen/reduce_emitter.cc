@@ -14,7 +14,6 @@ namespace {
 // with what its additions lose. There eager has a cascade of 16 each: 64 in a row err more than twice as
 // much.
 constexpr int64_t kFloatAdditionsMax = 32;
-constexpr int64_t kFloatAdditionsMaxGpu = 512;
 // Runs of an inner loop of unknown length before it is added to such a sum: each leaves up to as many turns
 // behind.
 constexpr int64_t kRunsToTotal = 4;
@@ -46,6 +45,7 @@ bool KernelEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigne
   if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce || op.mode() != v1::REDUCE_SUM) return false;
   const v1::DType dtype = DTypeOf(op.args(0));
   if (!IsFloat(dtype) || (on_gpu_ && dtype == v1::F64)) return false;
+  if (on_gpu_) return IsLongSumOfThreads(info);
   int64_t runs = 1;
   for (int k = 0; k + 1 < info.stage->inner_size(); ++k) {
     const std::optional<int64_t> known = ConstantExpr(info.stage->inner(k));
@@ -53,16 +53,8 @@ bool KernelEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigne
     runs *= *known;
     if (runs > kMany) return true;
   }
-  if (!on_gpu_) {
-    const std::optional<int64_t> run = AdditionsOfRun(info, unroll);
-    return !run || *run > kMany || runs * *run > kFloatAdditionsMax;
-  }
-  if (info.stage->inner_size() == 0) return false;
-  const std::optional<int64_t> last = ConstantExpr(*info.stage->inner().rbegin());
-  if (!last || *last > kMany || runs * *last > kMany) return true;
-  const bool inner = kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !info.has_scan;
-  return runs * *last >
-         kFloatAdditionsMaxGpu * ThreadsOf(info) * (inner ? int64_t{vector_lanes_} * unroll : 1);
+  const std::optional<int64_t> run = AdditionsOfRun(info, unroll);
+  return !run || *run > kMany || runs * *run > kFloatAdditionsMax;
 }
 
 llvm::Constant* KernelEmitter::Identity(v1::ReduceKind kind, v1::DType dtype) {

@@ -44,7 +44,7 @@ void ThreadEmitter::CombineThreads(const Accumulator& accumulator, v1::DType kep
                                    llvm::Value** position) {
   if (stage_->extents.empty() || stage_->has_scan) return;
   if (rows_ > 1) CombineRows(accumulator, kept, value, position);
-  if (!block_shares_point_) return;
+  if (!chosen_.has_rows()) return;
   const bool arg = *position != nullptr;
   const auto fold = [&](llvm::Value* other, llvm::Value* other_position) {
     Fold(accumulator, kept, value, position, other, other_position);
@@ -95,6 +95,7 @@ void ThreadEmitter::CombineThreads(const Accumulator& accumulator, v1::DType kep
 // A warp holds whole rows, or a row whole warps.
 void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
                                 llvm::Value** position) {
+  const unsigned columns = PointsOfBlock(chosen_);
   const bool arg = *position != nullptr;
   const bool is_bool = (*value)->getType()->isIntegerTy(1);  // i1 has no shared memory form of its own
   llvm::Type* type = is_bool ? b_.getInt8Ty() : (*value)->getType();
@@ -102,16 +103,16 @@ void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, 
   const auto fold = [&](llvm::Value* other, llvm::Value* other_position) {
     Fold(accumulator, kept, value, position, other, other_position);
   };
-  for (unsigned distance = kWarp / 2; distance >= columns_; distance /= 2) {
+  for (unsigned distance = kWarp / 2; distance >= columns; distance /= 2) {
     const auto down = llvm::Intrinsic::nvvm_shfl_sync_down_i32;
     llvm::Value* other = Shuffle(down, *value, distance);
     fold(other, arg ? Shuffle(down, *position, distance) : nullptr);
   }
-  const unsigned rows = columns_ < kWarp ? threads_ / kWarp : rows_;  // of partial results
-  llvm::Value* slots = SharedSlots(type, rows * columns_, "row_partial");
-  llvm::Value* positions = arg ? SharedSlots(i64, rows * columns_, "row_position") : nullptr;
+  const unsigned rows = columns < kWarp ? threads_ / kWarp : rows_;  // of partial results
+  llvm::Value* slots = SharedSlots(type, rows * columns, "row_partial");
+  llvm::Value* positions = arg ? SharedSlots(i64, rows * columns, "row_position") : nullptr;
   llvm::Value* thread = Thread();
-  llvm::Value* column = b_.CreateURem(thread, I64(columns_));
+  llvm::Value* column = b_.CreateURem(thread, I64(columns));
   const auto at = [&](llvm::Value* base, llvm::Type* element, llvm::Value* index) {
     return b_.CreateInBoundsGEP(element, base, {index});
   };
@@ -124,11 +125,11 @@ void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, 
     llvm::Value* p = arg ? b_.CreateLoad(i64, at(positions, i64, index)) : nullptr;
     return std::make_pair(is_bool ? b_.CreateTrunc(v, b_.getInt1Ty()) : v, p);
   };
-  if (columns_ < kWarp) {
+  if (columns < kWarp) {
     llvm::Value* lane = b_.CreateURem(thread, I64(kWarp));
-    If(b_.CreateICmpULT(lane, I64(columns_)), "warp", [&] {
+    If(b_.CreateICmpULT(lane, I64(columns)), "warp", [&] {
       llvm::Value* warp = b_.CreateUDiv(thread, I64(kWarp));
-      put(b_.CreateNSWAdd(b_.CreateNSWMul(warp, I64(columns_)), lane));
+      put(b_.CreateNSWAdd(b_.CreateNSWMul(warp, I64(columns)), lane));
     });
   } else {
     put(thread);
@@ -137,7 +138,7 @@ void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, 
   // In pairs: one after the other, a sum would round as often as there are rows.
   const auto folded = [&](auto&& self, unsigned first,
                           unsigned count) -> std::pair<llvm::Value*, llvm::Value*> {
-    if (count == 1) return get(b_.CreateNSWAdd(column, I64(int64_t{first} * columns_)));
+    if (count == 1) return get(b_.CreateNSWAdd(column, I64(int64_t{first} * columns)));
     auto [mine, mine_position] = self(self, first, count / 2);
     const auto [other, other_position] = self(self, first + count / 2, count - count / 2);
     Fold(accumulator, kept, &mine, &mine_position, other, other_position);

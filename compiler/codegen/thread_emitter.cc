@@ -1,68 +1,39 @@
 #include "compiler/codegen/thread_emitter.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "compiler/ir/dtypes.h"
-#include "compiler/ir/reduce_kinds.h"
-#include "compiler/target/cost_model.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
-#include "llvm/Support/MathExtras.h"
 
 namespace kiln {
 namespace {
 
-constexpr unsigned kUnrolledStores = 16;  // of accumulating ones
 constexpr char kBodyName[] = "kiln_body";
 
 }  // namespace
 
-bool ThreadEmitter::IsAccess(const v1::LoopOp& op) {
-  const auto opcode = static_cast<LoopOpcode>(op.op());
-  return opcode == LoopOpcode::kLoad || opcode == LoopOpcode::kStore;
-}
-
-bool ThreadEmitter::HasStore(const v1::Stage& stage) {
-  return std::any_of(stage.ops().begin(), stage.ops().end(), [](const v1::LoopOp& op) {
-    return static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore;
-  });
-}
-
-bool ThreadEmitter::HasAccumulatingStore(const v1::Kernel& kernel) {
-  for (const v1::Stage& stage : kernel.stages()) {
-    for (const v1::LoopOp& op : stage.ops()) {
-      if (static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore && op.mode() == v1::STORE_ACCUMULATE)
-        return true;
-    }
-  }
-  return false;
-}
-
-bool ThreadEmitter::StoresApart(const v1::Stage& stage) {
-  const auto touches = [&](LoopOpcode opcode, uint32_t buffer) {
-    return std::any_of(stage.ops().begin(), stage.ops().end(), [&](const v1::LoopOp& op) {
-      return static_cast<LoopOpcode>(op.op()) == opcode && op.buffer() == buffer;
-    });
-  };
-  return std::none_of(stage.ops().begin(), stage.ops().end(), [&](const v1::LoopOp& op) {
-    return static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore && touches(LoopOpcode::kLoad, op.buffer());
-  });
-}
-
 ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
-    : KernelEmitter(kernel, target, module), threads_(kThreads) {}
+    : KernelEmitter(kernel, target, module),
+      chosen_(kernel.schedule().threads()),
+      threads_(chosen_.threads()),
+      warps_(chosen_.has_rows() ? chosen_.rows().warps() : 1),
+      rows_(chosen_.has_columns() ? chosen_.columns().rows() : 1) {}
 
-unsigned ThreadEmitter::PointsPerBlock() const {
-  if (!strip_sums_.empty()) return 1;  // a strip
-  if (block_shares_point_) return warps_;
-  if (tile_ > 0) return static_cast<unsigned>(tile_ * tile_);
-  return rows_ > 1 ? columns_ : threads_ * vector_lanes_ * turns_ * rounds_;
+void ThreadEmitter::UseSchedule() {
+  vector_lanes_ = chosen_.lanes();
+  for (const uint32_t load : chosen_.tile().transposed()) packable_.push_back(ops_[load]);
+  for (const uint32_t store : chosen_.rows().strips().stores()) {
+    strip_sums_.push_back({&StageOf(store), ops_[store], {}});
+  }
 }
 
 GpuImage ThreadEmitter::Launch() const {
   GpuImage image;
-  image.threads = threads_ * warps_;
-  image.points_per_block = PointsPerBlock();
+  image.threads = ThreadsOfBlock(chosen_);
+  image.points_per_block = PointsOfBlock(chosen_);
   image.buffers = kernel_.buffers_size();
   image.symbols = kernel_.symbol_count();
   image.members = kernel_.schedule().members();
@@ -77,9 +48,9 @@ absl::Status ThreadEmitter::EmitKernel() {
   if (!emitted.ok()) return emitted;
   llvm::Function* entry = kernel_.schedule().members() > 0 ? EmitMemberEntry() : EmitPlainEntry();
   entry->setCallingConv(llvm::CallingConv::PTX_Kernel);
-  entry->addFnAttr("nvvm.maxntid", absl::StrCat(threads_ * warps_));
-  if (!strip_sums_.empty() && threads_ * warps_ <= kThreads)
-    entry->addFnAttr("nvvm.minctasm", absl::StrCat(cost::kStripBlocksOfMultiprocessor));
+  entry->addFnAttr("nvvm.maxntid", absl::StrCat(ThreadsOfBlock(chosen_)));
+  if (const uint32_t blocks = chosen_.rows().strips().blocks(); blocks > 0)
+    entry->addFnAttr("nvvm.minctasm", absl::StrCat(blocks));
   return absl::OkStatus();
 }
 
@@ -145,10 +116,6 @@ void ThreadEmitter::BlockBarrier() {
                      llvm::ArrayRef<llvm::Value*>{b_.getInt32(0)});
 }
 
-uint32_t ThreadEmitter::VectorVariable(const StageInfo& info) const {
-  return kernel_.outer_size() + (block_shares_point_ ? info.stage->inner_size() : 0) - 1;
-}
-
 llvm::Align ThreadEmitter::VectorAlign(const v1::LoopOp& op) const {
   if (!aligned_ || DependsOnOps(op.index())) return KernelEmitter::VectorAlign(op);
   const int64_t bytes = ir::ByteWidth(kernel_.buffers(op.buffer()).dtype());
@@ -189,7 +156,7 @@ llvm::Value* ThreadEmitter::IsRowAligned() {
     if (info.stage->inner_size() == 0) continue;
     variables_.resize(kernel_.outer_size());
     variables_.resize(kernel_.outer_size() + info.stage->inner_size(), I64(0));
-    vector_variable_ = VectorVariable(info);
+    vector_variable_ = VectorVariable(facts_, chosen_, NumberOf(info));
     all = b_.CreateAnd(all, IsAligned({&info}));
   }
   vector_variable_ = kNoVariable;
@@ -218,22 +185,22 @@ void ThreadEmitter::EmitUnits() {
 }
 
 void ThreadEmitter::EmitPoints() {
-  if (tile_ > 0) {
+  if (chosen_.has_tile()) {
     EmitSharedTiles();
     return;
   }
   std::vector<llvm::Value*> extents = outer_extents_;
-  if (!block_shares_point_ && vector_lanes_ > 1) {
+  if (chosen_.has_points() && vector_lanes_ > 1) {
     extents.back() =
         b_.CreateUDiv(b_.CreateNSWAdd(extents.back(), I64(vector_lanes_ - 1)), I64(vector_lanes_), "vectors");
   }
   llvm::Value* points = I64(1);
   for (llvm::Value* extent : extents) points = b_.CreateNSWMul(points, extent);
-  if (rows_ > 1) {
+  if (chosen_.has_columns()) {
     EmitColumns(points);
     return;
   }
-  if (!block_shares_point_) {
+  if (chosen_.has_points()) {
     EmitPointsOfThreads(points, extents);
     return;
   }
@@ -255,21 +222,22 @@ void ThreadEmitter::EmitPoints() {
 
 // Neighbours take neighbouring points in every turn.
 void ThreadEmitter::EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm::Value*> extents) {
+  const unsigned turns = chosen_.points().turns();
   const auto emit = [&] {
-    llvm::Value* in_block = I64(int64_t{threads_} * turns_);
+    llvm::Value* in_block = I64(int64_t{threads_} * turns);
     llvm::Value* block = Block();
     llvm::Value* step = b_.CreateNSWMul(Blocks(), in_block);
     llvm::Value* first = b_.CreateNSWAdd(b_.CreateNSWMul(block, in_block), Thread());
     ScalarLoop(first, points, step, "point", [&](llvm::Value* point) {
-      if (turns_ == 1) {
+      if (turns == 1) {
         EmitPoint(point, extents);
         return;
       }
-      llvm::Value* last = b_.CreateNSWAdd(point, I64(int64_t{threads_} * (turns_ - 1)));
+      llvm::Value* last = b_.CreateNSWAdd(point, I64(int64_t{threads_} * (turns - 1)));
       Choose(
           b_.CreateICmpSLT(last, points, "every_turn"),
           [&] {
-            for (unsigned turn = 0; turn < turns_; ++turn)
+            for (unsigned turn = 0; turn < turns; ++turn)
               EmitPoint(b_.CreateNSWAdd(point, I64(int64_t{threads_} * turn)), extents);
           },
           [&] {
@@ -278,7 +246,7 @@ void ThreadEmitter::EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm
           });
     });
   };
-  if (!aligned_by_buffers_) {
+  if (chosen_.aligned() != v1::ALIGNED_KERNEL) {
     emit();
     return;
   }
@@ -294,10 +262,11 @@ void ThreadEmitter::EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm
 // All threads of a block take part in every turn, for the sake of the barriers in it.
 void ThreadEmitter::EmitColumns(llvm::Value* points) {
   llvm::Value* thread = Thread();
-  llvm::Value* column = b_.CreateURem(thread, I64(columns_), "column");
-  row_ = b_.CreateUDiv(thread, I64(columns_), "row");
-  llvm::Value* first = b_.CreateNSWMul(Block(), I64(columns_));
-  llvm::Value* step = b_.CreateNSWMul(Blocks(), I64(columns_));
+  llvm::Value* columns = I64(PointsOfBlock(chosen_));
+  llvm::Value* column = b_.CreateURem(thread, columns, "column");
+  row_ = b_.CreateUDiv(thread, columns, "row");
+  llvm::Value* first = b_.CreateNSWMul(Block(), columns);
+  llvm::Value* step = b_.CreateNSWMul(Blocks(), columns);
   ScalarLoop(first, points, step, "columns", [&](llvm::Value* begin) {
     llvm::Value* point = b_.CreateNSWAdd(begin, column, "point");
     active_ = b_.CreateICmpSLT(point, points, "active");
@@ -309,15 +278,14 @@ void ThreadEmitter::EmitColumns(llvm::Value* points) {
 // The shared loop of a point in columns: neighbouring rows take neighbouring turns.
 void ThreadEmitter::InnerLoop(const StageInfo& info, uint32_t level,
                               absl::FunctionRef<void(llvm::Value*)> body) {
-  if (rows_ == 1 || level != SharedLevel(info)) {
-    const bool last = static_cast<int>(level) + 1 == info.stage->inner_size();
-    UnrollLoop(ScalarLoop(I64(0), info.extents[level], I64(1), "inner", body),
-               last && HasAccumulatingStore(kernel_) ? kUnrolledStores : 1);
+  const auto number = static_cast<int>(NumberOf(info));
+  if (!chosen_.has_columns() || level != chosen_.columns().levels(number)) {
+    const bool last = !chosen_.has_columns() && static_cast<int>(level) + 1 == info.stage->inner_size();
+    UnrollLoop(ScalarLoop(I64(0), info.extents[level], I64(1), "inner", body), last ? Unrolled(info) : 1);
     return;
   }
   llvm::Value* end = b_.CreateSelect(active_, info.extents[level], I64(0));
-  UnrollLoop(ScalarLoop(row_, end, I64(rows_), "row", body),
-             static_cast<unsigned>(info.cheap ? kUnrolledTurns : kTurns));
+  UnrollLoop(ScalarLoop(row_, end, I64(rows_), "row", body), Unrolled(info));
 }
 
 void ThreadEmitter::UnrollLoop(llvm::Instruction* back, unsigned times) {
@@ -361,7 +329,7 @@ void ThreadEmitter::EmitTurns(llvm::Value* thread, llvm::Value* count, unsigned 
 
 // All inner loops of the stage as one, of which the threads of the block take turns.
 void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
-  if (level > 0 || !SharesAllLoops(info)) {
+  if (level > 0 || !IsFlattened(chosen_, NumberOf(info))) {
     KernelEmitter::EmitInnerFrom(info, level);
     return;
   }
@@ -381,7 +349,7 @@ void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
       }
       EmitOps(info);
     };
-    EmitTurns(thread, I64(Turns(info)), UnrolledTurns(info), turn);
+    EmitTurns(thread, I64(Turns(info)), Unrolled(info), turn);
   };
   if (vector_lanes_ == 1) {
     emit();
@@ -389,11 +357,11 @@ void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
   }
   lanes_ = vector_lanes_;
   vector_variable_ = first + loops - 1;
-  if (aligned_by_row_) {
-    emit();
-  } else {
+  if (chosen_.aligned() == v1::ALIGNED_STAGE) {
     for (int k = 0; k < loops; ++k) variables_[first + k] = I64(0);
     EmitByAlignment(IsAligned({stage_}), emit);
+  } else {
+    emit();
   }
   lanes_ = 1;
   vector_variable_ = kNoVariable;
@@ -402,7 +370,7 @@ void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
 // In 32 bits where they hold it: fewer instructions than in 64.
 void ThreadEmitter::SetPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents) {
   variables_.assign(kernel_.outer_size(), nullptr);
-  const bool narrow = kernel_.outer_size() > 1 && PointsEstimate(kLoopMax) < kLoopMax;
+  const bool narrow = kernel_.outer_size() > 1 && PointsEstimate(facts_, kLoopMax) < kLoopMax;
   const auto width = [&](llvm::Value* v) { return narrow ? b_.CreateTrunc(v, b_.getInt32Ty()) : v; };
   number = width(number);
   for (int k = kernel_.outer_size() - 1; k >= 0; --k) {
@@ -415,7 +383,7 @@ void ThreadEmitter::SetPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> e
 // A point, or a vector of points: those left at the end are taken one at a time.
 void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents) {
   SetPoint(number, extents);
-  if (block_shares_point_ || vector_lanes_ == 1) {
+  if (chosen_.has_rows() || vector_lanes_ == 1) {
     EmitStages();
     return;
   }
@@ -429,10 +397,10 @@ void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> 
   for (const StageInfo& info : stages_) all.push_back(&info);
   const auto vector = [&] {
     lanes_ = vector_lanes_;
-    if (aligned_by_buffers_) {
-      EmitStages();
-    } else {
+    if (chosen_.aligned() == v1::ALIGNED_POINT) {
       EmitByAlignment(IsAligned(all), [&] { EmitStages(); });
+    } else {
+      EmitStages();
     }
     lanes_ = 1;
   };
@@ -453,7 +421,7 @@ void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> 
 // What one stage stored another may read, and with other loops it may be another thread that reads it.
 // The last barrier keeps the next point's partial results out of the slots that are still being read.
 void ThreadEmitter::EmitStages() {
-  if (!block_shares_point_ || !aligned_by_row_ || !strip_sums_.empty()) {
+  if (!chosen_.has_rows() || chosen_.aligned() != v1::ALIGNED_POINT || !strip_sums_.empty()) {
     EmitStagesInTurn();
     return;
   }
@@ -461,12 +429,17 @@ void ThreadEmitter::EmitStages() {
 }
 
 void ThreadEmitter::EmitStagesInTurn() {
-  const bool together = block_shares_point_ || rows_ > 1;
+  const bool together = chosen_.has_rows() || chosen_.has_columns();
+  std::optional<std::pair<size_t, size_t>> softmax;
+  if (chosen_.rows().has_softmax()) {
+    softmax.emplace(NumberOf(StageOf(chosen_.rows().softmax().maximum())),
+                    NumberOf(StageOf(chosen_.rows().softmax().sum())));
+  }
   size_t k = 0;
   const auto emit = [&] {
-    if (softmax_sum_ && k == softmax_sum_->largest) {
+    if (softmax.has_value() && k == softmax->first) {
       EmitSoftmaxSum();
-      k = softmax_sum_->sum;
+      k = softmax->second;
       return;
     }
     stage_ = &stages_[k];
@@ -499,7 +472,7 @@ void ThreadEmitter::IfFirstRow(Body body) {
 
 void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll,
                                Body body) {
-  if (!block_shares_point_) {
+  if (!chosen_.has_rows()) {
     KernelEmitter::VectorLoop(variable, lo, hi, unroll, body);
     return;
   }
@@ -508,7 +481,7 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   llvm::Value* whole_end = b_.CreateNSWSub(hi, b_.CreateURem(b_.CreateNSWSub(hi, lo), lanes), "whole");
   llvm::Value* turns = b_.CreateUDiv(b_.CreateNSWSub(hi, lo), lanes);
   const auto whole = [&] {
-    EmitTurns(thread, turns, UnrolledTurns(*stage_), [&](llvm::Value* turn) {
+    EmitTurns(thread, turns, Unrolled(*stage_), [&](llvm::Value* turn) {
       variables_[variable] = b_.CreateNSWAdd(lo, b_.CreateNSWMul(turn, lanes));
       body();
     });
@@ -520,10 +493,10 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   lanes_ = vector_lanes_;
   vector_variable_ = variable;
   variables_[variable] = lo;
-  if (aligned_by_row_) {
-    whole();
-  } else {
+  if (chosen_.aligned() == v1::ALIGNED_STAGE) {
     EmitByAlignment(IsAligned({stage_}), whole);
+  } else {
+    whole();
   }
   llvm::Value* has_tail = b_.CreateICmpSLT(whole_end, hi);
   If(has_tail, "tail", [&] {
@@ -538,7 +511,7 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
 void ThreadEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) {
   const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
   // Of truth values: all that is ever written over another is true.
-  if (op.mode() != v1::STORE_ACCUMULATE || dtype == v1::BOOL || IsRead(op.buffer())) {
+  if (op.mode() != v1::STORE_ACCUMULATE || dtype == v1::BOOL || IsRead(facts_, op.buffer())) {
     KernelEmitter::ScalarStore(op, index, value);
     return;
   }
@@ -553,10 +526,8 @@ void ThreadEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::
            op.buffer());
 }
 
-bool ThreadEmitter::IsRead(uint32_t buffer) const {
-  return std::any_of(ops_.begin(), ops_.end(), [&](const v1::LoopOp* op) {
-    return static_cast<LoopOpcode>(op->op()) == LoopOpcode::kLoad && op->buffer() == buffer;
-  });
+bool ThreadEmitter::IsLongSumOfThreads(const StageInfo& info) const {
+  return IsLongSum(facts_, chosen_, NumberOf(info));
 }
 
 // An element that the kernel only reads may share its place with a result, but none that is read again after

@@ -1,105 +1,12 @@
 // Sums down the columns of rows that blocks take in strips: a strip's sums stay in registers from its first
 // row to its last.
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 #include "compiler/codegen/thread_emitter.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
 
 namespace kiln {
-namespace {
-
-constexpr int64_t kWordsOfSumsMax = 128;  // of a thread, in registers
-
-bool IsAccumulatingStore(const v1::LoopOp& op) {
-  return static_cast<LoopOpcode>(op.op()) == LoopOpcode::kStore && op.mode() == v1::STORE_ACCUMULATE;
-}
-
-}  // namespace
-
-// k where the index is `inner + k * (row // chunk)`.
-std::optional<int64_t> ThreadEmitter::StripStride(uint32_t index) const {
-  const auto is = [&](uint32_t expr, v1::ExprOp op, int64_t value) {
-    return kernel_.exprs(expr).op() == op && kernel_.exprs(expr).value() == value;
-  };
-  const auto is_strip = [&](uint32_t expr) {
-    const v1::ExprNode& node = kernel_.exprs(expr);
-    return node.op() == v1::EXPR_FLOORDIV && is(node.args(0), v1::EXPR_VAR, 0) &&
-           is(node.args(1), v1::EXPR_CONST, kernel_.schedule().chunk());
-  };
-  const v1::ExprNode& sum = kernel_.exprs(index);
-  if (sum.op() != v1::EXPR_ADD || sum.args_size() != 2) return std::nullopt;
-  for (const int inner : {0, 1}) {
-    if (!is(sum.args(inner), v1::EXPR_VAR, 1)) continue;
-    const v1::ExprNode& product = kernel_.exprs(sum.args(1 - inner));
-    if (product.op() != v1::EXPR_MUL || product.args_size() != 2) continue;
-    for (const int strip : {0, 1}) {
-      if (is_strip(product.args(strip))) return ConstantExpr(product.args(1 - strip));
-    }
-  }
-  return std::nullopt;
-}
-
-bool ThreadEmitter::IsStripSum(const v1::LoopOp& op) const {
-  return std::any_of(strip_sums_.begin(), strip_sums_.end(),
-                     [&](const StripSum& sum) { return sum.op == &op; });
-}
-
-// All accumulating stores have to be such sums, each strip's elements its own.
-void ThreadEmitter::FindStripSums() {
-  const v1::KernelSchedule& schedule = kernel_.schedule();
-  strip_sums_.clear();
-  if (schedule.chunk() < 2 || schedule.parallel_dims() != 1 || kernel_.outer_size() != 1) return;
-  std::vector<StripSum> sums;
-  for (const StageInfo& info : stages_) {
-    if (info.has_scan || info.stage->inner_size() > 1) return;
-    const bool loop = info.stage->inner_size() == 1;
-    const std::optional<int64_t> extent = loop ? ConstantExpr(info.stage->inner(0)) : 1;
-    if (!extent) return;
-    for (const v1::LoopOp& op : info.stage->ops()) {
-      if (!IsAccumulatingStore(op)) continue;
-      const std::optional<int64_t> stride = StripStride(op.index());
-      if (!loop || op.args_size() > 1 || kernel_.buffers(op.buffer()).dtype() != v1::F32 ||
-          IsRead(op.buffer()) || !stride || *stride < *extent) {
-        return;
-      }
-      for (const StripSum& other : sums) {
-        if (other.op->buffer() == op.buffer()) return;
-      }
-      sums.push_back({&info, &op, {}});
-    }
-  }
-  strip_sums_ = std::move(sums);
-}
-
-// Every turn of a sum needs a register of its own, and one look at the addresses has to do for all rows.
-bool ThreadEmitter::StripsFit() {
-  int64_t words = 0;
-  int64_t shared_bytes = 0;
-  for (const StripSum& sum : strip_sums_) {
-    const int64_t turns = (Turns(*sum.info) + threads_ - 1) / threads_;
-    if (Turns(*sum.info) / threads_ > UnrolledTurns(*sum.info)) return false;
-    words += turns * vector_lanes_;
-    shared_bytes += Turns(*sum.info) * vector_lanes_ * 4;
-  }
-  if (words > kWordsOfSumsMax || (warps_ > 1 && shared_bytes > target_.machine.gpu.shared_bytes_of_strips))
-    return false;
-  for (const StageInfo& info : stages_) {
-    if (info.stage->inner_size() == 0) continue;
-    if (*ConstantExpr(info.stage->inner(0)) % vector_lanes_ != 0) return false;
-    if (vector_lanes_ == 1) continue;
-    vector_variable_ = VectorVariable(info);
-    const bool aligned = std::all_of(info.stage->ops().begin(), info.stage->ops().end(), [&](const auto& op) {
-      if (!IsAccess(op)) return true;
-      if (IsStripSum(op)) return *StripStride(op.index()) % vector_lanes_ == 0;
-      return OffsetsOf(info, op, vector_lanes_) == Offsets::kAligned;
-    });
-    vector_variable_ = kNoVariable;
-    if (!aligned) return false;
-  }
-  return true;
-}
 
 void ThreadEmitter::EmitStrips(llvm::Value* rows) {
   llvm::Value* chunk = I64(kernel_.schedule().chunk());
@@ -121,7 +28,7 @@ void ThreadEmitter::EmitStrips(llvm::Value* rows) {
     end = b_.CreateSelect(b_.CreateICmpSLT(end, rows), end, rows);
     const auto emit = [&] { EmitStrip(begin, end); };
     variables_.assign(1, begin);
-    if (vector_lanes_ == 1) {
+    if (chosen_.aligned() == v1::ALIGNED_NONE) {
       emit();
     } else {
       EmitByAlignment(IsRowAligned(), emit);

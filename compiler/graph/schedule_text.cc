@@ -1,6 +1,7 @@
 #include "compiler/graph/schedule_text.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -61,19 +62,65 @@ void AddRows(const v1::RowSchedule& rows, std::vector<std::string>* parts) {
   }
 }
 
+const char* AlignedName(v1::AlignedCode aligned) {
+  switch (aligned) {
+    case v1::ALIGNED_KERNEL: return "for the kernel";
+    case v1::ALIGNED_POINT: return "for a point";
+    case v1::ALIGNED_STAGE: return "for a stage";
+    default: return "?";
+  }
+}
+
+// What more there is to say of a form than its numbers.
+void AddForm(const v1::ThreadSchedule& schedule, std::vector<std::string>* parts) {
+  if (const v1::TileThreads& tile = schedule.tile(); schedule.has_tile()) {
+    parts->push_back(absl::StrCat("tiles along i", tile.loop(), ", ", NumbersText(tile.transposed(), "%"),
+                                  " turned round", tile.in_a_row() ? ", points in a row" : ""));
+  }
+  if (schedule.has_columns()) {
+    parts->push_back(absl::StrCat("loops shared by level ", NumbersText(schedule.columns().levels(), "")));
+  }
+  const v1::RowThreads& rows = schedule.rows();
+  if (rows.flattened_size() > 0) {
+    parts->push_back(absl::StrCat("loops as one of stages ", NumbersText(rows.flattened(), "")));
+  }
+  if (rows.has_softmax()) {
+    parts->push_back(
+        absl::StrCat(Op(rows.softmax().maximum()), " and ", Op(rows.softmax().sum()), " in one pass"));
+  }
+  if (rows.has_strips()) {
+    std::string strips = absl::StrCat("strips for the sums ", NumbersText(rows.strips().stores(), "%"));
+    if (rows.strips().blocks() > 0) {
+      absl::StrAppend(&strips, ", ", rows.strips().blocks(), " blocks a multiprocessor");
+    }
+    parts->push_back(std::move(strips));
+  }
+}
+
 }  // namespace
 
 std::string ScheduleText(const v1::ThreadSchedule& schedule) {
   std::string text = absl::StrCat(schedule.threads(), " threads");
-  const auto add = [&](uint32_t number, const char* of) {
+  const auto add = [&](uint32_t number, absl::string_view of) {
     if (number > 1) absl::StrAppend(&text, ", ", number, " ", of);
   };
-  add(schedule.warps(), "warps");
-  add(schedule.rows(), "rows");
-  add(schedule.turns(), "turns");
-  add(schedule.rounds(), "rounds");
-  add(schedule.tile(), "points a tile's side");
-  return text;
+  switch (schedule.form_case()) {
+    case v1::ThreadSchedule::kRows: add(schedule.rows().warps(), "warps"); break;
+    case v1::ThreadSchedule::kColumns: add(schedule.columns().rows(), "rows"); break;
+    case v1::ThreadSchedule::kTile: add(schedule.tile().side(), "points a tile's side"); break;
+    default: add(schedule.points().turns(), "turns"); add(schedule.points().rounds(), "rounds");
+  }
+  add(schedule.lanes(), "lanes");
+  std::vector<std::string> parts = {text};
+  AddForm(schedule, &parts);
+  if (schedule.aligned() != v1::ALIGNED_NONE) {
+    parts.push_back(absl::StrCat("aligned code ", AlignedName(schedule.aligned())));
+  }
+  const auto one = [](uint32_t unroll) { return unroll == 1; };
+  if (!std::all_of(schedule.unroll().begin(), schedule.unroll().end(), one)) {
+    parts.push_back(absl::StrCat("stages unrolled ", NumbersText(schedule.unroll(), "")));
+  }
+  return absl::StrJoin(parts, "; ");
 }
 
 std::string ScheduleText(const v1::VectorSchedule& schedule) {

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "compiler/support/limits.h"
 #include "compiler/support/member_table.h"
 
 namespace kiln {

@@ -18,7 +18,6 @@
 namespace kiln {
 
 inline constexpr char kGpuEntryName[] = "kiln_kernel";
-inline constexpr uint32_t kPointsPerThreadMax = 16;
 
 struct GpuImage {
   uint32_t threads = 0;  // of a block

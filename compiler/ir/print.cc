@@ -46,10 +46,10 @@ class Printer {
 
   std::string Print() {
     absl::StrAppend(&text_, "kernel ", notes_.name().empty() ? "unnamed" : notes_.name(), ": ",
-                    VectorName(kernel_.schedule().vector_dim()), ThreadsText(), MembersText(), "\n");
-    if (kernel_.schedule().has_vectors()) {
-      Line(1, absl::StrCat("schedule: ", ScheduleText(kernel_.schedule().vectors())));
-    }
+                    VectorName(kernel_.schedule().vector_dim()), MembersText(), "\n");
+    const v1::KernelSchedule& schedule = kernel_.schedule();
+    if (schedule.has_vectors()) Line(1, absl::StrCat("schedule: ", ScheduleText(schedule.vectors())));
+    if (schedule.has_threads()) Line(1, absl::StrCat("schedule: ", ScheduleText(schedule.threads())));
     if (notes_.operators_size() > 0)
       Line(1, absl::StrCat("# fused: ", absl::StrJoin(notes_.operators(), ", ")));
     for (const std::string& source : notes_.sources()) Line(1, absl::StrCat("# ", source));
@@ -96,11 +96,6 @@ class Printer {
       if (!name.empty()) return name;
     }
     return absl::StrCat("b", buffer);
-  }
-
-  std::string ThreadsText() const {
-    if (!kernel_.schedule().has_threads()) return "";
-    return absl::StrCat(", ", ScheduleText(kernel_.schedule().threads()));
   }
 
   std::string MembersText() const {

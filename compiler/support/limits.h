@@ -28,6 +28,7 @@ inline constexpr size_t kKernelOpsMax = 20'000;
 inline constexpr size_t kKernelBuffersMax = 256;
 inline constexpr size_t kKernelLoopsMax = 16;
 inline constexpr size_t kKernelStagesMax = 256;
+inline constexpr uint32_t kPointsPerThreadMax = 16;  // of a GPU, for each time that it takes some
 
 // Transport.
 inline constexpr size_t kChunkBytesMax = 1u << 20;

@@ -16,8 +16,11 @@
 #include "compiler/ir/dtypes.h"
 #include "compiler/ir/interpreter.h"
 #include "compiler/ir/scalar_ops.h"
+#include "compiler/schedule/thread_schedule.h"
 #include "compiler/support/member_table.h"
+#include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/target/machine.h"
 #include "tests/conformance/gpu_device.h"
 #include "tests/conformance/gpu_simulator.h"
 #include "tests/conformance/gpu_target.h"
@@ -398,15 +401,48 @@ class SimulatedGpuRunner : public KernelRunner {
   std::unique_ptr<testing::SimulatedKernel> loaded_;
 };
 
+// That no rule chooses and a kernel may allow; what is the same as `chosen` is left out.
+std::vector<v1::ThreadSchedule> WithOtherNumbers(const v1::ThreadSchedule& chosen) {
+  std::vector<v1::ThreadSchedule> others;
+  const auto add = [&](absl::FunctionRef<void(v1::ThreadSchedule&)> change) {
+    v1::ThreadSchedule other = chosen;
+    change(other);
+    if (SerializeDeterministic(other) != SerializeDeterministic(chosen)) others.push_back(std::move(other));
+  };
+  add([](auto& other) { other.set_aligned(v1::ALIGNED_NONE); });
+  add([](auto& other) {
+    for (uint32_t& unroll : *other.mutable_unroll()) unroll = 1;
+  });
+  add([](auto& other) {
+    if (other.lanes() == 1) return;
+    other.set_lanes(other.lanes() / 2);
+    if (other.lanes() == 1) other.set_aligned(v1::ALIGNED_NONE);
+  });
+  add([](auto& other) {
+    if (!other.has_rows()) return;
+    other.mutable_rows()->clear_flattened();
+    if (other.lanes() > 1) other.set_aligned(v1::ALIGNED_STAGE);
+  });
+  return others;
+}
+
 }  // namespace
 
 std::vector<v1::Kernel> WithEverySchedule(const v1::Kernel& kernel) {
-  const auto backend = NewCodegenBackend(GpuTarget("sm_90"));
+  const v1::Target target = GpuTarget("sm_90");
+  const auto backend = NewCodegenBackend(target);
   if (!backend.ok()) return {};
   std::vector<v1::Kernel> kernels;
   for (const v1::KernelSchedule& schedule : (*backend)->Schedules(kernel)) {
     kernels.push_back(kernel);
     *kernels.back().mutable_schedule() = schedule;
+  }
+  if (kernels.empty()) return kernels;
+  const KernelFacts facts(kernel);
+  for (const v1::ThreadSchedule& threads : WithOtherNumbers(kernels.front().schedule().threads())) {
+    if (!CheckThreadSchedule(facts, MachineOf(target), threads).ok()) continue;
+    kernels.push_back(kernels.front());
+    *kernels.back().mutable_schedule()->mutable_threads() = threads;
   }
   return kernels;
 }

@@ -40,7 +40,8 @@ struct Tolerance {
 std::string Difference(const std::vector<TestBuffer>& got, const std::vector<TestBuffer>& expected,
                        Tolerance tolerance);
 
-// The kernel with each schedule of threads that the GPU back-end knows for it, its own choice first.
+// The kernel with each schedule of threads that the GPU back-end lists for it, its own choice first, and with
+// some that it only allows.
 std::vector<v1::Kernel> WithEverySchedule(const v1::Kernel& kernel);
 
 // One implementation of kernels.

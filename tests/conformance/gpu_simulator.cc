@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/thread_emitter.h"
 #include "compiler/ir/half.h"
+#include "compiler/schedule/thread_schedule.h"
 #include "compiler/support/member_table.h"
 #include "compiler/support/status_macros.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
@@ -508,8 +509,10 @@ absl::StatusOr<std::unique_ptr<SimulatedKernel>> SimulatedKernel::Create(const v
   VectorTarget target;
   target.triple = kTriple;
   target.lanes = 1;
+  v1::Kernel scheduled = kernel;
+  KILN_RETURN_IF_ERROR(ScheduleThreads(target.machine, &scheduled));
   {
-    ThreadEmitter emitter(kernel, target, result->code_->module.get());
+    ThreadEmitter emitter(scheduled, target, result->code_->module.get());
     KILN_RETURN_IF_ERROR(emitter.EmitKernel());
     result->code_->launch = emitter.Launch();
   }

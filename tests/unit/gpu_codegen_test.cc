@@ -145,7 +145,7 @@ TEST_F(ThreadScheduleTest, TheNumbersAreTheLaunchs) {
   EXPECT_EQ(image->threads, 128);
   EXPECT_EQ(image->points_per_block, 1);
   schedule.set_threads(32);
-  schedule.set_warps(4);
+  schedule.mutable_rows()->set_warps(4);
   image = Launch(rows, schedule);
   ASSERT_TRUE(image.ok()) << image.status();
   EXPECT_EQ(image->threads, 128);
@@ -154,13 +154,46 @@ TEST_F(ThreadScheduleTest, TheNumbersAreTheLaunchs) {
   const v1::Kernel columns = Sums(4096, 4096, false);
   schedule = backend_->Schedules(columns).front().threads();
   schedule.set_threads(256);
-  schedule.set_rows(16);
+  schedule.mutable_columns()->set_rows(16);
   image = Launch(columns, schedule);
   ASSERT_TRUE(image.ok()) << image.status();
   EXPECT_EQ(image->threads, 256);
   EXPECT_EQ(image->points_per_block, 16);
 }
 
+TEST_F(ThreadScheduleTest, TheCodeIsAsTheScheduleSays) {
+  const v1::Kernel rows = Sums(4096, 4096, true);
+  const v1::ThreadSchedule chosen = backend_->Schedules(rows).front().threads();
+  ASSERT_EQ(chosen.lanes(), 4u);
+  ASSERT_EQ(chosen.unroll(0), 4u);
+  const auto count = [&](const std::string& text, absl::FunctionRef<void(v1::ThreadSchedule&)> change) {
+    v1::ThreadSchedule schedule = chosen;
+    change(schedule);
+    const auto image = Launch(rows, schedule);
+    EXPECT_TRUE(image.ok()) << image.status();
+    int found = 0;
+    for (size_t at = 0; image.ok() && (at = image->ptx.find(text, at)) != std::string::npos; ++at) ++found;
+    return found;
+  };
+  const std::string of_four = "ld.global.nc.v4.b32", of_two = "ld.global.nc.v2.b32";
+  EXPECT_EQ(count(of_four, [](auto&) {}), 4);
+  EXPECT_EQ(count(of_four, [](auto& s) { s.set_aligned(v1::ALIGNED_NONE); }), 0);
+  EXPECT_EQ(count(of_two, [](auto&) {}), 0);
+  EXPECT_EQ(count(of_two, [](auto& s) { s.set_lanes(2); }), 8);  // as many elements
+}
+
+// Of turns too many for LLVM to unroll by itself.
+TEST_F(ThreadScheduleTest, BodiesStandInARowAsTheScheduleSays) {
+  const v1::Kernel rows = Sums(64, 1 << 20, true);
+  v1::ThreadSchedule schedule = backend_->Schedules(rows).front().threads();
+  const auto chosen = Launch(rows, schedule);
+  schedule.set_unroll(0, 1);
+  const auto one = Launch(rows, schedule);
+  ASSERT_TRUE(chosen.ok() && one.ok()) << chosen.status() << one.status();
+  EXPECT_NE(chosen->ptx, one->ptx);
+}
+
+// thread_schedule_test.cc has what is refused, and why.
 TEST_F(ThreadScheduleTest, WhatAKernelDoesNotAllowIsRefused) {
   const v1::Kernel rows = Sums(4096, 4096, true), columns = Sums(4096, 4096, false);
   const auto refused = [&](const v1::Kernel& kernel, absl::FunctionRef<void(v1::ThreadSchedule&)> change) {
@@ -171,22 +204,14 @@ TEST_F(ThreadScheduleTest, WhatAKernelDoesNotAllowIsRefused) {
   };
   refused(rows, [](auto& s) { s.Clear(); });
   refused(rows, [](auto& s) { s.set_threads(100); });
-  refused(rows, [](auto& s) { s.set_threads(2048); });
-  refused(rows, [](auto& s) { s.set_warps(2); });  // of a block's threads
-  refused(rows, [](auto& s) { s.set_rows(4); });
-  refused(rows, [](auto& s) { s.set_turns(2); });
-  refused(rows, [](auto& s) { s.set_tile(32); });
-  refused(columns, [](auto& s) { s.set_warps(2); });
-  refused(columns, [](auto& s) { s.set_rows(3); });
-  refused(columns, [](auto& s) { s.set_rows(1024); });
-  refused(columns, [](auto& s) { s.set_tile(32); });  // nothing is transposed
+  refused(rows, [](auto& s) { s.mutable_rows()->set_warps(2); });  // of a block's threads
+  refused(rows, [](auto& s) { s.mutable_columns()->set_rows(4); });
+  refused(columns, [](auto& s) { s.mutable_columns()->set_rows(3); });
+  refused(columns, [](auto& s) { s.mutable_tile()->set_side(32); });  // nothing is transposed
   v1::Kernel of_a_cpu = rows;
   of_a_cpu.mutable_schedule()->mutable_vectors()->set_lanes(16);
   EXPECT_TRUE(absl::IsInvalidArgument(backend_->Emit(of_a_cpu, {}, false).status()));
-  refused(columns, [](auto& s) {
-    s.set_rows(1);
-    s.set_turns(64);
-  });
+  EXPECT_TRUE(backend_->Schedules(of_a_cpu).empty());
 }
 
 }  // namespace

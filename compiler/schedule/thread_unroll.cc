@@ -1,0 +1,85 @@
+#include "compiler/schedule/thread_unroll.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "compiler/ir/dtypes.h"
+#include "compiler/schedule/row_threads.h"
+#include "compiler/schedule/thread_walk.h"
+
+namespace kiln {
+namespace {
+
+constexpr uint32_t kUnrollMax = 64;
+constexpr uint32_t kUnrolledStores = 16;       // of accumulating ones
+constexpr int64_t kWordsOfSoftmaxAtOnce = 16;  // of 32 bits
+
+bool IsOfSoftmax(const KernelFacts& facts, const v1::ThreadSchedule& schedule, const StageFacts& info) {
+  if (!schedule.rows().has_softmax()) return false;
+  const v1::SoftmaxSum& softmax = schedule.rows().softmax();
+  return &info == &facts.StageOf(softmax.maximum()) || &info == &facts.StageOf(softmax.sum());
+}
+
+uint32_t OfTurns(const KernelFacts& facts, const Machine& machine, const v1::ThreadSchedule& schedule,
+                 size_t stage) {
+  const StageFacts& info = facts.stages()[stage];
+  const int64_t threads = schedule.threads(), lanes = schedule.lanes();
+  const int64_t turns = (TurnsOf(facts, schedule, stage) + threads - 1) / threads;
+  int64_t words = 0;  // of 32 bits that a turn loads
+  for (const v1::LoopOp& op : info.stage->ops()) {
+    if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kLoad) continue;
+    const v1::DType dtype = facts.kernel().buffers(static_cast<int>(op.buffer())).dtype();
+    words += (ir::ByteWidth(dtype) * lanes + 3) / 4;
+  }
+  const GpuMachine& gpu = machine.gpu;
+  const int64_t registers =
+      std::min(gpu.registers_of_thread_max, gpu.registers_of_multiprocessor / threads) / 2;
+  // A row that several stages read is kept whole.
+  const bool kept = Passes(facts) > 1 && turns <= kKeptTurns;
+  const int64_t most = kept ? turns : info.cheap ? kTurnsAtOnce : kLongTurnsAtOnce;
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(registers / std::max<int64_t>(words, 1), 1, std::min(turns, most)));
+}
+
+// Is the loop one whose body can stand there several times? A thread's own along a row's vectors is not.
+bool HasLoop(const KernelFacts& facts, const v1::ThreadSchedule& schedule, const StageFacts& info) {
+  return info.stage->inner_size() > 0 && (schedule.has_rows() || info.has_scan || !facts.WalksRows());
+}
+
+uint32_t UnrollOf(const KernelFacts& facts, const Machine& machine, const v1::ThreadSchedule& schedule,
+                  size_t stage) {
+  const StageFacts& info = facts.stages()[stage];
+  if (!HasLoop(facts, schedule, info)) return 1;
+  if (schedule.has_columns()) return static_cast<uint32_t>(info.cheap ? kTurnsAtOnce : kLongTurnsAtOnce);
+  if (!schedule.has_rows() || info.has_scan) return HasAccumulatingStore(facts) ? kUnrolledStores : 1;
+  if (!IsOfSoftmax(facts, schedule, info)) return OfTurns(facts, machine, schedule, stage);
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(kWordsOfSoftmaxAtOnce / schedule.lanes(), 2, kTurnsAtOnce));
+}
+
+}  // namespace
+
+void ChooseThreadUnroll(const KernelFacts& facts, const Machine& machine, v1::ThreadSchedule* schedule) {
+  schedule->clear_unroll();
+  for (size_t stage = 0; stage < facts.stages().size(); ++stage) {
+    schedule->add_unroll(UnrollOf(facts, machine, *schedule, stage));
+  }
+}
+
+absl::Status CheckThreadUnroll(const KernelFacts& facts, const Machine&, const v1::ThreadSchedule& schedule) {
+  if (schedule.unroll_size() != static_cast<int>(facts.stages().size()))
+    return RefuseThreads(absl::StrCat(schedule.unroll_size(), " numbers of bodies in a row, of ",
+                                      facts.stages().size(), " stages"));
+  for (int stage = 0; stage < schedule.unroll_size(); ++stage) {
+    const bool loops = HasLoop(facts, schedule, facts.stages()[static_cast<size_t>(stage)]);
+    const uint32_t most = loops ? kUnrollMax : 1;
+    if (schedule.unroll(stage) == 0 || schedule.unroll(stage) > most)
+      return RefuseThreads(absl::StrCat(schedule.unroll(stage), " bodies in a row of stage ", stage,
+                                        ", where 1 to ", most, " are due"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kiln
