@@ -1,5 +1,6 @@
 // Casts. F16 and BF16 are 16-bit patterns that are widened where they are used.
 #include "compiler/codegen/kernel_emitter.h"
+#include "compiler/codegen/target_operations.h"
 
 namespace kiln {
 namespace {

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/codegen/target_operations.h"
 #include "compiler/schedule/row_cache.h"
 #include "compiler/support/kernel_abi.h"
 #include "llvm/IR/MDBuilder.h"

@@ -28,7 +28,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "compiler/codegen/math.h"
-#include "compiler/codegen/target_operations.h"
 #include "compiler/ir/ops.h"
 #include "compiler/schedule/kernel_facts.h"
 #include "compiler/target/vector_target.h"
@@ -38,6 +37,8 @@
 #include "llvm/IR/Module.h"
 
 namespace kiln {
+
+struct TargetOperations;
 
 inline constexpr char kKernelEntryName[] = "kiln_kernel";
 

@@ -1,5 +1,6 @@
 // Loads and stores: contiguous, the same address in all lanes, or one address per lane.
 #include "compiler/codegen/kernel_emitter.h"
+#include "compiler/codegen/target_operations.h"
 #include "compiler/ir/dtypes.h"
 
 namespace kiln {

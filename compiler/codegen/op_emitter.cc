@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/kernel_emitter.h"
+#include "compiler/codegen/target_operations.h"
 #include "llvm/Analysis/VectorUtils.h"
 
 namespace kiln {

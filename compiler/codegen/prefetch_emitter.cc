@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "compiler/codegen/kernel_emitter.h"
+#include "compiler/codegen/target_operations.h"
 #include "compiler/ir/dtypes.h"
 
 namespace kiln {

@@ -1,5 +1,6 @@
 // Philox4x32-10: key = seed, counter = (flat >> 2, op number), lane = flat & 3.
 #include "compiler/codegen/kernel_emitter.h"
+#include "compiler/codegen/target_operations.h"
 #include "llvm/Analysis/ValueTracking.h"
 #include "llvm/Support/KnownBits.h"
 

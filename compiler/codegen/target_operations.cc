@@ -3,6 +3,11 @@
 #include "llvm/IR/IntrinsicsNVPTX.h"
 
 namespace kiln {
+
+// x86_operations.cc
+extern const TargetOperations kAvx2Operations;
+extern const TargetOperations kAvx512Operations;
+
 namespace {
 
 constexpr TargetOperations kThreadOperations = {

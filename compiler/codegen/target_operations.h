@@ -1,8 +1,8 @@
 // What instruction sets do each in a way of their own, as a table. Emitters, optimizer and image builder ask
 // it and name no instruction set; what LLVM does alike for all of them stands in the emitters.
 //
-// A row is a constant, in a file of its instruction set's (x86_operations.cc); a field that it leaves out
-// says that there is no such instruction. Threads: any.
+// A row is a constant, in a file of its instruction set's (x86_operations.cc), and known to the table alone
+// (target_operations.cc); a field that it leaves out says that there is no such instruction. Threads: any.
 #pragma once
 
 #include <cstdint>
@@ -46,9 +46,5 @@ struct TargetOperations {
 const TargetOperations& OperationsOf(InstructionSet instructions);
 // A row of the architecture; nullptr: no row has it.
 const TargetOperations* OperationsOfElf(uint16_t elf_machine);
-
-// x86_operations.cc
-extern const TargetOperations kAvx2Operations;
-extern const TargetOperations kAvx512Operations;
 
 }  // namespace kiln

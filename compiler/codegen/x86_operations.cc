@@ -42,7 +42,7 @@ Relocation RelocateX86(uint64_t type, int64_t distance, uint32_t* word) {
 
 }  // namespace
 
-const TargetOperations kAvx2Operations = {
+extern const TargetOperations kAvx2Operations = {
     .name = "x86",
     .beyond = BeyondAvx2,
     .stream_fence = llvm::Intrinsic::x86_sse_sfence,
@@ -54,7 +54,7 @@ const TargetOperations kAvx2Operations = {
     .relocate = RelocateX86,
 };
 
-const TargetOperations kAvx512Operations = {
+extern const TargetOperations kAvx512Operations = {
     .name = "x86",
     .beyond = BeyondAvx512,
     .gathers = true,
