@@ -90,7 +90,10 @@ double Function(LoopOpcode op, double x) {
     case LoopOpcode::kAtanh: return std::atanh(x);
     case LoopOpcode::kErf: return std::erf(x);
     case LoopOpcode::kErfc: return std::erfc(x);
-    case LoopOpcode::kSigmoid: return 1.0 / (1.0 + std::exp(-x));
+    case LoopOpcode::kSigmoid: {  // not by e^-x, which is infinite where the result is subnormal
+      const double e = std::exp(-std::fabs(x));
+      return (x < 0 ? e : 1.0) / (1.0 + e);
+    }
     case LoopOpcode::kLgamma: return LogGamma(x);
     case LoopOpcode::kOnePlusErf: return 1 + std::erf(x);
     case LoopOpcode::kOnePlusTanh: return 1 + std::tanh(x);
