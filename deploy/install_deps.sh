@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what kiln is built and run with, from Debian 12's own packages. Root, or a user with sudo.
-# Quick when everything is there. `--dev` adds what only contributors need (clang-format, clang-tidy, gdb).
+# Quick when everything is there. `--tests` adds an emulator of AArch64 and its compiler, which some tests ask for; `--dev`
+# what only contributors need (clang-format, clang-tidy, gdb).
 set -euo pipefail
 
 packages=(
@@ -21,12 +22,12 @@ packages=(
   # Python, for the wheel
   python3 python3-dev python3-venv ca-certificates
 )
-if [ "${1:-}" = --dev ]; then
-  packages+=(clang-22 clang-format-22 clang-tidy-22 libclang-rt-22-dev gdb)
-elif [ $# -gt 0 ]; then
-  echo "usage: $0 [--dev]" >&2
-  exit 2
-fi
+case "${1:-}" in
+  "") ;;
+  --tests) packages+=(qemu-user-static g++-aarch64-linux-gnu libc6-dev-arm64-cross) ;;  # kernels of AArch64, emulated
+  --dev) packages+=(clang-22 clang-format-22 clang-tidy-22 libclang-rt-22-dev gdb) ;;
+  *) echo "usage: $0 [--tests | --dev]" >&2; exit 2 ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do

@@ -20,7 +20,7 @@ say() { printf '[%3ds] %s\n' $((SECONDS - start)) "$*"; }
 fail() { printf '\nsetup: %s\n' "$*" >&2; exit 1; }
 
 say "system packages"
-"$root/deploy/install_deps.sh"
+if [ $tests = yes ]; then "$root/deploy/install_deps.sh" --tests; else "$root/deploy/install_deps.sh"; fi
 
 # ---- Python ------------------------------------------------------------------------------------
 suitable='

@@ -4,6 +4,8 @@
 
 namespace kiln {
 
+// aarch64_operations.cc
+extern const TargetOperations kNeonOperations;
 // x86_operations.cc
 extern const TargetOperations kAvx2Operations;
 extern const TargetOperations kAvx512Operations;
@@ -23,13 +25,14 @@ const TargetOperations& OperationsOf(InstructionSet instructions) {
   switch (instructions) {
     case InstructionSet::kAvx2: return kAvx2Operations;
     case InstructionSet::kAvx512: return kAvx512Operations;
+    case InstructionSet::kNeon: return kNeonOperations;
     case InstructionSet::kThreads: break;
   }
   return kThreadOperations;
 }
 
 const TargetOperations* OperationsOfElf(uint16_t elf_machine) {
-  for (const TargetOperations* row : {&kAvx2Operations}) {
+  for (const TargetOperations* row : {&kAvx2Operations, &kNeonOperations}) {
     if (row->elf_machine == elf_machine) return row;
   }
   return nullptr;

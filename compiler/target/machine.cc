@@ -29,6 +29,18 @@ CpuMachine Renoir() {
   return cpu;
 }
 
+// By what the processors tell; nothing was measured on one.
+CpuMachine Neoverse(int64_t second_level_bytes, int64_t last_level_bytes) {
+  CpuMachine cpu;
+  cpu.first_level_bytes = 64 << 10;
+  cpu.second_level_bytes = second_level_bytes;
+  cpu.last_level_bytes = last_level_bytes;
+  return cpu;
+}
+CpuMachine Graviton2() { return Neoverse(1 << 20, 32 << 20); }  // of N1; 3, of V1, has the same
+CpuMachine Graviton4() { return Neoverse(2 << 20, 36 << 20); }  // of V2
+CpuMachine Grace() { return Neoverse(1 << 20, 114 << 20); }     // likewise
+
 GpuMachine Gpu(int64_t multiprocessors, int64_t second_level_bytes, double memory_bytes_per_ns) {
   GpuMachine gpu;
   gpu.multiprocessors = multiprocessors;
@@ -41,18 +53,23 @@ struct ModelRange {
   unsigned first = 0, last = 0;
 };
 
-// Models of a family; an empty range ends them. A family's row without ranges is of all others.
+// Models of a family of x86's; an empty range ends them. A family's row without ranges is of all others.
 struct CpuRow {
+  absl::string_view architecture;  // that a triple begins with
   absl::string_view name;
   CpuMachine (*cpu)();
   unsigned family;
   ModelRange models[4];
 };
 constexpr CpuRow kCpus[] = {
-    {"renoir", Renoir, kZen2, {{0x60, 0x6f}, {0x90, 0x9f}, {0xa0, 0xaf}}},
-    {"zen4", Zen3, kZen3And4, {{0x10, 0x1f}, {0x60, 0x7f}, {0xa0, 0xaf}}},
-    {"zen3", Zen3, kZen3And4, {}},
-    {"zen5", Zen5, kZen5, {}},
+    {"x86_64", "renoir", Renoir, kZen2, {{0x60, 0x6f}, {0x90, 0x9f}, {0xa0, 0xaf}}},
+    {"x86_64", "zen4", Zen3, kZen3And4, {{0x10, 0x1f}, {0x60, 0x7f}, {0xa0, 0xaf}}},
+    {"x86_64", "zen3", Zen3, kZen3And4, {}},
+    {"x86_64", "zen5", Zen5, kZen5, {}},
+    {"aarch64", "graviton2", Graviton2, 0, {}},
+    {"aarch64", "graviton3", Graviton2, 0, {}},
+    {"aarch64", "graviton4", Graviton4, 0, {}},
+    {"aarch64", "grace", Grace, 0, {}},
 };
 
 struct GpuRow {
@@ -71,7 +88,7 @@ constexpr GpuRow kGpus[] = {
 };
 
 bool Has(const CpuRow& row, const CpuId& id) {
-  if (!id.amd || row.family != id.family) return false;
+  if (!id.amd || row.architecture != "x86_64" || row.family != id.family) return false;
   if (row.models[0].last == 0) return true;
   return absl::c_any_of(
       row.models, [&](const ModelRange& range) { return range.first <= id.model && id.model <= range.last; });
@@ -89,7 +106,9 @@ Machine MachineOf(const v1::Target& target) {
     machine.gpu = Gpu(row->multiprocessors, row->second_level_bytes, row->memory_bytes_per_ns);
     return machine;
   }
-  const auto row = absl::c_find_if(kCpus, [&](const CpuRow& each) { return each.name == target.machine(); });
+  const auto row = absl::c_find_if(kCpus, [&](const CpuRow& each) {
+    return each.name == target.machine() && absl::StartsWith(target.triple(), each.architecture);
+  });
   if (row == std::end(kCpus)) return machine;
   machine.name = row->name;
   machine.cpu = row->cpu();

@@ -24,6 +24,7 @@ struct InstructionRow {
 constexpr InstructionRow kRows[] = {
     {InstructionSet::kAvx512, "x86_64", "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl", 16, 16},
     {InstructionSet::kAvx2, "x86_64", "avx2,fma,f16c", 8, 8},
+    {InstructionSet::kNeon, "aarch64", "neon", 4, 4},
 };
 
 struct Architecture {
@@ -33,6 +34,7 @@ struct Architecture {
 };
 constexpr Architecture kArchitectures[] = {
     {"x86_64", "x86_64-linux-gnu", "x86_64-unknown-linux-gnu"},
+    {"aarch64", "aarch64-linux-gnu", "aarch64-unknown-linux-gnu"},
 };
 
 // The first of `needed` that is not there; "": all are.

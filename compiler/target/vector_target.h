@@ -19,6 +19,7 @@ enum class InstructionSet {
   kThreads,  // a GPU's: lanes are threads
   kAvx2,     // with FMA and F16C
   kAvx512,   // F, BW, DQ and VL
+  kNeon,
 };
 
 struct VectorTarget {

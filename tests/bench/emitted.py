@@ -35,6 +35,7 @@ TARGETS = {
     "avx512": ("x86_64-linux-gnu", AVX512, "", False),
     "zen4": ("x86_64-linux-gnu", AVX512, "zen4", True),
     "zen5": ("x86_64-linux-gnu", AVX512, "zen5", True),
+    "neon": ("aarch64-linux-gnu", ("neon",), "grace", False),
     "sm_80": ("nvptx64-nvidia-cuda", ("sm_80",), "", False),
     "sm_90a": ("nvptx64-nvidia-cuda", ("sm_90a",), "", False),
 }

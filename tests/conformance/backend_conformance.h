@@ -31,9 +31,10 @@ class BackendConformanceTest : public testing::TestWithParam<const char*> {
       return;
     }
     const bool members = absl::ConsumeSuffix(&name, "_members");
-    if (name == "gpu" || name == "simulated_gpu" || name == "assembled") {
+    if (name == "gpu" || name == "simulated_gpu" || name == "assembled" || name == "neon") {
       auto runner = name == "gpu"         ? NewGpuRunner(members)
                     : name == "assembled" ? NewAssemblingRunner()
+                    : name == "neon"      ? NewEmulatedRunner()
                                           : NewSimulatedGpuRunner(/*barriers=*/true, members);
       if (absl::IsUnavailable(runner.status())) GTEST_SKIP() << runner.status().message();
       ASSERT_TRUE(runner.ok()) << runner.status();

@@ -95,6 +95,21 @@ TEST_P(BackendConformanceTest, EveryPointwiseOperatorAndDType) {
   EXPECT_GT(checked, 400);
 }
 
+// e^-x is infinite there.
+TEST_P(BackendConformanceTest, SigmoidWhereItIsSubnormal) {
+  KernelBuilder b;
+  const uint32_t n = b.Const(40);
+  const uint32_t in = b.Buffer(v1::F64, v1::READ, n), out = b.Buffer(v1::F64, v1::WRITE, n);
+  b.Outer(n);
+  b.BeginStage({});
+  b.Store(out, b.Var(0), b.Op(LoopOpcode::kSigmoid, v1::F64, {b.Load(in, b.Var(0))}));
+  b.Schedule(1, 64, v1::VECTOR_OUTER_LAST);
+  std::vector<double> numbers;
+  for (int k = 0; k < 40; ++k) numbers.push_back(-706.25 - k);
+  Check(b.Build(), {FloatBuffer(v1::F64, numbers), RandomBuffer(v1::F64, 40, random_)},
+        OpTolerance(LoopOpcode::kSigmoid, v1::F64));
+}
+
 TEST_P(BackendConformanceTest, ConversionsBetweenAllDTypes) {
   for (v1::DType from : kStorable) {
     for (v1::DType to : kStorable) {
@@ -313,7 +328,7 @@ TEST_P(BackendConformanceTest, RandomBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BackEnds, BackendConformanceTest,
-                         testing::Values("interpreter", "avx2", "avx512", "gpu", "gpu_members",
+                         testing::Values("interpreter", "avx2", "avx512", "neon", "gpu", "gpu_members",
                                          "simulated_gpu", "simulated_gpu_members", "assembled"),
                          [](const auto& info) { return std::string(info.param); });
 

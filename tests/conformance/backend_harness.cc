@@ -21,6 +21,8 @@
 #include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/machine.h"
+#include "tests/conformance/arm_target.h"
+#include "tests/conformance/emulated_cpu.h"
 #include "tests/conformance/gpu_device.h"
 #include "tests/conformance/gpu_simulator.h"
 #include "tests/conformance/gpu_target.h"
@@ -247,6 +249,46 @@ class BackendRunner : public KernelRunner {
   std::unique_ptr<LoadedImages> images_;
 };
 
+class EmulatedRunner : public KernelRunner {
+ public:
+  EmulatedRunner(std::unique_ptr<testing::EmulatedCpu> cpu, std::unique_ptr<CodegenBackend> backend)
+      : cpu_(std::move(cpu)), backend_(std::move(backend)) {}
+
+  absl::StatusOr<Outcome> Run(const v1::Kernel& kernel, std::vector<TestBuffer> buffers,
+                              const std::vector<int64_t>& symbols, bool split,
+                              std::mt19937_64& random) override {
+    KILN_ASSIGN_OR_RETURN(auto interpreter, KernelInterpreter::Create(kernel));
+    KILN_ASSIGN_OR_RETURN(const int64_t units, interpreter->Units(symbols.data()));
+    KILN_RETURN_IF_ERROR(Load(kernel, random));
+    std::vector<testing::EmulatedCpu::Buffer> passed;
+    for (TestBuffer& buffer : buffers) {
+      buffer.bytes.append(kCanary, kCanaryByte);
+      passed.push_back({&buffer.bytes, random() % 2 * ir::ByteWidth(buffer.dtype)});  // begins at any element
+    }
+    std::vector<testing::EmulatedPiece> pieces;
+    for (auto [begin, end] : Pieces(units, split, random)) pieces.push_back({begin, end});
+    KILN_ASSIGN_OR_RETURN(const testing::EmulatedReply reply, cpu_->Run(passed, symbols, pieces));
+    if (reply.code != reply.status.code) return absl::InternalError("returned code differs from the status");
+    KILN_RETURN_IF_ERROR(RemoveCanaries(&buffers));
+    return Outcome{reply.status, std::move(buffers)};
+  }
+
+ private:
+  // Runs of one kernel in a row emit it once. An image may lie at any multiple of its alignment.
+  absl::Status Load(const v1::Kernel& kernel, std::mt19937_64& random) {
+    std::string key = kernel.SerializeAsString();
+    if (key == loaded_) return absl::OkStatus();
+    KILN_ASSIGN_OR_RETURN(const EmittedObject object, backend_->Emit(kernel, {}, false));
+    KILN_RETURN_IF_ERROR(cpu_->Load(object.bytes, random() % 64 * kFlatImageAlignment));
+    loaded_ = std::move(key);
+    return absl::OkStatus();
+  }
+
+  const std::unique_ptr<testing::EmulatedCpu> cpu_;
+  const std::unique_ptr<CodegenBackend> backend_;
+  std::string loaded_;
+};
+
 // So many members, where a launch's table has room for that many.
 constexpr uint32_t kMembersOfTests = 3;
 
@@ -469,6 +511,12 @@ std::unique_ptr<KernelRunner> NewInterpreterRunner() { return std::make_unique<I
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewBackendRunner(const v1::Target& target) {
   KILN_ASSIGN_OR_RETURN(auto backend, NewCodegenBackend(target));
   return std::unique_ptr<KernelRunner>(new BackendRunner(std::move(backend)));
+}
+
+absl::StatusOr<std::unique_ptr<KernelRunner>> NewEmulatedRunner() {
+  KILN_ASSIGN_OR_RETURN(auto cpu, testing::EmulatedCpu::Start());
+  KILN_ASSIGN_OR_RETURN(auto backend, NewCodegenBackend(NeonTarget()));
+  return std::unique_ptr<KernelRunner>(new EmulatedRunner(std::move(cpu), std::move(backend)));
 }
 
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewGpuRunner(bool members) {

@@ -114,11 +114,11 @@ TEST_F(FlatImageTest, GarbageObjectsAreRefused) {
 }
 
 // The C compiler stands in for a code generator that slips in what only a linker could mend.
-std::string CompileC(const std::string& source) {
+std::string CompileC(const std::string& source, const std::string& compiler = "cc") {
   const std::string path = testing::TempDir() + "kiln_image_test_" + std::to_string(getpid());
   std::ofstream(path + ".c") << source;
   const std::string command =
-      "cc -O1 -fPIC -fno-asynchronous-unwind-tables -c " + path + ".c -o " + path + ".o";
+      compiler + " -O1 -fPIC -fno-asynchronous-unwind-tables -c " + path + ".c -o " + path + ".o";
   EXPECT_EQ(std::system(command.c_str()), 0);
   std::ifstream object(path + ".o", std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(object)), std::istreambuf_iterator<char>());
@@ -139,6 +139,24 @@ TEST(ImageBuilderTest, NamesWhatWouldNeedALinker) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << source;
     EXPECT_NE(status.message().find(name), absl::string_view::npos) << status;
   }
+}
+
+// On AArch64 an instruction reaches 1 MiB; what is asked for lies before it.
+TEST(ImageBuilderTest, RefusesCodeThatIsTooFarFromItsConstants) {
+  const std::string compiler = "aarch64-linux-gnu-gcc";
+  if (std::system((compiler + " --version > /dev/null 2>&1").c_str()) != 0) {
+    GTEST_SKIP() << compiler << " is not installed";
+  }
+  const auto built = [&](int bytes) {
+    const std::string padding = "asm(\".text\\n.space " + std::to_string(bytes) + "\");";
+    return BuildFlatImage(CompileC("static const double table[] = {1, 2, 3, 4};" + padding +
+                                       "double kiln_kernel(int i) { return table[i & 3]; }",
+                                   compiler + " -mcmodel=tiny"),
+                          "kiln_kernel")
+        .status();
+  };
+  EXPECT_TRUE(built((1 << 20) - 4096).ok()) << built((1 << 20) - 4096);
+  EXPECT_EQ(built(1 << 20).code(), absl::StatusCode::kUnimplemented) << built(1 << 20);
 }
 
 // An object of the C compiler's whose relocations and symbols can be changed.

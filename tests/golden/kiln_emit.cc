@@ -1,5 +1,5 @@
 // Prints what a kernel becomes, for golden tests:
-//   kiln_emit [--avx512 | --avx2] [MACHINE] < kernel.textproto  loop IR, LLVM IR, assembly
+//   kiln_emit [--avx512 | --avx2 | --neon] [MACHINE] < kernel.textproto  loop IR, LLVM IR, assembly
 //   kiln_emit --ptx sm_90 [K] < kernel.textproto              the PTX alone, as ptxas takes it; with K, below
 //                                                             a line that says the launch: by the K-th
 //                                                             schedule of threads that the back-end lists
@@ -14,6 +14,7 @@
 #include "compiler/codegen/codegen_backend.h"
 #include "compiler/graph/schedule_text.h"
 #include "compiler/image/gpu_image.h"
+#include "tests/conformance/arm_target.h"
 #include "tests/conformance/gpu_target.h"
 #include "tests/conformance/host_target.h"
 
@@ -51,9 +52,12 @@ int EmitProduct(const kiln::v1::Target& target, const std::string& text, size_t 
 int main(int argc, char** argv) {
   const bool product = argc > 2 && std::string(argv[1]) == "--product";
   const bool ptx = argc > 2 && (product || std::string(argv[1]) == "--ptx");
+  const bool neon = argc > 1 && std::string(argv[1]) == "--neon";
   const bool avx512 = argc > 1 && std::string(argv[1]) == "--avx512";
   const std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
-  kiln::v1::Target target = ptx ? kiln::GpuTarget(argv[2]) : kiln::X86Target(avx512);
+  kiln::v1::Target target = ptx    ? kiln::GpuTarget(argv[2])
+                            : neon ? kiln::NeonTarget()
+                                   : kiln::X86Target(avx512);
   if (argc > 2 && !ptx) target.set_machine(argv[2]);
   if (product) return EmitProduct(target, text, argc > 3 ? std::stoul(argv[3]) : 0);
   kiln::v1::Kernel kernel;

@@ -1,5 +1,5 @@
 // Random kernels on each back-end against the interpreter. The seed is printed and can be given:
-// KILN_SEED says where to start, KILN_CASES how many (default 150; 5,000 with KILN_FULL=1).
+// KILN_SEED says where to start, KILN_CASES how many (default 150, of AArch64 500; 5,000 with KILN_FULL=1).
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -300,6 +300,7 @@ void CheckSchedules(KernelRunner* reference, KernelRunner* runner, uint64_t seed
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewRunner(absl::string_view name) {
   if (name == "gpu") return NewGpuRunner();
   if (name == "simulated_gpu") return NewSimulatedGpuRunner();
+  if (name == "neon") return NewEmulatedRunner();
   if (name == "avx512" && !HostHasAvx512()) return absl::UnavailableError("this machine has no AVX-512");
   return NewBackendRunner(X86Target(name == "avx512"));
 }
@@ -311,7 +312,8 @@ TEST_P(KernelPropertyTest, RandomKernelsAgreeWithTheInterpreter) {
   auto runner = NewRunner(GetParam());
   if (absl::IsUnavailable(runner.status())) GTEST_SKIP() << runner.status().message();
   ASSERT_TRUE(runner.ok()) << runner.status();
-  const testing::Campaign campaign = testing::CampaignFromEnv(1000, 150, 5000);
+  const bool emulated = GetParam() == absl::string_view("neon");
+  const testing::Campaign campaign = testing::CampaignFromEnv(1000, emulated ? 500 : 150, 5000);
   for (uint64_t k = 0; k < campaign.cases && !HasFailure(); ++k) {
     CheckOne(reference.get(), runner->get(), campaign.first + k);
   }
@@ -351,7 +353,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, SchedulePropertyTest, ::testing::Values("gpu", "si
                          [](const auto& info) { return std::string(info.param); });
 
 INSTANTIATE_TEST_SUITE_P(Targets, KernelPropertyTest,
-                         ::testing::Values("avx2", "avx512", "gpu", "simulated_gpu"),
+                         ::testing::Values("avx2", "avx512", "neon", "gpu", "simulated_gpu"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "compiler/ir/kernel_builder.h"
 #include "compiler/support/proto_util.h"
 #include "compiler/target/cost_model.h"
+#include "tests/conformance/arm_target.h"
 #include "tests/conformance/gpu_target.h"
 #include "tests/conformance/host_target.h"
 #include "tests/unit/loop_graph_maker.h"
@@ -28,6 +29,8 @@ v1::Target CpuOf(absl::string_view machine) {
   target.set_machine(std::string(machine));
   return target;
 }
+
+v1::Target ArmOf(absl::string_view machine) { return NeonTarget(std::string(machine)); }
 
 v1::Target GpuOf(absl::string_view machine) {
   v1::Target target = GpuTarget("sm_90");
@@ -56,8 +59,11 @@ TEST(Machine, ProcessorsHaveTheRowOfTheirKind) {
 TEST(Machine, ATargetWithoutARowOfItsKindIsGeneric) {
   EXPECT_EQ(MachineOf(CpuOf("zen5")).name, "zen5");
   EXPECT_TRUE(MachineOf(CpuOf("zen5")).cpu.prefetch.crosses_pages);
+  EXPECT_EQ(MachineOf(ArmOf("grace")).name, "grace");
+  EXPECT_EQ(MachineOf(ArmOf("grace")).cpu.last_level_bytes, 114 << 20);
   EXPECT_EQ(MachineOf(GpuOf("a100")).gpu.multiprocessors, 108);
-  for (const v1::Target& target : {CpuOf(""), CpuOf("zen77"), CpuOf("a100"), GpuOf(""), GpuOf("zen5")}) {
+  for (const v1::Target& target : {CpuOf(""), CpuOf("zen77"), CpuOf("a100"), CpuOf("grace"), ArmOf(""),
+                                   ArmOf("zen5"), GpuOf(""), GpuOf("zen5")}) {
     const Machine machine = MachineOf(target);
     EXPECT_EQ(machine.name, "");
     EXPECT_EQ(machine.gpu.multiprocessors, Machine().gpu.multiprocessors);
@@ -186,6 +192,17 @@ TEST(Schedules, ASmallCacheIsStoredPastEarlier) {
   EXPECT_FALSE(nontemporal(four_mib - 16, "renoir"));
   EXPECT_FALSE(nontemporal(eight_mib, ""));
   EXPECT_FALSE(nontemporal(eight_mib, "zen5"));
+}
+
+TEST(Schedules, ALargeCacheIsStoredPastLater) {
+  const auto nontemporal = [](int64_t bytes, absl::string_view machine) {
+    return Emitted(Increment(bytes / 4), ArmOf(machine)).listing.find("\tstnp") != std::string::npos;
+  };
+  EXPECT_TRUE(nontemporal(32 << 20, "graviton2"));
+  EXPECT_FALSE(nontemporal(32 << 20, "graviton4"));
+  EXPECT_TRUE(nontemporal(36 << 20, "graviton4"));
+  EXPECT_FALSE(nontemporal(64 << 20, "grace"));
+  EXPECT_TRUE(nontemporal(114 << 20, "grace"));
 }
 
 TEST(Schedules, ColumnsBeyondASmallCacheTakeTwoPasses) {
