@@ -27,7 +27,7 @@ compiler/codegen: compiler/image compiler/ir compiler/schedule compiler/support 
 compiler/artifact: compiler/codegen compiler/frontend compiler/graph compiler/ir compiler/lower compiler/passes
   compiler/schedule compiler/support compiler/target
 compiler/worker: compiler/support
-compiler/worker/worker_main.cc: compiler/artifact compiler/codegen compiler/support compiler/worker
+compiler/worker/worker_main.cc: compiler/artifact compiler/codegen compiler/support compiler/target compiler/worker
 
 cache: compiler/support
 cache/engine: cache compiler/support
