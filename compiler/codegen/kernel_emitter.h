@@ -101,6 +101,13 @@ class KernelEmitter {
     std::vector<RowPass> passes;           // none: rows are done one after the other
     std::vector<CarriedScalar> carried;    // in groups a value's first slot is an array of two groups' values
   };
+  // A row of a group that is being computed beside others.
+  struct RowOfGroup {
+    llvm::Value* number = nullptr;  // in the group
+    llvm::Value* origin = nullptr;
+    std::vector<LaneValue> values;
+    std::vector<Accumulator> accumulators;
+  };
   using Body = absl::FunctionRef<void()>;
 
   static constexpr uint32_t kNoVariable = ~0u;
@@ -205,6 +212,7 @@ class KernelEmitter {
   void FinishPass(const RowPass& pass, llvm::Value* origin);  // and the stages that follow it
   void EmitGroups(llvm::Value* lo, llvm::Value* hi);
   void EmitGroup(llvm::Value* begin);
+  std::vector<RowOfGroup> BeginRowsOfGroup(llvm::Value* begin, llvm::Value* number);
   void EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number);
   void EmitEdgeGroup(llvm::Value* begin, llvm::Value* lo, llvm::Value* hi);
   llvm::Value* CarriedOfGroup(const CarriedScalar& carried, llvm::Value* number);

@@ -149,6 +149,23 @@ void KernelEmitter::EmitGroup(llvm::Value* begin) {
              [&](llvm::Value* number) { EmitRowsOfGroup(begin, number); });
 }
 
+// The first pass of `rows_at_once` rows from `number` on, each with accumulators of its own.
+std::vector<KernelEmitter::RowOfGroup> KernelEmitter::BeginRowsOfGroup(llvm::Value* begin,
+                                                                       llvm::Value* number) {
+  const RowPass& first = pipeline_.passes[0];
+  std::vector<RowOfGroup> rows(rows_.pipeline().rows_at_once());
+  for (size_t k = 0; k < rows.size(); ++k) {
+    rows[k].number = b_.CreateNSWAdd(number, I64(static_cast<int64_t>(k)));
+    variables_ = {b_.CreateNSWAdd(begin, rows[k].number)};
+    EmitPassStages(pipeline_.before);
+    if (shifted_) rows[k].origin = EmitShift();
+    InitPass(first, Unroll(*first.stage));
+    rows[k].values = values_;
+    rows[k].accumulators = std::exchange(accumulators_, {});
+  }
+  return rows;
+}
+
 // The first pass of `rows_at_once` rows, which take turns at a vector each, and the results of as many
 // vectors.
 void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
@@ -157,27 +174,7 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
   const int64_t blocks = *ConstantExpr(first.stage->stage->inner(0)) / BlockColumns();  // of a row
   const unsigned copies = Unroll(*first.stage);
   const int64_t turn_columns = copies * width;
-  struct Row {
-    llvm::Value* number;
-    llvm::Value* origin = nullptr;
-    std::vector<LaneValue> values;
-    std::vector<Accumulator> accumulators;
-  };
-  std::vector<Row> rows(at_once);
-  const auto with_accumulators_of = [this](Row& row, auto&& body) {
-    std::swap(accumulators_, row.accumulators);
-    body();
-    std::swap(accumulators_, row.accumulators);
-  };
-  for (int64_t k = 0; k < at_once; ++k) {
-    rows[k].number = b_.CreateNSWAdd(number, I64(k));
-    variables_ = {b_.CreateNSWAdd(begin, rows[k].number)};
-    EmitPassStages(pipeline_.before);
-    if (shifted_) rows[k].origin = EmitShift();
-    InitPass(first, copies);
-    rows[k].values = values_;
-    rows[k].accumulators = std::exchange(accumulators_, {});
-  }
+  std::vector<RowOfGroup> rows = BeginRowsOfGroup(begin, number);
   ScalarLoop(I64(0), I64(at_once * blocks), I64(1), "block", [&](llvm::Value* block) {
     llvm::Value* step = b_.CreateNSWAdd(b_.CreateNSWMul(number, I64(blocks)), block);
     llvm::Value* earlier = b_.CreateURem(step, I64(GroupRows()));
@@ -195,25 +192,27 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
       // Of the copies one in `at_once` is the row's.
       const unsigned copy = copy_;
       const bool unrolled = unrolled_;
-      Row& row = rows[copy % at_once];
+      RowOfGroup& row = rows[copy % at_once];
       llvm::Value* turn = b_.CreateUDiv(b_.CreateNSWSub(lane, I64(copy * width)), I64(at_once));
       copy_ /= at_once;
       unrolled_ = false;  // a NaN is found at once
       values_ = row.values;
       variables_ = {b_.CreateNSWAdd(begin, row.number),
                     b_.CreateNSWAdd(column, b_.CreateNSWAdd(turn, I64(copy_ * width)))};
-      with_accumulators_of(row, [&] { EmitPassOps(first); });
+      std::swap(accumulators_, row.accumulators);
+      EmitPassOps(first);
+      std::swap(accumulators_, row.accumulators);
       copy_ = copy;
       unrolled_ = unrolled;
     });
-    for (Row& row : rows) {
-      with_accumulators_of(row, [&] {
-        AddToTotals(b_.CreateNSWAdd(column, I64(BlockColumns() / at_once - turn_columns)), turn_columns,
-                    first.stage->extents[0]);
-      });
+    for (RowOfGroup& row : rows) {
+      std::swap(accumulators_, row.accumulators);
+      AddToTotals(b_.CreateNSWAdd(column, I64(BlockColumns() / at_once - turn_columns)), turn_columns,
+                  first.stage->extents[0]);
+      std::swap(accumulators_, row.accumulators);
     }
   });
-  for (Row& row : rows) {
+  for (RowOfGroup& row : rows) {
     values_ = row.values;
     variables_ = {b_.CreateNSWAdd(begin, row.number), nullptr};
     accumulators_ = std::move(row.accumulators);
