@@ -8,6 +8,7 @@
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/codegen/optimizer.h"
 #include "compiler/codegen/target_operations.h"
+#include "compiler/ir/dtypes.h"
 #include "compiler/ir/print.h"
 #include "compiler/ir/verify.h"
 #include "compiler/schedule/vector_schedule.h"
@@ -17,8 +18,6 @@
 
 namespace kiln {
 namespace {
-
-bool IsHandled(v1::DType dtype) { return dtype >= v1::BOOL && dtype <= v1::F64; }
 
 std::string IrText(const llvm::Module& module) {
   std::string text;
@@ -36,13 +35,13 @@ class CpuBackend : public CodegenBackend {
 
   absl::Status Supports(const v1::Kernel& kernel) const override {
     for (const v1::KernelBuffer& buffer : kernel.buffers()) {
-      if (!IsHandled(buffer.dtype())) return Unsupported("buffer", buffer.dtype());
+      if (!ir::IsStorable(buffer.dtype())) return Unsupported("buffer", buffer.dtype());
     }
     for (const v1::Stage& stage : kernel.stages()) {
       for (const v1::LoopOp& op : stage.ops()) {
         const LoopOpInfo* info = FindLoopOp(op.op());
         if (info == nullptr) return absl::UnimplementedError(absl::StrCat("unsupported: loop op ", op.op()));
-        if (!IsHandled(op.dtype())) return Unsupported(info->name, op.dtype());
+        if (!ir::IsStorable(op.dtype())) return Unsupported(info->name, op.dtype());
       }
     }
     return absl::OkStatus();

@@ -1,13 +1,14 @@
 // Casts. F16 and BF16 are 16-bit patterns that are widened where they are used.
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/codegen/target_operations.h"
+#include "compiler/ir/dtypes.h"
 
 namespace kiln {
 namespace {
 
-bool IsHalf(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16; }
-bool IsFloat(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F64; }
-bool IsUnsigned(v1::DType dtype) { return dtype == v1::U8 || dtype == v1::BOOL; }
+using ir::IsFloating;
+using ir::IsHalf;
+using ir::IsUnsigned;
 
 }  // namespace
 
@@ -44,11 +45,11 @@ llvm::Value* KernelEmitter::EmitCast(v1::DType from, v1::DType to, llvm::Value* 
   if (IsHalf(to)) return HalfFromFloat(to, EmitCast(from, v1::F32, v));
   llvm::Type* type = v->getType()->getWithNewType(ScalarType(to));
   if (to == v1::BOOL) {
-    if (IsFloat(from)) return b_.CreateFCmpUNE(v, llvm::ConstantFP::get(v->getType(), 0.0));
+    if (IsFloating(from)) return b_.CreateFCmpUNE(v, llvm::ConstantFP::get(v->getType(), 0.0));
     return b_.CreateICmpNE(v, llvm::ConstantInt::get(v->getType(), 0));
   }
-  if (IsFloat(from) && IsFloat(to)) return b_.CreateFPCast(v, type);
-  if (IsFloat(to)) {
+  if (IsFloating(from) && IsFloating(to)) return b_.CreateFPCast(v, type);
+  if (IsFloating(to)) {
     // A truth value is a choice of two numbers, without a conversion; also one that was an integer between.
     auto* extended = llvm::dyn_cast<llvm::ZExtInst>(v);
     llvm::Value* truth = extended != nullptr ? extended->getOperand(0) : v;
@@ -56,8 +57,9 @@ llvm::Value* KernelEmitter::EmitCast(v1::DType from, v1::DType to, llvm::Value* 
       return b_.CreateSelect(truth, llvm::ConstantFP::get(type, 1.0), llvm::ConstantFP::get(type, 0.0));
     }
   }
-  if (IsFloat(to)) return IsUnsigned(from) ? b_.CreateUIToFP(v, type) : b_.CreateSIToFP(v, type);
-  if (!IsFloat(from)) return IsUnsigned(from) ? b_.CreateZExtOrTrunc(v, type) : b_.CreateSExtOrTrunc(v, type);
+  if (IsFloating(to)) return IsUnsigned(from) ? b_.CreateUIToFP(v, type) : b_.CreateSIToFP(v, type);
+  if (!IsFloating(from))
+    return IsUnsigned(from) ? b_.CreateZExtOrTrunc(v, type) : b_.CreateSExtOrTrunc(v, type);
   // Through 64 bits; what does not fit there is INT64_MIN.
   llvm::Type* i64 = v->getType()->getWithNewType(b_.getInt64Ty());
   llvm::Value* magnitude = b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, v);

@@ -4,12 +4,14 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/codegen/target_operations.h"
+#include "compiler/ir/dtypes.h"
 #include "llvm/Analysis/VectorUtils.h"
 
 namespace kiln {
 namespace {
 
-bool IsFloat(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F64; }
+using ir::IsFloating;
+using ir::IsUnsigned;
 
 }  // namespace
 
@@ -64,7 +66,7 @@ llvm::Value* KernelEmitter::EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType
     return MaximumOf(dtype, args[0], args[1], op == LoopOpcode::kMaximum);
   }
   if (llvm::Value* about_guess = EmitAboutShift(id, op, args)) return about_guess;
-  if (IsFloat(dtype)) return EmitFloat(op, args);
+  if (IsFloating(dtype)) return EmitFloat(op, args);
   if (dtype == v1::BOOL) return EmitBool(op, args);
   return EmitInteger(id, op, dtype, args);
 }
@@ -72,13 +74,13 @@ llvm::Value* KernelEmitter::EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType
 // NaN if either is NaN; of booleans: or, and.
 llvm::Value* KernelEmitter::MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Value* b, bool maximum) {
   if (dtype == v1::BOOL) return maximum ? b_.CreateOr(a, b) : b_.CreateAnd(a, b);
-  if (IsFloat(dtype) && a->getType()->getScalarSizeInBits() <= operations_.maximum_bits) {
+  if (IsFloating(dtype) && a->getType()->getScalarSizeInBits() <= operations_.maximum_bits) {
     return b_.CreateBinaryIntrinsic(maximum ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum, a, b);
   }
   if (llvm::Value* chosen = VectorMaximum(a, b, maximum)) {
     return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, chosen);
   }
-  if (IsFloat(dtype)) {
+  if (IsFloating(dtype)) {
     llvm::Value* first = maximum ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b);
     return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, b_.CreateSelect(first, a, b));
   }
@@ -325,28 +327,28 @@ bool KernelEmitter::IsShortVectorLoop() const {
 llvm::Value* KernelEmitter::EmitCompare(LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args) {
   llvm::Value* a = args[0];
   if (op == LoopOpcode::kIsNan || op == LoopOpcode::kIsInf) {
-    if (!IsFloat(dtype)) return llvm::ConstantInt::getFalse(a->getType()->getWithNewType(b_.getInt1Ty()));
+    if (!IsFloating(dtype)) return llvm::ConstantInt::getFalse(a->getType()->getWithNewType(b_.getInt1Ty()));
     if (op == LoopOpcode::kIsNan) return b_.CreateFCmpUNO(a, a);
     return b_.CreateFCmpOEQ(b_.CreateUnaryIntrinsic(llvm::Intrinsic::fabs, a),
                             llvm::ConstantFP::getInfinity(a->getType()));
   }
   llvm::Value* b = args[1];
-  const bool is_unsigned = dtype == v1::U8 || dtype == v1::BOOL;
+  const bool is_unsigned = IsUnsigned(dtype);
   using P = llvm::CmpInst::Predicate;
   P predicate;
   switch (op) {
-    case LoopOpcode::kEq: predicate = IsFloat(dtype) ? P::FCMP_OEQ : P::ICMP_EQ; break;
-    case LoopOpcode::kNe: predicate = IsFloat(dtype) ? P::FCMP_UNE : P::ICMP_NE; break;
+    case LoopOpcode::kEq: predicate = IsFloating(dtype) ? P::FCMP_OEQ : P::ICMP_EQ; break;
+    case LoopOpcode::kNe: predicate = IsFloating(dtype) ? P::FCMP_UNE : P::ICMP_NE; break;
     case LoopOpcode::kLt:
-      predicate = IsFloat(dtype) ? P::FCMP_OLT : is_unsigned ? P::ICMP_ULT : P::ICMP_SLT;
+      predicate = IsFloating(dtype) ? P::FCMP_OLT : is_unsigned ? P::ICMP_ULT : P::ICMP_SLT;
       break;
     case LoopOpcode::kLe:
-      predicate = IsFloat(dtype) ? P::FCMP_OLE : is_unsigned ? P::ICMP_ULE : P::ICMP_SLE;
+      predicate = IsFloating(dtype) ? P::FCMP_OLE : is_unsigned ? P::ICMP_ULE : P::ICMP_SLE;
       break;
     case LoopOpcode::kGt:
-      predicate = IsFloat(dtype) ? P::FCMP_OGT : is_unsigned ? P::ICMP_UGT : P::ICMP_SGT;
+      predicate = IsFloating(dtype) ? P::FCMP_OGT : is_unsigned ? P::ICMP_UGT : P::ICMP_SGT;
       break;
-    default: predicate = IsFloat(dtype) ? P::FCMP_OGE : is_unsigned ? P::ICMP_UGE : P::ICMP_SGE; break;
+    default: predicate = IsFloating(dtype) ? P::FCMP_OGE : is_unsigned ? P::ICMP_UGE : P::ICMP_SGE; break;
   }
   return b_.CreateCmp(predicate, a, b);
 }

@@ -4,11 +4,15 @@
 #include <bit>
 
 #include "compiler/codegen/kernel_emitter.h"
+#include "compiler/ir/dtypes.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/schedule/row_pipeline.h"
 
 namespace kiln {
 namespace {
+
+using ir::IsFloating;
+using ir::IsUnsigned;
 
 // Additions in a row into one accumulator before a sum is kept in F64; on the CPU a sum of F64 is then kept
 // with what its additions lose. There eager has a cascade of 16 each: 64 in a row err more than twice as
@@ -18,7 +22,6 @@ constexpr int64_t kFloatAdditionsMax = 32;
 // behind.
 constexpr int64_t kRunsToTotal = 4;
 
-bool IsFloat(v1::DType dtype) { return dtype == v1::F32 || dtype == v1::F64; }
 bool IsMax(v1::ReduceKind kind) { return kind == v1::REDUCE_MAX || kind == v1::REDUCE_ARGMAX; }
 
 }  // namespace
@@ -44,7 +47,7 @@ bool KernelEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigne
   constexpr int64_t kMany = int64_t{1} << 30;
   if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce || op.mode() != v1::REDUCE_SUM) return false;
   const v1::DType dtype = DTypeOf(op.args(0));
-  if (!IsFloat(dtype) || (on_gpu_ && dtype == v1::F64)) return false;
+  if (!IsFloating(dtype) || (on_gpu_ && dtype == v1::F64)) return false;
   if (on_gpu_) return IsLongSumOfThreads(info);
   int64_t runs = 1;
   for (int k = 0; k + 1 < info.stage->inner_size(); ++k) {
@@ -64,14 +67,14 @@ llvm::Constant* KernelEmitter::Identity(v1::ReduceKind kind, v1::DType dtype) {
     case v1::REDUCE_ANY: return llvm::Constant::getNullValue(type);
     case v1::REDUCE_ALL: return b_.getTrue();
     case v1::REDUCE_PROD:
-      if (IsFloat(dtype)) return llvm::ConstantFP::get(type, 1.0);
+      if (IsFloating(dtype)) return llvm::ConstantFP::get(type, 1.0);
       return llvm::ConstantInt::get(type, 1);
     default: break;
   }
   const bool maximum = IsMax(kind);
-  if (IsFloat(dtype)) return llvm::ConstantFP::getInfinity(type, maximum);
+  if (IsFloating(dtype)) return llvm::ConstantFP::getInfinity(type, maximum);
   const unsigned width = type->getIntegerBitWidth();
-  if (dtype == v1::U8 || dtype == v1::BOOL) {
+  if (IsUnsigned(dtype)) {
     return llvm::ConstantInt::get(
         context_, maximum ? llvm::APInt::getMinValue(width) : llvm::APInt::getMaxValue(width));
   }
@@ -82,10 +85,10 @@ llvm::Constant* KernelEmitter::Identity(v1::ReduceKind kind, v1::DType dtype) {
 llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::Value* a, llvm::Value* b) {
   switch (kind) {
     case v1::REDUCE_SUM:
-      if (IsFloat(dtype)) return b_.CreateFAdd(a, b);
+      if (IsFloating(dtype)) return b_.CreateFAdd(a, b);
       return dtype == v1::BOOL ? b_.CreateOr(a, b) : b_.CreateAdd(a, b);
     case v1::REDUCE_PROD:
-      if (IsFloat(dtype)) return b_.CreateFMul(a, b);
+      if (IsFloating(dtype)) return b_.CreateFMul(a, b);
       return dtype == v1::BOOL ? b_.CreateAnd(a, b) : b_.CreateMul(a, b);
     case v1::REDUCE_ANY: return b_.CreateOr(a, b);
     case v1::REDUCE_ALL: return b_.CreateAnd(a, b);
@@ -167,14 +170,14 @@ void KernelEmitter::CombineArg(v1::ReduceKind kind, v1::DType dtype, llvm::Value
   llvm::Value* better;
   llvm::Value* same;
   const bool maximum = IsMax(kind);
-  if (IsFloat(dtype)) {
+  if (IsFloating(dtype)) {
     llvm::Value* value_nan = b_.CreateFCmpUNO(*value, *value);
     llvm::Value* other_nan = b_.CreateFCmpUNO(other, other);
     llvm::Value* beyond = maximum ? b_.CreateFCmpOGT(other, *value) : b_.CreateFCmpOLT(other, *value);
     better = b_.CreateOr(beyond, b_.CreateAnd(other_nan, b_.CreateNot(value_nan)));
     same = b_.CreateOr(b_.CreateFCmpOEQ(other, *value), b_.CreateAnd(other_nan, value_nan));
   } else {
-    const bool is_unsigned = dtype == v1::U8 || dtype == v1::BOOL;
+    const bool is_unsigned = IsUnsigned(dtype);
     better = maximum ? (is_unsigned ? b_.CreateICmpUGT(other, *value) : b_.CreateICmpSGT(other, *value))
                      : (is_unsigned ? b_.CreateICmpULT(other, *value) : b_.CreateICmpSLT(other, *value));
     same = b_.CreateICmpEQ(other, *value);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "compiler/ir/dtypes.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
 
@@ -68,12 +69,10 @@ const RowsByTarget& Table() {
   return *table;
 }
 
-bool IsHalf(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16; }
-
 bool Holds(Wants wants, v1::DType dtype, v1::DType other) {
   switch (wants) {
     case Wants::kSame: return dtype == other;
-    case Wants::kParameter: return dtype == other || (dtype == v1::F32 && IsHalf(other));
+    case Wants::kParameter: return dtype == other || (dtype == v1::F32 && ir::IsHalf(other));
     case Wants::kClass: return dtype == v1::I64 || dtype == v1::U8;
     case Wants::kPosition: return dtype == v1::I64;
     case Wants::kNumber: return dtype != v1::BOOL;

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/dtype_range.h"
+#include "compiler/ir/dtypes.h"
 #include "compiler/passes/graph_rewrite.h"
 #include "compiler/passes/types.h"
 #include "compiler/support/status_macros.h"
@@ -133,13 +134,11 @@ absl::Span<const Domain* const> DomainsOf(const GraphNode& node) {
   return rows == table->end() ? absl::Span<const Domain* const>() : rows->second;
 }
 
-bool IsHalf(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16; }
-
 // Every number converts to F64.
 v1::DType DTypeOf(Into into, v1::DType result) {
   switch (into) {
     case Into::kComputed: return ComputeDType(result);
-    case Into::kResultUnlessHalf: return IsHalf(result) ? v1::F64 : result;
+    case Into::kResultUnlessHalf: return ir::IsHalf(result) ? v1::F64 : result;
     case Into::kExponent: return result == v1::F32 ? v1::F64 : result;
     default: return result;
   }

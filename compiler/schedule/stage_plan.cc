@@ -4,6 +4,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/ir/dtypes.h"
 #include "compiler/support/status_macros.h"
 #include "compiler/target/cost_model.h"
 
@@ -11,8 +12,6 @@ namespace kiln {
 namespace {
 
 constexpr int64_t kNeverAgain = 1000;  // more than any limit
-
-bool IsHalf(v1::DType dtype) { return dtype == v1::F16 || dtype == v1::BF16; }
 
 }  // namespace
 
@@ -127,7 +126,7 @@ void StagePlan::FindForwards(absl::FunctionRef<bool(BufferId)> escapes) {
                        stored.args.size() == 1 && stored.dtype == load.dtype &&
                        context_->Equal(stored.index, load.index) && !context_->HasIndirect(load.index) &&
                        (store.cls == kOuterClass || store.cls == ops[i].cls) &&
-                       (load.args.empty() || !IsHalf(load.dtype));
+                       (load.args.empty() || !ir::IsHalf(load.dtype));
     if (!forward.possible) continue;
     uint32_t value = position_.at(stored.args[0]);
     if (store.cls == kOuterClass || ops[value].cls == kOuterClass || IsReduce(value)) {
