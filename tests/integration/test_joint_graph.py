@@ -3,6 +3,7 @@
 Each bound fails without its rewrite (kiln/joint_graph.py) or without the wider list of what may be recomputed.
 """
 import contextlib
+import random
 from unittest import mock
 
 import pytest
@@ -14,7 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 import kiln
 from agreement import check_function
-from kiln import decompositions, joint_graph, records
+from kiln import compiled, decompositions, joint_graph, records
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
@@ -261,6 +262,51 @@ def test_log_softmax_of_no_columns():
 
 def test_log_softmax_of_a_transposed_matrix():
     check_function(lambda x: F.log_softmax(x.t(), -1), torch.randn(4, 6, requires_grad=True))
+
+
+def _drawn(seed):
+    """A function of x and w, whose gradients need values of its middle."""
+    draw = random.Random(seed)
+    steps = [draw.choice((torch.tanh, torch.exp, torch.sigmoid, torch.sin, lambda x: x.softmax(-1), F.gelu,
+                          lambda x: x * x.mean(0), lambda x: (x @ x.t()) @ x, lambda x: F.layer_norm(x, x.shape[-1:])))
+             for _ in range(draw.randrange(2, 6))]
+
+    def function(x, w):
+        y = x * w
+        for step in steps:
+            y = step(y)
+        return y.sin(), (y * w).sum(0)
+
+    return function
+
+
+def _repeated(call, x, w):
+    """Gradients of each of a function's results, three times, and then of both at once."""
+    results = call(x, w)
+    found = [torch.autograd.grad(result.square().sum(), (x, w), retain_graph=True)
+             for _ in range(3) for result in results]
+    return [*found, torch.autograd.grad(sum(result.sum() for result in results), (x, w))]
+
+
+def _difference_of_repeated(seed, dynamic):
+    torch.manual_seed(seed)
+    x, w = (torch.randn(8, 5 + seed, requires_grad=True) for _ in range(2))
+    torch._dynamo.reset()
+    function = _drawn(seed)
+    both = zip(_repeated(torch.compile(function, backend="kiln", dynamic=dynamic), x, w), _repeated(function, x, w))
+    return max(float((mine - own).abs().max() / own.abs().max()) for pair in both for mine, own in zip(*pair))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_backward_runs_as_often_as_it_is_asked_for(seed, dynamic):
+    for _ in range(2):  # traced, and from torch's cache
+        assert _difference_of_repeated(seed, dynamic) < 1e-4
+
+
+def test_control_what_the_backward_wrote_into_was_needed_again(monkeypatch):
+    monkeypatch.setattr(compiled, "_keep", lambda *_: None)
+    assert max(_difference_of_repeated(seed, False) for seed in range(4)) > 1e-2
 
 
 @pytest.mark.parametrize("size", [7, 15, 16, 40])

@@ -61,11 +61,15 @@ def _static_inputs(kind: int) -> tuple[int, ...]:
 
 
 def _donated_inputs(kind: int) -> tuple[int, ...]:
+    """Positions of what a backward may write into. They are taken from torch, which refuses to run such a backward
+    twice; CompiledGraph copies them then."""
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
-    if kind != BACKWARD or metadata is None:
+    if kind != BACKWARD or metadata is None or not metadata.bw_donated_idxs:
         return ()
-    return tuple(metadata.bw_donated_idxs or ())
+    donated = tuple(metadata.bw_donated_idxs)
+    metadata.bw_donated_idxs.clear()  # a list that torch has in several places
+    return donated
 
 
 def _visible_outputs(module: fx.GraphModule, kind: int) -> range | None:
@@ -129,12 +133,14 @@ class _Task:
 def _compile(module: fx.GraphModule, inputs: Sequence[Any], kind: int, settings: Options, pair: cuda_graphs.Pair | None,
              title: str, region: bool) -> Compiled:
     start = time.perf_counter()
+    donated = _donated_inputs(kind)
     service.configure()
     library.install()
     gpu = devices.gpu_of(module)
     recording = cuda_graphs.describe(module, inputs, kind, gpu, _static_inputs(kind), pair)
     # The trees free what a backward has used; a result in its place would look like a tensor of the forward's.
-    donated = _donated_inputs(kind) if recording is None else ()
+    if recording is not None:
+        donated = ()
     if kind == BACKWARD:
         _take_layouts(module, inputs)
     task = _Task(kind, settings, title, gpu, _guards(inputs), symbols_by_name(inputs),
@@ -240,7 +246,7 @@ def _request(module: fx.GraphModule, task: _Task, recording: cuda_graphs.Recordi
                          tuple(exported.other_outputs), tuple(exported.truths), tuple(exported.float_inputs),
                          autograd_cache.may_keep(), gpu, tuple(from_cpu), tuple(exported.to_cpu),
                          tuple(exported.more_sizes), exported.python, recording,
-                         for_inference=task.kind == INFERENCE, inner=task.inner), graph
+                         for_inference=task.kind == INFERENCE, inner=task.inner, donated=task.donated_inputs), graph
 
 
 def kiln(gm: fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None,

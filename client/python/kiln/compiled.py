@@ -78,6 +78,7 @@ class CompiledGraph(OutputCode):
     recording: cuda_graphs.Recording | None = None  # where CUDA graphs are wanted
     for_inference: bool = False
     inner: bool = False  # a part, or a sub-graph of a call of Python: torch knows nothing of its outputs
+    donated: tuple[int, ...] = ()  # positions of the inputs that the program may write into
     artifact: _C.Artifact | None = None
     compile_id: CompileId | None = None  # of Dynamo's compile that this belongs to
 
@@ -91,6 +92,8 @@ class CompiledGraph(OutputCode):
         self._boxed_call = True
 
     def __call__(self, inputs: list[Any]) -> Any:  # type: ignore[override]  # a list that is its own: _boxed_call
+        if self.donated and torch._C._autograd._get_current_graph_task_keep_graph():
+            _keep(inputs, self.donated)
         try:
             if (self.other_outputs or self.truths or self.float_inputs or self.from_cpu or self.to_cpu
                     or self.python is not None):
@@ -245,6 +248,15 @@ class FallbackGraph(OutputCode):
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
         pass
+
+
+def _keep(inputs: list[Any], donated: tuple[int, ...]) -> None:
+    """Copies for a backward that is to run again (retain_graph, create_graph). Only what fills its memory is written
+    into, and a copy of that lies as it does."""
+    for position in donated:
+        copy = inputs[position].clone()
+        if copy.stride() == inputs[position].stride():
+            inputs[position] = copy
 
 
 def _output_strides(artifact: _C.Artifact, symbols: Sequence[torch.SymInt | None]) -> list[tuple[Any, ...] | None]:
