@@ -26,9 +26,10 @@ void ClaimTable::Claim(uint64_t id, std::string name, std::function<void(Answer)
   held_[id] = std::move(held);
 }
 
-bool ClaimTable::IsOurs(uint64_t id) const {
+std::optional<std::string> ClaimTable::Ours(uint64_t id) const {
   const auto found = held_.find(id);
-  return found != held_.end() && found->second.ours;
+  if (found == held_.end() || !found->second.ours) return std::nullopt;
+  return found->second.name;
 }
 
 void ClaimTable::Release(uint64_t id, MonotonicTime now) {

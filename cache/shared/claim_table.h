@@ -34,7 +34,8 @@ class ClaimTable {
   enum class Answer { kOurs, kNobodys };
   // As TierClaims'.
   void Claim(uint64_t id, std::string name, std::function<void(Answer)> answer, MonotonicTime now);
-  bool IsOurs(uint64_t id) const;
+  // The name of one that is ours.
+  std::optional<std::string> Ours(uint64_t id) const;
   void Release(uint64_t id, MonotonicTime now);
   void ReleaseAll(MonotonicTime now);
 

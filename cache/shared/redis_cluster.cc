@@ -20,6 +20,7 @@ constexpr absl::Duration kFirstMapLimit = absl::Seconds(1);
 constexpr absl::Duration kReadLimit = absl::Milliseconds(500);  // of one node
 constexpr absl::Duration kPauseMin = absl::Milliseconds(100);   // between two readings
 constexpr absl::Duration kPauseMax = absl::Seconds(30);
+constexpr absl::Duration kNamedLife = absl::Minutes(1);
 
 constexpr std::array<uint16_t, 256> Crc16Table() {
   std::array<uint16_t, 256> table{};
@@ -37,6 +38,20 @@ const std::string& KeyOf(const RedisCommand& command) {
 }
 
 std::string NameOf(const RedisAddress& address) { return absl::StrCat(address.host, ":", address.port); }
+
+// The other way round.
+absl::StatusOr<RedisAddress> AddressOf(const std::string& name) {
+  const size_t colon = name.rfind(':');
+  RedisAddress address;
+  uint32_t port = 0;
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(name.substr(colon + 1), &port) ||
+      port == 0 || port > 65535) {
+    return absl::DataLossError("a redirection to what is no node");
+  }
+  address.host = name.substr(0, colon);
+  address.port = static_cast<uint16_t>(port);
+  return address;
+}
 
 // "MOVED 3999 10.0.0.2:6381" or "ASK …"; without a host it is the host of who says so.
 struct Redirection {
@@ -71,8 +86,15 @@ absl::StatusOr<std::unique_ptr<RedisCluster>> RedisCluster::Create(Options optio
   std::unique_ptr<RedisCluster> made(new RedisCluster(std::move(options)));
   RedisCluster* const cluster = made.get();
   KILN_ASSIGN_OR_RETURN(made->thread_, StartThread([cluster] { cluster->KeepMap(); }));
-  absl::MutexLock lock(&cluster->mutex_);
-  cluster->mutex_.AwaitWithTimeout(absl::Condition(&cluster->tried_), kFirstMapLimit);
+  const MonotonicTime latest = MonotonicAfter(kFirstMapLimit);
+  std::vector<Node> nodes;
+  {
+    absl::MutexLock lock(&cluster->mutex_);
+    while (cluster->readings_ == 0 && MonotonicNow() < latest)
+      cluster->changed_.WaitUntil(&cluster->mutex_, latest);
+    for (const auto& [name, node] : cluster->nodes_) nodes.push_back(node);
+  }
+  for (const Node& node : nodes) node->AwaitFirst(latest);
   return made;
 }
 
@@ -87,75 +109,150 @@ RedisCluster::~RedisCluster() {
 
 // ---- Commands --------------------------------------------------------------------------------
 
-absl::StatusOr<std::vector<RedisCluster::Errand>> RedisCluster::ErrandsOf(
-    absl::Span<const RedisCommand> commands) {
+// By the map that is known now.
+void RedisCluster::Plan(absl::Span<const size_t> which, Trip* trip) {
   absl::MutexLock lock(&mutex_);
-  if (map_ == nullptr)
-    return absl::UnavailableError(last_.ok() ? "the cluster's map is not known yet" : last_.message());
-  std::vector<Errand> errands;
+  for (const size_t i : which) {
+    if (map_ == nullptr) {
+      trip->answers[i] =
+          absl::UnavailableError(last_.ok() ? "the cluster's map is not known yet" : last_.message());
+      continue;
+    }
+    const uint16_t master = map_->master_of[RedisSlot(KeyOf(trip->commands[i]))];
+    if (master == kNobody) {
+      trip->answers[i] = absl::UnavailableError("a slot of the cluster is nobody's");
+    } else {
+      trip->errands.push_back({i, NameOf(map_->masters[master]), false});
+    }
+  }
+}
+
+std::vector<RedisEngine::Answer> RedisCluster::RunEach(absl::Span<const RedisCommand> commands,
+                                                       MonotonicTime deadline, Asker asker) {
+  Trip trip{commands, deadline, asker, {}, {}, {}};
+  std::vector<size_t> all;
   for (size_t i = 0; i < commands.size(); ++i) {
-    const uint16_t master = map_->master_of[RedisSlot(KeyOf(commands[i]))];
-    if (master == kNobody) return absl::UnavailableError("a slot of the cluster is nobody's");
-    errands.push_back({i, NameOf(map_->masters[master]), false});
+    trip.answers.emplace_back(absl::UnknownError("not asked"));
+    all.push_back(i);
   }
-  return errands;
+  Plan(all, &trip);
+  Travel(&trip);
+  if (trip.read_only.empty()) return std::move(trip.answers);
+  AwaitNextMap(deadline);
+  const std::vector<size_t> again = std::exchange(trip.read_only, {});
+  Plan(again, &trip);
+  Travel(&trip);
+  for (const size_t i : trip.read_only)
+    trip.answers[i] = absl::UnavailableError("a master has changed, and the cluster's map has not yet");
+  return std::move(trip.answers);
 }
 
-// All at one node. A reply an errand.
-absl::StatusOr<std::vector<RedisReplyPtr>> RedisCluster::RunAt(absl::Span<const RedisCommand> commands,
-                                                               absl::Span<const Errand> errands,
-                                                               MonotonicTime deadline) {
-  Node node;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (const auto found = nodes_.find(errands[0].node); found != nodes_.end()) node = found->second;
-  }
-  if (node == nullptr) {
-    Distrust();
-    return absl::UnavailableError("a node of the cluster is not known yet");
-  }
-  std::vector<RedisCommand> batch;
-  for (const Errand& errand : errands) {
-    if (errand.asking) batch.push_back({"ASKING"});
-    batch.push_back(commands[errand.command]);
-  }
-  absl::StatusOr<std::vector<RedisReplyPtr>> replies = node->Run(batch, deadline);
-  if (!replies.ok()) {
-    Distrust();
-    return replies.status();
-  }
-  std::vector<RedisReplyPtr> answers;
-  size_t next = 0;
-  for (const Errand& errand : errands) {
-    if (errand.asking) ++next;
-    answers.push_back(std::move((*replies)[next++]));
-  }
-  return answers;
-}
-
-absl::StatusOr<std::vector<RedisReplyPtr>> RedisCluster::Run(absl::Span<const RedisCommand> commands,
-                                                             MonotonicTime deadline) {
-  KILN_ASSIGN_OR_RETURN(std::vector<Errand> errands, ErrandsOf(commands));
-  std::vector<RedisReplyPtr> replies(commands.size());
-  for (int redirections = 0; !errands.empty(); ++redirections) {
-    std::map<std::string, std::vector<Errand>> by_node;
-    for (Errand& errand : errands) by_node[errand.node].push_back(std::move(errand));
-    errands.clear();
-    for (const auto& [node, here] : by_node) {
-      KILN_ASSIGN_OR_RETURN(std::vector<RedisReplyPtr> answers, RunAt(commands, here, deadline));
-      for (size_t i = 0; i < here.size(); ++i) {
-        Redirection redirection;
-        const bool redirected = ParseRedirection(*answers[i], node, &redirection);
-        if (redirected && !redirection.asks) Distrust();
-        if (redirected && redirections < options_.redirections_max) {
-          errands.push_back({here[i].command, std::move(redirection.node), redirection.asks});
-        } else {
-          replies[here[i].command] = std::move(answers[i]);
-        }
+void RedisCluster::Travel(Trip* trip) {
+  for (int redirections = 0; !trip->errands.empty(); ++redirections) {
+    std::vector<Visit> visits = Begin(trip);
+    std::vector<RedisExchange> exchanges;
+    for (Visit& visit : visits)
+      exchanges.push_back({visit.lent.connection.get(), visit.batch, absl::UnknownError("")});
+    RedisConnection::RunTogether(absl::MakeSpan(exchanges), trip->deadline);
+    for (size_t i = 0; i < visits.size(); ++i) {
+      RedisExchange& exchange = exchanges[i];
+      visits[i].node->GiveBack(std::move(visits[i].lent), exchange, trip->asker);
+      if (exchange.replies.ok()) {
+        Take(&visits[i], absl::MakeSpan(*exchange.replies), redirections < options_.redirections_max, trip);
+      } else {
+        Distrust();
+        Fail(visits[i], exchange.replies.status(), trip);
       }
     }
   }
-  return replies;
+}
+
+// With a connection each; errands to who has none are answered.
+std::vector<RedisCluster::Visit> RedisCluster::Begin(Trip* trip) {
+  std::map<std::string, std::vector<Errand>> by_node;
+  for (Errand& errand : trip->errands) by_node[errand.node].push_back(std::move(errand));
+  trip->errands.clear();
+  std::vector<Visit> visits;
+  for (auto& [name, errands] : by_node) {
+    Visit visit;
+    visit.errands = std::move(errands);
+    if (const absl::Status reached = Reach(name, *trip, &visit); !reached.ok()) {
+      Distrust();
+      Fail(visit, reached, trip);
+      continue;
+    }
+    for (const Errand& errand : visit.errands) {
+      if (errand.asking) visit.batch.push_back({"ASKING"});
+      visit.batch.push_back(trip->commands[errand.command]);
+    }
+    visits.push_back(std::move(visit));
+  }
+  return visits;
+}
+
+absl::Status RedisCluster::Reach(const std::string& name, const Trip& trip, Visit* visit) {
+  KILN_ASSIGN_OR_RETURN(visit->node, NodeOf(name, trip.deadline));
+  KILN_ASSIGN_OR_RETURN(visit->lent, visit->node->Borrow(trip.asker));
+  return absl::OkStatus();
+}
+
+void RedisCluster::Fail(const Visit& visit, const absl::Status& why, Trip* trip) {
+  for (const Errand& errand : visit.errands) {
+    trip->answers[errand.command] =
+        absl::Status(why.code(), absl::StrCat("node ", errand.node, ": ", why.message()));
+  }
+}
+
+void RedisCluster::Take(Visit* visit, absl::Span<RedisReplyPtr> replies, bool redirects, Trip* trip) {
+  size_t next = 0;
+  for (Errand& errand : visit->errands) {
+    if (errand.asking) ++next;
+    RedisReplyPtr& reply = replies[next++];
+    Redirection redirection;
+    const bool redirected = ParseRedirection(*reply, errand.node, &redirection);
+    if ((redirected && !redirection.asks) || IsReadOnly(*reply)) Distrust();
+    if (redirected && redirects) {
+      trip->errands.push_back({errand.command, std::move(redirection.node), redirection.asks});
+    } else if (IsReadOnly(*reply)) {
+      trip->read_only.push_back(errand.command);
+    } else {
+      trip->answers[errand.command] = std::move(reply);
+    }
+  }
+}
+
+// One that nobody has asked yet is connected to first.
+absl::StatusOr<RedisCluster::Node> RedisCluster::NodeOf(const std::string& name, MonotonicTime deadline) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (const auto found = nodes_.find(name); found != nodes_.end()) return found->second;
+  }
+  KILN_ASSIGN_OR_RETURN(const RedisAddress address, AddressOf(name));
+  Node node;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = named_.find(name);
+    if (found == named_.end() && named_.size() >= options_.nodes_named_max)
+      return absl::UnavailableError("more nodes are named than are followed");
+    if (found == named_.end()) {
+      KILN_ASSIGN_OR_RETURN(node, NewNode(address));
+      named_[name] = {node, MonotonicNow()};
+    } else {
+      node = found->second.node;
+      found->second.last = MonotonicNow();
+    }
+  }
+  const MonotonicTime now = MonotonicNow();
+  node->AwaitFirst(now + (deadline - now) / 2);
+  return node;
+}
+
+absl::StatusOr<RedisCluster::Node> RedisCluster::NewNode(const RedisAddress& address) const {
+  RedisPool::Options options;
+  options.find = [address](MonotonicTime) { return address; };
+  options.login = options_.login;
+  options.connections = options_.connections;
+  return RedisPool::Create(std::move(options));
 }
 
 absl::Status RedisCluster::state() const {
@@ -168,7 +265,25 @@ absl::Status RedisCluster::state() const {
   return absl::OkStatus();
 }
 
+std::string RedisCluster::slow() const {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [name, node] : nodes_) {
+    const std::string slow = node->slow();
+    if (!slow.empty()) return absl::StrCat("node ", name, ": ", slow);
+  }
+  return "";
+}
+
 // ---- The map ---------------------------------------------------------------------------------
+
+// One whose reading begins now, or, where one is being read, the next.
+void RedisCluster::AwaitNextMap(MonotonicTime deadline) {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t wanted = readings_ + (reading_ ? 2 : 1);
+  stale_ = true;
+  changed_.SignalAll();
+  while (readings_ < wanted && !closing_ && MonotonicNow() < deadline) changed_.WaitUntil(&mutex_, deadline);
+}
 
 void RedisCluster::Distrust() {
   absl::MutexLock lock(&mutex_);
@@ -183,7 +298,10 @@ void RedisCluster::KeepMap() {
     std::vector<Node> gone;  // ends outside the lock
     absl::MutexLock lock(&mutex_);
     last_ = taken;
-    tried_ = true;
+    ++readings_;
+    reading_ = false;
+    changed_.SignalAll();
+    ExpireNamed();
     // Whoever was there when it left the map has come back by now, or holds it still.
     for (Node& node : left_) {
       if (node.use_count() == 1) gone.push_back(std::move(node));
@@ -195,6 +313,7 @@ void RedisCluster::KeepMap() {
     while (!IsWoken() && MonotonicNow() < latest) changed_.WaitUntil(&mutex_, latest);
     if (closing_) return;
     stale_ = false;
+    reading_ = true;
   }
 }
 
@@ -250,26 +369,33 @@ absl::StatusOr<RedisCluster::Map> RedisCluster::ReadMapAt(const RedisAddress& ad
 
 absl::Status RedisCluster::TakeMap(Map map) {
   absl::flat_hash_map<std::string, Node> nodes;
-  for (const RedisAddress& address : map.masters) {
-    Node& node = nodes[NameOf(address)];
-    {
-      absl::MutexLock lock(&mutex_);
-      if (const auto found = nodes_.find(NameOf(address)); found != nodes_.end()) node = found->second;
-    }
-    if (node != nullptr) continue;
-    RedisPool::Options options;
-    options.find = [address](MonotonicTime) { return address; };
-    options.login = options_.login;
-    options.connections = options_.connections;
-    KILN_ASSIGN_OR_RETURN(node, RedisPool::Create(std::move(options)));
-  }
   absl::MutexLock lock(&mutex_);
+  for (const RedisAddress& address : map.masters) {
+    const std::string name = NameOf(address);
+    if (const auto found = nodes_.find(name); found != nodes_.end()) {
+      nodes[name] = found->second;
+    } else if (const auto named = named_.find(name); named != named_.end()) {
+      nodes[name] = std::move(named->second.node);
+      named_.erase(named);
+    } else {
+      KILN_ASSIGN_OR_RETURN(nodes[name], NewNode(address));
+    }
+  }
   for (auto& [name, node] : nodes_) {
     if (!nodes.contains(name)) left_.push_back(std::move(node));
   }
   nodes_ = std::move(nodes);
   map_ = std::make_shared<const Map>(std::move(map));
   return absl::OkStatus();
+}
+
+void RedisCluster::ExpireNamed() {
+  const MonotonicTime oldest = MonotonicNow() - absl::ToChronoNanoseconds(kNamedLife);
+  absl::erase_if(named_, [&](auto& named) {
+    if (named.second.last > oldest) return false;
+    left_.push_back(std::move(named.second.node));
+    return true;
+  });
 }
 
 }  // namespace kiln

@@ -1,9 +1,9 @@
 #include "cache/shared/redis_connection.h"
 
 #include <hiredis/hiredis.h>
-#include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -59,6 +59,17 @@ absl::Status Broke(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", strerror(errno)));
 }
 
+// Until one of them is ready.
+absl::Status Await(absl::Span<pollfd> waits, MonotonicTime deadline) {
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - MonotonicNow()).count();
+    if (left <= 0) return absl::DeadlineExceededError("the server is slow");
+    const int polled = poll(waits.data(), waits.size(), static_cast<int>(std::min<int64_t>(left, 60'000)));
+    if (polled < 0 && errno != EINTR) return Broke("poll");
+    if (polled > 0) return absl::OkStatus();
+  }
+}
+
 }  // namespace
 
 void RedisDeleter::operator()(redisContext* context) const { redisFree(context); }
@@ -81,6 +92,11 @@ absl::Status RedisError(const redisReply& reply) {
   return absl::FailedPreconditionError(text);
 }
 
+bool IsReadOnly(const redisReply& reply) {
+  return reply.type == REDIS_REPLY_ERROR &&
+         absl::StartsWith(absl::string_view(reply.str, reply.len), "READONLY");
+}
+
 absl::string_view RedisString(const redisReply& reply) {
   return reply.type == REDIS_REPLY_STRING ? absl::string_view(reply.str, reply.len) : absl::string_view();
 }
@@ -98,8 +114,8 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Connect(const 
     return absl::ResourceExhaustedError("no memory for a connection");
   if (made->context_->err != 0) return absl::UnavailableError(made->context_->errstr);
   made->buffer_.resize(kBufferBytes);
-  short ready = 0;
-  KILN_RETURN_IF_ERROR(made->Await(POLLOUT, deadline, &ready));
+  pollfd connects = {made->context_->fd, POLLOUT, 0};
+  KILN_RETURN_IF_ERROR(Await(absl::MakeSpan(&connects, 1), deadline));
   int error = 0;
   socklen_t size = sizeof(error);
   getsockopt(made->context_->fd, SOL_SOCKET, SO_ERROR, &error, &size);
@@ -117,53 +133,73 @@ absl::StatusOr<std::unique_ptr<RedisConnection>> RedisConnection::Connect(const 
 
 absl::StatusOr<std::vector<RedisReplyPtr>> RedisConnection::Run(absl::Span<const RedisCommand> commands,
                                                                 MonotonicTime deadline) {
-  KILN_ASSIGN_OR_RETURN(const std::string out, Format(commands));
-  std::vector<RedisReplyPtr> replies;
-  size_t sent = 0;
-  size_t received = 0;
-  while (replies.size() < commands.size()) {
-    // Both at once: a server that has said much takes no more until it is read.
-    short ready = 0;
-    KILN_RETURN_IF_ERROR(Await(sent < out.size() ? POLLIN | POLLOUT : POLLIN, deadline, &ready));
-    if ((ready & POLLOUT) != 0) KILN_RETURN_IF_ERROR(Send(out, &sent));
-    if ((ready & ~POLLOUT) == 0) continue;
-    KILN_RETURN_IF_ERROR(Receive(&received));
-    if (received > kRedisReplyBytesMax) return absl::DataLossError("the server says more than was asked for");
-    for (void* reply = nullptr;;) {
-      if (redisReaderGetReply(reader_.get(), &reply) != REDIS_OK)
-        return absl::DataLossError(absl::StrCat("no Redis protocol: ", reader_->errstr));
-      if (reply == nullptr) break;
-      replies.emplace_back(static_cast<redisReply*>(reply));
+  RedisExchange exchange = {this, commands, std::vector<RedisReplyPtr>()};
+  RunTogether(absl::MakeSpan(&exchange, 1), deadline);
+  return std::move(exchange.replies);
+}
+
+void RedisConnection::RunTogether(absl::Span<RedisExchange> exchanges, MonotonicTime deadline) {
+  std::vector<Talk> talks(exchanges.size());
+  std::vector<size_t> open;
+  for (size_t i = 0; i < exchanges.size(); ++i) {
+    absl::StatusOr<std::string> out = Format(exchanges[i].commands);
+    talks[i].status = out.status();
+    if (out.ok()) talks[i].out = *std::move(out);
+    talks[i].wanted = exchanges[i].commands.size();
+    if (!talks[i].IsOver()) open.push_back(i);
+  }
+  while (!open.empty()) {
+    std::vector<pollfd> waits;
+    for (const size_t i : open) waits.push_back(exchanges[i].connection->WaitFor(talks[i]));
+    const absl::Status waited = Await(absl::MakeSpan(waits), deadline);
+    for (size_t k = 0; k < open.size(); ++k) {
+      Talk& talk = talks[open[k]];
+      talk.status = waited.ok() ? exchanges[open[k]].connection->Step(waits[k].revents, &talk) : waited;
+    }
+    std::erase_if(open, [&](size_t i) { return talks[i].IsOver(); });
+  }
+  for (size_t i = 0; i < exchanges.size(); ++i) {
+    if (talks[i].status.ok()) {
+      exchanges[i].replies = std::move(talks[i].replies);
+    } else {
+      exchanges[i].replies = talks[i].status;
     }
   }
-  return replies;
 }
 
-absl::Status RedisConnection::Await(short events, MonotonicTime deadline, short* ready) const {
-  while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - MonotonicNow()).count();
-    if (left <= 0) return absl::DeadlineExceededError("the server is slow");
-    pollfd wait = {context_->fd, events, 0};
-    const int polled = poll(&wait, 1, static_cast<int>(std::min<int64_t>(left, 60'000)));
-    if (polled < 0 && errno != EINTR) return Broke("poll");
-    *ready = wait.revents;
-    if (polled > 0) return absl::OkStatus();
+// Both at once: a server that has said much takes no more until it is read.
+pollfd RedisConnection::WaitFor(const Talk& talk) const {
+  const bool sends = talk.sent < talk.out.size();
+  return {context_->fd, static_cast<short>(sends ? POLLIN | POLLOUT : POLLIN), 0};
+}
+
+absl::Status RedisConnection::Step(short ready, Talk* talk) {
+  if ((ready & POLLOUT) != 0) KILN_RETURN_IF_ERROR(Send(talk));
+  if ((ready & ~POLLOUT) == 0) return absl::OkStatus();
+  KILN_RETURN_IF_ERROR(Receive(talk));
+  if (talk->received > kRedisReplyBytesMax)
+    return absl::DataLossError("the server says more than was asked for");
+  for (void* reply = nullptr;;) {
+    if (redisReaderGetReply(reader_.get(), &reply) != REDIS_OK)
+      return absl::DataLossError(absl::StrCat("no Redis protocol: ", reader_->errstr));
+    if (reply == nullptr) return absl::OkStatus();
+    talk->replies.emplace_back(static_cast<redisReply*>(reply));
   }
 }
 
-absl::Status RedisConnection::Send(absl::string_view bytes, size_t* sent) {
-  const ssize_t took =
-      send(context_->fd, bytes.data() + *sent, bytes.size() - *sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+absl::Status RedisConnection::Send(Talk* talk) {
+  const ssize_t took = send(context_->fd, talk->out.data() + talk->sent, talk->out.size() - talk->sent,
+                            MSG_DONTWAIT | MSG_NOSIGNAL);
   if (took < 0 && errno != EAGAIN && errno != EINTR) return Broke("send");
-  if (took > 0) *sent += static_cast<size_t>(took);
+  if (took > 0) talk->sent += static_cast<size_t>(took);
   return absl::OkStatus();
 }
 
-absl::Status RedisConnection::Receive(size_t* received) {
+absl::Status RedisConnection::Receive(Talk* talk) {
   const ssize_t took = recv(context_->fd, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
   if (took == 0) return absl::UnavailableError("the server closed the connection");
   if (took < 0) return errno == EAGAIN || errno == EINTR ? absl::OkStatus() : Broke("receive");
-  *received += static_cast<size_t>(took);
+  talk->received += static_cast<size_t>(took);
   if (redisReaderFeed(reader_.get(), buffer_.data(), static_cast<size_t>(took)) != REDIS_OK)
     return absl::DataLossError(absl::StrCat("no Redis protocol: ", reader_->errstr));
   return absl::OkStatus();

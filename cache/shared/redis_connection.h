@@ -2,11 +2,14 @@
 // until one deadline: a server that is slow, or answers byte by byte, holds the caller no longer. hiredis
 // speaks the protocol; the waiting is here.
 //
-// Threads: one at a time. Errors: UNAVAILABLE (nobody answers, the connection broke), DEADLINE_EXCEEDED,
+// Threads: one at a time; connections that have something to say at the same time need no more than one
+// (RunTogether). Errors: UNAVAILABLE (nobody answers, the connection broke), DEADLINE_EXCEEDED,
 // PERMISSION_DENIED (the login is refused), DATA_LOSS (that is not the protocol). After one of them the
 // connection is of no use. What the server says of a command is a reply, see RedisError. Limits: the replies
 // of one call have at most kRedisReplyBytesMax.
 #pragma once
+
+#include <poll.h>
 
 #include <cstddef>
 #include <memory>
@@ -46,8 +49,18 @@ struct RedisLogin {
 // them.
 absl::Status RedisError(const redisReply& reply);
 
+// A replica says so to who writes: what was to be done is not.
+bool IsReadOnly(const redisReply& reply);
+
 // The bytes of a string; nothing for any other reply.
 absl::string_view RedisString(const redisReply& reply);
+
+class RedisConnection;
+struct RedisExchange {
+  RedisConnection* connection = nullptr;
+  absl::Span<const RedisCommand> commands;
+  absl::StatusOr<std::vector<RedisReplyPtr>> replies;  // afterwards
+};
 
 class RedisConnection {
  public:
@@ -60,15 +73,28 @@ class RedisConnection {
   // A reply a command, in their order.
   absl::StatusOr<std::vector<RedisReplyPtr>> Run(absl::Span<const RedisCommand> commands,
                                                  MonotonicTime deadline);
+  // As Run of each, at the same time: a server that is slow is so for itself alone.
+  static void RunTogether(absl::Span<RedisExchange> exchanges, MonotonicTime deadline);
 
   // False when the server has closed it, or said what nobody asked for.
   bool IsQuiet() const;
 
  private:
+  // What is left of an exchange.
+  struct Talk {
+    std::string out;
+    size_t sent = 0;
+    size_t received = 0;
+    size_t wanted = 0;
+    std::vector<RedisReplyPtr> replies;
+    absl::Status status;
+    bool IsOver() const { return !status.ok() || replies.size() >= wanted; }
+  };
   RedisConnection() = default;
-  absl::Status Await(short events, MonotonicTime deadline, short* ready) const;
-  absl::Status Send(absl::string_view bytes, size_t* sent);
-  absl::Status Receive(size_t* received);
+  pollfd WaitFor(const Talk& talk) const;
+  absl::Status Step(short ready, Talk* talk);
+  absl::Status Send(Talk* talk);
+  absl::Status Receive(Talk* talk);
 
   std::unique_ptr<redisContext, RedisDeleter> context_;
   std::unique_ptr<redisReader, RedisDeleter> reader_;

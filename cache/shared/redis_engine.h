@@ -2,6 +2,7 @@
 // of a cluster (redis_cluster.h). Thread-safe.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,12 +16,34 @@ namespace kiln {
 class RedisEngine {
  public:
   virtual ~RedisEngine() = default;
-  // A reply a command, in their order; each command has one key. Never waits for a connection to be made:
-  // UNAVAILABLE at once where none is free; else the errors of RedisConnection.
-  virtual absl::StatusOr<std::vector<RedisReplyPtr>> Run(absl::Span<const RedisCommand> commands,
-                                                         MonotonicTime deadline) = 0;
+
+  // Whether somebody waits for the answer. Then a server that was too slow three times in a row is not waited
+  // for: for 0.1 to 10 s what would go there is UNAVAILABLE at once. Who works in the background asks in any
+  // case, with limits of his own, which say nothing of that.
+  enum class Asker { kWaits, kBackground };
+  using Answer = absl::StatusOr<RedisReplyPtr>;
+
+  // An answer a command, in their order; each command has one key. A server that is away or slow is so for
+  // its own commands alone. UNAVAILABLE at once where no connection is free; else the errors of
+  // RedisConnection, and UNAVAILABLE where a master has become a replica and the next one is not found within
+  // the deadline.
+  virtual std::vector<Answer> RunEach(absl::Span<const RedisCommand> commands, MonotonicTime deadline,
+                                      Asker asker) = 0;
+  // For whom a part is of no use: all replies, or the first error.
+  absl::StatusOr<std::vector<RedisReplyPtr>> Run(absl::Span<const RedisCommand> commands,
+                                                 MonotonicTime deadline, Asker asker) {
+    std::vector<RedisReplyPtr> replies;
+    for (Answer& answer : RunEach(commands, deadline, asker)) {
+      if (!answer.ok()) return answer.status();
+      replies.push_back(*std::move(answer));
+    }
+    return replies;
+  }
+
   // OK while it is connected, else why it is not.
   virtual absl::Status state() const = 0;
+  // Which server nobody is kept waiting for, for people; empty: none.
+  virtual std::string slow() const = 0;
 };
 
 }  // namespace kiln

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/string_view.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 
@@ -18,11 +16,9 @@ constexpr absl::Duration kPauseMin = absl::Milliseconds(50);
 constexpr absl::Duration kPauseMax = absl::Seconds(5);
 constexpr absl::Duration kLookEvery = absl::Milliseconds(500);
 
-bool IsReplica(const std::vector<RedisReplyPtr>& replies) {
-  return std::any_of(replies.begin(), replies.end(), [](const RedisReplyPtr& reply) {
-    return reply->type == REDIS_REPLY_ERROR &&
-           absl::StartsWith(absl::string_view(reply->str, reply->len), "READONLY");
-  });
+bool SaysReadOnly(const RedisExchange& exchange) {
+  return exchange.replies.ok() && std::any_of(exchange.replies->begin(), exchange.replies->end(),
+                                              [](const RedisReplyPtr& reply) { return IsReadOnly(*reply); });
 }
 
 }  // namespace
@@ -31,8 +27,6 @@ absl::StatusOr<std::unique_ptr<RedisPool>> RedisPool::Create(Options options) {
   std::unique_ptr<RedisPool> made(new RedisPool(std::move(options)));
   RedisPool* const pool = made.get();
   KILN_ASSIGN_OR_RETURN(made->thread_, StartThread([pool] { pool->KeepConnected(); }));
-  absl::MutexLock lock(&pool->mutex_);
-  pool->mutex_.AwaitWithTimeout(absl::Condition(&pool->tried_), kConnectLimit);
   return made;
 }
 
@@ -40,9 +34,14 @@ RedisPool::~RedisPool() {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
-    closed_.SignalAll();
+    changed_.SignalAll();
   }
   if (thread_.joinable()) thread_.join();
+}
+
+void RedisPool::AwaitFirst(MonotonicTime deadline) {
+  absl::MutexLock lock(&mutex_);
+  while (!tried_ && MonotonicNow() < deadline) changed_.WaitUntil(&mutex_, deadline);
 }
 
 absl::StatusOr<std::unique_ptr<RedisConnection>> RedisPool::Connect() const {
@@ -64,59 +63,115 @@ void RedisPool::KeepConnected() {
   while (true) {
     // Who asks next shall find no connection that the server has closed since.
     while (!mutex_.AwaitWithTimeout(absl::Condition(this, &RedisPool::HasWork), kLookEvery)) {
-      std::erase_if(idle_, [](const std::unique_ptr<RedisConnection>& idle) { return !idle->IsQuiet(); });
+      std::erase_if(idle_, [](const Lent& idle) { return !idle.connection->IsQuiet(); });
     }
     if (closing_) return;
+    const uint64_t master = master_;
     mutex_.Unlock();
     absl::StatusOr<std::unique_ptr<RedisConnection>> made = Connect();
     mutex_.Lock();
+    if (master != master_) continue;  // it may have been the one that is none any more
     tried_ = true;
     last_ = made.status();
+    changed_.SignalAll();
     if (made.ok()) {
-      idle_.push_back(*std::move(made));
+      idle_.push_back({*std::move(made), master});
       pause = kPauseMin;
       continue;
     }
     const MonotonicTime until = MonotonicAfter(pause);
-    while (!closing_ && MonotonicNow() < until) closed_.WaitUntil(&mutex_, until);
+    while (!closing_ && MonotonicNow() < until) changed_.WaitUntil(&mutex_, until);
     pause = std::min(pause * 2, kPauseMax);
   }
 }
 
-absl::StatusOr<std::vector<RedisReplyPtr>> RedisPool::Run(absl::Span<const RedisCommand> commands,
-                                                          MonotonicTime deadline) {
-  std::unique_ptr<RedisConnection> connection;
-  {
-    absl::MutexLock lock(&mutex_);
-    while (connection == nullptr && !idle_.empty()) {
-      connection = std::move(idle_.back());
-      idle_.pop_back();
-      if (!connection->IsQuiet()) connection = nullptr;  // the server has gone since
-    }
-    if (connection == nullptr) {
-      return absl::UnavailableError(last_.ok() ? "no connection is free" : std::string(last_.message()));
-    }
+absl::StatusOr<RedisPool::Lent> RedisPool::Borrow(Asker asker, MonotonicTime patience) {
+  if (asker == Asker::kWaits && !breaker_.Allows(MonotonicNow()))
+    return absl::UnavailableError("the server was slow lately");
+  absl::MutexLock lock(&mutex_);
+  while (idle_.empty() && MonotonicNow() < patience) changed_.WaitUntil(&mutex_, patience);
+  while (!idle_.empty()) {
+    Lent lent = std::move(idle_.back());
+    idle_.pop_back();
+    if (!lent.connection->IsQuiet()) continue;  // the server has gone since
     ++lent_;
+    return lent;
   }
-  absl::StatusOr<std::vector<RedisReplyPtr>> replies = connection->Run(commands, deadline);
-  const bool leaves = replies.ok() && options_.master_only && IsReplica(*replies);
+  return absl::UnavailableError(last_.ok() ? "no connection is free" : std::string(last_.message()));
+}
+
+void RedisPool::GiveBack(Lent lent, const RedisExchange& exchange, Asker asker) {
+  const absl::Status& status = exchange.replies.status();
+  if (asker == Asker::kWaits && status.ok()) breaker_.Succeeded();
+  // Where there is no server nobody waits anyway.
+  if (asker == Asker::kWaits && !status.ok() && !absl::IsUnavailable(status)) breaker_.Failed(MonotonicNow());
   absl::MutexLock lock(&mutex_);
   --lent_;
-  if (leaves) {
+  if (lent.master != master_) return;  // somebody else has found out meanwhile
+  if (options_.master_only && SaysReadOnly(exchange)) {
     last_ = absl::UnavailableError("the master has changed");
     idle_.clear();
-  } else if (replies.ok()) {
-    idle_.push_back(std::move(connection));
+    ++master_;
+  } else if (status.ok()) {
+    idle_.push_back(std::move(lent));
+    changed_.SignalAll();
   } else {
-    last_ = replies.status();
+    last_ = status;
   }
-  return replies;
+}
+
+std::vector<RedisEngine::Answer> RedisPool::RunOn(absl::StatusOr<Lent> lent,
+                                                  absl::Span<const RedisCommand> commands,
+                                                  MonotonicTime deadline, Asker asker) {
+  std::vector<Answer> answers;
+  RedisExchange exchange = {nullptr, commands, absl::UnknownError("")};
+  if (lent.ok()) {
+    exchange.connection = lent->connection.get();
+    RedisConnection::RunTogether(absl::MakeSpan(&exchange, 1), deadline);
+    GiveBack(*std::move(lent), exchange, asker);
+  } else {
+    exchange.replies = lent.status();
+  }
+  for (size_t i = 0; i < commands.size(); ++i) {
+    if (exchange.replies.ok()) {
+      answers.emplace_back(std::move((*exchange.replies)[i]));
+    } else {
+      answers.emplace_back(exchange.replies.status());
+    }
+  }
+  return answers;
+}
+
+std::vector<RedisEngine::Answer> RedisPool::RunEach(absl::Span<const RedisCommand> commands,
+                                                    MonotonicTime deadline, Asker asker) {
+  std::vector<Answer> answers = RunOn(Borrow(asker), commands, deadline, asker);
+  if (!options_.master_only) return answers;
+  std::vector<size_t> refused;
+  std::vector<RedisCommand> again;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    if (!answers[i].ok() || !IsReadOnly(**answers[i])) continue;
+    refused.push_back(i);
+    again.push_back(commands[i]);
+  }
+  if (refused.empty()) return answers;
+  // By a connection to whom `find` names now.
+  std::vector<Answer> next = RunOn(Borrow(asker, deadline), again, deadline, asker);
+  for (size_t k = 0; k < refused.size(); ++k) {
+    Answer& answer = answers[refused[k]];
+    answer = std::move(next[k]);
+    if (answer.ok() && IsReadOnly(**answer)) answer = absl::UnavailableError("the master has changed");
+  }
+  return answers;
 }
 
 absl::Status RedisPool::state() const {
   absl::MutexLock lock(&mutex_);
   if (!idle_.empty() || lent_ > 0) return absl::OkStatus();
   return last_.ok() ? absl::UnavailableError("not connected yet") : last_;
+}
+
+std::string RedisPool::slow() const {
+  return breaker_.Allows(MonotonicNow()) ? "" : "the server was slow lately";
 }
 
 }  // namespace kiln

@@ -13,10 +13,10 @@
 namespace kiln {
 namespace {
 
-absl::StatusOr<RedisAddress> Ask(const RedisAddress& sentinel, const std::string& master,
-                                 MonotonicTime deadline) {
+absl::StatusOr<RedisAddress> Ask(const RedisAddress& sentinel, const RedisLogin& login,
+                                 const std::string& master, MonotonicTime deadline) {
   KILN_ASSIGN_OR_RETURN(const std::unique_ptr<RedisConnection> connection,
-                        RedisConnection::Connect(sentinel, {}, deadline));
+                        RedisConnection::Connect(sentinel, login, deadline));
   KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
                         connection->Run({{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", master}}, deadline));
   const redisReply& reply = *replies[0];
@@ -29,13 +29,13 @@ absl::StatusOr<RedisAddress> Ask(const RedisAddress& sentinel, const std::string
 
 }  // namespace
 
-absl::StatusOr<RedisAddress> FindMaster(absl::Span<const RedisAddress> sentinels, const std::string& master,
-                                        MonotonicTime deadline) {
+absl::StatusOr<RedisAddress> FindMaster(absl::Span<const RedisAddress> sentinels, const RedisLogin& login,
+                                        const std::string& master, MonotonicTime deadline) {
   absl::Status last = absl::UnavailableError("there is no sentinel");
   for (size_t i = 0; i < sentinels.size(); ++i) {
     const MonotonicTime now = MonotonicNow();
     const MonotonicTime share = now + (deadline - now) / static_cast<int64_t>(sentinels.size() - i);
-    absl::StatusOr<RedisAddress> found = Ask(sentinels[i], master, share);
+    absl::StatusOr<RedisAddress> found = Ask(sentinels[i], login, master, share);
     if (found.ok()) return found;
     last = found.status();
   }

@@ -26,6 +26,7 @@ namespace {
 constexpr size_t kOtherConnections = 6;
 constexpr uint64_t kBytesAtOnce = 8u << 20;
 constexpr absl::Duration kCommandLimit = absl::Seconds(1);  // in the background
+constexpr absl::Duration kFirstConnectionLimit = absl::Seconds(1);
 
 // Takes a value out unless somebody has replaced it.
 constexpr char kDeleteField[] = R"(
@@ -34,6 +35,12 @@ return 0)";
 constexpr char kDeleteValue[] = R"(
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0)";
+
+constexpr absl::Duration kCrashLife = absl::Hours(24);
+constexpr char kCount[] = R"(
+local count = redis.call('INCR', KEYS[1])
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return count)";
 
 absl::StatusOr<std::unique_ptr<RedisEngine>> ConnectTo(const SharedTier::Options& options) {
   constexpr size_t kConnections = kTierReaders + kTierVerdictAskers + kOtherConnections;
@@ -50,11 +57,12 @@ absl::StatusOr<std::unique_ptr<RedisEngine>> ConnectTo(const SharedTier::Options
     pool.find = [server = addresses[0]](MonotonicTime) { return server; };
   } else {
     pool.master_only = true;
-    pool.find = [addresses, master = options.sentinel_master](MonotonicTime deadline) {
-      return FindMaster(addresses, master, deadline);
-    };
+    pool.find = [addresses, login = options.sentinel_login, master = options.sentinel_master](
+                    MonotonicTime deadline) { return FindMaster(addresses, login, master, deadline); };
   }
-  return RedisPool::Create(std::move(pool));
+  KILN_ASSIGN_OR_RETURN(std::unique_ptr<RedisPool> made, RedisPool::Create(std::move(pool)));
+  made->AwaitFirst(MonotonicAfter(kFirstConnectionLimit));
+  return made;
 }
 
 // For people.
@@ -65,6 +73,19 @@ std::string AddressOf(const SharedTier::Options& options) {
   return absl::StrCat("master ", options.sentinel_master, " of sentinels ", addresses);
 }
 
+std::string ClaimName(const std::string& ns, const std::string& compile_key) {
+  return TierName(ns, compile_key, "c");
+}
+
+// The name of the claim that who makes these has.
+std::string ClaimOf(const std::string& ns, const std::vector<Entry>& entries) {
+  for (const Entry& entry : entries) {
+    if (entry.id.kind == EntryKind::kManifest || entry.id.kind == EntryKind::kFailure)
+      return ClaimName(ns, entry.id.key.substr(0, kDigestBytes));
+  }
+  return "";
+}
+
 uint64_t BytesOf(const std::vector<Entry>& entries) {
   uint64_t bytes = 0;
   for (const Entry& entry : entries) bytes += entry.value->size();
@@ -72,18 +93,6 @@ uint64_t BytesOf(const std::vector<Entry>& entries) {
 }
 
 }  // namespace
-
-SharedTier::SharedTier(Options options, const Signatures* signatures)
-    : options_(std::move(options)),
-      signatures_(signatures),
-      tuning_({[this](absl::Span<const RedisCommand> commands, MonotonicTime deadline) {
-                 return Ask(commands, deadline);
-               },
-               [this](const std::string& ns, const EntryId& id, absl::string_view sealed) {
-                 return Open(ns, id, sealed);
-               },
-               [this](std::string name, absl::string_view value) { Refuse(std::move(name), "", value); }},
-              signatures, options_.unused_limit) {}
 
 absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options,
                                                                const Signatures* signatures) {
@@ -95,21 +104,19 @@ absl::StatusOr<std::unique_ptr<SharedTier>> SharedTier::Create(Options options,
   KILN_ASSIGN_OR_RETURN(made->writer_, TierWriter::Create(write_bytes_max));
   made->verdicts_ =
       std::make_unique<TierVerdicts>(made->engine_.get(), signatures, made->options_.lookup_limit);
+  TierTuning::Tier lent;
+  lent.engine = made->engine_.get();
+  lent.open = [tier = made.get()](const std::string& ns, const EntryId& id, absl::string_view sealed) {
+    return tier->Open(ns, id, sealed);
+  };
+  lent.refuse = [tier = made.get()](std::string name, absl::string_view value) {
+    tier->Refuse(std::move(name), "", value);
+  };
+  made->tuning_ = std::make_unique<TierTuning>(std::move(lent), signatures, made->options_.unused_limit);
   return made;
 }
 
 // ---- Reading ---------------------------------------------------------------------------------
-
-absl::StatusOr<std::vector<RedisReplyPtr>> SharedTier::Ask(absl::Span<const RedisCommand> commands,
-                                                           MonotonicTime deadline) {
-  absl::StatusOr<std::vector<RedisReplyPtr>> replies = engine_->Run(commands, deadline);
-  if (replies.ok()) {
-    breaker_.Succeeded();
-  } else if (!absl::IsUnavailable(replies.status())) {  // where there is no connection nobody waits anyway
-    breaker_.Failed(MonotonicNow());
-  }
-  return replies;
-}
 
 absl::StatusOr<SharedTier::Found> SharedTier::LookUp(const std::string& ns, const std::string& compile_key,
                                                      MonotonicTime deadline) {
@@ -121,21 +128,25 @@ absl::StatusOr<SharedTier::Found> SharedTier::LookUp(const std::string& ns, cons
 absl::StatusOr<SharedTier::Found> SharedTier::LookUpOnce(const std::string& ns,
                                                          const std::string& compile_key,
                                                          MonotonicTime deadline) {
-  if (!breaker_.Allows(MonotonicNow())) return absl::UnavailableError("the shared tier was slow lately");
   // It waited for its turn here, which says nothing of the tier.
   if (MonotonicNow() >= deadline) return absl::DeadlineExceededError("too many look-ups at a time");
   const std::string manifests = TierName(ns, compile_key, "m");
   const std::string refusal = TierName(ns, compile_key, "f");
   const std::string record = TierName(ns, compile_key, "r");
   const std::string life = absl::StrCat(absl::ToInt64Seconds(options_.unused_limit));
-  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
-                        Ask({{"HGETALL", manifests},
-                             {"GET", refusal},
-                             {"GET", record},
-                             {"EXPIRE", manifests, life},  // a replica refuses, and answers the others
-                             {"EXPIRE", record, life}},
-                            deadline));
-  for (size_t i = 0; i < 3; ++i) KILN_RETURN_IF_ERROR(RedisError(*replies[i]));
+  const std::vector<RedisEngine::Answer> answers =
+      engine_->RunEach({{"HGETALL", manifests},
+                        {"GET", refusal},
+                        {"GET", record},
+                        {"EXPIRE", manifests, life},  // a replica refuses, and answers the others
+                        {"EXPIRE", record, life}},
+                       deadline, RedisEngine::Asker::kWaits);
+  std::vector<const redisReply*> replies;
+  for (size_t i = 0; i < 3; ++i) {
+    KILN_RETURN_IF_ERROR(answers[i].status());
+    KILN_RETURN_IF_ERROR(RedisError(**answers[i]));
+    replies.push_back(answers[i]->get());
+  }
   Found found;
   absl::flat_hash_set<std::string> seen;
   const auto take = [&](const EntryId& id, const std::string& name, const std::string& field,
@@ -194,8 +205,9 @@ absl::StatusOr<std::vector<Entry>> SharedTier::FetchOnce(const std::string& ns,
       }
       bytes += ref.packed_size();
     }
-    KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies, Ask(commands, deadline));
-    absl::Span<const RedisReplyPtr> rest(replies);
+    const std::vector<RedisEngine::Answer> answers =
+        engine_->RunEach(commands, deadline, RedisEngine::Asker::kWaits);
+    absl::Span<const RedisEngine::Answer> rest(answers);
     for (; begin < end; ++begin) {
       const size_t size = 2 * TierChunks(objects[begin].packed_size());
       KILN_ASSIGN_OR_RETURN(entries.emplace_back(), OpenObject(ns, objects[begin], rest.first(size)));
@@ -205,13 +217,14 @@ absl::StatusOr<std::vector<Entry>> SharedTier::FetchOnce(const std::string& ns,
   return entries;
 }
 
-// `chunks`: the replies, two a chunk.
+// `chunks`: the answers, two a chunk.
 absl::StatusOr<Entry> SharedTier::OpenObject(const std::string& ns, const v1::ObjectRef& ref,
-                                             absl::Span<const RedisReplyPtr> chunks) {
+                                             absl::Span<const RedisEngine::Answer> chunks) {
   const auto name = [&](uint64_t i) { return TierChunkName(ns, ref.digest(), ref.packed_size(), i); };
   std::string packed;
   for (uint64_t i = 0; i < chunks.size() / 2; ++i) {
-    const redisReply& reply = *chunks[2 * i];
+    KILN_RETURN_IF_ERROR(chunks[2 * i].status());
+    const redisReply& reply = **chunks[2 * i];
     KILN_RETURN_IF_ERROR(RedisError(reply));
     if (reply.type == REDIS_REPLY_NIL) return absl::NotFoundError("the shared tier lacks an object");
     absl::StatusOr<std::string> chunk =
@@ -225,7 +238,7 @@ absl::StatusOr<Entry> SharedTier::OpenObject(const std::string& ns, const v1::Ob
   if (!options_.dangerously_believe) {
     const absl::StatusOr<std::string> raw = ZstdDecompress(packed, ref.raw_size());
     if (!raw.ok() || Sha256(*raw) != ref.digest()) {
-      for (uint64_t i = 0; i < chunks.size() / 2; ++i) Refuse(name(i), "", RedisString(*chunks[2 * i]));
+      for (uint64_t i = 0; i < chunks.size() / 2; ++i) Refuse(name(i), "", RedisString(**chunks[2 * i]));
       return absl::DataLossError("an object that is not its digest's");
     }
   }
@@ -241,12 +254,14 @@ absl::StatusOr<std::string> SharedTier::Open(const std::string& ns, const EntryI
 // `field`: empty for what is no hash.
 void SharedTier::Refuse(std::string name, std::string field, absl::string_view value) {
   refused_.fetch_add(1, std::memory_order_relaxed);
+  const std::string key = name;
   RedisCommand command = {"EVAL", field.empty() ? kDeleteValue : kDeleteField, "1", std::move(name)};
   if (!field.empty()) command.push_back(std::move(field));
   command.emplace_back(value);
-  writer_->Post(value.size(), [this, command = std::move(command)]() -> absl::Status {
-    KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
-                          engine_->Run({command}, MonotonicAfter(kCommandLimit)));
+  writer_->Post(key, value.size(), [this, command = std::move(command)]() -> absl::Status {
+    KILN_ASSIGN_OR_RETURN(
+        const std::vector<RedisReplyPtr> replies,
+        engine_->Run({command}, MonotonicAfter(kCommandLimit), RedisEngine::Asker::kBackground));
     return RedisError(*replies[0]);
   });
 }
@@ -255,29 +270,50 @@ void SharedTier::Refuse(std::string name, std::string field, absl::string_view v
 
 void SharedTier::WriteArtifact(const std::string& ns, std::vector<Entry> entries, ReadLocal local,
                                std::function<void()> ended) {
-  const uint64_t bytes = BytesOf(entries);
-  auto artifact = std::make_shared<TierArtifact>(engine_.get(), signatures_, ns, options_.unused_limit,
-                                                 std::move(entries), std::move(local));
-  writer_->Post(bytes, [artifact] { return artifact->Write(); }, std::move(ended));
+  Write(ns, std::move(entries), std::move(local), &TierArtifact::Write, std::move(ended));
 }
 
 void SharedTier::WriteRefusal(const std::string& ns, std::vector<Entry> entries) {
+  Write(ns, std::move(entries), nullptr, &TierArtifact::WriteRefusal, nullptr);
+}
+
+void SharedTier::Write(const std::string& ns, std::vector<Entry> entries, ReadLocal local,
+                       absl::Status (TierArtifact::*write)(), std::function<void()> ended) {
   const uint64_t bytes = BytesOf(entries);
+  const std::string claim = ClaimOf(ns, entries);
   auto artifact = std::make_shared<TierArtifact>(engine_.get(), signatures_, ns, options_.unused_limit,
-                                                 std::move(entries), nullptr);
-  writer_->Post(bytes, [artifact] { return artifact->WriteRefusal(); });
+                                                 std::move(entries), std::move(local));
+  writer_->Post(claim, bytes, [artifact, write] { return ((*artifact).*write)(); }, std::move(ended));
+}
+
+// ---- Crashes ---------------------------------------------------------------------------------
+
+absl::StatusOr<int64_t> SharedTier::CountCrash(const std::string& ns, const std::string& compile_key) {
+  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
+                        engine_->Run({{"EVAL", kCount, "1", TierName(ns, compile_key, "x"),
+                                       absl::StrCat(absl::ToInt64Seconds(kCrashLife))}},
+                                     MonotonicAfter(options_.lookup_limit), RedisEngine::Asker::kWaits));
+  KILN_RETURN_IF_ERROR(RedisError(*replies[0]));
+  return replies[0]->integer;
+}
+
+absl::Status SharedTier::RemoveRefusal(const std::string& ns, const std::string& compile_key) {
+  KILN_ASSIGN_OR_RETURN(
+      const std::vector<RedisReplyPtr> replies,
+      engine_->Run({{"DEL", TierName(ns, compile_key, "f"), TierName(ns, compile_key, "x")}},
+                   MonotonicAfter(kCommandLimit), RedisEngine::Asker::kBackground));
+  return RedisError(*replies[0]);
 }
 
 // ---- Tuning records --------------------------------------------------------------------------
 
 absl::StatusOr<std::vector<TierTuning::Record>> SharedTier::AgreeOnTuning(
     const std::string& ns, absl::Span<const TierTuning::Record> own) {
-  if (!breaker_.Allows(MonotonicNow())) return absl::UnavailableError("the shared tier was slow lately");
-  return tuning_.Agree(ns, own, MonotonicAfter(options_.lookup_limit));
+  return tuning_->Agree(ns, own, MonotonicAfter(options_.lookup_limit));
 }
 
 absl::Status SharedTier::BarTuning(const std::string& ns, const TierTuning::Record& record) {
-  return tuning_.Bar(ns, record, MonotonicAfter(kCommandLimit));
+  return tuning_->Bar(ns, record, MonotonicAfter(kCommandLimit));
 }
 
 absl::Status SharedTier::RemoveManifest(const std::string& ns, const EntryId& manifest) {
@@ -285,7 +321,7 @@ absl::Status SharedTier::RemoveManifest(const std::string& ns, const EntryId& ma
   KILN_ASSIGN_OR_RETURN(
       const std::vector<RedisReplyPtr> replies,
       engine_->Run({{"HDEL", TierName(ns, compile_key, "m"), ToHex(manifest.key.substr(kDigestBytes))}},
-                   MonotonicAfter(kCommandLimit)));
+                   MonotonicAfter(kCommandLimit), RedisEngine::Asker::kBackground));
   return RedisError(*replies[0]);
 }
 
@@ -293,12 +329,12 @@ absl::Status SharedTier::RemoveManifest(const std::string& ns, const EntryId& ma
 
 void SharedTier::Claim(uint64_t id, const std::string& ns, const std::string& compile_key,
                        std::function<void(TierClaims::Answer)> answer) {
-  claims_->Claim(id, TierName(ns, compile_key, "c"), std::move(answer));
+  claims_->Claim(id, ClaimName(ns, compile_key), std::move(answer));
 }
 
 void SharedTier::ReleaseAfterWrites(uint64_t id) {
-  if (claims_->IsOurs(id)) {
-    writer_->After([this, id] { claims_->Release(id); });
+  if (const std::optional<std::string> claim = claims_->Ours(id); claim.has_value()) {
+    writer_->After(*claim, [this, id] { claims_->Release(id); });
   } else {
     claims_->Release(id);  // what waits is answered no more
   }
@@ -311,8 +347,9 @@ v1::TierStatus SharedTier::status() const {
   const absl::Status state = engine_->state();
   status.set_address(AddressOf(options_));
   status.set_connected(state.ok());
-  status.set_breaker_open(!breaker_.Allows(MonotonicNow()));
-  status.set_message(std::string(state.message()));
+  const std::string slow = engine_->slow();
+  status.set_breaker_open(!slow.empty());
+  status.set_message(state.ok() ? slow : std::string(state.message()));
   status.set_hits(hits_.load(std::memory_order_relaxed));
   status.set_misses(misses_.load(std::memory_order_relaxed));
   status.set_refused(refused_.load(std::memory_order_relaxed) + verdicts_->refused());

@@ -4,9 +4,9 @@
 //
 // Reading. Every value is verified by its signature before anything else looks at it, and an object by its
 // digest too. One that does not count is counted, and taken out in the background where nobody has replaced
-// it. A look-up has `lookup_limit` as a whole, objects besides a second for every 10 MB. After three that
-// took longer the breaker opens, for 0.1 to 10 s at a time: look-ups are misses at once. What is used lives
-// on for `unused_limit`.
+// it. A look-up has `lookup_limit` as a whole, objects besides a second for every 10 MB. After three at one
+// server that took longer, what is there is a miss at once, for 0.1 to 10 s at a time; of a cluster the other
+// nodes are asked as before. What is used lives on for `unused_limit`.
 //
 // Writing. In the background: objects, then the manifest, so that who finds a manifest
 // finds what it names; waiting writes hold at most `write_bytes_max`.
@@ -28,12 +28,12 @@
 #include "absl/types/span.h"
 #include "cache/artifact_store.h"
 #include "cache/shared/redis_engine.h"
+#include "cache/shared/tier_artifact.h"
 #include "cache/shared/tier_claims.h"
 #include "cache/shared/tier_tuning.h"
 #include "cache/shared/tier_verdicts.h"
 #include "cache/shared/tier_writer.h"
 #include "cache/signatures.h"
-#include "compiler/support/breaker.h"
 #include "compiler/support/monotonic_time.h"
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/artifact.pb.h"
@@ -49,6 +49,7 @@ class SharedTier {
     std::string sentinel_master;         // whom the sentinels know; empty: the addresses are no sentinels
     bool cluster = false;
     RedisLogin login;
+    RedisLogin sentinel_login;
     absl::Duration lookup_limit = absl::Milliseconds(50);
     absl::Duration unused_limit = absl::Hours(24 * 30);
     uint64_t write_bytes_max = uint64_t{256} << 20;
@@ -79,7 +80,14 @@ class SharedTier {
                      std::function<void()> ended = nullptr);
   void WriteRefusal(const std::string& ns, std::vector<Entry> entries);
 
-  // See tier_tuning.h. With what is asked here the breaker may say that nobody is kept waiting: UNAVAILABLE.
+  // A compiler process ended over the key: how many have so far, at all daemons, within a day after the last.
+  // A count and no more: nothing is refused for it that has not ended a process of the daemon that asks. Ends
+  // where a program of the key is written. Waits, for `lookup_limit` at most.
+  absl::StatusOr<int64_t> CountCrash(const std::string& ns, const std::string& compile_key);
+  // A person's; waits. The key's refusal, and what crashed over it.
+  absl::Status RemoveRefusal(const std::string& ns, const std::string& compile_key);
+
+  // See tier_tuning.h. UNAVAILABLE where nobody is kept waiting.
   absl::StatusOr<std::vector<TierTuning::Record>> AgreeOnTuning(const std::string& ns,
                                                                 absl::Span<const TierTuning::Record> own);
   absl::Status BarTuning(const std::string& ns, const TierTuning::Record& record);
@@ -90,7 +98,7 @@ class SharedTier {
   void Claim(uint64_t id, const std::string& ns, const std::string& compile_key,
              std::function<void(TierClaims::Answer)> answer);
   void Release(uint64_t id) { claims_->Release(id); }
-  // When what was written before is in the tier, or never will be.
+  // When what was written before of the key is in the tier, or never will be.
   void ReleaseAfterWrites(uint64_t id);
 
   // See tier_verdicts.h.
@@ -99,31 +107,31 @@ class SharedTier {
   v1::TierStatus status() const;
 
  private:
-  SharedTier(Options options, const Signatures* signatures);
+  SharedTier(Options options, const Signatures* signatures)
+      : options_(std::move(options)), signatures_(signatures) {}
 
-  absl::StatusOr<std::vector<RedisReplyPtr>> Ask(absl::Span<const RedisCommand> commands,
-                                                 MonotonicTime deadline);
   absl::StatusOr<Found> LookUpOnce(const std::string& ns, const std::string& compile_key,
                                    MonotonicTime deadline);
   absl::StatusOr<std::vector<Entry>> FetchOnce(const std::string& ns,
                                                absl::Span<const v1::ObjectRef> objects);
   absl::StatusOr<std::string> Open(const std::string& ns, const EntryId& id, absl::string_view sealed);
   absl::StatusOr<Entry> OpenObject(const std::string& ns, const v1::ObjectRef& ref,
-                                   absl::Span<const RedisReplyPtr> chunks);
+                                   absl::Span<const RedisEngine::Answer> chunks);
+  void Write(const std::string& ns, std::vector<Entry> entries, ReadLocal local,
+             absl::Status (TierArtifact::*write)(), std::function<void()> ended);
   void Refuse(std::string name, std::string field, absl::string_view value);
 
   const Options options_;
   const Signatures* const signatures_;
-  Breaker breaker_{{3, absl::Milliseconds(100), absl::Seconds(10)}};
   std::atomic<uint64_t> hits_{0};
   std::atomic<uint64_t> misses_{0};
   std::atomic<uint64_t> refused_{0};
-  const TierTuning tuning_;
   // Each uses those before it.
   std::unique_ptr<RedisEngine> engine_;
   std::unique_ptr<TierClaims> claims_;
   std::unique_ptr<TierWriter> writer_;
   std::unique_ptr<TierVerdicts> verdicts_;
+  std::unique_ptr<TierTuning> tuning_;
 };
 
 }  // namespace kiln

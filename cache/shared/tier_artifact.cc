@@ -20,7 +20,8 @@ constexpr absl::Duration kRefusalLife = absl::Hours(24);
 constexpr uint64_t kBytesPerSecond = 10'000'000;
 constexpr uint64_t kBytesAtOnce = 8u << 20;
 
-// Of the key's variants at most so many: one more takes the place of another.
+// Of the key's variants at most so many: one more takes the place of another. What crashed over it is
+// forgiven.
 constexpr char kKeepVariant[] = R"(
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 if redis.call('HLEN', KEYS[1]) > tonumber(ARGV[3]) then
@@ -28,6 +29,7 @@ if redis.call('HLEN', KEYS[1]) > tonumber(ARGV[3]) then
     if field ~= ARGV[1] then redis.call('HDEL', KEYS[1], field) break end
   end
 end
+redis.call('DEL', KEYS[2])
 return redis.call('EXPIRE', KEYS[1], ARGV[4]))";
 
 std::string Seconds(absl::Duration duration) { return absl::StrCat(absl::ToInt64Seconds(duration)); }
@@ -58,7 +60,8 @@ absl::StatusOr<EntryValue> TierArtifact::Read(const EntryId& id) const {
 
 absl::Status TierArtifact::Run(absl::Span<const RedisCommand> commands, uint64_t bytes) {
   KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
-                        engine_->Run(commands, MonotonicAfter(kCommandLimit + TierTransferTime(bytes))));
+                        engine_->Run(commands, MonotonicAfter(kCommandLimit + TierTransferTime(bytes)),
+                                     RedisEngine::Asker::kBackground));
   for (const RedisReplyPtr& reply : replies) KILN_RETURN_IF_ERROR(RedisError(*reply));
   return absl::OkStatus();
 }
@@ -90,8 +93,9 @@ absl::StatusOr<std::vector<TierArtifact::Object>> TierArtifact::Missing(absl::Sp
           {"EXPIRE", TierChunkName(ns_, object.digest, object.size, i), Seconds(unused_limit_)});
     }
   }
-  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
-                        engine_->Run(commands, MonotonicAfter(kCommandLimit)));
+  KILN_ASSIGN_OR_RETURN(
+      const std::vector<RedisReplyPtr> replies,
+      engine_->Run(commands, MonotonicAfter(kCommandLimit), RedisEngine::Asker::kBackground));
   std::vector<Object> missing;
   size_t next = 0;
   for (const Object& object : objects) {
@@ -131,7 +135,7 @@ absl::Status TierArtifact::WriteObjects(absl::Span<const Object> objects) {
 absl::Status TierArtifact::WriteManifest(const Entry& manifest) {
   const std::string compile_key = CompileKeyOf(manifest.id);
   const std::string sealed = SealTierValue(*signatures_, manifest.id, ns_, *manifest.value);
-  return Run({{"EVAL", kKeepVariant, "1", TierName(ns_, compile_key, "m"),
+  return Run({{"EVAL", kKeepVariant, "2", TierName(ns_, compile_key, "m"), TierName(ns_, compile_key, "x"),
                ToHex(manifest.id.key.substr(kDigestBytes)), sealed, absl::StrCat(kVariantsPerKeyMax),
                Seconds(unused_limit_)}},
              sealed.size());

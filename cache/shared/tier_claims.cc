@@ -82,9 +82,9 @@ void TierClaims::Claim(uint64_t id, std::string name, std::function<void(Answer)
   Wake();
 }
 
-bool TierClaims::IsOurs(uint64_t id) const {
+std::optional<std::string> TierClaims::Ours(uint64_t id) const {
   absl::MutexLock lock(&mutex_);
-  return table_.IsOurs(id);
+  return table_.Ours(id);
 }
 
 void TierClaims::Release(uint64_t id) {
@@ -111,12 +111,13 @@ void TierClaims::Run() {
 void TierClaims::Ask(const std::vector<ClaimTable::Question>& due) {
   std::vector<RedisCommand> commands;
   for (const ClaimTable::Question& question : due) commands.push_back(CommandFor(question));
-  const absl::StatusOr<std::vector<RedisReplyPtr>> replies =
-      engine_->Run(commands, MonotonicAfter(command_limit_));
+  // For all keys: a server that is slow costs no key of another's.
+  const std::vector<RedisEngine::Answer> answers =
+      engine_->RunEach(commands, MonotonicAfter(command_limit_), RedisEngine::Asker::kBackground);
   absl::MutexLock lock(&mutex_);
   for (size_t i = 0; i < due.size(); ++i) {
     std::optional<bool> yes;
-    if (replies.ok() && RedisError(*(*replies)[i]).ok()) yes = IsYes(*(*replies)[i]);
+    if (answers[i].ok() && RedisError(**answers[i]).ok()) yes = IsYes(**answers[i]);
     table_.Told(due[i], yes, MonotonicNow());
   }
 }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -41,7 +42,8 @@ class TierClaims {
   // `id` is the caller's, `name` the claim's key. One answer, or none once Release has returned; at once
   // where it is ours already.
   void Claim(uint64_t id, std::string name, std::function<void(Answer)> answer) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool IsOurs(uint64_t id) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The name of one that is ours.
+  std::optional<std::string> Ours(uint64_t id) const ABSL_LOCKS_EXCLUDED(mutex_);
   // One that is not known is ignored.
   void Release(uint64_t id) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -26,9 +26,9 @@ absl::Status Refuse(absl::string_view field, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("tier.", field, ": ", why));
 }
 
-absl::StatusOr<std::string> ReadPassword(const std::string& path) {
+absl::StatusOr<std::string> ReadPassword(absl::string_view field, const std::string& path) {
   const auto cannot = [&](absl::string_view why) {
-    return absl::FailedPreconditionError(absl::StrCat("tier.password_file: ", path, " ", why));
+    return absl::FailedPreconditionError(absl::StrCat("tier.", field, ": ", path, " ", why));
   };
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return cannot(absl::StrCat("can't be opened: ", strerror(errno)));
@@ -44,6 +44,14 @@ absl::StatusOr<std::string> ReadPassword(const std::string& path) {
   absl::StripTrailingAsciiWhitespace(&text);
   if (text.empty()) return cannot("is empty");
   return text;
+}
+
+absl::Status CheckLogin(absl::string_view whose, const std::string& user, const std::string& password_file) {
+  if (!user.empty() && password_file.empty())
+    return Refuse(absl::StrCat(whose, "user"), absl::StrCat("a user needs ", whose, "password_file"));
+  if (!password_file.empty() && password_file[0] != '/')
+    return Refuse(absl::StrCat(whose, "password_file"), "is no absolute path");
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -73,10 +81,10 @@ absl::Status CheckTierConfig(const v1::TierConfig& config) {
     if (several && absl::StartsWith(text, "unix:"))
       return Refuse("addresses", "a unix socket leads to one server: not with cluster or sentinel_master");
   }
-  if (!config.user().empty() && config.password_file().empty())
-    return Refuse("user", "a user needs password_file");
-  if (!config.password_file().empty() && config.password_file()[0] != '/')
-    return Refuse("password_file", "is no absolute path");
+  KILN_RETURN_IF_ERROR(CheckLogin("", config.user(), config.password_file()));
+  KILN_RETURN_IF_ERROR(CheckLogin("sentinel_", config.sentinel_user(), config.sentinel_password_file()));
+  if (!config.sentinel_password_file().empty() && config.sentinel_master().empty())
+    return Refuse("sentinel_password_file", "there are no sentinels: set sentinel_master");
   if (config.lookup_ms_max() > kLookupMsMax)
     return Refuse("lookup_ms_max", absl::StrCat(config.lookup_ms_max(), " is more than ", kLookupMsMax));
   if (config.unused_days_max() > kUnusedDaysMax)
@@ -95,7 +103,12 @@ absl::StatusOr<SharedTier::Options> TierOptions(const v1::TierConfig& config) {
   options.cluster = config.cluster();
   options.login.user = config.user();
   if (!config.password_file().empty()) {
-    KILN_ASSIGN_OR_RETURN(options.login.password, ReadPassword(config.password_file()));
+    KILN_ASSIGN_OR_RETURN(options.login.password, ReadPassword("password_file", config.password_file()));
+  }
+  options.sentinel_login.user = config.sentinel_user();
+  if (!config.sentinel_password_file().empty()) {
+    KILN_ASSIGN_OR_RETURN(options.sentinel_login.password,
+                          ReadPassword("sentinel_password_file", config.sentinel_password_file()));
   }
   options.lookup_limit = absl::Milliseconds(config.lookup_ms_max());
   options.unused_limit = absl::Hours(24) * config.unused_days_max();

@@ -18,9 +18,15 @@ local there = redis.call('GET', KEYS[1])
 if there and there ~= ARGV[2] then return there end
 redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[3])
 return ARGV[1])";
-constexpr char kTakeOut[] = R"(
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
-return 0)";
+// What is barred by now, and nil where it is what was wanted: then the record has gone as well, so that
+// nobody puts it back between the two.
+constexpr char kBar[] = R"(
+local there = redis.call('GET', KEYS[1]) or ''
+if there ~= ARGV[1] then return there end
+redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
+if redis.call('GET', KEYS[2]) == ARGV[4] then redis.call('DEL', KEYS[2]) end
+return false)";
+constexpr int kBarTriesMax = 16;
 constexpr size_t kRepliesOfEach = 4;
 
 EntryId RecordId(const std::string& key) { return {EntryKind::kTuning, key}; }
@@ -33,6 +39,10 @@ bool IsBarred(absl::string_view barred, absl::string_view value) {
     if (barred.substr(0, kDigestBytes) == digest) return true;
   }
   return false;
+}
+
+absl::Status ErrorOf(const RedisEngine::Answer& answer) {
+  return answer.ok() ? RedisError(**answer) : answer.status();
 }
 
 std::string Seconds(absl::Duration duration) { return absl::StrCat(absl::ToInt64Seconds(duration)); }
@@ -50,16 +60,24 @@ absl::StatusOr<std::vector<TierTuning::Record>> TierTuning::Agree(const std::str
       reads.push_back({"EXPIRE", name, Seconds(unused_limit_)});
     }
   }
-  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies, tier_.ask(reads, deadline));
+  const std::vector<RedisEngine::Answer> replies =
+      tier_.engine->RunEach(reads, deadline, RedisEngine::Asker::kWaits);
   std::vector<Record> stand;
   std::vector<RedisCommand> offers;
   std::vector<size_t> offered;
+  size_t answered = 0;
+  absl::Status failed;
   for (size_t i = 0; i < own.size(); ++i) {
-    const redisReply& there = *replies[kRepliesOfEach * i];
-    const redisReply& bars = *replies[kRepliesOfEach * i + 2];
-    KILN_RETURN_IF_ERROR(RedisError(there));
-    KILN_RETURN_IF_ERROR(RedisError(bars));
-    const std::string barred = Barred(ns, own[i].key, bars);
+    absl::Status read = ErrorOf(replies[kRepliesOfEach * i]);
+    if (read.ok()) read = ErrorOf(replies[kRepliesOfEach * i + 2]);
+    if (!read.ok()) {
+      failed = read;
+      stand.push_back({own[i].key, own[i].value, false});
+      continue;
+    }
+    ++answered;
+    const redisReply& there = **replies[kRepliesOfEach * i];
+    const std::string barred = Barred(ns, own[i].key, RedisString(**replies[kRepliesOfEach * i + 2]));
     stand.push_back(Standing(ns, own[i].key, there, barred));
     if (stand[i].value != nullptr || own[i].value == nullptr) continue;
     stand[i].value = own[i].value;
@@ -69,21 +87,25 @@ absl::StatusOr<std::vector<TierTuning::Record>> TierTuning::Agree(const std::str
                       std::string(RedisString(there)), Seconds(unused_limit_)});
     offered.push_back(i);
   }
-  if (offers.empty()) return stand;
+  if (answered == 0 && !failed.ok()) return failed;
   // Where the tier takes none for now, its own stand: whoever uses them offers them again.
-  const absl::StatusOr<std::vector<RedisReplyPtr>> answers = tier_.ask(offers, deadline);
-  for (size_t i = 0; answers.ok() && i < offered.size(); ++i) {
-    Record first = Standing(ns, own[offered[i]].key, *(*answers)[i], /*barred=*/"");
+  const std::vector<RedisEngine::Answer> answers =
+      tier_.engine->RunEach(offers, deadline, RedisEngine::Asker::kWaits);
+  for (size_t i = 0; i < offered.size(); ++i) {
+    if (!answers[i].ok()) continue;
+    Record first = Standing(ns, own[offered[i]].key, **answers[i], /*barred=*/"");
     if (first.value != nullptr) stand[offered[i]] = std::move(first);
   }
   return stand;
 }
 
-std::string TierTuning::Barred(const std::string& ns, const std::string& key, const redisReply& reply) const {
-  if (reply.type != REDIS_REPLY_STRING) return "";
-  absl::StatusOr<std::string> barred = tier_.open(ns, BarredId(key), RedisString(reply));
+// Of what stands there; empty: nothing does.
+std::string TierTuning::Barred(const std::string& ns, const std::string& key,
+                               absl::string_view sealed) const {
+  if (sealed.empty()) return "";
+  absl::StatusOr<std::string> barred = tier_.open(ns, BarredId(key), sealed);
   if (barred.ok()) return *std::move(barred);
-  tier_.refuse(TierName(ns, key, "b"), RedisString(reply));
+  tier_.refuse(TierName(ns, key, "b"), sealed);
   return "";
 }
 
@@ -103,20 +125,25 @@ TierTuning::Record TierTuning::Standing(const std::string& ns, const std::string
 
 absl::Status TierTuning::Bar(const std::string& ns, const Record& record, MonotonicTime deadline) const {
   const std::string name = TierName(ns, record.key, "b");
-  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> before, tier_.ask({{"GET", name}}, deadline));
-  KILN_RETURN_IF_ERROR(RedisError(*before[0]));
-  std::string barred = Barred(ns, record.key, *before[0]);
-  if (!IsBarred(barred, *record.value)) barred += Sha256(*record.value);
-  if (barred.size() > kTierBarredMax * kDigestBytes) barred.erase(0, kDigestBytes);
-  // Barred first: nobody puts it back between the two.
-  KILN_ASSIGN_OR_RETURN(
-      const std::vector<RedisReplyPtr> replies,
-      tier_.ask({{"SET", name, SealTierValue(*signatures_, BarredId(record.key), ns, barred), "EX",
-                  Seconds(unused_limit_)},
-                 {"EVAL", kTakeOut, "1", TierName(ns, record.key, "t"), *record.value}},
-                deadline));
-  for (const RedisReplyPtr& reply : replies) KILN_RETURN_IF_ERROR(RedisError(*reply));
-  return absl::OkStatus();
+  std::string seen;
+  const auto ask = [&](RedisCommand command) -> absl::StatusOr<bool> {
+    KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
+                          tier_.engine->Run({std::move(command)}, deadline, RedisEngine::Asker::kBackground));
+    KILN_RETURN_IF_ERROR(RedisError(*replies[0]));
+    seen = std::string(RedisString(*replies[0]));
+    return replies[0]->type == REDIS_REPLY_NIL;
+  };
+  KILN_RETURN_IF_ERROR(ask({"GET", name}).status());
+  for (int tries = 0; tries < kBarTriesMax; ++tries) {
+    std::string barred = Barred(ns, record.key, seen);
+    if (!IsBarred(barred, *record.value)) barred += Sha256(*record.value);
+    if (barred.size() > kTierBarredMax * kDigestBytes) barred.erase(0, kDigestBytes);
+    KILN_ASSIGN_OR_RETURN(const bool done, ask({"EVAL", kBar, "2", name, TierName(ns, record.key, "t"), seen,
+                                                SealTierValue(*signatures_, BarredId(record.key), ns, barred),
+                                                Seconds(unused_limit_), *record.value}));
+    if (done) return absl::OkStatus();
+  }
+  return absl::AbortedError("others bar records of the same tunable all the while: try again");
 }
 
 }  // namespace kiln

@@ -4,7 +4,7 @@
 //
 //   kiln:1:NS:{TUNING KEY}:t   the record, as the store has it     :b   digests of those barred
 //
-// Threads: thread-safe; its functions block until their deadline. Errors: those of `Tier::ask` and
+// Threads: thread-safe; its functions block until their deadline. Errors: those of RedisEngine and
 // RedisError's. Limits: kTierBarredMax barred records a key, the latest.
 #pragma once
 
@@ -19,7 +19,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache/artifact_store.h"
-#include "cache/shared/redis_connection.h"
+#include "cache/shared/redis_engine.h"
 #include "cache/signatures.h"
 #include "compiler/support/monotonic_time.h"
 
@@ -31,8 +31,7 @@ class TierTuning {
  public:
   // What the tier lends; all outlives this.
   struct Tier {
-    std::function<absl::StatusOr<std::vector<RedisReplyPtr>>(absl::Span<const RedisCommand>, MonotonicTime)>
-        ask;
+    RedisEngine* engine;
     // The value of a key, verified, or why it is nobody's.
     std::function<absl::StatusOr<std::string>(const std::string& ns, const EntryId&, absl::string_view)> open;
     // Counts a value that is nobody's; takes it out of a key later.
@@ -48,14 +47,16 @@ class TierTuning {
     bool barred = false;  // `value` is, and stands no more
   };
   // `own`: what the daemon has of each key. In the same order, what stands from now on: the cluster's, or the
-  // daemon's own, which is the cluster's then, or none.
+  // daemon's own, which is the cluster's then, or none. A key that the tier does not answer for stays as it
+  // is; an error where it answers for none.
   absl::StatusOr<std::vector<Record>> Agree(const std::string& ns, absl::Span<const Record> own,
                                             MonotonicTime deadline) const;
-  // Takes the record out, if it is there, and keeps it out.
+  // Takes the record out, if it is there, and keeps it out, in one step. ABORTED where others bar records of
+  // the key all the while.
   absl::Status Bar(const std::string& ns, const Record& record, MonotonicTime deadline) const;
 
  private:
-  std::string Barred(const std::string& ns, const std::string& key, const redisReply& reply) const;
+  std::string Barred(const std::string& ns, const std::string& key, absl::string_view sealed) const;
   Record Standing(const std::string& ns, const std::string& key, const redisReply& reply,
                   absl::string_view barred) const;
 

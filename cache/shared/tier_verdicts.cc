@@ -43,17 +43,12 @@ std::string Milliseconds(absl::Duration life) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<RedisReplyPtr>> TierVerdicts::Ask(absl::Span<const RedisCommand> commands) {
-  if (!breaker_.Allows(MonotonicNow())) return absl::UnavailableError("it was slow lately");
-  absl::StatusOr<std::vector<RedisReplyPtr>> replies = engine_->Run(commands, MonotonicAfter(command_limit_));
-  if (!replies.ok()) {
-    // Where there is no connection nobody waits anyway.
-    if (!absl::IsUnavailable(replies.status())) breaker_.Failed(MonotonicNow());
-    return replies;
-  }
-  breaker_.Succeeded();
-  for (const RedisReplyPtr& reply : *replies) KILN_RETURN_IF_ERROR(RedisError(*reply));
-  return replies;
+absl::StatusOr<RedisReplyPtr> TierVerdicts::Ask(RedisCommand command) {
+  KILN_ASSIGN_OR_RETURN(
+      std::vector<RedisReplyPtr> replies,
+      engine_->Run({std::move(command)}, MonotonicAfter(command_limit_), RedisEngine::Asker::kWaits));
+  KILN_RETURN_IF_ERROR(RedisError(*replies[0]));
+  return std::move(replies[0]);
 }
 
 TierVerdicts::Value TierVerdicts::Open(const Name& name, absl::string_view sealed) {
@@ -69,27 +64,34 @@ TierVerdicts::Value TierVerdicts::Open(const Name& name, absl::string_view seale
 }
 
 absl::StatusOr<TierVerdicts::Value> TierVerdicts::Read(const Name& name) {
-  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies, Ask({{"GET", KeyOf(name)}}));
-  return Open(name, RedisString(*replies[0]));
+  KILN_ASSIGN_OR_RETURN(const RedisReplyPtr reply, Ask({"GET", KeyOf(name)}));
+  return Open(name, RedisString(*reply));
 }
 
 absl::StatusOr<TierVerdicts::Value> TierVerdicts::Replace(const Name& name, const std::string& seen,
                                                           const v1::GangVerdict& wanted,
                                                           absl::Duration life) {
   std::string sealed = SealTierValue(*signatures_, IdOf(name), name.ns, SerializeDeterministic(wanted));
-  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies,
-                        Ask({{"EVAL", kReplace, "1", KeyOf(name), seen, sealed, Milliseconds(life)}}));
-  if (replies[0]->type == REDIS_REPLY_NIL) return Value{std::move(sealed), wanted};
-  return Open(name, RedisString(*replies[0]));
+  KILN_ASSIGN_OR_RETURN(const RedisReplyPtr reply,
+                        Ask({"EVAL", kReplace, "1", KeyOf(name), seen, sealed, Milliseconds(life)}));
+  if (reply->type == REDIS_REPLY_NIL) return Value{std::move(sealed), wanted};
+  return Open(name, RedisString(*reply));
 }
 
-absl::StatusOr<std::vector<size_t>> TierVerdicts::Renew(absl::Span<const Life> lives) {
+std::vector<absl::StatusOr<size_t>> TierVerdicts::Renew(absl::Span<const Life> lives) {
   std::vector<RedisCommand> commands;
   for (const Life& life : lives)
     commands.push_back({"EVAL", kLengthen, "1", KeyOf(life.name), Milliseconds(life.left)});
-  KILN_ASSIGN_OR_RETURN(const std::vector<RedisReplyPtr> replies, Ask(commands));
-  std::vector<size_t> sizes;
-  for (const RedisReplyPtr& reply : replies) sizes.push_back(static_cast<size_t>(reply->integer));
+  std::vector<absl::StatusOr<size_t>> sizes;
+  for (const RedisEngine::Answer& answer :
+       engine_->RunEach(commands, MonotonicAfter(command_limit_), RedisEngine::Asker::kBackground)) {
+    const absl::Status status = answer.ok() ? RedisError(**answer) : answer.status();
+    if (status.ok()) {
+      sizes.emplace_back(static_cast<size_t>((*answer)->integer));
+    } else {
+      sizes.emplace_back(status);
+    }
+  }
   return sizes;
 }
 

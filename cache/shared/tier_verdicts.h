@@ -3,7 +3,7 @@
 // the other learns what it said.
 //
 // A value that no trusted key has signed is as good as none, and gives way to the next. Errors: UNAVAILABLE
-// (at once while the tier was slow lately), DEADLINE_EXCEEDED, RedisError's: then nothing is known, not even
+// (at once where nobody is kept waiting), DEADLINE_EXCEEDED, RedisError's: then nothing is known, not even
 // whether something was written.
 //
 // Threads: thread-safe; calls block, and at most kTierVerdictAskers at a time have a connection.
@@ -20,8 +20,6 @@
 #include "absl/types/span.h"
 #include "cache/shared/redis_engine.h"
 #include "cache/signatures.h"
-#include "compiler/support/breaker.h"
-#include "compiler/support/monotonic_time.h"
 #include "kiln/v1/record.pb.h"
 
 namespace kiln {
@@ -54,7 +52,7 @@ class TierVerdicts {
   };
   // None ends earlier than that, and later where somebody else has said so. How long each value is as it
   // stands there; 0: nothing does.
-  absl::StatusOr<std::vector<size_t>> Renew(absl::Span<const Life> lives);
+  std::vector<absl::StatusOr<size_t>> Renew(absl::Span<const Life> lives);
   // How long that of a verdict is, give or take kSealedSlack, of whichever daemon.
   static constexpr size_t kSealedSlack = 16;
   size_t SealedBytes(const Name& name, const v1::GangVerdict& verdict) const;
@@ -62,13 +60,12 @@ class TierVerdicts {
   uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
-  absl::StatusOr<std::vector<RedisReplyPtr>> Ask(absl::Span<const RedisCommand> commands);
+  absl::StatusOr<RedisReplyPtr> Ask(RedisCommand command);
   Value Open(const Name& name, absl::string_view sealed);
 
   RedisEngine* const engine_;
   const Signatures* const signatures_;
   const absl::Duration command_limit_;
-  Breaker breaker_{{3, absl::Milliseconds(100), absl::Seconds(10)}};
   std::atomic<uint64_t> refused_{0};
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
 #include "spdlog/spdlog.h"
@@ -32,18 +34,20 @@ TierWriter::~TierWriter() {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
-    closed_.SignalAll();
     closing_at_latest_ = MonotonicAfter(kLastWrites);
+    changed_.SignalAll();
   }
   if (thread_.joinable()) thread_.join();
 }
 
-void TierWriter::Post(uint64_t bytes, std::function<absl::Status()> write, std::function<void()> ended) {
+void TierWriter::Post(const std::string& key, uint64_t bytes, std::function<absl::Status()> write,
+                      std::function<void()> ended) {
   {
     absl::MutexLock lock(&mutex_);
     if (bytes_ + bytes <= bytes_max_) {
       bytes_ += bytes;
-      queue_.push_back({bytes, std::move(write), std::move(ended)});
+      queue_.push_back({key, bytes, std::move(write), std::move(ended), kPauseMin});
+      changed_.SignalAll();
       return;
     }
   }
@@ -51,22 +55,33 @@ void TierWriter::Post(uint64_t bytes, std::function<absl::Status()> write, std::
   if (ended) ended();
 }
 
-void TierWriter::Run() {
+TierWriter::Jobs TierWriter::AwaitDue() {
+  Jobs due;
+  absl::MutexLock lock(&mutex_);
   while (true) {
-    Job job;
-    bool in_time = true;
-    {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(this, &TierWriter::HasWork));
-      if (queue_.empty()) return;
-      job = std::move(queue_.front());
-      queue_.pop_front();
-      in_time = MayGoOn();
+    const MonotonicTime now = MonotonicNow();
+    MonotonicTime soonest = MonotonicTime::max();
+    absl::flat_hash_set<absl::string_view> waiting;  // keys of which an earlier one has its turn first
+    for (auto job = queue_.begin(); job != queue_.end(); ++job) {
+      if (!waiting.insert(job->key).second) continue;
+      if (job->next <= now || closing_) {
+        due.splice(due.end(), queue_, job);
+        return due;
+      }
+      soonest = std::min(soonest, job->next);
     }
-    if (job.write) {
-      const absl::Status status = in_time ? Write(job) : absl::CancelledError("the daemon stops");
-      (status.ok() ? written_ : dropped_).fetch_add(1, std::memory_order_relaxed);
-      if (!status.ok()) spdlog::warn("a write to the shared tier is dropped: {}", status.ToString());
+    if (closing_) return due;
+    changed_.WaitUntil(&mutex_, soonest);
+  }
+}
+
+void TierWriter::Run() {
+  for (Jobs due = AwaitDue(); !due.empty(); due = AwaitDue()) {
+    Job& job = due.front();
+    if (!Try(&job)) {
+      absl::MutexLock lock(&mutex_);
+      queue_.splice(queue_.begin(), due);
+      continue;
     }
     if (job.ended) job.ended();
     absl::MutexLock lock(&mutex_);
@@ -74,18 +89,22 @@ void TierWriter::Run() {
   }
 }
 
-absl::Status TierWriter::Write(const Job& job) {
-  const MonotonicTime patience = MonotonicAfter(kPatience);
-  absl::Duration pause = kPauseMin;
-  while (true) {
-    const absl::Status status = job.write();
-    if (!IsForNow(status) || MonotonicNow() >= patience) return status;
+bool TierWriter::Try(Job* job) {
+  if (!job->write) return true;
+  const auto may_go_on = [this] {
     absl::MutexLock lock(&mutex_);
-    const MonotonicTime until = MonotonicAfter(pause);
-    while (!closing_ && MonotonicNow() < until) closed_.WaitUntil(&mutex_, until);
-    if (closing_) return status;
-    pause = std::min(pause * 2, kPauseMax);
+    return !closing_ || MonotonicNow() < closing_at_latest_;
+  };
+  if (job->patience == MonotonicTime::max()) job->patience = MonotonicAfter(kPatience);
+  const absl::Status status = may_go_on() ? job->write() : absl::CancelledError("the daemon stops");
+  if (IsForNow(status) && MonotonicNow() < job->patience && may_go_on()) {
+    job->next = MonotonicAfter(job->pause);
+    job->pause = std::min(job->pause * 2, kPauseMax);
+    return false;
   }
+  (status.ok() ? written_ : dropped_).fetch_add(1, std::memory_order_relaxed);
+  if (!status.ok()) spdlog::warn("a write to the shared tier is dropped: {}", status.ToString());
+  return true;
 }
 
 }  // namespace kiln

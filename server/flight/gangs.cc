@@ -168,11 +168,11 @@ void Gangs::KeepAll() {
     std::vector<TierVerdicts::Life> lives;
     for (size_t i = begin; i < std::min(begin + kKeptAtOnce, held.size()); ++i)
       lives.push_back({TierNameOf(held[i].name), absl::FromChrono(held[i].until - MonotonicNow())});
-    const absl::StatusOr<std::vector<size_t>> there = tier_->verdicts()->Renew(lives);
-    if (!there.ok()) return;  // the next time
+    const std::vector<absl::StatusOr<size_t>> there = tier_->verdicts()->Renew(lives);
     for (size_t i = 0; i < lives.size(); ++i) {
+      if (!there[i].ok()) continue;  // the next time
       const size_t here = tier_->verdicts()->SealedBytes(lives[i].name, table_.Held(held[begin + i].name));
-      if ((*there)[i] + TierVerdicts::kSealedSlack < here) PutBack(held[begin + i].name, lives[i].left);
+      if (*there[i] + TierVerdicts::kSealedSlack < here) PutBack(held[begin + i].name, lives[i].left);
     }
   }
 }

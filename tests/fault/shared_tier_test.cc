@@ -3,10 +3,13 @@
 #include "cache/shared/shared_tier.h"
 
 #include <algorithm>
+#include <barrier>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -240,6 +243,46 @@ TEST_F(SharedTierLies, WhatSomebodyHasReplacedStays) {
   replaced.Notify();
   EXPECT_TRUE(Eventually([&] { return tier_->status().writes() == 1; }));
   EXPECT_EQ(redis_->Ask({"HLEN", ManifestName(1)}), "1");
+}
+
+// ---- Tuning records --------------------------------------------------------------------------
+
+// Each by a daemon of its own, at once: none is lost to another.
+TEST_F(SharedTierTest, WhatSeveralBarIsBarred) {
+  constexpr int kDaemons = 6, kTunables = 5;
+  std::vector<std::unique_ptr<SharedTier>> tiers;
+  SharedTier::Options loaded;
+  loaded.lookup_limit = absl::Seconds(20);
+  for (int i = 0; i < kDaemons; ++i) tiers.push_back(Connect(loaded));
+  const auto record = [](int tunable, int daemon) {
+    return TierTuning::Record{Sha256(absl::StrCat("tunable ", tunable)),
+                              MakeEntryValue(absl::StrCat("winner of ", daemon)), false};
+  };
+  std::vector<std::thread> daemons;
+  std::barrier together(kDaemons);
+  for (int daemon = 0; daemon < kDaemons; ++daemon) {
+    daemons.emplace_back([&, daemon] {
+      for (int tunable = 0; tunable < kTunables; ++tunable) {
+        together.arrive_and_wait();
+        const absl::Status barred =
+            tiers[static_cast<size_t>(daemon)]->BarTuning(kTierTestNamespace, record(tunable, daemon));
+        EXPECT_TRUE(barred.ok()) << barred;
+      }
+    });
+  }
+  for (std::thread& daemon : daemons) daemon.join();
+  for (int tunable = 0; tunable < kTunables; ++tunable) {
+    for (int daemon = 0; daemon < kDaemons; ++daemon) {
+      const auto stands = tier_->AgreeOnTuning(kTierTestNamespace, {record(tunable, daemon)});
+      ASSERT_TRUE(stands.ok()) << stands.status();
+      EXPECT_TRUE((*stands)[0].barred) << tunable << " " << daemon;
+    }
+  }
+  // They did meet: some had to try again.
+  const std::string stats = redis_->Ask({"INFO", "commandstats"});
+  const size_t at = stats.find("cmdstat_eval:calls=");
+  ASSERT_NE(at, std::string::npos) << stats;
+  EXPECT_GT(std::stoi(stats.substr(at + strlen("cmdstat_eval:calls="))), kDaemons * kTunables);
 }
 
 // ---- A server in trouble ---------------------------------------------------------------------

@@ -1,6 +1,7 @@
 // The shared tier on a Redis cluster of six: three masters with a replica each, slots that move, a master
 // that dies.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <functional>
 #include <iostream>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "cache/shared/redis_cluster.h"
@@ -67,13 +69,7 @@ class TierCluster : public testing::Test {
   void SetUp() override {
     if (!RedisServer::IsThere())
       GTEST_SKIP() << "no redis-server on this host (apt-get install redis-server)";
-    for (int i = 0; i < 2 * kMasters; ++i) {
-      ports_.push_back(RedisServer::FreePort());
-      servers_.push_back(std::make_unique<RedisServer>(std::vector<std::string>{
-          "--port", absl::StrCat(ports_.back()), "--bind", "127.0.0.1", "--cluster-enabled", "yes",
-          "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "1500"}));
-      ids_.push_back(servers_.back()->Ask({"CLUSTER", "MYID"}));
-    }
+    for (int i = 0; i < 2 * kMasters; ++i) StartNode();
     for (int i = 0; i < kMasters; ++i) {
       const int first = i * static_cast<int>(kRedisSlots) / kMasters;
       const int last = (i + 1) * static_cast<int>(kRedisSlots) / kMasters - 1;
@@ -87,6 +83,14 @@ class TierCluster : public testing::Test {
           [&] { return Ask(i, {"CLUSTER", "REPLICATE", ids_[static_cast<size_t>(i - kMasters)]}) == "OK"; }));
     }
     ASSERT_TRUE(Eventually([&] { return IsWhole(); }));
+  }
+  void StartNode() {
+    ports_.push_back(RedisServer::FreePort());
+    servers_.push_back(std::make_unique<RedisServer>(
+        std::vector<std::string>{"--port", absl::StrCat(ports_.back()), "--bind", "127.0.0.1",
+                                 "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+                                 "--cluster-node-timeout", "1500", "--cluster-require-full-coverage", "no"}));
+    ids_.push_back(servers_.back()->Ask({"CLUSTER", "MYID"}));
   }
   std::string Ask(int server, const std::vector<std::string>& command) {
     return servers_[static_cast<size_t>(server)]->Ask(command);
@@ -106,12 +110,12 @@ class TierCluster : public testing::Test {
     return *RedisAddress::Parse(absl::StrCat("127.0.0.1:", ports_[static_cast<size_t>(server)]));
   }
 
-  std::unique_ptr<SharedTier> Connect() {
+  std::unique_ptr<SharedTier> Connect(absl::Duration lookup_limit = absl::Seconds(20)) {
     SharedTier::Options options;
     // Nodes that know the others.
     options.addresses = {absl::StrCat("127.0.0.1:", ports_[4]), absl::StrCat("127.0.0.1:", ports_[1])};
     options.cluster = true;
-    options.lookup_limit = absl::Seconds(20);
+    options.lookup_limit = lookup_limit;
     absl::StatusOr<std::unique_ptr<SharedTier>> tier =
         SharedTier::Create(std::move(options), &TestSignatures());
     EXPECT_TRUE(tier.ok()) << tier.status();
@@ -139,6 +143,29 @@ class TierCluster : public testing::Test {
     const bool same = found->entries.size() == 1 && *found->entries[0].value == *written[1].value &&
                       objects->size() == 1 && *(*objects)[0].value == *written[0].value;
     return same ? absl::OkStatus() : absl::DataLossError("other bytes than were written");
+  }
+
+  std::unique_ptr<RedisCluster> Route(size_t named_max = kRedisNodesNamedMax) {
+    RedisCluster::Options options;
+    options.seeds = {AddressOf(1)};
+    options.connections = 4;
+    options.nodes_named_max = named_max;
+    absl::StatusOr<std::unique_ptr<RedisCluster>> cluster = RedisCluster::Create(options);
+    EXPECT_TRUE(cluster.ok()) << cluster.status();
+    EXPECT_TRUE(Eventually([&] { return (*cluster)->state().ok(); })) << (*cluster)->state();
+    return *std::move(cluster);
+  }
+  // A key's, whose slot a master has.
+  static std::string NameAt(int master) {
+    for (int i = 0;; ++i) {
+      std::string name = absl::StrCat("key ", i);
+      if (OwnerOf(RedisSlot(name)) == master) return name;
+    }
+  }
+  static int NumberAt(int master) {
+    for (int i = 0;; ++i) {
+      if (OwnerOf(RedisSlot(TierName(kNamespace, KeyOf(i), "m"))) == master) return i;
+    }
   }
 
   // ---- A slot that moves
@@ -201,7 +228,8 @@ TEST_F(TierCluster, AskAndMovedAreFollowed) {
     ASSERT_TRUE(Eventually([&] { return (*cluster)->state().ok(); })) << (*cluster)->state();
     const std::string name = follows ? "followed" : "not followed";
     const auto ask = [&](const RedisCommand& command) -> absl::StatusOr<std::string> {
-      auto replies = (*cluster)->Run({command}, MonotonicAfter(absl::Seconds(20)));
+      auto replies =
+          (*cluster)->Run({command}, MonotonicAfter(absl::Seconds(20)), RedisEngine::Asker::kWaits);
       if (!replies.ok()) return replies.status();
       const absl::Status error = RedisError(*(*replies)[0]);
       if (!error.ok()) return error;
@@ -219,6 +247,109 @@ TEST_F(TierCluster, AskAndMovedAreFollowed) {
     // The map is read anew, and names the new owner.
     EXPECT_TRUE(Eventually([&] { return ask({"GET", name}).ok(); }));
   }
+}
+
+// A node that has no slot yet is in no map; who has the half of a slot that moves to it names it.
+TEST_F(TierCluster, ANodeWithoutSlotsIsAskedWhereItIsNamed) {
+  StartNode();
+  const int fresh = 2 * kMasters;
+  EXPECT_EQ(Ask(fresh, {"CLUSTER", "MEET", "127.0.0.1", absl::StrCat(ports_[0])}), "OK");
+  EXPECT_TRUE(Eventually(
+      [&] { return Ask(fresh, {"CLUSTER", "INFO"}).find("cluster_state:ok") != std::string::npos; }));
+  const std::string name = NameAt(0);
+  EXPECT_EQ(Ask(0, {"SET", name, "value"}), "OK");
+  EXPECT_TRUE(Eventually([&] {  // everybody has heard of it
+    return Ask(0, {"CLUSTER", "SETSLOT", absl::StrCat(RedisSlot(name)), "MIGRATING", IdOf(fresh)}) == "OK";
+  }));
+  for (const bool follows : {true, false}) {  // none beside the map's: the control
+    const std::unique_ptr<RedisCluster> cluster = Route(follows ? 1 : 0);
+    if (follows) {
+      BeginMove(RedisSlot(name), 0, fresh);
+      MoveKeys({name}, 0, fresh);
+    }
+    for (int i = 0; i < 3; ++i) {
+      auto answers =
+          cluster->RunEach({{"GET", name}}, MonotonicAfter(absl::Seconds(20)), RedisEngine::Asker::kWaits);
+      EXPECT_EQ(answers[0].ok() && RedisString(**answers[0]) == "value", follows) << answers[0].status();
+      EXPECT_EQ(absl::IsUnavailable(answers[0].status()), !follows) << answers[0].status();
+    }
+  }
+}
+
+// Of a batch that goes to all, and of claims and look-ups one by one.
+TEST_F(TierCluster, AFrozenNodeCostsItsOwnKeysAlone) {
+  const std::unique_ptr<RedisCluster> cluster = Route();
+  const std::unique_ptr<SharedTier> tier = Connect(absl::Milliseconds(200));
+  for (int master = 0; master < kMasters; ++master) Write(*tier, NumberAt(master));
+  servers_[kMasters]->Kill();  // so that nobody takes over
+  servers_[0]->Pause();
+
+  std::vector<RedisCommand> batch;
+  for (int i = 0; i < 12; ++i) batch.push_back({"SET", NameAt(i % kMasters), "value"});
+  const MonotonicTime begin = MonotonicNow();
+  const std::vector<RedisEngine::Answer> answers =
+      cluster->RunEach(batch, MonotonicAfter(absl::Seconds(2)), RedisEngine::Asker::kBackground);
+  for (size_t i = 0; i < answers.size(); ++i)
+    EXPECT_EQ(answers[i].ok(), i % kMasters != 0) << i << answers[i].status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(answers[0].status())) << answers[0].status();
+  EXPECT_LT(MonotonicNow() - begin, std::chrono::seconds(4));
+  // The control: who needs all of them gets none.
+  EXPECT_FALSE(cluster->Run(batch, MonotonicAfter(absl::Seconds(2)), RedisEngine::Asker::kBackground).ok());
+
+  std::array<TierClaims::Answer, kMasters> claimed;
+  absl::BlockingCounter told(kMasters);
+  for (int master = 0; master < kMasters; ++master) {
+    tier->Claim(static_cast<uint64_t>(master), kNamespace, KeyOf(NumberAt(master)),
+                [&claimed, &told, master](TierClaims::Answer answer) {
+                  claimed[static_cast<size_t>(master)] = answer;
+                  told.DecrementCount();
+                });
+  }
+  told.Wait();
+  EXPECT_EQ(claimed[0], TierClaims::Answer::kNobodys);
+  EXPECT_EQ(claimed[1], TierClaims::Answer::kOurs);
+  EXPECT_EQ(claimed[2], TierClaims::Answer::kOurs);
+
+  // After three nobody waits for that node, and everybody still asks the others.
+  std::vector<absl::Duration> times;
+  for (int i = 0; i < 50; ++i) {
+    const absl::Time asked = absl::Now();
+    EXPECT_FALSE(tier->LookUp(kNamespace, KeyOf(NumberAt(0)), MonotonicAfter(absl::Milliseconds(200))).ok());
+    times.push_back(absl::Now() - asked);
+    EXPECT_TRUE(Check(*tier, NumberAt(1)).ok()) << Check(*tier, NumberAt(1));
+  }
+  std::sort(times.begin(), times.end());
+  EXPECT_GE(times.back(), absl::Milliseconds(150)) << "it was waited for at first";
+  EXPECT_LT(times[times.size() / 2], absl::Milliseconds(50));
+  EXPECT_TRUE(tier->status().breaker_open());
+  // A write that waits for that node holds up none to another.
+  absl::Notification stuck;
+  tier->WriteArtifact(
+      kNamespace, ArtifactOf(NumberAt(0)), [](const EntryId&) { return absl::NotFoundError("not here"); },
+      [&] { stuck.Notify(); });
+  const absl::Time posted = absl::Now();
+  Write(*tier, NumberAt(2));
+  EXPECT_LT(absl::Now() - posted, absl::Seconds(10));
+  EXPECT_FALSE(stuck.HasBeenNotified());
+  servers_[0]->Continue();
+  stuck.WaitForNotification();
+  EXPECT_TRUE(Eventually([&] { return Check(*tier, NumberAt(0)).ok(); }));
+}
+
+// As a node says it that has become a replica: a script does, once.
+TEST_F(TierCluster, WhoIsReadOnlyIsAskedAgainByTheNextMap) {
+  const std::unique_ptr<RedisCluster> cluster = Route();
+  const auto ask = [&](const std::string& name, int times) {
+    const std::string script = absl::StrCat("if redis.call('INCR', KEYS[1]) <= ", times,
+                                            " then return redis.error_reply('READONLY You can not') end "
+                                            "return 'written'");
+    return std::move(cluster->RunEach({{"EVAL", script, "1", name}, {"SET", NameAt(1), "value"}},
+                                      MonotonicAfter(absl::Seconds(20)), RedisEngine::Asker::kWaits)[0]);
+  };
+  const RedisEngine::Answer once = ask("once", 1);
+  EXPECT_TRUE(once.ok() && RedisString(**once) == "written") << once.status();
+  EXPECT_TRUE(absl::IsUnavailable(ask("always", 100).status()));
+  EXPECT_EQ(Ask(OwnerOf(RedisSlot("always")), {"GET", "always"}), "2") << "once more, and no more";
 }
 
 TEST_F(TierCluster, ASlotMovesWhileLookUpsRun) {

@@ -1,5 +1,8 @@
 // A shared tier whose master sentinels name: one master, one replica, three sentinels, and a fail-over.
+#include <sys/stat.h>
+
 #include <atomic>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -60,7 +63,7 @@ class TierSentinel : public TierDaemons {
   // The port of the master that the sentinels name.
   int MasterPort() {
     const absl::StatusOr<RedisAddress> master =
-        FindMaster(parsed_, kMaster, MonotonicAfter(absl::Seconds(5)));
+        FindMaster(parsed_, {}, kMaster, MonotonicAfter(absl::Seconds(5)));
     return master.ok() ? master->port : 0;
   }
 
@@ -72,13 +75,45 @@ class TierSentinel : public TierDaemons {
 
 TEST_F(TierSentinel, NameTheMasterAndOnlyThatName) {
   EXPECT_EQ(MasterPort(), ports_[0]);
-  const auto other = FindMaster(parsed_, "other", MonotonicAfter(absl::Seconds(5)));
+  const auto other = FindMaster(parsed_, {}, "other", MonotonicAfter(absl::Seconds(5)));
   EXPECT_TRUE(absl::IsUnavailable(other.status())) << other.status();
   // Two that are away cost their share of the time.
   sentinels_[0]->Kill();
   sentinels_[1]->Pause();
   EXPECT_EQ(MasterPort(), ports_[0]);
   sentinels_[1]->Continue();
+}
+
+// With an ACL of their own, which is not the servers'.
+TEST_F(TierSentinel, AreAskedByAUserOfTheirOwn) {
+  const int port = RedisServer::FreePort();
+  const RedisServer sentinel({"--port", absl::StrCat(port), "--bind", "127.0.0.1", "--sentinel"},
+                             absl::StrCat("sentinel monitor ", kMaster, " 127.0.0.1 ", ports_[0],
+                                          " 1\n"
+                                          "user asker on >secret +auth +sentinel|get-master-addr-by-name\n"
+                                          "user default off\n"));
+  const RedisAddress address = *RedisAddress::Parse(absl::StrCat("127.0.0.1:", port));
+  const auto master = FindMaster({address}, {"asker", "secret"}, kMaster, MonotonicAfter(absl::Seconds(5)));
+  ASSERT_TRUE(master.ok()) << master.status();
+  EXPECT_EQ(master->port, ports_[0]);
+  for (const RedisLogin& login : {RedisLogin{}, RedisLogin{"asker", "wrong"}}) {
+    const auto refused = FindMaster({address}, login, kMaster, MonotonicAfter(absl::Seconds(5)));
+    EXPECT_FALSE(refused.ok());
+    EXPECT_NE(refused.status().message().find(login.user.empty() ? "NOAUTH" : "WRONGPASS"),
+              absl::string_view::npos)
+        << refused.status();
+  }
+
+  const std::string password = keys_ + "/sentinel.password";
+  std::ofstream(password) << "secret\n";
+  chmod(password.c_str(), 0600);
+  const std::string config = absl::StrCat(Config("daemon", {}, /*tier=*/false), "tier { sentinel_master: \"",
+                                          kMaster, "\" addresses: \"127.0.0.1:", port, "\" ");
+  TestDaemon daemon(
+      absl::StrCat(config, "sentinel_user: \"asker\" sentinel_password_file: \"", password, "\" }\n"));
+  EXPECT_TRUE(Eventually([&] { return StatusOf(daemon).connected(); })) << StatusOf(daemon).DebugString();
+  TestDaemon without(config + "}\n");  // the control
+  EXPECT_NE(StatusOf(without).message().find("NOAUTH"), std::string::npos) << StatusOf(without).DebugString();
 }
 
 // Nobody's compile fails while the master is away, and what was there is there afterwards.
