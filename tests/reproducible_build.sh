@@ -4,7 +4,7 @@
 #   tests/reproducible_build.sh [TARGET [REPORT]]
 # Its build id is part of every key: where two builds of one commit differed, daemons of a tier would share nothing.
 # Where they do differ the first section that does is named. Without ccache, which would give one's objects to the
-# other. REPORT: a file for the result as JUnit XML. KILN_JOBS: compilers at once. An hour of a core and 1 GiB of /tmp.
+# other. REPORT: a file for the result as JUnit XML. KILN_JOBS: compilers at once. Takes hours of a core for kiln-worker.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 target=${1:-kiln-worker}
@@ -12,16 +12,23 @@ report=${2:-}
 work=$(mktemp -d "${TMPDIR:-/tmp}/kiln-reproducible-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
+export CCACHE_DISABLE=1
+
 build() {  # DIRECTORY: its sources, and what is made of them
   mkdir -p "$1"
   git -C "$root" archive HEAD | tar -x -C "$1"
   # The packages that a build takes NVIDIA's assembler from, where there are any.
-  [ ! -e "$root/.venv" ] || ln -s "$root/.venv" "$1/.venv"
-  CCACHE_DISABLE=1 cmake -S "$1" -B "$1/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKILN_TESTS=OFF -DCCACHE=CCACHE-NOTFOUND \
-    -DCMAKE_PREFIX_PATH="$(sed -n 's/^CMAKE_PREFIX_PATH:[A-Z]*=//p' "$root/build/CMakeCache.txt" 2>/dev/null || true)" >/dev/null
-  CCACHE_DISABLE=1 cmake --build "$1/build" --target "$target" -j "${KILN_JOBS:-$(nproc)}" >"$1/log" || { tail -50 "$1/log"; return 1; }
+  local options=()
+  [ ! -e "$root/.venv/bin/python" ] || options+=("-DPython3_EXECUTABLE=$root/.venv/bin/python")
+  cmake -S "$1" -B "$1/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKILN_TESTS=OFF -DCCACHE=OFF "${options[@]}" >/dev/null
+  cmake --build "$1/build" --target "$target" -j "${KILN_JOBS:-$(nproc)}" >"$1/log" || {
+    tail -50 "$1/log"
+    return 1
+  }
 }
-result_of() { find "$1/build" -type f \( -name "$target" -o -name "lib$target.a" \) ! -path '*/CMakeFiles/*' | head -n 1; }
+result_of() {
+  find "$1/build" -type f \( -name "$target" -o -name "lib$target.a" \) ! -path '*/CMakeFiles/*' | head -n 1
+}
 build_id() { readelf -n "$1" 2>/dev/null | sed -n 's/ *Build ID: //p' | head -n 1; }
 
 # What is alike though the files differ can't be the reason.

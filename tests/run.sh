@@ -3,7 +3,7 @@
 # lit and FileCheck) and Python (pytest). Ends with one line: N passed, N failed, N skipped.
 #   tests/run.sh          every test, the long campaigns in short
 #   tests/run.sh --full   the campaigns at full count, then the debug, asan and tsan presets, mutated requests under
-#                         asan and clang-tidy (hours)
+#                         asan, two builds of one commit and clang-tidy (hours)
 #   tests/run.sh --fast   C++ and text tests only (minutes)
 # KILN_BUILD: an existing build directory to test instead, without the set-up. Reports: build/reports.
 set -euo pipefail
@@ -62,6 +62,8 @@ if [ $full = yes ]; then
   done
   run "mutated requests under asan" "$reports/mutation.xml" \
     "$root/build-asan/bin/request_mutation_test" --gtest_output="xml:$reports/mutation.xml"
+  run "two builds of one commit" "$reports/reproducible.xml" \
+    "$root/tests/reproducible_build.sh" kiln-worker "$reports/reproducible.xml"
   "$root/tests/lint.sh" --tidy || broken=$((broken + 1))
 fi
 
