@@ -5,6 +5,7 @@
 # Its build id is part of every key: where two builds of one commit differed, daemons of a tier would share nothing.
 # Where they do differ the first section that does is named. Without ccache, which would give one's objects to the
 # other. REPORT: a file for the result as JUnit XML. KILN_JOBS: compilers at once. Takes hours of a core for kiln-worker.
+# KILN_CONTROL=1: with debug information, which has the directories: they have to differ.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 target=${1:-kiln-worker}
@@ -20,6 +21,7 @@ build() {  # DIRECTORY: its sources, and what is made of them
   # The packages that a build takes NVIDIA's assembler from, where there are any.
   local options=()
   [ ! -e "$root/.venv/bin/python" ] || options+=("-DPython3_EXECUTABLE=$root/.venv/bin/python")
+  [ -z "${KILN_CONTROL:-}" ] || options+=("-DCMAKE_CXX_FLAGS=-g1")
   cmake -S "$1" -B "$1/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DKILN_TESTS=OFF -DCCACHE=OFF "${options[@]}" >/dev/null
   cmake --build "$1/build" --target "$target" -j "${KILN_JOBS:-$(nproc)}" >"$1/log" || {
     tail -50 "$1/log"
@@ -31,19 +33,19 @@ result_of() {
 }
 build_id() { readelf -n "$1" 2>/dev/null | sed -n 's/ *Build ID: //p' | head -n 1; }
 
-# What is alike though the files differ can't be the reason.
+# But for the build id, which follows from all others.
 first_difference() {  # A B
   cmp "$1" "$2" | head -n 1
   local name
   for name in $(readelf -SW "$1" 2>/dev/null | sed -n 's/^ *\[ *[0-9]*\] \(\.[^ ]*\).*/\1/p'); do
-    if ! cmp -s <(objcopy -O binary --only-section="$name" "$1" /dev/stdout 2>/dev/null) \
-      <(objcopy -O binary --only-section="$name" "$2" /dev/stdout 2>/dev/null); then
-      echo "the first section that differs is $name:"
-      diff <(readelf -p "$name" "$1" 2>/dev/null) <(readelf -p "$name" "$2" 2>/dev/null) | head -n 8
-      return
-    fi
+    [ "$name" != .note.gnu.build-id ] || continue
+    cmp -s <(section "$name" "$1") <(section "$name" "$2") && continue
+    echo "the first section that differs is $name:"
+    diff <(section "$name" "$1" | strings) <(section "$name" "$2" | strings) | head -n 8
+    return
   done
 }
+section() { objcopy -O binary --only-section="$1" "$2" /dev/stdout 2>/dev/null; }
 
 verdict() {  # the failure, or nothing
   if [ -n "$report" ]; then
