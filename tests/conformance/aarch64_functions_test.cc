@@ -1,6 +1,6 @@
 // Math functions on AArch64 have the bits that they have with AVX2, for floats and doubles: both compute the
 // same formulas by operations that round alike. So their accuracy is what math_accuracy_test finds there.
-// Each 40,009th float and as many doubles; KILN_FULL=1: each 257th.
+// Each 100,003rd float and as many doubles; KILN_FULL=1: each 257th.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,11 +33,12 @@ class AArch64FunctionsTest : public testing::Test {
     native_ = *std::move(native);
   }
 
-  // How many results differ, but for NaN; the first one's place in `at`.
-  int64_t Different(const v1::Kernel& kernel, const std::vector<TestBuffer>& buffers, int64_t* at) {
+  // How many results of two kernels differ, but for NaN; the first one's place in `at`.
+  int64_t Different(const v1::Kernel& here, const v1::Kernel& there, const std::vector<TestBuffer>& buffers,
+                    int64_t* at) {
     const int64_t count = buffers[0].bytes.size() / (buffers[0].dtype == v1::F64 ? 8 : 4);
-    auto wanted = native_->Run(kernel, buffers, {count}, false, random_);
-    auto got = emulated_->Run(kernel, buffers, {count}, false, random_);
+    auto wanted = native_->Run(here, buffers, {count}, false, random_);
+    auto got = emulated_->Run(there, buffers, {count}, false, random_);
     EXPECT_TRUE(wanted.ok() && got.ok()) << wanted.status() << got.status();
     if (!wanted.ok() || !got.ok()) return -1;
     const std::string &x = wanted->buffers[2].bytes, &y = got->buffers[2].bytes;
@@ -77,7 +78,7 @@ v1::Kernel FunctionKernel(LoopOpcode op, v1::DType dtype) {
 }
 
 TEST_F(AArch64FunctionsTest, HaveTheBitsOfAvx2) {
-  const uint64_t stride = std::getenv("KILN_FULL") != nullptr ? 257 : 40009;
+  const uint64_t stride = std::getenv("KILN_FULL") != nullptr ? 257 : 100003;
   std::vector<double> numbers;
   for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += stride) {
     numbers.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
@@ -93,13 +94,25 @@ TEST_F(AArch64FunctionsTest, HaveTheBitsOfAvx2) {
       const std::vector<TestBuffer> buffers = {FloatBuffer(dtype, numbers), FloatBuffer(dtype, others),
                                                FloatBuffer(dtype, others)};
       int64_t at = 0;
-      EXPECT_EQ(Different(FunctionKernel(info->op, dtype), buffers, &at), 0)
+      const v1::Kernel kernel = FunctionKernel(info->op, dtype);
+      EXPECT_EQ(Different(kernel, kernel, buffers, &at), 0)
           << info->name << " of " << v1::DType_Name(dtype) << ", first of " << numbers[at] << ", "
           << others[at];
     }
     ++functions;
   }
   EXPECT_GT(functions, 25);
+}
+
+// The control: a function that is 1 ulp off somewhere is seen.
+TEST_F(AArch64FunctionsTest, AreSeenToDifferWhereTheyDo) {
+  std::vector<double> numbers;
+  for (int k = 0; k < 1000; ++k) numbers.push_back(k * 0.01 - 5);
+  const TestBuffer buffer = FloatBuffer(v1::F32, numbers);
+  int64_t at = 0;
+  EXPECT_GT(Different(FunctionKernel(LoopOpcode::kExp, v1::F32),
+                      FunctionKernel(LoopOpcode::kSoftmaxExp, v1::F32), {buffer, buffer, buffer}, &at),
+            0);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // until its input ends. Linked statically. Ends with 1 for a request that is none
 // and where memory is short.
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -93,6 +94,8 @@ void Answer(const EmulatedRequest& request, Code* code) {
 }  // namespace kiln::testing
 
 int main() {
+  const rlimit no_core = {0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
   kiln::testing::EmulatedRequest request;
   kiln::testing::Code code;
   while (kiln::testing::Read(&request, sizeof(request), /*may_end=*/true)) {

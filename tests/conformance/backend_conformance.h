@@ -53,7 +53,8 @@ class BackendConformanceTest : public testing::TestWithParam<const char*> {
       CheckOne(kernel, buffers, tolerance, symbols);
       return;
     }
-    const std::vector<v1::Kernel> kernels = WithEverySchedule(kernel);
+    const std::vector<v1::Kernel> kernels =
+        runner_->is_gpu() ? WithEverySchedule(kernel) : WithEveryNeonSchedule(kernel);
     ASSERT_FALSE(kernels.empty());
     if (kernels.size() == 1) return;
     CheckOne(kernels[1 + random_() % (kernels.size() - 1)], buffers, tolerance, symbols);
@@ -95,7 +96,7 @@ class BackendConformanceTest : public testing::TestWithParam<const char*> {
     return false;
   }
 
-  bool other_schedules_ = false;  // one that the GPU back-end knows for a kernel beside its own
+  bool other_schedules_ = false;  // one that the back-end knows for a kernel beside its own
   std::mt19937_64 random_{20261121};
   std::unique_ptr<KernelRunner> reference_;
   std::unique_ptr<KernelRunner> runner_;

@@ -519,6 +519,17 @@ absl::StatusOr<std::unique_ptr<KernelRunner>> NewEmulatedRunner() {
   return std::unique_ptr<KernelRunner>(new EmulatedRunner(std::move(cpu), std::move(backend)));
 }
 
+std::vector<v1::Kernel> WithEveryNeonSchedule(const v1::Kernel& kernel) {
+  const auto backend = NewCodegenBackend(NeonTarget());
+  if (!backend.ok()) return {};
+  std::vector<v1::Kernel> kernels;
+  for (const v1::KernelSchedule& schedule : (*backend)->Schedules(kernel)) {
+    kernels.push_back(kernel);
+    *kernels.back().mutable_schedule() = schedule;
+  }
+  return kernels;
+}
+
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewGpuRunner(bool members) {
   KILN_ASSIGN_OR_RETURN(testing::GpuDevice * device, testing::GpuDevice::Find());
   KILN_ASSIGN_OR_RETURN(auto backend, NewCodegenBackend(device->target()));

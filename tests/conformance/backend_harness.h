@@ -61,6 +61,8 @@ std::unique_ptr<KernelRunner> NewInterpreterRunner();
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewBackendRunner(const v1::Target& target);
 // The code for AArch64, emulated. UNAVAILABLE where there is no emulator.
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewEmulatedRunner();
+// The kernel with each schedule of vectors that the back-end of AArch64 lists for it, its own choice first.
+std::vector<v1::Kernel> WithEveryNeonSchedule(const v1::Kernel& kernel);
 // On the first GPU, where units are not split. UNAVAILABLE where there is none.
 // With `members` a launch has several, each with buffers of its own.
 absl::StatusOr<std::unique_ptr<KernelRunner>> NewGpuRunner(bool members = false);

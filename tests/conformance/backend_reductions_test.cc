@@ -457,9 +457,9 @@ TEST_P(BackendReductionsTest, ManyTransposedPoints) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BackEnds, BackendReductionsTest,
-                         testing::Values("interpreter", "avx2", "avx512", "neon", "gpu", "gpu_schedules",
-                                         "gpu_members", "simulated_gpu", "simulated_gpu_schedules",
-                                         "simulated_gpu_members", "assembled"),
+                         testing::Values("interpreter", "avx2", "avx512", "neon", "neon_schedules", "gpu",
+                                         "gpu_schedules", "gpu_members", "simulated_gpu",
+                                         "simulated_gpu_schedules", "simulated_gpu_members", "assembled"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

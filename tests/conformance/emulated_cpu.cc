@@ -1,5 +1,6 @@
 #include "tests/conformance/emulated_cpu.h"
 
+#include <elf.h>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -86,6 +87,9 @@ absl::Status EmulatedCpu::Load(absl::string_view image, uint64_t place) {
   KILN_RETURN_IF_ERROR(CheckFlatImage(image));
   FlatImageHeader header;
   std::memcpy(&header, image.data(), sizeof(header));
+  if (header.machine != EM_AARCH64) {
+    return absl::FailedPreconditionError("emulator: an image for another machine");
+  }
   image_ = std::string(image);
   place_ = place;
   entry_ = header.entry_offset;

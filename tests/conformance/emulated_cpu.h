@@ -3,7 +3,8 @@
 //
 // What it shows: results of the code that this build emits. What it does not: speed, and caches of
 // instructions that are not coherent. Ownership: the process ends with the object. Threads: one. Errors:
-// UNAVAILABLE where emulator or cross compiler is not installed, INTERNAL where the process ended.
+// UNAVAILABLE where emulator or cross compiler is not installed, FAILED_PRECONDITION for code of another
+// machine, INTERNAL, with the signal, where the process ended.
 #pragma once
 
 #include <sys/types.h>
