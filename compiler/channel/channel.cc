@@ -57,25 +57,26 @@ absl::Status CheckTls(absl::string_view address, const TlsFiles& files, const Tl
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> NewChannel(const std::string& address, const TlsFiles& files,
-                                                          const TlsFiles& names, int message_bytes_max) {
+                                                          const TlsFiles& names, int message_bytes_max,
+                                                          KeepAlive keep_alive) {
   KILN_RETURN_IF_ERROR(CheckTls(address, files, names));
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(message_bytes_max);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
-  if (!IsUnixSocket(address)) {
+  if (!IsUnixSocket(address) || keep_alive == KeepAlive::kAlways) {
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveMilliseconds);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveAnswerMilliseconds);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // as many as it takes
-    if (!files.certificate.empty()) {
-      KILN_ASSIGN_OR_RETURN(const TlsPems pems, ReadTlsPems(files, names));
-      grpc::SslCredentialsOptions options;
-      options.pem_root_certs = pems.authority;
-      options.pem_cert_chain = pems.certificate;
-      options.pem_private_key = pems.key;
-      credentials = grpc::SslCredentials(options);
-    }
+  }
+  if (!IsUnixSocket(address) && !files.certificate.empty()) {
+    KILN_ASSIGN_OR_RETURN(const TlsPems pems, ReadTlsPems(files, names));
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = pems.authority;
+    options.pem_cert_chain = pems.certificate;
+    options.pem_private_key = pems.key;
+    credentials = grpc::SslCredentials(options);
   }
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }

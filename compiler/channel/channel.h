@@ -26,10 +26,15 @@ const TlsFiles& TlsVariables();
 // missing.
 absl::Status CheckTls(absl::string_view address, const TlsFiles& files, const TlsFiles& names);
 
+// Whether a peer that has frozen is found out by pings: by TCP it always is. A daemon on the same host that
+// is only busy, as its caller's machine is, is not to be taken for one.
+enum class KeepAlive { kByTcp, kAlways };
+
 // Not connected yet. INVALID_ARGUMENT as above; FAILED_PRECONDITION, which names the file, where one is not
 // good.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> NewChannel(const std::string& address, const TlsFiles& files,
-                                                          const TlsFiles& names, int message_bytes_max);
+                                                          const TlsFiles& names, int message_bytes_max,
+                                                          KeepAlive keep_alive = KeepAlive::kByTcp);
 
 // UNAVAILABLE where nobody answers in time. UNAUTHENTICATED, at once, where one side does not believe the
 // other's certificate, as far as gRPC's words tell.

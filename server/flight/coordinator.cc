@@ -42,11 +42,11 @@ FlightTable::Options TableOptions(const v1::Config& config, JoinableKeys* joinab
   return options;
 }
 
-v1::LookupReply FailedReply(const absl::Status& status, bool no_verdict) {
+v1::LookupReply FailedReply(const absl::Status& status, bool no_verdict = false) {
   v1::LookupReply reply;
   reply.mutable_failed()->set_code(static_cast<int>(status.code()));
   reply.mutable_failed()->set_reason(std::string(status.message()));
-  reply.mutable_failed()->set_no_verdict(no_verdict);
+  reply.mutable_failed()->set_no_verdict(no_verdict || IsWithoutVerdict(status));
   return reply;
 }
 
@@ -153,6 +153,7 @@ std::unique_ptr<UpstreamFlights> Coordinator::NewUpstreamFlights(const v1::Confi
       table_.Progress(flight, phase, event);
     });
   };
+  outside.deadline = [this](FlightId flight) { return table_.DeadlineOf(flight); };
   outside.ended = [this](TaskId id, FlightId flight, FlightNext next) {
     strand_->Post([this, id, flight, next = std::move(next)]() mutable {
       table_.Ended(id, /*seconds=*/0, /*typical=*/false);
@@ -178,20 +179,21 @@ void Coordinator::CountHit(const KnownVariant& variant, const Caller& caller) {
   keys_.RecordUse(variant);
 }
 
-std::shared_ptr<const std::string> Coordinator::Find(const std::string& request_key, const v1::Hints& hints,
-                                                     const Caller& caller, const std::string& gang) {
-  if (!gang.empty()) return FindForGang(request_key, hints, caller, gang);
+std::shared_ptr<const std::string> Coordinator::Find(const Question& question) {
+  if (!question.gang.id().empty()) return FindForGang(question);
+  const Caller& caller = question.caller;
   bool all_known = true;
-  const Keys keys = KeysOf(caller.tenant, request_key);
+  const Keys keys = KeysOf(caller.tenant, question.request_key);
   for (const std::string& key : keys) {
     const KnownKeyPtr known = keys_.Find(key);
     all_known &= known != nullptr;
-    const KnownVariant* variant = known == nullptr ? nullptr : ChooseVariant(*known, hints);
+    const KnownVariant* variant = known == nullptr ? nullptr : ChooseVariant(*known, question.hints);
     if (variant != nullptr) return CountedHit(*variant, caller);
   }
   if (all_known && !caller.forwarded) {
     // Only once the tenant's own namespace is known to have none.
-    const std::optional<KnownVariant> other = keys_.FindReadable(caller.tenant, request_key, hints);
+    const std::optional<KnownVariant> other =
+        keys_.FindReadable(caller.tenant, question.request_key, question.hints);
     return other.has_value() ? CountedHit(*other, caller) : nullptr;
   }
   // What another daemon may have, or a flight brings, is asked for by `Lookup`.
@@ -203,14 +205,15 @@ std::shared_ptr<const std::string> Coordinator::Find(const std::string& request_
   return miss;
 }
 
-// One key for all members, or there were two verdicts.
-std::shared_ptr<const std::string> Coordinator::FindForGang(const std::string& request_key,
-                                                            const v1::Hints& hints, const Caller& caller,
-                                                            const std::string& gang) {
-  const std::string key = KeyOf(caller.tenant, request_key);
+// One key for all members, or there were two verdicts; and what an upstream says is asked each time.
+std::shared_ptr<const std::string> Coordinator::FindForGang(const Question& question) {
+  if (upstream_ != nullptr) return nullptr;
+  const Caller& caller = question.caller;
+  const std::string key = KeyOf(caller.tenant, question.request_key);
   const KnownKeyPtr known = keys_.Find(key);
   if (known == nullptr) return nullptr;
-  const KnownVariant* variant = gangs_->Find({caller.tenant, gang, key}, hints, *known);
+  const KnownVariant* variant =
+      gangs_->Find({caller.tenant, question.gang.id(), key}, question.hints, *known);
   return variant == nullptr ? nullptr : CountedHit(*variant, caller);
 }
 
@@ -227,32 +230,40 @@ std::shared_ptr<const std::string> Coordinator::CountedHit(const KnownVariant& v
   return variant.reply;
 }
 
-void Coordinator::Lookup(const std::string& request_key, const v1::Hints& hints, const Caller& caller,
-                         const std::string& gang, LookupAnswer answer) {
+void Coordinator::Lookup(Question question, LookupAnswer answer) {
   stats_->lookups++;
-  disk_->Post([this, request_key, hints, caller, gang, answer = std::move(answer)] {
-    const Keys keys = KeysOf(caller.tenant, request_key);
-    const std::string& compile_key = keys.back();  // this daemon's own
-    KnownKeyPtr known;
-    if (!gang.empty()) {
-      known = LoadFor(caller.tenant, compile_key, request_key, caller.forwarded);
-      AnswerGang({caller.tenant, gang, compile_key}, std::move(known), hints, caller, answer);
-      return;
-    }
-    for (const std::string& key : keys) {
-      known = LoadFor(caller.tenant, key, request_key, caller.forwarded || key != compile_key);
-      const KnownVariant* variant = ChooseVariant(*known, hints);
-      if (variant == nullptr) continue;
-      AnswerHit(*variant, compile_key, caller, answer);
-      return;
-    }
-    stats_->misses++;
-    if (const absl::Status refusal = RefusalOf(*known, clock_.WallNow()); !refusal.ok()) {
-      answer(Serialized(FailedReply(refusal, /*no_verdict=*/false)));
-      return;
-    }
-    AnswerMiss(compile_key, caller, answer);
-  });
+  if (!question.gang.id().empty() && upstream_ != nullptr) {
+    AnswerGangByUpstream(std::move(question), std::move(answer));
+    return;
+  }
+  disk_->Post(
+      [this, question = std::move(question), answer = std::move(answer)] { LookupHere(question, answer); });
+}
+
+void Coordinator::LookupHere(const Question& question, const LookupAnswer& answer) {
+  const Caller& caller = question.caller;
+  const Keys keys = KeysOf(caller.tenant, question.request_key);
+  const std::string& compile_key = keys.back();  // this daemon's own
+  KnownKeyPtr known;
+  if (!question.gang.id().empty()) {
+    known = LoadFor(caller.tenant, compile_key, question.request_key, caller.forwarded);
+    AnswerGang({caller.tenant, question.gang.id(), compile_key, ""}, std::move(known), question.hints, caller,
+               answer);
+    return;
+  }
+  for (const std::string& key : keys) {
+    known = LoadFor(caller.tenant, key, question.request_key, caller.forwarded || key != compile_key);
+    const KnownVariant* variant = ChooseVariant(*known, question.hints);
+    if (variant == nullptr) continue;
+    AnswerHit(*variant, compile_key, caller, answer);
+    return;
+  }
+  stats_->misses++;
+  if (const absl::Status refusal = RefusalOf(*known, clock_.WallNow()); !refusal.ok()) {
+    answer(Serialized(FailedReply(refusal)));
+    return;
+  }
+  AnswerMiss(compile_key, compile_key, caller, answer);
 }
 
 void Coordinator::AnswerHit(const KnownVariant& variant, const std::string& compile_key, const Caller& caller,
@@ -265,11 +276,11 @@ void Coordinator::AnswerHit(const KnownVariant& variant, const std::string& comp
   if (tier_ != nullptr && own && variant.durable) tier_->Renew(caller.tenant, variant.entry);
 }
 
-void Coordinator::AnswerMiss(const std::string& compile_key, const Caller& caller,
+void Coordinator::AnswerMiss(const std::string& compile_key, const std::string& slot, const Caller& caller,
                              const LookupAnswer& answer) {
-  strand_->Post([this, compile_key, caller, answer] {
+  strand_->Post([this, compile_key, slot, caller, answer] {
     v1::LookupReply reply = MissReply();
-    if (std::string job = table_.JobOf(compile_key); !job.empty()) {
+    if (std::string job = table_.JobOf(slot); !job.empty()) {
       stats_->job_keys.Add(caller.tenant, caller.job, compile_key);
       reply.mutable_in_flight()->set_job_id(std::move(job));
     }
@@ -295,30 +306,61 @@ void Coordinator::AnswerGang(const GangName& name, KnownKeyPtr known, const v1::
                      return;
                    }
                    // A variant that is not here comes with the flight.
-                   AnswerMiss(name.compile_key, caller, answer);
+                   AnswerMiss(name.compile_key, name.compile_key, caller, answer);
                  });
+}
+
+// Whatever is here: the verdict is there.
+void Coordinator::AnswerGangByUpstream(Question question, LookupAnswer answer) {
+  FlightRequest asked;
+  asked.ns = question.caller.tenant;
+  asked.request_key = std::move(question.request_key);
+  asked.compile_key = KeyOf(asked.ns, asked.request_key);
+  asked.caller = std::move(question.caller);
+  asked.hints = std::move(question.hints);
+  asked.gang = std::move(question.gang);
+  asked.hops = std::move(question.hops);
+  upstream_->LookUpForGang(asked, [this, asked, answer = std::move(answer)](const KnownKeyPtr& known) {
+    if (const KnownVariant* variant = ChooseVariant(*known, asked.hints); variant != nullptr) {
+      AnswerHit(*variant, asked.compile_key, asked.caller, answer);
+      return;
+    }
+    stats_->misses++;
+    if (!known->refusal.ok()) {
+      answer(Serialized(FailedReply(known->refusal)));
+      return;
+    }
+    AnswerMiss(asked.compile_key, FlightSlot(asked.compile_key, asked.gang, asked.hints), asked.caller,
+               answer);
+  });
 }
 
 // ---- Inputs ----------------------------------------------------------------------------------
 
-void Coordinator::Join(const std::string& ns, const std::string& compile_key, FlightCall* call) {
-  if (call->gang.empty()) return;
-  call->subscriber = std::make_shared<GangSubscriber>(gangs_.get(), GangName{ns, call->gang, compile_key},
-                                                      call->hints, std::move(call->subscriber));
+void Coordinator::Join(const FlightRequest& request, FlightCall* call) {
+  if (upstream_ != nullptr || call->gang.id().empty()) return;
+  GangName name = {request.ns, std::move(*call->gang.mutable_id()), request.compile_key};
+  if (request.hops.empty()) name.request_key = request.request_key;
+  call->gang.Clear();
+  call->subscriber = std::make_shared<GangSubscriber>(gangs_.get(), std::move(name), call->hints,
+                                                      std::move(call->subscriber));
 }
 
 void Coordinator::Compile(CallId id, FlightRequest request, FlightCall call) {
   stats_->job_keys.Add(request.caller.tenant, request.caller.job, request.compile_key);
-  Join(request.ns, request.compile_key, &call);
+  if (upstream_ == nullptr) request.gang.Clear();
+  Join(request, &call);
   strand_->Post([this, id, request = std::move(request), call = std::move(call)]() mutable {
-    if (!request.debug && table_.FlightOfKey(request.compile_key) != 0) stats_->joined++;
+    const std::string slot = FlightSlot(request.compile_key, request.gang, call.hints);
+    if (!request.debug && table_.FlightOfKey(slot) != 0) stats_->joined++;
     table_.Compile(id, std::move(request), std::move(call));
   });
 }
 
 void Coordinator::Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call) {
   strand_->Post([this, id, ns, job_id, call = std::move(call)]() mutable {
-    Join(ns, table_.KeyOfJob(job_id), &call);
+    if (const FlightRequestPtr request = table_.RequestOfJob(job_id); request != nullptr)
+      Join(*request, &call);
     table_.Attach(id, ns, job_id, std::move(call));
     if (table_.FlightOfCall(id) != 0) stats_->joined++;
   });
@@ -478,6 +520,10 @@ void Coordinator::Stop(FlightId flight) {
 
 void Coordinator::Look(FlightId flight, const FlightRequest& request) {
   if (closing_) return;
+  if (!request.gang.id().empty()) {  // what is here has no say
+    SayLooked(flight, std::make_shared<const KnownKey>(), FlightTable::Where::kHere);
+    return;
+  }
   disk_->Post([this, flight, ns = request.ns, key = request.compile_key, request_key = request.request_key,
                forwarded = !request.hops.empty()] {
     SayLooked(flight, LoadFor(ns, key, request_key, forwarded), FlightTable::Where::kHere);

@@ -63,14 +63,19 @@ class Coordinator final : public Workers, public FlightStore {
   // What a request is compiled under here.
   std::string KeyOf(const std::string& ns, const std::string& request_key) const;
 
+  struct Question {
+    std::string request_key;
+    v1::Hints hints;
+    Caller caller;
+    v1::Gang gang;                  // the caller's; without an id: it is in none
+    std::vector<std::string> hops;  // daemons that it has passed
+  };
   // The hit, serialized, where memory has it, or the miss where memory knows that there is nothing; nullptr:
-  // ask Lookup. Both count a hit as `caller`'s. `gang`: the id of the caller's; empty: it is in none.
-  std::shared_ptr<const std::string> Find(const std::string& request_key, const v1::Hints& hints,
-                                          const Caller& caller, const std::string& gang);
+  // ask Lookup. Both count a hit as the caller's.
+  std::shared_ptr<const std::string> Find(const Question& question);
   // `answer` is called once, on another thread, with a serialized LookupReply.
   using LookupAnswer = std::function<void(std::shared_ptr<const std::string>)>;
-  void Lookup(const std::string& request_key, const v1::Hints& hints, const Caller& caller,
-              const std::string& gang, LookupAnswer answer);
+  void Lookup(Question question, LookupAnswer answer);
 
   CallId NewCall() { return ++last_call_; }
   void Compile(CallId id, FlightRequest request, FlightCall call);
@@ -140,19 +145,22 @@ class Coordinator final : public Workers, public FlightStore {
   void ClaimInTier(FlightId flight, const TierKeys::Name& key);
   void CountHit(const KnownVariant& variant, const Caller& caller);
   // The parts of Lookup.
-  std::shared_ptr<const std::string> FindForGang(const std::string& request_key, const v1::Hints& hints,
-                                                 const Caller& caller, const std::string& gang);
+  std::shared_ptr<const std::string> FindForGang(const Question& question);
+  void LookupHere(const Question& question, const LookupAnswer& answer);
   KnownKeyPtr LoadFor(const std::string& ns, const std::string& compile_key, const std::string& request_key,
                       bool own_alone);
   std::shared_ptr<const std::string> CountedHit(const KnownVariant& variant, const Caller& caller);
   // `compile_key` is the request's in the caller's own namespace.
   void AnswerHit(const KnownVariant& variant, const std::string& compile_key, const Caller& caller,
                  const LookupAnswer& answer);
-  void AnswerMiss(const std::string& compile_key, const Caller& caller, const LookupAnswer& answer);
+  // `slot`: of the flight that its caller would join.
+  void AnswerMiss(const std::string& compile_key, const std::string& slot, const Caller& caller,
+                  const LookupAnswer& answer);
   void AnswerGang(const GangName& name, KnownKeyPtr known, const v1::Hints& hints, const Caller& caller,
                   const LookupAnswer& answer);
-  // Between the flight and the call of a gang's member.
-  void Join(const std::string& ns, const std::string& compile_key, FlightCall* call);
+  void AnswerGangByUpstream(Question question, LookupAnswer answer);
+  // Between the flight and the call of a gang's member, where its verdict is this daemon's.
+  void Join(const FlightRequest& request, FlightCall* call);
   using CompilePtr = std::shared_ptr<FlightCompile>;  // shared by the table's flight and its tasks at work
   CompilePtr CompileOf(FlightId flight, const FlightRequestPtr& request);
   void StartChore(TaskId id, uint64_t number);

@@ -1,5 +1,7 @@
 #include "server/flight/flight_event.h"
 
+#include "server/flight/gang_verdict.h"
+
 namespace kiln {
 namespace {
 
@@ -58,7 +60,7 @@ FlightEventPtr FailedEvent(const absl::Status& status, bool no_verdict) {
   v1::CompileEvent event;
   event.mutable_failed()->set_code(static_cast<int>(status.code()));
   event.mutable_failed()->set_reason(std::string(status.message()));
-  event.mutable_failed()->set_no_verdict(no_verdict);
+  event.mutable_failed()->set_no_verdict(no_verdict || IsWithoutVerdict(status));
   return std::make_shared<const FlightEvent>(std::move(event));
 }
 

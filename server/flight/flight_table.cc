@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "compiler/graph/guards.h"
+#include "compiler/support/proto_util.h"
 #include "compiler/support/status_macros.h"
 #include "server/flight/refusals.h"
 
@@ -22,6 +24,11 @@ class Nobody final : public Subscriber {
 };
 
 }  // namespace
+
+std::string FlightSlot(const std::string& compile_key, const v1::Gang& gang, const v1::Hints& hints) {
+  return gang.id().empty() ? compile_key
+                           : absl::StrCat(compile_key, gang.id(), SerializeDeterministic(hints));
+}
 
 const char* FlightStateName(FlightTable::State state) {
   switch (state) {
@@ -57,14 +64,14 @@ void FlightTable::Compile(CallId id, FlightRequest request, FlightCall call) {
     StartTasks();
     return;
   }
-  if (const auto found = by_slot_.find(request.compile_key); found != by_slot_.end()) {
+  const std::string slot = FlightSlot(request.compile_key, request.gang, call.hints);
+  if (const auto found = by_slot_.find(slot); found != by_slot_.end()) {
     Flight& flight = *Find(found->second);
     Subscribe(flight, id, std::move(call), /*uploads=*/true);
     Join(flight, id);
     return;
   }
-  const std::string key = request.compile_key;
-  Flight& flight = NewFlight(std::move(request), key);
+  Flight& flight = NewFlight(std::move(request), slot);
   Subscribe(flight, id, std::move(call), /*uploads=*/true);
   store_->Look(flight.id, *flight.request);
 }
@@ -72,7 +79,9 @@ void FlightTable::Compile(CallId id, FlightRequest request, FlightCall call) {
 void FlightTable::Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call) {
   const auto found = by_job_.find(job_id);
   Flight* flight = found == by_job_.end() ? nullptr : Find(found->second);
-  if (flight == nullptr || flight->request->debug || flight->request->ns != ns) {
+  const bool is_one = flight != nullptr && !flight->request->debug && flight->request->ns == ns &&
+                      flight->slot == FlightSlot(flight->request->compile_key, call.gang, call.hints);
+  if (!is_one) {
     call.subscriber->End(absl::NotFoundError("no such job runs"));
     return;
   }
@@ -755,6 +764,10 @@ void FlightTable::EndFailed(Flight& flight, const absl::Status& status) {
     EndAll(flight, RefusalOfStopping());
     return;
   }
+  if (PushbackOf(status).has_value()) {  // another daemon's, and of now: nothing is said of the graph
+    EndAll(flight, status);
+    return;
+  }
   const FlightEventPtr failed = FailedEvent(status);
   for (const CallId waiter : flight.waiters) calls_.at(waiter).call.subscriber->Event(failed);
   EndAll(flight, absl::OkStatus());
@@ -865,8 +878,8 @@ void FlightTable::Erase(Flight& flight) {
 
 // ---- For people ------------------------------------------------------------------------------
 
-std::string FlightTable::JobOf(const std::string& compile_key) const {
-  const auto found = by_slot_.find(compile_key);
+std::string FlightTable::JobOf(const std::string& slot) const {
+  const auto found = by_slot_.find(slot);
   return found == by_slot_.end() ? "" : flights_.at(found->second)->request->job_id;
 }
 
@@ -915,13 +928,18 @@ FlightId FlightTable::FlightOfCall(CallId id) const {
   return found == calls_.end() ? 0 : found->second.flight;
 }
 
-std::string FlightTable::KeyOfJob(const std::string& job_id) const {
+FlightRequestPtr FlightTable::RequestOfJob(const std::string& job_id) const {
   const auto found = by_job_.find(job_id);
-  return found == by_job_.end() ? "" : flights_.at(found->second)->request->compile_key;
+  return found == by_job_.end() ? nullptr : flights_.at(found->second)->request;
 }
 
-FlightId FlightTable::FlightOfKey(const std::string& compile_key) const {
-  const auto found = by_slot_.find(compile_key);
+MonotonicTime FlightTable::DeadlineOf(FlightId id) const {
+  const auto found = flights_.find(id);
+  return found == flights_.end() ? MonotonicTime::min() : LatestDeadline(*found->second);
+}
+
+FlightId FlightTable::FlightOfKey(const std::string& slot) const {
+  const auto found = by_slot_.find(slot);
   return found == by_slot_.end() ? 0 : found->second;
 }
 

@@ -13,7 +13,7 @@
 // outcome. A flight runs while a task of it is at a worker or a GPU, or what a task brought is being taken
 // in; while all that it needs waits for its turn it is waiting, and holds neither worker, GPU nor thread.
 //
-// One flight per CompileKey; a debug call has one of its own that nobody joins. Callers are subscribers of
+// One flight per CompileKey (FlightSlot); a debug call has one of its own that nobody joins. Callers are subscribers of
 // their flight. One caller's upload serves all; where it leaves or is slow another is asked, who joins later
 // too. When a variant is made, whom it fits is answered; those whose sizes it does not fit wait for the
 // flight's end and go on in the key's next flight, with the graph that is here already, and so do all whose
@@ -106,6 +106,7 @@ struct FlightRequest {
   bool debug = false;  // stages as text, kernels emitted anew with their listings
   v1::RequestSections sections;
   v1::GraphNotes notes;
+  v1::Gang gang;                                  // of the callers, where another daemon has its verdict
   uint64_t bytes = 0;                             // of the graph, before it is here, and of the header
   uint64_t graph_bytes = 0;                       // of those the graph's, as the caller says
   std::vector<std::string> hops;                  // daemons that the request has passed
@@ -118,6 +119,10 @@ struct FlightRequest {
   size_t variants_known = 0;  // stored ones of the key, none of which fits
 };
 using FlightRequestPtr = std::shared_ptr<const FlightRequest>;  // shared by the table and who compiles
+
+// Calls of one slot are answered together: those of a key. Where another daemon has the verdict of a gang,
+// only it knows what other sizes are served: then they are of one gang and equal hints as well.
+std::string FlightSlot(const std::string& compile_key, const v1::Gang& gang, const v1::Hints& hints);
 
 // A task of a flight's. Number 0 is its first plan, or is given to another daemon (kForward); the others are
 // chosen by who compiles.
@@ -157,7 +162,7 @@ class FlightStore {
 
 struct FlightCall {
   v1::Hints hints;
-  std::string gang;  // the id of the caller's; empty: it is in none. Not the table's matter
+  v1::Gang gang;  // the caller's, where another daemon has its verdict
   Caller::Class work_class = Caller::Class::kInteractive;
   MonotonicTime deadline = MonotonicTime::max();
   std::shared_ptr<Subscriber> subscriber;  // shared with the transport
@@ -184,7 +189,7 @@ class FlightTable {
   // ---- Inputs ----
   // Of `request` only the first caller's is kept: all that ask for a key ask for the same.
   void Compile(CallId id, FlightRequest request, FlightCall call);
-  // NOT_FOUND when no such job runs in the namespace. It has no graph to upload.
+  // NOT_FOUND when no such job runs in the namespace, or it is another slot's. It has no graph to upload.
   void Attach(CallId id, const std::string& ns, const std::string& job_id, FlightCall call);
   void Uploaded(CallId id, absl::StatusOr<GraphPtr> graph);
   // The caller left, or its connection broke, and it may come again: it is told nothing more.
@@ -208,8 +213,9 @@ class FlightTable {
   void SetDrained(bool drained) { drained_ = drained; }
 
   // ---- For people and tests ----
-  std::string JobOf(const std::string& compile_key) const;  // empty: nobody compiles it
-  std::string KeyOfJob(const std::string& job_id) const;    // empty: no such job
+  std::string JobOf(const std::string& slot) const;                // empty: nobody compiles it
+  FlightRequestPtr RequestOfJob(const std::string& job_id) const;  // null: no such job
+  MonotonicTime DeadlineOf(FlightId id) const;  // the latest of those that wait; what is gone: long ago
   std::vector<v1::JobInfo> Jobs() const;
   struct TenantLoad {
     uint32_t waiting = 0;  // flights whose graph is not here yet
@@ -229,7 +235,7 @@ class FlightTable {
   uint64_t graphs_bytes() const { return graphs_bytes_; }  // of those that hold places, and what they hold
   State StateOfFlight(FlightId id) const;
   FlightId FlightOfCall(CallId id) const;  // 0: none
-  FlightId FlightOfKey(const std::string& compile_key) const;
+  FlightId FlightOfKey(const std::string& slot) const;
 
  private:
   struct Flight;

@@ -32,6 +32,8 @@ struct GangName {
   std::string ns;
   std::string gang;  // its id
   std::string compile_key;
+  // That it is made of, where variants of the namespaces that `ns` reads besides are served as well.
+  std::string request_key;
 };
 
 class GangTable {

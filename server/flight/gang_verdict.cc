@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "compiler/graph/guards.h"
 #include "compiler/support/limits.h"
 
 namespace kiln {
+namespace {
+
+constexpr char kWithoutVerdict[] = "kiln/without-verdict";
+
+}  // namespace
 
 GangAnswer AnswerOf(const v1::GangVerdict& verdict, const v1::Hints& hints) {
   GangAnswer answer;
@@ -72,6 +78,13 @@ GangAgreement Compare(const v1::GangVerdict& first, const v1::GangVerdict& secon
 bool IsEmpty(const v1::GangVerdict& verdict) {
   return !verdict.has_refusal() && verdict.variants_size() == 0;
 }
+
+absl::Status WithoutVerdict(absl::Status why) {
+  why.SetPayload(kWithoutVerdict, absl::Cord());
+  return why;
+}
+
+bool IsWithoutVerdict(const absl::Status& status) { return status.GetPayload(kWithoutVerdict).has_value(); }
 
 GangAnswer UnknownVerdict(absl::Status why) {
   GangAnswer answer;

@@ -48,6 +48,10 @@ GangAgreement Compare(const v1::GangVerdict& first, const v1::GangVerdict& secon
 
 bool IsEmpty(const v1::GangVerdict& verdict);
 
+// A failure that says nothing of the graph: what the gang is served could not be told.
+absl::Status WithoutVerdict(absl::Status why);
+bool IsWithoutVerdict(const absl::Status& status);
+
 GangAnswer UnknownVerdict(absl::Status why);
 
 }  // namespace kiln

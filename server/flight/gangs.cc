@@ -15,18 +15,10 @@
 namespace kiln {
 namespace {
 
-constexpr size_t kThreads = kTierVerdictAskers / 2;  // of each kind, a connection each
+constexpr size_t kThreads = kTierVerdictAskers - kVariantThreads;  // a connection each
 constexpr size_t kKeptAtOnce = 256;
 
 TierVerdicts::Name TierNameOf(const GangName& name) { return {name.ns, name.gang, name.compile_key}; }
-
-// False where it would end too late.
-bool Pause(absl::Duration* pause, MonotonicTime deadline) {
-  if (MonotonicAfter(*pause) >= deadline) return false;
-  absl::SleepFor(*pause);
-  *pause = std::min(*pause * 2, kGangPauseMax);
-  return true;
-}
 
 }  // namespace
 
@@ -43,7 +35,12 @@ GangProposal ProposalOf(const KnownKey& known, const v1::Hints& hints, absl::Tim
 
 absl::StatusOr<std::unique_ptr<Gangs>> Gangs::Create(const Clock* clock, StoredKeys* keys, TierKeys* tier) {
   std::unique_ptr<Gangs> made(new Gangs(clock, keys, tier));
-  KILN_ASSIGN_OR_RETURN(made->brings_, ThreadExecutor::Create(kThreads));
+  KILN_ASSIGN_OR_RETURN(made->variants_,
+                        GangVariants::Create(
+                            [gangs = made.get()](const GangName& name, const std::string& variant_id) {
+                              return gangs->LookForVariant(name, variant_id);
+                            },
+                            /*may_come=*/tier != nullptr));
   if (tier == nullptr) return made;
   KILN_ASSIGN_OR_RETURN(made->asks_, ThreadExecutor::Create(kThreads));
   KILN_ASSIGN_OR_RETURN(made->keeper_, StartThread([gangs = made.get()] { gangs->Keep(); }));
@@ -118,23 +115,14 @@ GangAnswer Gangs::DecideInTier(const GangName& name, const v1::Hints& hints, con
 
 // ---- Variants --------------------------------------------------------------------------------
 
-void Gangs::Variant(const GangName& name, const std::string& variant_id, VariantAnswer answer) {
-  brings_->Post(
-      [this, name, variant_id, answer = std::move(answer), deadline = MonotonicAfter(kVariantPatience)] {
-        answer(AwaitVariant(name, variant_id, deadline));
-      });
-}
-
-absl::StatusOr<KnownVariant> Gangs::AwaitVariant(const GangName& name, const std::string& variant_id,
-                                                 MonotonicTime deadline) {
-  absl::Duration pause = kGangPauseMin;
-  do {
-    for (const bool brought : {false, true}) {
-      if (brought && tier_ != nullptr) BringFromTier(name);
-      const KnownKeyPtr known = keys_->Load(name.ns, name.compile_key);
-      if (const KnownVariant* variant = VariantById(*known, variant_id); variant != nullptr) return *variant;
-    }
-  } while (tier_ != nullptr && Pause(&pause, deadline));
+absl::StatusOr<KnownVariant> Gangs::LookForVariant(const GangName& name, const std::string& variant_id) {
+  for (const bool brought : {false, true}) {
+    if (brought && tier_ != nullptr) BringFromTier(name);
+    const KnownKeyPtr known = name.request_key.empty()
+                                  ? keys_->Load(name.ns, name.compile_key)
+                                  : keys_->LoadReadable(name.ns, name.compile_key, name.request_key);
+    if (const KnownVariant* variant = VariantById(*known, variant_id); variant != nullptr) return *variant;
+  }
   return absl::NotFoundError("the variant that the gang runs is not kept any more");
 }
 

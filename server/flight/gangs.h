@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -25,6 +26,7 @@
 #include "server/flight/gang_decider.h"
 #include "server/flight/gang_decision.h"
 #include "server/flight/gang_table.h"
+#include "server/flight/gang_variants.h"
 #include "server/flight/gang_verdict.h"
 #include "server/flight/known_key.h"
 #include "server/flight/stored_keys.h"
@@ -35,7 +37,6 @@
 namespace kiln {
 
 inline constexpr absl::Duration kVerdictPatience = absl::Seconds(1);
-inline constexpr absl::Duration kVariantPatience = absl::Seconds(10);
 inline constexpr absl::Duration kKeepEvery = absl::Seconds(2);
 
 // What is known of a key for one member.
@@ -51,7 +52,11 @@ class Gangs final : public GangDecider {
   const KnownVariant* Find(const GangName& name, const v1::Hints& hints, const KnownKey& known);
   void Decide(const GangName& name, const v1::Hints& hints, const GangProposal& proposal,
               std::function<void(GangAnswer)> answer) override;
-  void Variant(const GangName& name, const std::string& variant_id, VariantAnswer answer) override;
+  // The variant by its id, of the namespaces too that are read besides. NOT_FOUND where it is no more; else
+  // GangVariants' errors.
+  void Variant(const GangName& name, const std::string& variant_id, VariantAnswer answer) override {
+    variants_->Bring(name, variant_id, std::move(answer));
+  }
 
  private:
   Gangs(const Clock* clock, StoredKeys* keys, TierKeys* tier) : keys_(keys), tier_(tier), table_(clock) {}
@@ -61,8 +66,7 @@ class Gangs final : public GangDecider {
                                           absl::Duration life);
   GangAnswer DecideInTier(const GangName& name, const v1::Hints& hints, const GangProposal& proposal,
                           MonotonicTime deadline);
-  absl::StatusOr<KnownVariant> AwaitVariant(const GangName& name, const std::string& variant_id,
-                                            MonotonicTime deadline);
+  absl::StatusOr<KnownVariant> LookForVariant(const GangName& name, const std::string& variant_id);
   void BringFromTier(const GangName& name);
   void Keep() ABSL_LOCKS_EXCLUDED(mutex_);
   void KeepAll();
@@ -76,10 +80,10 @@ class Gangs final : public GangDecider {
   MonotonicCondVar closed_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // These use all of the above, and who is answered by the second posts to the first.
-  std::unique_ptr<ThreadExecutor> brings_;  // which may wait for what another daemon writes
-  std::unique_ptr<ThreadExecutor> asks_;    // short; where there is a tier
-  std::thread keeper_;                      // likewise
+  // These use all of the above, and who is answered by the second asks the first.
+  std::unique_ptr<GangVariants> variants_;
+  std::unique_ptr<ThreadExecutor> asks_;  // short; where there is a tier
+  std::thread keeper_;                    // likewise
 };
 
 }  // namespace kiln

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
@@ -54,6 +55,10 @@ absl::Status RefusalOfDrained() {
 }
 
 absl::Status RefusalOfStopping() { return absl::UnavailableError("the daemon is stopping"); }
+
+absl::Status WithPushback(absl::Status status, absl::Duration come_again) {
+  return WithPushback(std::move(status), absl::ToDoubleSeconds(come_again), kPushbackQuotaSecondsMax);
+}
 
 std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kPushback);

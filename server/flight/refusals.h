@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 namespace kiln {
 
@@ -21,6 +22,9 @@ absl::Status RefusalOfUsedQuota(const std::string& tenant, double seconds_per_ho
 absl::Status RefusalOfLongQueue(double needs, double again);
 absl::Status RefusalOfDrained();
 absl::Status RefusalOfStopping();
+
+// What another daemon has refused, as it told.
+absl::Status WithPushback(absl::Status status, absl::Duration come_again);
 
 // When to come again; nothing where it does not say.
 std::optional<std::chrono::milliseconds> PushbackOf(const absl::Status& status);

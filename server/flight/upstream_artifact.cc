@@ -24,6 +24,17 @@ EntryId IdOf(const v1::Manifest& manifest) {
   return {EntryKind::kManifest, ManifestEntryKey(manifest.compile_key(), manifest.variant_id())};
 }
 
+EntryValue RecordOf(const FlightRequest& request, const std::string& fingerprint) {
+  v1::RequestRecord record;
+  record.set_namespace_(request.ns);
+  record.set_request_key(request.request_key);
+  *record.mutable_sections() = request.sections;
+  *record.mutable_notes() = request.notes;
+  *record.mutable_hints() = request.hints;
+  record.set_compiler_fingerprint(fingerprint);
+  return MakeEntryValue(SerializeDeterministic(record));
+}
+
 }  // namespace
 
 absl::StatusOr<v1::Manifest> OpenUpstreamManifest(const Signatures* signatures,
@@ -71,15 +82,9 @@ absl::StatusOr<Artifact> UpstreamArtifact(const v1::SignedManifest& signed_manif
     artifact.entries.push_back({{EntryKind::kObject, ref->digest()}, packed});
     artifact.objects.emplace(ref->digest(), std::move(packed));
   }
-  v1::RequestRecord record;
-  record.set_namespace_(request.ns);
-  record.set_request_key(request.request_key);
-  *record.mutable_sections() = request.sections;
-  *record.mutable_notes() = request.notes;
-  *record.mutable_hints() = request.hints;
-  record.set_compiler_fingerprint(fingerprint);
-  artifact.entries.push_back(
-      {RequestRecordId(artifact.compile_key), MakeEntryValue(SerializeDeterministic(record))});
+  // A look-up comes without sections: there is nothing to keep a record of.
+  if (request.sections.ByteSizeLong() > 0)
+    artifact.entries.push_back({RequestRecordId(artifact.compile_key), RecordOf(request, fingerprint)});
   artifact.entries.push_back({IdOf(manifest), MakeEntryValue(SerializeDeterministic(signed_manifest)),
                               static_cast<uint32_t>(1e3 * seconds)});
   return artifact;

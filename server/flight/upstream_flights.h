@@ -5,11 +5,19 @@
 // A program of an upstream with another compiler has another CompileKey than one that is made here; it is
 // kept under its own, and looked for under both (Coordinator::KeysOf).
 //
+// What a gang is served is the upstream's to say: it is asked for each member, whatever is here, and its
+// verdict is what the member is told; the program itself is taken from here where it is here. Where it is not
+// to be had the member is told that there is no verdict (WithoutVerdict).
+//
+// A compile there ends when the last of its callers would give up: where one has joined who waits longer, it
+// is asked for again in time.
+//
 // Threads: what flights ask, and Close, on the table's strand; look-ups and transfers on kUpstreamThreads of
 // its own. A compile at the upstream holds no thread.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -42,6 +50,8 @@ class UpstreamFlights final : public FlightClaims {
     std::function<void(FlightId, KnownKeyPtr, FlightTable::Where)> looked;
     std::function<void(FlightId, absl::string_view phase, FlightEventPtr)> progress;
     std::function<void(TaskId, FlightId, FlightNext)> ended;  // Ended, then Advanced
+    // On the strand: the latest of the flight's callers.
+    std::function<MonotonicTime(FlightId)> deadline;
   };
   struct Parts {
     Upstream* upstream;
@@ -63,6 +73,10 @@ class UpstreamFlights final : public FlightClaims {
                    KnownKeyPtr known) override;
   void Over(FlightId) override {}
 
+  // What the gang of a call is served, as a key's: the variant, a refusal, or neither. `answer` is called
+  // once, on another thread. From any thread.
+  void LookUpForGang(FlightRequest asked, std::function<void(const KnownKeyPtr&)> answer);
+
   // The task that gives the upstream the graph: ends with `ended`, whose outcome is a program or a verdict,
   // or whose task is a plan.
   void Forward(TaskId task, FlightId flight, FlightRequestPtr request);
@@ -83,18 +97,24 @@ class UpstreamFlights final : public FlightClaims {
   };
 
   Verdict LookUp(const FlightRequest& request, const KnownKeyPtr& known);
-  Verdict Away(const absl::Status& why, const KnownKeyPtr& known);
+  Verdict Away(const FlightRequest& request, const absl::Status& why, const KnownKeyPtr& known);
+  absl::Status GangUnknown(const absl::Status& why) const;
   absl::StatusOr<KnownKeyPtr> Keep(const FlightRequest& request, const v1::SignedManifest& manifest,
                                    const std::string& fingerprint);
+  absl::StatusOr<KnownKeyPtr> KeepForGang(const FlightRequest& request, const v1::SignedManifest& manifest,
+                                          const std::string& fingerprint);
   absl::StatusOr<std::shared_ptr<const Artifact>> Take(const FlightRequest& request,
                                                        const v1::SignedManifest& manifest,
                                                        const std::string& fingerprint, MonotonicTime begun);
   absl::Status CountFailure(const absl::Status& why);
   void Call(const ForwardedPtr& forwarded);
-  void CallEnded(const ForwardedPtr& forwarded, ForwardedCompile::End end);
+  void Extend(const ForwardedPtr& forwarded, uint64_t turn);
+  void CallEnded(const ForwardedPtr& forwarded, uint64_t turn, ForwardedCompile::End end);
+  bool IsToBeAskedAgain(const ForwardedPtr& forwarded, const ForwardedCompile::End& end);
   FlightNext Made(const Forwarded& forwarded, const ForwardedCompile::End& end);
-  FlightNext NotMade(const absl::Status& why);
-  void Finish(const ForwardedPtr& forwarded, FlightNext next);
+  FlightNext NotMade(const FlightRequest& request, const absl::Status& why);
+  // Nothing of it may come back when it is told to be over: then this may end.
+  void FinishWhenAllIsBack(const ForwardedPtr& forwarded);
 
   const Parts parts_;
   const bool compiles_here_;

@@ -138,7 +138,8 @@ void CompileCall::TakeHeader(bool ok) {
   LimitNotes(&request.notes);
   FlightCall call;
   call.hints = std::move(*header.mutable_hints());
-  call.gang = GangOf(header.gang());
+  request.gang = GangOf(header.gang());
+  call.gang = request.gang;
   call.work_class = *WorkClassOf(header.work_class());  // as CheckHeader has seen
   call.deadline = DeadlineOf(*context_);
   call.subscriber = stream_;

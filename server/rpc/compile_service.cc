@@ -74,13 +74,17 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
     call->Finish(ToGrpc(status));
     return call;
   }
-  Caller caller;
+  Coordinator::Question question;
+  Caller& caller = question.caller;
   caller.tenant = NamespaceOf(**who, request.namespace_());
   caller.job = JobOf(request.job());
-  caller.forwarded = !Hops(*context)->empty();
+  question.hops = *Hops(*context);
+  caller.forwarded = !question.hops.empty();
   TakeReport(caller, request.use());
-  const std::string& gang = GangOf(request.gang());
-  if (auto hit = coordinator_->Find(request.request_key(), request.hints(), caller, gang); hit != nullptr) {
+  question.request_key = std::move(*request.mutable_request_key());
+  question.hints = std::move(*request.mutable_hints());
+  question.gang = GangOf(request.gang());
+  if (auto hit = coordinator_->Find(question); hit != nullptr) {
     CallScope scope(stats_);
     *reply = SharedBytes(*hit, hit);
     call->Finish(grpc::Status::OK);
@@ -88,11 +92,10 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   }
   // Copied into the answer, which is a std::function.
   auto scope = std::make_shared<CallScope>(stats_);
-  coordinator_->Lookup(request.request_key(), request.hints(), caller, gang,
-                       [call, reply, scope](std::shared_ptr<const std::string> answer) {
-                         *reply = SharedBytes(*answer, answer);
-                         call->Finish(grpc::Status::OK);
-                       });
+  coordinator_->Lookup(std::move(question), [call, reply, scope](std::shared_ptr<const std::string> answer) {
+    *reply = SharedBytes(*answer, answer);
+    call->Finish(grpc::Status::OK);
+  });
   return call;
 }
 

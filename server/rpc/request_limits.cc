@@ -48,10 +48,7 @@ absl::Status CheckHints(const v1::Hints& hints) {
   return absl::InvalidArgumentError(absl::StrCat("hints: more than ", kHintsMax));
 }
 
-const std::string& GangOf(const v1::Gang& gang) {
-  static const std::string* const kNone = new std::string();
-  return gang.size() > 1 ? gang.id() : *kNone;
-}
+const v1::Gang& GangOf(const v1::Gang& gang) { return gang.size() > 1 ? gang : v1::Gang::default_instance(); }
 
 absl::Status CheckGang(const v1::Gang& gang) {
   if (gang.id().empty() || gang.id().size() == kGangIdBytes) return absl::OkStatus();

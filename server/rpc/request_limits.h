@@ -32,8 +32,8 @@ inline const std::string& NamespaceOf(const Identity& who, const std::string& as
 // As much of a job's name as is kept, in whole characters.
 std::string JobOf(absl::string_view job);
 
-// The id of the gang that a caller is in; empty: of none, also where it is the only member.
-const std::string& GangOf(const v1::Gang& gang);
+// The gang that a caller is in; without an id: in none, also where it is the only member.
+const v1::Gang& GangOf(const v1::Gang& gang);
 
 absl::Status CheckNamespace(const std::string& ns);
 absl::Status CheckDigest(absl::string_view field, const std::string& digest);

@@ -76,6 +76,7 @@ void ForwardedCompile::OnReadDone(bool ok) {
       end_.verdict = absl::Status(
           code > 0 && code <= 16 ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kInternal,
           event_.failed().reason());
+      end_.without_gang = event_.failed().no_verdict();
       break;
     }
     case v1::CompileEvent::kPlanned:

@@ -24,6 +24,7 @@ class ForwardedCompile final : private grpc::ClientBidiReactor<v1::CompileReques
   struct End {
     std::optional<v1::SignedManifest> manifest;  // the program, which can be fetched
     absl::Status verdict;                      // what the upstream's compiler says of the graph; OK: nothing
+    bool without_gang = false;                 // or why it can't tell what the gang is served
     absl::Status call;                         // where there is neither: why
     std::optional<absl::Duration> come_again;  // as a full or a drained upstream says
     uint32_t workers_lost = 0;

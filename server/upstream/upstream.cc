@@ -179,8 +179,8 @@ absl::StatusOr<Upstream::LinkPtr> Upstream::NewLink() const {
   if (!options_.tls.certificate.empty()) {
     KILN_ASSIGN_OR_RETURN(link->pems, ReadTlsPems(options_.tls, TlsNames()));
   }
-  KILN_ASSIGN_OR_RETURN(link->channel,
-                        NewChannel(options_.address, options_.tls, TlsNames(), kMessageBytesMax));
+  KILN_ASSIGN_OR_RETURN(link->channel, NewChannel(options_.address, options_.tls, TlsNames(),
+                                                  kMessageBytesMax, KeepAlive::kAlways));
   link->stub = v1::Compiler::NewStub(link->channel);
   return link;
 }
@@ -265,7 +265,8 @@ void Upstream::Prepare(const UpstreamCaller& caller, MonotonicTime deadline,
 }
 
 absl::StatusOr<Upstream::Answer> Upstream::LookUp(const UpstreamCaller& caller,
-                                                  const std::string& request_key, const v1::Hints& hints) {
+                                                  const std::string& request_key, const v1::Hints& hints,
+                                                  const v1::Gang& gang) {
   KILN_RETURN_IF_ERROR(Usable());
   const LinkPtr link = this->link();
   const MonotonicTime deadline = MonotonicAfter(options_.lookup_limit);
@@ -277,6 +278,7 @@ absl::StatusOr<Upstream::Answer> Upstream::LookUp(const UpstreamCaller& caller,
   request.set_request_key(request_key);
   *request.mutable_hints() = hints;
   request.set_job(caller.job);
+  if (!gang.id().empty()) *request.mutable_gang() = gang;
   Answer answer;
   absl::Status said, looked;
   absl::BlockingCounter both(2);

@@ -74,7 +74,7 @@ class Upstream {
   };
   // Why it could not be asked; what it says of itself is asked again with each.
   absl::StatusOr<Answer> LookUp(const UpstreamCaller& caller, const std::string& request_key,
-                                const v1::Hints& hints);
+                                const v1::Hints& hints, const v1::Gang& gang);
   // Packed objects of a manifest, by digest, all of them and no longer than they say; nothing else of them is
   // checked. An error where one does not come.
   using Objects = absl::flat_hash_map<std::string, std::string>;

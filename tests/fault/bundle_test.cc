@@ -339,6 +339,41 @@ TEST_F(SharedNamespace, ServesWhoReadsIt) {
   EXPECT_EQ(daemon.Stats().compiles(), 1u);
 }
 
+// What a gang is served may be from there, though a member's own namespace has another that holds as well.
+TEST_F(SharedNamespace, AGangIsServedFromIt) {
+  const std::string script = "name sized\naround 50";
+  v1::CompileHeader header;
+  header.set_namespace_("ci");
+  header.set_job("build");
+  *header.mutable_sections() = SectionsOf(script);
+  header.set_graph_bytes(script.size());
+  header.mutable_hints()->add_values(230);
+  ASSERT_TRUE(from_.Compile(header, script, absl::Seconds(60)).durable);
+  Bundle::Export(from_, "build");
+  for (const bool reads : {true, false}) {
+    TestDaemon daemon(Red(reads ? "reads: \"shared\"" : "") + Trusting(from_, "ci"));
+    header.mutable_hints()->set_values(0, 150);
+    const CompileResult own = daemon.Compile(header, script, absl::Seconds(60));
+    ASSERT_TRUE(own.durable);
+    if (reads) {
+      ASSERT_EQ(Ctl(daemon, "import --into shared " + file()).code, 0);
+    }
+    const auto served = [&](int64_t hint) {  // at once, without looking
+      v1::CompileHeader member = header;
+      member.mutable_gang()->set_id(std::string(16, 'a'));
+      member.mutable_gang()->set_size(2);
+      member.mutable_hints()->set_values(0, hint);
+      return daemon.Compile(member, script, absl::Seconds(60));
+    };
+    const CompileResult first = served(240), second = served(190);
+    EXPECT_TRUE(first.done) << first.failed_reason;
+    EXPECT_TRUE(second.done) << second.failed_reason;
+    EXPECT_EQ(first.manifest.variant_id(), second.manifest.variant_id());
+    EXPECT_NE(second.manifest.variant_id(), own.manifest.variant_id());
+    EXPECT_EQ(second.manifest.namespace_(), reads ? "shared" : "red") << "the control";
+  }
+}
+
 TEST_F(SharedNamespace, IsNotThereForWhoDoesNotReadIt) {
   Export("kernels 2\nname a");
   TestDaemon daemon(Red("reads: \"shared\"") + Trusting(from_, "ci"));

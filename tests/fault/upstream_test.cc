@@ -230,6 +230,62 @@ TEST_F(UpstreamTest, AFullFarmIsWaitedFor) {
   EXPECT_EQ(local.Stats().compiles(), 0);
 }
 
+// By a unix socket, whose kernel knows of no silence.
+TEST_F(UpstreamTest, AFarmThatFreezesWhileItCompilesIsFoundOut) {
+  TestDaemon farm(Signing("farm", {}));
+  TestDaemon local(LocalOf(farm));
+  const MonotonicTime begin = MonotonicNow();
+  std::thread caller([&] { EXPECT_TRUE(local.Compile("name long\nsleep_ms 1000").done); });
+  EXPECT_TRUE(Eventually([&] { return farm.Stats().compiles() == 1; }));
+  kill(farm.pid(), SIGSTOP);
+  caller.join();
+  EXPECT_LT(SecondsBetween(begin, MonotonicNow()), 20);
+  EXPECT_EQ(local.Stats().compiles(), 1);
+  kill(farm.pid(), SIGCONT);
+}
+
+// Where nothing is compiled here its callers are told so, and when to come again.
+TEST_F(UpstreamTest, WhatAFullFarmSaysIsPassedThrough) {
+  TestDaemon farm(absl::StrCat(Signing("farm", {}), "admission { queue_max: 1 }"), {}, "", /*workers=*/1);
+  TestDaemon local(LocalOf(farm, "when_away: AWAY_FAIL"));
+  std::vector<std::thread> busy;
+  for (int i = 0; i < 2; ++i)
+    busy.emplace_back([&, i] { farm.Compile(absl::StrCat("name busy ", i, "\nsleep_ms 4000")); });
+  EXPECT_TRUE(Eventually([&] { return Jobs(farm) == 2; }));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(1500));
+  const auto stream = local.compiler().Compile(&context);
+  Send("test", "name other", stream.get());
+  v1::CompileEvent event;
+  while (stream->Read(&event)) EXPECT_FALSE(event.has_failed()) << event.failed().reason();
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_TRUE(ComeAgainOf(context).has_value());
+  for (std::thread& caller : busy) caller.join();
+  EXPECT_EQ(local.Stats().compiles(), 0);
+  EXPECT_TRUE(StatusOf(local).connected());
+}
+
+// A call at the farm has its first caller's time, and is begun again for whoever waits longer, who joins what
+// runs there.
+TEST_F(UpstreamTest, WhoWaitsLongerIsServedThoughTheFirstHasLeft) {
+  TestDaemon farm(Signing("farm", {}));
+  TestDaemon local(LocalOf(farm));
+  const std::string script = "name long\nsleep_ms 5000";
+  std::thread first([&] {
+    EXPECT_EQ(local.Compile(script, {}, absl::Seconds(3)).status.error_code(),
+              grpc::StatusCode::DEADLINE_EXCEEDED);
+  });
+  EXPECT_TRUE(Eventually([&] { return farm.Stats().compiles() == 1; }));
+  EXPECT_TRUE(local.Compile(script).done);
+  first.join();
+  EXPECT_EQ(farm.Stats().compiles(), 1);
+  EXPECT_EQ(local.Stats().compiles(), 0);
+  // The control: where nobody waits longer it ends with its time.
+  EXPECT_FALSE(local.Compile("name alone\nsleep_ms 5000", {}, absl::Seconds(2)).done);
+  EXPECT_TRUE(Eventually([&] { return Jobs(farm) == 0; }, absl::Seconds(3)));
+}
+
 // One that hangs costs its first caller the limit, and then nobody anything.
 TEST_F(UpstreamTest, ASilentFarmIsAskedOnce) {
   TestDaemon farm(Signing("farm", {}));
@@ -258,7 +314,7 @@ TEST_F(UpstreamTest, ADeadOneCostsALookUpLessThanAMillisecond) {
   constexpr int kLookUps = 1000;
   const MonotonicTime begin = MonotonicNow();
   for (int i = 0; i < kLookUps; ++i)
-    EXPECT_TRUE(absl::IsUnavailable((*upstream)->LookUp({"test", "", {}}, "key", {}).status()));
+    EXPECT_TRUE(absl::IsUnavailable((*upstream)->LookUp({"test", "", {}}, "key", {}, {}).status()));
   EXPECT_LT(SecondsBetween(begin, MonotonicNow()), 1e-3 * kLookUps);
 }
 
