@@ -64,12 +64,22 @@ absl::Status FlightCompiler::Strike(const FlightRequest& request, const WorkerRe
     return absl::UnavailableError(
         absl::StrCat(losses.killed, " compiler processes were killed while they worked on this graph"));
   }
-  if (!IsLastStrike(request.compile_key)) return absl::OkStatus();
+  // Both count.
+  const bool last_of_all = IsLastStrikeOfAll(request);
+  if (!IsLastStrike(request.compile_key) && !last_of_all) return absl::OkStatus();
+  Forget(request.compile_key);
   absl::Status refusal = absl::FailedPreconditionError(absl::StrCat(
       "compiling this graph brought down ", kStrikesAllowed, " compiler processes (", crash.status.message(),
       "); it is refused for a day or until \"kilnctl rm ", ToHex(request.compile_key.substr(0, 6)), "\""));
   keys_->PutRefusal(request, fingerprint_, refusal, /*quarantine=*/true);
   return refusal;
+}
+
+// Where the tier does not say, this daemon's own count.
+bool FlightCompiler::IsLastStrikeOfAll(const FlightRequest& request) {
+  if (tier_ == nullptr) return false;
+  const absl::StatusOr<int64_t> count = tier_->CountCrash({request.ns, request.compile_key});
+  return count.ok() && *count >= kStrikesAllowed;
 }
 
 bool FlightCompiler::IsLastStrike(const std::string& compile_key) {

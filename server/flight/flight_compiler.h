@@ -1,7 +1,9 @@
 // What all compiles of a daemon share: its parts, and what is remembered of keys that bring workers down.
 //
 // Refusals that would only repeat (UNIMPLEMENTED, INVALID_ARGUMENT) are stored before they are told. A key
-// that brought down two workers is refused with FAILED_PRECONDITION for a day, or until it is removed.
+// that brought down two workers, of whichever daemons of a shared tier, is refused with FAILED_PRECONDITION
+// for a day, or until it is removed. Nobody's word counts for more than one of the two: a daemon refuses what
+// has brought down a worker of its own, or what a daemon that it trusts has signed.
 //
 // Thread-safe.
 #pragma once
@@ -18,6 +20,7 @@
 #include "kiln/v1/config.pb.h"
 #include "server/flight/flight_table.h"
 #include "server/flight/stored_keys.h"
+#include "server/flight/tier_keys.h"
 #include "server/observe/stats.h"
 #include "server/pool/worker_pool.h"
 #include "server/tune/tuner.h"
@@ -26,13 +29,14 @@ namespace kiln {
 
 class FlightCompiler {
  public:
-  // All outlive the compiler. `fingerprint`: the workers'.
+  // All outlive the compiler. `fingerprint`: the workers'; `tier` is nullptr where there is none.
   FlightCompiler(const v1::Config& config, std::string fingerprint, const Signatures* signatures,
-                 StoredKeys* keys, Tuner* tuner, Stats* stats)
+                 StoredKeys* keys, TierKeys* tier, Tuner* tuner, Stats* stats)
       : config_(config),
         fingerprint_(std::move(fingerprint)),
         signatures_(signatures),
         keys_(keys),
+        tier_(tier),
         tuner_(tuner),
         stats_(stats) {}
 
@@ -50,7 +54,7 @@ class FlightCompiler {
     uint32_t workers = 0;
     uint32_t killed = 0;  // of those, from outside
   };
-  // After a crash: OK to try once more, or why not.
+  // After a crash: OK to try once more, or why not. Waits for the tier.
   absl::Status Strike(const FlightRequest& request, const WorkerResult& crash, const Losses& losses);
   // For `kilnctl why`: a flight that compiles begins.
   void RememberMiss(const FlightRequest& request);
@@ -61,11 +65,13 @@ class FlightCompiler {
 
  private:
   bool IsLastStrike(const std::string& compile_key);
+  bool IsLastStrikeOfAll(const FlightRequest& request);
 
   const v1::Config config_;
   const std::string fingerprint_;
   const Signatures* const signatures_;
   StoredKeys* const keys_;
+  TierKeys* const tier_;
   Tuner* const tuner_;
   Stats* const stats_;
 

@@ -237,8 +237,7 @@ void StoredKeys::PutRefusal(const FlightRequest& request, const std::string& com
   if (absl::Status put = store_->artifacts().Put(batch); !put.ok()) {
     spdlog::warn("store a refusal: {}", put.ToString());
   }
-  // A quarantine is this daemon's: others have other workers, and `kilnctl rm` ends it here.
-  if (tier_ != nullptr && !quarantine) tier_->OfferRefusal(request.ns, batch);
+  if (tier_ != nullptr) tier_->OfferRefusal(request.ns, batch);
   index_->Erase(request.compile_key);
 }
 

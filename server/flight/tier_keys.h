@@ -4,6 +4,7 @@
 // Thread-safe. LookUp and Take block, each within the tier's limits; the others return at once.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -41,6 +42,9 @@ class TierKeys {
   }
   void Release(uint64_t number) { tier_->Release(number); }
   void ReleaseAfterWrites(uint64_t number) { tier_->ReleaseAfterWrites(number); }
+
+  // As SharedTier's; blocks.
+  absl::StatusOr<int64_t> CountCrash(const Name& key) { return tier_->CountCrash(key.ns, key.compile_key); }
 
   TierVerdicts* verdicts() { return tier_->verdicts(); }
 

@@ -21,6 +21,7 @@
 #include "server/build/artifact.h"
 #include "server/rpc/entry_choice.h"
 #include "server/rpc/explanation.h"
+#include "server/rpc/refusal_removal.h"
 #include "server/rpc/request_limits.h"
 #include "server/rpc/tuning_removal.h"
 #include "spdlog/spdlog.h"
@@ -374,6 +375,7 @@ absl::Status AdminService::AnswerRemove(const grpc::CallbackServerContext& conte
                                                                chosen.manifests, Gone(context)));
     reply->set_tuning_records(removed);
   }
+  KILN_RETURN_IF_ERROR(RemoveRefusals(*store_, facts_.tier, chosen.failures, Gone(context)));
   const std::vector<EntryId> ids = IdsOf(chosen);
   const absl::Status status = RemoveEntries(*store_, ids, Gone(context));
   for (const std::string& key : CompileKeysOf(ids)) coordinator_->Forget(key);

@@ -12,6 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache/shared/tier_claims.h"
+#include "cache/shared/tier_value.h"
+#include "compiler/graph/key.h"
+#include "compiler/support/digest.h"
+#include "compiler/support/limits.h"
 #include "gtest/gtest.h"
 
 namespace kiln {
@@ -83,6 +87,78 @@ TEST_F(TierDaemons, RefusalsAreSharedToo) {
 }
 
 // A variant that the first has and the second has not, though it has another of the same key.
+// ---- What brings workers down ---------------------------------------------------------------------
+
+TEST_F(TierDaemons, WhatBroughtWorkersDownIsTriedTwiceInTheCluster) {
+  for (const bool shared : {true, false}) {  // the control
+    TestDaemon first(Config("first", {"second"}, shared));
+    TestDaemon second(Config("second", {"first"}, shared));
+    const CompileResult killed = first.Compile("name killer\ncrash");
+    EXPECT_EQ(killed.failed_code, grpc::FAILED_PRECONDITION);
+    EXPECT_EQ(first.Stats().worker_crashes(), 2);
+    if (shared) AwaitWrites(first, 1);
+    const CompileResult told = second.Compile("name killer\ncrash");
+    EXPECT_EQ(told.failed_code, grpc::FAILED_PRECONDITION) << told.failed_reason;
+    EXPECT_EQ(second.Stats().worker_crashes(), shared ? 0 : 2);
+    // Another's graph is none of it.
+    EXPECT_TRUE(second.Compile("name other").done);
+  }
+}
+
+// Of a daemon that lost one worker, and whose caller did not wait for more.
+TEST_F(TierDaemons, OneCrashOfEachIsTwoOfAll) {
+  const std::string script = "name killer\nsleep_ms 1000\ncrash";
+  for (const bool shared : {true, false}) {  // the control
+    redis_->Ask({"FLUSHALL"});
+    TestDaemon first(Config("first", {"second"}, shared));
+    TestDaemon second(Config("second", {"first"}, shared));
+    std::thread caller([&] { first.Compile(script, {}, absl::Milliseconds(1700)); });
+    EXPECT_TRUE(Eventually([&] { return first.Stats().worker_crashes() == 1; }));
+    caller.join();
+    EXPECT_TRUE(Eventually([&] {
+      grpc::ClientContext context;
+      v1::JobsReply jobs;
+      return first.admin().Jobs(&context, {}, &jobs).ok() && jobs.jobs_size() == 0;
+    }));
+    ASSERT_EQ(first.Stats().worker_crashes(), 1);
+    EXPECT_EQ(second.Compile(script).failed_code, grpc::FAILED_PRECONDITION);
+    EXPECT_EQ(second.Stats().worker_crashes(), shared ? 1 : 2);
+    EXPECT_EQ(redis_->Keys("*:x").size(), shared ? 1u : 0u);
+  }
+}
+
+// Who may write the tier can make one crash count for two, and refuse nothing.
+TEST_F(TierDaemons, ALieAboutCrashesRefusesNothing) {
+  TestDaemon daemon(Config("daemon", {}));
+  const std::string script = "name healthy";
+  const std::string key =
+      CompileKey("test", RequestKey(SectionsOf(script)), kProgramFormatVersion, "scripted-1");
+  redis_->Ask({"SET", TierName("test", key, "x"), "1000"});
+  EXPECT_TRUE(daemon.Compile(script).done);
+  AwaitWrites(daemon, 1);
+  EXPECT_TRUE(redis_->Keys("*:x").empty()) << "forgiven by its program";
+}
+
+// A person's word ends it for all that ask then.
+TEST_F(TierDaemons, ARefusalThatIsRemovedLeavesTheTier) {
+  TestDaemon first(Config("first", {"second"}));
+  TestDaemon second(Config("second", {"first"}));
+  EXPECT_EQ(first.Compile("name killer\ncrash").failed_code, grpc::FAILED_PRECONDITION);
+  AwaitWrites(first, 1);
+  EXPECT_EQ(redis_->Keys("*:f").size(), 1u);
+  grpc::ClientContext context;
+  v1::RemoveRequest request;
+  request.set_key_prefix(ToHex(RequestKey(SectionsOf("name killer\ncrash"))).substr(0, 16));
+  v1::RemoveReply reply;
+  const grpc::Status removed = first.admin().Remove(&context, request, &reply);
+  EXPECT_TRUE(removed.ok()) << removed.error_message();
+  EXPECT_EQ(reply.failures(), 1);
+  EXPECT_TRUE(redis_->Keys("*:f").empty());
+  EXPECT_TRUE(redis_->Keys("*:x").empty());
+  second.Compile("name killer\ncrash");
+  EXPECT_EQ(second.Stats().worker_crashes(), 2) << "tried anew";
+}
+
 TEST_F(TierDaemons, VariantsComeOneByOne) {
   TestDaemon first(Config("first", {"second"}));
   TestDaemon second(Config("second", {"first"}));
