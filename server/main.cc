@@ -39,6 +39,7 @@
 #include "server/rpc/compile_service.h"
 #include "server/rpc/metrics.h"
 #include "server/rpc/silence_watch.h"
+#include "server/rpc/spool_budget.h"
 #include "server/schedule/thread_executor.h"
 #include "server/tune/tuner.h"
 #include "server/upstream/embedded_upstream.h"
@@ -305,6 +306,8 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
                         Coordinator::Create(config, &signatures, store.get(), tier.get(), upstream.get(),
                                             &index, pool.get(), &tuner, &stats));
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> people, ThreadExecutor::Create(kPeopleThreads));
+  SpoolBudget spools(config.store().budget_bytes() != 0 ? config.store().budget_bytes()
+                                                        : kStoreBudgetBytesDefault);
   KILN_ASSIGN_OR_RETURN(std::unique_ptr<ThreadExecutor> bundles, ThreadExecutor::Create(kBundleThreads));
   std::atomic<bool> draining{false};
   AdminFacts facts;
@@ -335,7 +338,7 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
                                                       pool.get(), gpus.get(), coordinator.get(), people.get(),
                                                       &stats));
     services.push_back(std::make_unique<BundleService>(config, gate, BundleCompilerOf(*pool), &signatures,
-                                                       silence.get(), store.get(), coordinator.get(),
+                                                       silence.get(), store.get(), coordinator.get(), &spools,
                                                        bundles.get(), &stats));
     return {services.end()[-3].get(), services.end()[-2].get(), services.back().get()};
   };

@@ -40,6 +40,15 @@ class Checker {
         namespaces_(header.namespaces().begin(), header.namespaces().end()) {}
 
   absl::Status Check(const EntryId& id, const v1::BundleEntry& entry) {
+    if (id.kind == EntryKind::kManifest) {
+      record_bytes_ = 0;
+    } else if (id.kind != EntryKind::kObject) {
+      record_bytes_ += entry.value().size();
+      if (record_bytes_ > kBundleRecordBytesMax) {
+        return absl::InvalidArgumentError(absl::StrCat("the bundle has more than ", kBundleRecordBytesMax,
+                                                       " bytes of records before one program"));
+      }
+    }
     switch (id.kind) {
       case EntryKind::kObject: return CheckOneObject(id, entry.value());
       case EntryKind::kMeta: return CheckRecord(id, entry.value());
@@ -121,6 +130,7 @@ class Checker {
   const Signatures& signatures_;
   const absl::flat_hash_set<std::string> namespaces_;
   absl::flat_hash_set<std::string> objects_;
+  size_t record_bytes_ = 0;  // since the last manifest
 };
 
 absl::Status CheckCompiler(const v1::BundleHeader& header, const BundleCompiler& compiler) {

@@ -4,9 +4,10 @@
 //
 // Threads: a pure function. Errors: DATA_LOSS for what is damaged or not what it says; PERMISSION_DENIED for
 // a key that does not count, naming it and how to trust it; FAILED_PRECONDITION for another compiler's;
-// CANCELLED.
+// INVALID_ARGUMENT for more records before one program than an import holds; CANCELLED.
 #pragma once
 
+#include <cstddef>
 #include <cstdio>
 #include <functional>
 
@@ -16,6 +17,9 @@
 #include "kiln/v1/bundle.pb.h"
 
 namespace kiln {
+
+// Of entries that are no objects, before a manifest.
+inline constexpr size_t kBundleRecordBytesMax = 64u << 20;
 
 absl::StatusOr<v1::BundleHeader> CheckBundle(FILE* file, const BundleCompiler& compiler,
                                              const Signatures& signatures, const std::function<bool()>& gone);

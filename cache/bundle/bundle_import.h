@@ -3,7 +3,8 @@
 // the next import.
 //
 // Threads: one import is one thread's. Errors: CheckBundle's, before anything is put; then the store's, and
-// CANCELLED. Limits: one program's entries in memory; of their objects kProgramBytes, and one.
+// CANCELLED. Limits: one program's entries in memory: kBundleRecordBytesMax of records, and of their objects
+// kProgramBytes, and one.
 #pragma once
 
 #include <cstdio>

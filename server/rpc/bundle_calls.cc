@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
+#include "server/flight/refusals.h"
 #include "server/rpc/bundle_service.h"
 #include "server/rpc/request_limits.h"
 
@@ -113,6 +114,11 @@ void ImportCall::Go(bool more) {
   if (status.ok() && more) {
     Read();
   } else {
+    // First: who is told may come again at once.
+    if (spool_ != nullptr) fclose(std::exchange(spool_, nullptr));
+    share_.reset();
+    if (const auto pushback = PushbackOf(status); pushback.has_value())
+      context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(pushback->count()));
     Finish(ToGrpc(status));
   }
 }
@@ -121,7 +127,9 @@ absl::Status ImportCall::Take() {
   if (spool_ == nullptr) {
     if (!request_.has_header()) return absl::InvalidArgumentError("header: must come first");
     header_ = request_.header();
-    KILN_ASSIGN_OR_RETURN(spool_, service_->NewSpool(header_.bytes()));
+    KILN_ASSIGN_OR_RETURN(BundleService::Spool spool, service_->NewSpool(header_.bytes()));
+    share_ = std::move(spool.share);
+    spool_ = spool.file;
     return absl::OkStatus();
   }
   const std::string& chunk = request_.chunk();

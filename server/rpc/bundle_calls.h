@@ -19,6 +19,7 @@
 #include "kiln/v1/admin.grpc.pb.h"
 #include "server/observe/stats.h"
 #include "server/rpc/silence_watch.h"
+#include "server/rpc/spool_budget.h"
 
 namespace kiln {
 
@@ -82,6 +83,7 @@ class ImportCall final : public grpc::ServerReadReactor<v1::ImportRequest> {
   absl::Mutex mutex_;
   v1::ImportRequest request_ ABSL_GUARDED_BY(mutex_);
   v1::ImportHeader header_ ABSL_GUARDED_BY(mutex_);
+  SpoolBudget::Share share_ ABSL_GUARDED_BY(mutex_);
   FILE* spool_ ABSL_GUARDED_BY(mutex_) = nullptr;  // owned; null before the header
   uint64_t taken_ ABSL_GUARDED_BY(mutex_) = 0;     // bytes
   std::optional<SilenceWatch::Turn> turn_ ABSL_GUARDED_BY(mutex_);

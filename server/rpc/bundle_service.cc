@@ -118,20 +118,16 @@ BundleImport BundleService::NewImport(const v1::ImportHeader& header, std::funct
   return BundleImport(std::move(options), compiler_, signatures_, store_);
 }
 
-absl::StatusOr<FILE*> BundleService::NewSpool(uint64_t bytes) const {
-  const uint64_t budget =
-      config_.store().budget_bytes() != 0 ? config_.store().budget_bytes() : kStoreBudgetBytesDefault;
-  if (bytes > budget) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the bundle has ", bytes, " bytes, and the store may have ", budget, " (store.budget_bytes)"));
-  }
+absl::StatusOr<BundleService::Spool> BundleService::NewSpool(uint64_t bytes) const {
+  Spool spool;
+  KILN_ASSIGN_OR_RETURN(spool.share, spools_->Take(bytes));
   if (const StoreStatistics facts = store_->statistics(); !facts.writable)
     return absl::FailedPreconditionError(absl::StrCat("the store can't be written: ", facts.message));
   std::string path = config_.store().directory() + "/import-XXXXXX";
   const int descriptor = mkostemp(path.data(), O_CLOEXEC);
   if (descriptor >= 0) unlink(path.c_str());
-  FILE* const file = descriptor < 0 ? nullptr : fdopen(descriptor, "w+");
-  if (file != nullptr) return file;
+  spool.file = descriptor < 0 ? nullptr : fdopen(descriptor, "w+");
+  if (spool.file != nullptr) return spool;
   const int error = errno;
   if (descriptor >= 0) close(descriptor);
   return absl::ErrnoToStatus(error, "no file for the bundle in the store's directory");

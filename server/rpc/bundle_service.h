@@ -24,16 +24,18 @@
 #include "server/flight/coordinator.h"
 #include "server/observe/stats.h"
 #include "server/rpc/silence_watch.h"
+#include "server/rpc/spool_budget.h"
 #include "server/schedule/executor.h"
 
 namespace kiln {
 
 class BundleService final : public v1::Bundles::CallbackService {
  public:
-  // `gate`: of the server that the service is registered with. All else outlives the service.
+  // `gate`: of the server that the service is registered with; `spools`: all services' one. All else outlives
+  // the service.
   BundleService(const v1::Config& config, const Gate& gate, BundleCompiler compiler,
                 const Signatures* signatures, SilenceWatch* silence, Store* store, Coordinator* coordinator,
-                Executor* threads, Stats* stats)
+                SpoolBudget* spools, Executor* threads, Stats* stats)
       : config_(config),
         gate_(gate),
         compiler_(std::move(compiler)),
@@ -41,6 +43,7 @@ class BundleService final : public v1::Bundles::CallbackService {
         silence_(silence),
         store_(store),
         coordinator_(coordinator),
+        spools_(spools),
         threads_(threads),
         stats_(stats) {}
 
@@ -57,8 +60,12 @@ class BundleService final : public v1::Bundles::CallbackService {
                                                         v1::ExportSummary* summary) const;
   BundleImport NewImport(const v1::ImportHeader& header, std::function<bool()> gone) const;
   // A file without a name, in the store's directory: room there is what an import needs. RESOURCE_EXHAUSTED
-  // where the bundle is larger than the store may become.
-  absl::StatusOr<FILE*> NewSpool(uint64_t bytes) const;
+  // where the bundle, or it and those that are being imported, are larger than the store may become.
+  struct Spool {
+    SpoolBudget::Share share;
+    FILE* file = nullptr;  // the caller's
+  };
+  absl::StatusOr<Spool> NewSpool(uint64_t bytes) const;
   SilenceWatch& silence() const { return *silence_; }
   Executor& threads() const { return *threads_; }
   Stats* stats() const { return stats_; }
@@ -78,6 +85,7 @@ class BundleService final : public v1::Bundles::CallbackService {
   SilenceWatch* const silence_;
   Store* const store_;
   Coordinator* const coordinator_;
+  SpoolBudget* const spools_;
   Executor* const threads_;
   Stats* const stats_;
 };

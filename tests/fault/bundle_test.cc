@@ -419,6 +419,41 @@ TEST_F(Bundle, OfTwoHundredMegabytesTakesLittleMemory) {
   EXPECT_LT(peaks[1], peaks[0] + (100u << 20));
 }
 
+// Two that come to more than the store may have: the second has to wait for the first's end.
+TEST_F(Bundle, ImportsHaveOneBudgetTogether) {
+  TestDaemon to("store { budget_bytes: 4194304 }\n");
+  const auto stub =
+      v1::Bundles::NewStub(grpc::CreateChannel("unix:" + to.socket(), grpc::InsecureChannelCredentials()));
+  const auto begin = [&](grpc::ClientContext* context, uint64_t bytes, v1::ImportReply* reply) {
+    auto writer = stub->Import(context, reply);
+    v1::ImportRequest request;
+    request.mutable_header()->set_bytes(bytes);
+    EXPECT_TRUE(writer->Write(request));
+    request.set_chunk("K");
+    writer->Write(request);
+    return writer;
+  };
+  const auto refused = [&](uint64_t bytes) {
+    grpc::ClientContext context;
+    v1::ImportReply reply;
+    auto writer = begin(&context, bytes, &reply);
+    writer->WritesDone();
+    const grpc::Status status = writer->Finish();
+    if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) return false;
+    EXPECT_TRUE(context.GetServerTrailingMetadata().contains("grpc-retry-pushback-ms"));
+    EXPECT_TRUE(absl::StrContains(status.error_message(), "store.budget_bytes")) << status.error_message();
+    return true;
+  };
+  EXPECT_FALSE(refused(4'000'000)) << "the control: by itself it has room";
+  grpc::ClientContext context;
+  v1::ImportReply reply;
+  const auto first = begin(&context, 3'000'000, &reply);
+  EXPECT_TRUE(Eventually([&] { return refused(2'000'000); }));
+  EXPECT_FALSE(refused(1'000'000)) << "there is room for that";
+  context.TryCancel();
+  EXPECT_TRUE(Eventually([&] { return !refused(2'000'000); })) << "what it had is given back";
+}
+
 TEST_F(Bundle, LargerThanTheStoreIsRefusedBeforeItIsSent) {
   ASSERT_TRUE(Use(from_, "kernels 1\nobject_kib 2048", "large"));
   Export(from_, "large");

@@ -165,5 +165,21 @@ TEST(BundleFile, AKeyCountsForEachOfItsNamespaces) {
   std::filesystem::remove_all(directory);
 }
 
+// An import holds the records that come before a program: their bytes have a limit, a program's at a time.
+TEST(BundleFile, RecordsBeforeAProgramHaveALimit) {
+  const Entry record =
+      TestSignatures().SignEntry({EntryKind::kTuning, Sha256("tunable")}, "red", std::string(8u << 20, 'r'));
+  const size_t most = kBundleRecordBytesMax / record.value->size();
+  std::vector<Entry> entries = {Object("code")};
+  for (int program = 0; program < 2; ++program) {  // the second has a limit of its own
+    entries.insert(entries.end(), most, record);
+    entries.push_back(EntryOf(TestManifest()));
+  }
+  EXPECT_TRUE(Check(Written(HeaderOf({"red"}), entries)).ok()) << Check(Written(HeaderOf({"red"}), entries));
+  entries.insert(entries.begin(), record);
+  const absl::Status status = Check(Written(HeaderOf({"red"}), entries));
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+}
+
 }  // namespace
 }  // namespace kiln
