@@ -95,6 +95,14 @@ absl::StatusOr<TlsPems> ReadTlsPems(const TlsFiles& paths, const TlsFiles& names
   return pems;
 }
 
+absl::Status CheckTlsPaths(const TlsFiles& paths, const TlsFiles& names) {
+  for (const auto file : {&TlsFiles::certificate, &TlsFiles::key, &TlsFiles::authority}) {
+    if ((paths.*file).empty() || (paths.*file).front() != '/')
+      return absl::InvalidArgumentError(absl::StrCat(names.*file, ": is no absolute path"));
+  }
+  return absl::OkStatus();
+}
+
 std::string EndOfCertificate(const std::string& pem) {
   const Certificate certificate = FirstCertificate(pem);
   tm end = {};

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace kiln {
@@ -26,6 +27,9 @@ struct TlsPems {
 // can't be read, is no such PEM or longer than 1 MiB, where others than its owner may read the key or it is
 // encrypted, or where the key is not the certificate's.
 absl::StatusOr<TlsPems> ReadTlsPems(const TlsFiles& paths, const TlsFiles& names);
+
+// INVALID_ARGUMENT, which names the first that is no absolute path.
+absl::Status CheckTlsPaths(const TlsFiles& paths, const TlsFiles& names);
 
 // "2027-01-31 12:00:00 UTC": when the first certificate of a PEM ends; empty where there is none.
 std::string EndOfCertificate(const std::string& pem);

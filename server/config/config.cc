@@ -17,6 +17,7 @@
 #include "cache/shared/tier_config.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/support/tls_files.h"
 #include "compiler/worker/namespaces.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
@@ -162,13 +163,9 @@ absl::Status CheckTcp(const v1::ListenConfig& listen) {
   if (listen.dangerously_without_tls()) {
     return Refuse("listen.dangerously_without_tls", "contradicts listen.tls");
   }
-  const std::pair<const char*, const std::string*> files[] = {
-      {"listen.tls.certificate", &listen.tls().certificate()},
-      {"listen.tls.key", &listen.tls().key()},
-      {"listen.tls.authority", &listen.tls().authority()}};
-  for (const auto& [field, path] : files) {
-    if (path->empty() || path->front() != '/') return Refuse(field, "is no absolute path");
-  }
+  KILN_RETURN_IF_ERROR(
+      CheckTlsPaths({listen.tls().certificate(), listen.tls().key(), listen.tls().authority()},
+                    {"listen.tls.certificate", "listen.tls.key", "listen.tls.authority"}));
   return CheckAtMost("listen.tls.reload_seconds", listen.tls().reload_seconds(), kSecondsMax);
 }
 

@@ -1,13 +1,13 @@
 #include "server/upstream/upstream_config.h"
 
 #include <string>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/support/tls_files.h"
 
 namespace kiln {
 namespace {
@@ -50,13 +50,9 @@ absl::Status CheckUpstreamConfig(const v1::UpstreamConfig& config) {
   KILN_RETURN_IF_ERROR(CheckAddress(config.address()));
   KILN_RETURN_IF_ERROR(CheckFiles(config));
   if (config.has_tls()) {
-    const std::pair<const char*, const std::string*> files[] = {
-        {"upstream.tls.certificate", &config.tls().certificate()},
-        {"upstream.tls.key", &config.tls().key()},
-        {"upstream.tls.authority", &config.tls().authority()}};
-    for (const auto& [field, path] : files) {
-      if (path->empty() || path->front() != '/') return Refuse(field, "is no absolute path");
-    }
+    KILN_RETURN_IF_ERROR(
+        CheckTlsPaths({config.tls().certificate(), config.tls().key(), config.tls().authority()},
+                      {"upstream.tls.certificate", "upstream.tls.key", "upstream.tls.authority"}));
     if (config.tls().reload_seconds() != 0) {
       return Refuse("upstream.tls.reload_seconds",
                     "is for listen.tls; here the files are looked at every 10 s");
