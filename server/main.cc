@@ -244,7 +244,9 @@ absl::StatusOr<std::unique_ptr<Upstream>> OpenEmbeddedUpstream(v1::Config* confi
   if (const absl::Status adopted = AdoptUpstream(*upstream, geteuid(), config); !adopted.ok()) {
     spdlog::warn("{}; this kilnd compiles by itself, and a later one asks again", adopted.ToString());
     config->clear_upstream();
-    config->set_idle_exit_seconds(std::min(config->idle_exit_seconds(), kUnknownUpstreamIdleSeconds));
+    // 0 is never.
+    if (config->idle_exit_seconds() == 0 || config->idle_exit_seconds() > kUnknownUpstreamIdleSeconds)
+      config->set_idle_exit_seconds(kUnknownUpstreamIdleSeconds);
     return nullptr;
   }
   KILN_RETURN_IF_ERROR(CheckConfig(*config));

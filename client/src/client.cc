@@ -431,7 +431,9 @@ class GrpcClient : public Client {
     std::vector<std::string> refused;
     for (int attempt = 0; !result.ok() && !cancellation->cancelled(); ++attempt) {
       // Certificates that were good a moment ago are: it broke in the handshake.
-      const bool away = absl::IsUnavailable(result.status()) ||
+      // What the service has said of the compile is no lost connection, whatever its code.
+      const bool said = result.status().GetPayload(kAnswered).has_value();
+      const bool away = (absl::IsUnavailable(result.status()) && !said) ||
                         (absl::IsUnauthenticated(result.status()) && !connected && losses > 0);
       const bool gone =
           away && !IsDrained(result.status()) && (connected || losses > 0) && losses < losses_max;
@@ -532,7 +534,8 @@ class GrpcClient : public Client {
     const double connect_seconds = SecondsSince(start);
     Session session(options_, address, *stub, cache_, input, deadline, cancellation);
     absl::StatusOr<CompiledArtifact> result = session.Run(compile);
-    if (absl::IsUnavailable(result.status())) lease.SetBroken();
+    if (absl::IsUnavailable(result.status()) && !result.status().GetPayload(kAnswered).has_value())
+      lease.SetBroken();
     // A call that was not this side's to cancel: it reached a service that was just ending.
     if (absl::IsCancelled(result.status()) && !cancellation.cancelled() &&
         !result.status().GetPayload(kAnswered).has_value()) {

@@ -86,6 +86,7 @@ void FlightTable::Attach(CallId id, const std::string& ns, const std::string& jo
     return;
   }
   Subscribe(*flight, id, std::move(call), /*uploads=*/false);
+  TakePlaceOfLost(*flight);
   Join(*flight, id);
 }
 
@@ -115,7 +116,6 @@ Caller FlightTable::CallerOf(const Flight& flight) const {
 
 void FlightTable::Join(Flight& flight, CallId id) {
   if (flight.state == State::kLooking) return;
-  DropLost(flight);
   Announce(flight, id);
   if (flight.state == State::kUploading) {
     // Whoever was asked before has had his time, and there was nobody else.
@@ -150,7 +150,7 @@ void FlightTable::Cancel(CallId id, Gone gone) {
   StartTasks();
 }
 
-// A flight without its graph, or with other callers, has nothing to wait for.
+// A flight without its graph has nothing to come back to. Others that wait may leave before he is back.
 bool FlightTable::AwaitReturn(CallId id) {
   const auto found = calls_.find(id);
   if (found == calls_.end() || found->second.lost) return false;
@@ -158,7 +158,7 @@ bool FlightTable::AwaitReturn(CallId id) {
   const Flight& flight = *Find(waiting.flight);
   const bool works =
       flight.state == State::kQueued || flight.state == State::kRunning || flight.state == State::kWaiting;
-  if (!works || flight.waiters.size() > 1 || flight.request->debug) return false;
+  if (!works || flight.request->debug) return false;
   timers_.erase({waiting.until, {Timer::kCall, id}});
   waiting.until = std::min(waiting.call.deadline, clock_->Now() + options_.lost_patience);
   timers_.insert({waiting.until, {Timer::kCall, id}});
@@ -167,12 +167,11 @@ bool FlightTable::AwaitReturn(CallId id) {
   return true;
 }
 
-// Somebody is there again.
-void FlightTable::DropLost(Flight& flight) {
-  const std::vector<CallId> waiters(flight.waiters.begin(), flight.waiters.end());
-  for (const CallId waiter : waiters) {
-    if (calls_.at(waiter).lost) Unsubscribe(waiter);
-  }
+// Who names the job is one of those that were lost: one of them is there again.
+void FlightTable::TakePlaceOfLost(const Flight& flight) {
+  const auto lost = std::find_if(flight.waiters.begin(), flight.waiters.end(),
+                                 [this](CallId waiter) { return calls_.at(waiter).lost; });
+  if (lost != flight.waiters.end()) Unsubscribe(*lost);
 }
 
 // ---- The store's word ------------------------------------------------------------------------
@@ -825,6 +824,14 @@ void FlightTable::Drain() {
     if (flight->state == State::kLooking && flight->claims) waiting.push_back(id);
   }
   for (const FlightId id : waiting) EndAll(*Find(id), RefusalOfStopping());
+  // Who was lost does not come back to a daemon that stops.
+  std::vector<CallId> lost;
+  for (const auto& [id, call] : calls_) {
+    if (call.lost) lost.push_back(id);
+  }
+  for (const CallId id : lost) {
+    if (Flight* const flight = Unsubscribe(id); flight != nullptr) Leave(*flight);
+  }
 }
 
 // ---- Flights ---------------------------------------------------------------------------------

@@ -13,14 +13,14 @@
 // outcome. A flight runs while a task of it is at a worker or a GPU, or what a task brought is being taken
 // in; while all that it needs waits for its turn it is waiting, and holds neither worker, GPU nor thread.
 //
-// One flight per CompileKey (FlightSlot); a debug call has one of its own that nobody joins. Callers are subscribers of
-// their flight. One caller's upload serves all; where it leaves or is slow another is asked, who joins later
-// too. When a variant is made, whom it fits is answered; those whose sizes it does not fit wait for the
-// flight's end and go on in the key's next flight, with the graph that is here already, and so do all whose
-// upload came from one that joined after the look. A flight that everybody left, or that has failed, gives
-// its place back at once while it waits, and when its tasks have ended while it runs (state dying): nobody
-// joins it meanwhile, and what waits of it never runs. One that has its graph, and whose last caller's
-// connection broke, goes on for lost_patience: that caller comes again, and joins it.
+// One flight per CompileKey (FlightSlot); a debug call has one of its own that nobody joins. Callers are
+// subscribers of their flight. One caller's upload serves all; where it leaves or is slow another is asked,
+// who joins later too. When a variant is made, whom it fits is answered; those whose sizes it does not fit
+// wait for the flight's end and go on in the key's next flight, with the graph that is here already, and so
+// do all whose upload came from one that joined after the look. A flight that everybody left, or that has
+// failed, gives its place back at once while it waits, and when its tasks have ended while it runs (state
+// dying): nobody joins it meanwhile, and what waits of it never runs. One that has its graph goes on for
+// lost_patience for each caller whose connection broke: he comes again, and attaches himself to it.
 //
 // Places: at most workers + queue_max flights, of those that wait for an upload, are compiled or stored, with
 // graphs and headers of at most graphs_bytes_max. What workers have made of a graph counts as well: while
@@ -313,7 +313,7 @@ class FlightTable {
   MonotonicTime LatestDeadline(const Flight& flight) const;
   void GivePlaceBack(Flight& flight);
   bool AwaitReturn(CallId id);
-  void DropLost(Flight& flight);
+  void TakePlaceOfLost(const Flight& flight);
   void Announce(Flight& flight, CallId id);
   void KeepGraph(CallId id);
   void BeginCompile(Flight& flight);

@@ -73,6 +73,7 @@ std::optional<KnownVariant> StoredKeys::FindReadable(const std::string& ns, cons
 
 bool StoredKeys::IsAbsent(const std::string& ns, const std::string& compile_key) const {
   if (readable_ != nullptr && !readable_->Of(ns).empty()) return false;
+  if (refusals_in_memory_.load(std::memory_order_relaxed)) return false;
   {
     absl::MutexLock lock(&mutex_);
     if (!announced_.empty()) return false;
@@ -237,6 +238,8 @@ void StoredKeys::PutRefusal(const FlightRequest& request, const std::string& com
   if (absl::Status put = store_->artifacts().Put(batch); !put.ok()) {
     spdlog::warn("store a refusal: {}", put.ToString());
   }
+  // What the disk does not take is kept by a tier above it, which the catalogue does not list.
+  if (!store_->catalog().Find({EntryKind::kFailure, request.compile_key}).ok()) refusals_in_memory_ = true;
   if (tier_ != nullptr) tier_->OfferRefusal(request.ns, batch);
   index_->Erase(request.compile_key);
 }

@@ -4,6 +4,7 @@
 // Thread-safe. All but `Find…`, `IsAbsent` and `Announce` read or write the disk.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -102,6 +103,7 @@ class StoredKeys {
   const Signatures* const signatures_;
   const ReadableNamespaces* const readable_;  // may be null
 
+  std::atomic<bool> refusals_in_memory_{false};  // one, ever, that the disk did not take
   mutable absl::Mutex mutex_;
   // By manifest entry key; shared with the flight that stores it.
   absl::flat_hash_map<std::string, std::shared_ptr<const Artifact>> announced_ ABSL_GUARDED_BY(mutex_);

@@ -1,6 +1,6 @@
 #include "server/listen/connection_line.h"
 
-#include <sys/socket.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,9 +8,10 @@
 namespace kiln {
 namespace {
 
+// Whatever it has said before.
 bool HungUp(int descriptor) {
-  char byte;
-  return recv(descriptor, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+  pollfd wait = {descriptor, POLLRDHUP, 0};
+  return poll(&wait, 1, 0) == 1 && (wait.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -23,6 +24,17 @@ ino_t InodeOf(int descriptor) {
   return fstat(descriptor, &facts) == 0 && S_ISSOCK(facts.st_mode) ? facts.st_ino : 0;
 }
 
+// Who comes by IPv4 to a socket of both is mapped into IPv6, and gRPC tells of him as of IPv4.
+void UnmapV4(sockaddr_storage* peer) {
+  const auto* six = reinterpret_cast<const sockaddr_in6*>(peer);
+  if (peer->ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&six->sin6_addr)) return;
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  four.sin_port = six->sin6_port;
+  memcpy(&four.sin_addr, six->sin6_addr.s6_addr + 12, sizeof(four.sin_addr));
+  memcpy(peer, &four, sizeof(four));
+}
+
 }  // namespace
 
 bool IsTcpPeer(absl::string_view peer) {
@@ -34,8 +46,11 @@ std::string TcpPeerOf(int descriptor) {
   socklen_t bytes = sizeof(peer);
   char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
   if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0 ||
-      (peer.ss_family != AF_INET && peer.ss_family != AF_INET6) ||
-      getnameinfo(reinterpret_cast<const sockaddr*>(&peer), bytes, host, sizeof(host), port, sizeof(port),
+      (peer.ss_family != AF_INET && peer.ss_family != AF_INET6)) {
+    return "";
+  }
+  UnmapV4(&peer);
+  if (getnameinfo(reinterpret_cast<const sockaddr*>(&peer), bytes, host, sizeof(host), port, sizeof(port),
                   NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
     return "";
   }

@@ -42,19 +42,16 @@ int Milliseconds(uint32_t seconds) {
   return static_cast<int>(std::min<uint64_t>(uint64_t{seconds} * 1000, INT_MAX));
 }
 
-// The rest is the store's, the workers' and what has to open to refuse somebody.
-size_t ConnectionsMax(uint64_t configured) {
+// A part of the files that may be open: half of them for connections, a quarter for those of kilnd's own user
+// where there are tenants, an eighth for those that wait for their turn. The rest is the store's, the workers'
+// and what has to open to refuse somebody.
+size_t AtMostAPart(uint64_t configured, uint64_t part) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return configured;
-  return std::min<uint64_t>(configured, limit.rlim_cur / 2);
+  return std::min<uint64_t>(configured, limit.rlim_cur / part);
 }
 
-// Of those that wait for their turn, of all owners; each has half of it.
-size_t LineMax(uint64_t connections_max) {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return connections_max;
-  return std::min<uint64_t>(2 * connections_max, limit.rlim_cur / 4);
-}
+size_t ConnectionsMax(uint64_t configured) { return AtMostAPart(configured, 2); }
 
 // As much of them as is configured, of fewer in proportion, lest one tenant has all.
 size_t TenantConnectionsMax(const v1::ListenConfig& listen) {
@@ -88,9 +85,10 @@ KilnServer::KilnServer(const v1::ListenConfig& listen, ServicesOf services)
       services_(std::move(services)),
       identities_(listen, geteuid()),
       connections_(ConnectionsMax(listen.connections_max()), TenantConnectionsMax(listen)),
-      own_connections_(ConnectionsMax(listen.tenant_connections_max()),
-                       ConnectionsMax(listen.tenant_connections_max())),
-      line_(LineMax(listen.connections_max()), std::chrono::seconds(listen.handshake_seconds_max())),
+      own_connections_(AtMostAPart(listen.tenant_connections_max(), 4),
+                       AtMostAPart(listen.tenant_connections_max(), 4)),
+      line_(AtMostAPart(2 * uint64_t{listen.connections_max()}, 8),
+            std::chrono::seconds(listen.handshake_seconds_max())),
       resets_(geteuid()) {}
 
 absl::StatusOr<std::unique_ptr<KilnServer>> KilnServer::Start(const v1::ListenConfig& listen,

@@ -77,6 +77,7 @@ void WorkerPool::Assign() {
 }
 
 bool WorkerPool::Next(size_t slot, WorkerTask* task) {
+  shelf_.EndIdle(MonotonicNow());
   absl::MutexLock lock(&mutex_);
   Slot& own = slots_[slot];
   own.waits = !own.task.has_value();
@@ -112,7 +113,7 @@ void WorkerPool::MakeRoomFor(size_t slot, const std::string& tenant,
   }
   if (*process != nullptr && (*process)->ResidentBytes() <= kShelvedBytesMax)
     shelf_.Put(*std::move(served), std::move(*process), MonotonicNow());
-  *process = shelf_.Take(tenant);
+  *process = shelf_.Take(tenant, MonotonicNow());
   if (*process == nullptr) return;
   absl::MutexLock lock(&mutex_);
   slots_[slot].pid = (*process)->pid();

@@ -7,6 +7,7 @@
 namespace kiln {
 
 void WorkerShelf::Put(std::string tenant, std::unique_ptr<WorkerProcess> process, MonotonicTime now) {
+  EndIdle(now);
   std::unique_ptr<WorkerProcess> ended;  // without the lock
   absl::MutexLock lock(&mutex_);
   idle_.push_back({std::move(tenant), std::move(process), now});
@@ -15,7 +16,8 @@ void WorkerShelf::Put(std::string tenant, std::unique_ptr<WorkerProcess> process
   idle_.erase(idle_.begin());
 }
 
-std::unique_ptr<WorkerProcess> WorkerShelf::Take(const std::string& tenant) {
+std::unique_ptr<WorkerProcess> WorkerShelf::Take(const std::string& tenant, MonotonicTime now) {
+  EndIdle(now);
   absl::MutexLock lock(&mutex_);
   const auto found = std::find_if(idle_.rbegin(), idle_.rend(),
                                   [&tenant](const Idle& idle) { return idle.tenant == tenant; });

@@ -27,7 +27,8 @@ class WorkerShelf {
   // The one that has waited longest goes where there are too many.
   void Put(std::string tenant, std::unique_ptr<WorkerProcess> process, MonotonicTime now);
   // The tenant's that came last; null where there is none.
-  std::unique_ptr<WorkerProcess> Take(const std::string& tenant);
+  std::unique_ptr<WorkerProcess> Take(const std::string& tenant, MonotonicTime now);
+  // Whoever takes a task asks, and so does who waits for one.
   void EndIdle(MonotonicTime now);
   size_t size() const;
 

@@ -12,6 +12,14 @@ int64_t SecondOf(MonotonicTime time) {
 }  // namespace
 
 void ExpectedCallers::Expect(const std::string& tenant, double in_seconds, MonotonicTime now) {
+  // A tenant is whatever a client says where none are configured.
+  if (tenants_.size() >= kTenantsMax && !tenants_.contains(tenant)) {
+    absl::erase_if(tenants_, [&](auto& other) {
+      ForgetDue(other.second, SecondOf(now));
+      return other.second.count == 0;
+    });
+    if (tenants_.size() >= kTenantsMax) return;
+  }
   Expected& expected = tenants_[tenant];
   ForgetDue(expected, SecondOf(now));
   ++expected.by_second[SecondOf(now) + static_cast<int64_t>(std::ceil(in_seconds))];

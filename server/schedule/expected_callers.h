@@ -2,7 +2,8 @@
 // Otherwise all that a full queue refuses come back together, as often as they are told, and refusing them
 // takes the time of those that are served.
 //
-// No threads: whoever owns it locks it. Limits: an entry a tenant and second, as far ahead as one is told.
+// No threads: whoever owns it locks it. Limits: an entry a tenant and second, as far ahead as one is told;
+// kTenantsMax tenants, of whom one more is not counted.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +18,12 @@ namespace kiln {
 
 class ExpectedCallers {
  public:
+  static constexpr size_t kTenantsMax = 1024;
+
   void Expect(const std::string& tenant, double in_seconds, MonotonicTime now);
   // Not due yet. Some of them may have given up.
   size_t Of(const std::string& tenant, MonotonicTime now);
+  size_t tenants() const { return tenants_.size(); }
 
  private:
   struct Expected {

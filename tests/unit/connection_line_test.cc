@@ -111,6 +111,9 @@ TEST_F(ConnectionLineTest, WhoHangsUpTakesNoTurn) {
   Pair stays;
   line.Arrive("red", {1000, gone.ours}, now_);
   line.Arrive("red", {1000, stays.ours}, now_);
+  // As a client does that speaks first.
+  EXPECT_EQ(write(gone.theirs, "PRI", 3), 3);
+  EXPECT_EQ(write(stays.theirs, "PRI", 3), 3);
   close(gone.theirs);
   now_ += milliseconds(1000 / kPerSecond + 1);
   const std::vector<ConnectionLine::Connection> due = line.Due(now_);

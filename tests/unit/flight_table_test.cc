@@ -166,6 +166,38 @@ TEST_F(FlightTableTest, AFlightGoesOnForAWhileForWhoseConnectionBroke) {
   EXPECT_EQ(table_->flights() + table_->calls(), 0);
 }
 
+// Whatever others do meanwhile: one leaves, one is lost as well, one joins and leaves.
+TEST_F(FlightTableTest, AFlightGoesOnForWhoWasLostWhileOthersCome) {
+  Compile(1, "a", 10);
+  Upload(1, 10);
+  Compile(2, "a", 10);
+  table_->Cancel(1, FlightTable::Gone::kLost);
+  table_->Cancel(2);
+  EXPECT_EQ(table_->StateOfFlight(1), FlightTable::State::kRunning);
+  Compile(3, "a", 10);
+  table_->Cancel(3, FlightTable::Gone::kLost);
+  Compile(4, "a", 10);
+  table_->Cancel(4);
+  EXPECT_EQ(table_->StateOfFlight(1), FlightTable::State::kRunning);
+  EXPECT_EQ(table_->calls(), 2) << "two may come again";
+  // The control: nobody is lost any more.
+  clock_.Pass(std::chrono::seconds(30));
+  table_->Tick();
+  EXPECT_EQ(table_->StateOfFlight(1), FlightTable::State::kDying);
+}
+
+TEST_F(FlightTableTest, ADaemonThatStopsAwaitsNobody) {
+  for (const CallId call : {1, 2}) {
+    Compile(call, absl::StrCat("key ", call), 10);
+    Upload(call, 10);
+  }
+  table_->Cancel(2, FlightTable::Gone::kLost);
+  EXPECT_EQ(table_->flights(), 2);
+  table_->Drain();
+  EXPECT_EQ(table_->flights(), 1) << "the control: who is there is waited for";
+  EXPECT_EQ(table_->calls(), 1);
+}
+
 TEST_F(FlightTableTest, WhoDoesNotComeBackIsForgotten) {
   Compile(1, "a", 10);
   Upload(1, 10);
