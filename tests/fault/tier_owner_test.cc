@@ -19,6 +19,7 @@ namespace kiln {
 namespace {
 
 constexpr char kSet[] = "\r\n$3\r\nSET\r\n";  // the claim's is an owner's first, then come the objects'
+constexpr char kGivesBack[] = "return redis.call('DEL'";  // of the claim's script
 constexpr char kPlans[] = "\nsleep_ms 1000\nkernels 4";
 constexpr char kPlansLong[] = "\nsleep_ms 3500\nkernels 4";  // longer than until a claim's end is put off
 
@@ -46,8 +47,8 @@ const std::vector<Death>& Deaths() {
       {"has written the objects and no record", kPlans, {"}:r\r\n", 5}},
       {"has written the record and no manifest", kPlans, {"'HSET'"}},
       {"has written the manifest and does not know", kPlans, {"'HSET'", 1, true}, {}, true},
-      {"gives the claim back", kPlans, {"'DEL'"}, {}, true},
-      {"has given the claim back", kPlans, {"'DEL'", 1, true}, {}, true},
+      {"gives the claim back", kPlans, {kGivesBack}, {}, true},
+      {"has given the claim back", kPlans, {kGivesBack, 1, true}, {}, true},
   };
   return deaths;
 }
