@@ -9,25 +9,24 @@
 #include "cache/shared/tier_value.h"
 #include "compiler/support/digest.h"
 #include "compiler/support/proto_util.h"
-#include "compiler/support/signature.h"
 #include "compiler/support/status_macros.h"
 
 namespace kiln {
 namespace {
 
-// What stands there now, and nil where it is what was wanted.
+// What stands there now, and nil where it is what was wanted; it lasts as long as what it replaces, at least.
 constexpr char kReplace[] = R"(
 local there = redis.call('GET', KEYS[1]) or ''
 if there ~= ARGV[1] then return there end
-redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+local life = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[3]))
+redis.call('SET', KEYS[1], ARGV[2], 'PX', string.format('%d', life))
 return false)";
 // Others may have said that it lasts longer.
 constexpr char kLengthen[] = R"(
-local bytes = redis.call('STRLEN', KEYS[1])
-if bytes > 0 and redis.call('PTTL', KEYS[1]) < tonumber(ARGV[1]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[1])
-end
-return bytes)";
+local there = redis.call('GET', KEYS[1])
+if not there then return '' end
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[1]) then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end
+return redis.sha1hex(there))";
 
 std::string KeyOf(const TierVerdicts::Name& name) {
   return TierName(name.ns, name.compile_key, absl::StrCat("g:", ToHex(name.gang)));
@@ -78,30 +77,21 @@ absl::StatusOr<TierVerdicts::Value> TierVerdicts::Replace(const Name& name, cons
   return Open(name, RedisString(*reply));
 }
 
-std::vector<absl::StatusOr<size_t>> TierVerdicts::Renew(absl::Span<const Life> lives) {
+std::vector<absl::StatusOr<std::string>> TierVerdicts::Renew(absl::Span<const Life> lives) {
   std::vector<RedisCommand> commands;
   for (const Life& life : lives)
     commands.push_back({"EVAL", kLengthen, "1", KeyOf(life.name), Milliseconds(life.left)});
-  std::vector<absl::StatusOr<size_t>> sizes;
+  std::vector<absl::StatusOr<std::string>> marks;
   for (const RedisEngine::Answer& answer :
        engine_->RunEach(commands, MonotonicAfter(command_limit_), RedisEngine::Asker::kBackground)) {
     const absl::Status status = answer.ok() ? RedisError(**answer) : answer.status();
     if (status.ok()) {
-      sizes.emplace_back(static_cast<size_t>((*answer)->integer));
+      marks.emplace_back(std::string(RedisString(**answer)));
     } else {
-      sizes.emplace_back(status);
+      marks.emplace_back(status);
     }
   }
-  return sizes;
-}
-
-// A signature for each would take longer than all the rest; keys and signatures have one length.
-size_t TierVerdicts::SealedBytes(const Name& name, const v1::GangVerdict& verdict) const {
-  v1::SignedEnvelope envelope;
-  envelope.set_namespace_(name.ns);
-  envelope.set_key_id(signatures_->key_id());
-  envelope.set_signature(std::string(kSignatureBytes, 0));
-  return envelope.ByteSizeLong() + verdict.ByteSizeLong();
+  return marks;
 }
 
 }  // namespace kiln

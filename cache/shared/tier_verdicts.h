@@ -42,20 +42,17 @@ class TierVerdicts {
     v1::GangVerdict verdict;
   };
   absl::StatusOr<Value> Read(const Name& name);
-  // Puts `wanted` where `seen` stands, for `life` from now. What stands there afterwards: that, or what
-  // somebody else put there meanwhile.
+  // Puts `wanted` where `seen` stands, for `life` from now, or as long as that had. What stands there
+  // afterwards: that, or what somebody else put there meanwhile.
   absl::StatusOr<Value> Replace(const Name& name, const std::string& seen, const v1::GangVerdict& wanted,
                                 absl::Duration life);
   struct Life {
     Name name;
     absl::Duration left;
   };
-  // None ends earlier than that, and later where somebody else has said so. How long each value is as it
-  // stands there; 0: nothing does.
-  std::vector<absl::StatusOr<size_t>> Renew(absl::Span<const Life> lives);
-  // How long that of a verdict is, give or take kSealedSlack, of whichever daemon.
-  static constexpr size_t kSealedSlack = 16;
-  size_t SealedBytes(const Name& name, const v1::GangVerdict& verdict) const;
+  // None ends earlier than that, and later where somebody else has said so. A mark for each value, as it
+  // stands there, that another value has not; empty: nothing does.
+  std::vector<absl::StatusOr<std::string>> Renew(absl::Span<const Life> lives);
 
   uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 

@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<Gangs>> Gangs::Create(const Clock* clock, StoredK
                             /*may_come=*/tier != nullptr));
   if (tier == nullptr) return made;
   KILN_ASSIGN_OR_RETURN(made->asks_, ThreadExecutor::Create(kThreads));
-  KILN_ASSIGN_OR_RETURN(made->keeper_, StartThread([gangs = made.get()] { gangs->Keep(); }));
+  KILN_ASSIGN_OR_RETURN(made->keeps_, StartThread([gangs = made.get()] { gangs->Keep(); }));
   return made;
 }
 
@@ -53,7 +53,7 @@ Gangs::~Gangs() {
     closing_ = true;
     closed_.SignalAll();
   }
-  if (keeper_.joinable()) keeper_.join();
+  if (keeps_.joinable()) keeps_.join();
 }
 
 // ---- Decisions -------------------------------------------------------------------------------
@@ -151,31 +151,37 @@ void Gangs::Keep() {
 }
 
 void Gangs::KeepAll() {
-  const std::vector<GangTable::Listed> held = table_.List();
+  const std::vector<GangTable::Listed> held = keeper_.Due();
   for (size_t begin = 0; begin < held.size(); begin += kKeptAtOnce) {
     std::vector<TierVerdicts::Life> lives;
     for (size_t i = begin; i < std::min(begin + kKeptAtOnce, held.size()); ++i)
       lives.push_back({TierNameOf(held[i].name), absl::FromChrono(held[i].until - MonotonicNow())});
-    const std::vector<absl::StatusOr<size_t>> there = tier_->verdicts()->Renew(lives);
+    const std::vector<absl::StatusOr<std::string>> marks = tier_->verdicts()->Renew(lives);
     for (size_t i = 0; i < lives.size(); ++i) {
-      if (!there[i].ok()) continue;  // the next time
-      const size_t here = tier_->verdicts()->SealedBytes(lives[i].name, table_.Held(held[begin + i].name));
-      if (*there[i] + TierVerdicts::kSealedSlack < here) PutBack(held[begin + i].name, lives[i].left);
+      if (!marks[i].ok()) continue;  // the next time
+      const std::optional<GangKeeper::News> news = keeper_.Look(held[begin + i].name, *marks[i]);
+      if (!news.has_value()) continue;
+      if (!PutBack(news->name, lives[i].left)) return;
+      keeper_.Seen(*news);
     }
   }
 }
 
-void Gangs::PutBack(const GangName& name, absl::Duration life) {
+// False where the tier does not say: the next time.
+bool Gangs::PutBack(const GangName& name, absl::Duration life) {
   GangPutBack put_back(&table_, name);
+  bool told = true;
   while (const std::optional<GangDecision::Question> question = put_back.Next()) {
     absl::StatusOr<TierVerdicts::Value> there = Ask(name, *question, life);
-    if (!there.ok()) break;  // the next time
+    told = there.ok();
+    if (!told) break;
     put_back.Told(std::move(there->sealed), std::move(there->verdict));
   }
   for (const v1::GangVerdict::Variant& variant : put_back.written().variants())
     tier_->Renew(name.ns, {EntryKind::kManifest, ManifestEntryKey(name.compile_key, variant.variant_id())});
   if (!put_back.status().ok())
     spdlog::warn("put a gang's verdict back into the shared tier: {}", put_back.status().ToString());
+  return told;
 }
 
 }  // namespace kiln

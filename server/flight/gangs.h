@@ -25,6 +25,7 @@
 #include "compiler/support/monotonic_time.h"
 #include "server/flight/gang_decider.h"
 #include "server/flight/gang_decision.h"
+#include "server/flight/gang_keeper.h"
 #include "server/flight/gang_table.h"
 #include "server/flight/gang_variants.h"
 #include "server/flight/gang_verdict.h"
@@ -70,11 +71,12 @@ class Gangs final : public GangDecider {
   void BringFromTier(const GangName& name);
   void Keep() ABSL_LOCKS_EXCLUDED(mutex_);
   void KeepAll();
-  void PutBack(const GangName& name, absl::Duration life);
+  bool PutBack(const GangName& name, absl::Duration life);
 
   StoredKeys* const keys_;
   TierKeys* const tier_;
   GangTable table_;
+  GangKeeper keeper_{&table_};  // the thread's that keeps
 
   absl::Mutex mutex_;
   MonotonicCondVar closed_;
@@ -83,7 +85,7 @@ class Gangs final : public GangDecider {
   // These use all of the above, and who is answered by the second asks the first.
   std::unique_ptr<GangVariants> variants_;
   std::unique_ptr<ThreadExecutor> asks_;  // short; where there is a tier
-  std::thread keeper_;                    // likewise
+  std::thread keeps_;                     // likewise
 };
 
 }  // namespace kiln
