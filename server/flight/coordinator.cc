@@ -557,7 +557,11 @@ void Coordinator::LookInTier(FlightId flight, const TierKeys::Name& key) {
     if (found.ok()) {
       TakeFromTier(flight, key, std::make_shared<SharedTier::Found>(*std::move(found)));
     } else {
-      strand_->Post([this, flight, why = found.status()] { tier_flights_->Missed(flight, why); });
+      // The store may have it by now, as where a gang's member brought it.
+      KnownKeyPtr known = absl::IsNotFound(found.status()) ? keys_.Load(key.ns, key.compile_key) : nullptr;
+      strand_->Post([this, flight, why = found.status(), known = std::move(known)]() mutable {
+        tier_flights_->Missed(flight, why, std::move(known));
+      });
     }
   });
 }

@@ -57,9 +57,10 @@ void TierFlights::GoOn(FlightId id, Flight* flight, FlightTable::Where where) {
 
 // ---- What comes back -------------------------------------------------------------------------
 
-void TierFlights::Missed(FlightId id, const absl::Status& why) {
+void TierFlights::Missed(FlightId id, const absl::Status& why, KnownKeyPtr known) {
   Flight* const flight = Find(id, /*waits_for_claim=*/false);
   if (flight == nullptr) return;
+  if (known != nullptr) flight->known = std::move(known);
   if (flight->state == State::kLooking && absl::IsNotFound(why)) {
     Claim(id, flight);
   } else {

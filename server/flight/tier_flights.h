@@ -41,8 +41,9 @@ class TierFlights final : public FlightClaims {
                    KnownKeyPtr known) override;
   void Over(FlightId id) override;
 
-  // NOT_FOUND: it has no more than the store; else it does not say.
-  void Missed(FlightId id, const absl::Status& why);
+  // NOT_FOUND: it has no more than the store, which may have more by now than when the flight began: `known`,
+  // or null. Else it does not say.
+  void Missed(FlightId id, const absl::Status& why, KnownKeyPtr known);
   // What is known now; `whole`: the store has taken what the tier has.
   void Taken(FlightId id, KnownKeyPtr known, bool whole);
   void Claimed(FlightId id, ClaimTable::Answer answer);
