@@ -534,7 +534,9 @@ class GrpcClient : public Client {
     const double connect_seconds = SecondsSince(start);
     Session session(options_, address, *stub, cache_, input, deadline, cancellation);
     absl::StatusOr<CompiledArtifact> result = session.Run(compile);
-    if (absl::IsUnavailable(result.status()) && !result.status().GetPayload(kAnswered).has_value())
+    // Or it may be broken: nobody has answered by it.
+    const bool said = result.status().GetPayload(kAnswered).has_value();
+    if (!said && (absl::IsUnavailable(result.status()) || absl::IsDeadlineExceeded(result.status())))
       lease.SetBroken();
     // A call that was not this side's to cancel: it reached a service that was just ending.
     if (absl::IsCancelled(result.status()) && !cancellation.cancelled() &&
