@@ -141,7 +141,7 @@ void KeptChannel::Return(std::shared_ptr<grpc::Channel> channel, bool broken) {
   if (channel != channel_) return;
   --leases_;
   channel = nullptr;
-  if (broken) {
+  if (broken || (leases_ == 0 && idle_ <= absl::ZeroDuration())) {
     Drop();
     return;
   }

@@ -14,6 +14,7 @@ namespace kiln {
 namespace {
 
 constexpr int kPauseMilliseconds = 20;
+constexpr int kEndMilliseconds = 2'000;
 
 int PortOf(const std::string& address) {
   int port = 0;
@@ -34,6 +35,15 @@ void Break(int socket) {
   const linger none = {1, 0};
   setsockopt(socket, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
   shutdown(socket, SHUT_RDWR);
+}
+
+// The other side has all of what was sent before, and then the end.
+void EndAfterWhatWasSaid(int socket) {
+  shutdown(socket, SHUT_WR);
+  char block[4096];
+  pollfd wait = {socket, POLLIN, 0};
+  while (poll(&wait, 1, kEndMilliseconds) > 0 && recv(socket, block, sizeof(block), 0) > 0) {
+  }
 }
 
 // How much was passed on; 0 at the end.
@@ -116,7 +126,10 @@ void CutProxy::Serve(int client) {
       said += more;
       open = more > 0;
     }
-    if (const int64_t limit = cut_after_; limit >= 0 && said >= limit) open = false;
+    if (const int64_t limit = cut_after_; limit >= 0 && said >= limit) {
+      open = false;
+      EndAfterWhatWasSaid(client);
+    }
   }
   // The daemon's side breaks as well.
   Break(server);

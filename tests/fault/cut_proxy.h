@@ -29,7 +29,7 @@ class CutProxy {
 
   // All connections end, as when a router forgets them.
   void Cut() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Likewise, each when the daemon has sent so much by it; -1: not any more.
+  // Each ends when the daemon has sent so much by it, and the client has it; -1: not any more.
   void CutAfter(int64_t bytes) { cut_after_ = bytes; }
   // Whoever connects is turned away at once, until it is called with false.
   void Refuse(bool refuses) { refuses_ = refuses; }
