@@ -1,7 +1,10 @@
-// The entry of a kernel that is launched for several members: see compiler/support/member_table.h.
-#include "compiler/codegen/thread_emitter.h"
+#include "compiler/codegen/member_entry.h"
+
+#include "compiler/image/gpu_image.h"
 #include "compiler/support/member_table.h"
+#include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
+#include "llvm/IR/Module.h"
 #include "llvm/Support/MathExtras.h"
 
 namespace kiln {
@@ -9,53 +12,81 @@ namespace {
 
 constexpr unsigned kGlobalMemory = 1;  // NVPTX's number of the address space
 
-}  // namespace
+using Builder = llvm::IRBuilder<>;
 
-llvm::Function* ThreadEmitter::EmitMemberEntry() {
-  const auto words = static_cast<uint32_t>(kernel_.buffers_size()) + kernel_.symbol_count();
-  const MemberTable table{kernel_.schedule().members(), words};
-  auto* bytes = llvm::ArrayType::get(b_.getInt8Ty(), table.Bytes());
-  auto* type = llvm::FunctionType::get(b_.getVoidTy(), {b_.getPtrTy()}, false);
-  auto* entry = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, kGpuEntryName, module_);
-  entry->addParamAttr(0, llvm::Attribute::getWithByValType(context_, bytes));
-  entry->addParamAttr(0, llvm::Attribute::getWithAlignment(context_, llvm::Align(8)));
-  b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", entry));
-  llvm::Value* parameter = entry->getArg(0);
+llvm::Function* NewEntry(llvm::Function* body, llvm::ArrayRef<llvm::Type*> parameters) {
+  auto* type = llvm::FunctionType::get(llvm::Type::getVoidTy(body->getContext()), parameters, false);
+  return llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, kGpuEntryName, body->getParent());
+}
+
+struct Member {
+  llvm::Value* number;
+  llvm::Value* block;   // this one, of the launch, as i32
+  llvm::Value* begin;   // the member's first, as i32
+  llvm::Value* blocks;  // how many it has, as i32
+};
+
+// The last member that begins at or before this block; those without blocks begin where the next one does, or
+// at the end.
+Member MemberOfBlock(const MemberTable& table, llvm::Value* parameter, Builder* b) {
   const auto first = [&](llvm::Value* member) {
-    llvm::Value* at = b_.CreateInBoundsGEP(b_.getInt32Ty(), parameter, member);
-    return b_.CreateLoad(b_.getInt32Ty(), at);
+    return b->CreateLoad(b->getInt32Ty(), b->CreateInBoundsGEP(b->getInt32Ty(), parameter, member));
   };
-
-  // The last member that begins at or before this block; those without blocks begin where the next one does,
-  // or at the end.
-  llvm::Value* block = b_.CreateIntrinsic(b_.getInt32Ty(), llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x,
+  llvm::Value* block = b->CreateIntrinsic(b->getInt32Ty(), llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x,
                                           llvm::ArrayRef<llvm::Value*>{});
-  llvm::Value* member = I64(0);
+  llvm::Value* end = b->getInt64(table.members);
+  llvm::Value* member = b->getInt64(0);
   for (uint64_t step = llvm::bit_ceil(uint64_t{table.members}) / 2; step > 0; step /= 2) {
-    llvm::Value* next = b_.CreateNSWAdd(member, I64(static_cast<int64_t>(step)));
-    llvm::Value* exists = b_.CreateICmpSLT(next, I64(table.members));
-    llvm::Value* begins = b_.CreateICmpULE(first(b_.CreateSelect(exists, next, I64(table.members))), block);
-    member = b_.CreateSelect(b_.CreateAnd(exists, begins), next, member, "member");
+    llvm::Value* next = b->CreateNSWAdd(member, b->getInt64(step));
+    llvm::Value* exists = b->CreateICmpSLT(next, end);
+    llvm::Value* begins = b->CreateICmpULE(first(b->CreateSelect(exists, next, end)), block);
+    member = b->CreateSelect(b->CreateAnd(exists, begins), next, member, "member");
   }
   llvm::Value* begin = first(member);
-  llvm::Value* blocks = b_.CreateSub(first(b_.CreateNSWAdd(member, I64(1))), begin);
+  llvm::Value* blocks = b->CreateSub(first(b->CreateNSWAdd(member, b->getInt64(1))), begin);
+  return {member, block, begin, blocks};
+}
+
+}  // namespace
+
+llvm::Function* AddPlainEntry(llvm::Function* body) {
+  llvm::Function* entry = NewEntry(body, body->getFunctionType()->params());
+  Builder b(llvm::BasicBlock::Create(body->getContext(), "entry", entry));
+  llvm::SmallVector<llvm::Value*, 16> arguments;
+  for (llvm::Argument& argument : entry->args()) arguments.push_back(&argument);
+  b.CreateCall(body, arguments);
+  b.CreateRetVoid();
+  return entry;
+}
+
+llvm::Function* AddMemberEntry(const v1::Kernel& kernel, llvm::Function* body) {
+  llvm::LLVMContext& context = body->getContext();
+  const auto buffers = static_cast<uint32_t>(kernel.buffers_size());
+  const MemberTable table{kernel.schedule().members(), buffers + kernel.symbol_count()};
+  llvm::Function* entry = NewEntry(body, {llvm::PointerType::get(context, 0)});
+  Builder b(llvm::BasicBlock::Create(context, "entry", entry));
+  auto* bytes = llvm::ArrayType::get(b.getInt8Ty(), table.Bytes());
+  entry->addParamAttr(0, llvm::Attribute::getWithByValType(context, bytes));
+  entry->addParamAttr(0, llvm::Attribute::getWithAlignment(context, llvm::Align(8)));
+  llvm::Value* parameter = entry->getArg(0);
+  const Member member = MemberOfBlock(table, parameter, &b);
 
   llvm::SmallVector<llvm::Value*, 16> arguments;
-  llvm::Value* own = b_.CreateInBoundsGEP(b_.getInt8Ty(), parameter, I64(table.WordsOffset()));
-  own = b_.CreateInBoundsGEP(b_.getInt64Ty(), own, b_.CreateNSWMul(member, I64(words)));
-  for (uint32_t k = 0; k < words; ++k) {
-    llvm::Value* word = b_.CreateLoad(b_.getInt64Ty(), b_.CreateInBoundsGEP(b_.getInt64Ty(), own, I64(k)));
-    if (k < static_cast<uint32_t>(kernel_.buffers_size())) {
+  llvm::Value* own = b.CreateInBoundsGEP(b.getInt8Ty(), parameter, b.getInt64(table.WordsOffset()));
+  own = b.CreateInBoundsGEP(b.getInt64Ty(), own, b.CreateNSWMul(member.number, b.getInt64(table.words)));
+  for (uint32_t k = 0; k < table.words; ++k) {
+    llvm::Value* word = b.CreateLoad(b.getInt64Ty(), b.CreateInBoundsGEP(b.getInt64Ty(), own, b.getInt64(k)));
+    if (k < buffers) {
       // A pointer from memory says nothing of its address space, by which loads and stores are chosen.
-      word = b_.CreateIntToPtr(word, b_.getPtrTy(kGlobalMemory));
-      word = b_.CreateAddrSpaceCast(word, b_.getPtrTy());
+      word = b.CreateIntToPtr(word, b.getPtrTy(kGlobalMemory));
+      word = b.CreateAddrSpaceCast(word, b.getPtrTy());
     }
     arguments.push_back(word);
   }
-  arguments.push_back(b_.CreateZExt(b_.CreateSub(block, begin), b_.getInt64Ty()));
-  arguments.push_back(b_.CreateZExt(blocks, b_.getInt64Ty()));
-  b_.CreateCall(function_, arguments);
-  b_.CreateRetVoid();
+  arguments.push_back(b.CreateZExt(b.CreateSub(member.block, member.begin), b.getInt64Ty()));
+  arguments.push_back(b.CreateZExt(member.blocks, b.getInt64Ty()));
+  b.CreateCall(body, arguments);
+  b.CreateRetVoid();
   return entry;
 }
 

@@ -7,37 +7,6 @@
 #include "llvm/IR/IntrinsicsNVPTX.h"
 
 namespace kiln {
-namespace {
-
-constexpr unsigned kSharedAddressSpace = 3;
-
-}  // namespace
-
-llvm::Value* ThreadEmitter::SharedSlots(llvm::Type* type, unsigned count, const char* name) {
-  auto* array = llvm::ArrayType::get(type, count);
-  auto* slots = new llvm::GlobalVariable(*module_, array, false, llvm::GlobalValue::InternalLinkage,
-                                         llvm::UndefValue::get(array), name, nullptr,
-                                         llvm::GlobalValue::NotThreadLocal, kSharedAddressSpace);
-  slots->setAlignment(llvm::Align(16));
-  return slots;
-}
-
-// Another lane's value; the instruction moves 32 bits.
-llvm::Value* ThreadEmitter::Shuffle(llvm::Intrinsic::ID id, llvm::Value* value, unsigned lane) {
-  llvm::Type* i32 = b_.getInt32Ty();
-  llvm::Type* type = value->getType();
-  const unsigned width = type->getScalarSizeInBits();
-  llvm::Type* bits_type = b_.getIntNTy(width);
-  llvm::Value* bits = b_.CreateBitCast(value, bits_type);
-  llvm::Value* result = llvm::ConstantInt::get(bits_type, 0);
-  for (unsigned low = 0; low < width; low += 32) {
-    llvm::Value* word = b_.CreateZExtOrTrunc(low == 0 ? bits : b_.CreateLShr(bits, low), i32);
-    word = b_.CreateIntrinsic(i32, id, {b_.getInt32(~0u), word, b_.getInt32(lane), b_.getInt32(kWarp - 1)});
-    word = b_.CreateZExtOrTrunc(word, bits_type);
-    result = b_.CreateOr(result, low == 0 ? word : b_.CreateShl(word, low));
-  }
-  return b_.CreateBitCast(result, type);
-}
 
 // Every warp folds in halves, its first lane has the result; then all threads fold the warps' in order.
 void ThreadEmitter::CombineThreads(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
@@ -50,15 +19,15 @@ void ThreadEmitter::CombineThreads(const Accumulator& accumulator, v1::DType kep
     Fold(accumulator, kept, value, position, other, other_position);
   };
   const auto shuffle = [&](llvm::Intrinsic::ID id, llvm::Value* v, unsigned lane) {
-    return v == nullptr ? nullptr : Shuffle(id, v, lane);
+    return v == nullptr ? nullptr : block_.Shuffle(id, v, lane);
   };
   for (unsigned distance = kWarp / 2; distance >= 1; distance /= 2) {
     const auto down = llvm::Intrinsic::nvvm_shfl_sync_down_i32;
-    llvm::Value* other = Shuffle(down, *value, distance);
+    llvm::Value* other = block_.Shuffle(down, *value, distance);
     fold(other, shuffle(down, *position, distance));
   }
   if (threads_ == kWarp) {
-    *value = Shuffle(llvm::Intrinsic::nvvm_shfl_sync_idx_i32, *value, 0);
+    *value = block_.Shuffle(llvm::Intrinsic::nvvm_shfl_sync_idx_i32, *value, 0);
     *position = shuffle(llvm::Intrinsic::nvvm_shfl_sync_idx_i32, *position, 0);
     return;
   }
@@ -66,18 +35,18 @@ void ThreadEmitter::CombineThreads(const Accumulator& accumulator, v1::DType kep
   const bool is_bool = (*value)->getType()->isIntegerTy(1);
   llvm::Type* type = is_bool ? b_.getInt8Ty() : (*value)->getType();
   llvm::Type* i64 = b_.getInt64Ty();
-  llvm::Value* slots = SharedSlots(type, threads_ / kWarp, "partial");
-  llvm::Value* positions = arg ? SharedSlots(i64, threads_ / kWarp, "partial_position") : nullptr;
+  llvm::Value* slots = block_.SharedSlots(type, threads_ / kWarp, "partial");
+  llvm::Value* positions = arg ? block_.SharedSlots(i64, threads_ / kWarp, "partial_position") : nullptr;
   const auto at = [&](llvm::Value* base, llvm::Type* element, llvm::Value* index) {
     return b_.CreateInBoundsGEP(element, base, {index});
   };
-  llvm::Value* thread = Thread();
+  llvm::Value* thread = block_.Thread();
   If(b_.CreateICmpEQ(b_.CreateURem(thread, I64(kWarp)), I64(0)), "warp", [&] {
     llvm::Value* warp = b_.CreateUDiv(thread, I64(kWarp));
     b_.CreateStore(is_bool ? b_.CreateZExt(*value, type) : *value, at(slots, type, warp));
     if (arg) b_.CreateStore(*position, at(positions, i64, warp));
   });
-  Barrier();
+  block_.Barrier();
   for (unsigned warp = 0; warp < threads_ / kWarp; ++warp) {
     llvm::Value* other = b_.CreateLoad(type, at(slots, type, I64(warp)));
     if (is_bool) other = b_.CreateTrunc(other, b_.getInt1Ty());
@@ -105,13 +74,13 @@ void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, 
   };
   for (unsigned distance = kWarp / 2; distance >= columns; distance /= 2) {
     const auto down = llvm::Intrinsic::nvvm_shfl_sync_down_i32;
-    llvm::Value* other = Shuffle(down, *value, distance);
-    fold(other, arg ? Shuffle(down, *position, distance) : nullptr);
+    llvm::Value* other = block_.Shuffle(down, *value, distance);
+    fold(other, arg ? block_.Shuffle(down, *position, distance) : nullptr);
   }
   const unsigned rows = columns < kWarp ? threads_ / kWarp : rows_;  // of partial results
-  llvm::Value* slots = SharedSlots(type, rows * columns, "row_partial");
-  llvm::Value* positions = arg ? SharedSlots(i64, rows * columns, "row_position") : nullptr;
-  llvm::Value* thread = Thread();
+  llvm::Value* slots = block_.SharedSlots(type, rows * columns, "row_partial");
+  llvm::Value* positions = arg ? block_.SharedSlots(i64, rows * columns, "row_position") : nullptr;
+  llvm::Value* thread = block_.Thread();
   llvm::Value* column = b_.CreateURem(thread, I64(columns));
   const auto at = [&](llvm::Value* base, llvm::Type* element, llvm::Value* index) {
     return b_.CreateInBoundsGEP(element, base, {index});
@@ -134,7 +103,7 @@ void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, 
   } else {
     put(thread);
   }
-  Barrier();
+  block_.Barrier();
   // In pairs: one after the other, a sum would round as often as there are rows.
   const auto folded = [&](auto&& self, unsigned first,
                           unsigned count) -> std::pair<llvm::Value*, llvm::Value*> {
@@ -148,7 +117,7 @@ void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, 
     std::tie(*value, *position) = folded(folded, 0, rows);
     put(column);
   });
-  Barrier();
+  block_.Barrier();
   std::tie(*value, *position) = get(column);
 }
 

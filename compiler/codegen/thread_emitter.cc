@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/codegen/member_entry.h"
 #include "compiler/ir/dtypes.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
 
@@ -13,6 +14,19 @@ namespace {
 
 constexpr char kBodyName[] = "kiln_body";
 
+// The loop's body that many times in a row, where its accesses are in flight at once. `back`: its branch
+// back, nullptr where it never runs.
+void UnrollLoop(llvm::Instruction* back, unsigned times) {
+  if (back == nullptr || times < 2) return;
+  llvm::LLVMContext& context = back->getContext();
+  llvm::Constant* number = llvm::ConstantInt::get(llvm::Type::getInt32Ty(context), times);
+  llvm::MDNode* count = llvm::MDNode::get(context, {llvm::MDString::get(context, "llvm.loop.unroll.count"),
+                                                    llvm::ConstantAsMetadata::get(number)});
+  llvm::MDNode* loop = llvm::MDNode::getDistinct(context, {nullptr, count});
+  loop->replaceOperandWith(0, loop);
+  back->setMetadata(llvm::LLVMContext::MD_loop, loop);
+}
+
 }  // namespace
 
 ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
@@ -20,7 +34,8 @@ ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& targe
       chosen_(kernel.schedule().threads()),
       threads_(chosen_.threads()),
       warps_(chosen_.has_rows() ? chosen_.rows().warps() : 1),
-      rows_(chosen_.has_columns() ? chosen_.columns().rows() : 1) {}
+      rows_(chosen_.has_columns() ? chosen_.columns().rows() : 1),
+      block_(&b_, threads_, warps_) {}
 
 void ThreadEmitter::UseSchedule() {
   vector_lanes_ = chosen_.lanes();
@@ -46,7 +61,8 @@ GpuImage ThreadEmitter::Launch() const {
 absl::Status ThreadEmitter::EmitKernel() {
   absl::Status emitted = Emit();
   if (!emitted.ok()) return emitted;
-  llvm::Function* entry = kernel_.schedule().members() > 0 ? EmitMemberEntry() : EmitPlainEntry();
+  llvm::Function* entry =
+      kernel_.schedule().members() > 0 ? AddMemberEntry(kernel_, function_) : AddPlainEntry(function_);
   entry->setCallingConv(llvm::CallingConv::PTX_Kernel);
   entry->addFnAttr("nvvm.maxntid", absl::StrCat(ThreadsOfBlock(chosen_)));
   if (const uint32_t blocks = chosen_.rows().strips().blocks(); blocks > 0)
@@ -54,24 +70,14 @@ absl::Status ThreadEmitter::EmitKernel() {
   return absl::OkStatus();
 }
 
-llvm::Function* ThreadEmitter::EmitPlainEntry() {
-  auto* type = llvm::FunctionType::get(b_.getVoidTy(), function_->getFunctionType()->params(), false);
-  auto* entry = llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, kGpuEntryName, module_);
-  b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", entry));
-  llvm::SmallVector<llvm::Value*, 16> arguments;
-  for (llvm::Argument& argument : entry->args()) arguments.push_back(&argument);
-  b_.CreateCall(function_, arguments);
-  b_.CreateRetVoid();
-  return entry;
-}
-
 void ThreadEmitter::EmitEntry() {
   llvm::SmallVector<llvm::Type*, 16> parameters(kernel_.buffers_size(), b_.getPtrTy());
   parameters.append(kernel_.symbol_count(), b_.getInt64Ty());
-  if (kernel_.schedule().members() > 0) parameters.append(2, b_.getInt64Ty());  // Block, Blocks
+  if (kernel_.schedule().members() > 0) parameters.append(2, b_.getInt64Ty());  // the block and how many
   auto* type = llvm::FunctionType::get(b_.getInt32Ty(), parameters, false);
   function_ = llvm::Function::Create(type, llvm::GlobalValue::InternalLinkage, kBodyName, module_);
   function_->addFnAttr(llvm::Attribute::AlwaysInline);
+  block_.Enter(function_, kernel_.schedule().members() > 0);
   b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
 
   for (int k = 0; k < kernel_.buffers_size(); ++k) buffers_.push_back(function_->getArg(k));
@@ -80,40 +86,6 @@ void ThreadEmitter::EmitEntry() {
     symbols_.push_back(function_->getArg(kernel_.buffers_size() + k));
   }
   EmitExtents();
-}
-
-llvm::Value* ThreadEmitter::Special(llvm::Intrinsic::ID id) {
-  return b_.CreateZExt(b_.CreateIntrinsic(b_.getInt32Ty(), id, llvm::ArrayRef<llvm::Value*>{}),
-                       b_.getInt64Ty());
-}
-
-llvm::Value* ThreadEmitter::Block() {
-  if (kernel_.schedule().members() > 0) return function_->getArg(function_->arg_size() - 2);
-  return Special(llvm::Intrinsic::nvvm_read_ptx_sreg_ctaid_x);
-}
-
-llvm::Value* ThreadEmitter::Blocks() {
-  if (kernel_.schedule().members() > 0) return function_->getArg(function_->arg_size() - 1);
-  return Special(llvm::Intrinsic::nvvm_read_ptx_sreg_nctaid_x);
-}
-
-llvm::Value* ThreadEmitter::Thread() {
-  llvm::Value* thread = Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x);
-  return warps_ == 1 ? thread : b_.CreateURem(thread, I64(threads_));
-}
-
-void ThreadEmitter::Barrier() {
-  if (warps_ > 1) {
-    b_.CreateIntrinsic(b_.getVoidTy(), llvm::Intrinsic::nvvm_bar_warp_sync,
-                       llvm::ArrayRef<llvm::Value*>{b_.getInt32(~0u)});
-    return;
-  }
-  BlockBarrier();
-}
-
-void ThreadEmitter::BlockBarrier() {
-  b_.CreateIntrinsic(b_.getVoidTy(), llvm::Intrinsic::nvvm_barrier_cta_sync_aligned_all,
-                     llvm::ArrayRef<llvm::Value*>{b_.getInt32(0)});
 }
 
 llvm::Align ThreadEmitter::VectorAlign(const v1::LoopOp& op) const {
@@ -208,12 +180,12 @@ void ThreadEmitter::EmitPoints() {
     EmitStrips(points);
     return;
   }
-  llvm::Value* block = Block();
-  llvm::Value* blocks = Blocks();
+  llvm::Value* block = block_.Number();
+  llvm::Value* blocks = block_.Count();
   llvm::Value* first = block;
   llvm::Value* step = blocks;
   if (warps_ > 1) {
-    llvm::Value* warp = b_.CreateUDiv(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x), I64(kWarp), "warp");
+    llvm::Value* warp = block_.Warp();
     first = b_.CreateNSWAdd(b_.CreateNSWMul(block, I64(warps_)), warp);
     step = b_.CreateNSWMul(blocks, I64(warps_));
   }
@@ -225,9 +197,9 @@ void ThreadEmitter::EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm
   const unsigned turns = chosen_.points().turns();
   const auto emit = [&] {
     llvm::Value* in_block = I64(int64_t{threads_} * turns);
-    llvm::Value* block = Block();
-    llvm::Value* step = b_.CreateNSWMul(Blocks(), in_block);
-    llvm::Value* first = b_.CreateNSWAdd(b_.CreateNSWMul(block, in_block), Thread());
+    llvm::Value* block = block_.Number();
+    llvm::Value* step = b_.CreateNSWMul(block_.Count(), in_block);
+    llvm::Value* first = b_.CreateNSWAdd(b_.CreateNSWMul(block, in_block), block_.Thread());
     ScalarLoop(first, points, step, "point", [&](llvm::Value* point) {
       if (turns == 1) {
         EmitPoint(point, extents);
@@ -261,12 +233,12 @@ void ThreadEmitter::EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm
 
 // All threads of a block take part in every turn, for the sake of the barriers in it.
 void ThreadEmitter::EmitColumns(llvm::Value* points) {
-  llvm::Value* thread = Thread();
+  llvm::Value* thread = block_.Thread();
   llvm::Value* columns = I64(PointsOfBlock(chosen_));
   llvm::Value* column = b_.CreateURem(thread, columns, "column");
   row_ = b_.CreateUDiv(thread, columns, "row");
-  llvm::Value* first = b_.CreateNSWMul(Block(), columns);
-  llvm::Value* step = b_.CreateNSWMul(Blocks(), columns);
+  llvm::Value* first = b_.CreateNSWMul(block_.Number(), columns);
+  llvm::Value* step = b_.CreateNSWMul(block_.Count(), columns);
   ScalarLoop(first, points, step, "columns", [&](llvm::Value* begin) {
     llvm::Value* point = b_.CreateNSWAdd(begin, column, "point");
     active_ = b_.CreateICmpSLT(point, points, "active");
@@ -278,23 +250,15 @@ void ThreadEmitter::EmitColumns(llvm::Value* points) {
 // The shared loop of a point in columns: neighbouring rows take neighbouring turns.
 void ThreadEmitter::InnerLoop(const StageInfo& info, uint32_t level,
                               absl::FunctionRef<void(llvm::Value*)> body) {
-  const auto number = static_cast<int>(NumberOf(info));
+  const int number = NumberOf(info);
   if (!chosen_.has_columns() || level != chosen_.columns().levels(number)) {
     const bool last = !chosen_.has_columns() && static_cast<int>(level) + 1 == info.stage->inner_size();
-    UnrollLoop(ScalarLoop(I64(0), info.extents[level], I64(1), "inner", body), last ? Unrolled(info) : 1);
+    UnrollLoop(ScalarLoop(I64(0), info.extents[level], I64(1), "inner", body),
+               last ? chosen_.unroll(NumberOf(info)) : 1);
     return;
   }
   llvm::Value* end = b_.CreateSelect(active_, info.extents[level], I64(0));
-  UnrollLoop(ScalarLoop(row_, end, I64(rows_), "row", body), Unrolled(info));
-}
-
-void ThreadEmitter::UnrollLoop(llvm::Instruction* back, unsigned times) {
-  if (back == nullptr || times < 2) return;
-  llvm::MDNode* count = llvm::MDNode::get(context_, {llvm::MDString::get(context_, "llvm.loop.unroll.count"),
-                                                     llvm::ConstantAsMetadata::get(b_.getInt32(times))});
-  llvm::MDNode* loop = llvm::MDNode::getDistinct(context_, {nullptr, count});
-  loop->replaceOperandWith(0, loop);
-  back->setMetadata(llvm::LLVMContext::MD_loop, loop);
+  UnrollLoop(ScalarLoop(row_, end, I64(rows_), "row", body), chosen_.unroll(NumberOf(info)));
 }
 
 // Turns that a block's threads share; neighbours take neighbouring ones. Of a known number those that every
@@ -336,7 +300,7 @@ void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
   const uint32_t first = kernel_.outer_size();
   const int loops = info.stage->inner_size();
   const auto emit = [&] {
-    llvm::Value* thread = Thread();
+    llvm::Value* thread = block_.Thread();
     const auto turn = [&](llvm::Value* number) {
       llvm::Value* rest = b_.CreateTrunc(number, b_.getInt32Ty());  // fewer instructions than in 64 bits
       for (int k = loops - 1; k >= 0; --k) {
@@ -349,7 +313,7 @@ void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
       }
       EmitOps(info);
     };
-    EmitTurns(thread, I64(Turns(info)), Unrolled(info), turn);
+    EmitTurns(thread, I64(TurnsOf(facts_, chosen_, NumberOf(info))), chosen_.unroll(NumberOf(info)), turn);
   };
   if (vector_lanes_ == 1) {
     emit();
@@ -430,7 +394,7 @@ void ThreadEmitter::EmitStages() {
 
 void ThreadEmitter::EmitStagesInTurn() {
   const bool together = chosen_.has_rows() || chosen_.has_columns();
-  std::optional<std::pair<size_t, size_t>> softmax;
+  std::optional<std::pair<int, int>> softmax;
   if (chosen_.rows().has_softmax()) {
     softmax.emplace(NumberOf(StageOf(chosen_.rows().softmax().maximum())),
                     NumberOf(StageOf(chosen_.rows().softmax().sum())));
@@ -450,16 +414,16 @@ void ThreadEmitter::EmitStagesInTurn() {
   size_t common = stages_.size();
   while (rows_ > 1 && common > 0 && stages_[common - 1].stage->inner_size() == 0) --common;
   for (; k < common; ++k) {
-    if (together && k > 0) Barrier();
+    if (together && k > 0) block_.Barrier();
     emit();
   }
   if (k < stages_.size()) {
-    Barrier();
+    block_.Barrier();
     IfFirstRow([&] {
       for (; k < stages_.size(); ++k) emit();
     });
   }
-  if (together) Barrier();
+  if (together) block_.Barrier();
 }
 
 void ThreadEmitter::IfFirstRow(Body body) {
@@ -476,12 +440,12 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
     KernelEmitter::VectorLoop(variable, lo, hi, unroll, body);
     return;
   }
-  llvm::Value* thread = Thread();
+  llvm::Value* thread = block_.Thread();
   llvm::Value* lanes = I64(vector_lanes_);
   llvm::Value* whole_end = b_.CreateNSWSub(hi, b_.CreateURem(b_.CreateNSWSub(hi, lo), lanes), "whole");
   llvm::Value* turns = b_.CreateUDiv(b_.CreateNSWSub(hi, lo), lanes);
   const auto whole = [&] {
-    EmitTurns(thread, turns, Unrolled(*stage_), [&](llvm::Value* turn) {
+    EmitTurns(thread, turns, chosen_.unroll(NumberOf(*stage_)), [&](llvm::Value* turn) {
       variables_[variable] = b_.CreateNSWAdd(lo, b_.CreateNSWMul(turn, lanes));
       body();
     });

@@ -16,14 +16,15 @@
 // A kernel whose schedule has members takes them by one parameter, a MemberTable, in which each block finds
 // the member that it works for.
 //
-// thread_emitter.cc has the shape of a kernel, member_entry.cc the entry of one with members,
-// thread_combine.cc how threads combine, thread_tile.cc transposed access, thread_strip.cc strips,
+// thread_emitter.cc has the shape of a kernel, member_entry.h its entry, thread_block.h a block's numbers and
+// barriers, thread_combine.cc how threads combine, thread_tile.cc transposed access, thread_strip.cc strips,
 // thread_softmax.cc the sum of a softmax.
 //
 // Ownership, threads, errors: as KernelEmitter; the kernel's schedule is one of threads.
 #pragma once
 
 #include "compiler/codegen/kernel_emitter.h"
+#include "compiler/codegen/thread_block.h"
 #include "compiler/image/gpu_image.h"
 #include "compiler/schedule/thread_walk.h"
 
@@ -59,18 +60,12 @@ class ThreadEmitter : public KernelEmitter {
   void EmitSoftmaxSum();
   void AddToSoftmaxSum(llvm::Value* first_turn, int64_t turns, llvm::AllocaInst* largest,
                        llvm::AllocaInst* sum);
-  llvm::Value* SoftmaxOrigin(llvm::Value* largest);
-  llvm::Value* ExpOf(llvm::Value* v);
 
   void UseSchedule() override;
   void EmitEntry() override;
-  // member_entry.cc: the kernel of a launch with several members. Each block finds its own.
-  llvm::Function* EmitMemberEntry();
-  llvm::Function* EmitPlainEntry();
   void EmitUnits() override;
   void EmitStages() override;
   void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body) override;
-  unsigned Unroll(const StageInfo&) const override { return 1; }
   llvm::Align VectorAlign(const v1::LoopOp& op) const override;
   void CombineThreads(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
                       llvm::Value** position) override;
@@ -82,19 +77,12 @@ class ThreadEmitter : public KernelEmitter {
   void FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value, llvm::Value* bound,
                  bool is_unsigned) override;
 
-  llvm::Value* Special(llvm::Intrinsic::ID id);  // a thread or block number, as i64
-  llvm::Value* Block();                          // its number among those of the launch, or of the member
-  llvm::Value* Blocks();                         // how many these are
-  llvm::Value* Thread();                         // its number among those that share a point, or in its block
-  void Barrier();                                // of those threads
-  void BlockBarrier();
   void Choose(llvm::Value* condition, Body then, Body otherwise);
-  size_t NumberOf(const StageInfo& info) const { return static_cast<size_t>(&info - stages_.data()); }
-  int64_t Turns(const StageInfo& info) const { return TurnsOf(facts_, chosen_, NumberOf(info)); }
-  unsigned Unrolled(const StageInfo& info) const { return chosen_.unroll(static_cast<int>(NumberOf(info))); }
+  int NumberOf(const StageInfo& info) const { return static_cast<int>(&info - stages_.data()); }
   // thread_tile.cc
+  class SharedTile;
   void EmitSharedTiles();
-  void EmitSharedTile(llvm::Value* across, llvm::Value* along);  // from there on, in the two loops
+
   void EmitPoints();
   void EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm::Value*> extents);
   void EmitColumns(llvm::Value* points);
@@ -102,8 +90,6 @@ class ThreadEmitter : public KernelEmitter {
                    llvm::Value** position);
   void EmitTurns(llvm::Value* thread, llvm::Value* count, unsigned at_once,
                  absl::FunctionRef<void(llvm::Value*)> turn);
-  // The loop's body that many times in a row, where its accesses are in flight at once.
-  void UnrollLoop(llvm::Instruction* back, unsigned times);
   // Are the addresses aligned of all vectors at the current point?
   llvm::Value* IsAligned(llvm::ArrayRef<const StageInfo*> stages);
   llvm::Value* IsRowAligned();
@@ -113,13 +99,12 @@ class ThreadEmitter : public KernelEmitter {
   void IfFirstRow(Body body);  // of threads that share a point
   void SetPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents);
   void EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents);
-  llvm::Value* Shuffle(llvm::Intrinsic::ID id, llvm::Value* value, unsigned lane);
-  llvm::Value* SharedSlots(llvm::Type* type, unsigned count, const char* name);
 
   const v1::ThreadSchedule& chosen_;
-  const unsigned threads_;            // of the schedule
-  const unsigned warps_;              // with a point each
-  const unsigned rows_;               // of threads that share a point, else 1
+  const unsigned threads_;  // of the schedule
+  const unsigned warps_;    // with a point each
+  const unsigned rows_;     // of threads that share a point, else 1
+  ThreadBlock block_;
   llvm::Value* row_ = nullptr;        // of this thread
   llvm::Value* active_ = nullptr;     // does its column exist?
   bool in_first_row_ = false;         // in code of IfFirstRow

@@ -5,6 +5,15 @@
 #include "compiler/codegen/thread_emitter.h"
 
 namespace kiln {
+namespace {
+
+// What is subtracted before an exponential: where nothing but -inf was seen so far, nothing is.
+llvm::Value* OriginOf(llvm::Value* largest, llvm::IRBuilder<>* b) {
+  llvm::Value* none = b->CreateFCmpOEQ(largest, llvm::ConstantFP::getInfinity(b->getFloatTy(), true));
+  return b->CreateSelect(none, llvm::ConstantFP::get(b->getFloatTy(), 0.0), largest);
+}
+
+}  // namespace
 
 // The values of some turns, all of them in flight at once, join what there is.
 void ThreadEmitter::AddToSoftmaxSum(llvm::Value* first_turn, int64_t turns, llvm::AllocaInst* largest,
@@ -26,26 +35,19 @@ void ThreadEmitter::AddToSoftmaxSum(llvm::Value* first_turn, int64_t turns, llvm
   llvm::Value* before = b_.CreateLoad(b_.getFloatTy(), largest);
   llvm::Value* after = before;
   lanes_of(most, [&](llvm::Value* v) { after = Combine(v1::REDUCE_MAX, v1::F32, after, v); });
-  llvm::Value* origin = SoftmaxOrigin(after);
-  llvm::Value* total =
-      b_.CreateFMul(b_.CreateLoad(b_.getFloatTy(), sum), ExpOf(b_.CreateFSub(before, origin)));
+  llvm::Value* origin = OriginOf(after, &b_);
+  const auto exp_of = [&](llvm::Value* v) { return EmitFloat(LoopOpcode::kExp, {v}); };
+  llvm::Value* scaled = b_.CreateLoad(b_.getFloatTy(), sum);
+  llvm::Value* total = b_.CreateFMul(scaled, exp_of(b_.CreateFSub(before, origin)));
   llvm::Value* wide_origin = Splat(origin);
   llvm::Value* added = nullptr;
   for (llvm::Value* v : values) {
-    llvm::Value* power = ExpOf(b_.CreateFSub(v, wide_origin));
+    llvm::Value* power = exp_of(b_.CreateFSub(v, wide_origin));
     added = added == nullptr ? power : b_.CreateFAdd(added, power);
   }
   lanes_of(added, [&](llvm::Value* v) { total = b_.CreateFAdd(total, v); });
   b_.CreateStore(after, largest);
   b_.CreateStore(total, sum);
-}
-
-llvm::Value* ThreadEmitter::ExpOf(llvm::Value* v) { return EmitFloat(LoopOpcode::kExp, {v}); }
-
-// What is subtracted before an exponential: where nothing but -inf was seen so far, nothing is.
-llvm::Value* ThreadEmitter::SoftmaxOrigin(llvm::Value* largest) {
-  llvm::Value* none = b_.CreateFCmpOEQ(largest, llvm::ConstantFP::getInfinity(b_.getFloatTy(), true));
-  return b_.CreateSelect(none, llvm::ConstantFP::get(b_.getFloatTy(), 0.0), largest);
 }
 
 void ThreadEmitter::EmitSoftmaxSum() {
@@ -61,11 +63,11 @@ void ThreadEmitter::EmitSoftmaxSum() {
   b_.CreateStore(llvm::ConstantFP::get(f32, 0.0), sum);
   lanes_ = vector_lanes_;
   if (lanes_ > 1) vector_variable_ = kernel_.outer_size();
-  const int64_t turns = Turns(first);
+  const int64_t turns = TurnsOf(facts_, chosen_, NumberOf(first));
   const int64_t common = turns / threads_;
-  const int64_t at_once = Unrolled(first);
+  const int64_t at_once = chosen_.unroll(NumberOf(first));
   const int64_t looped = common / at_once * at_once;
-  llvm::Value* thread = Thread();
+  llvm::Value* thread = block_.Thread();
   ScalarLoop(I64(0), I64(looped * threads_), I64(at_once * threads_), "turns", [&](llvm::Value* begin) {
     AddToSoftmaxSum(b_.CreateNSWAdd(begin, thread), at_once, largest, sum);
   });
@@ -87,7 +89,8 @@ void ThreadEmitter::EmitSoftmaxSum() {
   llvm::Value* position = nullptr;
   CombineThreads(accumulator, v1::F32, &most, &position);
   values_[accumulator.op] = {most, false};
-  llvm::Value* total = b_.CreateFMul(b_.CreateLoad(f32, sum), ExpOf(b_.CreateFSub(own, SoftmaxOrigin(most))));
+  llvm::Value* total = b_.CreateLoad(f32, sum);
+  total = b_.CreateFMul(total, EmitFloat(LoopOpcode::kExp, {b_.CreateFSub(own, OriginOf(most, &b_))}));
   accumulator.op = softmax.sum();
   accumulator.kind = v1::REDUCE_SUM;
   CombineThreads(accumulator, v1::F32, &total, &position);

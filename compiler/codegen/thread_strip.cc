@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "compiler/codegen/thread_emitter.h"
-#include "llvm/IR/IntrinsicsNVPTX.h"
 
 namespace kiln {
 
@@ -16,13 +15,13 @@ void ThreadEmitter::EmitStrips(llvm::Value* rows) {
   for (StripSum& sum : strip_sums_) {
     llvm::Type* wide =
         vector_lanes_ == 1 ? type : static_cast<llvm::Type*>(llvm::FixedVectorType::get(type, vector_lanes_));
-    const int64_t turns = (Turns(*sum.info) + threads_ - 1) / threads_;
-    for (int64_t k = 0; k < turns; ++k) sum.slots.push_back(Slot(wide, "sum"));
+    const int64_t turns = TurnsOf(facts_, chosen_, NumberOf(*sum.info));
+    for (int64_t k = 0; k < turns; k += threads_) sum.slots.push_back(Slot(wide, "sum"));
     if (warps_ > 1) {
-      sum.shared = SharedSlots(type, static_cast<unsigned>(Turns(*sum.info) * vector_lanes_), "strip_sum");
+      sum.shared = block_.SharedSlots(type, static_cast<unsigned>(turns * vector_lanes_), "strip_sum");
     }
   }
-  ScalarLoop(Block(), strips, Blocks(), "strip", [&](llvm::Value* strip) {
+  ScalarLoop(block_.Number(), strips, block_.Count(), "strip", [&](llvm::Value* strip) {
     llvm::Value* begin = b_.CreateNSWMul(strip, chunk);
     llvm::Value* end = b_.CreateNSWAdd(begin, chunk);
     end = b_.CreateSelect(b_.CreateICmpSLT(end, rows), end, rows);
@@ -39,7 +38,7 @@ void ThreadEmitter::EmitStrips(llvm::Value* rows) {
 // Of warps that have rows each, the first one's sums begin with what is in memory.
 void ThreadEmitter::EmitStrip(llvm::Value* begin, llvm::Value* end) {
   llvm::Value* warp = I64(0);
-  if (warps_ > 1) warp = b_.CreateUDiv(Special(llvm::Intrinsic::nvvm_read_ptx_sreg_tid_x), I64(kWarp));
+  if (warps_ > 1) warp = block_.Warp();
   if (warps_ > 1) {
     for (StripSum& sum : strip_sums_) {
       for (llvm::AllocaInst* slot : sum.slots)
@@ -79,7 +78,7 @@ void ThreadEmitter::CombineStrip(llvm::Value* begin, llvm::Value* warp) {
         b_.CreateAlignedStore(b_.CreateLoad(type, slot), shared, align);
       });
     });
-    BlockBarrier();
+    block_.BlockBarrier();
   });
   If(b_.CreateICmpEQ(warp, I64(warps_ - 1)), "last_warp", [&] {
     ForStripSums(begin, [&](const StripSum&, llvm::AllocaInst* slot, llvm::Value* pointer, llvm::Align align,
@@ -93,8 +92,8 @@ void ThreadEmitter::ForStripSums(llvm::Value* begin, StripBody body) {
   lanes_ = vector_lanes_;
   for (const StripSum& sum : strip_sums_) {
     const v1::LoopOp& op = *sum.op;
-    EmitTurns(Thread(), I64(Turns(*sum.info)), static_cast<unsigned>(sum.slots.size()),
-              [&](llvm::Value* turn) {
+    EmitTurns(block_.Thread(), I64(TurnsOf(facts_, chosen_, NumberOf(*sum.info))),
+              static_cast<unsigned>(sum.slots.size()), [&](llvm::Value* turn) {
                 llvm::Value* element = b_.CreateNSWMul(turn, I64(vector_lanes_));
                 variables_ = {begin, element};
                 llvm::Value* pointer =

@@ -7,9 +7,122 @@
 #include "compiler/codegen/thread_emitter.h"
 #include "compiler/ir/dtypes.h"
 #include "compiler/schedule/tile_threads.h"
-#include "llvm/IR/IntrinsicsNVPTX.h"
 
 namespace kiln {
+
+// A square from `across` and `along` on, in its two loops.
+class ThreadEmitter::SharedTile {
+ public:
+  SharedTile(ThreadEmitter* emitter, llvm::Value* across, llvm::Value* along)
+      : e_(*emitter), tile_(emitter->chosen_.tile()), across_(across), along_(along) {}
+
+  // Of a whole one nothing is tested, and all loads of a thread are under way at once.
+  void Emit();
+
+ private:
+  uint32_t last() const { return static_cast<uint32_t>(e_.kernel_.outer_size()) - 1; }
+
+  void ByWhole(llvm::Value* whole, Body body);
+  void Read();
+  void Compute();
+  // A thread's turns; neighbours are neighbours in the last loop, or in the first of the two.
+  void EmitTurns(bool neighbours_in_last, bool in_a_row, absl::FunctionRef<void(llvm::Value*)> body);
+  llvm::Value* Position(const v1::LoopOp& op, llvm::Value* row, llvm::Value* column);
+
+  ThreadEmitter& e_;
+  const v1::TileThreads& tile_;
+  llvm::Value* across_;
+  llvm::Value* along_;
+  llvm::Value* column_ = nullptr;  // of this thread, in its first turn
+  llvm::Value* row_ = nullptr;
+  bool every_turn_ = false;  // exists
+};
+
+void ThreadEmitter::SharedTile::Emit() {
+  llvm::Value* size = e_.I64(tile_.side());
+  const auto fits = [&](llvm::Value* begin, uint32_t loop) {
+    return e_.b_.CreateICmpSLE(e_.b_.CreateNSWAdd(begin, size), e_.outer_extents_[loop]);
+  };
+  llvm::Value* whole = e_.b_.CreateAnd(fits(across_, tile_.loop()), fits(along_, last()), "whole");
+  llvm::Value* thread = e_.block_.Thread();
+  column_ = e_.b_.CreateURem(thread, size);
+  row_ = e_.b_.CreateUDiv(thread, size);
+  ByWhole(whole, [&] { Read(); });
+  e_.block_.Barrier();
+  ByWhole(whole, [&] { Compute(); });
+  e_.block_.Barrier();
+}
+
+void ThreadEmitter::SharedTile::ByWhole(llvm::Value* whole, Body body) {
+  e_.Choose(
+      whole,
+      [&] {
+        every_turn_ = true;
+        body();
+        every_turn_ = false;
+      },
+      body);
+}
+
+void ThreadEmitter::SharedTile::EmitTurns(bool neighbours_in_last, bool in_a_row,
+                                          absl::FunctionRef<void(llvm::Value*)> body) {
+  const uint32_t first = neighbours_in_last ? last() : tile_.loop();
+  const uint32_t second = neighbours_in_last ? tile_.loop() : last();
+  llvm::Value* first_begin = neighbours_in_last ? along_ : across_;
+  llvm::Value* second_begin = neighbours_in_last ? across_ : along_;
+  const auto turn = [&](llvm::Value* begin) {
+    llvm::Value* own = e_.b_.CreateNSWAdd(begin, row_);
+    e_.variables_[first] = e_.b_.CreateNSWAdd(first_begin, column_);
+    e_.variables_[second] = e_.b_.CreateNSWAdd(second_begin, own);
+    if (every_turn_) {
+      body(own);
+      return;
+    }
+    e_.If(e_.b_.CreateAnd(e_.b_.CreateICmpSLT(e_.variables_[first], e_.outer_extents_[first]),
+                          e_.b_.CreateICmpSLT(e_.variables_[second], e_.outer_extents_[second])),
+          "inside", [&] { body(own); });
+  };
+  const int64_t step = e_.threads_ / tile_.side();
+  if (every_turn_ && in_a_row) {
+    for (int64_t begin = 0; begin < tile_.side(); begin += step) turn(e_.I64(begin));
+  } else {
+    e_.ScalarLoop(e_.I64(0), e_.I64(tile_.side()), e_.I64(step), "turn", turn);
+  }
+}
+
+llvm::Value* ThreadEmitter::SharedTile::Position(const v1::LoopOp& op, llvm::Value* row,
+                                                 llvm::Value* column) {
+  const int64_t width = ir::ByteWidth(e_.kernel_.buffers(op.buffer()).dtype());
+  return e_.b_.CreateNSWAdd(e_.b_.CreateNSWMul(row, e_.I64(TileRowElements(tile_.side(), width))), column);
+}
+
+void ThreadEmitter::SharedTile::Read() {
+  std::vector<std::pair<llvm::Value*, llvm::Value*>> elements;  // and their places: loads first, then stores
+  const auto put = [&] {
+    for (const auto& [element, place] : elements) e_.b_.CreateStore(element, place);
+    elements.clear();
+  };
+  EmitTurns(/*neighbours_in_last=*/false, /*in_a_row=*/true, [&](llvm::Value* turn) {
+    for (const v1::LoopOp* op : e_.packable_) {
+      llvm::Type* type = e_.MemoryType(e_.kernel_.buffers(op->buffer()).dtype());
+      llvm::Value* from = e_.b_.CreateGEP(type, e_.buffers_[op->buffer()], e_.ScalarIndex(op->index()));
+      llvm::Value* element = e_.Annotate(e_.b_.CreateLoad(type, from), op->buffer());
+      const PackedTile& packed = e_.packed_[op];
+      llvm::Value* position = Position(*op, turn, column_);
+      elements.emplace_back(element,
+                            e_.b_.CreateInBoundsGEP(packed.type, packed.slots, {e_.I64(0), position}));
+    }
+    if (!every_turn_) put();
+  });
+  put();
+}
+
+void ThreadEmitter::SharedTile::Compute() {
+  EmitTurns(/*neighbours_in_last=*/true, tile_.in_a_row(), [&](llvm::Value* turn) {
+    for (const v1::LoopOp* op : e_.packable_) e_.packed_[op].position = Position(*op, column_, turn);
+    e_.EmitStages();
+  });
+}
 
 void ThreadEmitter::EmitSharedTiles() {
   const uint32_t last = kernel_.outer_size() - 1, first = chosen_.tile().loop();
@@ -24,94 +137,15 @@ void ThreadEmitter::EmitSharedTiles() {
     const v1::DType dtype = kernel_.buffers(op->buffer()).dtype();
     const int64_t elements = side * TileRowElements(side, ir::ByteWidth(dtype));
     llvm::Type* type = llvm::ArrayType::get(MemoryType(dtype), static_cast<uint64_t>(elements));
-    packed_[op] = {type, SharedSlots(MemoryType(dtype), static_cast<unsigned>(elements), "tile")};
+    packed_[op] = {type, block_.SharedSlots(MemoryType(dtype), static_cast<unsigned>(elements), "tile")};
   }
-  ScalarLoop(Block(), tiles, Blocks(), "tile", [&](llvm::Value* number) {
+  ScalarLoop(block_.Number(), tiles, block_.Count(), "tile", [&](llvm::Value* number) {
     SetPoint(number, extents);
-    EmitSharedTile(b_.CreateNSWMul(variables_[first], I64(side)),
-                   b_.CreateNSWMul(variables_[last], I64(side)));
+    SharedTile(this, b_.CreateNSWMul(variables_[first], I64(side)),
+               b_.CreateNSWMul(variables_[last], I64(side)))
+        .Emit();
   });
   packed_.clear();
-}
-
-// Of a whole tile nothing is tested, and all loads of a thread are under way at once.
-void ThreadEmitter::EmitSharedTile(llvm::Value* across, llvm::Value* along) {
-  const v1::TileThreads& tile = chosen_.tile();
-  const uint32_t last = kernel_.outer_size() - 1;
-  llvm::Value* size = I64(tile.side());
-  llvm::Value* whole =
-      b_.CreateAnd(b_.CreateICmpSLE(b_.CreateNSWAdd(across, size), outer_extents_[tile.loop()]),
-                   b_.CreateICmpSLE(b_.CreateNSWAdd(along, size), outer_extents_[last]), "whole");
-  llvm::Value* thread = Thread();
-  llvm::Value* column = b_.CreateURem(thread, size);
-  llvm::Value* row = b_.CreateUDiv(thread, size);
-  const int64_t step = threads_ / tile.side();
-  bool every_turn = false;  // exists
-  // A thread's turns, with the variables where `first` is the loop along which threads are neighbours.
-  const auto turns = [&](uint32_t first, llvm::Value* first_start, uint32_t second, llvm::Value* second_start,
-                         bool in_a_row, absl::FunctionRef<void(llvm::Value*)> body) {
-    const auto turn = [&](llvm::Value* begin) {
-      llvm::Value* own = b_.CreateNSWAdd(begin, row);
-      variables_[first] = b_.CreateNSWAdd(first_start, column);
-      variables_[second] = b_.CreateNSWAdd(second_start, own);
-      if (every_turn) {
-        body(own);
-        return;
-      }
-      If(b_.CreateAnd(b_.CreateICmpSLT(variables_[first], outer_extents_[first]),
-                      b_.CreateICmpSLT(variables_[second], outer_extents_[second])),
-         "inside", [&] { body(own); });
-    };
-    if (every_turn && in_a_row) {
-      for (int64_t begin = 0; begin < tile.side(); begin += step) turn(I64(begin));
-    } else {
-      ScalarLoop(I64(0), size, I64(step), "turn", turn);
-    }
-  };
-  const auto in_tile = [&](const v1::LoopOp& op, llvm::Value* slot_row, llvm::Value* slot_column) {
-    const int64_t width = ir::ByteWidth(kernel_.buffers(op.buffer()).dtype());
-    return b_.CreateNSWAdd(b_.CreateNSWMul(slot_row, I64(TileRowElements(tile.side(), width))), slot_column);
-  };
-  const auto read = [&] {
-    std::vector<std::pair<llvm::Value*, llvm::Value*>>
-        elements;  // and their places: loads first, then stores
-    const auto put = [&] {
-      for (const auto& [element, place] : elements) b_.CreateStore(element, place);
-      elements.clear();
-    };
-    turns(tile.loop(), across, last, along, true, [&](llvm::Value* turn) {
-      for (const v1::LoopOp* op : packable_) {
-        llvm::Type* type = MemoryType(kernel_.buffers(op->buffer()).dtype());
-        llvm::Value* from = b_.CreateGEP(type, buffers_[op->buffer()], ScalarIndex(op->index()));
-        llvm::Value* element = Annotate(b_.CreateLoad(type, from), op->buffer());
-        const PackedTile& packed = packed_[op];
-        llvm::Value* position = in_tile(*op, turn, column);
-        elements.emplace_back(element, b_.CreateInBoundsGEP(packed.type, packed.slots, {I64(0), position}));
-      }
-      if (!every_turn) put();
-    });
-    put();
-  };
-  const auto compute = [&] {
-    turns(last, along, tile.loop(), across, tile.in_a_row(), [&](llvm::Value* turn) {
-      for (const v1::LoopOp* op : packable_) packed_[op].position = in_tile(*op, column, turn);
-      EmitStages();
-    });
-  };
-  const auto by_whole = [&](Body body) {
-    Choose(
-        whole,
-        [&] {
-          every_turn = true;
-          body();
-          every_turn = false;
-        },
-        body);
-  };
-  by_whole(read);
-  Barrier();
-  by_whole(compute);
-  Barrier();
 }
 
 }  // namespace kiln
