@@ -1,5 +1,5 @@
-// Schedules for people: of a GPU's threads, "256 threads, 4 turns"; of a CPU's vectors, parts that a
-// semicolon separates, where ops and buffers are %3 and b3. Threads: pure functions.
+// Schedules for people: parts that a semicolon separates, where ops and buffers are %3 and b3. Of a GPU's
+// threads the first has the numbers: "256 threads, 4 turns, 2 lanes". Threads: pure functions.
 #pragma once
 
 #include <string>
