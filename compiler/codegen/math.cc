@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "compiler/codegen/math_formulas.h"
 
 namespace kiln {
 namespace {
@@ -99,15 +100,15 @@ MathEmitter::V MathEmitter::FloatBody(MathBuilder& m, LoopOpcode op, V x) {
   switch (op) {
     case LoopOpcode::kExp: return Exp(m, x);
     case LoopOpcode::kExp2: return Exp2(m, x);
-    case LoopOpcode::kExpm1: return Expm1(m, x);
+    case LoopOpcode::kExpm1: return formulas::Expm1(m, x);
     case LoopOpcode::kLog:
     case LoopOpcode::kLog2:
-    case LoopOpcode::kLog10: return Log(m, x, op);
-    case LoopOpcode::kLog1p: return Log1p(m, x);
+    case LoopOpcode::kLog10: return formulas::Log(m, x, op);
+    case LoopOpcode::kLog1p: return formulas::Log1p(m, x);
     case LoopOpcode::kSin:
     case LoopOpcode::kCos:
     case LoopOpcode::kTan: return SinCos(m, x, op);
-    case LoopOpcode::kTanh: return on_gpu_ ? GpuTanh(m, x) : Tanh(m, x);
+    case LoopOpcode::kTanh: return on_gpu_ ? GpuTanh(m, x) : formulas::Tanh(m, x);
     case LoopOpcode::kErf: return FloatErf(m, x);
     case LoopOpcode::kSigmoid: return Sigmoid(m, x);
     case LoopOpcode::kOnePlusErf: return OnePlusErf(m, x);
@@ -125,30 +126,30 @@ MathEmitter::V MathEmitter::DoubleBody(MathBuilder& m, LoopOpcode op, llvm::Arra
     case LoopOpcode::kOnePlusErf: return OnePlusErf(m, x);
     case LoopOpcode::kOnePlusTanh: return OnePlusTanh(m, x);
     case LoopOpcode::kExp2: return Exp2(m, x);
-    case LoopOpcode::kExpm1: return Expm1(m, x);
+    case LoopOpcode::kExpm1: return formulas::Expm1(m, x);
     case LoopOpcode::kLog:
     case LoopOpcode::kLog2:
-    case LoopOpcode::kLog10: return Log(m, x, op);
-    case LoopOpcode::kLog1p: return Log1p(m, x);
+    case LoopOpcode::kLog10: return formulas::Log(m, x, op);
+    case LoopOpcode::kLog1p: return formulas::Log1p(m, x);
     case LoopOpcode::kSin:
     case LoopOpcode::kCos:
     case LoopOpcode::kTan: return SinCos(m, x, op);
-    case LoopOpcode::kAsin: return Asin(m, x);
-    case LoopOpcode::kAcos: return Acos(m, x);
-    case LoopOpcode::kAtan: return Atan(m, x);
-    case LoopOpcode::kAtan2: return Atan2(m, x, args[1]);
+    case LoopOpcode::kAsin: return formulas::Asin(m, x);
+    case LoopOpcode::kAcos: return formulas::Acos(m, x);
+    case LoopOpcode::kAtan: return formulas::Atan(m, x);
+    case LoopOpcode::kAtan2: return formulas::Atan2(m, x, args[1]);
     case LoopOpcode::kSinh: return Sinh(m, x);
     case LoopOpcode::kCosh: return Cosh(m, x);
-    case LoopOpcode::kTanh: return Tanh(m, x);
-    case LoopOpcode::kAsinh: return Asinh(m, x);
-    case LoopOpcode::kAcosh: return Acosh(m, x);
-    case LoopOpcode::kAtanh: return Atanh(m, x);
+    case LoopOpcode::kTanh: return formulas::Tanh(m, x);
+    case LoopOpcode::kAsinh: return formulas::Asinh(m, x);
+    case LoopOpcode::kAcosh: return formulas::Acosh(m, x);
+    case LoopOpcode::kAtanh: return formulas::Atanh(m, x);
     case LoopOpcode::kErf: return Erf(m, x);
     case LoopOpcode::kErfc: return Erfc(m, x);
     case LoopOpcode::kSigmoid: return Sigmoid(m, x);
     case LoopOpcode::kPow: return Pow(m, x, args[1], true);
     case LoopOpcode::kLgamma: return Lgamma(m, x);
-    case LoopOpcode::kFmod: return Fmod(m, x, args[1]);
+    case LoopOpcode::kFmod: return formulas::Fmod(m, x, args[1]);
     case LoopOpcode::kRemainder: return Remainder(m, x, args[1]);
     default: return FloorDivide(m, x, args[1]);
   }

@@ -3,13 +3,12 @@
 // as internal functions and called.
 //
 // Files by family: math_exp_log.cc, math_trig.cc, math_special.cc; coefficients stand beside their use.
+// Those that are one formula on every target are in math_formulas.h.
 // math_gpu.cc has shorter ways for modules whose target is an NVIDIA GPU, math_tables.cc where tables can
 // be looked up.
 // A float function without a formula of its own is computed in double and rounded once.
 // Threads: one. Ownership: borrows the module.
 #pragma once
-
-#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "compiler/codegen/math_builder.h"
@@ -55,30 +54,16 @@ class MathEmitter {
   V Exp(MathBuilder& m, V x);
   // e^(x + x_low) * factor * 2^shift of doubles, rounded to their range once; x_low and factor may be null.
   V DoubleExp(MathBuilder& m, V x, V x_low = nullptr, V factor = nullptr, int shift = 0);
-  V FloatExp(MathBuilder& m, V x);  // without tables
-  std::pair<V, V> ExpParts(MathBuilder& m, V x, double low, int more);
-  V ScaledExpBelow(MathBuilder& m, V x);  // e^x 2^kExpBelowScale, without tables
   V SoftmaxExp(MathBuilder& m, V x);
   V Exp2(MathBuilder& m, V x);
-  V Expm1(MathBuilder& m, V x);
-  V Log(MathBuilder& m, V x, LoopOpcode base = LoopOpcode::kLog);
-  V Log1p(MathBuilder& m, V x);
   V Sigmoid(MathBuilder& m, V x);
   V Sinh(MathBuilder& m, V x);
   V Cosh(MathBuilder& m, V x);
-  V Tanh(MathBuilder& m, V x);
-  V Asinh(MathBuilder& m, V x);
-  V Acosh(MathBuilder& m, V x);
-  V Atanh(MathBuilder& m, V x);
   // `wide`: more than double precision inside, for double results.
   V Pow(MathBuilder& m, V x, V y, bool wide);
 
   // math_trig.cc
   V SinCos(MathBuilder& m, V x, LoopOpcode op);
-  V Asin(MathBuilder& m, V x);
-  V Acos(MathBuilder& m, V x);
-  V Atan2(MathBuilder& m, V y, V x);
-  V Atan(MathBuilder& m, V x);
   // x = n * pi/2 + r for any finite double: {r, n mod 4}.
   V ReduceLarge(llvm::IRBuilder<>& b, V x);
   struct Quadrant {  // x = n pi/2 + r
@@ -120,7 +105,6 @@ class MathEmitter {
   V OnePlusTanh(MathBuilder& m, V x);
   V Erfc(MathBuilder& m, V x);
   V Lgamma(MathBuilder& m, V x);
-  V Fmod(MathBuilder& m, V x, V y);
   V Remainder(MathBuilder& m, V x, V y);
   V FloorDivide(MathBuilder& m, V x, V y);
 

@@ -1,7 +1,9 @@
 // Exponentials, logarithms, powers and the hyperbolic functions.
 #include <cmath>
+#include <utility>
 
 #include "compiler/codegen/math.h"
+#include "compiler/codegen/math_formulas.h"
 
 namespace kiln {
 namespace {
@@ -111,6 +113,41 @@ Pair WideLog(MathBuilder& m, V x) {
   return Sum(m, sum, {m.Mul(m.Mul(cube.high, z.high), tail), m.C(0.0)});
 }
 
+// x = 2 n ln2 + r with |r| ≤ ln2: 2^n 2^n e^r, which reaches subnormal numbers with no number of its own for
+// each half of an exponent.
+V FloatExp(MathBuilder& m, V x) {
+  constexpr double kLimit = 120.0;  // beyond it the result is 0 or infinity
+  V clamped = m.Clamp(x, -kLimit, kLimit);
+  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E / 2), m.PowerMagic());
+  V whole = m.Sub(shifted, m.PowerMagic());
+  V r = m.Fma(whole, m.C(-2 * MathBuilder::kLn2HighF), clamped);
+  r = m.Fma(whole, m.C(-2 * MathBuilder::kLn2LowF), r);
+  // Minimax, to 2^-26 of e^r; odd and even powers apart, so that fewer operations wait for each other.
+  V square = m.Mul(r, r);
+  V odd = m.Poly(square, {1.96116016e-4, 8.33610352e-3, 1.66666135e-1});
+  V tail = m.Fma(odd, r, m.Poly(square, {1.41044718e-3, 4.16612700e-2, 5.00000358e-1}));
+  V p = m.Add(m.Fma(square, tail, r), m.C(1.0));
+  V half = m.PowerFrom(shifted);
+  return m.Mul(m.Mul(p, half), half);
+}
+
+// e^x 2^more, not below e^low: a number near 1 and a power of 2, which must be in range, to be multiplied.
+std::pair<V, V> ExpParts(MathBuilder& m, V x, double low, int more) {
+  V clamped = m.Max(m.C(low), x);  // NaN passes
+  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E), m.PowerMagic(more));
+  V n = m.Sub(shifted, m.PowerMagic(more));
+  V r = m.Fma(n, m.C(-kLn2), clamped);  // ln2's rounding, 2^-29, times n
+  V p = m.Poly(
+      r, {8.29027004e-3, 4.18981606e-2, 1.66676382e-1, 4.99991478e-1, 9.99999706e-1, 1.0});  // to 2^-23.4
+  return {p, m.PowerFrom(shifted)};
+}
+
+// e^x 2^more.
+V ScaledExpBelow(MathBuilder& m, V x, int more) {
+  const auto [p, power] = ExpParts(m, x, -104.0, more);  // e^-104 is 0
+  return m.Mul(p, power);
+}
+
 }  // namespace
 
 V MathEmitter::Exp(MathBuilder& m, V x) {
@@ -130,35 +167,6 @@ V MathEmitter::DoubleExp(MathBuilder& m, V x, V x_low, V factor, int shift) {
   return m.Scale(p, shift == 0 ? reduced.n : m.b.CreateAdd(reduced.n, m.I(shift)));
 }
 
-// x = 2 n ln2 + r with |r| ≤ ln2: 2^n 2^n e^r, which reaches subnormal numbers with no number of its own for
-// each half of an exponent.
-V MathEmitter::FloatExp(MathBuilder& m, V x) {
-  constexpr double kLimit = 120.0;  // beyond it the result is 0 or infinity
-  V clamped = m.Clamp(x, -kLimit, kLimit);
-  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E / 2), m.PowerMagic());
-  V whole = m.Sub(shifted, m.PowerMagic());
-  V r = m.Fma(whole, m.C(-2 * MathBuilder::kLn2HighF), clamped);
-  r = m.Fma(whole, m.C(-2 * MathBuilder::kLn2LowF), r);
-  // Minimax, to 2^-26 of e^r; odd and even powers apart, so that fewer operations wait for each other.
-  V square = m.Mul(r, r);
-  V odd = m.Poly(square, {1.96116016e-4, 8.33610352e-3, 1.66666135e-1});
-  V tail = m.Fma(odd, r, m.Poly(square, {1.41044718e-3, 4.16612700e-2, 5.00000358e-1}));
-  V p = m.Add(m.Fma(square, tail, r), m.C(1.0));
-  V half = m.PowerFrom(shifted);
-  return m.Mul(m.Mul(p, half), half);
-}
-
-// e^x 2^more, not below e^low: a number near 1 and a power of 2, which must be in range, to be multiplied.
-std::pair<V, V> MathEmitter::ExpParts(MathBuilder& m, V x, double low, int more) {
-  V clamped = m.Max(m.C(low), x);  // NaN passes
-  V shifted = m.Fma(clamped, m.C(MathBuilder::kLog2E), m.PowerMagic(more));
-  V n = m.Sub(shifted, m.PowerMagic(more));
-  V r = m.Fma(n, m.C(-kLn2), clamped);  // ln2's rounding, 2^-29, times n
-  V p = m.Poly(
-      r, {8.29027004e-3, 4.18981606e-2, 1.66676382e-1, 4.99991478e-1, 9.99999706e-1, 1.0});  // to 2^-23.4
-  return {p, m.PowerFrom(shifted)};
-}
-
 V MathEmitter::PlusExp(llvm::IRBuilder<>& b, V sum, V x) {
   MathBuilder m(b, x->getType());
   if (HasTables(m.type) && m.type->isVectorTy()) return PlusTableExp(m, sum, x);
@@ -168,18 +176,14 @@ V MathEmitter::PlusExp(llvm::IRBuilder<>& b, V sum, V x) {
 
 V MathEmitter::SoftmaxExp(MathBuilder& m, V x) {
   if (m.is_double || on_gpu_ || HasTables(m.type)) return Exp(m, x);
-  return m.Mul(ScaledExpBelow(m, x), std::ldexp(1.0, -kExpBelowScale));  // rounds to a subnormal number
+  return m.Mul(ScaledExpBelow(m, x, kExpBelowScale),
+               std::ldexp(1.0, -kExpBelowScale));  // rounds to a subnormal number
 }
 
 V MathEmitter::ShiftedExpBelow(llvm::IRBuilder<>& b, V x) {
   MathBuilder m(b, x->getType());
   if (ExpBelowShift() == 0) return SoftmaxExp(m, x);
-  return ScaledExpBelow(m, x);
-}
-
-V MathEmitter::ScaledExpBelow(MathBuilder& m, V x) {
-  const auto [p, power] = ExpParts(m, x, -104.0, kExpBelowScale);  // e^-104 is 0
-  return m.Mul(p, power);
+  return ScaledExpBelow(m, x, kExpBelowScale);
 }
 
 V MathEmitter::Exp2(MathBuilder& m, V x) {
@@ -193,7 +197,7 @@ V MathEmitter::Exp2(MathBuilder& m, V x) {
 }
 
 // e^x - 1 = 2 (2^(n-1) expm1(r) + (2^(n-1) - 1/2))
-V MathEmitter::Expm1(MathBuilder& m, V x) {
+V formulas::Expm1(MathBuilder& m, V x) {
   const double high = m.is_double ? 710.0 : 89.0;
   const double low = m.is_double ? -60.0 : -30.0;
   Reduced reduced = ReduceByLn2(m, m.Clamp(x, low, high));
@@ -204,7 +208,7 @@ V MathEmitter::Expm1(MathBuilder& m, V x) {
   return m.Sel(m.Eq(x, m.C(0.0)), x, result);
 }
 
-V MathEmitter::Log(MathBuilder& m, V x, LoopOpcode base) {
+V formulas::Log(MathBuilder& m, V x, LoopOpcode base) {
   V e;
   V f = m.Sub(m.Frexp(x, &e), m.C(1.0));
   V half_square = m.Mul(m.Mul(f, f), 0.5);
@@ -238,7 +242,7 @@ V MathEmitter::Log(MathBuilder& m, V x, LoopOpcode base) {
 }
 
 // log(1+x) = log(u) + c/u with u = 1+x rounded and c what the rounding lost.
-V MathEmitter::Log1p(MathBuilder& m, V x) {
+V formulas::Log1p(MathBuilder& m, V x) {
   V u = m.Add(x, m.C(1.0));
   V back = m.Sub(u, m.C(1.0));
   V lost = m.Add(m.Sub(m.C(1.0), m.Sub(u, back)), m.Sub(x, back));
@@ -262,7 +266,7 @@ V MathEmitter::Sigmoid(MathBuilder& m, V x) {
 
 V MathEmitter::Sinh(MathBuilder& m, V x) {
   V a = m.Abs(x);
-  V t = Expm1(m, a);
+  V t = formulas::Expm1(m, a);
   V below_one = m.Sub(m.Add(t, t), m.Div(m.Mul(t, t), m.Add(t, m.C(1.0))));
   V above_one = m.Add(t, m.Div(t, m.Add(t, m.C(1.0))));
   V small = m.Mul(m.Sel(m.Lt(a, m.C(1.0)), below_one, above_one), 0.5);
@@ -275,38 +279,38 @@ V MathEmitter::Cosh(MathBuilder& m, V x) {
   return m.Add(half, m.Div(m.C(0.25), half));
 }
 
-V MathEmitter::Tanh(MathBuilder& m, V x) {
+V formulas::Tanh(MathBuilder& m, V x) {
   const double limit = m.is_double ? 22.0 : 10.0;
   V a = m.Abs(x);
-  V t = Expm1(m, m.Mul(m.Min(m.C(limit), a), 2.0));
+  V t = formulas::Expm1(m, m.Mul(m.Min(m.C(limit), a), 2.0));
   V result = m.Div(t, m.Add(t, m.C(2.0)));
   return m.CopySign(result, x);
 }
 
-V MathEmitter::Asinh(MathBuilder& m, V x) {
+V formulas::Asinh(MathBuilder& m, V x) {
   V a = m.Abs(x);
   V huge = m.Gt(a, m.C(268435456.0));  // 2^28
   V square = m.Mul(a, a);
   V t = m.Add(a, m.Div(square, m.Add(m.C(1.0), m.Sqrt(m.Add(square, m.C(1.0))))));
-  V log = Log1p(m, m.Sel(huge, m.Sub(a, m.C(1.0)), t));
+  V log = formulas::Log1p(m, m.Sel(huge, m.Sub(a, m.C(1.0)), t));
   return m.CopySign(m.Add(log, m.Sel(huge, m.C(kLn2), m.C(0.0))), x);
 }
 
-V MathEmitter::Acosh(MathBuilder& m, V x) {
+V formulas::Acosh(MathBuilder& m, V x) {
   V huge = m.Gt(x, m.C(268435456.0));
   V t = m.Sub(x, m.C(1.0));
   V root = m.Sqrt(m.Fma(t, t, m.Add(t, t)));
-  V log = Log1p(m, m.Sel(huge, t, m.Add(t, root)));
+  V log = formulas::Log1p(m, m.Sel(huge, t, m.Add(t, root)));
   V result = m.Add(log, m.Sel(huge, m.C(kLn2), m.C(0.0)));
   return m.Sel(m.Ge(x, m.C(1.0)), result, m.NaN());
 }
 
-V MathEmitter::Atanh(MathBuilder& m, V x) {
+V formulas::Atanh(MathBuilder& m, V x) {
   V a = m.Abs(x);
   V twice = m.Add(a, a);
   V ratio = m.Div(m.Sel(m.Lt(a, m.C(0.5)), m.Mul(twice, a), twice), m.Sub(m.C(1.0), a));
   V argument = m.Sel(m.Lt(a, m.C(0.5)), m.Add(twice, ratio), ratio);
-  V result = m.CopySign(m.Mul(Log1p(m, argument), 0.5), x);
+  V result = m.CopySign(m.Mul(formulas::Log1p(m, argument), 0.5), x);
   return m.Sel(m.Le(a, m.C(1.0)), result, m.NaN());
 }
 
@@ -320,7 +324,7 @@ V MathEmitter::Pow(MathBuilder& m, V x, V y, bool wide) {
     V low = m.Sel(m.Lt(m.Abs(product.high), m.C(1e4)), product.low, m.C(0.0));
     magnitude = DoubleExp(m, product.high, low);
   } else {
-    magnitude = Exp(m, m.Mul(exponent, Log(m, a)));
+    magnitude = Exp(m, m.Mul(exponent, formulas::Log(m, a)));
   }
   V zero = m.C(0.0);
   V one = m.C(1.0);

@@ -1,6 +1,7 @@
 // Error function, gamma function, and the exact remainders of floats. The coefficients of Erf, Erfc and
 // Lgamma are Chebyshev interpolants of the functions named beside them, to about 2^-53.
 #include "compiler/codegen/math.h"
+#include "compiler/codegen/math_formulas.h"
 
 namespace kiln {
 namespace {
@@ -131,7 +132,7 @@ V MathEmitter::Lgamma(MathBuilder& m, V x) {
   }
   V z = m.Sel(below, a, m.Sub(base, m.C(2.0)));  // a + 1 - 2 for a < 1, without rounding below
   z = m.Sel(below, m.Sub(a, one), z);
-  V log = Log(m, m.Sel(m.Ge(a, m.C(8.0)), a, product));
+  V log = formulas::Log(m, m.Sel(m.Ge(a, m.C(8.0)), a, product));
   V near = LgammaNearTwo(m, z);
   V small = m.Sel(below, m.Sub(near, log), m.Add(near, log));
   V inverse = m.Div(one, a);
@@ -145,7 +146,7 @@ V MathEmitter::Lgamma(MathBuilder& m, V x) {
   V fraction = m.Sub(a, m.Floor(a));
   fraction = m.Sel(m.Gt(fraction, m.C(0.5)), m.Sub(one, fraction), fraction);
   V sine = SinCos(m, m.Mul(fraction, 3.14159265358979323846), LoopOpcode::kSin);
-  V reflected = m.Sub(m.Neg(Log(m, m.Mul(m.Mul(a, sine), 0x1.45f306dc9c883p-2))), positive);
+  V reflected = m.Sub(m.Neg(formulas::Log(m, m.Mul(m.Mul(a, sine), 0x1.45f306dc9c883p-2))), positive);
   V at_pole = m.Eq(fraction, m.C(0.0));
   reflected = m.Sel(at_pole, m.Inf(), reflected);
   // Near zero the reflection cancels: lgamma(x) = -log|x| - γx there.
@@ -157,7 +158,7 @@ V MathEmitter::Lgamma(MathBuilder& m, V x) {
 }
 
 // Exact: |x| is reduced by multiples y 2^k whose quotients have at most 50 bits, until it is below |y|.
-V MathEmitter::Fmod(MathBuilder& m, V x, V y) {
+V formulas::Fmod(MathBuilder& m, V x, V y) {
   llvm::IRBuilder<>& b = m.b;
   V divisor = m.Abs(y);
   V start = m.Abs(x);

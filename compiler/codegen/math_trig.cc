@@ -3,6 +3,7 @@
 #include <array>
 
 #include "compiler/codegen/math.h"
+#include "compiler/codegen/math_formulas.h"
 
 namespace kiln {
 namespace {
@@ -249,7 +250,7 @@ V AtanOfQuotient(MathBuilder& m, V a, V c) {
 
 }  // namespace
 
-V MathEmitter::Asin(MathBuilder& m, V x) {
+V formulas::Asin(MathBuilder& m, V x) {
   V a = m.Abs(x);
   V outer = m.Gt(a, m.C(0.5));
   V z = m.Sel(outer, m.Mul(m.Sub(m.C(1.0), a), 0.5), m.Mul(a, a));
@@ -259,7 +260,7 @@ V MathEmitter::Asin(MathBuilder& m, V x) {
   return m.CopySign(m.Sel(outer, from_top, value), x);  // NaN by the square root of a negative
 }
 
-V MathEmitter::Acos(MathBuilder& m, V x) {
+V formulas::Acos(MathBuilder& m, V x) {
   V a = m.Abs(x);
   V outer = m.Gt(a, m.C(0.5));
   V z = m.Sel(outer, m.Mul(m.Sub(m.C(1.0), a), 0.5), m.Mul(a, a));
@@ -271,9 +272,9 @@ V MathEmitter::Acos(MathBuilder& m, V x) {
   return m.Sel(outer, m.Sel(m.Lt(x, m.C(0.0)), negative, twice), inner_result);
 }
 
-V MathEmitter::Atan(MathBuilder& m, V x) { return m.CopySign(AtanOfQuotient(m, m.Abs(x), m.C(1.0)), x); }
+V formulas::Atan(MathBuilder& m, V x) { return m.CopySign(AtanOfQuotient(m, m.Abs(x), m.C(1.0)), x); }
 
-V MathEmitter::Atan2(MathBuilder& m, V y, V x) {
+V formulas::Atan2(MathBuilder& m, V y, V x) {
   V a = m.Abs(y);
   V c = m.Abs(x);
   V both_infinite = m.And(m.Eq(a, m.Inf()), m.Eq(c, m.Inf()));
