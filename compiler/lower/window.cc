@@ -405,7 +405,8 @@ absl::Status LowerGridSample(LoweringContext& context, const GraphNode& node) {
       at = Unnormalise(context, ops, at, size, align_corners);
       if (padding == 1) {
         const LoopOpId last = ops.Cast(ops.IndexExpr(exprs.Sub(size, context.Const(1))), compute);
-        at = ops.Binary(LoopOpcode::kMaximum, at, ops.Constant(0, compute));
+        const LoopOpId zero = ops.Constant(0, compute);
+        at = ops.Where(ops.Compare(LoopOpcode::kGt, at, zero), at, zero);  // what is no number is 0
         at = ops.Binary(LoopOpcode::kMinimum, at, last);
       }
       const LoopOpId floor = ops.Unary(LoopOpcode::kFloor, at);
@@ -427,7 +428,10 @@ absl::Status LowerGridSample(LoweringContext& context, const GraphNode& node) {
       const ExprId column = ops.CheckedIndex(at[1], input.sizes[3]);
       const LoopOpId value = context.Load(ops, input, {index[0], index[1], row, column});
       ops.CloseMask();
-      sum = ops.Add(sum, ops.Where(inside, ops.Mul(value, factor), ops.Constant(0, compute)));
+      // On the CPU eager multiplies what lies outside as well: a position that is no number gives none.
+      const LoopOpId zero = ops.Constant(0, compute);
+      sum = ops.Add(sum, type.device == v1::CUDA ? ops.Where(inside, ops.Mul(value, factor), zero)
+                                                 : ops.Mul(ops.Where(inside, value, zero), factor));
     }
     return sum;
   }));

@@ -225,19 +225,30 @@ bool LogSigmoidBackward(Match& m) {
   return m.Return(g * Where(negative, 1.0 - tail, tail));
 }
 
+// Bounds of logit's argument, which eager rounds to half precision on the CPU.
+struct LogitBounds {
+  double low, high;
+};
+
+LogitBounds BoundsOfLogit(Match& m, double eps) {
+  if (m.Type().device == v1::CUDA) return {eps, 1.0 - eps};
+  const double low = RoundedNumber(eps, m.Type().dtype);
+  return {low, RoundedNumber(1.0 - low, m.Type().dtype)};
+}
+
 bool Logit(Match& m) {
   Value x = Cast(m.Tensor("self"), ComputeDType(m.Type().dtype));
   if (m.Has("eps")) {
-    const double eps = m.Float("eps");
-    x = Clamp(x, eps, 1.0 - eps);
+    const auto [low, high] = BoundsOfLogit(m, m.Float("eps"));
+    x = Clamp(x, low, high);
   }
   return m.Return(Log(x / (1.0 - x)));
 }
 
 bool LogitBackward(Match& m) {
   Value g = In(m, "grad_output"), x = In(m, "self");
-  const double low = m.Float("eps", 0);
-  Value inside = LogicalAnd(Ge(x, low), Le(x, 1.0 - low));
+  const auto [low, high] = BoundsOfLogit(m, m.Float("eps", 0));
+  Value inside = LogicalAnd(Ge(x, low), Le(x, high));
   return m.Return(Where(inside, g / (x * (1.0 - x)), m.Has("eps") ? 0.0 : std::nan("")));
 }
 

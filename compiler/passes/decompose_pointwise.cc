@@ -385,7 +385,8 @@ bool IsClose(Match& m) {
   return m.Return(LogicalOr(close, LogicalAnd(finite, Le(error, allowed))));
 }
 
-// The dtype that ATen rounds the power to: its base is a number, or of the dtype of `self` where that is not F32.
+// The dtype that ATen rounds the power to: its base is a number, or of the dtype of `self` where that is not
+// F32.
 v1::DType DTypeOfPower(const Value& self, const Value& exponent) {
   using Rank = PromotionOperand::Rank;
   const bool is_number = !IsFloat(self.dtype()) || self.dtype() == v1::F32;

@@ -350,6 +350,32 @@ def test_pools_of_no_windows(sizes, dynamic):
         torch.testing.assert_close(compiled(x), F.adaptive_avg_pool2d(x, sizes))
 
 
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_samples_at_positions_that_are_no_numbers(padding, align_corners):
+    image, grid = torch.randn(2, 3, 5, 6), torch.rand(2, 7, 9, 2) * 3 - 1.5
+    for number in (float("nan"), float("inf"), -float("inf"), 1e20, -1e20):
+        grid.masked_fill_(torch.rand(grid.shape) < 0.1, number)
+
+    def function(image, grid):
+        return F.grid_sample(image, grid, padding_mode=padding, align_corners=align_corners)
+
+    torch.testing.assert_close(torch.compile(function, backend="kiln")(image, grid), function(image, grid),
+                               equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_bounds_of_logit_that_round_to_one(dtype):
+    x = (torch.rand(100) * 1.4 - 0.2).to(dtype).requires_grad_()
+    for eps in (1e-6, 1e-4, 1e-3, 0.2):
+        torch._dynamo.reset()
+        mine, own = (call(x, eps) for call in (torch.compile(torch.logit, backend="kiln"), torch.logit))
+        assert own[x > 1].isinf().all() or 1 - torch.tensor(eps, dtype=dtype) < 1
+        for a, b in ((mine, own), (torch.autograd.grad(value.sum(), x)[0] for value in (mine, own))):
+            assert torch.equal(a.isinf(), b.isinf()) and torch.equal(a.isnan(), b.isnan())
+            torch.testing.assert_close(a.nan_to_num(), b.nan_to_num(), rtol=2e-2, atol=2e-2)
+
+
 def test_hypotenuses_of_infinity():
     inf, nan = float("inf"), float("nan")
     x, y = torch.tensor([inf, nan, -inf, 3.0, 0.0, nan]), torch.tensor([nan, inf, nan, 4.0, 0.0, 1.0])
