@@ -21,7 +21,10 @@ FlatImageHeader ReadHeader(absl::string_view image) {
   return header;
 }
 
-constexpr uint64_t kThisMachine = 0;  // what loads images is built for x86-64
+#if !defined(__x86_64__)
+#error "another host loads images of its own machine, and flushes its instruction cache (docs/extending.md)"
+#endif
+constexpr uint64_t kThisMachine = 0;
 
 absl::Status Bad(absl::string_view what) { return absl::DataLossError(absl::StrCat("code image: ", what)); }
 

@@ -128,6 +128,8 @@ void ChooseColumnThreads(const KernelFacts& facts, const Machine& machine, v1::T
   while (points * rows < many && PayRows(facts, machine, 2 * rows, 2 * rows * columns)) rows *= 2;
   if (rows == 1) return;
   if (PayRows(facts, machine, rows, kBlockThreads)) columns = std::max(columns, kBlockThreads / rows);
+  // Few columns, and no shared memory for more: half a warp would be left.
+  if (rows * columns % kWarp != 0) return;
   *schedule = WithRows(facts, *schedule, rows, rows * columns);
 }
 

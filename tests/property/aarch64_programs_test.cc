@@ -97,7 +97,10 @@ class AArch64ProgramsTest : public ::testing::Test {
     ASSERT_TRUE(reply.ok()) << reply.status();
     EXPECT_EQ(reply->status.code, expected->status.code);
     if (expected->status.code != 0) return;
-    EXPECT_EQ(Difference(buffers, expected->buffers, {.ulps = 64, .relative = 1e-5}), "")
+    // Of half precision 64 would be half of the value.
+    const bool half = absl::c_any_of(
+        kernel.buffers(), [](const auto& buffer) { return buffer.dtype() == v1::BF16 || buffer.dtype() == v1::F16; });
+    EXPECT_EQ(Difference(buffers, expected->buffers, {.ulps = half ? 4. : 64., .relative = 1e-5}), "")
         << PrintKernel(kernel, {});
   }
 

@@ -64,16 +64,19 @@ v1::Kernel RandomNumbers(int64_t points) {
   return m.Build();
 }
 
-// Sums of a matrix's columns.
-v1::Kernel ColumnSums(int64_t rows, int64_t columns) {
+// Sums of a matrix's columns, each so many times.
+v1::Kernel ColumnSums(int64_t rows, int64_t columns, int times = 1) {
   KernelBuilder m;
   const uint32_t in = m.Buffer(v1::F32, v1::READ, m.Const(rows * columns)),
                  out = m.Buffer(v1::F32, v1::WRITE, m.Const(columns));
   m.Outer(m.Const(columns));
   m.BeginStage({m.Const(rows)});
-  const uint32_t sum =
-      m.Reduce(v1::REDUCE_SUM, m.Load(in, m.Add(m.Mul(m.Var(1), m.Const(columns)), m.Var(0))));
+  const uint32_t value = m.Load(in, m.Add(m.Mul(m.Var(1), m.Const(columns)), m.Var(0)));
+  std::vector<uint32_t> sums;
+  for (int i = 0; i < times; ++i) sums.push_back(m.Reduce(v1::REDUCE_SUM, value));
   m.BeginStage({});
+  uint32_t sum = sums[0];
+  for (int i = 1; i < times; ++i) sum = m.Op(LoopOpcode::kAdd, v1::F32, {sum, sums[i]});
   m.Store(out, m.Var(0), sum);
   m.Schedule(1, 1, v1::VECTOR_OUTER_LAST);
   return m.Build();
@@ -173,6 +176,18 @@ TEST(ThreadSchedule, ColumnsAreAsManyAsMultiprocessorsWant) {
   EXPECT_THAT(Chosen(kernel, "b200").unroll(), ElementsAre(8, 1));
   EXPECT_TRUE(Chosen(ColumnSums(4096, 1 << 20)).has_points());  // each has its thread
   EXPECT_TRUE(Chosen(ColumnSums(6, 64)).has_points());          // too short to be shared
+}
+
+// With few columns, and with what rows reduce beyond the shared memory of more: points are threads' own, and
+// whatever is chosen is allowed.
+TEST(ThreadSchedule, ManySumsOfShortColumnsShareNoHalfWarp) {
+  EXPECT_TRUE(Chosen(ColumnSums(12, 64, 21)).has_points());
+  EXPECT_FALSE(Chosen(ColumnSums(12, 64, 4)).has_points()) << "the control: fewer sums are shared";
+  for (const int64_t rows : {2, 8, 12, 15, 16, 40, 300}) {
+    for (const int64_t columns : {1, 8, 64, 500, 3000}) {
+      for (const int times : {1, 5, 11, 21, 40}) Chosen(ColumnSums(rows, columns, times));  // which checks
+    }
+  }
 }
 
 TEST(ThreadSchedule, SquaresAreLargeWhereBlocksAreEnough) {
