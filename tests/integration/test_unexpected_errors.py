@@ -17,6 +17,7 @@ from kiln import (
     backend,
     compiled,
     cuda_graphs,
+    decompositions,
     devices,
     fallback,
     graph,
@@ -199,6 +200,13 @@ def test_what_autograd_cannot_trace_runs_as_in_eager(function):
         torch.testing.assert_close(*gradients)
     fallbacks = kiln.stats()["fallbacks"]
     assert fallbacks and all(reason.startswith("AOTAutograd: ") for reason in fallbacks), fallbacks
+
+
+def test_what_kiln_raises_within_autograd_is_told_as_its_own(monkeypatch):
+    Planted(monkeypatch, decompositions.pinned_layouts, "pinned", KeyError("planted"), 2)  # the first is a rewrite's
+    x = torch.randn(5, 4, requires_grad=True)
+    torch.testing.assert_close(torch.compile(lambda x: x.sin() * 2, backend="kiln")(x), x.sin() * 2)
+    assert list(kiln.stats()["fallbacks"]) == ["unexpected KeyError: 'planted'"]
 
 
 def test_control_without_a_fallback_autograd_s_error_ends_the_program(no_fallback):

@@ -42,8 +42,9 @@ from .refinement import is_refusal, refined
 
 Compiled: TypeAlias = CompiledGraph | PartitionedGraph
 
-# What Dynamo handles itself, by tracing anew or by a graph break, and what the caller has asked for.
-_RAISED = (TorchDynamoException, *exceptions_allowed_to_be_fallback, Unsupported, GangDiverges)
+# What Dynamo handles itself, by tracing anew, by a graph break or (IndexError) as the program's own error, and what the
+# caller has asked for.
+_RAISED = (TorchDynamoException, *exceptions_allowed_to_be_fallback, IndexError, Unsupported, GangDiverges)
 
 _KIND_NAMES = {FORWARD: "forward", BACKWARD: "backward", INFERENCE: "inference"}
 
@@ -281,7 +282,7 @@ def kiln(gm: fx.GraphModule, example_inputs: Sequence[Any], *, mode: str | None 
                 return backend(gm, example_inputs)
         except _RAISED:
             raise
-        except Exception as error:  # in AOTAutograd: compile_graph raises none of these
+        except Exception as error:  # compile_graph raises none of these: AOTAutograd does, or what it calls of kiln's
             return fallback.run_as_captured(gm, titles.compiled_name(), error)
 
 

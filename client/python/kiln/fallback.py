@@ -102,10 +102,22 @@ def run_without_kiln(module: fx.GraphModule, title: str, reason: str, message: s
 
 def run_as_captured(module: fx.GraphModule, title: str, cause: BaseException) -> Callable[..., Any]:
     """A callable that runs Dynamo's graph as eager would, gradients too: AOTAutograd could not trace it, for `cause`,
-    which eager raises as well or does not meet. Raises Unsupported under KILN_FALLBACK=error."""
+    which eager raises as well or does not meet; or kiln's own part of tracing failed, which is told as such. Raises
+    Unsupported under KILN_FALLBACK=error."""
     reason, message = reason_of_error(cause)
-    _note_without_kiln(title, f"AOTAutograd: {reason}", f"torch's AOTAutograd cannot trace it, {message}", cause)
+    if not _is_own(cause):
+        reason, message = f"AOTAutograd: {reason}", f"torch's AOTAutograd cannot trace it, {message}"
+    _note_without_kiln(title, reason, message, cause)
     return module.forward
+
+
+def _is_own(error: BaseException) -> bool:
+    """Whether kiln's code raised it, not torch's."""
+    kiln, torch_itself = os.path.dirname(__file__), os.path.dirname(torch.__file__)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith((kiln + os.sep, torch_itself + os.sep)):
+            return frame.filename.startswith(kiln + os.sep)
+    return False
 
 
 def _note_without_kiln(title: str, reason: str, message: str, cause: BaseException | None) -> None:
