@@ -5,8 +5,10 @@
 #include <optional>
 #include <sstream>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "compiler/support/digest.h"
 #include "compiler/support/private_directory.h"
 #include "compiler/support/status_macros.h"
 #include "spdlog/spdlog.h"
@@ -41,17 +43,23 @@ void AdoptHello(const v1::HelloReply& hello, uid_t own, v1::Config* config) {
     tenant->set_name(hello.tenant());
     tenant->add_uids(own);
   }
+  const std::string own_namespace = hello.tenant().empty() ? kClientNamespace : hello.tenant();
   for (const v1::TrustedKey& key : hello.trusted_keys()) {
+    // One that the farm trusts for other namespaces alone signs nothing that is asked for here.
+    if (!key.namespaces().empty() && !absl::c_linear_search(key.namespaces(), own_namespace)) continue;
     v1::TrustedKeyConfig* const trusted = config->mutable_signing()->add_trusted();
     trusted->set_public_key(absl::Base64Escape(key.public_key()));
-    trusted->add_namespaces(hello.tenant().empty() ? kClientNamespace : hello.tenant());
+    trusted->add_namespaces(own_namespace);
   }
 }
 
 absl::Status AdoptUpstream(const Upstream& upstream, uid_t own, v1::Config* config) {
   if (config->listen().tenants_size() > 0) return absl::OkStatus();
   const std::string directory = config->store().directory();
-  const std::string path = absl::StrCat(directory, "/upstream");
+  // A store may be used with another upstream, or another certificate, which says something else.
+  const std::string whom =
+      Sha256(absl::StrCat(config->upstream().address(), "\n", config->upstream().tls().certificate()));
+  const std::string path = absl::StrCat(directory, "/upstream-", ToHex(whom.substr(0, 8)));
   if (const std::optional<v1::HelloReply> said = upstream.Hello(); said.has_value()) {
     AdoptHello(*said, own, config);
     if (const absl::Status kept = Remember(directory, path, *said); !kept.ok())

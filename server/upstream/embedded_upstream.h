@@ -1,5 +1,5 @@
 // An embedded daemon with an upstream (KILN_UPSTREAM): its user's processes are to the farm what they would
-// be without it. Nobody configures it, so it takes from the farm, whom it knows by mutual TLS as a client
+// be without it, but for the namespaces that the farm lets them read besides. Nobody configures it, so it takes from the farm, whom it knows by mutual TLS as a client
 // does, which tenant its certificate is, and whose signatures count.
 //
 // Threads: pure functions but for the file system.
@@ -19,8 +19,8 @@ namespace kiln {
 // Then nothing is known of the upstream, and the daemon makes room soon for one that can ask it.
 inline constexpr uint32_t kUnknownUpstreamIdleSeconds = 60;
 
-// Makes `own` the tenant that the upstream says, and trusts the keys that it lists. What it said is kept in
-// the store's directory, for a start while it is away. NOT_FOUND, and nothing is changed, where it is, and
+// Makes `own` the tenant that the upstream says, and trusts the keys that it lists for that tenant. What it
+// said to that certificate is kept in the store's directory, for a start while it is away. NOT_FOUND, and nothing is changed, where it is, and
 // never was reached before. A configuration with tenants of its own stays as it is.
 absl::Status AdoptUpstream(const Upstream& upstream, uid_t own, v1::Config* config);
 
