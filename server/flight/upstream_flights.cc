@@ -1,6 +1,5 @@
 #include "server/flight/upstream_flights.h"
 
-#include <algorithm>
 #include <random>
 #include <utility>
 #include <vector>
@@ -15,7 +14,6 @@
 #include "compiler/support/zstd.h"
 #include "grpcpp/alarm.h"
 #include "server/flight/gang_verdict.h"
-#include "server/flight/refusals.h"
 #include "server/flight/upstream_artifact.h"
 #include "spdlog/spdlog.h"
 
@@ -37,10 +35,6 @@ v1::CompileHeader HeaderOf(const FlightRequest& request) {
                                                                                 : v1::WORK_INTERACTIVE);
   return header;
 }
-
-constexpr absl::Duration kComeAgainMax = absl::Seconds(30);
-// Before a call ends whose flight has callers that wait longer; half of what it has, where that is less.
-constexpr absl::Duration kExtendBefore = absl::Seconds(2);
 
 absl::string_view PhaseOf(const v1::CompileEvent& event) {
   return event.has_tuned() ? "tuning, upstream" : "emitting, upstream";
@@ -64,22 +58,15 @@ KnownKeyPtr Refused(const KnownKey& known, const absl::Status& why) {
 }  // namespace
 
 struct UpstreamFlights::Forwarded {
-  TaskId task = 0;
   FlightId flight = 0;
   FlightRequestPtr request;
   MonotonicTime begun;
   std::shared_ptr<const std::string> packed;  // shared with each call
-  std::string fingerprint;                    // when the call began
-  std::shared_ptr<ForwardedCompile> call;     // while it runs
-  std::shared_ptr<ForwardedCompile> earlier;  // while that one takes over from it
-  uint64_t turn = 0;                          // of `call`
-  MonotonicTime deadline;                     // of `call`
-  std::unique_ptr<grpc::Alarm> again;         // while it waits to be asked for again
-  std::unique_ptr<grpc::Alarm> extend;        // before the deadline
-  size_t out = 0;                             // calls and alarms for extensions, each of which comes back
-  // kStopped: nobody waits for it. kOver: what it brought is being taken in.
-  enum class State { kRuns, kStopped, kOver } state = State::kRuns;
-  std::optional<FlightNext> next;  // what came of it; told when nothing is out
+  std::string fingerprint;                    // when the latest call began
+  // Those that run. Each has what it calls, which has this, and is let go of when it has come back.
+  absl::flat_hash_map<ForwardTable::Turn, std::shared_ptr<ForwardedCompile>> calls;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<grpc::Alarm>> alarms;
+  uint64_t last_alarm = 0;
 };
 
 absl::Status UpstreamFlights::Start(Executor* strand) {
@@ -225,171 +212,105 @@ UpstreamFlights::Verdict UpstreamFlights::Away(const FlightRequest& request, con
   return {Refused(*known, failure), FlightTable::Where::kHere};
 }
 
-FlightNext UpstreamFlights::NotMade(const FlightRequest& request, const absl::Status& why) {
-  FlightNext next;
-  const absl::Status failure = CountFailure(why);
-  if (!request.gang.id().empty()) {
-    next.outcome = GangUnknown(why);
-  } else if (compiles_here_) {
-    next.tasks.push_back({TaskQueue::Kind::kPlan, 0, false});
-  } else {
-    next.outcome = failure;
-  }
-  return next;
-}
-
 // ---- Compiling there -------------------------------------------------------------------------
 
+ForwardTable::Outside UpstreamFlights::ForwardsOutside() {
+  ForwardTable::Outside outside;
+  outside.pack = [this](FlightId flight) { Pack(forwarded_.at(flight)); };
+  outside.call = [this](FlightId flight, ForwardTable::Turn turn, MonotonicTime deadline) {
+    Call(forwarded_.at(flight), turn, deadline);
+  };
+  outside.cancel = [this](FlightId flight) {
+    for (const auto& [turn, call] : forwarded_.at(flight)->calls) call->Cancel();
+  };
+  outside.remind = [this](FlightId flight, ForwardTable::Turn turn, MonotonicTime then) {
+    SetAlarm(forwarded_.at(flight), then,
+             [this, flight, turn] { forwards_.Due(flight, turn, MonotonicNow()); });
+  };
+  outside.wait = [this](FlightId flight, absl::Duration pause) {
+    outside_.progress(flight, "waiting for a place, upstream", nullptr);
+    SetAlarm(forwarded_.at(flight), MonotonicAfter(pause),
+             [this, flight] { forwards_.Waited(flight, MonotonicNow()); });
+  };
+  outside.hurry = [this](FlightId flight) {
+    for (const auto& [id, alarm] : forwarded_.at(flight)->alarms) alarm->Cancel();
+  };
+  outside.take = [this](FlightId flight, ForwardedEnd end) {
+    TakeMade(forwarded_.at(flight), std::move(end));
+  };
+  outside.answered = [this] { parts_.upstream->counts().forwarded++; };
+  outside.failed = [this](const absl::Status& why) { return CountFailure(why); };
+  outside.unknown = [this](const absl::Status& why) { return GangUnknown(why); };
+  outside.ended = [this](TaskId task, FlightId flight, FlightNext next) {
+    forwarded_.erase(flight);
+    outside_.ended(task, flight, std::move(next));
+  };
+  outside.deadline = [this](FlightId flight) { return outside_.deadline(flight); };
+  outside.jitter = WithJitter;
+  return outside;
+}
+
 void UpstreamFlights::Forward(TaskId task, FlightId flight, FlightRequestPtr request) {
+  const auto callers =
+      request->gang.id().empty() ? ForwardTable::Callers::kAny : ForwardTable::Callers::kGang;
   auto forwarded = std::make_shared<Forwarded>();
-  forwarded->task = task;
   forwarded->flight = flight;
   forwarded->request = std::move(request);
   forwarded->begun = MonotonicNow();
-  forwarded_[flight] = forwarded;
+  forwarded_[flight] = std::move(forwarded);
+  forwards_.Forward(task, flight, callers);
+}
+
+void UpstreamFlights::Pack(const ForwardedPtr& forwarded) {
   threads_->Post([this, forwarded] {
     forwarded->packed = std::make_shared<const std::string>(ZstdCompress(*forwarded->request->graph));
-    strand_->Post([this, forwarded] { Call(forwarded); });
+    strand_->Post([this, flight = forwarded->flight] { forwards_.Packed(flight, MonotonicNow()); });
   });
 }
 
-void UpstreamFlights::Call(const ForwardedPtr& forwarded) {
-  forwarded->again = nullptr;  // which has what it calls, which has this
-  if (forwarded->state == Forwarded::State::kOver) return;
-  if (forwarded->state == Forwarded::State::kStopped) {
-    forwarded->state = Forwarded::State::kOver;
-    forwarded->next.emplace();
-    forwarded->next->outcome = absl::CancelledError("nobody waits for the answer");
-    FinishWhenAllIsBack(forwarded);
-    return;
-  }
+void UpstreamFlights::Call(const ForwardedPtr& forwarded, ForwardTable::Turn turn, MonotonicTime deadline) {
   forwarded->fingerprint = parts_.upstream->fingerprint();
-  forwarded->deadline = outside_.deadline(forwarded->flight);
   ForwardedCompile::Listener listener;
   listener.progress = [this, flight = forwarded->flight](v1::CompileEvent event) {
     const absl::string_view phase = PhaseOf(event);
     outside_.progress(flight, phase, std::make_shared<const FlightEvent>(std::move(event)));
   };
-  listener.end = [this, forwarded, turn = ++forwarded->turn](ForwardedCompile::End end) {
+  listener.end = [this, forwarded, turn](ForwardedEnd end) {
     strand_->Post([this, forwarded, turn, end = std::move(end)]() mutable {
-      CallEnded(forwarded, turn, std::move(end));
+      forwarded->calls.erase(turn);
+      forwards_.CallEnded(forwarded->flight, turn, std::move(end), MonotonicNow());
     });
   };
   const FlightRequest& request = *forwarded->request;
-  ++forwarded->out;
-  forwarded->call = parts_.upstream->Compile(CallerOf(request), forwarded->deadline, HeaderOf(request),
-                                             forwarded->packed, std::move(listener));
-  const MonotonicTime now = MonotonicNow();
-  if (forwarded->deadline == MonotonicTime::max() || forwarded->deadline <= now) return;
-  const MonotonicTime then = std::max(forwarded->deadline - absl::ToChronoNanoseconds(kExtendBefore),
-                                      now + (forwarded->deadline - now) / 2);
-  ++forwarded->out;
-  forwarded->extend = std::make_unique<grpc::Alarm>();
-  forwarded->extend->Set(GrpcDeadline(then), [this, forwarded, turn = forwarded->turn](bool) {
-    strand_->Post([this, forwarded, turn] { Extend(forwarded, turn); });
-  });
+  forwarded->calls[turn] = parts_.upstream->Compile(CallerOf(request), deadline, HeaderOf(request),
+                                                    forwarded->packed, std::move(listener));
 }
 
-// The call that begins now joins what runs there for the one before it, which ends by itself.
-void UpstreamFlights::Extend(const ForwardedPtr& forwarded, uint64_t turn) {
-  --forwarded->out;
-  const bool runs = forwarded->state == Forwarded::State::kRuns && forwarded->call != nullptr;
-  if (runs && turn == forwarded->turn && outside_.deadline(forwarded->flight) > forwarded->deadline) {
-    forwarded->earlier = std::move(forwarded->call);
-    Call(forwarded);
-  }
-  FinishWhenAllIsBack(forwarded);
-}
-
-void UpstreamFlights::CallEnded(const ForwardedPtr& forwarded, uint64_t turn, ForwardedCompile::End end) {
-  --forwarded->out;
-  const bool latest = turn == forwarded->turn;
-  (latest ? forwarded->call : forwarded->earlier) = nullptr;  // which has the listener, which has this
-  const bool answered = end.manifest.has_value() || !end.verdict.ok();
-  const bool runs = forwarded->state == Forwarded::State::kRuns;
-  if (forwarded->state == Forwarded::State::kOver || (!latest && (!answered || !runs)))
-    return FinishWhenAllIsBack(forwarded);
-  if (!runs) return Call(forwarded);
-  if (!answered && IsToBeAskedAgain(forwarded, end)) return;
-  forwarded->state = Forwarded::State::kOver;
-  forwarded->extend = nullptr;
-  for (const auto& other : {forwarded->call, forwarded->earlier}) {
-    if (other != nullptr) other->Cancel();
-  }
-  threads_->Post([this, forwarded, end = std::move(end)] {
-    strand_->Post([this, forwarded, next = Made(*forwarded, end)]() mutable {
-      forwarded->next = std::move(next);
-      FinishWhenAllIsBack(forwarded);
+void UpstreamFlights::SetAlarm(const ForwardedPtr& forwarded, MonotonicTime then,
+                               std::function<void()> rings) {
+  const uint64_t id = ++forwarded->last_alarm;
+  auto alarm = std::make_unique<grpc::Alarm>();
+  alarm->Set(GrpcDeadline(then), [this, forwarded, id, rings = std::move(rings)](bool) {
+    strand_->Post([forwarded, id, rings] {
+      forwarded->alarms.erase(id);
+      rings();
     });
   });
+  forwarded->alarms[id] = std::move(alarm);
 }
 
-// Later, or now; a place of kForwardsMax is kept meanwhile.
-bool UpstreamFlights::IsToBeAskedAgain(const ForwardedPtr& forwarded, const ForwardedCompile::End& end) {
-  const MonotonicTime latest = outside_.deadline(forwarded->flight);
-  if (absl::IsDeadlineExceeded(end.call) && MonotonicNow() < latest && forwarded->deadline < latest) {
-    Call(forwarded);
-    return true;
-  }
-  const absl::Duration pause =
-      WithJitter(std::min(end.come_again.value_or(absl::ZeroDuration()), kComeAgainMax));
-  if (!absl::IsResourceExhausted(end.call) || !end.come_again.has_value() || MonotonicAfter(pause) >= latest)
-    return false;
-  outside_.progress(forwarded->flight, "waiting for a place, upstream", nullptr);
-  forwarded->again = std::make_unique<grpc::Alarm>();
-  forwarded->again->Set(GrpcDeadline(MonotonicAfter(pause)),
-                        [this, forwarded](bool) { strand_->Post([this, forwarded] { Call(forwarded); }); });
-  return true;
-}
-
-FlightNext UpstreamFlights::Made(const Forwarded& forwarded, const ForwardedCompile::End& end) {
-  FlightNext next;
-  const FlightRequest& request = *forwarded.request;
-  if (end.manifest.has_value()) {
-    auto taken = Take(request, *end.manifest, forwarded.fingerprint, forwarded.begun);
-    if (!taken.ok()) return NotMade(request, taken.status());
-    parts_.upstream->counts().forwarded++;
-    next.outcome = *std::move(taken);
-    next.workers_lost = end.workers_lost;
-  } else if (!end.verdict.ok()) {
-    parts_.upstream->counts().forwarded++;
-    next.outcome = end.without_gang ? WithoutVerdict(end.verdict) : end.verdict;
-  } else if (end.come_again.has_value() && (!compiles_here_ || !request.gang.id().empty())) {
-    // Full or drained, and there.
-    CountFailure(absl::FailedPreconditionError(end.call.message())).IgnoreError();
-    next.outcome = WithPushback(end.call, *end.come_again);
-  } else if (absl::IsUnavailable(end.call) && end.come_again.has_value()) {
-    return NotMade(request, absl::FailedPreconditionError(end.call.message()));  // drained, and there
-  } else if (absl::IsDeadlineExceeded(end.call)) {
-    // Its callers', and not its silence.
-    return NotMade(request, absl::ResourceExhaustedError(end.call.message()));
-  } else {
-    return NotMade(request, end.call);
-  }
-  return next;
-}
-
-void UpstreamFlights::FinishWhenAllIsBack(const ForwardedPtr& forwarded) {
-  if (forwarded->out > 0 || !forwarded->next.has_value()) return;
-  FlightNext next = *std::exchange(forwarded->next, std::nullopt);
-  forwarded_.erase(forwarded->flight);
-  outside_.ended(forwarded->task, forwarded->flight, std::move(next));
-}
-
-void UpstreamFlights::Stop(FlightId flight) {
-  const auto found = forwarded_.find(flight);
-  if (found == forwarded_.end()) return;
-  Forwarded& forwarded = *found->second;
-  if (forwarded.state == Forwarded::State::kRuns) forwarded.state = Forwarded::State::kStopped;
-  if (forwarded.call != nullptr) forwarded.call->Cancel();
-  if (forwarded.earlier != nullptr) forwarded.earlier->Cancel();
-  forwarded.extend = nullptr;
-  if (forwarded.again != nullptr) forwarded.again->Cancel();
+void UpstreamFlights::TakeMade(const ForwardedPtr& forwarded, ForwardedEnd end) {
+  threads_->Post([this, forwarded, end = std::move(end)] {
+    auto taken = Take(*forwarded->request, *end.manifest, forwarded->fingerprint, forwarded->begun);
+    strand_->Post([this, flight = forwarded->flight, taken = std::move(taken)]() mutable {
+      forwards_.Taken(flight, std::move(taken));
+    });
+  });
 }
 
 void UpstreamFlights::Close() {
   closed_ = true;
-  for (const auto& [flight, forwarded] : forwarded_) Stop(flight);
+  forwards_.StopAll();
   parts_.upstream->Close();
 }
 

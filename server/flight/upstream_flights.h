@@ -9,8 +9,7 @@
 // verdict is what the member is told; the program itself is taken from here where it is here. Where it is not
 // to be had the member is told that there is no verdict (WithoutVerdict).
 //
-// A compile there ends when the last of its callers would give up: where one has joined who waits longer, it
-// is asked for again in time.
+// What becomes of a compile there is decided by forward_table.h, and done here.
 //
 // Threads: what flights ask, and Close, on the table's strand; look-ups and transfers on kUpstreamThreads of
 // its own. A compile at the upstream holds no thread.
@@ -33,6 +32,7 @@
 #include "server/build/artifact.h"
 #include "server/flight/flight_claims.h"
 #include "server/flight/flight_table.h"
+#include "server/flight/forward_table.h"
 #include "server/flight/stored_keys.h"
 #include "server/schedule/executor.h"
 #include "server/schedule/thread_executor.h"
@@ -61,7 +61,10 @@ class UpstreamFlights final : public FlightClaims {
   };
   // All of `parts` outlive it. `compiles_here`: where the upstream is not to be had.
   UpstreamFlights(const Parts& parts, bool compiles_here, Outside outside)
-      : parts_(parts), compiles_here_(compiles_here), outside_(std::move(outside)) {}
+      : parts_(parts),
+        compiles_here_(compiles_here),
+        outside_(std::move(outside)),
+        forwards_(compiles_here, ForwardsOutside()) {}
   // Before anything else. UNAVAILABLE where the system gives no threads.
   absl::Status Start(Executor* strand);
 
@@ -81,7 +84,7 @@ class UpstreamFlights final : public FlightClaims {
   // or whose task is a plan.
   void Forward(TaskId task, FlightId flight, FlightRequestPtr request);
   // Nobody waits for it.
-  void Stop(FlightId flight);
+  void Stop(FlightId flight) { forwards_.Stop(flight); }
   // What runs ends soon, and nothing starts.
   void Close();
   // After Close, off the strand.
@@ -107,20 +110,18 @@ class UpstreamFlights final : public FlightClaims {
                                                        const v1::SignedManifest& manifest,
                                                        const std::string& fingerprint, MonotonicTime begun);
   absl::Status CountFailure(const absl::Status& why);
-  void Call(const ForwardedPtr& forwarded);
-  void Extend(const ForwardedPtr& forwarded, uint64_t turn);
-  void CallEnded(const ForwardedPtr& forwarded, uint64_t turn, ForwardedCompile::End end);
-  bool IsToBeAskedAgain(const ForwardedPtr& forwarded, const ForwardedCompile::End& end);
-  FlightNext Made(const Forwarded& forwarded, const ForwardedCompile::End& end);
-  FlightNext NotMade(const FlightRequest& request, const absl::Status& why);
-  // Nothing of it may come back when it is told to be over: then this may end.
-  void FinishWhenAllIsBack(const ForwardedPtr& forwarded);
+  ForwardTable::Outside ForwardsOutside();
+  void Pack(const ForwardedPtr& forwarded);
+  void Call(const ForwardedPtr& forwarded, ForwardTable::Turn turn, MonotonicTime deadline);
+  void SetAlarm(const ForwardedPtr& forwarded, MonotonicTime then, std::function<void()> rings);
+  void TakeMade(const ForwardedPtr& forwarded, ForwardedEnd end);
 
   const Parts parts_;
   const bool compiles_here_;
   const Outside outside_;
   Executor* strand_ = nullptr;
-  absl::flat_hash_map<FlightId, ForwardedPtr> forwarded_;
+  ForwardTable forwards_;
+  absl::flat_hash_map<FlightId, ForwardedPtr> forwarded_;  // those of forwards_
   bool closed_ = false;
   std::unique_ptr<ThreadExecutor> threads_;
 };

@@ -16,19 +16,13 @@
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "kiln/v1/compile.grpc.pb.h"
+#include "server/upstream/forwarded_end.h"
 
 namespace kiln {
 
 class ForwardedCompile final : private grpc::ClientBidiReactor<v1::CompileRequest, v1::CompileEvent> {
  public:
-  struct End {
-    std::optional<v1::SignedManifest> manifest;  // the program, which can be fetched
-    absl::Status verdict;                      // what the upstream's compiler says of the graph; OK: nothing
-    bool without_gang = false;                 // or why it can't tell what the gang is served
-    absl::Status call;                         // where there is neither: why
-    std::optional<absl::Duration> come_again;  // as a full or a drained upstream says
-    uint32_t workers_lost = 0;
-  };
+  using End = ForwardedEnd;
   struct Listener {
     std::function<void(v1::CompileEvent)> progress;
     std::function<void(End)> end;
