@@ -7,6 +7,10 @@
 # KILN_BUILD: the build directory to take it from (default: build/), with the target kiln_wheel built.
 # Fails above 60 MB compressed. The same build gives the same bytes.
 set -euo pipefail
+case "${1:-}" in
+  -h|--help) sed -n '2,/^set/{s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+  -*) echo "usage: $0 [OUTPUT]" >&2; exit 2 ;;
+esac
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${KILN_BUILD:-$root/build}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/pyproject.toml")

@@ -87,10 +87,10 @@ TEST_F(SimTierTest, AnswersAsAServerDoes) {
         break;
       case 2:
       case 3: {
-        const absl::StatusOr<std::vector<std::string>> marks =
+        const std::vector<absl::StatusOr<std::string>> marks =
             tier_->verdicts()->Renew({{TierVerdicts::Life{NameOf(name), life}}});
-        ASSERT_TRUE(marks.ok()) << marks.status();
-        EXPECT_EQ((*marks)[0].empty(), model_.Lengthen(in_model, life).empty()) << step;
+        ASSERT_TRUE(marks[0].ok()) << marks[0].status();
+        EXPECT_EQ(marks[0]->empty(), model_.Lengthen(in_model, life).empty()) << step;
         break;
       }
       default: {
