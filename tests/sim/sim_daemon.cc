@@ -266,6 +266,7 @@ std::unique_ptr<SimUpstream> SimDaemon::NewUpstream(Host* farm) {
                                    : FlightInput::kRefused,
          table_->StateOfFlight(flight), [&] { table_->Advanced(flight, std::move(next)); });
   };
+  outside.deadline = [this](FlightId flight) { return table_->DeadlineOf(flight); };
   return std::make_unique<SimUpstream>(cluster_, host_, farm, &link_, std::move(outside));
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/flight/gang_verdict.h"
 #include "server/flight/refusals.h"
 #include "tests/sim/sim_daemon.h"
 
@@ -19,6 +20,8 @@ constexpr milliseconds kWatchEvery(500);  // until who is cut off is found
 struct SimUpstream::Call final : public Subscriber, public std::enable_shared_from_this<Call> {
   SimUpstream* from = nullptr;
   FlightId flight = 0;
+  ForwardTable::Turn turn = 0;
+  MonotonicTime deadline;
   CallId id = 0;  // there
   uint64_t life = 0;
   std::string variant_id;
@@ -69,7 +72,13 @@ void SimUpstream::Give(ForwardInput input, FlightId flight, const std::function<
 
 bool SimUpstream::Has(FlightId flight) const {
   const ForwardTable::State state = table_.StateOf(flight);
-  if (state == ForwardTable::State::kCalling) return calls_.contains(flight);
+  const auto call = calls_.lower_bound({flight, 0});
+  const bool calls = call != calls_.end() && call->first.first == flight;
+  if (state == ForwardTable::State::kCalling) return calls;
+  if (state == ForwardTable::State::kEnding) {
+    return calls || std::any_of(alarms_.begin(), alarms_.end(),
+                                [flight](const auto& alarm) { return alarm.second.flight == flight; });
+  }
   return state != ForwardTable::State::kNone || looking_.contains(flight);
 }
 
@@ -120,35 +129,51 @@ void SimUpstream::Away(FlightId flight, const absl::Status& why, const KnownKeyP
 ForwardTable::Outside SimUpstream::TableOutside() {
   ForwardTable::Outside outside;
   outside.pack = [this](FlightId flight) {
-    link_->At(cluster_->draw.Upto(milliseconds(5)),
-              [this, flight] { Give(ForwardInput::kPacked, flight, [&] { table_.Packed(flight); }); });
+    link_->At(cluster_->draw.Upto(milliseconds(5)), [this, flight] {
+      Give(ForwardInput::kPacked, flight, [&] { table_.Packed(flight, cluster_->clock.now); });
+    });
   };
-  outside.call = [this](FlightId flight) {
-    Begin(flight);
-    if (cluster_->Plant(ClusterFault::kForwardsTwice, 50)) Begin(flight);
+  outside.call = [this](FlightId flight, ForwardTable::Turn turn, MonotonicTime deadline) {
+    Begin(flight, turn, deadline);
+    if (cluster_->Plant(ClusterFault::kForwardsTwice, 50)) Begin(flight, turn, deadline);
   };
   outside.cancel = [this](FlightId flight) {
-    const CallPtr call = calls_.at(flight);
-    call->cancelled = true;
-    if (IsThere(*call)) farm_->daemon->Cancel(call->id);
-    link_->At(cluster_->draw.Upto(kWay), [this, call] {
-      ForwardedEnd end;
-      end.call = absl::CancelledError("cancelled");
-      End(call, std::move(end));
+    for (auto at = calls_.lower_bound({flight, 0}); at != calls_.end() && at->first.first == flight; ++at) {
+      const CallPtr call = at->second;
+      if (std::exchange(call->cancelled, true)) continue;
+      if (IsThere(*call)) farm_->daemon->Cancel(call->id);
+      link_->At(cluster_->draw.Upto(kWay), [this, call] {
+        ForwardedEnd end;
+        end.call = absl::CancelledError("cancelled");
+        End(call, std::move(end));
+      });
+    }
+  };
+  outside.remind = [this](FlightId flight, ForwardTable::Turn turn, MonotonicTime then) {
+    SetAlarm(flight, std::chrono::ceil<microseconds>(then - cluster_->clock.now), [this, flight, turn] {
+      Give(ForwardInput::kDue, flight, [&] { table_.Due(flight, turn, cluster_->clock.now); });
     });
   };
   outside.wait = [this](FlightId flight, absl::Duration pause) {
-    link_->At(absl::ToChronoMicroseconds(pause),
-              [this, flight] { Give(ForwardInput::kWaited, flight, [&] { table_.Waited(flight); }); });
+    SetAlarm(flight, absl::ToChronoMicroseconds(pause), [this, flight] {
+      Give(ForwardInput::kWaited, flight, [&] { table_.Waited(flight, cluster_->clock.now); });
+    });
   };
   outside.hurry = [this](FlightId flight) {
-    link_->At(microseconds(0),
-              [this, flight] { Give(ForwardInput::kWaited, flight, [&] { table_.Waited(flight); }); });
+    for (const auto& [id, alarm] : alarms_) {
+      if (alarm.flight == flight) link_->At(microseconds(0), [this, id = id] { Ring(id); });
+    }
   };
+  outside.answered = [] {};
   outside.take = [this](FlightId flight, const ForwardedEnd& end) { Take(flight, end); };
   outside.failed = [](const absl::Status& why) {
     return absl::FailedPreconditionError(absl::StrCat("the upstream is not to be had: ", why.message()));
   };
+  outside.unknown = [](const absl::Status& why) {
+    return WithoutVerdict(absl::UnavailableError(
+        absl::StrCat("the upstream does not say what the gang is served: ", why.message())));
+  };
+  outside.deadline = [this](FlightId flight) { return outside_.deadline(flight); };
   outside.ended = [this](TaskId task, FlightId flight, FlightNext next) {
     requests_.erase(flight);
     outside_.ended(task, flight, std::move(next));
@@ -161,9 +186,10 @@ ForwardTable::Outside SimUpstream::TableOutside() {
 
 void SimUpstream::Forward(TaskId task, FlightId flight, FlightRequestPtr request) {
   ++cluster_->outcome.forwards;
-  const MonotonicTime deadline = request->deadline;
+  const auto callers =
+      request->gang.id().empty() ? ForwardTable::Callers::kAny : ForwardTable::Callers::kGang;
   requests_[flight] = std::move(request);
-  Give(ForwardInput::kForward, flight, [&] { table_.Forward(task, flight, deadline); });
+  Give(ForwardInput::kForward, flight, [&] { table_.Forward(task, flight, callers); });
 }
 
 void SimUpstream::Stop(FlightId flight) {
@@ -175,18 +201,33 @@ bool SimUpstream::IsThere(const Call& call) const {
   return !call.ended && farm_->daemon != nullptr && farm_->daemon->life() == call.life;
 }
 
-void SimUpstream::Begin(FlightId flight) {
+void SimUpstream::SetAlarm(FlightId flight, microseconds delay, std::function<void()> rings) {
+  const uint64_t id = ++last_alarm_;
+  alarms_[id] = {flight, std::move(rings)};
+  link_->At(delay, [this, id] { Ring(id); });
+}
+
+void SimUpstream::Ring(uint64_t alarm) {
+  auto rang = alarms_.extract(alarm);
+  if (!rang.empty()) rang.mapped().rings();
+}
+
+void SimUpstream::Begin(FlightId flight, ForwardTable::Turn turn, MonotonicTime deadline) {
   auto call = std::make_shared<Call>();
   call->from = this;
   call->flight = flight;
+  call->turn = turn;
+  call->deadline = deadline;
   call->id = ++cluster_->last_call;
-  // One flight is one call there, whoever waits for it here.
-  for (const auto& [other, out] : calls_) {
+  // One flight is one call there, whoever waits for it here; or two turns, of which one takes over.
+  for (const auto& [at, out] : calls_) {
+    const auto [other, others_turn] = at;
+    if (other == flight && others_turn != turn) continue;
     if (requests_.contains(other) && requests_.at(other)->compile_key == requests_.at(flight)->compile_key &&
         !out->over && !out->cancelled)
       cluster_->Fail(absl::StrCat("a graph is forwarded twice: ", requests_.at(flight)->compile_key));
   }
-  calls_[flight] = call;
+  calls_[{flight, turn}] = call;
   link_->At(cluster_->draw.Upto(kWay), [this, call] { Compile(call); });
 }
 
@@ -203,7 +244,7 @@ void SimUpstream::Compile(const CallPtr& call) {
   const FlightRequest& request = *requests_.at(call->flight);
   question.key = request.compile_key;
   question.size = static_cast<int>(request.hints.values(0));
-  question.deadline = request.deadline;
+  question.deadline = call->deadline;
   farm_->daemon->Compile(call->id, question, call);
   Watch(call);
 }
@@ -243,8 +284,9 @@ void SimUpstream::End(const CallPtr& call, ForwardedEnd end) {
                              : absl::IsDeadlineExceeded(end.call)  ? ForwardInput::kLate
                              : absl::IsCancelled(end.call)         ? ForwardInput::kCancelled
                                                                    : ForwardInput::kBroken;
-  calls_.erase(call->flight);
-  Give(input, call->flight, [&] { table_.CallEnded(call->flight, std::move(end), cluster_->clock.now); });
+  calls_.erase({call->flight, call->turn});
+  Give(input, call->flight,
+       [&] { table_.CallEnded(call->flight, call->turn, std::move(end), cluster_->clock.now); });
 }
 
 void SimUpstream::Take(FlightId flight, const ForwardedEnd& end) {

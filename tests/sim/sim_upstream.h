@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "server/flight/forward_table.h"
 #include "tests/sim/cluster.h"
@@ -24,6 +25,7 @@ enum class ForwardInput {
   kBroken,
   kCancelled,
   kWaited,
+  kDue,
   kTaken,
   kNotTaken,
   kStop,
@@ -34,6 +36,7 @@ class SimUpstream {
   struct Outside {
     std::function<void(FlightId, KnownKeyPtr, FlightTable::Where)> looked;
     std::function<void(TaskId, FlightId, FlightNext)> ended;
+    std::function<MonotonicTime(FlightId)> deadline;  // the latest of its callers
   };
   // All outlive it. `farm`: whose daemon is the upstream; `link`: the daemon's own, for its time.
   SimUpstream(Cluster* cluster, Host* host, Host* farm, TierLink* link, Outside outside);
@@ -48,10 +51,16 @@ class SimUpstream {
  private:
   struct Call;
   using CallPtr = std::shared_ptr<Call>;
+  struct Alarm {
+    FlightId flight = 0;
+    std::function<void()> rings;
+  };
   void Give(ForwardInput input, FlightId flight, const std::function<void()>& call);
   ForwardTable::Outside TableOutside();
   void Away(FlightId flight, const absl::Status& why, const KnownKeyPtr& known);
-  void Begin(FlightId flight);
+  void Begin(FlightId flight, ForwardTable::Turn turn, MonotonicTime deadline);
+  void SetAlarm(FlightId flight, microseconds delay, std::function<void()> rings);
+  void Ring(uint64_t alarm);
   void Compile(const CallPtr& call);
   void Upload(const CallPtr& call);
   void Watch(const CallPtr& call);
@@ -67,7 +76,9 @@ class SimUpstream {
   const bool compiles_here_;
   ForwardTable table_;
   std::map<FlightId, FlightRequestPtr> requests_;  // those of table_
-  std::map<FlightId, CallPtr> calls_;
+  std::map<std::pair<FlightId, ForwardTable::Turn>, CallPtr> calls_;
+  std::map<uint64_t, Alarm> alarms_;
+  uint64_t last_alarm_ = 0;
   std::set<FlightId> looking_;
 };
 

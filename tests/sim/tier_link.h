@@ -52,7 +52,7 @@ class LinkClaims {
   LinkClaims(Cluster* cluster, Host* host, TierLink* link, uint64_t life);
 
   void Claim(uint64_t id, const std::string& name, std::function<void(ClaimTable::Answer)> answer);
-  bool IsOurs(uint64_t id) const { return table_.IsOurs(id); }
+  bool IsOurs(uint64_t id) const { return table_.Ours(id).has_value(); }
   void Release(uint64_t id);
   bool empty() const { return table_.empty(); }
 
