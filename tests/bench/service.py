@@ -284,7 +284,16 @@ def facts(options, arguments):
     kilnd = options.kilnd or os.path.join(options.build, "bin", "kilnd")
     return {"date": datetime.date.today().isoformat(), "processor": names[0] if names else "unknown",
             "processors": len(os.sched_getaffinity(0)), "kiln": run([kilnd, "--version"]).strip(),
-            "command": " ".join(["tests/bench/service.sh", *arguments])}
+            "command": " ".join(["tests/bench/service.sh", *without_places(arguments)])}
+
+
+def without_places(arguments):
+    """What says how it was measured, and not where files are."""
+    kept = list(arguments)
+    for place in ("--json", "--graphs", "--build", "--kilnd"):
+        while place in kept:
+            del kept[kept.index(place):kept.index(place) + 2]
+    return kept
 
 
 def main(arguments):

@@ -36,7 +36,7 @@ def main(paths):
         print("service_document.py: the files are of several builds of kilnd", file=sys.stderr)
         return 1
     print("# kilnd under load\n")
-    print(f"Printed on {facts['date']}: {facts['processors']} processors of an {facts['processor']}, unix socket, "
+    print(f"Printed on {facts['date']}: {facts['processors']} processors of {facts['processor']}, unix socket, "
           f"{facts['kiln']}, by\n")
     for command in dict.fromkeys(result["facts"]["command"] for result in results):
         print(f"- `{command}`")
