@@ -198,7 +198,8 @@ std::shared_ptr<const std::string> Coordinator::Find(const Question& question) {
   }
   // What another daemon may have, or a flight brings, is asked for by `Lookup`.
   const bool alone = tier_ == nullptr && upstream_ == nullptr;
-  if (!alone || joinable_.Contains(keys.back()) || !keys_.IsAbsent(caller.tenant, keys.back())) return nullptr;
+  if (!alone || joinable_.Contains(keys.back()) || !keys_.IsAbsent(caller.tenant, keys.back()))
+    return nullptr;
   static const std::shared_ptr<const std::string> miss = Serialized(MissReply());
   stats_->lookups++;
   stats_->misses++;

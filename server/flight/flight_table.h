@@ -25,10 +25,10 @@
 // Places: at most workers + queue_max flights, of those that wait for an upload, are compiled or stored, with
 // graphs and headers of at most graphs_bytes_max. What workers have made of a graph counts as well: while
 // that comes to more, what has begun is finished before anything else begins. One more is refused with
-// RESOURCE_EXHAUSTED before it uploads, and told when to come again (`PushbackOf`), behind those of its tenant
-// who were told before; where another tenant holds more than its own, of places or of bytes, that one's
-// latest flights that hold nothing else are refused in its stead. Likewise refused is, before it uploads,
-// again when it is its turn, and while it is queued for that:
+// RESOURCE_EXHAUSTED before it uploads, and told when to come again (`PushbackOf`), behind those of its
+// tenant who were told before; where another tenant holds more than its own, of places or of bytes, that
+// one's latest flights that hold nothing else are refused in its stead. Likewise refused is, before it
+// uploads, again when it is its turn, and while it is queued for that:
 // - whose tenant has used its quota of the hour (hourly_quotas.h): what has begun goes on;
 // - who would not have its program before its deadline, while there is other work to be done: by the time
 //   that its tenant's compiles of its class took lately and the tenant's share of the workers, an estimate

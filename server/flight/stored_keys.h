@@ -44,8 +44,8 @@ class StoredKeys {
 
   // From memory alone; nullptr: ask `Load`.
   KnownKeyPtr Find(absl::string_view compile_key) { return index_->Find(compile_key); }
-  // Whether there is nothing for `ns` under the key, and in no namespace that it reads besides: no variant and
-  // no refusal. From memory alone; false says nothing.
+  // Whether there is nothing for `ns` under the key, and in no namespace that it reads besides: no variant
+  // and no refusal. From memory alone; false says nothing.
   bool IsAbsent(const std::string& ns, const std::string& compile_key) const;
   // Reads the store, and fills the index. What can't be read is not known, nor what is another namespace's
   // than `ns`, of which the key is.

@@ -1,8 +1,8 @@
 // What gRPC counts of the calls of this process's servers and of their connections (channelz): no handler
 // learns by which connection its call came. Numbers are gRPC's, and later ones are larger.
 //
-// Thread-safe: gRPC's own lock. Costs microseconds a question, and the newest server's number as many as there
-// are connections.
+// Thread-safe: gRPC's own lock. Costs microseconds a question, and the newest server's number as many as
+// there are connections.
 #pragma once
 
 #include <cstdint>

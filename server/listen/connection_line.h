@@ -1,4 +1,5 @@
-// A turn for each new connection, so that whoever opens them by the hundred costs no more than a few a second.
+// A turn for each new connection, so that whoever opens them by the hundred costs no more than a few a
+// second.
 //
 // A connection is dear before it has said anything: gRPC makes a transport, and takes it down again when the
 // handshake's time is over. An owner opens kAtOnce at once, and kPerSecond on and on; those beyond wait,

@@ -43,8 +43,8 @@ int Milliseconds(uint32_t seconds) {
 }
 
 // A part of the files that may be open: half of them for connections, a quarter for those of kilnd's own user
-// where there are tenants, an eighth for those that wait for their turn. The rest is the store's, the workers'
-// and what has to open to refuse somebody.
+// where there are tenants, an eighth for those that wait for their turn. The rest is the store's, the
+// workers' and what has to open to refuse somebody.
 size_t AtMostAPart(uint64_t configured, uint64_t part) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return configured;

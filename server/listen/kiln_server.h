@@ -13,8 +13,8 @@
 // Services are callbacks and hold no thread. Bounded by the configuration: connections, of each tenant and in
 // all, of the descriptors that the process may open at most half (connection_table.h), and how fast they
 // come (connection_line.h); what a connection takes to say hello, how long it idles and lives, its streams,
-// calls that are reset (reset_guard.h); memory, in equal parts for each server. Sizes of messages and headers, and pings, are bounded here. Each server
-// answers gRPC's health service. Threads: one owner.
+// calls that are reset (reset_guard.h); memory, in equal parts for each server. Sizes of messages and
+// headers, and pings, are bounded here. Each server answers gRPC's health service. Threads: one owner.
 #pragma once
 
 #include <functional>

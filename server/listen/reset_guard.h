@@ -58,8 +58,8 @@ class ResetGuard {
   struct Server {
     std::vector<Connection> connections;
     int64_t next_number = 0;  // of a connection
-    int64_t unanswered = 0;  // of all its connections, ever
-    Level level;             // since they were looked at
+    int64_t unanswered = 0;   // of all its connections, ever
+    Level level;              // since they were looked at
     MonotonicTime looked_at;
     int64_t unanswered_then = 0;
   };

@@ -84,7 +84,11 @@ class WorkerPool {
     std::optional<WorkerTask> task;     // the one it was given
   };
   WorkerPool(const Options& options, Zygote* zygote, Stats* stats)
-      : options_(options), zygote_(zygote), stats_(stats), shelf_(options.shelf_max), slots_(options.workers) {}
+      : options_(options),
+        zygote_(zygote),
+        stats_(stats),
+        shelf_(options.shelf_max),
+        slots_(options.workers) {}
   void Run(size_t slot, std::unique_ptr<WorkerProcess> process);
   bool Next(size_t slot, WorkerTask* task);
   void Finish(size_t slot, bool usable);

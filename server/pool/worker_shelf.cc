@@ -30,8 +30,8 @@ std::unique_ptr<WorkerProcess> WorkerShelf::Take(const std::string& tenant, Mono
 void WorkerShelf::EndIdle(MonotonicTime now) {
   std::vector<Idle> ended;  // without the lock
   absl::MutexLock lock(&mutex_);
-  const auto first =
-      std::find_if(idle_.begin(), idle_.end(), [now](const Idle& idle) { return now - idle.since < kIdleMax; });
+  const auto first = std::find_if(idle_.begin(), idle_.end(),
+                                  [now](const Idle& idle) { return now - idle.since < kIdleMax; });
   std::move(idle_.begin(), first, std::back_inserter(ended));
   idle_.erase(idle_.begin(), first);
 }

@@ -99,8 +99,9 @@ class AArch64ProgramsTest : public ::testing::Test {
     EXPECT_EQ(reply->status.code, expected->status.code);
     if (expected->status.code != 0) return;
     // Of half precision 64 would be half of the value.
-    const bool half = absl::c_any_of(
-        kernel.buffers(), [](const auto& buffer) { return buffer.dtype() == v1::BF16 || buffer.dtype() == v1::F16; });
+    const bool half = absl::c_any_of(kernel.buffers(), [](const auto& buffer) {
+      return buffer.dtype() == v1::BF16 || buffer.dtype() == v1::F16;
+    });
     EXPECT_EQ(Difference(buffers, expected->buffers, {.ulps = half ? 4. : 64., .relative = 1e-5}), "")
         << PrintKernel(kernel, {});
   }

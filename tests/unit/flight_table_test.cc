@@ -277,8 +277,8 @@ TEST_F(FlightTableTest, WhoIsRefusedComesBehindThoseThatWereBefore) {
   }
   CallId call = 5;
   const auto told = [&](const std::string& tenant) {
-    const auto listener =
-        Compile(call, absl::StrCat("key ", call), 10, {tenant}, std::chrono::seconds(tenant == "red" ? 5 : 1));
+    const auto listener = Compile(call, absl::StrCat("key ", call), 10, {tenant},
+                                  std::chrono::seconds(tenant == "red" ? 5 : 1));
     ++call;
     const auto pushback = PushbackOf(listener->ended.value_or(absl::OkStatus()));
     EXPECT_TRUE(pushback.has_value()) << tenant;
