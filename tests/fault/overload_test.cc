@@ -130,10 +130,11 @@ TEST(Overload, WithinATenantWhoAsksMoreHasMore) {
   // Or nobody knows what a compile takes, and who is refused first comes again when all is over.
   ASSERT_TRUE(Ask(daemon, "a", absl::StrCat("sleep_ms ", kWorkMs, "\nname first")).durable);
   const int compiles = 200;
-  const Totals totals = Overload(daemon, {{"many", "a", 28}, {"some", "a", 8}, {"few", "a", 8}}, compiles);
+  // Who is in comes again at once, and who was sent away waits: of two callers no more than two are ever in.
+  const Totals totals = Overload(daemon, {{"many", "a", 40}, {"some", "a", 2}, {"few", "a", 2}}, compiles);
   Print(totals);
   EXPECT_LE(totals.longest_queue, kQueue);
-  EXPECT_GT(totals.done.at("many"), compiles / 3 + compiles / 10);
+  EXPECT_GT(totals.done.at("many"), compiles / 2);
 }
 
 }  // namespace
