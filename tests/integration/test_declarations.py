@@ -305,6 +305,7 @@ def test_without_them(place):
         import functools, sys, torch, types
         sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
         sys.modules["kiln"] = types.ModuleType("kiln")
+        sys.modules["kiln"].declarations = None
         import test_declarations as tests, subjects
         database = subjects.subjects()
         for name, dtype in tests.PUT_RIGHT.items():
