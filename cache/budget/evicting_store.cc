@@ -1,8 +1,5 @@
 #include "cache/budget/evicting_store.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -12,6 +9,7 @@
 #include "cache/checks/references.h"
 #include "compiler/support/start_thread.h"
 #include "compiler/support/status_macros.h"
+#include "compiler/support/thread_priority.h"
 
 namespace kiln {
 namespace {
@@ -21,9 +19,6 @@ constexpr size_t kTakenTogether = 512;  // entries, and what goes with the last 
 constexpr uint64_t kUnreadMost = 16;    // one manifest in so many, and one more
 constexpr absl::Duration kBetweenLooks = absl::Hours(1);
 constexpr int kNiceness = 10;
-
-// The thread's; advice. It cannot be taken back without a privilege, so it is never a caller's thread.
-void BeNice() { setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness); }
 
 uint64_t Tenths(uint64_t whole, uint64_t tenths) { return whole / 10 * tenths; }
 
@@ -150,7 +145,7 @@ absl::Status EvictingStore::last_sweep() const {
 // ---- The sweep ------------------------------------------------------------------------------
 
 void EvictingStore::Run() {
-  BeNice();
+  LowerThreadPriority(kNiceness);
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
@@ -204,7 +199,7 @@ absl::Status EvictingStore::Sweep() {
 absl::Status EvictingStore::EvictTo(uint64_t live_bytes) {
   absl::Status status;
   KILN_ASSIGN_OR_RETURN(std::thread thread, StartThread([&] {
-                          BeNice();
+                          LowerThreadPriority(kNiceness);
                           absl::MutexLock lock(&sweeping_);
                           EvictionLimits limits = Limits(catalog_->Totals());
                           limits.live_bytes_wanted = live_bytes;

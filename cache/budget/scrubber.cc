@@ -1,11 +1,10 @@
 #include "cache/budget/scrubber.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <string>
 #include <vector>
+
+#include "compiler/support/thread_priority.h"
 
 namespace kiln {
 namespace {
@@ -33,7 +32,7 @@ bool Scrubber::Rest(absl::Duration duration) {
 }
 
 void Scrubber::Run() {
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);  // the thread's; advice
+  LowerThreadPriority(kNiceness);
   if (!Rest(options_.before_the_first)) return;
   do {
     Pass();

@@ -243,7 +243,7 @@ void KernelEmitter::EmitOps(const StageInfo& info) {
 }
 
 // On a GPU all loads stand before the first branch of a function's (sines of large arguments), so that they
-// are under way at once.
+// are in flight at once.
 bool KernelEmitter::MayLoadFirst(const v1::LoopOp& op) const {
   return on_gpu_ && op.args_size() == 0 && IsSourceLoad(op);
 }

@@ -16,7 +16,7 @@ class ThreadEmitter::SharedTile {
   SharedTile(ThreadEmitter* emitter, llvm::Value* across, llvm::Value* along)
       : e_(*emitter), tile_(emitter->chosen_.tile()), across_(across), along_(along) {}
 
-  // Of a whole one nothing is tested, and all loads of a thread are under way at once.
+  // Of a whole one nothing is tested, and all loads of a thread are in flight at once.
   void Emit();
 
  private:

@@ -406,7 +406,7 @@ absl::Status LowerGridSample(LoweringContext& context, const GraphNode& node) {
       if (padding == 1) {
         const LoopOpId last = ops.Cast(ops.IndexExpr(exprs.Sub(size, context.Const(1))), compute);
         const LoopOpId zero = ops.Constant(0, compute);
-        at = ops.Where(ops.Compare(LoopOpcode::kGt, at, zero), at, zero);  // what is no number is 0
+        at = ops.Where(ops.Compare(LoopOpcode::kGt, at, zero), at, zero);  // NaN is 0
         at = ops.Binary(LoopOpcode::kMinimum, at, last);
       }
       const LoopOpId floor = ops.Unary(LoopOpcode::kFloor, at);

@@ -1,8 +1,8 @@
 // A turn for each new connection, so that whoever opens them by the hundred costs no more than a few a
 // second.
 //
-// A connection is dear before it has said anything: gRPC makes a transport, and takes it down again when the
-// handshake's time is over. An owner opens kAtOnce at once, and kPerSecond on and on; those beyond wait,
+// A connection is expensive before it has said anything: gRPC makes a transport, and takes it down again when
+// the handshake's time is over. An owner opens kAtOnce at once, and kPerSecond on and on; those beyond wait,
 // accepted but not yet gRPC's, and the other side sees a server that has not answered yet. Who has waited as
 // long as a handshake may take, or hangs up, is closed.
 //

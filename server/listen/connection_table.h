@@ -16,13 +16,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/string_view.h"
 
 namespace kiln {
-
-// The other side of a TCP connection as gRPC names it ("ipv4:10.0.0.7:4711"); empty for any other.
-std::string TcpPeerOf(int descriptor);
-bool IsTcpPeer(absl::string_view peer);
 
 class ConnectionTable {
  public:
@@ -42,7 +37,7 @@ class ConnectionTable {
     std::string owner;
     int descriptor;
     ino_t inode;
-    std::string peer;  // empty: no TCP
+    std::string peer;  // as gRPC names it (tcp_peer.h)
   };
   bool HasRoom(const std::string& owner) const;
   void ForgetClosed();

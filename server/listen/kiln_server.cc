@@ -1,7 +1,6 @@
 #include "server/listen/kiln_server.h"
 
 #include <limits.h>
-#include <netdb.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include "server/config/config.h"
 #include "server/listen/call_counts.h"
 #include "server/listen/listening_socket.h"
+#include "server/listen/tcp_peer.h"
 #include "server/listen/tls_credentials.h"
 #include "spdlog/spdlog.h"
 
@@ -58,17 +58,6 @@ size_t TenantConnectionsMax(const v1::ListenConfig& listen) {
   const size_t all = ConnectionsMax(listen.connections_max());
   if (listen.tenants().empty() || listen.connections_max() == 0) return all;
   return std::max<size_t>(all * listen.tenant_connections_max() / listen.connections_max(), 1);
-}
-
-// Its address, without the port.
-std::string HostOfPeer(int descriptor) {
-  sockaddr_storage peer{};
-  socklen_t bytes = sizeof(peer);
-  char host[NI_MAXHOST] = "";
-  if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0) return host;
-  getnameinfo(reinterpret_cast<const sockaddr*>(&peer), bytes, host, sizeof(host), nullptr, 0,
-              NI_NUMERICHOST);
-  return host;
 }
 
 std::string Of(absl::string_view owner) { return owner.empty() ? "" : absl::StrCat(" of ", owner); }
@@ -175,18 +164,15 @@ void KilnServer::SetLimits(grpc::ServerBuilder& builder, bool by_tls) const {
 
 void KilnServer::Arrive(uid_t uid, int descriptor) {
   absl::MutexLock lock(&mutex_);
-  const Owner owner = OwnerOf(uid, descriptor);
-  if (owner.table == nullptr || !resets_.Admits(descriptor)) {
-    close(descriptor);
-    return;
-  }
+  const std::optional<Owner> owner = Admit(uid, descriptor);
+  if (!owner.has_value()) return;
   // kilnd's own user does not wait behind others of its tenant.
-  const bool own = owner.table == &own_connections_;
-  switch (line_.Arrive(absl::StrCat(own ? "own " : "", owner.name), {uid, descriptor}, MonotonicNow())) {
-    case ConnectionLine::Turn::kNow: Take(owner, descriptor); break;
+  const bool own = owner->table == &own_connections_;
+  switch (line_.Arrive(absl::StrCat(own ? "own " : "", owner->name), {uid, descriptor}, MonotonicNow())) {
+    case ConnectionLine::Turn::kNow: Take(*owner, descriptor); break;
     case ConnectionLine::Turn::kLater: break;
     case ConnectionLine::Turn::kNever:
-      Warn(absl::StrCat("a connection", Of(owner.name), " is refused: too many wait for their turn"));
+      Warn(absl::StrCat("a connection", Of(owner->name), " is refused: too many wait for their turn"));
       break;
   }
 }
@@ -195,25 +181,28 @@ void KilnServer::Tick() {
   absl::MutexLock lock(&mutex_);
   resets_.Look();
   for (const auto& [uid, descriptor] : line_.Due(MonotonicNow())) {
-    const Owner owner = OwnerOf(uid, descriptor);
-    if (owner.table == nullptr || !resets_.Admits(descriptor)) {
-      close(descriptor);
-    } else {
-      Take(owner, descriptor);
-    }
+    if (const std::optional<Owner> owner = Admit(uid, descriptor); owner.has_value())
+      Take(*owner, descriptor);
   }
 }
 
-KilnServer::Owner KilnServer::OwnerOf(uid_t uid, int descriptor) {
+std::optional<KilnServer::Owner> KilnServer::Admit(uid_t uid, int descriptor) {
+  std::optional<Owner> owner = OwnerOf(uid, descriptor);
+  if (owner.has_value() && resets_.Admits(descriptor)) return owner;
+  close(descriptor);
+  return std::nullopt;
+}
+
+std::optional<KilnServer::Owner> KilnServer::OwnerOf(uid_t uid, int descriptor) {
   if (uid == PeerAcceptor::kNoUser && tls_ != nullptr)
-    return {nullptr, &connections_, absl::StrCat("host ", HostOfPeer(descriptor))};
+    return Owner{nullptr, &connections_, absl::StrCat("host ", TcpHostOf(descriptor))};
   const Identity* const identity = identities_.OfUser(uid);
   if (identity == nullptr) {
     Warn(absl::StrCat("user ", uid, " is no tenant (listen.tenants)"));
-    return {};
+    return std::nullopt;
   }
   const bool own = identities_.has_tenants() && uid == identities_.own_user();
-  return {identity, own ? &own_connections_ : &connections_, identity->tenant};
+  return Owner{identity, own ? &own_connections_ : &connections_, identity->tenant};
 }
 
 void KilnServer::Take(const Owner& owner, int descriptor) {

@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -76,13 +77,15 @@ class KilnServer {
   absl::Status Listen();
   // Whose a connection is: an identity's, or, by TLS, a host's, which has none before its handshake.
   struct Owner {
-    const Identity* identity = nullptr;
-    ConnectionTable* table = nullptr;  // null: nobody's who is served
-    std::string name;                  // the tenant's, "host 10.0.0.7", or "" where there are no tenants
+    const Identity* identity;
+    ConnectionTable* table;
+    std::string name;  // the tenant's, "host 10.0.0.7", or "" where there are no tenants
   };
   void Arrive(uid_t uid, int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
   void Tick() ABSL_LOCKS_EXCLUDED(mutex_);
-  Owner OwnerOf(uid_t uid, int descriptor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Nothing where it is nobody's who is served, or somebody's who is kept away; then it is closed.
+  std::optional<Owner> Admit(uid_t uid, int descriptor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<Owner> OwnerOf(uid_t uid, int descriptor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Hands the descriptor to gRPC, or closes it where its owner has as many connections as may be.
   void Take(const Owner& owner, int descriptor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null where it can't be started; valid until the next call. `identity` is null for those who come by TLS.

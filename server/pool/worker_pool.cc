@@ -113,7 +113,7 @@ void WorkerPool::MakeRoomFor(size_t slot, const std::string& tenant,
   }
   if (*process != nullptr && (*process)->ResidentBytes() <= kShelvedBytesMax)
     shelf_.Put(*std::move(served), std::move(*process), MonotonicNow());
-  *process = shelf_.Take(tenant, MonotonicNow());
+  *process = shelf_.Take(tenant);
   if (*process == nullptr) return;
   absl::MutexLock lock(&mutex_);
   slots_[slot].pid = (*process)->pid();

@@ -7,7 +7,6 @@
 namespace kiln {
 
 void WorkerShelf::Put(std::string tenant, std::unique_ptr<WorkerProcess> process, MonotonicTime now) {
-  EndIdle(now);
   std::unique_ptr<WorkerProcess> ended;  // without the lock
   absl::MutexLock lock(&mutex_);
   idle_.push_back({std::move(tenant), std::move(process), now});
@@ -16,8 +15,7 @@ void WorkerShelf::Put(std::string tenant, std::unique_ptr<WorkerProcess> process
   idle_.erase(idle_.begin());
 }
 
-std::unique_ptr<WorkerProcess> WorkerShelf::Take(const std::string& tenant, MonotonicTime now) {
-  EndIdle(now);
+std::unique_ptr<WorkerProcess> WorkerShelf::Take(const std::string& tenant) {
   absl::MutexLock lock(&mutex_);
   const auto found = std::find_if(idle_.rbegin(), idle_.rend(),
                                   [&tenant](const Idle& idle) { return idle.tenant == tenant; });
@@ -34,11 +32,6 @@ void WorkerShelf::EndIdle(MonotonicTime now) {
                                   [now](const Idle& idle) { return now - idle.since < kIdleMax; });
   std::move(idle_.begin(), first, std::back_inserter(ended));
   idle_.erase(idle_.begin(), first);
-}
-
-size_t WorkerShelf::size() const {
-  absl::MutexLock lock(&mutex_);
-  return idle_.size();
 }
 
 }  // namespace kiln

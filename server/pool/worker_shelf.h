@@ -27,10 +27,9 @@ class WorkerShelf {
   // The one that has waited longest goes where there are too many.
   void Put(std::string tenant, std::unique_ptr<WorkerProcess> process, MonotonicTime now);
   // The tenant's that came last; null where there is none.
-  std::unique_ptr<WorkerProcess> Take(const std::string& tenant, MonotonicTime now);
+  std::unique_ptr<WorkerProcess> Take(const std::string& tenant);
   // Whoever takes a task asks, and so does who waits for one.
   void EndIdle(MonotonicTime now);
-  size_t size() const;
 
  private:
   struct Idle {
@@ -40,7 +39,7 @@ class WorkerShelf {
   };
 
   const size_t processes_max_;
-  mutable absl::Mutex mutex_;
+  absl::Mutex mutex_;
   std::vector<Idle> idle_ ABSL_GUARDED_BY(mutex_);  // who waits longest first
 };
 

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <fstream>
 #include <optional>
-#include <sstream>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"

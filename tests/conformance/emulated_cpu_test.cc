@@ -1,6 +1,4 @@
 // What the emulator of AArch64 tells of a kernel: its results, its failure, and how it ended.
-#include "tests/conformance/emulated_cpu.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,6 +9,7 @@
 #include "compiler/ir/kernel_builder.h"
 #include "tests/conformance/arm_target.h"
 #include "tests/conformance/host_target.h"
+#include "tests/conformance/with_emulated_cpu.h"
 
 namespace kiln::testing {
 namespace {
@@ -36,22 +35,14 @@ std::string Bytes(const std::vector<int64_t>& numbers) {
   return std::string(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int64_t));
 }
 
-class EmulatedCpuTest : public ::testing::Test {
+class EmulatedCpuTest : public WithEmulatedCpu {
  protected:
-  void SetUp() override {
-    auto cpu = EmulatedCpu::Start();
-    if (absl::IsUnavailable(cpu.status())) GTEST_SKIP() << cpu.status().message();
-    ASSERT_TRUE(cpu.ok()) << cpu.status();
-    cpu_ = *std::move(cpu);
-  }
-
   absl::StatusOr<EmulatedReply> Run(int64_t divisor) {
     out_ = Bytes({0, 0, 0, 0});
     std::string x = Bytes({30, 31, 32, -33}), y = Bytes({3, divisor, -8, 3});
     return cpu_->Run({{&x, 0}, {&y, 8}, {&out_, 16}}, {}, {{0, 1}});
   }
 
-  std::unique_ptr<EmulatedCpu> cpu_;
   std::string out_;
 };
 

@@ -23,6 +23,7 @@
 #include "kiln/client.h"
 #include "tests/fault/daemon.h"
 #include "tests/fault/process_facts.h"
+#include "tests/fault/wire_call.h"
 
 namespace kiln {
 namespace {
@@ -41,15 +42,6 @@ struct Flip {
   size_t reply = 0;
   size_t bit = 0;
 };
-
-std::string BytesOf(grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
-  std::string bytes;
-  if (!buffer.Dump(&slices).ok()) return bytes;
-  for (const grpc::Slice& slice : slices)
-    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  return bytes;
-}
 
 // A daemon that says what it was given, whoever asks, and damages it as it is told.
 class Replayer final : public grpc::CallbackGenericService {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -34,6 +35,20 @@ namespace kiln {
 namespace {
 
 using UpstreamTest = UpstreamDaemons;
+
+constexpr char kLongCompile[] = "name long\nsleep_ms 1000";
+
+// `compile` asks the local one for kLongCompile; the farm freezes meanwhile, and it is compiled here.
+void ExpectFoundOut(TestDaemon& farm, TestDaemon& local, const std::function<void()>& compile) {
+  const MonotonicTime begin = MonotonicNow();
+  std::thread caller(compile);
+  EXPECT_TRUE(Eventually([&] { return farm.Stats().compiles() == 1; }));
+  kill(farm.pid(), SIGSTOP);
+  caller.join();
+  EXPECT_LT(SecondsBetween(begin, MonotonicNow()), 20);
+  EXPECT_EQ(local.Stats().compiles(), 1);
+  kill(farm.pid(), SIGCONT);
+}
 
 // ---- What is compiled where ------------------------------------------------------------------
 
@@ -234,14 +249,7 @@ TEST_F(UpstreamTest, AFullFarmIsWaitedFor) {
 TEST_F(UpstreamTest, AFarmThatFreezesWhileItCompilesIsFoundOut) {
   TestDaemon farm(Signing("farm", {}));
   TestDaemon local(LocalOf(farm));
-  const MonotonicTime begin = MonotonicNow();
-  std::thread caller([&] { EXPECT_TRUE(local.Compile("name long\nsleep_ms 1000").done); });
-  EXPECT_TRUE(Eventually([&] { return farm.Stats().compiles() == 1; }));
-  kill(farm.pid(), SIGSTOP);
-  caller.join();
-  EXPECT_LT(SecondsBetween(begin, MonotonicNow()), 20);
-  EXPECT_EQ(local.Stats().compiles(), 1);
-  kill(farm.pid(), SIGCONT);
+  ExpectFoundOut(farm, local, [&] { EXPECT_TRUE(local.Compile(kLongCompile).done); });
 }
 
 // Where nothing is compiled here its callers are told so, and when to come again.
@@ -491,14 +499,7 @@ TEST_F(UpstreamTlsTest, ACertificateSpeaksForItsTenantAlone) {
 TEST_F(UpstreamTlsTest, AFarmThatFreezesWhileItCompilesIsFoundOut) {
   TestDaemon farm(Farm());
   TestDaemon local(Local(farm, "red", ""));
-  const MonotonicTime begin = MonotonicNow();
-  std::thread caller([&] { EXPECT_EQ(CompileAs("red", local, "name long\nsleep_ms 1000"), "red"); });
-  EXPECT_TRUE(Eventually([&] { return farm.Stats().compiles() == 1; }));
-  kill(farm.pid(), SIGSTOP);
-  caller.join();
-  EXPECT_LT(SecondsBetween(begin, MonotonicNow()), 20);
-  EXPECT_EQ(local.Stats().compiles(), 1);
-  kill(farm.pid(), SIGCONT);
+  ExpectFoundOut(farm, local, [&] { EXPECT_EQ(CompileAs("red", local, kLongCompile), "red"); });
 }
 
 TEST_F(UpstreamTlsTest, WhoseCertificateIsNotTakenSaysSoAndIsTakenWhenItIsGood) {

@@ -21,8 +21,8 @@
 #include "compiler/support/zstd.h"
 #include "tests/conformance/arm_target.h"
 #include "tests/conformance/backend_harness.h"
-#include "tests/conformance/emulated_cpu.h"
 #include "tests/conformance/host_target.h"
+#include "tests/conformance/with_emulated_cpu.h"
 #include "tests/fault/daemon.h"
 #include "tests/property/campaign.h"
 #include "tests/property/random_graph.h"
@@ -65,15 +65,8 @@ TestBuffer Moderate(const v1::KernelBuffer& buffer, int64_t elements, std::mt199
   return FloatBuffer(buffer.dtype(), values);
 }
 
-class AArch64ProgramsTest : public ::testing::Test {
+class AArch64ProgramsTest : public WithEmulatedCpu {
  protected:
-  void SetUp() override {
-    auto cpu = EmulatedCpu::Start();
-    if (absl::IsUnavailable(cpu.status())) GTEST_SKIP() << cpu.status().message();
-    ASSERT_TRUE(cpu.ok()) << cpu.status();
-    cpu_ = *std::move(cpu);
-  }
-
   void CheckKernel(const std::string& image, const std::string& loop_ir) {
     v1::Kernel kernel;
     ASSERT_TRUE(kernel.ParseFromString(loop_ir));
@@ -107,7 +100,6 @@ class AArch64ProgramsTest : public ::testing::Test {
   }
 
   std::mt19937_64 random_{20261128};
-  std::unique_ptr<EmulatedCpu> cpu_;
 };
 
 TEST_F(AArch64ProgramsTest, KernelsOfADaemonsProgramsAgreeWithTheInterpreter) {

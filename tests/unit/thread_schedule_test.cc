@@ -15,6 +15,7 @@
 #include "compiler/ir/verify.h"
 #include "compiler/target/machine.h"
 #include "tests/conformance/gpu_target.h"
+#include "tests/unit/schedule_kernels.h"
 
 namespace kiln {
 namespace {
@@ -410,16 +411,7 @@ TEST_F(ThreadScheduleCheck, ACpusScheduleIsNone) {
 }
 
 TEST_F(ThreadScheduleCheck, AnExpressionOfTooManyTermsGetsNone) {
-  KernelBuilder m;
-  const uint32_t n = m.Const(8);
-  m.Outer(n);
-  const uint32_t in = m.Buffer(v1::F32, v1::READ, n), out = m.Buffer(v1::F32, v1::WRITE, n);
-  uint32_t index = m.Var(0);
-  for (int k = 0; k < 14; ++k) index = m.Expr(v1::EXPR_MIN, {index, index});  // 2^14 of them
-  m.BeginStage({});
-  m.Store(out, m.Var(0), m.Load(in, index));
-  m.Schedule(1, 1, v1::VECTOR_OUTER_LAST);
-  v1::Kernel kernel = m.Build();
+  v1::Kernel kernel = testing::KernelOfManyTerms();
   EXPECT_EQ(ScheduleThreads(MachineNamed(""), &kernel).code(), absl::StatusCode::kUnimplemented);
   EXPECT_FALSE(kernel.schedule().has_threads());
 }

@@ -13,6 +13,7 @@
 #include "compiler/ir/kernel_builder.h"
 #include "compiler/ir/verify.h"
 #include "tests/conformance/host_target.h"
+#include "tests/unit/schedule_kernels.h"
 
 namespace kiln {
 namespace {
@@ -390,16 +391,7 @@ TEST_F(VectorScheduleCheck, AGpusScheduleIsNone) {
 }
 
 TEST_F(VectorScheduleCheck, AnExpressionOfTooManyTermsGetsNone) {
-  KernelBuilder m;
-  const uint32_t n = m.Const(8);
-  m.Outer(n);
-  const uint32_t in = m.Buffer(v1::F32, v1::READ, n), out = m.Buffer(v1::F32, v1::WRITE, n);
-  uint32_t index = m.Var(0);
-  for (int k = 0; k < 14; ++k) index = m.Expr(v1::EXPR_MIN, {index, index});  // 2^14 of them
-  m.BeginStage({});
-  m.Store(out, m.Var(0), m.Load(in, index));
-  m.Schedule(1, 1, v1::VECTOR_OUTER_LAST);
-  v1::Kernel kernel = m.Build();
+  v1::Kernel kernel = testing::KernelOfManyTerms();
   EXPECT_EQ(ScheduleVectors(target_, &kernel).code(), absl::StatusCode::kUnimplemented);
   EXPECT_FALSE(kernel.schedule().has_vectors());
 }
