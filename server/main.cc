@@ -38,6 +38,7 @@
 #include "server/rpc/bundle_service.h"
 #include "server/rpc/compile_service.h"
 #include "server/rpc/metrics.h"
+#include "server/rpc/reflection_service.h"
 #include "server/rpc/silence_watch.h"
 #include "server/rpc/spool_budget.h"
 #include "server/schedule/thread_executor.h"
@@ -332,17 +333,23 @@ absl::Status Serve(v1::Config config, WhereInUse where_in_use, Zygote* zygote, c
   };
   std::vector<std::unique_ptr<grpc::Service>> services;
   const auto services_of = [&](const Gate& gate, const std::string& address) -> std::vector<grpc::Service*> {
+    std::vector<grpc::Service*> made;
+    const auto add = [&](std::unique_ptr<grpc::Service> service) {
+      made.push_back(service.get());
+      services.push_back(std::move(service));
+    };
     facts.address = address;
-    services.push_back(std::make_unique<CompileService>(config, gate, lost, &signatures, silence.get(),
-                                                        pool.get(), upstream.get(), coordinator.get(),
-                                                        &stats));
-    services.push_back(std::make_unique<AdminService>(config, gate, facts, &signatures, store.get(),
-                                                      pool.get(), gpus.get(), coordinator.get(), people.get(),
-                                                      &stats));
-    services.push_back(std::make_unique<BundleService>(config, gate, BundleCompilerOf(*pool), &signatures,
-                                                       silence.get(), store.get(), coordinator.get(), &spools,
-                                                       bundles.get(), &stats));
-    return {services.end()[-3].get(), services.end()[-2].get(), services.back().get()};
+    add(std::make_unique<CompileService>(config, gate, lost, &signatures, silence.get(), pool.get(),
+                                         upstream.get(), coordinator.get(), &stats));
+    add(std::make_unique<AdminService>(config, gate, facts, &signatures, store.get(), pool.get(), gpus.get(),
+                                       coordinator.get(), people.get(), &stats));
+    add(std::make_unique<BundleService>(config, gate, BundleCompilerOf(*pool), &signatures, silence.get(),
+                                        store.get(), coordinator.get(), &spools, bundles.get(), &stats));
+    using grpc::reflection::v1::ServerReflection;
+    add(std::make_unique<ReflectionService<ServerReflection>>(gate, silence.get(), &stats));
+    using OldReflection = grpc::reflection::v1alpha::ServerReflection;
+    add(std::make_unique<ReflectionService<OldReflection>>(gate, silence.get(), &stats));
+    return made;
   };
   KILN_ASSIGN_OR_RETURN(auto server, KilnServer::Start(config.listen(), services_of));
   listening = server.get();

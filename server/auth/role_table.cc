@@ -41,13 +41,14 @@ constexpr RpcRule kRules[] = {
     {Rpc::kTenants, "Admin.Tenants", kAdmins, false},
     {Rpc::kExport, "Bundles.Export", kAdmins, false},
     {Rpc::kImport, "Bundles.Import", kAdmins, false},
+    {Rpc::kReflect, "ServerReflection.ServerReflectionInfo", kAll, true},
 };
 
 constexpr bool InOrder() {
   for (size_t i = 0; i < std::size(kRules); ++i) {
     if (kRules[i].rpc != static_cast<Rpc>(i)) return false;
   }
-  return std::size(kRules) == static_cast<size_t>(Rpc::kImport) + 1;
+  return std::size(kRules) == static_cast<size_t>(Rpc::kReflect) + 1;
 }
 static_assert(InOrder());
 

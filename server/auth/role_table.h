@@ -37,6 +37,7 @@ enum class Rpc {
   kTenants,
   kExport,
   kImport,
+  kReflect,
 };
 
 // A set of roles. No role implies another but by the table.

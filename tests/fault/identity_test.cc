@@ -211,6 +211,8 @@ TEST_F(IdentityTest, ADaemonIsBelievedByItsCertificate) {
 
 // ---- Roles -----------------------------------------------------------------------------------
 
+constexpr char kReflection[] = "ServerReflection.ServerReflectionInfo";
+
 // Any RPC, with an empty message.
 grpc::Status Ask(const std::shared_ptr<grpc::Channel>& channel, const std::string& rpc,
                  const std::string& on_behalf_of = "") {
@@ -219,7 +221,7 @@ grpc::Status Ask(const std::shared_ptr<grpc::Channel>& channel, const std::strin
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   if (!on_behalf_of.empty()) context.AddMetadata(kOnBehalfOfMetadata, on_behalf_of);
   grpc::CompletionQueue queue;
-  std::string path = absl::StrCat("/kiln.v1.", rpc);
+  std::string path = absl::StrCat(rpc == kReflection ? "/grpc.reflection.v1." : "/kiln.v1.", rpc);
   path[path.rfind('.')] = '/';
   const auto call = stub.PrepareCall(&context, path, &queue);
   const auto wait = [&] {
@@ -260,6 +262,7 @@ std::vector<Asked> AllThatIsAsked() {
   };
   const auto* compiler = v1::CompileRequest::descriptor()->file()->FindServiceByName("Compiler");
   EXPECT_EQ(all.size(), compiler->method_count()) << "a new RPC is a new row";
+  all.push_back({kReflection, true, true, true, true, true});
   // What kilnctl asks is for administrators, whatever it is.
   const auto* others = v1::StatusRequest::descriptor()->file();
   for (int s = 0; s < others->service_count(); ++s) {
@@ -298,8 +301,8 @@ TEST_F(IdentityTest, EachRoleMayAskWhatTheTableSays) {
     // Nobody is an administrator by somebody else's word.
     expect(Ask(forwarder, rpc, "admin"), false, rpc + " by forward for admin");
   }
-  // Hello; three to read, two to compile; the rest kilnctl's.
-  EXPECT_EQ(allowed, 1 * 5 + 3 * 3 + 2 * 2 + (asked.size() - 6));
+  // Hello and reflection; three to read, two to compile; the rest kilnctl's.
+  EXPECT_EQ(allowed, 2 * 5 + 3 * 3 + 2 * 2 + (asked.size() - 7));
   EXPECT_EQ(refused, asked.size() * 6 - allowed);
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
+#include "grpc/reflection/v1/reflection.pb.h"
 #include "gtest/gtest.h"
 #include "kiln/v1/admin.pb.h"
 #include "kiln/v1/compile.pb.h"
@@ -26,8 +27,8 @@ TEST(RoleTable, HasARowForEachRpcOfEveryService) {
     rows.emplace_back(rule.name);
   }
   std::vector<std::string> rpcs;
-  for (const auto* file :
-       {v1::CompileRequest::descriptor()->file(), v1::StatusRequest::descriptor()->file()}) {
+  for (const auto* file : {v1::CompileRequest::descriptor()->file(), v1::StatusRequest::descriptor()->file(),
+                           grpc::reflection::v1::ServerReflectionRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       const auto* service = file->service(s);
       for (int i = 0; i < service->method_count(); ++i) {
