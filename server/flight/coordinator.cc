@@ -42,24 +42,6 @@ FlightTable::Options TableOptions(const v1::Config& config, JoinableKeys* joinab
   return options;
 }
 
-v1::LookupReply FailedReply(const absl::Status& status, bool no_verdict = false) {
-  v1::LookupReply reply;
-  reply.mutable_failed()->set_code(static_cast<int>(status.code()));
-  reply.mutable_failed()->set_reason(std::string(status.message()));
-  reply.mutable_failed()->set_no_verdict(no_verdict || IsWithoutVerdict(status));
-  return reply;
-}
-
-v1::LookupReply MissReply() {
-  v1::LookupReply reply;
-  reply.mutable_miss();
-  return reply;
-}
-
-std::shared_ptr<const std::string> Serialized(const v1::LookupReply& reply) {
-  return std::make_shared<const std::string>(reply.SerializeAsString());
-}
-
 }  // namespace
 
 Coordinator::Coordinator(const v1::Config& config, const Signatures* signatures, Store* store,
@@ -94,6 +76,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const v1::Confi
     KILN_ASSIGN_OR_RETURN(made->looks_, ThreadExecutor::Create(kLookThreads));
   }
   KILN_ASSIGN_OR_RETURN(made->gangs_, Gangs::Create(&made->clock_, &made->keys_, made->tier_.get()));
+  made->lookups_ = made->NewLookups();
   if (upstream != nullptr) KILN_RETURN_IF_ERROR(made->upstream_->Start(made->strand_.get()));
   KILN_ASSIGN_OR_RETURN(made->gpus_, ThreadExecutor::Create(config.measuring().gpus()));
   return made;
@@ -125,21 +108,6 @@ Coordinator::~Coordinator() {
   strand_ = nullptr;
 }
 
-std::string Coordinator::KeyOf(const std::string& ns, const std::string& request_key) const {
-  return CompileKey(ns, request_key, kProgramFormatVersion, pool_->hello().compiler_fingerprint());
-}
-
-Coordinator::Keys Coordinator::KeysOf(const std::string& ns, const std::string& request_key) const {
-  Keys keys;
-  std::string own = KeyOf(ns, request_key);
-  if (upstream_ != nullptr) {
-    std::string there = upstream_->KeyThere(ns, request_key);
-    if (!there.empty() && there != own) keys.push_back(std::move(there));
-  }
-  keys.push_back(std::move(own));
-  return keys;
-}
-
 std::unique_ptr<UpstreamFlights> Coordinator::NewUpstreamFlights(const v1::Config& config,
                                                                  const Signatures* signatures,
                                                                  Upstream* upstream) {
@@ -166,174 +134,21 @@ std::unique_ptr<UpstreamFlights> Coordinator::NewUpstreamFlights(const v1::Confi
                                            std::move(outside));
 }
 
-// ---- Look-ups --------------------------------------------------------------------------------
-
-void Coordinator::CountHit(const KnownVariant& variant, const Caller& caller) {
-  stats_->hits++;
-  Use use;
-  use.hits = 1;
-  use.saved_ms = variant.rebuild_ms;
-  stats_->uses.Count(caller.tenant, caller.job, use);
-  stats_->job_keys.Add(caller.tenant, caller.job,
-                       absl::string_view(variant.entry.key).substr(0, kDigestBytes));
-  keys_.RecordUse(variant);
-}
-
-std::shared_ptr<const std::string> Coordinator::Find(const Question& question) {
-  if (!question.gang.id().empty()) return FindForGang(question);
-  const Caller& caller = question.caller;
-  bool all_known = true;
-  const Keys keys = KeysOf(caller.tenant, question.request_key);
-  for (const std::string& key : keys) {
-    const KnownKeyPtr known = keys_.Find(key);
-    all_known &= known != nullptr;
-    const KnownVariant* variant = known == nullptr ? nullptr : ChooseVariant(*known, question.hints);
-    if (variant != nullptr) return CountedHit(*variant, caller);
-  }
-  if (all_known && !caller.forwarded) {
-    // Only once the tenant's own namespace is known to have none.
-    const std::optional<KnownVariant> other =
-        keys_.FindReadable(caller.tenant, question.request_key, question.hints);
-    return other.has_value() ? CountedHit(*other, caller) : nullptr;
-  }
-  // What another daemon may have, or a flight brings, is asked for by `Lookup`.
-  const bool alone = tier_ == nullptr && upstream_ == nullptr;
-  if (!alone || joinable_.Contains(keys.back()) || !keys_.IsAbsent(caller.tenant, keys.back()))
-    return nullptr;
-  static const std::shared_ptr<const std::string> miss = Serialized(MissReply());
-  stats_->lookups++;
-  stats_->misses++;
-  return miss;
-}
-
-// One key for all members, or there were two verdicts; and what an upstream says is asked each time.
-std::shared_ptr<const std::string> Coordinator::FindForGang(const Question& question) {
-  if (upstream_ != nullptr) return nullptr;
-  const Caller& caller = question.caller;
-  const std::string key = KeyOf(caller.tenant, question.request_key);
-  const KnownKeyPtr known = keys_.Find(key);
-  if (known == nullptr) return nullptr;
-  const KnownVariant* variant =
-      gangs_->Find({caller.tenant, question.gang.id(), key}, question.hints, *known);
-  return variant == nullptr ? nullptr : CountedHit(*variant, caller);
-}
-
-// `own_alone`: not what the tenant reads besides.
-KnownKeyPtr Coordinator::LoadFor(const std::string& ns, const std::string& compile_key,
-                                 const std::string& request_key, bool own_alone) {
-  return own_alone ? keys_.Load(ns, compile_key) : keys_.LoadReadable(ns, compile_key, request_key);
-}
-
-std::shared_ptr<const std::string> Coordinator::CountedHit(const KnownVariant& variant,
-                                                           const Caller& caller) {
-  stats_->lookups++;
-  CountHit(variant, caller);
-  return variant.reply;
-}
-
-void Coordinator::Lookup(Question question, LookupAnswer answer) {
-  stats_->lookups++;
-  if (!question.gang.id().empty() && upstream_ != nullptr) {
-    AnswerGangByUpstream(std::move(question), std::move(answer));
-    return;
-  }
-  disk_->Post(
-      [this, question = std::move(question), answer = std::move(answer)] { LookupHere(question, answer); });
-}
-
-void Coordinator::LookupHere(const Question& question, const LookupAnswer& answer) {
-  const Caller& caller = question.caller;
-  const Keys keys = KeysOf(caller.tenant, question.request_key);
-  const std::string& compile_key = keys.back();  // this daemon's own
-  KnownKeyPtr known;
-  if (!question.gang.id().empty()) {
-    known = LoadFor(caller.tenant, compile_key, question.request_key, caller.forwarded);
-    AnswerGang({caller.tenant, question.gang.id(), compile_key, ""}, std::move(known), question.hints, caller,
-               answer);
-    return;
-  }
-  for (const std::string& key : keys) {
-    known = LoadFor(caller.tenant, key, question.request_key, caller.forwarded || key != compile_key);
-    const KnownVariant* variant = ChooseVariant(*known, question.hints);
-    if (variant == nullptr) continue;
-    AnswerHit(*variant, compile_key, caller, answer);
-    return;
-  }
-  stats_->misses++;
-  if (const absl::Status refusal = RefusalOf(*known, clock_.WallNow()); !refusal.ok()) {
-    answer(Serialized(FailedReply(refusal)));
-    return;
-  }
-  AnswerMiss(compile_key, compile_key, caller, answer);
-}
-
-void Coordinator::AnswerHit(const KnownVariant& variant, const std::string& compile_key, const Caller& caller,
-                            const LookupAnswer& answer) {
-  CountHit(variant, caller);
-  answer(variant.reply);
-  // The index had it not: what it answers by itself is told nobody. Another namespace's is not this tenant's
-  // in the tier.
-  const bool own = absl::StartsWith(variant.entry.key, compile_key);
-  if (tier_ != nullptr && own && variant.durable) tier_->Renew(caller.tenant, variant.entry);
-}
-
-void Coordinator::AnswerMiss(const std::string& compile_key, const std::string& slot, const Caller& caller,
-                             const LookupAnswer& answer) {
-  strand_->Post([this, compile_key, slot, caller, answer] {
-    v1::LookupReply reply = MissReply();
-    if (std::string job = table_.JobOf(slot); !job.empty()) {
-      stats_->job_keys.Add(caller.tenant, caller.job, compile_key);
-      reply.mutable_in_flight()->set_job_id(std::move(job));
-    }
-    answer(Serialized(reply));
-  });
-}
-
-void Coordinator::AnswerGang(const GangName& name, KnownKeyPtr known, const v1::Hints& hints,
-                             const Caller& caller, const LookupAnswer& answer) {
-  gangs_->Decide(name, hints, ProposalOf(*known, hints, clock_.WallNow()),
-                 [this, name, caller, answer, known](const GangAnswer& decided) {
-                   const KnownVariant* variant = decided.kind == GangAnswer::Kind::kVariant
-                                                     ? VariantById(*known, decided.variant_id)
-                                                     : nullptr;
-                   if (variant != nullptr) {
-                     AnswerHit(*variant, name.compile_key, caller, answer);
-                     return;
-                   }
-                   stats_->misses++;
-                   if (!decided.status.ok()) {
-                     const bool no_verdict = decided.kind == GangAnswer::Kind::kUnknown;
-                     answer(Serialized(FailedReply(decided.status, no_verdict)));
-                     return;
-                   }
-                   // A variant that is not here comes with the flight.
-                   AnswerMiss(name.compile_key, name.compile_key, caller, answer);
-                 });
-}
-
-// Whatever is here: the verdict is there.
-void Coordinator::AnswerGangByUpstream(Question question, LookupAnswer answer) {
-  FlightRequest asked;
-  asked.ns = question.caller.tenant;
-  asked.request_key = std::move(question.request_key);
-  asked.compile_key = KeyOf(asked.ns, asked.request_key);
-  asked.caller = std::move(question.caller);
-  asked.hints = std::move(question.hints);
-  asked.gang = std::move(question.gang);
-  asked.hops = std::move(question.hops);
-  upstream_->LookUpForGang(asked, [this, asked, answer = std::move(answer)](const KnownKeyPtr& known) {
-    if (const KnownVariant* variant = ChooseVariant(*known, asked.hints); variant != nullptr) {
-      AnswerHit(*variant, asked.compile_key, asked.caller, answer);
-      return;
-    }
-    stats_->misses++;
-    if (!known->refusal.ok()) {
-      answer(Serialized(FailedReply(known->refusal)));
-      return;
-    }
-    AnswerMiss(asked.compile_key, FlightSlot(asked.compile_key, asked.gang, asked.hints), asked.caller,
-               answer);
-  });
+std::unique_ptr<Lookups> Coordinator::NewLookups() {
+  Lookups::Parts parts;
+  parts.clock = &clock_;
+  parts.stats = stats_;
+  parts.keys = &keys_;
+  parts.tier = tier_.get();
+  parts.upstream = upstream_.get();
+  parts.gangs = gangs_.get();
+  parts.joinable = &joinable_;
+  parts.disk = disk_.get();
+  parts.fingerprint = pool_->hello().compiler_fingerprint();
+  parts.job_of = [this](const std::string& slot, std::function<void(std::string)> then) {
+    strand_->Post([this, slot, then = std::move(then)] { then(table_.JobOf(slot)); });
+  };
+  return std::make_unique<Lookups>(std::move(parts));
 }
 
 // ---- Inputs ----------------------------------------------------------------------------------
@@ -527,7 +342,7 @@ void Coordinator::Look(FlightId flight, const FlightRequest& request) {
   }
   disk_->Post([this, flight, ns = request.ns, key = request.compile_key, request_key = request.request_key,
                forwarded = !request.hops.empty()] {
-    SayLooked(flight, LoadFor(ns, key, request_key, forwarded), FlightTable::Where::kHere);
+    SayLooked(flight, keys_.LoadFor(ns, key, request_key, forwarded), FlightTable::Where::kHere);
   });
 }
 

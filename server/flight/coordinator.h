@@ -1,9 +1,7 @@
 // The coordinator of a running daemon: a FlightTable on a strand, what does its tasks (the pool's workers, a
 // thread a GPU), the threads that take in what these bring and that read and write the store, and what is
-// known of keys.
-//
-//   Find: a hit, from memory, on the caller's thread        Lookup: with the store, on a thread of the disk's
-//   Compile, Attach, Uploaded, Cancel: inputs of the table (flight_table.h), posted to the strand
+// known of keys. `lookups` answers what starts nothing; Compile, Attach, Uploaded and Cancel are inputs of
+// the table (flight_table.h), posted to the strand.
 //
 // Where there is a shared tier, a flight whose key the store lacks is looked up there, by threads that do
 // nothing else, as tier_flights decides; where there is an upstream, by upstream_flights.
@@ -22,7 +20,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -35,6 +32,7 @@
 #include "server/flight/flight_table.h"
 #include "server/flight/gangs.h"
 #include "server/flight/hit_index.h"
+#include "server/flight/lookups.h"
 #include "server/flight/readable_namespaces.h"
 #include "server/flight/stored_keys.h"
 #include "server/flight/tier_flights.h"
@@ -60,22 +58,8 @@ class Coordinator final : public Workers, public FlightStore {
   // After the last caller is gone. Stops what runs, and waits for it.
   ~Coordinator() override;
 
-  // What a request is compiled under here.
-  std::string KeyOf(const std::string& ns, const std::string& request_key) const;
-
-  struct Question {
-    std::string request_key;
-    v1::Hints hints;
-    Caller caller;
-    v1::Gang gang;                  // the caller's; without an id: it is in none
-    std::vector<std::string> hops;  // daemons that it has passed
-  };
-  // The hit, serialized, where memory has it, or the miss where memory knows that there is nothing; nullptr:
-  // ask Lookup. Both count a hit as the caller's.
-  std::shared_ptr<const std::string> Find(const Question& question);
-  // `answer` is called once, on another thread, with a serialized LookupReply.
-  using LookupAnswer = std::function<void(std::shared_ptr<const std::string>)>;
-  void Lookup(Question question, LookupAnswer answer);
+  // Any thread.
+  Lookups& lookups() { return *lookups_; }
 
   CallId NewCall() { return ++last_call_; }
   void Compile(CallId id, FlightRequest request, FlightCall call);
@@ -124,10 +108,7 @@ class Coordinator final : public Workers, public FlightStore {
   Coordinator(const v1::Config& config, const Signatures* signatures, Store* store, SharedTier* tier,
               Upstream* upstream, HitIndex* index, WorkerPool* pool, Tuner* tuner, Stats* stats);
 
-  // What a request may be stored under: as the upstream's compiler makes it, then as this one's. A hit makes
-  // one, and no room for it.
-  using Keys = absl::InlinedVector<std::string, 2>;
-  Keys KeysOf(const std::string& ns, const std::string& request_key) const;
+  std::unique_ptr<Lookups> NewLookups();
   std::unique_ptr<UpstreamFlights> NewUpstreamFlights(const v1::Config& config, const Signatures* signatures,
                                                       Upstream* upstream);
 
@@ -143,22 +124,6 @@ class Coordinator final : public Workers, public FlightStore {
   void LookInTier(FlightId flight, const TierKeys::Name& key);
   void TakeFromTier(FlightId flight, const TierKeys::Name& key, std::shared_ptr<SharedTier::Found> found);
   void ClaimInTier(FlightId flight, const TierKeys::Name& key);
-  void CountHit(const KnownVariant& variant, const Caller& caller);
-  // The parts of Lookup.
-  std::shared_ptr<const std::string> FindForGang(const Question& question);
-  void LookupHere(const Question& question, const LookupAnswer& answer);
-  KnownKeyPtr LoadFor(const std::string& ns, const std::string& compile_key, const std::string& request_key,
-                      bool own_alone);
-  std::shared_ptr<const std::string> CountedHit(const KnownVariant& variant, const Caller& caller);
-  // `compile_key` is the request's in the caller's own namespace.
-  void AnswerHit(const KnownVariant& variant, const std::string& compile_key, const Caller& caller,
-                 const LookupAnswer& answer);
-  // `slot`: of the flight that its caller would join.
-  void AnswerMiss(const std::string& compile_key, const std::string& slot, const Caller& caller,
-                  const LookupAnswer& answer);
-  void AnswerGang(const GangName& name, KnownKeyPtr known, const v1::Hints& hints, const Caller& caller,
-                  const LookupAnswer& answer);
-  void AnswerGangByUpstream(Question question, LookupAnswer answer);
   // Between the flight and the call of a gang's member, where its verdict is this daemon's.
   void Join(const FlightRequest& request, FlightCall* call);
   using CompilePtr = std::shared_ptr<FlightCompile>;  // shared by the table's flight and its tasks at work
@@ -205,6 +170,7 @@ class Coordinator final : public Workers, public FlightStore {
   std::unique_ptr<ThreadExecutor> looks_;      // into the tier, which are short
   std::unique_ptr<ThreadExecutor> gpus_;
   std::unique_ptr<Gangs> gangs_;
+  std::unique_ptr<Lookups> lookups_;
 };
 
 }  // namespace kiln

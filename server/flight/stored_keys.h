@@ -54,6 +54,11 @@ class StoredKeys {
   // The same, and after its variants those that the namespace's callers are served from others.
   KnownKeyPtr LoadReadable(const std::string& ns, const std::string& compile_key,
                            const std::string& request_key);
+  // `own_alone`: Load, otherwise LoadReadable.
+  KnownKeyPtr LoadFor(const std::string& ns, const std::string& compile_key, const std::string& request_key,
+                      bool own_alone) {
+    return own_alone ? Load(ns, compile_key) : LoadReadable(ns, compile_key, request_key);
+  }
   // From memory alone: a variant for these sizes from the namespaces that `ns` reads besides; none where
   // memory does not know of one that comes before.
   std::optional<KnownVariant> FindReadable(const std::string& ns, const std::string& request_key,

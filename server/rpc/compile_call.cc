@@ -128,7 +128,7 @@ void CompileCall::TakeHeader(bool ok) {
   request.graph_bytes = header.graph_bytes();
   request.ns = NamespaceOf(*who_, header.namespace_());
   request.request_key = RequestKey(header.sections());
-  request.compile_key = coordinator_->KeyOf(request.ns, request.request_key);
+  request.compile_key = coordinator_->lookups().KeyOf(request.ns, request.request_key);
   request.caller.tenant = request.ns;
   request.caller.job = JobOf(header.job());
   request.debug = header.want_debug();

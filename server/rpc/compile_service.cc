@@ -74,7 +74,7 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
     call->Finish(ToGrpc(status));
     return call;
   }
-  Coordinator::Question question;
+  Lookups::Question question;
   Caller& caller = question.caller;
   caller.tenant = NamespaceOf(**who, request.namespace_());
   caller.job = JobOf(request.job());
@@ -84,7 +84,7 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   question.request_key = std::move(*request.mutable_request_key());
   question.hints = std::move(*request.mutable_hints());
   question.gang = GangOf(request.gang());
-  if (auto hit = coordinator_->Find(question); hit != nullptr) {
+  if (auto hit = coordinator_->lookups().Find(question); hit != nullptr) {
     CallScope scope(stats_);
     *reply = SharedBytes(*hit, hit);
     call->Finish(grpc::Status::OK);
@@ -92,10 +92,11 @@ grpc::ServerUnaryReactor* CompileService::Lookup(grpc::CallbackServerContext* co
   }
   // Copied into the answer, which is a std::function.
   auto scope = std::make_shared<CallScope>(stats_);
-  coordinator_->Lookup(std::move(question), [call, reply, scope](std::shared_ptr<const std::string> answer) {
-    *reply = SharedBytes(*answer, answer);
-    call->Finish(grpc::Status::OK);
-  });
+  coordinator_->lookups().Lookup(std::move(question),
+                                 [call, reply, scope](std::shared_ptr<const std::string> answer) {
+                                   *reply = SharedBytes(*answer, answer);
+                                   call->Finish(grpc::Status::OK);
+                                 });
   return call;
 }
 
