@@ -14,17 +14,17 @@ constexpr char kFailName[] = "kiln_fail";
 
 // i32 kiln_fail(args, code, op, value, bound)
 llvm::Function* KernelEmitter::FailFunction() {
-  if (llvm::Function* existing = module_->getFunction(kFailName)) return existing;
+  if (llvm::Function* existing = k_.module->getFunction(kFailName)) return existing;
   llvm::Type* ptr = b_.getPtrTy();
   llvm::Type* i32 = b_.getInt32Ty();
   llvm::Type* i64 = b_.getInt64Ty();
   auto* type = llvm::FunctionType::get(i32, {ptr, i32, i32, i64, i64}, false);
-  auto* fail = llvm::Function::Create(type, llvm::GlobalValue::InternalLinkage, kFailName, module_);
+  auto* fail = llvm::Function::Create(type, llvm::GlobalValue::InternalLinkage, kFailName, k_.module);
   fail->addFnAttr(llvm::Attribute::NoInline);
   fail->addFnAttr(llvm::Attribute::Cold);
-  llvm::IRBuilder<> b(llvm::BasicBlock::Create(context_, "entry", fail));
-  auto* write = llvm::BasicBlock::Create(context_, "write", fail);
-  auto* done = llvm::BasicBlock::Create(context_, "done", fail);
+  llvm::IRBuilder<> b(llvm::BasicBlock::Create(b_.getContext(), "entry", fail));
+  auto* write = llvm::BasicBlock::Create(b_.getContext(), "write", fail);
+  auto* done = llvm::BasicBlock::Create(b_.getContext(), "done", fail);
   const auto field = [&](llvm::Value* base, size_t offset) {
     return b.CreateConstInBoundsGEP1_64(b.getInt8Ty(), base, offset);
   };
@@ -48,12 +48,13 @@ llvm::Function* KernelEmitter::FailFunction() {
 // `bad`: i1 or per lane; the first bad lane is reported.
 void KernelEmitter::FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value,
                               llvm::Value* bound, bool is_unsigned) {
-  llvm::Value* any = Any(bad);
-  auto* failing = llvm::BasicBlock::Create(context_, "fail", function_);
-  auto* fine = llvm::BasicBlock::Create(context_, "fine", function_);
-  llvm::MDNode* unlikely = llvm::MDNode::get(context_, {llvm::MDString::get(context_, "branch_weights"),
-                                                        llvm::ConstantAsMetadata::get(b_.getInt32(1)),
-                                                        llvm::ConstantAsMetadata::get(b_.getInt32(1 << 20))});
+  llvm::Value* any = b_.Any(bad);
+  auto* failing = llvm::BasicBlock::Create(b_.getContext(), "fail", b_.function());
+  auto* fine = llvm::BasicBlock::Create(b_.getContext(), "fine", b_.function());
+  llvm::MDNode* unlikely =
+      llvm::MDNode::get(b_.getContext(), {llvm::MDString::get(b_.getContext(), "branch_weights"),
+                                          llvm::ConstantAsMetadata::get(b_.getInt32(1)),
+                                          llvm::ConstantAsMetadata::get(b_.getInt32(1 << 20))});
   b_.CreateCondBr(any, failing, fine, unlikely);
   b_.SetInsertPoint(failing);
   if (auto* type = llvm::dyn_cast<llvm::FixedVectorType>(bad->getType())) {
@@ -68,12 +69,12 @@ void KernelEmitter::FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm:
   b_.SetInsertPoint(fine);
 }
 
-KernelEmitter::LaneValue KernelEmitter::EmitCheckIndex(uint32_t id, const v1::LoopOp& op) {
-  const LaneValue index = values_[op.args(0)];
-  const LaneValue mask = op.args_size() > 1 ? values_[op.args(1)] : LaneValue{};
+LaneValue KernelEmitter::EmitCheckIndex(uint32_t id, const v1::LoopOp& op) {
+  const LaneValue index = at_.values[op.args(0)];
+  const LaneValue mask = op.args_size() > 1 ? at_.values[op.args(1)] : LaneValue{};
   const LaneValue size = IndexValue(op.index());
   const bool vector = index.vector || mask.vector || size.vector;
-  const auto shaped = [&](LaneValue v) { return vector ? Broadcast(v) : v.v; };
+  const auto shaped = [&](LaneValue v) { return vector ? at_.Broadcast(v) : v.v; };
   llvm::Value* i = shaped(index);
   llvm::Value* n = shaped(size);
   llvm::Value* zero = llvm::ConstantInt::get(i->getType(), 0);
@@ -82,7 +83,7 @@ KernelEmitter::LaneValue KernelEmitter::EmitCheckIndex(uint32_t id, const v1::Lo
                              : b_.CreateSelect(b_.CreateICmpSLT(i, zero), b_.CreateAdd(i, n), i);
   llvm::Value* bad = b_.CreateICmpUGE(wrapped, n);
   // Off lanes of a tail carry zeros or leftovers: neither checked nor used as an address.
-  llvm::Value* active = vector ? ActiveMask(mask) : mask.v;
+  llvm::Value* active = vector ? at_.ActiveMask(mask) : mask.v;
   if (active != nullptr) {
     bad = b_.CreateAnd(bad, active);
     wrapped = b_.CreateSelect(active, wrapped, zero);
@@ -99,10 +100,10 @@ llvm::Value* KernelEmitter::DivideIntegers(uint32_t id, LoopOpcode op, v1::DType
   llvm::Value* one = llvm::ConstantInt::get(type, 1);
   llvm::Value* is_zero = b_.CreateICmpEQ(b, zero);
   llvm::Value* bad = is_zero;
-  if (mask_ != nullptr && type->isVectorTy()) bad = b_.CreateAnd(bad, mask_);
+  if (at_.mask != nullptr && type->isVectorTy()) bad = b_.CreateAnd(bad, at_.mask);
   auto* known = llvm::dyn_cast<llvm::Constant>(bad);
   if (known == nullptr || !known->isNullValue()) {
-    FailWhere(bad, KILN_INTEGER_DIVISION_BY_ZERO, id, a, I64(0), dtype == v1::U8);
+    FailWhere(bad, KILN_INTEGER_DIVISION_BY_ZERO, id, a, b_.I64(0), dtype == v1::U8);
   }
   const bool is_unsigned = dtype == v1::U8;
   const bool constant = llvm::isa<llvm::Constant>(b);

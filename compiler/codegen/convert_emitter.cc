@@ -17,7 +17,7 @@ llvm::Value* KernelEmitter::FloatFromHalf(v1::DType from, llvm::Value* v) {
   if (from == v1::F16) {
     return b_.CreateFPExt(b_.CreateBitCast(v, v->getType()->getWithNewType(b_.getHalfTy())), f32);
   }
-  if (operations_.converts_bf16)
+  if (k_.operations.converts_bf16)
     return b_.CreateFPExt(b_.CreateBitCast(v, v->getType()->getWithNewType(b_.getBFloatTy())), f32);
   llvm::Type* i32 = v->getType()->getWithNewType(b_.getInt32Ty());
   return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(v, i32), 16), f32);
@@ -28,7 +28,7 @@ llvm::Value* KernelEmitter::HalfFromFloat(v1::DType to, llvm::Value* v) {
   if (to == v1::F16) {
     return b_.CreateBitCast(b_.CreateFPTrunc(v, v->getType()->getWithNewType(b_.getHalfTy())), i16);
   }
-  if (operations_.converts_bf16)
+  if (k_.operations.converts_bf16)
     return b_.CreateBitCast(b_.CreateFPTrunc(v, v->getType()->getWithNewType(b_.getBFloatTy())), i16);
   // Round to nearest even on the bits; any NaN becomes the quiet one.
   llvm::Type* i32 = v->getType()->getWithNewType(b_.getInt32Ty());
@@ -43,7 +43,7 @@ llvm::Value* KernelEmitter::EmitCast(v1::DType from, v1::DType to, llvm::Value* 
   if (from == to) return v;
   if (IsHalf(from)) return EmitCast(v1::F32, to, FloatFromHalf(from, v));
   if (IsHalf(to)) return HalfFromFloat(to, EmitCast(from, v1::F32, v));
-  llvm::Type* type = v->getType()->getWithNewType(ScalarType(to));
+  llvm::Type* type = v->getType()->getWithNewType(k_.ScalarType(to));
   if (to == v1::BOOL) {
     if (IsFloating(from)) return b_.CreateFCmpUNE(v, llvm::ConstantFP::get(v->getType(), 0.0));
     return b_.CreateICmpNE(v, llvm::ConstantInt::get(v->getType(), 0));
@@ -72,7 +72,7 @@ llvm::Value* KernelEmitter::EmitCast(v1::DType from, v1::DType to, llvm::Value* 
 
 llvm::Value* KernelEmitter::EmitBitcast(v1::DType from, v1::DType to, llvm::Value* v) {
   llvm::Value* bits = ToMemory(v, from);
-  llvm::Value* cast = b_.CreateBitCast(bits, bits->getType()->getWithNewType(MemoryType(to)));
+  llvm::Value* cast = b_.CreateBitCast(bits, bits->getType()->getWithNewType(k_.MemoryType(to)));
   return FromMemory(cast, to);
 }
 

@@ -14,11 +14,11 @@ bool IsPointwiseOp(v1::ExprOp op) {
 }  // namespace
 
 std::optional<int64_t> KernelEmitter::CoefficientOf(uint32_t expr, uint32_t variable) const {
-  return facts_.CoefficientOf(expr, variable, [this](uint32_t op) { return values_[op].vector; });
+  return k_.facts.CoefficientOf(expr, variable, [this](uint32_t op) { return at_.values[op].vector; });
 }
 
 bool KernelEmitter::NonNegative(uint32_t expr) const {
-  const v1::ExprNode& node = kernel_.exprs(expr);
+  const v1::ExprNode& node = k_.kernel.exprs(expr);
   const auto all = [&] {
     return std::all_of(node.args().begin(), node.args().end(),
                        [&](uint32_t arg) { return NonNegative(arg); });
@@ -50,22 +50,22 @@ bool KernelEmitter::NonNegative(uint32_t expr) const {
 
 // How deep the innermost loop is that an expression depends on.
 int KernelEmitter::Depth(uint32_t expr) {
-  const v1::ExprNode& node = kernel_.exprs(expr);
+  const v1::ExprNode& node = k_.kernel.exprs(expr);
   if (node.op() == v1::EXPR_VAR) return static_cast<int>(node.value()) + 1;
-  if (node.op() == v1::EXPR_INDIRECT) return static_cast<int>(variables_.size()) + 1;
+  if (node.op() == v1::EXPR_INDIRECT) return static_cast<int>(at_.variables.size()) + 1;
   int depth = 0;
   for (uint32_t arg : node.args()) depth = std::max(depth, Depth(arg));
   return depth;
 }
 
 llvm::Value* KernelEmitter::ScalarIndex(uint32_t expr) {
-  const v1::ExprNode& node = kernel_.exprs(expr);
+  const v1::ExprNode& node = k_.kernel.exprs(expr);
   switch (node.op()) {
-    case v1::EXPR_CONST: return I64(node.value());
-    case v1::EXPR_SYMBOL: return symbols_[node.value()];
-    case v1::EXPR_VAR: return variables_[node.value()];
+    case v1::EXPR_CONST: return b_.I64(node.value());
+    case v1::EXPR_SYMBOL: return k_.symbols[node.value()];
+    case v1::EXPR_VAR: return at_.variables[node.value()];
     case v1::EXPR_INDIRECT: {
-      const LaneValue value = values_[node.value()];
+      const LaneValue value = at_.values[node.value()];
       return value.vector ? b_.CreateExtractElement(value.v, uint64_t{0}) : value.v;
     }
     default: break;
@@ -81,23 +81,24 @@ llvm::Value* KernelEmitter::ScalarIndex(uint32_t expr) {
 }
 
 llvm::Value* KernelEmitter::VectorIndex(uint32_t expr) {
-  if (lanes_ == 1) return ScalarIndex(expr);
+  if (at_.lanes == 1) return ScalarIndex(expr);
   if (const std::optional<int64_t> coefficient = Coefficient(expr)) {
-    llvm::Value* base = Splat(ScalarIndex(expr));
+    llvm::Value* base = at_.Splat(ScalarIndex(expr));
     if (*coefficient == 0) return base;
-    return b_.CreateAdd(base, b_.CreateMul(LaneNumbers(b_.getInt64Ty()), Splat(I64(*coefficient))));
+    return b_.CreateAdd(base,
+                        b_.CreateMul(at_.LaneNumbers(b_.getInt64Ty()), at_.Splat(b_.I64(*coefficient))));
   }
-  const v1::ExprNode& node = kernel_.exprs(expr);
-  if (!IsPointwiseOp(node.op())) return Broadcast(values_[node.value()]);
+  const v1::ExprNode& node = k_.kernel.exprs(expr);
+  if (!IsPointwiseOp(node.op())) return at_.Broadcast(at_.values[node.value()]);
   llvm::SmallVector<llvm::Value*, 4> args;
   for (uint32_t arg : node.args()) args.push_back(VectorIndex(arg));
   return VectorExpr(node, args);
 }
 
-KernelEmitter::LaneValue KernelEmitter::IndexValue(uint32_t expr) {
+LaneValue KernelEmitter::IndexValue(uint32_t expr) {
   // A mask may hide the value of an element beyond the end, which may wrap and must not be poison.
   wraps_ = true;
-  const bool scalar = lanes_ == 1 || Coefficient(expr) == 0;
+  const bool scalar = at_.lanes == 1 || Coefficient(expr) == 0;
   const LaneValue value = {scalar ? ScalarIndex(expr) : VectorIndex(expr), !scalar};
   wraps_ = false;
   return value;
@@ -147,9 +148,9 @@ llvm::Value* KernelEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<
       return fold(
           [&](llvm::Value* x, llvm::Value* y) { return b_.CreateSelect(b_.CreateICmpSGT(x, y), x, y); });
     case v1::EXPR_POW: {
-      const std::optional<int64_t> exponent = ConstantExpr(node.args(1));
+      const std::optional<int64_t> exponent = k_.facts.ConstantExpr(node.args(1));
       if (!exponent || *exponent < 0 || *exponent > 64) {
-        Fail(absl::UnimplementedError(
+        k_.Fail(absl::UnimplementedError(
             "unsupported: index expression with a power that is not a small constant"));
         return args[0];
       }
@@ -174,8 +175,8 @@ llvm::Value* KernelEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<
       }));
     case v1::EXPR_NOT: return number(b_.CreateNot(truth(args[0])));
     default:
-      Fail(absl::InternalError(absl::StrCat("index expression of kind ", v1::ExprOp_Name(node.op()))));
-      return I64(0);
+      k_.Fail(absl::InternalError(absl::StrCat("index expression of kind ", v1::ExprOp_Name(node.op()))));
+      return b_.I64(0);
   }
 }
 
@@ -185,12 +186,12 @@ llvm::Value* KernelEmitter::VectorExpr(const v1::ExprNode& node, llvm::ArrayRef<
   const bool divides =
       node.op() == v1::EXPR_FLOORDIV || node.op() == v1::EXPR_MOD || node.op() == v1::EXPR_CEILDIV;
   if (!divides) return ScalarExpr(node, args);
-  llvm::Type* f64 = Wide(b_.getDoubleTy());
+  llvm::Type* f64 = at_.Wide(b_.getDoubleTy());
   const bool ceil = node.op() == v1::EXPR_CEILDIV;
   llvm::Value* dividend = ceil ? b_.CreateNeg(args[0]) : args[0];
   llvm::Value* exact = b_.CreateFDiv(b_.CreateSIToFP(dividend, f64), b_.CreateSIToFP(args[1], f64));
   llvm::Value* floor = b_.CreateUnaryIntrinsic(llvm::Intrinsic::floor, exact);
-  llvm::Value* quotient = b_.CreateFPToSI(floor, Wide(b_.getInt64Ty()));
+  llvm::Value* quotient = b_.CreateFPToSI(floor, at_.Wide(b_.getInt64Ty()));
   if (ceil) return b_.CreateNeg(quotient);
   if (node.op() == v1::EXPR_FLOORDIV) return quotient;
   return b_.CreateSub(args[0], b_.CreateMul(quotient, args[1]));

@@ -27,18 +27,14 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "compiler/codegen/math.h"
+#include "compiler/codegen/kernel_context.h"
+#include "compiler/codegen/loop_state.h"
 #include "compiler/ir/ops.h"
-#include "compiler/schedule/kernel_facts.h"
-#include "compiler/target/vector_target.h"
 #include "kiln/v1/kernel.pb.h"
 #include "llvm/ADT/DenseMap.h"
-#include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Module.h"
 
 namespace kiln {
-
-struct TargetOperations;
 
 inline constexpr char kKernelEntryName[] = "kiln_kernel";
 
@@ -53,11 +49,6 @@ class KernelEmitter {
   absl::Status Emit();
 
  protected:  // a back-end whose lanes are threads overrides what is virtual
-  // A value of a loop op: the same in all lanes (scalar type), or one per lane.
-  struct LaneValue {
-    llvm::Value* v = nullptr;
-    bool vector = false;
-  };
   struct Accumulator {
     uint32_t op = 0;
     v1::ReduceKind kind = v1::REDUCE_UNSPECIFIED;
@@ -68,9 +59,6 @@ class KernelEmitter {
     std::vector<llvm::AllocaInst*> value;  // one an unrolled copy
     std::vector<llvm::AllocaInst*> position;  // arg reductions only
     std::vector<llvm::Value*> untested;       // what an unrolled body's copies reduced, an even number
-  };
-  struct StageInfo : StageFacts {
-    std::vector<llvm::Value*> extents;
   };
   // Where the elements lie that a tile's load was turned round into.
   struct PackedTile {
@@ -108,9 +96,7 @@ class KernelEmitter {
     std::vector<LaneValue> values;
     std::vector<Accumulator> accumulators;
   };
-  using Body = absl::FunctionRef<void()>;
-
-  static constexpr uint32_t kNoVariable = ~0u;
+  using Body = CodeBody;
 
   // kernel_emitter.cc
   virtual void UseSchedule();
@@ -129,15 +115,9 @@ class KernelEmitter {
   void EmitOps(const StageInfo& info);
   bool MayLoadFirst(const v1::LoopOp& op) const;
   void EmitOp(uint32_t id, const v1::LoopOp& op);
-  // Its branch back, nullptr where the loop never runs.
-  llvm::Instruction* ScalarLoop(llvm::Value* lo, llvm::Value* hi, llvm::Value* step, const char* name,
-                                absl::FunctionRef<void(llvm::Value*)> body);
   virtual void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body);
   virtual unsigned Unroll(const StageInfo& info) const;  // of the stage's vector loop
   void MaskedVector(uint32_t variable, llvm::Value* i, llvm::Value* hi, Body body);
-  void If(llvm::Value* condition, const char* name, Body body, bool rarely = false);
-  llvm::AllocaInst* Slot(llvm::Type* type, const char* name);
-  void Fail(absl::Status status);
 
   // tile_emitter.cc
   void EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi);
@@ -145,7 +125,7 @@ class KernelEmitter {
 
   // index_emitter.cc
   // Of the vector variable: 0 uniform, a constant stride, or nullopt: per lane.
-  std::optional<int64_t> Coefficient(uint32_t expr) const { return CoefficientOf(expr, vector_variable_); }
+  std::optional<int64_t> Coefficient(uint32_t expr) const { return CoefficientOf(expr, at_.vector_variable); }
   // As far as code is emitted: an op that was computed may differ by lane.
   std::optional<int64_t> CoefficientOf(uint32_t expr, uint32_t variable) const;
   llvm::Value* ScalarIndex(uint32_t expr);  // at the first lane
@@ -153,11 +133,10 @@ class KernelEmitter {
   LaneValue IndexValue(uint32_t expr);      // as a value that ops compute with
   llvm::Value* ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args);
   llvm::Value* VectorExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args);
-  std::optional<int64_t> ConstantExpr(uint32_t expr) const { return facts_.ConstantExpr(expr); }
   bool NonNegative(uint32_t expr) const;
   int Depth(uint32_t expr);
-  bool DependsOnOps(uint32_t expr) const { return facts_.DependsOnOps(expr); }
-  bool IsSourceLoad(const v1::LoopOp& op) const { return facts_.IsSourceLoad(op); }
+  bool DependsOnOps(uint32_t expr) const { return k_.facts.DependsOnOps(expr); }
+  bool IsSourceLoad(const v1::LoopOp& op) const { return k_.facts.IsSourceLoad(op); }
   llvm::Value* FloorDivide(llvm::Value* a, llvm::Value* b, bool both_non_negative);
   llvm::Value* FloorModulo(llvm::Value* a, llvm::Value* b, bool both_non_negative);
 
@@ -172,7 +151,6 @@ class KernelEmitter {
   llvm::Value* FromMemory(llvm::Value* v, v1::DType dtype);
   llvm::Value* ToMemory(llvm::Value* v, v1::DType dtype);
   llvm::Value* Accumulated(v1::DType dtype, llvm::Value* old_value, llvm::Value* value);
-  llvm::Value* ActiveMask(LaneValue mask);  // combined with the tail's; null: all lanes
   // What is known of the address of a contiguous vector, beyond its element's alignment or not.
   virtual llvm::Align VectorAlign(const v1::LoopOp& op) const;
   virtual llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer);
@@ -247,7 +225,6 @@ class KernelEmitter {
   llvm::Value* HalfFromFloat(v1::DType to, llvm::Value* v);
 
   // reduce_emitter.cc
-  const StageInfo& StageOf(uint32_t op) const;
   void InitAccumulators(const StageInfo& info, unsigned unroll);
   void FinishAccumulators(const StageInfo& info);
   // Combines a partial result of later elements into `value` (and `position`, which only positions have).
@@ -290,35 +267,15 @@ class KernelEmitter {
   std::pair<llvm::Value*, llvm::Value*> WideProduct(llvm::Value* v, uint32_t multiplier);
   llvm::Value* WholeCounters(const v1::LoopOp& op);
 
-  // Types and small helpers.
-  llvm::Type* ScalarType(v1::DType dtype);     // BOOL: i1; F16, BF16: i16
-  llvm::Type* MemoryType(v1::DType dtype);     // BOOL: i8
-  llvm::Type* Wide(llvm::Type* scalar) const;  // scalar when lanes_ is 1
-  llvm::Value* Broadcast(LaneValue value);
-  llvm::Value* Splat(llvm::Value* scalar);
-  llvm::Value* LaneNumbers(llvm::Type* scalar);  // 0, 1, 2, …
-  llvm::Value* Any(llvm::Value* mask);           // i1
-  llvm::ConstantInt* I64(int64_t v);
-  v1::DType DTypeOf(uint32_t op) const { return ops_[op]->dtype(); }
-
-  const v1::Kernel& kernel_;
-  const VectorTarget& target_;
-  const TargetOperations& operations_;
-  const KernelFacts facts_;
+  KernelContext k_;
+  LoopState at_;
+  LoopBuilder& b_ = k_.b;
   const v1::VectorSchedule& schedule_;  // empty where lanes are threads
   const v1::RowSchedule& rows_;         // likewise, and where vectors run along the outer loop
-  llvm::Module* module_;
-  llvm::LLVMContext& context_;
-  const bool on_gpu_;
-  llvm::IRBuilder<> b_;
-  MathEmitter math_;
-  absl::Status status_;
 
-  llvm::Function* function_ = nullptr;
   llvm::Value* args_ = nullptr;
   llvm::Value* begin_ = nullptr;
   llvm::Value* end_ = nullptr;
-  std::vector<llvm::Value*> buffers_;
   std::vector<llvm::MDNode*> own_scope_;  // per buffer
   std::vector<llvm::MDNode*> other_scopes_;
   std::vector<llvm::Value*> streamed_;  // per buffer: whether stores pass the cache by; null: never
@@ -328,28 +285,13 @@ class KernelEmitter {
   RowPipeline pipeline_;
   llvm::DenseMap<uint32_t, uint32_t> summed_exponents_;  // by sum: the exponents of what it adds
   std::vector<bool> skipped_;                            // by op: nothing asks for it
-  std::vector<llvm::Value*> symbols_;
-  std::vector<llvm::Value*> outer_extents_;
-  llvm::Value* zero_slot_ = nullptr;  // 64 zero bytes: what a masked-out scalar load reads
-
-  const std::vector<const v1::LoopOp*>& ops_;  // of facts_
-  std::vector<LaneValue> values_;              // by op: in the code being emitted
-  std::vector<StageInfo> stages_;
-  const StageInfo* stage_ = nullptr;                      // being emitted
-  std::vector<llvm::Value*> variables_;                   // by loop variable: of the first lane
-  unsigned vector_lanes_ = 1;                             // in vector loops
-  unsigned lanes_ = 1;                                    // here
-  bool tiled_ = false;                                    // the last two outer loops run in tiles
-  std::vector<const v1::LoopOp*> packable_;               // loads that a tile turns round
+  llvm::Value* zero_slot_ = nullptr;                     // 64 zero bytes: what a masked-out scalar load reads
+  bool tiled_ = false;                                   // the last two outer loops run in tiles
+  std::vector<const v1::LoopOp*> packable_;              // loads that a tile turns round
   llvm::DenseMap<const v1::LoopOp*, PackedTile> packed_;  // in a tile
-  uint32_t vector_variable_ = kNoVariable;
-  llvm::Value* vector_begin_ = nullptr;    // of the vector loop that is being emitted
-  llvm::Value* mask_ = nullptr;            // <lanes x i1> in a tail, else null
-  bool unrolled_ = false;                  // in a loop whose body is there several times, an even number
-  bool wraps_ = false;                     // sums and products of an index expression may
-  unsigned copy_ = 0;                      // of an unrolled body
-  std::vector<Accumulator> accumulators_;  // of the stages being emitted
-  llvm::AllocaInst* runs_ = nullptr;       // of the stage's innermost loop, where others surround it
+  bool wraps_ = false;                                    // sums and products of an index expression may
+  std::vector<Accumulator> accumulators_;                 // of the stages being emitted
+  llvm::AllocaInst* runs_ = nullptr;  // of the stage's innermost loop, where others surround it
 };
 
 }  // namespace kiln

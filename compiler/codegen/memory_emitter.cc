@@ -13,7 +13,7 @@ llvm::Align ElementAlign(v1::DType dtype) { return llvm::Align(static_cast<uint6
 }  // namespace
 
 llvm::Align KernelEmitter::VectorAlign(const v1::LoopOp& op) const {
-  return ElementAlign(kernel_.buffers(op.buffer()).dtype());
+  return ElementAlign(k_.BufferDType(op));
 }
 
 llvm::Instruction* KernelEmitter::Annotate(llvm::Instruction* access, uint32_t buffer) {
@@ -32,17 +32,11 @@ llvm::Value* KernelEmitter::ToMemory(llvm::Value* v, v1::DType dtype) {
   return b_.CreateZExt(v, v->getType()->getWithNewType(b_.getInt8Ty()));
 }
 
-llvm::Value* KernelEmitter::ActiveMask(LaneValue mask) {
-  if (mask.v == nullptr) return mask_;
-  llvm::Value* wide = Broadcast(mask);
-  return mask_ == nullptr ? wide : b_.CreateAnd(mask_, wide);
-}
-
 // Where the condition is false the load reads a zero of its own.
 llvm::Value* KernelEmitter::ScalarLoad(const v1::LoopOp& op, llvm::Value* index, llvm::Value* condition) {
-  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
-  llvm::Type* type = MemoryType(dtype);
-  llvm::Value* pointer = b_.CreateGEP(type, buffers_[op.buffer()], index);
+  const v1::DType dtype = k_.BufferDType(op);
+  llvm::Type* type = k_.MemoryType(dtype);
+  llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], index);
   if (condition != nullptr) {
     pointer = b_.CreateSelect(condition, pointer, zero_slot_);
     return FromMemory(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), dtype);
@@ -50,28 +44,28 @@ llvm::Value* KernelEmitter::ScalarLoad(const v1::LoopOp& op, llvm::Value* index,
   return FromMemory(Annotate(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), op.buffer()), dtype);
 }
 
-KernelEmitter::LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
-  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
-  const LaneValue mask = op.args_size() > 0 ? values_[op.args(0)] : LaneValue{};
+LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
+  const v1::DType dtype = k_.BufferDType(op);
+  const LaneValue mask = op.args_size() > 0 ? at_.values[op.args(0)] : LaneValue{};
   if (const auto packed = packed_.find(&op); packed != packed_.end()) {
     const PackedTile& tile = packed->second;
-    llvm::Value* place = b_.CreateInBoundsGEP(tile.type, tile.slots, {I64(0), tile.position});
-    return {FromMemory(b_.CreateLoad(tile.type->getArrayElementType(), place), dtype), lanes_ > 1};
+    llvm::Value* place = b_.CreateInBoundsGEP(tile.type, tile.slots, {b_.I64(0), tile.position});
+    return {FromMemory(b_.CreateLoad(tile.type->getArrayElementType(), place), dtype), at_.lanes > 1};
   }
-  const std::optional<int64_t> coefficient = lanes_ == 1 ? 0 : Coefficient(op.index());
+  const std::optional<int64_t> coefficient = at_.lanes == 1 ? 0 : Coefficient(op.index());
   if (coefficient == 0) {
     llvm::Value* index = ScalarIndex(op.index());
     if (!mask.vector) return {ScalarLoad(op, index, mask.v), false};
     // Some lane that is asked for vouches for the address.
-    llvm::Value* active = ActiveMask(mask);
-    llvm::Value* loaded = Splat(ScalarLoad(op, index, Any(active)));
+    llvm::Value* active = at_.ActiveMask(mask);
+    llvm::Value* loaded = at_.Splat(ScalarLoad(op, index, b_.Any(active)));
     return {b_.CreateSelect(active, loaded, llvm::Constant::getNullValue(loaded->getType())), true};
   }
-  llvm::Value* active = ActiveMask(mask);
-  llvm::Type* type = Wide(MemoryType(dtype));
+  llvm::Value* active = at_.ActiveMask(mask);
+  llvm::Type* type = at_.Wide(k_.MemoryType(dtype));
   if (coefficient != 1) return {FromMemory(Gather(op, VectorIndex(op.index()), active), dtype), true};
   EmitPrefetch(op);
-  llvm::Value* pointer = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], ScalarIndex(op.index()));
+  llvm::Value* pointer = b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], ScalarIndex(op.index()));
   llvm::Instruction* loaded;
   if (active == nullptr) {
     loaded = b_.CreateAlignedLoad(type, pointer, VectorAlign(op));
@@ -83,10 +77,10 @@ KernelEmitter::LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
 }
 
 llvm::Value* KernelEmitter::Gather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask) {
-  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
-  if (ByteWidth(dtype) < 4 || !operations_.gathers) return ElementGather(op, indices, mask);
-  llvm::Type* type = Wide(MemoryType(dtype));
-  llvm::Value* pointers = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], indices);
+  const v1::DType dtype = k_.BufferDType(op);
+  if (ByteWidth(dtype) < 4 || !k_.operations.gathers) return ElementGather(op, indices, mask);
+  llvm::Type* type = at_.Wide(k_.MemoryType(dtype));
+  llvm::Value* pointers = b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], indices);
   return Annotate(
       b_.CreateMaskedGather(type, pointers, ElementAlign(dtype), mask, llvm::Constant::getNullValue(type)),
       op.buffer());
@@ -94,12 +88,12 @@ llvm::Value* KernelEmitter::Gather(const v1::LoopOp& op, llvm::Value* indices, l
 
 // Element by element, without branches: lanes that are off read a zero of their own.
 llvm::Value* KernelEmitter::ElementGather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask) {
-  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
-  llvm::Type* type = MemoryType(dtype);
-  llvm::Value* result = llvm::PoisonValue::get(Wide(type));
-  for (unsigned lane = 0; lane < lanes_; ++lane) {
+  const v1::DType dtype = k_.BufferDType(op);
+  llvm::Type* type = k_.MemoryType(dtype);
+  llvm::Value* result = llvm::PoisonValue::get(at_.Wide(type));
+  for (unsigned lane = 0; lane < at_.lanes; ++lane) {
     llvm::Value* pointer =
-        b_.CreateGEP(type, buffers_[op.buffer()], b_.CreateExtractElement(indices, uint64_t{lane}));
+        b_.CreateGEP(type, k_.buffers[op.buffer()], b_.CreateExtractElement(indices, uint64_t{lane}));
     llvm::LoadInst* loaded;
     if (mask != nullptr) {
       pointer = b_.CreateSelect(b_.CreateExtractElement(mask, uint64_t{lane}), pointer, zero_slot_);
@@ -127,9 +121,9 @@ llvm::Value* KernelEmitter::Accumulated(v1::DType dtype, llvm::Value* old_value,
 }
 
 void KernelEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) {
-  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
-  llvm::Type* type = MemoryType(dtype);
-  llvm::Value* pointer = b_.CreateGEP(type, buffers_[op.buffer()], index);
+  const v1::DType dtype = k_.BufferDType(op);
+  llvm::Type* type = k_.MemoryType(dtype);
+  llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], index);
   if (op.mode() == v1::STORE_ACCUMULATE) {
     llvm::Value* old_value =
         FromMemory(Annotate(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), op.buffer()), dtype);
@@ -139,25 +133,26 @@ void KernelEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::
 }
 
 void KernelEmitter::EmitStore(const v1::LoopOp& op) {
-  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
-  const LaneValue value = values_[op.args(0)];
-  const LaneValue mask = op.args_size() > 1 ? values_[op.args(1)] : LaneValue{};
-  if (lanes_ == 1) {
+  const v1::DType dtype = k_.BufferDType(op);
+  const LaneValue value = at_.values[op.args(0)];
+  const LaneValue mask = op.args_size() > 1 ? at_.values[op.args(1)] : LaneValue{};
+  if (at_.lanes == 1) {
     const auto store = [&] { ScalarStore(op, ScalarIndex(op.index()), value.v); };
     if (mask.v == nullptr) {
       store();
     } else {
-      If(mask.v, "store", store);
+      b_.If(mask.v, "store", store);
     }
     return;
   }
-  llvm::Value* active = ActiveMask(mask);
-  llvm::Value* wide = Broadcast(value);
+  llvm::Value* active = at_.ActiveMask(mask);
+  llvm::Value* wide = at_.Broadcast(value);
   const std::optional<int64_t> coefficient = Coefficient(op.index());
   const bool accumulate = op.mode() == v1::STORE_ACCUMULATE;
   if (coefficient == 1) {
-    llvm::Type* type = Wide(MemoryType(dtype));
-    llvm::Value* pointer = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], ScalarIndex(op.index()));
+    llvm::Type* type = at_.Wide(k_.MemoryType(dtype));
+    llvm::Value* pointer =
+        b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], ScalarIndex(op.index()));
     const llvm::Align align = ElementAlign(dtype);
     if (accumulate) {
       llvm::Instruction* old_value =
@@ -178,8 +173,9 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
     Annotate(store, op.buffer());
     return;
   }
-  if (!accumulate && operations_.gathers && ByteWidth(dtype) >= 4) {
-    llvm::Value* pointers = b_.CreateGEP(MemoryType(dtype), buffers_[op.buffer()], VectorIndex(op.index()));
+  if (!accumulate && k_.operations.gathers && ByteWidth(dtype) >= 4) {
+    llvm::Value* pointers =
+        b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], VectorIndex(op.index()));
     Annotate(b_.CreateMaskedScatter(wide, pointers, ElementAlign(dtype), active), op.buffer());
     return;
   }
@@ -188,17 +184,17 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
 
 // In lane order: lanes may meet in one element.
 void KernelEmitter::ElementStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* mask) {
-  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
+  const v1::DType dtype = k_.BufferDType(op);
   llvm::Type* i8 = b_.getInt8Ty();
   llvm::Type* i64 = b_.getInt64Ty();
-  llvm::Type* type = MemoryType(dtype);
-  llvm::AllocaInst* index_slot = Slot(Wide(i64), "indices");
-  llvm::AllocaInst* value_slot = Slot(Wide(type), "values");
-  llvm::AllocaInst* mask_slot = mask == nullptr ? nullptr : Slot(Wide(i8), "active");
+  llvm::Type* type = k_.MemoryType(dtype);
+  llvm::AllocaInst* index_slot = b_.Slot(at_.Wide(i64), "indices");
+  llvm::AllocaInst* value_slot = b_.Slot(at_.Wide(type), "values");
+  llvm::AllocaInst* mask_slot = mask == nullptr ? nullptr : b_.Slot(at_.Wide(i8), "active");
   b_.CreateStore(VectorIndex(op.index()), index_slot);
   b_.CreateStore(ToMemory(value, dtype), value_slot);
-  if (mask != nullptr) b_.CreateStore(b_.CreateZExt(mask, Wide(i8)), mask_slot);
-  ScalarLoop(I64(0), I64(lanes_), I64(1), "lane", [&](llvm::Value* lane) {
+  if (mask != nullptr) b_.CreateStore(b_.CreateZExt(mask, at_.Wide(i8)), mask_slot);
+  b_.ScalarLoop(b_.I64(0), b_.I64(at_.lanes), b_.I64(1), "lane", [&](llvm::Value* lane) {
     const auto store = [&] {
       llvm::Value* index = b_.CreateLoad(i64, b_.CreateGEP(i64, index_slot, lane));
       llvm::Value* element = b_.CreateLoad(type, b_.CreateGEP(type, value_slot, lane));
@@ -209,7 +205,7 @@ void KernelEmitter::ElementStore(const v1::LoopOp& op, llvm::Value* value, llvm:
       return;
     }
     llvm::Value* active = b_.CreateLoad(i8, b_.CreateGEP(i8, mask_slot, lane));
-    If(b_.CreateICmpNE(active, b_.getInt8(0)), "active", store);
+    b_.If(b_.CreateICmpNE(active, b_.getInt8(0)), "active", store);
   });
 }
 

@@ -19,20 +19,20 @@ llvm::Constant* KernelEmitter::EmitConstant(const v1::LoopOp& op) {
   double number;
   const uint64_t bits = op.bits();
   std::memcpy(&number, &bits, sizeof(number));
-  llvm::Type* type = ScalarType(op.dtype());
+  llvm::Type* type = k_.ScalarType(op.dtype());
   switch (op.dtype()) {
     case v1::F32: {
       const float rounded = static_cast<float>(number);
-      return llvm::ConstantFP::get(context_, llvm::APFloat(rounded));
+      return llvm::ConstantFP::get(b_.getContext(), llvm::APFloat(rounded));
     }
-    case v1::F64: return llvm::ConstantFP::get(context_, llvm::APFloat(number));
+    case v1::F64: return llvm::ConstantFP::get(b_.getContext(), llvm::APFloat(number));
     case v1::F16:
     case v1::BF16: {
       llvm::APFloat value(static_cast<float>(number));
       bool inexact = false;
       value.convert(op.dtype() == v1::F16 ? llvm::APFloat::IEEEhalf() : llvm::APFloat::BFloat(),
                     llvm::APFloat::rmNearestTiesToEven, &inexact);
-      return llvm::ConstantInt::get(context_, value.bitcastToAPInt());
+      return llvm::ConstantInt::get(b_.getContext(), value.bitcastToAPInt());
     }
     case v1::BOOL: return b_.getInt1(bits != 0);
     default: return llvm::ConstantInt::get(type, llvm::APInt(64, bits).trunc(type->getIntegerBitWidth()));
@@ -42,7 +42,7 @@ llvm::Constant* KernelEmitter::EmitConstant(const v1::LoopOp& op) {
 llvm::Value* KernelEmitter::EmitPointwise(uint32_t id, const v1::LoopOp& op,
                                           llvm::ArrayRef<llvm::Value*> args) {
   const auto opcode = static_cast<LoopOpcode>(op.op());
-  const v1::DType from = op.args_size() > 0 ? DTypeOf(op.args(0)) : op.dtype();
+  const v1::DType from = op.args_size() > 0 ? k_.DTypeOf(op.args(0)) : op.dtype();
   switch (opcode) {
     case LoopOpcode::kCast: return EmitCast(from, op.dtype(), args[0]);
     case LoopOpcode::kBitcast: return EmitBitcast(from, op.dtype(), args[0]);
@@ -74,7 +74,7 @@ llvm::Value* KernelEmitter::EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType
 // NaN if either is NaN; of booleans: or, and.
 llvm::Value* KernelEmitter::MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Value* b, bool maximum) {
   if (dtype == v1::BOOL) return maximum ? b_.CreateOr(a, b) : b_.CreateAnd(a, b);
-  if (IsFloating(dtype) && a->getType()->getScalarSizeInBits() <= operations_.maximum_bits) {
+  if (IsFloating(dtype) && a->getType()->getScalarSizeInBits() <= k_.operations.maximum_bits) {
     return b_.CreateBinaryIntrinsic(maximum ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum, a, b);
   }
   if (llvm::Value* chosen = VectorMaximum(a, b, maximum)) {
@@ -94,17 +94,17 @@ llvm::Value* KernelEmitter::MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Val
 // type.
 llvm::Value* KernelEmitter::VectorMaximum(llvm::Value* a, llvm::Value* b, bool maximum) {
   auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(a->getType());
-  if (operations_.beyond == nullptr || vector == nullptr || !vector->getElementType()->isFloatTy())
+  if (k_.operations.beyond == nullptr || vector == nullptr || !vector->getElementType()->isFloatTy())
     return nullptr;
-  const unsigned native = target_.register_lanes, lanes = vector->getNumElements();
+  const unsigned native = k_.target.register_lanes, lanes = vector->getNumElements();
   if (lanes % native != 0) return nullptr;
-  if (lanes == native) return operations_.beyond(b_, a, b, maximum);
+  if (lanes == native) return k_.operations.beyond(b_, a, b, maximum);
   llvm::SmallVector<llvm::Value*, 8> parts;
   for (unsigned first = 0; first < lanes; first += native) {
     const auto part = [&](llvm::Value* whole) {
       return b_.CreateExtractVector(llvm::FixedVectorType::get(b_.getFloatTy(), native), whole, first);
     };
-    parts.push_back(operations_.beyond(b_, part(a), part(b), maximum));
+    parts.push_back(k_.operations.beyond(b_, part(a), part(b), maximum));
   }
   return llvm::concatenateVectors(b_, parts);
 }
@@ -139,9 +139,10 @@ llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*
     case LoopOpcode::kRound: return unary(llvm::Intrinsic::roundeven);
     default: break;
   }
-  llvm::Value* result = math_.Emit(b_, op, args);
+  llvm::Value* result = k_.math.Emit(b_, op, args);
   if (result != nullptr) return result;
-  Fail(absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on floating point values")));
+  k_.Fail(
+      absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on floating point values")));
   return a;
 }
 
@@ -150,14 +151,14 @@ llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*
 llvm::Value* KernelEmitter::EmitAboutShift(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
   if (kept_ == nullptr || !shifted_ || shifted_->scale == nullptr) return nullptr;
   if (op == LoopOpcode::kSoftmaxExp && rows_.cache().writer() == id)
-    return math_.ShiftedExpBelow(b_, args[0]);
+    return k_.math.ShiftedExpBelow(b_, args[0]);
   if (op != LoopOpcode::kMul) return nullptr;
   for (int k : {0, 1}) {
     // Of other factors the product with the row's scale might be too small.
-    const uint32_t factor = ops_[id]->args(1 - k);
-    const bool inverse = static_cast<LoopOpcode>(ops_[factor]->op()) == LoopOpcode::kReciprocal &&
-                         ops_[factor]->args(0) == rows_.shifted().sum();
-    if (ops_[id]->args(k) == rows_.cache().reader() && inverse) return KeptTimes(values_[factor].v);
+    const uint32_t factor = k_.facts.op(id).args(1 - k);
+    const bool inverse = k_.facts.opcode(factor) == LoopOpcode::kReciprocal &&
+                         k_.facts.op(factor).args(0) == rows_.shifted().sum();
+    if (k_.facts.op(id).args(k) == rows_.cache().reader() && inverse) return KeptTimes(at_.values[factor].v);
   }
   return nullptr;
 }
@@ -192,7 +193,7 @@ llvm::Value* KernelEmitter::EmitInteger(uint32_t id, LoopOpcode op, v1::DType dt
     case LoopOpcode::kShiftLeft:
     case LoopOpcode::kShiftRight: return EmitShift(op, dtype, a, args[1]);
     default:
-      Fail(absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on integers")));
+      k_.Fail(absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on integers")));
       return a;
   }
 }
@@ -228,8 +229,8 @@ llvm::Value* KernelEmitter::IntegerPower(v1::DType dtype, llvm::Value* a, llvm::
   llvm::Value* count = b_.CreateSelect(negative, zero, b);
 
   llvm::BasicBlock* before = b_.GetInsertBlock();
-  auto* loop = llvm::BasicBlock::Create(context_, "power", function_);
-  auto* exit = llvm::BasicBlock::Create(context_, "power.end", function_);
+  auto* loop = llvm::BasicBlock::Create(b_.getContext(), "power", b_.function());
+  auto* exit = llvm::BasicBlock::Create(b_.getContext(), "power.end", b_.function());
   b_.CreateBr(loop);
   b_.SetInsertPoint(loop);
   llvm::PHINode* result = b_.CreatePHI(type, 2);
@@ -245,7 +246,7 @@ llvm::Value* KernelEmitter::IntegerPower(v1::DType dtype, llvm::Value* a, llvm::
   square->addIncoming(next_square, loop);
   left->addIncoming(count, before);
   left->addIncoming(next_left, loop);
-  b_.CreateCondBr(Any(b_.CreateICmpNE(next_left, zero)), loop, exit);
+  b_.CreateCondBr(b_.Any(b_.CreateICmpNE(next_left, zero)), loop, exit);
   b_.SetInsertPoint(exit);
 
   llvm::Value* minus_one = llvm::ConstantInt::getSigned(type, -1);
@@ -272,7 +273,7 @@ llvm::Value* KernelEmitter::EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*>
     case LoopOpcode::kSign:
     case LoopOpcode::kNeg: return args[0];
     default:
-      Fail(absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on booleans")));
+      k_.Fail(absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on booleans")));
       return args[0];
   }
 }
@@ -283,31 +284,32 @@ llvm::Value* KernelEmitter::EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*>
 // else.
 llvm::Value* KernelEmitter::ComparePosition(const v1::LoopOp& op) {
   const auto opcode = static_cast<LoopOpcode>(op.op());
-  if (on_gpu_ || lanes_ == 1 || (opcode != LoopOpcode::kEq && opcode != LoopOpcode::kNe)) return nullptr;
+  if (k_.on_gpu || at_.lanes == 1 || (opcode != LoopOpcode::kEq && opcode != LoopOpcode::kNe)) return nullptr;
   for (int k = 0; k < 2; ++k) {
-    const v1::LoopOp& position = *ops_[op.args(k)];
-    const LaneValue other = values_[op.args(1 - k)];
+    const v1::LoopOp& position = k_.facts.op(op.args(k));
+    const LaneValue other = at_.values[op.args(1 - k)];
     if (static_cast<LoopOpcode>(position.op()) != LoopOpcode::kIndexExpr || position.dtype() != v1::I64 ||
         other.vector || Coefficient(position.index()) != 1) {
       continue;
     }
-    const bool is_short = vector_begin_ != nullptr && IsShortVectorLoop();
-    llvm::Value*& variable = variables_[vector_variable_];
+    const bool is_short = at_.vector_begin != nullptr && IsShortVectorLoop();
+    llvm::Value*& variable = at_.variables[at_.vector_variable];
     llvm::Value* const present = variable;
-    if (is_short) variable = vector_begin_;
+    if (is_short) variable = at_.vector_begin;
     llvm::Value* distance = b_.CreateSub(other.v, ScalarIndex(position.index()));
     variable = present;
     llvm::Type* i32 = b_.getInt32Ty();
-    llvm::Value* inside = b_.CreateICmpULT(distance, I64(is_short ? INT32_MAX : lanes_));
+    llvm::Value* inside = b_.CreateICmpULT(distance, b_.I64(is_short ? INT32_MAX : at_.lanes));
     distance =
         b_.CreateSelect(inside, b_.CreateTrunc(distance, i32), llvm::ConstantInt::getAllOnesValue(i32));
-    llvm::Value* wanted = Splat(distance);
-    llvm::Value* lanes = LaneNumbers(i32);
+    llvm::Value* wanted = at_.Splat(distance);
+    llvm::Value* lanes = at_.LaneNumbers(i32);
     if (is_short) {
-      const int64_t of_copy = int64_t{copy_} * lanes_;  // all copies of an unrolled body have come as far
-      wanted = b_.CreateSub(b_.CreateSub(wanted, lanes), Splat(llvm::ConstantInt::get(i32, of_copy)));
-      llvm::Value* come = b_.CreateSub(b_.CreateSub(present, I64(of_copy)), vector_begin_);
-      lanes = Splat(b_.CreateTrunc(come, i32));
+      const int64_t of_copy =
+          int64_t{at_.copy} * at_.lanes;  // all copies of an unrolled body have come as far
+      wanted = b_.CreateSub(b_.CreateSub(wanted, lanes), at_.Splat(llvm::ConstantInt::get(i32, of_copy)));
+      llvm::Value* come = b_.CreateSub(b_.CreateSub(present, b_.I64(of_copy)), at_.vector_begin);
+      lanes = at_.Splat(b_.CreateTrunc(come, i32));
     }
     return b_.CreateICmp(opcode == LoopOpcode::kEq ? llvm::CmpInst::ICMP_EQ : llvm::CmpInst::ICMP_NE, lanes,
                          wanted);
@@ -317,11 +319,11 @@ llvm::Value* KernelEmitter::ComparePosition(const v1::LoopOp& op) {
 
 // Whether its turns are known to fit in 32 bits.
 bool KernelEmitter::IsShortVectorLoop() const {
-  const auto outer = static_cast<uint32_t>(kernel_.outer_size());
-  const uint32_t extent = vector_variable_ < outer
-                              ? kernel_.outer(static_cast<int>(vector_variable_))
-                              : stage_->stage->inner(static_cast<int>(vector_variable_ - outer));
-  return ConstantExpr(extent).value_or(INT32_MAX) < INT32_MAX;
+  const auto outer = static_cast<uint32_t>(k_.kernel.outer_size());
+  const uint32_t extent = at_.vector_variable < outer
+                              ? k_.kernel.outer(static_cast<int>(at_.vector_variable))
+                              : at_.stage->stage->inner(static_cast<int>(at_.vector_variable - outer));
+  return k_.facts.ConstantExpr(extent).value_or(INT32_MAX) < INT32_MAX;
 }
 
 llvm::Value* KernelEmitter::EmitCompare(LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args) {

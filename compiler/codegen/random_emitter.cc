@@ -20,12 +20,12 @@ llvm::Value* High(llvm::IRBuilder<>& b, llvm::Value* v) { return Low(b, b.Create
 // would draw the rest of the function into 64 bits, of which it has no instructions.
 std::pair<llvm::Value*, llvm::Value*> KernelEmitter::WideProduct(llvm::Value* v, uint32_t multiplier) {
   llvm::Type* i64 = v->getType()->getWithNewType(b_.getInt64Ty());
-  if (operations_.high_product == llvm::Intrinsic::not_intrinsic) {
+  if (k_.operations.high_product == llvm::Intrinsic::not_intrinsic) {
     llvm::Value* product = b_.CreateMul(b_.CreateZExt(v, i64), llvm::ConstantInt::get(i64, multiplier));
     return {Low(b_, product), High(b_, product)};
   }
   const auto high = [&](llvm::Value* word) {
-    return b_.CreateIntrinsic(b_.getInt32Ty(), operations_.high_product, {word, b_.getInt32(multiplier)});
+    return b_.CreateIntrinsic(b_.getInt32Ty(), k_.operations.high_product, {word, b_.getInt32(multiplier)});
   };
   llvm::Value* low = b_.CreateMul(v, llvm::ConstantInt::get(v->getType(), multiplier));
   auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(v->getType());
@@ -57,30 +57,32 @@ KernelEmitter::RandomWords KernelEmitter::Philox(llvm::Value* seed, llvm::Value*
 // Of lanes that draw neighbouring numbers from the first word of a counter on: the first lane's; else
 // nullptr.
 llvm::Value* KernelEmitter::WholeCounters(const v1::LoopOp& op) {
-  const v1::LoopOp& flat = *ops_[op.args(1)];
-  if (lanes_ < kWords || lanes_ % kWords != 0 || static_cast<LoopOpcode>(flat.op()) != LoopOpcode::kIndexExpr)
+  const v1::LoopOp& flat = k_.facts.op(op.args(1));
+  if (at_.lanes < kWords || at_.lanes % kWords != 0 ||
+      static_cast<LoopOpcode>(flat.op()) != LoopOpcode::kIndexExpr)
     return nullptr;
-  if (values_[op.args(0)].vector || values_[op.args(2)].vector) return nullptr;
+  if (at_.values[op.args(0)].vector || at_.values[op.args(2)].vector) return nullptr;
   if (DependsOnOps(flat.index()) || Coefficient(flat.index()) != 1) return nullptr;
   llvm::Value* first = ScalarIndex(flat.index());
-  const llvm::KnownBits known = llvm::computeKnownBits(first, module_->getDataLayout());
+  const llvm::KnownBits known = llvm::computeKnownBits(first, k_.module->getDataLayout());
   return known.countMinTrailingZeros() >= 2 ? first : nullptr;
 }
 
 llvm::Value* KernelEmitter::EmitRandBits(const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args) {
-  llvm::Type* i64 = Wide(b_.getInt64Ty());
+  llvm::Type* i64 = at_.Wide(b_.getInt64Ty());
   if (llvm::Value* first = WholeCounters(op)) {
-    const unsigned lanes = lanes_;
-    lanes_ /= kWords;  // counters
-    llvm::Value* block = b_.CreateAdd(Splat(b_.CreateLShr(first, 2)), LaneNumbers(b_.getInt64Ty()));
-    const RandomWords words = Philox(Splat(values_[op.args(0)].v), block, Splat(values_[op.args(2)].v));
+    const unsigned lanes = at_.lanes;
+    at_.lanes /= kWords;  // counters
+    llvm::Value* block = b_.CreateAdd(at_.Splat(b_.CreateLShr(first, 2)), at_.LaneNumbers(b_.getInt64Ty()));
+    const RandomWords words =
+        Philox(at_.Splat(at_.values[op.args(0)].v), block, at_.Splat(at_.values[op.args(2)].v));
     llvm::Value* result = llvm::PoisonValue::get(llvm::FixedVectorType::get(b_.getInt32Ty(), lanes));
     for (unsigned lane = 0; lane < lanes; ++lane) {
       llvm::Value* word = words[lane % kWords];
-      if (lanes_ > 1) word = b_.CreateExtractElement(word, uint64_t{lane / kWords});
+      if (at_.lanes > 1) word = b_.CreateExtractElement(word, uint64_t{lane / kWords});
       result = b_.CreateInsertElement(result, word, uint64_t{lane});
     }
-    lanes_ = lanes;
+    at_.lanes = lanes;
     return b_.CreateZExt(result, i64);
   }
   llvm::Value* flat = args[1];

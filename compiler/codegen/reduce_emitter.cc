@@ -29,29 +29,29 @@ bool IsMax(v1::ReduceKind kind) { return kind == v1::REDUCE_MAX || kind == v1::R
 // As VectorLoop unrolls the stage's innermost loop.
 unsigned KernelEmitter::CopiesOf(const StageInfo& info, unsigned unroll) const {
   if (info.stage->inner_size() == 0) return unroll;
-  const std::optional<int64_t> known = ConstantExpr(*info.stage->inner().rbegin());
-  while (known && unroll > 1 && *known < int64_t{vector_lanes_} * unroll) unroll /= 2;
+  const std::optional<int64_t> known = k_.facts.ConstantExpr(*info.stage->inner().rbegin());
+  while (known && unroll > 1 && *known < int64_t{at_.vector_lanes} * unroll) unroll /= 2;
   return unroll;
 }
 
 // Of one run of the stage's innermost loop, into the accumulator that gets most; nullopt: not known.
 std::optional<int64_t> KernelEmitter::AdditionsOfRun(const StageInfo& info, unsigned unroll) const {
   if (info.stage->inner_size() == 0) return 1;
-  const std::optional<int64_t> known = ConstantExpr(*info.stage->inner().rbegin());
-  if (!known || kernel_.schedule().vector_dim() != v1::VECTOR_INNER_LAST || info.has_scan) return known;
-  const int64_t width = vector_lanes_, turn = width * CopiesOf(info, unroll);
+  const std::optional<int64_t> known = k_.facts.ConstantExpr(*info.stage->inner().rbegin());
+  if (!known || k_.kernel.schedule().vector_dim() != v1::VECTOR_INNER_LAST || info.has_scan) return known;
+  const int64_t width = at_.vector_lanes, turn = width * CopiesOf(info, unroll);
   return *known / turn + (*known % turn + width - 1) / width;
 }
 
 bool KernelEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const {
   constexpr int64_t kMany = int64_t{1} << 30;
   if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce || op.mode() != v1::REDUCE_SUM) return false;
-  const v1::DType dtype = DTypeOf(op.args(0));
-  if (!IsFloating(dtype) || (on_gpu_ && dtype == v1::F64)) return false;
-  if (on_gpu_) return IsLongSumOfThreads(info);
+  const v1::DType dtype = k_.DTypeOf(op.args(0));
+  if (!IsFloating(dtype) || (k_.on_gpu && dtype == v1::F64)) return false;
+  if (k_.on_gpu) return IsLongSumOfThreads(info);
   int64_t runs = 1;
   for (int k = 0; k + 1 < info.stage->inner_size(); ++k) {
-    const std::optional<int64_t> known = ConstantExpr(info.stage->inner(k));
+    const std::optional<int64_t> known = k_.facts.ConstantExpr(info.stage->inner(k));
     if (!known || *known > kMany) return true;
     runs *= *known;
     if (runs > kMany) return true;
@@ -61,7 +61,7 @@ bool KernelEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigne
 }
 
 llvm::Constant* KernelEmitter::Identity(v1::ReduceKind kind, v1::DType dtype) {
-  llvm::Type* type = ScalarType(dtype);
+  llvm::Type* type = k_.ScalarType(dtype);
   switch (kind) {
     case v1::REDUCE_SUM:
     case v1::REDUCE_ANY: return llvm::Constant::getNullValue(type);
@@ -76,10 +76,10 @@ llvm::Constant* KernelEmitter::Identity(v1::ReduceKind kind, v1::DType dtype) {
   const unsigned width = type->getIntegerBitWidth();
   if (IsUnsigned(dtype)) {
     return llvm::ConstantInt::get(
-        context_, maximum ? llvm::APInt::getMinValue(width) : llvm::APInt::getMaxValue(width));
+        b_.getContext(), maximum ? llvm::APInt::getMinValue(width) : llvm::APInt::getMaxValue(width));
   }
-  return llvm::ConstantInt::get(
-      context_, maximum ? llvm::APInt::getSignedMinValue(width) : llvm::APInt::getSignedMaxValue(width));
+  return llvm::ConstantInt::get(b_.getContext(), maximum ? llvm::APInt::getSignedMinValue(width)
+                                                         : llvm::APInt::getSignedMaxValue(width));
 }
 
 llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::Value* a, llvm::Value* b) {
@@ -96,15 +96,11 @@ llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::
   }
 }
 
-const KernelEmitter::StageInfo& KernelEmitter::StageOf(uint32_t op) const {
-  return stages_[static_cast<size_t>(&facts_.StageOf(op) - facts_.stages().data())];
-}
-
 void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
-  const bool vector = lanes_ > 1 || (kernel_.schedule().vector_dim() == v1::VECTOR_INNER_LAST &&
-                                     !info.has_scan && !info.extents.empty());
+  const bool vector = at_.lanes > 1 || (k_.kernel.schedule().vector_dim() == v1::VECTOR_INNER_LAST &&
+                                        !info.has_scan && !info.extents.empty());
   const auto wide = [&](llvm::Type* type) -> llvm::Type* {
-    return vector && vector_lanes_ > 1 ? llvm::FixedVectorType::get(type, vector_lanes_) : type;
+    return vector && at_.vector_lanes > 1 ? llvm::FixedVectorType::get(type, at_.vector_lanes) : type;
   };
   for (int k = 0; k < info.stage->ops_size(); ++k) {
     const v1::LoopOp& op = info.stage->ops(k);
@@ -113,18 +109,18 @@ void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
     Accumulator accumulator;
     accumulator.op = info.first_op + k;
     accumulator.kind = static_cast<v1::ReduceKind>(op.mode());
-    accumulator.dtype = DTypeOf(op.args(0));
+    accumulator.dtype = k_.DTypeOf(op.args(0));
     accumulator.widened = LongSum(info, op, unroll);
-    if (accumulator.widened && !on_gpu_ && !info.has_scan) {
+    if (accumulator.widened && !k_.on_gpu && !info.has_scan) {
       if (info.stage->inner_size() > 1) {
-        runs_ = Slot(b_.getInt64Ty(), "runs");
-        b_.CreateStore(I64(0), runs_);
+        runs_ = b_.Slot(b_.getInt64Ty(), "runs");
+        b_.CreateStore(b_.I64(0), runs_);
       }
       llvm::Type* type = wide(b_.getDoubleTy());
-      accumulator.total = Slot(type, "total");
+      accumulator.total = b_.Slot(type, "total");
       b_.CreateStore(llvm::Constant::getNullValue(type), accumulator.total);
       if (accumulator.dtype == v1::F64) {
-        accumulator.lost = Slot(type, "lost");
+        accumulator.lost = b_.Slot(type, "lost");
         b_.CreateStore(llvm::Constant::getNullValue(type), accumulator.lost);
       }
     }
@@ -133,7 +129,7 @@ void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
     llvm::Constant* identity = Identity(accumulator.kind, doubles ? v1::F64 : accumulator.dtype);
     for (unsigned copy = 0; copy < copies; ++copy) {
       llvm::Type* type = wide(identity->getType());
-      accumulator.value.push_back(Slot(type, "acc"));
+      accumulator.value.push_back(b_.Slot(type, "acc"));
       if (opcode == LoopOpcode::kReduce) {
         llvm::Value* start = identity;
         if (auto* v = llvm::dyn_cast<llvm::FixedVectorType>(type)) {
@@ -143,7 +139,7 @@ void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
       }
       if (opcode == LoopOpcode::kReduce && IsArgReduce(accumulator.kind)) {
         llvm::Type* position = wide(b_.getInt64Ty());
-        accumulator.position.push_back(Slot(position, "arg"));
+        accumulator.position.push_back(b_.Slot(position, "arg"));
         b_.CreateStore(llvm::Constant::getNullValue(position), accumulator.position.back());
       }
     }
@@ -153,14 +149,14 @@ void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
 
 // Row-major number of the iteration in the stage's inner domain, per lane.
 llvm::Value* KernelEmitter::PositionInDomain() {
-  llvm::Value* position = I64(0);
-  const uint32_t first = kernel_.outer_size();
-  for (size_t k = 0; k < stage_->extents.size(); ++k) {
-    position = b_.CreateAdd(b_.CreateMul(position, stage_->extents[k]), variables_[first + k]);
+  llvm::Value* position = b_.I64(0);
+  const uint32_t first = k_.kernel.outer_size();
+  for (size_t k = 0; k < at_.stage->extents.size(); ++k) {
+    position = b_.CreateAdd(b_.CreateMul(position, at_.stage->extents[k]), at_.variables[first + k]);
   }
-  const bool along = vector_variable_ != kNoVariable && vector_variable_ >= first;
-  llvm::Value* wide = Splat(position);
-  return along ? b_.CreateAdd(wide, LaneNumbers(b_.getInt64Ty())) : wide;
+  const bool along = at_.vector_variable != LoopState::kNoVariable && at_.vector_variable >= first;
+  llvm::Value* wide = at_.Splat(position);
+  return along ? b_.CreateAdd(wide, at_.LaneNumbers(b_.getInt64Ty())) : wide;
 }
 
 // Takes `other` where it beats the value; `ordered`: ties go to the smaller position.
@@ -191,39 +187,39 @@ void KernelEmitter::CombineArg(v1::ReduceKind kind, v1::DType dtype, llvm::Value
 // `exponential`: what is added is e^value.
 llvm::Value* KernelEmitter::Accumulate(Accumulator& accumulator, llvm::Value* sum, llvm::Value* value,
                                        bool exponential) {
-  if (unrolled_ && (accumulator.kind == v1::REDUCE_MAX || accumulator.kind == v1::REDUCE_MIN)) {
+  if (at_.unrolled && (accumulator.kind == v1::REDUCE_MAX || accumulator.kind == v1::REDUCE_MIN)) {
     if (llvm::Value* chosen = VectorMaximum(sum, value, IsMax(accumulator.kind))) {
       accumulator.untested.push_back(value);
       return chosen;
     }
   }
   if (!accumulator.widened || accumulator.total != nullptr) {
-    return exponential ? math_.PlusExp(b_, sum, value)
+    return exponential ? k_.math.PlusExp(b_, sum, value)
                        : Combine(accumulator.kind, accumulator.dtype, sum, value);
   }
-  if (exponential) value = math_.PlusExp(b_, llvm::Constant::getNullValue(value->getType()), value);
-  return Combine(accumulator.kind, v1::F64, sum, b_.CreateFPExt(value, Wide(b_.getDoubleTy())));
+  if (exponential) value = k_.math.PlusExp(b_, llvm::Constant::getNullValue(value->getType()), value);
+  return Combine(accumulator.kind, v1::F64, sum, b_.CreateFPExt(value, at_.Wide(b_.getDoubleTy())));
 }
 
 void KernelEmitter::EmitReduce(uint32_t id, const v1::LoopOp& op) {
   for (Accumulator& accumulator : accumulators_) {
     if (accumulator.op != id) continue;
-    llvm::AllocaInst* slot = accumulator.value[copy_];
+    llvm::AllocaInst* slot = accumulator.value[at_.copy];
     const auto exponent = summed_exponents_.find(id);
     const bool exponential = exponent != summed_exponents_.end();
-    llvm::Value* value = Broadcast(values_[exponential ? exponent->second : op.args(0)]);
+    llvm::Value* value = at_.Broadcast(at_.values[exponential ? exponent->second : op.args(0)]);
     llvm::Value* old_value = b_.CreateLoad(slot->getAllocatedType(), slot);
     if (IsArgReduce(accumulator.kind)) {
-      llvm::AllocaInst* position_slot = accumulator.position[copy_];
+      llvm::AllocaInst* position_slot = accumulator.position[at_.copy];
       llvm::Value* position = b_.CreateLoad(position_slot->getAllocatedType(), position_slot);
       CombineArg(accumulator.kind, accumulator.dtype, &old_value, &position, value, PositionInDomain(), false,
-                 mask_);
+                 at_.mask);
       b_.CreateStore(old_value, slot);
       b_.CreateStore(position, position_slot);
       return;
     }
     llvm::Value* combined = Accumulate(accumulator, old_value, value, exponential);
-    if (mask_ != nullptr) combined = b_.CreateSelect(mask_, combined, old_value);
+    if (at_.mask != nullptr) combined = b_.CreateSelect(at_.mask, combined, old_value);
     b_.CreateStore(combined, slot);
     return;
   }
@@ -285,7 +281,7 @@ void KernelEmitter::AddToTotalsIf(llvm::Value* due) {
       if (accumulator.total != nullptr) AddToTotal(accumulator);
     }
   };
-  If(due, "totals", add, /*rarely=*/true);
+  b_.If(due, "totals", add, /*rarely=*/true);
 }
 
 // After a turn of a loop of `count` elements: `done` of them came before it, `step` in it.
@@ -293,8 +289,8 @@ void KernelEmitter::AddToTotals(llvm::Value* done, int64_t step, llvm::Value* co
   if (!HasTotals()) return;
   const auto* known = llvm::dyn_cast<llvm::ConstantInt>(count);
   if (known != nullptr && known->getSExtValue() / step < kTurnsToTotal) return;
-  llvm::Value* turn = b_.CreateURem(b_.CreateUDiv(done, I64(step)), I64(kTurnsToTotal));
-  AddToTotalsIf(b_.CreateICmpEQ(turn, I64(kTurnsToTotal - 1)));
+  llvm::Value* turn = b_.CreateURem(b_.CreateUDiv(done, b_.I64(step)), b_.I64(kTurnsToTotal));
+  AddToTotalsIf(b_.CreateICmpEQ(turn, b_.I64(kTurnsToTotal - 1)));
 }
 
 // After a run of an innermost loop that others surround: what it has not added to totals itself.
@@ -304,9 +300,9 @@ void KernelEmitter::AddRunToTotals(const StageInfo& info, unsigned unroll) {
   if (run && *run >= kTurnsToTotal + unroll) return;
   const int64_t period =
       run ? std::bit_ceil(uint64_t(kTurnsToTotal / std::max<int64_t>(1, *run))) : kRunsToTotal;
-  llvm::Value* runs = b_.CreateNSWAdd(b_.CreateLoad(b_.getInt64Ty(), runs_), I64(1));
+  llvm::Value* runs = b_.CreateNSWAdd(b_.CreateLoad(b_.getInt64Ty(), runs_), b_.I64(1));
   b_.CreateStore(runs, runs_);
-  AddToTotalsIf(b_.CreateICmpEQ(b_.CreateURem(runs, I64(period)), I64(0)));
+  AddToTotalsIf(b_.CreateICmpEQ(b_.CreateURem(runs, b_.I64(period)), b_.I64(0)));
 }
 
 void KernelEmitter::Fold(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
@@ -324,7 +320,7 @@ void KernelEmitter::FinishAccumulators(const StageInfo& info) {
            accumulator.op < info.first_op + static_cast<uint32_t>(info.stage->ops_size());
   };
   for (const Accumulator& accumulator : accumulators_) {
-    if (!own(accumulator) || static_cast<LoopOpcode>(ops_[accumulator.op]->op()) != LoopOpcode::kReduce)
+    if (!own(accumulator) || static_cast<LoopOpcode>(k_.facts.op(accumulator.op).op()) != LoopOpcode::kReduce)
       continue;
     const v1::DType kept = accumulator.widened ? v1::F64 : accumulator.dtype;
     const bool arg = IsArgReduce(accumulator.kind);
@@ -341,7 +337,7 @@ void KernelEmitter::FinishAccumulators(const StageInfo& info) {
     }
     // Lanes of an inner loop are folded in halves; lanes of the outer loop are results of their own.
     auto* type = llvm::dyn_cast<llvm::FixedVectorType>(value->getType());
-    if (type != nullptr && lanes_ == 1) {
+    if (type != nullptr && at_.lanes == 1) {
       for (unsigned width = type->getNumElements() / 2; width >= 1; width /= 2) {
         llvm::SmallVector<int, 64> high;
         llvm::SmallVector<int, 64> low;
@@ -361,30 +357,30 @@ void KernelEmitter::FinishAccumulators(const StageInfo& info) {
     CombineThreads(accumulator, kept, &value, &position);
     if (accumulator.widened && accumulator.dtype == v1::F32)
       value = b_.CreateFPTrunc(value, value->getType()->getWithNewType(b_.getFloatTy()));
-    values_[accumulator.op] = {arg ? position : value, lanes_ > 1};
+    at_.values[accumulator.op] = {arg ? position : value, at_.lanes > 1};
   }
   std::erase_if(accumulators_, own);
 }
 
 void KernelEmitter::InitScans(const StageInfo& info) {
   for (const Accumulator& accumulator : accumulators_) {
-    if (static_cast<LoopOpcode>(ops_[accumulator.op]->op()) != LoopOpcode::kScan) continue;
-    b_.CreateStore(Splat(Identity(accumulator.kind, accumulator.dtype)), accumulator.value[0]);
+    if (static_cast<LoopOpcode>(k_.facts.op(accumulator.op).op()) != LoopOpcode::kScan) continue;
+    b_.CreateStore(at_.Splat(Identity(accumulator.kind, accumulator.dtype)), accumulator.value[0]);
   }
 }
 
-KernelEmitter::LaneValue KernelEmitter::EmitScan(uint32_t id, const v1::LoopOp& op) {
+LaneValue KernelEmitter::EmitScan(uint32_t id, const v1::LoopOp& op) {
   for (const Accumulator& accumulator : accumulators_) {
     if (accumulator.op != id) continue;
     llvm::AllocaInst* slot = accumulator.value[0];
     llvm::Value* old_value = b_.CreateLoad(slot->getAllocatedType(), slot);
     llvm::Value* combined =
-        Combine(accumulator.kind, accumulator.dtype, old_value, Broadcast(values_[op.args(0)]));
+        Combine(accumulator.kind, accumulator.dtype, old_value, at_.Broadcast(at_.values[op.args(0)]));
     b_.CreateStore(combined, slot);
-    return {combined, lanes_ > 1};
+    return {combined, at_.lanes > 1};
   }
-  Fail(absl::InternalError("scan without an accumulator"));
-  return values_[op.args(0)];
+  k_.Fail(absl::InternalError("scan without an accumulator"));
+  return at_.values[op.args(0)];
 }
 
 }  // namespace kiln

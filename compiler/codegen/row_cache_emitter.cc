@@ -7,38 +7,39 @@ namespace kiln {
 
 void KernelEmitter::UseRowCache() {
   if (!rows_.has_cache()) return;
-  const int64_t elements = *ConstantExpr(StageOf(rows_.cache().reader()).stage->inner(0));
+  const int64_t elements = *k_.facts.ConstantExpr(k_.StageOf(rows_.cache().reader()).stage->inner(0));
   // A masked vector is kept whole, so the last one has room of its own.
-  kept_ = Slot(llvm::ArrayType::get(b_.getFloatTy(), elements + vector_lanes_), "kept");
-  kept_->setAlignment(llvm::Align(target_.machine.cpu.cache_line_bytes));
-  function_->addFnAttr("probe-stack", "inline-asm");  // a frame larger than the guard behind a stack
+  kept_ = b_.Slot(llvm::ArrayType::get(b_.getFloatTy(), elements + at_.vector_lanes), "kept");
+  kept_->setAlignment(llvm::Align(k_.target.machine.cpu.cache_line_bytes));
+  b_.function()->addFnAttr("probe-stack", "inline-asm");  // a frame larger than the guard behind a stack
 }
 
 llvm::Value* KernelEmitter::KeptSlot() {
-  llvm::Value* position = variables_[kernel_.outer_size()];
+  llvm::Value* position = at_.variables[k_.kernel.outer_size()];
   return b_.CreateInBoundsGEP(b_.getFloatTy(), kept_, position);
 }
 
 void KernelEmitter::KeepValue(uint32_t id) {
   if (kept_ == nullptr || rows_.cache().writer() != id) return;
-  b_.CreateAlignedStore(Broadcast(values_[id]), KeptSlot(), llvm::Align(vector_lanes_ * sizeof(float)));
+  b_.CreateAlignedStore(at_.Broadcast(at_.values[id]), KeptSlot(),
+                        llvm::Align(at_.vector_lanes * sizeof(float)));
 }
 
 bool KernelEmitter::ReadKeptValue(uint32_t id) {
   if (kept_ == nullptr || rows_.cache().reader() != id) return false;
-  values_[id] = {KeptTimes(nullptr), true};
+  at_.values[id] = {KeptTimes(nullptr), true};
   return true;
 }
 
 // The kept value, by its row's scale where there is one, times a number of the row or null.
 llvm::Value* KernelEmitter::KeptTimes(llvm::Value* factor) {
-  llvm::Type* type = Wide(b_.getFloatTy());
-  llvm::Value* value = b_.CreateAlignedLoad(type, KeptSlot(), llvm::Align(vector_lanes_ * sizeof(float)));
+  llvm::Type* type = at_.Wide(b_.getFloatTy());
+  llvm::Value* value = b_.CreateAlignedLoad(type, KeptSlot(), llvm::Align(at_.vector_lanes * sizeof(float)));
   if (shifted_ && shifted_->scale != nullptr) {
     llvm::Value* scale = b_.CreateLoad(b_.getFloatTy(), shifted_->scale);
     factor = factor == nullptr ? scale : b_.CreateFMul(scale, factor);
   }
-  return factor == nullptr ? value : b_.CreateFMul(value, Splat(factor));
+  return factor == nullptr ? value : b_.CreateFMul(value, at_.Splat(factor));
 }
 
 }  // namespace kiln

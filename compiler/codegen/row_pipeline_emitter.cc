@@ -24,20 +24,20 @@ namespace kiln {
 
 void KernelEmitter::UseRowPipeline() {
   if (!rows_.has_pipeline()) return;
-  const RowPasses all = *RowPassesOf(facts_, rows_);
+  const RowPasses all = *RowPassesOf(k_.facts, rows_);
   const auto stages = [&](const std::vector<size_t>& numbers) {
     std::vector<const StageInfo*> found;
-    for (const size_t k : numbers) found.push_back(&stages_[k]);
+    for (const size_t k : numbers) found.push_back(&k_.stages[k]);
     return found;
   };
   pipeline_.before = stages(all.before);
   for (const RowPasses::Pass& pass : all.passes) {
-    pipeline_.passes.push_back({&stages_[pass.stage], stages(pass.after)});
+    pipeline_.passes.push_back({&k_.stages[pass.stage], stages(pass.after)});
   }
-  for (uint32_t id = 0; id < ops_.size(); ++id) {
+  for (uint32_t id = 0; id < k_.facts.ops().size(); ++id) {
     if (skipped_[id]) continue;
-    for (uint32_t arg : ops_[id]->args()) {
-      const size_t maker = all.PassOf(facts_, arg), turns = all.PassOf(facts_, id) - maker;
+    for (uint32_t arg : k_.facts.op(id).args()) {
+      const size_t maker = all.PassOf(k_.facts, arg), turns = all.PassOf(k_.facts, id) - maker;
       if (turns == 0) continue;
       const auto same = [&](const CarriedScalar& carried) { return carried.op == arg; };
       auto found = std::find_if(pipeline_.carried.begin(), pipeline_.carried.end(), same);
@@ -52,23 +52,24 @@ void KernelEmitter::EmitPipeline(llvm::Value* lo, llvm::Value* hi) {
     EmitGroups(lo, hi);
     return;
   }
-  If(b_.CreateICmpSLT(lo, hi), "rows", [&] {
+  b_.If(b_.CreateICmpSLT(lo, hi), "rows", [&] {
     for (CarriedScalar& carried : pipeline_.carried) {
-      for (llvm::AllocaInst*& slot : carried.turns) slot = Slot(ScalarType(DTypeOf(carried.op)), "carried");
+      for (llvm::AllocaInst*& slot : carried.turns)
+        slot = b_.Slot(k_.ScalarType(k_.DTypeOf(carried.op)), "carried");
     }
-    llvm::Value* more = I64(static_cast<int64_t>(pipeline_.passes.size()) - 1);
+    llvm::Value* more = b_.I64(static_cast<int64_t>(pipeline_.passes.size()) - 1);
     llvm::Value* first = b_.CreateNSWAdd(lo, more);
-    ScalarLoop(lo, b_.CreateNSWAdd(hi, more), I64(1), "turn", [&](llvm::Value* turn) {
+    b_.ScalarLoop(lo, b_.CreateNSWAdd(hi, more), b_.I64(1), "turn", [&](llvm::Value* turn) {
       llvm::Value* whole = b_.CreateAnd(b_.CreateICmpSGE(turn, first), b_.CreateICmpSLT(turn, hi));
-      If(whole, "whole", [&] { EmitTurn(turn); });
-      If(b_.CreateNot(whole), "edge", [&] { EmitEdgeTurn(turn, lo, hi); });
+      b_.If(whole, "whole", [&] { EmitTurn(turn); });
+      b_.If(b_.CreateNot(whole), "edge", [&] { EmitEdgeTurn(turn, lo, hi); });
     });
   });
 }
 
 void KernelEmitter::EmitPassStages(const std::vector<const StageInfo*>& stages) {
   for (const StageInfo* info : stages) {
-    stage_ = info;
+    at_.stage = info;
     EmitStage(*info);
   }
 }
@@ -87,13 +88,13 @@ void KernelEmitter::EmitPassOps(const RowPass& pass) {
   if (IsShifted(pass)) {
     EmitShiftedOps();
   } else {
-    stage_ = pass.stage;
-    EmitOps(*stage_);
+    at_.stage = pass.stage;
+    EmitOps(*at_.stage);
   }
 }
 
 void KernelEmitter::FinishPass(const RowPass& pass, llvm::Value* origin) {
-  stage_ = pass.stage;
+  at_.stage = pass.stage;
   if (IsShifted(pass)) {
     SettleShifted(origin);
   } else {
@@ -105,48 +106,49 @@ void KernelEmitter::FinishPass(const RowPass& pass, llvm::Value* origin) {
 // A turn is of the first pass of a group's rows and the last pass of those of the group before.
 void KernelEmitter::EmitGroups(llvm::Value* lo, llvm::Value* hi) {
   for (CarriedScalar& carried : pipeline_.carried) {
-    llvm::Type* rows = llvm::ArrayType::get(ScalarType(DTypeOf(carried.op)), 2 * GroupRows());
-    carried.turns = {Slot(rows, "carried")};
+    llvm::Type* rows = llvm::ArrayType::get(k_.ScalarType(k_.DTypeOf(carried.op)), 2 * GroupRows());
+    carried.turns = {b_.Slot(rows, "carried")};
   }
-  If(b_.CreateICmpSLT(lo, hi), "groups", [&] {
-    ScalarLoop(lo, b_.CreateNSWAdd(hi, I64(GroupRows())), I64(GroupRows()), "group", [&](llvm::Value* begin) {
-      llvm::Value* end = b_.CreateNSWAdd(begin, I64(GroupRows()));
-      llvm::Value* whole = b_.CreateAnd(b_.CreateICmpSGT(begin, lo), b_.CreateICmpSLE(end, hi));
-      If(whole, "whole", [&] { EmitGroup(begin); });
-      If(b_.CreateNot(whole), "edge", [&] { EmitEdgeGroup(begin, lo, hi); });
-      for (const CarriedScalar& carried : pipeline_.carried) {
-        for (int64_t k = 0; k < GroupRows(); ++k) {
-          llvm::Value* value =
-              b_.CreateLoad(ScalarType(DTypeOf(carried.op)), CarriedOfGroup(carried, I64(GroupRows() + k)));
-          b_.CreateStore(value, CarriedOfGroup(carried, I64(k)));
-        }
-      }
-    });
+  b_.If(b_.CreateICmpSLT(lo, hi), "groups", [&] {
+    b_.ScalarLoop(lo, b_.CreateNSWAdd(hi, b_.I64(GroupRows())), b_.I64(GroupRows()), "group",
+                  [&](llvm::Value* begin) {
+                    llvm::Value* end = b_.CreateNSWAdd(begin, b_.I64(GroupRows()));
+                    llvm::Value* whole = b_.CreateAnd(b_.CreateICmpSGT(begin, lo), b_.CreateICmpSLE(end, hi));
+                    b_.If(whole, "whole", [&] { EmitGroup(begin); });
+                    b_.If(b_.CreateNot(whole), "edge", [&] { EmitEdgeGroup(begin, lo, hi); });
+                    for (const CarriedScalar& carried : pipeline_.carried) {
+                      for (int64_t k = 0; k < GroupRows(); ++k) {
+                        llvm::Value* value = b_.CreateLoad(k_.ScalarType(k_.DTypeOf(carried.op)),
+                                                           CarriedOfGroup(carried, b_.I64(GroupRows() + k)));
+                        b_.CreateStore(value, CarriedOfGroup(carried, b_.I64(k)));
+                      }
+                    }
+                  });
   });
 }
 
 // Of the group before from 0 on, of the present one behind it.
 llvm::Value* KernelEmitter::CarriedOfGroup(const CarriedScalar& carried, llvm::Value* number) {
-  return b_.CreateInBoundsGEP(ScalarType(DTypeOf(carried.op)), carried.turns[0], number);
+  return b_.CreateInBoundsGEP(k_.ScalarType(k_.DTypeOf(carried.op)), carried.turns[0], number);
 }
 
 void KernelEmitter::TakeCarriedOfGroup(llvm::Value* number) {
   for (const CarriedScalar& carried : pipeline_.carried) {
-    llvm::Type* type = ScalarType(DTypeOf(carried.op));
-    values_[carried.op] = {b_.CreateLoad(type, CarriedOfGroup(carried, number)), false};
+    llvm::Type* type = k_.ScalarType(k_.DTypeOf(carried.op));
+    at_.values[carried.op] = {b_.CreateLoad(type, CarriedOfGroup(carried, number)), false};
   }
 }
 
 void KernelEmitter::KeepCarriedOfGroup(llvm::Value* number) {
-  llvm::Value* place = b_.CreateNSWAdd(number, I64(GroupRows()));
+  llvm::Value* place = b_.CreateNSWAdd(number, b_.I64(GroupRows()));
   for (const CarriedScalar& carried : pipeline_.carried) {
-    b_.CreateStore(values_[carried.op].v, CarriedOfGroup(carried, place));
+    b_.CreateStore(at_.values[carried.op].v, CarriedOfGroup(carried, place));
   }
 }
 
 void KernelEmitter::EmitGroup(llvm::Value* begin) {
-  ScalarLoop(I64(0), I64(GroupRows()), I64(int64_t{rows_.pipeline().rows_at_once()}), "rows",
-             [&](llvm::Value* number) { EmitRowsOfGroup(begin, number); });
+  b_.ScalarLoop(b_.I64(0), b_.I64(GroupRows()), b_.I64(int64_t{rows_.pipeline().rows_at_once()}), "rows",
+                [&](llvm::Value* number) { EmitRowsOfGroup(begin, number); });
 }
 
 // The first pass of `rows_at_once` rows from `number` on, each with accumulators of its own.
@@ -155,12 +157,12 @@ std::vector<KernelEmitter::RowOfGroup> KernelEmitter::BeginRowsOfGroup(llvm::Val
   const RowPass& first = pipeline_.passes[0];
   std::vector<RowOfGroup> rows(rows_.pipeline().rows_at_once());
   for (size_t k = 0; k < rows.size(); ++k) {
-    rows[k].number = b_.CreateNSWAdd(number, I64(static_cast<int64_t>(k)));
-    variables_ = {b_.CreateNSWAdd(begin, rows[k].number)};
+    rows[k].number = b_.CreateNSWAdd(number, b_.I64(static_cast<int64_t>(k)));
+    at_.variables = {b_.CreateNSWAdd(begin, rows[k].number)};
     EmitPassStages(pipeline_.before);
     if (shifted_) rows[k].origin = EmitShift();
     InitPass(first, Unroll(*first.stage));
-    rows[k].values = values_;
+    rows[k].values = at_.values;
     rows[k].accumulators = std::exchange(accumulators_, {});
   }
   return rows;
@@ -170,51 +172,52 @@ std::vector<KernelEmitter::RowOfGroup> KernelEmitter::BeginRowsOfGroup(llvm::Val
 // vectors.
 void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
   const RowPass &first = pipeline_.passes[0], &last = pipeline_.passes[1];
-  const int64_t at_once = int64_t{rows_.pipeline().rows_at_once()}, width = vector_lanes_;
-  const int64_t blocks = *ConstantExpr(first.stage->stage->inner(0)) / BlockColumns();  // of a row
+  const int64_t at_once = int64_t{rows_.pipeline().rows_at_once()}, width = at_.vector_lanes;
+  const int64_t blocks = *k_.facts.ConstantExpr(first.stage->stage->inner(0)) / BlockColumns();  // of a row
   const unsigned copies = Unroll(*first.stage);
   const int64_t turn_columns = copies * width;
   std::vector<RowOfGroup> rows = BeginRowsOfGroup(begin, number);
-  ScalarLoop(I64(0), I64(at_once * blocks), I64(1), "block", [&](llvm::Value* block) {
-    llvm::Value* step = b_.CreateNSWAdd(b_.CreateNSWMul(number, I64(blocks)), block);
-    llvm::Value* earlier = b_.CreateURem(step, I64(GroupRows()));
-    llvm::Value* earlier_row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, I64(GroupRows())), earlier);
-    llvm::Value* earlier_column = b_.CreateNSWMul(b_.CreateUDiv(step, I64(GroupRows())), I64(BlockColumns()));
-    llvm::Value* column = b_.CreateNSWMul(block, I64(BlockColumns() / at_once));
+  b_.ScalarLoop(b_.I64(0), b_.I64(at_once * blocks), b_.I64(1), "block", [&](llvm::Value* block) {
+    llvm::Value* step = b_.CreateNSWAdd(b_.CreateNSWMul(number, b_.I64(blocks)), block);
+    llvm::Value* earlier = b_.CreateURem(step, b_.I64(GroupRows()));
+    llvm::Value* earlier_row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, b_.I64(GroupRows())), earlier);
+    llvm::Value* earlier_column =
+        b_.CreateNSWMul(b_.CreateUDiv(step, b_.I64(GroupRows())), b_.I64(BlockColumns()));
+    llvm::Value* column = b_.CreateNSWMul(block, b_.I64(BlockColumns() / at_once));
     TakeCarriedOfGroup(earlier);
-    const std::vector<LaneValue> before = values_;
-    variables_.resize(2);
-    VectorLoop(1, I64(0), I64(BlockColumns()), copies * at_once, [&] {
-      llvm::Value* lane = variables_[1];
-      values_ = before;
-      variables_ = {earlier_row, b_.CreateNSWAdd(earlier_column, lane)};
+    const std::vector<LaneValue> before = at_.values;
+    at_.variables.resize(2);
+    VectorLoop(1, b_.I64(0), b_.I64(BlockColumns()), copies * at_once, [&] {
+      llvm::Value* lane = at_.variables[1];
+      at_.values = before;
+      at_.variables = {earlier_row, b_.CreateNSWAdd(earlier_column, lane)};
       EmitPassOps(last);
       // Of the copies one in `at_once` is the row's.
-      const unsigned copy = copy_;
-      const bool unrolled = unrolled_;
+      const unsigned copy = at_.copy;
+      const bool unrolled = at_.unrolled;
       RowOfGroup& row = rows[copy % at_once];
-      llvm::Value* turn = b_.CreateUDiv(b_.CreateNSWSub(lane, I64(copy * width)), I64(at_once));
-      copy_ /= at_once;
-      unrolled_ = false;  // a NaN is found at once
-      values_ = row.values;
-      variables_ = {b_.CreateNSWAdd(begin, row.number),
-                    b_.CreateNSWAdd(column, b_.CreateNSWAdd(turn, I64(copy_ * width)))};
+      llvm::Value* turn = b_.CreateUDiv(b_.CreateNSWSub(lane, b_.I64(copy * width)), b_.I64(at_once));
+      at_.copy /= at_once;
+      at_.unrolled = false;  // a NaN is found at once
+      at_.values = row.values;
+      at_.variables = {b_.CreateNSWAdd(begin, row.number),
+                       b_.CreateNSWAdd(column, b_.CreateNSWAdd(turn, b_.I64(at_.copy * width)))};
       std::swap(accumulators_, row.accumulators);
       EmitPassOps(first);
       std::swap(accumulators_, row.accumulators);
-      copy_ = copy;
-      unrolled_ = unrolled;
+      at_.copy = copy;
+      at_.unrolled = unrolled;
     });
     for (RowOfGroup& row : rows) {
       std::swap(accumulators_, row.accumulators);
-      AddToTotals(b_.CreateNSWAdd(column, I64(BlockColumns() / at_once - turn_columns)), turn_columns,
+      AddToTotals(b_.CreateNSWAdd(column, b_.I64(BlockColumns() / at_once - turn_columns)), turn_columns,
                   first.stage->extents[0]);
       std::swap(accumulators_, row.accumulators);
     }
   });
   for (RowOfGroup& row : rows) {
-    values_ = row.values;
-    variables_ = {b_.CreateNSWAdd(begin, row.number), nullptr};
+    at_.values = row.values;
+    at_.variables = {b_.CreateNSWAdd(begin, row.number), nullptr};
     accumulators_ = std::move(row.accumulators);
     FinishPass(first, row.origin);
     KeepCarriedOfGroup(row.number);
@@ -223,18 +226,18 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
 
 // One of a range's first or last groups: the rows that there are one after the other, results first.
 void KernelEmitter::EmitEdgeGroup(llvm::Value* begin, llvm::Value* lo, llvm::Value* hi) {
-  ScalarLoop(I64(0), I64(GroupRows()), I64(1), "result", [&](llvm::Value* number) {
-    llvm::Value* row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, I64(GroupRows())), number);
-    If(b_.CreateAnd(b_.CreateICmpSGE(row, lo), b_.CreateICmpSLT(row, hi)), "pass", [&] {
-      variables_[0] = row;
+  b_.ScalarLoop(b_.I64(0), b_.I64(GroupRows()), b_.I64(1), "result", [&](llvm::Value* number) {
+    llvm::Value* row = b_.CreateNSWAdd(b_.CreateNSWSub(begin, b_.I64(GroupRows())), number);
+    b_.If(b_.CreateAnd(b_.CreateICmpSGE(row, lo), b_.CreateICmpSLT(row, hi)), "pass", [&] {
+      at_.variables[0] = row;
       TakeCarriedOfGroup(number);
       EmitPassStages({pipeline_.passes[1].stage});
     });
   });
-  ScalarLoop(I64(0), I64(GroupRows()), I64(1), "first", [&](llvm::Value* number) {
+  b_.ScalarLoop(b_.I64(0), b_.I64(GroupRows()), b_.I64(1), "first", [&](llvm::Value* number) {
     llvm::Value* row = b_.CreateNSWAdd(begin, number);
-    If(b_.CreateICmpSLT(row, hi), "pass", [&] {
-      variables_[0] = row;
+    b_.If(b_.CreateICmpSLT(row, hi), "pass", [&] {
+      at_.variables[0] = row;
       EmitPassStages(pipeline_.before);
       EmitPassStages({pipeline_.passes[0].stage});
       EmitPassStages(pipeline_.passes[0].after);
@@ -247,14 +250,14 @@ void KernelEmitter::EmitEdgeGroup(llvm::Value* begin, llvm::Value* lo, llvm::Val
 void KernelEmitter::EmitTurn(llvm::Value* turn) {
   const size_t count = pipeline_.passes.size();
   std::vector<llvm::Value*> rows;
-  for (size_t k = 0; k < count; ++k) rows.push_back(b_.CreateNSWSub(turn, I64(static_cast<int64_t>(k))));
+  for (size_t k = 0; k < count; ++k) rows.push_back(b_.CreateNSWSub(turn, b_.I64(static_cast<int64_t>(k))));
   for (CarriedScalar& carried : pipeline_.carried) carried.made = {};
   const auto keep = [&](size_t pass) {
     for (CarriedScalar& carried : pipeline_.carried) {
-      if (carried.pass == pass) carried.made = values_[carried.op];
+      if (carried.pass == pass) carried.made = at_.values[carried.op];
     }
   };
-  variables_[0] = rows[0];
+  at_.variables[0] = rows[0];
   EmitPassStages(pipeline_.before);
   llvm::Value* origin = shifted_ ? EmitShift() : nullptr;
   keep(0);
@@ -262,8 +265,8 @@ void KernelEmitter::EmitTurn(llvm::Value* turn) {
   unsigned unroll = 1;
   for (const RowPass& pass : pipeline_.passes) unroll = std::max(unroll, Unroll(*pass.stage));
   for (const RowPass& pass : pipeline_.passes) InitPass(pass, unroll);
-  variables_.resize(2);
-  VectorLoop(1, I64(0), pipeline_.passes[0].stage->extents[0], unroll, [&] {
+  at_.variables.resize(2);
+  VectorLoop(1, b_.I64(0), pipeline_.passes[0].stage->extents[0], unroll, [&] {
     // The last pass first: it reads what was kept of its row before the present one takes the place.
     for (size_t k = count; k-- > 0;) {
       TakeCarried(k, rows[k]);
@@ -288,14 +291,14 @@ void KernelEmitter::EmitEdgeTurn(llvm::Value* turn, llvm::Value* lo, llvm::Value
     for (const CarriedScalar& carried : pipeline_.carried) {
       if (carried.pass == k) ShiftCarried(carried);
     }
-    llvm::Value* row = b_.CreateNSWSub(turn, I64(static_cast<int64_t>(k)));
-    If(b_.CreateAnd(b_.CreateICmpSGE(row, lo), b_.CreateICmpSLT(row, hi)), "pass", [&] {
+    llvm::Value* row = b_.CreateNSWSub(turn, b_.I64(static_cast<int64_t>(k)));
+    b_.If(b_.CreateAnd(b_.CreateICmpSGE(row, lo), b_.CreateICmpSLT(row, hi)), "pass", [&] {
       TakeCarried(k, row);
       if (k == 0) EmitPassStages(pipeline_.before);
       EmitPassStages({pipeline_.passes[k].stage});
       EmitPassStages(pipeline_.passes[k].after);
       for (const CarriedScalar& carried : pipeline_.carried) {
-        if (carried.pass == k) b_.CreateStore(values_[carried.op].v, carried.turns[0]);
+        if (carried.pass == k) b_.CreateStore(at_.values[carried.op].v, carried.turns[0]);
       }
     });
   }
@@ -311,12 +314,12 @@ void KernelEmitter::ShiftCarried(const CarriedScalar& carried) {
 
 // The values of a pass's row that earlier passes made, in this turn or in those before.
 void KernelEmitter::TakeCarried(size_t pass, llvm::Value* row) {
-  variables_[0] = row;
+  at_.variables[0] = row;
   for (const CarriedScalar& carried : pipeline_.carried) {
-    if (carried.pass == pass && carried.made.v != nullptr) values_[carried.op] = carried.made;
+    if (carried.pass == pass && carried.made.v != nullptr) at_.values[carried.op] = carried.made;
     if (carried.pass >= pass || pass - carried.pass > carried.turns.size()) continue;
     llvm::AllocaInst* slot = carried.turns[pass - carried.pass - 1];
-    values_[carried.op] = {b_.CreateLoad(slot->getAllocatedType(), slot), false};
+    at_.values[carried.op] = {b_.CreateLoad(slot->getAllocatedType(), slot), false};
   }
 }
 

@@ -33,9 +33,10 @@ constexpr double kSquaresMax = 4;
 
 void KernelEmitter::UseShiftedReduction() {
   if (!rows_.has_shifted()) return;
-  shifted_ = {.first = &StageOf(rows_.shifted().reduced()), .second = &StageOf(rows_.shifted().sum())};
-  const bool keeps = rows_.has_cache() && rows_.cache().writer() == ops_[rows_.shifted().sum()]->args(0);
-  if (keeps) shifted_->scale = Slot(b_.getFloatTy(), "scale");
+  shifted_ = {.first = &k_.StageOf(rows_.shifted().reduced()), .second = &k_.StageOf(rows_.shifted().sum())};
+  const bool keeps =
+      rows_.has_cache() && rows_.cache().writer() == k_.facts.op(rows_.shifted().sum()).args(0);
+  if (keeps) shifted_->scale = b_.Slot(b_.getFloatTy(), "scale");
 }
 
 bool KernelEmitter::IsDoneShifted(const StageInfo& info) const {
@@ -46,16 +47,16 @@ bool KernelEmitter::IsDoneShifted(const StageInfo& info) const {
 // becomes the second stage's center.
 llvm::Value* KernelEmitter::EmitShift() {
   const StageInfo& info = *shifted_->first;
-  stage_ = &info;
-  variables_.resize(kernel_.outer_size() + 1);
+  at_.stage = &info;
+  at_.variables.resize(k_.kernel.outer_size() + 1);
   InitAccumulators(info, 1);
-  VectorLoop(kernel_.outer_size(), I64(0), I64(vector_lanes_), 1, [&] { EmitOps(info); });
+  VectorLoop(k_.kernel.outer_size(), b_.I64(0), b_.I64(at_.vector_lanes), 1, [&] { EmitOps(info); });
   FinishAccumulators(info);
   llvm::Type* type = b_.getFloatTy();
-  llvm::Value* found = values_[rows_.shifted().reduced()].v;
+  llvm::Value* found = at_.values[rows_.shifted().reduced()].v;
   llvm::Value* origin;
   if (rows_.shifted().of_mean()) {
-    llvm::Value* mean = b_.CreateFMul(found, llvm::ConstantFP::get(type, 1.0 / vector_lanes_));
+    llvm::Value* mean = b_.CreateFMul(found, llvm::ConstantFP::get(type, 1.0 / at_.vector_lanes));
     llvm::Value* finite = b_.CreateFCmpORD(b_.CreateFSub(mean, mean), mean);
     origin = b_.CreateSelect(finite, mean, llvm::ConstantFP::get(type, 0.0));
   } else {
@@ -63,21 +64,21 @@ llvm::Value* KernelEmitter::EmitShift() {
     llvm::Constant* lowest = llvm::ConstantFP::get(type, std::numeric_limits<float>::lowest());
     origin = b_.CreateSelect(none, lowest, found);
   }
-  values_[rows_.shifted().center()] = {origin, false};
+  at_.values[rows_.shifted().center()] = {origin, false};
   return origin;
 }
 
 // In a loop along the row, in which what is guessed is the second stage's center.
 void KernelEmitter::EmitShiftedOps() {
   if (!rows_.shifted().of_mean()) {
-    stage_ = shifted_->first;
-    EmitOps(*stage_);
+    at_.stage = shifted_->first;
+    EmitOps(*at_.stage);
   }
-  stage_ = shifted_->second;
-  EmitOps(*stage_);
+  at_.stage = shifted_->second;
+  EmitOps(*at_.stage);
   if (rows_.shifted().of_mean()) {
-    const v1::LoopOp& sum = *ops_[rows_.shifted().reduced()];
-    values_[sum.args(0)] = values_[rows_.shifted().difference()];
+    const v1::LoopOp& sum = k_.facts.op(rows_.shifted().reduced());
+    at_.values[sum.args(0)] = at_.values[rows_.shifted().difference()];
     EmitReduce(rows_.shifted().reduced(), sum);
   }
 }
@@ -95,19 +96,19 @@ void KernelEmitter::SettleShifted(llvm::Value* origin) {
   llvm::Type *f32 = b_.getFloatTy(), *f64 = b_.getDoubleTy();
   const auto wide = [&](llvm::Value* v) { return b_.CreateFPExt(v, f64); };
   const auto constant = [](llvm::Type* type, double v) { return llvm::ConstantFP::get(type, v); };
-  llvm::Value* found = values_[rows_.shifted().reduced()].v;
+  llvm::Value* found = at_.values[rows_.shifted().reduced()].v;
   llvm::Value* count = b_.CreateSIToFP(shifted_->first->extents[0], f64);
   if (rows_.shifted().of_mean()) {
     llvm::Value* all = b_.CreateFAdd(wide(found), b_.CreateFMul(count, wide(origin)));
-    values_[rows_.shifted().reduced()].v = b_.CreateFPTrunc(all, f32);
+    at_.values[rows_.shifted().reduced()].v = b_.CreateFPTrunc(all, f32);
   }
-  llvm::Value* sum = values_[rows_.shifted().sum()].v;
+  llvm::Value* sum = at_.values[rows_.shifted().sum()].v;
   for (const StageInfo* info = shifted_->first + 1; info < shifted_->second; ++info) {
-    stage_ = info;
+    at_.stage = info;
     EmitStage(*info);
   }
-  llvm::Value* center = values_[rows_.shifted().center()].v;
-  llvm::Value* unshift = constant(f32, std::ldexp(1.0, -math_.ExpBelowShift()));
+  llvm::Value* center = at_.values[rows_.shifted().center()].v;
+  llvm::Value* unshift = constant(f32, std::ldexp(1.0, -k_.math.ExpBelowShift()));
   llvm::Value *misfit, *settled;
   if (rows_.shifted().of_mean()) {
     llvm::Value* d = b_.CreateFSub(wide(center), wide(origin));
@@ -127,28 +128,29 @@ void KernelEmitter::SettleShifted(llvm::Value* origin) {
     }
     settled = b_.CreateFMul(sum, scale);
   }
-  llvm::AllocaInst* result = Slot(f32, "settled");
+  llvm::AllocaInst* result = b_.Slot(f32, "settled");
   b_.CreateStore(settled, result);
-  const std::vector<LaneValue> values = values_;
+  const std::vector<LaneValue> values = at_.values;
   std::vector<Accumulator> others;  // of passes beside this one
   std::swap(accumulators_, others);
   const auto pass_again = [&] {
-    stage_ = shifted_->second;
-    EmitStage(*stage_);
-    llvm::Value* again = values_[rows_.shifted().sum()].v;
+    at_.stage = shifted_->second;
+    EmitStage(*at_.stage);
+    llvm::Value* again = at_.values[rows_.shifted().sum()].v;
     b_.CreateStore(shifted_->scale == nullptr ? again : b_.CreateFMul(again, unshift), result);
   };
-  If(misfit, "again", pass_again, /*rarely=*/true);
+  b_.If(misfit, "again", pass_again, /*rarely=*/true);
   std::swap(accumulators_, others);
-  values_ = values;
-  values_[rows_.shifted().sum()] = {b_.CreateLoad(f32, result), false};
+  at_.values = values;
+  at_.values[rows_.shifted().sum()] = {b_.CreateLoad(f32, result), false};
 }
 
 void KernelEmitter::EmitShiftedStages() {
   llvm::Value* origin = EmitShift();
   const unsigned unroll = Unroll(*shifted_->second);
   InitShifted(unroll);
-  VectorLoop(kernel_.outer_size(), I64(0), shifted_->first->extents[0], unroll, [&] { EmitShiftedOps(); });
+  VectorLoop(k_.kernel.outer_size(), b_.I64(0), shifted_->first->extents[0], unroll,
+             [&] { EmitShiftedOps(); });
   SettleShifted(origin);
 }
 

@@ -11,7 +11,7 @@ namespace kiln {
 // Every warp folds in halves, its first lane has the result; then all threads fold the warps' in order.
 void ThreadEmitter::CombineThreads(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
                                    llvm::Value** position) {
-  if (stage_->extents.empty() || stage_->has_scan) return;
+  if (at_.stage->extents.empty() || at_.stage->has_scan) return;
   if (rows_ > 1) CombineRows(accumulator, kept, value, position);
   if (!chosen_.has_rows()) return;
   const bool arg = *position != nullptr;
@@ -41,16 +41,16 @@ void ThreadEmitter::CombineThreads(const Accumulator& accumulator, v1::DType kep
     return b_.CreateInBoundsGEP(element, base, {index});
   };
   llvm::Value* thread = block_.Thread();
-  If(b_.CreateICmpEQ(b_.CreateURem(thread, I64(kWarp)), I64(0)), "warp", [&] {
-    llvm::Value* warp = b_.CreateUDiv(thread, I64(kWarp));
+  b_.If(b_.CreateICmpEQ(b_.CreateURem(thread, b_.I64(kWarp)), b_.I64(0)), "warp", [&] {
+    llvm::Value* warp = b_.CreateUDiv(thread, b_.I64(kWarp));
     b_.CreateStore(is_bool ? b_.CreateZExt(*value, type) : *value, at(slots, type, warp));
     if (arg) b_.CreateStore(*position, at(positions, i64, warp));
   });
   block_.Barrier();
   for (unsigned warp = 0; warp < threads_ / kWarp; ++warp) {
-    llvm::Value* other = b_.CreateLoad(type, at(slots, type, I64(warp)));
+    llvm::Value* other = b_.CreateLoad(type, at(slots, type, b_.I64(warp)));
     if (is_bool) other = b_.CreateTrunc(other, b_.getInt1Ty());
-    llvm::Value* other_position = arg ? b_.CreateLoad(i64, at(positions, i64, I64(warp))) : nullptr;
+    llvm::Value* other_position = arg ? b_.CreateLoad(i64, at(positions, i64, b_.I64(warp))) : nullptr;
     if (warp == 0) {
       *value = other;
       *position = other_position;
@@ -81,7 +81,7 @@ void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, 
   llvm::Value* slots = block_.SharedSlots(type, rows * columns, "row_partial");
   llvm::Value* positions = arg ? block_.SharedSlots(i64, rows * columns, "row_position") : nullptr;
   llvm::Value* thread = block_.Thread();
-  llvm::Value* column = b_.CreateURem(thread, I64(columns));
+  llvm::Value* column = b_.CreateURem(thread, b_.I64(columns));
   const auto at = [&](llvm::Value* base, llvm::Type* element, llvm::Value* index) {
     return b_.CreateInBoundsGEP(element, base, {index});
   };
@@ -95,10 +95,10 @@ void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, 
     return std::make_pair(is_bool ? b_.CreateTrunc(v, b_.getInt1Ty()) : v, p);
   };
   if (columns < kWarp) {
-    llvm::Value* lane = b_.CreateURem(thread, I64(kWarp));
-    If(b_.CreateICmpULT(lane, I64(columns)), "warp", [&] {
-      llvm::Value* warp = b_.CreateUDiv(thread, I64(kWarp));
-      put(b_.CreateNSWAdd(b_.CreateNSWMul(warp, I64(columns)), lane));
+    llvm::Value* lane = b_.CreateURem(thread, b_.I64(kWarp));
+    b_.If(b_.CreateICmpULT(lane, b_.I64(columns)), "warp", [&] {
+      llvm::Value* warp = b_.CreateUDiv(thread, b_.I64(kWarp));
+      put(b_.CreateNSWAdd(b_.CreateNSWMul(warp, b_.I64(columns)), lane));
     });
   } else {
     put(thread);
@@ -107,13 +107,13 @@ void ThreadEmitter::CombineRows(const Accumulator& accumulator, v1::DType kept, 
   // In pairs: one after the other, a sum would round as often as there are rows.
   const auto folded = [&](auto&& self, unsigned first,
                           unsigned count) -> std::pair<llvm::Value*, llvm::Value*> {
-    if (count == 1) return get(b_.CreateNSWAdd(column, I64(int64_t{first} * columns)));
+    if (count == 1) return get(b_.CreateNSWAdd(column, b_.I64(int64_t{first} * columns)));
     auto [mine, mine_position] = self(self, first, count / 2);
     const auto [other, other_position] = self(self, first + count / 2, count - count / 2);
     Fold(accumulator, kept, &mine, &mine_position, other, other_position);
     return {mine, mine_position};
   };
-  If(b_.CreateICmpEQ(row_, I64(0)), "fold", [&] {
+  b_.If(b_.CreateICmpEQ(row_, b_.I64(0)), "fold", [&] {
     std::tie(*value, *position) = folded(folded, 0, rows);
     put(column);
   });

@@ -38,10 +38,10 @@ ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& targe
       block_(&b_, threads_, warps_) {}
 
 void ThreadEmitter::UseSchedule() {
-  vector_lanes_ = chosen_.lanes();
-  for (const uint32_t load : chosen_.tile().transposed()) packable_.push_back(ops_[load]);
+  at_.vector_lanes = chosen_.lanes();
+  for (const uint32_t load : chosen_.tile().transposed()) packable_.push_back(k_.facts.ops()[load]);
   for (const uint32_t store : chosen_.rows().strips().stores()) {
-    strip_sums_.push_back({&StageOf(store), ops_[store], {}});
+    strip_sums_.push_back({&k_.StageOf(store), k_.facts.ops()[store], {}});
   }
 }
 
@@ -49,11 +49,11 @@ GpuImage ThreadEmitter::Launch() const {
   GpuImage image;
   image.threads = ThreadsOfBlock(chosen_);
   image.points_per_block = PointsOfBlock(chosen_);
-  image.buffers = kernel_.buffers_size();
-  image.symbols = kernel_.symbol_count();
-  image.members = kernel_.schedule().members();
-  for (int k = 0; k < kernel_.buffers_size() && k < 64; ++k) {
-    if (kernel_.buffers(k).access() == v1::READ) image.stored &= ~(uint64_t{1} << k);
+  image.buffers = k_.kernel.buffers_size();
+  image.symbols = k_.kernel.symbol_count();
+  image.members = k_.kernel.schedule().members();
+  for (int k = 0; k < k_.kernel.buffers_size() && k < 64; ++k) {
+    if (k_.kernel.buffers(k).access() == v1::READ) image.stored &= ~(uint64_t{1} << k);
   }
   return image;
 }
@@ -61,8 +61,8 @@ GpuImage ThreadEmitter::Launch() const {
 absl::Status ThreadEmitter::EmitKernel() {
   absl::Status emitted = Emit();
   if (!emitted.ok()) return emitted;
-  llvm::Function* entry =
-      kernel_.schedule().members() > 0 ? AddMemberEntry(kernel_, function_) : AddPlainEntry(function_);
+  llvm::Function* entry = k_.kernel.schedule().members() > 0 ? AddMemberEntry(k_.kernel, b_.function())
+                                                             : AddPlainEntry(b_.function());
   entry->setCallingConv(llvm::CallingConv::PTX_Kernel);
   entry->addFnAttr("nvvm.maxntid", absl::StrCat(ThreadsOfBlock(chosen_)));
   if (const uint32_t blocks = chosen_.rows().strips().blocks(); blocks > 0)
@@ -71,31 +71,31 @@ absl::Status ThreadEmitter::EmitKernel() {
 }
 
 void ThreadEmitter::EmitEntry() {
-  llvm::SmallVector<llvm::Type*, 16> parameters(kernel_.buffers_size(), b_.getPtrTy());
-  parameters.append(kernel_.symbol_count(), b_.getInt64Ty());
-  if (kernel_.schedule().members() > 0) parameters.append(2, b_.getInt64Ty());  // the block and how many
+  llvm::SmallVector<llvm::Type*, 16> parameters(k_.kernel.buffers_size(), b_.getPtrTy());
+  parameters.append(k_.kernel.symbol_count(), b_.getInt64Ty());
+  if (k_.kernel.schedule().members() > 0) parameters.append(2, b_.getInt64Ty());  // the block and how many
   auto* type = llvm::FunctionType::get(b_.getInt32Ty(), parameters, false);
-  function_ = llvm::Function::Create(type, llvm::GlobalValue::InternalLinkage, kBodyName, module_);
-  function_->addFnAttr(llvm::Attribute::AlwaysInline);
-  block_.Enter(function_, kernel_.schedule().members() > 0);
-  b_.SetInsertPoint(llvm::BasicBlock::Create(context_, "entry", function_));
+  auto* function = llvm::Function::Create(type, llvm::GlobalValue::InternalLinkage, kBodyName, k_.module);
+  function->addFnAttr(llvm::Attribute::AlwaysInline);
+  block_.Enter(function, k_.kernel.schedule().members() > 0);
+  b_.SetInsertPoint(llvm::BasicBlock::Create(b_.getContext(), "entry", function));
 
-  for (int k = 0; k < kernel_.buffers_size(); ++k) buffers_.push_back(function_->getArg(k));
+  for (int k = 0; k < k_.kernel.buffers_size(); ++k) k_.buffers.push_back(function->getArg(k));
   MakeAliasScopes();
-  for (uint32_t k = 0; k < kernel_.symbol_count(); ++k) {
-    symbols_.push_back(function_->getArg(kernel_.buffers_size() + k));
+  for (uint32_t k = 0; k < k_.kernel.symbol_count(); ++k) {
+    k_.symbols.push_back(function->getArg(k_.kernel.buffers_size() + k));
   }
   EmitExtents();
 }
 
 llvm::Align ThreadEmitter::VectorAlign(const v1::LoopOp& op) const {
   if (!aligned_ || DependsOnOps(op.index())) return KernelEmitter::VectorAlign(op);
-  const int64_t bytes = ir::ByteWidth(kernel_.buffers(op.buffer()).dtype());
-  return llvm::Align(static_cast<uint64_t>(std::min(kAccessBytes, bytes * vector_lanes_)));
+  const int64_t bytes = ir::ByteWidth(k_.BufferDType(op));
+  return llvm::Align(static_cast<uint64_t>(std::min(kAccessBytes, bytes * at_.vector_lanes)));
 }
 
 void ThreadEmitter::EmitByAlignment(llvm::Value* aligned, Body emit) {
-  Choose(
+  b_.Choose(
       aligned,
       [&] {
         aligned_ = true;
@@ -106,54 +106,40 @@ void ThreadEmitter::EmitByAlignment(llvm::Value* aligned, Body emit) {
 }
 
 llvm::Value* ThreadEmitter::IsAligned(llvm::ArrayRef<const StageInfo*> stages) {
-  llvm::Value* bits = I64(0);
+  llvm::Value* bits = b_.I64(0);
   aligned_ = true;
   for (const StageInfo* info : stages) {
     for (const v1::LoopOp& op : info->stage->ops()) {
       if (!IsAccess(op) || DependsOnOps(op.index()) || Coefficient(op.index()) != 1) continue;
-      llvm::Type* type = MemoryType(kernel_.buffers(op.buffer()).dtype());
-      llvm::Value* pointer = b_.CreateGEP(type, buffers_[op.buffer()], ScalarIndex(op.index()));
-      llvm::Value* below = I64(static_cast<int64_t>(VectorAlign(op).value()) - 1);
+      llvm::Type* type = k_.MemoryType(k_.BufferDType(op));
+      llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], ScalarIndex(op.index()));
+      llvm::Value* below = b_.I64(static_cast<int64_t>(VectorAlign(op).value()) - 1);
       bits = b_.CreateOr(bits, b_.CreateAnd(b_.CreatePtrToInt(pointer, b_.getInt64Ty()), below));
     }
   }
   aligned_ = false;
-  return b_.CreateICmpEQ(bits, I64(0), "aligned");
+  return b_.CreateICmpEQ(bits, b_.I64(0), "aligned");
 }
 
 // At the first vector of every stage's row.
 llvm::Value* ThreadEmitter::IsRowAligned() {
   llvm::Value* all = b_.getTrue();
-  for (const StageInfo& info : stages_) {
+  for (const StageInfo& info : k_.stages) {
     if (info.stage->inner_size() == 0) continue;
-    variables_.resize(kernel_.outer_size());
-    variables_.resize(kernel_.outer_size() + info.stage->inner_size(), I64(0));
-    vector_variable_ = VectorVariable(facts_, chosen_, NumberOf(info));
+    at_.variables.resize(k_.kernel.outer_size());
+    at_.variables.resize(k_.kernel.outer_size() + info.stage->inner_size(), b_.I64(0));
+    at_.vector_variable = VectorVariable(k_.facts, chosen_, k_.NumberOf(info));
     all = b_.CreateAnd(all, IsAligned({&info}));
   }
-  vector_variable_ = kNoVariable;
+  at_.vector_variable = LoopState::kNoVariable;
   return all;
-}
-
-void ThreadEmitter::Choose(llvm::Value* condition, Body then, Body otherwise) {
-  auto* yes = llvm::BasicBlock::Create(context_, "yes", function_);
-  auto* no = llvm::BasicBlock::Create(context_, "no", function_);
-  auto* exit = llvm::BasicBlock::Create(context_, "chosen", function_);
-  b_.CreateCondBr(condition, yes, no);
-  b_.SetInsertPoint(yes);
-  then();
-  b_.CreateBr(exit);
-  b_.SetInsertPoint(no);
-  otherwise();
-  b_.CreateBr(exit);
-  b_.SetInsertPoint(exit);
 }
 
 void ThreadEmitter::EmitUnits() {
   EmitPoints();
   if (failed_ == nullptr) return;
-  If(b_.CreateLoad(b_.getInt1Ty(), failed_), "fail",
-     [&] { b_.CreateIntrinsic(b_.getVoidTy(), llvm::Intrinsic::trap, llvm::ArrayRef<llvm::Value*>{}); });
+  b_.If(b_.CreateLoad(b_.getInt1Ty(), failed_), "fail",
+        [&] { b_.CreateIntrinsic(b_.getVoidTy(), llvm::Intrinsic::trap, llvm::ArrayRef<llvm::Value*>{}); });
 }
 
 void ThreadEmitter::EmitPoints() {
@@ -161,12 +147,12 @@ void ThreadEmitter::EmitPoints() {
     EmitSharedTiles();
     return;
   }
-  std::vector<llvm::Value*> extents = outer_extents_;
-  if (chosen_.has_points() && vector_lanes_ > 1) {
-    extents.back() =
-        b_.CreateUDiv(b_.CreateNSWAdd(extents.back(), I64(vector_lanes_ - 1)), I64(vector_lanes_), "vectors");
+  std::vector<llvm::Value*> extents = k_.outer_extents;
+  if (chosen_.has_points() && at_.vector_lanes > 1) {
+    extents.back() = b_.CreateUDiv(b_.CreateNSWAdd(extents.back(), b_.I64(at_.vector_lanes - 1)),
+                                   b_.I64(at_.vector_lanes), "vectors");
   }
-  llvm::Value* points = I64(1);
+  llvm::Value* points = b_.I64(1);
   for (llvm::Value* extent : extents) points = b_.CreateNSWMul(points, extent);
   if (chosen_.has_columns()) {
     EmitColumns(points);
@@ -186,35 +172,35 @@ void ThreadEmitter::EmitPoints() {
   llvm::Value* step = blocks;
   if (warps_ > 1) {
     llvm::Value* warp = block_.Warp();
-    first = b_.CreateNSWAdd(b_.CreateNSWMul(block, I64(warps_)), warp);
-    step = b_.CreateNSWMul(blocks, I64(warps_));
+    first = b_.CreateNSWAdd(b_.CreateNSWMul(block, b_.I64(warps_)), warp);
+    step = b_.CreateNSWMul(blocks, b_.I64(warps_));
   }
-  ScalarLoop(first, points, step, "point", [&](llvm::Value* point) { EmitPoint(point, extents); });
+  b_.ScalarLoop(first, points, step, "point", [&](llvm::Value* point) { EmitPoint(point, extents); });
 }
 
 // Neighbours take neighbouring points in every turn.
 void ThreadEmitter::EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm::Value*> extents) {
   const unsigned turns = chosen_.points().turns();
   const auto emit = [&] {
-    llvm::Value* in_block = I64(int64_t{threads_} * turns);
+    llvm::Value* in_block = b_.I64(int64_t{threads_} * turns);
     llvm::Value* block = block_.Number();
     llvm::Value* step = b_.CreateNSWMul(block_.Count(), in_block);
     llvm::Value* first = b_.CreateNSWAdd(b_.CreateNSWMul(block, in_block), block_.Thread());
-    ScalarLoop(first, points, step, "point", [&](llvm::Value* point) {
+    b_.ScalarLoop(first, points, step, "point", [&](llvm::Value* point) {
       if (turns == 1) {
         EmitPoint(point, extents);
         return;
       }
-      llvm::Value* last = b_.CreateNSWAdd(point, I64(int64_t{threads_} * (turns - 1)));
-      Choose(
+      llvm::Value* last = b_.CreateNSWAdd(point, b_.I64(int64_t{threads_} * (turns - 1)));
+      b_.Choose(
           b_.CreateICmpSLT(last, points, "every_turn"),
           [&] {
             for (unsigned turn = 0; turn < turns; ++turn)
-              EmitPoint(b_.CreateNSWAdd(point, I64(int64_t{threads_} * turn)), extents);
+              EmitPoint(b_.CreateNSWAdd(point, b_.I64(int64_t{threads_} * turn)), extents);
           },
           [&] {
-            ScalarLoop(point, points, I64(threads_), "turn",
-                       [&](llvm::Value* number) { EmitPoint(number, extents); });
+            b_.ScalarLoop(point, points, b_.I64(threads_), "turn",
+                          [&](llvm::Value* number) { EmitPoint(number, extents); });
           });
     });
   };
@@ -223,42 +209,42 @@ void ThreadEmitter::EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm
     return;
   }
   std::vector<const StageInfo*> all;
-  for (const StageInfo& info : stages_) all.push_back(&info);
-  variables_.assign(kernel_.outer_size(), I64(0));
-  vector_variable_ = kernel_.outer_size() - 1;
+  for (const StageInfo& info : k_.stages) all.push_back(&info);
+  at_.variables.assign(k_.kernel.outer_size(), b_.I64(0));
+  at_.vector_variable = k_.kernel.outer_size() - 1;
   llvm::Value* aligned = IsAligned(all);
-  vector_variable_ = kNoVariable;
+  at_.vector_variable = LoopState::kNoVariable;
   EmitByAlignment(aligned, emit);
 }
 
 // All threads of a block take part in every turn, for the sake of the barriers in it.
 void ThreadEmitter::EmitColumns(llvm::Value* points) {
   llvm::Value* thread = block_.Thread();
-  llvm::Value* columns = I64(PointsOfBlock(chosen_));
+  llvm::Value* columns = b_.I64(PointsOfBlock(chosen_));
   llvm::Value* column = b_.CreateURem(thread, columns, "column");
   row_ = b_.CreateUDiv(thread, columns, "row");
   llvm::Value* first = b_.CreateNSWMul(block_.Number(), columns);
   llvm::Value* step = b_.CreateNSWMul(block_.Count(), columns);
-  ScalarLoop(first, points, step, "columns", [&](llvm::Value* begin) {
+  b_.ScalarLoop(first, points, step, "columns", [&](llvm::Value* begin) {
     llvm::Value* point = b_.CreateNSWAdd(begin, column, "point");
     active_ = b_.CreateICmpSLT(point, points, "active");
     // Beyond the end it is the last point's values that a thread computes, for nobody.
-    EmitPoint(b_.CreateSelect(active_, point, b_.CreateNSWSub(points, I64(1))), outer_extents_);
+    EmitPoint(b_.CreateSelect(active_, point, b_.CreateNSWSub(points, b_.I64(1))), k_.outer_extents);
   });
 }
 
 // The shared loop of a point in columns: neighbouring rows take neighbouring turns.
 void ThreadEmitter::InnerLoop(const StageInfo& info, uint32_t level,
                               absl::FunctionRef<void(llvm::Value*)> body) {
-  const int number = NumberOf(info);
+  const int number = k_.NumberOf(info);
   if (!chosen_.has_columns() || level != chosen_.columns().levels(number)) {
     const bool last = !chosen_.has_columns() && static_cast<int>(level) + 1 == info.stage->inner_size();
-    UnrollLoop(ScalarLoop(I64(0), info.extents[level], I64(1), "inner", body),
-               last ? chosen_.unroll(NumberOf(info)) : 1);
+    UnrollLoop(b_.ScalarLoop(b_.I64(0), info.extents[level], b_.I64(1), "inner", body),
+               last ? chosen_.unroll(k_.NumberOf(info)) : 1);
     return;
   }
-  llvm::Value* end = b_.CreateSelect(active_, info.extents[level], I64(0));
-  UnrollLoop(ScalarLoop(row_, end, I64(rows_), "row", body), chosen_.unroll(NumberOf(info)));
+  llvm::Value* end = b_.CreateSelect(active_, info.extents[level], b_.I64(0));
+  UnrollLoop(b_.ScalarLoop(row_, end, b_.I64(rows_), "row", body), chosen_.unroll(k_.NumberOf(info)));
 }
 
 // Turns that a block's threads share; neighbours take neighbouring ones. Of a known number those that every
@@ -268,36 +254,36 @@ void ThreadEmitter::EmitTurns(llvm::Value* thread, llvm::Value* count, unsigned 
                               absl::FunctionRef<void(llvm::Value*)> turn) {
   auto* known = llvm::dyn_cast<llvm::ConstantInt>(count);
   if (known == nullptr) {
-    UnrollLoop(ScalarLoop(thread, count, I64(threads_), "turn", turn), at_once);
+    UnrollLoop(b_.ScalarLoop(thread, count, b_.I64(threads_), "turn", turn), at_once);
     return;
   }
   const int64_t common = known->getSExtValue() / threads_;
   const auto some = [&](llvm::Value* first, int64_t number) {
     for (int64_t k = 0; k < number; ++k) {
       turn_ = static_cast<unsigned>(k);
-      turn(b_.CreateNSWAdd(first, I64(k * threads_)));
+      turn(b_.CreateNSWAdd(first, b_.I64(k * threads_)));
     }
   };
   const int64_t looped = common > at_once ? common / at_once * at_once : 0;
   if (looped > 0) {
-    ScalarLoop(I64(0), I64(looped * threads_), I64(int64_t{at_once} * threads_), "turns",
-               [&](llvm::Value* begin) { some(b_.CreateNSWAdd(begin, thread), at_once); });
+    b_.ScalarLoop(b_.I64(0), b_.I64(looped * threads_), b_.I64(int64_t{at_once} * threads_), "turns",
+                  [&](llvm::Value* begin) { some(b_.CreateNSWAdd(begin, thread), at_once); });
   }
-  some(b_.CreateNSWAdd(thread, I64(looped * threads_)), common - looped);
+  some(b_.CreateNSWAdd(thread, b_.I64(looped * threads_)), common - looped);
   if (known->getSExtValue() % threads_ == 0) return;
-  If(b_.CreateICmpSLT(b_.CreateNSWAdd(thread, I64(common * threads_)), count), "turn", [&] {
+  b_.If(b_.CreateICmpSLT(b_.CreateNSWAdd(thread, b_.I64(common * threads_)), count), "turn", [&] {
     turn_ = static_cast<unsigned>(common);
-    turn(b_.CreateNSWAdd(thread, I64(common * threads_)));
+    turn(b_.CreateNSWAdd(thread, b_.I64(common * threads_)));
   });
 }
 
 // All inner loops of the stage as one, of which the threads of the block take turns.
 void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
-  if (level > 0 || !IsFlattened(chosen_, NumberOf(info))) {
+  if (level > 0 || !IsFlattened(chosen_, k_.NumberOf(info))) {
     KernelEmitter::EmitInnerFrom(info, level);
     return;
   }
-  const uint32_t first = kernel_.outer_size();
+  const uint32_t first = k_.kernel.outer_size();
   const int loops = info.stage->inner_size();
   const auto emit = [&] {
     llvm::Value* thread = block_.Thread();
@@ -305,41 +291,42 @@ void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
       llvm::Value* rest = b_.CreateTrunc(number, b_.getInt32Ty());  // fewer instructions than in 64 bits
       for (int k = loops - 1; k >= 0; --k) {
         const int64_t extent =
-            *ConstantExpr(info.stage->inner(k)) / (k == loops - 1 ? int64_t{vector_lanes_} : 1);
+            *k_.facts.ConstantExpr(info.stage->inner(k)) / (k == loops - 1 ? int64_t{at_.vector_lanes} : 1);
         llvm::Value* count = b_.getInt32(static_cast<uint32_t>(extent));
         llvm::Value* value = b_.CreateZExt(k == 0 ? rest : b_.CreateURem(rest, count), b_.getInt64Ty());
         if (k > 0) rest = b_.CreateUDiv(rest, count);
-        variables_[first + k] = k == loops - 1 ? b_.CreateNSWMul(value, I64(vector_lanes_)) : value;
+        at_.variables[first + k] = k == loops - 1 ? b_.CreateNSWMul(value, b_.I64(at_.vector_lanes)) : value;
       }
       EmitOps(info);
     };
-    EmitTurns(thread, I64(TurnsOf(facts_, chosen_, NumberOf(info))), chosen_.unroll(NumberOf(info)), turn);
+    EmitTurns(thread, b_.I64(TurnsOf(k_.facts, chosen_, k_.NumberOf(info))),
+              chosen_.unroll(k_.NumberOf(info)), turn);
   };
-  if (vector_lanes_ == 1) {
+  if (at_.vector_lanes == 1) {
     emit();
     return;
   }
-  lanes_ = vector_lanes_;
-  vector_variable_ = first + loops - 1;
+  at_.lanes = at_.vector_lanes;
+  at_.vector_variable = first + loops - 1;
   if (chosen_.aligned() == v1::ALIGNED_STAGE) {
-    for (int k = 0; k < loops; ++k) variables_[first + k] = I64(0);
-    EmitByAlignment(IsAligned({stage_}), emit);
+    for (int k = 0; k < loops; ++k) at_.variables[first + k] = b_.I64(0);
+    EmitByAlignment(IsAligned({at_.stage}), emit);
   } else {
     emit();
   }
-  lanes_ = 1;
-  vector_variable_ = kNoVariable;
+  at_.lanes = 1;
+  at_.vector_variable = LoopState::kNoVariable;
 }
 
 // In 32 bits where they hold it: fewer instructions than in 64.
 void ThreadEmitter::SetPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents) {
-  variables_.assign(kernel_.outer_size(), nullptr);
-  const bool narrow = kernel_.outer_size() > 1 && PointsEstimate(facts_, kLoopMax) < kLoopMax;
+  at_.variables.assign(k_.kernel.outer_size(), nullptr);
+  const bool narrow = k_.kernel.outer_size() > 1 && PointsEstimate(k_.facts, kLoopMax) < kLoopMax;
   const auto width = [&](llvm::Value* v) { return narrow ? b_.CreateTrunc(v, b_.getInt32Ty()) : v; };
   number = width(number);
-  for (int k = kernel_.outer_size() - 1; k >= 0; --k) {
+  for (int k = k_.kernel.outer_size() - 1; k >= 0; --k) {
     llvm::Value* value = k == 0 ? number : b_.CreateURem(number, width(extents[k]));
-    variables_[k] = b_.CreateZExt(value, b_.getInt64Ty());
+    at_.variables[k] = b_.CreateZExt(value, b_.getInt64Ty());
     if (k > 0) number = b_.CreateUDiv(number, width(extents[k]));
   }
 }
@@ -347,36 +334,36 @@ void ThreadEmitter::SetPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> e
 // A point, or a vector of points: those left at the end are taken one at a time.
 void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents) {
   SetPoint(number, extents);
-  if (chosen_.has_rows() || vector_lanes_ == 1) {
+  if (chosen_.has_rows() || at_.vector_lanes == 1) {
     EmitStages();
     return;
   }
-  const uint32_t variable = kernel_.outer_size() - 1;
-  llvm::Value* begin = b_.CreateNSWMul(variables_[variable], I64(vector_lanes_));
-  llvm::Value* end = b_.CreateNSWAdd(begin, I64(vector_lanes_));
-  llvm::Value* whole = b_.CreateICmpSLE(end, outer_extents_.back(), "whole");
-  variables_[variable] = begin;
-  vector_variable_ = variable;
+  const uint32_t variable = k_.kernel.outer_size() - 1;
+  llvm::Value* begin = b_.CreateNSWMul(at_.variables[variable], b_.I64(at_.vector_lanes));
+  llvm::Value* end = b_.CreateNSWAdd(begin, b_.I64(at_.vector_lanes));
+  llvm::Value* whole = b_.CreateICmpSLE(end, k_.outer_extents.back(), "whole");
+  at_.variables[variable] = begin;
+  at_.vector_variable = variable;
   std::vector<const StageInfo*> all;
-  for (const StageInfo& info : stages_) all.push_back(&info);
+  for (const StageInfo& info : k_.stages) all.push_back(&info);
   const auto vector = [&] {
-    lanes_ = vector_lanes_;
+    at_.lanes = at_.vector_lanes;
     if (chosen_.aligned() == v1::ALIGNED_POINT) {
       EmitByAlignment(IsAligned(all), [&] { EmitStages(); });
     } else {
       EmitStages();
     }
-    lanes_ = 1;
+    at_.lanes = 1;
   };
-  if (ConstantExpr(kernel_.outer(variable)).value_or(1) % vector_lanes_ == 0) {
+  if (k_.facts.ConstantExpr(k_.kernel.outer(variable)).value_or(1) % at_.vector_lanes == 0) {
     vector();
-    vector_variable_ = kNoVariable;
+    at_.vector_variable = LoopState::kNoVariable;
     return;
   }
-  Choose(whole, vector, [&] {
-    vector_variable_ = kNoVariable;
-    ScalarLoop(begin, outer_extents_.back(), I64(1), "single", [&](llvm::Value* i) {
-      variables_[variable] = i;
+  b_.Choose(whole, vector, [&] {
+    at_.vector_variable = LoopState::kNoVariable;
+    b_.ScalarLoop(begin, k_.outer_extents.back(), b_.I64(1), "single", [&](llvm::Value* i) {
+      at_.variables[variable] = i;
       EmitStages();
     });
   });
@@ -396,8 +383,8 @@ void ThreadEmitter::EmitStagesInTurn() {
   const bool together = chosen_.has_rows() || chosen_.has_columns();
   std::optional<std::pair<int, int>> softmax;
   if (chosen_.rows().has_softmax()) {
-    softmax.emplace(NumberOf(StageOf(chosen_.rows().softmax().maximum())),
-                    NumberOf(StageOf(chosen_.rows().softmax().sum())));
+    softmax.emplace(k_.NumberOf(k_.StageOf(chosen_.rows().softmax().maximum())),
+                    k_.NumberOf(k_.StageOf(chosen_.rows().softmax().sum())));
   }
   size_t k = 0;
   const auto emit = [&] {
@@ -406,28 +393,28 @@ void ThreadEmitter::EmitStagesInTurn() {
       k = softmax->second;
       return;
     }
-    stage_ = &stages_[k];
-    EmitStage(stages_[k]);
+    at_.stage = &k_.stages[k];
+    EmitStage(k_.stages[k]);
   };
   // Of a point that several threads share the first row alone stores what has no loop. Where loops follow all
   // rows compute it, and the stages behind the last loop are the first row's.
-  size_t common = stages_.size();
-  while (rows_ > 1 && common > 0 && stages_[common - 1].stage->inner_size() == 0) --common;
+  size_t common = k_.stages.size();
+  while (rows_ > 1 && common > 0 && k_.stages[common - 1].stage->inner_size() == 0) --common;
   for (; k < common; ++k) {
     if (together && k > 0) block_.Barrier();
     emit();
   }
-  if (k < stages_.size()) {
+  if (k < k_.stages.size()) {
     block_.Barrier();
     IfFirstRow([&] {
-      for (; k < stages_.size(); ++k) emit();
+      for (; k < k_.stages.size(); ++k) emit();
     });
   }
   if (together) block_.Barrier();
 }
 
 void ThreadEmitter::IfFirstRow(Body body) {
-  If(b_.CreateAnd(active_, b_.CreateICmpEQ(row_, I64(0))), "first_row", [&] {
+  b_.If(b_.CreateAnd(active_, b_.CreateICmpEQ(row_, b_.I64(0))), "first_row", [&] {
     in_first_row_ = true;
     body();
     in_first_row_ = false;
@@ -441,75 +428,76 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
     return;
   }
   llvm::Value* thread = block_.Thread();
-  llvm::Value* lanes = I64(vector_lanes_);
+  llvm::Value* lanes = b_.I64(at_.vector_lanes);
   llvm::Value* whole_end = b_.CreateNSWSub(hi, b_.CreateURem(b_.CreateNSWSub(hi, lo), lanes), "whole");
   llvm::Value* turns = b_.CreateUDiv(b_.CreateNSWSub(hi, lo), lanes);
   const auto whole = [&] {
-    EmitTurns(thread, turns, chosen_.unroll(NumberOf(*stage_)), [&](llvm::Value* turn) {
-      variables_[variable] = b_.CreateNSWAdd(lo, b_.CreateNSWMul(turn, lanes));
+    EmitTurns(thread, turns, chosen_.unroll(k_.NumberOf(*at_.stage)), [&](llvm::Value* turn) {
+      at_.variables[variable] = b_.CreateNSWAdd(lo, b_.CreateNSWMul(turn, lanes));
       body();
     });
   };
-  if (vector_lanes_ == 1) {
+  if (at_.vector_lanes == 1) {
     whole();
     return;
   }
-  lanes_ = vector_lanes_;
-  vector_variable_ = variable;
-  variables_[variable] = lo;
+  at_.lanes = at_.vector_lanes;
+  at_.vector_variable = variable;
+  at_.variables[variable] = lo;
   if (chosen_.aligned() == v1::ALIGNED_STAGE) {
-    EmitByAlignment(IsAligned({stage_}), whole);
+    EmitByAlignment(IsAligned({at_.stage}), whole);
   } else {
     whole();
   }
   llvm::Value* has_tail = b_.CreateICmpSLT(whole_end, hi);
-  If(has_tail, "tail", [&] {
-    If(b_.CreateICmpEQ(thread, I64(0)), "first", [&] { MaskedVector(variable, whole_end, hi, body); });
+  b_.If(has_tail, "tail", [&] {
+    b_.If(b_.CreateICmpEQ(thread, b_.I64(0)), "first", [&] { MaskedVector(variable, whole_end, hi, body); });
   });
-  lanes_ = 1;
-  vector_variable_ = kNoVariable;
+  at_.lanes = 1;
+  at_.vector_variable = LoopState::kNoVariable;
 }
 
 // Points may meet in an element, and nothing in the kernel waits for the sum: one instruction that returns
 // nothing, or where there is none for the type, a loop that compares and swaps.
 void ThreadEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) {
-  const v1::DType dtype = kernel_.buffers(op.buffer()).dtype();
+  const v1::DType dtype = k_.BufferDType(op);
   // Of truth values: all that is ever written over another is true.
-  if (op.mode() != v1::STORE_ACCUMULATE || dtype == v1::BOOL || IsRead(facts_, op.buffer())) {
+  if (op.mode() != v1::STORE_ACCUMULATE || dtype == v1::BOOL || IsRead(k_.facts, op.buffer())) {
     KernelEmitter::ScalarStore(op, index, value);
     return;
   }
-  llvm::Type* type = MemoryType(dtype);
-  llvm::Value* pointer = b_.CreateGEP(type, buffers_[op.buffer()], index);
+  llvm::Type* type = k_.MemoryType(dtype);
+  llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], index);
   if (ir::IsHalf(dtype))
     value = b_.CreateBitCast(value, dtype == v1::F16 ? b_.getHalfTy() : b_.getBFloatTy());
   const bool is_float = value->getType()->isFloatingPointTy();
-  Annotate(b_.CreateAtomicRMW(is_float ? llvm::AtomicRMWInst::FAdd : llvm::AtomicRMWInst::Add, pointer, value,
-                              llvm::Align(static_cast<uint64_t>(ir::ByteWidth(dtype))),
-                              llvm::AtomicOrdering::Monotonic, context_.getOrInsertSyncScopeID("device")),
-           op.buffer());
+  Annotate(
+      b_.CreateAtomicRMW(is_float ? llvm::AtomicRMWInst::FAdd : llvm::AtomicRMWInst::Add, pointer, value,
+                         llvm::Align(static_cast<uint64_t>(ir::ByteWidth(dtype))),
+                         llvm::AtomicOrdering::Monotonic, b_.getContext().getOrInsertSyncScopeID("device")),
+      op.buffer());
 }
 
 bool ThreadEmitter::IsLongSumOfThreads(const StageInfo& info) const {
-  return IsLongSum(facts_, chosen_, NumberOf(info));
+  return IsLongSum(k_.facts, chosen_, k_.NumberOf(info));
 }
 
 // An element that the kernel only reads may share its place with a result, but none that is read again after
 // that was written: such a load gives the same value wherever it stands.
 llvm::Instruction* ThreadEmitter::Annotate(llvm::Instruction* access, uint32_t buffer) {
-  if (llvm::isa<llvm::LoadInst>(access) && kernel_.buffers(buffer).access() == v1::READ) {
-    access->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(context_, {}));
+  if (llvm::isa<llvm::LoadInst>(access) && k_.kernel.buffers(buffer).access() == v1::READ) {
+    access->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(b_.getContext(), {}));
   }
   return KernelEmitter::Annotate(access, buffer);
 }
 
 void ThreadEmitter::FailWhere(llvm::Value* bad, int32_t, uint32_t, llvm::Value*, llvm::Value*, bool) {
   if (failed_ == nullptr) {
-    failed_ = Slot(b_.getInt1Ty(), "failed");
+    failed_ = b_.Slot(b_.getInt1Ty(), "failed");
     llvm::IRBuilder<> at_entry(failed_->getNextNode());
     at_entry.CreateStore(b_.getFalse(), failed_);
   }
-  b_.CreateStore(b_.CreateOr(b_.CreateLoad(b_.getInt1Ty(), failed_), Any(bad)), failed_);
+  b_.CreateStore(b_.CreateOr(b_.CreateLoad(b_.getInt1Ty(), failed_), b_.Any(bad)), failed_);
 }
 
 }  // namespace kiln

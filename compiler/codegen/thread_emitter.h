@@ -77,8 +77,6 @@ class ThreadEmitter : public KernelEmitter {
   void FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value, llvm::Value* bound,
                  bool is_unsigned) override;
 
-  void Choose(llvm::Value* condition, Body then, Body otherwise);
-  int NumberOf(const StageInfo& info) const { return static_cast<int>(&info - stages_.data()); }
   // thread_tile.cc
   class SharedTile;
   void EmitSharedTiles();

@@ -19,16 +19,17 @@ llvm::Value* OriginOf(llvm::Value* largest, llvm::IRBuilder<>* b) {
 void ThreadEmitter::AddToSoftmaxSum(llvm::Value* first_turn, int64_t turns, llvm::AllocaInst* largest,
                                     llvm::AllocaInst* sum) {
   const uint32_t maximum = chosen_.rows().softmax().maximum();
-  const StageInfo& info = StageOf(maximum);
+  const StageInfo& info = k_.StageOf(maximum);
   std::vector<llvm::Value*> values;
   for (int64_t turn = 0; turn < turns; ++turn) {
-    variables_[kernel_.outer_size()] =
-        b_.CreateNSWMul(b_.CreateNSWAdd(first_turn, I64(turn * threads_)), I64(vector_lanes_));
+    at_.variables[k_.kernel.outer_size()] =
+        b_.CreateNSWMul(b_.CreateNSWAdd(first_turn, b_.I64(turn * threads_)), b_.I64(at_.vector_lanes));
     for (int k = 0; k + 1 < info.stage->ops_size(); ++k) EmitOp(info.first_op + k, info.stage->ops(k));
-    values.push_back(Broadcast(values_[ops_[maximum]->args(0)]));
+    values.push_back(at_.Broadcast(at_.values[k_.facts.op(maximum).args(0)]));
   }
   const auto lanes_of = [&](llvm::Value* v, absl::FunctionRef<void(llvm::Value*)> visit) {
-    for (uint64_t lane = 0; lane < lanes_; ++lane) visit(lanes_ == 1 ? v : b_.CreateExtractElement(v, lane));
+    for (uint64_t lane = 0; lane < at_.lanes; ++lane)
+      visit(at_.lanes == 1 ? v : b_.CreateExtractElement(v, lane));
   };
   llvm::Value* most = values[0];
   for (size_t k = 1; k < values.size(); ++k) most = Combine(v1::REDUCE_MAX, v1::F32, most, values[k]);
@@ -39,7 +40,7 @@ void ThreadEmitter::AddToSoftmaxSum(llvm::Value* first_turn, int64_t turns, llvm
   const auto exp_of = [&](llvm::Value* v) { return EmitFloat(LoopOpcode::kExp, {v}); };
   llvm::Value* scaled = b_.CreateLoad(b_.getFloatTy(), sum);
   llvm::Value* total = b_.CreateFMul(scaled, exp_of(b_.CreateFSub(before, origin)));
-  llvm::Value* wide_origin = Splat(origin);
+  llvm::Value* wide_origin = at_.Splat(origin);
   llvm::Value* added = nullptr;
   for (llvm::Value* v : values) {
     llvm::Value* power = exp_of(b_.CreateFSub(v, wide_origin));
@@ -52,33 +53,33 @@ void ThreadEmitter::AddToSoftmaxSum(llvm::Value* first_turn, int64_t turns, llvm
 
 void ThreadEmitter::EmitSoftmaxSum() {
   const v1::SoftmaxSum& softmax = chosen_.rows().softmax();
-  const StageInfo& first = StageOf(softmax.maximum());
-  stage_ = &first;
-  variables_.resize(kernel_.outer_size() + 1);
+  const StageInfo& first = k_.StageOf(softmax.maximum());
+  at_.stage = &first;
+  at_.variables.resize(k_.kernel.outer_size() + 1);
   llvm::Type* f32 = b_.getFloatTy();
   llvm::Constant* lowest = llvm::ConstantFP::getInfinity(f32, true);
-  llvm::AllocaInst* largest = Slot(f32, "largest");
-  llvm::AllocaInst* sum = Slot(f32, "sum");
+  llvm::AllocaInst* largest = b_.Slot(f32, "largest");
+  llvm::AllocaInst* sum = b_.Slot(f32, "sum");
   b_.CreateStore(lowest, largest);
   b_.CreateStore(llvm::ConstantFP::get(f32, 0.0), sum);
-  lanes_ = vector_lanes_;
-  if (lanes_ > 1) vector_variable_ = kernel_.outer_size();
-  const int64_t turns = TurnsOf(facts_, chosen_, NumberOf(first));
+  at_.lanes = at_.vector_lanes;
+  if (at_.lanes > 1) at_.vector_variable = k_.kernel.outer_size();
+  const int64_t turns = TurnsOf(k_.facts, chosen_, k_.NumberOf(first));
   const int64_t common = turns / threads_;
-  const int64_t at_once = chosen_.unroll(NumberOf(first));
+  const int64_t at_once = chosen_.unroll(k_.NumberOf(first));
   const int64_t looped = common / at_once * at_once;
   llvm::Value* thread = block_.Thread();
-  ScalarLoop(I64(0), I64(looped * threads_), I64(at_once * threads_), "turns", [&](llvm::Value* begin) {
-    AddToSoftmaxSum(b_.CreateNSWAdd(begin, thread), at_once, largest, sum);
-  });
-  llvm::Value* rest = b_.CreateNSWAdd(thread, I64(looped * threads_));
+  b_.ScalarLoop(
+      b_.I64(0), b_.I64(looped * threads_), b_.I64(at_once * threads_), "turns",
+      [&](llvm::Value* begin) { AddToSoftmaxSum(b_.CreateNSWAdd(begin, thread), at_once, largest, sum); });
+  llvm::Value* rest = b_.CreateNSWAdd(thread, b_.I64(looped * threads_));
   if (common > looped) AddToSoftmaxSum(rest, common - looped, largest, sum);
   if (turns % threads_ != 0) {
-    llvm::Value* last = b_.CreateNSWAdd(thread, I64(common * threads_));
-    If(b_.CreateICmpSLT(last, I64(turns)), "turn", [&] { AddToSoftmaxSum(last, 1, largest, sum); });
+    llvm::Value* last = b_.CreateNSWAdd(thread, b_.I64(common * threads_));
+    b_.If(b_.CreateICmpSLT(last, b_.I64(turns)), "turn", [&] { AddToSoftmaxSum(last, 1, largest, sum); });
   }
-  lanes_ = 1;
-  vector_variable_ = kNoVariable;
+  at_.lanes = 1;
+  at_.vector_variable = LoopState::kNoVariable;
 
   Accumulator accumulator;
   accumulator.op = softmax.maximum();
@@ -88,7 +89,7 @@ void ThreadEmitter::EmitSoftmaxSum() {
   llvm::Value* most = own;
   llvm::Value* position = nullptr;
   CombineThreads(accumulator, v1::F32, &most, &position);
-  values_[accumulator.op] = {most, false};
+  at_.values[accumulator.op] = {most, false};
   llvm::Value* total = b_.CreateLoad(f32, sum);
   total = b_.CreateFMul(total, EmitFloat(LoopOpcode::kExp, {b_.CreateFSub(own, OriginOf(most, &b_))}));
   accumulator.op = softmax.sum();
@@ -96,7 +97,7 @@ void ThreadEmitter::EmitSoftmaxSum() {
   CombineThreads(accumulator, v1::F32, &total, &position);
   // Of a row of -inf it is that of exp(-inf - -inf).
   llvm::Value* none = b_.CreateFCmpOEQ(most, lowest);
-  values_[accumulator.op] = {b_.CreateSelect(none, llvm::ConstantFP::getNaN(f32), total), false};
+  at_.values[accumulator.op] = {b_.CreateSelect(none, llvm::ConstantFP::getNaN(f32), total), false};
 }
 
 }  // namespace kiln

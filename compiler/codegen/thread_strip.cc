@@ -8,25 +8,26 @@
 namespace kiln {
 
 void ThreadEmitter::EmitStrips(llvm::Value* rows) {
-  llvm::Value* chunk = I64(kernel_.schedule().chunk());
+  llvm::Value* chunk = b_.I64(k_.kernel.schedule().chunk());
   llvm::Value* strips =
-      b_.CreateUDiv(b_.CreateNSWAdd(rows, I64(int64_t{kernel_.schedule().chunk()} - 1)), chunk);
+      b_.CreateUDiv(b_.CreateNSWAdd(rows, b_.I64(int64_t{k_.kernel.schedule().chunk()} - 1)), chunk);
   llvm::Type* type = b_.getFloatTy();
   for (StripSum& sum : strip_sums_) {
-    llvm::Type* wide =
-        vector_lanes_ == 1 ? type : static_cast<llvm::Type*>(llvm::FixedVectorType::get(type, vector_lanes_));
-    const int64_t turns = TurnsOf(facts_, chosen_, NumberOf(*sum.info));
-    for (int64_t k = 0; k < turns; k += threads_) sum.slots.push_back(Slot(wide, "sum"));
+    llvm::Type* wide = at_.vector_lanes == 1
+                           ? type
+                           : static_cast<llvm::Type*>(llvm::FixedVectorType::get(type, at_.vector_lanes));
+    const int64_t turns = TurnsOf(k_.facts, chosen_, k_.NumberOf(*sum.info));
+    for (int64_t k = 0; k < turns; k += threads_) sum.slots.push_back(b_.Slot(wide, "sum"));
     if (warps_ > 1) {
-      sum.shared = block_.SharedSlots(type, static_cast<unsigned>(turns * vector_lanes_), "strip_sum");
+      sum.shared = block_.SharedSlots(type, static_cast<unsigned>(turns * at_.vector_lanes), "strip_sum");
     }
   }
-  ScalarLoop(block_.Number(), strips, block_.Count(), "strip", [&](llvm::Value* strip) {
+  b_.ScalarLoop(block_.Number(), strips, block_.Count(), "strip", [&](llvm::Value* strip) {
     llvm::Value* begin = b_.CreateNSWMul(strip, chunk);
     llvm::Value* end = b_.CreateNSWAdd(begin, chunk);
     end = b_.CreateSelect(b_.CreateICmpSLT(end, rows), end, rows);
     const auto emit = [&] { EmitStrip(begin, end); };
-    variables_.assign(1, begin);
+    at_.variables.assign(1, begin);
     if (chosen_.aligned() == v1::ALIGNED_NONE) {
       emit();
     } else {
@@ -37,7 +38,7 @@ void ThreadEmitter::EmitStrips(llvm::Value* rows) {
 
 // Of warps that have rows each, the first one's sums begin with what is in memory.
 void ThreadEmitter::EmitStrip(llvm::Value* begin, llvm::Value* end) {
-  llvm::Value* warp = I64(0);
+  llvm::Value* warp = b_.I64(0);
   if (warps_ > 1) warp = block_.Warp();
   if (warps_ > 1) {
     for (StripSum& sum : strip_sums_) {
@@ -45,14 +46,14 @@ void ThreadEmitter::EmitStrip(llvm::Value* begin, llvm::Value* end) {
         b_.CreateStore(llvm::Constant::getNullValue(slot->getAllocatedType()), slot);
     }
   }
-  If(b_.CreateICmpEQ(warp, I64(0)), "first_warp", [&] {
+  b_.If(b_.CreateICmpEQ(warp, b_.I64(0)), "first_warp", [&] {
     ForStripSums(begin, [&](const StripSum&, llvm::AllocaInst* slot, llvm::Value* pointer, llvm::Align align,
                             llvm::Value*) {
       b_.CreateStore(b_.CreateAlignedLoad(slot->getAllocatedType(), pointer, align), slot);
     });
   });
-  ScalarLoop(b_.CreateNSWAdd(begin, warp), end, I64(warps_), "row",
-             [&](llvm::Value* row) { EmitPoint(row, outer_extents_); });
+  b_.ScalarLoop(b_.CreateNSWAdd(begin, warp), end, b_.I64(warps_), "row",
+                [&](llvm::Value* row) { EmitPoint(row, k_.outer_extents); });
   if (warps_ == 1) {
     ForStripSums(begin, [&](const StripSum&, llvm::AllocaInst* slot, llvm::Value* pointer, llvm::Align align,
                             llvm::Value*) {
@@ -65,22 +66,22 @@ void ThreadEmitter::EmitStrip(llvm::Value* begin, llvm::Value* end) {
 
 // One warp after the other adds what it has; the last one knows the strip's sums.
 void ThreadEmitter::CombineStrip(llvm::Value* begin, llvm::Value* warp) {
-  ScalarLoop(I64(0), I64(warps_), I64(1), "warp", [&](llvm::Value* turn) {
-    If(b_.CreateICmpEQ(warp, turn), "its_turn", [&] {
+  b_.ScalarLoop(b_.I64(0), b_.I64(warps_), b_.I64(1), "warp", [&](llvm::Value* turn) {
+    b_.If(b_.CreateICmpEQ(warp, turn), "its_turn", [&] {
       ForStripSums(begin, [&](const StripSum& sum, llvm::AllocaInst* slot, llvm::Value*, llvm::Align,
                               llvm::Value* element) {
         llvm::Type* type = slot->getAllocatedType();
         llvm::Value* shared = b_.CreateInBoundsGEP(b_.getFloatTy(), sum.shared, {element});
-        const llvm::Align align(std::min<uint64_t>(kAccessBytes, uint64_t{4} * vector_lanes_));
+        const llvm::Align align(std::min<uint64_t>(kAccessBytes, uint64_t{4} * at_.vector_lanes));
         llvm::Value* own = b_.CreateLoad(type, slot);
         llvm::Value* both = b_.CreateFAdd(b_.CreateAlignedLoad(type, shared, align), own);
-        b_.CreateStore(b_.CreateSelect(b_.CreateICmpEQ(turn, I64(0)), own, both), slot);
+        b_.CreateStore(b_.CreateSelect(b_.CreateICmpEQ(turn, b_.I64(0)), own, both), slot);
         b_.CreateAlignedStore(b_.CreateLoad(type, slot), shared, align);
       });
     });
     block_.BlockBarrier();
   });
-  If(b_.CreateICmpEQ(warp, I64(warps_ - 1)), "last_warp", [&] {
+  b_.If(b_.CreateICmpEQ(warp, b_.I64(warps_ - 1)), "last_warp", [&] {
     ForStripSums(begin, [&](const StripSum&, llvm::AllocaInst* slot, llvm::Value* pointer, llvm::Align align,
                             llvm::Value*) {
       b_.CreateAlignedStore(b_.CreateLoad(slot->getAllocatedType(), slot), pointer, align);
@@ -89,26 +90,26 @@ void ThreadEmitter::CombineStrip(llvm::Value* begin, llvm::Value* warp) {
 }
 
 void ThreadEmitter::ForStripSums(llvm::Value* begin, StripBody body) {
-  lanes_ = vector_lanes_;
+  at_.lanes = at_.vector_lanes;
   for (const StripSum& sum : strip_sums_) {
     const v1::LoopOp& op = *sum.op;
-    EmitTurns(block_.Thread(), I64(TurnsOf(facts_, chosen_, NumberOf(*sum.info))),
+    EmitTurns(block_.Thread(), b_.I64(TurnsOf(k_.facts, chosen_, k_.NumberOf(*sum.info))),
               static_cast<unsigned>(sum.slots.size()), [&](llvm::Value* turn) {
-                llvm::Value* element = b_.CreateNSWMul(turn, I64(vector_lanes_));
-                variables_ = {begin, element};
+                llvm::Value* element = b_.CreateNSWMul(turn, b_.I64(at_.vector_lanes));
+                at_.variables = {begin, element};
                 llvm::Value* pointer =
-                    b_.CreateGEP(b_.getFloatTy(), buffers_[op.buffer()], ScalarIndex(op.index()));
+                    b_.CreateGEP(b_.getFloatTy(), k_.buffers[op.buffer()], ScalarIndex(op.index()));
                 body(sum, sum.slots[turn_], pointer, VectorAlign(op), element);
               });
   }
-  lanes_ = 1;
+  at_.lanes = 1;
 }
 
 void ThreadEmitter::EmitStore(const v1::LoopOp& op) {
   const auto sum = std::find_if(strip_sums_.begin(), strip_sums_.end(),
                                 [&](const StripSum& candidate) { return candidate.op == &op; });
   if (sum == strip_sums_.end()) {
-    const bool one_stores = rows_ > 1 && stage_->stage->inner_size() == 0 && !in_first_row_;
+    const bool one_stores = rows_ > 1 && at_.stage->stage->inner_size() == 0 && !in_first_row_;
     if (one_stores) {
       IfFirstRow([&] { KernelEmitter::EmitStore(op); });
     } else {
@@ -118,7 +119,7 @@ void ThreadEmitter::EmitStore(const v1::LoopOp& op) {
   }
   llvm::AllocaInst* slot = sum->slots[turn_];
   llvm::Value* before = b_.CreateLoad(slot->getAllocatedType(), slot);
-  b_.CreateStore(b_.CreateFAdd(before, Broadcast(values_[op.args(0)])), slot);
+  b_.CreateStore(b_.CreateFAdd(before, at_.Broadcast(at_.values[op.args(0)])), slot);
 }
 
 }  // namespace kiln

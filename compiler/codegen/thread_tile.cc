@@ -20,7 +20,7 @@ class ThreadEmitter::SharedTile {
   void Emit();
 
  private:
-  uint32_t last() const { return static_cast<uint32_t>(e_.kernel_.outer_size()) - 1; }
+  uint32_t last() const { return static_cast<uint32_t>(e_.k_.kernel.outer_size()) - 1; }
 
   void ByWhole(llvm::Value* whole, Body body);
   void Read();
@@ -39,9 +39,9 @@ class ThreadEmitter::SharedTile {
 };
 
 void ThreadEmitter::SharedTile::Emit() {
-  llvm::Value* size = e_.I64(tile_.side());
+  llvm::Value* size = e_.b_.I64(tile_.side());
   const auto fits = [&](llvm::Value* begin, uint32_t loop) {
-    return e_.b_.CreateICmpSLE(e_.b_.CreateNSWAdd(begin, size), e_.outer_extents_[loop]);
+    return e_.b_.CreateICmpSLE(e_.b_.CreateNSWAdd(begin, size), e_.k_.outer_extents[loop]);
   };
   llvm::Value* whole = e_.b_.CreateAnd(fits(across_, tile_.loop()), fits(along_, last()), "whole");
   llvm::Value* thread = e_.block_.Thread();
@@ -54,7 +54,7 @@ void ThreadEmitter::SharedTile::Emit() {
 }
 
 void ThreadEmitter::SharedTile::ByWhole(llvm::Value* whole, Body body) {
-  e_.Choose(
+  e_.b_.Choose(
       whole,
       [&] {
         every_turn_ = true;
@@ -72,28 +72,28 @@ void ThreadEmitter::SharedTile::EmitTurns(bool neighbours_in_last, bool in_a_row
   llvm::Value* second_begin = neighbours_in_last ? across_ : along_;
   const auto turn = [&](llvm::Value* begin) {
     llvm::Value* own = e_.b_.CreateNSWAdd(begin, row_);
-    e_.variables_[first] = e_.b_.CreateNSWAdd(first_begin, column_);
-    e_.variables_[second] = e_.b_.CreateNSWAdd(second_begin, own);
+    e_.at_.variables[first] = e_.b_.CreateNSWAdd(first_begin, column_);
+    e_.at_.variables[second] = e_.b_.CreateNSWAdd(second_begin, own);
     if (every_turn_) {
       body(own);
       return;
     }
-    e_.If(e_.b_.CreateAnd(e_.b_.CreateICmpSLT(e_.variables_[first], e_.outer_extents_[first]),
-                          e_.b_.CreateICmpSLT(e_.variables_[second], e_.outer_extents_[second])),
-          "inside", [&] { body(own); });
+    e_.b_.If(e_.b_.CreateAnd(e_.b_.CreateICmpSLT(e_.at_.variables[first], e_.k_.outer_extents[first]),
+                             e_.b_.CreateICmpSLT(e_.at_.variables[second], e_.k_.outer_extents[second])),
+             "inside", [&] { body(own); });
   };
   const int64_t step = e_.threads_ / tile_.side();
   if (every_turn_ && in_a_row) {
-    for (int64_t begin = 0; begin < tile_.side(); begin += step) turn(e_.I64(begin));
+    for (int64_t begin = 0; begin < tile_.side(); begin += step) turn(e_.b_.I64(begin));
   } else {
-    e_.ScalarLoop(e_.I64(0), e_.I64(tile_.side()), e_.I64(step), "turn", turn);
+    e_.b_.ScalarLoop(e_.b_.I64(0), e_.b_.I64(tile_.side()), e_.b_.I64(step), "turn", turn);
   }
 }
 
 llvm::Value* ThreadEmitter::SharedTile::Position(const v1::LoopOp& op, llvm::Value* row,
                                                  llvm::Value* column) {
-  const int64_t width = ir::ByteWidth(e_.kernel_.buffers(op.buffer()).dtype());
-  return e_.b_.CreateNSWAdd(e_.b_.CreateNSWMul(row, e_.I64(TileRowElements(tile_.side(), width))), column);
+  const int64_t width = ir::ByteWidth(e_.k_.BufferDType(op));
+  return e_.b_.CreateNSWAdd(e_.b_.CreateNSWMul(row, e_.b_.I64(TileRowElements(tile_.side(), width))), column);
 }
 
 void ThreadEmitter::SharedTile::Read() {
@@ -104,13 +104,13 @@ void ThreadEmitter::SharedTile::Read() {
   };
   EmitTurns(/*neighbours_in_last=*/false, /*in_a_row=*/true, [&](llvm::Value* turn) {
     for (const v1::LoopOp* op : e_.packable_) {
-      llvm::Type* type = e_.MemoryType(e_.kernel_.buffers(op->buffer()).dtype());
-      llvm::Value* from = e_.b_.CreateGEP(type, e_.buffers_[op->buffer()], e_.ScalarIndex(op->index()));
+      llvm::Type* type = e_.k_.MemoryType(e_.k_.BufferDType(*op));
+      llvm::Value* from = e_.b_.CreateGEP(type, e_.k_.buffers[op->buffer()], e_.ScalarIndex(op->index()));
       llvm::Value* element = e_.Annotate(e_.b_.CreateLoad(type, from), op->buffer());
       const PackedTile& packed = e_.packed_[op];
       llvm::Value* position = Position(*op, turn, column_);
       elements.emplace_back(element,
-                            e_.b_.CreateInBoundsGEP(packed.type, packed.slots, {e_.I64(0), position}));
+                            e_.b_.CreateInBoundsGEP(packed.type, packed.slots, {e_.b_.I64(0), position}));
     }
     if (!every_turn_) put();
   });
@@ -125,24 +125,24 @@ void ThreadEmitter::SharedTile::Compute() {
 }
 
 void ThreadEmitter::EmitSharedTiles() {
-  const uint32_t last = kernel_.outer_size() - 1, first = chosen_.tile().loop();
+  const uint32_t last = k_.kernel.outer_size() - 1, first = chosen_.tile().loop();
   const int64_t side = chosen_.tile().side();
-  std::vector<llvm::Value*> extents = outer_extents_;
+  std::vector<llvm::Value*> extents = k_.outer_extents;
   for (const uint32_t loop : {first, last}) {
-    extents[loop] = b_.CreateUDiv(b_.CreateNSWAdd(extents[loop], I64(side - 1)), I64(side), "tiles");
+    extents[loop] = b_.CreateUDiv(b_.CreateNSWAdd(extents[loop], b_.I64(side - 1)), b_.I64(side), "tiles");
   }
-  llvm::Value* tiles = I64(1);
+  llvm::Value* tiles = b_.I64(1);
   for (llvm::Value* extent : extents) tiles = b_.CreateNSWMul(tiles, extent);
   for (const v1::LoopOp* op : packable_) {
-    const v1::DType dtype = kernel_.buffers(op->buffer()).dtype();
+    const v1::DType dtype = k_.BufferDType(*op);
     const int64_t elements = side * TileRowElements(side, ir::ByteWidth(dtype));
-    llvm::Type* type = llvm::ArrayType::get(MemoryType(dtype), static_cast<uint64_t>(elements));
-    packed_[op] = {type, block_.SharedSlots(MemoryType(dtype), static_cast<unsigned>(elements), "tile")};
+    llvm::Type* type = llvm::ArrayType::get(k_.MemoryType(dtype), static_cast<uint64_t>(elements));
+    packed_[op] = {type, block_.SharedSlots(k_.MemoryType(dtype), static_cast<unsigned>(elements), "tile")};
   }
-  ScalarLoop(block_.Number(), tiles, block_.Count(), "tile", [&](llvm::Value* number) {
+  b_.ScalarLoop(block_.Number(), tiles, block_.Count(), "tile", [&](llvm::Value* number) {
     SetPoint(number, extents);
-    SharedTile(this, b_.CreateNSWMul(variables_[first], I64(side)),
-               b_.CreateNSWMul(variables_[last], I64(side)))
+    SharedTile(this, b_.CreateNSWMul(at_.variables[first], b_.I64(side)),
+               b_.CreateNSWMul(at_.variables[last], b_.I64(side)))
         .Emit();
   });
   packed_.clear();

@@ -6,53 +6,53 @@
 namespace kiln {
 
 void KernelEmitter::EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi) {
-  llvm::Value* size = I64(vector_lanes_);
-  ScalarLoop(lo, hi, size, "tile", [&](llvm::Value* start) {
+  llvm::Value* size = b_.I64(at_.vector_lanes);
+  b_.ScalarLoop(lo, hi, size, "tile", [&](llvm::Value* start) {
     llvm::Value* stop = b_.CreateNSWAdd(start, size);
     stop = b_.CreateSelect(b_.CreateICmpSLT(stop, hi), stop, hi);
     llvm::Value* whole = b_.CreateICmpEQ(b_.CreateNSWSub(stop, start), size);
-    VectorLoop(loop + 1, I64(0), outer_extents_[loop + 1], 1, [&] {
+    VectorLoop(loop + 1, b_.I64(0), k_.outer_extents[loop + 1], 1, [&] {
       const auto rows = [&] {
-        ScalarLoop(start, stop, I64(1), "row", [&](llvm::Value* i) {
-          variables_[loop] = i;
+        b_.ScalarLoop(start, stop, b_.I64(1), "row", [&](llvm::Value* i) {
+          at_.variables[loop] = i;
           for (auto& [op, tile] : packed_) tile.position = b_.CreateNSWSub(i, start);
           EmitStages();
         });
       };
-      if (mask_ != nullptr || packable_.empty()) {
+      if (at_.mask != nullptr || packable_.empty()) {
         rows();
         return;
       }
-      If(whole, "packed", [&] {
-        variables_[loop] = start;
+      b_.If(whole, "packed", [&] {
+        at_.variables[loop] = start;
         for (const v1::LoopOp* op : packable_) {
-          llvm::Type* row = Wide(MemoryType(op->dtype()));
-          llvm::AllocaInst* slot = Slot(llvm::ArrayType::get(row, vector_lanes_), "tile");
+          llvm::Type* row = at_.Wide(k_.MemoryType(op->dtype()));
+          llvm::AllocaInst* slot = b_.Slot(llvm::ArrayType::get(row, at_.vector_lanes), "tile");
           packed_[op] = {slot->getAllocatedType(), slot};
           PackTile(*op, start, slot);
         }
         rows();
         packed_.clear();
       });
-      If(b_.CreateNot(whole), "rows", rows);
+      b_.If(b_.CreateNot(whole), "rows", rows);
     });
   });
 }
 
 // Reads lanes × lanes elements along the loop outside and stores them as vectors along the lanes.
 void KernelEmitter::PackTile(const v1::LoopOp& op, llvm::Value* start, llvm::AllocaInst* slot) {
-  llvm::Type* element = MemoryType(op.dtype());
-  llvm::Type* type = Wide(element);
-  const unsigned lanes = vector_lanes_;
-  llvm::Value* first = variables_[vector_variable_];
+  llvm::Type* element = k_.MemoryType(op.dtype());
+  llvm::Type* type = at_.Wide(element);
+  const unsigned lanes = at_.vector_lanes;
+  llvm::Value* first = at_.variables[at_.vector_variable];
   llvm::SmallVector<llvm::Value*, 64> rows;
   for (unsigned lane = 0; lane < lanes; ++lane) {
-    variables_[vector_variable_] = b_.CreateNSWAdd(first, I64(lane));
-    llvm::Value* pointer = b_.CreateGEP(element, buffers_[op.buffer()], ScalarIndex(op.index()));
+    at_.variables[at_.vector_variable] = b_.CreateNSWAdd(first, b_.I64(lane));
+    llvm::Value* pointer = b_.CreateGEP(element, k_.buffers[op.buffer()], ScalarIndex(op.index()));
     const llvm::Align align(element->getScalarSizeInBits() / 8);
     rows.push_back(Annotate(b_.CreateAlignedLoad(type, pointer, align), op.buffer()));
   }
-  variables_[vector_variable_] = first;
+  at_.variables[at_.vector_variable] = first;
   // Swaps the off-diagonal blocks of 1, 2, 4, … elements.
   for (unsigned step = 1; step < lanes; step *= 2) {
     llvm::SmallVector<int, 64> upper, lower;
