@@ -72,7 +72,7 @@ void KernelEmitter::FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm:
 LaneValue KernelEmitter::EmitCheckIndex(uint32_t id, const v1::LoopOp& op) {
   const LaneValue index = at_.values[op.args(0)];
   const LaneValue mask = op.args_size() > 1 ? at_.values[op.args(1)] : LaneValue{};
-  const LaneValue size = IndexValue(op.index());
+  const LaneValue size = index_.ValueOf(op.index());
   const bool vector = index.vector || mask.vector || size.vector;
   const auto shaped = [&](LaneValue v) { return vector ? at_.Broadcast(v) : v.v; };
   llvm::Value* i = shaped(index);

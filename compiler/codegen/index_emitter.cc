@@ -1,8 +1,9 @@
-// Index expressions: the same in all lanes, a constant stride along the lanes, or computed per lane.
+#include "compiler/codegen/index_emitter.h"
+
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/codegen/kernel_emitter.h"
 
 namespace kiln {
 namespace {
@@ -13,11 +14,12 @@ bool IsPointwiseOp(v1::ExprOp op) {
 
 }  // namespace
 
-std::optional<int64_t> KernelEmitter::CoefficientOf(uint32_t expr, uint32_t variable) const {
-  return k_.facts.CoefficientOf(expr, variable, [this](uint32_t op) { return at_.values[op].vector; });
+std::optional<int64_t> IndexEmitter::Coefficient(uint32_t expr) const {
+  return k_.facts.CoefficientOf(expr, at_.vector_variable,
+                                [this](uint32_t op) { return at_.values[op].vector; });
 }
 
-bool KernelEmitter::NonNegative(uint32_t expr) const {
+bool IndexEmitter::NonNegative(uint32_t expr) const {
   const v1::ExprNode& node = k_.kernel.exprs(expr);
   const auto all = [&] {
     return std::all_of(node.args().begin(), node.args().end(),
@@ -49,7 +51,7 @@ bool KernelEmitter::NonNegative(uint32_t expr) const {
 }
 
 // How deep the innermost loop is that an expression depends on.
-int KernelEmitter::Depth(uint32_t expr) {
+int IndexEmitter::Depth(uint32_t expr) const {
   const v1::ExprNode& node = k_.kernel.exprs(expr);
   if (node.op() == v1::EXPR_VAR) return static_cast<int>(node.value()) + 1;
   if (node.op() == v1::EXPR_INDIRECT) return static_cast<int>(at_.variables.size()) + 1;
@@ -58,7 +60,7 @@ int KernelEmitter::Depth(uint32_t expr) {
   return depth;
 }
 
-llvm::Value* KernelEmitter::ScalarIndex(uint32_t expr) {
+llvm::Value* IndexEmitter::Scalar(uint32_t expr) {
   const v1::ExprNode& node = k_.kernel.exprs(expr);
   switch (node.op()) {
     case v1::EXPR_CONST: return b_.I64(node.value());
@@ -76,14 +78,14 @@ llvm::Value* KernelEmitter::ScalarIndex(uint32_t expr) {
     std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return Depth(a) < Depth(b); });
   }
   llvm::SmallVector<llvm::Value*, 4> args;
-  for (uint32_t arg : order) args.push_back(ScalarIndex(arg));
+  for (uint32_t arg : order) args.push_back(Scalar(arg));
   return ScalarExpr(node, args);
 }
 
-llvm::Value* KernelEmitter::VectorIndex(uint32_t expr) {
-  if (at_.lanes == 1) return ScalarIndex(expr);
+llvm::Value* IndexEmitter::Vector(uint32_t expr) {
+  if (at_.lanes == 1) return Scalar(expr);
   if (const std::optional<int64_t> coefficient = Coefficient(expr)) {
-    llvm::Value* base = at_.Splat(ScalarIndex(expr));
+    llvm::Value* base = at_.Splat(Scalar(expr));
     if (*coefficient == 0) return base;
     return b_.CreateAdd(base,
                         b_.CreateMul(at_.LaneNumbers(b_.getInt64Ty()), at_.Splat(b_.I64(*coefficient))));
@@ -91,20 +93,20 @@ llvm::Value* KernelEmitter::VectorIndex(uint32_t expr) {
   const v1::ExprNode& node = k_.kernel.exprs(expr);
   if (!IsPointwiseOp(node.op())) return at_.Broadcast(at_.values[node.value()]);
   llvm::SmallVector<llvm::Value*, 4> args;
-  for (uint32_t arg : node.args()) args.push_back(VectorIndex(arg));
+  for (uint32_t arg : node.args()) args.push_back(Vector(arg));
   return VectorExpr(node, args);
 }
 
-LaneValue KernelEmitter::IndexValue(uint32_t expr) {
+LaneValue IndexEmitter::ValueOf(uint32_t expr) {
   // A mask may hide the value of an element beyond the end, which may wrap and must not be poison.
   wraps_ = true;
   const bool scalar = at_.lanes == 1 || Coefficient(expr) == 0;
-  const LaneValue value = {scalar ? ScalarIndex(expr) : VectorIndex(expr), !scalar};
+  const LaneValue value = {scalar ? Scalar(expr) : Vector(expr), !scalar};
   wraps_ = false;
   return value;
 }
 
-llvm::Value* KernelEmitter::FloorDivide(llvm::Value* a, llvm::Value* b, bool both_non_negative) {
+llvm::Value* IndexEmitter::FloorDivide(llvm::Value* a, llvm::Value* b, bool both_non_negative) {
   if (both_non_negative) return b_.CreateUDiv(a, b);
   llvm::Value* quotient = b_.CreateSDiv(a, b);
   llvm::Value* rest = b_.CreateSub(a, b_.CreateMul(quotient, b));
@@ -114,12 +116,24 @@ llvm::Value* KernelEmitter::FloorDivide(llvm::Value* a, llvm::Value* b, bool bot
   return b_.CreateAdd(quotient, b_.CreateSExt(below, a->getType()));
 }
 
-llvm::Value* KernelEmitter::FloorModulo(llvm::Value* a, llvm::Value* b, bool both_non_negative) {
+llvm::Value* IndexEmitter::FloorModulo(llvm::Value* a, llvm::Value* b, bool both_non_negative) {
   if (both_non_negative) return b_.CreateURem(a, b);
   return b_.CreateSub(a, b_.CreateMul(FloorDivide(a, b, false), b));
 }
 
-llvm::Value* KernelEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args) {
+llvm::Value* IndexEmitter::Power(const v1::ExprNode& node, llvm::Value* base) {
+  const std::optional<int64_t> exponent = k_.facts.ConstantExpr(node.args(1));
+  if (!exponent || *exponent < 0 || *exponent > 64) {
+    k_.Fail(
+        absl::UnimplementedError("unsupported: index expression with a power that is not a small constant"));
+    return base;
+  }
+  llvm::Value* result = llvm::ConstantInt::get(base->getType(), 1);
+  for (int64_t k = 0; k < *exponent; ++k) result = b_.CreateMul(result, base);
+  return result;
+}
+
+llvm::Value* IndexEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args) {
   const auto fold = [&](auto combine) {
     llvm::Value* result = args[0];
     for (llvm::Value* arg : args.drop_front()) result = combine(result, arg);
@@ -147,17 +161,7 @@ llvm::Value* KernelEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<
     case v1::EXPR_MAX:
       return fold(
           [&](llvm::Value* x, llvm::Value* y) { return b_.CreateSelect(b_.CreateICmpSGT(x, y), x, y); });
-    case v1::EXPR_POW: {
-      const std::optional<int64_t> exponent = k_.facts.ConstantExpr(node.args(1));
-      if (!exponent || *exponent < 0 || *exponent > 64) {
-        k_.Fail(absl::UnimplementedError(
-            "unsupported: index expression with a power that is not a small constant"));
-        return args[0];
-      }
-      llvm::Value* result = llvm::ConstantInt::get(args[0]->getType(), 1);
-      for (int64_t k = 0; k < *exponent; ++k) result = b_.CreateMul(result, args[0]);
-      return result;
-    }
+    case v1::EXPR_POW: return Power(node, args[0]);
     case v1::EXPR_WHERE: return b_.CreateSelect(truth(args[0]), args[1], args[2]);
     case v1::EXPR_EQ: return number(b_.CreateICmpEQ(args[0], args[1]));
     case v1::EXPR_NE: return number(b_.CreateICmpNE(args[0], args[1]));
@@ -182,7 +186,7 @@ llvm::Value* KernelEmitter::ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<
 
 // Per lane. x86 has no vector division of integers; element numbers stay below 2^46
 // (support/limits.h), where the quotient of doubles rounds down to the right integer.
-llvm::Value* KernelEmitter::VectorExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args) {
+llvm::Value* IndexEmitter::VectorExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args) {
   const bool divides =
       node.op() == v1::EXPR_FLOORDIV || node.op() == v1::EXPR_MOD || node.op() == v1::EXPR_CEILDIV;
   if (!divides) return ScalarExpr(node, args);

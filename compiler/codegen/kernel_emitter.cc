@@ -102,9 +102,9 @@ void KernelEmitter::MakeAliasScopes() {
 void KernelEmitter::EmitExtents() {
   zero_slot_ = b_.Slot(b_.getInt64Ty(), "zero");
   b_.CreateStore(b_.getInt64(0), zero_slot_);
-  for (uint32_t extent : k_.kernel.outer()) k_.outer_extents.push_back(ScalarIndex(extent));
+  for (uint32_t extent : k_.kernel.outer()) k_.outer_extents.push_back(index_.Scalar(extent));
   for (StageInfo& info : k_.stages) {
-    for (uint32_t extent : info.stage->inner()) info.extents.push_back(ScalarIndex(extent));
+    for (uint32_t extent : info.stage->inner()) info.extents.push_back(index_.Scalar(extent));
   }
 }
 
@@ -233,14 +233,14 @@ void KernelEmitter::EmitOps(const StageInfo& info) {
 // On a GPU all loads stand before the first branch of a function's (sines of large arguments), so that they
 // are in flight at once.
 bool KernelEmitter::MayLoadFirst(const v1::LoopOp& op) const {
-  return k_.on_gpu && op.args_size() == 0 && IsSourceLoad(op);
+  return k_.on_gpu && op.args_size() == 0 && k_.facts.IsSourceLoad(op);
 }
 
 void KernelEmitter::EmitOp(uint32_t id, const v1::LoopOp& op) {
   const auto opcode = static_cast<LoopOpcode>(op.op());
   switch (opcode) {
     case LoopOpcode::kConstant: at_.values[id] = {EmitConstant(op), false}; return;
-    case LoopOpcode::kIndexExpr: at_.values[id] = IndexValue(op.index()); return;
+    case LoopOpcode::kIndexExpr: at_.values[id] = index_.ValueOf(op.index()); return;
     case LoopOpcode::kLoad: at_.values[id] = EmitLoad(op); return;
     case LoopOpcode::kStore: EmitStore(op); return;
     case LoopOpcode::kCheckIndex: at_.values[id] = EmitCheckIndex(id, op); return;

@@ -27,6 +27,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "compiler/codegen/index_emitter.h"
 #include "compiler/codegen/kernel_context.h"
 #include "compiler/codegen/loop_state.h"
 #include "compiler/ir/ops.h"
@@ -122,23 +123,6 @@ class KernelEmitter {
   // tile_emitter.cc
   void EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi);
   void PackTile(const v1::LoopOp& op, llvm::Value* start, llvm::AllocaInst* slot);
-
-  // index_emitter.cc
-  // Of the vector variable: 0 uniform, a constant stride, or nullopt: per lane.
-  std::optional<int64_t> Coefficient(uint32_t expr) const { return CoefficientOf(expr, at_.vector_variable); }
-  // As far as code is emitted: an op that was computed may differ by lane.
-  std::optional<int64_t> CoefficientOf(uint32_t expr, uint32_t variable) const;
-  llvm::Value* ScalarIndex(uint32_t expr);  // at the first lane
-  llvm::Value* VectorIndex(uint32_t expr);  // <lanes x i64>
-  LaneValue IndexValue(uint32_t expr);      // as a value that ops compute with
-  llvm::Value* ScalarExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args);
-  llvm::Value* VectorExpr(const v1::ExprNode& node, llvm::ArrayRef<llvm::Value*> args);
-  bool NonNegative(uint32_t expr) const;
-  int Depth(uint32_t expr);
-  bool DependsOnOps(uint32_t expr) const { return k_.facts.DependsOnOps(expr); }
-  bool IsSourceLoad(const v1::LoopOp& op) const { return k_.facts.IsSourceLoad(op); }
-  llvm::Value* FloorDivide(llvm::Value* a, llvm::Value* b, bool both_non_negative);
-  llvm::Value* FloorModulo(llvm::Value* a, llvm::Value* b, bool both_non_negative);
 
   // memory_emitter.cc
   LaneValue EmitLoad(const v1::LoopOp& op);
@@ -270,6 +254,7 @@ class KernelEmitter {
   KernelContext k_;
   LoopState at_;
   LoopBuilder& b_ = k_.b;
+  IndexEmitter index_{&k_, &at_};
   const v1::VectorSchedule& schedule_;  // empty where lanes are threads
   const v1::RowSchedule& rows_;         // likewise, and where vectors run along the outer loop
 

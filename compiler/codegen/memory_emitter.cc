@@ -52,9 +52,9 @@ LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
     llvm::Value* place = b_.CreateInBoundsGEP(tile.type, tile.slots, {b_.I64(0), tile.position});
     return {FromMemory(b_.CreateLoad(tile.type->getArrayElementType(), place), dtype), at_.lanes > 1};
   }
-  const std::optional<int64_t> coefficient = at_.lanes == 1 ? 0 : Coefficient(op.index());
+  const std::optional<int64_t> coefficient = at_.lanes == 1 ? 0 : index_.Coefficient(op.index());
   if (coefficient == 0) {
-    llvm::Value* index = ScalarIndex(op.index());
+    llvm::Value* index = index_.Scalar(op.index());
     if (!mask.vector) return {ScalarLoad(op, index, mask.v), false};
     // Some lane that is asked for vouches for the address.
     llvm::Value* active = at_.ActiveMask(mask);
@@ -63,9 +63,10 @@ LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
   }
   llvm::Value* active = at_.ActiveMask(mask);
   llvm::Type* type = at_.Wide(k_.MemoryType(dtype));
-  if (coefficient != 1) return {FromMemory(Gather(op, VectorIndex(op.index()), active), dtype), true};
+  if (coefficient != 1) return {FromMemory(Gather(op, index_.Vector(op.index()), active), dtype), true};
   EmitPrefetch(op);
-  llvm::Value* pointer = b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], ScalarIndex(op.index()));
+  llvm::Value* pointer =
+      b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], index_.Scalar(op.index()));
   llvm::Instruction* loaded;
   if (active == nullptr) {
     loaded = b_.CreateAlignedLoad(type, pointer, VectorAlign(op));
@@ -137,7 +138,7 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
   const LaneValue value = at_.values[op.args(0)];
   const LaneValue mask = op.args_size() > 1 ? at_.values[op.args(1)] : LaneValue{};
   if (at_.lanes == 1) {
-    const auto store = [&] { ScalarStore(op, ScalarIndex(op.index()), value.v); };
+    const auto store = [&] { ScalarStore(op, index_.Scalar(op.index()), value.v); };
     if (mask.v == nullptr) {
       store();
     } else {
@@ -147,12 +148,12 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
   }
   llvm::Value* active = at_.ActiveMask(mask);
   llvm::Value* wide = at_.Broadcast(value);
-  const std::optional<int64_t> coefficient = Coefficient(op.index());
+  const std::optional<int64_t> coefficient = index_.Coefficient(op.index());
   const bool accumulate = op.mode() == v1::STORE_ACCUMULATE;
   if (coefficient == 1) {
     llvm::Type* type = at_.Wide(k_.MemoryType(dtype));
     llvm::Value* pointer =
-        b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], ScalarIndex(op.index()));
+        b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], index_.Scalar(op.index()));
     const llvm::Align align = ElementAlign(dtype);
     if (accumulate) {
       llvm::Instruction* old_value =
@@ -175,7 +176,7 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
   }
   if (!accumulate && k_.operations.gathers && ByteWidth(dtype) >= 4) {
     llvm::Value* pointers =
-        b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], VectorIndex(op.index()));
+        b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], index_.Vector(op.index()));
     Annotate(b_.CreateMaskedScatter(wide, pointers, ElementAlign(dtype), active), op.buffer());
     return;
   }
@@ -191,7 +192,7 @@ void KernelEmitter::ElementStore(const v1::LoopOp& op, llvm::Value* value, llvm:
   llvm::AllocaInst* index_slot = b_.Slot(at_.Wide(i64), "indices");
   llvm::AllocaInst* value_slot = b_.Slot(at_.Wide(type), "values");
   llvm::AllocaInst* mask_slot = mask == nullptr ? nullptr : b_.Slot(at_.Wide(i8), "active");
-  b_.CreateStore(VectorIndex(op.index()), index_slot);
+  b_.CreateStore(index_.Vector(op.index()), index_slot);
   b_.CreateStore(ToMemory(value, dtype), value_slot);
   if (mask != nullptr) b_.CreateStore(b_.CreateZExt(mask, at_.Wide(i8)), mask_slot);
   b_.ScalarLoop(b_.I64(0), b_.I64(at_.lanes), b_.I64(1), "lane", [&](llvm::Value* lane) {

@@ -289,14 +289,14 @@ llvm::Value* KernelEmitter::ComparePosition(const v1::LoopOp& op) {
     const v1::LoopOp& position = k_.facts.op(op.args(k));
     const LaneValue other = at_.values[op.args(1 - k)];
     if (static_cast<LoopOpcode>(position.op()) != LoopOpcode::kIndexExpr || position.dtype() != v1::I64 ||
-        other.vector || Coefficient(position.index()) != 1) {
+        other.vector || index_.Coefficient(position.index()) != 1) {
       continue;
     }
     const bool is_short = at_.vector_begin != nullptr && IsShortVectorLoop();
     llvm::Value*& variable = at_.variables[at_.vector_variable];
     llvm::Value* const present = variable;
     if (is_short) variable = at_.vector_begin;
-    llvm::Value* distance = b_.CreateSub(other.v, ScalarIndex(position.index()));
+    llvm::Value* distance = b_.CreateSub(other.v, index_.Scalar(position.index()));
     variable = present;
     llvm::Type* i32 = b_.getInt32Ty();
     llvm::Value* inside = b_.CreateICmpULT(distance, b_.I64(is_short ? INT32_MAX : at_.lanes));

@@ -36,7 +36,7 @@ void KernelEmitter::EmitStreamConditions() {
     const v1::KernelBuffer& buffer = k_.kernel.buffers(static_cast<int>(k));
     const auto elements =
         static_cast<int64_t>(schedule_.nontemporal_bytes_min()) / int64_t{ir::ByteWidth(buffer.dtype())};
-    streamed_[k] = b_.CreateICmpSGE(ScalarIndex(buffer.span()), b_.I64(elements), "streamed");
+    streamed_[k] = b_.CreateICmpSGE(index_.Scalar(buffer.span()), b_.I64(elements), "streamed");
   }
 }
 
@@ -57,7 +57,7 @@ llvm::Value* KernelEmitter::StartOfVectors(const v1::LoopOp& op, llvm::Value* po
   llvm::Value* const present = position;
   position = at_.vector_begin;
   llvm::Type* type = k_.MemoryType(k_.BufferDType(op));
-  llvm::Value* start = b_.CreateGEP(type, k_.buffers[op.buffer()], ScalarIndex(op.index()));
+  llvm::Value* start = b_.CreateGEP(type, k_.buffers[op.buffer()], index_.Scalar(op.index()));
   position = present;
   return start;
 }
@@ -92,7 +92,7 @@ void KernelEmitter::EmitPrefetch(const v1::LoopOp& op) {
   if (found == prefetches_.end() || at_.vector_variable == LoopState::kNoVariable) return;
   const v1::Prefetch& prefetch = *found->second;
   llvm::Type* type = k_.MemoryType(k_.BufferDType(op));
-  const auto address = [&] { return b_.CreateGEP(type, k_.buffers[op.buffer()], ScalarIndex(op.index())); };
+  const auto address = [&] { return b_.CreateGEP(type, k_.buffers[op.buffer()], index_.Scalar(op.index())); };
   llvm::Value* pointer;
   if (prefetch.bytes_ahead() > 0) {
     pointer = b_.CreateGEP(b_.getInt8Ty(), address(), b_.I64(prefetch.bytes_ahead()));

@@ -62,8 +62,8 @@ llvm::Value* KernelEmitter::WholeCounters(const v1::LoopOp& op) {
       static_cast<LoopOpcode>(flat.op()) != LoopOpcode::kIndexExpr)
     return nullptr;
   if (at_.values[op.args(0)].vector || at_.values[op.args(2)].vector) return nullptr;
-  if (DependsOnOps(flat.index()) || Coefficient(flat.index()) != 1) return nullptr;
-  llvm::Value* first = ScalarIndex(flat.index());
+  if (k_.facts.DependsOnOps(flat.index()) || index_.Coefficient(flat.index()) != 1) return nullptr;
+  llvm::Value* first = index_.Scalar(flat.index());
   const llvm::KnownBits known = llvm::computeKnownBits(first, k_.module->getDataLayout());
   return known.countMinTrailingZeros() >= 2 ? first : nullptr;
 }

@@ -89,7 +89,7 @@ void ThreadEmitter::EmitEntry() {
 }
 
 llvm::Align ThreadEmitter::VectorAlign(const v1::LoopOp& op) const {
-  if (!aligned_ || DependsOnOps(op.index())) return KernelEmitter::VectorAlign(op);
+  if (!aligned_ || k_.facts.DependsOnOps(op.index())) return KernelEmitter::VectorAlign(op);
   const int64_t bytes = ir::ByteWidth(k_.BufferDType(op));
   return llvm::Align(static_cast<uint64_t>(std::min(kAccessBytes, bytes * at_.vector_lanes)));
 }
@@ -110,9 +110,10 @@ llvm::Value* ThreadEmitter::IsAligned(llvm::ArrayRef<const StageInfo*> stages) {
   aligned_ = true;
   for (const StageInfo* info : stages) {
     for (const v1::LoopOp& op : info->stage->ops()) {
-      if (!IsAccess(op) || DependsOnOps(op.index()) || Coefficient(op.index()) != 1) continue;
+      if (!IsAccess(op) || k_.facts.DependsOnOps(op.index()) || index_.Coefficient(op.index()) != 1)
+        continue;
       llvm::Type* type = k_.MemoryType(k_.BufferDType(op));
-      llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], ScalarIndex(op.index()));
+      llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], index_.Scalar(op.index()));
       llvm::Value* below = b_.I64(static_cast<int64_t>(VectorAlign(op).value()) - 1);
       bits = b_.CreateOr(bits, b_.CreateAnd(b_.CreatePtrToInt(pointer, b_.getInt64Ty()), below));
     }

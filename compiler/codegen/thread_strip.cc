@@ -98,7 +98,7 @@ void ThreadEmitter::ForStripSums(llvm::Value* begin, StripBody body) {
                 llvm::Value* element = b_.CreateNSWMul(turn, b_.I64(at_.vector_lanes));
                 at_.variables = {begin, element};
                 llvm::Value* pointer =
-                    b_.CreateGEP(b_.getFloatTy(), k_.buffers[op.buffer()], ScalarIndex(op.index()));
+                    b_.CreateGEP(b_.getFloatTy(), k_.buffers[op.buffer()], index_.Scalar(op.index()));
                 body(sum, sum.slots[turn_], pointer, VectorAlign(op), element);
               });
   }

@@ -105,7 +105,7 @@ void ThreadEmitter::SharedTile::Read() {
   EmitTurns(/*neighbours_in_last=*/false, /*in_a_row=*/true, [&](llvm::Value* turn) {
     for (const v1::LoopOp* op : e_.packable_) {
       llvm::Type* type = e_.k_.MemoryType(e_.k_.BufferDType(*op));
-      llvm::Value* from = e_.b_.CreateGEP(type, e_.k_.buffers[op->buffer()], e_.ScalarIndex(op->index()));
+      llvm::Value* from = e_.b_.CreateGEP(type, e_.k_.buffers[op->buffer()], e_.index_.Scalar(op->index()));
       llvm::Value* element = e_.Annotate(e_.b_.CreateLoad(type, from), op->buffer());
       const PackedTile& packed = e_.packed_[op];
       llvm::Value* position = Position(*op, turn, column_);

@@ -48,7 +48,7 @@ void KernelEmitter::PackTile(const v1::LoopOp& op, llvm::Value* start, llvm::All
   llvm::SmallVector<llvm::Value*, 64> rows;
   for (unsigned lane = 0; lane < lanes; ++lane) {
     at_.variables[at_.vector_variable] = b_.CreateNSWAdd(first, b_.I64(lane));
-    llvm::Value* pointer = b_.CreateGEP(element, k_.buffers[op.buffer()], ScalarIndex(op.index()));
+    llvm::Value* pointer = b_.CreateGEP(element, k_.buffers[op.buffer()], index_.Scalar(op.index()));
     const llvm::Align align(element->getScalarSizeInBits() / 8);
     rows.push_back(Annotate(b_.CreateAlignedLoad(type, pointer, align), op.buffer()));
   }
