@@ -20,7 +20,7 @@ LARGE = re.compile(r"constexpr (?:double|int64_t) k\w*(?:Operations|Multiplicati
 # "file: name", and what it is instead.
 OTHER = {
     "artifact/tunable_kernels.cc: kBytesHeldMax": "what the tuner may allocate",
-    "codegen/check_emitter.cc: 1 << 20": "a branch's weight",
+    "codegen/cpu_failure.cc: 1 << 20": "a branch's weight",
     "codegen/reduce_emitter.cc: kMany": "a count of additions",
     "codegen/skinny_shape.cc: kUnitsMax": "blocks of a launch",
     "codegen/skinny_shape.h: kLaidBytesMax": "static shared memory that PTX allows",

@@ -1,6 +1,5 @@
-// Casts. F16 and BF16 are 16-bit patterns that are widened where they are used.
-#include "compiler/codegen/kernel_emitter.h"
-#include "compiler/codegen/target_operations.h"
+#include "compiler/codegen/convert_emitter.h"
+
 #include "compiler/ir/dtypes.h"
 
 namespace kiln {
@@ -12,7 +11,7 @@ using ir::IsUnsigned;
 
 }  // namespace
 
-llvm::Value* KernelEmitter::FloatFromHalf(v1::DType from, llvm::Value* v) {
+llvm::Value* ConvertEmitter::FloatFromHalf(v1::DType from, llvm::Value* v) {
   llvm::Type* f32 = v->getType()->getWithNewType(b_.getFloatTy());
   if (from == v1::F16) {
     return b_.CreateFPExt(b_.CreateBitCast(v, v->getType()->getWithNewType(b_.getHalfTy())), f32);
@@ -23,7 +22,7 @@ llvm::Value* KernelEmitter::FloatFromHalf(v1::DType from, llvm::Value* v) {
   return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(v, i32), 16), f32);
 }
 
-llvm::Value* KernelEmitter::HalfFromFloat(v1::DType to, llvm::Value* v) {
+llvm::Value* ConvertEmitter::HalfFromFloat(v1::DType to, llvm::Value* v) {
   llvm::Type* i16 = v->getType()->getWithNewType(b_.getInt16Ty());
   if (to == v1::F16) {
     return b_.CreateBitCast(b_.CreateFPTrunc(v, v->getType()->getWithNewType(b_.getHalfTy())), i16);
@@ -39,10 +38,10 @@ llvm::Value* KernelEmitter::HalfFromFloat(v1::DType to, llvm::Value* v) {
   return b_.CreateTrunc(b_.CreateLShr(rounded, 16), i16);
 }
 
-llvm::Value* KernelEmitter::EmitCast(v1::DType from, v1::DType to, llvm::Value* v) {
+llvm::Value* ConvertEmitter::Cast(v1::DType from, v1::DType to, llvm::Value* v) {
   if (from == to) return v;
-  if (IsHalf(from)) return EmitCast(v1::F32, to, FloatFromHalf(from, v));
-  if (IsHalf(to)) return HalfFromFloat(to, EmitCast(from, v1::F32, v));
+  if (IsHalf(from)) return Cast(v1::F32, to, FloatFromHalf(from, v));
+  if (IsHalf(to)) return HalfFromFloat(to, Cast(from, v1::F32, v));
   llvm::Type* type = v->getType()->getWithNewType(k_.ScalarType(to));
   if (to == v1::BOOL) {
     if (IsFloating(from)) return b_.CreateFCmpUNE(v, llvm::ConstantFP::get(v->getType(), 0.0));
@@ -70,10 +69,20 @@ llvm::Value* KernelEmitter::EmitCast(v1::DType from, v1::DType to, llvm::Value* 
   return b_.CreateTrunc(wide, type);
 }
 
-llvm::Value* KernelEmitter::EmitBitcast(v1::DType from, v1::DType to, llvm::Value* v) {
+llvm::Value* ConvertEmitter::Bitcast(v1::DType from, v1::DType to, llvm::Value* v) {
   llvm::Value* bits = ToMemory(v, from);
   llvm::Value* cast = b_.CreateBitCast(bits, bits->getType()->getWithNewType(k_.MemoryType(to)));
   return FromMemory(cast, to);
+}
+
+llvm::Value* ConvertEmitter::FromMemory(llvm::Value* v, v1::DType dtype) {
+  if (dtype != v1::BOOL) return v;
+  return b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
+}
+
+llvm::Value* ConvertEmitter::ToMemory(llvm::Value* v, v1::DType dtype) {
+  if (dtype != v1::BOOL) return v;
+  return b_.CreateZExt(v, v->getType()->getWithNewType(b_.getInt8Ty()));
 }
 
 }  // namespace kiln

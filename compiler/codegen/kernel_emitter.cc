@@ -12,8 +12,13 @@
 namespace kiln {
 
 KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
+    : KernelEmitter(kernel, target, module, nullptr) {}
+
+KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module,
+                             FailureEmitter* failure)
     : k_(kernel, target, module),
       at_(&k_.b, k_.facts.ops().size()),
+      ops_(&k_, &at_, &index_, failure == nullptr ? &cpu_failure_ : failure),
       schedule_(kernel.schedule().vectors()),
       rows_(schedule_.rows()),
       skipped_(SkippedOps(k_.facts, rows_)) {
@@ -51,10 +56,10 @@ void KernelEmitter::EmitEntry() {
   auto* function =
       llvm::Function::Create(type, llvm::GlobalValue::ExternalLinkage, kKernelEntryName, k_.module);
   function->setVisibility(llvm::GlobalValue::HiddenVisibility);
-  args_ = function->getArg(0);
+  llvm::Value* args = function->getArg(0);
   begin_ = function->getArg(1);
   end_ = function->getArg(2);
-  args_->setName("args");
+  args->setName("args");
   begin_->setName("begin");
   end_->setName("end");
   b_.SetInsertPoint(llvm::BasicBlock::Create(b_.getContext(), "entry", function));
@@ -66,13 +71,13 @@ void KernelEmitter::EmitEntry() {
     load->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(b_.getContext(), {}));
     return load;
   };
-  llvm::Value* table = invariant_load(ptr, args_, offsetof(KilnArgs, buffers), "buffers");
+  llvm::Value* table = invariant_load(ptr, args, offsetof(KilnArgs, buffers), "buffers");
   for (int k = 0; k < k_.kernel.buffers_size(); ++k) {
     k_.buffers.push_back(invariant_load(ptr, table, 8 * k, absl::StrCat("b", k)));
   }
   MakeAliasScopes();
   if (k_.kernel.symbol_count() > 0) {
-    llvm::Value* symbols = invariant_load(ptr, args_, offsetof(KilnArgs, symbols), "symbols");
+    llvm::Value* symbols = invariant_load(ptr, args, offsetof(KilnArgs, symbols), "symbols");
     for (uint32_t k = 0; k < k_.kernel.symbol_count(); ++k) {
       k_.symbols.push_back(invariant_load(i64, symbols, 8 * k, absl::StrCat("s", k)));
     }
@@ -237,35 +242,18 @@ bool KernelEmitter::MayLoadFirst(const v1::LoopOp& op) const {
 }
 
 void KernelEmitter::EmitOp(uint32_t id, const v1::LoopOp& op) {
-  const auto opcode = static_cast<LoopOpcode>(op.op());
-  switch (opcode) {
-    case LoopOpcode::kConstant: at_.values[id] = {EmitConstant(op), false}; return;
-    case LoopOpcode::kIndexExpr: at_.values[id] = index_.ValueOf(op.index()); return;
+  switch (static_cast<LoopOpcode>(op.op())) {
     case LoopOpcode::kLoad: at_.values[id] = EmitLoad(op); return;
     case LoopOpcode::kStore: EmitStore(op); return;
-    case LoopOpcode::kCheckIndex: at_.values[id] = EmitCheckIndex(id, op); return;
     case LoopOpcode::kReduce: EmitReduce(id, op); return;
     case LoopOpcode::kScan: at_.values[id] = EmitScan(id, op); return;
     default: break;
   }
-  if (llvm::Value* mask = ComparePosition(op)) {
-    at_.values[id] = {mask, true};
+  if (const LaneValue value = EmitAboutShift(id, op); value.v != nullptr) {
+    at_.values[id] = value;
     return;
   }
-  bool vector = false;
-  for (uint32_t arg : op.args()) vector |= at_.values[arg].vector;
-  llvm::SmallVector<llvm::Value*, 3> args;
-  for (uint32_t arg : op.args()) args.push_back(vector ? at_.Broadcast(at_.values[arg]) : at_.values[arg].v);
-  // A value that is the same in all lanes is computed once.
-  const unsigned lanes = at_.lanes;
-  llvm::Value* mask = at_.mask;
-  if (!vector) {
-    at_.lanes = 1;
-    at_.mask = nullptr;
-  }
-  at_.values[id] = {EmitPointwise(id, op, args), vector};
-  at_.lanes = lanes;
-  at_.mask = mask;
+  at_.values[id] = ops_.Value(id, op);
 }
 
 // Full vectors, `unroll` at a time, then what is left with a mask.

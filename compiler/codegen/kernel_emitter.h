@@ -27,9 +27,11 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "compiler/codegen/cpu_failure.h"
 #include "compiler/codegen/index_emitter.h"
 #include "compiler/codegen/kernel_context.h"
 #include "compiler/codegen/loop_state.h"
+#include "compiler/codegen/op_emitter.h"
 #include "compiler/ir/ops.h"
 #include "kiln/v1/kernel.pb.h"
 #include "llvm/ADT/DenseMap.h"
@@ -49,7 +51,12 @@ class KernelEmitter {
   // Adds the function kKernelEntryName to the module.
   absl::Status Emit();
 
- protected:  // a back-end whose lanes are threads overrides what is virtual
+ protected:
+  // `failure`: nullptr, or a back-end's own.
+  KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module,
+                FailureEmitter* failure);
+
+  // a back-end whose lanes are threads overrides what is virtual
   struct Accumulator {
     uint32_t op = 0;
     v1::ReduceKind kind = v1::REDUCE_UNSPECIFIED;
@@ -132,8 +139,6 @@ class KernelEmitter {
   llvm::Value* Gather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask);
   llvm::Value* ElementGather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask);
   void ElementStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* mask);
-  llvm::Value* FromMemory(llvm::Value* v, v1::DType dtype);
-  llvm::Value* ToMemory(llvm::Value* v, v1::DType dtype);
   llvm::Value* Accumulated(v1::DType dtype, llvm::Value* old_value, llvm::Value* value);
   // What is known of the address of a contiguous vector, beyond its element's alignment or not.
   virtual llvm::Align VectorAlign(const v1::LoopOp& op) const;
@@ -153,6 +158,7 @@ class KernelEmitter {
   void KeepValue(uint32_t id);
   bool ReadKeptValue(uint32_t id);
   llvm::Value* KeptTimes(llvm::Value* factor);
+  LaneValue EmitAboutShift(uint32_t id, const v1::LoopOp& op);
 
   // shifted_reduction_emitter.cc
   void UseShiftedReduction();  // after the row cache
@@ -186,28 +192,6 @@ class KernelEmitter {
   void ShiftCarried(const CarriedScalar& carried);
   void TakeCarried(size_t pass, llvm::Value* row);
 
-  // op_emitter.cc
-  llvm::Value* EmitPointwise(uint32_t id, const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args);
-  llvm::Value* EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
-  llvm::Value* EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
-  llvm::Value* EmitAboutShift(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
-  llvm::Value* EmitInteger(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
-  llvm::Value* EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args);
-  llvm::Value* ComparePosition(const v1::LoopOp& op);
-  bool IsShortVectorLoop() const;
-  llvm::Value* EmitCompare(LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args);
-  llvm::Value* EmitShift(LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b);
-  llvm::Value* IntegerPower(v1::DType dtype, llvm::Value* a, llvm::Value* b);
-  llvm::Value* MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Value* b, bool maximum);
-  llvm::Value* VectorMaximum(llvm::Value* a, llvm::Value* b, bool maximum);
-  llvm::Constant* EmitConstant(const v1::LoopOp& op);
-
-  // convert_emitter.cc
-  llvm::Value* EmitCast(v1::DType from, v1::DType to, llvm::Value* v);
-  llvm::Value* EmitBitcast(v1::DType from, v1::DType to, llvm::Value* v);
-  llvm::Value* FloatFromHalf(v1::DType from, llvm::Value* v);
-  llvm::Value* HalfFromFloat(v1::DType to, llvm::Value* v);
-
   // reduce_emitter.cc
   void InitAccumulators(const StageInfo& info, unsigned unroll);
   void FinishAccumulators(const StageInfo& info);
@@ -231,34 +215,19 @@ class KernelEmitter {
   unsigned CopiesOf(const StageInfo& info, unsigned unroll) const;
   std::optional<int64_t> AdditionsOfRun(const StageInfo& info, unsigned unroll) const;
   bool LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const;
-  llvm::Value* Combine(v1::ReduceKind kind, v1::DType dtype, llvm::Value* a, llvm::Value* b);
-  llvm::Constant* Identity(v1::ReduceKind kind, v1::DType dtype);
-  void CombineArg(v1::ReduceKind kind, v1::DType dtype, llvm::Value** value, llvm::Value** position,
-                  llvm::Value* other, llvm::Value* other_position, bool ordered, llvm::Value* active);
   llvm::Value* PositionInDomain();
-
-  // check_emitter.cc
-  LaneValue EmitCheckIndex(uint32_t id, const v1::LoopOp& op);
-  llvm::Value* DivideIntegers(uint32_t id, LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b);
-  virtual void FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value, llvm::Value* bound,
-                         bool is_unsigned);
-  llvm::Function* FailFunction();
-
-  // random_emitter.cc
-  using RandomWords = std::array<llvm::Value*, 4>;
-  llvm::Value* EmitRandBits(const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args);
-  RandomWords Philox(llvm::Value* seed, llvm::Value* block, llvm::Value* number);
-  std::pair<llvm::Value*, llvm::Value*> WideProduct(llvm::Value* v, uint32_t multiplier);
-  llvm::Value* WholeCounters(const v1::LoopOp& op);
 
   KernelContext k_;
   LoopState at_;
   LoopBuilder& b_ = k_.b;
   IndexEmitter index_{&k_, &at_};
+  ConvertEmitter convert_{&k_};
+  CombineEmitter combine_{&k_};
+  CpuFailure cpu_failure_{&k_.b, k_.module};
+  OpEmitter ops_;
   const v1::VectorSchedule& schedule_;  // empty where lanes are threads
   const v1::RowSchedule& rows_;         // likewise, and where vectors run along the outer loop
 
-  llvm::Value* args_ = nullptr;
   llvm::Value* begin_ = nullptr;
   llvm::Value* end_ = nullptr;
   std::vector<llvm::MDNode*> own_scope_;  // per buffer

@@ -22,16 +22,6 @@ llvm::Instruction* KernelEmitter::Annotate(llvm::Instruction* access, uint32_t b
   return access;
 }
 
-llvm::Value* KernelEmitter::FromMemory(llvm::Value* v, v1::DType dtype) {
-  if (dtype != v1::BOOL) return v;
-  return b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
-}
-
-llvm::Value* KernelEmitter::ToMemory(llvm::Value* v, v1::DType dtype) {
-  if (dtype != v1::BOOL) return v;
-  return b_.CreateZExt(v, v->getType()->getWithNewType(b_.getInt8Ty()));
-}
-
 // Where the condition is false the load reads a zero of its own.
 llvm::Value* KernelEmitter::ScalarLoad(const v1::LoopOp& op, llvm::Value* index, llvm::Value* condition) {
   const v1::DType dtype = k_.BufferDType(op);
@@ -39,9 +29,10 @@ llvm::Value* KernelEmitter::ScalarLoad(const v1::LoopOp& op, llvm::Value* index,
   llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], index);
   if (condition != nullptr) {
     pointer = b_.CreateSelect(condition, pointer, zero_slot_);
-    return FromMemory(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), dtype);
+    return convert_.FromMemory(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), dtype);
   }
-  return FromMemory(Annotate(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), op.buffer()), dtype);
+  return convert_.FromMemory(Annotate(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), op.buffer()),
+                             dtype);
 }
 
 LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
@@ -50,7 +41,8 @@ LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
   if (const auto packed = packed_.find(&op); packed != packed_.end()) {
     const PackedTile& tile = packed->second;
     llvm::Value* place = b_.CreateInBoundsGEP(tile.type, tile.slots, {b_.I64(0), tile.position});
-    return {FromMemory(b_.CreateLoad(tile.type->getArrayElementType(), place), dtype), at_.lanes > 1};
+    return {convert_.FromMemory(b_.CreateLoad(tile.type->getArrayElementType(), place), dtype),
+            at_.lanes > 1};
   }
   const std::optional<int64_t> coefficient = at_.lanes == 1 ? 0 : index_.Coefficient(op.index());
   if (coefficient == 0) {
@@ -63,7 +55,8 @@ LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
   }
   llvm::Value* active = at_.ActiveMask(mask);
   llvm::Type* type = at_.Wide(k_.MemoryType(dtype));
-  if (coefficient != 1) return {FromMemory(Gather(op, index_.Vector(op.index()), active), dtype), true};
+  if (coefficient != 1)
+    return {convert_.FromMemory(Gather(op, index_.Vector(op.index()), active), dtype), true};
   EmitPrefetch(op);
   llvm::Value* pointer =
       b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], index_.Scalar(op.index()));
@@ -74,7 +67,7 @@ LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
     loaded =
         b_.CreateMaskedLoad(type, pointer, ElementAlign(dtype), active, llvm::Constant::getNullValue(type));
   }
-  return {FromMemory(Annotate(loaded, op.buffer()), dtype), true};
+  return {convert_.FromMemory(Annotate(loaded, op.buffer()), dtype), true};
 }
 
 llvm::Value* KernelEmitter::Gather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask) {
@@ -115,8 +108,8 @@ llvm::Value* KernelEmitter::Accumulated(v1::DType dtype, llvm::Value* old_value,
     case v1::F64: return b_.CreateFAdd(old_value, value);
     case v1::F16:
     case v1::BF16:
-      return HalfFromFloat(dtype,
-                           b_.CreateFAdd(FloatFromHalf(dtype, old_value), FloatFromHalf(dtype, value)));
+      return convert_.HalfFromFloat(dtype, b_.CreateFAdd(convert_.FloatFromHalf(dtype, old_value),
+                                                         convert_.FloatFromHalf(dtype, value)));
     default: return b_.CreateAdd(old_value, value);
   }
 }
@@ -126,11 +119,11 @@ void KernelEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::
   llvm::Type* type = k_.MemoryType(dtype);
   llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], index);
   if (op.mode() == v1::STORE_ACCUMULATE) {
-    llvm::Value* old_value =
-        FromMemory(Annotate(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), op.buffer()), dtype);
+    llvm::Value* old_value = convert_.FromMemory(
+        Annotate(b_.CreateAlignedLoad(type, pointer, ElementAlign(dtype)), op.buffer()), dtype);
     value = Accumulated(dtype, old_value, value);
   }
-  Annotate(b_.CreateAlignedStore(ToMemory(value, dtype), pointer, ElementAlign(dtype)), op.buffer());
+  Annotate(b_.CreateAlignedStore(convert_.ToMemory(value, dtype), pointer, ElementAlign(dtype)), op.buffer());
 }
 
 void KernelEmitter::EmitStore(const v1::LoopOp& op) {
@@ -160,9 +153,9 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
           active == nullptr
               ? static_cast<llvm::Instruction*>(b_.CreateAlignedLoad(type, pointer, align))
               : b_.CreateMaskedLoad(type, pointer, align, active, llvm::Constant::getNullValue(type));
-      wide = Accumulated(dtype, FromMemory(Annotate(old_value, op.buffer()), dtype), wide);
+      wide = Accumulated(dtype, convert_.FromMemory(Annotate(old_value, op.buffer()), dtype), wide);
     }
-    wide = ToMemory(wide, dtype);
+    wide = convert_.ToMemory(wide, dtype);
     if (active == nullptr && MayStream(op)) {
       StreamedStore(op, wide, pointer);
       return;
@@ -193,13 +186,13 @@ void KernelEmitter::ElementStore(const v1::LoopOp& op, llvm::Value* value, llvm:
   llvm::AllocaInst* value_slot = b_.Slot(at_.Wide(type), "values");
   llvm::AllocaInst* mask_slot = mask == nullptr ? nullptr : b_.Slot(at_.Wide(i8), "active");
   b_.CreateStore(index_.Vector(op.index()), index_slot);
-  b_.CreateStore(ToMemory(value, dtype), value_slot);
+  b_.CreateStore(convert_.ToMemory(value, dtype), value_slot);
   if (mask != nullptr) b_.CreateStore(b_.CreateZExt(mask, at_.Wide(i8)), mask_slot);
   b_.ScalarLoop(b_.I64(0), b_.I64(at_.lanes), b_.I64(1), "lane", [&](llvm::Value* lane) {
     const auto store = [&] {
       llvm::Value* index = b_.CreateLoad(i64, b_.CreateGEP(i64, index_slot, lane));
       llvm::Value* element = b_.CreateLoad(type, b_.CreateGEP(type, value_slot, lane));
-      ScalarStore(op, index, FromMemory(element, dtype));
+      ScalarStore(op, index, convert_.FromMemory(element, dtype));
     };
     if (mask == nullptr) {
       store();

@@ -1,11 +1,9 @@
-// Arithmetic, comparison, logic and bits; numerics by ir/ops.def.
+#include "compiler/codegen/op_emitter.h"
+
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "compiler/codegen/kernel_emitter.h"
-#include "compiler/codegen/target_operations.h"
 #include "compiler/ir/dtypes.h"
-#include "llvm/Analysis/VectorUtils.h"
 
 namespace kiln {
 namespace {
@@ -15,7 +13,32 @@ using ir::IsUnsigned;
 
 }  // namespace
 
-llvm::Constant* KernelEmitter::EmitConstant(const v1::LoopOp& op) {
+LaneValue OpEmitter::Value(uint32_t id, const v1::LoopOp& op) {
+  switch (static_cast<LoopOpcode>(op.op())) {
+    case LoopOpcode::kConstant: return {Constant(op), false};
+    case LoopOpcode::kIndexExpr: return index_.ValueOf(op.index());
+    case LoopOpcode::kCheckIndex: return checks_.CheckIndex(id, op);
+    default: break;
+  }
+  if (llvm::Value* mask = ComparePosition(op)) return {mask, true};
+  bool vector = false;
+  for (uint32_t arg : op.args()) vector |= at_.values[arg].vector;
+  llvm::SmallVector<llvm::Value*, 3> args;
+  for (uint32_t arg : op.args()) args.push_back(vector ? at_.Broadcast(at_.values[arg]) : at_.values[arg].v);
+  // A value that is the same in all lanes is computed once.
+  const unsigned lanes = at_.lanes;
+  llvm::Value* mask = at_.mask;
+  if (!vector) {
+    at_.lanes = 1;
+    at_.mask = nullptr;
+  }
+  const LaneValue value = {Pointwise(id, op, args), vector};
+  at_.lanes = lanes;
+  at_.mask = mask;
+  return value;
+}
+
+llvm::Constant* OpEmitter::Constant(const v1::LoopOp& op) {
   double number;
   const uint64_t bits = op.bits();
   std::memcpy(&number, &bits, sizeof(number));
@@ -39,77 +62,37 @@ llvm::Constant* KernelEmitter::EmitConstant(const v1::LoopOp& op) {
   }
 }
 
-llvm::Value* KernelEmitter::EmitPointwise(uint32_t id, const v1::LoopOp& op,
-                                          llvm::ArrayRef<llvm::Value*> args) {
+llvm::Value* OpEmitter::Pointwise(uint32_t id, const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args) {
   const auto opcode = static_cast<LoopOpcode>(op.op());
   const v1::DType from = op.args_size() > 0 ? k_.DTypeOf(op.args(0)) : op.dtype();
   switch (opcode) {
-    case LoopOpcode::kCast: return EmitCast(from, op.dtype(), args[0]);
-    case LoopOpcode::kBitcast: return EmitBitcast(from, op.dtype(), args[0]);
+    case LoopOpcode::kCast: return convert_.Cast(from, op.dtype(), args[0]);
+    case LoopOpcode::kBitcast: return convert_.Bitcast(from, op.dtype(), args[0]);
     case LoopOpcode::kWhere: return b_.CreateSelect(args[0], args[1], args[2]);
-    case LoopOpcode::kRandBits: return EmitRandBits(op, args);
+    case LoopOpcode::kRandBits: return random_.RandBits(op, args);
     default: break;
   }
   switch (InfoOf(opcode).op_class) {
-    case LoopOpClass::kCompare: return EmitCompare(opcode, from, args);
-    case LoopOpClass::kLogical: return EmitBool(opcode, args);
+    case LoopOpClass::kCompare: return Compare(opcode, from, args);
+    case LoopOpClass::kLogical: return Bool(opcode, args);
     case LoopOpClass::kInteger:
-      if (op.dtype() == v1::BOOL) return EmitBool(opcode, args);
-      return EmitInteger(id, opcode, op.dtype(), args);
-    default: return EmitArithmetic(id, opcode, op.dtype(), args);
+      if (op.dtype() == v1::BOOL) return Bool(opcode, args);
+      return Integer(id, opcode, op.dtype(), args);
+    default: return Arithmetic(id, opcode, op.dtype(), args);
   }
 }
 
-llvm::Value* KernelEmitter::EmitArithmetic(uint32_t id, LoopOpcode op, v1::DType dtype,
-                                           llvm::ArrayRef<llvm::Value*> args) {
+llvm::Value* OpEmitter::Arithmetic(uint32_t id, LoopOpcode op, v1::DType dtype,
+                                   llvm::ArrayRef<llvm::Value*> args) {
   if (op == LoopOpcode::kMaximum || op == LoopOpcode::kMinimum) {
-    return MaximumOf(dtype, args[0], args[1], op == LoopOpcode::kMaximum);
+    return combine_.Maximum(dtype, args[0], args[1], op == LoopOpcode::kMaximum);
   }
-  if (llvm::Value* about_guess = EmitAboutShift(id, op, args)) return about_guess;
-  if (IsFloating(dtype)) return EmitFloat(op, args);
-  if (dtype == v1::BOOL) return EmitBool(op, args);
-  return EmitInteger(id, op, dtype, args);
+  if (IsFloating(dtype)) return Float(op, args);
+  if (dtype == v1::BOOL) return Bool(op, args);
+  return Integer(id, op, dtype, args);
 }
 
-// NaN if either is NaN; of booleans: or, and.
-llvm::Value* KernelEmitter::MaximumOf(v1::DType dtype, llvm::Value* a, llvm::Value* b, bool maximum) {
-  if (dtype == v1::BOOL) return maximum ? b_.CreateOr(a, b) : b_.CreateAnd(a, b);
-  if (IsFloating(dtype) && a->getType()->getScalarSizeInBits() <= k_.operations.maximum_bits) {
-    return b_.CreateBinaryIntrinsic(maximum ? llvm::Intrinsic::maximum : llvm::Intrinsic::minimum, a, b);
-  }
-  if (llvm::Value* chosen = VectorMaximum(a, b, maximum)) {
-    return b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, chosen);
-  }
-  if (IsFloating(dtype)) {
-    llvm::Value* first = maximum ? b_.CreateFCmpOGT(a, b) : b_.CreateFCmpOLT(a, b);
-    return b_.CreateSelect(b_.CreateFCmpUNO(a, a), a, b_.CreateSelect(first, a, b));
-  }
-  if (dtype == v1::U8) {
-    return b_.CreateSelect(maximum ? b_.CreateICmpUGT(a, b) : b_.CreateICmpULT(a, b), a, b);
-  }
-  return b_.CreateSelect(maximum ? b_.CreateICmpSGT(a, b) : b_.CreateICmpSLT(a, b), a, b);
-}
-
-// By the one instruction for it: b where that is beyond a, else a. nullptr: there is none for values of this
-// type.
-llvm::Value* KernelEmitter::VectorMaximum(llvm::Value* a, llvm::Value* b, bool maximum) {
-  auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(a->getType());
-  if (k_.operations.beyond == nullptr || vector == nullptr || !vector->getElementType()->isFloatTy())
-    return nullptr;
-  const unsigned native = k_.target.register_lanes, lanes = vector->getNumElements();
-  if (lanes % native != 0) return nullptr;
-  if (lanes == native) return k_.operations.beyond(b_, a, b, maximum);
-  llvm::SmallVector<llvm::Value*, 8> parts;
-  for (unsigned first = 0; first < lanes; first += native) {
-    const auto part = [&](llvm::Value* whole) {
-      return b_.CreateExtractVector(llvm::FixedVectorType::get(b_.getFloatTy(), native), whole, first);
-    };
-    parts.push_back(k_.operations.beyond(b_, part(a), part(b), maximum));
-  }
-  return llvm::concatenateVectors(b_, parts);
-}
-
-llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
+llvm::Value* OpEmitter::Float(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
   llvm::Value* a = args[0];
   llvm::Type* type = a->getType();
   llvm::Value* zero = llvm::ConstantFP::get(type, 0.0);
@@ -146,25 +129,8 @@ llvm::Value* KernelEmitter::EmitFloat(LoopOpcode op, llvm::ArrayRef<llvm::Value*
   return a;
 }
 
-// Where a row's kept exponentials are about the row's guess: they themselves, and their products with the
-// inverse of their sum. nullptr: op is neither.
-llvm::Value* KernelEmitter::EmitAboutShift(uint32_t id, LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
-  if (kept_ == nullptr || !shifted_ || shifted_->scale == nullptr) return nullptr;
-  if (op == LoopOpcode::kSoftmaxExp && rows_.cache().writer() == id)
-    return k_.math.ShiftedExpBelow(b_, args[0]);
-  if (op != LoopOpcode::kMul) return nullptr;
-  for (int k : {0, 1}) {
-    // Of other factors the product with the row's scale might be too small.
-    const uint32_t factor = k_.facts.op(id).args(1 - k);
-    const bool inverse = k_.facts.opcode(factor) == LoopOpcode::kReciprocal &&
-                         k_.facts.op(factor).args(0) == rows_.shifted().sum();
-    if (k_.facts.op(id).args(k) == rows_.cache().reader() && inverse) return KeptTimes(at_.values[factor].v);
-  }
-  return nullptr;
-}
-
-llvm::Value* KernelEmitter::EmitInteger(uint32_t id, LoopOpcode op, v1::DType dtype,
-                                        llvm::ArrayRef<llvm::Value*> args) {
+llvm::Value* OpEmitter::Integer(uint32_t id, LoopOpcode op, v1::DType dtype,
+                                llvm::ArrayRef<llvm::Value*> args) {
   llvm::Value* a = args[0];
   llvm::Type* type = a->getType();
   llvm::Value* zero = llvm::ConstantInt::get(type, 0);
@@ -175,7 +141,7 @@ llvm::Value* KernelEmitter::EmitInteger(uint32_t id, LoopOpcode op, v1::DType dt
     case LoopOpcode::kFloorDiv:
     case LoopOpcode::kTruncDiv:
     case LoopOpcode::kRemainder:
-    case LoopOpcode::kFmod: return DivideIntegers(id, op, dtype, a, args[1]);
+    case LoopOpcode::kFmod: return checks_.Divide(id, op, dtype, a, args[1]);
     case LoopOpcode::kNeg: return b_.CreateNeg(a);
     case LoopOpcode::kAbs:
       if (dtype == v1::U8) return a;
@@ -191,14 +157,14 @@ llvm::Value* KernelEmitter::EmitInteger(uint32_t id, LoopOpcode op, v1::DType dt
     case LoopOpcode::kBitXor: return b_.CreateXor(a, args[1]);
     case LoopOpcode::kBitNot: return b_.CreateNot(a);
     case LoopOpcode::kShiftLeft:
-    case LoopOpcode::kShiftRight: return EmitShift(op, dtype, a, args[1]);
+    case LoopOpcode::kShiftRight: return Shift(op, dtype, a, args[1]);
     default:
       k_.Fail(absl::UnimplementedError(absl::StrCat("unsupported: ", InfoOf(op).name, " on integers")));
       return a;
   }
 }
 
-llvm::Value* KernelEmitter::EmitShift(LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b) {
+llvm::Value* OpEmitter::Shift(LoopOpcode op, v1::DType dtype, llvm::Value* a, llvm::Value* b) {
   llvm::Type* type = a->getType();
   const unsigned width = type->getScalarSizeInBits();
   llvm::Value* in_range = b_.CreateICmpULT(b, llvm::ConstantInt::get(type, width));
@@ -219,7 +185,7 @@ llvm::Value* KernelEmitter::EmitShift(LoopOpcode op, v1::DType dtype, llvm::Valu
 
 // By squaring; every lane runs as long as the largest exponent. Of negative exponents only 1 and -1
 // have a power other than 0.
-llvm::Value* KernelEmitter::IntegerPower(v1::DType dtype, llvm::Value* a, llvm::Value* b) {
+llvm::Value* OpEmitter::IntegerPower(v1::DType dtype, llvm::Value* a, llvm::Value* b) {
   llvm::Type* type = a->getType();
   llvm::Value* zero = llvm::ConstantInt::get(type, 0);
   llvm::Value* one = llvm::ConstantInt::get(type, 1);
@@ -256,7 +222,7 @@ llvm::Value* KernelEmitter::IntegerPower(v1::DType dtype, llvm::Value* a, llvm::
   return b_.CreateSelect(negative, reciprocal, next_result);
 }
 
-llvm::Value* KernelEmitter::EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
+llvm::Value* OpEmitter::Bool(LoopOpcode op, llvm::ArrayRef<llvm::Value*> args) {
   switch (op) {
     case LoopOpcode::kAdd:
     case LoopOpcode::kBitOr:
@@ -282,7 +248,7 @@ llvm::Value* KernelEmitter::EmitBool(LoopOpcode op, llvm::ArrayRef<llvm::Value*>
 // the number lies is known before the loop, less each lane's own number, and compared with how far the loop
 // has come; in a long one it is found at each turn which lane it is. In 32 bits. nullptr: op is something
 // else.
-llvm::Value* KernelEmitter::ComparePosition(const v1::LoopOp& op) {
+llvm::Value* OpEmitter::ComparePosition(const v1::LoopOp& op) {
   const auto opcode = static_cast<LoopOpcode>(op.op());
   if (k_.on_gpu || at_.lanes == 1 || (opcode != LoopOpcode::kEq && opcode != LoopOpcode::kNe)) return nullptr;
   for (int k = 0; k < 2; ++k) {
@@ -318,7 +284,7 @@ llvm::Value* KernelEmitter::ComparePosition(const v1::LoopOp& op) {
 }
 
 // Whether its turns are known to fit in 32 bits.
-bool KernelEmitter::IsShortVectorLoop() const {
+bool OpEmitter::IsShortVectorLoop() const {
   const auto outer = static_cast<uint32_t>(k_.kernel.outer_size());
   const uint32_t extent = at_.vector_variable < outer
                               ? k_.kernel.outer(static_cast<int>(at_.vector_variable))
@@ -326,7 +292,7 @@ bool KernelEmitter::IsShortVectorLoop() const {
   return k_.facts.ConstantExpr(extent).value_or(INT32_MAX) < INT32_MAX;
 }
 
-llvm::Value* KernelEmitter::EmitCompare(LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args) {
+llvm::Value* OpEmitter::Compare(LoopOpcode op, v1::DType dtype, llvm::ArrayRef<llvm::Value*> args) {
   llvm::Value* a = args[0];
   if (op == LoopOpcode::kIsNan || op == LoopOpcode::kIsInf) {
     if (!IsFloating(dtype)) return llvm::ConstantInt::getFalse(a->getType()->getWithNewType(b_.getInt1Ty()));

@@ -1,6 +1,5 @@
-// Philox4x32-10: key = seed, counter = (flat >> 2, op number), lane = flat & 3.
-#include "compiler/codegen/kernel_emitter.h"
-#include "compiler/codegen/target_operations.h"
+#include "compiler/codegen/random_emitter.h"
+
 #include "llvm/Analysis/ValueTracking.h"
 #include "llvm/Support/KnownBits.h"
 
@@ -18,7 +17,7 @@ llvm::Value* High(llvm::IRBuilder<>& b, llvm::Value* v) { return Low(b, b.Create
 
 // The low and the high word of a product of words. A GPU has an instruction for either; products of 64 bits
 // would draw the rest of the function into 64 bits, of which it has no instructions.
-std::pair<llvm::Value*, llvm::Value*> KernelEmitter::WideProduct(llvm::Value* v, uint32_t multiplier) {
+std::pair<llvm::Value*, llvm::Value*> RandomEmitter::WideProduct(llvm::Value* v, uint32_t multiplier) {
   llvm::Type* i64 = v->getType()->getWithNewType(b_.getInt64Ty());
   if (k_.operations.high_product == llvm::Intrinsic::not_intrinsic) {
     llvm::Value* product = b_.CreateMul(b_.CreateZExt(v, i64), llvm::ConstantInt::get(i64, multiplier));
@@ -37,11 +36,11 @@ std::pair<llvm::Value*, llvm::Value*> KernelEmitter::WideProduct(llvm::Value* v,
   return {low, words};
 }
 
-KernelEmitter::RandomWords KernelEmitter::Philox(llvm::Value* seed, llvm::Value* block, llvm::Value* number) {
+RandomEmitter::Words RandomEmitter::Philox(llvm::Value* seed, llvm::Value* block, llvm::Value* number) {
   constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
   llvm::Type* i32 = block->getType()->getWithNewType(b_.getInt32Ty());
-  RandomWords counter = {Low(b_, block), High(b_, block), Low(b_, number), High(b_, number)};
+  Words counter = {Low(b_, block), High(b_, block), Low(b_, number), High(b_, number)};
   llvm::Value* key[2] = {Low(b_, seed), High(b_, seed)};
   for (int round = 0; round < 10; ++round) {
     const auto [low0, high0] = WideProduct(counter[0], kMultiplier0);
@@ -56,7 +55,7 @@ KernelEmitter::RandomWords KernelEmitter::Philox(llvm::Value* seed, llvm::Value*
 
 // Of lanes that draw neighbouring numbers from the first word of a counter on: the first lane's; else
 // nullptr.
-llvm::Value* KernelEmitter::WholeCounters(const v1::LoopOp& op) {
+llvm::Value* RandomEmitter::WholeCounters(const v1::LoopOp& op) {
   const v1::LoopOp& flat = k_.facts.op(op.args(1));
   if (at_.lanes < kWords || at_.lanes % kWords != 0 ||
       static_cast<LoopOpcode>(flat.op()) != LoopOpcode::kIndexExpr)
@@ -68,13 +67,13 @@ llvm::Value* KernelEmitter::WholeCounters(const v1::LoopOp& op) {
   return known.countMinTrailingZeros() >= 2 ? first : nullptr;
 }
 
-llvm::Value* KernelEmitter::EmitRandBits(const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args) {
+llvm::Value* RandomEmitter::RandBits(const v1::LoopOp& op, llvm::ArrayRef<llvm::Value*> args) {
   llvm::Type* i64 = at_.Wide(b_.getInt64Ty());
   if (llvm::Value* first = WholeCounters(op)) {
     const unsigned lanes = at_.lanes;
     at_.lanes /= kWords;  // counters
     llvm::Value* block = b_.CreateAdd(at_.Splat(b_.CreateLShr(first, 2)), at_.LaneNumbers(b_.getInt64Ty()));
-    const RandomWords words =
+    const Words words =
         Philox(at_.Splat(at_.values[op.args(0)].v), block, at_.Splat(at_.values[op.args(2)].v));
     llvm::Value* result = llvm::PoisonValue::get(llvm::FixedVectorType::get(b_.getInt32Ty(), lanes));
     for (unsigned lane = 0; lane < lanes; ++lane) {
@@ -86,7 +85,7 @@ llvm::Value* KernelEmitter::EmitRandBits(const v1::LoopOp& op, llvm::ArrayRef<ll
     return b_.CreateZExt(result, i64);
   }
   llvm::Value* flat = args[1];
-  const RandomWords words = Philox(args[0], b_.CreateLShr(flat, 2), args[2]);
+  const Words words = Philox(args[0], b_.CreateLShr(flat, 2), args[2]);
   llvm::Type* i32 = words[0]->getType();
   llvm::Value* lane = b_.CreateAnd(Low(b_, flat), llvm::ConstantInt::get(i32, kWords - 1));
   llvm::Value* word = words[0];

@@ -60,42 +60,6 @@ bool KernelEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigne
   return !run || *run > kMany || runs * *run > kFloatAdditionsMax;
 }
 
-llvm::Constant* KernelEmitter::Identity(v1::ReduceKind kind, v1::DType dtype) {
-  llvm::Type* type = k_.ScalarType(dtype);
-  switch (kind) {
-    case v1::REDUCE_SUM:
-    case v1::REDUCE_ANY: return llvm::Constant::getNullValue(type);
-    case v1::REDUCE_ALL: return b_.getTrue();
-    case v1::REDUCE_PROD:
-      if (IsFloating(dtype)) return llvm::ConstantFP::get(type, 1.0);
-      return llvm::ConstantInt::get(type, 1);
-    default: break;
-  }
-  const bool maximum = IsMax(kind);
-  if (IsFloating(dtype)) return llvm::ConstantFP::getInfinity(type, maximum);
-  const unsigned width = type->getIntegerBitWidth();
-  if (IsUnsigned(dtype)) {
-    return llvm::ConstantInt::get(
-        b_.getContext(), maximum ? llvm::APInt::getMinValue(width) : llvm::APInt::getMaxValue(width));
-  }
-  return llvm::ConstantInt::get(b_.getContext(), maximum ? llvm::APInt::getSignedMinValue(width)
-                                                         : llvm::APInt::getSignedMaxValue(width));
-}
-
-llvm::Value* KernelEmitter::Combine(v1::ReduceKind kind, v1::DType dtype, llvm::Value* a, llvm::Value* b) {
-  switch (kind) {
-    case v1::REDUCE_SUM:
-      if (IsFloating(dtype)) return b_.CreateFAdd(a, b);
-      return dtype == v1::BOOL ? b_.CreateOr(a, b) : b_.CreateAdd(a, b);
-    case v1::REDUCE_PROD:
-      if (IsFloating(dtype)) return b_.CreateFMul(a, b);
-      return dtype == v1::BOOL ? b_.CreateAnd(a, b) : b_.CreateMul(a, b);
-    case v1::REDUCE_ANY: return b_.CreateOr(a, b);
-    case v1::REDUCE_ALL: return b_.CreateAnd(a, b);
-    default: return MaximumOf(dtype, a, b, IsMax(kind));
-  }
-}
-
 void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
   const bool vector = at_.lanes > 1 || (k_.kernel.schedule().vector_dim() == v1::VECTOR_INNER_LAST &&
                                         !info.has_scan && !info.extents.empty());
@@ -126,7 +90,7 @@ void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
     }
     const unsigned copies = accumulator.total != nullptr ? CopiesOf(info, unroll) : unroll;
     const bool doubles = accumulator.widened && accumulator.total == nullptr;
-    llvm::Constant* identity = Identity(accumulator.kind, doubles ? v1::F64 : accumulator.dtype);
+    llvm::Constant* identity = combine_.Identity(accumulator.kind, doubles ? v1::F64 : accumulator.dtype);
     for (unsigned copy = 0; copy < copies; ++copy) {
       llvm::Type* type = wide(identity->getType());
       accumulator.value.push_back(b_.Slot(type, "acc"));
@@ -159,46 +123,21 @@ llvm::Value* KernelEmitter::PositionInDomain() {
   return along ? b_.CreateAdd(wide, at_.LaneNumbers(b_.getInt64Ty())) : wide;
 }
 
-// Takes `other` where it beats the value; `ordered`: ties go to the smaller position.
-void KernelEmitter::CombineArg(v1::ReduceKind kind, v1::DType dtype, llvm::Value** value,
-                               llvm::Value** position, llvm::Value* other, llvm::Value* other_position,
-                               bool ordered, llvm::Value* active) {
-  llvm::Value* better;
-  llvm::Value* same;
-  const bool maximum = IsMax(kind);
-  if (IsFloating(dtype)) {
-    llvm::Value* value_nan = b_.CreateFCmpUNO(*value, *value);
-    llvm::Value* other_nan = b_.CreateFCmpUNO(other, other);
-    llvm::Value* beyond = maximum ? b_.CreateFCmpOGT(other, *value) : b_.CreateFCmpOLT(other, *value);
-    better = b_.CreateOr(beyond, b_.CreateAnd(other_nan, b_.CreateNot(value_nan)));
-    same = b_.CreateOr(b_.CreateFCmpOEQ(other, *value), b_.CreateAnd(other_nan, value_nan));
-  } else {
-    const bool is_unsigned = IsUnsigned(dtype);
-    better = maximum ? (is_unsigned ? b_.CreateICmpUGT(other, *value) : b_.CreateICmpSGT(other, *value))
-                     : (is_unsigned ? b_.CreateICmpULT(other, *value) : b_.CreateICmpSLT(other, *value));
-    same = b_.CreateICmpEQ(other, *value);
-  }
-  if (ordered) better = b_.CreateOr(better, b_.CreateAnd(same, b_.CreateICmpSLT(other_position, *position)));
-  if (active != nullptr) better = b_.CreateAnd(better, active);
-  *value = b_.CreateSelect(better, other, *value);
-  *position = b_.CreateSelect(better, other_position, *position);
-}
-
 // `exponential`: what is added is e^value.
 llvm::Value* KernelEmitter::Accumulate(Accumulator& accumulator, llvm::Value* sum, llvm::Value* value,
                                        bool exponential) {
   if (at_.unrolled && (accumulator.kind == v1::REDUCE_MAX || accumulator.kind == v1::REDUCE_MIN)) {
-    if (llvm::Value* chosen = VectorMaximum(sum, value, IsMax(accumulator.kind))) {
+    if (llvm::Value* chosen = combine_.VectorMaximum(sum, value, IsMax(accumulator.kind))) {
       accumulator.untested.push_back(value);
       return chosen;
     }
   }
   if (!accumulator.widened || accumulator.total != nullptr) {
     return exponential ? k_.math.PlusExp(b_, sum, value)
-                       : Combine(accumulator.kind, accumulator.dtype, sum, value);
+                       : combine_.Combine(accumulator.kind, accumulator.dtype, sum, value);
   }
   if (exponential) value = k_.math.PlusExp(b_, llvm::Constant::getNullValue(value->getType()), value);
-  return Combine(accumulator.kind, v1::F64, sum, b_.CreateFPExt(value, at_.Wide(b_.getDoubleTy())));
+  return combine_.Combine(accumulator.kind, v1::F64, sum, b_.CreateFPExt(value, at_.Wide(b_.getDoubleTy())));
 }
 
 void KernelEmitter::EmitReduce(uint32_t id, const v1::LoopOp& op) {
@@ -212,8 +151,8 @@ void KernelEmitter::EmitReduce(uint32_t id, const v1::LoopOp& op) {
     if (IsArgReduce(accumulator.kind)) {
       llvm::AllocaInst* position_slot = accumulator.position[at_.copy];
       llvm::Value* position = b_.CreateLoad(position_slot->getAllocatedType(), position_slot);
-      CombineArg(accumulator.kind, accumulator.dtype, &old_value, &position, value, PositionInDomain(), false,
-                 at_.mask);
+      combine_.CombineArg(accumulator.kind, accumulator.dtype, &old_value, &position, value,
+                          PositionInDomain(), false, at_.mask);
       b_.CreateStore(old_value, slot);
       b_.CreateStore(position, position_slot);
       return;
@@ -308,9 +247,9 @@ void KernelEmitter::AddRunToTotals(const StageInfo& info, unsigned unroll) {
 void KernelEmitter::Fold(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
                          llvm::Value** position, llvm::Value* other, llvm::Value* other_position) {
   if (IsArgReduce(accumulator.kind)) {
-    CombineArg(accumulator.kind, kept, value, position, other, other_position, true, nullptr);
+    combine_.CombineArg(accumulator.kind, kept, value, position, other, other_position, true, nullptr);
   } else {
-    *value = Combine(accumulator.kind, kept, *value, other);
+    *value = combine_.Combine(accumulator.kind, kept, *value, other);
   }
 }
 
@@ -365,7 +304,7 @@ void KernelEmitter::FinishAccumulators(const StageInfo& info) {
 void KernelEmitter::InitScans(const StageInfo& info) {
   for (const Accumulator& accumulator : accumulators_) {
     if (static_cast<LoopOpcode>(k_.facts.op(accumulator.op).op()) != LoopOpcode::kScan) continue;
-    b_.CreateStore(at_.Splat(Identity(accumulator.kind, accumulator.dtype)), accumulator.value[0]);
+    b_.CreateStore(at_.Splat(combine_.Identity(accumulator.kind, accumulator.dtype)), accumulator.value[0]);
   }
 }
 
@@ -374,8 +313,8 @@ LaneValue KernelEmitter::EmitScan(uint32_t id, const v1::LoopOp& op) {
     if (accumulator.op != id) continue;
     llvm::AllocaInst* slot = accumulator.value[0];
     llvm::Value* old_value = b_.CreateLoad(slot->getAllocatedType(), slot);
-    llvm::Value* combined =
-        Combine(accumulator.kind, accumulator.dtype, old_value, at_.Broadcast(at_.values[op.args(0)]));
+    llvm::Value* combined = combine_.Combine(accumulator.kind, accumulator.dtype, old_value,
+                                             at_.Broadcast(at_.values[op.args(0)]));
     b_.CreateStore(combined, slot);
     return {combined, at_.lanes > 1};
   }

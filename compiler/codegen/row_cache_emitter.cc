@@ -42,4 +42,24 @@ llvm::Value* KernelEmitter::KeptTimes(llvm::Value* factor) {
   return factor == nullptr ? value : b_.CreateFMul(value, at_.Splat(factor));
 }
 
+// Where a row's kept exponentials are about the row's guess: they themselves, and their products with the
+// inverse of their sum. No value: op is neither.
+LaneValue KernelEmitter::EmitAboutShift(uint32_t id, const v1::LoopOp& op) {
+  if (kept_ == nullptr || !shifted_ || shifted_->scale == nullptr) return {};
+  const LoopOpcode opcode = k_.facts.opcode(id);
+  if (opcode == LoopOpcode::kSoftmaxExp && rows_.cache().writer() == id) {
+    const LaneValue exponent = at_.values[op.args(0)];
+    return {k_.math.ShiftedExpBelow(b_, exponent.v), exponent.vector};
+  }
+  if (opcode != LoopOpcode::kMul) return {};
+  for (int k : {0, 1}) {
+    // Of other factors the product with the row's scale might be too small.
+    const uint32_t factor = op.args(1 - k);
+    const bool inverse = k_.facts.opcode(factor) == LoopOpcode::kReciprocal &&
+                         k_.facts.op(factor).args(0) == rows_.shifted().sum();
+    if (op.args(k) == rows_.cache().reader() && inverse) return {KeptTimes(at_.values[factor].v), true};
+  }
+  return {};
+}
+
 }  // namespace kiln

@@ -121,7 +121,7 @@ void KernelEmitter::SettleShifted(llvm::Value* origin) {
     llvm::Value* none = b_.CreateFCmpOEQ(center, llvm::ConstantFP::getInfinity(f32, true));
     misfit = b_.CreateFCmpOGT(b_.CreateFSub(center, origin), constant(f32, kExponentMax));
     misfit = b_.CreateOr(none, misfit);
-    llvm::Value* scale = EmitFloat(LoopOpcode::kExp, {b_.CreateFSub(origin, center)});
+    llvm::Value* scale = k_.math.Emit(b_, LoopOpcode::kExp, {b_.CreateFSub(origin, center)});
     if (shifted_->scale != nullptr) {  // of exponentials that are kept with a shift
       scale = b_.CreateFMul(scale, unshift);
       b_.CreateStore(b_.CreateSelect(misfit, unshift, scale), shifted_->scale);

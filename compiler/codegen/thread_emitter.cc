@@ -30,12 +30,13 @@ void UnrollLoop(llvm::Instruction* back, unsigned times) {
 }  // namespace
 
 ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
-    : KernelEmitter(kernel, target, module),
+    : KernelEmitter(kernel, target, module, &failure_),
       chosen_(kernel.schedule().threads()),
       threads_(chosen_.threads()),
       warps_(chosen_.has_rows() ? chosen_.rows().warps() : 1),
       rows_(chosen_.has_columns() ? chosen_.columns().rows() : 1),
-      block_(&b_, threads_, warps_) {}
+      block_(&b_, threads_, warps_),
+      failure_(&b_) {}
 
 void ThreadEmitter::UseSchedule() {
   at_.vector_lanes = chosen_.lanes();
@@ -110,8 +111,7 @@ llvm::Value* ThreadEmitter::IsAligned(llvm::ArrayRef<const StageInfo*> stages) {
   aligned_ = true;
   for (const StageInfo* info : stages) {
     for (const v1::LoopOp& op : info->stage->ops()) {
-      if (!IsAccess(op) || k_.facts.DependsOnOps(op.index()) || index_.Coefficient(op.index()) != 1)
-        continue;
+      if (!IsAccess(op) || k_.facts.DependsOnOps(op.index()) || index_.Coefficient(op.index()) != 1) continue;
       llvm::Type* type = k_.MemoryType(k_.BufferDType(op));
       llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], index_.Scalar(op.index()));
       llvm::Value* below = b_.I64(static_cast<int64_t>(VectorAlign(op).value()) - 1);
@@ -138,9 +138,7 @@ llvm::Value* ThreadEmitter::IsRowAligned() {
 
 void ThreadEmitter::EmitUnits() {
   EmitPoints();
-  if (failed_ == nullptr) return;
-  b_.If(b_.CreateLoad(b_.getInt1Ty(), failed_), "fail",
-        [&] { b_.CreateIntrinsic(b_.getVoidTy(), llvm::Intrinsic::trap, llvm::ArrayRef<llvm::Value*>{}); });
+  failure_.Trap();
 }
 
 void ThreadEmitter::EmitPoints() {
@@ -490,15 +488,6 @@ llvm::Instruction* ThreadEmitter::Annotate(llvm::Instruction* access, uint32_t b
     access->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(b_.getContext(), {}));
   }
   return KernelEmitter::Annotate(access, buffer);
-}
-
-void ThreadEmitter::FailWhere(llvm::Value* bad, int32_t, uint32_t, llvm::Value*, llvm::Value*, bool) {
-  if (failed_ == nullptr) {
-    failed_ = b_.Slot(b_.getInt1Ty(), "failed");
-    llvm::IRBuilder<> at_entry(failed_->getNextNode());
-    at_entry.CreateStore(b_.getFalse(), failed_);
-  }
-  b_.CreateStore(b_.CreateOr(b_.CreateLoad(b_.getInt1Ty(), failed_), b_.Any(bad)), failed_);
 }
 
 }  // namespace kiln

@@ -25,6 +25,7 @@
 
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/codegen/thread_block.h"
+#include "compiler/codegen/thread_failure.h"
 #include "compiler/image/gpu_image.h"
 #include "compiler/schedule/thread_walk.h"
 
@@ -74,8 +75,6 @@ class ThreadEmitter : public KernelEmitter {
   void InnerLoop(const StageInfo& info, uint32_t level, absl::FunctionRef<void(llvm::Value*)> body) override;
   void ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) override;
   llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer) override;
-  void FailWhere(llvm::Value* bad, int32_t code, uint32_t op, llvm::Value* value, llvm::Value* bound,
-                 bool is_unsigned) override;
 
   // thread_tile.cc
   class SharedTile;
@@ -103,13 +102,13 @@ class ThreadEmitter : public KernelEmitter {
   const unsigned warps_;    // with a point each
   const unsigned rows_;     // of threads that share a point, else 1
   ThreadBlock block_;
+  ThreadFailure failure_;
   llvm::Value* row_ = nullptr;        // of this thread
   llvm::Value* active_ = nullptr;     // does its column exist?
   bool in_first_row_ = false;         // in code of IfFirstRow
   bool aligned_ = false;              // in code that runs where IsAligned
   std::vector<StripSum> strip_sums_;  // empty: blocks take no strips
   unsigned turn_ = 0;                 // of this thread, in EmitTurns, where all turns stand in a row
-  llvm::AllocaInst* failed_ = nullptr;
 };
 
 }  // namespace kiln

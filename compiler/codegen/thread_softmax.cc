@@ -32,12 +32,13 @@ void ThreadEmitter::AddToSoftmaxSum(llvm::Value* first_turn, int64_t turns, llvm
       visit(at_.lanes == 1 ? v : b_.CreateExtractElement(v, lane));
   };
   llvm::Value* most = values[0];
-  for (size_t k = 1; k < values.size(); ++k) most = Combine(v1::REDUCE_MAX, v1::F32, most, values[k]);
+  for (size_t k = 1; k < values.size(); ++k)
+    most = combine_.Combine(v1::REDUCE_MAX, v1::F32, most, values[k]);
   llvm::Value* before = b_.CreateLoad(b_.getFloatTy(), largest);
   llvm::Value* after = before;
-  lanes_of(most, [&](llvm::Value* v) { after = Combine(v1::REDUCE_MAX, v1::F32, after, v); });
+  lanes_of(most, [&](llvm::Value* v) { after = combine_.Combine(v1::REDUCE_MAX, v1::F32, after, v); });
   llvm::Value* origin = OriginOf(after, &b_);
-  const auto exp_of = [&](llvm::Value* v) { return EmitFloat(LoopOpcode::kExp, {v}); };
+  const auto exp_of = [&](llvm::Value* v) { return k_.math.Emit(b_, LoopOpcode::kExp, {v}); };
   llvm::Value* scaled = b_.CreateLoad(b_.getFloatTy(), sum);
   llvm::Value* total = b_.CreateFMul(scaled, exp_of(b_.CreateFSub(before, origin)));
   llvm::Value* wide_origin = at_.Splat(origin);
@@ -91,7 +92,7 @@ void ThreadEmitter::EmitSoftmaxSum() {
   CombineThreads(accumulator, v1::F32, &most, &position);
   at_.values[accumulator.op] = {most, false};
   llvm::Value* total = b_.CreateLoad(f32, sum);
-  total = b_.CreateFMul(total, EmitFloat(LoopOpcode::kExp, {b_.CreateFSub(own, OriginOf(most, &b_))}));
+  total = b_.CreateFMul(total, k_.math.Emit(b_, LoopOpcode::kExp, {b_.CreateFSub(own, OriginOf(most, &b_))}));
   accumulator.op = softmax.sum();
   accumulator.kind = v1::REDUCE_SUM;
   CombineThreads(accumulator, v1::F32, &total, &position);

@@ -1,0 +1,33 @@
+// How two values of a reduction become one.
+//
+// Ownership: borrows the kernel's context. Threads: one. Errors: none.
+#pragma once
+
+#include "compiler/codegen/kernel_context.h"
+
+namespace kiln {
+
+class CombineEmitter {
+ public:
+  explicit CombineEmitter(KernelContext* context) : k_(*context), b_(k_.b) {}
+
+  llvm::Constant* Identity(v1::ReduceKind kind, v1::DType dtype);
+  llvm::Value* Combine(v1::ReduceKind kind, v1::DType dtype, llvm::Value* a, llvm::Value* b);
+
+  // A reduction that gives a position. Takes `other` where it beats the value; `ordered`: ties go to the
+  // smaller position. `active`: only in these lanes; null: in all.
+  void CombineArg(v1::ReduceKind kind, v1::DType dtype, llvm::Value** value, llvm::Value** position,
+                  llvm::Value* other, llvm::Value* other_position, bool ordered, llvm::Value* active);
+
+  // NaN if either is NaN; of booleans: or, and.
+  llvm::Value* Maximum(v1::DType dtype, llvm::Value* a, llvm::Value* b, bool maximum);
+  // By the one instruction for it: b where that is beyond a, else a. nullptr: there is none for values of
+  // this type.
+  llvm::Value* VectorMaximum(llvm::Value* a, llvm::Value* b, bool maximum);
+
+ private:
+  KernelContext& k_;
+  LoopBuilder& b_;
+};
+
+}  // namespace kiln
