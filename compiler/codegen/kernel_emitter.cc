@@ -12,18 +12,17 @@
 namespace kiln {
 
 KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
-    : KernelEmitter(kernel, target, module, nullptr) {}
+    : KernelEmitter(kernel, target, module, nullptr, nullptr) {}
 
 KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module,
-                             FailureEmitter* failure)
+                             FailureEmitter* failure, MemoryEmitter* memory)
     : k_(kernel, target, module),
       at_(&k_.b, k_.facts.ops().size()),
       ops_(&k_, &at_, &index_, failure == nullptr ? &cpu_failure_ : failure),
+      memory_(memory == nullptr ? vector_memory_ : *memory),
       schedule_(kernel.schedule().vectors()),
       rows_(schedule_.rows()),
-      skipped_(SkippedOps(k_.facts, rows_)) {
-  streamed_.resize(kernel.buffers_size());
-}
+      skipped_(SkippedOps(k_.facts, rows_)) {}
 
 absl::Status KernelEmitter::Emit() {
   if (!k_.facts.ExpressionsFit()) {
@@ -33,7 +32,7 @@ absl::Status KernelEmitter::Emit() {
   if (!k_.status.ok()) return k_.status;
   EmitEntry();
   EmitUnits();
-  EndStreams();
+  vector_memory_.EndStreams();
   b_.CreateRet(b_.getInt32(KILN_OK));
   return k_.status;
 }
@@ -45,8 +44,6 @@ void KernelEmitter::UseSchedule() {
   for (const uint32_t sum : rows_.summed_exponentials()) {
     summed_exponents_[sum] = k_.facts.op(k_.facts.op(sum).args(0)).args(0);
   }
-  for (const v1::Prefetch& prefetch : schedule_.prefetches())
-    prefetches_[k_.facts.ops()[prefetch.load()]] = &prefetch;
 }
 
 void KernelEmitter::EmitEntry() {
@@ -75,7 +72,6 @@ void KernelEmitter::EmitEntry() {
   for (int k = 0; k < k_.kernel.buffers_size(); ++k) {
     k_.buffers.push_back(invariant_load(ptr, table, 8 * k, absl::StrCat("b", k)));
   }
-  MakeAliasScopes();
   if (k_.kernel.symbol_count() > 0) {
     llvm::Value* symbols = invariant_load(ptr, args, offsetof(KilnArgs, symbols), "symbols");
     for (uint32_t k = 0; k < k_.kernel.symbol_count(); ++k) {
@@ -83,30 +79,14 @@ void KernelEmitter::EmitEntry() {
     }
   }
   EmitExtents();
-  EmitStreamConditions();
+  vector_memory_.EmitConditions();
   UseRowCache();
   UseShiftedReduction();
   UseRowPipeline();
 }
 
-void KernelEmitter::MakeAliasScopes() {
-  llvm::MDBuilder metadata(b_.getContext());
-  llvm::MDNode* domain = metadata.createAnonymousAliasScopeDomain("kernel");
-  std::vector<llvm::Metadata*> scopes;
-  for (int k = 0; k < k_.kernel.buffers_size(); ++k) {
-    scopes.push_back(metadata.createAnonymousAliasScope(domain, absl::StrCat("b", k)));
-  }
-  for (size_t k = 0; k < scopes.size(); ++k) {
-    std::vector<llvm::Metadata*> others = scopes;
-    others.erase(others.begin() + k);
-    own_scope_.push_back(llvm::MDNode::get(b_.getContext(), {scopes[k]}));
-    other_scopes_.push_back(llvm::MDNode::get(b_.getContext(), others));
-  }
-}
-
 void KernelEmitter::EmitExtents() {
-  zero_slot_ = b_.Slot(b_.getInt64Ty(), "zero");
-  b_.CreateStore(b_.getInt64(0), zero_slot_);
+  memory_.Enter();
   for (uint32_t extent : k_.kernel.outer()) k_.outer_extents.push_back(index_.Scalar(extent));
   for (StageInfo& info : k_.stages) {
     for (uint32_t extent : info.stage->inner()) info.extents.push_back(index_.Scalar(extent));
@@ -223,6 +203,8 @@ void KernelEmitter::InnerLoop(const StageInfo& info, uint32_t level,
   b_.ScalarLoop(b_.I64(0), info.extents[level], b_.I64(1), "inner", body);
 }
 
+void KernelEmitter::EmitStore(const v1::LoopOp& op) { memory_.Store(op); }
+
 void KernelEmitter::EmitOps(const StageInfo& info) {
   for (int k = 0; k < info.stage->ops_size(); ++k) {
     if (MayLoadFirst(info.stage->ops(k))) EmitOp(info.first_op + k, info.stage->ops(k));
@@ -243,7 +225,7 @@ bool KernelEmitter::MayLoadFirst(const v1::LoopOp& op) const {
 
 void KernelEmitter::EmitOp(uint32_t id, const v1::LoopOp& op) {
   switch (static_cast<LoopOpcode>(op.op())) {
-    case LoopOpcode::kLoad: at_.values[id] = EmitLoad(op); return;
+    case LoopOpcode::kLoad: at_.values[id] = memory_.Load(op); return;
     case LoopOpcode::kStore: EmitStore(op); return;
     case LoopOpcode::kReduce: EmitReduce(id, op); return;
     case LoopOpcode::kScan: at_.values[id] = EmitScan(id, op); return;

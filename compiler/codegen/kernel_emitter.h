@@ -32,6 +32,7 @@
 #include "compiler/codegen/kernel_context.h"
 #include "compiler/codegen/loop_state.h"
 #include "compiler/codegen/op_emitter.h"
+#include "compiler/codegen/vector_memory.h"
 #include "compiler/ir/ops.h"
 #include "kiln/v1/kernel.pb.h"
 #include "llvm/ADT/DenseMap.h"
@@ -52,9 +53,9 @@ class KernelEmitter {
   absl::Status Emit();
 
  protected:
-  // `failure`: nullptr, or a back-end's own.
+  // `failure` and `memory`: nullptr, or a back-end's own.
   KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module,
-                FailureEmitter* failure);
+                FailureEmitter* failure, MemoryEmitter* memory);
 
   // a back-end whose lanes are threads overrides what is virtual
   struct Accumulator {
@@ -67,12 +68,6 @@ class KernelEmitter {
     std::vector<llvm::AllocaInst*> value;  // one an unrolled copy
     std::vector<llvm::AllocaInst*> position;  // arg reductions only
     std::vector<llvm::Value*> untested;       // what an unrolled body's copies reduced, an even number
-  };
-  // Where the elements lie that a tile's load was turned round into.
-  struct PackedTile {
-    llvm::Type* type = nullptr;  // an array
-    llvm::Value* slots = nullptr;
-    llvm::Value* position = nullptr;  // of the values that are being computed
   };
   // The two stages of the schedule's shifted reduction.
   struct ShiftedStages {
@@ -109,8 +104,7 @@ class KernelEmitter {
   // kernel_emitter.cc
   virtual void UseSchedule();
   virtual void EmitEntry();
-  void MakeAliasScopes();  // which say that no two buffers overlap
-  void EmitExtents();      // of all loops, and the slot that ends the entry
+  void EmitExtents();  // of all loops, and the slot that ends the entry
   virtual void EmitUnits();
   void EmitParallelRange(llvm::Value* lo, llvm::Value* hi);
   void EmitOuterFrom(uint32_t loop);
@@ -123,6 +117,7 @@ class KernelEmitter {
   void EmitOps(const StageInfo& info);
   bool MayLoadFirst(const v1::LoopOp& op) const;
   void EmitOp(uint32_t id, const v1::LoopOp& op);
+  virtual void EmitStore(const v1::LoopOp& op);
   virtual void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body);
   virtual unsigned Unroll(const StageInfo& info) const;  // of the stage's vector loop
   void MaskedVector(uint32_t variable, llvm::Value* i, llvm::Value* hi, Body body);
@@ -130,27 +125,6 @@ class KernelEmitter {
   // tile_emitter.cc
   void EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi);
   void PackTile(const v1::LoopOp& op, llvm::Value* start, llvm::AllocaInst* slot);
-
-  // memory_emitter.cc
-  LaneValue EmitLoad(const v1::LoopOp& op);
-  virtual void EmitStore(const v1::LoopOp& op);
-  llvm::Value* ScalarLoad(const v1::LoopOp& op, llvm::Value* index, llvm::Value* condition);
-  virtual void ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value);
-  llvm::Value* Gather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask);
-  llvm::Value* ElementGather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask);
-  void ElementStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* mask);
-  llvm::Value* Accumulated(v1::DType dtype, llvm::Value* old_value, llvm::Value* value);
-  // What is known of the address of a contiguous vector, beyond its element's alignment or not.
-  virtual llvm::Align VectorAlign(const v1::LoopOp& op) const;
-  virtual llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer);
-
-  // prefetch_emitter.cc
-  void EmitStreamConditions();  // after the extents
-  bool MayStream(const v1::LoopOp& op) const;
-  llvm::Value* StartOfVectors(const v1::LoopOp& op, llvm::Value* pointer);
-  void StreamedStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer);
-  void EndStreams();
-  void EmitPrefetch(const v1::LoopOp& op);
 
   // row_cache_emitter.cc
   void UseRowCache();  // after the entry's start
@@ -221,30 +195,25 @@ class KernelEmitter {
   LoopState at_;
   LoopBuilder& b_ = k_.b;
   IndexEmitter index_{&k_, &at_};
-  ConvertEmitter convert_{&k_};
   CombineEmitter combine_{&k_};
   CpuFailure cpu_failure_{&k_.b, k_.module};
   OpEmitter ops_;
+  VectorMemory vector_memory_{&k_, &at_, &index_};
+  MemoryEmitter& memory_;
   const v1::VectorSchedule& schedule_;  // empty where lanes are threads
   const v1::RowSchedule& rows_;         // likewise, and where vectors run along the outer loop
 
   llvm::Value* begin_ = nullptr;
   llvm::Value* end_ = nullptr;
-  std::vector<llvm::MDNode*> own_scope_;  // per buffer
-  std::vector<llvm::MDNode*> other_scopes_;
-  std::vector<llvm::Value*> streamed_;  // per buffer: whether stores pass the cache by; null: never
-  llvm::DenseMap<const v1::LoopOp*, const v1::Prefetch*> prefetches_;
   llvm::AllocaInst* kept_ = nullptr;  // the row cache
   std::optional<ShiftedStages> shifted_;
   RowPipeline pipeline_;
   llvm::DenseMap<uint32_t, uint32_t> summed_exponents_;  // by sum: the exponents of what it adds
   std::vector<bool> skipped_;                            // by op: nothing asks for it
-  llvm::Value* zero_slot_ = nullptr;                     // 64 zero bytes: what a masked-out scalar load reads
   bool tiled_ = false;                                   // the last two outer loops run in tiles
   std::vector<const v1::LoopOp*> packable_;              // loads that a tile turns round
-  llvm::DenseMap<const v1::LoopOp*, PackedTile> packed_;  // in a tile
-  bool wraps_ = false;                                    // sums and products of an index expression may
-  std::vector<Accumulator> accumulators_;                 // of the stages being emitted
+  bool wraps_ = false;                                   // sums and products of an index expression may
+  std::vector<Accumulator> accumulators_;                // of the stages being emitted
   llvm::AllocaInst* runs_ = nullptr;  // of the stage's innermost loop, where others surround it
 };
 

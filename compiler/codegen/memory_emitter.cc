@@ -1,7 +1,10 @@
-// Loads and stores: contiguous, the same address in all lanes, or one address per lane.
-#include "compiler/codegen/kernel_emitter.h"
-#include "compiler/codegen/target_operations.h"
+#include "compiler/codegen/memory_emitter.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
 #include "compiler/ir/dtypes.h"
+#include "llvm/IR/MDBuilder.h"
 
 namespace kiln {
 namespace {
@@ -12,18 +15,39 @@ llvm::Align ElementAlign(v1::DType dtype) { return llvm::Align(static_cast<uint6
 
 }  // namespace
 
-llvm::Align KernelEmitter::VectorAlign(const v1::LoopOp& op) const {
+void MemoryEmitter::Enter() {
+  llvm::MDBuilder metadata(b_.getContext());
+  llvm::MDNode* domain = metadata.createAnonymousAliasScopeDomain("kernel");
+  std::vector<llvm::Metadata*> scopes;
+  for (int k = 0; k < k_.kernel.buffers_size(); ++k) {
+    scopes.push_back(metadata.createAnonymousAliasScope(domain, absl::StrCat("b", k)));
+  }
+  for (size_t k = 0; k < scopes.size(); ++k) {
+    std::vector<llvm::Metadata*> others = scopes;
+    others.erase(others.begin() + k);
+    own_scope_.push_back(llvm::MDNode::get(b_.getContext(), {scopes[k]}));
+    other_scopes_.push_back(llvm::MDNode::get(b_.getContext(), others));
+  }
+  zero_slot_ = b_.Slot(b_.getInt64Ty(), "zero");
+  b_.CreateStore(b_.getInt64(0), zero_slot_);
+}
+
+llvm::Value* MemoryEmitter::Address(const v1::LoopOp& op) {
+  return b_.CreateGEP(k_.MemoryType(k_.BufferDType(op)), k_.buffers[op.buffer()], index_.Scalar(op.index()));
+}
+
+llvm::Align MemoryEmitter::VectorAlign(const v1::LoopOp& op) const {
   return ElementAlign(k_.BufferDType(op));
 }
 
-llvm::Instruction* KernelEmitter::Annotate(llvm::Instruction* access, uint32_t buffer) {
+llvm::Instruction* MemoryEmitter::Annotate(llvm::Instruction* access, uint32_t buffer) {
   access->setMetadata(llvm::LLVMContext::MD_alias_scope, own_scope_[buffer]);
   access->setMetadata(llvm::LLVMContext::MD_noalias, other_scopes_[buffer]);
   return access;
 }
 
 // Where the condition is false the load reads a zero of its own.
-llvm::Value* KernelEmitter::ScalarLoad(const v1::LoopOp& op, llvm::Value* index, llvm::Value* condition) {
+llvm::Value* MemoryEmitter::ScalarLoad(const v1::LoopOp& op, llvm::Value* index, llvm::Value* condition) {
   const v1::DType dtype = k_.BufferDType(op);
   llvm::Type* type = k_.MemoryType(dtype);
   llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], index);
@@ -35,7 +59,7 @@ llvm::Value* KernelEmitter::ScalarLoad(const v1::LoopOp& op, llvm::Value* index,
                              dtype);
 }
 
-LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
+LaneValue MemoryEmitter::Load(const v1::LoopOp& op) {
   const v1::DType dtype = k_.BufferDType(op);
   const LaneValue mask = op.args_size() > 0 ? at_.values[op.args(0)] : LaneValue{};
   if (const auto packed = packed_.find(&op); packed != packed_.end()) {
@@ -57,9 +81,8 @@ LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
   llvm::Type* type = at_.Wide(k_.MemoryType(dtype));
   if (coefficient != 1)
     return {convert_.FromMemory(Gather(op, index_.Vector(op.index()), active), dtype), true};
-  EmitPrefetch(op);
-  llvm::Value* pointer =
-      b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], index_.Scalar(op.index()));
+  Prefetch(op);
+  llvm::Value* pointer = Address(op);
   llvm::Instruction* loaded;
   if (active == nullptr) {
     loaded = b_.CreateAlignedLoad(type, pointer, VectorAlign(op));
@@ -70,7 +93,7 @@ LaneValue KernelEmitter::EmitLoad(const v1::LoopOp& op) {
   return {convert_.FromMemory(Annotate(loaded, op.buffer()), dtype), true};
 }
 
-llvm::Value* KernelEmitter::Gather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask) {
+llvm::Value* MemoryEmitter::Gather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask) {
   const v1::DType dtype = k_.BufferDType(op);
   if (ByteWidth(dtype) < 4 || !k_.operations.gathers) return ElementGather(op, indices, mask);
   llvm::Type* type = at_.Wide(k_.MemoryType(dtype));
@@ -81,7 +104,7 @@ llvm::Value* KernelEmitter::Gather(const v1::LoopOp& op, llvm::Value* indices, l
 }
 
 // Element by element, without branches: lanes that are off read a zero of their own.
-llvm::Value* KernelEmitter::ElementGather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask) {
+llvm::Value* MemoryEmitter::ElementGather(const v1::LoopOp& op, llvm::Value* indices, llvm::Value* mask) {
   const v1::DType dtype = k_.BufferDType(op);
   llvm::Type* type = k_.MemoryType(dtype);
   llvm::Value* result = llvm::PoisonValue::get(at_.Wide(type));
@@ -101,7 +124,7 @@ llvm::Value* KernelEmitter::ElementGather(const v1::LoopOp& op, llvm::Value* ind
   return result;
 }
 
-llvm::Value* KernelEmitter::Accumulated(v1::DType dtype, llvm::Value* old_value, llvm::Value* value) {
+llvm::Value* MemoryEmitter::Accumulated(v1::DType dtype, llvm::Value* old_value, llvm::Value* value) {
   switch (dtype) {
     case v1::BOOL: return b_.CreateOr(old_value, value);
     case v1::F32:
@@ -114,7 +137,7 @@ llvm::Value* KernelEmitter::Accumulated(v1::DType dtype, llvm::Value* old_value,
   }
 }
 
-void KernelEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) {
+void MemoryEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) {
   const v1::DType dtype = k_.BufferDType(op);
   llvm::Type* type = k_.MemoryType(dtype);
   llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], index);
@@ -126,8 +149,7 @@ void KernelEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::
   Annotate(b_.CreateAlignedStore(convert_.ToMemory(value, dtype), pointer, ElementAlign(dtype)), op.buffer());
 }
 
-void KernelEmitter::EmitStore(const v1::LoopOp& op) {
-  const v1::DType dtype = k_.BufferDType(op);
+void MemoryEmitter::Store(const v1::LoopOp& op) {
   const LaneValue value = at_.values[op.args(0)];
   const LaneValue mask = op.args_size() > 1 ? at_.values[op.args(1)] : LaneValue{};
   if (at_.lanes == 1) {
@@ -139,35 +161,14 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
     }
     return;
   }
+  const v1::DType dtype = k_.BufferDType(op);
   llvm::Value* active = at_.ActiveMask(mask);
   llvm::Value* wide = at_.Broadcast(value);
-  const std::optional<int64_t> coefficient = index_.Coefficient(op.index());
-  const bool accumulate = op.mode() == v1::STORE_ACCUMULATE;
-  if (coefficient == 1) {
-    llvm::Type* type = at_.Wide(k_.MemoryType(dtype));
-    llvm::Value* pointer =
-        b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], index_.Scalar(op.index()));
-    const llvm::Align align = ElementAlign(dtype);
-    if (accumulate) {
-      llvm::Instruction* old_value =
-          active == nullptr
-              ? static_cast<llvm::Instruction*>(b_.CreateAlignedLoad(type, pointer, align))
-              : b_.CreateMaskedLoad(type, pointer, align, active, llvm::Constant::getNullValue(type));
-      wide = Accumulated(dtype, convert_.FromMemory(Annotate(old_value, op.buffer()), dtype), wide);
-    }
-    wide = convert_.ToMemory(wide, dtype);
-    if (active == nullptr && MayStream(op)) {
-      StreamedStore(op, wide, pointer);
-      return;
-    }
-    llvm::Instruction* store =
-        active == nullptr
-            ? static_cast<llvm::Instruction*>(b_.CreateAlignedStore(wide, pointer, VectorAlign(op)))
-            : b_.CreateMaskedStore(wide, pointer, align, active);
-    Annotate(store, op.buffer());
+  if (index_.Coefficient(op.index()) == 1) {
+    ContiguousStore(op, wide, active);
     return;
   }
-  if (!accumulate && k_.operations.gathers && ByteWidth(dtype) >= 4) {
+  if (op.mode() != v1::STORE_ACCUMULATE && k_.operations.gathers && ByteWidth(dtype) >= 4) {
     llvm::Value* pointers =
         b_.CreateGEP(k_.MemoryType(dtype), k_.buffers[op.buffer()], index_.Vector(op.index()));
     Annotate(b_.CreateMaskedScatter(wide, pointers, ElementAlign(dtype), active), op.buffer());
@@ -176,8 +177,32 @@ void KernelEmitter::EmitStore(const v1::LoopOp& op) {
   ElementStore(op, wide, active);
 }
 
+void MemoryEmitter::ContiguousStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* active) {
+  const v1::DType dtype = k_.BufferDType(op);
+  llvm::Value* pointer = Address(op);
+  const llvm::Align align = ElementAlign(dtype);
+  if (op.mode() == v1::STORE_ACCUMULATE) {
+    llvm::Type* type = at_.Wide(k_.MemoryType(dtype));
+    llvm::Instruction* old_value =
+        active == nullptr
+            ? static_cast<llvm::Instruction*>(b_.CreateAlignedLoad(type, pointer, align))
+            : b_.CreateMaskedLoad(type, pointer, align, active, llvm::Constant::getNullValue(type));
+    value = Accumulated(dtype, convert_.FromMemory(Annotate(old_value, op.buffer()), dtype), value);
+  }
+  value = convert_.ToMemory(value, dtype);
+  if (active == nullptr) {
+    VectorStore(op, value, pointer);
+  } else {
+    Annotate(b_.CreateMaskedStore(value, pointer, align, active), op.buffer());
+  }
+}
+
+void MemoryEmitter::VectorStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* pointer) {
+  Annotate(b_.CreateAlignedStore(value, pointer, VectorAlign(op)), op.buffer());
+}
+
 // In lane order: lanes may meet in one element.
-void KernelEmitter::ElementStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* mask) {
+void MemoryEmitter::ElementStore(const v1::LoopOp& op, llvm::Value* value, llvm::Value* mask) {
   const v1::DType dtype = k_.BufferDType(op);
   llvm::Type* i8 = b_.getInt8Ty();
   llvm::Type* i64 = b_.getInt64Ty();

@@ -30,13 +30,14 @@ void UnrollLoop(llvm::Instruction* back, unsigned times) {
 }  // namespace
 
 ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
-    : KernelEmitter(kernel, target, module, &failure_),
+    : KernelEmitter(kernel, target, module, &failure_, &thread_memory_),
       chosen_(kernel.schedule().threads()),
       threads_(chosen_.threads()),
       warps_(chosen_.has_rows() ? chosen_.rows().warps() : 1),
       rows_(chosen_.has_columns() ? chosen_.columns().rows() : 1),
       block_(&b_, threads_, warps_),
-      failure_(&b_) {}
+      failure_(&b_),
+      thread_memory_(&k_, &at_, &index_) {}
 
 void ThreadEmitter::UseSchedule() {
   at_.vector_lanes = chosen_.lanes();
@@ -82,58 +83,10 @@ void ThreadEmitter::EmitEntry() {
   b_.SetInsertPoint(llvm::BasicBlock::Create(b_.getContext(), "entry", function));
 
   for (int k = 0; k < k_.kernel.buffers_size(); ++k) k_.buffers.push_back(function->getArg(k));
-  MakeAliasScopes();
   for (uint32_t k = 0; k < k_.kernel.symbol_count(); ++k) {
     k_.symbols.push_back(function->getArg(k_.kernel.buffers_size() + k));
   }
   EmitExtents();
-}
-
-llvm::Align ThreadEmitter::VectorAlign(const v1::LoopOp& op) const {
-  if (!aligned_ || k_.facts.DependsOnOps(op.index())) return KernelEmitter::VectorAlign(op);
-  const int64_t bytes = ir::ByteWidth(k_.BufferDType(op));
-  return llvm::Align(static_cast<uint64_t>(std::min(kAccessBytes, bytes * at_.vector_lanes)));
-}
-
-void ThreadEmitter::EmitByAlignment(llvm::Value* aligned, Body emit) {
-  b_.Choose(
-      aligned,
-      [&] {
-        aligned_ = true;
-        emit();
-        aligned_ = false;
-      },
-      emit);
-}
-
-llvm::Value* ThreadEmitter::IsAligned(llvm::ArrayRef<const StageInfo*> stages) {
-  llvm::Value* bits = b_.I64(0);
-  aligned_ = true;
-  for (const StageInfo* info : stages) {
-    for (const v1::LoopOp& op : info->stage->ops()) {
-      if (!IsAccess(op) || k_.facts.DependsOnOps(op.index()) || index_.Coefficient(op.index()) != 1) continue;
-      llvm::Type* type = k_.MemoryType(k_.BufferDType(op));
-      llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], index_.Scalar(op.index()));
-      llvm::Value* below = b_.I64(static_cast<int64_t>(VectorAlign(op).value()) - 1);
-      bits = b_.CreateOr(bits, b_.CreateAnd(b_.CreatePtrToInt(pointer, b_.getInt64Ty()), below));
-    }
-  }
-  aligned_ = false;
-  return b_.CreateICmpEQ(bits, b_.I64(0), "aligned");
-}
-
-// At the first vector of every stage's row.
-llvm::Value* ThreadEmitter::IsRowAligned() {
-  llvm::Value* all = b_.getTrue();
-  for (const StageInfo& info : k_.stages) {
-    if (info.stage->inner_size() == 0) continue;
-    at_.variables.resize(k_.kernel.outer_size());
-    at_.variables.resize(k_.kernel.outer_size() + info.stage->inner_size(), b_.I64(0));
-    at_.vector_variable = VectorVariable(k_.facts, chosen_, k_.NumberOf(info));
-    all = b_.CreateAnd(all, IsAligned({&info}));
-  }
-  at_.vector_variable = LoopState::kNoVariable;
-  return all;
 }
 
 void ThreadEmitter::EmitUnits() {
@@ -211,9 +164,9 @@ void ThreadEmitter::EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm
   for (const StageInfo& info : k_.stages) all.push_back(&info);
   at_.variables.assign(k_.kernel.outer_size(), b_.I64(0));
   at_.vector_variable = k_.kernel.outer_size() - 1;
-  llvm::Value* aligned = IsAligned(all);
+  llvm::Value* aligned = thread_memory_.IsAligned(all);
   at_.vector_variable = LoopState::kNoVariable;
-  EmitByAlignment(aligned, emit);
+  thread_memory_.EmitByAlignment(aligned, emit);
 }
 
 // All threads of a block take part in every turn, for the sake of the barriers in it.
@@ -309,7 +262,7 @@ void ThreadEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
   at_.vector_variable = first + loops - 1;
   if (chosen_.aligned() == v1::ALIGNED_STAGE) {
     for (int k = 0; k < loops; ++k) at_.variables[first + k] = b_.I64(0);
-    EmitByAlignment(IsAligned({at_.stage}), emit);
+    thread_memory_.EmitByAlignment(thread_memory_.IsAligned({at_.stage}), emit);
   } else {
     emit();
   }
@@ -348,7 +301,7 @@ void ThreadEmitter::EmitPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> 
   const auto vector = [&] {
     at_.lanes = at_.vector_lanes;
     if (chosen_.aligned() == v1::ALIGNED_POINT) {
-      EmitByAlignment(IsAligned(all), [&] { EmitStages(); });
+      thread_memory_.EmitByAlignment(thread_memory_.IsAligned(all), [&] { EmitStages(); });
     } else {
       EmitStages();
     }
@@ -375,7 +328,7 @@ void ThreadEmitter::EmitStages() {
     EmitStagesInTurn();
     return;
   }
-  EmitByAlignment(IsRowAligned(), [&] { EmitStagesInTurn(); });
+  thread_memory_.EmitByAlignment(thread_memory_.IsRowAligned(), [&] { EmitStagesInTurn(); });
 }
 
 void ThreadEmitter::EmitStagesInTurn() {
@@ -444,7 +397,7 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   at_.vector_variable = variable;
   at_.variables[variable] = lo;
   if (chosen_.aligned() == v1::ALIGNED_STAGE) {
-    EmitByAlignment(IsAligned({at_.stage}), whole);
+    thread_memory_.EmitByAlignment(thread_memory_.IsAligned({at_.stage}), whole);
   } else {
     whole();
   }
@@ -456,38 +409,8 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   at_.vector_variable = LoopState::kNoVariable;
 }
 
-// Points may meet in an element, and nothing in the kernel waits for the sum: one instruction that returns
-// nothing, or where there is none for the type, a loop that compares and swaps.
-void ThreadEmitter::ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) {
-  const v1::DType dtype = k_.BufferDType(op);
-  // Of truth values: all that is ever written over another is true.
-  if (op.mode() != v1::STORE_ACCUMULATE || dtype == v1::BOOL || IsRead(k_.facts, op.buffer())) {
-    KernelEmitter::ScalarStore(op, index, value);
-    return;
-  }
-  llvm::Type* type = k_.MemoryType(dtype);
-  llvm::Value* pointer = b_.CreateGEP(type, k_.buffers[op.buffer()], index);
-  if (ir::IsHalf(dtype))
-    value = b_.CreateBitCast(value, dtype == v1::F16 ? b_.getHalfTy() : b_.getBFloatTy());
-  const bool is_float = value->getType()->isFloatingPointTy();
-  Annotate(
-      b_.CreateAtomicRMW(is_float ? llvm::AtomicRMWInst::FAdd : llvm::AtomicRMWInst::Add, pointer, value,
-                         llvm::Align(static_cast<uint64_t>(ir::ByteWidth(dtype))),
-                         llvm::AtomicOrdering::Monotonic, b_.getContext().getOrInsertSyncScopeID("device")),
-      op.buffer());
-}
-
 bool ThreadEmitter::IsLongSumOfThreads(const StageInfo& info) const {
   return IsLongSum(k_.facts, chosen_, k_.NumberOf(info));
-}
-
-// An element that the kernel only reads may share its place with a result, but none that is read again after
-// that was written: such a load gives the same value wherever it stands.
-llvm::Instruction* ThreadEmitter::Annotate(llvm::Instruction* access, uint32_t buffer) {
-  if (llvm::isa<llvm::LoadInst>(access) && k_.kernel.buffers(buffer).access() == v1::READ) {
-    access->setMetadata(llvm::LLVMContext::MD_invariant_load, llvm::MDNode::get(b_.getContext(), {}));
-  }
-  return KernelEmitter::Annotate(access, buffer);
 }
 
 }  // namespace kiln

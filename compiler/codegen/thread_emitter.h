@@ -26,6 +26,7 @@
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/codegen/thread_block.h"
 #include "compiler/codegen/thread_failure.h"
+#include "compiler/codegen/thread_memory.h"
 #include "compiler/image/gpu_image.h"
 #include "compiler/schedule/thread_walk.h"
 
@@ -67,14 +68,11 @@ class ThreadEmitter : public KernelEmitter {
   void EmitUnits() override;
   void EmitStages() override;
   void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body) override;
-  llvm::Align VectorAlign(const v1::LoopOp& op) const override;
   void CombineThreads(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
                       llvm::Value** position) override;
   bool IsLongSumOfThreads(const StageInfo& info) const override;
   void EmitInnerFrom(const StageInfo& info, uint32_t level) override;
   void InnerLoop(const StageInfo& info, uint32_t level, absl::FunctionRef<void(llvm::Value*)> body) override;
-  void ScalarStore(const v1::LoopOp& op, llvm::Value* index, llvm::Value* value) override;
-  llvm::Instruction* Annotate(llvm::Instruction* access, uint32_t buffer) override;
 
   // thread_tile.cc
   class SharedTile;
@@ -87,11 +85,6 @@ class ThreadEmitter : public KernelEmitter {
                    llvm::Value** position);
   void EmitTurns(llvm::Value* thread, llvm::Value* count, unsigned at_once,
                  absl::FunctionRef<void(llvm::Value*)> turn);
-  // Are the addresses aligned of all vectors at the current point?
-  llvm::Value* IsAligned(llvm::ArrayRef<const StageInfo*> stages);
-  llvm::Value* IsRowAligned();
-  // The code twice: for aligned vectors where `aligned` holds, and for any address.
-  void EmitByAlignment(llvm::Value* aligned, Body emit);
   void EmitStagesInTurn();
   void IfFirstRow(Body body);  // of threads that share a point
   void SetPoint(llvm::Value* number, llvm::ArrayRef<llvm::Value*> extents);
@@ -103,10 +96,10 @@ class ThreadEmitter : public KernelEmitter {
   const unsigned rows_;     // of threads that share a point, else 1
   ThreadBlock block_;
   ThreadFailure failure_;
+  ThreadMemory thread_memory_;
   llvm::Value* row_ = nullptr;        // of this thread
   llvm::Value* active_ = nullptr;     // does its column exist?
   bool in_first_row_ = false;         // in code of IfFirstRow
-  bool aligned_ = false;              // in code that runs where IsAligned
   std::vector<StripSum> strip_sums_;  // empty: blocks take no strips
   unsigned turn_ = 0;                 // of this thread, in EmitTurns, where all turns stand in a row
 };

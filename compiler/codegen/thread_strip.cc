@@ -31,7 +31,7 @@ void ThreadEmitter::EmitStrips(llvm::Value* rows) {
     if (chosen_.aligned() == v1::ALIGNED_NONE) {
       emit();
     } else {
-      EmitByAlignment(IsRowAligned(), emit);
+      thread_memory_.EmitByAlignment(thread_memory_.IsRowAligned(), emit);
     }
   });
 }
@@ -97,9 +97,8 @@ void ThreadEmitter::ForStripSums(llvm::Value* begin, StripBody body) {
               static_cast<unsigned>(sum.slots.size()), [&](llvm::Value* turn) {
                 llvm::Value* element = b_.CreateNSWMul(turn, b_.I64(at_.vector_lanes));
                 at_.variables = {begin, element};
-                llvm::Value* pointer =
-                    b_.CreateGEP(b_.getFloatTy(), k_.buffers[op.buffer()], index_.Scalar(op.index()));
-                body(sum, sum.slots[turn_], pointer, VectorAlign(op), element);
+                llvm::Value* pointer = memory_.Address(op);
+                body(sum, sum.slots[turn_], pointer, memory_.VectorAlign(op), element);
               });
   }
   at_.lanes = 1;

@@ -106,8 +106,8 @@ void ThreadEmitter::SharedTile::Read() {
     for (const v1::LoopOp* op : e_.packable_) {
       llvm::Type* type = e_.k_.MemoryType(e_.k_.BufferDType(*op));
       llvm::Value* from = e_.b_.CreateGEP(type, e_.k_.buffers[op->buffer()], e_.index_.Scalar(op->index()));
-      llvm::Value* element = e_.Annotate(e_.b_.CreateLoad(type, from), op->buffer());
-      const PackedTile& packed = e_.packed_[op];
+      llvm::Value* element = e_.memory_.Annotate(e_.b_.CreateLoad(type, from), op->buffer());
+      const PackedTile& packed = e_.memory_.packed()[op];
       llvm::Value* position = Position(*op, turn, column_);
       elements.emplace_back(element,
                             e_.b_.CreateInBoundsGEP(packed.type, packed.slots, {e_.b_.I64(0), position}));
@@ -119,7 +119,7 @@ void ThreadEmitter::SharedTile::Read() {
 
 void ThreadEmitter::SharedTile::Compute() {
   EmitTurns(/*neighbours_in_last=*/true, tile_.in_a_row(), [&](llvm::Value* turn) {
-    for (const v1::LoopOp* op : e_.packable_) e_.packed_[op].position = Position(*op, column_, turn);
+    for (const v1::LoopOp* op : e_.packable_) e_.memory_.packed()[op].position = Position(*op, column_, turn);
     e_.EmitStages();
   });
 }
@@ -137,7 +137,8 @@ void ThreadEmitter::EmitSharedTiles() {
     const v1::DType dtype = k_.BufferDType(*op);
     const int64_t elements = side * TileRowElements(side, ir::ByteWidth(dtype));
     llvm::Type* type = llvm::ArrayType::get(k_.MemoryType(dtype), static_cast<uint64_t>(elements));
-    packed_[op] = {type, block_.SharedSlots(k_.MemoryType(dtype), static_cast<unsigned>(elements), "tile")};
+    memory_.packed()[op] = {
+        type, block_.SharedSlots(k_.MemoryType(dtype), static_cast<unsigned>(elements), "tile")};
   }
   b_.ScalarLoop(block_.Number(), tiles, block_.Count(), "tile", [&](llvm::Value* number) {
     SetPoint(number, extents);
@@ -145,7 +146,7 @@ void ThreadEmitter::EmitSharedTiles() {
                b_.CreateNSWMul(at_.variables[last], b_.I64(side)))
         .Emit();
   });
-  packed_.clear();
+  memory_.packed().clear();
 }
 
 }  // namespace kiln

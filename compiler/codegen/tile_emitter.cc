@@ -15,7 +15,7 @@ void KernelEmitter::EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi) {
       const auto rows = [&] {
         b_.ScalarLoop(start, stop, b_.I64(1), "row", [&](llvm::Value* i) {
           at_.variables[loop] = i;
-          for (auto& [op, tile] : packed_) tile.position = b_.CreateNSWSub(i, start);
+          for (auto& [op, tile] : memory_.packed()) tile.position = b_.CreateNSWSub(i, start);
           EmitStages();
         });
       };
@@ -28,11 +28,11 @@ void KernelEmitter::EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi) {
         for (const v1::LoopOp* op : packable_) {
           llvm::Type* row = at_.Wide(k_.MemoryType(op->dtype()));
           llvm::AllocaInst* slot = b_.Slot(llvm::ArrayType::get(row, at_.vector_lanes), "tile");
-          packed_[op] = {slot->getAllocatedType(), slot};
+          memory_.packed()[op] = {slot->getAllocatedType(), slot};
           PackTile(*op, start, slot);
         }
         rows();
-        packed_.clear();
+        memory_.packed().clear();
       });
       b_.If(b_.CreateNot(whole), "rows", rows);
     });
@@ -50,7 +50,7 @@ void KernelEmitter::PackTile(const v1::LoopOp& op, llvm::Value* start, llvm::All
     at_.variables[at_.vector_variable] = b_.CreateNSWAdd(first, b_.I64(lane));
     llvm::Value* pointer = b_.CreateGEP(element, k_.buffers[op.buffer()], index_.Scalar(op.index()));
     const llvm::Align align(element->getScalarSizeInBits() / 8);
-    rows.push_back(Annotate(b_.CreateAlignedLoad(type, pointer, align), op.buffer()));
+    rows.push_back(memory_.Annotate(b_.CreateAlignedLoad(type, pointer, align), op.buffer()));
   }
   at_.variables[at_.vector_variable] = first;
   // Swaps the off-diagonal blocks of 1, 2, 4, … elements.

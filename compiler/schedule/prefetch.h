@@ -1,5 +1,5 @@
 // Memory beyond the cache: stores that pass it by, and lines that are asked for before their turn.
-// codegen/prefetch_emitter.cc tells why.
+// codegen/vector_memory.h tells why.
 // Threads: pure functions. Errors: INVALID_ARGUMENT for what the kernel does not allow.
 #pragma once
 
