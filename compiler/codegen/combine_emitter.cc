@@ -1,6 +1,7 @@
 #include "compiler/codegen/combine_emitter.h"
 
 #include "compiler/ir/dtypes.h"
+#include "compiler/ir/reduce_kinds.h"
 #include "llvm/Analysis/VectorUtils.h"
 
 namespace kiln {
@@ -71,6 +72,15 @@ void CombineEmitter::CombineArg(v1::ReduceKind kind, v1::DType dtype, llvm::Valu
   if (active != nullptr) better = b_.CreateAnd(better, active);
   *value = b_.CreateSelect(better, other, *value);
   *position = b_.CreateSelect(better, other_position, *position);
+}
+
+void CombineEmitter::Fold(v1::ReduceKind kind, v1::DType kept, llvm::Value** value, llvm::Value** position,
+                          llvm::Value* other, llvm::Value* other_position) {
+  if (IsArgReduce(kind)) {
+    CombineArg(kind, kept, value, position, other, other_position, true, nullptr);
+  } else {
+    *value = Combine(kind, kept, *value, other);
+  }
 }
 
 llvm::Value* CombineEmitter::Maximum(v1::DType dtype, llvm::Value* a, llvm::Value* b, bool maximum) {

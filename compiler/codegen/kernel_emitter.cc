@@ -12,14 +12,15 @@
 namespace kiln {
 
 KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
-    : KernelEmitter(kernel, target, module, nullptr, nullptr) {}
+    : KernelEmitter(kernel, target, module, nullptr, nullptr, nullptr) {}
 
 KernelEmitter::KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module,
-                             FailureEmitter* failure, MemoryEmitter* memory)
+                             FailureEmitter* failure, MemoryEmitter* memory, SharedReduction* shared)
     : k_(kernel, target, module),
       at_(&k_.b, k_.facts.ops().size()),
       ops_(&k_, &at_, &index_, failure == nullptr ? &cpu_failure_ : failure),
       memory_(memory == nullptr ? vector_memory_ : *memory),
+      reductions_(&k_, &at_, shared),
       schedule_(kernel.schedule().vectors()),
       rows_(schedule_.rows()),
       skipped_(SkippedOps(k_.facts, rows_)) {}
@@ -41,9 +42,6 @@ void KernelEmitter::UseSchedule() {
   at_.vector_lanes = schedule_.lanes();
   tiled_ = schedule_.has_tile();
   for (const uint32_t load : schedule_.tile().packed()) packable_.push_back(k_.facts.ops()[load]);
-  for (const uint32_t sum : rows_.summed_exponentials()) {
-    summed_exponents_[sum] = k_.facts.op(k_.facts.op(sum).args(0)).args(0);
-  }
 }
 
 void KernelEmitter::EmitEntry() {
@@ -163,14 +161,14 @@ void KernelEmitter::EmitStage(const StageInfo& info) {
     return;
   }
   if (info.extents.empty()) {  // a reduction here is of one value
-    InitAccumulators(info, 1);
+    reductions_.Init(info, 1);
     EmitOps(info);
-    FinishAccumulators(info);
+    reductions_.Finish(info);
     return;
   }
-  InitAccumulators(info, Unroll(info));
+  reductions_.Init(info, Unroll(info));
   EmitInnerFrom(info, 0);
-  FinishAccumulators(info);
+  reductions_.Finish(info);
 }
 
 unsigned KernelEmitter::Unroll(const StageInfo& info) const {
@@ -180,8 +178,8 @@ unsigned KernelEmitter::Unroll(const StageInfo& info) const {
 void KernelEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
   const uint32_t variable = k_.kernel.outer_size() + level;
   const bool last = level + 1 == info.extents.size();
-  if (last && info.has_scan) InitScans(info);
-  const unsigned unroll = accumulators_.empty() ? 1 : accumulators_[0].value.size();
+  if (last && info.has_scan) reductions_.InitScans(info);
+  const unsigned unroll = reductions_.copies();
   if (last && k_.kernel.schedule().vector_dim() == v1::VECTOR_INNER_LAST && !info.has_scan) {
     VectorLoop(variable, b_.I64(0), info.extents[level], unroll, [&] { EmitOps(info); });
     return;
@@ -190,11 +188,11 @@ void KernelEmitter::EmitInnerFrom(const StageInfo& info, uint32_t level) {
     at_.variables[variable] = i;
     if (last) {
       EmitOps(info);
-      AddToTotals(i, 1, info.extents[level]);
+      reductions_.AddToTotals(i, 1, info.extents[level]);
       return;
     }
     EmitInnerFrom(info, level + 1);
-    if (level + 2 == info.extents.size()) AddRunToTotals(info, unroll);
+    if (level + 2 == info.extents.size()) reductions_.AddRunToTotals(info, unroll);
   });
 }
 
@@ -227,8 +225,8 @@ void KernelEmitter::EmitOp(uint32_t id, const v1::LoopOp& op) {
   switch (static_cast<LoopOpcode>(op.op())) {
     case LoopOpcode::kLoad: at_.values[id] = memory_.Load(op); return;
     case LoopOpcode::kStore: EmitStore(op); return;
-    case LoopOpcode::kReduce: EmitReduce(id, op); return;
-    case LoopOpcode::kScan: at_.values[id] = EmitScan(id, op); return;
+    case LoopOpcode::kReduce: reductions_.Reduce(id, op); return;
+    case LoopOpcode::kScan: at_.values[id] = reductions_.Scan(id, op); return;
     default: break;
   }
   if (const LaneValue value = EmitAboutShift(id, op); value.v != nullptr) {
@@ -245,7 +243,7 @@ void KernelEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
     b_.ScalarLoop(lo, hi, b_.I64(1), "scalar", [&](llvm::Value* i) {
       at_.variables[variable] = i;
       body();
-      AddToTotals(b_.CreateNSWSub(i, lo), 1, b_.CreateNSWSub(hi, lo));
+      reductions_.AddToTotals(b_.CreateNSWSub(i, lo), 1, b_.CreateNSWSub(hi, lo));
     });
     return;
   }
@@ -267,8 +265,8 @@ void KernelEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
     }
     at_.copy = 0;
     at_.unrolled = false;
-    TestForNans();
-    AddToTotals(b_.CreateNSWSub(i, lo), width * unroll, count);
+    reductions_.TestForNans();
+    reductions_.AddToTotals(b_.CreateNSWSub(i, lo), width * unroll, count);
   });
   const auto masked = [&](llvm::Value* i) { MaskedVector(variable, i, hi, body); };
   if (unroll == 1) {

@@ -32,6 +32,7 @@
 #include "compiler/codegen/kernel_context.h"
 #include "compiler/codegen/loop_state.h"
 #include "compiler/codegen/op_emitter.h"
+#include "compiler/codegen/reduce_emitter.h"
 #include "compiler/codegen/vector_memory.h"
 #include "compiler/ir/ops.h"
 #include "kiln/v1/kernel.pb.h"
@@ -53,22 +54,11 @@ class KernelEmitter {
   absl::Status Emit();
 
  protected:
-  // `failure` and `memory`: nullptr, or a back-end's own.
+  // `failure`, `memory` and `shared`: nullptr, or a back-end's own.
   KernelEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module,
-                FailureEmitter* failure, MemoryEmitter* memory);
+                FailureEmitter* failure, MemoryEmitter* memory, SharedReduction* shared);
 
   // a back-end whose lanes are threads overrides what is virtual
-  struct Accumulator {
-    uint32_t op = 0;
-    v1::ReduceKind kind = v1::REDUCE_UNSPECIFIED;
-    v1::DType dtype = v1::DTYPE_UNSPECIFIED;  // of the value that is reduced
-    bool widened = false;                     // sums over long domains are kept in F64
-    llvm::AllocaInst* total = nullptr;     // of a widened one whose copies are not: what they were added to
-    llvm::AllocaInst* lost = nullptr;      // of an F64 total: what its additions lost
-    std::vector<llvm::AllocaInst*> value;  // one an unrolled copy
-    std::vector<llvm::AllocaInst*> position;  // arg reductions only
-    std::vector<llvm::Value*> untested;       // what an unrolled body's copies reduced, an even number
-  };
   // The two stages of the schedule's shifted reduction.
   struct ShiftedStages {
     const StageInfo* first = nullptr;
@@ -166,40 +156,15 @@ class KernelEmitter {
   void ShiftCarried(const CarriedScalar& carried);
   void TakeCarried(size_t pass, llvm::Value* row);
 
-  // reduce_emitter.cc
-  void InitAccumulators(const StageInfo& info, unsigned unroll);
-  void FinishAccumulators(const StageInfo& info);
-  // Combines a partial result of later elements into `value` (and `position`, which only positions have).
-  void Fold(const Accumulator& accumulator, v1::DType kept, llvm::Value** value, llvm::Value** position,
-            llvm::Value* other, llvm::Value* other_position);
-  // Where threads share the stage's loop: makes their partial results one, which all of them get.
-  virtual void CombineThreads(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
-                              llvm::Value** position) {}
-  virtual bool IsLongSumOfThreads(const StageInfo& info) const { return false; }  // likewise
-  void InitScans(const StageInfo& info);
-  bool HasTotals() const;
-  void AddToTotal(const Accumulator& accumulator);
-  void AddToTotals(llvm::Value* done, int64_t step, llvm::Value* count);
-  void AddRunToTotals(const StageInfo& info, unsigned unroll);
-  void AddToTotalsIf(llvm::Value* due);
-  void TestForNans();  // after the copies of an unrolled body
-  llvm::Value* Accumulate(Accumulator& accumulator, llvm::Value* sum, llvm::Value* value, bool exponential);
-  void EmitReduce(uint32_t id, const v1::LoopOp& op);
-  LaneValue EmitScan(uint32_t id, const v1::LoopOp& op);
-  unsigned CopiesOf(const StageInfo& info, unsigned unroll) const;
-  std::optional<int64_t> AdditionsOfRun(const StageInfo& info, unsigned unroll) const;
-  bool LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const;
-  llvm::Value* PositionInDomain();
-
   KernelContext k_;
   LoopState at_;
   LoopBuilder& b_ = k_.b;
   IndexEmitter index_{&k_, &at_};
-  CombineEmitter combine_{&k_};
   CpuFailure cpu_failure_{&k_.b, k_.module};
   OpEmitter ops_;
   VectorMemory vector_memory_{&k_, &at_, &index_};
   MemoryEmitter& memory_;
+  ReduceEmitter reductions_;
   const v1::VectorSchedule& schedule_;  // empty where lanes are threads
   const v1::RowSchedule& rows_;         // likewise, and where vectors run along the outer loop
 
@@ -208,13 +173,10 @@ class KernelEmitter {
   llvm::AllocaInst* kept_ = nullptr;  // the row cache
   std::optional<ShiftedStages> shifted_;
   RowPipeline pipeline_;
-  llvm::DenseMap<uint32_t, uint32_t> summed_exponents_;  // by sum: the exponents of what it adds
-  std::vector<bool> skipped_;                            // by op: nothing asks for it
-  bool tiled_ = false;                                   // the last two outer loops run in tiles
-  std::vector<const v1::LoopOp*> packable_;              // loads that a tile turns round
-  bool wraps_ = false;                                   // sums and products of an index expression may
-  std::vector<Accumulator> accumulators_;                // of the stages being emitted
-  llvm::AllocaInst* runs_ = nullptr;  // of the stage's innermost loop, where others surround it
+  std::vector<bool> skipped_;                // by op: nothing asks for it
+  bool tiled_ = false;                       // the last two outer loops run in tiles
+  std::vector<const v1::LoopOp*> packable_;  // loads that a tile turns round
+  bool wraps_ = false;                       // sums and products of an index expression may
 };
 
 }  // namespace kiln

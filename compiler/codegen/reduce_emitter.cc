@@ -1,9 +1,9 @@
-// Reductions and scans. Lanes and unrolled copies have accumulators of their own, combined in a fixed
-// order at the end of the stage; so a result depends on the kernel alone, never on the threads.
+#include "compiler/codegen/reduce_emitter.h"
+
 #include <algorithm>
 #include <bit>
+#include <utility>
 
-#include "compiler/codegen/kernel_emitter.h"
 #include "compiler/ir/dtypes.h"
 #include "compiler/ir/reduce_kinds.h"
 #include "compiler/schedule/row_pipeline.h"
@@ -12,7 +12,6 @@ namespace kiln {
 namespace {
 
 using ir::IsFloating;
-using ir::IsUnsigned;
 
 // Additions in a row into one accumulator before a sum is kept in F64; on the CPU a sum of F64 is then kept
 // with what its additions lose. There eager has a cascade of 16 each: 64 in a row err more than twice as
@@ -26,8 +25,15 @@ bool IsMax(v1::ReduceKind kind) { return kind == v1::REDUCE_MAX || kind == v1::R
 
 }  // namespace
 
+ReduceEmitter::ReduceEmitter(KernelContext* context, LoopState* state, SharedReduction* shared)
+    : k_(*context), at_(*state), b_(k_.b), combine_(context), shared_(shared) {
+  for (const uint32_t sum : k_.kernel.schedule().vectors().rows().summed_exponentials()) {
+    summed_exponents_[sum] = k_.facts.op(k_.facts.op(sum).args(0)).args(0);
+  }
+}
+
 // As VectorLoop unrolls the stage's innermost loop.
-unsigned KernelEmitter::CopiesOf(const StageInfo& info, unsigned unroll) const {
+unsigned ReduceEmitter::CopiesOf(const StageInfo& info, unsigned unroll) const {
   if (info.stage->inner_size() == 0) return unroll;
   const std::optional<int64_t> known = k_.facts.ConstantExpr(*info.stage->inner().rbegin());
   while (known && unroll > 1 && *known < int64_t{at_.vector_lanes} * unroll) unroll /= 2;
@@ -35,7 +41,7 @@ unsigned KernelEmitter::CopiesOf(const StageInfo& info, unsigned unroll) const {
 }
 
 // Of one run of the stage's innermost loop, into the accumulator that gets most; nullopt: not known.
-std::optional<int64_t> KernelEmitter::AdditionsOfRun(const StageInfo& info, unsigned unroll) const {
+std::optional<int64_t> ReduceEmitter::AdditionsOfRun(const StageInfo& info, unsigned unroll) const {
   if (info.stage->inner_size() == 0) return 1;
   const std::optional<int64_t> known = k_.facts.ConstantExpr(*info.stage->inner().rbegin());
   if (!known || k_.kernel.schedule().vector_dim() != v1::VECTOR_INNER_LAST || info.has_scan) return known;
@@ -43,12 +49,12 @@ std::optional<int64_t> KernelEmitter::AdditionsOfRun(const StageInfo& info, unsi
   return *known / turn + (*known % turn + width - 1) / width;
 }
 
-bool KernelEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const {
+bool ReduceEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigned unroll) const {
   constexpr int64_t kMany = int64_t{1} << 30;
   if (static_cast<LoopOpcode>(op.op()) != LoopOpcode::kReduce || op.mode() != v1::REDUCE_SUM) return false;
   const v1::DType dtype = k_.DTypeOf(op.args(0));
-  if (!IsFloating(dtype) || (k_.on_gpu && dtype == v1::F64)) return false;
-  if (k_.on_gpu) return IsLongSumOfThreads(info);
+  if (!IsFloating(dtype)) return false;
+  if (shared_ != nullptr) return dtype != v1::F64 && shared_->IsLongSum(info);
   int64_t runs = 1;
   for (int k = 0; k + 1 < info.stage->inner_size(); ++k) {
     const std::optional<int64_t> known = k_.facts.ConstantExpr(info.stage->inner(k));
@@ -60,12 +66,27 @@ bool KernelEmitter::LongSum(const StageInfo& info, const v1::LoopOp& op, unsigne
   return !run || *run > kMany || runs * *run > kFloatAdditionsMax;
 }
 
-void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
+llvm::Type* ReduceEmitter::AccumulatorType(const StageInfo& info, llvm::Type* scalar) const {
   const bool vector = at_.lanes > 1 || (k_.kernel.schedule().vector_dim() == v1::VECTOR_INNER_LAST &&
                                         !info.has_scan && !info.extents.empty());
-  const auto wide = [&](llvm::Type* type) -> llvm::Type* {
-    return vector && at_.vector_lanes > 1 ? llvm::FixedVectorType::get(type, at_.vector_lanes) : type;
-  };
+  return vector && at_.vector_lanes > 1 ? llvm::FixedVectorType::get(scalar, at_.vector_lanes) : scalar;
+}
+
+void ReduceEmitter::BeginTotal(const StageInfo& info, Accumulator* accumulator) {
+  if (info.stage->inner_size() > 1) {
+    runs_ = b_.Slot(b_.getInt64Ty(), "runs");
+    b_.CreateStore(b_.I64(0), runs_);
+  }
+  llvm::Type* type = AccumulatorType(info, b_.getDoubleTy());
+  accumulator->total = b_.Slot(type, "total");
+  b_.CreateStore(llvm::Constant::getNullValue(type), accumulator->total);
+  if (accumulator->dtype == v1::F64) {
+    accumulator->lost = b_.Slot(type, "lost");
+    b_.CreateStore(llvm::Constant::getNullValue(type), accumulator->lost);
+  }
+}
+
+void ReduceEmitter::Init(const StageInfo& info, unsigned unroll) {
   for (int k = 0; k < info.stage->ops_size(); ++k) {
     const v1::LoopOp& op = info.stage->ops(k);
     const auto opcode = static_cast<LoopOpcode>(op.op());
@@ -75,34 +96,21 @@ void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
     accumulator.kind = static_cast<v1::ReduceKind>(op.mode());
     accumulator.dtype = k_.DTypeOf(op.args(0));
     accumulator.widened = LongSum(info, op, unroll);
-    if (accumulator.widened && !k_.on_gpu && !info.has_scan) {
-      if (info.stage->inner_size() > 1) {
-        runs_ = b_.Slot(b_.getInt64Ty(), "runs");
-        b_.CreateStore(b_.I64(0), runs_);
-      }
-      llvm::Type* type = wide(b_.getDoubleTy());
-      accumulator.total = b_.Slot(type, "total");
-      b_.CreateStore(llvm::Constant::getNullValue(type), accumulator.total);
-      if (accumulator.dtype == v1::F64) {
-        accumulator.lost = b_.Slot(type, "lost");
-        b_.CreateStore(llvm::Constant::getNullValue(type), accumulator.lost);
-      }
-    }
+    if (accumulator.widened && shared_ == nullptr && !info.has_scan) BeginTotal(info, &accumulator);
     const unsigned copies = accumulator.total != nullptr ? CopiesOf(info, unroll) : unroll;
     const bool doubles = accumulator.widened && accumulator.total == nullptr;
     llvm::Constant* identity = combine_.Identity(accumulator.kind, doubles ? v1::F64 : accumulator.dtype);
+    llvm::Type* type = AccumulatorType(info, identity->getType());
     for (unsigned copy = 0; copy < copies; ++copy) {
-      llvm::Type* type = wide(identity->getType());
       accumulator.value.push_back(b_.Slot(type, "acc"));
-      if (opcode == LoopOpcode::kReduce) {
-        llvm::Value* start = identity;
-        if (auto* v = llvm::dyn_cast<llvm::FixedVectorType>(type)) {
-          start = llvm::ConstantVector::getSplat(v->getElementCount(), identity);
-        }
-        b_.CreateStore(start, accumulator.value.back());
+      if (opcode == LoopOpcode::kScan) continue;
+      llvm::Value* start = identity;
+      if (auto* v = llvm::dyn_cast<llvm::FixedVectorType>(type)) {
+        start = llvm::ConstantVector::getSplat(v->getElementCount(), identity);
       }
-      if (opcode == LoopOpcode::kReduce && IsArgReduce(accumulator.kind)) {
-        llvm::Type* position = wide(b_.getInt64Ty());
+      b_.CreateStore(start, accumulator.value.back());
+      if (IsArgReduce(accumulator.kind)) {
+        llvm::Type* position = AccumulatorType(info, b_.getInt64Ty());
         accumulator.position.push_back(b_.Slot(position, "arg"));
         b_.CreateStore(llvm::Constant::getNullValue(position), accumulator.position.back());
       }
@@ -112,7 +120,7 @@ void KernelEmitter::InitAccumulators(const StageInfo& info, unsigned unroll) {
 }
 
 // Row-major number of the iteration in the stage's inner domain, per lane.
-llvm::Value* KernelEmitter::PositionInDomain() {
+llvm::Value* ReduceEmitter::PositionInDomain() {
   llvm::Value* position = b_.I64(0);
   const uint32_t first = k_.kernel.outer_size();
   for (size_t k = 0; k < at_.stage->extents.size(); ++k) {
@@ -124,7 +132,7 @@ llvm::Value* KernelEmitter::PositionInDomain() {
 }
 
 // `exponential`: what is added is e^value.
-llvm::Value* KernelEmitter::Accumulate(Accumulator& accumulator, llvm::Value* sum, llvm::Value* value,
+llvm::Value* ReduceEmitter::Accumulate(Accumulator& accumulator, llvm::Value* sum, llvm::Value* value,
                                        bool exponential) {
   if (at_.unrolled && (accumulator.kind == v1::REDUCE_MAX || accumulator.kind == v1::REDUCE_MIN)) {
     if (llvm::Value* chosen = combine_.VectorMaximum(sum, value, IsMax(accumulator.kind))) {
@@ -140,7 +148,7 @@ llvm::Value* KernelEmitter::Accumulate(Accumulator& accumulator, llvm::Value* su
   return combine_.Combine(accumulator.kind, v1::F64, sum, b_.CreateFPExt(value, at_.Wide(b_.getDoubleTy())));
 }
 
-void KernelEmitter::EmitReduce(uint32_t id, const v1::LoopOp& op) {
+void ReduceEmitter::Reduce(uint32_t id, const v1::LoopOp& op) {
   for (Accumulator& accumulator : accumulators_) {
     if (accumulator.op != id) continue;
     llvm::AllocaInst* slot = accumulator.value[at_.copy];
@@ -166,7 +174,7 @@ void KernelEmitter::EmitReduce(uint32_t id, const v1::LoopOp& op) {
 
 // Maxima of an unrolled body have passed over NaN: one comparison of two of its vectors finds
 // that, and a maximum that is NaN once stays so.
-void KernelEmitter::TestForNans() {
+void ReduceEmitter::TestForNans() {
   for (Accumulator& accumulator : accumulators_) {
     llvm::Value* found = nullptr;
     for (size_t k = 0; k + 1 < accumulator.untested.size(); k += 2) {
@@ -181,13 +189,13 @@ void KernelEmitter::TestForNans() {
   }
 }
 
-bool KernelEmitter::HasTotals() const {
+bool ReduceEmitter::HasTotals() const {
   return std::any_of(accumulators_.begin(), accumulators_.end(),
                      [](const Accumulator& accumulator) { return accumulator.total != nullptr; });
 }
 
 // The copies in pairs first: few additions, as exact as eager's, and one conversion instead of many.
-void KernelEmitter::AddToTotal(const Accumulator& accumulator) {
+void ReduceEmitter::AddToTotal(const Accumulator& accumulator) {
   std::vector<llvm::Value*> parts;
   for (llvm::AllocaInst* slot : accumulator.value) {
     llvm::Type* type = slot->getAllocatedType();
@@ -214,7 +222,7 @@ void KernelEmitter::AddToTotal(const Accumulator& accumulator) {
   b_.CreateStore(b_.CreateFAdd(b_.CreateLoad(type, accumulator.lost), lost), accumulator.lost);
 }
 
-void KernelEmitter::AddToTotalsIf(llvm::Value* due) {
+void ReduceEmitter::AddToTotalsIf(llvm::Value* due) {
   const auto add = [&] {
     for (const Accumulator& accumulator : accumulators_) {
       if (accumulator.total != nullptr) AddToTotal(accumulator);
@@ -223,8 +231,7 @@ void KernelEmitter::AddToTotalsIf(llvm::Value* due) {
   b_.If(due, "totals", add, /*rarely=*/true);
 }
 
-// After a turn of a loop of `count` elements: `done` of them came before it, `step` in it.
-void KernelEmitter::AddToTotals(llvm::Value* done, int64_t step, llvm::Value* count) {
+void ReduceEmitter::AddToTotals(llvm::Value* done, int64_t step, llvm::Value* count) {
   if (!HasTotals()) return;
   const auto* known = llvm::dyn_cast<llvm::ConstantInt>(count);
   if (known != nullptr && known->getSExtValue() / step < kTurnsToTotal) return;
@@ -232,8 +239,7 @@ void KernelEmitter::AddToTotals(llvm::Value* done, int64_t step, llvm::Value* co
   AddToTotalsIf(b_.CreateICmpEQ(turn, b_.I64(kTurnsToTotal - 1)));
 }
 
-// After a run of an innermost loop that others surround: what it has not added to totals itself.
-void KernelEmitter::AddRunToTotals(const StageInfo& info, unsigned unroll) {
+void ReduceEmitter::AddRunToTotals(const StageInfo& info, unsigned unroll) {
   if (!HasTotals()) return;
   const std::optional<int64_t> run = AdditionsOfRun(info, unroll);
   if (run && *run >= kTurnsToTotal + unroll) return;
@@ -244,71 +250,67 @@ void KernelEmitter::AddRunToTotals(const StageInfo& info, unsigned unroll) {
   AddToTotalsIf(b_.CreateICmpEQ(b_.CreateURem(runs, b_.I64(period)), b_.I64(0)));
 }
 
-void KernelEmitter::Fold(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
-                         llvm::Value** position, llvm::Value* other, llvm::Value* other_position) {
-  if (IsArgReduce(accumulator.kind)) {
-    combine_.CombineArg(accumulator.kind, kept, value, position, other, other_position, true, nullptr);
-  } else {
-    *value = combine_.Combine(accumulator.kind, kept, *value, other);
+// In halves.
+void ReduceEmitter::FoldLanes(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
+                              llvm::Value** position) {
+  auto* type = llvm::cast<llvm::FixedVectorType>((*value)->getType());
+  const bool arg = *position != nullptr;
+  for (unsigned width = type->getNumElements() / 2; width >= 1; width /= 2) {
+    llvm::SmallVector<int, 64> high;
+    llvm::SmallVector<int, 64> low;
+    for (unsigned lane = 0; lane < width; ++lane) {
+      low.push_back(lane);
+      high.push_back(width + lane);
+    }
+    llvm::Value* other = b_.CreateShuffleVector(*value, high);
+    llvm::Value* other_position = arg ? b_.CreateShuffleVector(*position, high) : nullptr;
+    *value = b_.CreateShuffleVector(*value, low);
+    if (arg) *position = b_.CreateShuffleVector(*position, low);
+    combine_.Fold(accumulator.kind, kept, value, position, other, other_position);
   }
+  *value = b_.CreateExtractElement(*value, uint64_t{0});
+  if (arg) *position = b_.CreateExtractElement(*position, uint64_t{0});
 }
 
-void KernelEmitter::FinishAccumulators(const StageInfo& info) {
+LaneValue ReduceEmitter::ResultOf(const Accumulator& accumulator) {
+  const v1::DType kept = accumulator.widened ? v1::F64 : accumulator.dtype;
+  const bool arg = IsArgReduce(accumulator.kind);
+  const auto load = [&](llvm::AllocaInst* slot) { return b_.CreateLoad(slot->getAllocatedType(), slot); };
+  if (accumulator.total != nullptr) AddToTotal(accumulator);
+  llvm::Value* value = load(accumulator.total != nullptr ? accumulator.total : accumulator.value[0]);
+  if (accumulator.lost != nullptr) value = b_.CreateFAdd(value, load(accumulator.lost));
+  llvm::Value* position = arg ? load(accumulator.position[0]) : nullptr;
+  for (size_t copy = 1; copy < accumulator.value.size() && accumulator.total == nullptr; ++copy) {
+    llvm::Value* other_position = arg ? load(accumulator.position[copy]) : nullptr;
+    combine_.Fold(accumulator.kind, kept, &value, &position, load(accumulator.value[copy]), other_position);
+  }
+  // Lanes of the outer loop are results of their own.
+  if (value->getType()->isVectorTy() && at_.lanes == 1) FoldLanes(accumulator, kept, &value, &position);
+  if (shared_ != nullptr) shared_->CombineThreads(accumulator.kind, kept, &value, &position);
+  if (accumulator.widened && accumulator.dtype == v1::F32)
+    value = b_.CreateFPTrunc(value, value->getType()->getWithNewType(b_.getFloatTy()));
+  return {arg ? position : value, at_.lanes > 1};
+}
+
+void ReduceEmitter::Finish(const StageInfo& info) {
   const auto own = [&](const Accumulator& accumulator) {
-    return accumulator.op >= info.first_op &&
-           accumulator.op < info.first_op + static_cast<uint32_t>(info.stage->ops_size());
+    return accumulator.op >= info.first_op && accumulator.op < info.end_op();
   };
   for (const Accumulator& accumulator : accumulators_) {
-    if (!own(accumulator) || static_cast<LoopOpcode>(k_.facts.op(accumulator.op).op()) != LoopOpcode::kReduce)
-      continue;
-    const v1::DType kept = accumulator.widened ? v1::F64 : accumulator.dtype;
-    const bool arg = IsArgReduce(accumulator.kind);
-    const auto load = [&](llvm::AllocaInst* slot) { return b_.CreateLoad(slot->getAllocatedType(), slot); };
-    if (accumulator.total != nullptr) AddToTotal(accumulator);
-    llvm::Value* value = load(accumulator.total != nullptr ? accumulator.total : accumulator.value[0]);
-    if (accumulator.lost != nullptr) value = b_.CreateFAdd(value, load(accumulator.lost));
-    llvm::Value* position = arg ? load(accumulator.position[0]) : nullptr;
-    const auto combine = [&](llvm::Value* other, llvm::Value* other_position) {
-      Fold(accumulator, kept, &value, &position, other, other_position);
-    };
-    for (size_t copy = 1; copy < accumulator.value.size() && accumulator.total == nullptr; ++copy) {
-      combine(load(accumulator.value[copy]), arg ? load(accumulator.position[copy]) : nullptr);
-    }
-    // Lanes of an inner loop are folded in halves; lanes of the outer loop are results of their own.
-    auto* type = llvm::dyn_cast<llvm::FixedVectorType>(value->getType());
-    if (type != nullptr && at_.lanes == 1) {
-      for (unsigned width = type->getNumElements() / 2; width >= 1; width /= 2) {
-        llvm::SmallVector<int, 64> high;
-        llvm::SmallVector<int, 64> low;
-        for (unsigned lane = 0; lane < width; ++lane) {
-          low.push_back(lane);
-          high.push_back(width + lane);
-        }
-        llvm::Value* other = b_.CreateShuffleVector(value, high);
-        llvm::Value* other_position = arg ? b_.CreateShuffleVector(position, high) : nullptr;
-        value = b_.CreateShuffleVector(value, low);
-        if (arg) position = b_.CreateShuffleVector(position, low);
-        combine(other, other_position);
-      }
-      value = b_.CreateExtractElement(value, uint64_t{0});
-      if (arg) position = b_.CreateExtractElement(position, uint64_t{0});
-    }
-    CombineThreads(accumulator, kept, &value, &position);
-    if (accumulator.widened && accumulator.dtype == v1::F32)
-      value = b_.CreateFPTrunc(value, value->getType()->getWithNewType(b_.getFloatTy()));
-    at_.values[accumulator.op] = {arg ? position : value, at_.lanes > 1};
+    if (own(accumulator) && k_.facts.opcode(accumulator.op) == LoopOpcode::kReduce)
+      at_.values[accumulator.op] = ResultOf(accumulator);
   }
   std::erase_if(accumulators_, own);
 }
 
-void KernelEmitter::InitScans(const StageInfo& info) {
+void ReduceEmitter::InitScans(const StageInfo& info) {
   for (const Accumulator& accumulator : accumulators_) {
     if (static_cast<LoopOpcode>(k_.facts.op(accumulator.op).op()) != LoopOpcode::kScan) continue;
     b_.CreateStore(at_.Splat(combine_.Identity(accumulator.kind, accumulator.dtype)), accumulator.value[0]);
   }
 }
 
-LaneValue KernelEmitter::EmitScan(uint32_t id, const v1::LoopOp& op) {
+LaneValue ReduceEmitter::Scan(uint32_t id, const v1::LoopOp& op) {
   for (const Accumulator& accumulator : accumulators_) {
     if (accumulator.op != id) continue;
     llvm::AllocaInst* slot = accumulator.value[0];

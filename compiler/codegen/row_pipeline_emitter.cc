@@ -80,7 +80,7 @@ void KernelEmitter::InitPass(const RowPass& pass, unsigned unroll) {
   if (IsShifted(pass)) {
     InitShifted(unroll);
   } else {
-    InitAccumulators(*pass.stage, unroll);
+    reductions_.Init(*pass.stage, unroll);
   }
 }
 
@@ -98,7 +98,7 @@ void KernelEmitter::FinishPass(const RowPass& pass, llvm::Value* origin) {
   if (IsShifted(pass)) {
     SettleShifted(origin);
   } else {
-    FinishAccumulators(*pass.stage);
+    reductions_.Finish(*pass.stage);
   }
   EmitPassStages(pass.after);
 }
@@ -163,7 +163,7 @@ std::vector<KernelEmitter::RowOfGroup> KernelEmitter::BeginRowsOfGroup(llvm::Val
     if (shifted_) rows[k].origin = EmitShift();
     InitPass(first, Unroll(*first.stage));
     rows[k].values = at_.values;
-    rows[k].accumulators = std::exchange(accumulators_, {});
+    reductions_.Swap(&rows[k].accumulators);
   }
   return rows;
 }
@@ -202,23 +202,23 @@ void KernelEmitter::EmitRowsOfGroup(llvm::Value* begin, llvm::Value* number) {
       at_.values = row.values;
       at_.variables = {b_.CreateNSWAdd(begin, row.number),
                        b_.CreateNSWAdd(column, b_.CreateNSWAdd(turn, b_.I64(at_.copy * width)))};
-      std::swap(accumulators_, row.accumulators);
+      reductions_.Swap(&row.accumulators);
       EmitPassOps(first);
-      std::swap(accumulators_, row.accumulators);
+      reductions_.Swap(&row.accumulators);
       at_.copy = copy;
       at_.unrolled = unrolled;
     });
     for (RowOfGroup& row : rows) {
-      std::swap(accumulators_, row.accumulators);
-      AddToTotals(b_.CreateNSWAdd(column, b_.I64(BlockColumns() / at_once - turn_columns)), turn_columns,
-                  first.stage->extents[0]);
-      std::swap(accumulators_, row.accumulators);
+      reductions_.Swap(&row.accumulators);
+      reductions_.AddToTotals(b_.CreateNSWAdd(column, b_.I64(BlockColumns() / at_once - turn_columns)),
+                              turn_columns, first.stage->extents[0]);
+      reductions_.Swap(&row.accumulators);
     }
   });
   for (RowOfGroup& row : rows) {
     at_.values = row.values;
     at_.variables = {b_.CreateNSWAdd(begin, row.number), nullptr};
-    accumulators_ = std::move(row.accumulators);
+    reductions_.Swap(&row.accumulators);
     FinishPass(first, row.origin);
     KeepCarriedOfGroup(row.number);
   }

@@ -49,9 +49,9 @@ llvm::Value* KernelEmitter::EmitShift() {
   const StageInfo& info = *shifted_->first;
   at_.stage = &info;
   at_.variables.resize(k_.kernel.outer_size() + 1);
-  InitAccumulators(info, 1);
+  reductions_.Init(info, 1);
   VectorLoop(k_.kernel.outer_size(), b_.I64(0), b_.I64(at_.vector_lanes), 1, [&] { EmitOps(info); });
-  FinishAccumulators(info);
+  reductions_.Finish(info);
   llvm::Type* type = b_.getFloatTy();
   llvm::Value* found = at_.values[rows_.shifted().reduced()].v;
   llvm::Value* origin;
@@ -79,20 +79,20 @@ void KernelEmitter::EmitShiftedOps() {
   if (rows_.shifted().of_mean()) {
     const v1::LoopOp& sum = k_.facts.op(rows_.shifted().reduced());
     at_.values[sum.args(0)] = at_.values[rows_.shifted().difference()];
-    EmitReduce(rows_.shifted().reduced(), sum);
+    reductions_.Reduce(rows_.shifted().reduced(), sum);
   }
 }
 
 void KernelEmitter::InitShifted(unsigned unroll) {
-  InitAccumulators(*shifted_->first, unroll);
-  InitAccumulators(*shifted_->second, unroll);
+  reductions_.Init(*shifted_->first, unroll);
+  reductions_.Init(*shifted_->second, unroll);
 }
 
 // After the pass from `origin`: what it reduced becomes what two passes have reduced, and the stages between
 // are emitted.
 void KernelEmitter::SettleShifted(llvm::Value* origin) {
-  FinishAccumulators(*shifted_->first);
-  FinishAccumulators(*shifted_->second);
+  reductions_.Finish(*shifted_->first);
+  reductions_.Finish(*shifted_->second);
   llvm::Type *f32 = b_.getFloatTy(), *f64 = b_.getDoubleTy();
   const auto wide = [&](llvm::Value* v) { return b_.CreateFPExt(v, f64); };
   const auto constant = [](llvm::Type* type, double v) { return llvm::ConstantFP::get(type, v); };
@@ -132,7 +132,7 @@ void KernelEmitter::SettleShifted(llvm::Value* origin) {
   b_.CreateStore(settled, result);
   const std::vector<LaneValue> values = at_.values;
   std::vector<Accumulator> others;  // of passes beside this one
-  std::swap(accumulators_, others);
+  reductions_.Swap(&others);
   const auto pass_again = [&] {
     at_.stage = shifted_->second;
     EmitStage(*at_.stage);
@@ -140,7 +140,7 @@ void KernelEmitter::SettleShifted(llvm::Value* origin) {
     b_.CreateStore(shifted_->scale == nullptr ? again : b_.CreateFMul(again, unshift), result);
   };
   b_.If(misfit, "again", pass_again, /*rarely=*/true);
-  std::swap(accumulators_, others);
+  reductions_.Swap(&others);
   at_.values = values;
   at_.values[rows_.shifted().sum()] = {b_.CreateLoad(f32, result), false};
 }

@@ -30,12 +30,13 @@ void UnrollLoop(llvm::Instruction* back, unsigned times) {
 }  // namespace
 
 ThreadEmitter::ThreadEmitter(const v1::Kernel& kernel, const VectorTarget& target, llvm::Module* module)
-    : KernelEmitter(kernel, target, module, &failure_, &thread_memory_),
+    : KernelEmitter(kernel, target, module, &failure_, &thread_memory_, &combine_),
       chosen_(kernel.schedule().threads()),
       threads_(chosen_.threads()),
       warps_(chosen_.has_rows() ? chosen_.rows().warps() : 1),
       rows_(chosen_.has_columns() ? chosen_.columns().rows() : 1),
       block_(&b_, threads_, warps_),
+      combine_(&k_, &at_, &block_, &point_),
       failure_(&b_),
       thread_memory_(&k_, &at_, &index_) {}
 
@@ -174,14 +175,14 @@ void ThreadEmitter::EmitColumns(llvm::Value* points) {
   llvm::Value* thread = block_.Thread();
   llvm::Value* columns = b_.I64(PointsOfBlock(chosen_));
   llvm::Value* column = b_.CreateURem(thread, columns, "column");
-  row_ = b_.CreateUDiv(thread, columns, "row");
+  point_.row = b_.CreateUDiv(thread, columns, "row");
   llvm::Value* first = b_.CreateNSWMul(block_.Number(), columns);
   llvm::Value* step = b_.CreateNSWMul(block_.Count(), columns);
   b_.ScalarLoop(first, points, step, "columns", [&](llvm::Value* begin) {
     llvm::Value* point = b_.CreateNSWAdd(begin, column, "point");
-    active_ = b_.CreateICmpSLT(point, points, "active");
+    point_.active = b_.CreateICmpSLT(point, points, "active");
     // Beyond the end it is the last point's values that a thread computes, for nobody.
-    EmitPoint(b_.CreateSelect(active_, point, b_.CreateNSWSub(points, b_.I64(1))), k_.outer_extents);
+    EmitPoint(b_.CreateSelect(point_.active, point, b_.CreateNSWSub(points, b_.I64(1))), k_.outer_extents);
   });
 }
 
@@ -195,8 +196,8 @@ void ThreadEmitter::InnerLoop(const StageInfo& info, uint32_t level,
                last ? chosen_.unroll(k_.NumberOf(info)) : 1);
     return;
   }
-  llvm::Value* end = b_.CreateSelect(active_, info.extents[level], b_.I64(0));
-  UnrollLoop(b_.ScalarLoop(row_, end, b_.I64(rows_), "row", body), chosen_.unroll(k_.NumberOf(info)));
+  llvm::Value* end = b_.CreateSelect(point_.active, info.extents[level], b_.I64(0));
+  UnrollLoop(b_.ScalarLoop(point_.row, end, b_.I64(rows_), "row", body), chosen_.unroll(k_.NumberOf(info)));
 }
 
 // Turns that a block's threads share; neighbours take neighbouring ones. Of a known number those that every
@@ -366,7 +367,7 @@ void ThreadEmitter::EmitStagesInTurn() {
 }
 
 void ThreadEmitter::IfFirstRow(Body body) {
-  b_.If(b_.CreateAnd(active_, b_.CreateICmpEQ(row_, b_.I64(0))), "first_row", [&] {
+  b_.If(b_.CreateAnd(point_.active, b_.CreateICmpEQ(point_.row, b_.I64(0))), "first_row", [&] {
     in_first_row_ = true;
     body();
     in_first_row_ = false;
@@ -407,10 +408,6 @@ void ThreadEmitter::VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* 
   });
   at_.lanes = 1;
   at_.vector_variable = LoopState::kNoVariable;
-}
-
-bool ThreadEmitter::IsLongSumOfThreads(const StageInfo& info) const {
-  return IsLongSum(k_.facts, chosen_, k_.NumberOf(info));
 }
 
 }  // namespace kiln

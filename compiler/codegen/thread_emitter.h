@@ -25,6 +25,7 @@
 
 #include "compiler/codegen/kernel_emitter.h"
 #include "compiler/codegen/thread_block.h"
+#include "compiler/codegen/thread_combine.h"
 #include "compiler/codegen/thread_failure.h"
 #include "compiler/codegen/thread_memory.h"
 #include "compiler/image/gpu_image.h"
@@ -68,9 +69,6 @@ class ThreadEmitter : public KernelEmitter {
   void EmitUnits() override;
   void EmitStages() override;
   void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll, Body body) override;
-  void CombineThreads(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
-                      llvm::Value** position) override;
-  bool IsLongSumOfThreads(const StageInfo& info) const override;
   void EmitInnerFrom(const StageInfo& info, uint32_t level) override;
   void InnerLoop(const StageInfo& info, uint32_t level, absl::FunctionRef<void(llvm::Value*)> body) override;
 
@@ -81,8 +79,6 @@ class ThreadEmitter : public KernelEmitter {
   void EmitPoints();
   void EmitPointsOfThreads(llvm::Value* points, llvm::ArrayRef<llvm::Value*> extents);
   void EmitColumns(llvm::Value* points);
-  void CombineRows(const Accumulator& accumulator, v1::DType kept, llvm::Value** value,
-                   llvm::Value** position);
   void EmitTurns(llvm::Value* thread, llvm::Value* count, unsigned at_once,
                  absl::FunctionRef<void(llvm::Value*)> turn);
   void EmitStagesInTurn();
@@ -95,10 +91,10 @@ class ThreadEmitter : public KernelEmitter {
   const unsigned warps_;    // with a point each
   const unsigned rows_;     // of threads that share a point, else 1
   ThreadBlock block_;
+  SharedPoint point_;
+  ThreadCombine combine_;
   ThreadFailure failure_;
   ThreadMemory thread_memory_;
-  llvm::Value* row_ = nullptr;        // of this thread
-  llvm::Value* active_ = nullptr;     // does its column exist?
   bool in_first_row_ = false;         // in code of IfFirstRow
   std::vector<StripSum> strip_sums_;  // empty: blocks take no strips
   unsigned turn_ = 0;                 // of this thread, in EmitTurns, where all turns stand in a row

@@ -33,10 +33,11 @@ void ThreadEmitter::AddToSoftmaxSum(llvm::Value* first_turn, int64_t turns, llvm
   };
   llvm::Value* most = values[0];
   for (size_t k = 1; k < values.size(); ++k)
-    most = combine_.Combine(v1::REDUCE_MAX, v1::F32, most, values[k]);
+    most = CombineEmitter(&k_).Combine(v1::REDUCE_MAX, v1::F32, most, values[k]);
   llvm::Value* before = b_.CreateLoad(b_.getFloatTy(), largest);
   llvm::Value* after = before;
-  lanes_of(most, [&](llvm::Value* v) { after = combine_.Combine(v1::REDUCE_MAX, v1::F32, after, v); });
+  lanes_of(most,
+           [&](llvm::Value* v) { after = CombineEmitter(&k_).Combine(v1::REDUCE_MAX, v1::F32, after, v); });
   llvm::Value* origin = OriginOf(after, &b_);
   const auto exp_of = [&](llvm::Value* v) { return k_.math.Emit(b_, LoopOpcode::kExp, {v}); };
   llvm::Value* scaled = b_.CreateLoad(b_.getFloatTy(), sum);
@@ -82,23 +83,17 @@ void ThreadEmitter::EmitSoftmaxSum() {
   at_.lanes = 1;
   at_.vector_variable = LoopState::kNoVariable;
 
-  Accumulator accumulator;
-  accumulator.op = softmax.maximum();
-  accumulator.kind = v1::REDUCE_MAX;
-  accumulator.dtype = v1::F32;
   llvm::Value* own = b_.CreateLoad(f32, largest);
   llvm::Value* most = own;
   llvm::Value* position = nullptr;
-  CombineThreads(accumulator, v1::F32, &most, &position);
-  at_.values[accumulator.op] = {most, false};
+  combine_.CombineThreads(v1::REDUCE_MAX, v1::F32, &most, &position);
+  at_.values[softmax.maximum()] = {most, false};
   llvm::Value* total = b_.CreateLoad(f32, sum);
   total = b_.CreateFMul(total, k_.math.Emit(b_, LoopOpcode::kExp, {b_.CreateFSub(own, OriginOf(most, &b_))}));
-  accumulator.op = softmax.sum();
-  accumulator.kind = v1::REDUCE_SUM;
-  CombineThreads(accumulator, v1::F32, &total, &position);
+  combine_.CombineThreads(v1::REDUCE_SUM, v1::F32, &total, &position);
   // Of a row of -inf it is that of exp(-inf - -inf).
   llvm::Value* none = b_.CreateFCmpOEQ(most, lowest);
-  at_.values[accumulator.op] = {b_.CreateSelect(none, llvm::ConstantFP::getNaN(f32), total), false};
+  at_.values[softmax.sum()] = {b_.CreateSelect(none, llvm::ConstantFP::getNaN(f32), total), false};
 }
 
 }  // namespace kiln
