@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import kiln
+import kiln.backend
 from memory_programs import Program, add_copy, add_image_step, add_view, add_window
 
 _SIZES = [(4, 3), (3, 4), (2, 6), (4, 4), (2, 3, 4)]
@@ -214,3 +215,57 @@ def test_windows_that_overlap_lie_in_what_they_are_windows_of(seed, dynamic):
     # Not a copy of each window; of what no window shows eager's may have more.
     assert mine[0].untyped_storage().nbytes() <= own[0].untyped_storage().nbytes()
     assert not any(program.get("python_calls") for program in kiln.records.graphs_since(0))
+
+
+# Of two values of one shape, one of them detached: losses whose gradients read both.
+_PAIRS = [torch.nn.functional.mse_loss, torch.nn.functional.smooth_l1_loss, lambda x, y: (x * y).mean(),
+          lambda x, y: (x - y).square().sum(), lambda x, y: (x - y).abs().mean() * x.sum()]
+_MADE = [lambda x: x * 2, lambda x: x.exp(), lambda x: x.tanh() + x, lambda x: x.cumsum(0),
+         lambda x: x @ torch.ones(x.shape[1], x.shape[1])]
+_SEEN = [lambda x: x, lambda x: x.t(), lambda x: x.flatten(), lambda x: x[:, 1:], lambda x: x.unsqueeze(1)]
+
+
+def _stopped_gradients(seed):
+    """A value and its detached one, read by several gradients (as codebooks of quantizers are)."""
+    rng = random.Random(seed)
+    make, first, second = rng.choice(_MADE), rng.choice(_PAIRS), rng.choice(_PAIRS)
+    look, weight = rng.choice(_SEEN), rng.uniform(0.1, 2)
+
+    def losses(z, book):
+        made = make(book)
+        return first(look(made).detach(), look(z)) * weight + second(look(made), look(z.detach()))
+
+    torch.manual_seed(seed)
+    sizes = rng.randint(2, 6), rng.randint(2, 9)
+    return losses, [torch.randn(sizes), torch.randn(sizes)]
+
+
+def _gradients(losses, values, dynamic, backend_name):
+    leaves = [value.clone().requires_grad_() for value in values]
+    torch._dynamo.reset()
+    torch.compile(losses, backend=backend_name, dynamic=dynamic)(*leaves).backward()
+    return [leaf.grad for leaf in leaves]
+
+
+def _wrong(seeds, dynamic):
+    found = []
+    for seed in seeds:
+        losses, values = _stopped_gradients(seed)
+        mine, own = (_gradients(losses, values, dynamic, name) for name in ("kiln", "eager"))
+        if not all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(mine, own)):
+            found.append(seed)
+    return found
+
+
+@pytest.mark.usefixtures("no_fallback")
+class TestDonations:
+    """What was saved for a backward twice, as a value and as a view of it, is not written into."""
+
+    @pytest.mark.parametrize("dynamic", [False, True])
+    def test_stopped_gradients(self, dynamic):
+        assert not _wrong(range(12), dynamic)
+
+    def test_control(self, monkeypatch):
+        monkeypatch.setattr(kiln.backend, "_alone", lambda module, donated: donated)
+        with torch._functorch.config.patch(enable_autograd_cache=False):
+            assert _wrong(range(12), False)

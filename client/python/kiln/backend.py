@@ -1,4 +1,5 @@
 """The backend function of torch.compile, and the compilers that AOTAutograd calls for each graph."""
+import collections
 import dataclasses
 import hashlib
 import os
@@ -61,7 +62,7 @@ def _static_inputs(kind: int) -> tuple[int, ...]:
     return tuple(metadata.static_input_indices or ())
 
 
-def _donated_inputs(kind: int) -> tuple[int, ...]:
+def _donated_inputs(module: fx.GraphModule, kind: int) -> tuple[int, ...]:
     """Positions of what a backward may write into. They are taken from torch, which refuses to run such a backward
     twice; CompiledGraph copies them then."""
     context = torch._guards.TracingContext.try_get()
@@ -70,7 +71,15 @@ def _donated_inputs(kind: int) -> tuple[int, ...]:
         return ()
     donated = tuple(metadata.bw_donated_idxs)
     metadata.bw_donated_idxs.clear()  # a list that torch has in several places
-    return donated
+    return _alone(module, donated)
+
+
+def _alone(module: fx.GraphModule, donated: tuple[int, ...]) -> tuple[int, ...]:
+    """Those whose memory no other input has. torch looks at inputs, results and gradients only: of a value and its
+    detached one, saved both, it donates both."""
+    memories = [python_calls.memory_of(node.meta.get("val")) for node in module.graph.find_nodes(op="placeholder")]
+    holders = collections.Counter(memory for of_input in memories for memory in of_input)
+    return tuple(position for position in donated if all(holders[memory] == 1 for memory in memories[position]))
 
 
 def _visible_outputs(module: fx.GraphModule, kind: int) -> range | None:
@@ -134,7 +143,7 @@ class _Task:
 def _compile(module: fx.GraphModule, inputs: Sequence[Any], kind: int, settings: Options, pair: cuda_graphs.Pair | None,
              title: str, region: bool) -> Compiled:
     start = time.perf_counter()
-    donated = _donated_inputs(kind)
+    donated = _donated_inputs(module, kind)
     service.configure()
     library.install()
     gpu = devices.gpu_of(module)

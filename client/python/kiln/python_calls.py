@@ -90,7 +90,7 @@ class PythonCall:
     def _results(self, frame: Frame, tensors: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor | None]:
         if self._run is None:
             self._run = InductorCall(self.module) if self.by_inductor else fallback.boxed(self._with_regions())
-        memories: set[int] = set().union(*map(_memories, tensors))
+        memories: set[int] = set().union(*map(memory_of, tensors))
         operands = [self._operand(frame, tensors, sizes, *operand) for operand in self.operands]
         del tensors
         with torch.no_grad():
@@ -100,7 +100,7 @@ class PythonCall:
             value = own(value, memories)
             if slot == GIVEN:
                 given.append(value if self.gpu is None or value is None else value.to(self.gpu))
-                memories |= _memories(value)
+                memories |= memory_of(value)
             else:
                 frame.put(slot, value)
         given.append(TOKEN if self.gpu is None else torch.empty_like(TOKEN, device=self.gpu))
@@ -168,10 +168,11 @@ def own(result: Any, memories: Set[int]) -> Any:
         return result
     if result.layout == torch.strided:
         result = result.clone() if result._is_zerotensor() else result.resolve_conj().resolve_neg()
-    return result.clone() if memories & _memories(result) else result
+    return result.clone() if memories & memory_of(result) else result
 
 
-def _memories(value: Any) -> set[int]:
+def memory_of(value: Any) -> set[int]:
+    """The storage of a tensor, also of a fake one; nothing of another value."""
     try:
         return {value.untyped_storage()._cdata}
     except (AttributeError, RuntimeError, NotImplementedError):  # no tensor, or none with one memory
