@@ -249,6 +249,62 @@ def test_powers_of_two_times_another_dtype():
                                    torch.ldexp(x, exponent), rtol=1e-6, atol=1e-6)
 
 
+def test_outer_products_added_to_any_layout():
+    draw = random.Random(6)
+    dtypes = torch.float64, torch.float32, torch.bfloat16
+    for _ in range(8):
+        rows, columns = draw.randint(2, 6), draw.randint(2, 6)
+        source = draw.choice([torch.randn(rows, columns), torch.randn(columns, rows).t(), torch.randn(columns),
+                              torch.randn(()), torch.randn(2 * rows, columns)[::2]]).to(draw.choice(dtypes))
+        vectors = [torch.randn(size).to(draw.choice(dtypes)) for size in (rows, columns)]
+        function = functools.partial(torch.addr, beta=draw.choice([0, 1, 0.5]))
+        assert _wrong(function, source, *vectors) == []
+        close = {"rtol": 2e-2, "atol": 2e-2} if torch.bfloat16 in (source.dtype, *(v.dtype for v in vectors)) else {}
+        torch.testing.assert_close(torch.compile(function, backend="kiln")(source, *vectors),
+                                   function(source, *vectors), check_stride=True, **close)
+
+
+def _layer_norm(x, scales):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], scales[0][: x.shape[-1]], scales[1][: x.shape[-1]])
+
+
+def _group_norm(x, scales):
+    return torch.nn.functional.group_norm(x, 1, scales[0][: x.shape[1]], scales[1][: x.shape[1]])
+
+
+def _scaled_batch_norm(x, scales):
+    scales = [scale[: x.shape[1]] for scale in scales]
+    return torch.nn.functional.batch_norm(x, torch.zeros_like(scales[0]), torch.ones_like(scales[0]), *scales,
+                                          training=True)
+
+
+def _mixed(seed):
+    """An image in half precision, far from 0, and parameters in F32."""
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    x = torch.randn(draw.randint(3, 5), draw.randint(2, 6), draw.randint(2, 6), draw.randint(2, 6))
+    return (x * 3 + draw.choice([0, 50])).to(draw.choice([torch.bfloat16, torch.float16])), torch.randn(2, 6)
+
+
+def _gradients(function, x, scales, share):
+    x, scales = x.clone().requires_grad_(), scales.clone().requires_grad_()
+    return torch.autograd.grad(function(x, scales), (x, scales), share.to(x.dtype))
+
+
+@pytest.mark.parametrize("function", [_layer_norm, _group_norm, _scaled_batch_norm])
+def test_statistics_of_half_precision_beside_parameters_in_f32(function):
+    for seed in range(6):
+        x, scales = _mixed(seed)
+        assert _wrong(function, x.clone().requires_grad_(), scales.clone().requires_grad_()) == []
+        share = torch.randn(x.shape).bfloat16()
+        torch._dynamo.reset()
+        mine, own = (_gradients(run, x, scales, share) for run in (torch.compile(function, backend="kiln"), function))
+        exact = _gradients(function, x.double(), scales.double(), share)
+        for a, b, c in zip(mine, own, exact):
+            size = c.abs().max()
+            assert (a - c).abs().max() <= 2 * (b - c).abs().max() + 2 * torch.finfo(a.dtype).eps * size, (seed, a.dtype)
+
+
 def _batch_norm(statistics, training, x):
     mean, variance = torch.zeros(x.shape[1]), torch.ones(x.shape[1])
     return torch.nn.functional.batch_norm(x, *((mean, variance) if statistics else (None, None)), training=training)
@@ -318,6 +374,10 @@ def test_without_them(place):
             assert any(tests._wrong(function, tests._image(seed).requires_grad_()) for seed in range(6))
         assert any(tests._wrong(torch.copysign, tests._image(seed), tests._image(seed)[:1]) for seed in range(6))
         assert tests._wrong(torch.addr, torch.randn(()).double(), torch.randn(3), torch.randn(4))
+        assert tests._wrong(lambda *given: torch.addr(*given, beta=0), torch.randn(4, 3).t(), torch.randn(3),
+                            torch.randn(4))
+        for function in (tests._layer_norm, tests._group_norm, tests._scaled_batch_norm):
+            assert tests._wrong(function, *tests._mixed(0))
         assert tests._wrong(torch.nn.functional.huber_loss, torch.randn(3), torch.randn(3).double())
         assert any(tests._wrong(torch.mul, x, y) for seed in range(8) for x, y in tests._pairs(torch.bfloat16, seed))
         print("done")

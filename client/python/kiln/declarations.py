@@ -78,9 +78,19 @@ def _embedding_bag(given: Given, weight: torch.Tensor, *others: Any, **options: 
     return result.to(torch.bfloat16), *more
 
 
+def _statistics(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
+    """Of half precision beside parameters in F32, on the CPU: in F32, too. torch declares them in the input's dtype."""
+    result, *statistics = given(source, *others, **options)
+    parameters = [value for value in (*others, *options.values()) if isinstance(value, torch.Tensor)]
+    if source.device.type == "cpu" and source.dtype in _HALF and any(value.dtype == torch.float32
+                                                                     for value in parameters):
+        statistics[:2] = [value.to(torch.float32) for value in statistics[:2]]
+    return result, *statistics
+
+
 def _as_images_lie(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> Any:
     """On the CPU the normalized are channels-last or row-major, in whatever order the dimensions of `source` lie."""
-    result, *statistics = given(source, *others, **options)
+    result, *statistics = _statistics(given, source, *others, **options)
     if source.device.type == "cpu":
         result = result.contiguous(memory_format=torch._prims_common.suggest_memory_format(source))
     return result, *statistics
@@ -99,6 +109,12 @@ def _gradients(given: Given, grad: torch.Tensor, source: torch.Tensor, *others: 
     if isinstance(results, torch.Tensor):
         return _as_images_lie(lambda _: (results,), source)[0]
     return _as_images_lie(lambda _: results, source)
+
+
+def _group_norm_gradients(given: Given, grad: torch.Tensor, source: torch.Tensor, *others: Any) -> Any:
+    """Of the input's dtype, whatever its statistics'."""
+    result, *scales = given(grad, source, *others)
+    return result if result is None else result.to(source.dtype), *scales
 
 
 def _glu_gradients(given: Given, grad: torch.Tensor, source: torch.Tensor, dim: int) -> Any:
@@ -155,8 +171,12 @@ def _loss(given: Given, source: torch.Tensor, *others: Any, **options: Any) -> A
 
 def _addr(given: Given, source: torch.Tensor, column: torch.Tensor, row: torch.Tensor, *others: Any,
           **options: Any) -> Any:
-    """The operator expands a number before it asks which dtype is the larger."""
-    return given(source.expand(column.shape[0], row.shape[0]), column, row, *others, **options)
+    """The operator expands a number before it asks which dtype is the larger. The two vectors, each expanded, tell
+    nothing of the order of dimensions in memory."""
+    source = source.expand(column.shape[0], row.shape[0])
+    result = given(source, column, row, *others, **options)
+    return torch.empty_strided(result.shape, torch.eq(source, column.unsqueeze(1)).stride(), dtype=result.dtype,
+                               device=result.device)
 
 
 def _roll(given: Given, source: torch.Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] = ()) -> Any:
@@ -252,6 +272,9 @@ _DECLARATIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten._embedding_bag_forward_only.default: _embedding_bag,
     aten._batch_norm_with_update_functional.default: _batch_norm,
     aten._native_batch_norm_legit_functional.default: _batch_norm,
+    aten.native_layer_norm.default: _statistics,
+    aten.native_group_norm.default: _statistics,
+    aten.native_group_norm_backward.default: _group_norm_gradients,
     **dict.fromkeys((aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
                      aten._native_batch_norm_legit.no_stats, aten._native_batch_norm_legit_no_training.default,
                      aten._batch_norm_with_update.default, aten._batch_norm_no_update.default), _as_images_lie),
