@@ -21,12 +21,18 @@ enum class Wants {
   kParameter,  // the other operand's, or F32 beside F16 and BF16
   kClass,      // I64 or U8
   kPosition,   // I64
-  kNumber,     // not BOOL
+  kNumber,     // not BOOL, or beside the other operand that is no BOOL
+  kFraction,   // a float, or beside the other operand that is one
 };
 
 constexpr char kNormalizations[] =
     "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit_functional "
     "_native_batch_norm_legit.no_stats _native_batch_norm_legit_no_training";
+
+constexpr char kNumeric[] =
+    "sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar abs ceil floor trunc round round.decimals relu threshold "
+    "argmax argmin dot vdot mv trace reflection_pad1d reflection_pad2d "
+    "reflection_pad3d replication_pad1d replication_pad2d replication_pad3d";
 
 struct Row {
   const char* targets;  // without "aten." and ".default"
@@ -49,8 +55,18 @@ constexpr Row kRows[] = {
     {kNormalizations, "bias", Wants::kSame, "weight"},
     {kNormalizations, "running_mean", Wants::kParameter, "input"},
     {kNormalizations, "running_var", Wants::kSame, "running_mean"},
-    {"rsub.Scalar rsub.Tensor argmax argmin", "self", Wants::kNumber},
-    {"rsub.Tensor", "other", Wants::kNumber},
+    {kNormalizations, "input", Wants::kFraction},
+    {kNumeric, "self", Wants::kNumber},
+    {"sub.Tensor rsub.Tensor ldexp.Tensor", "other", Wants::kNumber},
+    {"pow.Tensor_Tensor", "self", Wants::kNumber, "exponent"},
+    {"clamp.Tensor", "self", Wants::kNumber, "min"},
+    {"bucketize.Tensor", "self", Wants::kNumber, "boundaries"},
+    {"addcmul", "self", Wants::kNumber, "tensor1"},
+    {"addcdiv", "tensor1", Wants::kFraction, "tensor2"},
+    {"frac elu gelu glu silu mish hardsigmoid hardswish _prelu_kernel lerp.Scalar lerp.Tensor "
+     "soft_margin_loss",
+     "self", Wants::kFraction},
+    {"_softmax_backward_data _log_softmax_backward_data", "grad_output", Wants::kFraction},
 };
 
 using RowsByTarget = absl::flat_hash_map<std::string, std::vector<const Row*>>;
@@ -75,7 +91,8 @@ bool Holds(Wants wants, v1::DType dtype, v1::DType other) {
     case Wants::kParameter: return dtype == other || (dtype == v1::F32 && ir::IsHalf(other));
     case Wants::kClass: return dtype == v1::I64 || dtype == v1::U8;
     case Wants::kPosition: return dtype == v1::I64;
-    case Wants::kNumber: return dtype != v1::BOOL;
+    case Wants::kNumber: return dtype != v1::BOOL || other != v1::BOOL;
+    case Wants::kFraction: return IsFloat(dtype) || IsFloat(other);
   }
   return true;
 }

@@ -99,8 +99,9 @@ bool BinaryCrossEntropyWithLogits(Match& m) {
 
 // By operators of their own in eager, each of which rounds to F16 and BF16, and may leave their range.
 bool SoftMarginLoss(Match& m) {
-  const Value product = m.Tensor("self") * m.Tensor("target");
-  return ReturnReduced(m, Log1p(Exp(-product)));
+  const Value self = m.Tensor("self");
+  // ATen multiplies in place.
+  return ReturnReduced(m, Log1p(Exp(-Cast(self * m.Tensor("target"), self.dtype()))));
 }
 
 bool SoftMarginLossBackward(Match& m) {

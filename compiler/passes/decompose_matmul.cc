@@ -1,6 +1,7 @@
 // Products that are not a library's matrix product as they stand: into mm, addmm and bmm, or into a
 // product and a sum where there is only a vector's work.
 #include "compiler/passes/decomposition.h"
+#include "compiler/passes/types.h"
 
 namespace kiln {
 namespace {
@@ -66,7 +67,8 @@ bool Outer(Match& m) {
 bool Addr(Match& m) {
   Value self = m.Tensor("self"), a = m.Tensor("vec1"), b = m.Tensor("vec2");
   if (!self.ok() || !a.ok() || !b.ok() || !IsFloat(a.dtype()) || a.rank() != 1) return false;
-  return m.Return(Combined(m, ToCompute(self), Unsqueeze(ToCompute(a), 1) * ToCompute(b)));
+  const v1::DType compute = ComputeDType(m.Type().dtype);
+  return m.Return(Combined(m, Cast(self, compute), Unsqueeze(Cast(a, compute), 1) * Cast(b, compute)));
 }
 
 constexpr DecompositionRow kRows[] = {

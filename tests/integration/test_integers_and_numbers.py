@@ -305,6 +305,24 @@ WANTS_DTYPES = {
 }
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
+# Of a matrix of any dtype; eager refuses truth values, or whole numbers as well.
+WANTS_NUMBERS = {
+    **{name: getattr(torch, name) for name in ("abs", "ceil", "floor", "trunc", "round", "frac", "trace")},
+    **{name: getattr(F, name) for name in ("relu", "glu", "silu", "mish", "elu", "gelu", "hardsigmoid", "hardswish")},
+    "threshold": lambda x: F.threshold(x, 0, 1), "prelu": lambda x: F.prelu(x, x[0, :1]),
+    "sub": lambda x: x - x[:1], "sub of a number": lambda x: x - 2, "number minus": lambda x: 2 - x,
+    "sub beside floats": lambda x: torch.ones(x.shape) - x, "foreach": lambda x: torch._foreach_sub([x], [x])[0],
+    "dot": lambda x: torch.dot(x[0], x[0]), "mv": lambda x: torch.mv(x, x[0]), "pow": lambda x: torch.pow(x, x[:1]),
+    "clamp": lambda x: torch.clamp(x, x[:1], x[:1]), "bucketize": lambda x: torch.bucketize(x, x[0].sort().values),
+    "addcmul": lambda x: torch.addcmul(x, x, x), "addcdiv": lambda x: torch.addcdiv(torch.ones(x.shape), x, x),
+    "ldexp": lambda x: torch.ldexp(torch.ones(x.shape), x), "lerp": lambda x: torch.lerp(x, x, 0.5),
+    "lerp by a tensor": lambda x: torch.lerp(x, x, x), "masked": lambda x: torch.masked.var(x, 1),
+    "reflect": lambda x: F.pad(x, (1, 1), "reflect"), "replicate": lambda x: F.pad(x, (1, 1), "replicate"),
+    "softmax's gradient": lambda x: torch.ops.aten._softmax_backward_data(x, x, 1, x.dtype),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "soft_margin_loss": lambda x: F.soft_margin_loss(x, torch.ones(x.shape)),
+}
+
 
 def _as_eager(function, *arguments):
     """Eager's result, or eager's very error."""
@@ -339,6 +357,29 @@ class TestWhatEagerRefuses:
             rows = chosen.randrange(2, 6)
             x, y = torch.randn(rows, 6).to(first), torch.randn(rows, 6).to(second)
             _as_eager(WANTS_DTYPES[name], x, y, torch.randperm(rows).to(third))
+
+
+    @pytest.mark.parametrize("name", WANTS_NUMBERS)
+    def test_truth_values_and_whole_numbers(self, name):
+        whole = random.Random(name).choice((torch.uint8, torch.int8, torch.int32, torch.int64))
+        refused = []
+        for dtype in (torch.bool, whole, torch.float32):
+            torch._dynamo.reset()
+            x = torch.randint(1, 4, (6, 6)).to(dtype)
+            expected, actual = _outcome(WANTS_NUMBERS[name], x), _outcome(_compiled(WANTS_NUMBERS[name]), x)
+            refused.append(isinstance(expected, Exception))
+            if refused[-1]:
+                assert isinstance(actual, RuntimeError), f"{dtype}: {actual} where eager raises {expected!r}"
+            else:
+                torch.testing.assert_close(actual, expected)
+        assert refused[0] and not refused[2]
+
+
+    def test_a_margin_beside_a_wider_target(self):
+        """Eager multiplies in the input's dtype, in which the exponential is infinite."""
+        for dtype in FLOATS:
+            x, target = torch.linspace(-90, 90, 7).to(dtype), torch.ones(7, dtype=random.choice(FLOATS))
+            _as_eager(lambda x, target: F.soft_margin_loss(x, target, reduction="none"), x, target)
 
 
 class TestWhere:

@@ -241,6 +241,33 @@ TEST(CheckDTypes, RefusesByNameWhatEagerRefuses) {
   EXPECT_FALSE(norm(v1::BF16, v1::F32, v1::BF16).ok() || norm(v1::F32, v1::BF16, v1::BF16).ok());
 }
 
+TEST(CheckDTypes, WantsNumbersOfOneOperandOrOfEither) {
+  const auto sub = [](v1::DType self, v1::DType other, v1::DType result) {
+    Maker m;
+    ValueId x = m.Input({4}, self), y = m.Input({4}, other);
+    m.Output(m.Node("aten.sub.Tensor", {{"self", T(x)}, {"other", T(y)}}, m.Type({4}, result)));
+    return RunPasses(m.graph, {});
+  };
+  EXPECT_TRUE(sub(v1::U8, v1::F32, v1::F32).ok());
+  EXPECT_NE(sub(v1::F32, v1::BOOL, v1::F32).message().find("sub.Tensor: other is bool"), std::string::npos);
+  EXPECT_FALSE(sub(v1::BOOL, v1::F32, v1::F32).ok() || sub(v1::BOOL, v1::BOOL, v1::BOOL).ok());
+  const auto pow = [](v1::DType self, v1::DType exponent, v1::DType result) {
+    Maker m;
+    ValueId x = m.Input({4}, self), y = m.Input({4}, exponent);
+    m.Output(m.Node("aten.pow.Tensor_Tensor", {{"self", T(x)}, {"exponent", T(y)}}, m.Type({4}, result)));
+    return RunPasses(m.graph, {});
+  };
+  EXPECT_TRUE(pow(v1::BOOL, v1::F32, v1::F32).ok() && pow(v1::F32, v1::BOOL, v1::F32).ok());
+  EXPECT_FALSE(pow(v1::BOOL, v1::BOOL, v1::BOOL).ok());
+  const auto frac = [](v1::DType dtype) {
+    Maker m;
+    m.Output(m.Node("aten.frac.default", {{"self", T(m.Input({4}, dtype))}}, m.Type({4}, dtype)));
+    return RunPasses(m.graph, {});
+  };
+  EXPECT_TRUE(frac(v1::F32).ok() && frac(v1::BF16).ok());
+  EXPECT_FALSE(frac(v1::I64).ok() || frac(v1::BOOL).ok());
+}
+
 TEST(DTypeRange, AsTorchConverts) {
   for (auto [dtype, end] :
        {std::pair(v1::I8, int64_t{1} << 7), {v1::I16, int64_t{1} << 15}, {v1::I32, int64_t{1} << 31}}) {
