@@ -14,6 +14,13 @@ bool IsPointwiseOp(v1::ExprOp op) {
 
 }  // namespace
 
+void IndexEmitter::EmitExtents() {
+  for (uint32_t extent : k_.kernel.outer()) k_.outer_extents.push_back(Scalar(extent));
+  for (StageInfo& info : k_.stages) {
+    for (uint32_t extent : info.stage->inner()) info.extents.push_back(Scalar(extent));
+  }
+}
+
 std::optional<int64_t> IndexEmitter::Coefficient(uint32_t expr) const {
   return k_.facts.CoefficientOf(expr, at_.vector_variable,
                                 [this](uint32_t op) { return at_.values[op].vector; });

@@ -16,6 +16,9 @@ class IndexEmitter {
  public:
   IndexEmitter(KernelContext* context, LoopState* state) : k_(*context), at_(*state), b_(k_.b) {}
 
+  // In the entry: those of all loops, into the context.
+  void EmitExtents();
+
   // Of the vector variable: 0 uniform, a constant stride, or nullopt: per lane. As far as code is emitted: an
   // op that was computed may differ by lane.
   std::optional<int64_t> Coefficient(uint32_t expr) const;

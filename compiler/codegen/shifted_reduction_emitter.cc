@@ -1,24 +1,8 @@
-// Two sums over a row in one pass, the second of which asks for the first.
-//
-// A softmax subtracts a row's maximum before each exponential, so that none overflows; a variance is the sum
-// of squares of what a row's mean is subtracted from. Either walks the row once for little else than to read
-// it, from memory or the second-level cache. Any number nearby does as well, since
-//   sum e^(x - m) = e^(g - m) sum e^(x - g)   and   sum (x - c)² = sum (x - g)² - d (2 sum (x - g) - n d), d
-//   = c - g:
-// the row's first vector gives a guess g, and one pass sums up both and finds what m or c is on the way.
-// Where that turns out to lie so far from g that exponentials may have overflowed, or digits were lost, the
-// second pass is made after all. The row's own values decide all of it, so results don't depend on threads.
-//
-// What is special comes out as two passes have it. Rows of -inf have the second pass; infinities beside
-// numbers have it too, or their sum is NaN at once; a mean that is infinite or NaN is guessed to
-// be 0.
-#include <algorithm>
+#include "compiler/codegen/shifted_reduction_emitter.h"
+
 #include <cmath>
 #include <limits>
-#include <utility>
 #include <vector>
-
-#include "compiler/codegen/kernel_emitter.h"
 
 namespace kiln {
 namespace {
@@ -29,33 +13,38 @@ constexpr double kExponentMax = 16;
 // than what is left of it.
 constexpr double kSquaresMax = 4;
 
+llvm::Constant* Constant(llvm::Type* type, double v) { return llvm::ConstantFP::get(type, v); }
+
 }  // namespace
 
-void KernelEmitter::UseShiftedReduction() {
-  if (!rows_.has_shifted()) return;
-  shifted_ = {.first = &k_.StageOf(rows_.shifted().reduced()), .second = &k_.StageOf(rows_.shifted().sum())};
-  const bool keeps =
-      rows_.has_cache() && rows_.cache().writer() == k_.facts.op(rows_.shifted().sum()).args(0);
-  if (keeps) shifted_->scale = b_.Slot(b_.getFloatTy(), "scale");
+ShiftedReductionEmitter::ShiftedReductionEmitter(KernelContext* context, LoopState* state,
+                                                 StageEmitter* stages, ReduceEmitter* reductions,
+                                                 RowCacheEmitter* cache)
+    : k_(*context),
+      at_(*state),
+      b_(k_.b),
+      stages_(*stages),
+      reductions_(*reductions),
+      cache_(*cache),
+      shifted_(k_.kernel.schedule().vectors().rows().shifted()) {
+  if (!k_.kernel.schedule().vectors().rows().has_shifted()) return;
+  first_ = &k_.StageOf(shifted_.reduced());
+  second_ = &k_.StageOf(shifted_.sum());
 }
 
-bool KernelEmitter::IsDoneShifted(const StageInfo& info) const {
-  return shifted_ && &info > shifted_->first && &info <= shifted_->second;
-}
-
-// From the row's first vector. Of a maximum it is no more than that, and never less than all numbers are. It
-// becomes the second stage's center.
-llvm::Value* KernelEmitter::EmitShift() {
-  const StageInfo& info = *shifted_->first;
+// Of a maximum the guess is no more than that, and never less than all numbers are.
+llvm::Value* ShiftedReductionEmitter::Guess() {
+  const StageInfo& info = *first_;
   at_.stage = &info;
   at_.variables.resize(k_.kernel.outer_size() + 1);
   reductions_.Init(info, 1);
-  VectorLoop(k_.kernel.outer_size(), b_.I64(0), b_.I64(at_.vector_lanes), 1, [&] { EmitOps(info); });
+  stages_.VectorLoop(k_.kernel.outer_size(), b_.I64(0), b_.I64(at_.vector_lanes), 1,
+                     [&] { stages_.Ops(info); });
   reductions_.Finish(info);
   llvm::Type* type = b_.getFloatTy();
-  llvm::Value* found = at_.values[rows_.shifted().reduced()].v;
+  llvm::Value* found = at_.values[shifted_.reduced()].v;
   llvm::Value* origin;
-  if (rows_.shifted().of_mean()) {
+  if (shifted_.of_mean()) {
     llvm::Value* mean = b_.CreateFMul(found, llvm::ConstantFP::get(type, 1.0 / at_.vector_lanes));
     llvm::Value* finite = b_.CreateFCmpORD(b_.CreateFSub(mean, mean), mean);
     origin = b_.CreateSelect(finite, mean, llvm::ConstantFP::get(type, 0.0));
@@ -64,94 +53,101 @@ llvm::Value* KernelEmitter::EmitShift() {
     llvm::Constant* lowest = llvm::ConstantFP::get(type, std::numeric_limits<float>::lowest());
     origin = b_.CreateSelect(none, lowest, found);
   }
-  at_.values[rows_.shifted().center()] = {origin, false};
+  at_.values[shifted_.center()] = {origin, false};
   return origin;
 }
 
-// In a loop along the row, in which what is guessed is the second stage's center.
-void KernelEmitter::EmitShiftedOps() {
-  if (!rows_.shifted().of_mean()) {
-    at_.stage = shifted_->first;
-    EmitOps(*at_.stage);
+void ShiftedReductionEmitter::Ops() {
+  if (!shifted_.of_mean()) {
+    at_.stage = first_;
+    stages_.Ops(*at_.stage);
   }
-  at_.stage = shifted_->second;
-  EmitOps(*at_.stage);
-  if (rows_.shifted().of_mean()) {
-    const v1::LoopOp& sum = k_.facts.op(rows_.shifted().reduced());
-    at_.values[sum.args(0)] = at_.values[rows_.shifted().difference()];
-    reductions_.Reduce(rows_.shifted().reduced(), sum);
+  at_.stage = second_;
+  stages_.Ops(*at_.stage);
+  if (shifted_.of_mean()) {
+    const v1::LoopOp& sum = k_.facts.op(shifted_.reduced());
+    at_.values[sum.args(0)] = at_.values[shifted_.difference()];
+    reductions_.Reduce(shifted_.reduced(), sum);
   }
 }
 
-void KernelEmitter::InitShifted(unsigned unroll) {
-  reductions_.Init(*shifted_->first, unroll);
-  reductions_.Init(*shifted_->second, unroll);
+void ShiftedReductionEmitter::Init(unsigned unroll) {
+  reductions_.Init(*first_, unroll);
+  reductions_.Init(*second_, unroll);
 }
 
-// After the pass from `origin`: what it reduced becomes what two passes have reduced, and the stages between
-// are emitted.
-void KernelEmitter::SettleShifted(llvm::Value* origin) {
-  reductions_.Finish(*shifted_->first);
-  reductions_.Finish(*shifted_->second);
+ShiftedReductionEmitter::Settled ShiftedReductionEmitter::SettleSquares(llvm::Value* origin,
+                                                                        llvm::Value* found,
+                                                                        llvm::Value* count) {
   llvm::Type *f32 = b_.getFloatTy(), *f64 = b_.getDoubleTy();
   const auto wide = [&](llvm::Value* v) { return b_.CreateFPExt(v, f64); };
-  const auto constant = [](llvm::Type* type, double v) { return llvm::ConstantFP::get(type, v); };
-  llvm::Value* found = at_.values[rows_.shifted().reduced()].v;
-  llvm::Value* count = b_.CreateSIToFP(shifted_->first->extents[0], f64);
-  if (rows_.shifted().of_mean()) {
+  llvm::Value* center = at_.values[shifted_.center()].v;
+  llvm::Value* sum = at_.values[shifted_.sum()].v;
+  llvm::Value* d = b_.CreateFSub(wide(center), wide(origin));
+  llvm::Value* times = b_.CreateFMul(count, d);
+  llvm::Value* less = b_.CreateFMul(d, b_.CreateFSub(b_.CreateFMul(Constant(f64, 2), wide(found)), times));
+  llvm::Value* squares = b_.CreateFSub(wide(sum), less);
+  llvm::Value* misfit =
+      b_.CreateFCmpOGT(b_.CreateFMul(times, d), b_.CreateFMul(Constant(f64, kSquaresMax), squares));
+  return {misfit, b_.CreateFPTrunc(squares, f32)};
+}
+
+ShiftedReductionEmitter::Settled ShiftedReductionEmitter::SettleExponentials(llvm::Value* origin,
+                                                                             llvm::Value* unshift) {
+  llvm::Type* f32 = b_.getFloatTy();
+  llvm::Value* center = at_.values[shifted_.center()].v;
+  llvm::Value* none = b_.CreateFCmpOEQ(center, llvm::ConstantFP::getInfinity(f32, true));
+  llvm::Value* misfit = b_.CreateFCmpOGT(b_.CreateFSub(center, origin), Constant(f32, kExponentMax));
+  misfit = b_.CreateOr(none, misfit);
+  llvm::Value* scale = k_.math.Emit(b_, LoopOpcode::kExp, {b_.CreateFSub(origin, center)});
+  if (cache_.scale() != nullptr) {  // of exponentials that are kept with a shift
+    scale = b_.CreateFMul(scale, unshift);
+    b_.CreateStore(b_.CreateSelect(misfit, unshift, scale), cache_.scale());
+  }
+  return {misfit, b_.CreateFMul(at_.values[shifted_.sum()].v, scale)};
+}
+
+void ShiftedReductionEmitter::Settle(llvm::Value* origin) {
+  reductions_.Finish(*first_);
+  reductions_.Finish(*second_);
+  llvm::Type *f32 = b_.getFloatTy(), *f64 = b_.getDoubleTy();
+  const auto wide = [&](llvm::Value* v) { return b_.CreateFPExt(v, f64); };
+  llvm::Value* found = at_.values[shifted_.reduced()].v;
+  llvm::Value* count = b_.CreateSIToFP(first_->extents[0], f64);
+  if (shifted_.of_mean()) {
     llvm::Value* all = b_.CreateFAdd(wide(found), b_.CreateFMul(count, wide(origin)));
-    at_.values[rows_.shifted().reduced()].v = b_.CreateFPTrunc(all, f32);
+    at_.values[shifted_.reduced()].v = b_.CreateFPTrunc(all, f32);
   }
-  llvm::Value* sum = at_.values[rows_.shifted().sum()].v;
-  for (const StageInfo* info = shifted_->first + 1; info < shifted_->second; ++info) {
-    at_.stage = info;
-    EmitStage(*info);
-  }
-  llvm::Value* center = at_.values[rows_.shifted().center()].v;
-  llvm::Value* unshift = constant(f32, std::ldexp(1.0, -k_.math.ExpBelowShift()));
-  llvm::Value *misfit, *settled;
-  if (rows_.shifted().of_mean()) {
-    llvm::Value* d = b_.CreateFSub(wide(center), wide(origin));
-    llvm::Value* times = b_.CreateFMul(count, d);
-    llvm::Value* less = b_.CreateFMul(d, b_.CreateFSub(b_.CreateFMul(constant(f64, 2), wide(found)), times));
-    llvm::Value* squares = b_.CreateFSub(wide(sum), less);
-    misfit = b_.CreateFCmpOGT(b_.CreateFMul(times, d), b_.CreateFMul(constant(f64, kSquaresMax), squares));
-    settled = b_.CreateFPTrunc(squares, f32);
-  } else {
-    llvm::Value* none = b_.CreateFCmpOEQ(center, llvm::ConstantFP::getInfinity(f32, true));
-    misfit = b_.CreateFCmpOGT(b_.CreateFSub(center, origin), constant(f32, kExponentMax));
-    misfit = b_.CreateOr(none, misfit);
-    llvm::Value* scale = k_.math.Emit(b_, LoopOpcode::kExp, {b_.CreateFSub(origin, center)});
-    if (shifted_->scale != nullptr) {  // of exponentials that are kept with a shift
-      scale = b_.CreateFMul(scale, unshift);
-      b_.CreateStore(b_.CreateSelect(misfit, unshift, scale), shifted_->scale);
-    }
-    settled = b_.CreateFMul(sum, scale);
-  }
+  for (const StageInfo* info = first_ + 1; info < second_; ++info) stages_.Stage(*info);
+  llvm::Value* unshift = Constant(f32, std::ldexp(1.0, -k_.math.ExpBelowShift()));
+  const Settled settled =
+      shifted_.of_mean() ? SettleSquares(origin, found, count) : SettleExponentials(origin, unshift);
   llvm::AllocaInst* result = b_.Slot(f32, "settled");
-  b_.CreateStore(settled, result);
+  b_.CreateStore(settled.sum, result);
   const std::vector<LaneValue> values = at_.values;
   std::vector<Accumulator> others;  // of passes beside this one
   reductions_.Swap(&others);
   const auto pass_again = [&] {
-    at_.stage = shifted_->second;
-    EmitStage(*at_.stage);
-    llvm::Value* again = at_.values[rows_.shifted().sum()].v;
-    b_.CreateStore(shifted_->scale == nullptr ? again : b_.CreateFMul(again, unshift), result);
+    stages_.Stage(*second_);
+    llvm::Value* again = at_.values[shifted_.sum()].v;
+    b_.CreateStore(cache_.scale() == nullptr ? again : b_.CreateFMul(again, unshift), result);
   };
-  b_.If(misfit, "again", pass_again, /*rarely=*/true);
+  b_.If(settled.misfit, "again", pass_again, /*rarely=*/true);
   reductions_.Swap(&others);
   at_.values = values;
-  at_.values[rows_.shifted().sum()] = {b_.CreateLoad(f32, result), false};
+  at_.values[shifted_.sum()] = {b_.CreateLoad(f32, result), false};
 }
 
-void KernelEmitter::EmitShiftedStages() {
-  llvm::Value* origin = EmitShift();
-  const unsigned unroll = Unroll(*shifted_->second);
-  InitShifted(unroll);
-  VectorLoop(k_.kernel.outer_size(), b_.I64(0), shifted_->first->extents[0], unroll,
-             [&] { EmitShiftedOps(); });
-  SettleShifted(origin);
+void ShiftedReductionEmitter::Stage(const StageInfo& info) {
+  if (!IsFirst(info)) {
+    stages_.Stage(info);
+    return;
+  }
+  llvm::Value* origin = Guess();
+  const unsigned unroll = stages_.Unroll(*second_);
+  Init(unroll);
+  stages_.VectorLoop(k_.kernel.outer_size(), b_.I64(0), first_->extents[0], unroll, [&] { Ops(); });
+  Settle(origin);
 }
 
 }  // namespace kiln

@@ -1,22 +1,26 @@
-// Transposed access. Where loads run against the vectors but along the loop outside of them, the two
-// loops are cut into square tiles: a tile is read row by row, turned round in registers and kept on the
-// stack, and the loop outside runs over it innermost. So each cache line is read once.
-#include "compiler/codegen/kernel_emitter.h"
+#include "compiler/codegen/tile_emitter.h"
 
 namespace kiln {
 
-void KernelEmitter::EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi) {
+TileEmitter::TileEmitter(KernelContext* context, LoopState* state, StageEmitter* stages,
+                         MemoryEmitter* memory)
+    : k_(*context), at_(*state), b_(k_.b), stages_(*stages), memory_(*memory) {
+  for (const uint32_t load : k_.kernel.schedule().vectors().tile().packed())
+    packable_.push_back(k_.facts.ops()[load]);
+}
+
+void TileEmitter::Tiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi, CodeBody body) {
   llvm::Value* size = b_.I64(at_.vector_lanes);
   b_.ScalarLoop(lo, hi, size, "tile", [&](llvm::Value* start) {
     llvm::Value* stop = b_.CreateNSWAdd(start, size);
     stop = b_.CreateSelect(b_.CreateICmpSLT(stop, hi), stop, hi);
     llvm::Value* whole = b_.CreateICmpEQ(b_.CreateNSWSub(stop, start), size);
-    VectorLoop(loop + 1, b_.I64(0), k_.outer_extents[loop + 1], 1, [&] {
+    stages_.VectorLoop(loop + 1, b_.I64(0), k_.outer_extents[loop + 1], 1, [&] {
       const auto rows = [&] {
         b_.ScalarLoop(start, stop, b_.I64(1), "row", [&](llvm::Value* i) {
           at_.variables[loop] = i;
           for (auto& [op, tile] : memory_.packed()) tile.position = b_.CreateNSWSub(i, start);
-          EmitStages();
+          body();
         });
       };
       if (at_.mask != nullptr || packable_.empty()) {
@@ -25,12 +29,7 @@ void KernelEmitter::EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi) {
       }
       b_.If(whole, "packed", [&] {
         at_.variables[loop] = start;
-        for (const v1::LoopOp* op : packable_) {
-          llvm::Type* row = at_.Wide(k_.MemoryType(op->dtype()));
-          llvm::AllocaInst* slot = b_.Slot(llvm::ArrayType::get(row, at_.vector_lanes), "tile");
-          memory_.packed()[op] = {slot->getAllocatedType(), slot};
-          PackTile(*op, start, slot);
-        }
+        Pack();
         rows();
         memory_.packed().clear();
       });
@@ -39,8 +38,17 @@ void KernelEmitter::EmitTiles(uint32_t loop, llvm::Value* lo, llvm::Value* hi) {
   });
 }
 
+void TileEmitter::Pack() {
+  for (const v1::LoopOp* op : packable_) {
+    llvm::Type* row = at_.Wide(k_.MemoryType(op->dtype()));
+    llvm::AllocaInst* slot = b_.Slot(llvm::ArrayType::get(row, at_.vector_lanes), "tile");
+    memory_.packed()[op] = {slot->getAllocatedType(), slot};
+    PackLoad(*op, slot);
+  }
+}
+
 // Reads lanes × lanes elements along the loop outside and stores them as vectors along the lanes.
-void KernelEmitter::PackTile(const v1::LoopOp& op, llvm::Value* start, llvm::AllocaInst* slot) {
+void TileEmitter::PackLoad(const v1::LoopOp& op, llvm::AllocaInst* slot) {
   llvm::Type* element = k_.MemoryType(op.dtype());
   llvm::Type* type = at_.Wide(element);
   const unsigned lanes = at_.vector_lanes;
@@ -48,7 +56,7 @@ void KernelEmitter::PackTile(const v1::LoopOp& op, llvm::Value* start, llvm::All
   llvm::SmallVector<llvm::Value*, 64> rows;
   for (unsigned lane = 0; lane < lanes; ++lane) {
     at_.variables[at_.vector_variable] = b_.CreateNSWAdd(first, b_.I64(lane));
-    llvm::Value* pointer = b_.CreateGEP(element, k_.buffers[op.buffer()], index_.Scalar(op.index()));
+    llvm::Value* pointer = memory_.Address(op);
     const llvm::Align align(element->getScalarSizeInBits() / 8);
     rows.push_back(memory_.Annotate(b_.CreateAlignedLoad(type, pointer, align), op.buffer()));
   }

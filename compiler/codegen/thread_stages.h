@@ -1,0 +1,70 @@
+// Stages of a GPU's kernel: threads share their loops as the schedule says.
+//
+// Turns of a known number are unrolled, so that their loads are in flight at once. What one stage stored
+// another may read, and with other loops it may be another thread that reads it: barriers stand between.
+//
+// Ownership: borrows all that it is made with. Threads: one. Errors: as its parts.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "compiler/codegen/stage_emitter.h"
+#include "compiler/codegen/thread_combine.h"
+#include "compiler/codegen/thread_memory.h"
+
+namespace kiln {
+
+// A sum down the columns of a strip of rows, which stays in registers from its first row to its last.
+struct StripSum {
+  const StageInfo* info = nullptr;
+  const v1::LoopOp* op = nullptr;        // the accumulating store
+  std::vector<llvm::AllocaInst*> slots;  // by a thread's turn
+  llvm::Value* shared = nullptr;         // where the warps of a block have rows each
+};
+using StripSums = std::vector<StripSum>;  // empty: blocks take no strips
+
+class ThreadStages : public StageEmitter {
+ public:
+  // `point`: of threads that share one in rows. `sums`: of the strip that is being emitted.
+  ThreadStages(KernelContext* context, LoopState* state, OpEmitter* ops, ThreadMemory* memory,
+               ReduceEmitter* reductions, ThreadCombine* combine, ThreadBlock* block,
+               const SharedPoint* point, const StripSums* sums);
+
+  // All of them, at the present point.
+  void Stages();
+  // Turns that a block's threads share; neighbours take neighbouring ones. Of a known number those that every
+  // thread has stand in a row without conditions, `at_once` or all: a later stage finds their values in
+  // registers.
+  void Turns(llvm::Value* thread, llvm::Value* count, unsigned at_once, LoopBody turn);
+  // Of this thread, where all turns stand in a row.
+  unsigned turn() const { return turn_; }
+
+  void VectorLoop(uint32_t variable, llvm::Value* lo, llvm::Value* hi, unsigned unroll,
+                  CodeBody body) override;
+
+ protected:
+  void InnerFrom(const StageInfo& info, uint32_t level) override;
+  void InnerLoop(const StageInfo& info, uint32_t level, LoopBody body) override;
+  void Store(const v1::LoopOp& op) override;
+
+ private:
+  void StagesInTurn();
+  size_t StageOrSoftmax(size_t number);
+  void IfFirstRow(CodeBody body);  // of threads that share a point
+  // All inner loops of the stage as one, of which the threads of the block take turns.
+  void FlatLoops(const StageInfo& info);
+  unsigned rows() const { return chosen_.has_columns() ? chosen_.columns().rows() : 1; }
+
+  ThreadMemory& memory_;
+  ThreadCombine& combine_;
+  ThreadBlock& block_;
+  const SharedPoint& point_;
+  const StripSums& sums_;
+  const v1::ThreadSchedule& chosen_;
+  const unsigned threads_;
+  bool in_first_row_ = false;  // in code of IfFirstRow
+  unsigned turn_ = 0;
+};
+
+}  // namespace kiln
