@@ -15,10 +15,11 @@
 #include "absl/time/time.h"
 #include "client/src/daemon.h"
 #include "client/src/daemon_keys.h"
+#include "client/src/forked_client.h"
 #include "client/src/gang_client.h"
 #include "client/src/kept_channel.h"
-#include "client/src/live_call.h"
 #include "client/src/object_cache.h"
+#include "client/src/status_payloads.h"
 #include "compiler/channel/channel.h"
 #include "compiler/graph/caller_notes.h"
 #include "compiler/support/breaker.h"
@@ -411,10 +412,7 @@ class GrpcClient : public Client {
                                        Cancellation* cancellation) override {
     Cancellation nobodys;
     if (cancellation == nullptr) cancellation = &nobodys;
-    if (!breaker_.Allows(MonotonicNow())) {
-      return absl::UnavailableError("the compile service did not answer lately; trying again later");
-    }
-    KILN_ASSIGN_OR_RETURN(LiveCall live, LiveCall::Enter());
+    if (!breaker_.Allows(MonotonicNow())) return ServiceAwayError();
     const MonotonicTime deadline = MonotonicAfter(absl::Seconds(options_.compile_seconds));
     bool connected = false;
     absl::StatusOr<CompiledArtifact> result =
@@ -461,17 +459,15 @@ class GrpcClient : public Client {
     const bool turned_away = absl::IsUnauthenticated(status) && !connected;
     if (!answered && (turned_away || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
       breaker_.Failed(MonotonicNow());
-    } else {
-      breaker_.Succeeded();
+      absl::Status away = status;
+      away.SetPayload(kAway, absl::Cord());
+      return away;
     }
+    breaker_.Succeeded();
     return result;
   }
 
-  std::string address() const override {
-    if (!options_.address.empty()) return options_.address;
-    auto place = PlaceDaemon(options_);
-    return place.ok() ? absl::StrCat("unix:", place->socket) : std::string(place.status().message());
-  }
+  std::string address() const override { return AddressText(options_); }
 
   void ReportUse(absl::Duration limit) override {
     Report(limit);
@@ -488,9 +484,8 @@ class GrpcClient : public Client {
     v1::ReportUseRequest request;
     request.mutable_use()->set_executed(TakeRuns());
     if (request.use().executed() == 0 || !breaker_.Allows(MonotonicNow())) return;
-    const absl::StatusOr<LiveCall> live = LiveCall::Enter();
-    const std::string address = LastAddress();
-    if (!live.ok() || address.empty()) return;
+    const absl::StatusOr<std::string> address = FindAddress(options_);
+    if (!address.ok()) return;
     const MonotonicTime deadline = MonotonicAfter(limit);
     request.set_namespace_(options_.name_space);
     request.set_job(options_.job);
@@ -498,15 +493,10 @@ class GrpcClient : public Client {
     context.set_deadline(GrpcDeadline(deadline));
     context.AddMetadata(kProtocolMetadata, ToText(kProtocol));
     v1::ReportUseReply reply;
-    const absl::StatusOr<KeptChannel::Lease> lease = kept_.Take(address, TlsOf(options_), deadline);
+    const absl::StatusOr<KeptChannel::Lease> lease = kept_.Take(*address, TlsOf(options_), deadline);
     if (!lease.ok()) return;
     // Nobody is there any more who could be told how it went.
     v1::Compiler::NewStub(lease->channel())->ReportUse(&context, request, &reply).IgnoreError();
-  }
-
-  std::string LastAddress() const ABSL_LOCKS_EXCLUDED(mutex_) {
-    absl::MutexLock lock(&mutex_);
-    return last_address_;
   }
 
   // `second_try`: the caller knows already how the daemon of the first one ended.
@@ -527,10 +517,6 @@ class GrpcClient : public Client {
     KILN_ASSIGN_OR_RETURN(KeptChannel::Lease lease, kept_.Take(address, TlsOf(options_), connect_deadline));
     auto stub = v1::Compiler::NewStub(lease.channel());
     connected = true;
-    {
-      absl::MutexLock lock(&mutex_);
-      last_address_ = address;
-    }
     const double connect_seconds = SecondsSince(start);
     Session session(options_, address, *stub, cache_, input, deadline, cancellation);
     absl::StatusOr<CompiledArtifact> result = session.Run(compile);
@@ -556,8 +542,6 @@ class GrpcClient : public Client {
   ObjectCache cache_;
   KeptChannel kept_;
   Breaker breaker_;
-  mutable absl::Mutex mutex_;
-  std::string last_address_ ABSL_GUARDED_BY(mutex_);  // that a connection was made to
 };
 
 }  // namespace
@@ -584,7 +568,7 @@ absl::Status CheckConnection(const ClientOptions& options) {
 }
 
 std::unique_ptr<Client> NewClient(ClientOptions options) {
-  return NewGangClient(std::make_unique<GrpcClient>(std::move(options)));
+  return NewGangClient(NewForkedClient(options, std::make_unique<GrpcClient>(options)));
 }
 
 }  // namespace kiln

@@ -131,15 +131,11 @@ std::string LoadedLibrary(const char* name) {
   return !path.empty() && path[0] == '/' ? path : "";
 }
 
-// What max-autotune measures with is what this process runs with: torch brings its own cuBLASLt and cuDNN.
-void AddCudaLibraries(std::vector<std::string>& words) {
-  std::string cublas_lt = LoadedLibrary("libcublasLt.so.13");
-  if (cublas_lt.empty()) cublas_lt = LoadedLibrary("libcublasLt.so.12");
-  if (!cublas_lt.empty()) words.insert(words.end(), {"--cublas-lt", cublas_lt});
-  const std::string cudnn = LoadedLibrary("libcudnn.so.9");
-  if (!cudnn.empty()) words.insert(words.end(), {"--cudnn", cudnn});
-  const std::string driver = LoadedLibrary("libcuda.so.1");
-  if (!driver.empty()) words.insert(words.end(), {"--cuda-driver", driver});
+// What max-autotune measures with is what its caller runs with: torch brings its own cuBLASLt and cuDNN.
+void AddCudaLibraries(const CudaLibraries& libraries, std::vector<std::string>& words) {
+  if (!libraries.cublas_lt.empty()) words.insert(words.end(), {"--cublas-lt", libraries.cublas_lt});
+  if (!libraries.cudnn.empty()) words.insert(words.end(), {"--cudnn", libraries.cudnn});
+  if (!libraries.driver.empty()) words.insert(words.end(), {"--cuda-driver", libraries.driver});
 }
 
 void AddUpstream(const DaemonPlace& place, std::vector<std::string>& words) {
@@ -274,6 +270,7 @@ absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options, const Shar
                                    "\n", place.tls.authority)))
              .substr(0, id.size());
   }
+  place.cuda_libraries = options.cuda_libraries;
   place.store_dir = Absolute(options.store_dir);
   KILN_ASSIGN_OR_RETURN(place.runtime_dir,
                         PlaceSocket(Absolute(options.runtime_dir), place.store_dir, id, shared));
@@ -285,6 +282,26 @@ absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options, const Shar
   KILN_ASSIGN_OR_RETURN(place.store_dir, PlaceStore(id, shared));
   place.keys_dir = absl::StrCat(place.store_dir.substr(0, place.store_dir.rfind('/')), "/keys");
   return place;
+}
+
+absl::StatusOr<std::string> FindAddress(const ClientOptions& options) {
+  if (!options.address.empty()) return options.address;
+  KILN_ASSIGN_OR_RETURN(const DaemonPlace place, PlaceDaemon(options));
+  return absl::StrCat("unix:", place.socket);
+}
+
+std::string AddressText(const ClientOptions& options) {
+  const absl::StatusOr<std::string> address = FindAddress(options);
+  return address.ok() ? *address : std::string(address.status().message());
+}
+
+CudaLibraries LoadedCudaLibraries() {
+  CudaLibraries libraries;
+  libraries.cublas_lt = LoadedLibrary("libcublasLt.so.13");
+  if (libraries.cublas_lt.empty()) libraries.cublas_lt = LoadedLibrary("libcublasLt.so.12");
+  libraries.cudnn = LoadedLibrary("libcudnn.so.9");
+  libraries.driver = LoadedLibrary("libcuda.so.1");
+  return libraries;
 }
 
 std::string PlaceSigningKey(const DaemonPlace& place) {
@@ -349,7 +366,7 @@ absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& pl
                                     "--signing-key",
                                     PlaceSigningKey(place)};
   AddUpstream(place, words);
-  AddCudaLibraries(words);
+  AddCudaLibraries(place.cuda_libraries.IsEmpty() ? LoadedCudaLibraries() : place.cuda_libraries, words);
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);

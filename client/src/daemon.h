@@ -33,6 +33,7 @@ struct DaemonPlace {
   std::string keys_dir;  // beside the stores of all builds, or the one that was named
   std::string upstream;  // whom the daemon asks for what it lacks; empty: nobody
   TlsFiles tls;          // with which
+  CudaLibraries cuda_libraries;
 };
 
 // Directories of all users where kiln-UID is made, each once those before it have been refused.
@@ -47,6 +48,15 @@ absl::StatusOr<std::string> DaemonBuildId(const std::string& daemon_binary);
 // Chooses and makes the directories. Where all were refused: why the first was, and what can name another.
 absl::StatusOr<DaemonPlace> PlaceDaemon(const ClientOptions& options, const SharedDirectories& shared = {});
 
+// The address that was named, or "unix:/path" of the embedded daemon, which is not started. Errors are
+// PlaceDaemon's.
+absl::StatusOr<std::string> FindAddress(const ClientOptions& options);
+// For people: the address, or why there is none.
+std::string AddressText(const ClientOptions& options);
+
+// The files of those that this process has loaded.
+CudaLibraries LoadedCudaLibraries();
+
 // The file of the key by which the place's daemons sign: in `keys_dir`, which is made, so that daemons of
 // other builds and after a restart have it. Where that can't be, or is on a network file system, it is beside
 // the socket, which is told once.
@@ -56,7 +66,7 @@ std::string PlaceSigningKey(const DaemonPlace& place);
 absl::StatusOr<bool> ProbeSocket(const std::string& socket);
 
 // Starts kilnd detached: session of its own, stdio to a log file, no inherited descriptor, clean
-// signal mask and environment; it is told where this process found CUDA's libraries.
+// signal mask and environment; it is told of the place's CUDA libraries, or where this process found them.
 absl::Status SpawnDaemon(const std::string& daemon_binary, const DaemonPlace& place);
 
 // Connect → spawn → back off, until `deadline`. True where an earlier daemon had left its socket behind: it

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "client/src/status_payloads.h"
 
 namespace kiln {
 namespace {

@@ -10,11 +10,6 @@
 
 namespace kiln {
 
-// Payloads of a status: the service itself said so of a compile; and said that it is no verdict of the
-// gang's.
-inline constexpr char kAnswered[] = "kiln/answered";
-inline constexpr char kWithoutVerdict[] = "kiln/without-verdict";
-
 std::unique_ptr<Client> NewGangClient(std::unique_ptr<Client> client);
 
 }  // namespace kiln

@@ -1,16 +1,11 @@
 #include "client/src/kept_channel.h"
 
-#include <pthread.h>
-
-#include <algorithm>
 #include <functional>
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/synchronization/mutex.h"
 #include "compiler/channel/channel.h"
 #include "compiler/support/monotonic_cond_var.h"
 #include "compiler/support/status_macros.h"
@@ -21,39 +16,6 @@ namespace {
 constexpr int kMessageBytesMax = 64 << 20;
 
 }  // namespace
-
-// What pthread_atfork's functions go through: all of the process.
-class ForkGuard {
- public:
-  static ForkGuard& Get() {
-    static auto* guard = new ForkGuard();  // never destroyed: a process may fork as it ends
-    return *guard;
-  }
-  void Add(KeptChannel* kept) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    all_.push_back(kept);
-  }
-  void Remove(KeptChannel* kept) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::erase(all_, kept);
-  }
-
- private:
-  ForkGuard() {
-    pthread_atfork([] { Get().Before(); }, [] { Get().After(/*in_child=*/false); },
-                   [] { Get().After(/*in_child=*/true); });
-  }
-  void Before() {
-    mutex_.lock();
-    for (KeptChannel* kept : all_) kept->BeforeFork();
-  }
-  void After(bool in_child) {
-    for (KeptChannel* kept : all_) kept->AfterFork(in_child);
-    mutex_.unlock();
-  }
-  std::mutex mutex_;
-  std::vector<KeptChannel*> all_;
-};
 
 // Calls once, after `pause`, unless it is destroyed before. A sleeping thread that holds nothing.
 class KeptChannel::Timer {
@@ -84,12 +46,9 @@ class KeptChannel::Timer {
   std::thread thread_;  // last: it uses all of the above
 };
 
-KeptChannel::KeptChannel(absl::Duration idle) : idle_(idle) { ForkGuard::Get().Add(this); }
+KeptChannel::KeptChannel(absl::Duration idle) : idle_(idle) {}
 
-KeptChannel::~KeptChannel() {
-  ForkGuard::Get().Remove(this);
-  Close();
-}
+KeptChannel::~KeptChannel() { Close(); }
 
 absl::StatusOr<KeptChannel::Lease> KeptChannel::Take(const std::string& address, const TlsFiles& files,
                                                      MonotonicTime deadline) {
@@ -111,16 +70,14 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> KeptChannel::Hold(const std::stri
     KILN_ASSIGN_OR_RETURN(pems, ReadTlsPems(files, TlsVariables()));
   }
   std::unique_ptr<Timer> timer;  // destroyed without the lock, which it may be waiting for
-  const std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   timer = std::move(timer_);
   const bool good = channel_ != nullptr && address_ == address && pems_ == pems &&
                     channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_TRANSIENT_FAILURE;
   if (!good) {
     // Who has a lease of the other goes on with it.
     Drop();
-    KILN_ASSIGN_OR_RETURN(LiveCall live, LiveCall::Enter());
     KILN_ASSIGN_OR_RETURN(channel_, NewChannel(address, files, TlsVariables(), kMessageBytesMax));
-    live_.emplace(std::move(live));
     address_ = address;
     pems_ = std::move(pems);
   }
@@ -128,16 +85,14 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> KeptChannel::Hold(const std::stri
   return channel_;
 }
 
-// With the lock.
 void KeptChannel::Drop() {
   channel_ = nullptr;
-  live_.reset();
   leases_ = 0;
 }
 
 void KeptChannel::Return(std::shared_ptr<grpc::Channel> channel, bool broken) {
   std::unique_ptr<Timer> timer;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   if (channel != channel_) return;
   --leases_;
   channel = nullptr;
@@ -155,35 +110,15 @@ void KeptChannel::Return(std::shared_ptr<grpc::Channel> channel, bool broken) {
 }
 
 void KeptChannel::EndIdle() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   if (leases_ == 0) Drop();
 }
 
 void KeptChannel::Close() {
   std::unique_ptr<Timer> timer;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  absl::MutexLock lock(&mutex_);
   timer = std::move(timer_);
   if (leases_ == 0) Drop();
-}
-
-void KeptChannel::BeforeFork() {
-  mutex_.lock();
-  while (timer_ != nullptr) {
-    std::unique_ptr<Timer> timer = std::move(timer_);
-    mutex_.unlock();
-    timer = nullptr;
-    mutex_.lock();
-  }
-  if (leases_ == 0) Drop();
-}
-
-void KeptChannel::AfterFork(bool in_child) {
-  if (in_child && channel_ != nullptr) {
-    new std::shared_ptr<grpc::Channel>(std::move(channel_));
-    live_->Abandon();
-    Drop();
-  }
-  mutex_.unlock();
 }
 
 }  // namespace kiln

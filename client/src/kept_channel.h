@@ -1,8 +1,6 @@
 // The connection to a kilnd on another host, kept from one call to the next, so that the dozens of compiles
-// of a training's start are one handshake. It ends `idle` after the last call, with the object, and before
-// the process forks: a child makes its own, and gRPC, which does not survive a fork, is not there. A child
-// that is forked while a call runs has nothing of it (live_call.h): what is the parent's is left as it is, on
-// purpose.
+// of a training's start are one handshake. It ends `idle` after the last call, or with the object. A fork is
+// nothing to it: a child leaves what it has of it as it is (forked_client.h).
 //
 // By a unix socket a connection costs a millisecond and lives for one call.
 //
@@ -13,13 +11,12 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "client/src/live_call.h"
 #include "compiler/support/monotonic_time.h"
 #include "compiler/support/tls_files.h"
 #include "grpcpp/grpcpp.h"
@@ -55,33 +52,26 @@ class KeptChannel {
     std::shared_ptr<grpc::Channel> channel_;  // null once moved from
     bool broken_ = false;
   };
-  // Connected by `deadline`. The caller has a LiveCall. Errors are NewChannel's and Connect's.
+  // Connected by `deadline`. Errors are NewChannel's and Connect's.
   absl::StatusOr<Lease> Take(const std::string& address, const TlsFiles& files, MonotonicTime deadline);
   // Ends what no call has.
   void Close();
 
  private:
   class Timer;
-  friend class ForkGuard;
 
   absl::StatusOr<std::shared_ptr<grpc::Channel>> Hold(const std::string& address, const TlsFiles& files);
   void Return(std::shared_ptr<grpc::Channel> channel, bool broken);
   void EndIdle();
-  void Drop();
-  // Around a fork: nothing is kept, and the lock is held.
-  void BeforeFork();
-  void AfterFork(bool in_child);
+  void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const absl::Duration idle_;
-  // Not absl's, which in a child would wake threads that it has not.
-  std::mutex mutex_;
-  // All by mutex_.
-  std::shared_ptr<grpc::Channel> channel_;  // shared with the leases
-  std::string address_;
-  TlsPems pems_;
-  int leases_ = 0;                // of channel_
-  std::optional<LiveCall> live_;  // the channel's
-  std::unique_ptr<Timer> timer_;  // while nobody has a lease
+  absl::Mutex mutex_;
+  std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);  // shared with the leases
+  std::string address_ ABSL_GUARDED_BY(mutex_);
+  TlsPems pems_ ABSL_GUARDED_BY(mutex_);
+  int leases_ ABSL_GUARDED_BY(mutex_) = 0;                // of channel_
+  std::unique_ptr<Timer> timer_ ABSL_GUARDED_BY(mutex_);  // while nobody has a lease
 };
 
 }  // namespace kiln

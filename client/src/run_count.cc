@@ -15,7 +15,7 @@ std::atomic<uint64_t> runs{0};
 
 }  // namespace
 
-void CountRun() { runs.fetch_add(1, std::memory_order_relaxed); }
+void CountRun(uint64_t count) { runs.fetch_add(count, std::memory_order_relaxed); }
 
 uint64_t TakeRuns() { return runs.exchange(0, std::memory_order_relaxed); }
 

@@ -1,8 +1,6 @@
 // Training processes at a distance from their kilnd, by mutual TLS: how many connections they make, when
 // those end, what a fork does to them; and a host's processes that share an embedded daemon with an upstream.
 #include <signal.h>
-#include <stdio.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <memory>
@@ -16,57 +14,11 @@
 #include "compiler/support/manifest_objects.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/fault/cut_proxy.h"
+#include "tests/fault/distant_clients.h"
 #include "tests/fault/small_graph.h"
-#include "tests/fault/upstream_daemons.h"
 
 namespace kiln {
 namespace {
-
-// A process whose words are read one by one.
-class Running {
- public:
-  explicit Running(const std::string& command) : output_(popen(command.c_str(), "r")) {}
-  ~Running() {
-    if (output_ != nullptr) pclose(output_);
-  }
-  // Empty at the end.
-  std::string Word() {
-    char line[1024];
-    if (fgets(line, sizeof(line), output_) == nullptr) return "";
-    const std::string word = line;
-    return word.substr(0, word.find('\n'));
-  }
-  std::string All() {
-    std::string all, word;
-    while (!(word = Word()).empty()) absl::StrAppend(&all, word, "\n");
-    return all;
-  }
-  int ExitCode() {
-    const int status = pclose(output_);
-    output_ = nullptr;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
- private:
-  FILE* output_;
-};
-
-class DistantClient : public UpstreamTlsDaemons {
- protected:
-  explicit DistantClient(const std::string& worker = "") : farm_(Farm(), {}, worker, 1) {}
-
-  std::string Files() const {
-    return absl::StrCat(" ca=", directory_, "/ca.crt cert=", directory_, "/red.crt key=", directory_,
-                        "/red.key");
-  }
-  std::string Calls(const std::string& mode, const std::string& more) const {
-    return absl::StrCat(CALLER, " ", mode, " address=", wire_.address(), Files(), " ", more);
-  }
-
-  TestDaemon farm_;
-  CutProxy wire_{AddressOf(farm_)};
-};
 
 // ---- The connection --------------------------------------------------------------------------
 
@@ -104,13 +56,13 @@ TEST_F(DistantClient, WithoutAnIdleTimeEachIsAHandshakeAndTheLastReportEndsIt) {
 }
 
 TEST_F(DistantClient, AForkedChildMakesItsOwnAndParentAndChildGoOn) {
-  Running calls(Calls("fork", ""));
+  Running calls(Calls("fork", "", FORKED_CALLER));
   EXPECT_EQ(calls.Word(), "apart");
-  // The first, then in each round one of the child's and one of the parent's.
-  EXPECT_EQ(wire_.accepted(), 1 + 2 * 3);
+  // The parent's, and in each round one of the child's program.
+  EXPECT_EQ(wire_.accepted(), 1 + 3);
   EXPECT_EQ(calls.Word(), "within");
   EXPECT_EQ(calls.ExitCode(), 0);
-  EXPECT_EQ(farm_.Stats().compiles(), 1 + 2 * 5 * 3 + 1 + 2 * 5);
+  EXPECT_EQ(farm_.Stats().compiles(), 1 + 2 * 5 * 3 + 2 + 2 * 5);
 }
 
 // ---- An embedded daemon with an upstream -----------------------------------------------------

@@ -36,6 +36,12 @@
 
 namespace kiln {
 
+// Files that max-autotune of the embedded daemon measures with.
+struct CudaLibraries {
+  std::string cublas_lt, cudnn, driver;
+  bool IsEmpty() const { return cublas_lt.empty() && cudnn.empty() && driver.empty(); }
+};
+
 struct ClientOptions {
   std::string address;  // "unix:/path", "farm.example:7711"; empty: the embedded daemon
   // Of the embedded daemon, which passes on what it lacks: "farm.example:7711", "unix:/path". Not with
@@ -44,9 +50,11 @@ struct ClientOptions {
   // PEM files for mutual TLS with `address` or `upstream`: all three, or none. Whoever has to have signed
   // kilnd's certificate, and this side's.
   std::string tls_authority, tls_certificate, tls_key;
-  std::string daemon_binary;  // kilnd, for the embedded daemon
-  std::string runtime_dir;    // of its socket; empty: chosen, see client/src/daemon.h
-  std::string store_dir;      // empty: chosen
+  std::string daemon_binary;     // kilnd, for the embedded daemon
+  std::string call_binary;       // kiln-call, for children that are forked
+  CudaLibraries cuda_libraries;  // none: those that this process has loaded
+  std::string runtime_dir;       // of its socket; empty: chosen, see client/src/daemon.h
+  std::string store_dir;         // empty: chosen
   std::string name_space = "default";
   std::string job;
   std::vector<std::string> trusted_keys;  // public keys; empty: whichever the daemon lists

@@ -8,7 +8,7 @@
 
 namespace kiln {
 
-void CountRun();
+void CountRun(uint64_t count = 1);
 // The number, which starts anew.
 uint64_t TakeRuns();
 

@@ -1,0 +1,74 @@
+#include "client/src/forked_client.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "absl/debugging/leak_check.h"
+#include "client/src/daemon.h"
+#include "client/src/grpc_owner.h"
+#include "client/src/program_client.h"
+#include "kiln/run_count.h"
+
+namespace kiln {
+namespace {
+
+class ForkedClient final : public Client {
+ public:
+  ForkedClient(const ClientOptions& options, std::unique_ptr<Client> client)
+      : options_(options), client_(std::move(client)) {}
+  ~ForkedClient() override {
+    if (OwnerOfGrpc() == GrpcOwner::kParent) absl::IgnoreLeak(client_.release());
+    Programs* const programs = programs_.load();
+    if (programs != nullptr && programs->pid == getpid()) {
+      delete programs;
+    } else if (programs != nullptr) {
+      absl::IgnoreLeak(programs);
+    }
+  }
+
+  absl::StatusOr<CompiledArtifact> Get(const CompileRequestInput& input, bool compile,
+                                       Cancellation* cancellation) override {
+    return (OwnGrpc() ? *client_ : ByPrograms()).Get(input, compile, cancellation);
+  }
+  std::string address() const override { return AddressText(options_); }
+  void ReportUse(absl::Duration limit) override {
+    switch (OwnerOfGrpc()) {
+      case GrpcOwner::kNobody: TakeRuns(); return;  // of no service's programs
+      case GrpcOwner::kThisProcess: client_->ReportUse(limit); return;
+      case GrpcOwner::kParent: ByPrograms().ReportUse(limit);
+    }
+  }
+
+ private:
+  // Of one process: its children have them by memory, and no right to them.
+  struct Programs {
+    pid_t pid;
+    std::unique_ptr<Client> client;
+  };
+
+  Client& ByPrograms() {
+    Programs* seen = programs_.load();
+    while (seen == nullptr || seen->pid != getpid()) {
+      auto mine = std::make_unique<Programs>(Programs{getpid(), NewProgramClient(options_)});
+      if (!programs_.compare_exchange_strong(seen, mine.get())) continue;
+      absl::IgnoreLeak(seen);
+      seen = mine.release();
+    }
+    return *seen->client;
+  }
+
+  const ClientOptions options_;
+  std::unique_ptr<Client> client_;
+  std::atomic<Programs*> programs_{nullptr};
+};
+
+}  // namespace
+
+std::unique_ptr<Client> NewForkedClient(const ClientOptions& options, std::unique_ptr<Client> client) {
+  return std::make_unique<ForkedClient>(options, std::move(client));
+}
+
+}  // namespace kiln

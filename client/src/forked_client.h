@@ -1,0 +1,22 @@
+// Decides, at each call, who makes it: `client`, by gRPC, in the process that used gRPC first; programs
+// (program_client.h) in each process that was forked from it, also while a call ran there. Such a process
+// touches nothing of `client`, whose locks other threads of the parent may have held, and never destroys it:
+// the end of a channel there would take the parent's socket out of the set that both share.
+//
+// What a child has of its parent's connection is a copy of the socket's descriptor. The parent closes the
+// connection as ever. Where it is killed while a child lives, the connection stays without anybody who
+// answers, which kilnd finds out by its pings (server/listen).
+//
+// A process forked before the first call is a process as any other. Threads: as the client's.
+#pragma once
+
+#include <memory>
+
+#include "kiln/client.h"
+
+namespace kiln {
+
+// `client` uses gRPC within Get alone, and within ReportUse after it.
+std::unique_ptr<Client> NewForkedClient(const ClientOptions& options, std::unique_ptr<Client> client);
+
+}  // namespace kiln
