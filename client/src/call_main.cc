@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "client/src/call_messages.h"
 #include "compiler/support/limits.h"
 #include "compiler/support/message_channel.h"
@@ -23,6 +24,7 @@ namespace {
 
 constexpr int kExitUsage = 2;
 constexpr int kFd = 0;
+constexpr absl::Duration kCancelHeard = absl::Seconds(1);
 
 // Cancels the call that runs when the other end has gone, from a thread of its own.
 class Hangup {
@@ -100,6 +102,9 @@ class CallServer {
     hangup.Cancels(&cancellation);
     const absl::StatusOr<CompiledArtifact> got = client.Get(input, compile, &cancellation);
     hangup.Cancels(nullptr);
+    // The service hears of it while the connection is there; else it would wait for a caller that it has
+    // lost.
+    if (cancellation.cancelled()) absl::SleepFor(kCancelHeard);
     if (!got.ok()) return Send(got.status(), nullptr);
     const absl::Status parts = SendParts(*got);
     return absl::IsResourceExhausted(parts) ? Send(parts, nullptr) : parts.ok() ? Send(parts, &*got) : parts;

@@ -10,7 +10,6 @@
 #include "client/src/daemon.h"
 #include "client/src/grpc_owner.h"
 #include "client/src/program_client.h"
-#include "kiln/run_count.h"
 
 namespace kiln {
 namespace {
@@ -31,16 +30,10 @@ class ForkedClient final : public Client {
 
   absl::StatusOr<CompiledArtifact> Get(const CompileRequestInput& input, bool compile,
                                        Cancellation* cancellation) override {
-    return (OwnGrpc() ? *client_ : ByPrograms()).Get(input, compile, cancellation);
+    return Caller().Get(input, compile, cancellation);
   }
   std::string address() const override { return AddressText(options_); }
-  void ReportUse(absl::Duration limit) override {
-    switch (OwnerOfGrpc()) {
-      case GrpcOwner::kNobody: TakeRuns(); return;  // of no service's programs
-      case GrpcOwner::kThisProcess: client_->ReportUse(limit); return;
-      case GrpcOwner::kParent: ByPrograms().ReportUse(limit);
-    }
-  }
+  void ReportUse(absl::Duration limit) override { Caller().ReportUse(limit); }
 
  private:
   // Of one process: its children have them by memory, and no right to them.
@@ -49,7 +42,8 @@ class ForkedClient final : public Client {
     std::unique_ptr<Client> client;
   };
 
-  Client& ByPrograms() {
+  Client& Caller() {
+    if (OwnGrpc()) return *client_;
     Programs* seen = programs_.load();
     while (seen == nullptr || seen->pid != getpid()) {
       auto mine = std::make_unique<Programs>(Programs{getpid(), NewProgramClient(options_)});

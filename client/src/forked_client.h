@@ -16,7 +16,7 @@
 
 namespace kiln {
 
-// `client` uses gRPC within Get alone, and within ReportUse after it.
+// `client` uses gRPC within its calls alone.
 std::unique_ptr<Client> NewForkedClient(const ClientOptions& options, std::unique_ptr<Client> client);
 
 }  // namespace kiln

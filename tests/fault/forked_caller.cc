@@ -96,10 +96,10 @@ class Caller {
 
   int Run(const std::string& mode) {
     const std::pair<const char*, bool (Caller::*)()> modes[] = {
-        {"fork", &Caller::Fork},       {"before", &Caller::Before}, {"family", &Caller::Family},
-        {"threads", &Caller::Several}, {"cancel", &Caller::Cancel}, {"missing", &Caller::Missing},
-        {"killed", &Caller::Killed},   {"exits", &Caller::Exits},   {"idle", &Caller::Idle},
-        {"orphan", &Caller::Orphan},   {"away", &Caller::Away},     {"report", &Caller::Report},
+        {"fork", &Caller::Fork},           {"before", &Caller::Before}, {"family", &Caller::Family},
+        {"threads", &Caller::Several},     {"cancel", &Caller::Cancel}, {"missing", &Caller::Missing},
+        {"killed", &Caller::Killed},       {"exits", &Caller::Exits},   {"idle", &Caller::Idle},
+        {"orphan", &Caller::Orphan},       {"away", &Caller::Away},     {"report", &Caller::Report},
         {"within", &Caller::KilledWithin}, {"cost", &Caller::Cost}};
     for (const auto& [name, run] : modes) {
       if (mode == name) return (this->*run)() ? 0 : 1;
